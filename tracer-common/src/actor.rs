@@ -1,0 +1,40 @@
+//! The task behind an event: only in events whose context is the actor's own (connect, listen,
+//! setns, unshare, an active reset, a link change), never in softirq context.
+
+/// Length of a `comm`, kernel `TASK_COMM_LEN`.
+pub const COMM_LEN: usize = 16;
+
+/// A task.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct Actor {
+    /// Thread group id ("pid" in userspace).
+    pub pid: u32,
+    /// Thread id.
+    pub tid: u32,
+    /// `comm` of the thread group's leader where BTF gives it, else of the thread; NUL padded.
+    pub comm: [u8; COMM_LEN],
+    /// Inode number of its network namespace or [`crate::ABSENT32`].
+    pub netns: u32,
+    /// Always 0.
+    pub reserved: u32,
+    /// cgroup v2 id (`bpf_get_current_cgroup_id`); 1 on a hybrid hierarchy.
+    pub cgroup: u64,
+    /// kernfs id of the memory controller's cgroup or [`crate::ABSENT64`].
+    pub cgroup_memory: u64,
+}
+const _: () = assert!(core::mem::size_of::<Actor>() == 48);
+
+/// Pid and name of an ancestor.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct Ancestor {
+    /// Thread group id, 0 where the chain ended.
+    pub pid: u32,
+    /// `comm`, NUL padded.
+    pub comm: [u8; COMM_LEN],
+}
+const _: () = assert!(core::mem::size_of::<Ancestor>() == 20);
+
+/// How many ancestors an event carries, nearest first.
+pub const ANCESTORS: usize = 6;

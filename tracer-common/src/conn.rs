@@ -1,0 +1,104 @@
+//! A tracked connection: one whose connect was made by a prober (or by anybody, with
+//! `--all-connections`).
+
+use crate::{actor::Actor, header::Header, header::Kind, tuple::Tuple, wire_event};
+
+/// How a later event was tied to its connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u16)]
+pub enum Via {
+    /// By the socket itself.
+    Socket = 1,
+    /// By the exact tuple, one direction or the other.
+    Flow = 2,
+    /// By addresses and destination port, the source port read from the waiting socket and equal.
+    Pending = 3,
+    /// Only by the destination that a connect of the prober is waiting for.
+    Destination = 4,
+}
+
+/// A connect began (`CLOSE -> SYN_SENT`), in the connecting task's own context.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct Connect {
+    /// See [`Header`].
+    pub header: Header,
+    /// Identity of the connection: unique while this boot lasts, never a reused pointer or port.
+    pub conn: u64,
+    /// From the client's side; `sport` is 0 where the hook runs before the port is chosen.
+    pub tuple: Tuple,
+    /// Who connects.
+    pub actor: Actor,
+    /// Inode number of the socket's network namespace.
+    pub netns: u32,
+    /// Always 0.
+    pub reserved: u32,
+}
+wire_event!(Connect, Kind::Connect, 128);
+
+/// The tracked socket changed state.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct State {
+    /// See [`Header`].
+    pub header: Header,
+    /// See [`Connect::conn`].
+    pub conn: u64,
+    /// From the client's side, with the source port from `inet_sport`.
+    pub tuple: Tuple,
+    /// `tcp_sock.bytes_received`, [`crate::ABSENT64`] if unknown.
+    pub bytes_received: u64,
+    /// `tcp_sock.bytes_sent`, retransmits included.
+    pub bytes_sent: u64,
+    /// `tcp_sock.bytes_acked`; the SYN counts one.
+    pub bytes_acked: u64,
+    /// `sk->sk_err` (positive), or [`crate::ABSENT_ERRNO`].
+    pub errno: i32,
+    /// Inode number of the socket's network namespace.
+    pub netns: u32,
+    /// Kernel `TCP_*` state before.
+    pub old: u8,
+    /// Kernel `TCP_*` state after.
+    pub new: u8,
+    /// 1 if the current task belongs to the thread group that connected.
+    pub own_context: u8,
+    /// Always 0.
+    pub reserved: [u8; 5],
+}
+wire_event!(State, Kind::State, 112);
+
+/// `connect()` of a prober returned an error other than EINPROGRESS.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct ConnectResult {
+    /// See [`Header`].
+    pub header: Header,
+    /// The connection if SYN_SENT was reached, else 0.
+    pub conn: u64,
+    /// What was asked for; the source is zero.
+    pub tuple: Tuple,
+    /// Who connects.
+    pub actor: Actor,
+    /// Positive errno.
+    pub errno: i32,
+    /// Always 0.
+    pub reserved: u32,
+}
+wire_event!(ConnectResult, Kind::ConnectResult, 128);
+
+/// A segment of the tracked socket was sent again.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct Retransmit {
+    /// See [`Header`].
+    pub header: Header,
+    /// See [`Connect::conn`].
+    pub conn: u64,
+    /// From the client's side.
+    pub tuple: Tuple,
+    /// Kernel `TCP_*` state of the socket.
+    pub state: u8,
+    /// Always 0.
+    pub reserved: [u8; 7],
+}
+wire_event!(Retransmit, Kind::Retransmit, 80);

@@ -1,0 +1,41 @@
+//! A packet of a tracked connection was dropped.
+
+use crate::{header::Header, header::Kind, link::IFNAME_LEN, tuple::Tuple, wire_event};
+
+/// `kfree_skb` of a packet of a tracked flow.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct PacketDrop {
+    /// See [`Header`].
+    pub header: Header,
+    /// See [`crate::conn::Connect::conn`].
+    pub conn: u64,
+    /// Direction of the dropped packet.
+    pub tuple: Tuple,
+    /// Address of the code that dropped it.
+    pub location: u64,
+    /// Callers of it, nearest first, 0 where the stack ended.
+    pub stack: [u64; STACK_DEPTH],
+    /// `enum skb_drop_reason` of the running kernel, or [`crate::ABSENT32`] (5.10).
+    pub reason: u32,
+    /// Namespace of the device, else of the socket, else [`crate::ABSENT32`].
+    pub netns: u32,
+    /// Interface index of `skb->dev`, 0 without a device.
+    pub ifindex: u32,
+    /// `dev->flags`, [`crate::ABSENT32`] without a device.
+    pub if_flags: u32,
+    /// Name of the device, NUL padded.
+    pub ifname: [u8; IFNAME_LEN],
+    /// TCP flags of the packet.
+    pub tcp_flags: u8,
+    /// Always 0.
+    pub reserved: u8,
+    /// A [`crate::conn::Via`].
+    pub via: u16,
+    /// Length of the packet in bytes.
+    pub len: u32,
+}
+wire_event!(PacketDrop, Kind::Drop, 216);
+
+/// Frames in [`PacketDrop::stack`].
+pub const STACK_DEPTH: usize = 12;

@@ -1,0 +1,51 @@
+//! What crosses the boundary between the eBPF programs and userspace, and nothing else.
+//!
+//! Every type is `repr(C)`, has its size and offsets asserted at compile time on the host and for
+//! the BPF target, and carries numbers that are written out and never reused. A value that the
+//! running kernel cannot give is [`ABSENT32`] or [`ABSENT64`], never zero.
+#![no_std]
+
+pub mod actor;
+pub mod conn;
+pub mod drop;
+pub mod header;
+pub mod link;
+pub mod listen;
+pub mod names;
+pub mod netfilter;
+pub mod netns;
+pub mod offsets;
+pub mod reset;
+pub mod stats;
+pub mod tuple;
+
+/// A 32-bit field that the running kernel does not have.
+pub const ABSENT32: u32 = u32::MAX;
+/// A 64-bit field that the running kernel does not have.
+pub const ABSENT64: u64 = u64::MAX;
+/// An errno that is not known (0 means "no error", which is a fact of its own).
+pub const ABSENT_ERRNO: i32 = i32::MIN;
+
+/// Implemented by every event: its kind on the wire.
+///
+/// # Safety
+/// The type is `repr(C)`, begins with a [`header::Header`], has no padding that is left
+/// uninitialised by its writer and is valid for every bit pattern.
+pub unsafe trait Event: Copy + 'static {
+    /// The number in [`header::Header::kind`].
+    const KIND: header::Kind;
+}
+
+/// Asserts the size of a wire type and implements [`Event`] for it.
+#[macro_export]
+macro_rules! wire_event {
+    ($type:ty, $kind:expr, $size:expr) => {
+        const _: () = assert!(core::mem::size_of::<$type>() == $size);
+        const _: () = assert!(core::mem::align_of::<$type>() == 8);
+        const _: () = assert!(core::mem::offset_of!($type, header) == 0);
+        // SAFETY: integers and byte arrays only, header first, sizes asserted above.
+        unsafe impl $crate::Event for $type {
+            const KIND: $crate::header::Kind = $kind;
+        }
+    };
+}

@@ -1,0 +1,41 @@
+//! Listening sockets.
+
+use crate::{actor::Actor, header::Header, header::Kind, wire_event};
+
+/// A socket began or ceased to listen.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct Listen {
+    /// See [`Header`].
+    pub header: Header,
+    /// Bound address, v4-mapped; all zero for any address (IPv4's any is `::ffff:0.0.0.0`).
+    pub addr: [u8; 16],
+    /// Who did it.
+    pub actor: Actor,
+    /// Namespace of the socket.
+    pub netns: u32,
+    /// Port.
+    pub port: u16,
+    /// 1 begins, 0 ends.
+    pub begins: u8,
+    /// Always 0.
+    pub reserved: u8,
+}
+wire_event!(Listen, Kind::Listen, 96);
+
+/// A TLS ClientHello arrived at a port that is watched for it.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct TlsHello {
+    /// See [`Header`].
+    pub header: Header,
+    /// The server's address, v4-mapped.
+    pub addr: [u8; 16],
+    /// Namespace of the server's socket.
+    pub netns: u32,
+    /// The server's port.
+    pub port: u16,
+    /// Always 0.
+    pub reserved: u16,
+}
+wire_event!(TlsHello, Kind::TlsHello, 48);

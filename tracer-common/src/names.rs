@@ -1,0 +1,79 @@
+//! Hooks by number and name. The name is what records, metrics and docs print; numbers are never reused.
+
+/// Declares the hooks: number, variant, name.
+macro_rules! hooks {
+    ($($(#[$doc:meta])* $variant:ident = $number:literal, $name:literal;)*) => {
+        /// A place in the kernel that an event came from.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        #[repr(u16)]
+        pub enum Hook { $($(#[$doc])* $variant = $number,)* }
+
+        impl Hook {
+            /// All hooks.
+            pub const ALL: &'static [Self] = &[$(Self::$variant,)*];
+
+            /// The name in records, metrics and docs.
+            #[must_use]
+            pub const fn name(self) -> &'static str {
+                match self { $(Self::$variant => $name,)* }
+            }
+
+            /// The hook with this number.
+            #[must_use]
+            pub const fn from_number(number: u16) -> Option<Self> {
+                match number { $($number => Some(Self::$variant),)* _ => None }
+            }
+        }
+    };
+}
+
+hooks! {
+    /// State changes of TCP sockets; connects and listens are read off it, too.
+    InetSockSetState = 1, "inet_sock_set_state";
+    /// `tcp_connect`: a connect with its source port.
+    TcpConnect = 2, "tcp_connect";
+    /// What `connect(2)` returned.
+    SysConnect = 3, "sys_exit_connect";
+    /// A SYN or segment is sent again.
+    TcpRetransmit = 4, "tcp_retransmit_skb";
+    /// A RST is sent.
+    TcpSendReset = 5, "tcp_send_reset";
+    /// A RST without a socket (kernels whose tracepoint is silent about it), IPv4.
+    TcpV4SendReset = 6, "tcp_v4_send_reset";
+    /// The same for IPv6.
+    TcpV6SendReset = 7, "tcp_v6_send_reset";
+    /// A RST is received.
+    TcpReceiveReset = 8, "tcp_receive_reset";
+    /// A packet is dropped.
+    KfreeSkb = 9, "kfree_skb";
+    /// A task's namespaces change.
+    SwitchTaskNamespaces = 10, "switch_task_namespaces";
+    /// `setns(2)` returned.
+    SysSetns = 11, "sys_exit_setns";
+    /// `unshare(2)` returned.
+    SysUnshare = 12, "sys_exit_unshare";
+    /// A task was forked, perhaps into a new namespace.
+    SchedProcessFork = 13, "sched_process_fork";
+    /// A namespace ends.
+    PutNet = 14, "__put_net";
+    /// A file that names a namespace is opened.
+    SysOpenat = 15, "sys_enter_openat";
+    /// A device's flags changed.
+    DevNotifyFlags = 16, "__dev_notify_flags";
+    /// A device's queue is reset, which a link down does.
+    QdiscReset = 17, "qdisc_reset";
+    /// An ICMP error is sent.
+    IcmpSend = 18, "icmp_send";
+    /// IPVS sends a packet to a backend.
+    IpvsNatXmit = 19, "ip_vs_nat_xmit";
+    /// The same for IPv6.
+    IpvsNatXmitV6 = 20, "ip_vs_nat_xmit_v6";
+    /// IPVS found no backend.
+    IpvsLeave = 21, "ip_vs_leave";
+    /// Data arrives at an established socket (used only while a port is watched for TLS).
+    TcpProbe = 22, "tcp_probe";
+    /// A program was executed: the path for later culprits.
+    SchedProcessExec = 23, "sched_process_exec";
+    /// `icmp6_send`, an ICMPv6 error.
+    Icmp6Send = 24, "icmp6_send";
+}

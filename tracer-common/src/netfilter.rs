@@ -1,0 +1,59 @@
+//! What netfilter and IPVS did with a packet of a tracked connection.
+
+use crate::{header::Header, header::Kind, tuple::Tuple, wire_event};
+
+/// The host answers a packet of a tracked flow with an ICMP error.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct Icmp {
+    /// See [`Header`].
+    pub header: Header,
+    /// See [`crate::conn::Connect::conn`].
+    pub conn: u64,
+    /// Direction of the packet that is complained about.
+    pub tuple: Tuple,
+    /// Namespace, or [`crate::ABSENT32`].
+    pub netns: u32,
+    /// ICMP type (ICMPv6 types keep their own numbers).
+    pub icmp_type: u8,
+    /// ICMP code.
+    pub code: u8,
+    /// TCP flags of the packet complained about.
+    pub tcp_flags: u8,
+    /// 1 for ICMPv6.
+    pub v6: u8,
+}
+wire_event!(Icmp, Kind::Icmp, 80);
+
+/// What IPVS did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u16)]
+pub enum IpvsOp {
+    /// `ip_vs_nat_xmit`: the packet belongs to an IPVS connection and is sent to its backend.
+    Translate = 1,
+    /// `ip_vs_leave`: the packet matched a virtual service that has no backend.
+    NoBackend = 2,
+    /// `ip_vs_schedule`: a new IPVS connection is made for the packet.
+    Schedule = 3,
+}
+
+/// IPVS took a packet of a tracked flow.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct Ipvs {
+    /// See [`Header`].
+    pub header: Header,
+    /// See [`crate::conn::Connect::conn`].
+    pub conn: u64,
+    /// Direction of the packet, before translation.
+    pub tuple: Tuple,
+    /// Namespace, or [`crate::ABSENT32`].
+    pub netns: u32,
+    /// An [`IpvsOp`].
+    pub op: u16,
+    /// TCP flags of the packet.
+    pub tcp_flags: u8,
+    /// A [`crate::conn::Via`].
+    pub via: u8,
+}
+wire_event!(Ipvs, Kind::Ipvs, 80);

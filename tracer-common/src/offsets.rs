@@ -1,0 +1,91 @@
+//! Offsets and enum values of the running kernel, resolved by userspace from its BTF and handed to
+//! the programs as one read-only global. [`ABSENT32`](crate::ABSENT32) where the kernel has no such field.
+
+/// Declares the table once: the struct, its all-absent value and the list userspace walks.
+macro_rules! offsets {
+    ($($field:ident: $type_name:literal . $path:literal;)*) => {
+        /// Byte offsets of kernel struct fields.
+        #[derive(Clone, Copy, Debug)]
+        #[repr(C)]
+        pub struct Offsets { $(#[doc = concat!("`", $type_name, ".", $path, "`")] pub $field: u32,)* }
+
+        impl Offsets {
+            /// Nothing resolved.
+            pub const ABSENT: Self = Self { $($field: $crate::ABSENT32,)* };
+            /// `(struct, member path)` in field order.
+            pub const FIELDS: &'static [(&'static str, &'static str)] = &[$(($type_name, $path),)*];
+            /// Builds the table from values in field order; `None` is absent.
+            #[must_use]
+            pub fn from_values(values: &[Option<u32>]) -> Self {
+                let mut it = values.iter().copied();
+                Self { $($field: it.next().flatten().unwrap_or($crate::ABSENT32),)* }
+            }
+        }
+    };
+}
+
+offsets! {
+    sk_family: "sock" . "__sk_common.skc_family";
+    sk_state: "sock" . "__sk_common.skc_state";
+    sk_daddr: "sock" . "__sk_common.skc_daddr";
+    sk_rcv_saddr: "sock" . "__sk_common.skc_rcv_saddr";
+    sk_dport: "sock" . "__sk_common.skc_dport";
+    sk_num: "sock" . "__sk_common.skc_num";
+    sk_v6_daddr: "sock" . "__sk_common.skc_v6_daddr";
+    sk_v6_rcv_saddr: "sock" . "__sk_common.skc_v6_rcv_saddr";
+    sk_net: "sock" . "__sk_common.skc_net";
+    sk_protocol: "sock" . "sk_protocol";
+    sk_err: "sock" . "sk_err";
+    inet_sport: "inet_sock" . "inet_sport";
+    inet_saddr: "inet_sock" . "inet_saddr";
+    tcp_bytes_received: "tcp_sock" . "bytes_received";
+    tcp_bytes_sent: "tcp_sock" . "bytes_sent";
+    tcp_bytes_acked: "tcp_sock" . "bytes_acked";
+    skb_sk: "sk_buff" . "sk";
+    skb_dev: "sk_buff" . "dev";
+    skb_len: "sk_buff" . "len";
+    skb_head: "sk_buff" . "head";
+    skb_data: "sk_buff" . "data";
+    skb_network_header: "sk_buff" . "network_header";
+    skb_protocol: "sk_buff" . "protocol";
+    dev_ifindex: "net_device" . "ifindex";
+    dev_flags: "net_device" . "flags";
+    dev_name: "net_device" . "name";
+    dev_net: "net_device" . "nd_net";
+    net_inum: "net" . "ns.inum";
+    task_nsproxy: "task_struct" . "nsproxy";
+    task_tgid: "task_struct" . "tgid";
+    task_pid: "task_struct" . "pid";
+    task_comm: "task_struct" . "comm";
+    task_group_leader: "task_struct" . "group_leader";
+    task_real_parent: "task_struct" . "real_parent";
+    task_cgroups: "task_struct" . "cgroups";
+    nsproxy_net: "nsproxy" . "net_ns";
+    css_set_subsys: "css_set" . "subsys";
+    css_cgroup: "cgroup_subsys_state" . "cgroup";
+    cgroup_kn: "cgroup" . "kn";
+    kernfs_id: "kernfs_node" . "id";
+    qdisc_dev_queue: "Qdisc" . "dev_queue";
+    queue_dev: "netdev_queue" . "dev";
+    binprm_filename: "linux_binprm" . "filename";
+}
+
+/// Values of kernel enums, resolved by name; [`ABSENT32`](crate::ABSENT32) where the kernel has none.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct EnumValues {
+    /// `enum cgroup_subsys_id`: `memory_cgrp_id`.
+    pub memory_cgrp_id: u32,
+    /// `enum skb_drop_reason`: `SKB_CONSUMED` (6.12+) and `SKB_NOT_DROPPED_YET` are no drops.
+    pub skb_consumed: u32,
+}
+
+/// Settings that are fixed when the programs are loaded.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct Settings {
+    /// The tracer's own thread group: its own events are never reported.
+    pub own_pid: u32,
+    /// 1: track every process's connections.
+    pub all_connections: u32,
+}

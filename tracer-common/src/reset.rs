@@ -1,0 +1,55 @@
+//! RST segments of a tracked connection.
+
+use crate::{actor::Actor, header::Header, header::Kind, tuple::Tuple, wire_event};
+
+/// This host's stack emits a RST.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct ResetSent {
+    /// See [`Header`].
+    pub header: Header,
+    /// See [`crate::conn::Connect::conn`].
+    pub conn: u64,
+    /// Direction of the RST itself: its source sends it.
+    pub tuple: Tuple,
+    /// The emitting task; meaningful only if `active` is 1.
+    pub actor: Actor,
+    /// `enum sk_rst_reason` of the running kernel, or [`crate::ABSENT32`].
+    pub reason: u32,
+    /// Namespace of the emitting side, or [`crate::ABSENT32`].
+    pub netns: u32,
+    /// TCP flags (byte 13 of the header) of the segment that is answered; 0 if none is.
+    pub answered_flags: u8,
+    /// Kernel `TCP_*` state of the emitting socket, 0 without a socket.
+    pub state: u8,
+    /// 1: the stack found no socket for the segment.
+    pub no_socket: u8,
+    /// 1: sent by close or abort in the task's own context, not in answer to a segment.
+    pub active: u8,
+    /// A [`crate::conn::Via`].
+    pub via: u16,
+    /// Always 0.
+    pub reserved: u16,
+}
+wire_event!(ResetSent, Kind::ResetSent, 136);
+
+/// The tracked socket received a RST.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct ResetReceived {
+    /// See [`Header`].
+    pub header: Header,
+    /// See [`crate::conn::Connect::conn`].
+    pub conn: u64,
+    /// From the client's side.
+    pub tuple: Tuple,
+    /// `tcp_sock.bytes_received`, [`crate::ABSENT64`] if unknown.
+    pub bytes_received: u64,
+    /// Namespace of the socket.
+    pub netns: u32,
+    /// Kernel `TCP_*` state when it came.
+    pub state: u8,
+    /// Always 0.
+    pub reserved: [u8; 3],
+}
+wire_event!(ResetReceived, Kind::ResetReceived, 88);

@@ -1,0 +1,2 @@
+//! Ordered rules from an attempt to its label.
+pub mod label;

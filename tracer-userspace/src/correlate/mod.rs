@@ -1,0 +1,1 @@
+//! Joins observations into attempts (skeleton).

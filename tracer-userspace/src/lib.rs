@@ -1,0 +1,15 @@
+//! `tracer`: names the cause of a failed Kubernetes probe from the kernel's own events, as it happens.
+//!
+//! ```text
+//! ebpf (load, attach, ring) -> decode -> event::Observation -> correlate -> classify -> record -> sink
+//! sources (pods, links, NodePorts, settings) ----^
+//! ```
+//!
+//! Left of `Observation` is input and output; from there to `Record` everything is a plain function
+//! of its input. `replay` reads observations from a file and gives the same records.
+
+pub mod classify;
+pub mod core;
+pub mod correlate;
+pub mod event;
+pub mod record;
