@@ -11,5 +11,7 @@
 pub mod classify;
 pub mod core;
 pub mod correlate;
+pub mod enrich;
 pub mod event;
+pub mod node_events;
 pub mod record;

@@ -1,0 +1,45 @@
+//! A netfilter rule dropped a packet that this attempt needs.
+
+use super::super::evidence::{is_netfilter, netfilter_hook, of_drop};
+use super::{Case, Finding, Label, enter, in_namespace};
+use crate::event::PacketDrop;
+
+/// The rule.
+pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
+    let (time, drop) = case.attempt.drops().find(|(_, d)| is_netfilter(d) && is_needed(case, d))?;
+    // A rule that rejects drops the packet, too: its answer must have had the time to arrive.
+    if !case.settled || answered(case) {
+        return None;
+    }
+    let hook = netfilter_hook(drop).map(|h| format!(" at {h}")).unwrap_or_default();
+    let summary = format!(
+        "a netfilter rule{hook}{} drops the {} {} -> {}",
+        in_namespace(case, drop.netns),
+        drop.flags.name(),
+        drop.flow.src,
+        drop.flow.dst
+    );
+    let remediation = format!(
+        "{}allow {} -> port {} in the {} chain that drops it (nft list ruleset; iptables-save -c: the counter that rises)",
+        enter(case, drop.netns),
+        case.attempt.flow.src.ip(),
+        case.attempt.flow.dst.port(),
+        netfilter_hook(drop).unwrap_or("filter")
+    );
+    Some(Finding::failure(Label::FirewallDrop, vec![of_drop(time, drop)], summary, remediation))
+}
+
+/// The handshake, or, once the attempt has failed for want of an answer, its data. What is dropped
+/// of a connection that had its answer hurts nobody.
+fn is_needed(case: &Case<'_>, drop: &PacketDrop) -> bool {
+    let handshake = (drop.flags.is_syn() || drop.flags.is_syn_ack()) && case.attempt.established.is_none();
+    let before_end = case
+        .attempt
+        .ended
+        .is_none_or(|(end, _)| case.attempt.drops().any(|(at, d)| std::ptr::eq(d, drop) && at <= end));
+    handshake || (case.attempt.failed() && before_end && case.attempt.established.is_some())
+}
+
+fn answered(case: &Case<'_>) -> bool {
+    case.attempt.reset_received().is_some() || case.attempt.icmp().next().is_some()
+}
