@@ -15,3 +15,5 @@ pub mod enrich;
 pub mod event;
 pub mod node_events;
 pub mod record;
+#[cfg(test)]
+mod testing;

@@ -38,3 +38,35 @@ fn by_drop(case: &Case<'_>) -> Option<(Vec<Evidence>, Option<Netns>)> {
     case.attempt.reset_received()?;
     Some((vec![of_drop(time, drop)], drop.netns))
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::event::TcpState;
+    use crate::testing::{POD, SYN, SYN_ACK, Stream};
+
+    #[test]
+    fn a_rst_without_a_socket_decides_before_it_arrives() {
+        let labels = Stream::new().connect().reset_sent(SYN, true, None).labels();
+        assert_eq!(labels, ["connection_refused"]);
+    }
+
+    #[test]
+    fn the_prober_s_own_rst_for_a_late_syn_ack_is_not_a_refusal() {
+        let mut stream = Stream::new();
+        let flow = stream_flow();
+        stream.connect().gives_up().reset_sent_on(flow, SYN_ACK, true, None);
+        assert_eq!(stream.labels(), ["unexplained"]);
+    }
+
+    #[test]
+    fn the_freed_syn_alone_is_enough_only_with_a_rst() {
+        assert_eq!(Stream::new().connect().drop(SYN, "NO_SOCKET", POD).gives_up().labels(), ["unexplained"]);
+        let labels = Stream::new().connect().drop(SYN, "NO_SOCKET", POD).reset_received(TcpState::SynSent, 0).labels();
+        assert_eq!(labels, ["connection_refused"]);
+    }
+
+    fn stream_flow() -> crate::event::Flow {
+        let addr = |t: &str| t.parse().expect("an address");
+        crate::event::Flow { src: addr("10.88.0.1:40000"), dst: addr("10.88.0.2:8080") }
+    }
+}

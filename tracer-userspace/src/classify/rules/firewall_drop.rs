@@ -43,3 +43,44 @@ fn is_needed(case: &Case<'_>, drop: &PacketDrop) -> bool {
 fn answered(case: &Case<'_>) -> bool {
     case.attempt.reset_received().is_some() || case.attempt.icmp().next().is_some()
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::event::{Fact, TcpFlags, TcpState};
+    use crate::record::Outcome;
+    use crate::testing::{POD, SYN, Stream};
+
+    #[test]
+    fn a_dropped_syn_decides_without_waiting_for_the_timeout() {
+        let labels = Stream::new().connect().drop(SYN, "NETFILTER_DROP", POD).wait_ms(5).push(Fact::Tick).labels();
+        assert_eq!(labels, ["firewall_drop"]);
+    }
+
+    #[test]
+    fn a_drop_for_another_reason_is_not_a_firewall_s() {
+        assert_eq!(Stream::new().connect().drop(SYN, "IP_RPFILTER", POD).gives_up().labels(), ["unexplained"]);
+    }
+
+    #[test]
+    fn a_dropped_fin_of_an_answered_attempt_is_nothing() {
+        let mut stream = Stream::new();
+        stream.connect().established().state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 200));
+        assert!(stream.drop(TcpFlags(0x11), "NETFILTER_DROP", POD).labels().is_empty());
+    }
+
+    #[test]
+    fn a_late_rst_turns_the_drop_into_a_reject() {
+        let mut stream = Stream::new();
+        stream.connect().drop(SYN, "NETFILTER_DROP", POD).wait_ms(50).reset_received(TcpState::SynSent, 0);
+        assert_eq!(stream.labels(), ["firewall_drop", "firewall_reject"]);
+    }
+
+    #[test]
+    fn an_attempt_that_gets_through_on_a_later_syn_is_taken_back() {
+        let mut stream = Stream::new();
+        stream.connect().drop(SYN, "NETFILTER_DROP", POD).wait_ms(1000).retransmit(TcpState::SynSent).established();
+        stream.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 200));
+        let outcomes: Vec<_> = stream.verdicts().iter().map(|v| v.verdict.outcome).collect();
+        assert_eq!(outcomes, [Outcome::Failure, Outcome::Noise]);
+    }
+}

@@ -70,3 +70,25 @@ const fn is_unreachable(icmp: &Icmp) -> bool {
 const fn is_port_unreachable(icmp: &Icmp) -> bool {
     icmp.code == if icmp.v6 { 4 } else { 3 }
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::event::TcpState;
+    use crate::testing::{POD, SYN, Stream};
+
+    #[test]
+    fn a_rst_for_a_syn_that_netfilter_dropped_is_a_reject_in_either_order() {
+        let mut first = Stream::new();
+        first.connect().drop(SYN, "NETFILTER_DROP", POD).reset_received(TcpState::SynSent, 0);
+        assert_eq!(first.labels(), ["firewall_reject"]);
+        let mut second = Stream::new();
+        second.connect().reset_received(TcpState::SynSent, 0).drop(SYN, "NETFILTER_DROP", POD);
+        assert_eq!(second.labels(), ["firewall_reject"]);
+    }
+
+    #[test]
+    fn port_unreachable_decides_alone_and_host_unreachable_does_not() {
+        assert_eq!(Stream::new().connect().icmp(3, 3).labels(), ["firewall_reject"]);
+        assert_eq!(Stream::new().connect().icmp(3, 1).gives_up().labels(), ["unexplained"]);
+    }
+}

@@ -38,3 +38,36 @@ fn from_outside(case: &Case<'_>) -> Option<Finding> {
     let found = Finding::failure(Label::HandshakeRst, vec![of_reset_received(at, received)], summary, remediation);
     Some(found.resting_on(RST_AND_DROP_HOOKS))
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::event::TcpState;
+    use crate::record::Confidence;
+    use crate::testing::Stream;
+
+    #[test]
+    fn a_rst_that_nothing_on_this_node_made() {
+        let labels = Stream::new().connect().reset_received(TcpState::SynSent, 0).labels();
+        assert_eq!(labels, ["handshake_rst"]);
+    }
+
+    #[test]
+    fn a_lost_event_leaves_no_conclusion_from_silence() {
+        let mut stream = Stream::new();
+        stream.connect().lost(3).reset_received(TcpState::SynSent, 0);
+        let verdicts = stream.verdicts();
+        assert_eq!(stream.labels(), ["unexplained"]);
+        assert_eq!(verdicts[0].verdict.lost_events, 3);
+    }
+
+    #[test]
+    fn a_missing_hook_is_named_and_lowers_the_confidence() {
+        let mut stream = Stream::new();
+        stream.missing("kfree_skb").connect().reset_received(TcpState::SynSent, 0);
+        let verdict = &stream.verdicts()[0].verdict;
+        assert_eq!(
+            (verdict.confidence, verdict.missing_hooks.as_slice()),
+            (Confidence::Likely, &["kfree_skb".to_owned()][..])
+        );
+    }
+}

@@ -74,3 +74,35 @@ fn describe(culprit: &Culprit) -> String {
         culprit.netns_path.as_ref().map(|p| format!(", which entered the namespace through {p}")).unwrap_or_default();
     format!(", set down by pid {} `{}`{parent}{path}", culprit.pid, culprit.comm)
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::record::Confidence;
+    use crate::testing::{NODE, POD, SYN, Stream, lo};
+
+    #[test]
+    fn a_syn_dropped_on_lo_that_is_down() {
+        let mut stream = Stream::to("10.88.0.1:10256");
+        stream.links(false, &["10.88.0.1"]).connect().drop_on(SYN, "QDISC_DROP", NODE, lo(false));
+        let verdict = &stream.verdicts()[0].verdict;
+        assert_eq!((verdict.label.name(), verdict.confidence), ("loopback_down", Confidence::Proven));
+    }
+
+    #[test]
+    fn lo_up_or_in_another_namespace_is_not_it() {
+        let mut up = Stream::new();
+        up.connect().drop_on(SYN, "QDISC_DROP", NODE, lo(true)).gives_up();
+        assert_eq!(up.labels(), ["unexplained"]);
+        let mut pod = Stream::new();
+        pod.connect().drop_on(SYN, "QDISC_DROP", POD, lo(false)).gives_up();
+        assert_eq!(pod.labels(), ["unexplained"]);
+    }
+
+    #[test]
+    fn the_link_table_alone_makes_it_likely() {
+        let mut stream = Stream::to("10.88.0.1:10256");
+        stream.links(false, &["10.88.0.1"]).connect().gives_up();
+        let verdict = &stream.verdicts()[0].verdict;
+        assert_eq!((verdict.label.name(), verdict.confidence), ("loopback_down", Confidence::Likely));
+    }
+}

@@ -67,3 +67,31 @@ fn culprit(case: &Case<'_>, time: u64, reset: &ResetSent) -> Option<Culprit> {
         time_boot_ns: Some(time),
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::event::{TcpFlags, TcpState};
+    use crate::testing::Stream;
+
+    #[test]
+    fn a_rst_before_any_answer_names_its_sender() {
+        let mut stream = Stream::new();
+        stream.connect().established().reset_received(TcpState::Established, 0);
+        stream.state(TcpState::Established, TcpState::Close, 104, (100, 101, 0)).reset_sent(
+            TcpFlags(0),
+            false,
+            Some("app"),
+        );
+        let verdicts = stream.verdicts();
+        assert_eq!(stream.labels(), ["mid_stream_rst"]);
+        assert_eq!(verdicts[0].culprit.as_ref().map(|c| c.comm.as_str()), Some("app"));
+    }
+
+    #[test]
+    fn a_rst_after_an_answer_is_nothing() {
+        let mut stream = Stream::new();
+        stream.connect().established().reset_received(TcpState::Established, 200);
+        stream.state(TcpState::Established, TcpState::Close, 104, (100, 101, 200));
+        assert!(stream.labels().is_empty());
+    }
+}

@@ -141,3 +141,43 @@ fn remediation(case: &Case<'_>) -> String {
         "sysctl -w net.ipv4.ip_local_reserved_ports={low}-{high} (the NodePort range of this cluster's API server: --service-node-port-range)"
     )
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::event::{IpvsOp, ProxyMode, TcpState};
+    use crate::record::Confidence;
+    use crate::testing::{SYN, SYN_ACK, Stream};
+
+    #[test]
+    fn a_syn_ack_that_ipvs_took() {
+        let mut stream = Stream::new();
+        stream.node_port(ProxyMode::Ipvs, 40000, &["10.88.0.9:80"]).connect().ipvs(SYN_ACK, IpvsOp::Translate);
+        let verdict = &stream.verdicts()[0].verdict;
+        assert_eq!((verdict.label.name(), verdict.confidence), ("nodeport_ephemeral_collision", Confidence::Proven));
+        assert!(verdict.summary.contains("kube-system/dashboard"));
+    }
+
+    #[test]
+    fn a_client_of_the_node_port_sends_a_syn() {
+        let mut stream = Stream::new();
+        stream.connect().ipvs(SYN, IpvsOp::Translate).established();
+        stream.state(TcpState::Established, TcpState::FinWait1, 0, (10, 11, 20));
+        assert!(stream.labels().is_empty());
+    }
+
+    #[test]
+    fn the_same_port_under_iptables_is_harmless() {
+        let mut stream = Stream::new();
+        stream.node_port(ProxyMode::Iptables, 40000, &[]).connect().gives_up();
+        assert_eq!(stream.labels(), ["unexplained"]);
+    }
+
+    #[test]
+    fn without_the_ipvs_hooks_the_table_is_a_possibility() {
+        let mut stream = Stream::new();
+        stream.missing("ip_vs_nat_xmit").missing("ip_vs_leave");
+        stream.node_port(ProxyMode::Ipvs, 40000, &["10.88.0.9:80"]).connect().gives_up();
+        let verdict = &stream.verdicts()[0].verdict;
+        assert_eq!((verdict.label.name(), verdict.confidence), ("nodeport_ephemeral_collision", Confidence::Possible));
+    }
+}

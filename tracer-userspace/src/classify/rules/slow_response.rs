@@ -35,3 +35,31 @@ fn gave_up_early(case: &Case<'_>) -> bool {
     enrich::timeout_s(case.attempt, case.node)
         .is_some_and(|s| case.attempt.elapsed(u64::MAX) < u64::from(s) * 900_000_000)
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::event::TcpState;
+    use crate::testing::Stream;
+
+    #[test]
+    fn a_request_taken_and_not_answered() {
+        let mut stream = Stream::new();
+        stream.connect().established().wait_ms(1000).state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 0));
+        assert_eq!(stream.labels(), ["slow_response"]);
+    }
+
+    #[test]
+    fn an_unacknowledged_request_is_lost_on_the_way() {
+        let mut stream = Stream::new();
+        stream.connect().established().retransmit(TcpState::Established).wait_ms(1000);
+        stream.state(TcpState::Established, TcpState::FinWait1, 0, (200, 1, 0));
+        assert_eq!(stream.labels(), ["unexplained"]);
+    }
+
+    #[test]
+    fn an_answer_of_one_byte_is_an_answer() {
+        let mut stream = Stream::new();
+        stream.connect().established().state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 1));
+        assert!(stream.labels().is_empty());
+    }
+}

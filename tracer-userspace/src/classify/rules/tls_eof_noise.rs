@@ -39,3 +39,30 @@ fn listener_speaks_tls(case: &Case<'_>) -> Option<(Evidence, Confidence)> {
     enrich::https_spec_on_port(case.attempt, case.node)
         .then(|| (evidence("pods", case.attempt.started, says, json!({ "port": dst.port() })), Confidence::Possible))
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::event::{Fact, TcpState, TlsHello};
+    use crate::record::Outcome;
+    use crate::testing::{NODE, Stream};
+
+    fn hello() -> Fact {
+        Fact::TlsHello(TlsHello { netns: NODE, addr: "10.88.0.1:6443".parse().expect("an address") })
+    }
+
+    #[test]
+    fn a_touch_of_a_port_that_speaks_tls() {
+        let mut stream = Stream::to("10.88.0.1:6443");
+        stream.links(true, &["10.88.0.1"]).push(hello()).connect().established();
+        stream.state(TcpState::Established, TcpState::FinWait1, 0, (0, 1, 0));
+        let verdict = &stream.verdicts()[0].verdict;
+        assert_eq!((verdict.label.name(), verdict.outcome), ("tls_eof_noise", Outcome::Noise));
+    }
+
+    #[test]
+    fn a_touch_of_a_plain_port_is_nothing_and_has_the_port_watched() {
+        let mut stream = Stream::new();
+        stream.connect().established().state(TcpState::Established, TcpState::FinWait1, 0, (0, 1, 0));
+        assert!(stream.labels().is_empty());
+    }
+}

@@ -77,3 +77,18 @@ fn says(observation: &Observation) -> Option<Evidence> {
         _ => None,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::event::TcpState;
+    use crate::testing::Stream;
+
+    #[test]
+    fn silence_is_said_to_be_silence() {
+        let mut stream = Stream::new();
+        stream.connect().wait_ms(1000).retransmit(TcpState::SynSent).gives_up();
+        let verdict = &stream.verdicts()[0].verdict;
+        assert_eq!(verdict.label.name(), "unexplained");
+        assert!(verdict.summary.contains("sent again 1 time(s)"), "{}", verdict.summary);
+    }
+}
