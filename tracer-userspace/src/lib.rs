@@ -14,6 +14,8 @@ pub mod correlate;
 pub mod enrich;
 pub mod event;
 pub mod node_events;
+#[cfg(test)]
+mod properties;
 pub mod record;
 #[cfg(test)]
 mod testing;

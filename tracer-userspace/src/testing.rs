@@ -15,14 +15,12 @@ pub(crate) const NODE: Netns = Netns(1);
 pub(crate) const POD: Netns = Netns(2);
 pub(crate) const SYN: TcpFlags = TcpFlags(0x02);
 pub(crate) const SYN_ACK: TcpFlags = TcpFlags(0x12);
-pub(crate) const DATA: TcpFlags = TcpFlags(0x18);
-const CONN: ConnId = ConnId(7);
-
 /// One attempt from 10.88.0.1:40000 to 10.88.0.2:8080, and what is seen of it, a microsecond apart.
 pub(crate) struct Stream {
     pub(crate) observations: Vec<Observation>,
     now: u64,
     flow: Flow,
+    conn: ConnId,
 }
 
 fn addr(text: &str) -> SocketAddr {
@@ -36,8 +34,17 @@ impl Stream {
 
     pub(crate) fn to(dst: &str) -> Self {
         let flow = Flow { src: addr("10.88.0.1:40000"), dst: addr(dst) };
-        let mut stream = Self { observations: Vec::new(), now: 1_000_000_000, flow };
+        let mut stream = Self { observations: Vec::new(), now: 1_000_000_000, flow, conn: ConnId(7) };
         stream.push(Fact::Start(Box::new(start())));
+        stream
+    }
+
+    /// The attempt numbered `conn`, from a port of its own, at an offset in time.
+    pub(crate) fn numbered(conn: u64, offset_ns: u64) -> Self {
+        let mut stream = Self::new();
+        stream.conn = ConnId(conn);
+        stream.flow.src.set_port(40_000 + u16::try_from(conn % 10_000).unwrap_or_default());
+        stream.now += offset_ns;
         stream
     }
 
@@ -63,13 +70,13 @@ impl Stream {
         let actor =
             Actor { pid: 10, tid: 11, comm: "kubelet".into(), netns: Some(NODE), cgroup: None, cgroup_memory: None };
         let (flow, hook) = (self.flow, "tcp_connect".to_owned());
-        self.push(Fact::Connect(Connect { conn: CONN, flow, actor, netns: NODE, prober: true, hook }))
+        self.push(Fact::Connect(Connect { conn: self.conn, flow, actor, netns: NODE, prober: true, hook }))
     }
 
     pub(crate) fn state(&mut self, old: TcpState, new: TcpState, errno: i32, bytes: (u64, u64, u64)) -> &mut Self {
         let (sent, acked, received) = bytes;
         self.push(Fact::State(State {
-            conn: CONN,
+            conn: self.conn,
             flow: self.flow,
             old,
             new,
@@ -97,7 +104,7 @@ impl Stream {
     pub(crate) fn drop_on(&mut self, flags: TcpFlags, reason: &str, netns: Netns, device: Option<Device>) -> &mut Self {
         let flow = if flags.is_syn_ack() { self.flow.reversed() } else { self.flow };
         self.push(Fact::Drop(PacketDrop {
-            conn: CONN,
+            conn: self.conn,
             flow,
             flags,
             reason: Some(reason.to_owned()),
@@ -133,7 +140,7 @@ impl Stream {
         let state = (!no_socket).then_some(TcpState::Listen);
         let hook = "tcp_send_reset".to_owned();
         self.push(Fact::ResetSent(ResetSent {
-            conn: CONN,
+            conn: self.conn,
             flow,
             actor,
             reason: None,
@@ -148,7 +155,7 @@ impl Stream {
 
     pub(crate) fn reset_received(&mut self, state: TcpState, bytes_received: u64) -> &mut Self {
         self.push(Fact::ResetReceived(ResetReceived {
-            conn: CONN,
+            conn: self.conn,
             flow: self.flow,
             state,
             bytes_received: Some(bytes_received),
@@ -157,7 +164,7 @@ impl Stream {
 
     pub(crate) fn icmp(&mut self, icmp_type: u8, code: u8) -> &mut Self {
         self.push(Fact::Icmp(Icmp {
-            conn: CONN,
+            conn: self.conn,
             flow: self.flow,
             flags: SYN,
             v6: false,
@@ -169,11 +176,11 @@ impl Stream {
 
     pub(crate) fn ipvs(&mut self, flags: TcpFlags, op: IpvsOp) -> &mut Self {
         let flow = if flags.is_syn_ack() { self.flow.reversed() } else { self.flow };
-        self.push(Fact::Ipvs(Ipvs { conn: CONN, flow, flags, op, via: Via::Flow, netns: Some(NODE) }))
+        self.push(Fact::Ipvs(Ipvs { conn: self.conn, flow, flags, op, via: Via::Flow, netns: Some(NODE) }))
     }
 
     pub(crate) fn retransmit(&mut self, state: TcpState) -> &mut Self {
-        self.push(Fact::Retransmit(Retransmit { conn: CONN, state }))
+        self.push(Fact::Retransmit(Retransmit { conn: self.conn, state }))
     }
 
     pub(crate) fn node_port(&mut self, mode: ProxyMode, port: u16, backends: &[&str]) -> &mut Self {
@@ -195,13 +202,7 @@ impl Stream {
     }
 
     pub(crate) fn decisions(&self) -> Vec<Decision> {
-        let mut core = Core::new(Options { attempts: true });
-        let mut out = Vec::new();
-        for observation in &self.observations {
-            core.push(observation, &mut out);
-        }
-        core.finish(self.now + 1_000_000_000, &mut out);
-        out
+        decide(&self.observations)
     }
 
     pub(crate) fn verdicts(&self) -> Vec<VerdictBody> {
@@ -216,6 +217,17 @@ impl Stream {
     pub(crate) fn labels(&self) -> Vec<&'static str> {
         self.verdicts().iter().map(|v| v.verdict.label.name()).collect()
     }
+}
+
+/// All that a stream of observations decides.
+pub(crate) fn decide(observations: &[Observation]) -> Vec<Decision> {
+    let mut core = Core::new(Options { attempts: true });
+    let mut out = Vec::new();
+    for observation in observations {
+        core.push(observation, &mut out);
+    }
+    core.finish(observations.last().map_or(0, |o| o.time_boot_ns) + 1_000_000_000, &mut out);
+    out
 }
 
 pub(crate) fn lo(up: bool) -> Option<Device> {

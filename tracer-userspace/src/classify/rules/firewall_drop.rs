@@ -26,7 +26,11 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
         case.attempt.flow.dst.port(),
         netfilter_hook(drop).unwrap_or("filter")
     );
-    Some(Finding::failure(Label::FirewallDrop, vec![of_drop(time, drop)], summary, remediation))
+    // That netfilter made no answer is a conclusion from silence.
+    Some(
+        Finding::failure(Label::FirewallDrop, vec![of_drop(time, drop)], summary, remediation)
+            .resting_on(&["tcp_receive_reset"]),
+    )
 }
 
 /// The handshake, or, once the attempt has failed for want of an answer, its data. What is dropped

@@ -14,9 +14,11 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
 
 /// A socket of this node answered the SYN with a RST, for a reason of its own.
 fn by_socket(case: &Case<'_>) -> Option<Finding> {
-    let (time, reset) =
-        case.attempt.resets_sent().find(|(_, r)| !r.no_socket && r.flow.src == case.attempt.flow.dst)?;
-    let (at, received) = case.attempt.reset_received()?;
+    let (time, reset) = case
+        .attempt
+        .resets_sent()
+        .find(|(_, r)| !r.no_socket && r.answered.is_syn() && r.flow.src == case.attempt.flow.dst)?;
+    let (at, received) = case.attempt.reset_received().filter(|(_, r)| r.state == TcpState::SynSent)?;
     let why = reset.reason.as_deref().map(|r| format!(" (kernel reason {r})")).unwrap_or_default();
     let summary =
         format!("{} has a socket for this attempt and answered its SYN with a RST{why}", case.attempt.flow.dst);
