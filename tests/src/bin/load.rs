@@ -1,0 +1,105 @@
+//! Short connections as fast as they go: connect, one byte, close. For the cost of the hooks
+//! (`load` or, with `--comm kubelet`, as a prober), and as the unrelated client of scenarios.
+
+use std::ffi::CString;
+use std::fs::File;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use clap::Parser;
+use nix::sched::{CloneFlags, setns};
+use tracer_tests::dial::{Dial, Ending, Kind, dial};
+
+#[derive(Parser)]
+struct Args {
+    /// Threads that connect.
+    #[arg(long, default_value_t = 1)]
+    threads: u32,
+    /// For how long.
+    #[arg(long, default_value_t = 3.0)]
+    seconds: f64,
+    /// Pause after each connection.
+    #[arg(long, default_value_t = 0)]
+    pause_ms: u64,
+    /// Namespace to do it in: a path such as /run/netns/NAME.
+    #[arg(long)]
+    netns: Option<PathBuf>,
+    /// Name of the process.
+    #[arg(long)]
+    comm: Option<String>,
+    /// Dial this, whatever comes of it; default: a listener of its own on 127.0.0.1.
+    #[arg(long)]
+    target: Option<SocketAddr>,
+    /// Instead: one HTTPS request to this address.
+    #[arg(long)]
+    https: Option<SocketAddr>,
+}
+
+fn main() -> Result<ExitCode> {
+    let args = Args::parse();
+    if let Some(path) = &args.netns {
+        let file = File::open(path).with_context(|| format!("open {}", path.display()))?;
+        setns(&file, CloneFlags::CLONE_NEWNET).with_context(|| format!("enter {}", path.display()))?;
+    }
+    if let Some(name) = &args.comm {
+        let name = CString::new(name.as_str())?;
+        // Threads inherit it.
+        nix::sys::prctl::set_name(&name)?;
+    }
+    if let Some(dst) = args.https {
+        return https(dst);
+    }
+    let dst = args.target.map_or_else(listen, Ok)?;
+    let began = Instant::now();
+    let made = hammer(&args, dst);
+    let seconds = began.elapsed().as_secs_f64();
+    let rate = made as f64 / seconds;
+    println!("{}", serde_json::json!({"connections": made, "seconds": seconds, "connects_per_s": rate}));
+    Ok(ExitCode::SUCCESS)
+}
+
+fn https(dst: SocketAddr) -> Result<ExitCode> {
+    let outcome = dial(&Dial::new(Kind::Https, dst, Duration::from_secs(60)));
+    if outcome.ending != Ending::Ok {
+        bail!("https {dst}: {outcome:?}");
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// A listener that takes one byte and closes.
+fn listen() -> Result<SocketAddr> {
+    let listener = TcpListener::bind("127.0.0.1:0").context("listen on 127.0.0.1")?;
+    let address = listener.local_addr()?;
+    thread::spawn(move || {
+        for mut stream in listener.incoming().flatten() {
+            let _ = stream.read(&mut [0]);
+        }
+    });
+    Ok(address)
+}
+
+fn hammer(args: &Args, dst: SocketAddr) -> u64 {
+    let end = Instant::now() + Duration::from_secs_f64(args.seconds);
+    let pause = Duration::from_millis(args.pause_ms);
+    thread::scope(|scope| {
+        let work = || {
+            let mut made = 0;
+            while Instant::now() < end {
+                made += u64::from(once(dst));
+                thread::sleep(pause);
+            }
+            made
+        };
+        let workers: Vec<_> = (0..args.threads).map(|_| scope.spawn(work)).collect();
+        workers.into_iter().map(|w| w.join().unwrap_or(0)).sum()
+    })
+}
+
+fn once(dst: SocketAddr) -> bool {
+    TcpStream::connect_timeout(&dst, Duration::from_millis(50)).and_then(|mut s| s.write_all(b"x")).is_ok()
+}

@@ -1,0 +1,119 @@
+//! Makes each failure happen on this kernel and checks what the tracer says of it.
+//! One line per scenario; exit code 1 if one failed.
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::{Context, Result, bail};
+use clap::Parser;
+use tracer_tests::options::Options;
+use tracer_tests::pods;
+use tracer_tests::runner::{Plan, Row, run};
+use tracer_tests::scenario::{Scenario, all, needs};
+use tracer_tests::watcher::Tracer;
+use tracer_tests::world::sweep::sweep;
+
+#[derive(Parser)]
+struct Args {
+    /// The tracer under test; default: the one beside this program.
+    #[arg(long)]
+    tracer: Option<PathBuf>,
+    /// Check the failures themselves, without a tracer.
+    #[arg(long)]
+    mechanism_only: bool,
+    /// Only scenarios whose name begins with one of these.
+    #[arg(long, num_args = 1..)]
+    only: Vec<String>,
+    /// Record each and store observations and records here.
+    #[arg(long)]
+    record: Option<PathBuf>,
+    /// Write the results here, one JSON object a line.
+    #[arg(long)]
+    json: Option<PathBuf>,
+    /// Healthy connections of the crowd.
+    #[arg(long)]
+    crowd: Option<u32>,
+    /// Only list the scenarios.
+    #[arg(long)]
+    list: bool,
+    /// Only remove what killed runs left behind.
+    #[arg(long)]
+    cleanup: bool,
+}
+
+fn main() -> Result<ExitCode> {
+    let args = Args::parse();
+    let chosen = choose(&args)?;
+    if args.list {
+        chosen.iter().for_each(|s| println!("{}", s.name));
+        return Ok(ExitCode::SUCCESS);
+    }
+    for name in sweep() {
+        println!("removed left-over {name}");
+    }
+    if args.cleanup {
+        return Ok(ExitCode::SUCCESS);
+    }
+    needs::load_modules();
+    let scratch = Scratch::new()?;
+    let plan = plan(&args, &scratch)?;
+    let rows = run(&plan, &chosen, &mut tell)?;
+    if let Some(path) = &args.json {
+        let lines: Vec<String> = rows.iter().map(serde_json::to_string).collect::<Result<_, _>>()?;
+        fs::write(path, lines.join("\n") + "\n").with_context(|| format!("write {}", path.display()))?;
+    }
+    Ok(summary(&rows))
+}
+
+fn choose(args: &Args) -> Result<Vec<Scenario>> {
+    let wanted = |s: &Scenario| args.only.is_empty() || args.only.iter().any(|o| s.name.starts_with(o.as_str()));
+    let chosen: Vec<Scenario> = all().into_iter().filter(wanted).collect();
+    if chosen.is_empty() {
+        bail!("no scenario begins with {:?}", args.only);
+    }
+    Ok(chosen)
+}
+
+fn plan(args: &Args, scratch: &Scratch) -> Result<Plan> {
+    let mut options = Options::detect()?;
+    options.crowd = args.crowd.unwrap_or(options.crowd);
+    if let Some(dir) = &args.record {
+        fs::create_dir_all(dir).with_context(|| format!("create {}", dir.display()))?;
+    }
+    let pods = scratch.0.join("pods.json");
+    fs::write(&pods, pods::plan(options.probe_timeout).to_string())?;
+    let program = args.tracer.clone().unwrap_or_else(|| options.bin("tracer"));
+    let tracer = (!args.mechanism_only).then_some(Tracer { program, pods });
+    Ok(Plan { options, tracer, record: args.record.clone() })
+}
+
+fn tell(row: &Row) {
+    let reason = row.reason.as_deref().unwrap_or_default();
+    let result = if row.result == "fail" { "FAIL" } else { row.result };
+    let colon = if reason.is_empty() { "" } else { ": " };
+    println!("{result:6} {:34} {:6} ms{colon}{reason}", row.scenario, row.ms);
+}
+
+fn summary(rows: &[Row]) -> ExitCode {
+    let count = |result: &str| rows.iter().filter(|r| r.result == result).count();
+    println!("{} passed, {} failed, {} cannot on this kernel", count("pass"), count("fail"), count("cannot"));
+    ExitCode::from(u8::from(count("fail") > 0))
+}
+
+/// A directory that is gone at the end.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new() -> Result<Self> {
+        let dir = std::env::temp_dir().join(format!("trw-{}", std::process::id()));
+        fs::create_dir_all(&dir)?;
+        Ok(Self(dir))
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}

@@ -1,0 +1,211 @@
+//! One probe attempt, made as the kubelet makes it: a non-blocking connect, readiness awaited,
+//! SO_ERROR, TCP_NODELAY, keepalive; then the handler's part; close when the time is up.
+
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::os::fd::AsFd;
+use std::time::{Duration, Instant};
+
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::socket::{
+    AddressFamily, SockFlag, SockType, SockaddrStorage, connect, setsockopt, socket, sockopt,
+};
+use serde::{Deserialize, Serialize};
+
+pub mod http;
+pub mod tls;
+
+/// What a probe does once connected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Kind {
+    /// Connect and close.
+    Tcp,
+    /// GET, read the answer.
+    Http,
+    /// The same in TLS, the certificate not verified.
+    Https,
+}
+
+/// A probe to make.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub struct Dial {
+    /// Whom to dial.
+    pub dst: SocketAddr,
+    /// How.
+    pub kind: Kind,
+    /// For all of it.
+    pub timeout_ms: u64,
+    /// SO_LINGER of one second, as the kubelet sets since 1.27.
+    pub linger: bool,
+}
+
+impl Dial {
+    /// As a kubelet of today.
+    #[must_use]
+    pub const fn new(kind: Kind, dst: SocketAddr, timeout: Duration) -> Self {
+        Self { dst, kind, timeout_ms: timeout.as_millis() as u64, linger: true }
+    }
+}
+
+/// How an attempt ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Ending {
+    /// Success: connected (tcp), or a status below 400.
+    Ok,
+    /// An answer with status 400 or above.
+    Status,
+    /// ECONNREFUSED.
+    Refused,
+    /// ECONNRESET or EPIPE.
+    Reset,
+    /// Time was up.
+    Timeout,
+    /// The server closed before the answer was whole.
+    Eof,
+    /// Any other error.
+    Error,
+}
+
+/// What came of an attempt.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Outcome {
+    /// The prober's end; absent if no source was chosen.
+    pub src: Option<SocketAddr>,
+    /// The target.
+    pub dst: SocketAddr,
+    /// The ending.
+    pub ending: Ending,
+    /// HTTP status, if one came.
+    pub status: Option<u16>,
+    /// The error in words.
+    pub error: Option<String>,
+    /// How long it took.
+    pub elapsed_ms: f64,
+}
+
+/// Makes the attempt.
+#[must_use]
+pub fn dial(what: &Dial) -> Outcome {
+    let began = Instant::now();
+    let mut attempt = Attempt { src: None, deadline: began + Duration::from_millis(what.timeout_ms) };
+    let result = attempt.run(what);
+    let (ending, status, error) = match result {
+        Ok(None) => (Ending::Ok, None, None),
+        Ok(Some(status)) if status < 400 => (Ending::Ok, Some(status), None),
+        Ok(Some(status)) => (Ending::Status, Some(status), None),
+        Err(error) => (ending_of(&error), None, Some(error.to_string())),
+    };
+    let elapsed_ms = began.elapsed().as_secs_f64() * 1e3;
+    Outcome { src: attempt.src, dst: what.dst, ending, status, error, elapsed_ms }
+}
+
+fn ending_of(error: &io::Error) -> Ending {
+    match error.kind() {
+        ErrorKind::ConnectionRefused => Ending::Refused,
+        ErrorKind::ConnectionReset | ErrorKind::BrokenPipe => Ending::Reset,
+        ErrorKind::TimedOut => Ending::Timeout,
+        ErrorKind::UnexpectedEof => Ending::Eof,
+        _ => Ending::Error,
+    }
+}
+
+struct Attempt {
+    src: Option<SocketAddr>,
+    deadline: Instant,
+}
+
+impl Attempt {
+    fn run(&mut self, what: &Dial) -> io::Result<Option<u16>> {
+        let stream = self.connect(what)?;
+        let mut stream = Timed { stream, deadline: self.deadline };
+        match what.kind {
+            Kind::Tcp => Ok(None),
+            Kind::Http => http::get(&mut stream, what.dst).map(Some),
+            Kind::Https => tls::get(stream, what.dst).map(Some),
+        }
+    }
+
+    fn connect(&mut self, what: &Dial) -> io::Result<TcpStream> {
+        let family = if what.dst.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 };
+        let flags = SockFlag::SOCK_NONBLOCK | SockFlag::SOCK_CLOEXEC;
+        let fd = socket(family, SockType::Stream, flags, None)?;
+        if what.linger {
+            setsockopt(&fd, sockopt::Linger, &libc::linger { l_onoff: 1, l_linger: 1 })?;
+        }
+        let started = connect(std::os::fd::AsRawFd::as_raw_fd(&fd), &SockaddrStorage::from(what.dst));
+        let stream = TcpStream::from(fd);
+        self.src = stream.local_addr().ok().filter(|a| a.port() != 0);
+        match started {
+            Ok(()) | Err(Errno::EINPROGRESS) => {}
+            Err(errno) => return Err(errno.into()),
+        }
+        wait(&stream, PollFlags::POLLOUT, self.deadline)?;
+        if let Some(error) = stream.take_error()? {
+            return Err(error);
+        }
+        stream.peer_addr()?;
+        stream.set_nodelay(true)?;
+        setsockopt(&stream, sockopt::KeepAlive, &true)?;
+        setsockopt(&stream, sockopt::TcpKeepInterval, &15)?;
+        setsockopt(&stream, sockopt::TcpKeepIdle, &15)?;
+        Ok(stream)
+    }
+}
+
+/// Waits until the socket is ready or the time is up.
+fn wait(stream: &TcpStream, flags: PollFlags, deadline: Instant) -> io::Result<()> {
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(io::Error::new(ErrorKind::TimedOut, "context deadline exceeded"));
+        }
+        let mut fds = [PollFd::new(stream.as_fd(), flags)];
+        let millis = u16::try_from(left.as_millis() + 1).unwrap_or(u16::MAX);
+        match poll(&mut fds, PollTimeout::from(millis)) {
+            Ok(0) | Err(Errno::EINTR) => {}
+            Ok(_) => return Ok(()),
+            Err(errno) => return Err(errno.into()),
+        }
+    }
+}
+
+/// A non-blocking stream that blocks until a deadline.
+#[derive(Debug)]
+pub struct Timed {
+    stream: TcpStream,
+    deadline: Instant,
+}
+
+impl Timed {
+    fn until<T>(
+        &mut self,
+        flags: PollFlags,
+        mut step: impl FnMut(&mut TcpStream) -> io::Result<T>,
+    ) -> io::Result<T> {
+        loop {
+            match step(&mut self.stream) {
+                Err(e) if e.kind() == ErrorKind::WouldBlock => wait(&self.stream, flags, self.deadline)?,
+                done => return done,
+            }
+        }
+    }
+}
+
+impl Read for Timed {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        self.until(PollFlags::POLLIN, |s| s.read(buf))
+    }
+}
+
+impl Write for Timed {
+    fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
+        self.until(PollFlags::POLLOUT, |s| s.write(buf))
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}

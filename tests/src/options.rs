@@ -1,0 +1,57 @@
+//! How patient to be, and where the programs are.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+
+/// Settings of a run.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Where `kubelet`, `pod`, `loopback`, `crio` and `load` are.
+    pub bin_dir: PathBuf,
+    /// Timeout of a probe.
+    pub probe_timeout: Duration,
+    /// How long to wait for something that must come.
+    pub patience: Duration,
+    /// Connections of the healthy crowd.
+    pub crowd: u32,
+}
+
+impl Options {
+    /// Fit for this machine: an emulated one gets several times the patience.
+    pub fn detect() -> Result<Self> {
+        let slow = is_emulated();
+        Ok(Self {
+            bin_dir: bin_dir()?,
+            probe_timeout: Duration::from_millis(if slow { 4000 } else { 1300 }),
+            patience: Duration::from_secs(if slow { 90 } else { 10 }),
+            crowd: if slow { 1000 } else { 10_000 },
+        })
+    }
+
+    /// Path of one of this package's programs.
+    #[must_use]
+    pub fn bin(&self, name: &str) -> PathBuf {
+        self.bin_dir.join(name)
+    }
+}
+
+/// The directory of this program; one up for a test binary in `deps`.
+fn bin_dir() -> Result<PathBuf> {
+    let exe = std::env::current_exe().context("path of this program")?;
+    let dir = exe.parent().context("directory of this program")?;
+    let up = dir.parent().filter(|_| dir.ends_with("deps"));
+    Ok(up.unwrap_or(dir).to_path_buf())
+}
+
+/// Whether the processor is QEMU's software emulation.
+fn is_emulated() -> bool {
+    std::fs::read_to_string("/proc/cpuinfo").is_ok_and(|cpu| cpu.contains("QEMU"))
+}
+
+/// The kernel release.
+#[must_use]
+pub fn kernel() -> String {
+    std::fs::read_to_string(Path::new("/proc/sys/kernel/osrelease")).unwrap_or_default().trim().to_owned()
+}

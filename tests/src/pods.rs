@@ -1,0 +1,98 @@
+//! PodLists for `--pods`: what the API server would say of the world's pods.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::world::{Family, NODE, NODE6, PODS, pod_ip};
+
+/// Port of the HTTP servers.
+pub const HTTP: u16 = 8080;
+/// Port of the TLS servers.
+pub const TLS: u16 = 8443;
+/// Port of the hostNetwork server.
+pub const HOST: u16 = 10256;
+
+/// A pod as it is described to the tracer.
+#[derive(Clone, Debug)]
+pub struct PodSpec {
+    /// Name.
+    pub name: String,
+    /// Addresses.
+    pub ips: Vec<String>,
+    /// It lives in the node's namespace.
+    pub host_network: bool,
+    /// Containers with their probes.
+    pub containers: Vec<Value>,
+}
+
+/// Every pod number there can be, each with an HTTP and a TLS container, and a hostNetwork pod.
+#[must_use]
+pub fn plan(timeout: Duration) -> Value {
+    let seconds = timeout.as_secs().max(1);
+    let mut pods: Vec<PodSpec> = PODS.map(|index| planned(index, seconds)).collect();
+    let probe = http_probe(HOST, "HTTP", seconds);
+    pods.push(PodSpec {
+        name: "node-agent-9x2lq".to_owned(),
+        ips: vec![NODE.to_string(), NODE6.to_string()],
+        host_network: true,
+        containers: vec![json!({"name": "agent", "ports": [{"containerPort": HOST}], "livenessProbe": probe})],
+    });
+    list(&pods)
+}
+
+fn planned(index: u16, seconds: u64) -> PodSpec {
+    let app = json!({
+        "name": "app", "image": "registry.example/app:1", "ports": [{"name": "http", "containerPort": HTTP}],
+        "readinessProbe": http_probe(HTTP, "HTTP", seconds), "livenessProbe": tcp_probe(HTTP, seconds),
+    });
+    let tls = json!({
+        "name": "tls", "image": "registry.example/tls:1", "ports": [{"name": "https", "containerPort": TLS}],
+        "readinessProbe": http_probe(TLS, "HTTPS", seconds), "livenessProbe": tcp_probe(TLS, seconds),
+    });
+    let ips = [Family::V4, Family::V6].map(|f| pod_ip(index, f).to_string()).to_vec();
+    PodSpec { name: format!("pod-{index}"), ips, host_network: false, containers: vec![app, tls] }
+}
+
+/// An httpGet probe.
+#[must_use]
+pub fn http_probe(port: u16, scheme: &str, seconds: u64) -> Value {
+    json!({"httpGet": {"path": "/healthz", "port": port, "scheme": scheme},
+           "timeoutSeconds": seconds, "periodSeconds": 10, "successThreshold": 1, "failureThreshold": 3})
+}
+
+/// A tcpSocket probe.
+#[must_use]
+pub fn tcp_probe(port: u16, seconds: u64) -> Value {
+    json!({"tcpSocket": {"port": port},
+           "timeoutSeconds": seconds, "periodSeconds": 10, "successThreshold": 1, "failureThreshold": 3})
+}
+
+/// The PodList.
+#[must_use]
+pub fn list(pods: &[PodSpec]) -> Value {
+    let items: Vec<Value> = pods.iter().enumerate().map(|(n, pod)| item(n, pod)).collect();
+    json!({"apiVersion": "v1", "kind": "List", "metadata": {"resourceVersion": ""}, "items": items})
+}
+
+fn item(number: usize, pod: &PodSpec) -> Value {
+    let statuses: Vec<Value> = pod
+        .containers
+        .iter()
+        .map(|c| json!({"name": c["name"], "ready": true, "restartCount": 0, "image": "", "imageID": "",
+                        "state": {"running": {"startedAt": "2026-11-20T15:48:08Z"}}}))
+        .collect();
+    let ips: Vec<Value> = pod.ips.iter().map(|ip| json!({"ip": ip})).collect();
+    json!({
+        "apiVersion": "v1", "kind": "Pod",
+        "metadata": {
+            "name": pod.name, "namespace": "default", "uid": format!("7d1c0f52-0000-4000-8000-{number:012}"),
+            "creationTimestamp": "2026-11-20T15:48:08Z",
+        },
+        "spec": {"nodeName": "node-1", "hostNetwork": pod.host_network, "containers": pod.containers},
+        "status": {
+            "phase": "Running", "hostIP": NODE.to_string(), "podIP": pod.ips[0], "podIPs": ips,
+            "startTime": "2026-11-20T15:48:08Z", "containerStatuses": statuses,
+        },
+    })
+}

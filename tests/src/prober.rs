@@ -1,0 +1,127 @@
+//! Talks to the `kubelet` program: what it is asked and what it answers, one JSON object a line.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use serde::{Deserialize, Serialize};
+
+use crate::dial::{Dial, Ending, Outcome};
+use crate::net::Netns;
+use crate::options::Options;
+use crate::proc::Proc;
+
+/// What the prober is asked.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[serde(tag = "ask", rename_all = "snake_case")]
+pub enum Request {
+    /// One attempt.
+    Dial(Dial),
+    /// The same attempt many times.
+    Crowd {
+        /// The attempt.
+        dial: Dial,
+        /// How often.
+        count: u32,
+        /// How many at once.
+        threads: u32,
+    },
+}
+
+/// What it answers.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(tag = "answer", rename_all = "snake_case")]
+pub enum Reply {
+    /// It can be asked.
+    Ready,
+    /// Of one attempt.
+    Outcome(Outcome),
+    /// Of many.
+    Crowd(CrowdOutcome),
+}
+
+/// What came of many attempts.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct CrowdOutcome {
+    /// Succeeded.
+    pub ok: u32,
+    /// Failed.
+    pub failed: u32,
+    /// One of the failures.
+    pub example: Option<Outcome>,
+    /// How long all took.
+    pub elapsed_ms: f64,
+}
+
+impl CrowdOutcome {
+    /// Counts one more.
+    pub fn add(&mut self, outcome: Outcome) {
+        if outcome.ending == Ending::Ok {
+            self.ok += 1;
+        } else {
+            self.failed += 1;
+            self.example.get_or_insert(outcome);
+        }
+    }
+
+    /// Counts all of another.
+    pub fn merge(&mut self, other: Self) {
+        self.ok += other.ok;
+        self.failed += other.failed;
+        self.example = self.example.take().or(other.example);
+    }
+}
+
+/// A running prober.
+#[derive(Debug)]
+pub struct Prober {
+    proc: Proc,
+    patience: Duration,
+}
+
+impl Prober {
+    /// Starts one in a namespace and waits until it can be asked.
+    pub fn start(ns: &Netns, options: &Options) -> Result<Self> {
+        let proc = Proc::spawn(ns.command(options.bin("kubelet")))?;
+        let line = proc.line(options.patience)?;
+        match serde_json::from_str(&line) {
+            Ok(Reply::Ready) => Ok(Self { proc, patience: options.patience }),
+            _ => bail!("kubelet: {line}"),
+        }
+    }
+
+    /// Its process id.
+    #[must_use]
+    pub fn pid(&self) -> u32 {
+        self.proc.pid()
+    }
+
+    /// Makes one attempt.
+    pub fn dial(&mut self, dial: Dial) -> Result<Outcome> {
+        match self.ask(Request::Dial(dial), dial.timeout_ms)? {
+            Reply::Outcome(outcome) => Ok(outcome),
+            other => bail!("kubelet answered {other:?}"),
+        }
+    }
+
+    /// Makes the same attempt many times.
+    pub fn crowd(&mut self, dial: Dial, count: u32, threads: u32) -> Result<CrowdOutcome> {
+        let millis = 100 * u64::from(count) + dial.timeout_ms;
+        match self.ask(Request::Crowd { dial, count, threads }, millis)? {
+            Reply::Crowd(outcome) => Ok(outcome),
+            other => bail!("kubelet answered {other:?}"),
+        }
+    }
+
+    fn ask(&mut self, request: Request, millis: u64) -> Result<Reply> {
+        self.proc.say(&serde_json::to_string(&request)?)?;
+        let line = self.proc.line(self.patience + Duration::from_millis(millis))?;
+        serde_json::from_str(&line).with_context(|| format!("kubelet: {line}"))
+    }
+}
+
+/// An attempt's address in a message.
+#[must_use]
+pub fn shown(src: Option<SocketAddr>) -> String {
+    src.map_or_else(|| "?".to_owned(), |a| a.to_string())
+}

@@ -1,0 +1,38 @@
+//! A TLS server with a certificate of its own making.
+
+use std::io;
+use std::net::TcpStream;
+use std::sync::Arc;
+
+use anyhow::{Context, Result, anyhow};
+use rustls::pki_types::PrivateKeyDer;
+use rustls::{ServerConfig, ServerConnection, StreamOwned};
+
+/// Answers TLS clients.
+#[derive(Clone, Debug)]
+pub struct Acceptor {
+    config: Arc<ServerConfig>,
+}
+
+impl Acceptor {
+    /// Makes the certificate.
+    pub fn new() -> Result<Self> {
+        let made = rcgen::generate_simple_self_signed(vec!["pod.invalid".to_owned()]).context("make a certificate")?;
+        let key = PrivateKeyDer::try_from(made.signing_key.serialize_der()).map_err(|e| anyhow!("key: {e}"))?;
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let config = ServerConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()?
+            .with_no_client_auth()
+            .with_single_cert(vec![made.cert.der().clone()], key)?;
+        Ok(Self { config: Arc::new(config) })
+    }
+
+    /// Handshake, request, 200, close_notify.
+    pub fn answer(&self, stream: TcpStream) -> io::Result<()> {
+        let session = ServerConnection::new(Arc::clone(&self.config)).map_err(io::Error::other)?;
+        let mut tls = StreamOwned::new(session, stream);
+        super::answer(&mut tls, "200 OK")?;
+        tls.conn.send_close_notify();
+        tls.conn.complete_io(&mut tls.sock).map(drop)
+    }
+}
