@@ -28,3 +28,69 @@ pub enum Label {
     /// None of these.
     Unexplained,
 }
+
+/// What `tracer explain` and the label pages say.
+#[derive(Clone, Copy, Debug)]
+pub struct Page {
+    /// One line.
+    pub title: &'static str,
+    /// What happened.
+    pub meaning: &'static str,
+    /// What decides it.
+    pub evidence: &'static str,
+    /// What looks alike, and how it is told apart.
+    pub lookalikes: &'static str,
+    /// What mends it.
+    pub mend: &'static str,
+}
+
+impl Label {
+    /// All labels, nearest cause first.
+    pub const ALL: &[Self] = &[
+        Self::NodeportEphemeralCollision,
+        Self::LoopbackDown,
+        Self::FirewallDrop,
+        Self::FirewallReject,
+        Self::ConnectionRefused,
+        Self::HandshakeRst,
+        Self::MidStreamRst,
+        Self::SlowResponse,
+        Self::TlsEofNoise,
+        Self::Unexplained,
+    ];
+
+    /// The name in records.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::NodeportEphemeralCollision => "nodeport_ephemeral_collision",
+            Self::LoopbackDown => "loopback_down",
+            Self::FirewallDrop => "firewall_drop",
+            Self::FirewallReject => "firewall_reject",
+            Self::ConnectionRefused => "connection_refused",
+            Self::HandshakeRst => "handshake_rst",
+            Self::MidStreamRst => "mid_stream_rst",
+            Self::SlowResponse => "slow_response",
+            Self::TlsEofNoise => "tls_eof_noise",
+            Self::Unexplained => "unexplained",
+        }
+    }
+
+    /// The label of this name.
+    #[must_use]
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.iter().copied().find(|label| label.name() == name)
+    }
+
+    /// Its page.
+    #[must_use]
+    pub const fn page(self) -> &'static Page {
+        &Page {
+            title: "stub title",
+            meaning: "stub meaning",
+            evidence: "stub evidence",
+            lookalikes: "stub lookalikes",
+            mend: "stub mend",
+        }
+    }
+}
