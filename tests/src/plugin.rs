@@ -61,8 +61,7 @@ fn down_by_netlink() -> Result<()> {
         nlmsg_seq: 1,
         nlmsg_pid: 0,
     };
-    let request =
-        LinkRequest { header, family: 0, pad: 0, kind: 0, index: 1, flags: 0, change: libc::IFF_UP as u32 };
+    let request = LinkRequest { header, family: 0, pad: 0, kind: 0, index: 1, flags: 0, change: libc::IFF_UP as u32 };
     // SAFETY: sockaddr_nl is plain old data; zero is the kernel's own address.
     let mut kernel: libc::sockaddr_nl = unsafe { std::mem::zeroed() };
     kernel.nl_family = libc::AF_NETLINK as u16;

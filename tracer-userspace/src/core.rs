@@ -73,7 +73,10 @@ impl Core {
 
     /// Takes one observation; appends what it decides. Deadlines that lie before it fire first.
     pub fn push(&mut self, observation: &Observation, out: &mut Vec<Decision>) {
-        self.fire_deadlines(observation.time_boot_ns, out);
+        // A loss is noticed before the events that were read with it are judged, and carries a later time.
+        if !matches!(observation.fact, Fact::Loss(_)) {
+            self.fire_deadlines(observation.time_boot_ns, out);
+        }
         out.extend(node_events::decide(observation, &self.node));
         self.node.see(observation);
         if let Fact::Loss(loss) = &observation.fact {

@@ -87,7 +87,10 @@ fn install(packages: &[String]) -> Result<()> {
     }
     let list = packages.join(" ");
     if !nix::unistd::geteuid().is_root() {
-        return Err(sh::missing(format!("these Debian packages are missing; as root: apt-get install {list}{}", hint())));
+        return Err(sh::missing(format!(
+            "these Debian packages are missing; as root: apt-get install {list}{}",
+            hint()
+        )));
     }
     sh::step("reading the package lists", || sh::run(apt().arg("update")))?;
     let mut install = apt();

@@ -96,8 +96,7 @@ fn service(stage: &mut Stage<'_>, backend: Backend) -> Result<()> {
     if std::path::Path::new("/proc/sys/net").join(bridged).exists() {
         node.sysctl(&[(bridged, "1")])?;
     }
-    for virtual_service in
-        ["10.96.0.10:443".to_owned(), format!("{BRIDGE}:{NODE_PORT}"), format!("{NODE}:{NODE_PORT}")]
+    for virtual_service in ["10.96.0.10:443".to_owned(), format!("{BRIDGE}:{NODE_PORT}"), format!("{NODE}:{NODE_PORT}")]
     {
         node.run("ipvsadm", &["-A", "-t", &virtual_service, "-s", "rr"], "")?;
         if let Some(target) = target {

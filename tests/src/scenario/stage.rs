@@ -11,8 +11,8 @@ use crate::check::{Attempt, Claim, Expected, Suspect};
 use crate::dial::{Dial, Ending, Kind, Outcome};
 use crate::net::Netns;
 use crate::options::Options;
-use crate::proc::Proc;
 use crate::prober::{Prober, shown};
+use crate::proc::Proc;
 use crate::world::{Family, Pod, World};
 
 /// Where one scenario plays.
@@ -109,7 +109,11 @@ impl Stage<'_> {
 fn expect(outcome: &Outcome, how: Ending) -> Result<()> {
     if outcome.ending != how {
         let (src, dst, error) = (shown(outcome.src), outcome.dst, outcome.error.as_deref().unwrap_or("-"));
-        bail!("prober {src} -> {dst}: expected {how:?}, got {:?} after {:.0} ms ({error})", outcome.ending, outcome.elapsed_ms);
+        bail!(
+            "prober {src} -> {dst}: expected {how:?}, got {:?} after {:.0} ms ({error})",
+            outcome.ending,
+            outcome.elapsed_ms
+        );
     }
     Ok(())
 }
