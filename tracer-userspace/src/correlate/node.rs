@@ -22,6 +22,8 @@ const OPEN_WINDOW_NS: u64 = 10_000_000_000;
 pub struct Node {
     /// What the stream was seen with.
     pub start: Option<Start>,
+    /// The prober's namespace.
+    netns: Option<Netns>,
     /// Links of each namespace that was read.
     pub links: BTreeMap<Netns, Vec<LinkState>>,
     /// The last time somebody set a link of this name up or down, by namespace and name.
@@ -46,8 +48,13 @@ impl Node {
     pub fn see(&mut self, observation: &Observation) {
         let time = observation.time_boot_ns;
         match &observation.fact {
-            Fact::Start(start) => self.start = Some((**start).clone()),
+            Fact::Start(start) => {
+                self.netns = start.node_netns;
+                self.start = Some((**start).clone());
+            }
             Fact::Links(links) => {
+                // Links are read in the prober's namespace only; it can change when the prober comes back elsewhere.
+                self.netns = Some(links.netns);
                 self.links.insert(links.netns, links.links.clone());
             }
             Fact::LinkChange(change) => self.see_link_change(time, change),
@@ -90,8 +97,8 @@ impl Node {
 
     /// The prober's namespace, which is the node's.
     #[must_use]
-    pub fn netns(&self) -> Option<Netns> {
-        self.start.as_ref().and_then(|s| s.node_netns)
+    pub const fn netns(&self) -> Option<Netns> {
+        self.netns
     }
 
     /// Addresses of a namespace's links, if it was read.
