@@ -8,7 +8,7 @@ use std::time::Duration;
 use clap::builder::FalseyValueParser;
 use clap::error::ErrorKind;
 use clap::parser::ValueSource;
-use clap::{ArgAction, ArgMatches, Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand, ValueEnum};
+use clap::{Arg, ArgAction, ArgMatches, Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand, ValueEnum};
 
 /// Names the cause of a failed Kubernetes probe from the kernel's own events, as it happens.
 #[derive(Debug, Parser)]
@@ -232,7 +232,8 @@ pub enum Parsed {
 /// Reads the command line and the environment.
 #[must_use]
 pub fn parse(args: impl IntoIterator<Item = OsString>) -> Parsed {
-    let parsed = Cli::command().try_get_matches_from(args).and_then(|matches| {
+    let command = Cli::command().mut_args(without_empty).mut_subcommands(|sub| sub.mut_args(without_empty));
+    let parsed = command.try_get_matches_from(args).and_then(|matches| {
         let mut cli = Cli::from_arg_matches(&matches)?;
         cli.typed = typed(&matches);
         Ok(cli)
@@ -243,6 +244,14 @@ pub fn parse(args: impl IntoIterator<Item = OsString>) -> Parsed {
             Parsed::Text(error.render().to_string())
         }
         Err(error) => Parsed::Wrong(one_line(&error.render().to_string())),
+    }
+}
+
+/// A variable that is set to nothing, as manifests do, is not set.
+fn without_empty(arg: Arg) -> Arg {
+    match arg.get_env().and_then(std::env::var_os) {
+        Some(value) if value.is_empty() => arg.env(None),
+        _ => arg,
     }
 }
 

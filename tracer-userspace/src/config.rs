@@ -261,13 +261,11 @@ mod tests {
 
     #[test]
     fn empty_values_are_absent() {
-        let Plan::Live(live) = planned(&["attach", "-n", "", "--label", "", "--prober", "", "--pods", ""]).unwrap()
-        else {
+        let Plan::Live(live) = planned(&["attach", "-n", "", "--label", "", "--prober", ""]).unwrap() else {
             unreachable!()
         };
         assert_eq!(live.output.filter, Filter::default());
         assert_eq!(live.probers, KNOWN_PROBERS);
-        assert_eq!(live.pods, None);
     }
 
     #[test]

@@ -117,11 +117,11 @@ fn start<S>(config: &config::Live, attached: &Attached<S>) -> Start {
 
 /// Pods in the first facts.
 fn pods(facts: &[Fact]) -> usize {
-    let lists = facts.iter().filter_map(|fact| match fact {
+    let mut lists = facts.iter().filter_map(|fact| match fact {
         Fact::Pods(list) => Some(list.pods.len()),
         _ => None,
     });
-    lists.last().unwrap_or(0)
+    lists.next_back().unwrap_or(0)
 }
 
 /// What the operator should know before waiting for verdicts that cannot come.
