@@ -33,9 +33,13 @@ const EXAMPLES: &str = "Examples:
   tracer replay incident.ndjson -o ndjson | jq .verdict.label
   tracer explain connection_refused
 
-Exit codes: 0 done; 1 a finding (--until-failure met one, a replay differs); 2 wrong usage, unreadable
-input or unwritable output; 3 this kernel or these privileges do not allow it.
-Every flag can be given as TRACER_<FLAG>, e.g. TRACER_DURATION=5m; a flag on the command line wins.
+Exit codes:
+  0  done
+  1  a finding: --until-failure met one, a replay differs
+  2  wrong usage, unreadable input, or output that could not be written where it was to go
+  3  this kernel or these privileges do not allow it
+
+Every flag can be given as TRACER_<FLAG>, e.g. TRACER_DURATION=5m; the command line wins.
 TRACER_LOG (e.g. debug) sets what the tracer says about itself on stderr.";
 
 /// What to do.
@@ -102,7 +106,16 @@ impl Command {
 #[command(next_help_heading = "Output")]
 pub struct Flags {
     /// Form of the records [default: pretty on a terminal, else ndjson]
-    #[arg(short, long, global = true, value_enum, value_name = "FORM", env = "TRACER_OUTPUT", hide_env_values = true)]
+    #[arg(
+        short,
+        long,
+        global = true,
+        value_enum,
+        value_name = "pretty|ndjson",
+        hide_possible_values = true,
+        env = "TRACER_OUTPUT",
+        hide_env_values = true
+    )]
     pub output: Option<Form>,
     /// Append the records to this file (mode 0600) in place of stdout; SIGHUP opens it anew
     #[arg(long, global = true, value_name = "PATH", env = "TRACER_OUTPUT_FILE", hide_env_values = true)]

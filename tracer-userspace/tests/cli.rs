@@ -137,6 +137,8 @@ fn unreadable_files_are_named_with_their_flag() {
     let good = dir.file("good", recording());
     refused(&ran(&["replay", &good, "--output-file", "/none/out"]), 2, &["--output-file /none/out: No such file"]);
     refused(&ran(&["replay", &good, "--compare", "/none/golden"]), 2, &["--compare /none/golden"]);
+    refused(&ran(&["record", "/none/incident"]), 2, &["record FILE /none/incident: No such file"]);
+    refused(&ran(&["record", &good]), 2, &["record FILE", "File exists", "never overwritten"]);
 }
 
 #[test]
