@@ -5,10 +5,14 @@ use std::fs::File;
 use std::io::Write as _;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::{self, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use tracer::cli::Form;
+use tracer::config::{Output, Replay};
 use tracer::event::{Fact, Observation, Start};
+use tracer::replay;
+use tracer::sink::filter::Filter;
 
 /// A directory that goes away with its test.
 struct Dir(PathBuf);
@@ -41,7 +45,7 @@ fn tracer() -> Command {
     command
 }
 
-fn ran(args: &[&str]) -> Output {
+fn ran(args: &[&str]) -> process::Output {
     tracer().args(args).output().unwrap()
 }
 
@@ -51,7 +55,7 @@ fn text(bytes: &[u8]) -> &str {
 
 /// Exit code, and exactly one line on stderr that holds these words.
 #[track_caller]
-fn refused(output: &Output, code: i32, words: &[&str]) {
+fn refused(output: &process::Output, code: i32, words: &[&str]) {
     let stderr = text(&output.stderr);
     assert_eq!(output.status.code(), Some(code), "{stderr}");
     assert_eq!(stderr.lines().count(), 1, "{stderr}");
@@ -89,7 +93,7 @@ fn recording() -> String {
     format!("{HEADER}\n{}\n{END}\n", lines.join("\n"))
 }
 
-fn records(output: &Output) -> Vec<serde_json::Value> {
+fn records(output: &process::Output) -> Vec<serde_json::Value> {
     text(&output.stdout).lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
@@ -210,6 +214,27 @@ fn a_cut_recording_is_replayed_as_far_as_it_goes() {
     }
     let output = ran(&["replay", &dir.file("nearly", &whole[..whole.len() - 1])]);
     assert_eq!((output.status.code(), text(&output.stderr)), (Some(0), ""));
+}
+
+#[test]
+fn wherever_a_recording_is_cut_it_is_said() {
+    let dir = Dir::new();
+    let whole = recording();
+    let output = Output {
+        form: Form::Ndjson,
+        colour: false,
+        file: Some(dir.0.join("out")),
+        filter: Filter::default(),
+        attempts: true,
+        until_failure: false,
+    };
+    for length in 0..whole.len() - 1 {
+        let file = PathBuf::from(dir.file("cut", &whole[..length]));
+        let error = replay::replay(&Replay { output: output.clone(), file, compare: None }).unwrap_err();
+        assert_eq!(error.exit_code(), 2);
+        let cut = error.to_string().contains("cut in the middle after");
+        assert_eq!(cut, length >= HEADER.len(), "{length}: {error}");
+    }
 }
 
 #[test]

@@ -225,6 +225,32 @@ mod tests {
     }
 
     #[test]
+    fn who_did_it_and_what_is_in_doubt_are_said() {
+        let Body::Verdict(mut body) = verdict(Label::LoopbackDown) else { return };
+        body.culprit = Some(Culprit {
+            pid: 5029,
+            comm: "loopback".into(),
+            exe: Some("/opt/cni/bin/loopback".into()),
+            ancestors: vec![crate::event::Ancestor { pid: 1, comm: "crio".into() }],
+            op: "link_down".into(),
+            netns_path: Some("/proc/5029/ns/net".into()),
+            netns: None,
+            time_boot_ns: None,
+        });
+        body.revises = Some(3);
+        body.verdict.lost_events = 2;
+        body.verdict.missing_hooks = vec!["kfree_skb".into()];
+        let text = text(&record(Body::Verdict(body)), false);
+        for line in [
+            "(proven, replaces #3)  #7\n",
+            "  who     loopback (pid 5029, /opt/cni/bin/loopback): link down, entered by /proc/5029/ns/net; child of crio (1)\n",
+            "  doubt   2 events were lost meanwhile\n  doubt   not in force: kfree_skb\n",
+        ] {
+            assert!(text.contains(line), "{line} is not in {text}");
+        }
+    }
+
+    #[test]
     fn names_from_outside_cannot_steer_the_terminal() {
         let Body::Verdict(mut body) = verdict(Label::Unexplained) else { return };
         body.verdict.summary = "a\u{1b}[2Jb\nc".into();
