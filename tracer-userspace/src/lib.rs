@@ -13,3 +13,4 @@ pub mod core;
 pub mod correlate;
 pub mod event;
 pub mod record;
+pub mod sources;
