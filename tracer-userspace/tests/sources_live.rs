@@ -254,3 +254,39 @@ async fn a_watch_sends_what_changes_and_ends_with_its_future() {
     let end = async { while rx.recv().await.is_some() {} };
     tokio::time::timeout(Duration::from_secs(2), end).await.expect("the thread ends with its future");
 }
+
+fn resident_kib() -> usize {
+    let status = std::fs::read_to_string("/proc/self/status").expect("status");
+    let line = status.lines().find(|line| line.starts_with("VmRSS")).expect("VmRSS");
+    line.split_whitespace().nth(1).and_then(|text| text.parse().ok()).expect("a number")
+}
+
+/// What 250 pods and 500 processes cost: run with `--release --nocapture`.
+#[test]
+#[ignore = "needs root"]
+fn a_full_node_is_read_in_time() {
+    let sample = include_str!("../testdata/kubelet-pods.json");
+    let list: serde_json::Value = serde_json::from_str(sample).expect("sample");
+    let item = |n: usize| {
+        let mut pod = list["items"][1].clone();
+        pod["kind"] = "Pod".into();
+        pod["metadata"]["uid"] = format!("{n:032x}").into();
+        pod["metadata"]["name"] = format!("pod-{n}").into();
+        pod
+    };
+    let items: Vec<_> = (0..250).map(item).collect();
+    let file = std::env::temp_dir().join(format!("tracer-full-{}.json", std::process::id()));
+    std::fs::write(&file, serde_json::json!({"kind": "List", "items": items}).to_string()).expect("file");
+    drop((list, items));
+    let mut sleepers: Vec<_> = (0..500).filter_map(|_| Command::new("sleep").arg("60").spawn().ok()).collect();
+    let before = resident_kib();
+    let started = Instant::now();
+    let snapshot = snapshot(&SourceConfig { pods: Some(file.clone()), ..config("nobody") }).expect("snapshot");
+    println!("full node: {:?}, RSS {} KiB more", started.elapsed(), resident_kib().saturating_sub(before));
+    assert!(find(&snapshot, pods).len() >= 250);
+    for sleeper in &mut sleepers {
+        let _ = sleeper.kill();
+        let _ = sleeper.wait();
+    }
+    let _ = std::fs::remove_file(&file);
+}

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 
 use netlink_sys::protocols::NETLINK_ROUTE;
 
-use super::netlink::{Netlink, attribute, attributes, field, text};
+use super::netlink::{Netlink, attribute, attributes, consistent, field, text};
 use super::procfs::{NetnsError, NodeNetns};
 use crate::event::{LinkState, Links};
 
@@ -70,7 +70,7 @@ impl Link {
 /// # Errors
 /// If the namespace cannot be entered or the dump fails.
 pub fn read(node: &NodeNetns) -> Result<Vec<Link>, LinkError> {
-    node.enter(dump)?.map_err(LinkError::Dump)
+    node.enter(|| consistent(dump))?.map_err(LinkError::Dump)
 }
 
 /// As the fact that is recorded. Of a service link's addresses there may be thousands, and they are not the node's: left out.

@@ -101,6 +101,8 @@ struct NodeView {
     facts: Vec<Fact>,
     pods: Vec<Pod>,
     problems: Vec<String>,
+    /// Every NodePort table could be read: one that is not among the facts has none.
+    tables_complete: bool,
 }
 
 /// Reads everything once.
@@ -109,7 +111,7 @@ struct NodeView {
 /// If a file that was named cannot be used. Nothing else is an error.
 pub fn snapshot(config: &SourceConfig) -> Result<Snapshot, SourceError> {
     let files = Files::read(config)?;
-    let NodeView { probers, node, mut facts, pods, problems } = read_node(config);
+    let NodeView { probers, node, mut facts, pods, problems, .. } = read_node(config);
     facts.push(pods_fact(pods, &files));
     if config.services.is_some() {
         facts.push(services_fact(&files));
@@ -155,6 +157,7 @@ impl NodeView {
         }
         let (node_ports, problems) = netfilter::read(node, &links);
         self.facts.extend(node_ports.into_iter().map(Fact::NodePorts));
+        self.tables_complete = problems.is_empty();
         self.problems.extend(problems.iter().map(ToString::to_string));
         match settings::read(node) {
             Ok(settings) => self.facts.push(Fact::NodeSettings(settings)),

@@ -14,6 +14,8 @@ use netlink_sys::{Socket, SocketAddr};
 const BUFFER_SIZE: usize = 32 * 1024;
 
 const HEADER_SIZE: usize = 16;
+/// `NLM_F_DUMP_INTR`, linux/netlink.h
+const NLM_F_DUMP_INTERRUPTED: u16 = 0x10;
 
 /// A netlink socket of the namespace it was made in.
 pub(super) struct Netlink {
@@ -41,17 +43,18 @@ impl Netlink {
         Ok(Self { socket, sequence: 0 })
     }
 
-    /// Sends a dump request and calls `each` with every answer's payload.
+    /// Sends a dump request and calls `each` with every answer's payload. A dump in which the table
+    /// changed midway ends as `Interrupted`: see [`consistent`].
     pub(super) fn dump(&mut self, kind: u16, payload: &[u8], mut each: impl FnMut(&[u8])) -> io::Result<()> {
         self.sequence += 1;
         self.socket.send(&request(kind, self.sequence, payload), 0)?;
         let mut buffer = vec![0; BUFFER_SIZE];
-        loop {
+        let mut seen = Seen::default();
+        while !seen.done {
             let size = self.socket.recv(&mut &mut buffer[..], 0)?;
-            if read_answers(&buffer[..size], self.sequence, &mut each)? {
-                return Ok(());
-            }
+            read_answers(&buffer[..size], self.sequence, &mut seen, &mut each)?;
         }
+        if seen.interrupted { Err(io::ErrorKind::Interrupted.into()) } else { Ok(()) }
     }
 
     /// Throws away what has arrived. A full buffer (ENOBUFS) is an arrival, too.
@@ -87,21 +90,44 @@ fn request(kind: u16, sequence: u32, payload: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// Goes through one datagram; true once the dump is complete.
-fn read_answers(mut bytes: &[u8], sequence: u32, each: &mut impl FnMut(&[u8])) -> io::Result<bool> {
+/// How far a dump is.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Seen {
+    done: bool,
+    interrupted: bool,
+}
+
+/// Goes through one datagram.
+fn read_answers(mut bytes: &[u8], sequence: u32, seen: &mut Seen, each: &mut impl FnMut(&[u8])) -> io::Result<()> {
     while bytes.len() >= HEADER_SIZE {
         let frame = NetlinkBuffer::new_checked(bytes).map_err(io::Error::other)?;
         let (length, kind) = (frame.length() as usize, frame.message_type());
         if frame.sequence_number() == sequence {
-            match kind {
-                NLMSG_DONE => return status(frame.payload()).map(|()| true),
-                NLMSG_ERROR => return status(frame.payload()).map(|()| true),
-                _ => each(frame.payload()),
+            seen.interrupted |= frame.flags() & NLM_F_DUMP_INTERRUPTED != 0;
+            if matches!(kind, NLMSG_DONE | NLMSG_ERROR) {
+                seen.done = true;
+                return status(frame.payload());
             }
+            each(frame.payload());
         }
         bytes = bytes.get(length.next_multiple_of(4)..).unwrap_or_default();
     }
-    Ok(false)
+    Ok(())
+}
+
+/// Dumps again what changed while it was dumped, as kube-proxy and CNI plugins make it do.
+pub(super) fn consistent<T>(mut dump: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+    const ATTEMPTS: usize = 4;
+    let interrupted =
+        |result: &io::Result<T>| matches!(result, Err(error) if error.kind() == io::ErrorKind::Interrupted);
+    let mut result = dump();
+    for _ in 1..ATTEMPTS {
+        if !interrupted(&result) {
+            break;
+        }
+        result = dump();
+    }
+    result
 }
 
 /// The status that ends a dump: 0 or a negative errno.
@@ -172,10 +198,22 @@ mod tests {
 
     #[test]
     fn an_error_answer_becomes_an_errno() {
-        let mut bytes = request(NLMSG_ERROR, 1, &(-libc::ENOENT).to_ne_bytes());
-        let error = read_answers(&bytes, 1, &mut |_| ()).expect_err("ENOENT");
+        let bytes = request(NLMSG_ERROR, 1, &(-libc::ENOENT).to_ne_bytes());
+        let mut seen = Seen::default();
+        let error = read_answers(&bytes, 1, &mut seen, &mut |_| ()).expect_err("ENOENT");
         assert_eq!(error.raw_os_error(), Some(libc::ENOENT));
-        bytes.truncate(10);
-        assert!(matches!(read_answers(&bytes, 1, &mut |_| ()), Ok(false)));
+        let mut seen = Seen::default();
+        assert!(read_answers(&bytes[..10], 1, &mut seen, &mut |_| ()).is_ok());
+        assert_eq!(seen, Seen::default());
+    }
+
+    #[test]
+    fn a_dump_that_was_interrupted_is_made_again() {
+        let mut attempts = 0;
+        let result = consistent(|| {
+            attempts += 1;
+            if attempts < 3 { Err(io::ErrorKind::Interrupted.into()) } else { Ok(attempts) }
+        });
+        assert_eq!(result.ok(), Some(3));
     }
 }

@@ -142,8 +142,14 @@ impl Watcher {
 
     fn read_links(&mut self) -> Result<(), Closed> {
         let read = |node: &NodeNetns| links::read(node).map(|links| links::to_fact(node, &links));
-        let links = self.node.as_ref().and_then(|node| or_warn(read(node)));
-        links.map_or(Ok(()), |links| self.send(Fact::Links(links)))
+        match self.node.as_ref().map(read) {
+            Some(Ok(links)) => self.send(Fact::Links(links)),
+            // The prober it is read through ended: look for another.
+            _ => {
+                self.node_due = self.node_due.min(self.node_read + NODE_AT_MOST_EVERY);
+                Ok(())
+            }
+        }
     }
 
     /// A file that is broken for a moment, while it is written, leaves what was known.
@@ -171,7 +177,8 @@ impl Watcher {
         self.node_due = self.node_read + NODE_EVERY;
         self.tell(view.problems);
         self.follow(view.node);
-        for fact in self.emptied(&view.facts).into_iter().chain(view.facts) {
+        let emptied = if view.tables_complete { self.emptied(&view.facts) } else { Vec::new() };
+        for fact in emptied.into_iter().chain(view.facts) {
             self.send(fact)?;
         }
         self.discovered = view.pods;

@@ -3,7 +3,9 @@
 //! The port is a native comparison (iptables 1.8.8 and later) or the xtables match `tcp` (before); the
 //! Service's name is in the match `comment`.
 
-use super::super::netlink::{attribute, attributes, field, text};
+use std::io;
+
+use super::super::netlink::{attribute, attributes, consistent, field, text};
 use super::nft::{FAMILIES, NFGENMSG, NFTA_DATA_VALUE, dump, open};
 use super::{Named, NetfilterError, TCP};
 
@@ -29,13 +31,15 @@ const DPORT_OFFSET: u32 = 2;
 
 /// Reads the chain in the namespace of the calling thread.
 pub(super) fn read() -> Result<Named, NetfilterError> {
-    let failed = |source| NetfilterError::Nft { what: "the chain KUBE-NODEPORTS", source };
-    let Some(mut netlink) = open().map_err(failed)? else { return Ok(Named::new()) };
+    consistent(dump_chain).map_err(|source| NetfilterError::Nft { what: "the chain KUBE-NODEPORTS", source })
+}
+
+fn dump_chain() -> io::Result<Named> {
     let mut ports = Named::new();
+    let Some(mut netlink) = open()? else { return Ok(ports) };
     for family in FAMILIES {
         let names = [(NFTA_RULE_TABLE, "nat"), (NFTA_RULE_CHAIN, "KUBE-NODEPORTS")];
-        dump(&mut netlink, NFT_MSG_GETRULE, family, names, |message| ports.extend(parse_rule(message)))
-            .map_err(failed)?;
+        dump(&mut netlink, NFT_MSG_GETRULE, family, names, |message| ports.extend(parse_rule(message)))?;
     }
     Ok(ports)
 }

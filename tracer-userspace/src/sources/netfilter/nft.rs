@@ -7,7 +7,7 @@ use std::io;
 
 use netlink_sys::protocols::NETLINK_NETFILTER;
 
-use super::super::netlink::{Netlink, attribute, attributes, field, push_text, text};
+use super::super::netlink::{Netlink, attribute, attributes, consistent, field, push_text, text};
 use super::{Named, NetfilterError, TCP};
 
 pub(super) const FAMILIES: [u8; 2] = [libc::AF_INET as u8, libc::AF_INET6 as u8];
@@ -30,13 +30,15 @@ const MAPS: [&str; 2] = ["no-endpoint-nodeports", "service-nodeports"];
 
 /// Reads the maps of the namespace of the calling thread.
 pub(super) fn read() -> Result<Named, NetfilterError> {
-    let failed = |source| NetfilterError::Nft { what: "kube-proxy's nftables maps", source };
-    let Some(mut netlink) = open().map_err(failed)? else { return Ok(Named::new()) };
+    consistent(dump_maps).map_err(|source| NetfilterError::Nft { what: "kube-proxy's nftables maps", source })
+}
+
+fn dump_maps() -> io::Result<Named> {
     let mut ports = Named::new();
+    let Some(mut netlink) = open()? else { return Ok(ports) };
     for (family, map) in FAMILIES.into_iter().flat_map(|family| MAPS.map(|map| (family, map))) {
         let names = [(NFTA_SET_ELEM_LIST_TABLE, "kube-proxy"), (NFTA_SET_ELEM_LIST_SET, map)];
-        dump(&mut netlink, NFT_MSG_GETSETELEM, family, names, |message| add_elements(message, &mut ports))
-            .map_err(failed)?;
+        dump(&mut netlink, NFT_MSG_GETSETELEM, family, names, |message| add_elements(message, &mut ports))?;
     }
     Ok(ports)
 }
