@@ -31,6 +31,7 @@ pub mod replay;
 pub mod schema;
 pub mod shutdown;
 pub mod sink;
+pub mod sources;
 pub mod telemetry;
 #[cfg(test)]
 mod testing;
