@@ -8,9 +8,7 @@ use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::sys::socket::{
-    AddressFamily, SockFlag, SockType, SockaddrStorage, connect, setsockopt, socket, sockopt,
-};
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, SockaddrStorage, connect, setsockopt, socket, sockopt};
 use serde::{Deserialize, Serialize};
 
 pub mod http;
@@ -180,11 +178,7 @@ pub struct Timed {
 }
 
 impl Timed {
-    fn until<T>(
-        &mut self,
-        flags: PollFlags,
-        mut step: impl FnMut(&mut TcpStream) -> io::Result<T>,
-    ) -> io::Result<T> {
+    fn until<T>(&mut self, flags: PollFlags, mut step: impl FnMut(&mut TcpStream) -> io::Result<T>) -> io::Result<T> {
         loop {
             match step(&mut self.stream) {
                 Err(e) if e.kind() == ErrorKind::WouldBlock => wait(&self.stream, flags, self.deadline)?,

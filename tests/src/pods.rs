@@ -79,8 +79,10 @@ fn item(number: usize, pod: &PodSpec) -> Value {
     let statuses: Vec<Value> = pod
         .containers
         .iter()
-        .map(|c| json!({"name": c["name"], "ready": true, "restartCount": 0, "image": "", "imageID": "",
-                        "state": {"running": {"startedAt": "2026-11-20T15:48:08Z"}}}))
+        .map(|c| {
+            json!({"name": c["name"], "ready": true, "restartCount": 0, "image": "", "imageID": "",
+                        "state": {"running": {"startedAt": "2026-11-20T15:48:08Z"}}})
+        })
         .collect();
     let ips: Vec<Value> = pod.ips.iter().map(|ip| json!({"ip": ip})).collect();
     json!({

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
 use clap::Parser;
-use tracer_tests::options::Options;
+use tracer_tests::options::{Options, Scratch};
 use tracer_tests::pods;
 use tracer_tests::runner::{Plan, Row, run};
 use tracer_tests::scenario::{Scenario, all, needs};
@@ -81,7 +81,7 @@ fn plan(args: &Args, scratch: &Scratch) -> Result<Plan> {
     if let Some(dir) = &args.record {
         fs::create_dir_all(dir).with_context(|| format!("create {}", dir.display()))?;
     }
-    let pods = scratch.0.join("pods.json");
+    let pods = scratch.path().join("pods.json");
     fs::write(&pods, pods::plan(options.probe_timeout).to_string())?;
     let program = args.tracer.clone().unwrap_or_else(|| options.bin("tracer"));
     let tracer = (!args.mechanism_only).then_some(Tracer { program, pods });
@@ -99,21 +99,4 @@ fn summary(rows: &[Row]) -> ExitCode {
     let count = |result: &str| rows.iter().filter(|r| r.result == result).count();
     println!("{} passed, {} failed, {} cannot on this kernel", count("pass"), count("fail"), count("cannot"));
     ExitCode::from(u8::from(count("fail") > 0))
-}
-
-/// A directory that is gone at the end.
-struct Scratch(PathBuf);
-
-impl Scratch {
-    fn new() -> Result<Self> {
-        let dir = std::env::temp_dir().join(format!("trw-{}", std::process::id()));
-        fs::create_dir_all(&dir)?;
-        Ok(Self(dir))
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
 }

@@ -5,8 +5,9 @@ use std::net::SocketAddr;
 
 /// Sends the kubelet's request and reads the answer; returns its status.
 pub fn get(stream: &mut (impl Read + Write), dst: SocketAddr) -> io::Result<u16> {
-    let request =
-        format!("GET /healthz HTTP/1.1\r\nHost: {dst}\r\nUser-Agent: kube-probe/1.31\r\nAccept: */*\r\nConnection: close\r\n\r\n");
+    let request = format!(
+        "GET /healthz HTTP/1.1\r\nHost: {dst}\r\nUser-Agent: kube-probe/1.31\r\nAccept: */*\r\nConnection: close\r\n\r\n"
+    );
     stream.write_all(request.as_bytes())?;
     stream.flush()?;
     let mut answer = Vec::new();

@@ -19,9 +19,25 @@ pub enum Need {
 }
 
 const MODULES: &[&str] = &[
-    "veth", "bridge", "dummy", "br_netfilter", "nf_conntrack", "nf_tables", "nft_reject_inet", "nft_reject_ipv4",
-    "nft_compat", "nft_fib_inet", "nft_chain_nat", "nft_nat", "nft_ct", "ip_tables", "iptable_filter", "ipt_REJECT",
-    "xt_tcpudp", "ip_vs", "ip_vs_rr",
+    "veth",
+    "bridge",
+    "dummy",
+    "br_netfilter",
+    "nf_conntrack",
+    "nf_tables",
+    "nft_reject_inet",
+    "nft_reject_ipv4",
+    "nft_compat",
+    "nft_fib_inet",
+    "nft_chain_nat",
+    "nft_nat",
+    "nft_ct",
+    "ip_tables",
+    "iptable_filter",
+    "ipt_REJECT",
+    "xt_tcpudp",
+    "ip_vs",
+    "ip_vs_rr",
 ];
 
 /// Loads the modules that a kernel has as such; those built in or absent do not matter.
