@@ -9,7 +9,7 @@ use tracer::record::Outcome as Said;
 
 use crate::check::{Attempt, Claim, Expected, Suspect};
 use crate::dial::{Dial, Kind};
-use crate::net::{Netns, finish};
+use crate::net::Netns;
 use crate::options::{Options, boot_ns};
 use crate::plugin::{reused_pid, run_by_runtime};
 use crate::pods::{HOST, HTTP, PodSpec, TLS, http_probe, tcp_probe};
@@ -143,8 +143,7 @@ fn plain(world: &mut World, options: &Options, recipe: &Recipe) -> Result<Case> 
 
 fn firewall(ns: &Netns, rule: &str) -> Result<()> {
     let chain = format!("type filter hook input priority 0; {rule};");
-    finish(ns.command("nft").args(["-f", "-"]), &format!("table inet policy {{ chain ingress {{ {chain} }}; }}\n"))
-        .map(drop)
+    ns.nft(&format!("table inet podpolicy {{ chain ingress {{ {chain} }}; }}\n"))
 }
 
 fn tls(world: &mut World, options: &Options) -> Result<Case> {
