@@ -9,7 +9,28 @@
 //! of its input. `replay` reads observations from a file and gives the same records.
 
 pub mod classify;
+pub mod cli;
+pub mod clock;
+pub mod config;
 pub mod core;
 pub mod correlate;
+pub mod engine;
+pub mod enrich;
+pub mod error;
 pub mod event;
+pub mod explain;
+pub mod live;
+pub mod lock;
+pub mod node_events;
+pub mod pipeline;
+#[cfg(test)]
+mod properties;
 pub mod record;
+pub mod record_file;
+pub mod replay;
+pub mod schema;
+pub mod shutdown;
+pub mod sink;
+pub mod telemetry;
+#[cfg(test)]
+mod testing;

@@ -1,1 +1,47 @@
-fn main() {}
+//! The binary: reads the command line, runs the command, turns its end into an exit code.
+
+use std::io::{self, Write as _};
+use std::process::ExitCode;
+
+use tracer::cli::{self, Cli, Parsed};
+use tracer::config::{self, Plan};
+use tracer::error::{self, Error};
+use tracer::{explain, live, pipeline, replay, schema, telemetry};
+
+fn main() -> ExitCode {
+    let ended = match cli::parse(std::env::args_os()) {
+        Parsed::Command(cli) => run(*cli),
+        Parsed::Text(text) => print(&text),
+        Parsed::Wrong(message) => Err(Error::Usage(message)),
+    };
+    ended.map_or_else(
+        |error| {
+            error::report(&error);
+            ExitCode::from(error.exit_code())
+        },
+        ExitCode::from,
+    )
+}
+
+/// Runs a command; gives its exit code.
+fn run(cli: Cli) -> Result<u8, Error> {
+    telemetry::start();
+    match config::plan(cli)? {
+        Plan::Live(config) => pipeline::run(&config, live::attach),
+        Plan::Replay(config) => replay::replay(&config),
+        Plan::Schema => print(&format!("{}\n", schema::text())),
+        Plan::Explain { label: None, markdown: false } => print(&explain::index()),
+        Plan::Explain { label: None, markdown: true } => print(&explain::index_markdown()),
+        Plan::Explain { label: Some(label), markdown: false } => print(&explain::page(label)),
+        Plan::Explain { label: Some(label), markdown: true } => print(&explain::markdown(label)),
+    }
+}
+
+/// Prints what was asked for; a reader that has seen enough is no error.
+fn print(text: &str) -> Result<u8, Error> {
+    let mut stdout = io::stdout();
+    match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(Error::file("stdout", "", error)),
+        _ => Ok(0),
+    }
+}

@@ -1,1 +1,77 @@
-fn main() {}
+//! The project's own commands: `cargo xtask setup|build|test|demo|check|vm|bless`.
+//!
+//! ```text
+//! setup      installs what building and testing need
+//! build      the eBPF object, the binaries
+//! vm         one command under another kernel: `kernels` fetches, `virtme` boots, `guest` is the script inside
+//! test       unit tests, scenarios on this kernel and in VMs, replays, one matrix
+//! demo       the failures and their verdicts, on this machine
+//! check      what CI refuses: format, lints, licences, drift, host names
+//! bless      the generated files
+//! sh         processes and progress lines
+//! ```
+
+mod bless;
+mod build;
+mod check;
+mod demo;
+mod setup;
+mod sh;
+mod test;
+mod vm;
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::{Parser, Subcommand};
+
+/// The project's own commands.
+#[derive(Parser)]
+#[command(name = "cargo xtask", bin_name = "cargo xtask")]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Install what building, and with `--for test` testing, needs
+    Setup(setup::Args),
+    /// Build the eBPF programs and the library that carries them
+    BuildEbpf,
+    /// Build everything
+    Build(build::Args),
+    /// All tests: on this kernel and in virtual machines
+    Test(test::Args),
+    /// Make the failures on this machine and show the verdicts
+    Demo,
+    /// Format, lints, licences, generated files, host names
+    Check(check::Args),
+    /// Run a command as root under another kernel
+    Vm(vm::Args),
+    /// Make the generated files again
+    Bless(bless::Args),
+}
+
+fn main() -> ExitCode {
+    match dispatch(Cli::parse().command) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("xtask: {error:#}");
+            ExitCode::from(sh::exit_code(&error))
+        }
+    }
+}
+
+fn dispatch(command: Command) -> Result<()> {
+    match command {
+        Command::Setup(args) => setup::run(&args),
+        Command::BuildEbpf => build::ebpf(),
+        Command::Build(args) => build::run(&args),
+        Command::Test(args) => test::run(&args),
+        Command::Demo => demo::run(),
+        Command::Check(args) => check::run(&args),
+        Command::Vm(args) => vm::run(&args),
+        Command::Bless(args) => bless::run(&args),
+    }
+}

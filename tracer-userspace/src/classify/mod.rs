@@ -1,2 +1,53 @@
-//! Ordered rules from an attempt to its label.
+//! From an attempt and what is known of the node to a label: ordered rules, nearest cause first.
+//!
+//! A rule is a function from a [`Case`] to a [`Finding`], in its own file, with its tests below it.
+//! To add a label: a row in `label.rs`, a file in `rules/`, its place in [`RULES`], a scenario.
+
+mod culprit;
+pub mod evidence;
+pub mod finding;
 pub mod label;
+mod rules;
+
+use crate::correlate::attempt::Attempt;
+use crate::correlate::node::Node;
+pub use culprit::culprit_of;
+use finding::Finding;
+use label::Label;
+
+/// What a rule looks at.
+#[derive(Clone, Copy, Debug)]
+pub struct Case<'a> {
+    /// The attempt.
+    pub attempt: &'a Attempt,
+    /// The node.
+    pub node: &'a Node,
+    /// Enough time has passed since the last ambiguous event for its companions to have arrived:
+    /// conclusions from what was *not* seen are allowed.
+    pub settled: bool,
+}
+
+type Rule = fn(&Case<'_>) -> Option<Finding>;
+
+/// The rules, in the order in which they are asked.
+const RULES: &[Rule] = &[
+    rules::nodeport_ephemeral_collision::find,
+    rules::loopback_down::find,
+    rules::firewall_reject::find,
+    rules::connection_refused::find,
+    rules::firewall_drop::find,
+    rules::handshake_rst::find,
+    rules::mid_stream_rst::find,
+    rules::slow_response::find,
+    rules::tls_eof_noise::find,
+    rules::unexplained::find,
+];
+
+/// The label of an attempt, as far as it is decided, and the others whose conditions hold on evidence of their own.
+#[must_use]
+pub fn classify(case: &Case<'_>) -> Option<(Finding, Vec<Label>)> {
+    let mut findings = RULES.iter().filter_map(|rule| rule(case));
+    let first = findings.next()?.weakened(case);
+    let also = findings.filter(|f| f.label != Label::Unexplained && f.adds_to(&first)).map(|f| f.label).collect();
+    Some((first, also))
+}

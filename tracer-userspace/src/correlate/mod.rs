@@ -1,1 +1,109 @@
-//! Joins observations into attempts (skeleton).
+//! Joins observations into attempts: by the connection's identity, never by port, pid or inode alone.
+
+pub mod attempt;
+pub mod node;
+
+use std::collections::BTreeMap;
+
+use crate::event::{ConnId, Connect, Fact, Flow, Observation};
+use attempt::Attempt;
+
+/// Attempts kept at once; the oldest goes first.
+const MAX_ATTEMPTS: usize = 8192;
+/// How long an attempt is kept after its end for evidence that comes late.
+const KEEP_AFTER_END_NS: u64 = 2_000_000_000;
+/// How long an attempt is kept whose end was never seen.
+const KEEP_OPEN_NS: u64 = 900_000_000_000;
+
+/// The attempts that are open or ended a moment ago.
+#[derive(Debug, Default)]
+pub struct Correlator {
+    attempts: BTreeMap<ConnId, Attempt>,
+    last_sweep: u64,
+}
+
+impl Correlator {
+    /// Joins an observation to its attempt; says which.
+    pub fn push(&mut self, observation: &Observation) -> Option<ConnId> {
+        self.sweep(observation.time_boot_ns);
+        let conn = conn_of(observation)?;
+        if let Some(begun) = self.begin(conn, observation) {
+            self.insert(begun);
+        }
+        self.attempts.get_mut(&conn)?.see(observation);
+        Some(conn)
+    }
+
+    /// The attempt that this observation begins, if it does.
+    fn begin(&self, conn: ConnId, observation: &Observation) -> Option<Attempt> {
+        if self.attempts.contains_key(&conn) {
+            return None;
+        }
+        let at = observation.time_boot_ns;
+        match &observation.fact {
+            Fact::Connect(Connect { flow, actor, netns, prober, .. }) => {
+                Some(Attempt::new(conn, *flow, actor.clone(), Some(*netns), *prober, at))
+            }
+            Fact::ConnectFailed(failed) => {
+                let any = std::net::SocketAddr::new(unspecified_like(failed.dst), 0);
+                let flow = Flow { src: any, dst: failed.dst };
+                Some(Attempt::new(conn, flow, failed.actor.clone(), failed.actor.netns, failed.prober, at))
+            }
+            _ => None,
+        }
+    }
+
+    fn insert(&mut self, attempt: Attempt) {
+        if self.attempts.len() >= MAX_ATTEMPTS {
+            self.attempts.pop_first();
+        }
+        self.attempts.insert(attempt.conn, attempt);
+    }
+
+    /// Forgets attempts whose time is over; at most once a second.
+    fn sweep(&mut self, now: u64) {
+        if now < self.last_sweep.saturating_add(1_000_000_000) {
+            return;
+        }
+        self.last_sweep = now;
+        self.attempts.retain(|_, a| match a.ended {
+            Some((end, _)) => now < end.saturating_add(KEEP_AFTER_END_NS),
+            None => now < a.started.saturating_add(KEEP_OPEN_NS),
+        });
+    }
+
+    /// An attempt.
+    #[must_use]
+    pub fn get(&self, conn: ConnId) -> Option<&Attempt> {
+        self.attempts.get(&conn)
+    }
+
+    /// Attempts that have not ended.
+    pub fn open(&self) -> impl Iterator<Item = &Attempt> {
+        self.attempts.values().filter(|a| a.ended.is_none())
+    }
+}
+
+/// The connection an observation is about.
+fn conn_of(observation: &Observation) -> Option<ConnId> {
+    match &observation.fact {
+        Fact::Connect(e) => Some(e.conn),
+        Fact::State(e) => Some(e.conn),
+        // A dial that failed before there was a socket in SYN_SENT is an attempt of its own; its time is its identity.
+        Fact::ConnectFailed(e) => Some(e.conn.unwrap_or(ConnId(observation.time_boot_ns))),
+        Fact::Retransmit(e) => Some(e.conn),
+        Fact::ResetSent(e) => Some(e.conn),
+        Fact::ResetReceived(e) => Some(e.conn),
+        Fact::Drop(e) => Some(e.conn),
+        Fact::Icmp(e) => Some(e.conn),
+        Fact::Ipvs(e) => Some(e.conn),
+        _ => None,
+    }
+}
+
+fn unspecified_like(addr: std::net::SocketAddr) -> std::net::IpAddr {
+    match addr {
+        std::net::SocketAddr::V4(_) => std::net::Ipv4Addr::UNSPECIFIED.into(),
+        std::net::SocketAddr::V6(_) => std::net::Ipv6Addr::UNSPECIFIED.into(),
+    }
+}

@@ -1,0 +1,144 @@
+//! Observations in words and numbers, for the `evidence` of a verdict.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Value, json};
+
+use crate::event::{Icmp, Ipvs, IpvsOp, PacketDrop, ResetReceived, ResetSent, State, TcpState};
+use crate::record::Evidence;
+
+/// Builds one piece of evidence.
+#[must_use]
+pub fn evidence(hook: &str, time_boot_ns: u64, says: String, fields: Value) -> Evidence {
+    let fields = match fields {
+        Value::Object(map) => map.into_iter().filter(|(_, v)| !v.is_null()).collect(),
+        _ => BTreeMap::new(),
+    };
+    Evidence { hook: hook.to_owned(), time_boot_ns, says, fields }
+}
+
+/// A dropped packet.
+#[must_use]
+pub fn of_drop(time: u64, drop: &PacketDrop) -> Evidence {
+    let why = drop.reason.as_deref().or(drop.location.as_deref()).unwrap_or("no reason given by this kernel");
+    let on = drop
+        .device
+        .as_ref()
+        .map(|d| format!(" on {}{}", d.name, if d.up { "" } else { " (down)" }))
+        .unwrap_or_default();
+    let says = format!("{} {} -> {} dropped{on}: {why}", drop.flags.name(), drop.flow.src, drop.flow.dst);
+    let fields = json!({
+        "reason": drop.reason, "location": drop.location, "netns": drop.netns,
+        "device": drop.device.as_ref().map(|d| d.name.clone()), "netfilter_hook": netfilter_hook(drop), "via": drop.via,
+    });
+    evidence("kfree_skb", time, says, fields)
+}
+
+/// A RST that a stack of this node sent.
+#[must_use]
+pub fn of_reset_sent(time: u64, reset: &ResetSent) -> Evidence {
+    let from = match (&reset.actor, reset.no_socket, reset.state) {
+        (Some(actor), ..) => format!("{} (pid {})", actor.comm, actor.pid),
+        (None, true, _) => "the stack, which found no socket".to_owned(),
+        (None, false, Some(state)) => format!("a socket in {}", state_name(state)),
+        (None, false, None) => "a socket".to_owned(),
+    };
+    let why = reset.reason.as_deref().map(|r| format!(", reason {r}")).unwrap_or_default();
+    let says = format!("RST {} -> {} sent by {from}{why}", reset.flow.src, reset.flow.dst);
+    let fields = json!({
+        "reason": reset.reason, "netns": reset.netns, "no_socket": reset.no_socket,
+        "answered": (reset.answered.0 != 0).then(|| reset.answered.name()), "via": reset.via,
+    });
+    evidence(&reset.hook, time, says, fields)
+}
+
+/// A RST that the prober's socket received.
+#[must_use]
+pub fn of_reset_received(time: u64, reset: &ResetReceived) -> Evidence {
+    let says = format!("RST from {} received in {}", reset.flow.dst, state_name(reset.state));
+    evidence("tcp_receive_reset", time, says, json!({ "state": reset.state, "bytes_received": reset.bytes_received }))
+}
+
+/// An ICMP error.
+#[must_use]
+pub fn of_icmp(time: u64, icmp: &Icmp) -> Evidence {
+    let version = if icmp.v6 { "ICMPv6" } else { "ICMP" };
+    let says = format!(
+        "{version} type {} code {} sent about the {} {} -> {}",
+        icmp.icmp_type,
+        icmp.code,
+        icmp.flags.name(),
+        icmp.flow.src,
+        icmp.flow.dst
+    );
+    evidence("icmp_send", time, says, json!({ "type": icmp.icmp_type, "code": icmp.code, "netns": icmp.netns }))
+}
+
+/// What IPVS did.
+#[must_use]
+pub fn of_ipvs(time: u64, ipvs: &Ipvs) -> Evidence {
+    let (hook, did) = match ipvs.op {
+        IpvsOp::Translate => ("ip_vs_nat_xmit", "taken by IPVS and sent to a backend of the Service"),
+        IpvsOp::NoBackend => ("ip_vs_leave", "taken by IPVS for a Service that has no backend"),
+        IpvsOp::Schedule => ("ip_vs_schedule", "scheduled by IPVS as a new connection"),
+    };
+    let says = format!("{} {} -> {} {did}", ipvs.flags.name(), ipvs.flow.src, ipvs.flow.dst);
+    evidence(hook, time, says, json!({ "op": ipvs.op, "netns": ipvs.netns, "via": ipvs.via }))
+}
+
+/// The state change that ended the attempt.
+#[must_use]
+pub fn of_state(time: u64, state: &State) -> Evidence {
+    let says = format!("the prober's socket went from {} to {}", state_name(state.old), state_name(state.new));
+    let fields = json!({
+        "errno": state.errno, "bytes_sent": state.bytes_sent, "bytes_acked": state.bytes_acked, "bytes_received": state.bytes_received,
+    });
+    evidence("inet_sock_set_state", time, says, fields)
+}
+
+/// The kernel's own name of a state.
+#[must_use]
+pub fn state_name(state: TcpState) -> &'static str {
+    match state {
+        TcpState::Established => "ESTABLISHED",
+        TcpState::SynSent => "SYN_SENT",
+        TcpState::SynRecv => "SYN_RECV",
+        TcpState::FinWait1 => "FIN_WAIT1",
+        TcpState::FinWait2 => "FIN_WAIT2",
+        TcpState::TimeWait => "TIME_WAIT",
+        TcpState::Close => "CLOSE",
+        TcpState::CloseWait => "CLOSE_WAIT",
+        TcpState::LastAck => "LAST_ACK",
+        TcpState::Listen => "LISTEN",
+        TcpState::Closing => "CLOSING",
+        TcpState::NewSynRecv => "NEW_SYN_RECV",
+        TcpState::Unknown => "an unknown state",
+    }
+}
+
+/// Functions that free a packet only because netfilter said so. 5.10 gives no reason, but its place is
+/// unambiguous (`net/netfilter/core.c` `nf_hook_slow`; from 6.1 nftables frees inside the chain).
+const NETFILTER_FUNCTIONS: [&str; 2] = ["nf_hook_slow", "nft_do_chain"];
+
+/// Netfilter dropped it.
+#[must_use]
+pub fn is_netfilter(drop: &PacketDrop) -> bool {
+    match (&drop.reason, &drop.location) {
+        (Some(reason), _) => reason == "NETFILTER_DROP",
+        (None, Some(location)) => NETFILTER_FUNCTIONS.contains(&location.as_str()),
+        (None, None) => false,
+    }
+}
+
+/// The netfilter hook a packet was dropped in, by the function that called into netfilter.
+#[must_use]
+pub fn netfilter_hook(drop: &PacketDrop) -> Option<&'static str> {
+    drop.stack.iter().find_map(|frame| match frame.as_str() {
+        "ip_local_deliver" | "ip6_input" => Some("INPUT"),
+        "__ip_local_out" | "ip_local_out" | "__ip6_local_out" | "ip6_local_out" | "ip6_xmit" => Some("OUTPUT"),
+        "ip_forward" | "ip6_forward" => Some("FORWARD"),
+        "ip_rcv" | "ipv6_rcv" => Some("PREROUTING"),
+        "ip_output" | "ip6_output" | "ip_mc_output" => Some("POSTROUTING"),
+        _ => None,
+    })
+}

@@ -1,0 +1,106 @@
+//! What a rule found, and what weakens it.
+
+use crate::classify::Case;
+use crate::classify::label::Label;
+use crate::record::{Confidence, Culprit, Evidence, Outcome};
+
+/// What a rule found.
+#[derive(Clone, Debug)]
+pub struct Finding {
+    /// The cause.
+    pub label: Label,
+    /// How the attempt ended.
+    pub outcome: Outcome,
+    /// How sure.
+    pub confidence: Confidence,
+    /// One sentence with the names and numbers of this case.
+    pub summary: String,
+    /// What mends it.
+    pub remediation: String,
+    /// What decided it.
+    pub evidence: Vec<Evidence>,
+    /// When the event that decided it happened, CLOCK_BOOTTIME.
+    pub decided_at: u64,
+    /// Who caused it.
+    pub culprit: Option<Culprit>,
+    /// Hooks without which this conclusion is weaker; those that are missing are named.
+    pub rests_on: &'static [&'static str],
+    /// It was concluded from something that was not seen.
+    pub by_absence: bool,
+    /// Those of `rests_on` that are missing.
+    pub missing_hooks: Vec<String>,
+    /// Events lost inside the attempt's window.
+    pub lost_events: u64,
+}
+
+impl Finding {
+    /// A failure with this label, proven, by this evidence.
+    #[must_use]
+    pub fn failure(label: Label, evidence: Vec<Evidence>, summary: String, remediation: String) -> Self {
+        Self {
+            label,
+            outcome: Outcome::Failure,
+            confidence: Confidence::Proven,
+            summary,
+            remediation,
+            decided_at: evidence.iter().map(|e| e.time_boot_ns).max().unwrap_or_default(),
+            evidence,
+            culprit: None,
+            rests_on: &[],
+            by_absence: false,
+            missing_hooks: Vec::new(),
+            lost_events: 0,
+        }
+    }
+
+    /// The same with another confidence.
+    #[must_use]
+    pub fn with_confidence(mut self, confidence: Confidence) -> Self {
+        self.confidence = confidence;
+        self
+    }
+
+    /// The same, naming who did it.
+    #[must_use]
+    pub fn with_culprit(mut self, culprit: Option<Culprit>) -> Self {
+        self.culprit = culprit;
+        self
+    }
+
+    /// The same, concluded from the silence of these hooks.
+    #[must_use]
+    pub fn resting_on(mut self, hooks: &'static [&'static str]) -> Self {
+        self.rests_on = hooks;
+        self.by_absence = true;
+        self
+    }
+
+    /// Lowers the confidence by what is missing or was lost. What was concluded from an absence is
+    /// no conclusion at all when events were lost: it becomes `unexplained`.
+    #[must_use]
+    pub fn weakened(mut self, case: &Case<'_>) -> Self {
+        let end = case.attempt.ended.map_or(self.decided_at, |(time, _)| time.max(self.decided_at));
+        self.missing_hooks = case.node.missing_of(self.rests_on);
+        self.lost_events = case.node.lost_between(case.attempt.started, end);
+        if !self.missing_hooks.is_empty() || self.lost_events > 0 {
+            self.confidence = self.confidence.lowered();
+        }
+        if self.by_absence && self.lost_events > 0 {
+            self.label = Label::Unexplained;
+            self.confidence = Confidence::Possible;
+            self.summary =
+                format!("{} event(s) were lost during this attempt; what is left does not decide it", self.lost_events);
+            self.remediation = Label::Unexplained.page().mend.to_owned();
+        }
+        self
+    }
+
+    /// It rests on something that the other finding does not have.
+    #[must_use]
+    pub fn adds_to(&self, other: &Self) -> bool {
+        self.confidence > Confidence::Possible
+            && self.evidence.iter().any(|e| other.evidence.iter().all(|o| o.time_boot_ns != e.time_boot_ns))
+            && self.outcome == other.outcome
+            && !self.by_absence
+    }
+}

@@ -1,0 +1,72 @@
+//! The target's stack found no socket for the SYN: nobody listens there.
+
+use super::super::evidence::{of_drop, of_reset_sent};
+use super::{Case, Finding, Label, in_namespace};
+use crate::event::Netns;
+use crate::record::Evidence;
+
+/// The rule.
+pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
+    if case.attempt.established.is_some() {
+        return None;
+    }
+    let (seen, netns) = by_reset(case).or_else(|| by_drop(case))?;
+    let dst = case.attempt.flow.dst;
+    let summary =
+        format!("nobody listens on {dst}{}: its kernel answered the SYN with a RST", in_namespace(case, netns));
+    let remediation = format!(
+        "make the process listen on {} (on the pod's address, not only 127.0.0.1), correct the probe's port, or add a startupProbe if it only starts slowly",
+        dst.port()
+    );
+    Some(Finding::failure(Label::ConnectionRefused, seen, summary, remediation))
+}
+
+/// A RST without a socket in answer to this attempt's SYN.
+fn by_reset(case: &Case<'_>) -> Option<(Vec<Evidence>, Option<Netns>)> {
+    let (time, reset) = case
+        .attempt
+        .resets_sent()
+        .find(|(_, r)| r.no_socket && r.answered.is_syn() && r.flow.src == case.attempt.flow.dst)?;
+    Some((vec![of_reset_sent(time, reset)], reset.netns))
+}
+
+/// The SYN freed for want of a socket, where the kernel says so (6.1 and later), and a RST that came back.
+fn by_drop(case: &Case<'_>) -> Option<(Vec<Evidence>, Option<Netns>)> {
+    let (time, drop) = case.attempt.drops().find(|(_, d)| {
+        d.flags.is_syn() && d.flow.dst == case.attempt.flow.dst && d.reason.as_deref() == Some("NO_SOCKET")
+    })?;
+    case.attempt.reset_received()?;
+    Some((vec![of_drop(time, drop)], drop.netns))
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::event::TcpState;
+    use crate::testing::{POD, SYN, SYN_ACK, Stream};
+
+    #[test]
+    fn a_rst_without_a_socket_decides_before_it_arrives() {
+        let labels = Stream::new().connect().reset_sent(SYN, true, None).labels();
+        assert_eq!(labels, ["connection_refused"]);
+    }
+
+    #[test]
+    fn the_prober_s_own_rst_for_a_late_syn_ack_is_not_a_refusal() {
+        let mut stream = Stream::new();
+        let flow = stream_flow();
+        stream.connect().gives_up().reset_sent_on(flow, SYN_ACK, true, None);
+        assert_eq!(stream.labels(), ["unexplained"]);
+    }
+
+    #[test]
+    fn the_freed_syn_alone_is_enough_only_with_a_rst() {
+        assert_eq!(Stream::new().connect().drop(SYN, "NO_SOCKET", POD).gives_up().labels(), ["unexplained"]);
+        let labels = Stream::new().connect().drop(SYN, "NO_SOCKET", POD).reset_received(TcpState::SynSent, 0).labels();
+        assert_eq!(labels, ["connection_refused"]);
+    }
+
+    fn stream_flow() -> crate::event::Flow {
+        let addr = |t: &str| t.parse().expect("an address");
+        crate::event::Flow { src: addr("10.88.0.1:40000"), dst: addr("10.88.0.2:8080") }
+    }
+}

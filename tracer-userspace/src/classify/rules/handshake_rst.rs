@@ -1,0 +1,75 @@
+//! Any other RST before the connection was established.
+
+use super::super::evidence::{is_netfilter, of_reset_received, of_reset_sent};
+use super::{Case, Finding, Label, RST_AND_DROP_HOOKS};
+use crate::event::TcpState;
+
+/// The rule.
+pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
+    if case.attempt.established.is_some() {
+        return None;
+    }
+    by_socket(case).or_else(|| from_outside(case))
+}
+
+/// A socket of this node answered the SYN with a RST, for a reason of its own.
+fn by_socket(case: &Case<'_>) -> Option<Finding> {
+    let (time, reset) = case
+        .attempt
+        .resets_sent()
+        .find(|(_, r)| !r.no_socket && r.answered.is_syn() && r.flow.src == case.attempt.flow.dst)?;
+    let (at, received) = case.attempt.reset_received().filter(|(_, r)| r.state == TcpState::SynSent)?;
+    let why = reset.reason.as_deref().map(|r| format!(" (kernel reason {r})")).unwrap_or_default();
+    let summary =
+        format!("{} has a socket for this attempt and answered its SYN with a RST{why}", case.attempt.flow.dst);
+    let seen = vec![of_reset_sent(time, reset), of_reset_received(at, received)];
+    Some(Finding::failure(Label::HandshakeRst, seen, summary, Label::HandshakeRst.page().mend.to_owned()))
+}
+
+/// A RST came and nothing on this node made it.
+fn from_outside(case: &Case<'_>) -> Option<Finding> {
+    let (at, received) = case.attempt.reset_received().filter(|(_, r)| r.state == TcpState::SynSent)?;
+    if !case.settled || case.attempt.drops().any(|(_, d)| is_netfilter(d)) || case.attempt.icmp().next().is_some() {
+        return None;
+    }
+    let dst = case.attempt.flow.dst;
+    let summary = format!(
+        "the SYN to {dst} was answered with a RST that no TCP stack and no netfilter rule of this node made: a middlebox, a user-space stack or another host sent it"
+    );
+    let remediation = Label::HandshakeRst.page().mend.to_owned();
+    let found = Finding::failure(Label::HandshakeRst, vec![of_reset_received(at, received)], summary, remediation);
+    Some(found.resting_on(RST_AND_DROP_HOOKS))
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::event::TcpState;
+    use crate::record::Confidence;
+    use crate::testing::Stream;
+
+    #[test]
+    fn a_rst_that_nothing_on_this_node_made() {
+        let labels = Stream::new().connect().reset_received(TcpState::SynSent, 0).labels();
+        assert_eq!(labels, ["handshake_rst"]);
+    }
+
+    #[test]
+    fn a_lost_event_leaves_no_conclusion_from_silence() {
+        let mut stream = Stream::new();
+        stream.connect().lost(3).reset_received(TcpState::SynSent, 0);
+        let verdicts = stream.verdicts();
+        assert_eq!(stream.labels(), ["unexplained"]);
+        assert_eq!(verdicts[0].verdict.lost_events, 3);
+    }
+
+    #[test]
+    fn a_missing_hook_is_named_and_lowers_the_confidence() {
+        let mut stream = Stream::new();
+        stream.missing("kfree_skb").connect().reset_received(TcpState::SynSent, 0);
+        let verdict = &stream.verdicts()[0].verdict;
+        assert_eq!(
+            (verdict.confidence, verdict.missing_hooks.as_slice()),
+            (Confidence::Likely, &["kfree_skb".to_owned()][..])
+        );
+    }
+}

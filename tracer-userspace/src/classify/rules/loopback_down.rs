@@ -1,0 +1,108 @@
+//! `lo` of the attempt's namespace is down and its route goes over it.
+
+use super::super::evidence::{evidence, of_drop};
+use super::{Case, Finding, Label, in_namespace};
+use crate::classify::culprit_of;
+use crate::event::Netns;
+use crate::record::{Confidence, Culprit, Evidence};
+use serde_json::json;
+
+/// The rule.
+pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
+    let netns = case.attempt.netns?;
+    if case.attempt.established.is_some() {
+        return None;
+    }
+    dropped(case, netns).or_else(|| unanswered(case, netns))
+}
+
+/// A SYN of this attempt was dropped on a loopback device that is down.
+fn dropped(case: &Case<'_>, netns: Netns) -> Option<Finding> {
+    let (time, drop) = case.attempt.drops().find(|(_, d)| {
+        d.flags.is_syn() && d.netns == Some(netns) && d.device.as_ref().is_some_and(|dev| dev.loopback && !dev.up)
+    })?;
+    Some(finding(case, netns, of_drop(time, drop), Confidence::Proven))
+}
+
+/// The link table says it is down, the target is an address of this namespace, and no answer came.
+fn unanswered(case: &Case<'_>, netns: Netns) -> Option<Finding> {
+    let attempt = case.attempt;
+    let lo = case.node.loopback(netns)?;
+    let silent = attempt.reset_received().is_none() && attempt.drops().next().is_none();
+    let (ended, _) = attempt.ended?;
+    if lo.up || !silent || !case.settled || !case.node.owns(netns, attempt.flow.dst.ip()) {
+        return None;
+    }
+    let says = format!("link {} of the attempt's namespace is down", lo.name);
+    let seen = evidence("rtnetlink", ended, says, json!({ "ifindex": lo.ifindex, "name": lo.name, "up": lo.up }));
+    Some(finding(case, netns, seen, Confidence::Likely))
+}
+
+fn finding(case: &Case<'_>, netns: Netns, first: Evidence, confidence: Confidence) -> Finding {
+    let decided_at = first.time_boot_ns;
+    let mut seen = vec![first];
+    let lo = case.node.loopback(netns).map_or("lo", |l| l.name.as_str()).to_owned();
+    let change = case.node.link_down(netns, &lo);
+    let culprit = change.map(|(time, change)| culprit_of(case.node, *time, change));
+    if let Some((time, change)) = change {
+        let says = format!("{} set down by {} (pid {})", change.name, change.actor.comm, change.actor.pid);
+        seen.insert(0, evidence(&change.hook, *time, says, json!({ "pid": change.actor.pid, "netns": change.netns })));
+    }
+    let by = culprit.as_ref().map(describe).unwrap_or_default();
+    let summary = format!(
+        "{lo}{} is down{by}; {} is an address of this node and is reached over {lo}",
+        in_namespace(case, Some(netns)),
+        case.attempt.flow.dst
+    );
+    let remediation = format!(
+        "ip link set {lo} up{}",
+        culprit.as_ref().map_or_else(String::new, |c| format!(
+            "; then mend what {} does: it worked in a network namespace that was not the one it meant",
+            c.exe.as_deref().unwrap_or(&c.comm)
+        ))
+    );
+    let found = Finding::failure(Label::LoopbackDown, seen, summary, remediation)
+        .with_confidence(confidence)
+        .with_culprit(culprit);
+    Finding { decided_at, ..found }
+}
+
+fn describe(culprit: &Culprit) -> String {
+    let parent =
+        culprit.ancestors.first().map(|a| format!(", child of {} (pid {})", a.comm, a.pid)).unwrap_or_default();
+    let path =
+        culprit.netns_path.as_ref().map(|p| format!(", which entered the namespace through {p}")).unwrap_or_default();
+    format!(", set down by pid {} `{}`{parent}{path}", culprit.pid, culprit.comm)
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::record::Confidence;
+    use crate::testing::{NODE, POD, SYN, Stream, lo};
+
+    #[test]
+    fn a_syn_dropped_on_lo_that_is_down() {
+        let mut stream = Stream::to("10.88.0.1:10256");
+        stream.links(false, &["10.88.0.1"]).connect().drop_on(SYN, "QDISC_DROP", NODE, lo(false));
+        let verdict = &stream.verdicts()[0].verdict;
+        assert_eq!((verdict.label.name(), verdict.confidence), ("loopback_down", Confidence::Proven));
+    }
+
+    #[test]
+    fn lo_up_or_in_another_namespace_is_not_it() {
+        let mut up = Stream::new();
+        up.connect().drop_on(SYN, "QDISC_DROP", NODE, lo(true)).gives_up();
+        assert_eq!(up.labels(), ["unexplained"]);
+        let mut pod = Stream::new();
+        pod.connect().drop_on(SYN, "QDISC_DROP", POD, lo(false)).gives_up();
+        assert_eq!(pod.labels(), ["unexplained"]);
+    }
+
+    #[test]
+    fn the_link_table_alone_makes_it_likely() {
+        let mut stream = Stream::to("10.88.0.1:10256");
+        stream.links(false, &["10.88.0.1"]).connect().gives_up();
+        let verdict = &stream.verdicts()[0].verdict;
+        assert_eq!((verdict.label.name(), verdict.confidence), ("loopback_down", Confidence::Likely));
+    }
+}

@@ -1,0 +1,97 @@
+//! A RST after the connection was established and before any answer.
+
+use super::super::evidence::{of_reset_received, of_reset_sent};
+use super::{Case, Finding, Label, ms};
+use crate::correlate::attempt::End;
+use crate::event::{ResetSent, TcpState};
+use crate::record::{Culprit, NetnsRef};
+
+/// The rule.
+pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
+    let attempt = case.attempt;
+    let established = attempt.established?;
+    let (at, received) =
+        attempt.reset_received().filter(|(_, r)| matches!(r.state, TcpState::Established | TcpState::CloseWait))?;
+    // The peer's FIN counts one byte (see Attempt::received).
+    let payload = received.bytes_received.map(|n| n.saturating_sub(u64::from(received.state == TcpState::CloseWait)));
+    let closed_before = matches!(attempt.ended, Some((end, End::ClosedByProber)) if end < at);
+    if payload.is_none_or(|n| n > 0) || closed_before {
+        return None;
+    }
+    // The sender's own event follows the segment: on a loopback path the RST is delivered first.
+    let sent = attempt.resets_sent().find(|(_, r)| r.flow.src == attempt.flow.dst);
+    if sent.is_none() && !case.settled {
+        return None;
+    }
+    let mut seen = vec![of_reset_received(at, received)];
+    seen.extend(sent.map(|(time, reset)| of_reset_sent(time, reset)));
+    let who = sent.map_or_else(|| "from outside this node's stacks".to_owned(), |(_, r)| sender(r));
+    let summary = format!(
+        "{} reset the connection {} after it was established, before any answer: {who}",
+        attempt.flow.dst,
+        ms(at.saturating_sub(established))
+    );
+    let found = Finding::failure(Label::MidStreamRst, seen, summary, Label::MidStreamRst.page().mend.to_owned());
+    Some(found.with_culprit(sent.and_then(|(time, reset)| culprit(case, time, reset))))
+}
+
+fn sender(reset: &ResetSent) -> String {
+    let who = match (&reset.actor, reset.no_socket) {
+        (Some(actor), _) => format!("process {} (pid {})", actor.comm, actor.pid),
+        (None, true) => "its kernel no longer has a socket for it".to_owned(),
+        (None, false) => "its kernel, for a segment that did not fit the socket".to_owned(),
+    };
+    format!("{who}{}", manner(reset))
+}
+
+/// What the kernel's reason says about how it was closed (include/net/rstreason.h, 6.12 and later; both seen on 6.18).
+fn manner(reset: &ResetSent) -> String {
+    match reset.reason.as_deref() {
+        Some("TCP_ABORT_ON_CLOSE") => " closed it with unread data".to_owned(),
+        Some("TCP_STATE" | "TCP_ABORT_ON_LINGER") => " closed it with SO_LINGER 0".to_owned(),
+        Some(other) => format!(", kernel reason {other}"),
+        None => String::new(),
+    }
+}
+
+fn culprit(case: &Case<'_>, time: u64, reset: &ResetSent) -> Option<Culprit> {
+    let actor = reset.actor.as_ref()?;
+    Some(Culprit {
+        pid: actor.pid,
+        comm: actor.comm.clone(),
+        exe: None,
+        ancestors: Vec::new(),
+        op: "reset".to_owned(),
+        netns_path: None,
+        netns: reset.netns.map(|inum| -> NetnsRef { crate::enrich::netns_ref(inum, case.node) }),
+        time_boot_ns: Some(time),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::event::{TcpFlags, TcpState};
+    use crate::testing::Stream;
+
+    #[test]
+    fn a_rst_before_any_answer_names_its_sender() {
+        let mut stream = Stream::new();
+        stream.connect().established().reset_received(TcpState::Established, 0);
+        stream.state(TcpState::Established, TcpState::Close, 104, (100, 101, 0)).reset_sent(
+            TcpFlags(0),
+            false,
+            Some("app"),
+        );
+        let verdicts = stream.verdicts();
+        assert_eq!(stream.labels(), ["mid_stream_rst"]);
+        assert_eq!(verdicts[0].culprit.as_ref().map(|c| c.comm.as_str()), Some("app"));
+    }
+
+    #[test]
+    fn a_rst_after_an_answer_is_nothing() {
+        let mut stream = Stream::new();
+        stream.connect().established().reset_received(TcpState::Established, 200);
+        stream.state(TcpState::Established, TcpState::Close, 104, (100, 101, 200));
+        assert!(stream.labels().is_empty());
+    }
+}

@@ -1,0 +1,183 @@
+//! The attempt's source port is a NodePort of this node and IPVS took the SYN-ACK.
+//!
+//! Mechanism (net/netfilter/ipvs/ip_vs_proto_tcp.c `tcp_conn_schedule`, seen on 5.10 to 7.2): the SYN-ACK has the SYN bit,
+//! so a virtual service that matches its destination schedules it as a new connection. The prober itself never gets a RST.
+
+use serde_json::json;
+
+use super::super::evidence::{evidence, is_netfilter, of_drop, of_ipvs, of_reset_sent};
+use super::{Case, Finding, Label, in_handshake};
+use crate::event::{NodePort, TcpState, Via};
+use crate::record::{Confidence, Evidence};
+
+/// The rule.
+pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
+    let attempt = case.attempt;
+    if attempt.flow.src.port() == 0 || !in_handshake(case) {
+        return None;
+    }
+    let port = case.node.ipvs_node_port(attempt.flow.src);
+    taken(case, port)
+        .or_else(|| backend_reset(case, port?))
+        .or_else(|| dropped(case, port?))
+        .or_else(|| unanswered(case, port?))
+}
+
+/// IPVS took a SYN-ACK that carries this attempt's own tuple.
+fn taken(case: &Case<'_>, port: Option<&NodePort>) -> Option<Finding> {
+    let back = case.attempt.flow.reversed();
+    let (time, ipvs) =
+        case.attempt.ipvs().find(|(_, i)| i.flags.is_syn_ack() && i.flow == back && i.via != Via::Destination)?;
+    Some(finding(case, port, vec![of_ipvs(time, ipvs)]))
+}
+
+/// A backend of that very NodePort answered the target's SYN-ACK with a RST from its listener: only IPVS can have brought it there.
+fn backend_reset(case: &Case<'_>, port: &NodePort) -> Option<Finding> {
+    let (time, reset) = case.attempt.resets_sent().find(|(_, r)| {
+        r.answered.is_syn_ack()
+            && r.flow.dst == case.attempt.flow.dst
+            && port.backends.contains(&r.flow.src)
+            && (r.no_socket || r.state == Some(TcpState::Listen))
+    })?;
+    Some(finding(case, Some(port), vec![of_reset_sent(time, reset)]).with_confidence(Confidence::Likely))
+}
+
+/// Netfilter freed the SYN-ACK and the NodePort has no backend: what IPVS does then.
+fn dropped(case: &Case<'_>, port: &NodePort) -> Option<Finding> {
+    if !port.backends.is_empty() || case.node.missing_of(&["ip_vs_leave"]).is_empty() {
+        return None;
+    }
+    let back = case.attempt.flow.reversed();
+    let (time, drop) = case
+        .attempt
+        .drops()
+        .find(|(_, d)| d.flags.is_syn_ack() && d.flow == back && d.netns == case.attempt.netns && is_netfilter(d))?;
+    let found = finding(case, Some(port), vec![of_drop(time, drop)]).with_confidence(Confidence::Likely);
+    Some(Finding { rests_on: &["ip_vs_leave"], ..found })
+}
+
+/// Nothing but the table: the handshake had no answer and nothing else was seen of it.
+fn unanswered(case: &Case<'_>, port: &NodePort) -> Option<Finding> {
+    let (ended, _) = case.attempt.ended?;
+    let silent = case.attempt.drops().next().is_none()
+        && case.attempt.reset_received().is_none()
+        && case.attempt.icmp().next().is_none();
+    if !case.settled || !silent || case.node.missing_of(&["ip_vs_nat_xmit", "ip_vs_leave"]).is_empty() {
+        return None;
+    }
+    let found = finding(case, Some(port), Vec::new());
+    Some(Finding {
+        decided_at: ended,
+        rests_on: &["ip_vs_nat_xmit", "ip_vs_leave"],
+        ..found.with_confidence(Confidence::Possible)
+    })
+}
+
+fn finding(case: &Case<'_>, port: Option<&NodePort>, mut seen: Vec<Evidence>) -> Finding {
+    let src = case.attempt.flow.src;
+    let decided_at = seen.iter().map(|e| e.time_boot_ns).max();
+    seen.extend(port.map(|p| table_entry(case, p, decided_at.unwrap_or(case.attempt.started))));
+    let service = port.and_then(|p| case.node.service_of(p)).map(|s| format!(" of Service {s}")).unwrap_or_default();
+    let summary = format!(
+        "source port {} of this attempt to {} is the NodePort{service}; IPVS took the target's SYN-ACK for it and sent it to {}; the prober keeps retransmitting its SYN{}",
+        src.port(),
+        case.attempt.flow.dst,
+        backends(port),
+        overlap(case)
+    );
+    let found = Finding::failure(Label::NodeportEphemeralCollision, seen, summary, remediation(case));
+    Finding { decided_at: decided_at.unwrap_or(found.decided_at), ..found }
+}
+
+fn backends(port: Option<&NodePort>) -> String {
+    match port {
+        Some(p) if p.backends.is_empty() => "no backend (the Service has none)".to_owned(),
+        Some(p) => format!(
+            "a backend of it ({})",
+            p.backends.iter().take(3).map(ToString::to_string).collect::<Vec<_>>().join(", ")
+        ),
+        None => "a backend of it".to_owned(),
+    }
+}
+
+fn table_entry(case: &Case<'_>, port: &NodePort, time: u64) -> Evidence {
+    let says = format!(
+        "/proc/net/ip_vs: virtual service {}:{} with {} backend(s)",
+        case.attempt.flow.src.ip(),
+        port.port,
+        port.backends.len()
+    );
+    evidence(
+        "ip_vs",
+        time,
+        says,
+        json!({ "node_port": port.port, "backends": port.backends, "service": case.node.service_of(port) }),
+    )
+}
+
+/// How the range of source ports lies over the NodePorts, and what that means for each connect.
+fn overlap(case: &Case<'_>) -> String {
+    let Some((low, high)) = case.node.settings.local_port_range else { return String::new() };
+    let reserved = |p: u16| case.node.settings.reserved_ports.iter().any(|&(a, b)| (a..=b).contains(&p));
+    // connect() takes only ports of the parity of the lower bound (net/ipv4/inet_hashtables.c, __inet_hash_connect).
+    let usable = |p: u16| (low..=high).contains(&p) && p % 2 == low % 2 && !reserved(p);
+    let mut ports: Vec<u16> = case.node.all_node_ports().map(|(_, p)| p.port).filter(|&p| usable(p)).collect();
+    ports.sort_unstable();
+    ports.dedup();
+    let all = (low..=high).filter(|&p| usable(p)).count().max(1);
+    format!(
+        ". ip_local_port_range {low}-{high} holds {} live NodePort(s) that connect() can pick: {:.2} % of connects",
+        ports.len(),
+        ports.len() as f64 * 100.0 / all as f64
+    )
+}
+
+fn remediation(case: &Case<'_>) -> String {
+    let mut ports: Vec<u16> = case.node.all_node_ports().map(|(_, p)| p.port).collect();
+    ports.push(case.attempt.flow.src.port());
+    let (low, high) = (ports.iter().min().copied().unwrap_or(30000), ports.iter().max().copied().unwrap_or(32767));
+    let (low, high) = if low >= 30000 && high <= 32767 { (30000, 32767) } else { (low, high) };
+    format!(
+        "sysctl -w net.ipv4.ip_local_reserved_ports={low}-{high} (the NodePort range of this cluster's API server: --service-node-port-range)"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::event::{IpvsOp, ProxyMode, TcpState};
+    use crate::record::Confidence;
+    use crate::testing::{SYN, SYN_ACK, Stream};
+
+    #[test]
+    fn a_syn_ack_that_ipvs_took() {
+        let mut stream = Stream::new();
+        stream.node_port(ProxyMode::Ipvs, 40000, &["10.88.0.9:80"]).connect().ipvs(SYN_ACK, IpvsOp::Translate);
+        let verdict = &stream.verdicts()[0].verdict;
+        assert_eq!((verdict.label.name(), verdict.confidence), ("nodeport_ephemeral_collision", Confidence::Proven));
+        assert!(verdict.summary.contains("kube-system/dashboard"));
+    }
+
+    #[test]
+    fn a_client_of_the_node_port_sends_a_syn() {
+        let mut stream = Stream::new();
+        stream.connect().ipvs(SYN, IpvsOp::Translate).established();
+        stream.state(TcpState::Established, TcpState::FinWait1, 0, (10, 11, 20));
+        assert!(stream.labels().is_empty());
+    }
+
+    #[test]
+    fn the_same_port_under_iptables_is_harmless() {
+        let mut stream = Stream::new();
+        stream.node_port(ProxyMode::Iptables, 40000, &[]).connect().gives_up();
+        assert_eq!(stream.labels(), ["unexplained"]);
+    }
+
+    #[test]
+    fn without_the_ipvs_hooks_the_table_is_a_possibility() {
+        let mut stream = Stream::new();
+        stream.missing("ip_vs_nat_xmit").missing("ip_vs_leave");
+        stream.node_port(ProxyMode::Ipvs, 40000, &["10.88.0.9:80"]).connect().gives_up();
+        let verdict = &stream.verdicts()[0].verdict;
+        assert_eq!((verdict.label.name(), verdict.confidence), ("nodeport_ephemeral_collision", Confidence::Possible));
+    }
+}

@@ -1,0 +1,65 @@
+//! The target took the request and gave no byte of an answer before the prober closed.
+
+use super::super::evidence::of_state;
+use super::{Case, Finding, Label, ms};
+use crate::correlate::attempt::End;
+use crate::enrich;
+
+/// The rule.
+pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
+    let attempt = case.attempt;
+    let (ended, End::ClosedByProber) = attempt.ended? else { return None };
+    let taken = attempt.request_acknowledged() && attempt.received() == Some(0) && attempt.errno().is_none();
+    if !taken || attempt.retransmits.1 > 0 || gave_up_early(case) {
+        return None;
+    }
+    let state = attempt.last.as_ref()?;
+    let established = attempt.established?;
+    let budget = enrich::timeout_s(attempt, case.node).map(|s| format!(" (timeoutSeconds {s})")).unwrap_or_default();
+    let summary = format!(
+        "{} was reached in {} and acknowledged the request; not a byte of an answer in {}{budget}",
+        attempt.flow.dst,
+        ms(established.saturating_sub(attempt.started)),
+        ms(ended.saturating_sub(established))
+    );
+    Some(Finding::failure(
+        Label::SlowResponse,
+        vec![of_state(ended, state)],
+        summary,
+        Label::SlowResponse.page().mend.to_owned(),
+    ))
+}
+
+/// The prober closed well before the probe's timeout: not for want of an answer (its pod was deleted, it stopped).
+fn gave_up_early(case: &Case<'_>) -> bool {
+    enrich::timeout_s(case.attempt, case.node)
+        .is_some_and(|s| case.attempt.elapsed(u64::MAX) < u64::from(s) * 900_000_000)
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::event::TcpState;
+    use crate::testing::Stream;
+
+    #[test]
+    fn a_request_taken_and_not_answered() {
+        let mut stream = Stream::new();
+        stream.connect().established().wait_ms(1000).state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 0));
+        assert_eq!(stream.labels(), ["slow_response"]);
+    }
+
+    #[test]
+    fn an_unacknowledged_request_is_lost_on_the_way() {
+        let mut stream = Stream::new();
+        stream.connect().established().retransmit(TcpState::Established).wait_ms(1000);
+        stream.state(TcpState::Established, TcpState::FinWait1, 0, (200, 1, 0));
+        assert_eq!(stream.labels(), ["unexplained"]);
+    }
+
+    #[test]
+    fn an_answer_of_one_byte_is_an_answer() {
+        let mut stream = Stream::new();
+        stream.connect().established().state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 1));
+        assert!(stream.labels().is_empty());
+    }
+}

@@ -1,0 +1,337 @@
+//! What was typed: the command line and the environment, as clap reads them. What it means is in
+//! [`crate::config`].
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::builder::FalseyValueParser;
+use clap::error::ErrorKind;
+use clap::parser::ValueSource;
+use clap::{ArgAction, ArgMatches, Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand, ValueEnum};
+
+/// Names the cause of a failed Kubernetes probe from the kernel's own events, as it happens.
+#[derive(Debug, Parser)]
+#[command(name = "tracer", version, subcommand_required = true, arg_required_else_help = false)]
+#[command(after_help = EXAMPLES)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+    /// Flags that mean the same everywhere.
+    #[command(flatten)]
+    pub flags: Flags,
+    /// Ids of the flags that stood on the command line (not in the environment).
+    #[clap(skip)]
+    pub typed: Vec<String>,
+}
+
+const EXAMPLES: &str = "Examples:
+  tracer attach                          what fails on this node, now, until Ctrl-C
+  tracer attach -n shop -p cart-7d9 --until-failure --duration 10m
+  tracer record incident.ndjson          the same, and keep what was seen
+  tracer replay incident.ndjson -o ndjson | jq .verdict.label
+  tracer explain connection_refused
+
+Exit codes: 0 done; 1 a finding (--until-failure met one, a replay differs); 2 wrong usage, unreadable
+input or unwritable output; 3 this kernel or these privileges do not allow it.
+Every flag can be given as TRACER_<FLAG>, e.g. TRACER_DURATION=5m; a flag on the command line wins.
+TRACER_LOG (e.g. debug) sets what the tracer says about itself on stderr.";
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Watch this node now: attach, print verdicts as they happen, end with a summary
+    #[command(
+        after_help = "Needs root (CAP_BPF, CAP_PERFMON, CAP_SYS_ADMIN on some kernels), no cluster API and no configuration.\n\nExamples:\n  tracer attach --duration 5m\n  tracer attach --pods pods.json --until-failure"
+    )]
+    Attach,
+    /// The daemon: the same under a DaemonSet; one on each node
+    #[command(
+        after_help = "Prints NDJSON to stdout, or to --output-file (SIGHUP opens it anew after a rotation).\n\nExample:\n  tracer run --pods /etc/tracer/pods.json --output-file /var/log/tracer.ndjson"
+    )]
+    Run,
+    /// Like attach, and keep everything that was seen in FILE, for `tracer replay`
+    #[command(
+        after_help = "FILE is made with mode 0600 and must not exist: a recording names pods, addresses and processes of this\nnode. It holds nothing that a pod sent or received.\n\nExample:\n  tracer record incident.ndjson --duration 10m"
+    )]
+    Record {
+        /// The recording to make
+        file: PathBuf,
+    },
+    /// Run the same analysis over a recording: offline, anywhere, without privileges
+    #[command(
+        after_help = "A recording that was cut is replayed as far as it goes; exit code 2 and one line on stderr say where it ends.\n\nExamples:\n  tracer replay incident.ndjson\n  zcat incident.ndjson.gz | tracer replay -\n  tracer replay incident.ndjson -o ndjson --compare expected.ndjson"
+    )]
+    Replay {
+        /// The recording; `-` reads stdin
+        file: PathBuf,
+        /// Compare the verdicts with the records (NDJSON) of an earlier run; exit code 1 and the first difference on stderr if they differ
+        #[arg(long, value_name = "FILE", env = "TRACER_COMPARE", hide_env_values = true)]
+        compare: Option<PathBuf>,
+    },
+    /// Print the JSON Schema of the records
+    Schema,
+    /// Say what a label means: what decides it, what looks alike, what mends it; without LABEL: list all
+    Explain {
+        /// A label, as verdicts have it
+        label: Option<String>,
+        /// Print Markdown
+        #[arg(long, hide = true)]
+        markdown: bool,
+    },
+}
+
+impl Command {
+    /// As it is typed.
+    #[must_use]
+    pub const fn name(&self) -> &'static str {
+        match self {
+            Self::Attach => "attach",
+            Self::Run => "run",
+            Self::Record { .. } => "record",
+            Self::Replay { .. } => "replay",
+            Self::Schema => "schema",
+            Self::Explain { .. } => "explain",
+        }
+    }
+}
+
+/// Flags that mean the same everywhere.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Output")]
+pub struct Flags {
+    /// Form of the records [default: pretty on a terminal, else ndjson]
+    #[arg(short, long, global = true, value_enum, value_name = "FORM", env = "TRACER_OUTPUT", hide_env_values = true)]
+    pub output: Option<Form>,
+    /// Append the records to this file (mode 0600) in place of stdout; SIGHUP opens it anew
+    #[arg(long, global = true, value_name = "PATH", env = "TRACER_OUTPUT_FILE", hide_env_values = true)]
+    pub output_file: Option<PathBuf>,
+    /// Also print attempts that succeeded
+    #[arg(long, global = true, env = "TRACER_ATTEMPTS", hide_env_values = true, action = ArgAction::SetTrue, value_parser = FalseyValueParser::new())]
+    pub attempts: bool,
+
+    /// Only verdicts and attempts of pods in this namespace
+    #[arg(
+        short,
+        long,
+        global = true,
+        value_name = "NAMESPACE",
+        env = "TRACER_NAMESPACE",
+        hide_env_values = true,
+        help_heading = "Filters"
+    )]
+    pub namespace: Option<String>,
+    /// Only of the pod of this name
+    #[arg(
+        short,
+        long,
+        global = true,
+        value_name = "POD",
+        env = "TRACER_POD",
+        hide_env_values = true,
+        help_heading = "Filters"
+    )]
+    pub pod: Option<String>,
+    /// Only of the container of this name
+    #[arg(
+        short,
+        long,
+        global = true,
+        value_name = "CONTAINER",
+        env = "TRACER_CONTAINER",
+        hide_env_values = true,
+        help_heading = "Filters"
+    )]
+    pub container: Option<String>,
+    /// Only with this label; repeatable (`tracer explain` lists them)
+    #[arg(
+        long = "label",
+        global = true,
+        value_name = "LABEL",
+        env = "TRACER_LABEL",
+        hide_env_values = true,
+        value_delimiter = ',',
+        help_heading = "Filters"
+    )]
+    pub labels: Vec<String>,
+
+    /// End after this time, e.g. 30s, 5m, 1h30m
+    #[arg(long, global = true, value_name = "TIME", env = "TRACER_DURATION", hide_env_values = true, value_parser = duration, help_heading = "End")]
+    pub duration: Option<Duration>,
+    /// End with exit code 1 once a failure was printed
+    #[arg(long, global = true, env = "TRACER_UNTIL_FAILURE", hide_env_values = true, action = ArgAction::SetTrue, value_parser = FalseyValueParser::new(), help_heading = "End")]
+    pub until_failure: bool,
+
+    /// Name of the processes whose connections are probe attempts; repeatable [default: every known kubelet]
+    #[arg(
+        long = "prober",
+        global = true,
+        value_name = "NAME",
+        env = "TRACER_PROBER",
+        hide_env_values = true,
+        value_delimiter = ',',
+        help_heading = "What is watched"
+    )]
+    pub probers: Vec<String>,
+    /// Verdicts for every process's failed connection, not the prober's alone
+    #[arg(long, global = true, env = "TRACER_ALL_CONNECTIONS", hide_env_values = true, action = ArgAction::SetTrue, value_parser = FalseyValueParser::new(), help_heading = "What is watched")]
+    pub all_connections: bool,
+    /// Pods of this node: `kubectl get pods -A -o json`, JSON or YAML; read again when it changes
+    #[arg(
+        long,
+        global = true,
+        value_name = "FILE",
+        env = "TRACER_PODS",
+        hide_env_values = true,
+        help_heading = "What is watched"
+    )]
+    pub pods: Option<PathBuf>,
+    /// Services: `kubectl get services,endpointslices -A -o json`, JSON or YAML; read again when it changes
+    #[arg(
+        long,
+        global = true,
+        value_name = "FILE",
+        env = "TRACER_SERVICES",
+        hide_env_values = true,
+        help_heading = "What is watched"
+    )]
+    pub services: Option<PathBuf>,
+    /// Name of this node [default: its host name]
+    #[arg(
+        long,
+        global = true,
+        value_name = "NAME",
+        env = "NODE_NAME",
+        hide_env_values = true,
+        help_heading = "What is watched"
+    )]
+    pub node_name: Option<String>,
+}
+
+/// Form of the records.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Form {
+    /// For people.
+    Pretty,
+    /// One JSON object a line.
+    Ndjson,
+}
+
+/// What came of the command line.
+#[derive(Debug)]
+pub enum Parsed {
+    /// A command.
+    Command(Box<Cli>),
+    /// Text that was asked for (`--help`, `--version`).
+    Text(String),
+    /// Wrong usage, in one line.
+    Wrong(String),
+}
+
+/// Reads the command line and the environment.
+#[must_use]
+pub fn parse(args: impl IntoIterator<Item = OsString>) -> Parsed {
+    let parsed = Cli::command().try_get_matches_from(args).and_then(|matches| {
+        let mut cli = Cli::from_arg_matches(&matches)?;
+        cli.typed = typed(&matches);
+        Ok(cli)
+    });
+    match parsed {
+        Ok(cli) => Parsed::Command(Box::new(cli)),
+        Err(error) if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) => {
+            Parsed::Text(error.render().to_string())
+        }
+        Err(error) => Parsed::Wrong(one_line(&error.render().to_string())),
+    }
+}
+
+/// Ids of the arguments that stood on the command line.
+fn typed(matches: &ArgMatches) -> Vec<String> {
+    let here = |m: &ArgMatches| -> Vec<String> {
+        m.ids()
+            .map(|id| id.as_str())
+            .filter(|id| m.try_contains_id(id).is_ok() && m.value_source(id) == Some(ValueSource::CommandLine))
+            .map(str::to_owned)
+            .collect()
+    };
+    let mut ids = here(matches);
+    if let Some((_, sub)) = matches.subcommand() {
+        ids.extend(here(sub));
+    }
+    ids
+}
+
+/// clap's message without its usage block: what is wrong, with its tips, and where help is.
+fn one_line(rendered: &str) -> String {
+    let message = rendered.split("\nUsage:").next().unwrap_or(rendered);
+    let message = message.split("\nFor more information").next().unwrap_or(message);
+    let words = message.trim_start_matches("error:").split_whitespace().collect::<Vec<_>>().join(" ");
+    format!("{words} (see `tracer --help`)")
+}
+
+/// `30s`, `5m`, `1h30m`, `1d`, `250ms`.
+fn duration(text: &str) -> Result<Duration, String> {
+    const HINT: &str = "write a number with a unit, e.g. 30s, 5m, 1h30m";
+    let mut rest = text.trim();
+    let mut total = Duration::ZERO;
+    while !rest.is_empty() {
+        let digits = rest.len() - rest.trim_start_matches(|c: char| c.is_ascii_digit()).len();
+        let number: u64 = rest[..digits].parse().map_err(|_| HINT.to_owned())?;
+        rest = &rest[digits..];
+        let letters = rest.len() - rest.trim_start_matches(|c: char| c.is_ascii_alphabetic()).len();
+        let unit = match &rest[..letters] {
+            "ms" => Duration::from_millis(1),
+            "s" => Duration::from_secs(1),
+            "m" => Duration::from_mins(1),
+            "h" => Duration::from_hours(1),
+            "d" => Duration::from_hours(24),
+            _ => return Err(HINT.to_owned()),
+        };
+        rest = &rest[letters..];
+        let part = u32::try_from(number).ok().and_then(|n| unit.checked_mul(n)).ok_or("longer than can be counted")?;
+        total = total.checked_add(part).ok_or("longer than can be counted")?;
+    }
+    if total.is_zero() { Err(format!("no time at all: {HINT}")) } else { Ok(total) }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test ends at the line that failed")]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn times_are_read() {
+        assert_eq!(duration("30s").unwrap(), Duration::from_secs(30));
+        assert_eq!(duration("1h30m").unwrap(), Duration::from_secs(5400));
+        assert_eq!(duration("250ms").unwrap(), Duration::from_millis(250));
+        for wrong in ["", "30", "0s", "s", "5x", "-3s", "1.5h", "99999999999d", "5 m", "3é"] {
+            assert!(duration(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn every_flag_has_its_variable() {
+        for arg in Cli::command().get_arguments() {
+            let Some(long) = arg.get_long().filter(|l| *l != "help" && *l != "version") else { continue };
+            let expected = match long {
+                "node-name" => "NODE_NAME".to_owned(),
+                _ => format!("TRACER_{}", long.to_uppercase().replace('-', "_")),
+            };
+            assert_eq!(arg.get_env().unwrap().to_str().unwrap(), expected);
+        }
+    }
+
+    #[test]
+    fn global_flags_are_seen_where_they_were_typed() {
+        let args = ["tracer", "-n", "a", "replay", "x", "--pods", "p"].map(OsString::from);
+        let Parsed::Command(cli) = parse(args) else { unreachable!() };
+        assert!(cli.typed.contains(&"pods".to_owned()) && cli.typed.contains(&"namespace".to_owned()));
+        assert!(!cli.typed.contains(&"duration".to_owned()));
+    }
+}

@@ -1,0 +1,278 @@
+//! What was asked for: the flags of [`crate::cli`] checked, with defaults applied.
+
+use std::fs::File;
+use std::io::IsTerminal as _;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use crate::classify::label::Label;
+use crate::cli::{Cli, Command, Flags, Form};
+use crate::error::Error;
+use crate::explain;
+use crate::sink::filter::Filter;
+
+/// Process names of the kubelet: by itself, in k3s and rke2 servers and agents, in k0s, in MicroK8s.
+pub const KNOWN_PROBERS: &[&str] = &["kubelet", "k3s", "k3s-server", "k3s-agent", "rke2", "k0s", "kubelite"];
+
+/// The longest process name that the kernel keeps (`TASK_COMM_LEN` less its end).
+const COMM_MAX: usize = 15;
+
+/// A command with everything it needs.
+#[derive(Debug)]
+pub enum Plan {
+    /// `attach`, `run`, `record`.
+    Live(Box<Live>),
+    /// `replay`.
+    Replay(Box<Replay>),
+    /// `schema`.
+    Schema,
+    /// `explain`.
+    Explain {
+        /// One label, or all.
+        label: Option<Label>,
+        /// As Markdown.
+        markdown: bool,
+    },
+}
+
+/// Where records go and which.
+#[derive(Clone, Debug)]
+pub struct Output {
+    /// Their form.
+    pub form: Form,
+    /// With colour.
+    pub colour: bool,
+    /// `--output-file`.
+    pub file: Option<PathBuf>,
+    /// Which are printed.
+    pub filter: Filter,
+    /// Attempts, too.
+    pub attempts: bool,
+    /// End at the first failure.
+    pub until_failure: bool,
+}
+
+/// `attach`, `run` or `record`.
+#[derive(Clone, Debug)]
+pub struct Live {
+    /// Where records go.
+    pub output: Output,
+    /// The daemon: one on a node.
+    pub daemon: bool,
+    /// `record FILE`.
+    pub record: Option<PathBuf>,
+    /// End after this time.
+    pub duration: Option<Duration>,
+    /// Process names of the prober.
+    pub probers: Vec<String>,
+    /// Every process's connections.
+    pub all_connections: bool,
+    /// `--pods`.
+    pub pods: Option<PathBuf>,
+    /// `--services`.
+    pub services: Option<PathBuf>,
+    /// Name of this node.
+    pub node_name: String,
+}
+
+/// `replay FILE`.
+#[derive(Clone, Debug)]
+pub struct Replay {
+    /// Where records go.
+    pub output: Output,
+    /// The recording; `-` is stdin.
+    pub file: PathBuf,
+    /// Records to compare with.
+    pub compare: Option<PathBuf>,
+}
+
+/// What the command line means.
+///
+/// # Errors
+/// A value that means nothing, a file that cannot be read, a flag that this command does not take.
+pub fn plan(cli: Cli) -> Result<Plan, Error> {
+    refuse_meaningless(&cli)?;
+    match cli.command {
+        Command::Schema => Ok(Plan::Schema),
+        Command::Explain { label, markdown } => {
+            let label = label.map(|name| known_label(&name, "explain")).transpose()?;
+            Ok(Plan::Explain { label, markdown })
+        }
+        Command::Replay { file, compare } => {
+            Ok(Plan::Replay(Box::new(Replay { output: output(&cli.flags)?, file, compare })))
+        }
+        Command::Attach => live(cli.flags, false, None),
+        Command::Run => live(cli.flags, true, None),
+        Command::Record { file } if file == Path::new("-") => {
+            live(cli.flags, false, None)?;
+            Err(Error::Usage("record FILE: stdout belongs to the records: name a file".into()))
+        }
+        Command::Record { file } => live(cli.flags, false, Some(file)),
+    }
+}
+
+/// Flags that were typed for a command in which they would do nothing.
+fn refuse_meaningless(cli: &Cli) -> Result<(), Error> {
+    const REPLAY: &[&str] = &["duration", "probers", "all_connections", "pods", "services", "node_name"];
+    const PRINT: &[&str] =
+        &["output", "output_file", "namespace", "pod", "container", "labels", "until_failure", "attempts"];
+    let (first, second, why): (&[&str], &[&str], _) = match &cli.command {
+        Command::Replay { .. } => (REPLAY, &[], ": the recording has it"),
+        Command::Schema | Command::Explain { .. } => (REPLAY, PRINT, ""),
+        _ => return Ok(()),
+    };
+    let meaningless = cli.typed.iter().find(|id| first.contains(&id.as_str()) || second.contains(&id.as_str()));
+    meaningless.map_or(Ok(()), |id| {
+        let flag = id.trim_end_matches("s").replace('_', "-");
+        let flag = match id.as_str() {
+            "labels" | "probers" => flag,
+            _ => id.replace('_', "-"),
+        };
+        Err(Error::Usage(format!("--{flag} has no meaning for `tracer {}`{why}", cli.command.name())))
+    })
+}
+
+/// The live commands.
+fn live(flags: Flags, daemon: bool, record: Option<PathBuf>) -> Result<Plan, Error> {
+    let output = output(&flags)?;
+    let pods = readable("--pods", flags.pods)?;
+    let services = readable("--services", flags.services)?;
+    Ok(Plan::Live(Box::new(Live {
+        output,
+        daemon,
+        record,
+        duration: flags.duration,
+        probers: probers(flags.probers)?,
+        all_connections: flags.all_connections,
+        pods,
+        services,
+        node_name: filled(flags.node_name).unwrap_or_else(host_name),
+    })))
+}
+
+/// Where records go.
+fn output(flags: &Flags) -> Result<Output, Error> {
+    let file = flags.output_file.clone().filter(|path| !path.as_os_str().is_empty());
+    let terminal = file.is_none() && std::io::stdout().is_terminal();
+    let labels = flags.labels.iter().filter(|name| !name.is_empty());
+    Ok(Output {
+        form: flags.output.unwrap_or(if terminal { Form::Pretty } else { Form::Ndjson }),
+        colour: terminal && std::env::var_os("NO_COLOR").is_none_or(|v| v.is_empty()),
+        file,
+        filter: Filter {
+            namespace: filled(flags.namespace.clone()),
+            pod: filled(flags.pod.clone()),
+            container: filled(flags.container.clone()),
+            labels: labels.map(|name| known_label(name, "--label")).collect::<Result<_, _>>()?,
+        },
+        attempts: flags.attempts,
+        until_failure: flags.until_failure,
+    })
+}
+
+/// The label of this name.
+fn known_label(name: &str, place: &str) -> Result<Label, Error> {
+    Label::from_name(name).ok_or_else(|| {
+        let known: Vec<_> = Label::ALL.iter().map(|label| label.name()).collect();
+        let nearest = explain::nearest(name).map(|near| format!("did you mean `{near}`? ")).unwrap_or_default();
+        Error::Usage(format!("{place} `{name}`: no such label; {nearest}known: {}", known.join(", ")))
+    })
+}
+
+/// The prober's names, as the kernel can compare them.
+fn probers(names: Vec<String>) -> Result<Vec<String>, Error> {
+    let names: Vec<_> = names.into_iter().filter(|name| !name.is_empty()).collect();
+    if let Some(name) = names.iter().find(|name| name.len() > COMM_MAX) {
+        let cut: String = name
+            .chars()
+            .scan(0, |n, c| {
+                *n += c.len_utf8();
+                (*n <= COMM_MAX).then_some(c)
+            })
+            .collect();
+        return Err(Error::Usage(format!(
+            "--prober `{name}`: the kernel keeps {COMM_MAX} bytes of a process name; write `{cut}` (see /proc/PID/comm)"
+        )));
+    }
+    if names.is_empty() {
+        return Ok(KNOWN_PROBERS.iter().map(|&name| name.to_owned()).collect());
+    }
+    Ok(names)
+}
+
+/// A file that can be read, checked now: later nobody looks at stderr.
+fn readable(flag: &'static str, path: Option<PathBuf>) -> Result<Option<PathBuf>, Error> {
+    let Some(path) = path.filter(|path| !path.as_os_str().is_empty()) else { return Ok(None) };
+    let directory = || std::io::Error::from_raw_os_error(libc::EISDIR);
+    let opened = File::open(&path).and_then(|file| file.metadata());
+    match opened {
+        Ok(meta) if meta.is_dir() => Err(Error::file(flag, path, directory())),
+        Ok(_) => Ok(Some(path)),
+        Err(error) => Err(Error::file(flag, path, error)),
+    }
+}
+
+/// Absent if empty: a manifest that sets a variable to nothing has not set it.
+fn filled(text: Option<String>) -> Option<String> {
+    text.filter(|text| !text.is_empty())
+}
+
+/// The host's name.
+fn host_name() -> String {
+    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    filled(Some(name.trim().to_owned())).unwrap_or_else(|| "localhost".to_owned())
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test ends at the line that failed")]
+mod tests {
+    use super::*;
+    use crate::cli::{Parsed, parse};
+
+    fn planned(args: &[&str]) -> Result<Plan, Error> {
+        let args = std::iter::once("tracer").chain(args.iter().copied()).map(Into::into);
+        match parse(args) {
+            Parsed::Command(cli) => plan(*cli),
+            other => Err(Error::Usage(format!("{other:?}"))),
+        }
+    }
+
+    #[test]
+    fn without_names_every_kubelet_is_a_prober() {
+        let Plan::Live(live) = planned(&["attach"]).unwrap() else { unreachable!() };
+        assert_eq!(live.probers, KNOWN_PROBERS);
+        assert!(!live.daemon && live.record.is_none());
+    }
+
+    #[test]
+    fn a_prober_name_that_the_kernel_would_cut_is_refused() {
+        let error = planned(&["attach", "--prober", "a-very-long-process-name"]).unwrap_err();
+        assert!(error.to_string().contains("write `a-very-long-pro`"), "{error}");
+    }
+
+    #[test]
+    fn flags_without_effect_are_refused() {
+        let error = planned(&["replay", "x", "--prober", "y"]).unwrap_err();
+        assert_eq!(error.to_string(), "--prober has no meaning for `tracer replay`: the recording has it");
+        assert!(planned(&["explain", "--until-failure"]).is_err());
+        assert!(planned(&["schema", "--pods", "x"]).unwrap_err().to_string().starts_with("--pods has"));
+        assert!(planned(&["attach", "--until-failure"]).is_ok());
+    }
+
+    #[test]
+    fn empty_values_are_absent() {
+        let Plan::Live(live) = planned(&["attach", "-n", "", "--label", "", "--prober", "", "--pods", ""]).unwrap()
+        else {
+            unreachable!()
+        };
+        assert_eq!(live.output.filter, Filter::default());
+        assert_eq!(live.probers, KNOWN_PROBERS);
+        assert_eq!(live.pods, None);
+    }
+
+    #[test]
+    fn an_unknown_label_names_the_known() {
+        let error = planned(&["attach", "--label", "loopback"]).unwrap_err().to_string();
+        assert!(error.contains("did you mean `loopback_down`?") && error.contains("unexplained"), "{error}");
+    }
+}

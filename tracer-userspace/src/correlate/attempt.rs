@@ -1,0 +1,257 @@
+//! One attempt: a connection from the prober's connect to its end, with all that was seen of it.
+
+use crate::event::{
+    Actor, ConnId, ConnectFailed, Fact, Flow, Icmp, Ipvs, Netns, Observation, PacketDrop, ResetReceived, ResetSent,
+    State, TcpState,
+};
+
+/// Observations kept of one attempt; later ones of a kind that was seen before are dropped first.
+const MAX_SIGHTINGS: usize = 48;
+
+/// What is known of how far an attempt came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Phase {
+    /// SYN sent, no answer that the socket took.
+    Connecting,
+    /// Handshake finished.
+    Established,
+    /// The prober's socket has left ESTABLISHED or was closed.
+    Ended,
+}
+
+/// How the prober's socket ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// Closed while connecting: never established.
+    NotEstablished,
+    /// A RST ended the established connection.
+    Reset,
+    /// The prober closed first.
+    ClosedByProber,
+    /// The server closed first.
+    ClosedByServer,
+}
+
+/// One attempt.
+#[derive(Clone, Debug)]
+pub struct Attempt {
+    /// Identity.
+    pub conn: ConnId,
+    /// From the prober's side; the source port is filled in when it is seen.
+    pub flow: Flow,
+    /// Who dialled.
+    pub actor: Actor,
+    /// The socket's namespace; absent if the dial failed before there was a connection.
+    pub netns: Option<Netns>,
+    /// The process carries a prober's name.
+    pub prober: bool,
+    /// When connect began.
+    pub started: u64,
+    /// When the handshake was finished.
+    pub established: Option<u64>,
+    /// When and how it ended.
+    pub ended: Option<(u64, End)>,
+    /// The socket's numbers at the last state change.
+    pub last: Option<State>,
+    /// What was seen of it, in order.
+    pub sightings: Vec<Observation>,
+    /// Segments sent again while connecting / afterwards.
+    pub retransmits: (u32, u32),
+}
+
+impl Attempt {
+    /// An attempt that begins now.
+    #[must_use]
+    pub fn new(conn: ConnId, flow: Flow, actor: Actor, netns: Option<Netns>, prober: bool, started: u64) -> Self {
+        Self {
+            conn,
+            flow,
+            actor,
+            netns,
+            prober,
+            started,
+            established: None,
+            ended: None,
+            last: None,
+            sightings: Vec::new(),
+            retransmits: (0, 0),
+        }
+    }
+
+    /// How far it came.
+    #[must_use]
+    pub fn phase(&self) -> Phase {
+        match (self.ended, self.established) {
+            (Some(_), _) => Phase::Ended,
+            (None, Some(_)) => Phase::Established,
+            (None, None) => Phase::Connecting,
+        }
+    }
+
+    /// Takes in an observation that belongs to it.
+    pub fn see(&mut self, observation: &Observation) {
+        match &observation.fact {
+            Fact::Connect(c) => self.learn_flow(c.flow),
+            Fact::State(s) => self.see_state(observation.time_boot_ns, s),
+            Fact::Retransmit(r) if r.state == TcpState::SynSent => self.retransmits.0 += 1,
+            Fact::Retransmit(_) => self.retransmits.1 += 1,
+            Fact::ResetReceived(r) => self.learn_flow(r.flow),
+            _ => {}
+        }
+        self.keep(observation);
+    }
+
+    fn keep(&mut self, observation: &Observation) {
+        if self.sightings.len() < MAX_SIGHTINGS {
+            self.sightings.push(observation.clone());
+        }
+    }
+
+    /// The source port and address, once somebody knows them.
+    fn learn_flow(&mut self, flow: Flow) {
+        if self.flow.src.port() == 0 && flow.src.port() != 0 {
+            self.flow.src = flow.src;
+        }
+    }
+
+    fn see_state(&mut self, time: u64, state: &State) {
+        self.learn_flow(state.flow);
+        if state.new == TcpState::Established && self.established.is_none() {
+            self.established = Some(time);
+        }
+        if self.ended.is_none()
+            && let Some(end) = end_of(state)
+        {
+            self.ended = Some((time, end));
+        }
+        // A closing socket keeps counting (the peer's FIN, a late answer): the numbers that tell the
+        // outcome are those at the first step out of ESTABLISHED.
+        if self.last.as_ref().is_none_or(|last| end_of(last).is_none()) {
+            self.last = Some(state.clone());
+        }
+    }
+
+    /// Payload bytes received when it ended (or so far).
+    #[must_use]
+    pub fn received(&self) -> Option<u64> {
+        let last = self.last.as_ref()?;
+        // The peer's FIN counts one in bytes_received (net/ipv4/tcp_input.c, tcp_queue_rcv).
+        let fin = u64::from(last.old == TcpState::CloseWait || last.new == TcpState::CloseWait);
+        last.bytes_received.map(|n| n.saturating_sub(fin))
+    }
+
+    /// Payload bytes sent.
+    #[must_use]
+    pub fn sent(&self) -> Option<u64> {
+        self.last.as_ref().and_then(|s| s.bytes_sent)
+    }
+
+    /// All that was sent has been acknowledged by the target's stack.
+    #[must_use]
+    pub fn request_acknowledged(&self) -> bool {
+        let Some(last) = &self.last else { return false };
+        match (last.bytes_sent, last.bytes_acked) {
+            // The SYN counts one in bytes_acked (net/ipv4/tcp_input.c, tcp_snd_una_update).
+            (Some(sent), Some(acked)) => sent > 0 && acked > sent,
+            _ => false,
+        }
+    }
+
+    /// `sk_err` when it ended, if not zero.
+    #[must_use]
+    pub fn errno(&self) -> Option<i32> {
+        self.last.as_ref().and_then(|s| s.errno).filter(|&e| e != 0).or_else(|| self.connect_failed().map(|f| f.errno))
+    }
+
+    /// It is over and it failed.
+    #[must_use]
+    pub fn failed(&self) -> bool {
+        match self.ended {
+            None => false,
+            Some((_, End::NotEstablished)) => true,
+            Some((_, End::Reset)) => self.received().is_none_or(|n| n == 0),
+            Some((_, End::ClosedByProber | End::ClosedByServer)) => {
+                self.sent().is_some_and(|n| n > 0) && self.received() == Some(0)
+            }
+        }
+    }
+
+    /// It is over, nothing was sent or received, and nothing went wrong: what a tcpSocket probe does.
+    #[must_use]
+    pub fn touched_only(&self) -> bool {
+        matches!(self.ended, Some((_, End::ClosedByProber | End::ClosedByServer)))
+            && self.sent() == Some(0)
+            && self.received() == Some(0)
+    }
+
+    /// Nanoseconds from connect to the end, or to `now`.
+    #[must_use]
+    pub fn elapsed(&self, now: u64) -> u64 {
+        self.ended.map_or(now, |(time, _)| time).saturating_sub(self.started)
+    }
+
+    /// Packets of it that were dropped.
+    pub fn drops(&self) -> impl Iterator<Item = (u64, &PacketDrop)> {
+        self.sightings.iter().filter_map(|o| match &o.fact {
+            Fact::Drop(d) => Some((o.time_boot_ns, d)),
+            _ => None,
+        })
+    }
+
+    /// RSTs that a stack of this node sent for it.
+    pub fn resets_sent(&self) -> impl Iterator<Item = (u64, &ResetSent)> {
+        self.sightings.iter().filter_map(|o| match &o.fact {
+            Fact::ResetSent(r) => Some((o.time_boot_ns, r)),
+            _ => None,
+        })
+    }
+
+    /// The RST that its socket received.
+    #[must_use]
+    pub fn reset_received(&self) -> Option<(u64, &ResetReceived)> {
+        self.sightings.iter().find_map(|o| match &o.fact {
+            Fact::ResetReceived(r) => Some((o.time_boot_ns, r)),
+            _ => None,
+        })
+    }
+
+    /// ICMP errors that this node sent about its packets.
+    pub fn icmp(&self) -> impl Iterator<Item = (u64, &Icmp)> {
+        self.sightings.iter().filter_map(|o| match &o.fact {
+            Fact::Icmp(i) => Some((o.time_boot_ns, i)),
+            _ => None,
+        })
+    }
+
+    /// What IPVS did with its packets.
+    pub fn ipvs(&self) -> impl Iterator<Item = (u64, &Ipvs)> {
+        self.sightings.iter().filter_map(|o| match &o.fact {
+            Fact::Ipvs(i) => Some((o.time_boot_ns, i)),
+            _ => None,
+        })
+    }
+
+    /// What `connect()` itself returned, if it failed.
+    #[must_use]
+    pub fn connect_failed(&self) -> Option<&ConnectFailed> {
+        self.sightings.iter().find_map(|o| match &o.fact {
+            Fact::ConnectFailed(c) => Some(c),
+            _ => None,
+        })
+    }
+}
+
+/// Whether, and how, this change of the prober's socket ends the attempt.
+fn end_of(state: &State) -> Option<End> {
+    use TcpState::{Close, CloseWait, Established, FinWait1, SynSent};
+    match (state.old, state.new) {
+        (SynSent, Close) => Some(End::NotEstablished),
+        // Not at ESTABLISHED -> CLOSE_WAIT: what the prober still sends after the server's FIN tells
+        // a probe that had a request from one that only touched the port.
+        (CloseWait, _) => Some(End::ClosedByServer),
+        (Established, FinWait1) => Some(End::ClosedByProber),
+        (Established, Close) if state.errno.is_some_and(|e| e != 0) => Some(End::Reset),
+        (Established, Close) => Some(End::ClosedByProber),
+        _ => None,
+    }
+}

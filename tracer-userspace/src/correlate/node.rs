@@ -1,0 +1,223 @@
+//! What is known of the node: links, namespaces, NodePorts, pods, listeners, losses.
+//!
+//! Filled from snapshots that sources read and from kernel events; every collection is bounded.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::net::{IpAddr, SocketAddr};
+
+use crate::event::{
+    Fact, LinkChange, LinkState, Listen, Loss, Netns, NetnsOp, NetnsOpen, NodePort, NodePorts, NodeSettings,
+    Observation, Pod, ProxyMode, Service, Start,
+};
+
+/// Namespace operations and opens kept for naming a culprit.
+const MAX_HISTORY: usize = 512;
+/// Listeners and TLS ports kept.
+const MAX_LISTENERS: usize = 8192;
+/// How far back an open of a namespace path may lie from the operation it explains.
+const OPEN_WINDOW_NS: u64 = 10_000_000_000;
+
+/// What is known of the node.
+#[derive(Debug, Default)]
+pub struct Node {
+    /// What the stream was seen with.
+    pub start: Option<Start>,
+    /// The prober's namespace.
+    netns: Option<Netns>,
+    /// Links of each namespace that was read.
+    pub links: BTreeMap<Netns, Vec<LinkState>>,
+    /// The last time somebody set a link of this name up or down, by namespace and name.
+    link_changes: BTreeMap<(Netns, String), (u64, LinkChange)>,
+    /// NodePorts by the table they were read from.
+    node_ports: BTreeMap<u8, NodePorts>,
+    /// Pods.
+    pub pods: Vec<Pod>,
+    /// Services.
+    pub services: Vec<Service>,
+    /// Settings that verdicts quote.
+    pub settings: NodeSettings,
+    opens: VecDeque<(u64, NetnsOpen)>,
+    entries: VecDeque<(u64, NetnsOp)>,
+    tls: BTreeMap<(Netns, u16), (u64, IpAddr)>,
+    listeners: BTreeMap<(Netns, u16), (u64, Listen)>,
+    losses: VecDeque<Loss>,
+}
+
+impl Node {
+    /// Takes in an observation that is about the node and not about one attempt.
+    pub fn see(&mut self, observation: &Observation) {
+        let time = observation.time_boot_ns;
+        match &observation.fact {
+            Fact::Start(start) => {
+                self.netns = start.node_netns;
+                self.start = Some((**start).clone());
+            }
+            Fact::Links(links) => {
+                // Links are read in the prober's namespace only; it can change when the prober comes back elsewhere.
+                self.netns = Some(links.netns);
+                self.links.insert(links.netns, links.links.clone());
+            }
+            Fact::LinkChange(change) => self.see_link_change(time, change),
+            Fact::NodePorts(ports) => {
+                self.node_ports.insert(ports.mode as u8, ports.clone());
+            }
+            Fact::Pods(pods) => self.pods.clone_from(&pods.pods),
+            Fact::Services(services) => self.services.clone_from(&services.services),
+            Fact::NodeSettings(settings) => self.settings = settings.clone(),
+            Fact::NetnsOpen(open) => remember(&mut self.opens, (time, open.clone())),
+            Fact::NetnsOp(op) => remember(&mut self.entries, (time, op.clone())),
+            Fact::TlsHello(hello) => {
+                bounded_insert(&mut self.tls, (hello.netns, hello.addr.port()), (time, hello.addr.ip()));
+            }
+            Fact::Listen(listen) => self.see_listen(time, listen),
+            Fact::Loss(loss) => remember(&mut self.losses, loss.clone()),
+            _ => {}
+        }
+    }
+
+    fn see_link_change(&mut self, time: u64, change: &LinkChange) {
+        if let Some(link) =
+            self.links.get_mut(&change.netns).and_then(|links| links.iter_mut().find(|l| l.name == change.name))
+        {
+            link.up = change.up;
+        }
+        if self.link_changes.len() < MAX_LISTENERS {
+            self.link_changes.insert((change.netns, change.name.clone()), (time, change.clone()));
+        }
+    }
+
+    fn see_listen(&mut self, time: u64, listen: &Listen) {
+        let key = (listen.netns, listen.addr.port());
+        if !listen.begins {
+            // A new process may serve something else on that port.
+            self.tls.remove(&key);
+        }
+        bounded_insert(&mut self.listeners, key, (time, listen.clone()));
+    }
+
+    /// The prober's namespace, which is the node's.
+    #[must_use]
+    pub const fn netns(&self) -> Option<Netns> {
+        self.netns
+    }
+
+    /// Addresses of a namespace's links, if it was read.
+    #[must_use]
+    pub fn owns(&self, netns: Netns, addr: IpAddr) -> bool {
+        addr.is_loopback() || self.links.get(&netns).is_some_and(|l| l.iter().any(|l| l.addrs.contains(&addr)))
+    }
+
+    /// The loopback device of a namespace, if it was read.
+    #[must_use]
+    pub fn loopback(&self, netns: Netns) -> Option<&LinkState> {
+        self.links.get(&netns)?.iter().find(|l| l.loopback)
+    }
+
+    /// The last link-down of a device in a namespace.
+    #[must_use]
+    pub fn link_down(&self, netns: Netns, name: &str) -> Option<&(u64, LinkChange)> {
+        self.link_changes.get(&(netns, name.to_owned())).filter(|(_, change)| !change.up)
+    }
+
+    /// The path by which this process (or one of those above it) last named a namespace that is not
+    /// its own, before `time`.
+    #[must_use]
+    pub fn netns_path(&self, pids: &[u32], time: u64) -> Option<&str> {
+        self.opens
+            .iter()
+            .rev()
+            .filter(|(at, _)| *at <= time && time - at <= OPEN_WINDOW_NS)
+            .find(|(_, open)| pids.contains(&open.actor.pid) && !names_itself(open))
+            .map(|(_, open)| open.path.as_str())
+    }
+
+    /// The IPVS NodePort that a source address and port collides with.
+    #[must_use]
+    pub fn ipvs_node_port(&self, src: SocketAddr) -> Option<&NodePort> {
+        let table = self.node_ports.get(&(ProxyMode::Ipvs as u8))?;
+        let on_addr = |p: &&NodePort| p.addrs.is_empty() || p.addrs.contains(&src.ip());
+        table.ports.iter().filter(|p| p.port == src.port()).find(on_addr)
+    }
+
+    /// What one table said last.
+    #[must_use]
+    pub fn node_ports(&self, mode: ProxyMode) -> Option<&NodePorts> {
+        self.node_ports.get(&(mode as u8))
+    }
+
+    /// All NodePorts, of every table.
+    pub fn all_node_ports(&self) -> impl Iterator<Item = (&NodePorts, &NodePort)> {
+        self.node_ports.values().flat_map(|table| table.ports.iter().map(move |p| (table, p)))
+    }
+
+    /// `namespace/name` of the Service behind a NodePort.
+    #[must_use]
+    pub fn service_of(&self, port: &NodePort) -> Option<String> {
+        port.service.clone().or_else(|| {
+            self.services
+                .iter()
+                .find(|s| s.ports.iter().any(|p| p.node_port == Some(port.port)))
+                .map(|s| format!("{}/{}", s.namespace, s.name))
+        })
+    }
+
+    /// When a ClientHello was last seen at this listener: by its namespace, or, where that is not
+    /// known, by its address.
+    #[must_use]
+    pub fn tls_hello(&self, netns: Option<Netns>, dst: SocketAddr) -> Option<u64> {
+        match netns {
+            Some(netns) => self.tls.get(&(netns, dst.port())).map(|(time, _)| *time),
+            None => self
+                .tls
+                .iter()
+                .find(|((_, port), (_, ip))| *port == dst.port() && *ip == dst.ip())
+                .map(|(_, (time, _))| *time),
+        }
+    }
+
+    /// The namespace that owns an address: a pod's, or one whose links were read.
+    #[must_use]
+    pub fn netns_of_addr(&self, from: Netns, addr: IpAddr) -> Option<Netns> {
+        if self.owns(from, addr) {
+            return Some(from);
+        }
+        self.pods.iter().find(|p| p.addrs.contains(&addr)).and_then(|p| p.netns)
+    }
+
+    /// Events lost between two moments.
+    #[must_use]
+    pub fn lost_between(&self, from: u64, to: u64) -> u64 {
+        self.losses.iter().filter(|l| l.from_boot_ns <= to && l.to_boot_ns >= from).map(|l| l.count).sum()
+    }
+
+    /// Those of these hooks that are missing.
+    #[must_use]
+    pub fn missing_of(&self, hooks: &[&str]) -> Vec<String> {
+        let Some(start) = &self.start else { return Vec::new() };
+        start.missing_hooks.iter().map(|m| m.hook.clone()).filter(|m| hooks.contains(&m.as_str())).collect()
+    }
+}
+
+/// `/proc/self/…`, `/proc/thread-self/…` or the opener's own pid: how a plugin remembers the way back.
+fn names_itself(open: &NetnsOpen) -> bool {
+    let Some(rest) = open.path.strip_prefix("/proc/") else { return false };
+    let first = rest.split('/').next().unwrap_or_default();
+    first == "self"
+        || first == "thread-self"
+        || first.parse() == Ok(open.actor.pid)
+        || first.parse() == Ok(open.actor.tid)
+}
+
+fn remember<T>(queue: &mut VecDeque<T>, item: T) {
+    if queue.len() == MAX_HISTORY {
+        queue.pop_front();
+    }
+    queue.push_back(item);
+}
+
+fn bounded_insert<K: Ord, V>(map: &mut BTreeMap<K, V>, key: K, value: V) {
+    if map.len() >= MAX_LISTENERS && !map.contains_key(&key) {
+        map.pop_first();
+    }
+    map.insert(key, value);
+}

@@ -1,0 +1,142 @@
+//! Core and sink as one: observations in, records out. Live runs and replays differ only in where
+//! observations come from.
+
+use crate::core::{Core, Decision, Options};
+use crate::event::{Fact, Observation};
+use crate::record::{Body, StartBody};
+use crate::sink::Sink;
+
+/// What a start record says that is not in the stream of observations.
+#[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct AtStart {
+    /// Probers that were running.
+    #[serde(default)]
+    pub prober_pids: Vec<u32>,
+    /// Pods known.
+    #[serde(default)]
+    pub pods: usize,
+}
+
+/// Observations in, records out.
+#[derive(Debug)]
+pub struct Engine {
+    core: Core,
+    sink: Sink,
+    at_start: AtStart,
+    events: u64,
+    lost_events: u64,
+    decisions: Vec<Decision>,
+    /// Reads the boot clock; `None` in a replay.
+    clock: Option<fn() -> u64>,
+}
+
+impl Engine {
+    /// A fresh core before this sink. The core is always asked for attempts: the totals count them.
+    #[must_use]
+    pub fn new(sink: Sink, at_start: AtStart, clock: Option<fn() -> u64>) -> Self {
+        let core = Core::new(Options { attempts: true });
+        Self { core, sink, at_start, events: 0, lost_events: 0, decisions: Vec::new(), clock }
+    }
+
+    /// Takes one observation, prints what it decides. Call [`Engine::flush`] after a batch.
+    pub fn push(&mut self, observation: &Observation) {
+        match &observation.fact {
+            Fact::Start(start) => {
+                self.sink.set_origin(start);
+                let body = Body::Start(StartBody {
+                    version: start.version.clone(),
+                    kernel: start.kernel.clone(),
+                    hooks: start.hooks.clone(),
+                    missing_hooks: start.missing_hooks.clone(),
+                    sources: start.sources.clone(),
+                    probers: start.probers.clone(),
+                    prober_pids: self.at_start.prober_pids.clone(),
+                    pods: self.at_start.pods,
+                });
+                self.sink.emit(Decision { time_boot_ns: observation.time_boot_ns, attempt: None, body }, None);
+            }
+            Fact::Loss(loss) => self.lost_events += loss.count,
+            fact => self.events += u64::from(is_kernel_event(fact)),
+        }
+        self.core.push(observation, &mut self.decisions);
+        self.print();
+    }
+
+    /// When the core wants a tick.
+    #[must_use]
+    pub fn next_deadline(&self) -> Option<u64> {
+        self.core.next_deadline()
+    }
+
+    /// Hands the printed records over to the output.
+    pub fn flush(&mut self) {
+        self.sink.output().flush();
+    }
+
+    /// Nothing more to do: the reader has gone, or `--until-failure` is met.
+    #[must_use]
+    pub fn is_done(&mut self) -> bool {
+        self.sink.is_satisfied() || self.sink.output().is_closed()
+    }
+
+    /// The sink.
+    pub const fn sink(&mut self) -> &mut Sink {
+        &mut self.sink
+    }
+
+    /// The stream ends: the last decisions.
+    pub fn finish(&mut self, time_boot_ns: u64) {
+        self.core.finish(time_boot_ns, &mut self.decisions);
+        self.print();
+    }
+
+    /// The `stop` record.
+    pub fn stop(&mut self, time_boot_ns: u64, reason: &str) {
+        self.sink.stop(time_boot_ns, reason, self.events, self.lost_events);
+    }
+
+    /// The sink, at the end.
+    #[must_use]
+    pub fn into_sink(self) -> Sink {
+        self.sink
+    }
+
+    /// Prints what was decided.
+    fn print(&mut self) {
+        if self.decisions.is_empty() {
+            return;
+        }
+        let now = self.clock.map(|clock| clock());
+        for decision in self.decisions.drain(..) {
+            self.sink.emit(decision, now);
+        }
+    }
+}
+
+/// Whether a fact came out of the kernel's ring.
+const fn is_kernel_event(fact: &Fact) -> bool {
+    match fact {
+        Fact::Connect(_)
+        | Fact::State(_)
+        | Fact::ConnectFailed(_)
+        | Fact::Retransmit(_)
+        | Fact::ResetSent(_)
+        | Fact::ResetReceived(_)
+        | Fact::Drop(_)
+        | Fact::Icmp(_)
+        | Fact::Ipvs(_)
+        | Fact::Listen(_)
+        | Fact::TlsHello(_)
+        | Fact::NetnsOp(_)
+        | Fact::NetnsOpen(_)
+        | Fact::LinkChange(_) => true,
+        Fact::Start(_)
+        | Fact::Links(_)
+        | Fact::NodePorts(_)
+        | Fact::Pods(_)
+        | Fact::Services(_)
+        | Fact::NodeSettings(_)
+        | Fact::Loss(_)
+        | Fact::Tick => false,
+    }
+}

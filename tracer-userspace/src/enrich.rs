@@ -1,0 +1,153 @@
+//! Names for what an attempt touched: its pod, its probe, its namespace. Pure look-ups over what the
+//! node is known to hold.
+
+use std::net::IpAddr;
+
+use crate::correlate::attempt::Attempt;
+use crate::correlate::node::Node;
+use crate::event::{Container, Handler, Netns, Pod, ProbeSpec};
+use crate::record::{Endpoint, K8s, NetnsRef, Probe, Process, Subject};
+
+/// An attempt with its names.
+#[derive(Clone, Debug)]
+pub struct Named {
+    /// Probe or connection.
+    pub subject: Subject,
+    /// What the probe specs that fit agree on.
+    pub probe: Option<Probe>,
+    /// The pod.
+    pub k8s: Option<K8s>,
+    /// The namespace it was made in.
+    pub netns: Option<NetnsRef>,
+    /// The client's end.
+    pub src: Option<Endpoint>,
+    /// The server's end.
+    pub dst: Endpoint,
+    /// Who dialled.
+    pub process: Process,
+}
+
+/// Names an attempt.
+#[must_use]
+pub fn name(attempt: &Attempt, node: &Node) -> Named {
+    let matches = matching_probes(attempt, node);
+    let specs: Vec<&ProbeSpec> = matches.iter().map(|(_, _, spec)| *spec).collect();
+    let pod = matches.first().map(|(pod, ..)| *pod).or_else(|| pod_of(attempt.flow.dst.ip(), node));
+    let container = single_container(&matches);
+    let src = Endpoint::from(attempt.flow.src);
+    Named {
+        subject: subject(attempt, node, &specs, pod),
+        probe: Probe::agreed(&specs),
+        k8s: pod.and_then(|pod| k8s(pod, container)),
+        netns: attempt.netns.map(|inum| netns_ref(inum, node)),
+        src: (!src.addr.is_unspecified()).then_some(src),
+        dst: attempt.flow.dst.into(),
+        process: Process { pid: attempt.actor.pid, comm: attempt.actor.comm.clone() },
+    }
+}
+
+/// The timeout of the probe, if the specs that fit agree on one.
+#[must_use]
+pub fn timeout_s(attempt: &Attempt, node: &Node) -> Option<u32> {
+    let matches = matching_probes(attempt, node);
+    let specs: Vec<&ProbeSpec> = matches.iter().map(|(_, _, spec)| *spec).collect();
+    Probe::agreed(&specs).and_then(|p| p.timeout_s)
+}
+
+/// Another probe of the same pod speaks HTTPS to the port that this attempt dialled.
+#[must_use]
+pub fn https_spec_on_port(attempt: &Attempt, node: &Node) -> bool {
+    let dst = attempt.flow.dst;
+    node.pods
+        .iter()
+        .filter(|pod| pod.addrs.contains(&dst.ip()))
+        .flat_map(|pod| &pod.containers)
+        .any(|c| c.probes.iter().any(|p| p.port == dst.port() && p.scheme.as_deref() == Some("https")))
+}
+
+/// A namespace by number and, if it is the node's or a pod's, by name.
+#[must_use]
+pub fn netns_ref(inum: Netns, node: &Node) -> NetnsRef {
+    let name = if node.netns() == Some(inum) {
+        Some("host".to_owned())
+    } else {
+        node.pods.iter().find(|p| p.netns == Some(inum) && !p.host_network).and_then(pod_name)
+    };
+    NetnsRef { inum, cookie: None, name }
+}
+
+fn pod_name(pod: &Pod) -> Option<String> {
+    let name = pod.name.as_deref().or(pod.uid.as_deref())?;
+    Some(pod.namespace.as_deref().map_or_else(|| name.to_owned(), |ns| format!("{ns}/{name}")))
+}
+
+type Match<'a> = (&'a Pod, &'a Container, &'a ProbeSpec);
+
+/// The probe specs that this attempt can be: same address and port; and, where the attempt is over,
+/// the kind that behaves like it.
+fn matching_probes<'a>(attempt: &Attempt, node: &'a Node) -> Vec<Match<'a>> {
+    if !attempt.prober {
+        return Vec::new();
+    }
+    let dst = attempt.flow.dst;
+    let all: Vec<Match<'a>> = node
+        .pods
+        .iter()
+        .flat_map(|pod| pod.containers.iter().map(move |c| (pod, c)))
+        .flat_map(|(pod, c)| c.probes.iter().map(move |spec| (pod, c, spec)))
+        .filter(|(pod, _, spec)| spec.port == dst.port() && dials(pod, spec, dst.ip(), attempt, node))
+        .collect();
+    if !attempt.touched_only() && attempt.sent().is_none_or(|n| n == 0) {
+        return all;
+    }
+    let behaves: Vec<Match<'a>> =
+        all.iter().copied().filter(|(_, _, s)| (s.handler == Handler::Tcp) == attempt.touched_only()).collect();
+    if behaves.is_empty() { all } else { behaves }
+}
+
+/// The probe dials this address: its own `host`, the pod's address, or the node's for a pod on the host's network.
+fn dials(pod: &Pod, spec: &ProbeSpec, dst: IpAddr, attempt: &Attempt, node: &Node) -> bool {
+    if let Some(host) = spec.host.as_deref() {
+        return host.parse::<IpAddr>().map_or(host == "localhost" && dst.is_loopback(), |ip| ip == dst);
+    }
+    if pod.addrs.contains(&dst) {
+        return true;
+    }
+    // A host-network pod of a standalone kubelet has no address of its own in its status.
+    pod.host_network && pod.addrs.is_empty() && attempt.netns.is_some_and(|netns| node.owns(netns, dst))
+}
+
+fn pod_of(addr: IpAddr, node: &Node) -> Option<&Pod> {
+    node.pods.iter().find(|pod| !pod.host_network && pod.addrs.contains(&addr))
+}
+
+fn single_container<'a>(matches: &[Match<'a>]) -> Option<&'a Container> {
+    let (_, first, _) = matches.first()?;
+    matches.iter().all(|(_, c, _)| c.name == first.name).then_some(*first)
+}
+
+/// Matched to a spec; or, where the target's specs are not known, made by the prober to an address of
+/// a pod of this node or of the node itself (which its host-network pods share).
+fn subject(attempt: &Attempt, node: &Node, specs: &[&ProbeSpec], pod: Option<&Pod>) -> Subject {
+    if !specs.is_empty() {
+        return Subject::Probe;
+    }
+    let has_specs = |pod: &Pod| pod.containers.iter().any(|c| !c.probes.is_empty());
+    let dst = attempt.flow.dst.ip();
+    let to_pod = match pod {
+        Some(pod) => !has_specs(pod),
+        None => attempt.netns.is_some_and(|netns| node.owns(netns, dst)) && !node.pods.iter().any(has_specs),
+    };
+    if attempt.prober && to_pod { Subject::Probe } else { Subject::Connection }
+}
+
+fn k8s(pod: &Pod, container: Option<&Container>) -> Option<K8s> {
+    let only = || (pod.containers.len() == 1).then(|| pod.containers.first()).flatten();
+    let k8s = K8s {
+        namespace: pod.namespace.clone(),
+        pod_name: pod.name.clone(),
+        pod_uid: pod.uid.clone(),
+        container_name: container.or_else(only).and_then(|c| c.name.clone()),
+    };
+    (k8s != K8s::default()).then_some(k8s)
+}

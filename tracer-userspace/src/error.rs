@@ -1,0 +1,141 @@
+//! What ends a run early: one error type, its exit code, and one line on stderr.
+//!
+//! Exit codes: 1 a finding, 2 wrong usage or unreadable input, 3 this kernel or these privileges
+//! do not allow what was asked.
+
+use std::fmt::Display;
+use std::io::{self, Write as _};
+use std::path::PathBuf;
+
+use thiserror::Error;
+
+/// Why a command could not be carried out.
+#[derive(Debug, Error)]
+pub enum Error {
+    /// The command line or the environment is wrong.
+    #[error("{0}")]
+    Usage(String),
+    /// A file could not be opened or read.
+    #[error("{what} {}: {}{advice}", .path.display(), os_message(.source))]
+    File {
+        /// The flag or argument that named it.
+        what: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// The system's answer.
+        source: io::Error,
+        /// What to do; begins with a separator, or empty.
+        advice: &'static str,
+    },
+    /// A recording, or a file to compare with, is not what it should be.
+    #[error("{file}:{line}: {problem}")]
+    Input {
+        /// The file as it was named.
+        file: String,
+        /// Line, from 1.
+        line: usize,
+        /// What is wrong, and what to do.
+        problem: String,
+    },
+    /// A second daemon on this node.
+    #[error("another `tracer run`{} has this node ({held}): stop it first; `tracer attach` and `tracer record` work beside it", pid_text(*.pid))]
+    SecondInstance {
+        /// Its process id, where it could be told.
+        pid: Option<i32>,
+        /// The lock it holds.
+        held: String,
+    },
+    /// A source of facts given by a flag is wrong.
+    #[error("{0}")]
+    Source(String),
+    /// This kernel or these privileges do not allow it.
+    #[error("{0}")]
+    Kernel(String),
+}
+
+impl Error {
+    /// The exit code it ends the process with.
+    #[must_use]
+    pub const fn exit_code(&self) -> u8 {
+        match self {
+            Self::Kernel(_) => 3,
+            _ => 2,
+        }
+    }
+
+    /// A file that could not be opened or read.
+    pub fn file(what: &'static str, path: impl Into<PathBuf>, source: io::Error) -> Self {
+        let advice = match source.raw_os_error() {
+            Some(libc::ELOOP) => " (a symbolic link is not followed: name the file itself)",
+            Some(libc::ENXIO) => " (a pipe that nobody reads: start the reader first)",
+            Some(libc::EEXIST) => " (an earlier recording is never overwritten: choose another name)",
+            _ => "",
+        };
+        Self::File { what, path: path.into(), source, advice }
+    }
+}
+
+/// The system's words without Rust's ` (os error N)`.
+#[must_use]
+pub fn os_message(error: &io::Error) -> String {
+    let text = error.to_string();
+    match text.find(" (os error") {
+        Some(end) => text[..end].to_owned(),
+        None => text,
+    }
+}
+
+/// ` (pid N)`, or nothing.
+fn pid_text(pid: Option<i32>) -> String {
+    pid.map(|pid| format!(" (pid {pid})")).unwrap_or_default()
+}
+
+/// Writes `tracer: error: …` as exactly one line to stderr.
+pub fn report(error: &dyn Display) {
+    line("error", error);
+}
+
+/// Writes `tracer: warning: …` as exactly one line to stderr.
+pub fn warn(message: &dyn Display) {
+    line("warning", message);
+}
+
+/// Writes `tracer: difference: …` as exactly one line to stderr.
+pub fn differs(message: &dyn Display) {
+    line("difference", message);
+}
+
+/// One line, whatever the message holds; a closed stderr is nobody's error.
+fn line(level: &str, message: &dyn Display) {
+    let message = one_line(&message.to_string());
+    let _ = writeln!(io::stderr(), "tracer: {level}: {message}");
+}
+
+/// White space and control characters as single blanks.
+fn one_line(text: &str) -> String {
+    let clean: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+    clean.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_message_is_one_line() {
+        assert_eq!(one_line("a\n  b\u{1b}[31m\tc"), "a b [31m c");
+    }
+
+    #[test]
+    fn a_file_error_names_flag_and_file() {
+        let error = Error::file("--pods", "/none", io::Error::from_raw_os_error(libc::ENOENT));
+        assert_eq!(error.to_string(), "--pods /none: No such file or directory");
+        assert_eq!(error.exit_code(), 2);
+    }
+
+    #[test]
+    fn a_second_instance_is_named() {
+        let error = Error::SecondInstance { pid: Some(7), held: "/run/x".into() };
+        assert!(error.to_string().starts_with("another `tracer run` (pid 7) has this node"));
+    }
+}

@@ -1,0 +1,141 @@
+//! One daemon a node: two would print every verdict twice and attach every hook twice.
+//!
+//! Two locks, because neither sees everything: a file under `/run` is shared by processes of one
+//! mount namespace, an abstract socket by processes of one network namespace (two containers with
+//! hostNetwork). Both vanish with the process, however it ends.
+
+use std::fs::{File, OpenOptions};
+use std::io::{Read as _, Seek as _, Write as _};
+use std::os::fd::AsFd;
+use std::os::linux::net::SocketAddrExt as _;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
+use std::path::Path;
+
+use nix::fcntl::{Flock, FlockArg};
+use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
+
+use crate::error::Error;
+
+/// The lock file.
+const PATH: &str = "/run/tracer.lock";
+/// The abstract socket.
+const NAME: &str = "tracer-run";
+
+/// Held while the daemon runs.
+#[derive(Debug)]
+pub struct InstanceLock {
+    _file: Option<Flock<File>>,
+    _socket: Option<UnixListener>,
+}
+
+impl InstanceLock {
+    /// Takes the node, or says who has it.
+    ///
+    /// # Errors
+    /// Another daemon runs on this node.
+    pub fn take() -> Result<Self, Error> {
+        Self::take_at(Path::new(PATH), NAME)
+    }
+
+    fn take_at(path: &Path, name: &str) -> Result<Self, Error> {
+        let file = lock_file(path)?;
+        let socket = lock_socket(name)?;
+        if file.is_none() && socket.is_none() {
+            tracing::warn!(path = %path.display(), "no lock could be taken: a second daemon would not be noticed");
+        }
+        Ok(Self { _file: file, _socket: socket })
+    }
+}
+
+/// Locks the file. `None`: there is no place for it here.
+fn lock_file(path: &Path) -> Result<Option<Flock<File>>, Error> {
+    let opened = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .mode(0o600)
+        .custom_flags(libc::O_NOFOLLOW | libc::O_CLOEXEC)
+        .open(path);
+    let Ok(file) = opened else { return Ok(None) };
+    match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+        Ok(mut lock) => {
+            let _ = lock.set_len(0).and_then(|()| writeln!(lock, "{}", std::process::id()));
+            Ok(Some(lock))
+        }
+        Err((mut file, nix::errno::Errno::EWOULDBLOCK)) => {
+            Err(Error::SecondInstance { pid: pid_in(&mut file), held: path.display().to_string() })
+        }
+        Err((_, errno)) => {
+            tracing::warn!(path = %path.display(), %errno, "cannot lock");
+            Ok(None)
+        }
+    }
+}
+
+/// The process id in the lock file.
+fn pid_in(file: &mut File) -> Option<i32> {
+    let mut text = String::new();
+    file.rewind().ok()?;
+    file.take(32).read_to_string(&mut text).ok()?;
+    text.trim().parse().ok()
+}
+
+/// Binds the socket. `None`: this system has no abstract sockets for us.
+fn lock_socket(name: &str) -> Result<Option<UnixListener>, Error> {
+    let Ok(address) = SocketAddr::from_abstract_name(name) else { return Ok(None) };
+    match UnixListener::bind_addr(&address) {
+        Ok(socket) => Ok(Some(socket)),
+        Err(error) if error.kind() == std::io::ErrorKind::AddrInUse => holder(&address, name),
+        Err(_) => Ok(None),
+    }
+}
+
+/// Who holds the socket. Anybody may bind an abstract name: a holder who is not root (or us) is no daemon of ours.
+fn holder(address: &SocketAddr, name: &str) -> Result<Option<UnixListener>, Error> {
+    let peer = UnixStream::connect_addr(address).ok();
+    let credentials = peer.and_then(|peer| getsockopt(&peer.as_fd(), PeerCredentials).ok());
+    match credentials {
+        Some(c) if c.uid() != 0 && c.uid() != nix::unistd::getuid().as_raw() => {
+            tracing::warn!(pid = c.pid(), uid = c.uid(), "a foreign process holds the socket @{name}: ignored");
+            Ok(None)
+        }
+        other => Err(Error::SecondInstance {
+            pid: other.map(|c| c.pid()).filter(|&pid| pid > 0),
+            held: format!("socket @{name}"),
+        }),
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test ends at the line that failed")]
+mod tests {
+    use super::*;
+
+    fn place(name: &str) -> (std::path::PathBuf, String) {
+        let unique = format!("tracer-test-{name}-{}", std::process::id());
+        (std::env::temp_dir().join(&unique), unique)
+    }
+
+    #[test]
+    fn the_second_is_told_who_is_first() {
+        let (path, name) = place("file");
+        let first = InstanceLock::take_at(&path, &name).unwrap();
+        let error = InstanceLock::take_at(&path, &name).unwrap_err();
+        assert!(error.to_string().contains(&format!("(pid {})", std::process::id())), "{error}");
+        drop(first);
+        InstanceLock::take_at(&path, &name).unwrap();
+        std::fs::remove_file(path).unwrap();
+    }
+
+    #[test]
+    fn the_socket_alone_is_enough() {
+        let (_, name) = place("socket");
+        let nowhere = Path::new("/nonexistent/tracer.lock");
+        let _first = InstanceLock::take_at(nowhere, &name).unwrap();
+        let error = InstanceLock::take_at(nowhere, &name).unwrap_err();
+        assert!(error.to_string().contains("socket @"), "{error}");
+        assert!(error.to_string().contains(&format!("(pid {})", std::process::id())), "{error}");
+    }
+}

@@ -1,0 +1,3 @@
+//! Locks of the node.
+
+pub mod instance;

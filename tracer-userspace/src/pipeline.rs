@@ -1,0 +1,144 @@
+//! The live run: wakes for events, facts, deadlines and signals; everything goes through the engine
+//! in the order of time, and through the recorder if there is one.
+
+mod session;
+#[cfg(test)]
+mod tests;
+
+use std::future::Future;
+use std::io;
+
+use tokio::sync::mpsc;
+
+use crate::clock;
+use crate::config;
+use crate::engine::{AtStart, Engine};
+use crate::error::{self, Error};
+use crate::event::{Fact, HookStatus, MissingHook, Netns, Observation, Start};
+use crate::lock::instance::InstanceLock;
+use crate::pipeline::session::Session;
+use crate::record_file::Recorder;
+use crate::shutdown::Signals;
+use crate::sink::Sink;
+
+/// Where live events come from: the kernel's ring, or a test.
+pub trait EventSource {
+    /// Waits until there may be something to drain. Safe to drop while it waits.
+    fn readable(&mut self) -> impl Future<Output = io::Result<()>>;
+    /// Appends at most `max` events as observations; how many events were taken.
+    fn drain(&mut self, max: usize, into: &mut Vec<Observation>) -> usize;
+    /// Events lost since the start.
+    fn lost(&self) -> u64;
+    /// Takes note of a fact that changes what is to be watched (TLS ports, namespaces).
+    fn learn(&mut self, fact: &Fact);
+    /// Tries again the hooks of kernel modules that were not loaded; those that are now in force.
+    fn retry_hooks(&mut self) -> Vec<HookStatus>;
+    /// Takes the hooks off; what is in the ring can still be drained.
+    fn detach(&mut self);
+}
+
+/// A source of events with what is known when it begins.
+#[derive(Debug)]
+pub struct Attached<S> {
+    /// The events.
+    pub events: S,
+    /// Hooks in force.
+    pub hooks: Vec<HookStatus>,
+    /// Hooks that are missing.
+    pub missing_hooks: Vec<MissingHook>,
+    /// The node's own network namespace.
+    pub node_netns: Option<Netns>,
+    /// Probers that run.
+    pub prober_pids: Vec<u32>,
+    /// What the sources found at the start.
+    pub facts: Vec<Fact>,
+    /// What they find later.
+    pub changes: mpsc::Receiver<Fact>,
+    /// Sources in use.
+    pub sources: Vec<String>,
+    /// What the sources could not do; printed as warnings.
+    pub problems: Vec<String>,
+}
+
+/// Runs until a signal, the duration, the first failure or the end of the reader. Gives the exit code.
+///
+/// # Errors
+/// The run could not begin.
+pub fn run<S, A>(config: &config::Live, attach: A) -> Result<u8, Error>
+where
+    S: EventSource,
+    A: FnOnce(&config::Live) -> Result<Attached<S>, Error>,
+{
+    let _lock = if config.daemon { Some(InstanceLock::take()?) } else { None };
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| Error::Kernel(format!("no event loop: {error}")))?;
+    // The sources' futures need not be `Send`.
+    tokio::task::LocalSet::new().block_on(&runtime, live(config, attach))
+}
+
+/// The run, inside the runtime.
+async fn live<S, A>(config: &config::Live, attach: A) -> Result<u8, Error>
+where
+    S: EventSource,
+    A: FnOnce(&config::Live) -> Result<Attached<S>, Error>,
+{
+    let signals = Signals::new().map_err(|error| Error::Kernel(format!("no signal handlers: {error}")))?;
+    let sink = Sink::open(&config.output, true)?;
+    let attached = attach(config)?;
+    warn(config, &attached);
+    let at_start = AtStart { prober_pids: attached.prober_pids.clone(), pods: pods(&attached.facts) };
+    let recorder = config.record.as_deref().map(|path| Recorder::create(path, at_start.clone())).transpose()?;
+    let start = start(config, &attached);
+    let engine = Engine::new(sink, at_start, Some(clock::boot_ns));
+    let mut session = Session::new(attached.events, attached.changes, engine, recorder);
+    session.begin(start, attached.facts);
+    let reason = session.watch(signals, config.duration).await?;
+    Ok(session.end(reason))
+}
+
+/// The first observation.
+fn start<S>(config: &config::Live, attached: &Attached<S>) -> Start {
+    let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    Start {
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        kernel: kernel.trim().to_owned(),
+        node_name: config.node_name.clone(),
+        boot_to_wall_ns: clock::boot_to_wall_ns(),
+        node_netns: attached.node_netns,
+        probers: config.probers.clone(),
+        all_connections: config.all_connections,
+        hooks: attached.hooks.clone(),
+        missing_hooks: attached.missing_hooks.clone(),
+        sources: attached.sources.clone(),
+    }
+}
+
+/// Pods in the first facts.
+fn pods(facts: &[Fact]) -> usize {
+    let lists = facts.iter().filter_map(|fact| match fact {
+        Fact::Pods(list) => Some(list.pods.len()),
+        _ => None,
+    });
+    lists.last().unwrap_or(0)
+}
+
+/// What the operator should know before waiting for verdicts that cannot come.
+fn warn<S>(config: &config::Live, attached: &Attached<S>) {
+    for problem in &attached.problems {
+        error::warn(problem);
+    }
+    if attached.prober_pids.is_empty() && !config.all_connections {
+        let names = config.probers.join(", ");
+        error::warn(&format!(
+            "no process named {names} is running: waiting for one (--prober NAME chooses another, --all-connections watches every process)"
+        ));
+    }
+    let named = |fact: &Fact| matches!(fact, Fact::Pods(list) if list.pods.iter().any(|pod| pod.name.is_some()));
+    if config.output.filter.needs_pods() && !attached.facts.iter().any(named) {
+        error::warn(
+            &"-n, -p and -c need the pods' names and none is known: nothing will match (--pods FILE gives them)",
+        );
+    }
+}

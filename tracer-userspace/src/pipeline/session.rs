@@ -1,0 +1,239 @@
+//! One live run: its loop and its end.
+
+use std::fs::File;
+use std::future::pending;
+use std::time::Duration;
+
+use tokio::sync::mpsc;
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep, sleep_until};
+
+use super::EventSource;
+use crate::clock;
+use crate::engine::Engine;
+use crate::error::Error;
+use crate::event::{Fact, Loss, Observation, Start};
+use crate::record_file::Recorder;
+use crate::shutdown::{Request, Signals};
+
+/// Events taken in one go, so that signals are answered however busy the node is.
+const DRAIN_MAX: usize = 1 << 16;
+/// From this many events in one go on, the ring is left alone for a moment: while the reader has not
+/// caught up, the kernel sends no wake-ups, and wake-ups are what costs.
+const BUSY: usize = 32;
+/// That moment. Bounds what batching adds to a verdict's latency.
+const REST: Duration = Duration::from_millis(1);
+/// How often lost events are looked for, and the ring is drained whether it asked or not.
+const TICK: Duration = Duration::from_secs(1);
+/// How often hooks of absent kernel modules are tried again.
+const RETRY: Duration = Duration::from_secs(5);
+
+/// Why the loop woke.
+enum Wake {
+    Events,
+    Fact(Option<Fact>),
+    Deadline,
+    Tick,
+    Retry,
+    Request(Request),
+    Over,
+}
+
+/// A live run.
+pub(super) struct Session<S> {
+    events: S,
+    changes: mpsc::Receiver<Fact>,
+    changes_open: bool,
+    engine: Engine,
+    recorder: Option<Recorder<File>>,
+    batch: Vec<Observation>,
+    lost: u64,
+    lost_checked_ns: u64,
+}
+
+impl<S: EventSource> Session<S> {
+    pub(super) fn new(
+        events: S,
+        changes: mpsc::Receiver<Fact>,
+        engine: Engine,
+        recorder: Option<Recorder<File>>,
+    ) -> Self {
+        let lost_checked_ns = clock::boot_ns();
+        Self { events, changes, changes_open: true, engine, recorder, batch: Vec::new(), lost: 0, lost_checked_ns }
+    }
+
+    /// The start record and what is known at the start.
+    pub(super) fn begin(&mut self, start: Start, facts: Vec<Fact>) {
+        self.push_now(Fact::Start(Box::new(start)));
+        for fact in facts {
+            self.push_fact(fact);
+        }
+        self.flush();
+    }
+
+    /// Until something ends it; gives the reason.
+    pub(super) async fn watch(
+        &mut self,
+        mut signals: Signals,
+        duration: Option<Duration>,
+    ) -> Result<&'static str, Error> {
+        let over = duration.and_then(|duration| Instant::now().checked_add(duration));
+        let mut tick = interval(TICK);
+        let mut retry = interval(RETRY);
+        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        retry.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            let deadline = self.engine.next_deadline();
+            let wake = tokio::select! {
+                ready = self.events.readable() => {
+                    ready.map_err(|error| Error::Kernel(format!("the ring of events cannot be read: {error}")))?;
+                    Wake::Events
+                }
+                fact = self.changes.recv(), if self.changes_open => Wake::Fact(fact),
+                () = until(deadline) => Wake::Deadline,
+                _ = tick.tick() => Wake::Tick,
+                _ = retry.tick() => Wake::Retry,
+                request = signals.next() => Wake::Request(request),
+                () = at(over) => Wake::Over,
+            };
+            let taken = self.take_events();
+            if let Some(reason) = self.answer(wake) {
+                return Ok(reason);
+            }
+            self.fire_deadline();
+            self.flush();
+            if self.engine.is_done() {
+                let satisfied = self.engine.sink().is_satisfied();
+                return Ok(if satisfied { "until_failure" } else { "output_closed" });
+            }
+            if taken >= BUSY {
+                sleep(REST).await;
+            }
+        }
+    }
+
+    /// Detach, drain, decide what was open, `stop`. The exit code.
+    pub(super) fn end(mut self, reason: &str) -> u8 {
+        self.events.detach();
+        while self.take_events() == DRAIN_MAX {}
+        self.check_loss();
+        let now = clock::boot_ns();
+        self.engine.finish(now);
+        self.engine.stop(now, reason);
+        let recorded = self.recorder.take().is_none_or(|recorder| recorder.finish(now));
+        let satisfied = self.engine.sink().is_satisfied();
+        match (recorded && !self.engine.sink().output().has_failed(), satisfied) {
+            (false, _) => 2,
+            (true, true) => 1,
+            (true, false) => 0,
+        }
+    }
+
+    /// What a wake asks for besides draining; a reason to end.
+    fn answer(&mut self, wake: Wake) -> Option<&'static str> {
+        match wake {
+            Wake::Events | Wake::Deadline => {}
+            Wake::Fact(None) => self.changes_open = false,
+            Wake::Fact(Some(fact)) => self.take_facts(fact),
+            Wake::Tick => self.every_second(),
+            Wake::Retry => self.retry_hooks(),
+            Wake::Request(Request::Reopen) if self.engine.sink().output().can_reopen() => {
+                self.engine.sink().output().reopen();
+            }
+            Wake::Request(Request::End | Request::Reopen) => return Some("signal"),
+            Wake::Over => return Some("duration"),
+        }
+        None
+    }
+
+    /// Takes what is in the ring, in the order of time.
+    fn take_events(&mut self) -> usize {
+        let mut batch = std::mem::take(&mut self.batch);
+        let taken = self.events.drain(DRAIN_MAX, &mut batch);
+        if taken >= BUSY {
+            // Before the batch: a verdict that it decides must know what was lost.
+            self.check_loss();
+        }
+        batch.sort_by_key(|observation| observation.time_boot_ns);
+        for observation in batch.drain(..) {
+            self.push(&observation);
+        }
+        self.batch = batch;
+        taken
+    }
+
+    /// A fact and all that wait behind it.
+    fn take_facts(&mut self, first: Fact) {
+        self.push_fact(first);
+        while let Ok(fact) = self.changes.try_recv() {
+            self.push_fact(fact);
+        }
+    }
+
+    fn every_second(&mut self) {
+        self.check_loss();
+        self.engine.sink().output().check_reader();
+        if let Some(recorder) = &mut self.recorder {
+            recorder.flush();
+        }
+    }
+
+    fn retry_hooks(&mut self) {
+        for hook in self.events.retry_hooks() {
+            tracing::info!(hook = hook.hook, form = hook.form, "attached: its kernel module was loaded meanwhile");
+        }
+    }
+
+    fn check_loss(&mut self) {
+        let (lost, now) = (self.events.lost(), clock::boot_ns());
+        let count = lost.saturating_sub(self.lost);
+        if count > 0 {
+            let loss = Loss { where_: "ring".into(), count, from_boot_ns: self.lost_checked_ns, to_boot_ns: now };
+            self.push(&Observation { time_boot_ns: now, fact: Fact::Loss(loss) });
+        }
+        self.lost = lost;
+        self.lost_checked_ns = now;
+    }
+
+    fn fire_deadline(&mut self) {
+        let now = clock::boot_ns();
+        if self.engine.next_deadline().is_some_and(|deadline| deadline <= now) {
+            self.push(&Observation { time_boot_ns: now, fact: Fact::Tick });
+        }
+    }
+
+    fn push_fact(&mut self, fact: Fact) {
+        self.events.learn(&fact);
+        self.push_now(fact);
+    }
+
+    fn push_now(&mut self, fact: Fact) {
+        self.push(&Observation { time_boot_ns: clock::boot_ns(), fact });
+    }
+
+    fn push(&mut self, observation: &Observation) {
+        if let Some(recorder) = &mut self.recorder {
+            recorder.push(observation);
+        }
+        self.engine.push(observation);
+    }
+
+    fn flush(&mut self) {
+        self.engine.flush();
+    }
+}
+
+/// Until a time of the boot clock; for ever without one.
+async fn until(deadline_boot_ns: Option<u64>) {
+    match deadline_boot_ns {
+        Some(deadline) => sleep(Duration::from_nanos(deadline.saturating_sub(clock::boot_ns()))).await,
+        None => pending().await,
+    }
+}
+
+/// Until an instant; for ever without one.
+async fn at(instant: Option<Instant>) {
+    match instant {
+        Some(instant) => sleep_until(instant).await,
+        None => pending().await,
+    }
+}

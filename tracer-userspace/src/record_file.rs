@@ -1,0 +1,177 @@
+//! A recording: the stream of observations as NDJSON, between a header and an end marker.
+//!
+//! ```text
+//! {"format":"tracer-record","version":1,"tracer":"0.1.0","prober_pids":[812],"pods":23}
+//! {"time_boot_ns":1,"fact":"start",…}
+//! …
+//! {"end":true,"observations":4711,"time_boot_ns":99}
+//! ```
+//!
+//! Without the end marker the recording was cut: by a full disk, a crash, a copy that broke off.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, BufWriter, Write};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+
+use crate::engine::AtStart;
+use crate::error::{self, Error, os_message};
+use crate::event::Observation;
+
+/// The format's name.
+pub const FORMAT: &str = "tracer-record";
+/// The format's version: a reader takes its own alone.
+pub const VERSION: u32 = 1;
+
+/// First line.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Header {
+    /// Always `tracer-record`.
+    pub format: String,
+    /// Version of the format.
+    pub version: u32,
+    /// Version of the tracer that wrote it.
+    #[serde(default)]
+    pub tracer: String,
+    /// What the start record says.
+    #[serde(flatten)]
+    pub at_start: AtStart,
+}
+
+/// Last line.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct End {
+    /// Always true.
+    pub end: bool,
+    /// Observations before it.
+    pub observations: u64,
+    /// When the stream ended: open attempts are judged as of then.
+    pub time_boot_ns: u64,
+}
+
+/// Writes a recording. A recording that cannot be written any more ends; the run goes on without it.
+#[derive(Debug)]
+pub struct Recorder<W: Write> {
+    writer: Option<BufWriter<W>>,
+    name: String,
+    observations: u64,
+    failed: bool,
+}
+
+impl Recorder<File> {
+    /// Makes the file: private, and never over an earlier one.
+    ///
+    /// # Errors
+    /// It exists, or cannot be made.
+    pub fn create(path: &Path, at_start: AtStart) -> Result<Self, Error> {
+        let file = OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .mode(0o600)
+            .open(path)
+            .map_err(|error| Error::file("record FILE", path, error))?;
+        Ok(Self::new(file, path.display().to_string(), at_start))
+    }
+}
+
+impl<W: Write> Recorder<W> {
+    /// Writes to anything.
+    pub fn new(writer: W, name: String, at_start: AtStart) -> Self {
+        let writer = Some(BufWriter::with_capacity(1 << 16, writer));
+        let mut recorder = Self { writer, name, observations: 0, failed: false };
+        let header = Header {
+            format: FORMAT.to_owned(),
+            version: VERSION,
+            tracer: env!("CARGO_PKG_VERSION").to_owned(),
+            at_start,
+        };
+        recorder.line(&header);
+        recorder
+    }
+
+    /// Keeps one observation.
+    pub fn push(&mut self, observation: &Observation) {
+        self.line(observation);
+        self.observations += u64::from(self.writer.is_some());
+    }
+
+    /// Hands what is kept over to the system.
+    pub fn flush(&mut self) {
+        if let Some(Err(error)) = self.writer.as_mut().map(Write::flush) {
+            self.fail(&error);
+        }
+    }
+
+    /// Writes the end marker. `false`: the recording is not whole.
+    #[must_use]
+    pub fn finish(mut self, time_boot_ns: u64) -> bool {
+        let observations = self.observations;
+        self.line(&End { end: true, observations, time_boot_ns });
+        self.flush();
+        !self.failed
+    }
+
+    fn line(&mut self, value: &impl Serialize) {
+        let Some(writer) = &mut self.writer else { return };
+        let written =
+            serde_json::to_writer(&mut *writer, value).map_err(io::Error::from).and_then(|()| writer.write_all(b"\n"));
+        if let Err(error) = written {
+            self.fail(&error);
+        }
+    }
+
+    /// Says so once; the run goes on.
+    fn fail(&mut self, error: &io::Error) {
+        self.failed = true;
+        // Without dropping the buffer, it would be written once more.
+        if let Some(writer) = self.writer.take() {
+            drop(writer.into_parts());
+        }
+        error::report(&format!(
+            "record {}: {}: the recording ends here, the verdicts go on; `tracer replay` can read what is there",
+            self.name,
+            os_message(error)
+        ));
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test ends at the line that failed")]
+mod tests {
+    use super::*;
+    use crate::event::Fact;
+
+    struct Full;
+
+    impl Write for Full {
+        fn write(&mut self, _: &[u8]) -> io::Result<usize> {
+            Err(io::Error::from_raw_os_error(libc::ENOSPC))
+        }
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_recording_has_header_and_end() {
+        let mut bytes = Vec::new();
+        let mut recorder = Recorder::new(&mut bytes, "x".into(), AtStart { prober_pids: vec![7], pods: 2 });
+        recorder.push(&Observation { time_boot_ns: 5, fact: Fact::Tick });
+        assert!(recorder.finish(9));
+        let text = String::from_utf8(bytes).unwrap();
+        let lines: Vec<_> = text.lines().collect();
+        assert!(lines[0].starts_with(r#"{"format":"tracer-record","version":1,"#) && lines[0].contains(r#""pods":2"#));
+        assert_eq!(lines[1], r#"{"time_boot_ns":5,"fact":"tick"}"#);
+        assert_eq!(lines[2], r#"{"end":true,"observations":1,"time_boot_ns":9}"#);
+    }
+
+    #[test]
+    fn a_full_disk_ends_the_recording_only() {
+        let mut recorder = Recorder::new(Full, "x".into(), AtStart::default());
+        recorder.flush();
+        recorder.push(&Observation { time_boot_ns: 5, fact: Fact::Tick });
+        assert!(!recorder.finish(9));
+    }
+}

@@ -1,0 +1,98 @@
+//! `tracer replay`: a recording through the same core and sink, without privileges, eBPF or clock.
+
+mod compare;
+mod reader;
+
+use crate::config;
+use crate::engine::Engine;
+use crate::error::{self, Error};
+use crate::event::{Fact, Observation};
+use crate::replay::compare::Expected;
+use crate::replay::reader::{Item, Reader};
+use crate::sink::Sink;
+
+/// Replays a recording. The exit code: 1 if it differs from what was expected or `--until-failure` met one.
+///
+/// # Errors
+/// The recording or the expectation cannot be read; what was decided before is printed first.
+pub fn replay(config: &config::Replay) -> Result<u8, Error> {
+    let expected = config.compare.as_deref().map(Expected::read).transpose()?;
+    let (mut reader, header) = Reader::open(&config.file)?;
+    let mut sink = Sink::open(&config.output, false)?;
+    if expected.is_some() {
+        sink.keep_verdicts();
+    }
+    let mut engine = Engine::new(sink, header.at_start, None);
+    let ending = feed(&mut reader, &mut engine);
+    if !matches!(ending, Ending::Unreadable(_)) {
+        finish(&mut engine, &ending, reader.last_time_boot_ns());
+    }
+    engine.sink().output().finish();
+    let satisfied = engine.sink().is_satisfied();
+    let failed = engine.sink().output().has_failed();
+    match ending {
+        Ending::Unreadable(error) | Ending::Cut(error) => return Err(error),
+        Ending::End(_) | Ending::Enough => {}
+    }
+    let difference = expected.and_then(|expected| expected.first_difference(&engine.into_sink().into_kept()));
+    if let Some(difference) = &difference {
+        error::differs(difference);
+    }
+    Ok(match (failed, satisfied || difference.is_some()) {
+        (true, _) => 2,
+        (false, true) => 1,
+        (false, false) => 0,
+    })
+}
+
+/// How the stream ended.
+enum Ending {
+    /// By its end marker, at this time.
+    End(u64),
+    /// `--until-failure` is met, or nobody reads.
+    Enough,
+    /// In the middle.
+    Cut(Error),
+    /// At something that is no observation.
+    Unreadable(Error),
+}
+
+/// All observations through the engine.
+fn feed(reader: &mut Reader, engine: &mut Engine) -> Ending {
+    loop {
+        let observation = match reader.next() {
+            Ok(Item::Observation(observation)) => observation,
+            Ok(Item::End(end)) => return Ending::End(end.time_boot_ns),
+            Ok(Item::Cut(error)) => return Ending::Cut(error),
+            Err(error) => return Ending::Unreadable(error),
+        };
+        if let Err(error) = check_place(reader, &observation) {
+            return Ending::Unreadable(error);
+        }
+        engine.push(&observation);
+        if engine.is_done() {
+            return Ending::Enough;
+        }
+    }
+}
+
+/// `start` is the first observation and the first only: without it no time is known.
+fn check_place(reader: &Reader, observation: &Observation) -> Result<(), Error> {
+    let is_start = matches!(observation.fact, Fact::Start(_));
+    match (reader.observations() == 1, is_start) {
+        (true, true) | (false, false) => Ok(()),
+        (true, false) => Err(reader.error("the first observation is not `start`: the recording's head is missing")),
+        (false, true) => Err(reader.error("a second `start`: two recordings in one file")),
+    }
+}
+
+/// The last decisions and the `stop` record.
+fn finish(engine: &mut Engine, ending: &Ending, last_time_boot_ns: u64) {
+    let (time, reason) = match ending {
+        Ending::End(time) => (*time, "end_of_stream"),
+        Ending::Enough => (last_time_boot_ns, "until_failure"),
+        Ending::Cut(_) | Ending::Unreadable(_) => (last_time_boot_ns, "end_of_stream"),
+    };
+    engine.finish(time);
+    engine.stop(time, reason);
+}

@@ -1,0 +1,133 @@
+//! `replay --compare FILE`: do the verdicts come out as they did before?
+//!
+//! What belongs to a run and not to a verdict is not compared: its number, when it was printed, and
+//! which number it revises (that it revises one is).
+
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+
+use crate::error::Error;
+use crate::record::Record;
+use crate::replay::reader::json_problem;
+use crate::sink::ndjson;
+
+/// Fields of a run.
+const RUN_SPECIFIC: &[&str] = &["seq", "time", "timing"];
+
+/// The verdicts of an earlier run.
+#[derive(Debug)]
+pub(super) struct Expected {
+    path: PathBuf,
+    /// Line and verdict.
+    verdicts: Vec<(usize, Value)>,
+}
+
+impl Expected {
+    /// Reads the records of an earlier run.
+    pub(super) fn read(path: &Path) -> Result<Self, Error> {
+        let text = std::fs::read_to_string(path).map_err(|error| Error::file("--compare", path, error))?;
+        let mut verdicts = Vec::new();
+        for (at, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
+            let value: Value = serde_json::from_str(line).map_err(|error| Error::Input {
+                file: path.display().to_string(),
+                line: at + 1,
+                problem: format!(
+                    "not a record: {} (--compare takes the NDJSON of an earlier run)",
+                    json_problem(&error)
+                ),
+            })?;
+            if value["type"] == "verdict" {
+                verdicts.push((at + 1, comparable(value)));
+            }
+        }
+        Ok(Self { path: path.to_owned(), verdicts })
+    }
+
+    /// Where this run differs first, in words.
+    pub(super) fn first_difference(&self, records: &[Record]) -> Option<String> {
+        let file = self.path.display();
+        let ours = records.iter().map(|record| serde_json::from_slice(&ndjson::line(record)).unwrap_or_default());
+        let ours: Vec<Value> = ours.map(comparable).collect();
+        for (n, ((line, theirs), ours)) in self.verdicts.iter().zip(&ours).enumerate() {
+            if let Some((place, theirs, ours)) = difference(String::new(), theirs, ours) {
+                return Some(format!("{file}:{line}: verdict {}: {place}: {theirs} there, {ours} here", n + 1));
+            }
+        }
+        let both = self.verdicts.len().min(ours.len());
+        if let Some((line, verdict)) = self.verdicts.get(both) {
+            return Some(format!("{file}:{line}: verdict {}: {} there, missing here", both + 1, name(verdict)));
+        }
+        ours.get(both).map(|verdict| format!("{file}: has {both} verdicts; here is one more: {}", name(verdict)))
+    }
+}
+
+/// Without what belongs to the run.
+fn comparable(mut value: Value) -> Value {
+    if let Value::Object(fields) = &mut value {
+        fields.retain(|name, _| !RUN_SPECIFIC.contains(&name.as_str()));
+        if let Some(revises) = fields.get_mut("revises") {
+            *revises = Value::Bool(true);
+        }
+    }
+    value
+}
+
+/// Place and both values of the first difference.
+fn difference(place: String, theirs: &Value, ours: &Value) -> Option<(String, String, String)> {
+    match (theirs, ours) {
+        _ if theirs == ours => None,
+        (Value::Object(a), Value::Object(b)) => {
+            let names = a.keys().chain(b.keys().filter(|name| !a.contains_key(*name)));
+            names.into_iter().find_map(|name| {
+                let dot = if place.is_empty() { "" } else { "." };
+                let side = |fields: &serde_json::Map<String, Value>| fields.get(name).cloned().unwrap_or(Value::Null);
+                difference(format!("{place}{dot}{name}"), &side(a), &side(b))
+            })
+        }
+        (Value::Array(a), Value::Array(b)) => (0..a.len().max(b.len())).find_map(|i| {
+            let side = |items: &[Value]| items.get(i).cloned().unwrap_or(Value::Null);
+            difference(format!("{place}[{i}]"), &side(a), &side(b))
+        }),
+        _ => Some((place, short(theirs), short(ours))),
+    }
+}
+
+/// A value in a message.
+fn short(value: &Value) -> String {
+    const MAX: usize = 120;
+    let text = if value.is_null() { "nothing".to_owned() } else { value.to_string() };
+    if text.chars().count() <= MAX { text } else { text.chars().take(MAX).chain("…".chars()).collect() }
+}
+
+/// What a verdict is, in a message.
+fn name(verdict: &Value) -> String {
+    format!(
+        "{} ({})",
+        verdict["verdict"]["label"].as_str().unwrap_or("?"),
+        verdict["verdict"]["summary"].as_str().unwrap_or("?")
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn the_place_of_a_difference_is_named() {
+        let theirs = json!({"verdict": {"evidence": [{"says": "a"}]}});
+        let ours = json!({"verdict": {"evidence": [{"says": "b"}]}});
+        let found = difference(String::new(), &theirs, &ours);
+        assert_eq!(found, Some(("verdict.evidence[0].says".into(), "\"a\"".into(), "\"b\"".into())));
+    }
+
+    #[test]
+    fn what_belongs_to_the_run_is_left_out() {
+        let a = json!({"seq": 1, "time": "a", "timing": {}, "revises": 3, "type": "verdict"});
+        let b = json!({"seq": 2, "time": "b", "revises": 7, "type": "verdict"});
+        assert_eq!(comparable(a), comparable(b));
+        assert_ne!(comparable(json!({"revises": 3})), comparable(json!({})));
+    }
+}

@@ -1,0 +1,152 @@
+//! Reads a recording line by line and says exactly where it is not one.
+
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, Read as _};
+use std::path::Path;
+
+use serde_json::Value;
+
+use crate::error::Error;
+use crate::event::Observation;
+use crate::record::SCHEMA;
+use crate::record_file::{End, FORMAT, Header, VERSION};
+
+/// The longest line that is read: a list of pods is the longest observation there is.
+const LINE_MAX: u64 = 256 << 20;
+
+/// What a line holds.
+pub(super) enum Item {
+    /// An observation.
+    Observation(Box<Observation>),
+    /// The end marker.
+    End(End),
+    /// Nothing: the recording was cut.
+    Cut(Error),
+}
+
+/// A recording that is being read.
+pub(super) struct Reader {
+    input: Box<dyn BufRead>,
+    name: String,
+    line: usize,
+    bytes: Vec<u8>,
+    observations: u64,
+    last_time_boot_ns: u64,
+}
+
+impl Reader {
+    /// Opens a recording (`-`: stdin) and checks its header.
+    pub(super) fn open(path: &Path) -> Result<(Self, Header), Error> {
+        let input: Box<dyn BufRead> = if path == Path::new("-") {
+            Box::new(io::stdin().lock())
+        } else {
+            let file = File::open(path).map_err(|error| Error::file("replay FILE", path, error))?;
+            Box::new(BufReader::with_capacity(1 << 16, file))
+        };
+        let name = if path == Path::new("-") { "stdin".to_owned() } else { path.display().to_string() };
+        let mut reader = Self { input, name, line: 0, bytes: Vec::new(), observations: 0, last_time_boot_ns: 0 };
+        let header = reader.header()?;
+        Ok((reader, header))
+    }
+
+    /// Observations read.
+    pub(super) const fn observations(&self) -> u64 {
+        self.observations
+    }
+
+    /// Time of the latest observation.
+    pub(super) const fn last_time_boot_ns(&self) -> u64 {
+        self.last_time_boot_ns
+    }
+
+    /// A problem with the current line.
+    pub(super) fn error(&self, problem: impl Into<String>) -> Error {
+        Error::Input { file: self.name.clone(), line: self.line, problem: problem.into() }
+    }
+
+    /// The next line's content.
+    pub(super) fn next(&mut self) -> Result<Item, Error> {
+        let whole = self.read_line()?;
+        if self.bytes.is_empty() {
+            return Ok(Item::Cut(self.cut()));
+        }
+        if self.bytes.starts_with(br#"{"end""#)
+            && let Ok(end) = serde_json::from_slice::<End>(&self.bytes)
+        {
+            return self.end(end).map(Item::End);
+        }
+        match serde_json::from_slice::<Observation>(&self.bytes) {
+            Ok(observation) => {
+                self.observations += 1;
+                self.last_time_boot_ns = self.last_time_boot_ns.max(observation.time_boot_ns);
+                Ok(Item::Observation(Box::new(observation)))
+            }
+            Err(_) if !whole => Ok(Item::Cut(self.cut())),
+            Err(error) => Err(self.error(format!("not an observation: {}", json_problem(&error)))),
+        }
+    }
+
+    /// Checks the end marker's count, and that nothing follows.
+    fn end(&mut self, end: End) -> Result<End, Error> {
+        if end.observations != self.observations {
+            return Err(self.error(format!(
+                "the end marker counts {} observations, {} are there: lines are missing or were added",
+                end.observations, self.observations
+            )));
+        }
+        self.read_line()?;
+        if self.bytes.is_empty() { Ok(end) } else { Err(self.error("text after the end marker")) }
+    }
+
+    fn cut(&self) -> Error {
+        self.error(format!("cut in the middle after {} observations", self.observations))
+    }
+
+    /// Reads one line, empty at the end. `false`: its newline is missing.
+    fn read_line(&mut self) -> Result<bool, Error> {
+        self.bytes.clear();
+        self.line += 1;
+        let read = self.input.by_ref().take(LINE_MAX).read_until(b'\n', &mut self.bytes);
+        match read {
+            Ok(n) if n as u64 == LINE_MAX => Err(self.error("a line of more than 256 MiB: not a recording")),
+            Ok(_) => Ok(self.bytes.last() == Some(&b'\n')),
+            Err(error) => Err(Error::file("replay FILE", &self.name, error)),
+        }
+    }
+
+    /// The first line.
+    fn header(&mut self) -> Result<Header, Error> {
+        self.read_line()?;
+        if self.bytes.is_empty() {
+            return Err(self.error("empty: not a recording of `tracer record`"));
+        }
+        if self.bytes.starts_with(&[0x1f, 0x8b]) {
+            return Err(self.error(format!("compressed: `zcat {} | tracer replay -`", self.name)));
+        }
+        let value: Value = serde_json::from_slice(&self.bytes).unwrap_or_default();
+        if value["schema"] == SCHEMA {
+            return Err(self.error("these are records that a run printed; a recording is made by `tracer record FILE`"));
+        }
+        if value["format"] != FORMAT {
+            return Err(self.error("not a recording of `tracer record`: its first line is no header"));
+        }
+        if value["version"] != VERSION {
+            let version = &value["version"];
+            return Err(self.error(format!(
+                "a recording of version {version}; this tracer ({}) reads version {VERSION}",
+                env!("CARGO_PKG_VERSION")
+            )));
+        }
+        serde_json::from_value(value)
+            .map_err(|error| self.error(format!("its header is damaged: {}", json_problem(&error))))
+    }
+}
+
+/// serde's words; the line is ours to tell.
+pub(super) fn json_problem(error: &serde_json::Error) -> String {
+    let text = error.to_string();
+    match text.split_once(" at line ") {
+        Some((problem, _)) => format!("{problem} (column {})", error.column()),
+        None => text,
+    }
+}

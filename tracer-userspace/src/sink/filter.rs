@@ -1,0 +1,71 @@
+//! `-n`, `-p`, `-c` and `--label`: which verdicts and attempts are printed.
+
+use crate::classify::label::Label;
+use crate::record::{Body, K8s};
+
+/// What is asked for. Absent or empty: everything.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Filter {
+    /// Kubernetes namespace.
+    pub namespace: Option<String>,
+    /// Pod name.
+    pub pod: Option<String>,
+    /// Container name.
+    pub container: Option<String>,
+    /// One of these labels.
+    pub labels: Vec<Label>,
+}
+
+impl Filter {
+    /// Whether this is to be printed. Records about no attempt always are.
+    #[must_use]
+    pub fn passes(&self, body: &Body) -> bool {
+        match body {
+            Body::Verdict(v) => self.fits(v.k8s.as_ref(), Some(v.verdict.label)),
+            Body::Attempt(a) => self.fits(a.k8s.as_ref(), a.label),
+            Body::Start(_) | Body::Stop(_) | Body::Node(_) | Body::Loss(_) => true,
+        }
+    }
+
+    /// Asks for names that only a list of pods can give.
+    #[must_use]
+    pub const fn needs_pods(&self) -> bool {
+        self.namespace.is_some() || self.pod.is_some() || self.container.is_some()
+    }
+
+    fn fits(&self, k8s: Option<&K8s>, label: Option<Label>) -> bool {
+        let same = |wanted: &Option<String>, get: fn(&K8s) -> &Option<String>| {
+            wanted.is_none() || k8s.is_some_and(|k8s| get(k8s) == wanted)
+        };
+        same(&self.namespace, |k| &k.namespace)
+            && same(&self.pod, |k| &k.pod_name)
+            && same(&self.container, |k| &k.container_name)
+            && (self.labels.is_empty() || label.is_some_and(|label| self.labels.contains(&label)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sink::tests::verdict;
+
+    #[test]
+    fn every_condition_must_hold() {
+        let body = verdict(Label::ConnectionRefused);
+        let mut filter = Filter::default();
+        assert!(filter.passes(&body));
+        filter.namespace = Some("shop".into());
+        filter.labels = vec![Label::LoopbackDown, Label::ConnectionRefused];
+        assert!(filter.passes(&body));
+        filter.container = Some("other".into());
+        assert!(!filter.passes(&body));
+    }
+
+    #[test]
+    fn an_unknown_pod_fits_no_name() {
+        let Body::Verdict(mut verdict) = verdict(Label::Unexplained) else { return };
+        verdict.k8s = None;
+        let filter = Filter { pod: Some("cart".into()), ..Filter::default() };
+        assert!(!filter.passes(&Body::Verdict(verdict)));
+    }
+}

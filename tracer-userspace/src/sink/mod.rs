@@ -1,0 +1,187 @@
+//! The way out: decisions become records (numbered, timed, filtered), records become lines.
+
+pub mod filter;
+pub mod ndjson;
+pub mod output;
+mod plain;
+pub mod pretty;
+mod printed;
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+
+use crate::cli::Form;
+use crate::config;
+use crate::core::Decision;
+use crate::error::Error;
+use crate::event::Start;
+use crate::record::{Body, LossBody, Outcome, Record, SCHEMA, StopBody, Timing};
+use crate::sink::filter::Filter;
+use crate::sink::output::Output;
+use crate::sink::printed::Printed;
+
+/// Takes decisions, prints records.
+#[derive(Debug)]
+pub struct Sink {
+    output: Output,
+    form: Form,
+    colour: bool,
+    filter: Filter,
+    attempts: bool,
+    until_failure: bool,
+    node_name: String,
+    boot_to_wall_ns: i64,
+    seq: u64,
+    printed: Printed,
+    totals: StopBody,
+    failure_printed: bool,
+    /// Verdicts, if somebody wants to compare them.
+    kept: Option<Vec<Record>>,
+    last_time_boot_ns: u64,
+}
+
+impl Sink {
+    /// Opens the output. `live`: never block on it.
+    ///
+    /// # Errors
+    /// The output cannot be opened.
+    pub fn open(config: &config::Output, live: bool) -> Result<Self, Error> {
+        Ok(Self {
+            output: Output::open(config.file.as_deref(), live)?,
+            form: config.form,
+            colour: config.colour,
+            filter: config.filter.clone(),
+            attempts: config.attempts,
+            until_failure: config.until_failure,
+            node_name: String::new(),
+            boot_to_wall_ns: 0,
+            seq: 0,
+            printed: Printed::default(),
+            totals: StopBody::default(),
+            failure_printed: false,
+            kept: None,
+            last_time_boot_ns: 0,
+        })
+    }
+
+    /// Keeps the verdicts, for [`Sink::into_kept`].
+    pub fn keep_verdicts(&mut self) {
+        self.kept = Some(Vec::new());
+    }
+
+    /// Which node and which clock the records are of.
+    pub fn set_origin(&mut self, start: &Start) {
+        self.node_name.clone_from(&start.node_name);
+        self.boot_to_wall_ns = start.boot_to_wall_ns;
+    }
+
+    /// Prints a decision, if it passes the filters and `--until-failure` is not met yet. `now`: for the latency; absent in a replay.
+    pub fn emit(&mut self, decision: Decision, now_boot_ns: Option<u64>) {
+        self.count(&decision);
+        if self.wants(&decision) && !self.is_satisfied() {
+            self.say_dropped(decision.time_boot_ns);
+            self.print(decision, now_boot_ns);
+        }
+    }
+
+    /// `--until-failure` is met.
+    #[must_use]
+    pub const fn is_satisfied(&self) -> bool {
+        self.until_failure && self.failure_printed
+    }
+
+    /// The bytes on their way.
+    pub const fn output(&mut self) -> &mut Output {
+        &mut self.output
+    }
+
+    /// The `stop` record, with the totals. `events` and `lost`: read from the kernel and lost on the way.
+    pub fn stop(&mut self, time_boot_ns: u64, reason: &str, events: u64, lost_events: u64) {
+        self.say_dropped(time_boot_ns);
+        let verdicts: BTreeMap<_, _> = self.printed.counts().map(|(label, n)| (label.name().to_owned(), n)).collect();
+        let totals = StopBody { verdicts, events, lost_events, reason: reason.to_owned(), ..self.totals.clone() };
+        self.print(Decision { time_boot_ns, attempt: None, body: Body::Stop(totals) }, None);
+        self.output.finish();
+    }
+
+    /// The kept verdicts.
+    #[must_use]
+    pub fn into_kept(self) -> Vec<Record> {
+        self.kept.unwrap_or_default()
+    }
+
+    /// Attempts are counted whether they are printed or not.
+    fn count(&mut self, decision: &Decision) {
+        if let Body::Attempt(attempt) = &decision.body {
+            match attempt.outcome {
+                Outcome::Open => self.totals.open_attempts += 1,
+                Outcome::Failure | Outcome::Noise | Outcome::Success => self.totals.attempts += 1,
+            }
+        }
+    }
+
+    fn wants(&self, decision: &Decision) -> bool {
+        match &decision.body {
+            Body::Attempt(_) => self.attempts && self.filter.passes(&decision.body),
+            // What revises a printed verdict is printed: the reader would keep the wrong one.
+            Body::Verdict(_) => self.filter.passes(&decision.body) || self.printed.get(decision.attempt).is_some(),
+            _ => true,
+        }
+    }
+
+    /// Says how many records a slow reader has cost, as soon as it reads again.
+    fn say_dropped(&mut self, now: u64) {
+        let count = self.output.take_dropped();
+        if count > 0 {
+            let loss =
+                LossBody { where_: "output".into(), count, from_boot_ns: self.last_time_boot_ns, to_boot_ns: now };
+            self.print(Decision { time_boot_ns: now, attempt: None, body: Body::Loss(loss) }, None);
+        }
+    }
+
+    fn print(&mut self, mut decision: Decision, now_boot_ns: Option<u64>) {
+        if !self.output.accepts() {
+            return;
+        }
+        self.last_time_boot_ns = decision.time_boot_ns;
+        if let Body::Verdict(verdict) = &mut decision.body {
+            verdict.timing = now_boot_ns.map(|now| latency(decision.time_boot_ns, now));
+            verdict.revises = self.printed.put(decision.attempt, self.seq, verdict.verdict.label);
+            self.failure_printed |= verdict.verdict.outcome == Outcome::Failure;
+        }
+        let record = Record {
+            schema: SCHEMA.to_owned(),
+            time: wall_time(decision.time_boot_ns, self.boot_to_wall_ns),
+            time_boot_ns: decision.time_boot_ns,
+            seq: self.seq,
+            node_name: self.node_name.clone(),
+            body: decision.body,
+        };
+        self.seq += 1;
+        match self.form {
+            Form::Ndjson => self.output.put(&ndjson::line(&record)),
+            Form::Pretty => self.output.put(pretty::text(&record, self.colour).as_bytes()),
+        }
+        if let Some(kept) = self.kept.as_mut().filter(|_| matches!(record.body, Body::Verdict(_))) {
+            kept.push(record);
+        }
+    }
+}
+
+/// From the deciding event to now, milliseconds, three decimals.
+#[expect(clippy::cast_precision_loss, reason = "a latency is far below 2^52 ns")]
+fn latency(decided: u64, now: u64) -> Timing {
+    Timing { detected_after_ms: (now.saturating_sub(decided) as f64 / 1_000.0).round() / 1_000.0 }
+}
+
+/// RFC 3339, UTC, nine decimals.
+fn wall_time(time_boot_ns: u64, boot_to_wall_ns: i64) -> String {
+    let wall = i128::from(time_boot_ns) + i128::from(boot_to_wall_ns);
+    let timestamp = Timestamp::from_nanosecond(wall).unwrap_or(Timestamp::UNIX_EPOCH);
+    format!("{timestamp:.9}")
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test ends at the line that failed")]
+pub(crate) mod tests;

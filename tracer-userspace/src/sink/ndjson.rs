@@ -1,0 +1,91 @@
+//! Records as NDJSON: one object a line, keys in the order of the contract.
+
+use serde::Serialize;
+
+use crate::record::{AttemptBody, Body, LossBody, NodeBody, Record, StartBody, StopBody, VerdictBody};
+
+/// A record in the order in which it is printed: what every record has, then what its type has.
+#[derive(Serialize)]
+struct Line<'a> {
+    schema: &'a str,
+    r#type: &'static str,
+    time: &'a str,
+    time_boot_ns: u64,
+    seq: u64,
+    node_name: &'a str,
+    #[serde(flatten)]
+    fields: Fields<'a>,
+}
+
+/// What a record's type adds.
+#[derive(Serialize)]
+#[serde(untagged)]
+enum Fields<'a> {
+    Start(&'a StartBody),
+    Stop(&'a StopBody),
+    Verdict(&'a VerdictBody),
+    Attempt(&'a AttemptBody),
+    Node(&'a NodeBody),
+    Loss(&'a LossBody),
+}
+
+/// One line, its newline included.
+#[must_use]
+pub fn line(record: &Record) -> Vec<u8> {
+    let (r#type, fields) = match &record.body {
+        Body::Start(body) => ("start", Fields::Start(body)),
+        Body::Stop(body) => ("stop", Fields::Stop(body)),
+        Body::Verdict(body) => ("verdict", Fields::Verdict(body)),
+        Body::Attempt(body) => ("attempt", Fields::Attempt(body)),
+        Body::Node(body) => ("node", Fields::Node(body)),
+        Body::Loss(body) => ("loss", Fields::Loss(body)),
+    };
+    let line = Line {
+        schema: &record.schema,
+        r#type,
+        time: &record.time,
+        time_boot_ns: record.time_boot_ns,
+        seq: record.seq,
+        node_name: &record.node_name,
+        fields,
+    };
+    // Maps have string keys and numbers are finite: nothing in these types can fail.
+    let mut bytes = serde_json::to_vec(&line).unwrap_or_default();
+    bytes.push(b'\n');
+    bytes
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test ends at the line that failed")]
+mod tests {
+    use super::*;
+    use crate::classify::label::Label;
+    use crate::sink::tests::verdict;
+
+    fn record(body: Body) -> Record {
+        Record { schema: "tracer/1".into(), body, time: "t".into(), time_boot_ns: 1, seq: 2, node_name: "n".into() }
+    }
+
+    #[test]
+    fn keys_stand_in_the_contract_s_order() {
+        let text = String::from_utf8(line(&record(verdict(Label::SlowResponse)))).unwrap();
+        let start = r#"{"schema":"tracer/1","type":"verdict","time":"t","time_boot_ns":1,"seq":2,"node_name":"n","subject":"probe","verdict":{"label":"slow_response","outcome":"failure","confidence":"proven","summary":"#;
+        assert!(text.starts_with(start), "{text}");
+        assert!(text.ends_with("}\n"));
+    }
+
+    #[test]
+    fn what_is_printed_is_what_the_type_says() {
+        let bodies = [
+            verdict(Label::ConnectionRefused),
+            Body::Stop(StopBody { reason: "signal".into(), ..StopBody::default() }),
+            Body::Loss(LossBody { where_: "ring".into(), count: 1, from_boot_ns: 2, to_boot_ns: 3 }),
+        ];
+        for body in bodies {
+            let record = record(body);
+            assert_eq!(serde_json::from_slice::<Record>(&line(&record)).unwrap(), record);
+            let ours: serde_json::Value = serde_json::from_slice(&line(&record)).unwrap();
+            assert_eq!(ours, serde_json::to_value(&record).unwrap());
+        }
+    }
+}

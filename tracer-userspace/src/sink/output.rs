@@ -1,0 +1,357 @@
+//! Where the bytes go: stdout or `--output-file`.
+//!
+//! A reader that stops reading must not stop the tracer, so a live run never blocks here: what
+//! cannot be written waits in a bounded buffer, and beyond its bound records are counted as lost.
+//! A file that cannot be written any more (a full disk) hands over to stdout, so that no record
+//! that was decided is lost; the run then ends with exit code 2.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Seek as _, Write as _};
+use std::os::fd::{AsFd as _, BorrowedFd};
+use std::os::unix::fs::{FileTypeExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+
+use crate::error::{self, Error, os_message};
+
+/// Bytes that may wait for a slow reader.
+const BACKLOG: usize = 8 << 20;
+/// A write of at most this size does not block a pipe that `poll` calls writable (PIPE_BUF).
+const PIPE_CHUNK: usize = 4096;
+/// How long the end of a live run waits for a slow reader, milliseconds.
+const PATIENCE_MS: u16 = 2000;
+
+/// Where the bytes go.
+#[derive(Debug)]
+pub struct Output {
+    file: File,
+    /// `--output-file`; `None`: stdout was asked for.
+    path: Option<PathBuf>,
+    /// Bytes still go to `path`.
+    on_path: bool,
+    /// Never block.
+    live: bool,
+    chunk: usize,
+    pending: Vec<u8>,
+    /// How much of `pending` is written.
+    written: usize,
+    /// Ends of the records in `pending`.
+    ends: Vec<usize>,
+    dropped: u64,
+    closed: bool,
+    failed: bool,
+}
+
+impl Output {
+    /// Opens it. `live`: never block.
+    ///
+    /// # Errors
+    /// The file cannot be opened for appending, or stdout cannot be duplicated.
+    pub fn open(path: Option<&Path>, live: bool) -> Result<Self, Error> {
+        let file = match path {
+            Some(path) => open_file(path)?,
+            None => stdout().map_err(|e| Error::file("stdout", "", e))?,
+        };
+        Ok(Self {
+            chunk: chunk_of(&file),
+            file,
+            path: path.map(Path::to_owned),
+            on_path: path.is_some(),
+            live,
+            pending: Vec::new(),
+            written: 0,
+            ends: Vec::new(),
+            dropped: 0,
+            closed: false,
+            failed: false,
+        })
+    }
+
+    /// The reader has gone, or nothing can be written any more: time to end.
+    #[must_use]
+    pub const fn is_closed(&self) -> bool {
+        self.closed
+    }
+
+    /// Something could not be written where it was meant to go.
+    #[must_use]
+    pub const fn has_failed(&self) -> bool {
+        self.failed
+    }
+
+    /// SIGHUP has a meaning: there is a file to open anew.
+    #[must_use]
+    pub const fn can_reopen(&self) -> bool {
+        self.path.is_some()
+    }
+
+    /// Whether a record would be taken; if not, it is counted as dropped.
+    pub fn accepts(&mut self) -> bool {
+        let room = !self.closed && self.pending.len() - self.written < BACKLOG;
+        if !room && !self.closed {
+            self.dropped += 1;
+        }
+        room
+    }
+
+    /// Records dropped since the last call, once there is room to say so.
+    pub fn take_dropped(&mut self) -> u64 {
+        if self.pending.len() - self.written < BACKLOG / 2 { std::mem::take(&mut self.dropped) } else { 0 }
+    }
+
+    /// Takes one record, its newline included.
+    pub fn put(&mut self, record: &[u8]) {
+        self.pending.extend_from_slice(record);
+        self.ends.push(self.pending.len());
+        if !self.live && self.pending.len() > 1 << 16 {
+            self.flush();
+        }
+    }
+
+    /// Writes what can be written (live), or everything.
+    pub fn flush(&mut self) {
+        while self.written < self.pending.len() && !self.closed {
+            if self.live && !ready(self.file.as_fd(), PollTimeout::ZERO) {
+                break;
+            }
+            self.write_some();
+        }
+        self.compact();
+    }
+
+    /// Notices a reader that has gone while there was nothing to write.
+    pub fn check_reader(&mut self) {
+        self.flush();
+        let mut fds = [PollFd::new(self.file.as_fd(), PollFlags::empty())];
+        let polled = poll(&mut fds, PollTimeout::ZERO);
+        let gone = fds[0].revents().is_some_and(|r| r.contains(PollFlags::POLLERR));
+        if polled.is_ok() && gone {
+            self.closed = true;
+        }
+    }
+
+    /// The end: waits a little for a slow reader.
+    pub fn finish(&mut self) {
+        self.flush();
+        while self.written < self.pending.len()
+            && !self.closed
+            && ready(self.file.as_fd(), PollTimeout::from(PATIENCE_MS))
+        {
+            self.write_some();
+        }
+        let left = self.unwritten() as u64 + self.dropped;
+        if left > 0 && !self.closed {
+            self.failed = true;
+            error::report(&format!("the output's reader does not read: {left} records were not written"));
+        }
+    }
+
+    /// Opens `--output-file` anew; keeps the old one if that fails.
+    pub fn reopen(&mut self) {
+        let Some(path) = self.path.clone() else { return };
+        self.flush();
+        match open_file(&path) {
+            Ok(file) => {
+                self.chunk = chunk_of(&file);
+                self.file = file;
+                self.on_path = true;
+                self.failed = false;
+            }
+            Err(error) => error::report(&format!("{error}; the records go where they went")),
+        }
+    }
+
+    /// One write.
+    fn write_some(&mut self) {
+        let end = self.pending.len().min(self.written.saturating_add(self.chunk));
+        match self.file.write(&self.pending[self.written..end]) {
+            Ok(0) => self.fail(&io::ErrorKind::WriteZero.into()),
+            Ok(n) => self.written += n,
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
+                let patience = if self.live { PollTimeout::from(1_u8) } else { PollTimeout::NONE };
+                ready(self.file.as_fd(), patience);
+            }
+            Err(e) => self.fail(&e),
+        }
+    }
+
+    /// The target takes no more.
+    fn fail(&mut self, error: &io::Error) {
+        if self.on_path {
+            self.fall_back(error);
+            return;
+        }
+        self.closed = true;
+        if error.kind() == io::ErrorKind::BrokenPipe {
+            return;
+        }
+        self.failed = true;
+        error::report(&format!("stdout: {}: {} records were not written", os_message(error), self.unwritten()));
+    }
+
+    /// From the file to stdout, beginning with the first record that is not whole in the file.
+    fn fall_back(&mut self, error: &io::Error) {
+        let whole = self.ends.partition_point(|&end| end <= self.written);
+        let start = whole.checked_sub(1).map_or(0, |last| self.ends[last]);
+        self.cut_torn(self.written - start);
+        self.written = start;
+        self.failed = true;
+        self.on_path = false;
+        let path = self.path.as_deref().unwrap_or(Path::new("")).display();
+        error::report(&format!(
+            "--output-file {path}: {}: the records from here on go to stdout; make room, then SIGHUP opens the file anew",
+            os_message(error)
+        ));
+        match stdout() {
+            Ok(file) => {
+                self.chunk = chunk_of(&file);
+                self.file = file;
+            }
+            Err(_) => self.closed = true,
+        }
+    }
+
+    /// Takes half a record off the file's end, if nobody has appended since.
+    fn cut_torn(&mut self, torn: usize) {
+        let (Ok(position), Ok(meta)) = (self.file.stream_position(), self.file.metadata()) else { return };
+        if torn > 0 && meta.is_file() && position == meta.len() {
+            let _ = self.file.set_len(position.saturating_sub(torn as u64));
+        }
+    }
+
+    /// Records not (wholly) written.
+    fn unwritten(&self) -> usize {
+        self.ends.len() - self.ends.partition_point(|&end| end <= self.written)
+    }
+
+    /// Forgets what is written.
+    fn compact(&mut self) {
+        if self.written == self.pending.len() {
+            self.pending.clear();
+            self.ends.clear();
+            self.written = 0;
+        } else if self.written > 1 << 20 {
+            let whole = self.ends.partition_point(|&end| end <= self.written);
+            let start = whole.checked_sub(1).map_or(0, |last| self.ends[last]);
+            self.pending.drain(..start);
+            self.ends.drain(..whole);
+            self.ends.iter_mut().for_each(|end| *end -= start);
+            self.written -= start;
+        }
+    }
+}
+
+/// Appends; made with mode 0600; not through a symbolic link (the tracer is root); never waits for a pipe's reader.
+fn open_file(path: &Path) -> Result<File, Error> {
+    OpenOptions::new()
+        .append(true)
+        .create(true)
+        .mode(0o600)
+        .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_CLOEXEC)
+        .open(path)
+        .map_err(|error| Error::file("--output-file", path, error))
+}
+
+/// stdout without Rust's buffer.
+fn stdout() -> io::Result<File> {
+    io::stdout().as_fd().try_clone_to_owned().map(File::from)
+}
+
+/// How much to write at once: everything to a file, little to a pipe or terminal.
+fn chunk_of(file: &File) -> usize {
+    match file.metadata() {
+        Ok(meta) if meta.is_file() => usize::MAX,
+        Ok(meta) if meta.file_type().is_char_device() => PIPE_CHUNK / 4,
+        _ => PIPE_CHUNK,
+    }
+}
+
+/// Whether a write would go through (or fail) at once.
+fn ready(fd: BorrowedFd<'_>, timeout: PollTimeout) -> bool {
+    let mut fds = [PollFd::new(fd, PollFlags::POLLOUT)];
+    match poll(&mut fds, timeout) {
+        Ok(n) => n > 0,
+        Err(errno) => errno != nix::errno::Errno::EINTR,
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test ends at the line that failed")]
+mod tests {
+    use std::io::Read as _;
+    use std::os::fd::OwnedFd;
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use super::*;
+
+    fn pipe() -> (File, Output) {
+        let (read, write): (OwnedFd, OwnedFd) = nix::unistd::pipe().unwrap();
+        let mut output = Output::open(None, true).unwrap();
+        output.file = File::from(write);
+        output.chunk = chunk_of(&output.file);
+        (File::from(read), output)
+    }
+
+    #[test]
+    fn a_slow_reader_blocks_nobody() {
+        let (mut read, mut output) = pipe();
+        let record = [vec![b'x'; 9_999], vec![b'\n']].concat();
+        let mut taken = 0;
+        while output.accepts() {
+            output.put(&record);
+            output.flush();
+            taken += 1;
+        }
+        assert!(taken > 800, "{taken}");
+        assert_eq!(output.take_dropped(), 0, "no room yet to say so");
+        let reader = std::thread::spawn(move || {
+            let mut all = Vec::new();
+            read.read_to_end(&mut all).map(|_| all)
+        });
+        output.finish();
+        assert!(!output.has_failed() || output.dropped > 0);
+        assert_eq!(output.take_dropped(), 1);
+        drop(output);
+        assert_eq!(reader.join().unwrap().unwrap(), record.repeat(taken));
+    }
+
+    #[test]
+    fn a_reader_that_left_is_noticed() {
+        let (read, mut output) = pipe();
+        output.check_reader();
+        assert!(!output.is_closed());
+        drop(read);
+        output.check_reader();
+        assert!(output.is_closed() && !output.has_failed());
+    }
+
+    #[test]
+    fn a_file_is_private_and_reopened() {
+        let path = std::env::temp_dir().join(format!("tracer-output-{}", std::process::id()));
+        let moved = path.with_extension("1");
+        let mut output = Output::open(Some(&path), true).unwrap();
+        output.put(b"1\n");
+        output.flush();
+        std::fs::rename(&path, &moved).unwrap();
+        output.put(b"2\n");
+        output.reopen();
+        output.put(b"3\n");
+        output.finish();
+        assert_eq!(std::fs::read(&moved).unwrap(), b"1\n2\n");
+        assert_eq!(std::fs::read(&path).unwrap(), b"3\n");
+        assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        std::fs::remove_file(&path).unwrap();
+        std::fs::remove_file(&moved).unwrap();
+    }
+
+    #[test]
+    fn a_symbolic_link_is_not_followed() {
+        let path = std::env::temp_dir().join(format!("tracer-link-{}", std::process::id()));
+        std::os::unix::fs::symlink("/dev/null", &path).unwrap();
+        let error = Output::open(Some(&path), true).unwrap_err();
+        std::fs::remove_file(&path).unwrap();
+        assert!(error.to_string().contains("symbolic link"), "{error}");
+    }
+}

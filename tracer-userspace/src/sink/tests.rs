@@ -1,0 +1,133 @@
+use super::*;
+use crate::classify::label::Label;
+use crate::event::{ConnId, Handler, ProbeType};
+use crate::record::{
+    AttemptBody, Confidence, Endpoint, Evidence, K8s, Phases, Probe, Process, Subject, Verdict, VerdictBody,
+};
+
+/// A verdict about a pod `shop/cart`, container `web`.
+pub(crate) fn verdict(label: Label) -> Body {
+    let evidence = Evidence {
+        hook: "tcp_connect".into(),
+        time_boot_ns: 999_788_860,
+        says: "kubelet dials".into(),
+        fields: BTreeMap::new(),
+    };
+    Body::Verdict(Box::new(VerdictBody {
+        subject: Subject::Probe,
+        verdict: Verdict {
+            label,
+            outcome: Outcome::Failure,
+            confidence: Confidence::Proven,
+            summary: "nobody listens on 10.0.0.9:80".into(),
+            remediation: "check containerPort".into(),
+            evidence: vec![evidence],
+            also: vec![],
+            lost_events: 0,
+            missing_hooks: vec![],
+        },
+        probe: Some(Probe {
+            probe_type: Some(ProbeType::Readiness),
+            handler: Some(Handler::Http),
+            scheme: Some("http".into()),
+            port: Some(80),
+            path: Some("/".into()),
+            ..Probe::default()
+        }),
+        k8s: Some(k8s()),
+        src: None,
+        dst: Endpoint { addr: "10.0.0.9".parse().unwrap(), port: Some(80) },
+        process: Process { pid: 812, comm: "kubelet".into() },
+        netns: None,
+        culprit: None,
+        timing: None,
+        revises: None,
+    }))
+}
+
+pub(crate) fn k8s() -> K8s {
+    K8s {
+        namespace: Some("shop".into()),
+        pod_name: Some("cart".into()),
+        pod_uid: None,
+        container_name: Some("web".into()),
+    }
+}
+
+fn success() -> Body {
+    Body::Attempt(Box::new(AttemptBody {
+        subject: Subject::Probe,
+        outcome: Outcome::Success,
+        probe: None,
+        k8s: Some(k8s()),
+        src: None,
+        dst: Endpoint { addr: "10.0.0.9".parse().unwrap(), port: Some(80) },
+        process: Process { pid: 812, comm: "kubelet".into() },
+        phases_ms: Phases::default(),
+        label: None,
+    }))
+}
+
+/// Runs decisions through a sink that writes a file; the records it wrote.
+fn printed(edit: impl FnOnce(&mut config::Output), decisions: Vec<Decision>) -> Vec<serde_json::Value> {
+    static NEXT: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
+    let n = NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+    let path = std::env::temp_dir().join(format!("tracer-sink-{}-{n}", std::process::id()));
+    let mut config = config::Output {
+        form: Form::Ndjson,
+        colour: false,
+        file: Some(path.clone()),
+        filter: Filter::default(),
+        attempts: false,
+        until_failure: false,
+    };
+    edit(&mut config);
+    let mut sink = Sink::open(&config, true).unwrap();
+    sink.boot_to_wall_ns = 1_700_000_000_000_000_000;
+    for decision in decisions {
+        sink.emit(decision, Some(1_002_345_678));
+    }
+    sink.stop(2_000_000_000, "signal", 5, 0);
+    let text = std::fs::read_to_string(&path).unwrap();
+    std::fs::remove_file(path).unwrap();
+    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+fn decided(attempt: u64, body: Body) -> Decision {
+    Decision { time_boot_ns: 1_000_000_000, attempt: Some(ConnId(attempt)), body }
+}
+
+#[test]
+fn records_are_numbered_and_timed() {
+    let records =
+        printed(|_| (), vec![decided(1, verdict(Label::Unexplained)), decided(2, verdict(Label::LoopbackDown))]);
+    assert_eq!(records.iter().map(|r| r["seq"].as_u64().unwrap()).collect::<Vec<_>>(), [0, 1, 2]);
+    assert_eq!(records[0]["time"], "2023-11-14T22:13:21.000000000Z");
+    assert_eq!(records[0]["timing"]["detected_after_ms"], 2.346);
+    assert_eq!(records[2]["verdicts"]["loopback_down"], 1);
+    assert_eq!(records[2]["events"], 5);
+}
+
+#[test]
+fn filtered_records_take_no_number() {
+    let decisions =
+        vec![decided(1, verdict(Label::Unexplained)), decided(2, success()), decided(3, verdict(Label::LoopbackDown))];
+    let records = printed(|c| c.filter.labels = vec![Label::LoopbackDown], decisions);
+    assert_eq!(records.len(), 2);
+    assert_eq!((records[0]["seq"].as_u64(), records[1]["attempts"].as_u64()), (Some(0), Some(1)));
+}
+
+#[test]
+fn a_revision_of_a_printed_verdict_passes_the_filter() {
+    let decisions = vec![decided(1, verdict(Label::Unexplained)), decided(1, verdict(Label::LoopbackDown))];
+    let records = printed(|c| c.filter.labels = vec![Label::Unexplained], decisions);
+    assert_eq!(records[1]["revises"], 0);
+    assert_eq!(records[2]["verdicts"], serde_json::json!({"loopback_down": 1}));
+}
+
+#[test]
+fn attempts_are_printed_only_when_asked_for() {
+    let records = printed(|c| c.attempts = true, vec![decided(1, success())]);
+    assert_eq!(records[0]["type"], "attempt");
+    assert_eq!(printed(|_| (), vec![decided(1, success())]).len(), 1);
+}

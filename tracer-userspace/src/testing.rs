@@ -1,0 +1,250 @@
+//! Streams of observations by hand, for the unit tests of the rules. They test properties of the
+//! rules; that a kernel shows such a stream is proven by the scenarios, on real kernels.
+
+use std::net::SocketAddr;
+
+use crate::core::{Core, Decision, Options};
+use crate::event::{
+    Actor, ConnId, Connect, Device, Fact, Flow, Icmp, Ipvs, IpvsOp, Links, Loss, MissingHook, Netns, NodePort,
+    NodePorts, Observation, PacketDrop, ProxyMode, ResetReceived, ResetSent, Retransmit, Start, State, TcpFlags,
+    TcpState, Via,
+};
+use crate::record::{Body, VerdictBody};
+
+pub(crate) const NODE: Netns = Netns(1);
+pub(crate) const POD: Netns = Netns(2);
+pub(crate) const SYN: TcpFlags = TcpFlags(0x02);
+pub(crate) const SYN_ACK: TcpFlags = TcpFlags(0x12);
+/// One attempt from 10.88.0.1:40000 to 10.88.0.2:8080, and what is seen of it, a microsecond apart.
+pub(crate) struct Stream {
+    pub(crate) observations: Vec<Observation>,
+    now: u64,
+    flow: Flow,
+    conn: ConnId,
+}
+
+fn addr(text: &str) -> SocketAddr {
+    text.parse().expect("an address in a test")
+}
+
+impl Stream {
+    pub(crate) fn new() -> Self {
+        Self::to("10.88.0.2:8080")
+    }
+
+    pub(crate) fn to(dst: &str) -> Self {
+        let flow = Flow { src: addr("10.88.0.1:40000"), dst: addr(dst) };
+        let mut stream = Self { observations: Vec::new(), now: 1_000_000_000, flow, conn: ConnId(7) };
+        stream.push(Fact::Start(Box::new(start())));
+        stream
+    }
+
+    /// The attempt numbered `conn`, from a port of its own, at an offset in time.
+    pub(crate) fn numbered(conn: u64, offset_ns: u64) -> Self {
+        let mut stream = Self::new();
+        stream.conn = ConnId(conn);
+        stream.flow.src.set_port(40_000 + u16::try_from(conn % 10_000).unwrap_or_default());
+        stream.now += offset_ns;
+        stream
+    }
+
+    pub(crate) fn push(&mut self, fact: Fact) -> &mut Self {
+        self.now += 1_000;
+        self.observations.push(Observation { time_boot_ns: self.now, fact });
+        self
+    }
+
+    pub(crate) fn wait_ms(&mut self, ms: u64) -> &mut Self {
+        self.now += ms * 1_000_000;
+        self
+    }
+
+    pub(crate) fn missing(&mut self, hook: &str) -> &mut Self {
+        if let Some(Fact::Start(start)) = self.observations.first_mut().map(|o| &mut o.fact) {
+            start.missing_hooks.push(MissingHook { hook: hook.to_owned(), reason: String::new(), lost: String::new() });
+        }
+        self
+    }
+
+    pub(crate) fn connect(&mut self) -> &mut Self {
+        let actor =
+            Actor { pid: 10, tid: 11, comm: "kubelet".into(), netns: Some(NODE), cgroup: None, cgroup_memory: None };
+        let (flow, hook) = (self.flow, "tcp_connect".to_owned());
+        self.push(Fact::Connect(Connect { conn: self.conn, flow, actor, netns: NODE, prober: true, hook }))
+    }
+
+    pub(crate) fn state(&mut self, old: TcpState, new: TcpState, errno: i32, bytes: (u64, u64, u64)) -> &mut Self {
+        let (sent, acked, received) = bytes;
+        self.push(Fact::State(State {
+            conn: self.conn,
+            flow: self.flow,
+            old,
+            new,
+            errno: Some(errno),
+            bytes_received: Some(received),
+            bytes_sent: Some(sent),
+            bytes_acked: Some(acked),
+            own_context: false,
+        }))
+    }
+
+    pub(crate) fn established(&mut self) -> &mut Self {
+        self.state(TcpState::SynSent, TcpState::Established, 0, (0, 1, 0))
+    }
+
+    /// The prober gives up in SYN_SENT.
+    pub(crate) fn gives_up(&mut self) -> &mut Self {
+        self.wait_ms(1000).state(TcpState::SynSent, TcpState::Close, 0, (0, 0, 0))
+    }
+
+    pub(crate) fn drop(&mut self, flags: TcpFlags, reason: &str, netns: Netns) -> &mut Self {
+        self.drop_on(flags, reason, netns, None)
+    }
+
+    pub(crate) fn drop_on(&mut self, flags: TcpFlags, reason: &str, netns: Netns, device: Option<Device>) -> &mut Self {
+        let flow = if flags.is_syn_ack() { self.flow.reversed() } else { self.flow };
+        self.push(Fact::Drop(PacketDrop {
+            conn: self.conn,
+            flow,
+            flags,
+            reason: Some(reason.to_owned()),
+            location: None,
+            stack: Vec::new(),
+            netns: Some(netns),
+            device,
+            via: Via::Flow,
+        }))
+    }
+
+    /// The target's side sends a RST.
+    pub(crate) fn reset_sent(&mut self, answered: TcpFlags, no_socket: bool, actor: Option<&str>) -> &mut Self {
+        let flow = self.flow.reversed();
+        self.reset_sent_on(flow, answered, no_socket, actor)
+    }
+
+    pub(crate) fn reset_sent_on(
+        &mut self,
+        flow: Flow,
+        answered: TcpFlags,
+        no_socket: bool,
+        actor: Option<&str>,
+    ) -> &mut Self {
+        let actor = actor.map(|comm| Actor {
+            pid: 99,
+            tid: 99,
+            comm: comm.to_owned(),
+            netns: Some(POD),
+            cgroup: None,
+            cgroup_memory: None,
+        });
+        let state = (!no_socket).then_some(TcpState::Listen);
+        let hook = "tcp_send_reset".to_owned();
+        self.push(Fact::ResetSent(ResetSent {
+            conn: self.conn,
+            flow,
+            actor,
+            reason: None,
+            netns: Some(POD),
+            answered,
+            state,
+            no_socket,
+            via: Via::Flow,
+            hook,
+        }))
+    }
+
+    pub(crate) fn reset_received(&mut self, state: TcpState, bytes_received: u64) -> &mut Self {
+        self.push(Fact::ResetReceived(ResetReceived {
+            conn: self.conn,
+            flow: self.flow,
+            state,
+            bytes_received: Some(bytes_received),
+        }))
+    }
+
+    pub(crate) fn icmp(&mut self, icmp_type: u8, code: u8) -> &mut Self {
+        self.push(Fact::Icmp(Icmp {
+            conn: self.conn,
+            flow: self.flow,
+            flags: SYN,
+            v6: false,
+            icmp_type,
+            code,
+            netns: Some(POD),
+        }))
+    }
+
+    pub(crate) fn ipvs(&mut self, flags: TcpFlags, op: IpvsOp) -> &mut Self {
+        let flow = if flags.is_syn_ack() { self.flow.reversed() } else { self.flow };
+        self.push(Fact::Ipvs(Ipvs { conn: self.conn, flow, flags, op, via: Via::Flow, netns: Some(NODE) }))
+    }
+
+    pub(crate) fn retransmit(&mut self, state: TcpState) -> &mut Self {
+        self.push(Fact::Retransmit(Retransmit { conn: self.conn, state }))
+    }
+
+    pub(crate) fn node_port(&mut self, mode: ProxyMode, port: u16, backends: &[&str]) -> &mut Self {
+        let backends = backends.iter().map(|b| addr(b)).collect();
+        let port =
+            NodePort { port, addrs: vec![self.flow.src.ip()], service: Some("kube-system/dashboard".into()), backends };
+        self.push(Fact::NodePorts(NodePorts { netns: NODE, mode, ports: vec![port] }))
+    }
+
+    pub(crate) fn links(&mut self, lo_up: bool, addrs: &[&str]) -> &mut Self {
+        let addrs = addrs.iter().map(|a| a.parse().expect("an address in a test")).collect();
+        let lo = crate::event::LinkState { ifindex: 1, name: "lo".into(), up: lo_up, loopback: true, addrs };
+        self.push(Fact::Links(Links { netns: NODE, links: vec![lo] }))
+    }
+
+    pub(crate) fn lost(&mut self, count: u64) -> &mut Self {
+        let (from_boot_ns, to_boot_ns) = (self.now - 1_000_000, self.now);
+        self.push(Fact::Loss(Loss { where_: "ring".into(), count, from_boot_ns, to_boot_ns }))
+    }
+
+    pub(crate) fn decisions(&self) -> Vec<Decision> {
+        decide(&self.observations)
+    }
+
+    pub(crate) fn verdicts(&self) -> Vec<VerdictBody> {
+        let verdict = |d: Decision| match d.body {
+            Body::Verdict(v) => Some(*v),
+            _ => None,
+        };
+        self.decisions().into_iter().filter_map(verdict).collect()
+    }
+
+    /// Labels of all verdicts, in order.
+    pub(crate) fn labels(&self) -> Vec<&'static str> {
+        self.verdicts().iter().map(|v| v.verdict.label.name()).collect()
+    }
+}
+
+/// All that a stream of observations decides.
+pub(crate) fn decide(observations: &[Observation]) -> Vec<Decision> {
+    let mut core = Core::new(Options { attempts: true });
+    let mut out = Vec::new();
+    for observation in observations {
+        core.push(observation, &mut out);
+    }
+    core.finish(observations.last().map_or(0, |o| o.time_boot_ns) + 1_000_000_000, &mut out);
+    out
+}
+
+pub(crate) fn lo(up: bool) -> Option<Device> {
+    Some(Device { ifindex: 1, name: "lo".into(), up, loopback: true })
+}
+
+fn start() -> Start {
+    Start {
+        version: "0".into(),
+        kernel: "0".into(),
+        node_name: "n1".into(),
+        boot_to_wall_ns: 0,
+        node_netns: Some(NODE),
+        probers: vec!["kubelet".into()],
+        all_connections: false,
+        hooks: Vec::new(),
+        missing_hooks: Vec::new(),
+        sources: Vec::new(),
+    }
+}

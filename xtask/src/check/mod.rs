@@ -1,0 +1,6 @@
+//! Being written.
+#[derive(clap::Args)]
+pub(crate) struct Args {}
+pub(crate) fn run(_: &Args) -> anyhow::Result<()> {
+    Ok(())
+}

@@ -1,0 +1,15 @@
+//! `cargo xtask demo`: the failures made in throw-away namespaces on this machine, each with its verdict.
+
+use anyhow::Result;
+
+use crate::{build, setup, sh};
+
+/// The command.
+pub(crate) fn run() -> Result<()> {
+    if !nix::unistd::geteuid().is_root() {
+        return Err(sh::missing("the demo makes network namespaces and loads eBPF programs: run it as root".into()));
+    }
+    setup::ensure(setup::Purpose::Demo)?;
+    build::release()?;
+    sh::run(sh::command(sh::release_bin("demo")).arg("--tracer").arg(sh::release_bin("tracer")))
+}

@@ -1,0 +1,158 @@
+//! `cargo xtask setup`: installs what is missing, or says what to install where it cannot.
+//!
+//! The eBPF programs need a rustc with a `core` for the BPF target and an `llc` of the same LLVM. Either rustup has
+//! them (`rust-src` and `llvm-tools`), or Debian does (`rustc-web`, `libstd-rust-web-dev-bpf`, `llvm-NN`).
+
+use std::path::Path;
+
+use anyhow::{Context as _, Result};
+use clap::ValueEnum;
+
+use crate::sh;
+
+/// What to make ready for.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Purpose {
+    /// Building `tracer`
+    Build,
+    /// Building, and making the failures on this machine
+    Demo,
+    /// All tests, those in virtual machines included
+    Test,
+}
+
+/// What to set up.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// What the machine must be able to do afterwards
+    #[arg(long = "for", value_enum, default_value = "test")]
+    purpose: Purpose,
+}
+
+/// A C compiler for the crates that have C in them.
+const COMPILER: &[&str] = &["gcc", "libc6-dev"];
+/// Debian's rustc with the BPF target. The `llc` that fits is looked up once it is installed.
+const BPF_RUSTC: &[&str] = &["rustc-web", "libstd-rust-web-dev-bpf"];
+/// What makes a node out of namespaces.
+const WORLD: &[&str] = &["iproute2", "nftables", "iptables", "ipvsadm", "conntrack", "procps", "openssl", "util-linux"];
+/// What boots other kernels.
+const VM: &[&str] = &["qemu-system-x86", "python3", "python3-venv", "kmod", "busybox-static", "xz-utils", "zstd"];
+
+/// The rustup components that replace Debian's packages.
+const RUSTUP: &str = "rustup toolchain install stable --profile minimal -c rust-src -c llvm-tools";
+
+/// The command.
+pub(crate) fn run(args: &Args) -> Result<()> {
+    ensure(args.purpose)
+}
+
+/// Makes the machine ready; does nothing, and asks no network, where it is.
+pub(crate) fn ensure(purpose: Purpose) -> Result<()> {
+    if !sh::succeeds("dpkg-query", &["--version"]) {
+        return elsewhere(purpose);
+    }
+    let toolchain = if rustup_route() { &[] } else { BPF_RUSTC };
+    let wanted = [COMPILER, toolchain, world(purpose), vm(purpose)].concat();
+    install(&absent(&wanted)?)?;
+    if !rustup_route() {
+        install(&absent(&[&format!("llvm-{}", llvm_major()?)])?)?;
+    }
+    eprintln!("xtask: setup: everything is installed");
+    Ok(())
+}
+
+fn world(purpose: Purpose) -> &'static [&'static str] {
+    if purpose == Purpose::Build { &[] } else { WORLD }
+}
+
+fn vm(purpose: Purpose) -> &'static [&'static str] {
+    if purpose == Purpose::Test { VM } else { &[] }
+}
+
+/// Those packages that are not installed.
+fn absent(packages: &[&str]) -> Result<Vec<String>> {
+    let mut query = sh::command("dpkg-query");
+    query.args(["--show", "--showformat", "${db:Status-Status} ${Package}\n"]).args(packages);
+    // It ends with 1 when one of the packages is unknown, and prints the others all the same.
+    let output = query.output().context("cannot start dpkg-query")?;
+    let known = String::from_utf8_lossy(&output.stdout).into_owned();
+    let installed: Vec<_> = known.lines().filter_map(|line| line.strip_prefix("installed ")).collect();
+    Ok(packages.iter().filter(|name| !installed.contains(name)).map(|name| (*name).to_owned()).collect())
+}
+
+/// Installs packages, or says how when it may not.
+fn install(packages: &[String]) -> Result<()> {
+    if packages.is_empty() {
+        return Ok(());
+    }
+    let list = packages.join(" ");
+    if !nix::unistd::geteuid().is_root() {
+        return Err(sh::missing(format!(
+            "these Debian packages are missing; as root: apt-get install {list}{}",
+            hint()
+        )));
+    }
+    sh::step("reading the package lists", || sh::run(apt().arg("update")))?;
+    let mut install = apt();
+    install.args(["install", "--yes", "--no-install-recommends"]).args(packages);
+    sh::step(&format!("installing {list}"), || sh::run(&mut install))
+        .map_err(|error| sh::missing(format!("{error:#}{}", hint())))
+}
+
+fn apt() -> std::process::Command {
+    let mut apt = sh::command("apt-get");
+    apt.env("DEBIAN_FRONTEND", "noninteractive").args(["-qq", "-o", "Dpkg::Use-Pty=0"]);
+    apt
+}
+
+/// Not Debian: look for the programs, and name what is not there.
+fn elsewhere(purpose: Purpose) -> Result<()> {
+    let mut lacking: Vec<&str> = Vec::new();
+    let world = ["ip", "nft", "iptables", "ipvsadm", "conntrack", "sysctl", "openssl", "setpriv"];
+    let vm = ["qemu-system-x86_64", "python3", "depmod", "busybox"];
+    lacking.extend(["gcc"].iter().filter(|name| sh::find(name).is_none()));
+    lacking.extend(world.iter().filter(|name| purpose != Purpose::Build && sh::find(name).is_none()));
+    lacking.extend(vm.iter().filter(|name| purpose == Purpose::Test && sh::find(name).is_none()));
+    let toolchain = rustup_route();
+    if lacking.is_empty() && toolchain {
+        eprintln!("xtask: setup: everything is installed");
+        return Ok(());
+    }
+    let programs =
+        if lacking.is_empty() { String::new() } else { format!("\n  missing programs: {}", lacking.join(" ")) };
+    let rust = if toolchain { String::new() } else { hint() };
+    Err(sh::missing(format!("this is not Debian, so nothing is installed by this command{programs}{rust}")))
+}
+
+/// The two ways to a compiler for the BPF target.
+fn hint() -> String {
+    format!(
+        "\n  the compiler for the eBPF programs, one of:\n    Debian: apt-get install {} and the llvm-NN of the LLVM \
+         that `/usr/bin/rustc -vV` names\n    rustup: {RUSTUP}",
+        BPF_RUSTC.join(" ")
+    )
+}
+
+/// Whether a toolchain of rustup has the sources of `core` and an `llc`.
+fn rustup_route() -> bool {
+    let Ok(list) = sh::capture(sh::command("rustup").args(["toolchain", "list"])) else { return false };
+    let names = list.lines().filter_map(|line| line.split_whitespace().next());
+    names.map(str::to_owned).any(|name| {
+        let sysroot = sh::capture(sh::command("rustup").args(["run", &name, "rustc", "--print", "sysroot"]));
+        sysroot.is_ok_and(|sysroot| complete(Path::new(sysroot.trim())))
+    })
+}
+
+fn complete(sysroot: &Path) -> bool {
+    let lib = sysroot.join("lib/rustlib");
+    let targets = std::fs::read_dir(&lib).into_iter().flatten().flatten();
+    let llc = targets.map(|target| target.path().join("bin/llc")).any(|llc| llc.is_file());
+    llc && lib.join("src/rust/library/core").is_dir()
+}
+
+/// The LLVM of Debian's rustc.
+fn llvm_major() -> Result<String> {
+    let version = sh::capture(sh::command("/usr/bin/rustc").arg("-vV"))?;
+    let llvm = version.lines().find_map(|line| line.strip_prefix("LLVM version: ")).context("rustc names no LLVM")?;
+    Ok(llvm.split('.').next().unwrap_or(llvm).to_owned())
+}

@@ -1,0 +1,105 @@
+//! `cargo xtask test`: everything that can be tested, on this kernel and on others, and one matrix of the results.
+//!
+//! ```text
+//! units      the workspace's own tests: no root, no kernel
+//! scenarios  the failures, made on this kernel and in virtual machines
+//! replays    recordings of this kernel, analysed again without privileges
+//! matrix     label by kernel
+//! ```
+
+mod matrix;
+mod replays;
+mod scenarios;
+mod units;
+
+use std::thread;
+use std::time::Instant;
+
+use anyhow::{Result, bail};
+
+use crate::vm::{RELEASES, Release, kernels, virtme};
+use crate::{build, setup, sh};
+use scenarios::Run;
+
+/// What to test.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// No virtual machines
+    #[arg(long, visible_alias = "no-vm")]
+    host_only: bool,
+    /// Only this kernel's virtual machine; repeatable
+    #[arg(long = "kernel", value_name = "RELEASE", value_parser = kernels::find, conflicts_with = "host_only")]
+    kernels: Vec<&'static Release>,
+    /// Only scenarios whose name begins so; repeatable
+    #[arg(long, value_name = "NAME")]
+    only: Vec<String>,
+    /// Virtual machines at a time
+    #[arg(long, default_value_t = 2)]
+    jobs: usize,
+    /// Minutes after which a virtual machine is ended
+    #[arg(long, default_value_t = 20)]
+    minutes: u64,
+}
+
+/// How many passed and failed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Tally {
+    passed: usize,
+    failed: usize,
+}
+
+impl std::ops::AddAssign for Tally {
+    fn add_assign(&mut self, other: Self) {
+        self.passed += other.passed;
+        self.failed += other.failed;
+    }
+}
+
+/// The command.
+pub(crate) fn run(args: &Args) -> Result<()> {
+    let begun = Instant::now();
+    setup::ensure(if args.host_only { setup::Purpose::Demo } else { setup::Purpose::Test })?;
+    let releases = releases(args);
+    let fetching = thread::spawn({
+        let releases = releases.clone();
+        move || fetch(&releases)
+    });
+    let mut tally = sh::step("unit tests", units::run)?;
+    build::release()?;
+    fetching.join().map_err(|_| anyhow::anyhow!("fetching the kernels ended in a panic"))??;
+    let mut runs = vec![scenarios::on_host(args)?];
+    runs.extend(scenarios::in_machines(args, &releases));
+    matrix::print(&runs);
+    tally += scenario_tally(&runs);
+    tally += replays::run(args)?;
+    eprintln!("xtask: test: {:.0} s in all", begun.elapsed().as_secs_f64());
+    println!("{} passed, {} failed", tally.passed, tally.failed);
+    if tally.failed > 0 {
+        bail!("{} tests failed", tally.failed);
+    }
+    Ok(())
+}
+
+fn releases(args: &Args) -> Vec<&'static Release> {
+    match (args.host_only, args.kernels.is_empty()) {
+        (true, _) => Vec::new(),
+        (false, true) => RELEASES.iter().collect(),
+        (false, false) => args.kernels.clone(),
+    }
+}
+
+/// Fetches what the machines need while the compiler is busy.
+fn fetch(releases: &[&Release]) -> Result<()> {
+    for release in releases {
+        kernels::ensure(release, false)?;
+    }
+    if releases.is_empty() { Ok(()) } else { virtme::ensure().map(drop) }
+}
+
+fn scenario_tally(runs: &[Run]) -> Tally {
+    let mut tally = Tally::default();
+    for run in runs {
+        tally += run.tally();
+    }
+    tally
+}

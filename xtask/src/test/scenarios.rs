@@ -1,0 +1,152 @@
+//! Runs the `scenarios` program on this kernel and in virtual machines, and reads the rows it leaves.
+
+use std::collections::VecDeque;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result};
+use serde::Deserialize;
+
+use super::{Args, Tally};
+use crate::sh;
+use crate::vm::{self, Job, Release};
+
+/// How a scenario went.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Outcome {
+    /// The failure happened and the verdict was right.
+    Pass,
+    /// It did not happen, or the verdict was wrong.
+    Fail,
+    /// This kernel lacks what the scenario needs.
+    Cannot,
+}
+
+/// One scenario on one kernel.
+#[derive(Clone, Debug, Deserialize)]
+pub(crate) struct Row {
+    /// Its name.
+    pub(crate) scenario: String,
+    /// The label it is about; none: nothing is wrong.
+    pub(crate) label: Option<String>,
+    /// How it went.
+    pub(crate) result: Outcome,
+    /// Why, unless it passed.
+    pub(crate) reason: Option<String>,
+}
+
+/// All scenarios on one kernel.
+pub(crate) struct Run {
+    /// The heading of its column.
+    pub(crate) kernel: String,
+    /// What was done.
+    pub(crate) rows: Vec<Row>,
+    /// Why there are no rows.
+    pub(crate) broken: Option<String>,
+}
+
+impl Run {
+    /// The results; a run that broke is a failure.
+    pub(crate) fn tally(&self) -> Tally {
+        let count = |result| self.rows.iter().filter(|row| row.result == result).count();
+        Tally { passed: count(Outcome::Pass), failed: count(Outcome::Fail) + usize::from(self.broken.is_some()) }
+    }
+
+    fn new(kernel: String, result: Result<Vec<Row>>) -> Self {
+        match result {
+            Ok(rows) => Self { kernel, rows, broken: None },
+            Err(error) => Self { kernel, rows: Vec::new(), broken: Some(format!("{error:#}")) },
+        }
+    }
+}
+
+/// The scenarios on this kernel.
+pub(crate) fn on_host(args: &Args) -> Result<Run> {
+    let release = fs::read_to_string("/proc/sys/kernel/osrelease")?;
+    let name = format!("{} (here)", release.split(['-', '+']).next().unwrap_or_default().trim());
+    if !nix::unistd::geteuid().is_root() {
+        eprintln!("xtask: scenarios on this kernel need root: left out");
+        return Ok(Run { kernel: name, rows: Vec::new(), broken: None });
+    }
+    let rows = sh::target().join("scenarios.ndjson");
+    let _ = fs::remove_file(&rows);
+    let words = command(args, &rows);
+    let result = sh::step("scenarios on this kernel", || {
+        let status = sh::command(&words[0]).args(&words[1..]).status().context("cannot start the scenarios")?;
+        read(&rows, status.code().unwrap_or(-1))
+    });
+    Ok(Run::new(name, result))
+}
+
+/// The scenarios on other kernels, some at a time.
+pub(crate) fn in_machines(args: &Args, releases: &[&'static Release]) -> Vec<Run> {
+    let queue: Mutex<VecDeque<_>> = Mutex::new(releases.iter().copied().enumerate().collect());
+    let results = Mutex::new(Vec::new());
+    let work = || {
+        while let Some((place, release)) = next(&queue) {
+            let run = in_machine(args, release);
+            results.lock().unwrap_or_else(PoisonError::into_inner).push((place, run));
+        }
+    };
+    thread::scope(|scope| {
+        for _ in 0..args.jobs.clamp(1, releases.len().max(1)) {
+            scope.spawn(work);
+        }
+    });
+    let mut results = results.into_inner().unwrap_or_else(PoisonError::into_inner);
+    results.sort_by_key(|(place, _)| *place);
+    results.into_iter().map(|(_, run)| run).collect()
+}
+
+fn next<T>(queue: &Mutex<VecDeque<T>>) -> Option<T> {
+    queue.lock().unwrap_or_else(PoisonError::into_inner).pop_front()
+}
+
+fn in_machine(args: &Args, release: &'static Release) -> Run {
+    let shared = vm::directory(release);
+    let rows = shared.join("scenarios.ndjson");
+    let _ = fs::remove_file(&rows);
+    eprintln!("xtask: kernel {}: scenarios begin, output in {}", release.name, shared.join("log").display());
+    let begun = Instant::now();
+    let job = Job {
+        release,
+        command: command(args, &rows),
+        directory: sh::root().to_owned(),
+        limit: Duration::from_secs(args.minutes * 60),
+        echo: false,
+    };
+    let run = Run::new(release.name.to_owned(), job.run().and_then(|code| read(&rows, code)));
+    let Tally { passed, failed } = run.tally();
+    eprintln!(
+        "xtask: kernel {}: {passed} passed, {failed} failed after {:.0} s",
+        release.name,
+        begun.elapsed().as_secs_f64()
+    );
+    run
+}
+
+/// The command line of a run.
+fn command(args: &Args, rows: &Path) -> Vec<String> {
+    let path = |path: PathBuf| path.display().to_string();
+    let mut words = vec![path(sh::release_bin("scenarios")), "--tracer".into(), path(sh::release_bin("tracer"))];
+    words.extend(["--json".into(), path(rows.to_owned())]);
+    if !args.only.is_empty() {
+        words.push("--only".into());
+        words.extend(args.only.iter().cloned());
+    }
+    words
+}
+
+/// The rows of a run that ended with that code.
+fn read(path: &Path, code: i32) -> Result<Vec<Row>> {
+    let text = fs::read_to_string(path).with_context(|| format!("the scenarios ended with {code} and left no rows"))?;
+    let rows: Vec<Row> =
+        text.lines().map(serde_json::from_str).collect::<Result<_, _>>().context("a row of the scenarios")?;
+    let failed = rows.iter().any(|row| row.result == Outcome::Fail);
+    anyhow::ensure!(code == 0 || failed, "the scenarios ended with {code}, though no row failed");
+    Ok(rows)
+}

@@ -1,0 +1,48 @@
+//! The workspace's own tests: units, properties and replays of the fixtures.
+
+use std::io::{BufRead as _, BufReader};
+use std::process::Stdio;
+
+use anyhow::{Context as _, Result};
+
+use super::Tally;
+use crate::sh;
+
+/// Runs them all, also after one has failed.
+pub(crate) fn run() -> Result<Tally> {
+    sh::run(&mut sh::cargo(&["test", "--workspace", "--no-run"]))?;
+    let mut tests = sh::cargo(&["test", "--workspace", "--no-fail-fast"]);
+    let mut child = tests.stdout(Stdio::piped()).spawn().context("cannot start cargo")?;
+    let mut tally = Tally::default();
+    for line in BufReader::new(child.stdout.take().context("no output of cargo")?).lines().map_while(Result::ok) {
+        tally += count(&line).unwrap_or_default();
+        println!("{line}");
+    }
+    // A test program that was killed counts nothing: its exit code must count then.
+    if !child.wait()?.success() && tally.failed == 0 {
+        tally.failed = 1;
+    }
+    Ok(tally)
+}
+
+/// The numbers in `test result: ok. 3 passed; 0 failed; ...`.
+fn count(line: &str) -> Option<Tally> {
+    let (_, numbers) = line.strip_prefix("test result: ")?.split_once(". ")?;
+    let number = |what: &str| {
+        let part = numbers.split("; ").find_map(|part| part.strip_suffix(what))?;
+        part.trim().parse().ok()
+    };
+    Some(Tally { passed: number("passed")?, failed: number("failed")? })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_summary_of_a_test_program_is_counted() {
+        let line = "test result: FAILED. 12 passed; 3 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.01s";
+        assert_eq!(count(line), Some(Tally { passed: 12, failed: 3 }));
+        assert_eq!(count("test a ... ok"), None);
+    }
+}

@@ -1,0 +1,128 @@
+//! One command in one guest: the script that runs it there, its output and its exit code.
+
+use std::fs::{self, File};
+use std::io::{Read as _, Write as _};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail};
+
+use super::{Release, directory, kernels, virtme};
+use crate::sh;
+
+/// What a node has loaded, and the queueing disciplines the scenarios use. Others come when they are asked for.
+const MODULES: &str = "ip_vs ip_vs_rr ip_vs_wrr nf_conntrack nf_tables br_netfilter bridge veth dummy vxlan sch_netem";
+
+/// A command to be run under a kernel.
+pub(crate) struct Job {
+    /// The kernel.
+    pub(crate) release: &'static Release,
+    /// Program and arguments.
+    pub(crate) command: Vec<String>,
+    /// Where the command begins.
+    pub(crate) directory: PathBuf,
+    /// When the command, and a little later the machine, is ended.
+    pub(crate) limit: Duration,
+    /// Whether output is passed on as it comes.
+    pub(crate) echo: bool,
+}
+
+impl Job {
+    /// Boots, runs, and returns the command's exit code. Its output is also in `log` of the release's directory.
+    pub(crate) fn run(&self) -> Result<i32> {
+        let kernel = kernels::ensure(self.release, false)?;
+        let shared = directory(self.release);
+        fs::create_dir_all(&shared)?;
+        let lock = File::create(shared.join("lock"))?;
+        if lock.try_lock().is_err() {
+            eprintln!("xtask: another run uses kernel {}: waiting for its end", self.release.name);
+            lock.lock().context("cannot lock the directory of the machine")?;
+        }
+        let script = self.prepare(&shared)?;
+        let console = File::create(shared.join("console.txt"))?;
+        let mut machine = virtme::boot(&kernel, &script, &shared, console)?;
+        let mut tail = Tail::new(shared.join("log"), self.echo);
+        let ended = machine.wait(self.limit + Duration::from_secs(60), || tail.follow())?;
+        exit_code(&shared, ended, self)
+    }
+
+    fn prepare(&self, shared: &Path) -> Result<PathBuf> {
+        for old in ["log", "exit"] {
+            let _ = fs::remove_file(shared.join(old));
+        }
+        let script = shared.join("script.sh");
+        fs::write(&script, self.script(shared))?;
+        Ok(script)
+    }
+
+    fn script(&self, shared: &Path) -> String {
+        let shared = sh::quoted(&shared.display().to_string());
+        let directory = sh::quoted(&self.directory.display().to_string());
+        let command = self.command.iter().map(|word| sh::quoted(word)).collect::<Vec<_>>().join(" ");
+        let seconds = self.limit.as_secs();
+        format!(
+            r"# Made by `cargo xtask vm`, run as root in the guest.
+export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LC_ALL=C.UTF-8
+exec > {shared}/log 2>&1 < /dev/null
+ip link set lo up
+mountpoint -q /sys/fs/bpf || mount -t bpf bpf /sys/fs/bpf
+mountpoint -q /sys/kernel/tracing || mount -t tracefs tracefs /sys/kernel/tracing
+modprobe --all {MODULES} || echo 'guest: some of these modules could not be loaded: {MODULES}'
+cd {directory}
+timeout --kill-after=10 {seconds} {command}
+echo $? > {shared}/exit.new
+mv {shared}/exit.new {shared}/exit
+"
+        )
+    }
+}
+
+/// What the guest left as the exit code, or why it left none.
+fn exit_code(shared: &Path, ended: bool, job: &Job) -> Result<i32> {
+    let name = job.release.name;
+    let minutes = job.limit.as_secs().div_ceil(60);
+    let Ok(text) = fs::read_to_string(shared.join("exit")) else {
+        let why = if ended { "ended by itself".into() } else { format!("was ended after {minutes} minutes") };
+        bail!("the machine with kernel {name} {why} before the command did; its last words:\n{}", last_words(shared));
+    };
+    let code = text.trim().parse().context("the guest's exit code")?;
+    if code == 124 {
+        eprintln!("xtask: kernel {name}: the command took longer than {minutes} minutes and was ended");
+    }
+    Ok(code)
+}
+
+fn last_words(shared: &Path) -> String {
+    let console = fs::read(shared.join("console.txt")).unwrap_or_default();
+    let text = String::from_utf8_lossy(&console).replace('\r', "");
+    let lines: Vec<_> = text.lines().filter(|line| !line.trim().is_empty()).collect();
+    lines[lines.len().saturating_sub(15)..].join("\n")
+}
+
+/// Passes on what is appended to a file.
+struct Tail {
+    path: PathBuf,
+    file: Option<File>,
+    echo: bool,
+}
+
+impl Tail {
+    fn new(path: PathBuf, echo: bool) -> Self {
+        Self { path, file: None, echo }
+    }
+
+    fn follow(&mut self) {
+        if !self.echo {
+            return;
+        }
+        if self.file.is_none() {
+            self.file = File::open(&self.path).ok();
+        }
+        let mut news = Vec::new();
+        if let Some(file) = &mut self.file {
+            let _ = file.read_to_end(&mut news);
+        }
+        let mut out = std::io::stdout().lock();
+        let _ = out.write_all(&news).and_then(|()| out.flush());
+    }
+}

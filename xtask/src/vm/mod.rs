@@ -1,0 +1,88 @@
+//! `cargo xtask vm RELEASE -- COMMAND`: a command as root under another kernel.
+//!
+//! QEMU emulates the processor (Debian's kernels hang under nested KVM on some machines, and CI has none), the guest sees
+//! this machine's file system copy-on-write, and only `target/vm/RELEASE` is shared for writing: there the guest leaves
+//! the output and the exit code, because the console mixes both with what the kernel says.
+
+mod guest;
+pub(crate) mod kernels;
+pub(crate) mod virtme;
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Result, bail};
+
+pub(crate) use guest::Job;
+pub(crate) use kernels::{RELEASES, Release};
+
+use crate::{setup, sh};
+
+/// Which kernel, and what to do there.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// The kernel: 5.10, 6.1, 6.12 or sid
+    #[arg(value_parser = kernels::find, required_unless_present_any = ["list", "fetch"])]
+    release: Option<&'static Release>,
+    /// The command; without one, the kernel's release is printed
+    #[arg(last = true)]
+    command: Vec<String>,
+    /// Say which kernels there are
+    #[arg(long)]
+    list: bool,
+    /// Only fetch: the given kernel, or all of them
+    #[arg(long)]
+    fetch: bool,
+    /// Fetch again what is there: the suites get newer kernels
+    #[arg(long)]
+    refresh: bool,
+    /// Minutes after which the machine is ended
+    #[arg(long, default_value_t = 20)]
+    minutes: u64,
+}
+
+/// The command. The exit code is that of the command in the guest.
+pub(crate) fn run(args: &Args) -> Result<()> {
+    if args.list {
+        return list();
+    }
+    setup::ensure(setup::Purpose::Test)?;
+    let wanted: Vec<&Release> = args.release.map_or_else(|| RELEASES.iter().collect(), |release| vec![release]);
+    for release in &wanted {
+        kernels::ensure(release, args.refresh)?;
+    }
+    match args.release {
+        Some(release) if !args.fetch => boot(release, args),
+        _ => Ok(()),
+    }
+}
+
+fn boot(release: &'static Release, args: &Args) -> Result<()> {
+    let default = || vec!["uname".to_owned(), "-a".to_owned()];
+    let job = Job {
+        release,
+        command: if args.command.is_empty() { default() } else { args.command.clone() },
+        directory: std::env::current_dir()?,
+        limit: Duration::from_secs(args.minutes * 60),
+        echo: true,
+    };
+    match job.run()? {
+        0 => Ok(()),
+        code => {
+            bail!(sh::Exit { code: u8::try_from(code).unwrap_or(1), message: format!("the command ended with {code}") })
+        }
+    }
+}
+
+fn list() -> Result<()> {
+    for release in RELEASES {
+        let have = kernels::cached(release)?.map_or_else(|| "not fetched yet".to_owned(), |kernel| kernel.version);
+        println!("{:5} Debian {:19} {have}", release.name, release.suite);
+    }
+    Ok(())
+}
+
+/// Where a release's script, output and console are.
+pub(crate) fn directory(release: &Release) -> PathBuf {
+    sh::target().join("vm").join(release.name)
+}

@@ -1,0 +1,125 @@
+//! virtme-ng, which starts QEMU with this machine's file system as the guest's.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use super::kernels::Kernel;
+use crate::sh;
+
+/// The version that these arguments were tried with.
+const VERSION: &str = "1.42";
+
+/// The directory of its programs, installed if need be.
+pub(crate) fn ensure() -> Result<PathBuf> {
+    let place = sh::target().join("vm");
+    fs::create_dir_all(&place)?;
+    let lock = File::create(place.join("venv.lock"))?;
+    lock.lock().context("cannot lock the Python environment")?;
+    let venv = place.join("venv");
+    let stamp = venv.join(format!("virtme-ng-{VERSION}"));
+    if !stamp.is_file() {
+        sh::step(&format!("installing virtme-ng {VERSION}"), || install(&venv))?;
+        fs::write(&stamp, "")?;
+    }
+    Ok(venv.join("bin"))
+}
+
+fn install(venv: &Path) -> Result<()> {
+    sh::capture(sh::command("python3").args(["-m", "venv", "--clear"]).arg(venv))?;
+    let pip = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check"];
+    sh::capture(sh::command(venv.join("bin/python")).args(pip).arg(format!("virtme-ng=={VERSION}"))).map(drop)
+}
+
+/// Boots a kernel that runs a script; `shared` is the one directory the guest can write to.
+pub(crate) fn boot(kernel: &Kernel, script: &Path, shared: &Path, console: File) -> Result<Machine> {
+    let bin = ensure()?;
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let path = std::env::join_paths(std::iter::once(bin.clone()).chain(std::env::split_paths(&path)))?;
+    let mut vng = Command::new(bin.join("vng"));
+    vng.current_dir(sh::root()).env("PATH", path).stdin(Stdio::null());
+    vng.stderr(console.try_clone()?).stdout(console);
+    // Verbose, because without udev the guest finds no other channel than the console to start the script from.
+    vng.args(["--verbose", "--disable-kvm", "--force-9p", "--user", "root", "--cpus", "2", "--memory", "2G"]);
+    vng.arg("--run").arg(&kernel.image).arg(format!("--rwdir={}", shared.display()));
+    vng.arg("--").arg(format!("bash {}", sh::quoted(&script.display().to_string())));
+    Ok(Machine { vng: vng.spawn().context("cannot start vng")? })
+}
+
+/// A running machine; it ends with this value.
+pub(crate) struct Machine {
+    vng: Child,
+}
+
+impl Machine {
+    /// Waits for the end, calling `meanwhile` now and then. False if the time was up first.
+    pub(crate) fn wait(&mut self, limit: Duration, mut meanwhile: impl FnMut()) -> Result<bool> {
+        let begun = Instant::now();
+        while begun.elapsed() < limit {
+            meanwhile();
+            if self.vng.try_wait()?.is_some() {
+                meanwhile();
+                return Ok(true);
+            }
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        self.end();
+        Ok(false)
+    }
+
+    /// Ends vng and all it started, QEMU among them.
+    fn end(&mut self) {
+        for pid in family(self.vng.id()) {
+            let _ = kill(pid, Signal::SIGKILL);
+        }
+        let _ = self.vng.wait();
+    }
+}
+
+impl Drop for Machine {
+    fn drop(&mut self) {
+        if matches!(self.vng.try_wait(), Ok(None)) {
+            self.end();
+        }
+    }
+}
+
+/// A process and its descendants, parents first.
+fn family(ancestor: u32) -> Vec<Pid> {
+    let mut family = vec![Pid::from_raw(ancestor.cast_signed())];
+    let processes: Vec<(Pid, Pid)> = fs::read_dir("/proc").into_iter().flatten().flatten().filter_map(parent).collect();
+    let mut next = 0;
+    while let Some(member) = family.get(next).copied() {
+        family.extend(processes.iter().filter(|(_, parent)| *parent == member).map(|(pid, _)| *pid));
+        next += 1;
+    }
+    family
+}
+
+/// A process and its parent, from an entry of `/proc`.
+fn parent(entry: fs::DirEntry) -> Option<(Pid, Pid)> {
+    let pid = entry.file_name().to_str()?.parse().ok()?;
+    let stat = fs::read_to_string(entry.path().join("stat")).ok()?;
+    // The name in brackets can have blanks and brackets in it: what follows the last one is state and parent.
+    let parent = stat.rsplit(')').next()?.split_whitespace().nth(1)?.parse().ok()?;
+    Some((Pid::from_raw(pid), Pid::from_raw(parent)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_family_has_the_child() {
+        let mut child = sh::command("sleep").arg("5").spawn().expect("sleep");
+        let family = family(std::process::id());
+        assert!(family.contains(&Pid::from_raw(child.id().cast_signed())));
+        let _ = child.kill();
+        let _ = child.wait();
+    }
+}
