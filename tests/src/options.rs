@@ -15,6 +15,8 @@ pub struct Options {
     pub probe_timeout: Duration,
     /// How long to wait for something that must come.
     pub patience: Duration,
+    /// How long after the last attempt to wait for a verdict.
+    pub verdict_patience: Duration,
     /// Connections of the healthy crowd.
     pub crowd: u32,
 }
@@ -27,6 +29,7 @@ impl Options {
             bin_dir: bin_dir()?,
             probe_timeout: Duration::from_millis(if slow { 4000 } else { 1300 }),
             patience: Duration::from_secs(if slow { 90 } else { 10 }),
+            verdict_patience: Duration::from_secs(if slow { 15 } else { 3 }),
             crowd: if slow { 1000 } else { 10_000 },
         })
     }

@@ -1,10 +1,11 @@
 //! A node whose pods fail in different ways, and the tracer beside it: what was made, what was said.
 //! Exit code 1 if a cause was not named.
 
-use std::fs;
+use std::fs::{self, File};
 use std::io::{IsTerminal, Read, Write};
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitCode, Stdio};
+use std::process::{Child, Command, ExitCode};
 use std::sync::mpsc::channel;
 use std::thread;
 use std::time::Duration;
@@ -56,7 +57,7 @@ fn main() -> Result<ExitCode> {
     let session = Session::attach(&tracer, options.patience)?;
     let printer = print(&tracer, options.patience)?;
     let shown = play(&mut demo, args.rounds)?;
-    session.wait(options.patience, |records| shown.iter().all(|(_, a)| judge(records, a) == Standing::Met));
+    session.wait(options.verdict_patience, |records| shown.iter().all(|(_, a)| judge(records, a) == Standing::Met));
     let records = session.stop()?;
     end(printer)?;
     Ok(compare(&shown, &records))
@@ -89,17 +90,16 @@ fn play(demo: &mut Demo, rounds: u32) -> Result<Vec<(Case, Attempt)>> {
 fn print(tracer: &Tracer, patience: Duration) -> Result<Child> {
     let mut command = Command::new(&tracer.program);
     command.args(["attach", "-o", "pretty", "--prober", "kubelet", "--pods"]).arg(&tracer.pods);
-    if std::io::stdout().is_terminal() {
-        command.env("CLICOLOR_FORCE", "1");
-    }
     die_with_parent(&mut command);
-    let mut child =
-        command.stdout(Stdio::piped()).spawn().with_context(|| format!("start {}", tracer.program.display()))?;
-    let mut stdout = child.stdout.take().context("stdout of the tracer")?;
+    let (mut ours, theirs) = if std::io::stdout().is_terminal() { terminal()? } else { pipe()? };
+    command.stdout(theirs);
+    let child = command.spawn().with_context(|| format!("start {}", tracer.program.display()))?;
+    // It holds the other end of the pipe, too.
+    drop(command);
     let (tell, spoke) = channel();
     thread::spawn(move || {
         let mut buffer = [0; 4096];
-        while let Ok(n @ 1..) = stdout.read(&mut buffer) {
+        while let Ok(n @ 1..) = ours.read(&mut buffer) {
             let mut out = std::io::stdout().lock();
             let _ = out.write_all(&buffer[..n]).and_then(|()| out.flush());
             let _ = tell.send(());
@@ -107,6 +107,17 @@ fn print(tracer: &Tracer, patience: Duration) -> Result<Child> {
     });
     spoke.recv_timeout(patience).context("the tracer said nothing")?;
     Ok(child)
+}
+
+/// A terminal of its own: the tracer prints as it does on ours.
+fn terminal() -> Result<(File, OwnedFd)> {
+    let pty = nix::pty::openpty(None, None).context("open a terminal")?;
+    Ok((File::from(pty.master), pty.slave))
+}
+
+fn pipe() -> Result<(File, OwnedFd)> {
+    let (reader, writer) = std::io::pipe().context("open a pipe")?;
+    Ok((File::from(OwnedFd::from(reader)), writer.into()))
 }
 
 fn end(mut printer: Child) -> Result<()> {

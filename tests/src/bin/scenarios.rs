@@ -2,7 +2,7 @@
 //! One line per scenario; exit code 1 if one failed.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
@@ -58,12 +58,23 @@ fn main() -> Result<ExitCode> {
     needs::load_modules();
     let scratch = Scratch::new()?;
     let plan = plan(&args, &scratch)?;
-    let rows = run(&plan, &chosen, &mut tell)?;
-    if let Some(path) = &args.json {
-        let lines: Vec<String> = rows.iter().map(serde_json::to_string).collect::<Result<_, _>>()?;
-        fs::write(path, lines.join("\n") + "\n").with_context(|| format!("write {}", path.display()))?;
-    }
+    let mut so_far: Vec<Row> = Vec::new();
+    let rows = run(&plan, &chosen, &mut |row| {
+        tell(row);
+        so_far.retain(|r| r.scenario != row.scenario);
+        so_far.push(row.clone());
+        // Written each time: a run that is ended from outside leaves what it has.
+        let _ = write(args.json.as_deref(), &so_far);
+    });
+    write(args.json.as_deref(), &rows)?;
     Ok(summary(&rows))
+}
+
+/// The results so far.
+fn write(path: Option<&Path>, rows: &[Row]) -> Result<()> {
+    let Some(path) = path else { return Ok(()) };
+    let lines: Vec<String> = rows.iter().map(serde_json::to_string).collect::<Result<_, _>>()?;
+    fs::write(path, lines.join("\n") + "\n").with_context(|| format!("write {}", path.display()))
 }
 
 fn choose(args: &Args) -> Result<Vec<Scenario>> {
