@@ -28,5 +28,12 @@ fn left_over(dir: &Path) -> Vec<String> {
 fn is_left_over(name: &str) -> bool {
     let Some(rest) = name.strip_prefix(PREFIX) else { return false };
     let pid = rest.split('-').next().unwrap_or_default();
-    pid.parse::<u32>().is_ok() && !Path::new("/proc").join(pid).exists()
+    pid.parse::<u32>().is_ok() && !is_alive(pid)
+}
+
+/// A process that nobody has waited for yet is over, too.
+fn is_alive(pid: &str) -> bool {
+    let Ok(stat) = fs::read_to_string(Path::new("/proc").join(pid).join("stat")) else { return false };
+    let state = stat.rsplit(')').next().and_then(|rest| rest.split_whitespace().next());
+    !matches!(state, Some("Z" | "X"))
 }
