@@ -11,5 +11,8 @@
 pub mod classify;
 pub mod core;
 pub mod correlate;
+pub mod decode;
+pub mod ebpf;
 pub mod event;
+pub mod observe;
 pub mod record;
