@@ -133,7 +133,7 @@ fn read_node(config: &SourceConfig) -> NodeView {
     let names = config.prober_names();
     let processes = procfs::scan(&names);
     let probers = procfs::probers(&processes);
-    let mut view = NodeView { problems: prober_problems(&probers, &names), ..NodeView::default() };
+    let mut view = NodeView { problems: prober_problems(&probers), ..NodeView::default() };
     view.node = procfs::node_netns(&probers);
     view.probers = probers;
     match view.node.clone() {
@@ -166,14 +166,8 @@ impl NodeView {
     }
 }
 
-fn prober_problems(probers: &[Prober], names: &[String]) -> Vec<String> {
+fn prober_problems(probers: &[Prober]) -> Vec<String> {
     let mut problems = Vec::new();
-    if probers.is_empty() {
-        let names = names.join(", ");
-        problems.push(format!(
-            "no process is named {names}: the node is taken to be where the tracer runs (hostPID, --prober)"
-        ));
-    }
     let hidden = probers.iter().filter(|prober| prober.netns.is_none()).count();
     if hidden > 0 {
         problems.push(format!("the network namespace of {hidden} prober(s) cannot be read: needs CAP_SYS_PTRACE"));
