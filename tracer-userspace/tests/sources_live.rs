@@ -261,24 +261,33 @@ fn resident_kib() -> usize {
     line.split_whitespace().nth(1).and_then(|text| text.parse().ok()).expect("a number")
 }
 
+/// A List as kubectl prints it, written pod by pod to leave the heap as it was.
+fn write_pods(path: &std::path::Path, count: usize) {
+    let sample = include_str!("../testdata/kubelet-pods.json");
+    let list: serde_json::Value = serde_json::from_str(sample).expect("sample");
+    let mut pod = list["items"][1].clone();
+    pod["kind"] = "Pod".into();
+    let mut file = std::io::BufWriter::new(std::fs::File::create(path).expect("file"));
+    file.write_all(br#"{"kind":"List","items":["#).expect("head");
+    for n in 0..count {
+        pod["metadata"]["uid"] = format!("{n:032x}").into();
+        pod["metadata"]["name"] = format!("pod-{n}").into();
+        let comma = if n == 0 { "" } else { "," };
+        write!(file, "{comma}{pod}").expect("pod");
+    }
+    file.write_all(b"]}").expect("tail");
+}
+
 /// What 250 pods and 500 processes cost: run with `--release --nocapture`.
 #[test]
 #[ignore = "needs root"]
 fn a_full_node_is_read_in_time() {
-    let sample = include_str!("../testdata/kubelet-pods.json");
-    let list: serde_json::Value = serde_json::from_str(sample).expect("sample");
-    let item = |n: usize| {
-        let mut pod = list["items"][1].clone();
-        pod["kind"] = "Pod".into();
-        pod["metadata"]["uid"] = format!("{n:032x}").into();
-        pod["metadata"]["name"] = format!("pod-{n}").into();
-        pod
-    };
-    let items: Vec<_> = (0..250).map(item).collect();
     let file = std::env::temp_dir().join(format!("tracer-full-{}.json", std::process::id()));
-    std::fs::write(&file, serde_json::json!({"kind": "List", "items": items}).to_string()).expect("file");
-    drop((list, items));
+    write_pods(&file, 250);
     let mut sleepers: Vec<_> = (0..500).filter_map(|_| Command::new("sleep").arg("60").spawn().ok()).collect();
+    let started = Instant::now();
+    drop(snapshot(&config("nobody")));
+    println!("without a file: {:?}", started.elapsed());
     let before = resident_kib();
     let started = Instant::now();
     let snapshot = snapshot(&SourceConfig { pods: Some(file.clone()), ..config("nobody") }).expect("snapshot");
