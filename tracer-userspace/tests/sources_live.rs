@@ -292,10 +292,63 @@ fn a_full_node_is_read_in_time() {
     let started = Instant::now();
     let snapshot = snapshot(&SourceConfig { pods: Some(file.clone()), ..config("nobody") }).expect("snapshot");
     println!("full node: {:?}, RSS {} KiB more", started.elapsed(), resident_kib().saturating_sub(before));
+    println!("problems: {:#?}", snapshot.problems);
     assert!(find(&snapshot, pods).len() >= 250);
     for sleeper in &mut sleepers {
         let _ = sleeper.kill();
         let _ = sleeper.wait();
     }
     let _ = std::fs::remove_file(&file);
+}
+
+/// A cgroup as the kubelet's cgroupfs driver makes it, of either version; removed when the test ends.
+struct PodGroup(PathBuf);
+
+impl PodGroup {
+    fn make(uid: &str, container: &str) -> Self {
+        let roots = ["/sys/fs/cgroup/memory", "/sys/fs/cgroup"].map(PathBuf::from);
+        let root = roots.into_iter().find(|root| root.join("cgroup.procs").exists()).expect("a cgroup hierarchy");
+        let group = Self(root.join("tracer-live").join(format!("pod{uid}")).join(container));
+        std::fs::create_dir_all(&group.0).expect("cgroup");
+        group
+    }
+
+    fn add(&self, resident: &Resident) {
+        std::fs::write(self.0.join("cgroup.procs"), resident.child.id().to_string()).expect("cgroup.procs");
+    }
+}
+
+impl Drop for PodGroup {
+    fn drop(&mut self) {
+        for directory in self.0.ancestors().take(3) {
+            let _ = std::fs::remove_dir(directory);
+        }
+    }
+}
+
+#[test]
+#[ignore = "needs root"]
+fn a_pod_is_found_by_its_cgroup_and_joined_with_the_file() {
+    let (uid, container) = ("761c395d27727576796af2646f1186d4", "f".repeat(64));
+    let node = Resident::start("live-kubelet");
+    let group = PodGroup::make(uid, &container);
+    let pod = Resident::start("live-app");
+    pod.run("ip link set lo up; ip addr add 10.88.0.5/32 dev lo");
+    group.add(&pod);
+    let first = snapshot(&config("live-kubelet")).expect("snapshot");
+    let find_pod = |snapshot: &Snapshot| {
+        find(snapshot, pods).into_iter().find(|pod| pod.uid.as_deref() == Some(uid)).expect("the pod")
+    };
+    let found = find_pod(&first);
+    assert_eq!((found.name.as_deref(), found.host_network), (None, false));
+    assert_eq!(found.containers[0].id.as_deref(), Some(container.as_str()));
+    assert_eq!(found.addrs, ["10.88.0.5".parse::<std::net::IpAddr>().expect("address")]);
+
+    let file = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/testdata/kubelet-pods.json"));
+    let second = snapshot(&SourceConfig { pods: Some(file), ..config("live-kubelet") }).expect("snapshot");
+    let joined = find_pod(&second);
+    assert_eq!(joined.name.as_deref(), Some("target-rig-node"));
+    assert_eq!(joined.netns, found.netns);
+    assert_eq!(joined.containers[0].probes.len(), 3);
+    drop((pod, node));
 }
