@@ -200,8 +200,7 @@ impl Sock {
         dst.sport = self.sport();
         dst.dport = self.dport();
         dst.reserved = 0;
-        self.local_addr(&mut dst.saddr)
-            && self.addr(&mut dst.daddr, global!(OFFS.sk_daddr), global!(OFFS.sk_v6_daddr))
+        self.local_addr(&mut dst.saddr) && self.addr(&mut dst.daddr, global!(OFFS.sk_daddr), global!(OFFS.sk_v6_daddr))
     }
 }
 

@@ -107,8 +107,8 @@ fn packet_drop(e: &drop::PacketDrop, names: &mut KernelNames) -> Option<PacketDr
     let reason = present32(e.reason).map(|r| names.drop_reason(r));
     // The reasons that do not say it all by themselves: there the function and its callers decide.
     // A RST is dropped by whoever received it: nothing to learn.
-    let needs_symbols = matches!(reason.as_deref(), None | Some("NETFILTER_DROP" | "NOT_SPECIFIED"))
-        && !TcpFlags(e.tcp_flags).is_rst();
+    let needs_symbols =
+        matches!(reason.as_deref(), None | Some("NETFILTER_DROP" | "NOT_SPECIFIED")) && !TcpFlags(e.tcp_flags).is_rst();
     let (location, stack) = if needs_symbols { symbolize(e, names) } else { (None, Vec::new()) };
     Some(PacketDrop {
         conn: ConnId(e.conn),
@@ -138,9 +138,12 @@ fn symbolize(e: &drop::PacketDrop, names: &mut KernelNames) -> (Option<String>, 
         .take_while(|address| **address != 0)
         .map(|address| names.symbol(*address).map_or_else(|| "?".to_owned(), str::to_owned))
         .collect();
-    if let Some(at) = e.stack.iter().position(|a| *a == e.location).or_else(|| {
-        location.as_ref().and_then(|l| stack.iter().position(|s| s == l))
-    }) {
+    if let Some(at) = e
+        .stack
+        .iter()
+        .position(|a| *a == e.location)
+        .or_else(|| location.as_ref().and_then(|l| stack.iter().position(|s| s == l)))
+    {
         stack.drain(..=at.min(stack.len().saturating_sub(1)));
     }
     (location, stack)

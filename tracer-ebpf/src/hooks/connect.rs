@@ -10,9 +10,9 @@ use tracer_common::{conn::ConnectResult, names::Hook};
 use crate::{
     actor,
     emit::emit,
+    hooks::state::emit_connect,
     kernel::{AF_INET, AF_INET6, Sock, Task, map_v4, syscall_word},
     maps::{Conn, DIALS, Dial},
-    hooks::state::emit_connect,
     track,
 };
 
@@ -71,8 +71,7 @@ fn try_sys_enter_connect(fd: u32, addr: u64) {
     if !(family == AF_INET || family == AF_INET6) || !actor::is_tracked() {
         return;
     }
-    let mut dial =
-        Dial { addr: [0; 16], sk: 0, conn: 0, port: u32::from(u16::from_be_bytes([head[2], head[3]])), fd };
+    let mut dial = Dial { addr: [0; 16], sk: 0, conn: 0, port: u32::from(u16::from_be_bytes([head[2], head[3]])), fd };
     if family == AF_INET {
         map_v4(&mut dial.addr, [head[4], head[5], head[6], head[7]]);
     } else {

@@ -106,7 +106,7 @@ impl<'a> Btf<'a> {
             bits = bits.checked_add(at)?;
             id = member;
         }
-        (bits % 8 == 0).then_some(bits / 8)
+        bits.is_multiple_of(8).then_some(bits / 8)
     }
 
     /// Size of a struct in bytes.
@@ -251,7 +251,8 @@ mod tests {
         }
         fn finish(self) -> Vec<u8> {
             let mut out = Vec::new();
-            for word in [0x0001_eb9f, 24, 0, self.types.len() as u32, self.types.len() as u32, self.strings.len() as u32]
+            for word in
+                [0x0001_eb9f, 24, 0, self.types.len() as u32, self.types.len() as u32, self.strings.len() as u32]
             {
                 out.extend_from_slice(&word.to_ne_bytes());
             }

@@ -21,12 +21,12 @@ use tracer_common::{
     stats::{COUNTERS, Counter},
 };
 
+pub use self::{attach::HookReport, names::KernelNames, ring::Ring};
 use self::{
     attach::Walk,
     btf::{Btf, BtfError},
     hooks::{Form, HOOKS, When},
 };
-pub use self::{attach::HookReport, names::KernelNames, ring::Ring};
 
 const OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/tracer-ebpf.o"));
 const BTF_PATH: &str = "/sys/kernel/btf/vmlinux";
@@ -56,7 +56,9 @@ pub enum EbpfError {
     #[error("the BTF of this kernel cannot be read")]
     Btf(#[from] BtfError),
     /// A map cannot be created for lack of privileges.
-    #[error("the kernel refuses to create BPF maps: CAP_BPF is missing (or CAP_SYS_ADMIN before 5.8); before 5.11 also CAP_SYS_RESOURCE or a raised memlock limit")]
+    #[error(
+        "the kernel refuses to create BPF maps: CAP_BPF is missing (or CAP_SYS_ADMIN before 5.8); before 5.11 also CAP_SYS_RESOURCE or a raised memlock limit"
+    )]
     MapPermission(#[source] Box<aya::EbpfError>),
     /// Programs cannot be loaded for lack of privileges.
     #[error("the kernel refuses to load BPF programs: CAP_BPF and CAP_PERFMON (or CAP_SYS_ADMIN) are missing")]
@@ -206,7 +208,8 @@ impl Loaded {
         if !cfg!(target_arch = "x86_64") || page_struct == 0 || self.pages_unknown {
             return false;
         }
-        let [Some(vmemmap_base), Some(page_offset_base)] = names::variables(["vmemmap_base", "page_offset_base"]) else {
+        let [Some(vmemmap_base), Some(page_offset_base)] = names::variables(["vmemmap_base", "page_offset_base"])
+        else {
             self.pages_unknown = true;
             return false;
         };
@@ -305,14 +308,12 @@ fn take<M, E>(
 }
 
 fn require(walk: &Walk) -> Result<(), EbpfError> {
-    for row in HOOKS.iter().filter(|r| r.required && !walk.is_attached(r.hook)) {
-        let refusals = walk.refusals(row.hook);
-        if refusals.iter().all(attach::Refusal::is_permission) {
-            return Err(EbpfError::ProgramPermission);
-        }
-        return Err(EbpfError::RequiredHook { hook: row.hook.name(), reason: walk.explain(refusals) });
+    let Some(row) = HOOKS.iter().find(|r| r.required && !walk.is_attached(r.hook)) else { return Ok(()) };
+    let refusals = walk.refusals(row.hook);
+    if refusals.iter().all(attach::Refusal::is_permission) {
+        return Err(EbpfError::ProgramPermission);
     }
-    Ok(())
+    Err(EbpfError::RequiredHook { hook: row.hook.name(), reason: walk.explain(refusals) })
 }
 
 /// Before 5.11 maps count against RLIMIT_MEMLOCK. Without CAP_SYS_RESOURCE this fails, and map
