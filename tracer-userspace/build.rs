@@ -6,9 +6,7 @@
 //! `llvm-tools` or `llc-NN`), and a system rustc whose target library for BPF is installed (Debian:
 //! rustc-web, libstd-rust-web-dev-bpf, llvm-22). `TRACER_EBPF_OBJECT` names a ready object instead.
 //!
-//! The eBPF crate itself is linted by
-//! `RUSTC_BOOTSTRAP=1 cargo clippy --manifest-path tracer-ebpf/Cargo.toml --target-dir target/ebpf-clippy -- -Zunstable-options`
-//! as described in `tracer-ebpf/Cargo.toml`.
+//! How to lint the eBPF crate: see `tracer-ebpf/Cargo.toml`.
 
 use std::{
     env, fs,

@@ -66,6 +66,9 @@ offsets! {
     queue_dev: "netdev_queue" . "dev";
     binprm_filename: "linux_binprm" . "filename";
     skb_data_len: "sk_buff" . "data_len";
+    skb_end: "sk_buff" . "end";
+    shinfo_nr_frags: "skb_shared_info" . "nr_frags";
+    shinfo_frags: "skb_shared_info" . "frags";
     dev_state: "net_device" . "state";
     task_files: "task_struct" . "files";
     files_fdt: "files_struct" . "fdt";
@@ -80,8 +83,23 @@ offsets! {
 pub struct EnumValues {
     /// `enum cgroup_subsys_id`: `memory_cgrp_id`.
     pub memory_cgrp_id: u32,
-    /// `enum skb_drop_reason`: `SKB_CONSUMED` (6.12+) and `SKB_NOT_DROPPED_YET` are no drops.
+    /// `enum skb_drop_reason`: `SKB_CONSUMED` (6.12+), no drop.
     pub skb_consumed: u32,
+    /// `enum skb_drop_reason`: `QUEUE_PURGE` (6.18+), a queue emptied with its socket: no drop of traffic.
+    pub queue_purge: u32,
+}
+
+/// How `struct page` pointers become addresses of what is in the page (x86-64 with the memory layout
+/// randomised; all 0: not known). Written when a port is first watched for TLS.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+pub struct PageLayout {
+    /// Address of the kernel's variable `vmemmap_base`.
+    pub vmemmap_base: u64,
+    /// Address of the kernel's variable `page_offset_base`.
+    pub page_offset_base: u64,
+    /// `sizeof(struct page)`.
+    pub page_struct: u64,
 }
 
 /// Settings that are fixed when the programs are loaded.

@@ -4,8 +4,12 @@
 //! stale or wild address gives `None`, which is counted; a field that this kernel does not have
 //! gives `None` without counting.
 
-use aya_ebpf::helpers::generated::{
-    bpf_get_current_task, bpf_probe_read_kernel as read_raw, bpf_probe_read_kernel_str as read_str_raw,
+use aya_ebpf::{
+    EbpfContext as _,
+    helpers::generated::{
+        bpf_get_current_task, bpf_probe_read_kernel as read_raw, bpf_probe_read_kernel_str as read_str_raw,
+    },
+    programs::TracePointContext,
 };
 use tracer_common::{
     ABSENT32,
@@ -14,7 +18,10 @@ use tracer_common::{
     tuple::{Tuple, V4_MAPPED_PREFIX},
 };
 
-use crate::{emit::count, maps::global};
+use crate::{
+    emit::count,
+    maps::{PAGES, global},
+};
 
 pub const AF_INET: u16 = 2;
 pub const AF_INET6: u16 = 10;
@@ -193,8 +200,7 @@ impl Sock {
         dst.sport = self.sport();
         dst.dport = self.dport();
         dst.reserved = 0;
-        self.local_addr(&mut dst.saddr)
-            && self.addr(&mut dst.daddr, global!(OFFS.sk_daddr), global!(OFFS.sk_v6_daddr))
+        self.local_addr(&mut dst.saddr) && self.addr(&mut dst.daddr, global!(OFFS.sk_daddr), global!(OFFS.sk_v6_daddr))
     }
 }
 
@@ -222,6 +228,26 @@ impl Skb {
     #[inline(always)]
     pub fn data(self) -> u64 {
         read(self.0, global!(OFFS.skb_data)).unwrap_or(0)
+    }
+
+    /// Address of the first byte in the first page fragment, 0 if there is none or pages cannot be
+    /// found. `skb_frag_t` begins with page, length and offset in all its shapes (`bio_vec` up to
+    /// 6.8, `netmem` since); bit 0 of the page marks memory of a device.
+    #[inline(always)]
+    pub fn first_fragment(self) -> u64 {
+        let end = read::<u32>(self.0, global!(OFFS.skb_end)).unwrap_or(0);
+        let head = read::<u64>(self.0, global!(OFFS.skb_head)).unwrap_or(0);
+        let info = head + u64::from(end);
+        let fragments = global!(OFFS.shinfo_frags);
+        if head == 0 || read::<u8>(info, global!(OFFS.shinfo_nr_frags)).unwrap_or(0) == 0 || fragments == ABSENT32 {
+            return 0;
+        }
+        let page = read::<u64>(info, fragments).unwrap_or(0);
+        let offset = read::<u32>(info, fragments + 12).unwrap_or(0);
+        match page_address(page) {
+            Some(address) => address + u64::from(offset),
+            None => 0,
+        }
     }
 
     /// Address of the IP header, 0 if there is none.
@@ -345,6 +371,16 @@ impl Task {
     }
 }
 
+/// `page_address()` of x86-64, whose bases are variables.
+#[inline(always)]
+fn page_address(page: u64) -> Option<u64> {
+    let layout = PAGES.get(0)?;
+    let vmemmap = read::<u64>(layout.vmemmap_base, 0)?;
+    let direct = read::<u64>(layout.page_offset_base, 0)?;
+    let size = layout.page_struct;
+    (size != 0 && page & 1 == 0 && page > vmemmap).then(|| direct + (page - vmemmap) / size * 4096)
+}
+
 /// Inode number of the network namespace of a `struct nsproxy`, or absent.
 #[inline(always)]
 pub fn nsproxy_netns(nsproxy: u64) -> u32 {
@@ -363,4 +399,11 @@ pub fn qdisc_dev(qdisc: u64) -> Dev {
 pub fn binprm_path<const N: usize>(binprm: u64, dst: &mut [u8; N]) -> bool {
     let name = read::<u64>(binprm, global!(OFFS.binprm_filename)).unwrap_or(0);
     read_str(name, 0, dst)
+}
+
+/// Argument `n` of a syscall, or its result (0) at exit: a word of the tracepoint's record, which a
+/// program may load directly (`struct syscall_trace_enter`, the same since 3.x).
+#[inline(always)]
+pub fn syscall_word(ctx: &TracePointContext, n: usize) -> u64 {
+    unsafe { *ctx.as_ptr().cast::<u64>().add(2 + n) }
 }

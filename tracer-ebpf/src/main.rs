@@ -20,6 +20,10 @@ mod maps;
 mod packet;
 mod track;
 
+// `cargo clippy` looks at this crate as one for the host, which brings its own panic handler.
+#[cfg(not(target_arch = "bpf"))]
+extern crate std;
+
 #[cfg(target_arch = "bpf")]
 #[panic_handler]
 fn panic(_info: &core::panic::PanicInfo) -> ! {

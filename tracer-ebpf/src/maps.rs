@@ -2,13 +2,13 @@
 
 use aya_ebpf::{
     macros::map,
-    maps::{HashMap, LruHashMap, PerCpuArray, RingBuf},
+    maps::{Array, HashMap, LruHashMap, PerCpuArray, RingBuf},
 };
 use tracer_common::{
     ABSENT32,
     actor::COMM_LEN,
     link::EXE_LEN,
-    offsets::{EnumValues, Offsets, Settings},
+    offsets::{EnumValues, Offsets, PageLayout, Settings},
     stats::COUNTERS,
     tuple::Tuple,
 };
@@ -19,7 +19,7 @@ pub static OFFS: Offsets = Offsets::ABSENT;
 
 /// Enum values of the running kernel.
 #[unsafe(no_mangle)]
-pub static ENUMS: EnumValues = EnumValues { memory_cgrp_id: ABSENT32, skb_consumed: ABSENT32 };
+pub static ENUMS: EnumValues = EnumValues { memory_cgrp_id: ABSENT32, skb_consumed: ABSENT32, queue_purge: ABSENT32 };
 
 /// What to track.
 #[unsafe(no_mangle)]
@@ -123,3 +123,7 @@ pub static LINK_DOWN: LruHashMap<u64, u64> = LruHashMap::with_max_entries(256, 0
 /// Server ports watched for a TLS ClientHello, with the time of the last report.
 #[map]
 pub static TLS_WATCH: HashMap<u16, u64> = HashMap::with_max_entries(1024, 0);
+
+/// One entry: where pages are.
+#[map]
+pub static PAGES: Array<PageLayout> = Array::with_max_entries(1, 0);

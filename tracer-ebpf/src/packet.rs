@@ -77,10 +77,8 @@ fn parse_tcp(tcp: u64, packet: &mut Packet) -> bool {
 }
 
 impl Packet {
-    pub const EMPTY: Self = Self {
-        tuple: Tuple { saddr: [0; 16], daddr: [0; 16], sport: 0, dport: 0, reserved: 0 },
-        flags: 0,
-    };
+    pub const EMPTY: Self =
+        Self { tuple: Tuple { saddr: [0; 16], daddr: [0; 16], sport: 0, dport: 0, reserved: 0 }, flags: 0 };
 
     #[inline(always)]
     pub fn is_syn(&self) -> bool {

@@ -3,6 +3,7 @@
 //! `CLOSE -> SYN_SENT` comes before the source port is chosen, so a new connect waits in `PENDING`
 //! under its addresses and destination port. Whoever meets a packet that fits reads the port from
 //! the waiting socket and, if it is the packet's, moves the flow to `FLOWS` ("promotion").
+#![expect(clippy::needless_borrows_for_generic_args, reason = "a key by value is a copy on a stack of 512 bytes")]
 
 use tracer_common::{conn::Via, stats::Counter, tuple::Tuple};
 

@@ -1,8 +1,12 @@
-//! Loads every hook and prints what it sees, one observation a line: `dump [SECONDS] [--all] [--tls PORT]`.
+//! Loads every hook and prints what it sees, one observation a line: `dump [SECONDS] [--all] [--tls PORT] [--without-fentry] [--without-kprobe]`.
 
 use std::time::{Duration, Instant};
 
-use tracer::{decode, ebpf, observe};
+use tracer::{
+    decode,
+    ebpf::{self, hooks::Form},
+    observe,
+};
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> anyhow::Result<()> {
@@ -15,7 +19,11 @@ async fn main() -> anyhow::Result<()> {
     let probers = vec!["kubelet".to_owned()];
     let options = ebpf::LoadOptions { probers: probers.clone(), all_connections: args.iter().any(|a| a == "--all") };
     let begin = Instant::now();
-    let mut loaded = ebpf::load(&options)?;
+    let refused: Vec<Form> = [Form::Fentry, Form::Kprobe, Form::Tracepoint]
+        .into_iter()
+        .filter(|form| args.iter().any(|a| *a == format!("--without-{}", form.name())))
+        .collect();
+    let mut loaded = ebpf::load_without(&options, &refused)?;
     eprintln!("loaded in {:?}", begin.elapsed());
     for hook in &loaded.status.hooks {
         eprintln!("  {:24} {}", hook.hook, hook.form);

@@ -15,7 +15,6 @@ use tracer_common::{
 /// An event as the kernel wrote it.
 #[derive(Clone, Copy, Debug)]
 #[expect(missing_docs, reason = "named after what they carry")]
-#[expect(clippy::large_enum_variant, reason = "lives for the length of one call")]
 pub enum KernelEvent {
     Connect(Connect),
     State(State),

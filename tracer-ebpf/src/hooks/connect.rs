@@ -10,9 +10,9 @@ use tracer_common::{conn::ConnectResult, names::Hook};
 use crate::{
     actor,
     emit::emit,
-    kernel::{AF_INET, AF_INET6, Sock, Task, map_v4},
-    maps::{Conn, DIALS, Dial},
     hooks::state::emit_connect,
+    kernel::{AF_INET, AF_INET6, Sock, Task, map_v4, syscall_word},
+    maps::{Conn, DIALS, Dial},
     track,
 };
 
@@ -60,8 +60,7 @@ fn report_port(sk: Sock, mut conn: Conn, hook: Hook) {
 /// proto v5.10  net/socket.c  SYSCALL_DEFINE3(connect, int, fd, struct sockaddr __user *, uservaddr, int, addrlen)
 #[tracepoint(category = "syscalls", name = "sys_enter_connect")]
 pub fn sys_enter_connect(ctx: TracePointContext) -> u32 {
-    let (Ok(fd), Ok(addr)) = (unsafe { ctx.read_at::<u64>(16) }, unsafe { ctx.read_at::<u64>(24) }) else { return 0 };
-    try_sys_enter_connect(fd as u32, addr);
+    try_sys_enter_connect(syscall_word(&ctx, 0) as u32, syscall_word(&ctx, 1));
     0
 }
 
@@ -72,8 +71,7 @@ fn try_sys_enter_connect(fd: u32, addr: u64) {
     if !(family == AF_INET || family == AF_INET6) || !actor::is_tracked() {
         return;
     }
-    let mut dial =
-        Dial { addr: [0; 16], sk: 0, conn: 0, port: u32::from(u16::from_be_bytes([head[2], head[3]])), fd };
+    let mut dial = Dial { addr: [0; 16], sk: 0, conn: 0, port: u32::from(u16::from_be_bytes([head[2], head[3]])), fd };
     if family == AF_INET {
         map_v4(&mut dial.addr, [head[4], head[5], head[6], head[7]]);
     } else {
@@ -93,8 +91,7 @@ pub fn sys_exit_connect(ctx: TracePointContext) -> u32 {
     let tid = actor::tid();
     let Some(dial) = (unsafe { DIALS.get(tid).copied() }) else { return 0 };
     let _ = DIALS.remove(tid);
-    let Ok(ret) = (unsafe { ctx.read_at::<i64>(16) }) else { return 0 };
-    try_sys_exit_connect(&dial, -ret);
+    try_sys_exit_connect(&dial, -(syscall_word(&ctx, 0) as i64));
     0
 }
 

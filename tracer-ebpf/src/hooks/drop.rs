@@ -27,7 +27,7 @@ use crate::{
 #[raw_tracepoint(tracepoint = "kfree_skb")]
 pub fn kfree_skb(ctx: RawTracePointContext) -> i32 {
     let reason = ctx.arg::<u64>(2) as u32;
-    if reason != global!(ENUMS.skb_consumed) {
+    if reason != global!(ENUMS.skb_consumed) && reason != global!(ENUMS.queue_purge) {
         try_kfree_skb(&ctx, reason);
     }
     0

@@ -13,7 +13,7 @@ use tracer_common::{
 use crate::{
     actor,
     emit::emit,
-    kernel::{Net, Task, nsproxy_netns},
+    kernel::{Net, Task, nsproxy_netns, syscall_word},
     maps::{ENTERING, OPENED},
 };
 
@@ -106,7 +106,7 @@ fn try_exit(ctx: &TracePointContext, hook: Hook, op: Op) {
     let tid = actor::tid();
     let Some(old) = (unsafe { ENTERING.get(tid).copied() }) else { return };
     let _ = ENTERING.remove(tid);
-    if unsafe { ctx.read_at::<i64>(16) } == Ok(0) {
+    if syscall_word(ctx, 0) == 0 {
         report(hook, op, old, Task::current().netns());
     }
 }

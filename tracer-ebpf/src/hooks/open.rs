@@ -10,21 +10,31 @@ use tracer_common::{
     netns::{NetnsOpen, PATH_LEN},
 };
 
-use crate::{actor, emit::emit, maps::OPENED};
+use crate::{actor, emit::emit, kernel::syscall_word, maps::OPENED};
 
 /// A file is opened: `/proc/PID/ns/net`, `/run/netns/NAME`, `/var/run/netns/NAME`.
 ///
 /// proto v5.10  fs/open.c  SYSCALL_DEFINE4(openat, int, dfd, const char __user *, filename, int, flags, umode_t, mode)
 ///
-/// Most opens are told apart by their first five bytes.
+/// Most opens are told apart by their first bytes.
 #[tracepoint(category = "syscalls", name = "sys_enter_openat")]
 pub fn sys_enter_openat(ctx: TracePointContext) -> u32 {
-    let Ok(name) = (unsafe { ctx.read_at::<u64>(24) }) else { return 0 };
-    let Ok(head) = (unsafe { bpf_probe_read_user::<[u8; 5]>(name as *const _) }) else { return 0 };
-    if matches!(&head, b"/proc" | b"/run/" | b"/var/") {
+    let name = syscall_word(&ctx, 1);
+    if let Ok(head) = unsafe { bpf_probe_read_user::<u64>(name as *const _) }
+        && may_name_netns(u64::from_be(head))
+    {
         try_openat(name);
     }
     0
+}
+
+/// `head`: the first eight bytes of a path.
+#[inline(always)]
+fn may_name_netns(head: u64) -> bool {
+    const PROC: u64 = u64::from_be_bytes(*b"\0\0/proc/");
+    const RUN: u64 = u64::from_be_bytes(*b"\0\0\0/run/");
+    const VAR_RUN: u64 = u64::from_be_bytes(*b"/var/run");
+    head >> 16 == PROC || head >> 24 == RUN || head == VAR_RUN
 }
 
 #[inline(always)]

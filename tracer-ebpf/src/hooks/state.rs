@@ -124,9 +124,7 @@ fn change(sk: Sock, conn: &Conn, old: u8, new: u8) {
 fn is_close(old: u8, new: u8, errno: Option<i32>) -> bool {
     match new {
         state::FIN_WAIT1 | state::LAST_ACK => true,
-        state::CLOSE => {
-            matches!(old, state::SYN_SENT | state::ESTABLISHED | state::CLOSE_WAIT) && errno == Some(0)
-        }
+        state::CLOSE => matches!(old, state::SYN_SENT | state::ESTABLISHED | state::CLOSE_WAIT) && errno == Some(0),
         _ => false,
     }
 }

@@ -33,13 +33,17 @@ pub fn tcp_probe(ctx: RawTracePointContext) -> i32 {
 }
 
 /// A handshake record (22), major version 3, that begins with a ClientHello (1): RFC 8446 5.1, 4.
+///
+/// What a local client sends lies in a page of its own behind the header since 4.20; what a network
+/// card delivers may follow the header directly.
 #[inline(always)]
 fn is_client_hello(skb: Skb) -> bool {
     let tcp = skb.data();
     let header = u32::from(read::<u8>(tcp, 12).unwrap_or(0) >> 4) * 4;
     let linear = skb.len().saturating_sub(skb.data_len());
-    if header < 20 || linear < header + 6 {
+    if header < 20 {
         return false;
     }
-    matches!(read::<[u8; 6]>(tcp, header), Some([0x16, 0x03, _, _, _, 0x01]))
+    let payload = if linear >= header + 6 { tcp + u64::from(header) } else { skb.first_fragment() };
+    matches!(read::<[u8; 6]>(payload, 0), Some([0x16, 0x03, _, _, _, 0x01]))
 }

@@ -65,6 +65,22 @@ pub(super) struct Walk {
 }
 
 impl Walk {
+    /// A walk that does not try some forms.
+    pub(super) fn without(forms: &[Form]) -> Self {
+        let given_up = forms
+            .iter()
+            .map(|form| Refusal {
+                form: *form,
+                stage: Stage::Load,
+                target: "",
+                errno: None,
+                kind: Kind::Kernel,
+                text: "switched off".into(),
+            })
+            .collect();
+        Self { given_up, ..Self::default() }
+    }
+
     /// Attaches all hooks that are due at the start.
     pub(super) fn start(&mut self, ebpf: &mut Ebpf) {
         for row in HOOKS.iter().filter(|r| r.when != When::OnDemand) {

@@ -106,7 +106,13 @@ impl<'a> Btf<'a> {
             bits = bits.checked_add(at)?;
             id = member;
         }
-        (bits % 8 == 0).then_some(bits / 8)
+        bits.is_multiple_of(8).then_some(bits / 8)
+    }
+
+    /// Size of a struct in bytes.
+    #[must_use]
+    pub fn size(&self, struct_name: &str) -> Option<u32> {
+        self.named.get(struct_name).and_then(|id| self.head(*id)).map(|head| head.value)
     }
 
     /// Names and values of an enum; empty if this kernel has none of that name.

@@ -7,17 +7,17 @@ mod names;
 mod ring;
 mod tracefs;
 
-use std::io;
+use std::{collections::BTreeSet, io};
 
 use aya::{
     Ebpf, EbpfLoader, Pod,
-    maps::{HashMap, MapData, PerCpuArray, RingBuf},
+    maps::{Array, HashMap, MapData, PerCpuArray, RingBuf},
 };
 use tracer_common::{
     ABSENT32,
     actor::COMM_LEN,
     names::Hook,
-    offsets::{EnumValues, Offsets, Settings},
+    offsets::{EnumValues, Offsets, PageLayout, Settings},
     stats::{COUNTERS, Counter},
 };
 
@@ -25,7 +25,7 @@ pub use self::{attach::HookReport, names::KernelNames, ring::Ring};
 use self::{
     attach::Walk,
     btf::{Btf, BtfError},
-    hooks::{HOOKS, When},
+    hooks::{Form, HOOKS, When},
 };
 
 const OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/tracer-ebpf.o"));
@@ -95,13 +95,18 @@ pub struct Loaded {
     walk: Walk,
     stats: PerCpuArray<MapData, u64>,
     tls_watch: HashMap<MapData, u16, u64>,
-    tls_ports: std::collections::BTreeSet<u16>,
+    tls_ports: BTreeSet<u16>,
+    pages: Array<MapData, Global<PageLayout>>,
+    page_struct: u32,
+    /// It was looked for in vain: do not read kallsyms again.
+    pages_unknown: bool,
 }
 
 /// What the running kernel's BTF says.
 struct Layout {
     offsets: Global<Offsets>,
     enums: Global<EnumValues>,
+    page_struct: u32,
     names: KernelNames,
 }
 
@@ -116,6 +121,8 @@ unsafe impl Pod for Global<Offsets> {}
 unsafe impl Pod for Global<EnumValues> {}
 // SAFETY: as above.
 unsafe impl Pod for Global<Settings> {}
+// SAFETY: as above, of u64.
+unsafe impl Pod for Global<PageLayout> {}
 
 /// Loads and attaches everything this kernel and these privileges allow.
 ///
@@ -125,11 +132,19 @@ unsafe impl Pod for Global<Settings> {}
 /// If nothing can be seen: see [`EbpfError`]. Hooks that are merely useful are reported in
 /// [`Loaded::status`] instead.
 pub fn load(options: &LoadOptions) -> Result<Loaded, EbpfError> {
+    load_without(options, &[])
+}
+
+/// The same as if this kernel refused some forms of hooks: for testing what takes their place.
+///
+/// # Errors
+/// See [`load`].
+pub fn load_without(options: &LoadOptions, refused: &[Form]) -> Result<Loaded, EbpfError> {
     raise_memlock();
     let layout = read_layout()?;
     let mut ebpf = load_object(&layout, options)?;
     fill_probers(&mut ebpf, &options.probers)?;
-    let mut walk = Walk::default();
+    let mut walk = Walk::without(refused);
     tracefs::with(|| walk.start(&mut ebpf));
     require(&walk)?;
     trim();
@@ -137,7 +152,10 @@ pub fn load(options: &LoadOptions) -> Result<Loaded, EbpfError> {
         ring: Ring::new(take(&mut ebpf, "EVENTS", RingBuf::try_from)?).map_err(EbpfError::Ring)?,
         stats: take(&mut ebpf, "STATS", PerCpuArray::try_from)?,
         tls_watch: take(&mut ebpf, "TLS_WATCH", HashMap::try_from)?,
-        tls_ports: std::collections::BTreeSet::new(),
+        tls_ports: BTreeSet::new(),
+        pages: take(&mut ebpf, "PAGES", Array::try_from)?,
+        page_struct: layout.page_struct,
+        pages_unknown: false,
         status: walk.report(),
         names: layout.names,
         walk,
@@ -173,16 +191,35 @@ impl Loaded {
     }
 
     /// Reports TLS ClientHellos that arrive at this port from now on. False if this kernel cannot.
+    ///
+    /// What a local client sends lies in pages, whose address is computed: that is known on x86-64 if
+    /// kallsyms has variables (CONFIG_KALLSYMS_ALL, CAP_SYSLOG). The first call reads it (0.1 s).
     pub fn watch_tls(&mut self, port: u16) -> bool {
         if self.tls_ports.contains(&port) {
             return true;
         }
-        let Some(ebpf) = &mut self.ebpf else { return false };
-        if !self.walk.retry(ebpf, Hook::TcpProbe) || self.tls_watch.insert(port, 0, 0).is_err() {
+        let pages = self.walk.is_attached(Hook::TcpProbe) || self.find_pages();
+        let Some(ebpf) = self.ebpf.as_mut().filter(|_| pages) else { return false };
+        let possible = self.walk.retry(ebpf, Hook::TcpProbe) && self.tls_watch.insert(port, 0, 0).is_ok();
+        if possible {
+            self.status = self.walk.report();
+            self.tls_ports.insert(port);
+        }
+        possible
+    }
+
+    /// Tells the program where pages are; false if that cannot be known.
+    fn find_pages(&mut self) -> bool {
+        let page_struct = u64::from(self.page_struct);
+        if !cfg!(target_arch = "x86_64") || page_struct == 0 || self.pages_unknown {
             return false;
         }
-        self.status = self.walk.report();
-        self.tls_ports.insert(port)
+        let [Some(vmemmap_base), Some(page_offset_base)] = names::variables(["vmemmap_base", "page_offset_base"])
+        else {
+            self.pages_unknown = true;
+            return false;
+        };
+        self.pages.set(0, Global(PageLayout { vmemmap_base, page_offset_base, page_struct }), 0).is_ok()
     }
 
     /// Tries again to attach hooks whose functions live in a module; true if one is new. Cheap: call
@@ -210,7 +247,7 @@ impl Loaded {
 fn read_layout() -> Result<Layout, EbpfError> {
     let bytes = std::fs::read(BTF_PATH).map_err(EbpfError::NoBtf)?;
     let mut wanted: Vec<&str> = Offsets::FIELDS.iter().map(|(name, _)| *name).collect();
-    wanted.extend(["skb_drop_reason", "sk_rst_reason", "cgroup_subsys_id"]);
+    wanted.extend(["page", "skb_drop_reason", "sk_rst_reason", "cgroup_subsys_id"]);
     let btf = Btf::parse(&bytes, &wanted)?;
     let values: Vec<Option<u32>> = Offsets::FIELDS.iter().map(|(name, path)| btf.offset(name, path)).collect();
     for ((name, path), _) in Offsets::FIELDS.iter().zip(&values).filter(|(_, v)| v.is_none()) {
@@ -224,7 +261,9 @@ fn read_layout() -> Result<Layout, EbpfError> {
         enums: Global(EnumValues {
             memory_cgrp_id: value("cgroup_subsys_id", "memory_cgrp_id"),
             skb_consumed: value("skb_drop_reason", "SKB_CONSUMED"),
+            queue_purge: value("skb_drop_reason", "SKB_DROP_REASON_QUEUE_PURGE"),
         }),
+        page_struct: btf.size("page").unwrap_or(0),
         names: KernelNames::from_btf(&btf),
     })
 }
@@ -276,14 +315,12 @@ fn take<M, E>(
 }
 
 fn require(walk: &Walk) -> Result<(), EbpfError> {
-    for row in HOOKS.iter().filter(|r| r.required && !walk.is_attached(r.hook)) {
-        let refusals = walk.refusals(row.hook);
-        if refusals.iter().all(attach::Refusal::is_permission) {
-            return Err(EbpfError::ProgramPermission);
-        }
-        return Err(EbpfError::RequiredHook { hook: row.hook.name(), reason: walk.explain(refusals) });
+    let Some(row) = HOOKS.iter().find(|r| r.required && !walk.is_attached(r.hook)) else { return Ok(()) };
+    let refusals = walk.refusals(row.hook);
+    if refusals.iter().all(attach::Refusal::is_permission) {
+        return Err(EbpfError::ProgramPermission);
     }
-    Ok(())
+    Err(EbpfError::RequiredHook { hook: row.hook.name(), reason: walk.explain(refusals) })
 }
 
 /// Before 5.11 maps count against RLIMIT_MEMLOCK. Without CAP_SYS_RESOURCE this fails, and map
