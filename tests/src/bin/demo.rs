@@ -7,7 +7,7 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode};
 use std::sync::mpsc::channel;
-use std::thread;
+use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -87,7 +87,7 @@ fn play(demo: &mut Demo, rounds: u32) -> Result<Vec<(Case, Attempt)>> {
 }
 
 /// The tracer as an operator sees it; returns once it has said that it watches.
-fn print(tracer: &Tracer, patience: Duration) -> Result<Child> {
+fn print(tracer: &Tracer, patience: Duration) -> Result<(Child, JoinHandle<()>)> {
     let mut command = Command::new(&tracer.program);
     command.args(["attach", "-o", "pretty", "--prober", "kubelet", "--pods"]).arg(&tracer.pods);
     die_with_parent(&mut command);
@@ -97,7 +97,7 @@ fn print(tracer: &Tracer, patience: Duration) -> Result<Child> {
     // It holds the other end of the pipe, too.
     drop(command);
     let (tell, spoke) = channel();
-    thread::spawn(move || {
+    let echo = thread::spawn(move || {
         let mut buffer = [0; 4096];
         while let Ok(n @ 1..) = ours.read(&mut buffer) {
             let mut out = std::io::stdout().lock();
@@ -106,7 +106,7 @@ fn print(tracer: &Tracer, patience: Duration) -> Result<Child> {
         }
     });
     spoke.recv_timeout(patience).context("the tracer said nothing")?;
-    Ok(child)
+    Ok((child, echo))
 }
 
 /// A terminal of its own: the tracer prints as it does on ours.
@@ -120,9 +120,11 @@ fn pipe() -> Result<(File, OwnedFd)> {
     Ok((File::from(OwnedFd::from(reader)), writer.into()))
 }
 
-fn end(mut printer: Child) -> Result<()> {
+/// As an operator ends it, and all that it has said.
+fn end((mut printer, echo): (Child, JoinHandle<()>)) -> Result<()> {
     kill(Pid::from_raw(printer.id().cast_signed()), Signal::SIGINT)?;
     printer.wait()?;
+    let _ = echo.join();
     Ok(())
 }
 

@@ -51,13 +51,18 @@ impl Stage<'_> {
         self.world.pod()
     }
 
-    /// The namespace of the pod with that address.
-    pub fn inside(&mut self, addr: SocketAddr) -> Result<&Netns> {
+    /// The pod with that address.
+    pub fn pod_of(&mut self, addr: SocketAddr) -> Result<&mut Pod> {
         let index = match addr.ip() {
             std::net::IpAddr::V4(ip) => u16::from(ip.octets()[3]),
             std::net::IpAddr::V6(ip) => ip.segments()[7],
         };
-        Ok(&self.world.pod_at(index)?.ns)
+        self.world.pod_at(index)
+    }
+
+    /// Its namespace.
+    pub fn inside(&mut self, addr: SocketAddr) -> Result<&Netns> {
+        Ok(&self.pod_of(addr)?.ns)
     }
 
     /// An attempt that must fail this way and get the scenario's label.
