@@ -11,8 +11,10 @@ use crate::error::Error;
 use crate::explain;
 use crate::sink::filter::Filter;
 
-/// Process names of the kubelet: by itself, in k3s and rke2 servers and agents, in k0s, in MicroK8s.
-pub const KNOWN_PROBERS: &[&str] = &["kubelet", "k3s", "k3s-server", "k3s-agent", "rke2", "k0s", "kubelite"];
+/// Names of the processes that contain a kubelet: by itself, and linked into `MicroK8s`, k3s (which renames
+/// itself), `MicroShift`. rke2 and k0s run it as a process of its own name.
+pub const KNOWN_PROBERS: &[&str] =
+    &["kubelet", "kubelite", "k3s", "k3s-server", "k3s-agent", "microshift", "hyperkube"];
 
 /// The longest process name that the kernel keeps (`TASK_COMM_LEN` less its end).
 const COMM_MAX: usize = 15;
@@ -261,13 +263,11 @@ mod tests {
 
     #[test]
     fn empty_values_are_absent() {
-        let Plan::Live(live) = planned(&["attach", "-n", "", "--label", "", "--prober", "", "--pods", ""]).unwrap()
-        else {
+        let Plan::Live(live) = planned(&["attach", "-n", "", "--label", "", "--prober", ""]).unwrap() else {
             unreachable!()
         };
         assert_eq!(live.output.filter, Filter::default());
         assert_eq!(live.probers, KNOWN_PROBERS);
-        assert_eq!(live.pods, None);
     }
 
     #[test]

@@ -4,16 +4,20 @@
 //! attaches, takes the snapshot and starts the watchers; `Kernel` hands over what comes later:
 //!
 //! ```text
-//! attach:   ebpf::load(&LoadOptions{probers, all_connections})         -> hooks, missing_hooks
-//!           sources::snapshot(&SourceConfig{probers, pods, services})  -> facts, node_netns, prober_pids, sources, problems
-//!           tokio::task::spawn_local(sources::watch(.., tx))           -> changes
+//! attach:   ebpf::load(&LoadOptions{probers, all_connections})         -> hooks, missing_hooks; EbpfError -> Error::Kernel
+//!           sources::snapshot(&SourceConfig{probers, pods, services})  -> facts, node_netns, prober_pids, sources, problems;
+//!                                                                         SourceError -> Error::Source
+//!           tokio::spawn(sources::watch(.., snapshot, refresh, tx))    -> changes
 //! Kernel:   readable     = ring.readable().await
-//!           drain        = ring.drain(max, |bytes| decode(bytes) -> observer -> into.push)
+//!           drain        = ring.drain(max, |bytes| decode(bytes) -> observer -> into.push);
+//!                          refresh.notify_one() after a NetnsOp or a Listen
 //!           lost         = loaded.lost()
 //!           learn        = Fact::Pods: watch_tls(port) for every tcpSocket probe
 //!           retry_hooks  = loaded.retry_module_hooks()
 //!           detach       = drop the links, keep the ring
 //! ```
+//!
+//! `attach` runs inside the tokio runtime (and a `LocalSet`): `AsyncFd` and `spawn_local` work there.
 
 use std::io;
 
