@@ -49,8 +49,7 @@ fn run() -> Result<(), String> {
     if let Some(ready) = env::var_os("TRACER_EBPF_OBJECT").filter(|v| !v.is_empty()) {
         let ready = PathBuf::from(ready);
         println!("cargo:rerun-if-changed={}", ready.display());
-        fs::copy(&ready, &object)
-            .map_err(|e| format!("TRACER_EBPF_OBJECT: cannot copy {}: {e}", ready.display()))?;
+        fs::copy(&ready, &object).map_err(|e| format!("TRACER_EBPF_OBJECT: cannot copy {}: {e}", ready.display()))?;
         return Ok(());
     }
     let toolchain = find_toolchain()?;
@@ -91,11 +90,8 @@ fn find_toolchain() -> Result<Toolchain, String> {
 
 fn rustup_toolchains() -> Vec<String> {
     let list = output(Command::new("rustup").args(["toolchain", "list"])).unwrap_or_default();
-    let mut names: Vec<String> =
-        list.lines().filter_map(|l| l.split_whitespace().next()).map(str::to_owned).collect();
-    names.sort_by_key(|name| {
-        PREFERRED.iter().position(|p| name.starts_with(p)).unwrap_or(PREFERRED.len())
-    });
+    let mut names: Vec<String> = list.lines().filter_map(|l| l.split_whitespace().next()).map(str::to_owned).collect();
+    names.sort_by_key(|name| PREFERRED.iter().position(|p| name.starts_with(p)).unwrap_or(PREFERRED.len()));
     names
 }
 

@@ -6,7 +6,10 @@ use tracer::{decode, ebpf, observe};
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> anyhow::Result<()> {
-    tracing_subscriber::fmt().with_env_filter(tracing_subscriber::EnvFilter::from_default_env()).with_writer(std::io::stderr).init();
+    tracing_subscriber::fmt()
+        .with_env_filter(tracing_subscriber::EnvFilter::from_default_env())
+        .with_writer(std::io::stderr)
+        .init();
     let args: Vec<String> = std::env::args().collect();
     let seconds = args.get(1).and_then(|s| s.parse().ok()).unwrap_or(10);
     let probers = vec!["kubelet".to_owned()];
@@ -41,7 +44,11 @@ async fn main() -> anyhow::Result<()> {
     }
     eprintln!("{:?}", loaded.counters());
     for (name, info) in loaded.program_infos().filter(|(_, i)| i.run_count() > 0) {
-        eprintln!("  {name:24} {:>8} runs {:>6} ns", info.run_count(), info.run_time().as_nanos() / u128::from(info.run_count()));
+        eprintln!(
+            "  {name:24} {:>8} runs {:>6} ns",
+            info.run_count(),
+            info.run_time().as_nanos() / u128::from(info.run_count())
+        );
     }
     if let Ok(status) = std::fs::read_to_string("/proc/self/status") {
         status.lines().filter(|l| l.starts_with("VmRSS") || l.starts_with("VmHWM")).for_each(|l| eprintln!("{l}"));

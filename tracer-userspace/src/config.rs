@@ -10,11 +10,7 @@ use crate::cli::{Cli, Command, Flags, Form};
 use crate::error::Error;
 use crate::explain;
 use crate::sink::filter::Filter;
-
-/// Names of the processes that contain a kubelet: by itself, and linked into `MicroK8s`, k3s (which renames
-/// itself), `MicroShift`. rke2 and k0s run it as a process of its own name.
-pub const KNOWN_PROBERS: &[&str] =
-    &["kubelet", "kubelite", "k3s", "k3s-server", "k3s-agent", "microshift", "hyperkube"];
+use crate::sources::KNOWN_PROBERS;
 
 /// The longest process name that the kernel keeps (`TASK_COMM_LEN` less its end).
 const COMM_MAX: usize = 15;

@@ -8,7 +8,7 @@ use tracer_common::{
     link::Link,
     listen::{Listen, TlsHello},
     netfilter::{Icmp, Ipvs},
-    netns::{NetnsOpen, NetnsOp},
+    netns::{NetnsOp, NetnsOpen},
     reset::{ResetReceived, ResetSent},
 };
 

@@ -136,9 +136,12 @@ fn symbolize(e: &drop::PacketDrop, names: &mut KernelNames) -> (Option<String>, 
         .take_while(|address| **address != 0)
         .map(|address| names.symbol(*address).map_or_else(|| "?".to_owned(), str::to_owned))
         .collect();
-    if let Some(at) = e.stack.iter().position(|a| *a == e.location).or_else(|| {
-        location.as_ref().and_then(|l| stack.iter().position(|s| s == l))
-    }) {
+    if let Some(at) = e
+        .stack
+        .iter()
+        .position(|a| *a == e.location)
+        .or_else(|| location.as_ref().and_then(|l| stack.iter().position(|s| s == l)))
+    {
         stack.drain(..=at.min(stack.len().saturating_sub(1)));
     }
     (location, stack)

@@ -29,8 +29,8 @@ pub trait EventSource {
     fn drain(&mut self, max: usize, into: &mut Vec<Observation>) -> usize;
     /// Events lost since the start.
     fn lost(&self) -> u64;
-    /// Takes note of a fact that changes what is to be watched (TLS ports, namespaces).
-    fn learn(&mut self, fact: &Fact);
+    /// Reports TLS ClientHellos that arrive at this port from now on.
+    fn watch_tls(&mut self, port: u16);
     /// Tries again the hooks of kernel modules that were not loaded; those that are now in force.
     fn retry_hooks(&mut self) -> Vec<HookStatus>;
     /// Takes the hooks off; what is in the ring can still be drained.

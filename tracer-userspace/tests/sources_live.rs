@@ -261,32 +261,94 @@ fn resident_kib() -> usize {
     line.split_whitespace().nth(1).and_then(|text| text.parse().ok()).expect("a number")
 }
 
+/// A List as kubectl prints it, written pod by pod to leave the heap as it was.
+fn write_pods(path: &std::path::Path, count: usize) {
+    let sample = include_str!("../testdata/kubelet-pods.json");
+    let list: serde_json::Value = serde_json::from_str(sample).expect("sample");
+    let mut pod = list["items"][1].clone();
+    pod["kind"] = "Pod".into();
+    let mut file = std::io::BufWriter::new(std::fs::File::create(path).expect("file"));
+    file.write_all(br#"{"kind":"List","items":["#).expect("head");
+    for n in 0..count {
+        pod["metadata"]["uid"] = format!("{n:032x}").into();
+        pod["metadata"]["name"] = format!("pod-{n}").into();
+        let comma = if n == 0 { "" } else { "," };
+        write!(file, "{comma}{pod}").expect("pod");
+    }
+    file.write_all(b"]}").expect("tail");
+}
+
 /// What 250 pods and 500 processes cost: run with `--release --nocapture`.
 #[test]
 #[ignore = "needs root"]
 fn a_full_node_is_read_in_time() {
-    let sample = include_str!("../testdata/kubelet-pods.json");
-    let list: serde_json::Value = serde_json::from_str(sample).expect("sample");
-    let item = |n: usize| {
-        let mut pod = list["items"][1].clone();
-        pod["kind"] = "Pod".into();
-        pod["metadata"]["uid"] = format!("{n:032x}").into();
-        pod["metadata"]["name"] = format!("pod-{n}").into();
-        pod
-    };
-    let items: Vec<_> = (0..250).map(item).collect();
     let file = std::env::temp_dir().join(format!("tracer-full-{}.json", std::process::id()));
-    std::fs::write(&file, serde_json::json!({"kind": "List", "items": items}).to_string()).expect("file");
-    drop((list, items));
+    write_pods(&file, 250);
     let mut sleepers: Vec<_> = (0..500).filter_map(|_| Command::new("sleep").arg("60").spawn().ok()).collect();
+    let started = Instant::now();
+    drop(snapshot(&config("nobody")));
+    println!("without a file: {:?}", started.elapsed());
     let before = resident_kib();
     let started = Instant::now();
     let snapshot = snapshot(&SourceConfig { pods: Some(file.clone()), ..config("nobody") }).expect("snapshot");
     println!("full node: {:?}, RSS {} KiB more", started.elapsed(), resident_kib().saturating_sub(before));
+    println!("problems: {:#?}", snapshot.problems);
     assert!(find(&snapshot, pods).len() >= 250);
     for sleeper in &mut sleepers {
         let _ = sleeper.kill();
         let _ = sleeper.wait();
     }
     let _ = std::fs::remove_file(&file);
+}
+
+/// A cgroup as the kubelet's cgroupfs driver makes it, of either version; removed when the test ends.
+struct PodGroup(PathBuf);
+
+impl PodGroup {
+    fn make(uid: &str, container: &str) -> Self {
+        let roots = ["/sys/fs/cgroup/memory", "/sys/fs/cgroup"].map(PathBuf::from);
+        let root = roots.into_iter().find(|root| root.join("cgroup.procs").exists()).expect("a cgroup hierarchy");
+        let group = Self(root.join("tracer-live").join(format!("pod{uid}")).join(container));
+        std::fs::create_dir_all(&group.0).expect("cgroup");
+        group
+    }
+
+    fn add(&self, resident: &Resident) {
+        std::fs::write(self.0.join("cgroup.procs"), resident.child.id().to_string()).expect("cgroup.procs");
+    }
+}
+
+impl Drop for PodGroup {
+    fn drop(&mut self) {
+        for directory in self.0.ancestors().take(3) {
+            let _ = std::fs::remove_dir(directory);
+        }
+    }
+}
+
+#[test]
+#[ignore = "needs root"]
+fn a_pod_is_found_by_its_cgroup_and_joined_with_the_file() {
+    let (uid, container) = ("761c395d27727576796af2646f1186d4", "f".repeat(64));
+    let node = Resident::start("live-kubelet");
+    let group = PodGroup::make(uid, &container);
+    let pod = Resident::start("live-app");
+    pod.run("ip link set lo up; ip addr add 10.88.0.5/32 dev lo");
+    group.add(&pod);
+    let first = snapshot(&config("live-kubelet")).expect("snapshot");
+    let find_pod = |snapshot: &Snapshot| {
+        find(snapshot, pods).into_iter().find(|pod| pod.uid.as_deref() == Some(uid)).expect("the pod")
+    };
+    let found = find_pod(&first);
+    assert_eq!((found.name.as_deref(), found.host_network), (None, false));
+    assert_eq!(found.containers[0].id.as_deref(), Some(container.as_str()));
+    assert_eq!(found.addrs, ["10.88.0.5".parse::<std::net::IpAddr>().expect("address")]);
+
+    let file = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/testdata/kubelet-pods.json"));
+    let second = snapshot(&SourceConfig { pods: Some(file), ..config("live-kubelet") }).expect("snapshot");
+    let joined = find_pod(&second);
+    assert_eq!(joined.name.as_deref(), Some("target-rig-node"));
+    assert_eq!(joined.netns, found.netns);
+    assert_eq!(joined.containers[0].probes.len(), 3);
+    drop((pod, node));
 }

@@ -219,7 +219,9 @@ fn attach(program: &mut Program, target: &str) -> Result<(), ProgramError> {
 impl Refusal {
     fn new(form: Form, stage: Stage, target: &'static str, error: &ProgramError) -> Self {
         let kind = match error {
-            ProgramError::LoadError { verifier_log, .. } if !verifier_log.to_string().trim().is_empty() => Kind::Verifier,
+            ProgramError::LoadError { verifier_log, .. } if !verifier_log.to_string().trim().is_empty() => {
+                Kind::Verifier
+            }
             ProgramError::Btf(_) => Kind::NoBtfType,
             _ => Kind::Kernel,
         };
@@ -255,7 +257,9 @@ impl Refusal {
         let target = self.target;
         match (self.form, self.stage, self.kind, self.errno) {
             (_, _, Kind::NotTried, _) => format!("{form}: refused altogether"),
-            (_, _, Kind::Verifier, _) => format!("{form} {target}: the kernel's verifier refuses the program ({})", self.text),
+            (_, _, Kind::Verifier, _) => {
+                format!("{form} {target}: the kernel's verifier refuses the program ({})", self.text)
+            }
             (_, _, Kind::NoBtfType, _) => format!("{form} {target}: not a function in this kernel's BTF"),
             (Form::Fentry, Stage::Load, _, Some(libc::EPERM)) if any_attached => {
                 format!("{form}: refused by this kernel's policy")
@@ -270,7 +274,9 @@ impl Refusal {
             (Form::Kprobe | Form::Tracepoint, Stage::Attach, _, Some(libc::EACCES | libc::EPERM)) => {
                 format!("{form} {target}: needs CAP_SYS_ADMIN, or kernel.perf_event_paranoid at 2 or lower")
             }
-            (Form::RawTracepoint, Stage::Attach, _, Some(libc::ENOENT)) => format!("{form} {target}: no such tracepoint in this kernel"),
+            (Form::RawTracepoint, Stage::Attach, _, Some(libc::ENOENT)) => {
+                format!("{form} {target}: no such tracepoint in this kernel")
+            }
             (Form::RawTracepoint, Stage::Attach, _, Some(libc::EINVAL)) => {
                 format!("{form} {target}: the tracepoint has fewer arguments in this kernel")
             }

@@ -245,7 +245,8 @@ mod tests {
         }
         fn finish(self) -> Vec<u8> {
             let mut out = Vec::new();
-            for word in [0x0001_eb9f, 24, 0, self.types.len() as u32, self.types.len() as u32, self.strings.len() as u32]
+            for word in
+                [0x0001_eb9f, 24, 0, self.types.len() as u32, self.types.len() as u32, self.strings.len() as u32]
             {
                 out.extend_from_slice(&word.to_ne_bytes());
             }

@@ -229,11 +229,7 @@ pub const HOOKS: &[Row] = &[
     ipvs(Hook::IpvsLeave, &[kprobe(&[("ip_vs_leave", "ip_vs_leave")])]),
     Row {
         when: When::OnDemand,
-        ..row(
-            Hook::TcpProbe,
-            "whether clients of a port speak TLS",
-            &[raw(&[("tcp_probe", "tcp_probe")])],
-        )
+        ..row(Hook::TcpProbe, "whether clients of a port speak TLS", &[raw(&[("tcp_probe", "tcp_probe")])])
     },
 ];
 

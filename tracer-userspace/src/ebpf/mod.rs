@@ -21,12 +21,12 @@ use tracer_common::{
     stats::{COUNTERS, Counter},
 };
 
+pub use self::{attach::HookReport, names::KernelNames, ring::Ring};
 use self::{
     attach::Walk,
     btf::{Btf, BtfError},
     hooks::{HOOKS, When},
 };
-pub use self::{attach::HookReport, names::KernelNames, ring::Ring};
 
 const OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/tracer-ebpf.o"));
 const BTF_PATH: &str = "/sys/kernel/btf/vmlinux";
@@ -56,7 +56,9 @@ pub enum EbpfError {
     #[error("the BTF of this kernel cannot be read")]
     Btf(#[from] BtfError),
     /// A map cannot be created for lack of privileges.
-    #[error("the kernel refuses to create BPF maps: CAP_BPF is missing (or CAP_SYS_ADMIN before 5.8); before 5.11 also CAP_SYS_RESOURCE or a raised memlock limit")]
+    #[error(
+        "the kernel refuses to create BPF maps: CAP_BPF is missing (or CAP_SYS_ADMIN before 5.8); before 5.11 also CAP_SYS_RESOURCE or a raised memlock limit"
+    )]
     MapPermission(#[source] Box<aya::EbpfError>),
     /// Programs cannot be loaded for lack of privileges.
     #[error("the kernel refuses to load BPF programs: CAP_BPF and CAP_PERFMON (or CAP_SYS_ADMIN) are missing")]
@@ -88,7 +90,8 @@ pub struct Loaded {
     pub status: HookReport,
     /// Names of this kernel's numbers and addresses.
     pub names: KernelNames,
-    ebpf: Ebpf,
+    /// `None` once detached.
+    ebpf: Option<Ebpf>,
     walk: Walk,
     stats: PerCpuArray<MapData, u64>,
     tls_watch: HashMap<MapData, u16, u64>,
@@ -138,7 +141,7 @@ pub fn load(options: &LoadOptions) -> Result<Loaded, EbpfError> {
         status: walk.report(),
         names: layout.names,
         walk,
-        ebpf,
+        ebpf: Some(ebpf),
     })
 }
 
@@ -164,12 +167,18 @@ impl Loaded {
         self.stats.get(&(counter as u32), 0).map(|cpus| cpus.iter().sum()).unwrap_or(0)
     }
 
+    /// Takes every program off; what is in the ring can still be drained.
+    pub fn detach(&mut self) {
+        self.ebpf = None;
+    }
+
     /// Reports TLS ClientHellos that arrive at this port from now on. False if this kernel cannot.
     pub fn watch_tls(&mut self, port: u16) -> bool {
         if self.tls_ports.contains(&port) {
             return true;
         }
-        if !self.walk.retry(&mut self.ebpf, Hook::TcpProbe) || self.tls_watch.insert(port, 0, 0).is_err() {
+        let Some(ebpf) = &mut self.ebpf else { return false };
+        if !self.walk.retry(ebpf, Hook::TcpProbe) || self.tls_watch.insert(port, 0, 0).is_err() {
             return false;
         }
         self.status = self.walk.report();
@@ -179,10 +188,11 @@ impl Loaded {
     /// Tries again to attach hooks whose functions live in a module; true if one is new. Cheap: call
     /// it every few seconds.
     pub fn retry_module_hooks(&mut self) -> bool {
+        let Some(ebpf) = &mut self.ebpf else { return false };
         let mut new = false;
         for row in HOOKS.iter().filter(|r| r.when == When::ModuleLoaded) {
             if !self.walk.is_attached(row.hook) {
-                new |= self.walk.retry(&mut self.ebpf, row.hook);
+                new |= self.walk.retry(ebpf, row.hook);
             }
         }
         if new {
@@ -193,7 +203,7 @@ impl Loaded {
 
     /// File descriptors of the programs by name, for run statistics.
     pub fn program_infos(&self) -> impl Iterator<Item = (&str, aya::programs::ProgramInfo)> {
-        self.ebpf.programs().filter_map(|(name, program)| Some((name, program.info().ok()?)))
+        self.ebpf.iter().flat_map(Ebpf::programs).filter_map(|(name, program)| Some((name, program.info().ok()?)))
     }
 }
 

@@ -102,8 +102,11 @@ impl Symbols {
     }
 
     fn pack(found: &[(u64, u32, u32)], text: &str) -> Self {
-        let mut packed =
-            Self { entries: Vec::with_capacity(found.len()), names: String::with_capacity(text.len()), read_at: Instant::now() };
+        let mut packed = Self {
+            entries: Vec::with_capacity(found.len()),
+            names: String::with_capacity(text.len()),
+            read_at: Instant::now(),
+        };
         for (address, start, end) in found {
             packed.names.push_str(&text[*start as usize..*end as usize]);
             packed.entries.push((*address, packed.names.len() as u32));

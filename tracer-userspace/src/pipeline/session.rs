@@ -28,6 +28,7 @@ const TICK: Duration = Duration::from_secs(1);
 const RETRY: Duration = Duration::from_secs(5);
 
 /// Why the loop woke.
+#[expect(clippy::large_enum_variant, reason = "one at a time, on the stack")]
 enum Wake {
     Events,
     Fact(Option<Box<Fact>>),
@@ -158,6 +159,9 @@ impl<S: EventSource> Session<S> {
             self.push(&observation);
         }
         self.batch = batch;
+        for port in self.engine.take_tls_watches() {
+            self.events.watch_tls(port);
+        }
         taken
     }
 
@@ -202,7 +206,6 @@ impl<S: EventSource> Session<S> {
     }
 
     fn push_fact(&mut self, fact: Fact) {
-        self.events.learn(&fact);
         self.push_now(fact);
     }
 

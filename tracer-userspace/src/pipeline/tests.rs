@@ -13,7 +13,7 @@ use crate::sink::filter::Filter;
 struct Memory {
     batches: VecDeque<Vec<Observation>>,
     lost: u64,
-    learnt: usize,
+    watched: usize,
 }
 
 impl EventSource for Memory {
@@ -31,8 +31,8 @@ impl EventSource for Memory {
         self.lost
     }
 
-    fn learn(&mut self, _fact: &Fact) {
-        self.learnt += 1;
+    fn watch_tls(&mut self, _port: u16) {
+        self.watched += 1;
     }
 
     fn retry_hooks(&mut self) -> Vec<HookStatus> {
@@ -52,7 +52,7 @@ fn retransmit(time_boot_ns: u64) -> Observation {
 fn attached(batches: Vec<Vec<Observation>>, lost: u64) -> (Attached<Memory>, mpsc::Sender<Fact>) {
     let (sender, changes) = mpsc::channel(8);
     let attached = Attached {
-        events: Memory { batches: batches.into(), lost, learnt: 0 },
+        events: Memory { batches: batches.into(), lost, watched: 0 },
         hooks: vec![HookStatus { hook: "kfree_skb".into(), form: "raw_tracepoint".into() }],
         missing_hooks: vec![],
         node_netns: Some(Netns(1)),

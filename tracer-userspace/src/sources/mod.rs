@@ -15,6 +15,7 @@ pub mod procfs;
 pub mod settings;
 mod watch;
 
+use std::collections::HashMap;
 use std::path::PathBuf;
 
 pub use files::FileError;
@@ -22,7 +23,7 @@ pub use merge::merge;
 pub use procfs::{KNOWN_PROBERS, NodeNetns, Prober, boot_to_wall_ns, hostname};
 pub use watch::watch;
 
-use crate::event::{Fact, Pod, Pods, ProxyMode, Service, Services};
+use crate::event::{Fact, Pod, Pods, ProxyMode, Service, ServicePort, Services};
 use files::Stamp;
 
 /// What to read.
@@ -112,6 +113,7 @@ struct NodeView {
 pub fn snapshot(config: &SourceConfig) -> Result<Snapshot, SourceError> {
     let files = Files::read(config)?;
     let NodeView { probers, node, mut facts, pods, problems, .. } = read_node(config);
+    name_node_ports(&mut facts, &files.services);
     facts.push(pods_fact(pods, &files));
     if config.services.is_some() {
         facts.push(services_fact(&files));
@@ -126,6 +128,29 @@ fn pods_fact(discovered: Vec<Pod>, files: &Files) -> Fact {
 
 fn services_fact(files: &Files) -> Fact {
     Fact::Services(Services { services: files.services.clone() })
+}
+
+/// IPVS carries no names: they come from the list of Services, if there is one.
+fn name_node_ports(facts: &mut [Fact], services: &[Service]) {
+    let ports = services.iter().flat_map(|service| service.ports.iter().map(move |port| (service, port)));
+    let names: HashMap<u16, String> =
+        ports.filter_map(|(service, port)| Some((port.node_port?, port_name(service, port)))).collect();
+    for fact in facts {
+        if let Fact::NodePorts(table) = fact {
+            for port in table.ports.iter_mut().filter(|port| port.service.is_none()) {
+                port.service = names.get(&port.port).cloned();
+            }
+        }
+    }
+}
+
+/// `namespace/name[:port]`, as kube-proxy writes it.
+fn port_name(service: &Service, port: &ServicePort) -> String {
+    let Service { namespace, name, .. } = service;
+    match port.name.as_deref() {
+        Some(port) if !port.is_empty() => format!("{namespace}/{name}:{port}"),
+        _ => format!("{namespace}/{name}"),
+    }
 }
 
 /// One pass over the processes, then the node's namespace.
@@ -202,5 +227,39 @@ fn table(mode: ProxyMode) -> &'static str {
         ProxyMode::Ipvs => "IPVS",
         ProxyMode::Iptables => "iptables",
         ProxyMode::Nftables => "nftables",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::event::{Netns, NodePort, NodePorts};
+
+    #[test]
+    fn a_list_of_services_names_the_ports_of_ipvs() {
+        let port = ServicePort { name: Some("https".into()), port: 443, node_port: Some(36704) };
+        let service = Service {
+            namespace: "kube-system".into(),
+            name: "kubernetes-dashboard".into(),
+            cluster_ips: Vec::new(),
+            ports: vec![port],
+            ready_endpoints: None,
+        };
+        let port = |port| NodePort { port, addrs: Vec::new(), service: None, backends: Vec::new() };
+        let table = NodePorts { netns: Netns(1), mode: ProxyMode::Ipvs, ports: vec![port(30080), port(36704)] };
+        let mut facts = [Fact::NodePorts(table)];
+        name_node_ports(&mut facts, &[service]);
+        let Fact::NodePorts(named) = &facts[0] else { unreachable!("the fact keeps its kind") };
+        let names: Vec<_> = named.ports.iter().map(|port| port.service.as_deref()).collect();
+        assert_eq!(names, [None, Some("kube-system/kubernetes-dashboard:https")]);
+    }
+
+    #[test]
+    fn a_missing_prober_and_several_nodes_are_said() {
+        let at = |netns| Prober { pid: 1, comm: "kubelet".into(), netns };
+        assert!(prober_problems(&[], &["kubelet".into()])[0].contains("no process is named kubelet"));
+        let problems = prober_problems(&[at(Some(Netns(1))), at(Some(Netns(2))), at(None)], &[]);
+        assert!(problems[0].contains("1 prober(s)") && problems[1].contains("2 network namespaces"), "{problems:?}");
+        assert!(prober_problems(&[at(Some(Netns(1)))], &[]).is_empty());
     }
 }

@@ -17,7 +17,7 @@ use tokio::sync::mpsc::Sender;
 
 use super::files::{self, Stamp};
 use super::links::{self, LinkWatch};
-use super::{Files, NodeNetns, Snapshot, SourceConfig, pods_fact, read_node, services_fact};
+use super::{Files, NodeNetns, Snapshot, SourceConfig, name_node_ports, pods_fact, read_node, services_fact};
 use crate::event::{Fact, NodePorts, Pod};
 
 const FILES_EVERY: Duration = Duration::from_secs(1);
@@ -166,13 +166,15 @@ impl Watcher {
         let services = self.config.services.as_ref().filter(|path| changed(path, &mut self.files.services_stamp));
         if let Some(services) = services.and_then(|path| or_warn(files::read_services(path))) {
             self.files.services = services;
+            self.node_due = Instant::now();
             self.send(services_fact(&self.files))?;
         }
         Ok(())
     }
 
     fn read_node(&mut self) -> Result<(), Closed> {
-        let view = read_node(&self.config);
+        let mut view = read_node(&self.config);
+        name_node_ports(&mut view.facts, &self.files.services);
         self.node_read = Instant::now();
         self.node_due = self.node_read + NODE_EVERY;
         self.tell(view.problems);
