@@ -109,7 +109,7 @@ impl Demo {
         let outcome = self.prober.dial(Dial::new(case.kind, case.dst, self.options.probe_timeout))?;
         self.world.source_port(None)?;
         let claim = case.label.map_or(Claim::Nothing, |label| Claim::Verdict(expected(label, suspect)));
-        Ok(Attempt { src: outcome.src, dst: case.dst, since_boot_ns, netns, claim })
+        Ok(Attempt { src: outcome.src, dst: case.dst, since_boot_ns, until_boot_ns: boot_ns()?, netns, claim })
     }
 
     /// The runtime cleans up a sandbox of which only a reused pid is left; who did it comes back.
