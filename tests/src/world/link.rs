@@ -15,7 +15,7 @@ use crate::net::Netns;
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Waits until these devices are running.
-pub fn running(ns: &Netns, devices: &[&str]) -> Result<()> {
+pub(super) fn running(ns: &Netns, devices: &[&str]) -> Result<()> {
     ns.enter(|| {
         let socket = std::net::UdpSocket::bind("0.0.0.0:0").context("a socket to ask by")?;
         devices.iter().try_for_each(|device| until(&format!("{device} is running"), || is_running(&socket, device)))
@@ -23,7 +23,7 @@ pub fn running(ns: &Netns, devices: &[&str]) -> Result<()> {
 }
 
 /// Waits until `eth0` hears who asks for this address.
-pub fn solicitable(ns: &Netns, address: Ipv6Addr) -> Result<()> {
+pub(super) fn solicitable(ns: &Netns, address: Ipv6Addr) -> Result<()> {
     let last = address.octets();
     let group = format!("ff0200000000000000000001ff{:02x}{:02x}{:02x}", last[13], last[14], last[15]);
     ns.enter(|| {
