@@ -37,7 +37,6 @@ offsets! {
     sk_protocol: "sock" . "sk_protocol";
     sk_err: "sock" . "sk_err";
     inet_sport: "inet_sock" . "inet_sport";
-    inet_saddr: "inet_sock" . "inet_saddr";
     tcp_bytes_received: "tcp_sock" . "bytes_received";
     tcp_bytes_sent: "tcp_sock" . "bytes_sent";
     tcp_bytes_acked: "tcp_sock" . "bytes_acked";
@@ -47,7 +46,6 @@ offsets! {
     skb_head: "sk_buff" . "head";
     skb_data: "sk_buff" . "data";
     skb_network_header: "sk_buff" . "network_header";
-    skb_protocol: "sk_buff" . "protocol";
     dev_ifindex: "net_device" . "ifindex";
     dev_flags: "net_device" . "flags";
     dev_name: "net_device" . "name";
@@ -55,7 +53,6 @@ offsets! {
     net_inum: "net" . "ns.inum";
     task_nsproxy: "task_struct" . "nsproxy";
     task_tgid: "task_struct" . "tgid";
-    task_pid: "task_struct" . "pid";
     task_comm: "task_struct" . "comm";
     task_group_leader: "task_struct" . "group_leader";
     task_real_parent: "task_struct" . "real_parent";
@@ -69,7 +66,6 @@ offsets! {
     queue_dev: "netdev_queue" . "dev";
     binprm_filename: "linux_binprm" . "filename";
     skb_data_len: "sk_buff" . "data_len";
-    skb_end: "sk_buff" . "end";
     dev_state: "net_device" . "state";
     task_files: "task_struct" . "files";
     files_fdt: "files_struct" . "fdt";

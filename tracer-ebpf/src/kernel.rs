@@ -26,7 +26,6 @@ pub const IFF_LOOPBACK: u32 = 8;
 pub mod state {
     pub const ESTABLISHED: u8 = 1;
     pub const SYN_SENT: u8 = 2;
-    pub const SYN_RECV: u8 = 3;
     pub const FIN_WAIT1: u8 = 4;
     pub const CLOSE: u8 = 7;
     pub const CLOSE_WAIT: u8 = 8;
@@ -86,6 +85,7 @@ macro_rules! view {
         pub struct $name(pub u64);
         impl $name {
             #[inline(always)]
+            #[allow(dead_code, reason = "not asked of every object")]
             pub fn exists(self) -> bool {
                 self.0 != 0
             }
@@ -300,11 +300,6 @@ impl Task {
     #[inline(always)]
     pub fn tgid(self) -> u32 {
         read(self.0, global!(OFFS.task_tgid)).unwrap_or(0)
-    }
-
-    #[inline(always)]
-    pub fn tid(self) -> u32 {
-        read(self.0, global!(OFFS.task_pid)).unwrap_or(0)
     }
 
     /// `dst` must be zeroed: before 5.17 what follows the NUL in `task->comm` is garbage.

@@ -106,7 +106,9 @@ fn reset_received(e: &reset::ResetReceived) -> ResetReceived {
 fn packet_drop(e: &drop::PacketDrop, names: &mut KernelNames) -> Option<PacketDrop> {
     let reason = present32(e.reason).map(|r| names.drop_reason(r));
     // The reasons that do not say it all by themselves: there the function and its callers decide.
-    let needs_symbols = matches!(reason.as_deref(), None | Some("NETFILTER_DROP" | "NOT_SPECIFIED"));
+    // A RST is dropped by whoever received it: nothing to learn.
+    let needs_symbols =
+        matches!(reason.as_deref(), None | Some("NETFILTER_DROP" | "NOT_SPECIFIED")) && !TcpFlags(e.tcp_flags).is_rst();
     let (location, stack) = if needs_symbols { symbolize(e, names) } else { (None, Vec::new()) };
     Some(PacketDrop {
         conn: ConnId(e.conn),

@@ -41,12 +41,16 @@ fn try_switch(task: Task, new: u64) {
     }
 }
 
-/// Reports a change of namespace. Entering the namespace it is in already is told only of a task
-/// that opened a namespace's file before: that is how a plugin that was given the wrong path ends
-/// up in the node's own namespace (`setns` of another kind of namespace looks the same).
+/// Reports a change of namespace. Entering the namespace it is in already is told only once after
+/// the task opened a namespace's file: that is how a plugin that was given the wrong path ends up in
+/// the node's own namespace (`setns` of another kind of namespace looks the same).
 #[inline(always)]
 fn report(hook: Hook, op: Op, old: u32, new: u32) {
-    if new == ABSENT32 || (old == new && unsafe { OPENED.get(actor::tgid()) }.is_none()) {
+    if new == ABSENT32 {
+        return;
+    }
+    let opened = OPENED.remove(actor::tgid()).is_ok();
+    if old == new && !opened {
         return;
     }
     emit::<NetnsOp>(hook, |event| {
@@ -116,7 +120,7 @@ pub fn sched_process_fork(ctx: RawTracePointContext) -> i32 {
     let (from, to) = (parent.nsproxy(), child.nsproxy());
     if from != to && to != 0 {
         let (old, new) = (nsproxy_netns(from), nsproxy_netns(to));
-        if old != new {
+        if old != new && new != ABSENT32 {
             report(Hook::SchedProcessFork, Op::Clone, old, new);
         }
     }

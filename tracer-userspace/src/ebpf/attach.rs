@@ -1,7 +1,7 @@
 //! Walks the table of hooks: tries each form in order, keeps the first that loads and attaches, and
 //! says in plain words why the others did not.
 
-use std::{collections::BTreeSet, error::Error as _, fmt, io};
+use std::{collections::BTreeSet, error::Error as _, io};
 
 use aya::{
     Btf, Ebpf,
@@ -29,7 +29,7 @@ enum Stage {
 }
 
 /// One failed try.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Refusal {
     form: Form,
     stage: Stage,
@@ -47,8 +47,6 @@ enum Kind {
     Verifier,
     /// The function is not in the kernel's BTF.
     NoBtfType,
-    /// Earlier failures make it pointless.
-    NotTried,
 }
 
 /// State of the walk, kept for hooks that are attached later.
@@ -60,9 +58,8 @@ pub(super) struct Walk {
     loaded: BTreeSet<&'static str>,
     in_force: Vec<(Hook, Form)>,
     refused: Vec<(Hook, Vec<Refusal>)>,
-    /// The kernel refuses this form altogether: do not ask again.
-    fentry_refused: bool,
-    kprobe_refused: bool,
+    /// The kernel refuses these forms altogether, for this reason: it is not asked again.
+    given_up: Vec<Refusal>,
     /// Read at the first fentry, dropped at the end of the walk: 20 MB.
     btf: Option<Btf>,
 }
@@ -149,26 +146,24 @@ impl Walk {
 
     /// An answer that no other program of the same form will change.
     fn learn(&mut self, refusal: &Refusal) {
+        if self.given_up.iter().any(|r| r.form == refusal.form) {
+            return;
+        }
         match refusal.form {
-            Form::Fentry if refusal.is_policy() => self.fentry_refused = true,
+            Form::Fentry if refusal.is_policy() => self.given_up.push(refusal.clone()),
             Form::Kprobe if refusal.stage == Stage::Attach && !refusal.is_missing_function() => {
-                self.kprobe_refused = true;
+                self.given_up.push(refusal.clone());
             }
             _ => {}
         }
     }
 
     fn variant(&mut self, ebpf: &mut Ebpf, variant: &Variant) -> Result<(), Refusal> {
-        let given_up = match variant.form {
-            Form::Fentry => self.fentry_refused,
-            Form::Kprobe => self.kprobe_refused,
-            _ => false,
-        };
+        if let Some(refusal) = self.given_up.iter().find(|r| r.form == variant.form) {
+            return Err(refusal.clone());
+        }
         for (name, target) in variant.programs {
             let refuse = |stage, error: &ProgramError| Refusal::new(variant.form, stage, target, error);
-            if given_up {
-                return Err(Refusal::not_tried(variant.form, target));
-            }
             let Some(program) = ebpf.program_mut(name) else {
                 return Err(refuse(Stage::Load, &ProgramError::NotLoaded));
             };
@@ -231,10 +226,6 @@ impl Refusal {
         Self { form, stage, target, errno: errno(error), kind, text: chain(error) }
     }
 
-    fn not_tried(form: Form, target: &'static str) -> Self {
-        Self { form, stage: Stage::Load, target, errno: None, kind: Kind::NotTried, text: String::new() }
-    }
-
     /// EPERM without a verifier log.
     fn is_policy(&self) -> bool {
         self.stage == Stage::Load && self.kind == Kind::Kernel && self.errno == Some(libc::EPERM)
@@ -256,7 +247,6 @@ impl Refusal {
         let form = self.form.name();
         let target = self.target;
         match (self.form, self.stage, self.kind, self.errno) {
-            (_, _, Kind::NotTried, _) => format!("{form}: refused altogether"),
             (_, _, Kind::Verifier, _) => {
                 format!("{form} {target}: the kernel's verifier refuses the program ({})", self.text)
             }
@@ -272,7 +262,7 @@ impl Refusal {
                 format!("{form} {target}: no such function in this kernel (its module may not be loaded)")
             }
             (Form::Kprobe | Form::Tracepoint, Stage::Attach, _, Some(libc::EACCES | libc::EPERM)) => {
-                format!("{form} {target}: needs CAP_SYS_ADMIN, or kernel.perf_event_paranoid at 2 or lower")
+                format!("{form}: needs CAP_SYS_ADMIN, or kernel.perf_event_paranoid at 2 or lower")
             }
             (Form::RawTracepoint, Stage::Attach, _, Some(libc::ENOENT)) => {
                 format!("{form} {target}: no such tracepoint in this kernel")
@@ -285,12 +275,6 @@ impl Refusal {
             }
             _ => format!("{form} {target}: {}", self.text),
         }
-    }
-}
-
-impl fmt::Display for Refusal {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.explain(false))
     }
 }
 

@@ -76,7 +76,11 @@ const MAX_FUNCTION: u64 = 1 << 16;
 impl Symbols {
     fn read() -> Self {
         match File::open("/proc/kallsyms") {
-            Ok(file) => Self::parse(BufReader::with_capacity(1 << 16, file)),
+            Ok(file) => {
+                let symbols = Self::parse(BufReader::with_capacity(1 << 16, file));
+                super::trim();
+                symbols
+            }
             Err(_) => Self::parse(&b""[..]),
         }
     }
