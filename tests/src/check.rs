@@ -49,6 +49,8 @@ pub struct Attempt {
     pub dst: SocketAddr,
     /// Not before.
     pub since_boot_ns: u64,
+    /// When the prober knew how it ended.
+    pub until_boot_ns: u64,
     /// The node's namespace.
     pub netns: u32,
     /// What is owed.
@@ -87,20 +89,27 @@ pub fn judge(records: &[Record], attempt: &Attempt) -> Standing {
 #[must_use]
 pub fn disturbance(records: &[Record], attempt: &Attempt) -> Option<String> {
     let about = Endpoint::from(attempt.dst);
-    let noise = verdicts(records, attempt).find(|v| v.dst == about)?;
+    let (_, noise) = verdicts(records, attempt).find(|(_, v)| v.dst == about)?;
     Some(format!("a verdict where all was healthy: {}", told(noise)))
 }
 
-/// The verdicts of an attempt, in order.
+/// The verdicts of an attempt, in order. One without a source port counts by its time: that the port
+/// is missing is then found by the comparison.
 fn of<'a>(records: &'a [Record], attempt: &Attempt) -> Vec<&'a VerdictBody> {
     let (src, dst) = (attempt.src.map(Endpoint::from), Endpoint::from(attempt.dst));
-    verdicts(records, attempt).filter(|v| v.dst == dst && (v.src.is_none() || v.src == src)).collect()
+    let named = |v: &VerdictBody| v.src.is_some_and(|s| s.port.is_some());
+    let (since, until) = (attempt.since_boot_ns, attempt.until_boot_ns);
+    verdicts(records, attempt)
+        .filter(|(_, v)| v.dst == dst)
+        .filter(|(time, v)| if named(v) { v.src == src } else { (since..=until).contains(time) })
+        .map(|(_, v)| v)
+        .collect()
 }
 
-fn verdicts<'a>(records: &'a [Record], attempt: &Attempt) -> impl Iterator<Item = &'a VerdictBody> {
+fn verdicts<'a>(records: &'a [Record], attempt: &Attempt) -> impl Iterator<Item = (u64, &'a VerdictBody)> {
     let (since, netns) = (attempt.since_boot_ns, attempt.netns);
     records.iter().filter(move |r| r.time_boot_ns >= since).filter_map(move |r| match &r.body {
-        Body::Verdict(v) if v.netns.as_ref().is_none_or(|n| n.inum.0 == netns) => Some(v.as_ref()),
+        Body::Verdict(v) if v.netns.as_ref().is_none_or(|n| n.inum.0 == netns) => Some((r.time_boot_ns, v.as_ref())),
         _ => None,
     })
 }
@@ -114,7 +123,7 @@ fn compare(expected: &Expected, attempt: &Attempt, got: &VerdictBody) -> Option<
         (verdict.confidence < floor(expected.label), format!("confidence {:?}", verdict.confidence)),
         (verdict.evidence.is_empty() && expected.label != Label::Unexplained, "no evidence".to_owned()),
         (verdict.summary.is_empty() || verdict.remediation.is_empty(), "no summary or remediation".to_owned()),
-        (got.src != attempt.src.map(Endpoint::from), format!("src {:?}", got.src)),
+        (got.src != attempt.src.map(Endpoint::from), format!("{}, but src {:?}", name(verdict.label), got.src)),
         (got.netns.is_none(), "no netns".to_owned()),
         (got.process.comm != "kubelet", format!("process {:?}", got.process.comm)),
         (expected.probe && got.subject != Subject::Probe, "subject is not probe".to_owned()),
@@ -170,7 +179,7 @@ mod tests {
 
     fn attempt(claim: Claim) -> Attempt {
         let src = Some(([10, 88, 0, 1], 40000).into());
-        Attempt { src, dst: ([10, 88, 0, 2], 8080).into(), since_boot_ns: 100, netns: NETNS, claim }
+        Attempt { src, dst: ([10, 88, 0, 2], 8080).into(), since_boot_ns: 100, until_boot_ns: 200, netns: NETNS, claim }
     }
 
     fn due(label: Label) -> Claim {

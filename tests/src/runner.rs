@@ -217,7 +217,9 @@ fn settle(session: &Session, done: &Done, options: &Options) -> Result<()> {
     if session.wait(options.verdict_patience, |records| done.fault(records).is_none()) {
         return Ok(());
     }
-    met(done, &session.records()).with_context(|| session.trouble())
+    let Some(why) = done.fault(&session.records()) else { return Ok(()) };
+    let trouble = session.trouble();
+    if trouble.is_empty() { bail!("{why}") } else { bail!("{why} (the tracer: {trouble})") }
 }
 
 fn met(done: &Done, records: &[Record]) -> Result<()> {

@@ -5,7 +5,8 @@ use tracer::classify::label::Label;
 
 use super::{Need, Scenario, Stage};
 use crate::dial::{Ending, Kind};
-use crate::pods::HTTP;
+use crate::pods::{HOST, HTTP};
+use crate::world::NODE;
 
 const DROP: Option<Label> = Some(Label::FirewallDrop);
 const REJECT: Option<Label> = Some(Label::FirewallReject);
@@ -50,6 +51,7 @@ pub(super) const ALL: &[Scenario] = &[
     Scenario::new("firewall_reject_node_reset", REJECT, |s| {
         node_nft(s, "output", "daddr {ip} tcp dport 8080 reject with tcp reset", Ending::Refused)
     }),
+    Scenario::new("firewall_drop_on_lo", DROP, on_lo),
 ];
 
 const RESET: &[&str] = &["REJECT", "--reject-with", "tcp-reset"];
@@ -76,4 +78,13 @@ fn iptables(stage: &mut Stage<'_>, program: &str, target: &[&str], how: Ending) 
     let rule = [&["-A", "INPUT", "-p", "tcp", "--dport", "8080", "-j"], target].concat();
     stage.inside(pod)?.run(program, &rule, "")?;
     stage.fails(Kind::Http, pod, how)
+}
+
+/// A rule on `lo`: it looks like `lo` being down, and is not.
+fn on_lo(stage: &mut Stage<'_>) -> Result<()> {
+    stage.world.serve(stage.options, &["http", &format!("[::]:{HOST}")])?;
+    stage.succeeds(Kind::Http, (NODE, HOST).into())?;
+    let chain = "type filter hook input priority 0; iif lo tcp dport 10256 drop;";
+    stage.world.node.nft(&format!("table ip hostfw {{ chain input-fw {{ {chain} }}; }}\n"))?;
+    stage.fails(Kind::Http, (NODE, HOST).into(), Ending::Timeout)
 }

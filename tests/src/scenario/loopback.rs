@@ -6,7 +6,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use anyhow::{Context, Result};
 use tracer::classify::label::Label;
 
-use super::{Node, Scenario, Stage};
+use super::{Scenario, Stage};
 use crate::check::Suspect;
 use crate::dial::{Ending, Kind};
 use crate::plugin::{reused_pid, run_by_runtime};
@@ -20,7 +20,8 @@ pub(super) const ALL: &[Scenario] = &[
     Scenario::new("loopback_down_v6", DOWN, |s| incident(s, "netlink")).own().v6(),
     Scenario::new("loopback_down_ioctl", DOWN, |s| incident(s, "ioctl")).own(),
     Scenario::new("loopback_down_before_start", DOWN, before_start).own(),
-    Scenario { node: Node::Shared, ..Scenario::new("loopback_down_in_pod", None, in_pod) },
+    Scenario::new("loopback_down_and_up", None, down_and_up).own(),
+    Scenario::new("loopback_down_in_pod", None, in_pod),
 ];
 
 /// The runtime cleans up a sandbox whose namespace path now names a process of the node.
@@ -36,6 +37,17 @@ fn incident(stage: &mut Stage<'_>, way: &str) -> Result<()> {
         Some(Suspect { comm: "loopback".to_owned(), ancestor: "crio".to_owned(), netns_path: path.clone() });
     for target in targets {
         stage.fails(Kind::Http, target, Ending::Timeout)?;
+    }
+    Ok(())
+}
+
+/// It was down, and is up again before anybody probes.
+fn down_and_up(stage: &mut Stage<'_>) -> Result<()> {
+    let targets = host_server(stage)?;
+    (stage.watch)()?;
+    stage.world.node.ip("link set lo down\nlink set lo up\n")?;
+    for target in targets {
+        stage.succeeds(Kind::Http, target)?;
     }
     Ok(())
 }

@@ -21,6 +21,7 @@ pub(super) const ALL: &[Scenario] = &[
     Scenario::new("slow_response_never_accepted", Some(Label::SlowResponse), |s| slow(s, "noaccept", Kind::Http, HTTP)),
     Scenario::new("slow_response_tls", Some(Label::SlowResponse), |s| slow(s, "tls-hang", Kind::Https, TLS)),
     Scenario::new("unexplained", Some(Label::Unexplained), unexplained),
+    Scenario::new("closed_without_answer", Some(Label::Unexplained), closed),
 ];
 
 fn refused(stage: &mut Stage<'_>) -> Result<()> {
@@ -40,6 +41,12 @@ fn handshake_rst(stage: &mut Stage<'_>) -> Result<()> {
 fn unexplained(stage: &mut Stage<'_>) -> Result<()> {
     let pod = appliance(stage, "mute")?;
     stage.fails(Kind::Http, pod, Ending::Timeout)
+}
+
+/// The server reads the request and closes: no label of its own yet.
+fn closed(stage: &mut Stage<'_>) -> Result<()> {
+    let pod = stage.serving("eof", HTTP)?;
+    stage.fails(Kind::Http, pod, Ending::Eof)
 }
 
 fn appliance(stage: &mut Stage<'_>, mode: &str) -> Result<std::net::SocketAddr> {

@@ -51,13 +51,18 @@ impl Stage<'_> {
         self.world.pod()
     }
 
-    /// The namespace of the pod with that address.
-    pub fn inside(&mut self, addr: SocketAddr) -> Result<&Netns> {
+    /// The pod with that address.
+    pub fn pod_of(&mut self, addr: SocketAddr) -> Result<&mut Pod> {
         let index = match addr.ip() {
             std::net::IpAddr::V4(ip) => u16::from(ip.octets()[3]),
             std::net::IpAddr::V6(ip) => ip.segments()[7],
         };
-        Ok(&self.world.pod_at(index)?.ns)
+        self.world.pod_at(index)
+    }
+
+    /// Its namespace.
+    pub fn inside(&mut self, addr: SocketAddr) -> Result<&Netns> {
+        Ok(&self.pod_of(addr)?.ns)
     }
 
     /// An attempt that must fail this way and get the scenario's label.
@@ -80,19 +85,20 @@ impl Stage<'_> {
 
     /// Makes an attempt, which must end as said.
     pub fn attempt(&mut self, kind: Kind, dst: SocketAddr, how: Ending, claim: Claim) -> Result<()> {
-        let dial = Dial::new(kind, dst, self.options.probe_timeout);
+        // What must time out does so soon; what must succeed has time, however busy the machine is.
+        let timeout = if how == Ending::Timeout { self.options.probe_timeout } else { self.options.patience };
+        let dial = Dial::new(kind, dst, timeout);
         let listed = self.listed(dst, claim)?;
         let outcome = self.prober.dial(dial)?;
         expect(&outcome, how)?;
-        self.attempts.push(Attempt { src: outcome.src, ..listed });
+        self.attempts.push(Attempt { src: outcome.src, until_boot_ns: boot_ns()?, ..listed });
         Ok(())
     }
 
     /// Many healthy attempts at once, none of which may get a verdict.
     pub fn crowd(&mut self, kind: Kind, dst: SocketAddr, count: u32, threads: u32) -> Result<()> {
-        let timeout = self.options.probe_timeout.max(std::time::Duration::from_secs(5));
         self.quiet.push(self.listed(dst, Claim::Nothing)?);
-        let all = self.prober.crowd(Dial::new(kind, dst, timeout), count, threads)?;
+        let all = self.prober.crowd(Dial::new(kind, dst, self.options.patience), count, threads)?;
         if all.failed > 0 {
             bail!("{} of {count} attempts failed, one of them: {:?}", all.failed, all.example);
         }
@@ -100,7 +106,14 @@ impl Stage<'_> {
     }
 
     fn listed(&self, dst: SocketAddr, claim: Claim) -> Result<Attempt> {
-        Ok(Attempt { src: None, dst, since_boot_ns: boot_ns()?, netns: self.world.node.inum(), claim })
+        Ok(Attempt {
+            src: None,
+            dst,
+            since_boot_ns: boot_ns()?,
+            until_boot_ns: u64::MAX,
+            netns: self.world.node.inum(),
+            claim,
+        })
     }
 }
 

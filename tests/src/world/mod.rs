@@ -11,6 +11,7 @@ use crate::options::Options;
 use crate::proc::Proc;
 
 pub mod ipvs;
+mod link;
 pub mod sweep;
 
 /// The node's end of the bridge: what a probe to a pod comes from.
@@ -117,24 +118,36 @@ impl World {
 
     /// Adds a pod with addresses and a default route.
     pub fn pod(&mut self) -> Result<&mut Pod> {
-        let pod = self.plug()?;
+        let index = self.plug()?;
+        let pod = self.pod_at(index)?;
         let (v4, v6) = (pod_ip(pod.index, Family::V4), pod_ip(pod.index, Family::V6));
         pod.ns.ip(&format!(
             "link set lo up\naddr add {v4}/24 dev eth0\naddr add {v6}/64 dev eth0 nodad\nlink set eth0 up\n\
              route add default via {BRIDGE}\nroute add default via {BRIDGE6} dev eth0\n"
         ))?;
-        Ok(pod)
+        if let IpAddr::V6(address) = v6 {
+            link::solicitable(&pod.ns, address)?;
+        }
+        self.settled(index)
     }
 
     /// Adds a pod whose kernel has no address: an appliance with a stack of its own.
     pub fn bare_pod(&mut self) -> Result<&mut Pod> {
-        let pod = self.plug()?;
-        pod.ns.ip("link set lo up\nlink set eth0 up\n")?;
+        let index = self.plug()?;
+        self.pod_at(index)?.ns.ip("link set lo up\nlink set eth0 up\n")?;
+        self.settled(index)
+    }
+
+    /// The pod, once packets pass between it and the node.
+    fn settled(&mut self, index: u16) -> Result<&mut Pod> {
+        link::running(&self.node, &[&format!("v{index}"), "cni0"])?;
+        let pod = self.pod_at(index)?;
+        link::running(&pod.ns, &["eth0"])?;
         Ok(pod)
     }
 
     /// A namespace with its `eth0` on the bridge, down and without address.
-    fn plug(&mut self) -> Result<&mut Pod> {
+    fn plug(&mut self) -> Result<u16> {
         let index = self.next;
         if !PODS.contains(&index) {
             bail!("no pod number {index}");
@@ -147,7 +160,7 @@ impl World {
             ns.name()
         ))?;
         self.pods.push(Pod { ns, index, servers: Vec::new() });
-        self.pods.last_mut().context("the pod just made")
+        Ok(index)
     }
 
     /// Starts a server in the node's namespace, as a hostNetwork pod.
