@@ -71,6 +71,14 @@ pub(crate) fn command(program: impl AsRef<OsStr>) -> Command {
 /// The cargo that started this program.
 pub(crate) fn cargo(args: &[&str]) -> Command {
     let mut command = command(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    // `cargo run` tells us about this package. A build script that looks at it (ring's does) would run again for it.
+    for (name, _) in std::env::vars_os() {
+        let shown = name.to_string_lossy();
+        if ["CARGO_PKG_", "CARGO_MANIFEST_", "CARGO_BIN_", "CARGO_CRATE_"].iter().any(|about| shown.starts_with(about))
+        {
+            command.env_remove(&name);
+        }
+    }
     command.args(args);
     command
 }

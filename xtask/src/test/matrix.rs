@@ -1,6 +1,6 @@
 //! The results as a table: a line per label, a column per kernel, footnotes for what did not pass.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
 use super::scenarios::{Outcome, Row, Run};
@@ -50,7 +50,8 @@ fn cell(run: &Run, label: &str, notes: &mut Notes) -> String {
     let parts = [(Outcome::Fail, "FAIL"), (Outcome::Cannot, "cannot:"), (Outcome::Pass, "pass")];
     let parts = parts.iter().filter_map(|(result, word)| {
         let these: Vec<&&Row> = rows.iter().filter(|row| row.result == *result).collect();
-        let marks: String = these.iter().filter_map(|row| notes.mark(&run.kernel, row)).collect();
+        let marks: BTreeSet<String> = these.iter().filter_map(|row| notes.mark(&run.kernel, row)).collect();
+        let marks = marks.into_iter().collect::<String>();
         (!these.is_empty()).then(|| format!("{word} {}{marks}", these.len()))
     });
     let cell = parts.collect::<Vec<_>>().join(", ");
@@ -68,27 +69,35 @@ fn aligned(table: &[Vec<String>]) -> String {
     text
 }
 
-/// Footnotes: the same reason of the same scenario has one number for all kernels.
+/// Footnotes: the same reason has one number, whichever scenarios and kernels it holds for.
 #[derive(Default)]
-struct Notes(BTreeMap<(String, String), (usize, Vec<String>)>);
+struct Notes(BTreeMap<String, Note>);
+
+#[derive(Default)]
+struct Note {
+    number: usize,
+    scenarios: BTreeSet<String>,
+    kernels: BTreeSet<String>,
+}
 
 impl Notes {
     /// The number of a row's reason, in brackets.
     fn mark(&mut self, kernel: &str, row: &Row) -> Option<String> {
-        let reason = row.reason.clone()?;
         let next = self.0.len() + 1;
-        let (number, kernels) = self.0.entry((row.scenario.clone(), reason)).or_insert((next, Vec::new()));
-        kernels.push(kernel.to_owned());
-        Some(format!(" [{number}]"))
+        let note = self.0.entry(row.reason.clone()?).or_insert_with(|| Note { number: next, ..Note::default() });
+        note.scenarios.insert(row.scenario.clone());
+        note.kernels.insert(kernel.to_owned());
+        Some(format!(" [{}]", note.number))
     }
 
     fn text(&self) -> String {
-        let line = |((scenario, reason), (number, kernels)): (&(String, String), &(usize, Vec<String>))| {
-            (*number, format!("[{number}] {scenario} on {}: {reason}\n", kernels.join(", ")))
+        let mut notes: Vec<_> = self.0.iter().collect();
+        notes.sort_by_key(|(_, note)| note.number);
+        let words = |words: &BTreeSet<String>| words.iter().map(String::as_str).collect::<Vec<_>>().join(", ");
+        let line = |(reason, note): (&String, &Note)| {
+            format!("[{}] {} on {}: {reason}\n", note.number, words(&note.scenarios), words(&note.kernels))
         };
-        let mut lines: Vec<_> = self.0.iter().map(line).collect();
-        lines.sort();
-        lines.into_iter().map(|(_, line)| line).collect()
+        notes.into_iter().map(line).collect()
     }
 }
 
