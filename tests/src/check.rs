@@ -158,3 +158,94 @@ fn shown(src: Option<SocketAddr>) -> String {
 pub fn name(label: Label) -> String {
     serde_json::to_value(label).ok().and_then(|v| v.as_str().map(str::to_owned)).unwrap_or_default()
 }
+
+#[cfg(test)]
+mod tests {
+    use tracer::event::Netns;
+    use tracer::record::{Evidence, K8s, NetnsRef, Process, SCHEMA, Verdict};
+
+    use super::*;
+
+    const NETNS: u32 = 7;
+
+    fn attempt(claim: Claim) -> Attempt {
+        let src = Some(([10, 88, 0, 1], 40000).into());
+        Attempt { src, dst: ([10, 88, 0, 2], 8080).into(), since_boot_ns: 100, netns: NETNS, claim }
+    }
+
+    fn due(label: Label) -> Claim {
+        Claim::Verdict(Expected { label, outcome: Outcome::Failure, probe: true, culprit: None })
+    }
+
+    fn said(label: Label, seq: u64, revises: Option<u64>) -> Record {
+        let about = attempt(Claim::Nothing);
+        let evidence = Evidence {
+            hook: "kfree_skb".to_owned(),
+            time_boot_ns: 150,
+            says: "dropped".to_owned(),
+            fields: std::collections::BTreeMap::new(),
+        };
+        let verdict = Verdict {
+            label,
+            outcome: Outcome::Failure,
+            confidence: Confidence::Proven,
+            summary: "it failed".to_owned(),
+            remediation: "mend it".to_owned(),
+            evidence: vec![evidence],
+            also: Vec::new(),
+            lost_events: 0,
+            missing_hooks: Vec::new(),
+        };
+        let body = VerdictBody {
+            subject: Subject::Probe,
+            verdict,
+            probe: None,
+            k8s: Some(K8s::default()),
+            src: about.src.map(Endpoint::from),
+            dst: about.dst.into(),
+            process: Process { pid: 1, comm: "kubelet".to_owned() },
+            netns: Some(NetnsRef { inum: Netns(NETNS), cookie: None, name: None }),
+            culprit: None,
+            timing: None,
+            revises,
+        };
+        Record {
+            schema: SCHEMA.to_owned(),
+            body: Body::Verdict(Box::new(body)),
+            time: String::new(),
+            time_boot_ns: 160,
+            seq,
+            node_name: "n".to_owned(),
+        }
+    }
+
+    fn met(records: &[Record], claim: Claim) -> bool {
+        judge(records, &attempt(claim)) == Standing::Met
+    }
+
+    #[test]
+    fn the_right_verdict_meets_the_claim_and_no_other() {
+        let records = [said(Label::FirewallDrop, 1, None)];
+        assert!(met(&records, due(Label::FirewallDrop)));
+        assert!(!met(&records, due(Label::SlowResponse)));
+        assert!(!met(&records, Claim::Nothing));
+        assert!(!met(&[], due(Label::FirewallDrop)));
+        assert!(met(&[], Claim::Nothing));
+    }
+
+    #[test]
+    fn a_revision_replaces_and_a_second_verdict_does_not() {
+        let first = said(Label::SlowResponse, 1, None);
+        assert!(met(&[first.clone(), said(Label::FirewallDrop, 2, Some(1))], due(Label::FirewallDrop)));
+        assert!(!met(&[first, said(Label::FirewallDrop, 2, None)], due(Label::FirewallDrop)));
+    }
+
+    #[test]
+    fn verdicts_of_another_time_or_node_do_not_count() {
+        let mut early = said(Label::FirewallDrop, 1, None);
+        early.time_boot_ns = 99;
+        assert!(met(&[early], Claim::Nothing));
+        let elsewhere = Attempt { netns: 8, ..attempt(Claim::Nothing) };
+        assert_eq!(judge(&[said(Label::FirewallDrop, 1, None)], &elsewhere), Standing::Met);
+    }
+}

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! world     a node namespace with a bridge, pods on it, everything removed on drop
+//! demo      a node whose pods fail in different ways, to be looked at
 //! dial      one probe attempt as the kubelet makes it; the `kubelet` program runs it
 //! prober    talks to that program
 //! server    what the `pod` program does: healthy, hanging, resetting, TLS, a middlebox
@@ -12,6 +13,7 @@
 //! ```
 
 pub mod check;
+pub mod demo;
 pub mod dial;
 pub mod net;
 pub mod options;

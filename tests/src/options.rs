@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use nix::time::{ClockId, clock_gettime};
 
 /// Settings of a run.
 #[derive(Clone, Debug)]
@@ -14,6 +15,8 @@ pub struct Options {
     pub probe_timeout: Duration,
     /// How long to wait for something that must come.
     pub patience: Duration,
+    /// How long after the last attempt to wait for a verdict.
+    pub verdict_patience: Duration,
     /// Connections of the healthy crowd.
     pub crowd: u32,
 }
@@ -26,6 +29,7 @@ impl Options {
             bin_dir: bin_dir()?,
             probe_timeout: Duration::from_millis(if slow { 4000 } else { 1300 }),
             patience: Duration::from_secs(if slow { 90 } else { 10 }),
+            verdict_patience: Duration::from_secs(if slow { 15 } else { 3 }),
             crowd: if slow { 1000 } else { 10_000 },
         })
     }
@@ -54,4 +58,35 @@ fn is_emulated() -> bool {
 #[must_use]
 pub fn kernel() -> String {
     std::fs::read_to_string(Path::new("/proc/sys/kernel/osrelease")).unwrap_or_default().trim().to_owned()
+}
+
+/// CLOCK_BOOTTIME now.
+pub fn boot_ns() -> Result<u64> {
+    let now = clock_gettime(ClockId::CLOCK_BOOTTIME)?;
+    Ok(now.tv_sec().cast_unsigned() * 1_000_000_000 + now.tv_nsec().cast_unsigned())
+}
+
+/// A directory that is gone at the end.
+#[derive(Debug)]
+pub struct Scratch(PathBuf);
+
+impl Scratch {
+    /// Makes it.
+    pub fn new() -> Result<Self> {
+        let dir = std::env::temp_dir().join(format!("trw-{}", std::process::id()));
+        std::fs::create_dir_all(&dir)?;
+        Ok(Self(dir))
+    }
+
+    /// Where it is.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
 }

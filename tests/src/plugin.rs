@@ -10,6 +10,10 @@ use std::path::Path;
 use anyhow::{Context, Result, bail};
 use nix::sched::{CloneFlags, setns};
 
+use crate::net::Netns;
+use crate::options::Options;
+use crate::proc::Proc;
+
 /// By which call `lo` is set down.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
@@ -17,6 +21,25 @@ pub enum Way {
     Netlink,
     /// SIOCSIFFLAGS, as `ifconfig` does.
     Ioctl,
+}
+
+/// An ordinary process of the node that now has the pid which a sandbox's process had once.
+pub fn reused_pid(node: &Netns) -> Result<Proc> {
+    let mut command = node.command("sleep");
+    command.arg("infinity");
+    Proc::spawn(command)
+}
+
+/// Starts the runtime (`crio`) on the node and has it run the plugin with that namespace path.
+pub fn run_by_runtime(node: &Netns, options: &Options, path: &str, way: &str) -> Result<Proc> {
+    let mut runtime = Proc::spawn(node.command(options.bin("crio")))?;
+    runtime.line(options.patience)?;
+    runtime.say(&format!("{} {path} {way}", options.bin("loopback").display()))?;
+    let answer = runtime.line(options.patience)?;
+    if !answer.starts_with("done") {
+        bail!("runtime: {answer}");
+    }
+    Ok(runtime)
 }
 
 /// Sets `lo` down in the namespace at `path`, and comes back.

@@ -10,6 +10,8 @@ use crate::world::{Family, NODE, NODE6, PODS, pod_ip};
 pub const HTTP: u16 = 8080;
 /// Port of the TLS servers.
 pub const TLS: u16 = 8443;
+/// Port of TLS servers of which no probe says that they are.
+pub const UNSAID_TLS: u16 = 9443;
 /// Port of the hostNetwork server.
 pub const HOST: u16 = 10256;
 
@@ -32,11 +34,14 @@ pub fn plan(timeout: Duration) -> Value {
     let seconds = timeout.as_secs().max(1);
     let mut pods: Vec<PodSpec> = PODS.map(|index| planned(index, seconds)).collect();
     let probe = http_probe(HOST, "HTTP", seconds);
+    let mut local = probe.clone();
+    local["httpGet"]["host"] = json!("127.0.0.1");
     pods.push(PodSpec {
         name: "node-agent-9x2lq".to_owned(),
         ips: vec![NODE.to_string(), NODE6.to_string()],
         host_network: true,
-        containers: vec![json!({"name": "agent", "ports": [{"containerPort": HOST}], "livenessProbe": probe})],
+        containers: vec![json!({"name": "agent", "ports": [{"containerPort": HOST}], "livenessProbe": probe,
+                                "readinessProbe": local})],
     });
     list(&pods)
 }
@@ -50,8 +55,12 @@ fn planned(index: u16, seconds: u64) -> PodSpec {
         "name": "tls", "image": "registry.example/tls:1", "ports": [{"name": "https", "containerPort": TLS}],
         "readinessProbe": http_probe(TLS, "HTTPS", seconds), "livenessProbe": tcp_probe(TLS, seconds),
     });
+    let side = json!({
+        "name": "side", "image": "registry.example/side:1", "ports": [{"containerPort": UNSAID_TLS}],
+        "livenessProbe": tcp_probe(UNSAID_TLS, seconds),
+    });
     let ips = [Family::V4, Family::V6].map(|f| pod_ip(index, f).to_string()).to_vec();
-    PodSpec { name: format!("pod-{index}"), ips, host_network: false, containers: vec![app, tls] }
+    PodSpec { name: format!("pod-{index}"), ips, host_network: false, containers: vec![app, tls, side] }
 }
 
 /// An httpGet probe.

@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 use serde::Serialize;
@@ -47,6 +47,13 @@ pub struct Row {
     done: Done,
 }
 
+impl Row {
+    fn fail(&mut self, why: String) {
+        self.result = "fail";
+        self.reason = Some(why);
+    }
+}
+
 /// What was done to the attempts of a scenario.
 #[derive(Clone, Debug, Default)]
 struct Done {
@@ -66,19 +73,19 @@ impl Done {
 }
 
 /// Runs them all; `tell` hears of each as it is over.
-pub fn run(plan: &Plan, scenarios: &[Scenario], tell: &mut dyn FnMut(&Row)) -> Result<Vec<Row>> {
+pub fn run(plan: &Plan, scenarios: &[Scenario], tell: &mut dyn FnMut(&Row)) -> Vec<Row> {
     let alone = |s: &&Scenario| s.node == Node::Own || plan.record.is_some();
     let (own, shared): (Vec<&Scenario>, Vec<&Scenario>) = scenarios.iter().partition(alone);
     let mut rows = Vec::new();
     if !shared.is_empty() {
-        rows.extend(together(plan, &shared, tell)?);
+        rows.extend(together(plan, &shared, tell).unwrap_or_else(|error| none_of(&shared, &error, tell)));
     }
     for scenario in own {
         let row = by_itself(plan, scenario);
         tell(&row);
         rows.push(row);
     }
-    Ok(rows)
+    rows
 }
 
 /// One node, one tracer, one scenario after the other.
@@ -94,27 +101,46 @@ fn together(plan: &Plan, scenarios: &[&Scenario], tell: &mut dyn FnMut(&Row)) ->
             world.clear()?;
             let done = played?;
             if let Some(session) = &session {
-                settle(session, &done, plan.options.patience)?;
+                settle(session, &done, &plan.options)?;
             }
             Ok(done)
         });
         tell(&row);
         rows.push(row);
     }
-    if let Some(session) = session {
-        hold_to_the_end(&session.stop()?, &mut rows, tell);
+    match session.map(Session::stop) {
+        Some(Ok(records)) => hold_to_the_end(&records, &mut rows, tell),
+        Some(Err(error)) => spoil(&format!("{error:#}"), &mut rows, tell),
+        None => {}
     }
     Ok(rows)
+}
+
+/// The node or the tracer did not even start.
+fn none_of(scenarios: &[&Scenario], error: &anyhow::Error, tell: &mut dyn FnMut(&Row)) -> Vec<Row> {
+    let fail = |scenario: &&Scenario| {
+        let row = row(scenario, || bail!("{error:#}"));
+        tell(&row);
+        row
+    };
+    scenarios.iter().map(fail).collect()
 }
 
 /// What the tracer said later counts, too.
 fn hold_to_the_end(records: &[Record], rows: &mut [Row], tell: &mut dyn FnMut(&Row)) {
     for row in rows.iter_mut().filter(|r| r.result == "pass") {
         if let Some(why) = row.done.fault(records) {
-            row.result = "fail";
-            row.reason = Some(format!("at the end: {why}"));
+            row.fail(format!("at the end: {why}"));
             tell(row);
         }
+    }
+}
+
+/// The tracer did not end as it must: the last of the rows says so.
+fn spoil(why: &str, rows: &mut [Row], tell: &mut dyn FnMut(&Row)) {
+    if let Some(row) = rows.last_mut() {
+        row.fail(why.to_owned());
+        tell(row);
     }
 }
 
@@ -145,7 +171,10 @@ fn start(plan: &Plan, scenario: &Scenario) -> Result<Option<Session>> {
     let Some(tracer) = &plan.tracer else { return Ok(None) };
     let patience = plan.options.patience;
     let Some(dir) = &plan.record else { return Session::attach(tracer, patience).map(Some) };
-    Session::record(tracer, &recording(dir, scenario), patience).map(Some)
+    let file = recording(dir, scenario);
+    // The tracer writes over nothing.
+    let _ = fs::remove_file(&file);
+    Session::record(tracer, &file, patience).map(Some)
 }
 
 fn recording(dir: &Path, scenario: &Scenario) -> PathBuf {
@@ -155,10 +184,10 @@ fn recording(dir: &Path, scenario: &Scenario) -> PathBuf {
 /// Waits for what is due, ends the tracer, looks at everything it said.
 fn finish(plan: &Plan, scenario: &Scenario, session: Session, done: &Done) -> Result<()> {
     let Some(dir) = &plan.record else {
-        settle(&session, done, plan.options.patience)?;
+        settle(&session, done, &plan.options)?;
         return met(done, &session.stop()?);
     };
-    session.wait(Duration::from_secs(2), |records| done.fault(records).is_none());
+    session.wait(plan.options.verdict_patience, |records| done.fault(records).is_none());
     let live = session.stop()?;
     let tracer = plan.tracer.as_ref().context("a recording without tracer")?;
     let replayed = watcher::replay(&tracer.program, &recording(dir, scenario))?;
@@ -184,8 +213,8 @@ fn gist(records: &[Record]) -> Vec<String> {
         .collect()
 }
 
-fn settle(session: &Session, done: &Done, patience: Duration) -> Result<()> {
-    if session.wait(patience, |records| done.fault(records).is_none()) {
+fn settle(session: &Session, done: &Done, options: &Options) -> Result<()> {
+    if session.wait(options.verdict_patience, |records| done.fault(records).is_none()) {
         return Ok(());
     }
     met(done, &session.records()).with_context(|| session.trouble())

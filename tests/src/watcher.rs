@@ -1,6 +1,7 @@
 //! The tracer under test: started beside the world as a DaemonSet is beside the node, its records
 //! read as they come, ended by SIGTERM.
 
+use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -145,8 +146,10 @@ pub fn whole(records: &[Record]) -> Result<()> {
 
 /// Replays a recording as a user without privileges.
 pub fn replay(tracer: &Path, file: &Path) -> Result<Vec<Record>> {
+    // A recording is for its owner's eyes only: the other user gets it as stdin.
+    let input = File::open(file).with_context(|| format!("open {}", file.display()))?;
     let mut command = Command::new(tracer);
-    command.arg("replay").arg(file).args(["-o", "ndjson"]).uid(65534).gid(65534);
+    command.args(["replay", "-", "-o", "ndjson"]).stdin(input).uid(65534).gid(65534);
     let output = command.output().with_context(|| format!("replay {}", file.display()))?;
     if !output.status.success() {
         bail!("replay: {}: {}", output.status, String::from_utf8_lossy(&output.stderr).trim());

@@ -68,6 +68,14 @@ offsets! {
     qdisc_dev_queue: "Qdisc" . "dev_queue";
     queue_dev: "netdev_queue" . "dev";
     binprm_filename: "linux_binprm" . "filename";
+    skb_data_len: "sk_buff" . "data_len";
+    skb_end: "sk_buff" . "end";
+    dev_state: "net_device" . "state";
+    task_files: "task_struct" . "files";
+    files_fdt: "files_struct" . "fdt";
+    fdt_fd: "fdtable" . "fd";
+    file_private: "file" . "private_data";
+    socket_sk: "socket" . "sk";
 }
 
 /// Values of kernel enums, resolved by name; [`ABSENT32`](crate::ABSENT32) where the kernel has none.

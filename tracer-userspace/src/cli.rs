@@ -1,14 +1,17 @@
 //! What was typed: the command line and the environment, as clap reads them. What it means is in
 //! [`crate::config`].
 
+mod duration;
+mod flags;
+
 use std::ffi::OsString;
 use std::path::PathBuf;
-use std::time::Duration;
 
-use clap::builder::FalseyValueParser;
 use clap::error::ErrorKind;
 use clap::parser::ValueSource;
-use clap::{ArgAction, ArgMatches, Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand, ValueEnum};
+use clap::{Arg, ArgMatches, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
+
+pub use flags::{Flags, Form};
 
 /// Names the cause of a failed Kubernetes probe from the kernel's own events, as it happens.
 #[derive(Debug, Parser)]
@@ -33,9 +36,13 @@ const EXAMPLES: &str = "Examples:
   tracer replay incident.ndjson -o ndjson | jq .verdict.label
   tracer explain connection_refused
 
-Exit codes: 0 done; 1 a finding (--until-failure met one, a replay differs); 2 wrong usage, unreadable
-input or unwritable output; 3 this kernel or these privileges do not allow it.
-Every flag can be given as TRACER_<FLAG>, e.g. TRACER_DURATION=5m; a flag on the command line wins.
+Exit codes:
+  0  done
+  1  a finding: --until-failure met one, a replay differs
+  2  wrong usage, unreadable input, or output that could not be written where it was to go
+  3  this kernel or these privileges do not allow it
+
+Every flag can be given as TRACER_<FLAG>, e.g. TRACER_DURATION=5m; the command line wins.
 TRACER_LOG (e.g. debug) sets what the tracer says about itself on stderr.";
 
 /// What to do.
@@ -97,127 +104,6 @@ impl Command {
     }
 }
 
-/// Flags that mean the same everywhere.
-#[derive(Debug, Args)]
-#[command(next_help_heading = "Output")]
-pub struct Flags {
-    /// Form of the records [default: pretty on a terminal, else ndjson]
-    #[arg(short, long, global = true, value_enum, value_name = "FORM", env = "TRACER_OUTPUT", hide_env_values = true)]
-    pub output: Option<Form>,
-    /// Append the records to this file (mode 0600) in place of stdout; SIGHUP opens it anew
-    #[arg(long, global = true, value_name = "PATH", env = "TRACER_OUTPUT_FILE", hide_env_values = true)]
-    pub output_file: Option<PathBuf>,
-    /// Also print attempts that succeeded
-    #[arg(long, global = true, env = "TRACER_ATTEMPTS", hide_env_values = true, action = ArgAction::SetTrue, value_parser = FalseyValueParser::new())]
-    pub attempts: bool,
-
-    /// Only verdicts and attempts of pods in this namespace
-    #[arg(
-        short,
-        long,
-        global = true,
-        value_name = "NAMESPACE",
-        env = "TRACER_NAMESPACE",
-        hide_env_values = true,
-        help_heading = "Filters"
-    )]
-    pub namespace: Option<String>,
-    /// Only of the pod of this name
-    #[arg(
-        short,
-        long,
-        global = true,
-        value_name = "POD",
-        env = "TRACER_POD",
-        hide_env_values = true,
-        help_heading = "Filters"
-    )]
-    pub pod: Option<String>,
-    /// Only of the container of this name
-    #[arg(
-        short,
-        long,
-        global = true,
-        value_name = "CONTAINER",
-        env = "TRACER_CONTAINER",
-        hide_env_values = true,
-        help_heading = "Filters"
-    )]
-    pub container: Option<String>,
-    /// Only with this label; repeatable (`tracer explain` lists them)
-    #[arg(
-        long = "label",
-        global = true,
-        value_name = "LABEL",
-        env = "TRACER_LABEL",
-        hide_env_values = true,
-        value_delimiter = ',',
-        help_heading = "Filters"
-    )]
-    pub labels: Vec<String>,
-
-    /// End after this time, e.g. 30s, 5m, 1h30m
-    #[arg(long, global = true, value_name = "TIME", env = "TRACER_DURATION", hide_env_values = true, value_parser = duration, help_heading = "End")]
-    pub duration: Option<Duration>,
-    /// End with exit code 1 once a failure was printed
-    #[arg(long, global = true, env = "TRACER_UNTIL_FAILURE", hide_env_values = true, action = ArgAction::SetTrue, value_parser = FalseyValueParser::new(), help_heading = "End")]
-    pub until_failure: bool,
-
-    /// Name of the processes whose connections are probe attempts; repeatable [default: every known kubelet]
-    #[arg(
-        long = "prober",
-        global = true,
-        value_name = "NAME",
-        env = "TRACER_PROBER",
-        hide_env_values = true,
-        value_delimiter = ',',
-        help_heading = "What is watched"
-    )]
-    pub probers: Vec<String>,
-    /// Verdicts for every process's failed connection, not the prober's alone
-    #[arg(long, global = true, env = "TRACER_ALL_CONNECTIONS", hide_env_values = true, action = ArgAction::SetTrue, value_parser = FalseyValueParser::new(), help_heading = "What is watched")]
-    pub all_connections: bool,
-    /// Pods of this node: `kubectl get pods -A -o json`, JSON or YAML; read again when it changes
-    #[arg(
-        long,
-        global = true,
-        value_name = "FILE",
-        env = "TRACER_PODS",
-        hide_env_values = true,
-        help_heading = "What is watched"
-    )]
-    pub pods: Option<PathBuf>,
-    /// Services: `kubectl get services,endpointslices -A -o json`, JSON or YAML; read again when it changes
-    #[arg(
-        long,
-        global = true,
-        value_name = "FILE",
-        env = "TRACER_SERVICES",
-        hide_env_values = true,
-        help_heading = "What is watched"
-    )]
-    pub services: Option<PathBuf>,
-    /// Name of this node [default: its host name]
-    #[arg(
-        long,
-        global = true,
-        value_name = "NAME",
-        env = "NODE_NAME",
-        hide_env_values = true,
-        help_heading = "What is watched"
-    )]
-    pub node_name: Option<String>,
-}
-
-/// Form of the records.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Form {
-    /// For people.
-    Pretty,
-    /// One JSON object a line.
-    Ndjson,
-}
-
 /// What came of the command line.
 #[derive(Debug)]
 pub enum Parsed {
@@ -232,7 +118,8 @@ pub enum Parsed {
 /// Reads the command line and the environment.
 #[must_use]
 pub fn parse(args: impl IntoIterator<Item = OsString>) -> Parsed {
-    let parsed = Cli::command().try_get_matches_from(args).and_then(|matches| {
+    let command = Cli::command().mut_args(without_empty).mut_subcommands(|sub| sub.mut_args(without_empty));
+    let parsed = command.try_get_matches_from(args).and_then(|matches| {
         let mut cli = Cli::from_arg_matches(&matches)?;
         cli.typed = typed(&matches);
         Ok(cli)
@@ -243,6 +130,14 @@ pub fn parse(args: impl IntoIterator<Item = OsString>) -> Parsed {
             Parsed::Text(error.render().to_string())
         }
         Err(error) => Parsed::Wrong(one_line(&error.render().to_string())),
+    }
+}
+
+/// A variable that is set to nothing, as manifests do, is not set.
+fn without_empty(arg: Arg) -> Arg {
+    match arg.get_env().and_then(std::env::var_os) {
+        Some(value) if value.is_empty() => arg.env(None),
+        _ => arg,
     }
 }
 
@@ -270,31 +165,6 @@ fn one_line(rendered: &str) -> String {
     format!("{words} (see `tracer --help`)")
 }
 
-/// `30s`, `5m`, `1h30m`, `1d`, `250ms`.
-fn duration(text: &str) -> Result<Duration, String> {
-    const HINT: &str = "write a number with a unit, e.g. 30s, 5m, 1h30m";
-    let mut rest = text.trim();
-    let mut total = Duration::ZERO;
-    while !rest.is_empty() {
-        let digits = rest.len() - rest.trim_start_matches(|c: char| c.is_ascii_digit()).len();
-        let number: u64 = rest[..digits].parse().map_err(|_| HINT.to_owned())?;
-        rest = &rest[digits..];
-        let letters = rest.len() - rest.trim_start_matches(|c: char| c.is_ascii_alphabetic()).len();
-        let unit = match &rest[..letters] {
-            "ms" => Duration::from_millis(1),
-            "s" => Duration::from_secs(1),
-            "m" => Duration::from_mins(1),
-            "h" => Duration::from_hours(1),
-            "d" => Duration::from_hours(24),
-            _ => return Err(HINT.to_owned()),
-        };
-        rest = &rest[letters..];
-        let part = u32::try_from(number).ok().and_then(|n| unit.checked_mul(n)).ok_or("longer than can be counted")?;
-        total = total.checked_add(part).ok_or("longer than can be counted")?;
-    }
-    if total.is_zero() { Err(format!("no time at all: {HINT}")) } else { Ok(total) }
-}
-
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "a test ends at the line that failed")]
 mod tests {
@@ -303,16 +173,6 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent() {
         Cli::command().debug_assert();
-    }
-
-    #[test]
-    fn times_are_read() {
-        assert_eq!(duration("30s").unwrap(), Duration::from_secs(30));
-        assert_eq!(duration("1h30m").unwrap(), Duration::from_secs(5400));
-        assert_eq!(duration("250ms").unwrap(), Duration::from_millis(250));
-        for wrong in ["", "30", "0s", "s", "5x", "-3s", "1.5h", "99999999999d", "5 m", "3é"] {
-            assert!(duration(wrong).is_err(), "{wrong}");
-        }
     }
 
     #[test]

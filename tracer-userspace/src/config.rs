@@ -10,9 +10,7 @@ use crate::cli::{Cli, Command, Flags, Form};
 use crate::error::Error;
 use crate::explain;
 use crate::sink::filter::Filter;
-
-/// Process names of the kubelet: by itself, in k3s and rke2 servers and agents, in k0s, in MicroK8s.
-pub const KNOWN_PROBERS: &[&str] = &["kubelet", "k3s", "k3s-server", "k3s-agent", "rke2", "k0s", "kubelite"];
+use crate::sources::KNOWN_PROBERS;
 
 /// The longest process name that the kernel keeps (`TASK_COMM_LEN` less its end).
 const COMM_MAX: usize = 15;
@@ -261,13 +259,11 @@ mod tests {
 
     #[test]
     fn empty_values_are_absent() {
-        let Plan::Live(live) = planned(&["attach", "-n", "", "--label", "", "--prober", "", "--pods", ""]).unwrap()
-        else {
+        let Plan::Live(live) = planned(&["attach", "-n", "", "--label", "", "--prober", ""]).unwrap() else {
             unreachable!()
         };
         assert_eq!(live.output.filter, Filter::default());
         assert_eq!(live.probers, KNOWN_PROBERS);
-        assert_eq!(live.pods, None);
     }
 
     #[test]

@@ -68,6 +68,11 @@ impl Engine {
         self.core.next_deadline()
     }
 
+    /// Ports of which it is to be found out whether they speak TLS.
+    pub fn take_tls_watches(&mut self) -> Vec<u16> {
+        self.core.take_tls_watches()
+    }
+
     /// Hands the printed records over to the output.
     pub fn flush(&mut self) {
         self.sink.output().flush();

@@ -75,6 +75,21 @@ impl Error {
     }
 }
 
+/// An error and what caused it, in one line.
+#[must_use]
+pub fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let says = error.to_string();
+        if !text.contains(&says) {
+            text = format!("{text}: {says}");
+        }
+        cause = error.source();
+    }
+    text
+}
+
 /// The system's words without Rust's ` (os error N)`.
 #[must_use]
 pub fn os_message(error: &io::Error) -> String {

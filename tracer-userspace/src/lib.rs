@@ -14,6 +14,8 @@ pub mod clock;
 pub mod config;
 pub mod core;
 pub mod correlate;
+pub mod decode;
+pub mod ebpf;
 pub mod engine;
 pub mod enrich;
 pub mod error;
@@ -22,6 +24,7 @@ pub mod explain;
 pub mod live;
 pub mod lock;
 pub mod node_events;
+pub mod observe;
 pub mod pipeline;
 #[cfg(test)]
 mod properties;
@@ -31,6 +34,7 @@ pub mod replay;
 pub mod schema;
 pub mod shutdown;
 pub mod sink;
+pub mod sources;
 pub mod telemetry;
 #[cfg(test)]
 mod testing;

@@ -1,62 +1,101 @@
-//! The kernel as a source of events, joined with the sources of facts.
-//!
-//! PLUG: the one place that knows `ebpf`, `decode`, `observe` and `sources`. `attach` loads and
-//! attaches, takes the snapshot and starts the watchers; `Kernel` hands over what comes later:
-//!
-//! ```text
-//! attach:   ebpf::load(&LoadOptions{probers, all_connections})         -> hooks, missing_hooks
-//!           sources::snapshot(&SourceConfig{probers, pods, services})  -> facts, node_netns, prober_pids, sources, problems
-//!           tokio::task::spawn_local(sources::watch(.., tx))           -> changes
-//! Kernel:   readable     = ring.readable().await
-//!           drain        = ring.drain(max, |bytes| decode(bytes) -> observer -> into.push)
-//!           lost         = loaded.lost()
-//!           learn        = Fact::Pods: watch_tls(port) for every tcpSocket probe
-//!           retry_hooks  = loaded.retry_module_hooks()
-//!           detach       = drop the links, keep the ring
-//! ```
+//! The kernel as a source of events, joined with the sources of facts: the one place that knows
+//! `ebpf`, `decode`, `observe` and `sources`.
 
 use std::io;
+use std::sync::Arc;
+
+use tokio::sync::{Notify, mpsc};
 
 use crate::config;
-use crate::error::Error;
+use crate::decode::decode;
+use crate::ebpf::{self, Loaded};
+use crate::error::{Error, chain};
 use crate::event::{Fact, HookStatus, Observation};
+use crate::observe::observe;
 use crate::pipeline::{Attached, EventSource};
+use crate::sources::{self, SourceConfig};
+
+/// Facts that wait for the pipeline at most; sources then wait.
+const CHANGES: usize = 16;
 
 /// The kernel's events.
-#[derive(Debug)]
-pub enum Kernel {}
+pub struct Kernel {
+    loaded: Loaded,
+    probers: Vec<String>,
+    /// Asks the sources to look at the node again.
+    refresh: Arc<Notify>,
+}
 
-/// Attaches to the kernel and looks around.
+/// Attaches to the kernel, then looks around: what changes in between is seen by both.
 ///
 /// # Errors
 /// The kernel or the privileges do not allow it (exit code 3), or a file of facts is wrong (2).
 pub fn attach(config: &config::Live) -> Result<Attached<Kernel>, Error> {
-    let _ = config;
-    Err(Error::Kernel("this build has no kernel programs".into()))
+    let sources =
+        SourceConfig { probers: config.probers.clone(), pods: config.pods.clone(), services: config.services.clone() };
+    let options = ebpf::LoadOptions { probers: config.probers.clone(), all_connections: config.all_connections };
+    let loaded = ebpf::load(&options).map_err(|error| Error::Kernel(chain(&error)))?;
+    let snapshot = sources::snapshot(&sources).map_err(|error| Error::Source(chain(&error)))?;
+    let (tx, changes) = mpsc::channel(CHANGES);
+    let refresh = Arc::new(Notify::new());
+    let attached = Attached {
+        hooks: loaded.status.hooks.clone(),
+        missing_hooks: loaded.status.missing.clone(),
+        node_netns: snapshot.node.as_ref().map(|node| node.netns),
+        prober_pids: snapshot.probers.iter().map(|prober| prober.pid).collect(),
+        facts: snapshot.facts.clone(),
+        sources: snapshot.sources.clone(),
+        problems: snapshot.problems.clone(),
+        changes,
+        events: Kernel { loaded, probers: config.probers.clone(), refresh: refresh.clone() },
+    };
+    tokio::task::spawn_local(sources::watch(sources, snapshot, refresh, tx));
+    Ok(attached)
 }
 
 impl EventSource for Kernel {
     async fn readable(&mut self) -> io::Result<()> {
-        match *self {}
+        self.loaded.ring.readable().await
     }
 
-    fn drain(&mut self, _max: usize, _into: &mut Vec<Observation>) -> usize {
-        match *self {}
+    fn drain(&mut self, max: usize, into: &mut Vec<Observation>) -> usize {
+        let names = &mut self.loaded.names;
+        let (probers, before) = (&self.probers, into.len());
+        let taken = self.loaded.ring.drain(max, |bytes| match decode(bytes) {
+            Ok(event) => into.extend(observe(&event, names, probers)),
+            // Both sides are built together: this is a bug, and visible, but no reason to stop.
+            Err(error) => tracing::error!("an event cannot be decoded: {error}"),
+        });
+        if into[before..].iter().any(changes_the_node) {
+            self.refresh.notify_one();
+        }
+        taken
     }
 
     fn lost(&self) -> u64 {
-        match *self {}
+        self.loaded.lost()
     }
 
-    fn learn(&mut self, _fact: &Fact) {
-        match *self {}
+    fn watch_tls(&mut self, port: u16) {
+        if !self.loaded.watch_tls(port) {
+            tracing::debug!(port, "this kernel cannot watch a port for TLS");
+        }
     }
 
     fn retry_hooks(&mut self) -> Vec<HookStatus> {
-        match *self {}
+        let before = self.loaded.status.hooks.clone();
+        if !self.loaded.retry_module_hooks() {
+            return Vec::new();
+        }
+        self.loaded.status.hooks.iter().filter(|hook| !before.contains(hook)).cloned().collect()
     }
 
     fn detach(&mut self) {
-        match *self {}
+        self.loaded.detach();
     }
+}
+
+/// A namespace or a listener came or went: pods and NodePorts may have changed with it.
+const fn changes_the_node(observation: &Observation) -> bool {
+    matches!(observation.fact, Fact::NetnsOp(_) | Fact::Listen(_) | Fact::LinkChange(_))
 }

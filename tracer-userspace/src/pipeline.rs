@@ -17,7 +17,7 @@ use crate::error::{self, Error};
 use crate::event::{Fact, HookStatus, MissingHook, Netns, Observation, Start};
 use crate::lock::instance::InstanceLock;
 use crate::pipeline::session::Session;
-use crate::record_file::Recorder;
+use crate::record_file::{self, Recorder};
 use crate::shutdown::Signals;
 use crate::sink::Sink;
 
@@ -29,8 +29,8 @@ pub trait EventSource {
     fn drain(&mut self, max: usize, into: &mut Vec<Observation>) -> usize;
     /// Events lost since the start.
     fn lost(&self) -> u64;
-    /// Takes note of a fact that changes what is to be watched (TLS ports, namespaces).
-    fn learn(&mut self, fact: &Fact);
+    /// Reports TLS ClientHellos that arrive at this port from now on.
+    fn watch_tls(&mut self, port: u16);
     /// Tries again the hooks of kernel modules that were not loaded; those that are now in force.
     fn retry_hooks(&mut self) -> Vec<HookStatus>;
     /// Takes the hooks off; what is in the ring can still be drained.
@@ -86,10 +86,16 @@ where
 {
     let signals = Signals::new().map_err(|error| Error::Kernel(format!("no signal handlers: {error}")))?;
     let sink = Sink::open(&config.output, true)?;
-    let attached = attach(config)?;
+    let recording =
+        config.record.as_deref().map(|path| record_file::create(path).map(|file| (file, path))).transpose()?;
+    let attached = attach(config).inspect_err(|_| {
+        if let Some((_, path)) = &recording {
+            let _ = std::fs::remove_file(path);
+        }
+    })?;
     warn(config, &attached);
     let at_start = AtStart { prober_pids: attached.prober_pids.clone(), pods: pods(&attached.facts) };
-    let recorder = config.record.as_deref().map(|path| Recorder::create(path, at_start.clone())).transpose()?;
+    let recorder = recording.map(|(file, path)| Recorder::new(file, path.display().to_string(), at_start.clone()));
     let start = start(config, &attached);
     let engine = Engine::new(sink, at_start, Some(clock::boot_ns));
     let mut session = Session::new(attached.events, attached.changes, engine, recorder);
@@ -117,11 +123,11 @@ fn start<S>(config: &config::Live, attached: &Attached<S>) -> Start {
 
 /// Pods in the first facts.
 fn pods(facts: &[Fact]) -> usize {
-    let lists = facts.iter().filter_map(|fact| match fact {
+    let mut lists = facts.iter().filter_map(|fact| match fact {
         Fact::Pods(list) => Some(list.pods.len()),
         _ => None,
     });
-    lists.last().unwrap_or(0)
+    lists.next_back().unwrap_or(0)
 }
 
 /// What the operator should know before waiting for verdicts that cannot come.

@@ -60,20 +60,17 @@ pub struct Recorder<W: Write> {
     failed: bool,
 }
 
-impl Recorder<File> {
-    /// Makes the file: private, and never over an earlier one.
-    ///
-    /// # Errors
-    /// It exists, or cannot be made.
-    pub fn create(path: &Path, at_start: AtStart) -> Result<Self, Error> {
-        let file = OpenOptions::new()
-            .write(true)
-            .create_new(true)
-            .mode(0o600)
-            .open(path)
-            .map_err(|error| Error::file("record FILE", path, error))?;
-        Ok(Self::new(file, path.display().to_string(), at_start))
-    }
+/// Makes the file of a recording: private, and never over an earlier one.
+///
+/// # Errors
+/// It exists, or cannot be made.
+pub fn create(path: &Path) -> Result<File, Error> {
+    OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(path)
+        .map_err(|error| Error::file("record FILE", path, error))
 }
 
 impl<W: Write> Recorder<W> {

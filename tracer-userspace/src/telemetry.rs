@@ -4,12 +4,17 @@ use std::io::{self, IsTerminal as _};
 
 use tracing_subscriber::EnvFilter;
 
+use crate::error;
+
 /// Sets up logging as `TRACER_LOG`, else `RUST_LOG`, asks for; without either: warnings.
 pub fn start() {
-    let filter = ["TRACER_LOG", "RUST_LOG"]
+    let asked = ["TRACER_LOG", "RUST_LOG"]
         .into_iter()
-        .find_map(|name| EnvFilter::try_from_env(name).ok())
-        .unwrap_or_else(|| EnvFilter::new("warn"));
+        .find_map(|name| std::env::var(name).ok().filter(|value| !value.is_empty()).map(|value| (name, value)));
+    let filter = asked.and_then(|(name, value)| {
+        EnvFilter::try_new(&value).map_err(|error| error::warn(&format!("{name}={value}: {error}"))).ok()
+    });
+    let filter = filter.unwrap_or_else(|| EnvFilter::new("warn"));
     let colour = io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
     // An error while logging would be reported with `eprintln!`, which panics on a closed stderr.
     let _ = tracing_subscriber::fmt()

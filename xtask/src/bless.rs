@@ -1,6 +1,142 @@
-//! Being written.
+//! `cargo xtask bless`: makes the generated files again; `--check` says which are out of date.
+//!
+//! They are the pages of the labels (`docs/labels`), the schema of the records (`docs/schema.json`) and the golden
+//! verdicts of the fixtures (`tests/fixtures/*/verdicts.ndjson`). All come out of the tracer itself.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result, bail};
+
+use crate::sh;
+
+/// What to do with the generated files.
 #[derive(clap::Args)]
-pub(crate) struct Args {}
-pub(crate) fn run(_: &Args) -> anyhow::Result<()> {
+pub(crate) struct Args {
+    /// Change nothing; fail if a file is out of date
+    #[arg(long)]
+    check: bool,
+}
+
+/// Contents of generated files; none: the file must not be.
+type Files = BTreeMap<PathBuf, Option<String>>;
+
+/// The command.
+pub(crate) fn run(args: &Args) -> Result<()> {
+    if args.check { check() } else { bless() }
+}
+
+/// Fails if a generated file is not what the tracer makes now.
+pub(crate) fn check() -> Result<()> {
+    let stale = stale()?;
+    if stale.is_empty() {
+        return Ok(());
+    }
+    let names: Vec<_> = stale.keys().map(|path| shown(path)).collect();
+    bail!("generated files are out of date, run `cargo xtask bless` and look at the changes: {}", names.join(", "))
+}
+
+fn bless() -> Result<()> {
+    for (path, content) in stale()? {
+        println!("{}", shown(&path));
+        if let Some(content) = content {
+            fs::create_dir_all(path.parent().unwrap_or(sh::root()))?;
+            fs::write(&path, content)?;
+        } else {
+            fs::remove_file(&path)?;
+        }
+    }
     Ok(())
+}
+
+fn shown(path: &Path) -> String {
+    path.strip_prefix(sh::root()).unwrap_or(path).display().to_string()
+}
+
+/// Those files that are not as they should be.
+fn stale() -> Result<Files> {
+    let build = ["build", "--quiet", "-p", "tracer-userspace", "--bin", "tracer"];
+    sh::step("building the tracer that makes the files", || sh::run(&mut sh::cargo(&build)))?;
+    let mut files = labels()?;
+    files.insert(sh::root().join("docs/schema.json"), Some(tracer(&["schema"])?));
+    files.extend(fixtures()?);
+    files.retain(|path, content| fs::read_to_string(path).ok() != *content);
+    Ok(files)
+}
+
+/// The pages of the labels, their index, and pages of labels that are gone.
+fn labels() -> Result<Files> {
+    let place = sh::root().join("docs/labels");
+    let mut files = Files::new();
+    for old in fs::read_dir(&place).into_iter().flatten().flatten() {
+        files.insert(old.path(), None);
+    }
+    files.insert(place.join("README.md"), Some(tracer(&["explain", "--markdown"])?));
+    for label in names(&tracer(&["explain"])?) {
+        files.insert(place.join(format!("{label}.md")), Some(tracer(&["explain", &label, "--markdown"])?));
+    }
+    Ok(files)
+}
+
+/// The first words of the list's lines, up to the blank line that ends it.
+fn names(index: &str) -> Vec<String> {
+    let lines = index.lines().take_while(|line| !line.trim().is_empty());
+    lines.filter_map(|line| line.split_whitespace().next()).map(str::to_owned).collect()
+}
+
+/// The golden verdicts, by a replay of each fixture.
+fn fixtures() -> Result<Files> {
+    let mut files = Files::new();
+    for case in fs::read_dir(sh::root().join("tests/fixtures")).into_iter().flatten().flatten() {
+        let observations = case.path().join("observations.ndjson");
+        if observations.is_file() {
+            let input = observations.to_str().context("the name of a fixture is not UTF-8")?;
+            let records = tracer(&["replay", input, "--output", "ndjson"])?;
+            files.insert(case.path().join("verdicts.ndjson"), Some(verdicts(&records)?));
+        }
+    }
+    Ok(files)
+}
+
+/// The verdicts among the records: the others tell of the run, such as the version.
+fn verdicts(records: &str) -> Result<String> {
+    let mut verdicts = String::new();
+    for line in records.lines() {
+        let record: serde_json::Value = serde_json::from_str(line).with_context(|| format!("not a record: {line}"))?;
+        if record["type"] == "verdict" {
+            verdicts.push_str(line);
+            verdicts.push('\n');
+        }
+    }
+    Ok(verdicts)
+}
+
+/// What the tracer prints; its environment must not change it.
+fn tracer(args: &[&str]) -> Result<String> {
+    let mut tracer = sh::command(sh::target().join("debug/tracer"));
+    for (name, _) in std::env::vars_os() {
+        if name.to_string_lossy().starts_with("TRACER_") {
+            tracer.env_remove(name);
+        }
+    }
+    sh::capture(tracer.args(args))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_list_of_labels_ends_at_the_blank_line() {
+        let index = "loopback_down        lo is down\nunexplained          no rule\n\n`tracer explain` says more.\n";
+        assert_eq!(names(index), ["loopback_down", "unexplained"]);
+    }
+
+    #[test]
+    fn only_verdicts_are_golden() {
+        let records = "{\"type\":\"start\"}\n{\"type\":\"verdict\",\"seq\":1}\n{\"type\":\"stop\"}\n";
+        assert_eq!(verdicts(records).ok().as_deref(), Some("{\"type\":\"verdict\",\"seq\":1}\n"));
+        assert!(verdicts("nonsense").is_err());
+    }
 }

@@ -15,6 +15,8 @@ use crate::sh;
 pub(crate) enum Purpose {
     /// Building `tracer`
     Build,
+    /// Building, and linting the eBPF programs
+    Check,
     /// Building, and making the failures on this machine
     Demo,
     /// All tests, those in virtual machines included
@@ -33,6 +35,8 @@ pub(crate) struct Args {
 const COMPILER: &[&str] = &["gcc", "libc6-dev"];
 /// Debian's rustc with the BPF target. The `llc` that fits is looked up once it is installed.
 const BPF_RUSTC: &[&str] = &["rustc-web", "libstd-rust-web-dev-bpf"];
+/// The clippy that goes with it.
+const BPF_CLIPPY: &[&str] = &["rust-web-clippy"];
 /// What makes a node out of namespaces.
 const WORLD: &[&str] = &["iproute2", "nftables", "iptables", "ipvsadm", "conntrack", "procps", "openssl", "util-linux"];
 /// What boots other kernels.
@@ -51,10 +55,11 @@ pub(crate) fn ensure(purpose: Purpose) -> Result<()> {
     if !sh::succeeds("dpkg-query", &["--version"]) {
         return elsewhere(purpose);
     }
-    let toolchain = if rustup_route() { &[] } else { BPF_RUSTC };
-    let wanted = [COMPILER, toolchain, world(purpose), vm(purpose)].concat();
-    install(&absent(&wanted)?)?;
-    if !rustup_route() {
+    let debian = rustup_route().is_none();
+    let toolchain = if debian { BPF_RUSTC } else { &[] };
+    let clippy = if debian && purpose == Purpose::Check { BPF_CLIPPY } else { &[] };
+    install(&absent(&[COMPILER, toolchain, clippy, world(purpose), vm(purpose)].concat())?)?;
+    if debian {
         install(&absent(&[&format!("llvm-{}", llvm_major()?)])?)?;
     }
     eprintln!("xtask: setup: everything is installed");
@@ -62,7 +67,11 @@ pub(crate) fn ensure(purpose: Purpose) -> Result<()> {
 }
 
 fn world(purpose: Purpose) -> &'static [&'static str] {
-    if purpose == Purpose::Build { &[] } else { WORLD }
+    if needs_world(purpose) { WORLD } else { &[] }
+}
+
+fn needs_world(purpose: Purpose) -> bool {
+    matches!(purpose, Purpose::Demo | Purpose::Test)
 }
 
 fn vm(purpose: Purpose) -> &'static [&'static str] {
@@ -111,9 +120,9 @@ fn elsewhere(purpose: Purpose) -> Result<()> {
     let world = ["ip", "nft", "iptables", "ipvsadm", "conntrack", "sysctl", "openssl", "setpriv"];
     let vm = ["qemu-system-x86_64", "python3", "depmod", "busybox"];
     lacking.extend(["gcc"].iter().filter(|name| sh::find(name).is_none()));
-    lacking.extend(world.iter().filter(|name| purpose != Purpose::Build && sh::find(name).is_none()));
+    lacking.extend(world.iter().filter(|name| needs_world(purpose) && sh::find(name).is_none()));
     lacking.extend(vm.iter().filter(|name| purpose == Purpose::Test && sh::find(name).is_none()));
-    let toolchain = rustup_route();
+    let toolchain = rustup_route().is_some();
     if lacking.is_empty() && toolchain {
         eprintln!("xtask: setup: everything is installed");
         return Ok(());
@@ -125,7 +134,7 @@ fn elsewhere(purpose: Purpose) -> Result<()> {
 }
 
 /// The two ways to a compiler for the BPF target.
-fn hint() -> String {
+pub(crate) fn hint() -> String {
     format!(
         "\n  the compiler for the eBPF programs, one of:\n    Debian: apt-get install {} and the llvm-NN of the LLVM \
          that `/usr/bin/rustc -vV` names\n    rustup: {RUSTUP}",
@@ -133,14 +142,15 @@ fn hint() -> String {
     )
 }
 
-/// Whether a toolchain of rustup has the sources of `core` and an `llc`.
-fn rustup_route() -> bool {
-    let Ok(list) = sh::capture(sh::command("rustup").args(["toolchain", "list"])) else { return false };
-    let names = list.lines().filter_map(|line| line.split_whitespace().next());
-    names.map(str::to_owned).any(|name| {
-        let sysroot = sh::capture(sh::command("rustup").args(["run", &name, "rustc", "--print", "sysroot"]));
+/// The toolchain of rustup that has the sources of `core` and an `llc`, if there is one.
+pub(crate) fn rustup_route() -> Option<String> {
+    let list = sh::capture(sh::command("rustup").args(["toolchain", "list"])).ok()?;
+    let mut names = list.lines().filter_map(|line| line.split_whitespace().next());
+    let name = names.find(|name| {
+        let sysroot = sh::capture(sh::command("rustup").args(["run", name, "rustc", "--print", "sysroot"]));
         sysroot.is_ok_and(|sysroot| complete(Path::new(sysroot.trim())))
-    })
+    });
+    name.map(str::to_owned)
 }
 
 fn complete(sysroot: &Path) -> bool {

@@ -1,2 +1,146 @@
-//! Placeholder.
-fn main() {}
+//! A node whose pods fail in different ways, and the tracer beside it: what was made, what was said.
+//! Exit code 1 if a cause was not named.
+
+use std::fs::{self, File};
+use std::io::{IsTerminal, Read, Write};
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitCode};
+use std::sync::mpsc::channel;
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use clap::Parser;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use tracer::record::Record;
+use tracer_tests::check::{self, Attempt, Standing, judge};
+use tracer_tests::demo::{Case, Demo};
+use tracer_tests::net::die_with_parent;
+use tracer_tests::options::{Options, Scratch};
+use tracer_tests::scenario::needs;
+use tracer_tests::watcher::{Session, Tracer};
+use tracer_tests::world::sweep::sweep;
+
+#[derive(Parser)]
+struct Args {
+    /// The tracer; default: the one beside this program.
+    #[arg(long)]
+    tracer: Option<PathBuf>,
+    /// How often every pod is probed.
+    #[arg(long, default_value_t = 2)]
+    rounds: u32,
+    /// Without a tracer: only make the failures.
+    #[arg(long)]
+    mechanism_only: bool,
+}
+
+fn main() -> Result<ExitCode> {
+    let args = Args::parse();
+    sweep();
+    needs::load_modules();
+    let options = Options::detect()?;
+    let scratch = Scratch::new()?;
+    let mut demo = Demo::new(options.clone())?;
+    let pods = scratch.path().join("pods.json");
+    fs::write(&pods, demo.pods().to_string())?;
+    let program = args.tracer.clone().unwrap_or_else(|| options.bin("tracer"));
+    announce(&demo, &program, &pods);
+    let tracer = Tracer { program, pods };
+    if args.mechanism_only {
+        let shown = play(&mut demo, args.rounds)?;
+        println!("{} attempts made", shown.len());
+        return Ok(ExitCode::SUCCESS);
+    }
+    // One that is checked, one to be looked at.
+    let session = Session::attach(&tracer, options.patience)?;
+    let printer = print(&tracer, options.patience)?;
+    let shown = play(&mut demo, args.rounds)?;
+    session.wait(options.verdict_patience, |records| shown.iter().all(|(_, a)| judge(records, a) == Standing::Met));
+    let records = session.stop()?;
+    end(printer)?;
+    Ok(compare(&shown, &records))
+}
+
+fn announce(demo: &Demo, program: &Path, pods: &Path) {
+    println!("A node with these pods, in network namespaces of its own:\n");
+    for case in &demo.cases {
+        println!("  {:26} {:22} {}", case.pod, case.dst.to_string(), case.made);
+    }
+    println!("\n$ {} attach --pods {}\n", program.display(), pods.display());
+}
+
+/// Probes everything, then lets the incident happen.
+fn play(demo: &mut Demo, rounds: u32) -> Result<Vec<(Case, Attempt)>> {
+    let mut shown = Vec::new();
+    for _ in 0..rounds {
+        for case in demo.cases.clone() {
+            let attempt = demo.probe(&case, None)?;
+            shown.push((case, attempt));
+        }
+    }
+    let (case, suspect) = demo.loopback_incident()?;
+    let attempt = demo.probe(&case, Some(suspect))?;
+    shown.push((case, attempt));
+    Ok(shown)
+}
+
+/// The tracer as an operator sees it; returns once it has said that it watches.
+fn print(tracer: &Tracer, patience: Duration) -> Result<Child> {
+    let mut command = Command::new(&tracer.program);
+    command.args(["attach", "-o", "pretty", "--prober", "kubelet", "--pods"]).arg(&tracer.pods);
+    die_with_parent(&mut command);
+    let (mut ours, theirs) = if std::io::stdout().is_terminal() { terminal()? } else { pipe()? };
+    command.stdout(theirs);
+    let child = command.spawn().with_context(|| format!("start {}", tracer.program.display()))?;
+    // It holds the other end of the pipe, too.
+    drop(command);
+    let (tell, spoke) = channel();
+    thread::spawn(move || {
+        let mut buffer = [0; 4096];
+        while let Ok(n @ 1..) = ours.read(&mut buffer) {
+            let mut out = std::io::stdout().lock();
+            let _ = out.write_all(&buffer[..n]).and_then(|()| out.flush());
+            let _ = tell.send(());
+        }
+    });
+    spoke.recv_timeout(patience).context("the tracer said nothing")?;
+    Ok(child)
+}
+
+/// A terminal of its own: the tracer prints as it does on ours.
+fn terminal() -> Result<(File, OwnedFd)> {
+    let pty = nix::pty::openpty(None, None).context("open a terminal")?;
+    Ok((File::from(pty.master), pty.slave))
+}
+
+fn pipe() -> Result<(File, OwnedFd)> {
+    let (reader, writer) = std::io::pipe().context("open a pipe")?;
+    Ok((File::from(OwnedFd::from(reader)), writer.into()))
+}
+
+fn end(mut printer: Child) -> Result<()> {
+    kill(Pid::from_raw(printer.id().cast_signed()), Signal::SIGINT)?;
+    printer.wait()?;
+    Ok(())
+}
+
+/// What was made next to what was said.
+fn compare(shown: &[(Case, Attempt)], records: &[Record]) -> ExitCode {
+    println!("\n{:26} {:62} {:30} as named", "pod", "what was made", "cause");
+    let mut unnamed = 0;
+    for (case, attempt) in shown {
+        let cause = case.label.map_or_else(|| "-".to_owned(), check::name);
+        let standing = match judge(records, attempt) {
+            Standing::Met => "yes".to_owned(),
+            Standing::Unmet(why) => {
+                unnamed += 1;
+                format!("NO: {why}")
+            }
+        };
+        println!("{:26} {:62} {cause:30} {standing}", case.pod, case.made);
+    }
+    println!("\n{} attempts, {unnamed} not as named", shown.len());
+    ExitCode::from(u8::from(unnamed > 0))
+}

@@ -2,12 +2,12 @@
 //! One line per scenario; exit code 1 if one failed.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
 use clap::Parser;
-use tracer_tests::options::Options;
+use tracer_tests::options::{Options, Scratch};
 use tracer_tests::pods;
 use tracer_tests::runner::{Plan, Row, run};
 use tracer_tests::scenario::{Scenario, all, needs};
@@ -58,12 +58,23 @@ fn main() -> Result<ExitCode> {
     needs::load_modules();
     let scratch = Scratch::new()?;
     let plan = plan(&args, &scratch)?;
-    let rows = run(&plan, &chosen, &mut tell)?;
-    if let Some(path) = &args.json {
-        let lines: Vec<String> = rows.iter().map(serde_json::to_string).collect::<Result<_, _>>()?;
-        fs::write(path, lines.join("\n") + "\n").with_context(|| format!("write {}", path.display()))?;
-    }
+    let mut so_far: Vec<Row> = Vec::new();
+    let rows = run(&plan, &chosen, &mut |row| {
+        tell(row);
+        so_far.retain(|r| r.scenario != row.scenario);
+        so_far.push(row.clone());
+        // Written each time: a run that is ended from outside leaves what it has.
+        let _ = write(args.json.as_deref(), &so_far);
+    });
+    write(args.json.as_deref(), &rows)?;
     Ok(summary(&rows))
+}
+
+/// The results so far.
+fn write(path: Option<&Path>, rows: &[Row]) -> Result<()> {
+    let Some(path) = path else { return Ok(()) };
+    let lines: Vec<String> = rows.iter().map(serde_json::to_string).collect::<Result<_, _>>()?;
+    fs::write(path, lines.join("\n") + "\n").with_context(|| format!("write {}", path.display()))
 }
 
 fn choose(args: &Args) -> Result<Vec<Scenario>> {
@@ -81,7 +92,7 @@ fn plan(args: &Args, scratch: &Scratch) -> Result<Plan> {
     if let Some(dir) = &args.record {
         fs::create_dir_all(dir).with_context(|| format!("create {}", dir.display()))?;
     }
-    let pods = scratch.0.join("pods.json");
+    let pods = scratch.path().join("pods.json");
     fs::write(&pods, pods::plan(options.probe_timeout).to_string())?;
     let program = args.tracer.clone().unwrap_or_else(|| options.bin("tracer"));
     let tracer = (!args.mechanism_only).then_some(Tracer { program, pods });
@@ -99,21 +110,4 @@ fn summary(rows: &[Row]) -> ExitCode {
     let count = |result: &str| rows.iter().filter(|r| r.result == result).count();
     println!("{} passed, {} failed, {} cannot on this kernel", count("pass"), count("fail"), count("cannot"));
     ExitCode::from(u8::from(count("fail") > 0))
-}
-
-/// A directory that is gone at the end.
-struct Scratch(PathBuf);
-
-impl Scratch {
-    fn new() -> Result<Self> {
-        let dir = std::env::temp_dir().join(format!("trw-{}", std::process::id()));
-        fs::create_dir_all(&dir)?;
-        Ok(Self(dir))
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
 }

@@ -8,7 +8,7 @@ use super::{Scenario, Stage};
 use crate::check::Claim;
 use crate::dial::{Ending, Kind};
 use crate::net::finish;
-use crate::pods::{HTTP, TLS};
+use crate::pods::{HTTP, TLS, UNSAID_TLS};
 
 pub(super) const ALL: &[Scenario] = &[
     Scenario::new("healthy_http", None, http),
@@ -18,8 +18,9 @@ pub(super) const ALL: &[Scenario] = &[
     Scenario::new("healthy_https", None, https),
     Scenario::new("healthy_https_v6", None, https).v6(),
     Scenario::new("healthy_crowd", None, crowd),
-    Scenario::new("tls_eof_noise", Some(Label::TlsEofNoise), tls_noise),
-    Scenario::new("tls_eof_noise_v6", Some(Label::TlsEofNoise), tls_noise).v6(),
+    Scenario::new("tls_eof_noise", Some(Label::TlsEofNoise), |s| tls_noise(s, TLS)),
+    Scenario::new("tls_eof_noise_v6", Some(Label::TlsEofNoise), |s| tls_noise(s, TLS)).v6(),
+    Scenario::new("tls_eof_noise_by_hello", Some(Label::TlsEofNoise), |s| tls_noise(s, UNSAID_TLS)),
 ];
 
 fn http(stage: &mut Stage<'_>) -> Result<()> {
@@ -64,8 +65,8 @@ const fn last_octet(addr: std::net::SocketAddr) -> u8 {
 }
 
 /// A tcpSocket probe of a port that real TLS clients use: once they are seen, each probe is noise.
-fn tls_noise(stage: &mut Stage<'_>) -> Result<()> {
-    let pod = stage.serving("tls", TLS)?;
+fn tls_noise(stage: &mut Stage<'_>, port: u16) -> Result<()> {
+    let pod = stage.serving("tls", port)?;
     stage.attempt(Kind::Tcp, pod, Ending::Ok, Claim::Perhaps(Label::TlsEofNoise))?;
     let client = stage.options.bin("load");
     finish(stage.world.node.command(client).args(["--https", &pod.to_string()]), "")?;

@@ -8,7 +8,7 @@ use tracer::classify::label::Label;
 use super::{Need, Scenario, Stage};
 use crate::dial::{Ending, Kind};
 use crate::pods::{HOST, HTTP};
-use crate::world::{BRIDGE, NODE};
+use crate::world::{NODE, ipvs};
 
 const COLLISION: Option<Label> = Some(Label::NodeportEphemeralCollision);
 const NODE_PORT: u16 = 36704;
@@ -85,25 +85,9 @@ fn dnat(stage: &mut Stage<'_>) -> Result<()> {
     stage.succeeds(Kind::Http, pod)
 }
 
-/// A NodePort Service as kube-proxy writes it: ClusterIP on `kube-ipvs0`, one virtual service per
-/// address of the node, masquerading.
 fn service(stage: &mut Stage<'_>, backend: Backend) -> Result<()> {
     let target = behind(stage, backend)?;
-    let node = &stage.world.node;
-    node.ip("link add kube-ipvs0 type dummy\naddr add 10.96.0.10/32 dev kube-ipvs0\n")?;
-    node.sysctl(&[("ipv4/vs/conntrack", "1")])?;
-    let bridged = "bridge/bridge-nf-call-iptables";
-    if std::path::Path::new("/proc/sys/net").join(bridged).exists() {
-        node.sysctl(&[(bridged, "1")])?;
-    }
-    for virtual_service in ["10.96.0.10:443".to_owned(), format!("{BRIDGE}:{NODE_PORT}"), format!("{NODE}:{NODE_PORT}")]
-    {
-        node.run("ipvsadm", &["-A", "-t", &virtual_service, "-s", "rr"], "")?;
-        if let Some(target) = target {
-            node.run("ipvsadm", &["-a", "-t", &virtual_service, "-r", &target.to_string(), "-m"], "")?;
-        }
-    }
-    Ok(())
+    ipvs::node_port(&stage.world.node, NODE_PORT, target)
 }
 
 fn behind(stage: &mut Stage<'_>, backend: Backend) -> Result<Option<SocketAddr>> {

@@ -2,16 +2,15 @@
 //! the kubelet's probes do not.
 
 use std::net::{Ipv4Addr, SocketAddr};
-use std::process::Stdio;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use tracer::classify::label::Label;
 
 use super::{Node, Scenario, Stage};
 use crate::check::Suspect;
 use crate::dial::{Ending, Kind};
+use crate::plugin::{reused_pid, run_by_runtime};
 use crate::pods::{HOST, HTTP};
-use crate::proc::Proc;
 use crate::world::{Family, NODE, NODE6};
 
 const DOWN: Option<Label> = Some(Label::LoopbackDown);
@@ -29,10 +28,10 @@ fn incident(stage: &mut Stage<'_>, way: &str) -> Result<()> {
     let targets = host_server(stage)?;
     (stage.watch)()?;
     stage.succeeds(Kind::Http, targets[0])?;
-    let reused = reused_pid(stage)?;
+    let reused = reused_pid(&stage.world.node)?;
     let path = format!("/proc/{}/ns/net", reused.pid());
     stage.helpers.push(reused);
-    plugin(stage, &path, way)?;
+    stage.helpers.push(run_by_runtime(&stage.world.node, stage.options, &path, way)?);
     stage.suspect =
         Some(Suspect { comm: "loopback".to_owned(), ancestor: "crio".to_owned(), netns_path: path.clone() });
     for target in targets {
@@ -53,7 +52,8 @@ fn before_start(stage: &mut Stage<'_>) -> Result<()> {
 fn in_pod(stage: &mut Stage<'_>) -> Result<()> {
     let pod = stage.serving("http", HTTP)?;
     let path = stage.inside(pod)?.path();
-    plugin(stage, path.to_str().context("path of the pod's namespace")?, "netlink")?;
+    let path = path.to_str().context("path of the pod's namespace")?;
+    stage.helpers.push(run_by_runtime(&stage.world.node, stage.options, path, "netlink")?);
     stage.succeeds(Kind::Http, pod)?;
     stage.succeeds(Kind::Tcp, pod)
 }
@@ -67,24 +67,4 @@ fn host_server(stage: &mut Stage<'_>) -> Result<Vec<SocketAddr>> {
         Family::V4 => vec![(NODE, HOST).into(), (Ipv4Addr::LOCALHOST, HOST).into()],
         Family::V6 => vec![(NODE6, HOST).into()],
     })
-}
-
-/// An ordinary process of the node that has the pid which the sandbox's process had once.
-fn reused_pid(stage: &Stage<'_>) -> Result<Proc> {
-    let mut command = stage.world.node.command("sleep");
-    command.arg("infinity").stderr(Stdio::null());
-    Proc::spawn(command)
-}
-
-/// Has the runtime run the plugin.
-fn plugin(stage: &mut Stage<'_>, path: &str, way: &str) -> Result<()> {
-    let mut runtime = Proc::spawn(stage.world.node.command(stage.options.bin("crio")))?;
-    runtime.line(stage.options.patience)?;
-    runtime.say(&format!("{} {path} {way}", stage.options.bin("loopback").display()))?;
-    let answer = runtime.line(stage.options.patience)?;
-    if !answer.starts_with("done") {
-        bail!("runtime: {answer}");
-    }
-    stage.helpers.push(runtime);
-    Ok(())
 }

@@ -3,14 +3,13 @@
 use std::net::SocketAddr;
 
 use anyhow::{Result, bail};
-use nix::time::{ClockId, clock_gettime};
 use tracer::classify::label::Label;
 use tracer::record::Outcome as Said;
 
 use crate::check::{Attempt, Claim, Expected, Suspect};
 use crate::dial::{Dial, Ending, Kind, Outcome};
 use crate::net::Netns;
-use crate::options::Options;
+use crate::options::{Options, boot_ns};
 use crate::prober::{Prober, shown};
 use crate::proc::Proc;
 use crate::world::{Family, Pod, World};
@@ -116,10 +115,4 @@ fn expect(outcome: &Outcome, how: Ending) -> Result<()> {
         );
     }
     Ok(())
-}
-
-/// CLOCK_BOOTTIME now.
-fn boot_ns() -> Result<u64> {
-    let now = clock_gettime(ClockId::CLOCK_BOOTTIME)?;
-    Ok(now.tv_sec().cast_unsigned() * 1_000_000_000 + now.tv_nsec().cast_unsigned())
 }

@@ -10,6 +10,7 @@ use crate::net::{Netns, PREFIX};
 use crate::options::Options;
 use crate::proc::Proc;
 
+pub mod ipvs;
 pub mod sweep;
 
 /// The node's end of the bridge: what a probe to a pod comes from.

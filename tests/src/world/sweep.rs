@@ -5,20 +5,35 @@ use std::path::Path;
 
 use crate::net::{NAMED, PREFIX, unbind};
 
-/// Unbinds every namespace of this harness whose run is over; returns their names.
+/// Unbinds every namespace and removes every scratch directory of a run that is over; returns their names.
 pub fn sweep() -> Vec<String> {
-    let Ok(dir) = fs::read_dir(NAMED) else { return Vec::new() };
-    let names = dir.filter_map(|e| e.ok()?.file_name().into_string().ok());
-    let left: Vec<String> = names.filter(|name| is_left_over(name)).collect();
-    for name in &left {
+    let namespaces = left_over(Path::new(NAMED));
+    for name in &namespaces {
         unbind(&Path::new(NAMED).join(name));
     }
-    left
+    let scratch = left_over(&std::env::temp_dir());
+    for name in &scratch {
+        let _ = fs::remove_dir_all(std::env::temp_dir().join(name));
+    }
+    [namespaces, scratch].concat()
+}
+
+fn left_over(dir: &Path) -> Vec<String> {
+    let Ok(entries) = fs::read_dir(dir) else { return Vec::new() };
+    let names = entries.filter_map(|e| e.ok()?.file_name().into_string().ok());
+    names.filter(|name| is_left_over(name)).collect()
 }
 
 /// Ours, and the process that made it is gone.
 fn is_left_over(name: &str) -> bool {
     let Some(rest) = name.strip_prefix(PREFIX) else { return false };
     let pid = rest.split('-').next().unwrap_or_default();
-    pid.parse::<u32>().is_ok() && !Path::new("/proc").join(pid).exists()
+    pid.parse::<u32>().is_ok() && !is_alive(pid)
+}
+
+/// A process that nobody has waited for yet is over, too.
+fn is_alive(pid: &str) -> bool {
+    let Ok(stat) = fs::read_to_string(Path::new("/proc").join(pid).join("stat")) else { return false };
+    let state = stat.rsplit(')').next().and_then(|rest| rest.split_whitespace().next());
+    !matches!(state, Some("Z" | "X"))
 }

@@ -28,9 +28,10 @@ const TICK: Duration = Duration::from_secs(1);
 const RETRY: Duration = Duration::from_secs(5);
 
 /// Why the loop woke.
+#[expect(clippy::large_enum_variant, reason = "one at a time, on the stack")]
 enum Wake {
     Events,
-    Fact(Option<Fact>),
+    Fact(Option<Box<Fact>>),
     Deadline,
     Tick,
     Retry,
@@ -88,7 +89,7 @@ impl<S: EventSource> Session<S> {
                     ready.map_err(|error| Error::Kernel(format!("the ring of events cannot be read: {error}")))?;
                     Wake::Events
                 }
-                fact = self.changes.recv(), if self.changes_open => Wake::Fact(fact),
+                fact = self.changes.recv(), if self.changes_open => Wake::Fact(fact.map(Box::new)),
                 () = until(deadline) => Wake::Deadline,
                 _ = tick.tick() => Wake::Tick,
                 _ = retry.tick() => Wake::Retry,
@@ -133,7 +134,7 @@ impl<S: EventSource> Session<S> {
         match wake {
             Wake::Events | Wake::Deadline => {}
             Wake::Fact(None) => self.changes_open = false,
-            Wake::Fact(Some(fact)) => self.take_facts(fact),
+            Wake::Fact(Some(fact)) => self.take_facts(*fact),
             Wake::Tick => self.every_second(),
             Wake::Retry => self.retry_hooks(),
             Wake::Request(Request::Reopen) if self.engine.sink().output().can_reopen() => {
@@ -158,6 +159,9 @@ impl<S: EventSource> Session<S> {
             self.push(&observation);
         }
         self.batch = batch;
+        for port in self.engine.take_tls_watches() {
+            self.events.watch_tls(port);
+        }
         taken
     }
 
@@ -202,7 +206,6 @@ impl<S: EventSource> Session<S> {
     }
 
     fn push_fact(&mut self, fact: Fact) {
-        self.events.learn(&fact);
         self.push_now(fact);
     }
 

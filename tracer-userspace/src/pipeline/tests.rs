@@ -1,1 +1,138 @@
+#![allow(clippy::unwrap_used, reason = "a test ends at the line that failed")]
 
+use std::collections::VecDeque;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use super::*;
+use crate::cli::Form;
+use crate::event::{ConnId, Pods, Retransmit, TcpState};
+use crate::sink::filter::Filter;
+
+/// Events from memory, a batch for each wake.
+struct Memory {
+    batches: VecDeque<Vec<Observation>>,
+    lost: u64,
+    watched: usize,
+}
+
+impl EventSource for Memory {
+    async fn readable(&mut self) -> io::Result<()> {
+        if self.batches.is_empty() { std::future::pending().await } else { Ok(()) }
+    }
+
+    fn drain(&mut self, _max: usize, into: &mut Vec<Observation>) -> usize {
+        let Some(batch) = self.batches.pop_front() else { return 0 };
+        into.extend_from_slice(&batch);
+        batch.len()
+    }
+
+    fn lost(&self) -> u64 {
+        self.lost
+    }
+
+    fn watch_tls(&mut self, _port: u16) {
+        self.watched += 1;
+    }
+
+    fn retry_hooks(&mut self) -> Vec<HookStatus> {
+        Vec::new()
+    }
+
+    fn detach(&mut self) {}
+}
+
+fn retransmit(time_boot_ns: u64) -> Observation {
+    Observation {
+        time_boot_ns,
+        fact: Fact::Retransmit(Retransmit { conn: ConnId(u64::MAX), state: TcpState::SynSent }),
+    }
+}
+
+fn attached(batches: Vec<Vec<Observation>>, lost: u64) -> (Attached<Memory>, mpsc::Sender<Fact>) {
+    let (sender, changes) = mpsc::channel(8);
+    let attached = Attached {
+        events: Memory { batches: batches.into(), lost, watched: 0 },
+        hooks: vec![HookStatus { hook: "kfree_skb".into(), form: "raw_tracepoint".into() }],
+        missing_hooks: vec![],
+        node_netns: Some(Netns(1)),
+        prober_pids: vec![812],
+        facts: vec![Fact::Pods(Pods { pods: vec![] })],
+        changes,
+        sources: vec!["procfs".into()],
+        problems: vec![],
+    };
+    (attached, sender)
+}
+
+fn place(name: &str) -> PathBuf {
+    std::env::temp_dir().join(format!("tracer-pipeline-{name}-{}", std::process::id()))
+}
+
+fn config(name: &str) -> config::Live {
+    config::Live {
+        output: config::Output {
+            form: Form::Ndjson,
+            colour: false,
+            file: Some(place(name)),
+            filter: Filter::default(),
+            attempts: false,
+            until_failure: false,
+        },
+        daemon: false,
+        record: Some(place(&format!("{name}-recording"))),
+        duration: Some(Duration::from_millis(80)),
+        probers: vec!["kubelet".into()],
+        all_connections: false,
+        pods: None,
+        services: None,
+        node_name: "n1".into(),
+    }
+}
+
+/// Runs it; exit code, lines printed, lines recorded.
+fn ran(name: &str, batches: Vec<Vec<Observation>>, lost: u64) -> (u8, Vec<serde_json::Value>, Vec<String>) {
+    let config = config(name);
+    let (attached, sender) = attached(batches, lost);
+    sender.try_send(Fact::NodeSettings(crate::event::NodeSettings::default())).unwrap();
+    let code = run(&config, |_| Ok(attached)).unwrap();
+    let take = |path: &PathBuf| {
+        let text = std::fs::read_to_string(path).unwrap();
+        std::fs::remove_file(path).unwrap();
+        text
+    };
+    let printed = take(config.output.file.as_ref().unwrap());
+    let recorded = take(config.record.as_ref().unwrap());
+    let printed = printed.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    (code, printed, recorded.lines().map(str::to_owned).collect())
+}
+
+#[test]
+fn a_run_starts_watches_and_stops() {
+    let (code, records, _) = ran("plain", vec![vec![retransmit(1), retransmit(2)], vec![retransmit(3)]], 0);
+    assert_eq!(code, 0);
+    let (first, last) = (records.first().unwrap(), records.last().unwrap());
+    assert_eq!(
+        (&first["type"], &first["prober_pids"][0], &first["node_name"]),
+        (&"start".into(), &812.into(), &"n1".into())
+    );
+    assert_eq!((&last["type"], &last["reason"], &last["events"]), (&"stop".into(), &"duration".into(), &3.into()));
+}
+
+#[test]
+fn a_batch_is_recorded_in_the_order_of_time() {
+    let (_, _, lines) = ran("order", vec![vec![retransmit(20), retransmit(10)]], 0);
+    let times: Vec<_> = lines.iter().filter(|line| line.contains("retransmit")).map(|line| &line[..18]).collect();
+    assert_eq!(times, [r#"{"time_boot_ns":10"#, r#"{"time_boot_ns":20"#]);
+    let count = |word: &str| lines.iter().filter(|line| line.contains(word)).count();
+    assert_eq!((count(r#""fact":"start""#), count(r#""fact":"pods""#), count(r#""fact":"node_settings""#)), (1, 1, 1));
+    assert!(lines.last().unwrap().starts_with(r#"{"end":true,"observations":5,"#), "{lines:?}");
+}
+
+#[test]
+fn lost_events_are_told_with_their_time() {
+    let (_, records, lines) = ran("loss", vec![], 7);
+    assert_eq!(records.last().unwrap()["lost_events"], 7);
+    let loss = lines.iter().find(|line| line.contains(r#""fact":"loss""#)).unwrap();
+    assert!(loss.contains(r#""where_":"ring","count":7"#), "{loss}");
+}

@@ -3,8 +3,8 @@
 use std::fmt::Write as _;
 
 use crate::record::{
-    AttemptBody, Body, Confidence, Culprit, Endpoint, K8s, LossBody, NodeBody, Outcome, Probe, Record, StartBody,
-    StopBody, Subject, VerdictBody,
+    AttemptBody, Body, Confidence, Culprit, Endpoint, K8s, LossBody, NodeBody, Outcome, Probe, Process, Record,
+    StartBody, StopBody, Subject, VerdictBody,
 };
 use crate::sink::plain;
 use crate::sink::plain::{Paint, Style};
@@ -67,13 +67,21 @@ fn stop(out: &mut String, body: &StopBody, paint: Paint) {
 fn verdict(out: &mut String, record: &Record, body: &VerdictBody, paint: Paint) {
     let verdict = &body.verdict;
     let style = if verdict.outcome == Outcome::Failure { Style::Bad } else { Style::Mild };
+    let about = About {
+        subject: body.subject,
+        k8s: body.k8s.as_ref(),
+        probe: body.probe.as_ref(),
+        process: &body.process,
+        src: body.src,
+        dst: body.dst,
+    };
     let revised = body.revises.map(|seq| format!(", replaces #{seq}")).unwrap_or_default();
     let _ = writeln!(
         out,
         "{}  {}  {}  ({}{revised})  #{}",
         clock(&record.time),
         paint.text(style, verdict.label.name()),
-        paint.text(Style::Strong, &about(body.subject, body.k8s.as_ref(), body.probe.as_ref(), body.dst)),
+        paint.text(Style::Strong, &about.text()),
         sure(verdict.confidence),
         record.seq,
     );
@@ -112,18 +120,20 @@ fn attempt(out: &mut String, record: &Record, body: &AttemptBody, paint: Paint) 
         Outcome::Open => ("open", Style::Mild),
         Outcome::Failure => ("failed", Style::Bad),
     };
+    let about = About {
+        subject: body.subject,
+        k8s: body.k8s.as_ref(),
+        probe: body.probe.as_ref(),
+        process: &body.process,
+        src: body.src,
+        dst: body.dst,
+    };
     let phases = body.phases_ms;
     let named =
         [("connect", phases.connect), ("tls", phases.tls), ("first byte", phases.first_byte), ("total", phases.total)];
     let times: Vec<_> = named.iter().filter_map(|(name, ms)| ms.map(|ms| format!("{name} {ms:.1} ms"))).collect();
-    let _ = writeln!(
-        out,
-        "{}  {}  {}  {}",
-        clock(&record.time),
-        paint.text(style, word),
-        about(body.subject, body.k8s.as_ref(), body.probe.as_ref(), body.dst),
-        times.join(", "),
-    );
+    let _ =
+        writeln!(out, "{}  {}  {}  {}", clock(&record.time), paint.text(style, word), about.text(), times.join(", "),);
 }
 
 fn node(out: &mut String, record: &Record, body: &NodeBody, paint: Paint) {
@@ -145,22 +155,38 @@ fn loss(out: &mut String, record: &Record, body: &LossBody, paint: Paint) {
     );
 }
 
-/// `shop/cart web  readiness http :80/`, or the address where nothing else is known.
-fn about(subject: Subject, k8s: Option<&K8s>, probe: Option<&Probe>, dst: Endpoint) -> String {
-    let mut parts = Vec::new();
-    if let Some(k8s) = k8s {
-        let name = k8s.pod_name.as_ref().or(k8s.pod_uid.as_ref());
-        let pod: Vec<_> = [k8s.namespace.as_ref(), name].into_iter().flatten().map(|s| plain::safe(s)).collect();
-        parts.extend(Some(pod.join("/")).filter(|pod| !pod.is_empty()));
-        parts.extend(k8s.container_name.as_deref().map(plain::safe));
+/// What a verdict or an attempt is about.
+struct About<'a> {
+    subject: Subject,
+    k8s: Option<&'a K8s>,
+    probe: Option<&'a Probe>,
+    process: &'a Process,
+    src: Option<Endpoint>,
+    dst: Endpoint,
+}
+
+impl About<'_> {
+    /// `shop/cart web readiness http probe :80/ 10.0.0.1:36704 -> 10.0.0.9:80`, as far as it is known.
+    fn text(&self) -> String {
+        let mut parts = Vec::new();
+        if let Some(k8s) = self.k8s {
+            let name = k8s.pod_name.as_ref().or(k8s.pod_uid.as_ref());
+            let pod: Vec<_> = [k8s.namespace.as_ref(), name].into_iter().flatten().map(|s| plain::safe(s)).collect();
+            parts.extend(Some(pod.join("/")).filter(|pod| !pod.is_empty()));
+            parts.extend(k8s.container_name.as_deref().map(plain::safe));
+        }
+        match (self.probe, self.subject) {
+            (Some(probe), _) => parts.push(probe_text(probe)),
+            (None, Subject::Probe) => parts.push("probe".into()),
+            (None, Subject::Connection) => {
+                parts.push(format!("connection of {} (pid {})", plain::safe(&self.process.comm), self.process.pid));
+            }
+        }
+        let src = self.src.map(plain::endpoint);
+        let dst = plain::endpoint(self.dst);
+        parts.push(src.map_or_else(|| format!("to {dst}"), |src| format!("{src} -> {dst}")));
+        parts.join(" ")
     }
-    match probe {
-        Some(probe) => parts.push(probe_text(probe)),
-        None if subject == Subject::Connection => parts.push("connection".into()),
-        None => parts.push("probe".into()),
-    }
-    parts.push(format!("to {}", plain::endpoint(dst)));
-    parts.join(" ")
 }
 
 /// `readiness http :80/healthz`, as far as it is known.
@@ -222,6 +248,33 @@ mod tests {
   mend    check containerPort
 ";
         assert_eq!(text(&record(verdict(Label::ConnectionRefused)), false), expected);
+    }
+
+    #[test]
+    fn who_did_it_and_what_is_in_doubt_are_said() {
+        let Body::Verdict(mut body) = verdict(Label::LoopbackDown) else { return };
+        body.culprit = Some(Culprit {
+            pid: 5029,
+            comm: "loopback".into(),
+            exe: Some("/opt/cni/bin/loopback".into()),
+            ancestors: vec![crate::event::Ancestor { pid: 1, comm: "crio".into() }],
+            op: "link_down".into(),
+            netns_path: Some("/proc/5029/ns/net".into()),
+            netns: None,
+            time_boot_ns: None,
+        });
+        body.src = Some(Endpoint { addr: "10.0.0.1".parse().unwrap(), port: Some(36704) });
+        body.revises = Some(3);
+        body.verdict.lost_events = 2;
+        body.verdict.missing_hooks = vec!["kfree_skb".into()];
+        let text = text(&record(Body::Verdict(body)), false);
+        for line in [
+            ":80/ 10.0.0.1:36704 -> 10.0.0.9:80  (proven, replaces #3)  #7\n",
+            "  who     loopback (pid 5029, /opt/cni/bin/loopback): link down, entered by /proc/5029/ns/net; child of crio (1)\n",
+            "  doubt   2 events were lost meanwhile\n  doubt   not in force: kfree_skb\n",
+        ] {
+            assert!(text.contains(line), "{line} is not in {text}");
+        }
     }
 
     #[test]

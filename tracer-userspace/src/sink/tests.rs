@@ -131,3 +131,12 @@ fn attempts_are_printed_only_when_asked_for() {
     assert_eq!(records[0]["type"], "attempt");
     assert_eq!(printed(|_| (), vec![decided(1, success())]).len(), 1);
 }
+
+#[test]
+fn nothing_follows_the_failure_that_was_waited_for() {
+    let decisions =
+        vec![decided(1, success()), decided(2, verdict(Label::Unexplained)), decided(3, verdict(Label::LoopbackDown))];
+    let records = printed(|c| c.until_failure = true, decisions);
+    assert_eq!(records.len(), 2);
+    assert_eq!((&records[0]["verdict"]["label"], &records[1]["type"]), (&"unexplained".into(), &"stop".into()));
+}

@@ -1,6 +1,51 @@
-//! Being written.
+//! `cargo xtask check`: what CI refuses. All checks run, and the failed ones are named at the end.
+
+mod lints;
+mod names;
+mod permissions;
+
+use anyhow::{Result, bail};
+
+use crate::{bless, setup, sh};
+
+/// What to check.
 #[derive(clap::Args)]
-pub(crate) struct Args {}
-pub(crate) fn run(_: &Args) -> anyhow::Result<()> {
+pub(crate) struct Args {
+    /// Only these: format, lints, ebpf-lints, licences, names, generated
+    #[arg(value_name = "CHECK")]
+    only: Vec<String>,
+}
+
+/// A check and its name.
+type Check = (&'static str, fn() -> Result<()>);
+
+const CHECKS: &[Check] = &[
+    ("format", lints::format),
+    ("names", names::check),
+    ("licences", permissions::check),
+    ("lints", lints::workspace),
+    ("ebpf-lints", lints::ebpf),
+    ("generated", bless::check),
+];
+
+/// The command.
+pub(crate) fn run(args: &Args) -> Result<()> {
+    let known = |name: &String| CHECKS.iter().any(|(check, _)| check == name);
+    if let Some(unknown) = args.only.iter().find(|name| !known(name)) {
+        let names: Vec<_> = CHECKS.iter().map(|(name, _)| *name).collect();
+        bail!("there is no check {unknown}; the checks are {}", names.join(", "));
+    }
+    setup::ensure(setup::Purpose::Check)?;
+    let chosen = CHECKS.iter().filter(|(name, _)| args.only.is_empty() || args.only.iter().any(|only| only == name));
+    let mut failed = Vec::new();
+    for (name, check) in chosen {
+        if let Err(error) = sh::step(name, check) {
+            eprintln!("xtask: {name}: {error:#}");
+            failed.push(*name);
+        }
+    }
+    if !failed.is_empty() {
+        bail!("failed checks: {}", failed.join(", "));
+    }
     Ok(())
 }

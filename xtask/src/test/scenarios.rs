@@ -132,8 +132,11 @@ fn in_machine(args: &Args, release: &'static Release) -> Run {
 /// The command line of a run.
 fn command(args: &Args, rows: &Path) -> Vec<String> {
     let path = |path: PathBuf| path.display().to_string();
-    let mut words = vec![path(sh::release_bin("scenarios")), "--tracer".into(), path(sh::release_bin("tracer"))];
-    words.extend(["--json".into(), path(rows.to_owned())]);
+    let mut words = vec![path(sh::release_bin("scenarios")), "--json".into(), path(rows.to_owned())];
+    match args.mechanism_only {
+        true => words.push("--mechanism-only".into()),
+        false => words.extend(["--tracer".into(), path(sh::release_bin("tracer"))]),
+    }
     if !args.only.is_empty() {
         words.push("--only".into());
         words.extend(args.only.iter().cloned());

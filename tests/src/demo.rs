@@ -1,0 +1,191 @@
+//! What the demonstration shows: a node whose pods fail in different ways, and what each is owed.
+
+use std::net::SocketAddr;
+
+use anyhow::Result;
+use serde_json::{Value, json};
+use tracer::classify::label::Label;
+use tracer::record::Outcome as Said;
+
+use crate::check::{Attempt, Claim, Expected, Suspect};
+use crate::dial::{Dial, Kind};
+use crate::net::Netns;
+use crate::options::{Options, boot_ns};
+use crate::plugin::{reused_pid, run_by_runtime};
+use crate::pods::{HOST, HTTP, PodSpec, TLS, http_probe, tcp_probe};
+use crate::prober::Prober;
+use crate::proc::Proc;
+use crate::scenario::Need;
+use crate::world::{Family, NODE, World, ipvs};
+
+const NODE_PORT: u16 = 36704;
+
+/// A pod of the demonstration.
+#[derive(Clone, Debug)]
+pub struct Case {
+    /// Name of the pod.
+    pub pod: &'static str,
+    /// What is wrong with it, in words.
+    pub made: &'static str,
+    /// Its probe.
+    pub kind: Kind,
+    /// Where it is dialled.
+    pub dst: SocketAddr,
+    /// What the tracer should call it.
+    pub label: Option<Label>,
+    /// The source port that the kernel is made to choose.
+    source_port: Option<u16>,
+}
+
+/// How a pod is made: name, story, mode of its server, firewall rule, label.
+type Recipe = (&'static str, &'static str, Option<&'static str>, Option<&'static str>, Option<Label>);
+
+const PODS: &[Recipe] = &[
+    ("web-7c9f6d5b8-4xk2p", "healthy", Some("http"), None, None),
+    ("api-6f4d9c7b5-zq8wl", "nothing listens on its port", None, None, Some(Label::ConnectionRefused)),
+    ("reports-5d8b7f9c6-m2vtj", "takes the request and never answers", Some("hang"), None, Some(Label::SlowResponse)),
+    ("legacy-proxy-0", "resets after the request", Some("rst"), None, Some(Label::MidStreamRst)),
+    (
+        "payments-84c6bd9f7-h5ngr",
+        "a rule in the pod drops",
+        Some("http"),
+        Some("tcp dport 8080 drop"),
+        Some(Label::FirewallDrop),
+    ),
+    (
+        "ledger-59b8c4d6f-tt7xc",
+        "a rule in the pod rejects",
+        Some("http"),
+        Some("tcp dport 8080 reject with tcp reset"),
+        Some(Label::FirewallReject),
+    ),
+];
+
+/// The node of the demonstration.
+#[derive(Debug)]
+pub struct Demo {
+    /// Pods that are probed in every round.
+    pub cases: Vec<Case>,
+    world: World,
+    prober: Prober,
+    options: Options,
+    helpers: Vec<Proc>,
+}
+
+impl Demo {
+    /// Makes the node and its pods.
+    pub fn new(options: Options) -> Result<Self> {
+        let mut world = World::new("demo")?;
+        let mut cases = PODS.iter().map(|r| plain(&mut world, &options, r)).collect::<Result<Vec<_>>>()?;
+        cases.push(tls(&mut world, &options)?);
+        if Need::Ipvs.lacking().is_none() {
+            cases.push(collision(&mut world, &options)?);
+        }
+        world.serve(&options, &["http", &format!("[::]:{HOST}")])?;
+        let prober = Prober::start(&world.node, &options)?;
+        Ok(Self { cases, world, prober, options, helpers: Vec::new() })
+    }
+
+    /// The PodList.
+    #[must_use]
+    pub fn pods(&self) -> Value {
+        let mut pods: Vec<PodSpec> = self.cases.iter().map(described).collect();
+        pods.push(described(&host_case()));
+        if let Some(agent) = pods.last_mut() {
+            agent.host_network = true;
+        }
+        crate::pods::list(&pods)
+    }
+
+    /// Probes one pod.
+    pub fn probe(&mut self, case: &Case, suspect: Option<Suspect>) -> Result<Attempt> {
+        if case.label == Some(Label::TlsEofNoise) {
+            let client =
+                self.world.node.command(self.options.bin("load")).args(["--https", &case.dst.to_string()]).spawn();
+            client?.wait()?;
+        }
+        let (since_boot_ns, netns) = (boot_ns()?, self.world.node.inum());
+        self.world.source_port(case.source_port)?;
+        let outcome = self.prober.dial(Dial::new(case.kind, case.dst, self.options.probe_timeout))?;
+        self.world.source_port(None)?;
+        let claim = case.label.map_or(Claim::Nothing, |label| Claim::Verdict(expected(label, suspect)));
+        Ok(Attempt { src: outcome.src, dst: case.dst, since_boot_ns, netns, claim })
+    }
+
+    /// The runtime cleans up a sandbox of which only a reused pid is left; who did it comes back.
+    pub fn loopback_incident(&mut self) -> Result<(Case, Suspect)> {
+        let reused = reused_pid(&self.world.node)?;
+        let netns_path = format!("/proc/{}/ns/net", reused.pid());
+        let runtime = run_by_runtime(&self.world.node, &self.options, &netns_path, "netlink")?;
+        self.helpers.extend([reused, runtime]);
+        let suspect = Suspect { comm: "loopback".to_owned(), ancestor: "crio".to_owned(), netns_path };
+        Ok((host_case(), suspect))
+    }
+}
+
+fn expected(label: Label, culprit: Option<Suspect>) -> Expected {
+    let outcome = if label == Label::TlsEofNoise { Said::Noise } else { Said::Failure };
+    Expected { label, outcome, probe: true, culprit }
+}
+
+fn plain(world: &mut World, options: &Options, recipe: &Recipe) -> Result<Case> {
+    let &(pod, made, mode, rule, label) = recipe;
+    let place = world.pod()?;
+    if let Some(mode) = mode {
+        place.serve(options, &[mode, &format!("[::]:{HTTP}")])?;
+    }
+    if let Some(rule) = rule {
+        firewall(&place.ns, rule)?;
+    }
+    let dst = place.addr(Family::V4, HTTP);
+    Ok(Case { pod, made, kind: Kind::Http, dst, label, source_port: None })
+}
+
+fn firewall(ns: &Netns, rule: &str) -> Result<()> {
+    let chain = format!("type filter hook input priority 0; {rule};");
+    ns.nft(&format!("table inet podpolicy {{ chain ingress {{ {chain} }}; }}\n"))
+}
+
+fn tls(world: &mut World, options: &Options) -> Result<Case> {
+    let place = world.pod()?;
+    place.serve(options, &["tls", &format!("[::]:{TLS}")])?;
+    let (pod, made) = ("gateway-7b6f5c9d8-ck9sd", "a TLS server with a tcpSocket probe");
+    let dst = place.addr(Family::V4, TLS);
+    Ok(Case { pod, made, kind: Kind::Tcp, dst, label: Some(Label::TlsEofNoise), source_port: None })
+}
+
+fn collision(world: &mut World, options: &Options) -> Result<Case> {
+    let mut served = || -> Result<SocketAddr> {
+        let place = world.pod()?;
+        place.serve(options, &["http", &format!("[::]:{HTTP}")])?;
+        Ok(place.addr(Family::V4, HTTP))
+    };
+    let (dst, backend) = (served()?, served()?);
+    ipvs::node_port(&world.node, NODE_PORT, Some(backend))?;
+    let (pod, made) = ("nginx-66b6c48dd5-p9wzn", "healthy; the probe's source port is a NodePort of IPVS");
+    let label = Some(Label::NodeportEphemeralCollision);
+    Ok(Case { pod, made, kind: Kind::Http, dst, label, source_port: Some(NODE_PORT) })
+}
+
+/// The hostNetwork pod, probed once `lo` is down.
+fn host_case() -> Case {
+    let (pod, made) = ("node-agent-9x2lq", "hostNetwork; a CNI plugin sets the node's lo down");
+    let dst = (NODE, HOST).into();
+    Case { pod, made, kind: Kind::Http, dst, label: Some(Label::LoopbackDown), source_port: None }
+}
+
+fn described(case: &Case) -> PodSpec {
+    let port = case.dst.port();
+    let (field, probe) = match case.kind {
+        Kind::Tcp => ("livenessProbe", tcp_probe(port, 1)),
+        Kind::Http => ("readinessProbe", http_probe(port, "HTTP", 1)),
+        Kind::Https => ("readinessProbe", http_probe(port, "HTTPS", 1)),
+    };
+    let container = json!({"name": "main", "ports": [{"containerPort": port}], field: probe});
+    PodSpec {
+        name: case.pod.to_owned(),
+        ips: vec![case.dst.ip().to_string()],
+        host_network: false,
+        containers: vec![container],
+    }
+}

@@ -1,0 +1,88 @@
+//! Packets of tracked connections that the kernel drops.
+
+use aya_ebpf::{
+    EbpfContext as _, helpers::generated::bpf_get_stack, macros::raw_tracepoint, programs::RawTracePointContext,
+};
+use tracer_common::{
+    ABSENT32,
+    conn::Via,
+    drop::{PacketDrop, STACK_DEPTH},
+    names::Hook,
+};
+
+use crate::{
+    emit::emit,
+    kernel::Skb,
+    maps::global,
+    packet::{Packet, parse},
+    track::{self, Match},
+};
+
+/// A packet is dropped, with the reason.
+///
+/// proto v6.1   include/trace/events/skb.h  TP_PROTO(struct sk_buff *skb, void *location, enum skb_drop_reason reason)
+/// proto v6.12  include/trace/events/skb.h  TP_PROTO(struct sk_buff *skb, void *location, enum skb_drop_reason reason, struct sock *rx_sk)
+///
+/// Refused at attach by kernels with two arguments.
+#[raw_tracepoint(tracepoint = "kfree_skb")]
+pub fn kfree_skb(ctx: RawTracePointContext) -> i32 {
+    let reason = ctx.arg::<u64>(2) as u32;
+    if reason != global!(ENUMS.skb_consumed) {
+        try_kfree_skb(&ctx, reason);
+    }
+    0
+}
+
+/// The same before 5.17.
+///
+/// proto v5.10  include/trace/events/skb.h  TP_PROTO(struct sk_buff *skb, void *location)
+#[raw_tracepoint(tracepoint = "kfree_skb")]
+pub fn kfree_skb_2(ctx: RawTracePointContext) -> i32 {
+    try_kfree_skb(&ctx, ABSENT32);
+    0
+}
+
+#[inline(always)]
+fn try_kfree_skb(ctx: &RawTracePointContext, reason: u32) {
+    let (skb, location) = (Skb(ctx.arg(0)), ctx.arg::<u64>(1));
+    let mut packet = Packet::EMPTY;
+    if !parse(skb, &mut packet) {
+        return;
+    }
+    let Some(found) = find(skb, &packet) else { return };
+    emit::<PacketDrop>(Hook::KfreeSkb, |event| {
+        event.conn = found.conn;
+        event.via = found.via as u16;
+        event.tuple = packet.tuple;
+        event.tcp_flags = packet.flags;
+        event.location = location;
+        event.reason = reason;
+        event.netns = skb.netns();
+        event.len = skb.len();
+        describe_device(skb, event);
+        // Too few frames are no error: the rest stays 0.
+        unsafe { bpf_get_stack(ctx.as_ptr(), (&raw mut event.stack).cast(), (STACK_DEPTH * 8) as u32, 0) };
+    });
+}
+
+#[inline(always)]
+fn find(skb: Skb, packet: &Packet) -> Option<Match> {
+    let sk = skb.sock();
+    if sk.exists()
+        && let Some(conn) = track::by_socket(sk)
+    {
+        return Some(Match { conn: conn.conn, via: Via::Socket });
+    }
+    track::by_packet(&packet.tuple)
+}
+
+#[inline(always)]
+fn describe_device(skb: Skb, event: &mut PacketDrop) {
+    let dev = skb.dev();
+    event.if_flags = ABSENT32;
+    if dev.exists() {
+        event.ifindex = dev.ifindex();
+        event.if_flags = dev.flags();
+        dev.name(&mut event.ifname);
+    }
+}

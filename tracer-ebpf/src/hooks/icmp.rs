@@ -1,0 +1,73 @@
+//! ICMP errors that this host sends about packets of tracked connections.
+
+use aya_ebpf::{
+    macros::{fentry, kprobe, raw_tracepoint},
+    programs::{FEntryContext, ProbeContext, RawTracePointContext},
+};
+use tracer_common::{names::Hook, netfilter::Icmp};
+
+use crate::{
+    emit::emit,
+    kernel::Skb,
+    packet::{Packet, parse},
+    track,
+};
+
+/// An ICMP error is sent about `skb`.
+///
+/// proto v6.1  include/trace/events/icmp.h  TP_PROTO(const struct sk_buff *skb, int type, int code)
+#[raw_tracepoint(tracepoint = "icmp_send")]
+pub fn icmp_send(ctx: RawTracePointContext) -> i32 {
+    try_icmp_send(Hook::IcmpSend, Skb(ctx.arg(0)), ctx.arg(1), ctx.arg(2));
+    0
+}
+
+/// The same where there is no such tracepoint.
+///
+/// proto v5.10  net/ipv4/icmp.c  void __icmp_send(struct sk_buff *skb_in, int type, int code, __be32 info, const struct ip_options *opt)
+#[fentry(function = "__icmp_send")]
+pub fn fentry_icmp_send(ctx: FEntryContext) -> i32 {
+    try_icmp_send(Hook::IcmpSend, Skb(ctx.arg(0)), ctx.arg(1), ctx.arg(2));
+    0
+}
+
+/// See [`fentry_icmp_send`].
+#[kprobe]
+pub fn kprobe_icmp_send(ctx: ProbeContext) -> u32 {
+    try_icmp_send(Hook::IcmpSend, Skb(ctx.arg(0).unwrap_or(0)), ctx.arg(1).unwrap_or(0), ctx.arg(2).unwrap_or(0));
+    0
+}
+
+/// An ICMPv6 error is sent about `skb`.
+///
+/// proto v5.10  net/ipv6/icmp.c  void icmp6_send(struct sk_buff *skb, u8 type, u8 code, __u32 info, const struct in6_addr *force_saddr)
+#[fentry(function = "icmp6_send")]
+pub fn fentry_icmp6_send(ctx: FEntryContext) -> i32 {
+    try_icmp_send(Hook::Icmp6Send, Skb(ctx.arg(0)), ctx.arg(1), ctx.arg(2));
+    0
+}
+
+/// See [`fentry_icmp6_send`].
+#[kprobe]
+pub fn kprobe_icmp6_send(ctx: ProbeContext) -> u32 {
+    try_icmp_send(Hook::Icmp6Send, Skb(ctx.arg(0).unwrap_or(0)), ctx.arg(1).unwrap_or(0), ctx.arg(2).unwrap_or(0));
+    0
+}
+
+#[inline(always)]
+fn try_icmp_send(hook: Hook, skb: Skb, icmp_type: u64, code: u64) {
+    let mut packet = Packet::EMPTY;
+    if !parse(skb, &mut packet) {
+        return;
+    }
+    let Some(found) = track::by_packet(&packet.tuple) else { return };
+    emit::<Icmp>(hook, |event| {
+        event.conn = found.conn;
+        event.tuple = packet.tuple;
+        event.netns = skb.netns();
+        event.icmp_type = icmp_type as u8;
+        event.code = code as u8;
+        event.tcp_flags = packet.flags;
+        event.v6 = u8::from(hook as u16 == Hook::Icmp6Send as u16);
+    });
+}

@@ -1,0 +1,103 @@
+//! Who sets a link up or down, and what it executed.
+
+use aya_ebpf::{
+    macros::{fentry, kprobe, raw_tracepoint},
+    programs::{FEntryContext, ProbeContext, RawTracePointContext},
+};
+use tracer_common::{
+    ABSENT32,
+    link::{EXE_LEN, Link},
+    names::Hook,
+};
+
+use crate::{
+    actor,
+    emit::{emit, now},
+    kernel::{Dev, IFF_LOOPBACK, IFF_UP, binprm_path, qdisc_dev, read_into},
+    maps::{EXEC, LINK_DOWN},
+};
+
+/// Flags of a device have changed, in the context of whoever did it: netlink and ioctl alike.
+///
+/// proto v5.10  net/core/dev.c  void __dev_notify_flags(struct net_device *dev, unsigned int old_flags, unsigned int gchanges)
+/// proto v6.12  net/core/dev.c  void __dev_notify_flags(struct net_device *dev, unsigned int old_flags, unsigned int gchanges, u32 portid, const struct nlmsghdr *nlh)
+#[fentry(function = "__dev_notify_flags")]
+pub fn fentry_dev_notify_flags(ctx: FEntryContext) -> i32 {
+    try_notify_flags(Dev(ctx.arg(0)), ctx.arg::<u64>(1) as u32);
+    0
+}
+
+/// See [`fentry_dev_notify_flags`].
+#[kprobe]
+pub fn kprobe_dev_notify_flags(ctx: ProbeContext) -> u32 {
+    try_notify_flags(Dev(ctx.arg(0).unwrap_or(0)), ctx.arg::<u64>(1).unwrap_or(0) as u32);
+    0
+}
+
+#[inline(always)]
+fn try_notify_flags(dev: Dev, old: u32) {
+    let new = dev.flags();
+    if new != ABSENT32 && (old ^ new) & IFF_UP != 0 {
+        report(Hook::DevNotifyFlags, dev, old, new);
+    }
+}
+
+/// A queue of a device is reset: for kernels without function probes, the trace that setting a link
+/// down leaves. Only down, and before the flag is cleared.
+///
+/// proto v5.10  include/trace/events/qdisc.h  TP_PROTO(struct Qdisc *q)
+#[raw_tracepoint(tracepoint = "qdisc_reset")]
+pub fn qdisc_reset(ctx: RawTracePointContext) -> i32 {
+    try_qdisc_reset(qdisc_dev(ctx.arg(0)));
+    0
+}
+
+/// `__dev_close_many` clears `__LINK_STATE_START` before it stops the queues and IFF_UP after:
+/// between the two the device is going down. A lost carrier or a replaced qdisc looks different.
+#[inline(always)]
+fn try_qdisc_reset(dev: Dev) {
+    let flags = dev.flags();
+    let going_down = match dev.state() {
+        Some(state) => state & 1 == 0,
+        None => flags & IFF_LOOPBACK != 0,
+    };
+    if flags == ABSENT32 || flags & IFF_UP == 0 || !going_down {
+        return;
+    }
+    // Once per queue; one report is enough.
+    const SAME_NS: u64 = 5_000_000;
+    let time = now();
+    if unsafe { LINK_DOWN.get(dev.0) }.is_some_and(|last| time - *last < SAME_NS) {
+        return;
+    }
+    let _ = LINK_DOWN.insert(dev.0, time, 0);
+    report(Hook::QdiscReset, dev, flags, ABSENT32);
+}
+
+#[inline(always)]
+fn report(hook: Hook, dev: Dev, old: u32, new: u32) {
+    emit::<Link>(hook, |event| {
+        actor::fill(&mut event.actor);
+        actor::fill_ancestors(&mut event.ancestors);
+        if let Some(exe) = EXEC.get_ptr(event.actor.pid) {
+            read_into(exe as u64, 0, &mut event.exe);
+        }
+        event.netns = dev.net().inum();
+        event.ifindex = dev.ifindex();
+        dev.name(&mut event.ifname);
+        event.old_flags = old;
+        event.new_flags = new;
+    });
+}
+
+/// A program is executed: its path, for the culprit of a later event that is gone by then.
+///
+/// proto v5.10  include/trace/events/sched.h  TP_PROTO(struct task_struct *p, pid_t old_pid, struct linux_binprm *bprm)
+#[raw_tracepoint(tracepoint = "sched_process_exec")]
+pub fn sched_process_exec(ctx: RawTracePointContext) -> i32 {
+    let mut path = [0u8; EXE_LEN];
+    if binprm_path(ctx.arg(2), &mut path) {
+        let _ = EXEC.insert(actor::tgid(), path, 0);
+    }
+    0
+}

@@ -1,0 +1,13 @@
+//! One file per hook family. Each program is named after the kernel function it sits on, with its
+//! form in front where there are several; the forms share one body.
+
+mod connect;
+mod drop;
+mod icmp;
+mod ipvs;
+mod link;
+mod netns;
+mod open;
+mod reset;
+mod state;
+mod tls;

@@ -1,0 +1,150 @@
+//! Who enters, makes or ends a network namespace.
+
+use aya_ebpf::{
+    macros::{fentry, kprobe, raw_tracepoint, tracepoint},
+    programs::{FEntryContext, ProbeContext, RawTracePointContext, TracePointContext},
+};
+use tracer_common::{
+    ABSENT32,
+    names::Hook,
+    netns::{NetnsOp, Op},
+};
+
+use crate::{
+    actor,
+    emit::emit,
+    kernel::{Net, Task, nsproxy_netns},
+    maps::{ENTERING, OPENED},
+};
+
+/// A task gets another set of namespaces: `setns` and `unshare`, and its end (`new` is NULL).
+///
+/// proto v5.10  kernel/nsproxy.c  void switch_task_namespaces(struct task_struct *p, struct nsproxy *new)
+/// proto v7.2   kernel/nsproxy.c  void switch_task_namespaces(struct task_struct *p, struct nsproxy *new)
+#[fentry(function = "switch_task_namespaces")]
+pub fn fentry_switch_task_ns(ctx: FEntryContext) -> i32 {
+    try_switch(Task(ctx.arg(0)), ctx.arg(1));
+    0
+}
+
+/// See [`fentry_switch_task_ns`].
+#[kprobe]
+pub fn kprobe_switch_task_ns(ctx: ProbeContext) -> u32 {
+    try_switch(Task(ctx.arg(0).unwrap_or(0)), ctx.arg(1).unwrap_or(0));
+    0
+}
+
+#[inline(always)]
+fn try_switch(task: Task, new: u64) {
+    if new != 0 && !actor::is_tracer() {
+        report(Hook::SwitchTaskNamespaces, Op::Switch, task.netns(), nsproxy_netns(new));
+    }
+}
+
+/// Reports a change of namespace. Entering the namespace it is in already is told only of a task
+/// that opened a namespace's file before: that is how a plugin that was given the wrong path ends
+/// up in the node's own namespace (`setns` of another kind of namespace looks the same).
+#[inline(always)]
+fn report(hook: Hook, op: Op, old: u32, new: u32) {
+    if new == ABSENT32 || (old == new && unsafe { OPENED.get(actor::tgid()) }.is_none()) {
+        return;
+    }
+    emit::<NetnsOp>(hook, |event| {
+        actor::fill(&mut event.actor);
+        event.actor.netns = old;
+        actor::fill_ancestors(&mut event.ancestors);
+        event.netns = new;
+        event.op = op as u16;
+    });
+}
+
+/// `setns(2)` begins: where the task is now.
+///
+/// proto v5.10  kernel/nsproxy.c  SYSCALL_DEFINE2(setns, int, fd, int, flags)
+#[tracepoint(category = "syscalls", name = "sys_enter_setns")]
+pub fn sys_enter_setns(_ctx: TracePointContext) -> u32 {
+    remember();
+    0
+}
+
+/// `unshare(2)` begins.
+///
+/// proto v5.10  kernel/fork.c  SYSCALL_DEFINE1(unshare, unsigned long, unshare_flags)
+#[tracepoint(category = "syscalls", name = "sys_enter_unshare")]
+pub fn sys_enter_unshare(_ctx: TracePointContext) -> u32 {
+    remember();
+    0
+}
+
+#[inline(always)]
+fn remember() {
+    if !actor::is_tracer() {
+        let _ = ENTERING.insert(actor::tid(), Task::current().netns(), 0);
+    }
+}
+
+/// `setns(2)` returns: the task is in the new namespace already.
+#[tracepoint(category = "syscalls", name = "sys_exit_setns")]
+pub fn sys_exit_setns(ctx: TracePointContext) -> u32 {
+    try_exit(&ctx, Hook::SysSetns, Op::Setns);
+    0
+}
+
+/// `unshare(2)` returns.
+#[tracepoint(category = "syscalls", name = "sys_exit_unshare")]
+pub fn sys_exit_unshare(ctx: TracePointContext) -> u32 {
+    try_exit(&ctx, Hook::SysUnshare, Op::Unshare);
+    0
+}
+
+#[inline(always)]
+fn try_exit(ctx: &TracePointContext, hook: Hook, op: Op) {
+    let tid = actor::tid();
+    let Some(old) = (unsafe { ENTERING.get(tid).copied() }) else { return };
+    let _ = ENTERING.remove(tid);
+    if unsafe { ctx.read_at::<i64>(16) } == Ok(0) {
+        report(hook, op, old, Task::current().netns());
+    }
+}
+
+/// A task is forked, perhaps with CLONE_NEWNET.
+///
+/// proto v5.10  include/trace/events/sched.h  TP_PROTO(struct task_struct *parent, struct task_struct *child)
+#[raw_tracepoint(tracepoint = "sched_process_fork")]
+pub fn sched_process_fork(ctx: RawTracePointContext) -> i32 {
+    let (parent, child) = (Task(ctx.arg(0)), Task(ctx.arg(1)));
+    let (from, to) = (parent.nsproxy(), child.nsproxy());
+    if from != to && to != 0 {
+        let (old, new) = (nsproxy_netns(from), nsproxy_netns(to));
+        if old != new {
+            report(Hook::SchedProcessFork, Op::Clone, old, new);
+        }
+    }
+    0
+}
+
+/// The last reference to a namespace is gone; whoever runs is not the cause.
+///
+/// proto v5.10  net/core/net_namespace.c  void __put_net(struct net *net)
+/// proto v7.2   net/core/net_namespace.c  void __put_net(struct net *net)
+#[fentry(function = "__put_net")]
+pub fn fentry_put_net(ctx: FEntryContext) -> i32 {
+    try_put_net(Net(ctx.arg(0)));
+    0
+}
+
+/// See [`fentry_put_net`].
+#[kprobe]
+pub fn kprobe_put_net(ctx: ProbeContext) -> u32 {
+    try_put_net(Net(ctx.arg(0).unwrap_or(0)));
+    0
+}
+
+#[inline(always)]
+fn try_put_net(net: Net) {
+    emit::<NetnsOp>(Hook::PutNet, |event| {
+        event.actor.netns = ABSENT32;
+        event.netns = net.inum();
+        event.op = Op::End as u16;
+    });
+}

@@ -1,0 +1,153 @@
+//! RST segments, sent and received.
+
+use aya_ebpf::{
+    macros::{fentry, kprobe, raw_tracepoint},
+    programs::{FEntryContext, ProbeContext, RawTracePointContext},
+};
+use tracer_common::{
+    ABSENT32, ABSENT64,
+    conn::Via,
+    names::Hook,
+    reset::{ResetReceived, ResetSent},
+};
+
+use crate::{
+    actor,
+    emit::emit,
+    kernel::{Skb, Sock, state},
+    packet::{Packet, parse},
+    track::{self, Match},
+};
+
+/// A RST leaves this host, whoever sends it; with the reason.
+///
+/// proto v6.12  include/trace/events/tcp.h  TP_PROTO(const struct sock *sk, const struct sk_buff *skb__nullable, const enum sk_rst_reason reason)
+///
+/// `sk` is NULL if no socket was found; `skb` is the segment that is answered, NULL if the RST comes
+/// from close or abort in the task's own context. Refused at attach by kernels with two arguments.
+#[raw_tracepoint(tracepoint = "tcp_send_reset")]
+pub fn tcp_send_reset(ctx: RawTracePointContext) -> i32 {
+    try_send_reset(Hook::TcpSendReset, Sock(ctx.arg(0)), Skb(ctx.arg(1)), ctx.arg::<u64>(2) as u32);
+    0
+}
+
+/// The same before 6.12: silent if there is no socket.
+///
+/// proto v5.10  include/trace/events/tcp.h  DEFINE_EVENT(tcp_event_sk_skb, tcp_send_reset, TP_PROTO(const struct sock *sk, const struct sk_buff *skb))
+#[raw_tracepoint(tracepoint = "tcp_send_reset")]
+pub fn tcp_send_reset_2(ctx: RawTracePointContext) -> i32 {
+    try_send_reset(Hook::TcpSendReset, Sock(ctx.arg(0)), Skb(ctx.arg(1)), ABSENT32);
+    0
+}
+
+/// A RST without a socket, for kernels whose tracepoint is silent about it.
+///
+/// proto v5.10  net/ipv4/tcp_ipv4.c  static void tcp_v4_send_reset(const struct sock *sk, struct sk_buff *skb)
+/// proto v6.12  net/ipv4/tcp_ipv4.c  static void tcp_v4_send_reset(const struct sock *sk, struct sk_buff *skb, enum sk_rst_reason reason)
+#[fentry(function = "tcp_v4_send_reset")]
+pub fn fentry_tcp_v4_send_reset(ctx: FEntryContext) -> i32 {
+    try_refuse(Hook::TcpV4SendReset, ctx.arg(0), ctx.arg(1));
+    0
+}
+
+/// See [`fentry_tcp_v4_send_reset`].
+#[kprobe]
+pub fn kprobe_tcp_v4_send_reset(ctx: ProbeContext) -> u32 {
+    try_refuse(Hook::TcpV4SendReset, ctx.arg(0).unwrap_or(1), ctx.arg(1).unwrap_or(0));
+    0
+}
+
+/// The same for IPv6.
+///
+/// proto v5.10  net/ipv6/tcp_ipv6.c  static void tcp_v6_send_reset(const struct sock *sk, struct sk_buff *skb)
+#[fentry(function = "tcp_v6_send_reset")]
+pub fn fentry_tcp_v6_send_reset(ctx: FEntryContext) -> i32 {
+    try_refuse(Hook::TcpV6SendReset, ctx.arg(0), ctx.arg(1));
+    0
+}
+
+/// See [`fentry_tcp_v6_send_reset`].
+#[kprobe]
+pub fn kprobe_tcp_v6_send_reset(ctx: ProbeContext) -> u32 {
+    try_refuse(Hook::TcpV6SendReset, ctx.arg(0).unwrap_or(1), ctx.arg(1).unwrap_or(0));
+    0
+}
+
+/// Only the case that the tracepoint does not show, so that nothing is reported twice.
+#[inline(always)]
+fn try_refuse(hook: Hook, sk: u64, skb: u64) {
+    if sk == 0 {
+        try_send_reset(hook, Sock(0), Skb(skb), ABSENT32);
+    }
+}
+
+#[inline(always)]
+fn try_send_reset(hook: Hook, sk: Sock, skb: Skb, reason: u32) {
+    // The tuple of `packet` is kept in the direction of the RST.
+    let mut packet = Packet::EMPTY;
+    let found = if skb.exists() { answer(sk, skb, &mut packet) } else { abort(sk, &mut packet) };
+    let Some(found) = found else { return };
+    let active = !skb.exists();
+    emit::<ResetSent>(hook, |event| {
+        event.conn = found.conn;
+        event.via = found.via as u16;
+        event.tuple = packet.tuple;
+        event.reason = reason;
+        event.netns = if sk.exists() { sk.net().inum() } else { skb.netns() };
+        event.answered_flags = packet.flags;
+        event.state = if sk.exists() { sk.state() } else { 0 };
+        event.no_socket = u8::from(!sk.exists());
+        event.active = u8::from(active);
+        if active {
+            actor::fill(&mut event.actor);
+        }
+    });
+}
+
+/// A RST in answer to a segment. A SYN-ACK that meets a listener or nobody, sent by an address and
+/// port that a connect waits for, is how an IPVS collision looks like where its functions cannot
+/// be hooked: the SYN-ACK was rewritten, so its tuple is nobody's.
+#[inline(always)]
+fn answer(sk: Sock, skb: Skb, packet: &mut Packet) -> Option<Match> {
+    if !parse(skb, packet) {
+        return None;
+    }
+    let found = track::by_packet(&packet.tuple).or_else(|| {
+        let strayed = packet.is_syn_ack() && (!sk.exists() || sk.state() == state::LISTEN);
+        if strayed { track::waiting_for(&packet.tuple.saddr, packet.tuple.sport) } else { None }
+    });
+    packet.tuple = packet.tuple.reversed();
+    found
+}
+
+/// A RST by close or abort: the socket's own side sends it.
+#[inline(always)]
+fn abort(sk: Sock, packet: &mut Packet) -> Option<Match> {
+    if !sk.tuple(&mut packet.tuple) {
+        return None;
+    }
+    match track::by_socket(sk) {
+        Some(conn) => Some(Match { conn: conn.conn, via: Via::Socket }),
+        None => track::by_packet(&packet.tuple),
+    }
+}
+
+/// A tracked socket receives a RST.
+///
+/// proto v5.10  include/trace/events/tcp.h  DEFINE_EVENT(tcp_event_sk, tcp_receive_reset, TP_PROTO(struct sock *sk))
+#[raw_tracepoint(tracepoint = "tcp_receive_reset")]
+pub fn tcp_receive_reset(ctx: RawTracePointContext) -> i32 {
+    let sk = Sock(ctx.arg(0));
+    if let Some(conn) = track::by_socket(sk) {
+        let mut tuple = conn.tuple;
+        track::fill_port(sk, &mut tuple);
+        emit::<ResetReceived>(Hook::TcpReceiveReset, |event| {
+            event.conn = conn.conn;
+            event.tuple = tuple;
+            event.bytes_received = sk.bytes_received().unwrap_or(ABSENT64);
+            event.netns = conn.netns;
+            event.state = sk.state();
+        });
+    }
+    0
+}

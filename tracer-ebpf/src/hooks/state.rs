@@ -1,0 +1,173 @@
+//! TCP state changes: connects, what becomes of them, and listeners.
+
+use aya_ebpf::{macros::raw_tracepoint, programs::RawTracePointContext};
+use tracer_common::{
+    ABSENT_ERRNO, ABSENT64,
+    conn::{Connect, Retransmit, State},
+    listen::Listen,
+    names::Hook,
+};
+
+use crate::{
+    actor,
+    emit::{cpu, emit, now},
+    kernel::{Sock, state},
+    maps::{CONNS, Conn, DIALS},
+    track,
+};
+
+/// A TCP socket changes its state.
+///
+/// proto v5.10  include/trace/events/sock.h  TP_PROTO(const struct sock *sk, const int oldstate, const int newstate)
+/// proto v7.2   include/trace/events/sock.h  TP_PROTO(const struct sock *sk, const int oldstate, const int newstate)
+///
+/// The task is the actor only at `CLOSE -> SYN_SENT` and `CLOSE -> LISTEN`. The source port is 0 at
+/// the former. A foreign connection costs one name and one map lookup, its later states one lookup.
+#[raw_tracepoint(tracepoint = "inet_sock_set_state")]
+pub fn inet_sock_set_state(ctx: RawTracePointContext) -> i32 {
+    let (old, new) = (ctx.arg::<u64>(1) as u8, ctx.arg::<u64>(2) as u8);
+    try_inet_sock_set_state(Sock(ctx.arg(0)), old, new);
+    0
+}
+
+#[inline(always)]
+fn try_inet_sock_set_state(sk: Sock, old: u8, new: u8) {
+    match (old, new) {
+        (state::CLOSE, state::SYN_SENT) => begin(sk),
+        (state::CLOSE, state::LISTEN) => listen(sk, true),
+        (state::LISTEN, state::CLOSE) => listen(sk, false),
+        _ => {
+            if let Some(conn) = track::by_socket(sk) {
+                change(sk, &conn, old, new);
+            }
+        }
+    }
+}
+
+/// A connect: give it an identity and remember its socket.
+///
+/// The event comes without a source port; a second one with the same `conn` follows from
+/// `tcp_connect` or `sys_exit_connect`, where that hook is in force.
+#[inline(always)]
+fn begin(sk: Sock) {
+    if !actor::is_tracked() || !sk.is_tcp() {
+        return;
+    }
+    let mut conn = Conn {
+        conn: (now() & !0xff) | u64::from(cpu() & 0xff),
+        tuple: Default::default(),
+        tgid: actor::tgid(),
+        netns: sk.net().inum(),
+    };
+    if !sk.tuple(&mut conn.tuple) {
+        return;
+    }
+    // `inet_sport` may be left over from an earlier connect on this socket; `skc_num` is not.
+    conn.tuple.sport = sk.num();
+    track::begin(sk, &conn);
+    if let Some(dial) = DIALS.get_ptr_mut(actor::tid()) {
+        unsafe {
+            (*dial).sk = sk.0;
+            (*dial).conn = conn.conn;
+        }
+    }
+    emit_connect(Hook::InetSockSetState, &conn);
+}
+
+/// Reports a connect from the connecting task's own context.
+#[inline(always)]
+pub fn emit_connect(hook: Hook, conn: &Conn) {
+    emit::<Connect>(hook, |event| {
+        event.conn = conn.conn;
+        event.tuple = conn.tuple;
+        event.netns = conn.netns;
+        actor::fill(&mut event.actor);
+    });
+}
+
+/// A tracked socket goes on.
+#[inline(always)]
+fn change(sk: Sock, conn: &Conn, old: u8, new: u8) {
+    let mut tuple = conn.tuple;
+    track::fill_port(sk, &mut tuple);
+    if tuple.sport != 0 && !track::knows_flow(&tuple, conn.conn) {
+        track::remember_flow(&tuple, conn.conn);
+    }
+    if old == state::SYN_SENT {
+        track::settle(&tuple, conn.conn);
+    }
+    if new == state::CLOSE {
+        let _ = CONNS.remove(sk.0);
+    }
+    let errno = sk.err();
+    emit::<State>(Hook::InetSockSetState, |event| {
+        event.conn = conn.conn;
+        event.tuple = tuple;
+        event.bytes_received = sk.bytes_received().unwrap_or(ABSENT64);
+        event.bytes_sent = sk.bytes_sent().unwrap_or(ABSENT64);
+        event.bytes_acked = sk.bytes_acked().unwrap_or(ABSENT64);
+        event.errno = errno.unwrap_or(ABSENT_ERRNO);
+        event.netns = conn.netns;
+        event.old = old;
+        event.new = new;
+        event.own_context = u8::from(is_close(old, new, errno) && actor::tgid() == conn.tgid);
+    });
+}
+
+/// Whether this change is made by `close`, `shutdown` or `disconnect`, not by a segment.
+///
+/// The thread group alone does not tell: a segment of the peer is often processed in the prober's
+/// own context (loopback, or the backlog at the end of its system call). A segment that closes
+/// leaves an error in `sk_err` first; a close of the task's own does not (`tcp_disconnect` sets
+/// ECONNRESET only after the state).
+#[inline(always)]
+fn is_close(old: u8, new: u8, errno: Option<i32>) -> bool {
+    match new {
+        state::FIN_WAIT1 | state::LAST_ACK => true,
+        state::CLOSE => {
+            matches!(old, state::SYN_SENT | state::ESTABLISHED | state::CLOSE_WAIT) && errno == Some(0)
+        }
+        _ => false,
+    }
+}
+
+/// A socket of any process begins or ceases to listen.
+#[inline(always)]
+fn listen(sk: Sock, begins: bool) {
+    if !sk.is_tcp() {
+        return;
+    }
+    emit::<Listen>(Hook::InetSockSetState, |event| {
+        sk.local_addr(&mut event.addr);
+        actor::fill(&mut event.actor);
+        event.netns = sk.net().inum();
+        // At the end `skc_num` is 0 already; before an autobind both are.
+        let (sport, num) = (sk.sport(), sk.num());
+        event.port = if num != 0 { num } else { sport };
+        event.begins = u8::from(begins);
+    });
+}
+
+/// A segment is sent again.
+///
+/// proto v5.10  include/trace/events/tcp.h  TP_PROTO(const struct sock *sk, const struct sk_buff *skb)
+/// proto v6.18  include/trace/events/tcp.h  TP_PROTO(const struct sock *sk, const struct sk_buff *skb, int err)
+///
+/// Runs in a timer as often as not: the task is nobody.
+#[raw_tracepoint(tracepoint = "tcp_retransmit_skb")]
+pub fn tcp_retransmit_skb(ctx: RawTracePointContext) -> i32 {
+    let sk = Sock(ctx.arg(0));
+    if let Some(conn) = track::by_socket(sk) {
+        let mut tuple = conn.tuple;
+        track::fill_port(sk, &mut tuple);
+        if tuple.sport != 0 && !track::knows_flow(&tuple, conn.conn) {
+            track::remember_flow(&tuple, conn.conn);
+        }
+        emit::<Retransmit>(Hook::TcpRetransmit, |event| {
+            event.conn = conn.conn;
+            event.tuple = tuple;
+            event.state = sk.state();
+        });
+    }
+    0
+}

@@ -1,0 +1,125 @@
+//! Maps and read-only globals. Names are the interface to `tracer-userspace/src/ebpf`.
+
+use aya_ebpf::{
+    macros::map,
+    maps::{HashMap, LruHashMap, PerCpuArray, RingBuf},
+};
+use tracer_common::{
+    ABSENT32,
+    actor::COMM_LEN,
+    link::EXE_LEN,
+    offsets::{EnumValues, Offsets, Settings},
+    stats::COUNTERS,
+    tuple::Tuple,
+};
+
+/// Byte offsets of the running kernel's structs, written by the loader before load.
+#[unsafe(no_mangle)]
+pub static OFFS: Offsets = Offsets::ABSENT;
+
+/// Enum values of the running kernel.
+#[unsafe(no_mangle)]
+pub static ENUMS: EnumValues = EnumValues { memory_cgrp_id: ABSENT32, skb_consumed: ABSENT32 };
+
+/// What to track.
+#[unsafe(no_mangle)]
+pub static SETTINGS: Settings = Settings { own_pid: 0, all_connections: 0 };
+
+/// Reads one field of a global that the loader has overwritten: the compiler must not fold its
+/// initial value, the verifier knows the real one.
+macro_rules! global {
+    ($global:ident . $field:ident) => {
+        unsafe { core::ptr::read_volatile(&raw const $crate::maps::$global.$field) }
+    };
+}
+pub(crate) use global;
+
+/// Events on their way to userspace. Size set by the loader.
+#[map]
+pub static EVENTS: RingBuf = RingBuf::with_byte_size(4 << 20, 0);
+
+/// Counters, by `tracer_common::stats::Counter`.
+#[map]
+pub static STATS: PerCpuArray<u64> = PerCpuArray::with_max_entries(COUNTERS, 0);
+
+/// Names of the processes whose connections are tracked.
+#[map]
+pub static PROBERS: HashMap<[u8; COMM_LEN], u8> = HashMap::with_max_entries(64, 0);
+
+/// A tracked connection whose socket is alive.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub struct Conn {
+    pub conn: u64,
+    pub tuple: Tuple,
+    pub tgid: u32,
+    pub netns: u32,
+}
+
+/// Tracked sockets by address of their `struct sock`; removed at CLOSE.
+#[map]
+pub static CONNS: LruHashMap<u64, Conn> = LruHashMap::with_max_entries(8192, 0);
+
+/// Tracked flows from the client's side; they outlive their socket, so that what comes after CLOSE
+/// still has a name. A later connect with the same tuple overwrites the entry.
+#[map]
+pub static FLOWS: LruHashMap<Tuple, u64> = LruHashMap::with_max_entries(16384, 0);
+
+/// A connect whose source port is not known yet.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub struct Pending {
+    pub sk: u64,
+    pub conn: u64,
+}
+
+/// Waiting connects by tuple with source port 0: the newest for each pair of addresses and port.
+#[map]
+pub static PENDING: LruHashMap<Tuple, Pending> = LruHashMap::with_max_entries(8192, 0);
+
+/// Address and port.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub struct Endpoint {
+    pub addr: [u8; 16],
+    pub port: u32,
+}
+
+/// Destinations that a connect is waiting for, with the newest such connect.
+#[map]
+pub static DESTS: LruHashMap<Endpoint, u64> = LruHashMap::with_max_entries(8192, 0);
+
+/// A `connect(2)` that is being executed.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub struct Dial {
+    pub addr: [u8; 16],
+    pub sk: u64,
+    pub conn: u64,
+    pub port: u32,
+    pub fd: u32,
+}
+
+/// `connect(2)` calls in progress, by thread.
+#[map]
+pub static DIALS: LruHashMap<u32, Dial> = LruHashMap::with_max_entries(4096, 0);
+
+/// Network namespace of a thread before the `setns` or `unshare` it is executing.
+#[map]
+pub static ENTERING: LruHashMap<u32, u32> = LruHashMap::with_max_entries(1024, 0);
+
+/// Thread groups that opened a file which names a network namespace.
+#[map]
+pub static OPENED: LruHashMap<u32, u8> = LruHashMap::with_max_entries(1024, 0);
+
+/// Path given to exec, by thread group.
+#[map]
+pub static EXEC: LruHashMap<u32, [u8; EXE_LEN]> = LruHashMap::with_max_entries(4096, 0);
+
+/// When a device was last seen going down, by its address.
+#[map]
+pub static LINK_DOWN: LruHashMap<u64, u64> = LruHashMap::with_max_entries(256, 0);
+
+/// Server ports watched for a TLS ClientHello, with the time of the last report.
+#[map]
+pub static TLS_WATCH: HashMap<u16, u64> = HashMap::with_max_entries(1024, 0);

@@ -1,0 +1,137 @@
+//! The flags that mean the same everywhere, each with its variable.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::builder::FalseyValueParser;
+use clap::{ArgAction, Args, ValueEnum};
+
+/// Flags that mean the same everywhere.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Output")]
+pub struct Flags {
+    /// Form of the records [default: pretty on a terminal, else ndjson]
+    #[arg(
+        short,
+        long,
+        global = true,
+        value_enum,
+        value_name = "pretty|ndjson",
+        hide_possible_values = true,
+        env = "TRACER_OUTPUT",
+        hide_env_values = true
+    )]
+    pub output: Option<Form>,
+    /// Append the records to this file (mode 0600) in place of stdout; SIGHUP opens it anew
+    #[arg(long, global = true, value_name = "PATH", env = "TRACER_OUTPUT_FILE", hide_env_values = true)]
+    pub output_file: Option<PathBuf>,
+    /// Also print attempts that succeeded
+    #[arg(long, global = true, env = "TRACER_ATTEMPTS", hide_env_values = true, action = ArgAction::SetTrue, value_parser = FalseyValueParser::new())]
+    pub attempts: bool,
+
+    /// Only verdicts and attempts of pods in this namespace
+    #[arg(
+        short,
+        long,
+        global = true,
+        value_name = "NAMESPACE",
+        env = "TRACER_NAMESPACE",
+        hide_env_values = true,
+        help_heading = "Filters"
+    )]
+    pub namespace: Option<String>,
+    /// Only of the pod of this name
+    #[arg(
+        short,
+        long,
+        global = true,
+        value_name = "POD",
+        env = "TRACER_POD",
+        hide_env_values = true,
+        help_heading = "Filters"
+    )]
+    pub pod: Option<String>,
+    /// Only of the container of this name
+    #[arg(
+        short,
+        long,
+        global = true,
+        value_name = "CONTAINER",
+        env = "TRACER_CONTAINER",
+        hide_env_values = true,
+        help_heading = "Filters"
+    )]
+    pub container: Option<String>,
+    /// Only with this label; repeatable (`tracer explain` lists them)
+    #[arg(
+        long = "label",
+        global = true,
+        value_name = "LABEL",
+        env = "TRACER_LABEL",
+        hide_env_values = true,
+        value_delimiter = ',',
+        help_heading = "Filters"
+    )]
+    pub labels: Vec<String>,
+
+    /// End after this time, e.g. 30s, 5m, 1h30m
+    #[arg(long, global = true, value_name = "TIME", env = "TRACER_DURATION", hide_env_values = true, value_parser = super::duration::duration, help_heading = "End")]
+    pub duration: Option<Duration>,
+    /// End with exit code 1 once a failure was printed
+    #[arg(long, global = true, env = "TRACER_UNTIL_FAILURE", hide_env_values = true, action = ArgAction::SetTrue, value_parser = FalseyValueParser::new(), help_heading = "End")]
+    pub until_failure: bool,
+
+    /// Name of the processes whose connections are probe attempts; repeatable [default: every known kubelet]
+    #[arg(
+        long = "prober",
+        global = true,
+        value_name = "NAME",
+        env = "TRACER_PROBER",
+        hide_env_values = true,
+        value_delimiter = ',',
+        help_heading = "What is watched"
+    )]
+    pub probers: Vec<String>,
+    /// Verdicts for every process's failed connection, not the prober's alone
+    #[arg(long, global = true, env = "TRACER_ALL_CONNECTIONS", hide_env_values = true, action = ArgAction::SetTrue, value_parser = FalseyValueParser::new(), help_heading = "What is watched")]
+    pub all_connections: bool,
+    /// Pods of this node: `kubectl get pods -A -o json`, JSON or YAML; read again when it changes
+    #[arg(
+        long,
+        global = true,
+        value_name = "FILE",
+        env = "TRACER_PODS",
+        hide_env_values = true,
+        help_heading = "What is watched"
+    )]
+    pub pods: Option<PathBuf>,
+    /// Services: `kubectl get services,endpointslices -A -o json`, JSON or YAML; read again when it changes
+    #[arg(
+        long,
+        global = true,
+        value_name = "FILE",
+        env = "TRACER_SERVICES",
+        hide_env_values = true,
+        help_heading = "What is watched"
+    )]
+    pub services: Option<PathBuf>,
+    /// Name of this node [default: its host name]
+    #[arg(
+        long,
+        global = true,
+        value_name = "NAME",
+        env = "NODE_NAME",
+        hide_env_values = true,
+        help_heading = "What is watched"
+    )]
+    pub node_name: Option<String>,
+}
+
+/// Form of the records.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Form {
+    /// For people.
+    Pretty,
+    /// One JSON object a line.
+    Ndjson,
+}

@@ -1,0 +1,321 @@
+//! Walks the table of hooks: tries each form in order, keeps the first that loads and attaches, and
+//! says in plain words why the others did not.
+
+use std::{collections::BTreeSet, error::Error as _, fmt, io};
+
+use aya::{
+    Btf, Ebpf,
+    programs::{FEntry, KProbe, Program, ProgramError, RawTracePoint, TracePoint},
+};
+use tracer_common::names::Hook;
+
+use super::hooks::{Form, HOOKS, Row, Variant, When};
+use crate::event::{HookStatus, MissingHook};
+
+/// The hooks in force and those that are not.
+#[derive(Clone, Debug, Default)]
+pub struct HookReport {
+    /// In force.
+    pub hooks: Vec<HookStatus>,
+    /// Refused, with the reason and what is lost.
+    pub missing: Vec<MissingHook>,
+}
+
+/// At which step a form failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    Load,
+    Attach,
+}
+
+/// One failed try.
+#[derive(Debug)]
+pub(super) struct Refusal {
+    form: Form,
+    stage: Stage,
+    target: &'static str,
+    errno: Option<i32>,
+    kind: Kind,
+    text: String,
+}
+
+/// What kind of failure it was, as far as the error type tells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Kernel,
+    /// The verifier wrote a log: it looked at the program and did not like it.
+    Verifier,
+    /// The function is not in the kernel's BTF.
+    NoBtfType,
+    /// Earlier failures make it pointless.
+    NotTried,
+}
+
+/// State of the walk, kept for hooks that are attached later.
+#[derive(Debug, Default)]
+pub(super) struct Walk {
+    /// Programs that are attached.
+    attached: BTreeSet<&'static str>,
+    /// Programs that are loaded; loading twice is an error.
+    loaded: BTreeSet<&'static str>,
+    in_force: Vec<(Hook, Form)>,
+    refused: Vec<(Hook, Vec<Refusal>)>,
+    /// The kernel refuses this form altogether: do not ask again.
+    fentry_refused: bool,
+    kprobe_refused: bool,
+    /// Read at the first fentry, dropped at the end of the walk: 20 MB.
+    btf: Option<Btf>,
+}
+
+impl Walk {
+    /// Attaches all hooks that are due at the start.
+    pub(super) fn start(&mut self, ebpf: &mut Ebpf) {
+        for row in HOOKS.iter().filter(|r| r.when != When::OnDemand) {
+            self.row(ebpf, row);
+        }
+        self.btf = None;
+    }
+
+    /// Attaches one hook that is not attached yet; true if it is now.
+    pub(super) fn retry(&mut self, ebpf: &mut Ebpf, hook: Hook) -> bool {
+        if !self.is_attached(hook)
+            && let Some(row) = HOOKS.iter().find(|r| r.hook == hook)
+        {
+            self.refused.retain(|(h, _)| *h != hook);
+            self.row(ebpf, row);
+        }
+        self.is_attached(hook)
+    }
+
+    pub(super) fn is_attached(&self, hook: Hook) -> bool {
+        self.in_force.iter().any(|(h, _)| *h == hook)
+    }
+
+    /// Why a hook is not attached.
+    pub(super) fn refusals(&self, hook: Hook) -> &[Refusal] {
+        self.refused.iter().find(|(h, _)| *h == hook).map_or(&[], |(_, r)| r)
+    }
+
+    /// The state of all hooks; those that others stand in for are not missing.
+    pub(super) fn report(&self) -> HookReport {
+        let hooks = self
+            .in_force
+            .iter()
+            .map(|(hook, form)| HookStatus { hook: hook.name().into(), form: form.name().into() })
+            .collect();
+        let missing = self
+            .refused
+            .iter()
+            .filter_map(|(hook, refusals)| {
+                let row = HOOKS.iter().find(|r| r.hook == *hook)?;
+                let covered = !row.covered_by.is_empty() && row.covered_by.iter().all(|h| self.is_attached(*h));
+                (!covered).then(|| MissingHook {
+                    hook: hook.name().into(),
+                    reason: self.explain(refusals),
+                    lost: row.lost.into(),
+                })
+            })
+            .collect();
+        HookReport { hooks, missing }
+    }
+
+    /// The reasons, one for each form that was tried.
+    pub(super) fn explain(&self, refusals: &[Refusal]) -> String {
+        let any_attached = !self.attached.is_empty();
+        let mut reasons: Vec<String> = refusals.iter().map(|r| r.explain(any_attached)).collect();
+        reasons.dedup();
+        reasons.join("; ")
+    }
+
+    fn row(&mut self, ebpf: &mut Ebpf, row: &Row) {
+        if row.unless.is_some_and(|p| self.attached.iter().any(|a| body_of(a) == p)) {
+            return;
+        }
+        let mut refusals = Vec::new();
+        for variant in row.variants {
+            match self.variant(ebpf, variant) {
+                Ok(()) => {
+                    self.in_force.push((row.hook, variant.form));
+                    return;
+                }
+                Err(refusal) => {
+                    self.learn(&refusal);
+                    refusals.push(refusal);
+                }
+            }
+        }
+        self.refused.push((row.hook, refusals));
+    }
+
+    /// An answer that no other program of the same form will change.
+    fn learn(&mut self, refusal: &Refusal) {
+        match refusal.form {
+            Form::Fentry if refusal.is_policy() => self.fentry_refused = true,
+            Form::Kprobe if refusal.stage == Stage::Attach && !refusal.is_missing_function() => {
+                self.kprobe_refused = true;
+            }
+            _ => {}
+        }
+    }
+
+    fn variant(&mut self, ebpf: &mut Ebpf, variant: &Variant) -> Result<(), Refusal> {
+        let given_up = match variant.form {
+            Form::Fentry => self.fentry_refused,
+            Form::Kprobe => self.kprobe_refused,
+            _ => false,
+        };
+        for (name, target) in variant.programs {
+            let refuse = |stage, error: &ProgramError| Refusal::new(variant.form, stage, target, error);
+            if given_up {
+                return Err(Refusal::not_tried(variant.form, target));
+            }
+            let Some(program) = ebpf.program_mut(name) else {
+                return Err(refuse(Stage::Load, &ProgramError::NotLoaded));
+            };
+            if !self.loaded.contains(name) {
+                load(program, target, &mut self.btf).map_err(|e| refuse(Stage::Load, &e))?;
+                self.loaded.insert(name);
+            }
+            if !self.attached.contains(name) {
+                attach(program, target).map_err(|e| refuse(Stage::Attach, &e))?;
+                self.attached.insert(name);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// `tcp_connect` of `fentry_tcp_connect`.
+fn body_of(program: &str) -> &str {
+    program.strip_prefix("fentry_").or_else(|| program.strip_prefix("kprobe_")).unwrap_or(program)
+}
+
+fn load(program: &mut Program, target: &str, btf: &mut Option<Btf>) -> Result<(), ProgramError> {
+    match program {
+        Program::FEntry(p) => {
+            let btf = match btf {
+                Some(btf) => btf,
+                None => btf.insert(Btf::from_sys_fs()?),
+            };
+            FEntry::load(p, target, btf)
+        }
+        Program::KProbe(p) => KProbe::load(p),
+        Program::RawTracePoint(p) => RawTracePoint::load(p),
+        Program::TracePoint(p) => TracePoint::load(p),
+        _ => Err(ProgramError::UnexpectedProgramType),
+    }
+}
+
+fn attach(program: &mut Program, target: &str) -> Result<(), ProgramError> {
+    match program {
+        Program::FEntry(p) => p.attach().map(drop),
+        Program::KProbe(p) => p.attach(target, 0).map(drop),
+        Program::RawTracePoint(p) => p.attach(target).map(drop),
+        Program::TracePoint(p) => p.attach("syscalls", target).map(drop),
+        _ => Err(ProgramError::UnexpectedProgramType),
+    }
+}
+
+impl Refusal {
+    fn new(form: Form, stage: Stage, target: &'static str, error: &ProgramError) -> Self {
+        let kind = match error {
+            ProgramError::LoadError { verifier_log, .. } if !verifier_log.to_string().trim().is_empty() => {
+                Kind::Verifier
+            }
+            ProgramError::Btf(_) => Kind::NoBtfType,
+            _ => Kind::Kernel,
+        };
+        if kind == Kind::Verifier {
+            tracing::debug!(target, form = form.name(), %error, "the verifier refused a program");
+        }
+        Self { form, stage, target, errno: errno(error), kind, text: chain(error) }
+    }
+
+    fn not_tried(form: Form, target: &'static str) -> Self {
+        Self { form, stage: Stage::Load, target, errno: None, kind: Kind::NotTried, text: String::new() }
+    }
+
+    /// EPERM without a verifier log.
+    fn is_policy(&self) -> bool {
+        self.stage == Stage::Load && self.kind == Kind::Kernel && self.errno == Some(libc::EPERM)
+    }
+
+    /// The function does not exist (yet): another one may. perf answers ENOENT, or EINVAL for a
+    /// function that may not be probed; without kprobes the ENOENT is a file's.
+    fn is_missing_function(&self) -> bool {
+        matches!(self.errno, Some(libc::ENOENT | libc::EINVAL | libc::EADDRNOTAVAIL))
+            && !self.text.contains("event_source/devices/kprobe")
+    }
+
+    /// Whether a missing capability explains it.
+    pub(super) fn is_permission(&self) -> bool {
+        matches!(self.errno, Some(libc::EPERM | libc::EACCES)) && self.kind != Kind::Verifier
+    }
+
+    fn explain(&self, any_attached: bool) -> String {
+        let form = self.form.name();
+        let target = self.target;
+        match (self.form, self.stage, self.kind, self.errno) {
+            (_, _, Kind::NotTried, _) => format!("{form}: refused altogether"),
+            (_, _, Kind::Verifier, _) => {
+                format!("{form} {target}: the kernel's verifier refuses the program ({})", self.text)
+            }
+            (_, _, Kind::NoBtfType, _) => format!("{form} {target}: not a function in this kernel's BTF"),
+            (Form::Fentry, Stage::Load, _, Some(libc::EPERM)) if any_attached => {
+                format!("{form}: refused by this kernel's policy")
+            }
+            (_, Stage::Load, _, Some(libc::EPERM)) => format!("{form} {target}: needs CAP_BPF and CAP_PERFMON"),
+            (Form::Kprobe, Stage::Attach, _, Some(libc::ENOENT)) if !self.is_missing_function() => {
+                format!("{form}: kprobes are not compiled into this kernel")
+            }
+            (Form::Kprobe, Stage::Attach, ..) if self.is_missing_function() => {
+                format!("{form} {target}: no such function in this kernel (its module may not be loaded)")
+            }
+            (Form::Kprobe | Form::Tracepoint, Stage::Attach, _, Some(libc::EACCES | libc::EPERM)) => {
+                format!("{form} {target}: needs CAP_SYS_ADMIN, or kernel.perf_event_paranoid at 2 or lower")
+            }
+            (Form::RawTracepoint, Stage::Attach, _, Some(libc::ENOENT)) => {
+                format!("{form} {target}: no such tracepoint in this kernel")
+            }
+            (Form::RawTracepoint, Stage::Attach, _, Some(libc::EINVAL)) => {
+                format!("{form} {target}: the tracepoint has fewer arguments in this kernel")
+            }
+            (Form::Tracepoint, Stage::Attach, _, None | Some(libc::ENOENT)) => {
+                format!("{form} {target}: no such tracepoint, or tracefs cannot be mounted")
+            }
+            _ => format!("{form} {target}: {}", self.text),
+        }
+    }
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.explain(false))
+    }
+}
+
+/// The first errno in an error's chain.
+pub(super) fn errno(error: &(dyn std::error::Error + 'static)) -> Option<i32> {
+    let mut next = Some(error);
+    while let Some(error) = next {
+        if let Some(errno) = error.downcast_ref::<io::Error>().and_then(io::Error::raw_os_error) {
+            return Some(errno);
+        }
+        next = error.source();
+    }
+    None
+}
+
+/// An error and its causes in one line, the verifier's log left out.
+fn chain(error: &ProgramError) -> String {
+    let mut text = match error {
+        ProgramError::LoadError { .. } => "BPF_PROG_LOAD".to_owned(),
+        other => other.to_string(),
+    };
+    let mut next = error.source();
+    while let Some(error) = next {
+        text = format!("{text}: {error}");
+        next = error.source();
+    }
+    text
+}

@@ -1,0 +1,311 @@
+//! Reads struct offsets and enum values from BTF (`Documentation/bpf/btf.rst`): a pure function over
+//! bytes, of exactly what the programs need. aya's reader keeps members to itself and costs 20 MB.
+
+use std::collections::HashMap;
+
+/// Deepest nesting of anonymous members and typedefs that is followed; the kernel has five.
+const MAX_DEPTH: u32 = 32;
+
+const KIND_ARRAY: u32 = 3;
+const KIND_STRUCT: u32 = 4;
+const KIND_UNION: u32 = 5;
+const KIND_ENUM: u32 = 6;
+const KIND_TYPEDEF: u32 = 8;
+const KIND_VOLATILE: u32 = 9;
+const KIND_CONST: u32 = 10;
+const KIND_RESTRICT: u32 = 11;
+const KIND_FUNC_PROTO: u32 = 13;
+const KIND_VAR: u32 = 14;
+const KIND_DATASEC: u32 = 15;
+const KIND_DECL_TAG: u32 = 17;
+const KIND_TYPE_TAG: u32 = 18;
+const KIND_ENUM64: u32 = 19;
+
+/// BTF that is not what it should be.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+pub enum BtfError {
+    /// Magic number, version or section bounds do not fit.
+    #[error("not BTF of this machine's byte order")]
+    Header,
+    /// A type runs over the end or is of a kind that did not exist when this was written.
+    #[error("type {0} is malformed or of unknown kind {1}")]
+    Type(usize, u32),
+}
+
+/// An index over BTF bytes.
+#[derive(Debug)]
+pub struct Btf<'a> {
+    types: &'a [u8],
+    strings: &'a [u8],
+    /// Start of each type in `types`; type ids begin with 1.
+    index: Vec<u32>,
+    /// Structs and enums that were asked for, by name.
+    named: HashMap<&'a str, usize>,
+}
+
+/// The fixed head of a type.
+#[derive(Clone, Copy)]
+struct Head {
+    at: usize,
+    name: u32,
+    kind: u32,
+    vlen: usize,
+    kind_flag: bool,
+    /// Size or type, by kind.
+    value: u32,
+}
+
+impl<'a> Btf<'a> {
+    /// Indexes all types and notes the structs and enums in `wanted`.
+    ///
+    /// # Errors
+    /// If the bytes are not BTF or hold a kind of type that is not known.
+    pub fn parse(bytes: &'a [u8], wanted: &[&str]) -> Result<Self, BtfError> {
+        let word = |at: usize| read_u32(bytes, at).ok_or(BtfError::Header);
+        // magic u16 0xeb9f, version u8, flags u8
+        if word(0)? & 0x00ff_ffff != 0x0001_eb9f {
+            return Err(BtfError::Header);
+        }
+        let header = word(4)? as usize;
+        let section = |off: usize, len: usize| {
+            let from = header.checked_add(word(off)? as usize).ok_or(BtfError::Header)?;
+            let to = from.checked_add(word(len)? as usize).ok_or(BtfError::Header)?;
+            bytes.get(from..to).ok_or(BtfError::Header)
+        };
+        let mut btf =
+            Self { types: section(8, 12)?, strings: section(16, 20)?, index: Vec::new(), named: HashMap::new() };
+        btf.build_index(wanted)?;
+        Ok(btf)
+    }
+
+    fn build_index(&mut self, wanted: &[&str]) -> Result<(), BtfError> {
+        let mut at = 0;
+        while at < self.types.len() {
+            let id = self.index.len() + 1;
+            let head = self.head_at(at).ok_or(BtfError::Type(id, 0))?;
+            let size = body_size(head.kind, head.vlen).ok_or(BtfError::Type(id, head.kind))?;
+            if matches!(head.kind, KIND_STRUCT | KIND_ENUM | KIND_ENUM64)
+                && let Some(name) = self.string(head.name)
+                && wanted.contains(&name)
+            {
+                self.named.entry(name).or_insert(id);
+            }
+            self.index.push(u32::try_from(at).map_err(|_| BtfError::Type(id, head.kind))?);
+            at += 12 + size;
+        }
+        Ok(())
+    }
+
+    /// Byte offset of a member, by its path from a struct; anonymous members on the way need no name.
+    #[must_use]
+    pub fn offset(&self, struct_name: &str, path: &str) -> Option<u32> {
+        let mut id = *self.named.get(struct_name)?;
+        let mut bits = 0u32;
+        for name in path.split('.') {
+            let (at, member) = self.member(id, name, MAX_DEPTH)?;
+            bits = bits.checked_add(at)?;
+            id = member;
+        }
+        (bits % 8 == 0).then_some(bits / 8)
+    }
+
+    /// Names and values of an enum; empty if this kernel has none of that name.
+    pub fn enum_values(&self, enum_name: &str) -> Vec<(&'a str, u32)> {
+        let Some(head) = self.named.get(enum_name).and_then(|id| self.head(*id)) else { return Vec::new() };
+        let width = match head.kind {
+            KIND_ENUM => 8,
+            KIND_ENUM64 => 12,
+            _ => return Vec::new(),
+        };
+        (0..head.vlen)
+            .map_while(|i| {
+                let at = head.at + 12 + i * width;
+                Some((self.string(read_u32(self.types, at)?)?, read_u32(self.types, at + 4)?))
+            })
+            .collect()
+    }
+
+    /// Bit offset and type of a member of a struct or union, through anonymous ones.
+    fn member(&self, id: usize, name: &str, depth: u32) -> Option<(u32, usize)> {
+        let head = self.head(self.strip(id)?)?;
+        if !matches!(head.kind, KIND_STRUCT | KIND_UNION) || depth == 0 {
+            return None;
+        }
+        for i in 0..head.vlen {
+            let at = head.at + 12 + i * 12;
+            let (member_name, member_type, offset) =
+                (read_u32(self.types, at)?, read_u32(self.types, at + 4)? as usize, read_u32(self.types, at + 8)?);
+            let (offset, is_bit_field) =
+                if head.kind_flag { (offset & 0x00ff_ffff, offset >> 24 != 0) } else { (offset, false) };
+            match self.string(member_name) {
+                Some(found) if found == name => return (!is_bit_field).then_some((offset, member_type)),
+                Some("") => {
+                    if let Some((inner, found)) = self.member(member_type, name, depth - 1) {
+                        return Some((offset.checked_add(inner)?, found));
+                    }
+                }
+                _ => {}
+            }
+        }
+        None
+    }
+
+    /// Through typedefs and qualifiers.
+    fn strip(&self, mut id: usize) -> Option<usize> {
+        for _ in 0..MAX_DEPTH {
+            let head = self.head(id)?;
+            match head.kind {
+                KIND_TYPEDEF | KIND_VOLATILE | KIND_CONST | KIND_RESTRICT | KIND_TYPE_TAG => id = head.value as usize,
+                _ => return Some(id),
+            }
+        }
+        None
+    }
+
+    fn head(&self, id: usize) -> Option<Head> {
+        self.head_at(*self.index.get(id.checked_sub(1)?)? as usize)
+    }
+
+    fn head_at(&self, at: usize) -> Option<Head> {
+        let info = read_u32(self.types, at + 4)?;
+        Some(Head {
+            at,
+            name: read_u32(self.types, at)?,
+            kind: (info >> 24) & 0x1f,
+            vlen: (info & 0xffff) as usize,
+            kind_flag: info >> 31 == 1,
+            value: read_u32(self.types, at + 8)?,
+        })
+    }
+
+    fn string(&self, at: u32) -> Option<&'a str> {
+        let rest = self.strings.get(at as usize..)?;
+        let end = rest.iter().position(|b| *b == 0)?;
+        std::str::from_utf8(rest.get(..end)?).ok()
+    }
+}
+
+/// Bytes that follow the head; `None` for a kind that is not known, whose size nobody can tell.
+fn body_size(kind: u32, vlen: usize) -> Option<usize> {
+    Some(match kind {
+        1 | KIND_VAR | KIND_DECL_TAG => 4,
+        KIND_ARRAY => 12,
+        KIND_STRUCT | KIND_UNION | KIND_DATASEC | KIND_ENUM64 => vlen * 12,
+        KIND_ENUM | KIND_FUNC_PROTO => vlen * 8,
+        2 | 7..=12 | 16 | KIND_TYPE_TAG => 0,
+        _ => return None,
+    })
+}
+
+fn read_u32(bytes: &[u8], at: usize) -> Option<u32> {
+    let word = bytes.get(at..at.checked_add(4)?)?;
+    Some(u32::from_ne_bytes(word.try_into().ok()?))
+}
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// Writes BTF the way a compiler does.
+    struct Writer {
+        types: Vec<u8>,
+        strings: Vec<u8>,
+    }
+
+    impl Writer {
+        fn new() -> Self {
+            Self { types: Vec::new(), strings: vec![0] }
+        }
+        fn name(&mut self, name: &str) -> u32 {
+            if name.is_empty() {
+                return 0;
+            }
+            let at = self.strings.len() as u32;
+            self.strings.extend_from_slice(name.as_bytes());
+            self.strings.push(0);
+            at
+        }
+        fn words(&mut self, words: &[u32]) {
+            for word in words {
+                self.types.extend_from_slice(&word.to_ne_bytes());
+            }
+        }
+        fn int(&mut self) {
+            self.words(&[0, 1 << 24, 4, 32]);
+        }
+        fn group(&mut self, kind: u32, name: &str, kind_flag: bool, members: &[(&str, u32, u32)]) {
+            let name = self.name(name);
+            self.words(&[name, u32::from(kind_flag) << 31 | kind << 24 | members.len() as u32, 0]);
+            for (member, ty, offset) in members {
+                let member = self.name(member);
+                self.words(&[member, *ty, *offset]);
+            }
+        }
+        fn finish(self) -> Vec<u8> {
+            let mut out = Vec::new();
+            for word in
+                [0x0001_eb9f, 24, 0, self.types.len() as u32, self.types.len() as u32, self.strings.len() as u32]
+            {
+                out.extend_from_slice(&word.to_ne_bytes());
+            }
+            out.extend(self.types);
+            out.extend(self.strings);
+            out
+        }
+    }
+
+    fn sample() -> Vec<u8> {
+        let mut w = Writer::new();
+        w.int(); // 1
+        w.group(KIND_UNION, "", false, &[("a", 1, 0), ("b", 1, 0)]); // 2
+        w.group(KIND_STRUCT, "inner", false, &[("x", 1, 0), ("inum", 1, 64)]); // 3
+        w.words(&[0, KIND_CONST << 24, 3]); // 4: const struct inner
+        w.group(KIND_STRUCT, "outer", true, &[("first", 1, 0), ("", 2, 32), ("ns", 4, 128), ("bit", 1, 1 << 24 | 192)]); // 5
+        let (kind, a, b) = (w.name("reason"), w.name("REASON_A"), w.name("REASON_B"));
+        w.words(&[kind, KIND_ENUM << 24 | 2, 4, a, 0, b, 7]); // 6
+        w.finish()
+    }
+
+    #[test]
+    fn offsets_go_through_anonymous_members_and_qualifiers() {
+        let bytes = sample();
+        let btf = Btf::parse(&bytes, &["outer", "reason"]).unwrap();
+        assert_eq!(btf.offset("outer", "first"), Some(0));
+        assert_eq!(btf.offset("outer", "b"), Some(4));
+        assert_eq!(btf.offset("outer", "ns.inum"), Some(24));
+        assert_eq!(btf.offset("outer", "bit"), None, "a bit field has no byte offset");
+        assert_eq!(btf.offset("outer", "none"), None);
+        assert_eq!(btf.offset("inner", "x"), None, "was not asked for");
+        assert_eq!(btf.enum_values("reason"), [("REASON_A", 0), ("REASON_B", 7)]);
+    }
+
+    #[test]
+    fn this_kernel_has_a_socket() {
+        let Ok(bytes) = std::fs::read("/sys/kernel/btf/vmlinux") else { return };
+        let btf = Btf::parse(&bytes, &["sock", "net", "task_struct"]).unwrap();
+        assert_eq!(btf.offset("sock", "__sk_common.skc_dport"), Some(12));
+        assert_eq!(btf.offset("sock", "__sk_common.skc_net"), Some(48));
+        assert!(btf.offset("net", "ns.inum").is_some());
+    }
+
+    proptest! {
+        #[test]
+        fn damaged_bytes_never_panic(at in 0usize..400, value: u8, cut in 0usize..400) {
+            let mut bytes = sample();
+            if let Some(byte) = bytes.get_mut(at) {
+                *byte = value;
+            }
+            bytes.truncate(bytes.len().saturating_sub(cut));
+            if let Ok(btf) = Btf::parse(&bytes, &["outer", "inner", "reason"]) {
+                let _ = (btf.offset("outer", "ns.inum"), btf.offset("outer", "nothing"), btf.enum_values("reason"));
+            }
+        }
+
+        #[test]
+        fn random_bytes_never_panic(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+            let _ = Btf::parse(&bytes, &["outer"]);
+        }
+    }
+}

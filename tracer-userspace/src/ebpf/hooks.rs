@@ -1,0 +1,238 @@
+//! The hooks: which program sits where, in which forms, and what cannot be told without it.
+//!
+//! The loader walks this table. To add a hook: its function in `tracer-ebpf/src/hooks` and a row here.
+
+use tracer_common::names::Hook;
+
+/// How a program is attached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Form {
+    /// BPF trampoline at the entry of a function: cheapest, needs BTF and no perf capability.
+    Fentry,
+    /// Breakpoint or ftrace at the entry of a function.
+    Kprobe,
+    /// Raw tracepoint.
+    RawTracepoint,
+    /// Classic tracepoint, for `syscalls:*` only.
+    Tracepoint,
+}
+
+impl Form {
+    /// The name in records and metrics.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Fentry => "fentry",
+            Self::Kprobe => "kprobe",
+            Self::RawTracepoint => "raw_tracepoint",
+            Self::Tracepoint => "tracepoint",
+        }
+    }
+}
+
+/// One way to sit on a hook.
+#[derive(Clone, Copy, Debug)]
+pub struct Variant {
+    /// How.
+    pub form: Form,
+    /// Programs and what each is attached to; all of them or none.
+    pub programs: &'static [(&'static str, &'static str)],
+}
+
+/// When a hook is attached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum When {
+    /// At the start.
+    Start,
+    /// At the start, and again later: the function lives in a module.
+    ModuleLoaded,
+    /// When asked for.
+    OnDemand,
+}
+
+/// A row of the table.
+#[derive(Clone, Copy, Debug)]
+pub struct Row {
+    /// Which.
+    pub hook: Hook,
+    /// In order of preference.
+    pub variants: &'static [Variant],
+    /// Nothing works without it.
+    pub required: bool,
+    /// When it is attached.
+    pub when: When,
+    /// Not needed, and not missing, if this program is attached.
+    pub unless: Option<&'static str>,
+    /// If it cannot be had, these hooks together tell the same.
+    pub covered_by: &'static [Hook],
+    /// What cannot be told without it.
+    pub lost: &'static str,
+}
+
+const fn fentry(programs: &'static [(&'static str, &'static str)]) -> Variant {
+    Variant { form: Form::Fentry, programs }
+}
+const fn kprobe(programs: &'static [(&'static str, &'static str)]) -> Variant {
+    Variant { form: Form::Kprobe, programs }
+}
+const fn raw(programs: &'static [(&'static str, &'static str)]) -> Variant {
+    Variant { form: Form::RawTracepoint, programs }
+}
+const fn syscalls(programs: &'static [(&'static str, &'static str)]) -> Variant {
+    Variant { form: Form::Tracepoint, programs }
+}
+
+const fn row(hook: Hook, lost: &'static str, variants: &'static [Variant]) -> Row {
+    Row { hook, variants, required: false, when: When::Start, unless: None, covered_by: &[], lost }
+}
+
+/// All hooks, in the order in which they are attached: what another row's `unless` names comes first.
+pub const HOOKS: &[Row] = &[
+    Row {
+        required: true,
+        ..row(
+            Hook::InetSockSetState,
+            "everything: connects, their outcome, listeners",
+            &[raw(&[("inet_sock_set_state", "inet_sock_set_state")])],
+        )
+    },
+    Row {
+        covered_by: &[Hook::SysConnect],
+        ..row(
+            Hook::TcpConnect,
+            "the source port while a connect still waits",
+            &[fentry(&[("fentry_tcp_connect", "tcp_connect")]), kprobe(&[("kprobe_tcp_connect", "tcp_connect")])],
+        )
+    },
+    row(
+        Hook::SysConnect,
+        "connects that fail before a SYN is sent: no route, no free source port",
+        &[syscalls(&[("sys_enter_connect", "sys_enter_connect"), ("sys_exit_connect", "sys_exit_connect")])],
+    ),
+    row(
+        Hook::TcpRetransmit,
+        "that a SYN or a request was sent again",
+        &[raw(&[("tcp_retransmit_skb", "tcp_retransmit_skb")])],
+    ),
+    row(
+        Hook::TcpSendReset,
+        "who sent a RST",
+        &[raw(&[("tcp_send_reset", "tcp_send_reset")]), raw(&[("tcp_send_reset_2", "tcp_send_reset")])],
+    ),
+    Row {
+        unless: Some("tcp_send_reset"),
+        ..row(
+            Hook::TcpV4SendReset,
+            "that a connection was refused because nobody listens (IPv4)",
+            &[
+                fentry(&[("fentry_tcp_v4_send_reset", "tcp_v4_send_reset")]),
+                kprobe(&[("kprobe_tcp_v4_send_reset", "tcp_v4_send_reset")]),
+            ],
+        )
+    },
+    Row {
+        unless: Some("tcp_send_reset"),
+        ..row(
+            Hook::TcpV6SendReset,
+            "that a connection was refused because nobody listens (IPv6)",
+            &[
+                fentry(&[("fentry_tcp_v6_send_reset", "tcp_v6_send_reset")]),
+                kprobe(&[("kprobe_tcp_v6_send_reset", "tcp_v6_send_reset")]),
+            ],
+        )
+    },
+    row(
+        Hook::TcpReceiveReset,
+        "that the prober received a RST, and in which state",
+        &[raw(&[("tcp_receive_reset", "tcp_receive_reset")])],
+    ),
+    row(
+        Hook::KfreeSkb,
+        "packets dropped on this node, and why",
+        &[raw(&[("kfree_skb", "kfree_skb")]), raw(&[("kfree_skb_2", "kfree_skb")])],
+    ),
+    Row {
+        covered_by: &[Hook::SysSetns, Hook::SysUnshare],
+        ..row(
+            Hook::SwitchTaskNamespaces,
+            "who entered or made a network namespace",
+            &[
+                fentry(&[("fentry_switch_task_ns", "switch_task_namespaces")]),
+                kprobe(&[("kprobe_switch_task_ns", "switch_task_namespaces")]),
+            ],
+        )
+    },
+    Row {
+        unless: Some("switch_task_ns"),
+        ..row(
+            Hook::SysSetns,
+            "who entered a network namespace",
+            &[syscalls(&[("sys_enter_setns", "sys_enter_setns"), ("sys_exit_setns", "sys_exit_setns")])],
+        )
+    },
+    Row {
+        unless: Some("switch_task_ns"),
+        ..row(
+            Hook::SysUnshare,
+            "who made a network namespace by unshare",
+            &[syscalls(&[("sys_enter_unshare", "sys_enter_unshare"), ("sys_exit_unshare", "sys_exit_unshare")])],
+        )
+    },
+    row(
+        Hook::SchedProcessFork,
+        "who made a network namespace by clone",
+        &[raw(&[("sched_process_fork", "sched_process_fork")])],
+    ),
+    row(
+        Hook::PutNet,
+        "when a network namespace ended",
+        &[fentry(&[("fentry_put_net", "__put_net")]), kprobe(&[("kprobe_put_net", "__put_net")])],
+    ),
+    row(
+        Hook::SysOpenat,
+        "by which path a task entered a network namespace",
+        &[syscalls(&[("sys_enter_openat", "sys_enter_openat")])],
+    ),
+    row(
+        Hook::DevNotifyFlags,
+        "who set a link up (who set one down is told by qdisc_reset, if that is in force)",
+        &[
+            fentry(&[("fentry_dev_notify_flags", "__dev_notify_flags")]),
+            kprobe(&[("kprobe_dev_notify_flags", "__dev_notify_flags")]),
+        ],
+    ),
+    Row {
+        unless: Some("dev_notify_flags"),
+        ..row(Hook::QdiscReset, "who set a link down", &[raw(&[("qdisc_reset", "qdisc_reset")])])
+    },
+    row(
+        Hook::SchedProcessExec,
+        "the executable of a culprit that is gone",
+        &[raw(&[("sched_process_exec", "sched_process_exec")])],
+    ),
+    row(
+        Hook::IcmpSend,
+        "ICMP errors sent by this node about a connection",
+        &[
+            raw(&[("icmp_send", "icmp_send")]),
+            fentry(&[("fentry_icmp_send", "__icmp_send")]),
+            kprobe(&[("kprobe_icmp_send", "__icmp_send")]),
+        ],
+    ),
+    row(
+        Hook::Icmp6Send,
+        "ICMPv6 errors sent by this node about a connection",
+        &[fentry(&[("fentry_icmp6_send", "icmp6_send")]), kprobe(&[("kprobe_icmp6_send", "icmp6_send")])],
+    ),
+    ipvs(Hook::IpvsNatXmit, &[kprobe(&[("ip_vs_nat_xmit", "ip_vs_nat_xmit")])]),
+    ipvs(Hook::IpvsNatXmitV6, &[kprobe(&[("ip_vs_nat_xmit_v6", "ip_vs_nat_xmit_v6")])]),
+    ipvs(Hook::IpvsLeave, &[kprobe(&[("ip_vs_leave", "ip_vs_leave")])]),
+    Row {
+        when: When::OnDemand,
+        ..row(Hook::TcpProbe, "whether clients of a port speak TLS", &[raw(&[("tcp_probe", "tcp_probe")])])
+    },
+];
+
+const fn ipvs(hook: Hook, variants: &'static [Variant]) -> Row {
+    Row { when: When::ModuleLoaded, ..row(hook, "that IPVS took the packet of a connection", variants) }
+}

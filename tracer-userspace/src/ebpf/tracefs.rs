@@ -1,0 +1,38 @@
+//! Classic tracepoints are found by reading tracefs, which not every machine has mounted.
+
+use std::path::Path;
+
+/// Runs `f` where tracefs is readable: here, if it is mounted; else on a thread with a mount
+/// namespace of its own, in which it is mounted, so that the machine is left as it was.
+///
+/// What `f` attaches is not tied to the thread.
+pub(super) fn with<T: Send>(f: impl FnOnce() -> T + Send) -> T {
+    if is_mounted() {
+        return f();
+    }
+    std::thread::scope(|scope| {
+        let worker = scope.spawn(|| {
+            if let Err(error) = mount() {
+                tracing::info!(%error, "tracefs cannot be mounted");
+            }
+            f()
+        });
+        match worker.join() {
+            Ok(value) => value,
+            Err(panic) => std::panic::resume_unwind(panic),
+        }
+    })
+}
+
+fn is_mounted() -> bool {
+    ["/sys/kernel/tracing/events", "/sys/kernel/debug/tracing/events"].iter().any(|p| Path::new(p).is_dir())
+}
+
+/// Detaches the calling thread from the machine's mounts and mounts tracefs for it alone.
+fn mount() -> nix::Result<()> {
+    use nix::mount::{MsFlags, mount};
+    const NONE: Option<&str> = None;
+    nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNS)?;
+    mount(NONE, "/", NONE, MsFlags::MS_REC | MsFlags::MS_SLAVE, NONE)?;
+    mount(Some("tracefs"), "/sys/kernel/tracing", Some("tracefs"), MsFlags::empty(), NONE)
+}

@@ -1,0 +1,299 @@
+//! Kernel events to observations: numbers become names, v4-mapped addresses IPv4, absent values `None`.
+
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+
+use tracer_common::{
+    ABSENT_ERRNO, ABSENT32, ABSENT64, actor, conn, drop, link, listen, names::Hook, netfilter, netns, reset,
+    tuple::Tuple,
+};
+
+use crate::{
+    decode::KernelEvent,
+    ebpf::KernelNames,
+    event::{
+        Actor, Ancestor, ConnId, Connect, ConnectFailed, Device, Fact, Flow, Icmp, Ipvs, IpvsOp, LinkChange, Listen,
+        Netns, NetnsOp, NetnsOpKind, NetnsOpen, Observation, PacketDrop, ResetReceived, ResetSent, Retransmit, State,
+        TcpFlags, TcpState, TlsHello, Via,
+    },
+};
+
+const IFF_UP: u32 = 1;
+const IFF_LOOPBACK: u32 = 8;
+
+/// Turns an event into an observation. `probers` are the names as they were given to the programs.
+/// `None` for numbers that no version of the programs writes.
+pub fn observe(event: &KernelEvent, names: &mut KernelNames, probers: &[String]) -> Option<Observation> {
+    let fact = match event {
+        KernelEvent::Connect(e) => Fact::Connect(connect(e, probers)?),
+        KernelEvent::State(e) => Fact::State(state(e)),
+        KernelEvent::ConnectResult(e) => Fact::ConnectFailed(connect_failed(e, probers)),
+        KernelEvent::Retransmit(e) => Fact::Retransmit(Retransmit { conn: ConnId(e.conn), state: tcp_state(e.state) }),
+        KernelEvent::ResetSent(e) => Fact::ResetSent(reset_sent(e, names)?),
+        KernelEvent::ResetReceived(e) => Fact::ResetReceived(reset_received(e)),
+        KernelEvent::Drop(e) => Fact::Drop(packet_drop(e, names)?),
+        KernelEvent::Listen(e) => Fact::Listen(listen_change(e)),
+        KernelEvent::TlsHello(e) => {
+            Fact::TlsHello(TlsHello { netns: Netns(e.netns), addr: SocketAddr::new(addr(&e.addr), e.port) })
+        }
+        KernelEvent::NetnsOp(e) => Fact::NetnsOp(netns_op(e)?),
+        KernelEvent::NetnsOpen(e) => Fact::NetnsOpen(NetnsOpen { actor: task(&e.actor), path: text(&e.path) }),
+        KernelEvent::Link(e) => Fact::LinkChange(link_change(e)?),
+        KernelEvent::Icmp(e) => Fact::Icmp(icmp(e)),
+        KernelEvent::Ipvs(e) => Fact::Ipvs(ipvs(e)?),
+    };
+    Some(Observation { time_boot_ns: event.header().time_boot_ns, fact })
+}
+
+fn connect(e: &conn::Connect, probers: &[String]) -> Option<Connect> {
+    Some(Connect {
+        conn: ConnId(e.conn),
+        flow: flow(&e.tuple),
+        prober: is_prober(&e.actor, probers),
+        actor: task(&e.actor),
+        netns: Netns(e.netns),
+        hook: hook(e.header.hook)?,
+    })
+}
+
+fn state(e: &conn::State) -> State {
+    State {
+        conn: ConnId(e.conn),
+        flow: flow(&e.tuple),
+        old: tcp_state(e.old),
+        new: tcp_state(e.new),
+        errno: (e.errno != ABSENT_ERRNO).then_some(e.errno),
+        bytes_received: present64(e.bytes_received),
+        bytes_sent: present64(e.bytes_sent),
+        bytes_acked: present64(e.bytes_acked),
+        own_context: e.own_context != 0,
+    }
+}
+
+fn connect_failed(e: &conn::ConnectResult, probers: &[String]) -> ConnectFailed {
+    ConnectFailed {
+        conn: (e.conn != 0).then_some(ConnId(e.conn)),
+        dst: flow(&e.tuple).dst,
+        prober: is_prober(&e.actor, probers),
+        actor: task(&e.actor),
+        errno: e.errno,
+    }
+}
+
+fn reset_sent(e: &reset::ResetSent, names: &KernelNames) -> Option<ResetSent> {
+    Some(ResetSent {
+        conn: ConnId(e.conn),
+        flow: flow(&e.tuple),
+        actor: (e.active != 0).then(|| task(&e.actor)),
+        reason: present32(e.reason).map(|r| names.reset_reason(r)),
+        netns: present32(e.netns).map(Netns),
+        answered: TcpFlags(e.answered_flags),
+        state: (e.no_socket == 0).then(|| tcp_state(e.state)),
+        no_socket: e.no_socket != 0,
+        via: via(e.via)?,
+        hook: hook(e.header.hook)?,
+    })
+}
+
+fn reset_received(e: &reset::ResetReceived) -> ResetReceived {
+    ResetReceived {
+        conn: ConnId(e.conn),
+        flow: flow(&e.tuple),
+        state: tcp_state(e.state),
+        bytes_received: present64(e.bytes_received),
+    }
+}
+
+fn packet_drop(e: &drop::PacketDrop, names: &mut KernelNames) -> Option<PacketDrop> {
+    let reason = present32(e.reason).map(|r| names.drop_reason(r));
+    // The reasons that do not say it all by themselves: there the function and its callers decide.
+    let needs_symbols = matches!(reason.as_deref(), None | Some("NETFILTER_DROP" | "NOT_SPECIFIED"));
+    let (location, stack) = if needs_symbols { symbolize(e, names) } else { (None, Vec::new()) };
+    Some(PacketDrop {
+        conn: ConnId(e.conn),
+        flow: flow(&e.tuple),
+        flags: TcpFlags(e.tcp_flags),
+        reason,
+        location,
+        stack,
+        netns: present32(e.netns).map(Netns),
+        device: present32(e.if_flags).map(|flags| Device {
+            ifindex: e.ifindex,
+            name: text(&e.ifname),
+            up: flags & IFF_UP != 0,
+            loopback: flags & IFF_LOOPBACK != 0,
+        }),
+        via: via(e.via)?,
+    })
+}
+
+/// Name of the function that dropped the packet, and of its callers. The stack begins inside the
+/// tracepoint; what lies before the location is machinery.
+fn symbolize(e: &drop::PacketDrop, names: &mut KernelNames) -> (Option<String>, Vec<String>) {
+    let location = names.symbol(e.location).map(str::to_owned);
+    let mut stack: Vec<String> = e
+        .stack
+        .iter()
+        .take_while(|address| **address != 0)
+        .map(|address| names.symbol(*address).map_or_else(|| "?".to_owned(), str::to_owned))
+        .collect();
+    if let Some(at) = e
+        .stack
+        .iter()
+        .position(|a| *a == e.location)
+        .or_else(|| location.as_ref().and_then(|l| stack.iter().position(|s| s == l)))
+    {
+        stack.drain(..=at.min(stack.len().saturating_sub(1)));
+    }
+    (location, stack)
+}
+
+fn listen_change(e: &listen::Listen) -> Listen {
+    Listen {
+        netns: Netns(e.netns),
+        addr: SocketAddr::new(addr(&e.addr), e.port),
+        actor: task(&e.actor),
+        begins: e.begins != 0,
+    }
+}
+
+fn netns_op(e: &netns::NetnsOp) -> Option<NetnsOp> {
+    Some(NetnsOp {
+        actor: task(&e.actor),
+        ancestors: ancestors(&e.ancestors),
+        netns: Netns(e.netns),
+        op: match e.op {
+            o if o == netns::Op::Setns as u16 => NetnsOpKind::Setns,
+            o if o == netns::Op::Unshare as u16 => NetnsOpKind::Unshare,
+            o if o == netns::Op::Clone as u16 => NetnsOpKind::Clone,
+            o if o == netns::Op::End as u16 => NetnsOpKind::End,
+            o if o == netns::Op::Switch as u16 => NetnsOpKind::Switch,
+            _ => return None,
+        },
+    })
+}
+
+fn link_change(e: &link::Link) -> Option<LinkChange> {
+    Some(LinkChange {
+        netns: Netns(e.netns),
+        ifindex: e.ifindex,
+        name: text(&e.ifname),
+        // `qdisc_reset` cannot tell the new flags: it is written only for a device that goes down.
+        up: present32(e.new_flags).is_some_and(|flags| flags & IFF_UP != 0),
+        actor: task(&e.actor),
+        ancestors: ancestors(&e.ancestors),
+        exe: Some(text(&e.exe)).filter(|path| !path.is_empty()),
+        hook: hook(e.header.hook)?,
+    })
+}
+
+fn icmp(e: &netfilter::Icmp) -> Icmp {
+    Icmp {
+        conn: ConnId(e.conn),
+        flow: flow(&e.tuple),
+        flags: TcpFlags(e.tcp_flags),
+        v6: e.v6 != 0,
+        icmp_type: e.icmp_type,
+        code: e.code,
+        netns: present32(e.netns).map(Netns),
+    }
+}
+
+fn ipvs(e: &netfilter::Ipvs) -> Option<Ipvs> {
+    Some(Ipvs {
+        conn: ConnId(e.conn),
+        flow: flow(&e.tuple),
+        flags: TcpFlags(e.tcp_flags),
+        op: match e.op {
+            o if o == netfilter::IpvsOp::Translate as u16 => IpvsOp::Translate,
+            o if o == netfilter::IpvsOp::NoBackend as u16 => IpvsOp::NoBackend,
+            o if o == netfilter::IpvsOp::Schedule as u16 => IpvsOp::Schedule,
+            _ => return None,
+        },
+        via: via(u16::from(e.via))?,
+        netns: present32(e.netns).map(Netns),
+    })
+}
+
+fn task(e: &actor::Actor) -> Actor {
+    Actor {
+        pid: e.pid,
+        tid: e.tid,
+        comm: text(&e.comm),
+        netns: present32(e.netns).map(Netns),
+        // 1 is the root: what the helper answers for everybody on a hybrid hierarchy.
+        cgroup: present64(e.cgroup).filter(|id| *id > 1),
+        cgroup_memory: present64(e.cgroup_memory),
+    }
+}
+
+fn ancestors(list: &[actor::Ancestor]) -> Vec<Ancestor> {
+    list.iter().take_while(|a| a.pid != 0).map(|a| Ancestor { pid: a.pid, comm: text(&a.comm) }).collect()
+}
+
+fn is_prober(e: &actor::Actor, probers: &[String]) -> bool {
+    let comm = trimmed(&e.comm);
+    probers.iter().any(|name| {
+        let name = name.as_bytes();
+        comm == &name[..name.len().min(actor::COMM_LEN - 1)]
+    })
+}
+
+fn flow(tuple: &Tuple) -> Flow {
+    Flow {
+        src: SocketAddr::new(addr(&tuple.saddr), tuple.sport),
+        dst: SocketAddr::new(addr(&tuple.daddr), tuple.dport),
+    }
+}
+
+fn addr(bytes: &[u8; 16]) -> IpAddr {
+    Ipv6Addr::from(*bytes).to_canonical()
+}
+
+fn trimmed(bytes: &[u8]) -> &[u8] {
+    bytes.split(|b| *b == 0).next().unwrap_or_default()
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(trimmed(bytes)).into_owned()
+}
+
+fn hook(number: u16) -> Option<String> {
+    Hook::from_number(number).map(|h| h.name().to_owned())
+}
+
+fn via(number: u16) -> Option<Via> {
+    Some(match number {
+        n if n == conn::Via::Socket as u16 => Via::Socket,
+        n if n == conn::Via::Flow as u16 => Via::Flow,
+        n if n == conn::Via::Pending as u16 => Via::Pending,
+        n if n == conn::Via::Destination as u16 => Via::Destination,
+        _ => return None,
+    })
+}
+
+/// `include/net/tcp_states.h`
+fn tcp_state(number: u8) -> TcpState {
+    match number {
+        1 => TcpState::Established,
+        2 => TcpState::SynSent,
+        3 => TcpState::SynRecv,
+        4 => TcpState::FinWait1,
+        5 => TcpState::FinWait2,
+        6 => TcpState::TimeWait,
+        7 => TcpState::Close,
+        8 => TcpState::CloseWait,
+        9 => TcpState::LastAck,
+        10 => TcpState::Listen,
+        11 => TcpState::Closing,
+        12 => TcpState::NewSynRecv,
+        _ => TcpState::Unknown,
+    }
+}
+
+fn present32(value: u32) -> Option<u32> {
+    (value != ABSENT32).then_some(value)
+}
+
+fn present64(value: u64) -> Option<u64> {
+    (value != ABSENT64).then_some(value)
+}

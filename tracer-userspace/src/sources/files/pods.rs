@@ -1,0 +1,201 @@
+//! `--pods FILE`: pods with their network probes, the API's defaults applied and named ports resolved.
+
+use std::net::IpAddr;
+use std::path::Path;
+
+use k8s_openapi::api::core::v1::{
+    Container as ApiContainer, HTTPGetAction, Pod as ApiPod, PodStatus, Probe, TCPSocketAction,
+};
+use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+use serde::Deserialize;
+
+use super::{FileError, Source};
+use crate::event::{Container, Handler, Pod, ProbeSpec, ProbeType};
+
+const FLAG: &str = "--pods";
+const EXPECTED: &str = "a PodList, a List of Pods or a Pod";
+
+/// Converted while the list is read, so that the API's large form of only one pod exists at a time.
+#[derive(Deserialize)]
+#[serde(from = "ApiPod")]
+struct Item(Pod);
+
+impl From<ApiPod> for Item {
+    fn from(pod: ApiPod) -> Self {
+        Self(convert(pod))
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(tag = "kind")]
+enum AnyItem {
+    Pod(Box<Item>),
+    #[serde(other)]
+    Other,
+}
+
+/// Reads the pods of a file.
+///
+/// # Errors
+/// If it cannot be read, is neither JSON nor YAML, or holds something else.
+pub fn read_pods(path: &Path) -> Result<Vec<Pod>, FileError> {
+    let source = Source::read(FLAG, path)?;
+    let kind = source.kind()?;
+    match kind.as_deref() {
+        Some("PodList") => Ok(source.items::<Item>()?.into_iter().map(|item| item.0).collect()),
+        Some("Pod") => Ok(vec![source.decode::<Item>()?.0]),
+        Some("List") => pods_of_list(&source),
+        _ => Err(source.wrong_kind(kind, EXPECTED)),
+    }
+}
+
+fn pods_of_list(source: &Source<'_>) -> Result<Vec<Pod>, FileError> {
+    let items = source.items::<AnyItem>()?;
+    let given = items.len();
+    let pod = |item| match item {
+        AnyItem::Pod(item) => Some(item.0),
+        AnyItem::Other => None,
+    };
+    let pods: Vec<Pod> = items.into_iter().filter_map(pod).collect();
+    if given > 0 && pods.is_empty() {
+        return Err(source.wrong_kind(Some("List without a Pod".into()), EXPECTED));
+    }
+    Ok(pods)
+}
+
+fn convert(pod: ApiPod) -> Pod {
+    let spec = pod.spec.unwrap_or_default();
+    let status = pod.status.unwrap_or_default();
+    let host_network = spec.host_network.unwrap_or(false);
+    // Init containers that go on running (sidecars) are probed, too.
+    let sidecars =
+        spec.init_containers.into_iter().flatten().filter(|it| it.restart_policy.as_deref() == Some("Always"));
+    let containers = sidecars.chain(spec.containers).map(|it| container(it, &status)).collect();
+    Pod {
+        namespace: pod.metadata.namespace.or_else(|| Some("default".into())),
+        name: pod.metadata.name,
+        uid: pod.metadata.uid,
+        addrs: addresses(&status, host_network),
+        netns: None,
+        host_network,
+        containers,
+    }
+}
+
+/// A finished pod keeps its address in the API while another may have it on the node.
+fn addresses(status: &PodStatus, host_network: bool) -> Vec<IpAddr> {
+    if matches!(status.phase.as_deref(), Some("Succeeded" | "Failed")) {
+        return Vec::new();
+    }
+    let pod_ips = status.pod_ips.iter().flatten().map(|it| Some(it.ip.as_str())).chain([status.pod_ip.as_deref()]);
+    let own = parse_all(pod_ips);
+    if !own.is_empty() || !host_network {
+        return own;
+    }
+    let host_ips = status.host_ips.iter().flatten().map(|it| Some(it.ip.as_str()));
+    parse_all(host_ips.chain([status.host_ip.as_deref()]))
+}
+
+fn parse_all<'a>(texts: impl Iterator<Item = Option<&'a str>>) -> Vec<IpAddr> {
+    let mut addrs = Vec::new();
+    for addr in texts.flatten().filter_map(|text| text.parse().ok()) {
+        if !addrs.contains(&addr) {
+            addrs.push(addr);
+        }
+    }
+    addrs
+}
+
+fn container(container: ApiContainer, status: &PodStatus) -> Container {
+    let probes = [
+        (ProbeType::Liveness, &container.liveness_probe),
+        (ProbeType::Readiness, &container.readiness_probe),
+        (ProbeType::Startup, &container.startup_probe),
+    ];
+    let spec = |(probe_type, probe): (_, &Option<Probe>)| probe_spec(probe_type, probe.as_ref()?, &container);
+    let probes = probes.into_iter().filter_map(spec).collect();
+    let id = container_id(&container.name, status);
+    Container { name: Some(container.name), id, probes }
+}
+
+/// Without the runtime: `containerd://cd4a…`.
+fn container_id(name: &str, status: &PodStatus) -> Option<String> {
+    let mut statuses = status.container_statuses.iter().chain(&status.init_container_statuses).flatten();
+    let id = statuses.find(|it| it.name == name)?.container_id.as_deref()?;
+    id.split_once("://").map(|(_, id)| id.to_owned())
+}
+
+/// An exec probe uses no network and gives none, nor does a port name that no port has (the kubelet fails it without a connection).
+fn probe_spec(probe_type: ProbeType, probe: &Probe, container: &ApiContainer) -> Option<ProbeSpec> {
+    let seconds = |value: Option<i32>, default| value.and_then(|it| u32::try_from(it).ok()).unwrap_or(default);
+    let at_least_one = |value, default| Some(seconds(value, default)).filter(|it| *it > 0).unwrap_or(default);
+    let target = target(probe, container)?;
+    Some(ProbeSpec {
+        probe_type,
+        timeout_s: at_least_one(probe.timeout_seconds, 1),
+        period_s: at_least_one(probe.period_seconds, 10),
+        failure_threshold: at_least_one(probe.failure_threshold, 3),
+        initial_delay_s: seconds(probe.initial_delay_seconds, 0),
+        handler: target.handler,
+        scheme: target.scheme,
+        port: target.port,
+        host: target.host,
+        path: target.path,
+    })
+}
+
+struct Target {
+    handler: Handler,
+    scheme: Option<String>,
+    port: u16,
+    host: Option<String>,
+    path: Option<String>,
+}
+
+fn target(probe: &Probe, container: &ApiContainer) -> Option<Target> {
+    if let Some(http) = &probe.http_get {
+        http_target(http, container)
+    } else if let Some(tcp) = &probe.tcp_socket {
+        tcp_target(tcp, container)
+    } else {
+        let port = u16::try_from(probe.grpc.as_ref()?.port).ok()?;
+        Some(Target { handler: Handler::Grpc, scheme: None, port, host: None, path: None })
+    }
+}
+
+fn http_target(http: &HTTPGetAction, container: &ApiContainer) -> Option<Target> {
+    let path = http.path.as_deref().unwrap_or_default().split(['?', '#']).next().unwrap_or_default();
+    Some(Target {
+        handler: Handler::Http,
+        scheme: Some(http.scheme.as_deref().unwrap_or("HTTP").to_ascii_lowercase()),
+        port: port(&http.port, container)?,
+        host: non_empty(http.host.as_ref()),
+        path: Some(if path.starts_with('/') { path.to_owned() } else { format!("/{path}") }),
+    })
+}
+
+fn tcp_target(tcp: &TCPSocketAction, container: &ApiContainer) -> Option<Target> {
+    let port = port(&tcp.port, container)?;
+    Some(Target { handler: Handler::Tcp, scheme: None, port, host: non_empty(tcp.host.as_ref()), path: None })
+}
+
+fn non_empty(text: Option<&String>) -> Option<String> {
+    text.filter(|it| !it.is_empty()).cloned()
+}
+
+/// As the kubelet resolves it: by name, else the text as a number.
+fn port(port: &IntOrString, container: &ApiContainer) -> Option<u16> {
+    let name = match port {
+        IntOrString::Int(number) => return u16::try_from(*number).ok().filter(|it| *it > 0),
+        IntOrString::String(name) => name,
+    };
+    let mut ports = container.ports.iter().flatten();
+    match ports.find(|it| it.name.as_ref() == Some(name)) {
+        Some(named) => u16::try_from(named.container_port).ok(),
+        None => name.parse().ok(),
+    }
+}
+
+#[cfg(test)]
+#[path = "pods_tests.rs"]
+mod tests;

@@ -1,0 +1,124 @@
+//! Tests of `--pods`: the kubelet's own output, the forms of kubectl, every default and every error.
+
+use super::super::testing::TestFile;
+use super::*;
+
+const KUBELET: &str = include_str!("../../../testdata/kubelet-pods.json");
+
+fn read(name: &str, text: &str) -> Result<Vec<Pod>, FileError> {
+    let file = TestFile::new(name, text);
+    read_pods(&file.0)
+}
+
+fn spec(probe_type: ProbeType, handler: Handler, port: u16, times: (u32, u32, u32)) -> ProbeSpec {
+    ProbeSpec {
+        probe_type,
+        handler,
+        scheme: None,
+        port,
+        host: None,
+        path: None,
+        timeout_s: times.0,
+        period_s: times.1,
+        failure_threshold: times.2,
+        initial_delay_s: 0,
+    }
+}
+
+#[test]
+fn output_of_a_kubelet() {
+    let pods = read("kubelet", KUBELET).expect("pods");
+    let names: Vec<_> = pods.iter().filter_map(|pod| pod.name.as_deref()).collect();
+    assert_eq!(names, ["web-rig-node", "target-rig-node", "hostnet-rig-node"]);
+    let web = &pods[0];
+    assert_eq!(web.uid.as_deref(), Some("eb9dc43f6a74951845a7e7c766a61e81"));
+    assert_eq!(web.addrs, [IpAddr::from([10, 88, 0, 4])]);
+    assert!(web.containers[0].id.as_ref().is_some_and(|id| id.starts_with("cd4a88148bc9")));
+    let readiness = &web.containers[0].probes[1];
+    let expected = ProbeSpec {
+        scheme: Some("http".into()),
+        path: Some("/healthz".into()),
+        ..spec(ProbeType::Readiness, Handler::Http, 8080, (1, 2, 2))
+    };
+    assert_eq!(*readiness, expected);
+    assert_eq!(pods[1].containers[0].probes[1].path.as_deref(), Some("/ready"), "the query is dropped");
+    assert_eq!(pods[1].containers[1].probes, [spec(ProbeType::Readiness, Handler::Tcp, 8082, (1, 2, 1))]);
+    assert!(pods[2].host_network && pods[2].addrs.is_empty());
+    assert_eq!(pods[2].containers[0].probes[0].host.as_deref(), Some("127.0.0.1"));
+}
+
+#[test]
+fn list_in_yaml_with_defaults_sidecars_and_exec() {
+    let text = "\
+apiVersion: v1
+kind: List
+items:
+- apiVersion: v1
+  kind: Pod
+  metadata: {name: a, namespace: longhorn-system, uid: u-1, creationTimestamp: null}
+  spec:
+    hostNetwork: true
+    initContainers:
+    - {name: init, readinessProbe: {tcpSocket: {port: 1}}}
+    - {name: mesh, restartPolicy: Always, startupProbe: {grpc: {port: 9000}}}
+    containers:
+    - name: manager
+      ports: [{name: webhook, containerPort: 9502}]
+      livenessProbe: {exec: {command: [\"true\"]}}
+      readinessProbe: {httpGet: {scheme: HTTPS, port: webhook, path: v1/healthz}, initialDelaySeconds: 5}
+      startupProbe: {tcpSocket: {port: nowhere}}
+    - {name: numeric, livenessProbe: {tcpSocket: {port: '8080', host: 10.0.0.9}}}
+  status: {phase: Running, hostIP: 192.168.1.34, hostIPs: [{ip: 192.168.1.34}, {ip: 'fd00::34'}]}
+- {apiVersion: v1, kind: Service, metadata: {name: not-a-pod}}
+";
+    let pods = read("list", text).expect("pods");
+    assert_eq!(pods.len(), 1);
+    assert_eq!(pods[0].addrs.len(), 2);
+    let probes: Vec<_> =
+        pods[0].containers.iter().map(|it| (it.name.as_deref().unwrap_or_default(), &it.probes[..])).collect();
+    let webhook = ProbeSpec {
+        scheme: Some("https".into()),
+        path: Some("/v1/healthz".into()),
+        initial_delay_s: 5,
+        ..spec(ProbeType::Readiness, Handler::Http, 9502, (1, 10, 3))
+    };
+    let numeric =
+        ProbeSpec { host: Some("10.0.0.9".into()), ..spec(ProbeType::Liveness, Handler::Tcp, 8080, (1, 10, 3)) };
+    let mesh = spec(ProbeType::Startup, Handler::Grpc, 9000, (1, 10, 3));
+    assert_eq!(probes, [("mesh", &[mesh][..]), ("manager", &[webhook][..]), ("numeric", &[numeric][..])]);
+}
+
+#[test]
+fn single_and_finished_pods() {
+    let pod = |phase| {
+        format!(r#"{{"kind":"Pod","metadata":{{"name":"p"}},"status":{{"phase":"{phase}","podIP":"10.0.0.1"}}}}"#)
+    };
+    assert_eq!(read("one", &pod("Running")).expect("pod")[0].addrs.len(), 1);
+    assert!(read("done", &pod("Succeeded")).expect("pod")[0].addrs.is_empty());
+    assert!(read("empty", r#"{"kind":"PodList","items":null}"#).expect("pods").is_empty());
+    assert!(read("empty-list", r#"{"kind":"List","items":[]}"#).expect("pods").is_empty());
+}
+
+#[test]
+fn every_error_is_one_line_with_flag_file_and_place() {
+    let cases = [
+        ("services", r#"{"kind":"ServiceList","items":[]}"#, "holds a ServiceList, expected a PodList"),
+        ("mixed", r#"{"kind":"List","items":[{"kind":"Node"}]}"#, "holds a List without a Pod"),
+        ("nothing", "{}", "there is no `kind`"),
+        ("broken-json", "{\"kind\":\"PodList\",\n\"items\": [}", "line 2, column 11"),
+        ("broken-yaml", "kind: PodList\nitems: [\n", "line 3, column 1"),
+        ("wrong-type", "{\"kind\":\"PodList\",\n\"items\":[{\"spec\":{\"containers\":7}}]}", "line 2"),
+        ("text", "hello", "line 1, column 1"),
+    ];
+    for (name, text, expected) in cases {
+        let message = read(name, text).expect_err(name).to_string();
+        assert!(message.contains(expected) && message.starts_with("--pods /") && message.contains(name), "{message}");
+        assert_eq!(message.lines().count(), 1, "{message}");
+    }
+    let missing = read_pods(Path::new("/no/such/pods.json")).expect_err("missing");
+    assert_eq!(
+        missing.to_string(),
+        "--pods /no/such/pods.json: cannot be read: No such file or directory (os error 2)"
+    );
+    assert_eq!((missing.flag(), missing.path()), ("--pods", Path::new("/no/such/pods.json")));
+}

@@ -1,0 +1,213 @@
+//! `--services FILE`: Services and, where `EndpointSlices` are in the file, their ready endpoints.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::path::Path;
+
+use k8s_openapi::api::core::v1::{Service as ApiService, ServicePort as ApiServicePort};
+use k8s_openapi::api::discovery::v1::EndpointSlice;
+use serde::Deserialize;
+
+use super::{FileError, Source};
+use crate::event::{Service, ServicePort};
+
+const FLAG: &str = "--services";
+const EXPECTED: &str = "a ServiceList, an EndpointSliceList or a List of both";
+/// Label of an `EndpointSlice` that names its Service.
+const SERVICE_NAME: &str = "kubernetes.io/service-name";
+
+/// Namespace and name of a Service.
+type Key = (String, String);
+type Endpoints = BTreeMap<Key, Vec<IpAddr>>;
+
+#[derive(Deserialize)]
+#[serde(tag = "kind")]
+enum AnyItem {
+    Service(Box<ApiService>),
+    EndpointSlice(Box<EndpointSlice>),
+    #[serde(other)]
+    Other,
+}
+
+/// What a file gives before it is joined.
+#[derive(Default)]
+struct Parts {
+    services: Vec<Service>,
+    /// Absent if no slice was given: then nothing is known of endpoints.
+    endpoints: Option<Endpoints>,
+}
+
+/// Reads the Services of a file.
+///
+/// # Errors
+/// If it cannot be read, is neither JSON nor YAML, or holds something else.
+pub fn read_services(path: &Path) -> Result<Vec<Service>, FileError> {
+    let source = Source::read(FLAG, path)?;
+    let kind = source.kind()?;
+    let mut parts = Parts::default();
+    match kind.as_deref() {
+        Some("ServiceList") => source.items()?.into_iter().for_each(|it| parts.add_service(it)),
+        Some("Service") => parts.add_service(source.decode()?),
+        Some("EndpointSliceList") => source.items()?.into_iter().for_each(|it| parts.add_slice(it)),
+        Some("List") => add_list(&source, &mut parts)?,
+        _ => return Err(source.wrong_kind(kind, EXPECTED)),
+    }
+    Ok(parts.join())
+}
+
+fn add_list(source: &Source<'_>, parts: &mut Parts) -> Result<(), FileError> {
+    let items = source.items::<AnyItem>()?;
+    let given = items.len();
+    let others = items.into_iter().map(|item| parts.add_any(item)).filter(|used| !used).count();
+    if given > 0 && others == given {
+        return Err(source.wrong_kind(Some("List without a Service or EndpointSlice".into()), EXPECTED));
+    }
+    Ok(())
+}
+
+impl Parts {
+    fn add_any(&mut self, item: AnyItem) -> bool {
+        match item {
+            AnyItem::Service(service) => self.add_service(*service),
+            AnyItem::EndpointSlice(slice) => self.add_slice(*slice),
+            AnyItem::Other => return false,
+        }
+        true
+    }
+
+    fn add_service(&mut self, service: ApiService) {
+        let spec = service.spec.unwrap_or_default();
+        let ips = spec.cluster_ips.unwrap_or_default().into_iter().chain(spec.cluster_ip);
+        let mut cluster_ips: Vec<IpAddr> = Vec::new();
+        // A headless Service has "None".
+        for ip in ips.filter_map(|ip| ip.parse().ok()) {
+            if !cluster_ips.contains(&ip) {
+                cluster_ips.push(ip);
+            }
+        }
+        self.services.push(Service {
+            namespace: service.metadata.namespace.unwrap_or_else(|| "default".into()),
+            name: service.metadata.name.unwrap_or_default(),
+            cluster_ips,
+            ports: spec.ports.into_iter().flatten().filter_map(port).collect(),
+            ready_endpoints: None,
+        });
+    }
+
+    fn add_slice(&mut self, slice: EndpointSlice) {
+        let endpoints = self.endpoints.get_or_insert_default();
+        let namespace = slice.metadata.namespace.unwrap_or_else(|| "default".into());
+        let Some(name) = slice.metadata.labels.and_then(|mut labels| labels.remove(SERVICE_NAME)) else { return };
+        let known = endpoints.entry((namespace, name)).or_default();
+        for endpoint in slice.endpoints.into_iter().flatten() {
+            // An absent condition means ready.
+            if endpoint.conditions.and_then(|conditions| conditions.ready).unwrap_or(true) {
+                known.extend(endpoint.addresses.iter().filter_map(|addr| addr.parse::<IpAddr>().ok()));
+            }
+        }
+    }
+
+    fn join(mut self) -> Vec<Service> {
+        let Some(mut endpoints) = self.endpoints else { return self.services };
+        for service in &mut self.services {
+            let key = (service.namespace.clone(), service.name.clone());
+            let mut ready = endpoints.remove(&key).unwrap_or_default();
+            ready.sort_unstable();
+            ready.dedup();
+            service.ready_endpoints = Some(ready);
+        }
+        self.services.extend(endpoints.into_iter().map(service_of_slices));
+        self.services
+    }
+}
+
+/// A Service of which only slices were given.
+fn service_of_slices(((namespace, name), ready): (Key, Vec<IpAddr>)) -> Service {
+    Service { namespace, name, cluster_ips: Vec::new(), ports: Vec::new(), ready_endpoints: Some(ready) }
+}
+
+/// TCP only: a probe never uses another.
+fn port(port: ApiServicePort) -> Option<ServicePort> {
+    if port.protocol.as_deref().is_some_and(|protocol| protocol != "TCP") {
+        return None;
+    }
+    Some(ServicePort {
+        name: port.name,
+        port: u16::try_from(port.port).ok()?,
+        node_port: port.node_port.and_then(|it| u16::try_from(it).ok()).filter(|it| *it > 0),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::TestFile;
+    use super::*;
+
+    const LIST: &str = "\
+apiVersion: v1
+kind: List
+items:
+- kind: Service
+  apiVersion: v1
+  metadata: {name: kubernetes-dashboard, namespace: kube-system}
+  spec:
+    type: NodePort
+    clusterIP: 10.96.12.7
+    clusterIPs: [10.96.12.7]
+    ports: [{name: https, port: 443, targetPort: 8443, nodePort: 36704, protocol: TCP}, {port: 53, protocol: UDP}]
+- kind: Service
+  apiVersion: v1
+  metadata: {name: longhorn-admission-webhook, namespace: longhorn-system}
+  spec: {clusterIP: None, ports: [{port: 9502}]}
+- kind: EndpointSlice
+  apiVersion: discovery.k8s.io/v1
+  addressType: IPv4
+  metadata: {name: kd-1, namespace: kube-system, labels: {kubernetes.io/service-name: kubernetes-dashboard}}
+  endpoints:
+  - {addresses: [10.88.0.9], conditions: {ready: true}}
+  - {addresses: [10.88.0.4]}
+  - {addresses: [10.88.0.7], conditions: {ready: false}}
+- kind: EndpointSlice
+  apiVersion: discovery.k8s.io/v1
+  addressType: IPv4
+  metadata: {name: orphan, namespace: a, labels: {kubernetes.io/service-name: b}}
+  endpoints: null
+";
+
+    fn read(name: &str, text: &str) -> Result<Vec<Service>, FileError> {
+        let file = TestFile::new(name, text);
+        read_services(&file.0)
+    }
+
+    #[test]
+    fn services_are_joined_with_their_slices() {
+        let services = read("svc-list", LIST).expect("services");
+        let dashboard = &services[0];
+        assert_eq!(dashboard.cluster_ips, [IpAddr::from([10, 96, 12, 7])]);
+        let https = ServicePort { name: Some("https".into()), port: 443, node_port: Some(36704) };
+        assert_eq!(dashboard.ports, [https]);
+        let ready = vec![IpAddr::from([10, 88, 0, 4]), IpAddr::from([10, 88, 0, 9])];
+        assert_eq!(dashboard.ready_endpoints, Some(ready));
+        assert_eq!((services[1].cluster_ips.len(), &services[1].ready_endpoints), (0, &Some(Vec::new())));
+        assert_eq!((services[2].name.as_str(), &services[2].ready_endpoints), ("b", &Some(Vec::new())));
+    }
+
+    #[test]
+    fn without_slices_nothing_is_said_of_endpoints() {
+        let text = r#"{"kind":"ServiceList","apiVersion":"v1","items":[{"metadata":{"name":"a"},"spec":{"clusterIP":"10.96.0.1"}}]}"#;
+        let services = read("svc-only", text).expect("services");
+        assert_eq!((services[0].namespace.as_str(), &services[0].ready_endpoints), ("default", &None));
+    }
+
+    #[test]
+    fn another_kind_is_named() {
+        let message = read("svc-pods", r#"{"kind":"PodList","items":[]}"#).expect_err("pods").to_string();
+        assert!(
+            message.starts_with("--services /")
+                && message.ends_with("holds a PodList, expected a ServiceList, an EndpointSliceList or a List of both"),
+            "{message}"
+        );
+        let message = read("svc-none", r#"{"kind":"List","items":[{"kind":"Pod"}]}"#).expect_err("pods").to_string();
+        assert!(message.contains("List without a Service"), "{message}");
+    }
+}

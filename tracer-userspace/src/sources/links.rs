@@ -1,0 +1,199 @@
+//! Links and addresses of the node's network namespace, from rtnetlink: complete, without a culprit.
+
+use std::collections::HashMap;
+use std::io;
+use std::net::IpAddr;
+
+use netlink_sys::protocols::NETLINK_ROUTE;
+
+use super::netlink::{Netlink, attribute, attributes, consistent, field, text};
+use super::procfs::{NetnsError, NodeNetns};
+use crate::event::{LinkState, Links};
+
+const RTM_GETLINK: u16 = 18;
+const RTM_GETADDR: u16 = 22;
+/// `struct ifinfomsg`: family, type, index, flags, change.
+const IFINFOMSG: usize = 16;
+/// `struct ifaddrmsg`: family, prefix length, flags, scope, index.
+const IFADDRMSG: usize = 8;
+const IFLA_IFNAME: u16 = 3;
+const IFLA_EXT_MASK: u16 = 29;
+const IFLA_LINKINFO: u16 = 18;
+const IFLA_INFO_KIND: u16 = 1;
+const IFA_ADDRESS: u16 = 1;
+const IFA_LOCAL: u16 = 2;
+const IFF_UP: u32 = 1;
+const IFF_LOOPBACK: u32 = 8;
+/// `RTEXT_FILTER_SKIP_STATS`
+const SKIP_STATS: u32 = 8;
+const RTNLGRP_LINK: u32 = 1;
+const RTNLGRP_IPV4_IFADDR: u32 = 5;
+const RTNLGRP_IPV6_IFADDR: u32 = 9;
+
+/// Why links could not be read.
+#[derive(Debug, thiserror::Error)]
+#[expect(missing_docs, reason = "the messages say it")]
+pub enum LinkError {
+    #[error(transparent)]
+    Netns(#[from] NetnsError),
+    #[error("cannot read the links of the node over rtnetlink: {0}")]
+    Dump(#[source] io::Error),
+    #[error("cannot subscribe to link changes of the node over rtnetlink: {0}; they are read every 10 s instead")]
+    Subscribe(#[source] io::Error),
+}
+
+/// A link with its kind, which the fact leaves out.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Link {
+    /// What the fact carries.
+    pub state: LinkState,
+    /// `dummy`, `veth`, `bridge`; absent for hardware and `lo`.
+    pub kind: Option<String>,
+}
+
+impl Link {
+    /// kube-proxy binds all Service addresses to this link in IPVS mode.
+    #[must_use]
+    pub fn holds_service_addresses(&self) -> bool {
+        self.state.name == "kube-ipvs0"
+    }
+
+    /// Holds addresses that need not be the node's own: kube-ipvs0, node-local DNS, kube-router.
+    #[must_use]
+    pub fn is_dummy(&self) -> bool {
+        self.kind.as_deref() == Some("dummy") || self.holds_service_addresses()
+    }
+}
+
+/// All links of the node, by index.
+///
+/// # Errors
+/// If the namespace cannot be entered or the dump fails.
+pub fn read(node: &NodeNetns) -> Result<Vec<Link>, LinkError> {
+    node.enter(|| consistent(dump))?.map_err(LinkError::Dump)
+}
+
+/// As the fact that is recorded. Of a service link's addresses there may be thousands, and they are not the node's: left out.
+#[must_use]
+pub fn to_fact(node: &NodeNetns, links: &[Link]) -> Links {
+    let state = |link: &Link| {
+        let addrs = if link.holds_service_addresses() { Vec::new() } else { link.state.addrs.clone() };
+        LinkState { addrs, ..link.state.clone() }
+    };
+    Links { netns: node.netns, links: links.iter().map(state).collect() }
+}
+
+fn dump() -> io::Result<Vec<Link>> {
+    let mut netlink = Netlink::open(NETLINK_ROUTE)?;
+    let mut links = Vec::new();
+    netlink.dump(RTM_GETLINK, &link_request(), |message| links.extend(parse_link(message)))?;
+    let mut addrs: HashMap<u32, Vec<IpAddr>> = HashMap::new();
+    netlink.dump(RTM_GETADDR, &[0; IFADDRMSG], |message| {
+        if let Some((ifindex, addr)) = parse_addr(message) {
+            addrs.entry(ifindex).or_default().push(addr);
+        }
+    })?;
+    for link in &mut links {
+        link.state.addrs = addrs.remove(&link.state.ifindex).unwrap_or_default();
+    }
+    links.sort_by_key(|link| link.state.ifindex);
+    Ok(links)
+}
+
+fn link_request() -> Vec<u8> {
+    let mut bytes = vec![0; IFINFOMSG];
+    bytes.extend_from_slice(&8_u16.to_ne_bytes());
+    bytes.extend_from_slice(&IFLA_EXT_MASK.to_ne_bytes());
+    bytes.extend_from_slice(&SKIP_STATS.to_ne_bytes());
+    bytes
+}
+
+fn parse_link(message: &[u8]) -> Option<Link> {
+    let ifindex = u32::from_ne_bytes(field(message, 4)?);
+    let flags = u32::from_ne_bytes(field(message, 8)?);
+    let rest = message.get(IFINFOMSG..)?;
+    let kind = attribute(rest, IFLA_LINKINFO).and_then(|info| attribute(info, IFLA_INFO_KIND)).map(text);
+    let state = LinkState {
+        ifindex,
+        name: text(attribute(rest, IFLA_IFNAME)?),
+        up: flags & IFF_UP != 0,
+        loopback: flags & IFF_LOOPBACK != 0,
+        addrs: Vec::new(),
+    };
+    Some(Link { state, kind })
+}
+
+/// On point-to-point links `IFA_ADDRESS` is the peer's: `IFA_LOCAL` goes first.
+fn parse_addr(message: &[u8]) -> Option<(u32, IpAddr)> {
+    let ifindex = u32::from_ne_bytes(field(message, 4)?);
+    let (mut local, mut address) = (None, None);
+    for (number, value) in attributes(message.get(IFADDRMSG..)?) {
+        match number {
+            IFA_LOCAL => local = parse_ip(value),
+            IFA_ADDRESS => address = parse_ip(value),
+            _ => {}
+        }
+    }
+    Some((ifindex, local.or(address)?))
+}
+
+fn parse_ip(bytes: &[u8]) -> Option<IpAddr> {
+    match bytes.len() {
+        4 => field::<4>(bytes, 0).map(IpAddr::from),
+        16 => field::<16>(bytes, 0).map(IpAddr::from),
+        _ => None,
+    }
+}
+
+/// Tells that links or addresses of the node changed.
+pub struct LinkWatch(Netlink);
+
+impl LinkWatch {
+    /// Subscribes inside the node's namespace.
+    ///
+    /// # Errors
+    /// If the namespace cannot be entered or the subscription is refused.
+    pub fn open(node: &NodeNetns) -> Result<Self, LinkError> {
+        let groups = [RTNLGRP_LINK, RTNLGRP_IPV4_IFADDR, RTNLGRP_IPV6_IFADDR];
+        let socket = node.enter(|| Netlink::subscribe(NETLINK_ROUTE, &groups))?;
+        socket.map(Self).map_err(LinkError::Subscribe)
+    }
+
+    /// Whether anything changed since the last call. Never blocks.
+    pub fn changed(&self) -> bool {
+        self.0.drain()
+    }
+
+    /// For `poll(2)`.
+    #[must_use]
+    pub fn as_fd(&self) -> std::os::fd::BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::procfs::node_netns;
+    use super::*;
+
+    #[test]
+    fn this_node_has_a_loopback() {
+        let links = read(&node_netns(&[]).expect("own namespace")).expect("links");
+        let lo = links.iter().find(|link| link.state.loopback).expect("lo");
+        assert_eq!((lo.state.name.as_str(), lo.state.ifindex), ("lo", 1));
+        assert!(!lo.state.up || lo.state.addrs.contains(&IpAddr::from([127, 0, 0, 1])));
+    }
+
+    #[test]
+    fn a_point_to_point_address_is_the_local_one() {
+        let mut message = vec![2, 32, 0, 0, 7, 0, 0, 0];
+        for (number, addr) in [(IFA_ADDRESS, [10, 0, 0, 2]), (IFA_LOCAL, [10, 0, 0, 1])] {
+            message.extend_from_slice(&8_u16.to_ne_bytes());
+            message.extend_from_slice(&number.to_ne_bytes());
+            message.extend_from_slice(&addr);
+        }
+        assert_eq!(parse_addr(&message), Some((7, IpAddr::from([10, 0, 0, 1]))));
+        assert_eq!(parse_addr(&message[..6]), None);
+        assert_eq!(parse_link(&message), None);
+    }
+}

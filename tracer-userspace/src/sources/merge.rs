@@ -1,0 +1,126 @@
+//! Joins the pods found on the node with those of a file: names and probes from the file, namespaces from the node.
+
+use std::net::IpAddr;
+
+use crate::event::{Container, Pod};
+
+/// Every pod of both, each once.
+#[must_use]
+pub fn merge(mut discovered: Vec<Pod>, from_file: &[Pod]) -> Vec<Pod> {
+    let mut pods = Vec::with_capacity(from_file.len() + discovered.len());
+    for listed in from_file {
+        let (same, rest) = discovered.into_iter().partition(|found| is_same(listed, found));
+        discovered = rest;
+        pods.push(same.into_iter().fold(listed.clone(), absorb));
+    }
+    pods.append(&mut discovered);
+    pods
+}
+
+/// By uid; by name, as a static pod has one uid in the API and another in its cgroup; by address, if one of them has no uid.
+fn is_same(listed: &Pod, found: &Pod) -> bool {
+    if listed.uid.is_some() && listed.uid == found.uid {
+        return true;
+    }
+    if listed.name.is_some() && found.name.is_some() {
+        return listed.name == found.name && listed.namespace == found.namespace;
+    }
+    let contradict = listed.uid.is_some() && found.uid.is_some();
+    !contradict && !listed.host_network && !found.host_network && share_address(&listed.addrs, &found.addrs)
+}
+
+fn share_address(left: &[IpAddr], right: &[IpAddr]) -> bool {
+    left.iter().any(|addr| right.contains(addr))
+}
+
+fn absorb(mut listed: Pod, found: Pod) -> Pod {
+    listed.netns = listed.netns.or(found.netns);
+    listed.host_network |= found.host_network;
+    for addr in found.addrs {
+        if !listed.addrs.contains(&addr) {
+            listed.addrs.push(addr);
+        }
+    }
+    found.containers.into_iter().for_each(|container| absorb_container(&mut listed.containers, container));
+    listed
+}
+
+fn absorb_container(listed: &mut Vec<Container>, found: Container) {
+    if found.id.is_some() && listed.iter().any(|container| container.id == found.id) {
+        return;
+    }
+    match listed.iter_mut().find(|container| container.name.is_some() && container.name == found.name) {
+        // Restarted since the file was written: the id on the node is the one that runs.
+        Some(container) => container.id = found.id,
+        None => listed.push(found),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::event::Netns;
+
+    fn pod(name: Option<&str>, uid: Option<&str>, addrs: &[[u8; 4]], netns: Option<u32>) -> Pod {
+        Pod {
+            namespace: name.map(|_| "default".into()),
+            name: name.map(Into::into),
+            uid: uid.map(Into::into),
+            addrs: addrs.iter().copied().map(IpAddr::from).collect(),
+            netns: netns.map(Netns),
+            ..Pod::default()
+        }
+    }
+
+    #[test]
+    fn joined_by_uid_name_or_address() {
+        let listed = [
+            pod(Some("by-uid"), Some("u1"), &[], None),
+            pod(Some("by-name"), Some("mirror"), &[], None),
+            pod(Some("by-addr"), Some("u3"), &[[10, 0, 0, 3]], None),
+            pod(Some("elsewhere"), Some("u4"), &[[10, 0, 9, 9]], None),
+        ];
+        let found = vec![
+            pod(None, Some("u1"), &[[10, 0, 0, 1]], Some(1)),
+            pod(Some("by-name"), Some("hash"), &[[10, 0, 0, 2]], Some(2)),
+            pod(None, None, &[[10, 0, 0, 3]], Some(3)),
+            pod(None, None, &[[10, 0, 0, 5]], Some(5)),
+        ];
+        let merged = merge(found, &listed);
+        let seen: Vec<_> = merged.iter().map(|pod| (pod.name.as_deref(), pod.netns.map(|netns| netns.0))).collect();
+        let expected = [
+            (Some("by-uid"), Some(1)),
+            (Some("by-name"), Some(2)),
+            (Some("by-addr"), Some(3)),
+            (Some("elsewhere"), None),
+            (None, Some(5)),
+        ];
+        assert_eq!(seen, expected);
+        assert_eq!(merged[0].addrs, [IpAddr::from([10, 0, 0, 1])]);
+    }
+
+    #[test]
+    fn an_address_used_again_by_another_pod_does_not_join() {
+        let merged = merge(
+            vec![pod(None, Some("new"), &[[10, 0, 0, 1]], Some(1))],
+            &[pod(Some("old"), Some("old"), &[[10, 0, 0, 1]], None)],
+        );
+        assert_eq!(merged.len(), 2);
+        assert_eq!(merged[0].netns, None);
+    }
+
+    #[test]
+    fn a_restarted_container_has_the_id_of_the_node() {
+        let container = |name: Option<&str>, id: &str| Container {
+            name: name.map(Into::into),
+            id: Some(id.into()),
+            probes: Vec::new(),
+        };
+        let mut listed = pod(Some("a"), Some("u"), &[], None);
+        listed.containers = vec![container(Some("web"), "old")];
+        let mut found = pod(None, Some("u"), &[], Some(1));
+        found.containers = vec![container(Some("web"), "new"), container(None, "pause")];
+        let merged = merge(vec![found], &[listed]);
+        assert_eq!(merged[0].containers, [container(Some("web"), "new"), container(None, "pause")]);
+    }
+}

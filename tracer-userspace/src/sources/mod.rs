@@ -1,0 +1,265 @@
+//! Facts from outside the kernel stream: links, NodePorts, settings, pods and Services of this node.
+//!
+//! [`snapshot`] reads all once, quickly; [`watch`] sends each again when it differs. Only a wrong file is an
+//! error. What cannot be read for want of a privilege or a kernel feature is a line in `problems`.
+
+mod addresses;
+mod cgroup;
+pub mod files;
+pub mod links;
+mod merge;
+pub mod netfilter;
+mod netlink;
+mod pods;
+pub mod procfs;
+pub mod settings;
+mod watch;
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+
+pub use files::FileError;
+pub use merge::merge;
+pub use procfs::{KNOWN_PROBERS, NodeNetns, Prober, boot_to_wall_ns, hostname};
+pub use watch::watch;
+
+use crate::event::{Fact, Pod, Pods, ProxyMode, Service, ServicePort, Services};
+use files::Stamp;
+
+/// What to read.
+#[derive(Clone, Debug, Default)]
+pub struct SourceConfig {
+    /// Names of the processes that probe; empty: [`KNOWN_PROBERS`].
+    pub probers: Vec<String>,
+    /// `--pods`
+    pub pods: Option<PathBuf>,
+    /// `--services`
+    pub services: Option<PathBuf>,
+}
+
+impl SourceConfig {
+    /// The names that count as probers.
+    #[must_use]
+    pub fn prober_names(&self) -> Vec<String> {
+        if self.probers.is_empty() {
+            KNOWN_PROBERS.iter().map(ToString::to_string).collect()
+        } else {
+            self.probers.clone()
+        }
+    }
+}
+
+/// Why the sources cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum SourceError {
+    /// A file that the user named.
+    #[error(transparent)]
+    File(#[from] FileError),
+}
+
+/// What is known now.
+#[derive(Debug)]
+pub struct Snapshot {
+    /// Processes that probe.
+    pub probers: Vec<Prober>,
+    /// The node's network namespace; absent if `/proc` shows not even our own.
+    pub node: Option<NodeNetns>,
+    /// Links, NodePorts, settings, pods and Services, as far as there are any.
+    pub facts: Vec<Fact>,
+    /// Where they come from, for people.
+    pub sources: Vec<String>,
+    /// What could not be read and what that needs, one line each.
+    pub problems: Vec<String>,
+    files: Files,
+}
+
+/// The content of the files and the stamps it had.
+#[derive(Clone, Debug, Default)]
+struct Files {
+    pods: Vec<Pod>,
+    services: Vec<Service>,
+    pods_stamp: Option<Stamp>,
+    services_stamp: Option<Stamp>,
+}
+
+impl Files {
+    /// Stamps go first: a change while reading is then read again.
+    fn read(config: &SourceConfig) -> Result<Self, FileError> {
+        Ok(Self {
+            pods_stamp: config.pods.as_deref().and_then(Stamp::of),
+            services_stamp: config.services.as_deref().and_then(Stamp::of),
+            pods: config.pods.as_deref().map(files::read_pods).transpose()?.unwrap_or_default(),
+            services: config.services.as_deref().map(files::read_services).transpose()?.unwrap_or_default(),
+        })
+    }
+}
+
+/// What one pass over the node gives.
+#[derive(Debug, Default)]
+struct NodeView {
+    probers: Vec<Prober>,
+    node: Option<NodeNetns>,
+    facts: Vec<Fact>,
+    pods: Vec<Pod>,
+    problems: Vec<String>,
+    /// Every NodePort table could be read: one that is not among the facts has none.
+    tables_complete: bool,
+}
+
+/// Reads everything once.
+///
+/// # Errors
+/// If a file that was named cannot be used. Nothing else is an error.
+pub fn snapshot(config: &SourceConfig) -> Result<Snapshot, SourceError> {
+    let files = Files::read(config)?;
+    let NodeView { probers, node, mut facts, pods, problems, .. } = read_node(config);
+    name_node_ports(&mut facts, &files.services);
+    facts.push(pods_fact(pods, &files));
+    if config.services.is_some() {
+        facts.push(services_fact(&files));
+    }
+    let sources = sources(config, &facts);
+    Ok(Snapshot { probers, node, facts, sources, problems, files })
+}
+
+fn pods_fact(discovered: Vec<Pod>, files: &Files) -> Fact {
+    Fact::Pods(Pods { pods: merge(discovered, &files.pods) })
+}
+
+fn services_fact(files: &Files) -> Fact {
+    Fact::Services(Services { services: files.services.clone() })
+}
+
+/// IPVS carries no names: they come from the list of Services, if there is one.
+fn name_node_ports(facts: &mut [Fact], services: &[Service]) {
+    let ports = services.iter().flat_map(|service| service.ports.iter().map(move |port| (service, port)));
+    let names: HashMap<u16, String> =
+        ports.filter_map(|(service, port)| Some((port.node_port?, port_name(service, port)))).collect();
+    for fact in facts {
+        if let Fact::NodePorts(table) = fact {
+            for port in table.ports.iter_mut().filter(|port| port.service.is_none()) {
+                port.service = names.get(&port.port).cloned();
+            }
+        }
+    }
+}
+
+/// `namespace/name[:port]`, as kube-proxy writes it.
+fn port_name(service: &Service, port: &ServicePort) -> String {
+    let Service { namespace, name, .. } = service;
+    match port.name.as_deref() {
+        Some(port) if !port.is_empty() => format!("{namespace}/{name}:{port}"),
+        _ => format!("{namespace}/{name}"),
+    }
+}
+
+/// One pass over the processes, then the node's namespace.
+fn read_node(config: &SourceConfig) -> NodeView {
+    let names = config.prober_names();
+    let processes = procfs::scan(&names);
+    let probers = procfs::probers(&processes);
+    let mut view = NodeView { problems: prober_problems(&probers), ..NodeView::default() };
+    view.node = procfs::node_netns(&probers);
+    view.probers = probers;
+    match view.node.clone() {
+        Some(node) => {
+            view.pods = pods::discover(&processes, &node);
+            view.read_tables(&node);
+        }
+        None => view.problems.push("cannot read /proc/self/ns/net: is /proc mounted?".into()),
+    }
+    view
+}
+
+impl NodeView {
+    fn read_tables(&mut self, node: &NodeNetns) {
+        let links = links::read(node).unwrap_or_else(|error| {
+            self.problems.push(error.to_string());
+            Vec::new()
+        });
+        if !links.is_empty() {
+            self.facts.push(Fact::Links(links::to_fact(node, &links)));
+        }
+        let (node_ports, problems) = netfilter::read(node, &links);
+        self.facts.extend(node_ports.into_iter().map(Fact::NodePorts));
+        self.tables_complete = problems.is_empty();
+        self.problems.extend(problems.iter().map(ToString::to_string));
+        match settings::read(node) {
+            Ok(settings) => self.facts.push(Fact::NodeSettings(settings)),
+            Err(error) => self.problems.push(error.to_string()),
+        }
+    }
+}
+
+fn prober_problems(probers: &[Prober]) -> Vec<String> {
+    let mut problems = Vec::new();
+    let hidden = probers.iter().filter(|prober| prober.netns.is_none()).count();
+    if hidden > 0 {
+        problems.push(format!("the network namespace of {hidden} prober(s) cannot be read: needs CAP_SYS_PTRACE"));
+    }
+    let mut spaces: Vec<_> = probers.iter().filter_map(|prober| prober.netns).collect();
+    spaces.sort_unstable();
+    spaces.dedup();
+    if spaces.len() > 1 {
+        let count = spaces.len();
+        problems.push(format!(
+            "probers run in {count} network namespaces: links and NodePorts are read from one of them only"
+        ));
+    }
+    problems
+}
+
+fn sources(config: &SourceConfig, facts: &[Fact]) -> Vec<String> {
+    let named = |fact: &Fact| match fact {
+        Fact::Links(_) => Some("links and addresses (rtnetlink)".to_owned()),
+        Fact::NodePorts(ports) => Some(format!("{} NodePorts ({})", ports.ports.len(), table(ports.mode))),
+        Fact::NodeSettings(_) => Some("settings (sysctl)".to_owned()),
+        Fact::Pods(_) => Some("pods (processes and cgroups)".to_owned()),
+        _ => None,
+    };
+    let files = config.pods.iter().map(|path| format!("pods and probes ({})", path.display()));
+    let services = config.services.iter().map(|path| format!("services ({})", path.display()));
+    facts.iter().filter_map(named).chain(files).chain(services).collect()
+}
+
+fn table(mode: ProxyMode) -> &'static str {
+    match mode {
+        ProxyMode::Ipvs => "IPVS",
+        ProxyMode::Iptables => "iptables",
+        ProxyMode::Nftables => "nftables",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::event::{Netns, NodePort, NodePorts};
+
+    #[test]
+    fn a_list_of_services_names_the_ports_of_ipvs() {
+        let port = ServicePort { name: Some("https".into()), port: 443, node_port: Some(36704) };
+        let service = Service {
+            namespace: "kube-system".into(),
+            name: "kubernetes-dashboard".into(),
+            cluster_ips: Vec::new(),
+            ports: vec![port],
+            ready_endpoints: None,
+        };
+        let port = |port| NodePort { port, addrs: Vec::new(), service: None, backends: Vec::new() };
+        let table = NodePorts { netns: Netns(1), mode: ProxyMode::Ipvs, ports: vec![port(30080), port(36704)] };
+        let mut facts = [Fact::NodePorts(table)];
+        name_node_ports(&mut facts, &[service]);
+        let Fact::NodePorts(named) = &facts[0] else { unreachable!("the fact keeps its kind") };
+        let names: Vec<_> = named.ports.iter().map(|port| port.service.as_deref()).collect();
+        assert_eq!(names, [None, Some("kube-system/kubernetes-dashboard:https")]);
+    }
+
+    #[test]
+    fn a_missing_prober_and_several_nodes_are_said() {
+        let at = |netns| Prober { pid: 1, comm: "kubelet".into(), netns };
+        assert!(prober_problems(&[], &["kubelet".into()])[0].contains("no process is named kubelet"));
+        let problems = prober_problems(&[at(Some(Netns(1))), at(Some(Netns(2))), at(None)], &[]);
+        assert!(problems[0].contains("1 prober(s)") && problems[1].contains("2 network namespaces"), "{problems:?}");
+        assert!(prober_problems(&[at(Some(Netns(1)))], &[]).is_empty());
+    }
+}

@@ -1,0 +1,71 @@
+//! The NodePorts of the node, as the tables of kube-proxy in the kernel have them: IPVS, iptables, nftables.
+//!
+//! A table that does not exist costs one refused request and gives nothing. Only the chain and the maps
+//! of kube-proxy are read, never a whole ruleset. Reading needs `CAP_NET_ADMIN`; a kernel that has
+//! nf_tables as a module loads it when it is asked, as `iptables -L` would make it.
+
+mod iptables;
+mod ipvs;
+mod legacy;
+mod nft;
+
+use std::collections::BTreeMap;
+use std::io;
+
+use super::links::Link;
+use super::procfs::{NetnsError, NodeNetns};
+use crate::event::{NodePort, NodePorts, ProxyMode};
+
+const TCP: u8 = 6;
+
+/// Why a table could not be read.
+#[derive(Debug, thiserror::Error)]
+#[expect(missing_docs, reason = "the messages say it")]
+pub enum NetfilterError {
+    #[error(transparent)]
+    Netns(#[from] NetnsError),
+    #[error("cannot read the IPVS services of the node from {path}: {source}")]
+    Ipvs { path: String, source: io::Error },
+    #[error("cannot read {what} of the node over nfnetlink: {source} (needs CAP_NET_ADMIN)")]
+    Nft { what: &'static str, source: io::Error },
+    #[error("cannot read the legacy iptables table nat of the node: {0} (needs CAP_NET_ADMIN and CAP_NET_RAW)")]
+    Legacy(#[source] io::Error),
+    #[error("the legacy iptables table nat has {0} bytes, more than is read: its NodePorts are not known")]
+    LegacyTooLarge(usize),
+}
+
+/// Port to the Service's name, where the table carries it.
+type Named = BTreeMap<u16, Option<String>>;
+
+/// The NodePorts of every table that has some, and what could not be read.
+#[must_use]
+pub fn read(node: &NodeNetns, links: &[Link]) -> (Vec<NodePorts>, Vec<NetfilterError>) {
+    let mut problems = Vec::new();
+    let mut found = Vec::new();
+    let mut add = |mode, ports: Result<Vec<NodePort>, NetfilterError>| match ports {
+        Ok(ports) if ports.is_empty() => {}
+        Ok(ports) => found.push(NodePorts { netns: node.netns, mode, ports }),
+        Err(error) => problems.push(error),
+    };
+    add(ProxyMode::Ipvs, ipvs::read(node, links));
+    match node.enter(|| (nft::read(), iptables::read(), legacy::read())) {
+        Ok((nft, iptables, legacy)) => {
+            add(ProxyMode::Nftables, nft.map(to_ports));
+            add(ProxyMode::Iptables, both(iptables, legacy).map(to_ports));
+        }
+        Err(error) => add(ProxyMode::Nftables, Err(error.into())),
+    }
+    (found, problems)
+}
+
+/// kube-proxy uses one backend of iptables; a node where it changed may have the rests of the other.
+fn both(nft: Result<Named, NetfilterError>, legacy: Result<Named, NetfilterError>) -> Result<Named, NetfilterError> {
+    let mut ports = legacy?;
+    ports.extend(nft?);
+    Ok(ports)
+}
+
+fn to_ports(named: Named) -> Vec<NodePort> {
+    let port = |(port, service)| NodePort { port, addrs: Vec::new(), service, backends: Vec::new() };
+    named.into_iter().map(port).collect()
+}

@@ -1,0 +1,220 @@
+//! Processes of the node: who probes, in which network namespace, and how to do something in there.
+//!
+//! The node's namespace is the prober's, not that of process 1: in nested nodes (kind, k3d) and in
+//! tests the two differ. Everything about the node is read through a prober's entry in `/proc`.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use nix::sched::{CloneFlags, setns};
+use nix::time::{ClockId, clock_gettime};
+
+use super::cgroup::{self, PodProcess};
+use crate::event::Netns;
+
+/// Names of the processes that contain a kubelet. rke2 and k0s run it as a process of its own name;
+/// k3s, `MicroK8s` and `MicroShift` link it in, and k3s renames itself.
+pub const KNOWN_PROBERS: &[&str] =
+    &["kubelet", "kubelite", "k3s", "k3s-server", "k3s-agent", "microshift", "hyperkube"];
+
+/// No node that works has more; beyond it the rest is left out and said.
+const MAX_PROCESSES: usize = 32_768;
+
+/// A process that makes probe attempts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Prober {
+    /// Thread group id.
+    pub pid: u32,
+    /// Name.
+    pub comm: String,
+    /// Network namespace; absent if it may not be read.
+    pub netns: Option<Netns>,
+}
+
+/// The node's network namespace and the process it is read through.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NodeNetns {
+    /// The process.
+    pub pid: u32,
+    /// The namespace.
+    pub netns: Netns,
+}
+
+impl NodeNetns {
+    /// `/proc/<pid>/net/<file>`.
+    #[must_use]
+    pub fn net_file(&self, file: &str) -> PathBuf {
+        PathBuf::from(format!("/proc/{}/net/{file}", self.pid))
+    }
+
+    /// Runs `task` inside the namespace.
+    ///
+    /// # Errors
+    /// See [`in_netns`].
+    pub fn enter<T: Send>(&self, task: impl FnOnce() -> T + Send) -> Result<T, NetnsError> {
+        in_netns(Path::new(&format!("/proc/{}/ns/net", self.pid)), task)
+    }
+}
+
+/// Why a namespace could not be read or entered.
+#[derive(Debug, thiserror::Error)]
+#[expect(missing_docs, reason = "the messages say it")]
+pub enum NetnsError {
+    #[error("cannot open the network namespace {}: {source} (needs CAP_SYS_PTRACE and the host's pid namespace)", path.display())]
+    Open { path: PathBuf, source: io::Error },
+    #[error("cannot enter the network namespace {}: {source} (needs CAP_SYS_ADMIN)", path.display())]
+    Enter { path: PathBuf, source: io::Error },
+    #[error("cannot start a thread to enter {}: {source}", path.display())]
+    Thread { path: PathBuf, source: io::Error },
+    #[error("the thread inside {} ended without an answer", path.display())]
+    Lost { path: PathBuf },
+}
+
+/// A process as one pass over `/proc` sees it.
+#[derive(Debug)]
+pub(super) struct Process {
+    pub(super) pid: u32,
+    pub(super) netns: Option<Netns>,
+    pub(super) prober: Option<String>,
+    pub(super) pod: Option<PodProcess>,
+}
+
+/// One pass over `/proc`: all processes, by pid.
+pub(super) fn scan(names: &[String]) -> Vec<Process> {
+    let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
+    let pids = entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    let mut processes: Vec<Process> = pids.take(MAX_PROCESSES).map(|pid| read_process(pid, names)).collect();
+    processes.sort_unstable_by_key(|process| process.pid);
+    processes
+}
+
+fn read_process(pid: u32, names: &[String]) -> Process {
+    let comm = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+    let comm = comm.trim_end_matches('\n');
+    let cgroup = fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
+    Process {
+        pid,
+        netns: netns_of(pid),
+        prober: names.iter().any(|name| name == comm).then(|| comm.to_owned()),
+        pod: cgroup::pod_process(&cgroup),
+    }
+}
+
+/// Processes with one of these names.
+#[must_use]
+pub fn find_probers(names: &[String]) -> Vec<Prober> {
+    probers(&scan(names))
+}
+
+pub(super) fn probers(processes: &[Process]) -> Vec<Prober> {
+    let to_prober = |process: &Process| {
+        let comm = process.prober.clone()?;
+        Some(Prober { pid: process.pid, comm, netns: process.netns })
+    };
+    processes.iter().filter_map(to_prober).collect()
+}
+
+/// The namespace of the node: that of a prober, preferably one that shares ours; without a prober, ours.
+#[must_use]
+pub fn node_netns(probers: &[Prober]) -> Option<NodeNetns> {
+    let own_pid = std::process::id();
+    let own = netns_of(own_pid);
+    let readable = || probers.iter().filter_map(|prober| Some(NodeNetns { pid: prober.pid, netns: prober.netns? }));
+    readable()
+        .find(|node| Some(node.netns) == own)
+        .or_else(|| readable().next())
+        .or_else(|| own.map(|netns| NodeNetns { pid: own_pid, netns }))
+}
+
+/// Network namespace of a process.
+#[must_use]
+pub fn netns_of(pid: u32) -> Option<Netns> {
+    netns_at(Path::new(&format!("/proc/{pid}/ns/net")))
+}
+
+fn netns_at(link: &Path) -> Option<Netns> {
+    let target = fs::read_link(link).ok()?;
+    target.to_str()?.strip_prefix("net:[")?.strip_suffix(']')?.parse().ok().map(Netns)
+}
+
+/// Runs `task` on a short-lived thread inside the namespace at `path`, or right here if that is our own.
+///
+/// Sockets made inside stay there. `/proc/thread-self` has to be used inside, never `/proc/self`.
+///
+/// # Errors
+/// If the namespace cannot be opened or entered.
+pub fn in_netns<T: Send>(path: &Path, task: impl FnOnce() -> T + Send) -> Result<T, NetnsError> {
+    let file = fs::File::open(path).map_err(|source| NetnsError::Open { path: path.into(), source })?;
+    if netns_at(path).is_some_and(|netns| netns_at(Path::new("/proc/thread-self/ns/net")) == Some(netns)) {
+        return Ok(task());
+    }
+    let enter = move || {
+        setns(&file, CloneFlags::CLONE_NEWNET)
+            .map(|()| task())
+            .map_err(|errno| NetnsError::Enter { path: path.into(), source: errno.into() })
+    };
+    std::thread::scope(|scope| {
+        let thread = std::thread::Builder::new().name("in-netns".into()).spawn_scoped(scope, enter);
+        let thread = thread.map_err(|source| NetnsError::Thread { path: path.into(), source })?;
+        thread.join().unwrap_or_else(|_| Err(NetnsError::Lost { path: path.into() }))
+    })
+}
+
+/// Wall clock minus boot clock, nanoseconds.
+#[must_use]
+pub fn boot_to_wall_ns() -> i64 {
+    let read = |clock| clock_gettime(clock).map_or(0, |at| at.tv_sec() * 1_000_000_000 + at.tv_nsec());
+    read(ClockId::CLOCK_REALTIME) - read(ClockId::CLOCK_BOOTTIME)
+}
+
+/// Name of the host, which is the node's unless the kubelet was told otherwise.
+#[must_use]
+pub fn hostname() -> String {
+    let name = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    name.trim().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn this_process_is_found_by_its_name() {
+        let comm = fs::read_to_string("/proc/self/comm").expect("comm");
+        let name = comm.trim_end().to_owned();
+        let probers = find_probers(std::slice::from_ref(&name));
+        let own = probers.iter().find(|prober| prober.pid == std::process::id()).expect("ourselves");
+        assert_eq!(own.comm, name);
+        assert!(own.netns.is_some());
+    }
+
+    #[test]
+    fn without_a_prober_the_node_is_where_we_are() {
+        let node = node_netns(&[]).expect("own namespace");
+        assert_eq!(node.pid, std::process::id());
+        assert_eq!(Some(node.netns), netns_of(std::process::id()));
+    }
+
+    #[test]
+    fn a_prober_in_our_namespace_is_preferred() {
+        let own = netns_of(std::process::id());
+        let at = |pid, netns| Prober { pid, comm: "kubelet".into(), netns };
+        let node = node_netns(&[at(7, Some(Netns(1))), at(9, own), at(11, None)]).expect("node");
+        assert_eq!(node.pid, 9);
+        let nested = node_netns(&[at(7, Some(Netns(1)))]).expect("node");
+        assert_eq!(nested, NodeNetns { pid: 7, netns: Netns(1) });
+    }
+
+    #[test]
+    fn a_namespace_that_is_gone_is_named() {
+        let error = in_netns(Path::new("/proc/0/ns/net"), || ()).expect_err("no process 0");
+        assert!(error.to_string().contains("/proc/0/ns/net"), "{error}");
+    }
+
+    #[test]
+    fn the_clocks_differ_by_the_time_of_boot() {
+        assert!(boot_to_wall_ns() > 1_000_000_000_000_000_000);
+        assert!(!hostname().is_empty());
+    }
+}

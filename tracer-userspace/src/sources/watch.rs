@@ -1,0 +1,255 @@
+//! Keeps the facts fresh: files when they change, links as they change, the rest every ten seconds and on request.
+//!
+//! A thread of its own does the reading, so that nothing here ever holds up the event stream. It sleeps in
+//! `poll(2)` on the node's link changes and on a pipe; the pipe's end is the sign to stop.
+
+use std::io::{Read, Write};
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use tokio::sync::Notify;
+use tokio::sync::mpsc::Sender;
+
+use super::files::{self, Stamp};
+use super::links::{self, LinkWatch};
+use super::{Files, NodeNetns, Snapshot, SourceConfig, name_node_ports, pods_fact, read_node, services_fact};
+use crate::event::{Fact, NodePorts, Pod};
+
+const FILES_EVERY: Duration = Duration::from_secs(1);
+const NODE_EVERY: Duration = Duration::from_secs(10);
+/// A burst of changes is read once, at its end.
+const SETTLE: Duration = Duration::from_millis(20);
+/// However many requests come, the processes are not read more often.
+const NODE_AT_MOST_EVERY: Duration = Duration::from_millis(500);
+
+/// Sends facts that differ from those of `snapshot`, until `tx` closes or the future is dropped.
+///
+/// `refresh` asks for pods and NodePorts to be read again soon: when a namespace or a listener came or went.
+pub async fn watch(config: SourceConfig, snapshot: Snapshot, refresh: Arc<Notify>, tx: Sender<Fact>) {
+    let Ok((mut wake, woken)) = UnixStream::pair() else {
+        tracing::error!("sources are not kept fresh: no socket pair to be had");
+        return;
+    };
+    let to_thread = tx.clone();
+    let run = move || Watcher::new(config, snapshot, to_thread).run(&woken);
+    let thread = std::thread::Builder::new().name("sources".into()).spawn(run);
+    if let Err(error) = thread.and(wake.set_nonblocking(true)) {
+        tracing::error!("sources are not kept fresh: no thread: {error}");
+        return;
+    }
+    loop {
+        tokio::select! {
+            () = refresh.notified() => {
+                // A full pipe has woken it already.
+                let _ = wake.write(&[0]);
+            }
+            () = tx.closed() => return,
+        }
+    }
+}
+
+/// The receiver is gone, or the future was dropped.
+struct Closed;
+
+struct Watcher {
+    config: SourceConfig,
+    tx: Sender<Fact>,
+    files: Files,
+    node: Option<NodeNetns>,
+    links: Option<LinkWatch>,
+    discovered: Vec<Pod>,
+    last: Vec<Fact>,
+    problems: Vec<String>,
+    node_read: Instant,
+    node_due: Instant,
+    files_due: Instant,
+    links_due: Option<Instant>,
+}
+
+impl Watcher {
+    fn new(config: SourceConfig, snapshot: Snapshot, tx: Sender<Fact>) -> Self {
+        let now = Instant::now();
+        let mut watcher = Self {
+            config,
+            tx,
+            files: snapshot.files,
+            node: None,
+            links: None,
+            discovered: Vec::new(),
+            last: snapshot.facts,
+            problems: snapshot.problems,
+            node_read: now,
+            // What changed between the snapshot and the subscription is read at once.
+            node_due: now,
+            files_due: now + FILES_EVERY,
+            links_due: None,
+        };
+        watcher.follow(snapshot.node);
+        watcher
+    }
+
+    fn run(mut self, woken: &UnixStream) {
+        if woken.set_nonblocking(true).is_ok() {
+            while self.step(woken).is_ok() {}
+        }
+    }
+
+    fn step(&mut self, woken: &UnixStream) -> Result<(), Closed> {
+        self.sleep(woken)?;
+        let links_changed = self.links.as_ref().is_some_and(LinkWatch::changed);
+        if links_changed {
+            self.links_due.get_or_insert(Instant::now() + SETTLE);
+        }
+        // A link that comes or goes is often a pod that does.
+        if was_woken(woken)? || links_changed {
+            let earliest = self.node_read + NODE_AT_MOST_EVERY;
+            self.node_due = self.node_due.min(earliest.max(Instant::now() + SETTLE));
+        }
+        self.read_due()
+    }
+
+    fn read_due(&mut self) -> Result<(), Closed> {
+        if self.links_due.is_some_and(|due| Instant::now() >= due) {
+            self.links_due = None;
+            self.read_links()?;
+        }
+        if Instant::now() >= self.files_due {
+            self.files_due = Instant::now() + FILES_EVERY;
+            self.read_files()?;
+        }
+        if Instant::now() >= self.node_due {
+            self.read_node()?;
+        }
+        Ok(())
+    }
+
+    fn sleep(&self, woken: &UnixStream) -> Result<(), Closed> {
+        let due = self.links_due.into_iter().fold(self.node_due.min(self.files_due), Instant::min);
+        let wait = due.saturating_duration_since(Instant::now());
+        let timeout = PollTimeout::try_from(wait + Duration::from_millis(1)).unwrap_or(PollTimeout::MAX);
+        let mut fds = vec![PollFd::new(woken.as_fd(), PollFlags::POLLIN)];
+        fds.extend(self.links.as_ref().map(|links| PollFd::new(links.as_fd(), PollFlags::POLLIN)));
+        match poll(&mut fds, timeout) {
+            Ok(_) | Err(Errno::EINTR) => Ok(()),
+            Err(_) => Err(Closed),
+        }
+    }
+
+    fn read_links(&mut self) -> Result<(), Closed> {
+        let read = |node: &NodeNetns| links::read(node).map(|links| links::to_fact(node, &links));
+        match self.node.as_ref().map(read) {
+            Some(Ok(links)) => self.send(Fact::Links(links)),
+            // The prober it is read through ended: look for another.
+            _ => {
+                self.node_due = self.node_due.min(self.node_read + NODE_AT_MOST_EVERY);
+                Ok(())
+            }
+        }
+    }
+
+    /// A file that is broken for a moment, while it is written, leaves what was known.
+    fn read_files(&mut self) -> Result<(), Closed> {
+        let changed = |path: &PathBuf, stamp: &mut Option<Stamp>| {
+            let before = std::mem::replace(stamp, Stamp::of(path));
+            before != *stamp
+        };
+        let pods = self.config.pods.as_ref().filter(|path| changed(path, &mut self.files.pods_stamp));
+        if let Some(pods) = pods.and_then(|path| or_warn(files::read_pods(path))) {
+            self.files.pods = pods;
+            self.send(pods_fact(self.discovered.clone(), &self.files))?;
+        }
+        let services = self.config.services.as_ref().filter(|path| changed(path, &mut self.files.services_stamp));
+        if let Some(services) = services.and_then(|path| or_warn(files::read_services(path))) {
+            self.files.services = services;
+            self.node_due = Instant::now();
+            self.send(services_fact(&self.files))?;
+        }
+        Ok(())
+    }
+
+    fn read_node(&mut self) -> Result<(), Closed> {
+        let mut view = read_node(&self.config);
+        name_node_ports(&mut view.facts, &self.files.services);
+        self.node_read = Instant::now();
+        self.node_due = self.node_read + NODE_EVERY;
+        self.tell(view.problems);
+        self.follow(view.node);
+        let emptied = if view.tables_complete { self.emptied(&view.facts) } else { Vec::new() };
+        for fact in emptied.into_iter().chain(view.facts) {
+            self.send(fact)?;
+        }
+        self.discovered = view.pods;
+        self.send(pods_fact(self.discovered.clone(), &self.files))
+    }
+
+    /// Subscribes to link changes of the node, again if the prober came back in another namespace.
+    fn follow(&mut self, node: Option<NodeNetns>) {
+        let netns = |node: &Option<NodeNetns>| node.as_ref().map(|node| node.netns);
+        if netns(&self.node) != netns(&node) {
+            self.links = node.as_ref().and_then(|node| or_warn(LinkWatch::open(node)));
+        }
+        self.node = node;
+    }
+
+    /// Tables that had NodePorts and have none any more: said once, as empty.
+    fn emptied(&self, facts: &[Fact]) -> Vec<Fact> {
+        let gone =
+            |last: &&Fact| matches!(last, Fact::NodePorts(_)) && !facts.iter().any(|fact| is_same_table(fact, last));
+        let empty = |last: &Fact| match last {
+            Fact::NodePorts(NodePorts { netns, mode, .. }) => {
+                Some(Fact::NodePorts(NodePorts { netns: *netns, mode: *mode, ports: Vec::new() }))
+            }
+            _ => None,
+        };
+        self.last.iter().filter(gone).filter_map(empty).collect()
+    }
+
+    fn tell(&mut self, problems: Vec<String>) {
+        for problem in problems.iter().filter(|problem| !self.problems.contains(problem)) {
+            tracing::warn!("{problem}");
+        }
+        self.problems = problems;
+    }
+
+    /// Sends a fact if it says anything new.
+    fn send(&mut self, fact: Fact) -> Result<(), Closed> {
+        let known = self.last.iter_mut().find(|last| is_same_table(last, &fact));
+        match known {
+            Some(known) if *known == fact => return Ok(()),
+            Some(known) => known.clone_from(&fact),
+            None => self.last.push(fact.clone()),
+        }
+        self.tx.blocking_send(fact).map_err(|_| Closed)
+    }
+}
+
+/// Whether one fact replaces the other.
+fn is_same_table(left: &Fact, right: &Fact) -> bool {
+    match (left, right) {
+        (Fact::NodePorts(left), Fact::NodePorts(right)) => left.mode == right.mode && left.netns == right.netns,
+        (Fact::Links(left), Fact::Links(right)) => left.netns == right.netns,
+        _ => std::mem::discriminant(left) == std::mem::discriminant(right),
+    }
+}
+
+fn or_warn<T, E: std::fmt::Display>(result: Result<T, E>) -> Option<T> {
+    result.inspect_err(|error| tracing::warn!("{error}")).ok()
+}
+
+/// Empties the pipe. Its end means that nobody waits for facts any more.
+fn was_woken(mut woken: &UnixStream) -> Result<bool, Closed> {
+    let mut bytes = [0; 64];
+    let mut any = false;
+    loop {
+        match woken.read(&mut bytes) {
+            Ok(0) => return Err(Closed),
+            Ok(_) => any = true,
+            Err(_) => return Ok(any),
+        }
+    }
+}

@@ -1,0 +1,101 @@
+//! Signals of a live run. One test, as signals reach the whole process.
+#![allow(clippy::unwrap_used, reason = "a test ends at the line that failed")]
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use tokio::sync::mpsc;
+use tracer::cli::Form;
+use tracer::config::{self, Live};
+use tracer::event::{Fact, HookStatus, Observation};
+use tracer::pipeline::{Attached, EventSource, run};
+use tracer::sink::filter::Filter;
+
+/// A quiet node.
+struct Quiet;
+
+impl EventSource for Quiet {
+    async fn readable(&mut self) -> io::Result<()> {
+        std::future::pending().await
+    }
+    fn drain(&mut self, _max: usize, _into: &mut Vec<Observation>) -> usize {
+        0
+    }
+    fn lost(&self) -> u64 {
+        0
+    }
+    fn learn(&mut self, _fact: &Fact) {}
+    fn retry_hooks(&mut self) -> Vec<HookStatus> {
+        Vec::new()
+    }
+    fn detach(&mut self) {}
+}
+
+fn config(file: PathBuf) -> Live {
+    Live {
+        output: config::Output {
+            form: Form::Ndjson,
+            colour: false,
+            file: Some(file),
+            filter: Filter::default(),
+            attempts: false,
+            until_failure: false,
+        },
+        daemon: false,
+        record: None,
+        duration: Some(Duration::from_secs(30)),
+        probers: vec!["kubelet".into()],
+        all_connections: true,
+        pods: None,
+        services: None,
+        node_name: "n1".into(),
+    }
+}
+
+/// Waits until a file holds this word.
+#[track_caller]
+fn wait_for(path: &Path, word: &str) {
+    let begin = Instant::now();
+    while !std::fs::read_to_string(path).is_ok_and(|text| text.contains(word)) {
+        assert!(begin.elapsed() < Duration::from_secs(10), "{word} did not come");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+#[test]
+fn hangup_opens_the_file_anew_and_term_ends_it() {
+    let path = std::env::temp_dir().join(format!("tracer-signals-{}", std::process::id()));
+    let rotated = path.with_extension("1");
+    let config = config(path.clone());
+    let run = std::thread::spawn(move || {
+        run(&config, |_| {
+            let (_, changes) = mpsc::channel(1);
+            Ok(Attached {
+                events: Quiet,
+                hooks: vec![],
+                missing_hooks: vec![],
+                node_netns: None,
+                prober_pids: vec![],
+                facts: vec![],
+                changes,
+                sources: vec![],
+                problems: vec![],
+            })
+        })
+        .unwrap()
+    });
+    wait_for(&path, r#""type":"start""#);
+    std::fs::rename(&path, &rotated).unwrap();
+    kill(Pid::this(), Signal::SIGHUP).unwrap();
+    wait_for(&path, "");
+    kill(Pid::this(), Signal::SIGTERM).unwrap();
+    assert_eq!(run.join().unwrap(), 0);
+    let last = std::fs::read_to_string(&path).unwrap();
+    assert!(last.contains(r#""type":"stop""#) && last.contains(r#""reason":"signal""#), "{last}");
+    assert_eq!(std::fs::read_to_string(&rotated).unwrap().lines().count(), 1);
+    std::fs::remove_file(path).unwrap();
+    std::fs::remove_file(rotated).unwrap();
+}

@@ -1,0 +1,354 @@
+//! The sources against this kernel: throw-away network namespaces with a stand-in for the kubelet, a pod's
+//! namespace, and tables in the shape kube-proxy writes them. Needs root, `ip`, `nft` and iptables.
+//!
+//! Run with `cargo test -p tracer-userspace --test sources_live -- --ignored`.
+
+use std::fmt::Write as _;
+use std::io::Write as _;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tokio::sync::{Notify, mpsc};
+use tracer::event::{Fact, Links, NodePort, Pod, ProxyMode};
+use tracer::sources::{Snapshot, SourceConfig, snapshot, watch};
+
+/// A process in a network namespace of its own, with a name of its own.
+struct Resident {
+    child: Child,
+    exe: PathBuf,
+}
+
+impl Resident {
+    fn start(name: &str) -> Self {
+        let exe = std::env::temp_dir().join(name);
+        std::fs::copy("/bin/sleep", &exe).expect("copy of sleep");
+        let child = Command::new("unshare").arg("-n").arg(&exe).arg("300").spawn().expect("unshare");
+        let comm = format!("/proc/{}/comm", child.id());
+        let started = Instant::now();
+        while std::fs::read_to_string(&comm).unwrap_or_default().trim() != name {
+            assert!(started.elapsed() < Duration::from_secs(5), "{name} does not start");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        Self { child, exe }
+    }
+
+    /// Runs a script inside.
+    fn run(&self, script: &str) {
+        let target = self.child.id().to_string();
+        let mut shell = Command::new("nsenter");
+        shell.args(["-t", &target, "-n", "sh", "-e"]).stdin(Stdio::piped());
+        let mut shell = shell.spawn().expect("nsenter");
+        shell.stdin.take().expect("stdin").write_all(script.as_bytes()).expect("script");
+        assert!(shell.wait().expect("sh").success(), "{script}");
+    }
+}
+
+impl Drop for Resident {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        let _ = std::fs::remove_file(&self.exe);
+    }
+}
+
+fn config(prober: &str) -> SourceConfig {
+    SourceConfig { probers: vec![prober.into()], pods: None, services: None }
+}
+
+fn ports(snapshot: &Snapshot, mode: ProxyMode) -> Vec<(u16, Option<&str>)> {
+    let tables = snapshot.facts.iter().filter_map(|fact| match fact {
+        Fact::NodePorts(ports) if ports.mode == mode => Some(&ports.ports),
+        _ => None,
+    });
+    tables.flatten().map(|NodePort { port, service, .. }| (*port, service.as_deref())).collect()
+}
+
+fn lo_is_up(links: &Links) -> bool {
+    links.links.iter().any(|link| link.loopback && link.up)
+}
+
+fn find<T>(snapshot: &Snapshot, wanted: impl Fn(&Fact) -> Option<T>) -> T {
+    snapshot.facts.iter().find_map(wanted).expect("the fact")
+}
+
+fn links(fact: &Fact) -> Option<Links> {
+    if let Fact::Links(links) = fact { Some(links.clone()) } else { None }
+}
+
+fn pods(fact: &Fact) -> Option<Vec<Pod>> {
+    if let Fact::Pods(pods) = fact { Some(pods.pods.clone()) } else { None }
+}
+
+const KUBE_PROXY_NFT: &str = r#"
+nft -f - <<'RULES'
+table ip kube-proxy {
+  chain external-42NFTM6N-ns2/svc2/tcp/p80 { }
+  map service-nodeports {
+    type inet_proto . inet_service : verdict
+    elements = { tcp . 30001 : goto external-42NFTM6N-ns2/svc2/tcp/p80, udp . 30002 : goto external-42NFTM6N-ns2/svc2/tcp/p80 }
+  }
+  map no-endpoint-nodeports {
+    type inet_proto . inet_service : verdict
+    elements = { tcp . 30001 comment "ns2/svc2:p80" : drop, tcp . 30003 comment "ns2/empty:https" : drop }
+  }
+}
+table ip6 kube-proxy {
+  chain service-ULMVA6XW-ns6/svc6/tcp/p { }
+  map service-nodeports {
+    type inet_proto . inet_service : verdict
+    elements = { tcp . 30006 : goto service-ULMVA6XW-ns6/svc6/tcp/p }
+  }
+}
+RULES
+"#;
+
+const KUBE_PROXY_IPTABLES: &str = r#"
+$IPTABLES-restore --noflush <<'RULES'
+*nat
+:KUBE-NODEPORTS - [0:0]
+:KUBE-EXT-GEMNODEPORT0000 - [0:0]
+:KUBE-MARK-MASQ - [0:0]
+-A KUBE-NODEPORTS -m comment --comment default/web:http -m tcp -p tcp --dport 30080 -j KUBE-EXT-GEMNODEPORT0000
+-A KUBE-NODEPORTS -m comment --comment "kube-system/kubernetes-dashboard" -m tcp -p tcp -d 127.0.0.0/8 --dport 36704 -j KUBE-EXT-GEMNODEPORT0000
+-A KUBE-NODEPORTS -m comment --comment kube-system/dns:dns -m udp -p udp --dport 30053 -j KUBE-EXT-GEMNODEPORT0000
+-A KUBE-MARK-MASQ -p tcp --dport 9 -j RETURN
+COMMIT
+RULES
+"#;
+
+#[test]
+#[ignore = "needs root"]
+fn node_ports_of_kube_proxy_in_nftables_mode() {
+    let node = Resident::start("live-nft");
+    node.run(KUBE_PROXY_NFT);
+    let snapshot = snapshot(&config("live-nft")).expect("snapshot");
+    let expected = [(30001, Some("ns2/svc2:p80")), (30003, Some("ns2/empty:https")), (30006, Some("ns6/svc6:p"))];
+    assert_eq!(ports(&snapshot, ProxyMode::Nftables), expected, "{snapshot:?}");
+    assert_eq!(ports(&snapshot, ProxyMode::Iptables), []);
+}
+
+#[test]
+#[ignore = "needs root"]
+fn node_ports_of_kube_proxy_in_iptables_mode() {
+    let expected = [(30080, Some("default/web:http")), (36704, Some("kube-system/kubernetes-dashboard"))];
+    let cases = [
+        ("live-nft4", "iptables-nft"),
+        ("live-nft6", "ip6tables-nft"),
+        ("live-old4", "iptables-legacy"),
+        ("live-old6", "ip6tables-legacy"),
+    ];
+    for (name, iptables) in cases {
+        let node = Resident::start(name);
+        let rules = if iptables.starts_with("ip6") {
+            KUBE_PROXY_IPTABLES.replace("127.0.0.0/8", "::1/128")
+        } else {
+            KUBE_PROXY_IPTABLES.into()
+        };
+        node.run(&rules.replace("$IPTABLES", iptables));
+        let snapshot = snapshot(&config(name)).expect("snapshot");
+        assert_eq!(ports(&snapshot, ProxyMode::Iptables), expected, "{iptables}: {snapshot:?}");
+    }
+}
+
+#[test]
+#[ignore = "needs root"]
+fn only_the_chain_of_kube_proxy_is_read_from_a_large_table() {
+    let node = Resident::start("live-large");
+    let mut rules = String::from("iptables-nft-restore <<'RULES'\n*nat\n:KUBE-NODEPORTS - [0:0]\n:BULK - [0:0]\n");
+    for n in 0..50_000_u32 {
+        let _ = writeln!(rules, "-A BULK -p tcp -d 10.{}.{}.1 --dport 80 -j RETURN", n >> 8, n & 255);
+    }
+    rules += "-A KUBE-NODEPORTS -m comment --comment a/b:c -m tcp -p tcp --dport 30080 -j BULK\nCOMMIT\nRULES\n";
+    node.run(&rules);
+    let started = Instant::now();
+    let snapshot = snapshot(&config("live-large")).expect("snapshot");
+    println!("a snapshot beside 50,000 rules: {:?}", started.elapsed());
+    assert_eq!(ports(&snapshot, ProxyMode::Iptables), [(30080, Some("a/b:c"))]);
+    assert!(started.elapsed() < Duration::from_millis(250), "{:?}", started.elapsed());
+}
+
+#[test]
+#[ignore = "needs root"]
+fn a_snapshot_reads_the_probers_namespace_and_the_pods_around_it() {
+    let node = Resident::start("live-node");
+    let pod = Resident::start("live-pod");
+    node.run("echo 1024 65000 > /proc/sys/net/ipv4/ip_local_port_range; ip addr add 192.0.2.1/32 dev lo");
+    pod.run("ip link set lo up; ip addr add 10.88.7.4/32 dev lo; ip -6 addr add fd00:88::7/128 dev lo");
+    let started = Instant::now();
+    let snapshot = snapshot(&config("live-node")).expect("snapshot");
+    println!("snapshot: {:?}; sources: {:?}; problems: {:?}", started.elapsed(), snapshot.sources, snapshot.problems);
+    assert_eq!(snapshot.node.as_ref().map(|node| node.pid), Some(node.child.id()));
+    assert_eq!(snapshot.probers[0].comm, "live-node");
+    let links = find(&snapshot, links);
+    assert!(!lo_is_up(&links), "lo of a new namespace is down: {links:?}");
+    assert_eq!(Some(links.netns), snapshot.node.as_ref().map(|node| node.netns));
+    assert!(links.links[0].addrs.contains(&"192.0.2.1".parse().expect("address")), "{links:?}");
+    let settings = |fact: &Fact| if let Fact::NodeSettings(settings) = fact { settings.local_port_range } else { None };
+    assert_eq!(find(&snapshot, settings), (1024, 65000));
+    let all = find(&snapshot, pods);
+    let found = all.iter().find(|pod| pod.addrs.contains(&"10.88.7.4".parse().expect("address")));
+    let found = found.expect("the pod's namespace");
+    assert!(found.name.is_none() && found.netns.is_some() && found.addrs.len() == 2, "{found:?}");
+}
+
+/// The next fact that `wanted` accepts.
+async fn next<T>(facts: &mut mpsc::Receiver<Fact>, wanted: impl Fn(&Fact) -> Option<T>) -> T {
+    let search = async {
+        loop {
+            let fact = facts.recv().await.expect("the watcher lives");
+            if let Some(found) = wanted(&fact) {
+                return found;
+            }
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(3), search).await.expect("a fact in time")
+}
+
+#[tokio::test]
+#[ignore = "needs root"]
+async fn a_watch_sends_what_changes_and_ends_with_its_future() {
+    let node = Resident::start("live-watch");
+    node.run("ip link set lo up");
+    let file = std::env::temp_dir().join(format!("tracer-live-{}.yaml", std::process::id()));
+    std::fs::write(&file, "kind: PodList\nitems: []\n").expect("file");
+    let config = SourceConfig { pods: Some(file.clone()), ..config("live-watch") };
+    let snapshot = snapshot(&config).expect("snapshot");
+    let (tx, mut rx) = mpsc::channel(64);
+    let refresh = Arc::new(Notify::new());
+    let watcher = tokio::spawn(watch(config, snapshot, refresh.clone(), tx));
+    tokio::time::sleep(Duration::from_millis(600)).await;
+    while rx.try_recv().is_ok() {}
+
+    let started = Instant::now();
+    node.run("ip link set lo down");
+    let set = started.elapsed();
+    let lo = |fact: &Fact| links(fact).map(|links| lo_is_up(&links));
+    assert!(!next(&mut rx, lo).await);
+    println!("lo down: set after {set:?}, known after {:?}", started.elapsed());
+
+    std::fs::write(&file, "kind: PodList\nitems: [{metadata: {name: from-file}}]\n").expect("file");
+    let named = |fact: &Fact| pods(fact)?.iter().any(|pod| pod.name.as_deref() == Some("from-file")).then_some(());
+    next(&mut rx, named).await;
+    std::fs::write(&file, "kind: PodList\nitems: [{\n").expect("file");
+
+    node.run(KUBE_PROXY_NFT);
+    refresh.notify_one();
+    let count = |fact: &Fact| if let Fact::NodePorts(ports) = fact { Some(ports.ports.len()) } else { None };
+    assert_eq!(next(&mut rx, count).await, 3);
+    node.run("nft delete table ip kube-proxy; nft delete table ip6 kube-proxy");
+    refresh.notify_one();
+    assert_eq!(next(&mut rx, count).await, 0);
+
+    drop(node);
+    let node = Resident::start("live-watch");
+    node.run("ip link set lo up");
+    refresh.notify_one();
+    let own = std::fs::read_link(format!("/proc/{}/ns/net", node.child.id())).expect("namespace");
+    let back = |fact: &Fact| links(fact).filter(|links| own.to_string_lossy().contains(&links.netns.0.to_string()));
+    assert!(lo_is_up(&next(&mut rx, back).await), "the prober came back in another namespace");
+
+    watcher.abort();
+    let _ = std::fs::remove_file(&file);
+    let end = async { while rx.recv().await.is_some() {} };
+    tokio::time::timeout(Duration::from_secs(2), end).await.expect("the thread ends with its future");
+}
+
+fn resident_kib() -> usize {
+    let status = std::fs::read_to_string("/proc/self/status").expect("status");
+    let line = status.lines().find(|line| line.starts_with("VmRSS")).expect("VmRSS");
+    line.split_whitespace().nth(1).and_then(|text| text.parse().ok()).expect("a number")
+}
+
+/// A List as kubectl prints it, written pod by pod to leave the heap as it was.
+fn write_pods(path: &std::path::Path, count: usize) {
+    let sample = include_str!("../testdata/kubelet-pods.json");
+    let list: serde_json::Value = serde_json::from_str(sample).expect("sample");
+    let mut pod = list["items"][1].clone();
+    pod["kind"] = "Pod".into();
+    let mut file = std::io::BufWriter::new(std::fs::File::create(path).expect("file"));
+    file.write_all(br#"{"kind":"List","items":["#).expect("head");
+    for n in 0..count {
+        pod["metadata"]["uid"] = format!("{n:032x}").into();
+        pod["metadata"]["name"] = format!("pod-{n}").into();
+        let comma = if n == 0 { "" } else { "," };
+        write!(file, "{comma}{pod}").expect("pod");
+    }
+    file.write_all(b"]}").expect("tail");
+}
+
+/// What 250 pods and 500 processes cost: run with `--release --nocapture`.
+#[test]
+#[ignore = "needs root"]
+fn a_full_node_is_read_in_time() {
+    let file = std::env::temp_dir().join(format!("tracer-full-{}.json", std::process::id()));
+    write_pods(&file, 250);
+    let mut sleepers: Vec<_> = (0..500).filter_map(|_| Command::new("sleep").arg("60").spawn().ok()).collect();
+    let started = Instant::now();
+    drop(snapshot(&config("nobody")));
+    println!("without a file: {:?}", started.elapsed());
+    let before = resident_kib();
+    let started = Instant::now();
+    let snapshot = snapshot(&SourceConfig { pods: Some(file.clone()), ..config("nobody") }).expect("snapshot");
+    println!("full node: {:?}, RSS {} KiB more", started.elapsed(), resident_kib().saturating_sub(before));
+    println!("problems: {:#?}", snapshot.problems);
+    assert!(find(&snapshot, pods).len() >= 250);
+    for sleeper in &mut sleepers {
+        let _ = sleeper.kill();
+        let _ = sleeper.wait();
+    }
+    let _ = std::fs::remove_file(&file);
+}
+
+/// A cgroup as the kubelet's cgroupfs driver makes it, of either version; removed when the test ends.
+struct PodGroup(PathBuf);
+
+impl PodGroup {
+    fn make(uid: &str, container: &str) -> Self {
+        let roots = ["/sys/fs/cgroup/memory", "/sys/fs/cgroup"].map(PathBuf::from);
+        let root = roots.into_iter().find(|root| root.join("cgroup.procs").exists()).expect("a cgroup hierarchy");
+        let group = Self(root.join("tracer-live").join(format!("pod{uid}")).join(container));
+        std::fs::create_dir_all(&group.0).expect("cgroup");
+        group
+    }
+
+    fn add(&self, resident: &Resident) {
+        std::fs::write(self.0.join("cgroup.procs"), resident.child.id().to_string()).expect("cgroup.procs");
+    }
+}
+
+impl Drop for PodGroup {
+    fn drop(&mut self) {
+        for directory in self.0.ancestors().take(3) {
+            let _ = std::fs::remove_dir(directory);
+        }
+    }
+}
+
+#[test]
+#[ignore = "needs root"]
+fn a_pod_is_found_by_its_cgroup_and_joined_with_the_file() {
+    let (uid, container) = ("761c395d27727576796af2646f1186d4", "f".repeat(64));
+    let node = Resident::start("live-kubelet");
+    let group = PodGroup::make(uid, &container);
+    let pod = Resident::start("live-app");
+    pod.run("ip link set lo up; ip addr add 10.88.0.5/32 dev lo");
+    group.add(&pod);
+    let first = snapshot(&config("live-kubelet")).expect("snapshot");
+    let find_pod = |snapshot: &Snapshot| {
+        find(snapshot, pods).into_iter().find(|pod| pod.uid.as_deref() == Some(uid)).expect("the pod")
+    };
+    let found = find_pod(&first);
+    assert_eq!((found.name.as_deref(), found.host_network), (None, false));
+    assert_eq!(found.containers[0].id.as_deref(), Some(container.as_str()));
+    assert_eq!(found.addrs, ["10.88.0.5".parse::<std::net::IpAddr>().expect("address")]);
+
+    let file = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/testdata/kubelet-pods.json"));
+    let second = snapshot(&SourceConfig { pods: Some(file), ..config("live-kubelet") }).expect("snapshot");
+    let joined = find_pod(&second);
+    assert_eq!(joined.name.as_deref(), Some("target-rig-node"));
+    assert_eq!(joined.netns, found.netns);
+    assert_eq!(joined.containers[0].probes.len(), 3);
+    drop((pod, node));
+}

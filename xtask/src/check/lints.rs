@@ -1,0 +1,60 @@
+//! rustfmt and clippy, for the workspace and for the eBPF programs, which are outside of it.
+
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::Result;
+
+use crate::{setup, sh};
+
+const EBPF: &str = "tracer-ebpf/Cargo.toml";
+const TARGET: &str = "bpfel-unknown-none";
+
+/// Formatted as rustfmt does.
+pub(crate) fn format() -> Result<()> {
+    sh::run(&mut sh::cargo(&["fmt", "--all", "--check"]))?;
+    sh::run(&mut sh::cargo(&["fmt", "--manifest-path", EBPF, "--check"]))
+}
+
+/// clippy finds nothing.
+pub(crate) fn workspace() -> Result<()> {
+    let args = ["clippy", "--quiet", "--workspace", "--all-targets", "--locked", "--", "-D", "warnings"];
+    sh::run(&mut sh::cargo(&args))
+}
+
+/// clippy finds nothing in the eBPF programs, compiled for their own target.
+pub(crate) fn ebpf() -> Result<()> {
+    match setup::rustup_route() {
+        Some(toolchain) => sh::run(&mut by_rustup(&toolchain)),
+        None if Path::new("/usr/bin/clippy-driver").is_file() => sh::run(&mut by_debian()),
+        None => Err(sh::missing(format!("no clippy for the BPF target: install rust-web-clippy{}", setup::hint()))),
+    }
+}
+
+/// A toolchain with the sources of `core`, which it compiles for BPF.
+fn by_rustup(toolchain: &str) -> Command {
+    let mut cargo = sh::command("rustup");
+    cargo.args(["run", toolchain, "cargo", "clippy", "-Zbuild-std=core"]);
+    cargo.args(["--quiet", "--manifest-path", EBPF, "--release", "--target", TARGET, "--bin", "tracer"]);
+    settings(&mut cargo);
+    cargo.args(["--", "-D", "warnings"]);
+    cargo
+}
+
+/// Debian's compiler with its ready `core` for BPF. It has no cargo: ours drives it.
+fn by_debian() -> Command {
+    let mut cargo = sh::cargo(&["check", "--quiet", "--manifest-path", EBPF, "--release", "--target", TARGET]);
+    cargo.args(["--bin", "tracer"]);
+    settings(&mut cargo);
+    cargo.env("RUSTC", "/usr/bin/rustc").env("RUSTC_WORKSPACE_WRAPPER", "/usr/bin/clippy-driver");
+    cargo.env("CLIPPY_ARGS", "-Dwarnings");
+    cargo
+}
+
+fn settings(cargo: &mut Command) {
+    for name in ["RUSTC", "RUSTC_WRAPPER", "RUSTC_WORKSPACE_WRAPPER", "RUSTFLAGS", "CARGO_TARGET_DIR"] {
+        cargo.env_remove(name);
+    }
+    cargo.env("RUSTC_BOOTSTRAP", "1").env("CARGO_ENCODED_RUSTFLAGS", r#"--cfg=bpf_target_arch="x86_64""#);
+    cargo.arg("--target-dir").arg(sh::target().join("ebpf-clippy"));
+}

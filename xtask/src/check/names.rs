@@ -1,0 +1,99 @@
+//! Nothing of the machine that a change was made on may be in the tree: paths, and hosts that its package managers use.
+//!
+//! The hosts are read from the configuration of the machine, so that none is named here.
+
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Result, bail};
+
+use crate::sh;
+
+/// Hosts that everybody knows.
+const PUBLIC: &[&str] = &[
+    "deb.debian.org",
+    "security.debian.org",
+    "snapshot.debian.org",
+    "crates.io",
+    "static.crates.io",
+    "index.crates.io",
+    "github.com",
+    "pypi.org",
+    "files.pythonhosted.org",
+    "static.rust-lang.org",
+    "localhost",
+    "127.0.0.1",
+];
+
+/// Fails if a tracked file names the machine.
+pub(crate) fn check() -> Result<()> {
+    let needles: Vec<String> = paths().into_iter().chain(hosts()).collect();
+    let files = sh::capture(sh::command("git").args(["ls-files", "--cached", "--others", "--exclude-standard", "-z"]))?;
+    let found: Vec<_> = files.split('\0').flat_map(|file| occurrences(file, &needles)).collect();
+    if !found.is_empty() {
+        bail!("names of this machine are in the tree:\n{}", found.join("\n"));
+    }
+    Ok(())
+}
+
+/// Where in a file which of the words are; the word itself is not repeated.
+fn occurrences(file: &str, needles: &[String]) -> Vec<String> {
+    let text = fs::read(sh::root().join(file)).unwrap_or_default();
+    let text = String::from_utf8_lossy(&text).into_owned();
+    let lines = text.lines().enumerate();
+    let hits = lines.filter(|(_, line)| needles.iter().any(|needle| line.contains(needle.as_str())));
+    hits.map(|(number, _)| format!("  {file}:{}", number + 1)).collect()
+}
+
+/// This tree, the directory it is in, and the hidden files of this user.
+fn paths() -> Vec<String> {
+    let root = sh::root();
+    let deep = |path: &&Path| path.components().count() > 2;
+    let trees = [Some(root), root.parent()].into_iter().flatten().filter(deep).map(|path| path.display().to_string());
+    let home = std::env::var("HOME").ok().filter(|home| home.len() > 1).map(|home| format!("{home}/."));
+    trees.chain(home).collect()
+}
+
+/// The hosts of apt, pip and cargo on this machine, and its proxies.
+fn hosts() -> Vec<String> {
+    let mut text =
+        sh::capture(sh::command("apt-get").args(["indextargets", "--no-release-info", "--format", "$(URI)"]))
+            .unwrap_or_default();
+    text += &sh::capture(sh::command("python3").args(["-m", "pip", "config", "list"])).unwrap_or_default();
+    let home = std::env::var("HOME").unwrap_or_default();
+    for file in [".cargo/config.toml", ".cargo/config", ".npmrc", ".pip/pip.conf"] {
+        text += &fs::read_to_string(Path::new(&home).join(file)).unwrap_or_default();
+    }
+    let proxies = std::env::vars().filter(|(name, _)| {
+        let name = name.to_lowercase();
+        ["proxy", "index", "registry", "mirror"].iter().any(|word| name.contains(word))
+    });
+    proxies.for_each(|(_, value)| text = format!("{text}\n{value}"));
+    named(&text)
+}
+
+/// The hosts of the addresses in a text.
+fn named(text: &str) -> Vec<String> {
+    let parts = text.split("://").skip(1);
+    let host = |part: &str| {
+        let end = part.find(|c: char| !(c.is_ascii_alphanumeric() || "-._@:".contains(c))).unwrap_or(part.len());
+        let authority = part[..end].rsplit('@').next().unwrap_or_default();
+        authority.split(':').next().unwrap_or_default().trim_end_matches('.').to_owned()
+    };
+    let mut hosts: Vec<String> = parts.map(host).filter(|host| host.contains('.')).collect();
+    hosts.retain(|host| !PUBLIC.contains(&host.as_str()));
+    hosts.sort();
+    hosts.dedup();
+    hosts
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hosts_are_found_in_configurations() {
+        let text = "index = \"sparse+https://user@cache.example.net:8080/x\" http://mirror.example.org/debian\nhttps://pypi.org/simple";
+        assert_eq!(named(text), ["cache.example.net", "mirror.example.org"]);
+    }
+}
