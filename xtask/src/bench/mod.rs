@@ -73,7 +73,7 @@ struct Plan {
     starts: usize,
 }
 
-const FULL: Plan = Plan { rounds: 9, seconds: 2.0, attempts: 500, starts: 10 };
+const FULL: Plan = Plan { rounds: 11, seconds: 2.0, attempts: 500, starts: 10 };
 const QUICK: Plan = Plan { rounds: 3, seconds: 1.0, attempts: 100, starts: 3 };
 
 /// Threads that connect.

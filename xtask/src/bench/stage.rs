@@ -123,6 +123,7 @@ impl Load {
             connections: number("connections")?,
             seconds: number("seconds")?,
             per_second: number("connects_per_s")?,
+            cpu_us: number("cpu_s")? * 1e6 / number("connections")?,
         })
     }
 }
@@ -145,6 +146,8 @@ pub(super) struct Made {
     pub(super) seconds: f64,
     /// Rate.
     pub(super) per_second: f64,
+    /// Processor time of one connection, both ends, microseconds: others on the machine hardly change it.
+    pub(super) cpu_us: f64,
 }
 
 /// The `kubelet` program; killed on drop.

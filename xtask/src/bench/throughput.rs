@@ -8,7 +8,7 @@ use anyhow::{Context as _, Result};
 use serde_json::json;
 
 use super::report::{Row, Target, spread};
-use super::stage::Stage;
+use super::stage::{Made, Stage};
 use super::stats::Sample;
 use super::subject::Subject;
 use super::{FOREIGN, PROBER, Plan, THREADS};
@@ -23,72 +23,86 @@ pub(super) fn rates(stage: &Stage, plan: Plan) -> Result<Vec<Row>> {
     let default = compare(stage, plan, false)?;
     let all = compare(stage, plan, true)?;
     Ok(vec![
-        default.row("connects/s with / without tracer").target(Target::AtLeast(0.98)),
+        default.rate_row("connects/s with / without tracer").target(Target::AtLeast(0.98)),
+        default.cpu_row("the same by processor time of the connections"),
         default.records_row(),
-        all.row("the same, --all-connections"),
+        all.rate_row("connects/s with / without, --all-connections"),
+        all.cpu_row("the same by processor time of the connections"),
     ])
 }
 
-/// Interleaved rounds.
+/// Interleaved rounds: one more without than with.
 struct Comparison {
-    ratios: Vec<f64>,
-    without: Vec<f64>,
-    with: Vec<f64>,
-    records_per_connection: Vec<f64>,
-    cpu_share: Vec<f64>,
+    without: Vec<Made>,
+    with: Vec<Round>,
 }
 
 /// A B A B … A: each round with the tracer is held against the mean of its neighbours without.
 fn compare(stage: &Stage, plan: Plan, all_connections: bool) -> Result<Comparison> {
     let mut without = vec![bare(stage, plan)?];
-    let (mut with, mut records_per_connection, mut cpu_share) = (Vec::new(), Vec::new(), Vec::new());
+    let mut with = Vec::new();
     for _ in 0..plan.rounds {
-        let round = traced(stage, plan, FOREIGN, all_connections)?;
-        with.push(round.per_second);
-        records_per_connection.push(round.events / round.connections);
-        cpu_share.push(round.cpu_share);
+        with.push(traced(stage, plan, FOREIGN, all_connections)?);
         without.push(bare(stage, plan)?);
     }
-    let ratios = with.iter().zip(without.windows(2)).map(|(with, pair)| with / f64::midpoint(pair[0], pair[1]));
-    Ok(Comparison { ratios: ratios.collect(), without, with, records_per_connection, cpu_share })
+    Ok(Comparison { without, with })
 }
 
 impl Comparison {
-    fn row(&self, name: &str) -> Row {
-        let sample = |values: &[f64]| Sample::new(values.iter().copied());
-        let (ratios, without, with) = (sample(&self.ratios), sample(&self.without), sample(&self.with));
-        let cpu = sample(&self.cpu_share).median();
+    /// Each round against its neighbours, by some measure of it.
+    fn ratios(&self, measure: impl Fn(&Made) -> f64) -> Sample {
+        let mean = |pair: &[Made]| f64::midpoint(measure(&pair[0]), measure(&pair[1]));
+        let rounds = self.with.iter().zip(self.without.windows(2));
+        Sample::new(rounds.map(|(with, pair)| measure(&with.made) / mean(pair)))
+    }
+
+    fn rate_row(&self, name: &str) -> Row {
+        let ratios = self.ratios(|made| made.per_second);
+        let with = Sample::new(self.with.iter().map(|round| round.made.per_second));
+        let without = Sample::new(self.without.iter().map(|made| made.per_second));
+        let cpu = Sample::new(self.with.iter().map(|round| round.cpu_share)).median();
         let detail = format!(
-            "median of {} rounds, {:.3} to {:.3}; {:.0} connects/s with, {:.0} without ({:.0} to {:.0}); tracer's own CPU {:.1} % of a core",
-            ratios.len(),
-            ratios.min(),
-            ratios.max(),
+            "{}; {:.0} connects/s with, {:.0} without ({:.0} to {:.0}); tracer's own CPU {:.1} % of a core",
+            rounds(&ratios),
             with.median(),
             without.median(),
             without.min(),
             without.max(),
             cpu * 100.0
         );
-        let data = json!({"ratios": self.ratios, "with_per_s": self.with, "without_per_s": self.without, "tracer_cpu_share": self.cpu_share});
+        let data = json!({"ratio": spread(&ratios), "with_per_s": spread(&with), "without_per_s": spread(&without), "tracer_cpu_share": cpu});
+        Row::new(name, ratios.median(), "").detail(detail).data(data)
+    }
+
+    /// The rate, had the machine nothing else to do.
+    fn cpu_row(&self, name: &str) -> Row {
+        let ratios = self.ratios(|made| 1.0 / made.cpu_us);
+        let with = Sample::new(self.with.iter().map(|round| round.made.cpu_us));
+        let without = Sample::new(self.without.iter().map(|made| made.cpu_us));
+        let detail = format!("{}; {:.2} us with, {:.2} without", rounds(&ratios), with.median(), without.median());
+        let data = json!({"ratio": spread(&ratios), "with_us": spread(&with), "without_us": spread(&without)});
         Row::new(name, ratios.median(), "").detail(detail).data(data)
     }
 
     fn records_row(&self) -> Row {
-        let worst = Sample::new(self.records_per_connection.iter().copied()).max();
-        Row::new("ring records per foreign connection", worst, "").target(Target::Below(0.001)).detail("worst round")
+        let each = self.with.iter().map(|round| round.events / round.made.connections);
+        let row = Row::new("ring records per foreign connection", Sample::new(each).max(), "");
+        row.target(Target::Below(0.001)).detail("worst round")
     }
 }
 
-fn bare(stage: &Stage, plan: Plan) -> Result<f64> {
+fn rounds(ratios: &Sample) -> String {
+    format!("median of {} rounds, {:.3} to {:.3}", ratios.len(), ratios.min(), ratios.max())
+}
+
+fn bare(stage: &Stage, plan: Plan) -> Result<Made> {
     thread::sleep(SETTLE);
-    Ok(stage.load(FOREIGN, THREADS, plan.seconds)?.finish()?.per_second)
+    stage.load(FOREIGN, THREADS, plan.seconds)?.finish()
 }
 
 /// One round with the tracer.
 struct Round {
-    connections: f64,
-    seconds: f64,
-    per_second: f64,
+    made: Made,
     events: f64,
     lost: f64,
     cpu_share: f64,
@@ -103,14 +117,7 @@ fn traced(stage: &Stage, plan: Plan, comm: &str, all_connections: bool) -> Resul
     let records = tracer.stop()?;
     let stop = &records.last().context("the stop record")?.record;
     let number = |key: &str| stop[key].as_f64().with_context(|| format!("{key} of the stop record"));
-    Ok(Round {
-        connections: made.connections,
-        seconds: made.seconds,
-        per_second: made.per_second,
-        events: number("events")?,
-        lost: number("lost_events")?,
-        cpu_share: cpu / made.seconds,
-    })
+    Ok(Round { made, events: number("events")?, lost: number("lost_events")?, cpu_share: cpu / made.seconds })
 }
 
 /// Events of a prober that connects as fast as it can, and of all connections.
@@ -125,12 +132,12 @@ pub(super) fn events(stage: &Stage, plan: Plan) -> Result<Vec<Row>> {
 }
 
 fn event_rows(name: &str, rounds: &[Round]) -> [Row; 2] {
-    let rates = Sample::new(rounds.iter().map(|r| r.events / r.seconds));
+    let rates = Sample::new(rounds.iter().map(|r| r.events / r.made.seconds));
     let lost: f64 = rounds.iter().map(|r| r.lost).sum();
     let events: f64 = rounds.iter().map(|r| r.events).sum();
-    let connections: f64 = rounds.iter().map(|r| r.connections).sum();
+    let connections: f64 = rounds.iter().map(|r| r.made.connections).sum();
     let cpu = Sample::new(rounds.iter().map(|r| r.cpu_share)).median();
-    let per_second = Sample::new(rounds.iter().map(|r| r.per_second)).median();
+    let per_second = Sample::new(rounds.iter().map(|r| r.made.per_second)).median();
     let detail = format!(
         "{:.1} events per connection, {per_second:.0} connects/s; tracer's own CPU {:.0} % of a core",
         events / connections,
