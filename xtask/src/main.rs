@@ -1,4 +1,4 @@
-//! The project's own commands: `cargo xtask setup|build|test|demo|check|vm|bless`.
+//! The project's own commands: `cargo xtask setup|build|test|demo|bench|check|vm|bless`.
 //!
 //! ```text
 //! setup      installs what building and testing need
@@ -6,11 +6,13 @@
 //! vm         one command under another kernel: `kernels` fetches, `virtme` boots, `guest` is the script inside
 //! test       unit tests, scenarios on this kernel and in VMs, replays, one matrix
 //! demo       the failures and their verdicts, on this machine
+//! bench      what the tracer costs: a measurement, not a test
 //! check      what CI refuses: format, lints, licences, drift, host names
 //! bless      the generated files
 //! sh         processes and progress lines
 //! ```
 
+mod bench;
 mod bless;
 mod build;
 mod check;
@@ -45,6 +47,8 @@ enum Command {
     Test(test::Args),
     /// Make the failures on this machine and show the verdicts
     Demo,
+    /// Measure what the tracer costs and how fast it is; as root
+    Bench(bench::Args),
     /// Format, lints, licences, generated files, host names
     Check(check::Args),
     /// Run a command as root under another kernel
@@ -70,6 +74,7 @@ fn dispatch(command: Command) -> Result<()> {
         Command::Build(args) => build::run(&args),
         Command::Test(args) => test::run(&args),
         Command::Demo => demo::run(),
+        Command::Bench(args) => bench::run(&args),
         Command::Check(args) => check::run(&args),
         Command::Vm(args) => vm::run(&args),
         Command::Bless(args) => bless::run(&args),

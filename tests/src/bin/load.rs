@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use clap::Parser;
 use nix::sched::{CloneFlags, setns};
+use nix::sys::resource::{UsageWho, getrusage};
 use tracer_tests::dial::{Dial, Ending, Kind, dial};
 
 #[derive(Parser)]
@@ -32,7 +33,8 @@ struct Args {
     /// Name of the process.
     #[arg(long)]
     comm: Option<String>,
-    /// Dial this, whatever comes of it; default: a listener of its own on 127.0.0.1.
+    /// Dial this, whatever comes of it; default: for each thread a listener on 127.0.0.1 (source
+    /// ports in TIME_WAIT count for one destination each).
     #[arg(long)]
     target: Option<SocketAddr>,
     /// Instead: one HTTPS request to this address.
@@ -54,12 +56,14 @@ fn main() -> Result<ExitCode> {
     if let Some(dst) = args.https {
         return https(dst);
     }
-    let dst = args.target.map_or_else(listen, Ok)?;
+    let targets: Vec<SocketAddr> =
+        (0..args.threads).map(|_| args.target.map_or_else(listen, Ok)).collect::<Result<_>>()?;
     let began = Instant::now();
-    let made = hammer(&args, dst);
+    let made = hammer(&args, &targets);
     let seconds = began.elapsed().as_secs_f64();
     let rate = made as f64 / seconds;
-    println!("{}", serde_json::json!({"connections": made, "seconds": seconds, "connects_per_s": rate}));
+    let cpu = cpu_seconds()?;
+    println!("{}", serde_json::json!({"connections": made, "seconds": seconds, "connects_per_s": rate, "cpu_s": cpu}));
     Ok(ExitCode::SUCCESS)
 }
 
@@ -83,11 +87,11 @@ fn listen() -> Result<SocketAddr> {
     Ok(address)
 }
 
-fn hammer(args: &Args, dst: SocketAddr) -> u64 {
+fn hammer(args: &Args, targets: &[SocketAddr]) -> u64 {
     let end = Instant::now() + Duration::from_secs_f64(args.seconds);
     let pause = Duration::from_millis(args.pause_ms);
     thread::scope(|scope| {
-        let work = || {
+        let work = |dst: SocketAddr| {
             let mut made = 0;
             while Instant::now() < end {
                 made += u64::from(once(dst));
@@ -95,9 +99,16 @@ fn hammer(args: &Args, dst: SocketAddr) -> u64 {
             }
             made
         };
-        let workers: Vec<_> = (0..args.threads).map(|_| scope.spawn(work)).collect();
+        let workers: Vec<_> = targets.iter().map(|dst| scope.spawn(move || work(*dst))).collect();
         workers.into_iter().map(|w| w.join().unwrap_or(0)).sum()
     })
+}
+
+/// Processor time of this process: unlike the rate, what others do on the machine hardly changes it.
+fn cpu_seconds() -> Result<f64> {
+    let usage = getrusage(UsageWho::RUSAGE_SELF)?;
+    let seconds = |t: nix::sys::time::TimeVal| t.tv_sec() as f64 + t.tv_usec() as f64 / 1e6;
+    Ok(seconds(usage.user_time()) + seconds(usage.system_time()))
 }
 
 fn once(dst: SocketAddr) -> bool {

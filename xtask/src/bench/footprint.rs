@@ -1,0 +1,109 @@
+//! Start to attached, and resident memory, idle and under load.
+
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Result, bail};
+use serde_json::{Value, json};
+
+use super::report::{Row, Target, spread};
+use super::stage::Stage;
+use super::stats::Sample;
+use super::subject::Subject;
+use super::{FOREIGN, PROBER, Plan, THREADS};
+
+/// The target of resident memory, MiB.
+const MEMORY: f64 = 15.0;
+/// The target of the start, milliseconds.
+const START: f64 = 150.0;
+
+/// All of it.
+pub(super) fn rows(stage: &Stage, plan: Plan) -> Result<Vec<Row>> {
+    let mut rows = vec![starts(stage, plan)?];
+    rows.extend(memory(stage, plan)?);
+    Ok(rows)
+}
+
+fn starts(stage: &Stage, plan: Plan) -> Result<Row> {
+    let mut took = Vec::new();
+    let mut hooks = [0, 0];
+    for _ in 0..plan.starts {
+        let tracer = Subject::start(stage, "attach", false)?;
+        took.push(tracer.attached_after.as_secs_f64() * 1e3);
+        hooks = ["hooks", "missing_hooks"].map(|key| tracer.start[key].as_array().map_or(0, Vec::len));
+        tracer.stop()?;
+    }
+    let took = Sample::new(took);
+    let [attached, missing] = hooks;
+    let detail = format!(
+        "median of {} starts, {:.0} to {:.0}; {attached} hooks attached, {missing} missing",
+        took.len(),
+        took.min(),
+        took.max()
+    );
+    let row = Row::new("start to attached", took.median(), "ms").target(Target::Below(START));
+    Ok(row.detail(detail).data(spread(&took)))
+}
+
+/// The daemon's memory: idle, while others connect, while the prober does nothing but connect.
+fn memory(stage: &Stage, plan: Plan) -> Result<Vec<Row>> {
+    let tracer = Subject::start(stage, "run", false)?;
+    thread::sleep(Duration::from_secs(3));
+    let idle = Memory::of(&tracer)?;
+    let foreign = under_load(stage, plan, &tracer, FOREIGN)?;
+    let prober = under_load(stage, plan, &tracer, PROBER)?;
+    tracer.stop()?;
+    Ok(vec![
+        idle.row("resident memory, idle"),
+        foreign.row("resident memory, foreign connections"),
+        prober.row("resident memory, prober connects at full speed"),
+    ])
+}
+
+fn under_load(stage: &Stage, plan: Plan, tracer: &Subject, comm: &str) -> Result<Memory> {
+    let load = stage.load(comm, THREADS, plan.seconds)?;
+    let mut worst: Option<Memory> = None;
+    for _ in 0..(plan.seconds * 10.0) as usize {
+        thread::sleep(Duration::from_millis(100));
+        let now = Memory::of(tracer)?;
+        worst = worst.filter(|w| w.resident >= now.resident).or(Some(now));
+    }
+    load.finish()?;
+    let Some(worst) = worst else { bail!("the load was too short to look at") };
+    Ok(worst)
+}
+
+/// MiB.
+#[derive(Clone, Copy, Debug)]
+struct Memory {
+    resident: f64,
+    peak: f64,
+    anonymous: f64,
+    file: f64,
+    shared: f64,
+}
+
+impl Memory {
+    fn of(tracer: &Subject) -> Result<Self> {
+        let mib = |field: &str| tracer.memory(field).map(|kib| kib / 1024.0);
+        Ok(Self {
+            resident: mib("VmRSS")?,
+            peak: mib("VmHWM")?,
+            anonymous: mib("RssAnon")?,
+            file: mib("RssFile")?,
+            shared: mib("RssShmem")?,
+        })
+    }
+
+    fn row(self, name: &str) -> Row {
+        let detail = format!(
+            "anonymous {:.1}, file and ring {:.1}, shared {:.1}; peak since its start {:.1}",
+            self.anonymous, self.file, self.shared, self.peak
+        );
+        Row::new(name, self.resident, "MiB").target(Target::Below(MEMORY)).detail(detail).data(self.data())
+    }
+
+    fn data(self) -> Value {
+        json!({"resident": self.resident, "peak": self.peak, "anonymous": self.anonymous, "file": self.file, "shared": self.shared})
+    }
+}

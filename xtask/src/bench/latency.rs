@@ -1,0 +1,95 @@
+//! From the deciding kernel event to the line that can be read, by two clocks: the tracer's own
+//! (`timing.detected_after_ms`), and the moment at which the line has come through the pipe, less the
+//! time of the last evidence. Idle, and while every core is busy with foreign connections.
+
+use std::time::Duration;
+
+use anyhow::{Result, bail};
+use serde_json::{Value, json};
+
+use super::report::{Row, Target, spread};
+use super::stage::{DROPPED, REFUSED, Stage};
+use super::stats::Sample;
+use super::subject::{Line, Subject};
+use super::{FOREIGN, Plan, THREADS};
+
+/// One attempt in this time: faster than any kubelet, slow enough not to queue.
+const PACE: Duration = Duration::from_millis(5);
+/// The target, milliseconds.
+const LIMIT: f64 = 5.0;
+
+/// A failure to provoke.
+struct Failure {
+    label: &'static str,
+    dst: &'static str,
+    /// What is known of it.
+    note: &'static str,
+}
+
+const FAILURES: [Failure; 2] = [
+    Failure { label: "connection_refused", dst: REFUSED, note: "" },
+    Failure { label: "firewall_drop", dst: DROPPED, note: "; by design waits 3 ms for an event that contradicts" },
+];
+
+/// Each failure, idle and under load.
+pub(super) fn rows(stage: &Stage, plan: Plan) -> Result<Vec<Row>> {
+    let mut rows = Vec::new();
+    for busy in [false, true] {
+        for failure in &FAILURES {
+            rows.extend(case(stage, plan, failure, busy)?);
+        }
+    }
+    Ok(rows)
+}
+
+fn case(stage: &Stage, plan: Plan, failure: &Failure, busy: bool) -> Result<[Row; 2]> {
+    let tracer = Subject::start(stage, "attach", false)?;
+    let mut prober = stage.prober()?;
+    let seconds = plan.attempts as f64 * PACE.as_secs_f64() * 3.0 + 5.0;
+    let load = busy.then(|| stage.load(FOREIGN, THREADS, seconds)).transpose()?;
+    std::thread::sleep(Duration::from_millis(500));
+    prober.attempts(failure.dst, plan.attempts, PACE)?;
+    std::thread::sleep(Duration::from_millis(100));
+    drop(load);
+    let lines = tracer.stop()?;
+    let verdicts: Vec<&Line> = lines.iter().filter(|l| l.is("verdict") && l.record["revises"].is_null()).collect();
+    let right: Vec<&Line> =
+        verdicts.iter().copied().filter(|l| l.record["verdict"]["label"] == failure.label).collect();
+    if right.is_empty() {
+        let said = verdicts.first().map_or(&Value::Null, |line| &line.record["verdict"]);
+        bail!(
+            "no verdict {} for {} attempts; {} other verdicts, the first: {said}",
+            failure.label,
+            plan.attempts,
+            verdicts.len()
+        );
+    }
+    let others = verdicts.len() - right.len();
+    Ok(case_rows(failure, busy, plan.attempts, &right, others))
+}
+
+fn case_rows(failure: &Failure, busy: bool, attempts: usize, right: &[&Line], others: usize) -> [Row; 2] {
+    let own = Sample::new(right.iter().filter_map(|line| line.record["timing"]["detected_after_ms"].as_f64()));
+    let piped = Sample::new(right.iter().filter_map(|line| after_evidence(line)));
+    let state = if busy { "under load" } else { "idle" };
+    let row = |what: &str, sample: &Sample, note: &str| {
+        let detail = format!(
+            "p50 {:.2}, max {:.2}; {} verdicts of {attempts} attempts, {others} with another label{note}",
+            sample.median(),
+            sample.max(),
+            sample.len()
+        );
+        Row::new(format!("{} {state}, {what}, p99", failure.label), sample.quantile(0.99), "ms")
+            .target(Target::Below(LIMIT))
+            .detail(detail)
+            .data(json!({"ms": spread(sample), "attempts": attempts, "others": others}))
+    };
+    [row("tracer's clock", &own, failure.note), row("event to line read", &piped, failure.note)]
+}
+
+/// From the last evidence to the line, milliseconds.
+fn after_evidence(line: &Line) -> Option<f64> {
+    let evidence = line.record["verdict"]["evidence"].as_array()?;
+    let last = evidence.iter().filter_map(|e| e["time_boot_ns"].as_u64()).max()?;
+    Some(line.at.saturating_sub(last) as f64 / 1e6)
+}

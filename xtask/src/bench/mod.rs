@@ -1,0 +1,133 @@
+//! `cargo xtask bench`: what the tracer costs, and how fast it says what it saw. Not a test: it
+//! measures, says which targets are missed, and ends with 0.
+//!
+//! ```text
+//! stage       network namespaces to play in, the load, the prober
+//! subject     the tracer, its lines stamped as they arrive
+//! throughput  connections per second with and without it; events per second through the ring
+//! programs    nanoseconds per run, by the kernel's own statistics
+//! latency     from the deciding event to the printed line
+//! footprint   start to attached; resident memory
+//! stats       order statistics
+//! report      the table, the JSON
+//! ```
+
+mod footprint;
+mod latency;
+mod programs;
+mod report;
+mod stage;
+mod stats;
+mod subject;
+mod throughput;
+
+use std::path::PathBuf;
+
+use anyhow::Result;
+
+use crate::{build, sh};
+use report::Row;
+use stage::Stage;
+
+/// How to measure.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// Fewer and shorter rounds: to try it out
+    #[arg(long)]
+    quick: bool,
+    /// Where the numbers go [default: target/bench.json]
+    #[arg(long, value_name = "PATH")]
+    json: Option<PathBuf>,
+    /// Only these parts
+    #[arg(long, value_enum, value_delimiter = ',')]
+    only: Vec<Part>,
+    /// Take the release binaries as they are
+    #[arg(long)]
+    no_build: bool,
+}
+
+/// A part of the measurement.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Part {
+    /// Connections per second with and without the tracer
+    Rate,
+    /// Events per second through the ring
+    Events,
+    /// Nanoseconds per program run
+    Programs,
+    /// From the event to the line
+    Latency,
+    /// Start, memory
+    Footprint,
+}
+
+/// Makes the rows of a part.
+type Measure = fn(&Stage, Plan) -> Result<Vec<Row>>;
+
+/// How long and how often.
+#[derive(Clone, Copy)]
+struct Plan {
+    rounds: usize,
+    seconds: f64,
+    attempts: usize,
+    starts: usize,
+}
+
+const FULL: Plan = Plan { rounds: 11, seconds: 2.0, attempts: 500, starts: 10 };
+const QUICK: Plan = Plan { rounds: 3, seconds: 1.0, attempts: 100, starts: 3 };
+
+/// Threads that connect.
+const THREADS: u32 = 4;
+/// A process that is no prober.
+const FOREIGN: &str = "load";
+/// One that is.
+const PROBER: &str = "kubelet";
+
+/// Measures.
+pub(crate) fn run(args: &Args) -> Result<()> {
+    if !nix::unistd::geteuid().is_root() {
+        return Err(sh::missing("bench attaches eBPF programs and makes network namespaces: run it as root".into()));
+    }
+    if !args.no_build {
+        build::release()?;
+    }
+    let plan = if args.quick { QUICK } else { FULL };
+    let machine = report::machine();
+    warn_of_others();
+    let rows = measure(args, plan)?;
+    let path = args.json.clone().unwrap_or_else(|| sh::target().join("bench.json"));
+    report::write(&path, &machine, &rows)?;
+    print!("{}", report::table(&machine, &rows));
+    eprintln!("xtask: numbers in {}", path.display());
+    Ok(())
+}
+
+fn measure(args: &Args, plan: Plan) -> Result<Vec<Row>> {
+    let stage = Stage::new()?;
+    // The kernel's statistics cost some 10 ns a run: off but for the row that needs them.
+    let _statistics = programs::Statistics::set(false)?;
+    let parts: [(Part, &str, Measure); 5] = [
+        (Part::Rate, "connections per second", throughput::rates),
+        (Part::Events, "events per second", throughput::events),
+        (Part::Programs, "nanoseconds per run", programs::rows),
+        (Part::Latency, "event to line", latency::rows),
+        (Part::Footprint, "start and memory", footprint::rows),
+    ];
+    let mut rows = Vec::new();
+    for (part, what, work) in parts {
+        if args.only.is_empty() || args.only.contains(&part) {
+            rows.extend(sh::step(what, || work(&stage, plan))?);
+        }
+    }
+    Ok(rows)
+}
+
+/// Another tracer's programs run for our connections, too.
+fn warn_of_others() {
+    let names = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    let comm = |entry: std::fs::DirEntry| std::fs::read_to_string(entry.path().join("comm")).ok();
+    let others = names.filter_map(comm).filter(|comm| comm.trim() == "tracer").count();
+    if others > 0 {
+        eprintln!("xtask: {others} other tracer(s) run on this machine: the numbers will be worse than they are");
+    }
+}

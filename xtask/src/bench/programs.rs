@@ -1,0 +1,131 @@
+//! Nanoseconds per program run, by the kernel's own statistics (`kernel.bpf_stats_enabled`), while
+//! foreign connections are made: `/proc/PID/fdinfo` of the tracer, the names from bpftool if it is there.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use serde_json::{Value, json};
+
+use super::report::Row;
+use super::stage::Stage;
+use super::subject::Subject;
+use super::{FOREIGN, PROBER, Plan, THREADS};
+use crate::sh;
+
+const SWITCH: &str = "/proc/sys/kernel/bpf_stats_enabled";
+
+/// The kernel's statistics, set; as they were on drop.
+pub(super) struct Statistics(String);
+
+impl Statistics {
+    /// On or off.
+    pub(super) fn set(on: bool) -> Result<Self> {
+        let before = fs::read_to_string(SWITCH).with_context(|| format!("read {SWITCH}"))?;
+        fs::write(SWITCH, if on { "1" } else { "0" }).with_context(|| format!("write {SWITCH}"))?;
+        Ok(Self(before))
+    }
+}
+
+impl Drop for Statistics {
+    fn drop(&mut self) {
+        let _ = fs::write(SWITCH, self.0.trim());
+    }
+}
+
+/// How often a program ran, and for how long.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+struct Runs {
+    count: u64,
+    ns: u64,
+}
+
+/// The sum for each connection, and each program that ran.
+pub(super) fn rows(stage: &Stage, plan: Plan) -> Result<Vec<Row>> {
+    let _statistics = Statistics::set(true)?;
+    let mut rows = case(stage, plan, FOREIGN, "foreign")?;
+    // Of a prober's own connections only the sum: what costs is what everybody pays.
+    rows.push(case(stage, plan, PROBER, "prober's")?.swap_remove(0));
+    Ok(rows)
+}
+
+fn case(stage: &Stage, plan: Plan, comm: &str, name: &str) -> Result<Vec<Row>> {
+    let tracer = Subject::start(stage, "attach", false)?;
+    thread::sleep(Duration::from_millis(300));
+    let before = programs(tracer.pid())?;
+    let made = stage.load(comm, THREADS, plan.seconds)?.finish()?;
+    let after = programs(tracer.pid())?;
+    let names = names();
+    tracer.stop()?;
+    let ran: Vec<(String, Runs)> = after
+        .iter()
+        .map(|(id, now)| {
+            (names.get(id).cloned().unwrap_or_else(|| format!("program {id}")), since(before.get(id), *now))
+        })
+        .filter(|(_, runs)| runs.count > 0)
+        .collect();
+    Ok(case_rows(name, made.connections, ran))
+}
+
+fn since(before: Option<&Runs>, now: Runs) -> Runs {
+    let before = before.copied().unwrap_or_default();
+    Runs { count: now.count.saturating_sub(before.count), ns: now.ns.saturating_sub(before.ns) }
+}
+
+fn case_rows(name: &str, connections: f64, mut ran: Vec<(String, Runs)>) -> Vec<Row> {
+    ran.sort_by_key(|(_, runs)| std::cmp::Reverse(runs.ns));
+    let (ns, count) = ran.iter().fold((0, 0), |(ns, count), (_, runs)| (ns + runs.ns, count + runs.count));
+    let sum = Row::new(format!("programs, per {name} connection"), ns as f64 / connections, "ns");
+    let detail = format!(
+        "{:.1} runs of {} programs, {:.0} ns each",
+        count as f64 / connections,
+        ran.len(),
+        ns as f64 / count as f64
+    );
+    let each = ran.into_iter().map(|(program, runs)| {
+        let share = format!("{:.2} runs per connection", runs.count as f64 / connections);
+        let data = json!({"run_cnt": runs.count, "run_time_ns": runs.ns});
+        Row::new(format!("  {program}"), runs.ns as f64 / runs.count as f64, "ns/run").detail(share).data(data)
+    });
+    std::iter::once(sum.detail(detail)).chain(each).collect()
+}
+
+/// The programs that a process holds.
+fn programs(pid: u32) -> Result<BTreeMap<u64, Runs>> {
+    let directory = format!("/proc/{pid}/fdinfo");
+    let entries = fs::read_dir(&directory).with_context(|| format!("read {directory}"))?;
+    // A descriptor may be closed meanwhile.
+    let texts = entries.flatten().filter_map(|entry| fs::read_to_string(entry.path()).ok());
+    Ok(texts.filter_map(|text| program(&text)).collect())
+}
+
+/// Id and runs, if the descriptor is a program's.
+fn program(fdinfo: &str) -> Option<(u64, Runs)> {
+    let field = |name: &str| {
+        let line = fdinfo.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+        line.and_then(|value| value.trim().parse::<u64>().ok())
+    };
+    Some((field("prog_id")?, Runs { count: field("run_cnt")?, ns: field("run_time_ns")? }))
+}
+
+/// Names by id; empty without bpftool.
+fn names() -> BTreeMap<u64, String> {
+    let said = sh::capture(sh::command("bpftool").args(["prog", "show", "-j"]));
+    let list: Vec<Value> = said.ok().and_then(|text| serde_json::from_str(&text).ok()).unwrap_or_default();
+    let pair = |program: &Value| Some((program["id"].as_u64()?, program["name"].as_str()?.to_owned()));
+    list.iter().filter_map(pair).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_programs_have_runs() {
+        let text = "pos:\t0\nprog_type:\t17\nprog_id:\t42\nrun_time_ns:\t1000\nrun_cnt:\t10\n";
+        assert_eq!(program(text), Some((42, Runs { count: 10, ns: 1000 })));
+        assert_eq!(program("pos:\t0\nlink_type:\traw_tracepoint\nprog_id:\t42\n"), None);
+    }
+}

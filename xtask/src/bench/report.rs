@@ -1,0 +1,158 @@
+//! The rows of the measurement, as a table and as JSON with the machine they were made on.
+
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context as _, Result};
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use super::stats::Sample;
+
+/// What a value must be.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Target {
+    /// This or more.
+    AtLeast(f64),
+    /// Less than this.
+    Below(f64),
+    /// Nothing was asked for.
+    None,
+}
+
+impl Target {
+    fn met(self, value: f64) -> Option<bool> {
+        match self {
+            Self::AtLeast(least) => Some(value >= least),
+            Self::Below(limit) => Some(value < limit),
+            Self::None => None,
+        }
+    }
+
+    fn shown(self) -> String {
+        match self {
+            Self::AtLeast(least) => format!(">= {least}"),
+            Self::Below(limit) => format!("< {limit}"),
+            Self::None => "-".into(),
+        }
+    }
+}
+
+/// One measured quantity.
+#[derive(Debug, Serialize)]
+pub(super) struct Row {
+    /// What was measured.
+    name: String,
+    /// Its value.
+    value: f64,
+    /// Its unit; empty: a ratio.
+    unit: &'static str,
+    /// The target in words.
+    target: String,
+    /// Whether it is met; absent without target.
+    met: Option<bool>,
+    /// Spread and circumstances, for people.
+    detail: String,
+    /// The same for programs.
+    data: Value,
+}
+
+impl Row {
+    /// A row without target.
+    pub(super) fn new(name: impl Into<String>, value: f64, unit: &'static str) -> Self {
+        let (target, detail) = (Target::None.shown(), String::new());
+        Self { name: name.into(), value, unit, target, met: None, detail, data: Value::Null }
+    }
+
+    /// With a target.
+    pub(super) fn target(mut self, target: Target) -> Self {
+        self.target = target.shown();
+        self.met = target.met(self.value);
+        self
+    }
+
+    /// With an explanation.
+    pub(super) fn detail(mut self, detail: impl Into<String>) -> Self {
+        self.detail = detail.into();
+        self
+    }
+
+    /// With the numbers behind it.
+    pub(super) fn data(mut self, data: Value) -> Self {
+        self.data = data;
+        self
+    }
+
+    fn cells(&self) -> [String; 5] {
+        let digits = if self.value.abs() >= 1000.0 {
+            0
+        } else if self.unit.is_empty() {
+            3
+        } else {
+            2
+        };
+        let value = format!("{:.digits$} {}", self.value, self.unit).trim_end().to_owned();
+        let met = match self.met {
+            Some(true) => "yes",
+            Some(false) => "NO",
+            None => "",
+        };
+        [self.name.clone(), value, self.target.clone(), met.to_owned(), self.detail.clone()]
+    }
+}
+
+/// Median, spread and number of a sample, for a row's data.
+pub(super) fn spread(sample: &Sample) -> Value {
+    json!({"n": sample.len(), "min": sample.min(), "p50": sample.median(), "p99": sample.quantile(0.99), "max": sample.max()})
+}
+
+/// The machine and its state at the beginning.
+pub(super) fn machine() -> Value {
+    let text = |path| fs::read_to_string(path).unwrap_or_default();
+    let field = |text: &str, name: &str| {
+        let line = text.lines().find(|line| line.starts_with(name));
+        line.and_then(|line| line.split_once(':')).map(|(_, value)| value.trim().to_owned())
+    };
+    let cores = std::thread::available_parallelism().map_or(0, usize::from);
+    json!({
+        "kernel": text("/proc/sys/kernel/osrelease").trim(),
+        "cpu": field(&text("/proc/cpuinfo"), "model name"),
+        "cores": cores,
+        "memory": field(&text("/proc/meminfo"), "MemTotal"),
+        "load_average": text("/proc/loadavg").trim(),
+    })
+}
+
+/// As Markdown, which the README can take over.
+pub(super) fn table(machine: &Value, rows: &[Row]) -> String {
+    let heading = ["row", "measured", "target", "met", "detail"].map(str::to_owned);
+    let cells: Vec<_> = std::iter::once(heading).chain(rows.iter().map(Row::cells)).collect();
+    let width = |column: usize| cells.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
+    let widths: [usize; 5] = std::array::from_fn(width);
+    let line = |row: &[String; 5]| {
+        let padded: Vec<_> = row.iter().zip(widths).map(|(cell, width)| format!("{cell:width$}")).collect();
+        format!("| {} |\n", padded.join(" | "))
+    };
+    let rule = widths.map(|width| "-".repeat(width));
+    let body: String = std::iter::once(&cells[0]).chain([&rule]).chain(&cells[1..]).map(line).collect();
+    let missed = rows.iter().filter(|row| row.met == Some(false)).count();
+    let of = rows.iter().filter(|row| row.met.is_some()).count();
+    format!("{}\n{body}{} of {of} targets met\n", headline(machine), of - missed)
+}
+
+fn headline(machine: &Value) -> String {
+    let text = |key: &str| machine[key].as_str().unwrap_or("?").to_owned();
+    format!(
+        "kernel {}, {} ({} cores), load average at the start {}\n",
+        text("kernel"),
+        text("cpu"),
+        machine["cores"],
+        text("load_average")
+    )
+}
+
+/// Writes all of it.
+pub(super) fn write(path: &Path, machine: &Value, rows: &[Row]) -> Result<()> {
+    let text = serde_json::to_string_pretty(&json!({"machine": machine, "rows": rows}))?;
+    fs::write(path, text + "\n").with_context(|| format!("write {}", path.display()))
+}

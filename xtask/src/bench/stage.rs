@@ -1,0 +1,192 @@
+//! Where it plays: three throw-away network namespaces. One has only a loopback, for short
+//! connections; the other two are a node and a pod joined by a veth pair, for attempts that fail.
+//! The machine's own namespace is not touched.
+
+use std::fs;
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::path::PathBuf;
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail};
+use serde_json::{Value, json};
+
+use crate::sh;
+
+const LOAD: &str = "trb-load";
+const NODE: &str = "trb-node";
+const POD: &str = "trb-pod";
+/// Nobody listens there.
+pub(super) const REFUSED: &str = "10.87.0.2:8080";
+/// The pod's firewall drops what comes for it.
+pub(super) const DROPPED: &str = "10.87.0.2:8443";
+
+/// The namespaces; gone on drop.
+pub(super) struct Stage {
+    /// A PodList that knows the pod.
+    pub(super) pods: PathBuf,
+}
+
+impl Stage {
+    /// Makes them.
+    pub(super) fn new() -> Result<Self> {
+        remove();
+        let stage = Self { pods: sh::target().join("bench-pods.json") };
+        fs::write(&stage.pods, pod_list().to_string()).context("write the PodList")?;
+        ip(&format!("netns add {LOAD}\nnetns add {NODE}\nnetns add {POD}\n"))?;
+        ip(&format!("link add trb0 netns {NODE} type veth peer name eth0 netns {POD}\n"))?;
+        // TIME_WAIT must neither fill the ports nor its own table: both would turn into what is measured.
+        inside(LOAD, "ip link set lo up")?;
+        inside(LOAD, "sysctl -qw net.ipv4.ip_local_port_range='1024 65535' net.ipv4.tcp_max_tw_buckets=1000000")?;
+        inside(NODE, "ip link set lo up; ip addr add 10.87.0.1/24 dev trb0; ip link set trb0 up")?;
+        inside(POD, "ip link set lo up; ip addr add 10.87.0.2/24 dev eth0; ip link set eth0 up")?;
+        let chain = "type filter hook input priority 0; tcp dport 8443 drop;";
+        inside(POD, &format!("nft 'table inet policy {{ chain ingress {{ {chain} }}; }}'"))?;
+        Ok(stage)
+    }
+
+    /// Short connections over the loopback for some seconds.
+    pub(super) fn load(&self, comm: &str, threads: u32, seconds: f64) -> Result<Load> {
+        let mut command = program(LOAD, "load");
+        command.args(["--comm", comm, "--threads", &threads.to_string(), "--seconds", &seconds.to_string()]);
+        let child = command.stdout(Stdio::piped()).spawn().context("start load")?;
+        Ok(Load(Some(child)))
+    }
+
+    /// The prober, on the node.
+    pub(super) fn prober(&self) -> Result<Prober> {
+        Prober::start()
+    }
+}
+
+impl Drop for Stage {
+    fn drop(&mut self) {
+        remove();
+    }
+}
+
+fn remove() {
+    for name in [LOAD, NODE, POD] {
+        let _ = sh::command("ip").args(["netns", "del", name]).stderr(Stdio::null()).status();
+    }
+}
+
+fn ip(lines: &str) -> Result<()> {
+    let mut child = Command::new("ip").args(["-batch", "-"]).stdin(Stdio::piped()).spawn().context("start ip")?;
+    child.stdin.take().context("stdin of ip")?.write_all(lines.as_bytes())?;
+    if !child.wait()?.success() {
+        bail!("ip -batch failed: {lines:?}");
+    }
+    Ok(())
+}
+
+fn inside(namespace: &str, script: &str) -> Result<()> {
+    sh::run(sh::command("ip").args(["netns", "exec", namespace, "sh", "-ec", script]))
+}
+
+/// One of the tests' programs inside a namespace; nsenter becomes it, so the pid is its own.
+fn program(namespace: &str, name: &str) -> Command {
+    let mut command = sh::command("nsenter");
+    command.arg(format!("--net=/run/netns/{namespace}")).arg(sh::release_bin(name));
+    command
+}
+
+fn pod_list() -> Value {
+    let container = |name: &str, port: u16| {
+        json!({"name": name, "ports": [{"containerPort": port}],
+               "readinessProbe": {"tcpSocket": {"port": port}, "timeoutSeconds": 1, "periodSeconds": 10}})
+    };
+    json!({"apiVersion": "v1", "kind": "List", "items": [{
+        "apiVersion": "v1", "kind": "Pod",
+        "metadata": {"name": "bench", "namespace": "default", "uid": "7d1c0f52-0000-4000-8000-000000000001"},
+        "spec": {"nodeName": "node-1", "containers": [container("app", 8080), container("tls", 8443)]},
+        "status": {"phase": "Running", "podIP": "10.87.0.2", "podIPs": [{"ip": "10.87.0.2"}]},
+    }]})
+}
+
+/// A running load; killed on drop.
+pub(super) struct Load(Option<Child>);
+
+impl Load {
+    /// Waits for its end; connections, seconds, connections per second.
+    pub(super) fn finish(mut self) -> Result<Made> {
+        let child = self.0.take().context("load")?;
+        let output = child.wait_with_output()?;
+        if !output.status.success() {
+            bail!("load ended with {}", output.status);
+        }
+        let said: Value = serde_json::from_slice(&output.stdout).context("what load printed")?;
+        let number = |key: &str| said[key].as_f64().with_context(|| format!("{key} of load"));
+        Ok(Made {
+            connections: number("connections")?,
+            seconds: number("seconds")?,
+            per_second: number("connects_per_s")?,
+            cpu_us: number("cpu_s")? * 1e6 / number("connections")?,
+        })
+    }
+}
+
+impl Drop for Load {
+    fn drop(&mut self) {
+        if let Some(child) = &mut self.0 {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+/// What a load did.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Made {
+    /// Connections.
+    pub(super) connections: f64,
+    /// Seconds.
+    pub(super) seconds: f64,
+    /// Rate.
+    pub(super) per_second: f64,
+    /// Processor time of one connection, both ends, microseconds: others on the machine hardly change it.
+    pub(super) cpu_us: f64,
+}
+
+/// The `kubelet` program; killed on drop.
+pub(super) struct Prober {
+    child: Child,
+    stdin: ChildStdin,
+    answers: Receiver<()>,
+}
+
+impl Prober {
+    fn start() -> Result<Self> {
+        let mut command = program(NODE, "kubelet");
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().context("start kubelet")?;
+        let (stdin, stdout) = (child.stdin.take().context("stdin")?, child.stdout.take().context("stdout")?);
+        let (tell, answers) = channel();
+        thread::spawn(move || BufReader::new(stdout).lines().try_for_each(|_| tell.send(())));
+        let prober = Self { child, stdin, answers };
+        prober.await_answers(1)?;
+        Ok(prober)
+    }
+
+    /// Makes attempts, one every `pace`, and waits for the end of the last.
+    pub(super) fn attempts(&mut self, dst: &str, count: usize, pace: Duration) -> Result<()> {
+        let dial = json!({"ask": "dial", "dst": dst, "kind": "tcp", "timeout_ms": 200, "linger": true});
+        for _ in 0..count {
+            writeln!(self.stdin, "{dial}").context("ask kubelet")?;
+            thread::sleep(pace);
+        }
+        self.await_answers(count)
+    }
+
+    fn await_answers(&self, count: usize) -> Result<()> {
+        (0..count).try_for_each(|_| self.answers.recv_timeout(Duration::from_secs(10))).context("kubelet is silent")
+    }
+}
+
+impl Drop for Prober {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

@@ -1,0 +1,148 @@
+//! The tracer that is measured: started as an operator would, its lines stamped as they arrive.
+
+use std::fs::{self, File};
+use std::io::{BufRead as _, BufReader};
+use std::path::PathBuf;
+use std::process::{Child, ChildStdout, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail};
+use nix::sys::signal::{Signal, kill};
+use nix::time::{ClockId, clock_gettime};
+use nix::unistd::{Pid, gettid};
+use serde_json::Value;
+
+use super::stage::Stage;
+use crate::sh;
+
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A record, and when its line could be read (CLOCK_BOOTTIME, nanoseconds).
+pub(super) struct Line {
+    /// The record.
+    pub(super) record: Value,
+    /// The time.
+    pub(super) at: u64,
+}
+
+impl Line {
+    /// Whether it is of this type.
+    pub(super) fn is(&self, kind: &str) -> bool {
+        self.record["type"] == kind
+    }
+}
+
+/// A running tracer; killed on drop.
+pub(super) struct Subject {
+    child: Child,
+    lines: Receiver<(String, u64)>,
+    /// From the start of its process to its `start` record.
+    pub(super) attached_after: Duration,
+    /// The `start` record.
+    pub(super) start: Value,
+}
+
+impl Subject {
+    /// `tracer COMMAND`, until it says that it is attached.
+    pub(super) fn start(stage: &Stage, command: &str, all_connections: bool) -> Result<Self> {
+        let mut tracer = sh::command(sh::release_bin("tracer"));
+        tracer.args([command, "-o", "ndjson", "--prober", "kubelet", "--pods"]).arg(&stage.pods);
+        if all_connections {
+            tracer.arg("--all-connections");
+        }
+        let log = File::create(log())?;
+        let begun = boot_ns();
+        let mut child = tracer.stdout(Stdio::piped()).stderr(log).spawn().context("start tracer")?;
+        let (tell, lines) = channel();
+        let stdout = child.stdout.take().context("stdout of tracer")?;
+        thread::spawn(move || stamp(stdout, &tell));
+        let mut subject = Self { child, lines, attached_after: Duration::ZERO, start: Value::Null };
+        let first = subject.next(PATIENCE)?.context("no start record")?;
+        subject.attached_after = Duration::from_nanos(first.at.saturating_sub(begun));
+        if !first.is("start") {
+            bail!("the first record is not `start`: {}", first.record);
+        }
+        subject.start = first.record;
+        Ok(subject)
+    }
+
+    /// The next record; none if it stays silent that long.
+    pub(super) fn next(&mut self, patience: Duration) -> Result<Option<Line>> {
+        match self.lines.recv_timeout(patience) {
+            Ok((line, at)) => {
+                let record = serde_json::from_str(&line).with_context(|| format!("not a record: {line}"))?;
+                Ok(Some(Line { record, at }))
+            }
+            Err(RecvTimeoutError::Timeout) => Ok(None),
+            Err(RecvTimeoutError::Disconnected) => {
+                bail!("tracer ended: {}", fs::read_to_string(log()).unwrap_or_default().trim())
+            }
+        }
+    }
+
+    /// SIGTERM; every record that was not taken yet, the last of which is `stop`.
+    pub(super) fn stop(mut self) -> Result<Vec<Line>> {
+        kill(Pid::from_raw(self.child.id().cast_signed()), Signal::SIGTERM).context("end tracer")?;
+        let mut lines = Vec::new();
+        while let Some(line) = self.next(PATIENCE)? {
+            let last = line.is("stop");
+            lines.push(line);
+            if last {
+                self.child.wait()?;
+                return Ok(lines);
+            }
+        }
+        bail!("no stop record from the tracer")
+    }
+
+    /// Its process id.
+    pub(super) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// A field of `/proc/PID/status` in KiB.
+    pub(super) fn memory(&self, field: &str) -> Result<f64> {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.pid())).context("status of tracer")?;
+        let line = status.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':'));
+        line.and_then(|value| value.split_whitespace().next()?.parse().ok())
+            .with_context(|| format!("{field} of tracer"))
+    }
+
+    /// Processor time it took so far, in seconds.
+    pub(super) fn cpu_seconds(&self) -> Result<f64> {
+        let stat = fs::read_to_string(format!("/proc/{}/schedstat", self.pid())).context("schedstat of tracer")?;
+        let run: f64 = stat.split_whitespace().next().unwrap_or_default().parse().context("schedstat of tracer")?;
+        Ok(run / 1e9)
+    }
+}
+
+impl Drop for Subject {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn log() -> PathBuf {
+    sh::target().join("bench-tracer.log")
+}
+
+/// CLOCK_BOOTTIME now, nanoseconds.
+fn boot_ns() -> u64 {
+    clock_gettime(ClockId::CLOCK_BOOTTIME)
+        .map_or(0, |now| now.tv_sec().cast_unsigned() * 1_000_000_000 + now.tv_nsec().cast_unsigned())
+}
+
+/// Stamps lines. In the real-time class if possible: under load it is the tracer's delay that counts,
+/// not how long this program waits for a processor.
+fn stamp(stdout: ChildStdout, tell: &Sender<(String, u64)>) {
+    let me = gettid().to_string();
+    let _ = sh::command("chrt").args(["-f", "-p", "10", &me]).stdout(Stdio::null()).stderr(Stdio::null()).status();
+    for line in BufReader::new(stdout).lines().map_while(Result::ok) {
+        if tell.send((line, boot_ns())).is_err() {
+            break;
+        }
+    }
+}

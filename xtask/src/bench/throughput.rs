@@ -1,0 +1,152 @@
+//! What short connections lose to the tracer, round by round with and without it; and how many
+//! events the ring carries.
+
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use serde_json::json;
+
+use super::report::{Row, Target, spread};
+use super::stage::{Made, Stage};
+use super::stats::Sample;
+use super::subject::Subject;
+use super::{FOREIGN, PROBER, Plan, THREADS};
+
+/// Before each round: what the last one left (namespaces, programs freed by RCU) is over.
+const SETTLE: Duration = Duration::from_millis(300);
+
+/// Rates by default and with `--all-connections`.
+pub(super) fn rates(stage: &Stage, plan: Plan) -> Result<Vec<Row>> {
+    let warm_up = Plan { seconds: 1.0, ..plan };
+    bare(stage, warm_up)?;
+    let default = compare(stage, plan, false)?;
+    let all = compare(stage, plan, true)?;
+    Ok(vec![
+        default.rate_row("connects/s with / without tracer").target(Target::AtLeast(0.98)),
+        default.cpu_row("the same by processor time of the connections"),
+        default.records_row(),
+        all.rate_row("connects/s with / without, --all-connections"),
+        all.cpu_row("the same by processor time of the connections"),
+    ])
+}
+
+/// Interleaved rounds: one more without than with.
+struct Comparison {
+    without: Vec<Made>,
+    with: Vec<Round>,
+}
+
+/// A B A B … A: each round with the tracer is held against the mean of its neighbours without.
+fn compare(stage: &Stage, plan: Plan, all_connections: bool) -> Result<Comparison> {
+    let mut without = vec![bare(stage, plan)?];
+    let mut with = Vec::new();
+    for _ in 0..plan.rounds {
+        with.push(traced(stage, plan, FOREIGN, all_connections)?);
+        without.push(bare(stage, plan)?);
+    }
+    Ok(Comparison { without, with })
+}
+
+impl Comparison {
+    /// Each round against its neighbours, by some measure of it.
+    fn ratios(&self, measure: impl Fn(&Made) -> f64) -> Sample {
+        let mean = |pair: &[Made]| f64::midpoint(measure(&pair[0]), measure(&pair[1]));
+        let rounds = self.with.iter().zip(self.without.windows(2));
+        Sample::new(rounds.map(|(with, pair)| measure(&with.made) / mean(pair)))
+    }
+
+    fn rate_row(&self, name: &str) -> Row {
+        let ratios = self.ratios(|made| made.per_second);
+        let with = Sample::new(self.with.iter().map(|round| round.made.per_second));
+        let without = Sample::new(self.without.iter().map(|made| made.per_second));
+        let cpu = Sample::new(self.with.iter().map(|round| round.cpu_share)).median();
+        let detail = format!(
+            "{}; {:.0} connects/s with, {:.0} without ({:.0} to {:.0}); tracer's own CPU {:.1} % of a core",
+            rounds(&ratios),
+            with.median(),
+            without.median(),
+            without.min(),
+            without.max(),
+            cpu * 100.0
+        );
+        let data = json!({"ratio": spread(&ratios), "with_per_s": spread(&with), "without_per_s": spread(&without), "tracer_cpu_share": cpu});
+        Row::new(name, ratios.median(), "").detail(detail).data(data)
+    }
+
+    /// The rate, had the machine nothing else to do.
+    fn cpu_row(&self, name: &str) -> Row {
+        let ratios = self.ratios(|made| 1.0 / made.cpu_us);
+        let with = Sample::new(self.with.iter().map(|round| round.made.cpu_us));
+        let without = Sample::new(self.without.iter().map(|made| made.cpu_us));
+        let detail = format!("{}; {:.2} us with, {:.2} without", rounds(&ratios), with.median(), without.median());
+        let data = json!({"ratio": spread(&ratios), "with_us": spread(&with), "without_us": spread(&without)});
+        Row::new(name, ratios.median(), "").detail(detail).data(data)
+    }
+
+    fn records_row(&self) -> Row {
+        let each = self.with.iter().map(|round| round.events / round.made.connections);
+        let row = Row::new("ring records per foreign connection", Sample::new(each).max(), "");
+        row.target(Target::Below(0.001)).detail("worst round")
+    }
+}
+
+fn rounds(ratios: &Sample) -> String {
+    format!("median of {} rounds, {:.3} to {:.3}", ratios.len(), ratios.min(), ratios.max())
+}
+
+fn bare(stage: &Stage, plan: Plan) -> Result<Made> {
+    thread::sleep(SETTLE);
+    stage.load(FOREIGN, THREADS, plan.seconds)?.finish()
+}
+
+/// One round with the tracer.
+struct Round {
+    made: Made,
+    events: f64,
+    lost: f64,
+    cpu_share: f64,
+}
+
+fn traced(stage: &Stage, plan: Plan, comm: &str, all_connections: bool) -> Result<Round> {
+    let tracer = Subject::start(stage, "attach", all_connections)?;
+    thread::sleep(SETTLE);
+    let before = tracer.cpu_seconds()?;
+    let made = stage.load(comm, THREADS, plan.seconds)?.finish()?;
+    let cpu = tracer.cpu_seconds()? - before;
+    let records = tracer.stop()?;
+    let stop = &records.last().context("the stop record")?.record;
+    let number = |key: &str| stop[key].as_f64().with_context(|| format!("{key} of the stop record"));
+    Ok(Round { made, events: number("events")?, lost: number("lost_events")?, cpu_share: cpu / made.seconds })
+}
+
+/// Events of a prober that connects as fast as it can, and of all connections.
+pub(super) fn events(stage: &Stage, plan: Plan) -> Result<Vec<Row>> {
+    let cases = [("a prober's connections", PROBER, false), ("--all-connections", FOREIGN, true)];
+    let mut rows = Vec::new();
+    for (name, comm, all) in cases {
+        let rounds: Vec<Round> = (0..3).map(|_| traced(stage, plan, comm, all)).collect::<Result<_>>()?;
+        rows.extend(event_rows(name, &rounds));
+    }
+    Ok(rows)
+}
+
+fn event_rows(name: &str, rounds: &[Round]) -> [Row; 2] {
+    let rates = Sample::new(rounds.iter().map(|r| r.events / r.made.seconds));
+    let lost: f64 = rounds.iter().map(|r| r.lost).sum();
+    let events: f64 = rounds.iter().map(|r| r.events).sum();
+    let connections: f64 = rounds.iter().map(|r| r.made.connections).sum();
+    let cpu = Sample::new(rounds.iter().map(|r| r.cpu_share)).median();
+    let per_second = Sample::new(rounds.iter().map(|r| r.made.per_second)).median();
+    let detail = format!(
+        "{:.1} events per connection, {per_second:.0} connects/s; tracer's own CPU {:.0} % of a core",
+        events / connections,
+        cpu * 100.0
+    );
+    [
+        Row::new(format!("events/s, {name}"), rates.median(), "/s").detail(detail).data(spread(&rates)),
+        Row::new(format!("events lost, {name}"), lost, "")
+            .target(Target::Below(1.0))
+            .detail(format!("of {:.0}", events + lost)),
+    ]
+}
