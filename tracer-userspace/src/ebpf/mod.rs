@@ -4,6 +4,8 @@ mod attach;
 pub mod btf;
 mod error;
 pub mod hooks;
+#[cfg(feature = "kernel-log")]
+mod log;
 mod names;
 mod prepare;
 mod ring;
@@ -75,6 +77,8 @@ pub fn load_without(options: &LoadOptions, refused: &[Form]) -> Result<Loaded, E
     prepare::raise_memlock();
     let layout = prepare::read_layout()?;
     let mut ebpf = prepare::load_object(&layout, options)?;
+    #[cfg(feature = "kernel-log")]
+    log::follow(&mut ebpf);
     prepare::fill_probers(&mut ebpf, &options.probers)?;
     let mut walk = Walk::without(refused);
     tracefs::with(|| walk.start(&mut ebpf));
