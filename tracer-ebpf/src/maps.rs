@@ -60,10 +60,19 @@ pub struct Conn {
 #[map]
 pub static CONNS: LruHashMap<u64, Conn> = LruHashMap::with_max_entries(8192, 0);
 
-/// Tracked flows from the client's side; they outlive their socket, so that what comes after CLOSE
-/// still has a name. A later connect with the same tuple overwrites the entry.
+/// A tracked flow.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub struct Flow {
+    pub conn: u64,
+    /// When its socket was closed, 0 while it lives.
+    pub ended_ns: u64,
+}
+
+/// Tracked flows from the client's side; they outlive their socket for a while, so that what comes
+/// after CLOSE still has a name. A later connect with the same tuple overwrites the entry.
 #[map]
-pub static FLOWS: LruHashMap<Tuple, u64> = LruHashMap::with_max_entries(16384, 0);
+pub static FLOWS: LruHashMap<Tuple, Flow> = LruHashMap::with_max_entries(16384, 0);
 
 /// A connect whose source port is not known yet.
 #[derive(Clone, Copy)]

@@ -8,9 +8,9 @@
 use tracer_common::{conn::Via, stats::Counter, tuple::Tuple};
 
 use crate::{
-    emit::count,
+    emit::{count, now},
     kernel::Sock,
-    maps::{CONNS, Conn, DESTS, Endpoint, FLOWS, PENDING, Pending},
+    maps::{CONNS, Conn, DESTS, Endpoint, FLOWS, Flow, PENDING, Pending},
 };
 
 /// A connection and how it was found.
@@ -26,17 +26,29 @@ pub fn by_socket(sk: Sock) -> Option<Conn> {
     unsafe { CONNS.get(sk.0).copied() }
 }
 
-/// The connection of a packet, whichever direction it goes.
+/// The connection of a packet, whichever direction it goes. A connect that waits with this very port
+/// goes before a flow that has ended: probes come back with the same port.
 #[inline(always)]
 pub fn by_packet(tuple: &Tuple) -> Option<Match> {
-    if let Some(conn) = unsafe { FLOWS.get(tuple) } {
-        return Some(Match { conn: *conn, via: Via::Flow });
-    }
     let reversed = tuple.reversed();
-    if let Some(conn) = unsafe { FLOWS.get(&reversed) } {
-        return Some(Match { conn: *conn, via: Via::Flow });
+    let flow = by_flow(tuple).or_else(|| by_flow(&reversed));
+    if let Some(flow) = &flow
+        && flow.ended_ns == 0
+    {
+        return Some(Match { conn: flow.conn, via: Via::Flow });
     }
-    by_pending(tuple).or_else(|| by_pending(&reversed))
+    by_pending(tuple)
+        .or_else(|| by_pending(&reversed))
+        .or_else(|| flow.map(|flow| Match { conn: flow.conn, via: Via::Flow }))
+}
+
+/// The flow of a tuple (client's side), unless it ended so long ago that the port may be another
+/// process's.
+#[inline(always)]
+fn by_flow(tuple: &Tuple) -> Option<Flow> {
+    const LINGER_NS: u64 = 10_000_000_000;
+    let flow = unsafe { FLOWS.get(tuple).copied() }?;
+    (flow.ended_ns == 0 || now().saturating_sub(flow.ended_ns) < LINGER_NS).then_some(flow)
 }
 
 /// The waiting connect that a packet in the client's direction belongs to; promotes it.
@@ -67,7 +79,18 @@ fn waiting_port(pending: &Pending, key: &Tuple) -> u16 {
 /// Ties a tuple (client's side) to a connection.
 #[inline(always)]
 pub fn remember_flow(tuple: &Tuple, conn: u64) {
-    if FLOWS.insert(tuple, conn, 0).is_err() {
+    insert_flow(tuple, Flow { conn, ended_ns: 0 });
+}
+
+/// The socket of a flow is closed.
+#[inline(always)]
+pub fn end_flow(tuple: &Tuple, conn: u64) {
+    insert_flow(tuple, Flow { conn, ended_ns: now() });
+}
+
+#[inline(always)]
+fn insert_flow(tuple: &Tuple, flow: Flow) {
+    if FLOWS.insert(tuple, flow, 0).is_err() {
         count(Counter::MapFull);
     }
 }
@@ -75,7 +98,7 @@ pub fn remember_flow(tuple: &Tuple, conn: u64) {
 /// Whether this flow is tied to this connection already.
 #[inline(always)]
 pub fn knows_flow(tuple: &Tuple, conn: u64) -> bool {
-    unsafe { FLOWS.get(tuple) }.is_some_and(|known| *known == conn)
+    unsafe { FLOWS.get(tuple) }.is_some_and(|flow| flow.conn == conn)
 }
 
 /// Begins to track a socket whose source port is usually not chosen yet.

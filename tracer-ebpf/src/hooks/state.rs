@@ -26,6 +26,8 @@ use crate::{
 #[raw_tracepoint(tracepoint = "inet_sock_set_state")]
 pub fn inet_sock_set_state(ctx: RawTracePointContext) -> i32 {
     let (old, new) = (ctx.arg::<u64>(1) as u8, ctx.arg::<u64>(2) as u8);
+    #[cfg(feature = "kernel-log")]
+    aya_log_ebpf::debug!(&ctx, "state {} to {}", old, new);
     try_inet_sock_set_state(Sock(ctx.arg(0)), old, new);
     0
 }
@@ -90,14 +92,16 @@ pub fn emit_connect(hook: Hook, conn: &Conn) {
 fn change(sk: Sock, conn: &Conn, old: u8, new: u8) {
     let mut tuple = conn.tuple;
     track::fill_port(sk, &mut tuple);
-    if tuple.sport != 0 && !track::knows_flow(&tuple, conn.conn) {
-        track::remember_flow(&tuple, conn.conn);
-    }
     if old == state::SYN_SENT {
         track::settle(&tuple, conn.conn);
     }
     if new == state::CLOSE {
         let _ = CONNS.remove(sk.0);
+        if tuple.sport != 0 {
+            track::end_flow(&tuple, conn.conn);
+        }
+    } else if tuple.sport != 0 && !track::knows_flow(&tuple, conn.conn) {
+        track::remember_flow(&tuple, conn.conn);
     }
     let errno = sk.err();
     emit::<State>(Hook::InetSockSetState, |event| {

@@ -95,7 +95,7 @@ impl Symbols {
         match File::open("/proc/kallsyms") {
             Ok(file) => {
                 let symbols = Self::parse(BufReader::with_capacity(1 << 16, file));
-                super::trim();
+                super::prepare::trim();
                 symbols
             }
             Err(_) => Self::parse(&b""[..]),

@@ -1,0 +1,128 @@
+//! Typed views of kernel objects: the only folder that adds an offset to a pointer, and does so here.
+//!
+//! A view is an address and nothing more. Every read goes through `bpf_probe_read_kernel`, so a
+//! stale or wild address gives `None`, which is counted; a field that this kernel does not have
+//! gives `None` without counting.
+
+mod dev;
+mod skb;
+mod sock;
+mod task;
+
+use aya_ebpf::{
+    EbpfContext as _,
+    helpers::generated::{bpf_probe_read_kernel as read_raw, bpf_probe_read_kernel_str as read_str_raw},
+    programs::TracePointContext,
+};
+use tracer_common::{ABSENT32, stats::Counter, tuple::V4_MAPPED_PREFIX};
+
+pub use self::{
+    dev::qdisc_dev,
+    task::{binprm_path, nsproxy_netns},
+};
+use crate::emit::count;
+
+pub const AF_INET: u16 = 2;
+pub const AF_INET6: u16 = 10;
+pub const IPPROTO_TCP: u16 = 6;
+pub const IFF_UP: u32 = 1;
+pub const IFF_LOOPBACK: u32 = 8;
+
+/// `include/net/tcp_states.h`, unchanged since Linux 2.6.
+pub mod state {
+    pub const ESTABLISHED: u8 = 1;
+    pub const SYN_SENT: u8 = 2;
+    pub const FIN_WAIT1: u8 = 4;
+    pub const CLOSE: u8 = 7;
+    pub const CLOSE_WAIT: u8 = 8;
+    pub const LAST_ACK: u8 = 9;
+    pub const LISTEN: u8 = 10;
+}
+
+/// Copies `dst.len()` bytes from `base + offset`.
+#[inline(always)]
+pub fn read_into<T>(base: u64, offset: u32, dst: &mut T) -> bool {
+    if offset == ABSENT32 || base == 0 {
+        return false;
+    }
+    let from = (base + u64::from(offset)) as *const _;
+    let failed = unsafe { read_raw((&raw mut *dst).cast(), size_of::<T>() as u32, from) } != 0;
+    if failed {
+        count(Counter::ReadFailed);
+    }
+    !failed
+}
+
+/// Reads a `T` at `base + offset`.
+#[inline(always)]
+pub fn read<T: Copy + Default>(base: u64, offset: u32) -> Option<T> {
+    let mut value = T::default();
+    read_into(base, offset, &mut value).then_some(value)
+}
+
+/// Copies a NUL-terminated string from `base + offset`; what follows the NUL is left as it was.
+#[inline(always)]
+pub fn read_str<const N: usize>(base: u64, offset: u32, dst: &mut [u8; N]) -> bool {
+    if offset == ABSENT32 || base == 0 {
+        return false;
+    }
+    let from = (base + u64::from(offset)) as *const _;
+    unsafe { read_str_raw(dst.as_mut_ptr().cast(), N as u32, from) > 0 }
+}
+
+/// Writes an IPv4 address (network order) v4-mapped.
+#[inline(always)]
+pub fn map_v4(dst: &mut [u8; 16], addr: [u8; 4]) {
+    let mut i = 0;
+    while i < 12 {
+        dst[i] = V4_MAPPED_PREFIX[i];
+        i += 1;
+    }
+    dst[12] = addr[0];
+    dst[13] = addr[1];
+    dst[14] = addr[2];
+    dst[15] = addr[3];
+}
+
+macro_rules! view {
+    ($(#[$doc:meta])* $name:ident) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy)]
+        pub struct $name(pub u64);
+        impl $name {
+            #[inline(always)]
+            #[allow(dead_code, reason = "not asked of every object")]
+            pub fn exists(self) -> bool {
+                self.0 != 0
+            }
+        }
+    };
+}
+
+view!(
+    /// `struct sock`, full or mini: for the latter only what lies in `sock_common` is meaningful.
+    Sock
+);
+view!(
+    /// `struct sk_buff`
+    Skb
+);
+view!(
+    /// `struct net_device`
+    Dev
+);
+view!(
+    /// `struct net`
+    Net
+);
+view!(
+    /// `struct task_struct`
+    Task
+);
+
+/// Argument `n` of a syscall, or its result (0) at exit: a word of the tracepoint's record, which a
+/// program may load directly (`struct syscall_trace_enter`, the same since 3.x).
+#[inline(always)]
+pub fn syscall_word(ctx: &TracePointContext, n: usize) -> u64 {
+    unsafe { *ctx.as_ptr().cast::<u64>().add(2 + n) }
+}

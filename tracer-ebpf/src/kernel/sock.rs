@@ -1,0 +1,89 @@
+//! `struct sock` and what it is part of.
+
+use tracer_common::tuple::Tuple;
+
+use super::{AF_INET, AF_INET6, IPPROTO_TCP, Net, Sock, map_v4, read, read_into};
+use crate::maps::global;
+
+impl Sock {
+    #[inline(always)]
+    pub fn is_tcp(self) -> bool {
+        read::<u16>(self.0, global!(OFFS.sk_protocol)) == Some(IPPROTO_TCP)
+    }
+
+    #[inline(always)]
+    pub fn state(self) -> u8 {
+        read(self.0, global!(OFFS.sk_state)).unwrap_or(0)
+    }
+
+    #[inline(always)]
+    pub fn err(self) -> Option<i32> {
+        read(self.0, global!(OFFS.sk_err))
+    }
+
+    #[inline(always)]
+    pub fn net(self) -> Net {
+        Net(read(self.0, global!(OFFS.sk_net)).unwrap_or(0))
+    }
+
+    /// Source port from `inet_sport`: `skc_num` is 0 again as soon as the socket is closed.
+    #[inline(always)]
+    pub fn sport(self) -> u16 {
+        u16::from_be(read(self.0, global!(OFFS.inet_sport)).unwrap_or(0))
+    }
+
+    #[inline(always)]
+    pub fn num(self) -> u16 {
+        read(self.0, global!(OFFS.sk_num)).unwrap_or(0)
+    }
+
+    #[inline(always)]
+    pub fn dport(self) -> u16 {
+        u16::from_be(read(self.0, global!(OFFS.sk_dport)).unwrap_or(0))
+    }
+
+    #[inline(always)]
+    pub fn bytes_received(self) -> Option<u64> {
+        read(self.0, global!(OFFS.tcp_bytes_received))
+    }
+
+    #[inline(always)]
+    pub fn bytes_sent(self) -> Option<u64> {
+        read(self.0, global!(OFFS.tcp_bytes_sent))
+    }
+
+    #[inline(always)]
+    pub fn bytes_acked(self) -> Option<u64> {
+        read(self.0, global!(OFFS.tcp_bytes_acked))
+    }
+
+    /// Local address, v4-mapped.
+    #[inline(always)]
+    pub fn local_addr(self, dst: &mut [u8; 16]) -> bool {
+        self.addr(dst, global!(OFFS.sk_rcv_saddr), global!(OFFS.sk_v6_rcv_saddr))
+    }
+
+    #[inline(always)]
+    fn addr(self, dst: &mut [u8; 16], v4: u32, v6: u32) -> bool {
+        match read::<u16>(self.0, global!(OFFS.sk_family)) {
+            Some(AF_INET) => match read::<[u8; 4]>(self.0, v4) {
+                Some(addr) => {
+                    map_v4(dst, addr);
+                    true
+                }
+                None => false,
+            },
+            Some(AF_INET6) => read_into(self.0, v6, dst),
+            _ => false,
+        }
+    }
+
+    /// Addresses and ports from the socket's own side.
+    #[inline(always)]
+    pub fn tuple(self, dst: &mut Tuple) -> bool {
+        dst.sport = self.sport();
+        dst.dport = self.dport();
+        dst.reserved = 0;
+        self.local_addr(&mut dst.saddr) && self.addr(&mut dst.daddr, global!(OFFS.sk_daddr), global!(OFFS.sk_v6_daddr))
+    }
+}

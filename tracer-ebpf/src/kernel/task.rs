@@ -1,0 +1,84 @@
+//! `struct task_struct`: names, parents, namespaces, cgroup, files.
+
+use aya_ebpf::helpers::generated::bpf_get_current_task;
+use tracer_common::{ABSENT32, actor::COMM_LEN};
+
+use super::{Net, Sock, Task, read, read_str};
+use crate::maps::global;
+
+impl Task {
+    #[inline(always)]
+    pub fn current() -> Self {
+        Self(unsafe { bpf_get_current_task() })
+    }
+
+    #[inline(always)]
+    pub fn leader(self) -> Self {
+        Self(read(self.0, global!(OFFS.task_group_leader)).unwrap_or(0))
+    }
+
+    #[inline(always)]
+    pub fn parent(self) -> Self {
+        Self(read(self.0, global!(OFFS.task_real_parent)).unwrap_or(0))
+    }
+
+    #[inline(always)]
+    pub fn tgid(self) -> u32 {
+        read(self.0, global!(OFFS.task_tgid)).unwrap_or(0)
+    }
+
+    /// `dst` must be zeroed: before 5.17 what follows the NUL in `task->comm` is garbage.
+    #[inline(always)]
+    pub fn comm(self, dst: &mut [u8; COMM_LEN]) -> bool {
+        read_str(self.0, global!(OFFS.task_comm), dst)
+    }
+
+    /// `task->nsproxy`; 0 after exit.
+    #[inline(always)]
+    pub fn nsproxy(self) -> u64 {
+        read(self.0, global!(OFFS.task_nsproxy)).unwrap_or(0)
+    }
+
+    #[inline(always)]
+    pub fn netns(self) -> u32 {
+        nsproxy_netns(self.nsproxy())
+    }
+
+    /// kernfs id of the memory controller's cgroup, or absent.
+    #[inline(always)]
+    pub fn memory_cgroup(self) -> Option<u64> {
+        let (subsys, index) = (global!(OFFS.css_set_subsys), global!(ENUMS.memory_cgrp_id));
+        if subsys == ABSENT32 || index == ABSENT32 {
+            return None;
+        }
+        let set = read::<u64>(self.0, global!(OFFS.task_cgroups))?;
+        let css = read::<u64>(set, subsys + index * 8)?;
+        let cgroup = read::<u64>(css, global!(OFFS.css_cgroup))?;
+        let node = read::<u64>(cgroup, global!(OFFS.cgroup_kn))?;
+        read(node, global!(OFFS.kernfs_id))
+    }
+
+    /// The socket behind a file descriptor of this task.
+    #[inline(always)]
+    pub fn socket(self, fd: u32) -> Option<Sock> {
+        let files = read::<u64>(self.0, global!(OFFS.task_files))?;
+        let table = read::<u64>(files, global!(OFFS.files_fdt))?;
+        let array = read::<u64>(table, global!(OFFS.fdt_fd))?;
+        let file = read::<u64>(array + u64::from(fd) * 8, 0)?;
+        let socket = read::<u64>(file, global!(OFFS.file_private))?;
+        read(socket, global!(OFFS.socket_sk)).map(Sock)
+    }
+}
+
+/// Inode number of the network namespace of a `struct nsproxy`, or absent.
+#[inline(always)]
+pub fn nsproxy_netns(nsproxy: u64) -> u32 {
+    Net(read(nsproxy, global!(OFFS.nsproxy_net)).unwrap_or(0)).inum()
+}
+
+/// Path given to exec, of a `struct linux_binprm`.
+#[inline(always)]
+pub fn binprm_path<const N: usize>(binprm: u64, dst: &mut [u8; N]) -> bool {
+    let name = read::<u64>(binprm, global!(OFFS.binprm_filename)).unwrap_or(0);
+    read_str(name, 0, dst)
+}

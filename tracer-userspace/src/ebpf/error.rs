@@ -1,0 +1,41 @@
+//! Why nothing can be seen.
+
+use std::io;
+
+use super::btf::BtfError;
+
+/// Why nothing can be seen.
+#[derive(Debug, thiserror::Error)]
+pub enum EbpfError {
+    /// No type information: the layout of kernel structs is not known.
+    #[error("this kernel has no readable BTF at /sys/kernel/btf/vmlinux ({0}): CONFIG_DEBUG_INFO_BTF is needed")]
+    NoBtf(#[source] io::Error),
+    /// Type information that cannot be understood.
+    #[error("the BTF of this kernel cannot be read")]
+    Btf(#[from] BtfError),
+    /// A map cannot be created for lack of privileges.
+    #[error(
+        "the kernel refuses to create BPF maps: CAP_BPF is missing (or CAP_SYS_ADMIN before 5.8); before 5.11 also CAP_SYS_RESOURCE or a raised memlock limit"
+    )]
+    MapPermission(#[source] Box<aya::EbpfError>),
+    /// Programs cannot be loaded for lack of privileges.
+    #[error("the kernel refuses to load BPF programs: CAP_BPF and CAP_PERFMON (or CAP_SYS_ADMIN) are missing")]
+    ProgramPermission,
+    /// A hook without which nothing works.
+    #[error("required hook {hook} is not in force: {reason}")]
+    RequiredHook {
+        /// Which.
+        hook: &'static str,
+        /// What was tried and the kernel's answer.
+        reason: String,
+    },
+    /// The object or a map of it is refused for another reason.
+    #[error("the BPF object cannot be loaded")]
+    Object(#[source] Box<aya::EbpfError>),
+    /// A map of the object is not what this program expects: they were not built together.
+    #[error("BPF map {0} is missing or of another kind")]
+    Map(&'static str),
+    /// The ring cannot be polled.
+    #[error("the ring buffer cannot be polled")]
+    Ring(#[source] io::Error),
+}

@@ -1,0 +1,36 @@
+//! Lines from inside the programs to our own diagnostics (feature `kernel-log`, for debugging them).
+
+use aya::Ebpf;
+use aya_log::EbpfLogger;
+use tokio::io::{Interest, unix::AsyncFd};
+
+/// Hands lines on to `tracing`.
+struct ToTracing;
+
+impl log::Log for ToTracing {
+    fn enabled(&self, _: &log::Metadata<'_>) -> bool {
+        true
+    }
+
+    fn log(&self, record: &log::Record<'_>) {
+        tracing::debug!(target: "tracer::kernel", level = %record.level(), "{}", record.args());
+    }
+
+    fn flush(&self) {}
+}
+
+/// Reads the programs' lines on a task of their own. Must be called inside a tokio runtime.
+pub(super) fn follow(ebpf: &mut Ebpf) {
+    let logger = match EbpfLogger::init_with_logger(ebpf, ToTracing) {
+        Ok(logger) => logger,
+        Err(error) => return tracing::warn!(%error, "no lines from the programs"),
+    };
+    // SAFETY: the descriptor is owned by `logger`, which lives in the `AsyncFd` and never changes it.
+    let Ok(mut lines) = (unsafe { AsyncFd::register_with_interest(logger, Interest::READABLE) }) else { return };
+    tokio::spawn(async move {
+        while let Ok(mut guard) = lines.readable_mut().await {
+            guard.get_inner_mut().flush();
+            guard.clear_ready();
+        }
+    });
+}

@@ -1,0 +1,119 @@
+//! Before anything is attached: the kernel's layout, the object, its globals and maps.
+
+use aya::{Ebpf, EbpfLoader, Pod, maps::HashMap};
+use tracer_common::{
+    ABSENT32,
+    actor::COMM_LEN,
+    offsets::{EnumValues, Offsets, PageLayout, Settings},
+};
+
+use super::{EbpfError, KernelNames, LoadOptions, attach, btf::Btf};
+
+const OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/tracer-ebpf.o"));
+const BTF_PATH: &str = "/sys/kernel/btf/vmlinux";
+/// Ring sizes. Filtered in the kernel, a node's own probes are a few hundred events a second; its
+/// pages count as resident once they were touched, hence no more than is needed.
+const RING_BYTES: u32 = 4 << 20;
+const RING_BYTES_ALL: u32 = 16 << 20;
+/// Entries for connections when every process's are tracked.
+const FLOWS_ALL: u32 = 1 << 17;
+
+/// What the running kernel's BTF says.
+pub(super) struct Layout {
+    pub(super) offsets: Global<Offsets>,
+    pub(super) enums: Global<EnumValues>,
+    pub(super) page_struct: u32,
+    pub(super) names: KernelNames,
+}
+
+/// A wire struct as a global of the programs.
+#[derive(Clone, Copy)]
+#[repr(transparent)]
+pub(super) struct Global<T>(pub(super) T);
+
+// SAFETY: `repr(C)` structs of u32 only, valid for every bit pattern and without padding.
+unsafe impl Pod for Global<Offsets> {}
+// SAFETY: as above.
+unsafe impl Pod for Global<EnumValues> {}
+// SAFETY: as above.
+unsafe impl Pod for Global<Settings> {}
+// SAFETY: as above, of u64.
+unsafe impl Pod for Global<PageLayout> {}
+
+pub(super) fn read_layout() -> Result<Layout, EbpfError> {
+    let bytes = std::fs::read(BTF_PATH).map_err(EbpfError::NoBtf)?;
+    let mut wanted: Vec<&str> = Offsets::FIELDS.iter().map(|(name, _)| *name).collect();
+    wanted.extend(["page", "skb_drop_reason", "sk_rst_reason", "cgroup_subsys_id"]);
+    let btf = Btf::parse(&bytes, &wanted)?;
+    let values: Vec<Option<u32>> = Offsets::FIELDS.iter().map(|(name, path)| btf.offset(name, path)).collect();
+    for ((name, path), _) in Offsets::FIELDS.iter().zip(&values).filter(|(_, v)| v.is_none()) {
+        tracing::info!("this kernel has no {name}.{path}");
+    }
+    let value = |kind: &str, name: &str| {
+        btf.enum_values(kind).into_iter().find(|(n, _)| *n == name).map_or(ABSENT32, |(_, v)| v)
+    };
+    Ok(Layout {
+        offsets: Global(Offsets::from_values(&values)),
+        enums: Global(EnumValues {
+            memory_cgrp_id: value("cgroup_subsys_id", "memory_cgrp_id"),
+            skb_consumed: value("skb_drop_reason", "SKB_CONSUMED"),
+            queue_purge: value("skb_drop_reason", "SKB_DROP_REASON_QUEUE_PURGE"),
+        }),
+        page_struct: btf.size("page").unwrap_or(0),
+        names: KernelNames::from_btf(&btf),
+    })
+}
+
+pub(super) fn load_object(layout: &Layout, options: &LoadOptions) -> Result<Ebpf, EbpfError> {
+    let settings =
+        Global(Settings { own_pid: std::process::id(), all_connections: u32::from(options.all_connections) });
+    let mut loader = EbpfLoader::new();
+    loader
+        .btf(None)
+        .override_global("OFFS", &layout.offsets, true)
+        .override_global("ENUMS", &layout.enums, true)
+        .override_global("SETTINGS", &settings, true)
+        .map_max_entries("EVENTS", if options.all_connections { RING_BYTES_ALL } else { RING_BYTES });
+    if options.all_connections {
+        for name in ["CONNS", "FLOWS", "PENDING", "DESTS"] {
+            loader.map_max_entries(name, FLOWS_ALL);
+        }
+    }
+    loader.load(OBJECT).map_err(|error| match attach::errno(&error) {
+        Some(libc::EPERM | libc::EACCES) => EbpfError::MapPermission(Box::new(error)),
+        _ => EbpfError::Object(Box::new(error)),
+    })
+}
+
+pub(super) fn fill_probers(ebpf: &mut Ebpf, probers: &[String]) -> Result<(), EbpfError> {
+    let map = ebpf.map_mut("PROBERS").ok_or(EbpfError::Map("PROBERS"))?;
+    let mut map: HashMap<_, [u8; COMM_LEN], u8> = HashMap::try_from(map).map_err(|_| EbpfError::Map("PROBERS"))?;
+    for name in probers {
+        // The kernel cuts names to 15 bytes.
+        let mut key = [0u8; COMM_LEN];
+        for (to, from) in key.iter_mut().zip(name.bytes().take(COMM_LEN - 1)) {
+            *to = from;
+        }
+        if map.insert(key, 1, 0).is_err() {
+            tracing::warn!(name, "too many prober names");
+        }
+    }
+    Ok(())
+}
+
+/// Before 5.11 maps count against RLIMIT_MEMLOCK. Without CAP_SYS_RESOURCE this fails, and map
+/// creation then says so.
+pub(super) fn raise_memlock() {
+    let limit = libc::rlimit { rlim_cur: libc::RLIM_INFINITY, rlim_max: libc::RLIM_INFINITY };
+    // SAFETY: the pointer is to a live struct that is only read.
+    unsafe { libc::setrlimit(libc::RLIMIT_MEMLOCK, &raw const limit) };
+}
+
+/// Gives the memory of BTF parsing (20 MB) back to the kernel.
+pub(super) fn trim() {
+    #[cfg(target_env = "gnu")]
+    // SAFETY: takes no pointers, may be called at any time.
+    unsafe {
+        libc::malloc_trim(0);
+    }
+}
