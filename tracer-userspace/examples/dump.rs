@@ -59,7 +59,10 @@ async fn main() -> anyhow::Result<()> {
         );
     }
     if let Ok(status) = std::fs::read_to_string("/proc/self/status") {
-        status.lines().filter(|l| l.starts_with("VmRSS") || l.starts_with("VmHWM")).for_each(|l| eprintln!("{l}"));
+        status
+            .lines()
+            .filter(|l| ["VmRSS", "VmHWM", "RssAnon", "RssFile", "RssShmem"].iter().any(|p| l.starts_with(p)))
+            .for_each(|l| eprintln!("{l}"));
     }
     Ok(())
 }

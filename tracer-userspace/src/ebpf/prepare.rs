@@ -11,9 +11,10 @@ use super::{EbpfError, KernelNames, LoadOptions, attach, btf::Btf};
 
 const OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/tracer-ebpf.o"));
 const BTF_PATH: &str = "/sys/kernel/btf/vmlinux";
-/// Ring sizes. Filtered in the kernel, a node's own probes are a few hundred events a second; its
-/// pages count as resident once they were touched, hence no more than is needed.
-const RING_BYTES: u32 = 4 << 20;
+/// Ring sizes. All of it counts as resident, twice, since the kernel maps its pages two times in a
+/// row (6.18: 8 MiB for 4 MiB). Filtered in the kernel, a node's own probes are a few hundred events
+/// a second, so that 2 MiB hold half a minute of them.
+const RING_BYTES: u32 = 2 << 20;
 const RING_BYTES_ALL: u32 = 16 << 20;
 /// Entries for connections when every process's are tracked.
 const FLOWS_ALL: u32 = 1 << 17;
