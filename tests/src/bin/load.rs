@@ -1,4 +1,5 @@
-//! Short connections as fast as they go: connect, one byte, close. For the cost of the hooks
+//! Short connections as fast as they go: connect, one byte to and fro (so that nobody is told of a
+//! request without answer), close. For the cost of the hooks
 //! (`load` or, with `--comm kubelet`, as a prober), and as the unrelated client of scenarios.
 
 use std::ffi::CString;
@@ -75,13 +76,13 @@ fn https(dst: SocketAddr) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// A listener that takes one byte and closes.
+/// A listener that takes one byte, answers with one and closes.
 fn listen() -> Result<SocketAddr> {
     let listener = TcpListener::bind("127.0.0.1:0").context("listen on 127.0.0.1")?;
     let address = listener.local_addr()?;
     thread::spawn(move || {
         for mut stream in listener.incoming().flatten() {
-            let _ = stream.read(&mut [0]);
+            let _ = stream.read(&mut [0]).and_then(|_| stream.write(b"y")).and_then(|_| stream.read(&mut [0]));
         }
     });
     Ok(address)
@@ -94,7 +95,7 @@ fn hammer(args: &Args, targets: &[SocketAddr]) -> u64 {
         let work = |dst: SocketAddr| {
             let mut made = 0;
             while Instant::now() < end {
-                made += u64::from(once(dst));
+                made += u64::from(once(dst, args.target.is_none()).is_ok());
                 thread::sleep(pause);
             }
             made
@@ -111,6 +112,8 @@ fn cpu_seconds() -> Result<f64> {
     Ok(seconds(usage.user_time()) + seconds(usage.system_time()))
 }
 
-fn once(dst: SocketAddr) -> bool {
-    TcpStream::connect_timeout(&dst, Duration::from_millis(50)).and_then(|mut s| s.write_all(b"x")).is_ok()
+fn once(dst: SocketAddr, answered: bool) -> std::io::Result<()> {
+    let mut stream = TcpStream::connect_timeout(&dst, Duration::from_millis(50))?;
+    stream.write_all(b"x")?;
+    if answered { stream.read_exact(&mut [0]) } else { Ok(()) }
 }

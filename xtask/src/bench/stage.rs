@@ -43,7 +43,7 @@ impl Stage {
         inside(NODE, "ip link set lo up; ip addr add 10.87.0.1/24 dev trb0; ip link set trb0 up")?;
         inside(POD, "ip link set lo up; ip addr add 10.87.0.2/24 dev eth0; ip link set eth0 up")?;
         let chain = "type filter hook input priority 0; tcp dport 8443 drop;";
-        inside(POD, &format!("nft 'table inet policy {{ chain ingress {{ {chain} }}; }}'"))?;
+        inside(POD, &format!("nft 'table inet podfw {{ chain ingress {{ {chain} }}; }}'"))?;
         Ok(stage)
     }
 
