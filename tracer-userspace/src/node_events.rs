@@ -69,6 +69,10 @@ fn links_read(links: &Links, node: &Node) -> Vec<NodeBody> {
 /// A process entered the node's namespace by a path that names somebody else's: how a stale
 /// `/proc/PID/ns/net` shows itself. Plugins that return home by their own path are not reported.
 fn entered(time: u64, op: &NetnsOp, node: &Node) -> Option<NodeBody> {
+    // Another tracer reads the node's tables there.
+    if op.actor.comm == "tracer" {
+        return None;
+    }
     let enters = matches!(op.op, NetnsOpKind::Setns | NetnsOpKind::Switch) && node.netns() == Some(op.netns);
     let path = node.netns_path(&[op.actor.pid], time).filter(|_| enters)?;
     Some(NodeBody {

@@ -2,7 +2,7 @@
 
 use crate::event::{
     Actor, ConnId, ConnectFailed, Fact, Flow, Icmp, Ipvs, Netns, Observation, PacketDrop, ResetReceived, ResetSent,
-    State, TcpState,
+    State, TcpState, Via,
 };
 
 /// Observations kept of one attempt; later ones of a kind that was seen before are dropped first.
@@ -96,6 +96,10 @@ impl Attempt {
             Fact::Retransmit(r) if r.state == TcpState::SynSent => self.retransmits.0 += 1,
             Fact::Retransmit(_) => self.retransmits.1 += 1,
             Fact::ResetReceived(r) => self.learn_flow(r.flow),
+            Fact::Drop(d) => self.learn_direction(d.flow, d.via),
+            Fact::ResetSent(r) => self.learn_direction(r.flow, r.via),
+            Fact::Icmp(i) => self.learn_direction(i.flow, Via::Flow),
+            Fact::Ipvs(i) => self.learn_direction(i.flow, i.via),
             _ => {}
         }
         self.keep(observation);
@@ -111,6 +115,19 @@ impl Attempt {
     fn learn_flow(&mut self, flow: Flow) {
         if self.flow.src.port() == 0 && flow.src.port() != 0 {
             self.flow.src = flow.src;
+        }
+    }
+
+    /// The same from a packet of either direction. One that was tied by the destination only is
+    /// somebody else's flow.
+    fn learn_direction(&mut self, flow: Flow, via: Via) {
+        if via == Via::Destination {
+            return;
+        }
+        if flow.dst == self.flow.dst {
+            self.learn_flow(flow);
+        } else if flow.src == self.flow.dst {
+            self.learn_flow(flow.reversed());
         }
     }
 

@@ -29,7 +29,7 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     // That netfilter made no answer is a conclusion from silence.
     Some(
         Finding::failure(Label::FirewallDrop, vec![of_drop(time, drop)], summary, remediation)
-            .resting_on(&["tcp_receive_reset"]),
+            .resting_on(answer_hooks(case)),
     )
 }
 
@@ -42,6 +42,15 @@ fn is_needed(case: &Case<'_>, drop: &PacketDrop) -> bool {
         .ended
         .is_none_or(|(end, _)| case.attempt.drops().any(|(at, d)| std::ptr::eq(d, drop) && at <= end));
     handshake || (case.attempt.failed() && before_end && case.attempt.established.is_some())
+}
+
+/// Hooks that would have shown the answer of a rule that rejects.
+fn answer_hooks(case: &Case<'_>) -> &'static [&'static str] {
+    if case.attempt.flow.dst.is_ipv6() {
+        &["tcp_receive_reset", "icmp6_send"]
+    } else {
+        &["tcp_receive_reset", "icmp_send"]
+    }
 }
 
 fn answered(case: &Case<'_>) -> bool {

@@ -1,6 +1,6 @@
 //! A netfilter rule answered for this flow with a RST or an ICMP error.
 
-use super::super::evidence::{is_netfilter, netfilter_hook, of_drop, of_icmp, of_reset_received};
+use super::super::evidence::{is_netfilter, netfilter_hook, of_drop, of_icmp, of_reset_received, of_state};
 use super::{Case, Finding, Label, enter, in_handshake, in_namespace, outbound};
 use crate::event::{Icmp, PacketDrop, TcpState};
 use crate::record::Evidence;
@@ -11,7 +11,7 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
         return None;
     }
     let dropped = case.attempt.drops().find(|(_, d)| d.flags.is_syn() && outbound(case, d) && is_netfilter(d));
-    by_icmp(case, dropped).or_else(|| by_reset(case, dropped?))
+    by_icmp(case, dropped).or_else(|| by_reset(case, dropped?)).or_else(|| by_error(case, dropped?))
 }
 
 /// An ICMP error about the SYN. Port unreachable is never sent by the TCP stack itself; the others
@@ -38,6 +38,16 @@ fn by_reset(case: &Case<'_>, (time, drop): (u64, &PacketDrop)) -> Option<Finding
     let (at, reset) = case.attempt.reset_received().filter(|(_, r)| r.state == TcpState::SynSent)?;
     let seen = vec![of_drop(time, drop), of_reset_received(at, reset)];
     Some(finding(case, seen, "a RST", drop.netns, Some(drop)))
+}
+
+/// Netfilter dropped the SYN and the socket then failed with "connection refused" without a RST: an
+/// ICMP error came, which this kernel has no hook for (ICMPv6 with tracepoints only).
+fn by_error(case: &Case<'_>, (time, drop): (u64, &PacketDrop)) -> Option<Finding> {
+    let (ended, _) = case.attempt.ended?;
+    let refused = case.attempt.errno() == Some(libc::ECONNREFUSED) && case.attempt.reset_received().is_none();
+    let state = case.attempt.last.as_ref().filter(|_| refused)?;
+    let seen = vec![of_drop(time, drop), of_state(ended, state)];
+    Some(finding(case, seen, "an ICMP error", drop.netns, Some(drop)))
 }
 
 fn finding(
