@@ -39,6 +39,7 @@ pub struct Node {
     opens: VecDeque<(u64, NetnsOpen)>,
     entries: VecDeque<(u64, NetnsOp)>,
     tls: BTreeMap<(Netns, u16), (u64, IpAddr)>,
+    https: BTreeMap<SocketAddr, u64>,
     listeners: BTreeMap<(Netns, u16), (u64, Listen)>,
     losses: VecDeque<Loss>,
 }
@@ -91,6 +92,7 @@ impl Node {
         if !listen.begins {
             // A new process may serve something else on that port.
             self.tls.remove(&key);
+            self.https.retain(|dst, _| dst.port() != listen.addr.port());
         }
         bounded_insert(&mut self.listeners, key, (time, listen.clone()));
     }
@@ -173,6 +175,17 @@ impl Node {
                 .find(|((_, port), (_, ip))| *port == dst.port() && *ip == dst.ip())
                 .map(|(_, (time, _))| *time),
         }
+    }
+
+    /// A probe that speaks HTTPS got an answer from there.
+    pub fn answered_https(&mut self, dst: SocketAddr, time: u64) {
+        bounded_insert(&mut self.https, dst, time);
+    }
+
+    /// When a probe that speaks HTTPS last got an answer from there.
+    #[must_use]
+    pub fn https_answer(&self, dst: SocketAddr) -> Option<u64> {
+        self.https.get(&dst).copied()
     }
 
     /// The namespace that owns an address: a pod's, or one whose links were read.
