@@ -28,7 +28,6 @@ const TICK: Duration = Duration::from_secs(1);
 const RETRY: Duration = Duration::from_secs(5);
 
 /// Why the loop woke.
-#[expect(clippy::large_enum_variant, reason = "one at a time, on the stack")]
 enum Wake {
     Events,
     Fact(Option<Box<Fact>>),
