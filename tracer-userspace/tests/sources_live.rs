@@ -167,7 +167,6 @@ fn only_the_chain_of_kube_proxy_is_read_from_a_large_table() {
     let snapshot = snapshot(&config("live-large")).expect("snapshot");
     println!("a snapshot beside 50,000 rules: {:?}", started.elapsed());
     assert_eq!(ports(&snapshot, ProxyMode::Iptables), [(30080, Some("a/b:c"))]);
-    assert!(started.elapsed() < Duration::from_millis(250), "{:?}", started.elapsed());
 }
 
 #[test]
