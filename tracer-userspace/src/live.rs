@@ -76,6 +76,10 @@ impl EventSource for Kernel {
         self.loaded.lost()
     }
 
+    fn missed(&self) -> u64 {
+        self.loaded.missed()
+    }
+
     fn watch_tls(&mut self, port: u16) {
         if !self.loaded.watch_tls(port) {
             tracing::debug!(port, "this kernel cannot watch a port for TLS");

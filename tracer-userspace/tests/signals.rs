@@ -28,6 +28,10 @@ impl EventSource for Quiet {
     fn lost(&self) -> u64 {
         0
     }
+    fn missed(&self) -> u64 {
+        0
+    }
+
     fn watch_tls(&mut self, _port: u16) {}
     fn retry_hooks(&mut self) -> Vec<HookStatus> {
         Vec::new()
