@@ -86,8 +86,8 @@ impl Comparison {
 
     fn records_row(&self) -> Row {
         let each = self.with.iter().map(|round| round.events / round.made.connections);
-        let row = Row::new("ring records per foreign connection", Sample::new(each).max(), "");
-        row.target(Target::Below(0.001)).detail("worst round")
+        let row = Row::new("ring records per foreign connection", Sample::new(each).median(), "");
+        row.target(Target::Below(0.001)).detail("median round: what else happens on the machine is in it")
     }
 }
 
