@@ -16,7 +16,7 @@ use crate::record::{AttemptBody, Body, LossBody, Outcome, Phases, Probe, Verdict
 
 /// How long the companions of an ambiguous event may take. They are made in the same softirq run,
 /// microseconds apart; what separates them at worst is a preempted CPU.
-const SETTLE_NS: u64 = 3_000_000;
+const SETTLE_NS: u64 = 2_000_000;
 /// Failure counters kept (one for each address, port and kind of probe).
 const MAX_COUNTERS: usize = 4096;
 /// Decided attempts remembered, so that none is decided twice.

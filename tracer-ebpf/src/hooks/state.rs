@@ -38,6 +38,8 @@ fn try_inet_sock_set_state(sk: Sock, old: u8, new: u8) {
         (state::CLOSE, state::SYN_SENT) => begin(sk),
         (state::CLOSE, state::LISTEN) => listen(sk, true),
         (state::LISTEN, state::CLOSE) => listen(sk, false),
+        // A server's side of a new connection: never a tracked one.
+        (state::LISTEN, _) => {}
         _ => {
             if let Some(conn) = track::by_socket(sk) {
                 change(sk, &conn, old, new);

@@ -77,7 +77,7 @@ pub fn load(options: &LoadOptions) -> Result<Loaded, EbpfError> {
 /// See [`load`].
 pub fn load_without(options: &LoadOptions, refused: &[Form]) -> Result<Loaded, EbpfError> {
     prepare::raise_memlock();
-    let layout = prepare::read_layout()?;
+    let mut layout = prepare::read_layout()?;
     let mut ebpf = prepare::load_object(&layout, options)?;
     #[cfg(feature = "kernel-log")]
     log::follow(&mut ebpf);
@@ -86,6 +86,7 @@ pub fn load_without(options: &LoadOptions, refused: &[Form]) -> Result<Loaded, E
     tracefs::with(|| walk.start(&mut ebpf));
     require(&walk)?;
     prepare::trim();
+    layout.names.read_symbols();
     Ok(Loaded {
         ring: Ring::new(take(&mut ebpf, "EVENTS", RingBuf::try_from)?).map_err(EbpfError::Ring)?,
         stats: take(&mut ebpf, "STATS", PerCpuArray::try_from)?,
