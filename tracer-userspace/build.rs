@@ -7,6 +7,7 @@
 //! rustc-web, libstd-rust-web-dev-bpf, llvm-22). `TRACER_EBPF_OBJECT` names a ready object instead.
 //!
 //! How to lint the eBPF crate: see `tracer-ebpf/Cargo.toml`.
+#![expect(clippy::disallowed_methods, reason = "cargo speaks to build scripts through the environment")]
 
 use std::{
     env, fs,

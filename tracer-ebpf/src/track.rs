@@ -21,9 +21,23 @@ pub struct Match {
 }
 
 /// The tracked connection of a socket.
+///
+/// The entry goes with `-> CLOSE`; where that run was missed (a program does not run while it runs on
+/// the same CPU already, and newer kernels can preempt it) the socket's memory may be another
+/// connection's by now: its destination tells. A disconnected socket has none any more.
 #[inline(always)]
 pub fn by_socket(sk: Sock) -> Option<Conn> {
-    unsafe { CONNS.get(sk.0).copied() }
+    let conn = unsafe { CONNS.get(sk.0).copied() }?;
+    let port = sk.dport();
+    (port == conn.tuple.dport || port == 0).then_some(conn)
+}
+
+/// A socket begins a connection that is not tracked: what was known of its memory is over.
+#[inline(always)]
+pub fn forget(sk: Sock) {
+    if unsafe { CONNS.get(sk.0) }.is_some() {
+        let _ = CONNS.remove(sk.0);
+    }
 }
 
 /// The connection of a packet, whichever direction it goes. A connect that waits with this very port

@@ -1,4 +1,5 @@
 //! Loads every hook and prints what it sees, one observation a line: `dump [SECONDS] [--all] [--tls PORT] [--without-fentry] [--without-kprobe]`.
+#![expect(clippy::disallowed_methods, reason = "outside the core: runs for some seconds")]
 
 use std::time::{Duration, Instant};
 

@@ -206,15 +206,25 @@ impl Core {
             self.attempt_record(attempt, time, decided.map_or(outcome, |d| d.outcome), decided.map(|d| d.label))
         });
         if outcome == Outcome::Success {
-            let named = enrich::name(attempt, &self.node);
-            if let Some(key) = self.counter_key(conn, &named) {
-                self.failures.remove(&key);
-            }
+            self.succeeded(conn, time);
         }
         if self.finished.len() > MAX_DECIDED {
             self.finished.pop_first();
         }
         out.extend(record);
+    }
+
+    /// An attempt succeeded: its probe's failures in a row are over; what answered an HTTPS probe speaks TLS.
+    fn succeeded(&mut self, conn: ConnId, time: u64) {
+        let Some(attempt) = self.correlator.get(conn) else { return };
+        let named = enrich::name(attempt, &self.node);
+        let https = named.probe.as_ref().and_then(|p| p.scheme.as_deref()) == Some("https");
+        if https && attempt.received().is_some_and(|n| n > 0) {
+            self.node.answered_https(attempt.flow.dst, time);
+        }
+        if let Some(key) = self.counter_key(conn, &named) {
+            self.failures.remove(&key);
+        }
     }
 
     fn attempt_record(&self, attempt: &Attempt, now: u64, outcome: Outcome, label: Option<Label>) -> Decision {

@@ -753,7 +753,7 @@ pub struct NodeSettings {
 /// Events were lost.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Loss {
-    /// `ring`, `channel`.
+    /// `ring`, `program`.
     pub where_: String,
     /// How many.
     pub count: u64,

@@ -76,6 +76,10 @@ impl EventSource for Kernel {
         self.loaded.lost()
     }
 
+    fn missed(&self) -> u64 {
+        self.loaded.missed()
+    }
+
     fn watch_tls(&mut self, port: u16) {
         let known = self.loaded.status.missing.len();
         self.loaded.watch_tls(port);

@@ -27,8 +27,10 @@ pub trait EventSource {
     fn readable(&mut self) -> impl Future<Output = io::Result<()>>;
     /// Appends at most `max` events as observations; how many events were taken.
     fn drain(&mut self, max: usize, into: &mut Vec<Observation>) -> usize;
-    /// Events lost since the start.
+    /// Events that did not fit into the ring, since the start.
     fn lost(&self) -> u64;
+    /// Events whose program the kernel skipped, since the start. Costs more: asked once a second.
+    fn missed(&self) -> u64;
     /// Reports TLS ClientHellos that arrive at this port from now on.
     fn watch_tls(&mut self, port: u16);
     /// Tries again the hooks of kernel modules that were not loaded; those that are now in force.

@@ -425,7 +425,7 @@ pub struct LinkRef {
 /// The body of a `loss` record.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct LossBody {
-    /// `ring` or `channel`.
+    /// `ring` (it was full), `program` (the kernel skipped a run) or `output` (nobody read the records).
     #[serde(rename = "where")]
     pub where_: String,
     /// How many events.

@@ -1,4 +1,5 @@
 //! Diagnostics of the tracer itself: to stderr, never to stdout, which belongs to the records.
+#![expect(clippy::disallowed_methods, reason = "outside the core: read before there is a command line")]
 
 use std::io::{self, IsTerminal as _};
 

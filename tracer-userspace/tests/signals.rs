@@ -1,4 +1,5 @@
 //! Signals of a live run. One test, as signals reach the whole process.
+#![expect(clippy::disallowed_methods, reason = "outside the core: waits for what other processes do")]
 #![allow(clippy::unwrap_used, reason = "a test ends at the line that failed")]
 
 use std::io;
@@ -10,7 +11,7 @@ use nix::unistd::Pid;
 use tokio::sync::mpsc;
 use tracer::cli::Form;
 use tracer::config::{self, Live};
-use tracer::event::{Fact, HookStatus, Observation};
+use tracer::event::{HookStatus, Observation};
 use tracer::pipeline::{Attached, EventSource, run};
 use tracer::sink::filter::Filter;
 
@@ -27,7 +28,11 @@ impl EventSource for Quiet {
     fn lost(&self) -> u64 {
         0
     }
-    fn learn(&mut self, _fact: &Fact) {}
+    fn missed(&self) -> u64 {
+        0
+    }
+
+    fn watch_tls(&mut self, _port: u16) {}
     fn retry_hooks(&mut self) -> Vec<HookStatus> {
         Vec::new()
     }

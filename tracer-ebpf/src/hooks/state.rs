@@ -53,6 +53,7 @@ fn try_inet_sock_set_state(sk: Sock, old: u8, new: u8) {
 #[inline(always)]
 fn begin(sk: Sock) {
     if !actor::is_tracked() || !sk.is_tcp() {
+        track::forget(sk);
         return;
     }
     let mut conn = Conn {

@@ -139,7 +139,7 @@ labels! {
     TlsEofNoise = "tls_eof_noise" {
         title: "a tcpSocket probe of a TLS port: the EOF in the server's log is this probe",
         meaning: "The attempt succeeded. It connected, sent no byte and closed, which is what a tcpSocket probe does; the server expects TLS and logs an EOF during the handshake. Nothing is wrong.",
-        evidence: "likely: this attempt sent and received no byte, and a TLS ClientHello of another connection arrived at the same listener. possible: instead of the ClientHello, another probe of the pod speaks HTTPS to that port.",
+        evidence: "likely: this attempt sent and received no byte, and a TLS ClientHello of another connection arrived at the same listener, or an HTTPS probe was answered by it. possible: another probe of the pod is to speak HTTPS to that port, and was not answered yet.",
         lookalikes: "A tcpSocket probe of a plain port leaves no such line and gets no label. A TLS handshake that began and was cut is a failure.",
         mend: "Use an httpGet probe with scheme HTTPS (or a gRPC probe), or filter that line from the server's log.",
     }

@@ -133,6 +133,10 @@ impl Attempt {
 
     fn see_state(&mut self, time: u64, state: &State) {
         self.learn_flow(state.flow);
+        // Another connection's, on a socket that was this one's: its end had been missed.
+        if state.flow.src.port() != 0 && state.flow.src.port() != self.flow.src.port() {
+            return;
+        }
         if state.new == TcpState::Established && self.established.is_none() {
             self.established = Some(time);
         }
@@ -260,7 +264,7 @@ impl Attempt {
 
 /// Whether, and how, this change of the prober's socket ends the attempt.
 fn end_of(state: &State) -> Option<End> {
-    use TcpState::{Close, CloseWait, Established, FinWait1, SynSent};
+    use TcpState::{Close, CloseWait, Closing, Established, FinWait1, FinWait2, LastAck, SynSent};
     match (state.old, state.new) {
         (SynSent, Close) => Some(End::NotEstablished),
         // Not at ESTABLISHED -> CLOSE_WAIT: what the prober still sends after the server's FIN tells
@@ -269,6 +273,8 @@ fn end_of(state: &State) -> Option<End> {
         (Established, FinWait1) => Some(End::ClosedByProber),
         (Established, Close) if state.errno.is_some_and(|e| e != 0) => Some(End::Reset),
         (Established, Close) => Some(End::ClosedByProber),
+        // The step out of ESTABLISHED was missed.
+        (FinWait1 | FinWait2 | Closing | LastAck, Close) => Some(End::ClosedByProber),
         _ => None,
     }
 }

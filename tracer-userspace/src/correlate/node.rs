@@ -40,6 +40,7 @@ pub struct Node {
     entries: VecDeque<(u64, NetnsOp)>,
     /// When a ClientHello was last seen: by port, the listener's namespace if known, and address.
     tls: BTreeMap<(u16, Option<Netns>, IpAddr), u64>,
+    https: BTreeMap<SocketAddr, u64>,
     listeners: BTreeMap<(Netns, u16), (u64, Listen)>,
     losses: VecDeque<Loss>,
 }
@@ -92,6 +93,7 @@ impl Node {
         if !listen.begins {
             // A new process may serve something else on that port.
             self.tls.retain(|(port, netns, _), _| *port != key.1 || netns.is_some_and(|n| n != key.0));
+            self.https.retain(|dst, _| dst.port() != listen.addr.port());
         }
         bounded_insert(&mut self.listeners, key, (time, listen.clone()));
     }
@@ -176,6 +178,17 @@ impl Node {
             })
             .map(|(_, time)| *time)
             .max()
+    }
+
+    /// A probe that speaks HTTPS got an answer from there.
+    pub fn answered_https(&mut self, dst: SocketAddr, time: u64) {
+        bounded_insert(&mut self.https, dst, time);
+    }
+
+    /// When a probe that speaks HTTPS last got an answer from there.
+    #[must_use]
+    pub fn https_answer(&self, dst: SocketAddr) -> Option<u64> {
+        self.https.get(&dst).copied()
     }
 
     /// The namespace that owns an address: a pod's, or one whose links were read.

@@ -203,7 +203,6 @@ fn read_u32(bytes: &[u8], at: usize) -> Option<u32> {
 }
 
 #[cfg(test)]
-#[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use super::*;
     use proptest::prelude::*;

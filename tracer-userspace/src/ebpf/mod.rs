@@ -7,6 +7,7 @@ mod error;
 pub mod hooks;
 #[cfg(feature = "kernel-log")]
 mod log;
+mod missed;
 mod names;
 mod prepare;
 mod ring;
@@ -97,6 +98,12 @@ impl Loaded {
     #[must_use]
     pub fn lost(&self) -> u64 {
         self.counter(Counter::RingFull)
+    }
+
+    /// Runs of programs that the kernel skipped, since the start. Reads a file for each program: not for every batch.
+    #[must_use]
+    pub fn missed(&self) -> u64 {
+        self.ebpf.as_ref().map_or(0, missed::runs)
     }
 
     /// All counters by name.

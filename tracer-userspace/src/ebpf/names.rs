@@ -1,4 +1,5 @@
 //! The running kernel's own words: drop reasons, reset reasons, function names.
+#![expect(clippy::disallowed_methods, reason = "outside the core: how old the symbols are")]
 
 use std::{
     collections::HashMap,

@@ -28,7 +28,6 @@ const TICK: Duration = Duration::from_secs(1);
 const RETRY: Duration = Duration::from_secs(5);
 
 /// Why the loop woke.
-#[expect(clippy::large_enum_variant, reason = "one at a time, on the stack")]
 enum Wake {
     Events,
     Fact(Option<Box<Fact>>),
@@ -49,6 +48,8 @@ pub(super) struct Session<S> {
     batch: Vec<Observation>,
     lost: u64,
     lost_checked_ns: u64,
+    missed: u64,
+    missed_checked_ns: u64,
 }
 
 impl<S: EventSource> Session<S> {
@@ -59,7 +60,18 @@ impl<S: EventSource> Session<S> {
         recorder: Option<Recorder<File>>,
     ) -> Self {
         let lost_checked_ns = clock::boot_ns();
-        Self { events, changes, changes_open: true, engine, recorder, batch: Vec::new(), lost: 0, lost_checked_ns }
+        Self {
+            events,
+            changes,
+            changes_open: true,
+            engine,
+            recorder,
+            batch: Vec::new(),
+            lost: 0,
+            lost_checked_ns,
+            missed: 0,
+            missed_checked_ns: lost_checked_ns,
+        }
     }
 
     /// The start record and what is known at the start.
@@ -114,6 +126,7 @@ impl<S: EventSource> Session<S> {
 
     /// Detach, drain, decide what was open, `stop`. The exit code.
     pub(super) fn end(mut self, reason: &str) -> u8 {
+        self.check_missed();
         self.events.detach();
         while self.take_events() == DRAIN_MAX {}
         self.check_loss();
@@ -175,6 +188,7 @@ impl<S: EventSource> Session<S> {
 
     fn every_second(&mut self) {
         self.check_loss();
+        self.check_missed();
         self.engine.sink().output().check_reader();
         if let Some(recorder) = &mut self.recorder {
             recorder.flush();
@@ -189,13 +203,21 @@ impl<S: EventSource> Session<S> {
 
     fn check_loss(&mut self) {
         let (lost, now) = (self.events.lost(), clock::boot_ns());
-        let count = lost.saturating_sub(self.lost);
+        self.report_loss("ring", lost.saturating_sub(self.lost), self.lost_checked_ns, now);
+        (self.lost, self.lost_checked_ns) = (lost, now);
+    }
+
+    fn check_missed(&mut self) {
+        let (missed, now) = (self.events.missed(), clock::boot_ns());
+        self.report_loss("program", missed.saturating_sub(self.missed), self.missed_checked_ns, now);
+        (self.missed, self.missed_checked_ns) = (missed, now);
+    }
+
+    fn report_loss(&mut self, place: &str, count: u64, from_boot_ns: u64, to_boot_ns: u64) {
         if count > 0 {
-            let loss = Loss { where_: "ring".into(), count, from_boot_ns: self.lost_checked_ns, to_boot_ns: now };
-            self.push(&Observation { time_boot_ns: now, fact: Fact::Loss(loss) });
+            let loss = Loss { where_: place.into(), count, from_boot_ns, to_boot_ns };
+            self.push(&Observation { time_boot_ns: to_boot_ns, fact: Fact::Loss(loss) });
         }
-        self.lost = lost;
-        self.lost_checked_ns = now;
     }
 
     fn fire_deadline(&mut self) {

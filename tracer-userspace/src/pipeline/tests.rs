@@ -31,6 +31,10 @@ impl EventSource for Memory {
         self.lost
     }
 
+    fn missed(&self) -> u64 {
+        0
+    }
+
     fn watch_tls(&mut self, _port: u16) {
         self.watched += 1;
     }

@@ -4,6 +4,7 @@
 //! cannot be written waits in a bounded buffer, and beyond its bound records are counted as lost.
 //! A file that cannot be written any more (a full disk) hands over to stdout, so that no record
 //! that was decided is lost; the run then ends with exit code 2.
+#![expect(clippy::disallowed_methods, reason = "outside the core: how long a reader is waited for")]
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Seek as _, Write as _};

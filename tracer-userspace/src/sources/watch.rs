@@ -2,6 +2,7 @@
 //!
 //! A thread of its own does the reading, so that nothing here ever holds up the event stream. It sleeps in
 //! `poll(2)` on the node's link changes and on a pipe; the pipe's end is the sign to stop.
+#![expect(clippy::disallowed_methods, reason = "outside the core: when to read the node again")]
 
 use std::io::{Read, Write};
 use std::os::fd::AsFd;

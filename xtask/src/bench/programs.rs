@@ -1,5 +1,7 @@
 //! Nanoseconds per program run, by the kernel's own statistics (`kernel.bpf_stats_enabled`), while
 //! foreign connections are made: `/proc/PID/fdinfo` of the tracer, the names from bpftool if it is there.
+//! The statistics' own clock is in it: 6.18 in a virtual machine charges 88 ns for a program of five
+//! instructions.
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -4,7 +4,8 @@
 
 use std::fs;
 use std::io::{BufRead as _, BufReader, Write as _};
-use std::path::PathBuf;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::thread;
@@ -13,6 +14,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, bail};
 use serde_json::{Value, json};
 
+use super::PROBER;
 use crate::sh;
 
 const LOAD: &str = "trb-load";
@@ -49,7 +51,7 @@ impl Stage {
 
     /// Short connections over the loopback for some seconds.
     pub(super) fn load(&self, comm: &str, threads: u32, seconds: f64) -> Result<Load> {
-        let mut command = program(LOAD, "load");
+        let mut command = within(LOAD, &sh::release_bin("load"));
         command.args(["--comm", comm, "--threads", &threads.to_string(), "--seconds", &seconds.to_string()]);
         let child = command.stdout(Stdio::piped()).spawn().context("start load")?;
         Ok(Load(Some(child)))
@@ -86,11 +88,19 @@ fn inside(namespace: &str, script: &str) -> Result<()> {
     sh::run(sh::command("ip").args(["netns", "exec", namespace, "sh", "-ec", script]))
 }
 
-/// One of the tests' programs inside a namespace; nsenter becomes it, so the pid is its own.
-fn program(namespace: &str, name: &str) -> Command {
+/// A program inside a namespace; nsenter becomes it, so the pid is its own.
+fn within(namespace: &str, program: &Path) -> Command {
     let mut command = sh::command("nsenter");
-    command.arg(format!("--net=/run/netns/{namespace}")).arg(sh::release_bin(name));
+    command.arg(format!("--net=/run/netns/{namespace}")).arg(program);
     command
+}
+
+/// The `kubelet` program under another name, which becomes its process's.
+fn prober() -> Result<PathBuf> {
+    let link = sh::target().join(PROBER);
+    let _ = fs::remove_file(&link);
+    symlink(sh::release_bin("kubelet"), &link).with_context(|| format!("make {}", link.display()))?;
+    Ok(link)
 }
 
 fn pod_list() -> Value {
@@ -159,7 +169,7 @@ pub(super) struct Prober {
 
 impl Prober {
     fn start() -> Result<Self> {
-        let mut command = program(NODE, "kubelet");
+        let mut command = within(NODE, &prober()?);
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().context("start kubelet")?;
         let (stdin, stdout) = (child.stdin.take().context("stdin")?, child.stdout.take().context("stdout")?);
         let (tell, answers) = channel();

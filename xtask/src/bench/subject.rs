@@ -14,6 +14,7 @@ use nix::time::{ClockId, clock_gettime};
 use nix::unistd::{Pid, gettid};
 use serde_json::Value;
 
+use super::PROBER;
 use super::stage::Stage;
 use crate::sh;
 
@@ -48,7 +49,7 @@ impl Subject {
     /// `tracer COMMAND`, until it says that it is attached.
     pub(super) fn start(stage: &Stage, command: &str, all_connections: bool) -> Result<Self> {
         let mut tracer = sh::command(sh::release_bin("tracer"));
-        tracer.args([command, "-o", "ndjson", "--prober", "kubelet", "--pods"]).arg(&stage.pods);
+        tracer.args([command, "-o", "ndjson", "--prober", PROBER, "--pods"]).arg(&stage.pods);
         if all_connections {
             tracer.arg("--all-connections");
         }
@@ -110,7 +111,7 @@ impl Subject {
             .with_context(|| format!("{field} of tracer"))
     }
 
-    /// Processor time it took so far, in seconds.
+    /// Processor time of its event loop so far, in seconds.
     pub(super) fn cpu_seconds(&self) -> Result<f64> {
         let stat = fs::read_to_string(format!("/proc/{}/schedstat", self.pid())).context("schedstat of tracer")?;
         let run: f64 = stat.split_whitespace().next().unwrap_or_default().parse().context("schedstat of tracer")?;

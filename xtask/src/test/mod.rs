@@ -40,7 +40,7 @@ pub(crate) struct Args {
     #[arg(long, default_value_t = 2)]
     jobs: usize,
     /// Minutes after which a virtual machine is ended
-    #[arg(long, default_value_t = 20)]
+    #[arg(long, default_value_t = 30)]
     minutes: u64,
 }
 

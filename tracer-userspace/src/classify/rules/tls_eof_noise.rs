@@ -35,6 +35,10 @@ fn listener_speaks_tls(case: &Case<'_>) -> Option<(Evidence, Confidence)> {
             Confidence::Likely,
         ));
     }
+    if let Some(time) = case.node.https_answer(dst) {
+        let says = format!("an HTTPS probe was answered by port {} before", dst.port());
+        return Some((evidence("inet_sock_set_state", time, says, json!({ "port": dst.port() })), Confidence::Likely));
+    }
     let says = format!("another probe of this pod speaks HTTPS to port {}", dst.port());
     enrich::https_spec_on_port(case.attempt, case.node)
         .then(|| (evidence("pods", case.attempt.started, says, json!({ "port": dst.port() })), Confidence::Possible))

@@ -150,8 +150,6 @@ mod tests {
                 n + 20_000
             );
         }
-        let started = std::time::Instant::now();
         assert_eq!(parse(text.as_bytes(), &node()).expect("table").len(), 10_000);
-        assert!(started.elapsed() < std::time::Duration::from_millis(500), "{:?}", started.elapsed());
     }
 }
