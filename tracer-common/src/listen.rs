@@ -31,7 +31,7 @@ pub struct TlsHello {
     pub header: Header,
     /// The server's address, v4-mapped.
     pub addr: [u8; 16],
-    /// Namespace of the server's socket.
+    /// Namespace of the server's socket, [`ABSENT32`](crate::ABSENT32) if it cannot be read.
     pub netns: u32,
     /// The server's port.
     pub port: u16,

@@ -70,8 +70,8 @@ hooks! {
     IpvsNatXmitV6 = 20, "ip_vs_nat_xmit_v6";
     /// IPVS found no backend.
     IpvsLeave = 21, "ip_vs_leave";
-    /// Data arrives at an established socket (used only while a port is watched for TLS).
-    TcpProbe = 22, "tcp_probe";
+    /// A packet arrives at a socket (used only while a port is watched for TLS).
+    CgroupSkb = 22, "cgroup_skb";
     /// A program was executed: the path for later culprits.
     SchedProcessExec = 23, "sched_process_exec";
     /// `icmp6_send`, an ICMPv6 error.

@@ -44,7 +44,6 @@ offsets! {
     skb_dev: "sk_buff" . "dev";
     skb_len: "sk_buff" . "len";
     skb_head: "sk_buff" . "head";
-    skb_data: "sk_buff" . "data";
     skb_network_header: "sk_buff" . "network_header";
     dev_ifindex: "net_device" . "ifindex";
     dev_flags: "net_device" . "flags";
@@ -65,10 +64,6 @@ offsets! {
     qdisc_dev_queue: "Qdisc" . "dev_queue";
     queue_dev: "netdev_queue" . "dev";
     binprm_filename: "linux_binprm" . "filename";
-    skb_data_len: "sk_buff" . "data_len";
-    skb_end: "sk_buff" . "end";
-    shinfo_nr_frags: "skb_shared_info" . "nr_frags";
-    shinfo_frags: "skb_shared_info" . "frags";
     dev_state: "net_device" . "state";
     task_files: "task_struct" . "files";
     files_fdt: "files_struct" . "fdt";
@@ -87,19 +82,6 @@ pub struct EnumValues {
     pub skb_consumed: u32,
     /// `enum skb_drop_reason`: `QUEUE_PURGE` (6.18+), a queue emptied with its socket: no drop of traffic.
     pub queue_purge: u32,
-}
-
-/// How `struct page` pointers become addresses of what is in the page (x86-64 with the memory layout
-/// randomised; all 0: not known). Written when a port is first watched for TLS.
-#[derive(Clone, Copy, Debug, Default)]
-#[repr(C)]
-pub struct PageLayout {
-    /// Address of the kernel's variable `vmemmap_base`.
-    pub vmemmap_base: u64,
-    /// Address of the kernel's variable `page_offset_base`.
-    pub page_offset_base: u64,
-    /// `sizeof(struct page)`.
-    pub page_struct: u64,
 }
 
 /// Settings that are fixed when the programs are loaded.

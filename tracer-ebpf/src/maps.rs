@@ -2,13 +2,13 @@
 
 use aya_ebpf::{
     macros::map,
-    maps::{Array, HashMap, LruHashMap, PerCpuArray, RingBuf},
+    maps::{HashMap, LruHashMap, PerCpuArray, RingBuf},
 };
 use tracer_common::{
     ABSENT32,
     actor::COMM_LEN,
     link::EXE_LEN,
-    offsets::{EnumValues, Offsets, PageLayout, Settings},
+    offsets::{EnumValues, Offsets, Settings},
     stats::COUNTERS,
     tuple::Tuple,
 };
@@ -132,7 +132,3 @@ pub static LINK_DOWN: LruHashMap<u64, u64> = LruHashMap::with_max_entries(256, 0
 /// Server ports watched for a TLS ClientHello, with the time of the last report.
 #[map]
 pub static TLS_WATCH: HashMap<u16, u64> = HashMap::with_max_entries(1024, 0);
-
-/// One entry: where pages are.
-#[map]
-pub static PAGES: Array<PageLayout> = Array::with_max_entries(1, 0);

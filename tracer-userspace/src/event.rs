@@ -282,8 +282,8 @@ pub struct Retransmit {
 /// A TLS ClientHello arrived at a watched port.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TlsHello {
-    /// Namespace of the server's socket.
-    pub netns: Netns,
+    /// Namespace of the server's socket, if it could be read.
+    pub netns: Option<Netns>,
     /// The server's address and port.
     pub addr: SocketAddr,
 }

@@ -81,8 +81,10 @@ impl EventSource for Kernel {
     }
 
     fn watch_tls(&mut self, port: u16) {
-        if !self.loaded.watch_tls(port) {
-            tracing::debug!(port, "this kernel cannot watch a port for TLS");
+        let known = self.loaded.status.missing.len();
+        self.loaded.watch_tls(port);
+        for hook in self.loaded.status.missing.iter().skip(known) {
+            tracing::warn!(hook = hook.hook, reason = hook.reason, "it cannot be told {}", hook.lost);
         }
     }
 

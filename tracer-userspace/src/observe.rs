@@ -32,9 +32,10 @@ pub fn observe(event: &KernelEvent, names: &mut KernelNames, probers: &[String])
         KernelEvent::ResetReceived(e) => Fact::ResetReceived(reset_received(e)),
         KernelEvent::Drop(e) => Fact::Drop(packet_drop(e, names)?),
         KernelEvent::Listen(e) => Fact::Listen(listen_change(e)),
-        KernelEvent::TlsHello(e) => {
-            Fact::TlsHello(TlsHello { netns: Netns(e.netns), addr: SocketAddr::new(addr(&e.addr), e.port) })
-        }
+        KernelEvent::TlsHello(e) => Fact::TlsHello(TlsHello {
+            netns: present32(e.netns).map(Netns),
+            addr: SocketAddr::new(addr(&e.addr), e.port),
+        }),
         KernelEvent::NetnsOp(e) => Fact::NetnsOp(netns_op(e)?),
         KernelEvent::NetnsOpen(e) => Fact::NetnsOpen(NetnsOpen { actor: task(&e.actor), path: text(&e.path) }),
         KernelEvent::Link(e) => Fact::LinkChange(link_change(e)?),

@@ -3,7 +3,7 @@
 //! Filled from snapshots that sources read and from kernel events; every collection is bounded.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use crate::event::{
     Fact, LinkChange, LinkState, Listen, Loss, Netns, NetnsOp, NetnsOpen, NodePort, NodePorts, NodeSettings,
@@ -38,7 +38,8 @@ pub struct Node {
     pub settings: NodeSettings,
     opens: VecDeque<(u64, NetnsOpen)>,
     entries: VecDeque<(u64, NetnsOp)>,
-    tls: BTreeMap<(Netns, u16), (u64, IpAddr)>,
+    /// When a ClientHello was last seen: by port, the listener's namespace if known, and address.
+    tls: BTreeMap<(u16, Option<Netns>, IpAddr), u64>,
     https: BTreeMap<SocketAddr, u64>,
     listeners: BTreeMap<(Netns, u16), (u64, Listen)>,
     losses: VecDeque<Loss>,
@@ -68,7 +69,7 @@ impl Node {
             Fact::NetnsOpen(open) => remember(&mut self.opens, (time, open.clone())),
             Fact::NetnsOp(op) => remember(&mut self.entries, (time, op.clone())),
             Fact::TlsHello(hello) => {
-                bounded_insert(&mut self.tls, (hello.netns, hello.addr.port()), (time, hello.addr.ip()));
+                bounded_insert(&mut self.tls, (hello.addr.port(), hello.netns, hello.addr.ip()), time);
             }
             Fact::Listen(listen) => self.see_listen(time, listen),
             Fact::Loss(loss) => remember(&mut self.losses, loss.clone()),
@@ -91,7 +92,7 @@ impl Node {
         let key = (listen.netns, listen.addr.port());
         if !listen.begins {
             // A new process may serve something else on that port.
-            self.tls.remove(&key);
+            self.tls.retain(|(port, netns, _), _| *port != key.1 || netns.is_some_and(|n| n != key.0));
             self.https.retain(|dst, _| dst.port() != listen.addr.port());
         }
         bounded_insert(&mut self.listeners, key, (time, listen.clone()));
@@ -163,18 +164,20 @@ impl Node {
         })
     }
 
-    /// When a ClientHello was last seen at this listener: by its namespace, or, where that is not
-    /// known, by its address.
+    /// When a ClientHello was last seen at this listener: by its namespace, or, where one of the two is
+    /// not known, by its address, if that is not one that every namespace has.
     #[must_use]
     pub fn tls_hello(&self, netns: Option<Netns>, dst: SocketAddr) -> Option<u64> {
-        match netns {
-            Some(netns) => self.tls.get(&(netns, dst.port())).map(|(time, _)| *time),
-            None => self
-                .tls
-                .iter()
-                .find(|((_, port), (_, ip))| *port == dst.port() && *ip == dst.ip())
-                .map(|(_, (time, _))| *time),
-        }
+        let from = (dst.port(), None, IpAddr::V4(Ipv4Addr::UNSPECIFIED));
+        self.tls
+            .range(from..)
+            .take_while(|((port, ..), _)| *port == dst.port())
+            .filter(|((_, at, ip), _)| match (at, netns) {
+                (Some(at), Some(netns)) => *at == netns,
+                _ => *ip == dst.ip() && !ip.is_loopback(),
+            })
+            .map(|(_, time)| *time)
+            .max()
     }
 
     /// A probe that speaks HTTPS got an answer from there.

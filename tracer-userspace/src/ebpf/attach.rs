@@ -5,11 +5,17 @@ use std::{collections::BTreeSet, error::Error as _, io};
 
 use aya::{
     Btf, Ebpf,
-    programs::{FEntry, KProbe, Program, ProgramError, RawTracePoint, TracePoint},
+    programs::{
+        CgroupAttachMode, CgroupSkb, CgroupSkbAttachType, FEntry, KProbe, Program, ProgramError, RawTracePoint,
+        TracePoint,
+    },
 };
 use tracer_common::names::Hook;
 
-use super::hooks::{Form, HOOKS, Row, Variant, When};
+use super::{
+    cgroup,
+    hooks::{Form, HOOKS, Row, Variant, When},
+};
 use crate::event::{HookStatus, MissingHook};
 
 /// The hooks in force and those that are not.
@@ -102,6 +108,11 @@ impl Walk {
 
     pub(super) fn is_attached(&self, hook: Hook) -> bool {
         self.in_force.iter().any(|(h, _)| *h == hook)
+    }
+
+    /// Attached or refused; false for one that is attached on demand and was not asked for.
+    pub(super) fn was_tried(&self, hook: Hook) -> bool {
+        self.is_attached(hook) || !self.refusals(hook).is_empty()
     }
 
     /// Why a hook is not attached.
@@ -213,6 +224,7 @@ fn load(program: &mut Program, target: &str, btf: &mut Option<Btf>) -> Result<()
         Program::KProbe(p) => KProbe::load(p),
         Program::RawTracePoint(p) => RawTracePoint::load(p),
         Program::TracePoint(p) => TracePoint::load(p),
+        Program::CgroupSkb(p) => CgroupSkb::load(p),
         _ => Err(ProgramError::UnexpectedProgramType),
     }
 }
@@ -223,6 +235,11 @@ fn attach(program: &mut Program, target: &str) -> Result<(), ProgramError> {
         Program::KProbe(p) => p.attach(target, 0).map(drop),
         Program::RawTracePoint(p) => p.attach(target).map(drop),
         Program::TracePoint(p) => p.attach("syscalls", target).map(drop),
+        // A link, beside which others may attach what they like; without links (before 5.7) the mode
+        // would forbid that, but there the ring buffer is missing, too.
+        Program::CgroupSkb(p) => {
+            p.attach(cgroup::root()?, CgroupSkbAttachType::Ingress, CgroupAttachMode::Single).map(drop)
+        }
         _ => Err(ProgramError::UnexpectedProgramType),
     }
 }
@@ -286,6 +303,10 @@ impl Refusal {
             (Form::RawTracepoint, Stage::Attach, _, Some(libc::EINVAL)) => {
                 format!("{form} {target}: the tracepoint has fewer arguments in this kernel")
             }
+            (Form::Cgroup, Stage::Attach, _, None | Some(libc::ENOENT)) => {
+                format!("{form} {target}: the root of the cgroup2 hierarchy is not mounted here")
+            }
+            (Form::Cgroup, Stage::Attach, _, Some(libc::EPERM)) => format!("{form} {target}: needs CAP_NET_ADMIN"),
             (Form::Tracepoint, Stage::Attach, _, None | Some(libc::ENOENT)) => {
                 format!("{form} {target}: no such tracepoint, or tracefs cannot be mounted")
             }

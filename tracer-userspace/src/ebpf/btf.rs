@@ -109,12 +109,6 @@ impl<'a> Btf<'a> {
         bits.is_multiple_of(8).then_some(bits / 8)
     }
 
-    /// Size of a struct in bytes.
-    #[must_use]
-    pub fn size(&self, struct_name: &str) -> Option<u32> {
-        self.named.get(struct_name).and_then(|id| self.head(*id)).map(|head| head.value)
-    }
-
     /// Names and values of an enum; empty if this kernel has none of that name.
     pub fn enum_values(&self, enum_name: &str) -> Vec<(&'a str, u32)> {
         let Some(head) = self.named.get(enum_name).and_then(|id| self.head(*id)) else { return Vec::new() };

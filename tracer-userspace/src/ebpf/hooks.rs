@@ -15,6 +15,8 @@ pub enum Form {
     RawTracepoint,
     /// Classic tracepoint, for `syscalls:*` only.
     Tracepoint,
+    /// Packets that arrive at sockets, at the root of the cgroup2 hierarchy. Lets every packet pass.
+    Cgroup,
 }
 
 impl Form {
@@ -26,6 +28,7 @@ impl Form {
             Self::Kprobe => "kprobe",
             Self::RawTracepoint => "raw_tracepoint",
             Self::Tracepoint => "tracepoint",
+            Self::Cgroup => "cgroup",
         }
     }
 }
@@ -80,6 +83,9 @@ const fn raw(programs: &'static [(&'static str, &'static str)]) -> Variant {
 }
 const fn syscalls(programs: &'static [(&'static str, &'static str)]) -> Variant {
     Variant { form: Form::Tracepoint, programs }
+}
+const fn cgroup(programs: &'static [(&'static str, &'static str)]) -> Variant {
+    Variant { form: Form::Cgroup, programs }
 }
 
 const fn row(hook: Hook, lost: &'static str, variants: &'static [Variant]) -> Row {
@@ -229,7 +235,7 @@ pub const HOOKS: &[Row] = &[
     ipvs(Hook::IpvsLeave, &[kprobe(&[("ip_vs_leave", "ip_vs_leave")])]),
     Row {
         when: When::OnDemand,
-        ..row(Hook::TcpProbe, "whether clients of a port speak TLS", &[raw(&[("tcp_probe", "tcp_probe")])])
+        ..row(Hook::CgroupSkb, "whether a port speaks TLS", &[cgroup(&[("cgroup_skb", "ingress")])])
     },
 ];
 

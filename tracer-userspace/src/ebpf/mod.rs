@@ -2,6 +2,7 @@
 
 mod attach;
 pub mod btf;
+mod cgroup;
 mod error;
 pub mod hooks;
 #[cfg(feature = "kernel-log")]
@@ -16,11 +17,10 @@ use std::collections::BTreeSet;
 
 use aya::{
     Ebpf,
-    maps::{Array, HashMap, MapData, PerCpuArray, RingBuf},
+    maps::{HashMap, MapData, PerCpuArray, RingBuf},
 };
 use tracer_common::{
     names::Hook,
-    offsets::PageLayout,
     stats::{COUNTERS, Counter},
 };
 
@@ -28,7 +28,6 @@ pub use self::{attach::HookReport, error::EbpfError, names::KernelNames, ring::R
 use self::{
     attach::Walk,
     hooks::{Form, HOOKS, When},
-    prepare::Global,
 };
 
 /// What to track.
@@ -54,10 +53,6 @@ pub struct Loaded {
     stats: PerCpuArray<MapData, u64>,
     tls_watch: HashMap<MapData, u16, u64>,
     tls_ports: BTreeSet<u16>,
-    pages: Array<MapData, Global<PageLayout>>,
-    page_struct: u32,
-    /// It was looked for in vain: do not read kallsyms again.
-    pages_unknown: bool,
 }
 
 /// Loads and attaches everything this kernel and these privileges allow.
@@ -92,9 +87,6 @@ pub fn load_without(options: &LoadOptions, refused: &[Form]) -> Result<Loaded, E
         stats: take(&mut ebpf, "STATS", PerCpuArray::try_from)?,
         tls_watch: take(&mut ebpf, "TLS_WATCH", HashMap::try_from)?,
         tls_ports: BTreeSet::new(),
-        pages: take(&mut ebpf, "PAGES", Array::try_from)?,
-        page_struct: layout.page_struct,
-        pages_unknown: false,
         status: walk.report(),
         names: layout.names,
         walk,
@@ -135,36 +127,24 @@ impl Loaded {
         self.ebpf = None;
     }
 
-    /// Reports TLS ClientHellos that arrive at this port from now on. False if this kernel cannot.
+    /// Reports TLS ClientHellos that arrive at this port from now on. False if this kernel cannot,
+    /// which is in [`Loaded::status`] from then on.
     ///
-    /// What a local client sends lies in pages, whose address is computed: that is known on x86-64 if
-    /// kallsyms has variables (CONFIG_KALLSYMS_ALL, CAP_SYSLOG). The first call reads it (0.1 s).
+    /// The first call attaches the program that looks for them.
     pub fn watch_tls(&mut self, port: u16) -> bool {
         if self.tls_ports.contains(&port) {
             return true;
         }
-        let pages = self.walk.is_attached(Hook::TcpProbe) || self.find_pages();
-        let Some(ebpf) = self.ebpf.as_mut().filter(|_| pages) else { return false };
-        let possible = self.walk.retry(ebpf, Hook::TcpProbe) && self.tls_watch.insert(port, 0, 0).is_ok();
-        if possible {
+        let Some(ebpf) = &mut self.ebpf else { return false };
+        if !self.walk.was_tried(Hook::CgroupSkb) {
+            self.walk.retry(ebpf, Hook::CgroupSkb);
             self.status = self.walk.report();
+        }
+        let watched = self.walk.is_attached(Hook::CgroupSkb) && self.tls_watch.insert(port, 0, 0).is_ok();
+        if watched {
             self.tls_ports.insert(port);
         }
-        possible
-    }
-
-    /// Tells the program where pages are; false if that cannot be known.
-    fn find_pages(&mut self) -> bool {
-        let page_struct = u64::from(self.page_struct);
-        if !cfg!(target_arch = "x86_64") || page_struct == 0 || self.pages_unknown {
-            return false;
-        }
-        let [Some(vmemmap_base), Some(page_offset_base)] = names::variables(["vmemmap_base", "page_offset_base"])
-        else {
-            self.pages_unknown = true;
-            return false;
-        };
-        self.pages.set(0, Global(PageLayout { vmemmap_base, page_offset_base, page_struct }), 0).is_ok()
+        watched
     }
 
     /// Tries again to attach hooks whose functions live in a module; true if one is new. Cheap: call

@@ -77,23 +77,6 @@ fn names(btf: &Btf<'_>, enum_name: &str, prefix: &str) -> HashMap<u32, Box<str>>
         .collect()
 }
 
-/// Addresses of kernel variables.
-pub(super) fn variables<const N: usize>(names: [&str; N]) -> [Option<u64>; N] {
-    let Ok(file) = File::open("/proc/kallsyms") else { return [None; N] };
-    let mut found = [None; N];
-    let mut input = BufReader::with_capacity(1 << 16, file);
-    let mut line = String::new();
-    while found.contains(&None) && matches!(input.read_line(&mut line), Ok(n) if n > 0) {
-        if let [address, _kind, name] = line.split_ascii_whitespace().collect::<Vec<_>>()[..]
-            && let Some(at) = names.iter().position(|n| *n == name)
-        {
-            found[at] = u64::from_str_radix(address, 16).ok().filter(|a| *a != 0);
-        }
-        line.clear();
-    }
-    found
-}
-
 /// Text symbols, sorted by address; names in one string: about 1.9 MB for 64,000 functions.
 #[derive(Debug)]
 struct Symbols {

@@ -4,7 +4,7 @@ use aya::{Ebpf, EbpfLoader, Pod, maps::HashMap};
 use tracer_common::{
     ABSENT32,
     actor::COMM_LEN,
-    offsets::{EnumValues, Offsets, PageLayout, Settings},
+    offsets::{EnumValues, Offsets, Settings},
 };
 
 use super::{EbpfError, KernelNames, LoadOptions, attach, btf::Btf};
@@ -23,7 +23,6 @@ const FLOWS_ALL: u32 = 1 << 17;
 pub(super) struct Layout {
     pub(super) offsets: Global<Offsets>,
     pub(super) enums: Global<EnumValues>,
-    pub(super) page_struct: u32,
     pub(super) names: KernelNames,
 }
 
@@ -38,13 +37,11 @@ unsafe impl Pod for Global<Offsets> {}
 unsafe impl Pod for Global<EnumValues> {}
 // SAFETY: as above.
 unsafe impl Pod for Global<Settings> {}
-// SAFETY: as above, of u64.
-unsafe impl Pod for Global<PageLayout> {}
 
 pub(super) fn read_layout() -> Result<Layout, EbpfError> {
     let bytes = std::fs::read(BTF_PATH).map_err(EbpfError::NoBtf)?;
     let mut wanted: Vec<&str> = Offsets::FIELDS.iter().map(|(name, _)| *name).collect();
-    wanted.extend(["page", "skb_drop_reason", "sk_rst_reason", "cgroup_subsys_id"]);
+    wanted.extend(["skb_drop_reason", "sk_rst_reason", "cgroup_subsys_id"]);
     let btf = Btf::parse(&bytes, &wanted)?;
     let values: Vec<Option<u32>> = Offsets::FIELDS.iter().map(|(name, path)| btf.offset(name, path)).collect();
     for ((name, path), _) in Offsets::FIELDS.iter().zip(&values).filter(|(_, v)| v.is_none()) {
@@ -60,7 +57,6 @@ pub(super) fn read_layout() -> Result<Layout, EbpfError> {
             skb_consumed: value("skb_drop_reason", "SKB_CONSUMED"),
             queue_purge: value("skb_drop_reason", "SKB_DROP_REASON_QUEUE_PURGE"),
         }),
-        page_struct: btf.size("page").unwrap_or(0),
         names: KernelNames::from_btf(&btf),
     })
 }

@@ -31,7 +31,7 @@ fn listener_speaks_tls(case: &Case<'_>) -> Option<(Evidence, Confidence)> {
     if let Some(time) = case.node.tls_hello(netns, dst) {
         let says = format!("a TLS ClientHello of another connection arrived at port {}", dst.port());
         return Some((
-            evidence("tcp_probe", time, says, json!({ "port": dst.port(), "netns": netns })),
+            evidence("cgroup_skb", time, says, json!({ "port": dst.port(), "netns": netns })),
             Confidence::Likely,
         ));
     }
@@ -46,21 +46,60 @@ fn listener_speaks_tls(case: &Case<'_>) -> Option<(Evidence, Confidence)> {
 
 #[cfg(test)]
 mod tests {
-    use crate::event::{Fact, TcpState, TlsHello};
+    use crate::event::{Actor, Fact, Listen, Netns, TcpState, TlsHello};
     use crate::record::Outcome;
-    use crate::testing::{NODE, Stream};
+    use crate::testing::{NODE, POD, Stream};
 
-    fn hello() -> Fact {
-        Fact::TlsHello(TlsHello { netns: NODE, addr: "10.88.0.1:6443".parse().expect("an address") })
+    fn hello(netns: Option<Netns>, addr: &str) -> Fact {
+        Fact::TlsHello(TlsHello { netns, addr: addr.parse().expect("an address") })
+    }
+
+    /// Labels of a touch of this address, after these facts.
+    fn touch(dst: &str, facts: Vec<Fact>) -> Vec<String> {
+        let mut stream = Stream::to(dst);
+        stream.links(true, &["10.88.0.1"]);
+        for fact in facts {
+            stream.push(fact);
+        }
+        stream.connect().established().state(TcpState::Established, TcpState::FinWait1, 0, (0, 1, 0));
+        let noise = |v: &crate::record::VerdictBody| v.verdict.outcome == Outcome::Noise;
+        stream.verdicts().iter().filter(|v| noise(v)).map(|v| v.verdict.label.name().to_owned()).collect()
     }
 
     #[test]
     fn a_touch_of_a_port_that_speaks_tls() {
-        let mut stream = Stream::to("10.88.0.1:6443");
-        stream.links(true, &["10.88.0.1"]).push(hello()).connect().established();
-        stream.state(TcpState::Established, TcpState::FinWait1, 0, (0, 1, 0));
-        let verdict = &stream.verdicts()[0].verdict;
-        assert_eq!((verdict.label.name(), verdict.outcome), ("tls_eof_noise", Outcome::Noise));
+        let (own, pod) = ("10.88.0.1:6443", "10.88.0.7:6443");
+        assert_eq!(touch(own, vec![hello(Some(NODE), own)]), ["tls_eof_noise"]);
+        assert_eq!(touch(own, vec![hello(Some(NODE), "127.0.0.1:6443")]), ["tls_eof_noise"]);
+        assert_eq!(touch(pod, vec![hello(Some(POD), pod)]), ["tls_eof_noise"], "whose namespace is not known");
+        assert_eq!(touch(own, vec![hello(None, own)]), ["tls_eof_noise"]);
+    }
+
+    #[test]
+    fn a_hello_at_another_listener_says_nothing() {
+        let own = "10.88.0.1:6443";
+        for other in [
+            hello(Some(POD), own),
+            hello(Some(NODE), "10.88.0.1:6444"),
+            hello(None, "10.88.0.2:6443"),
+            hello(None, "127.0.0.1:6443"),
+        ] {
+            assert!(touch(own, vec![other.clone()]).is_empty(), "{other:?}");
+        }
+        assert!(touch("127.0.0.1:6443", vec![hello(None, "127.0.0.1:6443")]).is_empty(), "every namespace has it");
+    }
+
+    #[test]
+    fn a_listener_that_ended_is_forgotten() {
+        let own = "10.88.0.1:6443";
+        let end = |netns| {
+            let actor =
+                Actor { pid: 1, tid: 1, comm: "s".into(), netns: Some(netns), cgroup: None, cgroup_memory: None };
+            Fact::Listen(Listen { netns, addr: own.parse().expect("an address"), actor, begins: false })
+        };
+        assert!(touch(own, vec![hello(Some(NODE), own), end(NODE)]).is_empty());
+        assert!(touch(own, vec![hello(None, own), end(POD)]).is_empty());
+        assert_eq!(touch(own, vec![hello(Some(NODE), own), end(POD)]), ["tls_eof_noise"]);
     }
 
     #[test]

@@ -1,0 +1,45 @@
+//! The root of the cgroup2 hierarchy: every socket of the node is in it, also where controllers are
+//! still in hierarchies of version 1.
+
+use std::{
+    fs::File,
+    io,
+    path::{Path, PathBuf},
+};
+
+/// Opens it.
+pub(super) fn root() -> io::Result<File> {
+    let mounts = std::fs::read_to_string("/proc/self/mountinfo")?;
+    let root = mounted(&mounts).find(|path| is_root(path)).ok_or(io::ErrorKind::NotFound)?;
+    File::open(root)
+}
+
+/// Only a cgroup below the root has a type. What mountinfo gives as root is of no use: it is relative to
+/// the cgroup namespace, so that a container's own cgroup is `/` and the true root `/../..`.
+fn is_root(path: &Path) -> bool {
+    path.join("cgroup.procs").exists() && !path.join("cgroup.type").exists()
+}
+
+/// Where cgroup2 is mounted: `41 31 0:38 / /sys/fs/cgroup/unified rw shared:9 - cgroup2 cgroup2 rw`.
+fn mounted(mountinfo: &str) -> impl Iterator<Item = PathBuf> {
+    mountinfo.lines().filter_map(|line| {
+        let (mount, file_system) = line.split_once(" - ")?;
+        file_system.starts_with("cgroup2 ").then(|| mount.split(' ').nth(4).map(PathBuf::from))?
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cgroup2_is_found_among_mounts() {
+        let mounts = "\
+            31 23 0:28 / /sys/fs/cgroup rw,relatime - tmpfs tmpfs rw,mode=755\n\
+            34 31 0:31 / /sys/fs/cgroup/memory rw,relatime - cgroup cgroup rw,memory\n\
+            40 31 0:38 /../.. /host/cgroup ro,relatime - cgroup2 cgroup2 rw\n\
+            41 31 0:38 / /sys/fs/cgroup/unified rw,relatime shared:9 - cgroup2 cgroup2 rw\n";
+        let found: Vec<PathBuf> = mounted(mounts).collect();
+        assert_eq!(found, [Path::new("/host/cgroup"), Path::new("/sys/fs/cgroup/unified")]);
+    }
+}
