@@ -73,12 +73,13 @@ pub(crate) fn on_host(args: &Args) -> Result<Run> {
         return Ok(Run { kernel: name, rows: Vec::new(), broken: None });
     }
     let rows = sh::target().join("scenarios.ndjson");
-    let _ = fs::remove_file(&rows);
-    let words = command(args, &rows);
-    let result = sh::step("scenarios on this kernel", || {
+    let play = |only: &[String]| {
+        let _ = fs::remove_file(&rows);
+        let words = command_for(args, &rows, only);
         let status = sh::command(&words[0]).args(&words[1..]).status().context("cannot start the scenarios")?;
         read(&rows, status.code().unwrap_or(-1))
-    });
+    };
+    let result = sh::step("scenarios on this kernel", || play(&args.only).map(|rows| second_chance(rows, play)));
     Ok(Run::new(name, result))
 }
 
@@ -114,7 +115,7 @@ fn in_machine(args: &Args, release: &'static Release) -> Run {
     let begun = Instant::now();
     let job = Job {
         release,
-        command: command(args, &rows),
+        command: command_for(args, &rows, &args.only),
         directory: sh::root().to_owned(),
         limit: Duration::from_secs(args.minutes * 60),
         echo: false,
@@ -138,7 +139,7 @@ fn in_machine(args: &Args, release: &'static Release) -> Run {
 /// Failures that are made a second time at most: more are no accident of a busy machine.
 const SECOND_CHANCES: usize = 4;
 
-/// Under emulation, and beside another machine, a wait can be too short. What failed is done once
+/// On a busy machine, and under emulation, a wait can be too short. What failed is done once
 /// more by itself; one that then passes says so in a footnote.
 fn second_chance(mut rows: Vec<Row>, again: impl FnOnce(&[String]) -> Result<Vec<Row>>) -> Vec<Row> {
     let failed: Vec<String> =
@@ -155,11 +156,6 @@ fn second_chance(mut rows: Vec<Row>, again: impl FnOnce(&[String]) -> Result<Vec
         }
     }
     rows
-}
-
-/// The command line of a run.
-fn command(args: &Args, rows: &Path) -> Vec<String> {
-    command_for(args, rows, &args.only)
 }
 
 /// The command line of a run of these scenarios; of all if there are none.
