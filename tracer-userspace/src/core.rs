@@ -9,6 +9,7 @@ use crate::classify::{Case, classify};
 use crate::correlate::Correlator;
 use crate::correlate::attempt::Attempt;
 use crate::correlate::node::Node;
+use crate::decision::Decision;
 use crate::enrich::{self, Named};
 use crate::event::{ConnId, Fact, Observation, TcpState};
 use crate::node_events;
@@ -21,18 +22,6 @@ const SETTLE_NS: u64 = 2_000_000;
 const MAX_COUNTERS: usize = 4096;
 /// Decided attempts remembered, so that none is decided twice.
 const MAX_DECIDED: usize = 16384;
-
-/// What the core decided; the sink side adds `seq`, `time` and `node_name` and makes it a record.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Decision {
-    /// CLOCK_BOOTTIME of the observation that decided it, nanoseconds.
-    pub time_boot_ns: u64,
-    /// The attempt it is about. A second verdict on the same attempt revises the first: whoever
-    /// numbers the records fills `revises`.
-    pub attempt: Option<ConnId>,
-    /// The body of the record. `timing` and `revises` are left to whoever prints it.
-    pub body: Body,
-}
 
 /// Options of the core.
 #[derive(Clone, Copy, Debug, Default)]

@@ -1,7 +1,8 @@
 //! Core and sink as one: observations in, records out. Live runs and replays differ only in where
 //! observations come from.
 
-use crate::core::{Core, Decision, Options};
+use crate::core::{Core, Options};
+use crate::decision::Decision;
 use crate::event::{Fact, Observation};
 use crate::record::{Body, StartBody};
 use crate::sink::Sink;

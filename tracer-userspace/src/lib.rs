@@ -14,6 +14,7 @@ pub mod clock;
 pub mod config;
 pub mod core;
 pub mod correlate;
+pub mod decision;
 pub mod decode;
 pub mod ebpf;
 pub mod engine;

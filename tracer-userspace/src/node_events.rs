@@ -2,8 +2,8 @@
 //! namespace by a path that names another process, the set of NodePorts changed.
 
 use crate::classify::culprit_of;
-use crate::core::Decision;
 use crate::correlate::node::Node;
+use crate::decision::Decision;
 use crate::enrich::netns_ref;
 use crate::event::{Fact, LinkChange, Links, NetnsOp, NetnsOpKind, NodePorts, Observation};
 use crate::record::{Body, Culprit, LinkRef, NodeBody};

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use proptest::prelude::*;
 
-use crate::core::{Core, Decision, Options};
+use crate::core::{Core, Options};
+use crate::decision::Decision;
 use crate::event::{ConnId, Fact, IpvsOp, Loss, Observation, TcpState};
 use crate::record::{Body, Outcome};
 use crate::testing::{NODE, POD, SYN, SYN_ACK, Stream, decide, lo};

@@ -3,7 +3,8 @@
 
 use std::net::SocketAddr;
 
-use crate::core::{Core, Decision, Options};
+use crate::core::{Core, Options};
+use crate::decision::Decision;
 use crate::event::{
     Actor, ConnId, Connect, Device, Fact, Flow, Icmp, Ipvs, IpvsOp, Links, Loss, MissingHook, Netns, NodePort,
     NodePorts, Observation, PacketDrop, ProxyMode, ResetReceived, ResetSent, Retransmit, Start, State, TcpFlags,

@@ -13,7 +13,7 @@ use jiff::Timestamp;
 
 use crate::cli::Form;
 use crate::config;
-use crate::core::Decision;
+use crate::decision::Decision;
 use crate::error::Error;
 use crate::event::Start;
 use crate::record::{Body, LossBody, Outcome, Record, SCHEMA, StopBody, Timing};
