@@ -80,8 +80,19 @@ fn says(observation: &Observation) -> Option<Evidence> {
 
 #[cfg(test)]
 mod tests {
-    use crate::event::TcpState;
+    use crate::event::{Fact, TcpState};
     use crate::testing::Stream;
+
+    /// Seen on sid: the program's run at CLOSE was skipped, and the next connection on the same memory was refused.
+    #[test]
+    fn another_connection_on_the_socket_s_memory_is_not_this_attempt() {
+        let mut stream = Stream::new();
+        stream.connect().state(TcpState::SynSent, TcpState::Close, 111, (0, 0, 0));
+        if let Some(Fact::State(state)) = stream.observations.last_mut().map(|o| &mut o.fact) {
+            state.flow.src.set_port(50_000);
+        }
+        assert!(stream.labels().is_empty());
+    }
 
     #[test]
     fn silence_is_said_to_be_silence() {
