@@ -144,7 +144,11 @@ impl Attempt {
         if let Some(error) = stream.take_error()? {
             return Err(error);
         }
-        stream.peer_addr()?;
+        // Gone between the two calls: a RST came.
+        stream.peer_addr().map_err(|e| match e.raw_os_error() {
+            Some(libc::ENOTCONN) => io::Error::from(ErrorKind::ConnectionReset),
+            _ => e,
+        })?;
         stream.set_nodelay(true)?;
         setsockopt(&stream, sockopt::KeepAlive, &true)?;
         setsockopt(&stream, sockopt::TcpKeepInterval, &15)?;
