@@ -28,7 +28,7 @@ struct Failure {
 
 const FAILURES: [Failure; 2] = [
     Failure { label: "connection_refused", dst: REFUSED, note: "" },
-    Failure { label: "firewall_drop", dst: DROPPED, note: "; by design waits 3 ms for an event that contradicts" },
+    Failure { label: "firewall_drop", dst: DROPPED, note: "; by design waits 2 ms for an event that contradicts" },
 ];
 
 /// Each failure, idle and under load.
