@@ -83,8 +83,20 @@ impl Node {
         {
             link.up = change.up;
         }
-        if self.link_changes.len() < MAX_LISTENERS {
-            self.link_changes.insert((change.netns, change.name.clone()), (time, change.clone()));
+        let key = (change.netns, change.name.clone());
+        if self.link_changes.len() >= MAX_HISTORY && !self.link_changes.contains_key(&key) {
+            self.forget_oldest_link_change();
+        }
+        self.link_changes.insert(key, (time, change.clone()));
+    }
+
+    /// Pods' links come and go by the hundred: the oldest of them goes first, the node's own last.
+    fn forget_oldest_link_change(&mut self) {
+        let rank = |netns: Netns, time: u64| (self.netns == Some(netns), time);
+        let oldest =
+            self.link_changes.iter().min_by_key(|(key, (time, _))| rank(key.0, *time)).map(|(key, _)| key.clone());
+        if let Some(key) = oldest {
+            self.link_changes.remove(&key);
         }
     }
 
@@ -236,4 +248,34 @@ fn bounded_insert<K: Ord, V>(map: &mut BTreeMap<K, V>, key: K, value: V) {
         map.pop_first();
     }
     map.insert(key, value);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::event::Actor;
+
+    #[test]
+    fn the_last_link_down_is_known_however_many_pods_came_and_went() {
+        let mut node = Node { netns: Some(Netns(1)), ..Node::default() };
+        let actor = Actor { pid: 5, tid: 5, comm: "x".into(), netns: None, cgroup: None, cgroup_memory: None };
+        let down = |netns| LinkChange {
+            netns: Netns(netns),
+            ifindex: 1,
+            name: "lo".into(),
+            up: false,
+            actor: actor.clone(),
+            ancestors: Vec::new(),
+            exe: None,
+            hook: "qdisc_reset".into(),
+        };
+        node.see(&Observation { time_boot_ns: 0, fact: Fact::LinkChange(down(1)) });
+        for number in 1..20_000_u32 {
+            let fact = Fact::LinkChange(down(1_000 + number));
+            node.see(&Observation { time_boot_ns: u64::from(number), fact });
+        }
+        assert!(node.link_down(Netns(1), "lo").is_some(), "the node's own stays");
+        assert!(node.link_down(Netns(20_999), "lo").is_some(), "the newest is taken in");
+        assert!(node.link_changes.len() <= MAX_HISTORY);
+    }
 }
