@@ -14,6 +14,8 @@ pub enum Claim {
     Nothing,
     /// No verdict, or this one: the attempt was needed to set the scene.
     Perhaps(Label),
+    /// This one, `unexplained` or none: events of the attempt were lost.
+    AtMost(Label),
 }
 
 /// A verdict that is due.
@@ -27,6 +29,10 @@ pub struct Expected {
     pub probe: bool,
     /// Who must be named, if somebody.
     pub culprit: Option<Suspect>,
+    /// The namespace that the evidence must name.
+    pub place: Option<u32>,
+    /// What must stand in `also`.
+    pub also: Option<Label>,
 }
 
 /// Who set a link down.
@@ -55,6 +61,8 @@ pub struct Attempt {
     pub netns: u32,
     /// What is owed.
     pub claim: Claim,
+    /// Words of the summary.
+    pub mentions: Vec<String>,
 }
 
 /// How a claim stands.
@@ -80,17 +88,34 @@ pub fn judge(records: &[Record], attempt: &Attempt) -> Standing {
         (Claim::Verdict(expected), None) => Some(format!("no verdict, expected {}", name(expected.label))),
         (Claim::Nothing, Some(verdict)) => Some(format!("a verdict for a healthy attempt: {}", told(verdict))),
         (Claim::Perhaps(label), Some(verdict)) if verdict.verdict.label != *label => Some(told(verdict)),
-        (Claim::Nothing | Claim::Perhaps(_), _) => None,
+        (Claim::AtMost(label), Some(v)) if ![*label, Label::Unexplained].contains(&v.verdict.label) => Some(told(v)),
+        (Claim::Nothing | Claim::Perhaps(_) | Claim::AtMost(_), _) => None,
     };
     fault.map_or(Standing::Met, |f| Standing::Unmet(format!("{} -> {}: {f}", shown(attempt.src), attempt.dst)))
+}
+
+/// The label of the last verdict on an attempt.
+#[must_use]
+pub fn said(records: &[Record], attempt: &Attempt) -> Option<Label> {
+    of(records, attempt).last().map(|v| v.verdict.label)
 }
 
 /// Verdicts about anything dialled at `dst` since then: there must be none.
 #[must_use]
 pub fn disturbance(records: &[Record], attempt: &Attempt) -> Option<String> {
-    let about = Endpoint::from(attempt.dst);
-    let (_, noise) = verdicts(records, attempt).find(|(_, v)| v.dst == about)?;
+    let (_, noise) = at_target(records, attempt).next()?;
     Some(format!("a verdict where all was healthy: {}", told(noise)))
+}
+
+/// Their labels.
+#[must_use]
+pub fn disturbances(records: &[Record], attempt: &Attempt) -> Vec<Label> {
+    at_target(records, attempt).map(|(_, v)| v.verdict.label).collect()
+}
+
+fn at_target<'a>(records: &'a [Record], attempt: &Attempt) -> impl Iterator<Item = (u64, &'a VerdictBody)> {
+    let about = Endpoint::from(attempt.dst);
+    verdicts(records, attempt).filter(move |(_, v)| v.dst == about)
 }
 
 /// The verdicts of an attempt, in order. One without a source port counts by its time: that the port
@@ -123,14 +148,32 @@ fn compare(expected: &Expected, attempt: &Attempt, got: &VerdictBody) -> Option<
         (verdict.confidence < floor(expected.label), format!("confidence {:?}", verdict.confidence)),
         (verdict.evidence.is_empty() && expected.label != Label::Unexplained, "no evidence".to_owned()),
         (verdict.summary.is_empty() || verdict.remediation.is_empty(), "no summary or remediation".to_owned()),
-        (got.src != attempt.src.map(Endpoint::from), format!("{}, but src {:?}", name(verdict.label), got.src)),
+        // A connect that found no source port has none, and the prober knows of none.
+        (
+            got.src.filter(|s| s.port.is_some()) != attempt.src.map(Endpoint::from),
+            format!("{}, but src {:?}", name(verdict.label), got.src),
+        ),
         (got.netns.is_none(), "no netns".to_owned()),
-        (got.process.comm != "kubelet", format!("process {:?}", got.process.comm)),
+        (!got.process.comm.starts_with("kubelet"), format!("process {:?}", got.process.comm)),
         (expected.probe && got.subject != Subject::Probe, "subject is not probe".to_owned()),
         (expected.probe && got.k8s.is_none(), "no pod named".to_owned()),
+        (
+            expected.also.is_some_and(|label| !verdict.also.contains(&label)),
+            format!("{:?} in also, expected {:?}; {}", verdict.also, expected.also, told(got)),
+        ),
+        (expected.place.is_some_and(|place| !names(got, place)), format!("not in namespace {:?}", expected.place)),
     ];
     let fault = faults.into_iter().find_map(|(wrong, words)| wrong.then_some(words));
+    let missing = attempt.mentions.iter().find(|words| !verdict.summary.contains(words.as_str()));
+    let fault = fault.or_else(|| missing.map(|words| format!("{words:?} is not mentioned: {}", told(got))));
     fault.or_else(|| expected.culprit.as_ref().and_then(|s| blame(s, got)))
+}
+
+/// The evidence names this namespace and no other but the prober's.
+fn names(got: &VerdictBody, place: u32) -> bool {
+    let named: Vec<u64> = got.verdict.evidence.iter().filter_map(|e| e.fields.get("netns")?.as_u64()).collect();
+    let own = got.netns.as_ref().map(|n| u64::from(n.inum.0));
+    named.contains(&place.into()) && named.iter().all(|n| *n == u64::from(place) || Some(*n) == own)
 }
 
 /// `unexplained` is honest at any confidence.
@@ -155,7 +198,8 @@ fn labels(verdicts: &[&VerdictBody]) -> String {
 }
 
 fn told(v: &VerdictBody) -> String {
-    format!("{} ({:?}: {})", name(v.verdict.label), v.verdict.confidence, v.verdict.summary)
+    let seen: Vec<&str> = v.verdict.evidence.iter().map(|e| e.says.as_str()).collect();
+    format!("{} ({:?}: {}; seen: {})", name(v.verdict.label), v.verdict.confidence, v.verdict.summary, seen.join("; "))
 }
 
 fn shown(src: Option<SocketAddr>) -> String {
@@ -179,11 +223,26 @@ mod tests {
 
     fn attempt(claim: Claim) -> Attempt {
         let src = Some(([10, 88, 0, 1], 40000).into());
-        Attempt { src, dst: ([10, 88, 0, 2], 8080).into(), since_boot_ns: 100, until_boot_ns: 200, netns: NETNS, claim }
+        Attempt {
+            src,
+            dst: ([10, 88, 0, 2], 8080).into(),
+            since_boot_ns: 100,
+            until_boot_ns: 200,
+            netns: NETNS,
+            claim,
+            mentions: Vec::new(),
+        }
     }
 
     fn due(label: Label) -> Claim {
-        Claim::Verdict(Expected { label, outcome: Outcome::Failure, probe: true, culprit: None })
+        Claim::Verdict(Expected {
+            label,
+            outcome: Outcome::Failure,
+            probe: true,
+            culprit: None,
+            place: None,
+            also: None,
+        })
     }
 
     fn said(label: Label, seq: u64, revises: Option<u64>) -> Record {

@@ -116,7 +116,15 @@ impl Demo {
             Some(label) => Claim::Verdict(expected(label, suspect)),
         };
         self.touched.push(case.dst);
-        Ok(Attempt { src: outcome.src, dst: case.dst, since_boot_ns, until_boot_ns: boot_ns()?, netns, claim })
+        Ok(Attempt {
+            src: outcome.src,
+            dst: case.dst,
+            since_boot_ns,
+            until_boot_ns: boot_ns()?,
+            netns,
+            claim,
+            mentions: Vec::new(),
+        })
     }
 
     /// The runtime cleans up a sandbox of which only a reused pid is left; who did it comes back.
@@ -132,7 +140,7 @@ impl Demo {
 
 fn expected(label: Label, culprit: Option<Suspect>) -> Expected {
     let outcome = if label == Label::TlsEofNoise { Said::Noise } else { Said::Failure };
-    Expected { label, outcome, probe: true, culprit }
+    Expected { label, outcome, probe: true, culprit, place: None, also: None }
 }
 
 fn plain(world: &mut World, options: &Options, recipe: &Recipe) -> Result<Case> {

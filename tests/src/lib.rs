@@ -9,7 +9,8 @@
 //! plugin    what the `loopback` program does: a CNI plugin that enters a namespace by path
 //! scenario  each failure and near miss: how it is provoked, and what the tracer must say
 //! watcher   the tracer under test and its records
-//! runner    runs scenarios and tells how they went
+//! runner    runs scenarios
+//! row       how each went, and what was said of its attempts
 //! ```
 
 pub mod check;
@@ -21,6 +22,7 @@ pub mod plugin;
 pub mod pods;
 pub mod prober;
 pub mod proc;
+pub mod row;
 pub mod runner;
 pub mod scenario;
 pub mod server;

@@ -9,6 +9,8 @@ use nix::time::{ClockId, clock_gettime};
 /// Settings of a run.
 #[derive(Clone, Debug)]
 pub struct Options {
+    /// Name of the prober's process.
+    pub prober: String,
     /// Where `kubelet`, `pod`, `loopback`, `crio` and `load` are.
     pub bin_dir: PathBuf,
     /// Timeout of a probe.
@@ -26,12 +28,33 @@ impl Options {
     pub fn detect() -> Result<Self> {
         let slow = is_emulated();
         Ok(Self {
+            prober: "kubelet".to_owned(),
             bin_dir: bin_dir()?,
             probe_timeout: Duration::from_millis(if slow { 4000 } else { 1300 }),
             patience: Duration::from_secs(if slow { 90 } else { 10 }),
             verdict_patience: Duration::from_secs(if slow { 15 } else { 3 }),
             crowd: if slow { 1000 } else { 10_000 },
         })
+    }
+
+    /// The same with a prober that is called like no other: several runs on one machine must not take each other's
+    /// kubelet for theirs.
+    pub fn with_own_prober(self) -> Self {
+        Self { prober: format!("kubelet-{}", std::process::id()), ..self }
+    }
+
+    /// The prober's program, under its name.
+    pub fn prober_program(&self) -> Result<PathBuf> {
+        let program = self.bin("kubelet");
+        if self.prober == "kubelet" {
+            return Ok(program);
+        }
+        let link = scratch_dir().join(&self.prober);
+        if !link.is_symlink() {
+            std::fs::create_dir_all(scratch_dir())?;
+            std::os::unix::fs::symlink(&program, &link).with_context(|| format!("make {}", link.display()))?;
+        }
+        Ok(link)
     }
 
     /// Path of one of this package's programs.
@@ -50,7 +73,8 @@ fn bin_dir() -> Result<PathBuf> {
 }
 
 /// Whether the processor is QEMU's software emulation.
-fn is_emulated() -> bool {
+#[must_use]
+pub fn is_emulated() -> bool {
     std::fs::read_to_string("/proc/cpuinfo").is_ok_and(|cpu| cpu.contains("QEMU"))
 }
 
@@ -66,6 +90,10 @@ pub fn boot_ns() -> Result<u64> {
     Ok(now.tv_sec().cast_unsigned() * 1_000_000_000 + now.tv_nsec().cast_unsigned())
 }
 
+fn scratch_dir() -> PathBuf {
+    std::env::temp_dir().join(format!("trw-{}", std::process::id()))
+}
+
 /// A directory that is gone at the end.
 #[derive(Debug)]
 pub struct Scratch(PathBuf);
@@ -73,7 +101,7 @@ pub struct Scratch(PathBuf);
 impl Scratch {
     /// Makes it.
     pub fn new() -> Result<Self> {
-        let dir = std::env::temp_dir().join(format!("trw-{}", std::process::id()));
+        let dir = scratch_dir();
         std::fs::create_dir_all(&dir)?;
         Ok(Self(dir))
     }

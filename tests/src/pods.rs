@@ -1,5 +1,6 @@
 //! PodLists for `--pods`: what the API server would say of the world's pods.
 
+use std::net::IpAddr;
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -12,6 +13,16 @@ pub const HTTP: u16 = 8080;
 pub const TLS: u16 = 8443;
 /// Port of TLS servers of which no probe says that they are.
 pub const UNSAID_TLS: u16 = 9443;
+/// Port of a container whose liveness probe has a short budget.
+pub const SLOW_START: u16 = 7070;
+/// Seconds between its attempts.
+pub const SLOW_START_PERIOD_S: u64 = 1;
+/// Failures that restart it.
+pub const SLOW_START_THRESHOLD: u32 = 3;
+/// Address and port of a Service that the readiness probe of its own pod asks for.
+pub const CIRCULAR: ([u8; 4], u16) = ([10, 96, 0, 33], 80);
+/// Address of that pod.
+const CIRCLE: [u8; 4] = [10, 88, 0, 200];
 /// Port of the hostNetwork server.
 pub const HOST: u16 = 10256;
 
@@ -43,7 +54,36 @@ pub fn plan(timeout: Duration) -> Value {
         containers: vec![json!({"name": "agent", "ports": [{"containerPort": HOST}], "livenessProbe": probe,
                                 "readinessProbe": local})],
     });
+    pods.push(in_a_circle(seconds));
     list(&pods)
+}
+
+/// A pod whose readiness asks for its own Service.
+fn in_a_circle(seconds: u64) -> PodSpec {
+    let mut probe = http_probe(CIRCULAR.1, "HTTP", seconds);
+    probe["httpGet"]["host"] = json!(IpAddr::from(CIRCULAR.0));
+    PodSpec {
+        name: "circle-0".to_owned(),
+        ips: vec![IpAddr::from(CIRCLE).to_string()],
+        host_network: false,
+        containers: vec![json!({"name": "app", "ports": [{"containerPort": HTTP}], "readinessProbe": probe})],
+    }
+}
+
+/// What the API server would say of the Services.
+#[must_use]
+pub fn services() -> Value {
+    let ip = IpAddr::from(CIRCULAR.0);
+    let service = json!({
+        "apiVersion": "v1", "kind": "Service", "metadata": {"name": "circle", "namespace": "shop"},
+        "spec": {"clusterIP": ip, "clusterIPs": [ip], "ports": [{"port": CIRCULAR.1, "protocol": "TCP"}]},
+    });
+    let slice = json!({
+        "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4",
+        "metadata": {"name": "circle-1", "namespace": "shop", "labels": {"kubernetes.io/service-name": "circle"}},
+        "endpoints": [{"addresses": [IpAddr::from(CIRCLE)], "conditions": {"ready": false}}],
+    });
+    json!({"apiVersion": "v1", "kind": "List", "items": [service, slice]})
 }
 
 fn planned(index: u16, seconds: u64) -> PodSpec {
@@ -59,8 +99,15 @@ fn planned(index: u16, seconds: u64) -> PodSpec {
         "name": "side", "image": "registry.example/side:1", "ports": [{"containerPort": UNSAID_TLS}],
         "livenessProbe": tcp_probe(UNSAID_TLS, seconds),
     });
+    let mut budget = http_probe(SLOW_START, "HTTP", seconds);
+    budget["periodSeconds"] = json!(SLOW_START_PERIOD_S);
+    budget["failureThreshold"] = json!(SLOW_START_THRESHOLD);
+    let slow = json!({
+        "name": "slow", "image": "registry.example/slow:1", "ports": [{"containerPort": SLOW_START}],
+        "livenessProbe": budget,
+    });
     let ips = [Family::V4, Family::V6].map(|f| pod_ip(index, f).to_string()).to_vec();
-    PodSpec { name: format!("pod-{index}"), ips, host_network: false, containers: vec![app, tls, side] }
+    PodSpec { name: format!("pod-{index}"), ips, host_network: false, containers: vec![app, tls, side, slow] }
 }
 
 /// An httpGet probe.

@@ -7,9 +7,10 @@ use anyhow::{Context, Result, bail};
 use serde::{Deserialize, Serialize};
 
 use crate::dial::{Dial, Ending, Outcome};
-use crate::net::Netns;
+use crate::net::{Netns, PREFIX};
 use crate::options::Options;
 use crate::proc::Proc;
+use crate::world::cgroup::Cgroup;
 
 /// What the prober is asked.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
@@ -76,16 +77,22 @@ impl CrowdOutcome {
 #[derive(Debug)]
 pub struct Prober {
     proc: Proc,
+    // Goes after the process.
+    _group: Option<Cgroup>,
     patience: Duration,
 }
 
 impl Prober {
     /// Starts one in a namespace and waits until it can be asked.
     pub fn start(ns: &Netns, options: &Options) -> Result<Self> {
-        let proc = Proc::spawn(ns.command(options.bin("kubelet")))?;
+        let proc = Proc::spawn(ns.command(options.prober_program()?))?;
+        let group = Cgroup::create(&format!("{PREFIX}{}-{}", std::process::id(), proc.pid()))?;
+        if let Some(group) = &group {
+            group.add(proc.pid())?;
+        }
         let line = proc.line(options.patience)?;
         match serde_json::from_str(&line) {
-            Ok(Reply::Ready) => Ok(Self { proc, patience: options.patience }),
+            Ok(Reply::Ready) => Ok(Self { proc, _group: group, patience: options.patience }),
             _ => bail!("kubelet: {line}"),
         }
     }

@@ -5,12 +5,12 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
-use serde::Serialize;
 use tracer::record::{Body, Record};
 
-use crate::check::{self, Attempt, Standing, judge};
-use crate::options::{Options, kernel};
+use crate::check;
+use crate::options::Options;
 use crate::prober::Prober;
+use crate::row::{Done, Row};
 use crate::scenario::{Node, Scenario, Stage};
 use crate::watcher::{self, Session, Tracer, whole};
 use crate::world::World;
@@ -24,52 +24,6 @@ pub struct Plan {
     pub tracer: Option<Tracer>,
     /// Where recordings go.
     pub record: Option<PathBuf>,
-}
-
-/// How a scenario went.
-#[derive(Clone, Debug, Serialize)]
-pub struct Row {
-    /// The scenario.
-    pub scenario: String,
-    /// The label it is about; absent: healthy.
-    pub label: Option<String>,
-    /// `v4` or `v6`.
-    pub family: &'static str,
-    /// Kernel release.
-    pub kernel: String,
-    /// `pass`, `fail` or `cannot`.
-    pub result: &'static str,
-    /// Why, unless it passed.
-    pub reason: Option<String>,
-    /// How long it took.
-    pub ms: u64,
-    #[serde(skip)]
-    done: Done,
-}
-
-impl Row {
-    fn fail(&mut self, why: String) {
-        self.result = "fail";
-        self.reason = Some(why);
-    }
-}
-
-/// What was done to the attempts of a scenario.
-#[derive(Clone, Debug, Default)]
-struct Done {
-    attempts: Vec<Attempt>,
-    quiet: Vec<Attempt>,
-}
-
-impl Done {
-    /// The first claim that the records do not meet.
-    fn fault(&self, records: &[Record]) -> Option<String> {
-        let unmet = self.attempts.iter().find_map(|a| match judge(records, a) {
-            Standing::Met => None,
-            Standing::Unmet(why) => Some(why),
-        });
-        unmet.or_else(|| self.quiet.iter().find_map(|a| check::disturbance(records, a)))
-    }
 }
 
 /// Runs them all; `tell` hears of each as it is over.
@@ -96,14 +50,14 @@ fn together(plan: &Plan, scenarios: &[&Scenario], tell: &mut dyn FnMut(&Row)) ->
     let session = tracer.map(|t| Session::attach(t, plan.options.patience)).transpose()?;
     let mut rows = Vec::new();
     for scenario in scenarios {
-        let row = row(scenario, || {
-            let played = play(plan, scenario, &mut world, &mut prober, &mut || Ok(()));
+        let row = row(scenario, |row| {
+            let played = play(plan, scenario, &mut world, &mut prober, &mut row.done, &mut || Ok(()));
             world.clear()?;
-            let done = played?;
-            if let Some(session) = &session {
-                settle(session, &done, &plan.options)?;
-            }
-            Ok(done)
+            let settled = match &session {
+                Some(session) => settle(session, row, &plan.options),
+                None => Ok(()),
+            };
+            played.and(settled)
         });
         tell(&row);
         rows.push(row);
@@ -119,7 +73,7 @@ fn together(plan: &Plan, scenarios: &[&Scenario], tell: &mut dyn FnMut(&Row)) ->
 /// The node or the tracer did not even start.
 fn none_of(scenarios: &[&Scenario], error: &anyhow::Error, tell: &mut dyn FnMut(&Row)) -> Vec<Row> {
     let fail = |scenario: &&Scenario| {
-        let row = row(scenario, || bail!("{error:#}"));
+        let row = row(scenario, |_| bail!("{error:#}"));
         tell(&row);
         row
     };
@@ -128,8 +82,9 @@ fn none_of(scenarios: &[&Scenario], error: &anyhow::Error, tell: &mut dyn FnMut(
 
 /// What the tracer said later counts, too.
 fn hold_to_the_end(records: &[Record], rows: &mut [Row], tell: &mut dyn FnMut(&Row)) {
-    for row in rows.iter_mut().filter(|r| r.result == "pass") {
-        if let Some(why) = row.done.fault(records) {
+    for row in rows {
+        row.said = row.done.said(records);
+        if let Some(why) = row.done.fault(records).filter(|_| row.result == "pass") {
             row.fail(format!("at the end: {why}"));
             tell(row);
         }
@@ -146,7 +101,7 @@ fn spoil(why: &str, rows: &mut [Row], tell: &mut dyn FnMut(&Row)) {
 
 /// A node and a tracer for one scenario.
 fn by_itself(plan: &Plan, scenario: &Scenario) -> Row {
-    row(scenario, || {
+    row(scenario, |row| {
         let mut world = World::new("own")?;
         let mut prober = Prober::start(&world.node, &plan.options)?;
         let mut session = None;
@@ -159,16 +114,15 @@ fn by_itself(plan: &Plan, scenario: &Scenario) -> Row {
         if scenario.node == Node::Shared {
             watch()?;
         }
-        let done = play(plan, scenario, &mut world, &mut prober, &mut watch)?;
-        if let Some(session) = session {
-            finish(plan, scenario, session, &done)?;
-        }
-        Ok(done)
+        let played = play(plan, scenario, &mut world, &mut prober, &mut row.done, &mut watch);
+        let finished = session.map_or(Ok(()), |session| finish(plan, scenario, session, row));
+        played.and(finished)
     })
 }
 
 fn start(plan: &Plan, scenario: &Scenario) -> Result<Option<Session>> {
     let Some(tracer) = &plan.tracer else { return Ok(None) };
+    let tracer = &Tracer { tiny_ring: scenario.tiny_ring, ..tracer.clone() };
     let patience = plan.options.patience;
     let Some(dir) = &plan.record else { return Session::attach(tracer, patience).map(Some) };
     let file = recording(dir, scenario);
@@ -182,19 +136,19 @@ fn recording(dir: &Path, scenario: &Scenario) -> PathBuf {
 }
 
 /// Waits for what is due, ends the tracer, looks at everything it said.
-fn finish(plan: &Plan, scenario: &Scenario, session: Session, done: &Done) -> Result<()> {
+fn finish(plan: &Plan, scenario: &Scenario, session: Session, row: &mut Row) -> Result<()> {
     let Some(dir) = &plan.record else {
-        settle(&session, done, &plan.options)?;
-        return met(done, &session.stop()?);
+        settle(&session, row, &plan.options)?;
+        return met(row, &session.stop()?);
     };
-    session.wait(plan.options.verdict_patience, |records| done.fault(records).is_none());
+    session.wait(plan.options.verdict_patience, |records| row.done.fault(records).is_none());
     let live = session.stop()?;
     let tracer = plan.tracer.as_ref().context("a recording without tracer")?;
     let replayed = watcher::replay(&tracer.program, &recording(dir, scenario))?;
     whole(&replayed)?;
     let lines: Vec<String> = replayed.iter().map(serde_json::to_string).collect::<Result<_, _>>()?;
     fs::write(dir.join(format!("{}.records.ndjson", scenario.name)), lines.join("\n") + "\n")?;
-    met(done, &replayed)?;
+    met(row, &replayed)?;
     let (live, replayed) = (gist(&live), gist(&replayed));
     if !live.is_empty() && live != replayed {
         bail!("the replay differs: live {live:?}, replayed {replayed:?}");
@@ -213,27 +167,29 @@ fn gist(records: &[Record]) -> Vec<String> {
         .collect()
 }
 
-fn settle(session: &Session, done: &Done, options: &Options) -> Result<()> {
-    if session.wait(options.verdict_patience, |records| done.fault(records).is_none()) {
-        return Ok(());
-    }
-    let Some(why) = done.fault(&session.records()) else { return Ok(()) };
+fn settle(session: &Session, row: &mut Row, options: &Options) -> Result<()> {
+    let met = session.wait(options.verdict_patience, |records| row.done.fault(records).is_none());
+    let records = session.records();
+    row.said = row.done.said(&records);
+    let Some(why) = row.done.fault(&records).filter(|_| !met) else { return Ok(()) };
     let trouble = session.trouble();
     if trouble.is_empty() { bail!("{why}") } else { bail!("{why} (the tracer: {trouble})") }
 }
 
-fn met(done: &Done, records: &[Record]) -> Result<()> {
-    done.fault(records).map_or(Ok(()), |why| bail!("{why}"))
+fn met(row: &mut Row, records: &[Record]) -> Result<()> {
+    row.said = row.done.said(records);
+    row.done.fault(records).map_or(Ok(()), |why| bail!("{why}"))
 }
 
-/// Plays a scenario: the failure itself must be what it should.
+/// Plays a scenario: the failure itself must be what it should. What was done up to there is kept.
 fn play(
     plan: &Plan,
     scenario: &Scenario,
     world: &mut World,
     prober: &mut Prober,
+    done: &mut Done,
     watch: &mut dyn FnMut() -> Result<()>,
-) -> Result<Done> {
+) -> Result<()> {
     let mut stage = Stage {
         options: &plan.options,
         world,
@@ -242,33 +198,31 @@ fn play(
         family: scenario.family,
         watch,
         suspect: None,
+        also: None,
+        mentioned: Vec::new(),
         attempts: Vec::new(),
         quiet: Vec::new(),
         helpers: Vec::new(),
+        loss: false,
+        measured: Vec::new(),
     };
-    (scenario.play)(&mut stage)?;
-    Ok(Done { attempts: stage.attempts, quiet: stage.quiet })
+    let played = (scenario.play)(&mut stage);
+    *done = Done { attempts: stage.attempts, quiet: stage.quiet, loss: stage.loss, measured: stage.measured };
+    played
 }
 
 /// Times it and makes a row of it.
-fn row(scenario: &Scenario, work: impl FnOnce() -> Result<Done>) -> Row {
+fn row(scenario: &Scenario, work: impl FnOnce(&mut Row) -> Result<()>) -> Row {
     let began = Instant::now();
-    let lacking = scenario.needs.iter().find_map(|n| n.lacking());
-    let (result, reason, done) = match lacking {
-        Some(what) => ("cannot", Some(what), Done::default()),
-        None => match work() {
-            Ok(done) => ("pass", None, done),
-            Err(error) => ("fail", Some(format!("{error:#}")), Done::default()),
-        },
-    };
-    Row {
-        scenario: scenario.name.to_owned(),
-        label: scenario.label.map(check::name),
-        family: scenario.family.name(),
-        kernel: kernel(),
-        result,
-        reason,
-        ms: began.elapsed().as_millis() as u64,
-        done,
+    let mut row = Row::new(scenario);
+    if let Some(what) = scenario.needs.iter().find_map(|n| n.lacking()) {
+        row.result = "cannot";
+        row.reason = Some(what);
+    } else if let Err(error) = work(&mut row) {
+        row.fail(format!("{error:#}"));
+    } else if !row.done.measured.is_empty() {
+        row.reason = Some(row.done.measured.join("; "));
     }
+    row.ms = began.elapsed().as_millis() as u64;
+    row
 }

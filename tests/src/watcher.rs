@@ -22,8 +22,14 @@ use crate::net::die_with_parent;
 pub struct Tracer {
     /// The binary.
     pub program: PathBuf,
+    /// Name of the prober's process.
+    pub prober: String,
     /// The PodList.
     pub pods: PathBuf,
+    /// A ring of one page.
+    pub tiny_ring: bool,
+    /// The Services, if it is told of them.
+    pub services: Option<PathBuf>,
 }
 
 #[derive(Debug, Default)]
@@ -56,7 +62,13 @@ impl Session {
 
     fn start(tracer: &Tracer, args: &[&str], patience: Duration) -> Result<Self> {
         let mut command = Command::new(&tracer.program);
-        command.args(args).args(["--prober", "kubelet", "--pods"]).arg(&tracer.pods);
+        command.args(args).args(["--prober", &tracer.prober, "--pods"]).arg(&tracer.pods);
+        if tracer.tiny_ring {
+            command.args(["--ring-kib", "4"]);
+        }
+        if let Some(services) = &tracer.services {
+            command.arg("--services").arg(services);
+        }
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         die_with_parent(&mut command);
         let mut child = command.spawn().with_context(|| format!("start {}", tracer.program.display()))?;

@@ -38,3 +38,18 @@ const _: () = assert!(core::mem::size_of::<Ancestor>() == 20);
 
 /// How many ancestors an event carries, nearest first.
 pub const ANCESTORS: usize = 6;
+
+/// Buckets of process names.
+pub const COMM_BUCKETS: u32 = 256;
+
+/// The bucket of a name, by its first eight bytes in memory order. What follows a NUL does not count:
+/// it may be left over from a longer name.
+#[must_use]
+#[inline(always)]
+pub const fn comm_bucket(head: u64) -> u32 {
+    let head = u64::from_le(head);
+    // The high bit of each zero byte; above the lowest one the borrow may set more.
+    let zeroes = head.wrapping_sub(0x0101_0101_0101_0101) & !head & 0x8080_8080_8080_8080;
+    let before_nul = (zeroes & zeroes.wrapping_neg()).wrapping_sub(1);
+    ((head & before_nul).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u32
+}

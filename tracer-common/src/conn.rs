@@ -96,9 +96,44 @@ pub struct Retransmit {
     pub conn: u64,
     /// From the client's side.
     pub tuple: Tuple,
+    /// Payload bytes of the segment.
+    pub payload: u32,
     /// Kernel `TCP_*` state of the socket.
     pub state: u8,
+    /// 1: the target's socket sends again, not the prober's.
+    pub by_target: u8,
     /// Always 0.
-    pub reserved: [u8; 7],
+    pub reserved: [u8; 2],
 }
 wire_event!(Retransmit, Kind::Retransmit, 80);
+
+/// What the first bytes of an answer are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u16)]
+pub enum AnswerKind {
+    /// An HTTP/1 status line.
+    Http = 1,
+    /// A TLS record.
+    Tls = 2,
+    /// Anything else of five bytes or more.
+    Other = 3,
+    /// Too short to tell.
+    Short = 4,
+}
+
+/// The first payload that arrives at a tracked socket.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct Answer {
+    /// See [`Header`].
+    pub header: Header,
+    /// See [`Connect::conn`].
+    pub conn: u64,
+    /// An [`AnswerKind`].
+    pub kind: u16,
+    /// HTTP status, 0 if there is none.
+    pub status: u16,
+    /// Always 0.
+    pub reserved: u32,
+}
+wire_event!(Answer, Kind::Answer, 40);

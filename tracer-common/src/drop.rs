@@ -34,8 +34,10 @@ pub struct PacketDrop {
     pub via: u16,
     /// Length of the packet in bytes.
     pub len: u32,
+    /// `skb->_nfct`: the conntrack entry with its state in the low three bits, 0 without one, or [`crate::ABSENT64`].
+    pub nfct: u64,
 }
-wire_event!(PacketDrop, Kind::Drop, 216);
+wire_event!(PacketDrop, Kind::Drop, 224);
 
 /// Frames in [`PacketDrop::stack`].
 pub const STACK_DEPTH: usize = 12;

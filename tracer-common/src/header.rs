@@ -36,6 +36,10 @@ pub enum Kind {
     Icmp = 13,
     /// [`crate::netfilter::Ipvs`]
     Ipvs = 14,
+    /// [`crate::conn::Answer`]
+    Answer = 15,
+    /// [`crate::listen::QueueFull`]
+    QueueFull = 16,
 }
 
 /// Stands at the head of every event.

@@ -15,6 +15,7 @@ pub mod names;
 pub mod netfilter;
 pub mod netns;
 pub mod offsets;
+pub mod ports;
 pub mod reset;
 pub mod stats;
 pub mod tuple;

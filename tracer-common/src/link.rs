@@ -4,6 +4,7 @@ use crate::{
     actor::{ANCESTORS, Actor, Ancestor},
     header::Header,
     header::Kind,
+    netns::PATH_LEN,
     wire_event,
 };
 
@@ -34,5 +35,8 @@ pub struct Link {
     pub old_flags: u32,
     /// Flags after, [`crate::ABSENT32`] if the hook cannot tell.
     pub new_flags: u32,
+    /// `CNI_NETNS` of its environment, by which a container runtime tells a network plugin the
+    /// namespace to work in; NUL padded, empty if it has none.
+    pub cni_netns: [u8; PATH_LEN],
 }
-wire_event!(Link, Kind::Link, 352);
+wire_event!(Link, Kind::Link, 448);

@@ -23,6 +23,39 @@ pub struct Listen {
 }
 wire_event!(Listen, Kind::Listen, 96);
 
+/// Which queue of a listener has no room.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u16)]
+pub enum Queue {
+    /// Connections that wait to be accepted.
+    Accept = 1,
+    /// Handshakes that are half done; SYN cookies are off.
+    HalfOpen = 2,
+}
+
+/// The SYN of a tracked connection met a listener with a full queue: the kernel drops it.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct QueueFull {
+    /// See [`Header`].
+    pub header: Header,
+    /// See [`crate::conn::Connect::conn`].
+    pub conn: u64,
+    /// `sk_ack_backlog`
+    pub waiting: u32,
+    /// `sk_max_ack_backlog`
+    pub backlog: u32,
+    /// `icsk_accept_queue.qlen`
+    pub half_open: u32,
+    /// Namespace of the listener, or [`ABSENT32`](crate::ABSENT32).
+    pub netns: u32,
+    /// A [`Queue`].
+    pub queue: u16,
+    /// Always 0.
+    pub reserved: [u16; 3],
+}
+wire_event!(QueueFull, Kind::QueueFull, 56);
+
 /// A TLS ClientHello arrived at a port that is watched for it.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]

@@ -76,4 +76,8 @@ hooks! {
     SchedProcessExec = 23, "sched_process_exec";
     /// `icmp6_send`, an ICMPv6 error.
     Icmp6Send = 24, "icmp6_send";
+    /// A SYN arrives at a listener.
+    TcpConnRequest = 25, "tcp_conn_request";
+    /// A packet arrives at a prober's socket: the first bytes of an answer.
+    CgroupAnswer = 26, "cgroup_answer";
 }

@@ -40,6 +40,11 @@ offsets! {
     tcp_bytes_received: "tcp_sock" . "bytes_received";
     tcp_bytes_sent: "tcp_sock" . "bytes_sent";
     tcp_bytes_acked: "tcp_sock" . "bytes_acked";
+    sk_ack_backlog: "sock" . "sk_ack_backlog";
+    sk_max_ack_backlog: "sock" . "sk_max_ack_backlog";
+    icsk_qlen: "inet_connection_sock" . "icsk_accept_queue.qlen";
+    net_syncookies: "net" . "ipv4.sysctl_tcp_syncookies";
+    net_max_syn_backlog: "net" . "ipv4.sysctl_max_syn_backlog";
     skb_sk: "sk_buff" . "sk";
     skb_dev: "sk_buff" . "dev";
     skb_len: "sk_buff" . "len";
@@ -70,6 +75,10 @@ offsets! {
     fdt_fd: "fdtable" . "fd";
     file_private: "file" . "private_data";
     socket_sk: "socket" . "sk";
+    task_mm: "task_struct" . "mm";
+    mm_env_start: "mm_struct" . "env_start";
+    mm_env_end: "mm_struct" . "env_end";
+    skb_nfct: "sk_buff" . "_nfct";
 }
 
 /// Values of kernel enums, resolved by name; [`ABSENT32`](crate::ABSENT32) where the kernel has none.
@@ -92,4 +101,8 @@ pub struct Settings {
     pub own_pid: u32,
     /// 1: track every process's connections.
     pub all_connections: u32,
+    /// The lowest ephemeral port.
+    pub port_first: u32,
+    /// The highest.
+    pub port_last: u32,
 }

@@ -10,9 +10,11 @@
 //! blocks carry no comment of their own where this is the reason.
 #![no_std]
 #![no_main]
+#![cfg_attr(target_arch = "bpf", feature(asm_experimental_arch))]
 #![allow(clippy::missing_safety_doc, reason = "the blanket reason stands above")]
 
 mod actor;
+mod atomic;
 mod emit;
 mod hooks;
 mod kernel;

@@ -2,13 +2,14 @@
 
 use aya_ebpf::{
     macros::map,
-    maps::{HashMap, LruHashMap, PerCpuArray, RingBuf},
+    maps::{Array, HashMap, LruHashMap, PerCpuArray, RingBuf},
 };
 use tracer_common::{
     ABSENT32,
-    actor::COMM_LEN,
+    actor::{COMM_BUCKETS, COMM_LEN},
     link::EXE_LEN,
     offsets::{EnumValues, Offsets, Settings},
+    ports::PortUse,
     stats::COUNTERS,
     tuple::Tuple,
 };
@@ -23,7 +24,7 @@ pub static ENUMS: EnumValues = EnumValues { memory_cgrp_id: ABSENT32, skb_consum
 
 /// What to track.
 #[unsafe(no_mangle)]
-pub static SETTINGS: Settings = Settings { own_pid: 0, all_connections: 0 };
+pub static SETTINGS: Settings = Settings { own_pid: 0, all_connections: 0, port_first: 0, port_last: 0 };
 
 /// Reads one field of a global that the loader has overwritten: the compiler must not fold its
 /// initial value, the verifier knows the real one.
@@ -46,6 +47,11 @@ pub static STATS: PerCpuArray<u64> = PerCpuArray::with_max_entries(COUNTERS, 0);
 #[map]
 pub static PROBERS: HashMap<[u8; COMM_LEN], u8> = HashMap::with_max_entries(64, 0);
 
+/// 1 where `tracer_common::actor::comm_bucket` of one of them points: most names are told apart by
+/// it, and an array costs a load where a hash costs 50 ns.
+#[map]
+pub static PROBER_BUCKETS: Array<u8> = Array::with_max_entries(COMM_BUCKETS, 0);
+
 /// A tracked connection whose socket is alive.
 #[derive(Clone, Copy)]
 #[repr(C)]
@@ -59,6 +65,15 @@ pub struct Conn {
 /// Tracked sockets by address of their `struct sock`; removed at CLOSE.
 #[map]
 pub static CONNS: LruHashMap<u64, Conn> = LruHashMap::with_max_entries(8192, 0);
+
+/// Buckets of [`LIVE`].
+pub const LIVE_BUCKETS: u32 = 1 << 13;
+
+/// How many entries of [`CONNS`] there may be in each bucket of socket addresses, at least: what a
+/// foreign socket asks before it looks there. One that is too high (an entry the LRU dropped) costs a
+/// look-up; none is ever too low.
+#[map]
+pub static LIVE: Array<u64> = Array::with_max_entries(LIVE_BUCKETS, 0);
 
 /// A tracked flow.
 #[derive(Clone, Copy)]
@@ -128,6 +143,10 @@ pub static EXEC: LruHashMap<u32, [u8; EXE_LEN]> = LruHashMap::with_max_entries(4
 /// When a device was last seen going down, by its address.
 #[map]
 pub static LINK_DOWN: LruHashMap<u64, u64> = LruHashMap::with_max_entries(256, 0);
+
+/// Use of ephemeral ports by thread group; taken by userspace.
+#[map]
+pub static PORTS: LruHashMap<u32, PortUse> = LruHashMap::with_max_entries(4096, 0);
 
 /// Server ports watched for a TLS ClientHello, with the time of the last report.
 #[map]

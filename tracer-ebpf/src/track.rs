@@ -8,9 +8,10 @@
 use tracer_common::{conn::Via, stats::Counter, tuple::Tuple};
 
 use crate::{
+    atomic::add,
     emit::{count, now},
     kernel::Sock,
-    maps::{CONNS, Conn, DESTS, Endpoint, FLOWS, Flow, PENDING, Pending},
+    maps::{CONNS, Conn, DESTS, Endpoint, FLOWS, Flow, LIVE, LIVE_BUCKETS, PENDING, Pending},
 };
 
 /// A connection and how it was found.
@@ -27,6 +28,9 @@ pub struct Match {
 /// connection's by now: its destination tells. A disconnected socket has none any more.
 #[inline(always)]
 pub fn by_socket(sk: Sock) -> Option<Conn> {
+    if !may_be_tracked(sk) {
+        return None;
+    }
     let conn = unsafe { CONNS.get(sk.0).copied() }?;
     let port = sk.dport();
     (port == conn.tuple.dport || port == 0).then_some(conn)
@@ -35,8 +39,45 @@ pub fn by_socket(sk: Sock) -> Option<Conn> {
 /// A socket begins a connection that is not tracked: what was known of its memory is over.
 #[inline(always)]
 pub fn forget(sk: Sock) {
-    if unsafe { CONNS.get(sk.0) }.is_some() {
-        let _ = CONNS.remove(sk.0);
+    if may_be_tracked(sk) {
+        remove(sk);
+    }
+}
+
+/// False for a socket that is certainly not in `CONNS`.
+#[inline(always)]
+fn may_be_tracked(sk: Sock) -> bool {
+    LIVE.get(live_bucket(sk)).is_none_or(|live| *live != 0)
+}
+
+/// `struct sock` is some 2 KiB, from a slab that is aligned to a cache line.
+#[inline(always)]
+const fn live_bucket(sk: Sock) -> u32 {
+    ((sk.0 >> 6).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as u32 & (LIVE_BUCKETS - 1)
+}
+
+/// Counts before it inserts, and an entry that takes another's place not at all; [`remove`] takes back
+/// only what it removed. So a bucket is never counted too low.
+#[inline(always)]
+fn insert(sk: Sock, conn: &Conn) -> bool {
+    if unsafe { CONNS.get(sk.0) }.is_none() {
+        change_live(sk, 1);
+    }
+    CONNS.insert(sk.0, conn, 0).is_ok()
+}
+
+/// The connection of this socket is over.
+#[inline(always)]
+pub fn remove(sk: Sock) {
+    if CONNS.remove(sk.0).is_ok() {
+        change_live(sk, u64::MAX);
+    }
+}
+
+#[inline(always)]
+fn change_live(sk: Sock, by: u64) {
+    if let Some(live) = LIVE.get_ptr_mut(live_bucket(sk)) {
+        unsafe { add(live, by) };
     }
 }
 
@@ -125,7 +166,7 @@ pub fn begin(sk: Sock, conn: &Conn) {
     }
     promote(&mut key);
     key.sport = 0;
-    let failed = CONNS.insert(sk.0, conn, 0).is_err()
+    let failed = !insert(sk, conn)
         | PENDING.insert(&key, Pending { sk: sk.0, conn: conn.conn }, 0).is_err()
         | DESTS.insert(destination(&key), conn.conn, 0).is_err();
     if failed {

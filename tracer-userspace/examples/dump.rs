@@ -18,7 +18,12 @@ async fn main() -> anyhow::Result<()> {
     let args: Vec<String> = std::env::args().collect();
     let seconds = args.get(1).and_then(|s| s.parse().ok()).unwrap_or(10);
     let probers = vec!["kubelet".to_owned()];
-    let options = ebpf::LoadOptions { probers: probers.clone(), all_connections: args.iter().any(|a| a == "--all") };
+    let options = ebpf::LoadOptions {
+        probers: probers.clone(),
+        all_connections: args.iter().any(|a| a == "--all"),
+        no_syscall_hooks: false,
+        ring_bytes: None,
+    };
     let begin = Instant::now();
     let refused: Vec<Form> = [Form::Fentry, Form::Kprobe, Form::Tracepoint]
         .into_iter()

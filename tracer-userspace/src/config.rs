@@ -65,6 +65,10 @@ pub struct Live {
     pub probers: Vec<String>,
     /// Every process's connections.
     pub all_connections: bool,
+    /// No `syscalls:*` tracepoints.
+    pub no_syscall_hooks: bool,
+    /// Size of the ring of events, where the usual one is not wanted.
+    pub ring_bytes: Option<u32>,
     /// `--pods`.
     pub pods: Option<PathBuf>,
     /// `--services`.
@@ -111,7 +115,8 @@ pub fn plan(cli: Cli) -> Result<Plan, Error> {
 
 /// Flags that were typed for a command in which they would do nothing.
 fn refuse_meaningless(cli: &Cli) -> Result<(), Error> {
-    const REPLAY: &[&str] = &["duration", "probers", "all_connections", "pods", "services", "node_name"];
+    const REPLAY: &[&str] =
+        &["duration", "probers", "all_connections", "no_syscall_hooks", "pods", "services", "node_name", "ring_kib"];
     const PRINT: &[&str] =
         &["output", "output_file", "namespace", "pod", "container", "labels", "until_failure", "attempts"];
     let (first, second, why): (&[&str], &[&str], _) = match &cli.command {
@@ -142,6 +147,8 @@ fn live(flags: Flags, daemon: bool, record: Option<PathBuf>) -> Result<Plan, Err
         duration: flags.duration,
         probers: probers(flags.probers)?,
         all_connections: flags.all_connections,
+        no_syscall_hooks: flags.no_syscall_hooks,
+        ring_bytes: flags.ring_kib.map(|kib| kib << 10),
         pods,
         services,
         node_name: filled(flags.node_name).unwrap_or_else(host_name),

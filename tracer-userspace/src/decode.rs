@@ -2,11 +2,11 @@
 
 use tracer_common::{
     Event,
-    conn::{Connect, ConnectResult, Retransmit, State},
+    conn::{Answer, Connect, ConnectResult, Retransmit, State},
     drop::PacketDrop,
     header::{Header, Kind, WIRE_VERSION},
     link::Link,
-    listen::{Listen, TlsHello},
+    listen::{Listen, QueueFull, TlsHello},
     netfilter::{Icmp, Ipvs},
     netns::{NetnsOp, NetnsOpen},
     reset::{ResetReceived, ResetSent},
@@ -15,6 +15,7 @@ use tracer_common::{
 /// An event as the kernel wrote it.
 #[derive(Clone, Copy, Debug)]
 #[expect(missing_docs, reason = "named after what they carry")]
+#[expect(clippy::large_enum_variant, reason = "lives on the stack for the length of one call")]
 pub enum KernelEvent {
     Connect(Connect),
     State(State),
@@ -30,6 +31,8 @@ pub enum KernelEvent {
     Link(Link),
     Icmp(Icmp),
     Ipvs(Ipvs),
+    Answer(Answer),
+    QueueFull(QueueFull),
 }
 
 /// Bytes that are no event of this version.
@@ -70,6 +73,8 @@ pub fn decode(bytes: &[u8]) -> Result<KernelEvent, DecodeError> {
         k if k == Kind::Link as u16 => KernelEvent::Link(whole(bytes)?),
         k if k == Kind::Icmp as u16 => KernelEvent::Icmp(whole(bytes)?),
         k if k == Kind::Ipvs as u16 => KernelEvent::Ipvs(whole(bytes)?),
+        k if k == Kind::Answer as u16 => KernelEvent::Answer(whole(bytes)?),
+        k if k == Kind::QueueFull as u16 => KernelEvent::QueueFull(whole(bytes)?),
         other => return Err(DecodeError::Kind(other)),
     })
 }
@@ -93,6 +98,8 @@ impl KernelEvent {
             Self::Link(e) => &e.header,
             Self::Icmp(e) => &e.header,
             Self::Ipvs(e) => &e.header,
+            Self::Answer(e) => &e.header,
+            Self::QueueFull(e) => &e.header,
         }
     }
 }
@@ -128,7 +135,16 @@ mod tests {
 
     #[test]
     fn each_kind_has_one_length() {
-        for (kind, len) in [(1, 128), (2, 112), (7, 216), (12, 352), (14, 80)] {
+        let sizes = [
+            (Kind::Connect, size_of::<Connect>()),
+            (Kind::State, size_of::<State>()),
+            (Kind::Drop, size_of::<PacketDrop>()),
+            (Kind::Link, size_of::<Link>()),
+            (Kind::Ipvs, size_of::<Ipvs>()),
+            (Kind::Answer, size_of::<Answer>()),
+            (Kind::QueueFull, size_of::<QueueFull>()),
+        ];
+        for (kind, len) in sizes.map(|(kind, len)| (kind as u16, len)) {
             assert!(decode(&record(WIRE_VERSION, kind, len)).is_ok());
             assert_eq!(decode(&record(WIRE_VERSION, kind, len + 8)).err(), Some(DecodeError::Length(len + 8)));
         }

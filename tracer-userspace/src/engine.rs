@@ -1,6 +1,7 @@
 //! Core and sink as one: observations in, records out. Live runs and replays differ only in where
 //! observations come from.
 
+use crate::ask::Ask;
 use crate::core::{Core, Options};
 use crate::decision::Decision;
 use crate::event::{Fact, Observation};
@@ -69,9 +70,9 @@ impl Engine {
         self.core.next_deadline()
     }
 
-    /// Ports of which it is to be found out whether they speak TLS.
-    pub fn take_tls_watches(&mut self) -> Vec<u16> {
-        self.core.take_tls_watches()
+    /// What is to be found out.
+    pub fn take_asks(&mut self) -> Vec<Ask> {
+        self.core.take_asks()
     }
 
     /// Hands the printed records over to the output.
@@ -120,7 +121,7 @@ impl Engine {
 }
 
 /// Whether a fact came out of the kernel's ring.
-const fn is_kernel_event(fact: &Fact) -> bool {
+pub(crate) const fn is_kernel_event(fact: &Fact) -> bool {
     match fact {
         Fact::Connect(_)
         | Fact::State(_)
@@ -135,6 +136,8 @@ const fn is_kernel_event(fact: &Fact) -> bool {
         | Fact::TlsHello(_)
         | Fact::NetnsOp(_)
         | Fact::NetnsOpen(_)
+        | Fact::Answer(_)
+        | Fact::QueueFull(_)
         | Fact::LinkChange(_) => true,
         Fact::Start(_)
         | Fact::Links(_)
@@ -142,6 +145,9 @@ const fn is_kernel_event(fact: &Fact) -> bool {
         | Fact::Pods(_)
         | Fact::Services(_)
         | Fact::NodeSettings(_)
+        | Fact::Firewall(_)
+        | Fact::Inspection(_)
+        | Fact::PortPressure(_)
         | Fact::Loss(_)
         | Fact::Tick => false,
     }

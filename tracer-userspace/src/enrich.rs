@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use crate::correlate::attempt::Attempt;
 use crate::correlate::node::Node;
-use crate::event::{Container, Handler, Netns, Pod, ProbeSpec};
+use crate::event::{Container, Handler, Netns, Pod, ProbeSpec, ProbeType};
 use crate::record::{Endpoint, K8s, NetnsRef, Probe, Process, Subject};
 
 /// An attempt with its names.
@@ -52,6 +52,40 @@ pub fn timeout_s(attempt: &Attempt, node: &Node) -> Option<u32> {
     let matches = matching_probes(attempt, node);
     let specs: Vec<&ProbeSpec> = matches.iter().map(|(_, _, spec)| *spec).collect();
     Probe::agreed(&specs).and_then(|p| p.timeout_s)
+}
+
+/// The scheme of the probe, if the specs that fit agree on one.
+#[must_use]
+pub fn scheme(attempt: &Attempt, node: &Node) -> Option<String> {
+    let matches = matching_probes(attempt, node);
+    let specs: Vec<&ProbeSpec> = matches.iter().map(|(_, _, spec)| *spec).collect();
+    Probe::agreed(&specs).and_then(|p| p.scheme)
+}
+
+/// Every probe that this attempt can be asks in plain HTTP; `None` if no spec fits.
+#[must_use]
+pub fn asks_http(attempt: &Attempt, node: &Node) -> Option<bool> {
+    let matches = matching_probes(attempt, node);
+    let plain = |s: &ProbeSpec| s.handler == Handler::Http && s.scheme.as_deref() != Some("https");
+    (!matches.is_empty()).then(|| matches.iter().all(|(_, _, spec)| plain(spec)))
+}
+
+/// A probe that this attempt can be and whose failures restart the container: the one with the
+/// smallest budget. A startup probe goes first: it holds the others back.
+#[must_use]
+pub fn restarting_probe<'a>(attempt: &Attempt, node: &'a Node) -> Option<&'a ProbeSpec> {
+    let matches = matching_probes(attempt, node);
+    let of = |kind| {
+        let specs = matches.iter().map(|(_, _, spec)| *spec).filter(move |s| s.probe_type == kind);
+        specs.min_by_key(|s| s.budget_s())
+    };
+    of(ProbeType::Startup).or_else(|| of(ProbeType::Liveness))
+}
+
+/// The pod whose probe it is, where it dials an address that is not the pod's, too.
+#[must_use]
+pub fn probed_pod<'a>(attempt: &Attempt, node: &'a Node) -> Option<&'a Pod> {
+    matching_probes(attempt, node).first().map(|(pod, ..)| *pod)
 }
 
 /// Another probe of the same pod speaks HTTPS to the port that this attempt dialled.

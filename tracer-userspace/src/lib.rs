@@ -8,6 +8,7 @@
 //! Left of `Observation` is input and output; from there to `Record` everything is a plain function
 //! of its input. `replay` reads observations from a file and gives the same records.
 
+pub mod ask;
 pub mod classify;
 pub mod cli;
 pub mod clock;

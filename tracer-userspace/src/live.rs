@@ -6,14 +6,16 @@ use std::sync::Arc;
 
 use tokio::sync::{Notify, mpsc};
 
+use crate::ask::Ask;
+use crate::clock;
 use crate::config;
 use crate::decode::decode;
 use crate::ebpf::{self, Loaded};
 use crate::error::{Error, chain};
-use crate::event::{Fact, HookStatus, Observation};
+use crate::event::{Fact, HookStatus, Observation, PortPressure};
 use crate::observe::observe;
 use crate::pipeline::{Attached, EventSource};
-use crate::sources::{self, SourceConfig};
+use crate::sources::{self, Inquirer, Prober, SourceConfig};
 
 /// Facts that wait for the pipeline at most; sources then wait.
 const CHANGES: usize = 16;
@@ -24,6 +26,11 @@ pub struct Kernel {
     probers: Vec<String>,
     /// Asks the sources to look at the node again.
     refresh: Arc<Notify>,
+    inquirer: Inquirer,
+    /// Since when the kernel counts who uses up ephemeral ports.
+    ports_since: u64,
+    /// A process of the node's namespace.
+    prober_pid: Option<u32>,
 }
 
 /// Attaches to the kernel, then looks around: what changes in between is seen by both.
@@ -33,21 +40,37 @@ pub struct Kernel {
 pub fn attach(config: &config::Live) -> Result<Attached<Kernel>, Error> {
     let sources =
         SourceConfig { probers: config.probers.clone(), pods: config.pods.clone(), services: config.services.clone() };
-    let options = ebpf::LoadOptions { probers: config.probers.clone(), all_connections: config.all_connections };
-    let loaded = ebpf::load(&options).map_err(|error| Error::Kernel(chain(&error)))?;
+    let options = ebpf::LoadOptions {
+        probers: config.probers.clone(),
+        all_connections: config.all_connections,
+        no_syscall_hooks: config.no_syscall_hooks,
+        ring_bytes: config.ring_bytes,
+    };
+    let mut loaded = ebpf::load(&options).map_err(|error| Error::Kernel(chain(&error)))?;
     let snapshot = sources::snapshot(&sources).map_err(|error| Error::Source(chain(&error)))?;
     let (tx, changes) = mpsc::channel(CHANGES);
     let refresh = Arc::new(Notify::new());
+    // A prober in the root cgroup is waited for: everybody's packets pass there.
+    loaded.watch_answers(&pids(&snapshot.probers), false);
+    let inquirer = Inquirer::start(tx.clone());
     let attached = Attached {
         hooks: loaded.status.hooks.clone(),
         missing_hooks: loaded.status.missing.clone(),
+        namespaces: sources::namespaces::all(),
         node_netns: snapshot.node.as_ref().map(|node| node.netns),
-        prober_pids: snapshot.probers.iter().map(|prober| prober.pid).collect(),
+        prober_pids: pids(&snapshot.probers),
         facts: snapshot.facts.clone(),
         sources: snapshot.sources.clone(),
         problems: snapshot.problems.clone(),
         changes,
-        events: Kernel { loaded, probers: config.probers.clone(), refresh: refresh.clone() },
+        events: Kernel {
+            loaded,
+            probers: config.probers.clone(),
+            refresh: refresh.clone(),
+            inquirer,
+            ports_since: clock::boot_ns(),
+            prober_pid: snapshot.probers.first().map(|prober| prober.pid),
+        },
     };
     tokio::task::spawn_local(sources::watch(sources, snapshot, refresh, tx));
     Ok(attached)
@@ -80,12 +103,21 @@ impl EventSource for Kernel {
         self.loaded.missed()
     }
 
-    fn watch_tls(&mut self, port: u16) {
-        let known = self.loaded.status.missing.len();
-        self.loaded.watch_tls(port);
-        for hook in self.loaded.status.missing.iter().skip(known) {
-            tracing::warn!(hook = hook.hook, reason = hook.reason, "it cannot be told {}", hook.lost);
+    fn port_pressure(&mut self) -> Option<PortPressure> {
+        Some(self.ports(true))
+    }
+
+    fn ask(&mut self, ask: Ask) -> Option<Fact> {
+        match ask {
+            Ask::Tls(port) => self.watch_tls(port),
+            Ask::Answers => {
+                let probers = sources::procfs::find_probers(&self.probers);
+                self.loaded.watch_answers(&pids(&probers), true);
+            }
+            Ask::Ports => return Some(Fact::PortPressure(Box::new(self.ports(false)))),
+            Ask::Firewall(..) | Ask::Target(..) => self.inquirer.ask(ask),
         }
+        None
     }
 
     fn retry_hooks(&mut self) -> Vec<HookStatus> {
@@ -99,6 +131,32 @@ impl EventSource for Kernel {
     fn detach(&mut self) {
         self.loaded.detach();
     }
+}
+
+impl Kernel {
+    /// With `take` the counters begin again.
+    fn ports(&mut self, take: bool) -> PortPressure {
+        let now = clock::boot_ns();
+        let counted = self.loaded.port_use(take);
+        let window_ns = now.saturating_sub(self.ports_since);
+        if take {
+            self.ports_since = now;
+        }
+        PortPressure { partial: !take, ..sources::ports::pressure(&counted, window_ns, self.prober_pid) }
+    }
+
+    /// Has the kernel report TLS ClientHellos that arrive at this port.
+    fn watch_tls(&mut self, port: u16) {
+        let known = self.loaded.status.missing.len();
+        self.loaded.watch_tls(port);
+        for hook in self.loaded.status.missing.iter().skip(known) {
+            tracing::warn!(hook = hook.hook, reason = hook.reason, "it cannot be told {}", hook.lost);
+        }
+    }
+}
+
+fn pids(probers: &[Prober]) -> Vec<u32> {
+    probers.iter().map(|prober| prober.pid).collect()
 }
 
 /// A namespace or a listener came or went: pods and NodePorts may have changed with it.

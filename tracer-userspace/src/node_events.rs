@@ -1,5 +1,7 @@
 //! Events of the node by themselves: a link of the node went down or up, a process entered the node's
-//! namespace by a path that names another process, the set of NodePorts changed.
+//! namespace by a path that names another process, the set of NodePorts changed, ports are used up.
+
+mod port_pressure;
 
 use crate::classify::culprit_of;
 use crate::correlate::node::Node;
@@ -16,6 +18,7 @@ pub fn decide(observation: &Observation, node: &Node) -> Vec<Decision> {
         Fact::Links(links) => links_read(links, node),
         Fact::NetnsOp(op) => entered(observation.time_boot_ns, op, node).into_iter().collect(),
         Fact::NodePorts(ports) => node_ports_changed(ports, node).into_iter().collect(),
+        Fact::PortPressure(pressure) => port_pressure::told(pressure, node).into_iter().collect(),
         _ => Vec::new(),
     };
     let decision =
@@ -41,6 +44,7 @@ fn link_changed(time: u64, change: &LinkChange, node: &Node) -> Option<NodeBody>
         culprit: Some(culprit),
         netns: Some(netns_ref(change.netns, node)),
         link: Some(LinkRef { ifindex: change.ifindex, name: change.name.clone(), up: change.up }),
+        ports: None,
     })
 }
 
@@ -62,6 +66,7 @@ fn links_read(links: &Links, node: &Node) -> Vec<NodeBody> {
         culprit: None,
         netns: Some(netns_ref(links.netns, node)),
         link: Some(LinkRef { ifindex: link.ifindex, name: link.name.clone(), up: link.up }),
+        ports: None,
     };
     links.links.iter().filter(changed).map(body).collect()
 }
@@ -93,6 +98,7 @@ fn entered(time: u64, op: &NetnsOp, node: &Node) -> Option<NodeBody> {
         }),
         netns: Some(netns_ref(op.netns, node)),
         link: None,
+        ports: None,
     })
 }
 
@@ -111,5 +117,6 @@ fn node_ports_changed(now: &NodePorts, node: &Node) -> Option<NodeBody> {
         culprit: None,
         netns: Some(netns_ref(now.netns, node)),
         link: None,
+        ports: None,
     })
 }

@@ -11,9 +11,9 @@ use crate::{
     decode::KernelEvent,
     ebpf::KernelNames,
     event::{
-        Actor, Ancestor, ConnId, Connect, ConnectFailed, Device, Fact, Flow, Icmp, Ipvs, IpvsOp, LinkChange, Listen,
-        Netns, NetnsOp, NetnsOpKind, NetnsOpen, Observation, PacketDrop, ResetReceived, ResetSent, Retransmit, State,
-        TcpFlags, TcpState, TlsHello, Via,
+        Actor, Ancestor, Answer, AnswerKind, ConnId, Connect, ConnectFailed, Device, Fact, Flow, Icmp, Ipvs, IpvsOp,
+        LinkChange, Listen, ListenQueue, Netns, NetnsOp, NetnsOpKind, NetnsOpen, Observation, PacketDrop, QueueFull,
+        ResetReceived, ResetSent, Retransmit, State, TcpFlags, TcpState, TlsHello, Tracked, Via,
     },
 };
 
@@ -27,7 +27,7 @@ pub fn observe(event: &KernelEvent, names: &mut KernelNames, probers: &[String])
         KernelEvent::Connect(e) => Fact::Connect(connect(e, probers)?),
         KernelEvent::State(e) => Fact::State(state(e)),
         KernelEvent::ConnectResult(e) => Fact::ConnectFailed(connect_failed(e, probers)),
-        KernelEvent::Retransmit(e) => Fact::Retransmit(Retransmit { conn: ConnId(e.conn), state: tcp_state(e.state) }),
+        KernelEvent::Retransmit(e) => Fact::Retransmit(retransmit(e)),
         KernelEvent::ResetSent(e) => Fact::ResetSent(reset_sent(e, names)?),
         KernelEvent::ResetReceived(e) => Fact::ResetReceived(reset_received(e)),
         KernelEvent::Drop(e) => Fact::Drop(packet_drop(e, names)?),
@@ -41,6 +41,8 @@ pub fn observe(event: &KernelEvent, names: &mut KernelNames, probers: &[String])
         KernelEvent::Link(e) => Fact::LinkChange(link_change(e)?),
         KernelEvent::Icmp(e) => Fact::Icmp(icmp(e)),
         KernelEvent::Ipvs(e) => Fact::Ipvs(ipvs(e)?),
+        KernelEvent::Answer(e) => Fact::Answer(answer(e)?),
+        KernelEvent::QueueFull(e) => Fact::QueueFull(queue_full(e)?),
     };
     Some(Observation { time_boot_ns: event.header().time_boot_ns, fact })
 }
@@ -78,6 +80,42 @@ fn connect_failed(e: &conn::ConnectResult, probers: &[String]) -> ConnectFailed 
         actor: task(&e.actor),
         errno: e.errno,
     }
+}
+
+fn retransmit(e: &conn::Retransmit) -> Retransmit {
+    Retransmit {
+        conn: ConnId(e.conn),
+        state: tcp_state(e.state),
+        payload: Some(e.payload),
+        by_target: e.by_target != 0,
+    }
+}
+
+fn answer(e: &conn::Answer) -> Option<Answer> {
+    let kind = match e.kind {
+        k if k == conn::AnswerKind::Http as u16 => AnswerKind::Http,
+        k if k == conn::AnswerKind::Tls as u16 => AnswerKind::Tls,
+        k if k == conn::AnswerKind::Other as u16 => AnswerKind::Other,
+        k if k == conn::AnswerKind::Short as u16 => AnswerKind::Short,
+        _ => return None,
+    };
+    Some(Answer { conn: ConnId(e.conn), kind, status: (e.status != 0).then_some(e.status) })
+}
+
+fn queue_full(e: &listen::QueueFull) -> Option<QueueFull> {
+    let queue = match e.queue {
+        q if q == listen::Queue::Accept as u16 => ListenQueue::Accept,
+        q if q == listen::Queue::HalfOpen as u16 => ListenQueue::HalfOpen,
+        _ => return None,
+    };
+    Some(QueueFull {
+        conn: ConnId(e.conn),
+        queue,
+        waiting: e.waiting,
+        backlog: e.backlog,
+        half_open: e.half_open,
+        netns: present32(e.netns).map(Netns),
+    })
 }
 
 fn reset_sent(e: &reset::ResetSent, names: &KernelNames) -> Option<ResetSent> {
@@ -125,14 +163,24 @@ fn packet_drop(e: &drop::PacketDrop, names: &mut KernelNames) -> Option<PacketDr
             up: flags & IFF_UP != 0,
             loopback: flags & IFF_LOOPBACK != 0,
         }),
+        tracked: present64(e.nfct).map(tracked),
         via: via(e.via)?,
     })
+}
+
+/// `NFCT_PTRMASK` and `enum ip_conntrack_info`: `notrack` sets `IP_CT_UNTRACKED` without an entry.
+const fn tracked(nfct: u64) -> Tracked {
+    match nfct {
+        0 => Tracked::No,
+        1..=7 => Tracked::Untracked,
+        _ => Tracked::Yes,
+    }
 }
 
 /// Name of the function that dropped the packet, and of its callers. The stack begins inside the
 /// tracepoint; what lies before the location is machinery.
 fn symbolize(e: &drop::PacketDrop, names: &mut KernelNames) -> (Option<String>, Vec<String>) {
-    let location = names.symbol(e.location).map(str::to_owned);
+    let location = names.location(e.location).map(str::to_owned);
     let mut stack: Vec<String> = e
         .stack
         .iter()
@@ -185,6 +233,7 @@ fn link_change(e: &link::Link) -> Option<LinkChange> {
         actor: task(&e.actor),
         ancestors: ancestors(&e.ancestors),
         exe: Some(text(&e.exe)).filter(|path| !path.is_empty()),
+        cni_netns: Some(text(&e.cni_netns)).filter(|path| !path.is_empty()),
         hook: hook(e.header.hook)?,
     })
 }

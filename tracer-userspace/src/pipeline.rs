@@ -1,6 +1,7 @@
 //! The live run: wakes for events, facts, deadlines and signals; everything goes through the engine
 //! in the order of time, and through the recorder if there is one.
 
+mod alarm;
 mod session;
 #[cfg(test)]
 mod tests;
@@ -10,11 +11,12 @@ use std::io;
 
 use tokio::sync::mpsc;
 
+use crate::ask::Ask;
 use crate::clock;
 use crate::config;
 use crate::engine::{AtStart, Engine};
 use crate::error::{self, Error};
-use crate::event::{Fact, HookStatus, MissingHook, Netns, Observation, Start};
+use crate::event::{Fact, HookStatus, MissingHook, Netns, Observation, PortPressure, Start};
 use crate::lock::instance::InstanceLock;
 use crate::pipeline::session::Session;
 use crate::record_file::{self, Recorder};
@@ -31,8 +33,10 @@ pub trait EventSource {
     fn lost(&self) -> u64;
     /// Events whose program the kernel skipped, since the start. Costs more: asked once a second.
     fn missed(&self) -> u64;
-    /// Reports TLS ClientHellos that arrive at this port from now on.
-    fn watch_tls(&mut self, port: u16);
+    /// Who used up ephemeral ports since this was last asked.
+    fn port_pressure(&mut self) -> Option<PortPressure>;
+    /// Finds something out; the answer is given at once if it is at hand, else it comes as an event or a fact.
+    fn ask(&mut self, ask: Ask) -> Option<Fact>;
     /// Tries again the hooks of kernel modules that were not loaded; those that are now in force.
     fn retry_hooks(&mut self) -> Vec<HookStatus>;
     /// Takes the hooks off; what is in the ring can still be drained.
@@ -50,6 +54,8 @@ pub struct Attached<S> {
     pub missing_hooks: Vec<MissingHook>,
     /// The node's own network namespace.
     pub node_netns: Option<Netns>,
+    /// Network namespaces that are there.
+    pub namespaces: Vec<Netns>,
     /// Probers that run.
     pub prober_pids: Vec<u32>,
     /// What the sources found at the start.
@@ -100,7 +106,7 @@ where
     let recorder = recording.map(|(file, path)| Recorder::new(file, path.display().to_string(), at_start.clone()));
     let start = start(config, &attached);
     let engine = Engine::new(sink, at_start, Some(clock::boot_ns));
-    let mut session = Session::new(attached.events, attached.changes, engine, recorder);
+    let mut session = Session::new(attached.events, attached.changes, engine, recorder, config.daemon);
     session.begin(start, attached.facts);
     let reason = session.watch(signals, config.duration).await?;
     Ok(session.end(reason))
@@ -115,6 +121,7 @@ fn start<S>(config: &config::Live, attached: &Attached<S>) -> Start {
         node_name: config.node_name.clone(),
         boot_to_wall_ns: clock::boot_to_wall_ns(),
         node_netns: attached.node_netns,
+        namespaces: attached.namespaces.clone(),
         probers: config.probers.clone(),
         all_connections: config.all_connections,
         hooks: attached.hooks.clone(),

@@ -6,9 +6,11 @@ use std::net::SocketAddr;
 use crate::core::{Core, Options};
 use crate::decision::Decision;
 use crate::event::{
-    Actor, ConnId, Connect, Device, Fact, Flow, Icmp, Ipvs, IpvsOp, Links, Loss, MissingHook, Netns, NodePort,
-    NodePorts, Observation, PacketDrop, ProxyMode, ResetReceived, ResetSent, Retransmit, Start, State, TcpFlags,
-    TcpState, Via,
+    Actor, Answer, AnswerKind, Backend, ConnId, Connect, ConnectFailed, Container, Device, Fact, Firewall,
+    FirewallRule, Flow, Handler, Icmp, Inspection, Ipvs, IpvsOp, Links, Listen, ListenQueue, Loss, MissingHook,
+    NeighbourState, Netns, NetnsOp, NetnsOpKind, NodePort, NodePorts, Observation, PacketDrop, Pod, Pods, ProbeSpec,
+    ProbeType, ProxyMode, QueueFull, ResetReceived, ResetSent, Retransmit, RuleVerdict, Start, State, TcpFlags,
+    TcpState, Via, When,
 };
 use crate::record::{Body, VerdictBody};
 
@@ -68,8 +70,7 @@ impl Stream {
     }
 
     pub(crate) fn connect(&mut self) -> &mut Self {
-        let actor =
-            Actor { pid: 10, tid: 11, comm: "kubelet".into(), netns: Some(NODE), cgroup: None, cgroup_memory: None };
+        let actor = prober();
         let (flow, hook) = (self.flow, "tcp_connect".to_owned());
         self.push(Fact::Connect(Connect { conn: self.conn, flow, actor, netns: NODE, prober: true, hook }))
     }
@@ -113,6 +114,7 @@ impl Stream {
             stack: Vec::new(),
             netns: Some(netns),
             device,
+            tracked: None,
             via: Via::Flow,
         }))
     }
@@ -181,7 +183,93 @@ impl Stream {
     }
 
     pub(crate) fn retransmit(&mut self, state: TcpState) -> &mut Self {
-        self.push(Fact::Retransmit(Retransmit { conn: self.conn, state }))
+        self.push(Fact::Retransmit(Retransmit { conn: self.conn, state, payload: Some(0), by_target: false }))
+    }
+
+    /// A segment of the established connection is sent again.
+    pub(crate) fn sent_again(&mut self, payload: u32, by_target: bool) -> &mut Self {
+        let (conn, state) = (self.conn, TcpState::Established);
+        self.push(Fact::Retransmit(Retransmit { conn, state, payload: Some(payload), by_target }))
+    }
+
+    /// `connect` itself fails, before any SYN.
+    pub(crate) fn connect_failed(&mut self, errno: i32) -> &mut Self {
+        let actor = prober();
+        self.push(Fact::ConnectFailed(ConnectFailed { conn: None, dst: self.flow.dst, actor, errno, prober: true }))
+    }
+
+    /// `connect` reaches SYN_SENT and finds no source port.
+    pub(crate) fn no_port(&mut self, errno: i32) -> &mut Self {
+        let (port, conn) = (self.flow.src.port(), Some(self.conn));
+        self.flow.src.set_port(0);
+        self.state(TcpState::SynSent, TcpState::Close, 0, (0, 0, 0));
+        self.flow.src.set_port(port);
+        let actor = prober();
+        self.push(Fact::ConnectFailed(ConnectFailed { conn, dst: self.flow.dst, actor, errno, prober: true }))
+    }
+
+    pub(crate) fn queue_full(&mut self, queue: ListenQueue) -> &mut Self {
+        let (waiting, half_open) = if queue == ListenQueue::Accept { (2, 0) } else { (0, 8) };
+        self.push(Fact::QueueFull(QueueFull {
+            conn: self.conn,
+            queue,
+            waiting,
+            backlog: 1,
+            half_open,
+            netns: Some(POD),
+        }))
+    }
+
+    pub(crate) fn answer(&mut self, kind: AnswerKind, status: Option<u16>) -> &mut Self {
+        self.push(Fact::Answer(Answer { conn: self.conn, kind, status }))
+    }
+
+    /// The target is looked at.
+    pub(crate) fn inspection(&mut self, fill: impl FnOnce(&mut Inspection)) -> &mut Self {
+        let mut seen = Inspection::nothing(NODE, self.flow.dst);
+        seen.netns = Some(POD);
+        fill(&mut seen);
+        self.push(Fact::Inspection(Box::new(seen)))
+    }
+
+    pub(crate) fn netns_made(&mut self, netns: Netns) -> &mut Self {
+        let op = NetnsOp { actor: prober(), ancestors: Vec::new(), netns, op: NetnsOpKind::Unshare };
+        self.push(Fact::NetnsOp(op))
+    }
+
+    pub(crate) fn listens(&mut self, netns: Netns, port: u16, begins: bool) -> &mut Self {
+        let addr = SocketAddr::new(std::net::Ipv4Addr::UNSPECIFIED.into(), port);
+        let actor = Actor { pid: 99, tid: 99, comm: "app".into(), ..prober() };
+        self.push(Fact::Listen(Listen { netns, addr, actor, begins }))
+    }
+
+    /// The pod at the target's address with one probe.
+    fn probed(&mut self, probe: ProbeSpec) -> &mut Self {
+        let container = Container { name: Some("app".into()), id: None, probes: vec![probe] };
+        let pod = Pod {
+            namespace: Some("default".into()),
+            name: Some("web".into()),
+            addrs: vec![self.flow.dst.ip()],
+            containers: vec![container],
+            ..Pod::default()
+        };
+        self.push(Fact::Pods(Pods { pods: vec![pod] }))
+    }
+
+    pub(crate) fn liveness(&mut self, period_s: u32, failure_threshold: u32) -> &mut Self {
+        let probe_type = ProbeType::Liveness;
+        self.probed(ProbeSpec { probe_type, period_s, failure_threshold, ..http_probe(self.flow.dst.port()) })
+    }
+
+    pub(crate) fn http_readiness(&mut self) -> &mut Self {
+        self.probed(http_probe(self.flow.dst.port()))
+    }
+
+    /// The next attempt to the same target, from the next port.
+    pub(crate) fn again(&mut self, conn: u64) -> &mut Self {
+        self.conn = ConnId(conn);
+        self.flow.src.set_port(self.flow.src.port() + 1);
+        self
     }
 
     pub(crate) fn node_port(&mut self, mode: ProxyMode, port: u16, backends: &[&str]) -> &mut Self {
@@ -193,7 +281,14 @@ impl Stream {
 
     pub(crate) fn links(&mut self, lo_up: bool, addrs: &[&str]) -> &mut Self {
         let addrs = addrs.iter().map(|a| a.parse().expect("an address in a test")).collect();
-        let lo = crate::event::LinkState { ifindex: 1, name: "lo".into(), up: lo_up, loopback: true, addrs };
+        let lo = crate::event::LinkState {
+            ifindex: 1,
+            name: "lo".into(),
+            up: lo_up,
+            loopback: true,
+            addrs,
+            ..Default::default()
+        };
         self.push(Fact::Links(Links { netns: NODE, links: vec![lo] }))
     }
 
@@ -220,6 +315,33 @@ impl Stream {
     }
 }
 
+/// A firewall of these rules.
+pub(crate) fn firewall(netns: Netns, rules: Vec<FirewallRule>) -> Fact {
+    let (truncated, only_for, conntrack, took_ns, problems) = (false, None, None, 0, Vec::new());
+    Fact::Firewall(Box::new(Firewall { netns, rules, truncated, only_for, conntrack, took_ns, problems }))
+}
+
+/// A rule that every packet meets, in a chain of its own table.
+pub(crate) fn rule(chain: &str, verdict: RuleVerdict) -> FirewallRule {
+    FirewallRule {
+        backend: Backend::Nftables,
+        family: "inet".into(),
+        table: "t".into(),
+        chain: chain.into(),
+        base: Some(chain.into()),
+        hooks: vec!["INPUT".into(), "OUTPUT".into()],
+        verdict,
+        policy: false,
+        handle: Some(4),
+        comment: None,
+        when: When::default(),
+        exact: false,
+        first: false,
+        priority: Some(0),
+        packets: None,
+    }
+}
+
 /// All that a stream of observations decides.
 pub(crate) fn decide(observations: &[Observation]) -> Vec<Decision> {
     let mut core = Core::new(Options { attempts: true });
@@ -229,6 +351,29 @@ pub(crate) fn decide(observations: &[Observation]) -> Vec<Decision> {
     }
     core.finish(observations.last().map_or(0, |o| o.time_boot_ns) + 1_000_000_000, &mut out);
     out
+}
+
+pub(crate) fn neighbour(state: &str) -> NeighbourState {
+    NeighbourState { addr: addr("10.88.0.2:8080").ip(), state: state.to_owned(), ifindex: 2 }
+}
+
+fn prober() -> Actor {
+    Actor { pid: 10, tid: 11, comm: "kubelet".into(), netns: Some(NODE), cgroup: None, cgroup_memory: None }
+}
+
+fn http_probe(port: u16) -> ProbeSpec {
+    ProbeSpec {
+        probe_type: ProbeType::Readiness,
+        handler: Handler::Http,
+        scheme: Some("http".into()),
+        port,
+        host: None,
+        path: Some("/".into()),
+        timeout_s: 1,
+        period_s: 10,
+        failure_threshold: 3,
+        initial_delay_s: 0,
+    }
 }
 
 pub(crate) fn lo(up: bool) -> Option<Device> {
@@ -242,6 +387,7 @@ fn start() -> Start {
         node_name: "n1".into(),
         boot_to_wall_ns: 0,
         node_netns: Some(NODE),
+        namespaces: vec![NODE],
         probers: vec!["kubelet".into()],
         all_connections: false,
         hooks: Vec::new(),

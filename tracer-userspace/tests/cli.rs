@@ -72,6 +72,7 @@ fn observations() -> Vec<Observation> {
         node_name: "n1".into(),
         boot_to_wall_ns: 1_700_000_000_000_000_000,
         node_netns: None,
+        namespaces: Vec::new(),
         probers: vec!["kubelet".into()],
         all_connections: false,
         hooks: vec![],

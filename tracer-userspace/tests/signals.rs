@@ -32,7 +32,13 @@ impl EventSource for Quiet {
         0
     }
 
-    fn watch_tls(&mut self, _port: u16) {}
+    fn ask(&mut self, _ask: tracer::ask::Ask) -> Option<tracer::event::Fact> {
+        None
+    }
+    fn port_pressure(&mut self) -> Option<tracer::event::PortPressure> {
+        None
+    }
+
     fn retry_hooks(&mut self) -> Vec<HookStatus> {
         Vec::new()
     }
@@ -54,6 +60,8 @@ fn config(file: PathBuf) -> Live {
         duration: Some(Duration::from_secs(30)),
         probers: vec!["kubelet".into()],
         all_connections: true,
+        no_syscall_hooks: false,
+        ring_bytes: None,
         pods: None,
         services: None,
         node_name: "n1".into(),
@@ -82,6 +90,7 @@ fn hangup_opens_the_file_anew_and_term_ends_it() {
                 events: Quiet,
                 hooks: vec![],
                 missing_hooks: vec![],
+                namespaces: Vec::new(),
                 node_netns: None,
                 prober_pids: vec![],
                 facts: vec![],

@@ -1,7 +1,7 @@
 //! `cargo xtask bless`: makes the generated files again; `--check` says which are out of date.
 //!
 //! They are the pages of the labels (`docs/labels`), the schema of the records (`docs/schema.json`) and the golden
-//! verdicts of the fixtures (`tests/fixtures/*/verdicts.ndjson`). All come out of the tracer itself.
+//! verdicts of the fixtures (`tests/fixtures/*/*/verdicts.ndjson`). All come out of the tracer itself.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -88,15 +88,32 @@ fn names(index: &str) -> Vec<String> {
 /// The golden verdicts, by a replay of each fixture.
 fn fixtures() -> Result<Files> {
     let mut files = Files::new();
-    for case in fs::read_dir(sh::root().join("tests/fixtures")).into_iter().flatten().flatten() {
-        let observations = case.path().join("observations.ndjson");
-        if observations.is_file() {
-            let input = observations.to_str().context("the name of a fixture is not UTF-8")?;
-            let records = tracer(&["replay", input, "--output", "ndjson"])?;
-            files.insert(case.path().join("verdicts.ndjson"), Some(verdicts(&records)?));
-        }
+    for case in cases(&sh::root().join("tests/fixtures")) {
+        let verdicts = golden(&sh::target().join("debug/tracer"), &case.join("observations.ndjson"))?;
+        files.insert(case.join("verdicts.ndjson"), Some(verdicts));
     }
     Ok(files)
+}
+
+/// The folders with a recording, sorted.
+pub(crate) fn cases(place: &Path) -> Vec<PathBuf> {
+    let mut cases = Vec::new();
+    for folder in fs::read_dir(place).into_iter().flatten().flatten().map(|entry| entry.path()) {
+        if folder.join("observations.ndjson").is_file() {
+            cases.push(folder.clone());
+        }
+        if folder.is_dir() {
+            cases.extend(self::cases(&folder));
+        }
+    }
+    cases.sort();
+    cases
+}
+
+/// The verdicts of a replay. The number of a record counts those before it that are no verdicts.
+pub(crate) fn golden(program: &Path, observations: &Path) -> Result<String> {
+    let input = observations.to_str().context("the name of a fixture is not UTF-8")?;
+    verdicts(&tracer_at(program, &["replay", input, "--output", "ndjson"])?)
 }
 
 /// The verdicts among the records: the others tell of the run, such as the version.
@@ -114,7 +131,11 @@ fn verdicts(records: &str) -> Result<String> {
 
 /// What the tracer prints; its environment must not change it.
 fn tracer(args: &[&str]) -> Result<String> {
-    let mut tracer = sh::command(sh::target().join("debug/tracer"));
+    tracer_at(&sh::target().join("debug/tracer"), args)
+}
+
+fn tracer_at(program: &Path, args: &[&str]) -> Result<String> {
+    let mut tracer = sh::command(program);
     for (name, _) in std::env::vars_os() {
         if name.to_string_lossy().starts_with("TRACER_") {
             tracer.env_remove(name);

@@ -1,4 +1,4 @@
-//! The project's own commands: `cargo xtask setup|build|test|demo|bench|check|vm|bless`.
+//! The project's own commands: `cargo xtask setup|build|test|confusion|demo|bench|check|vm|bless|fixtures`.
 //!
 //! ```text
 //! setup      installs what building and testing need
@@ -9,6 +9,8 @@
 //! bench      what the tracer costs: a measurement, not a test
 //! check      what CI refuses: format, lints, licences, drift, host names
 //! bless      the generated files
+//! fixtures   recordings of each story
+//! recordings of the scenarios, for `fixtures` and `test`
 //! sh         processes and progress lines
 //! ```
 
@@ -17,6 +19,8 @@ mod bless;
 mod build;
 mod check;
 mod demo;
+mod fixtures;
+mod recordings;
 mod setup;
 mod sh;
 mod test;
@@ -45,6 +49,8 @@ enum Command {
     Build(build::Args),
     /// All tests: on this kernel and in virtual machines
     Test(test::Args),
+    /// The matrix and the confusion table of the last run of the tests; fails if a label was wrong
+    Confusion,
     /// Make the failures on this machine and show the verdicts
     Demo,
     /// Measure what the tracer costs and how fast it is; as root
@@ -55,6 +61,8 @@ enum Command {
     Vm(vm::Args),
     /// Make the generated files again
     Bless(bless::Args),
+    /// Record the story of each label, proxy mode and address family for tests/fixtures
+    Fixtures(fixtures::Args),
 }
 
 fn main() -> ExitCode {
@@ -73,10 +81,12 @@ fn dispatch(command: Command) -> Result<()> {
         Command::BuildEbpf => build::ebpf(),
         Command::Build(args) => build::run(&args),
         Command::Test(args) => test::run(&args),
+        Command::Confusion => test::confusion(),
         Command::Demo => demo::run(),
         Command::Bench(args) => bench::run(&args),
         Command::Check(args) => check::run(&args),
         Command::Vm(args) => vm::run(&args),
         Command::Bless(args) => bless::run(&args),
+        Command::Fixtures(args) => fixtures::run(&args),
     }
 }

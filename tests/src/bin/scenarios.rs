@@ -7,10 +7,12 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
 use clap::Parser;
+use tracer_tests::check::name;
 use tracer_tests::options::{Options, Scratch};
 use tracer_tests::pods;
-use tracer_tests::runner::{Plan, Row, run};
-use tracer_tests::scenario::{Scenario, all, needs};
+use tracer_tests::row::Row;
+use tracer_tests::runner::{Plan, run};
+use tracer_tests::scenario::{Scenario, all, gaps, needs};
 use tracer_tests::watcher::Tracer;
 use tracer_tests::world::sweep::sweep;
 
@@ -25,6 +27,9 @@ struct Args {
     /// Only scenarios whose name begins with one of these.
     #[arg(long, num_args = 1..)]
     only: Vec<String>,
+    /// The names after `--only` are whole names.
+    #[arg(long, requires = "only")]
+    exact: bool,
     /// Record each and store observations and records here.
     #[arg(long)]
     record: Option<PathBuf>,
@@ -37,6 +42,9 @@ struct Args {
     /// Only list the scenarios.
     #[arg(long)]
     list: bool,
+    /// Only list the cells of label, proxy mode and address family, each with the scenario that tells its story.
+    #[arg(long)]
+    cells: bool,
     /// Only remove what killed runs left behind.
     #[arg(long)]
     cleanup: bool,
@@ -47,6 +55,10 @@ fn main() -> Result<ExitCode> {
     let chosen = choose(&args)?;
     if args.list {
         chosen.iter().for_each(|s| println!("{}", s.name));
+        return Ok(ExitCode::SUCCESS);
+    }
+    if args.cells {
+        cells(&chosen).iter().for_each(|(cell, scenario)| println!("{cell} {scenario}"));
         return Ok(ExitCode::SUCCESS);
     }
     for name in sweep() {
@@ -66,7 +78,8 @@ fn main() -> Result<ExitCode> {
         // Written each time: a run that is ended from outside leaves what it has.
         let _ = write(args.json.as_deref(), &so_far);
     });
-    write(args.json.as_deref(), &rows)?;
+    let uncovered = if args.only.is_empty() { gaps::rows(&chosen) } else { Vec::new() };
+    write(args.json.as_deref(), &[rows.clone(), uncovered].concat())?;
     Ok(summary(&rows))
 }
 
@@ -78,7 +91,8 @@ fn write(path: Option<&Path>, rows: &[Row]) -> Result<()> {
 }
 
 fn choose(args: &Args) -> Result<Vec<Scenario>> {
-    let wanted = |s: &Scenario| args.only.is_empty() || args.only.iter().any(|o| s.name.starts_with(o.as_str()));
+    let fits = |s: &Scenario, only: &str| if args.exact { s.name == only } else { s.name.starts_with(only) };
+    let wanted = |s: &Scenario| args.only.is_empty() || args.only.iter().any(|only| fits(s, only));
     let chosen: Vec<Scenario> = all().into_iter().filter(wanted).collect();
     if chosen.is_empty() {
         bail!("no scenario begins with {:?}", args.only);
@@ -86,16 +100,38 @@ fn choose(args: &Args) -> Result<Vec<Scenario>> {
     Ok(chosen)
 }
 
+/// The first scenario of each cell.
+fn cells(scenarios: &[Scenario]) -> Vec<(String, &'static str)> {
+    let mut cells: Vec<(String, &str)> = Vec::new();
+    for scenario in scenarios {
+        let label = scenario.label.map_or_else(|| "healthy".to_owned(), name);
+        let cell = format!("{label}/{}-{}", scenario.proxy.name(), scenario.family.name());
+        if !cells.iter().any(|(known, _)| *known == cell) {
+            cells.push((cell, scenario.name));
+        }
+    }
+    cells
+}
+
 fn plan(args: &Args, scratch: &Scratch) -> Result<Plan> {
-    let mut options = Options::detect()?;
+    let mut options = Options::detect()?.with_own_prober();
     options.crowd = args.crowd.unwrap_or(options.crowd);
     if let Some(dir) = &args.record {
         fs::create_dir_all(dir).with_context(|| format!("create {}", dir.display()))?;
     }
     let pods = scratch.path().join("pods.json");
     fs::write(&pods, pods::plan(options.probe_timeout).to_string())?;
+    let services = scratch.path().join("services.json");
+    fs::write(&services, pods::services().to_string())?;
+    let services = Some(services);
     let program = args.tracer.clone().unwrap_or_else(|| options.bin("tracer"));
-    let tracer = (!args.mechanism_only).then_some(Tracer { program, pods });
+    let tracer = (!args.mechanism_only).then(|| Tracer {
+        program,
+        prober: options.prober.clone(),
+        pods,
+        services,
+        tiny_ring: false,
+    });
     Ok(Plan { options, tracer, record: args.record.clone() })
 }
 

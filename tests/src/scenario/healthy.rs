@@ -17,7 +17,6 @@ pub(super) const ALL: &[Scenario] = &[
     Scenario::new("healthy_tcp_v6", None, tcp).v6(),
     Scenario::new("healthy_https", None, https),
     Scenario::new("healthy_https_v6", None, https).v6(),
-    Scenario::new("answered_with_503", None, unavailable),
     Scenario::new("healthy_crowd", None, crowd),
     Scenario::new("tls_eof_noise", Some(Label::TlsEofNoise), |s| tls_noise(s, TLS)),
     Scenario::new("tls_eof_noise_v6", Some(Label::TlsEofNoise), |s| tls_noise(s, TLS)).v6(),
@@ -39,12 +38,6 @@ fn tcp(stage: &mut Stage<'_>) -> Result<()> {
 fn https(stage: &mut Stage<'_>) -> Result<()> {
     let pod = stage.serving("tls", TLS)?;
     stage.succeeds(Kind::Https, pod)
-}
-
-/// The application says no: the network is fine.
-fn unavailable(stage: &mut Stage<'_>) -> Result<()> {
-    let pod = stage.serving("503", HTTP)?;
-    stage.attempt(Kind::Http, pod, Ending::Status, Claim::Nothing)
 }
 
 /// Thousands of probes; beside them others are refused, reset and dropped on the same pod.

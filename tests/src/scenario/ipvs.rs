@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use anyhow::Result;
 use tracer::classify::label::Label;
 
-use super::{Need, Scenario, Stage};
+use super::{Need, Proxy, Scenario, Stage};
 use crate::dial::{Ending, Kind};
 use crate::pods::{HOST, HTTP};
 use crate::world::{NODE, ipvs};
@@ -23,16 +23,25 @@ enum Backend {
 
 pub(super) const ALL: &[Scenario] = &[
     collision("nodeport_collision", |s| to_pod(s, Backend::Listening)),
+    collision("nodeport_collision_v6", |s| to_pod(s, Backend::Listening)).v6(),
     collision("nodeport_collision_backend_idle", |s| to_pod(s, Backend::Idle)),
     collision("nodeport_collision_no_backend", |s| to_pod(s, Backend::None)),
     collision("nodeport_collision_host_network", over_lo),
     collision("nodeport_collision_new_service", new_service),
-    Scenario::new("nodeport_other_source_port", None, other_port).needs(&[Need::Ipvs]).own(),
-    Scenario::new("nodeport_dnat_same_port", None, dnat).needs(&[Need::NftNat]).own(),
+    harmless("nodeport_other_source_port", Proxy::Ipvs, other_port).needs(&[Need::Ipvs]),
+    harmless("nodeport_other_source_port_v6", Proxy::Ipvs, other_port).needs(&[Need::Ipvs]).v6(),
+    harmless("nodeport_dnat_same_port", Proxy::Nftables, dnat).needs(&[Need::NftNat]),
+    harmless("nodeport_dnat_same_port_v6", Proxy::Nftables, dnat).needs(&[Need::NftNat]).v6(),
+    harmless("nodeport_iptables_same_port", Proxy::Iptables, iptables).needs(&[Need::IptablesNat]),
+    harmless("nodeport_iptables_same_port_v6", Proxy::Iptables, iptables).needs(&[Need::IptablesNat]).v6(),
 ];
 
+const fn harmless(name: &'static str, proxy: Proxy, play: fn(&mut Stage<'_>) -> Result<()>) -> Scenario {
+    Scenario::new(name, None, play).proxy(proxy).own()
+}
+
 const fn collision(name: &'static str, play: fn(&mut Stage<'_>) -> Result<()>) -> Scenario {
-    Scenario::new(name, COLLISION, play).needs(&[Need::Ipvs]).own()
+    Scenario::new(name, COLLISION, play).proxy(Proxy::Ipvs).needs(&[Need::Ipvs]).own()
 }
 
 fn to_pod(stage: &mut Stage<'_>, backend: Backend) -> Result<()> {
@@ -76,10 +85,32 @@ fn dnat(stage: &mut Stage<'_>) -> Result<()> {
     let pod = stage.serving("http", HTTP)?;
     let backend = stage.serving("http", HTTP)?;
     let rule = format!("fib daddr type local tcp dport {NODE_PORT} dnat to {backend}");
+    let family = if backend.is_ipv4() { "ip" } else { "ip6" };
     stage.world.node.nft(&format!(
-        "table ip kube {{ chain nodeports {{ type nat hook prerouting priority -100; {rule}; }}; \
+        "table {family} kube {{ chain nodeports {{ type nat hook prerouting priority -100; {rule}; }}; \
          chain nodeports-out {{ type nat hook output priority -100; {rule}; }}; }}\n"
     ))?;
+    stage.world.source_port(Some(NODE_PORT))?;
+    (stage.watch)()?;
+    stage.succeeds(Kind::Http, pod)
+}
+
+/// The same with the chains of kube-proxy's iptables mode.
+fn iptables(stage: &mut Stage<'_>) -> Result<()> {
+    let pod = stage.serving("http", HTTP)?;
+    let backend = stage.serving("http", HTTP)?.to_string();
+    let (program, port) = (if pod.is_ipv4() { "iptables-nft" } else { "ip6tables-nft" }, NODE_PORT.to_string());
+    let local = ["-m", "addrtype", "--dst-type", "LOCAL", "-j", "KUBE-NODEPORTS"];
+    let to_backend = ["-p", "tcp", "-m", "comment", "--comment", "default/web", "--dport", &port, "-j", "DNAT"];
+    let rules: [&[&str]; 4] = [
+        &["-N", "KUBE-NODEPORTS"],
+        &[&["-A", "PREROUTING"], &local[..]].concat(),
+        &[&["-A", "OUTPUT"], &local[..]].concat(),
+        &[&["-A", "KUBE-NODEPORTS"], &to_backend[..], &["--to-destination", &backend]].concat(),
+    ];
+    for rule in rules {
+        stage.world.node.run(program, &[&["-t", "nat"], rule].concat(), "")?;
+    }
     stage.world.source_port(Some(NODE_PORT))?;
     (stage.watch)()?;
     stage.succeeds(Kind::Http, pod)

@@ -5,13 +5,21 @@ use tracer::classify::label::Label;
 
 use crate::world::Family;
 
+mod blame;
+mod faults;
 mod firewall;
+pub mod gaps;
 mod healthy;
 mod ipvs;
 mod loopback;
 pub mod needs;
+mod path;
+mod ports;
+mod queue;
 mod server;
+mod service;
 mod stage;
+mod startup;
 
 pub use needs::Need;
 pub use stage::Stage;
@@ -25,6 +33,35 @@ pub enum Node {
     Own,
 }
 
+/// The Service proxy of a story.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Proxy {
+    /// No proxy has a part in it: it is the same under each.
+    Any,
+    /// kube-proxy with iptables.
+    Iptables,
+    /// kube-proxy with nftables.
+    Nftables,
+    /// kube-proxy with IPVS.
+    Ipvs,
+}
+
+impl Proxy {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::Any, Self::Iptables, Self::Nftables, Self::Ipvs];
+
+    /// As the results name it.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Any => "any",
+            Self::Iptables => "iptables",
+            Self::Nftables => "nftables",
+            Self::Ipvs => "ipvs",
+        }
+    }
+}
+
 /// A failure, or a near miss.
 #[derive(Clone, Copy)]
 pub struct Scenario {
@@ -34,17 +71,30 @@ pub struct Scenario {
     pub label: Option<Label>,
     /// Addresses of its attempts.
     pub family: Family,
+    /// The Service proxy that has a part in it.
+    pub proxy: Proxy,
     /// What the kernel must have.
     pub needs: &'static [Need],
     /// Where it plays.
     pub node: Node,
+    /// The tracer's ring is so small that events are lost.
+    pub tiny_ring: bool,
     /// What happens.
     pub play: fn(&mut Stage<'_>) -> Result<()>,
 }
 
 impl Scenario {
     const fn new(name: &'static str, label: Option<Label>, play: fn(&mut Stage<'_>) -> Result<()>) -> Self {
-        Self { name, label, family: Family::V4, needs: &[], node: Node::Shared, play }
+        Self {
+            name,
+            label,
+            family: Family::V4,
+            proxy: Proxy::Any,
+            needs: &[],
+            node: Node::Shared,
+            tiny_ring: false,
+            play,
+        }
     }
 
     const fn v6(mut self) -> Self {
@@ -52,9 +102,19 @@ impl Scenario {
         self
     }
 
+    const fn proxy(mut self, proxy: Proxy) -> Self {
+        self.proxy = proxy;
+        self
+    }
+
     const fn needs(mut self, needs: &'static [Need]) -> Self {
         self.needs = needs;
         self
+    }
+
+    const fn tiny_ring(mut self) -> Self {
+        self.tiny_ring = true;
+        self.own()
     }
 
     const fn own(mut self) -> Self {
@@ -66,5 +126,19 @@ impl Scenario {
 /// All of them.
 #[must_use]
 pub fn all() -> Vec<Scenario> {
-    [healthy::ALL, server::ALL, firewall::ALL, loopback::ALL, ipvs::ALL].concat()
+    [
+        healthy::ALL,
+        server::ALL,
+        startup::ALL,
+        queue::ALL,
+        path::ALL,
+        ports::ALL,
+        firewall::ALL,
+        blame::ALL,
+        service::ALL,
+        loopback::ALL,
+        ipvs::ALL,
+        faults::ALL,
+    ]
+    .concat()
 }

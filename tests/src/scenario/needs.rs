@@ -4,6 +4,7 @@ use std::process::Command;
 use std::sync::OnceLock;
 
 use crate::net::{Netns, PREFIX, finish};
+use crate::options::is_emulated;
 
 /// A feature or a tool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,6 +17,12 @@ pub enum Need {
     LegacyIptables,
     /// nftables with NAT.
     NftNat,
+    /// BPF programs at tc.
+    TcProgram,
+    /// A machine made for the test: a setting of all of it may be changed.
+    OwnMachine,
+    /// iptables over nftables, with NAT.
+    IptablesNat,
 }
 
 const MODULES: &[&str] = &[
@@ -32,10 +39,23 @@ const MODULES: &[&str] = &[
     "nft_chain_nat",
     "nft_nat",
     "nft_ct",
+    "nft_limit",
+    "nft_reject_ipv6",
+    "nft_reject_netdev",
+    "xt_conntrack",
+    "xt_comment",
+    "xt_addrtype",
+    "xt_CT",
+    "iptable_raw",
+    "sch_ingress",
+    "cls_bpf",
     "ip_tables",
     "iptable_filter",
     "ipt_REJECT",
     "xt_tcpudp",
+    "xt_nat",
+    "xt_addrtype",
+    "xt_comment",
     "ip_vs",
     "ip_vs_rr",
 ];
@@ -51,11 +71,15 @@ impl Need {
     /// Why it is not there; `None` if it is.
     #[must_use]
     pub fn lacking(self) -> Option<String> {
-        static TRIED: [OnceLock<Option<String>>; 4] = [const { OnceLock::new() }; 4];
+        static TRIED: [OnceLock<Option<String>>; 7] = [const { OnceLock::new() }; 7];
         TRIED[self as usize].get_or_init(|| self.attempt()).clone()
     }
 
     fn attempt(self) -> Option<String> {
+        if self == Self::OwnMachine {
+            return (!is_emulated())
+                .then(|| "changes a setting of the whole machine: only in a virtual one".to_owned());
+        }
         let (what, program, args, input) = self.trial();
         let outcome = Netns::create(&format!("{PREFIX}{}-need-{what}", std::process::id()))
             .and_then(|ns| ns.run(program, args, input));
@@ -64,11 +88,33 @@ impl Need {
 
     const fn trial(self) -> (&'static str, &'static str, &'static [&'static str], &'static str) {
         const REJECT: &[&str] = &["-A", "INPUT", "-p", "tcp", "-j", "REJECT", "--reject-with", "tcp-reset"];
+        const DNAT: &[&str] = &[
+            "-t",
+            "nat",
+            "-A",
+            "OUTPUT",
+            "-p",
+            "tcp",
+            "--dport",
+            "1",
+            "-j",
+            "DNAT",
+            "--to-destination",
+            "10.88.0.2:2",
+        ];
         const SERVICE: &[&str] = &["-A", "-t", "10.96.0.1:1", "-s", "rr"];
         match self {
             Self::Ipvs => ("ipvs", "ipvsadm", SERVICE, ""),
             Self::Iptables => ("iptables", "iptables-nft", REJECT, ""),
             Self::LegacyIptables => ("iptables-legacy", "iptables-legacy", REJECT, ""),
+            Self::TcProgram => (
+                "tc-program",
+                "tc",
+                &["-batch", "-"],
+                "qdisc add dev lo clsact\nfilter add dev lo ingress bpf da bytecode '1,6 0 0 2'\n",
+            ),
+            Self::OwnMachine => ("own-machine", "true", &[], ""),
+            Self::IptablesNat => ("iptables-nat", "iptables-nft", DNAT, ""),
             Self::NftNat => (
                 "nft-nat",
                 "nft",

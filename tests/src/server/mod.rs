@@ -6,7 +6,7 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use nix::sys::socket::{setsockopt, sockopt};
+use nix::sys::socket::{Backlog, setsockopt, sockopt};
 
 pub mod appliance;
 pub mod frame;
@@ -25,12 +25,24 @@ pub enum Mode {
     NoAccept,
     /// Reads the request, then resets (SO_LINGER 0).
     Rst,
+    /// Answers, then resets.
+    RstAfter,
     /// Closes with the request unread.
     RstUnread,
     /// Resets at once after accept.
     RstAtAccept,
     /// Reads the request, then closes without a byte.
     Eof,
+    /// Reads the request, then computes for ever.
+    Burn,
+    /// Reads the request, then the process ends.
+    Exit,
+    /// Answers every client at once with something that is not HTTP.
+    Banner,
+    /// 200 with a body of many segments.
+    Big,
+    /// Listens with this backlog, never accepts.
+    Backlog(u16),
     /// Answers after a while.
     Slow(Duration),
     /// Answers with half a header, then closes.
@@ -48,12 +60,20 @@ impl Mode {
         if let Some(millis) = name.strip_prefix("slow:") {
             return millis.parse().ok().map(|m| Self::Slow(Duration::from_millis(m)));
         }
+        if let Some(backlog) = name.strip_prefix("backlog:") {
+            return backlog.parse().ok().map(Self::Backlog);
+        }
         Some(match name {
+            "burn" => Self::Burn,
+            "exit" => Self::Exit,
+            "banner" => Self::Banner,
+            "big" => Self::Big,
             "http" => Self::Http,
             "503" => Self::Unavailable,
             "hang" => Self::Hang,
             "noaccept" => Self::NoAccept,
             "rst" => Self::Rst,
+            "rst-after" => Self::RstAfter,
             "rst-unread" => Self::RstUnread,
             "rst-at-accept" => Self::RstAtAccept,
             "eof" => Self::Eof,
@@ -71,9 +91,13 @@ const THREADS: usize = 8;
 /// Listens and serves for ever; says so on stdout once it listens.
 pub fn serve(address: &str, mode: Mode) -> Result<()> {
     let listener = TcpListener::bind(address).with_context(|| format!("listen on {address}"))?;
+    if let Mode::Backlog(backlog) = mode {
+        // A second call only changes the backlog.
+        nix::sys::socket::listen(&listener, Backlog::new(i32::from(backlog))?).context("set the backlog")?;
+    }
     let tls = tls::Acceptor::new()?;
     println!("listening {}", listener.local_addr()?);
-    if mode == Mode::NoAccept {
+    if matches!(mode, Mode::NoAccept | Mode::Backlog(_)) {
         loop {
             thread::park();
         }
@@ -95,9 +119,34 @@ fn treat(mut stream: TcpStream, mode: Mode, tls: &tls::Acceptor) -> io::Result<(
     match mode {
         Mode::Http => answer(&mut stream, "200 OK"),
         Mode::Unavailable => answer(&mut stream, "503 Service Unavailable"),
-        Mode::Hang | Mode::TlsHang | Mode::NoAccept => drain(&mut stream),
+        Mode::Hang | Mode::TlsHang | Mode::NoAccept | Mode::Backlog(_) => drain(&mut stream),
+        Mode::Burn => {
+            read_request(&mut stream)?;
+            loop {
+                std::hint::spin_loop();
+            }
+        }
+        Mode::Exit => {
+            read_request(&mut stream)?;
+            std::process::exit(0)
+        }
+        Mode::Banner => {
+            stream.write_all(b"220 smtp.example ready\r\n")?;
+            read_request(&mut stream).map(drop)
+        }
+        Mode::Big => {
+            read_request(&mut stream)?;
+            let body = [b'x'; 100_000];
+            let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\nConnection: close\r\n\r\n", body.len());
+            stream.write_all(&[head.as_bytes(), &body].concat())
+        }
         Mode::Rst => {
             read_request(&mut stream)?;
+            reset(stream)
+        }
+        Mode::RstAfter => {
+            read_request(&mut stream)?;
+            write_status(&mut stream, "200 OK")?;
             reset(stream)
         }
         Mode::RstUnread => stream.peek(&mut [0]).map(drop),
@@ -125,7 +174,9 @@ pub fn answer(stream: &mut (impl Read + Write), status: &str) -> io::Result<()> 
 }
 
 fn write_status(stream: &mut impl Write, status: &str) -> io::Result<()> {
-    write!(stream, "HTTP/1.1 {status}\r\nContent-Length: 3\r\nConnection: close\r\n\r\nok\n")?;
+    // In one segment, as servers that buffer do.
+    let answer = format!("HTTP/1.1 {status}\r\nContent-Length: 3\r\nConnection: close\r\n\r\nok\n");
+    stream.write_all(answer.as_bytes())?;
     stream.flush()
 }
 

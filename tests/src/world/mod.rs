@@ -9,7 +9,9 @@ use anyhow::{Context, Result, bail};
 use crate::net::{Netns, PREFIX};
 use crate::options::Options;
 use crate::proc::Proc;
+use cgroup::Cgroup;
 
+pub mod cgroup;
 pub mod ipvs;
 mod link;
 pub mod sweep;
@@ -18,12 +20,15 @@ pub mod sweep;
 pub const BRIDGE: Ipv4Addr = Ipv4Addr::new(10, 88, 0, 1);
 /// The same in IPv6.
 pub const BRIDGE6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0x10, 0x88, 0, 0, 0, 0, 1);
+/// Its link-layer address. Without one of its own a bridge takes the lowest of its ports', and another one when that
+/// port goes: a pod of the last scenario, at some later time. What a pod then still sends to the old address is lost.
+const BRIDGE_MAC: &str = "0a:58:0a:58:00:01";
 /// The node's own address.
 pub const NODE: Ipv4Addr = Ipv4Addr::new(10, 89, 0, 1);
 /// The same in IPv6.
 pub const NODE6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0x10, 0x89, 0, 0, 0, 0, 1);
 /// First and last number of a pod.
-pub const PODS: std::ops::RangeInclusive<u16> = 2..=99;
+pub const PODS: std::ops::RangeInclusive<u16> = 2..=240;
 
 static WORLDS: AtomicU32 = AtomicU32::new(0);
 
@@ -64,6 +69,8 @@ pub struct Pod {
     /// Its number, the last part of its addresses.
     pub index: u16,
     servers: Vec<Proc>,
+    // Go after the processes in them.
+    groups: Vec<Cgroup>,
 }
 
 impl Pod {
@@ -77,6 +84,22 @@ impl Pod {
     pub fn serve(&mut self, options: &Options, args: &[&str]) -> Result<()> {
         self.servers.push(serve(&self.ns, options, args)?);
         Ok(())
+    }
+}
+
+impl Pod {
+    /// Holds its newest server back: it gets hardly any processor time from now on.
+    pub fn throttle(&mut self, name: &str) -> Result<()> {
+        let server = self.servers.last().context("a server to hold back")?;
+        let group = Cgroup::throttled(name)?;
+        group.add(server.pid())?;
+        self.groups.push(group);
+        Ok(())
+    }
+
+    /// Ends its servers.
+    pub fn stop(&mut self) {
+        self.servers.clear();
     }
 }
 
@@ -109,7 +132,7 @@ impl World {
             ("ipv6/conf/default/accept_dad", "0"),
         ])?;
         self.node.ip(&format!(
-            "link set lo up\nlink add cni0 type bridge\nlink set cni0 up\n\
+            "link set lo up\nlink add cni0 address {BRIDGE_MAC} type bridge\nlink set cni0 up\n\
              addr add {BRIDGE}/24 dev cni0\naddr add {BRIDGE6}/64 dev cni0 nodad\n\
              link add eth0 type bridge\nlink set eth0 up\n\
              addr add {NODE}/24 dev eth0\naddr add {NODE6}/64 dev eth0 nodad\n"
@@ -159,8 +182,20 @@ impl World {
             "link add v{index} type veth peer name eth0 netns {}\nlink set v{index} master cni0 up\n",
             ns.name()
         ))?;
-        self.pods.push(Pod { ns, index, servers: Vec::new() });
+        self.pods.push(Pod { ns, index, servers: Vec::new(), groups: Vec::new() });
         Ok(index)
+    }
+
+    /// A new pod with the number, and so the addresses, of one that is deleted at once.
+    pub fn replace(&mut self, index: u16) -> Result<&mut Pod> {
+        self.pods.retain(|pod| pod.index != index);
+        // The link of a dying namespace may stay for a moment.
+        let _ = self.node.ip(&format!("link del v{index}\n"));
+        self.node.ip("neigh flush dev cni0\n")?;
+        let next = std::mem::replace(&mut self.next, index);
+        let made = self.pod().map(|pod| pod.index);
+        self.next = next;
+        self.pod_at(made?)
     }
 
     /// Starts a server in the node's namespace, as a hostNetwork pod.
@@ -172,6 +207,36 @@ impl World {
     /// A pod by number.
     pub fn pod_at(&mut self, index: u16) -> Result<&mut Pod> {
         self.pods.iter_mut().find(|p| p.index == index).with_context(|| format!("pod {index}"))
+    }
+
+    /// A pod behind a router: `server` has the address, `router` forwards between it and the node. The
+    /// router's end of the link to the node has the smaller MTU.
+    pub fn routed_pod(&mut self, mtu: u16) -> Result<u16> {
+        let router = self.pod()?.index;
+        let index = self.next;
+        self.next += 1;
+        let server = Netns::create(&format!("{}-p{index}", self.name))?;
+        let (v4, via) = (pod_ip(index, Family::V4), pod_ip(router, Family::V4));
+        let inner = self.pod_at(router)?;
+        inner.ns.sysctl(&[("ipv4/ip_forward", "1")])?;
+        inner.ns.ip(&format!(
+            "link add r1 type veth peer name eth0 netns {}\nlink set r1 up\nroute add {v4}/32 dev r1\nlink set eth0 mtu {mtu}\n",
+            server.name()
+        ))?;
+        inner.ns.sysctl(&[("ipv4/conf/r1/proxy_arp", "1")])?;
+        server.ip(&format!(
+            "link set lo up\naddr add {v4}/32 dev eth0\nlink set eth0 up\nroute add {via}/32 dev eth0\nroute add default via {via} dev eth0 onlink\n"
+        ))?;
+        self.node.ip(&format!("route add {v4}/32 via {via}\n"))?;
+        self.pods.push(Pod { ns: server, index, servers: Vec::new(), groups: Vec::new() });
+        Ok(index)
+    }
+
+    /// An address of a pod that there is not.
+    pub fn nobody(&mut self, family: Family, port: u16) -> SocketAddr {
+        let index = self.next;
+        self.next += 1;
+        SocketAddr::new(pod_ip(index, family), port)
     }
 
     /// The only source port that `connect` may take; `None` gives the usual range back.

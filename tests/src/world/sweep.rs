@@ -15,6 +15,10 @@ pub fn sweep() -> Vec<String> {
     for name in &scratch {
         let _ = fs::remove_dir_all(std::env::temp_dir().join(name));
     }
+    let groups = super::cgroup::root().map(|root| (left_over(&root), root));
+    for (name, root) in groups.iter().flat_map(|(names, root)| names.iter().map(move |name| (name, root))) {
+        let _ = fs::remove_dir(root.join(name));
+    }
     [namespaces, scratch].concat()
 }
 

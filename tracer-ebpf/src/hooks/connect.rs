@@ -2,8 +2,8 @@
 
 use aya_ebpf::{
     helpers::bpf_probe_read_user,
-    macros::{fentry, kprobe, tracepoint},
-    programs::{FEntryContext, ProbeContext, TracePointContext},
+    macros::{fentry, fexit, kprobe, kretprobe, tracepoint},
+    programs::{FEntryContext, FExitContext, ProbeContext, RetProbeContext, TracePointContext},
 };
 use tracer_common::{conn::ConnectResult, names::Hook};
 
@@ -16,10 +16,10 @@ use crate::{
     track,
 };
 
-const EINTR: i64 = 4;
-const EISCONN: i64 = 106;
-const EALREADY: i64 = 114;
-const EINPROGRESS: i64 = 115;
+const EINTR: i32 = 4;
+const EISCONN: i32 = 106;
+const EALREADY: i32 = 114;
+const EINPROGRESS: i32 = 115;
 
 /// The SYN is about to be built: the source port is chosen.
 ///
@@ -57,6 +57,24 @@ fn report_port(sk: Sock, mut conn: Conn, hook: Hook) {
 
 /// A prober calls `connect(2)`: what it dials.
 ///
+/// proto v5.10  net/socket.c  int __sys_connect(int fd, struct sockaddr __user *uservaddr, int addrlen)
+/// proto v7.2   net/socket.c  int __sys_connect(int fd, struct sockaddr __user *uservaddr, int addrlen)
+#[fentry(function = "__sys_connect")]
+pub fn fentry_sys_connect(ctx: FEntryContext) -> i32 {
+    try_sys_enter_connect(ctx.arg::<u64>(0) as u32, ctx.arg(1));
+    0
+}
+
+/// See [`fentry_sys_connect`].
+#[kprobe]
+pub fn kprobe_sys_connect(ctx: ProbeContext) -> u32 {
+    try_sys_enter_connect(ctx.arg::<u64>(0).unwrap_or(0) as u32, ctx.arg(1).unwrap_or(0));
+    0
+}
+
+/// See [`fentry_sys_connect`]: for kernels without function probes. One `syscalls:*` tracepoint makes every
+/// system call of the node take the slow path.
+///
 /// proto v5.10  net/socket.c  SYSCALL_DEFINE3(connect, int, fd, struct sockaddr __user *, uservaddr, int, addrlen)
 #[tracepoint(category = "syscalls", name = "sys_enter_connect")]
 pub fn sys_enter_connect(ctx: TracePointContext) -> u32 {
@@ -86,17 +104,37 @@ fn try_sys_enter_connect(fd: u32, addr: u64) {
 ///
 /// A non-blocking connect gets EINPROGRESS even if the answer is there already (it waits in the
 /// backlog): only failures of route, port and permission are returned here.
+#[fexit(function = "__sys_connect")]
+pub fn fexit_sys_connect(ctx: FExitContext) -> i32 {
+    // What a function returned comes after its three arguments: `bpf_get_func_ret` is of 5.17.
+    try_sys_exit_connect(ctx.arg::<i32>(3));
+    0
+}
+
+/// See [`fexit_sys_connect`].
+#[kretprobe]
+pub fn kretprobe_sys_connect(ctx: RetProbeContext) -> u32 {
+    try_sys_exit_connect(ctx.ret());
+    0
+}
+
+/// See [`fexit_sys_connect`].
 #[tracepoint(category = "syscalls", name = "sys_exit_connect")]
 pub fn sys_exit_connect(ctx: TracePointContext) -> u32 {
-    let tid = actor::tid();
-    let Some(dial) = (unsafe { DIALS.get(tid).copied() }) else { return 0 };
-    let _ = DIALS.remove(tid);
-    try_sys_exit_connect(&dial, -(syscall_word(&ctx, 0) as i64));
+    try_sys_exit_connect(syscall_word(&ctx, 0) as i32);
     0
 }
 
 #[inline(always)]
-fn try_sys_exit_connect(dial: &Dial, errno: i64) {
+fn try_sys_exit_connect(returned: i32) {
+    let tid = actor::tid();
+    let Some(dial) = (unsafe { DIALS.get(tid).copied() }) else { return };
+    let _ = DIALS.remove(tid);
+    finish(&dial, -returned);
+}
+
+#[inline(always)]
+fn finish(dial: &Dial, errno: i32) {
     let sk = Sock(dial.sk);
     if sk.exists()
         && let Some(conn) = track::by_socket(sk)
@@ -112,7 +150,7 @@ fn try_sys_exit_connect(dial: &Dial, errno: i64) {
         event.tuple.daddr = dial.addr;
         event.tuple.dport = dial.port as u16;
         actor::fill(&mut event.actor);
-        event.errno = errno as i32;
+        event.errno = errno;
     });
 }
 

@@ -59,6 +59,7 @@ fn try_kfree_skb(ctx: &RawTracePointContext, reason: u32) {
         event.reason = reason;
         event.netns = skb.netns();
         event.len = skb.len();
+        event.nfct = skb.nfct();
         describe_device(skb, event);
         // Too few frames are no error: the rest stays 0.
         unsafe { bpf_get_stack(ctx.as_ptr(), (&raw mut event.stack).cast(), (STACK_DEPTH * 8) as u32, 0) };

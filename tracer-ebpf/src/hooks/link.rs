@@ -82,6 +82,7 @@ fn report(hook: Hook, dev: Dev, old: u32, new: u32) {
         if let Some(exe) = EXEC.get_ptr(event.actor.pid) {
             read_into(exe as u64, 0, &mut event.exe);
         }
+        actor::cni_netns(&mut event.cni_netns);
         event.netns = dev.net().inum();
         event.ifindex = dev.ifindex();
         dev.name(&mut event.ifname);

@@ -1,6 +1,7 @@
 //! One file per hook family. Each program is named after the kernel function it sits on, with its
 //! form in front where there are several; the forms share one body.
 
+mod answer;
 mod connect;
 mod drop;
 mod icmp;
@@ -8,6 +9,8 @@ mod ipvs;
 mod link;
 mod netns;
 mod open;
+mod ports;
+mod queue;
 mod reset;
 mod state;
 mod tls;

@@ -2,8 +2,8 @@
 
 use aya_ebpf::{
     helpers::{bpf_probe_read_user, generated::bpf_probe_read_user_str},
-    macros::tracepoint,
-    programs::TracePointContext,
+    macros::{fentry, kprobe, tracepoint},
+    programs::{FEntryContext, ProbeContext, TracePointContext},
 };
 use tracer_common::{
     names::Hook,
@@ -14,18 +14,39 @@ use crate::{actor, emit::emit, kernel::syscall_word, maps::OPENED};
 
 /// A file is opened: `/proc/PID/ns/net`, `/run/netns/NAME`, `/var/run/netns/NAME`.
 ///
-/// proto v5.10  fs/open.c  SYSCALL_DEFINE4(openat, int, dfd, const char __user *, filename, int, flags, umode_t, mode)
+/// proto v5.10  fs/open.c  static long do_sys_openat2(int dfd, const char __user *filename, struct open_how *how)
+/// proto v6.18  fs/open.c  static int do_sys_openat2(int dfd, const char __user *filename, struct open_how *how)
 ///
 /// Most opens are told apart by their first bytes.
+#[fentry(function = "do_sys_openat2")]
+pub fn fentry_do_sys_openat2(ctx: FEntryContext) -> i32 {
+    try_open(ctx.arg(1));
+    0
+}
+
+/// See [`fentry_do_sys_openat2`].
+#[kprobe]
+pub fn kprobe_do_sys_openat2(ctx: ProbeContext) -> u32 {
+    try_open(ctx.arg(1).unwrap_or(0));
+    0
+}
+
+/// See [`fentry_do_sys_openat2`]: for kernels without function probes.
+///
+/// proto v5.10  fs/open.c  SYSCALL_DEFINE4(openat, int, dfd, const char __user *, filename, int, flags, umode_t, mode)
 #[tracepoint(category = "syscalls", name = "sys_enter_openat")]
 pub fn sys_enter_openat(ctx: TracePointContext) -> u32 {
-    let name = syscall_word(&ctx, 1);
+    try_open(syscall_word(&ctx, 1));
+    0
+}
+
+#[inline(always)]
+fn try_open(name: u64) {
     if let Ok(head) = unsafe { bpf_probe_read_user::<u64>(name as *const _) }
         && may_name_netns(u64::from_be(head))
     {
-        try_openat(name);
+        report(name);
     }
-    0
 }
 
 /// `head`: the first eight bytes of a path.
@@ -38,7 +59,7 @@ fn may_name_netns(head: u64) -> bool {
 }
 
 #[inline(always)]
-fn try_openat(name: u64) {
+fn report(name: u64) {
     let mut path = [0u8; PATH_LEN];
     let read = unsafe { bpf_probe_read_user_str(path.as_mut_ptr().cast(), PATH_LEN as u32, name as *const _) };
     if read <= 0 || !names_netns(&path) || actor::is_tracer() {

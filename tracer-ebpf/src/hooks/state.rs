@@ -6,13 +6,15 @@ use tracer_common::{
     conn::{Connect, Retransmit, State},
     listen::Listen,
     names::Hook,
+    tuple::Tuple,
 };
 
 use crate::{
     actor,
     emit::{cpu, emit, now},
-    kernel::{Sock, state},
-    maps::{CONNS, Conn, DIALS},
+    hooks::ports,
+    kernel::{Skb, Sock, state},
+    maps::{Conn, DIALS},
     track,
 };
 
@@ -22,7 +24,7 @@ use crate::{
 /// proto v7.2   include/trace/events/sock.h  TP_PROTO(const struct sock *sk, const int oldstate, const int newstate)
 ///
 /// The task is the actor only at `CLOSE -> SYN_SENT` and `CLOSE -> LISTEN`. The source port is 0 at
-/// the former. A foreign connection costs one name and one map lookup, its later states one lookup.
+/// the former. A foreign connection costs its name, its later states a load.
 #[raw_tracepoint(tracepoint = "inet_sock_set_state")]
 pub fn inet_sock_set_state(ctx: RawTracePointContext) -> i32 {
     let (old, new) = (ctx.arg::<u64>(1) as u8, ctx.arg::<u64>(2) as u8);
@@ -34,6 +36,9 @@ pub fn inet_sock_set_state(ctx: RawTracePointContext) -> i32 {
 
 #[inline(always)]
 fn try_inet_sock_set_state(sk: Sock, old: u8, new: u8) {
+    if (old, new) == (state::ESTABLISHED, state::FIN_WAIT1) {
+        ports::closes(sk);
+    }
     match (old, new) {
         (state::CLOSE, state::SYN_SENT) => begin(sk),
         (state::CLOSE, state::LISTEN) => listen(sk, true),
@@ -54,6 +59,9 @@ fn try_inet_sock_set_state(sk: Sock, old: u8, new: u8) {
 /// `tcp_connect` or `sys_exit_connect`, where that hook is in force.
 #[inline(always)]
 fn begin(sk: Sock) {
+    if !actor::is_tracer() {
+        ports::connects(sk);
+    }
     if !actor::is_tracked() || !sk.is_tcp() {
         track::forget(sk);
         return;
@@ -99,7 +107,7 @@ fn change(sk: Sock, conn: &Conn, old: u8, new: u8) {
         track::settle(&tuple, conn.conn);
     }
     if new == state::CLOSE {
-        let _ = CONNS.remove(sk.0);
+        track::remove(sk);
         if tuple.sport != 0 {
             track::end_flow(&tuple, conn.conn);
         }
@@ -161,18 +169,43 @@ fn listen(sk: Sock, begins: bool) {
 /// Runs in a timer as often as not: the task is nobody.
 #[raw_tracepoint(tracepoint = "tcp_retransmit_skb")]
 pub fn tcp_retransmit_skb(ctx: RawTracePointContext) -> i32 {
-    let sk = Sock(ctx.arg(0));
-    if let Some(conn) = track::by_socket(sk) {
-        let mut tuple = conn.tuple;
-        track::fill_port(sk, &mut tuple);
-        if tuple.sport != 0 && !track::knows_flow(&tuple, conn.conn) {
-            track::remember_flow(&tuple, conn.conn);
-        }
-        emit::<Retransmit>(Hook::TcpRetransmit, |event| {
-            event.conn = conn.conn;
-            event.tuple = tuple;
-            event.state = sk.state();
-        });
+    let (sk, payload) = (Sock(ctx.arg(0)), Skb(ctx.arg(1)).len());
+    match track::by_socket(sk) {
+        Some(conn) => sent_again(sk, &conn, payload),
+        None => target_sent_again(sk, payload),
     }
     0
+}
+
+/// The prober's own segment.
+#[inline(always)]
+fn sent_again(sk: Sock, conn: &Conn, payload: u32) {
+    let mut tuple = conn.tuple;
+    track::fill_port(sk, &mut tuple);
+    if tuple.sport != 0 && !track::knows_flow(&tuple, conn.conn) {
+        track::remember_flow(&tuple, conn.conn);
+    }
+    emit::<Retransmit>(Hook::TcpRetransmit, |event| {
+        event.conn = conn.conn;
+        event.tuple = tuple;
+        event.payload = payload;
+        event.state = sk.state();
+    });
+}
+
+/// A segment of the target's answer. Only those that fill a packet are worth a look-up.
+#[inline(always)]
+fn target_sent_again(sk: Sock, payload: u32) {
+    let mut tuple = Tuple { saddr: [0; 16], daddr: [0; 16], sport: 0, dport: 0, reserved: 0 };
+    if payload == 0 || !sk.tuple(&mut tuple) {
+        return;
+    }
+    let Some(found) = track::by_packet(&tuple) else { return };
+    emit::<Retransmit>(Hook::TcpRetransmit, |event| {
+        event.conn = found.conn;
+        event.tuple = tuple;
+        event.payload = payload;
+        event.state = sk.state();
+        event.by_target = 1;
+    });
 }

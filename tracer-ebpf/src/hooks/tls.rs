@@ -12,7 +12,7 @@ use crate::{
 /// Reports of one port are at least this far apart.
 const INTERVAL_NS: u64 = 1_000_000_000;
 /// The packet goes on its way.
-const PASS: i32 = 1;
+pub const PASS: i32 = 1;
 
 /// A packet arrives at a socket; the context begins at its IP header. Runs for every such packet of
 /// the node: one that is for no watched port costs a load and a look-up.
@@ -40,17 +40,22 @@ pub fn cgroup_skb(ctx: SkBuffContext) -> i32 {
 /// pages of their own, as what a local client sends does.
 #[inline(always)]
 fn is_client_hello(ctx: &SkBuffContext, addr: &mut [u8; 16]) -> bool {
+    let payload = payload(ctx, addr);
+    payload != 0 && matches!(ctx.load::<[u8; 6]>(payload), Ok([0x16, 0x03, _, _, _, 0x01]))
+}
+
+/// Where the payload of a TCP packet begins, or 0; and to which address it goes.
+#[inline(always)]
+pub fn payload(ctx: &SkBuffContext, addr: &mut [u8; 16]) -> usize {
     let tcp = match ctx.load::<u8>(0).map_or(0, |first| first >> 4) {
         4 => parse_v4(ctx, addr),
         6 => parse_v6(ctx, addr),
         _ => 0,
     };
     if tcp == 0 {
-        return false;
+        return 0;
     }
-    let Ok(words) = ctx.load::<u8>(tcp + 12) else { return false };
-    let payload = tcp + usize::from(words >> 4) * 4;
-    matches!(ctx.load::<[u8; 6]>(payload), Ok([0x16, 0x03, _, _, _, 0x01]))
+    ctx.load::<u8>(tcp + 12).map_or(0, |words| tcp + usize::from(words >> 4) * 4)
 }
 
 /// Where the TCP header begins, or 0.
@@ -81,7 +86,7 @@ fn parse_v6(ctx: &SkBuffContext, addr: &mut [u8; 16]) -> usize {
 
 /// The socket that the packet is for.
 #[inline(always)]
-fn sock(ctx: &SkBuffContext) -> Sock {
+pub fn sock(ctx: &SkBuffContext) -> Sock {
     let sk = unsafe { (*ctx.skb.skb).__bindgen_anon_2.sk };
     // To the verifier this is a pointer of its own kind, to which nothing may be added; a copy of the
     // word is a number.

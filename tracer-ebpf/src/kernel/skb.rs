@@ -1,6 +1,6 @@
 //! `struct sk_buff`: headers, device, payload.
 
-use tracer_common::ABSENT32;
+use tracer_common::{ABSENT32, ABSENT64};
 
 use super::{Dev, Skb, Sock, read};
 use crate::maps::global;
@@ -19,6 +19,12 @@ impl Skb {
     #[inline(always)]
     pub fn len(self) -> u32 {
         read(self.0, global!(OFFS.skb_len)).unwrap_or(0)
+    }
+
+    /// The conntrack entry and state that netfilter gave it; absent in a kernel without conntrack.
+    #[inline(always)]
+    pub fn nfct(self) -> u64 {
+        read(self.0, global!(OFFS.skb_nfct)).unwrap_or(ABSENT64)
     }
 
     /// Address of the IP header, 0 if there is none.

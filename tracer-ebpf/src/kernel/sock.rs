@@ -5,7 +5,34 @@ use tracer_common::tuple::Tuple;
 use super::{AF_INET, AF_INET6, IPPROTO_TCP, Net, Sock, map_v4, read, read_into};
 use crate::maps::global;
 
+/// Where a socket connects to.
+#[derive(Clone, Copy)]
+pub struct Destination {
+    /// Of its address and port; the high bits are the good ones.
+    pub hash: u64,
+    /// It is the socket's own address.
+    pub itself: bool,
+}
+
 impl Sock {
+    #[inline(always)]
+    pub fn destination(self) -> Option<Destination> {
+        const ODD: u64 = 0x9e37_79b9_7f4a_7c15;
+        let ([to, more], itself) = match read::<u16>(self.0, global!(OFFS.sk_family))? {
+            AF_INET => {
+                let to = read::<u32>(self.0, global!(OFFS.sk_daddr))?;
+                ([u64::from(to), 0], read::<u32>(self.0, global!(OFFS.sk_rcv_saddr)) == Some(to))
+            }
+            AF_INET6 => {
+                let to = read::<[u64; 2]>(self.0, global!(OFFS.sk_v6_daddr))?;
+                (to, read::<[u64; 2]>(self.0, global!(OFFS.sk_v6_rcv_saddr)) == Some(to))
+            }
+            _ => return None,
+        };
+        let hash = to.wrapping_mul(ODD).rotate_left(29) ^ more.wrapping_add(u64::from(self.dport()));
+        Some(Destination { hash: hash.wrapping_mul(ODD), itself })
+    }
+
     #[inline(always)]
     pub fn is_tcp(self) -> bool {
         read::<u16>(self.0, global!(OFFS.sk_protocol)) == Some(IPPROTO_TCP)
@@ -55,6 +82,18 @@ impl Sock {
     #[inline(always)]
     pub fn bytes_acked(self) -> Option<u64> {
         read(self.0, global!(OFFS.tcp_bytes_acked))
+    }
+
+    /// Connections that wait to be accepted, and how many may.
+    #[inline(always)]
+    pub fn accept_queue(self) -> Option<(u32, u32)> {
+        Some((read(self.0, global!(OFFS.sk_ack_backlog))?, read(self.0, global!(OFFS.sk_max_ack_backlog))?))
+    }
+
+    /// Half-open connections of a listener.
+    #[inline(always)]
+    pub fn half_open(self) -> u32 {
+        read(self.0, global!(OFFS.icsk_qlen)).unwrap_or(0)
     }
 
     /// Local address, v4-mapped.

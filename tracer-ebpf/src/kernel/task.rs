@@ -33,6 +33,12 @@ impl Task {
         read_str(self.0, global!(OFFS.task_comm), dst)
     }
 
+    /// The first eight bytes of `task->comm`: what follows a NUL is garbage.
+    #[inline(always)]
+    pub fn comm_head(self) -> Option<u64> {
+        read(self.0, global!(OFFS.task_comm))
+    }
+
     /// `task->nsproxy`; 0 after exit.
     #[inline(always)]
     pub fn nsproxy(self) -> u64 {
@@ -56,6 +62,13 @@ impl Task {
         let cgroup = read::<u64>(css, global!(OFFS.css_cgroup))?;
         let node = read::<u64>(cgroup, global!(OFFS.cgroup_kn))?;
         read(node, global!(OFFS.kernfs_id))
+    }
+
+    /// Where the environment begins and ends in the task's own memory; kernel threads have none.
+    #[inline(always)]
+    pub fn environment(self) -> Option<(u64, u64)> {
+        let mm = read::<u64>(self.0, global!(OFFS.task_mm)).filter(|mm| *mm != 0)?;
+        Some((read(mm, global!(OFFS.mm_env_start))?, read(mm, global!(OFFS.mm_env_end))?))
     }
 
     /// The socket behind a file descriptor of this task.

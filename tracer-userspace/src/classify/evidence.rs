@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
-use crate::event::{Icmp, Ipvs, IpvsOp, PacketDrop, ResetReceived, ResetSent, State, TcpState};
+use crate::event::{Icmp, Inspection, Ipvs, IpvsOp, PacketDrop, ResetReceived, ResetSent, State, TcpState};
 use crate::record::Evidence;
 
 /// Builds one piece of evidence.
@@ -86,6 +86,27 @@ pub fn of_ipvs(time: u64, ipvs: &Ipvs) -> Evidence {
     evidence(hook, time, says, json!({ "op": ipvs.op, "netns": ipvs.netns, "via": ipvs.via }))
 }
 
+/// The state of the target as it was read while the attempt waited.
+#[must_use]
+pub fn of_inspection(time: u64, seen: &Inspection) -> Evidence {
+    let place = seen.netns.map_or_else(
+        || "no network namespace of this node has its address".to_owned(),
+        |netns| format!("it is in network namespace {}", netns.0),
+    );
+    let down: Vec<&str> =
+        seen.links.iter().filter(|l| !l.up || l.running == Some(false)).map(|l| l.name.as_str()).collect();
+    let links = if down.is_empty() { String::new() } else { format!(", {} down", down.join(", ")) };
+    let listens = match seen.listeners.as_deref() {
+        Some([]) => format!(", nobody listens on port {}", seen.target.port()),
+        Some([first, ..]) => format!(", {} listens ({} of {} waiting)", first.addr, first.waiting, first.backlog),
+        None => String::new(),
+    };
+    let neighbour =
+        seen.neighbour.as_ref().map(|n| format!(", its neighbour entry is {}", n.state)).unwrap_or_default();
+    let says = format!("{} as it was read: {place}{links}{listens}{neighbour}", seen.target);
+    evidence("inspection", time, says, json!({ "netns": seen.netns, "down": down }))
+}
+
 /// The state change that ended the attempt.
 #[must_use]
 pub fn of_state(time: u64, state: &State) -> Evidence {
@@ -125,20 +146,33 @@ const NETFILTER_FUNCTIONS: [&str; 2] = ["nf_hook_slow", "nft_do_chain"];
 pub fn is_netfilter(drop: &PacketDrop) -> bool {
     match (&drop.reason, &drop.location) {
         (Some(reason), _) => reason == "NETFILTER_DROP",
-        (None, Some(location)) => NETFILTER_FUNCTIONS.contains(&location.as_str()),
+        (None, Some(location)) => NETFILTER_FUNCTIONS.contains(&plain(location)),
         (None, None) => false,
     }
+}
+
+/// A function's name without what the compiler appended (`.constprop.0`, `.isra.0`).
+#[must_use]
+pub fn plain(function: &str) -> &str {
+    function.split('.').next().unwrap_or_default()
 }
 
 /// The netfilter hook a packet was dropped in, by the function that called into netfilter.
 #[must_use]
 pub fn netfilter_hook(drop: &PacketDrop) -> Option<&'static str> {
-    drop.stack.iter().find_map(|frame| match frame.as_str() {
+    drop.stack.iter().find_map(|frame| match plain(frame) {
         "ip_local_deliver" | "ip6_input" => Some("INPUT"),
         "__ip_local_out" | "ip_local_out" | "__ip6_local_out" | "ip6_local_out" | "ip6_xmit" => Some("OUTPUT"),
         "ip_forward" | "ip6_forward" => Some("FORWARD"),
-        "ip_rcv" | "ipv6_rcv" => Some("PREROUTING"),
+        "ip_rcv" | "ipv6_rcv" | "ip_sublist_rcv" | "ip6_sublist_rcv" => Some("PREROUTING"),
         "ip_output" | "ip6_output" | "ip_mc_output" => Some("POSTROUTING"),
+        // br_netfilter shows bridged packets to the hooks of IP.
+        "br_nf_pre_routing" | "br_nf_pre_routing_ipv6" => Some("PREROUTING"),
+        "br_nf_forward_ip" | "br_nf_forward" => Some("FORWARD"),
+        "br_nf_post_routing" => Some("POSTROUTING"),
+        "__netif_receive_skb_core" => Some("INGRESS"),
+        "__dev_queue_xmit" => Some("EGRESS"),
+        frame if frame.starts_with("br_") => Some("BRIDGE"),
         _ => None,
     })
 }

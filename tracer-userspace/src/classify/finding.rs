@@ -2,6 +2,8 @@
 
 use crate::classify::Case;
 use crate::classify::label::Label;
+use crate::core::SETTLE_NS;
+use crate::event::Netns;
 use crate::record::{Confidence, Culprit, Evidence, Outcome};
 
 /// What a rule found.
@@ -31,6 +33,8 @@ pub struct Finding {
     pub missing_hooks: Vec<String>,
     /// Events lost inside the attempt's window.
     pub lost_events: u64,
+    /// It says more, or is another, once the firewall of this namespace was read.
+    pub waits_for: Option<Netns>,
 }
 
 impl Finding {
@@ -50,6 +54,7 @@ impl Finding {
             by_absence: false,
             missing_hooks: Vec::new(),
             lost_events: 0,
+            waits_for: None,
         }
     }
 
@@ -81,6 +86,8 @@ impl Finding {
     pub fn weakened(mut self, case: &Case<'_>) -> Self {
         let end = case.attempt.ended.map_or(self.decided_at, |(time, _)| time.max(self.decided_at));
         self.missing_hooks = case.node.missing_of(self.rests_on);
+        // Silence is silence until the moment that it was taken for one.
+        let end = if self.by_absence { end.saturating_add(SETTLE_NS) } else { end };
         self.lost_events = case.node.lost_between(case.attempt.started, end);
         if !self.missing_hooks.is_empty() || self.lost_events > 0 {
             self.confidence = self.confidence.lowered();

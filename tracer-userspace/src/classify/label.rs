@@ -82,6 +82,54 @@ labels! {
         lookalikes: "`lo` down in a pod's namespace does not concern probes of that pod. A rule that drops on `lo` is `firewall_drop`. Nobody listening is `connection_refused`.",
         mend: "ip link set lo up (in the namespace named in the verdict); then update the container runtime or plugin named as culprit, which used a stale namespace path.",
     }
+    /// The pod's link, or the one that leads to it, is down, or its namespace is gone.
+    PodLinkDown = "pod_link_down" {
+        title: "the link to the pod is down, or its network namespace is gone",
+        meaning: "The device that holds the pod's address, the node's end of its veth pair or the bridge in between is down, or the pod's network namespace no longer exists. Every probe of that pod times out, or fails at once when the route went with the link, although the process may be healthy.",
+        evidence: "proven: a packet of this attempt was dropped on a device that is down (`kfree_skb`, the device's own flags). likely: the attempt had no answer and the state of the target's namespace, read while it waited, has the link that holds its address down or without carrier; or a link of the node that holds the target's subnet is down and there is no route; or no network namespace of this node has the address of a pod that is said to run here. The culprit is the process in whose context the link was set down, where that was seen.",
+        lookalikes: "`lo` of the node down is `loopback_down`. `lo` down inside the pod does not concern its probes. An address that nobody answers for although all links are up is `neighbour_failure`.",
+        mend: "Find who set the link down (culprit in the verdict); set it up (ip link set DEVICE up in the namespace named), or delete the pod so that its sandbox is made anew.",
+    }
+    /// The Service that was dialled has no endpoint that is ready.
+    ServiceNoEndpoints = "service_no_endpoints" {
+        title: "the Service that was dialled has no ready endpoint",
+        meaning: "The attempt went to a ClusterIP or NodePort of a Service that has no ready endpoint. kube-proxy has nothing to send it to: it answers with an ICMP error \
+            (connection refused), or drops it. If the pod that dials is itself an endpoint that is not ready, its readiness waits for its own Service: that never ends.",
+        evidence: "proven: netfilter stopped this attempt's SYN and the only rule that can have done it is kube-proxy's for a Service without endpoints (the comment \"has no endpoints\" \
+            in its iptables chains, its nftables map no-endpoint-services or no-endpoint-nodeports), or IPVS found no backend for the SYN (`ip_vs_leave`). likely: the SYN was rejected or \
+            dropped and the EndpointSlices given with --services have no ready endpoint. possible: those EndpointSlices and a SYN without any answer.",
+        lookalikes: "A Service whose backend refuses is `connection_refused`: the SYN reached the backend. Any other rule is `firewall_reject` or `firewall_drop`.",
+        mend: "Make an endpoint ready: look at the readiness of the Service's pods. Where a pod's readiness needs its own Service, do not gate readiness on it, or set publishNotReadyAddresses.",
+    }
+    /// The connection table of the namespace is full.
+    ConntrackTableFull = "conntrack_table_full" {
+        title: "the connection table of the kernel is full",
+        meaning: "Connection tracking had no room for this attempt's SYN (nf_conntrack_count at nf_conntrack_max, and nothing could be thrown out early), so it dropped it. Connections that \
+            exist go on; new ones fail, whoever makes them.",
+        evidence: "proven: netfilter itself dropped a SYN of this attempt where connection tracking begins (`nf_hook_slow` in PREROUTING or OUTPUT), the table of that namespace was at its maximum, \
+            and its `drop` counter rose between two readings. likely: the same with one reading only.",
+        lookalikes: "A rule that drops is `firewall_drop`. A full table shows no rule that fits.",
+        mend: "sysctl -w net.netfilter.nf_conntrack_max=<twice as much>, and look at what fills it: conntrack -L | awk '{print $5, $6}' | sort | uniq -c | sort -rn | head.",
+    }
+    /// Dropped or rejected as INVALID.
+    ConntrackInvalid = "conntrack_invalid" {
+        title: "a rule took the packet because connection tracking found it invalid",
+        meaning: "Connection tracking could not tie the packet to a connection (it never saw the SYN, saw it on another path, or found it out of window), and a rule drops or rejects such packets \
+            (`ct state invalid`, `-m conntrack --ctstate INVALID`; kube-proxy has one).",
+        evidence: "proven: the dropped packet had no connection entry (`skb->_nfct` is 0) and the only rule of that hook that fits asks for invalid packets. likely: there are several such rules.",
+        lookalikes: "A packet that has an entry was dropped by another rule: `firewall_drop`. A full table drops new connections only: `conntrack_table_full`.",
+        mend: "Let both directions pass the same connection tracking (no asymmetric route, no notrack for one direction), or sysctl -w net.netfilter.nf_conntrack_tcp_be_liberal=1 for packets out of window.",
+    }
+    /// Stopped by the CNI's policy enforcement, or by a tc, XDP or cgroup program.
+    NetworkPolicyDrop = "network_policy_drop" {
+        title: "a network policy stopped the packets",
+        meaning: "The packet was stopped by what enforces network policies: a chain of the CNI in netfilter, or a program at tc, XDP or the cgroup.",
+        evidence: "proven: the kernel dropped a packet of this attempt's own flow with the reason TC_INGRESS, TC_EGRESS, XDP, BPF_CGROUP_EGRESS or SOCKET_FILTER; or netfilter stopped it and the \
+            only rule that fits is in a chain of calico, cilium, kube-router, weave, antrea or azure-npm. likely: several such chains fit; or connect() was refused with EPERM, \
+            which a program at cgroup/connect does (a security module or seccomp could, too); or, on 5.10, which gives no reasons, the packet was freed where tc begins.",
+        lookalikes: "A rule of anybody else is `firewall_drop` or `firewall_reject`, whatever the table is called.",
+        mend: "kubectl get networkpolicy -n <namespace>: allow the node (probes come from its address), or the client, on that port.",
+    }
     /// A netfilter rule answered for this flow with a RST or an ICMP error.
     FirewallReject = "firewall_reject" {
         title: "a firewall rule rejected the connection",
@@ -96,9 +144,73 @@ labels! {
     FirewallDrop = "firewall_drop" {
         title: "a firewall rule dropped the probe's packets",
         meaning: "A netfilter rule in the node's or the pod's network namespace dropped a packet that this attempt needs: its SYN, the SYN-ACK, or data. The prober times out.",
-        evidence: "proven: `kfree_skb` with reason NETFILTER_DROP (on 5.10: at `nf_hook_slow` or `nft_do_chain`) for a packet of this attempt's own flow, and no answer made by netfilter for it.",
+        evidence: "proven: `kfree_skb` with reason NETFILTER_DROP (on 5.10: at `nf_hook_slow` or `nft_do_chain`) for a packet of this attempt's own flow, and no answer made by netfilter for it. Which rule: those of the namespace that fit the hook, the backend, the flow and the verdict; one is named as fact, several as candidates.",
         lookalikes: "With an answer it is `firewall_reject`. A drop by reverse-path filter, queue or routing has another reason and is not this label.",
         mend: "Allow the node's address in the chain of the namespace named in the verdict (nft list ruleset; iptables-save -c shows which counter rises).",
+    }
+    /// The reverse-path filter dropped a packet of this attempt.
+    RpFilterDrop = "rp_filter_drop" {
+        title: "the reverse-path filter dropped the answer",
+        meaning: "The SYN-ACK (or the SYN) arrived on a device over which the kernel would not route back to its sender, and strict reverse-path filtering (rp_filter=1) dropped it. The prober times out.",
+        evidence: "proven: a packet of this attempt's own flow was dropped with reason IP_RPFILTER (6.1 and later). likely (5.10 gives no reason): it was dropped in `ip_rcv_finish_core` and strict filtering is set there.",
+        lookalikes: "A netfilter rule (`fib saddr . iif oif missing drop`, xt_rpfilter) drops with NETFILTER_DROP: `firewall_drop`.",
+        mend: "sysctl -w net.ipv4.conf.DEVICE.rp_filter=2 (loose) on the device named in the verdict, and in net.ipv4.conf.all; or mend the asymmetric route.",
+    }
+    /// The link-layer address of the target (or of the gateway) could not be resolved.
+    NeighbourFailure = "neighbour_failure" {
+        title: "the target's link-layer address could not be resolved",
+        meaning: "The node had to ask who has the target's (or the gateway's) address (ARP, IPv6 neighbour discovery) and got no answer, or its neighbour table was full and could not take the entry. The first is a pod that is gone or a stale address; the second concerns every new address on the node.",
+        evidence: "proven: a packet of this attempt was dropped with NEIGH_FAILED (no answer) or NEIGH_CREATEFAIL (table full), or, where the kernel gives no reason, in the function that does so (`neigh_invalidate`, `arp_error_report`, `ndisc_error_report`). likely: the neighbour entry of the target, read while the attempt waited, was incomplete or failed.",
+        lookalikes: "A link that is down is `pod_link_down`. No route at all is `route_unreachable`. An ICMP host unreachable by another router is `route_unreachable`, too.",
+        mend: "No answer: the pod is gone or its address moved (ip neigh; delete the stale pod or entry). Table full: raise net.ipv4.neigh.default.gc_thresh1..3 (net.ipv6 likewise).",
+    }
+    /// There is no route to the target, or one that refuses.
+    RouteUnreachable = "route_unreachable" {
+        title: "there is no route to the target",
+        meaning: "The kernel has no route for the destination, or a route that says unreachable, prohibit, blackhole or throw; or a router on the way answered with an ICMP unreachable error.",
+        evidence: "proven: `connect(2)` of this attempt returned ENETUNREACH, EHOSTUNREACH, EACCES (prohibit), EINVAL (blackhole) or, before any SYN, EADDRNOTAVAIL (no source address); or the ICMP unreachable error for its SYN was seen. likely: its socket ended with such an error without one having been seen on this node.",
+        lookalikes: "ICMP port unreachable, or an ICMP error after a netfilter drop, is `firewall_reject`. No free source port is `ephemeral_ports_exhausted`. EHOSTUNREACH after the address could not be resolved is `neighbour_failure`. A refusal by a cgroup program (EPERM) is `network_policy_drop`.",
+        mend: "ip route get ADDRESS (in the namespace named in the verdict) shows the route; add or correct it, or restart the CNI agent that should have.",
+    }
+    /// No source port is free.
+    EphemeralPortsExhausted = "ephemeral_ports_exhausted" {
+        title: "no source port is free for this destination",
+        meaning: "connect() found every ephemeral port in use for the pair of its source address and this destination: by connections that live, or that were closed less than a minute ago and wait in TIME_WAIT. No SYN was sent. It is a process of the same network namespace that holds them, seldom the prober.",
+        evidence: "proven: `connect(2)` of this attempt's own socket returned EADDRNOTAVAIL after it had reached SYN_SENT; where that hook is missing, the socket went from SYN_SENT to CLOSE without ever having had a source port. Who connects most, and leaves most ports in TIME_WAIT, is counted in the kernel.",
+        lookalikes: "EADDRNOTAVAIL before SYN_SENT is a missing source address: `route_unreachable`. A source port that is also a NodePort is `nodeport_ephemeral_collision`. Ports that listeners hold are not counted as ephemeral, but take the place of one.",
+        mend: "Have the process that churns keep its connections open (or let the server close first); widen net.ipv4.ip_local_port_range outside the NodePort range (the port of a listener and those of ip_local_reserved_ports stay out of it); net.ipv4.tcp_tw_reuse=1 for connections between hosts.",
+    }
+    /// The listener's accept queue is full.
+    AcceptQueueOverflow = "accept_queue_overflow" {
+        title: "the listener's accept queue is full",
+        meaning: "The process listens, but does not accept as fast as connections come: its accept queue is full, and the kernel drops further SYNs without a trace. The prober retransmits and times out.",
+        evidence: "proven: this attempt's own SYN met a listener with more connections waiting than its backlog allows (`tcp_conn_request`). likely: the attempt had no answer and the listener of its target, read while it waited, has a full accept queue.",
+        lookalikes: "A full queue of half-open connections is `syn_backlog_overflow`. A connection that was established and never accepted gets no answer: `slow_response`.",
+        mend: "Let the process accept faster (more workers, no blocking in the accept loop), raise its listen backlog and net.core.somaxconn in the pod.",
+    }
+    /// The listener's queue of half-open connections is full.
+    SynBacklogOverflow = "syn_backlog_overflow" {
+        title: "the listener's queue of half-open connections is full",
+        meaning: "The listener has as many half-open connections (SYN received, ACK still missing) as it may, and SYN cookies are off: the kernel drops further SYNs. Typically a flood of SYNs, or clients whose packets get through in one direction only.",
+        evidence: "proven: this attempt's own SYN met such a listener (`tcp_conn_request`). likely: the attempt had no answer and the listener of its target, read while it waited, has a full half-open queue with net.ipv4.tcp_syncookies=0.",
+        lookalikes: "A full accept queue is `accept_queue_overflow`.",
+        mend: "sysctl -w net.ipv4.tcp_syncookies=1 in the pod's namespace, raise net.ipv4.tcp_max_syn_backlog, and find who opens connections without finishing them.",
+    }
+    /// The liveness or startup budget ended before the container listened.
+    StartupBudgetExceeded = "startup_budget_exceeded" {
+        title: "the container was not listening yet when its liveness budget ended",
+        meaning: "The container takes longer to start than its liveness (or startup) probe allows: initialDelaySeconds + periodSeconds x failureThreshold ended before it listened, so the kubelet kills and restarts it, for ever.",
+        evidence: "proven: this liveness or startup attempt was refused because nobody listens, it is the one that makes the failureThreshold full, and no process of the namespace listened on the port since it was made. likely: the same where the namespace was made before the tracer began.",
+        lookalikes: "Before the threshold it is `not_listening_yet`. A process that listened and ceased is `connection_refused`.",
+        mend: "Add a startupProbe whose failureThreshold x periodSeconds covers the slowest start (the verdict has the numbers), or raise initialDelaySeconds.",
+    }
+    /// Refused, and the process began to listen later, or has not yet in its start.
+    NotListeningYet = "not_listening_yet" {
+        title: "the process had not begun to listen yet",
+        meaning: "The probe came before the process listened on its port: nobody listened, and nobody had since the pod's network namespace was made; or somebody began to listen there a little later.",
+        evidence: "proven: refused for want of a listener (see `connection_refused`) and a process of the same namespace began to listen on that port afterwards, without anybody having listened there before. likely: refused within two minutes after its namespace was made, and nobody has listened on that port in it.",
+        lookalikes: "A process that had listened and ceased, or a wrong port, is `connection_refused`. When the failures use up the liveness budget it is `startup_budget_exceeded`.",
+        mend: "Give the container a startupProbe (or a longer initialDelaySeconds) that covers the time it takes to listen.",
     }
     /// The target's kernel has nobody listening on that address and port.
     ConnectionRefused = "connection_refused" {
@@ -127,6 +239,22 @@ labels! {
         lookalikes: "A RST after (part of) an answer is no failure of the probe. A RST during the handshake is `handshake_rst`. A late answer that meets the prober's closed socket is a consequence of `slow_response`.",
         mend: "Look at the process named in the verdict: it closed the connection without reading the request (or was killed); or at the proxy in between.",
     }
+    /// Full-size segments do not get through.
+    MtuBlackhole = "mtu_blackhole" {
+        title: "full-size segments do not get through (MTU)",
+        meaning: "The handshake and small segments get through, full-size ones do not: a device on the way has a smaller MTU than the ends assume, and the ICMP error that should say so is lost. Short answers work, long ones hang.",
+        evidence: "proven: a packet of this attempt was dropped because it is too big (PKT_TOO_BIG), or the ICMP fragmentation-needed (ICMPv6 packet-too-big) error about it was seen, and nothing of the answer arrived. likely: the same segments, large ones, were sent again and again without an acknowledgement after a good handshake.",
+        lookalikes: "A firewall that drops data has its own event: `firewall_drop`. A single retransmission is loss, not this.",
+        mend: "Set the CNI's MTU to that of the smallest link less the encapsulation (VXLAN 50, WireGuard 60/80, IPIP 20), and let ICMP type 3 code 4 (ICMPv6 type 2) pass.",
+    }
+    /// Established, and TLS was not finished before the timeout.
+    TlsHandshakeSlow = "tls_handshake_slow" {
+        title: "the TLS handshake was not finished in time",
+        meaning: "The connection was established at once and the ClientHello was taken, but not a byte of the server's part of the TLS handshake came before the prober's timeout.",
+        evidence: "proven: the attempt is an HTTPS probe (or was seen to send a ClientHello), its socket left ESTABLISHED by its own close with the ClientHello sent and acknowledged, and no byte received.",
+        lookalikes: "A plain HTTP request without an answer is `slow_response`. When the handshake was answered and the HTTP response is late it is `slow_response`, too.",
+        mend: "Raise timeoutSeconds, give the container CPU (TLS handshakes are its most expensive moment), look for an entropy, certificate or OCSP look-up in the handshake.",
+    }
     /// Request taken, no byte of an answer before the prober gave up.
     SlowResponse = "slow_response" {
         title: "the process took the request and gave no byte of an answer in time",
@@ -134,6 +262,31 @@ labels! {
         evidence: "proven: the prober's own socket left ESTABLISHED by its own close with its request sent and acknowledged and no byte received.",
         lookalikes: "An unacknowledged, retransmitted request is lost on the way and not this label. A RST is `mid_stream_rst`.",
         mend: "Raise timeoutSeconds above the handler's real latency, give the container more CPU, or make the health handler independent of slow work.",
+    }
+    /// The target's container was held back for want of CPU quota. In `also` only.
+    CpuThrottled = "cpu_throttled" {
+        title: "the container was throttled: it had used up its CPU quota",
+        meaning: "While the attempt waited for an answer, the kernel held the container's processes back because they had used up their CPU limit. It stands in `also`, beside `slow_response` or \
+            `tls_handshake_slow`: it is why the answer was late.",
+        evidence: "likely: two readings of the `cpu.stat` of the cgroups of the target's namespace, both while the attempt waited, differ in `nr_throttled`.",
+        lookalikes: "A slow handler without a rise of that counter waits for something else: a lock, a database, a disk.",
+        mend: "Raise the container's CPU limit or drop it; then timeoutSeconds.",
+    }
+    /// The server closed the connection without a byte.
+    ClosedWithoutAnswer = "closed_without_answer" {
+        title: "the server took the request and closed without a byte",
+        meaning: "The connection was established and the request was taken; then the server's side closed (FIN) without a single byte of an answer: a handler that gives up, a proxy without upstream, a crash or a shutdown.",
+        evidence: "proven: the server's FIN arrived at the prober's own socket with the request sent and no byte received. Where the listener ended at the same time, the verdict says so.",
+        lookalikes: "A close by RST is `mid_stream_rst`. A tcpSocket probe that sends nothing and is closed by the server succeeded.",
+        mend: "Look at the process's own log at that moment: it closed the connection on purpose, crashed, or was shutting down.",
+    }
+    /// The application answered, and said no.
+    AppStatusFailure = "app_status_failure" {
+        title: "the application answered, and said no",
+        meaning: "The network is fine: the application was reached, took the request and answered with an HTTP status that the kubelet counts as a failure (below 200 or from 400 on), or with something that is not HTTP at all, such as TLS on a port that is probed in plain.",
+        evidence: "proven: the first bytes of the answer, seen on their way into the prober's own socket, have that status (only the number is kept).",
+        lookalikes: "No answer at all is `slow_response`, `closed_without_answer` or `mid_stream_rst`. The status of an HTTPS probe is encrypted: only the kubelet knows it.",
+        mend: "Look at what the handler checks. Not HTTP: correct the probe's scheme or port.",
     }
     /// A tcpSocket attempt that succeeded at a TLS listener.
     TlsEofNoise = "tls_eof_noise" {

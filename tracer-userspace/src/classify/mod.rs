@@ -3,11 +3,14 @@
 //! A rule is a function from a [`Case`] to a [`Finding`], in its own file, with its tests below it.
 //! To add a label: a row in `label.rs`, a file in `rules/`, its place in [`RULES`], a scenario.
 
+mod blame;
 mod culprit;
 pub mod evidence;
 pub mod finding;
 pub mod label;
+mod owner;
 mod rules;
+mod stopped;
 
 use crate::correlate::attempt::Attempt;
 use crate::correlate::node::Node;
@@ -25,6 +28,17 @@ pub struct Case<'a> {
     /// Enough time has passed since the last ambiguous event for its companions to have arrived:
     /// conclusions from what was *not* seen are allowed.
     pub settled: bool,
+    /// Failures in a row of the same target before this attempt ends, this one included.
+    pub streak: Option<Streak>,
+}
+
+/// Failures in a row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Streak {
+    /// When the first of them began, CLOCK_BOOTTIME nanoseconds.
+    pub since: u64,
+    /// How many, this one included.
+    pub count: u32,
 }
 
 type Rule = fn(&Case<'_>) -> Option<Finding>;
@@ -33,12 +47,30 @@ type Rule = fn(&Case<'_>) -> Option<Finding>;
 const RULES: &[Rule] = &[
     rules::nodeport_ephemeral_collision::find,
     rules::loopback_down::find,
+    rules::pod_link_down::find,
+    rules::service_no_endpoints::find,
+    rules::conntrack_table_full::find,
+    rules::conntrack_invalid::find,
+    rules::network_policy_drop::find,
     rules::firewall_reject::find,
-    rules::connection_refused::find,
     rules::firewall_drop::find,
+    rules::rp_filter_drop::find,
+    rules::neighbour_failure::find,
+    rules::route_unreachable::find,
+    rules::ephemeral_ports_exhausted::find,
+    rules::accept_queue_overflow::find,
+    rules::syn_backlog_overflow::find,
+    rules::startup_budget_exceeded::find,
+    rules::not_listening_yet::find,
+    rules::connection_refused::find,
     rules::handshake_rst::find,
     rules::mid_stream_rst::find,
+    rules::mtu_blackhole::find,
+    rules::tls_handshake_slow::find,
     rules::slow_response::find,
+    rules::cpu_throttled::find,
+    rules::closed_without_answer::find,
+    rules::app_status_failure::find,
     rules::tls_eof_noise::find,
     rules::unexplained::find,
 ];

@@ -95,6 +95,12 @@ pub struct Flags {
     /// Verdicts for every process's failed connection, not the prober's alone
     #[arg(long, global = true, env = "TRACER_ALL_CONNECTIONS", hide_env_values = true, action = ArgAction::SetTrue, value_parser = FalseyValueParser::new(), help_heading = "What is watched")]
     pub all_connections: bool,
+    /// No `syscalls:*` tracepoints: on kernels without function probes they slow every system call of the node
+    #[arg(long, global = true, env = "TRACER_NO_SYSCALL_HOOKS", hide_env_values = true, action = ArgAction::SetTrue, value_parser = FalseyValueParser::new(), help_heading = "What is watched")]
+    pub no_syscall_hooks: bool,
+    /// Size of the ring of events, a power of two from 4 on: for tests of what happens when it overflows
+    #[arg(long, global = true, value_name = "KIB", env = "TRACER_RING_KIB", hide = true, value_parser = ring_size)]
+    pub ring_kib: Option<u32>,
     /// Pods of this node: `kubectl get pods -A -o json`, JSON or YAML; read again when it changes
     #[arg(
         long,
@@ -134,4 +140,14 @@ pub enum Form {
     Pretty,
     /// One JSON object a line.
     Ndjson,
+}
+
+/// The kernel takes whole pages, and a power of two of them.
+fn ring_size(text: &str) -> Result<u32, String> {
+    let kib: u32 = text.parse().map_err(|_| "not a number".to_owned())?;
+    if kib.is_power_of_two() && (4..=1 << 20).contains(&kib) {
+        Ok(kib)
+    } else {
+        Err("not a power of two from 4 on".into())
+    }
 }

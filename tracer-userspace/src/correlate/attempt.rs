@@ -1,8 +1,8 @@
 //! One attempt: a connection from the prober's connect to its end, with all that was seen of it.
 
 use crate::event::{
-    Actor, ConnId, ConnectFailed, Fact, Flow, Icmp, Ipvs, Netns, Observation, PacketDrop, ResetReceived, ResetSent,
-    State, TcpState, Via,
+    Actor, Answer, ConnId, ConnectFailed, Fact, Flow, Icmp, Ipvs, ListenQueue, Netns, Observation, PacketDrop,
+    QueueFull, ResetReceived, ResetSent, Retransmit, State, TcpState, Via,
 };
 
 /// Observations kept of one attempt; later ones of a kind that was seen before are dropped first.
@@ -57,6 +57,10 @@ pub struct Attempt {
     pub sightings: Vec<Observation>,
     /// Segments sent again while connecting / afterwards.
     pub retransmits: (u32, u32),
+    /// When its target is to be looked at, if it still waits then.
+    pub look_at: u64,
+    /// Not forgotten before, whenever it ended.
+    pub kept_until: u64,
 }
 
 impl Attempt {
@@ -75,6 +79,8 @@ impl Attempt {
             last: None,
             sightings: Vec::new(),
             retransmits: (0, 0),
+            look_at: 0,
+            kept_until: 0,
         }
     }
 
@@ -93,6 +99,7 @@ impl Attempt {
         match &observation.fact {
             Fact::Connect(c) => self.learn_flow(c.flow),
             Fact::State(s) => self.see_state(observation.time_boot_ns, s),
+            Fact::Retransmit(r) if r.by_target => {}
             Fact::Retransmit(r) if r.state == TcpState::SynSent => self.retransmits.0 += 1,
             Fact::Retransmit(_) => self.retransmits.1 += 1,
             Fact::ResetReceived(r) => self.learn_flow(r.flow),
@@ -100,9 +107,15 @@ impl Attempt {
             Fact::ResetSent(r) => self.learn_direction(r.flow, r.via),
             Fact::Icmp(i) => self.learn_direction(i.flow, Via::Flow),
             Fact::Ipvs(i) => self.learn_direction(i.flow, i.via),
+            // Before SYN_SENT there is no state change that could end it.
+            Fact::ConnectFailed(f) if f.conn.is_none() => {
+                self.ended.get_or_insert((observation.time_boot_ns, End::NotEstablished));
+            }
             _ => {}
         }
-        self.keep(observation);
+        if !matches!(&observation.fact, Fact::Drop(drop) if drop.is_copy()) {
+            self.keep(observation);
+        }
     }
 
     fn keep(&mut self, observation: &Observation) {
@@ -255,8 +268,40 @@ impl Attempt {
     /// What `connect()` itself returned, if it failed.
     #[must_use]
     pub fn connect_failed(&self) -> Option<&ConnectFailed> {
+        self.connect_failed_at().map(|(_, failed)| failed)
+    }
+
+    /// The same, and when.
+    #[must_use]
+    pub fn connect_failed_at(&self) -> Option<(u64, &ConnectFailed)> {
         self.sightings.iter().find_map(|o| match &o.fact {
-            Fact::ConnectFailed(c) => Some(c),
+            Fact::ConnectFailed(c) => Some((o.time_boot_ns, c)),
+            _ => None,
+        })
+    }
+
+    /// Segments that were sent again, by either side.
+    pub fn retransmitted(&self) -> impl Iterator<Item = (u64, &Retransmit)> {
+        self.sightings.iter().filter_map(|o| match &o.fact {
+            Fact::Retransmit(r) => Some((o.time_boot_ns, r)),
+            _ => None,
+        })
+    }
+
+    /// The first payload that arrived.
+    #[must_use]
+    pub fn answer(&self) -> Option<(u64, &Answer)> {
+        self.sightings.iter().find_map(|o| match &o.fact {
+            Fact::Answer(a) => Some((o.time_boot_ns, a)),
+            _ => None,
+        })
+    }
+
+    /// Its SYN met a listener without room.
+    #[must_use]
+    pub fn queue_full(&self, queue: ListenQueue) -> Option<(u64, &QueueFull)> {
+        self.sightings.iter().find_map(|o| match &o.fact {
+            Fact::QueueFull(q) if q.queue == queue => Some((o.time_boot_ns, q)),
             _ => None,
         })
     }

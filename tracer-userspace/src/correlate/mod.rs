@@ -1,11 +1,14 @@
 //! Joins observations into attempts: by the connection's identity, never by port, pid or inode alone.
 
 pub mod attempt;
+pub mod firewalls;
+pub mod listeners;
 pub mod node;
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 
-use crate::event::{ConnId, Connect, Fact, Flow, Observation};
+use crate::event::{ConnId, Connect, Fact, Flow, Netns, Observation};
 use attempt::Attempt;
 
 /// Attempts kept at once; the oldest goes first.
@@ -45,7 +48,7 @@ impl Correlator {
                 Some(Attempt::new(conn, *flow, actor.clone(), Some(*netns), *prober, at))
             }
             Fact::ConnectFailed(failed) => {
-                let any = std::net::SocketAddr::new(unspecified_like(failed.dst), 0);
+                let any = SocketAddr::new(unspecified_like(failed.dst), 0);
                 let flow = Flow { src: any, dst: failed.dst };
                 Some(Attempt::new(conn, flow, failed.actor.clone(), failed.actor.netns, failed.prober, at))
             }
@@ -67,7 +70,7 @@ impl Correlator {
         }
         self.last_sweep = now;
         self.attempts.retain(|_, a| match a.ended {
-            Some((end, _)) => now < end.saturating_add(KEEP_AFTER_END_NS),
+            Some((end, _)) => now < a.kept_until.max(end.saturating_add(KEEP_AFTER_END_NS)),
             None => now < a.started.saturating_add(KEEP_OPEN_NS),
         });
     }
@@ -76,6 +79,24 @@ impl Correlator {
     #[must_use]
     pub fn get(&self, conn: ConnId) -> Option<&Attempt> {
         self.attempts.get(&conn)
+    }
+
+    /// Keeps an attempt beyond its end for evidence that may come later still.
+    pub fn keep(&mut self, conn: ConnId, until: u64) {
+        if let Some(attempt) = self.attempts.get_mut(&conn) {
+            attempt.kept_until = until;
+        }
+    }
+
+    /// Notes when its target is to be looked at; gives what was noted before.
+    pub fn look_at(&mut self, conn: ConnId, time: u64) -> Option<u64> {
+        self.attempts.get_mut(&conn).map(|attempt| std::mem::replace(&mut attempt.look_at, time))
+    }
+
+    /// Attempts to this target that have not been established.
+    pub fn waiting_for(&self, from: Netns, target: SocketAddr) -> impl Iterator<Item = ConnId> {
+        let waits = move |a: &&Attempt| a.flow.dst == target && a.netns == Some(from) && a.established.is_none();
+        self.attempts.values().filter(waits).map(|a| a.conn)
     }
 
     /// Attempts that have not ended.
@@ -97,13 +118,15 @@ fn conn_of(observation: &Observation) -> Option<ConnId> {
         Fact::Drop(e) => Some(e.conn),
         Fact::Icmp(e) => Some(e.conn),
         Fact::Ipvs(e) => Some(e.conn),
+        Fact::Answer(e) => Some(e.conn),
+        Fact::QueueFull(e) => Some(e.conn),
         _ => None,
     }
 }
 
-fn unspecified_like(addr: std::net::SocketAddr) -> std::net::IpAddr {
+fn unspecified_like(addr: SocketAddr) -> std::net::IpAddr {
     match addr {
-        std::net::SocketAddr::V4(_) => std::net::Ipv4Addr::UNSPECIFIED.into(),
-        std::net::SocketAddr::V6(_) => std::net::Ipv6Addr::UNSPECIFIED.into(),
+        SocketAddr::V4(_) => std::net::Ipv4Addr::UNSPECIFIED.into(),
+        SocketAddr::V6(_) => std::net::Ipv6Addr::UNSPECIFIED.into(),
     }
 }

@@ -5,17 +5,28 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
+use super::firewalls::Firewalls;
+use super::listeners::Listeners;
 use crate::event::{
-    Fact, LinkChange, LinkState, Listen, Loss, Netns, NetnsOp, NetnsOpen, NodePort, NodePorts, NodeSettings,
-    Observation, Pod, ProxyMode, Service, Start,
+    Fact, Inspection, LinkChange, LinkState, Links, Listen, Loss, Netns, NetnsOp, NetnsOpKind, NetnsOpen, NodePort,
+    NodePorts, NodeSettings, Observation, Pod, PortPressure, ProxyMode, Service, Start, Throttled,
 };
 
 /// Namespace operations and opens kept for naming a culprit.
 const MAX_HISTORY: usize = 512;
+/// Readings of one target's counters kept.
+const MAX_READINGS: usize = 8;
 /// Listeners and TLS ports kept.
-const MAX_LISTENERS: usize = 8192;
+const MAX_LISTENERS: usize = 4096;
+/// Targets of which the state is kept.
+const MAX_TARGETS: usize = 1024;
+/// Namespaces whose links are kept.
+const MAX_LINK_TABLES: usize = 256;
 /// How far back an open of a namespace path may lie from the operation it explains.
 const OPEN_WINDOW_NS: u64 = 10_000_000_000;
+
+/// The throttling of a target's cgroups, as read at several times.
+type Readings = VecDeque<(u64, Vec<Throttled>)>;
 
 /// What is known of the node.
 #[derive(Debug, Default)]
@@ -41,8 +52,16 @@ pub struct Node {
     /// When a ClientHello was last seen: by port, the listener's namespace if known, and address.
     tls: BTreeMap<(u16, Option<Netns>, IpAddr), u64>,
     https: BTreeMap<SocketAddr, u64>,
-    listeners: BTreeMap<(Netns, u16), (u64, Listen)>,
+    listeners: Listeners,
+    /// When a namespace was first heard of, if it was made while the tracer watched.
+    made: BTreeMap<Netns, u64>,
+    inspections: BTreeMap<(Netns, SocketAddr), (u64, Inspection)>,
+    throttling: BTreeMap<(Netns, SocketAddr), Readings>,
     losses: VecDeque<Loss>,
+    /// What can drop packets in the namespaces that were asked about.
+    pub firewalls: Firewalls,
+    /// Who used up ephemeral ports, as of the last time that was read.
+    pub ports: Option<PortPressure>,
 }
 
 impl Node {
@@ -57,7 +76,7 @@ impl Node {
             Fact::Links(links) => {
                 // Links are read in the prober's namespace only; it can change when the prober comes back elsewhere.
                 self.netns = Some(links.netns);
-                self.links.insert(links.netns, links.links.clone());
+                self.see_links(links);
             }
             Fact::LinkChange(change) => self.see_link_change(time, change),
             Fact::NodePorts(ports) => {
@@ -67,14 +86,28 @@ impl Node {
             Fact::Services(services) => self.services.clone_from(&services.services),
             Fact::NodeSettings(settings) => self.settings = settings.clone(),
             Fact::NetnsOpen(open) => remember(&mut self.opens, (time, open.clone())),
-            Fact::NetnsOp(op) => remember(&mut self.entries, (time, op.clone())),
+            Fact::NetnsOp(op) => self.see_netns_op(time, op),
+            Fact::Inspection(seen) => {
+                self.see_throttling(time, seen);
+                insert_up_to(MAX_TARGETS, &mut self.inspections, (seen.from, seen.target), (time, (**seen).clone()));
+            }
             Fact::TlsHello(hello) => {
                 bounded_insert(&mut self.tls, (hello.addr.port(), hello.netns, hello.addr.ip()), time);
             }
             Fact::Listen(listen) => self.see_listen(time, listen),
+            Fact::Firewall(firewall) => self.firewalls.see(time, firewall),
+            Fact::PortPressure(pressure) => self.ports = Some((**pressure).clone()),
             Fact::Loss(loss) => remember(&mut self.losses, loss.clone()),
             _ => {}
         }
+    }
+
+    /// A prober that comes back elsewhere all the time must not fill the memory.
+    fn see_links(&mut self, links: &Links) {
+        if self.links.len() >= MAX_LINK_TABLES && !self.links.contains_key(&links.netns) {
+            self.links.pop_first();
+        }
+        self.links.insert(links.netns, links.links.clone());
     }
 
     fn see_link_change(&mut self, time: u64, change: &LinkChange) {
@@ -107,7 +140,81 @@ impl Node {
             self.tls.retain(|(port, netns, _), _| *port != key.1 || netns.is_some_and(|n| n != key.0));
             self.https.retain(|dst, _| dst.port() != listen.addr.port());
         }
-        bounded_insert(&mut self.listeners, key, (time, listen.clone()));
+        self.listeners.see(time, listen);
+    }
+
+    /// A namespace that nobody was in at the start and that was not heard of since is new. An inode
+    /// number is used again: an end makes it unknown, and takes its listeners along.
+    fn see_netns_op(&mut self, time: u64, op: &NetnsOp) {
+        remember(&mut self.entries, (time, op.clone()));
+        let old = self.start.as_ref().is_none_or(|start| start.namespaces.contains(&op.netns));
+        match op.op {
+            NetnsOpKind::End => {
+                self.made.remove(&op.netns);
+                self.listeners.forget(op.netns);
+            }
+            NetnsOpKind::Unshare | NetnsOpKind::Clone => {
+                self.listeners.forget(op.netns);
+                bounded_insert(&mut self.made, op.netns, time);
+            }
+            NetnsOpKind::Switch if !old && !self.made.contains_key(&op.netns) => {
+                bounded_insert(&mut self.made, op.netns, time);
+            }
+            NetnsOpKind::Switch | NetnsOpKind::Setns => {}
+        }
+    }
+
+    /// When a namespace was made, if the tracer saw it.
+    #[must_use]
+    pub fn netns_made(&self, netns: Netns) -> Option<u64> {
+        self.made.get(&netns).copied()
+    }
+
+    /// The listeners that were seen to come and go.
+    #[must_use]
+    pub const fn listeners(&self) -> &Listeners {
+        &self.listeners
+    }
+
+    /// The end of the listener that a target address leads to, as far as its namespace is known.
+    #[must_use]
+    pub fn listener_end(&self, from: Netns, target: SocketAddr) -> Option<&(u64, Listen)> {
+        let netns = self.netns_of_addr(from, target.ip())?;
+        self.listeners.last(netns, target.port()).filter(|(_, listen)| !listen.begins)
+    }
+
+    /// Readings of how often the target's cgroups were throttled, oldest first.
+    pub fn throttling(&self, from: Netns, target: SocketAddr) -> impl Iterator<Item = (u64, &[Throttled])> {
+        let readings = self.throttling.get(&(from, target)).into_iter().flatten();
+        readings.map(|(time, throttled)| (*time, throttled.as_slice()))
+    }
+
+    fn see_throttling(&mut self, time: u64, seen: &Inspection) {
+        if seen.throttled.is_empty() {
+            return;
+        }
+        let key = (seen.from, seen.target);
+        if !self.throttling.contains_key(&key) {
+            insert_up_to(MAX_TARGETS, &mut self.throttling, key, VecDeque::new());
+        }
+        if let Some(readings) = self.throttling.get_mut(&key) {
+            if readings.len() == MAX_READINGS {
+                readings.pop_front();
+            }
+            readings.push_back((time, seen.throttled.clone()));
+        }
+    }
+
+    /// The address is that of a pod of this node with a network of its own.
+    #[must_use]
+    pub fn has_pod(&self, addr: IpAddr) -> bool {
+        self.pods.iter().any(|pod| !pod.host_network && pod.addrs.contains(&addr))
+    }
+
+    /// The state of a target, as it was last read.
+    #[must_use]
+    pub fn inspection(&self, from: Netns, target: SocketAddr) -> Option<(u64, &Inspection)> {
+        self.inspections.get(&(from, target)).map(|(time, seen)| (*time, seen))
     }
 
     /// The prober's namespace, which is the node's.
@@ -209,7 +316,11 @@ impl Node {
         if self.owns(from, addr) {
             return Some(from);
         }
-        self.pods.iter().find(|p| p.addrs.contains(&addr)).and_then(|p| p.netns)
+        let pod = self.pods.iter().find(|p| p.addrs.contains(&addr)).and_then(|p| p.netns);
+        pod.or_else(|| {
+            let mut here = self.inspections.values().map(|(_, seen)| seen).filter(|seen| seen.from == from);
+            here.find(|seen| seen.target.ip() == addr && seen.netns.is_some()).and_then(|seen| seen.netns)
+        })
     }
 
     /// Events lost between two moments.
@@ -244,7 +355,11 @@ fn remember<T>(queue: &mut VecDeque<T>, item: T) {
 }
 
 fn bounded_insert<K: Ord, V>(map: &mut BTreeMap<K, V>, key: K, value: V) {
-    if map.len() >= MAX_LISTENERS && !map.contains_key(&key) {
+    insert_up_to(MAX_LISTENERS, map, key, value);
+}
+
+fn insert_up_to<K: Ord, V>(most: usize, map: &mut BTreeMap<K, V>, key: K, value: V) {
+    if map.len() >= most && !map.contains_key(&key) {
         map.pop_first();
     }
     map.insert(key, value);
@@ -267,6 +382,7 @@ mod tests {
             actor: actor.clone(),
             ancestors: Vec::new(),
             exe: None,
+            cni_netns: None,
             hook: "qdisc_reset".into(),
         };
         node.see(&Observation { time_boot_ns: 0, fact: Fact::LinkChange(down(1)) });

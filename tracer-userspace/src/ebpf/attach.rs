@@ -6,7 +6,7 @@ use std::{collections::BTreeSet, error::Error as _, io};
 use aya::{
     Btf, Ebpf,
     programs::{
-        CgroupAttachMode, CgroupSkb, CgroupSkbAttachType, FEntry, KProbe, Program, ProgramError, RawTracePoint,
+        CgroupAttachMode, CgroupSkb, CgroupSkbAttachType, FEntry, FExit, KProbe, Program, ProgramError, RawTracePoint,
         TracePoint,
     },
 };
@@ -104,6 +104,30 @@ impl Walk {
             self.row(ebpf, row);
         }
         self.is_attached(hook)
+    }
+
+    /// Attaches the program of a cgroup hook to one more cgroup; true if it is there now.
+    pub(super) fn cgroup(&mut self, ebpf: &mut Ebpf, hook: Hook, folder: &std::fs::File) -> bool {
+        let Some((row, variant)) = HOOKS.iter().find(|r| r.hook == hook).and_then(|r| Some((r, r.variants.first()?)))
+        else {
+            return false;
+        };
+        self.refused.retain(|(h, _)| *h != hook);
+        for (name, target) in variant.programs {
+            let Some(Program::CgroupSkb(program)) = ebpf.program_mut(name) else { return false };
+            let loaded = if self.loaded.insert(name) { CgroupSkb::load(program) } else { Ok(()) };
+            let attached = loaded.and_then(|()| {
+                program.attach(folder, CgroupSkbAttachType::Ingress, CgroupAttachMode::Single).map(drop)
+            });
+            if let Err(error) = attached {
+                self.refused.push((row.hook, vec![Refusal::new(variant.form, Stage::Attach, target, &error)]));
+                return self.is_attached(hook);
+            }
+        }
+        if !self.is_attached(hook) {
+            self.in_force.push((row.hook, variant.form));
+        }
+        true
     }
 
     pub(super) fn is_attached(&self, hook: Hook) -> bool {
@@ -214,13 +238,8 @@ fn body_of(program: &str) -> &str {
 
 fn load(program: &mut Program, target: &str, btf: &mut Option<Btf>) -> Result<(), ProgramError> {
     match program {
-        Program::FEntry(p) => {
-            let btf = match btf {
-                Some(btf) => btf,
-                None => btf.insert(Btf::from_sys_fs()?),
-            };
-            FEntry::load(p, target, btf)
-        }
+        Program::FEntry(p) => FEntry::load(p, target, kernel_btf(btf)?),
+        Program::FExit(p) => FExit::load(p, target, kernel_btf(btf)?),
         Program::KProbe(p) => KProbe::load(p),
         Program::RawTracePoint(p) => RawTracePoint::load(p),
         Program::TracePoint(p) => TracePoint::load(p),
@@ -229,9 +248,17 @@ fn load(program: &mut Program, target: &str, btf: &mut Option<Btf>) -> Result<()
     }
 }
 
+fn kernel_btf(btf: &mut Option<Btf>) -> Result<&Btf, ProgramError> {
+    Ok(match btf {
+        Some(btf) => btf,
+        None => btf.insert(Btf::from_sys_fs()?),
+    })
+}
+
 fn attach(program: &mut Program, target: &str) -> Result<(), ProgramError> {
     match program {
         Program::FEntry(p) => p.attach().map(drop),
+        Program::FExit(p) => p.attach().map(drop),
         Program::KProbe(p) => p.attach(target, 0).map(drop),
         Program::RawTracePoint(p) => p.attach(target).map(drop),
         Program::TracePoint(p) => p.attach("syscalls", target).map(drop),

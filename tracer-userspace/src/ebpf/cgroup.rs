@@ -14,6 +14,18 @@ pub(super) fn root() -> io::Result<File> {
     File::open(root)
 }
 
+/// The cgroup of a process, unless it is the root: `0::/system.slice/kubelet.service`.
+pub(super) fn of(pid: u32) -> io::Result<Option<PathBuf>> {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/cgroup"))?;
+    let own = text.lines().find_map(|line| line.strip_prefix("0::/")).unwrap_or_default();
+    if own.is_empty() {
+        return Ok(None);
+    }
+    let mounts = std::fs::read_to_string("/proc/self/mountinfo")?;
+    let path = mounted(&mounts).find(|path| is_root(path)).map(|root| root.join(own));
+    Ok(path.filter(|path| path.is_dir()))
+}
+
 /// Only a cgroup below the root has a type. What mountinfo gives as root is of no use: it is relative to
 /// the cgroup namespace, so that a container's own cgroup is `/` and the true root `/../..`.
 fn is_root(path: &Path) -> bool {

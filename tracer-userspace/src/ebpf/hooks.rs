@@ -7,13 +7,13 @@ use tracer_common::names::Hook;
 /// How a program is attached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
-    /// BPF trampoline at the entry of a function: cheapest, needs BTF and no perf capability.
+    /// BPF trampoline at the entry or exit of a function: cheapest, needs BTF and no perf capability.
     Fentry,
-    /// Breakpoint or ftrace at the entry of a function.
+    /// Breakpoint or ftrace at the entry or return of a function.
     Kprobe,
     /// Raw tracepoint.
     RawTracepoint,
-    /// Classic tracepoint, for `syscalls:*` only.
+    /// Classic tracepoint, for `syscalls:*` only: one of them slows every system call of the node.
     Tracepoint,
     /// Packets that arrive at sockets, at the root of the cgroup2 hierarchy. Lets every packet pass.
     Cgroup,
@@ -113,7 +113,11 @@ pub const HOOKS: &[Row] = &[
     row(
         Hook::SysConnect,
         "connects that fail before a SYN is sent: no route, no free source port",
-        &[syscalls(&[("sys_enter_connect", "sys_enter_connect"), ("sys_exit_connect", "sys_exit_connect")])],
+        &[
+            fentry(&[("fentry_sys_connect", "__sys_connect"), ("fexit_sys_connect", "__sys_connect")]),
+            kprobe(&[("kprobe_sys_connect", "__sys_connect"), ("kretprobe_sys_connect", "__sys_connect")]),
+            syscalls(&[("sys_enter_connect", "sys_enter_connect"), ("sys_exit_connect", "sys_exit_connect")]),
+        ],
     ),
     row(
         Hook::TcpRetransmit,
@@ -197,7 +201,11 @@ pub const HOOKS: &[Row] = &[
     row(
         Hook::SysOpenat,
         "by which path a task entered a network namespace",
-        &[syscalls(&[("sys_enter_openat", "sys_enter_openat")])],
+        &[
+            fentry(&[("fentry_do_sys_openat2", "do_sys_openat2")]),
+            kprobe(&[("kprobe_do_sys_openat2", "do_sys_openat2")]),
+            syscalls(&[("sys_enter_openat", "sys_enter_openat")]),
+        ],
     ),
     row(
         Hook::DevNotifyFlags,
@@ -233,6 +241,18 @@ pub const HOOKS: &[Row] = &[
     ipvs(Hook::IpvsNatXmit, &[kprobe(&[("ip_vs_nat_xmit", "ip_vs_nat_xmit")])]),
     ipvs(Hook::IpvsNatXmitV6, &[kprobe(&[("ip_vs_nat_xmit_v6", "ip_vs_nat_xmit_v6")])]),
     ipvs(Hook::IpvsLeave, &[kprobe(&[("ip_vs_leave", "ip_vs_leave")])]),
+    row(
+        Hook::TcpConnRequest,
+        "that a SYN met a listener with a full queue (its state is read instead, a moment later)",
+        &[
+            fentry(&[("fentry_tcp_conn_request", "tcp_conn_request")]),
+            kprobe(&[("kprobe_tcp_conn_request", "tcp_conn_request")]),
+        ],
+    ),
+    Row {
+        when: When::OnDemand,
+        ..row(Hook::CgroupAnswer, "the HTTP status of an answer", &[cgroup(&[("cgroup_answer", "ingress")])])
+    },
     Row {
         when: When::OnDemand,
         ..row(Hook::CgroupSkb, "whether a port speaks TLS", &[cgroup(&[("cgroup_skb", "ingress")])])

@@ -9,11 +9,13 @@ pub mod hooks;
 mod log;
 mod missed;
 mod names;
+mod ports;
 mod prepare;
 mod ring;
 mod tracefs;
 
 use std::collections::BTreeSet;
+use std::path::PathBuf;
 
 use aya::{
     Ebpf,
@@ -21,6 +23,7 @@ use aya::{
 };
 use tracer_common::{
     names::Hook,
+    ports::PortUse,
     stats::{COUNTERS, Counter},
 };
 
@@ -37,6 +40,10 @@ pub struct LoadOptions {
     pub probers: Vec<String>,
     /// Every process's connections.
     pub all_connections: bool,
+    /// No `syscalls:*` tracepoints, which slow every system call of the node.
+    pub no_syscall_hooks: bool,
+    /// Size of the ring, where the usual one is not wanted.
+    pub ring_bytes: Option<u32>,
 }
 
 /// Programs in force. Dropping it detaches them.
@@ -52,7 +59,10 @@ pub struct Loaded {
     walk: Walk,
     stats: PerCpuArray<MapData, u64>,
     tls_watch: HashMap<MapData, u16, u64>,
+    ports: ports::Ports,
     tls_ports: BTreeSet<u16>,
+    /// Cgroups whose answers are read; `None` is the root.
+    answer_folders: BTreeSet<Option<PathBuf>>,
 }
 
 /// Loads and attaches everything this kernel and these privileges allow.
@@ -63,7 +73,7 @@ pub struct Loaded {
 /// If nothing can be seen: see [`EbpfError`]. Hooks that are merely useful are reported in
 /// [`Loaded::status`] instead.
 pub fn load(options: &LoadOptions) -> Result<Loaded, EbpfError> {
-    load_without(options, &[])
+    load_without(options, if options.no_syscall_hooks { &[Form::Tracepoint] } else { &[] })
 }
 
 /// The same as if this kernel refused some forms of hooks: for testing what takes their place.
@@ -86,7 +96,9 @@ pub fn load_without(options: &LoadOptions, refused: &[Form]) -> Result<Loaded, E
         ring: Ring::new(take(&mut ebpf, "EVENTS", RingBuf::try_from)?).map_err(EbpfError::Ring)?,
         stats: take(&mut ebpf, "STATS", PerCpuArray::try_from)?,
         tls_watch: take(&mut ebpf, "TLS_WATCH", HashMap::try_from)?,
+        ports: take(&mut ebpf, "PORTS", HashMap::try_from)?,
         tls_ports: BTreeSet::new(),
+        answer_folders: BTreeSet::new(),
         status: walk.report(),
         names: layout.names,
         walk,
@@ -105,6 +117,11 @@ impl Loaded {
     #[must_use]
     pub fn missed(&self) -> u64 {
         self.ebpf.as_ref().map_or(0, missed::runs)
+    }
+
+    /// Use of ephemeral ports by process; with `take` it is counted anew from now on.
+    pub fn port_use(&mut self, take: bool) -> Vec<(u32, PortUse)> {
+        ports::read(&mut self.ports, take)
     }
 
     /// All counters by name.
@@ -145,6 +162,25 @@ impl Loaded {
             self.tls_ports.insert(port);
         }
         watched
+    }
+
+    /// Reads the first bytes of the answers that these processes get, from now on: attaches to their
+    /// cgroups. A process in the root cgroup is left out, because everybody's packets pass there,
+    /// unless `root_too`.
+    pub fn watch_answers(&mut self, pids: &[u32], root_too: bool) {
+        let Some(ebpf) = &mut self.ebpf else { return };
+        let mut folders: BTreeSet<Option<PathBuf>> = pids.iter().filter_map(|pid| cgroup::of(*pid).ok()).collect();
+        if !root_too {
+            folders.remove(&None);
+        }
+        folders.retain(|folder| !self.answer_folders.contains(folder));
+        for folder in folders {
+            let opened = folder.as_ref().map_or_else(cgroup::root, std::fs::File::open);
+            if opened.is_ok_and(|file| self.walk.cgroup(ebpf, Hook::CgroupAnswer, &file)) {
+                self.answer_folders.insert(folder);
+            }
+        }
+        self.status = self.walk.report();
     }
 
     /// Tries again to attach hooks whose functions live in a module; true if one is new. Cheap: call

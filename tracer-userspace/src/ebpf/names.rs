@@ -17,6 +17,8 @@ pub struct KernelNames {
     drop_reasons: HashMap<u32, Box<str>>,
     reset_reasons: HashMap<u32, Box<str>>,
     symbols: Option<Symbols>,
+    /// Functions that dropped a packet and are not in `symbols`, by address.
+    others: HashMap<u64, Option<Box<str>>>,
     /// Reads kallsyms.
     reader: Option<JoinHandle<Symbols>>,
 }
@@ -27,6 +29,7 @@ impl KernelNames {
             drop_reasons: names(btf, "skb_drop_reason", "SKB_DROP_REASON_"),
             reset_reasons: names(btf, "sk_rst_reason", "SK_RST_REASON_"),
             symbols: None,
+            others: HashMap::new(),
             reader: None,
         }
     }
@@ -50,10 +53,27 @@ impl KernelNames {
         self.reader = thread::Builder::new().name("kallsyms".into()).spawn(Symbols::read).ok();
     }
 
-    /// Function that an address lies in. Waits for the first reading of kallsyms, should it still be
-    /// on its way. Has it read again, at most once a minute, when an address lies in no known
-    /// function: a module came.
+    /// Function that an address lies in, if it is one of the network's. Waits for the first reading
+    /// of kallsyms, should it still be on its way. Has it read again, at most once a minute, when an
+    /// address lies in no known function: a module came.
     pub fn symbol(&mut self, address: u64) -> Option<&str> {
+        self.find(address).filter(|name| !name.is_empty())
+    }
+
+    /// Function that dropped a packet, whichever it is. One that is not the network's has kallsyms
+    /// read for it, once: there are few, and they are rare.
+    pub fn location(&mut self, address: u64) -> Option<&str> {
+        if self.find(address) == Some("") && !self.others.contains_key(&address) {
+            self.others.insert(address, kallsyms().and_then(|text| name_at(text, address)));
+        }
+        match self.others.get(&address) {
+            Some(other) => other.as_deref(),
+            None => self.symbols.as_ref()?.find(address),
+        }
+    }
+
+    /// Empty for a function that is not the network's.
+    fn find(&mut self, address: u64) -> Option<&str> {
         if let Some(reader) = self.reader.take_if(|r| r.is_finished() || self.symbols.is_none()) {
             self.symbols = reader.join().ok();
         }
@@ -77,7 +97,18 @@ fn names(btf: &Btf<'_>, enum_name: &str, prefix: &str) -> HashMap<u32, Box<str>>
         .collect()
 }
 
-/// Text symbols, sorted by address; names in one string: about 1.9 MB for 64,000 functions.
+/// How the functions begin, underscores apart, that packets pass through: all that a drop's stack is
+/// asked for. Of 64,000 functions that leaves 9,000 and 0.4 MB.
+#[rustfmt::skip]
+const NETWORK: [&str; 47] = [
+    "arp", "bpf_prog_run", "br_", "cgroup_bpf", "cls_", "consume", "ct_", "dev_", "do_ip", "dst", "ebt", "fib", "geneve", "gre", "icmp", "igmp", "inet", "ip",
+    "kfree_skb", "lwt", "macvlan", "mld", "napi", "ndisc", "neigh", "net", "nf", "ovs", "packet", "process_backlog",
+    "qdisc", "raw", "reject", "rt_", "sch_", "sk", "sock", "tap_", "tc", "tun", "udp", "veth", "vlan", "vxlan", "xdp_", "xfrm",
+    "xt_",
+];
+
+/// Text symbols, sorted by address; names in one string. Neighbours that are not the network's are
+/// one entry without a name.
 #[derive(Debug)]
 struct Symbols {
     /// The lowest address. All code of a kernel lies within 4 GiB, for its calls to reach.
@@ -91,56 +122,105 @@ struct Symbols {
 /// No kernel function is longer; what lies further from a symbol is in a module that came later.
 const MAX_FUNCTION: u32 = 1 << 16;
 
+fn kallsyms() -> Option<impl BufRead> {
+    Some(BufReader::with_capacity(1 << 16, File::open("/proc/kallsyms").ok()?))
+}
+
+/// Each function with its address, in the file's order.
+///
+/// `ffffffff81000000 T _text [module]`; without CAP_SYSLOG all addresses are 0 and none counts.
+fn functions(mut input: impl BufRead, mut each: impl FnMut(u64, &str)) {
+    let mut line = String::new();
+    while matches!(input.read_line(&mut line), Ok(n) if n > 0) {
+        let mut words = line.split_ascii_whitespace();
+        if let (Some(address), Some("t" | "T" | "w" | "W"), Some(name)) =
+            (words.next().and_then(|a| u64::from_str_radix(a, 16).ok()), words.next(), words.next())
+            && address != 0
+            // The padding before each function, half of all symbols since 6.2: no code of ours runs there.
+            && !name.starts_with("__pfx_")
+        {
+            each(address, name);
+        }
+        line.clear();
+    }
+}
+
+/// Name of the function that an address lies in.
+fn name_at(input: impl BufRead, address: u64) -> Option<Box<str>> {
+    let mut best: Option<(u64, Box<str>)> = None;
+    functions(input, |start, name| {
+        if start <= address && best.as_ref().is_none_or(|(known, _)| start > *known) {
+            best = Some((start, name.into()));
+        }
+    });
+    best.filter(|(start, _)| address - start < u64::from(MAX_FUNCTION)).map(|(_, name)| name)
+}
+
+fn is_network(name: &str) -> bool {
+    let name = name.trim_start_matches('_');
+    NETWORK.iter().any(|prefix| name.starts_with(prefix))
+}
+
 impl Symbols {
     fn read() -> Self {
-        match File::open("/proc/kallsyms") {
-            Ok(file) => {
-                let symbols = Self::parse(BufReader::with_capacity(1 << 16, file));
+        match kallsyms() {
+            Some(text) => {
+                let symbols = Self::parse(text);
                 super::prepare::trim();
                 symbols
             }
-            Err(_) => Self::parse(&b""[..]),
+            None => Self::parse(&b""[..]),
         }
     }
 
-    /// `ffffffff81000000 T _text [module]`; without CAP_SYSLOG all addresses are 0 and none is kept.
-    fn parse(mut input: impl BufRead) -> Self {
+    fn parse(input: impl BufRead) -> Self {
         let (mut found, mut text) = (Vec::new(), String::new());
-        let mut line = String::new();
-        while matches!(input.read_line(&mut line), Ok(n) if n > 0) {
-            let mut words = line.split_ascii_whitespace();
-            if let (Some(address), Some("t" | "T" | "w" | "W"), Some(name)) =
-                (words.next().and_then(|a| u64::from_str_radix(a, 16).ok()), words.next(), words.next())
-                && address != 0
-                // The padding before each function, half of all symbols since 6.2: no code of ours runs there.
-                && !name.starts_with("__pfx_")
-            {
-                let start = text.len() as u32;
+        functions(input, |address, name| {
+            let start = text.len() as u32;
+            if is_network(name) {
                 text.push_str(name);
-                found.push((address, start, text.len() as u32));
             }
-            line.clear();
-        }
-        found.sort_unstable_by_key(|(address, start, _)| (*address, *start));
+            found.push((address, start, text.len() as u32));
+        });
+        found.sort_unstable();
         Self::pack(&found, &text)
     }
 
     fn pack(found: &[(u64, u32, u32)], text: &str) -> Self {
         let base = found.first().map_or(0, |(address, ..)| *address);
-        let mut packed = Self {
-            base,
-            entries: Vec::with_capacity(found.len()),
-            names: String::with_capacity(text.len()),
-            read_at: Instant::now(),
-        };
+        let mut packed = Self { base, entries: Vec::new(), names: String::new(), read_at: Instant::now() };
         for (address, start, end) in found {
             let Ok(address) = u32::try_from(address - base) else { break };
-            packed.names.push_str(&text[*start as usize..*end as usize]);
-            packed.entries.push((address, packed.names.len() as u32));
+            packed.add(address, &text[*start as usize..*end as usize]);
         }
+        packed.entries.shrink_to_fit();
+        packed.names.shrink_to_fit();
         packed
     }
 
+    /// An entry without a name takes in those that follow; not all of a long row, so that a
+    /// [`MAX_FUNCTION`] from its entry still reaches the last of them.
+    fn add(&mut self, address: u32, name: &str) {
+        let unnamed = self.last_is_unnamed();
+        // An alias without a name hides none.
+        let reach = if unnamed { MAX_FUNCTION / 2 } else { 1 };
+        let covered = self.entries.last().is_some_and(|(start, _)| address - start < reach);
+        if name.is_empty() && covered {
+            return;
+        }
+        self.names.push_str(name);
+        self.entries.push((address, self.names.len() as u32));
+    }
+
+    fn last_is_unnamed(&self) -> bool {
+        match self.entries.as_slice() {
+            [.., (_, before), (_, end)] => before == end,
+            [(_, end)] => *end == 0,
+            [] => false,
+        }
+    }
+
+    /// Empty for a function that is not the network's, none where no function is known.
     fn find(&self, address: u64) -> Option<&str> {
         let address = u32::try_from(address.checked_sub(self.base)?).ok()?;
         let after = self.entries.partition_point(|(start, _)| *start <= address);
@@ -156,14 +236,25 @@ mod tests {
 
     #[test]
     fn an_address_belongs_to_the_function_before_it() {
-        let text = "ffffffff81000200 T b\nffffffff81000100 t a_longer_name\nffffffff81000300 D data\nffffffffc0000000 t m [mod]\n";
+        let text = "ffffffff81000200 T tcp_b\nffffffff81000100 t ip_longer_name\nffffffff81000300 D data\nffffffffc0000000 t __nft_m [mod]\n";
         let symbols = Symbols::parse(text.as_bytes());
-        assert_eq!(symbols.find(0xffff_ffff_8100_0100), Some("a_longer_name"));
-        assert_eq!(symbols.find(0xffff_ffff_8100_01ff), Some("a_longer_name"));
-        assert_eq!(symbols.find(0xffff_ffff_8100_0200), Some("b"));
-        assert_eq!(symbols.find(0xffff_ffff_c000_0010), Some("m"));
+        assert_eq!(symbols.find(0xffff_ffff_8100_0100), Some("ip_longer_name"));
+        assert_eq!(symbols.find(0xffff_ffff_8100_01ff), Some("ip_longer_name"));
+        assert_eq!(symbols.find(0xffff_ffff_8100_0200), Some("tcp_b"));
+        assert_eq!(symbols.find(0xffff_ffff_c000_0010), Some("__nft_m"));
         assert_eq!(symbols.find(0xffff_ffff_8100_00ff), None);
         assert_eq!(symbols.find(0xffff_ffff_a000_0000), None, "too far from anything");
+    }
+
+    #[test]
+    fn of_other_functions_only_the_place_is_kept() {
+        let text = "ffffffff81000100 T ip_rcv\nffffffff81000200 T x\nffffffff81000300 T y\nffffffff81009000 T z\nffffffff81009100 T tcp_a\n";
+        let symbols = Symbols::parse(text.as_bytes());
+        let found = [0x100, 0x200, 0x3ff, 0x9050, 0x9100].map(|at| symbols.find(0xffff_ffff_8100_0000 + at));
+        assert_eq!(found, [Some("ip_rcv"), Some(""), Some(""), Some(""), Some("tcp_a")]);
+        assert_eq!(symbols.entries.len(), 4, "x and y are one");
+        assert_eq!(name_at(text.as_bytes(), 0xffff_ffff_8100_0301).as_deref(), Some("y"));
+        assert_eq!(name_at(text.as_bytes(), 0xffff_ffff_8200_0000), None);
     }
 
     #[test]

@@ -1,13 +1,17 @@
 //! Before anything is attached: the kernel's layout, the object, its globals and maps.
 
-use aya::{Ebpf, EbpfLoader, Pod, maps::HashMap};
+use aya::{
+    Ebpf, EbpfLoader, Pod,
+    maps::{Array, HashMap},
+};
 use tracer_common::{
     ABSENT32,
-    actor::COMM_LEN,
+    actor::{COMM_LEN, comm_bucket},
     offsets::{EnumValues, Offsets, Settings},
+    ports::PortUse,
 };
 
-use super::{EbpfError, KernelNames, LoadOptions, attach, btf::Btf};
+use super::{EbpfError, KernelNames, LoadOptions, attach, btf::Btf, ports};
 
 const OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/tracer-ebpf.o"));
 const BTF_PATH: &str = "/sys/kernel/btf/vmlinux";
@@ -31,12 +35,14 @@ pub(super) struct Layout {
 #[repr(transparent)]
 pub(super) struct Global<T>(pub(super) T);
 
-// SAFETY: `repr(C)` structs of u32 only, valid for every bit pattern and without padding.
+// SAFETY: `repr(C)` structs of integers only, valid for every bit pattern and without padding.
 unsafe impl Pod for Global<Offsets> {}
 // SAFETY: as above.
 unsafe impl Pod for Global<EnumValues> {}
 // SAFETY: as above.
 unsafe impl Pod for Global<Settings> {}
+// SAFETY: as above.
+unsafe impl Pod for Global<PortUse> {}
 
 pub(super) fn read_layout() -> Result<Layout, EbpfError> {
     let bytes = std::fs::read(BTF_PATH).map_err(EbpfError::NoBtf)?;
@@ -62,15 +68,17 @@ pub(super) fn read_layout() -> Result<Layout, EbpfError> {
 }
 
 pub(super) fn load_object(layout: &Layout, options: &LoadOptions) -> Result<Ebpf, EbpfError> {
-    let settings =
-        Global(Settings { own_pid: std::process::id(), all_connections: u32::from(options.all_connections) });
+    let (port_first, port_last) = ports::range();
+    let all_connections = u32::from(options.all_connections);
+    let settings = Global(Settings { own_pid: std::process::id(), all_connections, port_first, port_last });
+    let usual = if options.all_connections { RING_BYTES_ALL } else { RING_BYTES };
     let mut loader = EbpfLoader::new();
     loader
         .btf(None)
         .override_global("OFFS", &layout.offsets, true)
         .override_global("ENUMS", &layout.enums, true)
         .override_global("SETTINGS", &settings, true)
-        .map_max_entries("EVENTS", if options.all_connections { RING_BYTES_ALL } else { RING_BYTES });
+        .map_max_entries("EVENTS", options.ring_bytes.unwrap_or(usual));
     if options.all_connections {
         for name in ["CONNS", "FLOWS", "PENDING", "DESTS"] {
             loader.map_max_entries(name, FLOWS_ALL);
@@ -83,19 +91,31 @@ pub(super) fn load_object(layout: &Layout, options: &LoadOptions) -> Result<Ebpf
 }
 
 pub(super) fn fill_probers(ebpf: &mut Ebpf, probers: &[String]) -> Result<(), EbpfError> {
+    let keys: Vec<_> = probers.iter().map(|name| comm(name)).collect();
     let map = ebpf.map_mut("PROBERS").ok_or(EbpfError::Map("PROBERS"))?;
     let mut map: HashMap<_, [u8; COMM_LEN], u8> = HashMap::try_from(map).map_err(|_| EbpfError::Map("PROBERS"))?;
-    for name in probers {
-        // The kernel cuts names to 15 bytes.
-        let mut key = [0u8; COMM_LEN];
-        for (to, from) in key.iter_mut().zip(name.bytes().take(COMM_LEN - 1)) {
-            *to = from;
-        }
+    for (key, name) in keys.iter().zip(probers) {
         if map.insert(key, 1, 0).is_err() {
             tracing::warn!(name, "too many prober names");
         }
     }
-    Ok(())
+    const BUCKETS: &str = "PROBER_BUCKETS";
+    let buckets = ebpf.map_mut(BUCKETS).ok_or(EbpfError::Map(BUCKETS))?;
+    let mut buckets: Array<_, u8> = Array::try_from(buckets).map_err(|_| EbpfError::Map(BUCKETS))?;
+    keys.iter().try_for_each(|key| buckets.set(comm_bucket(head(key)), 1, 0)).map_err(|_| EbpfError::Map(BUCKETS))
+}
+
+fn head(comm: &[u8; COMM_LEN]) -> u64 {
+    comm.first_chunk().map_or(0, |head| u64::from_ne_bytes(*head))
+}
+
+/// The kernel cuts names to 15 bytes.
+fn comm(name: &str) -> [u8; COMM_LEN] {
+    let mut comm = [0u8; COMM_LEN];
+    for (to, from) in comm.iter_mut().zip(name.bytes().take(COMM_LEN - 1)) {
+        *to = from;
+    }
+    comm
 }
 
 /// Before 5.11 maps count against RLIMIT_MEMLOCK. Without CAP_SYS_RESOURCE this fails, and map
@@ -112,5 +132,19 @@ pub(super) fn trim() {
     // SAFETY: takes no pointers, may be called at any time.
     unsafe {
         libc::malloc_trim(0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bucket_ends_at_the_nul() {
+        let left_over = u64::from_ne_bytes(*b"k0s\0let\0");
+        assert_eq!(comm_bucket(left_over), comm_bucket(head(&comm("k0s"))));
+        assert_ne!(comm_bucket(head(&comm("kubelet"))), comm_bucket(head(&comm("load"))));
+        assert_eq!(comm_bucket(head(&comm("k3s-server"))), comm_bucket(u64::from_ne_bytes(*b"k3s-serv")));
+        assert_eq!(comm_bucket(0), comm_bucket(u64::from_ne_bytes(*b"\0\x01\x80ab\0cd")));
     }
 }

@@ -2,12 +2,14 @@
 
 use std::fs::File;
 use std::future::pending;
+use std::io;
 use std::time::Duration;
 
 use tokio::sync::mpsc;
-use tokio::time::{Instant, MissedTickBehavior, interval, sleep, sleep_until};
+use tokio::time::{Instant, MissedTickBehavior, interval, interval_at, sleep, sleep_until};
 
 use super::EventSource;
+use super::alarm::Alarm;
 use crate::clock;
 use crate::engine::Engine;
 use crate::error::Error;
@@ -27,6 +29,9 @@ const TICK: Duration = Duration::from_secs(1);
 /// How often hooks of absent kernel modules are tried again.
 const RETRY: Duration = Duration::from_secs(5);
 
+/// How often a daemon tells who uses up ephemeral ports; other runs tell it at their end.
+const PORTS: Duration = Duration::from_secs(60);
+
 /// Why the loop woke.
 enum Wake {
     Events,
@@ -34,6 +39,7 @@ enum Wake {
     Deadline,
     Tick,
     Retry,
+    Ports,
     Request(Request),
     Over,
 }
@@ -50,6 +56,7 @@ pub(super) struct Session<S> {
     lost_checked_ns: u64,
     missed: u64,
     missed_checked_ns: u64,
+    daemon: bool,
 }
 
 impl<S: EventSource> Session<S> {
@@ -58,6 +65,7 @@ impl<S: EventSource> Session<S> {
         changes: mpsc::Receiver<Fact>,
         engine: Engine,
         recorder: Option<Recorder<File>>,
+        daemon: bool,
     ) -> Self {
         let lost_checked_ns = clock::boot_ns();
         Self {
@@ -71,6 +79,7 @@ impl<S: EventSource> Session<S> {
             lost_checked_ns,
             missed: 0,
             missed_checked_ns: lost_checked_ns,
+            daemon,
         }
     }
 
@@ -90,9 +99,11 @@ impl<S: EventSource> Session<S> {
         duration: Option<Duration>,
     ) -> Result<&'static str, Error> {
         let over = duration.and_then(|duration| Instant::now().checked_add(duration));
+        let mut alarm = Alarm::new().map_err(no_timer)?;
         let mut tick = interval(TICK);
         let mut retry = interval(RETRY);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut ports = interval_at(Instant::now() + PORTS, PORTS);
         retry.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             let deadline = self.engine.next_deadline();
@@ -102,9 +113,13 @@ impl<S: EventSource> Session<S> {
                     Wake::Events
                 }
                 fact = self.changes.recv(), if self.changes_open => Wake::Fact(fact.map(Box::new)),
-                () = until(deadline) => Wake::Deadline,
+                rung = alarm.until(deadline) => {
+                    rung.map_err(no_timer)?;
+                    Wake::Deadline
+                }
                 _ = tick.tick() => Wake::Tick,
                 _ = retry.tick() => Wake::Retry,
+                _ = ports.tick(), if self.daemon => Wake::Ports,
                 request = signals.next() => Wake::Request(request),
                 () = at(over) => Wake::Over,
             };
@@ -112,7 +127,10 @@ impl<S: EventSource> Session<S> {
             if let Some(reason) = self.answer(wake) {
                 return Ok(reason);
             }
+            // What can be answered at once is known before what waits for it is decided.
+            self.ask();
             self.fire_deadline();
+            self.ask();
             self.flush();
             if self.engine.is_done() {
                 let satisfied = self.engine.sink().is_satisfied();
@@ -127,6 +145,7 @@ impl<S: EventSource> Session<S> {
     /// Detach, drain, decide what was open, `stop`. The exit code.
     pub(super) fn end(mut self, reason: &str) -> u8 {
         self.check_missed();
+        self.tell_ports();
         self.events.detach();
         while self.take_events() == DRAIN_MAX {}
         self.check_loss();
@@ -150,6 +169,7 @@ impl<S: EventSource> Session<S> {
             Wake::Fact(Some(fact)) => self.take_facts(*fact),
             Wake::Tick => self.every_second(),
             Wake::Retry => self.retry_hooks(),
+            Wake::Ports => self.tell_ports(),
             Wake::Request(Request::Reopen) if self.engine.sink().output().can_reopen() => {
                 self.engine.sink().output().reopen();
             }
@@ -172,9 +192,6 @@ impl<S: EventSource> Session<S> {
             self.push(&observation);
         }
         self.batch = batch;
-        for port in self.engine.take_tls_watches() {
-            self.events.watch_tls(port);
-        }
         taken
     }
 
@@ -198,6 +215,12 @@ impl<S: EventSource> Session<S> {
     fn retry_hooks(&mut self) {
         for hook in self.events.retry_hooks() {
             tracing::info!(hook = hook.hook, form = hook.form, "attached: its kernel module was loaded meanwhile");
+        }
+    }
+
+    fn tell_ports(&mut self) {
+        if let Some(pressure) = self.events.port_pressure() {
+            self.push_now(Fact::PortPressure(Box::new(pressure)));
         }
     }
 
@@ -227,6 +250,14 @@ impl<S: EventSource> Session<S> {
         }
     }
 
+    fn ask(&mut self) {
+        for ask in self.engine.take_asks() {
+            if let Some(fact) = self.events.ask(ask) {
+                self.push_now(fact);
+            }
+        }
+    }
+
     fn push_fact(&mut self, fact: Fact) {
         self.push_now(fact);
     }
@@ -247,12 +278,8 @@ impl<S: EventSource> Session<S> {
     }
 }
 
-/// Until a time of the boot clock; for ever without one.
-async fn until(deadline_boot_ns: Option<u64>) {
-    match deadline_boot_ns {
-        Some(deadline) => sleep(Duration::from_nanos(deadline.saturating_sub(clock::boot_ns()))).await,
-        None => pending().await,
-    }
+fn no_timer(error: io::Error) -> Error {
+    Error::Kernel(format!("no timer of the boot clock: {error}"))
 }
 
 /// Until an instant; for ever without one.

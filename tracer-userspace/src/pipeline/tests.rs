@@ -35,8 +35,13 @@ impl EventSource for Memory {
         0
     }
 
-    fn watch_tls(&mut self, _port: u16) {
+    fn port_pressure(&mut self) -> Option<crate::event::PortPressure> {
+        None
+    }
+
+    fn ask(&mut self, _ask: crate::ask::Ask) -> Option<Fact> {
         self.watched += 1;
+        None
     }
 
     fn retry_hooks(&mut self) -> Vec<HookStatus> {
@@ -49,7 +54,12 @@ impl EventSource for Memory {
 fn retransmit(time_boot_ns: u64) -> Observation {
     Observation {
         time_boot_ns,
-        fact: Fact::Retransmit(Retransmit { conn: ConnId(u64::MAX), state: TcpState::SynSent }),
+        fact: Fact::Retransmit(Retransmit {
+            conn: ConnId(u64::MAX),
+            state: TcpState::SynSent,
+            payload: None,
+            by_target: false,
+        }),
     }
 }
 
@@ -59,6 +69,7 @@ fn attached(batches: Vec<Vec<Observation>>, lost: u64) -> (Attached<Memory>, mps
         events: Memory { batches: batches.into(), lost, watched: 0 },
         hooks: vec![HookStatus { hook: "kfree_skb".into(), form: "raw_tracepoint".into() }],
         missing_hooks: vec![],
+        namespaces: Vec::new(),
         node_netns: Some(Netns(1)),
         prober_pids: vec![812],
         facts: vec![Fact::Pods(Pods { pods: vec![] })],
@@ -86,8 +97,10 @@ fn config(name: &str) -> config::Live {
         daemon: false,
         record: Some(place(&format!("{name}-recording"))),
         duration: Some(Duration::from_millis(80)),
+        no_syscall_hooks: false,
         probers: vec!["kubelet".into()],
         all_connections: false,
+        ring_bytes: None,
         pods: None,
         services: None,
         node_name: "n1".into(),

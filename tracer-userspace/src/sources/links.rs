@@ -1,8 +1,10 @@
 //! Links and addresses of the node's network namespace, from rtnetlink: complete, without a culprit.
 
 use std::collections::HashMap;
+use std::fs::File;
 use std::io;
 use std::net::IpAddr;
+use std::os::fd::AsRawFd;
 
 use netlink_sys::protocols::NETLINK_ROUTE;
 
@@ -12,11 +14,15 @@ use crate::event::{LinkState, Links};
 
 const RTM_GETLINK: u16 = 18;
 const RTM_GETADDR: u16 = 22;
+const RTM_GETNSID: u16 = 90;
+const NETNSA_NSID: u16 = 1;
+const NETNSA_FD: u16 = 3;
 /// `struct ifinfomsg`: family, type, index, flags, change.
 const IFINFOMSG: usize = 16;
 /// `struct ifaddrmsg`: family, prefix length, flags, scope, index.
 const IFADDRMSG: usize = 8;
 const IFLA_IFNAME: u16 = 3;
+const IFLA_LINK: u16 = 5;
 const IFLA_EXT_MASK: u16 = 29;
 const IFLA_LINKINFO: u16 = 18;
 const IFLA_INFO_KIND: u16 = 1;
@@ -24,6 +30,7 @@ const IFA_ADDRESS: u16 = 1;
 const IFA_LOCAL: u16 = 2;
 const IFF_UP: u32 = 1;
 const IFF_LOOPBACK: u32 = 8;
+const IFF_RUNNING: u32 = 0x40;
 /// `RTEXT_FILTER_SKIP_STATS`
 const SKIP_STATS: u32 = 8;
 const RTNLGRP_LINK: u32 = 1;
@@ -77,24 +84,49 @@ pub fn read(node: &NodeNetns) -> Result<Vec<Link>, LinkError> {
 #[must_use]
 pub fn to_fact(node: &NodeNetns, links: &[Link]) -> Links {
     let state = |link: &Link| {
-        let addrs = if link.holds_service_addresses() { Vec::new() } else { link.state.addrs.clone() };
-        LinkState { addrs, ..link.state.clone() }
+        let state = link.state.clone();
+        if link.holds_service_addresses() {
+            LinkState { addrs: Vec::new(), prefixes: Vec::new(), ..state }
+        } else {
+            state
+        }
     };
     Links { netns: node.netns, links: links.iter().map(state).collect() }
+}
+
+/// The links of the calling thread's namespace.
+pub(super) fn of_thread() -> io::Result<Vec<LinkState>> {
+    Ok(consistent(dump)?.into_iter().map(|link| link.state).collect())
+}
+
+/// The number that the calling thread's namespace has for another one; none if no device of it leads there.
+pub(super) fn number_of(netns: &File) -> io::Result<Option<i32>> {
+    let mut request = vec![0; 4];
+    request.extend_from_slice(&8_u16.to_ne_bytes());
+    request.extend_from_slice(&NETNSA_FD.to_ne_bytes());
+    request.extend_from_slice(&netns.as_raw_fd().to_ne_bytes());
+    let mut number = None;
+    Netlink::open(NETLINK_ROUTE)?.ask(RTM_GETNSID, &request, |message| {
+        let value = message.get(4..).and_then(|rest| attribute(rest, NETNSA_NSID)).and_then(|value| field(value, 0));
+        number = value.map(i32::from_ne_bytes);
+    })?;
+    Ok(number.filter(|number| *number >= 0))
 }
 
 fn dump() -> io::Result<Vec<Link>> {
     let mut netlink = Netlink::open(NETLINK_ROUTE)?;
     let mut links = Vec::new();
     netlink.dump(RTM_GETLINK, &link_request(), |message| links.extend(parse_link(message)))?;
-    let mut addrs: HashMap<u32, Vec<IpAddr>> = HashMap::new();
+    let mut addrs: HashMap<u32, (Vec<IpAddr>, Vec<u8>)> = HashMap::new();
     netlink.dump(RTM_GETADDR, &[0; IFADDRMSG], |message| {
-        if let Some((ifindex, addr)) = parse_addr(message) {
-            addrs.entry(ifindex).or_default().push(addr);
+        if let Some((ifindex, addr, prefix)) = parse_addr(message) {
+            let (all, prefixes) = addrs.entry(ifindex).or_default();
+            all.push(addr);
+            prefixes.push(prefix);
         }
     })?;
     for link in &mut links {
-        link.state.addrs = addrs.remove(&link.state.ifindex).unwrap_or_default();
+        (link.state.addrs, link.state.prefixes) = addrs.remove(&link.state.ifindex).unwrap_or_default();
     }
     links.sort_by_key(|link| link.state.ifindex);
     Ok(links)
@@ -118,13 +150,15 @@ fn parse_link(message: &[u8]) -> Option<Link> {
         name: text(attribute(rest, IFLA_IFNAME)?),
         up: flags & IFF_UP != 0,
         loopback: flags & IFF_LOOPBACK != 0,
-        addrs: Vec::new(),
+        running: Some(flags & IFF_RUNNING != 0),
+        peer_ifindex: attribute(rest, IFLA_LINK).and_then(|value| field(value, 0)).map(u32::from_ne_bytes),
+        ..LinkState::default()
     };
     Some(Link { state, kind })
 }
 
 /// On point-to-point links `IFA_ADDRESS` is the peer's: `IFA_LOCAL` goes first.
-fn parse_addr(message: &[u8]) -> Option<(u32, IpAddr)> {
+fn parse_addr(message: &[u8]) -> Option<(u32, IpAddr, u8)> {
     let ifindex = u32::from_ne_bytes(field(message, 4)?);
     let (mut local, mut address) = (None, None);
     for (number, value) in attributes(message.get(IFADDRMSG..)?) {
@@ -134,7 +168,7 @@ fn parse_addr(message: &[u8]) -> Option<(u32, IpAddr)> {
             _ => {}
         }
     }
-    Some((ifindex, local.or(address)?))
+    Some((ifindex, local.or(address)?, *message.get(1)?))
 }
 
 fn parse_ip(bytes: &[u8]) -> Option<IpAddr> {
@@ -192,7 +226,7 @@ mod tests {
             message.extend_from_slice(&number.to_ne_bytes());
             message.extend_from_slice(&addr);
         }
-        assert_eq!(parse_addr(&message), Some((7, IpAddr::from([10, 0, 0, 1]))));
+        assert_eq!(parse_addr(&message), Some((7, IpAddr::from([10, 0, 0, 1]), 32)));
         assert_eq!(parse_addr(&message[..6]), None);
         assert_eq!(parse_link(&message), None);
     }

@@ -6,19 +6,25 @@
 mod addresses;
 mod cgroup;
 pub mod files;
+mod inquire;
+mod inspect;
 pub mod links;
 mod merge;
+pub mod namespaces;
 pub mod netfilter;
 mod netlink;
 mod pods;
+pub mod ports;
 pub mod procfs;
 pub mod settings;
+mod throttle;
 mod watch;
 
 use std::collections::HashMap;
 use std::path::PathBuf;
 
 pub use files::FileError;
+pub use inquire::Inquirer;
 pub use merge::merge;
 pub use procfs::{KNOWN_PROBERS, NodeNetns, Prober, boot_to_wall_ns, hostname};
 pub use watch::watch;
@@ -244,6 +250,7 @@ mod tests {
             cluster_ips: Vec::new(),
             ports: vec![port],
             ready_endpoints: None,
+            not_ready_endpoints: Vec::new(),
         };
         let port = |port| NodePort { port, addrs: Vec::new(), service: None, backends: Vec::new() };
         let table = NodePorts { netns: Netns(1), mode: ProxyMode::Ipvs, ports: vec![port(30080), port(36704)] };

@@ -7,7 +7,9 @@
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-use netlink_packet_core::{NLM_F_DUMP, NLM_F_REQUEST, NLMSG_DONE, NLMSG_ERROR, NetlinkBuffer, NlaBuffer, NlasIterator};
+use netlink_packet_core::{
+    NLM_F_ACK, NLM_F_DUMP, NLM_F_REQUEST, NLMSG_DONE, NLMSG_ERROR, NetlinkBuffer, NlaBuffer, NlasIterator,
+};
 use netlink_sys::{Socket, SocketAddr};
 
 /// The kernel's own buffer for a dump is at most 32 KiB (`netlink_recvmsg`), whatever ours is.
@@ -45,9 +47,19 @@ impl Netlink {
 
     /// Sends a dump request and calls `each` with every answer's payload. A dump in which the table
     /// changed midway ends as `Interrupted`: see [`consistent`].
-    pub(super) fn dump(&mut self, kind: u16, payload: &[u8], mut each: impl FnMut(&[u8])) -> io::Result<()> {
+    pub(super) fn dump(&mut self, kind: u16, payload: &[u8], each: impl FnMut(&[u8])) -> io::Result<()> {
+        self.send(kind, NLM_F_DUMP, payload, each)
+    }
+
+    /// Sends a request that has one answer, or an error.
+    pub(super) fn ask(&mut self, kind: u16, payload: &[u8], each: impl FnMut(&[u8])) -> io::Result<()> {
+        // The acknowledgement ends it, as the last message ends a dump.
+        self.send(kind, NLM_F_ACK, payload, each)
+    }
+
+    fn send(&mut self, kind: u16, flags: u16, payload: &[u8], mut each: impl FnMut(&[u8])) -> io::Result<()> {
         self.sequence += 1;
-        self.socket.send(&request(kind, self.sequence, payload), 0)?;
+        self.socket.send(&request(kind, flags, self.sequence, payload), 0)?;
         let mut buffer = vec![0; BUFFER_SIZE];
         let mut seen = Seen::default();
         while !seen.done {
@@ -78,13 +90,13 @@ impl Netlink {
     }
 }
 
-fn request(kind: u16, sequence: u32, payload: &[u8]) -> Vec<u8> {
+fn request(kind: u16, flags: u16, sequence: u32, payload: &[u8]) -> Vec<u8> {
     let length = HEADER_SIZE + payload.len();
     let mut bytes = vec![0; length];
     let mut frame = NetlinkBuffer::new(&mut bytes);
     frame.set_length(length as u32);
     frame.set_message_type(kind);
-    frame.set_flags(NLM_F_REQUEST | NLM_F_DUMP);
+    frame.set_flags(NLM_F_REQUEST | flags);
     frame.set_sequence_number(sequence);
     frame.payload_mut().copy_from_slice(payload);
     bytes
@@ -198,7 +210,7 @@ mod tests {
 
     #[test]
     fn an_error_answer_becomes_an_errno() {
-        let bytes = request(NLMSG_ERROR, 1, &(-libc::ENOENT).to_ne_bytes());
+        let bytes = request(NLMSG_ERROR, 0, 1, &(-libc::ENOENT).to_ne_bytes());
         let mut seen = Seen::default();
         let error = read_answers(&bytes, 1, &mut seen, &mut |_| ()).expect_err("ENOENT");
         assert_eq!(error.raw_os_error(), Some(libc::ENOENT));

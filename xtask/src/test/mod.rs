@@ -4,12 +4,17 @@
 //! units      the workspace's own tests: no root, no kernel
 //! scenarios  the failures, made on this kernel and in virtual machines
 //! replays    recordings of this kernel, analysed again without privileges
-//! matrix     label by kernel
+//! matrix     label by kernel, Service proxy and address family
+//! confusion  what was made by what was said
+//! results    what a run leaves, for the two tables to be printed again
 //! ```
 
+mod confusion;
 mod matrix;
 mod replays;
+mod results;
 mod scenarios;
+mod table;
 mod units;
 
 use std::thread;
@@ -19,7 +24,9 @@ use anyhow::{Result, bail};
 
 use crate::vm::{RELEASES, Release, kernels, virtme};
 use crate::{build, setup, sh};
+pub(crate) use results::confusion;
 use scenarios::Run;
+pub(crate) use scenarios::{Outcome, Row, read as read_rows};
 
 /// What to test.
 #[derive(clap::Args)]
@@ -72,11 +79,13 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     fetching.join().map_err(|_| anyhow::anyhow!("fetching the kernels ended in a panic"))??;
     let mut runs = vec![scenarios::on_host(args)?];
     runs.extend(scenarios::in_machines(args, &releases));
-    matrix::print(&runs);
+    results::keep(&runs)?;
     tally += scenario_tally(&runs);
     if !args.mechanism_only {
         tally += replays::run(args)?;
     }
+    matrix::print(&runs);
+    tally += results::confused(&runs);
     eprintln!("xtask: test: {:.0} s in all", begun.elapsed().as_secs_f64());
     println!("{} passed, {} failed", tally.passed, tally.failed);
     if tally.failed > 0 {

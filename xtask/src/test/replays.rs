@@ -1,5 +1,5 @@
-//! Records the scenarios on this kernel and replays each recording as a user without privileges: the verdicts must
-//! be the same.
+//! Records the scenarios, those that this kernel cannot play in one virtual machine, and replays each recording here as a
+//! user without privileges: the verdicts must be the same.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt as _;
@@ -9,9 +9,12 @@ use std::process::Command;
 
 use anyhow::{Context as _, Result};
 
-use super::{Args, Tally};
+use super::{Args, Outcome, Tally};
+use crate::recordings::Recorder;
 use crate::sh;
 
+/// The kernel of the recordings that this one cannot make: it has IPVS.
+const MACHINE: &str = "6.1";
 /// `nobody`.
 const NOBODY: u32 = 65534;
 
@@ -22,21 +25,20 @@ pub(crate) fn run(args: &Args) -> Result<Tally> {
         return Ok(Tally::default());
     }
     let place = sh::target().join("records");
-    let _ = fs::remove_dir_all(&place);
-    sh::step("recording the scenarios on this kernel", || record(args, &place))?;
+    record(args, &place)?;
     sh::step("replaying the recordings without privileges", || replay_all(&place))
 }
 
 /// What fails here is in the tally of the live run or of the replays: the recordings are what counts.
 fn record(args: &Args, place: &Path) -> Result<()> {
-    let mut scenarios = sh::command(sh::release_bin("scenarios"));
-    scenarios.arg("--tracer").arg(sh::release_bin("tracer")).arg("--record").arg(place);
-    if !args.only.is_empty() {
-        scenarios.arg("--only").args(&args.only);
-    }
-    let status = scenarios.status().context("cannot start the scenarios")?;
-    if !status.success() {
-        eprintln!("xtask: recording: a scenario failed ({status})");
+    let recorder = Recorder {
+        programs: sh::target().join("release"),
+        names: args.only.clone(),
+        exact: false,
+        machine: super::releases(args).into_iter().find(|release| release.name == MACHINE),
+    };
+    for row in recorder.record(place)?.iter().filter(|row| row.result == Outcome::Fail) {
+        eprintln!("xtask: recording: {}: {}", row.scenario, row.reason.as_deref().unwrap_or("failed"));
     }
     Ok(())
 }

@@ -8,14 +8,14 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use super::{Args, Tally};
 use crate::sh;
 use crate::vm::{self, Job, Release};
 
 /// How a scenario went.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Outcome {
     /// The failure happened and the verdict was right.
@@ -24,22 +24,43 @@ pub(crate) enum Outcome {
     Fail,
     /// This kernel lacks what the scenario needs.
     Cannot,
+    /// There is no scenario for it.
+    Absent,
+}
+
+/// Attempts that were made to fail (or not) in one way, and of which the same was said.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Said {
+    /// The label that they must get, or `none`.
+    pub(crate) made: String,
+    /// The label they got, or `none`.
+    pub(crate) said: String,
+    /// How many.
+    pub(crate) attempts: u32,
 }
 
 /// One scenario on one kernel.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Row {
     /// Its name.
     pub(crate) scenario: String,
     /// The label it is about; none: nothing is wrong.
     pub(crate) label: Option<String>,
+    /// The Service proxy in its story; `any`: none.
+    pub(crate) proxy: String,
+    /// `v4` or `v6`.
+    pub(crate) family: String,
     /// How it went.
     pub(crate) result: Outcome,
     /// Why, unless it passed.
     pub(crate) reason: Option<String>,
+    /// What was said of its attempts.
+    #[serde(default)]
+    pub(crate) said: Vec<Said>,
 }
 
 /// All scenarios on one kernel.
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Run {
     /// The heading of its column.
     pub(crate) kernel: String,
@@ -137,7 +158,7 @@ fn in_machine(args: &Args, release: &'static Release) -> Run {
 }
 
 /// Failures that are made a second time at most: more are no accident of a busy machine.
-const SECOND_CHANCES: usize = 4;
+const SECOND_CHANCES: usize = 8;
 
 /// On a busy machine, and under emulation, a wait can be too short. What failed is done once
 /// more by itself; one that then passes says so in a footnote.
@@ -148,14 +169,21 @@ fn second_chance(mut rows: Vec<Row>, again: impl FnOnce(&[String]) -> Result<Vec
         return rows;
     }
     eprintln!("xtask: once more: {}", failed.join(", "));
-    let passed = again(&failed).unwrap_or_default();
+    let second = again(&failed).unwrap_or_default();
     for row in rows.iter_mut().filter(|row| row.result == Outcome::Fail) {
-        if passed.iter().any(|other| other.scenario == row.scenario && other.result == Outcome::Pass) {
-            row.result = Outcome::Pass;
-            row.reason = Some(format!("passed in a second run; the first: {}", row.reason.as_deref().unwrap_or("?")));
+        if let Some(other) = second.iter().find(|o| o.scenario == row.scenario && o.result == Outcome::Pass) {
+            pass_after_all(row, other);
         }
     }
     rows
+}
+
+/// What the first run lacked is forgiven, a wrong label that it got is not: the confusion table shows it.
+fn pass_after_all(row: &mut Row, other: &Row) {
+    row.result = Outcome::Pass;
+    row.reason = Some(format!("passed in a second run; the first: {}", row.reason.as_deref().unwrap_or("?")));
+    row.said.retain(|said| said.said != "none" && said.said != said.made);
+    row.said.extend(other.said.iter().cloned());
 }
 
 /// The command line of a run of these scenarios; of all if there are none.
@@ -174,7 +202,7 @@ fn command_for(args: &Args, rows: &Path, only: &[String]) -> Vec<String> {
 }
 
 /// The rows of a run that ended with that code.
-fn read(path: &Path, code: i32) -> Result<Vec<Row>> {
+pub(crate) fn read(path: &Path, code: i32) -> Result<Vec<Row>> {
     let text = fs::read_to_string(path).with_context(|| format!("the scenarios ended with {code} and left no rows"))?;
     let rows: Vec<Row> =
         text.lines().map(serde_json::from_str).collect::<Result<_, _>>().context("a row of the scenarios")?;

@@ -12,10 +12,14 @@ use crate::sh;
 const AS_ROOT: &[&str] =
     &["test", "--package", "tracer-userspace", "--test", "sources_live", "--", "--ignored", "--test-threads=1"];
 
+/// An hour of a node's traffic through the core.
+const SOAK: &[&str] = &["test", "--package", "tracer-userspace", "--lib", "--", "--ignored", "an_hour_of_a_node"];
+
 /// Runs them all, also after one has failed.
 pub(crate) fn run() -> Result<Tally> {
     sh::run(&mut sh::cargo(&["test", "--workspace", "--no-run"]))?;
     let mut tally = tests(&["test", "--workspace", "--no-fail-fast"])?;
+    tally += sh::step("an hour of a node's traffic", || tests(SOAK))?;
     if nix::unistd::geteuid().is_root() {
         tally += tests(AS_ROOT)?;
     } else {

@@ -7,10 +7,7 @@ use crate::record::Evidence;
 
 /// The rule.
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
-    if case.attempt.established.is_some() {
-        return None;
-    }
-    let (seen, netns) = by_reset(case).or_else(|| by_drop(case))?;
+    let (seen, netns) = refused(case)?;
     let dst = case.attempt.flow.dst;
     let summary =
         format!("nobody listens on {dst}{}: its kernel answered the SYN with a RST", in_namespace(case, netns));
@@ -19,6 +16,14 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
         dst.port()
     );
     Some(Finding::failure(Label::ConnectionRefused, seen, summary, remediation))
+}
+
+/// The evidence that nobody listens there, and in which namespace.
+pub(super) fn refused(case: &Case<'_>) -> Option<(Vec<Evidence>, Option<Netns>)> {
+    if case.attempt.established.is_some() {
+        return None;
+    }
+    by_reset(case).or_else(|| by_drop(case))
 }
 
 /// A RST without a socket in answer to this attempt's SYN.

@@ -1,37 +1,73 @@
 //! One file for each label.
 
+pub(super) mod accept_queue_overflow;
+pub(super) mod app_status_failure;
+pub(super) mod closed_without_answer;
 pub(super) mod connection_refused;
+pub(super) mod conntrack_invalid;
+pub(super) mod conntrack_table_full;
+pub(super) mod cpu_throttled;
+pub(super) mod ephemeral_ports_exhausted;
 pub(super) mod firewall_drop;
 pub(super) mod firewall_reject;
 pub(super) mod handshake_rst;
 pub(super) mod loopback_down;
 pub(super) mod mid_stream_rst;
+pub(super) mod mtu_blackhole;
+pub(super) mod neighbour_failure;
+pub(super) mod network_policy_drop;
 pub(super) mod nodeport_ephemeral_collision;
+pub(super) mod not_listening_yet;
+pub(super) mod pod_link_down;
+pub(super) mod route_unreachable;
+pub(super) mod rp_filter_drop;
+pub(super) mod service_no_endpoints;
 pub(super) mod slow_response;
+pub(super) mod startup_budget_exceeded;
+pub(super) mod syn_backlog_overflow;
 pub(super) mod tls_eof_noise;
+pub(super) mod tls_handshake_slow;
 pub(super) mod unexplained;
 
 use super::Case;
 use super::finding::Finding;
 use super::label::Label;
-use crate::correlate::attempt::Phase;
-use crate::event::{Netns, PacketDrop};
+use crate::correlate::attempt::End;
+use crate::event::{Inspection, Netns, PacketDrop};
 
 /// Hooks whose silence says that no stack of this node sent a RST and no rule dropped a packet.
 const RST_AND_DROP_HOOKS: &[&str] = &["tcp_send_reset", "tcp_v4_send_reset", "tcp_v6_send_reset", "kfree_skb"];
 
+/// How long after its end a look at its target, asked for while it waited, may come.
+const LATE_NS: u64 = 100_000_000;
+
 /// The attempt never came past its handshake.
-fn in_handshake(case: &Case<'_>) -> bool {
-    case.attempt.established.is_none() && case.attempt.phase() != Phase::Established
+pub(super) fn in_handshake(case: &Case<'_>) -> bool {
+    let ended = case.attempt.ended.is_none_or(|(_, end)| end == End::NotEstablished);
+    case.attempt.established.is_none() && ended
+}
+
+/// No packet of it was dropped or complained about, and no RST came: the network says nothing.
+fn silent(case: &Case<'_>) -> bool {
+    let attempt = case.attempt;
+    attempt.drops().next().is_none() && attempt.icmp().next().is_none() && attempt.reset_received().is_none()
+}
+
+/// The state of the target as it was read while this attempt waited.
+fn inspected<'a>(case: &Case<'a>) -> Option<(u64, &'a Inspection)> {
+    let (time, seen) = case.node.inspection(case.attempt.netns?, case.attempt.flow.dst)?;
+    // What was read for a later attempt says nothing of this one.
+    let over = case.attempt.ended.is_some_and(|(end, _)| time > end.saturating_add(LATE_NS));
+    (time >= case.attempt.started && !over).then_some((time, seen))
 }
 
 /// The dropped packet went from the prober to the target.
-fn outbound(case: &Case<'_>, drop: &PacketDrop) -> bool {
+pub(super) fn outbound(case: &Case<'_>, drop: &PacketDrop) -> bool {
     drop.flow.dst == case.attempt.flow.dst
 }
 
 /// "in the node's namespace", "in the namespace of pod default/web", "in namespace 4026532000".
-fn in_namespace(case: &Case<'_>, netns: Option<Netns>) -> String {
+pub(super) fn in_namespace(case: &Case<'_>, netns: Option<Netns>) -> String {
     let Some(inum) = netns else { return String::new() };
     match crate::enrich::netns_ref(inum, case.node).name.as_deref() {
         Some("host") => " in the node's network namespace".to_owned(),
@@ -41,7 +77,7 @@ fn in_namespace(case: &Case<'_>, netns: Option<Netns>) -> String {
 }
 
 /// The namespace a packet was dropped in as a command prefix for the remediation.
-fn enter(case: &Case<'_>, netns: Option<Netns>) -> String {
+pub(super) fn enter(case: &Case<'_>, netns: Option<Netns>) -> String {
     match netns {
         Some(inum) if case.node.netns() == Some(inum) => String::new(),
         Some(inum) => format!("in network namespace {} (lsns -t net; nsenter -t PID -n): ", inum.0),

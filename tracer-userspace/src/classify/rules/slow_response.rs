@@ -8,19 +8,14 @@ use crate::enrich;
 /// The rule.
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let attempt = case.attempt;
-    let (ended, End::ClosedByProber) = attempt.ended? else { return None };
-    let taken = attempt.request_acknowledged() && attempt.received() == Some(0) && attempt.errno().is_none();
-    if !taken || attempt.retransmits.1 > 0 || gave_up_early(case) {
-        return None;
-    }
-    let state = attempt.last.as_ref()?;
-    let established = attempt.established?;
-    let budget = enrich::timeout_s(attempt, case.node).map(|s| format!(" (timeoutSeconds {s})")).unwrap_or_default();
+    let ended = taken_and_silent(case)?;
+    let (established, state) = (attempt.established?, attempt.last.as_ref()?);
     let summary = format!(
-        "{} was reached in {} and acknowledged the request; not a byte of an answer in {}{budget}",
+        "{} was reached in {} and acknowledged the request; not a byte of an answer in {}{}",
         attempt.flow.dst,
         ms(established.saturating_sub(attempt.started)),
-        ms(ended.saturating_sub(established))
+        ms(ended.saturating_sub(established)),
+        budget(case)
     );
     Some(Finding::failure(
         Label::SlowResponse,
@@ -28,6 +23,19 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
         summary,
         Label::SlowResponse.page().mend.to_owned(),
     ))
+}
+
+/// When the prober gave up on a target that had taken its request and sent nothing.
+pub(super) fn taken_and_silent(case: &Case<'_>) -> Option<u64> {
+    let attempt = case.attempt;
+    let (ended, End::ClosedByProber) = attempt.ended? else { return None };
+    let taken = attempt.request_acknowledged() && attempt.received() == Some(0) && attempt.errno().is_none();
+    (taken && attempt.retransmits.1 == 0 && !gave_up_early(case)).then_some(ended)
+}
+
+/// The timeout of the probe in words, if it is known.
+pub(super) fn budget(case: &Case<'_>) -> String {
+    enrich::timeout_s(case.attempt, case.node).map(|s| format!(" (timeoutSeconds {s})")).unwrap_or_default()
 }
 
 /// The prober closed well before the probe's timeout: not for want of an answer (its pod was deleted, it stopped).

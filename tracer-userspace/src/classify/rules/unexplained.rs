@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use super::super::evidence::{evidence, of_drop, of_icmp, of_reset_received, of_reset_sent, of_state};
+use super::super::evidence::{evidence, of_drop, of_icmp, of_inspection, of_reset_received, of_reset_sent, of_state};
 use super::{Case, Finding, Label, ms};
 use crate::correlate::attempt::{Attempt, End};
 use crate::event::{Fact, Observation};
@@ -16,6 +16,7 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
         return None;
     }
     let mut seen: Vec<Evidence> = attempt.sightings.iter().filter_map(says).collect();
+    seen.extend(super::inspected(case).map(|(time, state)| of_inspection(time, state)));
     seen.extend(attempt.last.as_ref().map(|state| of_state(ended, state)));
     let summary = format!(
         "the attempt to {} failed after {} ({}) and nothing that was seen decides why",

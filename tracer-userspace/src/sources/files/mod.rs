@@ -1,5 +1,6 @@
 //! Pods and Services from files, as `kubectl get -o json|yaml` and the kubelet's `/pods` print them, in place of the cluster API.
 
+mod api;
 mod pods;
 mod services;
 

@@ -3,12 +3,9 @@
 use std::net::IpAddr;
 use std::path::Path;
 
-use k8s_openapi::api::core::v1::{
-    Container as ApiContainer, HTTPGetAction, Pod as ApiPod, PodStatus, Probe, TCPSocketAction,
-};
-use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use serde::Deserialize;
 
+use super::api::{self, PodStatus, Port, Probe};
 use super::{FileError, Source};
 use crate::event::{Container, Handler, Pod, ProbeSpec, ProbeType};
 
@@ -17,11 +14,11 @@ const EXPECTED: &str = "a PodList, a List of Pods or a Pod";
 
 /// Converted while the list is read, so that the API's large form of only one pod exists at a time.
 #[derive(Deserialize)]
-#[serde(from = "ApiPod")]
+#[serde(from = "api::Pod")]
 struct Item(Pod);
 
-impl From<ApiPod> for Item {
-    fn from(pod: ApiPod) -> Self {
+impl From<api::Pod> for Item {
+    fn from(pod: api::Pod) -> Self {
         Self(convert(pod))
     }
 }
@@ -63,13 +60,11 @@ fn pods_of_list(source: &Source<'_>) -> Result<Vec<Pod>, FileError> {
     Ok(pods)
 }
 
-fn convert(pod: ApiPod) -> Pod {
-    let spec = pod.spec.unwrap_or_default();
-    let status = pod.status.unwrap_or_default();
-    let host_network = spec.host_network.unwrap_or(false);
+fn convert(pod: api::Pod) -> Pod {
+    let (spec, status) = (pod.spec, pod.status);
+    let host_network = spec.host_network;
     // Init containers that go on running (sidecars) are probed, too.
-    let sidecars =
-        spec.init_containers.into_iter().flatten().filter(|it| it.restart_policy.as_deref() == Some("Always"));
+    let sidecars = spec.init_containers.into_iter().filter(|it| it.restart_policy.as_deref() == Some("Always"));
     let containers = sidecars.chain(spec.containers).map(|it| container(it, &status)).collect();
     Pod {
         namespace: pod.metadata.namespace.or_else(|| Some("default".into())),
@@ -87,12 +82,12 @@ fn addresses(status: &PodStatus, host_network: bool) -> Vec<IpAddr> {
     if matches!(status.phase.as_deref(), Some("Succeeded" | "Failed")) {
         return Vec::new();
     }
-    let pod_ips = status.pod_ips.iter().flatten().map(|it| Some(it.ip.as_str())).chain([status.pod_ip.as_deref()]);
+    let pod_ips = status.pod_ips.iter().map(|it| Some(it.ip.as_str())).chain([status.pod_ip.as_deref()]);
     let own = parse_all(pod_ips);
     if !own.is_empty() || !host_network {
         return own;
     }
-    let host_ips = status.host_ips.iter().flatten().map(|it| Some(it.ip.as_str()));
+    let host_ips = status.host_ips.iter().map(|it| Some(it.ip.as_str()));
     parse_all(host_ips.chain([status.host_ip.as_deref()]))
 }
 
@@ -106,7 +101,7 @@ fn parse_all<'a>(texts: impl Iterator<Item = Option<&'a str>>) -> Vec<IpAddr> {
     addrs
 }
 
-fn container(container: ApiContainer, status: &PodStatus) -> Container {
+fn container(container: api::Container, status: &PodStatus) -> Container {
     let probes = [
         (ProbeType::Liveness, &container.liveness_probe),
         (ProbeType::Readiness, &container.readiness_probe),
@@ -120,13 +115,13 @@ fn container(container: ApiContainer, status: &PodStatus) -> Container {
 
 /// Without the runtime: `containerd://cd4a…`.
 fn container_id(name: &str, status: &PodStatus) -> Option<String> {
-    let mut statuses = status.container_statuses.iter().chain(&status.init_container_statuses).flatten();
+    let mut statuses = status.container_statuses.iter().chain(&status.init_container_statuses);
     let id = statuses.find(|it| it.name == name)?.container_id.as_deref()?;
     id.split_once("://").map(|(_, id)| id.to_owned())
 }
 
 /// An exec probe uses no network and gives none, nor does a port name that no port has (the kubelet fails it without a connection).
-fn probe_spec(probe_type: ProbeType, probe: &Probe, container: &ApiContainer) -> Option<ProbeSpec> {
+fn probe_spec(probe_type: ProbeType, probe: &Probe, container: &api::Container) -> Option<ProbeSpec> {
     let seconds = |value: Option<i32>, default| value.and_then(|it| u32::try_from(it).ok()).unwrap_or(default);
     let at_least_one = |value, default| Some(seconds(value, default)).filter(|it| *it > 0).unwrap_or(default);
     let target = target(probe, container)?;
@@ -152,7 +147,7 @@ struct Target {
     path: Option<String>,
 }
 
-fn target(probe: &Probe, container: &ApiContainer) -> Option<Target> {
+fn target(probe: &Probe, container: &api::Container) -> Option<Target> {
     if let Some(http) = &probe.http_get {
         http_target(http, container)
     } else if let Some(tcp) = &probe.tcp_socket {
@@ -163,7 +158,7 @@ fn target(probe: &Probe, container: &ApiContainer) -> Option<Target> {
     }
 }
 
-fn http_target(http: &HTTPGetAction, container: &ApiContainer) -> Option<Target> {
+fn http_target(http: &api::HttpGet, container: &api::Container) -> Option<Target> {
     let path = http.path.as_deref().unwrap_or_default().split(['?', '#']).next().unwrap_or_default();
     Some(Target {
         handler: Handler::Http,
@@ -174,7 +169,7 @@ fn http_target(http: &HTTPGetAction, container: &ApiContainer) -> Option<Target>
     })
 }
 
-fn tcp_target(tcp: &TCPSocketAction, container: &ApiContainer) -> Option<Target> {
+fn tcp_target(tcp: &api::TcpSocket, container: &api::Container) -> Option<Target> {
     let port = port(&tcp.port, container)?;
     Some(Target { handler: Handler::Tcp, scheme: None, port, host: non_empty(tcp.host.as_ref()), path: None })
 }
@@ -184,12 +179,12 @@ fn non_empty(text: Option<&String>) -> Option<String> {
 }
 
 /// As the kubelet resolves it: by name, else the text as a number.
-fn port(port: &IntOrString, container: &ApiContainer) -> Option<u16> {
+fn port(port: &Port, container: &api::Container) -> Option<u16> {
     let name = match port {
-        IntOrString::Int(number) => return u16::try_from(*number).ok().filter(|it| *it > 0),
-        IntOrString::String(name) => name,
+        Port::Number(number) => return u16::try_from(*number).ok().filter(|it| *it > 0),
+        Port::Name(name) => name,
     };
-    let mut ports = container.ports.iter().flatten();
+    let mut ports = container.ports.iter();
     match ports.find(|it| it.name.as_ref() == Some(name)) {
         Some(named) => u16::try_from(named.container_port).ok(),
         None => name.parse().ok(),

@@ -4,10 +4,9 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::path::Path;
 
-use k8s_openapi::api::core::v1::{Service as ApiService, ServicePort as ApiServicePort};
-use k8s_openapi::api::discovery::v1::EndpointSlice;
 use serde::Deserialize;
 
+use super::api::{self, EndpointSlice};
 use super::{FileError, Source};
 use crate::event::{Service, ServicePort};
 
@@ -18,12 +17,19 @@ const SERVICE_NAME: &str = "kubernetes.io/service-name";
 
 /// Namespace and name of a Service.
 type Key = (String, String);
-type Endpoints = BTreeMap<Key, Vec<IpAddr>>;
+type Endpoints = BTreeMap<Key, Addresses>;
+
+/// Addresses of a Service's endpoints.
+#[derive(Default)]
+struct Addresses {
+    ready: Vec<IpAddr>,
+    not_ready: Vec<IpAddr>,
+}
 
 #[derive(Deserialize)]
 #[serde(tag = "kind")]
 enum AnyItem {
-    Service(Box<ApiService>),
+    Service(Box<api::Service>),
     EndpointSlice(Box<EndpointSlice>),
     #[serde(other)]
     Other,
@@ -75,9 +81,9 @@ impl Parts {
         true
     }
 
-    fn add_service(&mut self, service: ApiService) {
-        let spec = service.spec.unwrap_or_default();
-        let ips = spec.cluster_ips.unwrap_or_default().into_iter().chain(spec.cluster_ip);
+    fn add_service(&mut self, service: api::Service) {
+        let spec = service.spec;
+        let ips = spec.cluster_ips.into_iter().chain(spec.cluster_ip);
         let mut cluster_ips: Vec<IpAddr> = Vec::new();
         // A headless Service has "None".
         for ip in ips.filter_map(|ip| ip.parse().ok()) {
@@ -89,21 +95,21 @@ impl Parts {
             namespace: service.metadata.namespace.unwrap_or_else(|| "default".into()),
             name: service.metadata.name.unwrap_or_default(),
             cluster_ips,
-            ports: spec.ports.into_iter().flatten().filter_map(port).collect(),
+            ports: spec.ports.into_iter().filter_map(port).collect(),
             ready_endpoints: None,
+            not_ready_endpoints: Vec::new(),
         });
     }
 
-    fn add_slice(&mut self, slice: EndpointSlice) {
+    fn add_slice(&mut self, mut slice: EndpointSlice) {
         let endpoints = self.endpoints.get_or_insert_default();
         let namespace = slice.metadata.namespace.unwrap_or_else(|| "default".into());
-        let Some(name) = slice.metadata.labels.and_then(|mut labels| labels.remove(SERVICE_NAME)) else { return };
+        let Some(name) = slice.metadata.labels.remove(SERVICE_NAME) else { return };
         let known = endpoints.entry((namespace, name)).or_default();
-        for endpoint in slice.endpoints.into_iter().flatten() {
+        for endpoint in slice.endpoints {
             // An absent condition means ready.
-            if endpoint.conditions.and_then(|conditions| conditions.ready).unwrap_or(true) {
-                known.extend(endpoint.addresses.iter().filter_map(|addr| addr.parse::<IpAddr>().ok()));
-            }
+            let into = if endpoint.conditions.ready.unwrap_or(true) { &mut known.ready } else { &mut known.not_ready };
+            into.extend(endpoint.addresses.iter().filter_map(|addr| addr.parse::<IpAddr>().ok()));
         }
     }
 
@@ -111,10 +117,9 @@ impl Parts {
         let Some(mut endpoints) = self.endpoints else { return self.services };
         for service in &mut self.services {
             let key = (service.namespace.clone(), service.name.clone());
-            let mut ready = endpoints.remove(&key).unwrap_or_default();
-            ready.sort_unstable();
-            ready.dedup();
-            service.ready_endpoints = Some(ready);
+            let addresses = endpoints.remove(&key).unwrap_or_default();
+            service.ready_endpoints = Some(sorted(addresses.ready));
+            service.not_ready_endpoints = sorted(addresses.not_ready);
         }
         self.services.extend(endpoints.into_iter().map(service_of_slices));
         self.services
@@ -122,12 +127,25 @@ impl Parts {
 }
 
 /// A Service of which only slices were given.
-fn service_of_slices(((namespace, name), ready): (Key, Vec<IpAddr>)) -> Service {
-    Service { namespace, name, cluster_ips: Vec::new(), ports: Vec::new(), ready_endpoints: Some(ready) }
+fn service_of_slices(((namespace, name), addresses): (Key, Addresses)) -> Service {
+    Service {
+        namespace,
+        name,
+        cluster_ips: Vec::new(),
+        ports: Vec::new(),
+        ready_endpoints: Some(sorted(addresses.ready)),
+        not_ready_endpoints: sorted(addresses.not_ready),
+    }
+}
+
+fn sorted(mut addresses: Vec<IpAddr>) -> Vec<IpAddr> {
+    addresses.sort_unstable();
+    addresses.dedup();
+    addresses
 }
 
 /// TCP only: a probe never uses another.
-fn port(port: ApiServicePort) -> Option<ServicePort> {
+fn port(port: api::ServicePort) -> Option<ServicePort> {
     if port.protocol.as_deref().is_some_and(|protocol| protocol != "TCP") {
         return None;
     }
@@ -188,6 +206,7 @@ items:
         assert_eq!(dashboard.ports, [https]);
         let ready = vec![IpAddr::from([10, 88, 0, 4]), IpAddr::from([10, 88, 0, 9])];
         assert_eq!(dashboard.ready_endpoints, Some(ready));
+        assert_eq!(dashboard.not_ready_endpoints, [IpAddr::from([10, 88, 0, 7])]);
         assert_eq!((services[1].cluster_ips.len(), &services[1].ready_endpoints), (0, &Some(Vec::new())));
         assert_eq!((services[2].name.as_str(), &services[2].ready_endpoints), ("b", &Some(Vec::new())));
     }

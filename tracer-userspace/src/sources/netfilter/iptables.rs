@@ -10,9 +10,9 @@ use super::nft::{FAMILIES, NFGENMSG, NFTA_DATA_VALUE, dump, open};
 use super::{Named, NetfilterError, TCP};
 
 const NFT_MSG_GETRULE: u16 = 7;
-const NFTA_RULE_TABLE: u16 = 1;
-const NFTA_RULE_CHAIN: u16 = 2;
-const NFTA_RULE_EXPRESSIONS: u16 = 4;
+pub(super) const NFTA_RULE_TABLE: u16 = 1;
+pub(super) const NFTA_RULE_CHAIN: u16 = 2;
+pub(super) const NFTA_RULE_EXPRESSIONS: u16 = 4;
 const NFTA_EXPR_NAME: u16 = 1;
 const NFTA_EXPR_DATA: u16 = 2;
 const NFTA_META_KEY: u16 = 2;
@@ -39,7 +39,7 @@ fn dump_chain() -> io::Result<Named> {
     let Some(mut netlink) = open()? else { return Ok(ports) };
     for family in FAMILIES {
         let names = [(NFTA_RULE_TABLE, "nat"), (NFTA_RULE_CHAIN, "KUBE-NODEPORTS")];
-        dump(&mut netlink, NFT_MSG_GETRULE, family, names, |message| ports.extend(parse_rule(message)))?;
+        dump(&mut netlink, NFT_MSG_GETRULE, family, &names, |message| ports.extend(parse_rule(message)))?;
     }
     Ok(ports)
 }

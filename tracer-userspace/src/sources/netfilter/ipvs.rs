@@ -108,7 +108,14 @@ mod tests {
 
     fn link(name: &str, kind: Option<&str>, addrs: &[&str]) -> Link {
         let addrs = addrs.iter().map(|addr| addr.parse().expect("address")).collect();
-        let state = LinkState { ifindex: 1, name: name.into(), up: true, loopback: name == "lo", addrs };
+        let state = LinkState {
+            ifindex: 1,
+            name: name.into(),
+            up: true,
+            loopback: name == "lo",
+            addrs,
+            ..LinkState::default()
+        };
         Link { state, kind: kind.map(Into::into) }
     }
 

@@ -21,33 +21,53 @@ const GETINFO: usize = 84;
 const GET_ENTRIES: usize = 40;
 
 /// Where the fields of an entry are, which differs between `ipt_entry` and `ip6t_entry`.
-struct Layout {
+pub(super) struct Layout {
     names: &'static str,
+    /// As nftables names it.
+    pub(super) table_family: &'static str,
+    /// Size of an address.
+    pub(super) addr: usize,
     family: libc::c_int,
     level: libc::c_int,
     /// Of the protocol in the match part.
-    protocol: usize,
+    pub(super) protocol: usize,
+    /// Of the flags, which those of inversion follow.
+    pub(super) flags: usize,
+    /// The flag of a goto.
+    pub(super) goto: u8,
     /// Of `target_offset`, which `next_offset` follows.
-    target_offset: usize,
+    pub(super) target_offset: usize,
+    /// Of the packets counted.
+    pub(super) counters: usize,
     /// Of the entry itself: where its matches begin.
-    size: usize,
+    pub(super) size: usize,
 }
 
-const LAYOUTS: [Layout; 2] = [
+pub(super) const LAYOUTS: [Layout; 2] = [
     Layout {
         names: "/proc/thread-self/net/ip_tables_names",
+        table_family: "ip",
+        addr: 4,
         family: libc::AF_INET,
         level: libc::IPPROTO_IP,
         protocol: 80,
+        flags: 82,
+        goto: 0x02,
         target_offset: 88,
+        counters: 96,
         size: 112,
     },
     Layout {
         names: "/proc/thread-self/net/ip6_tables_names",
+        table_family: "ip6",
+        addr: 16,
         family: libc::AF_INET6,
         level: libc::IPPROTO_IPV6,
         protocol: 128,
+        flags: 131,
+        goto: 0x04,
         target_offset: 140,
+        counters: 152,
         size: 168,
     },
 ];
@@ -55,31 +75,40 @@ const LAYOUTS: [Layout; 2] = [
 /// Reads the chain in the namespace of the calling thread.
 pub(super) fn read() -> Result<Named, NetfilterError> {
     let mut ports = Named::new();
-    for layout in LAYOUTS.iter().filter(|layout| in_use(layout)) {
-        parse(&entries(layout)?, layout, &mut ports);
+    for layout in LAYOUTS.iter().filter(|layout| tables_in_use(layout).iter().any(|name| name == "nat")) {
+        parse(&entries(layout, "nat")?.1, layout, &mut ports);
     }
     Ok(ports)
 }
 
-fn in_use(layout: &Layout) -> bool {
-    fs::read_to_string(layout.names).is_ok_and(|names| names.lines().any(|name| name == "nat"))
+/// Tables that exist in the namespace of the calling thread.
+pub(super) fn tables_in_use(layout: &Layout) -> Vec<String> {
+    fs::read_to_string(layout.names).unwrap_or_default().lines().map(str::to_owned).collect()
 }
 
-fn entries(layout: &Layout) -> Result<Vec<u8>, NetfilterError> {
-    let socket = raw_socket(layout.family).map_err(NetfilterError::Legacy)?;
-    let mut info = vec![0; GETINFO];
-    info[..3].copy_from_slice(b"nat");
-    get(&socket, layout.level, SO_GET_INFO, &mut info).map_err(NetfilterError::Legacy)?;
+/// What is said of a table as a whole, and its entries.
+pub(super) fn entries(layout: &Layout, name: &str) -> Result<(Vec<u8>, Vec<u8>), NetfilterError> {
+    let failed = |source| NetfilterError::Legacy { table: name.to_owned(), source };
+    let socket = raw_socket(layout.family).map_err(failed)?;
+    let mut info = named(name, GETINFO);
+    get(&socket, layout.level, SO_GET_INFO, &mut info).map_err(failed)?;
     let size = field(&info, GETINFO - 4).map_or(0, u32::from_ne_bytes) as usize;
     if size > MAX_TABLE {
-        return Err(NetfilterError::LegacyTooLarge(size));
+        return Err(NetfilterError::LegacyTooLarge { table: name.to_owned(), size });
     }
-    let mut table = vec![0; GET_ENTRIES + size];
-    table[..3].copy_from_slice(b"nat");
+    let mut table = named(name, GET_ENTRIES + size);
     table[32..36].copy_from_slice(&(size as u32).to_ne_bytes());
-    get(&socket, layout.level, SO_GET_ENTRIES, &mut table).map_err(NetfilterError::Legacy)?;
+    get(&socket, layout.level, SO_GET_ENTRIES, &mut table).map_err(failed)?;
     table.drain(..GET_ENTRIES);
-    Ok(table)
+    Ok((info, table))
+}
+
+/// A buffer that begins with a table's name, of at most 31 bytes.
+fn named(name: &str, size: usize) -> Vec<u8> {
+    let mut buffer = vec![0; size];
+    let length = name.len().min(31);
+    buffer[..length].copy_from_slice(&name.as_bytes()[..length]);
+    buffer
 }
 
 fn raw_socket(family: libc::c_int) -> io::Result<OwnedFd> {
@@ -113,13 +142,13 @@ fn parse(mut table: &[u8], layout: &Layout, ports: &mut Named) {
     }
 }
 
-fn split_entry<'a>(table: &'a [u8], layout: &Layout) -> Option<(&'a [u8], &'a [u8])> {
+pub(super) fn split_entry<'a>(table: &'a [u8], layout: &Layout) -> Option<(&'a [u8], &'a [u8])> {
     let next = usize::from(u16::from_ne_bytes(field(table, layout.target_offset + 2)?));
     (next >= layout.size).then(|| table.split_at_checked(next)).flatten()
 }
 
 /// `struct xt_entry_target`: size, name of 29 bytes, revision, data.
-fn chain_name(entry: &[u8], layout: &Layout) -> Option<String> {
+pub(super) fn chain_name(entry: &[u8], layout: &Layout) -> Option<String> {
     let at = usize::from(u16::from_ne_bytes(field(entry, layout.target_offset)?));
     let target = entry.get(at..)?;
     (text(target.get(2..31)?) == "ERROR").then(|| target.get(32..).map(text)).flatten()

@@ -1,9 +1,11 @@
-//! The NodePorts of the node, as the tables of kube-proxy in the kernel have them: IPVS, iptables, nftables.
+//! The NodePorts of the node, as the tables of kube-proxy in the kernel have them: IPVS, iptables, nftables;
+//! and, when a packet was dropped, what can have dropped it ([`firewall`]).
 //!
 //! A table that does not exist costs one refused request and gives nothing. Only the chain and the maps
-//! of kube-proxy are read, never a whole ruleset. Reading needs `CAP_NET_ADMIN`; a kernel that has
+//! of kube-proxy are read for NodePorts, never a whole ruleset. Reading needs `CAP_NET_ADMIN`; a kernel that has
 //! nf_tables as a module loads it when it is asked, as `iptables -L` would make it.
 
+pub(super) mod firewall;
 mod iptables;
 mod ipvs;
 mod legacy;
@@ -28,10 +30,12 @@ pub enum NetfilterError {
     Ipvs { path: String, source: io::Error },
     #[error("cannot read {what} of the node over nfnetlink: {source} (needs CAP_NET_ADMIN)")]
     Nft { what: &'static str, source: io::Error },
-    #[error("cannot read the legacy iptables table nat of the node: {0} (needs CAP_NET_ADMIN and CAP_NET_RAW)")]
-    Legacy(#[source] io::Error),
-    #[error("the legacy iptables table nat has {0} bytes, more than is read: its NodePorts are not known")]
-    LegacyTooLarge(usize),
+    #[error("cannot read {what} over nfnetlink: {source} (needs CAP_NET_ADMIN)")]
+    Firewall { what: &'static str, source: io::Error },
+    #[error("cannot read the legacy iptables table {table}: {source} (needs CAP_NET_ADMIN and CAP_NET_RAW)")]
+    Legacy { table: String, source: io::Error },
+    #[error("the legacy iptables table {table} has {size} bytes, more than is read: what it holds is not known")]
+    LegacyTooLarge { table: String, size: usize },
 }
 
 /// Port to the Service's name, where the table carries it.

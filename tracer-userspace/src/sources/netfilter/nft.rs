@@ -12,17 +12,17 @@ use super::{Named, NetfilterError, TCP};
 
 pub(super) const FAMILIES: [u8; 2] = [libc::AF_INET as u8, libc::AF_INET6 as u8];
 const NFNL_SUBSYS_NFTABLES: u16 = 10;
-const NFT_MSG_GETSETELEM: u16 = 13;
-const NFTA_SET_ELEM_LIST_TABLE: u16 = 1;
-const NFTA_SET_ELEM_LIST_SET: u16 = 2;
-const NFTA_SET_ELEM_LIST_ELEMENTS: u16 = 3;
-const NFTA_LIST_ELEM: u16 = 1;
-const NFTA_SET_ELEM_KEY: u16 = 1;
-const NFTA_SET_ELEM_DATA: u16 = 2;
-const NFTA_SET_ELEM_USERDATA: u16 = 6;
+pub(super) const NFT_MSG_GETSETELEM: u16 = 13;
+pub(super) const NFTA_SET_ELEM_LIST_TABLE: u16 = 1;
+pub(super) const NFTA_SET_ELEM_LIST_SET: u16 = 2;
+pub(super) const NFTA_SET_ELEM_LIST_ELEMENTS: u16 = 3;
+pub(super) const NFTA_LIST_ELEM: u16 = 1;
+pub(super) const NFTA_SET_ELEM_KEY: u16 = 1;
+pub(super) const NFTA_SET_ELEM_DATA: u16 = 2;
+pub(super) const NFTA_SET_ELEM_USERDATA: u16 = 6;
 pub(super) const NFTA_DATA_VALUE: u16 = 1;
-const NFTA_DATA_VERDICT: u16 = 2;
-const NFTA_VERDICT_CHAIN: u16 = 2;
+pub(super) const NFTA_DATA_VERDICT: u16 = 2;
+pub(super) const NFTA_VERDICT_CHAIN: u16 = 2;
 /// `struct nfgenmsg`
 pub(super) const NFGENMSG: usize = 4;
 
@@ -38,7 +38,7 @@ fn dump_maps() -> io::Result<Named> {
     let Some(mut netlink) = open()? else { return Ok(ports) };
     for (family, map) in FAMILIES.into_iter().flat_map(|family| MAPS.map(|map| (family, map))) {
         let names = [(NFTA_SET_ELEM_LIST_TABLE, "kube-proxy"), (NFTA_SET_ELEM_LIST_SET, map)];
-        dump(&mut netlink, NFT_MSG_GETSETELEM, family, names, |message| add_elements(message, &mut ports))?;
+        dump(&mut netlink, NFT_MSG_GETSETELEM, family, &names, |message| add_elements(message, &mut ports))?;
     }
     Ok(ports)
 }
@@ -52,17 +52,17 @@ pub(super) fn open() -> io::Result<Option<Netlink>> {
     }
 }
 
-/// Dumps what two names select. What does not exist is empty.
+/// Dumps what these names select. What does not exist is empty.
 pub(super) fn dump(
     netlink: &mut Netlink,
     message: u16,
     family: u8,
-    names: [(u16, &str); 2],
+    names: &[(u16, &str)],
     each: impl FnMut(&[u8]),
 ) -> io::Result<()> {
     let mut payload = vec![family, 0, 0, 0];
     for (number, name) in names {
-        push_text(&mut payload, number, name);
+        push_text(&mut payload, *number, name);
     }
     match netlink.dump(NFNL_SUBSYS_NFTABLES << 8 | message, &payload, each) {
         Err(error) if is_absent(&error) => Ok(()),
@@ -100,9 +100,10 @@ fn parse_element(element: &[u8]) -> Option<(u16, Option<String>)> {
 }
 
 /// nft's own type, length, value: type 0 is the comment.
-fn comment(userdata: &[u8]) -> Option<String> {
-    let [0, length, rest @ ..] = userdata else { return None };
-    rest.get(..usize::from(*length)).map(text)
+pub(super) fn comment(userdata: &[u8]) -> Option<String> {
+    let [kind, length, rest @ ..] = userdata else { return None };
+    let (value, rest) = rest.split_at_checked(usize::from(*length))?;
+    if *kind == 0 { Some(text(value)) } else { comment(rest) }
 }
 
 /// `external-42NFTM6N-ns2/svc2/tcp/p80` → `ns2/svc2:p80`

@@ -1,0 +1,20 @@
+//! What the core wants to know and only the node can tell.
+
+use std::net::SocketAddr;
+
+use crate::event::{Flow, Netns};
+
+/// A question. Its answer arrives as a fact, or never: nothing waits for it for ever.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Ask {
+    /// Whether this port speaks TLS: [`Fact::TlsHello`](crate::event::Fact::TlsHello).
+    Tls(u16),
+    /// What the probers' answers say: [`Fact::Answer`](crate::event::Fact::Answer) from now on.
+    Answers,
+    /// Who uses up ephemeral ports: [`Fact::PortPressure`](crate::event::Fact::PortPressure).
+    Ports,
+    /// What can drop a packet of this flow there: [`Fact::Firewall`](crate::event::Fact::Firewall).
+    Firewall(Netns, Flow),
+    /// The state of a target as it is reached from a namespace: [`Fact::Inspection`](crate::event::Fact::Inspection).
+    Target(Netns, SocketAddr),
+}

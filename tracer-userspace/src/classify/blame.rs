@@ -1,0 +1,191 @@
+//! Which rule dropped a packet: those of the namespace that fit the hook, the backend, the flow and
+//! the verdict. One: that was it. Several: they are candidates.
+
+use serde_json::json;
+
+use super::Case;
+use super::evidence::{evidence, netfilter_hook, plain};
+use super::owner::{Owner, owner_of};
+use crate::correlate::firewalls::Reading;
+use crate::event::{Backend, FirewallRule, PacketDrop, RuleVerdict, Tracked};
+use crate::record::Evidence;
+
+/// Candidates named.
+const NAMED: usize = 3;
+/// A reading older than the drop by more than this says nothing: rules change, and numbers of namespaces are used again.
+const STALE_NS: u64 = 1_000_000_000;
+
+/// The rules that can have dropped a packet.
+#[derive(Clone, Debug)]
+pub(super) struct Blame<'a> {
+    /// In the order in which the hook comes to them.
+    pub rules: Vec<&'a FirewallRule>,
+    /// All that could do it were read, after the drop.
+    pub complete: bool,
+    reading: &'a Reading,
+}
+
+/// The rules that can have dropped this packet; none if nothing was read.
+pub(super) fn blame<'a>(case: &Case<'a>, time: u64, drop: &PacketDrop, verdict: RuleVerdict) -> Option<Blame<'a>> {
+    let reading = case.node.firewalls.reading(drop.netns?)?;
+    (reading.at.saturating_add(STALE_NS) >= time).then_some(())?;
+    let fitting: Vec<usize> = (0..reading.firewall.rules.len())
+        .filter(|at| fits(case, &reading.firewall.rules[*at], drop, verdict))
+        .collect();
+    let moved: Vec<usize> = fitting.iter().copied().filter(|at| !reading.stood_still(*at, time)).collect();
+    let left = if moved.is_empty() { fitting } else { moved };
+    let rules = reached(left.into_iter().map(|at| &reading.firewall.rules[at]));
+    let complete = reading.firewall.is_complete_for(drop.flow) && reading.at >= time;
+    Some(Blame { rules, complete, reading })
+}
+
+fn fits(case: &Case<'_>, rule: &FirewallRule, drop: &PacketDrop, verdict: RuleVerdict) -> bool {
+    let hook = netfilter_hook(drop);
+    rule.verdict == verdict
+        && hook.is_none_or(|hook| rule.hooks.iter().any(|it| it == hook))
+        && backend_fits(case, rule, drop)
+        && rule.may_match(drop.flow)
+        && (!rule.when.invalid || drop.tracked.is_none_or(|it| it == Tracked::No))
+        && (!rule.when.new || (drop.flags.is_syn() && drop.tracked.is_none_or(|it| it == Tracked::Yes)))
+}
+
+/// From 6.7 on (`nft_do_chain`: `NF_DROP_REASON`) a rule of nftables frees the packet inside its chain; what
+/// `nf_hook_slow` frees there is another's, or a policy's. Before, all is freed in `nf_hook_slow`.
+fn backend_fits(case: &Case<'_>, rule: &FirewallRule, drop: &PacketDrop) -> bool {
+    let legacy = rule.backend == Backend::IptablesLegacy;
+    match drop.location.as_deref().map(plain) {
+        Some("nft_do_chain") => !legacy,
+        Some("nf_hook_slow") if frees_in_chain(case) => legacy || rule.policy,
+        _ => true,
+    }
+}
+
+fn frees_in_chain(case: &Case<'_>) -> bool {
+    let release = case.node.start.as_ref().map_or("", |start| start.kernel.as_str());
+    let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map_while(|number| number.parse::<u32>().ok());
+    (numbers.next(), numbers.next()) >= (Some(6), Some(7))
+}
+
+/// Without those that come after a rule that every such packet ends at.
+fn reached<'a>(rules: impl Iterator<Item = &'a FirewallRule>) -> Vec<&'a FirewallRule> {
+    let mut reached: Vec<&FirewallRule> = rules.collect();
+    let ends: Vec<&FirewallRule> = reached.iter().copied().filter(|rule| rule.exact).collect();
+    for end in ends {
+        let mut after = false;
+        reached.retain(|rule| {
+            let never_met = comes_later(end, rule) || (after && same_base(end, rule));
+            after |= std::ptr::eq(*rule, end);
+            !never_met
+        });
+    }
+    reached
+}
+
+fn same_base(left: &FirewallRule, right: &FirewallRule) -> bool {
+    let place = |rule: &FirewallRule| (rule.backend, rule.base.clone());
+    left.base.is_some() && place(left) == place(right) && left.table == right.table && left.family == right.family
+}
+
+/// The base chain of `end` comes first, and nothing there let the packet go on to that of `rule`.
+fn comes_later(end: &FirewallRule, rule: &FirewallRule) -> bool {
+    end.first && end.priority.zip(rule.priority).is_some_and(|(end, rule)| end < rule)
+}
+
+impl Blame<'_> {
+    /// It can only have been this one.
+    pub(super) fn certain(&self) -> Option<&FirewallRule> {
+        match self.rules.as_slice() {
+            [only] if self.complete => Some(only),
+            _ => None,
+        }
+    }
+
+    /// All candidates are like that, and none is missing.
+    pub(super) fn all(&self, like: impl Fn(&FirewallRule) -> bool) -> bool {
+        self.complete && !self.rules.is_empty() && self.rules.iter().all(|rule| like(rule))
+    }
+
+    /// Who made the first of them.
+    pub(super) fn owner(&self) -> Option<Owner> {
+        self.rules.first().and_then(|rule| self.owner_of(rule))
+    }
+
+    /// Who made a rule.
+    pub(super) fn owner_of(&self, rule: &FirewallRule) -> Option<Owner> {
+        owner_of(rule, &self.reading.firewall.rules)
+    }
+
+    /// The rule or the candidates in words, to follow a sentence.
+    pub(super) fn words(&self) -> String {
+        let named: Vec<String> = self.rules.iter().take(NAMED).map(|rule| self.described(rule)).collect();
+        let more = if self.complete { "" } else { " or one that was not read" };
+        match (self.rules.len(), self.certain()) {
+            (0, _) if self.complete => {
+                ": no rule that was read there fits; conntrack, IPVS or a rule that is gone did it".into()
+            }
+            (0, _) => String::new(),
+            (_, Some(rule)) => format!(": {}", self.described(rule)),
+            (1, None) => format!(": probably {}", named.join("")),
+            (count, None) if count <= NAMED => format!(": one of {}{more}", named.join("; ")),
+            (count, None) => format!(": one of {count} rules, the first of them {}{more}", named.join("; ")),
+        }
+    }
+
+    fn described(&self, rule: &FirewallRule) -> String {
+        let owner = self.owner_of(rule).map(|owner| format!(", made by {}", owner.name)).unwrap_or_default();
+        let comment = rule.comment.as_deref().map(|said| format!(" {said:?}")).unwrap_or_default();
+        format!("{}{comment} in chain {}{owner}", name_of(rule), chain_of(rule))
+    }
+
+    /// The command that shows the chain.
+    pub(super) fn command(&self) -> Option<String> {
+        self.rules.first().map(|rule| command(rule))
+    }
+
+    /// What was found, as evidence.
+    pub(super) fn evidence(&self) -> Vec<Evidence> {
+        self.rules.iter().take(NAMED).map(|rule| self.evidence_of(rule)).collect()
+    }
+
+    fn evidence_of(&self, rule: &FirewallRule) -> Evidence {
+        let certain = if self.certain().is_some() { "dropped it" } else { "can have dropped it" };
+        let says = format!("{} {certain}", self.described(rule));
+        let legacy = rule.backend == Backend::IptablesLegacy;
+        let fields = json!({
+            "table": rule.table, "family": rule.family, "chain": rule.chain, "hook": rule.hooks.join(","),
+            "base_chain": rule.base.as_ref().filter(|base| **base != rule.chain), "backend": rule.backend,
+            "verdict": rule.verdict, "policy": rule.policy.then_some(true), "comment": rule.comment,
+            "handle": rule.handle.filter(|_| !legacy), "rule_number": rule.handle.filter(|_| legacy),
+            "packets": rule.packets, "owner": self.owner_of(rule).map(|owner| owner.name),
+            "candidates": (self.rules.len() > 1).then_some(self.rules.len()),
+        });
+        evidence("netfilter", self.reading.at, says, fields)
+    }
+}
+
+fn name_of(rule: &FirewallRule) -> String {
+    match (rule.policy, rule.handle, rule.backend) {
+        (true, ..) => "the policy".to_owned(),
+        (false, Some(handle), Backend::IptablesLegacy) => format!("rule {handle}"),
+        (false, Some(handle), _) => format!("the rule with handle {handle}"),
+        (false, None, _) => "a rule".to_owned(),
+    }
+}
+
+fn chain_of(rule: &FirewallRule) -> String {
+    match rule.backend {
+        Backend::Nftables => format!("{} {} {}", rule.family, rule.table, rule.chain),
+        Backend::IptablesNft => format!("{} of table {} (iptables-nft, {})", rule.chain, rule.table, rule.family),
+        Backend::IptablesLegacy => format!("{} of table {} (iptables-legacy, {})", rule.chain, rule.table, rule.family),
+    }
+}
+
+fn command(rule: &FirewallRule) -> String {
+    let six = if rule.family == "ip6" { "6" } else { "" };
+    let FirewallRule { family, table, chain, .. } = rule;
+    match rule.backend {
+        Backend::Nftables => format!("nft -a list chain {family} {table} {chain}"),
+        Backend::IptablesNft => format!("ip{six}tables -t {table} -vS {chain}"),
+        Backend::IptablesLegacy => format!("ip{six}tables-legacy -t {table} -vS {chain}"),
+    }
+}

@@ -1,0 +1,92 @@
+//! Who made a netfilter rule, by the names of its chain and table.
+
+use crate::event::FirewallRule;
+
+/// Software that writes rules.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Owner {
+    /// Its name.
+    pub name: &'static str,
+    /// It enforces network policies.
+    pub policy: bool,
+}
+
+const fn owner(name: &'static str) -> Owner {
+    Owner { name, policy: false }
+}
+
+const fn enforcer(name: &'static str) -> Owner {
+    Owner { name, policy: true }
+}
+
+/// By the beginning of the chain's name.
+const CHAINS: &[(&str, Owner)] = &[
+    ("ufw-", owner("ufw")),
+    ("ufw6-", owner("ufw")),
+    ("cali-", enforcer("calico")),
+    ("CILIUM_", enforcer("cilium")),
+    ("KUBE-NWPLCY-", enforcer("kube-router")),
+    ("KUBE-POD-FW-", enforcer("kube-router")),
+    ("KUBE-ROUTER-", enforcer("kube-router")),
+    ("WEAVE-NPC", enforcer("weave")),
+    ("WEAVE-", owner("weave")),
+    ("ANTREA-", enforcer("antrea")),
+    ("AZURE-NPM", enforcer("azure-npm")),
+    ("KUBE-", owner("kube-proxy")),
+    ("FLANNEL-", owner("flannel")),
+    ("DOCKER", owner("docker")),
+    ("NETAVARK", owner("podman")),
+    ("CNI-", owner("CNI plugins")),
+    ("LIBVIRT_", owner("libvirt")),
+    ("f2b-", owner("fail2ban")),
+];
+
+/// By the whole name of the table.
+const TABLES: &[(&str, Owner)] = &[
+    ("firewalld", owner("firewalld")),
+    ("calico", enforcer("calico")),
+    ("cilium", enforcer("cilium")),
+    ("kube-network-policies", enforcer("kube-network-policies")),
+    ("kube-proxy", owner("kube-proxy")),
+    ("flannel-ipv4", owner("flannel")),
+    ("flannel-ipv6", owner("flannel")),
+    ("docker-bridges", owner("docker")),
+    ("netavark", owner("podman")),
+    ("f2b-table", owner("fail2ban")),
+    ("crowdsec", owner("crowdsec")),
+    ("crowdsec6", owner("crowdsec")),
+];
+
+/// Who made the rule, if its names say so. A policy is that of whoever has chains in the same table, if it
+/// is one that sets policies.
+pub(super) fn owner_of(rule: &FirewallRule, all: &[FirewallRule]) -> Option<Owner> {
+    by_chain(&rule.chain).or_else(|| by_table(&rule.table)).or_else(|| {
+        let neighbours = all.iter().filter(|it| it.backend == rule.backend && it.table == rule.table);
+        let mut owners = neighbours.filter_map(|it| by_chain(&it.chain));
+        rule.policy.then(|| owners.find(|owner| owner.name == "ufw")).flatten()
+    })
+}
+
+fn by_chain(chain: &str) -> Option<Owner> {
+    CHAINS.iter().find(|(prefix, _)| chain.starts_with(prefix)).map(|(_, owner)| *owner)
+}
+
+fn by_table(table: &str) -> Option<Owner> {
+    TABLES.iter().find(|(name, _)| *name == table).map(|(_, owner)| *owner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_enforcers_of_policies_make_a_network_policy() {
+        let known = |chain| by_chain(chain).map(|it| (it.name, it.policy));
+        assert_eq!(known("cali-fw-cali0123"), Some(("calico", true)));
+        assert_eq!(known("KUBE-POD-FW-ABCDEF"), Some(("kube-router", true)));
+        assert_eq!(known("KUBE-SERVICES"), Some(("kube-proxy", false)));
+        assert_eq!(known("ufw-user-input"), Some(("ufw", false)));
+        assert_eq!(known("podpolicy"), None);
+        assert_eq!(by_table("firewalld").map(|it| it.policy), Some(false));
+    }
+}

@@ -1,0 +1,92 @@
+//! The listener's accept queue is full: the kernel drops the SYN without a trace.
+
+use serde_json::json;
+
+use super::super::evidence::evidence;
+use super::{Case, Finding, Label, in_handshake, silent};
+use crate::event::{ListenQueue, ListenerState};
+use crate::record::{Confidence, Evidence};
+
+/// The rule.
+pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
+    if !in_handshake(case) {
+        return None;
+    }
+    by_hook(case).or_else(|| by_look(case))
+}
+
+/// This attempt's SYN met the full queue.
+fn by_hook(case: &Case<'_>) -> Option<Finding> {
+    let (time, met) = case.attempt.queue_full(ListenQueue::Accept)?;
+    let says = format!("the SYN met a listener with {} connections waiting, of {} allowed", met.waiting, met.backlog);
+    let fields = json!({ "waiting": met.waiting, "backlog": met.backlog, "netns": met.netns });
+    Some(finding(case, evidence("tcp_conn_request", time, says, fields), met.waiting, met.backlog))
+}
+
+/// The queue, read while the attempt waited, was full. `sk_acceptq_is_full`: more than the maximum.
+fn by_look(case: &Case<'_>) -> Option<Finding> {
+    let (time, listener) = listener(case)?;
+    if listener.waiting <= listener.backlog || !case.settled || !silent(case) {
+        return None;
+    }
+    let found = finding(case, seen(time, listener), listener.waiting, listener.backlog);
+    Some(found.with_confidence(Confidence::Likely).resting_on(&["kfree_skb"]))
+}
+
+/// The listener that this attempt's SYN goes to, as it was read.
+pub(super) fn listener<'a>(case: &Case<'a>) -> Option<(u64, &'a ListenerState)> {
+    let (time, seen) = super::inspected(case)?;
+    let target = case.attempt.flow.dst.ip();
+    let fits = |l: &&ListenerState| l.addr.ip() == target || l.addr.ip().is_unspecified();
+    Some((time, seen.listeners.as_ref()?.iter().find(fits)?))
+}
+
+pub(super) fn seen(time: u64, listener: &ListenerState) -> Evidence {
+    let says = format!(
+        "the listener {} has {} connections waiting to be accepted, of {} allowed, and {} half open",
+        listener.addr, listener.waiting, listener.backlog, listener.half_open
+    );
+    let fields = json!({ "waiting": listener.waiting, "backlog": listener.backlog, "half_open": listener.half_open });
+    evidence("sock_diag", time, says, fields)
+}
+
+fn finding(case: &Case<'_>, seen: Evidence, waiting: u32, backlog: u32) -> Finding {
+    let dst = case.attempt.flow.dst;
+    let summary = format!(
+        "{dst} listens, but its accept queue is full ({waiting} waiting, {backlog} allowed): the kernel drops the SYN silently"
+    );
+    let remediation = format!(
+        "let the process on port {} accept faster; raise its listen backlog and net.core.somaxconn in the pod (ss -ltn: Recv-Q above Send-Q)",
+        dst.port()
+    );
+    Finding::failure(Label::AcceptQueueOverflow, vec![seen], summary, remediation)
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::event::{ListenQueue, ListenerState};
+    use crate::testing::{POD, Stream};
+
+    fn waiting(waiting: u32, backlog: u32) -> Vec<&'static str> {
+        let mut stream = Stream::new();
+        stream.connect().wait_ms(200).inspection(|seen| {
+            let addr = "0.0.0.0:8080".parse().expect("an address");
+            seen.netns = Some(POD);
+            seen.listeners = Some(vec![ListenerState { addr, waiting, backlog, half_open: 0 }]);
+        });
+        stream.gives_up().labels()
+    }
+
+    #[test]
+    fn full_means_more_than_allowed() {
+        assert_eq!(waiting(2, 1), ["accept_queue_overflow"]);
+        assert_eq!(waiting(1, 1), ["unexplained"]);
+    }
+
+    #[test]
+    fn the_attempt_s_own_syn_at_a_full_queue_is_proof() {
+        let mut stream = Stream::new();
+        stream.connect().queue_full(ListenQueue::Accept);
+        assert_eq!(stream.labels(), ["accept_queue_overflow"]);
+    }
+}

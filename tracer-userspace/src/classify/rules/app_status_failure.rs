@@ -1,0 +1,65 @@
+//! The application answered, and said no.
+
+use super::super::evidence::evidence;
+use super::{Case, Finding, Label, ms};
+use crate::enrich;
+use crate::event::{Answer, AnswerKind};
+use serde_json::json;
+
+/// The rule.
+pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
+    let (time, answer) = case.attempt.answer()?;
+    let (says, mend) = refusal(case, answer)?;
+    let dst = case.attempt.flow.dst;
+    let took = ms(time.saturating_sub(case.attempt.started));
+    let summary = format!("{dst} was reached and answered after {took}: {says}");
+    let fields = json!({ "status": answer.status, "kind": answer.kind });
+    let seen = evidence("cgroup_skb", time, says, fields);
+    Some(Finding::failure(Label::AppStatusFailure, vec![seen], summary, mend.to_owned()))
+}
+
+/// What the answer says, if it is one that the kubelet takes for a failure (`pkg/probe/http`: 200 to 399 is success).
+fn refusal(case: &Case<'_>, answer: &Answer) -> Option<(String, &'static str)> {
+    // Without a spec only a status line says that HTTP was spoken; gRPC answers in bytes of its own.
+    let asked = enrich::asks_http(case.attempt, case.node);
+    if !case.attempt.prober || !asked.unwrap_or(answer.kind == AnswerKind::Http) {
+        return None;
+    }
+    match (answer.kind, answer.status) {
+        (AnswerKind::Http, Some(status)) if !(200..400).contains(&status) => Some((
+            format!("HTTP status {status}"),
+            "the network is fine: see what the health handler checks, and the application's log at that moment",
+        )),
+        (AnswerKind::Tls, _) => Some((
+            "a TLS record in answer to plain HTTP".to_owned(),
+            "set the probe's scheme to HTTPS: the port speaks TLS",
+        )),
+        (AnswerKind::Other, _) => Some((
+            "something that is not HTTP".to_owned(),
+            "the probe asks in HTTP and the port speaks something else: correct the probe's port, or use tcpSocket or grpc",
+        )),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::event::{AnswerKind, TcpState};
+    use crate::testing::Stream;
+
+    fn answered(kind: AnswerKind, status: Option<u16>) -> Vec<&'static str> {
+        let mut stream = Stream::new();
+        stream.http_readiness().connect().established().answer(kind, status);
+        stream.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 200)).labels()
+    }
+
+    #[test]
+    fn what_the_kubelet_takes_for_a_failure() {
+        assert_eq!(answered(AnswerKind::Http, Some(503)), ["app_status_failure"]);
+        assert_eq!(answered(AnswerKind::Http, Some(404)), ["app_status_failure"]);
+        assert_eq!(answered(AnswerKind::Tls, None), ["app_status_failure"]);
+        for status in [200, 204, 302, 399] {
+            assert!(answered(AnswerKind::Http, Some(status)).is_empty(), "{status}");
+        }
+    }
+}

@@ -1,0 +1,64 @@
+//! The server took the request and closed without a byte of an answer.
+
+use super::super::evidence::{evidence, of_state};
+use super::{Case, Finding, Label, ms};
+use crate::correlate::attempt::End;
+use crate::record::Evidence;
+use serde_json::json;
+
+/// How far from the close the end of the listener may lie to be the same event.
+const TOGETHER_NS: u64 = 1_000_000_000;
+
+/// The rule.
+pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
+    let attempt = case.attempt;
+    let (ended, End::ClosedByServer) = attempt.ended? else { return None };
+    let (established, state) = (attempt.established?, attempt.last.as_ref()?);
+    if !case.settled || !attempt.failed() || attempt.received() != Some(0) || attempt.errno().is_some() {
+        return None;
+    }
+    let gone = listener_ended(case, ended);
+    let how = if gone.is_some() {
+        ", and its listener ended at the same time: it exited, crashed or was stopped"
+    } else {
+        ""
+    };
+    let summary = format!(
+        "{} took the request and closed the connection {} after it was established without a byte of an answer{how}",
+        attempt.flow.dst,
+        ms(ended.saturating_sub(established))
+    );
+    let mut seen = vec![of_state(ended, state)];
+    seen.extend(gone);
+    let found =
+        Finding::failure(Label::ClosedWithoutAnswer, seen, summary, Label::ClosedWithoutAnswer.page().mend.to_owned());
+    Some(Finding { decided_at: ended, ..found })
+}
+
+/// The listener of that port ended about when the connection was closed.
+fn listener_ended(case: &Case<'_>, ended: u64) -> Option<Evidence> {
+    let (at, end) = case.node.listener_end(case.attempt.netns?, case.attempt.flow.dst)?;
+    let at = *at;
+    (at.abs_diff(ended) < TOGETHER_NS).then(|| {
+        let says = format!("{} (pid {}) ceased to listen on port {}", end.actor.comm, end.actor.pid, end.addr.port());
+        evidence("inet_sock_set_state", at, says, json!({ "pid": end.actor.pid, "netns": end.netns }))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::event::TcpState;
+    use crate::testing::Stream;
+
+    fn closed(received: u64) -> Vec<&'static str> {
+        let mut stream = Stream::new();
+        stream.connect().established().state(TcpState::Established, TcpState::CloseWait, 0, (100, 101, received + 1));
+        stream.state(TcpState::CloseWait, TcpState::LastAck, 0, (100, 101, received + 1)).labels()
+    }
+
+    #[test]
+    fn a_fin_without_a_byte_and_not_after_one() {
+        assert_eq!(closed(0), ["closed_without_answer"]);
+        assert!(closed(10).is_empty());
+    }
+}

@@ -1,0 +1,52 @@
+//! The target's container was held back for want of CPU quota while it owed an answer. Goes to `also`.
+
+use serde_json::json;
+
+use super::super::evidence::evidence;
+use super::slow_response::taken_and_silent;
+use super::{Case, Finding, Label};
+use crate::record::Confidence;
+
+/// The rule.
+pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
+    let ended = taken_and_silent(case)?;
+    let attempt = case.attempt;
+    let readings = case.node.throttling(attempt.netns?, attempt.flow.dst);
+    let mut inside = readings.filter(|(time, _)| (attempt.started..=ended).contains(time));
+    let (_, first) = inside.next()?;
+    let (time, last) = inside.last()?;
+    let (cgroup, times, micros) = last.iter().find_map(|now| {
+        let before = first.iter().find(|before| before.cgroup == now.cgroup)?;
+        let (times, micros) = (now.times.saturating_sub(before.times), now.micros.saturating_sub(before.micros));
+        (times > 0).then_some((&now.cgroup, times, micros))
+    })?;
+    let says =
+        format!("{cgroup} was throttled {times} times, {:.1} ms in all, during the attempt", micros as f64 / 1e3);
+    let seen = evidence("cpu.stat", time, says.clone(), json!({ "times": times, "throttled_ms": micros / 1000 }));
+    let found = Finding::failure(Label::CpuThrottled, vec![seen], says, Label::CpuThrottled.page().mend.to_owned());
+    Some(found.with_confidence(Confidence::Likely))
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::classify::label::Label;
+    use crate::event::{TcpState, Throttled};
+    use crate::testing::Stream;
+
+    fn slow(times: u64) -> Vec<Label> {
+        let at = |times| vec![Throttled { cgroup: "/kubepods/pod1".into(), times, micros: times * 1000 }];
+        let mut stream = Stream::new();
+        stream.connect().established().wait_ms(200).inspection(|seen| seen.throttled = at(5));
+        stream.wait_ms(400).inspection(|seen| seen.throttled = at(5 + times));
+        stream.wait_ms(400).state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 0));
+        let verdicts = stream.verdicts();
+        assert_eq!(stream.labels(), ["slow_response"]);
+        verdicts[0].verdict.also.clone()
+    }
+
+    #[test]
+    fn a_counter_that_rose_is_said_beside_the_cause() {
+        assert_eq!(slow(7), [Label::CpuThrottled]);
+        assert!(slow(0).is_empty());
+    }
+}

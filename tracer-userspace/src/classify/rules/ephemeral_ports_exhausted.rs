@@ -1,0 +1,117 @@
+//! Every source port for this destination is in use.
+
+use serde_json::json;
+
+use super::super::evidence::{evidence, of_state};
+use super::{Case, Finding, Label, enter, in_namespace};
+use crate::correlate::attempt::Attempt;
+use crate::event::{PortPressure, PortUser, TcpState};
+use crate::record::Evidence;
+
+/// The rule. Who uses the ports up was asked when the connect failed, and is known a moment later.
+pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
+    let seen = by_connect(case.attempt).or_else(|| by_state(case))?;
+    if !case.settled {
+        return None;
+    }
+    let dst = case.attempt.flow.dst;
+    let range = case.node.settings.local_port_range.map(|(a, b)| format!(" of {a} to {b}")).unwrap_or_default();
+    let summary = format!(
+        "no source port{range} is free for connections to {dst}{}{}",
+        in_namespace(case, case.attempt.netns),
+        who(case)
+    );
+    let remediation = format!(
+        "{}ss -tan state all dst {}: stop the churn, or widen net.ipv4.ip_local_port_range outside the NodePort range",
+        enter(case, case.attempt.netns),
+        dst.ip()
+    );
+    Some(Finding::failure(Label::EphemeralPortsExhausted, vec![seen], summary, remediation))
+}
+
+/// `connect(2)` said so, for a socket that had reached SYN_SENT: it had an address and a route.
+fn by_connect(attempt: &Attempt) -> Option<Evidence> {
+    let (time, failed) = attempt.connect_failed_at()?;
+    let exhausted = failed.errno == libc::EADDRNOTAVAIL && failed.conn.is_some();
+    let says = format!("connect({}) found no free source port: EADDRNOTAVAIL", failed.dst);
+    exhausted.then(|| evidence("sys_exit_connect", time, says, json!({ "errno": failed.errno })))
+}
+
+/// Without that hook: the socket gave up without ever having had a port.
+fn by_state(case: &Case<'_>) -> Option<Evidence> {
+    let blind = !case.node.missing_of(&["sys_exit_connect"]).is_empty();
+    let (ended, _) = case.attempt.ended?;
+    let state = case.attempt.last.as_ref()?;
+    (blind && case.attempt.without_port()).then(|| of_state(ended, state))
+}
+
+/// The processes of the same namespace that connect most.
+fn who(case: &Case<'_>) -> String {
+    let Some(pressure) = &case.node.ports else { return String::new() };
+    let here = |user: &&PortUser| user.netns.is_none() || user.netns == case.attempt.netns;
+    let users: Vec<String> = pressure.users.iter().filter(here).take(2).map(|user| describe(user, pressure)).collect();
+    if users.is_empty() { String::new() } else { format!("; who connected most: {}", users.join(", ")) }
+}
+
+fn describe(user: &PortUser, pressure: &PortPressure) -> String {
+    let seconds = pressure.window_ns as f64 / 1e9;
+    format!(
+        "{} (pid {}): {} connects in {seconds:.0} s to {} destination(s), {} left in TIME_WAIT",
+        user.comm, user.pid, user.connects, user.destinations, user.time_wait_left
+    )
+}
+
+impl Attempt {
+    /// Its connect failed because no source port was free, or may have: it reached SYN_SENT and ended
+    /// there, by itself, without a port.
+    #[must_use]
+    pub fn without_port(&self) -> bool {
+        let gave_up = |s: &crate::event::State| {
+            s.old == TcpState::SynSent && s.new == TcpState::Close && s.flow.src.port() == 0 && s.errno == Some(0)
+        };
+        self.last.as_ref().is_some_and(gave_up)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::event::Fact;
+    use crate::testing::Stream;
+
+    fn pressure() -> Fact {
+        let user = PortUser {
+            pid: 4711,
+            comm: "churner".into(),
+            processes: 1,
+            netns: None,
+            pod_uid: None,
+            connects: 28_000,
+            destinations: 1,
+            to_itself: 0,
+            time_wait_left: 27_000,
+        };
+        Fact::PortPressure(Box::new(PortPressure {
+            window_ns: 60_000_000_000,
+            users: vec![user],
+            ..PortPressure::default()
+        }))
+    }
+
+    #[test]
+    fn a_connect_without_a_free_port_names_who_connects_most() {
+        let mut stream = Stream::new();
+        stream.connect().no_port(libc::EADDRNOTAVAIL).push(pressure());
+        assert_eq!(stream.labels(), ["ephemeral_ports_exhausted"]);
+    }
+
+    #[test]
+    fn another_error_after_syn_sent_is_not_this() {
+        assert_ne!(Stream::new().connect().no_port(libc::EPERM).labels(), ["ephemeral_ports_exhausted"]);
+    }
+
+    #[test]
+    fn an_address_that_is_missing_is_not_a_port_that_is_missing() {
+        assert_eq!(Stream::new().connect_failed(libc::EADDRNOTAVAIL).labels(), ["route_unreachable"]);
+    }
+}

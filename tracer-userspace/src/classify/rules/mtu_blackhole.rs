@@ -1,0 +1,96 @@
+//! Full-size segments do not get through.
+
+use super::super::evidence::{evidence, of_drop, of_icmp, of_state};
+use super::{Case, Finding, Label};
+use crate::event::Icmp;
+use crate::record::{Confidence, Evidence};
+use serde_json::json;
+
+/// A segment of which this much is payload fills a small link: TCP's own lower limit is 536 (RFC 9293 3.7.1).
+const LARGE: u32 = 1000;
+/// So often sent again without an acknowledgement is no accident.
+const AGAIN: usize = 2;
+
+/// The rule.
+pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
+    case.attempt.established?;
+    too_big(case).or_else(|| sent_again(case))
+}
+
+/// A packet of this attempt was too big for a device, and the attempt failed.
+fn too_big(case: &Case<'_>) -> Option<Finding> {
+    let attempt = case.attempt;
+    if !attempt.failed() {
+        return None;
+    }
+    let mut seen: Vec<Evidence> = Vec::new();
+    seen.extend(attempt.drops().find(|(_, d)| d.reason.as_deref() == Some("PKT_TOO_BIG")).map(|(t, d)| of_drop(t, d)));
+    seen.extend(attempt.icmp().find(|(_, i)| is_too_big(i)).map(|(t, i)| of_icmp(t, i)));
+    (!seen.is_empty()).then(|| finding(case, seen, "a packet was too big for a link on the way"))
+}
+
+/// The same large segments were sent again and again: by the prober (its request) or by the target (its answer).
+fn sent_again(case: &Case<'_>) -> Option<Finding> {
+    let attempt = case.attempt;
+    let (ended, _) = attempt.ended.filter(|_| attempt.failed())?;
+    let large: Vec<_> = attempt.retransmitted().filter(|(_, r)| r.payload.is_some_and(|n| n >= LARGE)).collect();
+    let (time, last) = large.last().copied()?;
+    if large.len() < AGAIN || attempt.drops().any(|(at, d)| at <= ended && !d.flags.is_rst()) {
+        return None;
+    }
+    let whose = if last.by_target { "the target's answer" } else { "the request" };
+    let payload = last.payload.unwrap_or_default();
+    let says = format!(
+        "segments of {whose} ({payload} bytes) were sent again {} times without an acknowledgement",
+        large.len()
+    );
+    let mut seen =
+        vec![evidence("tcp_retransmit_skb", time, says, json!({ "payload": payload, "times": large.len() }))];
+    seen.extend(attempt.last.as_ref().map(|state| of_state(ended, state)));
+    let found = finding(case, seen, &format!("large segments of {whose} ({payload} bytes) do not arrive"));
+    Some(found.with_confidence(Confidence::Likely).resting_on(&["kfree_skb"]))
+}
+
+/// ICMP fragmentation needed (RFC 1191), ICMPv6 packet too big (RFC 8201).
+const fn is_too_big(icmp: &Icmp) -> bool {
+    if icmp.v6 { icmp.icmp_type == 2 } else { icmp.icmp_type == 3 && icmp.code == 4 }
+}
+
+fn finding(case: &Case<'_>, seen: Vec<Evidence>, what: &str) -> Finding {
+    let dst = case.attempt.flow.dst;
+    let summary = format!("the handshake with {dst} got through, but {what}, and the sender did not learn of it");
+    let remediation = format!(
+        "compare the MTU of every link between the node and {} (ip link; tracepath {}) and set the CNI's MTU to the smallest less the encapsulation; let ICMP `fragmentation needed` pass",
+        dst.ip(),
+        dst.ip()
+    );
+    Finding::failure(Label::MtuBlackhole, seen, summary, remediation)
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::event::{TcpFlags, TcpState};
+    use crate::testing::{NODE, Stream};
+
+    fn gives_up(stream: &mut Stream) -> Vec<&'static str> {
+        stream.wait_ms(1000).state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 0));
+        stream.labels()
+    }
+
+    #[test]
+    fn a_packet_that_was_too_big_is_proof_once_the_attempt_failed() {
+        let mut stream = Stream::new();
+        stream.connect().established().drop(TcpFlags(0x10), "PKT_TOO_BIG", NODE);
+        assert_eq!(gives_up(&mut stream), ["mtu_blackhole"]);
+    }
+
+    #[test]
+    fn large_segments_sent_again_are_and_small_ones_are_not() {
+        let mut large = Stream::new();
+        large.connect().established().sent_again(1448, true).sent_again(1448, true);
+        assert_eq!(gives_up(&mut large), ["mtu_blackhole"]);
+        let mut small = Stream::new();
+        small.connect().established().sent_again(100, true).sent_again(100, true);
+        assert_eq!(gives_up(&mut small), ["slow_response"]);
+    }
+}

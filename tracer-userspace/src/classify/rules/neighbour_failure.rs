@@ -1,0 +1,120 @@
+//! The link-layer address of the target, or of the gateway, could not be resolved.
+
+use serde_json::json;
+
+use super::super::evidence::{evidence, of_drop};
+use super::{Case, Finding, Label, in_handshake, silent};
+use crate::event::{Inspection, NeighbourState, PacketDrop};
+use crate::record::Confidence;
+
+/// Why there is no entry.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Why {
+    NoAnswer,
+    TableFull,
+}
+
+/// The rule.
+pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
+    if !in_handshake(case) {
+        return None;
+    }
+    dropped(case).or_else(|| unresolved(case))
+}
+
+/// A packet of this attempt waited for the address in vain.
+fn dropped(case: &Case<'_>) -> Option<Finding> {
+    let (time, drop, why) = case.attempt.drops().find_map(|(time, d)| Some((time, d, reason(d)?)))?;
+    let next = drop.flow.dst.ip();
+    let summary = match why {
+        Why::NoAnswer => {
+            format!("nobody answered for the link-layer address of {next} (or of the gateway to it){}", on(drop))
+        }
+        Why::TableFull => format!("the neighbour table is full: no entry could be made for {next}{}", on(drop)),
+    };
+    Some(Finding::failure(Label::NeighbourFailure, vec![of_drop(time, drop)], summary, mend(case, why)))
+}
+
+/// The reasons are of 6.0 and later; before, the functions that free a packet only for that.
+fn reason(drop: &PacketDrop) -> Option<Why> {
+    match (drop.reason.as_deref(), drop.location.as_deref()) {
+        (Some("NEIGH_FAILED" | "NEIGH_DEAD"), _) => Some(Why::NoAnswer),
+        (Some("NEIGH_CREATEFAIL"), _) => Some(Why::TableFull),
+        (None, Some("neigh_invalidate" | "arp_error_report" | "ndisc_error_report")) => Some(Why::NoAnswer),
+        (None, Some("ip_finish_output2" | "ip6_finish_output2")) => Some(Why::TableFull),
+        _ => None,
+    }
+}
+
+fn on(drop: &PacketDrop) -> String {
+    drop.device.as_ref().map(|d| format!(" on {}", d.name)).unwrap_or_default()
+}
+
+/// The entry of the target was still being asked for while the attempt waited.
+fn unresolved(case: &Case<'_>) -> Option<Finding> {
+    let (time, seen) = super::inspected(case)?;
+    let entry = seen.neighbour.as_ref().filter(|n| matches!(n.state.as_str(), "incomplete" | "failed"))?;
+    if !case.settled || !silent(case) {
+        return None;
+    }
+    let says = format!("the neighbour entry of {} is {}", entry.addr, entry.state);
+    let fields = json!({ "state": entry.state, "ifindex": entry.ifindex });
+    let why = if is_full(seen) { Why::TableFull } else { Why::NoAnswer };
+    let summary = format!("the node cannot resolve the link-layer address of {}: {}", entry.addr, told(entry));
+    let found = Finding::failure(
+        Label::NeighbourFailure,
+        vec![evidence("rtnetlink", time, says, fields)],
+        summary,
+        mend(case, why),
+    );
+    Some(found.with_confidence(Confidence::Likely).resting_on(&["kfree_skb"]))
+}
+
+fn told(entry: &NeighbourState) -> &'static str {
+    if entry.state == "failed" { "nobody answered" } else { "it asks and nobody answers" }
+}
+
+/// As many entries as there may be.
+fn is_full(seen: &Inspection) -> bool {
+    let value = |name: &str| seen.node_values.get(name).copied();
+    matches!((value("neighbours"), value("gc_thresh3")), (Some(now), Some(max)) if now >= max)
+}
+
+fn mend(case: &Case<'_>, why: Why) -> String {
+    let target = case.attempt.flow.dst.ip();
+    let family = if target.is_ipv4() { "ipv4" } else { "ipv6" };
+    match why {
+        Why::NoAnswer => format!(
+            "ip neigh show {target}; is the pod that had this address gone, or its link? Delete the stale pod or entry"
+        ),
+        Why::TableFull => format!(
+            "raise net.{family}.neigh.default.gc_thresh1, gc_thresh2 and gc_thresh3 above the number of pods and peers that this node talks to (ip neigh | wc -l)"
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::testing::{NODE, SYN, Stream};
+
+    #[test]
+    fn no_answer_and_a_full_table_are_told_apart() {
+        let mut stream = Stream::new();
+        stream.connect().drop(SYN, "NEIGH_FAILED", NODE);
+        assert_eq!(stream.labels(), ["neighbour_failure"]);
+        assert!(stream.verdicts()[0].verdict.summary.contains("nobody answered"));
+        let mut full = Stream::new();
+        full.connect().drop(SYN, "NEIGH_CREATEFAIL", NODE);
+        assert!(full.verdicts()[0].verdict.remediation.contains("gc_thresh3"));
+    }
+
+    #[test]
+    fn an_entry_that_is_asked_for_decides_while_the_attempt_waits() {
+        let mut stream = Stream::new();
+        stream.connect().wait_ms(200).inspection(|seen| seen.neighbour = Some(crate::testing::neighbour("incomplete")));
+        assert_eq!(stream.labels(), ["neighbour_failure"]);
+        let mut fine = Stream::new();
+        fine.connect().wait_ms(200).inspection(|seen| seen.neighbour = Some(crate::testing::neighbour("reachable")));
+        assert_eq!(fine.gives_up().labels(), ["unexplained"]);
+    }
+}

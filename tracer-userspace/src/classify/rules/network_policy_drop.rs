@@ -1,0 +1,128 @@
+//! What enforces network policies stopped the packets: a chain of the CNI, or a tc, XDP or cgroup program.
+
+use serde_json::json;
+
+use super::super::evidence::{evidence, of_drop, plain};
+use super::super::stopped::stopped;
+use super::{Case, Finding, Label, in_namespace};
+use crate::event::PacketDrop;
+use crate::record::Confidence;
+
+const REMEDIATION: &str =
+    "kubectl get networkpolicy -A: allow the node's address (probes come from it), or the client, on that port";
+
+/// The rule.
+pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
+    by_chain(case).or_else(|| by_program(case)).or_else(|| by_connect(case))
+}
+
+/// Every rule that can have stopped it is in a chain of something that enforces policies.
+fn by_chain(case: &Case<'_>) -> Option<Finding> {
+    let stopped = stopped(case)?;
+    let blame = stopped.blame.as_ref()?;
+    let owner = blame.owner().filter(|owner| owner.policy)?;
+    blame.all(|rule| blame.owner_of(rule) == Some(owner)).then_some(())?;
+    let confidence = if blame.certain().is_some() { Confidence::Proven } else { Confidence::Likely };
+    let summary = format!("the network policy of {}{}{}", owner.name, stopped.did(case), stopped.words());
+    let remediation = format!("{REMEDIATION}; the rule: {}", stopped.look(case));
+    Some(stopped.finding(case, Label::NetworkPolicyDrop, summary, remediation).with_confidence(confidence))
+}
+
+/// A packet that the attempt needs was dropped by a program.
+fn by_program(case: &Case<'_>) -> Option<Finding> {
+    let needed =
+        |drop: &PacketDrop| case.attempt.established.is_none() || case.attempt.failed() && !drop.flags.is_rst();
+    let (time, drop, program, confidence) = case.attempt.drops().find_map(|(time, drop)| {
+        let (program, confidence) = program_of(drop)?;
+        needed(drop).then_some((time, drop, program, confidence))
+    })?;
+    let device = drop.device.as_ref().map(|device| format!(" on {}", device.name)).unwrap_or_default();
+    let place = in_namespace(case, drop.netns);
+    let (flags, flow) = (drop.flags.name(), drop.flow);
+    let summary = format!("{program}{device}{place} drops the {flags} {} -> {}", flow.src, flow.dst);
+    let look = drop.device.as_ref().map_or_else(
+        || "bpftool cgroup tree".to_owned(),
+        |device| format!("bpftool net; tc filter show dev {} ingress; tc filter show dev {0} egress", device.name),
+    );
+    let remediation = format!("{REMEDIATION}; the program: {look}");
+    let found = Finding::failure(Label::NetworkPolicyDrop, vec![of_drop(time, drop)], summary, remediation);
+    Some(found.with_confidence(confidence))
+}
+
+/// By the kernel's reason; on kernels without reasons by the place, where little else drops there.
+fn program_of(drop: &PacketDrop) -> Option<(&'static str, Confidence)> {
+    let program = match drop.reason.as_deref() {
+        Some("TC_INGRESS") => "a tc program or filter (ingress)",
+        Some("TC_EGRESS") => "a tc program or filter (egress)",
+        Some("XDP") => "an XDP program",
+        Some("BPF_CGROUP_EGRESS") => "a cgroup program (egress)",
+        Some("SOCKET_FILTER") => "a socket filter or cgroup program (ingress)",
+        Some(_) => return None,
+        None => return by_place(drop).map(|program| (program, Confidence::Likely)),
+    };
+    Some((program, Confidence::Proven))
+}
+
+/// 5.10: `sch_handle_ingress` is part of `__netif_receive_skb_core`, which otherwise frees only what no
+/// protocol takes; `do_xdp_generic` frees what a program said to.
+fn by_place(drop: &PacketDrop) -> Option<&'static str> {
+    match plain(drop.location.as_deref()?) {
+        "__netif_receive_skb_core" => Some("probably a tc program or filter (ingress)"),
+        "do_xdp_generic" => Some("an XDP program"),
+        _ => None,
+    }
+}
+
+/// connect() was refused by a program at the cgroup.
+fn by_connect(case: &Case<'_>) -> Option<Finding> {
+    let failed = case.attempt.connect_failed().filter(|failed| failed.errno == libc::EPERM)?;
+    let decided_at = case.attempt.ended.map_or(case.attempt.started, |(time, _)| time);
+    let summary = format!(
+        "connect() to {} was refused with EPERM: a program at cgroup/connect does that (a security module or seccomp could, too)",
+        failed.dst
+    );
+    let seen =
+        evidence("sys_exit_connect", decided_at, "connect() failed: EPERM".into(), json!({ "errno": failed.errno }));
+    let remediation = format!("{REMEDIATION}; the programs: bpftool cgroup tree");
+    let found = Finding::failure(Label::NetworkPolicyDrop, vec![seen], summary, remediation);
+    Some(found.with_confidence(Confidence::Likely))
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::event::{Fact, RuleVerdict};
+    use crate::record::Confidence;
+    use crate::testing::{POD, SYN, Stream, firewall, rule};
+
+    #[test]
+    fn a_chain_of_the_cni_is_a_policy_and_a_chain_named_like_one_is_not() {
+        let labels = |chain| {
+            let mut stream = Stream::new();
+            stream.connect().drop(SYN, "NETFILTER_DROP", POD).push(firewall(POD, vec![rule(chain, RuleVerdict::Drop)]));
+            stream.wait_ms(5).push(Fact::Tick).labels()
+        };
+        assert_eq!(labels("cali-fw-cali1234"), ["network_policy_drop"]);
+        assert_eq!(labels("podpolicy"), ["firewall_drop"]);
+    }
+
+    #[test]
+    fn candidates_of_others_make_it_a_firewall_s() {
+        let mut stream = Stream::new();
+        let rules = vec![rule("cali-fw-cali1234", RuleVerdict::Drop), rule("mine", RuleVerdict::Drop)];
+        stream.connect().drop(SYN, "NETFILTER_DROP", POD).push(firewall(POD, rules)).wait_ms(5).push(Fact::Tick);
+        let verdict = &stream.verdicts()[0].verdict;
+        assert_eq!(verdict.label.name(), "firewall_drop");
+        assert!(
+            verdict.summary.contains("cali-fw-cali1234") && verdict.summary.contains("mine"),
+            "{}",
+            verdict.summary
+        );
+    }
+
+    #[test]
+    fn a_program_s_drop_is_told_by_its_reason() {
+        let mut stream = Stream::new();
+        let verdict = stream.connect().drop(SYN, "TC_INGRESS", POD).verdicts().remove(0).verdict;
+        assert_eq!((verdict.label.name(), verdict.confidence), ("network_policy_drop", Confidence::Proven));
+    }
+}

@@ -1,0 +1,104 @@
+//! Refused, and the process began to listen on that port later, or has not yet in its start.
+
+use serde_json::json;
+
+use super::super::evidence::evidence;
+use super::connection_refused::refused;
+use super::{Case, Finding, Label, in_namespace, ms};
+use crate::event::Netns;
+use crate::record::{Confidence, Evidence};
+
+/// How long a start may take before "not yet" is no longer an explanation.
+const START_NS: u64 = 120_000_000_000;
+
+/// The rule.
+pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
+    let (seen, netns) = refused(case)?;
+    let (netns, at) = (netns?, seen.iter().map(|e| e.time_boot_ns).max()?);
+    let port = case.attempt.flow.dst.port();
+    match case.node.listeners().first(netns, port) {
+        // The number of the namespace may be another one's by now.
+        Some((began, listen)) if began > at && case.node.netns_made(netns).is_none_or(|made| made < at) => {
+            Some(later(case, seen, at, began, listen, netns))
+        }
+        None if !case.node.listeners().knows(netns, port) => not_yet(case, seen, at, netns),
+        _ => None,
+    }
+}
+
+/// Somebody began to listen there after the refusal, and nobody had before.
+fn later(
+    case: &Case<'_>,
+    mut seen: Vec<Evidence>,
+    at: u64,
+    began: u64,
+    listen: &crate::event::Listen,
+    netns: Netns,
+) -> Finding {
+    let who = format!("{} (pid {})", listen.actor.comm, listen.actor.pid);
+    let says = format!("{who} began to listen on port {}", listen.addr.port());
+    seen.push(evidence("inet_sock_set_state", began, says, json!({ "pid": listen.actor.pid, "netns": listen.netns })));
+    let summary = format!(
+        "{who} began to listen on port {}{} only {} after this attempt was refused",
+        listen.addr.port(),
+        in_namespace(case, Some(netns)),
+        ms(began.saturating_sub(at))
+    );
+    finding(seen, summary)
+}
+
+/// The namespace is young and nobody has listened there since it was made.
+fn not_yet(case: &Case<'_>, mut seen: Vec<Evidence>, at: u64, netns: Netns) -> Option<Finding> {
+    let made = case.node.netns_made(netns).filter(|made| *made < at && at - made < START_NS)?;
+    // Somebody has started already, on another port: then this port may be wrong.
+    if case.node.listeners().any_in(netns) {
+        return None;
+    }
+    let says = format!("network namespace {} was made", netns.0);
+    seen.insert(0, evidence("netns", made, says, json!({ "netns": netns })));
+    let summary = format!(
+        "nobody listens on {}{} yet: its namespace was made {} before, and nobody has listened on that port since",
+        case.attempt.flow.dst,
+        in_namespace(case, Some(netns)),
+        ms(at.saturating_sub(made))
+    );
+    Some(finding(seen, summary).with_confidence(Confidence::Likely))
+}
+
+fn finding(seen: Vec<Evidence>, summary: String) -> Finding {
+    Finding::failure(Label::NotListeningYet, seen, summary, Label::NotListeningYet.page().mend.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::testing::{POD, SYN, Stream};
+
+    #[test]
+    fn a_young_namespace_in_which_nobody_listened() {
+        let mut stream = Stream::new();
+        stream.netns_made(POD).connect().reset_sent(SYN, true, None);
+        assert_eq!(stream.labels(), ["not_listening_yet"]);
+    }
+
+    #[test]
+    fn a_listener_that_comes_later_revises_the_refusal() {
+        let mut stream = Stream::new();
+        stream.connect().reset_sent(SYN, true, None).wait_ms(1500).listens(POD, 8080, true);
+        assert_eq!(stream.labels(), ["connection_refused", "not_listening_yet"]);
+    }
+
+    #[test]
+    fn a_process_that_listened_before_is_another_story() {
+        let mut stream = Stream::new();
+        stream.netns_made(POD).listens(POD, 8080, true).listens(POD, 8080, false);
+        stream.connect().reset_sent(SYN, true, None).wait_ms(1500).listens(POD, 8080, true);
+        assert_eq!(stream.labels(), ["connection_refused"]);
+    }
+
+    #[test]
+    fn another_port_is_another_listener() {
+        let mut stream = Stream::new();
+        stream.connect().reset_sent(SYN, true, None).wait_ms(1500).listens(POD, 8081, true);
+        assert_eq!(stream.labels(), ["connection_refused"]);
+    }
+}

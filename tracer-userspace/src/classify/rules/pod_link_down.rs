@@ -1,0 +1,250 @@
+//! The pod's link, or the one that leads to it, is down, or its namespace is gone.
+
+use serde_json::json;
+
+use super::super::culprit_of;
+use super::super::evidence::{evidence, is_netfilter, of_drop};
+use super::{Case, Finding, Label, in_handshake, in_namespace};
+use crate::event::{Inspection, LinkState, Netns, PacketDrop};
+use crate::record::{Confidence, Evidence};
+
+/// The rule.
+pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
+    if !in_handshake(case) {
+        return None;
+    }
+    dropped(case).or_else(|| looked_at(case)).or_else(|| no_route(case)).or_else(|| no_port(case))
+}
+
+/// A packet of this attempt was dropped on a device that is down.
+fn dropped(case: &Case<'_>) -> Option<Finding> {
+    let (time, drop) = case
+        .attempt
+        .drops()
+        .find(|(_, d)| d.netns.is_some() && d.device.as_ref().is_some_and(|dev| !dev.up && !dev.loopback))?;
+    let (netns, device) = (drop.netns?, drop.device.as_ref()?);
+    Some(finding(case, vec![of_drop(time, drop)], netns, &device.name, "is down"))
+}
+
+/// The target's namespace, read while the attempt waited, has its link down, or there is no such namespace.
+fn looked_at(case: &Case<'_>) -> Option<Finding> {
+    let (time, seen) = super::inspected(case)?;
+    if !case.settled || !only_lost(case) {
+        return None;
+    }
+    let found = match seen.netns {
+        Some(netns) => {
+            let (link, state) = broken(seen, case)?;
+            let says = format!("link {} of the target's namespace {state}", link.name);
+            let fields = json!({ "ifindex": link.ifindex, "name": link.name, "up": link.up, "running": link.running });
+            let (netns, name) = peer_down(case, link).unwrap_or((netns, link.name.clone()));
+            finding(case, vec![evidence("rtnetlink", time, says, fields)], netns, &name, state)
+        }
+        None if nobody_answers(seen) => gone(case, time)?,
+        None => return None,
+    };
+    Some(found.with_confidence(Confidence::Likely))
+}
+
+/// Packets were lost below IP at most: nobody above (netfilter, a socket, a router) had a say.
+fn only_lost(case: &Case<'_>) -> bool {
+    let below = |d: &PacketDrop| match d.reason.as_deref() {
+        Some("NO_TX_TARGET" | "NEIGH_FAILED" | "NEIGH_DEAD" | "DEV_READY" | "NOT_SPECIFIED") => !is_netfilter(d),
+        Some(_) => false,
+        None => !is_netfilter(d),
+    };
+    let attempt = case.attempt;
+    attempt.drops().all(|(_, d)| below(d)) && attempt.icmp().next().is_none() && attempt.reset_received().is_none()
+}
+
+/// The link that holds the target's address, if it is down or has no carrier.
+fn broken<'a>(seen: &'a Inspection, case: &Case<'_>) -> Option<(&'a LinkState, &'static str)> {
+    let target = case.attempt.flow.dst.ip();
+    // IPv6 addresses go with their link: then the link that is down is the one.
+    let holds = |l: &&LinkState| l.addrs.contains(&target);
+    let down = |l: &&LinkState| target.is_ipv6() && !l.up;
+    let mut links = seen.links.iter().filter(|l| !l.loopback);
+    let link = links.clone().find(holds).or_else(|| links.find(down))?;
+    match (link.up, link.running) {
+        (false, _) => Some((link, "is down")),
+        (true, Some(false)) => Some((link, "has no carrier: its other end is down")),
+        _ => None,
+    }
+}
+
+/// The node's end of that link, if that is what is down.
+fn peer_down(case: &Case<'_>, link: &LinkState) -> Option<(Netns, String)> {
+    let node = case.node.netns()?;
+    let index = link.peer_ifindex.filter(|_| link.up)?;
+    let peer = case.node.links.get(&node)?.iter().find(|l| l.ifindex == index && !l.up)?;
+    Some((node, peer.name.clone()))
+}
+
+/// Nobody answers for the address on the link either. A pod with a network stack of its own (gVisor) has taken
+/// its address off the device, and answers.
+fn nobody_answers(seen: &Inspection) -> bool {
+    seen.neighbour.as_ref().is_some_and(|entry| matches!(entry.state.as_str(), "incomplete" | "failed"))
+}
+
+/// A pod of this node is said to have the address, and no namespace of this node has it.
+fn gone(case: &Case<'_>, time: u64) -> Option<Finding> {
+    let target = case.attempt.flow.dst.ip();
+    let pod = case.node.pods.iter().find(|p| !p.host_network && p.addrs.contains(&target))?;
+    let name = pod.name.as_deref().unwrap_or("a pod");
+    let says = format!("no network namespace of this node has the address {target}");
+    let seen = evidence("namespaces", time, says, json!({ "address": target }));
+    let summary = format!("the network namespace of {name} is gone: nobody on this node has {target} any more");
+    let remediation =
+        "delete the pod, so that its sandbox is made anew; the container runtime's log says why it is gone".to_owned();
+    Some(Finding::failure(Label::PodLinkDown, vec![seen], summary, remediation).resting_on(&["kfree_skb"]))
+}
+
+/// `connect` found no route, and a link of the node whose subnet holds the target is down: the route went with it.
+fn no_route(case: &Case<'_>) -> Option<Finding> {
+    let (time, failed) = case.attempt.connect_failed_at()?;
+    let netns = case.attempt.netns?;
+    if failed.errno != libc::ENETUNREACH {
+        return None;
+    }
+    let link = case.node.links.get(&netns)?.iter().find(|l| !l.up && !l.loopback && l.covers(failed.dst.ip()))?;
+    let says = format!("connect({}) failed at once: no route", failed.dst);
+    let first = evidence("sys_exit_connect", time, says, json!({ "errno": failed.errno }));
+    let says = format!("link {} of the node, whose subnet holds it, is down", link.name);
+    let second =
+        evidence("rtnetlink", time, says, json!({ "ifindex": link.ifindex, "name": link.name, "up": link.up }));
+    let found = finding(case, vec![first, second], netns, &link.name, "is down, and the route went with it");
+    Some(found.with_confidence(Confidence::Likely))
+}
+
+/// The bridge had no port that is up to send it to (`br_dev_xmit`, 6.12 and later): it floods what it does not
+/// know, so no link behind it is. Said at the end only: a look at the target names the link.
+fn no_port(case: &Case<'_>) -> Option<Finding> {
+    case.attempt.ended?;
+    let (time, drop) = case.attempt.drops().find(|(_, d)| d.reason.as_deref() == Some("NO_TX_TARGET"))?;
+    if !case.settled || !only_lost(case) {
+        return None;
+    }
+    let (netns, device) = (drop.netns?, drop.device.as_ref()?);
+    let found = finding(case, vec![of_drop(time, drop)], netns, &device.name, "has no port that is up");
+    Some(found.with_confidence(Confidence::Likely))
+}
+
+fn finding(case: &Case<'_>, mut seen: Vec<Evidence>, netns: Netns, device: &str, state: &str) -> Finding {
+    let decided_at = seen.iter().map(|e| e.time_boot_ns).max().unwrap_or_default();
+    let change = case.node.link_down(netns, device);
+    let culprit = change.map(|(time, change)| culprit_of(case.node, *time, change));
+    if let Some((time, change)) = change {
+        let says = format!("{} set down by {} (pid {})", change.name, change.actor.comm, change.actor.pid);
+        seen.insert(0, evidence(&change.hook, *time, says, json!({ "pid": change.actor.pid, "netns": change.netns })));
+    }
+    let by = culprit.as_ref().map(|c| format!(" (set down by pid {} `{}`)", c.pid, c.comm)).unwrap_or_default();
+    let summary = format!(
+        "{device}{} {state}{by}: {} cannot be reached over it",
+        in_namespace(case, Some(netns)),
+        case.attempt.flow.dst
+    );
+    let remediation = format!(
+        "{}ip link set {device} up; or delete the pod, so that its sandbox is made anew",
+        super::enter(case, Some(netns))
+    );
+    let found = Finding::failure(Label::PodLinkDown, seen, summary, remediation).with_culprit(culprit);
+    Finding { decided_at, ..found }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::event::{Device, LinkState};
+    use crate::testing::{NODE, POD, SYN, Stream};
+
+    fn eth0(up: bool, running: bool) -> LinkState {
+        LinkState {
+            ifindex: 2,
+            name: "eth0".into(),
+            up,
+            addrs: vec!["10.88.0.2".parse().expect("an address")],
+            running: Some(running),
+            ..LinkState::default()
+        }
+    }
+
+    fn looked_at(link: LinkState) -> Vec<&'static str> {
+        let mut stream = Stream::new();
+        stream.connect().wait_ms(200).inspection(|seen| {
+            seen.netns = Some(POD);
+            seen.links = vec![link];
+        });
+        stream.gives_up().labels()
+    }
+
+    #[test]
+    fn a_drop_on_a_device_that_is_down_is_proof() {
+        let down = Device { ifindex: 7, name: "veth7".into(), up: false, loopback: false };
+        let mut stream = Stream::new();
+        stream.connect().drop_on(SYN, "NOT_SPECIFIED", NODE, Some(down));
+        assert_eq!(stream.labels(), ["pod_link_down"]);
+    }
+
+    #[test]
+    fn a_bridge_without_a_port_is_said_when_nothing_nearer_is() {
+        let mut stream = Stream::new();
+        stream.connect().drop(SYN, "NO_TX_TARGET", NODE);
+        assert!(stream.labels().is_empty(), "a look at the target may name the link");
+        let bridge = Device { ifindex: 3, name: "cni0".into(), up: true, loopback: false };
+        let mut stream = Stream::new();
+        stream.connect().drop_on(SYN, "NO_TX_TARGET", NODE, Some(bridge));
+        assert_eq!(stream.gives_up().labels(), ["pod_link_down"]);
+    }
+
+    #[test]
+    fn what_was_read_for_a_later_attempt_says_nothing_of_this_one() {
+        let mut stream = Stream::new();
+        stream.connect().gives_up().wait_ms(500).inspection(|seen| {
+            seen.netns = Some(POD);
+            seen.links = vec![eth0(false, false)];
+        });
+        assert_eq!(stream.labels(), ["unexplained"]);
+    }
+
+    #[test]
+    fn an_address_that_no_kernel_has_and_somebody_answers_for_is_no_gone_pod() {
+        let gone = |state: &str| {
+            let mut stream = Stream::new();
+            stream.http_readiness().connect().wait_ms(200).inspection(|seen| {
+                seen.netns = None;
+                seen.neighbour = Some(crate::testing::neighbour(state));
+            });
+            stream.gives_up().labels()
+        };
+        assert_eq!(gone("failed"), ["pod_link_down"]);
+        assert_eq!(gone("reachable"), ["unexplained"]);
+    }
+
+    #[test]
+    fn the_copies_that_a_bridge_floods_say_nothing_but_the_port() {
+        let mut stream = Stream::new();
+        stream.connect().drop(SYN, "OTHERHOST", POD).wait_ms(200).inspection(|seen| {
+            seen.netns = Some(POD);
+            seen.links = vec![eth0(false, false)];
+        });
+        assert_eq!(stream.gives_up().labels(), ["pod_link_down"]);
+    }
+
+    #[test]
+    fn the_state_of_the_target_s_link_decides_and_a_good_link_does_not() {
+        assert_eq!(looked_at(eth0(false, false)), ["pod_link_down"]);
+        assert_eq!(looked_at(eth0(true, false)), ["pod_link_down"]);
+        assert_eq!(looked_at(eth0(true, true)), ["unexplained"]);
+    }
+
+    /// Found by the properties: its handshake and its end were lost, and the target was looked at for another attempt.
+    #[test]
+    fn an_attempt_that_may_be_over_is_not_judged_by_a_look_at_its_target() {
+        let mut stream = Stream::new();
+        stream.connect().lost(2).wait_ms(200).inspection(|seen| {
+            seen.netns = Some(POD);
+            seen.links = vec![eth0(false, false)];
+        });
+        assert!(stream.labels().is_empty());
+        assert_eq!(stream.gives_up().labels(), ["pod_link_down"], "its end is seen: it did wait");
+    }
+}

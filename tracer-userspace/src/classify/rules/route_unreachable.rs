@@ -1,0 +1,131 @@
+//! There is no route to the target, or one that refuses.
+
+use serde_json::json;
+
+use super::super::evidence::{evidence, is_netfilter, of_icmp, of_state};
+use super::{Case, Finding, Label, enter, in_handshake, in_namespace};
+use crate::event::{ConnectFailed, Icmp, PacketDrop};
+use crate::record::Confidence;
+
+/// The rule.
+pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
+    if !in_handshake(case) {
+        return None;
+    }
+    by_connect(case).or_else(|| by_icmp(case)).or_else(|| by_error(case))
+}
+
+/// `connect(2)` said so itself, before any SYN.
+fn by_connect(case: &Case<'_>) -> Option<Finding> {
+    let (time, failed) = case.attempt.connect_failed_at()?;
+    let route = meaning(failed)?;
+    let dst = failed.dst.ip();
+    let error = std::io::Error::from_raw_os_error(failed.errno);
+    let says = format!("connect({}) failed at once: {error}", failed.dst);
+    let seen = evidence("sys_exit_connect", time, says, json!({ "errno": failed.errno }));
+    let summary = format!("{route} for {dst}{}", in_namespace(case, case.attempt.netns));
+    Some(Finding::failure(Label::RouteUnreachable, vec![seen], summary, mend(case)))
+}
+
+/// What the errno says about the route (`fib_props`, net/ipv4/fib_semantics.c; the same in net/ipv6/route.c).
+/// EINVAL is a blackhole's, too, and many another thing's: it only counts where no SYN was sent.
+fn meaning(failed: &ConnectFailed) -> Option<&'static str> {
+    match failed.errno {
+        libc::ENETUNREACH => Some("there is no route"),
+        libc::EHOSTUNREACH => Some("the route is `unreachable`"),
+        libc::EACCES if failed.conn.is_none() => Some("the route is `prohibit`"),
+        libc::EINVAL if failed.conn.is_none() => Some("the route is `blackhole`"),
+        libc::EADDRNOTAVAIL if failed.conn.is_none() => Some("there is no source address"),
+        _ => None,
+    }
+}
+
+/// A router of this node (the node itself, or another namespace on the way) refused the SYN.
+fn by_icmp(case: &Case<'_>) -> Option<Finding> {
+    let (time, icmp) = case.attempt.icmp().find(|(_, i)| i.flags.is_syn() && is_unreachable(i))?;
+    if !case.settled || dropped_on_this_node(case) {
+        return None;
+    }
+    let version = if icmp.v6 { "ICMPv6" } else { "ICMP" };
+    let summary = format!(
+        "no route to {}{}: {version} type {} code {} was sent about the SYN",
+        case.attempt.flow.dst.ip(),
+        in_namespace(case, icmp.netns),
+        icmp.icmp_type,
+        icmp.code
+    );
+    let remediation =
+        format!("{}ip route get {}: add or correct the route", enter(case, icmp.netns), case.attempt.flow.dst.ip());
+    Some(
+        Finding::failure(Label::RouteUnreachable, vec![of_icmp(time, icmp)], summary, remediation)
+            .resting_on(&["kfree_skb"]),
+    )
+}
+
+/// The socket ended with the error of an ICMP message that nobody on this node sent.
+fn by_error(case: &Case<'_>) -> Option<Finding> {
+    let (ended, _) = case.attempt.ended?;
+    let state = case.attempt.last.as_ref()?;
+    let error = state.errno.filter(|e| matches!(*e, libc::ENETUNREACH | libc::EHOSTUNREACH))?;
+    if !case.settled || dropped_on_this_node(case) || case.attempt.icmp().next().is_some() {
+        return None;
+    }
+    let summary = format!(
+        "a router on the way to {} refused: {}",
+        case.attempt.flow.dst.ip(),
+        std::io::Error::from_raw_os_error(error)
+    );
+    let found = Finding::failure(Label::RouteUnreachable, vec![of_state(ended, state)], summary, mend(case));
+    Some(found.with_confidence(Confidence::Likely).resting_on(&["kfree_skb", "icmp_send"]))
+}
+
+/// Something nearer than the route: netfilter, or an address that could not be resolved.
+fn dropped_on_this_node(case: &Case<'_>) -> bool {
+    case.attempt.drops().any(|(_, d)| d.flags.is_syn() && !is_routing(d))
+}
+
+/// Dropped by the routing code itself, along with its ICMP error: by reason, and before 5.17 by function.
+fn is_routing(drop: &PacketDrop) -> bool {
+    match (drop.reason.as_deref(), drop.location.as_deref()) {
+        (Some(reason), _) => {
+            matches!(reason, "IP_INNOROUTES" | "IP_OUTNOROUTES" | "IP_INADDRERRORS" | "NOT_SPECIFIED")
+                && !is_netfilter(drop)
+        }
+        (None, place) => matches!(place, Some("ip_error" | "ip6_pkt_drop")),
+    }
+}
+
+/// Network, host, protocol unreachable or administratively prohibited, but not port unreachable (RFC 792, RFC 4443).
+fn is_unreachable(icmp: &Icmp) -> bool {
+    if icmp.v6 { icmp.icmp_type == 1 && icmp.code != 4 } else { icmp.icmp_type == 3 && !matches!(icmp.code, 3 | 4) }
+}
+
+fn mend(case: &Case<'_>) -> String {
+    let dst = case.attempt.flow.dst.ip();
+    format!(
+        "{}ip route get {dst}: add or correct the route, or restart the CNI agent that should have made it",
+        enter(case, case.attempt.netns)
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::event::TcpState;
+    use crate::testing::Stream;
+
+    #[test]
+    fn an_error_of_connect_itself_decides() {
+        for errno in [libc::ENETUNREACH, libc::EHOSTUNREACH, libc::EACCES, libc::EINVAL, libc::EADDRNOTAVAIL] {
+            assert_eq!(Stream::new().connect_failed(errno).labels(), ["route_unreachable"], "errno {errno}");
+        }
+        assert_eq!(Stream::new().connect_failed(libc::ENOMEM).labels(), ["unexplained"]);
+    }
+
+    #[test]
+    fn host_unreachable_by_a_router_is_the_route_s_and_port_unreachable_is_not() {
+        assert_eq!(Stream::new().connect().icmp(3, 1).gives_up().labels(), ["route_unreachable"]);
+        let mut outside = Stream::new();
+        outside.connect().wait_ms(3).state(TcpState::SynSent, TcpState::Close, libc::EHOSTUNREACH, (0, 0, 0));
+        assert_eq!(outside.labels(), ["route_unreachable"]);
+    }
+}

@@ -1,0 +1,67 @@
+//! The reverse-path filter dropped a packet of this attempt.
+
+use super::super::evidence::of_drop;
+use super::{Case, Finding, Label, in_namespace};
+use crate::event::PacketDrop;
+use crate::record::Confidence;
+
+/// The rule.
+pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
+    if case.attempt.established.is_some() {
+        return None;
+    }
+    let (time, drop, confidence) =
+        case.attempt.drops().find_map(|(time, d)| Some((time, d, is_rp_filter(case, d)?)))?;
+    let device = drop.device.as_ref().map_or("the device it came in on", |d| d.name.as_str());
+    let summary = format!(
+        "the reverse-path filter{} dropped the {} {} -> {} that came in on {device}: the route back to {} does not lead there",
+        in_namespace(case, drop.netns),
+        drop.flags.name(),
+        drop.flow.src,
+        drop.flow.dst,
+        drop.flow.src.ip()
+    );
+    let remediation = format!(
+        "sysctl -w net.ipv4.conf.{device}.rp_filter=2 (loose; net.ipv4.conf.all must not be 1), or mend the route to {} (ip route get {})",
+        drop.flow.src.ip(),
+        drop.flow.src.ip()
+    );
+    let found = Finding::failure(Label::RpFilterDrop, vec![of_drop(time, drop)], summary, remediation);
+    Some(found.with_confidence(confidence))
+}
+
+/// By the kernel's reason; before 5.17 by the function, which has a few rarer reasons of its own
+/// (martian addresses), so that it only counts where the filter is strict.
+fn is_rp_filter(case: &Case<'_>, drop: &PacketDrop) -> Option<Confidence> {
+    match (&drop.reason, &drop.location) {
+        (Some(reason), _) => (reason == "IP_RPFILTER").then_some(Confidence::Proven),
+        (None, Some(place)) => {
+            (place.starts_with("ip_rcv_finish_core") && is_strict(case)).then_some(Confidence::Likely)
+        }
+        (None, None) => None,
+    }
+}
+
+/// Strict filtering on the node. Of a device alone it is not known here: the setting for all decides mostly.
+fn is_strict(case: &Case<'_>) -> bool {
+    let settings = &case.node.settings.sysctls;
+    settings.iter().any(|(name, value)| name.ends_with(".rp_filter") && value == "1")
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::testing::{NODE, SYN_ACK, Stream};
+
+    #[test]
+    fn the_kernel_s_own_reason_decides() {
+        assert_eq!(Stream::new().connect().drop(SYN_ACK, "IP_RPFILTER", NODE).labels(), ["rp_filter_drop"]);
+    }
+
+    #[test]
+    fn a_drop_of_a_connection_that_got_through_is_nothing() {
+        let mut stream = Stream::new();
+        stream.connect().established().drop(SYN_ACK, "IP_RPFILTER", NODE);
+        stream.state(crate::event::TcpState::Established, crate::event::TcpState::FinWait1, 0, (100, 101, 200));
+        assert!(stream.labels().is_empty());
+    }
+}

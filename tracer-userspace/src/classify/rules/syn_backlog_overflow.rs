@@ -1,0 +1,84 @@
+//! The listener's queue of half-open connections is full, and SYN cookies are off.
+
+use serde_json::json;
+
+use super::super::evidence::evidence;
+use super::accept_queue_overflow::{listener, seen};
+use super::{Case, Finding, Label, in_handshake, silent};
+use crate::event::{ListenQueue, ListenerState};
+use crate::record::{Confidence, Evidence};
+
+/// The rule.
+pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
+    if !in_handshake(case) {
+        return None;
+    }
+    by_hook(case).or_else(|| by_look(case))
+}
+
+/// This attempt's SYN met a listener that has no room for another half-open connection.
+fn by_hook(case: &Case<'_>) -> Option<Finding> {
+    let (time, met) = case.attempt.queue_full(ListenQueue::HalfOpen)?;
+    let says =
+        format!("the SYN met a listener with {} half-open connections, of {} allowed", met.half_open, met.backlog);
+    let fields = json!({ "half_open": met.half_open, "backlog": met.backlog, "netns": met.netns });
+    Some(finding(case, evidence("tcp_conn_request", time, says, fields), met.half_open))
+}
+
+/// The queue, read while the attempt waited, was full.
+fn by_look(case: &Case<'_>) -> Option<Finding> {
+    let (time, listener) = listener(case)?;
+    let (_, inspection) = super::inspected(case)?;
+    if !is_full(listener, |name| inspection.values.get(name).copied()) || !case.settled || !silent(case) {
+        return None;
+    }
+    let found = finding(case, seen(time, listener), listener.half_open);
+    Some(found.with_confidence(Confidence::Likely).resting_on(&["kfree_skb"]))
+}
+
+/// `tcp_conn_request` (net/ipv4/tcp_input.c, the same from 5.10 to 7.2): without cookies a SYN is dropped when the
+/// half-open queue has reached the backlog, or is over three quarters of `tcp_max_syn_backlog` for an unknown peer.
+fn is_full(listener: &ListenerState, value: impl Fn(&str) -> Option<u64>) -> bool {
+    if value("tcp_syncookies") != Some(0) {
+        return false;
+    }
+    let half_open = u64::from(listener.half_open);
+    let over = value("tcp_max_syn_backlog").is_some_and(|max| max.saturating_sub(half_open) < max >> 2);
+    half_open >= u64::from(listener.backlog) || over
+}
+
+fn finding(case: &Case<'_>, seen: Evidence, half_open: u32) -> Finding {
+    let dst = case.attempt.flow.dst;
+    let summary = format!(
+        "{dst} listens, but its queue of half-open connections is full ({half_open}) and SYN cookies are off: the kernel drops the SYN silently"
+    );
+    let remediation = format!(
+        "in the pod's network namespace: sysctl -w net.ipv4.tcp_syncookies=1, or raise net.ipv4.tcp_max_syn_backlog; see who leaves handshakes half done (ss -tn state syn-recv sport = :{})",
+        dst.port()
+    );
+    Finding::failure(Label::SynBacklogOverflow, vec![seen], summary, remediation)
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::event::ListenerState;
+    use crate::testing::{POD, Stream};
+
+    fn half_open(half_open: u32, syncookies: u64) -> Vec<&'static str> {
+        let mut stream = Stream::new();
+        stream.connect().wait_ms(200).inspection(|seen| {
+            let addr = "[::]:8080".parse().expect("an address");
+            seen.netns = Some(POD);
+            seen.values = [("tcp_syncookies".to_owned(), syncookies), ("tcp_max_syn_backlog".to_owned(), 8)].into();
+            seen.listeners = Some(vec![ListenerState { addr, waiting: 0, backlog: 128, half_open }]);
+        });
+        stream.gives_up().labels()
+    }
+
+    #[test]
+    fn three_quarters_of_the_maximum_are_too_many_without_cookies() {
+        assert_eq!(half_open(7, 0), ["syn_backlog_overflow"]);
+        assert_eq!(half_open(6, 0), ["unexplained"]);
+        assert_eq!(half_open(7, 1), ["unexplained"]);
+    }
+}

@@ -1,0 +1,34 @@
+//! Established, and TLS was not finished before the timeout.
+
+use super::super::evidence::of_state;
+use super::slow_response::taken_and_silent;
+use super::{Case, Finding, Label, ms};
+use crate::enrich;
+
+/// The rule.
+pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
+    let attempt = case.attempt;
+    let ended = taken_and_silent(case)?;
+    if !speaks_tls(case) {
+        return None;
+    }
+    let (established, state) = (attempt.established?, attempt.last.as_ref()?);
+    let summary = format!(
+        "{} was reached in {} and took the ClientHello; not a byte of the TLS handshake came back in {}{}",
+        attempt.flow.dst,
+        ms(established.saturating_sub(attempt.started)),
+        ms(ended.saturating_sub(established)),
+        super::slow_response::budget(case)
+    );
+    let remediation = Label::TlsHandshakeSlow.page().mend.to_owned();
+    Some(Finding::failure(Label::TlsHandshakeSlow, vec![of_state(ended, state)], summary, remediation))
+}
+
+/// All specs that this attempt can be speak HTTPS; or a ClientHello went to that listener meanwhile.
+fn speaks_tls(case: &Case<'_>) -> bool {
+    let attempt = case.attempt;
+    match enrich::scheme(attempt, case.node) {
+        Some(scheme) => scheme == "https",
+        None => case.node.tls_hello(None, attempt.flow.dst).is_some_and(|at| at >= attempt.started),
+    }
+}

@@ -1,0 +1,177 @@
+//! Netfilter stopped an attempt: with a drop, or with an answer of its own. What the rules that tell the
+//! causes of that apart have in common.
+
+use super::Case;
+use super::blame::{Blame, blame};
+use super::evidence::{is_netfilter, netfilter_hook, of_drop, of_icmp, of_reset_received, of_state};
+use super::finding::Finding;
+use super::label::Label;
+use super::rules::{enter, in_handshake, in_namespace, outbound};
+use crate::event::{Icmp, Netns, PacketDrop, RuleVerdict, TcpState};
+use crate::record::Evidence;
+
+/// How netfilter stopped the attempt.
+#[derive(Clone, Debug)]
+pub(super) struct Stopped<'a> {
+    /// What shows it.
+    pub seen: Vec<Evidence>,
+    /// The packet it took, if that was seen.
+    pub drop: Option<(u64, &'a PacketDrop)>,
+    /// Where.
+    pub netns: Option<Netns>,
+    /// What it answered; absent: nothing.
+    pub answer: Option<String>,
+    /// Which rules can have done it, once they were read.
+    pub blame: Option<Blame<'a>>,
+}
+
+/// Netfilter stopped the attempt.
+pub(super) fn stopped<'a>(case: &Case<'a>) -> Option<Stopped<'a>> {
+    rejected(case).or_else(|| dropped(case))
+}
+
+/// A rule answered with a RST or an ICMP error.
+pub(super) fn rejected<'a>(case: &Case<'a>) -> Option<Stopped<'a>> {
+    by_answer(case).or_else(|| silent(case).filter(|stopped| stopped.answer.is_some()))
+}
+
+fn by_answer<'a>(case: &Case<'a>) -> Option<Stopped<'a>> {
+    if !in_handshake(case) {
+        return None;
+    }
+    let drop = case.attempt.drops().find(|(_, d)| d.flags.is_syn() && outbound(case, d) && is_netfilter(d));
+    by_icmp(case, drop).or_else(|| by_reset(case, drop?)).or_else(|| by_error(case, drop?))
+}
+
+type Seen<'a> = (u64, &'a PacketDrop);
+
+/// An ICMP error about the SYN. Port unreachable is never sent by the TCP stack itself; the others
+/// are a rule's only if netfilter dropped the packet.
+fn by_icmp<'a>(case: &Case<'a>, drop: Option<Seen<'a>>) -> Option<Stopped<'a>> {
+    let (time, icmp) = case
+        .attempt
+        .icmp()
+        .find(|(_, i)| i.flags.is_syn() && is_unreachable(i) && (is_port_unreachable(i) || drop.is_some()))?;
+    let mut seen = vec![of_icmp(time, icmp)];
+    seen.extend(drop.map(|(time, drop)| of_drop(time, drop)));
+    let netns = icmp.netns.or_else(|| drop.and_then(|(_, d)| d.netns));
+    let answer = format!("{} type {} code {}", if icmp.v6 { "ICMPv6" } else { "ICMP" }, icmp.icmp_type, icmp.code);
+    Some(answered(case, seen, answer, netns, drop))
+}
+
+/// Netfilter dropped the SYN and yet a RST came for it.
+fn by_reset<'a>(case: &Case<'a>, drop: Seen<'a>) -> Option<Stopped<'a>> {
+    let (at, reset) = case.attempt.reset_received().filter(|(_, r)| r.state == TcpState::SynSent)?;
+    let seen = vec![of_drop(drop.0, drop.1), of_reset_received(at, reset)];
+    Some(answered(case, seen, "a RST".to_owned(), drop.1.netns, Some(drop)))
+}
+
+/// Netfilter dropped the SYN and the socket then failed with "connection refused" without a RST: an
+/// ICMP error came, which this kernel has no hook for (ICMPv6 with tracepoints only).
+fn by_error<'a>(case: &Case<'a>, drop: Seen<'a>) -> Option<Stopped<'a>> {
+    let (ended, _) = case.attempt.ended?;
+    let refused = case.attempt.errno() == Some(libc::ECONNREFUSED) && case.attempt.reset_received().is_none();
+    let state = case.attempt.last.as_ref().filter(|_| refused)?;
+    let seen = vec![of_drop(drop.0, drop.1), of_state(ended, state)];
+    Some(answered(case, seen, "an ICMP error".to_owned(), drop.1.netns, Some(drop)))
+}
+
+fn answered<'a>(
+    case: &Case<'a>,
+    mut seen: Vec<Evidence>,
+    answer: String,
+    netns: Option<Netns>,
+    drop: Option<Seen<'a>>,
+) -> Stopped<'a> {
+    seen.sort_by_key(|e| e.time_boot_ns);
+    let blame = drop.and_then(|(time, drop)| blame(case, time, drop, RuleVerdict::Reject));
+    Stopped { seen, drop, netns, answer: Some(answer), blame }
+}
+
+/// A packet was dropped and nothing was answered.
+pub(super) fn dropped<'a>(case: &Case<'a>) -> Option<Stopped<'a>> {
+    silent(case).filter(|stopped| stopped.answer.is_none())
+}
+
+/// A packet was dropped and no answer was seen. That needs time: the answer of a rule that rejects, which
+/// drops the packet, too, must have had it.
+fn silent<'a>(case: &Case<'a>) -> Option<Stopped<'a>> {
+    let (time, drop) = case.attempt.drops().find(|(_, d)| is_netfilter(d) && is_needed(case, d))?;
+    if !case.settled || case.attempt.reset_received().is_some() || case.attempt.icmp().next().is_some() {
+        return None;
+    }
+    let by = |verdict| blame(case, time, drop, verdict).filter(|blame| !blame.rules.is_empty());
+    let dropping = by(RuleVerdict::Drop);
+    // The hook that would show the answer is missing, and only a rule that answers fits.
+    let unseen = !case.node.missing_of(answer_hooks(case)).is_empty();
+    let rejecting = if unseen && dropping.is_none() { by(RuleVerdict::Reject).filter(|it| it.complete) } else { None };
+    let answer = rejecting.is_some().then(|| "an answer that no hook here shows".to_owned());
+    let blame = dropping.or(rejecting).or_else(|| self::blame(case, time, drop, RuleVerdict::Drop));
+    Some(Stopped { seen: vec![of_drop(time, drop)], drop: Some((time, drop)), netns: drop.netns, answer, blame })
+}
+
+/// The handshake, or, once the attempt has failed for want of an answer, its data. What is dropped
+/// of a connection that had its answer hurts nobody.
+fn is_needed(case: &Case<'_>, drop: &PacketDrop) -> bool {
+    let handshake = (drop.flags.is_syn() || drop.flags.is_syn_ack()) && case.attempt.established.is_none();
+    let before_end = case
+        .attempt
+        .ended
+        .is_none_or(|(end, _)| case.attempt.drops().any(|(at, d)| std::ptr::eq(d, drop) && at <= end));
+    handshake || (case.attempt.failed() && before_end && case.attempt.established.is_some())
+}
+
+/// Hooks that would have shown the answer of a rule that rejects.
+fn answer_hooks(case: &Case<'_>) -> &'static [&'static str] {
+    if case.attempt.flow.dst.is_ipv6() {
+        &["tcp_receive_reset", "icmp6_send"]
+    } else {
+        &["tcp_receive_reset", "icmp_send"]
+    }
+}
+
+const fn is_unreachable(icmp: &Icmp) -> bool {
+    icmp.icmp_type == if icmp.v6 { 1 } else { 3 }
+}
+
+const fn is_port_unreachable(icmp: &Icmp) -> bool {
+    icmp.code == if icmp.v6 { 4 } else { 3 }
+}
+
+impl Stopped<'_> {
+    /// " at INPUT in the network namespace of pod a/b rejected the SYN to 1.2.3.4:80 with a RST".
+    pub(super) fn did(&self, case: &Case<'_>) -> String {
+        let hook = self.drop.and_then(|(_, drop)| netfilter_hook(drop)).map(|h| format!(" at {h}")).unwrap_or_default();
+        let place = in_namespace(case, self.netns);
+        match (&self.answer, self.drop) {
+            (None, Some((_, drop))) => {
+                format!("{hook}{place} drops the {} {} -> {}", drop.flags.name(), drop.flow.src, drop.flow.dst)
+            }
+            (answer, _) => {
+                let answer = answer.as_deref().map(|it| format!(" with {it}")).unwrap_or_default();
+                format!("{hook}{place} rejected the SYN to {}{answer}", case.attempt.flow.dst)
+            }
+        }
+    }
+
+    /// The rule or the candidates in words, to follow the sentence.
+    pub(super) fn words(&self) -> String {
+        self.blame.as_ref().map(Blame::words).unwrap_or_default()
+    }
+
+    /// "in network namespace 4026532000 (…): nft -a list chain …", or what finds the chain.
+    pub(super) fn look(&self, case: &Case<'_>) -> String {
+        let command = self.blame.as_ref().and_then(Blame::command);
+        let command =
+            command.unwrap_or_else(|| "nft list ruleset; iptables-save -c: the counter that rises".to_owned());
+        format!("{}{command}", enter(case, self.netns))
+    }
+
+    /// A failure by it. That nothing was answered is a conclusion from silence.
+    pub(super) fn finding(self, case: &Case<'_>, label: Label, summary: String, remediation: String) -> Finding {
+        let mut finding = Finding::failure(label, self.seen, summary, remediation);
+        finding.evidence.extend(self.blame.iter().flat_map(Blame::evidence));
+        finding.waits_for = self.netns;
+        if self.answer.is_none() { finding.resting_on(answer_hooks(case)) } else { finding }
+    }
+}

@@ -1,0 +1,105 @@
+//! What is remembered from one attempt to the next: what was decided, failures and refusals in a row.
+
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::net::SocketAddr;
+
+use super::{Core, Decided};
+use crate::classify::Streak;
+use crate::classify::finding::Finding;
+use crate::classify::label::Label;
+use crate::correlate::attempt::Attempt;
+use crate::enrich::{self, Named};
+use crate::event::{ConnId, Netns};
+use crate::record::Outcome;
+
+/// Failure counters kept (one for each address, port and kind of probe).
+const MAX_COUNTERS: usize = 4096;
+/// Decided attempts remembered, so that none is decided twice.
+pub(super) const MAX_DECIDED: usize = 8192;
+/// How long a refused attempt is kept, to be judged again when somebody begins to listen.
+const KEEP_REFUSED_NS: u64 = 300_000_000_000;
+/// Refused attempts kept for one port.
+const MAX_REFUSED: usize = 8;
+
+impl Core {
+    pub(super) fn remember(&mut self, conn: ConnId, finding: &Finding, revised: bool) {
+        if self.decided.len() >= MAX_DECIDED {
+            self.decided.pop_first();
+        }
+        let in_handshake = self.correlator.get(conn).is_some_and(|a| a.established.is_none());
+        self.decided.insert(conn, Decided { label: finding.label, outcome: finding.outcome, in_handshake, revised });
+    }
+
+    /// A refusal may turn out to have come too early: when somebody begins to listen there.
+    pub(super) fn remember_refusal(&mut self, conn: ConnId, finding: &Finding, again: bool) {
+        let Some(attempt) = self.correlator.get(conn).filter(|_| !again) else { return };
+        let (dst, started) = (attempt.flow.dst, attempt.started);
+        if !matches!(finding.label, Label::ConnectionRefused | Label::NotListeningYet | Label::StartupBudgetExceeded) {
+            return;
+        }
+        let namespace = refused_in(attempt);
+        bounded(&mut self.streaks, (dst, namespace)).or_insert(Streak { since: started, count: 0 }).count += 1;
+        if let Some(netns) = namespace.filter(|_| finding.label == Label::ConnectionRefused) {
+            self.correlator.keep(conn, started.saturating_add(KEEP_REFUSED_NS));
+            let waiting = bounded(&mut self.refused, (netns, dst.port())).or_default();
+            waiting.truncate(MAX_REFUSED - 1);
+            waiting.push(conn);
+        }
+    }
+
+    /// Failures in a row of this probe, this attempt included.
+    pub(super) fn count_failure(&mut self, conn: ConnId, named: &Named, finding: &Finding, again: bool) -> Option<u32> {
+        if finding.outcome != Outcome::Failure {
+            return None;
+        }
+        let key = self.counter_key(conn, named)?;
+        if self.failures.len() >= MAX_COUNTERS && !self.failures.contains_key(&key) {
+            self.failures.pop_first();
+        }
+        let count = self.failures.entry(key).or_default();
+        *count += u32::from(!again);
+        Some(*count)
+    }
+
+    pub(super) fn counter_key(&self, conn: ConnId, named: &Named) -> Option<(SocketAddr, Option<u8>)> {
+        let dst = self.correlator.get(conn)?.flow.dst;
+        Some((dst, named.probe.as_ref().and_then(|p| p.probe_type).map(|t| t as u8)))
+    }
+
+    /// An attempt succeeded: its probe's failures in a row are over; what answered an HTTPS probe speaks TLS.
+    pub(super) fn succeeded(&mut self, conn: ConnId, time: u64) {
+        let Some(attempt) = self.correlator.get(conn) else { return };
+        let named = enrich::name(attempt, &self.node);
+        let https = named.probe.as_ref().and_then(|p| p.scheme.as_deref()) == Some("https");
+        if https && attempt.received().is_some_and(|n| n > 0) {
+            self.node.answered_https(attempt.flow.dst, time);
+        }
+        let dst = attempt.flow.dst;
+        let over = self.streaks.range((dst, None)..).take_while(|((at, _), _)| *at == dst).map(|(key, _)| *key);
+        for key in over.collect::<Vec<_>>() {
+            self.streaks.remove(&key);
+        }
+        if let Some(key) = self.counter_key(conn, &named) {
+            self.failures.remove(&key);
+        }
+    }
+}
+
+/// The namespace that had nobody to listen: an address alone may have been another pod's.
+pub(super) fn refused_in(attempt: &Attempt) -> Option<Netns> {
+    attempt.resets_sent().find_map(|(_, r)| r.netns).or_else(|| attempt.drops().find_map(|(_, d)| d.netns))
+}
+
+/// The streak with one more attempt, unless that is counted already.
+pub(super) const fn next(streak: Streak, counted: bool) -> Streak {
+    Streak { since: streak.since, count: streak.count + !counted as u32 }
+}
+
+/// An entry of a map that has room for it: the first one goes if not.
+fn bounded<K: Ord + Clone, V>(map: &mut BTreeMap<K, V>, key: K) -> Entry<'_, K, V> {
+    if map.len() >= MAX_COUNTERS && !map.contains_key(&key) {
+        map.pop_first();
+    }
+    map.entry(key)
+}

@@ -1,0 +1,288 @@
+//! The pure core: observations in, decisions out. No clock, no I/O, no locks.
+
+mod counting;
+mod holding;
+mod questions;
+mod records;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
+
+use self::counting::{MAX_DECIDED, next, refused_in};
+use self::holding::Held;
+use self::questions::{PATIENCE_NS, asks, waits_for_answer};
+use self::records::{loss_record, recovery, verdict_record};
+use crate::ask::Ask;
+use crate::classify::finding::Finding;
+use crate::classify::label::Label;
+use crate::classify::{Case, Streak, classify};
+use crate::correlate::Correlator;
+use crate::correlate::attempt::Attempt;
+use crate::correlate::node::Node;
+use crate::decision::Decision;
+use crate::enrich;
+use crate::event::{ConnId, Fact, Netns, Observation, TcpState};
+use crate::node_events;
+use crate::record::Outcome;
+
+/// How long the companions of an ambiguous event may take. They are made in the same softirq run,
+/// microseconds apart; what separates them at worst is a preempted CPU.
+pub(crate) const SETTLE_NS: u64 = 2_000_000;
+/// When an attempt is looked at.
+#[derive(Clone, Copy, Debug)]
+enum When {
+    /// It has a new observation.
+    Seen(u64),
+    /// The companions of the last one had the time to arrive.
+    Settled(u64),
+}
+
+/// Options of the core.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Options {
+    /// Also decide about attempts that succeeded (`--attempts`).
+    pub attempts: bool,
+}
+
+/// What was decided about an attempt.
+#[derive(Clone, Copy, Debug)]
+struct Decided {
+    label: Label,
+    outcome: Outcome,
+    /// The connection was not established when it was decided.
+    in_handshake: bool,
+    revised: bool,
+}
+
+/// Observations in, decisions out.
+#[derive(Debug, Default)]
+pub struct Core {
+    options: Options,
+    correlator: Correlator,
+    node: Node,
+    /// When to look again at attempts whose last event was ambiguous.
+    deadlines: BTreeSet<(u64, ConnId)>,
+    /// When to ask about targets that have not answered.
+    patience: BTreeSet<(u64, ConnId)>,
+    /// Refused attempts by the namespace and port that nobody listened on.
+    refused: BTreeMap<(Netns, u16), Vec<ConnId>>,
+    decided: BTreeMap<ConnId, Decided>,
+    /// Questions whose time has not come.
+    later: BTreeSet<(u64, Ask)>,
+    /// Attempts whose verdict waits for a firewall to be read.
+    held: BTreeMap<ConnId, Held>,
+    failures: BTreeMap<(SocketAddr, Option<u8>), u32>,
+    /// Refusals in a row by target and its namespace.
+    streaks: BTreeMap<(SocketAddr, Option<Netns>), Streak>,
+    finished: BTreeSet<ConnId>,
+    asks: BTreeSet<Ask>,
+    /// When each question was last asked.
+    asked: BTreeMap<Ask, u64>,
+    attempts_ended: u64,
+}
+
+impl Core {
+    /// An empty core.
+    #[must_use]
+    pub fn new(options: Options) -> Self {
+        Self { options, ..Self::default() }
+    }
+
+    /// Takes one observation; appends what it decides. Deadlines that lie before it fire first.
+    pub fn push(&mut self, observation: &Observation, out: &mut Vec<Decision>) {
+        // A loss is noticed before the events that were read with it are judged, and carries a later time.
+        // So is the answer to who uses up ports, which a deadline waits for.
+        if !matches!(observation.fact, Fact::Loss(_) | Fact::PortPressure(_)) {
+            self.fire_deadlines(observation.time_boot_ns, out);
+        }
+        out.extend(node_events::decide(observation, &self.node));
+        self.node.see(observation);
+        if let Fact::Loss(loss) = &observation.fact {
+            out.push(loss_record(observation.time_boot_ns, loss));
+        }
+        if let Fact::Firewall(firewall) = &observation.fact {
+            self.release(firewall.netns, observation.time_boot_ns, out);
+        }
+        if let Some(conn) = self.correlator.push(observation) {
+            self.look(conn, observation, out);
+        }
+        self.look_again(observation, out);
+    }
+
+    /// What an observation that belongs to no attempt says about those that wait for it.
+    fn look_again(&mut self, observation: &Observation, out: &mut Vec<Decision>) {
+        let concerned: Vec<ConnId> = match &observation.fact {
+            Fact::Inspection(seen) => {
+                let waiting = self.correlator.waiting_for(seen.from, seen.target);
+                waiting.filter(|conn| self.surely_waits(*conn, observation.time_boot_ns)).collect()
+            }
+            Fact::Listen(listen) if listen.begins => {
+                self.refused.remove(&(listen.netns, listen.addr.port())).unwrap_or_default()
+            }
+            _ => return,
+        };
+        for conn in concerned {
+            self.decide(conn, When::Settled(observation.time_boot_ns), out);
+        }
+    }
+
+    /// An attempt that seems to wait for its handshake may have had it long ago, if events of it may have been
+    /// lost: it is judged when its end is seen.
+    fn surely_waits(&self, conn: ConnId, now: u64) -> bool {
+        let lost = |attempt: &Attempt| self.node.lost_between(attempt.started, now) > 0;
+        self.correlator.get(conn).is_some_and(|attempt| attempt.ended.is_some() || !lost(attempt))
+    }
+
+    /// When the core wants to be woken by a [`Fact::Tick`] if nothing else comes, CLOCK_BOOTTIME nanoseconds.
+    #[must_use]
+    pub fn next_deadline(&self) -> Option<u64> {
+        let (settle, patience) = (self.deadlines.first(), self.patience.first());
+        let later = self.later.first().map(|(time, _)| *time);
+        settle.into_iter().chain(patience).map(|(time, _)| *time).chain(later).min()
+    }
+
+    /// The stream ends: decides what was only waiting, and reports open attempts with `attempts`.
+    pub fn finish(&mut self, time_boot_ns: u64, out: &mut Vec<Decision>) {
+        self.fire_deadlines(u64::MAX, out);
+        if self.options.attempts {
+            out.extend(
+                self.correlator.open().map(|attempt| self.attempt_record(attempt, time_boot_ns, Outcome::Open, None)),
+            );
+        }
+    }
+
+    /// What the core wants to know: the caller finds out and pushes the answers as facts.
+    pub fn take_asks(&mut self) -> Vec<Ask> {
+        std::mem::take(&mut self.asks).into_iter().collect()
+    }
+
+    /// Attempts that ended so far.
+    #[must_use]
+    pub const fn attempts_ended(&self) -> u64 {
+        self.attempts_ended
+    }
+
+    /// Attempts that have not ended.
+    #[must_use]
+    pub fn open_attempts(&self) -> u64 {
+        self.correlator.open().count() as u64
+    }
+
+    fn fire_deadlines(&mut self, now: u64, out: &mut Vec<Decision>) {
+        while let Some(&(time, conn)) = self.deadlines.first()
+            && time <= now
+        {
+            self.deadlines.pop_first();
+            self.decide(conn, When::Settled(now), out);
+            self.end(conn, time, out);
+        }
+        while let Some(&(time, ask)) = self.later.first()
+            && time <= now
+        {
+            self.later.pop_first();
+            self.ask(ask, now);
+        }
+        while let Some(&(time, conn)) = self.patience.first()
+            && time <= now
+        {
+            self.patience.pop_first();
+            self.ask_about(conn, time);
+        }
+    }
+
+    /// An attempt has a new observation.
+    fn look(&mut self, conn: ConnId, observation: &Observation, out: &mut Vec<Decision>) {
+        let Some(attempt) = self.correlator.get(conn) else { return };
+        match &observation.fact {
+            Fact::Connect(_) => self.look_later(conn, Some(attempt.started.saturating_add(PATIENCE_NS))),
+            Fact::State(_) => {
+                let due = waits_for_answer(attempt, &self.node).map(|since| since.saturating_add(PATIENCE_NS));
+                self.look_later(conn, due);
+            }
+            _ => {}
+        }
+        let Some(attempt) = self.correlator.get(conn) else { return };
+        for ask in asks(attempt, &self.node, observation) {
+            self.ask(ask, observation.time_boot_ns);
+        }
+        self.decide(conn, When::Seen(observation.time_boot_ns), out);
+        let Some(attempt) = self.correlator.get(conn) else { return };
+        if is_ambiguous(observation, attempt) {
+            self.deadlines.insert((observation.time_boot_ns.saturating_add(SETTLE_NS), conn));
+        } else if attempt.ended.is_some() && !attempt.failed() {
+            self.end(conn, observation.time_boot_ns, out);
+        }
+    }
+
+    /// Asks the rules about an attempt, and says what is new.
+    fn decide(&mut self, conn: ConnId, when: When, out: &mut Vec<Decision>) {
+        let Some(attempt) = self.correlator.get(conn) else { return };
+        let before = self.decided.get(&conn).copied();
+        if before.is_some_and(|b| b.revised) {
+            return;
+        }
+        let streak = self.streaks.get(&(attempt.flow.dst, refused_in(attempt))).map(|s| next(*s, before.is_some()));
+        let streak = streak.or(Some(Streak { since: attempt.started, count: 1 }));
+        let case = Case { attempt, node: &self.node, settled: matches!(when, When::Settled(_)), streak };
+        let found = match before {
+            Some(before) if recovered(attempt, before) => Some(recovery(attempt, before)),
+            _ => classify(&case),
+        };
+        let Some((finding, also)) = found else { return };
+        if before.is_some_and(|b| !changes(b, &finding)) || self.holds(conn, &finding, when) {
+            return;
+        }
+        let Some(attempt) = self.correlator.get(conn) else { return };
+        let named = enrich::name(attempt, &self.node);
+        let count = self.count_failure(conn, &named, &finding, before.is_some());
+        self.remember(conn, &finding, before.is_some());
+        self.remember_refusal(conn, &finding, before.is_some());
+        out.push(verdict_record(conn, finding, also, named, count));
+    }
+
+    /// The attempt is over: once for each, whatever its outcome.
+    fn end(&mut self, conn: ConnId, time: u64, out: &mut Vec<Decision>) {
+        let Some(attempt) = self.correlator.get(conn) else { return };
+        if attempt.ended.is_none() || !self.finished.insert(conn) {
+            return;
+        }
+        self.attempts_ended += 1;
+        let said_no = self.decided.get(&conn).is_some_and(|d| d.outcome == Outcome::Failure);
+        let outcome = if attempt.failed() || said_no { Outcome::Failure } else { Outcome::Success };
+        let record = self.options.attempts.then(|| {
+            let decided = self.decided.get(&conn);
+            self.attempt_record(attempt, time, decided.map_or(outcome, |d| d.outcome), decided.map(|d| d.label))
+        });
+        if outcome == Outcome::Success {
+            self.succeeded(conn, time);
+        }
+        if self.finished.len() > MAX_DECIDED {
+            self.finished.pop_first();
+        }
+        out.extend(record);
+    }
+}
+
+/// An event whose companions decide what it means: a RST, a drop of a handshake packet, a failed end.
+fn is_ambiguous(observation: &Observation, attempt: &Attempt) -> bool {
+    match &observation.fact {
+        Fact::ResetReceived(_) | Fact::Icmp(_) | Fact::ConnectFailed(_) => true,
+        Fact::Drop(drop) => drop.flags.is_syn() || drop.flags.is_syn_ack() || attempt.failed(),
+        Fact::State(state) => attempt.failed() && (state.old == TcpState::SynSent || attempt.ended.is_some()),
+        _ => false,
+    }
+}
+
+/// The handshake that had been judged a failure went through on a later SYN.
+fn recovered(attempt: &Attempt, before: Decided) -> bool {
+    before.outcome == Outcome::Failure
+        && before.in_handshake
+        && attempt.ended.is_some()
+        && attempt.established.is_some()
+        && !attempt.failed()
+}
+
+/// A later finding replaces an earlier one if it names a nearer cause, or another outcome.
+fn changes(before: Decided, finding: &Finding) -> bool {
+    finding.outcome != before.outcome || finding.label < before.label
+}

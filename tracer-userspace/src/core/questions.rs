@@ -1,0 +1,104 @@
+//! What the core asks of the node, and when.
+
+use super::Core;
+use crate::ask::Ask;
+use crate::classify::evidence::is_netfilter;
+use crate::correlate::attempt::Attempt;
+use crate::correlate::node::Node;
+use crate::event::{ConnId, Fact, Observation, TcpState};
+
+/// A handshake on a node takes less than a millisecond: after this the target is looked at.
+pub(super) const PATIENCE_NS: u64 = 200_000_000;
+/// While a pod owes an answer it is looked at so often, and so long: the kubelet's own connections stay for hours.
+const LOOK_EVERY_NS: u64 = 300_000_000;
+const LOOK_UNTIL_NS: u64 = 5_000_000_000;
+
+/// The same question is not asked more often.
+const ASK_AGAIN_NS: u64 = 1_000_000_000;
+/// A target's state is another one soon: less than the patience, so that every attempt that waits has it looked at.
+const LOOK_AGAIN_NS: u64 = 100_000_000;
+/// Questions remembered.
+pub(super) const MAX_ASKED: usize = 1024;
+
+impl Core {
+    /// Asks, unless that was asked a moment ago.
+    pub(super) fn ask(&mut self, ask: Ask, now: u64) {
+        if let Ask::Firewall(netns, _) = ask {
+            match self.node.firewalls.ask(netns, now) {
+                Some(at) if at <= now => self.put(ask),
+                Some(later) if self.later.len() < MAX_ASKED => _ = self.later.insert((later, ask)),
+                _ => {}
+            }
+            return;
+        }
+        let again = if matches!(ask, Ask::Target(..)) { LOOK_AGAIN_NS } else { ASK_AGAIN_NS };
+        if self.asked.get(&ask).is_some_and(|at| now < at.saturating_add(again)) {
+            return;
+        }
+        if self.asked.len() >= MAX_ASKED {
+            self.asked.pop_first();
+        }
+        self.asked.insert(ask, now);
+        self.put(ask);
+    }
+
+    /// In a replay nobody takes the questions: they must not pile up.
+    fn put(&mut self, ask: Ask) {
+        if self.asks.len() < MAX_ASKED {
+            self.asks.insert(ask);
+        }
+    }
+
+    /// When the target of an attempt is to be looked at; `None`: no more.
+    pub(super) fn look_later(&mut self, conn: ConnId, due: Option<u64>) {
+        if let Some(before) = self.correlator.look_at(conn, due.unwrap_or_default()) {
+            self.patience.remove(&(before, conn));
+        }
+        self.patience.extend(due.map(|due| (due, conn)));
+    }
+
+    /// An attempt still waits: what is the state of its target? Asked again while it waits for an answer.
+    pub(super) fn ask_about(&mut self, conn: ConnId, now: u64) {
+        let again = self.correlator.get(conn).and_then(|a| waits_for_answer(a, &self.node));
+        if again.is_some_and(|since| now < since.saturating_add(LOOK_UNTIL_NS)) {
+            self.look_later(conn, Some(now.saturating_add(LOOK_EVERY_NS)));
+        }
+        let waits = |a: &&Attempt| a.ended.is_none() && (a.established.is_none() || again.is_some());
+        let target = self.correlator.get(conn).filter(waits).and_then(|a| Some(Ask::Target(a.netns?, a.flow.dst)));
+        if let Some(target) = target {
+            self.ask(target, now);
+        }
+    }
+}
+
+/// Since when a pod that a prober reached owes it an answer.
+pub(super) fn waits_for_answer(attempt: &Attempt, node: &Node) -> Option<u64> {
+    let waits = attempt.ended.is_none() && attempt.prober && node.has_pod(attempt.flow.dst.ip());
+    attempt.established.filter(|_| waits)
+}
+
+/// What this observation of an attempt makes one want to know.
+pub(super) fn asks(attempt: &Attempt, node: &Node, observation: &Observation) -> Vec<Ask> {
+    let tls = attempt.touched_only().then(|| Ask::Tls(attempt.flow.dst.port()));
+    let firewall = match &observation.fact {
+        Fact::Drop(drop) if is_netfilter(drop) => drop.netns.map(|netns| Ask::Firewall(netns, drop.flow)),
+        Fact::Icmp(icmp) if icmp.flags.is_syn() => icmp.netns.map(|netns| Ask::Firewall(netns, icmp.flow)),
+        _ => None,
+    };
+    let unread = attempt.prober
+        && attempt.ended.is_some()
+        && attempt.received().is_some_and(|n| n > 0)
+        && attempt.answer().is_none();
+    // Once for each pod, while it is well: where its namespace is, and what it looks like.
+    let dst = attempt.flow.dst;
+    let well = observation_establishes(observation) && attempt.prober && node.has_pod(dst.ip());
+    let target = attempt.netns.filter(|from| well && node.netns_of_addr(*from, dst.ip()).is_none());
+    let target = target.map(|from| Ask::Target(from, dst));
+    let answers = unread.then_some(Ask::Answers);
+    let ports = attempt.without_port().then_some(Ask::Ports);
+    tls.into_iter().chain(firewall).chain(answers).chain(target).chain(ports).collect()
+}
+
+fn observation_establishes(observation: &Observation) -> bool {
+    matches!(&observation.fact, Fact::State(s) if s.new == TcpState::Established)
+}

@@ -1,0 +1,101 @@
+//! What was decided, as the bodies of records.
+
+use super::{Core, Decided};
+use crate::classify::finding::Finding;
+use crate::classify::label::Label;
+use crate::correlate::attempt::Attempt;
+use crate::decision::Decision;
+use crate::enrich::{self, Named};
+use crate::event::{ConnId, Loss};
+use crate::record::{AttemptBody, Body, LossBody, Outcome, Phases, Probe, Verdict, VerdictBody};
+
+impl Core {
+    /// An attempt that is over, or open at the end.
+    pub(super) fn attempt_record(
+        &self,
+        attempt: &Attempt,
+        now: u64,
+        outcome: Outcome,
+        label: Option<Label>,
+    ) -> Decision {
+        let named = enrich::name(attempt, &self.node);
+        let body = AttemptBody {
+            subject: named.subject,
+            outcome,
+            probe: named.probe,
+            k8s: named.k8s,
+            src: named.src,
+            dst: named.dst,
+            process: named.process,
+            phases_ms: phases(attempt),
+            label,
+        };
+        let time_boot_ns = attempt.ended.map_or(now, |(end, _)| end);
+        Decision { time_boot_ns, attempt: Some(attempt.conn), body: Body::Attempt(Box::new(body)) }
+    }
+}
+
+/// What a verdict becomes whose attempt then succeeded.
+pub(super) fn recovery(attempt: &Attempt, before: Decided) -> (Finding, Vec<Label>) {
+    let ended = attempt.ended.map_or(attempt.started, |(time, _)| time);
+    let summary = format!(
+        "the attempt to {} succeeded after all: a SYN that was sent again got through {:.1} ms after the first",
+        attempt.flow.dst,
+        attempt.established.unwrap_or(ended).saturating_sub(attempt.started) as f64 / 1e6
+    );
+    let found = Finding::failure(before.label, Vec::new(), summary, before.label.page().mend.to_owned());
+    (Finding { outcome: Outcome::Noise, decided_at: ended, ..found }, Vec::new())
+}
+
+pub(super) fn verdict_record(
+    conn: ConnId,
+    finding: Finding,
+    also: Vec<Label>,
+    named: Named,
+    count: Option<u32>,
+) -> Decision {
+    let body = VerdictBody {
+        subject: named.subject,
+        verdict: Verdict {
+            label: finding.label,
+            outcome: finding.outcome,
+            confidence: finding.confidence,
+            summary: finding.summary,
+            remediation: finding.remediation,
+            evidence: finding.evidence,
+            also,
+            lost_events: finding.lost_events,
+            missing_hooks: finding.missing_hooks,
+        },
+        probe: named.probe.map(|probe| Probe { consecutive_failures: count, ..probe }),
+        k8s: named.k8s,
+        src: named.src,
+        dst: named.dst,
+        process: named.process,
+        netns: named.netns,
+        culprit: finding.culprit,
+        timing: None,
+        revises: None,
+    };
+    Decision { time_boot_ns: finding.decided_at, attempt: Some(conn), body: Body::Verdict(Box::new(body)) }
+}
+
+pub(super) fn loss_record(time_boot_ns: u64, loss: &Loss) -> Decision {
+    let body = LossBody {
+        where_: loss.where_.clone(),
+        count: loss.count,
+        from_boot_ns: loss.from_boot_ns,
+        to_boot_ns: loss.to_boot_ns,
+    };
+    Decision { time_boot_ns, attempt: None, body: Body::Loss(body) }
+}
+
+fn phases(attempt: &Attempt) -> Phases {
+    let ms = |from: u64, to: u64| ((to.saturating_sub(from)) as f64 / 1e3).round() / 1e3;
+    Phases {
+        connect: attempt.established.map(|at| ms(attempt.started, at)),
+        tls: None,
+        first_byte: None,
+        total: attempt.ended.map(|(end, _)| ms(attempt.started, end)),
+    }
+}

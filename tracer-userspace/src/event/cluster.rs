@@ -1,0 +1,156 @@
+//! Facts of the cluster: pods with their probes, Services.
+
+use std::net::IpAddr;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::Netns;
+
+/// Pods and their probes; replaces what was known.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Pods {
+    /// All pods of this node.
+    pub pods: Vec<Pod>,
+}
+
+/// Services; replaces what was known.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Services {
+    /// All Services.
+    pub services: Vec<Service>,
+}
+
+/// A pod of this node.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Pod {
+    /// Kubernetes namespace; absent if only the uid is known.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub namespace: Option<String>,
+    /// Name; absent if only the uid is known.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub name: Option<String>,
+    /// Uid.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub uid: Option<String>,
+    /// Addresses.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub addrs: Vec<IpAddr>,
+    /// Its network namespace, if a process of it was found.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub netns: Option<Netns>,
+    /// Shares the node's network.
+    #[serde(default)]
+    pub host_network: bool,
+    /// Containers.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub containers: Vec<Container>,
+}
+
+/// A container of a pod.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Container {
+    /// Name; absent if only the id is known.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub name: Option<String>,
+    /// Id.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub id: Option<String>,
+    /// Its network probes.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub probes: Vec<ProbeSpec>,
+}
+
+/// One network probe of a container, defaults applied and named ports resolved.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+pub struct ProbeSpec {
+    /// What it decides.
+    #[serde(rename = "type")]
+    pub probe_type: ProbeType,
+    /// How it asks.
+    pub handler: Handler,
+    /// `http` or `https`, for HTTP probes.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub scheme: Option<String>,
+    /// Port dialled.
+    pub port: u16,
+    /// Address dialled, where it is not the pod's.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub host: Option<String>,
+    /// Path, for HTTP probes; without the query.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub path: Option<String>,
+    /// Seconds until the kubelet gives up.
+    pub timeout_s: u32,
+    /// Seconds between attempts.
+    pub period_s: u32,
+    /// Failures in a row until it counts.
+    pub failure_threshold: u32,
+    /// Seconds before the first attempt.
+    #[serde(default)]
+    pub initial_delay_s: u32,
+}
+
+impl ProbeSpec {
+    /// Seconds until the failures in a row are too many.
+    #[must_use]
+    pub const fn budget_s(&self) -> u32 {
+        self.initial_delay_s.saturating_add(self.period_s.saturating_mul(self.failure_threshold))
+    }
+}
+
+/// What a probe decides.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum ProbeType {
+    /// Restarts the container.
+    Liveness,
+    /// Takes the pod out of its Services.
+    Readiness,
+    /// Holds the other two back.
+    Startup,
+}
+
+/// How a probe asks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Handler {
+    /// `httpGet`
+    Http,
+    /// `tcpSocket`
+    Tcp,
+    /// `grpc`
+    Grpc,
+}
+
+/// A Service, as far as verdicts need it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Service {
+    /// Kubernetes namespace.
+    pub namespace: String,
+    /// Name.
+    pub name: String,
+    /// Cluster addresses.
+    pub cluster_ips: Vec<IpAddr>,
+    /// Ports.
+    pub ports: Vec<ServicePort>,
+    /// Ready endpoint addresses; absent if no EndpointSlice was given.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub ready_endpoints: Option<Vec<IpAddr>>,
+    /// Addresses of endpoints that are not ready.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub not_ready_endpoints: Vec<IpAddr>,
+}
+
+/// A port of a Service.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ServicePort {
+    /// Name, if it has one.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub name: Option<String>,
+    /// Port of the Service.
+    pub port: u16,
+    /// NodePort, if it has one.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub node_port: Option<u16>,
+}

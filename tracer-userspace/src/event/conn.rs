@@ -1,0 +1,351 @@
+//! One connection, as the hooks tell of it: connect, states, RSTs, listeners.
+
+use std::net::SocketAddr;
+
+use serde::{Deserialize, Serialize};
+
+use super::Netns;
+
+/// Identity of one connection while this boot lasts. Printed as a string: JSON numbers lose 64 bits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ConnId(pub u64);
+
+/// A task, from an event in its own context.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Actor {
+    /// Thread group id.
+    pub pid: u32,
+    /// Thread id.
+    pub tid: u32,
+    /// Name.
+    pub comm: String,
+    /// Namespace it is in.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub netns: Option<Netns>,
+    /// cgroup v2 id.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub cgroup: Option<u64>,
+    /// kernfs id of its memory cgroup.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub cgroup_memory: Option<u64>,
+}
+
+/// Source and destination of a packet or a connection. Port 0: not chosen yet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Flow {
+    /// Source.
+    pub src: SocketAddr,
+    /// Destination.
+    pub dst: SocketAddr,
+}
+
+impl Flow {
+    /// The other direction.
+    #[must_use]
+    pub fn reversed(self) -> Self {
+        Self { src: self.dst, dst: self.src }
+    }
+}
+
+/// TCP states, `include/net/tcp_states.h`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[allow(missing_docs, reason = "the kernel's own names")]
+pub enum TcpState {
+    Established,
+    SynSent,
+    SynRecv,
+    FinWait1,
+    FinWait2,
+    TimeWait,
+    Close,
+    CloseWait,
+    LastAck,
+    Listen,
+    Closing,
+    NewSynRecv,
+    /// A number that no kernel up to 7.2 has.
+    Unknown,
+}
+
+/// How an event was tied to its connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Via {
+    /// By the socket.
+    Socket,
+    /// By the exact tuple.
+    Flow,
+    /// By destination and the source port of the waiting socket.
+    Pending,
+    /// By the destination only.
+    Destination,
+}
+
+/// A connect began.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Connect {
+    /// Identity.
+    #[serde(with = "as_string")]
+    pub conn: ConnId,
+    /// From the client's side.
+    pub flow: Flow,
+    /// Who connects.
+    pub actor: Actor,
+    /// Namespace of the socket.
+    pub netns: Netns,
+    /// The connecting process carries one of the prober's names.
+    pub prober: bool,
+    /// Hook.
+    pub hook: String,
+}
+
+/// A tracked socket changed state.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct State {
+    /// Identity.
+    #[serde(with = "as_string")]
+    pub conn: ConnId,
+    /// From the client's side.
+    pub flow: Flow,
+    /// Before.
+    pub old: TcpState,
+    /// After.
+    pub new: TcpState,
+    /// `sk_err`, positive; absent if this kernel's layout is not known.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub errno: Option<i32>,
+    /// Payload received so far.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub bytes_received: Option<u64>,
+    /// Payload sent so far, retransmits included.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub bytes_sent: Option<u64>,
+    /// Sequence numbers acknowledged; the SYN counts one.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub bytes_acked: Option<u64>,
+    /// The change happened in the connecting process's own context (a close, not a segment).
+    pub own_context: bool,
+}
+
+/// `connect()` failed at once.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ConnectFailed {
+    /// Identity, if the socket reached SYN_SENT.
+    #[serde(with = "as_string_opt", skip_serializing_if = "Option::is_none", default)]
+    pub conn: Option<ConnId>,
+    /// What was dialled.
+    pub dst: SocketAddr,
+    /// Who dialled.
+    pub actor: Actor,
+    /// Positive errno.
+    pub errno: i32,
+    /// The process carries one of the prober's names.
+    pub prober: bool,
+}
+
+/// A segment of a tracked socket was sent again.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Retransmit {
+    /// The connection.
+    #[serde(with = "as_string")]
+    pub conn: ConnId,
+    /// State of its socket.
+    pub state: TcpState,
+    /// Payload of the segment, bytes.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub payload: Option<u32>,
+    /// The target's socket sent it, not the prober's.
+    #[serde(skip_serializing_if = "std::ops::Not::not", default)]
+    pub by_target: bool,
+}
+
+/// What the first bytes of an answer are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum AnswerKind {
+    /// An HTTP/1 status line.
+    Http,
+    /// A TLS record.
+    Tls,
+    /// Neither.
+    Other,
+    /// Too short to tell.
+    Short,
+}
+
+/// The first payload arrived at a tracked socket.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Answer {
+    /// The connection.
+    #[serde(with = "as_string")]
+    pub conn: ConnId,
+    /// What it is.
+    pub kind: AnswerKind,
+    /// HTTP status.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub status: Option<u16>,
+}
+
+/// Which queue of a listener has no room.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ListenQueue {
+    /// Connections that wait to be accepted.
+    Accept,
+    /// Handshakes that are half done; SYN cookies are off.
+    HalfOpen,
+}
+
+/// The SYN of a tracked socket met a listener without room: the kernel drops it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct QueueFull {
+    /// The connection.
+    #[serde(with = "as_string")]
+    pub conn: ConnId,
+    /// Which queue.
+    pub queue: ListenQueue,
+    /// Connections that wait to be accepted.
+    pub waiting: u32,
+    /// How many may.
+    pub backlog: u32,
+    /// Handshakes that are half done.
+    pub half_open: u32,
+    /// Namespace of the listener.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub netns: Option<Netns>,
+}
+
+/// A TLS ClientHello arrived at a watched port.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct TlsHello {
+    /// Namespace of the server's socket, if it could be read.
+    pub netns: Option<Netns>,
+    /// The server's address and port.
+    pub addr: SocketAddr,
+}
+
+/// A RST left this host's stack.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ResetSent {
+    /// The connection it concerns.
+    #[serde(with = "as_string")]
+    pub conn: ConnId,
+    /// Direction of the RST.
+    pub flow: Flow,
+    /// Who sent it, if it was sent by close or abort.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub actor: Option<Actor>,
+    /// Kernel's reason by name (6.12 and later), e.g. `NO_SOCKET`.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub reason: Option<String>,
+    /// Namespace of the sender.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub netns: Option<Netns>,
+    /// The answered segment's flags.
+    pub answered: TcpFlags,
+    /// State of the sending socket.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub state: Option<TcpState>,
+    /// The stack found no socket.
+    pub no_socket: bool,
+    /// How it was tied to the connection.
+    pub via: Via,
+    /// Hook.
+    pub hook: String,
+}
+
+/// A tracked socket received a RST.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ResetReceived {
+    /// The connection.
+    #[serde(with = "as_string")]
+    pub conn: ConnId,
+    /// From the client's side.
+    pub flow: Flow,
+    /// State when it came.
+    pub state: TcpState,
+    /// Payload received before.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub bytes_received: Option<u64>,
+}
+
+/// TCP flags, byte 13 of the header (RFC 9293 3.1).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct TcpFlags(pub u8);
+
+impl TcpFlags {
+    /// A SYN without ACK: the client's first segment.
+    #[must_use]
+    pub const fn is_syn(self) -> bool {
+        self.0 & 0x12 == 0x02
+    }
+    /// A SYN with ACK: the server's answer.
+    #[must_use]
+    pub const fn is_syn_ack(self) -> bool {
+        self.0 & 0x12 == 0x12
+    }
+    /// A RST.
+    #[must_use]
+    pub const fn is_rst(self) -> bool {
+        self.0 & 0x04 != 0
+    }
+    /// "SYN", "SYN-ACK", "RST", "FIN" or "segment".
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self.0 {
+            f if f & 0x04 != 0 => "RST",
+            f if f & 0x12 == 0x12 => "SYN-ACK",
+            f if f & 0x02 != 0 => "SYN",
+            f if f & 0x01 != 0 => "FIN",
+            _ => "segment",
+        }
+    }
+}
+
+/// A socket began or ceased to listen.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Listen {
+    /// Namespace.
+    pub netns: Netns,
+    /// Bound address and port.
+    pub addr: SocketAddr,
+    /// Who.
+    pub actor: Actor,
+    /// Began (true) or ceased.
+    pub begins: bool,
+}
+
+/// 64-bit ids as strings.
+pub(super) mod as_string {
+    use super::ConnId;
+    use serde::{Deserialize, Deserializer, Serializer, de::Error};
+
+    pub(in crate::event) fn serialize<S: Serializer>(id: &ConnId, s: S) -> Result<S::Ok, S::Error> {
+        s.collect_str(&id.0)
+    }
+
+    pub(in crate::event) fn deserialize<'de, D: Deserializer<'de>>(d: D) -> Result<ConnId, D::Error> {
+        let text = std::borrow::Cow::<'de, str>::deserialize(d)?;
+        text.parse().map(ConnId).map_err(D::Error::custom)
+    }
+}
+
+/// The same for ids that may be absent.
+mod as_string_opt {
+    use super::ConnId;
+    use serde::{Deserializer, Serializer};
+
+    #[expect(clippy::ref_option, reason = "serde's `with` hands over a reference to the field")]
+    pub(super) fn serialize<S: Serializer>(id: &Option<ConnId>, s: S) -> Result<S::Ok, S::Error> {
+        match id {
+            Some(id) => super::as_string::serialize(id, s),
+            None => s.serialize_none(),
+        }
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(d: D) -> Result<Option<ConnId>, D::Error> {
+        super::as_string::deserialize(d).map(Some)
+    }
+}

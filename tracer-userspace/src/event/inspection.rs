@@ -1,0 +1,91 @@
+//! The state of the namespace that owns a target, read when the target does not answer.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
+
+use serde::{Deserialize, Serialize};
+
+use super::{LinkState, Netns};
+
+/// The state of a namespace at one moment.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Inspection {
+    /// What was asked about.
+    pub target: SocketAddr,
+    /// The namespace from which it is reached.
+    pub from: Netns,
+    /// The namespace that owns its address; absent: none was found on this node.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub netns: Option<Netns>,
+    /// Its links.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub links: Vec<LinkState>,
+    /// Sockets that listen on the port; absent: could not be read.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub listeners: Option<Vec<ListenerState>>,
+    /// How often the cgroups of its processes were throttled, ever.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub throttled: Vec<Throttled>,
+    /// What that namespace knows of the target's link-layer address.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub neighbour: Option<NeighbourState>,
+    /// Counters and settings of the namespace, by the kernel's own names (`ListenOverflows`, `tcp_syncookies`).
+    #[serde(skip_serializing_if = "BTreeMap::is_empty", default)]
+    pub values: BTreeMap<String, u64>,
+    /// The same of the namespace from which it is reached (`neighbours`, `gc_thresh3`).
+    #[serde(skip_serializing_if = "BTreeMap::is_empty", default)]
+    pub node_values: BTreeMap<String, u64>,
+}
+
+impl Inspection {
+    /// Nothing is known of the target.
+    #[must_use]
+    pub const fn nothing(from: Netns, target: SocketAddr) -> Self {
+        Self {
+            target,
+            from,
+            netns: None,
+            links: Vec::new(),
+            listeners: None,
+            throttled: Vec::new(),
+            neighbour: None,
+            values: BTreeMap::new(),
+            node_values: BTreeMap::new(),
+        }
+    }
+}
+
+/// A listening socket as sock_diag has it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ListenerState {
+    /// Bound address and port.
+    pub addr: SocketAddr,
+    /// Connections that wait to be accepted (`sk_ack_backlog`).
+    pub waiting: u32,
+    /// How many may (`sk_max_ack_backlog`).
+    pub backlog: u32,
+    /// Handshakes that are half done.
+    pub half_open: u32,
+}
+
+/// How often a cgroup was held back for want of CPU quota (`cpu.stat`).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Throttled {
+    /// The cgroup's folder.
+    pub cgroup: String,
+    /// Periods in which it was.
+    pub times: u64,
+    /// How long in all, microseconds.
+    pub micros: u64,
+}
+
+/// An entry of the neighbour table.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NeighbourState {
+    /// Address.
+    pub addr: IpAddr,
+    /// `NUD_*` without the prefix, in lower case: `reachable`, `incomplete`, `failed`.
+    pub state: String,
+    /// Device.
+    pub ifindex: u32,
+}

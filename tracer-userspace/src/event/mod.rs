@@ -1,0 +1,168 @@
+//! Observations: everything the pure core is ever told, in the form that is recorded and replayed.
+//!
+//! Kernel events, facts read from the node, the passing of time and the loss of events all arrive
+//! as an [`Observation`]. Nothing else reaches correlation and classification, so a recorded stream
+//! of observations reproduces every verdict.
+
+mod cluster;
+mod conn;
+mod firewall;
+mod inspection;
+mod node;
+mod packet;
+mod ports;
+
+pub use cluster::{Container, Handler, Pod, Pods, ProbeSpec, ProbeType, Service, ServicePort, Services};
+pub use conn::{
+    Actor, Answer, AnswerKind, ConnId, Connect, ConnectFailed, Flow, Listen, ListenQueue, QueueFull, ResetReceived,
+    ResetSent, Retransmit, State, TcpFlags, TcpState, TlsHello, Via,
+};
+pub use firewall::{Backend, Conntrack, Firewall, FirewallRule, Prefix, RuleVerdict, When, any_client};
+pub use inspection::{Inspection, ListenerState, NeighbourState, Throttled};
+pub use node::{
+    Ancestor, LinkChange, LinkState, Links, NetnsOp, NetnsOpKind, NetnsOpen, NodePort, NodePorts, NodeSettings,
+    ProxyMode,
+};
+pub use packet::{Device, Icmp, Ipvs, IpvsOp, PacketDrop, Tracked};
+pub use ports::{PortPressure, PortUser};
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// Inode number of a network namespace. Reused by the kernel at once after a namespace ends, so it
+/// is an identity only together with a time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+#[serde(transparent)]
+pub struct Netns(pub u32);
+
+/// One thing that was seen, and when.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Observation {
+    /// CLOCK_BOOTTIME, nanoseconds.
+    pub time_boot_ns: u64,
+    /// What was seen.
+    #[serde(flatten)]
+    pub fact: Fact,
+}
+
+/// What was seen.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "fact", rename_all = "snake_case")]
+pub enum Fact {
+    /// First in every stream: what the rest was seen with.
+    Start(Box<Start>),
+    /// A connect began.
+    Connect(Connect),
+    /// A tracked socket changed state.
+    State(State),
+    /// `connect()` failed at once.
+    ConnectFailed(ConnectFailed),
+    /// A segment of a tracked socket was sent again.
+    Retransmit(Retransmit),
+    /// A RST was sent for a tracked flow.
+    ResetSent(ResetSent),
+    /// A tracked socket received a RST.
+    ResetReceived(ResetReceived),
+    /// A packet of a tracked flow was dropped.
+    Drop(PacketDrop),
+    /// An ICMP error was sent for a packet of a tracked flow.
+    Icmp(Icmp),
+    /// IPVS took a packet of a tracked flow.
+    Ipvs(Ipvs),
+    /// The first payload arrived at a tracked socket.
+    Answer(Answer),
+    /// The SYN of a tracked socket met a listener without room.
+    QueueFull(QueueFull),
+    /// A socket began or ceased to listen.
+    Listen(Listen),
+    /// A TLS ClientHello arrived at a watched port.
+    TlsHello(TlsHello),
+    /// A task entered or made a network namespace, or one ended.
+    NetnsOp(NetnsOp),
+    /// A task opened a file that names a network namespace.
+    NetnsOpen(NetnsOpen),
+    /// Somebody set a link up or down (from the hook in the kernel: with the culprit).
+    LinkChange(LinkChange),
+    /// State of all links of a namespace (from netlink: complete, without a culprit).
+    Links(Links),
+    /// The NodePorts of the node, as its own tables have them.
+    NodePorts(NodePorts),
+    /// Pods and their probes; replaces what was known.
+    Pods(Pods),
+    /// Services; replaces what was known.
+    Services(Services),
+    /// Settings of the node that verdicts quote; replaces what was known.
+    NodeSettings(NodeSettings),
+    /// What can drop or reject a packet in a namespace (asked for when one was dropped).
+    Firewall(Box<Firewall>),
+    /// The state of the namespace that owns a target (asked for when it does not answer).
+    Inspection(Box<Inspection>),
+    /// Who used up ephemeral ports.
+    PortPressure(Box<PortPressure>),
+    /// Events were lost.
+    Loss(Loss),
+    /// Time passed and something was due. Written when a deadline fires live, so that a replay decides at the same point.
+    Tick,
+}
+
+/// What the stream was seen with.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Start {
+    /// Version of the tracer.
+    pub version: String,
+    /// Kernel release (`uname -r`).
+    pub kernel: String,
+    /// Name of the node.
+    pub node_name: String,
+    /// Wall clock minus boot clock, nanoseconds: turns `time_boot_ns` into `time`.
+    pub boot_to_wall_ns: i64,
+    /// The prober's network namespace: the node's own.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub node_netns: Option<Netns>,
+    /// Network namespaces that were there at the start.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub namespaces: Vec<Netns>,
+    /// Process names whose connections are probe attempts.
+    pub probers: Vec<String>,
+    /// Every process's connections are tracked.
+    pub all_connections: bool,
+    /// Hooks in force.
+    pub hooks: Vec<HookStatus>,
+    /// Hooks that this kernel or these privileges refused.
+    pub missing_hooks: Vec<MissingHook>,
+    /// Where facts from outside the kernel stream come from.
+    pub sources: Vec<String>,
+}
+
+/// A hook in force.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct HookStatus {
+    /// Name of the hook.
+    pub hook: String,
+    /// `fentry`, `kprobe`, `raw_tracepoint` or `tracepoint`.
+    pub form: String,
+}
+
+/// A hook that is not in force.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct MissingHook {
+    /// Name of the hook.
+    pub hook: String,
+    /// Why: what was tried and the kernel's answer.
+    pub reason: String,
+    /// What cannot be told without it.
+    pub lost: String,
+}
+
+/// Events were lost.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Loss {
+    /// `ring`, `program`.
+    pub where_: String,
+    /// How many.
+    pub count: u64,
+    /// Since when.
+    pub from_boot_ns: u64,
+    /// Until when.
+    pub to_boot_ns: u64,
+}

@@ -1,0 +1,187 @@
+//! Facts of the node: namespaces, links, NodePorts, settings.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::{Actor, Netns};
+
+/// An ancestor of a culprit.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Ancestor {
+    /// Process id.
+    pub pid: u32,
+    /// Name.
+    pub comm: String,
+}
+
+/// A task opened a file that names a network namespace.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct NetnsOpen {
+    /// Who.
+    pub actor: Actor,
+    /// The path as it was given.
+    pub path: String,
+}
+
+/// State of all links of a namespace.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Links {
+    /// The namespace.
+    pub netns: Netns,
+    /// Its links.
+    pub links: Vec<LinkState>,
+}
+
+/// What was done with a namespace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum NetnsOpKind {
+    /// `setns(2)`
+    Setns,
+    /// `unshare(2)`
+    Unshare,
+    /// `clone(2)` with a new namespace.
+    Clone,
+    /// The namespace ended.
+    End,
+    /// Entered or made: the hook cannot tell.
+    Switch,
+}
+
+/// A task entered or made a namespace, or one ended.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct NetnsOp {
+    /// Who; its `netns` is where it came from.
+    pub actor: Actor,
+    /// Its ancestors, nearest first.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub ancestors: Vec<Ancestor>,
+    /// Where to.
+    pub netns: Netns,
+    /// What.
+    pub op: NetnsOpKind,
+}
+
+/// Somebody set a link up or down.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct LinkChange {
+    /// Namespace of the device.
+    pub netns: Netns,
+    /// Interface index.
+    pub ifindex: u32,
+    /// Name.
+    pub name: String,
+    /// Up (true) or down.
+    pub up: bool,
+    /// Who.
+    pub actor: Actor,
+    /// Its ancestors, nearest first.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub ancestors: Vec<Ancestor>,
+    /// Its executable.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub exe: Option<String>,
+    /// The namespace's path that a container runtime gave it, if it is a network plugin.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub cni_netns: Option<String>,
+    /// Hook.
+    pub hook: String,
+}
+
+/// A link as netlink has it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LinkState {
+    /// Interface index.
+    pub ifindex: u32,
+    /// Name.
+    pub name: String,
+    /// IFF_UP.
+    pub up: bool,
+    /// IFF_LOOPBACK.
+    pub loopback: bool,
+    /// Addresses assigned to it.
+    pub addrs: Vec<IpAddr>,
+    /// Length of each address's prefix, in the same order; empty if not read.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub prefixes: Vec<u8>,
+    /// IFF_RUNNING: it has a carrier.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub running: Option<bool>,
+    /// Index of its other end (veth), in the namespace where that is.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub peer_ifindex: Option<u32>,
+}
+
+impl LinkState {
+    /// One of its subnets holds the address.
+    #[must_use]
+    pub fn covers(&self, addr: IpAddr) -> bool {
+        self.addrs.iter().zip(&self.prefixes).any(|(own, len)| same_subnet(*own, addr, *len))
+    }
+}
+
+/// The first `len` bits are the same.
+fn same_subnet(left: IpAddr, right: IpAddr, len: u8) -> bool {
+    let bits = |addr: IpAddr| match addr {
+        IpAddr::V4(v4) => u128::from(u32::from(v4)) << 96,
+        IpAddr::V6(v6) => u128::from(v6),
+    };
+    let mask = u128::MAX.checked_shl(128 - u32::from(len.min(128))).unwrap_or(0);
+    left.is_ipv4() == right.is_ipv4() && bits(left) & mask == bits(right) & mask
+}
+
+/// Who keeps the NodePort tables.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum ProxyMode {
+    /// IPVS virtual services.
+    Ipvs,
+    /// iptables chains (legacy or nft backend).
+    Iptables,
+    /// kube-proxy's nftables mode.
+    Nftables,
+}
+
+/// The NodePorts of the node, as one of its tables has them; replaces what that table said before.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct NodePorts {
+    /// Namespace the table was read in.
+    pub netns: Netns,
+    /// Which table.
+    pub mode: ProxyMode,
+    /// The ports.
+    pub ports: Vec<NodePort>,
+}
+
+/// One NodePort.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodePort {
+    /// The port.
+    pub port: u16,
+    /// Addresses of the node it is served on (IPVS has one virtual service for each); empty: any.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub addrs: Vec<IpAddr>,
+    /// `namespace/name[:port]` of the Service, where the table carries it (iptables comments, nftables maps) or a Service list does.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub service: Option<String>,
+    /// Backends (IPVS); empty: none, or the table does not carry them.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub backends: Vec<SocketAddr>,
+}
+
+/// Settings of the node that verdicts quote.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeSettings {
+    /// `net.ipv4.ip_local_port_range` of the node's namespace.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub local_port_range: Option<(u16, u16)>,
+    /// `net.ipv4.ip_local_reserved_ports`, as inclusive ranges.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub reserved_ports: Vec<(u16, u16)>,
+    /// Anything else, by sysctl name.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty", default)]
+    pub sysctls: BTreeMap<String, String>,
+}

@@ -1,0 +1,128 @@
+//! What became of single packets of a connection: dropped, complained about, taken by IPVS.
+
+use serde::{Deserialize, Serialize};
+
+use super::conn::as_string;
+use super::{ConnId, Flow, Netns, TcpFlags, Via};
+
+/// A packet of a tracked flow was dropped.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct PacketDrop {
+    /// The connection.
+    #[serde(with = "as_string")]
+    pub conn: ConnId,
+    /// Direction of the packet.
+    pub flow: Flow,
+    /// Its flags.
+    pub flags: TcpFlags,
+    /// Kernel's reason by name, without the `SKB_DROP_REASON_` prefix; absent before 5.17.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub reason: Option<String>,
+    /// Function that dropped it, where kallsyms could be read and it was needed.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub location: Option<String>,
+    /// Its callers, nearest first, where they could be read and were needed.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub stack: Vec<String>,
+    /// Namespace it was dropped in.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub netns: Option<Netns>,
+    /// Device it was on.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub device: Option<Device>,
+    /// What conntrack made of it; absent where the kernel has no conntrack.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub tracked: Option<Tracked>,
+    /// How it was tied to the connection.
+    pub via: Via,
+}
+
+/// What conntrack made of a packet (`skb->_nfct`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Tracked {
+    /// It belongs to an entry.
+    Yes,
+    /// It has none: it was found invalid, or conntrack has not seen it.
+    No,
+    /// It was taken out of tracking (`notrack`).
+    Untracked,
+}
+
+impl PacketDrop {
+    /// A bridge floods what it does not know: a copy that ended in another host's stack. It tells the
+    /// ports of the flow, and nothing else.
+    #[must_use]
+    pub fn is_copy(&self) -> bool {
+        match (self.reason.as_deref(), self.location.as_deref()) {
+            (Some(reason), _) => reason == "OTHERHOST",
+            (None, Some(place)) => place.starts_with("ip_rcv_core") || place.starts_with("ip6_rcv_core"),
+            (None, None) => false,
+        }
+    }
+}
+
+/// A network device as an event saw it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Device {
+    /// Interface index.
+    pub ifindex: u32,
+    /// Name.
+    pub name: String,
+    /// IFF_UP was set.
+    pub up: bool,
+    /// IFF_LOOPBACK was set.
+    pub loopback: bool,
+}
+
+/// An ICMP error was sent for a packet of a tracked flow.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Icmp {
+    /// The connection.
+    #[serde(with = "as_string")]
+    pub conn: ConnId,
+    /// Direction of the packet complained about.
+    pub flow: Flow,
+    /// Its flags.
+    pub flags: TcpFlags,
+    /// ICMPv6.
+    pub v6: bool,
+    /// Type.
+    pub icmp_type: u8,
+    /// Code.
+    pub code: u8,
+    /// Namespace.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub netns: Option<Netns>,
+}
+
+/// IPVS took a packet of a tracked flow.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Ipvs {
+    /// The connection.
+    #[serde(with = "as_string")]
+    pub conn: ConnId,
+    /// Direction of the packet before translation.
+    pub flow: Flow,
+    /// Its flags.
+    pub flags: TcpFlags,
+    /// What IPVS did.
+    pub op: IpvsOp,
+    /// How it was tied to the connection.
+    pub via: Via,
+    /// Namespace.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub netns: Option<Netns>,
+}
+
+/// What IPVS did with a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum IpvsOp {
+    /// Sent it to a backend.
+    Translate,
+    /// Found a virtual service without a backend.
+    NoBackend,
+    /// Made an IPVS connection for it.
+    Schedule,
+}

@@ -1,0 +1,178 @@
+//! Who uses up ephemeral ports, and how likely the next connect takes a live NodePort.
+
+use std::collections::BTreeSet;
+
+use crate::correlate::node::Node;
+use crate::enrich::netns_ref;
+use crate::event::{NodeSettings, PortPressure, PortUser, ProxyMode};
+use crate::record::{NodeBody, PortUserBody, PortsBody};
+
+/// The record of a whole window in which anybody connected.
+pub(super) fn told(pressure: &PortPressure, node: &Node) -> Option<NodeBody> {
+    if pressure.partial || pressure.users.is_empty() {
+        return None;
+    }
+    let ports = body(pressure, node);
+    Some(NodeBody {
+        event: "port_pressure".to_owned(),
+        summary: summary(&ports),
+        culprit: None,
+        netns: node.netns().map(|netns| netns_ref(netns, node)),
+        link: None,
+        ports: Some(ports),
+    })
+}
+
+fn body(pressure: &PortPressure, node: &Node) -> PortsBody {
+    let window_s = pressure.window_ns as f64 / 1e9;
+    let usable = node.settings.local_port_range.map(|_| usable(&node.settings));
+    let hit = usable.as_ref().and_then(|usable| node_ports_among(usable, node));
+    let count = usable.as_ref().map(|usable| usable.len() as u32);
+    PortsBody {
+        window_s: rounded(window_s, 1000.0),
+        range: node.settings.local_port_range.map(|(first, last)| [first, last]),
+        usable: count,
+        in_use: pressure.in_use,
+        time_wait: pressure.time_wait,
+        node_ports_in_range: hit,
+        chance_next_connect_hits: hit.zip(count).map(|(hit, of)| rounded(f64::from(hit) / f64::from(of.max(1)), 1e6)),
+        users: pressure.users.iter().map(|user| named(user, window_s, node)).collect(),
+    }
+}
+
+/// Ports that connect() takes: those with the parity of the range's lower bound (the others are for bind(0), and
+/// taken only once these are used up), less the reserved ones.
+fn usable(settings: &NodeSettings) -> BTreeSet<u16> {
+    let Some((first, last)) = settings.local_port_range else { return BTreeSet::new() };
+    let reserved = |port: u16| settings.reserved_ports.iter().any(|(from, to)| (*from..=*to).contains(&port));
+    (first..=last).step_by(2).filter(|port| !reserved(*port)).collect()
+}
+
+fn node_ports_among(usable: &BTreeSet<u16>, node: &Node) -> Option<u32> {
+    let table = node.node_ports(ProxyMode::Ipvs)?;
+    let ports: BTreeSet<u16> = table.ports.iter().map(|port| port.port).collect();
+    Some(ports.intersection(usable).count() as u32)
+}
+
+fn named(user: &PortUser, window_s: f64, node: &Node) -> PortUserBody {
+    PortUserBody {
+        pid: user.pid,
+        comm: user.comm.clone(),
+        processes: Some(user.processes).filter(|processes| *processes > 1),
+        pod: pod(user, node),
+        netns: user.netns.map(|netns| netns_ref(netns, node)),
+        connects: user.connects,
+        connects_per_s: rounded(user.connects as f64 / window_s.max(0.001), 10.0),
+        distinct_destinations: user.destinations,
+        self_connections: user.to_itself,
+        time_wait_left: user.time_wait_left,
+    }
+}
+
+/// By the cgroup, which tells a pod in the host's network too; else by the namespace.
+fn pod(user: &PortUser, node: &Node) -> Option<String> {
+    let by_uid = user.pod_uid.as_ref().and_then(|uid| node.pods.iter().find(|pod| pod.uid.as_ref() == Some(uid)));
+    let by_netns = || node.pods.iter().find(|pod| pod.netns.is_some() && pod.netns == user.netns && !pod.host_network);
+    let pod = by_uid.or_else(by_netns);
+    let name =
+        pod.and_then(|pod| Some(format!("{}/{}", pod.namespace.as_deref().unwrap_or("default"), pod.name.as_deref()?)));
+    name.or_else(|| user.pod_uid.as_ref().map(|uid| format!("pod {uid}")))
+}
+
+fn rounded(value: f64, by: f64) -> f64 {
+    (value * by).round() / by
+}
+
+fn summary(ports: &PortsBody) -> String {
+    let mut text = format!("ephemeral ports, {:.0} s: ", ports.window_s);
+    let users: Vec<String> = ports.users.iter().take(3).map(describe).collect();
+    text.push_str(&users.join("; "));
+    if let (Some(waiting), Some(usable)) = (ports.time_wait, ports.usable) {
+        text.push_str(&format!("; {waiting} sockets in TIME_WAIT, {usable} ports for each destination"));
+    }
+    if let (Some(hit @ 1..), Some(usable)) = (ports.node_ports_in_range, ports.usable) {
+        text.push_str(&format!(
+            ", {hit} of which are live NodePorts: the next connect takes one in {hit} of {usable} cases"
+        ));
+    }
+    text
+}
+
+/// `node-cache (pid 812, kube-system/node-local-dns): 60 connects (1.0/s) to 1 destination, 60 of them to itself, 60 left in TIME_WAIT`
+pub(crate) fn describe(user: &PortUserBody) -> String {
+    let pod = user.pod.as_ref().map(|pod| format!(", {pod}")).unwrap_or_default();
+    let many = user.processes.map(|n| format!(" and {} more", n - 1)).unwrap_or_default();
+    let plural = |count: u64| if count == 1 { "" } else { "s" };
+    let mut text = format!(
+        "{} (pid {}{many}{pod}): {} connect{} ({}/s) to {} destination{}",
+        user.comm,
+        user.pid,
+        user.connects,
+        plural(user.connects),
+        user.connects_per_s,
+        user.distinct_destinations,
+        plural(user.distinct_destinations)
+    );
+    if user.self_connections > 0 {
+        text.push_str(&format!(", {} of them to its own address", user.self_connections));
+    }
+    if user.time_wait_left > 0 {
+        text.push_str(&format!(", {} left in TIME_WAIT", user.time_wait_left));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::event::{Fact, Netns, NodePort, NodePorts, Observation};
+
+    fn user(comm: &str, connects: u64) -> PortUser {
+        PortUser {
+            pid: 812,
+            comm: comm.into(),
+            processes: 1,
+            netns: Some(Netns(1)),
+            pod_uid: None,
+            connects,
+            destinations: 1,
+            to_itself: connects,
+            time_wait_left: connects,
+        }
+    }
+
+    fn node(reserved: Vec<(u16, u16)>) -> Node {
+        let mut node = Node::default();
+        node.settings.local_port_range = Some((1024, 65000));
+        node.settings.reserved_ports = reserved;
+        let port = |port| NodePort { port, addrs: Vec::new(), service: None, backends: Vec::new() };
+        let ports = NodePorts { netns: Netns(1), mode: ProxyMode::Ipvs, ports: vec![port(36704), port(36705)] };
+        node.see(&Observation { time_boot_ns: 1, fact: Fact::NodePorts(ports) });
+        node
+    }
+
+    fn told_of(node: &Node) -> NodeBody {
+        let users = vec![user("node-cache", 60)];
+        let pressure =
+            PortPressure { window_ns: 60_000_000_000, time_wait: Some(849), users, ..PortPressure::default() };
+        told(&pressure, node).expect("a record")
+    }
+
+    #[test]
+    fn who_uses_ports_up_and_the_chance_to_hit_a_node_port() {
+        let body = told_of(&node(Vec::new()));
+        let ports = body.ports.expect("ports");
+        assert_eq!((ports.usable, ports.node_ports_in_range), (Some(31989), Some(1)), "an odd NodePort is never taken");
+        assert_eq!(
+            body.summary,
+            "ephemeral ports, 60 s: node-cache (pid 812): 60 connects (1/s) to 1 destination, 60 of them to its own address, 60 left in TIME_WAIT; 849 sockets in TIME_WAIT, 31989 ports for each destination, 1 of which are live NodePorts: the next connect takes one in 1 of 31989 cases"
+        );
+    }
+
+    #[test]
+    fn reserved_ports_are_not_taken() {
+        let ports = told_of(&node(vec![(30000, 40000)])).ports.expect("ports");
+        assert_eq!((ports.node_ports_in_range, ports.chance_next_connect_hits), (Some(0), Some(0.0)));
+        assert!(told(&PortPressure::default(), &Node::default()).is_none(), "nobody connected");
+    }
+}

@@ -1,0 +1,52 @@
+//! Several tales as one stream on one node: in the order of time, and what each says of the whole node joined.
+
+use crate::event::{Fact, NodePorts, Observation, Pods, Services};
+
+/// What an instance said last that replaces what was known.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Snapshot {
+    pods: Option<Pods>,
+    services: Option<Services>,
+    ports: Vec<NodePorts>,
+}
+
+/// Joins streams; the first one's `start` is kept.
+pub(crate) fn merge(streams: &[Vec<Observation>]) -> Vec<Observation> {
+    let mut all: Vec<(usize, &Observation)> =
+        streams.iter().enumerate().flat_map(|(n, stream)| stream.iter().map(move |o| (n, o))).collect();
+    // A stream's own order is kept where its times are equal.
+    all.sort_by_key(|(_, o)| o.time_boot_ns);
+    let first = all.iter().find(|(_, o)| is_start(o)).map(|(_, o)| (*o).clone());
+    let mut snapshots = vec![Snapshot::default(); streams.len()];
+    let rest = all.into_iter().filter(|(_, o)| !is_start(o)).map(|(n, o)| {
+        let fact = snapshot(&mut snapshots, n, &o.fact);
+        Observation { time_boot_ns: o.time_boot_ns, fact }
+    });
+    first.into_iter().chain(rest.collect::<Vec<_>>()).collect()
+}
+
+pub(super) const fn is_start(observation: &Observation) -> bool {
+    matches!(observation.fact, Fact::Start(_))
+}
+
+/// A fact that replaces what was known must not replace what another instance said.
+pub(super) fn snapshot(all: &mut [Snapshot], n: usize, fact: &Fact) -> Fact {
+    match fact {
+        Fact::Pods(pods) => {
+            all[n].pods = Some(pods.clone());
+            Fact::Pods(Pods { pods: all.iter().filter_map(|s| s.pods.as_ref()).flat_map(|p| p.pods.clone()).collect() })
+        }
+        Fact::Services(services) => {
+            all[n].services = Some(services.clone());
+            let services = all.iter().filter_map(|s| s.services.as_ref()).flat_map(|s| s.services.clone()).collect();
+            Fact::Services(Services { services })
+        }
+        Fact::NodePorts(ports) => {
+            all[n].ports.retain(|known| known.mode != ports.mode);
+            all[n].ports.push(ports.clone());
+            let of_mode = all.iter().flat_map(|s| &s.ports).filter(|p| p.mode == ports.mode);
+            Fact::NodePorts(NodePorts { ports: of_mode.flat_map(|p| p.ports.clone()).collect(), ..ports.clone() })
+        }
+        other => other.clone(),
+    }
+}

@@ -1,0 +1,179 @@
+//! Properties of the core over generated streams: any mix of stories, shifted, repeated, cut short or with holes.
+//!
+//! ```text
+//! (here)     streams made by hand
+//! real       streams made of the recordings in tests/fixtures, which `fixtures` reads
+//! rename     a recording under other names
+//! merge      several as one
+//! soak       an hour of a node's traffic
+//! ```
+
+mod fixtures;
+mod merge;
+mod real;
+mod rename;
+mod soak;
+
+use std::collections::BTreeMap;
+
+use proptest::prelude::*;
+
+use crate::core::{Core, Options};
+use crate::decision::Decision;
+use crate::event::{ConnId, Fact, IpvsOp, Loss, Observation, TcpState};
+use crate::record::{Body, Outcome};
+use crate::testing::{NODE, POD, SYN, SYN_ACK, Stream, decide, lo};
+
+/// A story: what is seen, and the label it must get.
+type Story = (fn(&mut Stream), Option<&'static str>);
+
+const STORIES: &[Story] = &[
+    (healthy, None),
+    (touched, None),
+    (
+        |s| _ = s.connect().reset_sent(SYN, true, None).reset_received(TcpState::SynSent, 0).gives_up(),
+        Some("connection_refused"),
+    ),
+    (|s| _ = s.connect().reset_received(TcpState::SynSent, 0).gives_up(), Some("handshake_rst")),
+    (|s| _ = s.connect().drop(SYN, "NETFILTER_DROP", POD).gives_up(), Some("firewall_drop")),
+    (
+        |s| _ = s.connect().drop(SYN, "NETFILTER_DROP", POD).reset_received(TcpState::SynSent, 0).gives_up(),
+        Some("firewall_reject"),
+    ),
+    (|s| _ = s.connect().icmp(3, 3).drop(SYN, "NETFILTER_DROP", POD).gives_up(), Some("firewall_reject")),
+    (
+        |s| _ = s.connect().ipvs(SYN_ACK, IpvsOp::NoBackend).drop(SYN_ACK, "NETFILTER_DROP", NODE).gives_up(),
+        Some("nodeport_ephemeral_collision"),
+    ),
+    (|s| _ = s.connect().drop_on(SYN, "QDISC_DROP", NODE, lo(false)).gives_up(), Some("loopback_down")),
+    (reset_by_application, Some("mid_stream_rst")),
+    (slow, Some("slow_response")),
+    (|s| _ = s.connect().retransmit(TcpState::SynSent).gives_up(), Some("unexplained")),
+];
+
+fn healthy(s: &mut Stream) {
+    s.connect().established().state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 200));
+}
+
+fn touched(s: &mut Stream) {
+    s.connect().established().state(TcpState::Established, TcpState::FinWait1, 0, (0, 1, 0));
+}
+
+fn reset_by_application(s: &mut Stream) {
+    s.connect().established().reset_received(TcpState::Established, 0);
+    s.state(TcpState::Established, TcpState::Close, 104, (100, 101, 0)).reset_sent(
+        crate::event::TcpFlags(0),
+        false,
+        Some("app"),
+    );
+}
+
+fn slow(s: &mut Stream) {
+    s.connect().established().wait_ms(1000).state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 0));
+}
+
+/// A mix of stories: which, and when each begins.
+fn mixes() -> impl Strategy<Value = Vec<(usize, u64)>> {
+    prop::collection::vec((0..STORIES.len(), 0_u64..3_000_000_000), 1..12)
+}
+
+/// The observations of a mix in the order of time, and the label each connection must get.
+fn mix(stories: &[(usize, u64)]) -> (Vec<Observation>, BTreeMap<ConnId, Option<&'static str>>) {
+    let mut all = Stream::new().observations;
+    let mut expected = BTreeMap::new();
+    for (number, &(story, offset)) in (1_u64..).zip(stories) {
+        let (tell, label) = STORIES[story];
+        let mut stream = Stream::numbered(number, offset);
+        tell(&mut stream);
+        all.extend(stream.observations.into_iter().skip(1));
+        expected.insert(ConnId(number), label);
+    }
+    all.sort_by_key(|o| o.time_boot_ns);
+    (all, expected)
+}
+
+/// The last verdict of each connection, and how many it had.
+fn verdicts(decisions: &[Decision]) -> BTreeMap<ConnId, (String, Outcome, usize)> {
+    let mut found: BTreeMap<ConnId, (String, Outcome, usize)> = BTreeMap::new();
+    for decision in decisions {
+        if let (Some(conn), Body::Verdict(v)) = (decision.attempt, &decision.body) {
+            let count = found.get(&conn).map_or(0, |(.., n)| *n);
+            found.insert(conn, (v.verdict.label.name().to_owned(), v.verdict.outcome, count + 1));
+        }
+    }
+    found
+}
+
+/// Every connection has the label it must have, and one verdict.
+fn check(observations: &[Observation], expected: &BTreeMap<ConnId, Option<&'static str>>) -> Result<(), TestCaseError> {
+    let found = verdicts(&decide(observations));
+    for (conn, label) in expected {
+        let got = found.get(conn);
+        prop_assert_eq!(got.map(|(l, ..)| l.as_str()), *label, "connection {}", conn.0);
+        prop_assert!(got.is_none_or(|(.., n)| *n == 1), "connection {} has more than one verdict", conn.0);
+    }
+    Ok(())
+}
+
+proptest! {
+    #[test]
+    fn each_story_of_a_mix_gets_its_label_once(stories in mixes()) {
+        let (observations, expected) = mix(&stories);
+        check(&observations, &expected)?;
+    }
+
+    #[test]
+    fn a_shift_in_time_changes_nothing(stories in mixes(), shift in 0_u64..1_000_000_000_000_000) {
+        let (mut observations, expected) = mix(&stories);
+        for observation in &mut observations {
+            observation.time_boot_ns += shift;
+        }
+        check(&observations, &expected)?;
+    }
+
+    #[test]
+    fn an_observation_seen_twice_changes_nothing(stories in mixes(), which in any::<prop::sample::Index>()) {
+        let (mut observations, expected) = mix(&stories);
+        let again = which.index(observations.len());
+        observations.insert(again, observations[again].clone());
+        check(&observations, &expected)?;
+    }
+
+    #[test]
+    fn what_a_prefix_decides_stays_decided(stories in mixes(), cut in any::<prop::sample::Index>()) {
+        let (observations, _) = mix(&stories);
+        let push_all = |observations: &[Observation]| {
+            let mut core = Core::new(Options::default());
+            let mut out = Vec::new();
+            observations.iter().for_each(|o| core.push(o, &mut out));
+            out
+        };
+        let whole = push_all(&observations);
+        let part = push_all(&observations[..cut.index(observations.len())]);
+        prop_assert_eq!(&whole[..part.len()], &part[..]);
+    }
+
+    #[test]
+    fn a_lost_event_never_makes_another_definite_cause(stories in mixes(), which in any::<prop::sample::Index>()) {
+        let (mut observations, expected) = mix(&stories);
+        let index = which.index(observations.len() - 1) + 1;
+        observations.remove(index);
+        let loss = Loss { where_: "ring".into(), count: 1, from_boot_ns: 0, to_boot_ns: u64::MAX };
+        observations.insert(1, Observation { time_boot_ns: observations[0].time_boot_ns, fact: Fact::Loss(loss) });
+        for (conn, (label, outcome, _)) in verdicts(&decide(&observations)) {
+            let must = expected[&conn];
+            prop_assert!(
+                label == "unexplained" || Some(label.as_str()) == must,
+                "connection {} must be {must:?} or unexplained and is {label} ({outcome:?})", conn.0
+            );
+        }
+    }
+
+    #[test]
+    fn a_recorded_observation_reads_back(stories in mixes()) {
+        for observation in mix(&stories).0 {
+            let line = serde_json::to_string(&observation).expect("an observation is JSON");
+            prop_assert_eq!(serde_json::from_str::<Observation>(&line).expect("and reads back"), observation);
+        }
+    }
+}

@@ -1,0 +1,230 @@
+//! Properties over the recordings of real kernels, whichever there are: the same story told in another way gets
+//! the same labels, and a story with holes gets weaker ones at most.
+
+use std::collections::BTreeMap;
+
+use proptest::prelude::*;
+
+use super::fixtures::{Said, Tale, Verdict, begun, said, tales};
+use super::merge::merge;
+use super::rename::Renaming;
+use crate::core::{Core, Options};
+use crate::engine::is_kernel_event;
+use crate::event::{ConnId, Fact, Loss, Observation, TcpState};
+use crate::record::Confidence;
+use crate::testing::decide;
+
+/// Less than the time that a companion of an ambiguous event has to arrive.
+const JITTER_NS: u64 = 1_900_000;
+
+/// What is left of a cause when that is lost which tells it apart from others of its kind: true, and less.
+const BROADER: &[(&str, &[&str])] = &[
+    ("startup_budget_exceeded", &["not_listening_yet", "connection_refused"]),
+    ("not_listening_yet", &["connection_refused"]),
+    ("tls_handshake_slow", &["slow_response"]),
+    ("network_policy_drop", &["firewall_drop"]),
+    ("service_no_endpoints", &["firewall_reject", "firewall_drop", "connection_refused"]),
+    ("conntrack_invalid", &["firewall_drop", "firewall_reject"]),
+    ("missing_node_prerequisite", &["firewall_drop", "firewall_reject"]),
+];
+/// Attempts of which the network knows no failure: without the answer's first bytes nothing is wrong with them.
+const ANSWERED: &[&str] = &["app_status_failure", "tls_eof_noise"];
+
+fn tale() -> impl Strategy<Value = &'static Tale> {
+    (0..tales().len()).prop_map(|n| &tales()[n])
+}
+
+/// Labels only: where words and numbers may differ.
+fn labels(said: &Said) -> BTreeMap<ConnId, Vec<&'static str>> {
+    said.iter().map(|(conn, verdicts)| (*conn, verdicts.iter().map(|v| v.label).collect())).collect()
+}
+
+/// The last verdict of each attempt.
+fn last(said: &Said) -> BTreeMap<ConnId, Verdict> {
+    said.iter().filter_map(|(conn, verdicts)| Some((*conn, verdicts.last()?.clone()))).collect()
+}
+
+/// The verdicts in order, whatever their connections are called: a dial that failed without one is called by its time.
+fn in_order(said: &Said) -> Vec<Verdict> {
+    said.values().flatten().cloned().collect()
+}
+
+/// The connection that an observation is about, by its JSON: every kind of fact names it so.
+fn conn_of(observation: &Observation) -> Option<u64> {
+    let value = serde_json::to_value(observation).ok()?;
+    value.get("conn")?.as_str()?.parse().ok()
+}
+
+/// Whether its place among the events of its own attempt is given by cause and effect.
+fn is_causal(fact: &Fact) -> bool {
+    matches!(
+        fact,
+        Fact::Connect(_) | Fact::State(_) | Fact::ResetReceived(_) | Fact::ConnectFailed(_) | Fact::Retransmit(_)
+    ) || !is_kernel_event(fact)
+        || !has_conn(fact)
+}
+
+const fn has_conn(fact: &Fact) -> bool {
+    matches!(fact, Fact::ResetSent(_) | Fact::Drop(_) | Fact::Icmp(_) | Fact::Ipvs(_))
+}
+
+/// The stream as it would arrive if each event of a packet were late by some of these nanoseconds.
+fn late(observations: &[Observation], delays: &[u64]) -> Vec<Observation> {
+    let mut arrivals: Vec<(u64, &Observation)> = Vec::new();
+    for (n, observation) in observations.iter().enumerate() {
+        let delay = if is_causal(&observation.fact) { 0 } else { delays[n % delays.len()] };
+        arrivals.push((observation.time_boot_ns + delay, observation));
+    }
+    arrivals.sort_by_key(|(arrival, _)| *arrival);
+    arrivals.into_iter().map(|(_, observation)| observation.clone()).collect()
+}
+
+/// The loss of these as the tracer tells of it: before the events that were read with it.
+fn loss(lost: &[&Observation], at: u64, any_time: bool) -> Observation {
+    let time = |o: Option<&&Observation>| o.map_or(0, |o| o.time_boot_ns);
+    let (from_boot_ns, to_boot_ns) = if any_time { (0, u64::MAX) } else { (time(lost.first()), time(lost.last())) };
+    let count = lost.len() as u64;
+    let fact = Fact::Loss(Loss { where_: "ring".into(), count, from_boot_ns, to_boot_ns });
+    Observation { time_boot_ns: at, fact }
+}
+
+/// Takes events of a recording away: what is said must be the same or less.
+fn holes(tale: &Tale, is_lost: impl Fn(usize) -> bool, any_time: bool) -> Result<(), TestCaseError> {
+    let is_lost = |n: usize, o: &Observation| is_kernel_event(&o.fact) && is_lost(n);
+    let (mut lost, mut rest, mut place) = (Vec::new(), Vec::new(), 1);
+    for (n, observation) in tale.observations.iter().enumerate() {
+        if is_lost(n, observation) {
+            place = if lost.is_empty() && !any_time { rest.len() } else { place };
+            lost.push(observation);
+        } else {
+            rest.push(observation.clone());
+        }
+    }
+    if lost.is_empty() {
+        return Ok(());
+    }
+    rest.insert(place, loss(&lost, rest[place - 1].time_boot_ns, any_time));
+    let found = last(&said(&decide(&rest)));
+    let whole = last(&tale.said);
+    for (conn, got) in &found {
+        weaker(tale, *conn, got, whole.get(conn), any_time)?;
+    }
+    for (conn, verdict) in whole.iter().filter(|(conn, _)| !found.contains_key(conn)) {
+        let known_to_fail = !ANSWERED.contains(&verdict.label) && !is_bound(&lost, *conn);
+        prop_assert!(!known_to_fail, "{}: the verdict on {} is gone", tale.name, conn.0);
+    }
+    Ok(())
+}
+
+/// Whether one of these events is the beginning or the end of a connection.
+fn is_bound(lost: &[&Observation], conn: ConnId) -> bool {
+    lost.iter().any(|o| match &o.fact {
+        Fact::Connect(c) => c.conn == conn,
+        Fact::State(s) => s.conn == conn && (s.old != TcpState::SynSent || s.new == TcpState::Close),
+        Fact::ConnectFailed(_) => true,
+        _ => false,
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(128))]
+
+    #[test]
+    fn a_recording_at_another_time(tale in tale(), shift_ns in 0_i64..1_000_000_000_000_000) {
+        let observations = Renaming { shift_ns, ..Renaming::default() }.of(tale);
+        prop_assert_eq!(in_order(&said(&decide(&observations))), in_order(&tale.said), "{}", tale.name);
+    }
+
+    #[test]
+    fn a_recording_under_other_names(tale in tale(), instance in 0_u64..90, ports in 0_u16..64) {
+        let renaming = Renaming { instance, ports: ports * 2, shift_ns: 0 };
+        let observations = renaming.of(tale);
+        prop_assert_eq!(in_order(&said(&decide(&observations))), in_order(&tale.said), "{}", tale.name);
+    }
+
+    #[test]
+    fn observations_seen_twice(tale in tale(), which in prop::collection::vec(any::<prop::sample::Index>(), 1..8)) {
+        let mut observations = tale.observations.clone();
+        for index in which {
+            let again = 1 + index.index(observations.len() - 1);
+            observations.insert(again, observations[again].clone());
+        }
+        prop_assert_eq!(&said(&decide(&observations)), &tale.said, "{}", tale.name);
+    }
+
+    #[test]
+    fn events_that_arrive_in_another_order(tale in tale(), delays in prop::collection::vec(0..JITTER_NS, 1..64)) {
+        let found = said(&decide(&late(&tale.observations, &delays)));
+        prop_assert_eq!(labels(&found), labels(&tale.said), "{}", tale.name);
+    }
+
+    #[test]
+    fn what_a_part_decides_stays_decided(tale in tale(), cut in any::<prop::sample::Index>()) {
+        let push_all = |observations: &[Observation]| {
+            let mut core = Core::new(Options { attempts: true });
+            let mut out = Vec::new();
+            observations.iter().for_each(|o| core.push(o, &mut out));
+            out
+        };
+        let whole = push_all(&tale.observations);
+        let part = push_all(&tale.observations[..cut.index(tale.observations.len())]);
+        prop_assert_eq!(&whole[..part.len()], &part[..], "{}", tale.name);
+    }
+
+    /// Any events are lost, and the tracer knows that some were.
+    #[test]
+    fn a_recording_with_holes(tale in tale(), keep in prop::collection::vec(any::<bool>(), 16..64)) {
+        holes(tale, |n| !keep[n % keep.len()], true)?;
+    }
+
+    /// All events of a while are lost, and the tracer knows when.
+    #[test]
+    fn a_recording_with_a_gap(tale in tale(), from in any::<prop::sample::Index>(), count in 1_usize..12) {
+        let from = from.index(tale.observations.len());
+        holes(tale, |n| (from..from + count).contains(&n), false)?;
+    }
+
+    /// Several recordings on one node at once: each attempt is told of as if it were alone.
+    #[test]
+    fn several_at_once(chosen in prop::collection::vec((tale(), 0_i64..3_000_000_000), 2..6)) {
+        let mut streams = Vec::new();
+        let mut expected = BTreeMap::new();
+        let kernel = chosen[0].0.kernel();
+        let chosen: Vec<_> = chosen.iter().filter(|(tale, _)| tale.kernel() == kernel).collect();
+        for (instance, (tale, offset)) in (0..).zip(chosen.iter().copied()) {
+            let first = tale.observations.first().map_or(0, |o| o.time_boot_ns);
+            let renaming = Renaming { instance, ports: 0, shift_ns: 1_000_000_000 + offset - first.cast_signed() };
+            let observations = renaming.of(tale);
+            expected.extend(labels(&said(&decide(&observations))));
+            streams.push(observations);
+        }
+        let found = labels(&said(&decide(&merge(&streams))));
+        let names: Vec<&str> = chosen.iter().map(|(tale, _)| tale.name.as_str()).collect();
+        prop_assert_eq!(found, expected, "{:?}", names);
+    }
+}
+
+/// What is said of a recording with holes: the same or less.
+fn weaker(tale: &Tale, conn: ConnId, got: &Verdict, whole: Option<&Verdict>, all: bool) -> Result<(), TestCaseError> {
+    let what = format!("{}: {} is {whole:?} and became {got:?}", tale.name, conn.0);
+    let Some(whole) = whole else { return Err(TestCaseError::fail(what)) };
+    let same = got.label == whole.label && got.confidence <= whole.confidence;
+    let less = got.label == "unexplained" && got.confidence < Confidence::Proven;
+    // What says less of the same cause may be as sure of it.
+    let broader = BROADER.iter().any(|(label, broader)| *label == whole.label && broader.contains(&got.label));
+    prop_assert!(same || less || broader, "{}", what);
+    prop_assert!(!all || got.confidence < Confidence::Proven, "{}", what);
+    Ok(())
+}
+
+/// One verdict for each failed attempt, or two: the second revises. None for one that nothing says anything of.
+#[test]
+fn one_verdict_and_one_revision_at_most() {
+    for tale in tales() {
+        let begun = begun(&tale.observations);
+        assert!(tale.said.values().all(|verdicts| verdicts.len() <= 2), "{}: {:?}", tale.name, tale.said);
+        assert!(tale.said.len() <= begun.len().max(1), "{}: {} attempts, {:?}", tale.name, begun.len(), tale.said);
+        let conns: Vec<u64> = tale.observations.iter().filter_map(conn_of).collect();
+        assert!(tale.said.keys().all(|conn| conns.contains(&conn.0) || begun.is_empty()), "{}", tale.name);
+    }
+}

@@ -1,0 +1,171 @@
+//! An hour of a node at speed: 75 attempts a second, one in twenty of them a recording of a failure under names of its
+//! own. No verdict is missing, none is wrong, and the core does not grow.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::fixtures::{Said, Tale, said, tales};
+use super::merge::{Snapshot, is_start, snapshot};
+use super::rename::{Renaming, SLOTS};
+use super::{Story, healthy, touched};
+use crate::core::{Core, Options};
+use crate::decision::Decision;
+use crate::event::{ConnId, Fact, Observation};
+use crate::testing::Stream;
+
+const ATTEMPTS_A_SECOND: u64 = 75;
+/// One attempt in so many is of a recording.
+const FAILURES: u64 = 20;
+/// Longer than the longest recording.
+const TAIL_S: u64 = 60;
+const SECOND: u64 = 1_000_000_000;
+/// Connections of the healthy ones: below all that are recorded.
+const HEALTHY: &[Story] = &[(healthy, None), (touched, None)];
+
+/// The traffic of a node, second by second.
+struct Traffic {
+    attempts: u64,
+    instances: u64,
+    /// What is to come, in the order of time; the number keeps the order of a stream.
+    queue: BTreeMap<(u64, u64), (usize, Observation)>,
+    pushed: u64,
+    snapshots: Vec<Snapshot>,
+    expected: BTreeMap<ConnId, Vec<&'static str>>,
+    /// Which recording each instance is of, for a message.
+    names: BTreeMap<u64, &'static str>,
+    chosen: Vec<&'static Tale>,
+}
+
+impl Traffic {
+    fn new() -> Self {
+        Self {
+            attempts: 0,
+            instances: 0,
+            queue: BTreeMap::new(),
+            pushed: 0,
+            snapshots: vec![Snapshot::default(); SLOTS as usize],
+            expected: BTreeMap::new(),
+            names: BTreeMap::new(),
+            chosen: tales()
+                .iter()
+                .filter(|tale| is_seen_by_all(tale) && tale.kernel() == tales()[0].kernel())
+                .collect(),
+        }
+    }
+
+    /// What begins in this second.
+    fn second(&mut self, second: u64) {
+        for n in 0..ATTEMPTS_A_SECOND {
+            let at = second * SECOND + n * SECOND / ATTEMPTS_A_SECOND;
+            self.attempts += 1;
+            if self.attempts.is_multiple_of(FAILURES) { self.failing(at) } else { self.healthy(at) }
+        }
+    }
+
+    fn healthy(&mut self, at: u64) {
+        let mut stream = Stream::numbered(self.attempts, at);
+        let (tell, _) = HEALTHY[self.attempts as usize % HEALTHY.len()];
+        tell(&mut stream);
+        for observation in stream.observations.into_iter().skip(1) {
+            self.put(0, observation);
+        }
+    }
+
+    fn failing(&mut self, at: u64) {
+        self.instances += 1;
+        let tale = self.chosen[self.instances as usize % self.chosen.len()];
+        let first = tale.observations.first().map_or(0, |o| o.time_boot_ns);
+        let shift_ns = (at + SECOND).cast_signed() - first.cast_signed();
+        let renaming = Renaming { instance: self.instances, ports: 0, shift_ns };
+        for (conn, verdicts) in &tale.said {
+            self.expected.insert(renaming.conn(*conn), verdicts.iter().map(|v| v.label).collect());
+        }
+        self.names.insert(self.instances, &tale.name);
+        let slot = (self.instances % SLOTS) as usize;
+        for observation in renaming.of(tale).into_iter().filter(|o| !is_start(o)) {
+            self.put(slot, observation);
+        }
+    }
+
+    fn put(&mut self, slot: usize, observation: Observation) {
+        self.pushed += 1;
+        self.queue.insert((observation.time_boot_ns, self.pushed), (slot, observation));
+    }
+
+    /// All that lies before a time goes to the core.
+    fn drain(&mut self, until: u64, core: &mut Core, out: &mut Vec<Decision>) {
+        while let Some(entry) = self.queue.first_entry().filter(|entry| entry.key().0 < until) {
+            let (slot, observation) = entry.remove();
+            let fact = snapshot(&mut self.snapshots, slot, &observation.fact);
+            core.push(&Observation { time_boot_ns: observation.time_boot_ns, fact }, out);
+            core.take_asks();
+        }
+    }
+
+    /// What is told of each attempt must be what is told of its recording.
+    fn check(&self, found: &Said) {
+        let found: BTreeMap<ConnId, Vec<&str>> =
+            found.iter().map(|(conn, verdicts)| (*conn, verdicts.iter().map(|v| v.label).collect())).collect();
+        let conns: BTreeSet<&ConnId> = found.keys().chain(self.expected.keys()).collect();
+        let name = |conn: &ConnId| self.names.get(&(conn.0 >> 46)).unwrap_or(&"?");
+        let wrong: Vec<String> = conns
+            .into_iter()
+            .filter(|conn| found.get(conn) != self.expected.get(conn))
+            .map(|conn| format!("{}: {:?}, not {:?}", name(conn), found.get(conn), self.expected.get(conn)))
+            .collect();
+        let some = wrong.iter().take(10).cloned().collect::<Vec<_>>().join("\n");
+        assert!(wrong.is_empty(), "{} of {} attempts with a verdict:\n{some}", wrong.len(), self.expected.len());
+    }
+}
+
+/// A recording whose attempts all have an identity of their own, by which they are found again.
+fn is_seen_by_all(tale: &Tale) -> bool {
+    let dialled = |fact: &Fact| matches!(fact, Fact::ConnectFailed(failed) if failed.conn.is_none());
+    !tale.observations.iter().any(|o| dialled(&o.fact))
+}
+
+/// How much the core holds, whatever it holds.
+fn size(core: &Core) -> usize {
+    format!("{core:?}").len()
+}
+
+fn soak(minutes: u64) {
+    let (mut traffic, mut core, mut out) = (Traffic::new(), Core::new(Options::default()), Vec::new());
+    let start = traffic.chosen[0].observations.iter().find(|o| is_start(o)).expect("a recording begins with a start");
+    core.push(&Observation { time_boot_ns: 0, fact: start.fact.clone() }, &mut out);
+    let mut found = Said::new();
+    let mut sizes = Vec::new();
+    for second in 0..minutes * 60 + TAIL_S {
+        if second < minutes * 60 {
+            traffic.second(second);
+        }
+        traffic.drain(second * SECOND, &mut core, &mut out);
+        for (conn, verdicts) in said(&out) {
+            found.entry(conn).or_default().extend(verdicts);
+        }
+        out.clear();
+        if second % 60 == 59 {
+            sizes.push(size(&core));
+        }
+    }
+    core.finish((minutes * 60 + TAIL_S) * SECOND, &mut out);
+    traffic.check(&found);
+    let (largest, last) = (sizes.iter().max().copied().unwrap_or(0), sizes.last().copied().unwrap_or(0));
+    println!("{} attempts, {} recordings, the core in text: {largest} bytes", traffic.attempts, traffic.instances);
+    assert!(largest < 64 << 20, "the core holds {largest} bytes of text");
+    if minutes >= 30 {
+        let half = sizes[sizes.len() / 2];
+        assert!(last < half + half / 5, "the core grows: {half} bytes of text at half time, {last} at the end");
+    }
+}
+
+#[test]
+fn some_minutes_of_a_node() {
+    soak(4);
+}
+
+/// `cargo xtask test` runs it: some 80 s of processor time without optimisation.
+#[test]
+#[ignore = "takes more than a minute"]
+fn an_hour_of_a_node() {
+    soak(60);
+}

@@ -1,0 +1,204 @@
+//! The state of a target that does not answer: its namespace, links, listeners, and what the node knows of it.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use netlink_sys::protocols::{NETLINK_ROUTE, NETLINK_SOCK_DIAG};
+
+use super::links;
+use super::namespaces::{Namespaces, Place};
+use super::netlink::{Netlink, attribute, consistent, field};
+use super::procfs::in_netns;
+use super::throttle;
+use crate::event::{Inspection, ListenerState, NeighbourState};
+
+const SOCK_DIAG_BY_FAMILY: u16 = 20;
+/// `struct inet_diag_req_v2`
+const DIAG_REQUEST: usize = 56;
+/// Offset of the socket's id in `struct inet_diag_msg`: ports, then addresses.
+const DIAG_ID: usize = 4;
+const DIAG_RQUEUE: usize = 56;
+const DIAG_WQUEUE: usize = 60;
+const LISTEN: u32 = 1 << 10;
+/// Request sockets are `SYN_RECV` to older kernels and `NEW_SYN_RECV` inside newer ones.
+const HALF_OPEN: u32 = 1 << 3 | 1 << 12;
+
+const RTM_GETNEIGH: u16 = 30;
+/// `struct ndmsg`: family, padding, index, state, flags, type.
+const NDMSG: usize = 12;
+const NDA_DST: u16 = 1;
+
+/// Settings of the target's namespace that say what its listener does when a queue is full.
+const SETTINGS: &[(&str, &str)] = &[
+    ("tcp_syncookies", "ipv4/tcp_syncookies"),
+    ("tcp_max_syn_backlog", "ipv4/tcp_max_syn_backlog"),
+    ("somaxconn", "core/somaxconn"),
+];
+/// Counters of `TcpExt` that go with them.
+const COUNTERS: &[&str] = &["ListenOverflows", "ListenDrops", "TCPReqQFullDrop"];
+
+/// Looks at a target. What cannot be read is absent.
+pub(super) fn read(target: SocketAddr, from: &Place, namespaces: &mut Namespaces) -> Inspection {
+    let mut seen = Inspection::nothing(from.netns, target);
+    let family = if target.is_ipv4() { "ipv4" } else { "ipv6" };
+    // A setting of the whole machine, which only the initial namespace shows: ours, with hostNetwork.
+    let most = setting(&format!("{family}/neigh/default/gc_thresh3"));
+    seen.node_values.extend(most.map(|most| ("gc_thresh3".to_owned(), most)));
+    let _ = from.enter(|| look_from_node(&mut seen));
+    if let Some((netns, path)) = namespaces.owner(target.ip(), from) {
+        seen.netns = Some(netns);
+        let _ = in_netns(&path, || look_inside(&mut seen));
+        seen.throttled = throttle::of_namespace(netns);
+    } else if from.enter(|| owns(target.ip())).unwrap_or(false) {
+        seen.netns = Some(from.netns);
+        let _ = from.enter(|| look_inside(&mut seen));
+    }
+    seen
+}
+
+/// The calling thread's namespace has this address.
+fn owns(addr: IpAddr) -> bool {
+    addr.is_loopback() || super::addresses::of_thread().contains(&addr)
+}
+
+fn look_inside(seen: &mut Inspection) {
+    seen.links = links::of_thread().unwrap_or_default();
+    seen.listeners = listeners(seen.target.port()).ok();
+    let settings = SETTINGS.iter().filter_map(|(name, path)| Some(((*name).to_owned(), setting(path)?)));
+    seen.values = settings.collect();
+    let text = fs::read_to_string("/proc/thread-self/net/netstat").unwrap_or_default();
+    seen.values.extend(counters(&text));
+}
+
+fn look_from_node(seen: &mut Inspection) {
+    let (entry, count) = neighbours(seen.target.ip()).unwrap_or_default();
+    seen.neighbour = entry;
+    seen.node_values.insert("neighbours".to_owned(), count);
+}
+
+fn setting(path: &str) -> Option<u64> {
+    fs::read_to_string(format!("/proc/sys/net/{path}")).ok()?.trim().parse().ok()
+}
+
+/// The lines come in pairs: names, then values.
+fn counters(netstat: &str) -> BTreeMap<String, u64> {
+    let mut lines = netstat.lines().filter(|line| line.starts_with("TcpExt:"));
+    let (Some(names), Some(values)) = (lines.next(), lines.next()) else { return BTreeMap::new() };
+    let pairs = names.split_whitespace().zip(values.split_whitespace());
+    let wanted = pairs.filter(|(name, _)| COUNTERS.contains(name));
+    wanted.filter_map(|(name, value)| Some((name.to_owned(), value.parse().ok()?))).collect()
+}
+
+/// The listeners on a port of the calling thread's namespace.
+fn listeners(port: u16) -> io::Result<Vec<ListenerState>> {
+    let v4 = half_open(libc::AF_INET, port)?;
+    // A listener on `[::]` has half-open connections of both families.
+    let both = v4 + half_open(libc::AF_INET6, port)?;
+    let mut all = Vec::new();
+    diag(libc::AF_INET, LISTEN, port, |message| all.extend(parse_listener(message, v4)))?;
+    diag(libc::AF_INET6, LISTEN, port, |message| all.extend(parse_listener(message, both)))?;
+    Ok(all)
+}
+
+fn half_open(family: i32, port: u16) -> io::Result<u32> {
+    let mut count = 0;
+    diag(family, HALF_OPEN, port, |_| count += 1)?;
+    Ok(count)
+}
+
+fn diag(family: i32, states: u32, port: u16, each: impl FnMut(&[u8])) -> io::Result<()> {
+    Netlink::open(NETLINK_SOCK_DIAG)?.dump(SOCK_DIAG_BY_FAMILY, &diag_request(family, states, port), each)
+}
+
+fn diag_request(family: i32, states: u32, port: u16) -> [u8; DIAG_REQUEST] {
+    let mut request = [0; DIAG_REQUEST];
+    request[0] = family as u8;
+    request[1] = libc::IPPROTO_TCP as u8;
+    request[4..8].copy_from_slice(&states.to_ne_bytes());
+    request[8..10].copy_from_slice(&port.to_be_bytes());
+    request
+}
+
+fn parse_listener(message: &[u8], half_open: u32) -> Option<ListenerState> {
+    let port = u16::from_be_bytes(field(message, DIAG_ID)?);
+    let bytes: [u8; 16] = field(message, DIAG_ID + 4)?;
+    let addr = if i32::from(*message.first()?) == libc::AF_INET {
+        IpAddr::from(Ipv4Addr::from(field::<4>(&bytes, 0)?))
+    } else {
+        Ipv6Addr::from(bytes).to_canonical()
+    };
+    Some(ListenerState {
+        addr: SocketAddr::new(addr, port),
+        waiting: u32::from_ne_bytes(field(message, DIAG_RQUEUE)?),
+        backlog: u32::from_ne_bytes(field(message, DIAG_WQUEUE)?),
+        half_open,
+    })
+}
+
+/// The entry of an address in the calling thread's namespace, and how many entries there are of its family.
+fn neighbours(addr: IpAddr) -> io::Result<(Option<NeighbourState>, u64)> {
+    let mut request = [0; NDMSG];
+    request[0] = (if addr.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 }) as u8;
+    consistent(|| {
+        let (mut found, mut count) = (None, 0);
+        Netlink::open(NETLINK_ROUTE)?.dump(RTM_GETNEIGH, &request, |message| {
+            count += 1;
+            found = found.take().or_else(|| parse_neighbour(message).filter(|entry| entry.addr == addr));
+        })?;
+        Ok((found, count))
+    })
+}
+
+fn parse_neighbour(message: &[u8]) -> Option<NeighbourState> {
+    let ifindex = u32::from_ne_bytes(field(message, 4)?);
+    let state = u16::from_ne_bytes(field(message, 8)?);
+    let bytes = attribute(message.get(NDMSG..)?, NDA_DST)?;
+    let addr = match bytes.len() {
+        4 => IpAddr::from(field::<4>(bytes, 0)?),
+        16 => IpAddr::from(field::<16>(bytes, 0)?),
+        _ => return None,
+    };
+    Some(NeighbourState { addr, state: state_name(state).to_owned(), ifindex })
+}
+
+/// `NUD_*`, linux/neighbour.h
+const fn state_name(state: u16) -> &'static str {
+    match state {
+        0x01 => "incomplete",
+        0x02 => "reachable",
+        0x04 => "stale",
+        0x08 => "delay",
+        0x10 => "probe",
+        0x20 => "failed",
+        0x40 => "noarp",
+        0x80 => "permanent",
+        _ => "none",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counters_are_found_by_their_names() {
+        let text = "TcpExt: SyncookiesSent ListenOverflows ListenDrops\nTcpExt: 0 7 9\nIpExt: InNoRoutes\nIpExt: 3\n";
+        let found = counters(text);
+        assert_eq!((found.get("ListenOverflows"), found.get("ListenDrops")), (Some(&7), Some(&9)));
+        assert_eq!(found.len(), 2);
+        assert!(counters("").is_empty());
+    }
+
+    #[test]
+    fn a_listener_of_ours_is_seen_with_its_queue() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a listener");
+        let addr = listener.local_addr().expect("its address");
+        let _waiting = std::net::TcpStream::connect(addr).expect("a connection");
+        let found = listeners(addr.port()).expect("sock_diag");
+        assert_eq!(found.len(), 1, "{found:?}");
+        assert_eq!((found[0].addr, found[0].waiting, found[0].half_open), (addr, 1, 0));
+        assert!(found[0].backlog > 0);
+    }
+}

@@ -1,0 +1,49 @@
+//! How full the connection table of a namespace is, and what it had to turn away.
+
+use std::fs;
+
+use crate::event::Conntrack;
+
+const SYSCTL: &str = "/proc/sys/net/netfilter";
+const STATISTICS: &str = "/proc/thread-self/net/stat/nf_conntrack";
+
+/// The values of the namespace of the calling thread; none without conntrack.
+pub(super) fn read() -> Option<Conntrack> {
+    let value = |name: &str| fs::read_to_string(format!("{SYSCTL}/{name}")).ok()?.trim().parse().ok();
+    let table =
+        Conntrack { count: value("nf_conntrack_count")?, max: value("nf_conntrack_max")?, ..Conntrack::default() };
+    Some(add_statistics(table, &fs::read_to_string(STATISTICS).unwrap_or_default()))
+}
+
+/// A line of names, then one of hexadecimal numbers for each CPU.
+fn add_statistics(mut table: Conntrack, text: &str) -> Conntrack {
+    let mut lines = text.lines();
+    let names: Vec<&str> = lines.next().unwrap_or_default().split_whitespace().collect();
+    for line in lines {
+        for (name, value) in names.iter().zip(line.split_whitespace()) {
+            let value = u64::from_str_radix(value, 16).unwrap_or_default();
+            match *name {
+                "drop" => table.drop += value,
+                "early_drop" => table.early_drop += value,
+                "invalid" => table.invalid += value,
+                _ => {}
+            }
+        }
+    }
+    table
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_statistics_of_all_cpus_are_added() {
+        let text = "entries  clashres found new invalid ignore delete chainlength insert insert_failed drop early_drop icmp_error\n\
+                    00000003 00000000 00000000 00000000 00000002 00000000 00000000 00000001 00000000 00000000 0000000a 00000001 00000000\n\
+                    00000003 00000000 00000000 00000000 00000001 00000000 00000000 00000001 00000000 00000000 00000001 00000000 00000000\n";
+        let table = add_statistics(Conntrack::default(), text);
+        assert_eq!((table.drop, table.early_drop, table.invalid), (11, 1, 3));
+        assert_eq!(add_statistics(Conntrack::default(), "junk"), Conntrack::default());
+    }
+}

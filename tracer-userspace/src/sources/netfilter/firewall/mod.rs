@@ -1,0 +1,74 @@
+//! What can drop or reject a packet in a namespace: nftables (iptables-nft among it) over nfnetlink, the
+//! legacy ip_tables over getsockopt, and how full the connection table is.
+//!
+//! Each backend is read into [`tables`], whose chains are then followed from their hooks.
+
+mod conntrack;
+mod expression;
+mod legacy;
+mod nft;
+mod tables;
+
+use std::path::Path;
+
+use nix::time::{ClockId, clock_gettime};
+
+use super::super::procfs::in_netns;
+use super::NetfilterError;
+use crate::event::{Firewall, Flow, Netns};
+use tables::{Rules, Table};
+
+/// Reads the namespace at `path` for a packet of this flow.
+pub(in super::super) fn read(path: &Path, netns: Netns, flow: Flow) -> Firewall {
+    let timed = || {
+        let (began, firewall) = (cpu_time_ns(), of_thread(netns, flow));
+        Firewall { took_ns: cpu_time_ns().saturating_sub(began), ..firewall }
+    };
+    match in_netns(path, timed) {
+        Ok(firewall) => firewall,
+        Err(error) => Firewall { problems: vec![error.to_string()], ..empty(netns) },
+    }
+}
+
+/// What the calling thread has used up.
+fn cpu_time_ns() -> u64 {
+    let time = clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID);
+    time.map_or(0, |time| time.tv_sec().cast_unsigned() * 1_000_000_000 + time.tv_nsec().cast_unsigned())
+}
+
+/// What can be said of a namespace that no path leads to.
+pub(in super::super) fn unreachable(netns: Netns) -> Firewall {
+    Firewall { problems: vec!["no name and no process leads to that namespace".to_owned()], ..empty(netns) }
+}
+
+const fn empty(netns: Netns) -> Firewall {
+    Firewall {
+        netns,
+        rules: Vec::new(),
+        truncated: false,
+        only_for: None,
+        conntrack: None,
+        took_ns: 0,
+        problems: Vec::new(),
+    }
+}
+
+/// The same of the namespace of the calling thread.
+fn of_thread(netns: Netns, flow: Flow) -> Firewall {
+    let mut firewall = Firewall { conntrack: conntrack::read(), ..empty(netns) };
+    let mut rules = Rules::new(flow);
+    for read in [nft::read(), legacy::read()] {
+        match read {
+            Ok((tables, truncated)) => {
+                firewall.truncated |= truncated;
+                tables.iter().for_each(|table| table.flatten(&mut rules));
+            }
+            Err(error) => firewall.problems.push(error.to_string()),
+        }
+    }
+    rules.hand_over(&mut firewall);
+    firewall
+}
+
+/// Tables, and whether there is more than was read.
+type Tables = Result<(Vec<Table>, bool), NetfilterError>;
