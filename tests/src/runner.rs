@@ -52,11 +52,12 @@ fn together(plan: &Plan, scenarios: &[&Scenario], tell: &mut dyn FnMut(&Row)) ->
     for scenario in scenarios {
         let row = row(scenario, |row| {
             let played = play(plan, scenario, &mut world, &mut prober, &mut row.done, &mut || Ok(()));
-            world.clear()?;
+            // A pod outlives the verdicts about it: what the tracer reads in its namespace must still be there.
             let settled = match &session {
                 Some(session) => settle(session, row, &plan.options),
                 None => Ok(()),
             };
+            world.clear()?;
             played.and(settled)
         });
         tell(&row);
