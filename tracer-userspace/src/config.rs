@@ -73,6 +73,8 @@ pub struct Live {
     pub pods: Option<PathBuf>,
     /// `--services`.
     pub services: Option<PathBuf>,
+    /// `--kubelet-log`.
+    pub kubelet_log: Option<PathBuf>,
     /// Name of this node.
     pub node_name: String,
 }
@@ -115,8 +117,17 @@ pub fn plan(cli: Cli) -> Result<Plan, Error> {
 
 /// Flags that were typed for a command in which they would do nothing.
 fn refuse_meaningless(cli: &Cli) -> Result<(), Error> {
-    const REPLAY: &[&str] =
-        &["duration", "probers", "all_connections", "no_syscall_hooks", "pods", "services", "node_name", "ring_kib"];
+    const REPLAY: &[&str] = &[
+        "duration",
+        "probers",
+        "all_connections",
+        "no_syscall_hooks",
+        "pods",
+        "services",
+        "kubelet_log",
+        "node_name",
+        "ring_kib",
+    ];
     const PRINT: &[&str] =
         &["output", "output_file", "namespace", "pod", "container", "labels", "until_failure", "attempts"];
     let (first, second, why): (&[&str], &[&str], _) = match &cli.command {
@@ -140,6 +151,7 @@ fn live(flags: Flags, daemon: bool, record: Option<PathBuf>) -> Result<Plan, Err
     let output = output(&flags)?;
     let pods = readable("--pods", flags.pods)?;
     let services = readable("--services", flags.services)?;
+    let kubelet_log = readable("--kubelet-log", flags.kubelet_log)?;
     Ok(Plan::Live(Box::new(Live {
         output,
         daemon,
@@ -151,6 +163,7 @@ fn live(flags: Flags, daemon: bool, record: Option<PathBuf>) -> Result<Plan, Err
         ring_bytes: flags.ring_kib.map(|kib| kib << 10),
         pods,
         services,
+        kubelet_log,
         node_name: filled(flags.node_name).unwrap_or_else(host_name),
     })))
 }

@@ -15,7 +15,7 @@ use crate::error::{Error, chain};
 use crate::event::{Fact, HookStatus, Observation, PortPressure};
 use crate::observe::observe;
 use crate::pipeline::{Attached, EventSource};
-use crate::sources::{self, Inquirer, Prober, SourceConfig};
+use crate::sources::{self, Inquirer, KubeletLog, Prober, SourceConfig};
 
 /// Facts that wait for the pipeline at most; sources then wait.
 const CHANGES: usize = 16;
@@ -53,6 +53,11 @@ pub fn attach(config: &config::Live) -> Result<Attached<Kernel>, Error> {
     // A prober in the root cgroup is waited for: everybody's packets pass there.
     loaded.watch_answers(&pids(&snapshot.probers), false);
     let inquirer = Inquirer::start(tx.clone());
+    let log = KubeletLog::find(config.kubelet_log.as_deref(), &sources.prober_names(), &snapshot.probers);
+    let log_source = log.as_ref().map(KubeletLog::describe);
+    if let Some(log) = log {
+        log.follow(tx.clone());
+    }
     let attached = Attached {
         hooks: loaded.status.hooks.clone(),
         missing_hooks: loaded.status.missing.clone(),
@@ -60,7 +65,7 @@ pub fn attach(config: &config::Live) -> Result<Attached<Kernel>, Error> {
         node_netns: snapshot.node.as_ref().map(|node| node.netns),
         prober_pids: pids(&snapshot.probers),
         facts: snapshot.facts.clone(),
-        sources: snapshot.sources.clone(),
+        sources: snapshot.sources.iter().cloned().chain(log_source).collect(),
         problems: snapshot.problems.clone(),
         changes,
         events: Kernel {

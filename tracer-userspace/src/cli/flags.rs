@@ -121,6 +121,16 @@ pub struct Flags {
         help_heading = "What is watched"
     )]
     pub services: Option<PathBuf>,
+    /// The kubelet's log: what it made of each probe [default: its stderr, if that is a file]
+    #[arg(
+        long,
+        global = true,
+        value_name = "FILE",
+        env = "TRACER_KUBELET_LOG",
+        hide_env_values = true,
+        help_heading = "What is watched"
+    )]
+    pub kubelet_log: Option<PathBuf>,
     /// Name of this node [default: its host name]
     #[arg(
         long,

@@ -8,6 +8,7 @@ mod cgroup;
 pub mod files;
 mod inquire;
 mod inspect;
+mod kubelet;
 pub mod links;
 mod merge;
 pub mod namespaces;
@@ -25,6 +26,7 @@ use std::path::PathBuf;
 
 pub use files::FileError;
 pub use inquire::Inquirer;
+pub use kubelet::KubeletLog;
 pub use merge::merge;
 pub use procfs::{KNOWN_PROBERS, NodeNetns, Prober, boot_to_wall_ns, hostname};
 pub use watch::watch;

@@ -55,10 +55,12 @@ objects! {
         http_get: Option<HttpGet>,
         tcp_socket: Option<TcpSocket>,
         grpc: Option<Grpc>,
+        exec: Option<Exec>,
     }
     HttpGet { path: Option<String>, scheme: Option<String>, host: Option<String>, port: Port, }
     TcpSocket { host: Option<String>, port: Port, }
     Grpc { port: i32, }
+    Exec {}
 
     Service { metadata: Metadata, spec: ServiceSpec, }
     ServiceSpec {

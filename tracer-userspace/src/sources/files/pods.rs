@@ -7,7 +7,7 @@ use serde::Deserialize;
 
 use super::api::{self, PodStatus, Port, Probe};
 use super::{FileError, Source};
-use crate::event::{Container, Handler, Pod, ProbeSpec, ProbeType};
+use crate::event::{Container, ExecSpec, Handler, Pod, ProbeSpec, ProbeType};
 
 const FLAG: &str = "--pods";
 const EXPECTED: &str = "a PodList, a List of Pods or a Pod";
@@ -107,10 +107,11 @@ fn container(container: api::Container, status: &PodStatus) -> Container {
         (ProbeType::Readiness, &container.readiness_probe),
         (ProbeType::Startup, &container.startup_probe),
     ];
-    let spec = |(probe_type, probe): (_, &Option<Probe>)| probe_spec(probe_type, probe.as_ref()?, &container);
-    let probes = probes.into_iter().filter_map(spec).collect();
+    let spec = |(probe_type, probe): &(_, &Option<Probe>)| probe_spec(*probe_type, probe.as_ref()?, &container);
+    let exec = |(probe_type, probe): &(_, &Option<Probe>)| exec_spec(*probe_type, probe.as_ref()?);
+    let (exec, probes) = (probes.iter().filter_map(exec).collect(), probes.iter().filter_map(spec).collect());
     let id = container_id(&container.name, status);
-    Container { name: Some(container.name), id, probes }
+    Container { name: Some(container.name), id, probes, exec }
 }
 
 /// Without the runtime: `containerd://cd4a…`.
@@ -120,10 +121,26 @@ fn container_id(name: &str, status: &PodStatus) -> Option<String> {
     id.split_once("://").map(|(_, id)| id.to_owned())
 }
 
+fn exec_spec(probe_type: ProbeType, probe: &Probe) -> Option<ExecSpec> {
+    probe.exec.as_ref()?;
+    Some(ExecSpec {
+        probe_type,
+        timeout_s: at_least_one(probe.timeout_seconds, 1),
+        period_s: at_least_one(probe.period_seconds, 10),
+        failure_threshold: at_least_one(probe.failure_threshold, 3),
+    })
+}
+
+fn seconds(value: Option<i32>, default: u32) -> u32 {
+    value.and_then(|it| u32::try_from(it).ok()).unwrap_or(default)
+}
+
+fn at_least_one(value: Option<i32>, default: u32) -> u32 {
+    Some(seconds(value, default)).filter(|it| *it > 0).unwrap_or(default)
+}
+
 /// An exec probe uses no network and gives none, nor does a port name that no port has (the kubelet fails it without a connection).
 fn probe_spec(probe_type: ProbeType, probe: &Probe, container: &api::Container) -> Option<ProbeSpec> {
-    let seconds = |value: Option<i32>, default| value.and_then(|it| u32::try_from(it).ok()).unwrap_or(default);
-    let at_least_one = |value, default| Some(seconds(value, default)).filter(|it| *it > 0).unwrap_or(default);
     let target = target(probe, container)?;
     Some(ProbeSpec {
         probe_type,
