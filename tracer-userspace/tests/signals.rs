@@ -64,6 +64,7 @@ fn config(file: PathBuf) -> Live {
         ring_bytes: None,
         pods: None,
         services: None,
+        cluster: None,
         node_name: "n1".into(),
     }
 }

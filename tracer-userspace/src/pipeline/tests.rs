@@ -103,6 +103,7 @@ fn config(name: &str) -> config::Live {
         ring_bytes: None,
         pods: None,
         services: None,
+        cluster: None,
         node_name: "n1".into(),
     }
 }

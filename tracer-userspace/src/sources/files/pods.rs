@@ -19,7 +19,7 @@ struct Item(Pod);
 
 impl From<api::Pod> for Item {
     fn from(pod: api::Pod) -> Self {
-        Self(convert(pod))
+        Self(pod_of(pod))
     }
 }
 
@@ -60,7 +60,8 @@ fn pods_of_list(source: &Source<'_>) -> Result<Vec<Pod>, FileError> {
     Ok(pods)
 }
 
-fn convert(pod: api::Pod) -> Pod {
+/// What is kept of a pod.
+pub(in crate::sources) fn pod_of(pod: api::Pod) -> Pod {
     let (spec, status) = (pod.spec, pod.status);
     let host_network = spec.host_network;
     // Init containers that go on running (sidecars) are probed, too.
