@@ -15,6 +15,7 @@ use crate::error::{Error, chain};
 use crate::event::{Fact, HookStatus, Observation, PortPressure};
 use crate::observe::observe;
 use crate::pipeline::{Attached, EventSource};
+use crate::sources::cluster::Cluster;
 use crate::sources::{self, Inquirer, KubeletLog, Prober, SourceConfig};
 
 /// Facts that wait for the pipeline at most; sources then wait.
@@ -38,8 +39,14 @@ pub struct Kernel {
 /// # Errors
 /// The kernel or the privileges do not allow it (exit code 3), or a file of facts is wrong (2).
 pub fn attach(config: &config::Live) -> Result<Attached<Kernel>, Error> {
-    let sources =
-        SourceConfig { probers: config.probers.clone(), pods: config.pods.clone(), services: config.services.clone() };
+    // Before the hooks: what they see while the API is waited for would have to be kept.
+    let cluster = config.cluster.clone().map(Cluster::start).transpose();
+    let sources = SourceConfig {
+        probers: config.probers.clone(),
+        pods: config.pods.clone(),
+        services: config.services.clone(),
+        cluster: cluster.map_err(|error| Error::Source(chain(&error)))?,
+    };
     let options = ebpf::LoadOptions {
         probers: config.probers.clone(),
         all_connections: config.all_connections,

@@ -65,6 +65,7 @@ fn config(file: PathBuf) -> Live {
         pods: None,
         services: None,
         kubelet_log: None,
+        cluster: None,
         node_name: "n1".into(),
     }
 }

@@ -104,6 +104,7 @@ fn config(name: &str) -> config::Live {
         pods: None,
         services: None,
         kubelet_log: None,
+        cluster: None,
         node_name: "n1".into(),
     }
 }

@@ -1,4 +1,4 @@
-//! `--pods FILE`: pods with their network probes, the API's defaults applied and named ports resolved.
+//! `--pods FILE` and the cluster API: pods with their network probes, the API's defaults applied and named ports resolved.
 
 use std::net::IpAddr;
 use std::path::Path;
@@ -19,7 +19,7 @@ struct Item(Pod);
 
 impl From<api::Pod> for Item {
     fn from(pod: api::Pod) -> Self {
-        Self(convert(pod))
+        Self(pod_of(pod))
     }
 }
 
@@ -60,28 +60,28 @@ fn pods_of_list(source: &Source<'_>) -> Result<Vec<Pod>, FileError> {
     Ok(pods)
 }
 
-fn convert(pod: api::Pod) -> Pod {
+/// What is kept of a pod.
+pub(in crate::sources) fn pod_of(pod: api::Pod) -> Pod {
     let (spec, status) = (pod.spec, pod.status);
     let host_network = spec.host_network;
+    let finished = matches!(status.phase.as_deref(), Some("Succeeded" | "Failed"));
     // Init containers that go on running (sidecars) are probed, too.
     let sidecars = spec.init_containers.into_iter().filter(|it| it.restart_policy.as_deref() == Some("Always"));
-    let containers = sidecars.chain(spec.containers).map(|it| container(it, &status)).collect();
+    let containers = sidecars.chain(spec.containers).map(|it| container(it, &status));
+    let containers = containers.map(|it| if finished { Container { probes: Vec::new(), ..it } } else { it }).collect();
     Pod {
         namespace: pod.metadata.namespace.or_else(|| Some("default".into())),
         name: pod.metadata.name,
         uid: pod.metadata.uid,
-        addrs: addresses(&status, host_network),
+        // A finished pod keeps its address in the API while another may have it on the node, and nobody probes it.
+        addrs: if finished { Vec::new() } else { addresses(&status, host_network) },
         netns: None,
         host_network,
         containers,
     }
 }
 
-/// A finished pod keeps its address in the API while another may have it on the node.
 fn addresses(status: &PodStatus, host_network: bool) -> Vec<IpAddr> {
-    if matches!(status.phase.as_deref(), Some("Succeeded" | "Failed")) {
-        return Vec::new();
-    }
     let pod_ips = status.pod_ips.iter().map(|it| Some(it.ip.as_str())).chain([status.pod_ip.as_deref()]);
     let own = parse_all(pod_ips);
     if !own.is_empty() || !host_network {
@@ -170,7 +170,7 @@ fn target(probe: &Probe, container: &api::Container) -> Option<Target> {
     } else if let Some(tcp) = &probe.tcp_socket {
         tcp_target(tcp, container)
     } else {
-        let port = u16::try_from(probe.grpc.as_ref()?.port).ok()?;
+        let port = number(probe.grpc.as_ref()?.port)?;
         Some(Target { handler: Handler::Grpc, scheme: None, port, host: None, path: None })
     }
 }
@@ -198,14 +198,19 @@ fn non_empty(text: Option<&String>) -> Option<String> {
 /// As the kubelet resolves it: by name, else the text as a number.
 fn port(port: &Port, container: &api::Container) -> Option<u16> {
     let name = match port {
-        Port::Number(number) => return u16::try_from(*number).ok().filter(|it| *it > 0),
+        Port::Number(port) => return number(*port),
         Port::Name(name) => name,
     };
     let mut ports = container.ports.iter();
     match ports.find(|it| it.name.as_ref() == Some(name)) {
-        Some(named) => u16::try_from(named.container_port).ok(),
-        None => name.parse().ok(),
+        Some(named) => number(named.container_port),
+        None => number(name.parse().ok()?),
     }
+}
+
+/// Nobody dials port 0.
+fn number(port: i32) -> Option<u16> {
+    u16::try_from(port).ok().filter(|it| *it > 0)
 }
 
 #[cfg(test)]
