@@ -27,9 +27,8 @@ pub fn command(probe: &KubeletProbe, node: &Node) -> Option<(Finding, Unattached
     let container = container(probe, node);
     let spec = container.and_then(|it| it.exec.iter().find(|spec| spec.probe_type == probe.probe_type));
     let known_otherwise = container.is_some_and(|it| it.probes.iter().any(|spec| spec.probe_type == probe.probe_type));
-    let by_words = matches!(probe.says, ProbeSays::CommandTimeout | ProbeSays::CommandNotRun);
     // A gRPC probe fails with errors of the same form: without a spec only a list of pods can tell.
-    if known_otherwise || (spec.is_none() && !(by_words && probe.says == ProbeSays::CommandTimeout)) {
+    if known_otherwise || (spec.is_none() && probe.says != ProbeSays::CommandTimeout) {
         return None;
     }
     let confidence = if spec.is_some() { Confidence::Proven } else { Confidence::Likely };
@@ -38,7 +37,9 @@ pub fn command(probe: &KubeletProbe, node: &Node) -> Option<(Finding, Unattached
         k8s: k8s(&probe.pod, probe.container.as_ref(), node),
         process: kubelet(probe.pid),
     };
-    Some((exec(probe, spec).with_confidence(confidence), named))
+    let found = exec(probe, spec);
+    let confidence = confidence.min(found.confidence);
+    Some((found.with_confidence(confidence), named))
 }
 
 fn container<'a>(probe: &KubeletProbe, node: &'a Node) -> Option<&'a Container> {
@@ -62,6 +63,9 @@ fn probe_of(probe: &KubeletProbe, spec: Option<&ExecSpec>) -> Probe {
 }
 
 fn exec(probe: &KubeletProbe, spec: Option<&ExecSpec>) -> Finding {
+    if probe.says == ProbeSays::Nothing {
+        return undecided(probe, spec);
+    }
     let (label, what) = match probe.says {
         ProbeSays::CommandTimeout => (Label::ExecTimeout, "did not end in time"),
         ProbeSays::CommandNotRun => (Label::ExecFailed, "could not be run"),
@@ -70,6 +74,18 @@ fn exec(probe: &KubeletProbe, spec: Option<&ExecSpec>) -> Finding {
     let budget = spec.map(|it| format!(" (timeoutSeconds {})", it.timeout_s)).unwrap_or_default();
     let summary = format!("the command of the {} probe {what}{budget}", kind(probe));
     Finding::failure(label, vec![of_outcome(probe)], summary, label.page().mend.to_owned())
+}
+
+/// It failed without a word.
+fn undecided(probe: &KubeletProbe, spec: Option<&ExecSpec>) -> Finding {
+    let timeout_s = spec.map_or(1, |it| it.timeout_s);
+    let summary = format!(
+        "the command of the {} probe failed without a word: it ended with an error or, which kubelets before 1.24 do not say, did not end within {timeout_s} s",
+        kind(probe)
+    );
+    let mend = "run it by hand and look at both: time kubectl exec -n NAMESPACE POD -c CONTAINER -- COMMAND; echo $?. Then correct the command, or raise timeoutSeconds";
+    let found = Finding::failure(Label::Unexplained, vec![of_outcome(probe)], summary, mend.to_owned());
+    found.with_confidence(Confidence::Possible)
 }
 
 /// What the kubelet said of a probe, as evidence.

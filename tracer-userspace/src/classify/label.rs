@@ -309,7 +309,7 @@ labels! {
         title: "the command of an exec probe said no, or could not be run",
         meaning: "The probe runs a command in the container; it ended with a status other than 0, or the runtime could not run it. The network is not involved.",
         evidence: "proven: the kubelet's own outcome of a probe whose spec is exec. What the command printed is not repeated here: it is the pod's.",
-        lookalikes: "A command that does not end in time is `exec_timeout`.",
+        lookalikes: "A command that does not end in time is `exec_timeout`. A kubelet before 1.24 says nothing of a timeout, as of a command that prints nothing: that is `unexplained`, and both are named.",
         mend: "Run the command by hand: kubectl exec -n NAMESPACE POD -c CONTAINER -- COMMAND; echo $?. Its output is in the event Unhealthy of the pod (kubectl describe pod). Could not be run: the container is gone, or has no such program.",
     }
     /// A pod's sandbox waits for the network.

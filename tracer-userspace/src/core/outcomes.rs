@@ -134,6 +134,9 @@ mod tests {
         let mut stream = Stream::new();
         stream.exec_readiness().kubelet(ProbeSays::Other).kubelet(ProbeSays::CommandTimeout);
         assert_eq!(told(&stream), [("exec_failed".to_owned(), true), ("exec_timeout".to_owned(), true)]);
+        let mut silent = Stream::new();
+        silent.exec_readiness().kubelet(ProbeSays::Nothing);
+        assert_eq!(told(&silent), [("unexplained".to_owned(), true)], "a timeout, or not");
         let mut unknown = Stream::new();
         unknown.kubelet(ProbeSays::Other);
         assert!(told(&unknown).is_empty(), "nothing says that it is a command");

@@ -83,6 +83,9 @@ pub enum ProbeSays {
     CommandNotRun,
     /// Nothing that the kubelet itself says: what a command printed.
     Other,
+    /// Nothing at all: a command that printed nothing, or, before 1.24, one that did not end in time
+    /// (kubernetes/kubernetes#106201).
+    Nothing,
 }
 
 /// A pod whose sandbox could not be made.

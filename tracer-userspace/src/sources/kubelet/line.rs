@@ -73,12 +73,18 @@ fn plain(text: &str) -> Option<Said> {
     let (kind, rest) = text.split_once(" probe for \"")?;
     let (target, rest) = rest.split_once('"')?;
     let (pod, container) = target.split_once("):")?;
-    let (result, output) = match rest.strip_prefix(" failed (failure): ") {
+    let (result, output) = match rest.strip_prefix(" failed (failure):") {
         Some(output) => (KubeletResult::Failure, output),
-        None => (KubeletResult::Error, rest.strip_prefix(" errored: ")?),
+        None => (KubeletResult::Error, rest.strip_prefix(" errored:")?),
     };
     let container = Some(container.to_owned());
-    Some(Said { pod: joined(pod)?, container, probe_type: probe_type(kind)?, result, output: output.to_owned() })
+    Some(Said {
+        pod: joined(pod)?,
+        container,
+        probe_type: probe_type(kind)?,
+        result,
+        output: output.trim_start().to_owned(),
+    })
 }
 
 fn probe_type(word: &str) -> Option<ProbeType> {

@@ -85,3 +85,11 @@ proptest::proptest! {
         let _ = parse(&format!("I1120 15:50:38.197403 1 p.go:1] Readiness probe for \"{line}"), NOW);
     }
 }
+
+#[test]
+fn a_command_without_a_word() {
+    let line =
+        r#"I1120 15:50:38.197403   13560 prober.go:117] Readiness probe for "exec_default(u):app" failed (failure):"#;
+    assert_eq!(probe_of(line).says, ProbeSays::Nothing);
+    assert_eq!(probe_of(&format!("{line} ")).says, ProbeSays::Nothing);
+}

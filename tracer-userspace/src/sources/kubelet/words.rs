@@ -23,10 +23,18 @@ pub(super) fn understand(output: &str) -> Words {
     let output = output.lines().next().unwrap_or_default().trim();
     let says = meaning(output);
     let (src, dst) = ends(output);
-    Words { says, text: (says != ProbeSays::Other).then(|| tellable(output, says)), src, dst }
+    Words {
+        says,
+        text: (!matches!(says, ProbeSays::Other | ProbeSays::Nothing)).then(|| tellable(output, says)),
+        src,
+        dst,
+    }
 }
 
 fn meaning(output: &str) -> ProbeSays {
+    if output.is_empty() {
+        return ProbeSays::Nothing;
+    }
     if let Some(status) = output.strip_prefix("HTTP probe failed with statuscode: ") {
         return status.trim().parse().map_or(ProbeSays::NotHttp, ProbeSays::Status);
     }
@@ -171,6 +179,6 @@ mod tests {
             says("command \"mysql -psecret\" timed out"),
             (ProbeSays::CommandTimeout, Some("command timed out".into()))
         );
-        assert_eq!(says(""), (ProbeSays::Other, None));
+        assert_eq!(says(""), (ProbeSays::Nothing, None));
     }
 }
