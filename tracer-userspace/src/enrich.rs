@@ -119,11 +119,8 @@ fn pod_name(pod: &Pod) -> Option<String> {
 #[must_use]
 pub fn is_probe_of(attempt: &Attempt, node: &Node, probe: &KubeletProbe) -> bool {
     let matches = matching_probes(attempt, node);
-    let of = |(pod, container, spec): &Match<'_>| {
-        is_pod(pod, &probe.pod) && container.name == probe.container && spec.probe_type == probe.probe_type
-    };
     if !matches.is_empty() {
-        return matches.iter().any(of);
+        return matches.iter().any(|it| is_told(it, probe));
     }
     // Without specs the address says whose it is; without that, the words of the kubelet must have named the target.
     pod_of(attempt.flow.dst.ip(), node).map_or(probe.dst.is_some(), |pod| is_pod(pod, &probe.pod))
@@ -134,6 +131,11 @@ pub fn is_probe_of(attempt: &Attempt, node: &Node, probe: &KubeletProbe) -> bool
 pub fn is_pod(pod: &Pod, named: &PodRef) -> bool {
     let same = |left: &Option<String>, right: &Option<String>| left.is_some() && left == right;
     same(&pod.uid, &named.uid) || (same(&pod.name, &named.name) && same(&pod.namespace, &named.namespace))
+}
+
+/// The probe that the kubelet speaks of.
+fn is_told((pod, container, spec): &Match<'_>, probe: &KubeletProbe) -> bool {
+    is_pod(pod, &probe.pod) && container.name == probe.container && spec.probe_type == probe.probe_type
 }
 
 type Match<'a> = (&'a Pod, &'a Container, &'a ProbeSpec);
@@ -152,6 +154,11 @@ fn matching_probes<'a>(attempt: &Attempt, node: &'a Node) -> Vec<Match<'a>> {
         .flat_map(|(pod, c)| c.probes.iter().map(move |spec| (pod, c, spec)))
         .filter(|(pod, _, spec)| spec.port == dst.port() && dials(pod, spec, dst.ip(), attempt, node))
         .collect();
+    // The kubelet has said which one it was.
+    let told = attempt.kubelet().and_then(|(_, said)| all.iter().copied().find(|it| is_told(it, said)));
+    if let Some(told) = told {
+        return vec![told];
+    }
     if !attempt.touched_only() && attempt.sent().is_none_or(|n| n == 0) {
         return all;
     }

@@ -284,7 +284,7 @@ labels! {
     KubeletDelayed = "kubelet_delayed" {
         title: "the answer arrived in time, and the kubelet took it too late",
         meaning: "The network and the application were in time: the answer lay in the prober's socket before the probe's timeout. The kubelet says that it timed out, so it did not get to read it: it had no CPU, or was stopped, or             had too much to do at once.",
-        evidence: "likely: the kubelet's own outcome of this attempt is a timeout while it waited for the answer's headers, and the first bytes of the answer had reached the attempt's socket before timeoutSeconds had passed since the             connect (`cgroup_skb`). The outcome is tied to the attempt by pod, container, kind of probe and time.",
+        evidence: "likely: the kubelet's own outcome of this attempt is a timeout while it waited for the answer's headers, and the first bytes of the answer had reached the attempt's socket before timeoutSeconds had passed since the             connect (`cgroup_skb`). The outcome is tied to the attempt by pod, container, kind of probe and time. possible: when the bytes came was not seen, but they lay unread in the socket when the kubelet closed it, 0.2 s or more after its own timeout.",
         lookalikes: "An answer after the timeout, or none, is `slow_response`. An answer whose body never ends is one that the application did not finish, and gets no such label. A server that sends half a status line and stops looks the same.",
         mend: "Give the kubelet CPU: reserve it (--system-reserved, --kube-reserved, a cgroup of its own), look at the node's load and at /proc/pressure/cpu at that moment; or raise timeoutSeconds.",
     }

@@ -2,33 +2,44 @@
 
 use serde_json::json;
 
-use super::super::evidence::evidence;
+use super::super::evidence::{evidence, of_state};
 use super::super::kubelet::of_outcome;
 use super::{Case, Finding, Label, ms};
 use crate::enrich;
 use crate::event::ProbeSays;
 use crate::record::Confidence;
 
+/// Closing this much after its own timeout, the kubelet was late itself.
+const LATE_NS: u64 = 200_000_000;
+
 /// The rule.
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let (_, said) = case.attempt.kubelet().filter(|(_, said)| said.says == ProbeSays::Timeout)?;
-    let (answered, answer) = case.attempt.answer()?;
     let timeout_s = enrich::timeout_s(case.attempt, case.node)?;
-    let took = answered.saturating_sub(case.attempt.started);
-    if took >= u64::from(timeout_s) * 1_000_000_000 {
-        return None;
-    }
-    let (ended, _) = case.attempt.ended?;
+    let (closed, _) = case.attempt.ended?;
+    let timeout = u64::from(timeout_s) * 1_000_000_000;
+    let (when, confidence, arrived) = match case.attempt.answer() {
+        Some((time, answer)) => {
+            let took = time.saturating_sub(case.attempt.started);
+            let says = format!("the first bytes of the answer arrived {} after the connect", ms(took));
+            let seen = evidence("cgroup_skb", time, says, json!({ "kind": answer.kind }));
+            (took < timeout).then_some((format!("after {}", ms(took)), Confidence::Likely, Some(seen)))?
+        }
+        None => {
+            let unread = case.attempt.received().is_some_and(|n| n > 0);
+            let late = case.attempt.elapsed(closed) > timeout.saturating_add(LATE_NS);
+            (unread && late).then_some(("when it was closed".to_owned(), Confidence::Possible, None))?
+        }
+    };
     let summary = format!(
-        "the answer of {} was in the prober's socket after {}; the kubelet, which says that it timed out (timeoutSeconds {timeout_s}), closed after {} without having read it",
+        "the answer of {} was in the prober's socket {when}; the kubelet, which says that it timed out (timeoutSeconds {timeout_s}), closed after {} without having read it",
         case.attempt.flow.dst,
-        ms(took),
-        ms(case.attempt.elapsed(ended)),
+        ms(case.attempt.elapsed(closed)),
     );
-    let says = format!("the first bytes of the answer arrived {} after the connect", ms(took));
-    let seen = vec![evidence("cgroup_skb", answered, says, json!({ "kind": answer.kind })), of_outcome(said)];
+    let state = case.attempt.last.as_ref().map(|state| of_state(closed, state));
+    let seen = arrived.into_iter().chain(state).chain([of_outcome(said)]).collect();
     let found = Finding::failure(Label::KubeletDelayed, seen, summary, Label::KubeletDelayed.page().mend.to_owned());
-    Some(found.with_confidence(Confidence::Likely))
+    Some(found.with_confidence(confidence))
 }
 
 #[cfg(test)]
@@ -46,6 +57,18 @@ mod tests {
     #[test]
     fn an_answer_in_time_that_was_not_read() {
         assert_eq!(labels(10, ProbeSays::Timeout), ["kubelet_delayed"]);
+    }
+
+    #[test]
+    fn an_answer_of_unknown_time_and_a_close_that_was_late() {
+        let closed_after = |ms: u64| {
+            let mut stream = Stream::new();
+            stream.http_readiness().connect().established().wait_ms(ms);
+            stream.state(TcpState::CloseWait, TcpState::Close, 0, (100, 101, 201)).kubelet(ProbeSays::Timeout);
+            stream.labels()
+        };
+        assert_eq!(closed_after(1700), ["kubelet_delayed"]);
+        assert_eq!(closed_after(1001), ["unexplained"], "in time: the answer may have come in parts");
     }
 
     #[test]
