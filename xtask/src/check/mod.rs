@@ -6,6 +6,7 @@ mod metrics;
 mod names;
 mod permissions;
 mod privileges;
+mod recipes;
 
 use anyhow::{Result, bail};
 
@@ -14,7 +15,7 @@ use crate::{bless, setup, sh};
 /// What to check.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Only these: format, names, licences, manifests, privileges, metrics, lints, ebpf-lints, generated
+    /// Only these: format, names, licences, manifests, privileges, metrics, recipes, lints, ebpf-lints, generated
     #[arg(value_name = "CHECK")]
     only: Vec<String>,
 }
@@ -29,6 +30,7 @@ const CHECKS: &[Check] = &[
     ("manifests", manifests::check),
     ("privileges", privileges::check),
     ("metrics", metrics::check),
+    ("recipes", recipes::check),
     ("lints", lints::workspace),
     ("ebpf-lints", lints::ebpf),
     ("generated", bless::check),
