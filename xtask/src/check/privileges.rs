@@ -16,12 +16,12 @@ const HOST_PATHS: &[(&str, bool)] =
 
 /// What the token may do: API group, resource, verb.
 const MAY: &[(&str, &str, &[&str])] =
-    &[("", "pods", &["get", "list", "watch"]), ("", "nodes/metrics", &["get"]), ("", "nodes/pods", &["get"])];
+    &[("", "pods", &["list", "watch"]), ("", "nodes/metrics", &["get"]), ("", "nodes/pods", &["get"])];
 
 /// The same, in variants that ask for it.
 const MAY_IF_ASKED: &[(&str, &str, &[&str])] = &[
-    ("", "services", &["get", "list", "watch"]),
-    ("discovery.k8s.io", "endpointslices", &["get", "list", "watch"]),
+    ("", "services", &["list", "watch"]),
+    ("discovery.k8s.io", "endpointslices", &["list", "watch"]),
     ("events.k8s.io", "events", &["create", "patch"]),
 ];
 
