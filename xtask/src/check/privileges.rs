@@ -15,14 +15,15 @@ const HOST_PATHS: &[(&str, bool)] =
     &[("/sys/kernel/tracing", true), ("/var/log/pods", false), ("/sys/fs/cgroup", false), ("/var/log/tracer", true)];
 
 /// What the token may do: API group, resource, verb.
-const MAY: &[(&str, &str, &[&str])] =
-    &[("", "pods", &["list", "watch"]), ("", "nodes/metrics", &["get"]), ("", "nodes/pods", &["get"])];
+const MAY: &[(&str, &str, &[&str])] = &[("", "pods", &["list", "watch"])];
 
 /// The same, in variants that ask for it.
 const MAY_IF_ASKED: &[(&str, &str, &[&str])] = &[
     ("", "services", &["list", "watch"]),
     ("discovery.k8s.io", "endpointslices", &["list", "watch"]),
     ("events.k8s.io", "events", &["create", "patch"]),
+    ("", "nodes/metrics", &["get"]),
+    ("", "nodes/pods", &["get"]),
 ];
 
 /// All variants, by kustomize and by the chart.
@@ -209,7 +210,7 @@ mod tests {
             ("/rules/0/resources", json!(["*"])),
             ("/rules/0/verbs", json!(["*"])),
             ("/rules/0/apiGroups", json!(["*"])),
-            ("/rules/1/resources", json!(["nodes/proxy"])),
+            ("/rules/0/resources", json!(["nodes/proxy"])),
             ("/rules/0/resources", json!(["pods/exec"])),
             ("/rules/0", json!({"apiGroups": ["events.k8s.io"], "resources": ["events"], "verbs": ["create"]})),
             ("/rules/0", json!({"nonResourceURLs": ["/metrics"], "verbs": ["get"]})),

@@ -48,12 +48,13 @@ pub(crate) const VARIANTS: &[Variant] = &[
     Variant {
         name: "everything",
         overlay: None,
-        components: &["metrics", "file", "api-services", "events"],
+        components: &["metrics", "file", "api-services", "events", "kubelet"],
         values: &[
             ("metrics.enabled", "true"),
             ("output.file.enabled", "true"),
             ("api.services", "true"),
             ("api.events", "true"),
+            ("api.kubelet", "true"),
         ],
     },
 ];
