@@ -1,7 +1,8 @@
 //! `cargo xtask bless`: makes the generated files again; `--check` says which are out of date.
 //!
 //! They are the pages of the labels (`docs/labels`), the schema of the records (`docs/schema.json`) and the golden
-//! verdicts of the fixtures (`tests/fixtures/*/*/verdicts.ndjson`). All come out of the tracer itself.
+//! verdicts of the fixtures (`tests/fixtures/*/*/verdicts.ndjson`), which come out of the tracer itself, and the plain
+//! manifest (`deploy/daemonset.yaml`).
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -9,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail};
 
-use crate::sh;
+use crate::{deploy, sh};
 
 /// What to do with the generated files.
 #[derive(clap::Args)]
@@ -61,6 +62,7 @@ fn stale() -> Result<Files> {
     let mut files = labels()?;
     files.insert(sh::root().join("docs/schema.json"), Some(tracer(&["schema"])?));
     files.extend(fixtures()?);
+    files.extend(deploy::generated()?);
     files.retain(|path, content| fs::read_to_string(path).ok() != *content);
     Ok(files)
 }

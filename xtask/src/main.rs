@@ -8,11 +8,13 @@
 //! demo       the failures and their verdicts, on this machine
 //! e2e        the same beside a real kubelet, in a cluster that is given
 //! bench      what the tracer costs: a measurement, not a test
-//! check      what CI refuses: format, lints, licences, drift, host names
+//! check      what CI refuses: format, lints, licences, drift, host names, faults in deploy/
+//! deploy     what deploy/ renders to, for `check` and `bless`
 //! bless      the generated files
 //! fixtures   recordings of each story
 //! recordings of the scenarios, for `fixtures` and `test`
 //! sh         processes and progress lines
+//! tools      programs out of Debian's packages, for `check`
 //! ```
 
 mod bench;
@@ -20,12 +22,14 @@ mod bless;
 mod build;
 mod check;
 mod demo;
+mod deploy;
 mod e2e;
 mod fixtures;
 mod recordings;
 mod setup;
 mod sh;
 mod test;
+mod tools;
 mod vm;
 
 use std::process::ExitCode;

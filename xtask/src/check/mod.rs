@@ -1,8 +1,12 @@
 //! `cargo xtask check`: what CI refuses. All checks run, and the failed ones are named at the end.
 
 mod lints;
+mod manifests;
+mod metrics;
 mod names;
 mod permissions;
+mod privileges;
+mod recipes;
 
 use anyhow::{Result, bail};
 
@@ -11,7 +15,7 @@ use crate::{bless, setup, sh};
 /// What to check.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Only these: format, lints, ebpf-lints, licences, names, generated
+    /// Only these: format, names, licences, manifests, privileges, metrics, recipes, lints, ebpf-lints, generated
     #[arg(value_name = "CHECK")]
     only: Vec<String>,
 }
@@ -23,6 +27,10 @@ const CHECKS: &[Check] = &[
     ("format", lints::format),
     ("names", names::check),
     ("licences", permissions::check),
+    ("manifests", manifests::check),
+    ("privileges", privileges::check),
+    ("metrics", metrics::check),
+    ("recipes", recipes::check),
     ("lints", lints::workspace),
     ("ebpf-lints", lints::ebpf),
     ("generated", bless::check),
