@@ -8,7 +8,7 @@ mod culprit;
 pub mod evidence;
 pub mod finding;
 pub mod label;
-mod owner;
+pub(crate) mod owner;
 mod rules;
 mod stopped;
 
