@@ -1,0 +1,223 @@
+//! What the checks look at: this node, or the files of a node below `--root`.
+//!
+//! Checks run on a thread in the node's network namespace, so that `/proc/sys/net` and `/proc/thread-self/net` are the
+//! node's. Its files (`/etc/cni`, `/opt/cni`, `/run`) are those that the prober sees.
+#![expect(clippy::disallowed_methods, reason = "outside the core: reads the node")]
+
+use std::fs::File;
+use std::io::{self, Read as _};
+use std::os::fd::AsFd as _;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use nix::fcntl::{OFlag, OpenHow, ResolveFlag, openat2};
+use nix::poll::{PollTimeout, poll};
+
+use super::finding::Unread;
+use crate::event::{NodePorts, Pod};
+use crate::sources::links::{self, Link};
+use crate::sources::netfilter::{self, NetfilterError, Survey};
+use crate::sources::procfs::{NodeNetns, in_netns};
+
+/// More is not read of one file.
+const MAX_BYTES: u64 = 64 << 20;
+
+/// A node, or its files.
+#[derive(Debug)]
+pub struct View {
+    /// `--root`.
+    root: Option<PathBuf>,
+    /// The node's network namespace; absent with `--root`.
+    node: Option<NodeNetns>,
+    /// A prober runs here.
+    pub prober: bool,
+    /// The pods of the node with their probes, if a list was given.
+    pub pods: Option<Vec<Pod>>,
+    /// How long connects are counted.
+    window: Duration,
+}
+
+impl View {
+    /// The files of a node.
+    #[must_use]
+    pub fn of_files(root: PathBuf, pods: Option<Vec<Pod>>) -> Self {
+        Self { root: Some(root), node: None, prober: false, pods, window: Duration::ZERO }
+    }
+
+    /// This node.
+    #[must_use]
+    pub fn of_node(node: NodeNetns, prober: bool, pods: Option<Vec<Pod>>, window: Duration) -> Self {
+        Self { root: None, node: Some(node), prober, pods, window }
+    }
+
+    /// A setting: `net/ipv4/ip_forward`.
+    pub fn sysctl(&self, path: &str) -> Result<String, Unread> {
+        self.kernel(&format!("/proc/sys/{path}")).map(|text| text.trim().to_owned())
+    }
+
+    /// A setting that is a number.
+    pub fn number(&self, path: &str) -> Result<u64, Unread> {
+        let text = self.sysctl(path)?;
+        text.parse().map_err(|_| Unread::new(format!("/proc/sys/{path} holds `{text}`, no number"), ""))
+    }
+
+    /// A setting that is a number and need not be there. That it is not is believed only where other settings are.
+    pub fn number_if_any(&self, path: &str) -> Result<Option<u64>, Unread> {
+        if self.exists(&format!("/proc/sys/{path}"))? {
+            return self.number(path).map(Some);
+        }
+        self.sysctl("net/core/somaxconn").map(|_| None)
+    }
+
+    /// A file of `/proc/net`, in the node's namespace.
+    pub fn net(&self, file: &str) -> Result<String, Unread> {
+        let folder = if self.root.is_some() { "/proc/net" } else { "/proc/thread-self/net" };
+        self.kernel(&format!("{folder}/{file}"))
+    }
+
+    /// A file of `/proc` or `/sys`.
+    pub fn kernel(&self, path: &str) -> Result<String, Unread> {
+        let file = match &self.root {
+            None => File::open(path),
+            Some(root) => open_below(root, path, OFlag::O_RDONLY),
+        };
+        read(file).map_err(|error| Unread::file(path, &error))
+    }
+
+    /// A file of the node's own file system.
+    pub fn text(&self, path: &str) -> Result<String, Unread> {
+        let root = self.files();
+        let text = open_below(&root, path, OFlag::O_RDONLY).map_err(|error| Unread::file(path, &error));
+        text.and_then(|file| read(Ok(file)).map_err(|error| Unread::file(path, &error)))
+    }
+
+    /// Whether there is such a file. Only "no such file" is a no.
+    pub fn exists(&self, path: &str) -> Result<bool, Unread> {
+        let kernel = path.starts_with("/proc/") || path.starts_with("/sys/");
+        let found = match (&self.root, kernel) {
+            (None, true) => std::fs::symlink_metadata(path).map(drop),
+            _ => open_below(&self.files(), path, OFlag::O_PATH).map(drop),
+        };
+        match found {
+            Ok(()) => Ok(true),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+            Err(error) => Err(Unread::file(path, &error)),
+        }
+    }
+
+    /// Names in a folder, sorted; none if there is no such folder.
+    pub fn names(&self, folder: &str) -> Result<Vec<String>, Unread> {
+        let listed = match (&self.root, folder.starts_with("/proc/")) {
+            (None, true) => std::fs::read_dir(folder),
+            _ => self.list_below(folder),
+        };
+        let entries = match listed {
+            Ok(entries) => entries,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            Err(error) => return Err(Unread::file(folder, &error)),
+        };
+        let mut names: Vec<_> = entries.flatten().filter_map(|entry| entry.file_name().into_string().ok()).collect();
+        names.sort_unstable();
+        Ok(names)
+    }
+
+    fn list_below(&self, folder: &str) -> io::Result<std::fs::ReadDir> {
+        use std::os::fd::AsRawFd as _;
+        let folder = open_below(&self.files(), folder, OFlag::O_RDONLY | OFlag::O_DIRECTORY)?;
+        std::fs::read_dir(format!("/proc/self/fd/{}", folder.as_raw_fd()))
+    }
+
+    /// Where the node's own files are: below `--root`, or what the prober sees.
+    fn files(&self) -> PathBuf {
+        match (&self.root, &self.node) {
+            (Some(root), _) => root.clone(),
+            (None, Some(node)) if self.prober => PathBuf::from(format!("/proc/{}/root", node.pid)),
+            (None, _) => PathBuf::from("/"),
+        }
+    }
+
+    /// Links of the node.
+    pub fn links(&self) -> Result<Vec<Link>, Unread> {
+        let node = self.tables("links")?;
+        links::read(node).map_err(|error| Unread::new(error.to_string(), "run `tracer doctor` as root on the node"))
+    }
+
+    /// `--root` was given: nothing but files can be read.
+    #[must_use]
+    pub const fn is_files(&self) -> bool {
+        self.root.is_some()
+    }
+
+    /// The NodePorts in the kernel's tables.
+    pub fn node_ports(&self) -> Result<Vec<NodePorts>, Unread> {
+        let node = self.tables("NodePorts")?;
+        let (ports, problems) = netfilter::read(node, &self.links()?);
+        problems.first().map_or(Ok(ports), |problem| Err(refused(problem)))
+    }
+
+    /// Chains and policies of netfilter.
+    pub fn firewall(&self) -> Result<Survey, Unread> {
+        self.tables("netfilter rules")?;
+        let survey = netfilter::survey();
+        survey.problems.first().map(refused).map_or(Ok(survey), Err)
+    }
+
+    fn tables(&self, what: &str) -> Result<&NodeNetns, Unread> {
+        let reason = || format!("{what} are in the kernel's tables; --root shows files only");
+        self.node.as_ref().ok_or_else(|| Unread::new(reason(), "run `tracer doctor` on the node, without --root"))
+    }
+
+    /// Something that the kernel shows in its first namespace only, for all of them: read here, or there.
+    pub fn first_netns<T: Send>(&self, get: impl Fn(&Self) -> Result<T, Unread> + Sync) -> Result<T, Unread> {
+        get(self).or_else(|unread| {
+            if self.is_files() {
+                return Err(unread);
+            }
+            in_netns(Path::new("/proc/1/ns/net"), || get(self)).unwrap_or_else(|error| {
+                let reason = format!("{}; {error}", unread.reason);
+                Err(error.needs().map_or_else(|| Unread::new(&reason, ""), |needs| Unread::lacks(&reason, needs)))
+            })
+        })
+    }
+
+    /// Reads a counter twice, and gives how much it grew and over which time, seconds. Below `--root`, where nothing
+    /// moves: its whole value over the uptime.
+    pub fn growth(&self, counter: impl Fn(&Self) -> Result<u64, Unread>) -> Result<(u64, f64), Unread> {
+        let first = counter(self)?;
+        if self.is_files() {
+            let uptime = self.kernel("/proc/uptime")?;
+            let seconds = uptime.split_whitespace().next().and_then(|word| word.parse().ok());
+            return seconds.map(|seconds| (first, seconds)).ok_or_else(|| Unread::new("/proc/uptime is empty", ""));
+        }
+        let began = Instant::now();
+        while let Some(left) = self.window.checked_sub(began.elapsed()).filter(|left| !left.is_zero()) {
+            let _ = poll(&mut [], PollTimeout::try_from(left).unwrap_or(PollTimeout::ZERO));
+            if left < Duration::from_millis(1) {
+                break;
+            }
+        }
+        Ok((counter(self)?.saturating_sub(first), began.elapsed().as_secs_f64()))
+    }
+}
+
+/// Opens a path as a process with this root would: links lead nowhere else.
+fn open_below(root: &Path, path: &str, flags: OFlag) -> io::Result<File> {
+    let folder = File::open(root)?;
+    // A pipe must not block; with O_PATH nothing is opened, and no other flag is allowed.
+    let flags = if flags.contains(OFlag::O_PATH) { flags } else { flags | OFlag::O_NONBLOCK };
+    let how = OpenHow::new().flags(flags | OFlag::O_CLOEXEC).resolve(ResolveFlag::RESOLVE_IN_ROOT);
+    Ok(File::from(openat2(folder.as_fd(), path, how)?))
+}
+
+fn read(file: io::Result<File>) -> io::Result<String> {
+    let mut bytes = Vec::new();
+    file?.take(MAX_BYTES).read_to_end(&mut bytes)?;
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+fn refused(error: &NetfilterError) -> Unread {
+    match error.needs() {
+        Some(capability) => Unread::lacks(error.to_string(), capability),
+        None => Unread::new(error.to_string(), "see `nft list ruleset` and `iptables-legacy-save`"),
+    }
+}
