@@ -119,6 +119,49 @@ fn a_policy_that_drops_is_found_in_both_backends_and_its_owner_named() {
 
 #[test]
 #[ignore = "needs root"]
+fn a_last_rule_that_rejects_the_rest_is_found_and_deleted() {
+    for rules in [
+        "nft add table inet mine; nft 'add chain inet mine in { type filter hook input priority 0; policy accept; }'
+         nft add rule inet mine in iifname lo accept; nft add rule inet mine in reject",
+        "iptables-legacy -A INPUT -p tcp --dport 22 -j ACCEPT; iptables-legacy -A INPUT -j REJECT",
+        "iptables-nft -A FORWARD -p tcp --dport 22 -j ACCEPT; iptables-nft -A FORWARD -j DROP",
+    ] {
+        let node = Netns::new();
+        node.run(rules);
+        assert_eq!(node.statuses("base_policy"), ["warn"], "{rules}");
+        node.mend("base_policy");
+        assert_eq!(node.statuses("base_policy"), ["ok"], "{rules}");
+    }
+}
+
+#[test]
+#[ignore = "needs root"]
+fn the_node_is_where_the_prober_runs() {
+    let node = Netns::new();
+    // A process of that name in the namespace; doctor runs outside.
+    let name = format!("kl{}", std::process::id());
+    let exe = std::env::temp_dir().join(&name);
+    std::fs::copy("/bin/sleep", &exe).expect("copy of sleep");
+    let mut prober = node.command(exe.to_str().expect("UTF-8")).arg("300").spawn().expect("prober");
+    let comm = format!("/proc/{}/comm", prober.id());
+    while std::fs::read_to_string(&comm).unwrap_or_default().trim() != name {
+        assert!(prober.try_wait().expect("prober").is_none(), "the prober ended");
+        std::thread::yield_now();
+    }
+    let outside = |name: &str| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tracer"));
+        node.findings(command.args(["doctor", "-o", "ndjson", "--check", "loopback_up,cni_config", "--prober", name])).0
+    };
+    let (inside, own) = (outside(&name), outside("no-such-prober"));
+    let _ = prober.kill();
+    let _ = prober.wait();
+    let _ = std::fs::remove_file(&exe);
+    assert_eq!((inside[0]["status"].as_str(), own[0]["status"].as_str()), (Some("fail"), Some("ok")));
+    assert!(inside[1]["status"] != "unknown", "a prober without a CNI is no unknown: {inside:?}");
+}
+
+#[test]
+#[ignore = "needs root"]
 fn several_uplinks_and_a_strict_filter() {
     let node = Netns::new();
     assert_eq!(node.statuses("default_routes"), ["warn"], "none");

@@ -68,7 +68,7 @@ mod tests {
         let error = |name| known(name).expect_err("unknown").to_string();
         assert!(error("contrack").contains("did you mean `conntrack`?"));
         assert!(error("port-overlap").contains("did you mean `port_overlap`?"));
-        assert!(error("lo").contains("known: port_overlap, loopback_up"));
+        assert!(error("lo").contains("known: port_overlap, listener_overlap, loopback_up"));
         assert!(known("rp_filter").is_ok());
     }
 }

@@ -10,12 +10,12 @@ use crate::sources::netfilter::{Survey, SurveyChain, SurveyTable};
 /// The check.
 pub(super) const CHECK: Check = Check {
     name: "base_policy",
-    why: "a policy of DROP on INPUT or FORWARD drops what no rule names: the API server's way to the kubelet, pods' way to the node, pods' way to each other",
+    why: "a policy of DROP on INPUT or FORWARD, or a last rule that does the same, drops what no rule names: the API server's way to the kubelet, pods' way to the node, pods' way to each other",
     run: check,
 };
 
 fn draft() -> Draft {
-    CHECK.expects("no base chain on INPUT or FORWARD with policy drop")
+    CHECK.expects("no base chain on INPUT or FORWARD that drops, by its policy or its last rule, what no rule accepted")
 }
 
 fn check(view: &View) -> Vec<Finding> {
@@ -28,26 +28,33 @@ fn judge(survey: &Survey) -> Vec<Finding> {
         found.extend(table.chains.iter().filter(|chain| drops(chain)).map(|chain| policy(table, chain)));
     }
     if found.is_empty() && survey.truncated {
-        let reason = "the rules are too many to read, and among those that were read no policy drops";
+        let reason =
+            "the rules are too many to read, and no base chain that was read drops by its policy or its last rule";
         found.push(
             draft().unknown(Unread::new(reason, "nft list ruleset | grep policy; iptables-legacy -S | grep ^-P")),
         );
     } else if found.is_empty() {
         let bases = survey.tables.iter().flat_map(|table| &table.chains).filter(|chain| chain.hook.is_some()).count();
-        found.push(draft().ok(format!("{bases} base chains, none of INPUT or FORWARD with policy drop")));
+        found.push(
+            draft().ok(format!("{bases} base chains, none of INPUT or FORWARD drops by its policy or its last rule")),
+        );
     }
     found
 }
 
 fn drops(chain: &SurveyChain) -> bool {
-    chain.drops && matches!(chain.hook, Some("INPUT" | "FORWARD"))
+    (chain.drops || chain.last_drops.is_some()) && matches!(chain.hook, Some("INPUT" | "FORWARD"))
 }
 
 fn policy(table: &SurveyTable, chain: &SurveyChain) -> Finding {
     let hook = chain.hook.unwrap_or_default();
     let owner = owner_of(table);
     let whose = owner.map_or("no known software".to_owned(), str::to_owned);
-    let dropped = chain.dropped.map(|n| format!(", {n} packets dropped by it")).unwrap_or_default();
+    let (how, dropped) = match chain.dropped.filter(|_| chain.drops) {
+        _ if !chain.drops => ("last rule drops or rejects all", String::new()),
+        Some(packets) => ("policy drop", format!(", {packets} packets dropped by it")),
+        None => ("policy drop", String::new()),
+    };
     let place = format!("{} {} {}", table.family, table.name, chain.name);
     let mut draft = draft()
         .with("hook", hook)
@@ -62,13 +69,12 @@ fn policy(table: &SurveyTable, chain: &SurveyChain) -> Finding {
     }
     let backend = backend(table.backend);
     if chain.ways_out == 0 {
-        let observed = format!(
-            "policy drop on {hook} ({backend} {place}) and no rule in it that accepts{dropped}; owner: {whose}"
-        );
+        let observed =
+            format!("{how} on {hook} ({backend} {place}) and no rule in it that accepts{dropped}; owner: {whose}");
         return draft.fail(observed, mend(table, chain, owner));
     }
     let observed = format!(
-        "policy drop on {hook} ({backend} {place}{dropped}), owner: {whose}; {} rules in it accept or lead on: whether they let all of the cluster's traffic pass is not known",
+        "{how} on {hook} ({backend} {place}{dropped}), owner: {whose}; {} rules in it accept or lead on: whether they let all of the cluster's traffic pass is not known",
         chain.ways_out
     );
     draft.warn(observed, mend(table, chain, owner))
@@ -108,6 +114,9 @@ fn mend(table: &SurveyTable, chain: &SurveyChain, owner: Option<&str>) -> Mend {
 fn set_accept(table: &SurveyTable, chain: &SurveyChain) -> Mend {
     let persist =
         "set it where the rules are kept (/etc/nftables.conf, /etc/iptables/rules.v4, or the software that owns them)";
+    if let Some(handle) = chain.last_drops.filter(|_| !chain.drops) {
+        return Mend::new(delete(table, chain, handle), persist);
+    }
     let iptables = match (table.backend, table.family) {
         (Backend::Nftables, _) => {
             return Mend::new(
@@ -123,13 +132,22 @@ fn set_accept(table: &SurveyTable, chain: &SurveyChain) -> Mend {
     Mend::new(format!("{iptables} -P {} ACCEPT", chain.name), persist)
 }
 
+/// Of iptables over nftables nft knows the handle, and iptables no number.
+fn delete(table: &SurveyTable, chain: &SurveyChain, handle: u64) -> String {
+    match (table.backend, table.family) {
+        (Backend::IptablesLegacy, "ip6") => format!("ip6tables-legacy -t {} -D {} {handle}", table.name, chain.name),
+        (Backend::IptablesLegacy, _) => format!("iptables-legacy -t {} -D {} {handle}", table.name, chain.name),
+        _ => format!("nft delete rule {} {} {} handle {handle}", table.family, table.name, chain.name),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::doctor::Status;
 
     fn chain(name: &str, hook: Option<&'static str>, drops: bool, ways_out: usize) -> SurveyChain {
-        SurveyChain { name: name.into(), hook, drops, dropped: Some(764), ways_out }
+        SurveyChain { name: name.into(), hook, drops, dropped: Some(764), last_drops: None, ways_out }
     }
 
     fn survey(name: &str, chains: Vec<SurveyChain>) -> Survey {
@@ -154,6 +172,23 @@ mod tests {
         let findings = judge(&survey("filter", vec![chain("FORWARD", Some("FORWARD"), true, 0)]));
         assert_eq!(findings[0].status, Status::Fail);
         assert_eq!(findings[0].remediation.as_deref(), Some("iptables-nft -P FORWARD ACCEPT"));
+    }
+
+    #[test]
+    fn a_last_rule_that_takes_all_is_the_same_as_a_policy() {
+        let last = SurveyChain { last_drops: Some(9), ..chain("filter_INPUT", Some("INPUT"), false, 4) };
+        let table =
+            SurveyTable { backend: Backend::Nftables, family: "inet", name: "firewalld".into(), chains: vec![last] };
+        let mut survey = Survey { tables: vec![table], ..Survey::default() };
+        let findings = judge(&survey);
+        assert_eq!(
+            (findings[0].status, findings[0].remediation.as_deref()),
+            (Status::Warn, Some("systemctl stop firewalld"))
+        );
+        assert!(findings[0].observed.starts_with("last rule drops or rejects all on INPUT"), "{findings:?}");
+        survey.tables[0].name = "mine".into();
+        let mend = judge(&survey)[0].remediation.clone();
+        assert_eq!(mend.as_deref(), Some("nft delete rule inet mine filter_INPUT handle 9"));
     }
 
     #[test]

@@ -26,7 +26,13 @@ fn draft() -> Draft {
 }
 
 fn check(view: &View) -> Finding {
-    read_v4(view).map_or_else(|unread| draft().unknown(unread), |routes| judge(&routes))
+    let read = || -> Result<Finding, Unread> {
+        let text = view.net("route")?;
+        let without_v4 = text.lines().count() == 1;
+        let only_v6 = without_v4 && view.exists("/proc/net/ipv6_route")? && has_v6(&view.net("ipv6_route")?);
+        Ok(if only_v6 { draft().ok("no IPv4 route at all, and an IPv6 default route") } else { judge(&parse(&text)) })
+    };
+    read().unwrap_or_else(|unread| draft().unknown(unread))
 }
 
 /// The IPv4 default routes.
@@ -46,6 +52,15 @@ fn parse(text: &str) -> Vec<Route> {
         (up && default).then(|| Route { dev: words[0].to_owned(), gateway, metric })
     };
     text.lines().skip(1).filter_map(route).collect()
+}
+
+/// Destination, its prefix length, source, its length, next hop, metric, references, use, flags, device. The route that
+/// refuses what no other takes is on `lo`.
+fn has_v6(text: &str) -> bool {
+    text.lines().any(|line| {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        words.get(1) == Some(&"00") && words[0].bytes().all(|byte| byte == b'0') && words.last() != Some(&"lo")
+    })
 }
 
 fn judge(routes: &[Route]) -> Finding {
@@ -73,6 +88,7 @@ fn judge(routes: &[Route]) -> Finding {
 
 #[cfg(test)]
 mod tests {
+    use super::super::testing::Tree;
     use super::*;
     use crate::doctor::Status;
 
@@ -80,6 +96,14 @@ mod tests {
     const ETH: &str = "eth0\t00000000\t0100000A\t0003\t0\t0\t100\t00000000\t0\t0\t0\n";
     const WLAN: &str = "wlan0\t00000000\t0100010A\t0003\t0\t0\t600\t00000000\t0\t0\t0\n";
     const OTHER: &str = "eth0\t0000000A\t00000000\t0001\t0\t0\t100\t00FFFFFF\t0\t0\t0\n";
+
+    #[test]
+    fn a_node_with_ipv6_alone() {
+        let none = "00000000000000000000000000000000 00 00000000000000000000000000000000 00 00000000000000000000000000000000 ffffffff 1 0 00200200 lo\n";
+        let one = none.replace("lo\n", "eth0\n");
+        let of = |v6: &str| check(&Tree::new(&[("proc/net/route", HEAD), ("proc/net/ipv6_route", v6)]).view()).status;
+        assert_eq!((of(none), of(&one)), (Status::Warn, Status::Ok));
+    }
 
     #[test]
     fn none_one_and_two() {

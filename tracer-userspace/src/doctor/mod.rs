@@ -12,6 +12,7 @@ mod default_routes;
 mod ephemeral_headroom;
 pub mod finding;
 mod ip_forward;
+mod listener_overlap;
 mod loopback_up;
 mod neighbours;
 mod port_overlap;
@@ -49,6 +50,7 @@ pub struct Check {
 /// All checks, in the order in which they run.
 pub const CHECKS: &[Check] = &[
     port_overlap::CHECK,
+    listener_overlap::CHECK,
     loopback_up::CHECK,
     ip_forward::CHECK,
     br_netfilter::CHECK,

@@ -62,6 +62,9 @@ fn of_container(pod: &Pod, container: &Container, tls: &[u16]) -> Vec<Finding> {
         if probe.probe_type == ProbeType::Liveness && !started && probe.budget_s() < BUDGET_S {
             found.push(about.short(probe));
         }
+        if probe.probe_type == ProbeType::Liveness && probe.failure_threshold == 1 && probe.timeout_s <= 1 {
+            found.push(about.strict(probe));
+        }
         if is_https(probe) && probe.timeout_s <= 1 {
             found.push(about.hasty(probe));
         }
@@ -109,6 +112,16 @@ impl Place<'_> {
         );
         let mend = "add a startupProbe like the liveness probe with periodSeconds: 2 and failureThreshold: 60 (120 s)";
         self.draft(probe).with("budget_s", budget).warn(observed, Mend::lasting(mend))
+    }
+
+    fn strict(&self, probe: &ProbeSpec) -> Finding {
+        let observed = format!(
+            "{}: liveness probe of port {} restarts the container after one answer that takes {} s",
+            self.name(),
+            probe.port,
+            probe.timeout_s
+        );
+        self.draft(probe).warn(observed, Mend::lasting("set failureThreshold: 3 and timeoutSeconds: 5"))
     }
 
     fn hasty(&self, probe: &ProbeSpec) -> Finding {
@@ -188,6 +201,17 @@ mod tests {
         );
         let startup = probe(ProbeType::Startup, Handler::Tcp, None);
         assert_eq!(judge(&pod(vec![liveness, startup]))[0].status, Status::Ok);
+    }
+
+    #[test]
+    fn one_slow_answer_must_not_restart() {
+        let mut liveness = probe(ProbeType::Liveness, Handler::Http, Some("http"));
+        (liveness.period_s, liveness.failure_threshold, liveness.timeout_s) = (60, 1, 1);
+        let findings = judge(&pod(vec![liveness]));
+        assert!(
+            findings.len() == 1 && findings[0].observed.contains("after one answer that takes 1 s"),
+            "{findings:?}"
+        );
     }
 
     #[test]

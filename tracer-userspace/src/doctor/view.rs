@@ -6,7 +6,7 @@
 
 use std::fs::File;
 use std::io::{self, Read as _};
-use std::os::fd::AsFd as _;
+use std::os::fd::{AsFd as _, AsRawFd as _};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -29,6 +29,8 @@ pub struct View {
     root: Option<PathBuf>,
     /// The node's network namespace; absent with `--root`.
     node: Option<NodeNetns>,
+    /// Where the node's own files are: below `--root`, or what the prober sees.
+    files: Result<PathBuf, Unread>,
     /// A prober runs here.
     pub prober: bool,
     /// The pods of the node with their probes, if a list was given.
@@ -41,13 +43,14 @@ impl View {
     /// The files of a node.
     #[must_use]
     pub fn of_files(root: PathBuf, pods: Option<Vec<Pod>>) -> Self {
-        Self { root: Some(root), node: None, prober: false, pods, window: Duration::ZERO }
+        Self { files: Ok(root.clone()), root: Some(root), node: None, prober: false, pods, window: Duration::ZERO }
     }
 
     /// This node.
     #[must_use]
     pub fn of_node(node: NodeNetns, prober: bool, pods: Option<Vec<Pod>>, window: Duration) -> Self {
-        Self { root: None, node: Some(node), prober, pods, window }
+        let files = if prober { seen_by(node.pid) } else { Ok(PathBuf::from("/")) };
+        Self { root: None, node: Some(node), files, prober, pods, window }
     }
 
     /// A setting: `net/ipv4/ip_forward`.
@@ -86,9 +89,8 @@ impl View {
 
     /// A file of the node's own file system.
     pub fn text(&self, path: &str) -> Result<String, Unread> {
-        let root = self.files();
-        let text = open_below(&root, path, OFlag::O_RDONLY).map_err(|error| Unread::file(path, &error));
-        text.and_then(|file| read(Ok(file)).map_err(|error| Unread::file(path, &error)))
+        let file = open_below(self.files()?, path, OFlag::O_RDONLY);
+        read(file).map_err(|error| Unread::file(path, &error))
     }
 
     /// Whether there is such a file. Only "no such file" is a no.
@@ -96,7 +98,7 @@ impl View {
         let kernel = path.starts_with("/proc/") || path.starts_with("/sys/");
         let found = match (&self.root, kernel) {
             (None, true) => std::fs::symlink_metadata(path).map(drop),
-            _ => open_below(&self.files(), path, OFlag::O_PATH).map(drop),
+            _ => open_below(self.files()?, path, OFlag::O_PATH).map(drop),
         };
         match found {
             Ok(()) => Ok(true),
@@ -109,7 +111,7 @@ impl View {
     pub fn names(&self, folder: &str) -> Result<Vec<String>, Unread> {
         let listed = match (&self.root, folder.starts_with("/proc/")) {
             (None, true) => std::fs::read_dir(folder),
-            _ => self.list_below(folder),
+            _ => list_below(self.files()?, folder),
         };
         let entries = match listed {
             Ok(entries) => entries,
@@ -121,19 +123,8 @@ impl View {
         Ok(names)
     }
 
-    fn list_below(&self, folder: &str) -> io::Result<std::fs::ReadDir> {
-        use std::os::fd::AsRawFd as _;
-        let folder = open_below(&self.files(), folder, OFlag::O_RDONLY | OFlag::O_DIRECTORY)?;
-        std::fs::read_dir(format!("/proc/self/fd/{}", folder.as_raw_fd()))
-    }
-
-    /// Where the node's own files are: below `--root`, or what the prober sees.
-    fn files(&self) -> PathBuf {
-        match (&self.root, &self.node) {
-            (Some(root), _) => root.clone(),
-            (None, Some(node)) if self.prober => PathBuf::from(format!("/proc/{}/root", node.pid)),
-            (None, _) => PathBuf::from("/"),
-        }
+    fn files(&self) -> Result<&Path, Unread> {
+        self.files.as_deref().map_err(Clone::clone)
     }
 
     /// Links of the node.
@@ -198,6 +189,23 @@ impl View {
         }
         Ok((counter(self)?.saturating_sub(first), began.elapsed().as_secs_f64()))
     }
+}
+
+/// The file system of a process.
+fn seen_by(pid: u32) -> Result<PathBuf, Unread> {
+    let root = format!("/proc/{pid}/root");
+    match std::fs::read_dir(&root) {
+        Ok(_) => Ok(PathBuf::from(root)),
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+            Err(Unread::lacks(format!("cannot read {root}, the prober's file system"), "CAP_SYS_PTRACE"))
+        }
+        Err(error) => Err(Unread::file(&root, &error)),
+    }
+}
+
+fn list_below(root: &Path, folder: &str) -> io::Result<std::fs::ReadDir> {
+    let folder = open_below(root, folder, OFlag::O_RDONLY | OFlag::O_DIRECTORY)?;
+    std::fs::read_dir(format!("/proc/self/fd/{}", folder.as_raw_fd()))
 }
 
 /// Opens a path as a process with this root would: links lead nowhere else.
