@@ -21,6 +21,13 @@ pub(super) struct Route {
     pub(super) metric: u32,
 }
 
+impl Route {
+    /// ` via GATEWAY`; nothing for one without.
+    fn via(&self) -> String {
+        if self.gateway.is_unspecified() { String::new() } else { format!(" via {}", self.gateway) }
+    }
+}
+
 fn draft() -> Draft {
     CHECK.expects("one IPv4 default route")
 }
@@ -64,7 +71,7 @@ fn has_v6(text: &str) -> bool {
 }
 
 fn judge(routes: &[Route]) -> Finding {
-    let text = |route: &Route| format!("{} via {} metric {}", route.dev, route.gateway, route.metric);
+    let text = |route: &Route| format!("{}{} metric {}", route.dev, route.via(), route.metric);
     let draft = draft().with("routes", routes.len());
     let list: Vec<_> = routes.iter().map(text).collect();
     match routes {
@@ -80,7 +87,7 @@ fn judge(routes: &[Route]) -> Finding {
             let tied = rest.iter().any(|route| route.metric == best.metric && route.dev != best.dev);
             let how = if tied { "with the same metric" } else { "with different metrics" };
             let other = rest.iter().find(|route| route.dev != best.dev).unwrap_or(&rest[0]);
-            let mend = format!("ip route del default via {} dev {} metric {}", other.gateway, other.dev, other.metric);
+            let mend = format!("ip route del default{} dev {} metric {}", other.via(), other.dev, other.metric);
             draft.warn(format!("{} default routes {how}: {}", routes.len(), list.join("; ")), Mend::new(mend, "name the node's address and uplink: kubelet `--node-ip`, flannel `--iface`, Calico IP_AUTODETECTION_METHOD; or take the second route out of the network configuration"))
         }
     }
@@ -103,6 +110,13 @@ mod tests {
         let one = none.replace("lo\n", "eth0\n");
         let of = |v6: &str| check(&Tree::new(&[("proc/net/route", HEAD), ("proc/net/ipv6_route", v6)]).view()).status;
         assert_eq!((of(none), of(&one)), (Status::Warn, Status::Ok));
+    }
+
+    #[test]
+    fn a_route_without_a_gateway_is_deleted_without() {
+        let tunnel = "wg0\t00000000\t00000000\t0001\t0\t0\t600\t00000000\t0\t0\t0\n";
+        let mend = judge(&parse(&format!("{HEAD}{ETH}{tunnel}"))).remediation;
+        assert_eq!(mend.as_deref(), Some("ip route del default dev wg0 metric 600"));
     }
 
     #[test]

@@ -68,14 +68,13 @@ fn judge(range: &PortRange, listeners: &BTreeSet<u16>) -> Finding {
     let inside: Vec<u16> = listeners.iter().copied().filter(|port| range.holds(*port)).collect();
     let known: Vec<&(u16, &str)> = KNOWN.iter().filter(|(port, _)| inside.contains(port)).collect();
     let draft = draft().with("listeners_in_range", inside.len());
-    let shape = format!("{}-{}", range.first, range.last);
     if known.is_empty() {
-        return draft.ok(format!("{} listeners in {shape}, none on a known port of a node daemon", inside.len()));
+        return draft.ok(format!("{} listeners in {range}, none on a known port of a node daemon", inside.len()));
     }
     let names: Vec<String> = known.iter().map(|(port, name)| format!("{port} ({name})")).collect();
     let ports: Vec<u16> = known.iter().map(|(port, _)| *port).collect();
     let reserved: Vec<(u16, u16)> = ports.iter().map(|port| (*port, *port)).collect();
-    let observed = format!("{} listeners in {shape}, among them {}", inside.len(), names.join(", "));
+    let observed = format!("{} listeners in {range}, among them {}", inside.len(), names.join(", "));
     let mend = Mend::sysctl(&[("net.ipv4.ip_local_reserved_ports", &range.with_reserved(&reserved))]);
     draft.with("ports", ports).warn(observed, mend)
 }

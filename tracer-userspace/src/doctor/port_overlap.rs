@@ -53,57 +53,66 @@ fn ipvs(live: &[NodePorts], wanted: impl Fn(u16) -> bool) -> BTreeSet<u16> {
 fn judge(range: &PortRange, live: Result<Vec<NodePorts>, Unread>, rate: Option<(u64, f64)>) -> Finding {
     let overlap = range.overlap(NODE_PORTS);
     let draft = draft().with("range", vec![range.first, range.last]).with("default_node_ports_in_range", overlap);
-    let shape = format!("{}-{}", range.first, range.last);
     let live = match live {
         Ok(live) => live,
-        Err(unread) if overlap == 0 => return draft.unknown(unread),
-        Err(unread) => {
-            let observed = format!(
-                "{shape} holds {overlap} of the {} ports of the default NodePort range {}-{}; which are in use is not known: {}",
-                NODE_PORTS.1 - NODE_PORTS.0 + 1,
-                NODE_PORTS.0,
-                NODE_PORTS.1,
-                unread.reason
-            );
-            return Finding { needs: unread.needs.map(str::to_owned), ..draft.warn(observed, reserve(range, &[])) };
-        }
+        Err(unread) => return unseen(draft, range, unread),
     };
-    let (hit, others) = (ipvs(&live, |port| range.prefers(port)), ipvs(&live, |port| range.holds(port)));
-    if !hit.is_empty() {
-        return colliding(draft, range, &hit, rate);
-    }
     let all: BTreeSet<u16> = live.iter().flat_map(|table| &table.ports).map(|port| port.port).collect();
     let draft = draft.with("live_node_ports", all.len());
-    let ours: Vec<u16> = others.iter().copied().collect();
-    if !others.is_empty() {
-        let observed = format!(
-            "{} live NodePorts of IPVS in {shape}, all with the other parity than {}: taken only once a destination has used up the {} ports of that parity",
-            others.len(),
-            range.first,
-            range.preferred()
-        );
-        return draft.warn(observed, reserve(range, &ours));
-    }
+    let (hit, others) = (ipvs(&live, |port| range.prefers(port)), ipvs(&live, |port| range.holds(port)));
     let is_ipvs = live.iter().any(|table| table.mode == ProxyMode::Ipvs);
-    let in_range = all.iter().filter(|port| range.holds(**port)).count();
-    if overlap > 0 && (is_ipvs || live.is_empty()) {
+    if !hit.is_empty() {
+        colliding(draft, range, &hit, rate)
+    } else if !others.is_empty() {
+        other_parity(draft, range, &others)
+    } else if overlap > 0 && (is_ipvs || live.is_empty()) {
         let seen = if is_ipvs {
             "no live NodePort of IPVS is among them yet"
         } else {
             "no NodePort is in use on this node now"
         };
-        let observed = format!("{shape} holds {overlap} ports of the default NodePort range; {seen}");
-        return draft.warn(observed, reserve(range, &[]));
-    }
-    let harmless = if in_range > 0 {
-        format!(", {in_range} of them in the range: harmless with this proxy, not with IPVS")
+        draft.warn(format!("{range} holds {overlap} ports of the default NodePort range; {seen}"), reserve(range, &[]))
     } else {
-        String::new()
+        harmless(draft, range, &all)
+    }
+}
+
+/// The tables could not be read: what the range alone says.
+fn unseen(draft: Draft, range: &PortRange, unread: Unread) -> Finding {
+    let overlap = range.overlap(NODE_PORTS);
+    if overlap == 0 {
+        return draft.unknown(unread);
+    }
+    let (first, last) = NODE_PORTS;
+    let observed = format!(
+        "{range} holds {overlap} of the {} ports of the default NodePort range {first}-{last}; which are in use is not known: {}",
+        last - first + 1,
+        unread.reason
+    );
+    Finding { needs: unread.needs.map(str::to_owned), ..draft.warn(observed, reserve(range, &[])) }
+}
+
+/// NodePorts of IPVS that connect() takes last.
+fn other_parity(draft: Draft, range: &PortRange, ports: &BTreeSet<u16>) -> Finding {
+    let observed = format!(
+        "{} live NodePorts of IPVS in {range}, all with the other parity than {}: taken only once a destination has used up the {} ports of that parity",
+        ports.len(),
+        range.first,
+        range.preferred()
+    );
+    draft.warn(observed, reserve(range, &ports.iter().copied().collect::<Vec<_>>()))
+}
+
+fn harmless(draft: Draft, range: &PortRange, all: &BTreeSet<u16>) -> Finding {
+    let inside = all.iter().filter(|port| range.holds(**port)).count();
+    let told = match inside {
+        0 => String::new(),
+        inside => format!(", {inside} of them in the range: harmless with this proxy, not with IPVS"),
     };
+    let overlap = range.overlap(NODE_PORTS);
     draft.ok(format!(
-        "{} live NodePorts{harmless}; ephemeral range {shape}, {} ports of the default NodePort range in it",
-        all.len(),
-        overlap
+        "{} live NodePorts{told}; ephemeral range {range}, {overlap} ports of the default NodePort range in it",
+        all.len()
     ))
 }
 
@@ -115,11 +124,9 @@ fn colliding(draft: Draft, range: &PortRange, hit: &BTreeSet<u16>, rate: Option<
     let shown: Vec<String> = ports.iter().take(5).map(u16::to_string).collect();
     let more = if ports.len() > 5 { ", …" } else { "" };
     let mut observed = format!(
-        "{} live NodePorts of IPVS ({}{more}) among the {of} ports that connect() takes of {}-{}: one connect in {:.0}",
+        "{} live NodePorts of IPVS ({}{more}) among the {of} ports that connect() takes of {range}: one connect in {:.0}",
         ports.len(),
         shown.join(", "),
-        range.first,
-        range.last,
         1.0 / share
     );
     let mut draft = draft

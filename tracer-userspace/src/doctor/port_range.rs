@@ -1,5 +1,7 @@
 //! The ports that connect() takes by itself.
 
+use std::fmt;
+
 use super::finding::Unread;
 use super::view::View;
 use crate::sources::settings::{parse_range, parse_ranges};
@@ -13,6 +15,12 @@ pub(super) struct PortRange {
     pub(super) first: u16,
     pub(super) last: u16,
     pub(super) reserved: Vec<(u16, u16)>,
+}
+
+impl fmt::Display for PortRange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}-{}", self.first, self.last)
+    }
 }
 
 impl PortRange {

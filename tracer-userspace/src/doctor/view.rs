@@ -182,10 +182,9 @@ impl View {
         }
         let began = Instant::now();
         while let Some(left) = self.window.checked_sub(began.elapsed()).filter(|left| !left.is_zero()) {
-            let _ = poll(&mut [], PollTimeout::try_from(left).unwrap_or(PollTimeout::ZERO));
-            if left < Duration::from_millis(1) {
-                break;
-            }
+            // poll() counts whole milliseconds.
+            let left = left + Duration::from_millis(1);
+            let _ = poll(&mut [], PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX));
         }
         Ok((counter(self)?.saturating_sub(first), began.elapsed().as_secs_f64()))
     }
@@ -227,5 +226,42 @@ fn refused(error: &NetfilterError) -> Unread {
     match error.needs() {
         Some(capability) => Unread::lacks(error.to_string(), capability),
         None => Unread::new(error.to_string(), "see `nft list ruleset` and `iptables-legacy-save`"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::super::testing::Tree;
+    use super::*;
+    use crate::sources::procfs::node_netns;
+
+    #[test]
+    fn a_counter_is_read_twice_with_the_window_between() {
+        let window = Duration::from_millis(20);
+        let view = View::of_node(node_netns(&[]).expect("own namespace"), false, None, window);
+        let value = Cell::new(100);
+        let (grown, seconds) = view.growth(|_| Ok(value.replace(value.get() + 7))).expect("growth");
+        assert_eq!(grown, 7);
+        assert!(seconds >= window.as_secs_f64(), "{seconds}");
+    }
+
+    #[test]
+    fn of_files_a_counter_is_taken_over_the_uptime() {
+        let tree = Tree::new(&[("proc/uptime", "200.50 390.00\n")]);
+        assert_eq!(tree.view().growth(|_| Ok(401)), Ok((401, 200.5)));
+        assert!(Tree::new(&[("etc/hostname", "")]).view().growth(|_| Ok(401)).is_err());
+    }
+
+    #[test]
+    fn only_a_missing_file_is_a_no() {
+        let tree = Tree::new(&[("etc/a", "x"), ("proc/sys/net/core/somaxconn", "4096\n")]);
+        let view = tree.view();
+        assert_eq!((view.exists("/etc/a"), view.exists("/etc/b")), (Ok(true), Ok(false)));
+        assert!(view.exists("/etc/a/b").is_err(), "a file is no folder");
+        assert_eq!(view.number_if_any("net/none"), Ok(None));
+        assert!(view.number("net/none").is_err());
+        assert_eq!(view.text("/../../etc/a"), Ok("x".to_owned()), "the root has no parent");
     }
 }
