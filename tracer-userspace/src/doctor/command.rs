@@ -1,10 +1,10 @@
 //! The command: runs the checks, prints their findings, gives the exit code.
 
-use super::{Finding, exit_code, run};
+use super::{Finding, exit_code, lacks_prober, run};
 use crate::cli::Form;
 use crate::clock;
 use crate::config;
-use crate::error::Error;
+use crate::error::{self, Error};
 use crate::record::{Body, Record, SCHEMA};
 use crate::sink::output::Output;
 use crate::sink::{findings, ndjson, wall_time};
@@ -15,6 +15,9 @@ use crate::sink::{findings, ndjson, wall_time};
 /// The output cannot be opened or written.
 pub fn doctor(config: &config::Doctor) -> Result<u8, Error> {
     let mut output = Output::open(config.output.file.as_deref(), false)?;
+    if lacks_prober(&config.options) {
+        error::warn(&"no kubelet runs here: our own network namespace is looked at (--prober names another process)");
+    }
     let findings = run(&config.options);
     let code = exit_code(&findings, config.fail_on);
     match config.output.form {

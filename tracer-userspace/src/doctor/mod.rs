@@ -30,7 +30,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::event::Pod;
-use crate::sources::{KNOWN_PROBERS, procfs};
+use crate::sources::{Prober, SourceConfig, procfs};
 
 use finding::Draft;
 pub use finding::{Finding, Status, Unread};
@@ -97,9 +97,7 @@ pub fn run(options: &Options) -> Vec<Finding> {
     if let Some(root) = &options.root {
         return carry_out(&checks, &View::of_files(root.clone(), options.pods.clone()));
     }
-    let known = || KNOWN_PROBERS.iter().map(|&name| name.to_owned()).collect();
-    let names: Vec<String> = if options.probers.is_empty() { known() } else { options.probers.clone() };
-    let probers = procfs::find_probers(&names);
+    let probers = probers(options);
     let Some(node) = procfs::node_netns(&probers) else {
         return refuse(&checks, &Unread::new("cannot read /proc/self/ns/net", "mount -t proc proc /proc"));
     };
@@ -117,6 +115,18 @@ pub fn run(options: &Options) -> Vec<Finding> {
         };
         refuse(&checks, &unread)
     })
+}
+
+/// The probers that run here.
+fn probers(options: &Options) -> Vec<Prober> {
+    let names = SourceConfig { probers: options.probers.clone(), ..SourceConfig::default() }.prober_names();
+    procfs::find_probers(&names)
+}
+
+/// This node is looked at, and no prober runs here: its namespace is taken to be our own.
+#[must_use]
+pub fn lacks_prober(options: &Options) -> bool {
+    options.root.is_none() && probers(options).is_empty()
 }
 
 fn carry_out(checks: &[&Check], view: &View) -> Vec<Finding> {
@@ -200,6 +210,13 @@ mod tests {
         assert_eq!(exit_code(&[ok.clone(), warn], Status::Warn), 1);
         assert_eq!(exit_code(&[fail, denied.clone()], Status::Fail), 1);
         assert_eq!(exit_code(&[ok, denied], Status::Fail), 3);
+    }
+
+    #[test]
+    fn every_check_is_in_the_documentation() {
+        let text = include_str!("../../../docs/doctor.md");
+        let missing: Vec<_> = CHECKS.iter().filter(|check| !text.contains(&format!("| `{}` |", check.name))).collect();
+        assert!(missing.is_empty(), "{missing:?}");
     }
 
     #[test]

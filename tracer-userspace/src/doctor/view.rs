@@ -31,6 +31,8 @@ pub struct View {
     node: Option<NodeNetns>,
     /// Where the node's own files are: below `--root`, or what the prober sees.
     files: Result<PathBuf, Unread>,
+    /// Why `/proc` below `--root` does not show the node's network.
+    other_network: Option<Unread>,
     /// A prober runs here.
     pub prober: bool,
     /// The pods of the node with their probes, if a list was given.
@@ -43,14 +45,22 @@ impl View {
     /// The files of a node.
     #[must_use]
     pub fn of_files(root: PathBuf, pods: Option<Vec<Pod>>) -> Self {
-        Self { files: Ok(root.clone()), root: Some(root), node: None, prober: false, pods, window: Duration::ZERO }
+        Self {
+            files: Ok(root.clone()),
+            other_network: other_network(&root),
+            root: Some(root),
+            node: None,
+            prober: false,
+            pods,
+            window: Duration::ZERO,
+        }
     }
 
     /// This node.
     #[must_use]
     pub fn of_node(node: NodeNetns, prober: bool, pods: Option<Vec<Pod>>, window: Duration) -> Self {
         let files = if prober { seen_by(node.pid) } else { Ok(PathBuf::from("/")) };
-        Self { root: None, node: Some(node), files, prober, pods, window }
+        Self { root: None, node: Some(node), files, other_network: None, prober, pods, window }
     }
 
     /// A setting: `net/ipv4/ip_forward`.
@@ -80,6 +90,7 @@ impl View {
 
     /// A file of `/proc` or `/sys`.
     pub fn kernel(&self, path: &str) -> Result<String, Unread> {
+        self.is_ours(path)?;
         let file = match &self.root {
             None => File::open(path),
             Some(root) => open_below(root, path, OFlag::O_RDONLY),
@@ -95,6 +106,7 @@ impl View {
 
     /// Whether there is such a file. Only "no such file" is a no.
     pub fn exists(&self, path: &str) -> Result<bool, Unread> {
+        self.is_ours(path)?;
         let kernel = path.starts_with("/proc/") || path.starts_with("/sys/");
         let found = match (&self.root, kernel) {
             (None, true) => std::fs::symlink_metadata(path).map(drop),
@@ -109,6 +121,7 @@ impl View {
 
     /// Names in a folder, sorted; none if there is no such folder.
     pub fn names(&self, folder: &str) -> Result<Vec<String>, Unread> {
+        self.is_ours(folder)?;
         let listed = match (&self.root, folder.starts_with("/proc/")) {
             (None, true) => std::fs::read_dir(folder),
             _ => list_below(self.files()?, folder),
@@ -121,6 +134,12 @@ impl View {
         let mut names: Vec<_> = entries.flatten().filter_map(|entry| entry.file_name().into_string().ok()).collect();
         names.sort_unstable();
         Ok(names)
+    }
+
+    /// What a file tells is told of the node.
+    fn is_ours(&self, path: &str) -> Result<(), Unread> {
+        let of_network = path.starts_with("/proc/sys/net/") || path.starts_with("/proc/net/");
+        self.other_network.clone().filter(|_| of_network).map_or(Ok(()), Err)
     }
 
     fn files(&self) -> Result<&Path, Unread> {
@@ -190,6 +209,18 @@ impl View {
     }
 }
 
+/// A kernel's own `/proc` shows each reader the network of that reader's namespace, wherever it is mounted.
+fn other_network(root: &Path) -> Option<Unread> {
+    let namespace = |process: &str| std::fs::read_link(root.join("proc").join(process).join("ns/net"));
+    let own = namespace("self").ok()?;
+    if namespace("1").is_ok_and(|first| first == own) {
+        return None;
+    }
+    let reason =
+        "/proc below --root is a kernel's own, and shows our network namespace, which is not known to be the node's";
+    Some(Unread::new(reason, "run `tracer doctor` without --root: it enters the namespace of the kubelet"))
+}
+
 /// The file system of a process.
 fn seen_by(pid: u32) -> Result<PathBuf, Unread> {
     let root = format!("/proc/{pid}/root");
@@ -252,6 +283,21 @@ mod tests {
         let tree = Tree::new(&[("proc/uptime", "200.50 390.00\n")]);
         assert_eq!(tree.view().growth(|_| Ok(401)), Ok((401, 200.5)));
         assert!(Tree::new(&[("etc/hostname", "")]).view().growth(|_| Ok(401)).is_err());
+    }
+
+    #[test]
+    fn a_live_proc_below_the_root_tells_of_our_own_network() {
+        let tree = Tree::new(&[("proc/sys/net/core/somaxconn", "4096\n"), ("proc/uptime", "1 1\n")]);
+        let link = |process: &str, netns: &str| {
+            let folder = tree.path().join("proc").join(process).join("ns");
+            std::fs::create_dir_all(&folder).expect("folder");
+            std::os::unix::fs::symlink(netns, folder.join("net")).expect("link");
+        };
+        link("self", "net:[2]");
+        assert!(tree.view().number("net/core/somaxconn").is_err(), "that of process 1 is not known");
+        assert!(tree.view().kernel("/proc/uptime").is_ok());
+        link("1", "net:[2]");
+        assert_eq!(tree.view().number("net/core/somaxconn"), Ok(4096));
     }
 
     #[test]
