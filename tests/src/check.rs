@@ -115,7 +115,7 @@ pub fn disturbances(records: &[Record], attempt: &Attempt) -> Vec<Label> {
 
 fn at_target<'a>(records: &'a [Record], attempt: &Attempt) -> impl Iterator<Item = (u64, &'a VerdictBody)> {
     let about = Endpoint::from(attempt.dst);
-    verdicts(records, attempt).filter(move |(_, v)| v.dst == about)
+    verdicts(records, attempt).filter(move |(_, v)| v.dst == Some(about))
 }
 
 /// The verdicts of an attempt, in order. One without a source port counts by its time: that the port
@@ -125,7 +125,7 @@ fn of<'a>(records: &'a [Record], attempt: &Attempt) -> Vec<&'a VerdictBody> {
     let named = |v: &VerdictBody| v.src.is_some_and(|s| s.port.is_some());
     let (since, until) = (attempt.since_boot_ns, attempt.until_boot_ns);
     verdicts(records, attempt)
-        .filter(|(_, v)| v.dst == dst)
+        .filter(|(_, v)| v.dst == Some(dst))
         .filter(|(time, v)| if named(v) { v.src == src } else { (since..=until).contains(time) })
         .map(|(_, v)| v)
         .collect()
@@ -141,7 +141,7 @@ fn verdicts<'a>(records: &'a [Record], attempt: &Attempt) -> impl Iterator<Item 
 
 /// The first thing that is wrong.
 fn compare(expected: &Expected, attempt: &Attempt, got: &VerdictBody) -> Option<String> {
-    let verdict = &got.verdict;
+    let (verdict, comm) = (&got.verdict, got.process.as_ref().map(|it| it.comm.as_str()));
     let faults = [
         (verdict.label != expected.label, format!("expected {}, got {}", name(expected.label), told(got))),
         (verdict.outcome != expected.outcome, format!("outcome {:?}", verdict.outcome)),
@@ -154,7 +154,7 @@ fn compare(expected: &Expected, attempt: &Attempt, got: &VerdictBody) -> Option<
             format!("{}, but src {:?}", name(verdict.label), got.src),
         ),
         (got.netns.is_none(), "no netns".to_owned()),
-        (!got.process.comm.starts_with("kubelet"), format!("process {:?}", got.process.comm)),
+        (!comm.is_some_and(|it| it.starts_with("kubelet")), format!("process {comm:?}")),
         (expected.probe && got.subject != Subject::Probe, "subject is not probe".to_owned()),
         (expected.probe && got.k8s.is_none(), "no pod named".to_owned()),
         (
@@ -270,10 +270,11 @@ mod tests {
             probe: None,
             k8s: Some(K8s::default()),
             src: about.src.map(Endpoint::from),
-            dst: about.dst.into(),
-            process: Process { pid: 1, comm: "kubelet".to_owned() },
+            dst: Some(about.dst.into()),
+            process: Some(Process { pid: 1, comm: "kubelet".to_owned() }),
             netns: Some(NetnsRef { inum: Netns(NETNS), cookie: None, name: None }),
             culprit: None,
+            kubelet: None,
             timing: None,
             revises,
         };

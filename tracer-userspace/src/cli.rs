@@ -53,7 +53,7 @@ TRACER_LOG (e.g. debug) sets what the tracer says about itself on stderr.";
 pub enum Command {
     /// Watch this node now: attach, print verdicts as they happen, end with a summary
     #[command(
-        after_help = "Needs root (CAP_BPF, CAP_PERFMON, CAP_SYS_ADMIN on some kernels), no cluster API and no configuration.\n\nExamples:\n  tracer attach --duration 5m\n  tracer attach --pods pods.json --until-failure"
+        after_help = "Needs root (CAP_BPF, CAP_PERFMON, CAP_SYS_ADMIN on some kernels), no cluster API (but --kubeconfig uses it) and no configuration.\n\nExamples:\n  tracer attach --duration 5m\n  tracer attach --pods pods.json --until-failure"
     )]
     Attach,
     /// The daemon: the same under a DaemonSet; one on each node

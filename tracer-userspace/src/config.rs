@@ -13,6 +13,7 @@ use crate::error::Error;
 use crate::explain;
 use crate::sink::filter::Filter;
 use crate::sources::KNOWN_PROBERS;
+use crate::sources::cluster::{self, Access, ClusterConfig};
 
 pub use doctor::Doctor;
 
@@ -79,6 +80,10 @@ pub struct Live {
     pub pods: Option<PathBuf>,
     /// `--services`.
     pub services: Option<PathBuf>,
+    /// `--kubelet-log`.
+    pub kubelet_log: Option<PathBuf>,
+    /// The cluster API, where it is used.
+    pub cluster: Option<ClusterConfig>,
     /// Name of this node.
     pub node_name: String,
 }
@@ -122,8 +127,20 @@ pub fn plan(cli: Cli) -> Result<Plan, Error> {
 
 /// Flags that were typed for a command in which they would do nothing.
 fn refuse_meaningless(cli: &Cli) -> Result<(), Error> {
-    const REPLAY: &[&str] =
-        &["duration", "probers", "all_connections", "no_syscall_hooks", "pods", "services", "node_name", "ring_kib"];
+    const REPLAY: &[&str] = &[
+        "duration",
+        "probers",
+        "all_connections",
+        "no_syscall_hooks",
+        "pods",
+        "services",
+        "kubelet_log",
+        "kubeconfig",
+        "no_api",
+        "api_services",
+        "node_name",
+        "ring_kib",
+    ];
     const PRINT: &[&str] =
         &["output", "output_file", "namespace", "pod", "container", "labels", "until_failure", "attempts"];
     const DOCTOR: &[&str] = &[
@@ -161,6 +178,17 @@ fn live(flags: Flags, daemon: bool, record: Option<PathBuf>) -> Result<Plan, Err
     let output = output(&flags)?;
     let pods = readable("--pods", flags.pods)?;
     let services = readable("--services", flags.services)?;
+    let kubelet_log = readable("--kubelet-log", flags.kubelet_log)?;
+    let kubeconfig = readable("--kubeconfig", flags.kubeconfig)?.filter(|_| !flags.no_api);
+    let in_cluster = || (daemon && !flags.no_api && cluster::in_cluster()).then_some(Access::InCluster);
+    let node_name = filled(flags.node_name).unwrap_or_else(host_name);
+    let access = kubeconfig.map(Access::Kubeconfig).or_else(in_cluster);
+    let cluster = access.map(|access| ClusterConfig {
+        access,
+        node_name: node_name.clone(),
+        pods: pods.is_none(),
+        services: flags.api_services && services.is_none(),
+    });
     Ok(Plan::Live(Box::new(Live {
         output,
         daemon,
@@ -172,7 +200,10 @@ fn live(flags: Flags, daemon: bool, record: Option<PathBuf>) -> Result<Plan, Err
         ring_bytes: flags.ring_kib.map(|kib| kib << 10),
         pods,
         services,
-        node_name: filled(flags.node_name).unwrap_or_else(host_name),
+        kubelet_log,
+        // Files that give everything leave nothing to ask.
+        cluster: cluster.filter(|cluster| cluster.pods || cluster.services),
+        node_name,
     })))
 }
 
@@ -292,6 +323,26 @@ mod tests {
         };
         assert_eq!(live.output.filter, Filter::default());
         assert_eq!(live.probers, KNOWN_PROBERS);
+    }
+
+    #[test]
+    fn the_api_is_used_where_a_kubeconfig_is_named_and_files_leave_something_to_ask() {
+        let live = |args: &[&str]| match planned(args).unwrap() {
+            Plan::Live(live) => live.cluster,
+            other => unreachable!("{other:?}"),
+        };
+        let file = std::env::current_exe().unwrap().display().to_string();
+        assert!(live(&["attach"]).is_none() && live(&["attach", "--api-services"]).is_none());
+        let cluster = live(&["attach", "--kubeconfig", &file, "--node-name", "n1"]).unwrap();
+        assert_eq!(cluster.access, Access::Kubeconfig(file.clone().into()));
+        assert!(cluster.pods && !cluster.services && cluster.node_name == "n1");
+        assert!(live(&["run", "--kubeconfig", &file, "--no-api"]).is_none());
+        assert!(live(&["run", "--kubeconfig", &file, "--pods", &file]).is_none());
+        let cluster = live(&["record", "x", "--kubeconfig", &file, "--pods", &file, "--api-services"]).unwrap();
+        assert!(!cluster.pods && cluster.services);
+        let error = planned(&["run", "--kubeconfig", "/none"]).unwrap_err().to_string();
+        assert_eq!(error, "--kubeconfig /none: No such file or directory");
+        assert!(planned(&["replay", "x", "--no-api"]).is_err());
     }
 
     #[test]

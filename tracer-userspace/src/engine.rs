@@ -148,6 +148,8 @@ pub(crate) const fn is_kernel_event(fact: &Fact) -> bool {
         | Fact::Firewall(_)
         | Fact::Inspection(_)
         | Fact::PortPressure(_)
+        | Fact::KubeletProbe(_)
+        | Fact::SandboxFailure(_)
         | Fact::Loss(_)
         | Fact::Tick => false,
     }

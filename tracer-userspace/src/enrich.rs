@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use crate::correlate::attempt::Attempt;
 use crate::correlate::node::Node;
-use crate::event::{Container, Handler, Netns, Pod, ProbeSpec, ProbeType};
+use crate::event::{Container, Handler, KubeletProbe, Netns, Pod, PodRef, ProbeSpec, ProbeType};
 use crate::record::{Endpoint, K8s, NetnsRef, Probe, Process, Subject};
 
 /// An attempt with its names.
@@ -113,6 +113,27 @@ pub fn netns_ref(inum: Netns, node: &Node) -> NetnsRef {
 fn pod_name(pod: &Pod) -> Option<String> {
     let name = pod.name.as_deref().or(pod.uid.as_deref())?;
     Some(pod.namespace.as_deref().map_or_else(|| name.to_owned(), |ns| format!("{ns}/{name}")))
+}
+
+/// The attempt can be one of this probe: by its specs, or, where none are known, by the pod's address.
+#[must_use]
+pub fn is_probe_of(attempt: &Attempt, node: &Node, probe: &KubeletProbe) -> bool {
+    let matches = matching_probes(attempt, node);
+    let of = |(pod, container, spec): &Match<'_>| {
+        is_pod(pod, &probe.pod) && container.name == probe.container && spec.probe_type == probe.probe_type
+    };
+    if !matches.is_empty() {
+        return matches.iter().any(of);
+    }
+    // Without specs the address says whose it is; without that, the words of the kubelet must have named the target.
+    pod_of(attempt.flow.dst.ip(), node).map_or(probe.dst.is_some(), |pod| is_pod(pod, &probe.pod))
+}
+
+/// The pod that a line of the kubelet names. A static pod's uid in the API is another than in the kubelet's lines.
+#[must_use]
+pub fn is_pod(pod: &Pod, named: &PodRef) -> bool {
+    let same = |left: &Option<String>, right: &Option<String>| left.is_some() && left == right;
+    same(&pod.uid, &named.uid) || (same(&pod.name, &named.name) && same(&pod.namespace, &named.namespace))
 }
 
 type Match<'a> = (&'a Pod, &'a Container, &'a ProbeSpec);

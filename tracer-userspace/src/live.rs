@@ -15,7 +15,8 @@ use crate::error::{Error, chain};
 use crate::event::{Fact, HookStatus, Observation, PortPressure};
 use crate::observe::observe;
 use crate::pipeline::{Attached, EventSource};
-use crate::sources::{self, Inquirer, Prober, SourceConfig};
+use crate::sources::cluster::Cluster;
+use crate::sources::{self, Inquirer, KubeletLog, Prober, SourceConfig};
 
 /// Facts that wait for the pipeline at most; sources then wait.
 const CHANGES: usize = 16;
@@ -38,8 +39,14 @@ pub struct Kernel {
 /// # Errors
 /// The kernel or the privileges do not allow it (exit code 3), or a file of facts is wrong (2).
 pub fn attach(config: &config::Live) -> Result<Attached<Kernel>, Error> {
-    let sources =
-        SourceConfig { probers: config.probers.clone(), pods: config.pods.clone(), services: config.services.clone() };
+    // Before the hooks: what they see while the API is waited for would have to be kept.
+    let cluster = config.cluster.clone().map(Cluster::start).transpose();
+    let sources = SourceConfig {
+        probers: config.probers.clone(),
+        pods: config.pods.clone(),
+        services: config.services.clone(),
+        cluster: cluster.map_err(|error| Error::Source(chain(&error)))?,
+    };
     let options = ebpf::LoadOptions {
         probers: config.probers.clone(),
         all_connections: config.all_connections,
@@ -53,6 +60,11 @@ pub fn attach(config: &config::Live) -> Result<Attached<Kernel>, Error> {
     // A prober in the root cgroup is waited for: everybody's packets pass there.
     loaded.watch_answers(&pids(&snapshot.probers), false);
     let inquirer = Inquirer::start(tx.clone());
+    let log = KubeletLog::find(config.kubelet_log.as_deref(), &sources.prober_names(), &snapshot.probers);
+    let log_source = log.as_ref().map(KubeletLog::describe);
+    if let Some(log) = log {
+        log.follow(tx.clone());
+    }
     let attached = Attached {
         hooks: loaded.status.hooks.clone(),
         missing_hooks: loaded.status.missing.clone(),
@@ -60,7 +72,7 @@ pub fn attach(config: &config::Live) -> Result<Attached<Kernel>, Error> {
         node_netns: snapshot.node.as_ref().map(|node| node.netns),
         prober_pids: pids(&snapshot.probers),
         facts: snapshot.facts.clone(),
-        sources: snapshot.sources.clone(),
+        sources: snapshot.sources.iter().cloned().chain(log_source).collect(),
         problems: snapshot.problems.clone(),
         changes,
         events: Kernel {

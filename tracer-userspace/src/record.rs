@@ -159,22 +159,37 @@ pub struct VerdictBody {
     /// The client's end; absent if the attempt failed before a source was chosen.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub src: Option<Endpoint>,
-    /// The server's end.
-    pub dst: Endpoint,
-    /// Who dialled.
-    pub process: Process,
+    /// The server's end; absent where nothing was dialled (exec probes, sandboxes).
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub dst: Option<Endpoint>,
+    /// Who dialled, or ran the probe, where that is known.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub process: Option<Process>,
     /// Where from.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub netns: Option<NetnsRef>,
     /// Who caused it, where that was seen.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub culprit: Option<Culprit>,
+    /// What the kubelet made of the attempt, where a source tells.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub kubelet: Option<KubeletSaid>,
     /// When it was known.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub timing: Option<Timing>,
     /// `seq` of the earlier verdict on the same attempt that this one replaces.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub revises: Option<u64>,
+}
+
+/// What the kubelet made of an attempt.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct KubeletSaid {
+    /// How it counted it.
+    pub result: crate::event::KubeletResult,
+    /// Its own words; absent where they are, or may be, what a command printed.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub output: Option<String>,
 }
 
 /// The answer.
@@ -219,7 +234,7 @@ pub struct Probe {
     /// `liveness`, `readiness`, `startup`.
     #[serde(rename = "type", skip_serializing_if = "Option::is_none", default)]
     pub probe_type: Option<crate::event::ProbeType>,
-    /// `http`, `tcp`, `grpc`.
+    /// `http`, `tcp`, `grpc`, `exec`.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub handler: Option<crate::event::Handler>,
     /// `http`, `https`.

@@ -7,7 +7,10 @@ use tracing_subscriber::EnvFilter;
 
 use crate::error;
 
-/// Sets up logging as `TRACER_LOG`, else `RUST_LOG`, asks for; without either: warnings.
+/// Warnings. The client of the cluster API prints each failed request; the source tells an outage once.
+const DEFAULT: &str = "warn,kube_client=off";
+
+/// Sets up logging as `TRACER_LOG`, else `RUST_LOG`, asks for; without either: warnings of its own.
 pub fn start() {
     let asked = ["TRACER_LOG", "RUST_LOG"]
         .into_iter()
@@ -15,7 +18,7 @@ pub fn start() {
     let filter = asked.and_then(|(name, value)| {
         EnvFilter::try_new(&value).map_err(|error| error::warn(&format!("{name}={value}: {error}"))).ok()
     });
-    let filter = filter.unwrap_or_else(|| EnvFilter::new("warn"));
+    let filter = filter.unwrap_or_else(|| EnvFilter::new(DEFAULT));
     let colour = io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
     // An error while logging would be reported with `eprintln!`, which panics on a closed stderr.
     let _ = tracing_subscriber::fmt()

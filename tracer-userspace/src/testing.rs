@@ -6,11 +6,11 @@ use std::net::SocketAddr;
 use crate::core::{Core, Options};
 use crate::decision::Decision;
 use crate::event::{
-    Actor, Answer, AnswerKind, Backend, ConnId, Connect, ConnectFailed, Container, Device, Fact, Firewall,
-    FirewallRule, Flow, Handler, Icmp, Inspection, Ipvs, IpvsOp, Links, Listen, ListenQueue, Loss, MissingHook,
-    NeighbourState, Netns, NetnsOp, NetnsOpKind, NodePort, NodePorts, Observation, PacketDrop, Pod, Pods, ProbeSpec,
-    ProbeType, ProxyMode, QueueFull, ResetReceived, ResetSent, Retransmit, RuleVerdict, Start, State, TcpFlags,
-    TcpState, Via, When,
+    Actor, Answer, AnswerKind, Backend, ConnId, Connect, ConnectFailed, Container, Device, ExecSpec, Fact, Firewall,
+    FirewallRule, Flow, Handler, Icmp, Inspection, Ipvs, IpvsOp, KubeletProbe, KubeletResult, Links, Listen,
+    ListenQueue, Loss, MissingHook, NeighbourState, Netns, NetnsOp, NetnsOpKind, NodePort, NodePorts, Observation,
+    PacketDrop, Pod, PodRef, Pods, ProbeSays, ProbeSpec, ProbeType, ProxyMode, QueueFull, ResetReceived, ResetSent,
+    Retransmit, RuleVerdict, Start, State, TcpFlags, TcpState, Via, When,
 };
 use crate::record::{Body, VerdictBody};
 
@@ -92,6 +92,23 @@ impl Stream {
 
     pub(crate) fn established(&mut self) -> &mut Self {
         self.state(TcpState::SynSent, TcpState::Established, 0, (0, 1, 0))
+    }
+
+    /// The kubelet's line about the readiness probe of the pod, now.
+    pub(crate) fn kubelet(&mut self, says: ProbeSays) -> &mut Self {
+        let written_boot_ns = self.now;
+        self.push(Fact::KubeletProbe(Box::new(KubeletProbe {
+            pod: PodRef { namespace: Some("default".into()), name: Some("web".into()), uid: None },
+            container: Some("app".into()),
+            probe_type: ProbeType::Readiness,
+            result: KubeletResult::Failure,
+            says,
+            output: None,
+            src: None,
+            dst: None,
+            written_boot_ns,
+            pid: Some(100),
+        })))
     }
 
     /// The prober gives up in SYN_SENT.
@@ -245,7 +262,7 @@ impl Stream {
 
     /// The pod at the target's address with one probe.
     fn probed(&mut self, probe: ProbeSpec) -> &mut Self {
-        let container = Container { name: Some("app".into()), id: None, probes: vec![probe] };
+        let container = Container { name: Some("app".into()), probes: vec![probe], ..Container::default() };
         let pod = Pod {
             namespace: Some("default".into()),
             name: Some("web".into()),
@@ -254,6 +271,16 @@ impl Stream {
             ..Pod::default()
         };
         self.push(Fact::Pods(Pods { pods: vec![pod] }))
+    }
+
+    /// The pod with a readiness probe that runs a command.
+    pub(crate) fn exec_readiness(&mut self) -> &mut Self {
+        let exec = ExecSpec { probe_type: ProbeType::Readiness, timeout_s: 1, period_s: 10, failure_threshold: 3 };
+        let container = Container { name: Some("app".into()), exec: vec![exec], ..Container::default() };
+        let (namespace, name) = (Some("default".into()), Some("web".into()));
+        self.push(Fact::Pods(Pods {
+            pods: vec![Pod { namespace, name, containers: vec![container], ..Pod::default() }],
+        }))
     }
 
     pub(crate) fn liveness(&mut self, period_s: u32, failure_threshold: u32) -> &mut Self {

@@ -64,6 +64,8 @@ fn config(file: PathBuf) -> Live {
         ring_bytes: None,
         pods: None,
         services: None,
+        kubelet_log: None,
+        cluster: None,
         node_name: "n1".into(),
     }
 }

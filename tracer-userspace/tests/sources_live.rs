@@ -55,7 +55,7 @@ impl Drop for Resident {
 }
 
 fn config(prober: &str) -> SourceConfig {
-    SourceConfig { probers: vec![prober.into()], pods: None, services: None }
+    SourceConfig { probers: vec![prober.into()], ..SourceConfig::default() }
 }
 
 fn ports(snapshot: &Snapshot, mode: ProxyMode) -> Vec<(u16, Option<&str>)> {

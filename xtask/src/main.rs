@@ -1,4 +1,4 @@
-//! The project's own commands: `cargo xtask setup|build|test|confusion|demo|bench|check|vm|bless|fixtures`.
+//! The project's own commands: `cargo xtask setup|build|test|confusion|demo|e2e|bench|check|vm|bless|fixtures`.
 //!
 //! ```text
 //! setup      installs what building and testing need
@@ -6,6 +6,7 @@
 //! vm         one command under another kernel: `kernels` fetches, `virtme` boots, `guest` is the script inside
 //! test       unit tests, scenarios on this kernel and in VMs, replays, one matrix
 //! demo       the failures and their verdicts, on this machine
+//! e2e        the same beside a real kubelet, in a cluster that is given
 //! bench      what the tracer costs: a measurement, not a test
 //! check      what CI refuses: format, lints, licences, drift, host names
 //! bless      the generated files
@@ -19,6 +20,7 @@ mod bless;
 mod build;
 mod check;
 mod demo;
+mod e2e;
 mod fixtures;
 mod recordings;
 mod setup;
@@ -53,6 +55,8 @@ enum Command {
     Confusion,
     /// Make the failures on this machine and show the verdicts
     Demo,
+    /// The tracer beside a real kubelet: pods whose probes fail, in the cluster of KUBECONFIG; as root, on its node
+    E2e(e2e::Args),
     /// Measure what the tracer costs and how fast it is; as root
     Bench(bench::Args),
     /// Format, lints, licences, generated files, host names
@@ -82,6 +86,7 @@ fn dispatch(command: Command) -> Result<()> {
         Command::Build(args) => build::run(&args),
         Command::Test(args) => test::run(&args),
         Command::Confusion => test::confusion(),
+        Command::E2e(args) => e2e::run(&args),
         Command::Demo => demo::run(),
         Command::Bench(args) => bench::run(&args),
         Command::Check(args) => check::run(&args),

@@ -23,8 +23,14 @@ const REASONS: &[Reason] = &[
         None,
         "harmless there: the SYN-ACK belongs to a known conntrack entry, and no label may come (a healthy scenario shows it)",
     ),
+    (Some(Label::CpuThrottled), None, None, "stands beside another label only: slow_response_throttled shows it"),
+    (Some(Label::ExecTimeout), None, None, NEEDS_KUBELET),
+    (Some(Label::ExecFailed), None, None, NEEDS_KUBELET),
+    (Some(Label::CniNotReady), None, None, NEEDS_KUBELET),
+    (Some(Label::KubeletDelayed), None, None, NEEDS_KUBELET),
 ];
 
+const NEEDS_KUBELET: &str = "rests on a real kubelet's own words: made to happen by `cargo xtask e2e`";
 const NO_SCENARIO: &str = "no scenario";
 const NOT_IN_FAMILY: &str = "no scenario in this address family";
 const NOT_IN_MODE: &str = "no scenario in this proxy mode";

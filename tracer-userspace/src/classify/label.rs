@@ -280,13 +280,45 @@ labels! {
         lookalikes: "A close by RST is `mid_stream_rst`. A tcpSocket probe that sends nothing and is closed by the server succeeded.",
         mend: "Look at the process's own log at that moment: it closed the connection on purpose, crashed, or was shutting down.",
     }
+    /// The answer was there in time, and the kubelet read it too late.
+    KubeletDelayed = "kubelet_delayed" {
+        title: "the answer arrived in time, and the kubelet took it too late",
+        meaning: "The network and the application were in time: the answer lay in the prober's socket before the probe's timeout. The kubelet says that it timed out, so it did not get to read it: it had no CPU, or was stopped, or             had too much to do at once.",
+        evidence: "likely: the kubelet's own outcome of this attempt is a timeout while it waited for the answer's headers, and the first bytes of the answer had reached the attempt's socket before timeoutSeconds had passed since the             connect (`cgroup_skb`). The outcome is tied to the attempt by pod, container, kind of probe and time.",
+        lookalikes: "An answer after the timeout, or none, is `slow_response`. An answer whose body never ends is one that the application did not finish, and gets no such label. A server that sends half a status line and stops looks the same.",
+        mend: "Give the kubelet CPU: reserve it (--system-reserved, --kube-reserved, a cgroup of its own), look at the node's load and at /proc/pressure/cpu at that moment; or raise timeoutSeconds.",
+    }
     /// The application answered, and said no.
     AppStatusFailure = "app_status_failure" {
         title: "the application answered, and said no",
         meaning: "The network is fine: the application was reached, took the request and answered with an HTTP status that the kubelet counts as a failure (below 200 or from 400 on), or with something that is not HTTP at all, such as TLS on a port that is probed in plain.",
         evidence: "proven: the first bytes of the answer, seen on their way into the prober's own socket, have that status (only the number is kept).",
-        lookalikes: "No answer at all is `slow_response`, `closed_without_answer` or `mid_stream_rst`. The status of an HTTPS probe is encrypted: only the kubelet knows it.",
+        lookalikes: "No answer at all is `slow_response`, `closed_without_answer` or `mid_stream_rst`. The status of an HTTPS or gRPC probe is not seen: there it is likely, by the kubelet's own outcome of the attempt, or goes unsaid.",
         mend: "Look at what the handler checks. Not HTTP: correct the probe's scheme or port.",
+    }
+    /// The command of an exec probe did not end in time.
+    ExecTimeout = "exec_timeout" {
+        title: "the command of an exec probe did not end in time",
+        meaning: "The probe runs a command in the container; it had not ended when timeoutSeconds were over. No connection of the kubelet is involved. Before Kubernetes 1.20 such a timeout was not counted at all: a probe that             begins to fail with an upgrade was too slow before.",
+        evidence: "proven: the kubelet's own outcome says that the command timed out. likely: the same words, and no list of pods says that the probe is an exec probe.",
+        lookalikes: "A command that ends in time and says no is `exec_failed`. A command that itself dials somewhere shows that connection's own verdict only with --all-connections.",
+        mend: "Raise timeoutSeconds (it is 1 s unless set), make the command cheaper (starting an interpreter takes most of a second of a throttled CPU), or use an httpGet, tcpSocket or grpc probe.",
+    }
+    /// The command of an exec probe said no, or could not be run.
+    ExecFailed = "exec_failed" {
+        title: "the command of an exec probe said no, or could not be run",
+        meaning: "The probe runs a command in the container; it ended with a status other than 0, or the runtime could not run it. The network is not involved.",
+        evidence: "proven: the kubelet's own outcome of a probe whose spec is exec. What the command printed is not repeated here: it is the pod's.",
+        lookalikes: "A command that does not end in time is `exec_timeout`.",
+        mend: "Run the command by hand: kubectl exec -n NAMESPACE POD -c CONTAINER -- COMMAND; echo $?. Its output is in the event Unhealthy of the pod (kubectl describe pod). Could not be run: the container is gone, or has no such program.",
+    }
+    /// A pod's sandbox waits for the network.
+    CniNotReady = "cni_not_ready" {
+        title: "the pod's sandbox has no network: the CNI is not ready",
+        meaning: "The kubelet could not make the pod's sandbox because the CNI plugin said no or is not set up: no container of it runs, and none of its probes is made. After a node's start that is an order: the network's agent has not             written its configuration yet.",
+        evidence: "proven: the kubelet's log says that the sandbox failed in the setup of its network, or that the network is not ready, and names the pod.",
+        lookalikes: "A pod whose image cannot be pulled has a network. A pod that runs and cannot be reached has another label.",
+        mend: "See whether the CNI's agent runs on this node (kubectl get pods -n kube-system -o wide), and what lies in /etc/cni/net.d and /opt/cni/bin; a pod that must outlive this at start needs a startupProbe.",
     }
     /// A tcpSocket attempt that succeeded at a TLS listener.
     TlsEofNoise = "tls_eof_noise" {

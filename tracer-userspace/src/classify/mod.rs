@@ -7,6 +7,7 @@ mod blame;
 mod culprit;
 pub mod evidence;
 pub mod finding;
+pub mod kubelet;
 pub mod label;
 pub(crate) mod owner;
 mod rules;
@@ -70,6 +71,7 @@ const RULES: &[Rule] = &[
     rules::slow_response::find,
     rules::cpu_throttled::find,
     rules::closed_without_answer::find,
+    rules::kubelet_delayed::find,
     rules::app_status_failure::find,
     rules::tls_eof_noise::find,
     rules::unexplained::find,

@@ -121,6 +121,32 @@ pub struct Flags {
         help_heading = "What is watched"
     )]
     pub services: Option<PathBuf>,
+    /// The kubelet's log: what it made of each probe [default: its stderr, if that is a file]
+    #[arg(
+        long,
+        global = true,
+        value_name = "FILE",
+        env = "TRACER_KUBELET_LOG",
+        hide_env_values = true,
+        help_heading = "What is watched"
+    )]
+    pub kubelet_log: Option<PathBuf>,
+    /// The cluster API by this kubeconfig: pods of this node with their probes [default of `run` in a pod: its service account]
+    #[arg(
+        long,
+        global = true,
+        value_name = "PATH",
+        env = "TRACER_KUBECONFIG",
+        hide_env_values = true,
+        help_heading = "What is watched"
+    )]
+    pub kubeconfig: Option<PathBuf>,
+    /// Never ask the cluster API
+    #[arg(long, global = true, env = "TRACER_NO_API", hide_env_values = true, action = ArgAction::SetTrue, value_parser = FalseyValueParser::new(), help_heading = "What is watched")]
+    pub no_api: bool,
+    /// Services and EndpointSlices of the whole cluster from its API, too: the node's own tables have most of it
+    #[arg(long, global = true, env = "TRACER_API_SERVICES", hide_env_values = true, action = ArgAction::SetTrue, value_parser = FalseyValueParser::new(), help_heading = "What is watched")]
+    pub api_services: bool,
     /// Name of this node [default: its host name]
     #[arg(
         long,

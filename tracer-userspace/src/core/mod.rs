@@ -2,6 +2,7 @@
 
 mod counting;
 mod holding;
+mod outcomes;
 mod questions;
 mod records;
 
@@ -11,7 +12,7 @@ use std::net::SocketAddr;
 use self::counting::{MAX_DECIDED, next, refused_in};
 use self::holding::Held;
 use self::questions::{PATIENCE_NS, asks, waits_for_answer};
-use self::records::{loss_record, recovery, verdict_record};
+use self::records::{loss_record, recovery, said, verdict_record};
 use crate::ask::Ask;
 use crate::classify::finding::Finding;
 use crate::classify::label::Label;
@@ -21,7 +22,7 @@ use crate::correlate::attempt::Attempt;
 use crate::correlate::node::Node;
 use crate::decision::Decision;
 use crate::enrich;
-use crate::event::{ConnId, Fact, Netns, Observation, TcpState};
+use crate::event::{ConnId, Fact, Netns, Observation, PodRef, SandboxCause, TcpState};
 use crate::node_events;
 use crate::record::Outcome;
 
@@ -75,6 +76,8 @@ pub struct Core {
     /// Refusals in a row by target and its namespace.
     streaks: BTreeMap<(SocketAddr, Option<Netns>), Streak>,
     finished: BTreeSet<ConnId>,
+    /// When a pod without network was last told of.
+    sandboxes: BTreeMap<(PodRef, SandboxCause), u64>,
     asks: BTreeSet<Ask>,
     /// When each question was last asked.
     asked: BTreeMap<Ask, u64>,
@@ -100,8 +103,11 @@ impl Core {
         if let Fact::Loss(loss) = &observation.fact {
             out.push(loss_record(observation.time_boot_ns, loss));
         }
-        if let Fact::Firewall(firewall) = &observation.fact {
-            self.release(firewall.netns, observation.time_boot_ns, out);
+        match &observation.fact {
+            Fact::Firewall(firewall) => self.release(firewall.netns, observation.time_boot_ns, out),
+            Fact::KubeletProbe(probe) => self.outcome(probe, observation, out),
+            Fact::SandboxFailure(failure) => self.sandbox(failure, observation.time_boot_ns, out),
+            _ => {}
         }
         if let Some(conn) = self.correlator.push(observation) {
             self.look(conn, observation, out);
@@ -216,28 +222,37 @@ impl Core {
 
     /// Asks the rules about an attempt, and says what is new.
     fn decide(&mut self, conn: ConnId, when: When, out: &mut Vec<Decision>) {
-        let Some(attempt) = self.correlator.get(conn) else { return };
         let before = self.decided.get(&conn).copied();
         if before.is_some_and(|b| b.revised) {
             return;
         }
-        let streak = self.streaks.get(&(attempt.flow.dst, refused_in(attempt))).map(|s| next(*s, before.is_some()));
-        let streak = streak.or(Some(Streak { since: attempt.started, count: 1 }));
-        let case = Case { attempt, node: &self.node, settled: matches!(when, When::Settled(_)), streak };
-        let found = match before {
-            Some(before) if recovered(attempt, before) => Some(recovery(attempt, before)),
-            _ => classify(&case),
-        };
-        let Some((finding, also)) = found else { return };
+        let Some((finding, also)) = self.classified(conn, when) else { return };
         if before.is_some_and(|b| !changes(b, &finding)) || self.holds(conn, &finding, when) {
             return;
         }
-        let Some(attempt) = self.correlator.get(conn) else { return };
-        let named = enrich::name(attempt, &self.node);
-        let count = self.count_failure(conn, &named, &finding, before.is_some());
         self.remember(conn, &finding, before.is_some());
-        self.remember_refusal(conn, &finding, before.is_some());
-        out.push(verdict_record(conn, finding, also, named, count));
+        self.say(conn, finding, also, before.is_some(), out);
+    }
+
+    /// What the rules say of an attempt.
+    fn classified(&self, conn: ConnId, when: When) -> Option<(Finding, Vec<Label>)> {
+        let attempt = self.correlator.get(conn)?;
+        let before = self.decided.get(&conn).copied();
+        if let Some(before) = before.filter(|before| recovered(attempt, *before)) {
+            return Some(recovery(attempt, before));
+        }
+        let streak = self.streaks.get(&(attempt.flow.dst, refused_in(attempt))).map(|s| next(*s, before.is_some()));
+        let streak = streak.or(Some(Streak { since: attempt.started, count: 1 }));
+        classify(&Case { attempt, node: &self.node, settled: matches!(when, When::Settled(_)), streak })
+    }
+
+    /// Says a verdict; `again`: not the attempt's first.
+    fn say(&mut self, conn: ConnId, finding: Finding, also: Vec<Label>, again: bool, out: &mut Vec<Decision>) {
+        let Some(attempt) = self.correlator.get(conn) else { return };
+        let (named, said) = (enrich::name(attempt, &self.node), attempt.kubelet().map(|(_, probe)| said(probe)));
+        let count = self.count_failure(conn, &named, &finding, again);
+        self.remember_refusal(conn, &finding, again);
+        out.push(verdict_record(conn, finding, also, named, count, said));
     }
 
     /// The attempt is over: once for each, whatever its outcome.

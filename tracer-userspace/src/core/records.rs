@@ -2,12 +2,13 @@
 
 use super::{Core, Decided};
 use crate::classify::finding::Finding;
+use crate::classify::kubelet::Unattached;
 use crate::classify::label::Label;
 use crate::correlate::attempt::Attempt;
 use crate::decision::Decision;
 use crate::enrich::{self, Named};
-use crate::event::{ConnId, Loss};
-use crate::record::{AttemptBody, Body, LossBody, Outcome, Phases, Probe, Verdict, VerdictBody};
+use crate::event::{ConnId, KubeletProbe, Loss};
+use crate::record::{AttemptBody, Body, KubeletSaid, LossBody, Outcome, Phases, Probe, Subject, Verdict, VerdictBody};
 
 impl Core {
     /// An attempt that is over, or open at the end.
@@ -53,31 +54,62 @@ pub(super) fn verdict_record(
     also: Vec<Label>,
     named: Named,
     count: Option<u32>,
+    kubelet: Option<KubeletSaid>,
 ) -> Decision {
+    let (decided_at, culprit) = (finding.decided_at, finding.culprit.clone());
     let body = VerdictBody {
         subject: named.subject,
-        verdict: Verdict {
-            label: finding.label,
-            outcome: finding.outcome,
-            confidence: finding.confidence,
-            summary: finding.summary,
-            remediation: finding.remediation,
-            evidence: finding.evidence,
-            also,
-            lost_events: finding.lost_events,
-            missing_hooks: finding.missing_hooks,
-        },
+        verdict: answer(finding, also),
         probe: named.probe.map(|probe| Probe { consecutive_failures: count, ..probe }),
         k8s: named.k8s,
         src: named.src,
-        dst: named.dst,
-        process: named.process,
+        dst: Some(named.dst),
+        process: Some(named.process),
         netns: named.netns,
-        culprit: finding.culprit,
+        culprit,
+        kubelet,
         timing: None,
         revises: None,
     };
-    Decision { time_boot_ns: finding.decided_at, attempt: Some(conn), body: Body::Verdict(Box::new(body)) }
+    Decision { time_boot_ns: decided_at, attempt: Some(conn), body: Body::Verdict(Box::new(body)) }
+}
+
+fn answer(finding: Finding, also: Vec<Label>) -> Verdict {
+    Verdict {
+        label: finding.label,
+        outcome: finding.outcome,
+        confidence: finding.confidence,
+        summary: finding.summary,
+        remediation: finding.remediation,
+        evidence: finding.evidence,
+        also,
+        lost_events: finding.lost_events,
+        missing_hooks: finding.missing_hooks,
+    }
+}
+
+/// What the kubelet said, for a record.
+pub(super) fn said(probe: &KubeletProbe) -> KubeletSaid {
+    KubeletSaid { result: probe.result, output: probe.output.clone() }
+}
+
+/// A verdict that is about no connection.
+pub(super) fn unattached(finding: Finding, named: Unattached, kubelet: Option<KubeletSaid>, now: u64) -> Decision {
+    let body = VerdictBody {
+        subject: Subject::Probe,
+        verdict: answer(finding, Vec::new()),
+        probe: named.probe,
+        k8s: Some(named.k8s),
+        src: None,
+        dst: None,
+        process: named.process,
+        netns: None,
+        culprit: None,
+        kubelet,
+        timing: None,
+        revises: None,
+    };
+    Decision { time_boot_ns: now, attempt: None, body: Body::Verdict(Box::new(body)) }
 }
 
 pub(super) fn loss_record(time_boot_ns: u64, loss: &Loss) -> Decision {

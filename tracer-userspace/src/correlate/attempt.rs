@@ -1,8 +1,8 @@
 //! One attempt: a connection from the prober's connect to its end, with all that was seen of it.
 
 use crate::event::{
-    Actor, Answer, ConnId, ConnectFailed, Fact, Flow, Icmp, Ipvs, ListenQueue, Netns, Observation, PacketDrop,
-    QueueFull, ResetReceived, ResetSent, Retransmit, State, TcpState, Via,
+    Actor, Answer, ConnId, ConnectFailed, Fact, Flow, Icmp, Ipvs, KubeletProbe, ListenQueue, Netns, Observation,
+    PacketDrop, QueueFull, ResetReceived, ResetSent, Retransmit, State, TcpState, Via,
 };
 
 /// Observations kept of one attempt; later ones of a kind that was seen before are dropped first.
@@ -119,7 +119,8 @@ impl Attempt {
     }
 
     fn keep(&mut self, observation: &Observation) {
-        if self.sightings.len() < MAX_SIGHTINGS {
+        let is_last = matches!(observation.fact, Fact::KubeletProbe(_));
+        if self.sightings.len() < MAX_SIGHTINGS || is_last {
             self.sightings.push(observation.clone());
         }
     }
@@ -293,6 +294,16 @@ impl Attempt {
     pub fn answer(&self) -> Option<(u64, &Answer)> {
         self.sightings.iter().find_map(|o| match &o.fact {
             Fact::Answer(a) => Some((o.time_boot_ns, a)),
+            _ => None,
+        })
+    }
+
+    /// What the kubelet made of it.
+    #[must_use]
+    pub fn kubelet(&self) -> Option<(u64, &KubeletProbe)> {
+        // The last of all that is kept of an attempt.
+        self.sightings.iter().rev().find_map(|o| match &o.fact {
+            Fact::KubeletProbe(probe) => Some((o.time_boot_ns, &**probe)),
             _ => None,
         })
     }

@@ -6,10 +6,10 @@ use crate::event::{Conntrack, Firewall, FirewallRule, Netns};
 
 /// Namespaces kept.
 const MAX_NAMESPACES: usize = 32;
-/// An answer is not asked for again sooner than this, nor than this many times what the last one took:
-/// reading costs at most a twentieth of a CPU.
-const AGAIN_NS: u64 = 100_000_000;
+/// Each reading of a namespace uses up this many times what it took: all of them cost at most a twentieth of a CPU.
 const AGAIN_TIMES: u64 = 20;
+/// So much may be used up ahead of time: a few drops in a row need not wait for each other.
+const BURST_NS: u64 = 200_000_000;
 /// What was never answered is asked again after this, and what was answered, however long that took.
 const GIVE_UP_NS: u64 = 5_000_000_000;
 
@@ -23,6 +23,8 @@ struct Entry {
     /// Nothing is on its way, and nothing is to be asked.
     answered: bool,
     again: u64,
+    /// Until when the time for readings is used up.
+    spent: u64,
     reading: Option<Reading>,
 }
 
@@ -69,9 +71,9 @@ impl Firewalls {
         if self.0.len() >= MAX_NAMESPACES && !self.0.contains_key(&netns) {
             self.forget_oldest();
         }
-        let reading = self.0.remove(&netns).and_then(|entry| entry.reading);
+        let (spent, reading) = self.0.remove(&netns).map_or((0, None), |entry| (entry.spent, entry.reading));
         let again = now.saturating_add(GIVE_UP_NS);
-        self.0.insert(netns, Entry { asked: now, answered: false, again, reading });
+        self.0.insert(netns, Entry { asked: now, answered: false, again, spent, reading });
         Some(now)
     }
 
@@ -85,11 +87,12 @@ impl Firewalls {
     pub fn see(&mut self, now: u64, firewall: &Firewall) {
         // What nobody asked for is a stream that begins in the middle.
         let asked = self.0.get(&firewall.netns).map_or(now, |entry| entry.asked);
-        self.0.entry(firewall.netns).or_insert(Entry { asked, answered: true, again: 0, reading: None });
+        self.0.entry(firewall.netns).or_insert(Entry { asked, answered: true, again: 0, spent: 0, reading: None });
         let Some(entry) = self.0.get_mut(&firewall.netns) else { return };
         let before = entry.reading.take().filter(|last| same_rules(&last.firewall, firewall)).map(before);
-        let rest = firewall.took_ns.saturating_mul(AGAIN_TIMES).clamp(AGAIN_NS, GIVE_UP_NS);
-        entry.again = now.saturating_add(rest);
+        let used = firewall.took_ns.saturating_mul(AGAIN_TIMES).min(GIVE_UP_NS);
+        entry.spent = entry.spent.max(now).saturating_add(used);
+        entry.again = entry.spent.saturating_sub(BURST_NS);
         entry.answered = true;
         entry.reading = Some(Reading { at: now, firewall: firewall.clone(), before });
     }
@@ -144,9 +147,27 @@ mod tests {
         assert!(firewalls.is_pending(Netns(1)));
         firewalls.see(50_000_000, &firewall(1));
         assert!(!firewalls.is_pending(Netns(1)));
-        assert_eq!(firewalls.ask(Netns(1), 900_000_000), Some(1_050_000_000), "later");
+        assert_eq!(firewalls.ask(Netns(1), 700_000_000), Some(850_000_000), "later");
         assert!(firewalls.is_pending(Netns(1)), "what was read is older than the drop");
-        assert_eq!(firewalls.ask(Netns(1), 1_050_000_000), Some(1_050_000_000));
+        assert_eq!(firewalls.ask(Netns(1), 850_000_000), Some(850_000_000));
+    }
+
+    /// Drops of one namespace follow each other: the first do not wait, and all together cost a twentieth of the time.
+    #[test]
+    fn quick_answers_are_asked_for_at_once_until_their_time_is_used_up() {
+        let quick = Firewall { took_ns: 1_000_000, ..firewall(1) };
+        let mut firewalls = Firewalls::default();
+        let (mut now, mut at_once, mut asked) = (0_u64, 0, 0_u64);
+        while now < 1_000_000_000 {
+            let due = firewalls.ask(Netns(1), now).unwrap_or(now);
+            at_once += u64::from(due == now && asked == at_once);
+            now = due.max(now);
+            let _ = firewalls.ask(Netns(1), now);
+            firewalls.see(now, &quick);
+            (asked, now) = (asked + 1, now + 1_000_000);
+        }
+        assert!((8..=12).contains(&at_once), "{at_once}");
+        assert!((50..=62).contains(&asked), "{asked}");
     }
 
     #[test]

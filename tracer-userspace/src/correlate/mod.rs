@@ -99,6 +99,18 @@ impl Correlator {
         self.attempts.values().filter(waits).map(|a| a.conn)
     }
 
+    /// What the kubelet says of an attempt.
+    pub fn join(&mut self, conn: ConnId, observation: &Observation) {
+        if let Some(attempt) = self.attempts.get_mut(&conn) {
+            attempt.see(observation);
+        }
+    }
+
+    /// All that are kept.
+    pub fn all(&self) -> impl Iterator<Item = &Attempt> {
+        self.attempts.values()
+    }
+
     /// Attempts that have not ended.
     pub fn open(&self) -> impl Iterator<Item = &Attempt> {
         self.attempts.values().filter(|a| a.ended.is_none())

@@ -1,10 +1,15 @@
 //! Walks the table of hooks: tries each form in order, keeps the first that loads and attaches, and
 //! says in plain words why the others did not.
 
-use std::{collections::BTreeSet, error::Error as _, io};
+use std::{
+    collections::BTreeSet,
+    error::Error as _,
+    io,
+    thread::{self, JoinHandle},
+};
 
 use aya::{
-    Btf, Ebpf,
+    Btf, BtfError, Ebpf,
     programs::{
         CgroupAttachMode, CgroupSkb, CgroupSkbAttachType, FEntry, FExit, KProbe, Program, ProgramError, RawTracePoint,
         TracePoint,
@@ -66,13 +71,35 @@ pub(super) struct Walk {
     refused: Vec<(Hook, Vec<Refusal>)>,
     /// The kernel refuses these forms altogether, for this reason: it is not asked again.
     given_up: Vec<Refusal>,
-    /// Read at the first fentry, dropped at the end of the walk: 20 MB.
-    btf: Option<Btf>,
+    /// For fentry; dropped at the end of the walk: 20 MB.
+    btf: KernelBtf,
+}
+
+/// The kernel's types as aya reads them. That takes as long as all hooks together: it is begun ahead, beside the rest.
+#[derive(Debug, Default)]
+pub(super) struct KernelBtf {
+    coming: Option<JoinHandle<Result<Btf, BtfError>>>,
+    here: Option<Btf>,
+}
+
+impl KernelBtf {
+    /// Begins to read it.
+    pub(super) fn begin() -> Self {
+        Self { coming: thread::Builder::new().name("btf".into()).spawn(Btf::from_sys_fs).ok(), here: None }
+    }
+
+    fn get(&mut self) -> Result<&Btf, ProgramError> {
+        let coming = self.coming.take().and_then(|thread| thread.join().ok());
+        Ok(match &mut self.here {
+            Some(btf) => btf,
+            here => here.insert(coming.unwrap_or_else(Btf::from_sys_fs)?),
+        })
+    }
 }
 
 impl Walk {
     /// A walk that does not try some forms.
-    pub(super) fn without(forms: &[Form]) -> Self {
+    pub(super) fn without(forms: &[Form], btf: KernelBtf) -> Self {
         let given_up = forms
             .iter()
             .map(|form| Refusal {
@@ -84,7 +111,7 @@ impl Walk {
                 text: "switched off".into(),
             })
             .collect();
-        Self { given_up, ..Self::default() }
+        Self { given_up, btf, ..Self::default() }
     }
 
     /// Attaches all hooks that are due at the start.
@@ -92,7 +119,7 @@ impl Walk {
         for row in HOOKS.iter().filter(|r| r.when != When::OnDemand) {
             self.row(ebpf, row);
         }
-        self.btf = None;
+        self.btf = KernelBtf::default();
     }
 
     /// Attaches one hook that is not attached yet; true if it is now.
@@ -236,23 +263,16 @@ fn body_of(program: &str) -> &str {
     program.strip_prefix("fentry_").or_else(|| program.strip_prefix("kprobe_")).unwrap_or(program)
 }
 
-fn load(program: &mut Program, target: &str, btf: &mut Option<Btf>) -> Result<(), ProgramError> {
+fn load(program: &mut Program, target: &str, btf: &mut KernelBtf) -> Result<(), ProgramError> {
     match program {
-        Program::FEntry(p) => FEntry::load(p, target, kernel_btf(btf)?),
-        Program::FExit(p) => FExit::load(p, target, kernel_btf(btf)?),
+        Program::FEntry(p) => FEntry::load(p, target, btf.get()?),
+        Program::FExit(p) => FExit::load(p, target, btf.get()?),
         Program::KProbe(p) => KProbe::load(p),
         Program::RawTracePoint(p) => RawTracePoint::load(p),
         Program::TracePoint(p) => TracePoint::load(p),
         Program::CgroupSkb(p) => CgroupSkb::load(p),
         _ => Err(ProgramError::UnexpectedProgramType),
     }
-}
-
-fn kernel_btf(btf: &mut Option<Btf>) -> Result<&Btf, ProgramError> {
-    Ok(match btf {
-        Some(btf) => btf,
-        None => btf.insert(Btf::from_sys_fs()?),
-    })
 }
 
 fn attach(program: &mut Program, target: &str) -> Result<(), ProgramError> {

@@ -59,6 +59,23 @@ pub struct Container {
     /// Its network probes.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub probes: Vec<ProbeSpec>,
+    /// Its probes that run a command.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub exec: Vec<ExecSpec>,
+}
+
+/// One probe of a container that runs a command in it, defaults applied.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ExecSpec {
+    /// What it decides.
+    #[serde(rename = "type")]
+    pub probe_type: ProbeType,
+    /// Seconds until the kubelet gives up.
+    pub timeout_s: u32,
+    /// Seconds between attempts.
+    pub period_s: u32,
+    /// Failures in a row until it counts.
+    pub failure_threshold: u32,
 }
 
 /// One network probe of a container, defaults applied and named ports resolved.
@@ -121,6 +138,8 @@ pub enum Handler {
     Tcp,
     /// `grpc`
     Grpc,
+    /// `exec`: a command, no connection.
+    Exec,
 }
 
 /// A Service, as far as verdicts need it.

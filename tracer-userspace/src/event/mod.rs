@@ -8,17 +8,19 @@ mod cluster;
 mod conn;
 mod firewall;
 mod inspection;
+mod kubelet;
 mod node;
 mod packet;
 mod ports;
 
-pub use cluster::{Container, Handler, Pod, Pods, ProbeSpec, ProbeType, Service, ServicePort, Services};
+pub use cluster::{Container, ExecSpec, Handler, Pod, Pods, ProbeSpec, ProbeType, Service, ServicePort, Services};
 pub use conn::{
     Actor, Answer, AnswerKind, ConnId, Connect, ConnectFailed, Flow, Listen, ListenQueue, QueueFull, ResetReceived,
     ResetSent, Retransmit, State, TcpFlags, TcpState, TlsHello, Via,
 };
 pub use firewall::{Backend, Conntrack, Firewall, FirewallRule, Prefix, RuleVerdict, When, any_client};
 pub use inspection::{Inspection, ListenerState, NeighbourState, Throttled};
+pub use kubelet::{KubeletProbe, KubeletResult, PodRef, ProbeSays, SandboxCause, SandboxFailure};
 pub use node::{
     Ancestor, LinkChange, LinkState, Links, NetnsOp, NetnsOpKind, NetnsOpen, NodePort, NodePorts, NodeSettings,
     ProxyMode,
@@ -99,6 +101,10 @@ pub enum Fact {
     Inspection(Box<Inspection>),
     /// Who used up ephemeral ports.
     PortPressure(Box<PortPressure>),
+    /// The kubelet says that a probe failed.
+    KubeletProbe(Box<KubeletProbe>),
+    /// The kubelet says that a pod has no network yet.
+    SandboxFailure(Box<SandboxFailure>),
     /// Events were lost.
     Loss(Loss),
     /// Time passed and something was due. Written when a deadline fires live, so that a replay decides at the same point.

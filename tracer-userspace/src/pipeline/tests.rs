@@ -103,6 +103,8 @@ fn config(name: &str) -> config::Live {
         ring_bytes: None,
         pods: None,
         services: None,
+        kubelet_log: None,
+        cluster: None,
         node_name: "n1".into(),
     }
 }

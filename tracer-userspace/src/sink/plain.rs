@@ -71,5 +71,6 @@ pub(super) const fn handler(handler: Handler) -> &'static str {
         Handler::Http => "http",
         Handler::Tcp => "tcp",
         Handler::Grpc => "grpc",
+        Handler::Exec => "exec",
     }
 }

@@ -73,7 +73,7 @@ fn verdict(out: &mut String, record: &Record, body: &VerdictBody, paint: Paint) 
         subject: body.subject,
         k8s: body.k8s.as_ref(),
         probe: body.probe.as_ref(),
-        process: &body.process,
+        process: body.process.as_ref(),
         src: body.src,
         dst: body.dst,
     };
@@ -91,6 +91,9 @@ fn verdict(out: &mut String, record: &Record, body: &VerdictBody, paint: Paint) 
     for (i, seen) in verdict.evidence.iter().enumerate() {
         let at = plain::relative_ms(seen.time_boot_ns, record.time_boot_ns);
         row(out, paint, if i == 0 { "seen" } else { "" }, &format!("{at}  {}: {}", seen.hook, seen.says));
+    }
+    if let Some(said) = body.kubelet.as_ref().and_then(|it| it.output.as_ref()) {
+        row(out, paint, "kubelet", said);
     }
     if let Some(culprit) = &body.culprit {
         row(out, paint, "who", &who(culprit));
@@ -126,9 +129,9 @@ fn attempt(out: &mut String, record: &Record, body: &AttemptBody, paint: Paint) 
         subject: body.subject,
         k8s: body.k8s.as_ref(),
         probe: body.probe.as_ref(),
-        process: &body.process,
+        process: Some(&body.process),
         src: body.src,
-        dst: body.dst,
+        dst: Some(body.dst),
     };
     let phases = body.phases_ms;
     let named =
@@ -162,9 +165,9 @@ struct About<'a> {
     subject: Subject,
     k8s: Option<&'a K8s>,
     probe: Option<&'a Probe>,
-    process: &'a Process,
+    process: Option<&'a Process>,
     src: Option<Endpoint>,
-    dst: Endpoint,
+    dst: Option<Endpoint>,
 }
 
 impl About<'_> {
@@ -181,12 +184,12 @@ impl About<'_> {
             (Some(probe), _) => parts.push(probe_text(probe)),
             (None, Subject::Probe) => parts.push("probe".into()),
             (None, Subject::Connection) => {
-                parts.push(format!("connection of {} (pid {})", plain::safe(&self.process.comm), self.process.pid));
+                parts.extend(self.process.map(|it| format!("connection of {} (pid {})", plain::safe(&it.comm), it.pid)))
             }
         }
         let src = self.src.map(plain::endpoint);
-        let dst = plain::endpoint(self.dst);
-        parts.push(src.map_or_else(|| format!("to {dst}"), |src| format!("{src} -> {dst}")));
+        let way = |dst| src.map_or_else(|| format!("to {dst}"), |src| format!("{src} -> {dst}"));
+        parts.extend(self.dst.map(plain::endpoint).map(way));
         parts.join(" ")
     }
 }

@@ -36,10 +36,11 @@ pub(crate) fn verdict(label: Label) -> Body {
         }),
         k8s: Some(k8s()),
         src: None,
-        dst: Endpoint { addr: "10.0.0.9".parse().unwrap(), port: Some(80) },
-        process: Process { pid: 812, comm: "kubelet".into() },
+        dst: Some(Endpoint { addr: "10.0.0.9".parse().unwrap(), port: Some(80) }),
+        process: Some(Process { pid: 812, comm: "kubelet".into() }),
         netns: None,
         culprit: None,
+        kubelet: None,
         timing: None,
         revises: None,
     }))

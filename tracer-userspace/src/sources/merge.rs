@@ -114,7 +114,7 @@ mod tests {
         let container = |name: Option<&str>, id: &str| Container {
             name: name.map(Into::into),
             id: Some(id.into()),
-            probes: Vec::new(),
+            ..Container::default()
         };
         let mut listed = pod(Some("a"), Some("u"), &[], None);
         listed.containers = vec![container(Some("web"), "old")];

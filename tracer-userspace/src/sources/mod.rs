@@ -5,9 +5,11 @@
 
 mod addresses;
 mod cgroup;
+pub mod cluster;
 pub mod files;
 mod inquire;
 mod inspect;
+mod kubelet;
 pub mod links;
 mod merge;
 pub mod namespaces;
@@ -25,11 +27,13 @@ use std::path::PathBuf;
 
 pub use files::FileError;
 pub use inquire::Inquirer;
+pub use kubelet::KubeletLog;
 pub use merge::merge;
 pub use procfs::{KNOWN_PROBERS, NodeNetns, Prober, boot_to_wall_ns, hostname};
 pub use watch::watch;
 
 use crate::event::{Fact, Pod, Pods, ProxyMode, Service, ServicePort, Services};
+use cluster::{Cluster, View};
 use files::Stamp;
 
 /// What to read.
@@ -41,6 +45,8 @@ pub struct SourceConfig {
     pub pods: Option<PathBuf>,
     /// `--services`
     pub services: Option<PathBuf>,
+    /// The cluster API, for what no file gives.
+    pub cluster: Option<Cluster>,
 }
 
 impl SourceConfig {
@@ -76,27 +82,52 @@ pub struct Snapshot {
     pub sources: Vec<String>,
     /// What could not be read and what that needs, one line each.
     pub problems: Vec<String>,
-    files: Files,
+    listed: Listed,
 }
 
-/// The content of the files and the stamps it had.
+/// Pods and Services as somebody listed them: a file or the cluster API.
 #[derive(Clone, Debug, Default)]
-struct Files {
+struct Listing {
     pods: Vec<Pod>,
-    services: Vec<Service>,
+    /// Absent if nobody lists them.
+    services: Option<Vec<Service>>,
+}
+
+/// The listing, and the stamps that its files had.
+#[derive(Clone, Debug, Default)]
+struct Listed {
+    listing: Listing,
     pods_stamp: Option<Stamp>,
     services_stamp: Option<Stamp>,
 }
 
-impl Files {
+impl Listed {
     /// Stamps go first: a change while reading is then read again.
     fn read(config: &SourceConfig) -> Result<Self, FileError> {
-        Ok(Self {
+        let mut listed = Self {
             pods_stamp: config.pods.as_deref().and_then(Stamp::of),
             services_stamp: config.services.as_deref().and_then(Stamp::of),
-            pods: config.pods.as_deref().map(files::read_pods).transpose()?.unwrap_or_default(),
-            services: config.services.as_deref().map(files::read_services).transpose()?.unwrap_or_default(),
-        })
+            listing: Listing {
+                pods: config.pods.as_deref().map(files::read_pods).transpose()?.unwrap_or_default(),
+                services: config.services.as_deref().map(files::read_services).transpose()?,
+            },
+        };
+        if let Some(cluster) = &config.cluster {
+            listed.listing.take(cluster, cluster.view());
+        }
+        Ok(listed)
+    }
+}
+
+impl Listing {
+    /// What the cluster gives; the rest is from files.
+    fn take(&mut self, cluster: &Cluster, view: View) {
+        if cluster.config.services {
+            self.services = Some(view.services());
+        }
+        if cluster.config.pods {
+            self.pods = view.pods;
+        }
     }
 }
 
@@ -117,23 +148,21 @@ struct NodeView {
 /// # Errors
 /// If a file that was named cannot be used. Nothing else is an error.
 pub fn snapshot(config: &SourceConfig) -> Result<Snapshot, SourceError> {
-    let files = Files::read(config)?;
+    let listed = Listed::read(config)?;
     let NodeView { probers, node, mut facts, pods, problems, .. } = read_node(config);
-    name_node_ports(&mut facts, &files.services);
-    facts.push(pods_fact(pods, &files));
-    if config.services.is_some() {
-        facts.push(services_fact(&files));
-    }
+    name_node_ports(&mut facts, listed.listing.services.as_deref().unwrap_or_default());
+    facts.push(pods_fact(pods, &listed.listing));
+    facts.extend(services_fact(&listed.listing));
     let sources = sources(config, &facts);
-    Ok(Snapshot { probers, node, facts, sources, problems, files })
+    Ok(Snapshot { probers, node, facts, sources, problems, listed })
 }
 
-fn pods_fact(discovered: Vec<Pod>, files: &Files) -> Fact {
-    Fact::Pods(Pods { pods: merge(discovered, &files.pods) })
+fn pods_fact(discovered: Vec<Pod>, listing: &Listing) -> Fact {
+    Fact::Pods(Pods { pods: merge(discovered, &listing.pods) })
 }
 
-fn services_fact(files: &Files) -> Fact {
-    Fact::Services(Services { services: files.services.clone() })
+fn services_fact(listing: &Listing) -> Option<Fact> {
+    listing.services.clone().map(|services| Fact::Services(Services { services }))
 }
 
 /// IPVS carries no names: they come from the list of Services, if there is one.
@@ -225,7 +254,8 @@ fn sources(config: &SourceConfig, facts: &[Fact]) -> Vec<String> {
     };
     let files = config.pods.iter().map(|path| format!("pods and probes ({})", path.display()));
     let services = config.services.iter().map(|path| format!("services ({})", path.display()));
-    facts.iter().filter_map(named).chain(files).chain(services).collect()
+    let cluster = config.cluster.iter().flat_map(Cluster::sources);
+    facts.iter().filter_map(named).chain(files).chain(services).chain(cluster).collect()
 }
 
 fn table(mode: ProxyMode) -> &'static str {

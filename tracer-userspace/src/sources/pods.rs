@@ -73,8 +73,11 @@ fn named_pod(uid: String, group: &Group, node: &NodeNetns, names: &LogNames) -> 
     let host_network = at.is_some_and(|(netns, _)| netns == node.netns);
     let addrs = at.filter(|_| !host_network).map(|(_, pid)| addresses::of_process(pid)).unwrap_or_default();
     let (namespace, name) = names.pods.get(&uid).cloned().unzip();
-    let container =
-        |id: &String| Container { name: names.containers.get(id).cloned(), id: Some(id.clone()), probes: Vec::new() };
+    let container = |id: &String| Container {
+        name: names.containers.get(id).cloned(),
+        id: Some(id.clone()),
+        ..Container::default()
+    };
     Pod {
         namespace,
         name,

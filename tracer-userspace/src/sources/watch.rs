@@ -16,15 +16,19 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use tokio::sync::Notify;
 use tokio::sync::mpsc::Sender;
 
+use super::cluster::Cluster;
 use super::files::{self, Stamp};
 use super::links::{self, LinkWatch};
-use super::{Files, NodeNetns, Snapshot, SourceConfig, name_node_ports, pods_fact, read_node, services_fact};
+use super::{Listed, NodeNetns, Snapshot, SourceConfig, name_node_ports, pods_fact, read_node, services_fact};
 use crate::event::{Fact, NodePorts, Pod};
 
 const FILES_EVERY: Duration = Duration::from_secs(1);
 const NODE_EVERY: Duration = Duration::from_secs(10);
 /// A burst of changes is read once, at its end.
 const SETTLE: Duration = Duration::from_millis(20);
+/// Bytes of the pipe: the node changed; the cluster's view did.
+const NODE: u8 = 0;
+const CLUSTER: u8 = 1;
 /// However many requests come, the processes are not read more often.
 const NODE_AT_MOST_EVERY: Duration = Duration::from_millis(500);
 
@@ -37,6 +41,7 @@ pub async fn watch(config: SourceConfig, snapshot: Snapshot, refresh: Arc<Notify
         return;
     };
     let to_thread = tx.clone();
+    let mut cluster = config.cluster.clone();
     let run = move || Watcher::new(config, snapshot, to_thread).run(&woken);
     let thread = std::thread::Builder::new().name("sources".into()).spawn(run);
     if let Err(error) = thread.and(wake.set_nonblocking(true)) {
@@ -47,10 +52,22 @@ pub async fn watch(config: SourceConfig, snapshot: Snapshot, refresh: Arc<Notify
         tokio::select! {
             () = refresh.notified() => {
                 // A full pipe has woken it already.
-                let _ = wake.write(&[0]);
+                let _ = wake.write(&[NODE]);
+            }
+            () = changed(&mut cluster) => {
+                // What changed is looked for at every wake-up.
+                let _ = wake.write(&[CLUSTER]);
             }
             () = tx.closed() => return,
         }
+    }
+}
+
+/// Waits until the cluster has something new to say.
+async fn changed(cluster: &mut Option<Cluster>) {
+    match cluster {
+        Some(cluster) => cluster.changed().await,
+        None => std::future::pending().await,
     }
 }
 
@@ -60,7 +77,7 @@ struct Closed;
 struct Watcher {
     config: SourceConfig,
     tx: Sender<Fact>,
-    files: Files,
+    listed: Listed,
     node: Option<NodeNetns>,
     links: Option<LinkWatch>,
     discovered: Vec<Pod>,
@@ -78,7 +95,7 @@ impl Watcher {
         let mut watcher = Self {
             config,
             tx,
-            files: snapshot.files,
+            listed: snapshot.listed,
             node: None,
             links: None,
             discovered: Vec::new(),
@@ -123,10 +140,29 @@ impl Watcher {
             self.files_due = Instant::now() + FILES_EVERY;
             self.read_files()?;
         }
+        self.read_cluster()?;
         if Instant::now() >= self.node_due {
             self.read_node()?;
         }
         Ok(())
+    }
+
+    /// The cluster's view, if it is another: it took the place of what the cluster said before.
+    fn read_cluster(&mut self) -> Result<(), Closed> {
+        let Some(cluster) = self.config.cluster.as_mut().filter(|cluster| cluster.has_changed()) else { return Ok(()) };
+        let view = cluster.take();
+        let before = self.listed.listing.services.clone();
+        self.listed.listing.take(cluster, view);
+        if self.listed.listing.services != before {
+            // NodePorts are named after them.
+            self.node_due = Instant::now();
+            self.send_services()?;
+        }
+        self.send(pods_fact(self.discovered.clone(), &self.listed.listing))
+    }
+
+    fn send_services(&mut self) -> Result<(), Closed> {
+        services_fact(&self.listed.listing).map_or(Ok(()), |fact| self.send(fact))
     }
 
     fn sleep(&self, woken: &UnixStream) -> Result<(), Closed> {
@@ -159,23 +195,23 @@ impl Watcher {
             let before = std::mem::replace(stamp, Stamp::of(path));
             before != *stamp
         };
-        let pods = self.config.pods.as_ref().filter(|path| changed(path, &mut self.files.pods_stamp));
+        let pods = self.config.pods.as_ref().filter(|path| changed(path, &mut self.listed.pods_stamp));
         if let Some(pods) = pods.and_then(|path| or_warn(files::read_pods(path))) {
-            self.files.pods = pods;
-            self.send(pods_fact(self.discovered.clone(), &self.files))?;
+            self.listed.listing.pods = pods;
+            self.send(pods_fact(self.discovered.clone(), &self.listed.listing))?;
         }
-        let services = self.config.services.as_ref().filter(|path| changed(path, &mut self.files.services_stamp));
+        let services = self.config.services.as_ref().filter(|path| changed(path, &mut self.listed.services_stamp));
         if let Some(services) = services.and_then(|path| or_warn(files::read_services(path))) {
-            self.files.services = services;
+            self.listed.listing.services = Some(services);
             self.node_due = Instant::now();
-            self.send(services_fact(&self.files))?;
+            self.send_services()?;
         }
         Ok(())
     }
 
     fn read_node(&mut self) -> Result<(), Closed> {
         let mut view = read_node(&self.config);
-        name_node_ports(&mut view.facts, &self.files.services);
+        name_node_ports(&mut view.facts, self.listed.listing.services.as_deref().unwrap_or_default());
         self.node_read = Instant::now();
         self.node_due = self.node_read + NODE_EVERY;
         self.tell(view.problems);
@@ -185,7 +221,7 @@ impl Watcher {
             self.send(fact)?;
         }
         self.discovered = view.pods;
-        self.send(pods_fact(self.discovered.clone(), &self.files))
+        self.send(pods_fact(self.discovered.clone(), &self.listed.listing))
     }
 
     /// Subscribes to link changes of the node, again if the prober came back in another namespace.
@@ -242,14 +278,14 @@ fn or_warn<T, E: std::fmt::Display>(result: Result<T, E>) -> Option<T> {
     result.inspect_err(|error| tracing::warn!("{error}")).ok()
 }
 
-/// Empties the pipe. Its end means that nobody waits for facts any more.
+/// Empties the pipe; whether the node is to be read. Its end means that nobody waits for facts any more.
 fn was_woken(mut woken: &UnixStream) -> Result<bool, Closed> {
     let mut bytes = [0; 64];
     let mut any = false;
     loop {
         match woken.read(&mut bytes) {
             Ok(0) => return Err(Closed),
-            Ok(_) => any = true,
+            Ok(count) => any |= bytes.iter().take(count).any(|byte| *byte == NODE),
             Err(_) => return Ok(any),
         }
     }

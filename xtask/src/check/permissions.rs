@@ -25,8 +25,9 @@ pub(crate) fn check() -> Result<()> {
     let rules = fs::read_to_string(sh::root().join("deny.toml")).context("deny.toml")?;
     let (allowed, banned) = (list(&rules, "allow")?, list(&rules, "deny")?);
     let mut faults = Vec::new();
+    let targets = list(&rules, "targets")?;
     for manifest in ["Cargo.toml", "tracer-ebpf/Cargo.toml"] {
-        for package in packages(manifest)? {
+        for package in packages(manifest, &targets)? {
             faults.extend(fault(&package, &allowed, &banned));
         }
     }
@@ -39,8 +40,11 @@ pub(crate) fn check() -> Result<()> {
     Ok(())
 }
 
-fn packages(manifest: &str) -> Result<Vec<Package>> {
+/// What is built for any of these.
+fn packages(manifest: &str, targets: &[String]) -> Result<Vec<Package>> {
     let args = ["metadata", "--format-version", "1", "--locked", "--manifest-path", manifest];
+    let platforms = targets.iter().flat_map(|target| ["--filter-platform", target]);
+    let args: Vec<&str> = args.into_iter().chain(platforms).collect();
     let metadata: Metadata = serde_json::from_str(&sh::capture(&mut sh::cargo(&args))?)?;
     Ok(metadata.packages)
 }

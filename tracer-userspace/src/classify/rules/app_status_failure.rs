@@ -1,13 +1,41 @@
 //! The application answered, and said no.
 
 use super::super::evidence::evidence;
+use super::super::kubelet::of_outcome;
 use super::{Case, Finding, Label, ms};
 use crate::enrich;
-use crate::event::{Answer, AnswerKind};
+use crate::event::{Answer, AnswerKind, ProbeSays};
+use crate::record::Confidence;
 use serde_json::json;
+
+const HANDLER: &str =
+    "the network is fine: see what the health handler checks, and the application's log at that moment";
+const PROTOCOL: &str = "the probe asks in HTTP and the port speaks something else: correct the probe's port or scheme, or use tcpSocket or grpc";
 
 /// The rule.
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
+    by_answer(case).or_else(|| by_outcome(case))
+}
+
+/// The kubelet read what no hook can: HTTPS, gRPC.
+fn by_outcome(case: &Case<'_>) -> Option<Finding> {
+    let (_, said) = case.attempt.kubelet()?;
+    if case.attempt.received().is_some_and(|n| n == 0) {
+        return None;
+    }
+    let (says, mend) = match said.says {
+        ProbeSays::Status(status) => (format!("HTTP status {status}"), HANDLER),
+        ProbeSays::NotServing => ("a health status other than SERVING".to_owned(), HANDLER),
+        ProbeSays::NotHttp => ("something that is not HTTP".to_owned(), PROTOCOL),
+        _ => return None,
+    };
+    let dst = case.attempt.flow.dst;
+    let summary = format!("{dst} was reached and answered: {says}, as the kubelet read it");
+    let found = Finding::failure(Label::AppStatusFailure, vec![of_outcome(said)], summary, mend.to_owned());
+    Some(found.with_confidence(Confidence::Likely))
+}
+
+fn by_answer(case: &Case<'_>) -> Option<Finding> {
     let (time, answer) = case.attempt.answer()?;
     let (says, mend) = refusal(case, answer)?;
     let dst = case.attempt.flow.dst;
@@ -26,18 +54,14 @@ fn refusal(case: &Case<'_>, answer: &Answer) -> Option<(String, &'static str)> {
         return None;
     }
     match (answer.kind, answer.status) {
-        (AnswerKind::Http, Some(status)) if !(200..400).contains(&status) => Some((
-            format!("HTTP status {status}"),
-            "the network is fine: see what the health handler checks, and the application's log at that moment",
-        )),
+        (AnswerKind::Http, Some(status)) if !(200..400).contains(&status) => {
+            Some((format!("HTTP status {status}"), HANDLER))
+        }
         (AnswerKind::Tls, _) => Some((
             "a TLS record in answer to plain HTTP".to_owned(),
             "set the probe's scheme to HTTPS: the port speaks TLS",
         )),
-        (AnswerKind::Other, _) => Some((
-            "something that is not HTTP".to_owned(),
-            "the probe asks in HTTP and the port speaks something else: correct the probe's port, or use tcpSocket or grpc",
-        )),
+        (AnswerKind::Other, _) => Some(("something that is not HTTP".to_owned(), PROTOCOL)),
         _ => None,
     }
 }

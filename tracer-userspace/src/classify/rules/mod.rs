@@ -11,6 +11,7 @@ pub(super) mod ephemeral_ports_exhausted;
 pub(super) mod firewall_drop;
 pub(super) mod firewall_reject;
 pub(super) mod handshake_rst;
+pub(super) mod kubelet_delayed;
 pub(super) mod loopback_down;
 pub(super) mod mid_stream_rst;
 pub(super) mod mtu_blackhole;

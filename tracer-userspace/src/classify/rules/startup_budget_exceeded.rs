@@ -70,6 +70,7 @@ fn mend(case: &Case<'_>, spec: &ProbeSpec, waited: f64) -> String {
             format!("httpGet: {{path: {}, port: {port}}}", spec.path.as_deref().unwrap_or("/"))
         }
         crate::event::Handler::Tcp => format!("tcpSocket: {{port: {port}}}"),
+        crate::event::Handler::Exec => "exec: {command: [...]}".to_owned(),
         crate::event::Handler::Grpc => format!("grpc: {{port: {port}}}"),
     };
     format!(

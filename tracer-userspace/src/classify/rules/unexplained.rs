@@ -3,6 +3,7 @@
 use serde_json::json;
 
 use super::super::evidence::{evidence, of_drop, of_icmp, of_inspection, of_reset_received, of_reset_sent, of_state};
+use super::super::kubelet::of_outcome;
 use super::{Case, Finding, Label, ms};
 use crate::correlate::attempt::{Attempt, End};
 use crate::event::{Fact, Observation};
@@ -12,21 +13,26 @@ use crate::record::{Confidence, Evidence};
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let attempt = case.attempt;
     let (ended, end) = attempt.ended?;
-    if !case.settled || !attempt.failed() {
+    let said = attempt.kubelet();
+    if !case.settled || !(attempt.failed() || said.is_some()) {
         return None;
     }
     let mut seen: Vec<Evidence> = attempt.sightings.iter().filter_map(says).collect();
     seen.extend(super::inspected(case).map(|(time, state)| of_inspection(time, state)));
     seen.extend(attempt.last.as_ref().map(|state| of_state(ended, state)));
+    seen.extend(said.map(|(_, said)| of_outcome(said)));
     let summary = format!(
         "the attempt to {} failed after {} ({}) and nothing that was seen decides why",
         attempt.flow.dst,
         ms(attempt.elapsed(ended)),
-        how(attempt, end)
+        if attempt.failed() { how(attempt, end) } else { DISAGREES.to_owned() }
     );
     let found = Finding::failure(Label::Unexplained, seen, summary, Label::Unexplained.page().mend.to_owned());
     Some(Finding { decided_at: ended, confidence: Confidence::Possible, rests_on: &ALL, ..found })
 }
+
+/// What the kernel saw of an attempt that only the kubelet calls failed.
+const DISAGREES: &str = "so the kubelet says; the kernel saw a connection on which nothing went wrong";
 
 /// Every hook whose absence can be the reason that nothing was seen.
 const ALL: [&str; 9] = [

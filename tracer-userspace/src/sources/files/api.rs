@@ -1,5 +1,5 @@
-//! The parts of the Kubernetes API's objects that are read, in the API's own words. Everything else in a file is
-//! skipped unread: the types of the whole API cost megabytes of code.
+//! The parts of the Kubernetes API's objects that are read, in the API's own words. Everything else in a file or an
+//! answer is skipped unread: the types of the whole API cost megabytes of code.
 
 use std::collections::BTreeMap;
 
@@ -16,17 +16,23 @@ macro_rules! objects {
         $(#[$doc])*
         #[derive(Debug, Default, Deserialize)]
         #[serde(rename_all = "camelCase")]
-        pub(super) struct $name {
-            $($(#[$attr])* #[serde(default, deserialize_with = "or_default")] pub(super) $field: $kind,)*
+        pub(in crate::sources) struct $name {
+            $($(#[$attr])* #[serde(default, deserialize_with = "or_default")] pub(in crate::sources) $field: $kind,)*
         }
     )*};
 }
 
 objects! {
-    Metadata { namespace: Option<String>, name: Option<String>, uid: Option<String>, labels: BTreeMap<String, String>, }
+    Metadata {
+        namespace: Option<String>,
+        name: Option<String>,
+        uid: Option<String>,
+        resource_version: Option<String>,
+        labels: BTreeMap<String, String>,
+    }
 
     Pod { metadata: Metadata, spec: PodSpec, status: PodStatus, }
-    PodSpec { host_network: bool, init_containers: Vec<Container>, containers: Vec<Container>, }
+    PodSpec { node_name: Option<String>, host_network: bool, init_containers: Vec<Container>, containers: Vec<Container>, }
     PodStatus {
         phase: Option<String>,
         #[serde(rename = "podIP")] pod_ip: Option<String>,
@@ -55,10 +61,12 @@ objects! {
         http_get: Option<HttpGet>,
         tcp_socket: Option<TcpSocket>,
         grpc: Option<Grpc>,
+        exec: Option<Exec>,
     }
     HttpGet { path: Option<String>, scheme: Option<String>, host: Option<String>, port: Port, }
     TcpSocket { host: Option<String>, port: Port, }
     Grpc { port: i32, }
+    Exec {}
 
     Service { metadata: Metadata, spec: ServiceSpec, }
     ServiceSpec {
@@ -76,7 +84,7 @@ objects! {
 /// The API's `IntOrString`.
 #[derive(Debug, Deserialize)]
 #[serde(untagged)]
-pub(super) enum Port {
+pub(in crate::sources) enum Port {
     /// A number.
     Number(i32),
     /// The name of a container's port, or a number in quotes.

@@ -1,6 +1,7 @@
 //! Pods and Services from files, as `kubectl get -o json|yaml` and the kubelet's `/pods` print them, in place of the cluster API.
+//! The cluster API's own answers are read by the same code.
 
-mod api;
+pub(super) mod api;
 mod pods;
 mod services;
 
@@ -12,8 +13,10 @@ use std::time::SystemTime;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
+pub(super) use pods::pod_of;
 pub use pods::read_pods;
 pub use services::read_services;
+pub(super) use services::{Slice, join, service_of, slice_of};
 
 /// Above this a file is not what it should be.
 const MAX_SIZE: u64 = 64 * 1024 * 1024;

@@ -1,4 +1,4 @@
-//! `--pods FILE`: pods with their network probes, the API's defaults applied and named ports resolved.
+//! `--pods FILE` and the cluster API: pods with their network probes, the API's defaults applied and named ports resolved.
 
 use std::net::IpAddr;
 use std::path::Path;
@@ -7,7 +7,7 @@ use serde::Deserialize;
 
 use super::api::{self, PodStatus, Port, Probe};
 use super::{FileError, Source};
-use crate::event::{Container, Handler, Pod, ProbeSpec, ProbeType};
+use crate::event::{Container, ExecSpec, Handler, Pod, ProbeSpec, ProbeType};
 
 const FLAG: &str = "--pods";
 const EXPECTED: &str = "a PodList, a List of Pods or a Pod";
@@ -19,7 +19,7 @@ struct Item(Pod);
 
 impl From<api::Pod> for Item {
     fn from(pod: api::Pod) -> Self {
-        Self(convert(pod))
+        Self(pod_of(pod))
     }
 }
 
@@ -60,28 +60,28 @@ fn pods_of_list(source: &Source<'_>) -> Result<Vec<Pod>, FileError> {
     Ok(pods)
 }
 
-fn convert(pod: api::Pod) -> Pod {
+/// What is kept of a pod.
+pub(in crate::sources) fn pod_of(pod: api::Pod) -> Pod {
     let (spec, status) = (pod.spec, pod.status);
     let host_network = spec.host_network;
+    let finished = matches!(status.phase.as_deref(), Some("Succeeded" | "Failed"));
     // Init containers that go on running (sidecars) are probed, too.
     let sidecars = spec.init_containers.into_iter().filter(|it| it.restart_policy.as_deref() == Some("Always"));
-    let containers = sidecars.chain(spec.containers).map(|it| container(it, &status)).collect();
+    let containers = sidecars.chain(spec.containers).map(|it| container(it, &status));
+    let containers = containers.map(|it| if finished { Container { probes: Vec::new(), ..it } } else { it }).collect();
     Pod {
         namespace: pod.metadata.namespace.or_else(|| Some("default".into())),
         name: pod.metadata.name,
         uid: pod.metadata.uid,
-        addrs: addresses(&status, host_network),
+        // A finished pod keeps its address in the API while another may have it on the node, and nobody probes it.
+        addrs: if finished { Vec::new() } else { addresses(&status, host_network) },
         netns: None,
         host_network,
         containers,
     }
 }
 
-/// A finished pod keeps its address in the API while another may have it on the node.
 fn addresses(status: &PodStatus, host_network: bool) -> Vec<IpAddr> {
-    if matches!(status.phase.as_deref(), Some("Succeeded" | "Failed")) {
-        return Vec::new();
-    }
     let pod_ips = status.pod_ips.iter().map(|it| Some(it.ip.as_str())).chain([status.pod_ip.as_deref()]);
     let own = parse_all(pod_ips);
     if !own.is_empty() || !host_network {
@@ -107,10 +107,11 @@ fn container(container: api::Container, status: &PodStatus) -> Container {
         (ProbeType::Readiness, &container.readiness_probe),
         (ProbeType::Startup, &container.startup_probe),
     ];
-    let spec = |(probe_type, probe): (_, &Option<Probe>)| probe_spec(probe_type, probe.as_ref()?, &container);
-    let probes = probes.into_iter().filter_map(spec).collect();
+    let spec = |(probe_type, probe): &(_, &Option<Probe>)| probe_spec(*probe_type, probe.as_ref()?, &container);
+    let exec = |(probe_type, probe): &(_, &Option<Probe>)| exec_spec(*probe_type, probe.as_ref()?);
+    let (exec, probes) = (probes.iter().filter_map(exec).collect(), probes.iter().filter_map(spec).collect());
     let id = container_id(&container.name, status);
-    Container { name: Some(container.name), id, probes }
+    Container { name: Some(container.name), id, probes, exec }
 }
 
 /// Without the runtime: `containerd://cd4a…`.
@@ -120,10 +121,26 @@ fn container_id(name: &str, status: &PodStatus) -> Option<String> {
     id.split_once("://").map(|(_, id)| id.to_owned())
 }
 
+fn exec_spec(probe_type: ProbeType, probe: &Probe) -> Option<ExecSpec> {
+    probe.exec.as_ref()?;
+    Some(ExecSpec {
+        probe_type,
+        timeout_s: at_least_one(probe.timeout_seconds, 1),
+        period_s: at_least_one(probe.period_seconds, 10),
+        failure_threshold: at_least_one(probe.failure_threshold, 3),
+    })
+}
+
+fn seconds(value: Option<i32>, default: u32) -> u32 {
+    value.and_then(|it| u32::try_from(it).ok()).unwrap_or(default)
+}
+
+fn at_least_one(value: Option<i32>, default: u32) -> u32 {
+    Some(seconds(value, default)).filter(|it| *it > 0).unwrap_or(default)
+}
+
 /// An exec probe uses no network and gives none, nor does a port name that no port has (the kubelet fails it without a connection).
 fn probe_spec(probe_type: ProbeType, probe: &Probe, container: &api::Container) -> Option<ProbeSpec> {
-    let seconds = |value: Option<i32>, default| value.and_then(|it| u32::try_from(it).ok()).unwrap_or(default);
-    let at_least_one = |value, default| Some(seconds(value, default)).filter(|it| *it > 0).unwrap_or(default);
     let target = target(probe, container)?;
     Some(ProbeSpec {
         probe_type,
@@ -153,7 +170,7 @@ fn target(probe: &Probe, container: &api::Container) -> Option<Target> {
     } else if let Some(tcp) = &probe.tcp_socket {
         tcp_target(tcp, container)
     } else {
-        let port = u16::try_from(probe.grpc.as_ref()?.port).ok()?;
+        let port = number(probe.grpc.as_ref()?.port)?;
         Some(Target { handler: Handler::Grpc, scheme: None, port, host: None, path: None })
     }
 }
@@ -181,14 +198,19 @@ fn non_empty(text: Option<&String>) -> Option<String> {
 /// As the kubelet resolves it: by name, else the text as a number.
 fn port(port: &Port, container: &api::Container) -> Option<u16> {
     let name = match port {
-        Port::Number(number) => return u16::try_from(*number).ok().filter(|it| *it > 0),
+        Port::Number(port) => return number(*port),
         Port::Name(name) => name,
     };
     let mut ports = container.ports.iter();
     match ports.find(|it| it.name.as_ref() == Some(name)) {
-        Some(named) => u16::try_from(named.container_port).ok(),
-        None => name.parse().ok(),
+        Some(named) => number(named.container_port),
+        None => number(name.parse().ok()?),
     }
+}
+
+/// Nobody dials port 0.
+fn number(port: i32) -> Option<u16> {
+    u16::try_from(port).ok().filter(|it| *it > 0)
 }
 
 #[cfg(test)]

@@ -100,6 +100,56 @@ fn single_and_finished_pods() {
 }
 
 #[test]
+fn every_probe_of_a_pod_with_two_families_sidecars_and_named_ports() {
+    let text = "\
+kind: Pod
+metadata: {name: a, namespace: b, uid: u, resourceVersion: '5', ownerReferences: [{kind: ReplicaSet}]}
+spec:
+  nodeName: n1
+  initContainers:
+  - {name: mesh, restartPolicy: Always, ports: [{name: status, containerPort: 15021}], readinessProbe: {httpGet: {port: status, path: '/healthz/ready?x=1'}}}
+  containers:
+  - name: api
+    ports: [{name: grpc, containerPort: 9090}, {name: web, containerPort: 8443}, {name: none, containerPort: 0}]
+    startupProbe: {grpc: {port: 9090, service: readiness}, failureThreshold: 30, periodSeconds: 2}
+    livenessProbe: {httpGet: {port: web, scheme: HTTPS, host: '', path: ''}, timeoutSeconds: 0, terminationGracePeriodSeconds: 5}
+    readinessProbe: {tcpSocket: {port: status}}
+  - {name: zero, livenessProbe: {grpc: {port: 0}}, readinessProbe: {tcpSocket: {port: '0'}}, startupProbe: {tcpSocket: {port: 99999}}}
+status:
+  phase: Running
+  podIP: fd00:10::7
+  podIPs: [{ip: 'fd00:10::7'}, {ip: 10.0.0.7}]
+  initContainerStatuses: [{name: mesh, containerID: 'containerd://5ca1ab1e'}]
+  containerStatuses: [{name: api, containerID: 'cri-o://cafe'}, {name: zero, containerID: ''}]
+";
+    let pods = read("full", text).expect("pod");
+    let families: Vec<IpAddr> = ["fd00:10::7", "10.0.0.7"].iter().filter_map(|it| it.parse().ok()).collect();
+    assert_eq!(pods[0].addrs, families);
+    let ids: Vec<_> = pods[0].containers.iter().map(|it| it.id.as_deref()).collect();
+    assert_eq!(ids, [Some("5ca1ab1e"), Some("cafe"), None]);
+    let mesh = &pods[0].containers[0].probes[0];
+    assert_eq!((mesh.port, mesh.path.as_deref()), (15021, Some("/healthz/ready")));
+    let api: Vec<_> = pods[0].containers[1].probes.iter().map(|it| (it.probe_type, it.handler, it.port)).collect();
+    // The readiness probe names a port of another container: the kubelet does not find it, either.
+    let expected = [(ProbeType::Liveness, Handler::Http, 8443), (ProbeType::Startup, Handler::Grpc, 9090)];
+    assert_eq!(api, expected);
+    let liveness = &pods[0].containers[1].probes[0];
+    assert_eq!((liveness.timeout_s, liveness.host.as_deref(), liveness.path.as_deref()), (1, None, Some("/")));
+    assert_eq!(pods[0].containers[1].probes[1].budget_s(), 60);
+    assert_eq!(pods[0].containers[2].probes, [], "nobody dials port 0 or one above 65535");
+}
+
+#[test]
+fn a_finished_pod_is_not_probed() {
+    let text = r#"{"kind":"Pod","metadata":{"name":"p"},"spec":{"hostNetwork":true,"containers":[{"name":"c",
+        "livenessProbe":{"tcpSocket":{"host":"127.0.0.1","port":80}}}]},"status":{"phase":"Failed","hostIP":"10.0.0.1"}}"#;
+    let pods = read("failed", text).expect("pod");
+    assert!(pods[0].addrs.is_empty() && pods[0].containers[0].probes.is_empty(), "{pods:?}");
+    let pods = read("running", &text.replace("Failed", "Running")).expect("pod");
+    assert!(pods[0].addrs.len() == 1 && pods[0].containers[0].probes.len() == 1, "{pods:?}");
+}
+
+#[test]
 fn every_error_is_one_line_with_flag_file_and_place() {
     let cases = [
         ("services", r#"{"kind":"ServiceList","items":[]}"#, "holds a ServiceList, expected a PodList"),

@@ -17,11 +17,11 @@ const SERVICE_NAME: &str = "kubernetes.io/service-name";
 
 /// Namespace and name of a Service.
 type Key = (String, String);
-type Endpoints = BTreeMap<Key, Addresses>;
 
-/// Addresses of a Service's endpoints.
-#[derive(Default)]
-struct Addresses {
+/// What is kept of an `EndpointSlice`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(in crate::sources) struct Slice {
+    service: Key,
     ready: Vec<IpAddr>,
     not_ready: Vec<IpAddr>,
 }
@@ -35,12 +35,19 @@ enum AnyItem {
     Other,
 }
 
+/// Addresses of a Service's endpoints.
+#[derive(Default)]
+struct Addresses {
+    ready: Vec<IpAddr>,
+    not_ready: Vec<IpAddr>,
+}
+
 /// What a file gives before it is joined.
 #[derive(Default)]
 struct Parts {
     services: Vec<Service>,
     /// Absent if no slice was given: then nothing is known of endpoints.
-    endpoints: Option<Endpoints>,
+    slices: Option<Vec<Slice>>,
 }
 
 /// Reads the Services of a file.
@@ -58,7 +65,7 @@ pub fn read_services(path: &Path) -> Result<Vec<Service>, FileError> {
         Some("List") => add_list(&source, &mut parts)?,
         _ => return Err(source.wrong_kind(kind, EXPECTED)),
     }
-    Ok(parts.join())
+    Ok(join(parts.services, parts.slices))
 }
 
 fn add_list(source: &Source<'_>, parts: &mut Parts) -> Result<(), FileError> {
@@ -82,48 +89,65 @@ impl Parts {
     }
 
     fn add_service(&mut self, service: api::Service) {
-        let spec = service.spec;
-        let ips = spec.cluster_ips.into_iter().chain(spec.cluster_ip);
-        let mut cluster_ips: Vec<IpAddr> = Vec::new();
-        // A headless Service has "None".
-        for ip in ips.filter_map(|ip| ip.parse().ok()) {
-            if !cluster_ips.contains(&ip) {
-                cluster_ips.push(ip);
-            }
-        }
-        self.services.push(Service {
-            namespace: service.metadata.namespace.unwrap_or_else(|| "default".into()),
-            name: service.metadata.name.unwrap_or_default(),
-            cluster_ips,
-            ports: spec.ports.into_iter().filter_map(port).collect(),
-            ready_endpoints: None,
-            not_ready_endpoints: Vec::new(),
-        });
+        self.services.push(service_of(service));
     }
 
-    fn add_slice(&mut self, mut slice: EndpointSlice) {
-        let endpoints = self.endpoints.get_or_insert_default();
-        let namespace = slice.metadata.namespace.unwrap_or_else(|| "default".into());
-        let Some(name) = slice.metadata.labels.remove(SERVICE_NAME) else { return };
-        let known = endpoints.entry((namespace, name)).or_default();
-        for endpoint in slice.endpoints {
-            // An absent condition means ready.
-            let into = if endpoint.conditions.ready.unwrap_or(true) { &mut known.ready } else { &mut known.not_ready };
-            into.extend(endpoint.addresses.iter().filter_map(|addr| addr.parse::<IpAddr>().ok()));
-        }
+    fn add_slice(&mut self, slice: EndpointSlice) {
+        self.slices.get_or_insert_default().extend(slice_of(slice));
     }
+}
 
-    fn join(mut self) -> Vec<Service> {
-        let Some(mut endpoints) = self.endpoints else { return self.services };
-        for service in &mut self.services {
-            let key = (service.namespace.clone(), service.name.clone());
-            let addresses = endpoints.remove(&key).unwrap_or_default();
-            service.ready_endpoints = Some(sorted(addresses.ready));
-            service.not_ready_endpoints = sorted(addresses.not_ready);
+/// What is kept of a Service, without its endpoints.
+pub(in crate::sources) fn service_of(service: api::Service) -> Service {
+    let spec = service.spec;
+    let ips = spec.cluster_ips.into_iter().chain(spec.cluster_ip);
+    let mut cluster_ips: Vec<IpAddr> = Vec::new();
+    // A headless Service has "None".
+    for ip in ips.filter_map(|ip| ip.parse().ok()) {
+        if !cluster_ips.contains(&ip) {
+            cluster_ips.push(ip);
         }
-        self.services.extend(endpoints.into_iter().map(service_of_slices));
-        self.services
     }
+    Service {
+        namespace: service.metadata.namespace.unwrap_or_else(|| "default".into()),
+        name: service.metadata.name.unwrap_or_default(),
+        cluster_ips,
+        ports: spec.ports.into_iter().filter_map(port).collect(),
+        ready_endpoints: None,
+        not_ready_endpoints: Vec::new(),
+    }
+}
+
+/// What is kept of a slice; nothing of one that belongs to no Service.
+pub(in crate::sources) fn slice_of(mut slice: EndpointSlice) -> Option<Slice> {
+    let namespace = slice.metadata.namespace.unwrap_or_else(|| "default".into());
+    let name = slice.metadata.labels.remove(SERVICE_NAME)?;
+    let mut kept = Slice { service: (namespace, name), ready: Vec::new(), not_ready: Vec::new() };
+    for endpoint in slice.endpoints {
+        // An absent condition means ready.
+        let into = if endpoint.conditions.ready.unwrap_or(true) { &mut kept.ready } else { &mut kept.not_ready };
+        into.extend(endpoint.addresses.iter().filter_map(|addr| addr.parse::<IpAddr>().ok()));
+    }
+    Some(kept)
+}
+
+/// Services with the endpoints of their slices; without slices nothing is known of endpoints.
+pub(in crate::sources) fn join(mut services: Vec<Service>, slices: Option<Vec<Slice>>) -> Vec<Service> {
+    let Some(slices) = slices else { return services };
+    let mut endpoints: BTreeMap<Key, Addresses> = BTreeMap::new();
+    for slice in slices {
+        let known = endpoints.entry(slice.service).or_default();
+        known.ready.extend(slice.ready);
+        known.not_ready.extend(slice.not_ready);
+    }
+    for service in &mut services {
+        let key = (service.namespace.clone(), service.name.clone());
+        let addresses = endpoints.remove(&key).unwrap_or_default();
+        service.ready_endpoints = Some(sorted(addresses.ready));
+        service.not_ready_endpoints = sorted(addresses.not_ready);
+    }
+    services.extend(endpoints.into_iter().map(service_of_slices));
+    services
 }
 
 /// A Service of which only slices were given.

@@ -1,0 +1,131 @@
+//! Verdicts that rest on the kubelet's own words alone: commands, and sandboxes without network.
+
+use serde_json::json;
+
+use super::evidence::evidence;
+use super::finding::Finding;
+use super::label::Label;
+use crate::correlate::node::Node;
+use crate::enrich;
+use crate::event::{Container, ExecSpec, Handler, KubeletProbe, Pod, PodRef, ProbeSays, SandboxCause, SandboxFailure};
+use crate::record::{Confidence, Evidence, K8s, Probe, Process};
+
+/// What a verdict is about that has no connection.
+#[derive(Clone, Debug)]
+pub struct Unattached {
+    /// The probe.
+    pub probe: Option<Probe>,
+    /// The pod.
+    pub k8s: K8s,
+    /// The kubelet.
+    pub process: Option<Process>,
+}
+
+/// The verdict on a failed exec probe; `None` if it is no such probe, or nothing tells.
+#[must_use]
+pub fn command(probe: &KubeletProbe, node: &Node) -> Option<(Finding, Unattached)> {
+    let container = container(probe, node);
+    let spec = container.and_then(|it| it.exec.iter().find(|spec| spec.probe_type == probe.probe_type));
+    let known_otherwise = container.is_some_and(|it| it.probes.iter().any(|spec| spec.probe_type == probe.probe_type));
+    let by_words = matches!(probe.says, ProbeSays::CommandTimeout | ProbeSays::CommandNotRun);
+    // A gRPC probe fails with errors of the same form: without a spec only a list of pods can tell.
+    if known_otherwise || (spec.is_none() && !(by_words && probe.says == ProbeSays::CommandTimeout)) {
+        return None;
+    }
+    let confidence = if spec.is_some() { Confidence::Proven } else { Confidence::Likely };
+    let named = Unattached {
+        probe: Some(probe_of(probe, spec)),
+        k8s: k8s(&probe.pod, probe.container.as_ref(), node),
+        process: kubelet(probe.pid),
+    };
+    Some((exec(probe, spec).with_confidence(confidence), named))
+}
+
+fn container<'a>(probe: &KubeletProbe, node: &'a Node) -> Option<&'a Container> {
+    let pod = pod(&probe.pod, node)?;
+    pod.containers.iter().find(|it| it.name == probe.container)
+}
+
+fn pod<'a>(named: &PodRef, node: &'a Node) -> Option<&'a Pod> {
+    node.pods.iter().find(|pod| enrich::is_pod(pod, named))
+}
+
+fn probe_of(probe: &KubeletProbe, spec: Option<&ExecSpec>) -> Probe {
+    Probe {
+        probe_type: Some(probe.probe_type),
+        handler: Some(Handler::Exec),
+        timeout_s: spec.map(|it| it.timeout_s),
+        period_s: spec.map(|it| it.period_s),
+        failure_threshold: spec.map(|it| it.failure_threshold),
+        ..Probe::default()
+    }
+}
+
+fn exec(probe: &KubeletProbe, spec: Option<&ExecSpec>) -> Finding {
+    let (label, what) = match probe.says {
+        ProbeSays::CommandTimeout => (Label::ExecTimeout, "did not end in time"),
+        ProbeSays::CommandNotRun => (Label::ExecFailed, "could not be run"),
+        _ => (Label::ExecFailed, "ended with an error; what it printed is in the pod's event"),
+    };
+    let budget = spec.map(|it| format!(" (timeoutSeconds {})", it.timeout_s)).unwrap_or_default();
+    let summary = format!("the command of the {} probe {what}{budget}", kind(probe));
+    Finding::failure(label, vec![of_outcome(probe)], summary, label.page().mend.to_owned())
+}
+
+/// What the kubelet said of a probe, as evidence.
+pub(super) fn of_outcome(probe: &KubeletProbe) -> Evidence {
+    let words = probe.output.as_ref().map_or_else(String::new, |it| format!(": {it}"));
+    let says = format!("the kubelet says that the {} probe failed{words}", kind(probe));
+    evidence("kubelet", probe.written_boot_ns, says, json!({ "result": probe.result, "container": probe.container }))
+}
+
+const fn kind(probe: &KubeletProbe) -> &'static str {
+    match probe.probe_type {
+        crate::event::ProbeType::Liveness => "liveness",
+        crate::event::ProbeType::Readiness => "readiness",
+        crate::event::ProbeType::Startup => "startup",
+    }
+}
+
+fn k8s(named: &PodRef, container: Option<&String>, node: &Node) -> K8s {
+    let known = pod(named, node);
+    let or_known =
+        |said: &Option<String>, get: fn(&Pod) -> &Option<String>| said.clone().or_else(|| get(known?).clone());
+    K8s {
+        namespace: or_known(&named.namespace, |it| &it.namespace),
+        pod_name: or_known(&named.name, |it| &it.name),
+        pod_uid: or_known(&named.uid, |it| &it.uid),
+        container_name: container.cloned(),
+    }
+}
+
+fn kubelet(pid: Option<u32>) -> Option<Process> {
+    pid.map(|pid| Process { pid, comm: "kubelet".to_owned() })
+}
+
+/// The verdict on a pod without network.
+#[must_use]
+pub fn sandbox(failure: &SandboxFailure, node: &Node) -> (Finding, Unattached) {
+    let (why, mend) = match failure.cause {
+        SandboxCause::SubnetFile => (
+            "flannel has not written its subnet file yet",
+            "see whether flannel runs on this node and reaches the API server: it writes /run/flannel/subnet.env. A pod that must outlive this at start needs a startupProbe",
+        ),
+        SandboxCause::NoConfig => (
+            "the runtime has no CNI configuration yet",
+            "see whether the CNI's agent runs on this node: it writes /etc/cni/net.d. Then the order: nothing that the agent itself needs may wait for a pod's network",
+        ),
+        SandboxCause::NoPlugin => (
+            "the plugin's program is not there",
+            "install the CNI plugins into /opt/cni/bin (or where the runtime's bin_dir points)",
+        ),
+        SandboxCause::Plugin => ("the CNI plugin said no", Label::CniNotReady.page().mend),
+    };
+    let k8s = k8s(&failure.pod, None, node);
+    let name = [k8s.namespace.as_deref(), k8s.pod_name.as_deref()].into_iter().flatten().collect::<Vec<_>>().join("/");
+    let summary = format!("the sandbox of pod {name} has no network: {why}");
+    let says = format!("the kubelet could not make the sandbox: {}", failure.words);
+    let seen = evidence("kubelet", failure.written_boot_ns, says, json!({ "cause": failure.cause }));
+    let named = Unattached { probe: None, k8s, process: kubelet(failure.pid) };
+    (Finding::failure(Label::CniNotReady, vec![seen], summary, mend.to_owned()), named)
+}

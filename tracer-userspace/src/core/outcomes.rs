@@ -1,0 +1,156 @@
+//! What the kubelet itself says, joined with the attempts that the kernel showed.
+//!
+//! A failed network probe belongs to one attempt: its verdict is said again with the kubelet's words, or said for
+//! the first time if the kernel saw nothing wrong. A command is no connection: its verdict rests on those words alone.
+
+use super::records::{said, unattached};
+use super::{Core, When};
+use crate::classify::kubelet;
+use crate::correlate::attempt::Attempt;
+use crate::decision::Decision;
+use crate::enrich;
+use crate::event::{ConnId, KubeletProbe, Observation, SandboxFailure};
+
+/// The kubelet writes its line as soon as the attempt is over: this much earlier at most, for a busy one.
+const BEFORE_NS: u64 = 1_000_000_000;
+/// It counts an attempt as over at its timeout, a moment before the socket is closed.
+const AFTER_NS: u64 = 50_000_000;
+/// A pod without network is told again after this.
+const SANDBOX_AGAIN_NS: u64 = 300_000_000_000;
+/// Pods without network remembered.
+const MAX_SANDBOXES: usize = 1024;
+
+impl Core {
+    /// A probe failed, as the kubelet saw it.
+    pub(super) fn outcome(&mut self, probe: &KubeletProbe, observation: &Observation, out: &mut Vec<Decision>) {
+        let command = kubelet::command(probe, &self.node);
+        if let Some((finding, named)) = command {
+            out.push(unattached(finding, named, Some(said(probe)), observation.time_boot_ns));
+        } else if let Some(conn) = self.attempt_of(probe) {
+            self.correlator.join(conn, observation);
+            self.quote(conn, observation.time_boot_ns, out);
+        }
+    }
+
+    /// The one attempt that it can be about: of that probe, ended at that time, and not told of before.
+    fn attempt_of(&self, probe: &KubeletProbe) -> Option<ConnId> {
+        let at = probe.written_boot_ns;
+        let ended = |a: &Attempt| {
+            a.ended.is_some_and(|(end, _)| end <= at.saturating_add(AFTER_NS) && at <= end.saturating_add(BEFORE_NS))
+        };
+        let fits = |a: &&Attempt| a.prober && a.kubelet().is_none() && ended(a) && self.is_of(a, probe);
+        let mut fitting: Vec<&Attempt> = self.correlator.all().filter(fits).collect();
+        let exact = |a: &&Attempt| probe.src.is_some_and(|src| src == a.flow.src);
+        if let Some(exact) = fitting.iter().find(|a| exact(a)) {
+            return Some(exact.conn);
+        }
+        // Of several the last one that ended; those that failed go first.
+        fitting.sort_by_key(|a| (a.failed(), a.ended.map(|(end, _)| end)));
+        fitting.last().map(|a| a.conn)
+    }
+
+    fn is_of(&self, attempt: &Attempt, probe: &KubeletProbe) -> bool {
+        let dialled = probe.dst.is_none_or(|dst| dst == attempt.flow.dst);
+        let from = probe.src.is_none_or(|src| src == attempt.flow.src);
+        dialled && from && enrich::is_probe_of(attempt, &self.node, probe)
+    }
+
+    /// Says its verdict again, with what the kubelet said; or for the first time.
+    fn quote(&mut self, conn: ConnId, now: u64, out: &mut Vec<Decision>) {
+        let Some(before) = self.decided.get(&conn).copied() else {
+            self.decide(conn, When::Settled(now), out);
+            return;
+        };
+        let Some((finding, also)) = self.classified(conn, When::Settled(now)) else { return };
+        if finding.label != before.label || finding.outcome != before.outcome {
+            self.decide(conn, When::Settled(now), out);
+            return;
+        }
+        self.say(conn, finding, also, true, out);
+    }
+
+    /// A pod has no network yet: told once for each cause, and again when it lasts.
+    pub(super) fn sandbox(&mut self, failure: &SandboxFailure, time: u64, out: &mut Vec<Decision>) {
+        let key = (failure.pod.clone(), failure.cause);
+        if self.sandboxes.get(&key).is_some_and(|last| time < last.saturating_add(SANDBOX_AGAIN_NS)) {
+            return;
+        }
+        if self.sandboxes.len() >= MAX_SANDBOXES {
+            self.sandboxes.pop_first();
+        }
+        self.sandboxes.insert(key, time);
+        let (finding, named) = kubelet::sandbox(failure, &self.node);
+        out.push(unattached(finding, named, None, time));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::event::{Fact, PodRef, ProbeSays, SandboxCause, SandboxFailure, TcpState};
+    use crate::record::VerdictBody;
+    use crate::testing::Stream;
+
+    fn told(stream: &Stream) -> Vec<(String, bool)> {
+        let told = |v: &VerdictBody| (v.verdict.label.name().to_owned(), v.kubelet.is_some());
+        stream.verdicts().iter().map(told).collect()
+    }
+
+    #[test]
+    fn a_verdict_is_said_again_with_the_kubelet_s_words() {
+        let mut stream = Stream::new();
+        stream.http_readiness().connect().gives_up().wait_ms(10).kubelet(ProbeSays::Timeout);
+        assert_eq!(told(&stream), [("unexplained".to_owned(), false), ("unexplained".to_owned(), true)]);
+    }
+
+    #[test]
+    fn what_only_the_kubelet_can_read_is_its_word() {
+        let mut stream = Stream::new();
+        stream.http_readiness().connect().established();
+        stream.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 200)).kubelet(ProbeSays::Status(503));
+        assert_eq!(told(&stream), [("app_status_failure".to_owned(), true)]);
+    }
+
+    #[test]
+    fn a_disagreement_is_said() {
+        let mut stream = Stream::new();
+        stream.http_readiness().connect().established();
+        stream.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 200)).kubelet(ProbeSays::Network);
+        let verdicts = stream.verdicts();
+        assert_eq!(told(&stream), [("unexplained".to_owned(), true)]);
+        assert!(verdicts[0].verdict.summary.contains("so the kubelet says"), "{}", verdicts[0].verdict.summary);
+    }
+
+    #[test]
+    fn an_outcome_of_another_time_or_probe_joins_nothing() {
+        let mut stream = Stream::new();
+        stream.http_readiness().connect().established();
+        stream.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 200));
+        stream.wait_ms(1500).kubelet(ProbeSays::Status(503));
+        assert!(told(&stream).is_empty(), "too late");
+    }
+
+    #[test]
+    fn a_command_is_told_by_the_kubelet_s_words_alone() {
+        let mut stream = Stream::new();
+        stream.exec_readiness().kubelet(ProbeSays::Other).kubelet(ProbeSays::CommandTimeout);
+        assert_eq!(told(&stream), [("exec_failed".to_owned(), true), ("exec_timeout".to_owned(), true)]);
+        let mut unknown = Stream::new();
+        unknown.kubelet(ProbeSays::Other);
+        assert!(told(&unknown).is_empty(), "nothing says that it is a command");
+    }
+
+    #[test]
+    fn a_pod_without_network_is_told_once() {
+        let mut stream = Stream::new();
+        for _ in 0..3 {
+            stream.wait_ms(10_000).push(Fact::SandboxFailure(Box::new(SandboxFailure {
+                pod: PodRef { namespace: Some("shop".into()), name: Some("cart".into()), uid: None },
+                cause: SandboxCause::SubnetFile,
+                words: "open /run/flannel/subnet.env: no such file or directory".into(),
+                written_boot_ns: 1,
+                pid: None,
+            })));
+        }
+        assert_eq!(told(&stream), [("cni_not_ready".to_owned(), false)]);
+    }
+}

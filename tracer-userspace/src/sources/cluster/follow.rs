@@ -1,0 +1,297 @@
+//! One kind of object, listed once and then watched: by a streaming list where the server has it (one request), else by
+//! a list and a watch. Whatever fails is told once, waited out and tried again; what was known stays.
+
+use std::time::Duration;
+
+use http_body_util::BodyExt as _;
+use kube::Client;
+use kube::client::Body;
+use serde::de::DeserializeOwned;
+use tokio::time::{Instant, timeout_at};
+
+use super::board::Board;
+use super::failure::{Asked, Failure, Status};
+use super::frames::{Items, Lines};
+use super::known::Known;
+use super::objects::{Head, Line, Mark, Watched};
+use super::pace::{Pace, random};
+use super::request::{next, open};
+
+/// The server ends a watch after this many seconds, and up to as many more, as client-go asks it to.
+const WATCH_S: u32 = 300;
+
+/// How the first state is had.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Form {
+    /// A watch that begins with what there is (Kubernetes 1.32; 1.27 with the gate `WatchList`).
+    Streaming,
+    /// A list, then a watch from there.
+    Listing,
+}
+
+/// Follows one kind.
+pub(super) struct Follower<W: Watched> {
+    client: Client,
+    node: String,
+    pace: Pace,
+    board: Board,
+    known: Known<W>,
+    form: Form,
+    /// Where the next watch begins; absent: all must be read anew.
+    position: Option<String>,
+    /// The server's cache is not good enough: it gave a position that it did not know itself.
+    consistent: bool,
+    /// Which of the kind's paths.
+    path: usize,
+    /// Failures in a row.
+    failures: u32,
+    /// The last failure was an answer that could not be read: an open connection proves nothing.
+    garbled: bool,
+    /// An object that could not be read was told.
+    told_skipped: bool,
+}
+
+impl<W: Watched> Follower<W> {
+    pub(super) fn new(client: Client, node: String, pace: Pace, board: Board) -> Self {
+        Self {
+            client,
+            node,
+            pace,
+            board,
+            known: Known::default(),
+            form: Form::Streaming,
+            position: None,
+            consistent: false,
+            path: 0,
+            failures: 0,
+            garbled: false,
+            told_skipped: false,
+        }
+    }
+
+    /// Never ends by itself.
+    pub(super) async fn run(mut self) {
+        loop {
+            let began = Instant::now();
+            let end = self.session().await;
+            if began.elapsed() >= self.pace.stable {
+                self.failures = 0;
+            }
+            let wait = self.judge(end, began.elapsed());
+            tokio::time::sleep(wait).await;
+        }
+    }
+
+    /// What follows from the end of a session; how long to wait before the next.
+    fn judge(&mut self, end: Result<(), Failure>, lasted: Duration) -> Duration {
+        match end {
+            Ok(()) if lasted >= self.pace.stable => return self.pace.rewatch(),
+            // A server that ends every watch at once must not be asked in a circle.
+            Ok(()) => {}
+            Err(Failure::NotStreaming) => {
+                self.form = Form::Listing;
+                return Duration::ZERO;
+            }
+            Err(Failure::Unknown(_)) if self.path + 1 < W::PATHS.len() => {
+                self.path += 1;
+                return Duration::ZERO;
+            }
+            Err(Failure::Gone) => {
+                self.position = None;
+                self.consistent = true;
+            }
+            Err(ref failure) => {
+                self.garbled = matches!(failure, Failure::Garbage(_));
+                self.board.failed(W::RESOURCE, failure);
+            }
+        }
+        self.failures = self.failures.saturating_add(1);
+        self.pace.after(self.failures, end.err().and_then(|failure| failure.after()))
+    }
+
+    async fn session(&mut self) -> Result<(), Failure> {
+        if self.position.is_none() && self.form == Form::Listing {
+            self.list().await?;
+        }
+        self.watch().await
+    }
+
+    async fn list(&mut self) -> Result<(), Failure> {
+        let asked = self.asked("list", false);
+        let mut body = self.open(asked, self.list_query()).await?;
+        let (mut items, mut fresh) = (Items::default(), Known::default());
+        while let Some(chunk) = next(&mut body, Instant::now() + self.pace.answer).await? {
+            items.feed(&chunk, |item| {
+                if let Some(object) = self.object::<W>(item)? {
+                    fresh.put(object, &self.node);
+                }
+                Ok(())
+            })?;
+        }
+        let shell: Mark = decode(items.shell()?)?;
+        let Some(position) = shell.metadata.resource_version else {
+            return Err(Failure::Garbage("a list without `resourceVersion`".into()));
+        };
+        self.position = Some(position);
+        self.replace(fresh);
+        Ok(())
+    }
+
+    /// Until the server ends it.
+    async fn watch(&mut self) -> Result<(), Failure> {
+        let streaming = self.position.is_none();
+        let asked = self.asked("watch", streaming);
+        let body = self.open(asked, self.watch_query()).await?;
+        if !streaming && !self.garbled {
+            self.board.watching(W::RESOURCE);
+        }
+        let mut watch =
+            Watch { body, lines: Lines::default(), fresh: streaming.then(Known::default), asked, told: None };
+        let end = self.read(&mut watch).await;
+        if watch.told.is_some() {
+            self.publish();
+        }
+        end
+    }
+
+    async fn read(&mut self, watch: &mut Watch<W>) -> Result<(), Failure> {
+        let mut heard = Instant::now();
+        loop {
+            let silence = if watch.fresh.is_some() { self.pace.sync } else { self.pace.silence };
+            let silent = heard + silence;
+            let due = watch.told.unwrap_or(silent).min(silent);
+            match timeout_at(due, watch.body.frame()).await {
+                Ok(None) if watch.fresh.is_some() => return Err(Failure::Cut),
+                Ok(None) => return Ok(()),
+                Ok(Some(Err(error))) => return Err(Failure::of_client(&error)),
+                Ok(Some(Ok(frame))) => {
+                    heard = Instant::now();
+                    let chunk = frame.into_data().unwrap_or_default();
+                    let mut lines = std::mem::take(&mut watch.lines);
+                    lines.feed(&chunk, |line| self.take(line, watch))?;
+                    watch.lines = lines;
+                    if watch.told.is_some_and(|due| heard >= due) {
+                        watch.told = None;
+                        self.publish();
+                    }
+                }
+                Err(_) if watch.told.take().is_some() => self.publish(),
+                Err(_) if watch.fresh.is_some() => return Err(Failure::NotStreaming),
+                // The connection may be dead: ask again from where it stands.
+                Err(_) => return Ok(()),
+            }
+        }
+    }
+
+    /// One line of a watch.
+    fn take(&mut self, line: &[u8], watch: &mut Watch<W>) -> Result<(), Failure> {
+        let kind = decode::<Head>(line)?.kind;
+        match kind.as_str() {
+            "ADDED" | "MODIFIED" | "DELETED" => {
+                if let Some(line) = self.object::<Line<W>>(line)? {
+                    self.take_object(line.object, &kind, watch);
+                }
+            }
+            "BOOKMARK" => self.take_mark(decode::<Line<Mark>>(line)?.object, watch),
+            "ERROR" => return Err(decode::<Line<Status>>(line)?.object.of_event(watch.asked)),
+            // Kinds of events that come later than this program.
+            _ => {}
+        }
+        if watch.fresh.is_none() && std::mem::take(&mut self.garbled) {
+            self.board.watching(W::RESOURCE);
+        }
+        Ok(())
+    }
+
+    /// One object with a field of another type than expected must not cost all the others.
+    fn object<T: DeserializeOwned>(&mut self, json: &[u8]) -> Result<Option<T>, Failure> {
+        match serde_json::from_slice(json) {
+            Ok(object) => Ok(Some(object)),
+            Err(error) if error.is_data() => {
+                if !std::mem::replace(&mut self.told_skipped, true) {
+                    tracing::warn!("cluster API: one of the {} is left out, it cannot be read: {error}", W::RESOURCE);
+                }
+                Ok(None)
+            }
+            Err(error) => Err(Failure::Garbage(error.to_string())),
+        }
+    }
+
+    fn take_object(&mut self, object: W, kind: &str, watch: &mut Watch<W>) {
+        let version = object.metadata().resource_version.clone();
+        let known = watch.fresh.as_mut().unwrap_or(&mut self.known);
+        let changed = if kind == "DELETED" { known.remove(&object) } else { known.put(object, &self.node) };
+        if watch.fresh.is_none() {
+            self.position = version.or_else(|| self.position.take());
+            if changed {
+                watch.told.get_or_insert(Instant::now() + self.pace.debounce);
+            }
+        }
+    }
+
+    fn take_mark(&mut self, mark: Mark, watch: &mut Watch<W>) {
+        if mark.ends_the_list()
+            && let Some(fresh) = watch.fresh.take()
+        {
+            self.replace(fresh);
+        }
+        if watch.fresh.is_none() {
+            self.position = mark.metadata.resource_version.or_else(|| self.position.take());
+        }
+    }
+
+    /// All was read anew.
+    fn replace(&mut self, fresh: Known<W>) {
+        self.known = fresh;
+        self.consistent = false;
+        self.publish();
+        self.board.watching(W::RESOURCE);
+    }
+
+    fn publish(&self) {
+        self.board.publish::<W>(self.known.all());
+    }
+
+    fn asked(&self, verb: &'static str, streaming: bool) -> Asked {
+        Asked { verb, resource: W::RESOURCE, group: W::GROUP, streaming }
+    }
+
+    /// From the server's cache (`0`) at first: a list from etcd by 15,000 nodes would read every pod for each of them.
+    fn list_query(&self) -> String {
+        if self.consistent { String::new() } else { "resourceVersion=0".into() }
+    }
+
+    fn watch_query(&self) -> String {
+        let seconds = WATCH_S + random() % WATCH_S;
+        let from = match &self.position {
+            Some(position) => format!("resourceVersion={position}"),
+            None if self.consistent => "sendInitialEvents=true&resourceVersionMatch=NotOlderThan".into(),
+            None => "resourceVersion=0&sendInitialEvents=true&resourceVersionMatch=NotOlderThan".into(),
+        };
+        format!("watch=true&allowWatchBookmarks=true&timeoutSeconds={seconds}&{from}")
+    }
+
+    async fn open(&self, asked: Asked, mut query: String) -> Result<Body, Failure> {
+        let selector = W::selector(&self.node);
+        if !selector.is_empty() {
+            query = format!("{query}&fieldSelector={selector}");
+        }
+        let path = W::PATHS.get(self.path).copied().unwrap_or_default();
+        open(&self.client, &format!("{path}?{}", query.trim_start_matches('&')), asked, self.pace.answer).await
+    }
+}
+
+/// A watch that is open.
+struct Watch<W: Watched> {
+    body: Body,
+    lines: Lines,
+    /// What a streaming list gave so far, until it is whole.
+    fresh: Option<Known<W>>,
+    asked: Asked,
+    /// When changes are due to be told.
+    told: Option<Instant>,
+}
+
+fn decode<T: DeserializeOwned>(json: &[u8]) -> Result<T, Failure> {
+    serde_json::from_slice(json).map_err(|error| Failure::Garbage(error.to_string()))
+}

@@ -1,0 +1,47 @@
+//! One request to the API, and the pieces of its answer. Nothing waits for ever.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{Request, Response};
+use http_body_util::BodyExt as _;
+use kube::Client;
+use kube::client::Body;
+use tokio::time::{Instant, timeout, timeout_at};
+
+use super::failure::{Asked, Failure};
+
+/// Of a refusal only the beginning is read.
+const REFUSAL_MAX: usize = 16 << 10;
+
+/// The body of a good answer, which begins within `within`.
+pub(super) async fn open(client: &Client, uri: &str, asked: Asked, within: Duration) -> Result<Body, Failure> {
+    let request = Request::get(uri).header("Accept", "application/json").body(Body::empty());
+    let request = request.map_err(|error| Failure::Garbage(error.to_string()))?;
+    let late = |_| Failure::Unreachable(format!("no answer within {} s", within.as_secs()));
+    let answer = timeout(within, client.send(request)).await.map_err(late)?;
+    let answer = answer.map_err(|error| Failure::of_client(&error))?;
+    if answer.status().is_success() { Ok(answer.into_body()) } else { Err(refusal(answer, asked, within).await) }
+}
+
+async fn refusal(answer: Response<Body>, asked: Asked, within: Duration) -> Failure {
+    let (parts, mut body) = answer.into_parts();
+    let (mut text, deadline) = (Vec::new(), Instant::now() + within);
+    while let Ok(Some(chunk)) = next(&mut body, deadline).await {
+        text.extend_from_slice(&chunk);
+        if text.len() > REFUSAL_MAX {
+            break;
+        }
+    }
+    Failure::of_answer(parts.status, &parts.headers, &text, asked)
+}
+
+/// The next piece of an answer; nothing at its end.
+pub(super) async fn next(body: &mut Body, deadline: Instant) -> Result<Option<Bytes>, Failure> {
+    match timeout_at(deadline, body.frame()).await {
+        Ok(None) => Ok(None),
+        Ok(Some(Ok(frame))) => Ok(Some(frame.into_data().unwrap_or_default())),
+        Ok(Some(Err(error))) => Err(Failure::of_client(&error)),
+        Err(_) => Err(Failure::Cut),
+    }
+}

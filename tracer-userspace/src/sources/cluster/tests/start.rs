@@ -1,0 +1,116 @@
+//! The way in: a kubeconfig, the thread, the start record, the sources' facts.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Instant;
+
+use tokio::sync::Notify;
+use tokio::task::spawn_blocking;
+
+use super::*;
+use crate::event::Fact;
+use crate::sources::{SourceConfig, snapshot, watch};
+
+/// A kubeconfig for a server, gone when the test ends.
+struct TestConfig(PathBuf);
+
+impl TestConfig {
+    fn new(name: &str, text: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("tracer-{}-kubeconfig-{name}", std::process::id()));
+        std::fs::write(&path, text).expect("temporary file");
+        Self(path)
+    }
+
+    fn to(name: &str, addr: SocketAddr) -> Self {
+        Self::new(
+            name,
+            &format!(
+                "apiVersion: v1\nkind: Config\ncurrent-context: c\ncontexts: [{{name: c, context: {{cluster: k, user: u}}}}]\n\
+                clusters: [{{name: k, cluster: {{server: 'http://{addr}'}}}}]\nusers: [{{name: u, user: {{}}}}]\n"
+            ),
+        )
+    }
+
+    fn cluster(&self) -> ClusterConfig {
+        ClusterConfig { access: Access::Kubeconfig(self.0.clone()), ..config(true, false) }
+    }
+}
+
+impl Drop for TestConfig {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+/// Beside the test's own runtime, as it blocks.
+async fn start(config: ClusterConfig) -> Result<Cluster, ConnectError> {
+    spawn_blocking(move || Cluster::start(config)).await.expect("start")
+}
+
+#[tokio::test]
+async fn the_pods_of_the_api_become_facts_and_the_end_of_the_run_ends_it() {
+    let mut api = Fake::new().await;
+    let file = TestConfig::to("facts", api.addr);
+    let answer = async {
+        let mut watch = api.next().await.stream().await;
+        watch.event("ADDED", &pod("a", 1, "10.0.0.1")).await;
+        watch.synced(7).await;
+        watch
+    };
+    let (cluster, mut stream) = tokio::join!(start(file.cluster()), answer);
+    let cluster = cluster.expect("cluster");
+    assert_eq!(cluster.sources(), ["pods and probes (cluster API)"]);
+    let config = SourceConfig { cluster: Some(cluster), ..SourceConfig::default() };
+    let snapshot = snapshot(&config).expect("snapshot");
+    assert!(snapshot.sources.contains(&"pods and probes (cluster API)".to_owned()));
+    let named = |fact: &Fact, name: &str| matches!(fact, Fact::Pods(list) if list.pods.iter().any(|pod| pod.name.as_deref() == Some(name)));
+    assert!(snapshot.facts.iter().any(|fact| named(fact, "a")));
+
+    let (tx, mut facts) = tokio::sync::mpsc::channel(16);
+    let kept_fresh = LocalSet::new();
+    kept_fresh.spawn_local(watch(config, snapshot, Arc::new(Notify::new()), tx));
+    let run = async {
+        stream.event("ADDED", &pod("b", 8, "10.0.0.2")).await;
+        while !named(&timeout(GUARD, facts.recv()).await.expect("in time").expect("facts"), "b") {}
+    };
+    kept_fresh.run_until(run).await;
+    drop((facts, kept_fresh));
+    stream.closed().await;
+}
+
+#[tokio::test]
+async fn a_refused_connection_holds_nothing_up_and_is_said() {
+    let addr = Fake::new().await.addr;
+    let file = TestConfig::to("refused", addr);
+    let began = Instant::now();
+    let cluster = start(file.cluster()).await.expect("cluster");
+    assert!(began.elapsed() < FIRST, "{:?}", began.elapsed());
+    assert!(cluster.sources()[0].starts_with("cluster API: unreachable: "), "{:?}", cluster.sources());
+}
+
+#[tokio::test]
+async fn a_server_that_does_not_answer_holds_the_start_up_for_two_seconds() {
+    let mut api = Fake::new().await;
+    let file = TestConfig::to("slow", api.addr);
+    let began = Instant::now();
+    let (cluster, asked) = tokio::join!(start(file.cluster()), api.next());
+    let mut cluster = cluster.expect("cluster");
+    assert!(began.elapsed() >= FIRST && began.elapsed() < 2 * FIRST, "{:?}", began.elapsed());
+    assert_eq!(cluster.sources(), ["cluster API: no answer within 2 s"]);
+    let mut stream = asked.stream().await;
+    stream.event("ADDED", &pod("a", 1, "10.0.0.1")).await;
+    stream.synced(7).await;
+    while cluster.take().pods.is_empty() {
+        timeout(GUARD, cluster.changed()).await.expect("late, but there");
+    }
+}
+
+#[tokio::test]
+async fn a_kubeconfig_that_cannot_be_used_is_named() {
+    let empty = TestConfig::new("empty", "apiVersion: v1\nkind: Config\n");
+    let error = start(empty.cluster()).await.expect_err("no context").to_string();
+    assert!(error.starts_with("--kubeconfig /") && error.contains("kubeconfig-empty: "), "{error}");
+    let broken = TestConfig::new("broken", "{{{{");
+    let error = start(broken.cluster()).await.expect_err("no YAML").to_string();
+    assert!(error.contains("kubeconfig-broken: "), "{error}");
+}

@@ -1,0 +1,184 @@
+//! Reads a file as it grows, whole lines at a time; begins anew when another takes its place.
+#![expect(clippy::disallowed_methods, reason = "outside the core: when a missing file is looked for again")]
+
+use std::fs::File;
+use std::io::{self, Read, Seek, SeekFrom};
+use std::os::fd::AsFd;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
+use tokio::sync::mpsc::Sender;
+
+use super::KubeletLog;
+use super::line::Now;
+use crate::clock;
+use crate::event::Fact;
+
+/// A longer line is skipped: no line of use is that long.
+const MAX_LINE: usize = 64 << 10;
+/// Read at once.
+const CHUNK: usize = 16 << 10;
+/// How often a rotated or missing file is looked for, and whether anybody still listens, milliseconds.
+const LOOK_MS: u16 = 1000;
+/// How often a log that is not there is looked for.
+const AGAIN: Duration = Duration::from_secs(5);
+
+/// Follows one file.
+#[derive(Debug)]
+pub(super) struct Follower {
+    log: KubeletLog,
+    open: Option<Open>,
+    /// When the log is looked for again.
+    due: Instant,
+    /// Said to be unreadable.
+    complained: bool,
+}
+
+#[derive(Debug)]
+struct Open {
+    path: PathBuf,
+    file: File,
+    identity: (u64, u64),
+    changes: Inotify,
+    at: u64,
+    /// A line without its end.
+    partial: Vec<u8>,
+    skipping: bool,
+}
+
+impl Follower {
+    pub(super) fn new(log: KubeletLog) -> Self {
+        Self { log, open: None, due: Instant::now(), complained: false }
+    }
+
+    /// Until nobody takes the facts. What was there before is old news: reading begins at the end.
+    pub(super) fn run(mut self, parse: fn(&str, Now) -> Option<Fact>, tx: &Sender<Fact>) {
+        let mut seek = SeekFrom::End(0);
+        while !tx.is_closed() {
+            if self.open.is_none() && Instant::now() >= self.due {
+                self.open(seek);
+                // A file that comes later is new from its beginning.
+                seek = SeekFrom::Start(0);
+            }
+            let read = self.read(&mut |line| {
+                let now = Now { boot_ns: clock::boot_ns(), boot_to_wall_ns: clock::boot_to_wall_ns() };
+                parse(line, now).is_none_or(|fact| tx.blocking_send(fact).is_ok())
+            });
+            if read.is_err() || self.is_replaced() {
+                self.open = None;
+            }
+            self.wait();
+        }
+    }
+
+    fn open(&mut self, seek: SeekFrom) {
+        self.due = Instant::now() + AGAIN;
+        let Some(path) = self.log.locate() else { return };
+        match Open::new(path, seek) {
+            Ok(open) => (self.open, self.complained) = (Some(open), false),
+            Err((path, error)) if !self.complained => {
+                self.complained = true;
+                let path = path.display();
+                tracing::warn!(
+                    "the kubelet's log {path} cannot be read: {error}; outcomes of probes are not known until it can"
+                );
+            }
+            Err(_) => {}
+        }
+    }
+
+    fn read(&mut self, take: &mut dyn FnMut(&str) -> bool) -> io::Result<()> {
+        self.open.as_mut().map_or(Ok(()), |open| open.read(take))
+    }
+
+    /// Another file has its name now.
+    fn is_replaced(&self) -> bool {
+        let Some(open) = &self.open else { return false };
+        std::fs::metadata(&open.path).map_or(true, |it| (it.dev(), it.ino()) != open.identity)
+    }
+
+    /// For a change of the file, a moment at most.
+    fn wait(&self) {
+        let timeout = PollTimeout::from(LOOK_MS);
+        let Some(open) = &self.open else {
+            let _ = poll(&mut [], timeout);
+            return;
+        };
+        let mut fds = [PollFd::new(open.changes.as_fd(), PollFlags::POLLIN)];
+        if poll(&mut fds, timeout).is_ok() {
+            while open.changes.read_events().is_ok_and(|events| !events.is_empty()) {}
+        }
+    }
+}
+
+impl Open {
+    fn new(path: PathBuf, seek: SeekFrom) -> Result<Self, (PathBuf, io::Error)> {
+        match Self::open(&path, seek) {
+            Ok((file, identity, changes, at)) => {
+                Ok(Self { path, file, identity, changes, at, partial: Vec::new(), skipping: false })
+            }
+            Err(error) => Err((path, error)),
+        }
+    }
+
+    fn open(path: &Path, seek: SeekFrom) -> io::Result<(File, (u64, u64), Inotify, u64)> {
+        let mut file = File::open(path)?;
+        let about = file.metadata()?;
+        if !about.is_file() {
+            return Err(io::Error::other("it is not a file"));
+        }
+        let changes = Inotify::init(InitFlags::IN_NONBLOCK | InitFlags::IN_CLOEXEC).map_err(from_errno)?;
+        changes
+            .add_watch(path, AddWatchFlags::IN_MODIFY | AddWatchFlags::IN_ATTRIB | AddWatchFlags::IN_MOVE_SELF)
+            .map_err(from_errno)?;
+        let at = file.seek(seek)?;
+        Ok((file, (about.dev(), about.ino()), changes, at))
+    }
+
+    /// All that is there. A file that shrank is read from its beginning.
+    fn read(&mut self, take: &mut dyn FnMut(&str) -> bool) -> io::Result<()> {
+        if self.file.metadata()?.len() < self.at {
+            self.at = self.file.seek(SeekFrom::Start(0))?;
+            self.partial.clear();
+        }
+        let mut chunk = vec![0; CHUNK];
+        loop {
+            let count = self.file.read(&mut chunk)?;
+            if count == 0 {
+                return Ok(());
+            }
+            self.at += count as u64;
+            if !self.lines(&chunk[..count], take) {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Hands over the whole lines; false if nobody takes them any more.
+    fn lines(&mut self, bytes: &[u8], take: &mut dyn FnMut(&str) -> bool) -> bool {
+        for part in bytes.split_inclusive(|byte| *byte == b'\n') {
+            if !self.skipping {
+                self.partial.extend_from_slice(part);
+            }
+            if part.ends_with(b"\n") {
+                let line = std::mem::take(&mut self.partial);
+                let whole = !std::mem::replace(&mut self.skipping, false);
+                if whole && !take(String::from_utf8_lossy(&line).trim_end()) {
+                    return false;
+                }
+            } else if self.partial.len() > MAX_LINE {
+                self.partial = Vec::new();
+                self.skipping = true;
+            }
+        }
+        true
+    }
+}
+
+fn from_errno(errno: Errno) -> io::Error {
+    io::Error::from_raw_os_error(errno as i32)
+}

@@ -1,0 +1,162 @@
+//! A line of the kubelet's log as a fact.
+//!
+//! Understood: the plain form up to 1.20 (`Readiness probe for "pod_ns(uid):container" failed (failure): …`), the
+//! structured one after it (`"Probe failed" probeType="Readiness" …`), and both of a sandbox that could not be made.
+
+use super::fields::{Header, field, header, nearest};
+use super::words::{Words, understand};
+use crate::event::{Fact, KubeletProbe, KubeletResult, PodRef, ProbeType, SandboxCause, SandboxFailure};
+
+/// Longest quote of a sandbox's failure, characters.
+const MAX_REASON: usize = 400;
+
+/// The clocks when a line was read, nanoseconds.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Now {
+    pub(super) boot_ns: u64,
+    pub(super) boot_to_wall_ns: i64,
+}
+
+impl Now {
+    /// When a line with this header was written, CLOCK_BOOTTIME: never after it was read.
+    fn written(self, header: Header) -> u64 {
+        let wall = nearest(header.in_quarter, self.boot_ns.saturating_add_signed(self.boot_to_wall_ns));
+        wall.saturating_add_signed(self.boot_to_wall_ns.saturating_neg()).min(self.boot_ns)
+    }
+}
+
+/// What a line says, if it is of use.
+pub(super) fn parse(line: &str, now: Now) -> Option<Fact> {
+    // Most lines are about something else: they cost one look.
+    if !["robe ", "andbox", "network is not ready"].iter().any(|word| line.contains(word)) {
+        return None;
+    }
+    let (header, text) = header(line)?;
+    let written = now.written(header);
+    probe(text, written, header.pid)
+        .map(|it| Fact::KubeletProbe(Box::new(it)))
+        .or_else(|| sandbox(text, written, header.pid).map(|it| Fact::SandboxFailure(Box::new(it))))
+}
+
+fn probe(text: &str, written_boot_ns: u64, pid: Option<u32>) -> Option<KubeletProbe> {
+    let Said { pod, container, probe_type, result, output } = structured(text).or_else(|| plain(text))?;
+    let Words { says, text, src, dst } = understand(&output);
+    Some(KubeletProbe { pod, container, probe_type, result, says, output: text, src, dst, written_boot_ns, pid })
+}
+
+struct Said {
+    pod: PodRef,
+    container: Option<String>,
+    probe_type: ProbeType,
+    result: KubeletResult,
+    output: String,
+}
+
+/// `"Probe failed" probeType="Readiness" pod="ns/name" podUID=… containerName="…" probeResult=failure output="…"`
+fn structured(text: &str) -> Option<Said> {
+    let (result, said) = match text {
+        _ if text.starts_with("\"Probe failed\"") => (KubeletResult::Failure, "output"),
+        _ if text.starts_with("\"Probe errored\"") => (KubeletResult::Error, "err"),
+        _ => return None,
+    };
+    Some(Said {
+        pod: PodRef { uid: field(text, "podUID"), ..named(&field(text, "pod")?) },
+        container: field(text, "containerName"),
+        probe_type: probe_type(&field(text, "probeType")?)?,
+        result,
+        output: field(text, said).unwrap_or_default(),
+    })
+}
+
+/// `Readiness probe for "name_ns(uid):container" failed (failure): …`, `… errored: …`
+fn plain(text: &str) -> Option<Said> {
+    let (kind, rest) = text.split_once(" probe for \"")?;
+    let (target, rest) = rest.split_once('"')?;
+    let (pod, container) = target.split_once("):")?;
+    let (result, output) = match rest.strip_prefix(" failed (failure): ") {
+        Some(output) => (KubeletResult::Failure, output),
+        None => (KubeletResult::Error, rest.strip_prefix(" errored: ")?),
+    };
+    let container = Some(container.to_owned());
+    Some(Said { pod: joined(pod)?, container, probe_type: probe_type(kind)?, result, output: output.to_owned() })
+}
+
+fn probe_type(word: &str) -> Option<ProbeType> {
+    match word {
+        "Liveness" => Some(ProbeType::Liveness),
+        "Readiness" => Some(ProbeType::Readiness),
+        "Startup" => Some(ProbeType::Startup),
+        _ => None,
+    }
+}
+
+/// `ns/name`
+fn named(pod: &str) -> PodRef {
+    let (namespace, name) = pod.split_once('/').map_or((None, pod), |(ns, name)| (Some(ns), name));
+    PodRef { namespace: namespace.map(str::to_owned), name: Some(name.to_owned()), uid: None }
+}
+
+/// `name_ns(uid`, as `format.Pod` of the kubelet writes it.
+fn joined(pod: &str) -> Option<PodRef> {
+    let (name, uid) = pod.split_once('(')?;
+    let (name, namespace) = name.rsplit_once('_')?;
+    let uid = uid.trim_end_matches(')').to_owned();
+    Some(PodRef { namespace: Some(namespace.to_owned()), name: Some(name.to_owned()), uid: Some(uid) })
+}
+
+/// `"CreatePodSandbox for pod failed" err="…" pod="ns/name"`, `CreatePodSandbox for pod "name_ns(uid)" failed: …`,
+/// `"Error syncing pod, skipping" err="network is not ready: …" pod="ns/name" podUID=…`, and the plain form of that.
+fn sandbox(text: &str, written_boot_ns: u64, pid: Option<u32>) -> Option<SandboxFailure> {
+    let (pod, reason) = sandbox_structured(text).or_else(|| sandbox_plain(text))?;
+    let cause = cause(&reason)?;
+    Some(SandboxFailure { pod, cause, words: reason.chars().take(MAX_REASON).collect(), written_boot_ns, pid })
+}
+
+fn sandbox_structured(text: &str) -> Option<(PodRef, String)> {
+    let heads = ["\"CreatePodSandbox for pod failed\"", "\"Error syncing pod, skipping\""];
+    let begins = heads.iter().any(|head| text.starts_with(head));
+    let pod = begins.then(|| field(text, "pod")).flatten()?;
+    let pod = PodRef { uid: field(text, "podUID"), ..named(&pod) };
+    Some((pod, field(text, "err")?)).filter(|(_, reason)| !reason.starts_with("failed to \"CreatePodSandbox\""))
+}
+
+fn sandbox_plain(text: &str) -> Option<(PodRef, String)> {
+    if let Some(rest) = text.strip_prefix("CreatePodSandbox for pod \"") {
+        let (pod, reason) = rest.split_once("\" failed: ")?;
+        return Some((joined(pod)?, reason.to_owned()));
+    }
+    // Error syncing pod UID ("name_ns(uid)"), skipping: network is not ready: …
+    let rest = text.strip_prefix("Error syncing pod ")?;
+    let (pod, reason) = rest.split_once("(\"")?.1.split_once("\"), skipping: ")?;
+    reason.starts_with("network is not ready").then_some((joined(pod)?, reason.to_owned()))
+}
+
+/// What of it is the network's.
+fn cause(reason: &str) -> Option<SandboxCause> {
+    let has = |words: &[&str]| words.iter().any(|it| reason.contains(it));
+    if has(&["subnet.env"]) {
+        Some(SandboxCause::SubnetFile)
+    } else if has(&[
+        "cni plugin not initialized",
+        "cni config uninitialized",
+        "no networks found in",
+        "No CNI configuration",
+    ]) {
+        Some(SandboxCause::NoConfig)
+    } else if has(&["failed to find plugin"]) {
+        Some(SandboxCause::NoPlugin)
+    } else {
+        has(&[
+            "failed to setup network for sandbox",
+            "failed to set up sandbox",
+            "network is not ready",
+            "error adding pod",
+        ])
+        .then_some(SandboxCause::Plugin)
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test ends at the line that failed")]
+#[path = "line_tests.rs"]
+mod tests;

@@ -1,0 +1,87 @@
+use super::*;
+use crate::event::ProbeSays;
+
+/// 15:50:38.197403 UTC of some day, 5 ms later.
+const NOW: Now = Now {
+    boot_ns: 1_000_005_000_000,
+    boot_to_wall_ns: (15 * 3600 + 50 * 60 + 38) * 1_000_000_000 + 197_403_000 - 1_000_000_000_000,
+};
+
+fn probe_of(line: &str) -> KubeletProbe {
+    match parse(line, NOW) {
+        Some(Fact::KubeletProbe(probe)) => *probe,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn sandbox_of(line: &str) -> SandboxFailure {
+    match parse(line, NOW) {
+        Some(Fact::SandboxFailure(failure)) => *failure,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn the_plain_form_of_1_20() {
+    let line = r#"I1120 15:50:38.197403   13560 prober.go:117] Readiness probe for "target-rig-node_default(761c395d27727576796af2646f1186d4):http" failed (failure): Get "http://10.88.0.5:8081/ready?x=1": dial tcp 10.88.0.5:8081: connect: connection refused"#;
+    let probe = probe_of(line);
+    assert_eq!((probe.pod.name.as_deref(), probe.pod.namespace.as_deref()), (Some("target-rig-node"), Some("default")));
+    assert_eq!(probe.pod.uid.as_deref(), Some("761c395d27727576796af2646f1186d4"));
+    assert_eq!((probe.container.as_deref(), probe.probe_type), (Some("http"), ProbeType::Readiness));
+    assert_eq!((probe.says, probe.dst), (ProbeSays::Network, "10.88.0.5:8081".parse().ok()));
+    assert_eq!((probe.pid, probe.written_boot_ns), (Some(13560), 1_000_000_000_000));
+}
+
+#[test]
+fn the_structured_form() {
+    let line = r#"I1120 15:50:38.197403   13560 prober.go:107] "Probe failed" probeType="Liveness" pod="shop/cart-7d9" podUID=ae610349-5dc7-4094-97be-170d2744990a containerName="web" probeResult=failure output="Get \"http://10.88.0.5:8081/live\": EOF""#;
+    let probe = probe_of(line);
+    assert_eq!((probe.pod.name.as_deref(), probe.pod.namespace.as_deref()), (Some("cart-7d9"), Some("shop")));
+    assert_eq!(probe.pod.uid.as_deref(), Some("ae610349-5dc7-4094-97be-170d2744990a"));
+    assert_eq!((probe.says, probe.probe_type), (ProbeSays::Network, ProbeType::Liveness));
+    assert_eq!(probe.output.as_deref(), Some("Get \"http://10.88.0.5:8081/live\": EOF"));
+    let multi = r#"I1120 15:50:38.197403   13560 prober.go:107] "Probe failed" probeType="Readiness" pod="a/b" podUID=c containerName="d" probeResult=failure output=<"#;
+    assert_eq!(probe_of(multi).says, ProbeSays::Other, "what a command printed on several lines");
+}
+
+#[test]
+fn an_exec_probe_that_could_not_be_run() {
+    let line = r#"E1120 15:50:38.197403   13560 prober.go:104] "Probe errored" err="rpc error: code = NotFound desc = failed to exec in container: container is not created or running" probeType="Readiness" pod="a/b" podUID="c" containerName="d""#;
+    let probe = probe_of(line);
+    assert_eq!((probe.result, probe.says), (KubeletResult::Error, ProbeSays::CommandNotRun));
+}
+
+#[test]
+fn a_sandbox_without_network() {
+    let flannel = r#"E1120 15:50:38.197403   13560 kuberuntime_sandbox.go:70] CreatePodSandbox for pod "web_default(u1)" failed: rpc error: code = Unknown desc = failed to setup network for sandbox "8f": loadFlannelSubnetEnv failed: open /run/flannel/subnet.env: no such file or directory"#;
+    let failure = sandbox_of(flannel);
+    assert_eq!((failure.cause, failure.pod.name.as_deref()), (SandboxCause::SubnetFile, Some("web")));
+    let structured = r#"E1120 15:50:38.197403   13560 pod_workers.go:1301] "Error syncing pod, skipping" err="network is not ready: container runtime network not ready: NetworkReady=false reason:NetworkPluginNotReady message:Network plugin returns error: cni plugin not initialized" pod="kube-system/coredns" podUID="u2""#;
+    let failure = sandbox_of(structured);
+    assert_eq!((failure.cause, failure.pod.uid.as_deref()), (SandboxCause::NoConfig, Some("u2")));
+    let plain = r#"E1120 15:50:38.197403   13560 pod_workers.go:191] Error syncing pod u3 ("web_default(u3)"), skipping: network is not ready: container runtime network not ready: NetworkReady=false reason:NetworkPluginNotReady message:Network plugin returns error: cni plugin not initialized"#;
+    assert_eq!(sandbox_of(plain).cause, SandboxCause::NoConfig);
+}
+
+#[test]
+fn other_lines_say_nothing() {
+    for line in [
+        "",
+        "Probe failed",
+        r#"I1120 15:50:38.197467   13560 event.go:291] "Event occurred" object="default/x" kind="Pod" reason="Unhealthy" message="Readiness probe failed: EOF""#,
+        "I1120 15:49:16.198424   13560 http.go:137] Probe failed for http://10.88.0.5:8081/ready?x=1 with request headers map[], response body: mode 503",
+        r#"E1120 15:50:38.197403 1 a.go:1] "CreatePodSandbox for pod failed" err="rpc error: code = Unknown desc = failed to pull image" pod="a/b""#,
+        r#"I1120 15:50:38.197403 1 prober.go:1] Wrong probe for "a_b(c):d" failed (failure): x"#,
+    ] {
+        assert_eq!(parse(line, NOW), None, "{line}");
+    }
+}
+
+proptest::proptest! {
+    #[test]
+    fn garbage_is_no_line(line in ".*") {
+        let _ = parse(&line, NOW);
+        let _ = parse(&format!("I1120 15:50:38.197403 1 p.go:1] \"Probe failed\" pod={line}"), NOW);
+        let _ = parse(&format!("I1120 15:50:38.197403 1 p.go:1] Readiness probe for \"{line}"), NOW);
+    }
+}

@@ -1,0 +1,176 @@
+//! The output of a failed probe: what it means, and how much of it may be told.
+//!
+//! The kubelet's own words (`pkg/probe/{http,tcp,grpc,exec}`, Go's net/http and net) are kept; what a pod sent or a
+//! command printed is not. A path is kept without its query, a command without its arguments.
+
+use std::net::SocketAddr;
+
+use crate::event::ProbeSays;
+
+/// Longest words kept, bytes.
+const MAX_WORDS: usize = 512;
+
+/// An output that was understood.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Words {
+    pub(super) says: ProbeSays,
+    pub(super) text: Option<String>,
+    pub(super) src: Option<SocketAddr>,
+    pub(super) dst: Option<SocketAddr>,
+}
+
+pub(super) fn understand(output: &str) -> Words {
+    let output = output.lines().next().unwrap_or_default().trim();
+    let says = meaning(output);
+    let (src, dst) = ends(output);
+    Words { says, text: (says != ProbeSays::Other).then(|| tellable(output, says)), src, dst }
+}
+
+fn meaning(output: &str) -> ProbeSays {
+    if let Some(status) = output.strip_prefix("HTTP probe failed with statuscode: ") {
+        return status.trim().parse().map_or(ProbeSays::NotHttp, ProbeSays::Status);
+    }
+    if output.starts_with("service unhealthy (responded with ") {
+        return ProbeSays::NotServing;
+    }
+    if output.starts_with("command ") && output.ends_with(" timed out")
+        || output.contains("code = DeadlineExceeded desc = ")
+    {
+        return ProbeSays::CommandTimeout;
+    }
+    if output.starts_with("rpc error: code = ") {
+        return ProbeSays::CommandNotRun;
+    }
+    if is_network(output) { of_network(output) } else { ProbeSays::Other }
+}
+
+/// As Go's client and the kubelet's probers begin the errors of the network.
+fn is_network(output: &str) -> bool {
+    let client = ["Get \"http", "Get http", "Head \"http"];
+    let own = [
+        "dial tcp ",
+        "timeout: failed to connect service",
+        "timeout: health rpc did not complete",
+        "error: health rpc",
+    ];
+    client.iter().chain(&own).any(|prefix| output.starts_with(prefix))
+}
+
+fn of_network(output: &str) -> ProbeSays {
+    let has = |words: &[&str]| words.iter().any(|it| output.contains(it));
+    if has(&[
+        "malformed HTTP",
+        "server gave HTTP response to HTTPS client",
+        "first record does not look like a TLS handshake",
+    ]) {
+        ProbeSays::NotHttp
+    } else if has(&["while reading body"]) {
+        ProbeSays::TimeoutInBody
+    } else if has(&["deadline exceeded", "i/o timeout", "Client.Timeout", "TLS handshake timeout"])
+        || output.starts_with("timeout: ")
+    {
+        ProbeSays::Timeout
+    } else {
+        ProbeSays::Network
+    }
+}
+
+/// Without a query, and without what came over the connection.
+fn tellable(output: &str, says: ProbeSays) -> String {
+    let text = match says {
+        ProbeSays::NotHttp => output.split("malformed HTTP").next().map_or_else(String::new, |before| {
+            if before.len() == output.len() { output.to_owned() } else { format!("{before}malformed HTTP answer") }
+        }),
+        ProbeSays::CommandTimeout if output.starts_with("command ") => "command timed out".to_owned(),
+        _ => output.to_owned(),
+    };
+    let mut text = without_query(&text);
+    let end = text.char_indices().map(|(at, c)| at + c.len_utf8()).take_while(|end| *end <= MAX_WORDS).last();
+    text.truncate(end.unwrap_or_default());
+    text
+}
+
+fn without_query(text: &str) -> String {
+    let Some((before, rest)) = text.split_once('?') else { return text.to_owned() };
+    let after = rest.split_once('"').map(|(_, after)| format!("\"{after}")).unwrap_or_default();
+    format!("{before}{after}")
+}
+
+/// The addresses that the words name: `read tcp A->B:`, `dial tcp B:`, `Get "http://B/…`.
+fn ends(output: &str) -> (Option<SocketAddr>, Option<SocketAddr>) {
+    let after = |mark: &str| output.split_once(mark).map(|(_, rest)| rest);
+    for mark in ["read tcp ", "write tcp "] {
+        let pair = after(mark).and_then(|rest| rest.split_once(": ")?.0.split_once("->"));
+        if let Some((src, dst)) = pair {
+            return (src.parse().ok(), dst.parse().ok());
+        }
+    }
+    let dialled = after("dial tcp ").and_then(|rest| rest.split_once(": "));
+    let host = |rest: &str, port: u16| address(rest.split(['/', '"', '?']).next().unwrap_or_default(), port);
+    let url = || after("\"http://").and_then(|rest| host(rest, 80)).or_else(|| host(after("\"https://")?, 443));
+    (None, dialled.and_then(|(dst, _)| dst.parse().ok()).or_else(url))
+}
+
+fn address(host: &str, port: u16) -> Option<SocketAddr> {
+    let alone = || Some(SocketAddr::new(host.trim_matches(['[', ']']).parse().ok()?, port));
+    host.parse().ok().or_else(alone)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn says(output: &str) -> (ProbeSays, Option<String>) {
+        let words = understand(output);
+        (words.says, words.text)
+    }
+
+    #[test]
+    fn what_the_kubelet_says_is_understood() {
+        let hang = "Get \"http://10.88.0.5:8081/ready?x=1\": context deadline exceeded (Client.Timeout exceeded while awaiting headers)";
+        let (meaning, text) = says(hang);
+        assert_eq!(meaning, ProbeSays::Timeout);
+        assert_eq!(
+            text.as_deref(),
+            Some(
+                "Get \"http://10.88.0.5:8081/ready\": context deadline exceeded (Client.Timeout exceeded while awaiting headers)"
+            )
+        );
+        assert_eq!(understand(hang).dst, "10.88.0.5:8081".parse().ok());
+        assert_eq!(says("HTTP probe failed with statuscode: 503").0, ProbeSays::Status(503));
+        assert_eq!(says("dial tcp 10.88.0.5:8082: i/o timeout").0, ProbeSays::Timeout);
+        assert_eq!(
+            understand("dial tcp [fd00::5]:8082: connect: connection refused").dst,
+            "[fd00::5]:8082".parse().ok()
+        );
+        assert_eq!(says("service unhealthy (responded with \"NOT_SERVING\")").0, ProbeSays::NotServing);
+        assert_eq!(says("timeout: health rpc did not complete within 1s").0, ProbeSays::Timeout);
+        assert_eq!(understand("Get \"https://[fd00::5]/live\": EOF").dst, "[fd00::5]:443".parse().ok());
+    }
+
+    #[test]
+    fn the_source_port_is_taken_where_it_is_said() {
+        let words = understand(
+            "Get \"http://10.88.0.5:8081/live\": read tcp 10.88.0.1:59486->10.88.0.5:8081: read: connection reset by peer",
+        );
+        assert_eq!((words.src, words.dst), ("10.88.0.1:59486".parse().ok(), "10.88.0.5:8081".parse().ok()));
+        assert_eq!(words.says, ProbeSays::Network);
+    }
+
+    #[test]
+    fn nothing_of_the_pod_is_kept() {
+        let garbage = "Get \"http://10.88.0.5:8081/live\": net/http: HTTP/1.x transport connection broken: malformed HTTP status code \"secret\"";
+        let (meaning, text) = says(garbage);
+        assert_eq!(meaning, ProbeSays::NotHttp);
+        assert!(
+            !text.clone().unwrap_or_default().contains("secret")
+                && text.is_some_and(|it| it.ends_with("malformed HTTP answer"))
+        );
+        assert_eq!(says("cat: can't open '/tmp/healthy': No such file or directory"), (ProbeSays::Other, None));
+        assert_eq!(
+            says("command \"mysql -psecret\" timed out"),
+            (ProbeSays::CommandTimeout, Some("command timed out".into()))
+        );
+        assert_eq!(says(""), (ProbeSays::Other, None));
+    }
+}

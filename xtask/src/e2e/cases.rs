@@ -1,0 +1,140 @@
+//! What is made to fail: one row each, a pod with one probe.
+
+use serde_json::{Value, json};
+
+/// One pod whose probe fails.
+pub(super) struct Case {
+    /// Name of the pod; its handler is the first word.
+    pub(super) name: &'static str,
+    /// What its container runs, by `sh -c`.
+    pub(super) runs: &'static str,
+    /// What the node does to the way there.
+    pub(super) path: Path,
+    /// The labels that are right for it.
+    pub(super) labels: &'static [&'static str],
+}
+
+/// What the node does to the way to a pod.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Path {
+    /// Nothing.
+    Free,
+    /// A rule in the output chain, whose end is this.
+    Rule(&'static str),
+    /// A route of this type to the pod's address.
+    Route(&'static str),
+}
+
+const HTTPD: &str = "mkdir -p /tmp/w/cgi-bin && printf '#!/bin/sh\\nexec sleep 1000\\n' >/tmp/w/cgi-bin/hang && chmod +x /tmp/w/cgi-bin/hang && exec httpd -f -p 8080 -h /tmp/w";
+/// Takes the whole request, so that the close is no RST.
+const TAKE: &str = "printf '#!/bin/sh\\nwhile read -r l; do l=${l%%?}; [ -z \"$l\" ] && break; done\\n%s\\n' ";
+
+impl Case {
+    const fn new(name: &'static str, runs: &'static str, labels: &'static [&'static str]) -> Self {
+        Self { name, runs, path: Path::Free, labels }
+    }
+
+    const fn path(mut self, path: Path) -> Self {
+        self.path = path;
+        self
+    }
+
+    /// Told as it was made, and as nothing else.
+    pub(super) fn is_told_by(&self, labels: &[String]) -> bool {
+        !labels.is_empty() && labels.iter().all(|label| self.labels.contains(&label.as_str()))
+    }
+
+    /// Its readiness probe.
+    pub(super) fn probe(&self) -> Value {
+        let mut probe = match self.name.split('-').next() {
+            Some("http") => json!({ "httpGet": { "path": self.http_path(), "port": 8080 } }),
+            Some("tcp") => json!({ "tcpSocket": { "port": 8080 } }),
+            _ => json!({ "exec": { "command": self.command() } }),
+        };
+        // The container has had the time to listen.
+        probe["initialDelaySeconds"] = 3.into();
+        probe["periodSeconds"] = 3.into();
+        probe["timeoutSeconds"] = 1.into();
+        probe
+    }
+
+    fn http_path(&self) -> &'static str {
+        match self.name {
+            "http-hang" => "/cgi-bin/hang",
+            "http-status" => "/nothing-there",
+            _ => "/",
+        }
+    }
+
+    fn command(&self) -> Vec<&'static str> {
+        match self.name {
+            "exec-timeout" => vec!["sleep", "60"],
+            "exec-no-program" => vec!["/no/such/program"],
+            "exec-words" => vec!["cat", "/no/such/file"],
+            "exec-status" => vec!["sh", "-c", "exit 3"],
+            _ => vec!["false"],
+        }
+    }
+
+    /// The shell line of its container.
+    pub(super) fn script(&self) -> String {
+        let serve = |answer: &str| {
+            format!(
+                "{TAKE} \"{answer}\" >/tmp/serve; chmod +x /tmp/serve; while :; do nc -l -p 8080 -e /tmp/serve; done"
+            )
+        };
+        match self.runs {
+            "httpd" => HTTPD.to_owned(),
+            "close" => serve("exit 0"),
+            "garbage" => serve("echo this is not the protocol"),
+            "idle" => "exec sleep 1000000".to_owned(),
+            other => other.to_owned(),
+        }
+    }
+}
+
+const EXEC: &[&str] = &["exec_failed"];
+const REFUSED: &[&str] = &["connection_refused", "not_listening_yet"];
+
+/// Five ways for each handler. gRPC probes need an image with a server of that protocol.
+pub(super) const CASES: &[Case] = &[
+    Case::new("http-refused", "idle", REFUSED),
+    Case::new("http-status", "httpd", &["app_status_failure"]),
+    Case::new("http-hang", "httpd", &["slow_response"]),
+    Case::new("http-close", "close", &["closed_without_answer", "connection_refused", "not_listening_yet"]),
+    Case::new("http-garbage", "garbage", &["app_status_failure", "connection_refused", "not_listening_yet"]),
+    Case::new("tcp-refused", "idle", REFUSED),
+    Case::new("tcp-drop", "httpd", &["firewall_drop"]).path(Path::Rule("drop")),
+    Case::new("tcp-reject", "httpd", &["firewall_reject"]).path(Path::Rule("reject")),
+    Case::new("tcp-reset", "httpd", &["firewall_reject"]).path(Path::Rule("reject with tcp reset")),
+    Case::new("tcp-no-route", "httpd", &["route_unreachable"]).path(Path::Route("unreachable")),
+    Case::new("exec-false", "idle", EXEC),
+    Case::new("exec-status", "idle", EXEC),
+    Case::new("exec-words", "idle", EXEC),
+    Case::new("exec-no-program", "idle", EXEC),
+    Case::new("exec-timeout", "idle", &["exec_timeout"]),
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_handler_fails_in_five_ways() {
+        for handler in ["http", "tcp", "exec"] {
+            assert_eq!(
+                CASES.iter().filter(|case| case.name.split('-').next() == Some(handler)).count(),
+                5,
+                "{handler}"
+            );
+        }
+    }
+
+    #[test]
+    fn another_label_beside_the_right_one_is_wrong() {
+        let said = |labels: &[&str]| labels.iter().map(ToString::to_string).collect::<Vec<_>>();
+        assert!(CASES[1].is_told_by(&said(&["app_status_failure"])));
+        assert!(!CASES[1].is_told_by(&said(&["app_status_failure", "firewall_drop"])));
+        assert!(!CASES[1].is_told_by(&[]));
+    }
+}

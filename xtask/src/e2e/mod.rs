@@ -1,0 +1,105 @@
+//! `cargo xtask e2e`: the tracer beside a real kubelet. Makes pods in the cluster of KUBECONFIG whose probes fail, on
+//! the node that this runs on, and holds each verdict against what was made.
+
+mod cases;
+mod cluster;
+mod node;
+mod watch;
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Result, bail};
+
+use self::cases::{CASES, Case};
+use self::cluster::Cluster;
+use self::watch::Tracer;
+use crate::sh;
+
+/// Where and with what.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// The cluster [default: KUBECONFIG]
+    #[arg(long, env = "KUBECONFIG", value_name = "FILE")]
+    kubeconfig: PathBuf,
+    /// The node that this machine is
+    #[arg(long, env = "NODE_NAME", value_name = "NAME")]
+    node: String,
+    /// An image with busybox, that the node has or can pull
+    #[arg(long, default_value = "busybox:1", value_name = "IMAGE")]
+    image: String,
+    /// kubectl
+    #[arg(long, default_value = "kubectl", value_name = "PROGRAM")]
+    kubectl: PathBuf,
+    /// The tracer under test [default: the release build, which is made]
+    #[arg(long, value_name = "PROGRAM")]
+    tracer: Option<PathBuf>,
+    /// Only cases whose name begins so
+    #[arg(long, value_name = "PREFIX")]
+    only: Option<String>,
+    /// Seconds until every verdict must be there
+    #[arg(long, default_value_t = 120, value_name = "SECONDS")]
+    patience: u64,
+}
+
+/// The command.
+pub(crate) fn run(args: &Args) -> Result<()> {
+    if !nix::unistd::geteuid().is_root() {
+        return Err(sh::missing("e2e loads eBPF programs and changes rules of this node: run it as root".into()));
+    }
+    let tracer = match &args.tracer {
+        Some(program) => program.clone(),
+        None => {
+            crate::build::release()?;
+            sh::release_bin("tracer")
+        }
+    };
+    let cluster = Cluster::new(&args.kubectl, &args.kubeconfig, &args.node, &args.image)?;
+    let wanted = |case: &&Case| args.only.as_ref().is_none_or(|only| case.name.starts_with(only.as_str()));
+    let cases: Vec<&Case> = CASES.iter().filter(wanted).collect();
+    let told = sh::step(&format!("{} pods whose probes fail", cases.len()), || play(args, &tracer, &cluster, &cases))?;
+    report(&cases, &told)
+}
+
+/// What the tracer said, by pod.
+fn play(
+    args: &Args,
+    tracer: &std::path::Path,
+    cluster: &Cluster,
+    cases: &[&Case],
+) -> Result<BTreeMap<String, Vec<String>>> {
+    let namespace = cluster.namespace()?;
+    let mut tracer = Tracer::start(tracer, &args.kubeconfig, &args.node, &namespace.name)?;
+    for case in cases {
+        cluster.create(&namespace.name, case)?;
+    }
+    let addresses = cluster.addresses(&namespace.name, cases, Duration::from_secs(args.patience))?;
+    let _made = node::break_paths(cases, &addresses)?;
+    let done = |told: &BTreeMap<String, Vec<String>>| {
+        cases.iter().all(|case| told.get(case.name).is_some_and(|labels| case.is_told_by(labels)))
+    };
+    tracer.wait(Duration::from_secs(args.patience), done);
+    tracer.stop()
+}
+
+fn report(cases: &[&Case], told: &BTreeMap<String, Vec<String>>) -> Result<()> {
+    let mut failed = 0;
+    for case in cases {
+        let labels = told.get(case.name).cloned().unwrap_or_default();
+        let passed = case.is_told_by(&labels);
+        failed += u32::from(!passed);
+        println!(
+            "{:5} {:18} {:26} told: {}",
+            if passed { "pass" } else { "FAIL" },
+            case.name,
+            case.labels.join(" or "),
+            labels.join(", ")
+        );
+    }
+    println!("{} passed, {failed} failed", cases.len() as u32 - failed);
+    if failed > 0 {
+        bail!("{failed} case(s) were not told as they were made");
+    }
+    Ok(())
+}

@@ -1,0 +1,62 @@
+//! What this node does to the way to a pod: rules in a table of our own, routes; all gone with the value.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::io::Write as _;
+use std::process::Stdio;
+
+use anyhow::{Context as _, Result, bail};
+
+use super::cases::{Case, Path};
+use crate::sh;
+
+const TABLE: &str = "inet tracer_e2e";
+
+/// What was made, undone when it goes.
+pub(super) struct Made {
+    routes: Vec<Vec<String>>,
+}
+
+impl Drop for Made {
+    fn drop(&mut self) {
+        let _ = sh::capture(sh::command("nft").args(["delete", "table"]).args(TABLE.split(' ')));
+        for route in &self.routes {
+            let _ = sh::capture(sh::command("ip").args(["route", "del"]).args(route));
+        }
+    }
+}
+
+/// Breaks the ways of the cases that say so.
+pub(super) fn break_paths(cases: &[&Case], addresses: &BTreeMap<String, String>) -> Result<Made> {
+    let mut made = Made { routes: Vec::new() };
+    let mut rules = String::new();
+    for case in cases {
+        let address = addresses.get(case.name).with_context(|| format!("address of pod {}", case.name))?;
+        match case.path {
+            Path::Free => {}
+            Path::Rule(end) => writeln!(rules, "ip daddr {address} tcp dport 8080 {end}")?,
+            Path::Route(kind) => made.route(kind, address)?,
+        }
+    }
+    nft(&format!("table {TABLE} {{ chain out {{ type filter hook output priority 0; {rules} }}; }}\n"))?;
+    Ok(made)
+}
+
+impl Made {
+    fn route(&mut self, kind: &str, address: &str) -> Result<()> {
+        let route = vec![kind.to_owned(), format!("{address}/32")];
+        sh::capture(sh::command("ip").args(["route", "add"]).args(&route))?;
+        self.routes.push(route);
+        Ok(())
+    }
+}
+
+fn nft(script: &str) -> Result<()> {
+    let mut child = sh::command("nft").args(["-f", "-"]).stdin(Stdio::piped()).spawn().context("start nft")?;
+    child.stdin.take().context("stdin of nft")?.write_all(script.as_bytes())?;
+    let status = child.wait()?;
+    if !status.success() {
+        bail!("nft ended with {status} for {script}");
+    }
+    Ok(())
+}
