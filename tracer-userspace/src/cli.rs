@@ -1,6 +1,7 @@
 //! What was typed: the command line and the environment, as clap reads them. What it means is in
 //! [`crate::config`].
 
+mod doctor;
 mod duration;
 mod flags;
 
@@ -11,6 +12,7 @@ use clap::error::ErrorKind;
 use clap::parser::ValueSource;
 use clap::{Arg, ArgMatches, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 
+pub use doctor::{DoctorArgs, FailOn};
 pub use flags::{Flags, Form};
 
 /// Names the cause of a failed Kubernetes probe from the kernel's own events, as it happens.
@@ -35,10 +37,11 @@ const EXAMPLES: &str = "Examples:
   tracer record incident.ndjson          the same, and keep what was seen
   tracer replay incident.ndjson -o ndjson | jq .verdict.label
   tracer explain connection_refused
+  tracer doctor                          what is wrong with this node, and what mends it
 
 Exit codes:
   0  done
-  1  a finding: --until-failure met one, a replay differs
+  1  a finding: --until-failure met one, a replay differs, a check of doctor failed
   2  wrong usage, unreadable input, or output that could not be written where it was to go
   3  this kernel or these privileges do not allow it
 
@@ -77,6 +80,11 @@ pub enum Command {
         #[arg(long, value_name = "FILE", env = "TRACER_COMPARE", hide_env_values = true)]
         compare: Option<PathBuf>,
     },
+    /// Say what is wrong with this node's network prerequisites, and the command that mends each finding
+    #[command(
+        after_help = "Without privileges much is unknown; what cannot be read is never called ok. Changes nothing.\n\nExamples:\n  tracer doctor\n  tracer doctor --check port_overlap --check base_policy --fail-on warn\n  tracer doctor -o ndjson | jq 'select(.status != \"ok\")'"
+    )]
+    Doctor(DoctorArgs),
     /// Print the JSON Schema of the records
     Schema,
     /// Say what a label means: what decides it, what looks alike, what mends it; without LABEL: list all
@@ -98,6 +106,7 @@ impl Command {
             Self::Run => "run",
             Self::Record { .. } => "record",
             Self::Replay { .. } => "replay",
+            Self::Doctor(_) => "doctor",
             Self::Schema => "schema",
             Self::Explain { .. } => "explain",
         }

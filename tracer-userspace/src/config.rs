@@ -1,5 +1,7 @@
 //! What was asked for: the flags of [`crate::cli`] checked, with defaults applied.
 
+mod doctor;
+
 use std::fs::File;
 use std::io::IsTerminal as _;
 use std::path::{Path, PathBuf};
@@ -13,6 +15,8 @@ use crate::sink::filter::Filter;
 use crate::sources::KNOWN_PROBERS;
 use crate::sources::cluster::{self, Access, ClusterConfig};
 
+pub use doctor::Doctor;
+
 /// The longest process name that the kernel keeps (`TASK_COMM_LEN` less its end).
 const COMM_MAX: usize = 15;
 
@@ -23,6 +27,8 @@ pub enum Plan {
     Live(Box<Live>),
     /// `replay`.
     Replay(Box<Replay>),
+    /// `doctor`.
+    Doctor(Box<Doctor>),
     /// `schema`.
     Schema,
     /// `explain`.
@@ -100,6 +106,7 @@ pub struct Replay {
 pub fn plan(cli: Cli) -> Result<Plan, Error> {
     refuse_meaningless(&cli)?;
     match cli.command {
+        Command::Doctor(args) => doctor::plan(args, cli.flags).map(|doctor| Plan::Doctor(Box::new(doctor))),
         Command::Schema => Ok(Plan::Schema),
         Command::Explain { label, markdown } => {
             let label = label.map(|name| known_label(&name, "explain")).transpose()?;
@@ -136,9 +143,23 @@ fn refuse_meaningless(cli: &Cli) -> Result<(), Error> {
     ];
     const PRINT: &[&str] =
         &["output", "output_file", "namespace", "pod", "container", "labels", "until_failure", "attempts"];
+    const DOCTOR: &[&str] = &[
+        "duration",
+        "all_connections",
+        "no_syscall_hooks",
+        "services",
+        "ring_kib",
+        "namespace",
+        "pod",
+        "container",
+        "labels",
+        "until_failure",
+        "attempts",
+    ];
     let (first, second, why): (&[&str], &[&str], _) = match &cli.command {
         Command::Replay { .. } => (REPLAY, &[], ": the recording has it"),
         Command::Schema | Command::Explain { .. } => (REPLAY, PRINT, ""),
+        Command::Doctor(_) => (DOCTOR, &[], ""),
         _ => return Ok(()),
     };
     let meaningless = cli.typed.iter().find(|id| first.contains(&id.as_str()) || second.contains(&id.as_str()));

@@ -17,6 +17,7 @@ pub mod core;
 pub mod correlate;
 pub mod decision;
 pub mod decode;
+pub mod doctor;
 pub mod ebpf;
 pub mod engine;
 pub mod enrich;

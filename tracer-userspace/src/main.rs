@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use tracer::cli::{self, Cli, Parsed};
 use tracer::config::{self, Plan};
 use tracer::error::{self, Error};
-use tracer::{explain, live, pipeline, replay, schema, telemetry};
+use tracer::{doctor, explain, live, pipeline, replay, schema, telemetry};
 
 fn main() -> ExitCode {
     let ended = match cli::parse(std::env::args_os()) {
@@ -29,6 +29,7 @@ fn run(cli: Cli) -> Result<u8, Error> {
     match config::plan(cli)? {
         Plan::Live(config) => pipeline::run(&config, live::attach),
         Plan::Replay(config) => replay::replay(&config),
+        Plan::Doctor(config) => doctor::command::doctor(&config),
         Plan::Schema => print(&format!("{}\n", schema::text())),
         Plan::Explain { label: None, markdown: false } => print(&explain::index()),
         Plan::Explain { label: None, markdown: true } => print(&explain::index_markdown()),

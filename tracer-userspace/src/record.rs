@@ -3,12 +3,16 @@
 //! The JSON Schema (`tracer schema`) is generated from these types. What is unknown is absent,
 //! never a zero or an empty string; durations carry their unit in the name.
 
+mod finding;
+
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+
+pub use finding::{FindingBody, Status};
 
 use crate::classify::label::Label;
 use crate::event::{Ancestor, HookStatus, MissingHook, Netns, ProbeSpec};
@@ -50,6 +54,8 @@ pub enum Body {
     Node(Box<NodeBody>),
     /// Events were lost.
     Loss(LossBody),
+    /// A check of the node.
+    Finding(Box<FindingBody>),
 }
 
 /// What this run works with.

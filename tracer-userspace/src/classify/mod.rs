@@ -9,7 +9,7 @@ pub mod evidence;
 pub mod finding;
 pub mod kubelet;
 pub mod label;
-mod owner;
+pub(crate) mod owner;
 mod rules;
 mod stopped;
 

@@ -4,7 +4,7 @@ use crate::event::FirewallRule;
 
 /// Software that writes rules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Owner {
+pub(crate) struct Owner {
     /// Its name.
     pub name: &'static str,
     /// It enforces network policies.
@@ -67,11 +67,11 @@ pub(super) fn owner_of(rule: &FirewallRule, all: &[FirewallRule]) -> Option<Owne
     })
 }
 
-fn by_chain(chain: &str) -> Option<Owner> {
+pub(crate) fn by_chain(chain: &str) -> Option<Owner> {
     CHAINS.iter().find(|(prefix, _)| chain.starts_with(prefix)).map(|(_, owner)| *owner)
 }
 
-fn by_table(table: &str) -> Option<Owner> {
+pub(crate) fn by_table(table: &str) -> Option<Owner> {
     TABLES.iter().find(|(name, _)| *name == table).map(|(_, owner)| *owner)
 }
 

@@ -23,7 +23,7 @@ impl Filter {
         match body {
             Body::Verdict(v) => self.fits(v.k8s.as_ref(), Some(v.verdict.label)),
             Body::Attempt(a) => self.fits(a.k8s.as_ref(), a.label),
-            Body::Start(_) | Body::Stop(_) | Body::Node(_) | Body::Loss(_) => true,
+            Body::Start(_) | Body::Stop(_) | Body::Node(_) | Body::Loss(_) | Body::Finding(_) => true,
         }
     }
 

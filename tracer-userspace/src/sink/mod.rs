@@ -1,6 +1,7 @@
 //! The way out: decisions become records (numbered, timed, filtered), records become lines.
 
 pub mod filter;
+pub mod findings;
 pub mod ndjson;
 pub mod output;
 mod plain;
@@ -177,7 +178,7 @@ fn latency(decided: u64, now: u64) -> Timing {
 }
 
 /// RFC 3339, UTC, nine decimals.
-fn wall_time(time_boot_ns: u64, boot_to_wall_ns: i64) -> String {
+pub(crate) fn wall_time(time_boot_ns: u64, boot_to_wall_ns: i64) -> String {
     let wall = i128::from(time_boot_ns) + i128::from(boot_to_wall_ns);
     let timestamp = Timestamp::from_nanosecond(wall).unwrap_or(Timestamp::UNIX_EPOCH);
     format!("{timestamp:.9}")

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use crate::record::{AttemptBody, Body, LossBody, NodeBody, Record, StartBody, StopBody, VerdictBody};
+use crate::record::{AttemptBody, Body, FindingBody, LossBody, NodeBody, Record, StartBody, StopBody, VerdictBody};
 
 /// A record in the order in which it is printed: what every record has, then what its type has.
 #[derive(Serialize)]
@@ -27,6 +27,7 @@ enum Fields<'a> {
     Attempt(&'a AttemptBody),
     Node(&'a NodeBody),
     Loss(&'a LossBody),
+    Finding(&'a FindingBody),
 }
 
 /// One line, its newline included.
@@ -39,6 +40,7 @@ pub fn line(record: &Record) -> Vec<u8> {
         Body::Attempt(body) => ("attempt", Fields::Attempt(body)),
         Body::Node(body) => ("node", Fields::Node(body)),
         Body::Loss(body) => ("loss", Fields::Loss(body)),
+        Body::Finding(body) => ("finding", Fields::Finding(body)),
     };
     let line = Line {
         schema: &record.schema,

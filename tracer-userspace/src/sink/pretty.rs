@@ -6,6 +6,7 @@ use crate::record::{
     AttemptBody, Body, Confidence, Culprit, Endpoint, K8s, LossBody, NodeBody, Outcome, Probe, Process, Record,
     StartBody, StopBody, Subject, VerdictBody,
 };
+use crate::sink::findings;
 use crate::sink::plain;
 use crate::sink::plain::{Paint, Style};
 
@@ -21,6 +22,7 @@ pub fn text(record: &Record, colour: bool) -> String {
         Body::Attempt(body) => attempt(&mut out, record, body, paint),
         Body::Node(body) => node(&mut out, record, body, paint),
         Body::Loss(body) => loss(&mut out, record, body, paint),
+        Body::Finding(body) => findings::block(&mut out, body, findings::WIDTH, paint),
     }
     out
 }

@@ -71,6 +71,19 @@ pub enum NetnsError {
     Lost { path: PathBuf },
 }
 
+impl NetnsError {
+    /// The capability that is missing, if that is why.
+    #[must_use]
+    pub fn needs(&self) -> Option<&'static str> {
+        let (source, capability) = match self {
+            Self::Open { source, .. } => (source, "CAP_SYS_PTRACE"),
+            Self::Enter { source, .. } => (source, "CAP_SYS_ADMIN"),
+            Self::Thread { .. } | Self::Lost { .. } => return None,
+        };
+        (source.kind() == io::ErrorKind::PermissionDenied).then_some(capability)
+    }
+}
+
 /// A process as one pass over `/proc` sees it.
 #[derive(Debug)]
 pub(super) struct Process {

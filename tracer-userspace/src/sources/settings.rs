@@ -41,13 +41,13 @@ fn sysctl(path: &str) -> Option<String> {
 }
 
 /// `32768\t60999`
-fn parse_range(text: &str) -> Option<(u16, u16)> {
+pub(crate) fn parse_range(text: &str) -> Option<(u16, u16)> {
     let mut words = text.split_whitespace().map(str::parse);
     Some((words.next()?.ok()?, words.next()?.ok()?))
 }
 
 /// `8080,30000-32767`
-fn parse_ranges(text: &str) -> Vec<(u16, u16)> {
+pub(crate) fn parse_ranges(text: &str) -> Vec<(u16, u16)> {
     let parse = |part: &str| {
         let (first, last) = part.split_once('-').unwrap_or((part, part));
         Some((first.trim().parse().ok()?, last.trim().parse().ok()?))

@@ -8,9 +8,20 @@ use anyhow::{Context as _, Result};
 use super::Tally;
 use crate::sh;
 
-/// Tests of the sources on namespaces that they make: they need root, and `cargo test` leaves them out.
-const AS_ROOT: &[&str] =
-    &["test", "--package", "tracer-userspace", "--test", "sources_live", "--", "--ignored", "--test-threads=1"];
+/// Tests of the sources and of `doctor` on namespaces that they make: they need root, and `cargo test` leaves them out.
+const AS_ROOT: &[&str] = &[
+    "test",
+    "--package",
+    "tracer-userspace",
+    "--test",
+    "sources_live",
+    "--test",
+    "doctor_live",
+    "--no-fail-fast",
+    "--",
+    "--ignored",
+    "--test-threads=1",
+];
 
 /// An hour of a node's traffic through the core.
 const SOAK: &[&str] = &["test", "--package", "tracer-userspace", "--lib", "--", "--ignored", "an_hour_of_a_node"];
@@ -23,7 +34,7 @@ pub(crate) fn run() -> Result<Tally> {
     if nix::unistd::geteuid().is_root() {
         tally += tests(AS_ROOT)?;
     } else {
-        eprintln!("xtask: the tests of tracer-userspace/tests/sources_live.rs need root: left out");
+        eprintln!("xtask: the tests of tracer-userspace/tests/*_live.rs need root: left out");
     }
     Ok(tally)
 }

@@ -14,6 +14,8 @@ mod nft;
 use std::collections::BTreeMap;
 use std::io;
 
+pub use firewall::survey::{Survey, SurveyChain, SurveyTable, survey};
+
 use super::links::Link;
 use super::procfs::{NetnsError, NodeNetns};
 use crate::event::{NodePort, NodePorts, ProxyMode};
@@ -36,6 +38,20 @@ pub enum NetfilterError {
     Legacy { table: String, source: io::Error },
     #[error("the legacy iptables table {table} has {size} bytes, more than is read: what it holds is not known")]
     LegacyTooLarge { table: String, size: usize },
+}
+
+impl NetfilterError {
+    /// The capability that is missing, if that is why.
+    #[must_use]
+    pub fn needs(&self) -> Option<&'static str> {
+        let source = match self {
+            Self::Netns(error) => return error.needs(),
+            Self::Ipvs { source, .. } | Self::Nft { source, .. } | Self::Firewall { source, .. } => source,
+            Self::Legacy { source, .. } => source,
+            Self::LegacyTooLarge { .. } => return None,
+        };
+        (source.kind() == io::ErrorKind::PermissionDenied).then_some("CAP_NET_ADMIN")
+    }
 }
 
 /// Port to the Service's name, where the table carries it.

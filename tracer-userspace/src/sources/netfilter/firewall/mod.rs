@@ -7,6 +7,7 @@ mod conntrack;
 mod expression;
 mod legacy;
 mod nft;
+pub(super) mod survey;
 mod tables;
 
 use std::path::Path;

@@ -1,0 +1,74 @@
+//! What `tracer doctor` was asked for.
+
+use std::path::PathBuf;
+
+use super::{Output, filled, host_name, output, probers, readable};
+use crate::cli::{DoctorArgs, Flags};
+use crate::doctor::{CHECKS, Options, Status};
+use crate::error::Error;
+use crate::sources::files;
+
+/// `doctor`.
+#[derive(Clone, Debug)]
+pub struct Doctor {
+    /// Where findings go.
+    pub output: Output,
+    /// What is checked.
+    pub options: Options,
+    /// Exit code 1 from here on.
+    pub fail_on: Status,
+    /// Name of this node.
+    pub node_name: String,
+}
+
+/// What the command line means.
+///
+/// # Errors
+/// A check that does not exist, a root that cannot be read, a list of pods that cannot be used.
+pub(super) fn plan(args: DoctorArgs, flags: Flags) -> Result<Doctor, Error> {
+    let output = output(&flags)?;
+    let pods = readable("--pods", flags.pods)?.map(|path| files::read_pods(&path)).transpose();
+    let pods = pods.map_err(|error| Error::Source(error.to_string()))?;
+    let checks: Vec<String> = args.checks.into_iter().filter(|name| !name.is_empty()).collect();
+    checks.iter().try_for_each(|name| known(name))?;
+    let options =
+        Options { root: root(args.root)?, checks, pods, probers: probers(flags.probers)?, ..Options::default() };
+    let node_name = filled(flags.node_name).unwrap_or_else(host_name);
+    Ok(Doctor { output, options, fail_on: args.fail_on.into(), node_name })
+}
+
+/// A folder that can be listed.
+fn root(path: Option<PathBuf>) -> Result<Option<PathBuf>, Error> {
+    let Some(path) = path.filter(|path| !path.as_os_str().is_empty()) else { return Ok(None) };
+    match std::fs::read_dir(&path) {
+        Ok(_) => Ok(Some(path)),
+        Err(error) => Err(Error::file("--root", path, error)),
+    }
+}
+
+/// There is such a check.
+fn known(name: &str) -> Result<(), Error> {
+    let names: Vec<&str> = CHECKS.iter().map(|check| check.name).collect();
+    if names.contains(&name) {
+        return Ok(());
+    }
+    let slip = name.to_lowercase().replace('-', "_");
+    let part = names.iter().copied().find(|known| slip.len() > 2 && known.contains(&slip));
+    let nearest = part.or_else(|| names.iter().copied().min_by_key(|known| strsim::damerau_levenshtein(known, &slip)));
+    let nearest = nearest.map(|near| format!("did you mean `{near}`? ")).unwrap_or_default();
+    Err(Error::Usage(format!("--check `{name}`: no such check; {nearest}known: {}", names.join(", "))))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_unknown_check_names_the_known() {
+        let error = |name| known(name).expect_err("unknown").to_string();
+        assert!(error("contrack").contains("did you mean `conntrack`?"));
+        assert!(error("port-overlap").contains("did you mean `port_overlap`?"));
+        assert!(error("lo").contains("known: port_overlap, listener_overlap, loopback_up"));
+        assert!(known("rp_filter").is_ok());
+    }
+}

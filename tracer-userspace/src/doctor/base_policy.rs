@@ -1,0 +1,203 @@
+//! Base chains of netfilter that drop what no rule accepted, and whose they are.
+
+use super::Check;
+use super::finding::{Draft, Finding, Mend, Unread};
+use super::view::View;
+use crate::classify::owner;
+use crate::event::Backend;
+use crate::sources::netfilter::{Survey, SurveyChain, SurveyTable};
+
+/// The check.
+pub(super) const CHECK: Check = Check {
+    name: "base_policy",
+    why: "a policy of DROP on INPUT or FORWARD, or a last rule that does the same, drops what no rule names: the API server's way to the kubelet, pods' way to the node, pods' way to each other",
+    run: check,
+};
+
+fn draft() -> Draft {
+    CHECK.expects("no base chain on INPUT or FORWARD that drops, by its policy or its last rule, what no rule accepted")
+}
+
+fn check(view: &View) -> Vec<Finding> {
+    view.firewall().map_or_else(|unread| vec![draft().unknown(unread)], |survey| judge(&survey))
+}
+
+fn judge(survey: &Survey) -> Vec<Finding> {
+    let mut found: Vec<Finding> = Vec::new();
+    for table in survey.tables.iter().filter(|table| matches!(table.family, "ip" | "ip6" | "inet")) {
+        found.extend(table.chains.iter().filter(|chain| drops(chain)).map(|chain| policy(table, chain)));
+    }
+    if found.is_empty() && survey.truncated {
+        let reason =
+            "the rules are too many to read, and no base chain that was read drops by its policy or its last rule";
+        found.push(
+            draft().unknown(Unread::new(reason, "nft list ruleset | grep policy; iptables-legacy -S | grep ^-P")),
+        );
+    } else if found.is_empty() {
+        let bases = survey.tables.iter().flat_map(|table| &table.chains).filter(|chain| chain.hook.is_some()).count();
+        found.push(
+            draft().ok(format!("{bases} base chains, none of INPUT or FORWARD drops by its policy or its last rule")),
+        );
+    }
+    found
+}
+
+fn drops(chain: &SurveyChain) -> bool {
+    (chain.drops || chain.last_drops.is_some()) && matches!(chain.hook, Some("INPUT" | "FORWARD"))
+}
+
+fn policy(table: &SurveyTable, chain: &SurveyChain) -> Finding {
+    let hook = chain.hook.unwrap_or_default();
+    let owner = owner_of(table);
+    let whose = owner.map_or("no known software".to_owned(), str::to_owned);
+    let (how, dropped) = match chain.dropped.filter(|_| chain.drops) {
+        _ if !chain.drops => ("last rule drops or rejects all", String::new()),
+        Some(packets) => ("policy drop", format!(", {packets} packets dropped by it")),
+        None => ("policy drop", String::new()),
+    };
+    let place = format!("{} {} {}", table.family, table.name, chain.name);
+    let mut draft = draft()
+        .with("hook", hook)
+        .with("family", table.family)
+        .with("table", table.name.clone())
+        .with("chain", chain.name.clone());
+    if let Some(packets) = chain.dropped {
+        draft = draft.with("packets", packets);
+    }
+    if let Some(owner) = owner {
+        draft = draft.with("owner", owner);
+    }
+    let backend = backend(table.backend);
+    if chain.ways_out == 0 {
+        let observed =
+            format!("{how} on {hook} ({backend} {place}) and no rule in it that accepts{dropped}; owner: {whose}");
+        return draft.fail(observed, mend(table, chain, owner));
+    }
+    let observed = format!(
+        "{how} on {hook} ({backend} {place}{dropped}), owner: {whose}; {} rules in it accept or lead on: whether they let all of the cluster's traffic pass is not known",
+        chain.ways_out
+    );
+    draft.warn(observed, mend(table, chain, owner))
+}
+
+/// By the table's name, or by chains beside it that only one software makes. Docker sets FORWARD to drop, ufw both.
+fn owner_of(table: &SurveyTable) -> Option<&'static str> {
+    owner::by_table(&table.name).map(|owner| owner.name).or_else(|| {
+        let beside =
+            |name: &str| table.chains.iter().filter_map(|it| owner::by_chain(&it.name)).any(|it| it.name == name);
+        ["ufw", "docker"].into_iter().find(|name| beside(name))
+    })
+}
+
+const fn backend(backend: Backend) -> &'static str {
+    match backend {
+        Backend::Nftables => "nftables",
+        Backend::IptablesNft => "iptables-nft",
+        Backend::IptablesLegacy => "iptables-legacy",
+    }
+}
+
+fn mend(table: &SurveyTable, chain: &SurveyChain, owner: Option<&str>) -> Mend {
+    match owner {
+        Some("ufw") => Mend::new(
+            "ufw disable",
+            "systemctl disable --now ufw (or allow the cluster's traffic: `ufw default allow routed`, `ufw allow 10250/tcp`, `ufw allow from <pod CIDR>`)",
+        ),
+        Some("firewalld") => Mend::new(
+            "systemctl stop firewalld",
+            "systemctl disable firewalld (or put the pod links into a trusted zone: `firewall-cmd --permanent --zone=trusted --add-source=<pod CIDR>`)",
+        ),
+        _ => set_accept(table, chain),
+    }
+}
+
+fn set_accept(table: &SurveyTable, chain: &SurveyChain) -> Mend {
+    let persist =
+        "set it where the rules are kept (/etc/nftables.conf, /etc/iptables/rules.v4, or the software that owns them)";
+    if let Some(handle) = chain.last_drops.filter(|_| !chain.drops) {
+        return Mend::new(delete(table, chain, handle), persist);
+    }
+    let iptables = match (table.backend, table.family) {
+        (Backend::Nftables, _) => {
+            return Mend::new(
+                format!("nft 'chain {} {} {} {{ policy accept; }}'", table.family, table.name, chain.name),
+                persist,
+            );
+        }
+        (Backend::IptablesNft, "ip6") => "ip6tables-nft",
+        (Backend::IptablesNft, _) => "iptables-nft",
+        (Backend::IptablesLegacy, "ip6") => "ip6tables-legacy",
+        (Backend::IptablesLegacy, _) => "iptables-legacy",
+    };
+    Mend::new(format!("{iptables} -P {} ACCEPT", chain.name), persist)
+}
+
+/// Of iptables over nftables nft knows the handle, and iptables no number.
+fn delete(table: &SurveyTable, chain: &SurveyChain, handle: u64) -> String {
+    match (table.backend, table.family) {
+        (Backend::IptablesLegacy, "ip6") => format!("ip6tables-legacy -t {} -D {} {handle}", table.name, chain.name),
+        (Backend::IptablesLegacy, _) => format!("iptables-legacy -t {} -D {} {handle}", table.name, chain.name),
+        _ => format!("nft delete rule {} {} {} handle {handle}", table.family, table.name, chain.name),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::doctor::Status;
+
+    fn chain(name: &str, hook: Option<&'static str>, drops: bool, ways_out: usize) -> SurveyChain {
+        SurveyChain { name: name.into(), hook, drops, dropped: Some(764), last_drops: None, ways_out }
+    }
+
+    fn survey(name: &str, chains: Vec<SurveyChain>) -> Survey {
+        let table = SurveyTable { backend: Backend::IptablesNft, family: "ip", name: name.into(), chains };
+        Survey { tables: vec![table], ..Survey::default() }
+    }
+
+    #[test]
+    fn ufw_is_named_and_its_packets() {
+        let chains = vec![chain("INPUT", Some("INPUT"), true, 6), chain("ufw-user-input", None, false, 0)];
+        let findings = judge(&survey("filter", chains));
+        assert_eq!((findings.len(), findings[0].status), (1, Status::Warn));
+        assert!(
+            findings[0].observed.contains("764 packets") && findings[0].observed.contains("owner: ufw"),
+            "{findings:?}"
+        );
+        assert_eq!(findings[0].remediation.as_deref(), Some("ufw disable"));
+    }
+
+    #[test]
+    fn a_policy_without_a_way_out_drops_everything() {
+        let findings = judge(&survey("filter", vec![chain("FORWARD", Some("FORWARD"), true, 0)]));
+        assert_eq!(findings[0].status, Status::Fail);
+        assert_eq!(findings[0].remediation.as_deref(), Some("iptables-nft -P FORWARD ACCEPT"));
+    }
+
+    #[test]
+    fn a_last_rule_that_takes_all_is_the_same_as_a_policy() {
+        let last = SurveyChain { last_drops: Some(9), ..chain("filter_INPUT", Some("INPUT"), false, 4) };
+        let table =
+            SurveyTable { backend: Backend::Nftables, family: "inet", name: "firewalld".into(), chains: vec![last] };
+        let mut survey = Survey { tables: vec![table], ..Survey::default() };
+        let findings = judge(&survey);
+        assert_eq!(
+            (findings[0].status, findings[0].remediation.as_deref()),
+            (Status::Warn, Some("systemctl stop firewalld"))
+        );
+        assert!(findings[0].observed.starts_with("last rule drops or rejects all on INPUT"), "{findings:?}");
+        survey.tables[0].name = "mine".into();
+        let mend = judge(&survey)[0].remediation.clone();
+        assert_eq!(mend.as_deref(), Some("nft delete rule inet mine filter_INPUT handle 9"));
+    }
+
+    #[test]
+    fn policies_of_other_hooks_and_accepting_ones_are_well() {
+        let chains = vec![chain("OUTPUT", Some("OUTPUT"), true, 0), chain("INPUT", Some("INPUT"), false, 0)];
+        let findings = judge(&survey("filter", chains));
+        assert_eq!((findings.len(), findings[0].status), (1, Status::Ok));
+        assert_eq!(judge(&Survey::default())[0].status, Status::Ok);
+        let partial = Survey { truncated: true, ..Survey::default() };
+        assert_eq!(judge(&partial)[0].status, Status::Unknown);
+    }
+}

@@ -1,0 +1,142 @@
+//! Whether packets between ports of a bridge pass iptables.
+
+use super::Check;
+use super::cni_config;
+use super::finding::{Draft, Finding, Mend, Unread};
+use super::view::View;
+
+/// The check.
+pub(super) const CHECK: Check = Check {
+    name: "br_netfilter",
+    why: "where pods hang on a Linux bridge, the answer of a Service's backend on the same node goes past NAT without it, and the client resets it; flannel and kubeadm refuse to start",
+    run: |view| vec![check(view)],
+};
+
+const V4: &str = "net.bridge.bridge-nf-call-iptables";
+const V6: &str = "net.bridge.bridge-nf-call-ip6tables";
+
+/// What was found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Found {
+    /// The two settings; absent: the module is not loaded.
+    v4: Option<u64>,
+    v6: Option<u64>,
+    /// Why pods hang on a bridge; absent: nothing says that they do.
+    bridge: Option<String>,
+    /// Whether they do could be found out.
+    known: bool,
+}
+
+fn draft() -> Draft {
+    CHECK.expects(format!("br_netfilter loaded, {V4} = 1 and {V6} = 1, where pods hang on a Linux bridge"))
+}
+
+fn check(view: &View) -> Finding {
+    let read = || -> Result<Found, Unread> {
+        let (bridge, known) = bridge(view);
+        Ok(Found {
+            v4: view.number_if_any("net/bridge/bridge-nf-call-iptables")?,
+            v6: view.number_if_any("net/bridge/bridge-nf-call-ip6tables")?,
+            bridge,
+            known,
+        })
+    };
+    read().map_or_else(|unread| draft().unknown(unread), |found| judge(&found))
+}
+
+/// Why pods hang on a bridge, and whether that could be told.
+fn bridge(view: &View) -> (Option<String>, bool) {
+    let configured = cni_config::active(view);
+    if let Ok(Some(config)) = &configured
+        && let Some(plugin) = config.plugins.iter().find(|plugin| BRIDGED.contains(&plugin.as_str()))
+    {
+        return (Some(format!("the CNI configuration {} uses `{plugin}`", config.path)), true);
+    }
+    let links = view.links().unwrap_or_default();
+    let known = |name: &str| NAMES.contains(&name);
+    let link = links.iter().find(|link| link.kind.as_deref() == Some("bridge") && known(&link.state.name));
+    let why = link.map(|link| format!("{} is a bridge", link.state.name));
+    (why, matches!(configured, Ok(Some(_))))
+}
+
+/// CNI plugins that hang pods on a bridge.
+const BRIDGED: &[&str] = &["bridge", "flannel", "weave-net"];
+/// Bridges that hold pods.
+const NAMES: &[&str] = &["cni0", "cbr0", "kube-bridge", "weave"];
+
+fn judge(found: &Found) -> Finding {
+    let observed = match (found.v4, found.v6) {
+        (None, None) => "br_netfilter is not loaded".to_owned(),
+        (v4, v6) => {
+            let text = |value: Option<u64>| value.map_or("absent".to_owned(), |value| value.to_string());
+            format!("{V4} = {}, {V6} = {}", text(v4), text(v6))
+        }
+    };
+    if found.v4 == Some(1) && found.v6.is_none_or(|value| value == 1) {
+        return draft().ok(observed);
+    }
+    match (&found.bridge, found.known) {
+        (Some(bridge), _) => draft().fail(format!("{observed}; {bridge}"), mend()),
+        (None, true) => draft().ok(format!("{observed}; the CNI configuration names no bridge, so it is not needed")),
+        (None, false) => draft().warn(
+            format!(
+                "{observed}; no CNI configuration and no pod bridge was found, so whether it is needed is not known"
+            ),
+            mend(),
+        ),
+    }
+}
+
+fn mend() -> Mend {
+    Mend::new(
+        format!("modprobe br_netfilter && sysctl -w {V4}=1 {V6}=1"),
+        format!(
+            "echo br_netfilter > /etc/modules-load.d/br_netfilter.conf && printf '%s\\n' '{V4} = 1' '{V6} = 1' >> /etc/sysctl.d/99-kubernetes.conf"
+        ),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::Tree;
+    use super::*;
+    use crate::doctor::Status;
+
+    const FLANNEL: (&str, &str) =
+        ("etc/cni/net.d/10-flannel.conflist", r#"{"name":"cbr0","plugins":[{"type":"flannel"},{"type":"portmap"}]}"#);
+    const SETTINGS: (&str, &str) = ("proc/sys/net/core/somaxconn", "4096\n");
+
+    #[test]
+    fn flannel_without_the_module() {
+        let finding = check(&Tree::new(&[FLANNEL, SETTINGS]).view());
+        assert_eq!(finding.status, Status::Fail);
+        assert!(
+            finding.observed.contains("not loaded") && finding.observed.contains("10-flannel.conflist"),
+            "{}",
+            finding.observed
+        );
+        assert!(finding.remediation.is_some_and(|mend| mend.starts_with("modprobe br_netfilter")));
+    }
+
+    #[test]
+    fn flannel_with_it() {
+        let on = [
+            FLANNEL,
+            SETTINGS,
+            ("proc/sys/net/bridge/bridge-nf-call-iptables", "1\n"),
+            ("proc/sys/net/bridge/bridge-nf-call-ip6tables", "1\n"),
+        ];
+        assert_eq!(check(&Tree::new(&on).view()).status, Status::Ok);
+        let mut off = on;
+        off[2].1 = "0\n";
+        assert_eq!(check(&Tree::new(&off).view()).status, Status::Fail);
+    }
+
+    #[test]
+    fn a_cni_without_a_bridge_does_not_need_it_and_without_a_cni_nothing_is_known() {
+        let calico = ("etc/cni/net.d/10-calico.conflist", r#"{"plugins":[{"type":"calico"}]}"#);
+        assert_eq!(check(&Tree::new(&[calico, SETTINGS]).view()).status, Status::Ok);
+        assert_eq!(check(&Tree::new(&[SETTINGS]).view()).status, Status::Warn);
+        assert_eq!(check(&Tree::new(&[calico]).view()).status, Status::Unknown);
+    }
+}

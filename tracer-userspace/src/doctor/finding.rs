@@ -1,0 +1,158 @@
+//! How a check says what it found.
+
+use std::collections::BTreeMap;
+use std::io;
+
+use serde_json::Value;
+
+use crate::error::os_message;
+pub use crate::record::{FindingBody as Finding, Status};
+
+/// Why something could not be read, and what would help.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unread {
+    /// What was tried, on what, and the answer.
+    pub reason: String,
+    /// The capability that is missing.
+    pub needs: Option<&'static str>,
+    /// What to do.
+    pub mend: String,
+}
+
+impl Unread {
+    /// Something else than a privilege is missing.
+    pub fn new(reason: impl Into<String>, mend: impl Into<String>) -> Self {
+        Self { reason: reason.into(), needs: None, mend: mend.into() }
+    }
+
+    /// A privilege is missing.
+    pub fn lacks(reason: impl Into<String>, capability: &'static str) -> Self {
+        Self {
+            reason: reason.into(),
+            needs: Some(capability),
+            mend: format!("run `tracer doctor` as root, or with {capability}"),
+        }
+    }
+
+    /// A file that could not be read.
+    pub fn file(path: &str, error: &io::Error) -> Self {
+        let reason = format!("cannot read {path}: {}", os_message(error));
+        match error.kind() {
+            io::ErrorKind::PermissionDenied => Self::lacks(reason, "CAP_DAC_READ_SEARCH"),
+            _ => Self::new(reason, format!("see why with `ls -l {path}`")),
+        }
+    }
+}
+
+/// What mends a finding.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mend {
+    now: String,
+    persist: Option<String>,
+}
+
+impl Mend {
+    /// A command, and what makes it last.
+    pub fn new(now: impl Into<String>, persist: impl Into<String>) -> Self {
+        Self { now: now.into(), persist: Some(persist.into()) }
+    }
+
+    /// A command that lasts by itself.
+    pub fn lasting(now: impl Into<String>) -> Self {
+        Self { now: now.into(), persist: None }
+    }
+
+    /// Settings of the kernel.
+    pub fn sysctl(settings: &[(&str, &str)]) -> Self {
+        let now: Vec<_> = settings.iter().map(|(name, value)| format!("sysctl -w {name}={}", quoted(value))).collect();
+        let lines: Vec<_> = settings.iter().map(|(name, value)| format!("'{name} = {value}'")).collect();
+        Self::new(now.join(" && "), format!("printf '%s\\n' {} >> /etc/sysctl.d/99-kubernetes.conf", lines.join(" ")))
+    }
+}
+
+/// As a shell takes it.
+fn quoted(value: &str) -> String {
+    if value.contains(char::is_whitespace) { format!("'{value}'") } else { value.to_owned() }
+}
+
+/// A finding before its status is known.
+#[derive(Clone, Debug)]
+pub struct Draft {
+    check: &'static str,
+    why: &'static str,
+    expected: String,
+    fields: BTreeMap<String, Value>,
+}
+
+impl Draft {
+    /// What the check expects, and why.
+    pub fn new(check: &'static str, why: &'static str, expected: impl Into<String>) -> Self {
+        Self { check, why, expected: expected.into(), fields: BTreeMap::new() }
+    }
+
+    /// A number of this case.
+    #[must_use]
+    pub fn with(mut self, name: &str, value: impl Into<Value>) -> Self {
+        self.fields.insert(name.to_owned(), value.into());
+        self
+    }
+
+    /// As it should be.
+    pub fn ok(self, observed: impl Into<String>) -> Finding {
+        self.finish(Status::Ok, observed.into(), None)
+    }
+
+    /// Harm in a case that is named.
+    pub fn warn(self, observed: impl Into<String>, mend: Mend) -> Finding {
+        self.finish(Status::Warn, observed.into(), Some(mend))
+    }
+
+    /// Harm.
+    pub fn fail(self, observed: impl Into<String>, mend: Mend) -> Finding {
+        self.finish(Status::Fail, observed.into(), Some(mend))
+    }
+
+    /// Not known.
+    pub fn unknown(self, unread: Unread) -> Finding {
+        let mend = Some(Mend::lasting(unread.mend)).filter(|mend| !mend.now.is_empty());
+        Finding { needs: unread.needs.map(str::to_owned), ..self.finish(Status::Unknown, unread.reason, mend) }
+    }
+
+    fn finish(self, status: Status, observed: String, mend: Option<Mend>) -> Finding {
+        let (remediation, persist) = mend.map_or((None, None), |mend| (Some(mend.now), mend.persist));
+        Finding {
+            check: self.check.to_owned(),
+            status,
+            observed,
+            expected: self.expected,
+            why: self.why.to_owned(),
+            remediation,
+            persist,
+            needs: None,
+            fields: self.fields,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_setting_is_mended_now_and_for_good() {
+        let mend = Mend::sysctl(&[("net.ipv4.ip_local_port_range", "32768 60999")]);
+        assert_eq!(mend.now, "sysctl -w net.ipv4.ip_local_port_range='32768 60999'");
+        let persist = "printf '%s\\n' 'net.ipv4.ip_local_port_range = 32768 60999' >> /etc/sysctl.d/99-kubernetes.conf";
+        assert_eq!(mend.persist.as_deref(), Some(persist));
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_unknown_and_says_what_it_needs() {
+        let error = io::Error::from_raw_os_error(libc::EACCES);
+        let finding = Draft::new("c", "w", "e").unknown(Unread::file("/x", &error));
+        assert_eq!((finding.status, finding.needs.as_deref()), (Status::Unknown, Some("CAP_DAC_READ_SEARCH")));
+        assert_eq!(finding.observed, "cannot read /x: Permission denied");
+        let error = io::Error::from_raw_os_error(libc::ENOENT);
+        assert_eq!(Draft::new("c", "w", "e").unknown(Unread::file("/x", &error)).needs, None);
+    }
+}

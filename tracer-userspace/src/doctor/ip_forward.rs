@@ -1,0 +1,117 @@
+//! Whether the node forwards packets between pods and the rest.
+
+use super::Check;
+use std::net::IpAddr;
+
+use super::finding::{Draft, Finding, Mend, Unread};
+use super::view::View;
+use crate::event::Pod;
+
+/// The check.
+pub(super) const CHECK: Check = Check {
+    name: "ip_forward",
+    why: "without it the kernel drops whatever is not for the node itself: pods reach neither each other nor a Service",
+    run: |view| vec![v4(view), v6(view)],
+};
+
+fn draft(family: &str) -> Draft {
+    CHECK
+        .expects(if family == "ipv4" {
+            "net.ipv4.ip_forward = 1"
+        } else {
+            "net.ipv6.conf.all.forwarding = 1 where IPv6 is used"
+        })
+        .with("family", family)
+}
+
+fn v4(view: &View) -> Finding {
+    view.number("net/ipv4/ip_forward").map_or_else(|unread| draft("ipv4").unknown(unread), judge_v4)
+}
+
+fn judge_v4(value: u64) -> Finding {
+    let observed = format!("net.ipv4.ip_forward = {value}");
+    if value == 0 {
+        draft("ipv4").fail(observed, Mend::sysctl(&[("net.ipv4.ip_forward", "1")]))
+    } else {
+        draft("ipv4").ok(observed)
+    }
+}
+
+fn v6(view: &View) -> Finding {
+    let read = || -> Result<Finding, Unread> {
+        let Some(value) = view.number_if_any("net/ipv6/conf/all/forwarding")? else {
+            return Ok(draft("ipv6").ok("the kernel has no IPv6"));
+        };
+        let global = if view.exists("/proc/net/if_inet6")? { globals(&view.net("if_inet6")?) } else { Vec::new() };
+        let has = |pods: &Vec<Pod>| pods.iter().flat_map(|pod| &pod.addrs).any(IpAddr::is_ipv6);
+        let pods = view.pods.as_ref().map(has);
+        Ok(judge_v6(value, &global, pods))
+    };
+    read().unwrap_or_else(|unread| draft("ipv6").unknown(unread))
+}
+
+/// Links with an address of global scope: address, index, prefix length, scope, flags, name.
+fn globals(text: &str) -> Vec<String> {
+    let rows = text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
+    let mut names: Vec<String> = rows
+        .filter(|row| row.get(3) == Some(&"00"))
+        .filter_map(|row| row.get(5).map(|name| (*name).to_owned()))
+        .collect();
+    names.dedup();
+    names
+}
+
+/// `pods`: pods have IPv6 addresses, if that is known.
+fn judge_v6(value: u64, global: &[String], pods: Option<bool>) -> Finding {
+    let observed = format!("net.ipv6.conf.all.forwarding = {value}");
+    let mend = Mend::sysctl(&[("net.ipv6.conf.all.forwarding", "1")]);
+    match (value, pods, global) {
+        (1.., ..) => draft("ipv6").ok(observed),
+        (0, Some(true), _) => {
+            draft("ipv6").fail(format!("{observed}, and pods of this node have IPv6 addresses"), mend)
+        }
+        (0, Some(false), _) => draft("ipv6").ok(format!("{observed}; no pod of this node has an IPv6 address")),
+        (0, None, []) => draft("ipv6").ok(format!("{observed}; no link has a global IPv6 address")),
+        (0, None, links) => {
+            let links = links.join(", ");
+            let observed = format!("{observed}; global IPv6 addresses on {links}: whether pods have any is not known");
+            draft("ipv6").warn(observed, mend)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::Tree;
+    use super::*;
+    use crate::doctor::Status;
+
+    #[test]
+    fn off_and_on() {
+        assert_eq!((judge_v4(0).status, judge_v4(1).status), (Status::Fail, Status::Ok));
+        assert_eq!(judge_v4(0).remediation.as_deref(), Some("sysctl -w net.ipv4.ip_forward=1"));
+    }
+
+    #[test]
+    fn ipv6_matters_where_it_is_used() {
+        let link = ["eth0".to_owned()];
+        let of = |value, global: &[String], pods| judge_v6(value, global, pods).status;
+        assert_eq!((of(0, &[], None), of(0, &link, None)), (Status::Ok, Status::Warn));
+        assert_eq!((of(0, &link, Some(false)), of(0, &link, Some(true))), (Status::Ok, Status::Fail));
+        assert_eq!(of(1, &link, Some(true)), Status::Ok);
+    }
+
+    #[test]
+    fn global_addresses_of_a_node() {
+        let text = "fe800000000000000000000000000001 02 40 20 80     eth0\nfd000000000000000000000000000001 02 40 00 80     eth0\n00000000000000000000000000000001 01 80 10 80       lo\n";
+        assert_eq!(globals(text), ["eth0"]);
+    }
+
+    #[test]
+    fn a_node_without_ipv6() {
+        let tree = Tree::new(&[("proc/sys/net/core/somaxconn", "4096\n"), ("proc/sys/net/ipv4/ip_forward", "1\n")]);
+        assert!((CHECK.run)(&tree.view()).iter().all(|finding| finding.status == Status::Ok));
+        let tree = Tree::new(&[("proc/sys/net/ipv4/ip_forward", "1\n")]);
+        assert_eq!(v6(&tree.view()).status, Status::Unknown, "a tree without settings says nothing");
+    }
+}

@@ -1,0 +1,229 @@
+//! Ephemeral ports that are NodePorts, too.
+
+use std::collections::BTreeSet;
+
+use super::finding::{Finding, Mend, Unread};
+use super::port_range::{NODE_PORTS, PortRange};
+use super::view::View;
+use super::{Check, Draft};
+use crate::event::{NodePorts, ProxyMode};
+
+/// The check.
+pub(super) const CHECK: Check = Check {
+    name: "port_overlap",
+    why: "under IPVS a connect whose source port is a NodePort never gets its SYN-ACK: IPVS sends it to that Service's backend",
+    run: |view| vec![check(view)],
+};
+
+fn check(view: &View) -> Finding {
+    let range = match PortRange::read(view) {
+        Ok(range) => range,
+        Err(unread) => return draft().unknown(unread),
+    };
+    let live = view.node_ports();
+    let hit = live.as_ref().is_ok_and(|live| !ipvs(live, |port| range.prefers(port)).is_empty());
+    let rate = if hit { view.growth(active_opens).ok() } else { None };
+    judge(&range, live, rate)
+}
+
+fn draft() -> Draft {
+    CHECK.expects("no NodePort in net.ipv4.ip_local_port_range less ip_local_reserved_ports")
+}
+
+/// Connects of the namespace since it was made.
+fn active_opens(view: &View) -> Result<u64, Unread> {
+    let text = view.net("snmp")?;
+    named(&text, "Tcp:", "ActiveOpens").ok_or_else(|| Unread::new("/proc/net/snmp has no TcpActiveOpens", ""))
+}
+
+/// A value of a line of names that is followed by a line of numbers.
+fn named(text: &str, prefix: &str, name: &str) -> Option<u64> {
+    let mut lines = text.lines().filter(|line| line.starts_with(prefix));
+    let at = lines.next()?.split_whitespace().position(|word| word == name)?;
+    lines.next()?.split_whitespace().nth(at)?.parse().ok()
+}
+
+/// Those NodePorts of IPVS.
+fn ipvs(live: &[NodePorts], wanted: impl Fn(u16) -> bool) -> BTreeSet<u16> {
+    let tables = live.iter().filter(|table| table.mode == ProxyMode::Ipvs);
+    tables.flat_map(|table| &table.ports).map(|port| port.port).filter(|port| wanted(*port)).collect()
+}
+
+/// `rate`: connects, and in how many seconds.
+fn judge(range: &PortRange, live: Result<Vec<NodePorts>, Unread>, rate: Option<(u64, f64)>) -> Finding {
+    let overlap = range.overlap(NODE_PORTS);
+    let draft = draft().with("range", vec![range.first, range.last]).with("default_node_ports_in_range", overlap);
+    let live = match live {
+        Ok(live) => live,
+        Err(unread) => return unseen(draft, range, unread),
+    };
+    let all: BTreeSet<u16> = live.iter().flat_map(|table| &table.ports).map(|port| port.port).collect();
+    let draft = draft.with("live_node_ports", all.len());
+    let (hit, others) = (ipvs(&live, |port| range.prefers(port)), ipvs(&live, |port| range.holds(port)));
+    let is_ipvs = live.iter().any(|table| table.mode == ProxyMode::Ipvs);
+    if !hit.is_empty() {
+        colliding(draft, range, &hit, rate)
+    } else if !others.is_empty() {
+        other_parity(draft, range, &others)
+    } else if overlap > 0 && (is_ipvs || live.is_empty()) {
+        let seen = if is_ipvs {
+            "no live NodePort of IPVS is among them yet"
+        } else {
+            "no NodePort is in use on this node now"
+        };
+        draft.warn(format!("{range} holds {overlap} ports of the default NodePort range; {seen}"), reserve(range, &[]))
+    } else {
+        harmless(draft, range, &all)
+    }
+}
+
+/// The tables could not be read: what the range alone says.
+fn unseen(draft: Draft, range: &PortRange, unread: Unread) -> Finding {
+    let overlap = range.overlap(NODE_PORTS);
+    if overlap == 0 {
+        return draft.unknown(unread);
+    }
+    let (first, last) = NODE_PORTS;
+    let observed = format!(
+        "{range} holds {overlap} of the {} ports of the default NodePort range {first}-{last}; which are in use is not known: {}",
+        last - first + 1,
+        unread.reason
+    );
+    Finding { needs: unread.needs.map(str::to_owned), ..draft.warn(observed, reserve(range, &[])) }
+}
+
+/// NodePorts of IPVS that connect() takes last.
+fn other_parity(draft: Draft, range: &PortRange, ports: &BTreeSet<u16>) -> Finding {
+    let observed = format!(
+        "{} live NodePorts of IPVS in {range}, all with the other parity than {}: taken only once a destination has used up the {} ports of that parity",
+        ports.len(),
+        range.first,
+        range.preferred()
+    );
+    draft.warn(observed, reserve(range, &ports.iter().copied().collect::<Vec<_>>()))
+}
+
+fn harmless(draft: Draft, range: &PortRange, all: &BTreeSet<u16>) -> Finding {
+    let inside = all.iter().filter(|port| range.holds(**port)).count();
+    let told = match inside {
+        0 => String::new(),
+        inside => format!(", {inside} of them in the range: harmless with this proxy, not with IPVS"),
+    };
+    let overlap = range.overlap(NODE_PORTS);
+    draft.ok(format!(
+        "{} live NodePorts{told}; ephemeral range {range}, {overlap} ports of the default NodePort range in it",
+        all.len()
+    ))
+}
+
+/// Live NodePorts that connect() takes.
+fn colliding(draft: Draft, range: &PortRange, hit: &BTreeSet<u16>, rate: Option<(u64, f64)>) -> Finding {
+    let of = range.preferred();
+    let share = hit.len() as f64 / of.max(1) as f64;
+    let ports: Vec<u16> = hit.iter().copied().collect();
+    let shown: Vec<String> = ports.iter().take(5).map(u16::to_string).collect();
+    let more = if ports.len() > 5 { ", …" } else { "" };
+    let mut observed = format!(
+        "{} live NodePorts of IPVS ({}{more}) among the {of} ports that connect() takes of {range}: one connect in {:.0}",
+        ports.len(),
+        shown.join(", "),
+        1.0 / share
+    );
+    let mut draft = draft
+        .with("colliding_node_ports", ports.clone())
+        .with("usable_ports", of)
+        .with("share", (share * 1e6).round() / 1e6);
+    if let Some((connects, seconds)) = rate {
+        let per_s = connects as f64 / seconds.max(0.001);
+        draft = draft.with("connects_per_s", (per_s * 100.0).round() / 100.0);
+        if connects > 0 {
+            let next = 1.0 / (share * per_s);
+            draft = draft.with("next_collision_s", next.round());
+            observed.push_str(&format!("; at {per_s:.1} connects a second now, one every {}", duration(next)));
+        } else {
+            observed.push_str(&format!("; no connect was made in {seconds:.1} s"));
+        }
+    }
+    draft.fail(observed, reserve(range, &ports))
+}
+
+fn duration(seconds: f64) -> String {
+    match seconds {
+        s if s < 120.0 => format!("{s:.0} s"),
+        s if s < 7200.0 => format!("{:.0} min", s / 60.0),
+        s => format!("{:.1} h", s / 3600.0),
+    }
+}
+
+/// Reserves the default range and these ports, besides what is reserved.
+fn reserve(range: &PortRange, ports: &[u16]) -> Mend {
+    let mut more = vec![NODE_PORTS];
+    more.extend(ports.iter().map(|port| (*port, *port)));
+    Mend::sysctl(&[("net.ipv4.ip_local_reserved_ports", &range.with_reserved(&more))])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::doctor::Status;
+    use crate::event::{Netns, NodePort};
+
+    fn range(reserved: &[(u16, u16)]) -> PortRange {
+        PortRange { first: 1024, last: 65000, reserved: reserved.to_vec() }
+    }
+
+    fn table(mode: ProxyMode, ports: &[u16]) -> Vec<NodePorts> {
+        let port = |port: &u16| NodePort { port: *port, addrs: Vec::new(), service: None, backends: Vec::new() };
+        vec![NodePorts { netns: Netns(1), mode, ports: ports.iter().map(port).collect() }]
+    }
+
+    #[test]
+    fn a_live_node_port_of_ipvs_collides_and_the_numbers_say_when() {
+        let finding = judge(&range(&[]), Ok(table(ProxyMode::Ipvs, &[36704, 36705])), Some((32, 1.0)));
+        assert_eq!(finding.status, Status::Fail);
+        assert_eq!(
+            finding.observed,
+            "1 live NodePorts of IPVS (36704) among the 31989 ports that connect() takes of 1024-65000: one connect in 31989; at 32.0 connects a second now, one every 17 min"
+        );
+        let mend = finding.remediation.expect("mend");
+        assert_eq!(mend, "sysctl -w net.ipv4.ip_local_reserved_ports=30000-32767,36704");
+    }
+
+    #[test]
+    fn the_same_port_is_harmless_with_other_proxies_or_reserved() {
+        let finding = judge(&range(&[]), Ok(table(ProxyMode::Iptables, &[36704])), None);
+        assert_eq!(finding.status, Status::Ok);
+        assert!(finding.observed.contains("harmless with this proxy"), "{}", finding.observed);
+        let reserved = range(&[(30000, 40000)]);
+        assert_eq!(judge(&reserved, Ok(table(ProxyMode::Ipvs, &[36704])), None).status, Status::Ok);
+    }
+
+    #[test]
+    fn the_other_parity_is_a_warning() {
+        let finding = judge(&range(&[(30000, 32767)]), Ok(table(ProxyMode::Ipvs, &[36705])), None);
+        assert_eq!(finding.status, Status::Warn);
+    }
+
+    #[test]
+    fn a_range_over_the_default_node_ports_is_a_warning_before_there_are_any() {
+        assert_eq!(judge(&range(&[]), Ok(Vec::new()), None).status, Status::Warn);
+        let usual = PortRange { first: 32768, last: 60999, reserved: Vec::new() };
+        assert_eq!(judge(&usual, Ok(Vec::new()), None).status, Status::Ok);
+    }
+
+    #[test]
+    fn tables_that_cannot_be_read_are_never_ok() {
+        let usual = PortRange { first: 32768, last: 60999, reserved: Vec::new() };
+        let denied = || Err(Unread::lacks("denied", "CAP_NET_ADMIN"));
+        assert_eq!(judge(&usual, denied(), None).status, Status::Unknown);
+        let finding = judge(&range(&[]), denied(), None);
+        assert_eq!((finding.status, finding.needs.as_deref()), (Status::Warn, Some("CAP_NET_ADMIN")));
+    }
+
+    #[test]
+    fn counters_are_found_by_their_name() {
+        let text = "Ip: Forwarding DefaultTTL\nIp: 1 64\nTcp: RtoAlgorithm ActiveOpens\nTcp: 1 4711\n";
+        assert_eq!(named(text, "Tcp:", "ActiveOpens"), Some(4711));
+        assert_eq!(named("", "Tcp:", "ActiveOpens"), None);
+    }
+}

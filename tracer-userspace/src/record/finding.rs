@@ -1,0 +1,48 @@
+//! `finding` records: what a check of the node came to.
+
+use std::collections::BTreeMap;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+/// How a check came out; the worse is the greater.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Status {
+    /// As it should be.
+    Ok,
+    /// It could not be read: nothing is known.
+    Unknown,
+    /// It works now, or may; it will do harm in a case that is named.
+    Warn,
+    /// It does harm.
+    Fail,
+}
+
+/// The body of a `finding` record.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct FindingBody {
+    /// The check.
+    pub check: String,
+    /// How it came out.
+    pub status: Status,
+    /// What was found; of an unknown one, why it could not be read.
+    pub observed: String,
+    /// What should be found.
+    pub expected: String,
+    /// Why it matters.
+    pub why: String,
+    /// The command that mends it now, or that makes it readable; absent if nothing is to be done.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub remediation: Option<String>,
+    /// What keeps it mended after a reboot.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub persist: Option<String>,
+    /// The capability without which it could not be read.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub needs: Option<String>,
+    /// What was found, in numbers; durations and rates carry their unit in the name.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty", default)]
+    pub fields: BTreeMap<String, Value>,
+}

@@ -1,0 +1,124 @@
+//! `tracer doctor` from outside, over files: rows, exit codes, and what is refused. Needs no privileges.
+
+use std::path::PathBuf;
+use std::process::{Command, Output, Stdio};
+
+use serde_json::Value;
+
+/// A node's files in a folder that goes away with its test.
+struct Tree(PathBuf);
+
+impl Tree {
+    fn new(name: &str, files: &[(&str, &str)]) -> Self {
+        let root = std::env::temp_dir().join(format!("tracer-doctor-cli-{}-{name}", std::process::id()));
+        for (path, content) in files {
+            let path = root.join(path);
+            std::fs::create_dir_all(path.parent().expect("a folder")).expect("folder");
+            std::fs::write(path, content).expect("file");
+        }
+        Self(root)
+    }
+
+    fn doctor(&self, args: &[&str]) -> Output {
+        let root = self.0.to_str().expect("UTF-8");
+        doctor(&[&["--root", root], args].concat())
+    }
+}
+
+impl Drop for Tree {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+fn doctor(args: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tracer"));
+    command.env_clear().stdin(Stdio::null()).arg("doctor").args(args).output().expect("tracer")
+}
+
+fn rows(output: &Output) -> Vec<Value> {
+    let text = std::str::from_utf8(&output.stdout).expect("UTF-8");
+    text.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect()
+}
+
+const WELL: &[(&str, &str)] = &[
+    ("proc/sys/net/core/somaxconn", "4096\n"),
+    ("proc/sys/net/ipv4/ip_forward", "1\n"),
+    ("sys/class/net/lo/flags", "0x9\n"),
+];
+
+#[test]
+fn rows_of_a_node_that_is_well_and_of_one_that_is_not() {
+    let checks = ["--check", "somaxconn,ip_forward,loopback_up", "--node-name", "n1"];
+    let output = Tree::new("well", WELL).doctor(&checks);
+    assert_eq!(output.status.code(), Some(0));
+    assert!(
+        rows(&output)
+            .iter()
+            .all(|row| row["status"] == "ok" && row["schema"] == "tracer/1" && row["node_name"] == "n1")
+    );
+    let mut files = WELL.to_vec();
+    files[1].1 = "0\n";
+    let output = Tree::new("ill", &files).doctor(&checks);
+    assert_eq!(output.status.code(), Some(1));
+    let rows = rows(&output);
+    let bad: Vec<_> = rows.iter().filter(|row| row["status"] == "fail").collect();
+    assert_eq!((bad.len(), bad[0]["check"].as_str()), (1, Some("ip_forward")));
+    assert_eq!(bad[0]["remediation"], "sysctl -w net.ipv4.ip_forward=1");
+    let numbers: Vec<_> = rows.iter().filter_map(|row| row["seq"].as_u64()).collect();
+    assert_eq!(numbers, (0..rows.len() as u64).collect::<Vec<_>>());
+}
+
+#[test]
+fn a_warning_fails_only_where_it_is_asked_to() {
+    let mut files = WELL.to_vec();
+    files[0].1 = "128\n";
+    let tree = Tree::new("warn", &files);
+    assert_eq!(tree.doctor(&["--check", "somaxconn"]).status.code(), Some(0));
+    assert_eq!(tree.doctor(&["--check", "somaxconn", "--fail-on", "warn"]).status.code(), Some(1));
+}
+
+#[test]
+fn people_get_a_table_and_its_commands() {
+    let mut files = WELL.to_vec();
+    files[1].1 = "0\n";
+    let output = Tree::new("table", &files).doctor(&["-o", "pretty", "--node-name", "n1"]);
+    let text = String::from_utf8(output.stdout).expect("UTF-8");
+    assert!(
+        text.starts_with("fail    ip_forward\n") && text.contains("mend sysctl -w net.ipv4.ip_forward=1\n"),
+        "{text}"
+    );
+    assert!(text.lines().last().is_some_and(|line| line.starts_with("n1: 1 fail, ")), "{text}");
+    assert!(!text.contains('\u{1b}'), "no colour into a pipe");
+}
+
+#[test]
+fn probes_of_a_list_of_pods() {
+    let pods = r#"{"kind":"PodList","apiVersion":"v1","items":[{"kind":"Pod","metadata":{"name":"cart","namespace":"shop","uid":"u"},
+        "spec":{"containers":[{"name":"main","livenessProbe":{"tcpSocket":{"port":9502},"periodSeconds":5,"initialDelaySeconds":2}}]}}]}"#;
+    let tree = Tree::new("pods", &[("pods.json", pods)]);
+    let file = tree.0.join("pods.json");
+    let output = tree.doctor(&["--check", "probe_budgets", "--pods", file.to_str().expect("UTF-8")]);
+    let rows = rows(&output);
+    assert_eq!(
+        (rows[0]["status"].as_str(), rows[0]["fields"]["budget_s"].as_u64()),
+        (Some("warn"), Some(17)),
+        "{rows:?}"
+    );
+}
+
+#[test]
+fn what_cannot_be_meant_is_refused_in_one_line() {
+    for (args, words) in [
+        (&["--check", "contrack"][..], "did you mean `conntrack`?"),
+        (&["--root", "/no/such/folder"], "--root /no/such/folder: No such file or directory"),
+        (&["--duration", "5s"], "--duration has no meaning for `tracer doctor`"),
+        (&["--pods", "/no/such/file"], "--pods /no/such/file"),
+        (&["--fail-on", "ok"], "--fail-on"),
+    ] {
+        let output = doctor(args);
+        let stderr = String::from_utf8(output.stderr).expect("UTF-8");
+        assert_eq!((output.status.code(), stderr.lines().count()), (Some(2), 1), "{args:?}: {stderr}");
+        assert!(stderr.contains(words), "{args:?}: {stderr}");
+    }
+}

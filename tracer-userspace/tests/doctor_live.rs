@@ -1,0 +1,237 @@
+//! `tracer doctor` in a throw-away network namespace in which each thing is made wrong, and mended by the command that the
+//! finding gives. Needs root, `ip`, `nft` and iptables.
+//!
+//! Run with `cargo test -p tracer-userspace --test doctor_live -- --ignored`.
+
+use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use serde_json::Value;
+
+/// A network namespace that goes away with its test.
+struct Netns(String);
+
+impl Netns {
+    fn new() -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let name = format!("doctor-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+        let made = Command::new("ip").args(["netns", "add", &name]).status().expect("ip");
+        assert!(made.success(), "ip netns add {name}");
+        Self(name)
+    }
+
+    fn command(&self, program: &str) -> Command {
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", &self.0, program]);
+        command
+    }
+
+    /// Runs a script inside.
+    fn run(&self, script: &str) {
+        let ended = self.command("sh").args(["-ec", script]).status().expect("sh");
+        assert!(ended.success(), "{script}");
+    }
+
+    /// Findings of a check, and the exit code. No process has the prober's name: the namespace is our own.
+    fn doctor(&self, args: &[&str]) -> (Vec<Value>, Option<i32>) {
+        let fixed = ["doctor", "--prober", "no-such-prober", "-o", "ndjson"];
+        self.findings(self.command(env!("CARGO_BIN_EXE_tracer")).args(fixed).args(args))
+    }
+
+    fn findings(&self, command: &mut Command) -> (Vec<Value>, Option<i32>) {
+        let output = command.output().expect("tracer");
+        let text = String::from_utf8(output.stdout).expect("UTF-8");
+        let findings = text.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+        (findings, output.status.code())
+    }
+
+    /// The statuses of a check.
+    fn statuses(&self, check: &str) -> Vec<String> {
+        let (findings, _) = self.doctor(&["--check", check]);
+        assert!(findings.iter().all(|it| it["check"] == check && it["type"] == "finding"), "{findings:?}");
+        findings.iter().map(|it| it["status"].as_str().expect("status").to_owned()).collect()
+    }
+
+    /// Does what the first finding of the check says.
+    fn mend(&self, check: &str) {
+        let (findings, _) = self.doctor(&["--check", check]);
+        self.run(findings[0]["remediation"].as_str().expect("a mend"));
+    }
+
+    /// A pair of links with addresses and a default route each.
+    fn two_uplinks(&self) {
+        self.run(
+            "ip link add up0 type veth peer name up1
+             ip addr add 10.0.0.2/24 dev up0
+             ip addr add 10.1.0.2/24 dev up1
+             ip link set up0 up
+             ip link set up1 up
+             ip route add default via 10.0.0.1 dev up0 metric 100
+             ip route add default via 10.1.0.1 dev up1 metric 600",
+        );
+    }
+}
+
+impl Drop for Netns {
+    fn drop(&mut self) {
+        let _ = Command::new("ip").args(["netns", "del", &self.0]).status();
+    }
+}
+
+#[test]
+#[ignore = "needs root"]
+fn what_is_off_is_mended_by_the_command_that_is_given() {
+    let node = Netns::new();
+    // A new namespace takes this over from the first one.
+    node.run("sysctl -qw net.ipv4.ip_forward=0");
+    for check in ["loopback_up", "ip_forward"] {
+        assert_eq!(node.statuses(check)[0], "fail", "{check}");
+        node.mend(check);
+        assert_eq!(node.statuses(check)[0], "ok", "{check}");
+    }
+    node.run("sysctl -qw net.core.somaxconn=64");
+    assert_eq!(node.statuses("somaxconn"), ["fail"]);
+    node.mend("somaxconn");
+    assert_eq!(node.statuses("somaxconn"), ["ok"]);
+}
+
+#[test]
+#[ignore = "needs root"]
+fn a_policy_that_drops_is_found_in_both_backends_and_its_owner_named() {
+    let node = Netns::new();
+    assert_eq!(node.statuses("base_policy"), ["ok"]);
+    node.run(
+        "nft add table inet guard; nft 'add chain inet guard in { type filter hook input priority 0; policy drop; }'",
+    );
+    assert_eq!(node.statuses("base_policy"), ["fail"]);
+    node.mend("base_policy");
+    assert_eq!(node.statuses("base_policy"), ["ok"]);
+    node.run(
+        "iptables-nft -N ufw-user-input; iptables-nft -A INPUT -p tcp --dport 22 -j ACCEPT; iptables-nft -P INPUT DROP",
+    );
+    let (findings, code) = node.doctor(&["--check", "base_policy"]);
+    assert_eq!((findings[0]["status"].as_str(), code), (Some("warn"), Some(0)), "{findings:?}");
+    assert_eq!(
+        (findings[0]["fields"]["owner"].as_str(), findings[0]["remediation"].as_str()),
+        (Some("ufw"), Some("ufw disable"))
+    );
+    let (_, code) = node.doctor(&["--check", "base_policy", "--fail-on", "warn"]);
+    assert_eq!(code, Some(1));
+}
+
+#[test]
+#[ignore = "needs root"]
+fn a_last_rule_that_rejects_the_rest_is_found_and_deleted() {
+    for rules in [
+        "nft add table inet mine; nft 'add chain inet mine in { type filter hook input priority 0; policy accept; }'
+         nft add rule inet mine in iifname lo accept; nft add rule inet mine in reject",
+        "iptables-legacy -A INPUT -p tcp --dport 22 -j ACCEPT; iptables-legacy -A INPUT -j REJECT",
+        "iptables-nft -A FORWARD -p tcp --dport 22 -j ACCEPT; iptables-nft -A FORWARD -j DROP",
+    ] {
+        let node = Netns::new();
+        node.run(rules);
+        assert_eq!(node.statuses("base_policy"), ["warn"], "{rules}");
+        node.mend("base_policy");
+        assert_eq!(node.statuses("base_policy"), ["ok"], "{rules}");
+    }
+}
+
+#[test]
+#[ignore = "needs root"]
+fn the_node_is_where_the_prober_runs() {
+    let node = Netns::new();
+    // A process of that name in the namespace; doctor runs outside.
+    let name = format!("kl{}", std::process::id());
+    let exe = std::env::temp_dir().join(&name);
+    std::fs::copy("/bin/sleep", &exe).expect("copy of sleep");
+    let mut prober = node.command(exe.to_str().expect("UTF-8")).arg("300").spawn().expect("prober");
+    let comm = format!("/proc/{}/comm", prober.id());
+    while std::fs::read_to_string(&comm).unwrap_or_default().trim() != name {
+        assert!(prober.try_wait().expect("prober").is_none(), "the prober ended");
+        std::thread::yield_now();
+    }
+    let outside = |name: &str| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tracer"));
+        node.findings(command.args(["doctor", "-o", "ndjson", "--check", "loopback_up,cni_config", "--prober", name])).0
+    };
+    let (inside, own) = (outside(&name), outside("no-such-prober"));
+    let _ = prober.kill();
+    let _ = prober.wait();
+    let _ = std::fs::remove_file(&exe);
+    assert_eq!((inside[0]["status"].as_str(), own[0]["status"].as_str()), (Some("fail"), Some("ok")));
+    assert!(inside[1]["status"] != "unknown", "a prober without a CNI is no unknown: {inside:?}");
+}
+
+#[test]
+#[ignore = "needs root"]
+fn several_uplinks_and_a_strict_filter() {
+    let node = Netns::new();
+    assert_eq!(node.statuses("default_routes"), ["warn"], "none");
+    node.two_uplinks();
+    let (findings, _) = node.doctor(&["--check", "default_routes"]);
+    assert_eq!((findings[0]["status"].as_str(), findings[0]["fields"]["routes"].as_u64()), (Some("warn"), Some(2)));
+    node.run("sysctl -qw net.ipv4.conf.all.rp_filter=1");
+    assert_eq!(node.statuses("rp_filter"), ["warn"]);
+    node.mend("rp_filter");
+    assert_eq!(node.statuses("rp_filter"), ["ok"]);
+    node.mend("default_routes");
+    assert_eq!(node.statuses("default_routes"), ["ok"]);
+}
+
+#[test]
+#[ignore = "needs root"]
+fn port_ranges_against_node_ports() {
+    let node = Netns::new();
+    assert_eq!(
+        (node.statuses("port_overlap"), node.statuses("ephemeral_headroom")),
+        (vec!["ok".into()], vec!["ok".into()])
+    );
+    node.run("sysctl -qw net.ipv4.ip_local_port_range='1024 65000'");
+    assert_eq!(node.statuses("port_overlap"), ["warn"]);
+    node.mend("port_overlap");
+    assert_eq!(node.statuses("port_overlap"), ["ok"]);
+    node.run("sysctl -qw net.ipv4.ip_local_port_range='40000 41000'");
+    assert_eq!(node.statuses("ephemeral_headroom"), ["warn"]);
+    node.mend("ephemeral_headroom");
+    assert_eq!(node.statuses("ephemeral_headroom"), ["ok"]);
+}
+
+#[test]
+#[ignore = "needs root"]
+fn the_proxy_is_told_from_its_tables() {
+    let node = Netns::new();
+    assert_eq!(node.statuses("proxy_mode"), ["unknown"]);
+    node.run("nft add table ip kube-proxy; nft add chain ip kube-proxy services");
+    let (findings, code) = node.doctor(&["--check", "proxy_mode"]);
+    assert_eq!((findings[0]["observed"].as_str(), code), (Some("nftables"), Some(0)));
+    node.run("iptables-legacy -t nat -N KUBE-SVC-ABCDEFGHIJKLMNOP");
+    assert_eq!(node.statuses("proxy_mode"), ["warn"]);
+}
+
+#[test]
+#[ignore = "needs root"]
+fn without_privileges_nothing_unread_is_ok_and_the_exit_code_says_so() {
+    let node = Netns::new();
+    // Nobody may not run a binary below a folder of root's: it is handed over open.
+    let binary = std::fs::File::open(env!("CARGO_BIN_EXE_tracer")).expect("binary");
+    let script = "exec setpriv --reuid=65534 --regid=65534 --clear-groups --bounding-set=-all /proc/self/fd/0 \"$@\"";
+    let mut command = node.command("sh");
+    command.args([
+        "-c",
+        script,
+        "sh",
+        "doctor",
+        "--prober",
+        "no-such-prober",
+        "-o",
+        "ndjson",
+        "--check",
+        "base_policy",
+    ]);
+    let (findings, code) = node.findings(command.stdin(binary));
+    assert_eq!(
+        (findings[0]["status"].as_str(), findings[0]["needs"].as_str()),
+        (Some("unknown"), Some("CAP_NET_ADMIN"))
+    );
+    assert_eq!(code, Some(3));
+}
