@@ -3,6 +3,7 @@
 
 mod duration;
 mod flags;
+mod serve;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -12,6 +13,7 @@ use clap::parser::ValueSource;
 use clap::{Arg, ArgMatches, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 
 pub use flags::{Flags, Form};
+pub use serve::ServeFlags;
 
 /// Names the cause of a failed Kubernetes probe from the kernel's own events, as it happens.
 #[derive(Debug, Parser)]
@@ -38,7 +40,7 @@ const EXAMPLES: &str = "Examples:
 
 Exit codes:
   0  done
-  1  a finding: --until-failure met one, a replay differs
+  1  a finding: --until-failure met one, a replay differs, the daemon is not alive or ready
   2  wrong usage, unreadable input, or output that could not be written where it was to go
   3  this kernel or these privileges do not allow it
 
@@ -57,7 +59,23 @@ pub enum Command {
     #[command(
         after_help = "Prints NDJSON to stdout, or to --output-file (SIGHUP opens it anew after a rotation).\n\nExample:\n  tracer run --pods /etc/tracer/pods.json --output-file /var/log/tracer.ndjson"
     )]
-    Run,
+    Run {
+        /// What it answers.
+        #[command(flatten)]
+        serve: ServeFlags,
+    },
+    /// Whether the `tracer run` of this node is alive, or ready
+    #[command(
+        after_help = "Asks over a unix socket, so that nothing between a TCP client and the daemon can fail. Prints the daemon's report as\none line of JSON; exit code 0 if it is alive (with --ready: ready), 1 if not, 2 if it cannot be asked.\n\nExample, in a manifest:\n  livenessProbe: {exec: {command: [tracer, health]}}\n  readinessProbe: {exec: {command: [tracer, health, --ready]}}"
+    )]
+    Health {
+        /// Ready (hooks attached, start record printed) and not only alive
+        #[arg(long)]
+        ready: bool,
+        /// The daemon's --health-socket
+        #[arg(long, value_name = "PATH", env = "TRACER_HEALTH_SOCKET", hide_env_values = true, default_value = crate::serve::HEALTH_SOCKET)]
+        socket: PathBuf,
+    },
     /// Like attach, and keep everything that was seen in FILE, for `tracer replay`
     #[command(
         after_help = "FILE is made with mode 0600 and must not exist: a recording names pods, addresses and processes of this\nnode. It holds nothing that a pod sent or received.\n\nExample:\n  tracer record incident.ndjson --duration 10m"
@@ -95,7 +113,8 @@ impl Command {
     pub const fn name(&self) -> &'static str {
         match self {
             Self::Attach => "attach",
-            Self::Run => "run",
+            Self::Run { .. } => "run",
+            Self::Health { .. } => "health",
             Self::Record { .. } => "record",
             Self::Replay { .. } => "replay",
             Self::Schema => "schema",

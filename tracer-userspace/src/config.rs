@@ -6,9 +6,10 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::classify::label::Label;
-use crate::cli::{Cli, Command, Flags, Form};
+use crate::cli::{Cli, Command, Flags, Form, ServeFlags};
 use crate::error::Error;
 use crate::explain;
+use crate::serve::Serve;
 use crate::sink::filter::Filter;
 use crate::sources::KNOWN_PROBERS;
 
@@ -24,6 +25,13 @@ pub enum Plan {
     Replay(Box<Replay>),
     /// `schema`.
     Schema,
+    /// `health`.
+    Health {
+        /// Not only alive.
+        ready: bool,
+        /// Whom to ask.
+        socket: PathBuf,
+    },
     /// `explain`.
     Explain {
         /// One label, or all.
@@ -57,6 +65,8 @@ pub struct Live {
     pub output: Output,
     /// The daemon: one on a node.
     pub daemon: bool,
+    /// What the daemon answers; nobody else answers anything.
+    pub serve: Option<Serve>,
     /// `record FILE`.
     pub record: Option<PathBuf>,
     /// End after this time.
@@ -96,6 +106,7 @@ pub fn plan(cli: Cli) -> Result<Plan, Error> {
     refuse_meaningless(&cli)?;
     match cli.command {
         Command::Schema => Ok(Plan::Schema),
+        Command::Health { ready, socket } => Ok(Plan::Health { ready, socket }),
         Command::Explain { label, markdown } => {
             let label = label.map(|name| known_label(&name, "explain")).transpose()?;
             Ok(Plan::Explain { label, markdown })
@@ -103,13 +114,13 @@ pub fn plan(cli: Cli) -> Result<Plan, Error> {
         Command::Replay { file, compare } => {
             Ok(Plan::Replay(Box::new(Replay { output: output(&cli.flags)?, file, compare })))
         }
-        Command::Attach => live(cli.flags, false, None),
-        Command::Run => live(cli.flags, true, None),
+        Command::Attach => live(cli.flags, None, None),
+        Command::Run { serve } => live(cli.flags, Some(served(serve)), None),
         Command::Record { file } if file == Path::new("-") => {
-            live(cli.flags, false, None)?;
+            live(cli.flags, None, None)?;
             Err(Error::Usage("record FILE: stdout belongs to the records: name a file".into()))
         }
-        Command::Record { file } => live(cli.flags, false, Some(file)),
+        Command::Record { file } => live(cli.flags, None, Some(file)),
     }
 }
 
@@ -121,7 +132,7 @@ fn refuse_meaningless(cli: &Cli) -> Result<(), Error> {
         &["output", "output_file", "namespace", "pod", "container", "labels", "until_failure", "attempts"];
     let (first, second, why): (&[&str], &[&str], _) = match &cli.command {
         Command::Replay { .. } => (REPLAY, &[], ": the recording has it"),
-        Command::Schema | Command::Explain { .. } => (REPLAY, PRINT, ""),
+        Command::Schema | Command::Explain { .. } | Command::Health { .. } => (REPLAY, PRINT, ""),
         _ => return Ok(()),
     };
     let meaningless = cli.typed.iter().find(|id| first.contains(&id.as_str()) || second.contains(&id.as_str()));
@@ -136,13 +147,14 @@ fn refuse_meaningless(cli: &Cli) -> Result<(), Error> {
 }
 
 /// The live commands.
-fn live(flags: Flags, daemon: bool, record: Option<PathBuf>) -> Result<Plan, Error> {
+fn live(flags: Flags, serve: Option<Serve>, record: Option<PathBuf>) -> Result<Plan, Error> {
     let output = output(&flags)?;
     let pods = readable("--pods", flags.pods)?;
     let services = readable("--services", flags.services)?;
     Ok(Plan::Live(Box::new(Live {
         output,
-        daemon,
+        daemon: serve.is_some(),
+        serve,
         record,
         duration: flags.duration,
         probers: probers(flags.probers)?,
@@ -153,6 +165,11 @@ fn live(flags: Flags, daemon: bool, record: Option<PathBuf>) -> Result<Plan, Err
         services,
         node_name: filled(flags.node_name).unwrap_or_else(host_name),
     })))
+}
+
+/// What the daemon answers.
+fn served(flags: ServeFlags) -> Serve {
+    Serve { metrics: flags.metrics_listen, health: flags.health_socket, pod_labels: flags.metrics_pod_labels }
 }
 
 /// Where records go.

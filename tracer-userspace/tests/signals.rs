@@ -56,6 +56,7 @@ fn config(file: PathBuf) -> Live {
             until_failure: false,
         },
         daemon: false,
+        serve: None,
         record: None,
         duration: Some(Duration::from_secs(30)),
         probers: vec!["kubelet".into()],

@@ -15,6 +15,7 @@ use crate::engine::Engine;
 use crate::error::Error;
 use crate::event::{Fact, Loss, Observation, Start};
 use crate::record_file::Recorder;
+use crate::serve::Server;
 use crate::shutdown::{Request, Signals};
 
 /// Events taken in one go, so that signals are answered however busy the node is.
@@ -57,6 +58,8 @@ pub(super) struct Session<S> {
     missed: u64,
     missed_checked_ns: u64,
     daemon: bool,
+    /// Answers for a daemon while it runs.
+    server: Option<Server>,
 }
 
 impl<S: EventSource> Session<S> {
@@ -66,6 +69,7 @@ impl<S: EventSource> Session<S> {
         engine: Engine,
         recorder: Option<Recorder<File>>,
         daemon: bool,
+        server: Option<Server>,
     ) -> Self {
         let lost_checked_ns = clock::boot_ns();
         Self {
@@ -80,16 +84,21 @@ impl<S: EventSource> Session<S> {
             missed: 0,
             missed_checked_ns: lost_checked_ns,
             daemon,
+            server,
         }
     }
 
     /// The start record and what is known at the start.
     pub(super) fn begin(&mut self, start: Start, facts: Vec<Fact>) {
+        let (hooks, missing) = (start.hooks.len(), start.missing_hooks.len());
         self.push_now(Fact::Start(Box::new(start)));
         for fact in facts {
             self.push_fact(fact);
         }
         self.flush();
+        if let Some(server) = &self.server {
+            server.health.ready(hooks, missing);
+        }
     }
 
     /// Until something ends it; gives the reason.
@@ -144,6 +153,9 @@ impl<S: EventSource> Session<S> {
 
     /// Detach, drain, decide what was open, `stop`. The exit code.
     pub(super) fn end(mut self, reason: &str) -> u8 {
+        if let Some(server) = &self.server {
+            server.health.stopping();
+        }
         self.check_missed();
         self.tell_ports();
         self.events.detach();
@@ -206,7 +218,11 @@ impl<S: EventSource> Session<S> {
     fn every_second(&mut self) {
         self.check_loss();
         self.check_missed();
-        self.engine.sink().output().check_reader();
+        let events = &self.events;
+        self.engine.sink().every_second(clock::boot_ns(), || events.hook_counts());
+        if let Some(server) = &self.server {
+            server.health.moved();
+        }
         if let Some(recorder) = &mut self.recorder {
             recorder.flush();
         }

@@ -95,6 +95,7 @@ fn config(name: &str) -> config::Live {
             until_failure: false,
         },
         daemon: false,
+        serve: None,
         record: Some(place(&format!("{name}-recording"))),
         duration: Some(Duration::from_millis(80)),
         no_syscall_hooks: false,

@@ -1,6 +1,7 @@
 //! The way out: decisions become records (numbered, timed, filtered), records become lines.
 
 pub mod filter;
+pub mod metrics;
 pub mod ndjson;
 pub mod output;
 mod plain;
@@ -18,6 +19,7 @@ use crate::error::Error;
 use crate::event::Start;
 use crate::record::{Body, LossBody, Outcome, Record, SCHEMA, StopBody, Timing};
 use crate::sink::filter::Filter;
+use crate::sink::metrics::{HookCount, Metrics};
 use crate::sink::output::Output;
 use crate::sink::printed::Printed;
 
@@ -39,6 +41,7 @@ pub struct Sink {
     /// Verdicts, if somebody wants to compare them.
     kept: Option<Vec<Record>>,
     last_time_boot_ns: u64,
+    metrics: Option<Metrics>,
 }
 
 impl Sink {
@@ -62,12 +65,28 @@ impl Sink {
             failure_printed: false,
             kept: None,
             last_time_boot_ns: 0,
+            metrics: None,
         })
     }
 
     /// Keeps the verdicts, for [`Sink::into_kept`].
     pub fn keep_verdicts(&mut self) {
         self.kept = Some(Vec::new());
+    }
+
+    /// Counts what is decided, printed or not.
+    pub fn count_into(&mut self, metrics: Metrics) {
+        self.metrics = Some(metrics);
+    }
+
+    /// Once a second in a live run: notices a reader that has gone, says what was lost, counts what is counted elsewhere.
+    pub fn every_second(&mut self, now_boot_ns: u64, hooks: impl FnOnce() -> Vec<HookCount>) {
+        self.output.check_reader();
+        self.say_dropped(now_boot_ns);
+        if let Some(metrics) = &self.metrics {
+            metrics.set_hooks(&hooks());
+            metrics.set_dropped(self.output.name(), self.output.dropped_so_far());
+        }
     }
 
     /// Which node and which clock the records are of.
@@ -79,6 +98,9 @@ impl Sink {
     /// Prints a decision, if it passes the filters and `--until-failure` is not met yet. `now`: for the latency; absent in a replay.
     pub fn emit(&mut self, decision: Decision, now_boot_ns: Option<u64>) {
         self.count(&decision);
+        if let Some(metrics) = &mut self.metrics {
+            metrics.count(&decision, now_boot_ns);
+        }
         if self.wants(&decision) && !self.is_satisfied() {
             self.say_dropped(decision.time_boot_ns);
             self.print(decision, now_boot_ns);

@@ -41,6 +41,8 @@ pub struct Output {
     /// Ends of the records in `pending`.
     ends: Vec<usize>,
     dropped: u64,
+    /// The same since the start.
+    dropped_so_far: u64,
     closed: bool,
     failed: bool,
 }
@@ -65,6 +67,7 @@ impl Output {
             written: 0,
             ends: Vec::new(),
             dropped: 0,
+            dropped_so_far: 0,
             closed: false,
             failed: false,
         })
@@ -93,6 +96,7 @@ impl Output {
         let room = !self.closed && self.pending.len() - self.written < BACKLOG;
         if !room && !self.closed {
             self.dropped += 1;
+            self.dropped_so_far += 1;
         }
         room
     }
@@ -100,6 +104,18 @@ impl Output {
     /// Records dropped since the last call, once there is room to say so.
     pub fn take_dropped(&mut self) -> u64 {
         if self.pending.len() - self.written < BACKLOG / 2 { std::mem::take(&mut self.dropped) } else { 0 }
+    }
+
+    /// Records dropped since the start.
+    #[must_use]
+    pub const fn dropped_so_far(&self) -> u64 {
+        self.dropped_so_far
+    }
+
+    /// Its name in metrics.
+    #[must_use]
+    pub const fn name(&self) -> &'static str {
+        if self.path.is_some() { "output_file" } else { "stdout" }
     }
 
     /// Takes one record, its newline included.
