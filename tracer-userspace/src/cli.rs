@@ -3,7 +3,9 @@
 
 mod duration;
 mod flags;
+pub mod pages;
 mod serve;
+mod size;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -12,7 +14,7 @@ use clap::error::ErrorKind;
 use clap::parser::ValueSource;
 use clap::{Arg, ArgMatches, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 
-pub use flags::{Flags, Form};
+pub use flags::{Flags, Form, Format};
 pub use serve::ServeFlags;
 
 /// Names the cause of a failed Kubernetes probe from the kernel's own events, as it happens.
@@ -97,6 +99,20 @@ pub enum Command {
     },
     /// Print the JSON Schema of the records
     Schema,
+    /// Print the completion script of a shell
+    #[command(
+        after_help = "Examples:\n  tracer completions bash > /usr/share/bash-completion/completions/tracer\n  tracer completions zsh > /usr/share/zsh/site-functions/_tracer\n  tracer completions fish > /usr/share/fish/vendor_completions.d/tracer.fish"
+    )]
+    Completions {
+        /// The shell
+        shell: clap_complete::Shell,
+    },
+    /// Print a man page (roff): of COMMAND, or the first one
+    #[command(hide = true)]
+    Man {
+        /// The command
+        command: Option<String>,
+    },
     /// Say what a label means: what decides it, what looks alike, what mends it; without LABEL: list all
     Explain {
         /// A label, as verdicts have it
@@ -118,6 +134,8 @@ impl Command {
             Self::Record { .. } => "record",
             Self::Replay { .. } => "replay",
             Self::Schema => "schema",
+            Self::Completions { .. } => "completions",
+            Self::Man { .. } => "man",
             Self::Explain { .. } => "explain",
         }
     }

@@ -6,15 +6,19 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::classify::label::Label;
-use crate::cli::{Cli, Command, Flags, Form, ServeFlags};
+use crate::cli::{Cli, Command, Flags, Form, Format, ServeFlags, pages};
 use crate::error::Error;
 use crate::explain;
 use crate::serve::Serve;
 use crate::sink::filter::Filter;
+use crate::sink::output::Rotation;
 use crate::sources::KNOWN_PROBERS;
 
 /// The longest process name that the kernel keeps (`TASK_COMM_LEN` less its end).
 const COMM_MAX: usize = 15;
+
+/// Rotated files that are kept where nobody says how many.
+const KEPT_FILES: u32 = 5;
 
 /// A command with everything it needs.
 #[derive(Debug)]
@@ -25,6 +29,8 @@ pub enum Plan {
     Replay(Box<Replay>),
     /// `schema`.
     Schema,
+    /// Text that is printed as it is.
+    Text(String),
     /// `health`.
     Health {
         /// Not only alive.
@@ -56,6 +62,10 @@ pub struct Output {
     pub attempts: bool,
     /// End at the first failure.
     pub until_failure: bool,
+    /// `--output-max-size`, `--output-max-files`.
+    pub rotation: Option<Rotation>,
+    /// Names of the fields in NDJSON.
+    pub format: Format,
 }
 
 /// `attach`, `run` or `record`.
@@ -106,6 +116,8 @@ pub fn plan(cli: Cli) -> Result<Plan, Error> {
     refuse_meaningless(&cli)?;
     match cli.command {
         Command::Schema => Ok(Plan::Schema),
+        Command::Completions { shell } => Ok(Plan::Text(pages::completions(shell))),
+        Command::Man { command } => Ok(Plan::Text(pages::man(command.as_deref())?)),
         Command::Health { ready, socket } => Ok(Plan::Health { ready, socket }),
         Command::Explain { label, markdown } => {
             let label = label.map(|name| known_label(&name, "explain")).transpose()?;
@@ -128,11 +140,26 @@ pub fn plan(cli: Cli) -> Result<Plan, Error> {
 fn refuse_meaningless(cli: &Cli) -> Result<(), Error> {
     const REPLAY: &[&str] =
         &["duration", "probers", "all_connections", "no_syscall_hooks", "pods", "services", "node_name", "ring_kib"];
-    const PRINT: &[&str] =
-        &["output", "output_file", "namespace", "pod", "container", "labels", "until_failure", "attempts"];
+    const PRINT: &[&str] = &[
+        "output",
+        "output_file",
+        "output_max_size",
+        "output_max_files",
+        "format",
+        "namespace",
+        "pod",
+        "container",
+        "labels",
+        "until_failure",
+        "attempts",
+    ];
     let (first, second, why): (&[&str], &[&str], _) = match &cli.command {
         Command::Replay { .. } => (REPLAY, &[], ": the recording has it"),
-        Command::Schema | Command::Explain { .. } | Command::Health { .. } => (REPLAY, PRINT, ""),
+        Command::Schema
+        | Command::Explain { .. }
+        | Command::Health { .. }
+        | Command::Completions { .. }
+        | Command::Man { .. } => (REPLAY, PRINT, ""),
         _ => return Ok(()),
     };
     let meaningless = cli.typed.iter().find(|id| first.contains(&id.as_str()) || second.contains(&id.as_str()));
@@ -176,10 +203,17 @@ fn served(flags: ServeFlags) -> Serve {
 fn output(flags: &Flags) -> Result<Output, Error> {
     let file = flags.output_file.clone().filter(|path| !path.as_os_str().is_empty());
     let terminal = file.is_none() && std::io::stdout().is_terminal();
+    let format = flags.format.unwrap_or(Format::Tracer);
+    if format != Format::Tracer && flags.output == Some(Form::Pretty) {
+        return Err(Error::Usage("--format names the fields of NDJSON: it has no meaning with `-o pretty`".into()));
+    }
+    let form = if terminal && flags.format.is_none() { Form::Pretty } else { Form::Ndjson };
     let labels = flags.labels.iter().filter(|name| !name.is_empty());
     Ok(Output {
-        form: flags.output.unwrap_or(if terminal { Form::Pretty } else { Form::Ndjson }),
+        form: flags.output.unwrap_or(form),
         colour: terminal && std::env::var_os("NO_COLOR").is_none_or(|v| v.is_empty()),
+        rotation: rotation(flags, file.is_some())?,
+        format,
         file,
         filter: Filter {
             namespace: filled(flags.namespace.clone()),
@@ -190,6 +224,16 @@ fn output(flags: &Flags) -> Result<Output, Error> {
         attempts: flags.attempts,
         until_failure: flags.until_failure,
     })
+}
+
+/// When `--output-file` is rotated.
+fn rotation(flags: &Flags, to_file: bool) -> Result<Option<Rotation>, Error> {
+    let needs = |flag: &str, other: &str| Err(Error::Usage(format!("{flag} has no meaning without {other}")));
+    match (flags.output_max_size, flags.output_max_files) {
+        (Some(_), _) if !to_file => needs("--output-max-size", "--output-file PATH"),
+        (None, Some(_)) => needs("--output-max-files", "--output-max-size SIZE"),
+        (size, files) => Ok(size.map(|max_bytes| Rotation { max_bytes, max_files: files.unwrap_or(KEPT_FILES) })),
+    }
 }
 
 /// The label of this name.
@@ -288,6 +332,42 @@ mod tests {
         };
         assert_eq!(live.output.filter, Filter::default());
         assert_eq!(live.probers, KNOWN_PROBERS);
+    }
+
+    #[test]
+    fn rotation_needs_a_file_and_a_size() {
+        let live = |args: &[&str]| match planned(args) {
+            Ok(Plan::Live(live)) => Ok(live),
+            Ok(_) => unreachable!(),
+            Err(error) => Err(error.to_string()),
+        };
+        let file = ["run", "--output-file", "/x"];
+        let rotation = live(&[&file[..], &["--output-max-size", "64MiB"]].concat()).unwrap().output.rotation;
+        assert_eq!(rotation, Some(Rotation { max_bytes: 64 << 20, max_files: KEPT_FILES }));
+        assert!(live(&["run", "--output-max-size", "64MiB"]).unwrap_err().contains("without --output-file"));
+        assert!(live(&[&file[..], &["--output-max-files", "3"]].concat()).unwrap_err().contains("--output-max-size"));
+        assert!(live(&[&file[..], &["--output-max-size", "64"]].concat()).is_err());
+        assert!(live(&[&file[..], &["--output-max-size", "64MiB", "--output-max-files", "0"]].concat()).is_err());
+    }
+
+    #[test]
+    fn only_the_daemon_answers() {
+        let Plan::Live(run) = planned(&["run", "--metrics-listen", "[::1]:9464"]).unwrap() else { unreachable!() };
+        let serve = run.serve.unwrap();
+        assert_eq!(serve.metrics, Some("[::1]:9464".parse().unwrap()));
+        assert_eq!(serve.health, Path::new(crate::serve::HEALTH_SOCKET));
+        let Plan::Live(attach) = planned(&["attach"]).unwrap() else { unreachable!() };
+        assert!(attach.serve.is_none());
+        assert!(planned(&["attach", "--metrics-listen", "[::1]:9464"]).is_err());
+        assert!(planned(&["run", "--metrics-listen", "localhost"]).unwrap_err().to_string().contains("127.0.0.1:9464"));
+    }
+
+    #[test]
+    fn a_format_is_one_of_ndjson() {
+        let Plan::Live(live) = planned(&["attach", "--format", "ecs"]).unwrap() else { unreachable!() };
+        assert_eq!((live.output.form, live.output.format), (Form::Ndjson, Format::Ecs));
+        assert!(planned(&["attach", "--format", "otel", "-o", "pretty"]).is_err());
+        assert!(planned(&["schema", "--format", "otel"]).is_err());
     }
 
     #[test]

@@ -31,6 +31,7 @@ fn run(cli: Cli) -> Result<u8, Error> {
         Plan::Live(config) => pipeline::run(&config, live::attach),
         Plan::Replay(config) => replay::replay(&config),
         Plan::Health { ready, socket } => health(ready, &socket),
+        Plan::Text(text) => print(&text),
         Plan::Schema => print(&format!("{}\n", schema::text())),
         Plan::Explain { label: None, markdown: false } => print(&explain::index()),
         Plan::Explain { label: None, markdown: true } => print(&explain::index_markdown()),

@@ -222,6 +222,7 @@ impl<S: EventSource> Session<S> {
         self.engine.sink().every_second(clock::boot_ns(), || events.hook_counts());
         if let Some(server) = &self.server {
             server.health.moved();
+            server.health.degraded("output", self.engine.sink().output().trouble().cloned());
         }
         if let Some(recorder) = &mut self.recorder {
             recorder.flush();

@@ -1,6 +1,7 @@
 //! The way out: decisions become records (numbered, timed, filtered), records become lines.
 
 pub mod filter;
+pub mod formats;
 pub mod metrics;
 pub mod ndjson;
 pub mod output;
@@ -12,7 +13,7 @@ use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 
-use crate::cli::Form;
+use crate::cli::{Form, Format};
 use crate::config;
 use crate::decision::Decision;
 use crate::error::Error;
@@ -28,6 +29,7 @@ use crate::sink::printed::Printed;
 pub struct Sink {
     output: Output,
     form: Form,
+    format: Format,
     colour: bool,
     filter: Filter,
     attempts: bool,
@@ -51,8 +53,9 @@ impl Sink {
     /// The output cannot be opened.
     pub fn open(config: &config::Output, live: bool) -> Result<Self, Error> {
         Ok(Self {
-            output: Output::open(config.file.as_deref(), live)?,
+            output: Output::open(config.file.as_deref(), config.rotation, live)?,
             form: config.form,
+            format: config.format,
             colour: config.colour,
             filter: config.filter.clone(),
             attempts: config.attempts,
@@ -183,7 +186,7 @@ impl Sink {
         };
         self.seq += 1;
         match self.form {
-            Form::Ndjson => self.output.put(&ndjson::line(&record)),
+            Form::Ndjson => self.output.put(&formats::line(&record, self.format)),
             Form::Pretty => self.output.put(pretty::text(&record, self.colour).as_bytes()),
         }
         if let Some(kept) = self.kept.as_mut().filter(|_| matches!(record.body, Body::Verdict(_))) {

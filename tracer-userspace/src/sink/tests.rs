@@ -80,6 +80,8 @@ fn printed(edit: impl FnOnce(&mut config::Output), decisions: Vec<Decision>) -> 
         filter: Filter::default(),
         attempts: false,
         until_failure: false,
+        rotation: None,
+        format: Format::Tracer,
     };
     edit(&mut config);
     let mut sink = Sink::open(&config, true).unwrap();
