@@ -136,7 +136,9 @@ fn refuse(times: usize) {
 
 fn records(path: &Path) -> Vec<Value> {
     let text = fs::read_to_string(path).unwrap_or_default();
-    text.lines().map(|line| serde_json::from_str(line).unwrap_or_else(|e| panic!("{e}: {line}"))).collect()
+    // The last line may just be on its way.
+    let whole = text.split_inclusive('\n').filter(|line| line.ends_with('\n'));
+    whole.map(|line| serde_json::from_str(line).expect(line)).collect()
 }
 
 #[test]
@@ -163,12 +165,14 @@ fn metrics_and_health_of_a_daemon() {
     let metrics = soon("three verdicts", || {
         let (head, body) = get("/metrics")?;
         assert!(head.starts_with("HTTP/1.1 200") && head.contains("text/plain; version=0.0.4"), "{head}");
-        (sum(&body, "tracer_verdicts_total{label=\"connection_refused\"") >= 3.0).then_some(body)
+        let verdicts = sum(&body, "tracer_verdicts_total{label=\"connection_refused\"");
+        // Brought up to date once a second.
+        let events = sum(&body, "tracer_events_total{hook=\"inet_sock_set_state\"}");
+        (verdicts >= 3.0 && events >= 6.0).then_some(body)
     });
     assert!(sum(&metrics, "tracer_attempts_total{outcome=\"failure\"") >= 3.0, "{metrics}");
     assert!(sum(&metrics, "tracer_verdict_latency_seconds_count") >= 3.0);
     assert_eq!(sum(&metrics, "tracer_hook_attached{hook=\"inet_sock_set_state\"}"), 1.0);
-    assert!(sum(&metrics, "tracer_events_total{hook=\"inet_sock_set_state\"}") >= 6.0, "{metrics}");
     assert_eq!(sum(&metrics, "tracer_events_lost_total"), 0.0);
     assert!(metrics.contains("tracer_build_info{version=") && !metrics.contains("pod="), "{metrics}");
     let counted = fs::read_to_string("/proc/sys/kernel/bpf_stats_enabled").unwrap().trim() == "1";
@@ -280,31 +284,23 @@ fn a_full_disk_is_survived() {
         report["degraded"][0].as_str().map(str::to_owned)
     });
     assert!(degraded.starts_with("output: --output-file") && degraded.contains("No space left"), "{degraded}");
-    let before = records(&out).len();
-    let counted = |least: f64| {
-        soon("verdicts", || {
-            let body = get("/metrics")?.1;
-            (sum(&body, "tracer_verdicts_total") >= least).then_some(body)
-        })
-    };
-    counted(50.0);
-    // More than the buffer holds.
-    let dropped = soon("dropped records", || {
-        refuse(1000);
-        let dropped = sum(&get("/metrics")?.1, "tracer_sink_dropped_total{sink=\"output_file\"}");
-        (dropped > 0.0).then_some(dropped)
+    soon("verdicts that are counted meanwhile", || {
+        (sum(&get("/metrics")?.1, "tracer_verdicts_total") >= 60.0).then_some(())
     });
     let said = fs::read_to_string(stage.path("stderr")).unwrap();
     assert_eq!(said.lines().filter(|line| line.contains("No space left")).count(), 1, "{said}");
-    fs::remove_file(&filler).unwrap();
+    // Whatever is in the file while the disk is full is whole.
     let all = || [records(&disk.0.join("out.ndjson.1")), records(&out)].concat();
-    let loss = soon("the loss record", || all().into_iter().find(|record| record["type"] == "loss"));
-    assert_eq!(loss["where"], "output");
-    assert!(loss["count"].as_f64().unwrap() >= dropped, "{loss}");
-    assert!(before > 0);
+    let before = all().len();
+    fs::remove_file(&filler).unwrap();
+    soon("what waited", || {
+        let report: Value = serde_json::from_str(&stage.health(&[]).1).unwrap();
+        (all().len() > before + 50 && report["degraded"].as_array().unwrap().is_empty()).then_some(())
+    });
     assert_eq!(daemon.end(), Some(0));
-    let seq: Vec<_> = all().iter().map(|record| record["seq"].as_u64().unwrap()).collect();
-    assert!(seq.windows(2).all(|pair| pair[1] == pair[0] + 1), "{seq:?}");
+    for (n, record) in all().iter().enumerate() {
+        assert_eq!(record["seq"], n, "{record}");
+    }
 }
 
 #[test]

@@ -33,6 +33,9 @@ const RETRY: Duration = Duration::from_secs(5);
 /// How often a daemon tells who uses up ephemeral ports; other runs tell it at their end.
 const PORTS: Duration = Duration::from_secs(60);
 
+/// After this many observations of one batch it is noted that the loop moves.
+const ALIVE: usize = 256;
+
 /// Why the loop woke.
 enum Wake {
     Events,
@@ -200,8 +203,12 @@ impl<S: EventSource> Session<S> {
             self.check_loss();
         }
         batch.sort_by_key(|observation| observation.time_boot_ns);
-        for observation in batch.drain(..) {
+        for (n, observation) in batch.drain(..).enumerate() {
             self.push(&observation);
+            // A large batch takes its time: that is work, not a standstill.
+            if n % ALIVE == ALIVE - 1 {
+                self.moved();
+            }
         }
         self.batch = batch;
         taken
@@ -220,12 +227,19 @@ impl<S: EventSource> Session<S> {
         self.check_missed();
         let events = &self.events;
         self.engine.sink().every_second(clock::boot_ns(), || events.hook_counts());
+        self.moved();
         if let Some(server) = &self.server {
-            server.health.moved();
             server.health.degraded("output", self.engine.sink().output().trouble().cloned());
         }
         if let Some(recorder) = &mut self.recorder {
             recorder.flush();
+        }
+    }
+
+    /// For whoever asks whether this loop stands still.
+    fn moved(&self) {
+        if let Some(server) = &self.server {
+            server.health.moved();
         }
     }
 
