@@ -59,7 +59,7 @@ pub enum Command {
     Attach,
     /// The daemon: the same under a DaemonSet; one on each node
     #[command(
-        after_help = "Prints NDJSON to stdout, or to --output-file (SIGHUP opens it anew after a rotation).\n\nExample:\n  tracer run --pods /etc/tracer/pods.json --output-file /var/log/tracer.ndjson"
+        after_help = "Prints NDJSON to stdout, or to --output-file (SIGHUP opens it anew after a rotation).\nNothing listens but a unix socket for `tracer health`, unless --metrics-listen is given.\n\nExamples:\n  tracer run --pods /etc/tracer/pods.json --output-file /var/log/tracer.ndjson --output-max-size 64MiB\n  tracer run --metrics-listen 127.0.0.1:9464"
     )]
     Run {
         /// What it answers.

@@ -138,6 +138,10 @@ pub fn plan(cli: Cli) -> Result<Plan, Error> {
 
 /// Flags that were typed for a command in which they would do nothing.
 fn refuse_meaningless(cli: &Cli) -> Result<(), Error> {
+    // From the environment of a daemon it may well meet an `attach -o pretty`.
+    if cli.flags.output == Some(Form::Pretty) && cli.typed.iter().any(|id| id == "format") {
+        return Err(Error::Usage("--format names the fields of NDJSON: it has no meaning with `-o pretty`".into()));
+    }
     const REPLAY: &[&str] =
         &["duration", "probers", "all_connections", "no_syscall_hooks", "pods", "services", "node_name", "ring_kib"];
     const PRINT: &[&str] = &[
@@ -204,9 +208,6 @@ fn output(flags: &Flags) -> Result<Output, Error> {
     let file = flags.output_file.clone().filter(|path| !path.as_os_str().is_empty());
     let terminal = file.is_none() && std::io::stdout().is_terminal();
     let format = flags.format.unwrap_or(Format::Tracer);
-    if format != Format::Tracer && flags.output == Some(Form::Pretty) {
-        return Err(Error::Usage("--format names the fields of NDJSON: it has no meaning with `-o pretty`".into()));
-    }
     let form = if terminal && flags.format.is_none() { Form::Pretty } else { Form::Ndjson };
     let labels = flags.labels.iter().filter(|name| !name.is_empty());
     Ok(Output {

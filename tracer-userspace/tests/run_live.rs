@@ -149,6 +149,7 @@ fn metrics_and_health_of_a_daemon() {
     assert!(code == Some(2) && says.contains("no `tracer run` listens there") && says.lines().count() == 1, "{says}");
     // The port is taken: the daemon works without, says so, and takes it once it is free.
     let taken = TcpListener::bind(METRICS).unwrap();
+    let before_counted = fs::read_to_string("/proc/sys/kernel/bpf_stats_enabled").unwrap().trim() == "1";
     let daemon = Daemon::start(&stage, &["--metrics-listen", METRICS]);
     soon("readiness", || (stage.health(&["--ready"]).0 == Some(0)).then_some(()));
     let report = soon("the report", || {
@@ -175,8 +176,16 @@ fn metrics_and_health_of_a_daemon() {
     assert_eq!(sum(&metrics, "tracer_hook_attached{hook=\"inet_sock_set_state\"}"), 1.0);
     assert_eq!(sum(&metrics, "tracer_events_lost_total"), 0.0);
     assert!(metrics.contains("tracer_build_info{version=") && !metrics.contains("pod="), "{metrics}");
-    let counted = fs::read_to_string("/proc/sys/kernel/bpf_stats_enabled").unwrap().trim() == "1";
-    assert_eq!(metrics.contains("tracer_program_runs_total{"), counted);
+    assert_eq!(metrics.contains("tracer_program_run"), before_counted, "{metrics}");
+    // The kernel counts runs while this is held.
+    let counting = aya::sys::enable_stats(aya::sys::Stats::RunTime).unwrap();
+    soon("runs of programs", || {
+        refuse(1);
+        let body = get("/metrics")?.1;
+        let runs = sum(&body, "tracer_program_runs_total{hook=\"inet_sock_set_state\"}");
+        (runs > 0.0 && sum(&body, "tracer_program_run_seconds_total{hook=\"inet_sock_set_state\"}") > 0.0).then_some(())
+    });
+    drop(counting);
     assert!(get("/healthz").unwrap().0.starts_with("HTTP/1.1 200"));
     assert!(get("/readyz").unwrap().0.starts_with("HTTP/1.1 200"));
     assert_eq!(fs::metadata(stage.path("health/sock")).unwrap().permissions().mode() & 0o777, 0o600);

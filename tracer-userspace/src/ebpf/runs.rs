@@ -1,5 +1,5 @@
 //! How often the programs ran and how long that took, by hook: counted by the kernel while
-//! `kernel.bpf_stats_enabled` is 1 (two clock readings for each run), else not at all.
+//! `kernel.bpf_stats_enabled` is 1 or somebody asks for it (BPF_ENABLE_STATS), for two clock readings a run; else not at all.
 
 use std::collections::BTreeMap;
 
@@ -7,21 +7,16 @@ use tracer_common::names::Hook;
 
 use super::{Loaded, hooks::HOOKS};
 
-const SWITCH: &str = "/proc/sys/kernel/bpf_stats_enabled";
-
-/// Runs, and seconds in them, of each hook's programs. Empty where the kernel does not count.
+/// Runs, and seconds in them, of each hook's programs. Empty where the kernel does not, and did not, count.
 pub(super) fn by_hook(loaded: &Loaded) -> BTreeMap<Hook, (u64, f64)> {
     let mut all = BTreeMap::new();
-    if !std::fs::read_to_string(SWITCH).is_ok_and(|text| text.trim() == "1") {
-        return all;
-    }
     for (program, info) in loaded.program_infos() {
         let Some(hook) = hook_of(program) else { continue };
         let (runs, seconds): &mut (u64, f64) = all.entry(hook).or_default();
         *runs += info.run_count();
         *seconds += info.run_time().as_secs_f64();
     }
-    all
+    if all.values().all(|(runs, _)| *runs == 0) { BTreeMap::new() } else { all }
 }
 
 /// The hook whose table row has this program.

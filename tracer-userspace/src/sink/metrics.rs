@@ -40,7 +40,7 @@ pub struct HookCount {
     /// Events that came from it.
     pub events: u64,
     /// Runs of its programs and the seconds they took; absent where the kernel does not count them
-    /// (`kernel.bpf_stats_enabled`).
+    /// (`kernel.bpf_stats_enabled`) and never did.
     pub runs: Option<(u64, f64)>,
 }
 

@@ -23,6 +23,8 @@ use crate::error::{self, Error, os_message};
 
 /// Bytes that may wait for a slow reader.
 const BACKLOG: usize = 8 << 20;
+/// Bytes of the buffer that are kept once it is empty.
+const KEPT: usize = 1 << 20;
 /// A write of at most this size does not block a pipe that `poll` calls writable (PIPE_BUF).
 const PIPE_CHUNK: usize = 4096;
 /// How often it is said that a file cannot be written, if it works in between.
@@ -367,6 +369,9 @@ impl Output {
     /// Forgets what is written.
     fn compact(&mut self) {
         if self.written == self.pending.len() {
+            if self.pending.capacity() > KEPT {
+                (self.pending, self.ends) = (Vec::new(), Vec::new());
+            }
             self.pending.clear();
             self.ends.clear();
             self.written = 0;
