@@ -244,7 +244,11 @@ impl<S: EventSource> Session<S> {
     }
 
     fn retry_hooks(&mut self) {
-        for hook in self.events.retry_hooks() {
+        let gained = self.events.retry_hooks();
+        if let Some(server) = self.server.as_ref().filter(|_| !gained.is_empty()) {
+            server.health.gained(gained.len());
+        }
+        for hook in gained {
             tracing::info!(hook = hook.hook, form = hook.form, "attached: its kernel module was loaded meanwhile");
         }
     }

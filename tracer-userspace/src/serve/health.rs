@@ -50,7 +50,7 @@ pub struct Report {
     pub reason: Option<String>,
     /// Since the pipeline last moved, milliseconds; it moves once a second.
     pub moved_before_ms: u64,
-    /// Hooks in force.
+    /// Hooks in force that are attached at the start, or when their kernel module is loaded.
     pub hooks_attached: u64,
     /// Hooks that this kernel or these privileges do not give.
     pub hooks_missing: u64,
@@ -92,6 +92,14 @@ impl Health {
         self.missing.store(missing as u64, Ordering::Relaxed);
         self.moved();
         self.stage.store(Stage::Running as u8, Ordering::Release);
+    }
+
+    /// So many hooks that were missing are in force now: their kernel module was loaded.
+    pub fn gained(&self, hooks: usize) {
+        let gained = hooks as u64;
+        self.hooks.fetch_add(gained, Ordering::Relaxed);
+        let less = |missing: u64| Some(missing.saturating_sub(gained));
+        let _ = self.missing.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
     }
 
     /// It was told to end.
@@ -158,6 +166,8 @@ mod tests {
         let ready = health.report();
         assert!(ready.ready && ready.reason.is_none());
         assert_eq!((ready.hooks_attached, ready.hooks_missing), (14, 2));
+        health.gained(1);
+        assert_eq!((health.report().hooks_attached, health.report().hooks_missing), (15, 1));
         health.stopping();
         assert!(!health.report().ready && health.report().live);
     }
