@@ -7,28 +7,26 @@
 //! is waited for instead: what does not fit into the buffer meanwhile is counted as lost.
 #![expect(clippy::disallowed_methods, reason = "outside the core: how long a reader is waited for")]
 
+mod failing;
 mod rotate;
+mod target;
 
-use std::fs::{File, OpenOptions, Permissions};
-use std::io::{self, Seek as _, Write as _};
-use std::os::fd::{AsFd as _, BorrowedFd};
-use std::os::unix::fs::{FileTypeExt as _, OpenOptionsExt as _, PermissionsExt as _};
+use std::fs::File;
+use std::io::{self, Write as _};
+use std::os::fd::AsFd as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 pub use self::rotate::Rotation;
-use crate::error::{self, Error, os_message};
+use self::target::{chunk_of, open_file, own, ready, stdout};
+use crate::error::{self, Error};
 
 /// Bytes that may wait for a slow reader.
 const BACKLOG: usize = 8 << 20;
 /// Bytes of the buffer that are kept once it is empty.
 const KEPT: usize = 1 << 20;
-/// A write of at most this size does not block a pipe that `poll` calls writable (PIPE_BUF).
-const PIPE_CHUNK: usize = 4096;
-/// How often it is said that a file cannot be written, if it works in between.
-const SAY_AGAIN: Duration = Duration::from_secs(60);
 /// How long the end of a live run waits for a slow reader.
 const PATIENCE: Duration = Duration::from_secs(3);
 
@@ -254,113 +252,6 @@ impl Output {
         }
     }
 
-    /// The next record begins here and does not fit into the file any more.
-    fn is_full(&self, rotation: Rotation) -> bool {
-        let next = self.whole();
-        let begins = next.checked_sub(1).map_or(0, |last| self.ends[last]) == self.written;
-        let fits = |end: usize| self.size + (end - self.written) as u64 <= rotation.max_bytes;
-        self.on_path && begins && self.size > 0 && self.ends.get(next).is_some_and(|&end| !fits(end))
-    }
-
-    /// Where to stop writing: at the end of the last record that fits, at least of the one that is next.
-    fn fitting(&self, rotation: Rotation) -> usize {
-        if !self.on_path {
-            return usize::MAX;
-        }
-        let room = usize::try_from(rotation.max_bytes.saturating_sub(self.size)).unwrap_or(usize::MAX);
-        let fit = self.ends.partition_point(|&end| end <= self.written.saturating_add(room));
-        let least = self.whole() + 1;
-        self.ends.get(fit.max(least) - 1).copied().unwrap_or(usize::MAX)
-    }
-
-    fn rotate(&mut self, rotation: Rotation) -> io::Result<()> {
-        let Some(path) = self.path.clone() else { return Ok(()) };
-        let size = self.file.metadata()?.len();
-        // Somebody has cut it meanwhile.
-        if size < self.size {
-            self.size = size;
-            return Ok(());
-        }
-        let rotated = rotation.shift(&path, &self.file).and_then(|()| self.open_anew(&path));
-        rotated.map_err(|e| io::Error::new(e.kind(), format!("it cannot be rotated: {}", os_message(&e))))
-    }
-
-    /// The target takes no more.
-    fn fail(&mut self, error: &io::Error) {
-        if self.on_path && self.rotation.is_some() && self.live {
-            self.wait(error);
-            return;
-        }
-        if self.on_path {
-            self.fall_back(error);
-            return;
-        }
-        self.closed = true;
-        if error.kind() == io::ErrorKind::BrokenPipe {
-            return;
-        }
-        self.failed = true;
-        error::report(&format!("stdout: {}: {} records were not written", os_message(error), self.unwritten()));
-    }
-
-    /// Records wait until there is room again.
-    fn wait(&mut self, error: &io::Error) {
-        self.rewind();
-        self.stuck = true;
-        let path = self.path.as_deref().unwrap_or(Path::new("")).display();
-        let trouble = format!("--output-file {path}: {}", os_message(error));
-        if self.trouble.is_none() && self.said.is_none_or(|said| said.elapsed() > SAY_AGAIN) {
-            self.said = Some(Instant::now());
-            let room = BACKLOG >> 20;
-            error::report(&format!(
-                "{trouble}: records wait ({room} MiB, more are dropped and counted) and are tried again each second; verdicts and metrics go on"
-            ));
-        }
-        self.trouble = Some(trouble);
-    }
-
-    /// Back to the end of the last record that is whole in the file.
-    fn rewind(&mut self) {
-        let start = self.whole().checked_sub(1).map_or(0, |last| self.ends[last]);
-        self.cut_torn(self.written - start);
-        self.written = start;
-    }
-
-    /// Records of `pending` that are wholly written.
-    fn whole(&self) -> usize {
-        self.ends.partition_point(|&end| end <= self.written)
-    }
-
-    /// From the file to stdout, beginning with the first record that is not whole in the file.
-    fn fall_back(&mut self, error: &io::Error) {
-        self.rewind();
-        self.failed = true;
-        self.on_path = false;
-        let path = self.path.as_deref().unwrap_or(Path::new("")).display();
-        error::report(&format!(
-            "--output-file {path}: {}: the records from here on go to stdout; make room, then SIGHUP opens the file anew",
-            os_message(error)
-        ));
-        match stdout() {
-            Ok(file) => {
-                self.chunk = chunk_of(&file);
-                self.file = file;
-            }
-            Err(_) => self.closed = true,
-        }
-    }
-
-    /// Takes half a record off the file's end, if nobody has appended since.
-    fn cut_torn(&mut self, torn: usize) {
-        let (Ok(position), Ok(meta)) = (self.file.stream_position(), self.file.metadata()) else { return };
-        if torn > 0 && meta.is_file() && position == meta.len() {
-            let whole = position.saturating_sub(torn as u64);
-            if self.file.set_len(whole).is_ok() {
-                self.size = whole;
-            }
-        }
-    }
-
     /// Records not (wholly) written.
     fn unwritten(&self) -> usize {
         self.ends.len() - self.whole()
@@ -383,49 +274,6 @@ impl Output {
             self.ends.iter_mut().for_each(|end| *end -= start);
             self.written -= start;
         }
-    }
-}
-
-/// Appends; made with mode 0600; not through a symbolic link (the tracer is root); never waits for a pipe's reader.
-fn open_file(path: &Path) -> io::Result<File> {
-    OpenOptions::new()
-        .append(true)
-        .create(true)
-        .mode(0o600)
-        .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_CLOEXEC)
-        .open(path)
-}
-
-/// A file that is rotated is a regular one, and its owner's alone; its size.
-fn own(file: &File) -> io::Result<u64> {
-    let meta = file.metadata()?;
-    if !meta.is_file() {
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file: it cannot be rotated"));
-    }
-    file.set_permissions(Permissions::from_mode(0o600))?;
-    Ok(meta.len())
-}
-
-/// stdout without Rust's buffer.
-fn stdout() -> io::Result<File> {
-    io::stdout().as_fd().try_clone_to_owned().map(File::from)
-}
-
-/// How much to write at once: everything to a file, little to a pipe or terminal.
-fn chunk_of(file: &File) -> usize {
-    match file.metadata() {
-        Ok(meta) if meta.is_file() => usize::MAX,
-        Ok(meta) if meta.file_type().is_char_device() => PIPE_CHUNK / 4,
-        _ => PIPE_CHUNK,
-    }
-}
-
-/// Whether a write would go through (or fail) at once.
-fn ready(fd: BorrowedFd<'_>, timeout: PollTimeout) -> bool {
-    let mut fds = [PollFd::new(fd, PollFlags::POLLOUT)];
-    match poll(&mut fds, timeout) {
-        Ok(n) => n > 0,
-        Err(errno) => errno != nix::errno::Errno::EINTR,
     }
 }
 

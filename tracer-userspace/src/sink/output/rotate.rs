@@ -5,6 +5,9 @@ use std::io;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
+use super::Output;
+use crate::error::os_message;
+
 /// When a file is rotated, and how many old ones are kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rotation {
@@ -27,6 +30,39 @@ impl Rotation {
             fs::rename(numbered(path, n), numbered(path, n + 1))?;
         }
         fs::rename(path, numbered(path, 1))
+    }
+}
+
+impl Output {
+    /// The next record begins here and does not fit into the file any more.
+    pub(super) fn is_full(&self, rotation: Rotation) -> bool {
+        let next = self.whole();
+        let begins = next.checked_sub(1).map_or(0, |last| self.ends[last]) == self.written;
+        let fits = |end: usize| self.size + (end - self.written) as u64 <= rotation.max_bytes;
+        self.on_path && begins && self.size > 0 && self.ends.get(next).is_some_and(|&end| !fits(end))
+    }
+
+    /// Where to stop writing: at the end of the last record that fits, at least of the one that is next.
+    pub(super) fn fitting(&self, rotation: Rotation) -> usize {
+        if !self.on_path {
+            return usize::MAX;
+        }
+        let room = usize::try_from(rotation.max_bytes.saturating_sub(self.size)).unwrap_or(usize::MAX);
+        let fit = self.ends.partition_point(|&end| end <= self.written.saturating_add(room));
+        let least = self.whole() + 1;
+        self.ends.get(fit.max(least) - 1).copied().unwrap_or(usize::MAX)
+    }
+
+    pub(super) fn rotate(&mut self, rotation: Rotation) -> io::Result<()> {
+        let Some(path) = self.path.clone() else { return Ok(()) };
+        let size = self.file.metadata()?.len();
+        // Somebody has cut it meanwhile.
+        if size < self.size {
+            self.size = size;
+            return Ok(());
+        }
+        let rotated = rotation.shift(&path, &self.file).and_then(|()| self.open_anew(&path));
+        rotated.map_err(|e| io::Error::new(e.kind(), format!("it cannot be rotated: {}", os_message(&e))))
     }
 }
 
