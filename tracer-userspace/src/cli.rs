@@ -4,6 +4,9 @@
 mod doctor;
 mod duration;
 mod flags;
+pub mod pages;
+mod serve;
+mod size;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -13,7 +16,8 @@ use clap::parser::ValueSource;
 use clap::{Arg, ArgMatches, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 
 pub use doctor::{DoctorArgs, FailOn};
-pub use flags::{Flags, Form};
+pub use flags::{Flags, Form, Format};
+pub use serve::ServeFlags;
 
 /// Names the cause of a failed Kubernetes probe from the kernel's own events, as it happens.
 #[derive(Debug, Parser)]
@@ -41,7 +45,7 @@ const EXAMPLES: &str = "Examples:
 
 Exit codes:
   0  done
-  1  a finding: --until-failure met one, a replay differs, a check of doctor failed
+  1  a finding: --until-failure met one, a replay differs, a check of doctor failed, the daemon is not alive or ready
   2  wrong usage, unreadable input, or output that could not be written where it was to go
   3  this kernel or these privileges do not allow it
 
@@ -58,9 +62,25 @@ pub enum Command {
     Attach,
     /// The daemon: the same under a DaemonSet; one on each node
     #[command(
-        after_help = "Prints NDJSON to stdout, or to --output-file (SIGHUP opens it anew after a rotation).\n\nExample:\n  tracer run --pods /etc/tracer/pods.json --output-file /var/log/tracer.ndjson"
+        after_help = "Prints NDJSON to stdout, or to --output-file (SIGHUP opens it anew after a rotation).\nNothing listens but a unix socket for `tracer health`, unless --metrics-listen is given.\n\nExamples:\n  tracer run --pods /etc/tracer/pods.json --output-file /var/log/tracer.ndjson --output-max-size 64MiB\n  tracer run --metrics-listen 127.0.0.1:9464"
     )]
-    Run,
+    Run {
+        /// What it answers.
+        #[command(flatten)]
+        serve: ServeFlags,
+    },
+    /// Whether the `tracer run` of this node is alive, or ready
+    #[command(
+        after_help = "Asks over a unix socket, so that nothing between a TCP client and the daemon can fail. Prints the daemon's report as\none line of JSON; exit code 0 if it is alive (with --ready: ready), 1 if not, 2 if it cannot be asked.\n\nExample, in a manifest:\n  livenessProbe: {exec: {command: [tracer, health]}}\n  readinessProbe: {exec: {command: [tracer, health, --ready]}}"
+    )]
+    Health {
+        /// Ready (hooks attached, start record printed) and not only alive
+        #[arg(long)]
+        ready: bool,
+        /// The daemon's --health-socket
+        #[arg(long, value_name = "PATH", env = "TRACER_HEALTH_SOCKET", hide_env_values = true, default_value = crate::serve::HEALTH_SOCKET)]
+        socket: PathBuf,
+    },
     /// Like attach, and keep everything that was seen in FILE, for `tracer replay`
     #[command(
         after_help = "FILE is made with mode 0600 and must not exist: a recording names pods, addresses and processes of this\nnode. It holds nothing that a pod sent or received.\n\nExample:\n  tracer record incident.ndjson --duration 10m"
@@ -87,6 +107,20 @@ pub enum Command {
     Doctor(DoctorArgs),
     /// Print the JSON Schema of the records
     Schema,
+    /// Print the completion script of a shell
+    #[command(
+        after_help = "Examples:\n  tracer completions bash > /usr/share/bash-completion/completions/tracer\n  tracer completions zsh > /usr/share/zsh/site-functions/_tracer\n  tracer completions fish > /usr/share/fish/vendor_completions.d/tracer.fish"
+    )]
+    Completions {
+        /// The shell
+        shell: clap_complete::Shell,
+    },
+    /// Print a man page (roff): of COMMAND, or the first one
+    #[command(hide = true)]
+    Man {
+        /// The command
+        command: Option<String>,
+    },
     /// Say what a label means: what decides it, what looks alike, what mends it; without LABEL: list all
     Explain {
         /// A label, as verdicts have it
@@ -103,11 +137,14 @@ impl Command {
     pub const fn name(&self) -> &'static str {
         match self {
             Self::Attach => "attach",
-            Self::Run => "run",
+            Self::Run { .. } => "run",
+            Self::Health { .. } => "health",
             Self::Record { .. } => "record",
             Self::Replay { .. } => "replay",
             Self::Doctor(_) => "doctor",
             Self::Schema => "schema",
+            Self::Completions { .. } => "completions",
+            Self::Man { .. } => "man",
             Self::Explain { .. } => "explain",
         }
     }

@@ -8,10 +8,12 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::classify::label::Label;
-use crate::cli::{Cli, Command, Flags, Form};
+use crate::cli::{Cli, Command, Flags, Form, Format, ServeFlags, pages};
 use crate::error::Error;
 use crate::explain;
+use crate::serve::Serve;
 use crate::sink::filter::Filter;
+use crate::sink::output::Rotation;
 use crate::sources::KNOWN_PROBERS;
 use crate::sources::cluster::{self, Access, ClusterConfig};
 
@@ -19,6 +21,9 @@ pub use doctor::Doctor;
 
 /// The longest process name that the kernel keeps (`TASK_COMM_LEN` less its end).
 const COMM_MAX: usize = 15;
+
+/// Rotated files that are kept where nobody says how many.
+const KEPT_FILES: u32 = 5;
 
 /// A command with everything it needs.
 #[derive(Debug)]
@@ -31,6 +36,15 @@ pub enum Plan {
     Doctor(Box<Doctor>),
     /// `schema`.
     Schema,
+    /// Text that is printed as it is.
+    Text(String),
+    /// `health`.
+    Health {
+        /// Not only alive.
+        ready: bool,
+        /// Whom to ask.
+        socket: PathBuf,
+    },
     /// `explain`.
     Explain {
         /// One label, or all.
@@ -55,6 +69,10 @@ pub struct Output {
     pub attempts: bool,
     /// End at the first failure.
     pub until_failure: bool,
+    /// `--output-max-size`, `--output-max-files`.
+    pub rotation: Option<Rotation>,
+    /// Names of the fields in NDJSON.
+    pub format: Format,
 }
 
 /// `attach`, `run` or `record`.
@@ -64,6 +82,8 @@ pub struct Live {
     pub output: Output,
     /// The daemon: one on a node.
     pub daemon: bool,
+    /// What the daemon answers; nobody else answers anything.
+    pub serve: Option<Serve>,
     /// `record FILE`.
     pub record: Option<PathBuf>,
     /// End after this time.
@@ -108,6 +128,9 @@ pub fn plan(cli: Cli) -> Result<Plan, Error> {
     match cli.command {
         Command::Doctor(args) => doctor::plan(args, cli.flags).map(|doctor| Plan::Doctor(Box::new(doctor))),
         Command::Schema => Ok(Plan::Schema),
+        Command::Completions { shell } => Ok(Plan::Text(pages::completions(shell))),
+        Command::Man { command } => Ok(Plan::Text(pages::man(command.as_deref())?)),
+        Command::Health { ready, socket } => Ok(Plan::Health { ready, socket }),
         Command::Explain { label, markdown } => {
             let label = label.map(|name| known_label(&name, "explain")).transpose()?;
             Ok(Plan::Explain { label, markdown })
@@ -115,51 +138,79 @@ pub fn plan(cli: Cli) -> Result<Plan, Error> {
         Command::Replay { file, compare } => {
             Ok(Plan::Replay(Box::new(Replay { output: output(&cli.flags)?, file, compare })))
         }
-        Command::Attach => live(cli.flags, false, None),
-        Command::Run => live(cli.flags, true, None),
+        Command::Attach => live(cli.flags, None, None),
+        Command::Run { serve } => live(cli.flags, Some(served(serve)), None),
         Command::Record { file } if file == Path::new("-") => {
-            live(cli.flags, false, None)?;
+            live(cli.flags, None, None)?;
             Err(Error::Usage("record FILE: stdout belongs to the records: name a file".into()))
         }
-        Command::Record { file } => live(cli.flags, false, Some(file)),
+        Command::Record { file } => live(cli.flags, None, Some(file)),
     }
 }
 
+/// Flags of a live run.
+const LIVE: &[&str] = &[
+    "duration",
+    "probers",
+    "all_connections",
+    "no_syscall_hooks",
+    "pods",
+    "services",
+    "kubelet_log",
+    "kubeconfig",
+    "no_api",
+    "api_services",
+    "node_name",
+    "ring_kib",
+];
+/// Flags without a meaning for `doctor`.
+const NOT_DOCTORS: &[&str] = &[
+    "duration",
+    "all_connections",
+    "no_syscall_hooks",
+    "services",
+    "ring_kib",
+    "kubelet_log",
+    "kubeconfig",
+    "no_api",
+    "api_services",
+    "format",
+    "namespace",
+    "pod",
+    "container",
+    "labels",
+    "until_failure",
+    "attempts",
+];
+/// Flags of what is printed.
+const PRINTED: &[&str] = &[
+    "output",
+    "output_file",
+    "output_max_size",
+    "output_max_files",
+    "format",
+    "namespace",
+    "pod",
+    "container",
+    "labels",
+    "until_failure",
+    "attempts",
+];
+
 /// Flags that were typed for a command in which they would do nothing.
 fn refuse_meaningless(cli: &Cli) -> Result<(), Error> {
-    const REPLAY: &[&str] = &[
-        "duration",
-        "probers",
-        "all_connections",
-        "no_syscall_hooks",
-        "pods",
-        "services",
-        "kubelet_log",
-        "kubeconfig",
-        "no_api",
-        "api_services",
-        "node_name",
-        "ring_kib",
-    ];
-    const PRINT: &[&str] =
-        &["output", "output_file", "namespace", "pod", "container", "labels", "until_failure", "attempts"];
-    const DOCTOR: &[&str] = &[
-        "duration",
-        "all_connections",
-        "no_syscall_hooks",
-        "services",
-        "ring_kib",
-        "namespace",
-        "pod",
-        "container",
-        "labels",
-        "until_failure",
-        "attempts",
-    ];
+    // From the environment of a daemon it may well meet an `attach -o pretty`.
+    if cli.flags.output == Some(Form::Pretty) && cli.typed.iter().any(|id| id == "format") {
+        return Err(Error::Usage("--format names the fields of NDJSON: it has no meaning with `-o pretty`".into()));
+    }
     let (first, second, why): (&[&str], &[&str], _) = match &cli.command {
-        Command::Replay { .. } => (REPLAY, &[], ": the recording has it"),
-        Command::Schema | Command::Explain { .. } => (REPLAY, PRINT, ""),
-        Command::Doctor(_) => (DOCTOR, &[], ""),
+        Command::Replay { .. } => (LIVE, &[], ": the recording has it"),
+        Command::Schema
+        | Command::Explain { .. }
+        | Command::Health { .. }
+        | Command::Completions { .. }
+        | Command::Man { .. } => (LIVE, PRINTED, ""),
+        Command::Doctor(_) => (NOT_DOCTORS, &[], ""),
         _ => return Ok(()),
     };
     let meaningless = cli.typed.iter().find(|id| first.contains(&id.as_str()) || second.contains(&id.as_str()));
@@ -174,13 +225,13 @@ fn refuse_meaningless(cli: &Cli) -> Result<(), Error> {
 }
 
 /// The live commands.
-fn live(flags: Flags, daemon: bool, record: Option<PathBuf>) -> Result<Plan, Error> {
+fn live(flags: Flags, serve: Option<Serve>, record: Option<PathBuf>) -> Result<Plan, Error> {
     let output = output(&flags)?;
     let pods = readable("--pods", flags.pods)?;
     let services = readable("--services", flags.services)?;
     let kubelet_log = readable("--kubelet-log", flags.kubelet_log)?;
     let kubeconfig = readable("--kubeconfig", flags.kubeconfig)?.filter(|_| !flags.no_api);
-    let in_cluster = || (daemon && !flags.no_api && cluster::in_cluster()).then_some(Access::InCluster);
+    let in_cluster = || (serve.is_some() && !flags.no_api && cluster::in_cluster()).then_some(Access::InCluster);
     let node_name = filled(flags.node_name).unwrap_or_else(host_name);
     let access = kubeconfig.map(Access::Kubeconfig).or_else(in_cluster);
     let cluster = access.map(|access| ClusterConfig {
@@ -191,7 +242,8 @@ fn live(flags: Flags, daemon: bool, record: Option<PathBuf>) -> Result<Plan, Err
     });
     Ok(Plan::Live(Box::new(Live {
         output,
-        daemon,
+        daemon: serve.is_some(),
+        serve,
         record,
         duration: flags.duration,
         probers: probers(flags.probers)?,
@@ -207,14 +259,23 @@ fn live(flags: Flags, daemon: bool, record: Option<PathBuf>) -> Result<Plan, Err
     })))
 }
 
+/// What the daemon answers.
+fn served(flags: ServeFlags) -> Serve {
+    Serve { metrics: flags.metrics_listen, health: flags.health_socket, pod_labels: flags.metrics_pod_labels }
+}
+
 /// Where records go.
 fn output(flags: &Flags) -> Result<Output, Error> {
     let file = flags.output_file.clone().filter(|path| !path.as_os_str().is_empty());
     let terminal = file.is_none() && std::io::stdout().is_terminal();
+    let format = flags.format.unwrap_or(Format::Tracer);
+    let form = if terminal && flags.format.is_none() { Form::Pretty } else { Form::Ndjson };
     let labels = flags.labels.iter().filter(|name| !name.is_empty());
     Ok(Output {
-        form: flags.output.unwrap_or(if terminal { Form::Pretty } else { Form::Ndjson }),
+        form: flags.output.unwrap_or(form),
         colour: terminal && std::env::var_os("NO_COLOR").is_none_or(|v| v.is_empty()),
+        rotation: rotation(flags, file.is_some())?,
+        format,
         file,
         filter: Filter {
             namespace: filled(flags.namespace.clone()),
@@ -225,6 +286,16 @@ fn output(flags: &Flags) -> Result<Output, Error> {
         attempts: flags.attempts,
         until_failure: flags.until_failure,
     })
+}
+
+/// When `--output-file` is rotated.
+fn rotation(flags: &Flags, to_file: bool) -> Result<Option<Rotation>, Error> {
+    let needs = |flag: &str, other: &str| Err(Error::Usage(format!("{flag} has no meaning without {other}")));
+    match (flags.output_max_size, flags.output_max_files) {
+        (Some(_), _) if !to_file => needs("--output-max-size", "--output-file PATH"),
+        (None, Some(_)) => needs("--output-max-files", "--output-max-size SIZE"),
+        (size, files) => Ok(size.map(|max_bytes| Rotation { max_bytes, max_files: files.unwrap_or(KEPT_FILES) })),
+    }
 }
 
 /// The label of this name.
@@ -343,6 +414,42 @@ mod tests {
         let error = planned(&["run", "--kubeconfig", "/none"]).unwrap_err().to_string();
         assert_eq!(error, "--kubeconfig /none: No such file or directory");
         assert!(planned(&["replay", "x", "--no-api"]).is_err());
+    }
+
+    #[test]
+    fn rotation_needs_a_file_and_a_size() {
+        let live = |args: &[&str]| match planned(args) {
+            Ok(Plan::Live(live)) => Ok(live),
+            Ok(_) => unreachable!(),
+            Err(error) => Err(error.to_string()),
+        };
+        let file = ["run", "--output-file", "/x"];
+        let rotation = live(&[&file[..], &["--output-max-size", "64MiB"]].concat()).unwrap().output.rotation;
+        assert_eq!(rotation, Some(Rotation { max_bytes: 64 << 20, max_files: KEPT_FILES }));
+        assert!(live(&["run", "--output-max-size", "64MiB"]).unwrap_err().contains("without --output-file"));
+        assert!(live(&[&file[..], &["--output-max-files", "3"]].concat()).unwrap_err().contains("--output-max-size"));
+        assert!(live(&[&file[..], &["--output-max-size", "64"]].concat()).is_err());
+        assert!(live(&[&file[..], &["--output-max-size", "64MiB", "--output-max-files", "0"]].concat()).is_err());
+    }
+
+    #[test]
+    fn only_the_daemon_answers() {
+        let Plan::Live(run) = planned(&["run", "--metrics-listen", "[::1]:9464"]).unwrap() else { unreachable!() };
+        let serve = run.serve.unwrap();
+        assert_eq!(serve.metrics, Some("[::1]:9464".parse().unwrap()));
+        assert_eq!(serve.health, Path::new(crate::serve::HEALTH_SOCKET));
+        let Plan::Live(attach) = planned(&["attach"]).unwrap() else { unreachable!() };
+        assert!(attach.serve.is_none());
+        assert!(planned(&["attach", "--metrics-listen", "[::1]:9464"]).is_err());
+        assert!(planned(&["run", "--metrics-listen", "localhost"]).unwrap_err().to_string().contains("127.0.0.1:9464"));
+    }
+
+    #[test]
+    fn a_format_is_one_of_ndjson() {
+        let Plan::Live(live) = planned(&["attach", "--format", "ecs"]).unwrap() else { unreachable!() };
+        assert_eq!((live.output.form, live.output.format), (Form::Ndjson, Format::Ecs));
+        assert!(planned(&["attach", "--format", "otel", "-o", "pretty"]).is_err());
+        assert!(planned(&["schema", "--format", "otel"]).is_err());
     }
 
     #[test]

@@ -5,6 +5,7 @@ use std::io;
 use std::sync::Arc;
 
 use tokio::sync::{Notify, mpsc};
+use tracer_common::names::Hook;
 
 use crate::ask::Ask;
 use crate::clock;
@@ -15,11 +16,23 @@ use crate::error::{Error, chain};
 use crate::event::{Fact, HookStatus, Observation, PortPressure};
 use crate::observe::observe;
 use crate::pipeline::{Attached, EventSource};
+use crate::sink::metrics::HookCount;
 use crate::sources::cluster::Cluster;
 use crate::sources::{self, Inquirer, KubeletLog, Prober, SourceConfig};
 
 /// Facts that wait for the pipeline at most; sources then wait.
 const CHANGES: usize = 16;
+
+/// Numbers that a hook can have.
+const HOOK_NUMBERS: usize = {
+    let (mut highest, mut n) = (0, 0);
+    while n < Hook::ALL.len() {
+        let number = Hook::ALL[n] as usize;
+        highest = if number > highest { number } else { highest };
+        n += 1;
+    }
+    highest + 1
+};
 
 /// The kernel's events.
 pub struct Kernel {
@@ -32,6 +45,8 @@ pub struct Kernel {
     ports_since: u64,
     /// A process of the node's namespace.
     prober_pid: Option<u32>,
+    /// Events by the number of the hook that wrote them.
+    events: [u64; HOOK_NUMBERS],
 }
 
 /// Attaches to the kernel, then looks around: what changes in between is seen by both.
@@ -82,6 +97,7 @@ pub fn attach(config: &config::Live) -> Result<Attached<Kernel>, Error> {
             inquirer,
             ports_since: clock::boot_ns(),
             prober_pid: snapshot.probers.first().map(|prober| prober.pid),
+            events: [0; HOOK_NUMBERS],
         },
     };
     tokio::task::spawn_local(sources::watch(sources, snapshot, refresh, tx));
@@ -96,8 +112,14 @@ impl EventSource for Kernel {
     fn drain(&mut self, max: usize, into: &mut Vec<Observation>) -> usize {
         let names = &mut self.loaded.names;
         let (probers, before) = (&self.probers, into.len());
+        let events = &mut self.events;
         let taken = self.loaded.ring.drain(max, |bytes| match decode(bytes) {
-            Ok(event) => into.extend(observe(&event, names, probers)),
+            Ok(event) => {
+                if let Some(count) = events.get_mut(usize::from(event.header().hook)) {
+                    *count += 1;
+                }
+                into.extend(observe(&event, names, probers));
+            }
             // Both sides are built together: this is a bug, and visible, but no reason to stop.
             Err(error) => tracing::error!("an event cannot be decoded: {error}"),
         });
@@ -130,6 +152,17 @@ impl EventSource for Kernel {
             Ask::Firewall(..) | Ask::Target(..) => self.inquirer.ask(ask),
         }
         None
+    }
+
+    fn hook_counts(&self) -> Vec<HookCount> {
+        let runs = self.loaded.program_runs();
+        let count = |hook: &Hook| HookCount {
+            hook: hook.name(),
+            attached: self.loaded.is_attached(*hook),
+            events: self.events[*hook as usize],
+            runs: runs.get(hook).copied(),
+        };
+        Hook::ALL.iter().map(count).collect()
     }
 
     fn retry_hooks(&mut self) -> Vec<HookStatus> {

@@ -1,12 +1,13 @@
 //! The binary: reads the command line, runs the command, turns its end into an exit code.
 
 use std::io::{self, Write as _};
+use std::path::Path;
 use std::process::ExitCode;
 
 use tracer::cli::{self, Cli, Parsed};
 use tracer::config::{self, Plan};
 use tracer::error::{self, Error};
-use tracer::{doctor, explain, live, pipeline, replay, schema, telemetry};
+use tracer::{doctor, explain, live, pipeline, replay, schema, serve, telemetry};
 
 fn main() -> ExitCode {
     let ended = match cli::parse(std::env::args_os()) {
@@ -30,12 +31,26 @@ fn run(cli: Cli) -> Result<u8, Error> {
         Plan::Live(config) => pipeline::run(&config, live::attach),
         Plan::Replay(config) => replay::replay(&config),
         Plan::Doctor(config) => doctor::command::doctor(&config),
+        Plan::Health { ready, socket } => health(ready, &socket),
+        Plan::Text(text) => print(&text),
         Plan::Schema => print(&format!("{}\n", schema::text())),
         Plan::Explain { label: None, markdown: false } => print(&explain::index()),
         Plan::Explain { label: None, markdown: true } => print(&explain::index_markdown()),
         Plan::Explain { label: Some(label), markdown: false } => print(&explain::page(label)),
         Plan::Explain { label: Some(label), markdown: true } => print(&explain::markdown(label)),
     }
+}
+
+/// Asks the daemon; a finding (1) if it is not as it should be.
+fn health(ready: bool, socket: &Path) -> Result<u8, Error> {
+    let (report, line) = serve::ask::ask(socket)?;
+    let well = if ready { report.ready } else { report.live };
+    print(&format!("{line}\n"))?;
+    if !well {
+        let asked = if ready { "ready" } else { "alive" };
+        error::report(&format!("not {asked}: {}", report.reason.unwrap_or_default()));
+    }
+    Ok(u8::from(!well))
 }
 
 /// Prints what was asked for; a reader that has seen enough is no error.

@@ -20,8 +20,10 @@ use crate::event::{Fact, HookStatus, MissingHook, Netns, Observation, PortPressu
 use crate::lock::instance::InstanceLock;
 use crate::pipeline::session::Session;
 use crate::record_file::{self, Recorder};
+use crate::serve;
 use crate::shutdown::Signals;
 use crate::sink::Sink;
+use crate::sink::metrics::HookCount;
 
 /// Where live events come from: the kernel's ring, or a test.
 pub trait EventSource {
@@ -37,6 +39,10 @@ pub trait EventSource {
     fn port_pressure(&mut self) -> Option<PortPressure>;
     /// Finds something out; the answer is given at once if it is at hand, else it comes as an event or a fact.
     fn ask(&mut self, ask: Ask) -> Option<Fact>;
+    /// What each hook has done so far, for the metrics. Asked once a second, where metrics are wanted.
+    fn hook_counts(&self) -> Vec<HookCount> {
+        Vec::new()
+    }
     /// Tries again the hooks of kernel modules that were not loaded; those that are now in force.
     fn retry_hooks(&mut self) -> Vec<HookStatus>;
     /// Takes the hooks off; what is in the ring can still be drained.
@@ -93,7 +99,14 @@ where
     A: FnOnce(&config::Live) -> Result<Attached<S>, Error>,
 {
     let signals = Signals::new().map_err(|error| Error::Kernel(format!("no signal handlers: {error}")))?;
-    let sink = Sink::open(&config.output, true)?;
+    let mut sink = Sink::open(&config.output, true)?;
+    let server = config.serve.as_ref().map(|serve| {
+        let (server, metrics) = serve::start(serve);
+        if let Some(metrics) = metrics {
+            sink.count_into(metrics);
+        }
+        server
+    });
     let recording =
         config.record.as_deref().map(|path| record_file::create(path).map(|file| (file, path))).transpose()?;
     let attached = attach(config).inspect_err(|_| {
@@ -106,7 +119,7 @@ where
     let recorder = recording.map(|(file, path)| Recorder::new(file, path.display().to_string(), at_start.clone()));
     let start = start(config, &attached);
     let engine = Engine::new(sink, at_start, Some(clock::boot_ns));
-    let mut session = Session::new(attached.events, attached.changes, engine, recorder, config.daemon);
+    let mut session = Session::new(attached.events, attached.changes, engine, recorder, config.daemon, server);
     session.begin(start, attached.facts);
     let reason = session.watch(signals, config.duration).await?;
     Ok(session.end(reason))

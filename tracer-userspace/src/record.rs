@@ -504,7 +504,7 @@ pub struct LinkRef {
 /// The body of a `loss` record.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct LossBody {
-    /// `ring` (it was full), `program` (the kernel skipped a run) or `output` (nobody read the records).
+    /// `ring` (it was full), `program` (the kernel skipped a run) or `output` (nobody read the records, or their file could not be written).
     #[serde(rename = "where")]
     pub where_: String,
     /// How many events.

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{self, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use tracer::cli::Form;
+use tracer::cli::{Form, Format};
 use tracer::config::{Output, Replay};
 use tracer::event::{Fact, Observation, Start};
 use tracer::replay;
@@ -228,6 +228,8 @@ fn wherever_a_recording_is_cut_it_is_said() {
         filter: Filter::default(),
         attempts: true,
         until_failure: false,
+        rotation: None,
+        format: Format::Tracer,
     };
     for length in 0..whole.len() - 1 {
         let file = PathBuf::from(dir.file("cut", &whole[..length]));

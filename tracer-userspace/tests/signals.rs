@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use tokio::sync::mpsc;
-use tracer::cli::Form;
+use tracer::cli::{Form, Format};
 use tracer::config::{self, Live};
 use tracer::event::{HookStatus, Observation};
 use tracer::pipeline::{Attached, EventSource, run};
@@ -54,8 +54,11 @@ fn config(file: PathBuf) -> Live {
             filter: Filter::default(),
             attempts: false,
             until_failure: false,
+            rotation: None,
+            format: Format::Tracer,
         },
         daemon: false,
+        serve: None,
         record: None,
         duration: Some(Duration::from_secs(30)),
         probers: vec!["kubelet".into()],

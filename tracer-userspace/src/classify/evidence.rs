@@ -117,6 +117,12 @@ pub fn of_state(time: u64, state: &State) -> Evidence {
     evidence("inet_sock_set_state", time, says, fields)
 }
 
+/// An errno in words, the same on every libc: a replay must say what the recording said.
+#[must_use]
+pub fn errno_words(errno: i32) -> String {
+    format!("{} (os error {errno})", nix::errno::Errno::from_raw(errno).desc())
+}
+
 /// The kernel's own name of a state.
 #[must_use]
 pub fn state_name(state: TcpState) -> &'static str {

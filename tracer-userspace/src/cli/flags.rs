@@ -25,6 +25,23 @@ pub struct Flags {
     /// Append the records to this file (mode 0600) in place of stdout; SIGHUP opens it anew
     #[arg(long, global = true, value_name = "PATH", env = "TRACER_OUTPUT_FILE", hide_env_values = true)]
     pub output_file: Option<PathBuf>,
+    /// Rotate --output-file before it grows beyond this, e.g. 64MiB: PATH becomes PATH.1, PATH.1 becomes PATH.2
+    #[arg(long, global = true, value_name = "SIZE", env = "TRACER_OUTPUT_MAX_SIZE", hide_env_values = true, value_parser = super::size::size)]
+    pub output_max_size: Option<u64>,
+    /// How many rotated files are kept beside it [default: 5]
+    #[arg(long, global = true, value_name = "N", env = "TRACER_OUTPUT_MAX_FILES", hide_env_values = true, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub output_max_files: Option<u32>,
+    /// Names in NDJSON: tracer's own, OpenTelemetry's or Elastic Common Schema's [default: tracer]
+    #[arg(
+        long,
+        global = true,
+        value_enum,
+        value_name = "tracer|otel|ecs",
+        hide_possible_values = true,
+        env = "TRACER_FORMAT",
+        hide_env_values = true
+    )]
+    pub format: Option<Format>,
     /// Also print attempts that succeeded
     #[arg(long, global = true, env = "TRACER_ATTEMPTS", hide_env_values = true, action = ArgAction::SetTrue, value_parser = FalseyValueParser::new())]
     pub attempts: bool,
@@ -166,6 +183,17 @@ pub enum Form {
     Pretty,
     /// One JSON object a line.
     Ndjson,
+}
+
+/// Names of the fields in NDJSON.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Format {
+    /// As the contract has them.
+    Tracer,
+    /// OpenTelemetry's log data model and semantic conventions.
+    Otel,
+    /// Elastic Common Schema.
+    Ecs,
 }
 
 /// The kernel takes whole pages, and a power of two of them.

@@ -14,7 +14,7 @@ use crate::sink::{findings, ndjson, wall_time};
 /// # Errors
 /// The output cannot be opened or written.
 pub fn doctor(config: &config::Doctor) -> Result<u8, Error> {
-    let mut output = Output::open(config.output.file.as_deref(), false)?;
+    let mut output = Output::open(config.output.file.as_deref(), None, false)?;
     if lacks_prober(&config.options) {
         error::warn(&"no kubelet runs here: our own network namespace is looked at (--prober names another process)");
     }

@@ -12,9 +12,10 @@ mod names;
 mod ports;
 mod prepare;
 mod ring;
+mod runs;
 mod tracefs;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 use aya::{
@@ -118,6 +119,18 @@ impl Loaded {
     #[must_use]
     pub fn missed(&self) -> u64 {
         self.ebpf.as_ref().map_or(0, missed::runs)
+    }
+
+    /// Whether a program sits on this hook now.
+    #[must_use]
+    pub fn is_attached(&self, hook: Hook) -> bool {
+        self.ebpf.is_some() && self.walk.is_attached(hook)
+    }
+
+    /// Runs of each hook's programs and the seconds they took; empty where the kernel does not count them.
+    #[must_use]
+    pub fn program_runs(&self) -> BTreeMap<Hook, (u64, f64)> {
+        runs::by_hook(self)
     }
 
     /// Use of ephemeral ports by process; with `take` it is counted anew from now on.

@@ -15,6 +15,7 @@ use crate::engine::Engine;
 use crate::error::Error;
 use crate::event::{Fact, Loss, Observation, Start};
 use crate::record_file::Recorder;
+use crate::serve::Server;
 use crate::shutdown::{Request, Signals};
 
 /// Events taken in one go, so that signals are answered however busy the node is.
@@ -31,6 +32,9 @@ const RETRY: Duration = Duration::from_secs(5);
 
 /// How often a daemon tells who uses up ephemeral ports; other runs tell it at their end.
 const PORTS: Duration = Duration::from_secs(60);
+
+/// After this many observations of one batch it is noted that the loop moves.
+const ALIVE: usize = 256;
 
 /// Why the loop woke.
 enum Wake {
@@ -57,6 +61,8 @@ pub(super) struct Session<S> {
     missed: u64,
     missed_checked_ns: u64,
     daemon: bool,
+    /// Answers for a daemon while it runs.
+    server: Option<Server>,
 }
 
 impl<S: EventSource> Session<S> {
@@ -66,6 +72,7 @@ impl<S: EventSource> Session<S> {
         engine: Engine,
         recorder: Option<Recorder<File>>,
         daemon: bool,
+        server: Option<Server>,
     ) -> Self {
         let lost_checked_ns = clock::boot_ns();
         Self {
@@ -80,16 +87,21 @@ impl<S: EventSource> Session<S> {
             missed: 0,
             missed_checked_ns: lost_checked_ns,
             daemon,
+            server,
         }
     }
 
     /// The start record and what is known at the start.
     pub(super) fn begin(&mut self, start: Start, facts: Vec<Fact>) {
+        let (hooks, missing) = (start.hooks.len(), start.missing_hooks.len());
         self.push_now(Fact::Start(Box::new(start)));
         for fact in facts {
             self.push_fact(fact);
         }
         self.flush();
+        if let Some(server) = &self.server {
+            server.health.ready(hooks, missing);
+        }
     }
 
     /// Until something ends it; gives the reason.
@@ -144,6 +156,9 @@ impl<S: EventSource> Session<S> {
 
     /// Detach, drain, decide what was open, `stop`. The exit code.
     pub(super) fn end(mut self, reason: &str) -> u8 {
+        if let Some(server) = &self.server {
+            server.health.stopping();
+        }
         self.check_missed();
         self.tell_ports();
         self.events.detach();
@@ -188,8 +203,12 @@ impl<S: EventSource> Session<S> {
             self.check_loss();
         }
         batch.sort_by_key(|observation| observation.time_boot_ns);
-        for observation in batch.drain(..) {
+        for (n, observation) in batch.drain(..).enumerate() {
             self.push(&observation);
+            // A large batch takes its time: that is work, not a standstill.
+            if n % ALIVE == ALIVE - 1 {
+                self.moved();
+            }
         }
         self.batch = batch;
         taken
@@ -206,14 +225,30 @@ impl<S: EventSource> Session<S> {
     fn every_second(&mut self) {
         self.check_loss();
         self.check_missed();
-        self.engine.sink().output().check_reader();
+        let events = &self.events;
+        self.engine.sink().every_second(clock::boot_ns(), || events.hook_counts());
+        self.moved();
+        if let Some(server) = &self.server {
+            server.health.degraded("output", self.engine.sink().output().trouble().cloned());
+        }
         if let Some(recorder) = &mut self.recorder {
             recorder.flush();
         }
     }
 
+    /// For whoever asks whether this loop stands still.
+    fn moved(&self) {
+        if let Some(server) = &self.server {
+            server.health.moved();
+        }
+    }
+
     fn retry_hooks(&mut self) {
-        for hook in self.events.retry_hooks() {
+        let gained = self.events.retry_hooks();
+        if let Some(server) = self.server.as_ref().filter(|_| !gained.is_empty()) {
+            server.health.gained(gained.len());
+        }
+        for hook in gained {
             tracing::info!(hook = hook.hook, form = hook.form, "attached: its kernel module was loaded meanwhile");
         }
     }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::*;
-use crate::cli::Form;
+use crate::cli::{Form, Format};
 use crate::event::{ConnId, Pods, Retransmit, TcpState};
 use crate::sink::filter::Filter;
 
@@ -93,8 +93,11 @@ fn config(name: &str) -> config::Live {
             filter: Filter::default(),
             attempts: false,
             until_failure: false,
+            rotation: None,
+            format: Format::Tracer,
         },
         daemon: false,
+        serve: None,
         record: Some(place(&format!("{name}-recording"))),
         duration: Some(Duration::from_millis(80)),
         no_syscall_hooks: false,

@@ -2,6 +2,8 @@
 
 pub mod filter;
 pub mod findings;
+pub mod formats;
+pub mod metrics;
 pub mod ndjson;
 pub mod output;
 mod plain;
@@ -12,13 +14,14 @@ use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 
-use crate::cli::Form;
+use crate::cli::{Form, Format};
 use crate::config;
 use crate::decision::Decision;
 use crate::error::Error;
 use crate::event::Start;
 use crate::record::{Body, LossBody, Outcome, Record, SCHEMA, StopBody, Timing};
 use crate::sink::filter::Filter;
+use crate::sink::metrics::{HookCount, Metrics};
 use crate::sink::output::Output;
 use crate::sink::printed::Printed;
 
@@ -27,6 +30,7 @@ use crate::sink::printed::Printed;
 pub struct Sink {
     output: Output,
     form: Form,
+    format: Format,
     colour: bool,
     filter: Filter,
     attempts: bool,
@@ -40,6 +44,7 @@ pub struct Sink {
     /// Verdicts, if somebody wants to compare them.
     kept: Option<Vec<Record>>,
     last_time_boot_ns: u64,
+    metrics: Option<Metrics>,
 }
 
 impl Sink {
@@ -49,8 +54,9 @@ impl Sink {
     /// The output cannot be opened.
     pub fn open(config: &config::Output, live: bool) -> Result<Self, Error> {
         Ok(Self {
-            output: Output::open(config.file.as_deref(), live)?,
+            output: Output::open(config.file.as_deref(), config.rotation, live)?,
             form: config.form,
+            format: config.format,
             colour: config.colour,
             filter: config.filter.clone(),
             attempts: config.attempts,
@@ -63,12 +69,28 @@ impl Sink {
             failure_printed: false,
             kept: None,
             last_time_boot_ns: 0,
+            metrics: None,
         })
     }
 
     /// Keeps the verdicts, for [`Sink::into_kept`].
     pub fn keep_verdicts(&mut self) {
         self.kept = Some(Vec::new());
+    }
+
+    /// Counts what is decided, printed or not.
+    pub fn count_into(&mut self, metrics: Metrics) {
+        self.metrics = Some(metrics);
+    }
+
+    /// Once a second in a live run: notices a reader that has gone, says what was lost, counts what is counted elsewhere.
+    pub fn every_second(&mut self, now_boot_ns: u64, hooks: impl FnOnce() -> Vec<HookCount>) {
+        self.output.check_reader();
+        self.say_dropped(now_boot_ns);
+        if let Some(metrics) = &self.metrics {
+            metrics.set_hooks(&hooks());
+            metrics.set_dropped(self.output.name(), self.output.dropped_so_far());
+        }
     }
 
     /// Which node and which clock the records are of.
@@ -80,6 +102,9 @@ impl Sink {
     /// Prints a decision, if it passes the filters and `--until-failure` is not met yet. `now`: for the latency; absent in a replay.
     pub fn emit(&mut self, decision: Decision, now_boot_ns: Option<u64>) {
         self.count(&decision);
+        if let Some(metrics) = &mut self.metrics {
+            metrics.count(&decision, now_boot_ns);
+        }
         if self.wants(&decision) && !self.is_satisfied() {
             self.say_dropped(decision.time_boot_ns);
             self.print(decision, now_boot_ns);
@@ -162,7 +187,7 @@ impl Sink {
         };
         self.seq += 1;
         match self.form {
-            Form::Ndjson => self.output.put(&ndjson::line(&record)),
+            Form::Ndjson => self.output.put(&formats::line(&record, self.format)),
             Form::Pretty => self.output.put(pretty::text(&record, self.colour).as_bytes()),
         }
         if let Some(kept) = self.kept.as_mut().filter(|_| matches!(record.body, Body::Verdict(_))) {

@@ -1,6 +1,7 @@
 //! Records as NDJSON: one object a line, keys in the order of the contract.
 
 use serde::Serialize;
+use serde_json::Value;
 
 use crate::record::{AttemptBody, Body, FindingBody, LossBody, NodeBody, Record, StartBody, StopBody, VerdictBody};
 
@@ -33,6 +34,19 @@ enum Fields<'a> {
 /// One line, its newline included.
 #[must_use]
 pub fn line(record: &Record) -> Vec<u8> {
+    // Maps have string keys and numbers are finite: nothing in these types can fail.
+    let mut bytes = serde_json::to_vec(&ordered(record)).unwrap_or_default();
+    bytes.push(b'\n');
+    bytes
+}
+
+/// The same as a value.
+pub(super) fn value(record: &Record) -> Value {
+    serde_json::to_value(ordered(record)).unwrap_or_default()
+}
+
+/// The record with its keys in order.
+fn ordered(record: &Record) -> Line<'_> {
     let (r#type, fields) = match &record.body {
         Body::Start(body) => ("start", Fields::Start(body)),
         Body::Stop(body) => ("stop", Fields::Stop(body)),
@@ -42,7 +56,7 @@ pub fn line(record: &Record) -> Vec<u8> {
         Body::Loss(body) => ("loss", Fields::Loss(body)),
         Body::Finding(body) => ("finding", Fields::Finding(body)),
     };
-    let line = Line {
+    Line {
         schema: &record.schema,
         r#type,
         time: &record.time,
@@ -50,11 +64,7 @@ pub fn line(record: &Record) -> Vec<u8> {
         seq: record.seq,
         node_name: &record.node_name,
         fields,
-    };
-    // Maps have string keys and numbers are finite: nothing in these types can fail.
-    let mut bytes = serde_json::to_vec(&line).unwrap_or_default();
-    bytes.push(b'\n');
-    bytes
+    }
 }
 
 #[cfg(test)]

@@ -81,6 +81,8 @@ fn printed(edit: impl FnOnce(&mut config::Output), decisions: Vec<Decision>) -> 
         filter: Filter::default(),
         attempts: false,
         until_failure: false,
+        rotation: None,
+        format: Format::Tracer,
     };
     edit(&mut config);
     let mut sink = Sink::open(&config, true).unwrap();
@@ -131,6 +133,52 @@ fn attempts_are_printed_only_when_asked_for() {
     let records = printed(|c| c.attempts = true, vec![decided(1, success())]);
     assert_eq!(records[0]["type"], "attempt");
     assert_eq!(printed(|_| (), vec![decided(1, success())]).len(), 1);
+}
+
+#[test]
+fn what_a_full_disk_cost_is_told_when_there_is_room_again() {
+    let directory = std::env::temp_dir().join(format!("tracer-sink-full-{}", std::process::id()));
+    let path = directory.join("out");
+    let blocker = directory.join("out.1/inside");
+    std::fs::create_dir_all(&blocker).unwrap();
+    let config = config::Output {
+        form: Form::Ndjson,
+        colour: false,
+        file: Some(path.clone()),
+        filter: Filter::default(),
+        attempts: false,
+        until_failure: false,
+        rotation: Some(output::Rotation { max_bytes: 4096, max_files: 1 }),
+        format: Format::Tracer,
+    };
+    let mut sink = Sink::open(&config, true).unwrap();
+    let (metrics, registry) = Metrics::new(false);
+    sink.count_into(metrics);
+    let Body::Verdict(mut long) = verdict(Label::Unexplained) else { unreachable!() };
+    long.verdict.summary = "x".repeat(200_000);
+    for n in 0..60 {
+        sink.emit(decided(n, Body::Verdict(long.clone())), None);
+        sink.output().flush();
+    }
+    sink.every_second(2_000_000_000, Vec::new);
+    let counted = |series: &str| {
+        let text = metrics::text(&registry);
+        text.lines().find_map(|line| line.strip_prefix(series)?.trim().parse::<u64>().ok())
+    };
+    let dropped = counted(r#"tracer_sink_dropped_total{sink="output_file"}"#).unwrap();
+    assert!((1..30).contains(&dropped), "{dropped}");
+    let verdicts = metrics::text(&registry);
+    assert!(verdicts.lines().any(|line| line.starts_with("tracer_verdicts_total") && line.ends_with(" 60")));
+    std::fs::remove_dir_all(directory.join("out.1")).unwrap();
+    // The first second writes what waited, the next says what did not.
+    sink.every_second(3_000_000_000, Vec::new);
+    sink.every_second(4_000_000_000, Vec::new);
+    sink.output().flush();
+    let last = std::fs::read_to_string(&path).unwrap();
+    let loss: serde_json::Value = serde_json::from_str(last.lines().last().unwrap()).unwrap();
+    assert_eq!((&loss["type"], &loss["where"]), (&"loss".into(), &"output".into()));
+    assert_eq!((loss["count"].as_u64(), loss["seq"].as_u64()), (Some(dropped), Some(60 - dropped)));
+    std::fs::remove_dir_all(directory).unwrap();
 }
 
 #[test]

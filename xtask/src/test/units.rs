@@ -23,6 +23,10 @@ const AS_ROOT: &[&str] = &[
     "--test-threads=1",
 ];
 
+/// Tests of the daemon on this kernel: they need root, too.
+const DAEMON: &[&str] =
+    &["test", "--package", "tracer-userspace", "--test", "run_live", "--", "--ignored", "--test-threads=1"];
+
 /// An hour of a node's traffic through the core.
 const SOAK: &[&str] = &["test", "--package", "tracer-userspace", "--lib", "--", "--ignored", "an_hour_of_a_node"];
 
@@ -33,6 +37,7 @@ pub(crate) fn run() -> Result<Tally> {
     tally += sh::step("an hour of a node's traffic", || tests(SOAK))?;
     if nix::unistd::geteuid().is_root() {
         tally += tests(AS_ROOT)?;
+        tally += tests(DAEMON)?;
     } else {
         eprintln!("xtask: the tests of tracer-userspace/tests/*_live.rs need root: left out");
     }

@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use super::super::evidence::{evidence, is_netfilter, of_icmp, of_state};
+use super::super::evidence::{errno_words, evidence, is_netfilter, of_icmp, of_state};
 use super::{Case, Finding, Label, enter, in_handshake, in_namespace};
 use crate::event::{ConnectFailed, Icmp, PacketDrop};
 use crate::record::Confidence;
@@ -20,7 +20,7 @@ fn by_connect(case: &Case<'_>) -> Option<Finding> {
     let (time, failed) = case.attempt.connect_failed_at()?;
     let route = meaning(failed)?;
     let dst = failed.dst.ip();
-    let error = std::io::Error::from_raw_os_error(failed.errno);
+    let error = errno_words(failed.errno);
     let says = format!("connect({}) failed at once: {error}", failed.dst);
     let seen = evidence("sys_exit_connect", time, says, json!({ "errno": failed.errno }));
     let summary = format!("{route} for {dst}{}", in_namespace(case, case.attempt.netns));
@@ -70,11 +70,7 @@ fn by_error(case: &Case<'_>) -> Option<Finding> {
     if !case.settled || dropped_on_this_node(case) || case.attempt.icmp().next().is_some() {
         return None;
     }
-    let summary = format!(
-        "a router on the way to {} refused: {}",
-        case.attempt.flow.dst.ip(),
-        std::io::Error::from_raw_os_error(error)
-    );
+    let summary = format!("a router on the way to {} refused: {}", case.attempt.flow.dst.ip(), errno_words(error));
     let found = Finding::failure(Label::RouteUnreachable, vec![of_state(ended, state)], summary, mend(case));
     Some(found.with_confidence(Confidence::Likely).resting_on(&["kfree_skb", "icmp_send"]))
 }

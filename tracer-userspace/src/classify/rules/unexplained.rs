@@ -2,7 +2,9 @@
 
 use serde_json::json;
 
-use super::super::evidence::{evidence, of_drop, of_icmp, of_inspection, of_reset_received, of_reset_sent, of_state};
+use super::super::evidence::{
+    errno_words, evidence, of_drop, of_icmp, of_inspection, of_reset_received, of_reset_sent, of_state,
+};
 use super::super::kubelet::of_outcome;
 use super::{Case, Finding, Label, ms};
 use crate::correlate::attempt::{Attempt, End};
@@ -48,7 +50,7 @@ const ALL: [&str; 9] = [
 ];
 
 fn how(attempt: &Attempt, end: End) -> String {
-    let errno = attempt.errno().map(|e| format!(", {}", std::io::Error::from_raw_os_error(e))).unwrap_or_default();
+    let errno = attempt.errno().map(|e| format!(", {}", errno_words(e))).unwrap_or_default();
     let where_ = match end {
         End::NotEstablished if attempt.retransmits.0 > 0 => {
             format!("no answer to the SYN, sent again {} time(s)", attempt.retransmits.0)
@@ -73,7 +75,7 @@ fn says(observation: &Observation) -> Option<Evidence> {
         Fact::ResetSent(reset) => Some(of_reset_sent(time, reset)),
         Fact::ResetReceived(reset) => Some(of_reset_received(time, reset)),
         Fact::ConnectFailed(failed) => {
-            let error = std::io::Error::from_raw_os_error(failed.errno);
+            let error = errno_words(failed.errno);
             Some(evidence(
                 "sys_exit_connect",
                 time,

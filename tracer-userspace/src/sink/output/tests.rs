@@ -8,7 +8,7 @@ use super::*;
 
 fn pipe() -> (File, Output) {
     let (read, write): (OwnedFd, OwnedFd) = nix::unistd::pipe().unwrap();
-    let mut output = Output::open(None, true).unwrap();
+    let mut output = Output::open(None, None, true).unwrap();
     output.file = File::from(write);
     output.chunk = chunk_of(&output.file);
     (File::from(read), output)
@@ -51,7 +51,7 @@ fn a_reader_that_left_is_noticed() {
 fn a_file_is_private_and_reopened() {
     let path = std::env::temp_dir().join(format!("tracer-output-{}", std::process::id()));
     let moved = path.with_extension("1");
-    let mut output = Output::open(Some(&path), true).unwrap();
+    let mut output = Output::open(Some(&path), None, true).unwrap();
     output.put(b"1\n");
     output.flush();
     std::fs::rename(&path, &moved).unwrap();
@@ -70,7 +70,117 @@ fn a_file_is_private_and_reopened() {
 fn a_symbolic_link_is_not_followed() {
     let path = std::env::temp_dir().join(format!("tracer-link-{}", std::process::id()));
     std::os::unix::fs::symlink("/dev/null", &path).unwrap();
-    let error = Output::open(Some(&path), true).unwrap_err();
+    let error = Output::open(Some(&path), None, true).unwrap_err();
     std::fs::remove_file(&path).unwrap();
     assert!(error.to_string().contains("symbolic link"), "{error}");
+}
+
+/// A file in a directory of its own, rotated at 100 bytes.
+fn rotated(name: &str) -> (std::path::PathBuf, Output) {
+    let directory = std::env::temp_dir().join(format!("tracer-rotate-{name}-{}", std::process::id()));
+    std::fs::create_dir(&directory).unwrap();
+    let path = directory.join("out");
+    let rotation = Rotation { max_bytes: 100, max_files: 3 };
+    let output = Output::open(Some(&path), Some(rotation), true).unwrap();
+    (path, output)
+}
+
+fn contents(path: &Path, n: u32) -> Option<String> {
+    std::fs::read_to_string(rotate::numbered(path, n)).ok()
+}
+
+#[test]
+fn a_full_file_is_rotated_between_records() {
+    let (path, mut output) = rotated("records");
+    let records: Vec<String> = (0..40).map(|n| format!("{n:02} {}\n", "x".repeat(n))).collect();
+    for chunk in records.chunks(7) {
+        chunk.iter().for_each(|record| output.put(record.as_bytes()));
+        output.flush();
+    }
+    output.finish();
+    let mut all = String::new();
+    for n in (1..=3).rev() {
+        let text = contents(&path, n).unwrap();
+        assert!(text.len() <= 100 && text.ends_with('\n'), "{n}: {text}");
+        all.push_str(&text);
+    }
+    all.push_str(&std::fs::read_to_string(&path).unwrap());
+    assert!(contents(&path, 4).is_none());
+    assert!(records.concat().ends_with(&all) && all.len() > 150, "{all}");
+    for n in 1..=3 {
+        let mode = std::fs::metadata(rotate::numbered(&path, n)).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
+    }
+    std::fs::remove_dir_all(path.parent().unwrap()).unwrap();
+}
+
+#[test]
+fn a_record_longer_than_a_file_has_a_file_of_its_own() {
+    let (path, mut output) = rotated("long");
+    let long = format!("{}\n", "y".repeat(300));
+    for record in ["1\n", &long, "2\n"] {
+        output.put(record.as_bytes());
+    }
+    output.finish();
+    assert_eq!(contents(&path, 2).unwrap(), "1\n");
+    assert_eq!(contents(&path, 1).unwrap(), long);
+    assert_eq!(std::fs::read_to_string(&path).unwrap(), "2\n");
+    std::fs::remove_dir_all(path.parent().unwrap()).unwrap();
+}
+
+#[test]
+fn a_file_that_others_moved_or_cut_is_taken_as_it_is() {
+    let (path, mut output) = rotated("others");
+    let record = [[b'z'; 59].as_slice(), b"\n"].concat();
+    output.put(&record);
+    output.flush();
+    std::fs::rename(&path, path.with_extension("moved")).unwrap();
+    output.put(&record);
+    output.flush();
+    assert_eq!(std::fs::read(&path).unwrap(), record);
+    assert!(contents(&path, 1).is_none());
+    File::options().write(true).open(&path).unwrap().set_len(0).unwrap();
+    output.put(&record);
+    output.finish();
+    assert_eq!(std::fs::read(&path).unwrap(), record);
+    assert!(contents(&path, 1).is_none());
+    std::fs::remove_dir_all(path.parent().unwrap()).unwrap();
+}
+
+#[test]
+fn what_cannot_be_rotated_waits_and_is_counted() {
+    let (path, mut output) = rotated("blocked");
+    let record = [vec![b'w'; 99_999], vec![b'\n']].concat();
+    output.put(b"first\n");
+    output.flush();
+    // FILE.1 is a directory that is not empty: neither root nor anybody else can rename a file onto it.
+    let blocker = rotate::numbered(&path, 1);
+    std::fs::create_dir_all(blocker.join("inside")).unwrap();
+    std::fs::create_dir_all(rotate::numbered(&path, 2).join("inside")).unwrap();
+    std::fs::create_dir_all(rotate::numbered(&path, 3).join("inside")).unwrap();
+    let mut taken = 0_usize;
+    while output.accepts() {
+        output.put(&record);
+        output.flush();
+        taken += 1;
+    }
+    assert!((80..100).contains(&taken), "{taken}");
+    assert_eq!((output.accepts(), output.dropped_so_far(), output.take_dropped()), (false, 2, 0));
+    assert!(output.trouble().is_some_and(|why| why.contains("out: it cannot be rotated: Directory not empty")));
+    assert_eq!(std::fs::read(&path).unwrap(), b"first\n");
+    for n in 1..=3 {
+        std::fs::remove_dir_all(rotate::numbered(&path, n)).unwrap();
+    }
+    output.check_reader();
+    assert!(output.trouble().is_none() && !output.has_failed());
+    assert_eq!(output.take_dropped(), 2);
+    assert_eq!(std::fs::read(&path).unwrap(), record);
+    std::fs::remove_dir_all(path.parent().unwrap()).unwrap();
+}
+
+#[test]
+fn what_is_no_file_is_not_rotated() {
+    let rotation = Rotation { max_bytes: 100, max_files: 3 };
+    let error = Output::open(Some(Path::new("/dev/null")), Some(rotation), true).unwrap_err();
+    assert_eq!(error.to_string(), "--output-max-size /dev/null: not a regular file: it cannot be rotated");
 }

@@ -1,0 +1,82 @@
+//! Completions for shells, and man pages: made from the same definitions as `--help`.
+
+use clap::{Command, CommandFactory as _};
+use clap_complete::Shell;
+
+use super::Cli;
+use crate::error::Error;
+
+/// The commands as they are, the flags that all of them take included.
+fn commands() -> Command {
+    let mut command = Cli::command();
+    command.build();
+    command
+}
+
+/// The script that a shell loads.
+#[must_use]
+pub fn completions(shell: Shell) -> String {
+    let mut script = Vec::new();
+    clap_complete::generate(shell, &mut Cli::command(), "tracer", &mut script);
+    String::from_utf8_lossy(&script).into_owned()
+}
+
+/// The man page (roff) of a command, or of all.
+///
+/// # Errors
+/// No such command.
+pub fn man(name: Option<&str>) -> Result<String, Error> {
+    let all = commands();
+    let command = match name {
+        None => all,
+        Some(name) => {
+            let found = all.find_subcommand(name).cloned();
+            let found =
+                found.ok_or_else(|| Error::Usage(format!("man {name}: no such command (see `tracer --help`)")))?;
+            // `tracer-run(1)` as its page is called.
+            found.display_name(format!("tracer-{name}"))
+        }
+    };
+    let mut page = Vec::new();
+    let rendered = clap_mangen::Man::new(command).render(&mut page);
+    rendered.map_err(|error| Error::Usage(format!("man: {error}")))?;
+    Ok(String::from_utf8_lossy(&page).into_owned())
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test ends at the line that failed")]
+mod tests {
+    use clap::ValueEnum as _;
+
+    use super::*;
+
+    fn shown() -> Vec<String> {
+        let all = Cli::command();
+        all.get_subcommands().filter(|c| !c.is_hide_set()).map(|c| c.get_name().to_owned()).collect()
+    }
+
+    #[test]
+    fn every_shell_completes_every_command() {
+        for shell in Shell::value_variants() {
+            let script = completions(*shell);
+            for name in shown() {
+                assert!(script.contains(&name), "{shell}: {name}");
+            }
+            assert!(script.contains("metrics-listen") && script.contains("until-failure"), "{shell}");
+        }
+    }
+
+    #[test]
+    fn every_command_has_a_page_and_a_line_in_the_first() {
+        let first = man(None).unwrap();
+        assert!(first.contains(".TH tracer 1"), "{first}");
+        for name in shown() {
+            // roff writes a hyphen as `\-`.
+            assert!(first.contains(&format!("tracer\\-{name}(1)")), "{name} is not in\n{first}");
+            let page = man(Some(&name)).unwrap();
+            assert!(page.contains(&format!(".TH tracer-{name} 1")) && page.contains("OPTIONS"), "{page}");
+        }
+        assert!(man(Some("run")).unwrap().contains("metrics\\-listen"));
+        assert_eq!(man(Some("nothing")).unwrap_err().exit_code(), 2);
+    }
+}

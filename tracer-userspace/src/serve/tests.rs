@@ -1,0 +1,156 @@
+#![allow(clippy::unwrap_used, reason = "a test ends at the line that failed")]
+
+use std::io::{Read as _, Write as _};
+use std::net::{TcpListener, TcpStream};
+use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::net::UnixListener;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use super::*;
+
+/// A server on a free port, and a socket in a directory that is not there yet.
+fn started(name: &str) -> (Server, Option<Metrics>, Serve) {
+    let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let serve = config(name, Some(free));
+    let (server, metrics) = start(&serve);
+    (server, metrics, serve)
+}
+
+fn config(name: &str, metrics: Option<SocketAddr>) -> Serve {
+    let directory = std::env::temp_dir().join(format!("tracer-serve-{name}-{}", std::process::id()));
+    Serve { metrics, health: directory.join("health.sock"), pod_labels: false }
+}
+
+/// Tries until it works, a few seconds at most.
+#[track_caller]
+#[expect(clippy::disallowed_methods, reason = "waits for another thread, whose socket cannot be awaited")]
+fn soon<T>(mut try_it: impl FnMut() -> Option<T>) -> T {
+    let begin = Instant::now();
+    loop {
+        if let Some(found) = try_it() {
+            return found;
+        }
+        assert!(begin.elapsed() < Duration::from_secs(10), "it did not come");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Status line and body.
+fn request(address: SocketAddr, text: &str) -> Option<(String, String)> {
+    let mut stream = TcpStream::connect(address).ok()?;
+    stream.set_read_timeout(Some(Duration::from_secs(15))).unwrap();
+    stream.write_all(text.as_bytes()).ok()?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).ok()?;
+    let (head, body) = answer.split_once("\r\n\r\n")?;
+    Some((head.lines().next()?.to_owned(), body.to_owned()))
+}
+
+fn get(address: SocketAddr, path: &str) -> Option<(String, String)> {
+    request(address, &format!("GET {path} HTTP/1.1\r\nHost: x\r\n\r\n"))
+}
+
+fn remove(serve: &Serve) {
+    let _ = std::fs::remove_dir_all(serve.health.parent().unwrap());
+}
+
+#[test]
+fn the_pages_are_served() {
+    let (server, metrics, serve) = started("pages");
+    let address = serve.metrics.unwrap();
+    metrics.unwrap().set_dropped("stdout", 3);
+    let (status, text) = soon(|| get(address, "/metrics"));
+    assert_eq!(status, "HTTP/1.1 200 OK");
+    assert!(text.contains("tracer_sink_dropped_total{sink=\"stdout\"} 3\n"), "{text}");
+    assert_eq!(get(address, "/healthz").unwrap().0, "HTTP/1.1 200 OK");
+    assert_eq!(get(address, "/readyz").unwrap().0, "HTTP/1.1 503 Service Unavailable");
+    server.health.ready(3, 1);
+    let (status, body) = get(address, "/readyz").unwrap();
+    assert_eq!(status, "HTTP/1.1 200 OK");
+    assert_eq!(serde_json::from_str::<Report>(&body).unwrap().hooks_attached, 3);
+    assert_eq!(get(address, "/").unwrap().0, "HTTP/1.1 404 Not Found");
+    let posted = request(address, "POST /metrics HTTP/1.1\r\nHost: x\r\nContent-Length: 9999999\r\n\r\n").unwrap();
+    assert_eq!(posted.0, "HTTP/1.1 405 Method Not Allowed");
+    remove(&serve);
+}
+
+#[test]
+fn the_socket_is_private_and_goes_with_the_run() {
+    let serve = config("socket", None);
+    // What a killed run left behind.
+    std::fs::create_dir_all(serve.health.parent().unwrap()).unwrap();
+    drop(UnixListener::bind(&serve.health).unwrap());
+    let (server, metrics) = start(&serve);
+    assert!(metrics.is_none());
+    let (report, line) = soon(|| ask::ask(&serve.health).ok());
+    assert!(report.live && !report.ready && line.starts_with("{\"live\":true"), "{line}");
+    assert_eq!(std::fs::metadata(&serve.health).unwrap().permissions().mode() & 0o777, 0o600);
+    server.health.ready(1, 0);
+    assert!(ask::ask(&serve.health).unwrap().0.ready);
+    drop(server);
+    assert!(!serve.health.exists());
+    let error = ask::ask(&serve.health).unwrap_err().to_string();
+    assert!(error.contains("no `tracer run` listens there"), "{error}");
+    remove(&serve);
+}
+
+#[test]
+fn a_foreign_file_is_left_alone() {
+    let serve = config("foreign", None);
+    std::fs::create_dir_all(serve.health.parent().unwrap()).unwrap();
+    std::fs::write(&serve.health, "mine").unwrap();
+    let (server, _) = start(&serve);
+    let degraded = soon(|| server.health.report().degraded.pop());
+    assert!(degraded.starts_with("health: --health-socket ") && degraded.contains("in use"), "{degraded}");
+    drop(server);
+    assert_eq!(std::fs::read(&serve.health).unwrap(), b"mine");
+    remove(&serve);
+}
+
+#[test]
+fn a_port_that_is_taken_is_waited_for() {
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let serve = config("taken", Some(taken.local_addr().unwrap()));
+    let (server, _metrics) = start(&serve);
+    let report = soon(|| ask::ask(&serve.health).ok().map(|(r, _)| r).filter(|r| !r.degraded.is_empty()));
+    assert!(report.degraded[0].starts_with("metrics: --metrics-listen 127.0.0.1:"), "{report:?}");
+    drop(taken);
+    soon(|| get(serve.metrics.unwrap(), "/metrics"));
+    assert_eq!(server.health.report().degraded, Vec::<String>::new());
+    drop(server);
+    remove(&serve);
+}
+
+#[test]
+fn clients_that_say_nothing_hold_up_nobody_for_long() {
+    let (server, _metrics, serve) = started("slow");
+    let address = serve.metrics.unwrap();
+    soon(|| get(address, "/healthz"));
+    let silent: Vec<_> = (0..48).map(|_| TcpStream::connect(address).unwrap()).collect();
+    let mut dribbling = TcpStream::connect(address).unwrap();
+    dribbling.write_all(b"GET /metr").unwrap();
+    assert_eq!(get(address, "/metrics").unwrap().0, "HTTP/1.1 200 OK");
+    let long = format!("GET / HTTP/1.1\r\nX: {}\r\n\r\n", "x".repeat(100_000));
+    let refused = request(address, &long);
+    assert!(refused.is_none_or(|(status, _)| status.contains(" 431 ") || status.contains(" 400 ")));
+    assert!(ask::ask(&serve.health).is_ok(), "the socket has places of its own");
+    drop((silent, dribbling, server));
+    remove(&serve);
+}
+
+#[test]
+fn what_is_no_tracer_is_said() {
+    let path = std::env::temp_dir().join(format!("tracer-foreign-{}", std::process::id()));
+    let other = UnixListener::bind(&path).unwrap();
+    let answering = std::thread::spawn(move || {
+        let mut stream = other.accept().unwrap().0;
+        // A request that nobody has read would reset the connection.
+        let read = stream.read(&mut [0; 256]).unwrap();
+        stream.write_all(b"hello\n").map(|()| read)
+    });
+    let error = ask::ask(Path::new(&path)).unwrap_err().to_string();
+    assert!(answering.join().unwrap().unwrap() > 0);
+    std::fs::remove_file(&path).unwrap();
+    assert!(error.contains("is no `tracer run`"), "{error}");
+}

@@ -1,0 +1,223 @@
+//! Prometheus metrics of a daemon: counted from the decisions that become records, and once a second
+//! from what the source counts. An event itself costs one addition where it is decoded.
+//!
+//! The names are in the contract and in `docs/metrics.md`; they are never reused.
+
+mod pods;
+mod text;
+
+use std::borrow::Cow;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::Histogram;
+use prometheus_client::registry::Registry;
+
+use self::pods::{Of, Pods};
+pub use self::text::text;
+use super::plain;
+use super::printed::Printed;
+use crate::decision::Decision;
+use crate::record::{AttemptBody, Body, Confidence, K8s, Outcome, Probe, Subject, VerdictBody};
+
+/// Names and values of one series.
+type Labels = Vec<(&'static str, Cow<'static, str>)>;
+type Counters = Family<Labels, Counter>;
+
+/// Upper bounds of the latency's buckets, seconds. The target is 5 ms; what waits for a firewall to be read takes up to 1 s.
+const LATENCY: [f64; 11] = [0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0];
+
+/// What one hook has done since the start.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct HookCount {
+    /// Its name in records.
+    pub hook: &'static str,
+    /// Whether a program sits there now.
+    pub attached: bool,
+    /// Events that came from it.
+    pub events: u64,
+    /// Runs of its programs and the seconds they took; absent where the kernel does not count them
+    /// (`kernel.bpf_stats_enabled`) and never did.
+    pub runs: Option<(u64, f64)>,
+}
+
+/// The metrics of this process.
+#[derive(Debug)]
+pub struct Metrics {
+    verdicts: Counters,
+    attempts: Counters,
+    events: Counters,
+    lost: Counters,
+    attached: Family<Labels, Gauge>,
+    latency: Histogram,
+    run_seconds: Family<Labels, Counter<f64, AtomicU64>>,
+    runs: Counters,
+    dropped: Counters,
+    /// Verdicts that were counted, so that a revision that keeps the label is not counted again.
+    said: Printed,
+    pods: Option<Pods>,
+}
+
+impl Metrics {
+    /// All at zero, and the registry that prints them. `pod_labels`: `namespace` and `pod` on verdicts and attempts.
+    #[must_use]
+    pub fn new(pod_labels: bool) -> (Self, Arc<Registry>) {
+        let metrics = Self {
+            verdicts: Family::default(),
+            attempts: Family::default(),
+            events: Family::default(),
+            lost: Family::default(),
+            attached: Family::default(),
+            latency: Histogram::new(LATENCY),
+            run_seconds: Family::default(),
+            runs: Family::default(),
+            dropped: Family::default(),
+            said: Printed::default(),
+            pods: pod_labels.then(Pods::default),
+        };
+        let registry = metrics.register();
+        (metrics, Arc::new(registry))
+    }
+
+    /// The table of metrics: the name, what it says, where it is kept.
+    fn register(&self) -> Registry {
+        let mut registry = Registry::with_prefix("tracer");
+        let r = &mut registry;
+        r.register(
+            "verdicts",
+            "Verdicts, by cause; a revision counts where it changes the label",
+            self.verdicts.clone(),
+        );
+        r.register("attempts", "Attempts that ended, by outcome", self.attempts.clone());
+        r.register("events", "Kernel events read, by the hook that wrote them", self.events.clone());
+        r.register("events_lost", "Kernel events lost, by place", self.lost.clone());
+        r.register("hook_attached", "1 if a program sits on the hook", self.attached.clone());
+        let latency = "From the kernel event that decided a verdict to its record";
+        r.register("verdict_latency_seconds", latency, self.latency.clone());
+        let seconds = "Time in kernel programs; with kernel.bpf_stats_enabled only";
+        r.register("program_run_seconds", seconds, self.run_seconds.clone());
+        r.register("program_runs", "Runs of kernel programs; with kernel.bpf_stats_enabled only", self.runs.clone());
+        r.register("sink_dropped", "Records that could not be written", self.dropped.clone());
+        let build = Family::<Labels, Gauge>::default();
+        build.get_or_create(&vec![("version", env!("CARGO_PKG_VERSION").into())]).set(1);
+        r.register("build_info", "1, with the version of the tracer", build);
+        for place in ["ring", "program"] {
+            let _ = self.lost.get_or_create(&vec![("where", place.into())]);
+        }
+        registry
+    }
+
+    /// What was decided, whether it is printed or not. `now`: when it was, for the latency.
+    pub(super) fn count(&mut self, decision: &Decision, now_boot_ns: Option<u64>) {
+        match &decision.body {
+            Body::Verdict(verdict) => self.count_verdict(decision, verdict, now_boot_ns),
+            Body::Attempt(attempt) => self.count_attempt(attempt),
+            Body::Loss(loss) => {
+                self.lost.get_or_create(&vec![("where", loss.where_.clone().into())]).inc_by(loss.count);
+            }
+            Body::Start(_) | Body::Stop(_) | Body::Node(_) | Body::Finding(_) => {}
+        }
+    }
+
+    /// What the source has counted so far.
+    pub fn set_hooks(&self, counts: &[HookCount]) {
+        for count in counts {
+            let labels = vec![("hook", count.hook.into())];
+            self.attached.get_or_create(&labels).set(count.attached.into());
+            self.events.get_or_create(&labels).inner().store(count.events, Ordering::Relaxed);
+            if let Some((runs, seconds)) = count.runs {
+                self.runs.get_or_create(&labels).inner().store(runs, Ordering::Relaxed);
+                // The counter keeps the bits of a float.
+                self.run_seconds.get_or_create(&labels).inner().store(seconds.to_bits(), Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// Records that this sink could not write so far.
+    pub fn set_dropped(&self, sink: &'static str, records: u64) {
+        self.dropped.get_or_create(&vec![("sink", sink.into())]).inner().store(records, Ordering::Relaxed);
+    }
+
+    fn count_verdict(&mut self, decision: &Decision, verdict: &VerdictBody, now_boot_ns: Option<u64>) {
+        let label = verdict.verdict.label;
+        let before = self.said.get(decision.attempt);
+        self.said.put(decision.attempt, 0, label);
+        if before.is_some_and(|(_, said)| said == label) {
+            return;
+        }
+        let mut labels: Labels = vec![("label", label.name().into()), ("subject", subject(verdict.subject).into())];
+        labels.extend(probe(verdict.probe.as_ref()));
+        labels.push(("confidence", confidence(verdict.verdict.confidence).into()));
+        self.inc(Of::Verdicts, labels, verdict.k8s.as_ref());
+        if let Some(now) = now_boot_ns {
+            self.latency.observe(seconds(now.saturating_sub(decision.time_boot_ns)));
+        }
+    }
+
+    fn count_attempt(&mut self, attempt: &AttemptBody) {
+        let Some(outcome) = outcome(attempt.outcome) else { return };
+        let mut labels: Labels = vec![("outcome", outcome.into())];
+        labels.extend(probe(attempt.probe.as_ref()));
+        self.inc(Of::Attempts, labels, attempt.k8s.as_ref());
+    }
+
+    /// One more in this series, which is the pod's own if that was asked for.
+    fn inc(&mut self, of: Of, mut labels: Labels, k8s: Option<&K8s>) {
+        let gone = self.pods.as_mut().map(|pods| pods.label(of, &mut labels, k8s)).unwrap_or_default();
+        for (of, old) in gone {
+            self.family(of).remove(&old);
+        }
+        self.family(of).get_or_create(&labels).inc();
+    }
+
+    const fn family(&self, of: Of) -> &Counters {
+        match of {
+            Of::Verdicts => &self.verdicts,
+            Of::Attempts => &self.attempts,
+        }
+    }
+}
+
+/// `probe_type` and `handler`, empty where no spec is known or several that differ fit.
+fn probe(probe: Option<&Probe>) -> [(&'static str, Cow<'static, str>); 2] {
+    let kind = probe.and_then(|p| p.probe_type).map_or("", plain::probe_type);
+    let handler = probe.and_then(|p| p.handler).map_or("", plain::handler);
+    [("probe_type", kind.into()), ("handler", handler.into())]
+}
+
+const fn subject(subject: Subject) -> &'static str {
+    match subject {
+        Subject::Probe => "probe",
+        Subject::Connection => "connection",
+    }
+}
+
+const fn confidence(confidence: Confidence) -> &'static str {
+    match confidence {
+        Confidence::Possible => "possible",
+        Confidence::Likely => "likely",
+        Confidence::Proven => "proven",
+    }
+}
+
+/// `None`: it has not ended.
+const fn outcome(outcome: Outcome) -> Option<&'static str> {
+    match outcome {
+        Outcome::Failure => Some("failure"),
+        Outcome::Noise => Some("noise"),
+        Outcome::Success => Some("success"),
+        Outcome::Open => None,
+    }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "a latency is far below 2^52 ns")]
+fn seconds(ns: u64) -> f64 {
+    ns as f64 / 1e9
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test ends at the line that failed")]
+mod tests;

@@ -1,0 +1,56 @@
+//! Pods as labels. Pods come and go: once there are too many, the series of the one that was not heard
+//! of for longest are taken away, so that neither the tracer nor the scraper grows without end.
+
+use std::collections::{HashMap, HashSet};
+
+use super::Labels;
+use crate::record::K8s;
+
+/// Pods with series at once: a node runs 250 at most, and some were replaced lately.
+pub(super) const MAX: usize = 512;
+
+/// Which family a series belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Of {
+    Verdicts,
+    Attempts,
+}
+
+/// Namespace and name.
+type Pod = (String, String);
+
+/// The series of each pod.
+#[derive(Debug, Default)]
+pub(super) struct Pods {
+    /// With the time of their last use, in uses.
+    series: HashMap<Pod, (u64, HashSet<(Of, Labels)>)>,
+    uses: u64,
+}
+
+impl Pods {
+    /// Adds the pod's labels; gives the series that have to go for it.
+    pub(super) fn label(&mut self, of: Of, labels: &mut Labels, k8s: Option<&K8s>) -> Vec<(Of, Labels)> {
+        let part = |get: fn(&K8s) -> Option<&String>| k8s.and_then(get).cloned().unwrap_or_default();
+        let pod = (part(|k| k.namespace.as_ref()), part(|k| k.pod_name.as_ref()));
+        labels.push(("namespace", pod.0.clone().into()));
+        labels.push(("pod", pod.1.clone().into()));
+        self.uses += 1;
+        let gone = if self.series.contains_key(&pod) { Vec::new() } else { self.make_room() };
+        let (used, series) = self.series.entry(pod).or_default();
+        *used = self.uses;
+        if !series.contains(&(of, labels.clone())) {
+            series.insert((of, labels.clone()));
+        }
+        gone
+    }
+
+    /// Forgets the pod that was not heard of for longest, if there is no room for one more.
+    fn make_room(&mut self) -> Vec<(Of, Labels)> {
+        if self.series.len() < MAX {
+            return Vec::new();
+        }
+        let oldest = self.series.iter().min_by_key(|(_, (used, _))| *used).map(|(pod, _)| pod.clone());
+        let gone = oldest.and_then(|pod| self.series.remove(&pod));
+        gone.map(|(_, series)| series.into_iter().collect()).unwrap_or_default()
+    }
+}

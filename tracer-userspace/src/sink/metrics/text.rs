@@ -1,0 +1,47 @@
+//! Metrics as text: the Prometheus text format 0.0.4, which every scraper reads.
+
+use prometheus_client::encoding;
+use prometheus_client::registry::Registry;
+
+/// All metrics as they are now.
+#[must_use]
+pub fn text(registry: &Registry) -> String {
+    let mut open_metrics = String::new();
+    // Writing to a string does not fail.
+    let _ = encoding::text::encode(&mut open_metrics, registry);
+    classic(&open_metrics)
+}
+
+/// OpenMetrics names a counter's family without `_total`, and ends with `# EOF`; the older format has
+/// the family named as its samples are, and knows no end.
+fn classic(open_metrics: &str) -> String {
+    let mut out = String::with_capacity(open_metrics.len() + 256);
+    let mut help = None;
+    for line in open_metrics.lines().filter(|line| *line != "# EOF") {
+        if line.starts_with("# HELP ") {
+            help = line.strip_prefix("# HELP ");
+            continue;
+        }
+        let suffix = if line.ends_with(" counter") { "_total" } else { "" };
+        if let Some((name, kind)) = line.strip_prefix("# TYPE ").and_then(|rest| rest.split_once(' ')) {
+            if let Some((_, says)) = help.take().and_then(|help| help.split_once(' ')) {
+                out.push_str(&format!("# HELP {name}{suffix} {says}\n"));
+            }
+            out.push_str(&format!("# TYPE {name}{suffix} {kind}\n"));
+        } else {
+            out.push_str(line);
+            out.push('\n');
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn a_counter_s_family_is_named_as_its_samples() {
+        let open = "# HELP t_a Says it.\n# TYPE t_a counter\nt_a_total{x=\" counter\"} 1\n# HELP t_b B.\n# TYPE t_b gauge\nt_b 2\n# EOF\n";
+        let classic = "# HELP t_a_total Says it.\n# TYPE t_a_total counter\nt_a_total{x=\" counter\"} 1\n# HELP t_b B.\n# TYPE t_b gauge\nt_b 2\n";
+        assert_eq!(super::classic(open), classic);
+    }
+}

@@ -1,0 +1,84 @@
+//! Rotation of `--output-file`: FILE becomes FILE.1, FILE.1 becomes FILE.2, and so on.
+
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+
+use super::Output;
+use crate::error::os_message;
+
+/// When a file is rotated, and how many old ones are kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rotation {
+    /// The file does not grow beyond this, bytes, unless one record alone is longer.
+    pub max_bytes: u64,
+    /// FILE.1 to FILE.N.
+    pub max_files: u32,
+}
+
+impl Rotation {
+    /// Makes room for a new FILE. Repeated after a failure it moves nothing twice.
+    pub(super) fn shift(self, path: &Path, open: &File) -> io::Result<()> {
+        // Somebody else has rotated it already: then there is nothing to move.
+        if !is(path, open)? {
+            return Ok(());
+        }
+        let taken = (1..=self.max_files).take_while(|n| fs::symlink_metadata(numbered(path, *n)).is_ok()).count();
+        let last = u32::try_from(taken).unwrap_or(u32::MAX).min(self.max_files.saturating_sub(1));
+        for n in (1..=last).rev() {
+            fs::rename(numbered(path, n), numbered(path, n + 1))?;
+        }
+        fs::rename(path, numbered(path, 1))
+    }
+}
+
+impl Output {
+    /// The next record begins here and does not fit into the file any more.
+    pub(super) fn is_full(&self, rotation: Rotation) -> bool {
+        let next = self.whole();
+        let begins = next.checked_sub(1).map_or(0, |last| self.ends[last]) == self.written;
+        let fits = |end: usize| self.size + (end - self.written) as u64 <= rotation.max_bytes;
+        self.on_path && begins && self.size > 0 && self.ends.get(next).is_some_and(|&end| !fits(end))
+    }
+
+    /// Where to stop writing: at the end of the last record that fits, at least of the one that is next.
+    pub(super) fn fitting(&self, rotation: Rotation) -> usize {
+        if !self.on_path {
+            return usize::MAX;
+        }
+        let room = usize::try_from(rotation.max_bytes.saturating_sub(self.size)).unwrap_or(usize::MAX);
+        let fit = self.ends.partition_point(|&end| end <= self.written.saturating_add(room));
+        let least = self.whole() + 1;
+        self.ends.get(fit.max(least) - 1).copied().unwrap_or(usize::MAX)
+    }
+
+    pub(super) fn rotate(&mut self, rotation: Rotation) -> io::Result<()> {
+        let Some(path) = self.path.clone() else { return Ok(()) };
+        let size = self.file.metadata()?.len();
+        // Somebody has cut it meanwhile.
+        if size < self.size {
+            self.size = size;
+            return Ok(());
+        }
+        let rotated = rotation.shift(&path, &self.file).and_then(|()| self.open_anew(&path));
+        rotated.map_err(|e| io::Error::new(e.kind(), format!("it cannot be rotated: {}", os_message(&e))))
+    }
+}
+
+/// Whether the open file is still the one of this name.
+fn is(path: &Path, open: &File) -> io::Result<bool> {
+    let open = open.metadata()?;
+    match fs::symlink_metadata(path) {
+        Ok(named) => Ok((named.dev(), named.ino()) == (open.dev(), open.ino())),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// FILE.N
+pub(super) fn numbered(path: &Path, n: u32) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(format!(".{n}"));
+    name.into()
+}

@@ -1,0 +1,331 @@
+//! `tracer run` on this kernel: metrics over real HTTP, health by `tracer health`, rotation under real
+//! records. Each test runs in a network namespace of its own, where this process itself is the prober.
+//!
+//! Run with `cargo test -p tracer-userspace --test run_live -- --ignored --test-threads=1`.
+#![expect(clippy::disallowed_methods, reason = "outside the core: waits for what other processes do")]
+#![allow(clippy::unwrap_used, reason = "a test ends at the line that failed")]
+
+use std::fs::{self, File};
+use std::io::{Read as _, Write as _};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use nix::mount::{MntFlags, MsFlags, mount, umount2};
+use nix::sched::{CloneFlags, unshare};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::Value;
+
+const METRICS: &str = "127.0.0.1:9464";
+/// Nobody listens here.
+const CLOSED: &str = "127.0.0.1:9";
+
+/// A node: a network namespace with loopback up and a `/run` of its own (there is one daemon a node), which this
+/// thread and its children are in, and a directory.
+struct Stage {
+    directory: PathBuf,
+}
+
+impl Stage {
+    fn new(name: &str) -> Self {
+        unshare(CloneFlags::CLONE_NEWNET | CloneFlags::CLONE_NEWNS).expect("root");
+        let none: Option<&str> = None;
+        mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_PRIVATE, none).unwrap();
+        mount(Some("tmpfs"), "/run", Some("tmpfs"), MsFlags::empty(), none).unwrap();
+        assert!(Command::new("ip").args(["link", "set", "lo", "up"]).status().unwrap().success());
+        let directory = std::env::temp_dir().join(format!("tracer-run-{name}-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&directory);
+        fs::create_dir(&directory).unwrap();
+        Self { directory }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.directory.join(name)
+    }
+
+    fn health(&self, args: &[&str]) -> (Option<i32>, String, String) {
+        let mut command = tracer();
+        let output = command.arg("health").args(args).arg("--socket").arg(self.path("health/sock")).output().unwrap();
+        let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+        (output.status.code(), text(output.stdout), text(output.stderr))
+    }
+}
+
+impl Drop for Stage {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.directory);
+    }
+}
+
+/// A daemon, ended with its test.
+struct Daemon(Child);
+
+impl Daemon {
+    fn start(stage: &Stage, args: &[&str]) -> Self {
+        let comm = fs::read_to_string("/proc/self/comm").unwrap();
+        let mut command = tracer();
+        command.args(["run", "--prober", comm.trim()]).args(args);
+        command.arg("--health-socket").arg(stage.path("health/sock"));
+        let stderr = File::create(stage.path("stderr")).unwrap();
+        Self(command.stdout(Stdio::null()).stderr(stderr).spawn().unwrap())
+    }
+
+    /// SIGTERM; the exit code.
+    fn end(mut self) -> Option<i32> {
+        kill(Pid::from_raw(self.0.id().cast_signed()), Signal::SIGTERM).unwrap();
+        self.0.wait().unwrap().code()
+    }
+
+    fn hang_up(&self) {
+        kill(Pid::from_raw(self.0.id().cast_signed()), Signal::SIGHUP).unwrap();
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn tracer() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tracer"));
+    command.env_clear().env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin").stdin(Stdio::null());
+    command
+}
+
+/// Tries until it works; half a minute at most, for a busy machine.
+#[track_caller]
+fn soon<T>(what: &str, mut try_it: impl FnMut() -> Option<T>) -> T {
+    let begin = Instant::now();
+    loop {
+        if let Some(found) = try_it() {
+            return found;
+        }
+        assert!(begin.elapsed() < Duration::from_secs(30), "{what} did not come");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// Status line, head and body of a page.
+fn get(path: &str) -> Option<(String, String)> {
+    let mut stream = TcpStream::connect(METRICS).ok()?;
+    stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    stream.write_all(format!("GET {path} HTTP/1.1\r\nHost: {METRICS}\r\n\r\n").as_bytes()).ok()?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).ok()?;
+    let (head, body) = answer.split_once("\r\n\r\n")?;
+    Some((head.to_owned(), body.to_owned()))
+}
+
+/// The sum of all series that begin so.
+fn sum(metrics: &str, series: &str) -> f64 {
+    let values = metrics.lines().filter(|line| line.starts_with(series)).filter_map(|line| line.rsplit_once(' '));
+    values.map(|(_, value)| value.parse::<f64>().unwrap()).sum()
+}
+
+fn refuse(times: usize) {
+    let closed: SocketAddr = CLOSED.parse().unwrap();
+    for _ in 0..times {
+        TcpStream::connect(closed).unwrap_err();
+    }
+}
+
+fn records(path: &Path) -> Vec<Value> {
+    let text = fs::read_to_string(path).unwrap_or_default();
+    // The last line may just be on its way.
+    let whole = text.split_inclusive('\n').filter(|line| line.ends_with('\n'));
+    whole.map(|line| serde_json::from_str(line).expect(line)).collect()
+}
+
+#[test]
+#[ignore = "needs root"]
+fn metrics_and_health_of_a_daemon() {
+    let stage = Stage::new("metrics");
+    let (code, _, says) = stage.health(&[]);
+    assert!(code == Some(2) && says.contains("no `tracer run` listens there") && says.lines().count() == 1, "{says}");
+    // The port is taken: the daemon works without, says so, and takes it once it is free.
+    let taken = TcpListener::bind(METRICS).unwrap();
+    let before_counted = fs::read_to_string("/proc/sys/kernel/bpf_stats_enabled").unwrap().trim() == "1";
+    let daemon = Daemon::start(&stage, &["--metrics-listen", METRICS]);
+    soon("readiness", || (stage.health(&["--ready"]).0 == Some(0)).then_some(()));
+    let report = soon("the report", || {
+        let report: Value = serde_json::from_str(&stage.health(&[]).1).unwrap();
+        report["degraded"][0].is_string().then_some(report)
+    });
+    assert!(report["degraded"][0].as_str().unwrap().contains("Address already in use"), "{report}");
+    assert!(report["hooks_attached"].as_u64().unwrap() > 5, "{report}");
+    refuse(3);
+    let warnings = fs::read_to_string(stage.path("stderr")).unwrap();
+    assert_eq!(warnings.lines().filter(|line| line.contains(METRICS)).count(), 1, "{warnings}");
+    drop(taken);
+    // What happened before anybody could ask is counted.
+    let metrics = soon("three verdicts", || {
+        let (head, body) = get("/metrics")?;
+        assert!(head.starts_with("HTTP/1.1 200") && head.contains("text/plain; version=0.0.4"), "{head}");
+        let verdicts = sum(&body, "tracer_verdicts_total{label=\"connection_refused\"");
+        // Brought up to date once a second.
+        let events = sum(&body, "tracer_events_total{hook=\"inet_sock_set_state\"}");
+        (verdicts >= 3.0 && events >= 6.0).then_some(body)
+    });
+    assert!(sum(&metrics, "tracer_attempts_total{outcome=\"failure\"") >= 3.0, "{metrics}");
+    assert!(sum(&metrics, "tracer_verdict_latency_seconds_count") >= 3.0);
+    assert_eq!(sum(&metrics, "tracer_hook_attached{hook=\"inet_sock_set_state\"}"), 1.0);
+    assert_eq!(sum(&metrics, "tracer_events_lost_total"), 0.0);
+    assert!(metrics.contains("tracer_build_info{version=") && !metrics.contains("pod="), "{metrics}");
+    assert_eq!(metrics.contains("tracer_program_run"), before_counted, "{metrics}");
+    // The kernel counts runs while this is held.
+    let counting = aya::sys::enable_stats(aya::sys::Stats::RunTime).unwrap();
+    soon("runs of programs", || {
+        refuse(1);
+        let body = get("/metrics")?.1;
+        let runs = sum(&body, "tracer_program_runs_total{hook=\"inet_sock_set_state\"}");
+        (runs > 0.0 && sum(&body, "tracer_program_run_seconds_total{hook=\"inet_sock_set_state\"}") > 0.0).then_some(())
+    });
+    drop(counting);
+    assert!(get("/healthz").unwrap().0.starts_with("HTTP/1.1 200"));
+    assert!(get("/readyz").unwrap().0.starts_with("HTTP/1.1 200"));
+    assert_eq!(fs::metadata(stage.path("health/sock")).unwrap().permissions().mode() & 0o777, 0o600);
+    // A pipeline that stands still answers nobody: the whole process is stopped here.
+    let pid = Pid::from_raw(daemon.0.id().cast_signed());
+    kill(pid, Signal::SIGSTOP).unwrap();
+    let (code, _, says) = stage.health(&[]);
+    kill(pid, Signal::SIGCONT).unwrap();
+    assert!(code == Some(2) && says.contains("does not answer"), "{says}");
+    assert_eq!(daemon.end(), Some(0));
+    assert!(!stage.path("health/sock").exists());
+    assert_eq!(stage.health(&["--ready"]).0, Some(2));
+}
+
+#[test]
+#[ignore = "needs root"]
+fn an_address_that_cannot_be_read_is_wrong_usage() {
+    let output = tracer().args(["run", "--metrics-listen", "localhost:http"]).output().unwrap();
+    let says = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.code() == Some(2) && says.lines().count() == 1, "{says}");
+    assert!(says.contains("--metrics-listen") && says.contains("127.0.0.1:9464"), "{says}");
+}
+
+#[test]
+#[ignore = "needs root"]
+fn rotation_loses_no_line() {
+    let stage = Stage::new("rotation");
+    let out = stage.path("out.ndjson");
+    let args = ["--output-file", out.to_str().unwrap(), "--attempts", "--output-max-size", "64KiB"];
+    let daemon = Daemon::start(&stage, &[&args[..], &["--output-max-files", "100"]].concat());
+    soon("the start record", || (!records(&out).is_empty()).then_some(()));
+    refuse(400);
+    daemon.hang_up();
+    refuse(400);
+    assert_eq!(daemon.end(), Some(0));
+    let rotated = (1..).map(|n| stage.path(&format!("out.ndjson.{n}"))).take_while(|path| path.exists());
+    let mut files: Vec<PathBuf> = rotated.collect();
+    assert!(files.len() > 5, "{files:?}");
+    files.reverse();
+    files.push(out);
+    let mut all = Vec::new();
+    for file in &files {
+        let meta = fs::metadata(file).unwrap();
+        assert!(meta.len() <= 64 << 10, "{} is {} long", file.display(), meta.len());
+        assert_eq!(meta.permissions().mode() & 0o777, 0o600, "{}", file.display());
+        all.extend(records(file));
+    }
+    for (n, record) in all.iter().enumerate() {
+        assert_eq!(record["seq"], n, "{record}");
+    }
+    let count = |kind: &str| all.iter().filter(|record| record["type"] == kind).count();
+    assert_eq!((count("start"), count("stop"), count("loss")), (1, 1, 0));
+    assert_eq!((count("verdict"), count("attempt")), (800, 800));
+}
+
+#[test]
+#[ignore = "needs root"]
+fn no_more_files_are_kept_than_asked_for() {
+    let stage = Stage::new("kept");
+    let out = stage.path("out.ndjson");
+    let args = ["--output-file", out.to_str().unwrap(), "--output-max-size", "16KiB", "--output-max-files", "2"];
+    let daemon = Daemon::start(&stage, &args);
+    soon("the start record", || (!records(&out).is_empty()).then_some(()));
+    refuse(200);
+    assert_eq!(daemon.end(), Some(0));
+    let mut names: Vec<_> = fs::read_dir(&stage.directory).unwrap().map(|e| e.unwrap().file_name()).collect();
+    names.retain(|name| name.to_string_lossy().starts_with("out"));
+    names.sort();
+    assert_eq!(names, ["out.ndjson", "out.ndjson.1", "out.ndjson.2"]);
+}
+
+/// A file system of one megabyte.
+struct Disk(PathBuf);
+
+impl Disk {
+    fn mount(path: PathBuf) -> Self {
+        fs::create_dir(&path).unwrap();
+        mount(Some("tmpfs"), &path, Some("tmpfs"), MsFlags::empty(), Some("size=1m")).unwrap();
+        Self(path)
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        let _ = umount2(&self.0, MntFlags::MNT_DETACH);
+    }
+}
+
+#[test]
+#[ignore = "needs root"]
+fn a_full_disk_is_survived() {
+    let stage = Stage::new("full");
+    let disk = Disk::mount(stage.path("disk"));
+    let out = disk.0.join("out.ndjson");
+    let args = ["--output-file", out.to_str().unwrap(), "--output-max-size", "400KiB", "--output-max-files", "1"];
+    let daemon = Daemon::start(&stage, &[&args[..], &["--metrics-listen", METRICS]].concat());
+    soon("the start record", || (!records(&out).is_empty()).then_some(()));
+    let filler = disk.0.join("filler");
+    let _ = File::create(&filler).unwrap().write_all(&vec![0; 1 << 20]);
+    refuse(50);
+    // The kernel side goes on: verdicts are counted while none can be written.
+    let degraded = soon("the trouble", || {
+        refuse(10);
+        let report: Value = serde_json::from_str(&stage.health(&["--ready"]).1).unwrap();
+        report["degraded"][0].as_str().map(str::to_owned)
+    });
+    assert!(degraded.starts_with("output: --output-file") && degraded.contains("No space left"), "{degraded}");
+    soon("verdicts that are counted meanwhile", || {
+        (sum(&get("/metrics")?.1, "tracer_verdicts_total") >= 60.0).then_some(())
+    });
+    let said = fs::read_to_string(stage.path("stderr")).unwrap();
+    assert_eq!(said.lines().filter(|line| line.contains("No space left")).count(), 1, "{said}");
+    // Whatever is in the file while the disk is full is whole.
+    let all = || [records(&disk.0.join("out.ndjson.1")), records(&out)].concat();
+    let before = all().len();
+    fs::remove_file(&filler).unwrap();
+    soon("what waited", || {
+        let report: Value = serde_json::from_str(&stage.health(&[]).1).unwrap();
+        (all().len() > before + 50 && report["degraded"].as_array().unwrap().is_empty()).then_some(())
+    });
+    assert_eq!(daemon.end(), Some(0));
+    for (n, record) in all().iter().enumerate() {
+        assert_eq!(record["seq"], n, "{record}");
+    }
+}
+
+#[test]
+#[ignore = "needs root"]
+fn records_take_the_names_of_other_schemas() {
+    let stage = Stage::new("formats");
+    for (format, time, label) in
+        [("otel", "/Timestamp", "/Attributes/tracer/verdict/label"), ("ecs", "/@timestamp", "/event/reason")]
+    {
+        let out = stage.path(format);
+        let daemon = Daemon::start(&stage, &["--output-file", out.to_str().unwrap(), "--format", format]);
+        soon("the start record", || (!records(&out).is_empty()).then_some(()));
+        refuse(1);
+        assert_eq!(daemon.end(), Some(0));
+        let all = records(&out);
+        assert!(all.iter().all(|record| record.pointer(time).is_some_and(Value::is_string)), "{format}");
+        assert!(all.iter().any(|record| record.pointer(label) == Some(&"connection_refused".into())), "{format}");
+    }
+}
