@@ -99,6 +99,7 @@ impl<S: EventSource> Session<S> {
             self.push_fact(fact);
         }
         self.flush();
+        self.tell();
         if let Some(server) = &self.server {
             server.health.ready(hooks, missing);
         }
@@ -225,14 +226,19 @@ impl<S: EventSource> Session<S> {
     fn every_second(&mut self) {
         self.check_loss();
         self.check_missed();
+        self.tell();
+        if let Some(recorder) = &mut self.recorder {
+            recorder.flush();
+        }
+    }
+
+    /// For those who ask from outside: metrics and health.
+    fn tell(&mut self) {
         let events = &self.events;
         self.engine.sink().every_second(clock::boot_ns(), || events.hook_counts());
         self.moved();
         if let Some(server) = &self.server {
             server.health.degraded("output", self.engine.sink().output().trouble().cloned());
-        }
-        if let Some(recorder) = &mut self.recorder {
-            recorder.flush();
         }
     }
 

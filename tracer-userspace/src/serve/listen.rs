@@ -1,6 +1,7 @@
 //! Where clients come in: a TCP address or a unix socket. What cannot be had is said once and tried
 //! again, for the kernel side must go on whoever has the port.
 
+use std::collections::VecDeque;
 use std::fmt;
 use std::fs;
 use std::io;
@@ -9,20 +10,19 @@ use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::{DirBuilderExt as _, FileTypeExt as _};
 use std::os::unix::net::{UnixListener as StdUnixListener, UnixStream as StdUnixStream};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::time::Duration;
 
 use nix::sys::socket::{AddressFamily, Backlog, SockFlag, SockType, UnixAddr, bind, listen, socket};
 use nix::sys::stat::{Mode, fchmod};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, UnixListener};
-use tokio::sync::Semaphore;
+use tokio::task::AbortHandle;
 use tokio::time::sleep;
 
 use super::http::Pages;
 use crate::error::{self, os_message};
 
-/// Clients of one place at once; others wait in the kernel's queue.
+/// Clients of one place at once. Of more, the oldest has to go: who sends nothing keeps nobody waiting.
 const CLIENTS: usize = 32;
 /// The second try comes after this time, each later one after twice the last.
 const FIRST_RETRY: Duration = Duration::from_secs(1);
@@ -71,15 +71,17 @@ impl<T: AsyncRead + AsyncWrite + Unpin> Stream for T {}
 /// Listens, sooner or later, and answers for ever.
 pub(super) async fn serve(place: Place, pages: Pages) {
     let listener = obtain(&place, &pages).await;
-    let clients = Arc::new(Semaphore::new(CLIENTS));
-    while let Ok(permit) = Arc::clone(&clients).acquire_owned().await {
+    let mut clients: VecDeque<AbortHandle> = VecDeque::new();
+    loop {
         match listener.accept().await {
             Ok(stream) => {
-                let pages = pages.clone();
-                tokio::task::spawn_local(async move {
-                    pages.answer(stream).await;
-                    drop(permit);
-                });
+                clients.retain(|client| !client.is_finished());
+                if clients.len() >= CLIENTS
+                    && let Some(oldest) = clients.pop_front()
+                {
+                    oldest.abort();
+                }
+                clients.push_back(tokio::task::spawn_local(pages.clone().answer(stream)).abort_handle());
             }
             Err(error) => {
                 tracing::debug!(%error, "a client could not be taken");

@@ -131,6 +131,10 @@ fn clients_that_say_nothing_hold_up_nobody_for_long() {
     let mut dribbling = TcpStream::connect(address).unwrap();
     dribbling.write_all(b"GET /metr").unwrap();
     assert_eq!(get(address, "/metrics").unwrap().0, "HTTP/1.1 200 OK");
+    // The oldest had to go.
+    silent[0].set_read_timeout(Some(Duration::from_millis(1))).unwrap();
+    let left = (&silent[0]).read(&mut [0; 16]);
+    assert!(!left.is_err_and(|error| error.kind() == std::io::ErrorKind::WouldBlock));
     let long = format!("GET / HTTP/1.1\r\nX: {}\r\n\r\n", "x".repeat(100_000));
     let refused = request(address, &long);
     assert!(refused.is_none_or(|(status, _)| status.contains(" 431 ") || status.contains(" 400 ")));
