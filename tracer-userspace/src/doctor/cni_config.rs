@@ -55,6 +55,8 @@ struct Found {
     /// flannel's subnet file is there.
     subnet: bool,
     prober: bool,
+    /// A link of a pod on this node: some CNI works.
+    pod_link: Option<String>,
 }
 
 fn draft() -> Draft {
@@ -68,7 +70,11 @@ fn check(view: &View) -> Finding {
 }
 
 fn read(view: &View) -> Result<Found, Unread> {
-    let Some(config) = active(view)? else { return Ok(Found { prober: view.prober, ..Found::default() }) };
+    let Some(config) = active(view)? else {
+        let links = view.links().unwrap_or_default();
+        let pod_link = links.into_iter().find(|link| link.kind.as_deref() == Some("veth")).map(|link| link.state.name);
+        return Ok(Found { prober: view.prober, pod_link, ..Found::default() });
+    };
     let mut missing = Vec::new();
     for plugin in &config.plugins {
         let mut found = false;
@@ -80,7 +86,7 @@ fn read(view: &View) -> Result<Found, Unread> {
         }
     }
     let subnet = config.subnet_file.as_deref().map_or(Ok(true), |path| view.exists(path))?;
-    Ok(Found { config: Some(config), missing, subnet, prober: view.prober })
+    Ok(Found { config: Some(config), missing, subnet, prober: view.prober, pod_link: None })
 }
 
 /// The configuration in force, if there is any.
@@ -129,7 +135,7 @@ fn parse(config: &Value) -> Config {
 }
 
 fn judge(found: &Found) -> Finding {
-    let Some(config) = &found.config else { return without(found.prober) };
+    let Some(config) = &found.config else { return without(found) };
     let draft = draft().with("config", config.path.clone()).with("plugins", config.plugins.clone());
     if !found.missing.is_empty() {
         let missing = found.missing.join(", ");
@@ -155,10 +161,17 @@ fn judge(found: &Found) -> Finding {
 }
 
 /// Without a configuration.
-fn without(prober: bool) -> Finding {
+fn without(found: &Found) -> Finding {
     let places: Vec<_> = PLACES.iter().map(|place| place.configs).collect();
     let observed = format!("no CNI configuration in {}", places.join(", "));
-    if prober {
+    if let Some(link) = &found.pod_link {
+        let reason = format!(
+            "{observed}; but {link} looks like a pod's link: the container runtime reads its configuration elsewhere"
+        );
+        return draft()
+            .unknown(Unread::new(reason, "see conf_dir in containerd's configuration, or network_dir in CRI-O's"));
+    }
+    if found.prober {
         return draft().fail(observed, Mend::lasting("install a CNI, or see why its DaemonSet has not written its configuration: `kubectl -n kube-system get pods -o wide`"));
     }
     draft().unknown(Unread::new(
@@ -212,7 +225,10 @@ mod tests {
     fn nothing_or_junk() {
         assert_eq!(of(&[("etc/hostname", "")]).status, Status::Unknown);
         assert_eq!(of(&[("etc/cni/net.d/10-x.conf", "{")]).status, Status::Unknown);
-        assert_eq!(judge(&Found { prober: true, ..Found::default() }).status, Status::Fail);
+        let none = Found { prober: true, ..Found::default() };
+        assert_eq!(judge(&none).status, Status::Fail);
+        let elsewhere = Found { pod_link: Some("veth0".into()), ..none };
+        assert_eq!(judge(&elsewhere).status, Status::Unknown, "pods have a network");
     }
 
     #[test]
