@@ -127,6 +127,15 @@ impl Cluster {
         Ok(Self { config, view })
     }
 
+    /// A cluster that is what a test says.
+    #[cfg(test)]
+    pub(super) fn fixed(node: &str) -> (watch::Sender<View>, Self) {
+        let access = Access::InCluster;
+        let config = ClusterConfig { access, node_name: node.into(), pods: true, services: false };
+        let (tx, view) = watch::channel(View::of(&config));
+        (tx, Self { config, view })
+    }
+
     /// What the start record says of it.
     #[must_use]
     pub fn sources(&self) -> Vec<String> {
