@@ -23,7 +23,7 @@ const WATCH_S: u32 = 300;
 /// How the first state is had.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Form {
-    /// A watch that begins with what there is (Kubernetes 1.32; 1.27 with the gate `WatchList`).
+    /// A watch that begins with what there is (Kubernetes from 1.27 on, where the gate `WatchList` is on).
     Streaming,
     /// A list, then a watch from there.
     Listing,

@@ -89,6 +89,17 @@ async fn a_refused_connection_holds_nothing_up_and_is_said() {
     assert_eq!(cluster.sources(), ["cluster API: unreachable: Connection refused"]);
 }
 
+#[test]
+fn what_works_is_listed_beside_what_does_not() {
+    let (told, cluster) = Cluster::fixed(NODE);
+    assert_eq!(cluster.sources(), ["cluster API: no answer within 2 s"]);
+    told.send_modify(|view| {
+        view.states.insert("pods", State::Following);
+        view.states.insert("services", State::Failing("answers 500".into()));
+    });
+    assert_eq!(cluster.sources(), ["pods and probes (cluster API)", "cluster API: answers 500"]);
+}
+
 #[tokio::test]
 async fn a_server_that_does_not_answer_holds_the_start_up_for_two_seconds() {
     let mut api = Fake::new().await;
