@@ -91,7 +91,7 @@ impl Failure {
         // Where in the client it happened helps nobody.
         let layers = ["ServiceError: ", "client error (Connect): ", "tcp connect error: "];
         let text = layers.iter().fold(text.as_str(), |text, layer| text.strip_prefix(layer).unwrap_or(text));
-        let text = text.split(" (os error").next().unwrap_or(text);
+        let text = text.split(" (os error").next().and_then(|it| it.split(": https://").next()).unwrap_or(text);
         Self::Unreachable(shortened(text))
     }
 
