@@ -166,7 +166,7 @@ fn warn<S>(config: &config::Live, attached: &Attached<S>) {
     let named = |fact: &Fact| matches!(fact, Fact::Pods(list) if list.pods.iter().any(|pod| pod.name.is_some()));
     if config.output.filter.needs_pods() && !attached.facts.iter().any(named) {
         error::warn(
-            &"-n, -p and -c need the pods' names and none is known: nothing will match (--pods FILE gives them)",
+            &"-n, -p and -c need the pods' names and none is known: nothing will match (--pods FILE or the cluster API, --kubeconfig PATH, gives them)",
         );
     }
 }

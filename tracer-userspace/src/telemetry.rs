@@ -7,18 +7,20 @@ use tracing_subscriber::EnvFilter;
 
 use crate::error;
 
-/// Warnings. The client of the cluster API prints each failed request; the source tells an outage once.
-const DEFAULT: &str = "warn,kube_client=off";
+/// The client of the cluster API prints each failed request; the source tells an outage once. Asked for by name, it speaks.
+const QUIET: &str = "kube_client=off";
 
-/// Sets up logging as `TRACER_LOG`, else `RUST_LOG`, asks for; without either: warnings of its own.
+/// Sets up logging as `TRACER_LOG`, else `RUST_LOG`, asks for; without either: warnings.
 pub fn start() {
     let asked = ["TRACER_LOG", "RUST_LOG"]
         .into_iter()
         .find_map(|name| std::env::var(name).ok().filter(|value| !value.is_empty()).map(|value| (name, value)));
     let filter = asked.and_then(|(name, value)| {
-        EnvFilter::try_new(&value).map_err(|error| error::warn(&format!("{name}={value}: {error}"))).ok()
+        EnvFilter::try_new(format!("{QUIET},{value}"))
+            .map_err(|error| error::warn(&format!("{name}={value}: {error}")))
+            .ok()
     });
-    let filter = filter.unwrap_or_else(|| EnvFilter::new(DEFAULT));
+    let filter = filter.unwrap_or_else(|| EnvFilter::new(format!("{QUIET},warn")));
     let colour = io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
     // An error while logging would be reported with `eprintln!`, which panics on a closed stderr.
     let _ = tracing_subscriber::fmt()

@@ -149,12 +149,23 @@ struct NodeView {
 /// If a file that was named cannot be used. Nothing else is an error.
 pub fn snapshot(config: &SourceConfig) -> Result<Snapshot, SourceError> {
     let listed = Listed::read(config)?;
-    let NodeView { probers, node, mut facts, pods, problems, .. } = read_node(config);
+    let NodeView { probers, node, mut facts, pods, mut problems, .. } = read_node(config);
+    problems.extend(config.cluster.as_ref().and_then(|cluster| wrong_node(cluster, &pods)));
     name_node_ports(&mut facts, listed.listing.services.as_deref().unwrap_or_default());
     facts.push(pods_fact(pods, &listed.listing));
     facts.extend(services_fact(&listed.listing));
     let sources = sources(config, &facts);
     Ok(Snapshot { probers, node, facts, sources, problems, listed })
+}
+
+/// The API knows no pod of this node, and there are some: the name is another in the cluster.
+fn wrong_node(cluster: &Cluster, found: &[Pod]) -> Option<String> {
+    let view = cluster.view();
+    let none = cluster.config.pods && view.is_complete() && view.pods.is_empty();
+    let name = &cluster.config.node_name;
+    (none && found.iter().any(|pod| pod.uid.is_some())).then(|| {
+        format!("the cluster API knows no pod of a node `{name}`, and this node has pods: is that its name? (NODE_NAME, --node-name)")
+    })
 }
 
 fn pods_fact(discovered: Vec<Pod>, listing: &Listing) -> Fact {

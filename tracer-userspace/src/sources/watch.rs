@@ -158,6 +158,10 @@ impl Watcher {
             self.node_due = Instant::now();
             self.send_services()?;
         }
+        if Instant::now() >= self.node_due {
+            // The node is read next, at first for the first time: until then the pods' namespaces are not known here.
+            return Ok(());
+        }
         self.send(pods_fact(self.discovered.clone(), &self.listed.listing))
     }
 
@@ -290,3 +294,7 @@ fn was_woken(mut woken: &UnixStream) -> Result<bool, Closed> {
         }
     }
 }
+
+#[cfg(test)]
+#[path = "watch_tests.rs"]
+mod tests;

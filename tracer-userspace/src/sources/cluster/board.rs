@@ -27,9 +27,10 @@ impl Board {
     /// A kind is known and followed.
     pub(super) fn watching(&self, resource: &'static str) {
         let mut back = false;
-        self.view.send_modify(|view| {
+        self.view.send_if_modified(|view| {
             let before = view.states.insert(resource, State::Following);
             back = matches!(before, Some(State::Failing(_))) && view.failure().is_none();
+            before != Some(State::Following)
         });
         if back {
             tracing::info!("cluster API reachable again");

@@ -18,7 +18,7 @@ pub(super) enum Failure {
     Unauthenticated,
     /// 403
     #[error(
-        "does not permit it (403): grant verb `{verb}` on resource `{resource}`{} in a ClusterRole bound to this service account (deploy/daemonset.yaml has it)",
+        "does not permit it (403): grant verb `{verb}` on resource `{resource}`{} in a ClusterRole bound to this account (deploy/daemonset.yaml has it)",
         group_text(.group)
     )]
     Forbidden {
@@ -87,7 +87,12 @@ pub(super) struct Asked {
 impl Failure {
     /// A request that got no answer.
     pub(super) fn of_client(error: &kube::Error) -> Self {
-        Self::Unreachable(shortened(&chain(error)))
+        let text = chain(error);
+        // Where in the client it happened helps nobody.
+        let layers = ["ServiceError: ", "client error (Connect): ", "tcp connect error: "];
+        let text = layers.iter().fold(text.as_str(), |text, layer| text.strip_prefix(layer).unwrap_or(text));
+        let text = text.split(" (os error").next().and_then(|it| it.split(": https://").next()).unwrap_or(text);
+        Self::Unreachable(shortened(text))
     }
 
     /// A refusal.

@@ -23,7 +23,7 @@ const WATCH_S: u32 = 300;
 /// How the first state is had.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Form {
-    /// A watch that begins with what there is (Kubernetes 1.32; 1.27 with the gate `WatchList`).
+    /// A watch that begins with what there is (Kubernetes from 1.27 on, where the gate `WatchList` is on).
     Streaming,
     /// A list, then a watch from there.
     Listing,
@@ -163,7 +163,9 @@ impl<W: Watched> Follower<W> {
             match timeout_at(due, watch.body.frame()).await {
                 Ok(None) if watch.fresh.is_some() => return Err(Failure::Cut),
                 Ok(None) => return Ok(()),
-                Ok(Some(Err(error))) => return Err(Failure::of_client(&error)),
+                Ok(Some(Err(error))) if watch.fresh.is_some() => return Err(Failure::of_client(&error)),
+                // Load balancers and restarts cut connections: an outage is only what the next request meets.
+                Ok(Some(Err(_))) => return Ok(()),
                 Ok(Some(Ok(frame))) => {
                     heard = Instant::now();
                     let chunk = frame.into_data().unwrap_or_default();

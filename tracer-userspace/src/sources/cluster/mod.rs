@@ -127,19 +127,25 @@ impl Cluster {
         Ok(Self { config, view })
     }
 
+    /// A cluster that is what a test says.
+    #[cfg(test)]
+    pub(super) fn fixed(node: &str) -> (watch::Sender<View>, Self) {
+        let access = Access::InCluster;
+        let config = ClusterConfig { access, node_name: node.into(), pods: true, services: false };
+        let (tx, view) = watch::channel(View::of(&config));
+        (tx, Self { config, view })
+    }
+
     /// What the start record says of it.
     #[must_use]
     pub fn sources(&self) -> Vec<String> {
         let view = self.view.borrow();
-        if let Some(failure) = view.failure() {
-            return vec![format!("cluster API: {failure}")];
-        }
-        if !view.is_complete() {
-            return vec![format!("cluster API: no answer within {} s", FIRST.as_secs())];
-        }
-        let pods = self.config.pods.then(|| "pods and probes (cluster API)".to_owned());
-        let services = self.config.services.then(|| format!("{} services (cluster API)", view.services.len()));
-        pods.into_iter().chain(services).collect()
+        let follows = |kind| view.states.get(kind) == Some(&State::Following);
+        let pods = follows("pods").then(|| "pods and probes (cluster API)".to_owned());
+        let services = follows("services").then(|| format!("{} services (cluster API)", view.services.len()));
+        let failing = view.failure().map(|failure| format!("cluster API: {failure}"));
+        let waiting = view.is_waiting().then(|| format!("cluster API: no answer within {} s", FIRST.as_secs()));
+        [pods, services, failing, waiting].into_iter().flatten().collect()
     }
 
     /// What is known now.

@@ -187,6 +187,23 @@ async fn an_outage_is_told_once_and_its_end_once() {
 }
 
 #[tokio::test]
+async fn a_connection_that_broke_is_no_outage() {
+    let run = async {
+        let log = Log::new();
+        let mut api = Fake::new().await;
+        let (mut followed, watch) = following(&mut api).await;
+        drop(watch);
+        let asked = api.next().await;
+        assert!(asked.has("resourceVersion=7"), "{:?}", asked.query);
+        let mut watch = asked.stream().await;
+        watch.event("ADDED", &pod("b", 8, "10.0.0.2")).await;
+        followed.until_names(&["a", "b"]).await;
+        assert_eq!(log.lines(), Vec::<String>::new());
+    };
+    LocalSet::new().run_until(run).await;
+}
+
+#[tokio::test]
 async fn a_connection_that_fell_silent_is_made_anew_from_where_it_stood() {
     let run = async {
         let log = Log::new();

@@ -168,23 +168,49 @@ async fn one_streaming_list_is_one_request_and_follows_every_change() {
 }
 
 #[tokio::test]
-async fn a_burst_of_changes_is_one_view() {
+async fn changes_that_follow_each_other_are_one_view() {
+    let run = async {
+        let mut api = Fake::new().await;
+        let debounce = Duration::from_millis(300);
+        let mut followed = Followed::start(api.addr, config(true, false), Pace { debounce, ..pace() });
+        let mut watch = api.next().await.stream().await;
+        watch.synced(1).await;
+        followed.until("nothing yet", View::is_complete).await;
+        let began = std::time::Instant::now();
+        let many: Vec<String> = (0..50).map(|n| format!("p{n:03}")).collect();
+        for name in &many {
+            watch.event("ADDED", &pod(name, 2, "10.0.0.1")).await;
+        }
+        // A change of nothing that is read is none.
+        watch.event("MODIFIED", &pod("p000", 3, "10.0.0.1")).await;
+        let (mut views, mut count) = (0, 0);
+        while count < many.len() {
+            timeout(GUARD, followed.view.changed()).await.expect("in time").expect("followers");
+            assert!(began.elapsed() >= debounce, "told after {:?}", began.elapsed());
+            views += 1;
+            count = followed.view.borrow_and_update().pods.len();
+        }
+        assert!(views <= 2, "{views} views");
+    };
+    LocalSet::new().run_until(run).await;
+}
+
+#[tokio::test]
+async fn a_change_of_nothing_that_is_read_is_not_told() {
     let run = async {
         let mut api = Fake::new().await;
         let mut followed = Followed::pods(api.addr);
         let mut watch = api.next().await.stream().await;
+        watch.event("ADDED", &pod("a", 1, "10.0.0.1")).await;
         watch.synced(1).await;
-        followed.until("nothing yet", View::is_complete).await;
-        let many: Vec<String> = (0..200).map(|n| format!("p{n:03}")).collect();
-        let lines = many.iter().map(|name| format!("{{\"type\":\"ADDED\",\"object\":{}}}\n", pod(name, 2, "10.0.0.1")));
-        watch.send(&lines.collect::<String>()).await;
-        let (mut views, mut count) = (0, 0);
-        while count < many.len() {
-            timeout(GUARD, followed.view.changed()).await.expect("in time").expect("followers");
-            views += 1;
-            count = followed.view.borrow_and_update().pods.len();
-        }
-        assert!(views <= 5, "{views} views");
+        followed.until_names(&["a"]).await;
+        followed.until("complete", View::is_complete).await;
+        followed.view.mark_unchanged();
+        watch.event("MODIFIED", &pod("a", 2, "10.0.0.1")).await;
+        watch.end().await;
+        // It was read: the next watch begins behind it.
+        assert!(api.next().await.has("resourceVersion=2"));
+        assert!(!followed.view.has_changed().expect("followers"));
     };
     LocalSet::new().run_until(run).await;
 }

@@ -62,6 +62,7 @@ async fn the_pods_of_the_api_become_facts_and_the_end_of_the_run_ends_it() {
     assert_eq!(cluster.sources(), ["pods and probes (cluster API)"]);
     let config = SourceConfig { cluster: Some(cluster), ..SourceConfig::default() };
     let snapshot = snapshot(&config).expect("snapshot");
+    assert!(!snapshot.problems.iter().any(|it| it.contains("--node-name")), "{:?}", snapshot.problems);
     assert!(snapshot.sources.contains(&"pods and probes (cluster API)".to_owned()));
     let named = |fact: &Fact, name: &str| matches!(fact, Fact::Pods(list) if list.pods.iter().any(|pod| pod.name.as_deref() == Some(name)));
     assert!(snapshot.facts.iter().any(|fact| named(fact, "a")));
@@ -85,7 +86,18 @@ async fn a_refused_connection_holds_nothing_up_and_is_said() {
     let began = Instant::now();
     let cluster = start(file.cluster()).await.expect("cluster");
     assert!(began.elapsed() < FIRST, "{:?}", began.elapsed());
-    assert!(cluster.sources()[0].starts_with("cluster API: unreachable: "), "{:?}", cluster.sources());
+    assert_eq!(cluster.sources(), ["cluster API: unreachable: Connection refused"]);
+}
+
+#[test]
+fn what_works_is_listed_beside_what_does_not() {
+    let (told, cluster) = Cluster::fixed(NODE);
+    assert_eq!(cluster.sources(), ["cluster API: no answer within 2 s"]);
+    told.send_modify(|view| {
+        view.states.insert("pods", State::Following);
+        view.states.insert("services", State::Failing("answers 500".into()));
+    });
+    assert_eq!(cluster.sources(), ["pods and probes (cluster API)", "cluster API: answers 500"]);
 }
 
 #[tokio::test]
