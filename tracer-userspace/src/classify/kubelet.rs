@@ -119,6 +119,15 @@ fn kubelet(pid: Option<u32>) -> Option<Process> {
     pid.map(|pid| Process { pid, comm: "kubelet".to_owned() })
 }
 
+/// The pod itself waits. That the runtime has no network is said of every pod that the kubelet looks at, also of those
+/// that run and have theirs.
+#[must_use]
+pub fn concerns(failure: &SandboxFailure, node: &Node) -> bool {
+    let has_network = |pod: &Pod| !pod.addrs.is_empty() || pod.netns.is_some();
+    let of_all = failure.words.starts_with("network is not ready");
+    !(of_all && pod(&failure.pod, node).is_some_and(has_network))
+}
+
 /// The verdict on a pod without network.
 #[must_use]
 pub fn sandbox(failure: &SandboxFailure, node: &Node) -> (Finding, Unattached) {

@@ -25,7 +25,7 @@ impl Core {
     pub(super) fn outcome(&mut self, probe: &KubeletProbe, observation: &Observation, out: &mut Vec<Decision>) {
         let command = kubelet::command(probe, &self.node);
         if let Some((finding, named)) = command {
-            out.push(unattached(finding, named, Some(said(probe)), observation.time_boot_ns));
+            out.push(unattached(finding, named, Some(said(probe))));
         } else if let Some(conn) = self.attempt_of(probe) {
             self.correlator.join(conn, observation);
             self.quote(conn, observation.time_boot_ns, out);
@@ -71,6 +71,9 @@ impl Core {
 
     /// A pod has no network yet: told once for each cause, and again when it lasts.
     pub(super) fn sandbox(&mut self, failure: &SandboxFailure, time: u64, out: &mut Vec<Decision>) {
+        if !kubelet::concerns(failure, &self.node) {
+            return;
+        }
         let key = (failure.pod.clone(), failure.cause);
         if self.sandboxes.get(&key).is_some_and(|last| time < last.saturating_add(SANDBOX_AGAIN_NS)) {
             return;
@@ -80,7 +83,7 @@ impl Core {
         }
         self.sandboxes.insert(key, time);
         let (finding, named) = kubelet::sandbox(failure, &self.node);
-        out.push(unattached(finding, named, None, time));
+        out.push(unattached(finding, named, None));
     }
 }
 
@@ -155,5 +158,19 @@ mod tests {
             })));
         }
         assert_eq!(told(&stream), [("cni_not_ready".to_owned(), false)]);
+    }
+
+    /// The kubelet says it of every pod that it looks at while the runtime has no network.
+    #[test]
+    fn a_pod_that_has_its_network_is_not_concerned() {
+        let mut stream = Stream::new();
+        stream.http_readiness().push(Fact::SandboxFailure(Box::new(SandboxFailure {
+            pod: PodRef { namespace: Some("default".into()), name: Some("web".into()), uid: None },
+            cause: SandboxCause::NoConfig,
+            words: "network is not ready: container runtime network not ready: NetworkReady=false".into(),
+            written_boot_ns: 1,
+            pid: None,
+        })));
+        assert!(told(&stream).is_empty());
     }
 }

@@ -94,7 +94,8 @@ pub(super) fn said(probe: &KubeletProbe) -> KubeletSaid {
 }
 
 /// A verdict that is about no connection.
-pub(super) fn unattached(finding: Finding, named: Unattached, kubelet: Option<KubeletSaid>, now: u64) -> Decision {
+pub(super) fn unattached(finding: Finding, named: Unattached, kubelet: Option<KubeletSaid>) -> Decision {
+    let time_boot_ns = finding.decided_at;
     let body = VerdictBody {
         subject: Subject::Probe,
         verdict: answer(finding, Vec::new()),
@@ -109,7 +110,7 @@ pub(super) fn unattached(finding: Finding, named: Unattached, kubelet: Option<Ku
         timing: None,
         revises: None,
     };
-    Decision { time_boot_ns: now, attempt: None, body: Body::Verdict(Box::new(body)) }
+    Decision { time_boot_ns, attempt: None, body: Body::Verdict(Box::new(body)) }
 }
 
 pub(super) fn loss_record(time_boot_ns: u64, loss: &Loss) -> Decision {
