@@ -1,6 +1,7 @@
 //! Events of the node by themselves: a link of the node went down or up, a process entered the node's
 //! namespace by a path that names another process, the set of NodePorts changed, ports are used up.
 
+pub(crate) mod findings;
 mod port_pressure;
 
 use crate::classify::culprit_of;

@@ -3,7 +3,8 @@
 //!
 //! Run with `cargo test -p tracer-userspace --test doctor_live -- --ignored`.
 
-use std::process::Command;
+use std::io::{BufRead as _, BufReader};
+use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use serde_json::Value;
@@ -234,4 +235,24 @@ fn without_privileges_nothing_unread_is_ok_and_the_exit_code_says_so() {
         (Some("unknown"), Some("CAP_NET_ADMIN"))
     );
     assert_eq!(code, Some(3));
+}
+
+/// A daemon makes the same checks beside its work, and tells what is to be mended.
+#[test]
+#[ignore = "needs root"]
+fn a_daemon_tells_what_is_wrong_with_its_node() {
+    let netns = Netns::new();
+    let socket = std::env::temp_dir().join(format!("{}.sock", netns.0));
+    let args = ["run", "--prober", "no-such-prober", "-o", "ndjson", "--duration", "20s", "--health-socket"];
+    let mut command = netns.command(env!("CARGO_BIN_EXE_tracer"));
+    let mut daemon = command.args(args).arg(&socket).stdout(Stdio::piped()).spawn().expect("tracer");
+    let lines = BufReader::new(daemon.stdout.take().expect("stdout")).lines().map_while(Result::ok);
+    let findings = lines.map(|line| serde_json::from_str::<Value>(&line).expect("JSON"));
+    let found = findings.filter(|it| it["type"] == "finding").find(|it| it["check"] == "loopback_up");
+    let found = found.expect("lo is down in a namespace that was just made");
+    assert_eq!(found["status"], "fail");
+    assert!(found["remediation"].as_str().expect("a mend").contains("ip link set lo up"), "{found}");
+    nix::sys::signal::kill(nix::unistd::Pid::from_raw(daemon.id().cast_signed()), nix::sys::signal::SIGTERM)
+        .expect("SIGTERM");
+    assert!(daemon.wait().expect("its end").success());
 }

@@ -22,9 +22,10 @@ use crate::correlate::attempt::Attempt;
 use crate::correlate::node::Node;
 use crate::decision::Decision;
 use crate::enrich;
-use crate::event::{ConnId, Fact, Netns, Observation, PodRef, SandboxCause, TcpState};
+use crate::event::{ConnId, Fact, Findings, Netns, Observation, PodRef, SandboxCause, TcpState};
 use crate::node_events;
-use crate::record::Outcome;
+use crate::node_events::findings::{Known, news};
+use crate::record::{Body, Outcome};
 
 /// How long the companions of an ambiguous event may take. They are made in the same softirq run,
 /// microseconds apart; what separates them at worst is a preempted CPU.
@@ -76,6 +77,8 @@ pub struct Core {
     /// Refusals in a row by target and its namespace.
     streaks: BTreeMap<(SocketAddr, Option<Netns>), Streak>,
     finished: BTreeSet<ConnId>,
+    /// How the checks of the node came out.
+    checks: Known,
     /// When a pod without network was last told of.
     sandboxes: BTreeMap<(PodRef, SandboxCause), u64>,
     asks: BTreeSet<Ask>,
@@ -106,6 +109,7 @@ impl Core {
         match &observation.fact {
             Fact::Firewall(firewall) => self.release(firewall.netns, observation.time_boot_ns, out),
             Fact::KubeletProbe(probe) => self.outcome(probe, observation, out),
+            Fact::Findings(findings) => self.checked(findings, observation.time_boot_ns, out),
             Fact::SandboxFailure(failure) => self.sandbox(failure, observation.time_boot_ns, out),
             _ => {}
         }
@@ -113,6 +117,12 @@ impl Core {
             self.look(conn, observation, out);
         }
         self.look_again(observation, out);
+    }
+
+    /// The node was checked.
+    fn checked(&mut self, findings: &Findings, time_boot_ns: u64, out: &mut Vec<Decision>) {
+        let told = news(findings, &mut self.checks).into_iter();
+        out.extend(told.map(|it| Decision { time_boot_ns, attempt: None, body: Body::Finding(Box::new(it)) }));
     }
 
     /// What an observation that belongs to no attempt says about those that wait for it.

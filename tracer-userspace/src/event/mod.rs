@@ -28,6 +28,7 @@ pub use node::{
 pub use packet::{Device, Icmp, Ipvs, IpvsOp, PacketDrop, Tracked};
 pub use ports::{PortPressure, PortUser};
 
+use crate::record::FindingBody;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -105,6 +106,8 @@ pub enum Fact {
     KubeletProbe(Box<KubeletProbe>),
     /// The kubelet says that a pod has no network yet.
     SandboxFailure(Box<SandboxFailure>),
+    /// What the checks of the node came to; replaces what was known.
+    Findings(Box<Findings>),
     /// Events were lost.
     Loss(Loss),
     /// Time passed and something was due. Written when a deadline fires live, so that a replay decides at the same point.
@@ -158,6 +161,13 @@ pub struct MissingHook {
     pub reason: String,
     /// What cannot be told without it.
     pub lost: String,
+}
+
+/// What the checks of the node came to (`tracer doctor`).
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Findings {
+    /// One for each check at least.
+    pub findings: Vec<FindingBody>,
 }
 
 /// Events were lost.

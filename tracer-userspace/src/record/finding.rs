@@ -20,6 +20,22 @@ pub enum Status {
     Fail,
 }
 
+impl Status {
+    /// Every one.
+    pub const ALL: [Self; 4] = [Self::Ok, Self::Unknown, Self::Warn, Self::Fail];
+
+    /// As records have it.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Ok => "ok",
+            Self::Unknown => "unknown",
+            Self::Warn => "warn",
+            Self::Fail => "fail",
+        }
+    }
+}
+
 /// The body of a `finding` record.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct FindingBody {

@@ -22,6 +22,7 @@ use super::plain;
 use super::printed::Printed;
 use crate::decision::Decision;
 use crate::record::{AttemptBody, Body, Confidence, K8s, Outcome, Probe, Subject, VerdictBody};
+use crate::record::{FindingBody, Status};
 
 /// Names and values of one series.
 type Labels = Vec<(&'static str, Cow<'static, str>)>;
@@ -56,6 +57,7 @@ pub struct Metrics {
     run_seconds: Family<Labels, Counter<f64, AtomicU64>>,
     runs: Counters,
     dropped: Counters,
+    findings: Family<Labels, Gauge>,
     /// Verdicts that were counted, so that a revision that keeps the label is not counted again.
     said: Printed,
     pods: Option<Pods>,
@@ -75,6 +77,7 @@ impl Metrics {
             run_seconds: Family::default(),
             runs: Family::default(),
             dropped: Family::default(),
+            findings: Family::default(),
             said: Printed::default(),
             pods: pod_labels.then(Pods::default),
         };
@@ -101,6 +104,8 @@ impl Metrics {
         r.register("program_run_seconds", seconds, self.run_seconds.clone());
         r.register("program_runs", "Runs of kernel programs; with kernel.bpf_stats_enabled only", self.runs.clone());
         r.register("sink_dropped", "Records that could not be written", self.dropped.clone());
+        let finding = "1 for the status that a check of the node has; a check that was never other than ok is absent";
+        r.register("doctor_finding", finding, self.findings.clone());
         let build = Family::<Labels, Gauge>::default();
         build.get_or_create(&vec![("version", env!("CARGO_PKG_VERSION").into())]).set(1);
         r.register("build_info", "1, with the version of the tracer", build);
@@ -118,7 +123,16 @@ impl Metrics {
             Body::Loss(loss) => {
                 self.lost.get_or_create(&vec![("where", loss.where_.clone().into())]).inc_by(loss.count);
             }
-            Body::Start(_) | Body::Stop(_) | Body::Node(_) | Body::Finding(_) => {}
+            Body::Finding(finding) => self.set_finding(finding),
+            Body::Start(_) | Body::Stop(_) | Body::Node(_) => {}
+        }
+    }
+
+    /// The last finding of a check that is told: its worst.
+    fn set_finding(&self, finding: &FindingBody) {
+        for status in Status::ALL {
+            let labels = vec![("check", finding.check.clone().into()), ("status", status.name().into())];
+            self.findings.get_or_create(&labels).set((status == finding.status).into());
         }
     }
 
