@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail};
 
-use crate::{deploy, sh};
+use crate::{deploy, sh, stories};
 
 /// What to do with the generated files.
 #[derive(clap::Args)]
@@ -62,6 +62,9 @@ fn stale() -> Result<Files> {
     let mut files = labels()?;
     files.insert(sh::root().join("docs/schema.json"), Some(tracer(&["schema"])?));
     files.extend(fixtures()?);
+    let page = sh::root().join("docs/incidents.md");
+    let told = stories::told(&fs::read_to_string(&page)?, &sh::target().join("debug/tracer"))?;
+    files.insert(page, Some(told));
     files.extend(deploy::generated()?);
     files.retain(|path, content| fs::read_to_string(path).ok() != *content);
     Ok(files)

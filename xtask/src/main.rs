@@ -12,6 +12,7 @@
 //! deploy     what deploy/ renders to, for `check` and `bless`
 //! bless      the generated files
 //! fixtures   recordings of each story
+//! stories    docs/incidents.md, for `bless`
 //! recordings of the scenarios, for `fixtures` and `test`
 //! sh         processes and progress lines
 //! tools      programs out of Debian's packages, for `check`
@@ -28,6 +29,7 @@ mod fixtures;
 mod recordings;
 mod setup;
 mod sh;
+mod stories;
 mod test;
 mod tools;
 mod vm;
