@@ -11,7 +11,6 @@ use crate::ask::Ask;
 use crate::clock;
 use crate::config;
 use crate::decode::decode;
-use crate::doctor;
 use crate::ebpf::{self, Loaded};
 use crate::error::{Error, chain};
 use crate::event::{Fact, HookStatus, Observation, PortPressure};
@@ -102,8 +101,7 @@ pub fn attach(config: &config::Live) -> Result<Attached<Kernel>, Error> {
         },
     };
     if config.daemon {
-        let options = doctor::Options { probers: config.probers.clone(), ..doctor::Options::default() };
-        tokio::task::spawn_local(sources::checkup(options, tx.clone()));
+        tokio::task::spawn_local(sources::checkup(config.probers.clone(), tx.clone()));
     }
     tokio::task::spawn_local(sources::watch(sources, snapshot, refresh, tx));
     Ok(attached)
