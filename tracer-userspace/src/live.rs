@@ -11,6 +11,7 @@ use crate::ask::Ask;
 use crate::clock;
 use crate::config;
 use crate::decode::decode;
+use crate::doctor;
 use crate::ebpf::{self, Loaded};
 use crate::error::{Error, chain};
 use crate::event::{Fact, HookStatus, Observation, PortPressure};
@@ -101,7 +102,7 @@ pub fn attach(config: &config::Live) -> Result<Attached<Kernel>, Error> {
         },
     };
     if config.daemon {
-        tokio::task::spawn_local(sources::checkup(config.probers.clone(), tx.clone()));
+        tokio::task::spawn_local(doctor::daemon::checkup(config.probers.clone(), tx.clone()));
     }
     tokio::task::spawn_local(sources::watch(sources, snapshot, refresh, tx));
     Ok(attached)

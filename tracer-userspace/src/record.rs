@@ -3,8 +3,6 @@
 //! The JSON Schema (`tracer schema`) is generated from these types. What is unknown is absent,
 //! never a zero or an empty string; durations carry their unit in the name.
 
-mod finding;
-
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 
@@ -12,7 +10,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-pub use finding::{FindingBody, Status};
+pub use crate::event::{FindingBody, Status};
 
 use crate::classify::label::Label;
 use crate::event::{Ancestor, HookStatus, MissingHook, Netns, ProbeSpec};

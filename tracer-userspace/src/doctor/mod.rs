@@ -8,6 +8,7 @@ mod br_netfilter;
 mod cni_config;
 pub mod command;
 mod conntrack;
+pub mod daemon;
 mod default_routes;
 mod ephemeral_headroom;
 pub mod finding;

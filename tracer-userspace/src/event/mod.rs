@@ -6,6 +6,7 @@
 
 mod cluster;
 mod conn;
+mod finding;
 mod firewall;
 mod inspection;
 mod kubelet;
@@ -18,6 +19,7 @@ pub use conn::{
     Actor, Answer, AnswerKind, ConnId, Connect, ConnectFailed, Flow, Listen, ListenQueue, QueueFull, ResetReceived,
     ResetSent, Retransmit, State, TcpFlags, TcpState, TlsHello, Via,
 };
+pub use finding::{FindingBody, Status};
 pub use firewall::{Backend, Conntrack, Firewall, FirewallRule, Prefix, RuleVerdict, When, any_client};
 pub use inspection::{Inspection, ListenerState, NeighbourState, Throttled};
 pub use kubelet::{KubeletProbe, KubeletResult, PodRef, ProbeSays, SandboxCause, SandboxFailure};
@@ -28,7 +30,6 @@ pub use node::{
 pub use packet::{Device, Icmp, Ipvs, IpvsOp, PacketDrop, Tracked};
 pub use ports::{PortPressure, PortUser};
 
-use crate::record::FindingBody;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 

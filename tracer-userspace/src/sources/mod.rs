@@ -5,7 +5,6 @@
 
 mod addresses;
 mod cgroup;
-mod checkup;
 pub mod cluster;
 pub mod files;
 mod inquire;
@@ -26,7 +25,6 @@ mod watch;
 use std::collections::HashMap;
 use std::path::PathBuf;
 
-pub use checkup::checkup;
 pub use files::FileError;
 pub use inquire::Inquirer;
 pub use kubelet::KubeletLog;

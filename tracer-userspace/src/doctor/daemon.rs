@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio::sync::mpsc::Sender;
 use tokio::time::{MissedTickBehavior, interval};
 
-use crate::doctor::{self, Options};
+use super::{CHECKS, Options};
 use crate::event::{Fact, Findings};
 
 /// Between two looks at the node: with 50,000 rules the checks take a second of one CPU.
@@ -17,7 +17,7 @@ const LEFT_OUT: &[&str] = &["ephemeral_headroom", "listener_overlap", "tracer_ho
 
 /// Checks the node, until nobody takes the facts. On a thread of the pool for what blocks.
 pub async fn checkup(probers: Vec<String>, tx: Sender<Fact>) {
-    let checks = doctor::CHECKS.iter().map(|check| check.name.to_owned());
+    let checks = CHECKS.iter().map(|check| check.name.to_owned());
     let checks = checks.filter(|name| !LEFT_OUT.contains(&name.as_str())).collect();
     let options = Options { checks, probers, ..Options::default() };
     let mut tick = interval(EVERY);
@@ -28,7 +28,7 @@ pub async fn checkup(probers: Vec<String>, tx: Sender<Fact>) {
             () = tx.closed() => return,
         }
         let options = options.clone();
-        let Ok(findings) = tokio::task::spawn_blocking(move || doctor::run(&options)).await else { return };
+        let Ok(findings) = tokio::task::spawn_blocking(move || super::run(&options)).await else { return };
         if tx.send(Fact::Findings(Box::new(Findings { findings }))).await.is_err() {
             return;
         }
