@@ -1,8 +1,7 @@
 //! What a rule found, and what weakens it.
 
-use crate::classify::Case;
 use crate::classify::label::Label;
-use crate::core::SETTLE_NS;
+use crate::classify::{Case, SETTLE_NS};
 use crate::event::Netns;
 use crate::record::{Confidence, Culprit, Evidence, Outcome};
 

@@ -19,6 +19,10 @@ pub use culprit::culprit_of;
 use finding::Finding;
 use label::Label;
 
+/// How long the companions of an ambiguous event may take. They are made in the same softirq run,
+/// microseconds apart; what separates them at worst is a preempted CPU.
+pub(crate) const SETTLE_NS: u64 = 2_000_000;
+
 /// What a rule looks at.
 #[derive(Clone, Copy, Debug)]
 pub struct Case<'a> {

@@ -1,7 +1,8 @@
 //! Verdicts that wait for a firewall to be read, so that the first one can name the rule.
 
 use super::questions::MAX_ASKED;
-use super::{Core, SETTLE_NS, When};
+use super::{Core, When};
+use crate::classify::SETTLE_NS;
 use crate::classify::finding::Finding;
 use crate::decision::Decision;
 use crate::event::{ConnId, Netns};

@@ -16,7 +16,7 @@ use self::records::{loss_record, recovery, said, verdict_record};
 use crate::ask::Ask;
 use crate::classify::finding::Finding;
 use crate::classify::label::Label;
-use crate::classify::{Case, Streak, classify};
+use crate::classify::{Case, SETTLE_NS, Streak, classify};
 use crate::correlate::Correlator;
 use crate::correlate::attempt::Attempt;
 use crate::correlate::node::Node;
@@ -27,9 +27,6 @@ use crate::node_events;
 use crate::node_events::findings::{Known, news};
 use crate::record::{Body, Outcome};
 
-/// How long the companions of an ambiguous event may take. They are made in the same softirq run,
-/// microseconds apart; what separates them at worst is a preempted CPU.
-pub(crate) const SETTLE_NS: u64 = 2_000_000;
 /// When an attempt is looked at.
 #[derive(Clone, Copy, Debug)]
 enum When {
