@@ -23,6 +23,8 @@ pub enum Need {
     OwnMachine,
     /// iptables over nftables, with NAT.
     IptablesNat,
+    /// A processor that looks at a namespace in milliseconds.
+    RealProcessor,
 }
 
 const MODULES: &[&str] = &[
@@ -71,7 +73,7 @@ impl Need {
     /// Why it is not there; `None` if it is.
     #[must_use]
     pub fn lacking(self) -> Option<String> {
-        static TRIED: [OnceLock<Option<String>>; 7] = [const { OnceLock::new() }; 7];
+        static TRIED: [OnceLock<Option<String>>; 8] = [const { OnceLock::new() }; 8];
         TRIED[self as usize].get_or_init(|| self.attempt()).clone()
     }
 
@@ -79,6 +81,11 @@ impl Need {
         if self == Self::OwnMachine {
             return (!is_emulated())
                 .then(|| "changes a setting of the whole machine: only in a virtual one".to_owned());
+        }
+        if self == Self::RealProcessor {
+            return is_emulated().then(|| {
+                "the tracer's look at the pod takes seconds on an emulated processor, and comes after its address is gone".to_owned()
+            });
         }
         let (what, program, args, input) = self.trial();
         let outcome = Netns::create(&format!("{PREFIX}{}-need-{what}", std::process::id()))
@@ -113,7 +120,7 @@ impl Need {
                 &["-batch", "-"],
                 "qdisc add dev lo clsact\nfilter add dev lo ingress bpf da bytecode '1,6 0 0 2'\n",
             ),
-            Self::OwnMachine => ("own-machine", "true", &[], ""),
+            Self::OwnMachine | Self::RealProcessor => ("machine", "true", &[], ""),
             Self::IptablesNat => ("iptables-nat", "iptables-nft", DNAT, ""),
             Self::NftNat => (
                 "nft-nat",

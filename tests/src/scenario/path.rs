@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use anyhow::Result;
 use tracer::classify::label::Label;
 
-use super::{Scenario, Stage};
+use super::{Need, Scenario, Stage};
 use crate::dial::{Ending, Kind};
 use crate::pods::HTTP;
 use crate::world::{BRIDGE, Family};
@@ -19,7 +19,8 @@ const MTU: Option<Label> = Some(Label::MtuBlackhole);
 
 pub(super) const ALL: &[Scenario] = &[
     Scenario::new("pod_link_down_eth0", LINK, |s| link_down(s, "eth0")),
-    Scenario::new("pod_link_down_eth0_v6", LINK, |s| link_down(s, "eth0")).v6(),
+    // An IPv6 address goes with its link: whose it was must be known before.
+    Scenario::new("pod_link_down_eth0_v6", LINK, |s| link_down(s, "eth0")).v6().needs(&[Need::RealProcessor]),
     Scenario::new("pod_link_down_veth", LINK, |s| link_down(s, "veth")),
     Scenario::new("pod_link_down_bridge", LINK, bridge_down).own(),
     Scenario::new("pod_link_down_namespace_gone", LINK, namespace_gone),
