@@ -32,6 +32,10 @@ const AGAIN: Duration = Duration::from_secs(5);
 pub(super) struct Follower {
     log: KubeletLog,
     open: Option<Open>,
+    /// Where reading begins: at first at the end, since what is there then is old news.
+    seek: SeekFrom,
+    /// The file that was closed last, and how far it was read: a kubelet that starts again may go on writing to it.
+    left: Option<((u64, u64), u64)>,
     /// When the log is looked for again.
     due: Instant,
     /// Said to be unreadable.
@@ -52,34 +56,36 @@ struct Open {
 
 impl Follower {
     pub(super) fn new(log: KubeletLog) -> Self {
-        Self { log, open: None, due: Instant::now(), complained: false }
+        Self { log, open: None, seek: SeekFrom::End(0), left: None, due: Instant::now(), complained: false }
     }
 
-    /// Until nobody takes the facts. What was there before is old news: reading begins at the end.
+    /// Until nobody takes the facts.
     pub(super) fn run(mut self, parse: fn(&str, Now) -> Option<Fact>, tx: &Sender<Fact>) {
-        let mut seek = SeekFrom::End(0);
         while !tx.is_closed() {
             if self.open.is_none() && Instant::now() >= self.due {
-                self.open(seek);
-                // A file that comes later is new from its beginning.
-                seek = SeekFrom::Start(0);
+                self.open();
             }
             let read = self.read(&mut |line| {
                 let now = Now { boot_ns: clock::boot_ns(), boot_to_wall_ns: clock::boot_to_wall_ns() };
                 parse(line, now).is_none_or(|fact| tx.blocking_send(fact).is_ok())
             });
             if read.is_err() || self.is_replaced() {
-                self.open = None;
+                self.left = self.open.take().map(|open| (open.identity, open.at));
             }
             self.wait();
         }
     }
 
-    fn open(&mut self, seek: SeekFrom) {
+    fn open(&mut self) {
+        // A file that comes later is new from its beginning.
+        let seek = std::mem::replace(&mut self.seek, SeekFrom::Start(0));
         self.due = Instant::now() + AGAIN;
         let Some(path) = self.log.locate() else { return };
         match Open::new(path, seek) {
-            Ok(open) => (self.open, self.complained) = (Some(open), false),
+            Ok(mut open) => {
+                open.resume(self.left);
+                (self.open, self.complained) = (Some(open), false);
+            }
             Err((path, error)) if !self.complained => {
                 self.complained = true;
                 let path = path.display();
@@ -139,6 +145,13 @@ impl Open {
         Ok((file, (about.dev(), about.ino()), changes, at))
     }
 
+    /// Goes on where the same file was left.
+    fn resume(&mut self, left: Option<((u64, u64), u64)>) {
+        if let Some((_, at)) = left.filter(|(identity, _)| *identity == self.identity) {
+            self.at = self.file.seek(SeekFrom::Start(at)).unwrap_or(self.at);
+        }
+    }
+
     /// All that is there. A file that shrank is read from its beginning.
     fn read(&mut self, take: &mut dyn FnMut(&str) -> bool) -> io::Result<()> {
         if self.file.metadata()?.len() < self.at {
@@ -181,4 +194,61 @@ impl Open {
 
 fn from_errno(errno: Errno) -> io::Error {
     io::Error::from_raw_os_error(errno as i32)
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test ends at the line that failed")]
+mod tests {
+    use std::io::Write as _;
+
+    use tokio::sync::mpsc;
+
+    use super::*;
+    use crate::event::Loss;
+
+    /// Any line is a fact of its length.
+    fn parse(line: &str, _: Now) -> Option<Fact> {
+        let count = line.len() as u64;
+        Some(Fact::Loss(Loss { where_: line.chars().take(8).collect(), count, from_boot_ns: 0, to_boot_ns: 0 }))
+    }
+
+    fn next(facts: &mut mpsc::Receiver<Fact>) -> (String, u64) {
+        match facts.blocking_recv() {
+            Some(Fact::Loss(loss)) => (loss.where_, loss.count),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn what_is_appended_is_read_and_so_is_the_file_that_takes_its_place() {
+        let place = std::env::temp_dir().join(format!("tracer-follow-{}", std::process::id()));
+        std::fs::create_dir_all(&place).unwrap();
+        let (path, moved) = (place.join("log"), place.join("log.1"));
+        let append = |text: &str| {
+            File::options().create(true).append(true).open(&path).unwrap().write_all(text.as_bytes()).unwrap();
+        };
+        append("old news\n");
+        let (tx, mut facts) = mpsc::channel(4);
+        let mut follower = Follower::new(KubeletLog::Named(path.clone()));
+        // Before anything is appended: what is there then is old.
+        follower.open();
+        let thread = std::thread::spawn(move || follower.run(parse, &tx));
+        append("one\nhal");
+        assert_eq!(next(&mut facts), ("one".into(), 3));
+        append("f\n");
+        assert_eq!(next(&mut facts), ("half".into(), 4));
+        append(&format!("{}\nshort\n", "x".repeat(2 * MAX_LINE)));
+        assert_eq!(next(&mut facts), ("short".into(), 5), "a line without end is skipped");
+        std::fs::rename(&path, &moved).unwrap();
+        append("another file\n");
+        assert_eq!(next(&mut facts), ("another ".into(), 12));
+        // Away and back again, as /proc/PID/fd/2 of a kubelet that starts again: not read twice.
+        std::fs::rename(&path, &moved).unwrap();
+        File::options().append(true).open(&moved).unwrap().write_all(b"more\n").unwrap();
+        std::fs::rename(&moved, &path).unwrap();
+        assert_eq!(next(&mut facts), ("more".into(), 4));
+        drop(facts);
+        thread.join().unwrap();
+        std::fs::remove_dir_all(&place).unwrap();
+    }
 }
