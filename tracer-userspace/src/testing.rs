@@ -292,6 +292,11 @@ impl Stream {
         self.probed(http_probe(self.flow.dst.port()))
     }
 
+    pub(crate) fn https_readiness(&mut self) -> &mut Self {
+        let scheme = Some("https".into());
+        self.probed(ProbeSpec { scheme, ..http_probe(self.flow.dst.port()) })
+    }
+
     /// The next attempt to the same target, from the next port.
     pub(crate) fn again(&mut self, conn: u64) -> &mut Self {
         self.conn = ConnId(conn);

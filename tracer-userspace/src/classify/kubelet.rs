@@ -21,6 +21,13 @@ pub struct Unattached {
     pub process: Option<Process>,
 }
 
+/// An outcome as one of a command: words that are not the kubelet's or the runtime's own are the command's.
+#[must_use]
+pub fn of_command(probe: &KubeletProbe) -> KubeletProbe {
+    let own = matches!(probe.says, ProbeSays::CommandTimeout | ProbeSays::CommandNotRun);
+    KubeletProbe { output: probe.output.clone().filter(|_| own), ..probe.clone() }
+}
+
 /// The verdict on a failed exec probe; `None` if it is no such probe, or nothing tells.
 #[must_use]
 pub fn command(probe: &KubeletProbe, node: &Node) -> Option<(Finding, Unattached)> {

@@ -259,7 +259,7 @@ labels! {
     SlowResponse = "slow_response" {
         title: "the process took the request and gave no byte of an answer in time",
         meaning: "The connection was established at once and the request was acknowledged by the target's stack, but not a byte came back before the prober closed the connection at its timeout.",
-        evidence: "proven: the prober's own socket left ESTABLISHED by its own close with its request sent and acknowledged and no byte received.",
+        evidence: "proven: the prober's own socket left ESTABLISHED by its own close with its request sent and acknowledged and no byte received. likely: bytes of a TLS or HTTP/2 handshake, or of a body, were received, and the kubelet's own outcome is that the answer did not come, or did not end, in time.",
         lookalikes: "An unacknowledged, retransmitted request is lost on the way and not this label. A RST is `mid_stream_rst`.",
         mend: "Raise timeoutSeconds above the handler's real latency, give the container more CPU, or make the health handler independent of slow work.",
     }
@@ -284,8 +284,8 @@ labels! {
     KubeletDelayed = "kubelet_delayed" {
         title: "the answer arrived in time, and the kubelet took it too late",
         meaning: "The network and the application were in time: the answer lay in the prober's socket before the probe's timeout. The kubelet says that it timed out, so it did not get to read it: it had no CPU, or was stopped, or             had too much to do at once.",
-        evidence: "likely: the kubelet's own outcome of this attempt is a timeout while it waited for the answer's headers, and the first bytes of the answer had reached the attempt's socket before timeoutSeconds had passed since the             connect (`cgroup_skb`). The outcome is tied to the attempt by pod, container, kind of probe and time. possible: when the bytes came was not seen, but they lay unread in the socket when the kubelet closed it, 0.2 s or more after its own timeout.",
-        lookalikes: "An answer after the timeout, or none, is `slow_response`. An answer whose body never ends is one that the application did not finish, and gets no such label. A server that sends half a status line and stops looks the same.",
+        evidence: "likely: the kubelet's own outcome of this attempt is a timeout while it waited for the answer's headers, the probe speaks plain HTTP, and the status line of the answer (no redirect) had reached the attempt's socket before timeoutSeconds had passed since the             connect (`cgroup_skb`). The outcome is tied to the attempt by pod, container, kind of probe and time. possible: when the bytes came was not seen, but they lay unread in the socket when the kubelet closed it, 0.2 s or more after its own timeout.",
+        lookalikes: "An answer after the timeout, or none, is `slow_response`. An answer whose body never ends is one that the application did not finish, and gets no such label. With TLS or gRPC the first bytes are a handshake's: that is `slow_response`. A server that sends a status line and stops before the end of its headers looks the same.",
         mend: "Give the kubelet CPU: reserve it (--system-reserved, --kube-reserved, a cgroup of its own), look at the node's load and at /proc/pressure/cpu at that moment; or raise timeoutSeconds.",
     }
     /// The application answered, and said no.

@@ -257,7 +257,9 @@ impl Core {
     fn say(&mut self, conn: ConnId, finding: Finding, also: Vec<Label>, again: bool, out: &mut Vec<Decision>) {
         let Some(attempt) = self.correlator.get(conn) else { return };
         let (named, said) = (enrich::name(attempt, &self.node), attempt.kubelet().map(|(_, probe)| said(probe)));
-        let count = self.count_failure(conn, &named, &finding, again);
+        // Where only the kubelet saw it fail, the attempt before may have been counted as a success.
+        let counts = again || said.is_none() || self.correlator.get(conn).is_some_and(Attempt::failed);
+        let count = if counts { self.count_failure(conn, &named, &finding, again) } else { None };
         self.remember_refusal(conn, &finding, again);
         out.push(verdict_record(conn, finding, also, named, count, said));
     }

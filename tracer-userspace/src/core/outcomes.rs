@@ -5,11 +5,12 @@
 
 use super::records::{said, unattached};
 use super::{Core, When};
-use crate::classify::kubelet;
+use crate::classify::{SETTLE_NS, kubelet};
 use crate::correlate::attempt::Attempt;
 use crate::decision::Decision;
 use crate::enrich;
-use crate::event::{ConnId, KubeletProbe, Observation, SandboxFailure};
+use crate::event::{ConnId, KubeletProbe, Observation, ProbeSays, SandboxFailure};
+use crate::record::Outcome;
 
 /// The kubelet writes its line as soon as the attempt is over: this much earlier at most, for a busy one.
 const BEFORE_NS: u64 = 1_000_000_000;
@@ -23,42 +24,53 @@ const MAX_SANDBOXES: usize = 1024;
 impl Core {
     /// A probe failed, as the kubelet saw it.
     pub(super) fn outcome(&mut self, probe: &KubeletProbe, observation: &Observation, out: &mut Vec<Decision>) {
-        let command = kubelet::command(probe, &self.node);
-        if let Some((finding, named)) = command {
-            out.push(unattached(finding, named, Some(said(probe))));
+        let command = kubelet::of_command(probe);
+        if let Some((finding, named)) = kubelet::command(&command, &self.node) {
+            out.push(unattached(finding, named, Some(said(&command))));
         } else if let Some(conn) = self.attempt_of(probe) {
             self.correlator.join(conn, observation);
             self.quote(conn, observation.time_boot_ns, out);
         }
     }
 
-    /// The one attempt that it can be about: of that probe, ended at that time, and not told of before.
+    /// The one attempt that it can be about: of that probe, not told of before, and over at that time or not yet seen to
+    /// be. One that failed goes first, the last of several; one that the kernel found well must be the only one left.
     fn attempt_of(&self, probe: &KubeletProbe) -> Option<ConnId> {
         let at = probe.written_boot_ns;
-        let ended = |a: &Attempt| {
-            a.ended.is_some_and(|(end, _)| end <= at.saturating_add(AFTER_NS) && at <= end.saturating_add(BEFORE_NS))
+        let in_time = |a: &Attempt| match a.ended {
+            Some((end, _)) => end <= at.saturating_add(AFTER_NS) && at <= end.saturating_add(BEFORE_NS),
+            None => a.started <= at,
         };
-        let fits = |a: &&Attempt| a.prober && a.kubelet().is_none() && ended(a) && self.is_of(a, probe);
-        let mut fitting: Vec<&Attempt> = self.correlator.all().filter(fits).collect();
-        let exact = |a: &&Attempt| probe.src.is_some_and(|src| src == a.flow.src);
-        if let Some(exact) = fitting.iter().find(|a| exact(a)) {
+        let fits = |a: &&Attempt| a.prober && a.kubelet().is_none() && in_time(a) && self.is_of(a, probe);
+        let fitting: Vec<&Attempt> = self.correlator.all().filter(fits).collect();
+        if let Some(exact) = fitting.iter().find(|a| probe.src == Some(a.flow.src)) {
             return Some(exact.conn);
         }
-        // Of several the last one that ended; those that failed go first.
-        fitting.sort_by_key(|a| (a.failed(), a.ended.map(|(end, _)| end)));
-        fitting.last().map(|a| a.conn)
+        let failed = fitting.iter().filter(|a| a.ended.is_some() && self.has_failed(a));
+        if let Some(last) = failed.max_by_key(|a| a.ended.map(|(end, _)| end)) {
+            return Some(last.conn);
+        }
+        let [only] = fitting.as_slice() else { return None };
+        Some(only.conn)
+    }
+
+    fn has_failed(&self, attempt: &Attempt) -> bool {
+        attempt.failed() || self.decided.get(&attempt.conn).is_some_and(|d| d.outcome == Outcome::Failure)
     }
 
     fn is_of(&self, attempt: &Attempt, probe: &KubeletProbe) -> bool {
         let dialled = probe.dst.is_none_or(|dst| dst == attempt.flow.dst);
         let from = probe.src.is_none_or(|src| src == attempt.flow.src);
-        dialled && from && enrich::is_probe_of(attempt, &self.node, probe)
+        dialled && from && !denies(attempt, probe) && enrich::is_probe_of(attempt, &self.node, probe)
     }
 
     /// Says its verdict again, with what the kubelet said; or for the first time.
     fn quote(&mut self, conn: ConnId, now: u64, out: &mut Vec<Decision>) {
         let Some(before) = self.decided.get(&conn).copied() else {
-            self.decide(conn, When::Settled(now), out);
+            // The companions of its last event may still be on their way; one that is open is judged at its end.
+            let ended = self.correlator.get(conn).and_then(|a| a.ended);
+            self.deadlines.extend(ended.map(|(end, _)| (now.max(end.saturating_add(SETTLE_NS)), conn)));
+            self.fire_deadlines(now, out);
             return;
         };
         let Some((finding, also)) = self.classified(conn, When::Settled(now)) else { return };
@@ -87,9 +99,15 @@ impl Core {
     }
 }
 
+/// Its answer had another status than the one that the kubelet read.
+fn denies(attempt: &Attempt, probe: &KubeletProbe) -> bool {
+    let ProbeSays::Status(said) = probe.says else { return false };
+    attempt.answer().and_then(|(_, answer)| answer.status).is_some_and(|status| status != said)
+}
+
 #[cfg(test)]
 mod tests {
-    use crate::event::{Fact, PodRef, ProbeSays, SandboxCause, SandboxFailure, TcpState};
+    use crate::event::{AnswerKind, Fact, PodRef, ProbeSays, SandboxCause, SandboxFailure, TcpState};
     use crate::record::VerdictBody;
     use crate::testing::Stream;
 
@@ -121,6 +139,39 @@ mod tests {
         let verdicts = stream.verdicts();
         assert_eq!(told(&stream), [("unexplained".to_owned(), true)]);
         assert!(verdicts[0].verdict.summary.contains("so the kubelet says"), "{}", verdicts[0].verdict.summary);
+    }
+
+    /// Liveness and readiness on one port in the same second: one fails, the other does not.
+    #[test]
+    fn the_healthy_attempt_beside_the_failed_one_is_left_alone() {
+        let healthy = |stream: &mut Stream| {
+            stream.again(9).connect().established().answer(AnswerKind::Http, Some(200));
+            stream.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 200));
+        };
+        let mut refusing = Stream::new();
+        refusing.http_readiness().connect().established().answer(AnswerKind::Http, Some(503));
+        refusing.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 200));
+        healthy(&mut refusing);
+        refusing.kubelet(ProbeSays::Status(503));
+        assert_eq!(
+            told(&refusing),
+            [("app_status_failure".to_owned(), false), ("app_status_failure".to_owned(), true)]
+        );
+        // The kubelet writes its line before the socket of the one that timed out is closed.
+        let mut waiting = Stream::new();
+        waiting.http_readiness().connect().established().wait_ms(990);
+        healthy(&mut waiting);
+        waiting.wait_ms(10).kubelet(ProbeSays::Timeout);
+        assert!(told(&waiting).is_empty(), "which of the two it was is not known");
+    }
+
+    #[test]
+    fn an_outcome_that_comes_before_the_end_waits_for_it() {
+        let mut stream = Stream::new();
+        stream.http_readiness().connect().established().wait_ms(1000).kubelet(ProbeSays::Timeout);
+        assert!(told(&stream).is_empty());
+        stream.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 0));
+        assert_eq!(told(&stream), [("slow_response".to_owned(), true)]);
     }
 
     #[test]

@@ -6,7 +6,7 @@ use super::super::evidence::{evidence, of_state};
 use super::super::kubelet::of_outcome;
 use super::{Case, Finding, Label, ms};
 use crate::enrich;
-use crate::event::ProbeSays;
+use crate::event::{Answer, AnswerKind, ProbeSays};
 use crate::record::Confidence;
 
 /// Closing this much after its own timeout, the kubelet was late itself.
@@ -15,6 +15,8 @@ const LATE_NS: u64 = 200_000_000;
 /// The rule.
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let (_, said) = case.attempt.kubelet().filter(|(_, said)| said.says == ProbeSays::Timeout)?;
+    // With TLS or HTTP/2 the first bytes are those of a handshake, and say nothing of the answer.
+    enrich::asks_http(case.attempt, case.node).filter(|plain| *plain)?;
     let timeout_s = enrich::timeout_s(case.attempt, case.node)?;
     let (closed, _) = case.attempt.ended?;
     let timeout = u64::from(timeout_s) * 1_000_000_000;
@@ -23,7 +25,11 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
             let took = time.saturating_sub(case.attempt.started);
             let says = format!("the first bytes of the answer arrived {} after the connect", ms(took));
             let seen = evidence("cgroup_skb", time, says, json!({ "kind": answer.kind }));
-            (took < timeout).then_some((format!("after {}", ms(took)), Confidence::Likely, Some(seen)))?
+            (took < timeout && is_final(answer)).then_some((
+                format!("after {}", ms(took)),
+                Confidence::Likely,
+                Some(seen),
+            ))?
         }
         None => {
             let unread = case.attempt.received().is_some_and(|n| n > 0);
@@ -40,6 +46,11 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let seen = arrived.into_iter().chain(state).chain([of_outcome(said)]).collect();
     let found = Finding::failure(Label::KubeletDelayed, seen, summary, Label::KubeletDelayed.page().mend.to_owned());
     Some(found.with_confidence(confidence))
+}
+
+/// A redirect is followed, and it is the next answer that the kubelet waits for; so is that after a 1xx.
+fn is_final(answer: &Answer) -> bool {
+    answer.kind == AnswerKind::Http && answer.status.is_some_and(|status| (200..300).contains(&status) || status >= 400)
 }
 
 #[cfg(test)]
@@ -60,6 +71,24 @@ mod tests {
     }
 
     #[test]
+    fn first_bytes_that_are_no_answer() {
+        let told = |https: bool, kind, status| {
+            let mut stream = Stream::new();
+            if https {
+                stream.https_readiness()
+            } else {
+                stream.http_readiness()
+            };
+            stream.connect().established().wait_ms(10).answer(kind, status).wait_ms(1990);
+            stream.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 200)).kubelet(ProbeSays::Timeout);
+            stream.labels()
+        };
+        assert_eq!(told(true, AnswerKind::Tls, None), ["slow_response"], "a ServerHello");
+        assert_eq!(told(false, AnswerKind::Http, Some(302)), ["unexplained"], "a redirect, which was followed");
+        assert_eq!(told(false, AnswerKind::Http, Some(200)), ["kubelet_delayed"]);
+    }
+
+    #[test]
     fn an_answer_of_unknown_time_and_a_close_that_was_late() {
         let closed_after = |ms: u64| {
             let mut stream = Stream::new();
@@ -74,6 +103,6 @@ mod tests {
     #[test]
     fn an_answer_that_was_late_or_did_not_end() {
         assert_eq!(labels(1500, ProbeSays::Timeout), ["unexplained"], "after the timeout");
-        assert_eq!(labels(10, ProbeSays::TimeoutInBody), ["unexplained"]);
+        assert_eq!(labels(10, ProbeSays::TimeoutInBody), ["slow_response"], "it did not end");
     }
 }

@@ -1,12 +1,41 @@
 //! The target took the request and gave no byte of an answer before the prober closed.
 
 use super::super::evidence::of_state;
+use super::super::kubelet::of_outcome;
 use super::{Case, Finding, Label, ms};
 use crate::correlate::attempt::End;
 use crate::enrich;
+use crate::event::ProbeSays;
+use crate::record::Confidence;
 
 /// The rule.
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
+    silent(case).or_else(|| unfinished(case))
+}
+
+/// Bytes came, and the kubelet says that the answer did not, or not all of it: the handshake of TLS or HTTP/2 was
+/// answered, or the answer's beginning.
+fn unfinished(case: &Case<'_>) -> Option<Finding> {
+    let attempt = case.attempt;
+    let (_, said) = attempt.kubelet()?;
+    let (ended, End::ClosedByProber) = attempt.ended? else { return None };
+    let handshake = enrich::asks_http(attempt, case.node) == Some(false);
+    let what = match said.says {
+        ProbeSays::TimeoutInBody => "began to answer, and did not end in time",
+        ProbeSays::Timeout if handshake => "answered the handshake, and not the request in time",
+        _ => return None,
+    };
+    if attempt.received().is_none_or(|n| n == 0) || gave_up_early(case) {
+        return None;
+    }
+    let summary = format!("{} {what}{}", attempt.flow.dst, budget(case));
+    let state = attempt.last.as_ref().map(|state| of_state(ended, state));
+    let seen = state.into_iter().chain([of_outcome(said)]).collect();
+    let found = Finding::failure(Label::SlowResponse, seen, summary, Label::SlowResponse.page().mend.to_owned());
+    Some(found.with_confidence(Confidence::Likely))
+}
+
+fn silent(case: &Case<'_>) -> Option<Finding> {
     let attempt = case.attempt;
     let ended = taken_and_silent(case)?;
     let (established, state) = (attempt.established?, attempt.last.as_ref()?);

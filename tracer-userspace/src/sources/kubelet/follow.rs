@@ -6,7 +6,7 @@ use std::io::{self, Read, Seek, SeekFrom};
 use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -32,8 +32,8 @@ const AGAIN: Duration = Duration::from_secs(5);
 pub(super) struct Follower {
     log: KubeletLog,
     open: Option<Open>,
-    /// Where reading begins: at first at the end, since what is there then is old news.
-    seek: SeekFrom,
+    /// A file that is older has old news in it: reading begins at its end.
+    since: SystemTime,
     /// The file that was closed last, and how far it was read: a kubelet that starts again may go on writing to it.
     left: Option<((u64, u64), u64)>,
     /// When the log is looked for again.
@@ -56,7 +56,7 @@ struct Open {
 
 impl Follower {
     pub(super) fn new(log: KubeletLog) -> Self {
-        Self { log, open: None, seek: SeekFrom::End(0), left: None, due: Instant::now(), complained: false }
+        Self { log, open: None, since: SystemTime::now(), left: None, due: Instant::now(), complained: false }
     }
 
     /// Until nobody takes the facts.
@@ -77,11 +77,9 @@ impl Follower {
     }
 
     fn open(&mut self) {
-        // A file that comes later is new from its beginning.
-        let seek = std::mem::replace(&mut self.seek, SeekFrom::Start(0));
         self.due = Instant::now() + AGAIN;
         let Some(path) = self.log.locate() else { return };
-        match Open::new(path, seek) {
+        match Open::new(path, self.since) {
             Ok(mut open) => {
                 open.resume(self.left);
                 (self.open, self.complained) = (Some(open), false);
@@ -122,8 +120,8 @@ impl Follower {
 }
 
 impl Open {
-    fn new(path: PathBuf, seek: SeekFrom) -> Result<Self, (PathBuf, io::Error)> {
-        match Self::open(&path, seek) {
+    fn new(path: PathBuf, since: SystemTime) -> Result<Self, (PathBuf, io::Error)> {
+        match Self::open(&path, since) {
             Ok((file, identity, changes, at)) => {
                 Ok(Self { path, file, identity, changes, at, partial: Vec::new(), skipping: false })
             }
@@ -131,7 +129,7 @@ impl Open {
         }
     }
 
-    fn open(path: &Path, seek: SeekFrom) -> io::Result<(File, (u64, u64), Inotify, u64)> {
+    fn open(path: &Path, since: SystemTime) -> io::Result<(File, (u64, u64), Inotify, u64)> {
         let mut file = File::open(path)?;
         let about = file.metadata()?;
         if !about.is_file() {
@@ -141,7 +139,8 @@ impl Open {
         changes
             .add_watch(path, AddWatchFlags::IN_MODIFY | AddWatchFlags::IN_ATTRIB | AddWatchFlags::IN_MOVE_SELF)
             .map_err(from_errno)?;
-        let at = file.seek(seek)?;
+        let is_new = about.created().is_ok_and(|created| created >= since);
+        let at = file.seek(if is_new { SeekFrom::Start(0) } else { SeekFrom::End(0) })?;
         Ok((file, (about.dev(), about.ino()), changes, at))
     }
 

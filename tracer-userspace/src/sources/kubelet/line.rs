@@ -10,6 +10,9 @@ use crate::event::{Fact, KubeletProbe, KubeletResult, PodRef, ProbeType, Sandbox
 /// Longest quote of a sandbox's failure, characters.
 const MAX_REASON: usize = 400;
 
+/// A line that is read so long after it was written is no news: it came with a file that was there before.
+const STALE_NS: u64 = 60_000_000_000;
+
 /// The clocks when a line was read, nanoseconds.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Now {
@@ -33,6 +36,9 @@ pub(super) fn parse(line: &str, now: Now) -> Option<Fact> {
     }
     let (header, text) = header(line)?;
     let written = now.written(header);
+    if now.boot_ns.saturating_sub(written) > STALE_NS {
+        return None;
+    }
     probe(text, written, header.pid)
         .map(|it| Fact::KubeletProbe(Box::new(it)))
         .or_else(|| sandbox(text, written, header.pid).map(|it| Fact::SandboxFailure(Box::new(it))))

@@ -41,15 +41,25 @@ fn meaning(output: &str) -> ProbeSays {
     if output.starts_with("service unhealthy (responded with ") {
         return ProbeSays::NotServing;
     }
-    if output.starts_with("command ") && output.ends_with(" timed out")
-        || output.contains("code = DeadlineExceeded desc = ")
-    {
+    if is_command_timeout(output) {
         return ProbeSays::CommandTimeout;
     }
-    if output.starts_with("rpc error: code = ") {
+    if output.starts_with("rpc error: code = ") && names_exec(output) {
         return ProbeSays::CommandNotRun;
     }
     if is_network(output) { of_network(output) } else { ProbeSays::Other }
+}
+
+/// The kubelet's own form, or the runtime's. A command that speaks gRPC itself (grpc_health_probe) prints errors that
+/// look alike and do not speak of exec.
+fn is_command_timeout(output: &str) -> bool {
+    output.starts_with("command \"") && output.ends_with("\" timed out")
+        || output.starts_with("rpc error: code = DeadlineExceeded desc = ") && names_exec(output)
+}
+
+/// `failed to exec in container: …` (containerd), `ExecSync cmd from runtime service failed` (kubelet), CRI-O's `exec`.
+fn names_exec(output: &str) -> bool {
+    output.contains("exec ") || output.contains("ExecSync")
 }
 
 /// As Go's client and the kubelet's probers begin the errors of the network.
@@ -180,5 +190,14 @@ mod tests {
             (ProbeSays::CommandTimeout, Some("command timed out".into()))
         );
         assert_eq!(says(""), (ProbeSays::Nothing, None));
+        let of_a_tool = "error: health rpc failed: rpc error: code = DeadlineExceeded desc = context deadline exceeded";
+        assert_ne!(says(of_a_tool).0, ProbeSays::CommandTimeout);
+        assert_eq!(
+            says("rpc error: code = DeadlineExceeded desc = context deadline exceeded"),
+            (ProbeSays::Other, None)
+        );
+        let of_the_runtime =
+            "rpc error: code = DeadlineExceeded desc = failed to exec in container: timeout 1s exceeded";
+        assert_eq!(says(of_the_runtime).0, ProbeSays::CommandTimeout);
     }
 }
