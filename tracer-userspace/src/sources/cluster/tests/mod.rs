@@ -6,9 +6,10 @@ mod faults;
 mod scale;
 mod start;
 
+use std::cell::RefCell;
 use std::io::Write;
 use std::net::SocketAddr;
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::Once;
 use std::time::Duration;
 
 use kube::{Client, Config};
@@ -88,17 +89,19 @@ impl Followed {
     }
 }
 
-/// What is written to the log of this thread.
-struct Log {
-    written: Receiver<Vec<u8>>,
-    _in_force: tracing::subscriber::DefaultGuard,
+thread_local! {
+    /// What was logged on this thread: a test of tokio has one of its own.
+    static WRITTEN: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
-struct LogWriter(Sender<Vec<u8>>);
+/// What is written to the log of this thread.
+struct Log;
+
+struct LogWriter;
 
 impl Write for LogWriter {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        let _ = self.0.send(bytes.to_vec());
+        WRITTEN.with_borrow_mut(|written| written.extend_from_slice(bytes));
         Ok(bytes.len())
     }
 
@@ -108,19 +111,21 @@ impl Write for LogWriter {
 }
 
 impl Log {
+    /// One subscriber for the whole process: with one for each test, what a call site had cached of another's could
+    /// swallow a line.
     fn new() -> Self {
-        let (tx, rx) = channel();
-        let log = tracing_subscriber::fmt()
-            .with_env_filter("info,kube_client=off")
-            .with_ansi(false)
-            .without_time()
-            .with_writer(move || LogWriter(tx.clone()));
-        Self { written: rx, _in_force: tracing::subscriber::set_default(log.finish()) }
+        static ONCE: Once = Once::new();
+        ONCE.call_once(|| {
+            let log = tracing_subscriber::fmt().with_env_filter("info,kube_client=off").with_ansi(false).without_time();
+            tracing::subscriber::set_global_default(log.with_writer(|| LogWriter).finish())
+                .expect("no other subscriber");
+        });
+        WRITTEN.take();
+        Self
     }
 
     fn lines(&self) -> Vec<String> {
-        let text: Vec<u8> = self.written.try_iter().flatten().collect();
-        String::from_utf8(text).expect("text").lines().map(Into::into).collect()
+        String::from_utf8(WRITTEN.take()).expect("text").lines().map(Into::into).collect()
     }
 }
 
