@@ -121,19 +121,33 @@ impl Stream {
     }
 
     pub(crate) fn drop_on(&mut self, flags: TcpFlags, reason: &str, netns: Netns, device: Option<Device>) -> &mut Self {
+        self.drop_with(flags, netns, |drop| {
+            drop.reason = Some(reason.to_owned());
+            drop.device = device;
+        })
+    }
+
+    pub(crate) fn drop_with(
+        &mut self,
+        flags: TcpFlags,
+        netns: Netns,
+        fill: impl FnOnce(&mut PacketDrop),
+    ) -> &mut Self {
         let flow = if flags.is_syn_ack() { self.flow.reversed() } else { self.flow };
-        self.push(Fact::Drop(PacketDrop {
+        let mut drop = PacketDrop {
             conn: self.conn,
             flow,
             flags,
-            reason: Some(reason.to_owned()),
+            reason: None,
             location: None,
             stack: Vec::new(),
             netns: Some(netns),
-            device,
+            device: None,
             tracked: None,
             via: Via::Flow,
-        }))
+        };
+        fill(&mut drop);
+        self.push(Fact::Drop(drop))
     }
 
     /// The target's side sends a RST.

@@ -1,6 +1,6 @@
 //! Between the node and the pod: links, routes, neighbours, the reverse-path filter, the MTU.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv6Addr};
 
 use anyhow::Result;
 use tracer::classify::label::Label;
@@ -13,6 +13,7 @@ use crate::world::{BRIDGE, Family};
 const NODE_MAC: &str = "02:00:00:00:00:01";
 const LINK: Option<Label> = Some(Label::PodLinkDown);
 const ROUTE: Option<Label> = Some(Label::RouteUnreachable);
+const PREREQUISITE: Option<Label> = Some(Label::MissingNodePrerequisite);
 const NEIGHBOUR: Option<Label> = Some(Label::NeighbourFailure);
 const RP_FILTER: Option<Label> = Some(Label::RpFilterDrop);
 const MTU: Option<Label> = Some(Label::MtuBlackhole);
@@ -30,6 +31,8 @@ pub(super) const ALL: &[Scenario] = &[
     Scenario::new("route_unreachable_blackhole", ROUTE, |s| refusing_route(s, "blackhole")),
     Scenario::new("route_unreachable_none", ROUTE, no_route),
     Scenario::new("route_unreachable_by_router", ROUTE, router_refuses),
+    Scenario::new("missing_node_prerequisite", PREREQUISITE, not_forwarding),
+    Scenario::new("missing_node_prerequisite_v6", PREREQUISITE, dead_end).v6(),
     Scenario::new("neighbour_failure", NEIGHBOUR, deaf),
     Scenario::new("neighbour_failure_v6", NEIGHBOUR, deaf).v6(),
     Scenario::new("rp_filter_drop", RP_FILTER, asymmetric).own(),
@@ -93,6 +96,27 @@ fn router_refuses(stage: &mut Stage<'_>) -> Result<()> {
     stage.world.node.ip(&format!("route add 10.77.0.0/24 via {via}\n"))?;
     stage.fails_elsewhere(Kind::Http, ([10, 77, 0, 5], HTTP).into(), Ending::Error)?;
     stage.world.node.ip("route del 10.77.0.0/24\n")
+}
+
+/// What lies between the node and the pod does not forward any more.
+fn not_forwarding(stage: &mut Stage<'_>) -> Result<()> {
+    let index = stage.world.routed_pod(1500)?;
+    let (family, options) = (stage.family, stage.options);
+    let pod = stage.world.pod_at(index)?;
+    pod.serve(options, &["http", &format!("[::]:{HTTP}")])?;
+    let addr = pod.addr(family, HTTP);
+    stage.succeeds(Kind::Http, addr)?;
+    stage.world.pod_at(index - 1)?.ns.sysctl(&[("ipv4/ip_forward", "0")])?;
+    stage.fails(Kind::Http, addr, Ending::Timeout)
+}
+
+/// A route by way of a host that does not forward.
+fn dead_end(stage: &mut Stage<'_>) -> Result<()> {
+    let via = stage.idle()?.addr(Family::V6, 0).ip();
+    stage.world.node.ip(&format!("route add fd00:77::/64 via {via}\n"))?;
+    let beyond = Ipv6Addr::new(0xfd00, 0x77, 0, 0, 0, 0, 0, 5);
+    stage.fails_elsewhere(Kind::Http, (beyond, HTTP).into(), Ending::Timeout)?;
+    stage.world.node.ip("route del fd00:77::/64\n")
 }
 
 /// The pod is there, its links are up, and it does not say which link-layer address it has.

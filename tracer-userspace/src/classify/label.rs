@@ -148,6 +148,14 @@ labels! {
         lookalikes: "With an answer it is `firewall_reject`. A drop by reverse-path filter, queue or routing has another reason and is not this label.",
         mend: "Allow the node's address in the chain of the namespace named in the verdict (nft list ruleset; iptables-save -c shows which counter rises).",
     }
+    /// The node lacks a setting that pods' traffic needs.
+    MissingNodePrerequisite = "missing_node_prerequisite" {
+        title: "the node lacks a setting that pods' traffic needs",
+        meaning: "A packet of the handshake was for another host, and the node (or another network namespace on the way) does not forward packets: net.ipv4.ip_forward, net.ipv6.conf.all.forwarding or the             setting of the device it came in on is 0. It is dropped without an answer, so that the connection times out. Beside another label, in `also`: the last check of the node (`tracer doctor`, and every five minutes in `tracer run`) found that a base chain drops what no rule accepted, and that policy took the packet.",
+        evidence: "proven: `kfree_skb` with reason IP_INADDRERRORS for a packet of this attempt's own handshake: the kernel gives it in `ip_error` and `ip6_forward` when the device does not forward. likely (a kernel without that reason): it was dropped there and no ICMP error was sent. In `also`:             netfilter dropped it in the node's network namespace, at the hook of the base chain in the finding, and the only rule that can have done it is a policy.",
+        lookalikes: "No route, or one that refuses, is `route_unreachable`: the kernel then sends an ICMP error. A drop by netfilter is `firewall_drop`, also where it is a policy's. A missing br_netfilter leaves no trace on a probe's path: `tracer doctor --check br_netfilter` tells it.",
+        mend: "sysctl -w net.ipv4.ip_forward=1 (net.ipv6.conf.all.forwarding=1), permanently in /etc/sysctl.d; `tracer doctor` names what else is missing and the command for each.",
+    }
     /// The reverse-path filter dropped a packet of this attempt.
     RpFilterDrop = "rp_filter_drop" {
         title: "the reverse-path filter dropped the answer",

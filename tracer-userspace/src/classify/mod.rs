@@ -59,6 +59,7 @@ const RULES: &[Rule] = &[
     rules::network_policy_drop::find,
     rules::firewall_reject::find,
     rules::firewall_drop::find,
+    rules::missing_node_prerequisite::find,
     rules::rp_filter_drop::find,
     rules::neighbour_failure::find,
     rules::route_unreachable::find,

@@ -8,7 +8,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use super::firewalls::Firewalls;
 use super::listeners::Listeners;
 use crate::event::{
-    Fact, Inspection, LinkChange, LinkState, Links, Listen, Loss, Netns, NetnsOp, NetnsOpKind, NetnsOpen, NodePort,
+    Fact, FindingBody, Findings, Inspection, LinkChange, LinkState, Links, Listen, Loss, Netns, NetnsOp, NetnsOpKind, NetnsOpen, NodePort,
     NodePorts, NodeSettings, Observation, Pod, PortPressure, ProxyMode, Service, Start, Throttled,
 };
 
@@ -62,6 +62,8 @@ pub struct Node {
     pub firewalls: Firewalls,
     /// Who used up ephemeral ports, as of the last time that was read.
     pub ports: Option<PortPressure>,
+    /// What the last check of the node came to, and when.
+    checked: Option<(u64, Findings)>,
 }
 
 impl Node {
@@ -96,6 +98,7 @@ impl Node {
             }
             Fact::Listen(listen) => self.see_listen(time, listen),
             Fact::Firewall(firewall) => self.firewalls.see(time, firewall),
+            Fact::Findings(findings) => self.checked = Some((time, (**findings).clone())),
             Fact::PortPressure(pressure) => self.ports = Some((**pressure).clone()),
             Fact::Loss(loss) => remember(&mut self.losses, loss.clone()),
             _ => {}
@@ -327,6 +330,14 @@ impl Node {
     #[must_use]
     pub fn lost_between(&self, from: u64, to: u64) -> u64 {
         self.losses.iter().filter(|l| l.from_boot_ns <= to && l.to_boot_ns >= from).map(|l| l.count).sum()
+    }
+
+    /// A finding of the last check of the node, and when that was.
+    #[must_use]
+    pub fn finding(&self, check: &str, like: impl Fn(&FindingBody) -> bool) -> Option<(u64, &FindingBody)> {
+        let (time, checked) = self.checked.as_ref()?;
+        let found = checked.findings.iter().find(|finding| finding.check == check && like(finding))?;
+        Some((*time, found))
     }
 
     /// Those of these hooks that are missing.

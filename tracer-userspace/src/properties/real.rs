@@ -25,7 +25,6 @@ const BROADER: &[(&str, &[&str])] = &[
     ("network_policy_drop", &["firewall_drop"]),
     ("service_no_endpoints", &["firewall_reject", "firewall_drop", "connection_refused"]),
     ("conntrack_invalid", &["firewall_drop", "firewall_reject"]),
-    ("missing_node_prerequisite", &["firewall_drop", "firewall_reject"]),
 ];
 /// Attempts of which the network knows no failure: without the answer's first bytes nothing is wrong with them.
 const ANSWERED: &[&str] = &["app_status_failure", "tls_eof_noise"];

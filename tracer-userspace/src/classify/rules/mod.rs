@@ -14,6 +14,7 @@ pub(super) mod handshake_rst;
 pub(super) mod kubelet_delayed;
 pub(super) mod loopback_down;
 pub(super) mod mid_stream_rst;
+pub(super) mod missing_node_prerequisite;
 pub(super) mod mtu_blackhole;
 pub(super) mod neighbour_failure;
 pub(super) mod network_policy_drop;

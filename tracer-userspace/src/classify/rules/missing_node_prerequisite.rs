@@ -1,0 +1,192 @@
+//! A setting of the node that pods' traffic needs is not as it must be: it does not forward, or a base chain drops
+//! what no rule accepted. The latter has a nearer name, `firewall_drop`, and stands in `also`.
+
+use serde_json::json;
+
+use super::super::evidence::{evidence, netfilter_hook, of_drop, plain};
+use super::super::stopped::dropped;
+use super::{Case, Finding, Label, enter, in_namespace};
+use crate::event::PacketDrop;
+use crate::record::{Confidence, Status};
+
+/// The rule.
+pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
+    if case.attempt.established.is_some() {
+        return None;
+    }
+    not_forwarded(case).or_else(|| by_base_policy(case))
+}
+
+/// A packet of the handshake was for another host, and the device it came in on does not forward.
+fn not_forwarded(case: &Case<'_>) -> Option<Finding> {
+    let handshake = |d: &PacketDrop| d.flags.is_syn() || d.flags.is_syn_ack();
+    let (time, drop, reason) =
+        case.attempt.drops().filter(|(_, d)| handshake(d)).find_map(|(time, d)| Some((time, d, shown_by(d)?)))?;
+    // Where the kernel gives no reason: the same function drops for want of a route, and then sends an ICMP error.
+    if reason == Reason::Function && (!case.settled || case.attempt.icmp().next().is_some()) {
+        return None;
+    }
+    let device = drop.device.as_ref().map_or("the device it came in on", |d| d.name.as_str());
+    let summary = format!(
+        "the {} {} -> {} that came in on {device}{} was dropped because packets for others are not forwarded there{}",
+        drop.flags.name(),
+        drop.flow.src,
+        drop.flow.dst,
+        in_namespace(case, drop.netns),
+        quoted(case, drop)
+    );
+    let found =
+        Finding::failure(Label::MissingNodePrerequisite, vec![of_drop(time, drop)], summary, forward(case, drop));
+    Some(match reason {
+        Reason::Kernel => found,
+        Reason::Function => found.with_confidence(Confidence::Likely).resting_on(&["icmp_send"]),
+    })
+}
+
+/// What shows that a device does not forward.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Reason {
+    /// The kernel's own reason: `ip_error` (net/ipv4/route.c) and `ip6_forward` (net/ipv6/ip6_output.c) give it to a packet
+    /// with a sound address for this alone.
+    Kernel,
+    /// The function, on kernels that give no reason.
+    Function,
+}
+
+fn shown_by(drop: &PacketDrop) -> Option<Reason> {
+    match (drop.reason.as_deref(), drop.location.as_deref().map(plain)) {
+        (Some("IP_INADDRERRORS"), _) => Some(Reason::Kernel),
+        (None | Some("NOT_SPECIFIED"), Some("ip_error" | "ip6_forward")) => Some(Reason::Function),
+        _ => None,
+    }
+}
+
+/// The setting, where it is known: that of the node.
+fn quoted(case: &Case<'_>, drop: &PacketDrop) -> String {
+    let known = drop.netns.is_some() && drop.netns == case.node.netns();
+    let value = case.node.settings.sysctls.get(setting(drop)).filter(|_| known);
+    value.map(|value| format!(" ({} = {value})", setting(drop))).unwrap_or_default()
+}
+
+const fn setting(drop: &PacketDrop) -> &'static str {
+    if drop.flow.dst.is_ipv4() { "net.ipv4.ip_forward" } else { "net.ipv6.conf.all.forwarding" }
+}
+
+fn forward(case: &Case<'_>, drop: &PacketDrop) -> String {
+    let (name, version) = (setting(drop), if drop.flow.dst.is_ipv4() { "ipv4" } else { "ipv6" });
+    let device = drop.device.as_ref().map(|d| format!(" (and net.{version}.conf.{}.forwarding)", d.name));
+    format!(
+        "{}sysctl -w {name}=1{}; make it permanent in /etc/sysctl.d, and look at what set it to 0 (`tracer doctor --check ip_forward`)",
+        enter(case, drop.netns),
+        device.unwrap_or_default()
+    )
+}
+
+/// Netfilter dropped it on the node, at a hook whose base chain the last check of the node found to drop what no rule accepted.
+fn by_base_policy(case: &Case<'_>) -> Option<Finding> {
+    let stopped = dropped(case)?;
+    let (_, drop) = stopped.drop?;
+    let hook = netfilter_hook(drop)?;
+    if drop.netns.is_none() || drop.netns != case.node.netns() || !stopped.blame.as_ref()?.all(|rule| rule.policy) {
+        return None;
+    }
+    let (time, found) = case.node.finding("base_policy", |f| {
+        f.status >= Status::Warn && f.fields.get("hook").and_then(|it| it.as_str()) == Some(hook)
+    })?;
+    let says = format!("doctor, base_policy: {}", found.observed);
+    let seen = evidence("doctor", time, says.clone(), json!({ "check": found.check, "status": found.status }));
+    let mend = found.remediation.clone().unwrap_or_else(|| Label::MissingNodePrerequisite.page().mend.to_owned());
+    Some(Finding::failure(Label::MissingNodePrerequisite, vec![seen], says, mend).with_confidence(Confidence::Likely))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use crate::classify::label::Label;
+    use crate::event::{Fact, Findings, Netns, RuleVerdict};
+    use crate::record::{Confidence, FindingBody, Status};
+    use crate::testing::{NODE, POD, SYN, Stream, firewall, rule};
+
+    #[test]
+    fn the_kernel_s_own_reason_decides() {
+        let mut stream = Stream::new();
+        assert_eq!(stream.connect().drop(SYN, "IP_INADDRERRORS", NODE).labels(), ["missing_node_prerequisite"]);
+        let verdict = &stream.verdicts()[0].verdict;
+        assert_eq!(verdict.confidence, Confidence::Proven);
+        assert!(verdict.remediation.contains("net.ipv4.ip_forward=1"), "{}", verdict.remediation);
+    }
+
+    #[test]
+    fn a_packet_without_a_route_is_the_route_s() {
+        let mut stream = Stream::new();
+        stream.connect().drop(SYN, "IP_INNOROUTES", NODE).icmp(3, 1).gives_up();
+        assert_eq!(stream.labels(), ["route_unreachable"]);
+    }
+
+    /// 5.10.
+    fn without_reason(icmp: bool) -> (Vec<&'static str>, Confidence) {
+        let mut stream = Stream::new();
+        stream.connect().drop_with(SYN, NODE, |drop| drop.location = Some("ip_error".into()));
+        if icmp {
+            stream.icmp(3, 1);
+        }
+        stream.wait_ms(5).push(Fact::Tick);
+        (stream.labels(), stream.verdicts()[0].verdict.confidence)
+    }
+
+    #[test]
+    fn where_the_kernel_gives_no_reason_the_missing_icmp_error_decides() {
+        assert_eq!(without_reason(false), (vec!["missing_node_prerequisite"], Confidence::Likely));
+        assert_eq!(without_reason(true), (vec!["route_unreachable"], Confidence::Proven));
+    }
+
+    fn base_policy(hook: &str) -> Fact {
+        let found = FindingBody {
+            check: "base_policy".into(),
+            status: Status::Fail,
+            observed: format!("policy drop on {hook}"),
+            expected: String::new(),
+            why: String::new(),
+            remediation: None,
+            persist: None,
+            needs: None,
+            fields: BTreeMap::from([("hook".to_owned(), hook.into())]),
+        };
+        Fact::Findings(Box::new(Findings { findings: vec![found] }))
+    }
+
+    fn dropped_at_input(stream: &mut Stream, netns: Netns) {
+        stream.drop_with(SYN, netns, |drop| {
+            drop.reason = Some("NETFILTER_DROP".into());
+            drop.stack = vec!["ip_local_deliver".into()];
+        });
+    }
+
+    fn also(hook: &str, policy: bool) -> Vec<Label> {
+        let mut stream = Stream::new();
+        stream.links(true, &["10.88.0.1"]).push(base_policy(hook)).connect();
+        dropped_at_input(&mut stream, NODE);
+        let dropping = crate::event::FirewallRule { policy, ..rule("INPUT", RuleVerdict::Drop) };
+        stream.push(firewall(NODE, vec![dropping])).wait_ms(5).push(Fact::Tick);
+        assert_eq!(stream.labels(), ["firewall_drop"]);
+        stream.verdicts()[0].verdict.also.clone()
+    }
+
+    #[test]
+    fn a_policy_that_doctor_found_is_said_beside_the_drop() {
+        assert_eq!(also("INPUT", true), [Label::MissingNodePrerequisite]);
+        assert!(also("FORWARD", true).is_empty(), "another hook's");
+        assert!(also("INPUT", false).is_empty(), "a rule's, not the policy's");
+    }
+
+    #[test]
+    fn a_drop_in_a_pod_is_not_the_node_s() {
+        let mut stream = Stream::new();
+        stream.links(true, &["10.88.0.1"]).push(base_policy("INPUT")).connect();
+        dropped_at_input(&mut stream, POD);
+        let dropping = crate::event::FirewallRule { policy: true, ..rule("INPUT", RuleVerdict::Drop) };
+        stream.push(firewall(POD, vec![dropping])).wait_ms(5).push(Fact::Tick);
+        assert!(stream.verdicts()[0].verdict.also.is_empty());
+    }
+}
