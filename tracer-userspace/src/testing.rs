@@ -127,12 +127,7 @@ impl Stream {
         })
     }
 
-    pub(crate) fn drop_with(
-        &mut self,
-        flags: TcpFlags,
-        netns: Netns,
-        fill: impl FnOnce(&mut PacketDrop),
-    ) -> &mut Self {
+    pub(crate) fn drop_with(&mut self, flags: TcpFlags, netns: Netns, fill: impl FnOnce(&mut PacketDrop)) -> &mut Self {
         let flow = if flags.is_syn_ack() { self.flow.reversed() } else { self.flow };
         let mut drop = PacketDrop {
             conn: self.conn,

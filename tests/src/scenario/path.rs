@@ -1,13 +1,15 @@
 //! Between the node and the pod: links, routes, neighbours, the reverse-path filter, the MTU.
 
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
 use anyhow::Result;
 use tracer::classify::label::Label;
 
 use super::{Need, Scenario, Stage};
-use crate::dial::{Ending, Kind};
+use crate::check::Attempt;
+use crate::dial::{Dial, Ending, Kind};
 use crate::pods::HTTP;
+use crate::prober::Prober;
 use crate::world::{BRIDGE, Family};
 
 const NODE_MAC: &str = "02:00:00:00:00:01";
@@ -31,8 +33,8 @@ pub(super) const ALL: &[Scenario] = &[
     Scenario::new("route_unreachable_blackhole", ROUTE, |s| refusing_route(s, "blackhole")),
     Scenario::new("route_unreachable_none", ROUTE, no_route),
     Scenario::new("route_unreachable_by_router", ROUTE, router_refuses),
-    Scenario::new("missing_node_prerequisite", PREREQUISITE, not_forwarding),
-    Scenario::new("missing_node_prerequisite_v6", PREREQUISITE, dead_end).v6(),
+    Scenario::new("missing_node_prerequisite", PREREQUISITE, not_forwarding).own(),
+    Scenario::new("missing_node_prerequisite_v6", PREREQUISITE, not_forwarding).own().v6(),
     Scenario::new("neighbour_failure", NEIGHBOUR, deaf),
     Scenario::new("neighbour_failure_v6", NEIGHBOUR, deaf).v6(),
     Scenario::new("rp_filter_drop", RP_FILTER, asymmetric).own(),
@@ -98,25 +100,23 @@ fn router_refuses(stage: &mut Stage<'_>) -> Result<()> {
     stage.world.node.ip("route del 10.77.0.0/24\n")
 }
 
-/// What lies between the node and the pod does not forward any more.
+/// A pod's way to another node leads over its own, which does not forward.
 fn not_forwarding(stage: &mut Stage<'_>) -> Result<()> {
-    let index = stage.world.routed_pod(1500)?;
-    let (family, options) = (stage.family, stage.options);
-    let pod = stage.world.pod_at(index)?;
-    pod.serve(options, &["http", &format!("[::]:{HTTP}")])?;
-    let addr = pod.addr(family, HTTP);
-    stage.succeeds(Kind::Http, addr)?;
-    stage.world.pod_at(index - 1)?.ns.sysctl(&[("ipv4/ip_forward", "0")])?;
-    stage.fails(Kind::Http, addr, Ending::Timeout)
-}
-
-/// A route by way of a host that does not forward.
-fn dead_end(stage: &mut Stage<'_>) -> Result<()> {
-    let via = stage.idle()?.addr(Family::V6, 0).ip();
-    stage.world.node.ip(&format!("route add fd00:77::/64 via {via}\n"))?;
-    let beyond = Ipv6Addr::new(0xfd00, 0x77, 0, 0, 0, 0, 0, 5);
-    stage.fails_elsewhere(Kind::Http, (beyond, HTTP).into(), Ending::Timeout)?;
-    stage.world.node.ip("route del fd00:77::/64\n")
+    stage.world.node.sysctl(&[("ipv4/ip_forward", "0"), ("ipv6/conf/all/forwarding", "0")])?;
+    stage.world.node.ip("route add 10.77.0.0/24 dev eth0\nroute add fd00:77::/64 dev eth0\n")?;
+    (stage.watch)()?;
+    let beyond: IpAddr = match stage.family {
+        Family::V4 => [10, 77, 0, 5].into(),
+        Family::V6 => Ipv6Addr::new(0xfd00, 0x77, 0, 0, 0, 0, 0, 5).into(),
+    };
+    let options = stage.options;
+    let pod = stage.idle()?;
+    let (inside, mut prober) = (pod.ns.inum(), Prober::start(&pod.ns, options)?);
+    let dial = Dial::new(Kind::Http, SocketAddr::new(beyond, HTTP), options.probe_timeout);
+    let claim = stage.elsewhere(Label::MissingNodePrerequisite);
+    let listed = Attempt { netns: inside, ..stage.listed(dial.dst, claim)? };
+    let outcome = prober.dial(dial)?;
+    stage.ended(listed, &outcome, &[Ending::Timeout])
 }
 
 /// The pod is there, its links are up, and it does not say which link-layer address it has.
@@ -148,7 +148,7 @@ fn loose(stage: &mut Stage<'_>) -> Result<()> {
     stage.succeeds(Kind::Http, pod)
 }
 
-fn two_links(stage: &mut Stage<'_>) -> Result<std::net::SocketAddr> {
+fn two_links(stage: &mut Stage<'_>) -> Result<SocketAddr> {
     let pod = stage.serving("http", HTTP)?;
     let ns = stage.inside(pod)?;
     ns.sysctl(&[

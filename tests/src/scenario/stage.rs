@@ -83,15 +83,21 @@ impl Stage<'_> {
     /// The same to a target that is no pod of the list.
     pub fn fails_elsewhere(&mut self, kind: Kind, dst: SocketAddr, how: Ending) -> Result<()> {
         let Some(label) = self.label else { bail!("a scenario without label has a failing attempt") };
-        let expected = Expected {
+        let claim = self.elsewhere(label);
+        self.attempt(kind, dst, how, claim)
+    }
+
+    /// The verdict that is due about a connection that is no probe.
+    #[must_use]
+    pub fn elsewhere(&self, label: Label) -> Claim {
+        Claim::Verdict(Expected {
             label,
             outcome: Said::Failure,
             probe: false,
             culprit: self.suspect.clone(),
             place: None,
             also: None,
-        };
-        self.attempt(kind, dst, how, Claim::Verdict(expected))
+        })
     }
 
     /// What every verdict from now on must mention in its summary.

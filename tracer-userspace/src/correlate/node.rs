@@ -8,8 +8,8 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use super::firewalls::Firewalls;
 use super::listeners::Listeners;
 use crate::event::{
-    Fact, FindingBody, Findings, Inspection, LinkChange, LinkState, Links, Listen, Loss, Netns, NetnsOp, NetnsOpKind, NetnsOpen, NodePort,
-    NodePorts, NodeSettings, Observation, Pod, PortPressure, ProxyMode, Service, Start, Throttled,
+    Fact, FindingBody, Findings, Inspection, LinkChange, LinkState, Links, Listen, Loss, Netns, NetnsOp, NetnsOpKind,
+    NetnsOpen, NodePort, NodePorts, NodeSettings, Observation, Pod, PortPressure, ProxyMode, Service, Start, Throttled,
 };
 
 /// Namespace operations and opens kept for naming a culprit.

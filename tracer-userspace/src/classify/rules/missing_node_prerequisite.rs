@@ -17,18 +17,20 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     not_forwarded(case).or_else(|| by_base_policy(case))
 }
 
-/// A packet of the handshake was for another host, and the device it came in on does not forward.
+/// A packet of the handshake was for another host, and the node does not forward. Elsewhere that is as it should be: a pod
+/// whose stack is not its kernel's (a virtual machine, a packet socket) drops its own packets so, and answers them.
 fn not_forwarded(case: &Case<'_>) -> Option<Finding> {
     let handshake = |d: &PacketDrop| d.flags.is_syn() || d.flags.is_syn_ack();
-    let (time, drop, reason) =
-        case.attempt.drops().filter(|(_, d)| handshake(d)).find_map(|(time, d)| Some((time, d, shown_by(d)?)))?;
+    let on_node = |d: &PacketDrop| d.netns.is_some() && d.netns == case.node.netns();
+    let mut drops = case.attempt.drops().filter(|(_, d)| handshake(d) && on_node(d));
+    let (time, drop, reason) = drops.find_map(|(time, d)| Some((time, d, shown_by(d)?)))?;
     // Where the kernel gives no reason: the same function drops for want of a route, and then sends an ICMP error.
     if reason == Reason::Function && (!case.settled || case.attempt.icmp().next().is_some()) {
         return None;
     }
     let device = drop.device.as_ref().map_or("the device it came in on", |d| d.name.as_str());
     let summary = format!(
-        "the {} {} -> {} that came in on {device}{} was dropped because packets for others are not forwarded there{}",
+        "the {} {} -> {} that came in on {device}{} was dropped because packets for other hosts are not forwarded there{}",
         drop.flags.name(),
         drop.flow.src,
         drop.flow.dst,
@@ -61,10 +63,9 @@ fn shown_by(drop: &PacketDrop) -> Option<Reason> {
     }
 }
 
-/// The setting, where it is known: that of the node.
+/// The setting, where it was read.
 fn quoted(case: &Case<'_>, drop: &PacketDrop) -> String {
-    let known = drop.netns.is_some() && drop.netns == case.node.netns();
-    let value = case.node.settings.sysctls.get(setting(drop)).filter(|_| known);
+    let value = case.node.settings.sysctls.get(setting(drop));
     value.map(|value| format!(" ({} = {value})", setting(drop))).unwrap_or_default()
 }
 
@@ -115,6 +116,13 @@ mod tests {
         let verdict = &stream.verdicts()[0].verdict;
         assert_eq!(verdict.confidence, Confidence::Proven);
         assert!(verdict.remediation.contains("net.ipv4.ip_forward=1"), "{}", verdict.remediation);
+    }
+
+    #[test]
+    fn a_pod_need_not_forward() {
+        let mut stream = Stream::new();
+        stream.connect().drop(SYN, "IP_INADDRERRORS", POD).gives_up();
+        assert_eq!(stream.labels(), ["unexplained"]);
     }
 
     #[test]
