@@ -1,15 +1,10 @@
 //! Walks the table of hooks: tries each form in order, keeps the first that loads and attaches, and
 //! says in plain words why the others did not.
 
-use std::{
-    collections::BTreeSet,
-    error::Error as _,
-    io,
-    thread::{self, JoinHandle},
-};
+use std::{collections::BTreeSet, error::Error as _, io};
 
 use aya::{
-    Btf, BtfError, Ebpf,
+    Btf, Ebpf, Endianness,
     programs::{
         CgroupAttachMode, CgroupSkb, CgroupSkbAttachType, FEntry, FExit, KProbe, Program, ProgramError, RawTracePoint,
         TracePoint,
@@ -71,35 +66,29 @@ pub(super) struct Walk {
     refused: Vec<(Hook, Vec<Refusal>)>,
     /// The kernel refuses these forms altogether, for this reason: it is not asked again.
     given_up: Vec<Refusal>,
-    /// For fentry; dropped at the end of the walk: 20 MB.
+    /// For fentry; dropped at the end of the walk.
     btf: KernelBtf,
 }
 
-/// The kernel's types as aya reads them. That takes as long as all hooks together: it is begun ahead, beside the rest.
+/// The kernel's functions as aya reads them, once they are needed.
 #[derive(Debug, Default)]
 pub(super) struct KernelBtf {
-    coming: Option<JoinHandle<Result<Btf, BtfError>>>,
-    here: Option<Btf>,
+    bytes: Vec<u8>,
+    read: Option<Btf>,
 }
 
 impl KernelBtf {
-    /// Begins to read it.
-    pub(super) fn begin() -> Self {
-        Self { coming: thread::Builder::new().name("btf".into()).spawn(Btf::from_sys_fs).ok(), here: None }
-    }
-
     fn get(&mut self) -> Result<&Btf, ProgramError> {
-        let coming = self.coming.take().and_then(|thread| thread.join().ok());
-        Ok(match &mut self.here {
+        Ok(match &mut self.read {
             Some(btf) => btf,
-            here => here.insert(coming.unwrap_or_else(Btf::from_sys_fs)?),
+            none => none.insert(Btf::parse(&self.bytes, Endianness::default())?),
         })
     }
 }
 
 impl Walk {
-    /// A walk that does not try some forms.
-    pub(super) fn without(forms: &[Form], btf: KernelBtf) -> Self {
+    /// A walk that does not try some forms. `functions`: BTF of those that trampolines sit on.
+    pub(super) fn without(forms: &[Form], functions: Vec<u8>) -> Self {
         let given_up = forms
             .iter()
             .map(|form| Refusal {
@@ -111,7 +100,7 @@ impl Walk {
                 text: "switched off".into(),
             })
             .collect();
-        Self { given_up, btf, ..Self::default() }
+        Self { given_up, btf: KernelBtf { bytes: functions, read: None }, ..Self::default() }
     }
 
     /// Attaches all hooks that are due at the start.

@@ -83,13 +83,13 @@ pub fn load(options: &LoadOptions) -> Result<Loaded, EbpfError> {
 /// See [`load`].
 pub fn load_without(options: &LoadOptions, refused: &[Form]) -> Result<Loaded, EbpfError> {
     prepare::raise_memlock();
-    let btf = attach::KernelBtf::begin();
+    let loader = prepare::loader();
     let mut layout = prepare::read_layout()?;
-    let mut ebpf = prepare::load_object(&layout, options)?;
+    let mut ebpf = prepare::load_object(loader, &layout, options)?;
     #[cfg(feature = "kernel-log")]
     log::follow(&mut ebpf);
     prepare::fill_probers(&mut ebpf, &options.probers)?;
-    let mut walk = Walk::without(refused, btf);
+    let mut walk = Walk::without(refused, std::mem::take(&mut layout.functions));
     tracefs::with(|| walk.start(&mut ebpf));
     require(&walk)?;
     prepare::trim();

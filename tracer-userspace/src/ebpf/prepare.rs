@@ -1,5 +1,7 @@
 //! Before anything is attached: the kernel's layout, the object, its globals and maps.
 
+use std::thread::{self, JoinHandle};
+
 use aya::{
     Ebpf, EbpfLoader, Pod,
     maps::{Array, HashMap},
@@ -11,7 +13,12 @@ use tracer_common::{
     ports::PortUse,
 };
 
-use super::{EbpfError, KernelNames, LoadOptions, attach, btf::Btf, ports};
+use super::{
+    EbpfError, KernelNames, LoadOptions, attach,
+    btf::Btf,
+    hooks::{Form, HOOKS},
+    ports,
+};
 
 const OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/tracer-ebpf.o"));
 const BTF_PATH: &str = "/sys/kernel/btf/vmlinux";
@@ -28,6 +35,8 @@ pub(super) struct Layout {
     pub(super) offsets: Global<Offsets>,
     pub(super) enums: Global<EnumValues>,
     pub(super) names: KernelNames,
+    /// BTF of the functions that trampolines sit on.
+    pub(super) functions: Vec<u8>,
 }
 
 /// A wire struct as a global of the programs.
@@ -64,15 +73,30 @@ pub(super) fn read_layout() -> Result<Layout, EbpfError> {
             queue_purge: value("skb_drop_reason", "SKB_DROP_REASON_QUEUE_PURGE"),
         }),
         names: KernelNames::from_btf(&btf),
+        functions: btf.functions(&fentry_targets()),
     })
 }
 
-pub(super) fn load_object(layout: &Layout, options: &LoadOptions) -> Result<Ebpf, EbpfError> {
+fn fentry_targets() -> Vec<&'static str> {
+    let variants = HOOKS.iter().flat_map(|row| row.variants).filter(|variant| variant.form == Form::Fentry);
+    variants.flat_map(|variant| variant.programs).map(|(_, target)| *target).collect()
+}
+
+/// aya's loader reads all of the kernel's types when it is made, whether it needs them or not: beside the rest.
+pub(super) fn loader() -> JoinHandle<EbpfLoader<'static>> {
+    thread::spawn(EbpfLoader::new)
+}
+
+pub(super) fn load_object(
+    loader: JoinHandle<EbpfLoader<'static>>,
+    layout: &Layout,
+    options: &LoadOptions,
+) -> Result<Ebpf, EbpfError> {
     let (port_first, port_last) = ports::range();
     let all_connections = u32::from(options.all_connections);
     let settings = Global(Settings { own_pid: std::process::id(), all_connections, port_first, port_last });
     let usual = if options.all_connections { RING_BYTES_ALL } else { RING_BYTES };
-    let mut loader = EbpfLoader::new();
+    let mut loader: EbpfLoader<'_> = loader.join().unwrap_or_default();
     loader
         .btf(None)
         .override_global("OFFS", &layout.offsets, true)
