@@ -8,12 +8,16 @@
 //! programs    nanoseconds per run, by the kernel's own statistics
 //! latency     from the deciding event to the printed line
 //! footprint   start to attached; resident memory
+//! node        the daemon's processor time and memory on a full node
+//! api         a cluster API for that
 //! stats       order statistics
 //! report      the table, the JSON
 //! ```
 
+mod api;
 mod footprint;
 mod latency;
+mod node;
 mod programs;
 mod report;
 mod stage;
@@ -59,6 +63,8 @@ enum Part {
     Latency,
     /// Start, memory
     Footprint,
+    /// A full node: 250 pods, 75 attempts a second
+    Node,
 }
 
 /// Makes the rows of a part.
@@ -106,12 +112,13 @@ fn measure(args: &Args, plan: Plan) -> Result<Vec<Row>> {
     let stage = Stage::new()?;
     // The kernel's statistics cost some 10 ns a run: off but for the row that needs them.
     let _statistics = programs::Statistics::set(false)?;
-    let parts: [(Part, &str, Measure); 5] = [
+    let parts: [(Part, &str, Measure); 6] = [
         (Part::Rate, "connections per second", throughput::rates),
         (Part::Events, "events per second", throughput::events),
         (Part::Programs, "nanoseconds per run", programs::rows),
         (Part::Latency, "event to line", latency::rows),
         (Part::Footprint, "start and memory", footprint::rows),
+        (Part::Node, "a full node", node::rows),
     ];
     let mut rows = Vec::new();
     for (part, what, work) in parts {

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
 use serde_json::{Value, json};
@@ -37,8 +37,10 @@ impl Stage {
         remove();
         let stage = Self { pods: sh::target().join("bench-pods.json") };
         fs::write(&stage.pods, pod_list().to_string()).context("write the PodList")?;
-        ip(&format!("netns add {LOAD}\nnetns add {NODE}\nnetns add {POD}\n"))?;
-        ip(&format!("link add trb0 netns {NODE} type veth peer name eth0 netns {POD}\n"))?;
+        for name in [LOAD, NODE, POD] {
+            sh::run(sh::command("ip").args(["netns", "add", name]))?;
+        }
+        ip(NODE, &format!("link add trb0 type veth peer name eth0 netns {POD}\n"))?;
         // TIME_WAIT must neither fill the ports nor its own table: both would turn into what is measured.
         inside(LOAD, "ip link set lo up")?;
         inside(LOAD, "sysctl -qw net.ipv4.ip_local_port_range='1024 65535' net.ipv4.tcp_max_tw_buckets=1000000")?;
@@ -55,6 +57,21 @@ impl Stage {
         command.args(["--comm", comm, "--threads", &threads.to_string(), "--seconds", &seconds.to_string()]);
         let child = command.stdout(Stdio::piped()).spawn().context("start load")?;
         Ok(Load(Some(child)))
+    }
+
+    /// Pods by the hundred: their addresses in one namespace, where one server answers for all.
+    pub(super) fn crowd(&self, addresses: &[String], port: u16) -> Result<Server> {
+        let lines = addresses.iter().map(|address| format!("addr add {address}/32 dev eth0\n"));
+        ip(POD, &lines.collect::<String>())?;
+        let routes = addresses.iter().map(|address| format!("route add {address}/32 via 10.87.0.2\n"));
+        ip(NODE, &routes.collect::<String>())?;
+        let mut command = within(POD, &sh::release_bin("pod"));
+        command.args(["http", &format!("0.0.0.0:{port}")]);
+        let mut child = command.stdout(Stdio::piped()).spawn().context("start pod")?;
+        let stdout = child.stdout.take().context("stdout of pod")?;
+        let server = Server(child);
+        BufReader::new(stdout).read_line(&mut String::new()).context("pod is silent")?;
+        Ok(server)
     }
 
     /// The prober, on the node.
@@ -75,8 +92,9 @@ fn remove() {
     }
 }
 
-fn ip(lines: &str) -> Result<()> {
-    let mut child = Command::new("ip").args(["-batch", "-"]).stdin(Stdio::piped()).spawn().context("start ip")?;
+fn ip(namespace: &str, lines: &str) -> Result<()> {
+    let mut child =
+        Command::new("ip").args(["-n", namespace, "-batch", "-"]).stdin(Stdio::piped()).spawn().context("start ip")?;
     child.stdin.take().context("stdin of ip")?.write_all(lines.as_bytes())?;
     if !child.wait()?.success() {
         bail!("ip -batch failed: {lines:?}");
@@ -114,6 +132,16 @@ fn pod_list() -> Value {
         "spec": {"nodeName": "node-1", "containers": [container("app", 8080), container("tls", 8443)]},
         "status": {"phase": "Running", "podIP": "10.87.0.2", "podIPs": [{"ip": "10.87.0.2"}]},
     }]})
+}
+
+/// A server in the pod's namespace; killed on drop.
+pub(super) struct Server(Child);
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
 }
 
 /// A running load; killed on drop.
@@ -181,12 +209,19 @@ impl Prober {
 
     /// Makes attempts, one every `pace`, and waits for the end of the last.
     pub(super) fn attempts(&mut self, dst: &str, count: usize, pace: Duration) -> Result<()> {
-        let dial = json!({"ask": "dial", "dst": dst, "kind": "tcp", "timeout_ms": 200, "linger": true});
-        for _ in 0..count {
+        self.asks("tcp", std::iter::repeat_n(dst.to_owned(), count), pace)
+    }
+
+    /// The same, each to another target.
+    pub(super) fn asks(&mut self, kind: &str, targets: impl Iterator<Item = String>, pace: Duration) -> Result<()> {
+        let (begun, mut made) = (Instant::now(), 0);
+        for dst in targets {
+            let dial = json!({"ask": "dial", "dst": dst, "kind": kind, "timeout_ms": 200, "linger": true});
             writeln!(self.stdin, "{dial}").context("ask kubelet")?;
-            thread::sleep(pace);
+            made += 1;
+            thread::sleep((pace * made).saturating_sub(begun.elapsed()));
         }
-        self.await_answers(count)
+        self.await_answers(made as usize)
     }
 
     fn await_answers(&self, count: usize) -> Result<()> {

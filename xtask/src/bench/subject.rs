@@ -2,8 +2,8 @@
 
 use std::fs::{self, File};
 use std::io::{BufRead as _, BufReader};
-use std::path::PathBuf;
-use std::process::{Child, ChildStdout, Stdio};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread;
 use std::time::Duration;
@@ -53,6 +53,17 @@ impl Subject {
         if all_connections {
             tracer.arg("--all-connections");
         }
+        Self::spawn(tracer)
+    }
+
+    /// The daemon, told of the pods by the cluster API.
+    pub(super) fn in_cluster(kubeconfig: &Path, node: &str) -> Result<Self> {
+        let mut tracer = sh::command(sh::release_bin("tracer"));
+        tracer.args(["run", "-o", "ndjson", "--prober", PROBER, "--node-name", node, "--kubeconfig"]).arg(kubeconfig);
+        Self::spawn(tracer)
+    }
+
+    fn spawn(mut tracer: Command) -> Result<Self> {
         let log = File::create(log())?;
         let begun = boot_ns();
         let mut child = tracer.stdout(Stdio::piped()).stderr(log).spawn().context("start tracer")?;
@@ -113,9 +124,13 @@ impl Subject {
 
     /// Processor time of its event loop so far, in seconds.
     pub(super) fn cpu_seconds(&self) -> Result<f64> {
-        let stat = fs::read_to_string(format!("/proc/{}/schedstat", self.pid())).context("schedstat of tracer")?;
-        let run: f64 = stat.split_whitespace().next().unwrap_or_default().parse().context("schedstat of tracer")?;
-        Ok(run / 1e9)
+        ran(Path::new(&format!("/proc/{}", self.pid())))
+    }
+
+    /// The same of all its threads.
+    pub(super) fn cpu_seconds_of_all(&self) -> Result<f64> {
+        let tasks = fs::read_dir(format!("/proc/{}/task", self.pid())).context("threads of tracer")?;
+        tasks.flatten().map(|task| ran(&task.path())).sum()
     }
 }
 
@@ -124,6 +139,13 @@ impl Drop for Subject {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// Processor time of a task in seconds.
+fn ran(task: &Path) -> Result<f64> {
+    let stat = fs::read_to_string(task.join("schedstat")).context("schedstat of tracer")?;
+    let run: f64 = stat.split_whitespace().next().unwrap_or_default().parse().context("schedstat of tracer")?;
+    Ok(run / 1e9)
 }
 
 fn log() -> PathBuf {

@@ -1,0 +1,69 @@
+//! A full node: 250 pods with three probes each in ten seconds, known by the cluster API, beside
+//! foreign connections at full speed. What the daemon itself takes; what its hooks take from others is in `throughput`.
+
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use serde_json::{Value, json};
+
+use super::api::Api;
+use super::report::{Row, Target};
+use super::stage::Stage;
+use super::subject::Subject;
+use super::{FOREIGN, Plan, THREADS};
+
+const PODS: u8 = 250;
+const NODE_NAME: &str = "node-1";
+const PORT: u16 = 8081;
+/// Attempts a second: three probes of each pod in ten seconds.
+const RATE: f64 = 75.0;
+/// The target, percent of one core.
+const CPU: f64 = 1.0;
+/// The target, MiB.
+const MEMORY: f64 = 40.0;
+
+/// Both rows.
+pub(super) fn rows(stage: &Stage, plan: Plan) -> Result<Vec<Row>> {
+    let addresses: Vec<String> = (1..=PODS).map(|n| format!("10.87.1.{n}")).collect();
+    let _server = stage.crowd(&addresses, PORT)?;
+    let api = Api::serve(&pod_list(&addresses))?;
+    let tracer = Subject::in_cluster(&api.kubeconfig, NODE_NAME)?;
+    let seconds = plan.seconds * 15.0;
+    let mut prober = stage.prober()?;
+    let load = stage.load(FOREIGN, THREADS, seconds + 1.0)?;
+    let (worked, begun) = (tracer.cpu_seconds_of_all()?, Instant::now());
+    let targets = addresses.iter().map(|address| format!("{address}:{PORT}")).cycle();
+    let count = (seconds * RATE) as usize;
+    prober.asks("http", targets.take(count), Duration::from_secs_f64(1.0 / RATE))?;
+    let (took, worked) = (begun.elapsed().as_secs_f64(), tracer.cpu_seconds_of_all()? - worked);
+    let resident = tracer.memory("VmRSS")? / 1024.0;
+    let foreign = load.finish()?.per_second;
+    let ended = tracer.stop()?;
+    let seen = ended.last().map_or(Value::Null, |line| line.record["attempts"].clone());
+    let detail = format!(
+        "{count} attempts in {took:.1} s ({:.0}/s), {seen} seen, {PODS} pods by the cluster API, {foreign:.0} foreign connections/s; the daemon's own threads",
+        count as f64 / took
+    );
+    let data = json!({"attempts_per_s": count as f64 / took, "foreign_per_s": foreign, "seen": seen});
+    let cpu = Row::new("a full node: processor time of the daemon", 100.0 * worked / took, "% of a core");
+    let memory = Row::new("a full node: resident memory", resident, "MiB").target(Target::Below(MEMORY));
+    Ok(vec![cpu.target(Target::Below(CPU)).detail(detail).data(data), memory])
+}
+
+fn pod_list(addresses: &[String]) -> Value {
+    let items: Vec<Value> = addresses.iter().enumerate().map(|(n, address)| pod(n, address)).collect();
+    json!({"apiVersion": "v1", "kind": "PodList", "metadata": {"resourceVersion": "1"}, "items": items})
+}
+
+fn pod(number: usize, address: &str) -> Value {
+    let probe = || json!({"httpGet": {"path": "/", "port": PORT}, "timeoutSeconds": 1, "periodSeconds": 10});
+    json!({
+        "apiVersion": "v1", "kind": "Pod",
+        "metadata": {"name": format!("app-{number}"), "namespace": "default", "uid": format!("7d1c0f52-0000-4000-8000-{number:012}"), "resourceVersion": "1"},
+        "spec": {"nodeName": NODE_NAME, "containers": [{
+            "name": "app", "image": "app", "ports": [{"containerPort": PORT}],
+            "startupProbe": probe(), "livenessProbe": probe(), "readinessProbe": probe(),
+        }]},
+        "status": {"phase": "Running", "podIP": address, "podIPs": [{"ip": address}]},
+    })
+}
