@@ -9,9 +9,10 @@ use crate::classify::Streak;
 use crate::classify::finding::Finding;
 use crate::classify::label::Label;
 use crate::correlate::attempt::Attempt;
+use crate::decision::Decision;
 use crate::enrich::{self, Named};
 use crate::event::{ConnId, Netns};
-use crate::record::Outcome;
+use crate::record::{Body, Outcome};
 
 /// Failure counters kept (one for each address, port and kind of probe).
 const MAX_COUNTERS: usize = 4096;
@@ -68,9 +69,15 @@ impl Core {
     }
 
     /// An attempt succeeded: its probe's failures in a row are over; what answered an HTTPS probe speaks TLS.
-    pub(super) fn succeeded(&mut self, conn: ConnId, time: u64) {
+    pub(super) fn succeeded(&mut self, conn: ConnId, time: u64, out: &mut Vec<Decision>) {
         let Some(attempt) = self.correlator.get(conn) else { return };
         let named = enrich::name(attempt, &self.node);
+        let findings = self.budgets.answered(attempt, &named, &self.node).into_iter();
+        out.extend(findings.map(|it| Decision {
+            time_boot_ns: time,
+            attempt: None,
+            body: Body::Finding(Box::new(it)),
+        }));
         let https = named.probe.as_ref().and_then(|p| p.scheme.as_deref()) == Some("https");
         if https && attempt.received().is_some_and(|n| n > 0) {
             self.node.answered_https(attempt.flow.dst, time);

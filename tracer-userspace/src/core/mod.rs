@@ -1,5 +1,6 @@
 //! The pure core: observations in, decisions out. No clock, no I/O, no locks.
 
+mod budgets;
 mod counting;
 mod holding;
 mod outcomes;
@@ -9,6 +10,7 @@ mod records;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 
+use self::budgets::Budgets;
 use self::counting::{MAX_DECIDED, next, refused_in};
 use self::holding::Held;
 use self::questions::{PATIENCE_NS, asks, waits_for_answer};
@@ -74,6 +76,8 @@ pub struct Core {
     /// Refusals in a row by target and its namespace.
     streaks: BTreeMap<(SocketAddr, Option<Netns>), Streak>,
     finished: BTreeSet<ConnId>,
+    /// How much room probes have.
+    budgets: Budgets,
     /// How the checks of the node came out.
     checks: Known,
     /// When a pod without network was last told of.
@@ -278,7 +282,7 @@ impl Core {
             self.attempt_record(attempt, time, decided.map_or(outcome, |d| d.outcome), decided.map(|d| d.label))
         });
         if outcome == Outcome::Success {
-            self.succeeded(conn, time);
+            self.succeeded(conn, time, out);
         }
         if self.finished.len() > MAX_DECIDED {
             self.finished.pop_first();

@@ -62,3 +62,11 @@ pub struct FindingBody {
     #[serde(skip_serializing_if = "BTreeMap::is_empty", default)]
     pub fields: BTreeMap<String, Value>,
 }
+
+impl FindingBody {
+    /// It is about one probe of one container, and says nothing of the node.
+    #[must_use]
+    pub fn is_of_a_probe(&self) -> bool {
+        self.fields.contains_key("target")
+    }
+}

@@ -123,8 +123,8 @@ impl Metrics {
             Body::Loss(loss) => {
                 self.lost.get_or_create(&vec![("where", loss.where_.clone().into())]).inc_by(loss.count);
             }
-            Body::Finding(finding) => self.set_finding(finding),
-            Body::Start(_) | Body::Stop(_) | Body::Node(_) => {}
+            Body::Finding(finding) if !finding.is_of_a_probe() => self.set_finding(finding),
+            Body::Finding(_) | Body::Start(_) | Body::Stop(_) | Body::Node(_) => {}
         }
     }
 

@@ -1,0 +1,264 @@
+//! Probes that still succeed and soon may not: answers that take most of the timeout, a start that took most of the
+//! time that is allowed for it. Told once, and once more when it is over.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::net::SocketAddr;
+
+use serde_json::{Value, json};
+
+use crate::correlate::attempt::Attempt;
+use crate::correlate::node::Node;
+use crate::enrich::{self, Named};
+use crate::event::{Netns, ProbeType};
+use crate::record::{FindingBody, Status};
+
+/// Answers of a probe that are looked at together.
+const KEPT: usize = 64;
+/// They are looked at after every so many.
+const EVERY: usize = 32;
+/// Probes, and starts, that are remembered.
+const MAX_KEPT: usize = 4096;
+/// The share of the timeout above which 95 % of the answers are told of, and below which that is over.
+const TIGHT: (f64, f64) = (0.5, 0.35);
+/// The share of its budget above which a start is told of.
+const NARROW: f64 = 0.7;
+
+/// What was observed of each probe.
+#[derive(Debug, Default)]
+pub(super) struct Budgets {
+    latencies: BTreeMap<(SocketAddr, u8), Latencies>,
+    /// Pods' ports that have answered since their namespace was made.
+    started: BTreeSet<(Netns, u16)>,
+}
+
+/// The latest answers of a probe, in microseconds.
+#[derive(Debug, Default)]
+struct Latencies {
+    kept: VecDeque<u64>,
+    since_look: usize,
+    tight: bool,
+}
+
+/// What they come to, in milliseconds.
+#[derive(Clone, Copy, Debug)]
+struct Quantiles {
+    half: f64,
+    most: f64,
+    slowest: f64,
+}
+
+impl Budgets {
+    /// An attempt succeeded.
+    pub(super) fn answered(&mut self, attempt: &Attempt, named: &Named, node: &Node) -> Vec<FindingBody> {
+        [self.latency(attempt, named), self.start(attempt, named, node)].into_iter().flatten().collect()
+    }
+
+    fn latency(&mut self, attempt: &Attempt, named: &Named) -> Option<FindingBody> {
+        let probe = named.probe.as_ref()?;
+        let (kind, timeout_s) = (probe.probe_type?, probe.timeout_s.filter(|s| *s > 0)?);
+        let (ended, _) = attempt.ended?;
+        let key = (attempt.flow.dst, kind as u8);
+        if self.latencies.len() >= MAX_KEPT && !self.latencies.contains_key(&key) {
+            self.latencies.pop_first();
+        }
+        let latencies = self.latencies.entry(key).or_default();
+        let quantiles = latencies.add(ended.saturating_sub(attempt.started) / 1000)?;
+        let tight = latencies.turns(quantiles.most / (f64::from(timeout_s) * 1e3))?;
+        Some(latency_finding(attempt.flow.dst, named, timeout_s, quantiles, tight))
+    }
+
+    fn start(&mut self, attempt: &Attempt, named: &Named, node: &Node) -> Option<FindingBody> {
+        let dst = attempt.flow.dst;
+        let netns = node.netns_of_addr(attempt.netns?, dst.ip())?;
+        let made = node.netns_made(netns)?;
+        if !self.started.insert((netns, dst.port())) {
+            return None;
+        }
+        if self.started.len() > MAX_KEPT {
+            self.started.pop_first();
+        }
+        let spec = enrich::restarting_probe(attempt, node)?;
+        let took_s = attempt.started.saturating_sub(made) as f64 / 1e9;
+        let budget_s = spec.budget_s();
+        if took_s < f64::from(budget_s) * NARROW {
+            return None;
+        }
+        let listened = node.listeners().first(netns, dst.port()).map(|(at, _)| at.saturating_sub(made) as f64 / 1e9);
+        Some(start_finding(dst, named, spec.probe_type, took_s, listened, budget_s))
+    }
+}
+
+impl Latencies {
+    /// One more; the quantiles if it is time to look at them.
+    fn add(&mut self, micros: u64) -> Option<Quantiles> {
+        if self.kept.len() == KEPT {
+            self.kept.pop_front();
+        }
+        self.kept.push_back(micros);
+        self.since_look += 1;
+        if self.since_look < EVERY {
+            return None;
+        }
+        self.since_look = 0;
+        let mut sorted: Vec<u64> = self.kept.iter().copied().collect();
+        sorted.sort_unstable();
+        let at = |percent: usize| sorted.get((sorted.len() * percent).div_ceil(100) - 1).map(|us| *us as f64 / 1e3);
+        Some(Quantiles { half: at(50)?, most: at(95)?, slowest: at(100)? })
+    }
+
+    /// Whether it is tight now, if it was not so before, or the other way round.
+    fn turns(&mut self, share: f64) -> Option<bool> {
+        let tight = share > if self.tight { TIGHT.1 } else { TIGHT.0 };
+        let turned = tight != self.tight;
+        self.tight = tight;
+        turned.then_some(tight)
+    }
+}
+
+fn latency_finding(dst: SocketAddr, named: &Named, timeout_s: u32, seen: Quantiles, tight: bool) -> FindingBody {
+    let Quantiles { half, most, slowest } = seen;
+    let mut body = about(dst, named, "probe_latency");
+    body.observed = format!(
+        "{} of {}: half of the last answers came within {half:.1} ms, 95 % within {most:.1} ms, the slowest took {slowest:.1} ms; timeoutSeconds is {timeout_s}",
+        words(named),
+        place(dst, named)
+    );
+    body.expected = format!("95 % of the answers within half of timeoutSeconds ({} ms)", timeout_s * 500);
+    body.why = "an answer that comes after the timeout is a failure, however well the process is: a little more load is enough".into();
+    if tight {
+        body.status = Status::Warn;
+        let enough = (slowest * 3.0 / 1e3).ceil().max(f64::from(timeout_s) + 1.0);
+        body.remediation = Some(format!(
+            "set timeoutSeconds: {enough:.0} for this probe, or find what its handler waits for (a CPU limit, a database)"
+        ));
+    }
+    let numbers =
+        [("timeout_s", json!(timeout_s)), ("p50_ms", json!(half)), ("p95_ms", json!(most)), ("max_ms", json!(slowest))];
+    body.fields.extend(numbers.map(|(name, value)| (name.to_owned(), value)));
+    body
+}
+
+fn start_finding(
+    dst: SocketAddr,
+    named: &Named,
+    kind: ProbeType,
+    took_s: f64,
+    listened: Option<f64>,
+    budget_s: u32,
+) -> FindingBody {
+    let kind = if kind == ProbeType::Startup { "startup" } else { "liveness" };
+    let mut body = about(dst, named, "probe_start");
+    let listen = listened.map(|s| format!(" (it began to listen after {s:.1} s)")).unwrap_or_default();
+    body.status = Status::Warn;
+    body.observed = format!(
+        "{} answered its first probe {took_s:.1} s after its network namespace was made{listen}; its {kind} probe restarts it after {budget_s} s",
+        place(dst, named)
+    );
+    body.expected = format!("a first answer within {:.0} % of the {budget_s} s", NARROW * 100.0);
+    body.why = "a start that takes a little longer, on a busy node or after an upgrade, is ended by the kubelet, again and again".into();
+    body.remediation = Some(format!(
+        "give it a startupProbe that allows {:.0} s (periodSeconds x failureThreshold)",
+        (took_s * 3.0).ceil()
+    ));
+    body.fields.extend([("took_s".to_owned(), json!(took_s)), ("budget_s".to_owned(), json!(budget_s))]);
+    body.fields.extend(listened.map(|s| ("listened_after_s".to_owned(), json!(s))));
+    body
+}
+
+/// A finding about this container that has nothing to say yet.
+fn about(dst: SocketAddr, named: &Named, check: &str) -> FindingBody {
+    let k8s = named.k8s.clone().unwrap_or_default();
+    let names = [("namespace", k8s.namespace), ("pod_name", k8s.pod_name), ("container_name", k8s.container_name)];
+    let mut fields: BTreeMap<String, Value> =
+        names.into_iter().filter_map(|(name, value)| Some((name.to_owned(), json!(value?)))).collect();
+    fields.insert("target".into(), json!(dst.to_string()));
+    fields.extend(named.probe.as_ref().and_then(|p| p.probe_type).map(|kind| ("probe".to_owned(), json!(kind))));
+    FindingBody {
+        check: check.into(),
+        status: Status::Ok,
+        observed: String::new(),
+        expected: String::new(),
+        why: String::new(),
+        remediation: None,
+        persist: None,
+        needs: None,
+        fields,
+    }
+}
+
+/// "readiness probe"
+fn words(named: &Named) -> &'static str {
+    match named.probe.as_ref().and_then(|probe| probe.probe_type) {
+        Some(ProbeType::Startup) => "startup probe",
+        Some(ProbeType::Liveness) => "liveness probe",
+        Some(ProbeType::Readiness) => "readiness probe",
+        None => "probe",
+    }
+}
+
+/// "shop/cart app (10.88.0.2:8080)"
+fn place(dst: SocketAddr, named: &Named) -> String {
+    let Some(k8s) = &named.k8s else { return dst.to_string() };
+    let text = |word: &Option<String>| word.clone().unwrap_or_else(|| "?".into());
+    let container = k8s.container_name.as_ref().map(|name| format!(" {name}")).unwrap_or_default();
+    format!("{}/{}{container} ({dst})", text(&k8s.namespace), text(&k8s.pod_name))
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::event::{Netns, TcpState};
+    use crate::record::{Body, FindingBody, Status};
+    use crate::testing::{POD, Stream};
+
+    fn findings(stream: &Stream) -> Vec<FindingBody> {
+        let told = stream.decisions().into_iter();
+        told.filter_map(|it| if let Body::Finding(finding) = it.body { Some(*finding) } else { None }).collect()
+    }
+
+    fn answer(stream: &mut Stream, conn: u64, ms: u64) {
+        stream.again(conn).connect().established().wait_ms(ms);
+        stream.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 200)).wait_ms(10_000);
+    }
+
+    /// Answers of a probe whose timeout is one second.
+    fn answers(times_ms: &[u64]) -> Vec<Status> {
+        let mut stream = Stream::new();
+        stream.http_readiness();
+        for (conn, ms) in (100..).zip(times_ms) {
+            answer(&mut stream, conn, *ms);
+        }
+        findings(&stream).iter().map(|finding| finding.status).collect()
+    }
+
+    #[test]
+    fn answers_near_the_timeout_are_told_once_and_their_end_once() {
+        let (slow, quick) = (vec![800; 48], vec![5; 96]);
+        assert_eq!(answers(&slow), [Status::Warn]);
+        assert_eq!(answers(&[slow, quick].concat()), [Status::Warn, Status::Ok]);
+    }
+
+    #[test]
+    fn a_slow_answer_now_and_then_is_no_news() {
+        let times: Vec<u64> = (0..200).map(|n| if n % 40 == 0 { 900 } else { 10 }).collect();
+        assert!(answers(&times).is_empty());
+        assert!(answers(&[900; 31]).is_empty(), "too few to judge by");
+    }
+
+    fn first_answer_after(ms: u64) -> Vec<FindingBody> {
+        let mut stream = Stream::new();
+        stream.liveness(10, 3).netns_made(POD).inspection(|seen| seen.netns = Some(Netns(POD.0)));
+        stream.wait_ms(ms).listens(POD, 8080, true);
+        answer(&mut stream, 100, 5);
+        answer(&mut stream, 101, 5);
+        findings(&stream)
+    }
+
+    #[test]
+    fn a_start_that_took_most_of_its_budget_is_told_once() {
+        let told = first_answer_after(27_000);
+        assert_eq!(told.len(), 1);
+        assert_eq!((told[0].check.as_str(), told[0].status), ("probe_start", Status::Warn));
+        assert!(told[0].observed.contains("27.0 s after its network namespace was made"), "{}", told[0].observed);
+        assert!(first_answer_after(3_000).is_empty());
+    }
+}
