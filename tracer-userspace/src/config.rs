@@ -7,6 +7,8 @@ use std::io::IsTerminal as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use anstream::{AutoStream, ColorChoice};
+
 use crate::classify::label::Label;
 use crate::cli::{Cli, Command, Flags, Form, Format, ServeFlags, pages};
 use crate::error::Error;
@@ -61,6 +63,8 @@ pub struct Output {
     pub form: Form,
     /// With colour.
     pub colour: bool,
+    /// Columns of what people read where there is no terminal that says.
+    pub columns: Option<usize>,
     /// `--output-file`.
     pub file: Option<PathBuf>,
     /// Which are printed.
@@ -273,7 +277,9 @@ fn output(flags: &Flags) -> Result<Output, Error> {
     let labels = flags.labels.iter().filter(|name| !name.is_empty());
     Ok(Output {
         form: flags.output.unwrap_or(form),
-        colour: terminal && std::env::var_os("NO_COLOR").is_none_or(|v| v.is_empty()),
+        // NO_COLOR, CLICOLOR, CLICOLOR_FORCE, TERM: as for other programs.
+        columns: std::env::var_os("COLUMNS").and_then(|columns| columns.to_str()?.parse().ok()),
+        colour: file.is_none() && AutoStream::choice(&std::io::stdout()) != ColorChoice::Never,
         rotation: rotation(flags, file.is_some())?,
         format,
         file,

@@ -39,6 +39,7 @@ pub mod serve;
 pub mod shutdown;
 pub mod sink;
 pub mod sources;
+pub mod status_line;
 pub mod telemetry;
 #[cfg(test)]
 mod testing;

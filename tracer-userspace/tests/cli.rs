@@ -224,6 +224,7 @@ fn wherever_a_recording_is_cut_it_is_said() {
     let output = Output {
         form: Form::Ndjson,
         colour: false,
+        columns: None,
         file: Some(dir.0.join("out")),
         filter: Filter::default(),
         attempts: true,
