@@ -1,6 +1,7 @@
 //! What was asked for: the flags of [`crate::cli`] checked, with defaults applied.
 
 mod doctor;
+mod hooks;
 
 use std::fs::File;
 use std::io::IsTerminal as _;
@@ -20,6 +21,7 @@ use crate::sources::KNOWN_PROBERS;
 use crate::sources::cluster::{self, Access, ClusterConfig};
 
 pub use doctor::Doctor;
+pub use hooks::Hooks;
 
 /// The longest process name that the kernel keeps (`TASK_COMM_LEN` less its end).
 const COMM_MAX: usize = 15;
@@ -36,6 +38,8 @@ pub enum Plan {
     Replay(Box<Replay>),
     /// `doctor`.
     Doctor(Box<Doctor>),
+    /// `hooks`.
+    Hooks(Box<Hooks>),
     /// `schema`.
     Schema,
     /// Text that is printed as it is.
@@ -131,6 +135,7 @@ pub fn plan(cli: Cli) -> Result<Plan, Error> {
     refuse_meaningless(&cli)?;
     match cli.command {
         Command::Doctor(args) => doctor::plan(args, cli.flags).map(|doctor| Plan::Doctor(Box::new(doctor))),
+        Command::Hooks(args) => hooks::plan(&args, cli.flags).map(|hooks| Plan::Hooks(Box::new(hooks))),
         Command::Schema => Ok(Plan::Schema),
         Command::Completions { shell } => Ok(Plan::Text(pages::completions(shell))),
         Command::Man { command } => Ok(Plan::Text(pages::man(command.as_deref())?)),
@@ -186,6 +191,24 @@ const NOT_DOCTORS: &[&str] = &[
     "until_failure",
     "attempts",
 ];
+/// Flags without a meaning for `hooks`.
+const NOT_OF_HOOKS: &[&str] = &[
+    "output_max_size",
+    "output_max_files",
+    "pods",
+    "services",
+    "kubelet_log",
+    "kubeconfig",
+    "no_api",
+    "api_services",
+    "format",
+    "namespace",
+    "pod",
+    "container",
+    "labels",
+    "until_failure",
+    "attempts",
+];
 /// Flags of what is printed.
 const PRINTED: &[&str] = &[
     "output",
@@ -215,6 +238,7 @@ fn refuse_meaningless(cli: &Cli) -> Result<(), Error> {
         | Command::Completions { .. }
         | Command::Man { .. } => (LIVE, PRINTED, ""),
         Command::Doctor(_) => (NOT_DOCTORS, &[], ""),
+        Command::Hooks(_) => (NOT_OF_HOOKS, &[], ""),
         _ => return Ok(()),
     };
     let meaningless = cli.typed.iter().find(|id| first.contains(&id.as_str()) || second.contains(&id.as_str()));

@@ -24,6 +24,7 @@ pub mod enrich;
 pub mod error;
 pub mod event;
 pub mod explain;
+pub mod hooks;
 pub mod live;
 pub mod lock;
 pub mod node_events;

@@ -35,7 +35,7 @@ pub fn doctor(config: &config::Doctor) -> Result<u8, Error> {
 }
 
 /// Findings as records, numbered.
-fn records(findings: Vec<Finding>, node_name: &str) -> Vec<Record> {
+pub(crate) fn records(findings: Vec<Finding>, node_name: &str) -> Vec<Record> {
     let time_boot_ns = clock::boot_ns();
     let time = wall_time(time_boot_ns, clock::boot_to_wall_ns());
     let record = |(seq, finding)| Record {

@@ -69,6 +69,8 @@ pub(super) struct Walk {
     loaded: BTreeSet<&'static str>,
     in_force: Vec<(Hook, Form)>,
     refused: Vec<(Hook, Vec<Refusal>)>,
+    /// Forms that were refused before the one in force was found.
+    passed_over: Vec<(Hook, Vec<Refusal>)>,
     /// The kernel refuses these forms altogether, for this reason: it is not asked again.
     given_up: Vec<Refusal>,
     /// For fentry; dropped at the end of the walk: 20 MB.
@@ -166,6 +168,31 @@ impl Walk {
         self.is_attached(hook) || !self.refusals(hook).is_empty()
     }
 
+    /// The form in which a hook is attached.
+    pub(super) fn form(&self, hook: Hook) -> Option<Form> {
+        self.in_force.iter().find(|(h, _)| *h == hook).map(|(_, form)| *form)
+    }
+
+    /// What was tried in vain for a hook, attached or not.
+    pub(super) fn tried(&self, hook: Hook) -> impl Iterator<Item = &Refusal> {
+        self.refused.iter().chain(&self.passed_over).filter(move |(h, _)| *h == hook).flat_map(|(_, refusals)| refusals)
+    }
+
+    /// Another program, whose row stands before, makes this hook needless.
+    pub(super) fn spares(&self, row: &Row) -> bool {
+        row.unless.is_some_and(|program| self.attached.iter().any(|it| body_of(it) == program))
+    }
+
+    /// Other hooks that are attached tell the same.
+    pub(super) fn covers(&self, row: &Row) -> bool {
+        !row.covered_by.is_empty() && row.covered_by.iter().all(|hook| self.is_attached(*hook))
+    }
+
+    /// Something is attached, so that privileges in general are not what is missing.
+    pub(super) fn has_attached(&self) -> bool {
+        !self.attached.is_empty()
+    }
+
     /// Why a hook is not attached.
     pub(super) fn refusals(&self, hook: Hook) -> &[Refusal] {
         self.refused.iter().find(|(h, _)| *h == hook).map_or(&[], |(_, r)| r)
@@ -183,8 +210,7 @@ impl Walk {
             .iter()
             .filter_map(|(hook, refusals)| {
                 let row = HOOKS.iter().find(|r| r.hook == *hook)?;
-                let covered = !row.covered_by.is_empty() && row.covered_by.iter().all(|h| self.is_attached(*h));
-                (!covered).then(|| MissingHook {
+                (!self.covers(row)).then(|| MissingHook {
                     hook: hook.name().into(),
                     reason: self.explain(refusals),
                     lost: row.lost.into(),
@@ -196,14 +222,13 @@ impl Walk {
 
     /// The reasons, one for each form that was tried.
     pub(super) fn explain(&self, refusals: &[Refusal]) -> String {
-        let any_attached = !self.attached.is_empty();
-        let mut reasons: Vec<String> = refusals.iter().map(|r| r.explain(any_attached)).collect();
+        let mut reasons: Vec<String> = refusals.iter().map(|r| r.explain(self.has_attached())).collect();
         reasons.dedup();
         reasons.join("; ")
     }
 
     fn row(&mut self, ebpf: &mut Ebpf, row: &Row) {
-        if row.unless.is_some_and(|p| self.attached.iter().any(|a| body_of(a) == p)) {
+        if self.spares(row) {
             return;
         }
         let mut refusals = Vec::new();
@@ -211,6 +236,7 @@ impl Walk {
             match self.variant(ebpf, variant) {
                 Ok(()) => {
                     self.in_force.push((row.hook, variant.form));
+                    self.passed_over.push((row.hook, refusals));
                     return;
                 }
                 Err(refusal) => {
@@ -313,7 +339,7 @@ impl Refusal {
 
     /// The function does not exist (yet): another one may. perf answers ENOENT, or EINVAL for a
     /// function that may not be probed; without kprobes the ENOENT is a file's.
-    fn is_missing_function(&self) -> bool {
+    pub(super) fn is_missing_function(&self) -> bool {
         matches!(self.errno, Some(libc::ENOENT | libc::EINVAL | libc::EADDRNOTAVAIL))
             && !self.text.contains("event_source/devices/kprobe")
     }
@@ -323,7 +349,26 @@ impl Refusal {
         matches!(self.errno, Some(libc::EPERM | libc::EACCES)) && self.kind != Kind::Verifier
     }
 
-    fn explain(&self, any_attached: bool) -> String {
+    /// The form that was tried.
+    pub(super) const fn form(&self) -> Form {
+        self.form
+    }
+
+    /// The capability that is missing; none where something else is.
+    pub(super) fn needs(&self, any_attached: bool) -> Option<&'static str> {
+        let refused = matches!(self.errno, Some(libc::EPERM | libc::EACCES)) && self.kind == Kind::Kernel;
+        match (self.form, self.stage) {
+            _ if !refused => None,
+            (Form::Fentry, Stage::Load) if any_attached => None,
+            (_, Stage::Load) => Some("CAP_BPF and CAP_PERFMON"),
+            (Form::Kprobe | Form::Tracepoint, Stage::Attach) => Some("CAP_SYS_ADMIN"),
+            (Form::Cgroup, Stage::Attach) => Some("CAP_NET_ADMIN"),
+            (Form::Fentry | Form::RawTracepoint, Stage::Attach) => None,
+        }
+    }
+
+    /// Why, in a line.
+    pub(super) fn explain(&self, any_attached: bool) -> String {
         let form = self.form.name();
         let target = self.target;
         match (self.form, self.stage, self.kind, self.errno) {

@@ -13,6 +13,7 @@ mod ports;
 mod prepare;
 mod ring;
 mod runs;
+mod standing;
 mod tracefs;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -28,7 +29,14 @@ use tracer_common::{
     stats::{COUNTERS, Counter},
 };
 
-pub use self::{attach::HookReport, error::EbpfError, names::KernelNames, ring::Ring};
+pub use self::{
+    attach::HookReport,
+    error::EbpfError,
+    names::KernelNames,
+    ring::Ring,
+    runs::{Counting, count_runs},
+    standing::{HookStanding, Standing, Tried},
+};
 use self::{
     attach::Walk,
     hooks::{Form, HOOKS, When},

@@ -13,7 +13,7 @@ mod target;
 
 use std::fs::File;
 use std::io::{self, IsTerminal as _, Write as _};
-use std::os::fd::AsFd as _;
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 

@@ -4,7 +4,7 @@ use crate::event::{Handler, ProbeType};
 use crate::record::{Confidence, Endpoint};
 
 /// Text from outside without what steers a terminal or the order of its letters: a process name may hold either.
-pub(super) fn safe(text: &str) -> String {
+pub(crate) fn safe(text: &str) -> String {
     text.chars().map(|c| if steers(c) { '\u{fffd}' } else { c }).collect()
 }
 
@@ -34,7 +34,7 @@ pub(super) fn clock(time: &str) -> &str {
 }
 
 /// `1 pod`, `2 pods`.
-pub(super) fn count(n: u64, noun: &str) -> String {
+pub(crate) fn count(n: u64, noun: &str) -> String {
     format!("{n} {noun}{}", if n == 1 { "" } else { "s" })
 }
 

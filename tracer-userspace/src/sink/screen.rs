@@ -8,7 +8,7 @@ use crate::record::Confidence;
 use crate::sink::plain;
 
 /// Below this there is no room for a column of words beside the text.
-pub(super) const NARROW: usize = 60;
+pub(crate) const NARROW: usize = 60;
 /// Narrower than this is no terminal that anybody reads.
 const NARROWEST: usize = 20;
 /// Stands for the blanks of what must not be broken.
@@ -33,7 +33,7 @@ const TOOLS: &[&str] = &[
 
 /// What a piece of text is, for its colour.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Style {
+pub(crate) enum Style {
     Bad,
     Mild,
     Faint,
@@ -64,12 +64,12 @@ pub struct Screen {
 
 impl Screen {
     /// There is no room for a column of words beside the text.
-    pub(super) fn is_narrow(self) -> bool {
+    pub(crate) fn is_narrow(self) -> bool {
         self.columns.is_some_and(|columns| columns < NARROW)
     }
 
     /// The text in its colour.
-    pub(super) fn paint(self, style: Style, text: &str) -> String {
+    pub(crate) fn paint(self, style: Style, text: &str) -> String {
         if !self.colour || text.trim().is_empty() {
             return text.to_owned();
         }
@@ -86,7 +86,7 @@ impl Screen {
 
     /// Text in lines that fit, broken between words; a word that is too long stays whole. The first line begins with
     /// `first`, the others with `rest`.
-    pub(super) fn lines(self, out: &mut String, first: &str, rest: &str, text: &str) {
+    pub(crate) fn lines(self, out: &mut String, first: &str, rest: &str, text: &str) {
         let Some(columns) = self.columns else {
             let _ = writeln!(out, "{first}{}", text.replace(GLUE, " "));
             return;
@@ -101,20 +101,20 @@ impl Screen {
     }
 
     /// The first line of a block, with colours in it.
-    pub(super) fn head(self, out: &mut String, text: &str) {
+    pub(crate) fn head(self, out: &mut String, text: &str) {
         self.lines(out, "", "    ", text);
     }
 
     /// A row of a block: a word in a narrow column, then the text.
-    pub(super) fn row(self, out: &mut String, word: &str, text: &str) {
+    pub(crate) fn row(self, out: &mut String, word: &str, text: &str) {
         self.row_after(out, word, "", text);
     }
 
     /// A row whose text begins with a column of its own.
-    pub(super) fn row_after(self, out: &mut String, word: &str, column: &str, text: &str) {
+    pub(crate) fn row_after(self, out: &mut String, word: &str, column: &str, text: &str) {
         let text = plain::safe(text);
         if self.is_narrow() {
-            let word = if word.is_empty() { "  ".to_owned() } else { self.paint(Style::Dim, word) };
+            let word = self.paint(Style::Dim, if word.is_empty() { "-" } else { word });
             return self.lines(out, &format!("  {word} "), "    ", &format!("{}{text}", column.trim_start()));
         }
         let word = self.paint(Style::Dim, &format!("{word:<7}"));
@@ -124,7 +124,7 @@ impl Screen {
 }
 
 /// The same text with its commands in one piece each: what is copied must be what is run.
-pub(super) fn unbroken_commands(text: &str) -> String {
+pub(crate) fn unbroken_commands(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut in_command = false;
     for word in text.split_inclusive(' ') {

@@ -73,7 +73,8 @@ impl Summary {
         for (label, cause) in &causes {
             cause.block(out, **label, digits, screen);
         }
-        if causes.iter().all(|(_, cause)| cause.noise) {
+        let only_noise = causes.iter().all(|(_, cause)| cause.noise);
+        if causes.is_empty() || only_noise && !filtered {
             let (style, text) = without_failure(stop, failed, filtered);
             screen.head(out, &screen.paint(style, &text));
         }

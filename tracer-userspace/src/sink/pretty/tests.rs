@@ -10,9 +10,9 @@ fn record(body: Body) -> Record {
     Record { schema: "tracer/1".into(), body, time, time_boot_ns: 1_000_000_000, seq: 7, node_name: "n1".into() }
 }
 
-fn of(label: Label) -> Box<VerdictBody> {
+fn of(label: Label) -> VerdictBody {
     let Body::Verdict(body) = verdict(label) else { unreachable!() };
-    body
+    *body
 }
 
 fn text(body: Body) -> String {
@@ -25,16 +25,16 @@ fn stop(attempts: u64, lost_events: u64) -> Record {
 }
 
 /// What the end says of these verdicts, its first line left out. Their `seq` counts from 0.
-fn summary(verdicts: Vec<Box<VerdictBody>>) -> String {
+fn summary(verdicts: Vec<VerdictBody>) -> String {
     let mut pretty = Pretty::default();
     for (seq, body) in (0..).zip(verdicts) {
-        pretty.text(&Record { seq, ..record(Body::Verdict(body)) }, 0, NO_SCREEN);
+        pretty.text(&Record { seq, ..record(Body::Verdict(body.into())) }, 0, NO_SCREEN);
     }
     let text = pretty.text(&stop(9, 0), 9, NO_SCREEN);
     text.split_once('\n').unwrap().1.to_owned()
 }
 
-fn in_pod(mut body: Box<VerdictBody>, name: &str) -> Box<VerdictBody> {
+fn in_pod(mut body: VerdictBody, name: &str) -> VerdictBody {
     body.k8s = Some(K8s { namespace: Some("shop".into()), pod_name: Some(name.into()), ..K8s::default() });
     body
 }
@@ -71,7 +71,7 @@ fn who_did_it_and_what_is_in_doubt_are_said() {
     body.revises = Some(3);
     body.verdict.lost_events = 2;
     body.verdict.missing_hooks = vec!["kfree_skb".into()];
-    let text = text(Body::Verdict(body));
+    let text = text(Body::Verdict(body.into()));
     for line in [
         ":80/ 10.0.0.1:36704 -> 10.0.0.9:80  (proven, replaces #3)  #7\n",
         "  who     loopback (pid 5029, /opt/cni/bin/loopback): link down, entered by /proc/5029/ns/net; child of crio (1)\n",
@@ -89,7 +89,7 @@ fn times_stand_in_a_column() {
     body.verdict.evidence.push(later);
     let expected =
         "  seen     -0.211 ms  tcp_connect: kubelet dials\n          +12.000 ms  tcp_connect: kubelet dials\n";
-    assert!(text(Body::Verdict(body)).contains(expected));
+    assert!(text(Body::Verdict(body.into())).contains(expected));
 }
 
 #[test]
@@ -102,7 +102,7 @@ fn names_from_outside_cannot_steer_the_terminal() {
     body.culprit = Some(Culprit { comm: hostile.into(), exe: Some(hostile.into()), ..culprit() });
     let loss = LossBody { where_: hostile.into(), count: 1, from_boot_ns: 0, to_boot_ns: 0 };
     let mut pretty = Pretty::default();
-    let records = [record(Body::Verdict(body)), record(Body::Loss(loss)), stop(1, 0)];
+    let records = [record(Body::Verdict(body.into())), record(Body::Loss(loss)), stop(1, 0)];
     let text: String = records.iter().map(|record| pretty.text(record, 1, NO_SCREEN)).collect();
     assert!(!text.contains(['\u{1b}', '\u{202e}']) && !text.contains("\nc"), "{text}");
     assert!(text.contains("a\u{fffd}[2Jb\u{fffd}c\u{fffd}"), "{text}");
@@ -114,7 +114,7 @@ fn the_surer_the_louder() {
         let mut body = of(Label::ConnectionRefused);
         body.verdict.confidence = confidence;
         let screen = Screen { colour: true, columns: None };
-        Pretty::default().text(&record(Body::Verdict(body)), 0, screen)
+        Pretty::default().text(&record(Body::Verdict(body.into())), 0, screen)
     };
     for (confidence, code) in [(Confidence::Proven, "1;31"), (Confidence::Likely, "33"), (Confidence::Possible, "36")] {
         let text = colours(confidence);
@@ -194,7 +194,7 @@ fn noise_is_no_failure() {
     let mut body = of(Label::TlsEofNoise);
     body.verdict.outcome = Outcome::Noise;
     let mut pretty = Pretty::default();
-    pretty.text(&record(Body::Verdict(body)), 0, NO_SCREEN);
+    pretty.text(&record(Body::Verdict(body.into())), 0, NO_SCREEN);
     let text = pretty.text(&stop(1, 0), 0, NO_SCREEN);
     assert!(text.contains("1  tls_eof_noise  ") && text.ends_with("healthy: 1 attempt, none failed\n"), "{text}");
 }
