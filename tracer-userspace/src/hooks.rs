@@ -23,6 +23,7 @@ use crate::sink::ndjson;
 use crate::sink::output::Output;
 use crate::sink::screen::Screen;
 use crate::sources::procfs;
+use crate::status_line::StatusLine;
 
 /// Events taken in one go.
 const DRAIN_MAX: usize = 1 << 16;
@@ -82,6 +83,11 @@ async fn watch(config: &config::Hooks) -> Result<(Vec<Watched>, Duration), Error
             ));
         })
         .ok();
+    let mut line = StatusLine::open(&config.output);
+    if let Some(line) = &mut line {
+        let says = format!("watching for {:.0?} (Ctrl-C ends it early)", config.duration);
+        line.show(|room| says.chars().take(room).collect());
+    }
     let probers = procfs::find_probers(&config.load.probers);
     loaded.attach_on_demand(&probers.iter().map(|prober| prober.pid).collect::<Vec<_>>());
     let (begun, before) = (clock::boot_ns(), loaded.program_runs());

@@ -54,15 +54,20 @@ impl StatusLine {
         (io::stderr().is_terminal() && term && !ndjson).then(|| Self { text: String::new() })
     }
 
-    /// Draws it anew. Nothing is drawn by a process in the background, nor on a terminal that takes nothing now.
+    /// Counts, as many as there is room for.
     pub fn draw(&mut self, elapsed: Duration, counts: &Counts) {
+        self.show(|room| text(elapsed, counts, room));
+    }
+
+    /// Draws it anew. Nothing is drawn by a process in the background, nor on a terminal that takes nothing now.
+    pub fn show(&mut self, text: impl FnOnce(usize) -> String) {
         let stderr = io::stderr();
         let in_background = tcgetpgrp(&stderr).is_ok_and(|group| group != getpgrp());
         if in_background || !takes(&stderr) {
             return;
         }
         // In the last column some terminals begin the next line.
-        let text = text(elapsed, counts, columns(&stderr).unwrap_or(COLUMNS).saturating_sub(1));
+        let text = text(columns(&stderr).unwrap_or(COLUMNS).saturating_sub(1));
         if !DRAWN.swap(true, Ordering::Relaxed) || text != self.text {
             let _ = stderr.lock().write_all(format!("{ERASE}{text}").as_bytes());
             self.text = text;

@@ -11,6 +11,7 @@ mod missed;
 mod names;
 mod ports;
 mod prepare;
+mod refusal;
 mod ring;
 mod runs;
 mod standing;
@@ -239,7 +240,7 @@ fn take<M, E>(
 fn require(walk: &Walk) -> Result<(), EbpfError> {
     let Some(row) = HOOKS.iter().find(|r| r.required && !walk.is_attached(r.hook)) else { return Ok(()) };
     let refusals = walk.refusals(row.hook);
-    if refusals.iter().all(attach::Refusal::is_permission) {
+    if refusals.iter().all(refusal::Refusal::is_permission) {
         return Err(EbpfError::ProgramPermission);
     }
     Err(EbpfError::RequiredHook { hook: row.hook.name(), reason: walk.explain(refusals) })

@@ -11,7 +11,7 @@ use tracer_common::{
     ports::PortUse,
 };
 
-use super::{EbpfError, KernelNames, LoadOptions, attach, btf::Btf, ports};
+use super::{EbpfError, KernelNames, LoadOptions, btf::Btf, ports, refusal};
 
 const OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/tracer-ebpf.o"));
 const BTF_PATH: &str = "/sys/kernel/btf/vmlinux";
@@ -84,7 +84,7 @@ pub(super) fn load_object(layout: &Layout, options: &LoadOptions) -> Result<Ebpf
             loader.map_max_entries(name, FLOWS_ALL);
         }
     }
-    loader.load(OBJECT).map_err(|error| match attach::errno(&error) {
+    loader.load(OBJECT).map_err(|error| match refusal::errno(&error) {
         Some(libc::EPERM | libc::EACCES) => EbpfError::MapPermission(Box::new(error)),
         _ => EbpfError::Object(Box::new(error)),
     })

@@ -4,8 +4,9 @@ use tracer_common::names::Hook;
 
 use super::{
     Loaded,
-    attach::{Refusal, Walk},
+    attach::Walk,
     hooks::{Form, HOOKS, Row, When},
+    refusal::Refusal,
 };
 
 /// A form that was tried in vain.
