@@ -302,7 +302,7 @@ fn output(flags: &Flags) -> Result<Output, Error> {
     Ok(Output {
         form: flags.output.unwrap_or(form),
         // NO_COLOR, CLICOLOR, CLICOLOR_FORCE, TERM: as for other programs.
-        columns: std::env::var_os("COLUMNS").and_then(|columns| columns.to_str()?.parse().ok()),
+        columns: std::env::var_os("COLUMNS").and_then(|text| text.to_str()?.parse().ok()).filter(|&n| n > 0),
         colour: file.is_none() && AutoStream::choice(&std::io::stdout()) != ColorChoice::Never,
         rotation: rotation(flags, file.is_some())?,
         format,

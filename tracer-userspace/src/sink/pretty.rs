@@ -71,6 +71,7 @@ impl Pretty {
             plain::count(body.events, "event"),
             body.lost_events,
         );
+        out.push('\n');
         screen.head(out, &text);
     }
 }

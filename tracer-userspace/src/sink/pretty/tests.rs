@@ -24,14 +24,14 @@ fn stop(attempts: u64, lost_events: u64) -> Record {
     Record { time_boot_ns: 313_000_000_000, ..record(Body::Stop(body)) }
 }
 
-/// What the end says of these verdicts, its first line left out. Their `seq` counts from 0.
+/// What the end says of these verdicts, its first lines left out. Their `seq` counts from 0.
 fn summary(verdicts: Vec<VerdictBody>) -> String {
     let mut pretty = Pretty::default();
     for (seq, body) in (0..).zip(verdicts) {
         pretty.text(&Record { seq, ..record(Body::Verdict(body.into())) }, 0, NO_SCREEN);
     }
     let text = pretty.text(&stop(9, 0), 9, NO_SCREEN);
-    text.split_once('\n').unwrap().1.to_owned()
+    text.trim_start().split_once('\n').unwrap().1.to_owned()
 }
 
 fn in_pod(mut body: VerdictBody, name: &str) -> VerdictBody {
