@@ -75,35 +75,39 @@ pub fn hooks(config: &config::Hooks) -> Result<u8, Error> {
 async fn watch(config: &config::Hooks) -> Result<(Vec<Watched>, Duration), Error> {
     let signals = Signals::new().map_err(|error| Error::Kernel(format!("no signal handlers: {error}")))?;
     let mut loaded = ebpf::load(&config.load).map_err(|error| Error::Kernel(chain(&error)))?;
-    let counting = ebpf::count_runs()
-        .inspect_err(|error| {
-            let reason = error::os_message(error);
-            error::warn(&format!(
-                "runs are not counted: {reason} (CAP_SYS_ADMIN, or sysctl -w kernel.bpf_stats_enabled=1)"
-            ));
-        })
-        .ok();
-    let mut line = StatusLine::open(&config.output);
-    if let Some(line) = &mut line {
-        let says = format!("watching for {:.0?} (Ctrl-C ends it early)", config.duration);
-        line.show(|room| says.chars().take(room).collect());
-    }
+    let counting = ebpf::count_runs();
     let probers = procfs::find_probers(&config.load.probers);
     loaded.attach_on_demand(&probers.iter().map(|prober| prober.pid).collect::<Vec<_>>());
+    let line = say(config);
     let (begun, before) = (clock::boot_ns(), loaded.program_runs());
     let events = events(&mut loaded, signals, config.duration).await?;
     let (after, window) = (loaded.program_runs(), Duration::from_nanos(clock::boot_ns().saturating_sub(begun)));
-    let counted = counting.is_some() || !after.is_empty();
+    drop(line);
+    let counted = counting.is_ok() || !after.is_empty();
+    if let (Err(error), false) = (&counting, counted) {
+        let reason = error::os_message(error);
+        error::warn(&format!(
+            "runs are not counted: {reason} (CAP_SYS_ADMIN, or sysctl -w kernel.bpf_stats_enabled=1)"
+        ));
+    }
     let watched = loaded.standings().into_iter().map(|stands| {
         let hook = stands.row.hook;
-        let attached = loaded.is_attached(hook) && counted;
+        let runs = Runs::between(before.get(&hook), after.get(&hook));
         Watched {
             events: events.get(&(hook as u16)).copied().unwrap_or_default(),
-            runs: attached.then(|| Runs::between(before.get(&hook), after.get(&hook))),
+            runs: (counted && loaded.is_attached(hook)).then_some(runs),
             stands,
         }
     });
     Ok((watched.collect(), window))
+}
+
+/// On a terminal: that it works, and for how long.
+fn say(config: &config::Hooks) -> Option<StatusLine> {
+    let mut line = StatusLine::open(&config.output)?;
+    let says = format!("watching for {:.0?} (Ctrl-C ends it early)", config.duration);
+    line.show(|room| says.chars().take(room).collect());
+    Some(line)
 }
 
 /// Events by the number of the hook that wrote them, until the time is over or a signal comes.

@@ -81,3 +81,20 @@ fn without_privileges_it_says_which() {
     assert_eq!((output.status.code(), output.stdout.len()), (Some(3), 0), "{stderr}");
     assert!(stderr.contains("CAP_BPF") && stderr.lines().count() == 1, "{stderr}");
 }
+
+#[test]
+#[ignore = "needs root"]
+fn a_hook_that_lacks_a_capability_is_unknown_and_what_is_not_counted_is_absent() {
+    let capabilities = "-all,+bpf,+perfmon";
+    let mut command = Command::new("setpriv");
+    command.args(["--bounding-set", capabilities, "--inh-caps", capabilities, env!("CARGO_BIN_EXE_tracer"), "hooks"]);
+    let output = command.args(["--duration", "100ms", "-o", "ndjson"]).output().unwrap();
+    let (stderr, findings) = (String::from_utf8(output.stderr).unwrap(), findings(&output.stdout));
+    let answer = &findings["hooks/cgroup_answer"];
+    assert_eq!((answer["status"].as_str(), answer["needs"].as_str()), (Some("unknown"), Some("CAP_NET_ADMIN")));
+    assert_eq!(output.status.code(), Some(3), "{stderr}");
+    if std::fs::read_to_string("/proc/sys/kernel/bpf_stats_enabled").unwrap().trim() == "0" {
+        assert!(stderr.contains("runs are not counted") && stderr.lines().count() == 1, "{stderr}");
+        assert!(findings.values().all(|finding| finding["fields"].get("runs").is_none()), "{findings:?}");
+    }
+}

@@ -21,8 +21,7 @@ pub(super) fn text(hooks: &[Watched], window: Duration, node_name: &str, screen:
 /// A line for each hook.
 fn rows(out: &mut String, hooks: &[Watched], window: Duration, screen: Screen) {
     let mut sorted: Vec<&Watched> = hooks.iter().collect();
-    sorted
-        .sort_by(|a, b| (rank(a), seconds(b)).partial_cmp(&(rank(b), seconds(a))).unwrap_or(std::cmp::Ordering::Equal));
+    sorted.sort_by(|a, b| rank(a).cmp(&rank(b)).then_with(|| seconds(b).total_cmp(&seconds(a))));
     let name = hooks.iter().map(|hook| hook.hook().name().len()).max().unwrap_or_default();
     let form = hooks.iter().map(|hook| form(hook).0.len()).max().unwrap_or_default();
     let columns = [name, form];
