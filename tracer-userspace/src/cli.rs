@@ -4,6 +4,7 @@
 mod doctor;
 mod duration;
 mod flags;
+mod hooks;
 pub mod pages;
 mod serve;
 mod size;
@@ -17,6 +18,7 @@ use clap::{Arg, ArgMatches, CommandFactory as _, FromArgMatches as _, Parser, Su
 
 pub use doctor::{DoctorArgs, FailOn};
 pub use flags::{Flags, Form, Format};
+pub use hooks::HooksArgs;
 pub use serve::ServeFlags;
 
 /// Names the cause of a failed Kubernetes probe from the kernel's own events, as it happens.
@@ -42,6 +44,7 @@ const EXAMPLES: &str = "Examples:
   tracer replay incident.ndjson -o ndjson | jq .verdict.label
   tracer explain connection_refused
   tracer doctor                          what is wrong with this node, and what mends it
+  tracer hooks                           what this kernel lets the tracer see, and what that costs
 
 Exit codes:
   0  done
@@ -105,6 +108,11 @@ pub enum Command {
         after_help = "Without privileges much is unknown; what cannot be read is never called ok. Changes nothing.\n\nExamples:\n  tracer doctor\n  tracer doctor --check port_overlap --check base_policy --fail-on warn\n  tracer doctor -o ndjson | jq 'select(.status != \"ok\")'"
     )]
     Doctor(DoctorArgs),
+    /// Attach, watch for a while (5 s, --duration), and say of each hook its form, what was refused before it, and its cost
+    #[command(
+        after_help = "Has the kernel count the runs of all BPF programs meanwhile (BPF_ENABLE_STATS), and detaches at the end. A hook that is\nmissing is a warning: exit code 1 with --fail-on warn; exit code 3 if a capability is what is missing.\n\nExamples:\n  tracer hooks\n  tracer hooks --duration 1m --all-connections\n  tracer hooks -o ndjson | jq 'select(.status != \"ok\") | .check, .fields.tried'"
+    )]
+    Hooks(HooksArgs),
     /// Print the JSON Schema of the records
     Schema,
     /// Print the completion script of a shell
@@ -142,6 +150,7 @@ impl Command {
             Self::Record { .. } => "record",
             Self::Replay { .. } => "replay",
             Self::Doctor(_) => "doctor",
+            Self::Hooks(_) => "hooks",
             Self::Schema => "schema",
             Self::Completions { .. } => "completions",
             Self::Man { .. } => "man",

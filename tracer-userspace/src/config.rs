@@ -1,11 +1,14 @@
 //! What was asked for: the flags of [`crate::cli`] checked, with defaults applied.
 
 mod doctor;
+mod hooks;
 
 use std::fs::File;
 use std::io::IsTerminal as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+
+use anstream::{AutoStream, ColorChoice};
 
 use crate::classify::label::Label;
 use crate::cli::{Cli, Command, Flags, Form, Format, ServeFlags, pages};
@@ -18,6 +21,7 @@ use crate::sources::KNOWN_PROBERS;
 use crate::sources::cluster::{self, Access, ClusterConfig};
 
 pub use doctor::Doctor;
+pub use hooks::Hooks;
 
 /// The longest process name that the kernel keeps (`TASK_COMM_LEN` less its end).
 const COMM_MAX: usize = 15;
@@ -34,6 +38,8 @@ pub enum Plan {
     Replay(Box<Replay>),
     /// `doctor`.
     Doctor(Box<Doctor>),
+    /// `hooks`.
+    Hooks(Box<Hooks>),
     /// `schema`.
     Schema,
     /// Text that is printed as it is.
@@ -61,6 +67,8 @@ pub struct Output {
     pub form: Form,
     /// With colour.
     pub colour: bool,
+    /// Columns of what people read where there is no terminal that says.
+    pub columns: Option<usize>,
     /// `--output-file`.
     pub file: Option<PathBuf>,
     /// Which are printed.
@@ -127,6 +135,7 @@ pub fn plan(cli: Cli) -> Result<Plan, Error> {
     refuse_meaningless(&cli)?;
     match cli.command {
         Command::Doctor(args) => doctor::plan(args, cli.flags).map(|doctor| Plan::Doctor(Box::new(doctor))),
+        Command::Hooks(args) => hooks::plan(&args, cli.flags).map(|hooks| Plan::Hooks(Box::new(hooks))),
         Command::Schema => Ok(Plan::Schema),
         Command::Completions { shell } => Ok(Plan::Text(pages::completions(shell))),
         Command::Man { command } => Ok(Plan::Text(pages::man(command.as_deref())?)),
@@ -182,6 +191,24 @@ const NOT_DOCTORS: &[&str] = &[
     "until_failure",
     "attempts",
 ];
+/// Flags without a meaning for `hooks`.
+const NOT_OF_HOOKS: &[&str] = &[
+    "output_max_size",
+    "output_max_files",
+    "pods",
+    "services",
+    "kubelet_log",
+    "kubeconfig",
+    "no_api",
+    "api_services",
+    "format",
+    "namespace",
+    "pod",
+    "container",
+    "labels",
+    "until_failure",
+    "attempts",
+];
 /// Flags of what is printed.
 const PRINTED: &[&str] = &[
     "output",
@@ -211,6 +238,7 @@ fn refuse_meaningless(cli: &Cli) -> Result<(), Error> {
         | Command::Completions { .. }
         | Command::Man { .. } => (LIVE, PRINTED, ""),
         Command::Doctor(_) => (NOT_DOCTORS, &[], ""),
+        Command::Hooks(_) => (NOT_OF_HOOKS, &[], ""),
         _ => return Ok(()),
     };
     let meaningless = cli.typed.iter().find(|id| first.contains(&id.as_str()) || second.contains(&id.as_str()));
@@ -273,7 +301,9 @@ fn output(flags: &Flags) -> Result<Output, Error> {
     let labels = flags.labels.iter().filter(|name| !name.is_empty());
     Ok(Output {
         form: flags.output.unwrap_or(form),
-        colour: terminal && std::env::var_os("NO_COLOR").is_none_or(|v| v.is_empty()),
+        // NO_COLOR, CLICOLOR, CLICOLOR_FORCE, TERM: as for other programs.
+        columns: std::env::var_os("COLUMNS").and_then(|text| text.to_str()?.parse().ok()).filter(|&n| n > 0),
+        colour: file.is_none() && AutoStream::choice(&std::io::stdout()) != ColorChoice::Never,
         rotation: rotation(flags, file.is_some())?,
         format,
         file,

@@ -7,6 +7,7 @@ use crate::decision::Decision;
 use crate::event::{Fact, Observation};
 use crate::record::{Body, StartBody};
 use crate::sink::Sink;
+use crate::status_line::Counts;
 
 /// What a start record says that is not in the stream of observations.
 #[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
@@ -84,6 +85,12 @@ impl Engine {
     #[must_use]
     pub fn is_done(&mut self) -> bool {
         self.sink.is_satisfied() || self.sink.output().is_closed()
+    }
+
+    /// What was seen so far.
+    #[must_use]
+    pub fn counts(&self) -> Counts {
+        Counts { lost: self.lost_events, ..self.sink.counts() }
     }
 
     /// The sink.

@@ -9,6 +9,8 @@ use std::path::PathBuf;
 
 use thiserror::Error;
 
+use crate::status_line;
+
 /// Why a command could not be carried out.
 #[derive(Debug, Error)]
 pub enum Error {
@@ -123,6 +125,7 @@ pub fn differs(message: &dyn Display) {
 /// One line, whatever the message holds; a closed stderr is nobody's error.
 fn line(level: &str, message: &dyn Display) {
     let message = one_line(&message.to_string());
+    status_line::erase();
     let _ = writeln!(io::stderr(), "tracer: {level}: {message}");
 }
 

@@ -24,6 +24,7 @@ pub mod enrich;
 pub mod error;
 pub mod event;
 pub mod explain;
+pub mod hooks;
 pub mod live;
 pub mod lock;
 pub mod node_events;
@@ -39,6 +40,7 @@ pub mod serve;
 pub mod shutdown;
 pub mod sink;
 pub mod sources;
+pub mod status_line;
 pub mod telemetry;
 #[cfg(test)]
 mod testing;

@@ -24,6 +24,7 @@ use crate::serve;
 use crate::shutdown::Signals;
 use crate::sink::Sink;
 use crate::sink::metrics::HookCount;
+use crate::status_line::StatusLine;
 
 /// Where live events come from: the kernel's ring, or a test.
 pub trait EventSource {
@@ -119,7 +120,9 @@ where
     let recorder = recording.map(|(file, path)| Recorder::new(file, path.display().to_string(), at_start.clone()));
     let start = start(config, &attached);
     let engine = Engine::new(sink, at_start, Some(clock::boot_ns));
-    let mut session = Session::new(attached.events, attached.changes, engine, recorder, config.daemon, server);
+    let status_line = if config.daemon { None } else { StatusLine::open(&config.output) };
+    let mut session =
+        Session::new(attached.events, attached.changes, engine, recorder, config.daemon, server, status_line);
     session.begin(start, attached.facts);
     let reason = session.watch(signals, config.duration).await?;
     Ok(session.end(reason))

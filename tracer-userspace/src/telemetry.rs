@@ -1,11 +1,13 @@
 //! Diagnostics of the tracer itself: to stderr, never to stdout, which belongs to the records.
 #![expect(clippy::disallowed_methods, reason = "outside the core: read before there is a command line")]
 
-use std::io::{self, IsTerminal as _};
+use std::io;
 
+use anstream::{AutoStream, ColorChoice};
 use tracing_subscriber::EnvFilter;
 
 use crate::error;
+use crate::status_line;
 
 /// The client of the cluster API prints each failed request; the source tells an outage once. Asked for by name, it speaks.
 const QUIET: &str = "kube_client=off";
@@ -21,12 +23,18 @@ pub fn start() {
             .ok()
     });
     let filter = filter.unwrap_or_else(|| EnvFilter::new(format!("{QUIET},warn")));
-    let colour = io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
+    let colour = AutoStream::choice(&io::stderr()) != ColorChoice::Never;
     // An error while logging would be reported with `eprintln!`, which panics on a closed stderr.
     let _ = tracing_subscriber::fmt()
         .with_env_filter(filter)
-        .with_writer(io::stderr)
+        .with_writer(stderr)
         .with_ansi(colour)
         .log_internal_errors(false)
         .try_init();
+}
+
+/// Where a line goes, once there is room for it.
+fn stderr() -> io::Stderr {
+    status_line::erase();
+    io::stderr()
 }

@@ -115,6 +115,10 @@ fn wrong_usage_is_one_line() {
     refused(&ran(&["replay", "x", "--pods", "y"]), 2, &["--pods", "replay"]);
     refused(&ran(&["explain", "nodeport_colision"]), 2, &["nodeport_ephemeral_collision"]);
     refused(&ran(&["record", "-"]), 2, &["record FILE"]);
+    refused(&ran(&["hooks", "--pods", "y"]), 2, &["--pods", "hooks"]);
+    refused(&ran(&["hooks", "--until-failure"]), 2, &["--until-failure", "hooks"]);
+    refused(&ran(&["hooks", "--fail-on", "ok"]), 2, &["--fail-on", "ok"]);
+    refused(&ran(&["hooks", "--duration", "0"]), 2, &["--duration"]);
 }
 
 #[test]
@@ -224,6 +228,7 @@ fn wherever_a_recording_is_cut_it_is_said() {
     let output = Output {
         form: Form::Ndjson,
         colour: false,
+        columns: None,
         file: Some(dir.0.join("out")),
         filter: Filter::default(),
         attempts: true,

@@ -50,6 +50,7 @@ fn config(file: PathBuf) -> Live {
         output: config::Output {
             form: Form::Ndjson,
             colour: false,
+            columns: None,
             file: Some(file),
             filter: Filter::default(),
             attempts: false,

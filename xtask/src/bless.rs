@@ -1,7 +1,8 @@
 //! `cargo xtask bless`: makes the generated files again; `--check` says which are out of date.
 //!
 //! They are the pages of the labels (`docs/labels`), the schema of the records (`docs/schema.json`) and the golden
-//! verdicts of the fixtures (`tests/fixtures/*/*/verdicts.ndjson`), which come out of the tracer itself, and the plain
+//! verdicts of the fixtures (`tests/fixtures/*/*/verdicts.ndjson`) and some of them as people see them
+//! (`tracer-userspace/tests/pages`), which come out of the tracer itself, and the plain
 //! manifest (`deploy/daemonset.yaml`).
 
 use std::collections::BTreeMap;
@@ -62,11 +63,26 @@ fn stale() -> Result<Files> {
     let mut files = labels()?;
     files.insert(sh::root().join("docs/schema.json"), Some(tracer(&["schema"])?));
     files.extend(fixtures()?);
+    files.extend(pages()?);
     let page = sh::root().join("docs/incidents.md");
     let told = stories::told(&fs::read_to_string(&page)?, &sh::target().join("debug/tracer"))?;
     files.insert(page, Some(told));
     files.extend(deploy::generated()?);
     files.retain(|path, content| fs::read_to_string(path).ok() != *content);
+    Ok(files)
+}
+
+/// Recordings as people see them on narrow and wide terminals, for tests/pretty.rs.
+fn pages() -> Result<Files> {
+    let stories = ["loopback_down", "connection_refused", "unexplained", "healthy"];
+    let place = sh::root().join("tracer-userspace/tests/pages");
+    let mut files = Files::new();
+    for (story, columns) in stories.iter().flat_map(|story| ["40", "80", "120"].map(|columns| (story, columns))) {
+        let mut replay = sh::command(sh::target().join("debug/tracer"));
+        replay.args(["replay", "-o", "pretty"]).env_clear().env("COLUMNS", columns);
+        replay.arg(sh::root().join(format!("tests/fixtures/{story}/any-v4/observations.ndjson")));
+        files.insert(place.join(format!("{story}.any-v4.{columns}")), Some(sh::capture(&mut replay)?));
+    }
     Ok(files)
 }
 

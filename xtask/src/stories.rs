@@ -9,8 +9,8 @@ use crate::sh;
 
 const COMMAND: &str = "$ tracer replay ";
 const FENCE: &str = "```";
-/// The start record names each missing hook in a line of its own.
-const MISSING: &str = "  without ";
+/// Rows of a block begin so: below the first line they name the missing hooks.
+const ROW: &str = "  ";
 
 /// The page with each transcript made anew.
 pub(crate) fn told(page: &str, tracer: &Path) -> Result<String> {
@@ -33,6 +33,8 @@ fn replay(tracer: &Path, args: &str) -> Result<String> {
     let mut command = sh::command(tracer);
     command.arg("replay").args(args.split(' ')).env_clear();
     let text = sh::capture(&mut command).with_context(|| format!("tracer replay {args}"))?;
-    let shown = text.lines().filter(|line| !line.starts_with(MISSING));
+    let mut lines = text.lines();
+    let first = lines.next();
+    let shown = first.into_iter().chain(lines.skip_while(|line| line.starts_with(ROW)));
     Ok(shown.map(|line| format!("{line}\n")).collect())
 }

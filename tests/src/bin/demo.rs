@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use clap::Parser;
+use nix::pty::Winsize;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use tracer::record::Record;
@@ -89,7 +90,12 @@ fn print(tracer: &Tracer, recording: &Path, patience: Duration) -> Result<(Child
     let mut command = Command::new(&tracer.program);
     command.arg("record").arg(recording).args(["-o", "pretty", "--prober", "kubelet", "--pods"]).arg(&tracer.pods);
     die_with_parent(&mut command);
-    let (mut ours, theirs) = if std::io::stdout().is_terminal() { terminal()? } else { pipe()? };
+    let on_terminal = std::io::stdout().is_terminal();
+    let (mut ours, theirs) = if on_terminal { terminal()? } else { pipe()? };
+    // What it draws on stderr, and erases before a record, must come here in the same order.
+    if on_terminal && std::io::stderr().is_terminal() {
+        command.stderr(theirs.try_clone()?);
+    }
     command.stdout(theirs);
     let child = command.spawn().with_context(|| format!("start {}", tracer.program.display()))?;
     // It holds the other end of the pipe, too.
@@ -107,9 +113,11 @@ fn print(tracer: &Tracer, recording: &Path, patience: Duration) -> Result<(Child
     Ok((child, echo))
 }
 
-/// A terminal of its own: the tracer prints as it does on ours.
+/// A terminal of its own, of the same size: the tracer prints as it does on ours.
 fn terminal() -> Result<(File, OwnedFd)> {
-    let pty = nix::pty::openpty(None, None).context("open a terminal")?;
+    let size = rustix::termios::tcgetwinsize(std::io::stdout()).context("the size of the terminal")?;
+    let size = Winsize { ws_row: size.ws_row, ws_col: size.ws_col, ws_xpixel: 0, ws_ypixel: 0 };
+    let pty = nix::pty::openpty(&size, None).context("open a terminal")?;
     Ok((File::from(pty.master), pty.slave))
 }
 

@@ -7,6 +7,7 @@ use crate::config;
 use crate::error::{self, Error};
 use crate::record::{Body, Record, SCHEMA};
 use crate::sink::output::Output;
+use crate::sink::screen::Screen;
 use crate::sink::{findings, ndjson, wall_time};
 
 /// Carries `tracer doctor` out.
@@ -22,7 +23,8 @@ pub fn doctor(config: &config::Doctor) -> Result<u8, Error> {
     let code = exit_code(&findings, config.fail_on);
     match config.output.form {
         Form::Pretty => {
-            output.put(findings::table(&findings, &config.node_name, width(), config.output.colour).as_bytes());
+            let screen = Screen { colour: config.output.colour, columns: output.columns().or(config.output.columns) };
+            output.put(findings::table(&findings, &config.node_name, screen).as_bytes());
         }
         Form::Ndjson => {
             records(findings, &config.node_name).iter().for_each(|record| output.put(&ndjson::line(record)))
@@ -33,7 +35,7 @@ pub fn doctor(config: &config::Doctor) -> Result<u8, Error> {
 }
 
 /// Findings as records, numbered.
-fn records(findings: Vec<Finding>, node_name: &str) -> Vec<Record> {
+pub(crate) fn records(findings: Vec<Finding>, node_name: &str) -> Vec<Record> {
     let time_boot_ns = clock::boot_ns();
     let time = wall_time(time_boot_ns, clock::boot_to_wall_ns());
     let record = |(seq, finding)| Record {
@@ -45,9 +47,4 @@ fn records(findings: Vec<Finding>, node_name: &str) -> Vec<Record> {
         node_name: node_name.to_owned(),
     };
     (0..).zip(findings).map(record).collect()
-}
-
-/// Columns of the terminal.
-fn width() -> usize {
-    terminal_size::terminal_size().map_or(findings::WIDTH, |(width, _)| usize::from(width.0))
 }

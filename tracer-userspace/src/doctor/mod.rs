@@ -35,6 +35,7 @@ use crate::sources::{Prober, SourceConfig, procfs};
 
 use finding::Draft;
 pub use finding::{Finding, Status, Unread};
+pub use tracer_hooks::FUNCTION_PROBES;
 pub use view::View;
 
 /// A check.

@@ -17,6 +17,10 @@ pub(super) const CHECK: Check = Check {
     run: |view| vec![check(view)],
 };
 
+/// What brings function probes.
+pub const FUNCTION_PROBES: &str =
+    "boot a kernel with CONFIG_KPROBES=y, CONFIG_FUNCTION_TRACER=y and CONFIG_DYNAMIC_FTRACE_WITH_DIRECT_CALLS=y";
+
 /// That of fentry.
 const FENTRY: &str = "register_ftrace_direct";
 
@@ -169,7 +173,7 @@ fn judge(kernel: &Kernel) -> Finding {
             "{} rest on fentry alone, which a kernel's policy can refuse: only attaching shows it{forms}",
             doubtful.join(", ")
         );
-        return draft.unknown(Unread::new(reason, "tracer attach --duration 1s"));
+        return draft.unknown(Unread::new(reason, "tracer hooks"));
     }
     let lost: Vec<String> = missing.iter().map(|row| format!("{}: {}", row.hook.name(), row.lost)).collect();
     let observed = format!(
@@ -178,7 +182,7 @@ fn judge(kernel: &Kernel) -> Finding {
         HOOKS.len(),
         lost.join("; ")
     );
-    draft.warn(observed, Mend::lasting("boot a kernel with CONFIG_KPROBES=y, CONFIG_FUNCTION_TRACER=y and CONFIG_DYNAMIC_FTRACE_WITH_DIRECT_CALLS=y"))
+    draft.warn(observed, Mend::lasting(FUNCTION_PROBES))
 }
 
 #[cfg(test)]

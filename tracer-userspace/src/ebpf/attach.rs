@@ -1,7 +1,7 @@
 //! Walks the table of hooks: tries each form in order, keeps the first that loads and attaches, and
 //! says in plain words why the others did not.
 
-use std::{collections::BTreeSet, error::Error as _, io};
+use std::collections::BTreeSet;
 
 use aya::{
     Btf, Ebpf, Endianness,
@@ -15,6 +15,7 @@ use tracer_common::names::Hook;
 use super::{
     cgroup,
     hooks::{Form, HOOKS, Row, Variant, When},
+    refusal::{Refusal, Stage},
 };
 use crate::event::{HookStatus, MissingHook};
 
@@ -27,34 +28,6 @@ pub struct HookReport {
     pub missing: Vec<MissingHook>,
 }
 
-/// At which step a form failed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stage {
-    Load,
-    Attach,
-}
-
-/// One failed try.
-#[derive(Clone, Debug)]
-pub(super) struct Refusal {
-    form: Form,
-    stage: Stage,
-    target: &'static str,
-    errno: Option<i32>,
-    kind: Kind,
-    text: String,
-}
-
-/// What kind of failure it was, as far as the error type tells.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
-    Kernel,
-    /// The verifier wrote a log: it looked at the program and did not like it.
-    Verifier,
-    /// The function is not in the kernel's BTF.
-    NoBtfType,
-}
-
 /// State of the walk, kept for hooks that are attached later.
 #[derive(Debug, Default)]
 pub(super) struct Walk {
@@ -64,6 +37,8 @@ pub(super) struct Walk {
     loaded: BTreeSet<&'static str>,
     in_force: Vec<(Hook, Form)>,
     refused: Vec<(Hook, Vec<Refusal>)>,
+    /// Forms that were refused before the one in force was found.
+    passed_over: Vec<(Hook, Vec<Refusal>)>,
     /// The kernel refuses these forms altogether, for this reason: it is not asked again.
     given_up: Vec<Refusal>,
     /// For fentry; dropped at the end of the walk.
@@ -89,17 +64,7 @@ impl KernelBtf {
 impl Walk {
     /// A walk that does not try some forms. `functions`: BTF of those that trampolines sit on.
     pub(super) fn without(forms: &[Form], functions: Vec<u8>) -> Self {
-        let given_up = forms
-            .iter()
-            .map(|form| Refusal {
-                form: *form,
-                stage: Stage::Load,
-                target: "",
-                errno: None,
-                kind: Kind::Kernel,
-                text: "switched off".into(),
-            })
-            .collect();
+        let given_up = forms.iter().map(|form| Refusal::switched_off(*form)).collect();
         Self { given_up, btf: KernelBtf { bytes: functions, read: None }, ..Self::default() }
     }
 
@@ -155,6 +120,31 @@ impl Walk {
         self.is_attached(hook) || !self.refusals(hook).is_empty()
     }
 
+    /// The form in which a hook is attached.
+    pub(super) fn form(&self, hook: Hook) -> Option<Form> {
+        self.in_force.iter().find(|(h, _)| *h == hook).map(|(_, form)| *form)
+    }
+
+    /// What was tried in vain for a hook, attached or not.
+    pub(super) fn tried(&self, hook: Hook) -> impl Iterator<Item = &Refusal> {
+        self.refused.iter().chain(&self.passed_over).filter(move |(h, _)| *h == hook).flat_map(|(_, refusals)| refusals)
+    }
+
+    /// Another program, whose row stands before, makes this hook needless.
+    pub(super) fn spares(&self, row: &Row) -> bool {
+        row.unless.is_some_and(|program| self.attached.iter().any(|it| body_of(it) == program))
+    }
+
+    /// Other hooks that are attached tell the same.
+    pub(super) fn covers(&self, row: &Row) -> bool {
+        !row.covered_by.is_empty() && row.covered_by.iter().all(|hook| self.is_attached(*hook))
+    }
+
+    /// Something is attached, so that privileges in general are not what is missing.
+    pub(super) fn has_attached(&self) -> bool {
+        !self.attached.is_empty()
+    }
+
     /// Why a hook is not attached.
     pub(super) fn refusals(&self, hook: Hook) -> &[Refusal] {
         self.refused.iter().find(|(h, _)| *h == hook).map_or(&[], |(_, r)| r)
@@ -172,8 +162,7 @@ impl Walk {
             .iter()
             .filter_map(|(hook, refusals)| {
                 let row = HOOKS.iter().find(|r| r.hook == *hook)?;
-                let covered = !row.covered_by.is_empty() && row.covered_by.iter().all(|h| self.is_attached(*h));
-                (!covered).then(|| MissingHook {
+                (!self.covers(row)).then(|| MissingHook {
                     hook: hook.name().into(),
                     reason: self.explain(refusals),
                     lost: row.lost.into(),
@@ -185,14 +174,13 @@ impl Walk {
 
     /// The reasons, one for each form that was tried.
     pub(super) fn explain(&self, refusals: &[Refusal]) -> String {
-        let any_attached = !self.attached.is_empty();
-        let mut reasons: Vec<String> = refusals.iter().map(|r| r.explain(any_attached)).collect();
+        let mut reasons: Vec<String> = refusals.iter().map(|r| r.explain(self.has_attached())).collect();
         reasons.dedup();
         reasons.join("; ")
     }
 
     fn row(&mut self, ebpf: &mut Ebpf, row: &Row) {
-        if row.unless.is_some_and(|p| self.attached.iter().any(|a| body_of(a) == p)) {
+        if self.spares(row) {
             return;
         }
         let mut refusals = Vec::new();
@@ -200,6 +188,7 @@ impl Walk {
             match self.variant(ebpf, variant) {
                 Ok(()) => {
                     self.in_force.push((row.hook, variant.form));
+                    self.passed_over.push((row.hook, refusals));
                     return;
                 }
                 Err(refusal) => {
@@ -213,12 +202,12 @@ impl Walk {
 
     /// An answer that no other program of the same form will change.
     fn learn(&mut self, refusal: &Refusal) {
-        if self.given_up.iter().any(|r| r.form == refusal.form) {
+        if self.given_up.iter().any(|r| r.form() == refusal.form()) {
             return;
         }
-        match refusal.form {
+        match refusal.form() {
             Form::Fentry if refusal.is_policy() => self.given_up.push(refusal.clone()),
-            Form::Kprobe if refusal.stage == Stage::Attach && !refusal.is_missing_function() => {
+            Form::Kprobe if refusal.stage() == Stage::Attach && !refusal.is_missing_function() => {
                 self.given_up.push(refusal.clone());
             }
             _ => {}
@@ -226,7 +215,7 @@ impl Walk {
     }
 
     fn variant(&mut self, ebpf: &mut Ebpf, variant: &Variant) -> Result<(), Refusal> {
-        if let Some(refusal) = self.given_up.iter().find(|r| r.form == variant.form) {
+        if let Some(refusal) = self.given_up.iter().find(|r| r.form() == variant.form) {
             return Err(refusal.clone());
         }
         for (name, target) in variant.programs {
@@ -278,101 +267,4 @@ fn attach(program: &mut Program, target: &str) -> Result<(), ProgramError> {
         }
         _ => Err(ProgramError::UnexpectedProgramType),
     }
-}
-
-impl Refusal {
-    fn new(form: Form, stage: Stage, target: &'static str, error: &ProgramError) -> Self {
-        let kind = match error {
-            ProgramError::LoadError { verifier_log, .. } if !verifier_log.to_string().trim().is_empty() => {
-                Kind::Verifier
-            }
-            ProgramError::Btf(_) => Kind::NoBtfType,
-            _ => Kind::Kernel,
-        };
-        if kind == Kind::Verifier {
-            tracing::debug!(target, form = form.name(), %error, "the verifier refused a program");
-        }
-        Self { form, stage, target, errno: errno(error), kind, text: chain(error) }
-    }
-
-    /// EPERM without a verifier log.
-    fn is_policy(&self) -> bool {
-        self.stage == Stage::Load && self.kind == Kind::Kernel && self.errno == Some(libc::EPERM)
-    }
-
-    /// The function does not exist (yet): another one may. perf answers ENOENT, or EINVAL for a
-    /// function that may not be probed; without kprobes the ENOENT is a file's.
-    fn is_missing_function(&self) -> bool {
-        matches!(self.errno, Some(libc::ENOENT | libc::EINVAL | libc::EADDRNOTAVAIL))
-            && !self.text.contains("event_source/devices/kprobe")
-    }
-
-    /// Whether a missing capability explains it.
-    pub(super) fn is_permission(&self) -> bool {
-        matches!(self.errno, Some(libc::EPERM | libc::EACCES)) && self.kind != Kind::Verifier
-    }
-
-    fn explain(&self, any_attached: bool) -> String {
-        let form = self.form.name();
-        let target = self.target;
-        match (self.form, self.stage, self.kind, self.errno) {
-            (_, _, Kind::Verifier, _) => {
-                format!("{form} {target}: the kernel's verifier refuses the program ({})", self.text)
-            }
-            (_, _, Kind::NoBtfType, _) => format!("{form} {target}: not a function in this kernel's BTF"),
-            (Form::Fentry, Stage::Load, _, Some(libc::EPERM)) if any_attached => {
-                format!("{form}: refused by this kernel's policy")
-            }
-            (_, Stage::Load, _, Some(libc::EPERM)) => format!("{form} {target}: needs CAP_BPF and CAP_PERFMON"),
-            (Form::Kprobe, Stage::Attach, _, Some(libc::ENOENT)) if !self.is_missing_function() => {
-                format!("{form}: kprobes are not compiled into this kernel")
-            }
-            (Form::Kprobe, Stage::Attach, ..) if self.is_missing_function() => {
-                format!("{form} {target}: no such function in this kernel (its module may not be loaded)")
-            }
-            (Form::Kprobe | Form::Tracepoint, Stage::Attach, _, Some(libc::EACCES | libc::EPERM)) => {
-                format!("{form}: needs CAP_SYS_ADMIN, or kernel.perf_event_paranoid at 2 or lower")
-            }
-            (Form::RawTracepoint, Stage::Attach, _, Some(libc::ENOENT)) => {
-                format!("{form} {target}: no such tracepoint in this kernel")
-            }
-            (Form::RawTracepoint, Stage::Attach, _, Some(libc::EINVAL)) => {
-                format!("{form} {target}: the tracepoint has fewer arguments in this kernel")
-            }
-            (Form::Cgroup, Stage::Attach, _, None | Some(libc::ENOENT)) => {
-                format!("{form} {target}: the root of the cgroup2 hierarchy is not mounted here")
-            }
-            (Form::Cgroup, Stage::Attach, _, Some(libc::EPERM)) => format!("{form} {target}: needs CAP_NET_ADMIN"),
-            (Form::Tracepoint, Stage::Attach, _, None | Some(libc::ENOENT)) => {
-                format!("{form} {target}: no such tracepoint, or tracefs cannot be mounted")
-            }
-            _ => format!("{form} {target}: {}", self.text),
-        }
-    }
-}
-
-/// The first errno in an error's chain.
-pub(super) fn errno(error: &(dyn std::error::Error + 'static)) -> Option<i32> {
-    let mut next = Some(error);
-    while let Some(error) = next {
-        if let Some(errno) = error.downcast_ref::<io::Error>().and_then(io::Error::raw_os_error) {
-            return Some(errno);
-        }
-        next = error.source();
-    }
-    None
-}
-
-/// An error and its causes in one line, the verifier's log left out.
-fn chain(error: &ProgramError) -> String {
-    let mut text = match error {
-        ProgramError::LoadError { .. } => "BPF_PROG_LOAD".to_owned(),
-        other => other.to_string(),
-    };
-    let mut next = error.source();
-    while let Some(error) = next {
-        text = format!("{text}: {error}");
-        next = error.source();
-    }
-    text
 }

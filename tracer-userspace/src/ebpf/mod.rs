@@ -11,8 +11,10 @@ mod missed;
 mod names;
 mod ports;
 mod prepare;
+mod refusal;
 mod ring;
 mod runs;
+mod standing;
 mod tracefs;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -28,7 +30,14 @@ use tracer_common::{
     stats::{COUNTERS, Counter},
 };
 
-pub use self::{attach::HookReport, error::EbpfError, names::KernelNames, ring::Ring};
+pub use self::{
+    attach::HookReport,
+    error::EbpfError,
+    names::KernelNames,
+    ring::Ring,
+    runs::{Counting, count_runs},
+    standing::{HookStanding, Standing, Tried},
+};
 use self::{
     attach::Walk,
     hooks::{Form, HOOKS, When},
@@ -231,7 +240,7 @@ fn take<M, E>(
 fn require(walk: &Walk) -> Result<(), EbpfError> {
     let Some(row) = HOOKS.iter().find(|r| r.required && !walk.is_attached(r.hook)) else { return Ok(()) };
     let refusals = walk.refusals(row.hook);
-    if refusals.iter().all(attach::Refusal::is_permission) {
+    if refusals.iter().all(refusal::Refusal::is_permission) {
         return Err(EbpfError::ProgramPermission);
     }
     Err(EbpfError::RequiredHook { hook: row.hook.name(), reason: walk.explain(refusals) })

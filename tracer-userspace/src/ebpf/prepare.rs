@@ -14,10 +14,10 @@ use tracer_common::{
 };
 
 use super::{
-    EbpfError, KernelNames, LoadOptions, attach,
+    EbpfError, KernelNames, LoadOptions,
     btf::Btf,
     hooks::{Form, HOOKS},
-    ports,
+    ports, refusal,
 };
 
 const OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/tracer-ebpf.o"));
@@ -108,7 +108,7 @@ pub(super) fn load_object(
             loader.map_max_entries(name, FLOWS_ALL);
         }
     }
-    loader.load(OBJECT).map_err(|error| match attach::errno(&error) {
+    loader.load(OBJECT).map_err(|error| match refusal::errno(&error) {
         Some(libc::EPERM | libc::EACCES) => EbpfError::MapPermission(Box::new(error)),
         _ => EbpfError::Object(Box::new(error)),
     })

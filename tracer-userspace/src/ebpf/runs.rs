@@ -1,11 +1,24 @@
 //! How often the programs ran and how long that took, by hook: counted by the kernel while
 //! `kernel.bpf_stats_enabled` is 1 or somebody asks for it (BPF_ENABLE_STATS), for two clock readings a run; else not at all.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, io, os::fd::OwnedFd};
 
+use aya::sys::{Stats, enable_stats};
 use tracer_common::names::Hook;
 
 use super::{Loaded, hooks::HOOKS};
+
+/// While it lives the kernel counts: the descriptor ends with its process, whatever ends that.
+#[derive(Debug)]
+pub struct Counting(#[expect(dead_code, reason = "held")] OwnedFd);
+
+/// Has the kernel count, of all programs on this node (5.8).
+///
+/// # Errors
+/// It does not: CAP_SYS_ADMIN is missing, as a rule.
+pub fn count_runs() -> io::Result<Counting> {
+    enable_stats(Stats::RunTime).map(Counting).map_err(|error| error.io_error)
+}
 
 /// Runs, and seconds in them, of each hook's programs. Empty where the kernel does not, and did not, count.
 pub(super) fn by_hook(loaded: &Loaded) -> BTreeMap<Hook, (u64, f64)> {

@@ -17,6 +17,7 @@ use crate::event::{Fact, Loss, Observation, Start};
 use crate::record_file::Recorder;
 use crate::serve::Server;
 use crate::shutdown::{Request, Signals};
+use crate::status_line::{self, StatusLine};
 
 /// Events taken in one go, so that signals are answered however busy the node is.
 const DRAIN_MAX: usize = 1 << 16;
@@ -44,6 +45,7 @@ enum Wake {
     Tick,
     Retry,
     Ports,
+    Draw,
     Request(Request),
     Over,
 }
@@ -63,6 +65,8 @@ pub(super) struct Session<S> {
     daemon: bool,
     /// Answers for a daemon while it runs.
     server: Option<Server>,
+    status_line: Option<StatusLine>,
+    begun: Instant,
 }
 
 impl<S: EventSource> Session<S> {
@@ -73,6 +77,7 @@ impl<S: EventSource> Session<S> {
         recorder: Option<Recorder<File>>,
         daemon: bool,
         server: Option<Server>,
+        status_line: Option<StatusLine>,
     ) -> Self {
         let lost_checked_ns = clock::boot_ns();
         Self {
@@ -88,6 +93,8 @@ impl<S: EventSource> Session<S> {
             missed_checked_ns: lost_checked_ns,
             daemon,
             server,
+            status_line,
+            begun: Instant::now(),
         }
     }
 
@@ -118,6 +125,8 @@ impl<S: EventSource> Session<S> {
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut ports = interval_at(Instant::now() + PORTS, PORTS);
         retry.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut draw = interval(status_line::PERIOD);
+        draw.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             let deadline = self.engine.next_deadline();
             let wake = tokio::select! {
@@ -133,6 +142,7 @@ impl<S: EventSource> Session<S> {
                 _ = tick.tick() => Wake::Tick,
                 _ = retry.tick() => Wake::Retry,
                 _ = ports.tick(), if self.daemon => Wake::Ports,
+                _ = draw.tick(), if self.status_line.is_some() => Wake::Draw,
                 request = signals.next() => Wake::Request(request),
                 () = at(over) => Wake::Over,
             };
@@ -160,6 +170,7 @@ impl<S: EventSource> Session<S> {
         if let Some(server) = &self.server {
             server.health.stopping();
         }
+        self.status_line = None;
         self.check_missed();
         self.tell_ports();
         self.events.detach();
@@ -186,6 +197,7 @@ impl<S: EventSource> Session<S> {
             Wake::Tick => self.every_second(),
             Wake::Retry => self.retry_hooks(),
             Wake::Ports => self.tell_ports(),
+            Wake::Draw => self.draw(),
             Wake::Request(Request::Reopen) if self.engine.sink().output().can_reopen() => {
                 self.engine.sink().output().reopen();
             }
@@ -316,6 +328,14 @@ impl<S: EventSource> Session<S> {
 
     fn flush(&mut self) {
         self.engine.flush();
+    }
+
+    /// After what waits to be written, which would erase it.
+    fn draw(&mut self) {
+        self.flush();
+        if let Some(line) = &mut self.status_line {
+            line.draw(self.begun.elapsed(), &self.engine.counts());
+        }
     }
 }
 

@@ -89,6 +89,7 @@ fn config(name: &str) -> config::Live {
         output: config::Output {
             form: Form::Ndjson,
             colour: false,
+            columns: None,
             file: Some(place(name)),
             filter: Filter::default(),
             attempts: false,

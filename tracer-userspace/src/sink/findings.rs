@@ -6,51 +6,52 @@ use std::fmt::Write as _;
 
 use crate::record::{FindingBody, Status};
 use crate::sink::plain;
-use crate::sink::plain::{Paint, Style};
+use crate::sink::screen::{Screen, Style};
 
 /// Columns where no terminal says otherwise.
-pub const WIDTH: usize = 120;
-/// Below this the text stands under its word, not beside it.
-const NARROW: usize = 60;
+const WIDTH: usize = 120;
 /// From the worst to the best.
 const ORDER: [Status; 4] = [Status::Fail, Status::Warn, Status::Unknown, Status::Ok];
 
 /// All findings of a node.
 #[must_use]
-pub fn table(findings: &[FindingBody], node_name: &str, width: usize, colour: bool) -> String {
-    let paint = Paint { colour };
+pub fn table(findings: &[FindingBody], node_name: &str, screen: Screen) -> String {
+    let screen = Screen { columns: screen.columns.or(Some(WIDTH)), ..screen };
     let mut out = String::new();
     for status in ORDER {
         for finding in findings.iter().filter(|finding| finding.status == status) {
-            block(&mut out, finding, width, paint);
+            block(&mut out, finding, screen);
         }
     }
     let count = |status| findings.iter().filter(|finding| finding.status == status).count();
     let counts: Vec<_> = ORDER.iter().map(|status| format!("{} {}", count(*status), word(*status))).collect();
-    for line in wrap(&format!("{}: {}", plain::safe(node_name), counts.join(", ")), width.max(20)) {
-        let _ = writeln!(out, "{}", paint.text(Style::Strong, &line));
-    }
+    screen.lines(
+        &mut out,
+        "",
+        "",
+        &screen.paint(Style::Strong, &format!("{}: {}", plain::safe(node_name), counts.join(", "))),
+    );
     out
 }
 
 /// One finding; of one that is well a line.
-pub(super) fn block(out: &mut String, finding: &FindingBody, width: usize, paint: Paint) {
+pub(super) fn block(out: &mut String, finding: &FindingBody, screen: Screen) {
     let status = format!("{:<7}", word(finding.status));
     let head = format!(
         "{} {}",
-        paint.text(style(finding.status), &status),
-        paint.text(Style::Strong, &plain::safe(&finding.check))
+        screen.paint(style(finding.status), &status),
+        screen.paint(Style::Strong, &plain::safe(&finding.check))
     );
     let _ = writeln!(out, "{head}");
     if finding.status == Status::Ok {
-        return wrapped(out, paint, "", &finding.observed, width);
+        return wrapped(out, screen, "", &finding.observed);
     }
-    wrapped(out, paint, "found", &finding.observed, width);
-    wrapped(out, paint, "wanted", &finding.expected, width);
-    wrapped(out, paint, "why", &finding.why, width);
+    wrapped(out, screen, "found", &finding.observed);
+    wrapped(out, screen, "wanted", &finding.expected);
+    wrapped(out, screen, "why", &finding.why);
     for (name, command) in [("mend", &finding.remediation), ("keep", &finding.persist)] {
         if let Some(command) = command {
-            line(out, paint, name, command, width);
+            command_line(out, screen, name, command);
         }
     }
 }
@@ -73,43 +74,32 @@ const fn style(status: Status) -> Style {
     }
 }
 
-/// Text in lines of the terminal's width.
-fn wrapped(out: &mut String, paint: Paint, name: &str, text: &str, width: usize) {
-    let indent = if width < NARROW { 2 } else { 8 };
-    let room = width.saturating_sub(indent).max(20);
-    let mut name = name;
-    for text in wrap(&plain::safe(text), room) {
-        line(out, paint, name, &text, width);
-        name = "";
-    }
-}
-
-/// A word and a text; the text goes below it where there is little room.
-fn line(out: &mut String, paint: Paint, name: &str, text: &str, width: usize) {
+/// Text in lines of the terminal's width; below its word where there is little room.
+fn wrapped(out: &mut String, screen: Screen, name: &str, text: &str) {
     let text = plain::safe(text);
-    if width >= NARROW {
-        let _ = writeln!(out, "{} {text}", paint.text(Style::Dim, &format!("{name:>7}")));
-        return;
+    if screen.is_narrow() {
+        below(out, screen, name);
+        return screen.lines(out, "  ", "  ", &text);
     }
-    if !name.is_empty() {
-        let _ = writeln!(out, " {}", paint.text(Style::Dim, name));
-    }
-    let _ = writeln!(out, "  {text}");
+    let first = screen.paint(Style::Dim, &format!("{name:>7}"));
+    screen.lines(out, &format!("{first} "), "        ", &text);
 }
 
-/// Breaks between words; a word that is too long stays whole.
-fn wrap(text: &str, room: usize) -> Vec<String> {
-    let mut lines: Vec<String> = Vec::new();
-    for word in text.split(' ') {
-        match lines.last_mut() {
-            Some(line) if line.chars().count() + 1 + word.chars().count() <= room => {
-                line.push(' ');
-                line.push_str(word);
-            }
-            _ => lines.push(word.to_owned()),
-        }
+/// The same for a command, which stays in one line.
+fn command_line(out: &mut String, screen: Screen, name: &str, command: &str) {
+    let unwrapped = Screen { columns: None, ..screen };
+    if screen.is_narrow() {
+        below(out, screen, name);
+        return unwrapped.lines(out, "  ", "", &plain::safe(command));
     }
-    lines
+    wrapped(out, unwrapped, name, command);
+}
+
+/// A word that its text stands below.
+fn below(out: &mut String, screen: Screen, name: &str) {
+    if !name.is_empty() {
+        let _ = writeln!(out, " {}", screen.paint(Style::Dim, name));
+    }
 }
 
 #[cfg(test)]
@@ -117,6 +107,10 @@ mod tests {
     use std::collections::BTreeMap;
 
     use super::*;
+
+    fn screen(columns: usize, colour: bool) -> Screen {
+        Screen { colour, columns: Some(columns) }
+    }
 
     fn finding(check: &str, status: Status) -> FindingBody {
         FindingBody {
@@ -135,7 +129,7 @@ mod tests {
     #[test]
     fn the_worst_comes_first_and_the_sum_last() {
         let findings = [finding("a", Status::Ok), finding("b", Status::Warn), finding("c", Status::Fail)];
-        let text = table(&findings, "n1", 100, false);
+        let text = table(&findings, "n1", screen(100, false));
         let expected = "\
 fail    c
   found net.ipv4.ip_forward = 0
@@ -153,7 +147,7 @@ warn    b
 
     #[test]
     fn a_narrow_terminal_breaks_texts_but_no_commands() {
-        let text = table(&[finding("c", Status::Fail)], "n1", 30, false);
+        let text = table(&[finding("c", Status::Fail)], "n1", screen(30, false));
         let commands = ["  sysctl -w net.ipv4.ip_forward=1"];
         let long: Vec<_> = text.lines().filter(|line| line.chars().count() > 30 && !commands.contains(line)).collect();
         assert!(long.is_empty(), "{long:?}");
@@ -164,7 +158,7 @@ warn    b
     fn colour_only_where_it_is_wanted_and_nothing_steers_the_terminal() {
         let mut hostile = finding("c", Status::Fail);
         hostile.observed = "a\u{1b}[2Jb".into();
-        assert!(!table(std::slice::from_ref(&hostile), "n1", 80, false).contains('\u{1b}'));
-        assert!(table(&[hostile], "n1", 80, true).contains("\u{1b}[1;31mfail"));
+        assert!(!table(std::slice::from_ref(&hostile), "n1", screen(80, false)).contains('\u{1b}'));
+        assert!(table(&[hostile], "n1", screen(80, true)).contains("\u{1b}[1;31mfail"));
     }
 }

@@ -6,9 +6,10 @@ pub mod formats;
 pub mod metrics;
 pub mod ndjson;
 pub mod output;
-mod plain;
+pub(crate) mod plain;
 pub mod pretty;
 mod printed;
+pub mod screen;
 
 use std::collections::BTreeMap;
 
@@ -23,7 +24,10 @@ use crate::record::{Body, LossBody, Outcome, Record, SCHEMA, StopBody, Timing};
 use crate::sink::filter::Filter;
 use crate::sink::metrics::{HookCount, Metrics};
 use crate::sink::output::Output;
+use crate::sink::pretty::Pretty;
 use crate::sink::printed::Printed;
+use crate::sink::screen::Screen;
+use crate::status_line::Counts;
 
 /// Takes decisions, prints records.
 #[derive(Debug)]
@@ -32,6 +36,7 @@ pub struct Sink {
     form: Form,
     format: Format,
     colour: bool,
+    columns: Option<usize>,
     filter: Filter,
     attempts: bool,
     until_failure: bool,
@@ -40,6 +45,9 @@ pub struct Sink {
     seq: u64,
     printed: Printed,
     totals: StopBody,
+    /// Attempts that failed, printed or not.
+    failed: u64,
+    pretty: Pretty,
     failure_printed: bool,
     /// Verdicts, if somebody wants to compare them.
     kept: Option<Vec<Record>>,
@@ -58,6 +66,7 @@ impl Sink {
             form: config.form,
             format: config.format,
             colour: config.colour,
+            columns: config.columns,
             filter: config.filter.clone(),
             attempts: config.attempts,
             until_failure: config.until_failure,
@@ -66,6 +75,8 @@ impl Sink {
             seq: 0,
             printed: Printed::default(),
             totals: StopBody::default(),
+            failed: 0,
+            pretty: Pretty::new(config.filter != Filter::default()),
             failure_printed: false,
             kept: None,
             last_time_boot_ns: 0,
@@ -131,6 +142,13 @@ impl Sink {
         self.output.finish();
     }
 
+    /// What was seen and said so far; what was lost is counted elsewhere.
+    #[must_use]
+    pub fn counts(&self) -> Counts {
+        let verdicts = self.printed.counts().map(|(_, n)| n).sum();
+        Counts { attempts: self.totals.attempts, failed: self.failed, verdicts, lost: 0 }
+    }
+
     /// The kept verdicts.
     #[must_use]
     pub fn into_kept(self) -> Vec<Record> {
@@ -144,6 +162,7 @@ impl Sink {
                 Outcome::Open => self.totals.open_attempts += 1,
                 Outcome::Failure | Outcome::Noise | Outcome::Success => self.totals.attempts += 1,
             }
+            self.failed += u64::from(attempt.outcome == Outcome::Failure);
         }
     }
 
@@ -188,7 +207,10 @@ impl Sink {
         self.seq += 1;
         match self.form {
             Form::Ndjson => self.output.put(&formats::line(&record, self.format)),
-            Form::Pretty => self.output.put(pretty::text(&record, self.colour).as_bytes()),
+            Form::Pretty => {
+                let screen = Screen { colour: self.colour, columns: self.output.columns().or(self.columns) };
+                self.output.put(self.pretty.text(&record, self.failed, screen).as_bytes());
+            }
         }
         if let Some(kept) = self.kept.as_mut().filter(|_| matches!(record.body, Body::Verdict(_))) {
             kept.push(record);

@@ -12,8 +12,8 @@ mod rotate;
 mod target;
 
 use std::fs::File;
-use std::io::{self, Write as _};
-use std::os::fd::AsFd as _;
+use std::io::{self, IsTerminal as _, Write as _};
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -22,6 +22,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 pub use self::rotate::Rotation;
 use self::target::{chunk_of, open_file, own, ready, stdout};
 use crate::error::{self, Error};
+use crate::status_line;
 
 /// Bytes that may wait for a slow reader.
 const BACKLOG: usize = 8 << 20;
@@ -135,6 +136,12 @@ impl Output {
         self.dropped_so_far
     }
 
+    /// Columns of the terminal that it writes to, if it is one.
+    #[must_use]
+    pub fn columns(&self) -> Option<usize> {
+        columns(&self.file)
+    }
+
     /// Its name in metrics.
     #[must_use]
     pub const fn name(&self) -> &'static str {
@@ -237,6 +244,9 @@ impl Output {
         }
         let end = self.pending.len().min(self.written.saturating_add(self.chunk));
         let end = self.rotation.map_or(end, |rotation| end.min(self.fitting(rotation)));
+        if status_line::is_drawn() && self.file.is_terminal() {
+            status_line::erase();
+        }
         match self.file.write(&self.pending[self.written..end]) {
             Ok(0) => self.fail(&io::ErrorKind::WriteZero.into()),
             Ok(n) => {
@@ -275,6 +285,12 @@ impl Output {
             self.written -= start;
         }
     }
+}
+
+/// Columns of a terminal that says how many it has.
+pub(crate) fn columns(fd: impl AsFd) -> Option<usize> {
+    let size = rustix::termios::tcgetwinsize(fd).ok()?;
+    Some(usize::from(size.ws_col)).filter(|columns| *columns > 0)
 }
 
 #[cfg(test)]

@@ -1,44 +1,16 @@
-//! Small words of the pretty form: colour, names, times.
+//! Small words of the pretty form: names, times.
 
 use crate::event::{Handler, ProbeType};
-use crate::record::Endpoint;
+use crate::record::{Confidence, Endpoint};
 
-/// What a piece of text is, for its colour.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Style {
-    Bad,
-    Mild,
-    Good,
-    Strong,
-    Dim,
+/// Text from outside without what steers a terminal or the order of its letters: a process name may hold either.
+pub(crate) fn safe(text: &str) -> String {
+    text.chars().map(|c| if steers(c) { '\u{fffd}' } else { c }).collect()
 }
 
-/// Colours, or not.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Paint {
-    pub(super) colour: bool,
-}
-
-impl Paint {
-    /// The text in its colour.
-    pub(super) fn text(self, style: Style, text: &str) -> String {
-        if !self.colour || text.trim().is_empty() {
-            return text.to_owned();
-        }
-        let code = match style {
-            Style::Bad => "1;31",
-            Style::Mild => "33",
-            Style::Good => "32",
-            Style::Strong => "1",
-            Style::Dim => "2",
-        };
-        format!("\u{1b}[{code}m{text}\u{1b}[0m")
-    }
-}
-
-/// Text from outside without control characters: a process name may hold a terminal's escape sequences.
-pub(super) fn safe(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
+/// Control characters (escape sequences begin with one), line separators, marks that reverse what follows.
+fn steers(c: char) -> bool {
+    c.is_control() || matches!(c, '\u{200e}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
 /// `10.0.0.9:80`, `[::1]:80`, or the address alone.
@@ -54,6 +26,25 @@ pub(super) fn endpoint(endpoint: Endpoint) -> String {
 pub(super) fn relative_ms(time: u64, reference: u64) -> String {
     let delta = i128::from(time) - i128::from(reference);
     format!("{:+.3} ms", delta as f64 / 1e6)
+}
+
+/// The time of day, to the millisecond, of an RFC 3339 time.
+pub(super) fn clock(time: &str) -> &str {
+    time.get(11..23).unwrap_or(time)
+}
+
+/// `1 pod`, `2 pods`.
+pub(crate) fn count(n: u64, noun: &str) -> String {
+    format!("{n} {noun}{}", if n == 1 { "" } else { "s" })
+}
+
+/// As records have it.
+pub(super) const fn sure(confidence: Confidence) -> &'static str {
+    match confidence {
+        Confidence::Proven => "proven",
+        Confidence::Likely => "likely",
+        Confidence::Possible => "possible",
+    }
 }
 
 /// As records have it.
@@ -72,5 +63,17 @@ pub(super) const fn handler(handler: Handler) -> &'static str {
         Handler::Tcp => "tcp",
         Handler::Grpc => "grpc",
         Handler::Exec => "exec",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_from_outside_steers_the_terminal() {
+        let hostile = "a\u{1b}[2J\u{9b}2J\rb\n\u{7f}\u{202e}c\u{2066}\u{2028}";
+        assert_eq!(safe(hostile).replace('\u{fffd}', "?"), "a?[2J?2J?b???c??");
+        assert_eq!(safe("kube-proxy_2 (é)"), "kube-proxy_2 (é)");
     }
 }

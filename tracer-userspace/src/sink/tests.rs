@@ -77,6 +77,7 @@ fn printed(edit: impl FnOnce(&mut config::Output), decisions: Vec<Decision>) -> 
     let mut config = config::Output {
         form: Form::Ndjson,
         colour: false,
+        columns: None,
         file: Some(path.clone()),
         filter: Filter::default(),
         attempts: false,
@@ -144,6 +145,7 @@ fn what_a_full_disk_cost_is_told_when_there_is_room_again() {
     let config = config::Output {
         form: Form::Ndjson,
         colour: false,
+        columns: None,
         file: Some(path.clone()),
         filter: Filter::default(),
         attempts: false,

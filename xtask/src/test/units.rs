@@ -8,7 +8,8 @@ use anyhow::{Context as _, Result};
 use super::Tally;
 use crate::sh;
 
-/// Tests of the sources and of `doctor` on namespaces that they make: they need root, and `cargo test` leaves them out.
+/// Tests of the sources and of `doctor` on namespaces that they make, of `hooks` and of the live line: they need root, and
+/// `cargo test` leaves them out.
 const AS_ROOT: &[&str] = &[
     "test",
     "--package",
@@ -17,6 +18,10 @@ const AS_ROOT: &[&str] = &[
     "sources_live",
     "--test",
     "doctor_live",
+    "--test",
+    "hooks_live",
+    "--test",
+    "pretty",
     "--no-fail-fast",
     "--",
     "--ignored",

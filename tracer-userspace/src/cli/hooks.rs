@@ -1,0 +1,21 @@
+//! The flags of `tracer hooks`.
+
+use clap::Args;
+
+use super::FailOn;
+
+/// When it is a failure.
+#[derive(Debug, Args)]
+pub struct HooksArgs {
+    /// Exit code 1 from this status on; a hook that is missing is a warning
+    #[arg(
+        long,
+        value_enum,
+        value_name = "warn|fail",
+        default_value = "fail",
+        hide_possible_values = true,
+        env = "TRACER_FAIL_ON",
+        hide_env_values = true
+    )]
+    pub fail_on: FailOn,
+}

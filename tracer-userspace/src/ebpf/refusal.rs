@@ -1,0 +1,162 @@
+//! Why a form of a hook was refused: the kernel's answer in plain words.
+
+use std::{error::Error as _, io};
+
+use aya::programs::ProgramError;
+
+use super::hooks::Form;
+
+/// At which step a form failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Stage {
+    Load,
+    Attach,
+}
+
+/// One failed try.
+#[derive(Clone, Debug)]
+pub(super) struct Refusal {
+    form: Form,
+    stage: Stage,
+    target: &'static str,
+    errno: Option<i32>,
+    kind: Kind,
+    text: String,
+}
+
+/// What kind of failure it was, as far as the error type tells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Kernel,
+    /// The verifier wrote a log: it looked at the program and did not like it.
+    Verifier,
+    /// The function is not in the kernel's BTF.
+    NoBtfType,
+}
+
+impl Refusal {
+    pub(super) fn new(form: Form, stage: Stage, target: &'static str, error: &ProgramError) -> Self {
+        let kind = match error {
+            ProgramError::LoadError { verifier_log, .. } if !verifier_log.to_string().trim().is_empty() => {
+                Kind::Verifier
+            }
+            ProgramError::Btf(_) => Kind::NoBtfType,
+            _ => Kind::Kernel,
+        };
+        if kind == Kind::Verifier {
+            tracing::debug!(target, form = form.name(), %error, "the verifier refused a program");
+        }
+        Self { form, stage, target, errno: errno(error), kind, text: chain(error) }
+    }
+
+    /// EPERM without a verifier log.
+    pub(super) fn is_policy(&self) -> bool {
+        self.stage == Stage::Load && self.kind == Kind::Kernel && self.errno == Some(libc::EPERM)
+    }
+
+    /// The function does not exist (yet): another one may. perf answers ENOENT, or EINVAL for a
+    /// function that may not be probed; without kprobes the ENOENT is a file's.
+    pub(super) fn is_missing_function(&self) -> bool {
+        matches!(self.errno, Some(libc::ENOENT | libc::EINVAL | libc::EADDRNOTAVAIL))
+            && !self.text.contains("event_source/devices/kprobe")
+    }
+
+    /// Whether a missing capability explains it.
+    pub(super) fn is_permission(&self) -> bool {
+        matches!(self.errno, Some(libc::EPERM | libc::EACCES)) && self.kind != Kind::Verifier
+    }
+
+    /// It was not tried at all.
+    pub(super) fn switched_off(form: Form) -> Self {
+        let text = "switched off".into();
+        Self { form, stage: Stage::Load, target: "", errno: None, kind: Kind::Kernel, text }
+    }
+
+    /// The step at which it failed.
+    pub(super) const fn stage(&self) -> Stage {
+        self.stage
+    }
+
+    /// The form that was tried.
+    pub(super) const fn form(&self) -> Form {
+        self.form
+    }
+
+    /// The capability that is missing; none where something else is.
+    pub(super) fn needs(&self, any_attached: bool) -> Option<&'static str> {
+        let refused = matches!(self.errno, Some(libc::EPERM | libc::EACCES)) && self.kind == Kind::Kernel;
+        match (self.form, self.stage) {
+            _ if !refused => None,
+            (Form::Fentry, Stage::Load) if any_attached => None,
+            (_, Stage::Load) => Some("CAP_BPF and CAP_PERFMON"),
+            (Form::Kprobe | Form::Tracepoint, Stage::Attach) => Some("CAP_SYS_ADMIN"),
+            (Form::Cgroup, Stage::Attach) => Some("CAP_NET_ADMIN"),
+            (Form::Fentry | Form::RawTracepoint, Stage::Attach) => None,
+        }
+    }
+
+    /// Why, in a line.
+    pub(super) fn explain(&self, any_attached: bool) -> String {
+        let form = self.form.name();
+        let target = self.target;
+        match (self.form, self.stage, self.kind, self.errno) {
+            (_, _, Kind::Verifier, _) => {
+                format!("{form} {target}: the kernel's verifier refuses the program ({})", self.text)
+            }
+            (_, _, Kind::NoBtfType, _) => format!("{form} {target}: not a function in this kernel's BTF"),
+            (Form::Fentry, Stage::Load, _, Some(libc::EPERM)) if any_attached => {
+                format!("{form}: refused by this kernel's policy")
+            }
+            (_, Stage::Load, _, Some(libc::EPERM)) => format!("{form} {target}: needs CAP_BPF and CAP_PERFMON"),
+            (Form::Kprobe, Stage::Attach, _, Some(libc::ENOENT)) if !self.is_missing_function() => {
+                format!("{form}: kprobes are not compiled into this kernel")
+            }
+            (Form::Kprobe, Stage::Attach, ..) if self.is_missing_function() => {
+                format!("{form} {target}: no such function in this kernel (its module may not be loaded)")
+            }
+            (Form::Kprobe | Form::Tracepoint, Stage::Attach, _, Some(libc::EACCES | libc::EPERM)) => {
+                format!("{form}: needs CAP_SYS_ADMIN, or kernel.perf_event_paranoid at 2 or lower")
+            }
+            (Form::RawTracepoint, Stage::Attach, _, Some(libc::ENOENT)) => {
+                format!("{form} {target}: no such tracepoint in this kernel")
+            }
+            (Form::RawTracepoint, Stage::Attach, _, Some(libc::EINVAL)) => {
+                format!("{form} {target}: the tracepoint has fewer arguments in this kernel")
+            }
+            (Form::Cgroup, Stage::Attach, _, None | Some(libc::ENOENT)) => {
+                format!("{form} {target}: the root of the cgroup2 hierarchy is not mounted here")
+            }
+            (Form::Cgroup, Stage::Attach, _, Some(libc::EPERM)) => format!("{form} {target}: needs CAP_NET_ADMIN"),
+            (Form::Tracepoint, Stage::Attach, _, None | Some(libc::ENOENT)) => {
+                format!("{form} {target}: no such tracepoint, or tracefs cannot be mounted")
+            }
+            _ => format!("{form} {target}: {}", self.text),
+        }
+    }
+}
+
+/// The first errno in an error's chain.
+pub(super) fn errno(error: &(dyn std::error::Error + 'static)) -> Option<i32> {
+    let mut next = Some(error);
+    while let Some(error) = next {
+        if let Some(errno) = error.downcast_ref::<io::Error>().and_then(io::Error::raw_os_error) {
+            return Some(errno);
+        }
+        next = error.source();
+    }
+    None
+}
+
+/// An error and its causes in one line, the verifier's log left out.
+fn chain(error: &ProgramError) -> String {
+    let mut text = match error {
+        ProgramError::LoadError { .. } => "BPF_PROG_LOAD".to_owned(),
+        other => other.to_string(),
+    };
+    let mut next = error.source();
+    while let Some(error) = next {
+        text = format!("{text}: {error}");
+        next = error.source();
+    }
+    text
+}

@@ -1,0 +1,92 @@
+//! How each hook stands: its form, what was tried before it, and why it is missing where it is.
+
+use tracer_common::names::Hook;
+
+use super::{
+    Loaded,
+    attach::Walk,
+    hooks::{Form, HOOKS, Row, When},
+    refusal::Refusal,
+};
+
+/// A form that was tried in vain.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tried {
+    /// Which.
+    pub form: Form,
+    /// Why not, in a line.
+    pub reason: String,
+    /// The capability that is missing; none where something else is.
+    pub needs: Option<&'static str>,
+}
+
+/// Why there is, or is not, a program on a hook.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Standing {
+    /// Attached in this form.
+    InForce(Form),
+    /// This program tells the same, and more.
+    Spared(&'static str),
+    /// Refused, but these hooks together tell the same.
+    Covered(&'static [Hook]),
+    /// Its functions live in a module that is not loaded.
+    AwaitsModule,
+    /// Refused.
+    Missing,
+}
+
+/// A hook as it stands.
+#[derive(Clone, Debug)]
+pub struct HookStanding {
+    /// Its row of the table.
+    pub row: &'static Row,
+    /// How it stands.
+    pub standing: Standing,
+    /// Tried in vain, in order.
+    pub tried: Vec<Tried>,
+}
+
+impl Loaded {
+    /// Every hook, in the order of the table.
+    #[must_use]
+    pub fn standings(&self) -> Vec<HookStanding> {
+        HOOKS.iter().map(|row| of(&self.walk, row)).collect()
+    }
+
+    /// Attaches what is otherwise attached when it is first asked for: to the root of the cgroups, where nothing narrower is known.
+    pub fn attach_on_demand(&mut self, probers: &[u32]) {
+        self.watch_answers(probers, true);
+        let Some(ebpf) = &mut self.ebpf else { return };
+        for row in HOOKS.iter().filter(|row| row.when == When::OnDemand) {
+            if !self.walk.was_tried(row.hook) {
+                self.walk.retry(ebpf, row.hook);
+            }
+        }
+        self.status = self.walk.report();
+    }
+}
+
+fn of(walk: &Walk, row: &'static Row) -> HookStanding {
+    let refusals: Vec<&Refusal> = walk.tried(row.hook).collect();
+    let absent = row.when == When::ModuleLoaded && refusals.iter().all(|refusal| refusal.is_missing_function());
+    let standing = match (walk.form(row.hook), row.unless) {
+        (Some(form), _) => Standing::InForce(form),
+        (None, Some(program)) if walk.spares(row) => Standing::Spared(program),
+        _ if walk.covers(row) => Standing::Covered(row.covered_by),
+        _ if absent => Standing::AwaitsModule,
+        _ => Standing::Missing,
+    };
+    let any_attached = walk.has_attached();
+    let mut tried: Vec<Tried> = refusals.iter().map(|refusal| Tried::new(refusal, any_attached)).collect();
+    tried.dedup();
+    HookStanding { row, standing, tried }
+}
+
+impl Tried {
+    fn new(refusal: &Refusal, any_attached: bool) -> Self {
+        let form = refusal.form();
+        let text = refusal.explain(any_attached);
+        let reason = text.strip_prefix(form.name()).unwrap_or(&text).trim_start_matches([':', ' ']).to_owned();
+        Self { form, reason, needs: refusal.needs(any_attached) }
+    }
+}

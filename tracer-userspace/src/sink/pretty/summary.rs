@@ -1,0 +1,196 @@
+//! The end of a run for people: what was said, grouped by cause, the most frequent first; what nothing explains last.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::about::{About, who};
+use super::tally::Tally;
+use crate::classify::label::Label;
+use crate::record::{Confidence, Outcome, Record, StopBody, VerdictBody};
+use crate::sink::plain;
+use crate::sink::screen::{Screen, Style, unbroken_commands};
+
+/// Verdicts remembered, to be taken back when they are revised: within their attempt's last seconds.
+const REMEMBERED: usize = 4096;
+/// Who was hit, and who did it, by name.
+const NAMED: usize = 5;
+/// From the surest.
+const CONFIDENCES: [Confidence; 3] = [Confidence::Proven, Confidence::Likely, Confidence::Possible];
+
+/// What was said so far.
+#[derive(Debug, Default)]
+pub(super) struct Summary {
+    causes: BTreeMap<Label, Cause>,
+    /// By `seq`.
+    said: BTreeMap<u64, (Label, Confidence)>,
+}
+
+/// One cause.
+#[derive(Debug, Default)]
+struct Cause {
+    count: u64,
+    noise: bool,
+    confidences: BTreeMap<Confidence, u64>,
+    first: String,
+    last: String,
+    hit: Tally,
+    culprits: Tally,
+    mends: Tally,
+    missing_hooks: BTreeSet<String>,
+    lost_events: u64,
+}
+
+impl Summary {
+    /// Counts a printed verdict in place of the one that it revises.
+    pub(super) fn take(&mut self, record: &Record, body: &VerdictBody) {
+        let hit = About::from(body).hit();
+        if let Some(said) = body.revises.and_then(|seq| self.said.remove(&seq)) {
+            self.take_back(said, &hit);
+        }
+        let verdict = &body.verdict;
+        self.said.insert(record.seq, (verdict.label, verdict.confidence));
+        if self.said.len() > REMEMBERED {
+            self.said.pop_first();
+        }
+        self.causes.entry(verdict.label).or_default().take(&record.time, hit, body);
+    }
+
+    fn take_back(&mut self, (label, confidence): (Label, Confidence), hit: &str) {
+        let Some(cause) = self.causes.get_mut(&label) else { return };
+        cause.count = cause.count.saturating_sub(1);
+        cause.confidences.entry(confidence).and_modify(|n| *n = n.saturating_sub(1));
+        cause.hit.remove(hit);
+        if cause.count == 0 {
+            self.causes.remove(&label);
+        }
+    }
+
+    /// A block for each cause; or, in a line, that there is none. `failed`: attempts; `filtered`: not everything was let through.
+    pub(super) fn write(&self, out: &mut String, stop: &StopBody, failed: u64, filtered: bool, screen: Screen) {
+        let mut causes: Vec<_> = self.causes.iter().collect();
+        causes.sort_by_key(|(label, cause)| (cause.rank(**label), Reverse(cause.count)));
+        let digits = causes.iter().map(|(_, cause)| cause.count.to_string().len()).max().unwrap_or_default();
+        for (label, cause) in &causes {
+            cause.block(out, **label, digits, screen);
+        }
+        let only_noise = causes.iter().all(|(_, cause)| cause.noise);
+        if causes.is_empty() || only_noise && !filtered {
+            let (style, text) = without_failure(stop, failed, filtered);
+            screen.head(out, &screen.paint(style, &text));
+        }
+    }
+}
+
+/// What can be said of a run in which no failure was printed.
+fn without_failure(stop: &StopBody, failed: u64, filtered: bool) -> (Style, String) {
+    let attempts = plain::count(stop.attempts, "attempt");
+    if stop.attempts == 0 {
+        return (Style::Mild, "no attempt was seen from its start to its end: nothing can be said of this node".into());
+    }
+    if failed > 0 || filtered {
+        let why = if filtered { "nothing was found that the filters let through" } else { "no verdict" };
+        return (Style::Mild, format!("{why}; of {attempts} in all {failed} failed"));
+    }
+    if stop.lost_events > 0 {
+        let lost = plain::count(stop.lost_events, "event");
+        return (Style::Mild, format!("{attempts}, none seen to fail; but {lost} were lost"));
+    }
+    (Style::Good, format!("healthy: {attempts}, none failed"))
+}
+
+impl Cause {
+    fn take(&mut self, time: &str, hit: String, body: &VerdictBody) {
+        let verdict = &body.verdict;
+        if self.count == 0 {
+            time.clone_into(&mut self.first);
+        }
+        time.clone_into(&mut self.last);
+        self.count += 1;
+        self.noise = verdict.outcome != Outcome::Failure;
+        *self.confidences.entry(verdict.confidence).or_default() += 1;
+        self.hit.add(hit);
+        if let Some(culprit) = &body.culprit {
+            self.culprits.add(who(culprit));
+        }
+        if !verdict.remediation.is_empty() {
+            self.mends.add(verdict.remediation.clone());
+        }
+        self.missing_hooks.extend(verdict.missing_hooks.iter().cloned());
+        self.lost_events += verdict.lost_events;
+    }
+
+    /// Failures, then what only misleads, then what nothing explains.
+    fn rank(&self, label: Label) -> u8 {
+        if label == Label::Unexplained { 2 } else { u8::from(self.noise) }
+    }
+
+    fn block(&self, out: &mut String, label: Label, digits: usize, screen: Screen) {
+        let style = self.style();
+        let head = format!(
+            "{:>digits$}  {}  {}  {}",
+            self.count,
+            screen.paint(style, label.name()),
+            self.sureness(),
+            span(&self.first, &self.last)
+        );
+        screen.head(out, &head);
+        screen.row(out, "hit", &self.hit.list(NAMED));
+        for (n, (culprit, _)) in self.culprits.top(NAMED).0.into_iter().enumerate() {
+            screen.row(out, if n == 0 { "who" } else { "" }, culprit);
+        }
+        if let Some(more) = self.culprits.top(NAMED).1 {
+            screen.row(out, "", &format!("and {more}"));
+        }
+        self.mend(out, screen);
+        if label == Label::Unexplained {
+            self.lacked(out, screen);
+        }
+    }
+
+    /// As sure as the surest.
+    fn style(&self) -> Style {
+        let surest = self.confidences.iter().rev().find(|(_, n)| **n > 0).map(|(confidence, _)| *confidence);
+        if self.noise { Style::Good } else { surest.unwrap_or(Confidence::Possible).into() }
+    }
+
+    /// `3 proven, 1 likely`.
+    fn sureness(&self) -> String {
+        let count = |confidence: &Confidence| self.confidences.get(confidence).copied().filter(|n| *n > 0);
+        let said = CONFIDENCES.iter().filter_map(|it| Some(format!("{} {}", count(it)?, plain::sure(*it))));
+        said.collect::<Vec<_>>().join(", ")
+    }
+
+    fn mend(&self, out: &mut String, screen: Screen) {
+        let (top, more) = self.mends.top(1);
+        let Some((mend, _)) = top.first() else { return };
+        screen.row(out, "mend", &unbroken_commands(mend));
+        if let Some(more) = more {
+            screen.row(out, "", &format!("(and {more}, with other names and numbers: see the verdicts)"));
+        }
+    }
+
+    /// What was missing to explain it.
+    fn lacked(&self, out: &mut String, screen: Screen) {
+        let hooks: Vec<_> = self.missing_hooks.iter().map(String::as_str).collect();
+        let mut lacked = Vec::new();
+        if !hooks.is_empty() {
+            lacked.push(format!("hooks that are not in force: {}", hooks.join(", ")));
+        }
+        if self.lost_events > 0 {
+            lacked.push(format!("{} that were lost", plain::count(self.lost_events, "event")));
+        }
+        let nothing = "nothing: every hook that could tell was in force, and no event was lost";
+        screen.row(out, "missing", if lacked.is_empty() { nothing.to_owned() } else { lacked.join("; ") }.as_str());
+    }
+}
+
+/// `01:49:05 to 01:52:11`, with the dates where they differ.
+fn span(first: &str, last: &str) -> String {
+    let second = |time: &str| time.get(11..19).unwrap_or(time).to_owned();
+    if first.get(..10) != last.get(..10) {
+        let whole = |time: &str| time.get(..19).unwrap_or(time).replace('T', " ");
+        return format!("{} to {}", whole(first), whole(last));
+    }
+    let (first, last) = (second(first), second(last));
+    if first == last { first } else { format!("{first} to {last}") }
+}

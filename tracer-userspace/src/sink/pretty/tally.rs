@@ -1,0 +1,87 @@
+//! Distinct texts and how often each came, in bounded memory.
+
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+
+/// Distinct texts kept: more than a node has pods.
+const MAX: usize = 512;
+
+/// Distinct texts and how often each came.
+#[derive(Debug, Default)]
+pub(super) struct Tally {
+    counts: BTreeMap<String, u64>,
+    /// Others came when there was no more room.
+    overflowed: bool,
+}
+
+impl Tally {
+    pub(super) fn add(&mut self, text: String) {
+        if self.counts.len() < MAX || self.counts.contains_key(&text) {
+            *self.counts.entry(text).or_default() += 1;
+        } else {
+            self.overflowed = true;
+        }
+    }
+
+    /// Takes one back.
+    pub(super) fn remove(&mut self, text: &str) {
+        let left = self.counts.get_mut(text).map(|n| {
+            *n = n.saturating_sub(1);
+            *n
+        });
+        if left == Some(0) {
+            self.counts.remove(text);
+        }
+    }
+
+    /// The most frequent, with how often each came; and how many more there are, in words.
+    pub(super) fn top(&self, most: usize) -> (Vec<(&str, u64)>, Option<String>) {
+        let mut all: Vec<_> = self.counts.iter().map(|(text, n)| (text.as_str(), *n)).collect();
+        all.sort_by_key(|(_, n)| Reverse(*n));
+        let more = all.len().saturating_sub(most);
+        all.truncate(most);
+        let more = match (more, self.overflowed) {
+            (0, false) => None,
+            (more, false) => Some(format!("{more} more")),
+            (more, true) => Some(format!("more than {more} more")),
+        };
+        (all, more)
+    }
+
+    /// `a (3), b (1), and 2 more`; the numbers only where there are several.
+    pub(super) fn list(&self, most: usize) -> String {
+        let (top, more) = self.top(most);
+        let several = top.len() > 1;
+        let said = |(text, n): &(&str, u64)| if several { format!("{text} ({n})") } else { (*text).to_owned() };
+        let more = more.map(|more| format!("and {more}"));
+        top.iter().map(said).chain(more).collect::<Vec<_>>().join(", ")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_most_frequent_come_first() {
+        let mut tally = Tally::default();
+        for text in ["a", "b", "b", "c", "d"] {
+            tally.add(text.into());
+        }
+        assert_eq!(tally.list(2), "b (2), a (1), and 2 more");
+        for text in ["a", "c", "d", "nobody"] {
+            tally.remove(text);
+        }
+        assert_eq!(tally.list(2), "b");
+    }
+
+    #[test]
+    fn it_is_bounded_and_says_so() {
+        let mut tally = Tally::default();
+        for n in 0..=MAX {
+            tally.add(n.to_string());
+        }
+        assert_eq!(tally.counts.len(), MAX);
+        assert!(tally.list(1).ends_with(&format!("and more than {} more", MAX - 1)));
+    }
+}

@@ -1,0 +1,206 @@
+use super::*;
+use crate::classify::label::Label;
+use crate::record::{Body, Confidence, Culprit, Endpoint, K8s, VerdictBody};
+use crate::sink::tests::verdict;
+
+const NO_SCREEN: Screen = Screen { colour: false, columns: None };
+
+fn record(body: Body) -> Record {
+    let time = "2026-01-02T03:04:05.678901234Z".into();
+    Record { schema: "tracer/1".into(), body, time, time_boot_ns: 1_000_000_000, seq: 7, node_name: "n1".into() }
+}
+
+fn of(label: Label) -> VerdictBody {
+    let Body::Verdict(body) = verdict(label) else { unreachable!() };
+    *body
+}
+
+fn text(body: Body) -> String {
+    Pretty::default().text(&record(body), 0, NO_SCREEN)
+}
+
+fn stop(attempts: u64, lost_events: u64) -> Record {
+    let body = StopBody { attempts, lost_events, reason: "signal".into(), ..StopBody::default() };
+    Record { time_boot_ns: 313_000_000_000, ..record(Body::Stop(body)) }
+}
+
+/// What the end says of these verdicts, its first lines left out. Their `seq` counts from 0.
+fn summary(verdicts: Vec<VerdictBody>) -> String {
+    let mut pretty = Pretty::default();
+    for (seq, body) in (0..).zip(verdicts) {
+        pretty.text(&Record { seq, ..record(Body::Verdict(body.into())) }, 0, NO_SCREEN);
+    }
+    let text = pretty.text(&stop(9, 0), 9, NO_SCREEN);
+    text.trim_start().split_once('\n').unwrap().1.to_owned()
+}
+
+fn in_pod(mut body: VerdictBody, name: &str) -> VerdictBody {
+    body.k8s = Some(K8s { namespace: Some("shop".into()), pod_name: Some(name.into()), ..K8s::default() });
+    body
+}
+
+fn culprit() -> Culprit {
+    Culprit {
+        pid: 5029,
+        comm: "loopback".into(),
+        exe: Some("/opt/cni/bin/loopback".into()),
+        ancestors: vec![crate::event::Ancestor { pid: 1, comm: "crio".into() }],
+        op: "link_down".into(),
+        netns_path: Some("/proc/5029/ns/net".into()),
+        netns: None,
+        time_boot_ns: None,
+    }
+}
+
+#[test]
+fn a_verdict_answers_first() {
+    let expected = "\
+03:04:05.678  connection_refused  shop/cart web readiness http probe :80/ to 10.0.0.9:80  (proven)  #7
+  why     nobody listens on 10.0.0.9:80
+  seen    -0.211 ms  tcp_connect: kubelet dials
+  mend    check containerPort
+";
+    assert_eq!(text(verdict(Label::ConnectionRefused)), expected);
+}
+
+#[test]
+fn who_did_it_and_what_is_in_doubt_are_said() {
+    let mut body = of(Label::LoopbackDown);
+    body.culprit = Some(culprit());
+    body.src = Some(Endpoint { addr: "10.0.0.1".parse().unwrap(), port: Some(36704) });
+    body.revises = Some(3);
+    body.verdict.lost_events = 2;
+    body.verdict.missing_hooks = vec!["kfree_skb".into()];
+    let text = text(Body::Verdict(body.into()));
+    for line in [
+        ":80/ 10.0.0.1:36704 -> 10.0.0.9:80  (proven, replaces #3)  #7\n",
+        "  who     loopback (pid 5029, /opt/cni/bin/loopback): link down, entered by /proc/5029/ns/net; child of crio (1)\n",
+        "  doubt   2 events were lost meanwhile\n  doubt   not in force: kfree_skb\n",
+    ] {
+        assert!(text.contains(line), "{line} is not in {text}");
+    }
+}
+
+#[test]
+fn times_stand_in_a_column() {
+    let mut body = of(Label::Unexplained);
+    let mut later = body.verdict.evidence[0].clone();
+    later.time_boot_ns = 1_012_000_000;
+    body.verdict.evidence.push(later);
+    let expected =
+        "  seen     -0.211 ms  tcp_connect: kubelet dials\n          +12.000 ms  tcp_connect: kubelet dials\n";
+    assert!(text(Body::Verdict(body.into())).contains(expected));
+}
+
+#[test]
+fn names_from_outside_cannot_steer_the_terminal() {
+    let hostile = "a\u{1b}[2Jb\nc\u{202e}";
+    let mut body = in_pod(of(Label::Unexplained), hostile);
+    body.verdict.summary = hostile.into();
+    body.verdict.remediation = hostile.into();
+    body.verdict.missing_hooks = vec![hostile.into()];
+    body.culprit = Some(Culprit { comm: hostile.into(), exe: Some(hostile.into()), ..culprit() });
+    let loss = LossBody { where_: hostile.into(), count: 1, from_boot_ns: 0, to_boot_ns: 0 };
+    let mut pretty = Pretty::default();
+    let records = [record(Body::Verdict(body.into())), record(Body::Loss(loss)), stop(1, 0)];
+    let text: String = records.iter().map(|record| pretty.text(record, 1, NO_SCREEN)).collect();
+    assert!(!text.contains(['\u{1b}', '\u{202e}']) && !text.contains("\nc"), "{text}");
+    assert!(text.contains("a\u{fffd}[2Jb\u{fffd}c\u{fffd}"), "{text}");
+}
+
+#[test]
+fn the_surer_the_louder() {
+    let colours = |confidence| {
+        let mut body = of(Label::ConnectionRefused);
+        body.verdict.confidence = confidence;
+        let screen = Screen { colour: true, columns: None };
+        Pretty::default().text(&record(Body::Verdict(body.into())), 0, screen)
+    };
+    for (confidence, code) in [(Confidence::Proven, "1;31"), (Confidence::Likely, "33"), (Confidence::Possible, "36")] {
+        let text = colours(confidence);
+        assert!(text.contains(&format!("\u{1b}[{code}mconnection_refused\u{1b}[0m")), "{text}");
+    }
+    assert!(!text(verdict(Label::ConnectionRefused)).contains('\u{1b}'));
+}
+
+#[test]
+fn the_end_groups_by_cause() {
+    let mut likely = of(Label::LoopbackDown);
+    likely.verdict.confidence = Confidence::Likely;
+    likely.culprit = Some(culprit());
+    let verdicts = vec![
+        of(Label::Unexplained),
+        of(Label::Unexplained),
+        of(Label::Unexplained),
+        of(Label::ConnectionRefused),
+        of(Label::LoopbackDown),
+        in_pod(likely, "other"),
+    ];
+    let expected = "\
+2  loopback_down  1 proven, 1 likely  03:04:05
+  hit     shop/cart (1), shop/other (1)
+  who     loopback (pid 5029, /opt/cni/bin/loopback): link down, entered by /proc/5029/ns/net; child of crio (1)
+  mend    check containerPort
+1  connection_refused  1 proven  03:04:05
+  hit     shop/cart
+  mend    check containerPort
+3  unexplained  3 proven  03:04:05
+  hit     shop/cart
+  mend    check containerPort
+  missing nothing: every hook that could tell was in force, and no event was lost
+";
+    assert_eq!(summary(verdicts), expected);
+}
+
+#[test]
+fn what_was_missing_to_explain_it_is_said() {
+    let mut body = of(Label::Unexplained);
+    body.verdict.missing_hooks = vec!["ip_vs_leave".into()];
+    body.verdict.lost_events = 2;
+    let text = summary(vec![body]);
+    assert!(text.contains("  missing hooks that are not in force: ip_vs_leave; 2 events that were lost\n"), "{text}");
+}
+
+#[test]
+fn a_revised_verdict_counts_once() {
+    let mut revision = of(Label::AppStatusFailure);
+    revision.revises = Some(0);
+    let text = summary(vec![of(Label::Unexplained), revision]);
+    assert!(text.starts_with("1  app_status_failure  1 proven  03:04:05\n") && !text.contains("unexplained"), "{text}");
+}
+
+#[test]
+fn many_pods_are_named_in_part() {
+    let text = summary((0..9).map(|n| in_pod(of(Label::LoopbackDown), &format!("p{n}"))).collect());
+    assert!(
+        text.contains("  hit     shop/p0 (1), shop/p1 (1), shop/p2 (1), shop/p3 (1), shop/p4 (1), and 4 more\n"),
+        "{text}"
+    );
+}
+
+#[test]
+fn nothing_found_is_said_for_what_it_is() {
+    let end = |attempts, failed, lost, filtered| Pretty::new(filtered).text(&stop(attempts, lost), failed, NO_SCREEN);
+    assert!(end(220, 0, 0, false).ends_with("\nhealthy: 220 attempts, none failed\n"));
+    assert!(end(1, 0, 2, false).ends_with("\n1 attempt, none seen to fail; but 2 events were lost\n"));
+    assert!(end(0, 0, 0, false).contains("nothing can be said of this node"));
+    assert!(
+        end(9, 3, 0, true).ends_with("nothing was found that the filters let through; of 9 attempts in all 3 failed\n")
+    );
+}
+
+#[test]
+fn noise_is_no_failure() {
+    let mut body = of(Label::TlsEofNoise);
+    body.verdict.outcome = Outcome::Noise;
+    let mut pretty = Pretty::default();
+    pretty.text(&record(Body::Verdict(body.into())), 0, NO_SCREEN);
+    let text = pretty.text(&stop(1, 0), 0, NO_SCREEN);
+    assert!(text.contains("1  tls_eof_noise  ") && text.ends_with("healthy: 1 attempt, none failed\n"), "{text}");
+}
+
+#[test]
+fn times_are_told_as_people_do() {
+    let told = |ms| lasted(Duration::from_millis(ms));
+    assert_eq!([told(850), told(3_200), told(312_000), told(93_780_000)], ["850 ms", "3 s", "5m 12s", "26h 3m"]);
+}

@@ -1,0 +1,194 @@
+//! What text for people is laid out for: with colour or not, in how many columns.
+
+use std::fmt::Write as _;
+
+use textwrap::{Options, WordSplitter, WrapAlgorithm};
+
+use crate::record::Confidence;
+use crate::sink::plain;
+
+/// Below this there is no room for a column of words beside the text.
+pub(crate) const NARROW: usize = 60;
+/// Narrower than this is no terminal that anybody reads.
+const NARROWEST: usize = 20;
+/// Stands for the blanks of what must not be broken.
+const GLUE: char = '\u{a0}';
+/// What a command in a mend begins with.
+const TOOLS: &[&str] = &[
+    "bpftool",
+    "conntrack",
+    "ip",
+    "ip6tables",
+    "iptables",
+    "kubectl",
+    "lsns",
+    "nft",
+    "nsenter",
+    "ss",
+    "sysctl",
+    "tc",
+    "tracepath",
+    "tracer",
+];
+
+/// What a piece of text is, for its colour.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Style {
+    Bad,
+    Mild,
+    Faint,
+    Good,
+    Strong,
+    Dim,
+}
+
+impl From<Confidence> for Style {
+    /// Of a failure: the surer, the louder.
+    fn from(confidence: Confidence) -> Self {
+        match confidence {
+            Confidence::Proven => Self::Bad,
+            Confidence::Likely => Self::Mild,
+            Confidence::Possible => Self::Faint,
+        }
+    }
+}
+
+/// Where text for people goes.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Screen {
+    /// With colour.
+    pub colour: bool,
+    /// Columns of the terminal; without one, lines are as long as what they say.
+    pub columns: Option<usize>,
+}
+
+impl Screen {
+    /// There is no room for a column of words beside the text.
+    pub(crate) fn is_narrow(self) -> bool {
+        self.columns.is_some_and(|columns| columns < NARROW)
+    }
+
+    /// The text in its colour.
+    pub(crate) fn paint(self, style: Style, text: &str) -> String {
+        if !self.colour || text.trim().is_empty() {
+            return text.to_owned();
+        }
+        let code = match style {
+            Style::Bad => "1;31",
+            Style::Mild => "33",
+            Style::Faint => "36",
+            Style::Good => "32",
+            Style::Strong => "1",
+            Style::Dim => "2",
+        };
+        format!("\u{1b}[{code}m{text}\u{1b}[0m")
+    }
+
+    /// Text in lines that fit, broken between words; a word that is too long stays whole. The first line begins with
+    /// `first`, the others with `rest`.
+    pub(crate) fn lines(self, out: &mut String, first: &str, rest: &str, text: &str) {
+        let Some(columns) = self.columns else {
+            let _ = writeln!(out, "{first}{}", text.replace(GLUE, " "));
+            return;
+        };
+        let options = Options::new(columns.max(NARROWEST))
+            .initial_indent(first)
+            .subsequent_indent(rest)
+            .break_words(false)
+            .word_splitter(WordSplitter::NoHyphenation)
+            .wrap_algorithm(WrapAlgorithm::FirstFit);
+        let _ = writeln!(out, "{}", textwrap::fill(text, options).replace(GLUE, " "));
+    }
+
+    /// The first line of a block, with colours in it.
+    pub(crate) fn head(self, out: &mut String, text: &str) {
+        self.lines(out, "", "    ", text);
+    }
+
+    /// A row of a block: a word in a narrow column, then the text.
+    pub(crate) fn row(self, out: &mut String, word: &str, text: &str) {
+        self.row_after(out, word, "", text);
+    }
+
+    /// A row whose text begins with a column of its own.
+    pub(crate) fn row_after(self, out: &mut String, word: &str, column: &str, text: &str) {
+        let text = plain::safe(text);
+        if self.is_narrow() {
+            let word = self.paint(Style::Dim, if word.is_empty() { "-" } else { word });
+            return self.lines(out, &format!("  {word} "), "    ", &format!("{}{text}", column.trim_start()));
+        }
+        let word = self.paint(Style::Dim, &format!("{word:<7}"));
+        let rest = " ".repeat(10 + textwrap::core::display_width(column));
+        self.lines(out, &format!("  {word} {column}"), &rest, &text);
+    }
+}
+
+/// The same text with its commands in one piece each: what is copied must be what is run.
+pub(crate) fn unbroken_commands(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    let mut in_command = false;
+    for word in text.split_inclusive(' ') {
+        let bare = word.trim_end();
+        in_command |= TOOLS.contains(&bare.trim_start_matches(['(', '`']));
+        in_command &= !bare.ends_with([';', ',', ':', ')', '`', '.', '?']);
+        let glued = in_command && word.ends_with(' ');
+        out.push_str(if glued { bare } else { word });
+        out.extend(glued.then_some(GLUE));
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(columns: Option<usize>, word: &str, text: &str) -> String {
+        let mut out = String::new();
+        Screen { colour: false, columns }.row(&mut out, word, text);
+        out
+    }
+
+    #[test]
+    fn a_row_goes_on_below_itself() {
+        assert_eq!(row(None, "why", "nobody listens"), "  why     nobody listens\n");
+        let text = "one two three four five six seven eight nine ten eleven twelve";
+        assert_eq!(
+            row(Some(60), "why", text),
+            "  why     one two three four five six seven eight nine ten\n          eleven twelve\n"
+        );
+        assert_eq!(
+            row(Some(40), "why", text),
+            "  why one two three four five six seven\n    eight nine ten eleven twelve\n"
+        );
+    }
+
+    #[test]
+    fn a_long_name_stays_whole() {
+        let name = "a-very-long-namespace/a-pod-with-a-name-of-its-own-7d9f8b6c5d-x2x4z";
+        assert!(row(Some(40), "hit", name).contains(name));
+    }
+
+    #[test]
+    fn a_command_stays_whole() {
+        let text = "see nft -a list chain inet podpolicy ingress; then ip link set lo up (by hand)";
+        let mut out = String::new();
+        Screen { colour: false, columns: Some(60) }.row(&mut out, "mend", &unbroken_commands(text));
+        let (first, second) = ("see nft -a list chain inet podpolicy ingress; then", "ip link set lo up (by hand)");
+        assert_eq!(out, format!("  mend    {first}\n          {second}\n"));
+    }
+
+    #[test]
+    fn colours_take_no_room() {
+        let text = "one two three four five six";
+        let breaks = |colour| {
+            let screen = Screen { colour, columns: Some(20) };
+            let mut out = String::new();
+            screen.head(
+                &mut out,
+                &text.split(' ').map(|word| screen.paint(Style::Bad, word)).collect::<Vec<_>>().join(" "),
+            );
+            out.lines().count()
+        };
+        assert_eq!(breaks(true), breaks(false));
+    }
+}

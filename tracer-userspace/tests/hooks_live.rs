@@ -1,0 +1,100 @@
+//! `tracer hooks` on this kernel. Needs root.
+//!
+//! Run with `cargo test -p tracer-userspace --test hooks_live -- --ignored`.
+#![allow(clippy::unwrap_used, reason = "a test ends at the line that failed")]
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::net::TcpStream;
+use std::process::{Command, Stdio};
+
+use serde_json::Value;
+
+fn tracer() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tracer"));
+    command.env_clear().stdin(Stdio::null());
+    command
+}
+
+fn findings(stdout: &[u8]) -> BTreeMap<String, Value> {
+    let lines = std::str::from_utf8(stdout).unwrap().lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+    lines.map(|record| (record["check"].as_str().unwrap().to_owned(), record)).collect()
+}
+
+#[test]
+#[ignore = "needs root"]
+fn each_hook_says_its_form_and_what_it_costs() {
+    let mut child = tracer()
+        .args(["hooks", "--all-connections", "--duration", "3s", "-o", "ndjson"])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    // Work for the hooks, for as long as they are watched.
+    let mut refused = 0_u32;
+    while child.try_wait().unwrap().is_none() {
+        refused += u32::from(TcpStream::connect("127.0.0.1:9").is_err());
+    }
+    let output = child.wait_with_output().unwrap();
+    assert!(refused > 0 && output.status.success(), "{output:?}");
+    let findings = findings(&output.stdout);
+    let states = &findings["hooks/inet_sock_set_state"];
+    assert_eq!((states["type"].as_str(), states["status"].as_str()), (Some("finding"), Some("ok")));
+    let fields = &states["fields"];
+    assert_eq!(fields["form"], "raw_tracepoint");
+    for number in ["runs", "run_time_ns", "ns_per_run", "events"] {
+        assert!(fields[number].as_u64().unwrap() > 0, "{number}: {fields}");
+    }
+    let share = fields["share_of_one_cpu"].as_f64().unwrap();
+    assert!(share > 0.0 && share < 1.0, "{share}");
+    let window = fields["window_s"].as_f64().unwrap();
+    assert!((2.9..6.0).contains(&window), "{window}");
+    // What is refused on this kernel has the kernel's reason, in a line; what is missing is no failure.
+    for (check, finding) in &findings {
+        let tried = finding["fields"]["tried"].as_array().unwrap();
+        assert!(tried.iter().all(|it| !it["reason"].as_str().unwrap().is_empty()), "{check}: {tried:?}");
+        let ended_well = finding["status"] == "ok" || finding["status"] == "warn" && !tried.is_empty();
+        assert!(ended_well && !finding["observed"].as_str().unwrap().contains('\n'), "{check}: {finding}");
+    }
+}
+
+#[test]
+#[ignore = "needs root"]
+fn a_missing_hook_can_be_a_failure() {
+    let run = |fail_on| {
+        let output = tracer().args(["hooks", "--duration", "1ms", "--fail-on", fail_on]).output().unwrap();
+        let missing = findings(&output.stdout).values().filter(|finding| finding["status"] == "warn").count();
+        (output.status.code(), missing)
+    };
+    assert_eq!(run("fail").0, Some(0));
+    let (code, missing) = run("warn");
+    assert_eq!(code, Some(i32::from(missing > 0)));
+}
+
+#[test]
+#[ignore = "needs root"]
+fn without_privileges_it_says_which() {
+    // Nobody may not run a binary below a folder of root's: it is handed over open.
+    let binary = File::open(env!("CARGO_BIN_EXE_tracer")).unwrap();
+    let script = "exec setpriv --reuid=65534 --regid=65534 --clear-groups --bounding-set=-all /proc/self/fd/0 hooks";
+    let output = Command::new("sh").args(["-c", script]).stdin(binary).output().unwrap();
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert_eq!((output.status.code(), output.stdout.len()), (Some(3), 0), "{stderr}");
+    assert!(stderr.contains("CAP_BPF") && stderr.lines().count() == 1, "{stderr}");
+}
+
+#[test]
+#[ignore = "needs root"]
+fn a_hook_that_lacks_a_capability_is_unknown_and_what_is_not_counted_is_absent() {
+    let capabilities = "-all,+bpf,+perfmon";
+    let mut command = Command::new("setpriv");
+    command.args(["--bounding-set", capabilities, "--inh-caps", capabilities, env!("CARGO_BIN_EXE_tracer"), "hooks"]);
+    let output = command.args(["--duration", "100ms", "-o", "ndjson"]).output().unwrap();
+    let (stderr, findings) = (String::from_utf8(output.stderr).unwrap(), findings(&output.stdout));
+    let answer = &findings["hooks/cgroup_answer"];
+    assert_eq!((answer["status"].as_str(), answer["needs"].as_str()), (Some("unknown"), Some("CAP_NET_ADMIN")));
+    assert_eq!(output.status.code(), Some(3), "{stderr}");
+    if std::fs::read_to_string("/proc/sys/kernel/bpf_stats_enabled").unwrap().trim() == "0" {
+        assert!(stderr.contains("runs are not counted") && stderr.lines().count() == 1, "{stderr}");
+        assert!(findings.values().all(|finding| finding["fields"].get("runs").is_none()), "{findings:?}");
+    }
+}

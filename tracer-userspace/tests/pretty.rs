@@ -1,0 +1,183 @@
+//! What people see: real recordings on terminals of several widths, and the live line.
+//!
+//! The live line needs root: `cargo test -p tracer-userspace --test pretty -- --ignored`.
+#![expect(clippy::disallowed_methods, reason = "outside the core: what another process draws is waited for")]
+#![allow(clippy::unwrap_used, reason = "a test ends at the line that failed")]
+
+use std::fs::File;
+use std::io::Read as _;
+use std::net::TcpStream;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use nix::pty::{Winsize, openpty};
+
+/// Recordings whose pages are kept, at widths from a phone's to a wall's: made by `cargo xtask bless`.
+const PAGES: &str = "tests/pages";
+
+fn tracer() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tracer"));
+    command.env_clear().stdin(Stdio::null());
+    command
+}
+
+/// What a command draws on a terminal of this many columns; meanwhile something is done again and again.
+fn on_terminal(command: &mut Command, columns: u16, meanwhile: impl Fn()) -> String {
+    let size = Winsize { ws_row: 24, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 };
+    let pty = openpty(&size, None).unwrap();
+    let slave = File::from(pty.slave);
+    let mut child = command.stdout(slave.try_clone().unwrap()).stderr(slave.try_clone().unwrap()).spawn().unwrap();
+    // The command holds copies of it, too: the last one closed ends the reading below.
+    command.stdout(Stdio::null()).stderr(Stdio::null());
+    drop(slave);
+    let reader = std::thread::spawn(move || {
+        let (mut bytes, mut chunk) = (Vec::new(), [0; 4096]);
+        let mut master = File::from(pty.master);
+        // With the last slave closed the answer is EIO.
+        while let Ok(n @ 1..) = master.read(&mut chunk) {
+            bytes.extend_from_slice(&chunk[..n]);
+        }
+        String::from_utf8(bytes).unwrap()
+    });
+    let status = loop {
+        if let Some(status) = child.try_wait().unwrap() {
+            break status;
+        }
+        meanwhile();
+        std::thread::sleep(Duration::from_millis(50));
+    };
+    assert!(status.success());
+    reader.join().unwrap()
+}
+
+fn fixtures() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures")
+}
+
+/// Each fixture, by its story and cell.
+fn cells() -> Vec<PathBuf> {
+    let folders =
+        |path: PathBuf| std::fs::read_dir(path).unwrap().map(|entry| entry.unwrap().path()).filter(|it| it.is_dir());
+    let mut cells: Vec<_> =
+        folders(fixtures()).flat_map(folders).map(|cell| cell.join("observations.ndjson")).collect();
+    cells.sort();
+    cells
+}
+
+fn replayed(recording: &Path, columns: Option<u16>) -> String {
+    let mut command = tracer();
+    command.args(["replay", "-o", "pretty"]).arg(recording);
+    if let Some(columns) = columns {
+        command.env("COLUMNS", columns.to_string());
+    }
+    String::from_utf8(command.output().unwrap().stdout).unwrap()
+}
+
+/// A dash alone marks a row without a word of its own where there is little room.
+fn words(text: &str) -> Vec<&str> {
+    text.split_whitespace().filter(|word| *word != "-").collect()
+}
+
+#[test]
+fn every_recording_fits_every_terminal_without_a_broken_word() {
+    for recording in cells() {
+        let whole = replayed(&recording, None);
+        for columns in [40, 80, 120, 200] {
+            let page = replayed(&recording, Some(columns));
+            assert_eq!(words(&page), words(&whole), "{} at {columns}", recording.display());
+            let fits = |line: &&str| line.chars().count() <= usize::from(columns);
+            // A name or a command that is longer than the line stays in one piece, on a line of its own or behind a short word.
+            let too_long: Vec<_> = page.lines().filter(|line| !fits(line) && !stays_whole(line, columns)).collect();
+            assert!(too_long.is_empty(), "{} at {columns}: {too_long:#?}", recording.display());
+        }
+    }
+}
+
+/// It is a name, or a command, that has no room elsewhere: a line begins with it, but for the column of words.
+fn stays_whole(line: &str, columns: u16) -> bool {
+    let tools = ["nft", "iptables", "sysctl", "kubectl", "ip", "ss", "tc", "conntrack", "tracepath"];
+    let long = |word: &str| word.chars().count() + 10 > usize::from(columns);
+    line.split_whitespace().take(2).any(|word| long(word) || tools.contains(&word.trim_start_matches('(')))
+}
+
+#[test]
+fn pages_are_as_they_were() {
+    let pages = Path::new(env!("CARGO_MANIFEST_DIR")).join(PAGES);
+    let mut seen = 0;
+    for page in std::fs::read_dir(pages).unwrap().map(|entry| entry.unwrap().path()) {
+        // STORY.CELL.COLUMNS
+        let name = page.file_name().unwrap().to_str().unwrap();
+        let [story, cell, columns] = name.split('.').collect::<Vec<_>>()[..] else { panic!("{name}") };
+        let recording = fixtures().join(story).join(cell).join("observations.ndjson");
+        let expected = std::fs::read_to_string(&page).unwrap();
+        assert_eq!(replayed(&recording, columns.parse().ok()), expected, "{name} (cargo xtask bless)");
+        seen += 1;
+    }
+    assert!(seen >= 9, "{seen} pages");
+}
+
+#[test]
+fn a_terminal_gets_its_own_width_and_colours() {
+    let recording = fixtures().join("loopback_down/any-v4/observations.ndjson");
+    let mut replay = tracer();
+    replay.arg("replay").arg(&recording).env("TERM", "xterm");
+    let page = on_terminal(&mut replay, 80, || {});
+    assert!(page.contains("\u{1b}[1;31mloopback_down\u{1b}[0m"), "{page}");
+    let plain = on_terminal(replay.env("NO_COLOR", "1"), 80, || {});
+    assert_eq!(plain.replace("\r\n", "\n"), replayed(&recording, Some(80)));
+    let dumb = on_terminal(replay.env_remove("NO_COLOR").env("TERM", "dumb"), 80, || {});
+    assert_eq!(dumb, plain);
+}
+
+#[test]
+fn colour_without_a_terminal_is_only_on_demand() {
+    let recording = fixtures().join("loopback_down/any-v4/observations.ndjson");
+    let coloured = |name: &str, value: &str| {
+        let output = tracer().args(["replay", "-o", "pretty"]).arg(&recording).env(name, value).output().unwrap();
+        output.stdout.contains(&0x1b)
+    };
+    assert!(coloured("CLICOLOR_FORCE", "1"));
+    assert!(!coloured("CLICOLOR", "1") && !coloured("TERM", "xterm"));
+}
+
+/// The last thing of a terminal's line: what stands there once all of it was drawn.
+fn settled(line: &str) -> &str {
+    line.rsplit("\r\u{1b}[K").next().unwrap_or(line)
+}
+
+#[test]
+#[ignore = "needs root"]
+fn the_live_line_is_drawn_and_erased() {
+    let mut attach = tracer();
+    attach.args(["attach", "--all-connections", "--duration", "3s", "--prober", "nobody"]).env("TERM", "xterm");
+    let page = on_terminal(&mut attach, 80, || {
+        TcpStream::connect("127.0.0.1:9").unwrap_err();
+        std::thread::sleep(Duration::from_millis(300));
+    });
+    assert!(page.matches("\r\u{1b}[K0:00:").count() >= 2 && page.contains("  attempts "), "{page}");
+    // At most four a second.
+    assert!(page.matches("\u{1b}[K0:00:").count() <= 14, "{page}");
+    let lines: Vec<&str> = page.split("\r\n").map(settled).collect();
+    assert!(lines.iter().any(|line| line.contains("connection_refused")), "{page}");
+    let left: Vec<_> = lines.iter().filter(|line| line.contains("  attempts ")).collect();
+    assert!(left.is_empty(), "{left:?}");
+    let summary = page.rsplit("ended\u{1b}[0m (").next().unwrap();
+    assert!(summary.contains("connection_refused") && !summary.contains("\u{1b}[K"), "{summary}");
+}
+
+#[test]
+#[ignore = "needs root"]
+fn there_is_no_live_line_where_it_would_be_in_the_way() {
+    let attach = || {
+        let mut attach = tracer();
+        attach.args(["attach", "--duration", "700ms", "--prober", "nobody"]).env("TERM", "xterm");
+        attach
+    };
+    let records = on_terminal(attach().args(["-o", "ndjson"]), 80, || {});
+    assert!(!records.contains('\u{1b}'), "{records}");
+    let dumb = on_terminal(attach().env("TERM", "dumb"), 80, || {});
+    assert!(!dumb.contains('\u{1b}'), "{dumb}");
+    let output = attach().output().unwrap();
+    assert!(!output.stderr.contains(&0x1b) && !output.stdout.contains(&0x1b));
+}
