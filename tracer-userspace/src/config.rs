@@ -1,6 +1,7 @@
 //! What was asked for: the flags of [`crate::cli`] checked, with defaults applied.
 
 mod doctor;
+mod report;
 
 use std::fs::File;
 use std::io::IsTerminal as _;
@@ -18,6 +19,7 @@ use crate::sources::KNOWN_PROBERS;
 use crate::sources::cluster::{self, Access, ClusterConfig};
 
 pub use doctor::Doctor;
+pub use report::Report;
 
 /// The longest process name that the kernel keeps (`TASK_COMM_LEN` less its end).
 const COMM_MAX: usize = 15;
@@ -32,6 +34,8 @@ pub enum Plan {
     Live(Box<Live>),
     /// `replay`.
     Replay(Box<Replay>),
+    /// `report`.
+    Report(Box<Report>),
     /// `doctor`.
     Doctor(Box<Doctor>),
     /// `schema`.
@@ -127,6 +131,7 @@ pub fn plan(cli: Cli) -> Result<Plan, Error> {
     refuse_meaningless(&cli)?;
     match cli.command {
         Command::Doctor(args) => doctor::plan(args, cli.flags).map(|doctor| Plan::Doctor(Box::new(doctor))),
+        Command::Report { files } => report::plan(files, cli.flags).map(|report| Plan::Report(Box::new(report))),
         Command::Schema => Ok(Plan::Schema),
         Command::Completions { shell } => Ok(Plan::Text(pages::completions(shell))),
         Command::Man { command } => Ok(Plan::Text(pages::man(command.as_deref())?)),
@@ -182,6 +187,8 @@ const NOT_DOCTORS: &[&str] = &[
     "until_failure",
     "attempts",
 ];
+/// Flags without a meaning for `report`, beside those of a live run.
+const NOT_REPORTS: &[&str] = &["output", "output_max_size", "output_max_files", "format", "until_failure", "attempts"];
 /// Flags of what is printed.
 const PRINTED: &[&str] = &[
     "output",
@@ -205,6 +212,7 @@ fn refuse_meaningless(cli: &Cli) -> Result<(), Error> {
     }
     let (first, second, why): (&[&str], &[&str], _) = match &cli.command {
         Command::Replay { .. } => (LIVE, &[], ": the recording has it"),
+        Command::Report { .. } => (LIVE, NOT_REPORTS, ": it makes a page of what a run printed"),
         Command::Schema
         | Command::Explain { .. }
         | Command::Health { .. }
@@ -270,21 +278,26 @@ fn output(flags: &Flags) -> Result<Output, Error> {
     let terminal = file.is_none() && std::io::stdout().is_terminal();
     let format = flags.format.unwrap_or(Format::Tracer);
     let form = if terminal && flags.format.is_none() { Form::Pretty } else { Form::Ndjson };
-    let labels = flags.labels.iter().filter(|name| !name.is_empty());
     Ok(Output {
         form: flags.output.unwrap_or(form),
         colour: terminal && std::env::var_os("NO_COLOR").is_none_or(|v| v.is_empty()),
         rotation: rotation(flags, file.is_some())?,
         format,
         file,
-        filter: Filter {
-            namespace: filled(flags.namespace.clone()),
-            pod: filled(flags.pod.clone()),
-            container: filled(flags.container.clone()),
-            labels: labels.map(|name| known_label(name, "--label")).collect::<Result<_, _>>()?,
-        },
+        filter: filter(flags)?,
         attempts: flags.attempts,
         until_failure: flags.until_failure,
+    })
+}
+
+/// Which verdicts and attempts are asked for.
+fn filter(flags: &Flags) -> Result<Filter, Error> {
+    let labels = flags.labels.iter().filter(|name| !name.is_empty());
+    Ok(Filter {
+        namespace: filled(flags.namespace.clone()),
+        pod: filled(flags.pod.clone()),
+        container: filled(flags.container.clone()),
+        labels: labels.map(|name| known_label(name, "--label")).collect::<Result<_, _>>()?,
     })
 }
 

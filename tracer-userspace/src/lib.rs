@@ -34,6 +34,7 @@ mod properties;
 pub mod record;
 pub mod record_file;
 pub mod replay;
+pub mod report;
 pub mod schema;
 pub mod serve;
 pub mod shutdown;

@@ -6,7 +6,7 @@ pub mod formats;
 pub mod metrics;
 pub mod ndjson;
 pub mod output;
-mod plain;
+pub(crate) mod plain;
 pub mod pretty;
 mod printed;
 

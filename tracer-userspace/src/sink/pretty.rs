@@ -69,14 +69,7 @@ fn stop(out: &mut String, body: &StopBody, paint: Paint) {
 fn verdict(out: &mut String, record: &Record, body: &VerdictBody, paint: Paint) {
     let verdict = &body.verdict;
     let style = if verdict.outcome == Outcome::Failure { Style::Bad } else { Style::Mild };
-    let about = About {
-        subject: body.subject,
-        k8s: body.k8s.as_ref(),
-        probe: body.probe.as_ref(),
-        process: body.process.as_ref(),
-        src: body.src,
-        dst: body.dst,
-    };
+    let about = About::of(body);
     let revised = body.revises.map(|seq| format!(", replaces #{seq}")).unwrap_or_default();
     let _ = writeln!(
         out,
@@ -161,7 +154,7 @@ fn loss(out: &mut String, record: &Record, body: &LossBody, paint: Paint) {
 }
 
 /// What a verdict or an attempt is about.
-struct About<'a> {
+pub(crate) struct About<'a> {
     subject: Subject,
     k8s: Option<&'a K8s>,
     probe: Option<&'a Probe>,
@@ -170,9 +163,21 @@ struct About<'a> {
     dst: Option<Endpoint>,
 }
 
-impl About<'_> {
+impl<'a> About<'a> {
+    /// What this verdict is about.
+    pub(crate) fn of(body: &'a VerdictBody) -> Self {
+        Self {
+            subject: body.subject,
+            k8s: body.k8s.as_ref(),
+            probe: body.probe.as_ref(),
+            process: body.process.as_ref(),
+            src: body.src,
+            dst: body.dst,
+        }
+    }
+
     /// `shop/cart web readiness http probe :80/ 10.0.0.1:36704 -> 10.0.0.9:80`, as far as it is known.
-    fn text(&self) -> String {
+    pub(crate) fn text(&self) -> String {
         let mut parts = Vec::new();
         if let Some(k8s) = self.k8s {
             let name = k8s.pod_name.as_ref().or(k8s.pod_uid.as_ref());
@@ -206,7 +211,7 @@ fn probe_text(probe: &Probe) -> String {
 }
 
 /// `loopback (pid 5029, /opt/cni/bin/loopback): link_down, by /proc/5029/ns/net; started by crio (1)`.
-fn who(culprit: &Culprit) -> String {
+pub(crate) fn who(culprit: &Culprit) -> String {
     let exe = culprit.exe.as_ref().map(|exe| format!(", {exe}")).unwrap_or_default();
     let path = culprit.netns_path.as_ref().map(|path| format!(", entered by {path}")).unwrap_or_default();
     let ancestors: Vec<_> = culprit.ancestors.iter().map(|a| format!("{} ({})", a.comm, a.pid)).collect();
