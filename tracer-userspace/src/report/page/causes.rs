@@ -43,7 +43,7 @@ fn card(view: &View, place: usize, cause: &CauseView) -> Markup {
             p.facts {
                 @if cause.cause.noise { (count(cause.count, "attempt")) " that passed and left a misleading trace" }
                 @else { strong { (count(cause.count, "failed attempt")) } }
-                " · " (count(cause.pods, "pod")) " · " (sure(cause.sure))
+                " · " (whose(view, place, cause)) " · " (sure(cause.sure))
                 @if cause.span.0 <= cause.span.1 { " · " time { (times.0) } "–" time { (times.1) } " UTC" }
             }
             p.why { (safe(&told.why)) }
@@ -58,6 +58,17 @@ fn card(view: &View, place: usize, cause: &CauseView) -> Markup {
                 p { strong { "Looks alike: " } (label.page().lookalikes) }
                 p { strong { "In general: " } (label.page().mend) }
             }
+        }
+    }
+}
+
+/// The pod, or how many.
+fn whose(view: &View, place: usize, cause: &CauseView) -> Markup {
+    let only = if cause.pods == 1 { view.cells(place).next() } else { None };
+    html! {
+        @match only {
+            Some((row, _)) => span.data { (safe(&view.pod_name(&row.key))) },
+            None => (count(cause.pods, "pod")),
         }
     }
 }

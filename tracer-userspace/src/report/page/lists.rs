@@ -4,13 +4,11 @@ use maud::{Markup, html};
 
 use super::causes::chip;
 use super::verdict;
-use super::view::{Cell, Row, View, sure};
+use super::view::{Cell, Row, View, WITH_EVIDENCE, sure};
 use super::words::{at, clock, count, date, number, safe};
 use crate::record::{FindingBody, Status};
 use crate::sink::pretty::who;
 
-/// Pods with a cause whose evidence is on the page.
-const WITH_EVIDENCE: usize = 250;
 /// Those that are listed at all.
 const CASES: usize = 2000;
 

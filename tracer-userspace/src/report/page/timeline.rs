@@ -143,7 +143,7 @@ fn lane(view: &View, row: &Row, cell: &Cell, first: bool) -> Markup {
                 }
             }
             @for &(column, n) in &cell.columns {
-                @let example = cell.examples().find(|example| axis.is_in(example.us, column));
+                @let example = cell.examples().find(|it| view.evidence.contains(&it.id) && axis.is_in(it.us, column));
                 @match example {
                     Some(example) => {
                         a href={"#v" (example.id)} aria-label={"Evidence of " (label) " at " (clock(example.us, axis.length()))} {

@@ -1,12 +1,15 @@
 //! The tally put in order: the worst first.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 
 use super::super::tally::{Cause, Events, Lane, Losses, Pod, PodKey, Run, SURE, Tally};
 use super::super::tally::{Ends, Example, Scale};
 use super::axis::Axis;
+use super::words;
 use crate::record::{Confidence, FindingBody};
 
+/// Pods with a cause whose evidence is on the page.
+pub(super) const WITH_EVIDENCE: usize = 250;
 /// Colours that are told apart.
 const COLOURS: usize = 8;
 
@@ -45,6 +48,8 @@ pub(super) struct View {
     pub(super) causes: Vec<CauseView>,
     /// Pods with a verdict, the worst first.
     pub(super) rows: Vec<Row>,
+    /// Numbers of the verdicts whose evidence is on the page.
+    pub(super) evidence: HashSet<u64>,
     /// Pods without one.
     pub(super) clean: u64,
     pub(super) failures: u64,
@@ -83,11 +88,12 @@ impl View {
             marks: series.map(|(kind, series)| (kind.clone(), series.columns(&scale).collect())).collect(),
             failures,
             misleading: sum(true),
+            evidence: evidence(&rows),
             causes,
             rows,
             clean,
             passed,
-            attempts: attempts.filter(|&attempts| attempts >= failures && attempts > 0),
+            attempts: attempts.map(|attempts| attempts.max(failures + passed)),
             nodes,
             events: tally.events,
             losses: tally.losses,
@@ -178,10 +184,17 @@ fn row(key: PodKey, mut pod: Pod, causes: &[CauseView], scale: &Scale) -> Row {
     Row { key, failures, passed: pod.passed, passed_when, cells }
 }
 
+/// The verdicts of the worst pods.
+fn evidence(rows: &[Row]) -> HashSet<u64> {
+    let cells = rows.iter().flat_map(|row| &row.cells).take(WITH_EVIDENCE);
+    cells.flat_map(Cell::examples).map(|example| example.id).collect()
+}
+
 /// What the reader of the numbers has to know.
 fn notes(tally: &Tally, faults: &[String]) -> Vec<String> {
     let mut notes = Vec::new();
-    let lost: Vec<_> = tally.losses.counts.iter().map(|(place, count)| format!("{count} ({place})")).collect();
+    let lost: Vec<_> =
+        tally.losses.counts.iter().map(|(place, count)| format!("{} ({place})", words::number(*count))).collect();
     if !lost.is_empty() {
         notes.push(format!("events were lost, {}: verdicts of that time are less sure", lost.join(", ")));
     }
