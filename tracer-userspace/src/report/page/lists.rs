@@ -100,7 +100,9 @@ pub(super) fn findings(view: &View) -> Markup {
             section #findings aria-labelledby="findings-title" {
                 h2 #findings-title { "What else is wrong with the node" }
                 @for ((node, _), found) in &bad { (finding(view, node, found)) }
-                p.quiet { (number((view.findings.len() - bad.len()) as u64)) " more checks are well." }
+                @if view.findings.len() > bad.len() {
+                    p.quiet { (count((view.findings.len() - bad.len()) as u64, "more check")) " well." }
+                }
             }
         }
     }

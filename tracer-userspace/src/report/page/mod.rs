@@ -18,6 +18,7 @@ use self::view::View;
 use self::words::{clock, count, date, duration, number, safe};
 use super::tally::Tally;
 use super::target::BEGINS;
+use crate::classify::label::Label;
 
 /// The look of it.
 const STYLE: &str = include_str!("style.css");
@@ -101,8 +102,8 @@ fn headline(view: &View) -> String {
         (0, 0) => format!("No attempt failed.{passed}"),
         (0, _) => format!("No attempt failed; {misleading}."),
         (failures, _) => {
-            let of = view.attempts.map(|all| format!(" of {}", number(all))).unwrap_or_default();
-            format!("{}{of} attempts failed: {}.", number(failures), reasons(view))
+            let of = view.attempts.map(|all| format!("{} of {}", number(failures), count(all, "attempt")));
+            format!("{} failed: {}.", of.unwrap_or_else(|| count(failures, "attempt")), reasons(view))
         }
     }
 }
@@ -114,7 +115,10 @@ fn reasons(view: &View) -> String {
     let alone = causes.len() == 1;
     let named = causes.iter().take(NAMED).map(|it| {
         let times = if alone { String::new() } else { format!("{} ", number(it.count)) };
-        format!("{times}because {}", it.cause.label.page().title)
+        match it.cause.label {
+            Label::Unexplained => format!("{times}unexplained"),
+            label => format!("{times}because {}", label.page().title),
+        }
     });
     let others: u64 = causes.iter().skip(NAMED).map(|it| it.count).sum();
     let rest =

@@ -31,6 +31,8 @@ pub(super) fn section(view: &mut View) -> Markup {
                 "Times are UTC, " (date(view.axis.span.0)) ". A bar is " (about(view.axis.width_us())) " of one cause"
                 "; the higher, the more attempts. The letters are those of the causes."
                 @if view.passed > 0 { " The line at the foot: attempts that passed." }
+                @if !view.marks.is_empty() { " Dashed: events of the node." }
+                @if !view.losses.counts.is_empty() { " Shaded: events were lost." }
                 @if view.clean > 0 { " " (count(view.clean, "pod")) " without a failure are left out." }
             }
             div.timeline {
@@ -99,7 +101,6 @@ fn events(view: &View, kind: &str, columns: &[(i64, u64)]) -> Markup {
     html! {
         div.lane {
             a.name href="#events" { "node: " span.data { (safe(&kind.replace('_', " "))) } }
-            span.key aria-hidden="true" { "◆" }
             svg.plot width="100%" height=(HEIGHT) role="img" aria-label=(describe(view, kind, columns)) {
                 @for &(column, n) in columns {
                     svg.mark x=(axis.column(column).0) width="12" height=(HEIGHT) {
@@ -116,14 +117,22 @@ fn pod(view: &View, row: &Row) -> Markup {
     html! {
         @for (i, cell) in row.cells.iter().enumerate() {
             div.lane .first[i == 0] {
-                div.name title=(safe(&view.pod_name(&row.key))) {
-                    @if i == 0 {
-                        span.data { (safe(&view.pod_name(&row.key))) }
-                        span.quiet { " " (number(row.failures)) @if row.passed > 0 { "/" (number(row.failures + row.passed)) } }
-                    }
-                }
+                @if i == 0 { (name(view, row)) } @else { div.name {} }
                 span.key { (chip(cell.cause)) }
                 (lane(view, row, cell, i == 0))
+            }
+        }
+    }
+}
+
+/// A pod's name, how many of its attempts failed, and of how many where that is known.
+fn name(view: &View, row: &Row) -> Markup {
+    let name = safe(&view.pod_name(&row.key));
+    html! {
+        div.name title=(name) {
+            span.data { (name) }
+            @if row.failures > 0 {
+                span.count { (number(row.failures)) @if row.passed > 0 { "/" (number(row.failures + row.passed)) } }
             }
         }
     }

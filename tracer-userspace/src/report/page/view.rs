@@ -6,7 +6,7 @@ use super::super::tally::{Cause, Events, Lane, Losses, Pod, PodKey, Run, SURE, T
 use super::super::tally::{Ends, Example, Scale};
 use super::axis::Axis;
 use super::words;
-use crate::record::{Confidence, FindingBody};
+use crate::record::{Confidence, FindingBody, Status};
 
 /// Pods with a cause whose evidence is on the page.
 pub(super) const WITH_EVIDENCE: usize = 250;
@@ -198,12 +198,20 @@ fn notes(tally: &Tally, faults: &[String]) -> Vec<String> {
     if !lost.is_empty() {
         notes.push(format!("events were lost, {}: verdicts of that time are less sure", lost.join(", ")));
     }
+    let failing: Vec<_> = tally.findings.values().filter(|it| it.status == Status::Fail).collect();
+    if !failing.is_empty() {
+        let names: Vec<_> = failing.iter().map(|it| it.check.as_str()).collect();
+        notes.push(format!("checks of the node fail (tracer doctor): {}; see below", names.join(", ")));
+    }
     notes.extend(faults.iter().cloned());
     let mut say = |said: bool, note: &dyn Fn() -> String| notes.extend(said.then(note));
-    say(tally.is_filtered(), &|| format!("filtered: {} verdicts and attempts are not counted here", tally.filtered));
-    say(tally.revised > 0, &|| format!("{} verdicts were replaced by later ones and are not counted", tally.revised));
-    let late = "verdicts replace others that were too far back to be found: both are counted";
-    say(tally.unmatched > 0, &|| format!("{} {late}", tally.unmatched));
+    let filtered = || format!("filtered: not counted here: {}", words::count(tally.filtered, "verdict or attempt"));
+    say(tally.is_filtered(), &filtered);
+    say(tally.revised > 0, &|| {
+        format!("replaced by a later one, and not counted: {}", words::count(tally.revised, "verdict"))
+    });
+    let late = "replace one that was too far back to be found, so that both are counted:";
+    say(tally.unmatched > 0, &|| format!("{late} {}", words::count(tally.unmatched, "verdict")));
     say(tally.pods.too_many, &|| "more than 2,048 pods: those that came later are one row, `all other pods`".into());
     say(tally.pods.full, &|| "there was no room to keep every verdict that would be shown as an example".into());
     notes

@@ -73,7 +73,8 @@ impl Losses {
         self.gaps.push((from.min(to), to));
         let known = self.counts.len() < KINDS || self.counts.contains_key(&loss.where_);
         let place = if known { loss.where_.as_str() } else { "other" };
-        *self.counts.entry(place.to_owned()).or_default() += loss.count;
+        let count = self.counts.entry(place.to_owned()).or_default();
+        *count = count.saturating_add(loss.count);
         if self.gaps.len() > GAPS {
             self.merge();
         }
