@@ -1,8 +1,8 @@
 //! `cargo xtask bless`: makes the generated files again; `--check` says which are out of date.
 //!
 //! They are the pages of the labels (`docs/labels`), the schema of the records (`docs/schema.json`) and the golden
-//! verdicts of the fixtures (`tests/fixtures/*/*/verdicts.ndjson`), which come out of the tracer itself, and the plain
-//! manifest (`deploy/daemonset.yaml`).
+//! verdicts of the fixtures (`tests/fixtures/*/*/verdicts.ndjson`) and a page of `tracer report`
+//! (`docs/report-example.html`), which come out of the tracer itself, and the plain manifest (`deploy/daemonset.yaml`).
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail};
 
-use crate::{deploy, sh, stories};
+use crate::{deploy, report, sh, stories};
 
 /// What to do with the generated files.
 #[derive(clap::Args)]
@@ -65,6 +65,10 @@ fn stale() -> Result<Files> {
     let page = sh::root().join("docs/incidents.md");
     let told = stories::told(&fs::read_to_string(&page)?, &sh::target().join("debug/tracer"))?;
     files.insert(page, Some(told));
+    files.insert(
+        sh::root().join("docs/report-example.html"),
+        Some(report::example(&sh::target().join("debug/tracer"))?),
+    );
     files.extend(deploy::generated()?);
     files.retain(|path, content| fs::read_to_string(path).ok() != *content);
     Ok(files)

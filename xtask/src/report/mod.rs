@@ -106,12 +106,21 @@ fn without_browser() -> Result<()> {
     Ok(())
 }
 
+/// The page of the incident, for the documentation.
+pub(crate) fn example(tracer: &Path) -> Result<String> {
+    let place = sh::target().join("report-example");
+    fs::create_dir_all(&place).with_context(|| place.display().to_string())?;
+    let page = page(tracer, &place, "incident", Sample::incident(tracer)?)?;
+    fs::read_to_string(&page).with_context(|| page.display().to_string())
+}
+
 /// Makes a page out of records.
 fn page(tracer: &Path, place: &Path, name: &str, sample: Sample) -> Result<PathBuf> {
-    let (records, page) = (place.join(name).with_extension("ndjson"), place.join(name).with_extension("html"));
-    fs::write(&records, sample.ndjson())?;
+    let (records, page) = (format!("{name}.ndjson"), place.join(name).with_extension("html"));
+    fs::write(place.join(&records), sample.ndjson())?;
     let mut report = sh::command(tracer);
-    report.env_clear().arg("report").arg(&records).arg("--output-file").arg(&page);
+    // The page names its sources as they were given: here without a path.
+    report.current_dir(place).env_clear().args(["report", &records]).arg("--output-file").arg(&page);
     sh::run(&mut report)?;
     Ok(page)
 }

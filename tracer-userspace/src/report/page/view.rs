@@ -205,13 +205,13 @@ fn notes(tally: &Tally, faults: &[String]) -> Vec<String> {
     }
     notes.extend(faults.iter().cloned());
     let mut say = |said: bool, note: &dyn Fn() -> String| notes.extend(said.then(note));
-    let filtered = || format!("filtered: not counted here: {}", words::count(tally.filtered, "verdict or attempt"));
+    let filtered = || format!("left out by the filter: {} verdicts and attempts", words::number(tally.filtered));
     say(tally.is_filtered(), &filtered);
     say(tally.revised > 0, &|| {
         format!("replaced by a later one, and not counted: {}", words::count(tally.revised, "verdict"))
     });
-    let late = "replace one that was too far back to be found, so that both are counted:";
-    say(tally.unmatched > 0, &|| format!("{late} {}", words::count(tally.unmatched, "verdict")));
+    let twice = "counted beside the one that it replaces, which was too far back to be found";
+    say(tally.unmatched > 0, &|| format!("{twice}: {}", words::count(tally.unmatched, "verdict")));
     say(tally.pods.too_many, &|| "more than 2,048 pods: those that came later are one row, `all other pods`".into());
     say(tally.pods.full, &|| "there was no room to keep every verdict that would be shown as an example".into());
     notes
