@@ -170,8 +170,9 @@ impl Browser {
 
 impl Drop for Browser {
     fn drop(&mut self) {
-        let _ = self.call("Browser.close", json!({}));
-        let _ = self.child.kill();
+        if self.call("Browser.close", json!({})).is_err() {
+            let _ = self.child.kill();
+        }
         let _ = self.child.wait();
     }
 }

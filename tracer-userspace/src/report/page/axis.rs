@@ -103,10 +103,10 @@ impl Axis {
         let begin = self.begin(self.first);
         let first = begin.div_euclid(step) * step + step;
         let form = match step {
-            ..1_000_000 => "%H:%M:%S%.3f",
-            ..60_000_000 => "%H:%M:%S",
-            ..43_200_000_000 if shown < 86_400_000_000 => "%H:%M",
-            ..86_400_000_000 => "%m-%d %H:%M",
+            0..1_000_000 => "%H:%M:%S%.3f",
+            1_000_000..60_000_000 => "%H:%M:%S",
+            60_000_000..86_400_000_000 if shown < 86_400_000_000 => "%H:%M",
+            60_000_000..86_400_000_000 => "%m-%d %H:%M",
             _ => "%Y-%m-%d",
         };
         let at = |n: i64| first.saturating_add(n.saturating_mul(step));

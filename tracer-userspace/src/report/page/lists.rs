@@ -9,32 +9,44 @@ use super::words::{at, clock, count, date, number, safe};
 use crate::record::{FindingBody, Status};
 use crate::sink::pretty::who;
 
-/// Those that are listed at all.
+/// Lines that are shown at once; the rest is folded.
+const OPEN: usize = 20;
+/// Lines at all.
 const CASES: usize = 2000;
 
 /// Each pod with each of its causes.
 pub(super) fn cases(view: &View) -> Markup {
     let cells: Vec<_> = view.rows.iter().flat_map(|row| row.cells.iter().map(move |cell| (row, cell))).collect();
-    let (open, rest) = cells.split_at(cells.len().min(WITH_EVIDENCE));
-    let (rest, left_out) = rest.split_at(rest.len().min(CASES - WITH_EVIDENCE));
+    let (with, without) = cells.split_at(cells.len().min(WITH_EVIDENCE));
+    let (open, folded) = with.split_at(with.len().min(OPEN));
+    let (without, left_out) = without.split_at(without.len().min(CASES - WITH_EVIDENCE));
     html! {
         section #cases aria-labelledby="cases-title" {
             h2 #cases-title { "Pods and their evidence" }
             p.quiet { "The first and the last verdict of each pod with each cause; of those between, the number." }
-            @for (row, cell) in open {
-                details.case { summary { (case(view, row, cell)) } (evidence(cell)) }
-            }
-            @for (row, cell) in rest { div.case { (case(view, row, cell)) } }
-            @if !rest.is_empty() {
-                p.quiet { "Of " (count(rest.len() as u64, "line")) " the evidence is left out: --pod, --namespace or --label narrow the page." }
+            @for (row, cell) in open { (case(view, row, cell)) }
+            @if !folded.is_empty() || !without.is_empty() {
+                details.more {
+                    summary { (count((folded.len() + without.len()) as u64, "more line")) }
+                    @for (row, cell) in folded { (case(view, row, cell)) }
+                    @if !without.is_empty() {
+                        p.quiet { "Below, the evidence is left out: --pod, --namespace or --label narrow the page." }
+                    }
+                    @for (row, cell) in without { div.case { (line(view, row, cell)) } }
+                }
             }
             @if !left_out.is_empty() { p.quiet { (count(left_out.len() as u64, "more line")) " are left out." } }
         }
     }
 }
 
-/// A line: the cause, the pod, how often, when, how sure.
+/// A line that opens to its evidence.
 fn case(view: &View, row: &Row, cell: &Cell) -> Markup {
+    html! { details.case { summary { (line(view, row, cell)) } (evidence(cell)) } }
+}
+
+/// A line: the cause, the pod, how often, when, how sure.
+fn line(view: &View, row: &Row, cell: &Cell) -> Markup {
     let length = view.axis.length();
     let time = |column: Option<&(i64, u64)>| column.map_or_else(String::new, |it| clock(view.axis.begin(it.0), length));
     let first = cell.lane.first.as_ref().map_or_else(|| time(cell.columns.first()), |it| clock(it.us, length));

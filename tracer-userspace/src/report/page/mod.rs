@@ -22,8 +22,6 @@ use crate::classify::label::Label;
 
 /// The look of it.
 const STYLE: &str = include_str!("style.css");
-/// Notes that stand at the head; the others are at the foot.
-const NOTES: usize = 3;
 
 /// The page.
 pub(super) fn html(tally: Tally, faults: &[String], names: &[String]) -> String {
@@ -37,8 +35,8 @@ pub(super) fn html(tally: Tally, faults: &[String], names: &[String]) -> String 
             (lists::cases(&view))
             (lists::findings(&view))
             (lists::events(&view))
-            (lists::sources(&view, names))
             (notes(&view))
+            (lists::sources(&view, names))
         }
     };
     format!("{BEGINS}\n{}\n", document(&view, &body).into_string())
@@ -77,10 +75,10 @@ fn header(view: &View) -> Markup {
                 time { (date(from)) " " (clock(from, length)) "–" (clock(to, length)) " UTC" } " (" (duration(length)) ")"
             }
             h1 { (safe(&headline(view))) }
-            @if !view.notes.is_empty() {
-                ul.notes {
-                    @for note in view.notes.iter().take(NOTES) { li { (safe(note)) } }
-                    @if view.notes.len() > NOTES { li { a href="#notes" { (view.notes.len() - NOTES) " more" } } }
+            @if let Some((first, others)) = view.notes.split_first() {
+                p.notes {
+                    (safe(first))
+                    @if !others.is_empty() { " · " a href="#notes" { (count(others.len() as u64, "more note")) } }
                 }
             }
         }
@@ -126,12 +124,12 @@ fn reasons(view: &View) -> String {
     named.chain(rest).collect::<Vec<_>>().join("; ")
 }
 
-/// All notes, where there are more than the head shows.
+/// All notes, where there are more than the head has room for.
 fn notes(view: &View) -> Markup {
     html! {
-        @if view.notes.len() > NOTES {
+        @if view.notes.len() > 1 {
             section #notes aria-labelledby="notes-title" {
-                h2 #notes-title { "Notes" }
+                h2 #notes-title { "Notes on these numbers" }
                 ul.notes { @for note in &view.notes { li { (safe(note)) } } }
             }
         }

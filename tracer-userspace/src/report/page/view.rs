@@ -192,7 +192,7 @@ fn evidence(rows: &[Row]) -> HashSet<u64> {
 
 /// What the reader of the numbers has to know.
 fn notes(tally: &Tally, faults: &[String]) -> Vec<String> {
-    let mut notes = Vec::new();
+    let mut notes = faults.to_vec();
     let lost: Vec<_> =
         tally.losses.counts.iter().map(|(place, count)| format!("{} ({place})", words::number(*count))).collect();
     if !lost.is_empty() {
@@ -203,7 +203,6 @@ fn notes(tally: &Tally, faults: &[String]) -> Vec<String> {
         let names: Vec<_> = failing.iter().map(|it| it.check.as_str()).collect();
         notes.push(format!("checks of the node fail (tracer doctor): {}; see below", names.join(", ")));
     }
-    notes.extend(faults.iter().cloned());
     let mut say = |said: bool, note: &dyn Fn() -> String| notes.extend(said.then(note));
     let filtered = || format!("left out by the filter: {} verdicts and attempts", words::number(tally.filtered));
     say(tally.is_filtered(), &filtered);
