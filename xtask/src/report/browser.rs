@@ -126,9 +126,9 @@ impl Browser {
         Ok(())
     }
 
-    /// A picture of what is in view (PNG, base64), or of the whole page.
-    pub(super) fn picture(&mut self, whole: bool) -> Result<String> {
-        let answer = self.call("Page.captureScreenshot", json!({"captureBeyondViewport": whole}))?;
+    /// A picture of what is in view: PNG, in base64.
+    pub(super) fn picture(&mut self) -> Result<String> {
+        let answer = self.call("Page.captureScreenshot", json!({}))?;
         answer["data"].as_str().map(str::to_owned).context("no picture")
     }
 

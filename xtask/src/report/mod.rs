@@ -132,12 +132,15 @@ fn looked_at(browser: &mut Browser, page: &Path, look: Look) -> Result<()> {
     browser.load(page, look)?;
     let name = page.file_stem().unwrap_or_default().to_string_lossy();
     let picture = |what: &str| page.with_file_name(format!("{name}-{}-{}{what}.png", look.scheme, look.width));
-    save(&picture(""), &browser.picture(false)?)?;
+    save(&picture(""), &browser.picture()?)?;
     for (what, expression) in ALWAYS {
         demand(browser, what, expression)?;
     }
     evidence_opens_by_a_click(browser)?;
+    browser.value("document.getElementById('timeline').scrollIntoView()")?;
+    save(&picture("-timeline"), &browser.picture()?)?;
     a_bar_leads_to_its_evidence(browser)?;
+    save(&picture("-evidence"), &browser.picture()?)?;
     the_keyboard_opens_it(browser)?;
     demand(browser, "still nothing is wider than the window", ALWAYS[0].1)?;
     let complaints = browser.complaints();

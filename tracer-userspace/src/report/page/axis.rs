@@ -89,6 +89,21 @@ impl Axis {
         (percent(column - self.first, self.columns), percent(1, self.columns))
     }
 
+    /// The middle of a column, percent.
+    pub(super) fn middle(&self, column: i64) -> String {
+        percent(2 * (column - self.first) + 1, 2 * self.columns)
+    }
+
+    /// Which end of a text stands at this moment, so that it does not leave the axis.
+    pub(super) fn anchor(&self, us: i64) -> &'static str {
+        let (begin, shown) = (self.begin(self.first), self.columns << self.shift);
+        match us.saturating_sub(begin) / (shown / 20).max(1) {
+            0 => "start",
+            1..19 => "middle",
+            _ => "end",
+        }
+    }
+
     /// A moment, percent; what lies beyond the view is at its edge.
     pub(super) fn moment(&self, us: i64) -> String {
         let begin = self.begin(self.first);
@@ -146,6 +161,13 @@ mod tests {
             let last = axis.moment(ticks[ticks.len() - 1].0);
             assert!(last.len() <= 6, "{length}: {last}");
         }
+    }
+
+    #[test]
+    fn texts_stay_inside() {
+        let axis = axis(&[0, 7_200_000_000]);
+        let anchors = [0, 3_600_000_000, 7_200_000_000].map(|us| axis.anchor(us));
+        assert_eq!(anchors, ["start", "middle", "end"]);
     }
 
     #[test]

@@ -63,7 +63,7 @@ fn ticks(view: &View) -> Markup {
     html! {
         svg.plot width="100%" height="18" aria-hidden="true" {
             @for (us, text) in view.axis.ticks() {
-                text x=(view.axis.moment(us)) y="13" text-anchor="middle" { (text) }
+                text x=(view.axis.moment(us)) y="13" text-anchor=(view.axis.anchor(us)) { (text) }
             }
         }
     }
@@ -103,9 +103,9 @@ fn events(view: &View, kind: &str, columns: &[(i64, u64)]) -> Markup {
             a.name href="#events" { "node: " span.data { (safe(&kind.replace('_', " "))) } }
             svg.plot width="100%" height=(HEIGHT) role="img" aria-label=(describe(view, kind, columns)) {
                 @for &(column, n) in columns {
-                    svg.mark x=(axis.column(column).0) width="12" height=(HEIGHT) {
+                    svg.mark x=(axis.middle(column)) width="12" height=(HEIGHT) {
                         title { (clock(axis.begin(column), axis.length())) ": " (safe(kind)) @if n > 1 { " ×" (number(n)) } }
-                        path d="M6 4 L12 10 L6 16 L0 10 Z" {}
+                        path d="M0 4 L6 10 L0 16 L-6 10 Z" {}
                     }
                 }
             }
