@@ -42,6 +42,7 @@ const EXAMPLES: &str = "Examples:
   tracer attach -n shop -p cart-7d9 --until-failure --duration 10m
   tracer record incident.ndjson          the same, and keep what was seen
   tracer replay incident.ndjson -o ndjson | jq .verdict.label
+  tracer report tracer.ndjson --output-file incident.html
   tracer explain connection_refused
   tracer doctor                          what is wrong with this node, and what mends it
   tracer hooks                           what this kernel lets the tracer see, and what that costs
@@ -103,6 +104,15 @@ pub enum Command {
         #[arg(long, value_name = "FILE", env = "TRACER_COMPARE", hide_env_values = true)]
         compare: Option<PathBuf>,
     },
+    /// Make one HTML page of an incident out of the records that attach, run or replay printed
+    #[command(
+        after_help = "The page needs no network and no scripts: causes with their mend, a timeline for each pod with the events of the node,\nevidence. Several files (nodes, rotated files) become one page; their size does not matter. Exit code 2 if a line could not\nbe read; the page is then made of the rest, and says so.\n\nExamples:\n  tracer report tracer.ndjson* --output-file incident.html\n  tracer replay incident.ndjson -o ndjson | tracer report - > incident.html\n  tracer report node-1.ndjson node-2.ndjson -n shop --output-file shop.html"
+    )]
+    Report {
+        /// Records as NDJSON; `-` is stdin
+        #[arg(value_name = "FILE", required = true)]
+        files: Vec<PathBuf>,
+    },
     /// Say what is wrong with this node's network prerequisites, and the command that mends each finding
     #[command(
         after_help = "Without privileges much is unknown; what cannot be read is never called ok. Changes nothing.\n\nExamples:\n  tracer doctor\n  tracer doctor --check port_overlap --check base_policy --fail-on warn\n  tracer doctor -o ndjson | jq 'select(.status != \"ok\")'"
@@ -149,6 +159,7 @@ impl Command {
             Self::Health { .. } => "health",
             Self::Record { .. } => "record",
             Self::Replay { .. } => "replay",
+            Self::Report { .. } => "report",
             Self::Doctor(_) => "doctor",
             Self::Hooks(_) => "hooks",
             Self::Schema => "schema",

@@ -2,6 +2,7 @@
 
 mod doctor;
 mod hooks;
+mod report;
 
 use std::fs::File;
 use std::io::IsTerminal as _;
@@ -22,6 +23,7 @@ use crate::sources::cluster::{self, Access, ClusterConfig};
 
 pub use doctor::Doctor;
 pub use hooks::Hooks;
+pub use report::Report;
 
 /// The longest process name that the kernel keeps (`TASK_COMM_LEN` less its end).
 const COMM_MAX: usize = 15;
@@ -36,6 +38,8 @@ pub enum Plan {
     Live(Box<Live>),
     /// `replay`.
     Replay(Box<Replay>),
+    /// `report`.
+    Report(Box<Report>),
     /// `doctor`.
     Doctor(Box<Doctor>),
     /// `hooks`.
@@ -136,6 +140,7 @@ pub fn plan(cli: Cli) -> Result<Plan, Error> {
     match cli.command {
         Command::Doctor(args) => doctor::plan(args, cli.flags).map(|doctor| Plan::Doctor(Box::new(doctor))),
         Command::Hooks(args) => hooks::plan(&args, cli.flags).map(|hooks| Plan::Hooks(Box::new(hooks))),
+        Command::Report { files } => report::plan(files, cli.flags).map(|report| Plan::Report(Box::new(report))),
         Command::Schema => Ok(Plan::Schema),
         Command::Completions { shell } => Ok(Plan::Text(pages::completions(shell))),
         Command::Man { command } => Ok(Plan::Text(pages::man(command.as_deref())?)),
@@ -209,6 +214,8 @@ const NOT_OF_HOOKS: &[&str] = &[
     "until_failure",
     "attempts",
 ];
+/// Flags without a meaning for `report`, beside those of a live run.
+const NOT_REPORTS: &[&str] = &["output", "output_max_size", "output_max_files", "format", "until_failure", "attempts"];
 /// Flags of what is printed.
 const PRINTED: &[&str] = &[
     "output",
@@ -232,6 +239,7 @@ fn refuse_meaningless(cli: &Cli) -> Result<(), Error> {
     }
     let (first, second, why): (&[&str], &[&str], _) = match &cli.command {
         Command::Replay { .. } => (LIVE, &[], ": the recording has it"),
+        Command::Report { .. } => (LIVE, NOT_REPORTS, ": it makes a page of what a run printed"),
         Command::Schema
         | Command::Explain { .. }
         | Command::Health { .. }
@@ -298,7 +306,6 @@ fn output(flags: &Flags) -> Result<Output, Error> {
     let terminal = file.is_none() && std::io::stdout().is_terminal();
     let format = flags.format.unwrap_or(Format::Tracer);
     let form = if terminal && flags.format.is_none() { Form::Pretty } else { Form::Ndjson };
-    let labels = flags.labels.iter().filter(|name| !name.is_empty());
     Ok(Output {
         form: flags.output.unwrap_or(form),
         // NO_COLOR, CLICOLOR, CLICOLOR_FORCE, TERM: as for other programs.
@@ -307,14 +314,20 @@ fn output(flags: &Flags) -> Result<Output, Error> {
         rotation: rotation(flags, file.is_some())?,
         format,
         file,
-        filter: Filter {
-            namespace: filled(flags.namespace.clone()),
-            pod: filled(flags.pod.clone()),
-            container: filled(flags.container.clone()),
-            labels: labels.map(|name| known_label(name, "--label")).collect::<Result<_, _>>()?,
-        },
+        filter: filter(flags)?,
         attempts: flags.attempts,
         until_failure: flags.until_failure,
+    })
+}
+
+/// Which verdicts and attempts are asked for.
+fn filter(flags: &Flags) -> Result<Filter, Error> {
+    let labels = flags.labels.iter().filter(|name| !name.is_empty());
+    Ok(Filter {
+        namespace: filled(flags.namespace.clone()),
+        pod: filled(flags.pod.clone()),
+        container: filled(flags.container.clone()),
+        labels: labels.map(|name| known_label(name, "--label")).collect::<Result<_, _>>()?,
     })
 }
 

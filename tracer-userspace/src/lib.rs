@@ -35,6 +35,7 @@ mod properties;
 pub mod record;
 pub mod record_file;
 pub mod replay;
+pub mod report;
 pub mod schema;
 pub mod serve;
 pub mod shutdown;

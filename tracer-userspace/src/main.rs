@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use tracer::cli::{self, Cli, Parsed};
 use tracer::config::{self, Plan};
 use tracer::error::{self, Error};
-use tracer::{doctor, explain, hooks, live, pipeline, replay, schema, serve, telemetry};
+use tracer::{doctor, explain, hooks, live, pipeline, replay, report, schema, serve, telemetry};
 
 fn main() -> ExitCode {
     let ended = match cli::parse(std::env::args_os()) {
@@ -30,6 +30,7 @@ fn run(cli: Cli) -> Result<u8, Error> {
     match config::plan(cli)? {
         Plan::Live(config) => pipeline::run(&config, live::attach),
         Plan::Replay(config) => replay::replay(&config),
+        Plan::Report(config) => report::report(&config),
         Plan::Doctor(config) => doctor::command::doctor(&config),
         Plan::Hooks(config) => hooks::hooks(&config),
         Plan::Health { ready, socket } => health(ready, &socket),

@@ -1,9 +1,9 @@
 //! `cargo xtask bless`: makes the generated files again; `--check` says which are out of date.
 //!
 //! They are the pages of the labels (`docs/labels`), the schema of the records (`docs/schema.json`) and the golden
-//! verdicts of the fixtures (`tests/fixtures/*/*/verdicts.ndjson`) and some of them as people see them
-//! (`tracer-userspace/tests/pages`), which come out of the tracer itself, and the plain
-//! manifest (`deploy/daemonset.yaml`).
+//! verdicts of the fixtures (`tests/fixtures/*/*/verdicts.ndjson`), some of them as people see them
+//! (`tracer-userspace/tests/pages`) and a page of `tracer report` (`docs/report-example.html`), which come out of the tracer
+//! itself, and the plain manifest (`deploy/daemonset.yaml`).
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail};
 
-use crate::{deploy, sh, stories};
+use crate::{deploy, report, sh, stories};
 
 /// What to do with the generated files.
 #[derive(clap::Args)]
@@ -67,6 +67,10 @@ fn stale() -> Result<Files> {
     let page = sh::root().join("docs/incidents.md");
     let told = stories::told(&fs::read_to_string(&page)?, &sh::target().join("debug/tracer"))?;
     files.insert(page, Some(told));
+    files.insert(
+        sh::root().join("docs/report-example.html"),
+        Some(report::example(&sh::target().join("debug/tracer"))?),
+    );
     files.extend(deploy::generated()?);
     files.retain(|path, content| fs::read_to_string(path).ok() != *content);
     Ok(files)
@@ -138,16 +142,16 @@ pub(crate) fn golden(program: &Path, observations: &Path) -> Result<String> {
 }
 
 /// The verdicts among the records: the others tell of the run, such as the version.
-fn verdicts(records: &str) -> Result<String> {
-    let mut verdicts = String::new();
-    for line in records.lines() {
-        let record: serde_json::Value = serde_json::from_str(line).with_context(|| format!("not a record: {line}"))?;
-        if record["type"] == "verdict" {
-            verdicts.push_str(line);
-            verdicts.push('\n');
-        }
-    }
-    Ok(verdicts)
+fn verdicts(text: &str) -> Result<String> {
+    let records = records(text)?;
+    let verdicts = text.lines().zip(records).filter(|(_, record)| record["type"] == "verdict");
+    Ok(verdicts.map(|(line, _)| format!("{line}\n")).collect())
+}
+
+/// What the tracer printed, line by line.
+pub(crate) fn records(text: &str) -> Result<Vec<serde_json::Value>> {
+    let record = |line| serde_json::from_str(line).with_context(|| format!("not a record: {line}"));
+    text.lines().map(record).collect()
 }
 
 /// What the tracer prints; its environment must not change it.

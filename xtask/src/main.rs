@@ -13,6 +13,7 @@
 //! bless      the generated files
 //! fixtures   recordings of each story
 //! stories    docs/incidents.md, for `bless`
+//! report     the page of `tracer report` in a browser, for `check`
 //! recordings of the scenarios, for `fixtures` and `test`
 //! sh         processes and progress lines
 //! tools      programs out of Debian's packages, for `check`
@@ -27,6 +28,7 @@ mod deploy;
 mod e2e;
 mod fixtures;
 mod recordings;
+mod report;
 mod setup;
 mod sh;
 mod stories;

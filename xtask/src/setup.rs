@@ -15,7 +15,7 @@ use crate::sh;
 pub(crate) enum Purpose {
     /// Building `tracer`
     Build,
-    /// Building, and linting the eBPF programs
+    /// Building, linting the eBPF programs, and looking at pages
     Check,
     /// Building, and making the failures on this machine
     Demo,
@@ -39,6 +39,8 @@ const BPF_RUSTC: &[&str] = &["rustc-web", "libstd-rust-web-dev-bpf"];
 const BPF_CLIPPY: &[&str] = &["rust-web-clippy"];
 /// What makes a node out of namespaces.
 const WORLD: &[&str] = &["iproute2", "nftables", "iptables", "ipvsadm", "conntrack", "procps", "openssl", "util-linux"];
+/// A browser without a window that looks at the page of `tracer report`, and letters for it.
+const BROWSER: &[&str] = &["chromium-headless-shell", "fonts-dejavu-core"];
 /// What boots other kernels.
 const VM: &[&str] = &["qemu-system-x86", "python3", "python3-venv", "kmod", "busybox-static", "xz-utils", "zstd"];
 
@@ -57,8 +59,9 @@ pub(crate) fn ensure(purpose: Purpose) -> Result<()> {
     }
     let debian = rustup_route().is_none();
     let toolchain = if debian { BPF_RUSTC } else { &[] };
+    let browser = if purpose == Purpose::Check { BROWSER } else { &[] };
     let clippy = if debian && purpose == Purpose::Check { BPF_CLIPPY } else { &[] };
-    install(&absent(&[COMPILER, toolchain, clippy, world(purpose), vm(purpose)].concat())?)?;
+    install(&absent(&[COMPILER, toolchain, clippy, browser, world(purpose), vm(purpose)].concat())?)?;
     if debian {
         install(&absent(&[&format!("llvm-{}", llvm_major()?)])?)?;
     }

@@ -143,7 +143,7 @@ impl Reader {
 }
 
 /// serde's words; the line is ours to tell.
-pub(super) fn json_problem(error: &serde_json::Error) -> String {
+pub(crate) fn json_problem(error: &serde_json::Error) -> String {
     let text = error.to_string();
     match text.split_once(" at line ") {
         Some((problem, _)) => format!("{problem} (column {})", error.column()),

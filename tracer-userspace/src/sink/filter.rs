@@ -33,7 +33,9 @@ impl Filter {
         self.namespace.is_some() || self.pod.is_some() || self.container.is_some()
     }
 
-    fn fits(&self, k8s: Option<&K8s>, label: Option<Label>) -> bool {
+    /// Whether an attempt of this pod with this label passes.
+    #[must_use]
+    pub fn fits(&self, k8s: Option<&K8s>, label: Option<Label>) -> bool {
         let same = |wanted: &Option<String>, get: fn(&K8s) -> &Option<String>| {
             wanted.is_none() || k8s.is_some_and(|k8s| get(k8s) == wanted)
         };

@@ -23,7 +23,7 @@ pub(super) fn endpoint(endpoint: Endpoint) -> String {
 
 /// How long before or after, in milliseconds with their sign.
 #[expect(clippy::cast_precision_loss, reason = "for people: three decimals")]
-pub(super) fn relative_ms(time: u64, reference: u64) -> String {
+pub(crate) fn relative_ms(time: u64, reference: u64) -> String {
     let delta = i128::from(time) - i128::from(reference);
     format!("{:+.3} ms", delta as f64 / 1e6)
 }

@@ -10,7 +10,7 @@ mod verdict;
 
 use std::time::Duration;
 
-use self::about::{About, who};
+pub(crate) use self::about::{About, who};
 use self::summary::Summary;
 use crate::event::MissingHook;
 use crate::record::{AttemptBody, Body, LossBody, NodeBody, Outcome, Record, StartBody, StopBody};

@@ -10,12 +10,12 @@ mod recipes;
 
 use anyhow::{Result, bail};
 
-use crate::{bless, setup, sh};
+use crate::{bless, report, setup, sh};
 
 /// What to check.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Only these: format, names, licences, manifests, privileges, metrics, recipes, lints, ebpf-lints, generated
+    /// Only these: format, names, licences, manifests, privileges, metrics, recipes, lints, ebpf-lints, generated, report
     #[arg(value_name = "CHECK")]
     only: Vec<String>,
 }
@@ -34,6 +34,7 @@ const CHECKS: &[Check] = &[
     ("lints", lints::workspace),
     ("ebpf-lints", lints::ebpf),
     ("generated", bless::check),
+    ("report", report::check),
 ];
 
 /// The command.

@@ -4,7 +4,7 @@ use crate::record::{AttemptBody, Culprit, Endpoint, K8s, Probe, Process, Subject
 use crate::sink::plain;
 
 /// What a verdict or an attempt is about.
-pub(super) struct About<'a> {
+pub(crate) struct About<'a> {
     subject: Subject,
     k8s: Option<&'a K8s>,
     probe: Option<&'a Probe>,
@@ -41,7 +41,7 @@ impl<'a> From<&'a AttemptBody> for About<'a> {
 
 impl About<'_> {
     /// `shop/cart web readiness http probe :80/ 10.0.0.1:36704 -> 10.0.0.9:80`, as far as it is known.
-    pub(super) fn text(&self) -> String {
+    pub(crate) fn text(&self) -> String {
         let mut parts: Vec<String> = self.pod().into_iter().collect();
         parts.extend(self.k8s.and_then(|k8s| k8s.container_name.as_deref()).map(plain::safe));
         match (self.probe, self.subject) {
@@ -90,7 +90,7 @@ fn probe_text(probe: &Probe) -> String {
 }
 
 /// `loopback (pid 5029, /opt/cni/bin/loopback): link down, entered by /proc/5029/ns/net; child of crio (1)`.
-pub(super) fn who(culprit: &Culprit) -> String {
+pub(crate) fn who(culprit: &Culprit) -> String {
     let exe = culprit.exe.as_ref().map(|exe| format!(", {exe}")).unwrap_or_default();
     let path = culprit.netns_path.as_ref().map(|path| format!(", entered by {path}")).unwrap_or_default();
     let ancestors: Vec<_> = culprit.ancestors.iter().map(|a| format!("{} ({})", a.comm, a.pid)).collect();

@@ -1,0 +1,151 @@
+//! Each cause: what it is, what mends it, who did it, what was seen.
+
+use std::collections::BTreeMap;
+
+use maud::{Markup, html};
+
+use super::verdict;
+use super::view::{CauseView, View, colour, letter, sure};
+use super::words::{clock, count, safe};
+use crate::sink::pretty::who;
+
+/// Different mends, and culprits, that are shown of a cause.
+const VARIANTS: usize = 5;
+/// Pods that are named of a cause.
+const PODS: usize = 8;
+
+/// Something said of several pods.
+type Variants = Vec<(String, u64)>;
+
+/// What the kept verdicts of a cause say, the more frequent first.
+struct Told {
+    why: String,
+    mends: Variants,
+    culprits: Variants,
+}
+
+/// All causes.
+pub(super) fn section(view: &View) -> Markup {
+    html! {
+        section #causes aria-label="Causes" {
+            @for (place, cause) in view.causes.iter().enumerate() { (card(view, place, cause)) }
+        }
+    }
+}
+
+fn card(view: &View, place: usize, cause: &CauseView) -> Markup {
+    let label = cause.cause.label;
+    let told = told(view, place);
+    let times = (clock(cause.span.0, view.axis.length()), clock(cause.span.1, view.axis.length()));
+    html! {
+        article id={"cause-" (letter(place))} .cause .(colour(place)) {
+            h2 { (chip(place)) code { (label.name()) } " " span.title { (label.page().title) } }
+            p.facts {
+                @if cause.cause.noise { (count(cause.count, "attempt")) " that passed and left a misleading trace" }
+                @else { strong { (count(cause.count, "failed attempt")) } }
+                " · " (whose(view, place, cause)) " · " (sure(cause.sure))
+                @if cause.span.0 <= cause.span.1 { " · " time { (times.0) } "–" time { (times.1) } " UTC" }
+            }
+            p.why { (safe(&told.why)) }
+            dl {
+                (variants("Mend", "mend", &told.mends))
+                (variants("Who", "who", &told.culprits))
+            }
+            (evidence(view, place))
+            details {
+                summary { "What " code { (label.name()) } " means, and what looks alike" }
+                p { (label.page().meaning) }
+                p { strong { "Looks alike: " } (label.page().lookalikes) }
+                p { strong { "In general: " } (label.page().mend) }
+            }
+        }
+    }
+}
+
+/// The pod, or how many.
+fn whose(view: &View, place: usize, cause: &CauseView) -> Markup {
+    let only = if cause.pods == 1 { view.cells(place).next() } else { None };
+    html! {
+        @match only {
+            Some((row, _)) => span.data { (safe(&view.pod_name(&row.key))) },
+            None => (count(cause.pods, "pod")),
+        }
+    }
+}
+
+/// The letter of a cause in its colour.
+pub(super) fn chip(place: usize) -> Markup {
+    html! { span.chip .(colour(place)) { (letter(place)) } }
+}
+
+fn variants(word: &str, class: &str, variants: &Variants) -> Markup {
+    html! {
+        @if !variants.is_empty() {
+            dt { (word) }
+            dd {
+                @for (text, pods) in variants.iter().take(VARIANTS) {
+                    p .(class) { (safe(text)) @if variants.len() > 1 { span.quiet { " (" (count(*pods, "pod")) ")" } } }
+                }
+                @if variants.len() > VARIANTS {
+                    p.quiet { (variants.len() - VARIANTS) " more below, with the pods" }
+                }
+            }
+        }
+    }
+}
+
+/// The first verdict of the pod that it hit most, and the names of the others.
+fn evidence(view: &View, place: usize) -> Markup {
+    let cells: Vec<_> = view.cells(place).collect();
+    let example = cells.iter().find_map(|(row, cell)| cell.lane.first.as_deref().map(|first| (row, first)));
+    html! {
+        @if let Some((row, first)) = example {
+            details.evidence {
+                summary {
+                    "Evidence: " span.data { (safe(&view.pod_name(&row.key))) } " at " (clock(first.us, view.axis.length()))
+                }
+                (verdict::shown(first))
+            }
+        }
+        @if cells.len() > 1 {
+            details {
+                summary { "The " (count(cells.len() as u64, "pod")) }
+                ul.pods {
+                    @for (row, cell) in cells.iter().take(PODS) {
+                        li { span.data { (safe(&view.pod_name(&row.key))) } " ×" (cell.lane.count) }
+                    }
+                    @if cells.len() > PODS { li { a href="#cases" { (cells.len() - PODS) " more" } } }
+                }
+            }
+        }
+    }
+}
+
+/// What the kept verdicts say.
+fn told(view: &View, place: usize) -> Told {
+    let (mut mends, mut culprits): (BTreeMap<String, u64>, BTreeMap<String, u64>) = Default::default();
+    let mut why = None;
+    for (_, cell) in view.cells(place) {
+        let records: Vec<_> = cell.examples().filter_map(verdict::record).map(|(_, body)| body).collect();
+        let said = records.iter().map(|body| body.verdict.remediation.clone()).filter(|mend| !mend.is_empty());
+        once_each(&mut mends, said.collect());
+        once_each(&mut culprits, records.iter().filter_map(|body| body.culprit.as_ref()).map(who).collect());
+        why = why.or_else(|| records.first().map(|body| body.verdict.summary.clone()));
+    }
+    Told { why: why.unwrap_or_default(), mends: by_count(mends), culprits: by_count(culprits) }
+}
+
+/// Counts a pod once for each different text.
+fn once_each(counts: &mut BTreeMap<String, u64>, mut texts: Vec<String>) {
+    texts.sort_unstable();
+    texts.dedup();
+    for text in texts {
+        *counts.entry(text).or_default() += 1;
+    }
+}
+
+fn by_count(counts: BTreeMap<String, u64>) -> Variants {
+    let mut variants: Variants = counts.into_iter().collect();
+    variants.sort_by_key(|(_, pods)| std::cmp::Reverse(*pods));
+    variants
+}

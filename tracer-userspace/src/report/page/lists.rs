@@ -1,0 +1,163 @@
+//! What stands below the timeline: each pod with each cause and its evidence, events, findings, what was read.
+
+use maud::{Markup, html};
+
+use super::causes::chip;
+use super::verdict;
+use super::view::{Cell, Row, View, WITH_EVIDENCE, sure};
+use super::words::{at, clock, count, date, number, safe};
+use crate::record::{FindingBody, Status};
+use crate::sink::pretty::who;
+
+/// Lines that are shown at once; the rest is folded.
+const OPEN: usize = 20;
+/// Lines at all.
+const CASES: usize = 2000;
+
+/// Each pod with each of its causes.
+pub(super) fn cases(view: &View) -> Markup {
+    let cells: Vec<_> = view.rows.iter().flat_map(|row| row.cells.iter().map(move |cell| (row, cell))).collect();
+    let (with, without) = cells.split_at(cells.len().min(WITH_EVIDENCE));
+    let (open, folded) = with.split_at(with.len().min(OPEN));
+    let (without, left_out) = without.split_at(without.len().min(CASES - WITH_EVIDENCE));
+    html! {
+        section #cases aria-labelledby="cases-title" {
+            h2 #cases-title { "Pods and their evidence" }
+            p.quiet { "The first and the last verdict of each pod with each cause; of those between, the number." }
+            @for (row, cell) in open { (case(view, row, cell)) }
+            @if !folded.is_empty() || !without.is_empty() {
+                details.more {
+                    summary { (count((folded.len() + without.len()) as u64, "more line")) }
+                    @for (row, cell) in folded { (case(view, row, cell)) }
+                    @if !without.is_empty() {
+                        p.quiet { "Below, the evidence is left out: --pod, --namespace or --label narrow the page." }
+                    }
+                    @for (row, cell) in without { div.case { (line(view, row, cell)) } }
+                }
+            }
+            @if !left_out.is_empty() { p.quiet { (count(left_out.len() as u64, "more line")) " are left out." } }
+        }
+    }
+}
+
+/// A line that opens to its evidence.
+fn case(view: &View, row: &Row, cell: &Cell) -> Markup {
+    html! { details.case { summary { (line(view, row, cell)) } (evidence(cell)) } }
+}
+
+/// A line: the cause, the pod, how often, when, how sure.
+fn line(view: &View, row: &Row, cell: &Cell) -> Markup {
+    let length = view.axis.length();
+    let time = |column: Option<&(i64, u64)>| column.map_or_else(String::new, |it| clock(view.axis.begin(it.0), length));
+    let first = cell.lane.first.as_ref().map_or_else(|| time(cell.columns.first()), |it| clock(it.us, length));
+    let last = cell.lane.last.as_ref().map_or_else(|| time(cell.columns.last()), |it| clock(it.us, length));
+    html! {
+        (chip(cell.cause)) " "
+        span.data { (safe(&view.pod_name(&row.key))) } " "
+        code { (view.causes[cell.cause].cause.label.name()) } " "
+        span.n { "×" (number(cell.lane.count)) } " "
+        span.quiet { (first) @if first != last { "–" (last) } " · " (sure(cell.lane.sure)) }
+    }
+}
+
+fn evidence(cell: &Cell) -> Markup {
+    let shown = cell.examples().count() as u64;
+    html! {
+        @for (i, example) in cell.examples().enumerate() {
+            @if i == 1 && cell.lane.count > shown {
+                p.quiet.between { (count(cell.lane.count - shown, "verdict")) " between them" }
+            }
+            div.verdict id={"v" (example.id)} tabindex="-1" { (verdict::shown(example)) }
+        }
+    }
+}
+
+/// Events of the nodes.
+pub(super) fn events(view: &View) -> Markup {
+    let mut kept: Vec<_> = view.events.kept.iter().chain(view.events.ports.values()).collect();
+    kept.sort_by_key(|event| event.us);
+    html! {
+        @if !kept.is_empty() {
+            section #events aria-labelledby="events-title" {
+                h2 #events-title { "Events of the node" }
+                table {
+                    thead { tr { th { "Time" } th { "Event" } th { "What happened" } } }
+                    tbody {
+                        @for event in kept {
+                            tr {
+                                td.when { (clock(event.us, view.axis.length())) }
+                                td { code { (safe(&event.body.event)) } @if view.nodes.len() > 1 { br; (safe(&event.node)) } }
+                                td {
+                                    (safe(&event.body.summary))
+                                    @if let Some(culprit) = &event.body.culprit { br; span.quiet { (safe(&who(culprit))) } }
+                                }
+                            }
+                        }
+                    }
+                }
+                @if view.events.kept.left_out() > 0 {
+                    p.quiet { (count(view.events.kept.left_out(), "event")) " between the first and the last are left out; the timeline has them." }
+                }
+            }
+        }
+    }
+}
+
+/// What `doctor` found, the worst first.
+pub(super) fn findings(view: &View) -> Markup {
+    let mut bad: Vec<_> = view.findings.iter().filter(|(_, finding)| finding.status != Status::Ok).collect();
+    bad.sort_by_key(|(_, finding)| std::cmp::Reverse(finding.status));
+    html! {
+        @if !bad.is_empty() {
+            section #findings aria-labelledby="findings-title" {
+                h2 #findings-title { "What else is wrong with the node" }
+                @for ((node, _), found) in &bad { (finding(view, node, found)) }
+                @if view.findings.len() > bad.len() {
+                    p.quiet { (count((view.findings.len() - bad.len()) as u64, "more check")) " well." }
+                }
+            }
+        }
+    }
+}
+
+fn finding(view: &View, node: &str, found: &FindingBody) -> Markup {
+    html! {
+        article.finding {
+            h3 { span.status .(found.status.name()) { (found.status.name()) } " " code { (safe(&found.check)) } @if view.nodes.len() > 1 { " on " (safe(node)) } }
+            p { (safe(&found.observed)) span.quiet { " Wanted: " (safe(&found.expected)) } }
+            p { (safe(&found.why)) }
+            dl {
+                @for (word, text) in [("Mend", &found.remediation), ("Keep", &found.persist)] {
+                    @if let Some(text) = text { dt { (word) } dd { p.mend { (safe(text)) } } }
+                }
+            }
+        }
+    }
+}
+
+/// What the page was made of.
+pub(super) fn sources(view: &View, names: &[String]) -> Markup {
+    html! {
+        section #sources aria-labelledby="sources-title" {
+            h2 #sources-title { "What this page was made of" }
+            p.quiet { "tracer report " (env!("CARGO_PKG_VERSION")) ", " @for (i, name) in names.iter().enumerate() { @if i > 0 { ", " } span.data { (safe(name)) } } }
+            @for run in view.runs.iter() {
+                details {
+                    summary {
+                        span.data { (safe(&run.node)) } ": tracer " (safe(&run.start.version)) ", kernel " (safe(&run.start.kernel))
+                        ", from " (date(run.us)) " " (at(run.us, "%H:%M:%S")) ", "
+                        (run.start.hooks.len()) " hooks in force, " (run.start.missing_hooks.len()) " missing"
+                        @if let Some(stop) = &run.stop { ", ended (" (safe(&stop.reason.replace('_', " "))) ")" }
+                    }
+                    ul {
+                        @for hook in &run.start.missing_hooks {
+                            li { code { (safe(&hook.hook)) } ": " (safe(&hook.lost)) span.quiet { " (" (safe(&hook.reason)) ")" } }
+                        }
+                        @if !run.start.sources.is_empty() { li { "Sources: " (safe(&run.start.sources.join(", "))) } }
+                    }
+                }
+            }
+            @if view.runs.left_out() > 0 { p.quiet { (count(view.runs.left_out(), "more run")) " are left out." } }
+        }
+    }
+}

@@ -1,0 +1,137 @@
+//! The page: HTML and SVG without scripts, so that it can be mailed, filed and opened anywhere. Nothing is fetched, and
+//! the page's own policy forbids it.
+
+mod axis;
+mod causes;
+mod lists;
+mod timeline;
+mod verdict;
+mod view;
+mod words;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use maud::{Markup, PreEscaped, html};
+use ring::digest;
+
+use self::view::View;
+use self::words::{clock, count, date, duration, number, safe};
+use super::tally::Tally;
+use super::target::BEGINS;
+use crate::classify::label::Label;
+
+/// The look of it.
+const STYLE: &str = include_str!("style.css");
+
+/// The page.
+pub(super) fn html(tally: Tally, faults: &[String], names: &[String]) -> String {
+    let mut view = View::new(tally, faults);
+    let timeline = timeline::section(&mut view);
+    let body = html! {
+        (header(&view))
+        main {
+            (causes::section(&view))
+            (timeline)
+            (lists::cases(&view))
+            (lists::findings(&view))
+            (lists::events(&view))
+            (notes(&view))
+            (lists::sources(&view, names))
+        }
+    };
+    format!("{BEGINS}\n{}\n", document(&view, &body).into_string())
+}
+
+fn document(view: &View, body: &Markup) -> Markup {
+    html! {
+        html lang="en" {
+            head {
+                meta charset="utf-8";
+                meta http-equiv="Content-Security-Policy" content=(policy());
+                meta name="viewport" content="width=device-width, initial-scale=1";
+                meta name="referrer" content="no-referrer";
+                meta name="color-scheme" content="light dark";
+                title { "tracer report: " (safe(&headline(view))) }
+                style { (PreEscaped(STYLE)) }
+            }
+            body { (body) }
+        }
+    }
+}
+
+/// Nothing but our own style, known by its hash.
+fn policy() -> String {
+    let hash = STANDARD.encode(digest::digest(&digest::SHA256, STYLE.as_bytes()));
+    format!("default-src 'none'; style-src 'sha256-{hash}'; base-uri 'none'; form-action 'none'")
+}
+
+fn header(view: &View) -> Markup {
+    let (from, to) = view.axis.span;
+    let length = view.axis.length();
+    html! {
+        header {
+            p.eyebrow {
+                strong { "tracer report" } " · " (nodes(view)) " · "
+                time { (date(from)) " " (clock(from, length)) "–" (clock(to, length)) " UTC" } " (" (duration(length)) ")"
+            }
+            h1 { (safe(&headline(view))) }
+            @if let Some((first, others)) = view.notes.split_first() {
+                p.notes {
+                    (safe(first))
+                    @if !others.is_empty() { " · " a href="#notes" { (count(others.len() as u64, "more note")) } }
+                }
+            }
+        }
+    }
+}
+
+fn nodes(view: &View) -> String {
+    match view.nodes.as_slice() {
+        [node] => safe(node),
+        nodes => count(nodes.len() as u64, "node"),
+    }
+}
+
+/// How many attempts failed, and of what: one sentence.
+fn headline(view: &View) -> String {
+    let passed = if view.passed > 0 { format!(" {} passed.", number(view.passed)) } else { String::new() };
+    let misleading = format!("{} passed and left a misleading trace", number(view.misleading));
+    match (view.failures, view.misleading) {
+        (0, 0) => format!("No attempt failed.{passed}"),
+        (0, _) => format!("No attempt failed; {misleading}."),
+        (failures, _) => {
+            let of = view.attempts.map(|all| format!("{} of {}", number(failures), count(all, "attempt")));
+            format!("{} failed: {}.", of.unwrap_or_else(|| count(failures, "attempt")), reasons(view))
+        }
+    }
+}
+
+/// The worst causes by their titles.
+fn reasons(view: &View) -> String {
+    const NAMED: usize = 3;
+    let causes: Vec<_> = view.causes.iter().filter(|it| !it.cause.noise).collect();
+    let alone = causes.len() == 1;
+    let named = causes.iter().take(NAMED).map(|it| {
+        let times = if alone { String::new() } else { format!("{} ", number(it.count)) };
+        match it.cause.label {
+            Label::Unexplained => format!("{times}unexplained"),
+            label => format!("{times}because {}", label.page().title),
+        }
+    });
+    let others: u64 = causes.iter().skip(NAMED).map(|it| it.count).sum();
+    let rest =
+        (others > 0).then(|| format!("{} of {} more", number(others), count((causes.len() - NAMED) as u64, "cause")));
+    named.chain(rest).collect::<Vec<_>>().join("; ")
+}
+
+/// All notes, where there are more than the head has room for.
+fn notes(view: &View) -> Markup {
+    html! {
+        @if view.notes.len() > 1 {
+            section #notes aria-labelledby="notes-title" {
+                h2 #notes-title { "Notes on these numbers" }
+                ul.notes { @for note in &view.notes { li { (safe(note)) } } }
+            }
+        }
+    }
+}

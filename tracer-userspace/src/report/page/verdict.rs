@@ -1,0 +1,74 @@
+//! One verdict with everything that decided it.
+
+use maud::{Markup, html};
+
+use super::super::line;
+use super::super::tally::Example;
+use super::words::{at, safe};
+use crate::record::{Body, Record, VerdictBody};
+use crate::sink::plain;
+use crate::sink::pretty::{About, who};
+
+/// The record of an example.
+pub(super) fn record(example: &Example) -> Option<(Record, Box<VerdictBody>)> {
+    let record = line::whole(&example.line).ok()?;
+    match &record.body {
+        Body::Verdict(body) => {
+            let body = body.clone();
+            Some((record, body))
+        }
+        _ => None,
+    }
+}
+
+/// All of it.
+pub(super) fn shown(example: &Example) -> Markup {
+    let Some((record, body)) = record(example) else {
+        return html! { p { "This record cannot be shown: fields of it are missing or of another kind." } };
+    };
+    let verdict = &body.verdict;
+    html! {
+        p.about {
+            time { (at(example.us, "%Y-%m-%d %H:%M:%S%.3f")) " UTC" } " "
+            span.data { (safe(&About::from(&*body).text())) }
+            span.quiet { " record #" (record.seq) " of " (safe(&record.node_name)) }
+        }
+        dl {
+            dt { "Why" } dd { (safe(&verdict.summary)) }
+            dt { "Seen" }
+            dd {
+                ol.seen {
+                    @for seen in &verdict.evidence {
+                        li {
+                            span.when { (plain::relative_ms(seen.time_boot_ns, record.time_boot_ns)) } " "
+                            code { (safe(&seen.hook)) } " " (safe(&seen.says))
+                        }
+                    }
+                    @if verdict.evidence.is_empty() { li { "nothing" } }
+                }
+            }
+            @if let Some(said) = body.kubelet.as_ref().and_then(|it| it.output.as_ref()) {
+                dt { "Kubelet" } dd { (safe(said)) }
+            }
+            @if let Some(culprit) = &body.culprit { dt { "Who" } dd { (safe(&who(culprit))) } }
+            @if !verdict.remediation.is_empty() {
+                dt { "Mend" } dd { (safe(&verdict.remediation)) }
+            }
+            @if !verdict.also.is_empty() {
+                dt { "Also" }
+                dd { (verdict.also.iter().map(|label| label.name()).collect::<Vec<_>>().join(", ")) }
+            }
+            @if let Some(doubt) = doubt(&body) { dt { "Doubt" } dd { (safe(&doubt)) } }
+        }
+    }
+}
+
+/// What makes it less sure.
+fn doubt(body: &VerdictBody) -> Option<String> {
+    let verdict = &body.verdict;
+    let lost = (verdict.lost_events > 0).then(|| format!("{} events were lost meanwhile", verdict.lost_events));
+    let missing =
+        (!verdict.missing_hooks.is_empty()).then(|| format!("not in force: {}", verdict.missing_hooks.join(", ")));
+    let doubts: Vec<_> = lost.into_iter().chain(missing).collect();
+    (!doubts.is_empty()).then(|| doubts.join("; "))
+}

@@ -1,0 +1,233 @@
+//! The tally put in order: the worst first.
+
+use std::collections::{BTreeMap, HashSet};
+
+use super::super::tally::{Cause, Events, Lane, Losses, Pod, PodKey, Run, SURE, Tally};
+use super::super::tally::{Ends, Example, Scale};
+use super::axis::Axis;
+use super::words;
+use crate::record::{Confidence, FindingBody, Status};
+
+/// Pods with a cause whose evidence is on the page.
+pub(super) const WITH_EVIDENCE: usize = 250;
+/// Colours that are told apart.
+const COLOURS: usize = 8;
+
+/// A pod with the columns of its series.
+pub(super) struct Row {
+    pub(super) key: PodKey,
+    /// Attempts that failed.
+    pub(super) failures: u64,
+    pub(super) passed: u64,
+    pub(super) passed_when: Vec<(i64, u64)>,
+    pub(super) cells: Vec<Cell>,
+}
+
+/// One cause at one pod.
+pub(super) struct Cell {
+    /// Place of the cause in the list of causes.
+    pub(super) cause: usize,
+    pub(super) lane: Lane,
+    pub(super) columns: Vec<(i64, u64)>,
+}
+
+/// A cause over all pods.
+pub(super) struct CauseView {
+    pub(super) cause: Cause,
+    /// Verdicts that stand.
+    pub(super) count: u64,
+    /// Pods that it hit.
+    pub(super) pods: u64,
+    pub(super) sure: [u64; 3],
+    pub(super) span: (i64, i64),
+}
+
+/// Everything that the page shows.
+pub(super) struct View {
+    pub(super) axis: Axis,
+    pub(super) causes: Vec<CauseView>,
+    /// Pods with a verdict, the worst first.
+    pub(super) rows: Vec<Row>,
+    /// Numbers of the verdicts whose evidence is on the page.
+    pub(super) evidence: HashSet<u64>,
+    /// Pods without one.
+    pub(super) clean: u64,
+    pub(super) failures: u64,
+    pub(super) misleading: u64,
+    pub(super) passed: u64,
+    pub(super) attempts: Option<u64>,
+    pub(super) nodes: Vec<String>,
+    pub(super) events: Events,
+    pub(super) marks: Vec<(String, Vec<(i64, u64)>)>,
+    pub(super) losses: Losses,
+    pub(super) findings: BTreeMap<(String, String), FindingBody>,
+    pub(super) runs: Ends<Run>,
+    /// What is true of the numbers and not to be seen in them.
+    pub(super) notes: Vec<String>,
+}
+
+impl View {
+    pub(super) fn new(mut tally: Tally, faults: &[String]) -> Self {
+        let scale = tally.scale;
+        let notes = notes(&tally, faults);
+        let nodes = tally.nodes().into_iter().map(str::to_owned).collect();
+        let attempts = tally.attempts();
+        let pods: Vec<_> = tally.pods.into_pods().collect();
+        let causes = causes(&pods);
+        let clean = pods.iter().filter(|(_, pod)| pod.lanes.is_empty()).count() as u64;
+        let passed = pods.iter().map(|(_, pod)| pod.passed).sum();
+        let mut rows: Vec<_> = pods.into_iter().filter(|(_, pod)| !pod.lanes.is_empty()).collect::<Vec<_>>();
+        rows.sort_by(|(a, _), (b, _)| a.cmp(b));
+        let mut rows: Vec<_> = rows.into_iter().map(|(key, pod)| row(key, pod, &causes, &scale)).collect();
+        rows.sort_by_key(|row| std::cmp::Reverse(row.failures));
+        let sum = |noise| causes.iter().filter(|it| it.cause.noise == noise).map(|it| it.count).sum();
+        let failures = sum(false);
+        let series = tally.events.series.iter_mut();
+        Self {
+            axis: Axis::new(&scale),
+            marks: series.map(|(kind, series)| (kind.clone(), series.columns(&scale).collect())).collect(),
+            failures,
+            misleading: sum(true),
+            evidence: evidence(&rows),
+            causes,
+            rows,
+            clean,
+            passed,
+            attempts: attempts.map(|attempts| attempts.max(failures + passed)),
+            nodes,
+            events: tally.events,
+            losses: tally.losses,
+            findings: tally.findings,
+            runs: tally.runs,
+            notes,
+        }
+    }
+
+    /// A pod's name; with its node where there are several.
+    pub(super) fn pod_name(&self, key: &PodKey) -> String {
+        match (self.nodes.len() > 1, key.node.is_empty()) {
+            (true, false) => format!("{} on {}", key.name, key.node),
+            _ => key.name.clone(),
+        }
+    }
+
+    /// Cells of a cause, those of the worst pod first.
+    pub(super) fn cells(&self, cause: usize) -> impl Iterator<Item = (&Row, &Cell)> {
+        let cells = self.rows.iter().flat_map(|row| row.cells.iter().map(move |cell| (row, cell)));
+        let mut cells: Vec<_> = cells.filter(|(_, cell)| cell.cause == cause).collect();
+        cells.sort_by_key(|(_, cell)| std::cmp::Reverse(cell.lane.count));
+        cells.into_iter()
+    }
+}
+
+impl Cell {
+    /// Its first and its last verdict, if they are two.
+    pub(super) fn examples(&self) -> impl Iterator<Item = &Example> {
+        let (first, last) = (self.lane.first.as_deref(), self.lane.last.as_deref());
+        first.into_iter().chain(last.filter(|last| first.is_none_or(|first| first.id != last.id)))
+    }
+}
+
+/// `A` to `Z`, then `A2` and so on.
+pub(super) fn letter(cause: usize) -> String {
+    let letter = char::from(b'A' + u8::try_from(cause % 26).unwrap_or(0));
+    if cause < 26 { letter.to_string() } else { format!("{letter}{}", cause / 26 + 1) }
+}
+
+/// The class that gives a cause its colour.
+pub(super) fn colour(cause: usize) -> String {
+    format!("c{}", cause % COLOURS)
+}
+
+/// The strongest confidence of some verdicts, and `and weaker` if they are not alike.
+pub(super) fn sure(counts: [u64; 3]) -> String {
+    let name = |confidence| match confidence {
+        Confidence::Possible => "possible",
+        Confidence::Likely => "likely",
+        Confidence::Proven => "proven",
+    };
+    let some = SURE.iter().zip(counts).rev().filter(|(_, count)| *count > 0);
+    let some: Vec<_> = some.map(|(confidence, count)| (name(*confidence), count)).collect();
+    match some.as_slice() {
+        [(name, _)] => (*name).to_owned(),
+        some => some.iter().map(|(name, count)| format!("{count} {name}")).collect::<Vec<_>>().join(", "),
+    }
+}
+
+/// All causes; failures before what only misleads, the more frequent first, then the earlier.
+fn causes(pods: &[(PodKey, Pod)]) -> Vec<CauseView> {
+    let mut sums: BTreeMap<Cause, CauseView> = BTreeMap::new();
+    for (&cause, lane) in pods.iter().flat_map(|(_, pod)| &pod.lanes) {
+        let none = CauseView { cause, count: 0, pods: 0, sure: [0; 3], span: (i64::MAX, i64::MIN) };
+        let sum = sums.entry(cause).or_insert(none);
+        sum.count += lane.count;
+        sum.pods += 1;
+        (0..3).for_each(|i| sum.sure[i] += lane.sure[i]);
+        sum.span.0 = lane.first.as_ref().map_or(sum.span.0, |first| sum.span.0.min(first.us));
+        sum.span.1 = lane.last.as_ref().map_or(sum.span.1, |last| sum.span.1.max(last.us));
+    }
+    let mut causes: Vec<_> = sums.into_values().collect();
+    causes.sort_by_key(|it| (it.cause.noise, std::cmp::Reverse(it.count), it.span.0));
+    causes
+}
+
+fn row(key: PodKey, mut pod: Pod, causes: &[CauseView], scale: &Scale) -> Row {
+    let failures = pod.lanes.iter().filter(|(cause, _)| !cause.noise).map(|(_, lane)| lane.count).sum();
+    let passed_when = pod.passed_when.columns(scale).collect();
+    let place = |cause| causes.iter().position(|it| it.cause == cause).unwrap_or(0);
+    let cell = |(cause, mut lane): (Cause, Lane)| {
+        let columns = lane.series.columns(scale).collect();
+        Cell { cause: place(cause), lane, columns }
+    };
+    let mut cells: Vec<_> = pod.lanes.into_iter().map(cell).collect();
+    cells.sort_by_key(|cell| cell.cause);
+    Row { key, failures, passed: pod.passed, passed_when, cells }
+}
+
+/// The verdicts of the worst pods.
+fn evidence(rows: &[Row]) -> HashSet<u64> {
+    let cells = rows.iter().flat_map(|row| &row.cells).take(WITH_EVIDENCE);
+    cells.flat_map(Cell::examples).map(|example| example.id).collect()
+}
+
+/// What the reader of the numbers has to know.
+fn notes(tally: &Tally, faults: &[String]) -> Vec<String> {
+    let mut notes = faults.to_vec();
+    let lost: Vec<_> =
+        tally.losses.counts.iter().map(|(place, count)| format!("{} ({place})", words::number(*count))).collect();
+    if !lost.is_empty() {
+        notes.push(format!("events were lost, {}: verdicts of that time are less sure", lost.join(", ")));
+    }
+    let failing: Vec<_> = tally.findings.values().filter(|it| it.status == Status::Fail).collect();
+    if !failing.is_empty() {
+        let names: Vec<_> = failing.iter().map(|it| it.check.as_str()).collect();
+        notes.push(format!("checks of the node fail (tracer doctor): {}; see below", names.join(", ")));
+    }
+    let mut say = |said: bool, note: &dyn Fn() -> String| notes.extend(said.then(note));
+    let filtered = || format!("left out by the filter: {} verdicts and attempts", words::number(tally.filtered));
+    say(tally.is_filtered(), &filtered);
+    say(tally.revised > 0, &|| {
+        format!("replaced by a later one, and not counted: {}", words::count(tally.revised, "verdict"))
+    });
+    let twice = "counted beside the one that it replaces, which was too far back to be found";
+    say(tally.unmatched > 0, &|| format!("{twice}: {}", words::count(tally.unmatched, "verdict")));
+    say(tally.pods.too_many, &|| "more than 2,048 pods: those that came later are one row, `all other pods`".into());
+    say(tally.pods.full, &|| "there was no room to keep every verdict that would be shown as an example".into());
+    notes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn letters_go_on_after_z() {
+        assert_eq!([0, 25, 26, 60].map(letter), ["A", "Z", "A2", "I3"]);
+    }
+
+    #[test]
+    fn confidence_is_one_word_where_it_is_one() {
+        assert_eq!(sure([0, 0, 4]), "proven");
+        assert_eq!(sure([1, 0, 4]), "4 proven, 1 possible");
+    }
+}

@@ -1,0 +1,90 @@
+//! Numbers, times and names in words.
+
+use jiff::Timestamp;
+
+use crate::sink::plain;
+
+/// `12,345`.
+pub(super) fn number(n: u64) -> String {
+    let digits = n.to_string();
+    let lead = digits.len() % 3;
+    let mut out = String::new();
+    for (i, digit) in digits.chars().enumerate() {
+        if i > 0 && i % 3 == lead {
+            out.push(',');
+        }
+        out.push(digit);
+    }
+    out
+}
+
+/// `1 pod`, `2 pods`.
+pub(super) fn count(n: u64, word: &str) -> String {
+    let plural = if n == 1 { "" } else { "s" };
+    format!("{} {word}{plural}", number(n))
+}
+
+/// The time of day: of a short span with milliseconds, of more than a day with the date.
+pub(super) fn clock(us: i64, span_us: i64) -> String {
+    const SECOND: i64 = 1_000_000;
+    let form = match span_us {
+        0..60_000_000 => "%H:%M:%S%.3f",
+        _ if span_us < 86_400 * SECOND => "%H:%M:%S",
+        _ => "%m-%d %H:%M:%S",
+    };
+    at(us, form)
+}
+
+/// The date.
+pub(super) fn date(us: i64) -> String {
+    at(us, "%Y-%m-%d")
+}
+
+/// A moment in this form, UTC.
+pub(super) fn at(us: i64, form: &str) -> String {
+    Timestamp::from_microsecond(us).unwrap_or_default().strftime(form).to_string()
+}
+
+/// `250 ms`, `4.2 s`, `5 min 43 s`, `2 h 5 min`, `3 d 4 h`.
+pub(super) fn duration(us: i64) -> String {
+    let (ms, s) = (us / 1000, us / 1_000_000);
+    let two = |big: i64, unit: &str, small: i64, unit2: &str| match small {
+        0 => format!("{big} {unit}"),
+        _ => format!("{big} {unit} {small} {unit2}"),
+    };
+    match s {
+        0 => format!("{ms} ms"),
+        1..10 => format!("{}.{} s", s, ms % 1000 / 100),
+        10..60 => format!("{s} s"),
+        60..3600 => two(s / 60, "min", s % 60, "s"),
+        3600..86_400 => two(s / 3600, "h", s % 3600 / 60, "min"),
+        _ => two(s / 86_400, "d", s % 86_400 / 3600, "h"),
+    }
+}
+
+/// Text from outside as it may stand on the page; the template escapes it.
+pub(super) fn safe(text: &str) -> String {
+    plain::safe(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_grouped() {
+        let shown: Vec<_> = [0, 999, 1000, 12_345, 1_234_567].map(number).into();
+        assert_eq!(shown, ["0", "999", "1,000", "12,345", "1,234,567"]);
+        assert_eq!((count(1, "pod"), count(2, "pod")), ("1 pod".into(), "2 pods".into()));
+    }
+
+    #[test]
+    fn times_are_as_exact_as_is_of_use() {
+        let us = 1_767_323_045_678_901;
+        assert_eq!(clock(us, 1), "03:04:05.678");
+        assert_eq!(clock(us, 3_600_000_000), "03:04:05");
+        assert_eq!(clock(us, 90_000_000_000), "01-02 03:04:05");
+        let shown = [250_000, 4_200_000, 343_000_000, 7_500_000_000, 273_600_000_000].map(duration);
+        assert_eq!(shown, ["250 ms", "4.2 s", "5 min 43 s", "2 h 5 min", "3 d 4 h"]);
+    }
+}

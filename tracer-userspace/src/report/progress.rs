@@ -1,0 +1,45 @@
+//! How far the reading is: a bar on stderr if that is a terminal, nothing otherwise.
+
+use std::fmt::Display;
+use std::io::Read;
+
+use indicatif::{ProgressBar, ProgressStyle};
+
+use super::input::Input;
+use crate::error;
+
+/// With a size: what share is read, and how long the rest takes. It is cut to the terminal's width.
+const BAR: &str = "{bytes}/{total_bytes} [{wide_bar}] {eta}";
+/// Of a pipe nobody knows the size.
+const COUNT: &str = "{spinner} {bytes} read, {bytes_per_sec}";
+
+/// The bar.
+#[derive(Clone, Debug)]
+pub(super) struct Progress(ProgressBar);
+
+impl Progress {
+    /// For these files.
+    pub(super) fn new(inputs: &[Input]) -> Self {
+        let total = inputs.iter().map(|input| input.size).sum::<Option<u64>>();
+        let bar = total.map_or_else(ProgressBar::new_spinner, ProgressBar::new);
+        let template = if total.is_some() { BAR } else { COUNT };
+        let style = ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar());
+        bar.set_style(style.progress_chars("=> "));
+        Self(bar)
+    }
+
+    /// A reader that moves it.
+    pub(super) fn watch(&self, source: Box<dyn Read>) -> Box<dyn Read> {
+        Box::new(self.0.wrap_read(source))
+    }
+
+    /// A warning beside it.
+    pub(super) fn warn(&self, message: &dyn Display) {
+        self.0.suspend(|| error::warn(message));
+    }
+
+    /// Takes it away.
+    pub(super) fn end(&self) {
+        self.0.finish_and_clear();
+    }
+}

@@ -1,0 +1,65 @@
+//! The first and the last few of many.
+
+use std::collections::VecDeque;
+
+/// Keeps the first and the last of what it is given, and counts the rest.
+#[derive(Debug)]
+pub(crate) struct Ends<T> {
+    first: Vec<T>,
+    last: VecDeque<T>,
+    each: usize,
+    seen: u64,
+}
+
+impl<T> Ends<T> {
+    /// Keeps so many of each end.
+    pub(crate) const fn new(each: usize) -> Self {
+        Self { first: Vec::new(), last: VecDeque::new(), each, seen: 0 }
+    }
+
+    /// One more.
+    pub(crate) fn push(&mut self, item: T) {
+        self.seen += 1;
+        if self.first.len() < self.each {
+            self.first.push(item);
+            return;
+        }
+        if self.last.len() == self.each {
+            self.last.pop_front();
+        }
+        self.last.push_back(item);
+    }
+
+    /// Those that were kept.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &T> {
+        self.first.iter().chain(&self.last)
+    }
+
+    /// The newest.
+    pub(crate) fn newest_mut(&mut self) -> Option<&mut T> {
+        self.last.back_mut().or_else(|| self.first.last_mut())
+    }
+
+    /// How many there were.
+    pub(crate) const fn seen(&self) -> u64 {
+        self.seen
+    }
+
+    /// How many were not kept.
+    pub(crate) fn left_out(&self) -> u64 {
+        self.seen - (self.first.len() + self.last.len()) as u64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_ends_are_kept_and_the_middle_is_counted() {
+        let mut ends = Ends::new(2);
+        (0..7).for_each(|n| ends.push(n));
+        assert_eq!(ends.iter().copied().collect::<Vec<_>>(), [0, 1, 5, 6]);
+        assert_eq!((ends.seen(), ends.left_out(), ends.newest_mut().copied()), (7, 3, Some(6)));
+    }
+}

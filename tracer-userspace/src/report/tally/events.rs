@@ -1,0 +1,107 @@
+//! Events of the nodes by themselves, and the times of which events were lost.
+
+use std::collections::BTreeMap;
+
+use super::ends::Ends;
+use super::scale::{Scale, Series};
+use crate::record::{LossBody, NodeBody};
+
+/// Events that are kept of each end.
+const KEPT: usize = 200;
+/// Kinds of events, and nodes, that are told apart.
+const KINDS: usize = 64;
+/// Losses that are told apart.
+const GAPS: usize = 512;
+/// A minute's account, not an event: only the newest of each node is kept.
+const PORT_PRESSURE: &str = "port_pressure";
+
+/// Something that a node saw by itself.
+#[derive(Debug)]
+pub(crate) struct Event {
+    /// The node.
+    pub(crate) node: String,
+    /// When, µs.
+    pub(crate) us: i64,
+    /// What.
+    pub(crate) body: NodeBody,
+}
+
+/// All events.
+#[derive(Debug)]
+pub(crate) struct Events {
+    /// Those that are kept.
+    pub(crate) kept: Ends<Event>,
+    /// When, by kind.
+    pub(crate) series: BTreeMap<String, Series>,
+    /// The newest account of ephemeral ports of each node.
+    pub(crate) ports: BTreeMap<String, Event>,
+}
+
+impl Default for Events {
+    fn default() -> Self {
+        Self { kept: Ends::new(KEPT), series: BTreeMap::new(), ports: BTreeMap::new() }
+    }
+}
+
+impl Events {
+    pub(super) fn push(&mut self, event: Event, scale: &Scale) {
+        if event.body.event == PORT_PRESSURE {
+            if self.ports.len() < KINDS || self.ports.contains_key(&event.node) {
+                self.ports.insert(event.node.clone(), event);
+            }
+            return;
+        }
+        let kind = &event.body.event;
+        let kind = if self.series.len() < KINDS || self.series.contains_key(kind) { kind } else { "other" };
+        self.series.entry(kind.to_owned()).or_default().add(event.us, scale);
+        self.kept.push(event);
+    }
+}
+
+/// What was lost, and when.
+#[derive(Debug, Default)]
+pub(crate) struct Losses {
+    gaps: Vec<(i64, i64)>,
+    /// How many, by where.
+    pub(crate) counts: BTreeMap<String, u64>,
+}
+
+impl Losses {
+    pub(super) fn push(&mut self, loss: &LossBody, boot_ns: u64, us: i64) {
+        let wall = |at: u64| us.saturating_sub(i64::try_from(boot_ns.saturating_sub(at) / 1000).unwrap_or(i64::MAX));
+        let (from, to) = (wall(loss.from_boot_ns), wall(loss.to_boot_ns));
+        self.gaps.push((from.min(to), to));
+        let known = self.counts.len() < KINDS || self.counts.contains_key(&loss.where_);
+        let place = if known { loss.where_.as_str() } else { "other" };
+        let count = self.counts.entry(place.to_owned()).or_default();
+        *count = count.saturating_add(loss.count);
+        if self.gaps.len() > GAPS {
+            self.merge();
+        }
+    }
+
+    /// The times, in order and apart.
+    pub(crate) fn gaps(&mut self) -> &[(i64, i64)] {
+        self.join(0);
+        &self.gaps
+    }
+
+    /// Joins gaps that are near each other until there is room again.
+    fn merge(&mut self) {
+        let mut near = 1_000_000;
+        self.join(near);
+        while self.gaps.len() > GAPS / 2 {
+            near = near.saturating_mul(2);
+            self.join(near);
+        }
+    }
+
+    fn join(&mut self, near: i64) {
+        self.gaps.sort_unstable();
+        self.gaps.dedup_by(|next, before| {
+            let touches = next.0 <= before.1.saturating_add(near);
+            before.1 = if touches { before.1.max(next.1) } else { before.1 };
+            touches
+        });
+    }
+}

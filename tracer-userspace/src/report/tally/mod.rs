@@ -1,0 +1,211 @@
+//! Everything that is kept of the records while they pass by: counts, and a bounded number of records to show.
+
+mod ends;
+mod events;
+mod pods;
+mod scale;
+mod standing;
+
+use std::collections::{BTreeMap, HashMap};
+
+pub(crate) use self::ends::Ends;
+pub(crate) use self::events::{Event, Events, Losses};
+use self::pods::Said;
+pub(crate) use self::pods::{Cause, Example, Lane, Pod, PodKey, Pods};
+pub(crate) use self::scale::Scale;
+use self::standing::Standing;
+use super::line::{Fields, Line};
+use crate::record::{Body, Confidence, FindingBody, Outcome, Record, StartBody, StopBody};
+use crate::sink::filter::Filter;
+
+/// Nodes, and checks of nodes, that are told apart.
+const NODES: usize = 4096;
+/// Runs that are kept of each end.
+const RUNS: usize = 20;
+
+/// A run of the tracer.
+#[derive(Debug)]
+pub(crate) struct Run {
+    /// Its node.
+    pub(crate) node: String,
+    /// When it began, µs.
+    pub(crate) us: i64,
+    /// What it worked with.
+    pub(crate) start: StartBody,
+    /// Its totals, if it ended.
+    pub(crate) stop: Option<StopBody>,
+}
+
+/// What is known after the lines read so far.
+#[derive(Debug)]
+pub(crate) struct Tally {
+    filter: Filter,
+    /// The time in view.
+    pub(crate) scale: Scale,
+    /// By pod and cause.
+    pub(crate) pods: Pods,
+    /// Of the nodes by themselves.
+    pub(crate) events: Events,
+    /// Times of which events are missing.
+    pub(crate) losses: Losses,
+    /// The newest finding of each node and check.
+    pub(crate) findings: BTreeMap<(String, String), FindingBody>,
+    /// Runs of the tracer.
+    pub(crate) runs: Ends<Run>,
+    /// Attempts that `attempt` records tell of.
+    pub(crate) attempts_seen: u64,
+    /// Attempts that `stop` records count.
+    pub(crate) attempts_told: u64,
+    /// Runs that ended.
+    pub(crate) stops: u64,
+    /// Verdicts that were replaced by later ones.
+    pub(crate) revised: u64,
+    /// Verdicts that replace others which were too long ago to be found: both are counted.
+    pub(crate) unmatched: u64,
+    /// Verdicts and attempts that the filter left out.
+    pub(crate) filtered: u64,
+    /// Records read.
+    pub(crate) records: u64,
+    nodes: HashMap<String, Standing>,
+}
+
+impl Tally {
+    /// Counts what passes this filter.
+    pub(crate) fn new(filter: Filter) -> Self {
+        Self {
+            filter,
+            scale: Scale::default(),
+            pods: Pods::default(),
+            events: Events::default(),
+            losses: Losses::default(),
+            findings: BTreeMap::new(),
+            runs: Ends::new(RUNS),
+            attempts_seen: 0,
+            attempts_told: 0,
+            stops: 0,
+            revised: 0,
+            unmatched: 0,
+            filtered: 0,
+            records: 0,
+            nodes: HashMap::new(),
+        }
+    }
+
+    /// Counts a line.
+    pub(crate) fn push(&mut self, line: Line<'_>, bytes: &[u8]) {
+        self.records += 1;
+        match line {
+            Line::Attempt(fields, us) => {
+                self.standing(&fields.node_name).see(fields.seq, false);
+                match fields.verdict {
+                    Some(_) => self.verdict(&fields, us, bytes),
+                    None => self.attempt(&fields, us),
+                }
+            }
+            Line::Other(record, us) => {
+                let is_start = matches!(record.body, Body::Start(_));
+                self.standing(&record.node_name).see(record.seq, is_start);
+                self.other(*record, us);
+            }
+        }
+    }
+
+    /// Whether only some verdicts are counted.
+    pub(crate) fn is_filtered(&self) -> bool {
+        self.filter != Filter::default()
+    }
+
+    /// Names of the nodes, sorted.
+    pub(crate) fn nodes(&self) -> Vec<&str> {
+        let mut names: Vec<_> = self.nodes.keys().map(String::as_str).filter(|name| !name.is_empty()).collect();
+        names.sort_unstable();
+        names
+    }
+
+    /// Attempts in all, where that is known.
+    pub(crate) fn attempts(&self) -> Option<u64> {
+        let told = self.stops > 0 && self.stops == self.runs.seen() && !self.is_filtered();
+        Some(self.attempts_seen).filter(|&seen| seen > 0).or_else(|| told.then_some(self.attempts_told))
+    }
+
+    /// A verdict; one that it replaces is no longer counted, whether or not the filter lets the new one pass.
+    fn verdict(&mut self, fields: &Fields<'_>, us: i64, bytes: &[u8]) {
+        let Some(answer) = &fields.verdict else { return };
+        if let Some(seq) = fields.revises {
+            self.revise(&fields.node_name, seq);
+        }
+        if !self.filter.fits(fields.k8s.as_ref(), Some(answer.label())) {
+            self.filtered += 1;
+            return;
+        }
+        self.scale.see(us);
+        let said = Said { us, cause: answer.cause(), confidence: answer.confidence, line: bytes };
+        let counted = self.pods.count(fields.pod(), &said, &self.scale);
+        self.standing(&fields.node_name).put(fields.seq, counted);
+    }
+
+    fn revise(&mut self, node: &str, seq: u64) {
+        let standing = self.standing(node);
+        let (counted, reached) = (standing.take(seq), standing.reaches(seq));
+        if let Some(counted) = counted {
+            self.revised += 1;
+            self.pods.retract(counted, &self.scale);
+        } else if !reached {
+            self.unmatched += 1;
+        }
+    }
+
+    /// An attempt: those that failed have a verdict of their own.
+    fn attempt(&mut self, fields: &Fields<'_>, us: i64) {
+        if !self.filter.fits(fields.k8s.as_ref(), fields.label) {
+            self.filtered += 1;
+            return;
+        }
+        self.scale.see(us);
+        self.attempts_seen += 1;
+        if fields.outcome == Some(Outcome::Success) {
+            self.pods.pass(fields.pod(), us, &self.scale);
+        }
+    }
+
+    fn other(&mut self, record: Record, us: i64) {
+        self.scale.see(us);
+        let node = record.node_name;
+        match record.body {
+            Body::Start(start) => self.runs.push(Run { node, us, start, stop: None }),
+            Body::Stop(stop) => self.stop(&node, stop),
+            Body::Node(body) => self.events.push(Event { node, us, body: *body }, &self.scale),
+            Body::Loss(loss) => self.losses.push(&loss, record.time_boot_ns, us),
+            Body::Finding(finding) => self.finding(node, *finding),
+            Body::Verdict(_) | Body::Attempt(_) => {}
+        }
+    }
+
+    fn stop(&mut self, node: &str, stop: StopBody) {
+        self.stops += 1;
+        self.attempts_told = self.attempts_told.saturating_add(stop.attempts);
+        if let Some(run) = self.runs.newest_mut().filter(|run| run.node == node) {
+            run.stop = Some(stop);
+        }
+    }
+
+    fn finding(&mut self, node: String, finding: FindingBody) {
+        let key = (node, finding.check.clone());
+        if self.findings.len() < NODES || self.findings.contains_key(&key) {
+            self.findings.insert(key, finding);
+        }
+    }
+
+    /// What stands of the node's run; the nodes that are too many are one.
+    fn standing(&mut self, node: &str) -> &mut Standing {
+        let known = self.nodes.contains_key(node) || self.nodes.len() < NODES;
+        self.nodes.entry(if known { node } else { "" }.to_owned()).or_default()
+    }
+}
+
+/// How sure, in the order of [`Lane::sure`].
+pub(crate) const SURE: [Confidence; 3] = [Confidence::Possible, Confidence::Likely, Confidence::Proven];
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test ends at the line that failed")]
+mod tests;

@@ -1,0 +1,203 @@
+//! Counts by pod and cause, with the first and the last verdict of each.
+
+use std::collections::{BTreeMap, HashMap};
+use std::rc::Rc;
+
+use super::scale::{Scale, Series};
+use crate::classify::label::Label;
+use crate::record::{Confidence, Outcome};
+
+/// Pods that are told apart; all beyond them are one.
+const PODS: usize = 2048;
+/// Bytes of verdicts that are kept to be shown.
+const EXAMPLE_BYTES: usize = 32 << 20;
+
+/// Whose attempts they are.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct PodKey {
+    /// Its node.
+    pub(crate) node: String,
+    /// `namespace/name`, or what else is known.
+    pub(crate) name: String,
+}
+
+/// What a verdict says: a cause that failed attempts, or one that only misleads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Cause {
+    /// The attempt succeeded.
+    pub(crate) noise: bool,
+    /// Its label.
+    pub(crate) label: Label,
+}
+
+impl Cause {
+    /// Of a verdict with this label and outcome.
+    pub(crate) fn new(label: Label, outcome: Outcome) -> Self {
+        Self { noise: outcome != Outcome::Failure, label }
+    }
+}
+
+/// A verdict as it is in its file.
+#[derive(Debug)]
+pub(crate) struct Example {
+    /// Its number on the page.
+    pub(crate) id: u64,
+    /// When, µs.
+    pub(crate) us: i64,
+    /// The whole line.
+    pub(crate) line: Box<[u8]>,
+}
+
+/// One cause at one pod.
+#[derive(Debug, Default)]
+pub(crate) struct Lane {
+    /// Verdicts that stand.
+    pub(crate) count: u64,
+    /// Those by how sure they are: possible, likely, proven.
+    pub(crate) sure: [u64; 3],
+    /// When.
+    pub(crate) series: Series,
+    /// The first verdict that stands and was kept.
+    pub(crate) first: Option<Rc<Example>>,
+    /// The last one.
+    pub(crate) last: Option<Rc<Example>>,
+}
+
+/// What became of a pod's attempts.
+#[derive(Debug, Default)]
+pub(crate) struct Pod {
+    /// Attempts that succeeded.
+    pub(crate) passed: u64,
+    /// When they did.
+    pub(crate) passed_when: Series,
+    /// The others.
+    pub(crate) lanes: BTreeMap<Cause, Lane>,
+}
+
+/// Where a verdict was counted, so that it can be taken back.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Counted {
+    id: u64,
+    us: i64,
+    pod: usize,
+    cause: Cause,
+    confidence: Confidence,
+}
+
+/// A verdict to be counted.
+pub(super) struct Said<'a> {
+    pub(super) us: i64,
+    pub(super) cause: Cause,
+    pub(super) confidence: Confidence,
+    pub(super) line: &'a [u8],
+}
+
+/// All pods.
+#[derive(Debug)]
+pub(crate) struct Pods {
+    index: HashMap<PodKey, usize>,
+    /// The first one is for all that are too many.
+    pods: Vec<(PodKey, Pod)>,
+    /// Whether there were more than can be told apart.
+    pub(crate) too_many: bool,
+    next_id: u64,
+    bytes: usize,
+    /// Whether a verdict was not kept for want of room.
+    pub(crate) full: bool,
+}
+
+impl Default for Pods {
+    fn default() -> Self {
+        let others = PodKey { node: String::new(), name: "all other pods".into() };
+        let pods = vec![(others, Pod::default())];
+        Self { index: HashMap::new(), pods, too_many: false, next_id: 0, bytes: 0, full: false }
+    }
+}
+
+impl Pods {
+    /// Counts an attempt that succeeded.
+    pub(super) fn pass(&mut self, key: PodKey, us: i64, scale: &Scale) {
+        let pod = self.place(key);
+        let pod = &mut self.pods[pod].1;
+        pod.passed += 1;
+        pod.passed_when.add(us, scale);
+    }
+
+    /// Counts a verdict.
+    pub(super) fn count(&mut self, key: PodKey, said: &Said<'_>, scale: &Scale) -> Counted {
+        let pod = self.place(key);
+        let id = self.next_id;
+        self.next_id += 1;
+        let lane = self.pods[pod].1.lanes.entry(said.cause).or_default();
+        lane.count += 1;
+        lane.sure[said.confidence as usize] += 1;
+        lane.series.add(said.us, scale);
+        let before = lane.kept_bytes();
+        if self.bytes - before + 2 * said.line.len() <= EXAMPLE_BYTES {
+            lane.keep(id, said);
+        } else {
+            self.full = true;
+        }
+        self.bytes = self.bytes + lane.kept_bytes() - before;
+        Counted { id, us: said.us, pod, cause: said.cause, confidence: said.confidence }
+    }
+
+    /// Takes a verdict back.
+    pub(super) fn retract(&mut self, counted: Counted, scale: &Scale) {
+        let lanes = &mut self.pods[counted.pod].1.lanes;
+        let Some(lane) = lanes.get_mut(&counted.cause) else { return };
+        let before = lane.kept_bytes();
+        lane.count -= 1;
+        lane.sure[counted.confidence as usize] -= 1;
+        lane.series.take(counted.us, scale);
+        lane.forget(counted.id);
+        self.bytes = self.bytes + lane.kept_bytes() - before;
+        if lane.count == 0 {
+            lanes.remove(&counted.cause);
+        }
+    }
+
+    /// Everything that was counted.
+    pub(crate) fn into_pods(self) -> impl Iterator<Item = (PodKey, Pod)> {
+        self.pods.into_iter().filter(|(_, pod)| pod.passed > 0 || !pod.lanes.is_empty())
+    }
+
+    fn place(&mut self, key: PodKey) -> usize {
+        if let Some(&place) = self.index.get(&key) {
+            return place;
+        }
+        if self.pods.len() > PODS {
+            self.too_many = true;
+            return 0;
+        }
+        self.pods.push((key.clone(), Pod::default()));
+        self.index.insert(key, self.pods.len() - 1);
+        self.pods.len() - 1
+    }
+}
+
+impl Lane {
+    /// Keeps a verdict if it is the first or the last one.
+    fn keep(&mut self, id: u64, said: &Said<'_>) {
+        let first = self.first.as_ref().is_none_or(|first| said.us < first.us);
+        let last = self.last.as_ref().is_none_or(|last| said.us >= last.us);
+        if first || last {
+            let example = Rc::new(Example { id, us: said.us, line: said.line.into() });
+            self.last = if last { Some(Rc::clone(&example)) } else { self.last.take() };
+            self.first = if first { Some(example) } else { self.first.take() };
+        }
+    }
+
+    /// Lets a verdict go; the one at the other end stands in for it.
+    fn forget(&mut self, id: u64) {
+        let other_than = |example: &Rc<Example>| example.id != id;
+        let (first, last) = (self.first.take().filter(other_than), self.last.take().filter(other_than));
+        self.first = first.clone().or_else(|| last.clone());
+        self.last = last.or(first);
+    }
+
+    fn kept_bytes(&self) -> usize {
+        let bytes = |example: &Option<Rc<Example>>| example.as_ref().map_or(0, |it| it.line.len());
+        bytes(&self.first) + bytes(&self.last)
+    }
+}

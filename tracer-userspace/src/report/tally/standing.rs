@@ -1,0 +1,47 @@
+//! Which verdicts stand: a later one may replace an earlier one of the same run.
+
+use std::collections::{HashMap, VecDeque};
+
+use super::pods::Counted;
+
+/// Verdicts of a run that are remembered. One is revised within its attempt's last seconds.
+const REMEMBERED: usize = 8192;
+
+/// The run of a node that is being read.
+#[derive(Debug, Default)]
+pub(super) struct Standing {
+    last_seq: Option<u64>,
+    counted: HashMap<u64, Counted>,
+    order: VecDeque<u64>,
+}
+
+impl Standing {
+    /// Sees the number of a record: numbers begin anew with each run.
+    pub(super) fn see(&mut self, seq: u64, is_start: bool) {
+        if is_start || self.last_seq.is_some_and(|last| seq <= last) {
+            *self = Self::default();
+        }
+        self.last_seq = Some(seq);
+    }
+
+    /// Remembers a verdict that was counted.
+    pub(super) fn put(&mut self, seq: u64, counted: Counted) {
+        self.counted.insert(seq, counted);
+        self.order.push_back(seq);
+        if self.order.len() > REMEMBERED
+            && let Some(oldest) = self.order.pop_front()
+        {
+            self.counted.remove(&oldest);
+        }
+    }
+
+    /// The verdict of this number, which stands no longer. `None`: it was not counted, or too long ago.
+    pub(super) fn take(&mut self, seq: u64) -> Option<Counted> {
+        self.counted.remove(&seq)
+    }
+
+    /// Whether a verdict of this number would be remembered if it had been counted.
+    pub(super) fn reaches(&self, seq: u64) -> bool {
+        self.order.len() < REMEMBERED || self.order.front().is_some_and(|&oldest| oldest <= seq)
+    }
+}

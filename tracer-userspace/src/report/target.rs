@@ -1,0 +1,94 @@
+//! Where the page goes: stdout, or a file that is never anything but such a page.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, IsTerminal as _, Read as _, Write as _};
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+
+use super::input::Input;
+use crate::error::Error;
+
+/// How each page begins.
+pub(super) const BEGINS: &str = "<!DOCTYPE html>";
+const FLAG: &str = "--output-file";
+
+/// Where the page goes.
+#[derive(Debug)]
+pub(super) enum Target {
+    /// stdout.
+    Stdout,
+    /// A regular file, there or not.
+    File(PathBuf),
+    /// A pipe or device that is there.
+    Other(PathBuf),
+}
+
+impl Target {
+    /// Refuses, before anything is read, what would do harm: a terminal, one of the inputs, a file of somebody else.
+    pub(super) fn new(path: Option<&Path>, inputs: &[Input]) -> Result<Self, Error> {
+        let Some(path) = path else { return stdout() };
+        let meta = match fs::metadata(path) {
+            Ok(meta) => meta,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Self::File(path.to_owned())),
+            Err(error) => return Err(Error::file(FLAG, path, error)),
+        };
+        if meta.is_dir() {
+            return Err(Error::file(FLAG, path, io::Error::from_raw_os_error(libc::EISDIR)));
+        }
+        if !meta.is_file() {
+            return Ok(Self::Other(path.to_owned()));
+        }
+        let is_input = inputs.iter().any(|input| input.inode == Some((meta.dev(), meta.ino())));
+        if is_input || !replaceable(path, meta.len()) {
+            let what = if is_input { "is one of the inputs" } else { "exists, and is no page" };
+            return Err(Error::Usage(format!("{FLAG} {}: {what}: choose another name", path.display())));
+        }
+        Ok(Self::File(path.to_owned()))
+    }
+
+    /// Writes the page. A reader of stdout that has gone is no error.
+    pub(super) fn write(&self, page: &str) -> Result<(), Error> {
+        match self {
+            Self::Stdout => {
+                let mut stdout = io::stdout().lock();
+                match stdout.write_all(page.as_bytes()).and_then(|()| stdout.flush()) {
+                    Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(Error::file("stdout", "", error)),
+                    _ => Ok(()),
+                }
+            }
+            Self::File(path) => replace(path, page).map_err(|error| Error::file(FLAG, path, error)),
+            Self::Other(path) => {
+                let opened = OpenOptions::new().write(true).open(path);
+                let written = opened.and_then(|mut file| file.write_all(page.as_bytes()));
+                written.map_err(|error| Error::file(FLAG, path, error))
+            }
+        }
+    }
+}
+
+fn stdout() -> Result<Target, Error> {
+    if io::stdout().is_terminal() {
+        return Err(Error::Usage("report: the page is HTML: name a file (--output-file report.html)".into()));
+    }
+    Ok(Target::Stdout)
+}
+
+/// Empty, or a page.
+fn replaceable(path: &Path, size: u64) -> bool {
+    let mut head = [0; BEGINS.len()];
+    let read = File::open(path).and_then(|mut file| file.read_exact(&mut head));
+    size == 0 || read.is_ok() && head.eq_ignore_ascii_case(BEGINS.as_bytes())
+}
+
+/// Puts the page in the file's place when it is whole: who looks meanwhile sees the old one.
+fn replace(path: &Path, page: &str) -> io::Result<()> {
+    let mut name = path.file_name().unwrap_or_default().to_owned();
+    name.push(format!(".{}.new", std::process::id()));
+    let new = path.with_file_name(name);
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&new)?;
+    let written = file.write_all(page.as_bytes()).and_then(|()| fs::rename(&new, path));
+    if written.is_err() {
+        let _ = fs::remove_file(&new);
+    }
+    written
+}

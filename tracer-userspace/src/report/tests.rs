@@ -1,0 +1,139 @@
+//! Lines for the tests of the parts, and the page as a whole.
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::sink::filter::Filter;
+
+const TIME: &str = "2026-01-02T03:04:05.000000000Z";
+
+/// A verdict on an attempt at the pod `shop/NAME`.
+pub(super) fn verdict(seq: u64, label: &str, pod: &str, revises: Option<u64>) -> String {
+    let revises = revises.map(|seq| format!(r#","revises":{seq}"#)).unwrap_or_default();
+    format!(
+        r#"{{"schema":"tracer/1","type":"verdict","time":"{TIME}","time_boot_ns":1,"seq":{seq},"node_name":"n1","subject":"probe","verdict":{{"label":"{label}","outcome":"failure","confidence":"proven","summary":"why {pod}","remediation":"mend it","evidence":[{{"hook":"kfree_skb","time_boot_ns":1,"says":"seen","fields":{{}}}}],"also":[],"lost_events":0,"missing_hooks":[]}},"k8s":{{"namespace":"shop","pod_name":"{pod}"}}{revises}}}"#
+    )
+}
+
+/// An attempt with this outcome.
+pub(super) fn attempt(seq: u64, pod: &str, outcome: &str) -> String {
+    format!(
+        r#"{{"schema":"tracer/1","type":"attempt","time":"{TIME}","time_boot_ns":1,"seq":{seq},"node_name":"n1","subject":"probe","outcome":"{outcome}","k8s":{{"namespace":"shop","pod_name":"{pod}"}},"dst":{{"addr":"10.0.0.1","port":80}},"process":{{"pid":1,"comm":"kubelet"}},"phases_ms":{{}}}}"#
+    )
+}
+
+/// The same line at another time, seconds since 1970.
+pub(super) fn at(line: &str, seconds: i64) -> String {
+    line.replace(TIME, &jiff::Timestamp::from_second(seconds).unwrap().to_string())
+}
+
+/// The page of some bytes, and what was told of them.
+fn page(bytes: &[u8]) -> (String, Vec<String>) {
+    let (mut tally, mut faults) = (Tally::new(Filter::default()), Faults::new(|_| {}));
+    faults.begin("in");
+    if let Err(problem) = feed(&mut Lines::new(bytes), &mut tally, &mut faults) {
+        faults.rest(0, &problem);
+    }
+    faults.end();
+    let told = std::mem::take(&mut faults.told);
+    (page::html(tally, &told, &["in".into()]), told)
+}
+
+#[test]
+fn the_worst_cause_comes_first_with_its_mend() {
+    let lines = [
+        verdict(1, "connection_refused", "cart", None),
+        verdict(2, "loopback_down", "agent", None),
+        verdict(3, "loopback_down", "agent", None),
+    ];
+    let (page, told) = page(lines.join("\n").as_bytes());
+    assert!(told.is_empty(), "{told:?}");
+    let headline = "3 attempts failed: 2 because the loopback device of the node is down; 1 because nobody listens";
+    assert!(page.contains(headline), "{page}");
+    let place = |text: &str| page.find(text).unwrap_or_else(|| panic!("{text} is not in {page}"));
+    let order = [
+        headline,
+        "id=\"cause-A\"",
+        "loopback_down",
+        "mend it",
+        "id=\"cause-B\"",
+        "id=\"timeline\"",
+        "id=\"cases\"",
+        "id=\"v0\"",
+    ];
+    let places: Vec<_> = order.iter().map(|text| place(text)).collect();
+    assert!(places.is_sorted(), "{places:?}");
+}
+
+#[test]
+fn names_are_text_and_nothing_is_fetched() {
+    let evil = r#"<script>alert(1)</script>\" onload=\"x' <img src=//e/x>&lt;\u001b[31m"#;
+    let (page, _) = page(verdict(1, "unexplained", evil, None).as_bytes());
+    assert!(page.contains("&lt;script&gt;alert(1)&lt;/script&gt;&quot; onload=&quot;x"), "{page}");
+    for never in ["<script", "<img", "onload=\"", "\u{1b}", "http:", "https:", "url(", "@import"] {
+        assert!(!page.contains(never), "{never}");
+    }
+    assert!(page.starts_with("<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'sha256-"));
+}
+
+#[test]
+fn lines_that_cannot_be_read_are_named_and_the_others_count() {
+    let good = verdict(1, "unexplained", "cart", None);
+    let other = good.replace("tracer/1", "tracer/9");
+    let label = good.replace("unexplained", "no_such_label");
+    let text =
+        format!("{good}\nnonsense\n{{\"a\":\n\n{{\"Timestamp\":1}}\n{other}\n{label}\n{good}\n{{\"schema\":\"tra");
+    let (page, told) = page(text.as_bytes());
+    let expected = [
+        "in:2: not a record: not JSON: left out",
+        "in:3: not a record: EOF while parsing a value (column 5): left out",
+        "in:5: not a record of schema tracer/1 (what `--format otel` or `ecs` prints is not read): left out",
+        "in:6: a record of schema tracer/9: this tracer reads tracer/1: left out",
+        "in:7: not a record: unknown variant `no_such_label`, expected one of",
+        "in:9: the last line is not whole",
+    ];
+    assert_eq!(told.len(), expected.len(), "{told:#?}");
+    for (told, expected) in told.iter().zip(expected) {
+        assert!(told.starts_with(expected) && told.len() < 200, "{told}");
+    }
+    assert!(page.contains("2 attempts failed") && page.contains("in:2: not a record"), "{page}");
+}
+
+#[test]
+fn other_files_are_told_apart() {
+    let read =
+        |bytes: &[u8]| feed(&mut Lines::new(bytes), &mut Tally::new(Filter::default()), &mut Faults::new(|_| {}));
+    assert!(read(&[0x1f, 0x8b, 8, 0]).unwrap_err().starts_with("compressed"));
+    assert!(read(b"{\"format\":\"tracer-record\",\"version\":1}\n").unwrap_err().starts_with("a recording"));
+}
+
+#[test]
+fn without_a_failure_the_page_says_so() {
+    let (page, _) = page(attempt(1, "cart", "success").as_bytes());
+    assert!(page.contains("<h1>No attempt failed. 1 passed.</h1>"), "{page}");
+}
+
+proptest! {
+    #[test]
+    fn no_bytes_make_it_panic(bytes in prop::collection::vec(any::<u8>(), 0..400)) {
+        page(&bytes);
+    }
+
+    /// Records with a byte changed, a field lost, or a number of any size.
+    #[test]
+    fn no_damaged_record_makes_it_panic(place in 0_usize..900, byte in any::<u8>(), number in any::<u64>(), text in "\\PC{0,20}") {
+        let name = text.replace(['"', '\\'], "");
+        let lines = [
+            verdict(number, "unexplained", &name, Some(number / 2)),
+            format!(r#"{{"schema":"tracer/1","type":"loss","time":"{TIME}","time_boot_ns":{number},"seq":9,"node_name":"{name}","where":"{name}","count":{number},"from_boot_ns":{},"to_boot_ns":{number}}}"#, number / 3),
+            format!(r#"{{"schema":"tracer/1","type":"node","time":"-009999-01-02T03:04:05Z","time_boot_ns":0,"seq":1,"node_name":"x","event":"{name}","summary":"{name}"}}"#),
+            format!(r#"{{"schema":"tracer/1","type":"loss","time":"9999-12-30T22:00:00Z","time_boot_ns":0,"seq":9,"node_name":"{name}","where":"{name}","count":{number},"from_boot_ns":{number},"to_boot_ns":0}}"#),
+            attempt(3, &name, "success"),
+        ];
+        let mut bytes = lines.join("\n").into_bytes();
+        let place = place % bytes.len();
+        bytes[place] = byte;
+        let (page, _) = page(&bytes);
+        prop_assert!(!page.contains("<script"));
+    }
+}

@@ -1,0 +1,240 @@
+//! `tracer report` from outside: what it writes where, and for every bad input one clear line and the right exit code.
+#![allow(clippy::unwrap_used, reason = "a test ends at the line that failed")]
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{Read as _, Write as _};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::PathBuf;
+use std::process::{Command, Output, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use nix::pty::{Winsize, openpty};
+use nix::sys::stat::Mode;
+
+/// A directory that goes away with its test.
+struct Dir(PathBuf);
+
+impl Dir {
+    fn new() -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let name = format!("tracer-report-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+        let path = std::env::temp_dir().join(name);
+        fs::create_dir(&path).unwrap();
+        Self(path)
+    }
+
+    fn path(&self, name: &str) -> String {
+        self.0.join(name).to_str().unwrap().to_owned()
+    }
+
+    fn file(&self, name: &str, content: impl AsRef<[u8]>) -> String {
+        let path = self.path(name);
+        fs::write(&path, content).unwrap();
+        path
+    }
+}
+
+impl Drop for Dir {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+fn tracer(args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tracer"));
+    command.env_clear().stdin(Stdio::null()).arg("report").args(args);
+    command
+}
+
+fn ran(args: &[&str]) -> Output {
+    tracer(args).output().unwrap()
+}
+
+fn text(bytes: &[u8]) -> &str {
+    std::str::from_utf8(bytes).unwrap()
+}
+
+/// Exit code, and exactly one line on stderr that holds these words.
+#[track_caller]
+fn told(output: &Output, code: i32, words: &[&str]) {
+    let stderr = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(code), "{stderr}");
+    assert_eq!(stderr.lines().count(), 1, "{stderr}");
+    for word in words {
+        assert!(stderr.contains(word), "{word:?} is not in {stderr}");
+    }
+}
+
+/// A verdict of the first second after this minute.
+fn verdict(minute: u32, seq: u64, label: &str, revises: Option<u64>) -> String {
+    let revises = revises.map(|seq| format!(r#","revises":{seq}"#)).unwrap_or_default();
+    format!(
+        r#"{{"schema":"tracer/1","type":"verdict","time":"2026-01-02T03:{minute:02}:00.000000000Z","time_boot_ns":1,"seq":{seq},"node_name":"n1","subject":"probe","verdict":{{"label":"{label}","outcome":"failure","confidence":"proven","summary":"why","remediation":"mend it","evidence":[],"also":[],"lost_events":0,"missing_hooks":[]}},"k8s":{{"namespace":"shop","pod_name":"cart"}}{revises}}}"#
+    ) + "\n"
+}
+
+#[test]
+fn a_page_goes_to_stdout_or_into_a_file() {
+    let dir = Dir::new();
+    let records = dir.file("records", verdict(1, 1, "loopback_down", None));
+    let output = ran(&[&records]);
+    assert_eq!((output.status.code(), text(&output.stderr)), (Some(0), ""));
+    assert!(
+        text(&output.stdout).contains("<h1>1 attempt failed: because the loopback device of the node is down.</h1>")
+    );
+    let page = dir.path("page.html");
+    for _ in 0..2 {
+        assert_eq!(ran(&[&records, "--output-file", &page]).status.code(), Some(0), "a page may be replaced");
+    }
+    assert_eq!(fs::read(&page).unwrap(), output.stdout);
+    assert_eq!(fs::metadata(&page).unwrap().permissions().mode() & 0o777, 0o600);
+    assert_eq!(fs::read_dir(&dir.0).unwrap().count(), 2, "something was left beside the page");
+    let stdin = tracer(&["-"]).stdin(File::open(&records).unwrap()).output().unwrap();
+    assert_eq!(text(&stdin.stdout), text(&output.stdout).replace(&records, "stdin"));
+}
+
+#[test]
+fn nothing_but_a_page_is_overwritten() {
+    let dir = Dir::new();
+    let records = dir.file("records", verdict(1, 1, "loopback_down", None));
+    let other = dir.file("other.ndjson", "precious\n");
+    told(&ran(&[&records, "--output-file", &records]), 2, &["--output-file", "one of the inputs"]);
+    told(&ran(&[&records, "--output-file", &other]), 2, &["--output-file", &other, "exists, and is no page"]);
+    let variable = tracer(&[&records]).env("TRACER_OUTPUT_FILE", &other).output().unwrap();
+    told(&variable, 2, &["exists, and is no page"]);
+    assert_eq!(fs::read(&other).unwrap(), b"precious\n");
+    told(&ran(&[&records, "--output-file", "/none/page"]), 2, &["--output-file /none/page: No such file"]);
+    told(&ran(&[&records, "--output-file", "/dev/full"]), 2, &["--output-file /dev/full: No space left"]);
+}
+
+#[test]
+fn what_cannot_be_read_is_refused() {
+    let dir = Dir::new();
+    let records = dir.file("records", verdict(1, 1, "loopback_down", None));
+    let page = dir.path("page.html");
+    told(&ran(&["/none/records"]), 2, &["report FILE /none/records: No such file"]);
+    told(&ran(&[&records, "/"]), 2, &["report FILE /: Is a directory"]);
+    told(&ran(&[&records, &records]), 2, &["the same file twice"]);
+    told(&ran(&[&dir.file("empty", ""), "--output-file", &page]), 2, &["empty: no record of the tracer"]);
+    assert!(!fs::exists(&page).unwrap());
+    told(&ran(&[]), 2, &["<FILE>"]);
+    told(&ran(&[&records, "--until-failure"]), 2, &["--until-failure has no meaning for `tracer report`"]);
+    told(&ran(&[&records, "--pods", "x"]), 2, &["--pods has no meaning"]);
+    told(&ran(&[&records, "--label", "nonsense"]), 2, &["--label `nonsense`"]);
+}
+
+#[test]
+fn a_damaged_line_is_named_and_the_page_is_made_of_the_others() {
+    let dir = Dir::new();
+    let good = verdict(1, 1, "loopback_down", None);
+    let records = dir.file("records", format!("{good}garbage\n{good}"));
+    let output = ran(&[&records]);
+    told(&output, 2, &["tracer: warning: ", "records:2: not a record"]);
+    assert!(
+        text(&output.stdout).contains("2 attempts failed") && text(&output.stdout).contains("records:2: not a record")
+    );
+    let many = dir.file("many", format!("{}{good}", "garbage\n".repeat(5000)));
+    let output = ran(&[&many]);
+    assert_eq!((output.status.code(), text(&output.stderr).lines().count()), (Some(2), 11));
+    assert!(text(&output.stderr).contains("4990 more lines"));
+    let torn = ran(&[&dir.file("torn", format!("{good}{}", &good[..50]))]);
+    told(&torn, 0, &["torn:2: the last line is not whole"]);
+}
+
+#[test]
+fn other_files_say_how_to_read_them() {
+    let dir = Dir::new();
+    let good = dir.file("records", verdict(1, 1, "loopback_down", None));
+    let recording = dir.file("recording", "{\"format\":\"tracer-record\",\"version\":1}\n{}\n");
+    let output = ran(&[&good, &recording]);
+    told(&output, 2, &["recording:1: a recording: `tracer replay ", "-o ndjson | tracer report -`"]);
+    assert!(text(&output.stdout).starts_with("<!DOCTYPE html>"));
+    let compressed = ran(&[&dir.file("records.gz", [0x1f, 0x8b, 8, 0, 10])]);
+    assert_eq!(compressed.status.code(), Some(2));
+    assert!(text(&compressed.stderr).contains("zcat"));
+}
+
+#[test]
+fn rotated_files_are_read_from_the_oldest() {
+    let dir = Dir::new();
+    let newer = dir.file("t.ndjson", verdict(2, 2, "connection_refused", Some(1)));
+    let older = dir.file("t.ndjson.1", verdict(1, 1, "unexplained", None));
+    let page = text(&ran(&[&newer, &older]).stdout).to_owned();
+    assert!(page.contains("not counted: 1 verdict<") && !page.contains("id=\"cause-B\""), "{page}");
+}
+
+#[test]
+fn a_file_may_vanish_or_shrink_while_others_are_read() {
+    let dir = Dir::new();
+    let fifo = dir.path("fifo");
+    nix::unistd::mkfifo(fifo.as_str(), Mode::S_IRWXU).unwrap();
+    let (gone, short) = (
+        dir.file("gone", verdict(1, 1, "loopback_down", None)),
+        dir.file("short", verdict(1, 1, "loopback_down", None)),
+    );
+    let child = tracer(&[&gone, &short, &fifo]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    // Opened last, and read first: when this returns, the others are open.
+    let mut writer = OpenOptions::new().write(true).open(&fifo).unwrap();
+    fs::remove_file(&gone).unwrap();
+    OpenOptions::new().write(true).open(&short).unwrap().set_len(0).unwrap();
+    writer.write_all(verdict(3, 1, "loopback_down", None).as_bytes()).unwrap();
+    drop(writer);
+    let output = child.wait_with_output().unwrap();
+    told(&output, 2, &["short: it became shorter while it was read: 0 of"]);
+    assert!(text(&output.stdout).contains("2 attempts failed"));
+}
+
+#[test]
+fn a_reader_that_leaves_ends_it_quietly() {
+    let dir = Dir::new();
+    let records = dir.file("records", verdict(1, 1, "loopback_down", None));
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let output = tracer(&[&records]).stdout(writer).stderr(Stdio::piped()).output().unwrap();
+    assert_eq!((output.status.code(), text(&output.stderr)), (Some(0), ""));
+}
+
+/// A terminal of 40 columns: its far end, and ours.
+fn terminal() -> (OwnedFd, OwnedFd) {
+    let size = Winsize { ws_row: 24, ws_col: 40, ws_xpixel: 0, ws_ypixel: 0 };
+    let pty = openpty(Some(&size), None).unwrap();
+    (pty.master, pty.slave)
+}
+
+/// Everything that was written to a terminal whose far end this is.
+fn screen(master: OwnedFd) -> String {
+    let mut bytes = Vec::new();
+    // It ends with an error once nobody has the terminal open.
+    let _ = File::from(master).read_to_end(&mut bytes);
+    String::from_utf8(bytes).unwrap()
+}
+
+#[test]
+fn a_page_is_not_thrown_at_a_terminal() {
+    let dir = Dir::new();
+    let records = dir.file("records", verdict(1, 1, "loopback_down", None));
+    let (master, slave) = terminal();
+    let output = tracer(&[&records]).stdout(slave).stderr(Stdio::piped()).spawn().unwrap().wait_with_output().unwrap();
+    told(&output, 2, &["the page is HTML", "--output-file"]);
+    assert_eq!(screen(master), "");
+}
+
+#[test]
+fn a_narrow_terminal_shows_how_far_it_is() {
+    let dir = Dir::new();
+    let records = dir.file("records", verdict(1, 1, "loopback_down", None).repeat(20_000));
+    let (master, slave) = terminal();
+    let mut command = tracer(&[&records, "--output-file", &dir.path("page.html")]);
+    let mut child =
+        command.stdout(Stdio::null()).stderr(slave).env("NO_COLOR", "1").env("TERM", "xterm").spawn().unwrap();
+    drop(command);
+    let screen = screen(master);
+    assert!(child.wait().unwrap().success());
+    assert!(screen.contains("MiB/") && screen.contains('['), "{screen:?}");
+    assert!(!screen.contains("\u{1b}[3") && !screen.contains("\u{1b}[1m"), "colour: {screen:?}");
+    let lines = screen
+        .split(['\r', '\n'])
+        .map(|line| line.replace("\u{1b}[2K", "").chars().filter(|c| !c.is_control()).count());
+    assert!(lines.max() <= Some(42), "{screen:?}");
+}
