@@ -39,6 +39,8 @@ const BPF_RUSTC: &[&str] = &["rustc-web", "libstd-rust-web-dev-bpf"];
 const BPF_CLIPPY: &[&str] = &["rust-web-clippy"];
 /// What makes a node out of namespaces.
 const WORLD: &[&str] = &["iproute2", "nftables", "iptables", "ipvsadm", "conntrack", "procps", "openssl", "util-linux"];
+/// What writes a journal.
+const JOURNAL: &[&str] = &["systemd"];
 /// What boots other kernels.
 const VM: &[&str] = &["qemu-system-x86", "python3", "python3-venv", "kmod", "busybox-static", "xz-utils", "zstd"];
 
@@ -58,7 +60,7 @@ pub(crate) fn ensure(purpose: Purpose) -> Result<()> {
     let debian = rustup_route().is_none();
     let toolchain = if debian { BPF_RUSTC } else { &[] };
     let clippy = if debian && purpose == Purpose::Check { BPF_CLIPPY } else { &[] };
-    install(&absent(&[COMPILER, toolchain, clippy, world(purpose), vm(purpose)].concat())?)?;
+    install(&absent(&[COMPILER, toolchain, clippy, world(purpose), journal(purpose), vm(purpose)].concat())?)?;
     if debian {
         install(&absent(&[&format!("llvm-{}", llvm_major()?)])?)?;
     }
@@ -72,6 +74,10 @@ fn world(purpose: Purpose) -> &'static [&'static str] {
 
 fn needs_world(purpose: Purpose) -> bool {
     matches!(purpose, Purpose::Demo | Purpose::Test)
+}
+
+fn journal(purpose: Purpose) -> &'static [&'static str] {
+    if purpose == Purpose::Test { JOURNAL } else { &[] }
 }
 
 fn vm(purpose: Purpose) -> &'static [&'static str] {
