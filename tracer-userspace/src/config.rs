@@ -18,8 +18,9 @@ use crate::explain;
 use crate::serve::Serve;
 use crate::sink::filter::Filter;
 use crate::sink::output::Rotation;
-use crate::sources::KNOWN_PROBERS;
+
 use crate::sources::cluster::{self, Access, ClusterConfig};
+use crate::sources::{KNOWN_PROBERS, NamedLog, journal_in};
 
 pub use doctor::Doctor;
 pub use hooks::Hooks;
@@ -113,7 +114,7 @@ pub struct Live {
     /// `--services`.
     pub services: Option<PathBuf>,
     /// `--kubelet-log`.
-    pub kubelet_log: Option<PathBuf>,
+    pub kubelet_log: Option<NamedLog>,
     /// The cluster API, where it is used.
     pub cluster: Option<ClusterConfig>,
     /// Name of this node.
@@ -265,7 +266,7 @@ fn live(flags: Flags, serve: Option<Serve>, record: Option<PathBuf>) -> Result<P
     let output = output(&flags)?;
     let pods = readable("--pods", flags.pods)?;
     let services = readable("--services", flags.services)?;
-    let kubelet_log = readable("--kubelet-log", flags.kubelet_log)?;
+    let kubelet_log = kubelet_log(flags.kubelet_log)?;
     let kubeconfig = readable("--kubeconfig", flags.kubeconfig)?.filter(|_| !flags.no_api);
     let in_cluster = || (serve.is_some() && !flags.no_api && cluster::in_cluster()).then_some(Access::InCluster);
     let node_name = filled(flags.node_name).unwrap_or_else(host_name);
@@ -383,6 +384,18 @@ fn readable(flag: &'static str, path: Option<PathBuf>) -> Result<Option<PathBuf>
     }
 }
 
+/// A file must be there, and a directory have a journal in it; the node's own may still come.
+fn kubelet_log(named: Option<NamedLog>) -> Result<Option<NamedLog>, Error> {
+    match named {
+        Some(NamedLog::File(path)) => Ok(readable("--kubelet-log", Some(path))?.map(NamedLog::File)),
+        Some(NamedLog::Journal(Some(directory))) if journal_in(&directory).is_none() => {
+            let missing = std::io::Error::other("no system.journal in it, nor in a machine's directory below it");
+            Err(Error::file("--kubelet-log", directory, missing))
+        }
+        named => Ok(named),
+    }
+}
+
 /// Absent if empty: a manifest that sets a variable to nothing has not set it.
 fn filled(text: Option<String>) -> Option<String> {
     text.filter(|text| !text.is_empty())
@@ -437,6 +450,21 @@ mod tests {
         };
         assert_eq!(live.output.filter, Filter::default());
         assert_eq!(live.probers, KNOWN_PROBERS);
+    }
+
+    #[test]
+    fn the_kubelet_s_log_is_a_file_or_the_journal() {
+        let log = |value: &str| match planned(&["attach", "--kubelet-log", value]) {
+            Ok(Plan::Live(live)) => Ok(live.kubelet_log),
+            other => Err(other.unwrap_err().to_string()),
+        };
+        let file = std::env::current_exe().unwrap();
+        assert_eq!(log(file.to_str().unwrap()), Ok(Some(NamedLog::File(file.clone()))));
+        assert_eq!(log("journal"), Ok(Some(NamedLog::Journal(None))));
+        assert_eq!(log(""), Ok(None));
+        assert!(log("./journal").unwrap_err().starts_with("--kubelet-log ./journal: No such file"));
+        let empty = log("journal:/proc/self").unwrap_err();
+        assert!(empty.starts_with("--kubelet-log /proc/self: no system.journal in it"), "{empty}");
     }
 
     #[test]

@@ -76,7 +76,7 @@ pub fn attach(config: &config::Live) -> Result<Attached<Kernel>, Error> {
     // A prober in the root cgroup is waited for: everybody's packets pass there.
     loaded.watch_answers(&pids(&snapshot.probers), false);
     let inquirer = Inquirer::start(tx.clone());
-    let log = KubeletLog::find(config.kubelet_log.as_deref(), &sources.prober_names(), &snapshot.probers);
+    let log = KubeletLog::find(config.kubelet_log.as_ref(), &sources.prober_names(), &snapshot.probers);
     let log_source = log.as_ref().map(KubeletLog::describe);
     if let Some(log) = log {
         log.follow(tx.clone());

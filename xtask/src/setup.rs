@@ -41,6 +41,8 @@ const BPF_CLIPPY: &[&str] = &["rust-web-clippy"];
 const WORLD: &[&str] = &["iproute2", "nftables", "iptables", "ipvsadm", "conntrack", "procps", "openssl", "util-linux"];
 /// A browser without a window that looks at the page of `tracer report`, and letters for it.
 const BROWSER: &[&str] = &["chromium-headless-shell", "fonts-dejavu-core"];
+/// What writes a journal.
+const JOURNAL: &[&str] = &["systemd"];
 /// What boots other kernels.
 const VM: &[&str] = &["qemu-system-x86", "python3", "python3-venv", "kmod", "busybox-static", "xz-utils", "zstd"];
 
@@ -61,7 +63,8 @@ pub(crate) fn ensure(purpose: Purpose) -> Result<()> {
     let toolchain = if debian { BPF_RUSTC } else { &[] };
     let browser = if purpose == Purpose::Check { BROWSER } else { &[] };
     let clippy = if debian && purpose == Purpose::Check { BPF_CLIPPY } else { &[] };
-    install(&absent(&[COMPILER, toolchain, clippy, browser, world(purpose), vm(purpose)].concat())?)?;
+    let packages = [COMPILER, toolchain, clippy, browser, world(purpose), journal(purpose), vm(purpose)];
+    install(&absent(&packages.concat())?)?;
     if debian {
         install(&absent(&[&format!("llvm-{}", llvm_major()?)])?)?;
     }
@@ -75,6 +78,10 @@ fn world(purpose: Purpose) -> &'static [&'static str] {
 
 fn needs_world(purpose: Purpose) -> bool {
     matches!(purpose, Purpose::Demo | Purpose::Test)
+}
+
+fn journal(purpose: Purpose) -> &'static [&'static str] {
+    if purpose == Purpose::Test { JOURNAL } else { &[] }
 }
 
 fn vm(purpose: Purpose) -> &'static [&'static str] {

@@ -6,6 +6,8 @@ use std::time::Duration;
 use clap::builder::FalseyValueParser;
 use clap::{ArgAction, Args, ValueEnum};
 
+use crate::sources::NamedLog;
+
 /// Flags that mean the same everywhere.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Output")]
@@ -138,16 +140,16 @@ pub struct Flags {
         help_heading = "What is watched"
     )]
     pub services: Option<PathBuf>,
-    /// The kubelet's log: what it made of each probe [default: its stderr, if that is a file]
+    /// The kubelet's log, for what it made of each probe: a file, `journal`, or `journal:/DIR` [default: what its stderr leads to]
     #[arg(
         long,
         global = true,
-        value_name = "FILE",
+        value_name = "FILE|journal",
         env = "TRACER_KUBELET_LOG",
         hide_env_values = true,
         help_heading = "What is watched"
     )]
-    pub kubelet_log: Option<PathBuf>,
+    pub kubelet_log: Option<NamedLog>,
     /// The cluster API by this kubeconfig: pods of this node with their probes [default of `run` in a pod: its service account]
     #[arg(
         long,

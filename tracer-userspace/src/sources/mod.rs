@@ -27,7 +27,7 @@ use std::path::PathBuf;
 
 pub use files::FileError;
 pub use inquire::Inquirer;
-pub use kubelet::KubeletLog;
+pub use kubelet::{KubeletLog, NamedLog, journal_in};
 pub use merge::merge;
 pub use procfs::{KNOWN_PROBERS, NodeNetns, Prober, boot_to_wall_ns, hostname};
 pub use watch::watch;

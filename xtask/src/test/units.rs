@@ -28,9 +28,20 @@ const AS_ROOT: &[&str] = &[
     "--test-threads=1",
 ];
 
-/// Tests of the daemon on this kernel: they need root, too.
-const DAEMON: &[&str] =
-    &["test", "--package", "tracer-userspace", "--test", "run_live", "--", "--ignored", "--test-threads=1"];
+/// Tests of the daemon on this kernel, and of the kubelet's lines in a real journal: they need root, too.
+const DAEMON: &[&str] = &[
+    "test",
+    "--package",
+    "tracer-userspace",
+    "--test",
+    "run_live",
+    "--test",
+    "journal_live",
+    "--no-fail-fast",
+    "--",
+    "--ignored",
+    "--test-threads=1",
+];
 
 /// An hour of a node's traffic through the core.
 const SOAK: &[&str] = &["test", "--package", "tracer-userspace", "--lib", "--", "--ignored", "an_hour_of_a_node"];

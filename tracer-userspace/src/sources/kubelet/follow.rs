@@ -1,11 +1,11 @@
-//! Reads a file as it grows, whole lines at a time; begins anew when another takes its place.
+//! Reads a log as it grows; begins anew when another file takes its place.
 #![expect(clippy::disallowed_methods, reason = "outside the core: when a missing file is looked for again")]
 
 use std::fs::File;
-use std::io::{self, Read, Seek, SeekFrom};
+use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::{Duration, Instant, SystemTime};
 
 use nix::errno::Errno;
@@ -13,21 +13,19 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
 use tokio::sync::mpsc::Sender;
 
-use super::KubeletLog;
+use super::journal::Journal;
 use super::line::Now;
+use super::text::Text;
+use super::{KubeletLog, Place};
 use crate::clock;
 use crate::event::Fact;
 
-/// A longer line is skipped: no line of use is that long.
-const MAX_LINE: usize = 64 << 10;
-/// Read at once.
-const CHUNK: usize = 16 << 10;
 /// How often a rotated or missing file is looked for, and whether anybody still listens, milliseconds.
 const LOOK_MS: u16 = 1000;
 /// How often a log that is not there is looked for.
 const AGAIN: Duration = Duration::from_secs(5);
 
-/// Follows one file.
+/// Follows one log.
 #[derive(Debug)]
 pub(super) struct Follower {
     log: KubeletLog,
@@ -45,18 +43,25 @@ pub(super) struct Follower {
 #[derive(Debug)]
 struct Open {
     path: PathBuf,
-    file: File,
     identity: (u64, u64),
     changes: Inotify,
-    at: u64,
-    /// A line without its end.
-    partial: Vec<u8>,
-    skipping: bool,
+    reader: Reader,
+}
+
+/// How its lines are read.
+#[derive(Debug)]
+enum Reader {
+    Text(Text),
+    Journal(Journal),
 }
 
 impl Follower {
-    pub(super) fn new(log: KubeletLog) -> Self {
-        Self { log, open: None, since: SystemTime::now(), left: None, due: Instant::now(), complained: false }
+    /// With the log open, if it is there.
+    pub(super) fn opened(log: KubeletLog) -> Self {
+        let now = (SystemTime::now(), Instant::now());
+        let mut follower = Self { log, open: None, since: now.0, left: None, due: now.1, complained: false };
+        follower.open();
+        follower
     }
 
     /// Until nobody takes the facts.
@@ -65,12 +70,14 @@ impl Follower {
             if self.open.is_none() && Instant::now() >= self.due {
                 self.open();
             }
+            // Asked first: what was written before the other took its place is read to its end.
+            let replaced = self.is_replaced();
             let read = self.read(&mut |line| {
                 let now = Now { boot_ns: clock::boot_ns(), boot_to_wall_ns: clock::boot_to_wall_ns() };
                 parse(line, now).is_none_or(|fact| tx.blocking_send(fact).is_ok())
             });
-            if read.is_err() || self.is_replaced() {
-                self.left = self.open.take().map(|open| (open.identity, open.at));
+            if read.is_err() || replaced {
+                self.close(replaced);
             }
             self.wait();
         }
@@ -78,15 +85,15 @@ impl Follower {
 
     fn open(&mut self) {
         self.due = Instant::now() + AGAIN;
-        let Some(path) = self.log.locate() else { return };
-        match Open::new(path, self.since) {
+        let Some(place) = self.log.locate() else { return };
+        match Open::new(&place, &self.log, self.since) {
             Ok(mut open) => {
                 open.resume(self.left);
                 (self.open, self.complained) = (Some(open), false);
             }
-            Err((path, error)) if !self.complained => {
+            Err(error) if !self.complained => {
                 self.complained = true;
-                let path = path.display();
+                let path = place.path().display();
                 tracing::warn!(
                     "the kubelet's log {path} cannot be read: {error}; outcomes of probes are not known until it can"
                 );
@@ -95,8 +102,16 @@ impl Follower {
         }
     }
 
+    /// What took its place is looked for at once.
+    fn close(&mut self, replaced: bool) {
+        self.left = self.open.take().map(|open| (open.identity, open.reader.at()));
+        if replaced {
+            self.due = Instant::now();
+        }
+    }
+
     fn read(&mut self, take: &mut dyn FnMut(&str) -> bool) -> io::Result<()> {
-        self.open.as_mut().map_or(Ok(()), |open| open.read(take))
+        self.open.as_mut().map_or(Ok(()), |open| open.reader.read(take))
     }
 
     /// Another file has its name now.
@@ -120,17 +135,9 @@ impl Follower {
 }
 
 impl Open {
-    fn new(path: PathBuf, since: SystemTime) -> Result<Self, (PathBuf, io::Error)> {
-        match Self::open(&path, since) {
-            Ok((file, identity, changes, at)) => {
-                Ok(Self { path, file, identity, changes, at, partial: Vec::new(), skipping: false })
-            }
-            Err(error) => Err((path, error)),
-        }
-    }
-
-    fn open(path: &Path, since: SystemTime) -> io::Result<(File, (u64, u64), Inotify, u64)> {
-        let mut file = File::open(path)?;
+    fn new(place: &Place, log: &KubeletLog, since: SystemTime) -> io::Result<Self> {
+        let path = place.path();
+        let file = File::open(path)?;
         let about = file.metadata()?;
         if !about.is_file() {
             return Err(io::Error::other("it is not a file"));
@@ -139,55 +146,41 @@ impl Open {
         changes
             .add_watch(path, AddWatchFlags::IN_MODIFY | AddWatchFlags::IN_ATTRIB | AddWatchFlags::IN_MOVE_SELF)
             .map_err(from_errno)?;
-        let is_new = about.created().is_ok_and(|created| created >= since);
-        let at = file.seek(if is_new { SeekFrom::Start(0) } else { SeekFrom::End(0) })?;
-        Ok((file, (about.dev(), about.ino()), changes, at))
+        let reader = match place {
+            Place::Text(_) => Reader::Text(Text::new(file, since)?),
+            Place::Journal(_) => Reader::Journal(Journal::new(file, log.names().to_vec(), since)?),
+        };
+        Ok(Self { path: path.to_owned(), identity: (about.dev(), about.ino()), changes, reader })
     }
 
     /// Goes on where the same file was left.
     fn resume(&mut self, left: Option<((u64, u64), u64)>) {
         if let Some((_, at)) = left.filter(|(identity, _)| *identity == self.identity) {
-            self.at = self.file.seek(SeekFrom::Start(at)).unwrap_or(self.at);
+            self.reader.resume(at);
         }
     }
+}
 
-    /// All that is there. A file that shrank is read from its beginning.
+impl Reader {
     fn read(&mut self, take: &mut dyn FnMut(&str) -> bool) -> io::Result<()> {
-        if self.file.metadata()?.len() < self.at {
-            self.at = self.file.seek(SeekFrom::Start(0))?;
-            self.partial.clear();
-        }
-        let mut chunk = vec![0; CHUNK];
-        loop {
-            let count = self.file.read(&mut chunk)?;
-            if count == 0 {
-                return Ok(());
-            }
-            self.at += count as u64;
-            if !self.lines(&chunk[..count], take) {
-                return Ok(());
-            }
+        match self {
+            Self::Text(text) => text.read(take),
+            Self::Journal(journal) => journal.read(take),
         }
     }
 
-    /// Hands over the whole lines; false if nobody takes them any more.
-    fn lines(&mut self, bytes: &[u8], take: &mut dyn FnMut(&str) -> bool) -> bool {
-        for part in bytes.split_inclusive(|byte| *byte == b'\n') {
-            if !self.skipping {
-                self.partial.extend_from_slice(part);
-            }
-            if part.ends_with(b"\n") {
-                let line = std::mem::take(&mut self.partial);
-                let whole = !std::mem::replace(&mut self.skipping, false);
-                if whole && !take(String::from_utf8_lossy(&line).trim_end()) {
-                    return false;
-                }
-            } else if self.partial.len() > MAX_LINE {
-                self.partial = Vec::new();
-                self.skipping = true;
-            }
+    fn at(&self) -> u64 {
+        match self {
+            Self::Text(text) => text.at(),
+            Self::Journal(journal) => journal.at(),
         }
-        true
+    }
+
+    fn resume(&mut self, at: u64) {
+        match self {
+            Self::Text(text) => text.resume(at),
+            Self::Journal(journal) => journal.resume(at),
+        }
     }
 }
 
@@ -228,15 +221,13 @@ mod tests {
         };
         append("old news\n");
         let (tx, mut facts) = mpsc::channel(4);
-        let mut follower = Follower::new(KubeletLog::Named(path.clone()));
-        // Before anything is appended: what is there then is old.
-        follower.open();
+        let follower = Follower::opened(KubeletLog::File(path.clone()));
         let thread = std::thread::spawn(move || follower.run(parse, &tx));
         append("one\nhal");
         assert_eq!(next(&mut facts), ("one".into(), 3));
         append("f\n");
         assert_eq!(next(&mut facts), ("half".into(), 4));
-        append(&format!("{}\nshort\n", "x".repeat(2 * MAX_LINE)));
+        append(&format!("{}\nshort\n", "x".repeat(2 * super::super::text::MAX_LINE)));
         assert_eq!(next(&mut facts), ("short".into(), 5), "a line without end is skipped");
         std::fs::rename(&path, &moved).unwrap();
         append("another file\n");

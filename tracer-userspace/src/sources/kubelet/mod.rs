@@ -1,14 +1,18 @@
-//! What the kubelet writes to its log, as facts: a thread follows the file and sends what it understands.
+//! What the kubelet writes to its log, as facts: a thread follows the log and sends what it understands.
 //!
-//! The file is the one that was named, or the kubelet's own stderr if that is a file. A kubelet that logs to the
-//! journal is not followed: `--kubelet-log` can name a file that a log daemon writes.
+//! The log is the one that was named, or what the kubelet's own stderr leads to: a file, or the systemd journal.
 
 mod fields;
 mod follow;
+mod journal;
 mod line;
+mod text;
 mod words;
 
+use std::convert::Infallible;
+use std::fs;
 use std::path::{Path, PathBuf};
+use std::str::FromStr;
 
 use tokio::sync::mpsc::Sender;
 
@@ -17,56 +21,144 @@ use super::Prober;
 use super::procfs::find_probers;
 use crate::event::Fact;
 
+/// A log as it is named on the command line.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NamedLog {
+    /// A plain file.
+    File(PathBuf),
+    /// The node's journal, or the one in this directory.
+    Journal(Option<PathBuf>),
+}
+
+impl FromStr for NamedLog {
+    type Err = Infallible;
+
+    fn from_str(text: &str) -> Result<Self, Infallible> {
+        Ok(match text.strip_prefix("journal:") {
+            Some(directory) => Self::Journal(Some(directory.into())),
+            None if text == "journal" => Self::Journal(None),
+            None => Self::File(text.into()),
+        })
+    }
+}
+
+/// The journal's current file in a directory, or in a machine's directory below it.
+#[must_use]
+pub fn journal_in(directory: &Path) -> Option<PathBuf> {
+    journal::within(directory)
+}
+
 /// The log of the kubelet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum KubeletLog {
     /// The file that was named.
-    Named(PathBuf),
-    /// The stderr or stdout of a process of these names.
+    File(PathBuf),
+    /// The lines of processes of these names in the journal: in this directory, or where the process sees it.
+    Journal(Option<PathBuf>, Vec<String>),
+    /// What the stderr or stdout of a process of these names leads to.
     Own(Vec<String>),
 }
 
+/// Where a log is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Place {
+    Text(PathBuf),
+    /// The journal's current file.
+    Journal(PathBuf),
+}
+
+impl Place {
+    fn path(&self) -> &Path {
+        match self {
+            Self::Text(path) | Self::Journal(path) => path,
+        }
+    }
+}
+
 impl KubeletLog {
-    /// The file that was named; else what a prober writes to, if that is a file, or if none runs yet.
+    /// The log that was named; else what a prober writes to, if that can be followed, or if none runs yet.
     #[must_use]
-    pub fn find(named: Option<&Path>, names: &[String], probers: &[Prober]) -> Option<Self> {
-        let own = || Self::Own(names.to_vec());
-        let expected = probers.is_empty() || of_probers(probers).is_some();
-        named.map(|path| Self::Named(path.to_owned())).or_else(|| expected.then(own))
+    pub fn find(named: Option<&NamedLog>, names: &[String], probers: &[Prober]) -> Option<Self> {
+        match named {
+            Some(NamedLog::File(path)) => Some(Self::File(path.clone())),
+            Some(NamedLog::Journal(directory)) => Some(Self::Journal(directory.clone(), names.to_vec())),
+            None => Self::own(names, probers),
+        }
+    }
+
+    fn own(names: &[String], probers: &[Prober]) -> Option<Self> {
+        let found = probers.is_empty() || of_probers(probers).is_some();
+        if !found && descriptors(probers).iter().any(|path| is_socket(path)) {
+            tracing::warn!(
+                "the kubelet's stderr is a socket, and no systemd journal can be read: --kubelet-log names its log"
+            );
+        }
+        found.then(|| Self::Own(names.to_vec()))
     }
 
     /// For the list of sources.
     #[must_use]
     pub fn describe(&self) -> String {
-        match self {
-            Self::Named(path) => format!("probe outcomes (kubelet log {})", path.display()),
-            Self::Own(_) => "probe outcomes (the kubelet's stderr)".to_owned(),
-        }
+        let what = match (self, self.locate()) {
+            (Self::File(path), _) => format!("kubelet log {}", path.display()),
+            (_, Some(Place::Journal(path))) => format!("the kubelet's lines in the journal {}", path.display()),
+            (_, Some(Place::Text(_))) => "the kubelet's stderr".to_owned(),
+            (Self::Journal(..), None) => "the kubelet's lines in the journal, which is not there yet".to_owned(),
+            (Self::Own(_), None) => "the kubelet's own log, once it runs".to_owned(),
+        };
+        format!("probe outcomes ({what})")
     }
 
     /// Where it is now.
-    fn locate(&self) -> Option<PathBuf> {
+    fn locate(&self) -> Option<Place> {
         match self {
-            Self::Named(path) => Some(path.clone()),
+            Self::File(path) => Some(Place::Text(path.clone())),
+            Self::Journal(Some(directory), _) => journal::within(directory).map(Place::Journal),
+            Self::Journal(None, names) => journal_of(&find_probers(names)).map(Place::Journal),
             Self::Own(names) => of_probers(&find_probers(names)),
+        }
+    }
+
+    /// Names of the processes whose lines of a common log it is.
+    fn names(&self) -> &[String] {
+        match self {
+            Self::File(_) => &[],
+            Self::Journal(_, names) | Self::Own(names) => names,
         }
     }
 
     /// Follows it from its end on, until nobody takes the facts. A log that cannot be read is looked for again.
     pub fn follow(self, tx: Sender<Fact>) {
-        let run = move || Follower::new(self).run(line::parse, &tx);
+        // Opened before anybody is told that it is followed: what is written from then on is new.
+        let follower = Follower::opened(self);
+        let run = move || follower.run(line::parse, &tx);
         if let Err(error) = std::thread::Builder::new().name("kubelet-log".into()).spawn(run) {
             tracing::error!("the kubelet's log is not followed: no thread: {error}");
         }
     }
 }
 
-fn of_probers(probers: &[Prober]) -> Option<PathBuf> {
-    probers.iter().flat_map(|prober| [2, 1].map(|fd| own_log(prober.pid, fd))).flatten().next()
+/// What the first of them writes to that can be followed.
+fn of_probers(probers: &[Prober]) -> Option<Place> {
+    let paths = descriptors(probers);
+    let file = paths.iter().find(|path| fs::metadata(path).is_ok_and(|it| it.is_file()));
+    let journal = || paths.iter().any(|path| is_socket(path)).then(|| journal_of(probers)).flatten();
+    file.cloned().map(Place::Text).or_else(|| journal().map(Place::Journal))
 }
 
-/// The descriptor's file, if it is one: through `/proc`, so that the mount namespace does not matter.
-fn own_log(pid: u32, fd: u8) -> Option<PathBuf> {
-    let path = PathBuf::from(format!("/proc/{pid}/fd/{fd}"));
-    std::fs::metadata(&path).is_ok_and(|it| it.is_file()).then_some(path)
+/// Their stderr and stdout.
+fn descriptors(probers: &[Prober]) -> Vec<PathBuf> {
+    let of = |prober: &Prober| [2, 1].map(|fd| PathBuf::from(format!("/proc/{}/fd/{fd}", prober.pid)));
+    probers.iter().flat_map(of).collect()
+}
+
+/// systemd gives its services a socket to journald as stderr.
+fn is_socket(descriptor: &Path) -> bool {
+    fs::read_link(descriptor).is_ok_and(|target| target.to_string_lossy().starts_with("socket:"))
+}
+
+/// The journal that a prober's node has: through `/proc`, so that the mount namespace does not matter; else our own's.
+fn journal_of(probers: &[Prober]) -> Option<PathBuf> {
+    let roots = probers.iter().map(|prober| PathBuf::from(format!("/proc/{}/root", prober.pid)));
+    roots.chain(["/".into()]).find_map(|root| journal::below(&root))
 }

@@ -1,0 +1,200 @@
+//! The form of a journal file (systemd's docs/JOURNAL_FILE_FORMAT.md), as far as a follower needs it: the header, and
+//! objects one after another as they were appended. Neither hash tables nor chains of entry arrays are followed, so
+//! that no file can lead in a circle.
+//!
+//! Another process writes to the file while it is read. Nothing in it is trusted: what does not fit is an error.
+
+use std::io;
+use std::ops::Range;
+
+/// Features that a reader must know; of these five it need not heed the keyed hash, as it looks nothing up.
+const KNOWN: u32 = 0b1_1111;
+const COMPACT: u32 = 1 << 4;
+/// An object's own header.
+const OBJECT_HEADER: u64 = 16;
+/// An entry without its items.
+const ENTRY_HEADER: u64 = 64;
+/// Objects begin at multiples of it.
+const ALIGNED: u64 = 8;
+/// systemd refuses entries with more fields (`ENTRY_FIELD_COUNT_MAX`).
+const MAX_ITEMS: u64 = 1024;
+
+/// What can be read at any place: a file, or bytes in a test.
+pub(in super::super) trait ReadAt {
+    /// As `pread(2)`.
+    fn read_at(&self, into: &mut [u8], at: u64) -> io::Result<usize>;
+}
+
+impl ReadAt for std::fs::File {
+    fn read_at(&self, into: &mut [u8], at: u64) -> io::Result<usize> {
+        std::os::unix::fs::FileExt::read_at(self, into, at)
+    }
+}
+
+/// Why a file, or a part of it, cannot be read.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Fault {
+    /// The kernel says no.
+    #[error(transparent)]
+    Io(#[from] io::Error),
+    /// Not a journal.
+    #[error("it is no file of the systemd journal")]
+    NotAJournal,
+    /// Made by a systemd that is newer than this program.
+    #[error("its form is not known to this version (incompatible flags {0:#x})")]
+    Unknown(u32),
+    /// Sizes and places in it contradict each other, or what they promise is not there yet.
+    #[error("what it has at {0:#x} makes no sense")]
+    Broken(u64),
+}
+
+/// Of the file's header.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Header {
+    compact: bool,
+    /// Where the first object begins.
+    pub(super) size: u64,
+    /// Where the last one begins; 0 if there is none.
+    pub(super) tail: u64,
+    /// When the first entry was made, microseconds of the wall clock; 0 if there is none.
+    pub(super) first_realtime: u64,
+}
+
+impl Header {
+    pub(super) fn read(file: &impl ReadAt) -> Result<Self, Fault> {
+        let bytes: [u8; 192] = array(file, 0)?;
+        if !bytes.starts_with(b"LPKSHHRH") {
+            return Err(Fault::NotAJournal);
+        }
+        let features = u32::from_le_bytes(part(&bytes, 12));
+        if features & !KNOWN != 0 {
+            return Err(Fault::Unknown(features));
+        }
+        let number = |at| u64::from_le_bytes(part(&bytes, at));
+        Ok(Self { compact: features & COMPACT != 0, size: number(88), tail: number(136), first_realtime: number(184) })
+    }
+}
+
+/// An object's place, kind and extent.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Object {
+    at: u64,
+    kind: u8,
+    flags: u8,
+    size: u64,
+}
+
+impl Object {
+    /// The one that begins there.
+    pub(super) fn read(file: &impl ReadAt, at: u64) -> Result<Self, Fault> {
+        let mut bytes = [0; OBJECT_HEADER as usize];
+        let count = fill(file, &mut bytes, at)?;
+        Self::parse(&bytes[..count], at)
+    }
+
+    /// The one that begins there with these bytes.
+    fn parse(bytes: &[u8], at: u64) -> Result<Self, Fault> {
+        let size = u64::from_le_bytes(part(bytes, 8));
+        let fits = at.is_multiple_of(ALIGNED) && bytes.len() as u64 >= OBJECT_HEADER && size >= OBJECT_HEADER;
+        if !fits || at.checked_add(size).is_none_or(|end| end > u64::MAX - ALIGNED) {
+            return Err(Fault::Broken(at));
+        }
+        Ok(Self { at, kind: bytes[0], flags: bytes[1], size })
+    }
+
+    /// Where the next one begins: always further on.
+    pub(super) fn end(&self) -> u64 {
+        (self.at + self.size).next_multiple_of(ALIGNED)
+    }
+
+    pub(super) fn is_entry(&self) -> bool {
+        self.kind == 3
+    }
+
+    /// The places of an entry's fields; 0 where journald has not written one yet.
+    pub(super) fn items(&self, file: &impl ReadAt, header: &Header) -> Result<Vec<u64>, Fault> {
+        let width = if header.compact { 4 } else { 16 };
+        let size = self.size.saturating_sub(ENTRY_HEADER);
+        if size / width > MAX_ITEMS {
+            return Err(Fault::Broken(self.at));
+        }
+        let mut bytes = vec![0; size as usize];
+        exact(file, &mut bytes, self.at + ENTRY_HEADER)?;
+        let place = |item: &[u8]| match item {
+            [a, b, c, d] => u64::from(u32::from_le_bytes([*a, *b, *c, *d])),
+            _ => u64::from_le_bytes(part(item, 0)),
+        };
+        Ok(bytes.chunks_exact(width as usize).map(place).collect())
+    }
+}
+
+/// A field of an entry: `NAME=value`, packed or not.
+#[derive(Clone, Debug)]
+pub(super) struct Field {
+    /// How it is packed: XZ 1, LZ4 2, ZSTD 4, not at all 0.
+    pub(super) packed: u8,
+    /// Its first bytes, as they lie there.
+    pub(super) begin: Vec<u8>,
+    place: Range<u64>,
+}
+
+impl Field {
+    /// The field at that place with at most `look` bytes of its content.
+    pub(super) fn read(file: &impl ReadAt, header: &Header, at: u64, look: usize) -> Result<Self, Fault> {
+        let head = if header.compact { 72 } else { 64 };
+        let mut bytes = vec![0; head + look];
+        let count = fill(file, &mut bytes, at)?;
+        let object = Object::parse(&bytes[..count], at)?;
+        let end = bytes.len().min(usize::try_from(object.size).unwrap_or(usize::MAX));
+        if object.kind != 1 || end < head || count < end {
+            return Err(Fault::Broken(at));
+        }
+        Ok(Self {
+            packed: object.flags & 0b111,
+            begin: bytes[head..end].to_vec(),
+            place: at + head as u64..at + object.size,
+        })
+    }
+
+    /// All of it, unless it is longer than `max`.
+    pub(super) fn whole(&self, file: &impl ReadAt, max: usize) -> Result<Option<Vec<u8>>, Fault> {
+        let size = self.place.end - self.place.start;
+        if size > max as u64 {
+            return Ok(None);
+        }
+        let mut bytes = vec![0; size as usize];
+        exact(file, &mut bytes, self.place.start)?;
+        Ok(Some(bytes))
+    }
+}
+
+/// `N` bytes; those beyond the end are an error.
+fn array<const N: usize>(file: &impl ReadAt, at: u64) -> Result<[u8; N], Fault> {
+    let mut bytes = [0; N];
+    exact(file, &mut bytes, at)?;
+    Ok(bytes)
+}
+
+fn exact(file: &impl ReadAt, into: &mut [u8], at: u64) -> Result<(), Fault> {
+    if fill(file, into, at)? < into.len() { Err(Fault::Broken(at)) } else { Ok(()) }
+}
+
+/// As much as there is.
+fn fill(file: &impl ReadAt, into: &mut [u8], at: u64) -> io::Result<usize> {
+    let mut count = 0;
+    // pread(2) takes no place beyond: there is nothing.
+    while count < into.len() && i64::try_from(at).is_ok() {
+        match file.read_at(&mut into[count..], at.saturating_add(count as u64)) {
+            Ok(0) => break,
+            Ok(more) => count += more,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(count)
+}
+
+/// `N` bytes of a longer row; zeroes where it is shorter.
+fn part<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
+    bytes.get(at..at + N).and_then(|it| it.try_into().ok()).unwrap_or([0; N])
+}

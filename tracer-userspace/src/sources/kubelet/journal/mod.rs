@@ -1,0 +1,163 @@
+//! The systemd journal as the kubelet's log: read from its files, without libsystemd, so that the program stays one
+//! static file.
+//!
+//! journald maps its files into memory; it announces what it wrote by truncating the file to the size it has, which
+//! inotify shows. Files are read and never mapped here: a mapped file that somebody shortens kills its reader.
+
+mod ahead;
+mod entry;
+mod file;
+mod packed;
+
+use std::fs::File;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use self::ahead::Ahead;
+use self::entry::{Entry, Foreign};
+use self::file::{Fault, Header, Object, ReadAt};
+
+/// Where journald keeps its files: on disk, or until the next boot.
+const PLACES: &[&str] = &["var/log/journal", "run/log/journal"];
+/// The file that is written to.
+const CURRENT: &str = "system.journal";
+/// Machine ids looked at in one place: images of nodes bring those of the node that they were made on.
+const MAX_MACHINES: usize = 64;
+
+/// The journal's current file below this root directory: the one that was written to last.
+pub(super) fn below(root: &Path) -> Option<PathBuf> {
+    newest(PLACES.iter().filter_map(|place| within(&root.join(place))))
+}
+
+/// The current file in a directory of journals, or in one of its machines' directories.
+pub(super) fn within(directory: &Path) -> Option<PathBuf> {
+    let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
+    let machines = entries.filter(|entry| entry.file_name().to_str().is_some_and(is_machine_id));
+    let directories = machines.take(MAX_MACHINES).map(|entry| entry.path());
+    newest(directories.chain([directory.to_owned()]).map(|it| it.join(CURRENT)))
+}
+
+/// A namespace's journal has a dot and a name behind it.
+fn is_machine_id(name: &str) -> bool {
+    name.len() == 32 && name.bytes().all(|it| it.is_ascii_hexdigit())
+}
+
+fn newest(files: impl Iterator<Item = PathBuf>) -> Option<PathBuf> {
+    let written = |path: &PathBuf| std::fs::metadata(path).and_then(|it| it.modified()).ok();
+    files.filter_map(|path| Some((written(&path)?, path))).max().map(|(_, path)| path)
+}
+
+/// Reads one file of the journal as it grows.
+#[derive(Debug)]
+pub(super) struct Journal<F = File> {
+    file: Ahead<F>,
+    foreign: Foreign,
+    /// Names of the processes whose lines are wanted.
+    names: Vec<String>,
+    /// Where the next object begins, or will begin.
+    at: u64,
+    /// Said to be damaged, and said to have messages that cannot be unpacked.
+    complained: (bool, bool),
+}
+
+impl<F: ReadAt> Journal<F> {
+    /// From the end on; from the beginning if its first entry is younger than `since`.
+    pub(super) fn new(file: F, names: Vec<String>, since: SystemTime) -> io::Result<Self> {
+        let header = Header::read(&file).map_err(as_io)?;
+        let since = since.duration_since(UNIX_EPOCH).map_or(0, |it| it.as_micros());
+        let is_new = header.tail == 0 || header.first_realtime == 0 || u128::from(header.first_realtime) >= since;
+        let at = if is_new { header.size } else { behind(&file, &header) };
+        Ok(Self { file: Ahead::new(file), foreign: Foreign::default(), names, at, complained: (false, false) })
+    }
+
+    pub(super) fn at(&self) -> u64 {
+        self.at
+    }
+
+    /// Goes on from there.
+    pub(super) fn resume(&mut self, at: u64) {
+        self.at = at;
+    }
+
+    /// All lines that are there; ends early if nobody takes them any more.
+    pub(super) fn read(&mut self, take: &mut dyn FnMut(&str) -> bool) -> io::Result<()> {
+        self.file.forget();
+        let header = Header::read(self.file.direct()).map_err(as_io)?;
+        while header.tail != 0 && self.at <= header.tail {
+            match self.next(&header) {
+                Ok(Some(Entry::Line(line))) if !take(&line) => return Ok(()),
+                Ok(Some(Entry::Unreadable)) => self.cannot_unpack(),
+                Ok(Some(_)) => {}
+                Ok(None) => return Ok(()),
+                Err(Fault::Io(error)) => return Err(error),
+                // What is last may not be whole yet.
+                Err(_) if self.at == header.tail => return Ok(()),
+                Err(fault) => {
+                    self.is_damaged(&fault);
+                    Object::read(self.file.direct(), header.tail).map_err(as_io)?;
+                    self.at = header.tail;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// What the next object says; none if it is still being written.
+    fn next(&mut self, header: &Header) -> Result<Option<Entry>, Fault> {
+        let object = Object::read(&self.file, self.at)?;
+        let items = if object.is_entry() { object.items(&self.file, header)? } else { Vec::new() };
+        if self.at == header.tail && is_partial(&items) {
+            return Ok(None);
+        }
+        self.at = object.end();
+        let (file, names) = (self.file.direct(), &self.names);
+        match entry::read(file, header, &items, names, &mut self.foreign) {
+            Err(fault @ Fault::Broken(_)) => {
+                self.is_damaged(&fault);
+                Ok(Some(Entry::Foreign))
+            }
+            read => read.map(Some),
+        }
+    }
+
+    fn is_damaged(&mut self, fault: &Fault) {
+        if !std::mem::replace(&mut self.complained.0, true) {
+            tracing::warn!("a part of the journal is skipped: {fault}; lines of the kubelet may be missing");
+        }
+    }
+
+    fn cannot_unpack(&mut self) {
+        if !std::mem::replace(&mut self.complained.1, true) {
+            tracing::warn!(
+                "a line of the kubelet in the journal cannot be unpacked (XZ, or over 64 KiB); it is skipped"
+            );
+        }
+    }
+}
+
+/// journald makes room for an entry, of zeroes, before it writes the entry's items there.
+fn is_partial(items: &[u64]) -> bool {
+    items.contains(&0)
+}
+
+/// Where the first object begins that is not whole yet, or will begin.
+fn behind(file: &impl ReadAt, header: &Header) -> u64 {
+    let end = |last: Object| {
+        let partial = last.is_entry() && is_partial(&last.items(file, header)?);
+        Ok::<u64, Fault>(if partial { header.tail } else { last.end() })
+    };
+    Object::read(file, header.tail).and_then(end).unwrap_or(header.tail)
+}
+
+fn as_io(fault: Fault) -> io::Error {
+    match fault {
+        Fault::Io(error) => error,
+        other => io::Error::other(other),
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test ends at the line that failed")]
+#[path = "tests.rs"]
+mod tests;

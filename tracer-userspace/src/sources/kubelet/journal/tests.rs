@@ -1,0 +1,193 @@
+//! On two files that journald 252 wrote and archived (`testdata/journal`): its compact form, and the one before it.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::time::Duration;
+
+use proptest::prelude::*;
+
+use super::*;
+
+const COMPACT: &[u8] = include_bytes!("../../../../testdata/journal/compact.journal");
+const REGULAR: &[u8] = include_bytes!("../../../../testdata/journal/regular.journal");
+
+type Bytes = Rc<RefCell<Vec<u8>>>;
+
+impl ReadAt for Bytes {
+    fn read_at(&self, into: &mut [u8], at: u64) -> io::Result<usize> {
+        let bytes = self.borrow();
+        let rest = usize::try_from(at).ok().and_then(|at| bytes.get(at..)).unwrap_or_default();
+        let count = rest.len().min(into.len());
+        into[..count].copy_from_slice(&rest[..count]);
+        Ok(count)
+    }
+}
+
+fn bytes(of: &[u8]) -> Bytes {
+    Rc::new(RefCell::new(of.to_vec()))
+}
+
+fn names() -> Vec<String> {
+    vec!["kubelet".to_owned()]
+}
+
+/// After all that is in the files.
+fn later() -> SystemTime {
+    UNIX_EPOCH + Duration::from_secs(1 << 40)
+}
+
+/// What it has for the follower now.
+fn lines<F: ReadAt>(journal: &mut Journal<F>) -> Vec<String> {
+    let mut lines = Vec::new();
+    journal
+        .read(&mut |line| {
+            lines.push(line.to_owned());
+            true
+        })
+        .unwrap();
+    lines
+}
+
+fn all(of: &[u8]) -> Vec<String> {
+    lines(&mut Journal::new(bytes(of), names(), UNIX_EPOCH).unwrap())
+}
+
+#[test]
+fn the_kubelet_s_lines_are_read_and_no_forged_ones() {
+    for form in [COMPACT, REGULAR] {
+        let lines = all(form);
+        assert_eq!(lines.len(), 3, "{lines:#?}");
+        assert!(lines[0].starts_with("E0612 08:01:02.123456    1234 prober.go:111] \"Probe failed\""), "{}", lines[0]);
+        assert!(lines[0].ends_with("output=\"one\""), "{}", lines[0]);
+        assert!(lines[1].contains("SyncLoop"), "{}", lines[1]);
+        // Longer than 512 bytes: journald packed it.
+        assert!(lines[2].contains("output=\"two word-1 ") && lines[2].ends_with("word-100 \""), "{}", lines[2]);
+        let shown = String::from_utf8_lossy(form);
+        assert!(shown.contains("output=\"forged\"") && !shown.contains("word-50"));
+    }
+}
+
+#[test]
+fn what_was_there_before_is_old() {
+    let mut journal = Journal::new(bytes(COMPACT), names(), later()).unwrap();
+    assert!(lines(&mut journal).is_empty());
+    assert_eq!(journal.at(), at_end().at());
+}
+
+fn at_end() -> Journal<Bytes> {
+    let mut journal = Journal::new(bytes(COMPACT), names(), UNIX_EPOCH).unwrap();
+    lines(&mut journal);
+    journal
+}
+
+/// The header names an object before its content is written.
+#[test]
+fn a_file_that_grows_gives_each_line_once_and_whole() {
+    for form in [COMPACT, REGULAR] {
+        let file = bytes(form);
+        let header = Header::read(&file).unwrap();
+        let set_tail = |at: u64| file.borrow_mut()[136..144].copy_from_slice(&at.to_le_bytes());
+        set_tail(0);
+        let mut journal = Journal::new(file.clone(), names(), UNIX_EPOCH).unwrap();
+        let (mut seen, mut at) = (Vec::new(), header.size);
+        while at <= header.tail {
+            let object = Object::read(&file, at).unwrap();
+            set_tail(at);
+            if object.is_entry() {
+                // Its last item is not there yet.
+                let written = file.borrow()[at as usize..].to_vec();
+                let end = object.end() as usize - 20;
+                file.borrow_mut()[end..].fill(0);
+                assert!(lines(&mut journal).is_empty(), "it is not whole yet");
+                assert_eq!(Journal::new(file.clone(), names(), later()).unwrap().at(), at);
+                file.borrow_mut()[at as usize..].copy_from_slice(&written);
+            }
+            seen.extend(lines(&mut journal));
+            at = object.end();
+        }
+        assert_eq!(seen, all(form));
+    }
+}
+
+#[test]
+fn other_files_are_refused() {
+    let refused = |of: &[u8]| Journal::new(bytes(of), names(), UNIX_EPOCH).map(|_| ()).unwrap_err().to_string();
+    assert!(refused(b"").contains("no sense"));
+    assert!(refused(&[b'x'; 300]).contains("no file of the systemd journal"));
+    let mut newer = COMPACT.to_vec();
+    newer[12] |= 1 << 6;
+    assert!(refused(&newer).contains("not known to this version"));
+}
+
+#[test]
+fn the_file_that_was_written_last_is_the_one() {
+    let root = std::env::temp_dir().join(format!("tracer-journal-{}", std::process::id()));
+    let machine = "0123456789abcdef0123456789abcdef";
+    let make = |path: &str, seconds: u64| {
+        let path = root.join(path);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        let file = File::create(&path).unwrap();
+        file.set_modified(UNIX_EPOCH + Duration::from_secs(seconds)).unwrap();
+        path
+    };
+    assert_eq!(below(&root), None);
+    let volatile = make(&format!("run/log/journal/{machine}/system.journal"), 10);
+    make(&format!("var/log/journal/{}/system.journal", machine.replace('0', "f")), 5);
+    make(&format!("var/log/journal/{machine}.tenant/system.journal"), 90);
+    make(&format!("var/log/journal/{machine}/user-1000.journal"), 90);
+    assert_eq!(below(&root), Some(volatile.clone()));
+    let flushed = make(&format!("var/log/journal/{machine}/system.journal"), 20);
+    assert_eq!(below(&root), Some(flushed.clone()));
+    assert_eq!(within(flushed.parent().unwrap()), Some(flushed));
+    std::fs::remove_dir_all(&root).unwrap();
+}
+
+/// Reads as a follower does: again after each change.
+fn survive(mut content: Vec<u8>, changes: &[(usize, u8)]) {
+    let file = bytes(&content);
+    let Ok(mut journal) = Journal::new(file.clone(), names(), UNIX_EPOCH) else { return };
+    let mut count = 0;
+    for (at, value) in changes {
+        let at = at % content.len().max(1);
+        if let Some(byte) = content.get_mut(at) {
+            *byte = *value;
+        }
+        file.borrow_mut().clone_from(&content);
+        let _ = journal.read(&mut |line| {
+            assert!(line.len() <= 3 * (64 << 10));
+            count += 1;
+            true
+        });
+    }
+    // No object is read twice, and none is smaller than 16 bytes.
+    assert!(count <= content.len() / 16, "{count}");
+}
+
+/// Where a change does harm: the header, and behind the hash tables.
+fn place() -> impl Strategy<Value = usize> {
+    prop_oneof![0..264_usize, 38_000..50_000_usize, any::<usize>()]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(300))]
+
+    #[test]
+    fn no_change_of_a_file_does_harm(
+        compact in any::<bool>(),
+        changes in prop::collection::vec((place(), any::<u8>()), 1..40),
+        length in prop::option::of(0..50_000_usize),
+    ) {
+        let mut content = if compact { COMPACT } else { REGULAR }.to_vec();
+        content.truncate(length.unwrap_or(usize::MAX));
+        survive(content, &changes);
+    }
+
+    #[test]
+    fn no_bytes_do_harm(mut content in prop::collection::vec(any::<u8>(), 208..2000), tail in 0..3000_u64) {
+        content[..8].copy_from_slice(b"LPKSHHRH");
+        content[12..16].copy_from_slice(&16_u32.to_le_bytes());
+        content[88..96].copy_from_slice(&208_u64.to_le_bytes());
+        content[136..144].copy_from_slice(&tail.to_le_bytes());
+        survive(content, &[(0, b'L'), (1, b'P')]);
+    }
+}

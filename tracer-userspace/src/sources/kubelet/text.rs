@@ -1,0 +1,77 @@
+//! A plain file as the kubelet's log: whole lines as it grows.
+
+use std::fs::File;
+use std::io::{self, Read, Seek, SeekFrom};
+use std::time::SystemTime;
+
+/// A longer line is skipped: no line of use is that long.
+pub(super) const MAX_LINE: usize = 64 << 10;
+/// Read at once.
+const CHUNK: usize = 16 << 10;
+
+/// Reads one file.
+#[derive(Debug)]
+pub(super) struct Text {
+    file: File,
+    at: u64,
+    /// A line without its end.
+    partial: Vec<u8>,
+    skipping: bool,
+}
+
+impl Text {
+    /// From the end on; from the beginning if it was made after `since`.
+    pub(super) fn new(mut file: File, since: SystemTime) -> io::Result<Self> {
+        let is_new = file.metadata()?.created().is_ok_and(|created| created >= since);
+        let at = file.seek(if is_new { SeekFrom::Start(0) } else { SeekFrom::End(0) })?;
+        Ok(Self { file, at, partial: Vec::new(), skipping: false })
+    }
+
+    pub(super) fn at(&self) -> u64 {
+        self.at
+    }
+
+    /// Goes on from there.
+    pub(super) fn resume(&mut self, at: u64) {
+        self.at = self.file.seek(SeekFrom::Start(at)).unwrap_or(self.at);
+    }
+
+    /// All that is there. A file that shrank is read from its beginning.
+    pub(super) fn read(&mut self, take: &mut dyn FnMut(&str) -> bool) -> io::Result<()> {
+        if self.file.metadata()?.len() < self.at {
+            self.at = self.file.seek(SeekFrom::Start(0))?;
+            self.partial.clear();
+        }
+        let mut chunk = vec![0; CHUNK];
+        loop {
+            let count = self.file.read(&mut chunk)?;
+            if count == 0 {
+                return Ok(());
+            }
+            self.at += count as u64;
+            if !self.lines(&chunk[..count], take) {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Hands over the whole lines; false if nobody takes them any more.
+    fn lines(&mut self, bytes: &[u8], take: &mut dyn FnMut(&str) -> bool) -> bool {
+        for part in bytes.split_inclusive(|byte| *byte == b'\n') {
+            if !self.skipping {
+                self.partial.extend_from_slice(part);
+            }
+            if part.ends_with(b"\n") {
+                let line = std::mem::take(&mut self.partial);
+                let whole = !std::mem::replace(&mut self.skipping, false);
+                if whole && !take(String::from_utf8_lossy(&line).trim_end()) {
+                    return false;
+                }
+            } else if self.partial.len() > MAX_LINE {
+                self.partial = Vec::new();
+                self.skipping = true;
+            }
+        }
+        true
+    }
+}

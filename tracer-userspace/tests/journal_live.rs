@@ -1,0 +1,247 @@
+//! A real journald, beside this machine's own and out of its sight, and `tracer attach` with the capabilities of the
+//! DaemonSet, in a mount namespace in which there is no journal: the kubelet's lines are read as the kubelet sees them.
+//!
+//! Needs root, systemd-journald, `systemd-cat` and `setpriv`. Run with
+//! `cargo test -p tracer-userspace --test journal_live -- --ignored`.
+#![expect(clippy::disallowed_methods, reason = "outside the core: waits for what other processes do")]
+#![allow(clippy::unwrap_used, reason = "a test ends at the line that failed")]
+
+use std::fs;
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use nix::mount::{MsFlags, mount};
+use nix::sched::{CloneFlags, unshare};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::{Value, json};
+
+const JOURNALD: &str = "/lib/systemd/systemd-journald";
+const MACHINE: &str = "0123456789abcdef0123456789abcdef";
+/// Those of deploy/kustomize/base/daemonset.yaml.
+const CAPABILITIES: &str =
+    "-all,+bpf,+perfmon,+sys_admin,+sys_ptrace,+sys_resource,+net_admin,+dac_read_search,+syslog";
+/// For what happens in milliseconds, on a machine that is busy.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// The kubelet's name: no other test's.
+fn prober() -> String {
+    format!("kubelet-{}", std::process::id())
+}
+
+/// A child that ends with the test.
+struct Process(Child);
+
+impl Process {
+    fn say(&mut self, line: &str) {
+        writeln!(self.0.stdin.as_mut().unwrap(), "{line}").unwrap();
+    }
+
+    fn signal(&self, signal: Signal) {
+        kill(Pid::from_raw(self.0.id().cast_signed()), signal).unwrap();
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn await_that(what: &str, mut is_so: impl FnMut() -> bool) {
+    let started = Instant::now();
+    while !is_so() {
+        assert!(started.elapsed() < PATIENCE, "{what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// This thread and its children get a `/run`, a `/var/log` and a machine id of their own.
+fn hide_this_machine() {
+    let none: Option<&str> = None;
+    unshare(CloneFlags::CLONE_NEWNS | CloneFlags::CLONE_NEWNET).expect("root");
+    mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_PRIVATE, none).unwrap();
+    for place in ["/run", "/var/log"] {
+        mount(Some("tmpfs"), place, Some("tmpfs"), MsFlags::empty(), none).unwrap();
+    }
+    fs::write("/run/machine-id", MACHINE).unwrap();
+    if !Path::new("/etc/machine-id").exists() {
+        fs::write("/etc/machine-id", "").unwrap();
+    }
+    mount(Some("/run/machine-id"), "/etc/machine-id", none, MsFlags::MS_BIND, none).unwrap();
+}
+
+fn journald() -> Process {
+    for directory in ["/run/systemd/journal", "/run/systemd/journald.conf.d", "/var/log/journal"] {
+        fs::create_dir_all(directory).unwrap();
+    }
+    // On disk at once: nobody flushes it there.
+    fs::write("/run/systemd/journal/flushed", "").unwrap();
+    let settings = "[Journal]\nStorage=persistent\nReadKMsg=no\nAudit=no\nForwardToSyslog=no\nRateLimitBurst=0\n";
+    fs::write("/run/systemd/journald.conf.d/test.conf", settings).unwrap();
+    let mut command = Command::new(JOURNALD);
+    command.env("SYSTEMD_LOG_TARGET", "console").stdin(Stdio::null()).stderr(Stdio::null());
+    let process = Process(command.spawn().expect("systemd-journald (package systemd)"));
+    await_that("journald listens and writes", || {
+        Path::new("/run/systemd/journal/stdout").exists() && current().exists()
+    });
+    process
+}
+
+fn current() -> PathBuf {
+    Path::new("/var/log/journal").join(MACHINE).join("system.journal")
+}
+
+fn archived() -> usize {
+    let names = fs::read_dir(current().parent().unwrap()).unwrap().flatten();
+    names.filter(|it| it.file_name().to_string_lossy().starts_with("system@")).count()
+}
+
+/// Says to journald what it is told, by a socket as systemd gives one to a service.
+fn service(comm: &str) -> Process {
+    let script = format!("printf {comm} > /proc/$$/comm; while read -r line; do printf '%s\\n' \"$line\"; done");
+    let mut command = Command::new("systemd-cat");
+    // The identifier is what a sender says of itself: nothing follows from it.
+    command.args(["-t", "kubelet", "sh", "-c", &script]);
+    let process = Process(command.stdin(Stdio::piped()).spawn().expect("systemd-cat"));
+    let of = format!("/proc/{}/comm", process.0.id());
+    await_that(comm, || fs::read_to_string(&of).unwrap_or_default().trim() == comm);
+    process
+}
+
+/// `tracer attach` where nothing of this node's files is to be seen, and what it prints.
+fn tracer(pods: &Path, more: &str) -> (Process, Receiver<Value>) {
+    let (tracer, prober, pods) = (env!("CARGO_BIN_EXE_tracer"), prober(), pods.display());
+    let attach = format!("{tracer} attach -o ndjson --prober {prober} --pods {pods} {more}");
+    let hide = "mount -t tmpfs none /var/log && mount -t tmpfs none /run";
+    let script = format!("{hide} && exec setpriv --bounding-set={CAPABILITIES} -- {attach}");
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "--propagation", "private", "sh", "-c", &script]);
+    let mut process = Process(command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().expect("unshare"));
+    let (tx, records) = channel();
+    let lines = BufReader::new(process.0.stdout.take().unwrap()).lines();
+    std::thread::spawn(move || {
+        for line in lines.map_while(Result::ok) {
+            let _ = tx.send(serde_json::from_str(&line).unwrap_or_default());
+        }
+    });
+    (process, records)
+}
+
+fn next(records: &Receiver<Value>, kind: &str) -> Value {
+    let until = Instant::now() + PATIENCE;
+    loop {
+        let left = until.saturating_duration_since(Instant::now());
+        let record = records.recv_timeout(left).expect(kind);
+        if record["type"] == kind {
+            return record;
+        }
+    }
+}
+
+fn verdict(records: &Receiver<Value>) -> (String, String) {
+    let record = next(records, "verdict");
+    let text = |place: &str| record.pointer(place).and_then(Value::as_str).unwrap_or_default().to_owned();
+    (text("/verdict/label"), text("/k8s/pod_name"))
+}
+
+/// klog's header, now.
+fn header() -> String {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+    let (s, micros) = (now.as_secs(), now.subsec_micros());
+    format!("E1121 {:02}:{:02}:{:02}.{micros:06}    1234 prober.go:111]", s / 3600 % 24, s / 60 % 60, s % 60)
+}
+
+fn failed(pod: &str, output: &str) -> String {
+    let of = "podUID=11111111-2222-3333-4444-555555555555 containerName=\"web\" probeResult=failure";
+    let header = header();
+    format!("{header} \"Probe failed\" probeType=\"Readiness\" pod=\"default/{pod}\" {of} output={output:?}")
+}
+
+fn no_sandbox(pod: &str) -> String {
+    let why = format!(
+        "rpc error: code = Unknown desc = failed to setup network for sandbox: {}",
+        "plugin says no; ".repeat(60)
+    );
+    format!("{} \"CreatePodSandbox for pod failed\" err={why:?} pod=\"default/{pod}\"", header())
+}
+
+const PODS: &str = r#"{"apiVersion":"v1","kind":"PodList","items":[{"metadata":{"name":"web","namespace":"default",
+"uid":"11111111-2222-3333-4444-555555555555"},"spec":{"containers":[{"name":"web","readinessProbe":
+{"exec":{"command":["true"]},"timeoutSeconds":1,"periodSeconds":1}}]},"status":{"phase":"Running"}}]}"#;
+
+fn pods(name: &str) -> PathBuf {
+    let path = std::env::temp_dir().join(format!("tracer-journal-{name}-{}.json", std::process::id()));
+    fs::write(&path, PODS).unwrap();
+    path
+}
+
+#[test]
+#[ignore = "needs root and systemd-journald"]
+fn the_kubelet_s_lines_in_the_journal_become_verdicts() {
+    hide_this_machine();
+    let journald = journald();
+    let (mut kubelet, mut other) = (service(&prober()), service("other"));
+    kubelet.say(&failed("web", "before anybody looked"));
+    let pods = pods("own");
+    let (tracer, records) = tracer(&pods, "");
+    let sources = next(&records, "start")["sources"].to_string();
+    let expected = format!("/root/var/log/journal/{MACHINE}/system.journal");
+    assert!(sources.contains("the kubelet's lines in the journal") && sources.contains(&expected), "{sources}");
+
+    other.say(&failed("web", "command \"forged\" timed out"));
+    kubelet.say(&failed("web", "cat: no such file"));
+    assert_eq!(verdict(&records), ("exec_failed".into(), "web".into()));
+
+    // One just before journald begins a new file, one after.
+    kubelet.say(&failed("web", "cat: again"));
+    journald.signal(Signal::SIGUSR2);
+    await_that("journald rotates", || archived() == 1);
+    kubelet.say(&failed("web", "command \"sleep\" timed out"));
+    assert_eq!(verdict(&records), ("exec_failed".into(), "web".into()));
+    assert_eq!(verdict(&records), ("exec_timeout".into(), "web".into()));
+
+    // So long that journald packs it.
+    kubelet.say(&no_sandbox("late"));
+    assert_eq!(verdict(&records), ("cni_not_ready".into(), "late".into()));
+
+    // It starts again: the way to the journal leads through another process, and nothing is lost or said twice.
+    drop(kubelet);
+    let mut kubelet = service(&prober());
+    kubelet.say(&failed("web", "cat: after a restart"));
+    assert_eq!(verdict(&records), ("exec_failed".into(), "web".into()));
+
+    tracer.signal(Signal::SIGTERM);
+    let stop = next(&records, "stop");
+    let expected = json!({"exec_failed": 3, "exec_timeout": 1, "cni_not_ready": 1});
+    assert_eq!(stop["verdicts"], expected, "no line twice, none of another's");
+    fs::remove_file(pods).unwrap();
+}
+
+#[test]
+#[ignore = "needs root and systemd-journald"]
+fn a_journal_can_be_named_by_its_directory() {
+    hide_this_machine();
+    let _journald = journald();
+    // As on a node whose journal is elsewhere: nothing leads there from the prober.
+    let place = PathBuf::from(format!("/tmp/tracer-journal-{}", std::process::id()));
+    fs::create_dir(&place).unwrap();
+    fs::set_permissions(&place, fs::Permissions::from_mode(0o700)).unwrap();
+    let none: Option<&str> = None;
+    mount(Some("/var/log/journal"), &place, none, MsFlags::MS_BIND, none).unwrap();
+    let mut kubelet = service(&prober());
+    let pods = pods("named");
+    let (_tracer, records) = tracer(&pods, &format!("--kubelet-log journal:{}", place.display()));
+    let sources = next(&records, "start")["sources"].to_string();
+    assert!(sources.contains(&format!("{}/{MACHINE}/system.journal", place.display())), "{sources}");
+    kubelet.say(&failed("web", "cat: no such file"));
+    assert_eq!(verdict(&records), ("exec_failed".into(), "web".into()));
+    nix::mount::umount2(&place, nix::mount::MntFlags::MNT_DETACH).unwrap();
+    fs::remove_dir(&place).unwrap();
+    fs::remove_file(pods).unwrap();
+}
