@@ -4,6 +4,7 @@
 mod doctor;
 mod duration;
 mod flags;
+mod namespace;
 pub mod pages;
 mod serve;
 mod size;

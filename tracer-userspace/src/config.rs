@@ -15,7 +15,7 @@ use crate::serve::Serve;
 use crate::sink::filter::Filter;
 use crate::sink::output::Rotation;
 use crate::sources::KNOWN_PROBERS;
-use crate::sources::cluster::{self, Access, ClusterConfig};
+use crate::sources::cluster::{self, Access, ClusterConfig, Namespace};
 
 pub use doctor::Doctor;
 
@@ -160,6 +160,7 @@ const LIVE: &[&str] = &[
     "kubeconfig",
     "no_api",
     "api_services",
+    "api_events",
     "node_name",
     "ring_kib",
 ];
@@ -174,6 +175,7 @@ const NOT_DOCTORS: &[&str] = &[
     "kubeconfig",
     "no_api",
     "api_services",
+    "api_events",
     "format",
     "namespace",
     "pod",
@@ -239,6 +241,7 @@ fn live(flags: Flags, serve: Option<Serve>, record: Option<PathBuf>) -> Result<P
         node_name: node_name.clone(),
         pods: pods.is_none(),
         services: flags.api_services && services.is_none(),
+        events: namespaces(flags.api_events),
     });
     Ok(Plan::Live(Box::new(Live {
         output,
@@ -254,9 +257,22 @@ fn live(flags: Flags, serve: Option<Serve>, record: Option<PathBuf>) -> Result<P
         services,
         kubelet_log,
         // Files that give everything leave nothing to ask.
-        cluster: cluster.filter(|cluster| cluster.pods || cluster.services),
+        cluster: cluster.filter(ClusterConfig::asks_something),
         node_name,
     })))
+}
+
+/// Each once; all of them, if that was asked for.
+fn namespaces(asked: Vec<Namespace>) -> Vec<Namespace> {
+    if asked.contains(&Namespace::All) {
+        return vec![Namespace::All];
+    }
+    asked.into_iter().fold(Vec::new(), |mut each, namespace| {
+        if !each.contains(&namespace) {
+            each.push(namespace);
+        }
+        each
+    })
 }
 
 /// What the daemon answers.

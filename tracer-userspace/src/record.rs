@@ -188,6 +188,9 @@ pub struct KubeletSaid {
     /// Its own words; absent where they are, or may be, what a command printed.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub output: Option<String>,
+    /// How many failures the Event counts that says it; absent where the kubelet's log does.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub event_count: Option<u32>,
 }
 
 /// The answer.

@@ -9,7 +9,7 @@ use crate::classify::{SETTLE_NS, kubelet};
 use crate::correlate::attempt::Attempt;
 use crate::decision::Decision;
 use crate::enrich;
-use crate::event::{ConnId, KubeletProbe, Observation, ProbeSays, SandboxFailure};
+use crate::event::{ConnId, KubeletProbe, Observation, PodRef, ProbeSays, SandboxFailure};
 use crate::record::Outcome;
 
 /// The kubelet writes its line as soon as the attempt is over: this much earlier at most, for a busy one.
@@ -24,25 +24,33 @@ const MAX_SANDBOXES: usize = 1024;
 impl Core {
     /// A probe failed, as the kubelet saw it.
     pub(super) fn outcome(&mut self, probe: &KubeletProbe, observation: &Observation, out: &mut Vec<Decision>) {
+        if self.words.know(probe) {
+            return;
+        }
         let command = kubelet::of_command(probe);
-        if let Some((finding, named)) = kubelet::command(&command, &self.node) {
+        let of_use = if let Some((finding, named)) = kubelet::command(&command, &self.node) {
             out.push(unattached(finding, named, Some(said(&command))));
+            true
         } else if let Some(conn) = self.attempt_of(probe) {
             self.correlator.join(conn, observation);
             self.quote(conn, observation.time_boot_ns, out);
+            true
+        } else {
+            false
+        };
+        if of_use || !probe.is_event() {
+            self.words.note(probe);
         }
     }
 
     /// The one attempt that it can be about: of that probe, not told of before, and over at that time or not yet seen to
     /// be. One that failed goes first, the last of several; one that the kernel found well must be the only one left.
     fn attempt_of(&self, probe: &KubeletProbe) -> Option<ConnId> {
-        let at = probe.written_boot_ns;
-        let in_time = |a: &Attempt| match a.ended {
-            Some((end, _)) => end <= at.saturating_add(AFTER_NS) && at <= end.saturating_add(BEFORE_NS),
-            None => a.started <= at,
-        };
-        let fits = |a: &&Attempt| a.prober && a.kubelet().is_none() && in_time(a) && self.is_of(a, probe);
+        let fits = |a: &&Attempt| a.prober && a.kubelet().is_none() && is_in_time(a, probe) && self.is_of(a, probe);
         let fitting: Vec<&Attempt> = self.correlator.all().filter(fits).collect();
+        if probe.is_event() {
+            return self.attempt_of_event(&fitting, probe);
+        }
         if let Some(exact) = fitting.iter().find(|a| probe.src == Some(a.flow.src)) {
             return Some(exact.conn);
         }
@@ -52,6 +60,19 @@ impl Core {
         }
         let [only] = fitting.as_slice() else { return None };
         Some(only.conn)
+    }
+
+    /// The second of an Event may hold several attempts: then nothing is joined. Those that ended within it go first.
+    fn attempt_of_event(&self, fitting: &[&Attempt], probe: &KubeletProbe) -> Option<ConnId> {
+        let within =
+            |a: &&Attempt| a.ended.is_none_or(|(end, _)| probe.written_boot_ns <= end.saturating_add(AFTER_NS));
+        let failed = |a: &&Attempt| a.ended.is_some() && self.has_failed(a);
+        let all = || fitting.iter().copied();
+        let only = [all().filter(within).filter(failed).collect(), all().filter(failed).collect(), fitting.to_vec()];
+        match only.iter().find(|found: &&Vec<&Attempt>| !found.is_empty())?.as_slice() {
+            [only] => Some(only.conn),
+            _ => None,
+        }
     }
 
     fn has_failed(&self, attempt: &Attempt) -> bool {
@@ -86,7 +107,9 @@ impl Core {
         if !kubelet::concerns(failure, &self.node) {
             return;
         }
-        let key = (failure.pod.clone(), failure.cause);
+        // A line does not always name the uid, an Event does.
+        let uid = failure.pod.uid.clone().filter(|_| failure.pod.name.is_none());
+        let key = (PodRef { uid, ..failure.pod.clone() }, failure.cause);
         if self.sandboxes.get(&key).is_some_and(|last| time < last.saturating_add(SANDBOX_AGAIN_NS)) {
             return;
         }
@@ -96,6 +119,15 @@ impl Core {
         self.sandboxes.insert(key, time);
         let (finding, named) = kubelet::sandbox(failure, &self.node);
         out.push(unattached(finding, named, None));
+    }
+}
+
+/// It was over at that time, or not yet seen to be.
+fn is_in_time(attempt: &Attempt, probe: &KubeletProbe) -> bool {
+    let (from, until) = (probe.written_boot_ns, probe.written_until());
+    match attempt.ended {
+        Some((end, _)) => end <= until.saturating_add(AFTER_NS) && from <= end.saturating_add(BEFORE_NS),
+        None => attempt.started <= until,
     }
 }
 

@@ -18,7 +18,7 @@ pub(super) enum Failure {
     Unauthenticated,
     /// 403
     #[error(
-        "does not permit it (403): grant verb `{verb}` on resource `{resource}`{} in a ClusterRole bound to this account (deploy/daemonset.yaml has it)",
+        "does not permit it (403): grant verb `{verb}` on resource `{resource}`{} in a ClusterRole bound to this account (deploy/kustomize has it)",
         group_text(.group)
     )]
     Forbidden {

@@ -1,8 +1,10 @@
-//! What the kubelet writes to its log, as facts: a thread follows the file and sends what it understands.
+//! What the kubelet writes to its log, as facts: a thread follows the file and sends what it understands. Its Events
+//! in the cluster API say the same less precisely; they come by `sources/cluster`.
 //!
 //! The file is the one that was named, or the kubelet's own stderr if that is a file. A kubelet that logs to the
 //! journal is not followed: `--kubelet-log` can name a file that a log daemon writes.
 
+mod event;
 mod fields;
 mod follow;
 mod line;
@@ -12,6 +14,7 @@ use std::path::{Path, PathBuf};
 
 use tokio::sync::mpsc::Sender;
 
+pub(super) use self::event::KubeletEvent;
 use self::follow::Follower;
 use super::Prober;
 use super::procfs::find_probers;

@@ -1,6 +1,7 @@
 //! The follower against an API server on loopback: what it asks, what it makes of every kind of trouble.
 #![expect(clippy::disallowed_methods, reason = "tests measure how long they waited")]
 
+mod events;
 mod fake;
 mod faults;
 mod scale;
@@ -38,7 +39,7 @@ fn list(version: u32, pods: &[String]) -> String {
 }
 
 fn config(pods: bool, services: bool) -> ClusterConfig {
-    ClusterConfig { access: Access::InCluster, node_name: NODE.into(), pods, services }
+    ClusterConfig { access: Access::InCluster, node_name: NODE.into(), pods, services, events: Vec::new() }
 }
 
 /// Fast, and patient where only trouble ends the wait.
