@@ -8,6 +8,7 @@ mod namespace;
 pub mod pages;
 mod serve;
 mod size;
+mod write;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -19,6 +20,7 @@ use clap::{Arg, ArgMatches, CommandFactory as _, FromArgMatches as _, Parser, Su
 pub use doctor::{DoctorArgs, FailOn};
 pub use flags::{Flags, Form, Format};
 pub use serve::ServeFlags;
+pub use write::WriteFlags;
 
 /// Names the cause of a failed Kubernetes probe from the kernel's own events, as it happens.
 #[derive(Debug, Parser)]
@@ -69,6 +71,9 @@ pub enum Command {
         /// What it answers.
         #[command(flatten)]
         serve: ServeFlags,
+        /// What it writes to the cluster API.
+        #[command(flatten)]
+        write: WriteFlags,
     },
     /// Whether the `tracer run` of this node is alive, or ready
     #[command(

@@ -8,10 +8,11 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::classify::label::Label;
-use crate::cli::{Cli, Command, Flags, Form, Format, ServeFlags, pages};
+use crate::cli::{Cli, Command, Flags, Form, Format, ServeFlags, WriteFlags, pages};
 use crate::error::Error;
 use crate::explain;
 use crate::serve::Serve;
+use crate::sink::cluster::ClusterOutput;
 use crate::sink::filter::Filter;
 use crate::sink::output::Rotation;
 use crate::sources::KNOWN_PROBERS;
@@ -104,6 +105,8 @@ pub struct Live {
     pub kubelet_log: Option<PathBuf>,
     /// The cluster API, where it is used.
     pub cluster: Option<ClusterConfig>,
+    /// What is written to it.
+    pub cluster_output: Option<ClusterOutput>,
     /// Name of this node.
     pub node_name: String,
 }
@@ -139,7 +142,7 @@ pub fn plan(cli: Cli) -> Result<Plan, Error> {
             Ok(Plan::Replay(Box::new(Replay { output: output(&cli.flags)?, file, compare })))
         }
         Command::Attach => live(cli.flags, None, None),
-        Command::Run { serve } => live(cli.flags, Some(served(serve)), None),
+        Command::Run { serve, write } => live(cli.flags, Some((served(serve), write)), None),
         Command::Record { file } if file == Path::new("-") => {
             live(cli.flags, None, None)?;
             Err(Error::Usage("record FILE: stdout belongs to the records: name a file".into()))
@@ -227,7 +230,8 @@ fn refuse_meaningless(cli: &Cli) -> Result<(), Error> {
 }
 
 /// The live commands.
-fn live(flags: Flags, serve: Option<Serve>, record: Option<PathBuf>) -> Result<Plan, Error> {
+fn live(flags: Flags, daemon: Option<(Serve, WriteFlags)>, record: Option<PathBuf>) -> Result<Plan, Error> {
+    let (serve, write) = daemon.unzip();
     let output = output(&flags)?;
     let pods = readable("--pods", flags.pods)?;
     let services = readable("--services", flags.services)?;
@@ -236,6 +240,7 @@ fn live(flags: Flags, serve: Option<Serve>, record: Option<PathBuf>) -> Result<P
     let in_cluster = || (serve.is_some() && !flags.no_api && cluster::in_cluster()).then_some(Access::InCluster);
     let node_name = filled(flags.node_name).unwrap_or_else(host_name);
     let access = kubeconfig.map(Access::Kubeconfig).or_else(in_cluster);
+    let cluster_output = write.map(|flags| written(flags, access.clone(), &node_name)).transpose()?.flatten();
     let cluster = access.map(|access| ClusterConfig {
         access,
         node_name: node_name.clone(),
@@ -258,6 +263,7 @@ fn live(flags: Flags, serve: Option<Serve>, record: Option<PathBuf>) -> Result<P
         kubelet_log,
         // Files that give everything leave nothing to ask.
         cluster: cluster.filter(ClusterConfig::asks_something),
+        cluster_output,
         node_name,
     })))
 }
@@ -278,6 +284,21 @@ fn namespaces(asked: Vec<Namespace>) -> Vec<Namespace> {
 /// What the daemon answers.
 fn served(flags: ServeFlags) -> Serve {
     Serve { metrics: flags.metrics_listen, health: flags.health_socket, pod_labels: flags.metrics_pod_labels }
+}
+
+/// What the daemon writes to the cluster API.
+fn written(flags: WriteFlags, access: Option<Access>, node_name: &str) -> Result<Option<ClusterOutput>, Error> {
+    let WriteFlags { api_explain: explain, api_condition: condition } = flags;
+    if !explain && !condition {
+        return Ok(None);
+    }
+    let flag = if explain { "--api-explain" } else { "--api-condition" };
+    let access = access.ok_or_else(|| {
+        Error::Usage(format!(
+            "{flag} needs the cluster API: a pod's service account, or --kubeconfig PATH, and no --no-api"
+        ))
+    })?;
+    Ok(Some(ClusterOutput { access, node_name: node_name.to_owned(), explain, condition }))
 }
 
 /// Where records go.
@@ -430,6 +451,43 @@ mod tests {
         let error = planned(&["run", "--kubeconfig", "/none"]).unwrap_err().to_string();
         assert_eq!(error, "--kubeconfig /none: No such file or directory");
         assert!(planned(&["replay", "x", "--no-api"]).is_err());
+    }
+
+    #[test]
+    fn events_are_asked_for_by_namespace_or_all_of_them() {
+        let file = std::env::current_exe().unwrap().display().to_string();
+        let events = |namespaces: &str| match planned(&[
+            "attach",
+            "--kubeconfig",
+            &file,
+            "--pods",
+            &file,
+            "--api-events",
+            namespaces,
+        ]) {
+            Ok(Plan::Live(live)) => Ok(live.cluster.unwrap().events),
+            other => Err(format!("{other:?}")),
+        };
+        let named = |name: &str| Namespace::Named(name.to_owned());
+        assert_eq!(events("shop,bank,shop").unwrap(), [named("shop"), named("bank")]);
+        assert_eq!(events("shop,*").unwrap(), [Namespace::All]);
+        assert!(events("Shop").unwrap_err().contains("the name of a namespace, or `*`"));
+        assert!(planned(&["replay", "x", "--api-events", "shop"]).unwrap_err().to_string().starts_with("--api-events"));
+    }
+
+    #[test]
+    fn what_is_written_to_the_api_needs_it() {
+        let file = std::env::current_exe().unwrap().display().to_string();
+        let written = |args: &[&str]| match planned(&[&["run", "--node-name", "n1"], args].concat()) {
+            Ok(Plan::Live(live)) => Ok(live.cluster_output),
+            other => Err(other.unwrap_err().to_string()),
+        };
+        assert_eq!(written(&["--kubeconfig", &file]).unwrap(), None);
+        let output = written(&["--kubeconfig", &file, "--pods", &file, "--api-condition"]).unwrap().unwrap();
+        assert!(output.condition && !output.explain && output.node_name == "n1");
+        assert!(written(&["--api-explain"]).unwrap_err().starts_with("--api-explain needs the cluster API"));
+        assert!(written(&["--api-explain", "--kubeconfig", &file, "--no-api"]).is_err());
+        assert!(planned(&["attach", "--api-explain"]).is_err());
     }
 
     #[test]

@@ -14,7 +14,7 @@ mod objects;
 mod pace;
 mod request;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 use std::collections::BTreeMap;
 use std::pin::Pin;
@@ -27,15 +27,18 @@ use std::time::Duration;
 use kube::Client;
 use tokio::sync::watch;
 
+pub(crate) use connect::client;
 pub use connect::{Access, ConnectError, in_cluster};
 pub(super) use events::Heard;
+pub(crate) use failure::{Asked, Failure};
+pub(crate) use pace::{Pace, part};
+pub(crate) use request::send;
 
 use super::files::{Slice, api, join};
 use super::kubelet::KubeletEvent;
 use crate::event::{Pod, Service};
 use board::Board;
 use follow::Follower;
-use pace::Pace;
 use request::Scope;
 
 /// The start waits this long for the API; what comes later comes as facts.

@@ -47,6 +47,24 @@ impl Scope {
 pub(super) async fn open(client: &Client, uri: &str, asked: Asked, within: Duration) -> Result<Body, Failure> {
     let request = Request::get(uri).header("Accept", "application/json").body(Body::empty());
     let request = request.map_err(|error| Failure::Garbage(error.to_string()))?;
+    answer(client, request, asked, within).await
+}
+
+/// Sends a request that writes; its answer is read to the end, so that the connection can be used again.
+pub(crate) async fn send(
+    client: &Client,
+    request: Request<Body>,
+    asked: Asked,
+    within: Duration,
+) -> Result<(), Failure> {
+    let mut body = answer(client, request, asked, within).await?;
+    let deadline = Instant::now() + within;
+    // It is written, whatever becomes of the rest.
+    while let Ok(Some(_)) = next(&mut body, deadline).await {}
+    Ok(())
+}
+
+async fn answer(client: &Client, request: Request<Body>, asked: Asked, within: Duration) -> Result<Body, Failure> {
     let late = |_| Failure::Unreachable(format!("no answer within {} s", within.as_secs()));
     let answer = timeout(within, client.send(request)).await.map_err(late)?;
     let answer = answer.map_err(|error| Failure::of_client(&error))?;
