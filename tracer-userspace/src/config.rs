@@ -1,5 +1,6 @@
 //! What was asked for: the flags of [`crate::cli`] checked, with defaults applied.
 
+mod cluster_flags;
 mod doctor;
 
 use std::fs::File;
@@ -16,8 +17,9 @@ use crate::sink::cluster::ClusterOutput;
 use crate::sink::filter::Filter;
 use crate::sink::output::Rotation;
 use crate::sources::KNOWN_PROBERS;
-use crate::sources::cluster::{self, Access, ClusterConfig, Namespace};
+use crate::sources::cluster::{self, Access, ClusterConfig};
 
+use cluster_flags::{namespaces, written};
 pub use doctor::Doctor;
 
 /// The longest process name that the kernel keeps (`TASK_COMM_LEN` less its end).
@@ -268,37 +270,9 @@ fn live(flags: Flags, daemon: Option<(Serve, WriteFlags)>, record: Option<PathBu
     })))
 }
 
-/// Each once; all of them, if that was asked for.
-fn namespaces(asked: Vec<Namespace>) -> Vec<Namespace> {
-    if asked.contains(&Namespace::All) {
-        return vec![Namespace::All];
-    }
-    asked.into_iter().fold(Vec::new(), |mut each, namespace| {
-        if !each.contains(&namespace) {
-            each.push(namespace);
-        }
-        each
-    })
-}
-
 /// What the daemon answers.
 fn served(flags: ServeFlags) -> Serve {
     Serve { metrics: flags.metrics_listen, health: flags.health_socket, pod_labels: flags.metrics_pod_labels }
-}
-
-/// What the daemon writes to the cluster API.
-fn written(flags: WriteFlags, access: Option<Access>, node_name: &str) -> Result<Option<ClusterOutput>, Error> {
-    let WriteFlags { api_explain: explain, api_condition: condition } = flags;
-    if !explain && !condition {
-        return Ok(None);
-    }
-    let flag = if explain { "--api-explain" } else { "--api-condition" };
-    let access = access.ok_or_else(|| {
-        Error::Usage(format!(
-            "{flag} needs the cluster API: a pod's service account, or --kubeconfig PATH, and no --no-api"
-        ))
-    })?;
-    Ok(Some(ClusterOutput { access, node_name: node_name.to_owned(), explain, condition }))
 }
 
 /// Where records go.
@@ -394,7 +368,7 @@ mod tests {
     use super::*;
     use crate::cli::{Parsed, parse};
 
-    fn planned(args: &[&str]) -> Result<Plan, Error> {
+    pub(super) fn planned(args: &[&str]) -> Result<Plan, Error> {
         let args = std::iter::once("tracer").chain(args.iter().copied()).map(Into::into);
         match parse(args) {
             Parsed::Command(cli) => plan(*cli),
@@ -451,43 +425,6 @@ mod tests {
         let error = planned(&["run", "--kubeconfig", "/none"]).unwrap_err().to_string();
         assert_eq!(error, "--kubeconfig /none: No such file or directory");
         assert!(planned(&["replay", "x", "--no-api"]).is_err());
-    }
-
-    #[test]
-    fn events_are_asked_for_by_namespace_or_all_of_them() {
-        let file = std::env::current_exe().unwrap().display().to_string();
-        let events = |namespaces: &str| match planned(&[
-            "attach",
-            "--kubeconfig",
-            &file,
-            "--pods",
-            &file,
-            "--api-events",
-            namespaces,
-        ]) {
-            Ok(Plan::Live(live)) => Ok(live.cluster.unwrap().events),
-            other => Err(format!("{other:?}")),
-        };
-        let named = |name: &str| Namespace::Named(name.to_owned());
-        assert_eq!(events("shop,bank,shop").unwrap(), [named("shop"), named("bank")]);
-        assert_eq!(events("shop,*").unwrap(), [Namespace::All]);
-        assert!(events("Shop").unwrap_err().contains("the name of a namespace, or `*`"));
-        assert!(planned(&["replay", "x", "--api-events", "shop"]).unwrap_err().to_string().starts_with("--api-events"));
-    }
-
-    #[test]
-    fn what_is_written_to_the_api_needs_it() {
-        let file = std::env::current_exe().unwrap().display().to_string();
-        let written = |args: &[&str]| match planned(&[&["run", "--node-name", "n1"], args].concat()) {
-            Ok(Plan::Live(live)) => Ok(live.cluster_output),
-            other => Err(other.unwrap_err().to_string()),
-        };
-        assert_eq!(written(&["--kubeconfig", &file]).unwrap(), None);
-        let output = written(&["--kubeconfig", &file, "--pods", &file, "--api-condition"]).unwrap().unwrap();
-        assert!(output.condition && !output.explain && output.node_name == "n1");
-        assert!(written(&["--api-explain"]).unwrap_err().starts_with("--api-explain needs the cluster API"));
-        assert!(written(&["--api-explain", "--kubeconfig", &file, "--no-api"]).is_err());
-        assert!(planned(&["attach", "--api-explain"]).is_err());
     }
 
     #[test]

@@ -20,7 +20,6 @@ use super::cluster::{Cluster, Heard, View};
 use super::files::{self, Stamp};
 use super::links::{self, LinkWatch};
 use super::{Listed, NodeNetns, Snapshot, SourceConfig, name_node_ports, pods_fact, read_node, services_fact};
-use crate::clock;
 use crate::event::{Fact, NodePorts, Pod};
 
 const FILES_EVERY: Duration = Duration::from_secs(1);
@@ -155,11 +154,9 @@ impl Watcher {
     fn read_cluster(&mut self) -> Result<(), Closed> {
         let Some(cluster) = self.config.cluster.as_mut().filter(|cluster| cluster.has_changed()) else { return Ok(()) };
         let view = cluster.take();
-        let to_wall = clock::boot_to_wall_ns();
-        let events = self.heard.news(&view, wall_s(to_wall));
+        let said = self.heard.facts(&view);
         self.read_listing(view)?;
-        let facts = events.iter().filter_map(|event| event.fact(to_wall));
-        facts.map(|fact| self.tx.blocking_send(fact).map_err(|_| Closed)).collect()
+        said.into_iter().try_for_each(|fact| self.tx.blocking_send(fact).map_err(|_| Closed))
     }
 
     fn read_listing(&mut self, view: View) -> Result<(), Closed> {
@@ -289,11 +286,6 @@ fn is_same_table(left: &Fact, right: &Fact) -> bool {
         (Fact::Links(left), Fact::Links(right)) => left.netns == right.netns,
         _ => std::mem::discriminant(left) == std::mem::discriminant(right),
     }
-}
-
-/// Now, wall clock, seconds.
-fn wall_s(boot_to_wall_ns: i64) -> i64 {
-    i64::try_from(clock::boot_ns()).unwrap_or(i64::MAX).saturating_add(boot_to_wall_ns) / 1_000_000_000
 }
 
 fn or_warn<T, E: std::fmt::Display>(result: Result<T, E>) -> Option<T> {

@@ -8,7 +8,8 @@ use jiff::Timestamp;
 
 use super::View;
 use super::objects::Watched;
-use crate::event::PodRef;
+use crate::clock;
+use crate::event::{Fact, PodRef};
 use crate::sources::files::api::{self, Metadata};
 use crate::sources::kubelet::KubeletEvent;
 
@@ -18,6 +19,32 @@ const MESSAGE_MAX: usize = 1024;
 const STALE_S: i64 = 60;
 /// Of these reasons.
 const REASONS: [&str; 3] = ["Unhealthy", "FailedCreatePodSandBox", "NetworkNotReady"];
+
+/// One namespace, or all.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Namespace {
+    /// All of the cluster.
+    All,
+    /// That of this name.
+    Named(String),
+}
+
+impl Namespace {
+    /// What its Events are called.
+    pub(super) fn events(&self) -> String {
+        match self {
+            Self::All => "events".to_owned(),
+            Self::Named(name) => format!("events of namespace {name}"),
+        }
+    }
+
+    pub(super) fn name(&self) -> Option<String> {
+        match self {
+            Self::All => None,
+            Self::Named(name) => Some(name.clone()),
+        }
+    }
+}
 
 impl Watched for api::Event {
     type Kept = KubeletEvent;
@@ -80,8 +107,16 @@ pub(in crate::sources) struct Heard {
 }
 
 impl Heard {
+    /// What is new of them.
+    pub(in crate::sources) fn facts(&mut self, view: &View) -> Vec<Fact> {
+        let to_wall_ns = clock::boot_to_wall_ns();
+        let wall_ns = i64::try_from(clock::boot_ns()).unwrap_or(i64::MAX).saturating_add(to_wall_ns);
+        let news = self.news(view, wall_ns / 1_000_000_000);
+        news.iter().filter_map(|event| event.fact(to_wall_ns)).collect()
+    }
+
     /// Those that are new or were counted again, and are no old news.
-    pub(in crate::sources) fn news(&mut self, view: &View, now_s: i64) -> Vec<KubeletEvent> {
+    fn news(&mut self, view: &View, now_s: i64) -> Vec<KubeletEvent> {
         let all = || view.events.values().flatten();
         let stamp = |event: &KubeletEvent| (event.count, event.last_s);
         let is_news = |event: &&KubeletEvent| {

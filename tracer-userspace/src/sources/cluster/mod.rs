@@ -30,6 +30,7 @@ use tokio::sync::watch;
 pub(crate) use connect::client;
 pub use connect::{Access, ConnectError, in_cluster};
 pub(super) use events::Heard;
+pub use events::Namespace;
 pub(crate) use failure::{Asked, Failure};
 pub(crate) use pace::{Pace, part};
 pub(crate) use request::send;
@@ -64,32 +65,6 @@ impl ClusterConfig {
     #[must_use]
     pub const fn asks_something(&self) -> bool {
         self.pods || self.services || !self.events.is_empty()
-    }
-}
-
-/// One namespace, or all.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Namespace {
-    /// All of the cluster.
-    All,
-    /// That of this name.
-    Named(String),
-}
-
-impl Namespace {
-    /// What its Events are called.
-    fn events(&self) -> String {
-        match self {
-            Self::All => "events".to_owned(),
-            Self::Named(name) => format!("events of namespace {name}"),
-        }
-    }
-
-    fn name(&self) -> Option<String> {
-        match self {
-            Self::All => None,
-            Self::Named(name) => Some(name.clone()),
-        }
     }
 }
 

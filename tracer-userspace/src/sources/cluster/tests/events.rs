@@ -136,9 +136,9 @@ async fn an_event_becomes_a_fact_once_for_each_count() {
         for count in [1, 2] {
             stream.event("MODIFIED", &event("e1", NODE, count, 71 + count, &now)).await;
             let said = loop {
-                match timeout(GUARD, facts.recv()).await.expect("in time").expect("facts") {
-                    Fact::KubeletProbe(said) => break said,
-                    _ => {}
+                let fact = timeout(GUARD, facts.recv()).await.expect("in time").expect("facts");
+                if let Fact::KubeletProbe(said) = fact {
+                    break said;
                 }
             };
             assert_eq!((said.event_count, said.says), (Some(count), ProbeSays::Status(503)));
