@@ -214,6 +214,8 @@ impl Keeper {
             Answer::Missing => {
                 self.outage.failed(&Failure::Unknown("a node of this name (NODE_NAME, --node-name)"), now)
             }
+            // Somebody else wrote at the same moment.
+            Answer::Exists => self.outage.failed(&Failure::Garbage("a conflict (409)".into()), now),
             Answer::Never(failure) | Answer::Later(failure) => self.outage.failed(&failure, now),
         }
     }

@@ -102,7 +102,7 @@ impl Explainer {
 
     async fn send(&mut self, key: &Key) {
         let Some(entry) = self.tally.get(key) else { return };
-        let name = entry.event.clone().unwrap_or_else(|| name(&key.0.pod, entry.last));
+        let name = entry.event.clone().unwrap_or_else(|| name(&key.0.pod, entry.first));
         let events = format!("/api/v1/namespaces/{}/events", key.0.namespace);
         let (change, path, body) = match &entry.event {
             Some(event) => (Change::Merge, format!("{events}/{event}"), counted(entry)),
@@ -116,8 +116,11 @@ impl Explainer {
                 self.outage.over();
             }
             Answer::Missing if !is_new => self.tally.gone(key),
+            // It was made by a request whose answer did not arrive.
+            Answer::Exists if is_new => self.tally.made(key, name),
             // The pod's namespace is gone.
             Answer::Missing => self.give_up(key),
+            Answer::Exists => self.give_up(key),
             Answer::Never(failure) => {
                 if !std::mem::replace(&mut self.told, true) {
                     tracing::warn!("an explanation of pod {}/{}: cluster API {failure}", key.0.namespace, key.0.pod);

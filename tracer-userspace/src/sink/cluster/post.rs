@@ -13,6 +13,8 @@ pub(super) enum Answer {
     Done,
     /// There is no such object, or no such namespace.
     Missing,
+    /// There is one of this name already.
+    Exists,
     /// This one will never be taken.
     Never(Failure),
     /// Not now.
@@ -58,8 +60,9 @@ pub(super) async fn write(
     match send(client, request, asked, pace.answer).await {
         Ok(()) => Answer::Done,
         Err(Failure::Unknown(_)) => Answer::Missing,
-        // Bad request, namespace that ends, conflict, too large, not valid.
-        Err(failure @ Failure::Refused { code: 400 | 403 | 409 | 413 | 422, .. }) => Answer::Never(failure),
+        Err(Failure::Refused { code: 409, .. }) => Answer::Exists,
+        // Bad request, namespace that ends, too large, not valid.
+        Err(failure @ Failure::Refused { code: 400 | 403 | 413 | 422, .. }) => Answer::Never(failure),
         Err(failure) => Answer::Later(failure),
     }
 }

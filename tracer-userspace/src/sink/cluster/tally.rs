@@ -105,6 +105,13 @@ impl Tally {
         }
     }
 
+    /// Its Event is there; what it says may be old.
+    pub(super) fn made(&mut self, key: &Key, event: String) {
+        if let Some(entry) = self.entries.get_mut(key) {
+            entry.event = Some(event);
+        }
+    }
+
     /// The API has forgotten the Event: what has not been written becomes a new one.
     pub(super) fn gone(&mut self, key: &Key) {
         if let Some(entry) = self.entries.get_mut(key) {

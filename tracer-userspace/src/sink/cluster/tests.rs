@@ -168,6 +168,29 @@ async fn an_outage_is_waited_out_and_what_came_meanwhile_is_counted_in() {
     LocalSet::new().run_until(run).await;
 }
 
+/// The answer to the first request is lost: the second must not make another Event.
+#[tokio::test]
+async fn an_event_that_was_made_without_an_answer_is_found_again() {
+    let run = async {
+        let mut api = Fake::new().await;
+        let (sink, written) = start(&api, true, rates());
+        sink.say(note("cart", 1));
+        let lost = created(&mut api).await;
+        let name = lost.json()["metadata"]["name"].as_str().expect("a name").to_owned();
+        drop(lost);
+        sink.say(note("cart", 2));
+        let again = created(&mut api).await;
+        assert_eq!(again.json()["metadata"]["name"], name.as_str());
+        again.answer("409 Conflict", "{}").await;
+        let asked = api.next().await;
+        assert_eq!((asked.method.as_str(), asked.path.clone()), ("PATCH", format!("{EVENTS}/{name}")));
+        assert_eq!(asked.json()["count"], 2);
+        asked.answer("200 OK", "{}").await;
+        assert_eq!(finished(sink, written).await, 0);
+    };
+    LocalSet::new().run_until(run).await;
+}
+
 #[tokio::test]
 async fn what_will_never_be_taken_stops_nothing_else() {
     let run = async {
