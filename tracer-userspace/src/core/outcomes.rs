@@ -62,17 +62,14 @@ impl Core {
         Some(only.conn)
     }
 
-    /// The second of an Event may hold several attempts: then nothing is joined. Those that ended within it go first.
+    /// Those that ended within the second of the Event go first, of them those that failed. Several that are left: the
+    /// Event may be about any of them, and nothing is joined.
     fn attempt_of_event(&self, fitting: &[&Attempt], probe: &KubeletProbe) -> Option<ConnId> {
-        let within =
-            |a: &&Attempt| a.ended.is_none_or(|(end, _)| probe.written_boot_ns <= end.saturating_add(AFTER_NS));
-        let failed = |a: &&Attempt| a.ended.is_some() && self.has_failed(a);
-        let all = || fitting.iter().copied();
-        let only = [all().filter(within).filter(failed).collect(), all().filter(failed).collect(), fitting.to_vec()];
-        match only.iter().find(|found: &&Vec<&Attempt>| !found.is_empty())?.as_slice() {
-            [only] => Some(only.conn),
-            _ => None,
-        }
+        let from = probe.written_boot_ns;
+        let within = preferred(fitting, |a| a.ended.is_none_or(|(end, _)| from <= end.saturating_add(AFTER_NS)));
+        let failed = preferred(&within, |a| a.ended.is_some() && self.has_failed(a));
+        let [only] = failed.as_slice() else { return None };
+        Some(only.conn)
     }
 
     fn has_failed(&self, attempt: &Attempt) -> bool {
@@ -120,6 +117,12 @@ impl Core {
         let (finding, named) = kubelet::sandbox(failure, &self.node);
         out.push(unattached(finding, named, None));
     }
+}
+
+/// Those of which this holds, if it does of any; else all.
+fn preferred<'a>(attempts: &[&'a Attempt], holds: impl Fn(&Attempt) -> bool) -> Vec<&'a Attempt> {
+    let some: Vec<&Attempt> = attempts.iter().copied().filter(|a| holds(a)).collect();
+    if some.is_empty() { attempts.to_vec() } else { some }
 }
 
 /// It was over at that time, or not yet seen to be.

@@ -105,6 +105,18 @@ mod tests {
         assert_eq!(said, Some(3));
     }
 
+    /// Each second one, of which the kernel cannot see that it failed.
+    #[test]
+    fn an_event_is_joined_to_the_attempt_of_its_second() {
+        let mut stream = Stream::new();
+        stream.https_readiness().connect().established();
+        stream.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 200)).wait_ms(900);
+        stream.again(9).connect().established();
+        stream.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 200));
+        stream.wait_ms(300).kubelet_event(ProbeSays::Status(503), 700);
+        assert_eq!(told(&stream), [("app_status_failure".to_owned(), true)]);
+    }
+
     #[test]
     fn an_event_of_another_second_joins_nothing() {
         let mut stream = Stream::new();
