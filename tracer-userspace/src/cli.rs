@@ -5,9 +5,11 @@ mod doctor;
 mod duration;
 mod flags;
 mod hooks;
+mod namespace;
 pub mod pages;
 mod serve;
 mod size;
+mod write;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -20,6 +22,7 @@ pub use doctor::{DoctorArgs, FailOn};
 pub use flags::{Flags, Form, Format};
 pub use hooks::HooksArgs;
 pub use serve::ServeFlags;
+pub use write::WriteFlags;
 
 /// Names the cause of a failed Kubernetes probe from the kernel's own events, as it happens.
 #[derive(Debug, Parser)]
@@ -72,6 +75,9 @@ pub enum Command {
         /// What it answers.
         #[command(flatten)]
         serve: ServeFlags,
+        /// What it writes to the cluster API.
+        #[command(flatten)]
+        write: WriteFlags,
     },
     /// Whether the `tracer run` of this node is alive, or ready
     #[command(

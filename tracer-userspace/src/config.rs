@@ -1,5 +1,6 @@
 //! What was asked for: the flags of [`crate::cli`] checked, with defaults applied.
 
+mod cluster_flags;
 mod doctor;
 mod hooks;
 mod report;
@@ -12,16 +13,18 @@ use std::time::Duration;
 use anstream::{AutoStream, ColorChoice};
 
 use crate::classify::label::Label;
-use crate::cli::{Cli, Command, Flags, Form, Format, ServeFlags, pages};
+use crate::cli::{Cli, Command, Flags, Form, Format, ServeFlags, WriteFlags, pages};
 use crate::error::Error;
 use crate::explain;
 use crate::serve::Serve;
+use crate::sink::cluster::ClusterOutput;
 use crate::sink::filter::Filter;
 use crate::sink::output::Rotation;
 
 use crate::sources::cluster::{self, Access, ClusterConfig};
 use crate::sources::{KNOWN_PROBERS, NamedLog, journal_in};
 
+use cluster_flags::{namespaces, written};
 pub use doctor::Doctor;
 pub use hooks::Hooks;
 pub use report::Report;
@@ -117,6 +120,8 @@ pub struct Live {
     pub kubelet_log: Option<NamedLog>,
     /// The cluster API, where it is used.
     pub cluster: Option<ClusterConfig>,
+    /// What is written to it.
+    pub cluster_output: Option<ClusterOutput>,
     /// Name of this node.
     pub node_name: String,
 }
@@ -154,7 +159,7 @@ pub fn plan(cli: Cli) -> Result<Plan, Error> {
             Ok(Plan::Replay(Box::new(Replay { output: output(&cli.flags)?, file, compare })))
         }
         Command::Attach => live(cli.flags, None, None),
-        Command::Run { serve } => live(cli.flags, Some(served(serve)), None),
+        Command::Run { serve, write } => live(cli.flags, Some((served(serve), write)), None),
         Command::Record { file } if file == Path::new("-") => {
             live(cli.flags, None, None)?;
             Err(Error::Usage("record FILE: stdout belongs to the records: name a file".into()))
@@ -175,6 +180,7 @@ const LIVE: &[&str] = &[
     "kubeconfig",
     "no_api",
     "api_services",
+    "api_events",
     "node_name",
     "ring_kib",
 ];
@@ -189,6 +195,7 @@ const NOT_DOCTORS: &[&str] = &[
     "kubeconfig",
     "no_api",
     "api_services",
+    "api_events",
     "format",
     "namespace",
     "pod",
@@ -262,7 +269,8 @@ fn refuse_meaningless(cli: &Cli) -> Result<(), Error> {
 }
 
 /// The live commands.
-fn live(flags: Flags, serve: Option<Serve>, record: Option<PathBuf>) -> Result<Plan, Error> {
+fn live(flags: Flags, daemon: Option<(Serve, WriteFlags)>, record: Option<PathBuf>) -> Result<Plan, Error> {
+    let (serve, write) = daemon.unzip();
     let output = output(&flags)?;
     let pods = readable("--pods", flags.pods)?;
     let services = readable("--services", flags.services)?;
@@ -271,11 +279,13 @@ fn live(flags: Flags, serve: Option<Serve>, record: Option<PathBuf>) -> Result<P
     let in_cluster = || (serve.is_some() && !flags.no_api && cluster::in_cluster()).then_some(Access::InCluster);
     let node_name = filled(flags.node_name).unwrap_or_else(host_name);
     let access = kubeconfig.map(Access::Kubeconfig).or_else(in_cluster);
+    let cluster_output = write.map(|flags| written(flags, access.clone(), &node_name)).transpose()?.flatten();
     let cluster = access.map(|access| ClusterConfig {
         access,
         node_name: node_name.clone(),
         pods: pods.is_none(),
         services: flags.api_services && services.is_none(),
+        events: namespaces(flags.api_events),
     });
     Ok(Plan::Live(Box::new(Live {
         output,
@@ -291,7 +301,8 @@ fn live(flags: Flags, serve: Option<Serve>, record: Option<PathBuf>) -> Result<P
         services,
         kubelet_log,
         // Files that give everything leave nothing to ask.
-        cluster: cluster.filter(|cluster| cluster.pods || cluster.services),
+        cluster: cluster.filter(ClusterConfig::asks_something),
+        cluster_output,
         node_name,
     })))
 }
@@ -413,7 +424,7 @@ mod tests {
     use super::*;
     use crate::cli::{Parsed, parse};
 
-    fn planned(args: &[&str]) -> Result<Plan, Error> {
+    pub(super) fn planned(args: &[&str]) -> Result<Plan, Error> {
         let args = std::iter::once("tracer").chain(args.iter().copied()).map(Into::into);
         match parse(args) {
             Parsed::Command(cli) => plan(*cli),

@@ -133,9 +133,10 @@ pub fn is_pod(pod: &Pod, named: &PodRef) -> bool {
     same(&pod.uid, &named.uid) || (same(&pod.name, &named.name) && same(&pod.namespace, &named.namespace))
 }
 
-/// The probe that the kubelet speaks of.
+/// The probe that the kubelet speaks of. An Event that it combined of several does not tell the container.
 fn is_told((pod, container, spec): &Match<'_>, probe: &KubeletProbe) -> bool {
-    is_pod(pod, &probe.pod) && container.name == probe.container && spec.probe_type == probe.probe_type
+    let is_container = container.name == probe.container || probe.is_event() && probe.container.is_none();
+    is_pod(pod, &probe.pod) && is_container && spec.probe_type == probe.probe_type
 }
 
 type Match<'a> = (&'a Pod, &'a Container, &'a ProbeSpec);

@@ -23,6 +23,7 @@ use crate::record_file::{self, Recorder};
 use crate::serve;
 use crate::shutdown::Signals;
 use crate::sink::Sink;
+use crate::sink::cluster::ClusterSink;
 use crate::sink::metrics::HookCount;
 use crate::status_line::StatusLine;
 
@@ -101,6 +102,9 @@ where
 {
     let signals = Signals::new().map_err(|error| Error::Kernel(format!("no signal handlers: {error}")))?;
     let mut sink = Sink::open(&config.output, true)?;
+    if let Some(to) = config.cluster_output.clone() {
+        sink.write_to(ClusterSink::start(to).map_err(|error| Error::Source(error::chain(&error)))?);
+    }
     let server = config.serve.as_ref().map(|serve| {
         let (server, metrics) = serve::start(serve);
         if let Some(metrics) = metrics {

@@ -188,6 +188,9 @@ pub struct KubeletSaid {
     /// Its own words; absent where they are, or may be, what a command printed.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub output: Option<String>,
+    /// How many failures the Event counts that says it; absent where the kubelet's log does.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub event_count: Option<u32>,
 }
 
 /// The answer.
@@ -502,7 +505,8 @@ pub struct LinkRef {
 /// The body of a `loss` record.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct LossBody {
-    /// `ring` (it was full), `program` (the kernel skipped a run) or `output` (nobody read the records, or their file could not be written).
+    /// `ring` (it was full), `program` (the kernel skipped a run), `output` (nobody read the records, or their file could not be written)
+    /// or `events` (explanations that the cluster API did not take).
     #[serde(rename = "where")]
     pub where_: String,
     /// How many events.

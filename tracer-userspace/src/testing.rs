@@ -97,17 +97,17 @@ impl Stream {
     /// The kubelet's line about the readiness probe of the pod, now.
     pub(crate) fn kubelet(&mut self, says: ProbeSays) -> &mut Self {
         let written_boot_ns = self.now;
+        self.push(Fact::KubeletProbe(Box::new(KubeletProbe { written_boot_ns, ..readiness_failed(says) })))
+    }
+
+    /// An Event about the readiness probe of the pod, of the second that began this long ago.
+    pub(crate) fn kubelet_event(&mut self, says: ProbeSays, ago_ms: u64) -> &mut Self {
+        let written_boot_ns = self.now - ago_ms * 1_000_000;
         self.push(Fact::KubeletProbe(Box::new(KubeletProbe {
-            pod: PodRef { namespace: Some("default".into()), name: Some("web".into()), uid: None },
-            container: Some("app".into()),
-            probe_type: ProbeType::Readiness,
-            result: KubeletResult::Failure,
-            says,
-            output: None,
-            src: None,
-            dst: None,
             written_boot_ns,
-            pid: Some(100),
+            pid: None,
+            event_count: Some(3),
+            ..readiness_failed(says)
         })))
     }
 
@@ -396,6 +396,23 @@ pub(crate) fn decide(observations: &[Observation]) -> Vec<Decision> {
 
 pub(crate) fn neighbour(state: &str) -> NeighbourState {
     NeighbourState { addr: addr("10.88.0.2:8080").ip(), state: state.to_owned(), ifindex: 2 }
+}
+
+/// The kubelet says that the readiness probe of the pod failed.
+fn readiness_failed(says: ProbeSays) -> KubeletProbe {
+    KubeletProbe {
+        pod: PodRef { namespace: Some("default".into()), name: Some("web".into()), uid: None },
+        container: Some("app".into()),
+        probe_type: ProbeType::Readiness,
+        result: KubeletResult::Failure,
+        says,
+        output: None,
+        src: None,
+        dst: None,
+        written_boot_ns: 0,
+        pid: Some(100),
+        event_count: None,
+    }
 }
 
 fn prober() -> Actor {

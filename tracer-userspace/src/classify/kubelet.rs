@@ -38,7 +38,9 @@ pub fn command(probe: &KubeletProbe, node: &Node) -> Option<(Finding, Unattached
     if known_otherwise || (spec.is_none() && probe.says != ProbeSays::CommandTimeout) {
         return None;
     }
-    let confidence = if spec.is_some() { Confidence::Proven } else { Confidence::Likely };
+    // An Event may stand for several attempts.
+    let surely = spec.is_some() && !probe.is_event();
+    let confidence = if surely { Confidence::Proven } else { Confidence::Likely };
     let named = Unattached {
         probe: Some(probe_of(probe, spec)),
         k8s: k8s(&probe.pod, probe.container.as_ref(), node),
@@ -98,8 +100,10 @@ fn undecided(probe: &KubeletProbe, spec: Option<&ExecSpec>) -> Finding {
 /// What the kubelet said of a probe, as evidence.
 pub(super) fn of_outcome(probe: &KubeletProbe) -> Evidence {
     let words = probe.output.as_ref().map_or_else(String::new, |it| format!(": {it}"));
-    let says = format!("the kubelet says that the {} probe failed{words}", kind(probe));
-    evidence("kubelet", probe.written_boot_ns, says, json!({ "result": probe.result, "container": probe.container }))
+    let place = probe.event_count.map_or_else(String::new, |n| format!(", in an Event that counts {n},"));
+    let says = format!("the kubelet says{place} that the {} probe failed{words}", kind(probe));
+    let fields = json!({ "result": probe.result, "container": probe.container, "event_count": probe.event_count });
+    evidence("kubelet", probe.written_boot_ns, says, fields)
 }
 
 const fn kind(probe: &KubeletProbe) -> &'static str {

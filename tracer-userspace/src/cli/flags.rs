@@ -7,6 +7,7 @@ use clap::builder::FalseyValueParser;
 use clap::{ArgAction, Args, ValueEnum};
 
 use crate::sources::NamedLog;
+use crate::sources::cluster::Namespace;
 
 /// Flags that mean the same everywhere.
 #[derive(Debug, Args)]
@@ -166,6 +167,18 @@ pub struct Flags {
     /// Services and EndpointSlices of the whole cluster from its API, too: the node's own tables have most of it
     #[arg(long, global = true, env = "TRACER_API_SERVICES", hide_env_values = true, action = ArgAction::SetTrue, value_parser = FalseyValueParser::new(), help_heading = "What is watched")]
     pub api_services: bool,
+    /// Events of this node's kubelet in this namespace, `*` for all, where its log cannot be read; repeatable. Each node that asks costs the API server a look at every Event there
+    #[arg(
+        long,
+        global = true,
+        value_name = "NAMESPACE",
+        env = "TRACER_API_EVENTS",
+        hide_env_values = true,
+        value_delimiter = ',',
+        value_parser = super::namespace::namespace,
+        help_heading = "What is watched"
+    )]
+    pub api_events: Vec<Namespace>,
     /// Name of this node [default: its host name]
     #[arg(
         long,

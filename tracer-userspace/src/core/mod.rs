@@ -6,6 +6,7 @@ mod holding;
 mod outcomes;
 mod questions;
 mod records;
+mod words;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -15,6 +16,7 @@ use self::counting::{MAX_DECIDED, next, refused_in};
 use self::holding::Held;
 use self::questions::{PATIENCE_NS, asks, waits_for_answer};
 use self::records::{loss_record, recovery, said, verdict_record};
+use self::words::Words;
 use crate::ask::Ask;
 use crate::classify::finding::Finding;
 use crate::classify::label::Label;
@@ -80,6 +82,8 @@ pub struct Core {
     budgets: Budgets,
     /// How the checks of the node came out.
     checks: Known,
+    /// What the kubelet said lately.
+    words: Words,
     /// When a pod without network was last told of.
     sandboxes: BTreeMap<(PodRef, SandboxCause), u64>,
     asks: BTreeSet<Ask>,

@@ -9,7 +9,7 @@ use crate::classify::{SETTLE_NS, kubelet};
 use crate::correlate::attempt::Attempt;
 use crate::decision::Decision;
 use crate::enrich;
-use crate::event::{ConnId, KubeletProbe, Observation, ProbeSays, SandboxFailure};
+use crate::event::{ConnId, KubeletProbe, Observation, PodRef, ProbeSays, SandboxFailure};
 use crate::record::Outcome;
 
 /// The kubelet writes its line as soon as the attempt is over: this much earlier at most, for a busy one.
@@ -24,25 +24,33 @@ const MAX_SANDBOXES: usize = 1024;
 impl Core {
     /// A probe failed, as the kubelet saw it.
     pub(super) fn outcome(&mut self, probe: &KubeletProbe, observation: &Observation, out: &mut Vec<Decision>) {
+        if self.words.know(probe) {
+            return;
+        }
         let command = kubelet::of_command(probe);
-        if let Some((finding, named)) = kubelet::command(&command, &self.node) {
+        let of_use = if let Some((finding, named)) = kubelet::command(&command, &self.node) {
             out.push(unattached(finding, named, Some(said(&command))));
+            true
         } else if let Some(conn) = self.attempt_of(probe) {
             self.correlator.join(conn, observation);
             self.quote(conn, observation.time_boot_ns, out);
+            true
+        } else {
+            false
+        };
+        if of_use || !probe.is_event() {
+            self.words.note(probe);
         }
     }
 
     /// The one attempt that it can be about: of that probe, not told of before, and over at that time or not yet seen to
     /// be. One that failed goes first, the last of several; one that the kernel found well must be the only one left.
     fn attempt_of(&self, probe: &KubeletProbe) -> Option<ConnId> {
-        let at = probe.written_boot_ns;
-        let in_time = |a: &Attempt| match a.ended {
-            Some((end, _)) => end <= at.saturating_add(AFTER_NS) && at <= end.saturating_add(BEFORE_NS),
-            None => a.started <= at,
-        };
-        let fits = |a: &&Attempt| a.prober && a.kubelet().is_none() && in_time(a) && self.is_of(a, probe);
+        let fits = |a: &&Attempt| a.prober && a.kubelet().is_none() && is_in_time(a, probe) && self.is_of(a, probe);
         let fitting: Vec<&Attempt> = self.correlator.all().filter(fits).collect();
+        if probe.is_event() {
+            return self.attempt_of_event(&fitting, probe);
+        }
         if let Some(exact) = fitting.iter().find(|a| probe.src == Some(a.flow.src)) {
             return Some(exact.conn);
         }
@@ -51,6 +59,16 @@ impl Core {
             return Some(last.conn);
         }
         let [only] = fitting.as_slice() else { return None };
+        Some(only.conn)
+    }
+
+    /// Those that ended within the second of the Event go first, of them those that failed. Several that are left: the
+    /// Event may be about any of them, and nothing is joined.
+    fn attempt_of_event(&self, fitting: &[&Attempt], probe: &KubeletProbe) -> Option<ConnId> {
+        let from = probe.written_boot_ns;
+        let within = preferred(fitting, |a| a.ended.is_none_or(|(end, _)| from <= end.saturating_add(AFTER_NS)));
+        let failed = preferred(&within, |a| a.ended.is_some() && self.has_failed(a));
+        let [only] = failed.as_slice() else { return None };
         Some(only.conn)
     }
 
@@ -86,7 +104,9 @@ impl Core {
         if !kubelet::concerns(failure, &self.node) {
             return;
         }
-        let key = (failure.pod.clone(), failure.cause);
+        // A line does not always name the uid, an Event does.
+        let uid = failure.pod.uid.clone().filter(|_| failure.pod.name.is_none());
+        let key = (PodRef { uid, ..failure.pod.clone() }, failure.cause);
         if self.sandboxes.get(&key).is_some_and(|last| time < last.saturating_add(SANDBOX_AGAIN_NS)) {
             return;
         }
@@ -96,6 +116,21 @@ impl Core {
         self.sandboxes.insert(key, time);
         let (finding, named) = kubelet::sandbox(failure, &self.node);
         out.push(unattached(finding, named, None));
+    }
+}
+
+/// Those of which this holds, if it does of any; else all.
+fn preferred<'a>(attempts: &[&'a Attempt], holds: impl Fn(&Attempt) -> bool) -> Vec<&'a Attempt> {
+    let some: Vec<&Attempt> = attempts.iter().copied().filter(|a| holds(a)).collect();
+    if some.is_empty() { attempts.to_vec() } else { some }
+}
+
+/// It was over at that time, or not yet seen to be.
+fn is_in_time(attempt: &Attempt, probe: &KubeletProbe) -> bool {
+    let (from, until) = (probe.written_boot_ns, probe.written_until());
+    match attempt.ended {
+        Some((end, _)) => end <= until.saturating_add(AFTER_NS) && from <= end.saturating_add(BEFORE_NS),
+        None => attempt.started <= until,
     }
 }
 

@@ -90,7 +90,7 @@ fn answer(finding: Finding, also: Vec<Label>) -> Verdict {
 
 /// What the kubelet said, for a record.
 pub(super) fn said(probe: &KubeletProbe) -> KubeletSaid {
-    KubeletSaid { result: probe.result, output: probe.output.clone() }
+    KubeletSaid { result: probe.result, output: probe.output.clone(), event_count: probe.event_count }
 }
 
 /// A verdict that is about no connection.

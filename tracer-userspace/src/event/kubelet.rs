@@ -21,6 +21,15 @@ pub struct PodRef {
     pub uid: Option<String>,
 }
 
+impl PodRef {
+    /// The same pod. A static pod's uid in the API is another than in the kubelet's lines.
+    #[must_use]
+    pub fn is_same(&self, other: &Self) -> bool {
+        let same = |left: &Option<String>, right: &Option<String>| left.is_some() && left == right;
+        same(&self.uid, &other.uid) || (same(&self.name, &other.name) && same(&self.namespace, &other.namespace))
+    }
+}
+
 /// A probe failed, as the kubelet saw it (`pkg/kubelet/prober/prober.go`).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KubeletProbe {
@@ -44,11 +53,32 @@ pub struct KubeletProbe {
     /// The end that was dialled, where the words name it.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub dst: Option<SocketAddr>,
-    /// When the kubelet wrote it, CLOCK_BOOTTIME nanoseconds.
+    /// When the kubelet wrote it, CLOCK_BOOTTIME nanoseconds. Of an Event the beginning of the second in which it did.
     pub written_boot_ns: u64,
     /// Process id of the kubelet, where the line names it.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub pid: Option<u32>,
+    /// Where an Event of the cluster API says it, and not the log: how many failures that Event counts.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub event_count: Option<u32>,
+}
+
+/// The times of an Event are whole seconds, nanoseconds.
+const EVENT_RESOLUTION_NS: u64 = 1_000_000_000;
+
+impl KubeletProbe {
+    /// An Event says it, not the log.
+    #[must_use]
+    pub const fn is_event(&self) -> bool {
+        self.event_count.is_some()
+    }
+
+    /// The latest that it can have been written, CLOCK_BOOTTIME nanoseconds.
+    #[must_use]
+    pub const fn written_until(&self) -> u64 {
+        let resolution = if self.is_event() { EVENT_RESOLUTION_NS } else { 0 };
+        self.written_boot_ns.saturating_add(resolution)
+    }
 }
 
 /// How the kubelet counts a probe.

@@ -1,5 +1,6 @@
 //! The way out: decisions become records (numbered, timed, filtered), records become lines.
 
+pub mod cluster;
 pub mod filter;
 pub mod findings;
 pub mod formats;
@@ -21,6 +22,7 @@ use crate::decision::Decision;
 use crate::error::Error;
 use crate::event::Start;
 use crate::record::{Body, LossBody, Outcome, Record, SCHEMA, StopBody, Timing};
+use crate::sink::cluster::ClusterSink;
 use crate::sink::filter::Filter;
 use crate::sink::metrics::{HookCount, Metrics};
 use crate::sink::output::Output;
@@ -53,6 +55,7 @@ pub struct Sink {
     kept: Option<Vec<Record>>,
     last_time_boot_ns: u64,
     metrics: Option<Metrics>,
+    cluster: Option<ClusterSink>,
 }
 
 impl Sink {
@@ -81,6 +84,7 @@ impl Sink {
             kept: None,
             last_time_boot_ns: 0,
             metrics: None,
+            cluster: None,
         })
     }
 
@@ -94,6 +98,11 @@ impl Sink {
         self.metrics = Some(metrics);
     }
 
+    /// Also writes to the cluster API.
+    pub fn write_to(&mut self, cluster: ClusterSink) {
+        self.cluster = Some(cluster);
+    }
+
     /// Once a second in a live run: notices a reader that has gone, says what was lost, counts what is counted elsewhere.
     pub fn every_second(&mut self, now_boot_ns: u64, hooks: impl FnOnce() -> Vec<HookCount>) {
         self.output.check_reader();
@@ -101,6 +110,9 @@ impl Sink {
         if let Some(metrics) = &self.metrics {
             metrics.set_hooks(&hooks());
             metrics.set_dropped(self.output.name(), self.output.dropped_so_far());
+            if let Some(cluster) = &self.cluster {
+                metrics.set_dropped("events", cluster.dropped());
+            }
         }
     }
 
@@ -115,6 +127,9 @@ impl Sink {
         self.count(&decision);
         if let Some(metrics) = &mut self.metrics {
             metrics.count(&decision, now_boot_ns);
+        }
+        if let Some(cluster) = &self.cluster {
+            cluster.take(&decision, self.filter.passes(&decision.body));
         }
         if self.wants(&decision) && !self.is_satisfied() {
             self.say_dropped(decision.time_boot_ns);
@@ -135,6 +150,9 @@ impl Sink {
 
     /// The `stop` record, with the totals. `events` and `lost`: read from the kernel and lost on the way.
     pub fn stop(&mut self, time_boot_ns: u64, reason: &str, events: u64, lost_events: u64) {
+        if let Some(cluster) = &mut self.cluster {
+            cluster.finish();
+        }
         self.say_dropped(time_boot_ns);
         let verdicts: BTreeMap<_, _> = self.printed.counts().map(|(label, n)| (label.name().to_owned(), n)).collect();
         let totals = StopBody { verdicts, events, lost_events, reason: reason.to_owned(), ..self.totals.clone() };
@@ -175,12 +193,17 @@ impl Sink {
         }
     }
 
-    /// Says how many records a slow reader has cost, as soon as it reads again.
+    /// Says how many records a slow reader has cost, as soon as it reads again; and Events that the API did not take.
     fn say_dropped(&mut self, now: u64) {
-        let count = self.output.take_dropped();
+        let records = self.output.take_dropped();
+        self.say_loss("output", records, now);
+        let events = self.cluster.as_mut().map_or(0, ClusterSink::take_dropped);
+        self.say_loss("events", events, now);
+    }
+
+    fn say_loss(&mut self, place: &str, count: u64, now: u64) {
         if count > 0 {
-            let loss =
-                LossBody { where_: "output".into(), count, from_boot_ns: self.last_time_boot_ns, to_boot_ns: now };
+            let loss = LossBody { where_: place.into(), count, from_boot_ns: self.last_time_boot_ns, to_boot_ns: now };
             self.print(Decision { time_boot_ns: now, attempt: None, body: Body::Loss(loss) }, None);
         }
     }

@@ -16,7 +16,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use tokio::sync::Notify;
 use tokio::sync::mpsc::Sender;
 
-use super::cluster::Cluster;
+use super::cluster::{Cluster, Heard, View};
 use super::files::{self, Stamp};
 use super::links::{self, LinkWatch};
 use super::{Listed, NodeNetns, Snapshot, SourceConfig, name_node_ports, pods_fact, read_node, services_fact};
@@ -78,6 +78,8 @@ struct Watcher {
     config: SourceConfig,
     tx: Sender<Fact>,
     listed: Listed,
+    /// Events that were handed on.
+    heard: Heard,
     node: Option<NodeNetns>,
     links: Option<LinkWatch>,
     discovered: Vec<Pod>,
@@ -96,6 +98,7 @@ impl Watcher {
             config,
             tx,
             listed: snapshot.listed,
+            heard: Heard::default(),
             node: None,
             links: None,
             discovered: Vec::new(),
@@ -151,6 +154,13 @@ impl Watcher {
     fn read_cluster(&mut self) -> Result<(), Closed> {
         let Some(cluster) = self.config.cluster.as_mut().filter(|cluster| cluster.has_changed()) else { return Ok(()) };
         let view = cluster.take();
+        let said = self.heard.facts(&view);
+        self.read_listing(view)?;
+        said.into_iter().try_for_each(|fact| self.tx.blocking_send(fact).map_err(|_| Closed))
+    }
+
+    fn read_listing(&mut self, view: View) -> Result<(), Closed> {
+        let Some(cluster) = &self.config.cluster else { return Ok(()) };
         let before = self.listed.listing.services.clone();
         self.listed.listing.take(cluster, view);
         if self.listed.listing.services != before {

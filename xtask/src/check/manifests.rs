@@ -111,7 +111,8 @@ fn by_helm(variant: &Variant) -> Result<Vec<String>> {
     let mut helm = sh::command("helm");
     helm.args(["template", chart::RELEASE, "deploy/chart", "--namespace", chart::RELEASE]);
     for (name, value) in variant.values {
-        helm.args(["--set", &format!("{name}={value}")]);
+        // In YAML a `*` wants quotes, for Helm they are part of the value.
+        helm.args(["--set", &format!("{name}={}", value.trim_matches('"'))]);
     }
     let theirs = documents(&sh::capture(&mut helm)?, "what helm template prints")?;
     Ok(differences(&comparable(variant.by_chart()?), &comparable(theirs)))

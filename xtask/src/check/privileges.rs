@@ -21,7 +21,8 @@ const MAY: &[(&str, &str, &[&str])] = &[("", "pods", &["list", "watch"])];
 const MAY_IF_ASKED: &[(&str, &str, &[&str])] = &[
     ("", "services", &["list", "watch"]),
     ("discovery.k8s.io", "endpointslices", &["list", "watch"]),
-    ("events.k8s.io", "events", &["create", "patch"]),
+    ("", "events", &["list", "watch", "create", "patch"]),
+    ("", "nodes/status", &["patch"]),
     ("", "nodes/metrics", &["get"]),
     ("", "nodes/pods", &["get"]),
 ];
@@ -212,7 +213,10 @@ mod tests {
             ("/rules/0/apiGroups", json!(["*"])),
             ("/rules/0/resources", json!(["nodes/proxy"])),
             ("/rules/0/resources", json!(["pods/exec"])),
-            ("/rules/0", json!({"apiGroups": ["events.k8s.io"], "resources": ["events"], "verbs": ["create"]})),
+            ("/rules/0", json!({"apiGroups": [""], "resources": ["events"], "verbs": ["create"]})),
+            ("/rules/0", json!({"apiGroups": [""], "resources": ["events"], "verbs": ["list"]})),
+            ("/rules/0", json!({"apiGroups": [""], "resources": ["nodes/status"], "verbs": ["patch"]})),
+            ("/rules/0", json!({"apiGroups": [""], "resources": ["nodes"], "verbs": ["patch"]})),
             ("/rules/0", json!({"nonResourceURLs": ["/metrics"], "verbs": ["get"]})),
         ] {
             assert_ne!(with("ClusterRole", place, value.clone()), Vec::<String>::new(), "{place} {value}");

@@ -48,12 +48,14 @@ pub(crate) const VARIANTS: &[Variant] = &[
     Variant {
         name: "everything",
         overlay: None,
-        components: &["metrics", "file", "api-services", "events", "kubelet"],
+        components: &["metrics", "file", "api-services", "watch-events", "explain", "condition", "kubelet"],
         values: &[
             ("metrics.enabled", "true"),
             ("output.file.enabled", "true"),
             ("api.services", "true"),
-            ("api.events", "true"),
+            ("api.watchEvents", "\"*\""),
+            ("api.explain", "true"),
+            ("api.condition", "true"),
             ("api.kubelet", "true"),
         ],
     },

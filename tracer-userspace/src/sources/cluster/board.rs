@@ -8,27 +8,29 @@ use super::failure::Failure;
 use super::objects::Watched;
 use super::{State, View};
 
-/// Shared by the followers of one cluster.
+/// Of one follower; all of one cluster share the view.
 #[derive(Clone)]
 pub(super) struct Board {
     view: Rc<watch::Sender<View>>,
+    /// What this follower's objects are called.
+    name: String,
 }
 
 impl Board {
-    pub(super) fn new(view: Rc<watch::Sender<View>>) -> Self {
-        Self { view }
+    pub(super) fn new(view: Rc<watch::Sender<View>>, name: String) -> Self {
+        Self { view, name }
     }
 
-    /// All objects of a kind.
+    /// All objects that this follower knows.
     pub(super) fn publish<W: Watched>(&self, all: Vec<W::Kept>) {
-        self.view.send_modify(|view| W::show(view, all));
+        self.view.send_modify(|view| W::show(view, &self.name, all));
     }
 
-    /// A kind is known and followed.
-    pub(super) fn watching(&self, resource: &'static str) {
+    /// They are known and followed.
+    pub(super) fn watching(&self) {
         let mut back = false;
         self.view.send_if_modified(|view| {
-            let before = view.states.insert(resource, State::Following);
+            let before = view.states.insert(self.name.clone(), State::Following);
             back = matches!(before, Some(State::Failing(_))) && view.failure().is_none();
             before != Some(State::Following)
         });
@@ -37,19 +39,19 @@ impl Board {
         }
     }
 
-    /// A kind cannot be followed for now. Said once, and again if it becomes a matter of permission.
-    pub(super) fn failed(&self, resource: &'static str, failure: &Failure) {
+    /// They cannot be followed for now. Said once, and again if it becomes a matter of permission.
+    pub(super) fn failed(&self, failure: &Failure) {
         let text = failure.to_string();
         let mut told = false;
         self.view.send_modify(|view| {
             let refused = matches!(failure, Failure::Unauthenticated | Failure::Forbidden { .. });
             let states = view.states.values();
             told = states.clone().any(|state| *state == State::Failing(text.clone()))
-                || !refused && matches!(view.states.get(resource), Some(State::Failing(_)));
-            view.states.insert(resource, State::Failing(text.clone()));
+                || !refused && matches!(view.states.get(&self.name), Some(State::Failing(_)));
+            view.states.insert(self.name.clone(), State::Failing(text.clone()));
         });
         if !told {
-            tracing::warn!("cluster API {text}; {resource} known so far stay");
+            tracing::warn!("cluster API {text}; {} known so far stay", self.name);
         }
     }
 }

@@ -47,7 +47,7 @@ pub fn in_cluster() -> bool {
 }
 
 /// A client; nothing is sent yet.
-pub(super) async fn client(access: &Access) -> Result<Client, ConnectError> {
+pub(crate) async fn client(access: &Access) -> Result<Client, ConnectError> {
     // The first wins; an earlier one is ring, too: no other is linked.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let wrong = |problem: String| match access {

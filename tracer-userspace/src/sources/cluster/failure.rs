@@ -9,7 +9,7 @@ use crate::error::chain;
 
 /// Why a request gave nothing.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub(super) enum Failure {
+pub(crate) enum Failure {
     /// No connection, no TLS, or it broke.
     #[error("unreachable: {0}")]
     Unreachable(String),
@@ -18,7 +18,7 @@ pub(super) enum Failure {
     Unauthenticated,
     /// 403
     #[error(
-        "does not permit it (403): grant verb `{verb}` on resource `{resource}`{} in a ClusterRole bound to this account (deploy/daemonset.yaml has it)",
+        "does not permit it (403): grant verb `{verb}` on resource `{resource}`{} in a ClusterRole bound to this account (deploy/kustomize has it)",
         group_text(.group)
     )]
     Forbidden {
@@ -73,15 +73,15 @@ struct Details {
 
 /// What was asked, for the message.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Asked {
+pub(crate) struct Asked {
     /// `list` or `watch`.
-    pub(super) verb: &'static str,
+    pub(crate) verb: &'static str,
     /// As RBAC writes it.
-    pub(super) resource: &'static str,
+    pub(crate) resource: &'static str,
     /// API group; empty for the core's.
-    pub(super) group: &'static str,
+    pub(crate) group: &'static str,
     /// With parameters that older servers refuse.
-    pub(super) streaming: bool,
+    pub(crate) streaming: bool,
 }
 
 impl Failure {
@@ -106,7 +106,7 @@ impl Failure {
     }
 
     /// How long the server wants to be left alone.
-    pub(super) const fn after(&self) -> Option<Duration> {
+    pub(crate) const fn after(&self) -> Option<Duration> {
         match self {
             Self::Refused { after, .. } => *after,
             _ => None,
@@ -125,7 +125,10 @@ impl Status {
         let after = after.or(self.details.and_then(|it| it.retry_after_seconds)).map(Duration::from_secs);
         match code {
             401 => Failure::Unauthenticated,
-            403 => Failure::Forbidden { verb: asked.verb, resource: asked.resource, group: asked.group },
+            // Nothing is created in a namespace that ends: no matter of permission.
+            403 if self.message.as_ref().is_none_or(|it| !it.contains("being terminated")) => {
+                Failure::Forbidden { verb: asked.verb, resource: asked.resource, group: asked.group }
+            }
             404 => Failure::Unknown(asked.resource),
             410 => Failure::Gone,
             // 1.19 to 1.31 without the WatchList gate: "resourceVersionMatch is forbidden for watch", as Invalid.

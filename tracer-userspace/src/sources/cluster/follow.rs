@@ -15,7 +15,7 @@ use super::frames::{Items, Lines};
 use super::known::Known;
 use super::objects::{Head, Line, Mark, Watched};
 use super::pace::{Pace, random};
-use super::request::{next, open};
+use super::request::{Scope, next, open};
 
 /// The server ends a watch after this many seconds, and up to as many more, as client-go asks it to.
 const WATCH_S: u32 = 300;
@@ -32,7 +32,7 @@ enum Form {
 /// Follows one kind.
 pub(super) struct Follower<W: Watched> {
     client: Client,
-    node: String,
+    scope: Scope,
     pace: Pace,
     board: Board,
     known: Known<W>,
@@ -52,14 +52,14 @@ pub(super) struct Follower<W: Watched> {
 }
 
 impl<W: Watched> Follower<W> {
-    pub(super) fn new(client: Client, node: String, pace: Pace, board: Board) -> Self {
+    pub(super) fn new(client: Client, scope: Scope, pace: Pace, board: Board) -> Self {
         Self {
             client,
-            node,
+            scope,
             pace,
             board,
             known: Known::default(),
-            form: Form::Streaming,
+            form: if W::FROM_NOW { Form::Listing } else { Form::Streaming },
             position: None,
             consistent: false,
             path: 0,
@@ -102,7 +102,7 @@ impl<W: Watched> Follower<W> {
             }
             Err(ref failure) => {
                 self.garbled = matches!(failure, Failure::Garbage(_));
-                self.board.failed(W::RESOURCE, failure);
+                self.board.failed(failure);
             }
         }
         self.failures = self.failures.saturating_add(1);
@@ -123,7 +123,7 @@ impl<W: Watched> Follower<W> {
         while let Some(chunk) = next(&mut body, Instant::now() + self.pace.answer).await? {
             items.feed(&chunk, |item| {
                 if let Some(object) = self.object::<W>(item)? {
-                    fresh.put(object, &self.node);
+                    fresh.put(object, &self.scope.node);
                 }
                 Ok(())
             })?;
@@ -143,7 +143,7 @@ impl<W: Watched> Follower<W> {
         let asked = self.asked("watch", streaming);
         let body = self.open(asked, self.watch_query()).await?;
         if !streaming && !self.garbled {
-            self.board.watching(W::RESOURCE);
+            self.board.watching();
         }
         let mut watch =
             Watch { body, lines: Lines::default(), fresh: streaming.then(Known::default), asked, told: None };
@@ -200,7 +200,7 @@ impl<W: Watched> Follower<W> {
             _ => {}
         }
         if watch.fresh.is_none() && std::mem::take(&mut self.garbled) {
-            self.board.watching(W::RESOURCE);
+            self.board.watching();
         }
         Ok(())
     }
@@ -222,7 +222,7 @@ impl<W: Watched> Follower<W> {
     fn take_object(&mut self, object: W, kind: &str, watch: &mut Watch<W>) {
         let version = object.metadata().resource_version.clone();
         let known = watch.fresh.as_mut().unwrap_or(&mut self.known);
-        let changed = if kind == "DELETED" { known.remove(&object) } else { known.put(object, &self.node) };
+        let changed = if kind == "DELETED" { known.remove(&object) } else { known.put(object, &self.scope.node) };
         if watch.fresh.is_none() {
             self.position = version.or_else(|| self.position.take());
             if changed {
@@ -247,7 +247,7 @@ impl<W: Watched> Follower<W> {
         self.known = fresh;
         self.consistent = false;
         self.publish();
-        self.board.watching(W::RESOURCE);
+        self.board.watching();
     }
 
     fn publish(&self) {
@@ -260,7 +260,12 @@ impl<W: Watched> Follower<W> {
 
     /// From the server's cache (`0`) at first: a list from etcd by 15,000 nodes would read every pod for each of them.
     fn list_query(&self) -> String {
-        if self.consistent { String::new() } else { "resourceVersion=0".into() }
+        match self.consistent {
+            // Only the position is wanted: one object, whichever, costs the server the least.
+            _ if W::FROM_NOW => "limit=1".into(),
+            true => self.scope.selected::<W>(String::new()),
+            false => self.scope.selected::<W>("resourceVersion=0".into()),
+        }
     }
 
     fn watch_query(&self) -> String {
@@ -270,16 +275,13 @@ impl<W: Watched> Follower<W> {
             None if self.consistent => "sendInitialEvents=true&resourceVersionMatch=NotOlderThan".into(),
             None => "resourceVersion=0&sendInitialEvents=true&resourceVersionMatch=NotOlderThan".into(),
         };
-        format!("watch=true&allowWatchBookmarks=true&timeoutSeconds={seconds}&{from}")
+        let query = format!("watch=true&allowWatchBookmarks=true&timeoutSeconds={seconds}&{from}");
+        self.scope.selected::<W>(query)
     }
 
-    async fn open(&self, asked: Asked, mut query: String) -> Result<Body, Failure> {
-        let selector = W::selector(&self.node);
-        if !selector.is_empty() {
-            query = format!("{query}&fieldSelector={selector}");
-        }
-        let path = W::PATHS.get(self.path).copied().unwrap_or_default();
-        open(&self.client, &format!("{path}?{}", query.trim_start_matches('&')), asked, self.pace.answer).await
+    async fn open(&self, asked: Asked, query: String) -> Result<Body, Failure> {
+        let path = self.scope.path(W::PATHS.get(self.path).copied().unwrap_or_default());
+        open(&self.client, &format!("{path}?{query}"), asked, self.pace.answer).await
     }
 }
 

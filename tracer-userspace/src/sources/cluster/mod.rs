@@ -1,10 +1,11 @@
-//! The cluster API: pods of this node with their probes, and Services where they are asked for.
+//! The cluster API: pods of this node with their probes; Services and the kubelet's Events where they are asked for.
 //!
 //! A thread of its own follows the API, since a long list takes time to read and nothing may hold up the event stream.
 //! What it knows lies on a [`View`] that is replaced, never queued. Without the API everything else goes on.
 
 mod board;
 mod connect;
+mod events;
 mod failure;
 mod follow;
 mod frames;
@@ -13,24 +14,33 @@ mod objects;
 mod pace;
 mod request;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 use std::collections::BTreeMap;
+use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::mpsc;
+use std::task::Poll;
 use std::thread;
 use std::time::Duration;
 
 use kube::Client;
 use tokio::sync::watch;
 
+pub(crate) use connect::client;
 pub use connect::{Access, ConnectError, in_cluster};
+pub(super) use events::Heard;
+pub use events::Namespace;
+pub(crate) use failure::{Asked, Failure};
+pub(crate) use pace::{Pace, part};
+pub(crate) use request::send;
 
 use super::files::{Slice, api, join};
+use super::kubelet::KubeletEvent;
 use crate::event::{Pod, Service};
 use board::Board;
 use follow::Follower;
-use pace::Pace;
+use request::Scope;
 
 /// The start waits this long for the API; what comes later comes as facts.
 const FIRST: Duration = Duration::from_secs(2);
@@ -46,6 +56,16 @@ pub struct ClusterConfig {
     pub pods: bool,
     /// Services and their endpoints are wanted, of the whole cluster.
     pub services: bool,
+    /// Events of the kubelet are wanted, of these namespaces.
+    pub events: Vec<Namespace>,
+}
+
+impl ClusterConfig {
+    /// Anything is wanted.
+    #[must_use]
+    pub const fn asks_something(&self) -> bool {
+        self.pods || self.services || !self.events.is_empty()
+    }
 }
 
 /// What is known of the cluster.
@@ -56,7 +76,9 @@ pub struct View {
     /// Services without their endpoints.
     services: Vec<Service>,
     slices: Vec<Slice>,
-    states: BTreeMap<&'static str, State>,
+    /// Events of this node's kubelet, by who follows them.
+    events: BTreeMap<String, Vec<KubeletEvent>>,
+    states: BTreeMap<String, State>,
 }
 
 /// How it stands with one kind of object.
@@ -73,7 +95,8 @@ impl View {
     fn of(config: &ClusterConfig) -> Self {
         let pods = config.pods.then_some("pods");
         let services = config.services.then_some(["services", "endpointslices"]);
-        let kinds = pods.into_iter().chain(services.into_iter().flatten());
+        let kinds = pods.into_iter().chain(services.into_iter().flatten()).map(str::to_owned);
+        let kinds = kinds.chain(config.events.iter().map(Namespace::events));
         Self { states: kinds.map(|kind| (kind, State::Waiting)).collect(), ..Self::default() }
     }
 
@@ -131,7 +154,7 @@ impl Cluster {
     #[cfg(test)]
     pub(super) fn fixed(node: &str) -> (watch::Sender<View>, Self) {
         let access = Access::InCluster;
-        let config = ClusterConfig { access, node_name: node.into(), pods: true, services: false };
+        let config = ClusterConfig { access, node_name: node.into(), pods: true, services: false, events: Vec::new() };
         let (tx, view) = watch::channel(View::of(&config));
         (tx, Self { config, view })
     }
@@ -140,12 +163,14 @@ impl Cluster {
     #[must_use]
     pub fn sources(&self) -> Vec<String> {
         let view = self.view.borrow();
-        let follows = |kind| view.states.get(kind) == Some(&State::Following);
+        let follows = |kind: &str| view.states.get(kind) == Some(&State::Following);
         let pods = follows("pods").then(|| "pods and probes (cluster API)".to_owned());
         let services = follows("services").then(|| format!("{} services (cluster API)", view.services.len()));
         let failing = view.failure().map(|failure| format!("cluster API: {failure}"));
         let waiting = view.is_waiting().then(|| format!("cluster API: no answer within {} s", FIRST.as_secs()));
-        [pods, services, failing, waiting].into_iter().flatten().collect()
+        let events = self.config.events.iter().map(Namespace::events).filter(|name| follows(name));
+        let events = events.map(|name| format!("probe outcomes (the kubelet's {name}, cluster API)"));
+        [pods, services].into_iter().flatten().chain(events).chain([failing, waiting].into_iter().flatten()).collect()
     }
 
     /// What is known now.
@@ -203,21 +228,45 @@ async fn follow(config: &ClusterConfig, view: watch::Sender<View>, first: &First
 
 async fn follow_with(client: Client, config: &ClusterConfig, pace: Pace, view: watch::Sender<View>, first: &First) {
     let view = Rc::new(view);
-    let board = Board::new(view.clone());
+    let scope = |namespace| Scope { node: config.node_name.clone(), namespace };
+    let follow = Follow { client: &client, pace, view: &view };
+    let events = config.events.iter().map(|of| follow.kind::<api::Event>(true, scope(of.name()), of.events()));
     tokio::select! {
-        () = kind::<api::Pod>(config.pods, &client, config, pace, &board) => {}
-        () = kind::<api::Service>(config.services, &client, config, pace, &board) => {}
-        () = kind::<api::EndpointSlice>(config.services, &client, config, pace, &board) => {}
+        () = follow.kind::<api::Pod>(config.pods, scope(None), "pods".into()) => {}
+        () = follow.kind::<api::Service>(config.services, scope(None), "services".into()) => {}
+        () = follow.kind::<api::EndpointSlice>(config.services, scope(None), "endpointslices".into()) => {}
+        () = all(events.map(Box::pin).collect()) => {}
         () = tell_first(view.subscribe(), first) => {}
         () = view.closed() => {}
     }
 }
 
-async fn kind<W: objects::Watched>(wanted: bool, client: &Client, config: &ClusterConfig, pace: Pace, board: &Board) {
-    if wanted {
-        Follower::<W>::new(client.clone(), config.node_name.clone(), pace, board.clone()).run().await;
+/// What every follower needs.
+#[derive(Clone, Copy)]
+struct Follow<'a> {
+    client: &'a Client,
+    pace: Pace,
+    view: &'a Rc<watch::Sender<View>>,
+}
+
+impl Follow<'_> {
+    async fn kind<W: objects::Watched>(self, wanted: bool, scope: Scope, name: String) {
+        if wanted {
+            Follower::<W>::new(self.client.clone(), scope, self.pace, Board::new(self.view.clone(), name)).run().await;
+        }
+        std::future::pending().await
     }
-    std::future::pending().await
+}
+
+/// All at once; none of them ends.
+async fn all<F: Future<Output = ()> + Unpin>(mut running: Vec<F>) {
+    std::future::poll_fn(|context| {
+        for one in &mut running {
+            let _ = Pin::new(one).poll(context);
+        }
+        Poll::Pending
+    })
+    .await
 }
 
 /// Once every kind is known or has failed, the start goes on.

@@ -18,6 +18,8 @@ pub(super) trait Watched: DeserializeOwned {
     const GROUP: &'static str;
     /// Where the API has them, newest version first.
     const PATHS: &'static [&'static str];
+    /// Only what happens from now on is of interest: nothing is listed.
+    const FROM_NOW: bool = false;
 
     /// Which of them, as a field selector with `=` and `,` percent-encoded; empty for all.
     fn selector(_node: &str) -> String {
@@ -30,8 +32,8 @@ pub(super) trait Watched: DeserializeOwned {
     /// What is kept; nothing of an object that was not asked for.
     fn keep(self, node: &str) -> Option<Self::Kept>;
 
-    /// All that are known, handed over.
-    fn show(view: &mut View, all: Vec<Self::Kept>);
+    /// All that are known, handed over. `of`: the follower that knows them, where a kind has several.
+    fn show(view: &mut View, of: &str, all: Vec<Self::Kept>);
 }
 
 impl Watched for api::Pod {
@@ -54,7 +56,7 @@ impl Watched for api::Pod {
         here.then(|| pod_of(self))
     }
 
-    fn show(view: &mut View, all: Vec<Pod>) {
+    fn show(view: &mut View, _of: &str, all: Vec<Pod>) {
         view.pods = all;
     }
 }
@@ -73,7 +75,7 @@ impl Watched for api::Service {
         Some(service_of(self))
     }
 
-    fn show(view: &mut View, all: Vec<Service>) {
+    fn show(view: &mut View, _of: &str, all: Vec<Service>) {
         view.services = all;
     }
 }
@@ -94,7 +96,7 @@ impl Watched for api::EndpointSlice {
         slice_of(self)
     }
 
-    fn show(view: &mut View, all: Vec<Slice>) {
+    fn show(view: &mut View, _of: &str, all: Vec<Slice>) {
         view.slices = all;
     }
 }

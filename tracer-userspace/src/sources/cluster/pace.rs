@@ -6,19 +6,19 @@ use std::time::Duration;
 
 /// Times of one follower.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Pace {
+pub(crate) struct Pace {
     /// Wait after the first failure; doubles with each one in a row.
-    pub(super) first: Duration,
+    pub(crate) first: Duration,
     /// It doubles up to this.
-    pub(super) most: Duration,
+    pub(crate) most: Duration,
     /// A session that lasted this long ends the row of failures.
     pub(super) stable: Duration,
     /// After a watch that ended as planned, a random part of this passes before the next.
-    pub(super) rewatch: Duration,
+    pub(crate) rewatch: Duration,
     /// Changes within this time are told as one.
     pub(super) debounce: Duration,
     /// An answer begins within this time, and a list goes on within it.
-    pub(super) answer: Duration,
+    pub(crate) answer: Duration,
     /// The objects of a streaming list follow each other within this time, else the server does not know what that is.
     pub(super) sync: Duration,
     /// A watch is silent at most this long: bookmarks come about every minute.
@@ -52,7 +52,7 @@ impl Pace {
     }
 
     /// The wait after a failure: never shorter than what the server asked for.
-    pub(super) fn after(&self, failures: u32, asked: Option<Duration>) -> Duration {
+    pub(crate) fn after(&self, failures: u32, asked: Option<Duration>) -> Duration {
         let backoff = self.backoff(failures);
         asked.map_or(backoff, |asked| backoff.max(asked.min(WAIT_MAX) + part(self.rewatch)))
     }
@@ -64,7 +64,7 @@ impl Pace {
 }
 
 /// A random part of a time.
-fn part(time: Duration) -> Duration {
+pub(crate) fn part(time: Duration) -> Duration {
     time.mul_f64(f64::from(random()) / f64::from(u32::MAX))
 }
 

@@ -79,6 +79,28 @@ objects! {
     EndpointSlice { metadata: Metadata, endpoints: Vec<Endpoint>, }
     Endpoint { addresses: Vec<String>, conditions: Conditions, }
     Conditions { ready: Option<bool>, }
+
+    Event {
+        metadata: Metadata,
+        involved_object: ObjectReference,
+        reason: String,
+        message: String,
+        source: EventSource,
+        reporting_instance: Option<String>,
+        last_timestamp: Option<String>,
+        event_time: Option<String>,
+        count: i32,
+        series: EventSeries,
+    }
+    ObjectReference {
+        kind: String,
+        namespace: Option<String>,
+        name: Option<String>,
+        uid: Option<String>,
+        field_path: Option<String>,
+    }
+    EventSource { host: Option<String>, }
+    EventSeries { count: i32, last_observed_time: Option<String>, }
 }
 
 /// The API's `IntOrString`.

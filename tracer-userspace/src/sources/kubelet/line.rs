@@ -45,17 +45,37 @@ pub(super) fn parse(line: &str, now: Now) -> Option<Fact> {
 }
 
 fn probe(text: &str, written_boot_ns: u64, pid: Option<u32>) -> Option<KubeletProbe> {
-    let Said { pod, container, probe_type, result, output } = structured(text).or_else(|| plain(text))?;
-    let Words { says, text, src, dst } = understand(&output);
-    Some(KubeletProbe { pod, container, probe_type, result, says, output: text, src, dst, written_boot_ns, pid })
+    Some(structured(text).or_else(|| plain(text))?.into_probe(written_boot_ns, pid))
 }
 
-struct Said {
-    pod: PodRef,
-    container: Option<String>,
-    probe_type: ProbeType,
-    result: KubeletResult,
-    output: String,
+/// What the kubelet says of a probe, in the log or elsewhere.
+pub(super) struct Said {
+    pub(super) pod: PodRef,
+    pub(super) container: Option<String>,
+    pub(super) probe_type: ProbeType,
+    pub(super) result: KubeletResult,
+    pub(super) output: String,
+}
+
+impl Said {
+    pub(super) fn into_probe(self, written_boot_ns: u64, pid: Option<u32>) -> KubeletProbe {
+        let Self { pod, container, probe_type, result, output } = self;
+        let Words { says, text, src, dst } = understand(&output);
+        let output = text;
+        KubeletProbe {
+            pod,
+            container,
+            probe_type,
+            result,
+            says,
+            output,
+            src,
+            dst,
+            written_boot_ns,
+            pid,
+            event_count: None,
+        }
+    }
 }
 
 /// `"Probe failed" probeType="Readiness" pod="ns/name" podUID=… containerName="…" probeResult=failure output="…"`
@@ -93,7 +113,7 @@ fn plain(text: &str) -> Option<Said> {
     })
 }
 
-fn probe_type(word: &str) -> Option<ProbeType> {
+pub(super) fn probe_type(word: &str) -> Option<ProbeType> {
     match word {
         "Liveness" => Some(ProbeType::Liveness),
         "Readiness" => Some(ProbeType::Readiness),
@@ -120,7 +140,12 @@ fn joined(pod: &str) -> Option<PodRef> {
 /// `"Error syncing pod, skipping" err="network is not ready: …" pod="ns/name" podUID=…`, and the plain form of that.
 fn sandbox(text: &str, written_boot_ns: u64, pid: Option<u32>) -> Option<SandboxFailure> {
     let (pod, reason) = sandbox_structured(text).or_else(|| sandbox_plain(text))?;
-    let cause = cause(&reason)?;
+    sandbox_of(pod, &reason, written_boot_ns, pid)
+}
+
+/// If the reason is the network's.
+pub(super) fn sandbox_of(pod: PodRef, reason: &str, written_boot_ns: u64, pid: Option<u32>) -> Option<SandboxFailure> {
+    let cause = cause(reason)?;
     Some(SandboxFailure { pod, cause, words: reason.chars().take(MAX_REASON).collect(), written_boot_ns, pid })
 }
 

@@ -1,7 +1,9 @@
-//! What the kubelet writes to its log, as facts: a thread follows the log and sends what it understands.
+//! What the kubelet writes to its log, as facts: a thread follows the log and sends what it understands. Its Events
+//! in the cluster API say the same less precisely; they come by `sources/cluster`.
 //!
 //! The log is the one that was named, or what the kubelet's own stderr leads to: a file, or the systemd journal.
 
+mod event;
 mod fields;
 mod follow;
 mod journal;
@@ -16,6 +18,7 @@ use std::str::FromStr;
 
 use tokio::sync::mpsc::Sender;
 
+pub(super) use self::event::KubeletEvent;
 use self::follow::Follower;
 use super::Prober;
 use super::procfs::find_probers;

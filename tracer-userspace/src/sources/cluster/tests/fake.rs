@@ -8,36 +8,40 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::time::timeout;
 
 /// No awaited event takes this long.
-pub(super) const GUARD: Duration = Duration::from_secs(20);
+pub(crate) const GUARD: Duration = Duration::from_secs(20);
 
-pub(super) struct Fake {
+pub(crate) struct Fake {
     listener: TcpListener,
-    pub(super) addr: SocketAddr,
+    pub(crate) addr: SocketAddr,
     /// Requests so far.
-    pub(super) seen: usize,
+    pub(crate) seen: usize,
 }
 
 /// A request that waits for its answer.
-pub(super) struct Asked {
+pub(crate) struct Asked {
     socket: TcpStream,
-    pub(super) path: String,
-    pub(super) query: Vec<String>,
-    pub(super) at: Instant,
+    pub(crate) method: String,
+    /// Content-Type, where there is a body.
+    pub(crate) kind: Option<String>,
+    pub(crate) body: Vec<u8>,
+    pub(crate) path: String,
+    pub(crate) query: Vec<String>,
+    pub(crate) at: Instant,
 }
 
 impl Fake {
-    pub(super) async fn new() -> Self {
+    pub(crate) async fn new() -> Self {
         Self::at(([127, 0, 0, 1], 0).into()).await
     }
 
-    pub(super) async fn at(addr: SocketAddr) -> Self {
+    pub(crate) async fn at(addr: SocketAddr) -> Self {
         let listener = TcpListener::bind(addr).await.expect("loopback");
         let addr = listener.local_addr().expect("address");
         Self { listener, addr, seen: 0 }
     }
 
     /// The next request.
-    pub(super) async fn next(&mut self) -> Asked {
+    pub(crate) async fn next(&mut self) -> Asked {
         let accepted = timeout(GUARD, self.listener.accept()).await.expect("a request in time");
         let (mut socket, _) = accepted.expect("connection");
         let mut head = Vec::new();
@@ -46,24 +50,39 @@ impl Fake {
         }
         self.seen += 1;
         let head = String::from_utf8(head).expect("text");
-        let uri = head.split(' ').nth(1).expect("URI");
+        let header = |name: &str| {
+            let named = |line: &str| {
+                Some(line.split_once(": ")?).filter(|it| it.0.eq_ignore_ascii_case(name)).map(|it| it.1.to_owned())
+            };
+            head.lines().find_map(named)
+        };
+        let mut body = vec![0; header("content-length").map_or(0, |it| it.parse().expect("a length"))];
+        socket.read_exact(&mut body).await.expect("a whole body");
+        let (method, uri) = head.split_once(' ').expect("method");
+        let uri = uri.split(' ').next().expect("URI");
         let (path, query) = uri.split_once('?').unwrap_or((uri, ""));
         let query = query.split('&').map(Into::into).collect();
-        Asked { socket, path: path.into(), query, at: Instant::now() }
+        let (method, kind) = (method.into(), header("content-type"));
+        Asked { socket, method, kind, body, path: path.into(), query, at: Instant::now() }
     }
 }
 
 impl Asked {
-    pub(super) fn has(&self, parameter: &str) -> bool {
+    pub(crate) fn has(&self, parameter: &str) -> bool {
         self.query.iter().any(|it| it == parameter)
     }
 
-    pub(super) fn is_watch(&self) -> bool {
+    pub(crate) fn is_watch(&self) -> bool {
         self.has("watch=true")
     }
 
+    /// What was sent.
+    pub(crate) fn json(&self) -> serde_json::Value {
+        serde_json::from_slice(&self.body).expect("JSON")
+    }
+
     /// A whole answer.
-    pub(super) async fn answer(mut self, status: &str, body: &str) {
+    pub(crate) async fn answer(mut self, status: &str, body: &str) {
         let length = body.len();
         let head = format!("HTTP/1.1 {status}\r\nConnection: close\r\nContent-Length: {length}\r\n\r\n");
         self.socket.write_all(head.as_bytes()).await.expect("head");
@@ -72,29 +91,29 @@ impl Asked {
     }
 
     /// An answer that goes on.
-    pub(super) async fn stream(mut self) -> Stream {
+    pub(crate) async fn stream(mut self) -> Stream {
         let head = "HTTP/1.1 200 OK\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n";
         self.socket.write_all(head.as_bytes()).await.expect("head");
         Stream(self.socket)
     }
 }
 
-pub(super) struct Stream(TcpStream);
+pub(crate) struct Stream(TcpStream);
 
 impl Stream {
     /// A piece of the answer.
-    pub(super) async fn send(&mut self, text: &str) {
+    pub(crate) async fn send(&mut self, text: &str) {
         let chunk = format!("{:x}\r\n{text}\r\n", text.len());
         self.0.write_all(chunk.as_bytes()).await.expect("chunk");
     }
 
     /// A line of a watch.
-    pub(super) async fn event(&mut self, kind: &str, object: &str) {
+    pub(crate) async fn event(&mut self, kind: &str, object: &str) {
         self.send(&format!("{{\"type\":\"{kind}\",\"object\":{object}}}\n")).await;
     }
 
     /// The end of what there was at first.
-    pub(super) async fn synced(&mut self, version: u32) {
+    pub(crate) async fn synced(&mut self, version: u32) {
         let mark = format!(
             r#"{{"kind":"Pod","metadata":{{"resourceVersion":"{version}","annotations":{{"k8s.io/initial-events-end":"true"}}}}}}"#
         );
@@ -102,12 +121,12 @@ impl Stream {
     }
 
     /// As a server ends a watch.
-    pub(super) async fn end(mut self) {
+    pub(crate) async fn end(mut self) {
         let _ = self.0.write_all(b"0\r\n\r\n").await;
     }
 
     /// Waits until the client has hung up.
-    pub(super) async fn closed(mut self) {
+    pub(crate) async fn closed(mut self) {
         let read = timeout(GUARD, self.0.read_u8()).await.expect("the connection ends in time");
         assert!(read.is_err());
     }

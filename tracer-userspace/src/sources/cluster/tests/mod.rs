@@ -1,7 +1,8 @@
 //! The follower against an API server on loopback: what it asks, what it makes of every kind of trouble.
 #![expect(clippy::disallowed_methods, reason = "tests measure how long they waited")]
 
-mod fake;
+mod events;
+pub(crate) mod fake;
 mod faults;
 mod scale;
 mod start;
@@ -38,11 +39,11 @@ fn list(version: u32, pods: &[String]) -> String {
 }
 
 fn config(pods: bool, services: bool) -> ClusterConfig {
-    ClusterConfig { access: Access::InCluster, node_name: NODE.into(), pods, services }
+    ClusterConfig { access: Access::InCluster, node_name: NODE.into(), pods, services, events: Vec::new() }
 }
 
 /// Fast, and patient where only trouble ends the wait.
-fn pace() -> Pace {
+pub(crate) fn pace() -> Pace {
     Pace {
         first: Duration::from_millis(5),
         most: Duration::from_millis(20),
@@ -53,6 +54,14 @@ fn pace() -> Pace {
     }
 }
 
+/// A client of a server on loopback.
+pub(crate) fn client_of(addr: SocketAddr) -> Client {
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let mut to = Config::new(format!("http://{addr}").parse().expect("URI"));
+    to.default_retry = false;
+    Client::try_from(to).expect("client")
+}
+
 /// The followers of a cluster and what they know.
 struct Followed {
     view: watch::Receiver<View>,
@@ -61,10 +70,7 @@ struct Followed {
 impl Followed {
     /// Within a `LocalSet`.
     fn start(addr: SocketAddr, config: ClusterConfig, pace: Pace) -> Self {
-        let _ = rustls::crypto::ring::default_provider().install_default();
-        let mut to = Config::new(format!("http://{addr}").parse().expect("URI"));
-        to.default_retry = false;
-        let client = Client::try_from(to).expect("client");
+        let client = client_of(addr);
         let (tx, view) = watch::channel(View::of(&config));
         tokio::task::spawn_local(async move {
             let (first, _begun) = mpsc::sync_channel(1);
@@ -95,7 +101,7 @@ thread_local! {
 }
 
 /// What is written to the log of this thread.
-struct Log;
+pub(crate) struct Log;
 
 struct LogWriter;
 
@@ -113,7 +119,7 @@ impl Write for LogWriter {
 impl Log {
     /// One subscriber for the whole process: with one for each test, what a call site had cached of another's could
     /// swallow a line.
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         static ONCE: Once = Once::new();
         ONCE.call_once(|| {
             let log = tracing_subscriber::fmt().with_env_filter("info,kube_client=off").with_ansi(false).without_time();
@@ -124,7 +130,7 @@ impl Log {
         Self
     }
 
-    fn lines(&self) -> Vec<String> {
+    pub(crate) fn lines(&self) -> Vec<String> {
         String::from_utf8(WRITTEN.take()).expect("text").lines().map(Into::into).collect()
     }
 }

@@ -12,7 +12,7 @@ use crate::event::Fact;
 use crate::sources::{SourceConfig, snapshot, watch};
 
 /// A kubeconfig for a server, gone when the test ends.
-struct TestConfig(PathBuf);
+pub(super) struct TestConfig(pub(super) PathBuf);
 
 impl TestConfig {
     fn new(name: &str, text: &str) -> Self {
@@ -21,7 +21,7 @@ impl TestConfig {
         Self(path)
     }
 
-    fn to(name: &str, addr: SocketAddr) -> Self {
+    pub(super) fn to(name: &str, addr: SocketAddr) -> Self {
         Self::new(
             name,
             &format!(
@@ -94,8 +94,8 @@ fn what_works_is_listed_beside_what_does_not() {
     let (told, cluster) = Cluster::fixed(NODE);
     assert_eq!(cluster.sources(), ["cluster API: no answer within 2 s"]);
     told.send_modify(|view| {
-        view.states.insert("pods", State::Following);
-        view.states.insert("services", State::Failing("answers 500".into()));
+        view.states.insert("pods".into(), State::Following);
+        view.states.insert("services".into(), State::Failing("answers 500".into()));
     });
     assert_eq!(cluster.sources(), ["pods and probes (cluster API)", "cluster API: answers 500"]);
 }

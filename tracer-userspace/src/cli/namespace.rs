@@ -1,0 +1,31 @@
+//! Namespaces as they are typed: a name, or `*`.
+
+use crate::sources::cluster::Namespace;
+
+/// As the API allows them (RFC 1123 labels): such a name is a path of the API by itself.
+pub(super) fn namespace(text: &str) -> Result<Namespace, String> {
+    let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
+    let is_label = text.len() <= 63
+        && text.chars().all(|c| plain(c) || c == '-')
+        && text.starts_with(plain)
+        && text.ends_with(plain);
+    match text {
+        "*" => Ok(Namespace::All),
+        name if is_label => Ok(Namespace::Named(name.to_owned())),
+        _ => Err("write the name of a namespace, or `*` for all of them".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_can_be_a_namespace_is_one() {
+        assert_eq!(namespace("shop-1"), Ok(Namespace::Named("shop-1".into())));
+        assert_eq!(namespace("*"), Ok(Namespace::All));
+        for wrong in ["", "-a", "a-", "A", "a/b", "a?b", "**", "..", &"a".repeat(64)] {
+            assert!(namespace(wrong).is_err(), "{wrong}");
+        }
+    }
+}

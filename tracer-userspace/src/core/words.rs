@@ -1,0 +1,163 @@
+//! What the kubelet said lately. Its log and its Events say the same: it is told once, and the log is preferred.
+
+use std::collections::VecDeque;
+
+use crate::event::{KubeletProbe, PodRef, ProbeType};
+
+/// Words remembered at most.
+const MAX_WORDS: usize = 1024;
+/// An Event comes at most this much later than the line of the log, and is no news after it.
+const KEPT_NS: u64 = 120_000_000_000;
+/// The kubelet makes the Event after it wrote the line.
+const MARGIN_NS: u64 = 50_000_000;
+
+/// A word of the kubelet that was heard.
+#[derive(Debug)]
+struct Word {
+    pod: PodRef,
+    container: Option<String>,
+    probe_type: ProbeType,
+    is_event: bool,
+    /// First and last instant at which it can have been said.
+    said: (u64, u64),
+}
+
+/// The last of them.
+#[derive(Debug, Default)]
+pub(super) struct Words {
+    heard: VecDeque<Word>,
+}
+
+impl Words {
+    /// The other of the two sources has said it.
+    pub(super) fn know(&self, probe: &KubeletProbe) -> bool {
+        let word = Word::of(probe);
+        self.heard.iter().any(|it| it.is_same(&word))
+    }
+
+    /// Takes note of a word that was of use, or that is the log's: it is always exact.
+    pub(super) fn note(&mut self, probe: &KubeletProbe) {
+        let word = Word::of(probe);
+        let old = word.said.0.saturating_sub(KEPT_NS);
+        while self.heard.len() >= MAX_WORDS || self.heard.front().is_some_and(|it| it.said.1 < old) {
+            self.heard.pop_front();
+        }
+        self.heard.push_back(word);
+    }
+}
+
+impl Word {
+    fn of(probe: &KubeletProbe) -> Self {
+        Self {
+            pod: probe.pod.clone(),
+            container: probe.container.clone(),
+            probe_type: probe.probe_type,
+            is_event: probe.is_event(),
+            said: (probe.written_boot_ns, probe.written_until()),
+        }
+    }
+
+    /// The same failure, told by the other source.
+    fn is_same(&self, other: &Self) -> bool {
+        let overlap = self.said.0 <= other.said.1.saturating_add(MARGIN_NS)
+            && other.said.0 <= self.said.1.saturating_add(MARGIN_NS);
+        self.is_event != other.is_event && overlap && self.is_of_same_probe(other)
+    }
+
+    /// An Event that the kubelet combined of several does not tell the container.
+    fn is_of_same_probe(&self, other: &Self) -> bool {
+        let containers = self.container.iter().zip(&other.container).all(|(left, right)| left == right);
+        containers && self.probe_type == other.probe_type && self.pod.is_same(&other.pod)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::event::{AnswerKind, ProbeSays, TcpState};
+    use crate::record::{Confidence, VerdictBody};
+    use crate::testing::Stream;
+
+    fn told(stream: &Stream) -> Vec<(String, bool)> {
+        let told = |v: &VerdictBody| (v.verdict.label.name().to_owned(), v.kubelet.is_some());
+        stream.verdicts().iter().map(told).collect()
+    }
+
+    /// Within one second.
+    fn two_failures(stream: &mut Stream) {
+        stream.http_readiness().connect().established().answer(AnswerKind::Http, Some(503));
+        stream.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 200)).wait_ms(400);
+        stream.again(9).connect().established().answer(AnswerKind::Http, Some(503));
+        stream.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 200)).wait_ms(100);
+    }
+
+    /// The log of this kubelet cannot be read: its Event says it, a moment later and to the second.
+    #[test]
+    fn an_event_is_joined_where_its_second_holds_one_attempt() {
+        let mut stream = Stream::new();
+        stream.http_readiness().connect().gives_up().wait_ms(300).kubelet_event(ProbeSays::Timeout, 800);
+        assert_eq!(told(&stream), [("unexplained".to_owned(), false), ("unexplained".to_owned(), true)]);
+        let mut encrypted = Stream::new();
+        encrypted.http_readiness().connect().established();
+        encrypted.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 200));
+        encrypted.wait_ms(300).kubelet_event(ProbeSays::Status(503), 900);
+        assert_eq!(told(&encrypted), [("app_status_failure".to_owned(), true)]);
+        let said = encrypted.verdicts()[0].kubelet.clone().and_then(|it| it.event_count);
+        assert_eq!(said, Some(3));
+    }
+
+    /// Each second one, of which the kernel cannot see that it failed.
+    #[test]
+    fn an_event_is_joined_to_the_attempt_of_its_second() {
+        let mut stream = Stream::new();
+        stream.https_readiness().connect().established();
+        stream.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 200)).wait_ms(900);
+        stream.again(9).connect().established();
+        stream.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 200));
+        stream.wait_ms(300).kubelet_event(ProbeSays::Status(503), 700);
+        assert_eq!(told(&stream), [("app_status_failure".to_owned(), true)]);
+    }
+
+    #[test]
+    fn an_event_of_another_second_joins_nothing() {
+        let mut stream = Stream::new();
+        stream.http_readiness().connect().established();
+        stream.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 200));
+        stream.wait_ms(1900).kubelet_event(ProbeSays::Status(503), 700);
+        assert!(told(&stream).is_empty());
+    }
+
+    /// Whichever of the two comes first: it is said once.
+    #[test]
+    fn the_log_and_the_event_of_one_failure_are_one_word() {
+        let mut log_first = Stream::new();
+        log_first.http_readiness().connect().gives_up().wait_ms(10).kubelet(ProbeSays::Timeout);
+        log_first.wait_ms(200).kubelet_event(ProbeSays::Timeout, 700);
+        assert_eq!(told(&log_first).len(), 2, "{:?}", told(&log_first));
+        let mut event_first = Stream::new();
+        event_first.exec_readiness().wait_ms(2000).kubelet_event(ProbeSays::CommandTimeout, 300);
+        event_first.kubelet(ProbeSays::CommandTimeout);
+        assert_eq!(told(&event_first), [("exec_timeout".to_owned(), true)]);
+        // The next failure is another word.
+        event_first.wait_ms(3000).kubelet(ProbeSays::CommandTimeout);
+        assert_eq!(told(&event_first).len(), 2);
+    }
+
+    /// An Event that could not be joined must not silence the line that can be.
+    #[test]
+    fn the_line_of_the_log_is_heard_after_an_event_of_no_use() {
+        let mut stream = Stream::new();
+        two_failures(&mut stream);
+        stream.kubelet_event(ProbeSays::Status(503), 700);
+        assert!(told(&stream).iter().all(|(_, said)| !said), "{:?}", told(&stream));
+        stream.kubelet(ProbeSays::Status(503));
+        assert!(told(&stream).iter().any(|(_, said)| *said), "{:?}", told(&stream));
+    }
+
+    /// An Event may stand for several failures of a command.
+    #[test]
+    fn a_command_is_less_sure_by_an_event() {
+        let mut stream = Stream::new();
+        stream.exec_readiness().wait_ms(2000).kubelet_event(ProbeSays::Other, 500);
+        assert_eq!(stream.verdicts()[0].verdict.confidence, Confidence::Likely);
+    }
+}

@@ -1,0 +1,257 @@
+//! A condition of the node, as node-problem-detector keeps them: `TracerNodeFault` is true while something of the node
+//! itself is known to break probes.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use kube::Client;
+use serde_json::{Value, json};
+use tokio::sync::{mpsc, watch};
+use tokio::time::{Instant, sleep_until, timeout};
+
+use super::explain::second;
+use super::note::shortened;
+use super::outage::Outage;
+use super::post::{Answer, Change, write};
+use super::rates::Rates;
+use super::{AT_END, over};
+use crate::classify::label::Label;
+use crate::decision::Decision;
+use crate::record::{Body, Confidence, FindingBody, Outcome, Status, VerdictBody};
+use crate::sources::cluster::{Failure, Pace, part};
+
+/// Its type.
+const TYPE: &str = "TracerNodeFault";
+
+/// Causes that are a state of the node, whichever pod showed it.
+const OF_NODE: [Label; 4] =
+    [Label::LoopbackDown, Label::ConntrackTableFull, Label::EphemeralPortsExhausted, Label::NodeportEphemeralCollision];
+
+/// Something of the node that was seen.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Sighting {
+    /// A verdict blames it.
+    Fault(Label, String),
+    /// A check of the node failed; without a text: not any more.
+    Check(String, Option<String>),
+}
+
+/// What a decision says of the node.
+pub(super) fn sighting(decision: &Decision) -> Option<Sighting> {
+    match &decision.body {
+        Body::Verdict(verdict) => of_verdict(verdict),
+        Body::Finding(finding) => Some(of_finding(finding)),
+        _ => None,
+    }
+}
+
+fn of_verdict(verdict: &VerdictBody) -> Option<Sighting> {
+    let verdict = &verdict.verdict;
+    let is_fault = verdict.outcome == Outcome::Failure && verdict.confidence >= Confidence::Likely;
+    let says = || format!("{}: {}", verdict.label.name(), verdict.summary);
+    (is_fault && OF_NODE.contains(&verdict.label)).then(|| Sighting::Fault(verdict.label, says()))
+}
+
+fn of_finding(finding: &FindingBody) -> Sighting {
+    let says = (finding.status == Status::Fail).then(|| format!("{}: {}", finding.check, finding.observed));
+    Sighting::Check(finding.check.clone(), says)
+}
+
+/// What is wrong with the node.
+#[derive(Debug, Default)]
+pub(super) struct Faults {
+    /// Until when each holds, and its text.
+    verdicts: BTreeMap<Label, (Instant, String)>,
+    checks: BTreeMap<String, String>,
+}
+
+/// What is written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Condition {
+    pub(super) status: &'static str,
+    pub(super) reason: String,
+    message: String,
+}
+
+impl Faults {
+    pub(super) fn see(&mut self, sighting: Sighting, until: Instant) {
+        match sighting {
+            Sighting::Fault(label, says) => {
+                self.verdicts.insert(label, (until, says));
+            }
+            Sighting::Check(check, Some(says)) => {
+                self.checks.insert(check, says);
+            }
+            Sighting::Check(check, None) => {
+                self.checks.remove(&check);
+            }
+        }
+    }
+
+    fn expire(&mut self, now: Instant) {
+        self.verdicts.retain(|_, (until, _)| *until > now);
+    }
+
+    /// When the next ends.
+    fn ends(&self) -> Option<Instant> {
+        self.verdicts.values().map(|(until, _)| *until).min()
+    }
+
+    /// The nearest cause gives the reason.
+    pub(super) fn condition(&self) -> Condition {
+        let names = self.verdicts.keys().map(|label| label.name()).chain(self.checks.keys().map(String::as_str));
+        let says =
+            self.verdicts.values().map(|(_, says)| says.as_str()).chain(self.checks.values().map(String::as_str));
+        match names.into_iter().next() {
+            Some(name) => Condition {
+                status: "True",
+                reason: camel(name),
+                message: shortened(says.collect::<Vec<_>>().join("; ")),
+            },
+            None => Condition {
+                status: "False",
+                reason: "NoNodeFault".into(),
+                message: "nothing of the node is known to break probes".into(),
+            },
+        }
+    }
+}
+
+/// `loopback_down` as the API likes its reasons.
+fn camel(name: &str) -> String {
+    let capital = |word: &str| {
+        let (first, rest) = word.split_at(word.len().min(1));
+        first.to_ascii_uppercase() + rest
+    };
+    name.split('_').map(capital).collect()
+}
+
+/// Keeps it.
+pub(super) struct Keeper {
+    client: Client,
+    node: String,
+    pace: Pace,
+    rates: Rates,
+    faults: Faults,
+    outage: Outage,
+    /// What was written last, and when.
+    written: Option<(Condition, Instant)>,
+    /// Since when it has its status.
+    since: Timestamp,
+    /// The first is not written before this: nodes that start together do not write together.
+    first: Instant,
+}
+
+impl Keeper {
+    pub(super) fn new(client: Client, node: &str, pace: Pace, rates: Rates) -> Self {
+        Self {
+            client,
+            node: node.to_owned(),
+            pace,
+            rates,
+            faults: Faults::default(),
+            outage: Outage::new("conditions of the node", pace, rates.refused),
+            written: None,
+            since: Timestamp::now(),
+            first: Instant::now() + part(rates.gap),
+        }
+    }
+
+    /// Until nobody has anything to say. Then nothing is known any more, which is said.
+    pub(super) async fn run(mut self, mut sightings: mpsc::Receiver<Sighting>, mut end: watch::Receiver<bool>) {
+        loop {
+            self.faults.expire(Instant::now());
+            let due = self.due();
+            let wake = self.faults.ends().map_or(due, |ends| ends.min(due));
+            tokio::select! {
+                sighting = sightings.recv() => match sighting {
+                    Some(sighting) => self.faults.see(sighting, Instant::now() + self.rates.hold),
+                    None => break,
+                },
+                () = sleep_until(wake) => {}
+            }
+            if self.due() <= Instant::now() {
+                tokio::select! {
+                    () = self.write(self.faults.condition()) => {}
+                    // The API does not answer.
+                    () = over(&mut end) => return,
+                }
+            }
+        }
+        if self.written.is_some() {
+            let _ = timeout(AT_END, self.write(unknown())).await;
+        }
+    }
+
+    /// When it is to be written: soon if it changed, else as a sign of life.
+    fn due(&self) -> Instant {
+        let due = match &self.written {
+            None => self.first,
+            Some((written, at)) => *at + self.wait(written),
+        };
+        due.max(self.outage.until().unwrap_or(due))
+    }
+
+    fn wait(&self, written: &Condition) -> Duration {
+        let now = self.faults.condition();
+        let same = now.status == written.status && now.reason == written.reason;
+        if same { self.rates.heartbeat } else { self.rates.gap }
+    }
+
+    async fn write(&mut self, condition: Condition) {
+        if self.written.as_ref().is_none_or(|(before, _)| before.status != condition.status) {
+            self.since = Timestamp::now();
+        }
+        let path = format!("/api/v1/nodes/{}/status", self.node);
+        let body = patch(&condition, self.since, Timestamp::now());
+        let now = Instant::now();
+        match write(&self.client, &self.pace, Change::Strategic, &path, "nodes/status", &body).await {
+            Answer::Done => {
+                self.outage.over();
+                self.written = Some((condition, now));
+            }
+            Answer::Missing => {
+                self.outage.failed(&Failure::Unknown("a node of this name (NODE_NAME, --node-name)"), now)
+            }
+            // Somebody else wrote at the same moment.
+            Answer::Exists => self.outage.failed(&Failure::Garbage("a conflict (409)".into()), now),
+            Answer::Never(failure) | Answer::Later(failure) => self.outage.failed(&failure, now),
+        }
+    }
+}
+
+/// Conditions are merged by their type: the others stay.
+fn patch(condition: &Condition, since: Timestamp, now: Timestamp) -> Value {
+    let Condition { status, reason, message } = condition;
+    json!({ "status": { "conditions": [{
+        "type": TYPE, "status": status, "reason": reason, "message": message,
+        "lastTransitionTime": second(since), "lastHeartbeatTime": second(now),
+    }] } })
+}
+
+/// Nobody watches any more.
+fn unknown() -> Condition {
+    Condition { status: "Unknown", reason: "TracerStopped".into(), message: "tracer has ended on this node".into() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_fault_holds_for_a_while_and_a_failed_check_until_it_is_mended() {
+        let now = Instant::now();
+        let mut faults = Faults::default();
+        assert_eq!(faults.condition().status, "False");
+        faults.see(Sighting::Check("ip_forward".into(), Some("ip_forward: 0".into())), now);
+        faults.see(Sighting::Fault(Label::LoopbackDown, "lo is down".into()), now + Duration::from_secs(600));
+        let condition = faults.condition();
+        assert_eq!((condition.status, condition.reason.as_str()), ("True", "LoopbackDown"));
+        assert_eq!(condition.message, "lo is down; ip_forward: 0");
+        faults.expire(now + Duration::from_secs(601));
+        assert_eq!(faults.condition().reason, "IpForward");
+        faults.see(Sighting::Check("ip_forward".into(), None), now);
+        assert_eq!(faults.condition().reason, "NoNodeFault");
+    }
+}

@@ -1,0 +1,196 @@
+//! Events on pods: `ProbeFailureExplained`, with the verdict and its mend.
+//!
+//! They are core/v1 Events with a count: every kubectl shows how often and over what time; of events.k8s.io/v1 with its
+//! series older ones show neither.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use jiff::Timestamp;
+use kube::Client;
+use serde_json::{Value, json};
+use tokio::sync::{mpsc, watch};
+use tokio::time::{Instant, sleep_until, timeout};
+
+use super::note::{About, Note};
+use super::outage::Outage;
+use super::post::{Answer, Change, write};
+use super::rates::{Bucket, Rates};
+use super::tally::{Entry, Key, Tally};
+use super::{AT_END, over};
+use crate::sources::cluster::Pace;
+
+/// Longest name of an object.
+const NAME_MAX: usize = 253;
+
+/// Writes them.
+pub(super) struct Explainer {
+    client: Client,
+    node: String,
+    pace: Pace,
+    tally: Tally,
+    bucket: Bucket,
+    outage: Outage,
+    dropped: Arc<AtomicU64>,
+    /// One that will never be taken was told of.
+    told: bool,
+}
+
+impl Explainer {
+    pub(super) fn new(client: Client, node: &str, pace: Pace, rates: Rates, dropped: Arc<AtomicU64>) -> Self {
+        Self {
+            client,
+            node: node.to_owned(),
+            pace,
+            tally: Tally::new(rates),
+            bucket: Bucket::new(rates, Instant::now()),
+            outage: Outage::new("explanations of pods", pace, rates.refused),
+            dropped,
+            told: false,
+        }
+    }
+
+    /// Until nobody has anything to say; then what is left, for a moment.
+    pub(super) async fn run(mut self, mut notes: mpsc::Receiver<Note>, mut end: watch::Receiver<bool>) {
+        loop {
+            let due = self.due();
+            let said = tokio::select! {
+                note = notes.recv() => Some(note),
+                () = at(due) => None,
+            };
+            match said {
+                Some(Some(note)) => self.take(note),
+                Some(None) => break,
+                None => tokio::select! {
+                    () = self.send_next() => {}
+                    // The API does not answer.
+                    () = over(&mut end) => return self.end(notes),
+                },
+            }
+        }
+        let _ = timeout(AT_END, self.flush()).await;
+        self.end(notes);
+    }
+
+    /// Counts what was not written.
+    fn end(mut self, mut notes: mpsc::Receiver<Note>) {
+        while let Ok(note) = notes.try_recv() {
+            self.take(note);
+        }
+        self.count_dropped(self.tally.unsent());
+    }
+
+    fn take(&mut self, note: Note) {
+        let dropped = self.tally.take(note, Instant::now(), Timestamp::now());
+        self.count_dropped(dropped);
+    }
+
+    fn due(&self) -> Option<Instant> {
+        let (due, _) = self.tally.next()?;
+        let allowed = self.bucket.ready().max(self.outage.until().unwrap_or(due));
+        Some(due.max(allowed))
+    }
+
+    async fn send_next(&mut self) {
+        let expired = self.tally.expire(Instant::now());
+        self.count_dropped(expired);
+        let next = self.tally.next().map(|(due, key)| (due, key.clone()));
+        if let Some((_, key)) = next.filter(|(due, _)| *due <= Instant::now()) {
+            self.send(&key).await;
+        }
+    }
+
+    async fn send(&mut self, key: &Key) {
+        let Some(entry) = self.tally.get(key) else { return };
+        let name = entry.event.clone().unwrap_or_else(|| name(&key.0.pod, entry.first));
+        let events = format!("/api/v1/namespaces/{}/events", key.0.namespace);
+        let (change, path, body) = match &entry.event {
+            Some(event) => (Change::Merge, format!("{events}/{event}"), counted(entry)),
+            None => (Change::Create, events, self.event(&key.0, &name, entry)),
+        };
+        let is_new = entry.event.is_none();
+        self.bucket.take(Instant::now());
+        match write(&self.client, &self.pace, change, &path, "events", &body).await {
+            Answer::Done => {
+                self.tally.written(key, name, Instant::now());
+                self.outage.over();
+            }
+            Answer::Missing if !is_new => self.tally.gone(key),
+            // It was made by a request whose answer did not arrive.
+            Answer::Exists if is_new => self.tally.made(key, name),
+            // The pod's namespace is gone.
+            Answer::Missing => self.give_up(key),
+            Answer::Exists => self.give_up(key),
+            Answer::Never(failure) => {
+                if !std::mem::replace(&mut self.told, true) {
+                    tracing::warn!("an explanation of pod {}/{}: cluster API {failure}", key.0.namespace, key.0.pod);
+                }
+                self.give_up(key);
+            }
+            Answer::Later(failure) => self.outage.failed(&failure, Instant::now()),
+        }
+    }
+
+    /// What is left, as far as the bucket goes and the API answers.
+    async fn flush(&mut self) {
+        while let Some(key) = self.tally.next().map(|(_, key)| key.clone()) {
+            let now = Instant::now();
+            if self.bucket.ready() > now || self.outage.until().is_some_and(|until| until > now) {
+                return;
+            }
+            self.send(&key).await;
+        }
+    }
+
+    fn give_up(&mut self, key: &Key) {
+        let lost = self.tally.give_up(key);
+        self.count_dropped(lost);
+    }
+
+    fn count_dropped(&self, notes: u64) {
+        self.dropped.fetch_add(notes, Ordering::Relaxed);
+    }
+
+    fn event(&self, about: &About, name: &str, entry: &Entry) -> Value {
+        let About { namespace, pod, uid, container } = about;
+        let field = container.as_ref().map(|name| format!("spec.containers{{{name}}}"));
+        let mut event = json!({
+            "apiVersion": "v1", "kind": "Event",
+            "metadata": { "namespace": namespace, "name": name },
+            "involvedObject": { "apiVersion": "v1", "kind": "Pod", "namespace": namespace, "name": pod, "uid": uid, "fieldPath": field },
+            "reason": "ProbeFailureExplained", "type": "Warning",
+            "source": { "component": "tracer", "host": self.node },
+            "reportingComponent": "tracer", "reportingInstance": self.node,
+            "firstTimestamp": second(entry.first),
+        });
+        if let (Some(event), Value::Object(counted)) = (event.as_object_mut(), counted(entry)) {
+            event.extend(counted);
+        }
+        event
+    }
+}
+
+/// Until an instant; for ever without one.
+async fn at(due: Option<Instant>) {
+    match due {
+        Some(due) => sleep_until(due).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// What changes of an Event with every failure.
+fn counted(entry: &Entry) -> Value {
+    json!({ "count": entry.count, "lastTimestamp": second(entry.last), "message": entry.message })
+}
+
+/// As the API has the times of Events.
+pub(super) fn second(time: Timestamp) -> String {
+    format!("{time:.0}")
+}
+
+/// As client-go names them: the pod's name and a time in hexadecimal.
+fn name(pod: &str, time: Timestamp) -> String {
+    let time = format!(".{:x}", time.as_nanosecond());
+    let pod = &pod[..pod.floor_char_boundary(NAME_MAX - time.len())];
+    format!("{}{time}", pod.trim_end_matches(['.', '-']))
+}

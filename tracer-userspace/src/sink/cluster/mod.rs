@@ -1,0 +1,183 @@
+//! What is written to the cluster API, where that was asked for: an Event on the pod whose probe failed, and a condition
+//! of the node. A thread of its own does it; the pipeline hands over and never waits.
+
+mod condition;
+mod explain;
+mod note;
+mod outage;
+mod post;
+mod rates;
+mod tally;
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc as std_mpsc;
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use kube::Client;
+use tokio::sync::{mpsc, watch};
+use tokio::time::sleep;
+
+use self::condition::{Keeper, Sighting};
+use self::explain::Explainer;
+use self::note::Note;
+use self::rates::Rates;
+use crate::decision::Decision;
+use crate::sources::cluster::{Access, ConnectError, Pace, client};
+
+/// What waits for the thread at most; of more, the newest is dropped and counted.
+const QUEUE: usize = 256;
+/// The start waits this long for credentials.
+const FIRST: Duration = Duration::from_secs(2);
+/// At the end of the run what is known is still sent, for this long.
+const AT_END: Duration = Duration::from_secs(2);
+
+/// What is to be written, and where.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClusterOutput {
+    /// How the API is reached.
+    pub access: Access,
+    /// This node.
+    pub node_name: String,
+    /// Events on pods.
+    pub explain: bool,
+    /// The node's condition.
+    pub condition: bool,
+}
+
+/// Writes until it is finished.
+#[derive(Debug)]
+pub struct ClusterSink {
+    notes: Option<mpsc::Sender<Note>>,
+    sightings: Option<mpsc::Sender<Sighting>>,
+    dropped: Arc<AtomicU64>,
+    told: u64,
+    end: watch::Sender<bool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// The receiving side of it.
+struct Inbox {
+    notes: Option<mpsc::Receiver<Note>>,
+    sightings: Option<mpsc::Receiver<Sighting>>,
+    dropped: Arc<AtomicU64>,
+    end: watch::Receiver<bool>,
+}
+
+impl ClusterSink {
+    /// Begins.
+    ///
+    /// # Errors
+    /// The kubeconfig or the service account cannot be used. An API that does not answer is no error.
+    pub fn start(config: ClusterOutput) -> Result<Self, ConnectError> {
+        let (mut sink, inbox) = Self::new(&config);
+        let (first, begun) = std_mpsc::sync_channel(1);
+        let thread = thread::Builder::new().name("cluster-output".into());
+        sink.thread = Some(thread.spawn(move || run(&config, inbox, &first))?);
+        // A timeout means that a program which gives the credentials takes its time.
+        begun.recv_timeout(FIRST).unwrap_or(Ok(()))?;
+        Ok(sink)
+    }
+
+    fn new(config: &ClusterOutput) -> (Self, Inbox) {
+        let (notes, notes_in) = config.explain.then(|| mpsc::channel(QUEUE)).unzip();
+        let (sightings, sightings_in) = config.condition.then(|| mpsc::channel(QUEUE)).unzip();
+        let (end, ended) = watch::channel(false);
+        let dropped = Arc::new(AtomicU64::new(0));
+        let inbox = Inbox { notes: notes_in, sightings: sightings_in, dropped: dropped.clone(), end: ended };
+        (Self { notes, sightings, dropped, told: 0, end, thread: None }, inbox)
+    }
+
+    /// Hands a decision over. `is_printed`: the filters let it pass.
+    pub fn take(&self, decision: &Decision, is_printed: bool) {
+        let note = self.notes.as_ref().filter(|_| is_printed).and_then(|tx| Some((tx, note::of(decision)?)));
+        if let Some((tx, note)) = note
+            && tx.try_send(note).is_err()
+        {
+            self.dropped.fetch_add(1, Ordering::Relaxed);
+        }
+        let sighting = self.sightings.as_ref().and_then(|tx| Some((tx, condition::sighting(decision)?)));
+        if let Some((tx, sighting)) = sighting
+            && tx.try_send(sighting).is_err()
+        {
+            self.dropped.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Explanations that never reached the API, since the start.
+    #[must_use]
+    pub fn dropped(&self) -> u64 {
+        self.dropped.load(Ordering::Relaxed)
+    }
+
+    /// Those since this was last asked.
+    pub fn take_dropped(&mut self) -> u64 {
+        let now = self.dropped();
+        now.saturating_sub(std::mem::replace(&mut self.told, now))
+    }
+
+    /// Sends what it knows, for a moment, and ends.
+    pub fn finish(&mut self) {
+        (self.notes, self.sightings) = (None, None);
+        let _ = self.end.send(true);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Drop for ClusterSink {
+    fn drop(&mut self) {
+        self.finish();
+    }
+}
+
+/// The thread.
+fn run(config: &ClusterOutput, inbox: Inbox, first: &std_mpsc::SyncSender<Result<(), ConnectError>>) {
+    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            let _ = first.try_send(Err(error.into()));
+            return;
+        }
+    };
+    runtime.block_on(async {
+        match client(&config.access).await {
+            Ok(client) => {
+                let _ = first.try_send(Ok(()));
+                write(client, &config.node_name, inbox, Pace::default(), Rates::default()).await;
+            }
+            Err(error) => {
+                // Nobody listens any more if it took too long.
+                if let Err(std_mpsc::TrySendError::Disconnected(Err(error))) = first.try_send(Err(error)) {
+                    tracing::warn!("nothing is written to the cluster API: {error}");
+                }
+            }
+        }
+    });
+}
+
+/// Both, until the end.
+async fn write(client: Client, node: &str, inbox: Inbox, pace: Pace, rates: Rates) {
+    let Inbox { notes, sightings, dropped, end } = inbox;
+    let events = async {
+        if let Some(notes) = notes {
+            Explainer::new(client.clone(), node, pace, rates, dropped).run(notes, end.clone()).await;
+        }
+    };
+    let condition = async {
+        if let Some(sightings) = sightings {
+            Keeper::new(client.clone(), node, pace, rates).run(sightings, end.clone()).await;
+        }
+    };
+    tokio::join!(events, condition);
+}
+
+/// The run has ended, and what was on its way then had a moment to arrive.
+async fn over(end: &mut watch::Receiver<bool>) {
+    let _ = end.wait_for(|ended| *ended).await;
+    sleep(AT_END).await;
+}

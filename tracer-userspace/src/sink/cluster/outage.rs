@@ -1,0 +1,57 @@
+//! An API that does not take what is written: told once, waited out.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::sources::cluster::{Failure, Pace};
+
+/// How it stands.
+#[derive(Debug)]
+pub(super) struct Outage {
+    /// What is not written meanwhile.
+    what: &'static str,
+    pace: Pace,
+    /// The wait where a permission is missing.
+    refused: Duration,
+    failures: u32,
+    until: Option<Instant>,
+    told: Option<Told>,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Told {
+    Outage,
+    Refused,
+}
+
+impl Outage {
+    pub(super) const fn new(what: &'static str, pace: Pace, refused: Duration) -> Self {
+        Self { what, pace, refused, failures: 0, until: None, told: None }
+    }
+
+    /// Not to be tried before this.
+    pub(super) const fn until(&self) -> Option<Instant> {
+        self.until
+    }
+
+    pub(super) fn failed(&mut self, failure: &Failure, now: Instant) {
+        self.failures = self.failures.saturating_add(1);
+        let is_refused = matches!(failure, Failure::Unauthenticated | Failure::Forbidden { .. });
+        let wait = self.pace.after(self.failures, failure.after());
+        self.until = Some(now + if is_refused { wait.max(self.refused) } else { wait });
+        let told = if is_refused { Told::Refused } else { Told::Outage };
+        if self.told.is_none() || told == Told::Refused && self.told != Some(Told::Refused) {
+            let then = if is_refused { "none is written until it does" } else { "they wait" };
+            tracing::warn!("{}: cluster API {failure}; {then}", self.what);
+            self.told = Some(told);
+        }
+    }
+
+    pub(super) fn over(&mut self) {
+        if self.told.take().is_some() {
+            tracing::info!("{}: the cluster API takes them again", self.what);
+        }
+        (self.failures, self.until) = (0, None);
+    }
+}

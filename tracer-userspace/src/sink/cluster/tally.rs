@@ -1,0 +1,250 @@
+//! What is to be said of each container, counted until it may be said. Pure: time is given.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+use tokio::time::Instant;
+
+use super::note::{About, Note};
+use super::rates::Rates;
+use crate::classify::label::Label;
+use crate::event::ConnId;
+
+/// Containers and labels remembered at once.
+const MAX: usize = 1024;
+
+/// One Event.
+pub(super) type Key = (About, Label);
+
+/// What an Event says.
+#[derive(Clone, Debug)]
+pub(super) struct Entry {
+    pub(super) message: String,
+    /// All failures, and those of them that the API has not been told of.
+    pub(super) count: u32,
+    pub(super) unsent: u32,
+    pub(super) first: Timestamp,
+    pub(super) last: Timestamp,
+    /// Its name, once it is made.
+    pub(super) event: Option<String>,
+    /// The last attempt that was counted: a revision is none more.
+    attempt: Option<ConnId>,
+    /// When it may be written.
+    due: Instant,
+    seen: Instant,
+}
+
+/// All of them.
+#[derive(Debug)]
+pub(super) struct Tally {
+    rates: Rates,
+    entries: BTreeMap<Key, Entry>,
+}
+
+impl Tally {
+    pub(super) const fn new(rates: Rates) -> Self {
+        Self { rates, entries: BTreeMap::new() }
+    }
+
+    /// Counts a note; how many notes that costs.
+    pub(super) fn take(&mut self, note: Note, now: Instant, wall: Timestamp) -> u64 {
+        let Note { about, attempt, says } = note;
+        let key = says.as_ref().map(|(label, _)| (about, *label));
+        self.withdraw(attempt, key.as_ref());
+        let (Some(key), Some((_, message))) = (key, says) else { return 0 };
+        let dropped = if self.entries.contains_key(&key) { Some(0) } else { self.make_room() };
+        let Some(dropped) = dropped else { return 1 };
+        let due = now + self.rates.settle;
+        let entry = self.entries.entry(key).or_insert_with(|| Entry::new(wall, now, due));
+        entry.message = message;
+        if attempt.is_none() || entry.attempt != attempt {
+            entry.count_one(now, wall, due);
+        }
+        entry.attempt = attempt;
+        dropped
+    }
+
+    /// What was said of this attempt under another label, and has not been written, is not said.
+    fn withdraw(&mut self, attempt: Option<ConnId>, but: Option<&Key>) {
+        if attempt.is_none() {
+            return;
+        }
+        let other = |(key, entry): &(&Key, &mut Entry)| entry.attempt == attempt && Some(*key) != but;
+        if let Some((_, entry)) = self.entries.iter_mut().find(other).filter(|(_, entry)| entry.unsent > 0) {
+            (entry.unsent, entry.count, entry.attempt) = (entry.unsent - 1, entry.count.saturating_sub(1), None);
+        }
+        self.entries.retain(|_, entry| entry.count > 0);
+    }
+
+    /// Forgets one of which all is written, the oldest first. `None`: there is none.
+    fn make_room(&mut self) -> Option<u64> {
+        if self.entries.len() < MAX {
+            return Some(0);
+        }
+        let written = self.entries.iter().filter(|(_, entry)| entry.unsent == 0);
+        let oldest = written.min_by_key(|(_, entry)| entry.seen).map(|(key, _)| key.clone())?;
+        self.entries.remove(&oldest);
+        Some(0)
+    }
+
+    /// The one that waits longest, and since when it may be written.
+    pub(super) fn next(&self) -> Option<(Instant, &Key)> {
+        let waiting = self.entries.iter().filter(|(_, entry)| entry.unsent > 0);
+        waiting.map(|(key, entry)| (entry.due, key)).min_by_key(|(due, _)| *due)
+    }
+
+    pub(super) fn get(&self, key: &Key) -> Option<&Entry> {
+        self.entries.get(key)
+    }
+
+    /// All is written, in the Event of this name.
+    pub(super) fn written(&mut self, key: &Key, event: String, now: Instant) {
+        let next = now + self.rates.every;
+        if let Some(entry) = self.entries.get_mut(key) {
+            (entry.unsent, entry.event, entry.due) = (0, Some(event), next);
+        }
+    }
+
+    /// Its Event is there; what it says may be old.
+    pub(super) fn made(&mut self, key: &Key, event: String) {
+        if let Some(entry) = self.entries.get_mut(key) {
+            entry.event = Some(event);
+        }
+    }
+
+    /// The API has forgotten the Event: what has not been written becomes a new one.
+    pub(super) fn gone(&mut self, key: &Key) {
+        if let Some(entry) = self.entries.get_mut(key) {
+            (entry.event, entry.count, entry.first) = (None, entry.unsent, entry.last);
+        }
+    }
+
+    /// It will never be written; how many notes that are.
+    pub(super) fn give_up(&mut self, key: &Key) -> u64 {
+        self.entries.remove(key).map_or(0, |entry| entry.unsent.into())
+    }
+
+    /// Forgets what is old; how many notes were never written.
+    pub(super) fn expire(&mut self, now: Instant) -> u64 {
+        let (give_up, forget) = (self.rates.give_up, self.rates.forget);
+        let is_lost = |entry: &Entry| entry.unsent > 0 && now >= entry.due + give_up;
+        let lost: Vec<Key> = self.entries.iter().filter(|(_, it)| is_lost(it)).map(|(key, _)| key.clone()).collect();
+        self.entries.retain(|_, entry| entry.unsent > 0 || now < entry.seen + forget);
+        lost.iter().map(|key| self.give_up(key)).sum()
+    }
+
+    /// Notes that have not been written.
+    pub(super) fn unsent(&self) -> u64 {
+        self.entries.values().map(|entry| u64::from(entry.unsent)).sum()
+    }
+}
+
+impl Entry {
+    const fn new(wall: Timestamp, now: Instant, due: Instant) -> Self {
+        Self {
+            message: String::new(),
+            count: 0,
+            unsent: 0,
+            first: wall,
+            last: wall,
+            event: None,
+            attempt: None,
+            due,
+            seen: now,
+        }
+    }
+
+    fn count_one(&mut self, now: Instant, wall: Timestamp, due: Instant) {
+        if self.unsent == 0 {
+            self.due = self.due.max(due);
+        }
+        self.count = self.count.saturating_add(1);
+        self.unsent = self.unsent.saturating_add(1);
+        (self.last, self.seen) = (wall, now);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    fn note(pod: &str, attempt: u64, label: Option<Label>) -> Note {
+        let about = About { namespace: "shop".into(), pod: pod.into(), uid: None, container: None };
+        Note { about, attempt: Some(ConnId(attempt)), says: label.map(|it| (it, format!("{attempt}"))) }
+    }
+
+    fn tally() -> (Tally, Instant) {
+        (Tally::new(Rates::default()), Instant::now())
+    }
+
+    const REFUSED: Label = Label::ConnectionRefused;
+
+    #[test]
+    fn failures_are_counted_until_one_may_be_written() {
+        let (mut tally, now) = tally();
+        for attempt in 1..=3 {
+            assert_eq!(tally.take(note("a", attempt, Some(REFUSED)), now, Timestamp::UNIX_EPOCH), 0);
+        }
+        // The last one again: a revision.
+        tally.take(note("a", 3, Some(REFUSED)), now, Timestamp::UNIX_EPOCH);
+        let (due, key) = tally.next().expect("one");
+        assert_eq!(due, now + Rates::default().settle);
+        let key = key.clone();
+        assert_eq!(tally.get(&key).map(|it| (it.count, it.message.as_str())), Some((3, "3")));
+        tally.written(&key, "a.1".into(), now);
+        assert!(tally.next().is_none());
+        tally.take(note("a", 4, Some(REFUSED)), now, Timestamp::UNIX_EPOCH);
+        assert_eq!(tally.next().map(|(due, _)| due), Some(now + Rates::default().every));
+        assert_eq!(tally.get(&key).map(|it| (it.count, it.unsent)), Some((4, 1)));
+    }
+
+    #[test]
+    fn a_revision_takes_back_what_was_not_written() {
+        let (mut tally, now) = tally();
+        let mut take = |attempt, label| {
+            tally.take(note("a", attempt, label), now, Timestamp::UNIX_EPOCH);
+            tally.entries.iter().map(|((_, label), it)| (*label, it.count)).collect::<Vec<_>>()
+        };
+        assert_eq!(take(1, Some(REFUSED)), [(REFUSED, 1)]);
+        assert_eq!(take(1, Some(Label::SlowResponse)), [(Label::SlowResponse, 1)]);
+        assert_eq!(take(1, None), []);
+        assert_eq!(take(2, None), [], "nothing was said of it");
+    }
+
+    #[test]
+    fn what_cannot_be_written_is_given_up_and_counted() {
+        let (mut tally, now) = tally();
+        for attempt in 1..=2 {
+            tally.take(note("a", attempt, Some(REFUSED)), now, Timestamp::UNIX_EPOCH);
+        }
+        assert_eq!((tally.expire(now + Duration::from_mins(9)), tally.unsent()), (0, 2));
+        assert_eq!((tally.expire(now + Duration::from_mins(11)), tally.unsent()), (2, 0));
+    }
+
+    #[test]
+    fn it_is_bounded_and_says_what_that_costs() {
+        let (mut tally, now) = tally();
+        let mut take =
+            |n: usize| tally.take(note(&format!("p{n}"), n as u64, Some(REFUSED)), now, Timestamp::UNIX_EPOCH);
+        assert!((0..MAX).all(|n| take(n) == 0));
+        assert_eq!(take(MAX), 1);
+        let (_, key) = tally.next().expect("one");
+        let key = key.clone();
+        tally.written(&key, "x".into(), now);
+        assert_eq!(tally.take(note("new", 9999, Some(REFUSED)), now, Timestamp::UNIX_EPOCH), 0, "one is written");
+        assert_eq!(tally.entries.len(), MAX);
+    }
+
+    #[test]
+    fn an_event_that_is_gone_begins_anew() {
+        let (mut tally, now) = tally();
+        tally.take(note("a", 1, Some(REFUSED)), now, Timestamp::UNIX_EPOCH);
+        let key = tally.next().map(|(_, key)| key.clone()).expect("one");
+        tally.written(&key, "a.1".into(), now);
+        tally.take(note("a", 2, Some(REFUSED)), now, Timestamp::UNIX_EPOCH);
+        tally.gone(&key);
+        assert_eq!(tally.get(&key).map(|it| (it.count, it.event.clone())), Some((1, None)));
+    }
+}
