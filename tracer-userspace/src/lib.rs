@@ -35,6 +35,7 @@ pub mod record;
 pub mod record_file;
 pub mod replay;
 pub mod schema;
+pub mod selftest;
 pub mod serve;
 pub mod shutdown;
 pub mod sink;

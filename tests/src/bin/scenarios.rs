@@ -7,14 +7,15 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
 use clap::Parser;
-use tracer_tests::check::name;
-use tracer_tests::options::{Options, Scratch};
-use tracer_tests::pods;
-use tracer_tests::row::Row;
-use tracer_tests::runner::{Plan, run};
-use tracer_tests::scenario::{Scenario, all, gaps, needs};
-use tracer_tests::watcher::Tracer;
-use tracer_tests::world::sweep::sweep;
+use tracer::selftest::check::name;
+use tracer::selftest::helper::Programs;
+use tracer::selftest::options::{Options, Scratch};
+use tracer::selftest::pods;
+use tracer::selftest::row::Row;
+use tracer::selftest::runner::{Plan, run};
+use tracer::selftest::scenario::{Scenario, all, gaps, needs};
+use tracer::selftest::watcher::Tracer;
+use tracer::selftest::world::sweep::sweep;
 
 #[derive(Parser)]
 struct Args {
@@ -114,7 +115,7 @@ fn cells(scenarios: &[Scenario]) -> Vec<(String, &'static str)> {
 }
 
 fn plan(args: &Args, scratch: &Scratch) -> Result<Plan> {
-    let mut options = Options::detect()?.with_own_prober();
+    let mut options = Options::detect(Programs::beside()?).with_own_prober();
     options.crowd = args.crowd.unwrap_or(options.crowd);
     if let Some(dir) = &args.record {
         fs::create_dir_all(dir).with_context(|| format!("create {}", dir.display()))?;
@@ -124,7 +125,7 @@ fn plan(args: &Args, scratch: &Scratch) -> Result<Plan> {
     let services = scratch.path().join("services.json");
     fs::write(&services, pods::services().to_string())?;
     let services = Some(services);
-    let program = args.tracer.clone().unwrap_or_else(|| options.bin("tracer"));
+    let program = args.tracer.clone().unwrap_or_else(|| options.programs.tracer());
     let tracer = (!args.mechanism_only).then(|| Tracer {
         program,
         prober: options.prober.clone(),

@@ -1,0 +1,137 @@
+//! What a scenario needs of the kernel, tried out in a namespace made for that.
+
+use std::process::Command;
+use std::sync::OnceLock;
+
+use crate::selftest::net::{Netns, PREFIX, finish};
+use crate::selftest::options::is_emulated;
+
+/// A feature or a tool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Need {
+    /// IPVS.
+    Ipvs,
+    /// iptables over nftables, with REJECT.
+    Iptables,
+    /// The old ip_tables.
+    LegacyIptables,
+    /// nftables with NAT.
+    NftNat,
+    /// BPF programs at tc.
+    TcProgram,
+    /// A machine made for the test: a setting of all of it may be changed.
+    OwnMachine,
+    /// iptables over nftables, with NAT.
+    IptablesNat,
+    /// A processor that looks at a namespace in milliseconds.
+    RealProcessor,
+}
+
+const MODULES: &[&str] = &[
+    "veth",
+    "bridge",
+    "dummy",
+    "br_netfilter",
+    "nf_conntrack",
+    "nf_tables",
+    "nft_reject_inet",
+    "nft_reject_ipv4",
+    "nft_compat",
+    "nft_fib_inet",
+    "nft_chain_nat",
+    "nft_nat",
+    "nft_ct",
+    "nft_limit",
+    "nft_reject_ipv6",
+    "nft_reject_netdev",
+    "xt_conntrack",
+    "xt_comment",
+    "xt_addrtype",
+    "xt_CT",
+    "iptable_raw",
+    "sch_ingress",
+    "cls_bpf",
+    "ip_tables",
+    "iptable_filter",
+    "ipt_REJECT",
+    "xt_tcpudp",
+    "xt_nat",
+    "xt_addrtype",
+    "xt_comment",
+    "ip_vs",
+    "ip_vs_rr",
+];
+
+/// Loads the modules that a kernel has as such; those built in or absent do not matter.
+pub fn load_modules() {
+    for module in MODULES {
+        let _ = finish(Command::new("modprobe").args(["-q", module]), "");
+    }
+}
+
+impl Need {
+    /// Why it is not there; `None` if it is.
+    #[must_use]
+    pub fn lacking(self) -> Option<String> {
+        static TRIED: [OnceLock<Option<String>>; 8] = [const { OnceLock::new() }; 8];
+        TRIED[self as usize].get_or_init(|| self.attempt()).clone()
+    }
+
+    fn attempt(self) -> Option<String> {
+        if self == Self::OwnMachine {
+            return (!is_emulated())
+                .then(|| "changes a setting of the whole machine: only in a virtual one".to_owned());
+        }
+        if self == Self::RealProcessor {
+            return is_emulated().then(|| {
+                "the tracer's look at the pod takes seconds on an emulated processor, and comes after its address is gone".to_owned()
+            });
+        }
+        let (what, program, args, input) = self.trial();
+        let outcome = Netns::create(&format!("{PREFIX}{}-need-{what}", std::process::id()))
+            .and_then(|ns| ns.run(program, args, input));
+        outcome.err().map(|error| format!("{what}: {}", first_line(&format!("{error:#}"))))
+    }
+
+    const fn trial(self) -> (&'static str, &'static str, &'static [&'static str], &'static str) {
+        const REJECT: &[&str] = &["-A", "INPUT", "-p", "tcp", "-j", "REJECT", "--reject-with", "tcp-reset"];
+        const DNAT: &[&str] = &[
+            "-t",
+            "nat",
+            "-A",
+            "OUTPUT",
+            "-p",
+            "tcp",
+            "--dport",
+            "1",
+            "-j",
+            "DNAT",
+            "--to-destination",
+            "10.88.0.2:2",
+        ];
+        const SERVICE: &[&str] = &["-A", "-t", "10.96.0.1:1", "-s", "rr"];
+        match self {
+            Self::Ipvs => ("ipvs", "ipvsadm", SERVICE, ""),
+            Self::Iptables => ("iptables", "iptables-nft", REJECT, ""),
+            Self::LegacyIptables => ("iptables-legacy", "iptables-legacy", REJECT, ""),
+            Self::TcProgram => (
+                "tc-program",
+                "tc",
+                &["-batch", "-"],
+                "qdisc add dev lo clsact\nfilter add dev lo ingress bpf da bytecode '1,6 0 0 2'\n",
+            ),
+            Self::OwnMachine | Self::RealProcessor => ("machine", "true", &[], ""),
+            Self::IptablesNat => ("iptables-nat", "iptables-nft", DNAT, ""),
+            Self::NftNat => (
+                "nft-nat",
+                "nft",
+                &["-f", "-"],
+                "table ip t { chain c { type nat hook prerouting priority -100; fib daddr type local tcp dport 1 dnat to 10.88.0.2:2; }; }\n",
+            ),
+        }
+    }
+}
+
+fn first_line(text: &str) -> String {
+    text.lines().next().unwrap_or_default().chars().take(300).collect()
+}

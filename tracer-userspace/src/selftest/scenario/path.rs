@@ -1,0 +1,158 @@
+//! Between the node and the pod: links, routes, neighbours, the reverse-path filter, the MTU.
+
+use std::net::IpAddr;
+
+use crate::classify::label::Label;
+use anyhow::Result;
+
+use super::{Need, Scenario, Stage};
+use crate::selftest::dial::{Ending, Kind};
+use crate::selftest::pods::HTTP;
+use crate::selftest::world::{BRIDGE, Family};
+
+const NODE_MAC: &str = "02:00:00:00:00:01";
+const LINK: Option<Label> = Some(Label::PodLinkDown);
+const ROUTE: Option<Label> = Some(Label::RouteUnreachable);
+const NEIGHBOUR: Option<Label> = Some(Label::NeighbourFailure);
+const RP_FILTER: Option<Label> = Some(Label::RpFilterDrop);
+const MTU: Option<Label> = Some(Label::MtuBlackhole);
+
+pub(super) const ALL: &[Scenario] = &[
+    Scenario::new("pod_link_down_eth0", LINK, |s| link_down(s, "eth0")),
+    // An IPv6 address goes with its link: whose it was must be known before.
+    Scenario::new("pod_link_down_eth0_v6", LINK, |s| link_down(s, "eth0")).v6().needs(&[Need::RealProcessor]),
+    Scenario::new("pod_link_down_veth", LINK, |s| link_down(s, "veth")),
+    Scenario::new("pod_link_down_bridge", LINK, bridge_down).own(),
+    Scenario::new("pod_link_down_namespace_gone", LINK, namespace_gone),
+    Scenario::new("route_unreachable", ROUTE, |s| refusing_route(s, "unreachable")),
+    Scenario::new("route_unreachable_v6", ROUTE, |s| refusing_route(s, "unreachable")).v6(),
+    Scenario::new("route_unreachable_prohibit", ROUTE, |s| refusing_route(s, "prohibit")),
+    Scenario::new("route_unreachable_blackhole", ROUTE, |s| refusing_route(s, "blackhole")),
+    Scenario::new("route_unreachable_none", ROUTE, no_route),
+    Scenario::new("route_unreachable_by_router", ROUTE, router_refuses),
+    Scenario::new("neighbour_failure", NEIGHBOUR, deaf),
+    Scenario::new("neighbour_failure_v6", NEIGHBOUR, deaf).v6(),
+    Scenario::new("rp_filter_drop", RP_FILTER, asymmetric).own(),
+    Scenario::new("rp_filter_loose", None, loose).own(),
+    Scenario::new("mtu_blackhole", MTU, |s| small_mtu(s, true)),
+    Scenario::new("mtu_learnt", None, |s| small_mtu(s, false)),
+];
+
+/// One end of the pod's veth pair is set down.
+fn link_down(stage: &mut Stage<'_>, which: &str) -> Result<()> {
+    let pod = stage.serving("http", HTTP)?;
+    // A pod that is probed is known: the first attempt has it looked at, the others give that time.
+    for _ in 0..5 {
+        stage.succeeds(Kind::Http, pod)?;
+    }
+    let index = stage.pod_of(pod)?.index;
+    match which {
+        "eth0" => stage.inside(pod)?.ip("link set eth0 down\n")?,
+        _ => stage.world.node.ip(&format!("link set v{index} down\n"))?,
+    }
+    stage.gets_no_answer(Kind::Http, pod)
+}
+
+/// The bridge of the node is down: the route to all pods goes with it.
+fn bridge_down(stage: &mut Stage<'_>) -> Result<()> {
+    let pod = stage.serving("http", HTTP)?;
+    (stage.watch)()?;
+    stage.world.node.ip("link set cni0 down\n")?;
+    stage.fails(Kind::Http, pod, Ending::Error)
+}
+
+/// A pod that the list has and the node has not.
+fn namespace_gone(stage: &mut Stage<'_>) -> Result<()> {
+    let family = stage.family;
+    let gone = stage.world.nobody(family, HTTP);
+    stage.fails(Kind::Http, gone, Ending::Error)
+}
+
+/// A route to the pod that says no.
+fn refusing_route(stage: &mut Stage<'_>, kind: &str) -> Result<()> {
+    let pod = stage.serving("http", HTTP)?;
+    stage.world.node.ip(&format!("route add {kind} {}\n", pod.ip()))?;
+    stage.fails(Kind::Http, pod, Ending::Error)?;
+    stage.world.node.ip(&format!("route del {kind} {}\n", pod.ip()))
+}
+
+fn no_route(stage: &mut Stage<'_>) -> Result<()> {
+    let pod = stage.serving("http", HTTP)?;
+    stage.world.node.ip("route del 10.88.0.0/24 dev cni0\n")?;
+    let failed = stage.fails(Kind::Http, pod, Ending::Error);
+    stage.world.node.ip(&format!("route add 10.88.0.0/24 dev cni0 proto kernel scope link src {BRIDGE}\n"))?;
+    failed
+}
+
+/// A router behind the node has no route onward.
+fn router_refuses(stage: &mut Stage<'_>) -> Result<()> {
+    let router = stage.idle()?;
+    router.ns.sysctl(&[("ipv4/ip_forward", "1")])?;
+    router.ns.ip("route add unreachable 10.77.0.0/24\n")?;
+    let via = router.addr(Family::V4, 0).ip();
+    stage.world.node.ip(&format!("route add 10.77.0.0/24 via {via}\n"))?;
+    stage.fails_elsewhere(Kind::Http, ([10, 77, 0, 5], HTTP).into(), Ending::Error)?;
+    stage.world.node.ip("route del 10.77.0.0/24\n")
+}
+
+/// The pod is there, its links are up, and it does not say which link-layer address it has.
+fn deaf(stage: &mut Stage<'_>) -> Result<()> {
+    let pod = stage.serving("http", HTTP)?;
+    match pod.ip() {
+        IpAddr::V4(_) => stage.inside(pod)?.ip("link set eth0 arp off\n")?,
+        IpAddr::V6(_) => stage.inside(pod)?.nft(
+            "table ip6 deaf { chain in { type filter hook input priority 0; icmpv6 type nd-neighbor-solicit drop; }; }\n",
+        )?,
+    }
+    stage.world.node.ip("neigh flush dev cni0\n")?;
+    stage.fails(Kind::Http, pod, Ending::Error)
+}
+
+/// The pod answers over a second link, and the node's filter is strict.
+fn asymmetric(stage: &mut Stage<'_>) -> Result<()> {
+    let pod = two_links(stage)?;
+    stage.world.node.sysctl(&[("ipv4/conf/all/rp_filter", "1")])?;
+    (stage.watch)()?;
+    stage.fails(Kind::Http, pod, Ending::Timeout)
+}
+
+/// The same with a loose filter: it works.
+fn loose(stage: &mut Stage<'_>) -> Result<()> {
+    let pod = two_links(stage)?;
+    stage.world.node.sysctl(&[("ipv4/conf/all/rp_filter", "2")])?;
+    (stage.watch)()?;
+    stage.succeeds(Kind::Http, pod)
+}
+
+fn two_links(stage: &mut Stage<'_>) -> Result<std::net::SocketAddr> {
+    let pod = stage.serving("http", HTTP)?;
+    let ns = stage.inside(pod)?;
+    ns.sysctl(&[
+        ("ipv4/conf/all/rp_filter", "0"),
+        ("ipv4/conf/default/rp_filter", "0"),
+        ("ipv4/conf/eth0/rp_filter", "0"),
+    ])?;
+    let name = ns.name().to_owned();
+    stage.world.node.ip(&format!(
+        "link set eth0 address {NODE_MAC}\nlink add w0 type veth peer name eth1 netns {name}\nlink set w0 master eth0 up\n"
+    ))?;
+    // The filter concerns ARP, too: the pod must not need to ask.
+    stage.inside(pod)?.ip(&format!(
+        "link set eth1 up\nroute add {BRIDGE}/32 dev eth1 src {}\nneigh add {BRIDGE} lladdr {NODE_MAC} dev eth1 nud permanent\n",
+        pod.ip()
+    ))?;
+    Ok(pod)
+}
+
+/// A router whose next link is narrower; the server does or does not hear of it.
+fn small_mtu(stage: &mut Stage<'_>, deaf: bool) -> Result<()> {
+    let index = stage.world.routed_pod(1280)?;
+    let (family, options) = (stage.family, stage.options);
+    let pod = stage.world.pod_at(index)?;
+    pod.serve(options, &["big", &format!("[::]:{HTTP}")])?;
+    if deaf {
+        pod.ns.nft("table ip deaf { chain in { type filter hook input priority 0; icmp type destination-unreachable drop; }; }\n")?;
+    }
+    let addr = pod.addr(family, HTTP);
+    if deaf { stage.fails(Kind::Http, addr, Ending::Timeout) } else { stage.succeeds(Kind::Http, addr) }
+}
