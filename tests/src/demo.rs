@@ -123,6 +123,7 @@ impl Demo {
             since_boot_ns,
             until_boot_ns: boot_ns(),
             netns,
+            prober: self.options.prober.clone(),
             claim,
             mentions: Vec::new(),
         })

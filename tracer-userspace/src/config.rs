@@ -1,6 +1,7 @@
 //! What was asked for: the flags of [`crate::cli`] checked, with defaults applied.
 
 mod doctor;
+mod selftest;
 
 use std::fs::File;
 use std::io::IsTerminal as _;
@@ -11,6 +12,7 @@ use crate::classify::label::Label;
 use crate::cli::{Cli, Command, Flags, Form, Format, ServeFlags, pages};
 use crate::error::Error;
 use crate::explain;
+use crate::selftest::helper::Role;
 use crate::serve::Serve;
 use crate::sink::filter::Filter;
 use crate::sink::output::Rotation;
@@ -18,6 +20,7 @@ use crate::sources::KNOWN_PROBERS;
 use crate::sources::cluster::{self, Access, ClusterConfig};
 
 pub use doctor::Doctor;
+pub use selftest::Selftest;
 
 /// The longest process name that the kernel keeps (`TASK_COMM_LEN` less its end).
 const COMM_MAX: usize = 15;
@@ -34,6 +37,17 @@ pub enum Plan {
     Replay(Box<Replay>),
     /// `doctor`.
     Doctor(Box<Doctor>),
+    /// `selftest`.
+    Selftest(Box<Selftest>),
+    /// A process of it.
+    Helper {
+        /// What it is for.
+        role: Role,
+        /// What its process is called.
+        comm: String,
+        /// Its own arguments.
+        args: Vec<String>,
+    },
     /// `schema`.
     Schema,
     /// Text that is printed as it is.
@@ -127,6 +141,8 @@ pub fn plan(cli: Cli) -> Result<Plan, Error> {
     refuse_meaningless(&cli)?;
     match cli.command {
         Command::Doctor(args) => doctor::plan(args, cli.flags).map(|doctor| Plan::Doctor(Box::new(doctor))),
+        Command::Selftest => Ok(Plan::Selftest(Box::new(selftest::plan(cli.flags)?))),
+        Command::Helper { role, comm, args } => Ok(Plan::Helper { role, comm, args }),
         Command::Schema => Ok(Plan::Schema),
         Command::Completions { shell } => Ok(Plan::Text(pages::completions(shell))),
         Command::Man { command } => Ok(Plan::Text(pages::man(command.as_deref())?)),
@@ -211,6 +227,7 @@ fn refuse_meaningless(cli: &Cli) -> Result<(), Error> {
         | Command::Completions { .. }
         | Command::Man { .. } => (LIVE, PRINTED, ""),
         Command::Doctor(_) => (NOT_DOCTORS, &[], ""),
+        Command::Selftest => (selftest::WATCHED, selftest::FILTERS, ""),
         _ => return Ok(()),
     };
     let meaningless = cli.typed.iter().find(|id| first.contains(&id.as_str()) || second.contains(&id.as_str()));

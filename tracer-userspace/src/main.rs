@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use tracer::cli::{self, Cli, Parsed};
 use tracer::config::{self, Plan};
 use tracer::error::{self, Error};
-use tracer::{doctor, explain, live, pipeline, replay, schema, serve, telemetry};
+use tracer::{doctor, explain, live, pipeline, replay, schema, selftest, serve, telemetry};
 
 fn main() -> ExitCode {
     let ended = match cli::parse(std::env::args_os()) {
@@ -31,6 +31,8 @@ fn run(cli: Cli) -> Result<u8, Error> {
         Plan::Live(config) => pipeline::run(&config, live::attach),
         Plan::Replay(config) => replay::replay(&config),
         Plan::Doctor(config) => doctor::command::doctor(&config),
+        Plan::Selftest(config) => selftest::command::selftest(&config),
+        Plan::Helper { role, comm, args } => selftest::command::helper(role, &comm, &args),
         Plan::Health { ready, socket } => health(ready, &socket),
         Plan::Text(text) => print(&text),
         Plan::Schema => print(&format!("{}\n", schema::text())),

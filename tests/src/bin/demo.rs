@@ -40,7 +40,7 @@ struct Args {
 fn main() -> Result<ExitCode> {
     let args = Args::parse();
     sweep();
-    needs::load_modules();
+    needs::prepare_machine();
     let options = Options::detect(Programs::beside()?);
     let scratch = Scratch::new()?;
     let mut demo = Demo::new(options.clone())?;

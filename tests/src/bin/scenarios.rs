@@ -68,7 +68,7 @@ fn main() -> Result<ExitCode> {
     if args.cleanup {
         return Ok(ExitCode::SUCCESS);
     }
-    needs::load_modules();
+    needs::prepare_machine();
     let scratch = Scratch::new()?;
     let plan = plan(&args, &scratch)?;
     let mut so_far: Vec<Row> = Vec::new();

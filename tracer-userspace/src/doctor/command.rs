@@ -22,7 +22,8 @@ pub fn doctor(config: &config::Doctor) -> Result<u8, Error> {
     let code = exit_code(&findings, config.fail_on);
     match config.output.form {
         Form::Pretty => {
-            output.put(findings::table(&findings, &config.node_name, width(), config.output.colour).as_bytes());
+            output
+                .put(findings::table(&findings, &config.node_name, findings::width(), config.output.colour).as_bytes());
         }
         Form::Ndjson => {
             records(findings, &config.node_name).iter().for_each(|record| output.put(&ndjson::line(record)))
@@ -45,9 +46,4 @@ fn records(findings: Vec<Finding>, node_name: &str) -> Vec<Record> {
         node_name: node_name.to_owned(),
     };
     (0..).zip(findings).map(record).collect()
-}
-
-/// Columns of the terminal.
-fn width() -> usize {
-    terminal_size::terminal_size().map_or(findings::WIDTH, |(width, _)| usize::from(width.0))
 }

@@ -59,6 +59,8 @@ pub struct Attempt {
     pub until_boot_ns: u64,
     /// The node's namespace.
     pub netns: u32,
+    /// Name of the prober's process.
+    pub prober: String,
     /// What is owed.
     pub claim: Claim,
     /// Words of the summary.
@@ -97,7 +99,13 @@ pub fn judge(records: &[Record], attempt: &Attempt) -> Standing {
 /// The label of the last verdict on an attempt.
 #[must_use]
 pub fn said(records: &[Record], attempt: &Attempt) -> Option<Label> {
-    of(records, attempt).last().map(|v| v.verdict.label)
+    last(records, attempt).map(|v| v.verdict.label)
+}
+
+/// The last verdict on an attempt.
+#[must_use]
+pub fn last<'a>(records: &'a [Record], attempt: &Attempt) -> Option<&'a VerdictBody> {
+    of(records, attempt).last().copied()
 }
 
 /// Verdicts about anything dialled at `dst` since then: there must be none.
@@ -154,7 +162,7 @@ fn compare(expected: &Expected, attempt: &Attempt, got: &VerdictBody) -> Option<
             format!("{}, but src {:?}", name(verdict.label), got.src),
         ),
         (got.netns.is_none(), "no netns".to_owned()),
-        (!comm.is_some_and(|it| it.starts_with("kubelet")), format!("process {comm:?}")),
+        (comm != Some(attempt.prober.as_str()), format!("process {comm:?}")),
         (expected.probe && got.subject != Subject::Probe, "subject is not probe".to_owned()),
         (expected.probe && got.k8s.is_none(), "no pod named".to_owned()),
         (
@@ -229,6 +237,7 @@ mod tests {
             since_boot_ns: 100,
             until_boot_ns: 200,
             netns: NETNS,
+            prober: "kubelet".to_owned(),
             claim,
             mentions: Vec::new(),
         }

@@ -58,12 +58,6 @@ impl Role {
     }
 }
 
-/// Takes the name of the process, and the role.
-pub fn become_helper(role: Role, comm: &str, args: &[String]) -> Result<()> {
-    rename(comm)?;
-    role.run(args)
-}
-
 /// Calls this process, and the threads it will have, by this name.
 pub fn rename(comm: &str) -> Result<()> {
     Ok(nix::sys::prctl::set_name(&CString::new(comm)?)?)

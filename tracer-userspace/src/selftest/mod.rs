@@ -3,8 +3,10 @@
 //!
 //! ```text
 //! command   `tracer selftest`: plays, prints, gives the exit code
+//! allowed   whether this kernel and these privileges allow it
 //! guard     the process that outlives it and takes away what it made
 //! shown     which scenario shows a label, and what cannot be shown
+//! report    its rows
 //! world     a node namespace with a bridge, pods on it, everything removed on drop
 //! helper    its processes: the prober, the pods, the runtime and its plugin, a foreign client
 //! dial      one probe attempt as the kubelet makes it; the prober runs it
@@ -19,8 +21,11 @@
 //! ```
 #![expect(clippy::disallowed_methods, clippy::disallowed_types, reason = "outside the core: it makes what is observed")]
 
+mod allowed;
 pub mod check;
+pub mod command;
 pub mod dial;
+mod guard;
 pub mod helper;
 pub mod load;
 pub mod net;
@@ -29,9 +34,11 @@ pub mod plugin;
 pub mod pods;
 pub mod prober;
 pub mod proc;
+mod report;
 pub mod row;
 pub mod runner;
 pub mod scenario;
 pub mod server;
+mod shown;
 pub mod watcher;
 pub mod world;

@@ -121,6 +121,12 @@ impl Drop for Netns {
     }
 }
 
+/// Whether there is such a program where [`finish`] looks for it.
+#[must_use]
+pub fn is_installed(program: &str) -> bool {
+    PATH.split(':').any(|dir| Path::new(dir).join(program).exists())
+}
+
 /// Removes a name; the namespace goes when its last process does.
 pub fn unbind(path: &Path) {
     let _ = umount2(path, MntFlags::MNT_DETACH);

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::classify::label::Label;
-use crate::record::{Body, Record};
+use crate::record::{Body, Confidence, Record, VerdictBody};
 use serde::Serialize;
 
 use crate::selftest::check::{self, Attempt, Claim, Standing, judge};
@@ -31,8 +31,32 @@ pub struct Row {
     pub ms: u64,
     /// What was said of its attempts.
     pub said: Vec<Said>,
+    /// What showed the label.
+    #[serde(skip)]
+    pub proof: Option<Proof>,
     #[serde(skip)]
     pub(crate) done: Done,
+}
+
+/// What the verdict on a failing attempt rests on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Proof {
+    /// How sure it is.
+    pub confidence: Confidence,
+    /// The hooks and sources of its evidence, each once.
+    pub hooks: Vec<String>,
+}
+
+impl From<&VerdictBody> for Proof {
+    fn from(body: &VerdictBody) -> Self {
+        let mut hooks: Vec<String> = Vec::new();
+        for evidence in &body.verdict.evidence {
+            if !hooks.contains(&evidence.hook) {
+                hooks.push(evidence.hook.clone());
+            }
+        }
+        Self { confidence: body.verdict.confidence, hooks }
+    }
 }
 
 /// Attempts that were made to fail (or not) in one way, and of which the same was said.
@@ -60,8 +84,15 @@ impl Row {
             reason: None,
             ms: 0,
             said: Vec::new(),
+            proof: None,
             done: Done::default(),
         }
+    }
+
+    /// What the tracer has said up to now.
+    pub(crate) fn hear(&mut self, records: &[Record]) {
+        self.said = self.done.said(records);
+        self.proof = self.done.proof(records);
     }
 
     pub(crate) fn fail(&mut self, why: String) {
@@ -92,6 +123,12 @@ impl Done {
         let noise = || self.quiet.iter().find_map(|(a, _)| check::disturbance(records, a));
         let silent = self.loss && !records.iter().any(|r| matches!(r.body, Body::Loss(_)));
         unmet.or_else(noise).or_else(|| silent.then(|| "events were lost, and no record says so".to_owned()))
+    }
+
+    /// The verdict on the last attempt that had to get one: those before it may have set the scene.
+    pub(crate) fn proof(&self, records: &[Record]) -> Option<Proof> {
+        let owed = |attempt: &&Attempt| matches!(attempt.claim, Claim::Verdict(_));
+        self.attempts.iter().rev().find(owed).and_then(|attempt| check::last(records, attempt)).map(Proof::from)
     }
 
     /// What the records say of each.

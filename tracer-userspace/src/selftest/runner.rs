@@ -84,7 +84,7 @@ fn none_of(scenarios: &[&Scenario], error: &anyhow::Error, tell: &mut dyn FnMut(
 /// What the tracer said later counts, too.
 fn hold_to_the_end(records: &[Record], rows: &mut [Row], tell: &mut dyn FnMut(&Row)) {
     for row in rows {
-        row.said = row.done.said(records);
+        row.hear(records);
         if let Some(why) = row.done.fault(records).filter(|_| row.result == "pass") {
             row.fail(format!("at the end: {why}"));
             tell(row);
@@ -171,14 +171,14 @@ fn gist(records: &[Record]) -> Vec<String> {
 fn settle(session: &Session, row: &mut Row, options: &Options) -> Result<()> {
     let met = session.wait(options.verdict_patience, |records| row.done.fault(records).is_none());
     let records = session.records();
-    row.said = row.done.said(&records);
+    row.hear(&records);
     let Some(why) = row.done.fault(&records).filter(|_| !met) else { return Ok(()) };
     let trouble = session.trouble();
     if trouble.is_empty() { bail!("{why}") } else { bail!("{why} (the tracer: {trouble})") }
 }
 
 fn met(row: &mut Row, records: &[Record]) -> Result<()> {
-    row.said = row.done.said(records);
+    row.hear(records);
     row.done.fault(records).map_or(Ok(()), |why| bail!("{why}"))
 }
 
@@ -199,7 +199,7 @@ fn play(
         family: scenario.family,
         watch,
         suspect: None,
-        also: None,
+        also: scenario.also,
         mentioned: Vec::new(),
         attempts: Vec::new(),
         quiet: Vec::new(),

@@ -70,7 +70,7 @@ impl Session {
             command.arg("--services").arg(services);
         }
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        die_with_parent(&mut command);
+        die_with_parent(without_settings(&mut command));
         let mut child = command.spawn().with_context(|| format!("start {}", tracer.program.display()))?;
         let heard = Arc::default();
         let complaints = Arc::default();
@@ -141,6 +141,15 @@ impl Drop for Session {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// Without what the environment sets for another tracer, but for what it says about itself.
+pub fn without_settings(command: &mut Command) -> &mut Command {
+    let ours = |name: &str| name.starts_with("TRACER_") && name != "TRACER_LOG";
+    for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_str().is_some_and(ours)) {
+        command.env_remove(name);
+    }
+    command
 }
 
 /// One start, one stop at the end, numbers without gaps.

@@ -10,8 +10,14 @@ use crate::sink::plain::{Paint, Style};
 
 /// Columns where no terminal says otherwise.
 pub const WIDTH: usize = 120;
+/// Columns of the terminal.
+#[must_use]
+pub fn width() -> usize {
+    terminal_size::terminal_size().map_or(WIDTH, |(width, _)| usize::from(width.0))
+}
+
 /// Below this the text stands under its word, not beside it.
-const NARROW: usize = 60;
+pub(super) const NARROW: usize = 60;
 /// From the worst to the best.
 const ORDER: [Status; 4] = [Status::Fail, Status::Warn, Status::Unknown, Status::Ok];
 
@@ -98,7 +104,7 @@ fn line(out: &mut String, paint: Paint, name: &str, text: &str, width: usize) {
 }
 
 /// Breaks between words; a word that is too long stays whole.
-fn wrap(text: &str, room: usize) -> Vec<String> {
+pub(super) fn wrap(text: &str, room: usize) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     for word in text.split(' ') {
         match lines.last_mut() {

@@ -9,6 +9,7 @@ pub mod output;
 mod plain;
 pub mod pretty;
 mod printed;
+pub mod selftest;
 
 use std::collections::BTreeMap;
 

@@ -25,12 +25,12 @@ const NODE_PORT: u16 = 36704;
 
 pub(super) const ALL: &[Scenario] = &[
     Scenario::new("fault_ring_overflow", RST, ring_overflow).tiny_ring(),
-    Scenario::new("fault_namespace_churn", RST, namespace_churn),
+    Scenario::new("fault_namespace_churn", RST, namespace_churn).needs(&[Need::Nft]),
     Scenario::new("fault_address_reused", RST, address_reused),
     Scenario::new("fault_address_reused_healthy", None, healthy_again),
     Scenario::new("fault_prober_restarts", RST, prober_restarts).own(),
     Scenario::new("fault_prober_moves", RST, prober_moves).own(),
-    Scenario::new("fault_firewall_before_start", DROP, firewall_before_start).own(),
+    Scenario::new("fault_firewall_before_start", DROP, firewall_before_start).own().needs(&[Need::Nft]),
     Scenario::new("fault_rst_after_answer", None, rst_after_answer),
     Scenario::new("fault_rst_after_answer_v6", None, rst_after_answer).v6(),
     Scenario::new("fault_pod_deleted_while_probed", Some(Label::ClosedWithoutAnswer), pod_deleted),

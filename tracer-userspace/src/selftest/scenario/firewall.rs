@@ -12,15 +12,21 @@ const DROP: Option<Label> = Some(Label::FirewallDrop);
 const REJECT: Option<Label> = Some(Label::FirewallReject);
 
 pub(super) const ALL: &[Scenario] = &[
-    Scenario::new("firewall_drop_pod_nft", DROP, |s| pod_nft(s, "tcp dport 8080 drop", Ending::Timeout)),
-    Scenario::new("firewall_drop_pod_nft_v6", DROP, |s| pod_nft(s, "tcp dport 8080 drop", Ending::Timeout)).v6(),
+    Scenario::new("firewall_drop_pod_nft", DROP, |s| pod_nft(s, "tcp dport 8080 drop", Ending::Timeout))
+        .needs(&[Need::Nft]),
+    Scenario::new("firewall_drop_pod_nft_v6", DROP, |s| pod_nft(s, "tcp dport 8080 drop", Ending::Timeout))
+        .v6()
+        .needs(&[Need::Nft]),
     Scenario::new("firewall_drop_request", DROP, |s| {
         pod_nft(s, "tcp dport 8080 tcp flags & psh == psh drop", Ending::Timeout)
-    }),
-    Scenario::new("firewall_drop_node_output", DROP, |s| node_nft(s, "output", "daddr {ip} drop", Ending::Timeout)),
+    })
+    .needs(&[Need::Nft]),
+    Scenario::new("firewall_drop_node_output", DROP, |s| node_nft(s, "output", "daddr {ip} drop", Ending::Timeout))
+        .needs(&[Need::Nft]),
     Scenario::new("firewall_drop_syn_ack", DROP, |s| {
         node_nft(s, "input", "saddr {ip} tcp flags & (syn|ack) == syn|ack drop", Ending::Timeout)
-    }),
+    })
+    .needs(&[Need::Nft]),
     Scenario::new("firewall_drop_iptables_nft", DROP, |s| iptables(s, "iptables-nft", &["DROP"], Ending::Timeout))
         .needs(&[Need::Iptables]),
     Scenario::new("firewall_drop_iptables_legacy", DROP, |s| {
@@ -33,25 +39,31 @@ pub(super) const ALL: &[Scenario] = &[
         .needs(&[Need::LegacyIptables]),
     Scenario::new("firewall_reject_pod_nft_reset", REJECT, |s| {
         pod_nft(s, "tcp dport 8080 reject with tcp reset", Ending::Refused)
-    }),
+    })
+    .needs(&[Need::Nft]),
     Scenario::new("firewall_reject_pod_nft_reset_v6", REJECT, |s| {
         pod_nft(s, "tcp dport 8080 reject with tcp reset", Ending::Refused)
     })
-    .v6(),
+    .v6()
+    .needs(&[Need::Nft]),
     Scenario::new("firewall_reject_pod_icmp", REJECT, |s| {
         pod_nft(s, "tcp dport 8080 reject with icmpx port-unreachable", Ending::Refused)
-    }),
+    })
+    .needs(&[Need::Nft]),
     Scenario::new("firewall_reject_pod_icmp_v6", REJECT, |s| {
         pod_nft(s, "tcp dport 8080 reject with icmpx port-unreachable", Ending::Refused)
     })
-    .v6(),
+    .v6()
+    .needs(&[Need::Nft]),
     Scenario::new("firewall_reject_node_icmp", REJECT, |s| {
         node_nft(s, "output", "daddr {ip} tcp dport 8080 reject with icmp port-unreachable", Ending::Refused)
-    }),
+    })
+    .needs(&[Need::Nft]),
     Scenario::new("firewall_reject_node_reset", REJECT, |s| {
         node_nft(s, "output", "daddr {ip} tcp dport 8080 reject with tcp reset", Ending::Refused)
-    }),
-    Scenario::new("firewall_drop_on_lo", DROP, on_lo),
+    })
+    .needs(&[Need::Nft]),
+    Scenario::new("firewall_drop_on_lo", DROP, on_lo).needs(&[Need::Nft]),
 ];
 
 const RESET: &[&str] = &["REJECT", "--reject-with", "tcp-reset"];

@@ -30,7 +30,7 @@ const REASONS: &[Reason] = &[
     (Some(Label::KubeletDelayed), None, None, NEEDS_KUBELET),
 ];
 
-const NEEDS_KUBELET: &str = "rests on a real kubelet's own words: made to happen by `cargo xtask e2e`";
+const NEEDS_KUBELET: &str = "needs a real kubelet, on whose own words it rests (`cargo xtask e2e` has one)";
 const NO_SCENARIO: &str = "no scenario";
 const NOT_IN_FAMILY: &str = "no scenario in this address family";
 const NOT_IN_MODE: &str = "no scenario in this proxy mode";
@@ -59,6 +59,12 @@ fn of_label(scenarios: &[Scenario], label: Option<Label>) -> Vec<Row> {
         gap(label, proxy, family, reason(label, proxy, family).unwrap_or(default))
     })
     .collect()
+}
+
+/// Why no scenario is about this label.
+#[must_use]
+pub fn why_none(label: Label) -> &'static str {
+    reason(Some(label), Proxy::Any, Family::V4).unwrap_or(NO_SCENARIO)
 }
 
 fn reason(label: Option<Label>, proxy: Proxy, family: Family) -> Option<&'static str> {

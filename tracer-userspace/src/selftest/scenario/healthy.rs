@@ -4,7 +4,7 @@ use crate::classify::label::Label;
 use crate::record::Outcome;
 use anyhow::Result;
 
-use super::{Scenario, Stage};
+use super::{Need, Scenario, Stage};
 use crate::selftest::check::Claim;
 use crate::selftest::dial::{Ending, Kind};
 use crate::selftest::helper::Role;
@@ -18,7 +18,7 @@ pub(super) const ALL: &[Scenario] = &[
     Scenario::new("healthy_tcp_v6", None, tcp).v6(),
     Scenario::new("healthy_https", None, https),
     Scenario::new("healthy_https_v6", None, https).v6(),
-    Scenario::new("healthy_crowd", None, crowd).own(),
+    Scenario::new("healthy_crowd", None, crowd).own().needs(&[Need::Nft]),
     Scenario::new("tls_eof_noise", Some(Label::TlsEofNoise), |s| tls_noise(s, TLS)),
     Scenario::new("tls_eof_noise_v6", Some(Label::TlsEofNoise), |s| tls_noise(s, TLS)).v6(),
     Scenario::new("tls_eof_noise_by_hello", Some(Label::TlsEofNoise), |s| tls_noise(s, UNSAID_TLS)),

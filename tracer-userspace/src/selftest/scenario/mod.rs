@@ -69,6 +69,8 @@ pub struct Scenario {
     pub name: &'static str,
     /// The label that its failing attempts get; `None`: nothing is wrong.
     pub label: Option<Label>,
+    /// What must stand in `also` of every verdict.
+    pub also: Option<Label>,
     /// Addresses of its attempts.
     pub family: Family,
     /// The Service proxy that has a part in it.
@@ -88,6 +90,7 @@ impl Scenario {
         Self {
             name,
             label,
+            also: None,
             family: Family::V4,
             proxy: Proxy::Any,
             needs: &[],
@@ -95,6 +98,11 @@ impl Scenario {
             tiny_ring: false,
             play,
         }
+    }
+
+    const fn also(mut self, label: Label) -> Self {
+        self.also = Some(label);
+        self
     }
 
     const fn v6(mut self) -> Self {

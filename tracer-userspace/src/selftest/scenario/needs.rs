@@ -3,8 +3,9 @@
 use std::process::Command;
 use std::sync::OnceLock;
 
-use crate::selftest::net::{Netns, PREFIX, finish};
+use crate::selftest::net::{Netns, PREFIX, finish, is_installed};
 use crate::selftest::options::is_emulated;
+use crate::selftest::world::cgroup::{enable_quota, has_quota};
 
 /// A feature or a tool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,6 +26,10 @@ pub enum Need {
     IptablesNat,
     /// A processor that looks at a namespace in milliseconds.
     RealProcessor,
+    /// nftables.
+    Nft,
+    /// A CPU controller for cgroups.
+    CpuQuota,
 }
 
 const MODULES: &[&str] = &[
@@ -62,8 +67,10 @@ const MODULES: &[&str] = &[
     "ip_vs_rr",
 ];
 
-/// Loads the modules that a kernel has as such; those built in or absent do not matter.
-pub fn load_modules() {
+/// For tests: loads the modules that a kernel has as such (those built in or absent do not matter), and gives cgroups a CPU
+/// controller. `tracer selftest` takes the machine as it is.
+pub fn prepare_machine() {
+    enable_quota();
     for module in MODULES {
         let _ = finish(Command::new("modprobe").args(["-q", module]), "");
     }
@@ -73,21 +80,27 @@ impl Need {
     /// Why it is not there; `None` if it is.
     #[must_use]
     pub fn lacking(self) -> Option<String> {
-        static TRIED: [OnceLock<Option<String>>; 8] = [const { OnceLock::new() }; 8];
+        static TRIED: [OnceLock<Option<String>>; 10] = [const { OnceLock::new() }; 10];
         TRIED[self as usize].get_or_init(|| self.attempt()).clone()
     }
 
     fn attempt(self) -> Option<String> {
-        if self == Self::OwnMachine {
-            return (!is_emulated())
-                .then(|| "changes a setting of the whole machine: only in a virtual one".to_owned());
-        }
-        if self == Self::RealProcessor {
-            return is_emulated().then(|| {
+        match self {
+            Self::OwnMachine => (!is_emulated())
+                .then(|| "changes a setting of the whole machine: only in a virtual one".to_owned()),
+            Self::RealProcessor => is_emulated().then(|| {
                 "the tracer's look at the pod takes seconds on an emulated processor, and comes after its address is gone".to_owned()
-            });
+            }),
+            Self::CpuQuota => (!has_quota()).then(|| "cgroups have no CPU controller here".to_owned()),
+            _ => self.try_out(),
         }
+    }
+
+    fn try_out(self) -> Option<String> {
         let (what, program, args, input) = self.trial();
+        if !is_installed(program) {
+            return Some(format!("no `{program}` on this machine"));
+        }
         let outcome = Netns::create(&format!("{PREFIX}{}-need-{what}", std::process::id()))
             .and_then(|ns| ns.run(program, args, input));
         outcome.err().map(|error| format!("{what}: {}", first_line(&format!("{error:#}"))))
@@ -120,7 +133,10 @@ impl Need {
                 &["-batch", "-"],
                 "qdisc add dev lo clsact\nfilter add dev lo ingress bpf da bytecode '1,6 0 0 2'\n",
             ),
-            Self::OwnMachine | Self::RealProcessor => ("machine", "true", &[], ""),
+            Self::OwnMachine | Self::RealProcessor | Self::CpuQuota => ("machine", "true", &[], ""),
+            Self::Nft => {
+                ("nft", "nft", &["-f", "-"], "table inet t { chain c { type filter hook input priority 0; }; }\n")
+            }
             Self::IptablesNat => ("iptables-nat", "iptables-nft", DNAT, ""),
             Self::NftNat => (
                 "nft-nat",

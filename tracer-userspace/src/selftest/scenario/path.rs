@@ -31,10 +31,10 @@ pub(super) const ALL: &[Scenario] = &[
     Scenario::new("route_unreachable_none", ROUTE, no_route),
     Scenario::new("route_unreachable_by_router", ROUTE, router_refuses),
     Scenario::new("neighbour_failure", NEIGHBOUR, deaf),
-    Scenario::new("neighbour_failure_v6", NEIGHBOUR, deaf).v6(),
+    Scenario::new("neighbour_failure_v6", NEIGHBOUR, deaf).v6().needs(&[Need::Nft]),
     Scenario::new("rp_filter_drop", RP_FILTER, asymmetric).own(),
     Scenario::new("rp_filter_loose", None, loose).own(),
-    Scenario::new("mtu_blackhole", MTU, |s| small_mtu(s, true)),
+    Scenario::new("mtu_blackhole", MTU, |s| small_mtu(s, true)).needs(&[Need::Nft]),
     Scenario::new("mtu_learnt", None, |s| small_mtu(s, false)),
 ];
 

@@ -8,7 +8,7 @@ use anyhow::{Context, Result};
 use nix::errno::Errno;
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, SockaddrStorage, connect, socket};
 
-use super::{Scenario, Stage};
+use super::{Need, Scenario, Stage};
 use crate::selftest::dial::{Ending, Kind};
 use crate::selftest::pods::HTTP;
 
@@ -18,9 +18,9 @@ const HALF_OPEN: Option<Label> = Some(Label::SynBacklogOverflow);
 pub(super) const ALL: &[Scenario] = &[
     Scenario::new("accept_queue_overflow", ACCEPT, accept_queue),
     Scenario::new("accept_queue_overflow_v6", ACCEPT, accept_queue).v6(),
-    Scenario::new("syn_backlog_overflow", HALF_OPEN, syn_backlog),
-    Scenario::new("syn_backlog_overflow_v6", HALF_OPEN, syn_backlog).v6(),
-    Scenario::new("syn_backlog_with_cookies", None, cookies),
+    Scenario::new("syn_backlog_overflow", HALF_OPEN, syn_backlog).needs(&[Need::Nft]),
+    Scenario::new("syn_backlog_overflow_v6", HALF_OPEN, syn_backlog).v6().needs(&[Need::Nft]),
+    Scenario::new("syn_backlog_with_cookies", None, cookies).needs(&[Need::Nft]),
 ];
 
 /// The process never accepts, and others came first.

@@ -3,7 +3,7 @@
 use crate::classify::label::Label;
 use anyhow::{Context, Result};
 
-use super::{Scenario, Stage};
+use super::{Need, Scenario, Stage};
 use crate::selftest::dial::{Ending, Kind};
 use crate::selftest::net::PREFIX;
 use crate::selftest::pods::{HTTP, TLS};
@@ -22,7 +22,9 @@ pub(super) const ALL: &[Scenario] = &[
     Scenario::new("slow_response", Some(Label::SlowResponse), |s| slow(s, "hang", Kind::Http, HTTP)),
     Scenario::new("slow_response_v6", Some(Label::SlowResponse), |s| slow(s, "hang", Kind::Http, HTTP)).v6(),
     Scenario::new("slow_response_never_accepted", Some(Label::SlowResponse), |s| slow(s, "noaccept", Kind::Http, HTTP)),
-    Scenario::new("slow_response_throttled", Some(Label::SlowResponse), throttled),
+    Scenario::new("slow_response_throttled", Some(Label::SlowResponse), throttled)
+        .also(Label::CpuThrottled)
+        .needs(&[Need::CpuQuota]),
     Scenario::new("tls_handshake_slow", Some(Label::TlsHandshakeSlow), |s| slow(s, "tls-hang", Kind::Https, TLS)),
     Scenario::new("tls_handshake_slow_v6", Some(Label::TlsHandshakeSlow), |s| slow(s, "tls-hang", Kind::Https, TLS))
         .v6(),
@@ -98,7 +100,6 @@ fn throttled(stage: &mut Stage<'_>) -> Result<()> {
     let pod = stage.serving("burn", HTTP)?;
     let name = format!("{PREFIX}{}-throttled", std::process::id());
     stage.pod_of(pod)?.throttle(&name)?;
-    stage.also = Some(Label::CpuThrottled);
     stage.fails(Kind::Http, pod, Ending::Timeout)
 }
 

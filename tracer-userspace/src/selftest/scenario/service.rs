@@ -22,19 +22,22 @@ pub(super) const ALL: &[Scenario] = &[
         .own()
         .needs(&[Need::LegacyIptables]),
     Scenario::new("service_no_endpoints_node_port", EMPTY, node_port).own().needs(&[Need::Iptables]),
-    Scenario::new("service_no_endpoints_nftables", EMPTY, nftables).own(),
-    Scenario::new("service_no_endpoints_nftables_v6", EMPTY, nftables).own().v6(),
+    Scenario::new("service_no_endpoints_nftables", EMPTY, nftables).own().needs(&[Need::Nft]),
+    Scenario::new("service_no_endpoints_nftables_v6", EMPTY, nftables).own().v6().needs(&[Need::Nft]),
     Scenario::new("service_no_endpoints_ipvs", EMPTY, by_ipvs).own().needs(&[Need::Ipvs]),
     Scenario::new("service_no_endpoints_circular", EMPTY, circular).own().needs(&[Need::Iptables]),
-    Scenario::new("service_unknown_port", Some(Label::FirewallReject), unknown_port).own(),
-    Scenario::new("conntrack_invalid", INVALID, |s| untracked_syn(s, "")),
-    Scenario::new("conntrack_invalid_v6", INVALID, |s| untracked_syn(s, "")).v6(),
+    Scenario::new("service_unknown_port", Some(Label::FirewallReject), unknown_port).own().needs(&[Need::Nft]),
+    Scenario::new("conntrack_invalid", INVALID, |s| untracked_syn(s, "")).needs(&[Need::Nft]),
+    Scenario::new("conntrack_invalid_v6", INVALID, |s| untracked_syn(s, "")).v6().needs(&[Need::Nft]),
     Scenario::new("conntrack_invalid_iptables", INVALID, invalid_iptables).needs(&[Need::Iptables]),
     Scenario::new("conntrack_invalid_other_rule", Some(Label::FirewallDrop), |s| {
         untracked_syn(s, "tcp flags & (syn|ack) == syn|ack drop;")
-    }),
-    Scenario::new("conntrack_valid_other_rule", Some(Label::FirewallDrop), valid),
-    Scenario::new("conntrack_table_full", Some(Label::ConntrackTableFull), full).own().needs(&[Need::OwnMachine]),
+    })
+    .needs(&[Need::Nft]),
+    Scenario::new("conntrack_valid_other_rule", Some(Label::FirewallDrop), valid).needs(&[Need::Nft]),
+    Scenario::new("conntrack_table_full", Some(Label::ConntrackTableFull), full)
+        .own()
+        .needs(&[Need::Nft, Need::OwnMachine]),
 ];
 
 /// A ClusterIP of the node's family, with a route that a packet to it would take.

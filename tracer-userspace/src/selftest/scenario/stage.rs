@@ -176,6 +176,7 @@ impl Stage<'_> {
             since_boot_ns: boot_ns(),
             until_boot_ns: u64::MAX,
             netns: self.world.node.inum(),
+            prober: self.options.prober.clone(),
             claim,
             mentions: self.mentioned.clone(),
         })

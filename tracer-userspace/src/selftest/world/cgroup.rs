@@ -1,7 +1,7 @@
 //! A cgroup of version 2 of its own for the prober, as systemd gives the kubelet one.
 
-use std::fs;
 use std::path::{Path, PathBuf};
+use std::{fs, io};
 
 use anyhow::{Context, Result};
 
@@ -10,34 +10,36 @@ use anyhow::{Context, Result};
 pub struct Cgroup(PathBuf);
 
 impl Cgroup {
-    /// Makes one; `None` where no hierarchy of version 2 is mounted.
+    /// Makes one; `None` where no hierarchy of version 2 is mounted, or none that may be written.
     pub fn create(name: &str) -> Result<Option<Self>> {
         let Some(root) = root() else { return Ok(None) };
-        let path = root.join(name);
-        fs::create_dir(&path).with_context(|| format!("create {}", path.display()))?;
-        Ok(Some(Self(path)))
+        match Self::below(&root, name) {
+            Err(error) if is_closed(&error) => Ok(None),
+            made => made.map(Some),
+        }
     }
 
     /// Makes one whose processes get two hundredths of a processor; an error where there is no CPU controller.
     pub fn throttled(name: &str) -> Result<Self> {
-        let mounts = fs::read_to_string("/proc/self/mounts").context("mounts")?;
-        let has_cpu = |options: &str| options.split(',').any(|option| option == "cpu");
-        let v1 = mounts.lines().map(|line| line.split(' ').collect::<Vec<_>>()).find_map(|line| match line[..] {
-            [_, path, "cgroup", options, ..] if has_cpu(options) => Some(Path::new(path).join(name)),
-            _ => None,
-        });
-        if let Some(path) = v1 {
-            fs::create_dir(&path).with_context(|| format!("create {}", path.display()))?;
-            let group = Self(path);
-            group.write("cpu.cfs_period_us", "100000")?;
-            group.write("cpu.cfs_quota_us", "2000")?;
-            return Ok(group);
+        match cpu().context("no CPU controller")? {
+            Cpu::V1(root) => {
+                let group = Self::below(&root, name)?;
+                group.write("cpu.cfs_period_us", "100000")?;
+                group.write("cpu.cfs_quota_us", "2000")?;
+                Ok(group)
+            }
+            Cpu::V2(root) => {
+                let group = Self::below(&root, name)?;
+                group.write("cpu.max", "2000 100000")?;
+                Ok(group)
+            }
         }
-        let root = root().context("no hierarchy of cgroups is mounted")?;
-        fs::write(root.join("cgroup.subtree_control"), "+cpu").context("the CPU controller of cgroup2")?;
-        let group = Self::create(name)?.context("no hierarchy of version 2")?;
-        group.write("cpu.max", "2000 100000")?;
-        Ok(group)
+    }
+
+    fn below(root: &Path, name: &str) -> Result<Self> {
+        let path = root.join(name);
+        fs::create_dir(&path).with_context(|| format!("create {}", path.display()))?;
+        Ok(Self(path))
     }
 
     fn write(&self, file: &str, value: &str) -> Result<()> {
@@ -57,9 +59,69 @@ impl Drop for Cgroup {
     }
 }
 
+/// A hierarchy that this process may only read.
+fn is_closed(error: &anyhow::Error) -> bool {
+    let kind = error.downcast_ref::<io::Error>().map(io::Error::kind);
+    matches!(kind, Some(io::ErrorKind::ReadOnlyFilesystem | io::ErrorKind::PermissionDenied))
+}
+
+/// The hierarchy that has the CPU controller.
+enum Cpu {
+    V1(PathBuf),
+    V2(PathBuf),
+}
+
+/// Where a quota can be set.
+#[must_use]
+pub fn has_quota() -> bool {
+    cpu().is_some()
+}
+
+fn cpu() -> Option<Cpu> {
+    let has_cpu = |options: &str| options.split(',').any(|option| option == "cpu");
+    let v1 = mounts().into_iter().find(|mount| mount.kind == "cgroup" && has_cpu(&mount.options));
+    if let Some(mount) = v1 {
+        return Some(Cpu::V1(mount.path));
+    }
+    let root = root()?;
+    let on = fs::read_to_string(root.join(CONTROLLERS)).ok()?;
+    on.split_whitespace().any(|name| name == "cpu").then_some(Cpu::V2(root))
+}
+
+/// The controllers of the groups below.
+const CONTROLLERS: &str = "cgroup.subtree_control";
+
+/// Gives the groups below the root a CPU controller, as systemd does: a setting of the whole machine.
+pub fn enable_quota() {
+    if let (false, Some(root)) = (has_quota(), root()) {
+        let _ = fs::write(root.join(CONTROLLERS), "+cpu");
+    }
+}
+
 /// Where the hierarchy is mounted.
 pub(super) fn root() -> Option<PathBuf> {
-    let mounts = fs::read_to_string("/proc/self/mounts").ok()?;
-    let mount = mounts.lines().find(|line| line.split(' ').nth(2) == Some("cgroup2"))?;
-    mount.split(' ').nth(1).map(|path| Path::new(path).to_path_buf())
+    mounts().into_iter().find(|mount| mount.kind == "cgroup2").map(|mount| mount.path)
+}
+
+/// Where groups of a run may be.
+pub(super) fn roots() -> Vec<PathBuf> {
+    let quota = cpu().map(|(Cpu::V1(path) | Cpu::V2(path))| path);
+    root().into_iter().chain(quota).collect()
+}
+
+struct Mount {
+    path: PathBuf,
+    kind: String,
+    options: String,
+}
+
+fn mounts() -> Vec<Mount> {
+    let text = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
+    let mount = |line: &str| match line.split(' ').collect::<Vec<_>>()[..] {
+        [_, path, kind, options, ..] => {
+            Some(Mount { path: path.into(), kind: kind.to_owned(), options: options.to_owned() })
+        }
+        _ => None,
+    };
+    text.lines().filter_map(mount).collect()
 }

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use anyhow::{Context, Result, bail};
 
 use crate::selftest::helper::Role;
-use crate::selftest::net::{Netns, PREFIX};
+use crate::selftest::net::{Netns, PREFIX, is_installed};
 use crate::selftest::options::Options;
 use crate::selftest::proc::Proc;
 use cgroup::Cgroup;
@@ -250,7 +250,8 @@ impl World {
     pub fn clear(&mut self) -> Result<()> {
         self.pods.clear();
         self.servers.clear();
-        self.node.nft("flush ruleset\n")
+        // Where it is not installed there are no rules of it.
+        if is_installed("nft") { self.node.nft("flush ruleset\n") } else { Ok(()) }
     }
 }
 

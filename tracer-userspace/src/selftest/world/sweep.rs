@@ -15,17 +15,36 @@ pub fn sweep() -> Vec<String> {
     for name in &scratch {
         let _ = fs::remove_dir_all(std::env::temp_dir().join(name));
     }
-    let groups = super::cgroup::root().map(|root| (left_over(&root), root));
-    for (name, root) in groups.iter().flat_map(|(names, root)| names.iter().map(move |name| (name, root))) {
-        let _ = fs::remove_dir(root.join(name));
-    }
+    groups();
     [namespaces, scratch].concat()
 }
 
+/// Removes every cgroup of a run that is over.
+pub fn groups() {
+    remove_groups(is_left_over);
+}
+
+/// Removes the cgroups of the run that this process was, with all that it started: they are over.
+pub fn groups_of(pid: u32) {
+    let own = format!("{PREFIX}{pid}-");
+    remove_groups(|name| name.starts_with(&own));
+}
+
+fn remove_groups(is_over: impl Fn(&str) -> bool) {
+    for root in super::cgroup::roots() {
+        for name in names(&root).into_iter().filter(|name| is_over(name)) {
+            let _ = fs::remove_dir(root.join(name));
+        }
+    }
+}
+
 fn left_over(dir: &Path) -> Vec<String> {
+    names(dir).into_iter().filter(|name| is_left_over(name)).collect()
+}
+
+fn names(dir: &Path) -> Vec<String> {
     let Ok(entries) = fs::read_dir(dir) else { return Vec::new() };
-    let names = entries.filter_map(|e| e.ok()?.file_name().into_string().ok());
-    names.filter(|name| is_left_over(name)).collect()
+    entries.filter_map(|e| e.ok()?.file_name().into_string().ok()).collect()
 }
 
 /// Ours, and the process that made it is gone.
