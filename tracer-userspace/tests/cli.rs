@@ -115,6 +115,12 @@ fn wrong_usage_is_one_line() {
     refused(&ran(&["replay", "x", "--pods", "y"]), 2, &["--pods", "replay"]);
     refused(&ran(&["explain", "nodeport_colision"]), 2, &["nodeport_ephemeral_collision"]);
     refused(&ran(&["record", "-"]), 2, &["record FILE"]);
+    refused(
+        &ran(&["selftest", "--label", "conection_refused"]),
+        2,
+        &["conection_refused", "did you mean `connection_refused`?"],
+    );
+    refused(&ran(&["selftest", "--pods", "x"]), 2, &["--pods", "selftest"]);
 }
 
 #[test]

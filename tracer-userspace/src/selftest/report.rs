@@ -94,7 +94,7 @@ fn played(label: Option<Label>, row: &Row) -> FindingBody {
     let mut field = |name: &str, value: serde_json::Value| finding.fields.insert(name.to_owned(), value);
     field("scenario", row.scenario.as_str().into());
     field("took_ms", row.ms.into());
-    if let Some(proof) = row.proof.as_ref().filter(|_| label.is_some()) {
+    if let Some(proof) = row.proof.as_ref().filter(|_| beside(label, row).is_none()) {
         field("hooks", proof.hooks.clone().into());
         field("confidence", confidence(proof.confidence).into());
     }
@@ -110,11 +110,19 @@ fn played(label: Option<Label>, row: &Row) -> FindingBody {
 
 /// Which hooks proved it.
 fn proven(label: Option<Label>, row: &Row) -> String {
+    if let Some(main) = beside(label, row) {
+        return format!("beside {main}");
+    }
     match (label, &row.proof) {
         (Some(_), Some(proof)) if proof.hooks.is_empty() => confidence(proof.confidence).to_owned(),
         (Some(_), Some(proof)) => format!("{}: {}", confidence(proof.confidence), proof.hooks.join(", ")),
         _ => "no verdict".to_owned(),
     }
+}
+
+/// The label of the verdict, where this one stands in its `also`: its evidence is that of the other.
+fn beside(label: Option<Label>, row: &Row) -> Option<&str> {
+    row.label.as_deref().filter(|main| label.is_some_and(|label| label.name() != *main))
 }
 
 fn not_shown(label: Option<Label>, why: &str) -> FindingBody {
@@ -167,6 +175,13 @@ mod tests {
         assert_eq!(finding.observed, "proven: kfree_skb, nftables");
         assert_eq!(finding.fields["hooks"], serde_json::json!(["kfree_skb", "nftables"]));
         assert!(finding.expected.contains("`firewall_drop`") && finding.remediation.is_none());
+    }
+
+    #[test]
+    fn of_a_label_beside_another_the_hooks_are_the_others() {
+        let finding = played(Some(Label::CpuThrottled), &row("pass", None));
+        assert_eq!(finding.observed, "beside firewall_drop");
+        assert!(!finding.fields.contains_key("hooks") && !finding.fields.contains_key("confidence"));
     }
 
     #[test]

@@ -8,7 +8,7 @@ use anyhow::{Context as _, Result};
 use super::Tally;
 use crate::sh;
 
-/// Tests of the sources and of `doctor` on namespaces that they make: they need root, and `cargo test` leaves them out.
+/// Tests of the sources, of `doctor` and of `selftest` on namespaces that they make: they need root, and `cargo test` leaves them out.
 const AS_ROOT: &[&str] = &[
     "test",
     "--package",
@@ -17,6 +17,8 @@ const AS_ROOT: &[&str] = &[
     "sources_live",
     "--test",
     "doctor_live",
+    "--test",
+    "selftest_live",
     "--no-fail-fast",
     "--",
     "--ignored",
