@@ -13,6 +13,7 @@
 //! prober    talks to that process
 //! server    what a pod does: healthy, hanging, resetting, TLS, a middlebox
 //! plugin    what the CNI plugin `loopback` does: it enters a namespace by path
+//! ip        what the program `ip` does, without it
 //! load      what the foreign client does
 //! scenario  each failure and near miss: how it is provoked, and what the tracer must say
 //! watcher   the tracer under test and its records
@@ -27,6 +28,7 @@ pub mod command;
 pub mod dial;
 mod guard;
 pub mod helper;
+pub mod ip;
 pub mod load;
 pub mod net;
 pub mod options;

@@ -1,7 +1,7 @@
 //! Named network namespaces: made, entered and removed without touching the machine's own.
 
 use std::fs::{self, File};
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -11,6 +11,8 @@ use std::thread;
 use anyhow::{Context, Result, anyhow, bail};
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sched::{CloneFlags, setns, unshare};
+
+use super::ip::Ip;
 
 /// Where `ip netns` keeps its names.
 pub const NAMED: &str = "/run/netns";
@@ -41,7 +43,7 @@ impl Netns {
         Ok(Self { name: name.to_owned(), file, inum })
     }
 
-    /// Its name for `ip -n`.
+    /// Its name, as `ip netns` lists it.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
@@ -98,9 +100,9 @@ impl Netns {
         finish(self.command(program).args(args), input)
     }
 
-    /// Runs lines of `ip`, one process for all.
-    pub fn ip(&self, lines: &str) -> Result<()> {
-        finish(Command::new("ip").args(["-n", &self.name, "-batch", "-"]), lines).map(drop)
+    /// Changes its links, addresses and routes.
+    pub fn ip<T: Send>(&self, work: impl FnOnce(&mut Ip) -> Result<T> + Send) -> Result<T> {
+        self.enter(|| work(&mut Ip::open()?).with_context(|| format!("in {}", self.name)))
     }
 
     /// Loads an nftables script inside.
@@ -112,6 +114,12 @@ impl Netns {
     #[must_use]
     pub fn path(&self) -> PathBuf {
         Path::new(NAMED).join(&self.name)
+    }
+}
+
+impl AsFd for Netns {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
     }
 }
 

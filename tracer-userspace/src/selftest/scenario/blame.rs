@@ -5,6 +5,7 @@ use anyhow::Result;
 
 use super::{Need, Scenario, Stage};
 use crate::selftest::dial::{Ending, Kind};
+use crate::selftest::ip::Route;
 use crate::selftest::pods::HTTP;
 use crate::selftest::world::Family;
 
@@ -129,9 +130,13 @@ fn forward(stage: &mut Stage<'_>) -> Result<()> {
     let router = stage.serving("http", HTTP)?;
     let inside = stage.inside(router)?;
     inside.sysctl(&[("ipv4/ip_forward", "1")])?;
-    inside.ip("link add far type bridge\naddr add 10.99.0.1/24 dev far\nlink set far up\n")?;
+    inside.ip(|ip| {
+        ip.bridge("far", None)?;
+        ip.address([10, 99, 0, 1], 24, "far")?;
+        ip.up("far")
+    })?;
     inside.nft("table ip fw { chain forwarded { type filter hook forward priority 0; policy drop; }; }\n")?;
-    stage.world.node.ip(&format!("route add 10.99.0.0/24 via {}\n", router.ip()))?;
+    stage.world.node.ip(|ip| ip.add(&Route::to([10, 99, 0, 0], 24).via(router.ip())))?;
     (stage.watch)()?;
     stage.mentions(&["rule at FORWARD", "the policy in chain ip fw forwarded"]);
     stage.fails_elsewhere(Kind::Http, ([10, 99, 0, 5], HTTP).into(), Ending::Timeout)

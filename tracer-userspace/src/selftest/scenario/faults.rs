@@ -101,7 +101,7 @@ fn churn(over: &AtomicBool, made: &AtomicU32) -> Result<()> {
     while !over.load(Ordering::Relaxed) {
         let number = made.fetch_add(1, Ordering::Relaxed);
         let ns = Netns::create(&format!("{PREFIX}{}-churn{number}", std::process::id()))?;
-        ns.ip("link set lo up\n")?;
+        ns.ip(|ip| ip.up("lo"))?;
     }
     Ok(())
 }

@@ -45,7 +45,7 @@ fn incident(stage: &mut Stage<'_>, way: &str) -> Result<()> {
 fn down_and_up(stage: &mut Stage<'_>) -> Result<()> {
     let targets = host_server(stage)?;
     (stage.watch)()?;
-    stage.world.node.ip("link set lo down\nlink set lo up\n")?;
+    stage.world.node.ip(|ip| ip.down("lo").and_then(|()| ip.up("lo")))?;
     for target in targets {
         stage.succeeds(Kind::Http, target)?;
     }
@@ -55,7 +55,7 @@ fn down_and_up(stage: &mut Stage<'_>) -> Result<()> {
 /// The tracer comes late: the state is read from the node, nobody can be blamed.
 fn before_start(stage: &mut Stage<'_>) -> Result<()> {
     let targets = host_server(stage)?;
-    stage.world.node.ip("link set lo down\n")?;
+    stage.world.node.ip(|ip| ip.down("lo"))?;
     (stage.watch)()?;
     stage.fails(Kind::Http, targets[0], Ending::Timeout)
 }

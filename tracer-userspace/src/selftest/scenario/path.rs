@@ -1,16 +1,18 @@
 //! Between the node and the pod: links, routes, neighbours, the reverse-path filter, the MTU.
 
 use std::net::IpAddr;
+use std::os::fd::AsFd as _;
 
 use crate::classify::label::Label;
 use anyhow::Result;
 
 use super::{Need, Scenario, Stage};
 use crate::selftest::dial::{Ending, Kind};
+use crate::selftest::ip::{Mac, Route, RouteType};
 use crate::selftest::pods::HTTP;
 use crate::selftest::world::{BRIDGE, Family};
 
-const NODE_MAC: &str = "02:00:00:00:00:01";
+const NODE_MAC: Mac = [2, 0, 0, 0, 0, 1];
 const LINK: Option<Label> = Some(Label::PodLinkDown);
 const ROUTE: Option<Label> = Some(Label::RouteUnreachable);
 const NEIGHBOUR: Option<Label> = Some(Label::NeighbourFailure);
@@ -24,10 +26,10 @@ pub(super) const ALL: &[Scenario] = &[
     Scenario::new("pod_link_down_veth", LINK, |s| link_down(s, "veth")),
     Scenario::new("pod_link_down_bridge", LINK, bridge_down).own(),
     Scenario::new("pod_link_down_namespace_gone", LINK, namespace_gone),
-    Scenario::new("route_unreachable", ROUTE, |s| refusing_route(s, "unreachable")),
-    Scenario::new("route_unreachable_v6", ROUTE, |s| refusing_route(s, "unreachable")).v6(),
-    Scenario::new("route_unreachable_prohibit", ROUTE, |s| refusing_route(s, "prohibit")),
-    Scenario::new("route_unreachable_blackhole", ROUTE, |s| refusing_route(s, "blackhole")),
+    Scenario::new("route_unreachable", ROUTE, |s| refusing_route(s, RouteType::Unreachable)),
+    Scenario::new("route_unreachable_v6", ROUTE, |s| refusing_route(s, RouteType::Unreachable)).v6(),
+    Scenario::new("route_unreachable_prohibit", ROUTE, |s| refusing_route(s, RouteType::Prohibit)),
+    Scenario::new("route_unreachable_blackhole", ROUTE, |s| refusing_route(s, RouteType::BlackHole)),
     Scenario::new("route_unreachable_none", ROUTE, no_route),
     Scenario::new("route_unreachable_by_router", ROUTE, router_refuses),
     Scenario::new("neighbour_failure", NEIGHBOUR, deaf),
@@ -47,8 +49,8 @@ fn link_down(stage: &mut Stage<'_>, which: &str) -> Result<()> {
     }
     let index = stage.pod_of(pod)?.index;
     match which {
-        "eth0" => stage.inside(pod)?.ip("link set eth0 down\n")?,
-        _ => stage.world.node.ip(&format!("link set v{index} down\n"))?,
+        "eth0" => stage.inside(pod)?.ip(|ip| ip.down("eth0"))?,
+        _ => stage.world.node.ip(|ip| ip.down(&format!("v{index}")))?,
     }
     stage.gets_no_answer(Kind::Http, pod)
 }
@@ -57,7 +59,7 @@ fn link_down(stage: &mut Stage<'_>, which: &str) -> Result<()> {
 fn bridge_down(stage: &mut Stage<'_>) -> Result<()> {
     let pod = stage.serving("http", HTTP)?;
     (stage.watch)()?;
-    stage.world.node.ip("link set cni0 down\n")?;
+    stage.world.node.ip(|ip| ip.down("cni0"))?;
     stage.fails(Kind::Http, pod, Ending::Error)
 }
 
@@ -69,18 +71,20 @@ fn namespace_gone(stage: &mut Stage<'_>) -> Result<()> {
 }
 
 /// A route to the pod that says no.
-fn refusing_route(stage: &mut Stage<'_>, kind: &str) -> Result<()> {
+fn refusing_route(stage: &mut Stage<'_>, kind: RouteType) -> Result<()> {
     let pod = stage.serving("http", HTTP)?;
-    stage.world.node.ip(&format!("route add {kind} {}\n", pod.ip()))?;
+    let route = Route::to_host(pod.ip()).refusing(kind);
+    stage.world.node.ip(|ip| ip.add(&route))?;
     stage.fails(Kind::Http, pod, Ending::Error)?;
-    stage.world.node.ip(&format!("route del {kind} {}\n", pod.ip()))
+    stage.world.node.ip(|ip| ip.remove(&route))
 }
 
 fn no_route(stage: &mut Stage<'_>) -> Result<()> {
     let pod = stage.serving("http", HTTP)?;
-    stage.world.node.ip("route del 10.88.0.0/24 dev cni0\n")?;
+    let route = Route::to([10, 88, 0, 0], 24).over("cni0");
+    stage.world.node.ip(|ip| ip.remove(&route))?;
     let failed = stage.fails(Kind::Http, pod, Ending::Error);
-    stage.world.node.ip(&format!("route add 10.88.0.0/24 dev cni0 proto kernel scope link src {BRIDGE}\n"))?;
+    stage.world.node.ip(|ip| ip.add(&route.as_the_kernel_s().source(BRIDGE)))?;
     failed
 }
 
@@ -88,23 +92,24 @@ fn no_route(stage: &mut Stage<'_>) -> Result<()> {
 fn router_refuses(stage: &mut Stage<'_>) -> Result<()> {
     let router = stage.idle()?;
     router.ns.sysctl(&[("ipv4/ip_forward", "1")])?;
-    router.ns.ip("route add unreachable 10.77.0.0/24\n")?;
+    let onward = Route::to([10, 77, 0, 0], 24);
+    router.ns.ip(|ip| ip.add(&onward.clone().refusing(RouteType::Unreachable)))?;
     let via = router.addr(Family::V4, 0).ip();
-    stage.world.node.ip(&format!("route add 10.77.0.0/24 via {via}\n"))?;
+    stage.world.node.ip(|ip| ip.add(&onward.clone().via(via)))?;
     stage.fails_elsewhere(Kind::Http, ([10, 77, 0, 5], HTTP).into(), Ending::Error)?;
-    stage.world.node.ip("route del 10.77.0.0/24\n")
+    stage.world.node.ip(|ip| ip.remove(&onward))
 }
 
 /// The pod is there, its links are up, and it does not say which link-layer address it has.
 fn deaf(stage: &mut Stage<'_>) -> Result<()> {
     let pod = stage.serving("http", HTTP)?;
     match pod.ip() {
-        IpAddr::V4(_) => stage.inside(pod)?.ip("link set eth0 arp off\n")?,
+        IpAddr::V4(_) => stage.inside(pod)?.ip(|ip| ip.arp_off("eth0"))?,
         IpAddr::V6(_) => stage.inside(pod)?.nft(
             "table ip6 deaf { chain in { type filter hook input priority 0; icmpv6 type nd-neighbor-solicit drop; }; }\n",
         )?,
     }
-    stage.world.node.ip("neigh flush dev cni0\n")?;
+    stage.world.node.ip(|ip| ip.forget_neighbours("cni0"))?;
     stage.fails(Kind::Http, pod, Ending::Error)
 }
 
@@ -132,15 +137,19 @@ fn two_links(stage: &mut Stage<'_>) -> Result<std::net::SocketAddr> {
         ("ipv4/conf/default/rp_filter", "0"),
         ("ipv4/conf/eth0/rp_filter", "0"),
     ])?;
-    let name = ns.name().to_owned();
-    stage.world.node.ip(&format!(
-        "link set eth0 address {NODE_MAC}\nlink add w0 type veth peer name eth1 netns {name}\nlink set w0 master eth0 up\n"
-    ))?;
+    let inside = ns.as_fd().try_clone_to_owned()?;
+    stage.world.node.ip(|ip| {
+        ip.mac("eth0", NODE_MAC)?;
+        ip.veth("w0", "eth1", inside.as_fd())?;
+        ip.master("w0", "eth0")?;
+        ip.up("w0")
+    })?;
     // The filter concerns ARP, too: the pod must not need to ask.
-    stage.inside(pod)?.ip(&format!(
-        "link set eth1 up\nroute add {BRIDGE}/32 dev eth1 src {}\nneigh add {BRIDGE} lladdr {NODE_MAC} dev eth1 nud permanent\n",
-        pod.ip()
-    ))?;
+    stage.inside(pod)?.ip(|ip| {
+        ip.up("eth1")?;
+        ip.add(&Route::to_host(BRIDGE).over("eth1").source(pod.ip()))?;
+        ip.neighbour(BRIDGE, NODE_MAC, "eth1")
+    })?;
     Ok(pod)
 }
 

@@ -9,6 +9,7 @@ use anyhow::{Context, Result, bail};
 use super::{Scenario, Stage};
 use crate::selftest::dial::{Ending, Kind};
 use crate::selftest::helper::Role;
+use crate::selftest::ip::Route;
 use crate::selftest::pods::HTTP;
 use crate::selftest::proc::Proc;
 
@@ -48,10 +49,10 @@ fn listener(stage: &mut Stage<'_>) -> Result<()> {
 fn no_address(stage: &mut Stage<'_>) -> Result<()> {
     let pod = stage.serving("http", HTTP)?;
     (stage.watch)()?;
-    for scope in ["global", "link", "host"] {
-        stage.world.node.run("ip", &["-6", "addr", "flush", "scope", scope], "")?;
-    }
-    stage.world.node.ip("route replace fd00:10:88::/64 dev cni0\n")?;
+    stage.world.node.ip(|ip| {
+        ip.no_ipv6_addresses()?;
+        ip.replace(&Route::to([0xfd00, 0x10, 0x88, 0, 0, 0, 0, 0], 64).over("cni0"))
+    })?;
     stage.fails(Kind::Http, pod, Ending::Error)
 }
 

@@ -7,6 +7,7 @@ use anyhow::{Context, Result};
 
 use super::{Need, Scenario, Stage};
 use crate::selftest::dial::{Ending, Kind};
+use crate::selftest::ip::Route;
 use crate::selftest::pods::{CIRCULAR, HTTP};
 use crate::selftest::world::{Family, NODE, ipvs};
 
@@ -42,7 +43,10 @@ pub(super) const ALL: &[Scenario] = &[
 
 /// A ClusterIP of the node's family, with a route that a packet to it would take.
 fn cluster_ip(stage: &mut Stage<'_>) -> Result<SocketAddr> {
-    stage.world.node.ip("route add 10.96.0.0/16 dev eth0\nroute add fd00:96::/64 dev eth0\n")?;
+    stage.world.node.ip(|ip| {
+        ip.add(&Route::to([10, 96, 0, 0], 16).over("eth0"))?;
+        ip.add(&Route::to([0xfd00, 0x96, 0, 0, 0, 0, 0, 0], 64).over("eth0"))
+    })?;
     let ip: IpAddr = match stage.family {
         Family::V4 => [10, 96, 0, 30].into(),
         Family::V6 => Ipv6Addr::new(0xfd00, 0x96, 0, 0, 0, 0, 0, 0x30).into(),

@@ -12,11 +12,16 @@ use crate::selftest::net::Netns;
 /// Where iptables is told to see bridged packets: with it the backend's RST is translated back.
 const BRIDGED: &str = "bridge/bridge-nf-call-iptables";
 
+/// The link that has the ClusterIPs.
+const DEVICE: &str = "kube-ipvs0";
+
 /// Makes the Service, with one backend or none.
 pub fn node_port(node: &Netns, port: u16, backend: Option<SocketAddr>) -> Result<()> {
-    node.ip(
-        "link add kube-ipvs0 type dummy\naddr add 10.96.0.10/32 dev kube-ipvs0\naddr add fd00:10:96::10/128 dev kube-ipvs0 nodad\n",
-    )?;
+    node.ip(|ip| {
+        ip.dummy(DEVICE)?;
+        ip.address([10, 96, 0, 10], 32, DEVICE)?;
+        ip.address([0xfd00, 0x10, 0x96, 0, 0, 0, 0, 0x10], 128, DEVICE)
+    })?;
     node.sysctl(&[("ipv4/vs/conntrack", "1")])?;
     if Path::new("/proc/sys/net").join(BRIDGED).exists() {
         node.sysctl(&[(BRIDGED, "1")])?;

@@ -2,11 +2,13 @@
 //! on `eth0`, and pods behind veth pairs. The machine's own namespace is never touched.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::os::fd::AsFd as _;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use anyhow::{Context, Result, bail};
 
 use crate::selftest::helper::Role;
+use crate::selftest::ip::{Mac, Route};
 use crate::selftest::net::{Netns, PREFIX, is_installed};
 use crate::selftest::options::Options;
 use crate::selftest::proc::Proc;
@@ -23,7 +25,7 @@ pub const BRIDGE: Ipv4Addr = Ipv4Addr::new(10, 88, 0, 1);
 pub const BRIDGE6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0x10, 0x88, 0, 0, 0, 0, 1);
 /// Its link-layer address. Without one of its own a bridge takes the lowest of its ports', and another one when that
 /// port goes: a pod of the last scenario, at some later time. What a pod then still sends to the old address is lost.
-const BRIDGE_MAC: &str = "0a:58:0a:58:00:01";
+const BRIDGE_MAC: Mac = [0x0a, 0x58, 0x0a, 0x58, 0x00, 0x01];
 /// The node's own address.
 pub const NODE: Ipv4Addr = Ipv4Addr::new(10, 89, 0, 1);
 /// The same in IPv6.
@@ -132,12 +134,17 @@ impl World {
             ("ipv6/conf/all/forwarding", "1"),
             ("ipv6/conf/default/accept_dad", "0"),
         ])?;
-        self.node.ip(&format!(
-            "link set lo up\nlink add cni0 address {BRIDGE_MAC} type bridge\nlink set cni0 up\n\
-             addr add {BRIDGE}/24 dev cni0\naddr add {BRIDGE6}/64 dev cni0 nodad\n\
-             link add eth0 type bridge\nlink set eth0 up\n\
-             addr add {NODE}/24 dev eth0\naddr add {NODE6}/64 dev eth0 nodad\n"
-        ))
+        self.node.ip(|ip| {
+            ip.up("lo")?;
+            ip.bridge("cni0", Some(BRIDGE_MAC))?;
+            ip.up("cni0")?;
+            ip.address(BRIDGE, 24, "cni0")?;
+            ip.address(BRIDGE6, 64, "cni0")?;
+            ip.bridge("eth0", None)?;
+            ip.up("eth0")?;
+            ip.address(NODE, 24, "eth0")?;
+            ip.address(NODE6, 64, "eth0")
+        })
     }
 
     /// Adds a pod with addresses and a default route.
@@ -145,10 +152,14 @@ impl World {
         let index = self.plug()?;
         let pod = self.pod_at(index)?;
         let (v4, v6) = (pod_ip(pod.index, Family::V4), pod_ip(pod.index, Family::V6));
-        pod.ns.ip(&format!(
-            "link set lo up\naddr add {v4}/24 dev eth0\naddr add {v6}/64 dev eth0 nodad\nlink set eth0 up\n\
-             route add default via {BRIDGE}\nroute add default via {BRIDGE6} dev eth0\n"
-        ))?;
+        pod.ns.ip(|ip| {
+            ip.up("lo")?;
+            ip.address(v4, 24, "eth0")?;
+            ip.address(v6, 64, "eth0")?;
+            ip.up("eth0")?;
+            ip.add(&Route::default_via(BRIDGE))?;
+            ip.add(&Route::default_via(BRIDGE6).over("eth0"))
+        })?;
         if let IpAddr::V6(address) = v6 {
             link::solicitable(&pod.ns, address)?;
         }
@@ -158,7 +169,7 @@ impl World {
     /// Adds a pod whose kernel has no address: an appliance with a stack of its own.
     pub fn bare_pod(&mut self) -> Result<&mut Pod> {
         let index = self.plug()?;
-        self.pod_at(index)?.ns.ip("link set lo up\nlink set eth0 up\n")?;
+        self.pod_at(index)?.ns.ip(|ip| ip.up("lo").and_then(|()| ip.up("eth0")))?;
         self.settled(index)
     }
 
@@ -179,10 +190,12 @@ impl World {
         self.next += 1;
         let ns = Netns::create(&format!("{}-p{index}", self.name))?;
         ns.sysctl(&[("ipv4/ip_forward", "0"), ("ipv6/conf/default/accept_dad", "0")])?;
-        self.node.ip(&format!(
-            "link add v{index} type veth peer name eth0 netns {}\nlink set v{index} master cni0 up\n",
-            ns.name()
-        ))?;
+        let link = format!("v{index}");
+        self.node.ip(|ip| {
+            ip.veth(&link, "eth0", ns.as_fd())?;
+            ip.master(&link, "cni0")?;
+            ip.up(&link)
+        })?;
         self.pods.push(Pod { ns, index, servers: Vec::new(), groups: Vec::new() });
         Ok(index)
     }
@@ -191,8 +204,8 @@ impl World {
     pub fn replace(&mut self, index: u16) -> Result<&mut Pod> {
         self.pods.retain(|pod| pod.index != index);
         // The link of a dying namespace may stay for a moment.
-        let _ = self.node.ip(&format!("link del v{index}\n"));
-        self.node.ip("neigh flush dev cni0\n")?;
+        let _ = self.node.ip(|ip| ip.delete(&format!("v{index}")));
+        self.node.ip(|ip| ip.forget_neighbours("cni0"))?;
         let next = std::mem::replace(&mut self.next, index);
         let made = self.pod().map(|pod| pod.index);
         self.next = next;
@@ -220,15 +233,21 @@ impl World {
         let (v4, via) = (pod_ip(index, Family::V4), pod_ip(router, Family::V4));
         let inner = self.pod_at(router)?;
         inner.ns.sysctl(&[("ipv4/ip_forward", "1")])?;
-        inner.ns.ip(&format!(
-            "link add r1 type veth peer name eth0 netns {}\nlink set r1 up\nroute add {v4}/32 dev r1\nlink set eth0 mtu {mtu}\n",
-            server.name()
-        ))?;
+        inner.ns.ip(|ip| {
+            ip.veth("r1", "eth0", server.as_fd())?;
+            ip.up("r1")?;
+            ip.add(&Route::to_host(v4).over("r1"))?;
+            ip.mtu("eth0", mtu)
+        })?;
         inner.ns.sysctl(&[("ipv4/conf/r1/proxy_arp", "1")])?;
-        server.ip(&format!(
-            "link set lo up\naddr add {v4}/32 dev eth0\nlink set eth0 up\nroute add {via}/32 dev eth0\nroute add default via {via} dev eth0 onlink\n"
-        ))?;
-        self.node.ip(&format!("route add {v4}/32 via {via}\n"))?;
+        server.ip(|ip| {
+            ip.up("lo")?;
+            ip.address(v4, 32, "eth0")?;
+            ip.up("eth0")?;
+            ip.add(&Route::to_host(via).over("eth0"))?;
+            ip.add(&Route::default_via(via).over("eth0").onlink())
+        })?;
+        self.node.ip(|ip| ip.add(&Route::to_host(v4).via(via)))?;
         self.pods.push(Pod { ns: server, index, servers: Vec::new(), groups: Vec::new() });
         Ok(index)
     }
