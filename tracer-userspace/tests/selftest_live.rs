@@ -1,4 +1,4 @@
-//! `tracer selftest` on this kernel: its rows, its exit codes, and that nothing of it stays, however it ends. Needs root, `ip`.
+//! `tracer selftest` on this kernel: its rows, its exit codes, and that nothing of it stays, however it ends. Needs root.
 //!
 //! Run with `cargo test -p tracer-userspace --test selftest_live -- --ignored`.
 #![expect(clippy::disallowed_methods, reason = "outside the core: waits for what other processes do")]

@@ -1,6 +1,7 @@
 //! The command: plays, prints a row for each label, gives the exit code.
 
 use std::fs;
+use std::time::Duration;
 
 use super::helper::{Programs, Role, rename};
 use super::options::Options;
@@ -15,6 +16,11 @@ use crate::error::Error;
 
 /// Files of a selftest, in a `/run` of its own.
 const SCRATCH: &str = "/run/tracer-selftest";
+
+/// For what must come; only a failure lasts so long.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// For a verdict.
+const VERDICT_PATIENCE: Duration = Duration::from_secs(15);
 
 /// Carries `tracer selftest` out.
 ///
@@ -46,10 +52,16 @@ fn play(config: &config::Selftest) -> Result<u8, Error> {
     Ok(report.finish(&items))
 }
 
-/// A prober that no other tracer of this node takes for a kubelet.
+/// A prober that no other tracer of this node takes for a kubelet, and the patience that a busy node asks for.
 fn options() -> Options {
-    let prober = format!("prober-{}", std::process::id());
-    Options { prober, scratch: SCRATCH.into(), ..Options::detect(Programs::Itself) }
+    Options {
+        prober: format!("prober-{}", std::process::id()),
+        scratch: SCRATCH.into(),
+        patience: PATIENCE,
+        verdict_patience: VERDICT_PATIENCE,
+        names: false,
+        ..Options::detect(Programs::Itself)
+    }
 }
 
 fn plan(options: Options) -> Result<Plan, Error> {

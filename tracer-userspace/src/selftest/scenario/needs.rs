@@ -3,6 +3,8 @@
 use std::process::Command;
 use std::sync::OnceLock;
 
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
+
 use crate::selftest::net::{Netns, PREFIX, finish, is_installed};
 use crate::selftest::options::is_emulated;
 use crate::selftest::world::cgroup::{enable_quota, has_quota};
@@ -30,6 +32,8 @@ pub enum Need {
     Nft,
     /// A CPU controller for cgroups.
     CpuQuota,
+    /// Sockets for frames, below the kernel's TCP.
+    PacketSocket,
 }
 
 const MODULES: &[&str] = &[
@@ -80,7 +84,7 @@ impl Need {
     /// Why it is not there; `None` if it is.
     #[must_use]
     pub fn lacking(self) -> Option<String> {
-        static TRIED: [OnceLock<Option<String>>; 10] = [const { OnceLock::new() }; 10];
+        static TRIED: [OnceLock<Option<String>>; 11] = [const { OnceLock::new() }; 11];
         TRIED[self as usize].get_or_init(|| self.attempt()).clone()
     }
 
@@ -92,6 +96,10 @@ impl Need {
                 "the tracer's look at the pod takes seconds on an emulated processor, and comes after its address is gone".to_owned()
             }),
             Self::CpuQuota => (!has_quota()).then(|| "cgroups have no CPU controller here".to_owned()),
+            Self::PacketSocket => {
+                let opened = socket(AddressFamily::Packet, SockType::Raw, SockFlag::SOCK_CLOEXEC, None);
+                opened.err().map(|error| format!("no packet socket: {} (CAP_NET_RAW)", error.desc()))
+            }
             _ => self.try_out(),
         }
     }
@@ -133,7 +141,9 @@ impl Need {
                 &["-batch", "-"],
                 "qdisc add dev lo clsact\nfilter add dev lo ingress bpf da bytecode '1,6 0 0 2'\n",
             ),
-            Self::OwnMachine | Self::RealProcessor | Self::CpuQuota => ("machine", "true", &[], ""),
+            Self::OwnMachine | Self::RealProcessor | Self::CpuQuota | Self::PacketSocket => {
+                ("machine", "true", &[], "")
+            }
             Self::Nft => {
                 ("nft", "nft", &["-f", "-"], "table inet t { chain c { type filter hook input priority 0; }; }\n")
             }

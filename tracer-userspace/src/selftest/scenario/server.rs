@@ -14,7 +14,7 @@ pub(super) const ALL: &[Scenario] = &[
     Scenario::new("connection_refused_v6", Some(Label::ConnectionRefused), refused).own().v6(),
     Scenario::new("connection_refused_other_address", Some(Label::ConnectionRefused), other_address),
     Scenario::new("connection_refused_after_end", Some(Label::ConnectionRefused), after_end),
-    Scenario::new("handshake_rst", Some(Label::HandshakeRst), handshake_rst),
+    Scenario::new("handshake_rst", Some(Label::HandshakeRst), handshake_rst).needs(&[Need::PacketSocket]),
     Scenario::new("mid_stream_rst", Some(Label::MidStreamRst), |s| reset(s, "rst")),
     Scenario::new("mid_stream_rst_v6", Some(Label::MidStreamRst), |s| reset(s, "rst")).v6(),
     Scenario::new("mid_stream_rst_unread", Some(Label::MidStreamRst), |s| reset(s, "rst-unread")),
@@ -28,7 +28,7 @@ pub(super) const ALL: &[Scenario] = &[
     Scenario::new("tls_handshake_slow", Some(Label::TlsHandshakeSlow), |s| slow(s, "tls-hang", Kind::Https, TLS)),
     Scenario::new("tls_handshake_slow_v6", Some(Label::TlsHandshakeSlow), |s| slow(s, "tls-hang", Kind::Https, TLS))
         .v6(),
-    Scenario::new("unexplained", Some(Label::Unexplained), unexplained),
+    Scenario::new("unexplained", Some(Label::Unexplained), unexplained).needs(&[Need::PacketSocket]),
     Scenario::new("closed_without_answer", CLOSED, |s| closed(s, "eof")),
     Scenario::new("closed_without_answer_v6", CLOSED, |s| closed(s, "eof")).v6(),
     Scenario::new("closed_without_answer_exit", CLOSED, |s| closed(s, "exit")),

@@ -10,7 +10,7 @@ use anyhow::{Result, bail};
 use crate::selftest::check::{Attempt, Claim, Expected, Suspect};
 use crate::selftest::dial::{Dial, Ending, Kind, Outcome};
 use crate::selftest::net::Netns;
-use crate::selftest::options::{Options, is_emulated};
+use crate::selftest::options::Options;
 use crate::selftest::prober::{Prober, shown};
 use crate::selftest::proc::Proc;
 use crate::selftest::world::{Family, Pod, World};
@@ -97,9 +97,7 @@ impl Stage<'_> {
 
     /// What every verdict from now on must mention in its summary.
     pub fn mentions(&mut self, words: &[&str]) -> &mut Self {
-        // A verdict waits a second for the rules to be read, which an emulated processor may exceed: there it may
-        // come without their names. That they are named there, too, is seen where the machine is idle.
-        if !is_emulated() {
+        if self.options.names {
             self.mentioned = words.iter().map(ToString::to_string).collect();
         }
         self
