@@ -54,7 +54,8 @@ fn watch(child: Pid, ends: &SigSet, usual: &SigSet) -> Result<u8, Error> {
                 }
                 Ok(WaitStatus::Signaled(_, signal, _)) => {
                     clear(child);
-                    return Err(Error::Kernel(format!("selftest was ended by {signal}: is memory too short?")));
+                    // Ctrl-C is for both of us.
+                    return if ends.contains(signal) { end_by(signal, usual) } else { Err(killed(signal)) };
                 }
                 _ => {}
             },
@@ -65,6 +66,10 @@ fn watch(child: Pid, ends: &SigSet, usual: &SigSet) -> Result<u8, Error> {
             }
         }
     }
+}
+
+fn killed(signal: Signal) -> Error {
+    Error::Kernel(format!("selftest was ended by {signal}: is memory too short?"))
 }
 
 /// Waits for all that the child has started, and removes its cgroups.

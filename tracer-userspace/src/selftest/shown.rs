@@ -21,19 +21,32 @@ pub(super) fn items(labels: &[Label]) -> Vec<Item> {
         [] => std::iter::once(None).chain(Label::ALL.iter().copied().map(Some)).collect(),
         labels => Label::ALL.iter().filter(|label| labels.contains(label)).copied().map(Some).collect(),
     };
-    wanted.into_iter().map(|label| Item { label, how: choose(label, &scenarios) }).collect()
+    wanted.into_iter().map(|label| Item { label, how: choose(label, &scenarios, lacking) }).collect()
 }
 
-fn choose(label: Option<Label>, scenarios: &[Scenario]) -> Result<Scenario, String> {
-    let lacking = |scenario: &Scenario| scenario.needs.iter().find_map(|need| need.lacking());
-    let mut why = None;
+/// The first that lacks nothing; or what each lacks.
+fn choose(
+    label: Option<Label>,
+    scenarios: &[Scenario],
+    lacking: impl Fn(&Scenario) -> Option<String>,
+) -> Result<Scenario, String> {
+    let mut reasons: Vec<String> = Vec::new();
     for scenario in scenarios.iter().filter(|scenario| shows(scenario, label)) {
         match lacking(scenario) {
             None => return Ok(*scenario),
-            Some(reason) => why = why.or(Some(reason)),
+            Some(reason) if reasons.contains(&reason) => {}
+            Some(reason) => reasons.push(reason),
         }
     }
-    Err(why.unwrap_or_else(|| label.map_or("no scenario", gaps::why_none).to_owned()))
+    if reasons.is_empty() {
+        Err(label.map_or("no scenario", gaps::why_none).to_owned())
+    } else {
+        Err(reasons.join("; "))
+    }
+}
+
+fn lacking(scenario: &Scenario) -> Option<String> {
+    scenario.needs.iter().find_map(|need| need.lacking())
 }
 
 /// As its own label, or beside it.
@@ -65,7 +78,23 @@ mod tests {
     }
 
     #[test]
+    fn the_first_that_can_be_played_is_chosen_or_each_reason_told_once() {
+        let drops = Some(Label::FirewallDrop);
+        let without = |reason: fn(&Scenario) -> Option<&'static str>| {
+            choose(drops, &all(), |s| reason(s).map(str::to_owned)).map(|s| s.name)
+        };
+        assert_eq!(without(|_| None), Ok("firewall_drop_pod_nft"));
+        let legacy = |s: &Scenario| (!s.name.ends_with("legacy")).then_some("no nft");
+        assert_eq!(without(legacy), Ok("firewall_drop_iptables_legacy"));
+        let none = |s: &Scenario| Some(if s.name.contains("iptables") { "no iptables" } else { "no nft" });
+        assert_eq!(without(none), Err("no nft; no iptables".to_owned()));
+    }
+
+    #[test]
     fn without_any_the_reason_is_given() {
-        assert_eq!(choose(Some(Label::ExecFailed), &[]).err().as_deref(), Some(gaps::why_none(Label::ExecFailed)));
+        assert_eq!(
+            choose(Some(Label::ExecFailed), &[], |_| None).err().as_deref(),
+            Some(gaps::why_none(Label::ExecFailed))
+        );
     }
 }

@@ -7,7 +7,7 @@ use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
 
 use crate::selftest::net::{Netns, PREFIX, finish, is_installed};
 use crate::selftest::options::is_emulated;
-use crate::selftest::world::cgroup::{enable_quota, has_quota};
+use crate::selftest::world::cgroup::{Cgroup, enable_quota};
 
 /// A feature or a tool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -95,7 +95,10 @@ impl Need {
             Self::RealProcessor => is_emulated().then(|| {
                 "the tracer's look at the pod takes seconds on an emulated processor, and comes after its address is gone".to_owned()
             }),
-            Self::CpuQuota => (!has_quota()).then(|| "cgroups have no CPU controller here".to_owned()),
+            Self::CpuQuota => {
+                let made = Cgroup::throttled(&format!("{PREFIX}{}-need-quota", std::process::id()));
+                made.err().map(|error| format!("a cgroup with a CPU quota: {error:#}"))
+            }
             Self::PacketSocket => {
                 let opened = socket(AddressFamily::Packet, SockType::Raw, SockFlag::SOCK_CLOEXEC, None);
                 opened.err().map(|error| format!("no packet socket: {} (CAP_NET_RAW)", error.desc()))

@@ -38,7 +38,7 @@ pub(super) const ALL: &[Scenario] = &[
     Scenario::new("conntrack_valid_other_rule", Some(Label::FirewallDrop), valid).needs(&[Need::Nft]),
     Scenario::new("conntrack_table_full", Some(Label::ConntrackTableFull), full)
         .own()
-        .needs(&[Need::Nft, Need::OwnMachine]),
+        .needs(&[Need::OwnMachine, Need::Nft]),
 ];
 
 /// A ClusterIP of the node's family, with a route that a packet to it would take.

@@ -71,12 +71,6 @@ enum Cpu {
     V2(PathBuf),
 }
 
-/// Where a quota can be set.
-#[must_use]
-pub fn has_quota() -> bool {
-    cpu().is_some()
-}
-
 fn cpu() -> Option<Cpu> {
     let has_cpu = |options: &str| options.split(',').any(|option| option == "cpu");
     let v1 = mounts().into_iter().find(|mount| mount.kind == "cgroup" && has_cpu(&mount.options));
@@ -93,7 +87,7 @@ const CONTROLLERS: &str = "cgroup.subtree_control";
 
 /// Gives the groups below the root a CPU controller, as systemd does: a setting of the whole machine.
 pub fn enable_quota() {
-    if let (false, Some(root)) = (has_quota(), root()) {
+    if let (None, Some(root)) = (cpu(), root()) {
         let _ = fs::write(root.join(CONTROLLERS), "+cpu");
     }
 }
