@@ -10,7 +10,6 @@ use clap::Parser;
 use tracer::selftest::check::name;
 use tracer::selftest::helper::Programs;
 use tracer::selftest::options::{Options, Scratch};
-use tracer::selftest::pods;
 use tracer::selftest::row::Row;
 use tracer::selftest::runner::{Plan, run};
 use tracer::selftest::scenario::{Scenario, all, gaps, needs};
@@ -69,8 +68,8 @@ fn main() -> Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     needs::prepare_machine();
-    let scratch = Scratch::new()?;
-    let plan = plan(&args, &scratch)?;
+    let _scratch = Scratch::new()?;
+    let plan = plan(&args)?;
     let mut so_far: Vec<Row> = Vec::new();
     let rows = run(&plan, &chosen, &mut |row| {
         tell(row);
@@ -114,25 +113,14 @@ fn cells(scenarios: &[Scenario]) -> Vec<(String, &'static str)> {
     cells
 }
 
-fn plan(args: &Args, scratch: &Scratch) -> Result<Plan> {
+fn plan(args: &Args) -> Result<Plan> {
     let mut options = Options::detect(Programs::beside()?).with_own_prober();
     options.crowd = args.crowd.unwrap_or(options.crowd);
     if let Some(dir) = &args.record {
         fs::create_dir_all(dir).with_context(|| format!("create {}", dir.display()))?;
     }
-    let pods = scratch.path().join("pods.json");
-    fs::write(&pods, pods::plan(options.probe_timeout).to_string())?;
-    let services = scratch.path().join("services.json");
-    fs::write(&services, pods::services().to_string())?;
-    let services = Some(services);
     let program = args.tracer.clone().unwrap_or_else(|| options.programs.tracer());
-    let tracer = (!args.mechanism_only).then(|| Tracer {
-        program,
-        prober: options.prober.clone(),
-        pods,
-        services,
-        tiny_ring: false,
-    });
+    let tracer = if args.mechanism_only { None } else { Some(Tracer::new(&options, program)?) };
     Ok(Plan { options, tracer, record: args.record.clone() })
 }
 

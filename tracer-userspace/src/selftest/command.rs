@@ -1,6 +1,5 @@
 //! The command: plays, prints a row for each label, gives the exit code.
 
-use std::fs;
 use std::time::Duration;
 
 use super::helper::{Programs, Role, rename};
@@ -10,7 +9,7 @@ use super::runner::{Plan, run};
 use super::scenario::Scenario;
 use super::shown::items;
 use super::watcher::Tracer;
-use super::{allowed, guard, pods};
+use super::{allowed, guard};
 use crate::config;
 use crate::error::Error;
 
@@ -65,19 +64,7 @@ fn options() -> Options {
 }
 
 fn plan(options: Options) -> Result<Plan, Error> {
-    let file = |name: &str, content: String| {
-        let path = options.scratch.join(name);
-        let written = fs::create_dir_all(&options.scratch).and_then(|()| fs::write(&path, content));
-        written.map(|()| path.clone()).map_err(|error| Error::file("selftest", path, error))
-    };
-    let pods_file = file("pods.json", pods::plan(options.probe_timeout).to_string())?;
-    let services = file("services.json", pods::services().to_string())?;
-    let tracer = Tracer {
-        program: options.programs.tracer(),
-        prober: options.prober.clone(),
-        pods: pods_file,
-        services: Some(services),
-        tiny_ring: false,
-    };
+    let tracer = Tracer::new(&options, options.programs.tracer());
+    let tracer = tracer.map_err(|error| Error::Kernel(format!("selftest: {error:#}")))?;
     Ok(Plan { options, tracer: Some(tracer), record: None })
 }

@@ -2,7 +2,7 @@
 
 use crate::classify::label::Label;
 
-use super::scenario::{Scenario, all, gaps};
+use super::scenario::{Need, Scenario, all, gaps};
 
 /// A row: a label (none: healthy probes, which get none), and how it is shown.
 #[derive(Clone)]
@@ -45,7 +45,13 @@ fn choose(
     }
 }
 
+/// Why it cannot be played here. A setting of the whole machine is never changed, whatever kind of machine it is.
 fn lacking(scenario: &Scenario) -> Option<String> {
+    if scenario.needs.contains(&Need::OwnMachine) {
+        return Some(
+            "changes a setting of the whole machine (`cargo xtask test` plays it in a virtual one)".to_owned(),
+        );
+    }
     scenario.needs.iter().find_map(|need| need.lacking())
 }
 
@@ -88,6 +94,13 @@ mod tests {
         assert_eq!(without(legacy), Ok("firewall_drop_iptables_legacy"));
         let none = |s: &Scenario| Some(if s.name.contains("iptables") { "no iptables" } else { "no nft" });
         assert_eq!(without(none), Err("no nft; no iptables".to_owned()));
+    }
+
+    #[test]
+    fn what_changes_the_whole_machine_is_never_played() {
+        let full = all().into_iter().find(|s| s.label == Some(Label::ConntrackTableFull));
+        let why = full.and_then(|scenario| lacking(&scenario));
+        assert!(why.is_some_and(|why| why.contains("`cargo xtask test`")));
     }
 
     #[test]

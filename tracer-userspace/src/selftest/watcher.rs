@@ -1,7 +1,7 @@
 //! The tracer under test: started beside the world as a DaemonSet is beside the node, its records
 //! read as they come, ended by SIGTERM.
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -14,8 +14,11 @@ use crate::record::{Body, Record};
 use anyhow::{Context, Result, bail};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use serde_json::Value;
 
 use crate::selftest::net::die_with_parent;
+use crate::selftest::options::Options;
+use crate::selftest::pods;
 
 /// What the tracer is started as.
 #[derive(Clone, Debug)]
@@ -30,6 +33,26 @@ pub struct Tracer {
     pub tiny_ring: bool,
     /// The Services, if it is told of them.
     pub services: Option<PathBuf>,
+}
+
+impl Tracer {
+    /// This program, told of the planned pods and Services: files in `options.scratch`.
+    pub fn new(options: &Options, program: PathBuf) -> Result<Self> {
+        let file = |name: &str, content: &Value| -> Result<PathBuf> {
+            let path = options.scratch.join(name);
+            fs::create_dir_all(&options.scratch)
+                .and_then(|()| fs::write(&path, content.to_string()))
+                .with_context(|| format!("write {}", path.display()))?;
+            Ok(path)
+        };
+        Ok(Self {
+            program,
+            prober: options.prober.clone(),
+            pods: file("pods.json", &pods::plan(options.probe_timeout))?,
+            services: Some(file("services.json", &pods::services())?),
+            tiny_ring: false,
+        })
+    }
 }
 
 #[derive(Debug, Default)]
