@@ -5,18 +5,20 @@ use std::net::SocketAddr;
 use anyhow::Result;
 use serde_json::{Value, json};
 use tracer::classify::label::Label;
+use tracer::clock::boot_ns;
 use tracer::record::Outcome as Said;
 
-use crate::check::{Attempt, Claim, Expected, Suspect};
-use crate::dial::{Dial, Kind};
-use crate::net::Netns;
-use crate::options::{Options, boot_ns};
-use crate::plugin::{reused_pid, run_by_runtime};
-use crate::pods::{HOST, HTTP, PodSpec, TLS, http_probe, tcp_probe};
-use crate::prober::Prober;
-use crate::proc::Proc;
-use crate::scenario::Need;
-use crate::world::{Family, NODE, World, ipvs};
+use tracer::selftest::check::{Attempt, Claim, Expected, Suspect};
+use tracer::selftest::dial::{Dial, Kind};
+use tracer::selftest::helper::Role;
+use tracer::selftest::net::Netns;
+use tracer::selftest::options::Options;
+use tracer::selftest::plugin::{reused_pid, run_by_runtime};
+use tracer::selftest::pods::{HOST, HTTP, PodSpec, TLS, http_probe, tcp_probe};
+use tracer::selftest::prober::Prober;
+use tracer::selftest::proc::Proc;
+use tracer::selftest::scenario::Need;
+use tracer::selftest::world::{Family, NODE, World, ipvs};
 
 const NODE_PORT: u16 = 36704;
 
@@ -96,17 +98,16 @@ impl Demo {
         if let Some(agent) = pods.last_mut() {
             agent.host_network = true;
         }
-        crate::pods::list(&pods)
+        tracer::selftest::pods::list(&pods)
     }
 
     /// Probes one pod.
     pub fn probe(&mut self, case: &Case, suspect: Option<Suspect>) -> Result<Attempt> {
         if case.label == Some(Label::TlsEofNoise) {
-            let client =
-                self.world.node.command(self.options.bin("load")).args(["--https", &case.dst.to_string()]).spawn();
-            client?.wait()?;
+            let mut client = self.options.helper(&self.world.node, Role::Load)?;
+            client.args(["--https", &case.dst.to_string()]).spawn()?.wait()?;
         }
-        let (since_boot_ns, netns) = (boot_ns()?, self.world.node.inum());
+        let (since_boot_ns, netns) = (boot_ns(), self.world.node.inum());
         self.world.source_port(case.source_port)?;
         let outcome = self.prober.dial(Dial::new(case.kind, case.dst, self.options.probe_timeout))?;
         self.world.source_port(None)?;
@@ -120,8 +121,9 @@ impl Demo {
             src: outcome.src,
             dst: case.dst,
             since_boot_ns,
-            until_boot_ns: boot_ns()?,
+            until_boot_ns: boot_ns(),
             netns,
+            prober: self.options.prober.clone(),
             claim,
             mentions: Vec::new(),
         })
@@ -129,7 +131,7 @@ impl Demo {
 
     /// The runtime cleans up a sandbox of which only a reused pid is left; who did it comes back.
     pub fn loopback_incident(&mut self) -> Result<(Case, Suspect)> {
-        let reused = reused_pid(&self.world.node)?;
+        let reused = reused_pid(&self.world.node, &self.options)?;
         let netns_path = format!("/proc/{}/ns/net", reused.pid());
         let runtime = run_by_runtime(&self.world.node, &self.options, &netns_path, "netlink")?;
         self.helpers.extend([reused, runtime]);

@@ -18,6 +18,8 @@ use clap::error::ErrorKind;
 use clap::parser::ValueSource;
 use clap::{Arg, ArgMatches, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 
+use crate::selftest;
+
 pub use doctor::{DoctorArgs, FailOn};
 pub use flags::{Flags, Form, Format};
 pub use hooks::HooksArgs;
@@ -49,10 +51,11 @@ const EXAMPLES: &str = "Examples:
   tracer explain connection_refused
   tracer doctor                          what is wrong with this node, and what mends it
   tracer hooks                           what this kernel lets the tracer see, and what that costs
+  tracer selftest                        whether this kernel's hooks prove each failure
 
 Exit codes:
   0  done
-  1  a finding: --until-failure met one, a replay differs, a check of doctor failed, the daemon is not alive or ready
+  1  a finding: --until-failure met one, a replay differs, a check of doctor or a row of selftest failed, the daemon is not alive or ready
   2  wrong usage, unreadable input, or output that could not be written where it was to go
   3  this kernel or these privileges do not allow it
 
@@ -129,6 +132,22 @@ pub enum Command {
         after_help = "Has the kernel count the runs of all BPF programs meanwhile (BPF_ENABLE_STATS), and detaches at the end. A hook that is\nmissing is a warning: exit code 1 with --fail-on warn; exit code 3 if a capability is what is missing.\n\nExamples:\n  tracer hooks\n  tracer hooks --duration 1m --all-connections\n  tracer hooks -o ndjson | jq 'select(.status != \"ok\") | .check, .fields.tried'"
     )]
     Hooks(HooksArgs),
+    /// Make each failure in network namespaces of its own, and show which hooks of this kernel prove it
+    #[command(
+        after_help = "For after the installation, before trusting it: needs root, touches nothing outside, takes a minute or two. One row for\neach label: passed and which hooks proved it, failed, or why it cannot be shown here. --label plays only those.\n\nExamples:\n  tracer selftest\n  tracer selftest --label connection_refused --label loopback_down\n  tracer selftest -o ndjson | jq -r 'select(.status == \"fail\") | .check'"
+    )]
+    Selftest,
+    /// A process of `selftest`
+    #[command(name = selftest::helper::COMMAND, hide = true)]
+    Helper {
+        /// What it is for
+        role: selftest::helper::Role,
+        /// What its process is called
+        comm: String,
+        /// Its own arguments
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        args: Vec<String>,
+    },
     /// Print the JSON Schema of the records
     Schema,
     /// Print the completion script of a shell
@@ -168,6 +187,8 @@ impl Command {
             Self::Report { .. } => "report",
             Self::Doctor(_) => "doctor",
             Self::Hooks(_) => "hooks",
+            Self::Selftest => "selftest",
+            Self::Helper { .. } => selftest::helper::COMMAND,
             Self::Schema => "schema",
             Self::Completions { .. } => "completions",
             Self::Man { .. } => "man",

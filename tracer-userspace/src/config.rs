@@ -4,6 +4,7 @@ mod cluster_flags;
 mod doctor;
 mod hooks;
 mod report;
+mod selftest;
 
 use std::fs::File;
 use std::io::IsTerminal as _;
@@ -16,6 +17,7 @@ use crate::classify::label::Label;
 use crate::cli::{Cli, Command, Flags, Form, Format, ServeFlags, WriteFlags, pages};
 use crate::error::Error;
 use crate::explain;
+use crate::selftest::helper::Role;
 use crate::serve::Serve;
 use crate::sink::cluster::ClusterOutput;
 use crate::sink::filter::Filter;
@@ -28,6 +30,7 @@ use cluster_flags::{namespaces, written};
 pub use doctor::Doctor;
 pub use hooks::Hooks;
 pub use report::Report;
+pub use selftest::Selftest;
 
 /// The longest process name that the kernel keeps (`TASK_COMM_LEN` less its end).
 const COMM_MAX: usize = 15;
@@ -48,6 +51,17 @@ pub enum Plan {
     Doctor(Box<Doctor>),
     /// `hooks`.
     Hooks(Box<Hooks>),
+    /// `selftest`.
+    Selftest(Box<Selftest>),
+    /// A process of it.
+    Helper {
+        /// What it is for.
+        role: Role,
+        /// What its process is called.
+        comm: String,
+        /// Its own arguments.
+        args: Vec<String>,
+    },
     /// `schema`.
     Schema,
     /// Text that is printed as it is.
@@ -147,6 +161,8 @@ pub fn plan(cli: Cli) -> Result<Plan, Error> {
         Command::Doctor(args) => doctor::plan(args, cli.flags).map(|doctor| Plan::Doctor(Box::new(doctor))),
         Command::Hooks(args) => hooks::plan(&args, cli.flags).map(|hooks| Plan::Hooks(Box::new(hooks))),
         Command::Report { files } => report::plan(files, cli.flags).map(|report| Plan::Report(Box::new(report))),
+        Command::Selftest => Ok(Plan::Selftest(Box::new(selftest::plan(cli.flags)?))),
+        Command::Helper { role, comm, args } => Ok(Plan::Helper { role, comm, args }),
         Command::Schema => Ok(Plan::Schema),
         Command::Completions { shell } => Ok(Plan::Text(pages::completions(shell))),
         Command::Man { command } => Ok(Plan::Text(pages::man(command.as_deref())?)),
@@ -255,6 +271,7 @@ fn refuse_meaningless(cli: &Cli) -> Result<(), Error> {
         | Command::Man { .. } => (LIVE, PRINTED, ""),
         Command::Doctor(_) => (NOT_DOCTORS, &[], ""),
         Command::Hooks(_) => (NOT_OF_HOOKS, &[], ""),
+        Command::Selftest => (selftest::WATCHED, selftest::FILTERS, ""),
         _ => return Ok(()),
     };
     let meaningless = cli.typed.iter().find(|id| first.contains(&id.as_str()) || second.contains(&id.as_str()));

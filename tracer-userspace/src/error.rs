@@ -122,6 +122,11 @@ pub fn differs(message: &dyn Display) {
     line("difference", message);
 }
 
+/// Writes `tracer: COMMAND: …` as exactly one line to stderr: what came of it.
+pub fn say(command: &str, message: &dyn Display) {
+    line(command, message);
+}
+
 /// One line, whatever the message holds; a closed stderr is nobody's error.
 fn line(level: &str, message: &dyn Display) {
     let message = one_line(&message.to_string());

@@ -37,6 +37,7 @@ pub mod record_file;
 pub mod replay;
 pub mod report;
 pub mod schema;
+pub mod selftest;
 pub mod serve;
 pub mod shutdown;
 pub mod sink;

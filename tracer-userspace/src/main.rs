@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use tracer::cli::{self, Cli, Parsed};
 use tracer::config::{self, Plan};
 use tracer::error::{self, Error};
-use tracer::{doctor, explain, hooks, live, pipeline, replay, report, schema, serve, telemetry};
+use tracer::{doctor, explain, hooks, live, pipeline, replay, report, schema, selftest, serve, telemetry};
 
 fn main() -> ExitCode {
     let ended = match cli::parse(std::env::args_os()) {
@@ -33,6 +33,8 @@ fn run(cli: Cli) -> Result<u8, Error> {
         Plan::Report(config) => report::report(&config),
         Plan::Doctor(config) => doctor::command::doctor(&config),
         Plan::Hooks(config) => hooks::hooks(&config),
+        Plan::Selftest(config) => selftest::command::selftest(&config),
+        Plan::Helper { role, comm, args } => selftest::command::helper(role, &comm, &args),
         Plan::Health { ready, socket } => health(ready, &socket),
         Plan::Text(text) => print(&text),
         Plan::Schema => print(&format!("{}\n", schema::text())),

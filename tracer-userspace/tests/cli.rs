@@ -119,6 +119,12 @@ fn wrong_usage_is_one_line() {
     refused(&ran(&["hooks", "--until-failure"]), 2, &["--until-failure", "hooks"]);
     refused(&ran(&["hooks", "--fail-on", "ok"]), 2, &["--fail-on", "ok"]);
     refused(&ran(&["hooks", "--duration", "0"]), 2, &["--duration"]);
+    refused(
+        &ran(&["selftest", "--label", "conection_refused"]),
+        2,
+        &["conection_refused", "did you mean `connection_refused`?"],
+    );
+    refused(&ran(&["selftest", "--pods", "x"]), 2, &["--pods", "selftest"]);
 }
 
 #[test]

@@ -16,13 +16,14 @@ use nix::pty::Winsize;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use tracer::record::Record;
-use tracer_tests::check::{self, Attempt, Claim, Standing, judge};
+use tracer::selftest::check::{self, Attempt, Claim, Standing, judge};
+use tracer::selftest::helper::Programs;
+use tracer::selftest::net::die_with_parent;
+use tracer::selftest::options::{Options, Scratch};
+use tracer::selftest::scenario::needs;
+use tracer::selftest::watcher::{Tracer, replay};
+use tracer::selftest::world::sweep::sweep;
 use tracer_tests::demo::{Case, Demo};
-use tracer_tests::net::die_with_parent;
-use tracer_tests::options::{Options, Scratch};
-use tracer_tests::scenario::needs;
-use tracer_tests::watcher::{Tracer, replay};
-use tracer_tests::world::sweep::sweep;
 
 #[derive(Parser)]
 struct Args {
@@ -40,13 +41,13 @@ struct Args {
 fn main() -> Result<ExitCode> {
     let args = Args::parse();
     sweep();
-    needs::load_modules();
-    let options = Options::detect()?;
+    needs::prepare_machine();
+    let options = Options::detect(Programs::beside()?);
     let scratch = Scratch::new()?;
     let mut demo = Demo::new(options.clone())?;
     let pods = scratch.path().join("pods.json");
     fs::write(&pods, demo.pods().to_string())?;
-    let program = args.tracer.clone().unwrap_or_else(|| options.bin("tracer"));
+    let program = args.tracer.clone().unwrap_or_else(|| options.programs.tracer());
     announce(&demo, &program, &pods);
     let tracer = Tracer { program, prober: options.prober.clone(), pods, services: None, tiny_ring: false };
     if args.mechanism_only {

@@ -7,14 +7,14 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
 use clap::Parser;
-use tracer_tests::check::name;
-use tracer_tests::options::{Options, Scratch};
-use tracer_tests::pods;
-use tracer_tests::row::Row;
-use tracer_tests::runner::{Plan, run};
-use tracer_tests::scenario::{Scenario, all, gaps, needs};
-use tracer_tests::watcher::Tracer;
-use tracer_tests::world::sweep::sweep;
+use tracer::selftest::check::name;
+use tracer::selftest::helper::Programs;
+use tracer::selftest::options::{Options, Scratch};
+use tracer::selftest::row::Row;
+use tracer::selftest::runner::{Plan, run};
+use tracer::selftest::scenario::{Scenario, all, gaps, needs};
+use tracer::selftest::watcher::Tracer;
+use tracer::selftest::world::sweep::sweep;
 
 #[derive(Parser)]
 struct Args {
@@ -67,9 +67,9 @@ fn main() -> Result<ExitCode> {
     if args.cleanup {
         return Ok(ExitCode::SUCCESS);
     }
-    needs::load_modules();
-    let scratch = Scratch::new()?;
-    let plan = plan(&args, &scratch)?;
+    needs::prepare_machine();
+    let _scratch = Scratch::new()?;
+    let plan = plan(&args)?;
     let mut so_far: Vec<Row> = Vec::new();
     let rows = run(&plan, &chosen, &mut |row| {
         tell(row);
@@ -113,25 +113,14 @@ fn cells(scenarios: &[Scenario]) -> Vec<(String, &'static str)> {
     cells
 }
 
-fn plan(args: &Args, scratch: &Scratch) -> Result<Plan> {
-    let mut options = Options::detect()?.with_own_prober();
+fn plan(args: &Args) -> Result<Plan> {
+    let mut options = Options::detect(Programs::beside()?).with_own_prober();
     options.crowd = args.crowd.unwrap_or(options.crowd);
     if let Some(dir) = &args.record {
         fs::create_dir_all(dir).with_context(|| format!("create {}", dir.display()))?;
     }
-    let pods = scratch.path().join("pods.json");
-    fs::write(&pods, pods::plan(options.probe_timeout).to_string())?;
-    let services = scratch.path().join("services.json");
-    fs::write(&services, pods::services().to_string())?;
-    let services = Some(services);
-    let program = args.tracer.clone().unwrap_or_else(|| options.bin("tracer"));
-    let tracer = (!args.mechanism_only).then(|| Tracer {
-        program,
-        prober: options.prober.clone(),
-        pods,
-        services,
-        tiny_ring: false,
-    });
+    let program = args.tracer.clone().unwrap_or_else(|| options.programs.tracer());
+    let tracer = if args.mechanism_only { None } else { Some(Tracer::new(&options, program)?) };
     Ok(Plan { options, tracer, record: args.record.clone() })
 }
 

@@ -11,6 +11,7 @@ pub(crate) mod plain;
 pub mod pretty;
 mod printed;
 pub mod screen;
+pub mod selftest;
 
 use std::collections::BTreeMap;
 

@@ -14,7 +14,7 @@ pub mod links;
 mod merge;
 pub mod namespaces;
 pub mod netfilter;
-mod netlink;
+pub(crate) mod netlink;
 mod pods;
 pub mod ports;
 pub mod procfs;

@@ -20,14 +20,14 @@ const HEADER_SIZE: usize = 16;
 const NLM_F_DUMP_INTERRUPTED: u16 = 0x10;
 
 /// A netlink socket of the namespace it was made in.
-pub(super) struct Netlink {
+pub(crate) struct Netlink {
     socket: Socket,
     sequence: u32,
 }
 
 impl Netlink {
     /// A socket for request and answer.
-    pub(super) fn open(protocol: isize) -> io::Result<Self> {
+    pub(crate) fn open(protocol: isize) -> io::Result<Self> {
         let mut socket = Socket::new(protocol)?;
         socket.bind_auto()?;
         socket.connect(&SocketAddr::new(0, 0))?;
@@ -47,7 +47,7 @@ impl Netlink {
 
     /// Sends a dump request and calls `each` with every answer's payload. A dump in which the table
     /// changed midway ends as `Interrupted`: see [`consistent`].
-    pub(super) fn dump(&mut self, kind: u16, payload: &[u8], each: impl FnMut(&[u8])) -> io::Result<()> {
+    pub(crate) fn dump(&mut self, kind: u16, payload: &[u8], each: impl FnMut(&[u8])) -> io::Result<()> {
         self.send(kind, NLM_F_DUMP, payload, each)
     }
 
@@ -55,6 +55,11 @@ impl Netlink {
     pub(super) fn ask(&mut self, kind: u16, payload: &[u8], each: impl FnMut(&[u8])) -> io::Result<()> {
         // The acknowledgement ends it, as the last message ends a dump.
         self.send(kind, NLM_F_ACK, payload, each)
+    }
+
+    /// Sends a request that changes something; `flags` as in `NLM_F_CREATE`.
+    pub(crate) fn change(&mut self, kind: u16, flags: u16, payload: &[u8]) -> io::Result<()> {
+        self.send(kind, NLM_F_ACK | flags, payload, |_| ())
     }
 
     fn send(&mut self, kind: u16, flags: u16, payload: &[u8], mut each: impl FnMut(&[u8])) -> io::Result<()> {
@@ -151,7 +156,7 @@ fn status(payload: &[u8]) -> io::Result<()> {
 }
 
 /// `N` bytes at `offset`.
-pub(super) fn field<const N: usize>(bytes: &[u8], offset: usize) -> Option<[u8; N]> {
+pub(crate) fn field<const N: usize>(bytes: &[u8], offset: usize) -> Option<[u8; N]> {
     bytes.get(offset..offset + N)?.try_into().ok()
 }
 
@@ -165,7 +170,7 @@ pub(super) fn attributes(bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
 }
 
 /// The value of the first attribute with this number.
-pub(super) fn attribute(bytes: &[u8], number: u16) -> Option<&[u8]> {
+pub(crate) fn attribute(bytes: &[u8], number: u16) -> Option<&[u8]> {
     attributes(bytes).find(|(kind, _)| *kind == number).map(|(_, value)| value)
 }
 

@@ -8,8 +8,8 @@ use anyhow::{Context as _, Result};
 use super::Tally;
 use crate::sh;
 
-/// Tests of the sources and of `doctor` on namespaces that they make, of `hooks` and of the live line: they need root, and
-/// `cargo test` leaves them out.
+/// Tests of the sources, of `doctor` and of `selftest` on namespaces that they make, of `hooks` and of the live line: they need
+/// root, and `cargo test` leaves them out.
 const AS_ROOT: &[&str] = &[
     "test",
     "--package",
@@ -22,6 +22,8 @@ const AS_ROOT: &[&str] = &[
     "hooks_live",
     "--test",
     "pretty",
+    "--test",
+    "selftest_live",
     "--no-fail-fast",
     "--",
     "--ignored",

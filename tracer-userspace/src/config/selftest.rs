@@ -1,0 +1,41 @@
+//! What `tracer selftest` was asked for.
+
+use super::{Output, filled, host_name, output};
+use crate::cli::Flags;
+use crate::error::Error;
+
+/// Flags of what is watched: it watches what it makes.
+pub(super) const WATCHED: &[&str] = &[
+    "duration",
+    "probers",
+    "all_connections",
+    "no_syscall_hooks",
+    "ring_kib",
+    "pods",
+    "services",
+    "kubelet_log",
+    "kubeconfig",
+    "no_api",
+    "api_services",
+];
+/// Flags of records that it has not.
+pub(super) const FILTERS: &[&str] =
+    &["output_max_size", "output_max_files", "format", "namespace", "pod", "container", "until_failure", "attempts"];
+
+/// `selftest`.
+#[derive(Clone, Debug)]
+pub struct Selftest {
+    /// Where rows go; its labels are those that are played.
+    pub output: Output,
+    /// Name of this node.
+    pub node_name: String,
+}
+
+/// What the command line means.
+///
+/// # Errors
+/// A label that does not exist.
+pub(super) fn plan(flags: Flags) -> Result<Selftest, Error> {
+    let output = Output { rotation: None, ..output(&flags)? };
+    Ok(Selftest { output, node_name: filled(flags.node_name).unwrap_or_else(host_name) })
+}

@@ -1,0 +1,65 @@
+//! Whether this kernel and these privileges allow a selftest at all: said before the first row.
+
+use std::fs;
+use std::os::unix::process::CommandExt as _;
+use std::process::{Command, Stdio};
+
+use super::helper::ITSELF;
+use super::net::die_with_parent;
+use super::options::Options;
+use super::watcher::without_settings;
+use super::world::World;
+use crate::error::Error;
+
+/// What makes the failures; what the tracer itself needs it says itself. Number in linux/capability.h, name.
+const NEEDED: [(u32, &str); 2] = [(21, "CAP_SYS_ADMIN"), (12, "CAP_NET_ADMIN")];
+
+/// The capabilities that this process lacks.
+pub(super) fn capabilities() -> Result<(), Error> {
+    let status =
+        fs::read_to_string("/proc/self/status").map_err(|e| Error::file("selftest", "/proc/self/status", e))?;
+    let missing = lacking(&status);
+    if missing.is_empty() {
+        return Ok(());
+    }
+    Err(Error::Kernel(format!("selftest makes network namespaces: {} missing (run it as root)", missing.join(", "))))
+}
+
+fn lacking(status: &str) -> Vec<&'static str> {
+    let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+    let effective = effective.and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok()).unwrap_or_default();
+    NEEDED.iter().filter(|(bit, _)| effective & (1 << bit) == 0).map(|(_, name)| *name).collect()
+}
+
+/// A node with a pod can be made here, and the tracer can attach.
+pub(super) fn attempt(options: &Options) -> Result<(), Error> {
+    let node = World::new("first").and_then(|mut world| world.pod().map(drop));
+    node.map_err(|error| Error::Kernel(format!("no node can be made of network namespaces here: {error:#}")))?;
+    attach(options)
+}
+
+fn attach(options: &Options) -> Result<(), Error> {
+    let mut command = Command::new(options.programs.tracer());
+    command.arg0("tracer").args(["attach", "-o", "ndjson", "--duration", "1ms", "--prober", &options.prober]);
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+    die_with_parent(without_settings(&mut command));
+    let output = command.output().map_err(|error| Error::file("selftest", ITSELF, error))?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let said = String::from_utf8_lossy(&output.stderr);
+    let last = said.lines().last().unwrap_or_default();
+    Err(Error::Kernel(last.strip_prefix("tracer: error: ").unwrap_or(last).to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_missing_is_named() {
+        assert_eq!(lacking("CapPrm:\t0\nCapEff:\t000001ffffffffff\n"), [""; 0]);
+        assert_eq!(lacking("CapEff:\t0000000000200000\n"), ["CAP_NET_ADMIN"]);
+        assert_eq!(lacking("nothing"), ["CAP_SYS_ADMIN", "CAP_NET_ADMIN"]);
+    }
+}

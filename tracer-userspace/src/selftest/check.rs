@@ -1,0 +1,329 @@
+//! Compares what the tracer said with what was done to an attempt.
+
+use std::net::SocketAddr;
+
+use crate::classify::label::Label;
+use crate::record::{Body, Confidence, Endpoint, Outcome, Record, Subject, VerdictBody};
+
+/// What the tracer owes for an attempt.
+#[derive(Clone, Debug)]
+pub enum Claim {
+    /// A verdict.
+    Verdict(Expected),
+    /// No verdict.
+    Nothing,
+    /// No verdict, or this one: the attempt was needed to set the scene.
+    Perhaps(Label),
+    /// This one, `unexplained` or none: events of the attempt were lost.
+    AtMost(Label),
+}
+
+/// A verdict that is due.
+#[derive(Clone, Debug)]
+pub struct Expected {
+    /// The cause.
+    pub label: Label,
+    /// Failure or noise.
+    pub outcome: Outcome,
+    /// It is a probe's: the target is a pod of the list.
+    pub probe: bool,
+    /// Who must be named, if somebody.
+    pub culprit: Option<Suspect>,
+    /// The namespace that the evidence must name.
+    pub place: Option<u32>,
+    /// What must stand in `also`.
+    pub also: Option<Label>,
+}
+
+/// Who set a link down.
+#[derive(Clone, Debug)]
+pub struct Suspect {
+    /// Name of the process.
+    pub comm: String,
+    /// One of its ancestors.
+    pub ancestor: String,
+    /// The path by which it came.
+    pub netns_path: String,
+}
+
+/// An attempt that was made.
+#[derive(Clone, Debug)]
+pub struct Attempt {
+    /// Where from.
+    pub src: Option<SocketAddr>,
+    /// Whom.
+    pub dst: SocketAddr,
+    /// Not before.
+    pub since_boot_ns: u64,
+    /// When the prober knew how it ended.
+    pub until_boot_ns: u64,
+    /// The node's namespace.
+    pub netns: u32,
+    /// Name of the prober's process.
+    pub prober: String,
+    /// What is owed.
+    pub claim: Claim,
+    /// Words of the summary.
+    pub mentions: Vec<String>,
+}
+
+/// How a claim stands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Standing {
+    /// Met so far.
+    Met,
+    /// Not met, in words.
+    Unmet(String),
+}
+
+/// Whether the records meet the claim.
+#[must_use]
+pub fn judge(records: &[Record], attempt: &Attempt) -> Standing {
+    let verdicts = of(records, attempt);
+    let fresh = verdicts.iter().filter(|v| v.revises.is_none()).count();
+    if fresh > 1 {
+        return Standing::Unmet(format!("{fresh} verdicts for one attempt: {}", labels(&verdicts)));
+    }
+    let last = verdicts.last().copied();
+    let fault = match (&attempt.claim, last) {
+        (Claim::Verdict(expected), Some(verdict)) => compare(expected, attempt, verdict),
+        (Claim::Verdict(expected), None) => Some(format!("no verdict, expected {}", name(expected.label))),
+        (Claim::Nothing, Some(verdict)) => Some(format!("a verdict for a healthy attempt: {}", told(verdict))),
+        (Claim::Perhaps(label), Some(verdict)) if verdict.verdict.label != *label => Some(told(verdict)),
+        (Claim::AtMost(label), Some(v)) if ![*label, Label::Unexplained].contains(&v.verdict.label) => Some(told(v)),
+        (Claim::Nothing | Claim::Perhaps(_) | Claim::AtMost(_), _) => None,
+    };
+    fault.map_or(Standing::Met, |f| Standing::Unmet(format!("{} -> {}: {f}", shown(attempt.src), attempt.dst)))
+}
+
+/// The label of the last verdict on an attempt.
+#[must_use]
+pub fn said(records: &[Record], attempt: &Attempt) -> Option<Label> {
+    last(records, attempt).map(|v| v.verdict.label)
+}
+
+/// The last verdict on an attempt.
+#[must_use]
+pub fn last<'a>(records: &'a [Record], attempt: &Attempt) -> Option<&'a VerdictBody> {
+    of(records, attempt).last().copied()
+}
+
+/// Verdicts about anything dialled at `dst` since then: there must be none.
+#[must_use]
+pub fn disturbance(records: &[Record], attempt: &Attempt) -> Option<String> {
+    let (_, noise) = at_target(records, attempt).next()?;
+    Some(format!("a verdict where all was healthy: {}", told(noise)))
+}
+
+/// Their labels.
+#[must_use]
+pub fn disturbances(records: &[Record], attempt: &Attempt) -> Vec<Label> {
+    at_target(records, attempt).map(|(_, v)| v.verdict.label).collect()
+}
+
+fn at_target<'a>(records: &'a [Record], attempt: &Attempt) -> impl Iterator<Item = (u64, &'a VerdictBody)> {
+    let about = Endpoint::from(attempt.dst);
+    verdicts(records, attempt).filter(move |(_, v)| v.dst == Some(about))
+}
+
+/// The verdicts of an attempt, in order. One without a source port counts by its time: that the port
+/// is missing is then found by the comparison.
+fn of<'a>(records: &'a [Record], attempt: &Attempt) -> Vec<&'a VerdictBody> {
+    let (src, dst) = (attempt.src.map(Endpoint::from), Endpoint::from(attempt.dst));
+    let named = |v: &VerdictBody| v.src.is_some_and(|s| s.port.is_some());
+    let (since, until) = (attempt.since_boot_ns, attempt.until_boot_ns);
+    verdicts(records, attempt)
+        .filter(|(_, v)| v.dst == Some(dst))
+        .filter(|(time, v)| if named(v) { v.src == src } else { (since..=until).contains(time) })
+        .map(|(_, v)| v)
+        .collect()
+}
+
+fn verdicts<'a>(records: &'a [Record], attempt: &Attempt) -> impl Iterator<Item = (u64, &'a VerdictBody)> {
+    let (since, netns) = (attempt.since_boot_ns, attempt.netns);
+    records.iter().filter(move |r| r.time_boot_ns >= since).filter_map(move |r| match &r.body {
+        Body::Verdict(v) if v.netns.as_ref().is_none_or(|n| n.inum.0 == netns) => Some((r.time_boot_ns, v.as_ref())),
+        _ => None,
+    })
+}
+
+/// The first thing that is wrong.
+fn compare(expected: &Expected, attempt: &Attempt, got: &VerdictBody) -> Option<String> {
+    let (verdict, comm) = (&got.verdict, got.process.as_ref().map(|it| it.comm.as_str()));
+    let faults = [
+        (verdict.label != expected.label, format!("expected {}, got {}", name(expected.label), told(got))),
+        (verdict.outcome != expected.outcome, format!("outcome {:?}", verdict.outcome)),
+        (verdict.confidence < floor(expected.label), format!("confidence {:?}", verdict.confidence)),
+        (verdict.evidence.is_empty() && expected.label != Label::Unexplained, "no evidence".to_owned()),
+        (verdict.summary.is_empty() || verdict.remediation.is_empty(), "no summary or remediation".to_owned()),
+        // A connect that found no source port has none, and the prober knows of none.
+        (
+            got.src.filter(|s| s.port.is_some()) != attempt.src.map(Endpoint::from),
+            format!("{}, but src {:?}", name(verdict.label), got.src),
+        ),
+        (got.netns.is_none(), "no netns".to_owned()),
+        (comm != Some(attempt.prober.as_str()), format!("process {comm:?}")),
+        (expected.probe && got.subject != Subject::Probe, "subject is not probe".to_owned()),
+        (expected.probe && got.k8s.is_none(), "no pod named".to_owned()),
+        (
+            expected.also.is_some_and(|label| !verdict.also.contains(&label)),
+            format!("{:?} in also, expected {:?}; {}", verdict.also, expected.also, told(got)),
+        ),
+        (expected.place.is_some_and(|place| !names(got, place)), format!("not in namespace {:?}", expected.place)),
+    ];
+    let fault = faults.into_iter().find_map(|(wrong, words)| wrong.then_some(words));
+    let missing = attempt.mentions.iter().find(|words| !verdict.summary.contains(words.as_str()));
+    let fault = fault.or_else(|| missing.map(|words| format!("{words:?} is not mentioned: {}", told(got))));
+    fault.or_else(|| expected.culprit.as_ref().and_then(|s| blame(s, got)))
+}
+
+/// The evidence names this namespace and no other but the prober's.
+fn names(got: &VerdictBody, place: u32) -> bool {
+    let named: Vec<u64> = got.verdict.evidence.iter().filter_map(|e| e.fields.get("netns")?.as_u64()).collect();
+    let own = got.netns.as_ref().map(|n| u64::from(n.inum.0));
+    named.contains(&place.into()) && named.iter().all(|n| *n == u64::from(place) || Some(*n) == own)
+}
+
+/// `unexplained` is honest at any confidence.
+fn floor(label: Label) -> Confidence {
+    if label == Label::Unexplained { Confidence::Possible } else { Confidence::Likely }
+}
+
+fn blame(suspect: &Suspect, got: &VerdictBody) -> Option<String> {
+    let Some(culprit) = &got.culprit else { return Some("no culprit".to_owned()) };
+    if culprit.comm != suspect.comm {
+        return Some(format!("culprit {:?}, expected {:?}", culprit.comm, suspect.comm));
+    }
+    if culprit.netns_path.as_ref() != Some(&suspect.netns_path) {
+        return Some(format!("netns_path {:?}, expected {:?}", culprit.netns_path, suspect.netns_path));
+    }
+    let known = culprit.ancestors.iter().any(|a| a.comm == suspect.ancestor);
+    (!known).then(|| format!("ancestors {:?} lack {:?}", culprit.ancestors, suspect.ancestor))
+}
+
+fn labels(verdicts: &[&VerdictBody]) -> String {
+    verdicts.iter().map(|v| name(v.verdict.label)).collect::<Vec<_>>().join(", ")
+}
+
+fn told(v: &VerdictBody) -> String {
+    let seen: Vec<&str> = v.verdict.evidence.iter().map(|e| e.says.as_str()).collect();
+    format!("{} ({:?}: {}; seen: {})", name(v.verdict.label), v.verdict.confidence, v.verdict.summary, seen.join("; "))
+}
+
+fn shown(src: Option<SocketAddr>) -> String {
+    src.map_or_else(|| "?".to_owned(), |s| s.to_string())
+}
+
+/// A label as it is printed.
+#[must_use]
+pub fn name(label: Label) -> String {
+    serde_json::to_value(label).ok().and_then(|v| v.as_str().map(str::to_owned)).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::event::Netns;
+    use crate::record::{Evidence, K8s, NetnsRef, Process, SCHEMA, Verdict};
+
+    use super::*;
+
+    const NETNS: u32 = 7;
+
+    fn attempt(claim: Claim) -> Attempt {
+        let src = Some(([10, 88, 0, 1], 40000).into());
+        Attempt {
+            src,
+            dst: ([10, 88, 0, 2], 8080).into(),
+            since_boot_ns: 100,
+            until_boot_ns: 200,
+            netns: NETNS,
+            prober: "kubelet".to_owned(),
+            claim,
+            mentions: Vec::new(),
+        }
+    }
+
+    fn due(label: Label) -> Claim {
+        Claim::Verdict(Expected {
+            label,
+            outcome: Outcome::Failure,
+            probe: true,
+            culprit: None,
+            place: None,
+            also: None,
+        })
+    }
+
+    fn said(label: Label, seq: u64, revises: Option<u64>) -> Record {
+        let about = attempt(Claim::Nothing);
+        let evidence = Evidence {
+            hook: "kfree_skb".to_owned(),
+            time_boot_ns: 150,
+            says: "dropped".to_owned(),
+            fields: std::collections::BTreeMap::new(),
+        };
+        let verdict = Verdict {
+            label,
+            outcome: Outcome::Failure,
+            confidence: Confidence::Proven,
+            summary: "it failed".to_owned(),
+            remediation: "mend it".to_owned(),
+            evidence: vec![evidence],
+            also: Vec::new(),
+            lost_events: 0,
+            missing_hooks: Vec::new(),
+        };
+        let body = VerdictBody {
+            subject: Subject::Probe,
+            verdict,
+            probe: None,
+            k8s: Some(K8s::default()),
+            src: about.src.map(Endpoint::from),
+            dst: Some(about.dst.into()),
+            process: Some(Process { pid: 1, comm: "kubelet".to_owned() }),
+            netns: Some(NetnsRef { inum: Netns(NETNS), cookie: None, name: None }),
+            culprit: None,
+            kubelet: None,
+            timing: None,
+            revises,
+        };
+        Record {
+            schema: SCHEMA.to_owned(),
+            body: Body::Verdict(Box::new(body)),
+            time: String::new(),
+            time_boot_ns: 160,
+            seq,
+            node_name: "n".to_owned(),
+        }
+    }
+
+    fn met(records: &[Record], claim: Claim) -> bool {
+        judge(records, &attempt(claim)) == Standing::Met
+    }
+
+    #[test]
+    fn the_right_verdict_meets_the_claim_and_no_other() {
+        let records = [said(Label::FirewallDrop, 1, None)];
+        assert!(met(&records, due(Label::FirewallDrop)));
+        assert!(!met(&records, due(Label::SlowResponse)));
+        assert!(!met(&records, Claim::Nothing));
+        assert!(!met(&[], due(Label::FirewallDrop)));
+        assert!(met(&[], Claim::Nothing));
+    }
+
+    #[test]
+    fn a_revision_replaces_and_a_second_verdict_does_not() {
+        let first = said(Label::SlowResponse, 1, None);
+        assert!(met(&[first.clone(), said(Label::FirewallDrop, 2, Some(1))], due(Label::FirewallDrop)));
+        assert!(!met(&[first, said(Label::FirewallDrop, 2, None)], due(Label::FirewallDrop)));
+    }
+
+    #[test]
+    fn verdicts_of_another_time_or_node_do_not_count() {
+        let mut early = said(Label::FirewallDrop, 1, None);
+        early.time_boot_ns = 99;
+        assert!(met(&[early], Claim::Nothing));
+        let elsewhere = Attempt { netns: 8, ..attempt(Claim::Nothing) };
+        assert_eq!(judge(&[said(Label::FirewallDrop, 1, None)], &elsewhere), Standing::Met);
+    }
+}

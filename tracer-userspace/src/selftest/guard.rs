@@ -1,0 +1,105 @@
+//! Whatever becomes of a selftest, nothing of it stays. Its work is done by a child in a mount namespace of its own, in which
+//! names of network namespaces and files are on a file system in memory: they go with it. Its processes get SIGKILL when it
+//! ends. What is left are cgroups, which the parent removes, or the next selftest if the parent was killed, too.
+
+use std::process;
+
+use nix::mount::{MsFlags, mount};
+use nix::sched::{CloneFlags, unshare};
+use nix::sys::prctl;
+use nix::sys::signal::{SigSet, SigmaskHow, Signal, kill, raise};
+use nix::sys::statvfs::{FsFlags, statvfs};
+use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
+use nix::unistd::{ForkResult, Pid, fork, getpid, getppid};
+
+use super::world::sweep;
+use crate::error::{self, Error};
+
+/// Does the work in a child, waits for it and all that it started, and gives its exit code. To be called while this process
+/// has one thread.
+pub(super) fn guarded(work: impl FnOnce() -> Result<u8, Error>) -> Result<u8, Error> {
+    sweep::groups();
+    let ends: SigSet = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP, Signal::SIGCHLD].into_iter().collect();
+    let usual = ends.thread_swap_mask(SigmaskHow::SIG_BLOCK).map_err(refused("signals"))?;
+    // What the child leaves behind becomes ours: its end can be waited for.
+    prctl::set_child_subreaper(true).map_err(refused("child subreaper"))?;
+    let parent = getpid();
+    // SAFETY: there is one thread, so that the child may go on as if nothing had happened.
+    match unsafe { fork() }.map_err(refused("fork"))? {
+        ForkResult::Child => process::exit(i32::from(child(parent, &usual, work))),
+        ForkResult::Parent { child } => watch(child, &ends, &usual),
+    }
+}
+
+fn child(parent: Pid, usual: &SigSet, work: impl FnOnce() -> Result<u8, Error>) -> u8 {
+    let bound = prctl::set_pdeathsig(Signal::SIGKILL).and_then(|()| usual.thread_set_mask());
+    let ended = bound.map_err(refused("signals")).and_then(|()| match getppid() == parent {
+        true => work(),
+        false => Err(Error::Kernel("its parent has ended".into())),
+    });
+    ended.unwrap_or_else(|error| {
+        error::report(&error);
+        error.exit_code()
+    })
+}
+
+/// Waits until the child ends, or is to end.
+fn watch(child: Pid, ends: &SigSet, usual: &SigSet) -> Result<u8, Error> {
+    loop {
+        match ends.wait().map_err(refused("signals"))? {
+            Signal::SIGCHLD => match waitpid(child, Some(WaitPidFlag::WNOHANG)) {
+                Ok(WaitStatus::Exited(_, code)) => {
+                    clear(child);
+                    return Ok(u8::try_from(code).unwrap_or(3));
+                }
+                Ok(WaitStatus::Signaled(_, signal, _)) => {
+                    clear(child);
+                    // Ctrl-C is for both of us.
+                    return if ends.contains(signal) { end_by(signal, usual) } else { Err(killed(signal)) };
+                }
+                _ => {}
+            },
+            signal => {
+                let _ = kill(child, Signal::SIGKILL);
+                clear(child);
+                return end_by(signal, usual);
+            }
+        }
+    }
+}
+
+fn killed(signal: Signal) -> Error {
+    Error::Kernel(format!("selftest was ended by {signal}: is memory too short?"))
+}
+
+/// Waits for all that the child has started, and removes its cgroups.
+fn clear(child: Pid) {
+    while waitpid(None, None).is_ok() {}
+    sweep::groups_of(child.as_raw().cast_unsigned());
+}
+
+/// Ends as if the signal had never been held back: who waits for us learns of it.
+fn end_by(signal: Signal, usual: &SigSet) -> Result<u8, Error> {
+    let _ = usual.thread_set_mask();
+    let _ = raise(signal);
+    Err(Error::Kernel(format!("selftest was ended by {signal}")))
+}
+
+/// Gives this process a `/run` of its own, and a `/proc/sys` that can be written (a container's is read-only: what is
+/// written there are settings of the network namespaces made here).
+pub(super) fn private_mounts() -> Result<(), Error> {
+    const NONE: Option<&str> = None;
+    unshare(CloneFlags::CLONE_NEWNS).map_err(refused("a mount namespace (CAP_SYS_ADMIN)"))?;
+    // A slave: what the machine unmounts goes here, too.
+    mount(NONE, "/", NONE, MsFlags::MS_REC | MsFlags::MS_SLAVE, NONE).map_err(refused("private mounts"))?;
+    mount(Some("tmpfs"), "/run", Some("tmpfs"), MsFlags::empty(), Some("mode=755"))
+        .map_err(refused("a file system in memory at /run"))?;
+    if statvfs("/proc/sys").is_ok_and(|it| it.flags().contains(FsFlags::ST_RDONLY)) {
+        mount(Some("proc"), "/proc", Some("proc"), MsFlags::empty(), NONE).map_err(refused("a writable /proc"))?;
+    }
+    Ok(())
+}
+
+fn refused(what: &'static str) -> impl Fn(nix::Error) -> Error {
+    move |error| Error::Kernel(format!("selftest needs {what}: {}", error.desc()))
+}

@@ -1,0 +1,50 @@
+//! What the program `ip` does, without it: links, addresses, routes and neighbours of one network namespace. An image of
+//! tracer holds no other program.
+
+mod address;
+mod link;
+mod neighbour;
+mod route;
+
+use anyhow::{Context, Result};
+use netlink_packet_core::Emitable;
+use nix::net::if_::if_nametoindex;
+
+pub use route::{Route, RouteType};
+
+use crate::sources::netlink::Netlink;
+
+/// A link-layer address.
+pub type Mac = [u8; 6];
+
+/// A socket of the namespace that the calling thread is in.
+pub struct Ip {
+    netlink: Netlink,
+}
+
+impl Ip {
+    /// Opens it.
+    pub fn open() -> Result<Self> {
+        let netlink = Netlink::open(netlink_sys::protocols::NETLINK_ROUTE).context("open a netlink socket")?;
+        Ok(Self { netlink })
+    }
+
+    fn send(&mut self, kind: u16, flags: u16, message: &impl Emitable) -> Result<()> {
+        let mut payload = vec![0; message.buffer_len()];
+        message.emit(&mut payload);
+        Ok(self.netlink.change(kind, flags, &payload)?)
+    }
+
+    /// The answers to a dump, as they come.
+    fn dump(&mut self, kind: u16, message: &impl Emitable) -> Result<Vec<Vec<u8>>> {
+        let mut payload = vec![0; message.buffer_len()];
+        message.emit(&mut payload);
+        let mut answers = Vec::new();
+        self.netlink.dump(kind, &payload, |answer| answers.push(answer.to_vec()))?;
+        Ok(answers)
+    }
+}
+
+fn index(device: &str) -> Result<u32> {
+    if_nametoindex(device).with_context(|| format!("no device {device}"))
+}

@@ -1,0 +1,149 @@
+//! Routes of the main table.
+
+use std::net::IpAddr;
+
+use anyhow::{Context, Result};
+use netlink_packet_core::{NLM_F_CREATE, NLM_F_EXCL, NLM_F_REPLACE};
+use netlink_packet_route::AddressFamily;
+pub use netlink_packet_route::route::RouteType;
+use netlink_packet_route::route::{
+    RouteAddress, RouteAttribute, RouteFlags, RouteHeader, RouteMessage, RouteProtocol, RouteScope,
+};
+
+use super::{Ip, index};
+
+/// A route, as `ip route` has it.
+#[derive(Clone, Debug)]
+pub struct Route {
+    to: IpAddr,
+    prefix: u8,
+    kind: Option<RouteType>,
+    device: Option<String>,
+    via: Option<IpAddr>,
+    source: Option<IpAddr>,
+    onlink: bool,
+    kernel: bool,
+}
+
+impl Route {
+    /// To a subnet.
+    pub fn to(address: impl Into<IpAddr>, prefix: u8) -> Self {
+        let to = address.into();
+        Self { to, prefix, kind: None, device: None, via: None, source: None, onlink: false, kernel: false }
+    }
+
+    /// To one address.
+    pub fn to_host(address: impl Into<IpAddr>) -> Self {
+        let address = address.into();
+        Self::to(address, if address.is_ipv4() { 32 } else { 128 })
+    }
+
+    /// To all that has no other, by this router.
+    pub fn default_via(router: impl Into<IpAddr>) -> Self {
+        let router = router.into();
+        let all: IpAddr = if router.is_ipv4() { [0; 4].into() } else { [0_u16; 8].into() };
+        Self::to(all, 0).via(router)
+    }
+
+    /// One that says no: unreachable, prohibit or blackhole.
+    #[must_use]
+    pub const fn refusing(mut self, kind: RouteType) -> Self {
+        self.kind = Some(kind);
+        self
+    }
+
+    /// Over this link.
+    #[must_use]
+    pub fn over(mut self, device: &str) -> Self {
+        self.device = Some(device.to_owned());
+        self
+    }
+
+    /// By this router.
+    #[must_use]
+    pub fn via(mut self, router: impl Into<IpAddr>) -> Self {
+        self.via = Some(router.into());
+        self
+    }
+
+    /// With this source address.
+    #[must_use]
+    pub fn source(mut self, address: impl Into<IpAddr>) -> Self {
+        self.source = Some(address.into());
+        self
+    }
+
+    /// The router is on the link, whatever its address says.
+    #[must_use]
+    pub const fn onlink(mut self) -> Self {
+        self.onlink = true;
+        self
+    }
+
+    /// As the kernel makes it for an address of the link.
+    #[must_use]
+    pub const fn as_the_kernel_s(mut self) -> Self {
+        self.kernel = true;
+        self
+    }
+
+    /// What names it: enough to remove it.
+    fn name(&self) -> Result<RouteMessage> {
+        let mut route = RouteMessage::default();
+        route.header.address_family = family(self.to);
+        route.header.destination_prefix_length = self.prefix;
+        route.header.table = RouteHeader::RT_TABLE_MAIN;
+        route.header.scope = RouteScope::NoWhere;
+        route.header.kind = self.kind.unwrap_or_default();
+        if self.prefix > 0 {
+            route.attributes.push(RouteAttribute::Destination(self.to.into()));
+        }
+        if let Some(device) = &self.device {
+            route.attributes.push(RouteAttribute::Oif(index(device)?));
+        }
+        let gateway = |via: IpAddr| RouteAttribute::Gateway(RouteAddress::from(via));
+        route.attributes.extend(self.via.map(gateway));
+        Ok(route)
+    }
+
+    fn whole(&self) -> Result<RouteMessage> {
+        let mut route = self.name()?;
+        route.header.kind = self.kind.unwrap_or(RouteType::Unicast);
+        route.header.protocol = if self.kernel { RouteProtocol::Kernel } else { RouteProtocol::Boot };
+        let direct = self.kind.is_none() && self.via.is_none() && self.to.is_ipv4();
+        route.header.scope = if direct { RouteScope::Link } else { RouteScope::Universe };
+        if self.onlink {
+            route.header.flags = RouteFlags::Onlink;
+        }
+        route.attributes.extend(self.source.map(|it| RouteAttribute::PrefSource(it.into())));
+        Ok(route)
+    }
+}
+
+impl Ip {
+    /// Adds a route.
+    pub fn add(&mut self, route: &Route) -> Result<()> {
+        let whole = route.whole()?;
+        self.send(libc::RTM_NEWROUTE, NLM_F_CREATE | NLM_F_EXCL, &whole).with_context(|| format!("add {route:?}"))
+    }
+
+    /// Adds it, or puts it in the place of one to the same subnet.
+    pub fn replace(&mut self, route: &Route) -> Result<()> {
+        let whole = route.whole()?;
+        self.send(libc::RTM_NEWROUTE, NLM_F_CREATE | NLM_F_REPLACE, &whole)
+            .with_context(|| format!("replace {route:?}"))
+    }
+
+    /// Removes it.
+    pub fn remove(&mut self, route: &Route) -> Result<()> {
+        self.send(libc::RTM_DELROUTE, 0, &route.name()?).with_context(|| format!("remove {route:?}"))
+    }
+}
+
+/// The family of an address.
+pub(super) const fn family(address: IpAddr) -> AddressFamily {
+    match address {
+        IpAddr::V4(_) => AddressFamily::Inet,
+        IpAddr::V6(_) => AddressFamily::Inet6,
+    }
+}

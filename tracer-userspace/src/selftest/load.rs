@@ -1,0 +1,117 @@
+//! Short connections as fast as they go: connect, one byte to and fro (so that nobody is told of a
+//! request without answer), close. The foreign client of scenarios; and for the cost of the hooks
+//! (the program `load` or, with `--comm kubelet`, as a prober).
+
+use std::fs::File;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::PathBuf;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::dial::{Dial, Ending, Kind, dial};
+use super::helper::rename;
+use anyhow::{Context, Result, bail};
+use clap::Parser;
+use nix::sched::{CloneFlags, setns};
+use nix::sys::resource::{UsageWho, getrusage};
+
+/// Whom to dial, and how often.
+#[derive(Debug, Parser)]
+pub struct Load {
+    /// Threads that connect.
+    #[arg(long, default_value_t = 1)]
+    threads: u32,
+    /// For how long.
+    #[arg(long, default_value_t = 3.0)]
+    seconds: f64,
+    /// Pause after each connection.
+    #[arg(long, default_value_t = 0)]
+    pause_ms: u64,
+    /// Namespace to do it in: a path such as /run/netns/NAME.
+    #[arg(long)]
+    netns: Option<PathBuf>,
+    /// Name of the process.
+    #[arg(long)]
+    comm: Option<String>,
+    /// Dial this, whatever comes of it; default: for each thread a listener on 127.0.0.1 (source
+    /// ports in TIME_WAIT count for one destination each).
+    #[arg(long)]
+    target: Option<SocketAddr>,
+    /// Instead: one HTTPS request to this address.
+    #[arg(long)]
+    https: Option<SocketAddr>,
+}
+
+/// Dials, and prints what it cost as one line of JSON.
+pub fn run(args: &Load) -> Result<()> {
+    if let Some(path) = &args.netns {
+        let file = File::open(path).with_context(|| format!("open {}", path.display()))?;
+        setns(&file, CloneFlags::CLONE_NEWNET).with_context(|| format!("enter {}", path.display()))?;
+    }
+    if let Some(name) = &args.comm {
+        rename(name)?;
+    }
+    if let Some(dst) = args.https {
+        return https(dst);
+    }
+    let targets: Vec<SocketAddr> =
+        (0..args.threads).map(|_| args.target.map_or_else(listen, Ok)).collect::<Result<_>>()?;
+    let began = Instant::now();
+    let made = hammer(args, &targets);
+    let seconds = began.elapsed().as_secs_f64();
+    let rate = made as f64 / seconds;
+    let cpu = cpu_seconds()?;
+    println!("{}", serde_json::json!({"connections": made, "seconds": seconds, "connects_per_s": rate, "cpu_s": cpu}));
+    Ok(())
+}
+
+fn https(dst: SocketAddr) -> Result<()> {
+    let outcome = dial(&Dial::new(Kind::Https, dst, Duration::from_secs(60)));
+    if outcome.ending != Ending::Ok {
+        bail!("https {dst}: {outcome:?}");
+    }
+    Ok(())
+}
+
+/// A listener that takes one byte, answers with one and closes.
+fn listen() -> Result<SocketAddr> {
+    let listener = TcpListener::bind("127.0.0.1:0").context("listen on 127.0.0.1")?;
+    let address = listener.local_addr()?;
+    thread::spawn(move || {
+        for mut stream in listener.incoming().flatten() {
+            let _ = stream.read(&mut [0]).and_then(|_| stream.write(b"y")).and_then(|_| stream.read(&mut [0]));
+        }
+    });
+    Ok(address)
+}
+
+fn hammer(args: &Load, targets: &[SocketAddr]) -> u64 {
+    let end = Instant::now() + Duration::from_secs_f64(args.seconds);
+    let pause = Duration::from_millis(args.pause_ms);
+    thread::scope(|scope| {
+        let work = |dst: SocketAddr| {
+            let mut made = 0;
+            while Instant::now() < end {
+                made += u64::from(once(dst, args.target.is_none()).is_ok());
+                thread::sleep(pause);
+            }
+            made
+        };
+        let workers: Vec<_> = targets.iter().map(|dst| scope.spawn(move || work(*dst))).collect();
+        workers.into_iter().map(|w| w.join().unwrap_or(0)).sum()
+    })
+}
+
+/// Processor time of this process: unlike the rate, what others do on the machine hardly changes it.
+fn cpu_seconds() -> Result<f64> {
+    let usage = getrusage(UsageWho::RUSAGE_SELF)?;
+    let seconds = |t: nix::sys::time::TimeVal| t.tv_sec() as f64 + t.tv_usec() as f64 / 1e6;
+    Ok(seconds(usage.user_time()) + seconds(usage.system_time()))
+}
+
+fn once(dst: SocketAddr, answered: bool) -> std::io::Result<()> {
+    let mut stream = TcpStream::connect_timeout(&dst, Duration::from_millis(50))?;
+    stream.write_all(b"x")?;
+    if answered { stream.read_exact(&mut [0]) } else { Ok(()) }
+}

@@ -1,0 +1,182 @@
+//! The prober: what it is asked and what it answers, one JSON object a line; and the process that does so.
+
+use std::io::BufRead as _;
+use std::net::SocketAddr;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use serde::{Deserialize, Serialize};
+
+use crate::selftest::dial::{Dial, Ending, Outcome, dial};
+use crate::selftest::helper::Role;
+use crate::selftest::net::{Netns, PREFIX};
+use crate::selftest::options::Options;
+use crate::selftest::proc::Proc;
+use crate::selftest::world::cgroup::Cgroup;
+
+/// What the prober is asked.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[serde(tag = "ask", rename_all = "snake_case")]
+pub enum Request {
+    /// One attempt.
+    Dial(Dial),
+    /// The same attempt many times.
+    Crowd {
+        /// The attempt.
+        dial: Dial,
+        /// How often.
+        count: u32,
+        /// How many at once.
+        threads: u32,
+    },
+}
+
+/// What it answers.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(tag = "answer", rename_all = "snake_case")]
+pub enum Reply {
+    /// It can be asked.
+    Ready,
+    /// Of one attempt.
+    Outcome(Outcome),
+    /// Of many.
+    Crowd(CrowdOutcome),
+}
+
+/// What came of many attempts.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct CrowdOutcome {
+    /// Succeeded.
+    pub ok: u32,
+    /// Failed.
+    pub failed: u32,
+    /// One of the failures.
+    pub example: Option<Outcome>,
+    /// How long all took.
+    pub elapsed_ms: f64,
+}
+
+impl CrowdOutcome {
+    /// Counts one more.
+    pub fn add(&mut self, outcome: Outcome) {
+        if outcome.ending == Ending::Ok {
+            self.ok += 1;
+        } else {
+            self.failed += 1;
+            self.example.get_or_insert(outcome);
+        }
+    }
+
+    /// Counts all of another.
+    pub fn merge(&mut self, other: Self) {
+        self.ok += other.ok;
+        self.failed += other.failed;
+        self.example = self.example.take().or(other.example);
+    }
+}
+
+/// A running prober.
+#[derive(Debug)]
+pub struct Prober {
+    proc: Proc,
+    // Goes after the process.
+    _group: Option<Cgroup>,
+    patience: Duration,
+}
+
+impl Prober {
+    /// Starts one in a namespace and waits until it can be asked.
+    pub fn start(ns: &Netns, options: &Options) -> Result<Self> {
+        let proc = Proc::spawn(options.helper(ns, Role::Kubelet)?)?;
+        let group = Cgroup::create(&format!("{PREFIX}{}-{}", std::process::id(), proc.pid()))?;
+        if let Some(group) = &group {
+            group.add(proc.pid())?;
+        }
+        let line = proc.line(options.patience)?;
+        match serde_json::from_str(&line) {
+            Ok(Reply::Ready) => Ok(Self { proc, _group: group, patience: options.patience }),
+            _ => bail!("prober: {line}"),
+        }
+    }
+
+    /// Its process id.
+    #[must_use]
+    pub fn pid(&self) -> u32 {
+        self.proc.pid()
+    }
+
+    /// Makes one attempt.
+    pub fn dial(&mut self, dial: Dial) -> Result<Outcome> {
+        match self.ask(Request::Dial(dial), dial.timeout_ms)? {
+            Reply::Outcome(outcome) => Ok(outcome),
+            other => bail!("prober answered {other:?}"),
+        }
+    }
+
+    /// Makes the same attempt many times.
+    pub fn crowd(&mut self, dial: Dial, count: u32, threads: u32) -> Result<CrowdOutcome> {
+        let millis = 100 * u64::from(count) + dial.timeout_ms;
+        match self.ask(Request::Crowd { dial, count, threads }, millis)? {
+            Reply::Crowd(outcome) => Ok(outcome),
+            other => bail!("prober answered {other:?}"),
+        }
+    }
+
+    fn ask(&mut self, request: Request, millis: u64) -> Result<Reply> {
+        self.proc.say(&serde_json::to_string(&request)?)?;
+        let line = self.proc.line(self.patience + Duration::from_millis(millis))?;
+        serde_json::from_str(&line).with_context(|| format!("prober: {line}"))
+    }
+}
+
+/// An attempt's address in a message.
+#[must_use]
+pub fn shown(src: Option<SocketAddr>) -> String {
+    src.map_or_else(|| "?".to_owned(), |a| a.to_string())
+}
+
+/// The process: requests come as lines on stdin; each is served by a thread of its own, never by the first one, as in Go.
+pub fn serve() -> Result<()> {
+    say(&Reply::Ready)?;
+    for line in std::io::stdin().lock().lines() {
+        let line = line?;
+        let request: Request = serde_json::from_str(&line).with_context(|| format!("request {line:?}"))?;
+        thread::spawn(move || say(&answer(request)));
+    }
+    Ok(())
+}
+
+fn say(reply: &Reply) -> Result<()> {
+    println!("{}", serde_json::to_string(reply)?);
+    Ok(())
+}
+
+fn answer(request: Request) -> Reply {
+    match request {
+        Request::Dial(what) => Reply::Outcome(dial(&what)),
+        Request::Crowd { dial, count, threads } => Reply::Crowd(crowd(dial, count, threads.max(1))),
+    }
+}
+
+fn crowd(what: Dial, count: u32, threads: u32) -> CrowdOutcome {
+    let began = Instant::now();
+    let mut all = CrowdOutcome::default();
+    thread::scope(|scope| {
+        let share = |n: u32| count / threads + u32::from(n < count % threads);
+        let workers: Vec<_> = (0..threads).map(|n| scope.spawn(move || many(what, share(n)))).collect();
+        for worker in workers {
+            all.merge(worker.join().unwrap_or_default());
+        }
+    });
+    all.elapsed_ms = began.elapsed().as_secs_f64() * 1e3;
+    all
+}
+
+fn many(what: Dial, count: u32) -> CrowdOutcome {
+    let mut sum = CrowdOutcome::default();
+    for _ in 0..count {
+        sum.add(dial(&what));
+    }
+    sum
+}

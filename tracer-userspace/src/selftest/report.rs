@@ -1,0 +1,211 @@
+//! The rows of a selftest as `finding` records, or as lines for people.
+
+use std::collections::BTreeMap;
+
+use super::options::kernel;
+use super::row::Row;
+use super::shown::Item;
+use crate::classify::label::Label;
+use crate::cli::Form;
+use crate::clock;
+use crate::config;
+use crate::error::{self, Error};
+use crate::record::{Body, Confidence, FindingBody, Record, SCHEMA, Status};
+use crate::sink::output::Output;
+use crate::sink::screen::Screen;
+use crate::sink::{ndjson, selftest, wall_time};
+
+const WHY: &str = "what the hooks of this kernel do not prove here, no verdict on this node can rest on";
+
+/// Prints rows, and keeps how each came out.
+pub(super) struct Report {
+    output: Output,
+    form: Form,
+    screen: Screen,
+    node_name: String,
+    seq: u64,
+    results: BTreeMap<String, Status>,
+}
+
+impl Report {
+    pub(super) fn open(config: &config::Output, node_name: &str) -> Result<Self, Error> {
+        let output = Output::open(config.file.as_deref(), None, false)?;
+        let screen = Screen { colour: config.colour, columns: output.columns().or(config.columns) };
+        Ok(Self {
+            output,
+            form: config.form,
+            screen,
+            node_name: node_name.to_owned(),
+            seq: 0,
+            results: BTreeMap::new(),
+        })
+    }
+
+    /// A scenario was played; once more, if the tracer said something later that makes it a failure.
+    pub(super) fn tell(&mut self, items: &[Item], row: &Row) {
+        let of = |item: &&Item| item.how.as_ref().is_ok_and(|scenario| scenario.name == row.scenario);
+        if let Some(item) = items.iter().find(of) {
+            self.print(played(item.label, row));
+        }
+    }
+
+    /// What could not be played, and the sum; gives the exit code.
+    pub(super) fn finish(mut self, items: &[Item]) -> u8 {
+        for item in items {
+            if let Err(why) = &item.how {
+                self.print(not_shown(item.label, why));
+            }
+        }
+        self.output.finish();
+        let count = |status| self.results.values().filter(|it| **it == status).count();
+        let (shown, failed, cannot) = (count(Status::Ok), count(Status::Fail), count(Status::Unknown));
+        error::say(
+            "selftest",
+            &format!("kernel {}: {shown} shown, {failed} failed, {cannot} not shown here", kernel()),
+        );
+        if self.output.has_failed() { 2 } else { u8::from(failed > 0) }
+    }
+
+    fn print(&mut self, finding: FindingBody) {
+        self.results.insert(finding.check.clone(), finding.status);
+        let bytes = match self.form {
+            Form::Pretty => selftest::row(&finding, self.screen).into_bytes(),
+            Form::Ndjson => ndjson::line(&self.record(finding)),
+        };
+        self.output.put(&bytes);
+        // Each takes its time: it is shown when it is over.
+        self.output.flush();
+    }
+
+    fn record(&mut self, finding: FindingBody) -> Record {
+        let time_boot_ns = clock::boot_ns();
+        let seq = self.seq;
+        self.seq += 1;
+        Record {
+            schema: SCHEMA.to_owned(),
+            body: Body::Finding(Box::new(finding)),
+            time: wall_time(time_boot_ns, clock::boot_to_wall_ns()),
+            time_boot_ns,
+            seq,
+            node_name: self.node_name.clone(),
+        }
+    }
+}
+
+fn played(label: Option<Label>, row: &Row) -> FindingBody {
+    let mut finding = draft(label);
+    let mut field = |name: &str, value: serde_json::Value| finding.fields.insert(name.to_owned(), value);
+    field("scenario", row.scenario.as_str().into());
+    field("took_ms", row.ms.into());
+    if let Some(proof) = row.proof.as_ref().filter(|_| beside(label, row).is_none()) {
+        field("hooks", proof.hooks.clone().into());
+        field("confidence", confidence(proof.confidence).into());
+    }
+    match row.result {
+        "pass" => FindingBody { status: Status::Ok, observed: proven(label, row), ..finding },
+        _ => {
+            let observed = row.reason.clone().unwrap_or_default();
+            let remediation = Some("tracer doctor --check tracer_hooks".to_owned());
+            FindingBody { status: Status::Fail, observed, remediation, ..finding }
+        }
+    }
+}
+
+/// Which hooks proved it.
+fn proven(label: Option<Label>, row: &Row) -> String {
+    if let Some(main) = beside(label, row) {
+        return format!("beside {main}");
+    }
+    match (label, &row.proof) {
+        (Some(_), Some(proof)) if proof.hooks.is_empty() => confidence(proof.confidence).to_owned(),
+        (Some(_), Some(proof)) => format!("{}: {}", confidence(proof.confidence), proof.hooks.join(", ")),
+        _ => "no verdict".to_owned(),
+    }
+}
+
+/// The label of the verdict, where this one stands in its `also`: its evidence is that of the other.
+fn beside(label: Option<Label>, row: &Row) -> Option<&str> {
+    row.label.as_deref().filter(|main| label.is_some_and(|label| label.name() != *main))
+}
+
+fn not_shown(label: Option<Label>, why: &str) -> FindingBody {
+    FindingBody { observed: why.to_owned(), ..draft(label) }
+}
+
+/// A row of which nothing is known yet.
+fn draft(label: Option<Label>) -> FindingBody {
+    let expected = label.map_or_else(
+        || "no verdict on a probe that succeeds".to_owned(),
+        |label| format!("the verdict `{label}` where it was made to happen: {}", label.page().title),
+    );
+    FindingBody {
+        check: format!("{}{}", selftest::PREFIX, label.map_or("healthy", Label::name)),
+        status: Status::Unknown,
+        observed: String::new(),
+        expected,
+        why: WHY.to_owned(),
+        remediation: None,
+        persist: None,
+        needs: None,
+        fields: BTreeMap::new(),
+    }
+}
+
+const fn confidence(confidence: Confidence) -> &'static str {
+    match confidence {
+        Confidence::Proven => "proven",
+        Confidence::Likely => "likely",
+        Confidence::Possible => "possible",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::row::Proof;
+    use super::super::scenario::all;
+    use super::*;
+
+    fn row(result: &'static str, reason: Option<&str>) -> Row {
+        let scenario = all().into_iter().find(|s| s.name == "firewall_drop_pod_nft").expect("the scenario");
+        let proof = Proof { confidence: Confidence::Proven, hooks: vec!["kfree_skb".into(), "nftables".into()] };
+        Row { result, reason: reason.map(str::to_owned), proof: Some(proof), ms: 7, ..Row::new(&scenario) }
+    }
+
+    #[test]
+    fn a_row_that_passed_names_the_hooks_that_proved_it() {
+        let finding = played(Some(Label::FirewallDrop), &row("pass", None));
+        assert_eq!((finding.check.as_str(), finding.status), ("selftest/firewall_drop", Status::Ok));
+        assert_eq!(finding.observed, "proven: kfree_skb, nftables");
+        assert_eq!(finding.fields["hooks"], serde_json::json!(["kfree_skb", "nftables"]));
+        assert!(finding.expected.contains("`firewall_drop`") && finding.remediation.is_none());
+    }
+
+    #[test]
+    fn of_a_label_beside_another_the_hooks_are_the_others() {
+        let finding = played(Some(Label::CpuThrottled), &row("pass", None));
+        assert_eq!(finding.observed, "beside firewall_drop");
+        assert!(!finding.fields.contains_key("hooks") && !finding.fields.contains_key("confidence"));
+    }
+
+    #[test]
+    fn a_row_that_failed_says_what_was_said_instead() {
+        let finding = played(Some(Label::FirewallDrop), &row("fail", Some("no verdict, expected firewall_drop")));
+        assert_eq!(finding.status, Status::Fail);
+        assert_eq!(finding.observed, "no verdict, expected firewall_drop");
+        assert!(finding.remediation.is_some());
+    }
+
+    #[test]
+    fn what_cannot_be_shown_is_neither() {
+        let finding = not_shown(Some(Label::ExecFailed), "needs a kubelet");
+        assert_eq!((finding.status, finding.observed.as_str()), (Status::Unknown, "needs a kubelet"));
+    }
+
+    #[test]
+    fn healthy_probes_get_no_verdict() {
+        let mut healthy = row("pass", None);
+        healthy.proof = None;
+        let finding = played(None, &healthy);
+        assert_eq!((finding.check.as_str(), finding.observed.as_str()), ("selftest/healthy", "no verdict"));
+    }
+}

@@ -1,0 +1,166 @@
+//! The results of a run, one row for each scenario: what was done, how it went, and what was said of each attempt.
+
+use std::collections::BTreeMap;
+
+use crate::classify::label::Label;
+use crate::record::{Body, Confidence, Record, VerdictBody};
+use serde::Serialize;
+
+use crate::selftest::check::{self, Attempt, Claim, Standing, judge};
+use crate::selftest::options::kernel;
+use crate::selftest::scenario::Scenario;
+
+/// How a scenario went.
+#[derive(Clone, Debug, Serialize)]
+pub struct Row {
+    /// The scenario; that of a gap is empty.
+    pub scenario: String,
+    /// The label it is about; absent: healthy.
+    pub label: Option<String>,
+    /// The Service proxy in its story; `any`: none has a part in it.
+    pub proxy: &'static str,
+    /// `v4` or `v6`.
+    pub family: &'static str,
+    /// Kernel release.
+    pub kernel: String,
+    /// `pass`, `fail`, `cannot` or `absent`: no scenario covers this.
+    pub result: &'static str,
+    /// Why, unless it passed.
+    pub reason: Option<String>,
+    /// How long it took.
+    pub ms: u64,
+    /// What was said of its attempts.
+    pub said: Vec<Said>,
+    /// What showed the label.
+    #[serde(skip)]
+    pub proof: Option<Proof>,
+    #[serde(skip)]
+    pub(crate) done: Done,
+}
+
+/// What the verdict on a failing attempt rests on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Proof {
+    /// How sure it is.
+    pub confidence: Confidence,
+    /// The hooks and sources of its evidence, each once.
+    pub hooks: Vec<String>,
+}
+
+impl From<&VerdictBody> for Proof {
+    fn from(body: &VerdictBody) -> Self {
+        let mut hooks: Vec<String> = Vec::new();
+        for evidence in &body.verdict.evidence {
+            if !hooks.contains(&evidence.hook) {
+                hooks.push(evidence.hook.clone());
+            }
+        }
+        Self { confidence: body.verdict.confidence, hooks }
+    }
+}
+
+/// Attempts that were made to fail (or not) in one way, and of which the same was said.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Said {
+    /// The label that the attempt must get, or `none`.
+    pub made: String,
+    /// The label of the last verdict on it, or `none`.
+    pub said: String,
+    /// How many.
+    pub attempts: u32,
+}
+
+impl Row {
+    /// A row of a scenario that is about to be played.
+    #[must_use]
+    pub fn new(scenario: &Scenario) -> Self {
+        Self {
+            scenario: scenario.name.to_owned(),
+            label: scenario.label.map(check::name),
+            proxy: scenario.proxy.name(),
+            family: scenario.family.name(),
+            kernel: kernel(),
+            result: "pass",
+            reason: None,
+            ms: 0,
+            said: Vec::new(),
+            proof: None,
+            done: Done::default(),
+        }
+    }
+
+    /// What the tracer has said up to now.
+    pub(crate) fn hear(&mut self, records: &[Record]) {
+        self.said = self.done.said(records);
+        self.proof = self.done.proof(records);
+    }
+
+    pub(crate) fn fail(&mut self, why: String) {
+        self.result = "fail";
+        self.reason = Some(why);
+    }
+}
+
+/// What was done to the attempts of a scenario.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Done {
+    pub(crate) attempts: Vec<Attempt>,
+    /// Many at once, none of which may get a verdict; and how many.
+    pub(crate) quiet: Vec<(Attempt, u32)>,
+    /// Events were lost, and the tracer must say so.
+    pub(crate) loss: bool,
+    /// What was measured.
+    pub(crate) measured: Vec<String>,
+}
+
+impl Done {
+    /// The first claim that the records do not meet.
+    pub(crate) fn fault(&self, records: &[Record]) -> Option<String> {
+        let unmet = self.attempts.iter().find_map(|a| match judge(records, a) {
+            Standing::Met => None,
+            Standing::Unmet(why) => Some(why),
+        });
+        let noise = || self.quiet.iter().find_map(|(a, _)| check::disturbance(records, a));
+        let silent = self.loss && !records.iter().any(|r| matches!(r.body, Body::Loss(_)));
+        unmet.or_else(noise).or_else(|| silent.then(|| "events were lost, and no record says so".to_owned()))
+    }
+
+    /// The verdict on the last attempt that had to get one: those before it may have set the scene.
+    pub(crate) fn proof(&self, records: &[Record]) -> Option<Proof> {
+        let owed = |attempt: &&Attempt| matches!(attempt.claim, Claim::Verdict(_));
+        self.attempts.iter().rev().find(owed).and_then(|attempt| check::last(records, attempt)).map(Proof::from)
+    }
+
+    /// What the records say of each.
+    pub(crate) fn said(&self, records: &[Record]) -> Vec<Said> {
+        let mut counts: BTreeMap<(String, String), u32> = BTreeMap::new();
+        for attempt in &self.attempts {
+            let said = check::said(records, attempt);
+            *counts.entry((name(made(&attempt.claim, said)), name(said))).or_default() += 1;
+        }
+        for (attempt, count) in &self.quiet {
+            let noise = check::disturbances(records, attempt);
+            let calm = count.saturating_sub(noise.len() as u32);
+            *counts.entry((name(None), name(None))).or_default() += calm;
+            for label in noise {
+                *counts.entry((name(None), name(Some(label)))).or_default() += 1;
+            }
+        }
+        counts.into_iter().map(|((made, said), attempts)| Said { made, said, attempts }).collect()
+    }
+}
+
+/// The label that is owed. An attempt that only sets the scene may get its label or none.
+fn made(claim: &Claim, said: Option<Label>) -> Option<Label> {
+    match claim {
+        Claim::Verdict(expected) => Some(expected.label),
+        Claim::Nothing => None,
+        Claim::Perhaps(label) => said.and(Some(*label)),
+        // Less is right, too: events of it were lost.
+        Claim::AtMost(label) => Some(said.filter(|said| *said == Label::Unexplained).unwrap_or(*label)).and(said),
+    }
+}
+
+fn name(label: Option<Label>) -> String {
+    label.map_or_else(|| "none".to_owned(), check::name)
+}

@@ -1,0 +1,229 @@
+//! Runs scenarios, on a shared node or on one of their own, with or without a tracer beside it.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use crate::record::{Body, Record};
+use anyhow::{Context, Result, bail};
+
+use crate::selftest::check;
+use crate::selftest::options::Options;
+use crate::selftest::prober::Prober;
+use crate::selftest::row::{Done, Row};
+use crate::selftest::scenario::{Node, Scenario, Stage};
+use crate::selftest::watcher::{self, Session, Tracer, whole};
+use crate::selftest::world::World;
+
+/// What beside the world is run.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// Settings.
+    pub options: Options,
+    /// The tracer under test; without one only the failures themselves are checked.
+    pub tracer: Option<Tracer>,
+    /// Where recordings go.
+    pub record: Option<PathBuf>,
+}
+
+/// Runs them all; `tell` hears of each as it is over.
+pub fn run(plan: &Plan, scenarios: &[Scenario], tell: &mut dyn FnMut(&Row)) -> Vec<Row> {
+    let alone = |s: &&Scenario| s.node == Node::Own || plan.record.is_some();
+    let (own, shared): (Vec<&Scenario>, Vec<&Scenario>) = scenarios.iter().partition(alone);
+    let mut rows = Vec::new();
+    if !shared.is_empty() {
+        rows.extend(together(plan, &shared, tell).unwrap_or_else(|error| none_of(&shared, &error, tell)));
+    }
+    for scenario in own {
+        let row = by_itself(plan, scenario);
+        tell(&row);
+        rows.push(row);
+    }
+    rows
+}
+
+/// One node, one tracer, one scenario after the other.
+fn together(plan: &Plan, scenarios: &[&Scenario], tell: &mut dyn FnMut(&Row)) -> Result<Vec<Row>> {
+    let mut world = World::new("shared")?;
+    let mut prober = Prober::start(&world.node, &plan.options)?;
+    let tracer = plan.tracer.as_ref();
+    let session = tracer.map(|t| Session::attach(t, plan.options.patience)).transpose()?;
+    let mut rows = Vec::new();
+    for scenario in scenarios {
+        let row = row(scenario, |row| {
+            let played = play(plan, scenario, &mut world, &mut prober, &mut row.done, &mut || Ok(()));
+            // A pod outlives the verdicts about it: what the tracer reads in its namespace must still be there.
+            let settled = match &session {
+                Some(session) => settle(session, row, &plan.options),
+                None => Ok(()),
+            };
+            world.clear()?;
+            played.and(settled)
+        });
+        tell(&row);
+        rows.push(row);
+    }
+    match session.map(Session::stop) {
+        Some(Ok(records)) => hold_to_the_end(&records, &mut rows, tell),
+        Some(Err(error)) => spoil(&format!("{error:#}"), &mut rows, tell),
+        None => {}
+    }
+    Ok(rows)
+}
+
+/// The node or the tracer did not even start.
+fn none_of(scenarios: &[&Scenario], error: &anyhow::Error, tell: &mut dyn FnMut(&Row)) -> Vec<Row> {
+    let fail = |scenario: &&Scenario| {
+        let row = row(scenario, |_| bail!("{error:#}"));
+        tell(&row);
+        row
+    };
+    scenarios.iter().map(fail).collect()
+}
+
+/// What the tracer said later counts, too.
+fn hold_to_the_end(records: &[Record], rows: &mut [Row], tell: &mut dyn FnMut(&Row)) {
+    for row in rows {
+        row.hear(records);
+        if let Some(why) = row.done.fault(records).filter(|_| row.result == "pass") {
+            row.fail(format!("at the end: {why}"));
+            tell(row);
+        }
+    }
+}
+
+/// The tracer did not end as it must: the last of the rows says so.
+fn spoil(why: &str, rows: &mut [Row], tell: &mut dyn FnMut(&Row)) {
+    if let Some(row) = rows.last_mut() {
+        row.fail(why.to_owned());
+        tell(row);
+    }
+}
+
+/// A node and a tracer for one scenario.
+fn by_itself(plan: &Plan, scenario: &Scenario) -> Row {
+    row(scenario, |row| {
+        let mut world = World::new("own")?;
+        let mut prober = Prober::start(&world.node, &plan.options)?;
+        let mut session = None;
+        let mut watch = || {
+            if session.is_none() {
+                session = start(plan, scenario)?;
+            }
+            Ok(())
+        };
+        if scenario.node == Node::Shared {
+            watch()?;
+        }
+        let played = play(plan, scenario, &mut world, &mut prober, &mut row.done, &mut watch);
+        let finished = session.map_or(Ok(()), |session| finish(plan, scenario, session, row));
+        played.and(finished)
+    })
+}
+
+fn start(plan: &Plan, scenario: &Scenario) -> Result<Option<Session>> {
+    let Some(tracer) = &plan.tracer else { return Ok(None) };
+    let tracer = &Tracer { tiny_ring: scenario.tiny_ring, ..tracer.clone() };
+    let patience = plan.options.patience;
+    let Some(dir) = &plan.record else { return Session::attach(tracer, patience).map(Some) };
+    let file = recording(dir, scenario);
+    // The tracer writes over nothing.
+    let _ = fs::remove_file(&file);
+    Session::record(tracer, &file, patience).map(Some)
+}
+
+fn recording(dir: &Path, scenario: &Scenario) -> PathBuf {
+    dir.join(format!("{}.observations.ndjson", scenario.name))
+}
+
+/// Waits for what is due, ends the tracer, looks at everything it said.
+fn finish(plan: &Plan, scenario: &Scenario, session: Session, row: &mut Row) -> Result<()> {
+    let Some(dir) = &plan.record else {
+        settle(&session, row, &plan.options)?;
+        return met(row, &session.stop()?);
+    };
+    session.wait(plan.options.verdict_patience, |records| row.done.fault(records).is_none());
+    let live = session.stop()?;
+    let tracer = plan.tracer.as_ref().context("a recording without tracer")?;
+    let replayed = watcher::replay(&tracer.program, &recording(dir, scenario))?;
+    whole(&replayed)?;
+    let lines: Vec<String> = replayed.iter().map(serde_json::to_string).collect::<Result<_, _>>()?;
+    fs::write(dir.join(format!("{}.records.ndjson", scenario.name)), lines.join("\n") + "\n")?;
+    met(row, &replayed)?;
+    let (live, replayed) = (gist(&live), gist(&replayed));
+    if !live.is_empty() && live != replayed {
+        bail!("the replay differs: live {live:?}, replayed {replayed:?}");
+    }
+    Ok(())
+}
+
+/// What must be the same live and in a replay.
+fn gist(records: &[Record]) -> Vec<String> {
+    let verdicts = records.iter().filter_map(|r| match &r.body {
+        Body::Verdict(v) => Some(v),
+        _ => None,
+    });
+    verdicts
+        .map(|v| format!("{} {:?} {:?} {:?}", check::name(v.verdict.label), v.verdict.confidence, v.src, v.dst))
+        .collect()
+}
+
+fn settle(session: &Session, row: &mut Row, options: &Options) -> Result<()> {
+    let met = session.wait(options.verdict_patience, |records| row.done.fault(records).is_none());
+    let records = session.records();
+    row.hear(&records);
+    let Some(why) = row.done.fault(&records).filter(|_| !met) else { return Ok(()) };
+    let trouble = session.trouble();
+    if trouble.is_empty() { bail!("{why}") } else { bail!("{why} (the tracer: {trouble})") }
+}
+
+fn met(row: &mut Row, records: &[Record]) -> Result<()> {
+    row.hear(records);
+    row.done.fault(records).map_or(Ok(()), |why| bail!("{why}"))
+}
+
+/// Plays a scenario: the failure itself must be what it should. What was done up to there is kept.
+fn play(
+    plan: &Plan,
+    scenario: &Scenario,
+    world: &mut World,
+    prober: &mut Prober,
+    done: &mut Done,
+    watch: &mut dyn FnMut() -> Result<()>,
+) -> Result<()> {
+    let mut stage = Stage {
+        options: &plan.options,
+        world,
+        prober,
+        label: scenario.label,
+        family: scenario.family,
+        watch,
+        suspect: None,
+        also: scenario.also,
+        mentioned: Vec::new(),
+        attempts: Vec::new(),
+        quiet: Vec::new(),
+        helpers: Vec::new(),
+        loss: false,
+        measured: Vec::new(),
+    };
+    let played = (scenario.play)(&mut stage);
+    *done = Done { attempts: stage.attempts, quiet: stage.quiet, loss: stage.loss, measured: stage.measured };
+    played
+}
+
+/// Times it and makes a row of it.
+fn row(scenario: &Scenario, work: impl FnOnce(&mut Row) -> Result<()>) -> Row {
+    let began = Instant::now();
+    let mut row = Row::new(scenario);
+    if let Some(what) = scenario.needs.iter().find_map(|n| n.lacking()) {
+        row.result = "cannot";
+        row.reason = Some(what);
+    } else if let Err(error) = work(&mut row) {
+        row.fail(format!("{error:#}"));
+    } else if !row.done.measured.is_empty() {
+        row.reason = Some(row.done.measured.join("; "));
+    }
+    row.ms = began.elapsed().as_millis() as u64;
+    row
+}

@@ -1,0 +1,166 @@
+//! What a scenario needs of the kernel, tried out in a namespace made for that.
+
+use std::process::Command;
+use std::sync::OnceLock;
+
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
+
+use crate::selftest::net::{Netns, PREFIX, finish, is_installed};
+use crate::selftest::options::is_emulated;
+use crate::selftest::world::cgroup::{Cgroup, enable_quota};
+
+/// A feature or a tool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Need {
+    /// IPVS.
+    Ipvs,
+    /// iptables over nftables, with REJECT.
+    Iptables,
+    /// The old ip_tables.
+    LegacyIptables,
+    /// nftables with NAT.
+    NftNat,
+    /// BPF programs at tc.
+    TcProgram,
+    /// A machine made for the test: a setting of all of it may be changed.
+    OwnMachine,
+    /// iptables over nftables, with NAT.
+    IptablesNat,
+    /// A processor that looks at a namespace in milliseconds.
+    RealProcessor,
+    /// nftables.
+    Nft,
+    /// A CPU controller for cgroups.
+    CpuQuota,
+    /// Sockets for frames, below the kernel's TCP.
+    PacketSocket,
+}
+
+const MODULES: &[&str] = &[
+    "veth",
+    "bridge",
+    "dummy",
+    "br_netfilter",
+    "nf_conntrack",
+    "nf_tables",
+    "nft_reject_inet",
+    "nft_reject_ipv4",
+    "nft_compat",
+    "nft_fib_inet",
+    "nft_chain_nat",
+    "nft_nat",
+    "nft_ct",
+    "nft_limit",
+    "nft_reject_ipv6",
+    "nft_reject_netdev",
+    "xt_conntrack",
+    "xt_comment",
+    "xt_addrtype",
+    "xt_CT",
+    "iptable_raw",
+    "sch_ingress",
+    "cls_bpf",
+    "ip_tables",
+    "iptable_filter",
+    "ipt_REJECT",
+    "xt_tcpudp",
+    "xt_nat",
+    "xt_addrtype",
+    "xt_comment",
+    "ip_vs",
+    "ip_vs_rr",
+];
+
+/// For tests: loads the modules that a kernel has as such (those built in or absent do not matter), and gives cgroups a CPU
+/// controller. `tracer selftest` takes the machine as it is.
+pub fn prepare_machine() {
+    enable_quota();
+    for module in MODULES {
+        let _ = finish(Command::new("modprobe").args(["-q", module]), "");
+    }
+}
+
+impl Need {
+    /// Why it is not there; `None` if it is.
+    #[must_use]
+    pub fn lacking(self) -> Option<String> {
+        static TRIED: [OnceLock<Option<String>>; 11] = [const { OnceLock::new() }; 11];
+        TRIED[self as usize].get_or_init(|| self.attempt()).clone()
+    }
+
+    fn attempt(self) -> Option<String> {
+        match self {
+            Self::OwnMachine => (!is_emulated())
+                .then(|| "changes a setting of the whole machine: only in a virtual one".to_owned()),
+            Self::RealProcessor => is_emulated().then(|| {
+                "the tracer's look at the pod takes seconds on an emulated processor, and comes after its address is gone".to_owned()
+            }),
+            Self::CpuQuota => {
+                let made = Cgroup::throttled(&format!("{PREFIX}{}-need-quota", std::process::id()));
+                made.err().map(|error| format!("a cgroup with a CPU quota: {error:#}"))
+            }
+            Self::PacketSocket => {
+                let opened = socket(AddressFamily::Packet, SockType::Raw, SockFlag::SOCK_CLOEXEC, None);
+                opened.err().map(|error| format!("no packet socket: {} (CAP_NET_RAW)", error.desc()))
+            }
+            _ => self.try_out(),
+        }
+    }
+
+    fn try_out(self) -> Option<String> {
+        let (what, program, args, input) = self.trial();
+        if !is_installed(program) {
+            return Some(format!("no `{program}` on this machine"));
+        }
+        let outcome = Netns::create(&format!("{PREFIX}{}-need-{what}", std::process::id()))
+            .and_then(|ns| ns.run(program, args, input));
+        outcome.err().map(|error| format!("{what}: {}", first_line(&format!("{error:#}"))))
+    }
+
+    const fn trial(self) -> (&'static str, &'static str, &'static [&'static str], &'static str) {
+        const REJECT: &[&str] = &["-A", "INPUT", "-p", "tcp", "-j", "REJECT", "--reject-with", "tcp-reset"];
+        const DNAT: &[&str] = &[
+            "-t",
+            "nat",
+            "-A",
+            "OUTPUT",
+            "-p",
+            "tcp",
+            "--dport",
+            "1",
+            "-j",
+            "DNAT",
+            "--to-destination",
+            "10.88.0.2:2",
+        ];
+        const SERVICE: &[&str] = &["-A", "-t", "10.96.0.1:1", "-s", "rr"];
+        match self {
+            Self::Ipvs => ("ipvs", "ipvsadm", SERVICE, ""),
+            Self::Iptables => ("iptables", "iptables-nft", REJECT, ""),
+            Self::LegacyIptables => ("iptables-legacy", "iptables-legacy", REJECT, ""),
+            Self::TcProgram => (
+                "tc-program",
+                "tc",
+                &["-batch", "-"],
+                "qdisc add dev lo clsact\nfilter add dev lo ingress bpf da bytecode '1,6 0 0 2'\n",
+            ),
+            Self::OwnMachine | Self::RealProcessor | Self::CpuQuota | Self::PacketSocket => {
+                ("machine", "true", &[], "")
+            }
+            Self::Nft => {
+                ("nft", "nft", &["-f", "-"], "table inet t { chain c { type filter hook input priority 0; }; }\n")
+            }
+            Self::IptablesNat => ("iptables-nat", "iptables-nft", DNAT, ""),
+            Self::NftNat => (
+                "nft-nat",
+                "nft",
+                &["-f", "-"],
+                "table ip t { chain c { type nat hook prerouting priority -100; fib daddr type local tcp dport 1 dnat to 10.88.0.2:2; }; }\n",
+            ),
+        }
+    }
+}
+
+fn first_line(text: &str) -> String {
+    text.lines().next().unwrap_or_default().chars().take(300).collect()
+}

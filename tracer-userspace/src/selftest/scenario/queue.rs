@@ -1,0 +1,65 @@
+//! A listener without room: the kernel drops the SYN and says nothing.
+
+use std::net::{SocketAddr, TcpStream};
+use std::os::fd::{AsRawFd, OwnedFd};
+
+use crate::classify::label::Label;
+use anyhow::{Context, Result};
+use nix::errno::Errno;
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, SockaddrStorage, connect, socket};
+
+use super::{Need, Scenario, Stage};
+use crate::selftest::dial::{Ending, Kind};
+use crate::selftest::pods::HTTP;
+
+const ACCEPT: Option<Label> = Some(Label::AcceptQueueOverflow);
+const HALF_OPEN: Option<Label> = Some(Label::SynBacklogOverflow);
+
+pub(super) const ALL: &[Scenario] = &[
+    Scenario::new("accept_queue_overflow", ACCEPT, accept_queue),
+    Scenario::new("accept_queue_overflow_v6", ACCEPT, accept_queue).v6(),
+    Scenario::new("syn_backlog_overflow", HALF_OPEN, syn_backlog).needs(&[Need::Nft]),
+    Scenario::new("syn_backlog_overflow_v6", HALF_OPEN, syn_backlog).v6().needs(&[Need::Nft]),
+    Scenario::new("syn_backlog_with_cookies", None, cookies).needs(&[Need::Nft]),
+];
+
+/// The process never accepts, and others came first.
+fn accept_queue(stage: &mut Stage<'_>) -> Result<()> {
+    let pod = stage.serving("backlog:1", HTTP)?;
+    let first = || TcpStream::connect(pod).context("a connection that waits to be accepted");
+    let _waiting = stage.world.node.enter(|| Ok([first()?, first()?]))?;
+    stage.fails(Kind::Http, pod, Ending::Timeout)
+}
+
+/// A client whose answers get lost fills the queue of half-open connections; no cookies.
+fn syn_backlog(stage: &mut Stage<'_>) -> Result<()> {
+    let (pod, _half_open) = half_open(stage, "0")?;
+    stage.fails(Kind::Http, pod, Ending::Timeout)
+}
+
+/// The same with cookies: it works.
+fn cookies(stage: &mut Stage<'_>) -> Result<()> {
+    let (pod, _half_open) = half_open(stage, "1")?;
+    stage.succeeds(Kind::Http, pod)
+}
+
+fn half_open(stage: &mut Stage<'_>, cookies: &str) -> Result<(SocketAddr, Vec<OwnedFd>)> {
+    let pod = stage.serving("http", HTTP)?;
+    stage.inside(pod)?.sysctl(&[("ipv4/tcp_syncookies", cookies), ("ipv4/tcp_max_syn_backlog", "8")])?;
+    let client = stage.idle()?;
+    client.ns.nft(
+        "table inet lost { chain in { type filter hook input priority 0; tcp flags & (syn|ack) == syn|ack drop; }; }\n",
+    )?;
+    let sockets = client.ns.enter(|| (0..16).map(|_| begin(pod)).collect::<Result<Vec<_>>>())?;
+    Ok((pod, sockets))
+}
+
+/// Sends a SYN and does not wait.
+fn begin(dst: SocketAddr) -> Result<OwnedFd> {
+    let family = if dst.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 };
+    let fd = socket(family, SockType::Stream, SockFlag::SOCK_NONBLOCK | SockFlag::SOCK_CLOEXEC, None)?;
+    match connect(fd.as_raw_fd(), &SockaddrStorage::from(dst)) {
+        Ok(()) | Err(Errno::EINPROGRESS) => Ok(fd),
+        Err(errno) => Err(errno).context("begin a connection"),
+    }
+}

@@ -1,0 +1,121 @@
+//! The target's side fails: nobody listens, somebody resets, nobody answers.
+
+use crate::classify::label::Label;
+use anyhow::{Context, Result};
+
+use super::{Need, Scenario, Stage};
+use crate::selftest::dial::{Ending, Kind};
+use crate::selftest::net::PREFIX;
+use crate::selftest::pods::{HTTP, TLS};
+use crate::selftest::world::Family;
+
+pub(super) const ALL: &[Scenario] = &[
+    Scenario::new("connection_refused", Some(Label::ConnectionRefused), refused).own(),
+    Scenario::new("connection_refused_v6", Some(Label::ConnectionRefused), refused).own().v6(),
+    Scenario::new("connection_refused_other_address", Some(Label::ConnectionRefused), other_address),
+    Scenario::new("connection_refused_after_end", Some(Label::ConnectionRefused), after_end),
+    Scenario::new("handshake_rst", Some(Label::HandshakeRst), handshake_rst).needs(&[Need::PacketSocket]),
+    Scenario::new("mid_stream_rst", Some(Label::MidStreamRst), |s| reset(s, "rst")),
+    Scenario::new("mid_stream_rst_v6", Some(Label::MidStreamRst), |s| reset(s, "rst")).v6(),
+    Scenario::new("mid_stream_rst_unread", Some(Label::MidStreamRst), |s| reset(s, "rst-unread")),
+    Scenario::new("mid_stream_rst_at_accept", Some(Label::MidStreamRst), |s| reset(s, "rst-at-accept")),
+    Scenario::new("slow_response", Some(Label::SlowResponse), |s| slow(s, "hang", Kind::Http, HTTP)),
+    Scenario::new("slow_response_v6", Some(Label::SlowResponse), |s| slow(s, "hang", Kind::Http, HTTP)).v6(),
+    Scenario::new("slow_response_never_accepted", Some(Label::SlowResponse), |s| slow(s, "noaccept", Kind::Http, HTTP)),
+    Scenario::new("slow_response_throttled", Some(Label::SlowResponse), throttled)
+        .also(Label::CpuThrottled)
+        .needs(&[Need::CpuQuota]),
+    Scenario::new("tls_handshake_slow", Some(Label::TlsHandshakeSlow), |s| slow(s, "tls-hang", Kind::Https, TLS)),
+    Scenario::new("tls_handshake_slow_v6", Some(Label::TlsHandshakeSlow), |s| slow(s, "tls-hang", Kind::Https, TLS))
+        .v6(),
+    Scenario::new("unexplained", Some(Label::Unexplained), unexplained).needs(&[Need::PacketSocket]),
+    Scenario::new("closed_without_answer", CLOSED, |s| closed(s, "eof")),
+    Scenario::new("closed_without_answer_v6", CLOSED, |s| closed(s, "eof")).v6(),
+    Scenario::new("closed_without_answer_exit", CLOSED, |s| closed(s, "exit")),
+    Scenario::new("app_status_failure", NO, |s| says_no(s, "503", Ending::Status)),
+    Scenario::new("app_status_failure_v6", NO, |s| says_no(s, "503", Ending::Status)).v6(),
+    Scenario::new("app_status_failure_not_http", NO, |s| says_no(s, "banner", Ending::Eof)),
+    Scenario::new("app_status_failure_tls_on_plain", NO, |s| says_no(s, "tls", Ending::Eof)),
+    Scenario::new("app_status_large_answer", None, |s| {
+        let pod = s.serving("big", HTTP)?;
+        s.succeeds(Kind::Http, pod)
+    }),
+];
+
+const CLOSED: Option<Label> = Some(Label::ClosedWithoutAnswer);
+const NO: Option<Label> = Some(Label::AppStatusFailure);
+
+/// The pod is older than the tracer: that it never listened is not known.
+fn refused(stage: &mut Stage<'_>) -> Result<()> {
+    let family = stage.family;
+    let pod = stage.idle()?.addr(family, HTTP);
+    (stage.watch)()?;
+    stage.fails(Kind::Http, pod, Ending::Refused)?;
+    stage.fails(Kind::Tcp, pod, Ending::Refused)
+}
+
+/// The process listens, but not where the kubelet asks.
+fn other_address(stage: &mut Stage<'_>) -> Result<()> {
+    let (family, options) = (stage.family, stage.options);
+    let pod = stage.idle()?;
+    pod.serve(options, &["http", &format!("127.0.0.1:{HTTP}")])?;
+    let addr = pod.addr(family, HTTP);
+    stage.fails(Kind::Http, addr, Ending::Refused)
+}
+
+/// The process listened and is gone.
+fn after_end(stage: &mut Stage<'_>) -> Result<()> {
+    let pod = stage.serving("http", HTTP)?;
+    stage.succeeds(Kind::Http, pod)?;
+    stage.pod_of(pod)?.stop();
+    stage.fails(Kind::Http, pod, Ending::Refused)
+}
+
+/// A RST that no kernel's TCP has made.
+fn handshake_rst(stage: &mut Stage<'_>) -> Result<()> {
+    let pod = appliance(stage, "appliance")?;
+    stage.fails(Kind::Http, pod, Ending::Refused)
+}
+
+/// An appliance that takes the SYN and says nothing: there is nothing to see.
+fn unexplained(stage: &mut Stage<'_>) -> Result<()> {
+    let pod = appliance(stage, "mute")?;
+    stage.fails(Kind::Http, pod, Ending::Timeout)
+}
+
+/// The server reads the request and closes, or ends.
+fn closed(stage: &mut Stage<'_>, mode: &str) -> Result<()> {
+    let pod = stage.serving(mode, HTTP)?;
+    stage.fails(Kind::Http, pod, Ending::Eof)
+}
+
+/// The application answers, and it is no success.
+fn says_no(stage: &mut Stage<'_>, mode: &str, how: Ending) -> Result<()> {
+    let pod = stage.serving(mode, HTTP)?;
+    stage.fails(Kind::Http, pod, how)
+}
+
+/// The process computes, and its container has used up its CPU quota: that is said beside the cause.
+fn throttled(stage: &mut Stage<'_>) -> Result<()> {
+    let pod = stage.serving("burn", HTTP)?;
+    let name = format!("{PREFIX}{}-throttled", std::process::id());
+    stage.pod_of(pod)?.throttle(&name)?;
+    stage.fails(Kind::Http, pod, Ending::Timeout)
+}
+
+fn appliance(stage: &mut Stage<'_>, mode: &str) -> Result<std::net::SocketAddr> {
+    let pod = stage.world.bare_pod()?;
+    let addr = pod.addr(Family::V4, HTTP);
+    pod.serve(stage.options, &[mode, "eth0", &addr.ip().to_string()]).context("start the appliance")?;
+    Ok(addr)
+}
+
+fn reset(stage: &mut Stage<'_>, mode: &str) -> Result<()> {
+    let pod = stage.serving(mode, HTTP)?;
+    stage.fails(Kind::Http, pod, Ending::Reset)
+}
+
+fn slow(stage: &mut Stage<'_>, mode: &str, kind: Kind, port: u16) -> Result<()> {
+    let pod = stage.serving(mode, port)?;
+    stage.fails(kind, pod, Ending::Timeout)
+}

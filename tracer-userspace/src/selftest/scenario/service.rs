@@ -1,0 +1,194 @@
+//! Services: without endpoints, in each mode of kube-proxy; and connection tracking.
+
+use std::net::{IpAddr, Ipv6Addr, SocketAddr, TcpStream};
+
+use crate::classify::label::Label;
+use anyhow::{Context, Result};
+
+use super::{Need, Scenario, Stage};
+use crate::selftest::dial::{Ending, Kind};
+use crate::selftest::ip::Route;
+use crate::selftest::pods::{CIRCULAR, HTTP};
+use crate::selftest::world::{Family, NODE, ipvs};
+
+const EMPTY: Option<Label> = Some(Label::ServiceNoEndpoints);
+const INVALID: Option<Label> = Some(Label::ConntrackInvalid);
+const NODE_PORT: u16 = 30080;
+
+pub(super) const ALL: &[Scenario] = &[
+    Scenario::new("service_no_endpoints_iptables", EMPTY, |s| iptables(s, "iptables-nft-restore"))
+        .own()
+        .needs(&[Need::Iptables]),
+    Scenario::new("service_no_endpoints_legacy", EMPTY, |s| iptables(s, "iptables-legacy-restore"))
+        .own()
+        .needs(&[Need::LegacyIptables]),
+    Scenario::new("service_no_endpoints_node_port", EMPTY, node_port).own().needs(&[Need::Iptables]),
+    Scenario::new("service_no_endpoints_nftables", EMPTY, nftables).own().needs(&[Need::Nft]),
+    Scenario::new("service_no_endpoints_nftables_v6", EMPTY, nftables).own().v6().needs(&[Need::Nft]),
+    Scenario::new("service_no_endpoints_ipvs", EMPTY, by_ipvs).own().needs(&[Need::Ipvs]),
+    Scenario::new("service_no_endpoints_circular", EMPTY, circular).own().needs(&[Need::Iptables]),
+    Scenario::new("service_unknown_port", Some(Label::FirewallReject), unknown_port).own().needs(&[Need::Nft]),
+    Scenario::new("conntrack_invalid", INVALID, |s| untracked_syn(s, "")).needs(&[Need::Nft]),
+    Scenario::new("conntrack_invalid_v6", INVALID, |s| untracked_syn(s, "")).v6().needs(&[Need::Nft]),
+    Scenario::new("conntrack_invalid_iptables", INVALID, invalid_iptables).needs(&[Need::Iptables]),
+    Scenario::new("conntrack_invalid_other_rule", Some(Label::FirewallDrop), |s| {
+        untracked_syn(s, "tcp flags & (syn|ack) == syn|ack drop;")
+    })
+    .needs(&[Need::Nft]),
+    Scenario::new("conntrack_valid_other_rule", Some(Label::FirewallDrop), valid).needs(&[Need::Nft]),
+    Scenario::new("conntrack_table_full", Some(Label::ConntrackTableFull), full)
+        .own()
+        .needs(&[Need::OwnMachine, Need::Nft]),
+];
+
+/// A ClusterIP of the node's family, with a route that a packet to it would take.
+fn cluster_ip(stage: &mut Stage<'_>) -> Result<SocketAddr> {
+    stage.world.node.ip(|ip| {
+        ip.add(&Route::to([10, 96, 0, 0], 16).over("eth0"))?;
+        ip.add(&Route::to([0xfd00, 0x96, 0, 0, 0, 0, 0, 0], 64).over("eth0"))
+    })?;
+    let ip: IpAddr = match stage.family {
+        Family::V4 => [10, 96, 0, 30].into(),
+        Family::V6 => Ipv6Addr::new(0xfd00, 0x96, 0, 0, 0, 0, 0, 0x30).into(),
+    };
+    Ok(SocketAddr::new(ip, 80))
+}
+
+/// kube-proxy in iptables mode.
+fn iptables(stage: &mut Stage<'_>, program: &str) -> Result<()> {
+    let service = cluster_ip(stage)?;
+    rules(stage, program, service)?;
+    (stage.watch)()?;
+    stage.mentions(&["Service shop/cart:http at", "KUBE-SERVICES"]);
+    stage.fails_elsewhere(Kind::Http, service, Ending::Refused)
+}
+
+fn rules(stage: &Stage<'_>, program: &str, service: SocketAddr) -> Result<()> {
+    let rules = format!(
+        "*filter\n:KUBE-SERVICES - [0:0]\n:KUBE-EXTERNAL-SERVICES - [0:0]\n:KUBE-FIREWALL - [0:0]\n\
+        -A INPUT -m conntrack --ctstate NEW -m comment --comment \"kubernetes externally-visible service portals\" -j KUBE-EXTERNAL-SERVICES\n\
+        -A OUTPUT -m conntrack --ctstate NEW -m comment --comment \"kubernetes service portals\" -j KUBE-SERVICES\n\
+        -A OUTPUT -j KUBE-FIREWALL\n\
+        -A KUBE-FIREWALL ! -s 127.0.0.0/8 -d 127.0.0.0/8 -m comment --comment \"block incoming localnet connections\" -j DROP\n\
+        -A KUBE-SERVICES -d 10.96.0.31/32 -p tcp -m comment --comment \"shop/other:http has no endpoints\" -m tcp --dport 80 -j REJECT\n\
+        -A KUBE-SERVICES -d {}/32 -p tcp -m comment --comment \"shop/cart:http has no endpoints\" -m tcp --dport 80 -j REJECT\n\
+        -A KUBE-EXTERNAL-SERVICES -p tcp -m comment --comment \"shop/cart:http has no endpoints\" -m addrtype --dst-type LOCAL -m tcp --dport {NODE_PORT} -j REJECT\nCOMMIT\n",
+        service.ip()
+    );
+    stage.world.node.run(program, &[], &rules).map(drop)
+}
+
+fn node_port(stage: &mut Stage<'_>) -> Result<()> {
+    let service = cluster_ip(stage)?;
+    rules(stage, "iptables-nft-restore", service)?;
+    (stage.watch)()?;
+    stage.mentions(&["Service shop/cart:http at", "KUBE-EXTERNAL-SERVICES"]);
+    stage.fails_elsewhere(Kind::Http, (NODE, NODE_PORT).into(), Ending::Refused)
+}
+
+/// A pod's readiness asks for its own Service.
+fn circular(stage: &mut Stage<'_>) -> Result<()> {
+    cluster_ip(stage)?;
+    let service = SocketAddr::from(CIRCULAR);
+    rules(stage, "iptables-nft-restore", service)?;
+    (stage.watch)()?;
+    stage.mentions(&["Service shop/circle at", "the dependency is circular"]);
+    stage.fails(Kind::Http, service, Ending::Refused)
+}
+
+/// kube-proxy in nftables mode.
+fn nftables(stage: &mut Stage<'_>) -> Result<()> {
+    let service = cluster_ip(stage)?;
+    proxy_tables(stage, service)?;
+    (stage.watch)()?;
+    stage.mentions(&["Service shop/cart:http at", "kube-proxy"]);
+    stage.fails_elsewhere(Kind::Http, service, Ending::Refused)
+}
+
+/// A port that the Service does not have: kube-proxy rejects that, too, and it is another matter.
+fn unknown_port(stage: &mut Stage<'_>) -> Result<()> {
+    let service = cluster_ip(stage)?;
+    proxy_tables(stage, service)?;
+    (stage.watch)()?;
+    stage.mentions(&["kube-proxy cluster-ips-check"]);
+    stage.fails_elsewhere(Kind::Http, SocketAddr::new(service.ip(), 81), Ending::Refused)
+}
+
+fn proxy_tables(stage: &Stage<'_>, service: SocketAddr) -> Result<()> {
+    let (family, other) = match stage.family {
+        Family::V4 => ("ip", "10.96.0.77"),
+        Family::V6 => ("ip6", "fd00:96::77"),
+    };
+    let addr = if family == "ip" { "ipv4_addr" } else { "ipv6_addr" };
+    let ip = service.ip();
+    stage.world.node.nft(&format!(
+        "table {family} kube-proxy {{
+           set cluster-ips {{ type {addr}; elements = {{ {ip} }}; }};
+           map no-endpoint-services {{ type {addr} . inet_proto . inet_service : verdict; elements = {{
+             {other} . tcp . 80 comment \"shop/other:http\" : goto reject-chain,
+             {ip} . tcp . 80 comment \"shop/cart:http\" : goto reject-chain }}; }};
+           chain reject-chain {{ reject; }};
+           chain service-endpoints-check {{ {family} daddr . meta l4proto . th dport vmap @no-endpoint-services; }};
+           chain cluster-ips-check {{ {family} daddr @cluster-ips reject; }};
+           chain filter-output {{ type filter hook output priority -110; ct state new jump service-endpoints-check; }};
+           chain filter-output-post-dnat {{ type filter hook output priority -90; ct state new jump cluster-ips-check; }}; }}\n"
+    ))
+}
+
+fn by_ipvs(stage: &mut Stage<'_>) -> Result<()> {
+    ipvs::node_port(&stage.world.node, NODE_PORT, None)?;
+    (stage.watch)()?;
+    stage.fails_elsewhere(Kind::Http, ([10, 96, 0, 10], 443).into(), Ending::Refused)?;
+    stage.fails_elsewhere(Kind::Http, (NODE, NODE_PORT).into(), Ending::Refused)
+}
+
+/// The SYN is taken out of tracking, so its answer is invalid.
+fn untracked_syn(stage: &mut Stage<'_>, before: &str) -> Result<()> {
+    let pod = stage.serving("http", HTTP)?;
+    stage.world.node.nft(&format!(
+        "table inet tracked {{ chain raw {{ type filter hook output priority -300; tcp dport {HTTP} notrack; }};
+           chain in {{ type filter hook input priority 0; {before} ct state invalid drop; }}; }}\n"
+    ))?;
+    stage.fails(Kind::Http, pod, Ending::Timeout)
+}
+
+fn invalid_iptables(stage: &mut Stage<'_>) -> Result<()> {
+    let pod = stage.serving("http", HTTP)?;
+    let rules = "*raw\n-A OUTPUT -p tcp -m tcp --dport 8080 -j CT --notrack\nCOMMIT\n\
+        *filter\n:KUBE-FORWARD - [0:0]\n-A INPUT -j KUBE-FORWARD\n-A KUBE-FORWARD -m conntrack --ctstate INVALID -j DROP\nCOMMIT\n";
+    stage.world.node.run("iptables-nft-restore", &[], rules)?;
+    stage.mentions(&["KUBE-FORWARD"]);
+    stage.fails(Kind::Http, pod, Ending::Timeout)
+}
+
+/// A packet that belongs to a connection: the rule for invalid ones cannot have taken it.
+fn valid(stage: &mut Stage<'_>) -> Result<()> {
+    let pod = stage.serving("http", HTTP)?;
+    stage.world.node.nft(
+        "table inet tracked { chain in { type filter hook input priority 0; ct state invalid drop; \
+         tcp flags & (syn|ack) == syn|ack drop comment \"mine\"; }; }\n",
+    )?;
+    stage.mentions(&["\"mine\" in chain inet tracked in"]);
+    stage.fails(Kind::Http, pod, Ending::Timeout)
+}
+
+/// The limit is the whole machine's: only where the machine is one made for the test.
+fn full(stage: &mut Stage<'_>) -> Result<()> {
+    const LIMIT: &str = "/proc/sys/net/netfilter/nf_conntrack_max";
+    let pod = stage.serving("http", HTTP)?;
+    stage
+        .world
+        .node
+        .nft("table inet tracked { chain in { type filter hook input priority 0; ct state new accept; }; }\n")?;
+    let usual = std::fs::read_to_string(LIMIT).context("nf_conntrack_max")?;
+    (stage.watch)()?;
+    stage.succeeds(Kind::Http, pod)?;
+    // Connections that stay, with traffic in both directions: such an entry is never thrown out early.
+    let held: Vec<TcpStream> =
+        stage.world.node.enter(|| (0..4).map(|_| Ok(TcpStream::connect(pod)?)).collect::<Result<_>>())?;
+    std::fs::write(LIMIT, "3").context("lower nf_conntrack_max")?;
+    let played = stage.mentions(&["connection table is full"]).fails(Kind::Http, pod, Ending::Timeout);
+    std::fs::write(LIMIT, usual.trim()).context("restore nf_conntrack_max")?;
+    drop(held);
+    played
+}

@@ -1,0 +1,222 @@
+//! What a pod's process does with its connections: one way to behave per mode.
+
+use std::io::{self, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use nix::sys::socket::{Backlog, setsockopt, sockopt};
+
+pub mod appliance;
+pub mod frame;
+pub mod tls;
+
+/// How a server treats its clients.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// 200.
+    Http,
+    /// 503.
+    Unavailable,
+    /// Accepts, reads, never answers.
+    Hang,
+    /// Listens, never accepts.
+    NoAccept,
+    /// Reads the request, then resets (SO_LINGER 0).
+    Rst,
+    /// Answers, then resets.
+    RstAfter,
+    /// Closes with the request unread.
+    RstUnread,
+    /// Resets at once after accept.
+    RstAtAccept,
+    /// Reads the request, then closes without a byte.
+    Eof,
+    /// Reads the request, then computes for ever.
+    Burn,
+    /// Reads the request, then the process ends.
+    Exit,
+    /// Answers every client at once with something that is not HTTP.
+    Banner,
+    /// 200 with a body of many segments.
+    Big,
+    /// Listens with this backlog, never accepts.
+    Backlog(u16),
+    /// Answers after a while.
+    Slow(Duration),
+    /// Answers with half a header, then closes.
+    Partial,
+    /// 200 in TLS.
+    Tls,
+    /// Takes the ClientHello, never answers.
+    TlsHang,
+}
+
+impl Mode {
+    /// By its name on the command line.
+    #[must_use]
+    pub fn parse(name: &str) -> Option<Self> {
+        if let Some(millis) = name.strip_prefix("slow:") {
+            return millis.parse().ok().map(|m| Self::Slow(Duration::from_millis(m)));
+        }
+        if let Some(backlog) = name.strip_prefix("backlog:") {
+            return backlog.parse().ok().map(Self::Backlog);
+        }
+        Some(match name {
+            "burn" => Self::Burn,
+            "exit" => Self::Exit,
+            "banner" => Self::Banner,
+            "big" => Self::Big,
+            "http" => Self::Http,
+            "503" => Self::Unavailable,
+            "hang" => Self::Hang,
+            "noaccept" => Self::NoAccept,
+            "rst" => Self::Rst,
+            "rst-after" => Self::RstAfter,
+            "rst-unread" => Self::RstUnread,
+            "rst-at-accept" => Self::RstAtAccept,
+            "eof" => Self::Eof,
+            "partial" => Self::Partial,
+            "tls" => Self::Tls,
+            "tls-hang" => Self::TlsHang,
+            _ => return None,
+        })
+    }
+}
+
+/// The process. `MODE ADDRESS:PORT` serves; `appliance DEVICE IPV4` resets every SYN from below the kernel, `mute DEVICE
+/// IPV4` swallows it; `idle` does nothing. Prints `listening …` once it does.
+pub fn run(args: &[String]) -> Result<()> {
+    match args.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+        ["idle"] => idle(),
+        ["appliance", device, address] => appliance::run(device, address.parse()?, true),
+        ["mute", device, address] => appliance::run(device, address.parse()?, false),
+        [mode, address] => serve(address, Mode::parse(mode).with_context(|| format!("no mode {mode:?}"))?),
+        _ => bail!("usage: pod MODE ADDRESS:PORT | pod appliance|mute DEVICE IPV4 | pod idle"),
+    }
+}
+
+fn idle() -> ! {
+    loop {
+        thread::park();
+    }
+}
+
+/// Clients served at once; one that hangs is let go when it closes.
+const THREADS: usize = 8;
+
+/// Listens and serves for ever; says so on stdout once it listens.
+pub fn serve(address: &str, mode: Mode) -> Result<()> {
+    let listener = TcpListener::bind(address).with_context(|| format!("listen on {address}"))?;
+    if let Mode::Backlog(backlog) = mode {
+        // A second call only changes the backlog.
+        nix::sys::socket::listen(&listener, Backlog::new(i32::from(backlog))?).context("set the backlog")?;
+    }
+    let tls = tls::Acceptor::new()?;
+    println!("listening {}", listener.local_addr()?);
+    if matches!(mode, Mode::NoAccept | Mode::Backlog(_)) {
+        idle();
+    }
+    thread::scope(|scope| {
+        for _ in 0..THREADS {
+            scope.spawn(|| {
+                for stream in listener.incoming().flatten() {
+                    // A client that gives up is the point of most modes.
+                    let _ = treat(stream, mode, &tls);
+                }
+            });
+        }
+    });
+    Ok(())
+}
+
+fn treat(mut stream: TcpStream, mode: Mode, tls: &tls::Acceptor) -> io::Result<()> {
+    match mode {
+        Mode::Http => answer(&mut stream, "200 OK"),
+        Mode::Unavailable => answer(&mut stream, "503 Service Unavailable"),
+        Mode::Hang | Mode::TlsHang | Mode::NoAccept | Mode::Backlog(_) => drain(&mut stream),
+        Mode::Burn => {
+            read_request(&mut stream)?;
+            loop {
+                std::hint::spin_loop();
+            }
+        }
+        Mode::Exit => {
+            read_request(&mut stream)?;
+            std::process::exit(0)
+        }
+        Mode::Banner => {
+            stream.write_all(b"220 smtp.example ready\r\n")?;
+            read_request(&mut stream).map(drop)
+        }
+        Mode::Big => {
+            read_request(&mut stream)?;
+            let body = [b'x'; 100_000];
+            let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\nConnection: close\r\n\r\n", body.len());
+            stream.write_all(&[head.as_bytes(), &body].concat())
+        }
+        Mode::Rst => {
+            read_request(&mut stream)?;
+            reset(stream)
+        }
+        Mode::RstAfter => {
+            read_request(&mut stream)?;
+            write_status(&mut stream, "200 OK")?;
+            reset(stream)
+        }
+        Mode::RstUnread => stream.peek(&mut [0]).map(drop),
+        Mode::RstAtAccept => reset(stream),
+        Mode::Eof => read_request(&mut stream).map(drop),
+        Mode::Slow(pause) => {
+            read_request(&mut stream)?;
+            thread::sleep(pause);
+            write_status(&mut stream, "200 OK")
+        }
+        Mode::Partial => {
+            read_request(&mut stream)?;
+            stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Le")
+        }
+        Mode::Tls => tls.answer(stream),
+    }
+}
+
+/// Reads a request and answers it.
+pub fn answer(stream: &mut (impl Read + Write), status: &str) -> io::Result<()> {
+    if read_request(stream)? {
+        write_status(stream, status)?;
+    }
+    Ok(())
+}
+
+fn write_status(stream: &mut impl Write, status: &str) -> io::Result<()> {
+    // In one segment, as servers that buffer do.
+    let answer = format!("HTTP/1.1 {status}\r\nContent-Length: 3\r\nConnection: close\r\n\r\nok\n");
+    stream.write_all(answer.as_bytes())?;
+    stream.flush()
+}
+
+/// Reads to the end of a header; false if the client closed before.
+fn read_request(stream: &mut impl Read) -> io::Result<bool> {
+    let mut request = Vec::new();
+    let mut chunk = [0; 1024];
+    while !request.windows(4).any(|w| w == b"\r\n\r\n") {
+        match stream.read(&mut chunk)? {
+            0 => return Ok(false),
+            n => request.extend_from_slice(&chunk[..n]),
+        }
+    }
+    Ok(true)
+}
+
+/// Reads until the client closes.
+fn drain(stream: &mut TcpStream) -> io::Result<()> {
+    io::copy(stream, &mut io::sink()).map(drop)
+}
+
+/// Closes with a RST.
+fn reset(stream: TcpStream) -> io::Result<()> {
+    setsockopt(&stream, sockopt::Linger, &libc::linger { l_onoff: 1, l_linger: 0 })?;
+    drop(stream);
+    Ok(())
+}

@@ -1,0 +1,61 @@
+//! When a link can be used. The kernel finishes a link in a worker of its own, later than `ip`
+//! returns: a packet sent before is dropped and comes again after a second.
+
+use std::io;
+use std::net::Ipv6Addr;
+use std::os::fd::AsRawFd;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+
+use crate::selftest::net::Netns;
+
+/// Longer than any worker is kept waiting.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Waits until these devices are running.
+pub(super) fn running(ns: &Netns, devices: &[&str]) -> Result<()> {
+    ns.enter(|| {
+        let socket = std::net::UdpSocket::bind("0.0.0.0:0").context("a socket to ask by")?;
+        devices.iter().try_for_each(|device| until(&format!("{device} is running"), || is_running(&socket, device)))
+    })
+}
+
+/// Waits until `eth0` hears who asks for this address.
+pub(super) fn solicitable(ns: &Netns, address: Ipv6Addr) -> Result<()> {
+    let last = address.octets();
+    let group = format!("ff0200000000000000000001ff{:02x}{:02x}{:02x}", last[13], last[14], last[15]);
+    ns.enter(|| {
+        until(&format!("{address} can be found"), || {
+            let groups = std::fs::read_to_string("/proc/thread-self/net/igmp6").context("multicast groups")?;
+            Ok(groups.lines().any(|line| line.contains("eth0") && line.contains(&group)))
+        })
+    })
+}
+
+fn until(what: &str, mut done: impl FnMut() -> Result<bool>) -> Result<()> {
+    let deadline = Instant::now() + PATIENCE;
+    while !done()? {
+        if Instant::now() > deadline {
+            bail!("waited {PATIENCE:?} until {what}");
+        }
+        sleep(Duration::from_millis(1));
+    }
+    Ok(())
+}
+
+fn is_running(socket: &impl AsRawFd, device: &str) -> Result<bool> {
+    // SAFETY: ifreq is plain old data; zero is a valid value of every field.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    for (to, from) in request.ifr_name.iter_mut().zip(device.bytes()) {
+        *to = from as libc::c_char;
+    }
+    // SAFETY: the descriptor is open and the request lives through the call.
+    if unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCGIFFLAGS, &mut request) } != 0 {
+        bail!("flags of {device}: {}", io::Error::last_os_error());
+    }
+    // SAFETY: SIOCGIFFLAGS has filled this member of the union.
+    let flags = unsafe { request.ifr_ifru.ifru_flags };
+    Ok(i32::from(flags) & libc::IFF_RUNNING != 0)
+}
