@@ -1,7 +1,7 @@
 //! Small words of the pretty form: colour, names, times.
 
 use crate::event::{Handler, ProbeType};
-use crate::record::Endpoint;
+use crate::record::{Confidence, Endpoint};
 
 /// What a piece of text is, for its colour.
 #[derive(Clone, Copy, Debug)]
@@ -54,6 +54,15 @@ pub(super) fn endpoint(endpoint: Endpoint) -> String {
 pub(crate) fn relative_ms(time: u64, reference: u64) -> String {
     let delta = i128::from(time) - i128::from(reference);
     format!("{:+.3} ms", delta as f64 / 1e6)
+}
+
+/// As records have it.
+pub(crate) const fn confidence(confidence: Confidence) -> &'static str {
+    match confidence {
+        Confidence::Proven => "proven",
+        Confidence::Likely => "likely",
+        Confidence::Possible => "possible",
+    }
 }
 
 /// As records have it.

@@ -3,8 +3,8 @@
 use std::fmt::Write as _;
 
 use crate::record::{
-    AttemptBody, Body, Confidence, Culprit, Endpoint, K8s, LossBody, NodeBody, Outcome, Probe, Process, Record,
-    StartBody, StopBody, Subject, VerdictBody,
+    AttemptBody, Body, Culprit, Endpoint, K8s, LossBody, NodeBody, Outcome, Probe, Process, Record, StartBody,
+    StopBody, Subject, VerdictBody,
 };
 use crate::sink::findings;
 use crate::sink::plain;
@@ -77,7 +77,7 @@ fn verdict(out: &mut String, record: &Record, body: &VerdictBody, paint: Paint) 
         clock(&record.time),
         paint.text(style, verdict.label.name()),
         paint.text(Style::Strong, &about.text()),
-        sure(verdict.confidence),
+        plain::confidence(verdict.confidence),
         record.seq,
     );
     row(out, paint, "why", &verdict.summary);
@@ -217,14 +217,6 @@ pub(crate) fn who(culprit: &Culprit) -> String {
     let ancestors: Vec<_> = culprit.ancestors.iter().map(|a| format!("{} ({})", a.comm, a.pid)).collect();
     let family = if ancestors.is_empty() { String::new() } else { format!("; child of {}", ancestors.join(" < ")) };
     format!("{} (pid {}{exe}): {}{path}{family}", culprit.comm, culprit.pid, culprit.op.replace('_', " "))
-}
-
-const fn sure(confidence: Confidence) -> &'static str {
-    match confidence {
-        Confidence::Proven => "proven",
-        Confidence::Likely => "likely",
-        Confidence::Possible => "possible",
-    }
 }
 
 /// A row of a block: a word in a narrow column, then the text.
