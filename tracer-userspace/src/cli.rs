@@ -115,7 +115,7 @@ pub enum Command {
     },
     /// Make one HTML page of an incident out of the records that attach, run or replay printed
     #[command(
-        after_help = "The page needs no network and no scripts: causes with their mend, a timeline for each pod with the events of the node,\nevidence. Several files (nodes, rotated files) become one page; their size does not matter. Exit code 2 if a line could not\nbe read; the page is then made of the rest, and says so.\n\nExamples:\n  tracer report tracer.ndjson* --output-file incident.html\n  tracer replay incident.ndjson -o ndjson | tracer report - > incident.html\n  tracer report node-1.ndjson node-2.ndjson -n shop --output-file shop.html"
+        after_help = "The page needs no network and no scripts: causes with their mend, a timeline for each pod with the events of the node,\nevidence. Several files (nodes, rotated files) become one page; their size does not matter.\n--output-file replaces an earlier page, and no other file. Exit code 2 if a line could not be read; the page is then\nmade of the rest, and says so.\n\nExamples:\n  tracer report tracer.ndjson* --output-file incident.html\n  tracer replay incident.ndjson -o ndjson | tracer report - > incident.html\n  tracer report node-1.ndjson node-2.ndjson -n shop --output-file shop.html"
     )]
     Report {
         /// Records as NDJSON; `-` is stdin

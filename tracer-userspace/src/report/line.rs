@@ -120,7 +120,7 @@ fn microseconds(time: &str) -> Option<i64> {
 /// A line that is JSON and no record of ours.
 fn foreign(schema: &str) -> String {
     if schema.is_empty() {
-        return format!("not a record of schema {SCHEMA} (what `--format otel` or `ecs` prints is not read)");
+        return format!("not a record of schema {SCHEMA}");
     }
     format!("a record of schema {}: this tracer reads {SCHEMA}", cut(schema))
 }

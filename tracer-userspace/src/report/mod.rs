@@ -90,6 +90,9 @@ fn other_kind(first: &[u8]) -> Option<&'static str> {
     if first.starts_with(&[0x1f, 0x8b]) {
         return Some("compressed: `zcat FILE | tracer report -`");
     }
+    if first.starts_with(br#"{"Timestamp":"#) || first.starts_with(br#"{"ecs":"#) {
+        return Some("records of `--format otel` or `ecs`: only tracer's own are read");
+    }
     let recording = first.starts_with(br#"{"format":"tracer-record""#);
     recording.then_some("a recording: `tracer replay FILE -o ndjson | tracer report -`")
 }

@@ -87,7 +87,7 @@ fn lines_that_cannot_be_read_are_named_and_the_others_count() {
     let expected = [
         "in:2: not a record: not JSON: left out",
         "in:3: not a record: EOF while parsing a value (column 5): left out",
-        "in:5: not a record of schema tracer/1 (what `--format otel` or `ecs` prints is not read): left out",
+        "in:5: not a record of schema tracer/1: left out",
         "in:6: a record of schema tracer/9: this tracer reads tracer/1: left out",
         "in:7: not a record: unknown variant `no_such_label`, expected one of",
         "in:9: the last line is not whole",
@@ -104,7 +104,16 @@ fn other_files_are_told_apart() {
     let read =
         |bytes: &[u8]| feed(&mut Lines::new(bytes), &mut Tally::new(Filter::default()), &mut Faults::new(|_| {}));
     assert!(read(&[0x1f, 0x8b, 8, 0]).unwrap_err().starts_with("compressed"));
+    let otel = read(b"{\"Timestamp\":\"2026-01-02T03:04:05Z\",\"EventName\":\"start\"}\n");
+    assert!(otel.unwrap_err().starts_with("records of `--format otel` or `ecs`"));
     assert!(read(b"{\"format\":\"tracer-record\",\"version\":1}\n").unwrap_err().starts_with("a recording"));
+}
+
+#[test]
+fn what_is_named_last_is_the_sum_of_the_rest() {
+    let labels = ["loopback_down", "firewall_drop", "connection_refused", "mid_stream_rst", "unexplained"];
+    let lines: Vec<_> = (1..).zip(labels).map(|(seq, label)| verdict(seq, label, "cart", None)).collect();
+    assert!(page(lines.join("\n").as_bytes()).0.contains("; 2 of 2 other causes.</h1>"));
 }
 
 #[test]

@@ -39,7 +39,7 @@ pub(crate) fn count(n: u64, noun: &str) -> String {
 }
 
 /// As records have it.
-pub(super) const fn sure(confidence: Confidence) -> &'static str {
+pub(crate) const fn confidence(confidence: Confidence) -> &'static str {
     match confidence {
         Confidence::Proven => "proven",
         Confidence::Likely => "likely",

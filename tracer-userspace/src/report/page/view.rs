@@ -6,7 +6,8 @@ use super::super::tally::{Cause, Events, Lane, Losses, Pod, PodKey, Run, SURE, T
 use super::super::tally::{Ends, Example, Scale};
 use super::axis::Axis;
 use super::words;
-use crate::record::{Confidence, FindingBody, Status};
+use crate::record::{FindingBody, Status};
+use crate::sink::plain;
 
 /// Pods with a cause whose evidence is on the page.
 pub(super) const WITH_EVIDENCE: usize = 250;
@@ -141,13 +142,8 @@ pub(super) fn colour(cause: usize) -> String {
 
 /// The strongest confidence of some verdicts, and `and weaker` if they are not alike.
 pub(super) fn sure(counts: [u64; 3]) -> String {
-    let name = |confidence| match confidence {
-        Confidence::Possible => "possible",
-        Confidence::Likely => "likely",
-        Confidence::Proven => "proven",
-    };
     let some = SURE.iter().zip(counts).rev().filter(|(_, count)| *count > 0);
-    let some: Vec<_> = some.map(|(confidence, count)| (name(*confidence), count)).collect();
+    let some: Vec<_> = some.map(|(confidence, count)| (plain::confidence(*confidence), count)).collect();
     match some.as_slice() {
         [(name, _)] => (*name).to_owned(),
         some => some.iter().map(|(name, count)| format!("{count} {name}")).collect::<Vec<_>>().join(", "),
@@ -212,6 +208,10 @@ fn notes(tally: &Tally, faults: &[String]) -> Vec<String> {
     let twice = "counted beside the one that it replaces, which was too far back to be found";
     say(tally.unmatched > 0, &|| format!("{twice}: {}", words::count(tally.unmatched, "verdict")));
     say(tally.pods.too_many, &|| "more than 2,048 pods: those that came later are one row, `all other pods`".into());
+    let left_out = [("finding", tally.findings_left_out), ("account of ports", tally.events.ports_left_out)];
+    for (what, n) in left_out {
+        say(n > 0, &|| format!("of too many nodes, and left out: {} × {what}", words::number(n)));
+    }
     say(tally.pods.full, &|| "there was no room to keep every verdict that would be shown as an example".into());
     notes
 }

@@ -35,11 +35,13 @@ pub(crate) struct Events {
     pub(crate) series: BTreeMap<String, Series>,
     /// The newest account of ephemeral ports of each node.
     pub(crate) ports: BTreeMap<String, Event>,
+    /// Accounts of nodes beyond those.
+    pub(crate) ports_left_out: u64,
 }
 
 impl Default for Events {
     fn default() -> Self {
-        Self { kept: Ends::new(KEPT), series: BTreeMap::new(), ports: BTreeMap::new() }
+        Self { kept: Ends::new(KEPT), series: BTreeMap::new(), ports: BTreeMap::new(), ports_left_out: 0 }
     }
 }
 
@@ -48,6 +50,8 @@ impl Events {
         if event.body.event == PORT_PRESSURE {
             if self.ports.len() < KINDS || self.ports.contains_key(&event.node) {
                 self.ports.insert(event.node.clone(), event);
+            } else {
+                self.ports_left_out += 1;
             }
             return;
         }

@@ -50,6 +50,8 @@ pub(crate) struct Tally {
     pub(crate) losses: Losses,
     /// The newest finding of each node and check.
     pub(crate) findings: BTreeMap<(String, String), FindingBody>,
+    /// Findings that there was no room for.
+    pub(crate) findings_left_out: u64,
     /// Runs of the tracer.
     pub(crate) runs: Ends<Run>,
     /// Attempts that `attempt` records tell of.
@@ -79,6 +81,7 @@ impl Tally {
             events: Events::default(),
             losses: Losses::default(),
             findings: BTreeMap::new(),
+            findings_left_out: 0,
             runs: Ends::new(RUNS),
             attempts_seen: 0,
             attempts_told: 0,
@@ -193,6 +196,8 @@ impl Tally {
         let key = (node, finding.check.clone());
         if self.findings.len() < NODES || self.findings.contains_key(&key) {
             self.findings.insert(key, finding);
+        } else {
+            self.findings_left_out += 1;
         }
     }
 

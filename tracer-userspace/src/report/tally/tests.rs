@@ -98,6 +98,18 @@ fn attempts_that_passed_are_counted_by_pod() {
 }
 
 #[test]
+fn what_there_is_no_room_for_is_counted() {
+    let pressure = |n: u64| {
+        format!(
+            r#"{{"schema":"tracer/1","type":"node","time":"2026-01-02T03:04:05Z","time_boot_ns":0,"seq":1,"node_name":"n{n}","event":"port_pressure","summary":""}}"#
+        )
+    };
+    let lines: Vec<_> = (0..70).map(pressure).collect();
+    let tally = tally(Filter::default(), &lines);
+    assert_eq!((tally.events.ports.len(), tally.events.ports_left_out), (64, 6));
+}
+
+#[test]
 fn gaps_that_touch_are_one_and_many_are_merged() {
     let mut losses = Losses::default();
     let loss = |from: u64, to: u64| LossBody { where_: "ring".into(), count: 1, from_boot_ns: from, to_boot_ns: to };
