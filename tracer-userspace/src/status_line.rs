@@ -89,7 +89,7 @@ pub fn is_drawn() -> bool {
 
 /// Takes it off the terminal, if it is there: before anything is written to stderr.
 pub fn erase() {
-    if DRAWN.swap(false, Ordering::Relaxed) {
+    if DRAWN.swap(false, Ordering::Relaxed) && takes(&io::stderr()) {
         let _ = io::stderr().lock().write_all(ERASE.as_bytes());
     }
 }

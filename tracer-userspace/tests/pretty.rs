@@ -5,11 +5,11 @@
 #![allow(clippy::unwrap_used, reason = "a test ends at the line that failed")]
 
 use std::fs::File;
-use std::io::Read as _;
+use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nix::pty::{Winsize, openpty};
 
@@ -180,4 +180,36 @@ fn there_is_no_live_line_where_it_would_be_in_the_way() {
     assert!(!dumb.contains('\u{1b}'), "{dumb}");
     let output = attach().output().unwrap();
     assert!(!output.stderr.contains(&0x1b) && !output.stdout.contains(&0x1b));
+}
+
+/// Ctrl-S: somebody reads what stands there.
+#[test]
+#[ignore = "needs root"]
+fn a_terminal_that_is_held_holds_up_nobody() {
+    let pty = openpty(None, None).unwrap();
+    let slave = File::from(pty.slave);
+    let mut attach = tracer();
+    attach.args(["attach", "--duration", "2s", "--prober", "nobody"]).env("TERM", "xterm");
+    let mut child = attach.stdout(Stdio::null()).stderr(slave).spawn().unwrap();
+    // The command holds a copy of the terminal, too.
+    drop(attach);
+    let mut master = File::from(pty.master);
+    let (mut drawn, mut chunk) = (Vec::new(), [0; 4096]);
+    while !String::from_utf8_lossy(&drawn).contains("  attempts ") {
+        let n = master.read(&mut chunk).unwrap();
+        drawn.extend_from_slice(&chunk[..n]);
+    }
+    master.write_all(b"\x13").unwrap();
+    let begun = Instant::now();
+    let ended = loop {
+        let ended = child.try_wait().unwrap();
+        if ended.is_some() || begun.elapsed() > Duration::from_secs(30) {
+            break ended;
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    };
+    if ended.is_none() {
+        child.kill().unwrap();
+    }
+    assert!(ended.is_some_and(|status| status.success()), "it waits for the terminal");
 }
