@@ -173,6 +173,12 @@ impl Node {
         self.made.get(&netns).copied()
     }
 
+    /// It is a node's own namespace: a prober lives there, or did.
+    #[must_use]
+    pub fn is_a_node(&self, netns: Netns) -> bool {
+        self.netns == Some(netns) || self.links.contains_key(&netns)
+    }
+
     /// The listeners that were seen to come and go.
     #[must_use]
     pub const fn listeners(&self) -> &Listeners {

@@ -1,6 +1,6 @@
 //! Several tales as one stream on one node: in the order of time, and what each says of the whole node joined.
 
-use crate::event::{Fact, NodePorts, Observation, Pods, Services};
+use crate::event::{Fact, Links, NodePorts, Observation, Pods, Services};
 
 /// What an instance said last that replaces what was known.
 #[derive(Clone, Debug, Default)]
@@ -18,7 +18,7 @@ pub(crate) fn merge(streams: &[Vec<Observation>]) -> Vec<Observation> {
     all.sort_by_key(|(_, o)| o.time_boot_ns);
     let first = all.iter().find(|(_, o)| is_start(o)).map(|(_, o)| (*o).clone());
     let mut snapshots = vec![Snapshot::default(); streams.len()];
-    let rest = all.into_iter().filter(|(_, o)| !is_start(o)).map(|(n, o)| {
+    let rest = all.into_iter().map(|(n, o)| {
         let fact = snapshot(&mut snapshots, n, &o.fact);
         Observation { time_boot_ns: o.time_boot_ns, fact }
     });
@@ -32,6 +32,10 @@ pub(super) const fn is_start(observation: &Observation) -> bool {
 /// A fact that replaces what was known must not replace what another instance said.
 pub(super) fn snapshot(all: &mut [Snapshot], n: usize, fact: &Fact) -> Fact {
     match fact {
+        // One stream has one start. That of another instance tells where its prober lives.
+        Fact::Start(start) => {
+            start.node_netns.map_or(Fact::Tick, |netns| Fact::Links(Links { netns, links: Vec::new() }))
+        }
         Fact::Pods(pods) => {
             all[n].pods = Some(pods.clone());
             Fact::Pods(Pods { pods: all.iter().filter_map(|s| s.pods.as_ref()).flat_map(|p| p.pods.clone()).collect() })

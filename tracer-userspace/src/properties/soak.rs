@@ -81,7 +81,7 @@ impl Traffic {
         }
         self.names.insert(self.instances, &tale.name);
         let slot = (self.instances % SLOTS) as usize;
-        for observation in renaming.of(tale).into_iter().filter(|o| !is_start(o)) {
+        for observation in renaming.of(tale) {
             self.put(slot, observation);
         }
     }

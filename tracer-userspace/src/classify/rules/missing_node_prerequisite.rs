@@ -21,7 +21,7 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
 /// whose stack is not its kernel's (a virtual machine, a packet socket) drops its own packets so, and answers them.
 fn not_forwarded(case: &Case<'_>) -> Option<Finding> {
     let handshake = |d: &PacketDrop| d.flags.is_syn() || d.flags.is_syn_ack();
-    let on_node = |d: &PacketDrop| d.netns.is_some() && d.netns == case.node.netns();
+    let on_node = |d: &PacketDrop| d.netns.is_some_and(|netns| case.node.is_a_node(netns));
     let mut drops = case.attempt.drops().filter(|(_, d)| handshake(d) && on_node(d));
     let (time, drop, reason) = drops.find_map(|(time, d)| Some((time, d, shown_by(d)?)))?;
     // Where the kernel gives no reason: the same function drops for want of a route, and then sends an ICMP error.
