@@ -51,6 +51,11 @@ pub(crate) fn release_bin(name: &str) -> PathBuf {
     target().join("release").join(name)
 }
 
+/// A binary of the demo and the tests.
+pub(crate) fn trial_bin(name: &str) -> PathBuf {
+    target().join("trial").join(name)
+}
+
 /// Does one long step, with a line before it and one with the seconds after it.
 pub(crate) fn step<T>(what: &str, work: impl FnOnce() -> Result<T>) -> Result<T> {
     eprintln!("xtask: {what} ...");

@@ -75,7 +75,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         move || fetch(&releases)
     });
     let mut tally = sh::step("unit tests", units::run)?;
-    build::release()?;
+    build::trial()?;
     fetching.join().map_err(|_| anyhow::anyhow!("fetching the kernels ended in a panic"))??;
     let mut runs = vec![scenarios::on_host(args)?];
     runs.extend(scenarios::in_machines(args, &releases));

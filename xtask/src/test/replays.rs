@@ -32,7 +32,7 @@ pub(crate) fn run(args: &Args) -> Result<Tally> {
 /// What fails here is in the tally of the live run or of the replays: the recordings are what counts.
 fn record(args: &Args, place: &Path) -> Result<()> {
     let recorder = Recorder {
-        programs: sh::target().join("release"),
+        programs: sh::target().join("trial"),
         names: args.only.clone(),
         exact: false,
         machine: super::releases(args).into_iter().find(|release| release.name == MACHINE),
@@ -92,7 +92,7 @@ impl Stage {
         fs::create_dir_all(&place)?;
         fs::set_permissions(&place, Permissions::from_mode(0o755))?;
         let stage = Self(place);
-        stage.copy(&sh::release_bin("tracer"), "tracer", 0o755)?;
+        stage.copy(&sh::trial_bin("tracer"), "tracer", 0o755)?;
         Ok(stage)
     }
 

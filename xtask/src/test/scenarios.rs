@@ -189,10 +189,10 @@ fn pass_after_all(row: &mut Row, other: &Row) {
 /// The command line of a run of these scenarios; of all if there are none.
 fn command_for(args: &Args, rows: &Path, only: &[String]) -> Vec<String> {
     let path = |path: PathBuf| path.display().to_string();
-    let mut words = vec![path(sh::release_bin("scenarios")), "--json".into(), path(rows.to_owned())];
+    let mut words = vec![path(sh::trial_bin("scenarios")), "--json".into(), path(rows.to_owned())];
     match args.mechanism_only {
         true => words.push("--mechanism-only".into()),
-        false => words.extend(["--tracer".into(), path(sh::release_bin("tracer"))]),
+        false => words.extend(["--tracer".into(), path(sh::trial_bin("tracer"))]),
     }
     if !only.is_empty() {
         words.push("--only".into());
