@@ -25,7 +25,7 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     }
     let mut seen = vec![of_reset_received(at, received)];
     seen.extend(sent.map(|(time, reset)| of_reset_sent(time, reset)));
-    let who = sent.map_or_else(|| "from outside this node's stacks".to_owned(), |(_, r)| sender(r));
+    let who = sent.map_or_else(|| "no stack of this node was seen to send it".to_owned(), |(_, r)| sender(r));
     let summary = format!(
         "{} reset the connection {} after it was established, before any answer: {who}",
         attempt.flow.dst,

@@ -93,7 +93,7 @@ impl Need {
             Self::OwnMachine => (!is_emulated())
                 .then(|| "changes a setting of the whole machine: only in a virtual one".to_owned()),
             Self::RealProcessor => is_emulated().then(|| {
-                "the tracer's look at the pod takes seconds on an emulated processor, and comes after its address is gone".to_owned()
+                "on an emulated processor a look at the pod takes seconds, and the trace of who sent a RST milliseconds: both come too late".to_owned()
             }),
             Self::CpuQuota => {
                 let made = Cgroup::throttled(&format!("{PREFIX}{}-need-quota", std::process::id()));
