@@ -3,6 +3,7 @@
 mod cluster_flags;
 mod doctor;
 mod hooks;
+mod meaningless;
 mod report;
 mod selftest;
 
@@ -156,7 +157,7 @@ pub struct Replay {
 /// # Errors
 /// A value that means nothing, a file that cannot be read, a flag that this command does not take.
 pub fn plan(cli: Cli) -> Result<Plan, Error> {
-    refuse_meaningless(&cli)?;
+    meaningless::refuse(&cli)?;
     match cli.command {
         Command::Doctor(args) => doctor::plan(args, cli.flags).map(|doctor| Plan::Doctor(Box::new(doctor))),
         Command::Hooks(args) => hooks::plan(&args, cli.flags).map(|hooks| Plan::Hooks(Box::new(hooks))),
@@ -182,107 +183,6 @@ pub fn plan(cli: Cli) -> Result<Plan, Error> {
         }
         Command::Record { file } => live(cli.flags, None, Some(file)),
     }
-}
-
-/// Flags of a live run.
-const LIVE: &[&str] = &[
-    "duration",
-    "probers",
-    "all_connections",
-    "no_syscall_hooks",
-    "pods",
-    "services",
-    "kubelet_log",
-    "kubeconfig",
-    "no_api",
-    "api_services",
-    "api_events",
-    "node_name",
-    "ring_kib",
-];
-/// Flags without a meaning for `doctor`.
-const NOT_DOCTORS: &[&str] = &[
-    "duration",
-    "all_connections",
-    "no_syscall_hooks",
-    "services",
-    "ring_kib",
-    "kubelet_log",
-    "kubeconfig",
-    "no_api",
-    "api_services",
-    "api_events",
-    "format",
-    "namespace",
-    "pod",
-    "container",
-    "labels",
-    "until_failure",
-    "attempts",
-];
-/// Flags without a meaning for `hooks`.
-const NOT_OF_HOOKS: &[&str] = &[
-    "output_max_size",
-    "output_max_files",
-    "pods",
-    "services",
-    "kubelet_log",
-    "kubeconfig",
-    "no_api",
-    "api_services",
-    "format",
-    "namespace",
-    "pod",
-    "container",
-    "labels",
-    "until_failure",
-    "attempts",
-];
-/// Flags without a meaning for `report`, beside those of a live run.
-const NOT_REPORTS: &[&str] = &["output", "output_max_size", "output_max_files", "format", "until_failure", "attempts"];
-/// Flags of what is printed.
-const PRINTED: &[&str] = &[
-    "output",
-    "output_file",
-    "output_max_size",
-    "output_max_files",
-    "format",
-    "namespace",
-    "pod",
-    "container",
-    "labels",
-    "until_failure",
-    "attempts",
-];
-
-/// Flags that were typed for a command in which they would do nothing.
-fn refuse_meaningless(cli: &Cli) -> Result<(), Error> {
-    // From the environment of a daemon it may well meet an `attach -o pretty`.
-    if cli.flags.output == Some(Form::Pretty) && cli.typed.iter().any(|id| id == "format") {
-        return Err(Error::Usage("--format names the fields of NDJSON: it has no meaning with `-o pretty`".into()));
-    }
-    let (first, second, why): (&[&str], &[&str], _) = match &cli.command {
-        Command::Replay { .. } => (LIVE, &[], ": the recording has it"),
-        Command::Report { .. } => (LIVE, NOT_REPORTS, ": it makes a page of what a run printed"),
-        Command::Schema
-        | Command::Explain { .. }
-        | Command::Health { .. }
-        | Command::Completions { .. }
-        | Command::Man { .. } => (LIVE, PRINTED, ""),
-        Command::Doctor(_) => (NOT_DOCTORS, &[], ""),
-        Command::Hooks(_) => (NOT_OF_HOOKS, &[], ""),
-        Command::Selftest => (selftest::WATCHED, selftest::FILTERS, ""),
-        _ => return Ok(()),
-    };
-    let meaningless = cli.typed.iter().find(|id| first.contains(&id.as_str()) || second.contains(&id.as_str()));
-    meaningless.map_or(Ok(()), |id| {
-        let flag = id.trim_end_matches("s").replace('_', "-");
-        let flag = match id.as_str() {
-            "labels" | "probers" => flag,
-            _ => id.replace('_', "-"),
-        };
-        Err(Error::Usage(format!("--{flag} has no meaning for `tracer {}`{why}", cli.command.name())))
-    })
 }
 
 /// The live commands.

@@ -4,24 +4,6 @@ use super::{Output, filled, host_name, output};
 use crate::cli::Flags;
 use crate::error::Error;
 
-/// Flags of what is watched: it watches what it makes.
-pub(super) const WATCHED: &[&str] = &[
-    "duration",
-    "probers",
-    "all_connections",
-    "no_syscall_hooks",
-    "ring_kib",
-    "pods",
-    "services",
-    "kubelet_log",
-    "kubeconfig",
-    "no_api",
-    "api_services",
-];
-/// Flags of records that it has not.
-pub(super) const FILTERS: &[&str] =
-    &["output_max_size", "output_max_files", "format", "namespace", "pod", "container", "until_failure", "attempts"];
-
 /// `selftest`.
 #[derive(Clone, Debug)]
 pub struct Selftest {
