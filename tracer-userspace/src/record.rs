@@ -131,6 +131,16 @@ pub enum Confidence {
 }
 
 impl Confidence {
+    /// As records have it.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Proven => "proven",
+            Self::Likely => "likely",
+            Self::Possible => "possible",
+        }
+    }
+
     /// One step weaker.
     #[must_use]
     pub const fn lowered(self) -> Self {

@@ -64,6 +64,22 @@ pub struct FindingBody {
 }
 
 impl FindingBody {
+    /// A check with its status, of which nothing is said yet.
+    #[must_use]
+    pub fn new(check: impl Into<String>, status: Status) -> Self {
+        Self {
+            check: check.into(),
+            status,
+            observed: String::new(),
+            expected: String::new(),
+            why: String::new(),
+            remediation: None,
+            persist: None,
+            needs: None,
+            fields: BTreeMap::new(),
+        }
+    }
+
     /// It is about one probe of one container, and says nothing of the node.
     #[must_use]
     pub fn is_of_a_probe(&self) -> bool {

@@ -31,18 +31,7 @@ mod tests {
     use super::*;
 
     fn findings(of: &[(&str, Status)]) -> Findings {
-        let body = |(check, status): &(&str, Status)| FindingBody {
-            check: (*check).to_owned(),
-            status: *status,
-            observed: String::new(),
-            expected: String::new(),
-            why: String::new(),
-            remediation: None,
-            persist: None,
-            needs: None,
-            fields: BTreeMap::new(),
-        };
-        Findings { findings: of.iter().map(body).collect() }
+        Findings { findings: of.iter().map(|(check, status)| FindingBody::new(*check, *status)).collect() }
     }
 
     #[test]

@@ -10,7 +10,7 @@ use crate::cli::Form;
 use crate::clock;
 use crate::config;
 use crate::error::{self, Error};
-use crate::record::{Body, Confidence, FindingBody, Record, SCHEMA, Status};
+use crate::record::{Body, FindingBody, Record, SCHEMA, Status};
 use crate::sink::output::Output;
 use crate::sink::screen::Screen;
 use crate::sink::{ndjson, selftest, wall_time};
@@ -99,7 +99,7 @@ fn played(label: Option<Label>, row: &Row) -> FindingBody {
     field("took_ms", row.ms.into());
     if let Some(proof) = row.proof.as_ref().filter(|_| beside(label, row).is_none()) {
         field("hooks", proof.hooks.clone().into());
-        field("confidence", confidence(proof.confidence).into());
+        field("confidence", proof.confidence.name().into());
     }
     match row.result {
         "pass" => FindingBody { status: Status::Ok, observed: proven(label, row), ..finding },
@@ -117,8 +117,8 @@ fn proven(label: Option<Label>, row: &Row) -> String {
         return format!("beside {main}");
     }
     match (label, &row.proof) {
-        (Some(_), Some(proof)) if proof.hooks.is_empty() => confidence(proof.confidence).to_owned(),
-        (Some(_), Some(proof)) => format!("{}: {}", confidence(proof.confidence), proof.hooks.join(", ")),
+        (Some(_), Some(proof)) if proof.hooks.is_empty() => proof.confidence.name().to_owned(),
+        (Some(_), Some(proof)) => format!("{}: {}", proof.confidence.name(), proof.hooks.join(", ")),
         _ => "no verdict".to_owned(),
     }
 }
@@ -138,25 +138,8 @@ fn draft(label: Option<Label>) -> FindingBody {
         || "no verdict on a probe that succeeds".to_owned(),
         |label| format!("the verdict `{label}` where it was made to happen: {}", label.page().title),
     );
-    FindingBody {
-        check: format!("{}{}", selftest::PREFIX, label.map_or("healthy", Label::name)),
-        status: Status::Unknown,
-        observed: String::new(),
-        expected,
-        why: WHY.to_owned(),
-        remediation: None,
-        persist: None,
-        needs: None,
-        fields: BTreeMap::new(),
-    }
-}
-
-const fn confidence(confidence: Confidence) -> &'static str {
-    match confidence {
-        Confidence::Proven => "proven",
-        Confidence::Likely => "likely",
-        Confidence::Possible => "possible",
-    }
+    let check = format!("{}{}", selftest::PREFIX, label.map_or("healthy", Label::name));
+    FindingBody { expected, why: WHY.to_owned(), ..FindingBody::new(check, Status::Unknown) }
 }
 
 #[cfg(test)]
@@ -164,6 +147,7 @@ mod tests {
     use super::super::row::Proof;
     use super::super::scenario::all;
     use super::*;
+    use crate::record::Confidence;
 
     fn row(result: &'static str, reason: Option<&str>) -> Row {
         let scenario = all().into_iter().find(|s| s.name == "firewall_drop_pod_nft").expect("the scenario");

@@ -104,8 +104,6 @@ fn below(out: &mut String, screen: Screen, name: &str) {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
-
     use super::*;
 
     fn screen(columns: usize, colour: bool) -> Screen {
@@ -114,15 +112,11 @@ mod tests {
 
     fn finding(check: &str, status: Status) -> FindingBody {
         FindingBody {
-            check: check.into(),
-            status,
             observed: "net.ipv4.ip_forward = 0".into(),
             expected: "net.ipv4.ip_forward = 1".into(),
             why: "without it the kernel drops whatever is not for the node itself".into(),
             remediation: (status != Status::Ok).then(|| "sysctl -w net.ipv4.ip_forward=1".into()),
-            persist: None,
-            needs: None,
-            fields: BTreeMap::new(),
+            ..FindingBody::new(check, status)
         }
     }
 

@@ -21,7 +21,7 @@ pub use self::text::text;
 use super::plain;
 use super::printed::Printed;
 use crate::decision::Decision;
-use crate::record::{AttemptBody, Body, Confidence, K8s, Outcome, Probe, Subject, VerdictBody};
+use crate::record::{AttemptBody, Body, K8s, Outcome, Probe, Subject, VerdictBody};
 use crate::record::{FindingBody, Status};
 
 /// Names and values of one series.
@@ -164,7 +164,7 @@ impl Metrics {
         }
         let mut labels: Labels = vec![("label", label.name().into()), ("subject", subject(verdict.subject).into())];
         labels.extend(probe(verdict.probe.as_ref()));
-        labels.push(("confidence", confidence(verdict.verdict.confidence).into()));
+        labels.push(("confidence", verdict.verdict.confidence.name().into()));
         self.inc(Of::Verdicts, labels, verdict.k8s.as_ref());
         if let Some(now) = now_boot_ns {
             self.latency.observe(seconds(now.saturating_sub(decision.time_boot_ns)));
@@ -206,14 +206,6 @@ const fn subject(subject: Subject) -> &'static str {
     match subject {
         Subject::Probe => "probe",
         Subject::Connection => "connection",
-    }
-}
-
-const fn confidence(confidence: Confidence) -> &'static str {
-    match confidence {
-        Confidence::Possible => "possible",
-        Confidence::Likely => "likely",
-        Confidence::Proven => "proven",
     }
 }
 

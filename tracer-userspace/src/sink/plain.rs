@@ -1,7 +1,7 @@
 //! Small words of the pretty form: names, times.
 
 use crate::event::{Handler, ProbeType};
-use crate::record::{Confidence, Endpoint};
+use crate::record::Endpoint;
 
 /// Text from outside without what steers a terminal or the order of its letters: a process name may hold either.
 pub(crate) fn safe(text: &str) -> String {
@@ -36,15 +36,6 @@ pub(super) fn clock(time: &str) -> &str {
 /// `1 pod`, `2 pods`.
 pub(crate) fn count(n: u64, noun: &str) -> String {
     format!("{n} {noun}{}", if n == 1 { "" } else { "s" })
-}
-
-/// As records have it.
-pub(crate) const fn confidence(confidence: Confidence) -> &'static str {
-    match confidence {
-        Confidence::Proven => "proven",
-        Confidence::Likely => "likely",
-        Confidence::Possible => "possible",
-    }
 }
 
 /// As records have it.

@@ -41,8 +41,6 @@ const fn result(status: Status) -> (&'static str, Style) {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
-
     use super::*;
     use crate::classify::label::Label;
 
@@ -51,17 +49,7 @@ mod tests {
     }
 
     fn finding(status: Status, observed: &str) -> FindingBody {
-        FindingBody {
-            check: "selftest/firewall_drop".into(),
-            status,
-            observed: observed.into(),
-            expected: String::new(),
-            why: String::new(),
-            remediation: None,
-            persist: None,
-            needs: None,
-            fields: BTreeMap::new(),
-        }
+        FindingBody { observed: observed.into(), ..FindingBody::new("selftest/firewall_drop", status) }
     }
 
     #[test]

@@ -7,7 +7,6 @@ use super::super::tally::{Ends, Example, Scale};
 use super::axis::Axis;
 use super::words;
 use crate::record::{FindingBody, Status};
-use crate::sink::plain;
 
 /// Pods with a cause whose evidence is on the page.
 pub(super) const WITH_EVIDENCE: usize = 250;
@@ -143,7 +142,7 @@ pub(super) fn colour(cause: usize) -> String {
 /// The strongest confidence of some verdicts, and `and weaker` if they are not alike.
 pub(super) fn sure(counts: [u64; 3]) -> String {
     let some = SURE.iter().zip(counts).rev().filter(|(_, count)| *count > 0);
-    let some: Vec<_> = some.map(|(confidence, count)| (plain::confidence(*confidence), count)).collect();
+    let some: Vec<_> = some.map(|(confidence, count)| (confidence.name(), count)).collect();
     match some.as_slice() {
         [(name, _)] => (*name).to_owned(),
         some => some.iter().map(|(name, count)| format!("{count} {name}")).collect::<Vec<_>>().join(", "),

@@ -156,7 +156,7 @@ impl Cause {
     /// `3 proven, 1 likely`.
     fn sureness(&self) -> String {
         let count = |confidence: &Confidence| self.confidences.get(confidence).copied().filter(|n| *n > 0);
-        let said = CONFIDENCES.iter().filter_map(|it| Some(format!("{} {}", count(it)?, plain::confidence(*it))));
+        let said = CONFIDENCES.iter().filter_map(|it| Some(format!("{} {}", count(it)?, it.name())));
         said.collect::<Vec<_>>().join(", ")
     }
 

@@ -36,7 +36,7 @@ fn head(out: &mut String, record: &Record, body: &VerdictBody, screen: Screen) {
         plain::clock(&record.time),
         screen.paint(style, verdict.label.name()),
         screen.paint(Style::Strong, &About::from(body).text()),
-        screen.paint(style, plain::confidence(verdict.confidence)),
+        screen.paint(style, verdict.confidence.name()),
         record.seq,
     );
     screen.head(out, &text);
