@@ -157,6 +157,7 @@ impl Node {
                 self.listeners.forget(op.netns);
             }
             NetnsOpKind::Unshare | NetnsOpKind::Clone => {
+                self.links.remove(&op.netns);
                 self.listeners.forget(op.netns);
                 bounded_insert(&mut self.made, op.netns, time);
             }
@@ -173,7 +174,7 @@ impl Node {
         self.made.get(&netns).copied()
     }
 
-    /// It is a node's own namespace: a prober lives there, or did.
+    /// It is a node's own namespace: a prober lives there, or did. Links are read nowhere else.
     #[must_use]
     pub fn is_a_node(&self, netns: Netns) -> bool {
         self.netns == Some(netns) || self.links.contains_key(&netns)

@@ -24,8 +24,11 @@ fn not_forwarded(case: &Case<'_>) -> Option<Finding> {
     let on_node = |d: &PacketDrop| d.netns.is_some_and(|netns| case.node.is_a_node(netns));
     let mut drops = case.attempt.drops().filter(|(_, d)| handshake(d) && on_node(d));
     let (time, drop, reason) = drops.find_map(|(time, d)| Some((time, d, shown_by(d)?)))?;
-    // Where the kernel gives no reason: the same function drops for want of a route, and then sends an ICMP error.
-    if reason == Reason::Function && (!case.settled || case.attempt.icmp().next().is_some()) {
+    // What somebody answers was not needed by it. And where the kernel gives no reason: the same function drops for want of
+    // a route, and then sends an ICMP error.
+    let answered =
+        case.attempt.reset_received().is_some() || (reason == Reason::Function && case.attempt.icmp().next().is_some());
+    if !case.settled || answered {
         return None;
     }
     let device = drop.device.as_ref().map_or("the device it came in on", |d| d.name.as_str());
@@ -63,9 +66,9 @@ fn shown_by(drop: &PacketDrop) -> Option<Reason> {
     }
 }
 
-/// The setting, where it was read.
+/// The setting, where it was read: in the namespace of the last prober.
 fn quoted(case: &Case<'_>, drop: &PacketDrop) -> String {
-    let value = case.node.settings.sysctls.get(setting(drop));
+    let value = case.node.settings.sysctls.get(setting(drop)).filter(|_| drop.netns == case.node.netns());
     value.map(|value| format!(" ({} = {value})", setting(drop))).unwrap_or_default()
 }
 
@@ -105,7 +108,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     use crate::classify::label::Label;
-    use crate::event::{Fact, Findings, Netns, RuleVerdict};
+    use crate::event::{Fact, Findings, Links, Netns, RuleVerdict, TcpState};
     use crate::record::{Confidence, FindingBody, Status};
     use crate::testing::{NODE, POD, SYN, Stream, firewall, rule};
 
@@ -116,6 +119,22 @@ mod tests {
         let verdict = &stream.verdicts()[0].verdict;
         assert_eq!(verdict.confidence, Confidence::Proven);
         assert!(verdict.remediation.contains("net.ipv4.ip_forward=1"), "{}", verdict.remediation);
+    }
+
+    #[test]
+    fn a_packet_that_somebody_answers_was_not_needed() {
+        let mut stream = Stream::new();
+        stream.connect().drop(SYN, "IP_INADDRERRORS", NODE).reset_received(TcpState::SynSent, 0).gives_up();
+        assert_eq!(stream.labels(), ["handshake_rst"]);
+    }
+
+    /// An inode number is used again: what was a prober's namespace once is a pod's now.
+    #[test]
+    fn a_namespace_that_was_a_node_s_once_need_not_forward() {
+        let mut stream = Stream::new();
+        stream.push(Fact::Links(Links { netns: POD, links: Vec::new() })).links(true, &["10.88.0.1"]).netns_made(POD);
+        stream.connect().drop(SYN, "IP_INADDRERRORS", POD).gives_up();
+        assert_eq!(stream.labels(), ["unexplained"]);
     }
 
     #[test]
@@ -150,17 +169,9 @@ mod tests {
     }
 
     fn base_policy(hook: &str) -> Fact {
-        let found = FindingBody {
-            check: "base_policy".into(),
-            status: Status::Fail,
-            observed: format!("policy drop on {hook}"),
-            expected: String::new(),
-            why: String::new(),
-            remediation: None,
-            persist: None,
-            needs: None,
-            fields: BTreeMap::from([("hook".to_owned(), hook.into())]),
-        };
+        let fields = BTreeMap::from([("hook".to_owned(), hook.into())]);
+        let observed = format!("policy drop on {hook}");
+        let found = FindingBody { observed, fields, ..FindingBody::new("base_policy", Status::Fail) };
         Fact::Findings(Box::new(Findings { findings: vec![found] }))
     }
 

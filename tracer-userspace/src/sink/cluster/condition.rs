@@ -25,8 +25,13 @@ use crate::sources::cluster::{Failure, Pace, part};
 const TYPE: &str = "TracerNodeFault";
 
 /// Causes that are a state of the node, whichever pod showed it.
-const OF_NODE: [Label; 4] =
-    [Label::LoopbackDown, Label::ConntrackTableFull, Label::EphemeralPortsExhausted, Label::NodeportEphemeralCollision];
+const OF_NODE: [Label; 5] = [
+    Label::LoopbackDown,
+    Label::ConntrackTableFull,
+    Label::EphemeralPortsExhausted,
+    Label::NodeportEphemeralCollision,
+    Label::MissingNodePrerequisite,
+];
 
 /// Something of the node that was seen.
 #[derive(Clone, Debug, PartialEq, Eq)]
