@@ -269,12 +269,16 @@ impl Stream {
         self.push(Fact::Listen(Listen { netns, addr, actor, begins }))
     }
 
-    /// The pod at the target's address with one probe.
     fn probed(&mut self, probe: ProbeSpec) -> &mut Self {
+        self.pod_probed("web", probe)
+    }
+
+    /// The pod at the target's address with one probe.
+    fn pod_probed(&mut self, name: &str, probe: ProbeSpec) -> &mut Self {
         let container = Container { name: Some("app".into()), probes: vec![probe], ..Container::default() };
         let pod = Pod {
             namespace: Some("default".into()),
-            name: Some("web".into()),
+            name: Some(name.into()),
             addrs: vec![self.flow.dst.ip()],
             containers: vec![container],
             ..Pod::default()
@@ -299,6 +303,11 @@ impl Stream {
 
     pub(crate) fn http_readiness(&mut self) -> &mut Self {
         self.probed(http_probe(self.flow.dst.port()))
+    }
+
+    /// The target's address belongs to this pod now.
+    pub(crate) fn http_readiness_of(&mut self, pod: &str) -> &mut Self {
+        self.pod_probed(pod, http_probe(self.flow.dst.port()))
     }
 
     pub(crate) fn https_readiness(&mut self) -> &mut Self {

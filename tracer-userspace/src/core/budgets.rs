@@ -1,35 +1,32 @@
-//! Probes that still succeed and soon may not: answers that take most of the timeout, a start that took most of the
-//! time that is allowed for it. Told once, and once more when it is over.
+//! Probes that still succeed and soon may not: answers that take most of the timeout. Told once, and once more when it
+//! is over.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
 
 use serde_json::{Value, json};
 
 use crate::correlate::attempt::Attempt;
-use crate::correlate::node::Node;
-use crate::enrich::{self, Named};
-use crate::event::{Netns, ProbeType};
+use crate::enrich::Named;
+use crate::event::ProbeType;
 use crate::record::{FindingBody, Status};
 
 /// Answers of a probe that are looked at together.
 const KEPT: usize = 64;
 /// They are looked at after every so many.
 const EVERY: usize = 32;
-/// Probes, and starts, that are remembered.
+/// Probes that are remembered.
 const MAX_KEPT: usize = 4096;
 /// The share of the timeout above which 95 % of the answers are told of, and below which that is over.
 const TIGHT: (f64, f64) = (0.5, 0.35);
-/// The share of its budget above which a start is told of.
-const NARROW: f64 = 0.7;
-
 /// What was observed of each probe.
 #[derive(Debug, Default)]
 pub(super) struct Budgets {
-    latencies: BTreeMap<(SocketAddr, u8), Latencies>,
-    /// Pods' ports that have answered since their namespace was made.
-    started: BTreeSet<(Netns, u16)>,
+    latencies: BTreeMap<Key, Latencies>,
 }
+
+/// Target, kind of probe, and pod: an address is given to another one.
+type Key = (SocketAddr, u8, Option<String>);
 
 /// The latest answers of a probe, in microseconds.
 #[derive(Debug, Default)]
@@ -49,15 +46,12 @@ struct Quantiles {
 
 impl Budgets {
     /// An attempt succeeded.
-    pub(super) fn answered(&mut self, attempt: &Attempt, named: &Named, node: &Node) -> Vec<FindingBody> {
-        [self.latency(attempt, named), self.start(attempt, named, node)].into_iter().flatten().collect()
-    }
-
-    fn latency(&mut self, attempt: &Attempt, named: &Named) -> Option<FindingBody> {
+    pub(super) fn answered(&mut self, attempt: &Attempt, named: &Named) -> Option<FindingBody> {
         let probe = named.probe.as_ref()?;
         let (kind, timeout_s) = (probe.probe_type?, probe.timeout_s.filter(|s| *s > 0)?);
         let (ended, _) = attempt.ended?;
-        let key = (attempt.flow.dst, kind as u8);
+        let pod = named.k8s.as_ref().and_then(|k8s| k8s.pod_uid.clone().or_else(|| k8s.pod_name.clone()));
+        let key = (attempt.flow.dst, kind as u8, pod);
         if self.latencies.len() >= MAX_KEPT && !self.latencies.contains_key(&key) {
             self.latencies.pop_first();
         }
@@ -65,26 +59,6 @@ impl Budgets {
         let quantiles = latencies.add(ended.saturating_sub(attempt.started) / 1000)?;
         let tight = latencies.turns(quantiles.most / (f64::from(timeout_s) * 1e3))?;
         Some(latency_finding(attempt.flow.dst, named, timeout_s, quantiles, tight))
-    }
-
-    fn start(&mut self, attempt: &Attempt, named: &Named, node: &Node) -> Option<FindingBody> {
-        let dst = attempt.flow.dst;
-        let netns = node.netns_of_addr(attempt.netns?, dst.ip())?;
-        let made = node.netns_made(netns)?;
-        if !self.started.insert((netns, dst.port())) {
-            return None;
-        }
-        if self.started.len() > MAX_KEPT {
-            self.started.pop_first();
-        }
-        let spec = enrich::restarting_probe(attempt, node)?;
-        let took_s = attempt.started.saturating_sub(made) as f64 / 1e9;
-        let budget_s = spec.budget_s();
-        if took_s < f64::from(budget_s) * NARROW {
-            return None;
-        }
-        let listened = node.listeners().first(netns, dst.port()).map(|(at, _)| at.saturating_sub(made) as f64 / 1e9);
-        Some(start_finding(dst, named, spec.probe_type, took_s, listened, budget_s))
     }
 }
 
@@ -138,33 +112,6 @@ fn latency_finding(dst: SocketAddr, named: &Named, timeout_s: u32, seen: Quantil
     body
 }
 
-fn start_finding(
-    dst: SocketAddr,
-    named: &Named,
-    kind: ProbeType,
-    took_s: f64,
-    listened: Option<f64>,
-    budget_s: u32,
-) -> FindingBody {
-    let kind = if kind == ProbeType::Startup { "startup" } else { "liveness" };
-    let mut body = about(dst, named, "probe_start");
-    let listen = listened.map(|s| format!(" (it began to listen after {s:.1} s)")).unwrap_or_default();
-    body.status = Status::Warn;
-    body.observed = format!(
-        "{} answered its first probe {took_s:.1} s after its network namespace was made{listen}; its {kind} probe restarts it after {budget_s} s",
-        place(dst, named)
-    );
-    body.expected = format!("a first answer within {:.0} % of the {budget_s} s", NARROW * 100.0);
-    body.why = "a start that takes a little longer, on a busy node or after an upgrade, is ended by the kubelet, again and again".into();
-    body.remediation = Some(format!(
-        "give it a startupProbe that allows {:.0} s (periodSeconds x failureThreshold)",
-        (took_s * 3.0).ceil()
-    ));
-    body.fields.extend([("took_s".to_owned(), json!(took_s)), ("budget_s".to_owned(), json!(budget_s))]);
-    body.fields.extend(listened.map(|s| ("listened_after_s".to_owned(), json!(s))));
-    body
-}
-
 /// A finding about this container that has nothing to say yet.
 fn about(dst: SocketAddr, named: &Named, check: &str) -> FindingBody {
     let k8s = named.k8s.clone().unwrap_or_default();
@@ -173,17 +120,7 @@ fn about(dst: SocketAddr, named: &Named, check: &str) -> FindingBody {
         names.into_iter().filter_map(|(name, value)| Some((name.to_owned(), json!(value?)))).collect();
     fields.insert("target".into(), json!(dst.to_string()));
     fields.extend(named.probe.as_ref().and_then(|p| p.probe_type).map(|kind| ("probe".to_owned(), json!(kind))));
-    FindingBody {
-        check: check.into(),
-        status: Status::Ok,
-        observed: String::new(),
-        expected: String::new(),
-        why: String::new(),
-        remediation: None,
-        persist: None,
-        needs: None,
-        fields,
-    }
+    FindingBody { fields, ..FindingBody::new(check, Status::Ok) }
 }
 
 /// "readiness probe"
@@ -206,9 +143,9 @@ fn place(dst: SocketAddr, named: &Named) -> String {
 
 #[cfg(test)]
 mod tests {
-    use crate::event::{Netns, TcpState};
+    use crate::event::TcpState;
     use crate::record::{Body, FindingBody, Status};
-    use crate::testing::{POD, Stream};
+    use crate::testing::Stream;
 
     fn findings(stream: &Stream) -> Vec<FindingBody> {
         let told = stream.decisions().into_iter();
@@ -244,21 +181,14 @@ mod tests {
         assert!(answers(&[900; 31]).is_empty(), "too few to judge by");
     }
 
-    fn first_answer_after(ms: u64) -> Vec<FindingBody> {
-        let mut stream = Stream::new();
-        stream.liveness(10, 3).netns_made(POD).inspection(|seen| seen.netns = Some(Netns(POD.0)));
-        stream.wait_ms(ms).listens(POD, 8080, true);
-        answer(&mut stream, 100, 5);
-        answer(&mut stream, 101, 5);
-        findings(&stream)
-    }
-
+    /// The next pod with that address begins anew.
     #[test]
-    fn a_start_that_took_most_of_its_budget_is_told_once() {
-        let told = first_answer_after(27_000);
-        assert_eq!(told.len(), 1);
-        assert_eq!((told[0].check.as_str(), told[0].status), ("probe_start", Status::Warn));
-        assert!(told[0].observed.contains("27.0 s after its network namespace was made"), "{}", told[0].observed);
-        assert!(first_answer_after(3_000).is_empty());
+    fn another_pod_s_answers_are_its_own() {
+        let mut stream = Stream::new();
+        stream.http_readiness();
+        (100..131).for_each(|conn| answer(&mut stream, conn, 800));
+        stream.http_readiness_of("other");
+        (131..162).for_each(|conn| answer(&mut stream, conn, 800));
+        assert!(findings(&stream).is_empty(), "31 of each");
     }
 }

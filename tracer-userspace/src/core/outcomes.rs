@@ -6,6 +6,7 @@
 use super::records::{said, unattached};
 use super::{Core, When};
 use crate::classify::{SETTLE_NS, kubelet};
+use crate::correlate::KEEP_AFTER_END_NS;
 use crate::correlate::attempt::Attempt;
 use crate::decision::Decision;
 use crate::enrich;
@@ -31,7 +32,7 @@ impl Core {
         let of_use = if let Some((finding, named)) = kubelet::command(&command, &self.node) {
             out.push(unattached(finding, named, Some(said(&command))));
             true
-        } else if let Some(conn) = self.attempt_of(probe) {
+        } else if let Some(conn) = self.attempt_of(probe, observation.time_boot_ns) {
             self.correlator.join(conn, observation);
             self.quote(conn, observation.time_boot_ns, out);
             true
@@ -45,11 +46,11 @@ impl Core {
 
     /// The one attempt that it can be about: of that probe, not told of before, and over at that time or not yet seen to
     /// be. One that failed goes first, the last of several; one that the kernel found well must be the only one left.
-    fn attempt_of(&self, probe: &KubeletProbe) -> Option<ConnId> {
+    fn attempt_of(&self, probe: &KubeletProbe, now: u64) -> Option<ConnId> {
         let fits = |a: &&Attempt| a.prober && a.kubelet().is_none() && is_in_time(a, probe) && self.is_of(a, probe);
         let fitting: Vec<&Attempt> = self.correlator.all().filter(fits).collect();
         if probe.is_event() {
-            return self.attempt_of_event(&fitting, probe);
+            return self.attempt_of_event(&fitting, probe, now);
         }
         if let Some(exact) = fitting.iter().find(|a| probe.src == Some(a.flow.src)) {
             return Some(exact.conn);
@@ -63,13 +64,15 @@ impl Core {
     }
 
     /// Those that ended within the second of the Event go first, of them those that failed. Several that are left: the
-    /// Event may be about any of them, and nothing is joined.
-    fn attempt_of_event(&self, fitting: &[&Attempt], probe: &KubeletProbe) -> Option<ConnId> {
+    /// Event may be about any of them, and nothing is joined. Nor to one that the kernel found well by an Event that comes so
+    /// late that the one which failed may be forgotten.
+    fn attempt_of_event(&self, fitting: &[&Attempt], probe: &KubeletProbe, now: u64) -> Option<ConnId> {
         let from = probe.written_boot_ns;
         let within = preferred(fitting, |a| a.ended.is_none_or(|(end, _)| from <= end.saturating_add(AFTER_NS)));
         let failed = preferred(&within, |a| a.ended.is_some() && self.has_failed(a));
         let [only] = failed.as_slice() else { return None };
-        Some(only.conn)
+        let all_known = now <= from.saturating_add(KEEP_AFTER_END_NS);
+        (all_known || self.has_failed(only)).then_some(only.conn)
     }
 
     fn has_failed(&self, attempt: &Attempt) -> bool {

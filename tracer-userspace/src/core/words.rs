@@ -126,6 +126,18 @@ mod tests {
         assert!(told(&stream).is_empty());
     }
 
+    /// The attempt that failed may be forgotten by then: the one beside it is not blamed.
+    #[test]
+    fn an_event_that_comes_late_joins_nothing_that_was_found_well() {
+        let mut stream = Stream::new();
+        stream.https_readiness().connect().established();
+        stream.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 200)).wait_ms(900);
+        stream.again(9).connect().established();
+        stream.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 200));
+        stream.wait_ms(1600).kubelet_event(ProbeSays::Status(503), 2500);
+        assert!(told(&stream).is_empty(), "{:?}", told(&stream));
+    }
+
     /// Whichever of the two comes first: it is said once.
     #[test]
     fn the_log_and_the_event_of_one_failure_are_one_word() {

@@ -14,7 +14,7 @@ use attempt::Attempt;
 /// Attempts kept at once; the oldest goes first.
 const MAX_ATTEMPTS: usize = 8192;
 /// How long an attempt is kept after its end for evidence that comes late.
-const KEEP_AFTER_END_NS: u64 = 2_000_000_000;
+pub(crate) const KEEP_AFTER_END_NS: u64 = 2_000_000_000;
 /// How long an attempt is kept whose end was never seen.
 const KEEP_OPEN_NS: u64 = 900_000_000_000;
 
