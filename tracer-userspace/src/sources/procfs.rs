@@ -4,7 +4,7 @@
 //! tests the two differ. Everything about the node is read through a prober's entry in `/proc`.
 
 use std::fs;
-use std::io;
+use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 
 use nix::sched::{CloneFlags, setns};
@@ -95,31 +95,60 @@ pub(super) struct Process {
 
 /// One pass over `/proc`: all processes, by pid.
 pub(super) fn scan(names: &[String]) -> Vec<Process> {
-    let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
-    let pids = entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
-    let mut processes: Vec<Process> = pids.take(MAX_PROCESSES).map(|pid| read_process(pid, names)).collect();
-    processes.sort_unstable_by_key(|process| process.pid);
-    processes
-}
-
-fn read_process(pid: u32, names: &[String]) -> Process {
-    let comm = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
-    let comm = comm.trim_end_matches('\n');
-    let cgroup = fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
-    Process {
+    let mut small = SmallFile::default();
+    let mut process = |pid| Process {
         pid,
         netns: netns_of(pid),
-        prober: names.iter().any(|name| name == comm).then(|| comm.to_owned()),
-        pod: cgroup::pod_process(&cgroup),
+        prober: prober_name(pid, names, &mut small),
+        pod: cgroup::pod_process(small.read(&format!("/proc/{pid}/cgroup"))),
+    };
+    pids().into_iter().map(&mut process).collect()
+}
+
+/// All processes, in order.
+fn pids() -> Vec<u32> {
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    let mut pids: Vec<u32> = pids.take(MAX_PROCESSES).collect();
+    pids.sort_unstable();
+    pids
+}
+
+/// The name of a process, if it is one of these.
+fn prober_name(pid: u32, names: &[String], small: &mut SmallFile) -> Option<String> {
+    let comm = small.read(&format!("/proc/{pid}/comm")).trim_end_matches('\n');
+    names.iter().find(|name| *name == comm).cloned()
+}
+
+/// Reads files of `/proc` in one go: their size is not known before, and a node has thousands of them.
+struct SmallFile([u8; 16 << 10]);
+
+impl Default for SmallFile {
+    fn default() -> Self {
+        Self([0; 16 << 10])
+    }
+}
+
+impl SmallFile {
+    /// The text, or nothing if it cannot be read.
+    fn read(&mut self, path: &str) -> &str {
+        let length = fs::File::open(path).and_then(|mut file| file.read(&mut self.0)).unwrap_or(0);
+        str::from_utf8(&self.0[..length]).unwrap_or_default()
     }
 }
 
 /// Processes with one of these names.
 #[must_use]
 pub fn find_probers(names: &[String]) -> Vec<Prober> {
-    probers(&scan(names))
+    let mut small = SmallFile::default();
+    let prober = |pid| {
+        let comm = prober_name(pid, names, &mut small)?;
+        Some(Prober { pid, comm, netns: netns_of(pid) })
+    };
+    pids().into_iter().filter_map(prober).collect()
 }
 
+/// The probers among these.
 pub(super) fn probers(processes: &[Process]) -> Vec<Prober> {
     let to_prober = |process: &Process| {
         let comm = process.prober.clone()?;
