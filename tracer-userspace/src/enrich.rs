@@ -93,8 +93,7 @@ pub fn probed_pod<'a>(attempt: &Attempt, node: &'a Node) -> Option<&'a Pod> {
 pub fn https_spec_on_port(attempt: &Attempt, node: &Node) -> bool {
     let dst = attempt.flow.dst;
     node.pods
-        .iter()
-        .filter(|pod| pod.addrs.contains(&dst.ip()))
+        .at(dst.ip())
         .flat_map(|pod| &pod.containers)
         .any(|c| c.probes.iter().any(|p| p.port == dst.port() && p.scheme.as_deref() == Some("https")))
 }
@@ -102,11 +101,8 @@ pub fn https_spec_on_port(attempt: &Attempt, node: &Node) -> bool {
 /// A namespace by number and, if it is the node's or a pod's, by name.
 #[must_use]
 pub fn netns_ref(inum: Netns, node: &Node) -> NetnsRef {
-    let name = if node.netns() == Some(inum) {
-        Some("host".to_owned())
-    } else {
-        node.pods.iter().find(|p| p.netns == Some(inum) && !p.host_network).and_then(pod_name)
-    };
+    let name =
+        if node.netns() == Some(inum) { Some("host".to_owned()) } else { node.pods.in_netns(inum).and_then(pod_name) };
     NetnsRef { inum, cookie: None, name }
 }
 
@@ -150,7 +146,7 @@ fn matching_probes<'a>(attempt: &Attempt, node: &'a Node) -> Vec<Match<'a>> {
     let dst = attempt.flow.dst;
     let all: Vec<Match<'a>> = node
         .pods
-        .iter()
+        .dialled_at(dst.ip())
         .flat_map(|pod| pod.containers.iter().map(move |c| (pod, c)))
         .flat_map(|(pod, c)| c.probes.iter().map(move |spec| (pod, c, spec)))
         .filter(|(pod, _, spec)| spec.port == dst.port() && dials(pod, spec, dst.ip(), attempt, node))
@@ -181,7 +177,7 @@ fn dials(pod: &Pod, spec: &ProbeSpec, dst: IpAddr, attempt: &Attempt, node: &Nod
 }
 
 fn pod_of(addr: IpAddr, node: &Node) -> Option<&Pod> {
-    node.pods.iter().find(|pod| !pod.host_network && pod.addrs.contains(&addr))
+    node.pods.at(addr).find(|pod| !pod.host_network)
 }
 
 fn single_container<'a>(matches: &[Match<'a>]) -> Option<&'a Container> {
@@ -195,11 +191,10 @@ fn subject(attempt: &Attempt, node: &Node, specs: &[&ProbeSpec], pod: Option<&Po
     if !specs.is_empty() {
         return Subject::Probe;
     }
-    let has_specs = |pod: &Pod| pod.containers.iter().any(|c| !c.probes.is_empty());
     let dst = attempt.flow.dst.ip();
     let to_pod = match pod {
-        Some(pod) => !has_specs(pod),
-        None => attempt.netns.is_some_and(|netns| node.owns(netns, dst)) && !node.pods.iter().any(has_specs),
+        Some(pod) => !pod.has_specs(),
+        None => attempt.netns.is_some_and(|netns| node.owns(netns, dst)) && !node.pods.have_specs(),
     };
     if attempt.prober && to_pod { Subject::Probe } else { Subject::Connection }
 }

@@ -428,7 +428,7 @@ fn prober() -> Actor {
     Actor { pid: 10, tid: 11, comm: "kubelet".into(), netns: Some(NODE), cgroup: None, cgroup_memory: None }
 }
 
-fn http_probe(port: u16) -> ProbeSpec {
+pub(crate) fn http_probe(port: u16) -> ProbeSpec {
     ProbeSpec {
         probe_type: ProbeType::Readiness,
         handler: Handler::Http,

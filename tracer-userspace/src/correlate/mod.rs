@@ -4,6 +4,7 @@ pub mod attempt;
 pub mod firewalls;
 pub mod listeners;
 pub mod node;
+pub mod pods;
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;

@@ -7,9 +7,10 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use super::firewalls::Firewalls;
 use super::listeners::Listeners;
+use super::pods::KnownPods;
 use crate::event::{
     Fact, FindingBody, Findings, Inspection, LinkChange, LinkState, Links, Listen, Loss, Netns, NetnsOp, NetnsOpKind,
-    NetnsOpen, NodePort, NodePorts, NodeSettings, Observation, Pod, PortPressure, ProxyMode, Service, Start, Throttled,
+    NetnsOpen, NodePort, NodePorts, NodeSettings, Observation, PortPressure, ProxyMode, Service, Start, Throttled,
 };
 
 /// Namespace operations and opens kept for naming a culprit.
@@ -42,7 +43,7 @@ pub struct Node {
     /// NodePorts by the table they were read from.
     node_ports: BTreeMap<u8, NodePorts>,
     /// Pods.
-    pub pods: Vec<Pod>,
+    pub pods: KnownPods,
     /// Services.
     pub services: Vec<Service>,
     /// Settings that verdicts quote.
@@ -84,7 +85,7 @@ impl Node {
             Fact::NodePorts(ports) => {
                 self.node_ports.insert(ports.mode as u8, ports.clone());
             }
-            Fact::Pods(pods) => self.pods.clone_from(&pods.pods),
+            Fact::Pods(pods) => self.pods.replace(&pods.pods),
             Fact::Services(services) => self.services.clone_from(&services.services),
             Fact::NodeSettings(settings) => self.settings = settings.clone(),
             Fact::NetnsOpen(open) => remember(&mut self.opens, (time, open.clone())),
@@ -218,7 +219,7 @@ impl Node {
     /// The address is that of a pod of this node with a network of its own.
     #[must_use]
     pub fn has_pod(&self, addr: IpAddr) -> bool {
-        self.pods.iter().any(|pod| !pod.host_network && pod.addrs.contains(&addr))
+        self.pods.at(addr).any(|pod| !pod.host_network)
     }
 
     /// The state of a target, as it was last read.
@@ -326,7 +327,7 @@ impl Node {
         if self.owns(from, addr) {
             return Some(from);
         }
-        let pod = self.pods.iter().find(|p| p.addrs.contains(&addr)).and_then(|p| p.netns);
+        let pod = self.pods.at(addr).next().and_then(|p| p.netns);
         pod.or_else(|| {
             let mut here = self.inspections.values().map(|(_, seen)| seen).filter(|seen| seen.from == from);
             here.find(|seen| seen.target.ip() == addr && seen.netns.is_some()).and_then(|seen| seen.netns)

@@ -47,6 +47,14 @@ pub struct Pod {
     pub containers: Vec<Container>,
 }
 
+impl Pod {
+    /// Its probes are known, and not only its name.
+    #[must_use]
+    pub fn has_specs(&self) -> bool {
+        self.containers.iter().any(|container| !container.probes.is_empty())
+    }
+}
+
 /// A container of a pod.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Container {

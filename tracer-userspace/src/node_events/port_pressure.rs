@@ -25,12 +25,13 @@ pub(super) fn told(pressure: &PortPressure, node: &Node) -> Option<NodeBody> {
 
 fn body(pressure: &PortPressure, node: &Node) -> PortsBody {
     let window_s = pressure.window_ns as f64 / 1e9;
-    let usable = node.settings.local_port_range.map(|_| usable(&node.settings));
-    let hit = usable.as_ref().and_then(|usable| node_ports_among(usable, node));
-    let count = usable.as_ref().map(|usable| usable.len() as u32);
+    let range = node.settings.local_port_range;
+    let count =
+        range.map(|(first, last)| (first..=last).filter(|port| is_usable(*port, &node.settings)).count() as u32);
+    let hit = count.and_then(|_| usable_node_ports(node));
     PortsBody {
         window_s: rounded(window_s, 1000.0),
-        range: node.settings.local_port_range.map(|(first, last)| [first, last]),
+        range: range.map(|(first, last)| [first, last]),
         usable: count,
         in_use: pressure.in_use,
         time_wait: pressure.time_wait,
@@ -42,16 +43,16 @@ fn body(pressure: &PortPressure, node: &Node) -> PortsBody {
 
 /// Ports that connect() takes: those with the parity of the range's lower bound (the others are for bind(0), and
 /// taken only once these are used up), less the reserved ones.
-fn usable(settings: &NodeSettings) -> BTreeSet<u16> {
-    let Some((first, last)) = settings.local_port_range else { return BTreeSet::new() };
-    let reserved = |port: u16| settings.reserved_ports.iter().any(|(from, to)| (*from..=*to).contains(&port));
-    (first..=last).step_by(2).filter(|port| !reserved(*port)).collect()
+fn is_usable(port: u16, settings: &NodeSettings) -> bool {
+    let taken = |(first, last): (u16, u16)| (first..=last).contains(&port) && (port - first).is_multiple_of(2);
+    let is_in = |(from, to): &(u16, u16)| (*from..=*to).contains(&port);
+    settings.local_port_range.is_some_and(taken) && !settings.reserved_ports.iter().any(is_in)
 }
 
-fn node_ports_among(usable: &BTreeSet<u16>, node: &Node) -> Option<u32> {
+fn usable_node_ports(node: &Node) -> Option<u32> {
     let table = node.node_ports(ProxyMode::Ipvs)?;
     let ports: BTreeSet<u16> = table.ports.iter().map(|port| port.port).collect();
-    Some(ports.intersection(usable).count() as u32)
+    Some(ports.into_iter().filter(|port| is_usable(*port, &node.settings)).count() as u32)
 }
 
 fn named(user: &PortUser, window_s: f64, node: &Node) -> PortUserBody {
@@ -72,7 +73,7 @@ fn named(user: &PortUser, window_s: f64, node: &Node) -> PortUserBody {
 /// By the cgroup, which tells a pod in the host's network too; else by the namespace.
 fn pod(user: &PortUser, node: &Node) -> Option<String> {
     let by_uid = user.pod_uid.as_ref().and_then(|uid| node.pods.iter().find(|pod| pod.uid.as_ref() == Some(uid)));
-    let by_netns = || node.pods.iter().find(|pod| pod.netns.is_some() && pod.netns == user.netns && !pod.host_network);
+    let by_netns = || user.netns.and_then(|netns| node.pods.in_netns(netns));
     let pod = by_uid.or_else(by_netns);
     let name =
         pod.and_then(|pod| Some(format!("{}/{}", pod.namespace.as_deref().unwrap_or("default"), pod.name.as_deref()?)));

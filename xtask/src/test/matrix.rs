@@ -9,36 +9,35 @@ use super::table::aligned;
 
 /// The rows about nothing wrong.
 const HEALTHY: &str = "(healthy: no verdict)";
+/// The title of the table of the scenarios, and of that of the self-test.
+pub(super) const SCENARIOS: &str = "Scenarios";
+pub(super) const SELFTEST: &str = "tracer selftest";
 const LEGEND: &str = "proxy any: no Service proxy has a part in the story, it is the same under each\n";
 
 /// Prints the table and its footnotes.
-pub(crate) fn print(runs: &[Run]) {
-    print!("\n{}", text(runs));
+pub(crate) fn print(title: &str, runs: &[Run]) {
+    print!("\n{title}\n{}", text(runs));
 }
 
 fn text(runs: &[Run]) -> String {
     let mut notes = Notes::default();
-    let mut table = vec![heading(runs)];
-    for line in lines(runs) {
-        let cells = runs.iter().map(|run| cell(run, &line, &mut notes));
-        let names = [line.label.clone(), line.proxy.clone(), line.family.clone()];
-        table.push(names.into_iter().chain(cells).collect());
+    let lines = lines(runs);
+    // The self-test plays one story of each label.
+    let by_label = lines.iter().all(|line| line.proxy.is_empty());
+    let names = |names: [String; 3]| names.into_iter().take(if by_label { 1 } else { 3 });
+    let heading = names(["label", "proxy", "family"].map(str::to_owned));
+    let mut table = vec![heading.chain(runs.iter().map(|run| run.kernel.clone())).collect()];
+    for line in &lines {
+        let cells = runs.iter().map(|run| cell(run, line, &mut notes));
+        table.push(names(line.names()).chain(cells).collect());
     }
-    let mut text = aligned(&table) + LEGEND;
+    let mut text = aligned(&table) + if by_label { "" } else { LEGEND };
     for run in runs {
         if let Some(why) = &run.broken {
             let _ = writeln!(text, "FAIL: kernel {}: {why}", run.kernel);
         }
     }
     text + &notes.text()
-}
-
-fn heading(runs: &[Run]) -> Vec<String> {
-    ["label", "proxy", "family"]
-        .map(str::to_owned)
-        .into_iter()
-        .chain(runs.iter().map(|run| run.kernel.clone()))
-        .collect()
 }
 
 /// What a line is about.
@@ -53,6 +52,10 @@ impl Line {
     fn of(row: &Row) -> Self {
         let label = row.label.clone().unwrap_or_else(|| HEALTHY.to_owned());
         Self { label, proxy: row.proxy.clone(), family: row.family.clone() }
+    }
+
+    fn names(&self) -> [String; 3] {
+        [self.label.clone(), self.proxy.clone(), self.family.clone()]
     }
 }
 
@@ -151,5 +154,13 @@ FAIL: kernel sid: it did not boot
 [3] collision on here: no IPVS
 ";
         assert_eq!(text(&runs), expected);
+    }
+
+    #[test]
+    fn the_self_test_has_a_line_for_each_label() {
+        let bare = |row: Row| Row { proxy: String::new(), family: String::new(), ..row };
+        let shown = bare(row("refused", Some("connection_refused"), Outcome::Pass, None));
+        let runs = [Run { kernel: "6.1".into(), rows: vec![shown], broken: None }];
+        assert_eq!(text(&runs), "label               6.1\nconnection_refused  pass 1\n");
     }
 }

@@ -3,6 +3,7 @@
 //! ```text
 //! units      the workspace's own tests: no root, no kernel
 //! scenarios  the failures, made on this kernel and in virtual machines
+//! selftest   `tracer selftest` as a user runs it, on each of these kernels
 //! replays    recordings of this kernel, analysed again without privileges
 //! matrix     label by kernel, Service proxy and address family
 //! confusion  what was made by what was said
@@ -14,6 +15,7 @@ mod matrix;
 mod replays;
 mod results;
 mod scenarios;
+mod selftest;
 mod table;
 mod units;
 
@@ -77,21 +79,33 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let mut tally = sh::step("unit tests", units::run)?;
     build::trial()?;
     fetching.join().map_err(|_| anyhow::anyhow!("fetching the kernels ended in a panic"))??;
-    let mut runs = vec![scenarios::on_host(args)?];
-    runs.extend(scenarios::in_machines(args, &releases));
-    results::keep(&runs)?;
-    tally += scenario_tally(&runs);
-    if !args.mechanism_only {
-        tally += replays::run(args)?;
-    }
-    matrix::print(&runs);
-    tally += results::confused(&runs);
+    tally += on_kernels(args, &releases)?;
     eprintln!("xtask: test: {:.0} s in all", begun.elapsed().as_secs_f64());
     println!("{} passed, {} failed", tally.passed, tally.failed);
     if tally.failed > 0 {
         bail!("{} tests failed", tally.failed);
     }
     Ok(())
+}
+
+/// The failures on this kernel and on those, and the tables of what came of them.
+fn on_kernels(args: &Args, releases: &[&'static Release]) -> Result<Tally> {
+    let mut runs = vec![scenarios::on_host(args)?];
+    runs.extend(scenarios::in_machines(args, releases, scenarios::in_machine));
+    results::keep(&runs)?;
+    let mut tally = tally_of(&runs);
+    if !args.mechanism_only {
+        tally += replays::run(args)?;
+    }
+    if !args.mechanism_only && args.only.is_empty() {
+        let mut selftests = vec![selftest::on_host()?];
+        selftests.extend(scenarios::in_machines(args, releases, selftest::in_machine));
+        tally += tally_of(&selftests);
+        matrix::print(matrix::SELFTEST, &selftests);
+    }
+    matrix::print(matrix::SCENARIOS, &runs);
+    tally += results::confused(&runs);
+    Ok(tally)
 }
 
 fn releases(args: &Args) -> Vec<&'static Release> {
@@ -110,7 +124,7 @@ fn fetch(releases: &[&Release]) -> Result<()> {
     if releases.is_empty() { Ok(()) } else { virtme::ensure().map(drop) }
 }
 
-fn scenario_tally(runs: &[Run]) -> Tally {
+fn tally_of(runs: &[Run]) -> Tally {
     let mut tally = Tally::default();
     for run in runs {
         tally += run.tally();

@@ -33,7 +33,7 @@ pub(crate) fn confusion() -> Result<()> {
     let text = fs::read_to_string(&place)
         .with_context(|| format!("no results in {}: run `cargo xtask test` first", place.display()))?;
     let runs: Vec<Run> = serde_json::from_str(&text).with_context(|| format!("the results in {}", place.display()))?;
-    matrix::print(&runs);
+    matrix::print(matrix::SCENARIOS, &runs);
     match confused(&runs).failed {
         0 => Ok(()),
         wrong => bail!("{wrong} cells off the diagonal are not empty"),

@@ -77,7 +77,7 @@ impl Run {
         Tally { passed: count(Outcome::Pass), failed: count(Outcome::Fail) + usize::from(self.broken.is_some()) }
     }
 
-    fn new(kernel: String, result: Result<Vec<Row>>) -> Self {
+    pub(super) fn new(kernel: String, result: Result<Vec<Row>>) -> Self {
         match result {
             Ok(rows) => Self { kernel, rows, broken: None },
             Err(error) => Self { kernel, rows: Vec::new(), broken: Some(format!("{error:#}")) },
@@ -85,10 +85,15 @@ impl Run {
     }
 }
 
+/// The heading of the column of this kernel.
+pub(super) fn this_kernel() -> Result<String> {
+    let release = fs::read_to_string("/proc/sys/kernel/osrelease")?;
+    Ok(format!("{} (here)", release.split(['-', '+']).next().unwrap_or_default().trim()))
+}
+
 /// The scenarios on this kernel.
 pub(crate) fn on_host(args: &Args) -> Result<Run> {
-    let release = fs::read_to_string("/proc/sys/kernel/osrelease")?;
-    let name = format!("{} (here)", release.split(['-', '+']).next().unwrap_or_default().trim());
+    let name = this_kernel()?;
     if !nix::unistd::geteuid().is_root() {
         eprintln!("xtask: scenarios on this kernel need root: left out");
         return Ok(Run { kernel: name, rows: Vec::new(), broken: None });
@@ -104,19 +109,22 @@ pub(crate) fn on_host(args: &Args) -> Result<Run> {
     Ok(Run::new(name, result))
 }
 
-/// The scenarios on other kernels, some at a time.
-pub(crate) fn in_machines(args: &Args, releases: &[&'static Release]) -> Vec<Run> {
+/// What is done in a machine.
+type Work = fn(&Args, &'static Release) -> Run;
+
+/// The same on other kernels, some at a time.
+pub(crate) fn in_machines(args: &Args, releases: &[&'static Release], work: Work) -> Vec<Run> {
     let queue: Mutex<VecDeque<_>> = Mutex::new(releases.iter().copied().enumerate().collect());
     let results = Mutex::new(Vec::new());
-    let work = || {
+    let worker = || {
         while let Some((place, release)) = next(&queue) {
-            let run = in_machine(args, release);
+            let run = work(args, release);
             results.lock().unwrap_or_else(PoisonError::into_inner).push((place, run));
         }
     };
     thread::scope(|scope| {
         for _ in 0..args.jobs.clamp(1, releases.len().max(1)) {
-            scope.spawn(work);
+            scope.spawn(worker);
         }
     });
     let mut results = results.into_inner().unwrap_or_else(PoisonError::into_inner);
@@ -128,7 +136,8 @@ fn next<T>(queue: &Mutex<VecDeque<T>>) -> Option<T> {
     queue.lock().unwrap_or_else(PoisonError::into_inner).pop_front()
 }
 
-fn in_machine(args: &Args, release: &'static Release) -> Run {
+/// The scenarios on one of them.
+pub(super) fn in_machine(args: &Args, release: &'static Release) -> Run {
     let shared = vm::directory(release);
     let rows = shared.join("scenarios.ndjson");
     let _ = fs::remove_file(&rows);

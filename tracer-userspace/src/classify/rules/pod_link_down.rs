@@ -89,7 +89,7 @@ fn nobody_answers(seen: &Inspection) -> bool {
 /// A pod of this node is said to have the address, and no namespace of this node has it.
 fn gone(case: &Case<'_>, time: u64) -> Option<Finding> {
     let target = case.attempt.flow.dst.ip();
-    let pod = case.node.pods.iter().find(|p| !p.host_network && p.addrs.contains(&target))?;
+    let pod = case.node.pods.at(target).find(|p| !p.host_network)?;
     let name = pod.name.as_deref().unwrap_or("a pod");
     let says = format!("no network namespace of this node has the address {target}");
     let seen = evidence("namespaces", time, says, json!({ "address": target }));

@@ -119,7 +119,7 @@ fn node_port_service(case: &Case<'_>, dst: SocketAddr) -> Option<String> {
 fn circular(case: &Case<'_>, service: &Service) -> Option<String> {
     let waits = |addr: &std::net::IpAddr| service.not_ready_endpoints.contains(addr);
     let probed = enrich::probed_pod(case.attempt, case.node).filter(|pod| pod.addrs.iter().any(waits));
-    let dialling = || case.node.pods.iter().find(|pod| pod.addrs.contains(&case.attempt.flow.src.ip()));
+    let dialling = || case.node.pods.at(case.attempt.flow.src.ip()).next();
     let pod = probed.or_else(|| dialling().filter(|pod| pod.addrs.iter().any(waits)))?;
     let name = pod.name.as_deref().unwrap_or("the pod");
     Some(format!("; {name} is itself an endpoint of it that is not ready: the dependency is circular"))

@@ -1,0 +1,138 @@
+//! The pods of the node, found by what an event carries: an address or a namespace. A node has hundreds, and each event of
+//! each attempt asks.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+
+use crate::event::{Netns, Pod};
+
+/// The pods, in the order of their list.
+#[derive(Debug, Default)]
+pub struct KnownPods {
+    all: Vec<Pod>,
+    by_addr: BTreeMap<IpAddr, Vec<usize>>,
+    /// By the address that a probe names in place of the pod's.
+    by_host: BTreeMap<IpAddr, Vec<usize>>,
+    /// Those with a network of their own.
+    by_netns: BTreeMap<Netns, usize>,
+    /// Those of which a probe may dial an address that no list has.
+    elsewhere: Vec<usize>,
+    have_specs: bool,
+}
+
+impl KnownPods {
+    /// This list replaces what was known.
+    pub(super) fn replace(&mut self, pods: &[Pod]) {
+        *self = Self { all: pods.to_vec(), ..Self::default() };
+        for (place, pod) in pods.iter().enumerate() {
+            for addr in pod.addrs.iter().copied().collect::<BTreeSet<_>>() {
+                self.by_addr.entry(addr).or_default().push(place);
+            }
+            for addr in hosts(pod).filter_map(|host| host.parse().ok()).collect::<BTreeSet<_>>() {
+                self.by_host.entry(addr).or_default().push(place);
+            }
+            if let Some(netns) = pod.netns.filter(|_| !pod.host_network) {
+                self.by_netns.entry(netns).or_insert(place);
+            }
+        }
+        let elsewhere = pods.iter().enumerate().filter(|(_, pod)| dials_elsewhere(pod));
+        self.elsewhere = elsewhere.map(|(place, _)| place).collect();
+        self.have_specs = pods.iter().any(Pod::has_specs);
+    }
+
+    /// All of them.
+    pub fn iter(&self) -> impl Iterator<Item = &Pod> {
+        self.all.iter()
+    }
+
+    /// Those with this address; on the host's network several share one.
+    pub fn at(&self, addr: IpAddr) -> impl Iterator<Item = &Pod> {
+        self.places(addr).iter().map(|place| &self.all[*place])
+    }
+
+    /// Those of which a probe may dial this address.
+    pub fn dialled_at(&self, addr: IpAddr) -> impl Iterator<Item = &Pod> {
+        let named = self.by_host.get(&addr).into_iter().flatten();
+        let mut places: Vec<usize> = self.places(addr).iter().chain(named).chain(&self.elsewhere).copied().collect();
+        places.sort_unstable();
+        places.dedup();
+        places.into_iter().map(|place| &self.all[place])
+    }
+
+    /// The one whose own namespace it is.
+    #[must_use]
+    pub fn in_netns(&self, netns: Netns) -> Option<&Pod> {
+        self.by_netns.get(&netns).map(|place| &self.all[*place])
+    }
+
+    /// Their probes are known, and not only their names.
+    #[must_use]
+    pub const fn have_specs(&self) -> bool {
+        self.have_specs
+    }
+
+    fn places(&self, addr: IpAddr) -> &[usize] {
+        self.by_addr.get(&addr).map_or(&[], Vec::as_slice)
+    }
+}
+
+/// By a name, or because a host-network pod of a standalone kubelet has no address in its status.
+fn dials_elsewhere(pod: &Pod) -> bool {
+    pod.host_network && pod.addrs.is_empty() || hosts(pod).any(|host| host.parse::<IpAddr>().is_err())
+}
+
+/// What its probes name in place of its address.
+fn hosts(pod: &Pod) -> impl Iterator<Item = &str> {
+    pod.containers.iter().flat_map(|container| &container.probes).filter_map(|spec| spec.host.as_deref())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::event::{Container, ProbeSpec};
+    use crate::testing::http_probe;
+
+    fn pod(name: &str, addr: &str, netns: u32) -> Pod {
+        let addrs = vec![addr.parse().expect("an address")];
+        Pod { name: Some(name.into()), addrs, netns: Some(Netns(netns)), ..Pod::default() }
+    }
+
+    fn names<'a>(pods: impl Iterator<Item = &'a Pod>) -> Vec<&'a str> {
+        pods.filter_map(|pod| pod.name.as_deref()).collect()
+    }
+
+    #[test]
+    fn they_are_found_by_address_in_the_order_of_the_list() {
+        let by_host = |name: &str, host: &str| {
+            let spec = ProbeSpec { host: Some(host.into()), ..http_probe(80) };
+            let container = Container { probes: vec![spec], ..Container::default() };
+            Pod { containers: vec![container], ..pod(name, "10.88.0.9", 9) }
+        };
+        let mut known = KnownPods::default();
+        let named = [by_host("by host", "10.88.0.1"), by_host("by name", "localhost"), by_host("other", "10.88.0.2")];
+        let pods = [pod("a", "10.88.0.1", 1), pod("c", "10.88.0.1", 3), pod("d", "10.88.0.4", 4)];
+        known.replace(&[named.as_slice(), &pods].concat());
+        let addr = "10.88.0.1".parse().expect("an address");
+        assert_eq!(names(known.at(addr)), ["a", "c"]);
+        assert_eq!(names(known.dialled_at(addr)), ["by host", "by name", "a", "c"]);
+        assert_eq!(known.in_netns(Netns(4)).and_then(|pod| pod.name.as_deref()), Some("d"));
+        assert!(known.have_specs());
+    }
+
+    #[test]
+    fn the_next_list_replaces_the_last_one() {
+        let mut known = KnownPods::default();
+        known.replace(&[pod("a", "10.88.0.1", 1)]);
+        known.replace(&[pod("b", "10.88.0.2", 2)]);
+        let addrs = ["10.88.0.1", "10.88.0.2"].map(|addr| addr.parse().expect("an address"));
+        assert_eq!(addrs.map(|addr| known.at(addr).count()), [0, 1]);
+        assert!(known.in_netns(Netns(1)).is_none());
+    }
+
+    #[test]
+    fn a_pod_on_the_host_s_network_has_no_namespace_of_its_own() {
+        let mut known = KnownPods::default();
+        known.replace(&[Pod { host_network: true, ..pod("proxy", "10.0.0.1", 1) }]);
+        assert!(known.in_netns(Netns(1)).is_none());
+    }
+}

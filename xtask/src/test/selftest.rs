@@ -1,0 +1,112 @@
+//! `tracer selftest` as a user runs it, on this kernel and in virtual machines: its rows as a table of their own.
+
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use serde::Deserialize;
+
+use super::scenarios::{Outcome, Row, Run};
+use super::{Args, scenarios};
+use crate::sh;
+use crate::vm::{self, Job, Release};
+
+/// What is read of a `finding` record.
+#[derive(Deserialize)]
+struct Finding {
+    check: String,
+    status: String,
+    observed: String,
+    #[serde(default)]
+    fields: Fields,
+}
+
+#[derive(Default, Deserialize)]
+struct Fields {
+    #[serde(default)]
+    scenario: String,
+}
+
+/// On this kernel.
+pub(super) fn on_host() -> Result<Run> {
+    let name = scenarios::this_kernel()?;
+    if !nix::unistd::geteuid().is_root() {
+        return Ok(Run { kernel: name, rows: Vec::new(), broken: None });
+    }
+    let rows = sh::target().join("selftest.ndjson");
+    let words = command(&rows);
+    let result = sh::step("tracer selftest on this kernel", || {
+        let _ = fs::remove_file(&rows);
+        let status = sh::command(&words[0]).args(&words[1..]).stdout(std::process::Stdio::null()).status();
+        read(&rows, status.context("cannot start the self-test")?.code().unwrap_or(-1))
+    });
+    Ok(Run::new(name, result))
+}
+
+/// In one machine.
+pub(super) fn in_machine(args: &Args, release: &'static Release) -> Run {
+    let rows = vm::directory(release).join("selftest.ndjson");
+    let _ = fs::remove_file(&rows);
+    let job = Job {
+        release,
+        command: command(&rows),
+        directory: sh::root().to_owned(),
+        limit: Duration::from_secs(args.minutes * 60),
+        echo: false,
+    };
+    Run::new(release.name.to_owned(), job.run().and_then(|code| read(&rows, code)))
+}
+
+fn command(rows: &Path) -> Vec<String> {
+    let path = |path: &Path| path.display().to_string();
+    let words = ["selftest", "-o", "ndjson", "--output-file"].map(str::to_owned);
+    [path(&sh::trial_bin("tracer"))].into_iter().chain(words).chain([path(rows)]).collect()
+}
+
+/// The rows of a self-test that ended with that code.
+fn read(path: &Path, code: i32) -> Result<Vec<Row>> {
+    let text = fs::read_to_string(path).with_context(|| format!("the self-test ended with {code} and left no rows"))?;
+    let rows: Vec<Row> = text.lines().map(row).collect::<Result<_>>().context("a row of the self-test")?;
+    let failed = rows.iter().any(|row| row.result == Outcome::Fail);
+    anyhow::ensure!(code == i32::from(failed), "the self-test ended with {code}, its rows say otherwise");
+    anyhow::ensure!(rows.iter().any(|row| row.result == Outcome::Pass), "the self-test showed nothing");
+    Ok(rows)
+}
+
+fn row(line: &str) -> Result<Row> {
+    let finding: Finding = serde_json::from_str(line)?;
+    let label = finding.check.strip_prefix("selftest/").context("not a row of a self-test")?.to_owned();
+    let result = match finding.status.as_str() {
+        "ok" => Outcome::Pass,
+        "unknown" => Outcome::Cannot,
+        _ => Outcome::Fail,
+    };
+    let scenario = if finding.fields.scenario.is_empty() { label.clone() } else { finding.fields.scenario };
+    Ok(Row {
+        scenario,
+        label: (label != "healthy").then_some(label),
+        proxy: String::new(),
+        family: String::new(),
+        result,
+        reason: (result != Outcome::Pass).then_some(finding.observed),
+        said: Vec::new(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_finding_is_a_row() {
+        let line = |status: &str| {
+            format!(r#"{{"check":"selftest/loopback_down","status":"{status}","observed":"no such device","seq":3}}"#)
+        };
+        let results = ["ok", "unknown", "fail"].map(|status| row(&line(status)).expect("a row"));
+        assert_eq!(results.each_ref().map(|row| row.result), [Outcome::Pass, Outcome::Cannot, Outcome::Fail]);
+        assert_eq!(results[0].label.as_deref(), Some("loopback_down"));
+        assert_eq!((results[0].reason.as_deref(), results[1].reason.as_deref()), (None, Some("no such device")));
+        assert!(row(r#"{"check":"rp_filter","status":"ok","observed":""}"#).is_err(), "a row of `doctor`");
+    }
+}
