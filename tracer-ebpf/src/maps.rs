@@ -39,6 +39,11 @@ pub(crate) use global;
 #[map]
 pub static EVENTS: RingBuf = RingBuf::with_byte_size(4 << 20, 0);
 
+/// 1 while the ring has events of which its reader was not told. A lost update costs one event the time until the reader
+/// looks by itself.
+#[map]
+pub static UNTOLD: Array<u32> = Array::with_max_entries(1, 0);
+
 /// Counters, by `tracer_common::stats::Counter`.
 #[map]
 pub static STATS: PerCpuArray<u64> = PerCpuArray::with_max_entries(COUNTERS, 0);
@@ -60,6 +65,9 @@ pub struct Conn {
     pub tuple: Tuple,
     pub tgid: u32,
     pub netns: u32,
+    /// 1 once an answer was seen that no prober takes for a failure.
+    pub answered: u32,
+    pub reserved: u32,
 }
 
 /// Tracked sockets by address of their `struct sock`; removed at CLOSE.
@@ -112,6 +120,10 @@ pub struct Endpoint {
 /// Destinations that a connect is waiting for, with the newest such connect.
 #[map]
 pub static DESTS: LruHashMap<Endpoint, u64> = LruHashMap::with_max_entries(8192, 0);
+
+/// Destinations that were connected to before.
+#[map]
+pub static KNOWN: LruHashMap<Endpoint, u8> = LruHashMap::with_max_entries(4096, 0);
 
 /// A `connect(2)` that is being executed.
 #[derive(Clone, Copy)]

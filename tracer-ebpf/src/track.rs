@@ -11,7 +11,7 @@ use crate::{
     atomic::add,
     emit::{count, now},
     kernel::Sock,
-    maps::{CONNS, Conn, DESTS, Endpoint, FLOWS, Flow, LIVE, LIVE_BUCKETS, PENDING, Pending},
+    maps::{CONNS, Conn, DESTS, Endpoint, FLOWS, Flow, KNOWN, LIVE, LIVE_BUCKETS, PENDING, Pending},
 };
 
 /// A connection and how it was found.
@@ -71,6 +71,14 @@ fn insert(sk: Sock, conn: &Conn) -> bool {
 pub fn remove(sk: Sock) {
     if CONNS.remove(sk.0).is_ok() {
         change_live(sk, u64::MAX);
+    }
+}
+
+/// The connection of this socket got a good answer.
+#[inline(always)]
+pub fn answered(sk: Sock) {
+    if let Some(conn) = CONNS.get_ptr_mut(sk.0) {
+        unsafe { (*conn).answered = 1 };
     }
 }
 
@@ -198,6 +206,17 @@ pub fn settle(tuple: &Tuple, conn: u64) {
     if unsafe { DESTS.get(&end) }.is_some_and(|waiting| *waiting == conn) {
         let _ = DESTS.remove(&end);
     }
+}
+
+/// Somebody connected to this destination before. From now on somebody has.
+#[inline(always)]
+pub fn is_known(tuple: &Tuple) -> bool {
+    let end = destination(tuple);
+    let known = unsafe { KNOWN.get(&end) }.is_some();
+    if !known && KNOWN.insert(&end, 1, 0).is_err() {
+        count(Counter::MapFull);
+    }
+    known
 }
 
 /// The newest connect that waits for an answer from this address and port.

@@ -9,8 +9,9 @@ use tracer_common::{
 };
 
 use crate::{
-    emit::emit,
+    emit::{Urgency, emit_as},
     hooks::tls::{PASS, payload, sock},
+    kernel::Sock,
     track,
 };
 
@@ -22,20 +23,25 @@ pub fn cgroup_answer(ctx: SkBuffContext) -> i32 {
         // The counter rises after this program: 0 says that this is the first payload.
         && sk.bytes_received() == Some(0)
     {
-        try_answer(&ctx, conn.conn);
+        try_answer(&ctx, sk, conn.conn);
     }
     PASS
 }
 
 #[inline(always)]
-fn try_answer(ctx: &SkBuffContext, conn: u64) {
+fn try_answer(ctx: &SkBuffContext, sk: Sock, conn: u64) {
     let mut addr = [0; 16];
     let at = payload(ctx, &mut addr);
     if at == 0 || ctx.load::<u8>(at).is_err() {
         return;
     }
     let (kind, status) = classify(ctx, at);
-    emit::<Answer>(Hook::CgroupAnswer, |event| {
+    // What the kubelet takes for success (pkg/probe/http/http.go, `DoHTTPProbe`).
+    let urgency = if (200..400).contains(&status) { Urgency::Later } else { Urgency::Now };
+    if urgency == Urgency::Later {
+        track::answered(sk);
+    }
+    emit_as::<Answer>(urgency, Hook::CgroupAnswer, |event| {
         event.conn = conn;
         event.kind = kind as u16;
         event.status = status;

@@ -9,7 +9,7 @@ use tracer_common::{conn::ConnectResult, names::Hook};
 
 use crate::{
     actor,
-    emit::emit,
+    emit::{Urgency, emit},
     hooks::state::emit_connect,
     kernel::{AF_INET, AF_INET6, Sock, Task, map_v4, syscall_word},
     maps::{Conn, DIALS, Dial},
@@ -51,7 +51,7 @@ fn report_port(sk: Sock, mut conn: Conn, hook: Hook) {
     track::fill_port(sk, &mut conn.tuple);
     if conn.tuple.sport != 0 && !track::knows_flow(&conn.tuple, conn.conn) {
         track::remember_flow(&conn.tuple, conn.conn);
-        emit_connect(hook, &conn);
+        emit_connect(Urgency::Later, hook, &conn);
     }
 }
 

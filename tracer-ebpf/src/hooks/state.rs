@@ -11,7 +11,7 @@ use tracer_common::{
 
 use crate::{
     actor,
-    emit::{cpu, emit, now},
+    emit::{Urgency, cpu, emit, emit_as, now},
     hooks::ports,
     kernel::{Skb, Sock, state},
     maps::{Conn, DIALS},
@@ -71,6 +71,8 @@ fn begin(sk: Sock) {
         tuple: Default::default(),
         tgid: actor::tgid(),
         netns: sk.net().inum(),
+        answered: 0,
+        reserved: 0,
     };
     if !sk.tuple(&mut conn.tuple) {
         return;
@@ -84,13 +86,15 @@ fn begin(sk: Sock) {
             (*dial).conn = conn.conn;
         }
     }
-    emit_connect(Hook::InetSockSetState, &conn);
+    // A target that is new is looked at before anything can have happened to it.
+    let urgency = if track::is_known(&conn.tuple) { Urgency::Later } else { Urgency::Now };
+    emit_connect(urgency, Hook::InetSockSetState, &conn);
 }
 
 /// Reports a connect from the connecting task's own context.
 #[inline(always)]
-pub fn emit_connect(hook: Hook, conn: &Conn) {
-    emit::<Connect>(hook, |event| {
+pub fn emit_connect(urgency: Urgency, hook: Hook, conn: &Conn) {
+    emit_as::<Connect>(urgency, hook, |event| {
         event.conn = conn.conn;
         event.tuple = conn.tuple;
         event.netns = conn.netns;
@@ -115,7 +119,7 @@ fn change(sk: Sock, conn: &Conn, old: u8, new: u8) {
         track::remember_flow(&tuple, conn.conn);
     }
     let errno = sk.err();
-    emit::<State>(Hook::InetSockSetState, |event| {
+    emit_as::<State>(urgency(sk, conn, (old, new), errno), Hook::InetSockSetState, |event| {
         event.conn = conn.conn;
         event.tuple = tuple;
         event.bytes_received = sk.bytes_received().unwrap_or(ABSENT64);
@@ -127,6 +131,17 @@ fn change(sk: Sock, conn: &Conn, old: u8, new: u8) {
         event.new = new;
         event.own_context = u8::from(is_close(old, new, errno) && actor::tgid() == conn.tgid);
     });
+}
+
+/// Established; or over, after a good answer or without a question (a TCP probe asks none). All else may be a failure.
+#[inline(always)]
+fn urgency(sk: Sock, conn: &Conn, (old, new): (u8, u8), errno: Option<i32>) -> Urgency {
+    let well = match (old, new) {
+        (state::SYN_SENT, state::ESTABLISHED) => true,
+        (state::SYN_SENT, _) => false,
+        _ => conn.answered != 0 || sk.bytes_sent() == Some(0),
+    };
+    if well && errno == Some(0) { Urgency::Later } else { Urgency::Now }
 }
 
 /// Whether this change is made by `close`, `shutdown` or `disconnect`, not by a segment.

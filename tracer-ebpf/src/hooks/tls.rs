@@ -4,7 +4,7 @@ use aya_ebpf::{macros::cgroup_skb, programs::SkBuffContext};
 use tracer_common::{listen::TlsHello, names::Hook};
 
 use crate::{
-    emit::{emit, now},
+    emit::{Urgency, emit_as, now},
     kernel::{IPPROTO_TCP, Sock, map_v4, read},
     maps::TLS_WATCH,
 };
@@ -26,7 +26,7 @@ pub fn cgroup_skb(ctx: SkBuffContext) -> i32 {
     if unsafe { *last } + INTERVAL_NS < time && is_client_hello(&ctx, &mut addr) {
         unsafe { *last = time };
         let sk = sock(&ctx);
-        emit::<TlsHello>(Hook::CgroupSkb, |event| {
+        emit_as::<TlsHello>(Urgency::Later, Hook::CgroupSkb, |event| {
             event.addr = addr;
             event.netns = sk.net().inum();
             event.port = port;

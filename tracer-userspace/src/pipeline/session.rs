@@ -26,7 +26,9 @@ const DRAIN_MAX: usize = 1 << 16;
 const BUSY: usize = 32;
 /// That moment. Bounds what batching adds to a verdict's latency.
 const REST: Duration = Duration::from_millis(1);
-/// How often lost events are looked for, and the ring is drained whether it asked or not.
+/// How often the ring is read without having asked: what goes well waits there (`tracer-ebpf/src/emit.rs`).
+const LOOK: Duration = Duration::from_millis(50);
+/// How often lost events are looked for.
 const TICK: Duration = Duration::from_secs(1);
 /// How often hooks of absent kernel modules are tried again.
 const RETRY: Duration = Duration::from_secs(5);
@@ -121,7 +123,9 @@ impl<S: EventSource> Session<S> {
         let over = duration.and_then(|duration| Instant::now().checked_add(duration));
         let mut alarm = Alarm::new().map_err(no_timer)?;
         let mut tick = interval(TICK);
+        let mut look = interval(LOOK);
         let mut retry = interval(RETRY);
+        look.set_missed_tick_behavior(MissedTickBehavior::Delay);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut ports = interval_at(Instant::now() + PORTS, PORTS);
         retry.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -139,6 +143,7 @@ impl<S: EventSource> Session<S> {
                     rung.map_err(no_timer)?;
                     Wake::Deadline
                 }
+                _ = look.tick() => Wake::Events,
                 _ = tick.tick() => Wake::Tick,
                 _ = retry.tick() => Wake::Retry,
                 _ = ports.tick(), if self.daemon => Wake::Ports,
