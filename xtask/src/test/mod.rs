@@ -90,22 +90,36 @@ pub(crate) fn run(args: &Args) -> Result<()> {
 
 /// The failures on this kernel and on those, and the tables of what came of them.
 fn on_kernels(args: &Args, releases: &[&'static Release]) -> Result<Tally> {
-    let mut runs = vec![scenarios::on_host(args)?];
-    runs.extend(scenarios::in_machines(args, releases, scenarios::in_machine));
+    let (mut runs, mut selftests) = (vec![scenarios::on_host(args)?], Vec::new());
+    if is_whole(args) {
+        selftests.push(selftest::on_host()?);
+    }
+    for (run, selftest) in scenarios::in_machines(args, releases, in_machine) {
+        runs.push(run);
+        selftests.extend(selftest);
+    }
     results::keep(&runs)?;
     let mut tally = tally_of(&runs);
+    tally += tally_of(&selftests);
     if !args.mechanism_only {
         tally += replays::run(args)?;
     }
-    if !args.mechanism_only && args.only.is_empty() {
-        let mut selftests = vec![selftest::on_host()?];
-        selftests.extend(scenarios::in_machines(args, releases, selftest::in_machine));
-        tally += tally_of(&selftests);
+    if !selftests.is_empty() {
         matrix::print(matrix::SELFTEST, &selftests);
     }
     matrix::print(matrix::SCENARIOS, &runs);
     tally += results::confused(&runs);
     Ok(tally)
+}
+
+fn in_machine(args: &Args, release: &'static Release) -> (Run, Option<Run>) {
+    let run = scenarios::in_machine(args, release);
+    (run, is_whole(args).then(|| selftest::in_machine(args, release)))
+}
+
+/// Not some scenarios alone: the self-test chooses its own.
+const fn is_whole(args: &Args) -> bool {
+    !args.mechanism_only && args.only.is_empty()
 }
 
 fn releases(args: &Args) -> Vec<&'static Release> {

@@ -109,11 +109,12 @@ pub(crate) fn on_host(args: &Args) -> Result<Run> {
     Ok(Run::new(name, result))
 }
 
-/// What is done in a machine.
-type Work = fn(&Args, &'static Release) -> Run;
-
-/// The same on other kernels, some at a time.
-pub(crate) fn in_machines(args: &Args, releases: &[&'static Release], work: Work) -> Vec<Run> {
+/// The same work on other kernels, some at a time.
+pub(super) fn in_machines<T: Send>(
+    args: &Args,
+    releases: &[&'static Release],
+    work: fn(&Args, &'static Release) -> T,
+) -> Vec<T> {
     let queue: Mutex<VecDeque<_>> = Mutex::new(releases.iter().copied().enumerate().collect());
     let results = Mutex::new(Vec::new());
     let worker = || {
