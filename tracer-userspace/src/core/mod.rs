@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 
 use self::budgets::Budgets;
-use self::counting::{MAX_DECIDED, next, refused_in};
+use self::counting::{MAX_DECIDED, next};
 use self::holding::Held;
 use self::questions::{PATIENCE_NS, asks, waits_for_answer};
 use self::records::{loss_record, recovery, said, verdict_record};
@@ -256,8 +256,8 @@ impl Core {
         if let Some(before) = before.filter(|before| recovered(attempt, *before)) {
             return Some(recovery(attempt, before));
         }
-        let streak = self.streaks.get(&(attempt.flow.dst, refused_in(attempt))).map(|s| next(*s, before.is_some()));
-        let streak = streak.or(Some(Streak { since: attempt.started, count: 1 }));
+        let streak = self.streak_of(attempt).map(|s| next(s, before.is_some()));
+        let streak = streak.or(Some(Streak::of_one(attempt.started)));
         classify(&Case { attempt, node: &self.node, settled: matches!(when, When::Settled(_)), streak })
     }
 
