@@ -80,8 +80,9 @@ impl Core {
     pub(super) fn succeeded(&mut self, conn: ConnId, time: u64, out: &mut Vec<Decision>) {
         let Some(attempt) = self.correlator.get(conn) else { return };
         let named = enrich::name(attempt, &self.node);
+        let start = self.starts.answered(attempt, &named, &self.node);
         let findings = self.budgets.answered(attempt, &named).into_iter();
-        out.extend(findings.map(|it| Decision {
+        out.extend(findings.chain(start).map(|it| Decision {
             time_boot_ns: time,
             attempt: None,
             body: Body::Finding(Box::new(it)),
