@@ -45,8 +45,9 @@ fn runs<'a>(case: &Case<'a>) -> Option<&'a Runs> {
 /// The start of the run, as evidence.
 pub(super) fn of_start(case: &Case<'_>, began: u64) -> Evidence {
     let container = enrich::probed_container(case.attempt, case.node).map(|(_, it)| it);
-    let says = format!("{} was started in the second from then on", container.map_or("the container".into(), called));
     let restarts = runs(case).map(|it| it.restarts);
+    let again = restarts.filter(|n| *n > 0).map(|n| format!(", restart {n}")).unwrap_or_default();
+    let says = format!("{} was started in this second{again}", container.map_or("the container".into(), called));
     evidence("container_status", began, says, json!({ "restarts": restarts }))
 }
 
@@ -74,12 +75,14 @@ pub(super) fn add(case: &Case<'_>, finding: &mut Finding) {
     if finding.outcome != Outcome::Failure || !OF_THE_PROCESS.contains(&finding.label) {
         return;
     }
-    let Some((container, runs)) = lately(case, finding.decided_at) else { return };
-    let last = runs.last.as_ref();
-    finding.evidence.push(of_runs(case, container, runs, finding.decided_at));
-    if last.is_some_and(Ended::is_out_of_memory) {
-        let more = format!("; {} was OOMKilled: raise its memory limit, or find what fills it", called(container));
-        finding.remediation.push_str(&more);
+    // What is decided long after the attempt is said of its own time.
+    let at = case.attempt.ended.map_or(finding.decided_at, |(end, _)| end.min(finding.decided_at));
+    let Some((container, runs)) = lately(case, at) else { return };
+    finding.evidence.push(of_runs(case, container, runs, at));
+    if runs.last.as_ref().is_some_and(Ended::is_out_of_memory) {
+        let mend = finding.remediation.trim_end_matches('.');
+        let more = format!("{} was OOMKilled: raise its memory limit, or find what fills it", called(container));
+        finding.remediation = format!("{mend}; {more}");
     }
 }
 
@@ -151,7 +154,8 @@ fn at_budget(case: &Case<'_>, last: &Ended) -> String {
     let spec = enrich::start_probe(case.attempt, case.node).filter(|it| is_by_budget(last, it));
     let words = spec.map(|spec| {
         let kind = if spec.probe_type == ProbeType::Startup { "startup" } else { "liveness" };
-        format!(", when the {} s of its {kind} probe were over: the kubelet ended it", spec.budget_s())
+        let (earliest, budget) = (spec.earliest_restart_s(), spec.budget_s());
+        format!(", as the kubelet ends one that has used up its {kind} budget ({earliest} to {budget} s, and the grace period)")
     });
     words.unwrap_or_default()
 }
@@ -197,7 +201,7 @@ mod tests {
     #[test]
     fn a_run_that_the_budget_ended_is_told_so() {
         let verdict = refused_after(31, 137, "Error");
-        let expected = "container app was restarted 7 times; its last run ended 12 s before with exit code 137 (SIGKILL) after 31 s, when the 30 s of its liveness probe were over: the kubelet ended it";
+        let expected = "container app was restarted 7 times; its last run ended 12 s before with exit code 137 (SIGKILL) after 31 s, as the kubelet ends one that has used up its liveness budget (20 to 30 s, and the grace period)";
         assert_eq!((verdict.label.name(), row(&verdict).as_str()), ("connection_refused", expected));
         assert_eq!(verdict.evidence[1].fields["restarts"], 7);
         assert_eq!(verdict.confidence, Confidence::Proven, "it weakens nothing");
@@ -209,7 +213,7 @@ mod tests {
         let verdict = refused_after(31, 137, "OOMKilled");
         let said = row(&verdict);
         assert!(said.contains("(OOMKilled: its memory was used up, no probe ended it) after 31 s"), "{said}");
-        assert!(!said.contains("the kubelet ended it") && verdict.remediation.contains("raise its memory limit"));
+        assert!(!said.contains("the kubelet ends") && verdict.remediation.contains("raise its memory limit"));
     }
 
     #[test]
@@ -220,7 +224,7 @@ mod tests {
             let verdict = refused_after(ran_s, exit_code, reason);
             let said = row(&verdict);
             assert!(said.contains(&format!("exit code {exit_code}")), "{said}");
-            assert!(!said.contains("the kubelet ended it") && !verdict.remediation.contains("memory"), "{said}");
+            assert!(!said.contains("the kubelet ends") && !verdict.remediation.contains("memory"), "{said}");
         }
     }
 
@@ -231,6 +235,18 @@ mod tests {
         let runs = ended(&mut stream, 31, 137, "Error");
         stream.runs(runs).wait_ms(7_200_000).connect().reset_sent(SYN, true, None);
         assert_eq!(row(&stream.verdicts()[0].verdict), "");
+    }
+
+    /// Judged again when it listens at last: its container ended between the two.
+    #[test]
+    fn what_ended_after_the_attempt_is_not_told() {
+        let mut stream = Stream::new();
+        stream.wait_ms(600_000).liveness(10, 3).connect().reset_sent(SYN, true, None).gives_up().wait_ms(60_000);
+        let runs = ended(&mut stream, 31, 137, "OOMKilled");
+        stream.runs(runs).wait_ms(1_000).listens(POD, 8080, true);
+        let verdicts = stream.verdicts();
+        assert_eq!(stream.labels(), ["connection_refused", "not_listening_yet"]);
+        assert!(verdicts.iter().all(|it| row(&it.verdict).is_empty() && !it.verdict.remediation.contains("memory")));
     }
 
     #[test]

@@ -38,9 +38,9 @@ fn in_this_run(case: &Case<'_>, seen: &[Evidence], at: u64, netns: Netns) -> Opt
     }
     let seen = [&[history::of_start(case, began)], seen].concat();
     let summary = format!(
-        "nobody listens on {dst}{} yet: its container was started {} before, and nobody has listened on that port since",
+        "nobody listens on {dst}{} yet: its container was started {:.1} s before at most, and nobody has listened on that port since",
         in_namespace(case, Some(netns)),
-        ms(at - began)
+        (at - began) as f64 / 1e9
     );
     Some(finding(seen, summary).with_confidence(Confidence::Likely))
 }

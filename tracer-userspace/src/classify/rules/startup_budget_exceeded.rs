@@ -70,6 +70,8 @@ fn finding(
 ) -> Finding {
     let budget = spec.budget_s();
     let waited = at.saturating_sub(start.run.or(start.made).unwrap_or(since)) as f64 / 1e9;
+    // A run is known by whole seconds.
+    let after = if start.run.is_some() { format!("{waited:.0} s") } else { format!("{waited:.1} s") };
     if let Some(began) = start.run {
         seen.insert(0, history::of_start(case, began));
     } else if let Some(made) = start.made {
@@ -78,7 +80,7 @@ fn finding(
     }
     let kind = if spec.probe_type == ProbeType::Startup { "startup" } else { "liveness" };
     let summary = format!(
-        "{} is not listening after {waited:.1} s{}, and its {kind} probe allows {budget} s (initialDelaySeconds {} + periodSeconds {} x failureThreshold {}): the kubelet restarts it now{}",
+        "{} is not listening after {after}{}, and its {kind} probe allows {budget} s (initialDelaySeconds {} + periodSeconds {} x failureThreshold {}): the kubelet restarts it now{}",
         case.attempt.flow.dst,
         in_namespace(case, Some(netns)),
         spec.initial_delay_s,
@@ -159,7 +161,7 @@ mod tests {
         let verdicts = stream.verdicts();
         let last = &verdicts[2].verdict;
         assert_eq!((last.label.name(), last.confidence), ("startup_budget_exceeded", Confidence::Proven));
-        assert!(last.summary.contains("is not listening after 2.2 s"), "{}", last.summary);
+        assert!(last.summary.contains("is not listening after 2 s in"), "{}", last.summary);
         assert!(last.summary.contains("so it went with the run before, which ended after 3 s"), "{}", last.summary);
         assert_eq!(last.evidence[0].hook, "container_status");
     }
