@@ -79,11 +79,20 @@ pub(super) fn add(case: &Case<'_>, finding: &mut Finding) {
     let at = case.attempt.ended.map_or(finding.decided_at, |(end, _)| end.min(finding.decided_at));
     let Some((container, runs)) = lately(case, at) else { return };
     finding.evidence.push(of_runs(case, container, runs, at));
-    if runs.last.as_ref().is_some_and(Ended::is_out_of_memory) {
-        let mend = finding.remediation.trim_end_matches('.');
-        let more = format!("{} was OOMKilled: raise its memory limit, or find what fills it", called(container));
-        finding.remediation = format!("{mend}; {more}");
+    if let Some(more) = mend(container, runs) {
+        finding.remediation = format!("{}; {more}", finding.remediation.trim_end_matches('.'));
     }
+}
+
+/// What is to be done about the run that ended.
+fn mend(container: &Container, runs: &Runs) -> Option<String> {
+    let name = called(container);
+    if runs.last.as_ref().is_some_and(Ended::is_out_of_memory) {
+        return Some(format!("{name} was OOMKilled: raise its memory limit, or find what fills it"));
+    }
+    let of = container.name.as_ref().map(|name| format!(" -c {name}")).unwrap_or_default();
+    let logs = format!("{name} does not run now: kubectl logs -n NAMESPACE POD{of} --previous shows how it ended");
+    runs.started_boot_ns.is_none().then_some(logs)
 }
 
 /// Of the containers that the attempt can have met the one that ended last, if that explains anything now.
@@ -214,6 +223,7 @@ mod tests {
         let said = row(&verdict);
         assert!(said.contains("(OOMKilled: its memory was used up, no probe ended it) after 31 s"), "{said}");
         assert!(!said.contains("the kubelet ends") && verdict.remediation.contains("raise its memory limit"));
+        assert!(!verdict.remediation.contains("kubectl logs"), "{}", verdict.remediation);
     }
 
     #[test]
@@ -259,6 +269,8 @@ mod tests {
         let said = row(&stream.verdicts()[0].verdict);
         let expected = "container app was restarted 2 times; it waits in CrashLoopBackOff: back-off 5m0s restarting failed container=app";
         assert_eq!(said, expected);
+        let mend = stream.verdicts().remove(0).verdict.remediation;
+        assert!(mend.ends_with("does not run now: kubectl logs -n NAMESPACE POD -c app --previous shows how it ended"));
     }
 
     #[test]

@@ -164,6 +164,7 @@ mod tests {
         assert!(last.summary.contains("is not listening after 2 s in"), "{}", last.summary);
         assert!(last.summary.contains("so it went with the run before, which ended after 3 s"), "{}", last.summary);
         assert_eq!(last.evidence[0].hook, "container_status");
+        assert!(last.remediation.ends_with("failureThreshold: 6} (allows 6 s)"), "{}", last.remediation);
     }
 
     /// The kernel ended it, or it ended itself, at the time at which its budget was over.
