@@ -25,10 +25,15 @@ const STEP_NS: u64 = 100_000_000;
 pub fn steady_boot_to_wall_ns() -> i64 {
     static KEPT: AtomicI64 = AtomicI64::new(i64::MIN);
     let (kept, now) = (KEPT.load(Relaxed), boot_to_wall_ns());
-    if kept.abs_diff(now) <= STEP_NS {
+    if !is_set(kept, now) {
         return kept;
     }
     KEPT.compare_exchange(kept, now, Relaxed, Relaxed).map_or_else(|other| other, |_| now)
+}
+
+/// The wall clock was set between two readings of the difference, or the first is none.
+const fn is_set(before: i64, now: i64) -> bool {
+    before.abs_diff(now) > STEP_NS
 }
 
 /// A clock in nanoseconds. These two exist on every kernel that can load the programs.
@@ -45,5 +50,11 @@ mod tests {
         let first = steady_boot_to_wall_ns();
         assert!(first.abs_diff(boot_to_wall_ns()) <= 2 * STEP_NS);
         assert!((0..100).all(|_| steady_boot_to_wall_ns() == first));
+    }
+
+    #[test]
+    fn only_a_step_makes_it_another() {
+        assert!(!is_set(5_000, 5_000 + 50_000_000) && !is_set(5_000, 5_000 - 50_000_000));
+        assert!(is_set(5_000, 1_000_000_000) && is_set(5_000, -1_000_000_000) && is_set(i64::MIN, i64::MAX));
     }
 }
