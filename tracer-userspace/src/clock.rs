@@ -1,5 +1,7 @@
 //! The two clocks: boot time stamps everything, wall time is for people.
 
+use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
+
 use nix::time::{ClockId, clock_gettime};
 
 /// CLOCK_BOOTTIME, nanoseconds: what `bpf_ktime_get_boot_ns` gives in the kernel.
@@ -14,7 +16,45 @@ pub fn boot_to_wall_ns() -> i64 {
     read(ClockId::CLOCK_REALTIME).saturating_sub(read(ClockId::CLOCK_BOOTTIME))
 }
 
+/// Two readings of both clocks differ by what passes between them; more than this and the wall clock was set.
+const STEP_NS: u64 = 100_000_000;
+
+/// The same, and the same number each time until the wall clock is set (both clocks tick alike, see
+/// `kernel/time/timekeeping.c`): what is read twice from one text must be one time.
+#[must_use]
+pub fn steady_boot_to_wall_ns() -> i64 {
+    static KEPT: AtomicI64 = AtomicI64::new(i64::MIN);
+    let (kept, now) = (KEPT.load(Relaxed), boot_to_wall_ns());
+    if !is_set(kept, now) {
+        return kept;
+    }
+    KEPT.compare_exchange(kept, now, Relaxed, Relaxed).map_or_else(|other| other, |_| now)
+}
+
+/// The wall clock was set between two readings of the difference, or the first is none.
+const fn is_set(before: i64, now: i64) -> bool {
+    before.abs_diff(now) > STEP_NS
+}
+
 /// A clock in nanoseconds. These two exist on every kernel that can load the programs.
 fn read(clock: ClockId) -> i64 {
     clock_gettime(clock).map(|t| t.tv_sec().saturating_mul(1_000_000_000).saturating_add(t.tv_nsec())).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_steady_difference_of_the_clocks_is_one_number() {
+        let first = steady_boot_to_wall_ns();
+        assert!(first.abs_diff(boot_to_wall_ns()) <= 2 * STEP_NS);
+        assert!((0..100).all(|_| steady_boot_to_wall_ns() == first));
+    }
+
+    #[test]
+    fn only_a_step_makes_it_another() {
+        assert!(!is_set(5_000, 5_000 + 50_000_000) && !is_set(5_000, 5_000 - 50_000_000));
+        assert!(is_set(5_000, 1_000_000_000) && is_set(5_000, -1_000_000_000) && is_set(i64::MIN, i64::MAX));
+    }
 }

@@ -54,6 +54,14 @@ pub fn timeout_s(attempt: &Attempt, node: &Node) -> Option<u32> {
     Probe::agreed(&specs).and_then(|p| p.timeout_s)
 }
 
+/// What the probe decides, if the specs that fit agree on one.
+#[must_use]
+pub fn probe_type(attempt: &Attempt, node: &Node) -> Option<ProbeType> {
+    let matches = matching_probes(attempt, node);
+    let specs: Vec<&ProbeSpec> = matches.iter().map(|(_, _, spec)| *spec).collect();
+    Probe::agreed(&specs).and_then(|p| p.probe_type)
+}
+
 /// The scheme of the probe, if the specs that fit agree on one.
 #[must_use]
 pub fn scheme(attempt: &Attempt, node: &Node) -> Option<String> {
@@ -80,6 +88,37 @@ pub fn restarting_probe<'a>(attempt: &Attempt, node: &'a Node) -> Option<&'a Pro
         specs.min_by_key(|s| s.budget_s())
     };
     of(ProbeType::Startup).or_else(|| of(ProbeType::Liveness))
+}
+
+/// The probe that can end the start of the container that this attempt met, if the attempt can be one of it.
+#[must_use]
+pub fn start_probe<'a>(attempt: &Attempt, node: &'a Node) -> Option<&'a ProbeSpec> {
+    let spec = probed_container(attempt, node)?.1.start_probe()?;
+    matching_probes(attempt, node).iter().any(|(.., it)| std::ptr::eq(*it, spec)).then_some(spec)
+}
+
+/// The container whose probe it is, if it can be of no other.
+#[must_use]
+pub fn probed_container<'a>(attempt: &Attempt, node: &'a Node) -> Option<(&'a Pod, &'a Container)> {
+    let matches = matching_probes(attempt, node);
+    let (pod, container, _) = *matches.first()?;
+    let same = |(_, other, _): &Match<'_>| std::ptr::eq(*other, container);
+    matches.iter().all(same).then_some((pod, container))
+}
+
+/// When the run of the container began that this attempt met at `at`, if the tracer watched by then: CLOCK_BOOTTIME
+/// nanoseconds, up to a second too early.
+#[must_use]
+pub fn run_began(attempt: &Attempt, node: &Node, at: u64) -> Option<u64> {
+    let started = probed_container(attempt, node)?.1.runs.as_ref()?.started_boot_ns?;
+    (started >= node.since() && started <= at).then_some(started)
+}
+
+/// The containers that can have met this attempt: the one whose probe it is, or all of the pod that has the address.
+pub fn containers_met<'a>(attempt: &Attempt, node: &'a Node) -> impl Iterator<Item = &'a Container> {
+    let probed = probed_container(attempt, node).map(|(_, container)| container);
+    let others = if probed.is_none() { pod_of(attempt.flow.dst.ip(), node) } else { None };
+    probed.into_iter().chain(others.into_iter().flat_map(|pod| &pod.containers))
 }
 
 /// The pod whose probe it is, where it dials an address that is not the pod's, too.

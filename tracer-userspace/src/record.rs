@@ -229,7 +229,8 @@ pub struct Verdict {
 /// One thing that was seen.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Evidence {
-    /// The hook or source it was seen by.
+    /// The hook or source it was seen by. `container_status`: what the pod's status says of how its container ran, with
+    /// the fields `container`, `restarts`, `exit_code`, `reason`, `ran_s`, `ended_s_before` (the attempt), `waiting`.
     pub hook: String,
     /// When, on CLOCK_BOOTTIME.
     pub time_boot_ns: u64,

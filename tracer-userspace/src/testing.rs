@@ -10,7 +10,7 @@ use crate::event::{
     FirewallRule, Flow, Handler, Icmp, Inspection, Ipvs, IpvsOp, KubeletProbe, KubeletResult, Links, Listen,
     ListenQueue, Loss, MissingHook, NeighbourState, Netns, NetnsOp, NetnsOpKind, NodePort, NodePorts, Observation,
     PacketDrop, Pod, PodRef, Pods, ProbeSays, ProbeSpec, ProbeType, ProxyMode, QueueFull, ResetReceived, ResetSent,
-    Retransmit, RuleVerdict, Start, State, TcpFlags, TcpState, Via, When,
+    Retransmit, RuleVerdict, Runs, Start, State, TcpFlags, TcpState, Via, When,
 };
 use crate::record::{Body, VerdictBody};
 
@@ -308,6 +308,48 @@ impl Stream {
     /// The target's address belongs to this pod now.
     pub(crate) fn http_readiness_of(&mut self, pod: &str) -> &mut Self {
         self.pod_probed(pod, http_probe(self.flow.dst.port()))
+    }
+
+    /// The pod's container has a readiness probe on the same port, too.
+    pub(crate) fn readiness_too(&mut self) -> &mut Self {
+        let probe = http_probe(self.flow.dst.port());
+        let mut pods = self.pods();
+        pods.pods[0].containers[0].probes.push(probe);
+        self.push(Fact::Pods(pods))
+    }
+
+    /// The pod's container has a startup probe that runs a command, too.
+    pub(crate) fn exec_startup_too(&mut self) -> &mut Self {
+        let exec = ExecSpec { probe_type: ProbeType::Startup, timeout_s: 1, period_s: 10, failure_threshold: 30 };
+        let mut pods = self.pods();
+        pods.pods[0].containers[0].exec.push(exec);
+        self.push(Fact::Pods(pods))
+    }
+
+    /// The last that was told of pods.
+    fn pods(&self) -> Pods {
+        let pods = self.observations.iter().rev().find_map(|it| match &it.fact {
+            Fact::Pods(pods) => Some(pods.clone()),
+            _ => None,
+        });
+        pods.expect("a pod in a test")
+    }
+
+    /// The pod with a readiness probe of another port.
+    pub(crate) fn http_readiness_on(&mut self, port: u16) -> &mut Self {
+        self.probed(http_probe(port))
+    }
+
+    /// What the kubelet tells of the runs of the pod's container from now on.
+    pub(crate) fn runs(&mut self, runs: Runs) -> &mut Self {
+        let mut pods = self.pods();
+        pods.pods[0].containers[0].runs = Some(runs);
+        self.push(Fact::Pods(pods))
+    }
+
+    /// The time so many seconds ago.
+    pub(crate) const fn seconds_ago(&self, seconds: u64) -> u64 {
+        self.now - seconds * 1_000_000_000
     }
 
     pub(crate) fn https_readiness(&mut self) -> &mut Self {

@@ -208,16 +208,16 @@ labels! {
     StartupBudgetExceeded = "startup_budget_exceeded" {
         title: "the container was not listening yet when its liveness budget ended",
         meaning: "The container takes longer to start than its liveness (or startup) probe allows: initialDelaySeconds + periodSeconds x failureThreshold ended before it listened, so the kubelet kills and restarts it, for ever.",
-        evidence: "proven: this liveness or startup attempt was refused because nobody listens, it is the one that makes the failureThreshold full, and no process of the namespace listened on the port since it was made. likely: the same where the namespace was made before the tracer began.",
-        lookalikes: "Before the threshold it is `not_listening_yet`. A process that listened and ceased is `connection_refused`.",
-        mend: "Add a startupProbe whose failureThreshold x periodSeconds covers the slowest start (the verdict has the numbers), or raise initialDelaySeconds.",
+        evidence: "proven: this liveness or startup attempt was refused because nobody listens, it is the one that makes the failureThreshold full, and no process of the namespace listened on the port since it was made, or since the container was started (`container_status`, from the pod's status: each run has a budget of its own). likely: the same where both were before the tracer began.",
+        lookalikes: "Before the threshold it is `not_listening_yet`. A process that listened and ceased is `connection_refused`. How the run before ended is in the row `container_status`, if that was lately: OOMKilled, or a crash with an exit code of its own, is no probe's doing, even at about the same time.",
+        mend: "Add a startupProbe whose failureThreshold x periodSeconds covers the slowest start (the verdict has the numbers; headers, a query or a gRPC service are to be copied from the probe), or raise initialDelaySeconds. If the last run was OOMKilled, its memory limit first.",
     }
     /// Refused, and the process began to listen later, or has not yet in its start.
     NotListeningYet = "not_listening_yet" {
         title: "the process had not begun to listen yet",
         meaning: "The probe came before the process listened on its port: nobody listened, and nobody had since the pod's network namespace was made; or somebody began to listen there a little later.",
-        evidence: "proven: refused for want of a listener (see `connection_refused`) and a process of the same namespace began to listen on that port afterwards, without anybody having listened there before. likely: refused within two minutes after its namespace was made, and nobody has listened on that port in it.",
-        lookalikes: "A process that had listened and ceased, or a wrong port, is `connection_refused`. When the failures use up the liveness budget it is `startup_budget_exceeded`.",
+        evidence: "proven: refused for want of a listener (see `connection_refused`) and a process of the same namespace began to listen on that port afterwards, without anybody having listened there before. likely: refused within two minutes after its namespace was made, or its container was started (`container_status`, from the pod's status), and nobody has listened on that port since.",
+        lookalikes: "A process that had listened in this run of its container and ceased, or a wrong port, is `connection_refused`. When the failures use up the liveness budget it is `startup_budget_exceeded`.",
         mend: "Give the container a startupProbe (or a longer initialDelaySeconds) that covers the time it takes to listen.",
     }
     /// The target's kernel has nobody listening on that address and port.

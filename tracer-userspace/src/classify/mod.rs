@@ -7,10 +7,12 @@ mod blame;
 mod culprit;
 pub mod evidence;
 pub mod finding;
+mod history;
 pub mod kubelet;
 pub mod label;
 pub(crate) mod owner;
 mod rules;
+pub(crate) mod startup_probe;
 mod stopped;
 
 use crate::correlate::attempt::Attempt;
@@ -42,8 +44,27 @@ pub struct Case<'a> {
 pub struct Streak {
     /// When the first of them began, CLOCK_BOOTTIME nanoseconds.
     pub since: u64,
+    /// When the last of them began.
+    pub last: u64,
     /// How many, this one included.
     pub count: u32,
+}
+
+impl Streak {
+    /// One failure.
+    #[must_use]
+    pub const fn of_one(began: u64) -> Self {
+        Self { since: began, last: began, count: 1 }
+    }
+
+    /// What of it belongs to the run of the container that began then; of several before its beginning was known the last.
+    #[must_use]
+    pub fn in_run(self, began: Option<u64>) -> Option<Self> {
+        match began {
+            Some(began) if self.since < began => (self.last >= began).then(|| Self::of_one(self.last)),
+            _ => Some(self),
+        }
+    }
 }
 
 type Rule = fn(&Case<'_>) -> Option<Finding>;
@@ -86,7 +107,8 @@ const RULES: &[Rule] = &[
 #[must_use]
 pub fn classify(case: &Case<'_>) -> Option<(Finding, Vec<Label>)> {
     let mut findings = RULES.iter().filter_map(|rule| rule(case));
-    let first = findings.next()?.weakened(case);
+    let mut first = findings.next()?.weakened(case);
     let also = findings.filter(|f| f.label != Label::Unexplained && f.adds_to(&first)).map(|f| f.label).collect();
+    history::add(case, &mut first);
     Some((first, also))
 }

@@ -113,7 +113,7 @@ fn latency_finding(dst: SocketAddr, named: &Named, timeout_s: u32, seen: Quantil
 }
 
 /// A finding about this container that has nothing to say yet.
-fn about(dst: SocketAddr, named: &Named, check: &str) -> FindingBody {
+pub(super) fn about(dst: SocketAddr, named: &Named, check: &str) -> FindingBody {
     let k8s = named.k8s.clone().unwrap_or_default();
     let names = [("namespace", k8s.namespace), ("pod_name", k8s.pod_name), ("container_name", k8s.container_name)];
     let mut fields: BTreeMap<String, Value> =
@@ -134,7 +134,7 @@ fn words(named: &Named) -> &'static str {
 }
 
 /// "shop/cart app (10.88.0.2:8080)"
-fn place(dst: SocketAddr, named: &Named) -> String {
+pub(super) fn place(dst: SocketAddr, named: &Named) -> String {
     let Some(k8s) = &named.k8s else { return dst.to_string() };
     let text = |word: &Option<String>| word.clone().unwrap_or_else(|| "?".into());
     let container = k8s.container_name.as_ref().map(|name| format!(" {name}")).unwrap_or_default();

@@ -40,13 +40,21 @@ impl Core {
             return;
         }
         let namespace = refused_in(attempt);
-        bounded(&mut self.streaks, (dst, namespace)).or_insert(Streak { since: started, count: 0 }).count += 1;
+        let one = Streak::of_one(started);
+        let streak = self.streak_of(attempt).map_or(one, |s| Streak { last: started, count: s.count + 1, ..s });
+        *bounded(&mut self.streaks, (dst, namespace)).or_insert(streak) = streak;
         if let Some(netns) = namespace.filter(|_| finding.label == Label::ConnectionRefused) {
             self.correlator.keep(conn, started.saturating_add(KEEP_REFUSED_NS));
             let waiting = bounded(&mut self.refused, (netns, dst.port())).or_default();
             waiting.truncate(MAX_REFUSED - 1);
             waiting.push(conn);
         }
+    }
+
+    /// Refusals in a row before this attempt, by the same namespace and the same run of the container.
+    pub(super) fn streak_of(&self, attempt: &Attempt) -> Option<Streak> {
+        let streak = self.streaks.get(&(attempt.flow.dst, refused_in(attempt)))?;
+        streak.in_run(enrich::run_began(attempt, &self.node, attempt.started))
     }
 
     /// Failures in a row of this probe, this attempt included.
@@ -72,8 +80,9 @@ impl Core {
     pub(super) fn succeeded(&mut self, conn: ConnId, time: u64, out: &mut Vec<Decision>) {
         let Some(attempt) = self.correlator.get(conn) else { return };
         let named = enrich::name(attempt, &self.node);
+        let start = self.starts.answered(attempt, &named, &self.node);
         let findings = self.budgets.answered(attempt, &named).into_iter();
-        out.extend(findings.map(|it| Decision {
+        out.extend(findings.chain(start).map(|it| Decision {
             time_boot_ns: time,
             attempt: None,
             body: Body::Finding(Box::new(it)),
@@ -100,7 +109,7 @@ pub(super) fn refused_in(attempt: &Attempt) -> Option<Netns> {
 
 /// The streak with one more attempt, unless that is counted already.
 pub(super) const fn next(streak: Streak, counted: bool) -> Streak {
-    Streak { since: streak.since, count: streak.count + !counted as u32 }
+    Streak { count: streak.count + !counted as u32, ..streak }
 }
 
 /// An entry of a map that has room for it: the first one goes if not.

@@ -6,16 +6,18 @@ mod holding;
 mod outcomes;
 mod questions;
 mod records;
+mod starts;
 mod words;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 
 use self::budgets::Budgets;
-use self::counting::{MAX_DECIDED, next, refused_in};
+use self::counting::{MAX_DECIDED, next};
 use self::holding::Held;
 use self::questions::{PATIENCE_NS, asks, waits_for_answer};
 use self::records::{loss_record, recovery, said, verdict_record};
+use self::starts::Starts;
 use self::words::Words;
 use crate::ask::Ask;
 use crate::classify::finding::Finding;
@@ -80,6 +82,8 @@ pub struct Core {
     finished: BTreeSet<ConnId>,
     /// How much room probes have.
     budgets: Budgets,
+    /// How containers started.
+    starts: Starts,
     /// How the checks of the node came out.
     checks: Known,
     /// What the kubelet said lately.
@@ -256,8 +260,8 @@ impl Core {
         if let Some(before) = before.filter(|before| recovered(attempt, *before)) {
             return Some(recovery(attempt, before));
         }
-        let streak = self.streaks.get(&(attempt.flow.dst, refused_in(attempt))).map(|s| next(*s, before.is_some()));
-        let streak = streak.or(Some(Streak { since: attempt.started, count: 1 }));
+        let streak = self.streak_of(attempt).map(|s| next(s, before.is_some()));
+        let streak = streak.or(Some(Streak::of_one(attempt.started)));
         classify(&Case { attempt, node: &self.node, settled: matches!(when, When::Settled(_)), streak })
     }
 
@@ -268,6 +272,9 @@ impl Core {
         // Where only the kubelet saw it fail, the attempt before may have been counted as a success.
         let counts = again || said.is_none() || self.correlator.get(conn).is_some_and(Attempt::failed);
         let count = if counts { self.count_failure(conn, &named, &finding, again) } else { None };
+        if !again && let Some(attempt) = self.correlator.get(conn) {
+            self.starts.failed(attempt, &self.node, &finding);
+        }
         self.remember_refusal(conn, &finding, again);
         out.push(verdict_record(conn, finding, also, named, count, said));
     }

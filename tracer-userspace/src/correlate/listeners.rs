@@ -62,6 +62,19 @@ impl Listeners {
         self.0.contains_key(&(netns, port))
     }
 
+    /// Somebody began or ceased to listen there at or after `from`.
+    #[must_use]
+    pub fn heard_since(&self, netns: Netns, port: u16, from: u64) -> bool {
+        self.last(netns, port).is_some_and(|(time, _)| *time >= from)
+    }
+
+    /// Somebody listens in the namespace since `from` or later, on whatever port.
+    #[must_use]
+    pub fn any_since(&self, netns: Netns, from: u64) -> bool {
+        let mut ports = self.0.range((netns, 0)..=(netns, u16::MAX));
+        ports.any(|(_, port)| port.last.1.begins && port.last.0 >= from)
+    }
+
     /// Somebody listens in the namespace, on whatever port.
     #[must_use]
     pub fn any_in(&self, netns: Netns) -> bool {

@@ -34,6 +34,8 @@ type Readings = VecDeque<(u64, Vec<Throttled>)>;
 pub struct Node {
     /// What the stream was seen with.
     pub start: Option<Start>,
+    /// When that was.
+    since: u64,
     /// The prober's namespace.
     netns: Option<Netns>,
     /// Links of each namespace that was read.
@@ -75,6 +77,7 @@ impl Node {
             Fact::Start(start) => {
                 self.netns = start.node_netns;
                 self.start = Some((**start).clone());
+                self.since = time;
             }
             Fact::Links(links) => {
                 // Links are read in the prober's namespace only; it can change when the prober comes back elsewhere.
@@ -167,6 +170,12 @@ impl Node {
             }
             NetnsOpKind::Switch | NetnsOpKind::Setns => {}
         }
+    }
+
+    /// Since when the tracer watches.
+    #[must_use]
+    pub const fn since(&self) -> u64 {
+        self.since
     }
 
     /// When a namespace was made, if the tracer saw it.

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::Netns;
+use super::{Netns, Runs};
 
 /// Pods and their probes; replaces what was known.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -70,6 +70,20 @@ pub struct Container {
     /// Its probes that run a command.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub exec: Vec<ExecSpec>,
+    /// Its starts and ends; absent where nobody lists them, or what was listed is of another run than the node's.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub runs: Option<Runs>,
+}
+
+impl Container {
+    /// The network probe that ends a start that takes too long: the startup probe, without one the liveness probe. `None`
+    /// if that is a command, or there is none.
+    #[must_use]
+    pub fn start_probe(&self) -> Option<&ProbeSpec> {
+        let of = |kind| self.probes.iter().find(|spec| spec.probe_type == kind);
+        let by_command = self.exec.iter().any(|spec| spec.probe_type == ProbeType::Startup);
+        of(ProbeType::Startup).or_else(|| of(ProbeType::Liveness).filter(|_| !by_command))
+    }
 }
 
 /// One probe of a container that runs a command in it, defaults applied.
@@ -121,6 +135,13 @@ impl ProbeSpec {
     #[must_use]
     pub const fn budget_s(&self) -> u32 {
         self.initial_delay_s.saturating_add(self.period_s.saturating_mul(self.failure_threshold))
+    }
+
+    /// Seconds after which they can be too many at the earliest: the first attempt comes anywhere in the first period.
+    #[must_use]
+    pub const fn earliest_restart_s(&self) -> u32 {
+        let periods = self.failure_threshold.saturating_sub(1);
+        self.initial_delay_s.saturating_add(self.period_s.saturating_mul(periods))
     }
 }
 

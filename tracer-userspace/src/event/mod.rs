@@ -13,6 +13,7 @@ mod kubelet;
 mod node;
 mod packet;
 mod ports;
+mod runs;
 
 pub use cluster::{Container, ExecSpec, Handler, Pod, Pods, ProbeSpec, ProbeType, Service, ServicePort, Services};
 pub use conn::{
@@ -29,6 +30,7 @@ pub use node::{
 };
 pub use packet::{Device, Icmp, Ipvs, IpvsOp, PacketDrop, Tracked};
 pub use ports::{PortPressure, PortUser};
+pub use runs::{Ended, Runs, Waiting};
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

@@ -50,16 +50,26 @@ fn absorb_container(listed: &mut Vec<Container>, found: Container) {
         return;
     }
     match listed.iter_mut().find(|container| container.name.is_some() && container.name == found.name) {
-        // Restarted since the file was written: the id on the node is the one that runs.
-        Some(container) => container.id = found.id,
+        Some(container) if ended(container, &found) => {}
+        // Restarted since the list was written: the id on the node is the one that runs, and its runs are another's.
+        Some(container) => {
+            container.id = found.id;
+            container.runs = None;
+        }
         None => listed.push(found),
     }
+}
+
+/// The list knows that what was found on the node a moment ago has ended.
+fn ended(listed: &Container, found: &Container) -> bool {
+    let last = listed.runs.as_ref().and_then(|runs| runs.last.as_ref());
+    found.id.is_some() && last.is_some_and(|last| last.id == found.id)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::event::Netns;
+    use crate::event::{Ended, Netns, Runs};
 
     fn pod(name: Option<&str>, uid: Option<&str>, addrs: &[[u8; 4]], netns: Option<u32>) -> Pod {
         Pod {
@@ -122,5 +132,25 @@ mod tests {
         found.containers = vec![container(Some("web"), "new"), container(None, "pause")];
         let merged = merge(vec![found], &[listed]);
         assert_eq!(merged[0].containers, [container(Some("web"), "new"), container(None, "pause")]);
+    }
+
+    /// Which of the two is older is told by the run that ended.
+    #[test]
+    fn the_runs_of_another_container_are_not_its_own() {
+        let runs =
+            Runs { restarts: 1, last: Some(Ended { id: Some("first".into()), ..Ended::default() }), ..Runs::default() };
+        let known =
+            Container { name: Some("web".into()), id: Some("second".into()), runs: Some(runs), ..Container::default() };
+        let merged = |id: &str| {
+            let mut listed = pod(Some("a"), Some("u"), &[], None);
+            listed.containers = vec![known.clone()];
+            let mut found = pod(None, Some("u"), &[], Some(1));
+            found.containers =
+                vec![Container { id: Some(id.into()), name: known.name.clone(), ..Container::default() }];
+            merge(vec![found], &[listed]).remove(0).containers
+        };
+        assert_eq!(merged("second")[0], known);
+        assert_eq!(merged("first")[0], known, "the list is newer than what was found");
+        assert_eq!(merged("third"), [Container { id: Some("third".into()), runs: None, ..known.clone() }]);
     }
 }

@@ -3,6 +3,7 @@
 use serde_json::json;
 
 use super::super::evidence::evidence;
+use super::super::history;
 use super::connection_refused::refused;
 use super::{Case, Finding, Label, in_namespace, ms};
 use crate::event::Netns;
@@ -21,9 +22,27 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
         Some((began, listen)) if began > at && case.node.netns_made(netns).is_none_or(|made| made < at) => {
             Some(later(case, seen, at, began, listen, netns))
         }
-        None if !case.node.listeners().knows(netns, port) => not_yet(case, seen, at, netns),
-        _ => None,
+        first => in_this_run(case, &seen, at, netns).or_else(|| {
+            let never = first.is_none() && !case.node.listeners().knows(netns, port);
+            never.then(|| not_yet(case, seen, at, netns)).flatten()
+        }),
     }
+}
+
+/// The container was started a moment ago, and nobody has listened there since: whoever did before was another run.
+fn in_this_run(case: &Case<'_>, seen: &[Evidence], at: u64, netns: Netns) -> Option<Finding> {
+    let began = history::began(case, at).filter(|began| at - began < START_NS)?;
+    let (listeners, dst) = (case.node.listeners(), case.attempt.flow.dst);
+    if listeners.heard_since(netns, dst.port(), began) || listeners.any_since(netns, began) {
+        return None;
+    }
+    let seen = [&[history::of_start(case, began)], seen].concat();
+    let summary = format!(
+        "nobody listens on {dst}{} yet: its container was started {:.1} s before at most, and nobody has listened on that port since",
+        in_namespace(case, Some(netns)),
+        (at - began) as f64 / 1e9
+    );
+    Some(finding(seen, summary).with_confidence(Confidence::Likely))
 }
 
 /// Somebody began to listen there after the refusal, and nobody had before.
@@ -71,6 +90,7 @@ fn finding(seen: Vec<Evidence>, summary: String) -> Finding {
 
 #[cfg(test)]
 mod tests {
+    use crate::event::Runs;
     use crate::testing::{POD, SYN, Stream};
 
     #[test]
@@ -99,6 +119,40 @@ mod tests {
     fn another_port_is_another_listener() {
         let mut stream = Stream::new();
         stream.connect().reset_sent(SYN, true, None).wait_ms(1500).listens(POD, 8081, true);
+        assert_eq!(stream.labels(), ["connection_refused"]);
+    }
+
+    /// A container that listened, died, and was started again a second ago.
+    fn restarted() -> Stream {
+        let mut stream = Stream::new();
+        stream.liveness(10, 3).listens(POD, 8080, true).wait_ms(60_000).listens(POD, 8080, false).wait_ms(2_000);
+        let started_boot_ns = Some(stream.seconds_ago(1));
+        stream.runs(Runs { restarts: 1, started_boot_ns, ..Runs::default() });
+        stream
+    }
+
+    #[test]
+    fn a_restarted_container_has_not_begun_again() {
+        let mut stream = restarted();
+        stream.connect().reset_sent(SYN, true, None);
+        assert_eq!(stream.labels(), ["not_listening_yet"]);
+        let mut without = restarted();
+        without.runs(Runs::default()).connect().reset_sent(SYN, true, None);
+        assert_eq!(without.labels(), ["connection_refused"], "nothing tells of the start");
+    }
+
+    #[test]
+    fn a_run_that_listened_and_ceased_is_another_story() {
+        let mut stream = restarted();
+        stream.listens(POD, 8080, true).wait_ms(500).listens(POD, 8080, false);
+        stream.connect().reset_sent(SYN, true, None);
+        assert_eq!(stream.labels(), ["connection_refused"]);
+    }
+
+    #[test]
+    fn a_run_that_goes_on_for_long_is_no_start() {
+        let mut stream = restarted();
+        stream.wait_ms(180_000).connect().reset_sent(SYN, true, None);
         assert_eq!(stream.labels(), ["connection_refused"]);
     }
 }

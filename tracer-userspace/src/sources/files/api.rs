@@ -43,7 +43,23 @@ objects! {
         init_container_statuses: Vec<ContainerStatus>,
     }
     Ip { ip: String, }
-    ContainerStatus { name: String, #[serde(rename = "containerID")] container_id: Option<String>, }
+    ContainerStatus {
+        name: String,
+        #[serde(rename = "containerID")] container_id: Option<String>,
+        restart_count: i32,
+        state: ContainerState,
+        last_state: ContainerState,
+    }
+    ContainerState { running: Option<Running>, waiting: Option<Waiting>, terminated: Option<Terminated>, }
+    Running { started_at: Option<String>, }
+    Waiting { reason: Option<String>, message: Option<String>, }
+    Terminated {
+        exit_code: i32,
+        reason: Option<String>,
+        started_at: Option<String>,
+        finished_at: Option<String>,
+        #[serde(rename = "containerID")] container_id: Option<String>,
+    }
     Container {
         name: String,
         ports: Vec<ContainerPort>,

@@ -3,6 +3,7 @@
 
 pub(super) mod api;
 mod pods;
+mod runs;
 mod services;
 
 use std::fs::File;

@@ -6,7 +6,9 @@ use std::path::Path;
 use serde::Deserialize;
 
 use super::api::{self, PodStatus, Port, Probe};
+use super::runs::runs_of;
 use super::{FileError, Source};
+use crate::clock;
 use crate::event::{Container, ExecSpec, Handler, Pod, ProbeSpec, ProbeType};
 
 const FLAG: &str = "--pods";
@@ -110,15 +112,16 @@ fn container(container: api::Container, status: &PodStatus) -> Container {
     let spec = |(probe_type, probe): &(_, &Option<Probe>)| probe_spec(*probe_type, probe.as_ref()?, &container);
     let exec = |(probe_type, probe): &(_, &Option<Probe>)| exec_spec(*probe_type, probe.as_ref()?);
     let (exec, probes) = (probes.iter().filter_map(exec).collect(), probes.iter().filter_map(spec).collect());
-    let id = container_id(&container.name, status);
-    Container { name: Some(container.name), id, probes, exec }
+    let mut statuses = status.container_statuses.iter().chain(&status.init_container_statuses);
+    let status = statuses.find(|it| it.name == container.name);
+    let id = status.and_then(|it| container_id(it.container_id.as_deref()));
+    let runs = status.map(|it| runs_of(it, clock::steady_boot_to_wall_ns()));
+    Container { name: Some(container.name), id, probes, exec, runs }
 }
 
 /// Without the runtime: `containerd://cd4a…`.
-fn container_id(name: &str, status: &PodStatus) -> Option<String> {
-    let mut statuses = status.container_statuses.iter().chain(&status.init_container_statuses);
-    let id = statuses.find(|it| it.name == name)?.container_id.as_deref()?;
-    id.split_once("://").map(|(_, id)| id.to_owned())
+pub(super) fn container_id(id: Option<&str>) -> Option<String> {
+    id?.split_once("://").map(|(_, id)| id.to_owned())
 }
 
 fn exec_spec(probe_type: ProbeType, probe: &Probe) -> Option<ExecSpec> {

@@ -4,6 +4,7 @@
 mod events;
 pub(crate) mod fake;
 mod faults;
+mod runs;
 mod scale;
 mod start;
 

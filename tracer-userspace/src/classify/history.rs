@@ -1,0 +1,291 @@
+//! The run of the container that an attempt met, and how the run before it ended: what the kubelet tells the API.
+//!
+//! It lags behind by what the kubelet and the API take, and its times are whole seconds. So it never makes a verdict by
+//! itself: it tells where a start began, and the reader what came before.
+
+use serde_json::json;
+
+use super::Case;
+use super::evidence::evidence;
+use super::finding::Finding;
+use super::label::Label;
+use crate::enrich;
+use crate::event::{Container, Ended, ProbeSpec, ProbeType, Runs, Waiting};
+use crate::record::{Evidence, Outcome};
+
+const SECOND_NS: u64 = 1_000_000_000;
+/// What ended longer ago does not help with an attempt that fails now.
+const RECENT_NS: u64 = 3_600 * SECOND_NS;
+/// The kubelet's default for `terminationGracePeriodSeconds`: how long after SIGTERM it sends SIGKILL.
+const GRACE_S: u64 = 30;
+/// The times of a status and the kubelet's own steps.
+const SLACK_NS: u64 = 2 * SECOND_NS;
+/// Causes that lie in the container's process.
+const OF_THE_PROCESS: &[Label] = &[
+    Label::StartupBudgetExceeded,
+    Label::NotListeningYet,
+    Label::ConnectionRefused,
+    Label::MidStreamRst,
+    Label::TlsHandshakeSlow,
+    Label::SlowResponse,
+    Label::ClosedWithoutAnswer,
+    Label::AppStatusFailure,
+];
+
+/// When the run began that an attempt met, see [`enrich::run_began`].
+pub(super) fn began(case: &Case<'_>, at: u64) -> Option<u64> {
+    enrich::run_began(case.attempt, case.node, at)
+}
+
+/// What is known of the runs of the container whose probe it is.
+fn runs<'a>(case: &Case<'a>) -> Option<&'a Runs> {
+    enrich::probed_container(case.attempt, case.node)?.1.runs.as_ref()
+}
+
+/// The start of the run, as evidence.
+pub(super) fn of_start(case: &Case<'_>, began: u64) -> Evidence {
+    let container = enrich::probed_container(case.attempt, case.node).map(|(_, it)| it);
+    let restarts = runs(case).map(|it| it.restarts);
+    let again = restarts.filter(|n| *n > 0).map(|n| format!(", restart {n}")).unwrap_or_default();
+    let says = format!("{} was started in this second{again}", container.map_or("the container".into(), called));
+    evidence("container_status", began, says, json!({ "restarts": restarts }))
+}
+
+/// The run before ended as the kubelet ends one whose budget is spent: in words that follow a sentence.
+pub(super) fn and_before(case: &Case<'_>) -> Option<String> {
+    let spec = enrich::start_probe(case.attempt, case.node)?;
+    let last = runs(case)?.last.as_ref().filter(|last| is_by_budget(last, spec))?;
+    let ran = last.ran_ns()? / SECOND_NS;
+    Some(format!("; so it went with the run before, which ended after {ran} s with exit code {}", last.exit_code))
+}
+
+/// Killed, not for its memory, between the first attempt that can have made the threshold full and the end of the grace
+/// period after the last that can.
+fn is_by_budget(ended: &Ended, spec: &ProbeSpec) -> bool {
+    let earliest = spec.earliest_restart_s();
+    let killed = matches!(ended.exit_code, 137 | 143) && !ended.is_out_of_memory();
+    let seconds = |s: u64| s.saturating_mul(SECOND_NS);
+    let latest = seconds(u64::from(spec.budget_s()) + u64::from(spec.timeout_s) + GRACE_S).saturating_add(SLACK_NS);
+    let fits = |ran: u64| ran.saturating_add(SECOND_NS) >= seconds(earliest.into()) && ran <= latest;
+    killed && earliest > 0 && ended.ran_ns().is_some_and(fits)
+}
+
+/// Adds to a finding how the container ran before, if that was lately: it changes neither the label nor how sure it is.
+pub(super) fn add(case: &Case<'_>, finding: &mut Finding) {
+    if finding.outcome != Outcome::Failure || !OF_THE_PROCESS.contains(&finding.label) {
+        return;
+    }
+    // What is decided long after the attempt is said of its own time.
+    let at = case.attempt.ended.map_or(finding.decided_at, |(end, _)| end.min(finding.decided_at));
+    let Some((container, runs)) = lately(case, at) else { return };
+    finding.evidence.push(of_runs(case, container, runs, at));
+    if let Some(more) = mend(container, runs) {
+        finding.remediation = format!("{}; {more}", finding.remediation.trim_end_matches('.'));
+    }
+}
+
+/// What is to be done about the run that ended.
+fn mend(container: &Container, runs: &Runs) -> Option<String> {
+    let name = called(container);
+    if runs.last.as_ref().is_some_and(Ended::is_out_of_memory) {
+        return Some(format!("{name} was OOMKilled: raise its memory limit, or find what fills it"));
+    }
+    let of = container.name.as_ref().map(|name| format!(" -c {name}")).unwrap_or_default();
+    let logs = format!("{name} does not run now: kubectl logs -n NAMESPACE POD{of} --previous shows how it ended");
+    runs.started_boot_ns.is_none().then_some(logs)
+}
+
+/// Of the containers that the attempt can have met the one that ended last, if that explains anything now.
+fn lately<'a>(case: &Case<'a>, at: u64) -> Option<(&'a Container, &'a Runs)> {
+    let ended = |runs: &Runs| runs.last.as_ref().and_then(|last| last.finished_boot_ns);
+    let is_recent = |runs: &Runs| ended(runs).is_some_and(|it| it <= at && at - it <= RECENT_NS);
+    enrich::containers_met(case.attempt, case.node)
+        .filter_map(|container| Some((container, container.runs.as_ref()?)))
+        .filter(|(_, runs)| is_recent(runs) || runs.waiting.as_ref().is_some_and(Waiting::is_back_off))
+        .max_by_key(|(_, runs)| ended(runs))
+}
+
+fn of_runs(case: &Case<'_>, container: &Container, runs: &Runs, at: u64) -> Evidence {
+    let last = runs.last.as_ref();
+    let finished = last.and_then(|last| last.finished_boot_ns).filter(|it| *it <= at);
+    let ago_s = finished.map(|it| (at - it) / SECOND_NS);
+    let mut parts = vec![restarted(runs.restarts)];
+    parts.extend(last.map(|last| {
+        let ago = ago_s.map(|s| format!(" {s} s before")).unwrap_or_default();
+        format!("its last run ended{ago} with {}{}", how(last), at_budget(case, last))
+    }));
+    parts.extend(runs.waiting.as_ref().filter(|it| it.is_back_off()).map(|waiting| {
+        let message = waiting.message.as_ref().map(|text| format!(": {text}")).unwrap_or_default();
+        format!("it waits in {}{message}", waiting.reason)
+    }));
+    let fields = json!({
+        "container": container.name, "restarts": runs.restarts, "exit_code": last.map(|it| it.exit_code),
+        "reason": last.and_then(|it| it.reason.clone()), "ran_s": last.and_then(Ended::ran_ns).map(|ns| ns / SECOND_NS),
+        "ended_s_before": ago_s, "waiting": runs.waiting.as_ref().map(|it| it.reason.clone()),
+    });
+    evidence("container_status", finished.unwrap_or(at), format!("{} {}", called(container), parts.join("; ")), fields)
+}
+
+fn restarted(times: u32) -> String {
+    match times {
+        0 => "was not restarted yet".into(),
+        1 => "was restarted once".into(),
+        times => format!("was restarted {times} times"),
+    }
+}
+
+/// "exit code 137 (SIGKILL) after 31 s"
+fn how(last: &Ended) -> String {
+    let ran = last.ran_ns().map(|ns| format!(" after {} s", ns / SECOND_NS)).unwrap_or_default();
+    let reason = last.reason.as_deref().filter(|it| !matches!(*it, "Error" | "Completed" | "OOMKilled"));
+    let words: Vec<&str> = if last.is_out_of_memory() {
+        vec!["OOMKilled: its memory was used up, no probe ended it"]
+    } else {
+        signal(last.exit_code).into_iter().chain(reason).collect()
+    };
+    let words = if words.is_empty() { String::new() } else { format!(" ({})", words.join(", ")) };
+    format!("exit code {}{words}{ran}", last.exit_code)
+}
+
+/// The signal that an exit code above 128 stands for, of those that end containers.
+const fn signal(exit_code: i32) -> Option<&'static str> {
+    match exit_code {
+        134 => Some("SIGABRT"),
+        135 => Some("SIGBUS"),
+        137 => Some("SIGKILL"),
+        139 => Some("SIGSEGV"),
+        143 => Some("SIGTERM"),
+        _ => None,
+    }
+}
+
+fn at_budget(case: &Case<'_>, last: &Ended) -> String {
+    let spec = enrich::start_probe(case.attempt, case.node).filter(|it| is_by_budget(last, it));
+    let words = spec.map(|spec| {
+        let kind = if spec.probe_type == ProbeType::Startup { "startup" } else { "liveness" };
+        let (earliest, budget) = (spec.earliest_restart_s(), spec.budget_s());
+        format!(", as the kubelet ends one that has used up its {kind} budget ({earliest} to {budget} s, and the grace period)")
+    });
+    words.unwrap_or_default()
+}
+
+fn called(container: &Container) -> String {
+    container.name.as_ref().map_or_else(|| "the container".into(), |name| format!("container {name}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::event::{Ended, Runs, TcpState, Waiting};
+    use crate::record::{Confidence, Verdict};
+    use crate::testing::{POD, SYN, Stream};
+
+    /// A run of the container of that many seconds that ended 12 s before the next attempt.
+    fn ended(stream: &mut Stream, ran_s: u64, exit_code: i32, reason: &str) -> Runs {
+        let finished = stream.seconds_ago(12);
+        let last = Ended {
+            exit_code,
+            reason: Some(reason.into()),
+            started_boot_ns: finished.checked_sub(ran_s * 1_000_000_000),
+            finished_boot_ns: Some(finished),
+            ..Ended::default()
+        };
+        Runs { restarts: 7, last: Some(last), ..Runs::default() }
+    }
+
+    /// The verdict on a refusal after that run, of a liveness probe that allows 20 to 30 s.
+    fn refused_after(ran_s: u64, exit_code: i32, reason: &str) -> Verdict {
+        let mut stream = Stream::new();
+        stream.wait_ms(600_000).liveness(10, 3);
+        let runs = ended(&mut stream, ran_s, exit_code, reason);
+        stream.runs(runs).connect().reset_sent(SYN, true, None);
+        stream.verdicts().remove(0).verdict
+    }
+
+    fn row(verdict: &Verdict) -> String {
+        let rows: Vec<_> = verdict.evidence.iter().filter(|it| it.hook == "container_status").collect();
+        assert!(rows.len() <= 1, "{rows:?}");
+        rows.first().map(|it| it.says.clone()).unwrap_or_default()
+    }
+
+    #[test]
+    fn a_run_that_the_budget_ended_is_told_so() {
+        let verdict = refused_after(31, 137, "Error");
+        let expected = "container app was restarted 7 times; its last run ended 12 s before with exit code 137 (SIGKILL) after 31 s, as the kubelet ends one that has used up its liveness budget (20 to 30 s, and the grace period)";
+        assert_eq!((verdict.label.name(), row(&verdict).as_str()), ("connection_refused", expected));
+        assert_eq!(verdict.evidence[1].fields["restarts"], 7);
+        assert_eq!(verdict.confidence, Confidence::Proven, "it weakens nothing");
+    }
+
+    /// At the very time at which the budget would have ended it.
+    #[test]
+    fn out_of_memory_is_no_probe_s_doing() {
+        let verdict = refused_after(31, 137, "OOMKilled");
+        let said = row(&verdict);
+        assert!(said.contains("(OOMKilled: its memory was used up, no probe ended it) after 31 s"), "{said}");
+        assert!(!said.contains("the kubelet ends") && verdict.remediation.contains("raise its memory limit"));
+        assert!(!verdict.remediation.contains("kubectl logs"), "{}", verdict.remediation);
+    }
+
+    #[test]
+    fn a_crash_by_itself_or_at_another_time_is_not_the_budget_s() {
+        let cases =
+            [(31, 1, "Error"), (31, 0, "Completed"), (5, 137, "Error"), (300, 143, "Error"), (31, 139, "Error")];
+        for (ran_s, exit_code, reason) in cases {
+            let verdict = refused_after(ran_s, exit_code, reason);
+            let said = row(&verdict);
+            assert!(said.contains(&format!("exit code {exit_code}")), "{said}");
+            assert!(!said.contains("the kubelet ends") && !verdict.remediation.contains("memory"), "{said}");
+        }
+    }
+
+    #[test]
+    fn what_ended_long_ago_is_not_told() {
+        let mut stream = Stream::new();
+        stream.wait_ms(600_000).liveness(10, 3);
+        let runs = ended(&mut stream, 31, 137, "Error");
+        stream.runs(runs).wait_ms(7_200_000).connect().reset_sent(SYN, true, None);
+        assert_eq!(row(&stream.verdicts()[0].verdict), "");
+    }
+
+    /// Judged again when it listens at last: its container ended between the two.
+    #[test]
+    fn what_ended_after_the_attempt_is_not_told() {
+        let mut stream = Stream::new();
+        stream.wait_ms(600_000).liveness(10, 3).connect().reset_sent(SYN, true, None).gives_up().wait_ms(60_000);
+        let runs = ended(&mut stream, 31, 137, "OOMKilled");
+        stream.runs(runs).wait_ms(1_000).listens(POD, 8080, true);
+        let verdicts = stream.verdicts();
+        assert_eq!(stream.labels(), ["connection_refused", "not_listening_yet"]);
+        assert!(verdicts.iter().all(|it| row(&it.verdict).is_empty() && !it.verdict.remediation.contains("memory")));
+    }
+
+    #[test]
+    fn a_container_in_back_off_is_told_whoever_dials_it() {
+        let mut stream = Stream::new();
+        let message = Some("back-off 5m0s restarting failed container=app".to_owned());
+        let waiting = Some(Waiting { reason: Waiting::BACK_OFF.into(), message });
+        stream.wait_ms(600_000).http_readiness_on(9090).runs(Runs { restarts: 2, waiting, ..Runs::default() });
+        stream.connect().reset_sent(SYN, true, None);
+        let said = row(&stream.verdicts()[0].verdict);
+        let expected = "container app was restarted 2 times; it waits in CrashLoopBackOff: back-off 5m0s restarting failed container=app";
+        assert_eq!(said, expected);
+        let mend = stream.verdicts().remove(0).verdict.remediation;
+        assert!(mend.ends_with("does not run now: kubectl logs -n NAMESPACE POD -c app --previous shows how it ended"));
+    }
+
+    #[test]
+    fn causes_outside_of_the_container_say_nothing_of_it() {
+        let mut stream = Stream::new();
+        stream.wait_ms(600_000).liveness(10, 3);
+        let runs = ended(&mut stream, 31, 137, "Error");
+        stream.runs(runs.clone()).connect().drop(SYN, "NETFILTER_DROP", POD).gives_up();
+        let verdict = &stream.verdicts()[0].verdict;
+        assert_eq!((verdict.label.name(), row(verdict).as_str()), ("firewall_drop", ""));
+        let mut slow = Stream::new();
+        slow.wait_ms(600_000).http_readiness().runs(runs).connect().established().wait_ms(1000);
+        slow.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 0));
+        let verdict = &slow.verdicts()[0].verdict;
+        assert_eq!(verdict.label.name(), "slow_response");
+        assert!(row(verdict).starts_with("container app was restarted 7 times"), "{}", row(verdict));
+    }
+}
