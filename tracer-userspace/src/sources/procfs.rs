@@ -106,10 +106,12 @@ fn read_process(pid: u32, names: &[String]) -> Process {
     let comm = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
     let comm = comm.trim_end_matches('\n');
     let cgroup = fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
+    let at = namespace_of(pid);
     Process {
         pid,
-        netns: netns_of(pid),
-        prober: names.iter().any(|name| name == comm).then(|| comm.to_owned()),
+        // A process that ended meanwhile (or waits for its parent) probes nothing more.
+        prober: (at != Namespace::Gone && names.iter().any(|name| name == comm)).then(|| comm.to_owned()),
+        netns: at.read(),
         pod: cgroup::pod_process(&cgroup),
     }
 }
@@ -143,11 +145,42 @@ pub fn node_netns(probers: &[Prober]) -> Option<NodeNetns> {
 /// Network namespace of a process.
 #[must_use]
 pub fn netns_of(pid: u32) -> Option<Netns> {
-    netns_at(Path::new(&format!("/proc/{pid}/ns/net")))
+    namespace_of(pid).read()
+}
+
+/// What is known of a process's network namespace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Namespace {
+    At(Netns),
+    /// It may not be read.
+    Hidden,
+    /// The process is in none: it has ended.
+    Gone,
+}
+
+impl Namespace {
+    const fn read(self) -> Option<Netns> {
+        match self {
+            Self::At(netns) => Some(netns),
+            Self::Hidden | Self::Gone => None,
+        }
+    }
+}
+
+fn namespace_of(pid: u32) -> Namespace {
+    match fs::read_link(format!("/proc/{pid}/ns/net")) {
+        Ok(target) => netns_named(&target).map_or(Namespace::Hidden, Namespace::At),
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Namespace::Hidden,
+        Err(_) => Namespace::Gone,
+    }
 }
 
 fn netns_at(link: &Path) -> Option<Netns> {
-    let target = fs::read_link(link).ok()?;
+    netns_named(&fs::read_link(link).ok()?)
+}
+
+/// `net:[INUM]`
+fn netns_named(target: &Path) -> Option<Netns> {
     target.to_str()?.strip_prefix("net:[")?.strip_suffix(']')?.parse().ok().map(Netns)
 }
 
@@ -191,6 +224,18 @@ pub fn hostname() -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_process_that_has_ended_is_no_prober() {
+        let mut child = std::process::Command::new("true").spawn().expect("true");
+        // Its end, without taking it away: it stays as a zombie, which keeps its name.
+        let flags = nix::sys::wait::WaitPidFlag::WEXITED | nix::sys::wait::WaitPidFlag::WNOWAIT;
+        let pid = nix::unistd::Pid::from_raw(child.id().cast_signed());
+        nix::sys::wait::waitid(nix::sys::wait::Id::Pid(pid), flags).expect("its end");
+        let found = probers(&[read_process(child.id(), &["true".to_owned()])]);
+        assert!(found.is_empty(), "{found:?}");
+        child.wait().expect("its end");
+    }
 
     #[test]
     fn this_process_is_found_by_its_name() {
