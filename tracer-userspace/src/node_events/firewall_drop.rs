@@ -54,7 +54,7 @@ fn began(drop: &PacketDrop, node: &Node) -> NodeBody {
     let first = format!("{} {} -> {}", drop.flags.name(), drop.flow.src, drop.flow.dst);
     NodeBody {
         event: "firewall_drop_began".to_owned(),
-        summary: format!("the firewall began to drop packets{hook}{place}, the first of them {first}"),
+        summary: format!("the firewall began to drop or reject packets{hook}{place}, the first of them {first}"),
         culprit: None,
         netns: drop.netns.map(|netns| netns_ref(netns, node)),
         link: None,
@@ -90,7 +90,7 @@ mod tests {
         let first = told(&stream);
         assert_eq!(first.len(), 1, "{first:?}");
         assert_eq!(first[0].event, "firewall_drop_began");
-        assert!(first[0].summary.starts_with("the firewall began to drop packets"), "{}", first[0].summary);
+        assert!(first[0].summary.starts_with("the firewall began to drop or reject packets"), "{}", first[0].summary);
         assert!(first[0].summary.contains("SYN ") && first[0].netns.is_some(), "{first:?}");
         stream.wait_ms(400_000).drop(SYN, "NETFILTER_DROP", POD);
         assert_eq!(told(&stream).len(), 2);
