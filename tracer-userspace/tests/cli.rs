@@ -297,6 +297,7 @@ fn a_difference_is_a_finding() {
         1,
         &[&format!("{other}:1"), "loopback_down", "missing here"],
     );
+    refused(&ran(&["replay", &good, "--compare", &good]), 2, &[&format!("{good}:1: not a record"), "a recording"]);
     let broken = dir.file("broken", "{\n");
     refused(&ran(&["replay", &good, "--compare", &broken]), 2, &[&format!("{broken}:1: not a record")]);
 }
