@@ -7,6 +7,7 @@ mod duration;
 mod flags;
 mod hooks;
 mod meaningless;
+mod message;
 mod namespace;
 pub mod pages;
 mod serve;
@@ -226,8 +227,8 @@ pub fn parse(args: impl IntoIterator<Item = OsString>) -> Parsed {
         Err(error) if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) => {
             Parsed::Text(error.render().to_string())
         }
-        Err(error) if error.kind() == ErrorKind::MissingSubcommand => Parsed::Wrong(no_command()),
-        Err(error) => Parsed::Wrong(one_line(&error.render().to_string(), &help_of(&args))),
+        Err(error) if error.kind() == ErrorKind::MissingSubcommand => Parsed::Wrong(message::no_command()),
+        Err(error) => Parsed::Wrong(message::one_line(&error.render().to_string(), &args)),
     }
 }
 
@@ -245,27 +246,6 @@ fn typed(matches: &ArgMatches) -> Vec<String> {
         ids.extend(here(sub));
     }
     ids
-}
-
-/// What there is to choose from.
-fn no_command() -> String {
-    format!("no command is given: {} (see `tracer --help`)", definition::names().join(", "))
-}
-
-/// How help on what was typed is asked for.
-fn help_of(args: &[OsString]) -> String {
-    let known = definition::names();
-    let typed = args.iter().skip(1).filter_map(|arg| arg.to_str());
-    let command = typed.into_iter().find(|arg| known.iter().any(|name| name == arg));
-    command.map_or_else(|| "tracer --help".to_owned(), |name| format!("tracer {name} --help"))
-}
-
-/// clap's message without its usage block: what is wrong, with its tips, and where help is.
-fn one_line(rendered: &str, help: &str) -> String {
-    let message = rendered.split("\nUsage:").next().unwrap_or(rendered);
-    let message = message.split("\nFor more information").next().unwrap_or(message);
-    let words = message.trim_start_matches("error:").split_whitespace().collect::<Vec<_>>().join(" ");
-    format!("{words} (see `{help}`)")
 }
 
 #[cfg(test)]
