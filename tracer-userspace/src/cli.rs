@@ -1,10 +1,13 @@
 //! What was typed: the command line and the environment, as clap reads them. What it means is in
 //! [`crate::config`].
 
+mod definition;
 mod doctor;
 mod duration;
 mod flags;
 mod hooks;
+mod meaningless;
+mod message;
 mod namespace;
 pub mod pages;
 mod serve;
@@ -14,15 +17,17 @@ mod write;
 use std::ffi::OsString;
 use std::path::PathBuf;
 
+use clap::builder::FalseyValueParser;
 use clap::error::ErrorKind;
 use clap::parser::ValueSource;
-use clap::{Arg, ArgMatches, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
+use clap::{ArgAction, ArgMatches, FromArgMatches as _, Parser, Subcommand};
 
 use crate::selftest;
 
 pub use doctor::{DoctorArgs, FailOn};
 pub use flags::{Flags, Form, Format};
 pub use hooks::HooksArgs;
+pub(crate) use meaningless::refuse as refuse_meaningless;
 pub use serve::ServeFlags;
 pub use write::WriteFlags;
 
@@ -46,7 +51,7 @@ const EXAMPLES: &str = "Examples:
   tracer attach                          what fails on this node, now, until Ctrl-C
   tracer attach -n shop -p cart-7d9 --until-failure --duration 10m
   tracer record incident.ndjson          the same, and keep what was seen
-  tracer replay incident.ndjson -o ndjson | jq .verdict.label
+  tracer replay incident.ndjson -o ndjson | jq -c '.verdict.label // empty'
   tracer report tracer.ndjson --output-file incident.html
   tracer explain connection_refused
   tracer doctor                          what is wrong with this node, and what mends it
@@ -84,19 +89,19 @@ pub enum Command {
     },
     /// Whether the `tracer run` of this node is alive, or ready
     #[command(
-        after_help = "Asks over a unix socket, so that nothing between a TCP client and the daemon can fail. Prints the daemon's report as\none line of JSON; exit code 0 if it is alive (with --ready: ready), 1 if not, 2 if it cannot be asked.\n\nExample, in a manifest:\n  livenessProbe: {exec: {command: [tracer, health]}}\n  readinessProbe: {exec: {command: [tracer, health, --ready]}}"
+        after_help = "Asks over a unix socket, so that nothing between a TCP client and the daemon can fail. Prints the daemon's report as one line of JSON; exit code 0 if it is alive (with --ready: ready), 1 if not, 2 if it cannot be asked.\n\nExample, in a manifest:\n  livenessProbe: {exec: {command: [tracer, health]}}\n  readinessProbe: {exec: {command: [tracer, health, --ready]}}"
     )]
     Health {
         /// Ready (hooks attached, start record printed) and not only alive
-        #[arg(long)]
+        #[arg(long, env = "TRACER_READY", hide_env_values = true, action = ArgAction::SetTrue, value_parser = FalseyValueParser::new())]
         ready: bool,
         /// The daemon's --health-socket
-        #[arg(long, value_name = "PATH", env = "TRACER_HEALTH_SOCKET", hide_env_values = true, default_value = crate::serve::HEALTH_SOCKET)]
+        #[arg(long = "health-socket", visible_alias = "socket", value_name = "PATH", env = "TRACER_HEALTH_SOCKET", hide_env_values = true, default_value = crate::serve::HEALTH_SOCKET)]
         socket: PathBuf,
     },
     /// Like attach, and keep everything that was seen in FILE, for `tracer replay`
     #[command(
-        after_help = "FILE is made with mode 0600 and must not exist: a recording names pods, addresses and processes of this\nnode. It holds nothing that a pod sent or received.\n\nExample:\n  tracer record incident.ndjson --duration 10m"
+        after_help = "FILE is made with mode 0600 and must not exist: a recording names pods, addresses and processes of this node. It holds nothing that a pod sent or received.\n\nExample:\n  tracer record incident.ndjson --duration 10m"
     )]
     Record {
         /// The recording to make
@@ -115,7 +120,7 @@ pub enum Command {
     },
     /// Make one HTML page of an incident out of the records that attach, run or replay printed
     #[command(
-        after_help = "The page needs no network and no scripts: causes with their mend, a timeline for each pod with the events of the node,\nevidence. Several files (nodes, rotated files) become one page; their size does not matter.\n--output-file replaces an earlier page, and no other file. Exit code 2 if a line could not be read; the page is then\nmade of the rest, and says so.\n\nExamples:\n  tracer report tracer.ndjson* --output-file incident.html\n  tracer replay incident.ndjson -o ndjson | tracer report - > incident.html\n  tracer report node-1.ndjson node-2.ndjson -n shop --output-file shop.html"
+        after_help = "The page needs no network and no scripts: causes with their mend, a timeline for each pod with the events of the node, evidence. Several files (nodes, rotated files) become one page; their size does not matter.\n--output-file replaces an earlier page, and no other file. Exit code 2 if a line could not be read; the page is then made of the rest, and says so.\n\nExamples:\n  tracer report tracer.ndjson* --output-file incident.html\n  tracer replay incident.ndjson -o ndjson | tracer report - > incident.html\n  tracer report node-1.ndjson node-2.ndjson -n shop --output-file shop.html"
     )]
     Report {
         /// Records as NDJSON; `-` is stdin
@@ -129,12 +134,12 @@ pub enum Command {
     Doctor(DoctorArgs),
     /// Attach, watch for a while (5 s, --duration), and say of each hook its form, what was refused before it, and its cost
     #[command(
-        after_help = "Has the kernel count the runs of all BPF programs meanwhile (BPF_ENABLE_STATS), and detaches at the end. A hook that is\nmissing is a warning: exit code 1 with --fail-on warn; exit code 3 if a capability is what is missing.\n\nExamples:\n  tracer hooks\n  tracer hooks --duration 1m --all-connections\n  tracer hooks -o ndjson | jq 'select(.status != \"ok\") | .check, .fields.tried'"
+        after_help = "Has the kernel count the runs of all BPF programs meanwhile (BPF_ENABLE_STATS), and detaches at the end. A hook that is missing is a warning: exit code 1 with --fail-on warn; exit code 3 if a capability is what is missing.\n\nExamples:\n  tracer hooks\n  tracer hooks --duration 1m --all-connections\n  tracer hooks -o ndjson | jq 'select(.status != \"ok\") | .check, .fields.tried'"
     )]
     Hooks(HooksArgs),
     /// Make each failure in network namespaces of its own, and show which hooks of this kernel prove it
     #[command(
-        after_help = "For after the installation, before trusting it: needs root, touches nothing outside, takes a minute or two. One row for\neach label: passed and which hooks proved it, failed, or why it cannot be shown here. --label plays only those.\n\nExamples:\n  tracer selftest\n  tracer selftest --label connection_refused --label loopback_down\n  tracer selftest -o ndjson | jq -r 'select(.status == \"fail\") | .check'"
+        after_help = "For after the installation, before trusting it: needs root, touches nothing outside, takes a minute or two. One row for each label: passed and which hooks proved it, failed, or why it cannot be shown here. --label plays only those.\n\nExamples:\n  tracer selftest\n  tracer selftest --label connection_refused --label loopback_down\n  tracer selftest -o ndjson | jq -r 'select(.status == \"fail\") | .check'"
     )]
     Selftest,
     /// A process of `selftest`
@@ -211,8 +216,8 @@ pub enum Parsed {
 /// Reads the command line and the environment.
 #[must_use]
 pub fn parse(args: impl IntoIterator<Item = OsString>) -> Parsed {
-    let command = Cli::command().mut_args(without_empty).mut_subcommands(|sub| sub.mut_args(without_empty));
-    let parsed = command.try_get_matches_from(args).and_then(|matches| {
+    let args: Vec<OsString> = args.into_iter().collect();
+    let parsed = definition::from_environment().try_get_matches_from(&args).and_then(|matches| {
         let mut cli = Cli::from_arg_matches(&matches)?;
         cli.typed = typed(&matches);
         Ok(cli)
@@ -222,15 +227,8 @@ pub fn parse(args: impl IntoIterator<Item = OsString>) -> Parsed {
         Err(error) if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) => {
             Parsed::Text(error.render().to_string())
         }
-        Err(error) => Parsed::Wrong(one_line(&error.render().to_string())),
-    }
-}
-
-/// A variable that is set to nothing, as manifests do, is not set.
-fn without_empty(arg: Arg) -> Arg {
-    match arg.get_env().and_then(std::env::var_os) {
-        Some(value) if value.is_empty() => arg.env(None),
-        _ => arg,
+        Err(error) if error.kind() == ErrorKind::MissingSubcommand => Parsed::Wrong(message::no_command()),
+        Err(error) => Parsed::Wrong(message::one_line(&error.render().to_string(), &args)),
     }
 }
 
@@ -250,34 +248,66 @@ fn typed(matches: &ArgMatches) -> Vec<String> {
     ids
 }
 
-/// clap's message without its usage block: what is wrong, with its tips, and where help is.
-fn one_line(rendered: &str) -> String {
-    let message = rendered.split("\nUsage:").next().unwrap_or(rendered);
-    let message = message.split("\nFor more information").next().unwrap_or(message);
-    let words = message.trim_start_matches("error:").split_whitespace().collect::<Vec<_>>().join(" ");
-    format!("{words} (see `tracer --help`)")
-}
-
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "a test ends at the line that failed")]
 mod tests {
+    use clap::Arg;
+
     use super::*;
 
     #[test]
     fn the_command_line_is_consistent() {
-        Cli::command().debug_assert();
+        definition::of_everything().debug_assert();
+    }
+
+    /// Every flag of the tool that a user may know of.
+    fn flags() -> Vec<Arg> {
+        let command = definition::of_everything();
+        let own = command.get_subcommands().flat_map(|sub| sub.get_arguments());
+        let all = command.get_arguments().chain(own).filter(|arg| arg.get_long().is_some());
+        all.filter(|arg| !matches!(arg.get_long(), Some("help" | "version" | "markdown"))).cloned().collect()
     }
 
     #[test]
     fn every_flag_has_its_variable() {
-        for arg in Cli::command().get_arguments() {
-            let Some(long) = arg.get_long().filter(|l| *l != "help" && *l != "version") else { continue };
+        let flags = flags();
+        assert!(flags.len() > 30, "{flags:?}");
+        for arg in flags {
+            let long = arg.get_long().unwrap();
             let expected = match long {
                 "node-name" => "NODE_NAME".to_owned(),
                 _ => format!("TRACER_{}", long.to_uppercase().replace('-', "_")),
             };
-            assert_eq!(arg.get_env().unwrap().to_str().unwrap(), expected);
+            assert_eq!(arg.get_env().unwrap_or_else(|| panic!("{long}")).to_str().unwrap(), expected);
         }
+    }
+
+    #[test]
+    fn help_names_what_has_a_meaning_there() {
+        let help = |args: &[&str]| match parse(args.iter().map(OsString::from)) {
+            Parsed::Text(text) => text,
+            other => panic!("{other:?}"),
+        };
+        let (attach, replay) = (help(&["tracer", "attach", "--help"]), help(&["tracer", "replay", "--help"]));
+        assert!(attach.contains("--duration") && attach.contains("--label"), "{attach}");
+        assert!(!replay.contains("--duration") && replay.contains("--label"), "{replay}");
+        assert!(!help(&["tracer", "schema", "--help"]).contains("--output"));
+        for name in definition::names() {
+            let text = help(&["tracer", &name, "--help"]);
+            assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_wrong_says_where_help_is() {
+        let wrong = |args: &[&str]| match parse(args.iter().map(OsString::from)) {
+            Parsed::Wrong(text) => text,
+            other => panic!("{other:?}"),
+        };
+        let none = wrong(&["tracer"]);
+        assert!(none.starts_with("no command is given: attach, run, ") && !none.contains("helper"), "{none}");
+        assert!(wrong(&["tracer", "replay"]).ends_with("(see `tracer replay --help`)"));
+        assert!(wrong(&["tracer", "nothing"]).ends_with("(see `tracer --help`)"));
     }
 
     #[test]

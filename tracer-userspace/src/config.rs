@@ -3,7 +3,6 @@
 mod cluster_flags;
 mod doctor;
 mod hooks;
-mod meaningless;
 mod report;
 mod selftest;
 
@@ -22,7 +21,8 @@ use crate::selftest::helper::Role;
 use crate::serve::Serve;
 use crate::sink::cluster::ClusterOutput;
 use crate::sink::filter::Filter;
-use crate::sink::output::Rotation;
+use crate::sink::output::{Rotation, columns};
+use crate::sink::screen::Screen;
 
 use crate::sources::cluster::{self, Access, ClusterConfig};
 use crate::sources::{KNOWN_PROBERS, NamedLog, journal_in};
@@ -80,6 +80,8 @@ pub enum Plan {
         label: Option<Label>,
         /// As Markdown.
         markdown: bool,
+        /// Where it is shown.
+        screen: Screen,
     },
 }
 
@@ -157,7 +159,7 @@ pub struct Replay {
 /// # Errors
 /// A value that means nothing, a file that cannot be read, a flag that this command does not take.
 pub fn plan(cli: Cli) -> Result<Plan, Error> {
-    meaningless::refuse(&cli)?;
+    crate::cli::refuse_meaningless(&cli)?;
     match cli.command {
         Command::Doctor(args) => doctor::plan(args, cli.flags).map(|doctor| Plan::Doctor(Box::new(doctor))),
         Command::Hooks(args) => hooks::plan(&args, cli.flags).map(|hooks| Plan::Hooks(Box::new(hooks))),
@@ -170,7 +172,8 @@ pub fn plan(cli: Cli) -> Result<Plan, Error> {
         Command::Health { ready, socket } => Ok(Plan::Health { ready, socket }),
         Command::Explain { label, markdown } => {
             let label = label.map(|name| known_label(&name, "explain")).transpose()?;
-            Ok(Plan::Explain { label, markdown })
+            let screen = Screen { colour: false, columns: columns(std::io::stdout()).or_else(asked_columns) };
+            Ok(Plan::Explain { label, markdown, screen })
         }
         Command::Replay { file, compare } => {
             Ok(Plan::Replay(Box::new(Replay { output: output(&cli.flags)?, file, compare })))
@@ -238,7 +241,7 @@ fn output(flags: &Flags) -> Result<Output, Error> {
     Ok(Output {
         form: flags.output.unwrap_or(form),
         // NO_COLOR, CLICOLOR, CLICOLOR_FORCE, TERM: as for other programs.
-        columns: std::env::var_os("COLUMNS").and_then(|text| text.to_str()?.parse().ok()).filter(|&n| n > 0),
+        columns: asked_columns(),
         colour: file.is_none() && AutoStream::choice(&std::io::stdout()) != ColorChoice::Never,
         rotation: rotation(flags, file.is_some())?,
         format,
@@ -247,6 +250,11 @@ fn output(flags: &Flags) -> Result<Output, Error> {
         attempts: flags.attempts,
         until_failure: flags.until_failure,
     })
+}
+
+/// `COLUMNS`, for what people read where no terminal says how wide it is.
+fn asked_columns() -> Option<usize> {
+    std::env::var_os("COLUMNS").and_then(|text| text.to_str()?.parse().ok()).filter(|&columns| columns > 0)
 }
 
 /// Which verdicts and attempts are asked for.

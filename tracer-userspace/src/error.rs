@@ -70,6 +70,9 @@ impl Error {
         let advice = match source.raw_os_error() {
             Some(libc::ELOOP) => " (a symbolic link is not followed: name the file itself)",
             Some(libc::ENXIO) => " (a pipe that nobody reads: start the reader first)",
+            Some(libc::ENOENT) if matches!(what, "--output-file" | "record FILE") => {
+                " (its folder is not there: make it first)"
+            }
             Some(libc::EEXIST) => " (an earlier recording is never overwritten: choose another name)",
             _ => "",
         };

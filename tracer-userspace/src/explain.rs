@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 
 use crate::classify::label::Label;
+use crate::sink::screen::{Screen, unbroken_commands};
 
 /// All labels, one line each.
 #[must_use]
@@ -18,11 +19,13 @@ pub fn index() -> String {
 
 /// The page of a label, for a terminal.
 #[must_use]
-pub fn page(label: Label) -> String {
+pub fn page(label: Label, screen: Screen) -> String {
     let page = label.page();
-    let mut text = format!("{}\n{}\n", label.name(), page.title);
+    let mut text = format!("{}\n", label.name());
+    screen.lines(&mut text, "", "", page.title);
     for (heading, body) in sections(label) {
-        let _ = write!(text, "\n{}\n{}\n", heading.to_uppercase(), indented(body));
+        let _ = writeln!(text, "\n{}", heading.to_uppercase());
+        body.trim().lines().for_each(|line| screen.lines(&mut text, "  ", "  ", &unbroken_commands(line)));
     }
     text
 }
@@ -55,7 +58,8 @@ pub fn nearest(name: &str) -> Option<&'static str> {
     let part = Label::ALL.iter().map(|label| label.name()).find(|known| name.len() > 3 && known.contains(&name));
     part.or_else(|| {
         let distance = |known: &'static str| (strsim::damerau_levenshtein(known, &name), known);
-        Label::ALL.iter().map(|label| distance(label.name())).min().map(|(_, known)| known)
+        let near = Label::ALL.iter().map(|label| distance(label.name())).min();
+        near.filter(|(slips, known)| slips * 2 <= known.len()).map(|(_, known)| known)
     })
 }
 
@@ -68,11 +72,6 @@ fn sections(label: Label) -> [(&'static str, &'static str); 4] {
         ("What looks alike", page.lookalikes),
         ("What mends it", page.mend),
     ]
-}
-
-/// Each line two blanks in.
-fn indented(text: &str) -> String {
-    text.trim().lines().map(|line| format!("  {line}").trim_end().to_owned()).collect::<Vec<_>>().join("\n")
 }
 
 #[cfg(test)]
@@ -91,8 +90,16 @@ mod tests {
     fn a_page_has_all_four_parts() {
         for label in Label::ALL {
             assert_eq!(markdown(*label).matches("\n## ").count(), 4);
-            assert!(page(*label).contains("WHAT MENDS IT"));
+            assert!(page(*label, Screen::default()).contains("WHAT MENDS IT"));
         }
+    }
+
+    #[test]
+    fn a_page_fits_its_terminal() {
+        let narrow = page(Label::LoopbackDown, Screen { colour: false, columns: Some(60) });
+        assert!(narrow.lines().count() > 20 && narrow.lines().all(|line| line.chars().count() <= 60), "{narrow}");
+        let words = |text: &str| text.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
+        assert_eq!(words(&narrow), words(&page(Label::LoopbackDown, Screen::default())));
     }
 
     #[test]
@@ -100,5 +107,6 @@ mod tests {
         assert_eq!(nearest("conection_refused"), Some("connection_refused"));
         assert_eq!(nearest("Loopback-Down"), Some("loopback_down"));
         assert_eq!(nearest("nodeport"), Some("nodeport_ephemeral_collision"));
+        assert_eq!(nearest("xyz"), None);
     }
 }

@@ -82,6 +82,7 @@ pub fn attach(config: &config::Live) -> Result<Attached<Kernel>, Error> {
         log.follow(tx.clone());
     }
     let attached = Attached {
+        since_boot_ns: loaded.attached_boot_ns,
         hooks: loaded.status.hooks.clone(),
         missing_hooks: loaded.status.missing.clone(),
         namespaces: sources::namespaces::all(),
@@ -116,13 +117,14 @@ impl EventSource for Kernel {
     fn drain(&mut self, max: usize, into: &mut Vec<Observation>) -> usize {
         let names = &mut self.loaded.names;
         let (probers, before) = (&self.probers, into.len());
+        let since = self.loaded.attached_boot_ns;
         let events = &mut self.events;
         let taken = self.loaded.ring.drain(max, |bytes| match decode(bytes) {
             Ok(event) => {
                 if let Some(count) = events.get_mut(usize::from(event.header().hook)) {
                     *count += 1;
                 }
-                into.extend(observe(&event, names, probers));
+                into.extend(observe(&event, names, probers).into_iter().filter(|seen| !begins_before(since, seen)));
             }
             // Both sides are built together: this is a bug, and visible, but no reason to stop.
             Err(error) => tracing::error!("an event cannot be decoded: {error}"),
@@ -206,6 +208,12 @@ impl Kernel {
 
 fn pids(probers: &[Prober]) -> Vec<u32> {
     probers.iter().map(|prober| prober.pid).collect()
+}
+
+/// An attempt that began while hooks were being attached: what its cause left may not have been seen. Without its
+/// begin, no other event of it makes an attempt.
+const fn begins_before(since_boot_ns: u64, observation: &Observation) -> bool {
+    observation.time_boot_ns < since_boot_ns && matches!(observation.fact, Fact::Connect(_) | Fact::ConnectFailed(_))
 }
 
 /// A namespace or a listener came or went: pods and NodePorts may have changed with it.

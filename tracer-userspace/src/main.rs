@@ -38,10 +38,10 @@ fn run(cli: Cli) -> Result<u8, Error> {
         Plan::Health { ready, socket } => health(ready, &socket),
         Plan::Text(text) => print(&text),
         Plan::Schema => print(&format!("{}\n", schema::text())),
-        Plan::Explain { label: None, markdown: false } => print(&explain::index()),
-        Plan::Explain { label: None, markdown: true } => print(&explain::index_markdown()),
-        Plan::Explain { label: Some(label), markdown: false } => print(&explain::page(label)),
-        Plan::Explain { label: Some(label), markdown: true } => print(&explain::markdown(label)),
+        Plan::Explain { label: None, markdown: false, .. } => print(&explain::index()),
+        Plan::Explain { label: None, markdown: true, .. } => print(&explain::index_markdown()),
+        Plan::Explain { label: Some(label), markdown: false, screen } => print(&explain::page(label, screen)),
+        Plan::Explain { label: Some(label), markdown: true, .. } => print(&explain::markdown(label)),
     }
 }
 
@@ -61,7 +61,9 @@ fn health(ready: bool, socket: &Path) -> Result<u8, Error> {
 fn print(text: &str) -> Result<u8, Error> {
     let mut stdout = io::stdout();
     match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
-        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(Error::file("stdout", "", error)),
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+            Err(Error::Usage(format!("stdout: {}", error::os_message(&error))))
+        }
         _ => Ok(0),
     }
 }

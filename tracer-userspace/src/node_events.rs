@@ -1,7 +1,9 @@
 //! Events of the node by themselves: a link of the node went down or up, a process entered the node's
-//! namespace by a path that names another process, the set of NodePorts changed, ports are used up.
+//! namespace by a path that names another process, a firewall hook began to drop, the set of NodePorts changed, ports
+//! are used up.
 
 pub(crate) mod findings;
+pub(crate) mod firewall_drop;
 mod port_pressure;
 
 use crate::classify::culprit_of;

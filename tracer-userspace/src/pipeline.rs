@@ -56,6 +56,8 @@ pub trait EventSource {
 pub struct Attached<S> {
     /// The events.
     pub events: S,
+    /// When every hook was attached, CLOCK_BOOTTIME: the time of the `start` record.
+    pub since_boot_ns: u64,
     /// Hooks in force.
     pub hooks: Vec<HookStatus>,
     /// Hooks that are missing.
@@ -127,17 +129,16 @@ where
     let status_line = if config.daemon { None } else { StatusLine::open(&config.output) };
     let mut session =
         Session::new(attached.events, attached.changes, engine, recorder, config.daemon, server, status_line);
-    session.begin(start, attached.facts);
+    session.begin(attached.since_boot_ns, start, attached.facts);
     let reason = session.watch(signals, config.duration).await?;
     Ok(session.end(reason))
 }
 
 /// The first observation.
 fn start<S>(config: &config::Live, attached: &Attached<S>) -> Start {
-    let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     Start {
         version: env!("CARGO_PKG_VERSION").to_owned(),
-        kernel: kernel.trim().to_owned(),
+        kernel: rustix::system::uname().release().to_string_lossy().into_owned(),
         node_name: config.node_name.clone(),
         boot_to_wall_ns: clock::boot_to_wall_ns(),
         node_netns: attached.node_netns,

@@ -90,7 +90,7 @@ pub struct StopBody {
     pub lost_events: u64,
     /// Attempts that were open at the end.
     pub open_attempts: u64,
-    /// Why the run ended: `signal`, `duration`, `until_failure`, `end_of_stream`.
+    /// Why the run ended: `signal`, `duration`, `until_failure`, `output_closed` (nobody reads), `end_of_stream`.
     pub reason: String,
 }
 
@@ -429,7 +429,8 @@ pub struct Phases {
 /// The body of a `node` record.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct NodeBody {
-    /// `link_down`, `link_up`, `netns_enter`, `node_ports_changed`, `port_pressure`.
+    /// `link_down`, `link_up`, `netns_enter`, `firewall_drop_began` (seen at watched connections; again after five minutes
+    /// without), `node_ports_changed`, `port_pressure`.
     pub event: String,
     /// In words.
     pub summary: String,

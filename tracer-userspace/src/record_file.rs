@@ -70,7 +70,12 @@ pub fn create(path: &Path) -> Result<File, Error> {
         .create_new(true)
         .mode(0o600)
         .open(path)
-        .map_err(|error| Error::file("record FILE", path, error))
+        .map_err(|error| Error::file("record FILE", path, named(path, error)))
+}
+
+/// A folder is no earlier recording.
+fn named(path: &Path, error: io::Error) -> io::Error {
+    if path.is_dir() { io::Error::from_raw_os_error(libc::EISDIR) } else { error }
 }
 
 impl<W: Write> Recorder<W> {

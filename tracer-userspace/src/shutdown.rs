@@ -9,8 +9,11 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 pub enum Request {
     /// Drain, say what was open, end.
     End,
-    /// Open `--output-file` anew: it was rotated.
-    Reopen,
+    /// Open `--output-file` anew: it was rotated. Without one the terminal has gone.
+    Reopen {
+        /// Without a file to open, go on: whoever started this said so (`nohup`).
+        or_go_on: bool,
+    },
 }
 
 /// The signals of this process, from the moment it is made.
@@ -19,6 +22,7 @@ pub struct Signals {
     interrupt: Signal,
     terminate: Signal,
     hangup: Signal,
+    hangup_was_ignored: bool,
 }
 
 impl Signals {
@@ -27,7 +31,10 @@ impl Signals {
     /// # Errors
     /// The system refuses the handler.
     pub fn new() -> io::Result<Self> {
+        // Asked first: a handler takes its place.
+        let hangup_was_ignored = ignored(SignalKind::hangup());
         Ok(Self {
+            hangup_was_ignored,
             interrupt: signal(SignalKind::interrupt())?,
             terminate: signal(SignalKind::terminate())?,
             hangup: signal(SignalKind::hangup())?,
@@ -39,7 +46,15 @@ impl Signals {
         tokio::select! {
             _ = self.interrupt.recv() => Request::End,
             _ = self.terminate.recv() => Request::End,
-            _ = self.hangup.recv() => Request::Reopen,
+            _ = self.hangup.recv() => Request::Reopen { or_go_on: self.hangup_was_ignored },
         }
     }
+}
+
+/// Whether this process was started with the signal ignored, by the mask in proc(5).
+fn ignored(kind: SignalKind) -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0);
+    mask >> (kind.as_raw_value() - 1) & 1 == 1
 }

@@ -100,10 +100,10 @@ fn records(output: &process::Output) -> Vec<serde_json::Value> {
 
 #[test]
 fn wrong_usage_is_one_line() {
-    refused(&ran(&[]), 2, &["subcommand"]);
+    refused(&ran(&[]), 2, &["no command is given: attach, run,", "tracer --help"]);
     refused(&ran(&["atach"]), 2, &["atach", "attach"]);
     refused(&ran(&["attach", "--outptu", "x"]), 2, &["--outptu", "--output"]);
-    refused(&ran(&["replay"]), 2, &["<FILE>"]);
+    refused(&ran(&["replay"]), 2, &["<FILE>", "tracer replay --help"]);
     refused(&ran(&["attach", "-o", "xml"]), 2, &["xml", "pretty", "ndjson"]);
     refused(&ran(&["attach", "--duration", "30"]), 2, &["--duration", "30s"]);
     refused(
@@ -153,6 +153,7 @@ fn unreadable_files_are_named_with_their_flag() {
     refused(&ran(&["replay", &good, "--output-file", "/none/out"]), 2, &["--output-file /none/out: No such file"]);
     refused(&ran(&["replay", &good, "--compare", "/none/golden"]), 2, &["--compare /none/golden"]);
     refused(&ran(&["record", "/none/incident"]), 2, &["record FILE /none/incident: No such file"]);
+    refused(&ran(&["record", "/"]), 2, &["record FILE /: Is a directory"]);
     refused(&ran(&["record", &good]), 2, &["record FILE", "File exists", "never overwritten"]);
 }
 
@@ -296,6 +297,7 @@ fn a_difference_is_a_finding() {
         1,
         &[&format!("{other}:1"), "loopback_down", "missing here"],
     );
+    refused(&ran(&["replay", &good, "--compare", &good]), 2, &[&format!("{good}:1: not a record"), "a recording"]);
     let broken = dir.file("broken", "{\n");
     refused(&ran(&["replay", &good, "--compare", &broken]), 2, &[&format!("{broken}:1: not a record")]);
 }

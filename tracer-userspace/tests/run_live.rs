@@ -48,7 +48,8 @@ impl Stage {
 
     fn health(&self, args: &[&str]) -> (Option<i32>, String, String) {
         let mut command = tracer();
-        let output = command.arg("health").args(args).arg("--socket").arg(self.path("health/sock")).output().unwrap();
+        let output =
+            command.arg("health").args(args).arg("--health-socket").arg(self.path("health/sock")).output().unwrap();
         let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
         (output.status.code(), text(output.stdout), text(output.stderr))
     }
@@ -328,4 +329,51 @@ fn records_take_the_names_of_other_schemas() {
         assert!(all.iter().all(|record| record.pointer(time).is_some_and(Value::is_string)), "{format}");
         assert!(all.iter().any(|record| record.pointer(label) == Some(&"connection_refused".into())), "{format}");
     }
+}
+
+#[test]
+#[ignore = "needs root"]
+fn what_began_before_every_hook_was_attached_is_not_judged() {
+    let stage = Stage::new("begin");
+    let out = stage.path("out.ndjson");
+    let (stop, stopped) = std::sync::mpsc::channel::<()>();
+    // A dial that the hooks attached so far see in part is told wrongly: this kernel takes its time to attach them all.
+    let dials = std::thread::spawn(move || {
+        while stopped.try_recv() == Err(std::sync::mpsc::TryRecvError::Empty) {
+            refuse(1);
+        }
+    });
+    let daemon = Daemon::start(&stage, &["--output-file", out.to_str().unwrap()]);
+    soon("a verdict", || records(&out).iter().any(|record| record["type"] == "verdict").then_some(()));
+    stop.send(()).unwrap();
+    dials.join().unwrap();
+    assert_eq!(daemon.end(), Some(0));
+    let all = records(&out);
+    let attached = all[0]["time_boot_ns"].as_u64().unwrap();
+    for verdict in all.iter().filter(|record| record["type"] == "verdict") {
+        assert_eq!(verdict["verdict"]["label"], "connection_refused", "{verdict}");
+        assert!(verdict["time_boot_ns"].as_u64().unwrap() >= attached, "{verdict}");
+    }
+}
+
+#[test]
+#[ignore = "needs root"]
+fn a_hangup_that_was_to_be_ignored_ends_nothing() {
+    let stage = Stage::new("nohup");
+    let run = |script: &str| {
+        let mut command = Command::new("sh");
+        command.args(["-c", script, env!("CARGO_BIN_EXE_tracer"), "attach", "--prober", "nobody", "--duration", "2s"]);
+        let mut child = command.env_clear().stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap();
+        let mut stdout = std::io::BufReader::new(child.stdout.take().unwrap());
+        let mut text = String::new();
+        std::io::BufRead::read_line(&mut stdout, &mut text).unwrap();
+        kill(Pid::from_raw(child.id().cast_signed()), Signal::SIGHUP).unwrap();
+        stdout.read_to_string(&mut text).unwrap();
+        assert_eq!(child.wait().unwrap().code(), Some(0), "{text}");
+        let stop: Value = serde_json::from_str(text.lines().last().unwrap()).unwrap();
+        stop["reason"].as_str().unwrap().to_owned()
+    };
+    assert_eq!(run("exec \"$0\" \"$@\""), "signal");
+    assert_eq!(run("trap '' HUP; exec \"$0\" \"$@\""), "duration");
+    drop(stage);
 }

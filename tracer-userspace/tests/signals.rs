@@ -95,6 +95,7 @@ fn hangup_opens_the_file_anew_and_term_ends_it() {
             let (_, changes) = mpsc::channel(1);
             Ok(Attached {
                 events: Quiet,
+                since_boot_ns: 1,
                 hooks: vec![],
                 missing_hooks: vec![],
                 namespaces: Vec::new(),

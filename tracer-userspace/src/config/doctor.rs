@@ -54,7 +54,10 @@ fn known(name: &str) -> Result<(), Error> {
     }
     let slip = name.to_lowercase().replace('-', "_");
     let part = names.iter().copied().find(|known| slip.len() > 2 && known.contains(&slip));
-    let nearest = part.or_else(|| names.iter().copied().min_by_key(|known| strsim::damerau_levenshtein(known, &slip)));
+    let slips = |known: &str| strsim::damerau_levenshtein(known, &slip);
+    let by_slips =
+        || names.iter().copied().min_by_key(|known| slips(known)).filter(|near| slips(near) * 2 <= near.len());
+    let nearest = part.or_else(by_slips);
     let nearest = nearest.map(|near| format!("did you mean `{near}`? ")).unwrap_or_default();
     Err(Error::Usage(format!("--check `{name}`: no such check; {nearest}known: {}", names.join(", "))))
 }

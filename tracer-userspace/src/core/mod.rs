@@ -31,6 +31,7 @@ use crate::enrich;
 use crate::event::{ConnId, Fact, Findings, Netns, Observation, PodRef, SandboxCause, TcpState};
 use crate::node_events;
 use crate::node_events::findings::{Known, news};
+use crate::node_events::firewall_drop::Dropping;
 use crate::record::{Body, Outcome};
 
 /// When an attempt is looked at.
@@ -80,6 +81,8 @@ pub struct Core {
     /// Refusals in a row by target and its namespace.
     streaks: BTreeMap<(SocketAddr, Option<Netns>), Streak>,
     finished: BTreeSet<ConnId>,
+    /// Firewall hooks that drop packets.
+    dropping: Dropping,
     /// How much room probes have.
     budgets: Budgets,
     /// How containers started.
@@ -111,6 +114,7 @@ impl Core {
             self.fire_deadlines(observation.time_boot_ns, out);
         }
         out.extend(node_events::decide(observation, &self.node));
+        out.extend(self.dropping.news(observation, &self.node));
         self.node.see(observation);
         if let Fact::Loss(loss) = &observation.fact {
             out.push(loss_record(observation.time_boot_ns, loss));

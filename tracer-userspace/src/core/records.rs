@@ -74,7 +74,8 @@ pub(super) fn verdict_record(
     Decision { time_boot_ns: decided_at, attempt: Some(conn), body: Body::Verdict(Box::new(body)) }
 }
 
-fn answer(finding: Finding, also: Vec<Label>) -> Verdict {
+fn answer(mut finding: Finding, also: Vec<Label>) -> Verdict {
+    finding.evidence.sort_by_key(|seen| seen.time_boot_ns);
     Verdict {
         label: finding.label,
         outcome: finding.outcome,
@@ -128,7 +129,8 @@ fn phases(attempt: &Attempt) -> Phases {
     Phases {
         connect: attempt.established.map(|at| ms(attempt.started, at)),
         tls: None,
-        first_byte: None,
-        total: attempt.ended.map(|(end, _)| ms(attempt.started, end)),
+        first_byte: attempt.established.zip(attempt.answer()).map(|(at, (byte, _))| ms(at, byte)),
+        // A connect() that failed at once is seen when it returned: how long it took is not.
+        total: attempt.ended.filter(|(end, _)| *end > attempt.started).map(|(end, _)| ms(attempt.started, end)),
     }
 }

@@ -3,23 +3,26 @@
 use std::io;
 
 use super::btf::BtfError;
+use crate::error::os_message;
 
 /// Why nothing can be seen.
 #[derive(Debug, thiserror::Error)]
 pub enum EbpfError {
     /// No type information: the layout of kernel structs is not known.
-    #[error("this kernel has no readable BTF at /sys/kernel/btf/vmlinux ({0}): CONFIG_DEBUG_INFO_BTF is needed")]
-    NoBtf(#[source] io::Error),
+    #[error("this kernel has no readable BTF at /sys/kernel/btf/vmlinux ({}): CONFIG_DEBUG_INFO_BTF is needed", os_message(.0))]
+    NoBtf(io::Error),
     /// Type information that cannot be understood.
     #[error("the BTF of this kernel cannot be read")]
     Btf(#[from] BtfError),
     /// A map cannot be created for lack of privileges.
     #[error(
-        "the kernel refuses to create BPF maps: CAP_BPF is missing (or CAP_SYS_ADMIN before 5.8); before 5.11 also CAP_SYS_RESOURCE or a raised memlock limit"
+        "the kernel refuses to create BPF maps: CAP_BPF is missing; before 5.11 it may be CAP_SYS_RESOURCE or a raised memlock limit: run it as root, or with these capabilities"
     )]
-    MapPermission(#[source] Box<aya::EbpfError>),
+    MapPermission(Box<aya::EbpfError>),
     /// Programs cannot be loaded for lack of privileges.
-    #[error("the kernel refuses to load BPF programs: CAP_BPF and CAP_PERFMON (or CAP_SYS_ADMIN) are missing")]
+    #[error(
+        "the kernel refuses to load BPF programs: CAP_BPF and CAP_PERFMON (or CAP_SYS_ADMIN) are missing: run it as root, or with these capabilities"
+    )]
     ProgramPermission,
     /// A hook without which nothing works.
     #[error("required hook {hook} is not in force: {reason}")]

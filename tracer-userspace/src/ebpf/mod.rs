@@ -38,6 +38,8 @@ pub use self::{
     runs::{Counting, count_runs},
     standing::{HookStanding, Standing, Tried},
 };
+use crate::clock;
+
 use self::{
     attach::Walk,
     hooks::{Form, HOOKS, When},
@@ -60,6 +62,8 @@ pub struct LoadOptions {
 pub struct Loaded {
     /// Events.
     pub ring: Ring,
+    /// When the last of the hooks was attached, CLOCK_BOOTTIME: what began before was not wholly seen.
+    pub attached_boot_ns: u64,
     /// Hooks in force and missing, as of the last change.
     pub status: HookReport,
     /// Names of this kernel's numbers and addresses.
@@ -100,6 +104,7 @@ pub fn load_without(options: &LoadOptions, refused: &[Form]) -> Result<Loaded, E
     prepare::fill_probers(&mut ebpf, &options.probers)?;
     let mut walk = Walk::without(refused, std::mem::take(&mut layout.functions));
     tracefs::with(|| walk.start(&mut ebpf));
+    let attached_boot_ns = clock::boot_ns();
     require(&walk)?;
     prepare::trim();
     layout.names.read_symbols();
@@ -110,6 +115,7 @@ pub fn load_without(options: &LoadOptions, refused: &[Form]) -> Result<Loaded, E
         ports: take(&mut ebpf, "PORTS", HashMap::try_from)?,
         tls_ports: BTreeSet::new(),
         answer_folders: BTreeSet::new(),
+        attached_boot_ns,
         status: walk.report(),
         names: layout.names,
         walk,

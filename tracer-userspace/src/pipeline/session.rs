@@ -101,9 +101,9 @@ impl<S: EventSource> Session<S> {
     }
 
     /// The start record and what is known at the start.
-    pub(super) fn begin(&mut self, start: Start, facts: Vec<Fact>) {
+    pub(super) fn begin(&mut self, since_boot_ns: u64, start: Start, facts: Vec<Fact>) {
         let (hooks, missing) = (start.hooks.len(), start.missing_hooks.len());
-        self.push_now(Fact::Start(Box::new(start)));
+        self.push(&Observation { time_boot_ns: since_boot_ns, fact: Fact::Start(Box::new(start)) });
         for fact in facts {
             self.push_fact(fact);
         }
@@ -203,10 +203,11 @@ impl<S: EventSource> Session<S> {
             Wake::Retry => self.retry_hooks(),
             Wake::Ports => self.tell_ports(),
             Wake::Draw => self.draw(),
-            Wake::Request(Request::Reopen) if self.engine.sink().output().can_reopen() => {
+            Wake::Request(Request::Reopen { .. }) if self.engine.sink().output().can_reopen() => {
                 self.engine.sink().output().reopen();
             }
-            Wake::Request(Request::End | Request::Reopen) => return Some("signal"),
+            Wake::Request(Request::Reopen { or_go_on: true }) => {}
+            Wake::Request(Request::End | Request::Reopen { .. }) => return Some("signal"),
             Wake::Over => return Some("duration"),
         }
         None

@@ -67,6 +67,7 @@ fn attached(batches: Vec<Vec<Observation>>, lost: u64) -> (Attached<Memory>, mps
     let (sender, changes) = mpsc::channel(8);
     let attached = Attached {
         events: Memory { batches: batches.into(), lost, watched: 0 },
+        since_boot_ns: clock::boot_ns(),
         hooks: vec![HookStatus { hook: "kfree_skb".into(), form: "raw_tracepoint".into() }],
         missing_hooks: vec![],
         namespaces: Vec::new(),

@@ -29,16 +29,16 @@ impl Expected {
         let text = std::fs::read_to_string(path).map_err(|error| Error::file("--compare", path, error))?;
         let mut verdicts = Vec::new();
         for (at, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
-            let value: Value = serde_json::from_str(line).map_err(|error| Error::Input {
+            let refused = |why: &str| Error::Input {
                 file: path.display().to_string(),
                 line: at + 1,
-                problem: format!(
-                    "not a record: {} (--compare takes the NDJSON of an earlier run)",
-                    json_problem(&error)
-                ),
-            })?;
-            if value["type"] == "verdict" {
-                verdicts.push((at + 1, comparable(value)));
+                problem: format!("not a record: {why} (--compare takes the NDJSON of an earlier run)"),
+            };
+            let value: Value = serde_json::from_str(line).map_err(|error| refused(&json_problem(&error)))?;
+            match value["type"].as_str() {
+                Some("verdict") => verdicts.push((at + 1, comparable(value))),
+                Some(_) => {}
+                None => return Err(refused("it has no `type`: a recording, or made by `--format otel` or `ecs`")),
             }
         }
         Ok(Self { path: path.to_owned(), verdicts })

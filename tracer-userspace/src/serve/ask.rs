@@ -23,7 +23,7 @@ pub fn ask(socket: &Path) -> Result<(Report, String), Error> {
     let answer = fetch(socket).map_err(|error| {
         let advice = match error.kind() {
             io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => {
-                ": no `tracer run` listens there: start it, or name its --health-socket with --socket"
+                ": no `tracer run` listens there: start it, or name its --health-socket"
             }
             io::ErrorKind::PermissionDenied => ": run as root, as the daemon does",
             io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
@@ -31,11 +31,11 @@ pub fn ask(socket: &Path) -> Result<(Report, String), Error> {
             }
             _ => "",
         };
-        Error::Usage(format!("--socket {place}: {}{advice}", os_message(&error)))
+        Error::Usage(format!("--health-socket {place}: {}{advice}", os_message(&error)))
     })?;
     let body = answer.split_once("\r\n\r\n").map_or("", |(_, body)| body).trim();
     let report = serde_json::from_str(body)
-        .map_err(|_| Error::Usage(format!("--socket {place}: what listens there is no `tracer run`")))?;
+        .map_err(|_| Error::Usage(format!("--health-socket {place}: what listens there is no `tracer run`")))?;
     Ok((report, body.to_owned()))
 }
 

@@ -21,7 +21,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 pub use self::rotate::Rotation;
 use self::target::{chunk_of, open_file, own, ready, stdout};
-use crate::error::{self, Error};
+use crate::error::{self, Error, os_message};
 use crate::status_line;
 
 /// Bytes that may wait for a slow reader.
@@ -70,7 +70,7 @@ impl Output {
     pub fn open(path: Option<&Path>, rotation: Option<Rotation>, live: bool) -> Result<Self, Error> {
         let file = match path {
             Some(path) => open_file(path).map_err(|error| Error::file("--output-file", path, error))?,
-            None => stdout().map_err(|e| Error::file("stdout", "", e))?,
+            None => stdout().map_err(|e| Error::Usage(format!("stdout: {}", os_message(&e))))?,
         };
         let size = match rotation {
             Some(_) => own(&file).map_err(|e| Error::file("--output-max-size", path.unwrap_or(Path::new("")), e))?,

@@ -211,6 +211,10 @@ fn read_node(config: &SourceConfig) -> NodeView {
         Some(node) => {
             view.pods = pods::discover(&processes, &node);
             view.read_tables(&node);
+            // Its process ended while it was read through it: nothing is lacking, and the next reading finds another.
+            if procfs::netns_of(node.pid) != Some(node.netns) {
+                view.problems.clear();
+            }
         }
         None => view.problems.push("cannot read /proc/self/ns/net: is /proc mounted?".into()),
     }

@@ -96,13 +96,18 @@ pub(super) struct Process {
 /// One pass over `/proc`: all processes, by pid.
 pub(super) fn scan(names: &[String]) -> Vec<Process> {
     let mut small = SmallFile::default();
-    let mut process = |pid| Process {
+    pids().into_iter().map(|pid| read_process(pid, names, &mut small)).collect()
+}
+
+fn read_process(pid: u32, names: &[String], small: &mut SmallFile) -> Process {
+    let at = namespace_of(pid);
+    Process {
         pid,
-        netns: netns_of(pid),
-        prober: prober_name(pid, names, &mut small),
+        // A process that ended meanwhile (or waits for its parent) probes nothing more.
+        prober: prober_name(pid, names, small).filter(|_| at != Namespace::Gone),
+        netns: at.read(),
         pod: cgroup::pod_process(small.read(&format!("/proc/{pid}/cgroup"))),
-    };
-    pids().into_iter().map(&mut process).collect()
+    }
 }
 
 /// All processes, in order.
@@ -143,7 +148,8 @@ pub fn find_probers(names: &[String]) -> Vec<Prober> {
     let mut small = SmallFile::default();
     let prober = |pid| {
         let comm = prober_name(pid, names, &mut small)?;
-        Some(Prober { pid, comm, netns: netns_of(pid) })
+        let at = namespace_of(pid);
+        (at != Namespace::Gone).then(|| Prober { pid, comm, netns: at.read() })
     };
     pids().into_iter().filter_map(prober).collect()
 }
@@ -172,11 +178,42 @@ pub fn node_netns(probers: &[Prober]) -> Option<NodeNetns> {
 /// Network namespace of a process.
 #[must_use]
 pub fn netns_of(pid: u32) -> Option<Netns> {
-    netns_at(Path::new(&format!("/proc/{pid}/ns/net")))
+    namespace_of(pid).read()
+}
+
+/// What is known of a process's network namespace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Namespace {
+    At(Netns),
+    /// It may not be read.
+    Hidden,
+    /// The process is in none: it has ended.
+    Gone,
+}
+
+impl Namespace {
+    const fn read(self) -> Option<Netns> {
+        match self {
+            Self::At(netns) => Some(netns),
+            Self::Hidden | Self::Gone => None,
+        }
+    }
+}
+
+fn namespace_of(pid: u32) -> Namespace {
+    match fs::read_link(format!("/proc/{pid}/ns/net")) {
+        Ok(target) => netns_named(&target).map_or(Namespace::Hidden, Namespace::At),
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Namespace::Hidden,
+        Err(_) => Namespace::Gone,
+    }
 }
 
 fn netns_at(link: &Path) -> Option<Netns> {
-    let target = fs::read_link(link).ok()?;
+    netns_named(&fs::read_link(link).ok()?)
+}
+
+/// `net:[INUM]`
+fn netns_named(target: &Path) -> Option<Netns> {
     target.to_str()?.strip_prefix("net:[")?.strip_suffix(']')?.parse().ok().map(Netns)
 }
 
@@ -220,6 +257,18 @@ pub fn hostname() -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_process_that_has_ended_is_no_prober() {
+        let mut child = std::process::Command::new("true").spawn().expect("true");
+        // Its end, without taking it away: it stays as a zombie, which keeps its name.
+        let flags = nix::sys::wait::WaitPidFlag::WEXITED | nix::sys::wait::WaitPidFlag::WNOWAIT;
+        let pid = nix::unistd::Pid::from_raw(child.id().cast_signed());
+        nix::sys::wait::waitid(nix::sys::wait::Id::Pid(pid), flags).expect("its end");
+        let found = probers(&[read_process(child.id(), &["true".to_owned()], &mut SmallFile::default())]);
+        assert!(found.is_empty(), "{found:?}");
+        child.wait().expect("its end");
+    }
 
     #[test]
     fn this_process_is_found_by_its_name() {

@@ -65,8 +65,9 @@ impl Output {
         self.failed = true;
         self.on_path = false;
         let path = self.path.as_deref().unwrap_or(Path::new("")).display();
+        let again = if self.live { "; make room, then SIGHUP opens the file anew" } else { "" };
         error::report(&format!(
-            "--output-file {path}: {}: the records from here on go to stdout; make room, then SIGHUP opens the file anew",
+            "--output-file {path}: {}: the records from here on go to stdout{again}",
             os_message(error)
         ));
         match stdout() {

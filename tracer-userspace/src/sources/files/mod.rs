@@ -2,18 +2,18 @@
 //! The cluster API's own answers are read by the same code.
 
 pub(super) mod api;
+mod document;
 mod pods;
 mod runs;
 mod services;
 
 use std::fs::File;
 use std::io::{self, Read};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use serde::Deserialize;
-use serde::de::DeserializeOwned;
-
+use document::{Document, Taken};
 pub(super) use pods::pod_of;
 pub use pods::read_pods;
 pub use services::read_services;
@@ -56,15 +56,16 @@ impl FileError {
     }
 }
 
-/// Whether a file changed: modification time and size.
+/// Whether a file changed: which it is, its modification time and size. Another may take its place within one tick of the
+/// file system's clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Stamp(SystemTime, u64);
+pub(super) struct Stamp(u64, u64, SystemTime, u64);
 
 impl Stamp {
     /// Follows links, as a mounted `ConfigMap` is one.
     pub(super) fn of(path: &Path) -> Option<Self> {
         let file = std::fs::metadata(path).ok()?;
-        Some(Self(file.modified().ok()?, file.len()))
+        Some(Self(file.dev(), file.ino(), file.modified().ok()?, file.len()))
     }
 }
 
@@ -73,18 +74,6 @@ struct Source<'a> {
     flag: &'static str,
     path: &'a Path,
     bytes: Vec<u8>,
-}
-
-#[derive(Deserialize)]
-struct Header {
-    kind: Option<String>,
-}
-
-/// The items of a list; `items: null` is what an empty one is to some writers.
-#[derive(Deserialize)]
-struct Items<T> {
-    #[serde(default = "Option::default")]
-    items: Option<Vec<T>>,
 }
 
 impl<'a> Source<'a> {
@@ -99,34 +88,23 @@ impl<'a> Source<'a> {
         Ok(Self { flag, path, bytes })
     }
 
-    fn kind(&self) -> Result<Option<String>, FileError> {
-        self.decode::<Header>().map(|header| header.kind)
-    }
-
-    fn decode<T: DeserializeOwned>(&self) -> Result<T, FileError> {
-        let first = self.bytes.iter().find(|byte| !byte.is_ascii_whitespace());
-        if matches!(first, Some(b'{' | b'[')) {
-            serde_json::from_slice(&self.bytes).map_err(|error| self.json_error(&error))
-        } else {
-            serde_yaml_ng::from_slice(&self.bytes).map_err(|error| self.yaml_error(&error))
+    /// Has every document, of which YAML may have several, taken in. Those of other kinds are passed over, if any is of use.
+    fn each_document(
+        &self,
+        expected: &'static str,
+        mut take: impl FnMut(&Document<'_>) -> Result<Taken, FileError>,
+    ) -> Result<(), FileError> {
+        let (mut used, mut other) = (false, None);
+        for document in document::split(self) {
+            match take(&document)? {
+                Taken::Used => used = true,
+                Taken::Other(kind) => other = other.or(Some(kind)),
+            }
         }
-    }
-
-    fn items<T: DeserializeOwned>(&self) -> Result<Vec<T>, FileError> {
-        Ok(self.decode::<Items<T>>()?.items.unwrap_or_default())
-    }
-
-    fn json_error(&self, error: &serde_json::Error) -> FileError {
-        let text = error.to_string();
-        // The place is printed in front.
-        let message = text.split(" at line ").next().unwrap_or_default();
-        self.syntax(error.line(), error.column(), message)
-    }
-
-    fn yaml_error(&self, error: &serde_yaml_ng::Error) -> FileError {
-        let (line, column) = error.location().map_or((1, 1), |at| (at.line(), at.column()));
-        let text = error.to_string();
-        self.syntax(line, column, text.split(" at line ").next().unwrap_or_default())
+        match (used, other) {
+            (true, _) => Ok(()),
+            (false, kind) => Err(self.wrong_kind(kind.flatten(), expected)),
+        }
     }
 
     fn syntax(&self, line: usize, column: usize, message: &str) -> FileError {

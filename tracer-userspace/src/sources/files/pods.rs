@@ -7,7 +7,7 @@ use serde::Deserialize;
 
 use super::api::{self, PodStatus, Port, Probe};
 use super::runs::runs_of;
-use super::{FileError, Source};
+use super::{Document, FileError, Source, Taken};
 use crate::clock;
 use crate::event::{Container, ExecSpec, Handler, Pod, ProbeSpec, ProbeType};
 
@@ -38,28 +38,32 @@ enum AnyItem {
 /// # Errors
 /// If it cannot be read, is neither JSON nor YAML, or holds something else.
 pub fn read_pods(path: &Path) -> Result<Vec<Pod>, FileError> {
-    let source = Source::read(FLAG, path)?;
-    let kind = source.kind()?;
-    match kind.as_deref() {
-        Some("PodList") => Ok(source.items::<Item>()?.into_iter().map(|item| item.0).collect()),
-        Some("Pod") => Ok(vec![source.decode::<Item>()?.0]),
-        Some("List") => pods_of_list(&source),
-        _ => Err(source.wrong_kind(kind, EXPECTED)),
-    }
+    let mut pods = Vec::new();
+    Source::read(FLAG, path)?.each_document(EXPECTED, |document| add_document(document, &mut pods))?;
+    Ok(pods)
 }
 
-fn pods_of_list(source: &Source<'_>) -> Result<Vec<Pod>, FileError> {
-    let items = source.items::<AnyItem>()?;
-    let given = items.len();
+fn add_document(document: &Document<'_>, pods: &mut Vec<Pod>) -> Result<Taken, FileError> {
+    let kind = document.kind()?;
+    match kind.as_deref() {
+        Some("PodList") => pods.extend(document.items::<Item>()?.into_iter().map(|item| item.0)),
+        Some("Pod") => pods.push(document.decode::<Item>()?.0),
+        Some("List") => return add_list(document, pods),
+        _ => return Ok(Taken::Other(kind)),
+    }
+    Ok(Taken::Used)
+}
+
+fn add_list(document: &Document<'_>, pods: &mut Vec<Pod>) -> Result<Taken, FileError> {
+    let items = document.items::<AnyItem>()?;
+    let (given, before) = (items.len(), pods.len());
     let pod = |item| match item {
         AnyItem::Pod(item) => Some(item.0),
         AnyItem::Other => None,
     };
-    let pods: Vec<Pod> = items.into_iter().filter_map(pod).collect();
-    if given > 0 && pods.is_empty() {
-        return Err(source.wrong_kind(Some("List without a Pod".into()), EXPECTED));
-    }
-    Ok(pods)
+    pods.extend(items.into_iter().filter_map(pod));
+    let is_other = given > 0 && pods.len() == before;
+    Ok(if is_other { Taken::Other(Some("List without a Pod".into())) } else { Taken::Used })
 }
 
 /// What is kept of a pod.

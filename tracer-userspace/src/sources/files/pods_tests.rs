@@ -150,6 +150,28 @@ fn a_finished_pod_is_not_probed() {
 }
 
 #[test]
+fn yaml_may_have_several_documents() {
+    let pod = |name: &str| format!("kind: Pod\nmetadata: {{name: {name}}}\n");
+    let other = "kind: Service\nmetadata: {name: s}\n";
+    let names = |text: &str| -> Vec<String> {
+        read("documents", text).unwrap().into_iter().filter_map(|pod| pod.name).collect()
+    };
+    assert_eq!(names(&format!("{}---\n{}", pod("a"), pod("b"))), ["a", "b"]);
+    assert_eq!(
+        names(&format!("%YAML 1.1\n--- # first\n{}---\r\n{other}---\n# none\n---\n{}...\n", pod("a"), pod("b"))),
+        ["a", "b"]
+    );
+    let list = format!("kind: PodList\nitems:\n- metadata: {{name: c}}\n---\n{}", pod("d"));
+    assert_eq!(names(&list), ["c", "d"]);
+    let error = read("documents", &format!("---\n{other}---\n{other}")).unwrap_err().to_string();
+    assert!(error.ends_with("holds a Service, expected a PodList, a List of Pods or a Pod"), "{error}");
+    let error = read("documents", &format!("{}---\nkind: Pod\nmetadata: [\n", pod("a"))).unwrap_err().to_string();
+    assert!(error.contains("line 6, column 1"), "{error}");
+    let error = read("documents", "# nothing\n").unwrap_err().to_string();
+    assert!(error.contains("holds no Kubernetes object"), "{error}");
+}
+
+#[test]
 fn every_error_is_one_line_with_flag_file_and_place() {
     let cases = [
         ("services", r#"{"kind":"ServiceList","items":[]}"#, "holds a ServiceList, expected a PodList"),
@@ -158,7 +180,7 @@ fn every_error_is_one_line_with_flag_file_and_place() {
         ("broken-json", "{\"kind\":\"PodList\",\n\"items\": [}", "line 2, column 11"),
         ("broken-yaml", "kind: PodList\nitems: [\n", "line 3, column 1"),
         ("wrong-type", "{\"kind\":\"PodList\",\n\"items\":[{\"spec\":{\"containers\":7}}]}", "line 2"),
-        ("text", "hello", "line 1, column 1"),
+        ("text", "hello", "line 1, column 1: invalid type: string \"hello\", expected a Kubernetes object"),
     ];
     for (name, text, expected) in cases {
         let message = read(name, text).expect_err(name).to_string();

@@ -7,7 +7,7 @@ use std::path::Path;
 use serde::Deserialize;
 
 use super::api::{self, EndpointSlice};
-use super::{FileError, Source};
+use super::{Document, FileError, Source, Taken};
 use crate::event::{Service, ServicePort};
 
 const FLAG: &str = "--services";
@@ -55,27 +55,30 @@ struct Parts {
 /// # Errors
 /// If it cannot be read, is neither JSON nor YAML, or holds something else.
 pub fn read_services(path: &Path) -> Result<Vec<Service>, FileError> {
-    let source = Source::read(FLAG, path)?;
-    let kind = source.kind()?;
     let mut parts = Parts::default();
-    match kind.as_deref() {
-        Some("ServiceList") => source.items()?.into_iter().for_each(|it| parts.add_service(it)),
-        Some("Service") => parts.add_service(source.decode()?),
-        Some("EndpointSliceList") => source.items()?.into_iter().for_each(|it| parts.add_slice(it)),
-        Some("List") => add_list(&source, &mut parts)?,
-        _ => return Err(source.wrong_kind(kind, EXPECTED)),
-    }
+    Source::read(FLAG, path)?.each_document(EXPECTED, |document| add_document(document, &mut parts))?;
     Ok(join(parts.services, parts.slices))
 }
 
-fn add_list(source: &Source<'_>, parts: &mut Parts) -> Result<(), FileError> {
-    let items = source.items::<AnyItem>()?;
+fn add_document(document: &Document<'_>, parts: &mut Parts) -> Result<Taken, FileError> {
+    let kind = document.kind()?;
+    match kind.as_deref() {
+        Some("ServiceList") => document.items()?.into_iter().for_each(|it| parts.add_service(it)),
+        Some("Service") => parts.add_service(document.decode()?),
+        Some("EndpointSliceList") => document.items()?.into_iter().for_each(|it| parts.add_slice(it)),
+        Some("EndpointSlice") => parts.add_slice(document.decode()?),
+        Some("List") => return add_list(document, parts),
+        _ => return Ok(Taken::Other(kind)),
+    }
+    Ok(Taken::Used)
+}
+
+fn add_list(document: &Document<'_>, parts: &mut Parts) -> Result<Taken, FileError> {
+    let items = document.items::<AnyItem>()?;
     let given = items.len();
     let others = items.into_iter().map(|item| parts.add_any(item)).filter(|used| !used).count();
-    if given > 0 && others == given {
-        return Err(source.wrong_kind(Some("List without a Service or EndpointSlice".into()), EXPECTED));
-    }
-    Ok(())
+    let is_other = given > 0 && others == given;
+    Ok(if is_other { Taken::Other(Some("List without a Service or EndpointSlice".into())) } else { Taken::Used })
 }
 
 impl Parts {

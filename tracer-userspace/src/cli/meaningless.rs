@@ -1,6 +1,7 @@
-//! Flags that mean the same everywhere, and the commands in which they would do nothing: typed there, they are refused.
+//! Flags that mean the same everywhere, and the commands in which they would do nothing: typed there, they are refused,
+//! and their `--help` does not name them.
 
-use crate::cli::{Cli, Command, Form};
+use super::{Cli, Form};
 use crate::error::Error;
 
 /// Flags that have a meaning in the same commands.
@@ -29,38 +30,39 @@ const LIVE: &[Group] = &[DURATION, PROBERS, KERNEL, PODS, SOURCES, NODE];
 const PRINTED: &[Group] = &[FORM, FILE, ROTATION, FORMAT, FILTERS, LABELS, ATTEMPTS];
 
 /// What a command has no use for, and why.
-fn useless(command: &Command) -> (&'static [Group], &'static [Group], &'static str) {
+fn useless(command: &str) -> (&'static [Group], &'static [Group], &'static str) {
     match command {
-        Command::Replay { .. } => (LIVE, &[], ": the recording has it"),
-        Command::Report { .. } => {
-            (LIVE, &[FORM, ROTATION, FORMAT, ATTEMPTS], ": it makes a page of what a run printed")
-        }
-        Command::Schema
-        | Command::Explain { .. }
-        | Command::Health { .. }
-        | Command::Completions { .. }
-        | Command::Man { .. } => (LIVE, PRINTED, ""),
-        Command::Doctor(_) => (&[DURATION, KERNEL, SOURCES], &[FORMAT, FILTERS, LABELS, ATTEMPTS], ""),
-        Command::Hooks(_) => (&[PODS, SOURCES], &[ROTATION, FORMAT, FILTERS, LABELS, ATTEMPTS], ""),
-        Command::Selftest => (&[DURATION, PROBERS, KERNEL, PODS, SOURCES], &[ROTATION, FORMAT, FILTERS, ATTEMPTS], ""),
+        "replay" => (LIVE, &[], ": the recording has it"),
+        "report" => (LIVE, &[FORM, ROTATION, FORMAT, ATTEMPTS], ": it makes a page of what a run printed"),
+        "schema" | "explain" | "health" | "completions" | "man" => (LIVE, PRINTED, ""),
+        "doctor" => (&[DURATION, KERNEL, SOURCES], &[FORMAT, FILTERS, LABELS, ATTEMPTS], ""),
+        "hooks" => (&[PODS, SOURCES], &[ROTATION, FORMAT, FILTERS, LABELS, ATTEMPTS], ""),
+        "selftest" => (&[DURATION, PROBERS, KERNEL, PODS, SOURCES], &[ROTATION, FORMAT, FILTERS, ATTEMPTS], ""),
         _ => (&[], &[], ""),
     }
+}
+
+/// The flag would do nothing in this command.
+pub(super) fn is_useless(command: &str, id: &str) -> bool {
+    let (first, second, _) = useless(command);
+    first.iter().chain(second).any(|group| group.contains(&id))
 }
 
 /// Refuses flags that were typed for a command in which they would do nothing.
 ///
 /// # Errors
 /// The first of them.
-pub(super) fn refuse(cli: &Cli) -> Result<(), Error> {
+pub(crate) fn refuse(cli: &Cli) -> Result<(), Error> {
     // From the environment of a daemon it may well meet an `attach -o pretty`.
     if cli.flags.output == Some(Form::Pretty) && cli.typed.iter().any(|id| id == "format") {
         return Err(Error::Usage("--format names the fields of NDJSON: it has no meaning with `-o pretty`".into()));
     }
-    let (first, second, why) = useless(&cli.command);
-    let is_useless = |id: &&String| first.iter().chain(second).any(|group| group.contains(&id.as_str()));
-    cli.typed.iter().find(is_useless).map_or(Ok(()), |id| {
-        Err(Error::Usage(format!("--{} has no meaning for `tracer {}`{why}", flag(id), cli.command.name())))
-    })
+    let command = cli.command.name();
+    let (_, _, why) = useless(command);
+    cli.typed
+        .iter()
+        .find(|id| is_useless(command, id))
+        .map_or(Ok(()), |id| Err(Error::Usage(format!("--{} has no meaning for `tracer {command}`{why}", flag(id)))))
 }
 
 /// As it is typed: of a list one is.
@@ -79,6 +81,17 @@ mod tests {
     use clap::CommandFactory as _;
 
     use super::*;
+
+    #[test]
+    fn every_command_that_has_no_use_for_a_flag_is_one() {
+        let known: Vec<String> = Cli::command().get_subcommands().map(|sub| sub.get_name().to_owned()).collect();
+        for name in
+            ["replay", "report", "schema", "explain", "health", "completions", "man", "doctor", "hooks", "selftest"]
+        {
+            assert!(known.contains(&name.to_owned()) && is_useless(name, "services"), "{name}");
+        }
+        assert!(!is_useless("attach", "services") && !is_useless("doctor", "pods"));
+    }
 
     #[test]
     fn every_flag_that_means_the_same_everywhere_is_in_a_group() {

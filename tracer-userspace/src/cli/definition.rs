@@ -1,0 +1,53 @@
+//! The command line as clap takes it: what the types of [`super`] say, laid out for the reader.
+
+use clap::{Arg, Command, CommandFactory as _};
+
+use super::{Cli, meaningless};
+use crate::sink::output::columns;
+
+/// Columns of help where no terminal says how many it has.
+const COLUMNS: usize = 80;
+/// Longer lines are hard to read.
+const MOST_COLUMNS: usize = 100;
+
+/// The command line, without the variables that are set to nothing, as manifests do.
+pub(super) fn from_environment() -> Command {
+    of_everything().mut_args(without_empty).mut_subcommands(|sub| sub.mut_args(without_empty))
+}
+
+/// The command line, with each command's help naming the flags that have a meaning there.
+pub(super) fn of_everything() -> Command {
+    let command = Cli::command();
+    let shared: Vec<Arg> = command.get_arguments().filter(|arg| arg.is_global_set()).cloned().collect();
+    let columns = columns(std::io::stdout()).map_or(COLUMNS, |columns| columns.min(MOST_COLUMNS));
+    command.term_width(columns).mut_subcommands(|sub| without_useless(sub, &shared))
+}
+
+/// Names of the commands that are shown.
+pub(super) fn names() -> Vec<String> {
+    Cli::command().get_subcommands().filter(|sub| !sub.is_hide_set()).map(|sub| sub.get_name().to_owned()).collect()
+}
+
+/// Flags that would do nothing in a command are taken, to be refused with the reason, but not shown.
+fn without_useless(command: Command, shared: &[Arg]) -> Command {
+    let name = command.get_name().to_owned();
+    let useless = |arg: &Arg| meaningless::is_useless(&name, arg.get_id().as_str());
+    // All of them, so that they stand in their order.
+    let shown = |arg: &Arg| worded(&name, arg.clone().hide(arg.is_hide_set() || useless(arg)));
+    shared.iter().fold(command, |command, arg| command.arg(shown(arg)))
+}
+
+/// In the words of a command that does another thing with it.
+fn worded(command: &str, arg: Arg) -> Arg {
+    match (command, arg.get_id().as_str()) {
+        ("report", "output_file") => arg.help("Write the page to this file (mode 0600) in place of stdout"),
+        _ => arg,
+    }
+}
+
+fn without_empty(arg: Arg) -> Arg {
+    match arg.get_env().and_then(std::env::var_os) {
+        Some(value) if value.is_empty() => arg.env(None),
+        _ => arg,
+    }
+}

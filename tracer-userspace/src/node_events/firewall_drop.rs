@@ -1,0 +1,103 @@
+//! A hook of netfilter began to drop packets of watched connections.
+
+use std::collections::BTreeMap;
+
+use crate::classify::evidence::{is_netfilter, netfilter_hook};
+use crate::correlate::node::Node;
+use crate::decision::Decision;
+use crate::enrich::netns_ref;
+use crate::event::{Fact, Netns, Observation, PacketDrop};
+use crate::record::{Body, NodeBody};
+
+/// A hook that dropped nothing for this long begins anew.
+const QUIET_NS: u64 = 300_000_000_000;
+/// Hooks remembered.
+const MAX_HOOKS: usize = 1024;
+
+/// A hook of netfilter in a namespace; either is absent where the kernel does not tell.
+type Place = (Option<Netns>, Option<&'static str>);
+
+/// When each hook last dropped a packet.
+#[derive(Debug, Default)]
+pub(crate) struct Dropping(BTreeMap<Place, u64>);
+
+impl Dropping {
+    /// The first packet that a hook dropped, or the first in a while.
+    pub(crate) fn news(&mut self, observation: &Observation, node: &Node) -> Option<Decision> {
+        let Fact::Drop(drop) = &observation.fact else { return None };
+        let time_boot_ns = observation.time_boot_ns;
+        let begins = is_netfilter(drop) && self.see(time_boot_ns, (drop.netns, netfilter_hook(drop)));
+        let body = || Body::Node(Box::new(began(drop, node)));
+        begins.then(|| Decision { time_boot_ns, attempt: None, body: body() })
+    }
+
+    /// Whether it had been quiet there.
+    fn see(&mut self, time: u64, place: Place) -> bool {
+        if self.0.len() >= MAX_HOOKS && !self.0.contains_key(&place) {
+            self.forget_quietest();
+        }
+        let before = self.0.insert(place, time);
+        before.is_none_or(|last| time.saturating_sub(last) > QUIET_NS)
+    }
+
+    fn forget_quietest(&mut self) {
+        let quietest = self.0.iter().min_by_key(|(_, last)| **last).map(|(place, _)| *place);
+        if let Some(place) = quietest {
+            self.0.remove(&place);
+        }
+    }
+}
+
+fn began(drop: &PacketDrop, node: &Node) -> NodeBody {
+    let hook = netfilter_hook(drop).map(|hook| format!(" at {hook}")).unwrap_or_default();
+    let place = drop.netns.map(|netns| format!(" in {}", place(netns, node))).unwrap_or_default();
+    let first = format!("{} {} -> {}", drop.flags.name(), drop.flow.src, drop.flow.dst);
+    NodeBody {
+        event: "firewall_drop_began".to_owned(),
+        summary: format!("the firewall began to drop or reject packets{hook}{place}, the first of them {first}"),
+        culprit: None,
+        netns: drop.netns.map(|netns| netns_ref(netns, node)),
+        link: None,
+        ports: None,
+    }
+}
+
+fn place(netns: Netns, node: &Node) -> String {
+    match netns_ref(netns, node).name.as_deref() {
+        Some("host") => "the node's network namespace".to_owned(),
+        Some(pod) => format!("the network namespace of pod {pod}"),
+        None => format!("network namespace {}", netns.0),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::record::{Body, NodeBody};
+    use crate::testing::{POD, SYN, Stream};
+
+    fn told(stream: &Stream) -> Vec<NodeBody> {
+        let node = |body| match body {
+            Body::Node(node) => Some(*node),
+            _ => None,
+        };
+        stream.decisions().into_iter().filter_map(|decision| node(decision.body)).collect()
+    }
+
+    #[test]
+    fn a_hook_that_begins_to_drop_is_told_once_for_a_while() {
+        let mut stream = Stream::new();
+        stream.connect().drop(SYN, "NETFILTER_DROP", POD).wait_ms(1000).drop(SYN, "NETFILTER_DROP", POD);
+        let first = told(&stream);
+        assert_eq!(first.len(), 1, "{first:?}");
+        assert_eq!(first[0].event, "firewall_drop_began");
+        assert!(first[0].summary.starts_with("the firewall began to drop or reject packets"), "{}", first[0].summary);
+        assert!(first[0].summary.contains("SYN ") && first[0].netns.is_some(), "{first:?}");
+        stream.wait_ms(400_000).drop(SYN, "NETFILTER_DROP", POD);
+        assert_eq!(told(&stream).len(), 2);
+    }
+
+    #[test]
+    fn what_no_firewall_dropped_is_none_of_its_news() {
+        assert!(told(Stream::new().connect().drop(SYN, "IP_RPFILTER", POD)).is_empty());
+    }
+}

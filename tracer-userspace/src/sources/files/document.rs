@@ -1,0 +1,105 @@
+//! The documents of a file: one of JSON, or as many of YAML as `---` parts.
+
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+
+use super::{FileError, Source};
+
+/// A document and where it stands.
+pub(super) struct Document<'a> {
+    source: &'a Source<'a>,
+    bytes: &'a [u8],
+    /// Lines of the file before it.
+    lines_before: usize,
+}
+
+/// What came of a document.
+pub(super) enum Taken {
+    /// It holds what was looked for.
+    Used,
+    /// It is of this kind.
+    Other(Option<String>),
+}
+
+#[derive(Deserialize)]
+#[serde(expecting = "a Kubernetes object")]
+struct Header {
+    kind: Option<String>,
+}
+
+/// The items of a list; `items: null` is what an empty one is to some writers.
+#[derive(Deserialize)]
+struct Items<T> {
+    #[serde(default = "Option::default")]
+    items: Option<Vec<T>>,
+}
+
+/// The documents in which there is more than comments. A line that begins with `---` parts them, whatever is around it
+/// (YAML 1.2, 9.1.2: no content may have such a line).
+pub(super) fn split<'a>(source: &'a Source<'a>) -> Vec<Document<'a>> {
+    let bytes = &source.bytes;
+    if is_json(bytes) {
+        return vec![Document { source, bytes, lines_before: 0 }];
+    }
+    let (mut documents, mut begin, mut line_of_begin, mut at) = (Vec::new(), 0, 0, 0);
+    for (n, line) in bytes.split_inclusive(|byte| *byte == b'\n').enumerate() {
+        if parts(line) && at > begin {
+            documents.push(Document { source, bytes: &bytes[begin..at], lines_before: line_of_begin });
+            (begin, line_of_begin) = (at, n);
+        }
+        at += line.len();
+    }
+    documents.push(Document { source, bytes: &bytes[begin..], lines_before: line_of_begin });
+    documents.retain(|document| !document.is_empty());
+    documents
+}
+
+/// The line is `---`, or begins so and goes on with the document.
+fn parts(line: &[u8]) -> bool {
+    line.strip_prefix(b"---").is_some_and(|rest| rest.first().is_none_or(u8::is_ascii_whitespace))
+}
+
+fn is_json(bytes: &[u8]) -> bool {
+    let first = bytes.iter().find(|byte| !byte.is_ascii_whitespace());
+    matches!(first, Some(b'{' | b'['))
+}
+
+impl Document<'_> {
+    /// Nothing but comments, directives and its mark.
+    fn is_empty(&self) -> bool {
+        let mut lines = self.bytes.split(|byte| *byte == b'\n').map(<[u8]>::trim_ascii);
+        lines.all(|line| {
+            line.is_empty() || line.starts_with(b"#") || line.starts_with(b"%") || line == b"---" || line == b"..."
+        })
+    }
+
+    pub(super) fn kind(&self) -> Result<Option<String>, FileError> {
+        self.decode::<Header>().map(|header| header.kind)
+    }
+
+    pub(super) fn decode<T: DeserializeOwned>(&self) -> Result<T, FileError> {
+        if is_json(self.bytes) {
+            serde_json::from_slice(self.bytes).map_err(|error| self.json_error(&error))
+        } else {
+            serde_yaml_ng::from_slice(self.bytes).map_err(|error| self.yaml_error(&error))
+        }
+    }
+
+    pub(super) fn items<T: DeserializeOwned>(&self) -> Result<Vec<T>, FileError> {
+        Ok(self.decode::<Items<T>>()?.items.unwrap_or_default())
+    }
+
+    fn json_error(&self, error: &serde_json::Error) -> FileError {
+        let text = error.to_string();
+        // The place is printed in front.
+        let message = text.split(" at line ").next().unwrap_or_default();
+        self.source.syntax(self.lines_before + error.line(), error.column(), message)
+    }
+
+    fn yaml_error(&self, error: &serde_yaml_ng::Error) -> FileError {
+        let (line, column) = error.location().map_or((1, 1), |at| (at.line(), at.column()));
+        let text = error.to_string();
+        let message = text.split(" at line ").next().unwrap_or_default();
+        self.source.syntax(self.lines_before + line, column, message)
+    }
+}
