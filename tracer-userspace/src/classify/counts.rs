@@ -56,7 +56,7 @@ pub fn of_command(count: &FailureCount, counted: &Counted, node: &Node) -> (Find
     let (unseen, within) = (counted.unseen(), counted.window_s());
     let timeout_s = spec.map_or(1, |it| it.timeout_s);
     let summary = format!(
-        "the kubelet counted {} of the command of the {} probe within {within} s: it ended with an error or not within {timeout_s} s, and the kubelet's words are not read",
+        "the kubelet counted {} of the command of the {} probe within {within} s: it ended with an error or not within {timeout_s} s, and no word of the kubelet tells which",
         failures(unseen),
         kind_name(count.probe_type),
     );

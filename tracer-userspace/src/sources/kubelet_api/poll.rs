@@ -117,8 +117,8 @@ impl Poller {
         }
         let known = self.asker.is_some();
         let mut end = self.answer_to(errand.path).await;
-        if known && matches!(end, Err(Trouble::Untrusted(_))) {
-            // It may have a new certificate.
+        if known && end.as_ref().is_err_and(Trouble::may_be_of_another) {
+            // It may have started anew, with another process, network namespace or certificate.
             end = self.answer_to(errand.path).await;
         }
         match end {

@@ -65,6 +65,11 @@ impl Trouble {
         matches!(self, Self::Api(Failure::Unreachable(_) | Failure::Cut))
     }
 
+    /// The kubelet that was looked up may be another by now.
+    pub(super) const fn may_be_of_another(&self) -> bool {
+        self.is_outage() || matches!(self, Self::Untrusted(_))
+    }
+
     /// Somebody has to do something before it is worth asking again. Each question that the kubelet has to refuse it
     /// asks the API server about.
     pub(super) const fn lasts(&self) -> bool {
