@@ -22,9 +22,7 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
 use super::super::cluster::{Asked, Failure};
-use super::super::procfs::in_netns;
 use super::Endpoint;
-use super::own_files::Kubelet;
 use super::trouble::Trouble;
 use crate::error::chain;
 
@@ -38,8 +36,6 @@ const CONNECT: Duration = Duration::from_secs(3);
 /// What every question needs.
 pub(super) struct Asker {
     pub(super) endpoint: Endpoint,
-    /// In its network namespace it is dialled.
-    pub(super) kubelet: Option<Kubelet>,
     pub(super) tls: Arc<ClientConfig>,
     /// Where certificates were looked for.
     pub(super) tried: String,
@@ -100,24 +96,16 @@ impl Asker {
         tls.map_err(|error| self.of_handshake(&error))
     }
 
-    /// From where the kubelet is: of a nested node the own loopback is another one's.
     fn dial(&self) -> io::Result<TcpStream> {
         let Endpoint { host, port } = &self.endpoint;
-        let dial = || {
-            let addrs = (host.as_str(), *port).to_socket_addrs()?;
-            let none = io::Error::other(format!("`{host}` has no address"));
-            // An error is tried to be mended by the next address; a connection ends the search.
-            let made =
-                addrs.map(|addr| Blocking::connect_timeout(&addr, CONNECT)).try_fold(none, |_, made| match made {
-                    Ok(stream) => Err(stream),
-                    Err(error) => Ok(error),
-                });
-            made.map_or_else(Ok, Err)
-        };
-        let stream = match &self.kubelet {
-            Some(kubelet) => in_netns(&kubelet.netns(), dial).map_err(io::Error::other)??,
-            None => dial()?,
-        };
+        let none = io::Error::other(format!("`{host}` has no address"));
+        let addrs = (host.as_str(), *port).to_socket_addrs()?;
+        // An error is tried to be mended by the next address; a connection ends the search.
+        let made = addrs.map(|addr| Blocking::connect_timeout(&addr, CONNECT)).try_fold(none, |_, made| match made {
+            Ok(stream) => Err(stream),
+            Err(error) => Ok(error),
+        });
+        let stream = made.map_or_else(Ok, Err)?;
         stream.set_nonblocking(true)?;
         TcpStream::from_std(stream)
     }

@@ -11,14 +11,16 @@ use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject as _;
 use serde::Deserialize;
 
-use super::super::procfs;
+use super::super::procfs::{self, Process};
+use crate::event::Netns;
 
 /// Larger than any certificate or kubelet configuration.
 const MAX_SIZE: u64 = 1 << 20;
 /// Where the kubelet keeps the certificates that it makes or is given (`--cert-dir`).
 const CERT_DIR: &str = "/var/lib/kubelet/pki";
 
-/// The process of the kubelet. One that runs in a pod, or not as root, may call itself so and is none.
+/// The process of the kubelet. One that runs in a pod, not as root or in another network namespace than the tracer may call
+/// itself so and is none.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Kubelet {
     /// Process id.
@@ -36,14 +38,9 @@ impl Kubelet {
     /// The first process of these names that can be one.
     pub(super) fn find(names: &[String]) -> Option<Self> {
         let is_root = |pid: u32| fs::metadata(format!("/proc/{pid}")).is_ok_and(|it| it.uid() == 0);
-        let processes = procfs::scan(names).into_iter();
-        let mut kubelets = processes.filter(|it| it.prober.is_some() && it.pod.is_none());
-        kubelets.find(|it| is_root(it.pid)).map(|it| Self { pid: it.pid })
-    }
-
-    /// Its network namespace.
-    pub(super) fn netns(&self) -> PathBuf {
-        format!("/proc/{}/ns/net", self.pid).into()
+        let own = procfs::netns_of(std::process::id());
+        let mut processes = procfs::scan(names).into_iter();
+        processes.find(|it| can_be(it, own) && is_root(it.pid)).map(|it| Self { pid: it.pid })
     }
 
     /// Where its certificate can be, the first that is there in use. By `pkg/kubelet/certificate` and `cmd/kubelet/app`.
@@ -81,6 +78,11 @@ impl Kubelet {
     }
 }
 
+/// By its name and place.
+fn can_be(process: &Process, own: Option<Netns>) -> bool {
+    process.prober.is_some() && process.pod.is_none() && own.is_some() && process.netns == own
+}
+
 /// All certificates of a text in PEM.
 pub(super) fn certificates(text: &[u8]) -> Vec<CertificateDer<'static>> {
     CertificateDer::pem_slice_iter(text).filter_map(Result::ok).collect()
@@ -105,6 +107,7 @@ pub(super) fn pem(kind: &str, der: &[u8]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::super::super::cgroup::PodProcess;
     use super::*;
 
     #[test]
@@ -119,6 +122,22 @@ mod tests {
         let own = Kubelet { pid: std::process::id() };
         let files = own.certificate_files();
         assert_eq!(files, ["kubelet-server-current.pem", "kubelet.crt"].map(|it| Path::new(CERT_DIR).join(it)));
+    }
+
+    #[test]
+    fn only_a_process_of_the_node_itself_is_the_kubelet() {
+        let own = Some(Netns(1));
+        let process = |netns, prober: Option<&str>, pod: Option<&str>| Process {
+            pid: 7,
+            netns,
+            prober: prober.map(Into::into),
+            pod: pod.map(|uid| PodProcess { uid: uid.into(), container: None }),
+        };
+        assert!(can_be(&process(own, Some("kubelet"), None), own));
+        assert!(!can_be(&process(own, None, None), own), "another name");
+        assert!(!can_be(&process(own, Some("kubelet"), Some("u")), own), "in a pod");
+        assert!(!can_be(&process(Some(Netns(2)), Some("kubelet"), None), own), "in a container");
+        assert!(!can_be(&process(None, Some("kubelet"), None), None), "where is not known");
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! Asks again and again: what is well every 20 seconds, what fails after a while that grows. An outage is told once.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
 use std::time::Duration;
@@ -118,7 +119,7 @@ impl Poller {
         let known = self.asker.is_some();
         let mut end = self.answer_to(errand.path).await;
         if known && end.as_ref().is_err_and(Trouble::may_be_of_another) {
-            // It may have started anew, with another process, network namespace or certificate.
+            // It may have started anew, as another process with another certificate.
             end = self.answer_to(errand.path).await;
         }
         match end {
@@ -265,11 +266,18 @@ struct Shell {
 /// Looks the kubelet up, and whom to trust.
 fn asker(config: &KubeletApiConfig, credentials: &Credentials) -> Result<Asker, Trouble> {
     let kubelet = Kubelet::find(&config.probers);
-    let mut trust = Trust::of([config.node_name.as_str(), config.endpoint.host.as_str()]);
+    let host = config.endpoint.host.as_str();
+    // The authority may have signed for the loopback of every node.
+    let named = (!is_loopback(host)).then_some(host);
+    let mut trust = Trust::of(named.into_iter().chain([config.node_name.as_str()]));
     trust.add_kubelet(kubelet.as_ref());
     config.ca.iter().for_each(|path| trust.add_file(path));
     credentials.add_authority(&mut trust);
     let tried = trust.tried();
     let tls = Arc::new(credentials.tls(trust)?);
-    Ok(Asker { endpoint: config.endpoint.clone(), kubelet, tls, tried })
+    Ok(Asker { endpoint: config.endpoint.clone(), tls, tried })
+}
+
+fn is_loopback(host: &str) -> bool {
+    host.parse::<IpAddr>().map_or(host == "localhost", |addr| addr.is_loopback())
 }

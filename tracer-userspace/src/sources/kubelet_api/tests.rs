@@ -174,9 +174,12 @@ async fn a_stranger_is_shown_no_token() {
         assert!(!view.has_changed().expect("the poller"), "no news of pods");
         let lines = log.lines();
         assert_eq!(lines.len(), 1, "{lines:#?}");
-        for words in
-            ["WARN", "--kubelet-ca FILE", "no kubelet that runs as root was found", "ca (without a certificate)"]
-        {
+        for words in [
+            "WARN",
+            "--kubelet-ca FILE",
+            "no kubelet that runs as root in this network namespace",
+            "ca (without a certificate)",
+        ] {
             assert!(lines[0].contains(words), "{words}: {lines:#?}");
         }
         // Whoever runs it has named the certificate.
@@ -369,6 +372,27 @@ impl Rig {
             asked.answer("200 OK", COUNTS).await;
         }
     }
+}
+
+/// On the thread that a run has.
+#[test]
+fn a_kubelet_that_is_not_there_holds_nothing_up() {
+    let files = Files::new("absent");
+    let port = std::net::TcpListener::bind("127.0.0.1:0").and_then(|it| it.local_addr()).expect("loopback").port();
+    let config = KubeletApiConfig {
+        endpoint: Endpoint { host: "127.0.0.1".into(), port },
+        ca: None,
+        access: Some(Access::Kubeconfig(files.kubeconfig())),
+        node_name: "n1".into(),
+        probers: vec!["no-such-kubelet".into()],
+        pods: true,
+    };
+    let (tx, mut facts) = mpsc::channel(1);
+    let api = KubeletApi::start(config, None, tx).expect("a thread");
+    let sources = api.sources();
+    assert!(sources.iter().all(|it| it.contains("unreachable: ") && it.contains("refused")), "{sources:?}");
+    assert_eq!((sources.len(), api.pods()), (2, None));
+    assert!(facts.try_recv().is_err());
 }
 
 #[test]

@@ -36,7 +36,7 @@ impl Trust {
     /// The kubelet's own certificate: of the files in which it can be the first that holds one.
     pub(super) fn add_kubelet(&mut self, kubelet: Option<&Kubelet>) {
         let Some(kubelet) = kubelet else {
-            self.tried.push("no kubelet that runs as root was found".to_owned());
+            self.tried.push("no kubelet that runs as root in this network namespace".to_owned());
             return;
         };
         for path in kubelet.certificate_files() {
