@@ -25,9 +25,10 @@ use crate::sink::output::{Rotation, columns};
 use crate::sink::screen::Screen;
 
 use crate::sources::cluster::{self, Access, ClusterConfig};
+use crate::sources::kubelet_api::KubeletApiConfig;
 use crate::sources::{KNOWN_PROBERS, NamedLog, journal_in};
 
-use cluster_flags::{namespaces, written};
+use cluster_flags::{kubelet_api, namespaces, written};
 pub use doctor::Doctor;
 pub use hooks::Hooks;
 pub use report::Report;
@@ -137,6 +138,8 @@ pub struct Live {
     pub kubelet_log: Option<NamedLog>,
     /// The cluster API, where it is used.
     pub cluster: Option<ClusterConfig>,
+    /// `--kubelet-api`.
+    pub kubelet_api: Option<KubeletApiConfig>,
     /// What is written to it.
     pub cluster_output: Option<ClusterOutput>,
     /// Name of this node.
@@ -195,7 +198,11 @@ fn live(flags: Flags, daemon: Option<(Serve, WriteFlags)>, record: Option<PathBu
     let pods = readable("--pods", flags.pods)?;
     let services = readable("--services", flags.services)?;
     let kubelet_log = kubelet_log(flags.kubelet_log)?;
-    let kubeconfig = readable("--kubeconfig", flags.kubeconfig)?.filter(|_| !flags.no_api);
+    let kubelet_ca = readable("--kubelet-ca", flags.kubelet_ca)?;
+    let kubeconfig = readable("--kubeconfig", flags.kubeconfig)?;
+    // Without the cluster API the kubelet can be asked all the same.
+    let of_kubelet = kubeconfig.clone();
+    let kubeconfig = kubeconfig.filter(|_| !flags.no_api);
     let in_cluster = || (serve.is_some() && !flags.no_api && cluster::in_cluster()).then_some(Access::InCluster);
     let node_name = filled(flags.node_name).unwrap_or_else(host_name);
     let access = kubeconfig.map(Access::Kubeconfig).or_else(in_cluster);
@@ -207,13 +214,20 @@ fn live(flags: Flags, daemon: Option<(Serve, WriteFlags)>, record: Option<PathBu
         services: flags.api_services && services.is_none(),
         events: namespaces(flags.api_events),
     });
+    let probers = probers(flags.probers)?;
+    let kubelet_api = kubelet_api(flags.kubelet_api, kubelet_ca, of_kubelet)?.map(|config| KubeletApiConfig {
+        node_name: node_name.clone(),
+        probers: probers.clone(),
+        pods: pods.is_none(),
+        ..config
+    });
     Ok(Plan::Live(Box::new(Live {
         output,
         daemon: serve.is_some(),
         serve,
         record,
         duration: flags.duration,
-        probers: probers(flags.probers)?,
+        probers,
         all_connections: flags.all_connections,
         no_syscall_hooks: flags.no_syscall_hooks,
         ring_bytes: flags.ring_kib.map(|kib| kib << 10),
@@ -222,6 +236,7 @@ fn live(flags: Flags, daemon: Option<(Serve, WriteFlags)>, record: Option<PathBu
         kubelet_log,
         // Files that give everything leave nothing to ask.
         cluster: cluster.filter(ClusterConfig::asks_something),
+        kubelet_api,
         cluster_output,
         node_name,
     })))

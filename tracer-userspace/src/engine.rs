@@ -157,6 +157,7 @@ pub(crate) const fn is_kernel_event(fact: &Fact) -> bool {
         | Fact::PortPressure(_)
         | Fact::KubeletProbe(_)
         | Fact::SandboxFailure(_)
+        | Fact::ProbeCounts(_)
         | Fact::Findings(_)
         | Fact::Loss(_)
         | Fact::Tick => false,

@@ -19,6 +19,7 @@ use crate::observe::observe;
 use crate::pipeline::{Attached, EventSource};
 use crate::sink::metrics::HookCount;
 use crate::sources::cluster::Cluster;
+use crate::sources::kubelet_api::KubeletApi;
 use crate::sources::{self, Inquirer, KubeletLog, Prober, SourceConfig};
 
 /// Facts that wait for the pipeline at most; sources then wait.
@@ -57,11 +58,16 @@ pub struct Kernel {
 pub fn attach(config: &config::Live) -> Result<Attached<Kernel>, Error> {
     // Before the hooks: what they see while the API is waited for would have to be kept.
     let cluster = config.cluster.clone().map(Cluster::start).transpose();
+    let cluster = cluster.map_err(|error| Error::Source(chain(&error)))?;
+    let (tx, changes) = mpsc::channel(CHANGES);
+    let start = |config| KubeletApi::start(config, cluster.clone(), tx.clone());
+    let kubelet_api = config.kubelet_api.clone().map(start).transpose();
     let sources = SourceConfig {
         probers: config.probers.clone(),
         pods: config.pods.clone(),
         services: config.services.clone(),
-        cluster: cluster.map_err(|error| Error::Source(chain(&error)))?,
+        kubelet_api: kubelet_api.map_err(|error| Error::Source(format!("--kubelet-api: {error}")))?,
+        cluster,
     };
     let options = ebpf::LoadOptions {
         probers: config.probers.clone(),
@@ -71,7 +77,6 @@ pub fn attach(config: &config::Live) -> Result<Attached<Kernel>, Error> {
     };
     let mut loaded = ebpf::load(&options).map_err(|error| Error::Kernel(chain(&error)))?;
     let snapshot = sources::snapshot(&sources).map_err(|error| Error::Source(chain(&error)))?;
-    let (tx, changes) = mpsc::channel(CHANGES);
     let refresh = Arc::new(Notify::new());
     // A prober in the root cgroup is waited for: everybody's packets pass there.
     loaded.watch_answers(&pids(&snapshot.probers), false);

@@ -57,6 +57,11 @@ impl Stream {
         self
     }
 
+    /// The time of what comes next, CLOCK_BOOTTIME nanoseconds.
+    pub(crate) const fn now(&self) -> u64 {
+        self.now
+    }
+
     pub(crate) fn wait_ms(&mut self, ms: u64) -> &mut Self {
         self.now += ms * 1_000_000;
         self

@@ -70,6 +70,7 @@ fn config(file: PathBuf) -> Live {
         services: None,
         kubelet_log: None,
         cluster: None,
+        kubelet_api: None,
         cluster_output: None,
         node_name: "n1".into(),
     }

@@ -7,7 +7,9 @@ use super::finding::Finding;
 use super::label::Label;
 use crate::correlate::node::Node;
 use crate::enrich;
-use crate::event::{Container, ExecSpec, Handler, KubeletProbe, Pod, PodRef, ProbeSays, SandboxCause, SandboxFailure};
+use crate::event::{
+    Container, ExecSpec, Handler, KubeletProbe, Pod, PodRef, ProbeSays, ProbeType, SandboxCause, SandboxFailure,
+};
 use crate::record::{Confidence, Evidence, K8s, Probe, Process};
 
 /// What a verdict is about that has no connection.
@@ -42,7 +44,7 @@ pub fn command(probe: &KubeletProbe, node: &Node) -> Option<(Finding, Unattached
     let surely = spec.is_some() && !probe.is_event();
     let confidence = if surely { Confidence::Proven } else { Confidence::Likely };
     let named = Unattached {
-        probe: Some(probe_of(probe, spec)),
+        probe: Some(probe_of(probe.probe_type, spec)),
         k8s: k8s(&probe.pod, probe.container.as_ref(), node),
         process: kubelet(probe.pid),
     };
@@ -56,13 +58,15 @@ fn container<'a>(probe: &KubeletProbe, node: &'a Node) -> Option<&'a Container> 
     pod.containers.iter().find(|it| it.name == probe.container)
 }
 
-fn pod<'a>(named: &PodRef, node: &'a Node) -> Option<&'a Pod> {
+/// The pod that is named, if it is known.
+pub(super) fn pod<'a>(named: &PodRef, node: &'a Node) -> Option<&'a Pod> {
     node.pods.iter().find(|pod| enrich::is_pod(pod, named))
 }
 
-fn probe_of(probe: &KubeletProbe, spec: Option<&ExecSpec>) -> Probe {
+/// A probe that runs a command.
+pub(super) fn probe_of(probe_type: ProbeType, spec: Option<&ExecSpec>) -> Probe {
     Probe {
-        probe_type: Some(probe.probe_type),
+        probe_type: Some(probe_type),
         handler: Some(Handler::Exec),
         timeout_s: spec.map(|it| it.timeout_s),
         period_s: spec.map(|it| it.period_s),
@@ -107,14 +111,20 @@ pub(super) fn of_outcome(probe: &KubeletProbe) -> Evidence {
 }
 
 const fn kind(probe: &KubeletProbe) -> &'static str {
-    match probe.probe_type {
-        crate::event::ProbeType::Liveness => "liveness",
-        crate::event::ProbeType::Readiness => "readiness",
-        crate::event::ProbeType::Startup => "startup",
+    kind_name(probe.probe_type)
+}
+
+/// As sentences have it.
+pub(super) const fn kind_name(probe_type: ProbeType) -> &'static str {
+    match probe_type {
+        ProbeType::Liveness => "liveness",
+        ProbeType::Readiness => "readiness",
+        ProbeType::Startup => "startup",
     }
 }
 
-fn k8s(named: &PodRef, container: Option<&String>, node: &Node) -> K8s {
+/// The names of a pod, as far as they were said or are known.
+pub(super) fn k8s(named: &PodRef, container: Option<&String>, node: &Node) -> K8s {
     let known = pod(named, node);
     let or_known =
         |said: &Option<String>, get: fn(&Pod) -> &Option<String>| said.clone().or_else(|| get(known?).clone());

@@ -4,6 +4,7 @@
 //! To add a label: a row in `label.rs`, a file in `rules/`, its place in [`RULES`], a scenario.
 
 mod blame;
+pub mod counts;
 mod culprit;
 pub mod evidence;
 pub mod finding;

@@ -29,6 +29,14 @@ impl Core {
             self.decided.pop_first();
         }
         let in_handshake = self.correlator.get(conn).is_some_and(|a| a.established.is_none());
+        let had_failed = self.decided.get(&conn).is_some_and(|before| before.outcome == Outcome::Failure);
+        if let Some(attempt) = self
+            .correlator
+            .get(conn)
+            .filter(|_| finding.outcome == Outcome::Failure && !had_failed && self.counts.is_following())
+        {
+            self.counts.failed(attempt, &enrich::name(attempt, &self.node), &self.node, finding.decided_at);
+        }
         self.decided.insert(conn, Decided { label: finding.label, outcome: finding.outcome, in_handshake, revised });
     }
 
@@ -81,6 +89,7 @@ impl Core {
         let Some(attempt) = self.correlator.get(conn) else { return };
         let named = enrich::name(attempt, &self.node);
         let start = self.starts.answered(attempt, &named, &self.node);
+        self.counts.went_well(attempt, &named, &self.node, time);
         let findings = self.budgets.answered(attempt, &named).into_iter();
         out.extend(findings.chain(start).map(|it| Decision {
             time_boot_ns: time,

@@ -2,6 +2,7 @@
 
 mod budgets;
 mod counting;
+mod counts;
 mod holding;
 mod outcomes;
 mod questions;
@@ -14,6 +15,7 @@ use std::net::SocketAddr;
 
 use self::budgets::Budgets;
 use self::counting::{MAX_DECIDED, next};
+use self::counts::Counts;
 use self::holding::Held;
 use self::questions::{PATIENCE_NS, asks, waits_for_answer};
 use self::records::{loss_record, recovery, said, verdict_record};
@@ -91,6 +93,8 @@ pub struct Core {
     checks: Known,
     /// What the kubelet said lately.
     words: Words,
+    /// How many failures it counted.
+    counts: Counts,
     /// When a pod without network was last told of.
     sandboxes: BTreeMap<(PodRef, SandboxCause), u64>,
     asks: BTreeSet<Ask>,
@@ -121,6 +125,8 @@ impl Core {
         }
         match &observation.fact {
             Fact::Firewall(firewall) => self.release(firewall.netns, observation.time_boot_ns, out),
+            Fact::Start(_) => self.counts.begin(observation.time_boot_ns),
+            Fact::ProbeCounts(counts) => self.counts.take(counts),
             Fact::KubeletProbe(probe) => self.outcome(probe, observation, out),
             Fact::Findings(findings) => self.checked(findings, observation.time_boot_ns, out),
             Fact::SandboxFailure(failure) => self.sandbox(failure, observation.time_boot_ns, out),
@@ -167,11 +173,12 @@ impl Core {
     pub fn next_deadline(&self) -> Option<u64> {
         let (settle, patience) = (self.deadlines.first(), self.patience.first());
         let later = self.later.first().map(|(time, _)| *time);
-        settle.into_iter().chain(patience).map(|(time, _)| *time).chain(later).min()
+        settle.into_iter().chain(patience).map(|(time, _)| *time).chain(later).chain(self.counts.due()).min()
     }
 
     /// The stream ends: decides what was only waiting, and reports open attempts with `attempts`.
     pub fn finish(&mut self, time_boot_ns: u64, out: &mut Vec<Decision>) {
+        self.counts.give_up();
         self.fire_deadlines(u64::MAX, out);
         if self.options.attempts {
             out.extend(
@@ -217,6 +224,7 @@ impl Core {
             self.patience.pop_first();
             self.ask_about(conn, time);
         }
+        self.compare_counts(now, out);
     }
 
     /// An attempt has a new observation.

@@ -30,6 +30,10 @@ impl Core {
         }
         let command = kubelet::of_command(probe);
         let of_use = if let Some((finding, named)) = kubelet::command(&command, &self.node) {
+            if self.counts.know(probe) {
+                return;
+            }
+            self.counts.command(probe);
             out.push(unattached(finding, named, Some(said(&command))));
             true
         } else if let Some(conn) = self.attempt_of(probe, observation.time_boot_ns) {

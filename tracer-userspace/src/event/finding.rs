@@ -83,6 +83,6 @@ impl FindingBody {
     /// It is about one probe of one container, and says nothing of the node.
     #[must_use]
     pub fn is_of_a_probe(&self) -> bool {
-        self.fields.contains_key("target")
+        self.fields.contains_key("target") || self.fields.contains_key("counted")
     }
 }

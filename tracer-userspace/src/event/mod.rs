@@ -23,7 +23,9 @@ pub use conn::{
 pub use finding::{FindingBody, Status};
 pub use firewall::{Backend, Conntrack, Firewall, FirewallRule, Prefix, RuleVerdict, When, any_client};
 pub use inspection::{Inspection, ListenerState, NeighbourState, Throttled};
-pub use kubelet::{KubeletProbe, KubeletResult, PodRef, ProbeSays, SandboxCause, SandboxFailure};
+pub use kubelet::{
+    FailureCount, KubeletProbe, KubeletResult, PodRef, ProbeCounts, ProbeSays, SandboxCause, SandboxFailure,
+};
 pub use node::{
     Ancestor, LinkChange, LinkState, Links, NetnsOp, NetnsOpKind, NetnsOpen, NodePort, NodePorts, NodeSettings,
     ProxyMode,
@@ -109,6 +111,8 @@ pub enum Fact {
     KubeletProbe(Box<KubeletProbe>),
     /// The kubelet says that a pod has no network yet.
     SandboxFailure(Box<SandboxFailure>),
+    /// What the kubelet counted of its probes since it was last asked.
+    ProbeCounts(Box<ProbeCounts>),
     /// What the checks of the node came to; replaces what was known.
     Findings(Box<Findings>),
     /// Events were lost.

@@ -110,6 +110,7 @@ fn config(name: &str) -> config::Live {
         services: None,
         kubelet_log: None,
         cluster: None,
+        kubelet_api: None,
         cluster_output: None,
         node_name: "n1".into(),
     }

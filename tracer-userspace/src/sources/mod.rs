@@ -10,6 +10,7 @@ pub mod files;
 mod inquire;
 mod inspect;
 mod kubelet;
+pub mod kubelet_api;
 pub mod links;
 mod merge;
 pub mod namespaces;
@@ -35,6 +36,7 @@ pub use watch::watch;
 use crate::event::{Fact, Pod, Pods, ProxyMode, Service, ServicePort, Services};
 use cluster::{Cluster, View};
 use files::Stamp;
+use kubelet_api::KubeletApi;
 
 /// What to read.
 #[derive(Clone, Debug, Default)]
@@ -47,6 +49,8 @@ pub struct SourceConfig {
     pub services: Option<PathBuf>,
     /// The cluster API, for what no file gives.
     pub cluster: Option<Cluster>,
+    /// The kubelet's own API, for pods that neither gives.
+    pub kubelet_api: Option<KubeletApi>,
 }
 
 impl SourceConfig {
@@ -58,6 +62,13 @@ impl SourceConfig {
         } else {
             self.probers.clone()
         }
+    }
+
+    /// Pods as an API lists them: the cluster's, while it is followed or nobody else knows any; else the kubelet's.
+    fn listed_pods(&self) -> Option<Vec<Pod>> {
+        let cluster = self.cluster.as_ref().filter(|cluster| cluster.config.pods);
+        let kubelet = self.kubelet_api.as_ref().filter(|_| cluster.is_none_or(|it| !it.follows_pods()));
+        kubelet.and_then(KubeletApi::pods).or_else(|| cluster.map(|it| it.view().pods))
     }
 }
 
@@ -113,20 +124,25 @@ impl Listed {
             },
         };
         if let Some(cluster) = &config.cluster {
-            listed.listing.take(cluster, cluster.view());
+            listed.listing.take(cluster, &cluster.view());
         }
+        listed.listing.take_pods(config);
         Ok(listed)
     }
 }
 
 impl Listing {
-    /// What the cluster gives; the rest is from files.
-    fn take(&mut self, cluster: &Cluster, view: View) {
+    /// Services that the cluster gives; the rest is from files.
+    fn take(&mut self, cluster: &Cluster, view: &View) {
         if cluster.config.services {
             self.services = Some(view.services());
         }
-        if cluster.config.pods {
-            self.pods = view.pods;
+    }
+
+    /// Pods that an API gives; else they are from a file.
+    fn take_pods(&mut self, config: &SourceConfig) {
+        if let Some(pods) = config.listed_pods() {
+            self.pods = pods;
         }
     }
 }
@@ -270,7 +286,8 @@ fn sources(config: &SourceConfig, facts: &[Fact]) -> Vec<String> {
     let files = config.pods.iter().map(|path| format!("pods and probes ({})", path.display()));
     let services = config.services.iter().map(|path| format!("services ({})", path.display()));
     let cluster = config.cluster.iter().flat_map(Cluster::sources);
-    facts.iter().filter_map(named).chain(files).chain(services).chain(cluster).collect()
+    let kubelet = config.kubelet_api.iter().flat_map(KubeletApi::sources);
+    facts.iter().filter_map(named).chain(files).chain(services).chain(cluster).chain(kubelet).collect()
 }
 
 fn table(mode: ProxyMode) -> &'static str {

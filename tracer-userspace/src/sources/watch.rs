@@ -18,6 +18,7 @@ use tokio::sync::mpsc::Sender;
 
 use super::cluster::{Cluster, Heard, View};
 use super::files::{self, Stamp};
+use super::kubelet_api::KubeletApi;
 use super::links::{self, LinkWatch};
 use super::{Listed, NodeNetns, Snapshot, SourceConfig, name_node_ports, pods_fact, read_node, services_fact};
 use crate::event::{Fact, NodePorts, Pod};
@@ -26,9 +27,9 @@ const FILES_EVERY: Duration = Duration::from_secs(1);
 const NODE_EVERY: Duration = Duration::from_secs(10);
 /// A burst of changes is read once, at its end.
 const SETTLE: Duration = Duration::from_millis(20);
-/// Bytes of the pipe: the node changed; the cluster's view did.
+/// Bytes of the pipe: the node changed; the view of an API did.
 const NODE: u8 = 0;
-const CLUSTER: u8 = 1;
+const VIEW: u8 = 1;
 /// However many requests come, the processes are not read more often.
 const NODE_AT_MOST_EVERY: Duration = Duration::from_millis(500);
 
@@ -41,7 +42,7 @@ pub async fn watch(config: SourceConfig, snapshot: Snapshot, refresh: Arc<Notify
         return;
     };
     let to_thread = tx.clone();
-    let mut cluster = config.cluster.clone();
+    let (mut cluster, mut kubelet) = (config.cluster.clone(), config.kubelet_api.clone());
     let run = move || Watcher::new(config, snapshot, to_thread).run(&woken);
     let thread = std::thread::Builder::new().name("sources".into()).spawn(run);
     if let Err(error) = thread.and(wake.set_nonblocking(true)) {
@@ -54,9 +55,12 @@ pub async fn watch(config: SourceConfig, snapshot: Snapshot, refresh: Arc<Notify
                 // A full pipe has woken it already.
                 let _ = wake.write(&[NODE]);
             }
+            // What changed is looked for at every wake-up.
             () = changed(&mut cluster) => {
-                // What changed is looked for at every wake-up.
-                let _ = wake.write(&[CLUSTER]);
+                let _ = wake.write(&[VIEW]);
+            }
+            () = pods_changed(&mut kubelet) => {
+                let _ = wake.write(&[VIEW]);
             }
             () = tx.closed() => return,
         }
@@ -67,6 +71,14 @@ pub async fn watch(config: SourceConfig, snapshot: Snapshot, refresh: Arc<Notify
 async fn changed(cluster: &mut Option<Cluster>) {
     match cluster {
         Some(cluster) => cluster.changed().await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Waits until the kubelet has other pods.
+async fn pods_changed(kubelet: &mut Option<KubeletApi>) {
+    match kubelet {
+        Some(kubelet) => kubelet.changed().await,
         None => std::future::pending().await,
     }
 }
@@ -144,6 +156,7 @@ impl Watcher {
             self.read_files()?;
         }
         self.read_cluster()?;
+        self.read_kubelet()?;
         if Instant::now() >= self.node_due {
             self.read_node()?;
         }
@@ -162,12 +175,26 @@ impl Watcher {
     fn read_listing(&mut self, view: View) -> Result<(), Closed> {
         let Some(cluster) = &self.config.cluster else { return Ok(()) };
         let before = self.listed.listing.services.clone();
-        self.listed.listing.take(cluster, view);
+        self.listed.listing.take(cluster, &view);
+        self.listed.listing.take_pods(&self.config);
         if self.listed.listing.services != before {
             // NodePorts are named after them.
             self.node_due = Instant::now();
             self.send_services()?;
         }
+        self.send_pods()
+    }
+
+    /// The kubelet's pods, if they are others and nobody else lists them.
+    fn read_kubelet(&mut self) -> Result<(), Closed> {
+        if !self.config.kubelet_api.as_mut().is_some_and(KubeletApi::take_changed) {
+            return Ok(());
+        }
+        self.listed.listing.take_pods(&self.config);
+        self.send_pods()
+    }
+
+    fn send_pods(&mut self) -> Result<(), Closed> {
         if Instant::now() >= self.node_due {
             // The node is read next, at first for the first time: until then the pods' namespaces are not known here.
             return Ok(());

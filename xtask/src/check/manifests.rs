@@ -142,7 +142,7 @@ fn arguments() -> Result<Vec<String>> {
     };
     let known = format!("{}\n{}", help("run"), help("health"));
     let takes = |word: &str| match word.strip_prefix("--") {
-        Some(_) => known.split([' ', '\n', '=', ',']).any(|other| other == word),
+        Some(_) => known.split([' ', '\n', '=', ',', '[']).any(|other| other == word),
         None => !help(word).is_empty(),
     };
     let unknown = used()?.into_iter().filter(|word| !takes(word));

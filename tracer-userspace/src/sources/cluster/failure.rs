@@ -96,7 +96,7 @@ impl Failure {
     }
 
     /// A refusal.
-    pub(super) fn of_answer(code: StatusCode, headers: &HeaderMap, body: &[u8], asked: Asked) -> Self {
+    pub(in crate::sources) fn of_answer(code: StatusCode, headers: &HeaderMap, body: &[u8], asked: Asked) -> Self {
         let header = headers.get(RETRY_AFTER).and_then(|value| value.to_str().ok()?.trim().parse().ok());
         let status: Status = serde_json::from_slice(body).unwrap_or_else(|_| Status {
             message: Some(String::from_utf8_lossy(body).into_owned()),

@@ -10,13 +10,13 @@ const SHELL_MAX: usize = 64 << 10;
 
 /// Lines of a watch.
 #[derive(Default)]
-pub(super) struct Lines {
+pub(in crate::sources) struct Lines {
     open: Vec<u8>,
 }
 
 impl Lines {
     /// Gives each line that this chunk ends.
-    pub(super) fn feed(
+    pub(in crate::sources) fn feed(
         &mut self,
         chunk: &[u8],
         mut each: impl FnMut(&[u8]) -> Result<(), Failure>,
@@ -36,7 +36,7 @@ impl Lines {
 
 /// Items of a list. What is around them is the shell: the list itself, with no items.
 #[derive(Default)]
-pub(super) struct Items {
+pub(in crate::sources) struct Items {
     shell: Vec<u8>,
     item: Vec<u8>,
     /// The last string of the outermost object: the key, where a bracket follows.
@@ -49,7 +49,7 @@ pub(super) struct Items {
 
 impl Items {
     /// Gives each item that this chunk ends.
-    pub(super) fn feed(
+    pub(in crate::sources) fn feed(
         &mut self,
         chunk: &[u8],
         mut each: impl FnMut(&[u8]) -> Result<(), Failure>,
@@ -71,7 +71,7 @@ impl Items {
     }
 
     /// The list without its items, if it has ended.
-    pub(super) fn shell(&self) -> Result<&[u8], Failure> {
+    pub(in crate::sources) fn shell(&self) -> Result<&[u8], Failure> {
         if self.depth == 0 { Ok(&self.shell) } else { Err(Failure::Cut) }
     }
 

@@ -1,17 +1,25 @@
-//! An API server whose answers the test writes itself, over real HTTP on loopback.
+//! A server (the cluster API, a kubelet) whose answers the test writes itself, over real HTTP or HTTPS on loopback.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
+use tokio::net::TcpListener;
 use tokio::time::timeout;
+use tokio_rustls::TlsAcceptor;
 
 /// No awaited event takes this long.
 pub(crate) const GUARD: Duration = Duration::from_secs(20);
 
+/// A connection, encrypted or not.
+trait Socket: AsyncRead + AsyncWrite + Unpin + Send {}
+
+impl<T: AsyncRead + AsyncWrite + Unpin + Send> Socket for T {}
+
 pub(crate) struct Fake {
     listener: TcpListener,
+    /// Where it speaks HTTPS.
+    pub(crate) tls: Option<TlsAcceptor>,
     pub(crate) addr: SocketAddr,
     /// Requests so far.
     pub(crate) seen: usize,
@@ -19,7 +27,8 @@ pub(crate) struct Fake {
 
 /// A request that waits for its answer.
 pub(crate) struct Asked {
-    socket: TcpStream,
+    socket: Box<dyn Socket>,
+    pub(crate) authorization: Option<String>,
     pub(crate) method: String,
     /// Content-Type, where there is a body.
     pub(crate) kind: Option<String>,
@@ -37,13 +46,27 @@ impl Fake {
     pub(crate) async fn at(addr: SocketAddr) -> Self {
         let listener = TcpListener::bind(addr).await.expect("loopback");
         let addr = listener.local_addr().expect("address");
-        Self { listener, addr, seen: 0 }
+        Self { listener, tls: None, addr, seen: 0 }
+    }
+
+    /// The next connection; of those that are encrypted the next that the client does not refuse.
+    async fn accept(&self) -> Box<dyn Socket> {
+        loop {
+            let (socket, _) = self.listener.accept().await.expect("connection");
+            match &self.tls {
+                None => return Box::new(socket),
+                Some(tls) => {
+                    if let Ok(socket) = tls.accept(socket).await {
+                        return Box::new(socket);
+                    }
+                }
+            }
+        }
     }
 
     /// The next request.
     pub(crate) async fn next(&mut self) -> Asked {
-        let accepted = timeout(GUARD, self.listener.accept()).await.expect("a request in time");
-        let (mut socket, _) = accepted.expect("connection");
+        let mut socket = timeout(GUARD, self.accept()).await.expect("a request in time");
         let mut head = Vec::new();
         while !head.ends_with(b"\r\n\r\n") {
             head.push(socket.read_u8().await.expect("a whole request"));
@@ -62,8 +85,8 @@ impl Fake {
         let uri = uri.split(' ').next().expect("URI");
         let (path, query) = uri.split_once('?').unwrap_or((uri, ""));
         let query = query.split('&').map(Into::into).collect();
-        let (method, kind) = (method.into(), header("content-type"));
-        Asked { socket, method, kind, body, path: path.into(), query, at: Instant::now() }
+        let (method, kind, authorization) = (method.into(), header("content-type"), header("authorization"));
+        Asked { socket, authorization, method, kind, body, path: path.into(), query, at: Instant::now() }
     }
 }
 
@@ -88,6 +111,7 @@ impl Asked {
         self.socket.write_all(head.as_bytes()).await.expect("head");
         // Whoever has read enough may hang up.
         let _ = self.socket.write_all(body.as_bytes()).await;
+        let _ = self.socket.shutdown().await;
     }
 
     /// An answer that goes on.
@@ -98,7 +122,7 @@ impl Asked {
     }
 }
 
-pub(crate) struct Stream(TcpStream);
+pub(crate) struct Stream(Box<dyn Socket>);
 
 impl Stream {
     /// A piece of the answer.

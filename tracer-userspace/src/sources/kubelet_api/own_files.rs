@@ -1,0 +1,155 @@
+//! The certificate that the kubelet serves with, as it lies on the kubelet's own disk: looked up by its command line,
+//! through `/proc/PID/root`, so that neither a mount nor the mount namespace matters.
+
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+
+use nix::fcntl::{OFlag, OpenHow, ResolveFlag, openat2};
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject as _;
+use serde::Deserialize;
+
+use super::super::procfs::{self, Process};
+use crate::event::Netns;
+
+/// Larger than any certificate or kubelet configuration.
+const MAX_SIZE: u64 = 1 << 20;
+/// Where the kubelet keeps the certificates that it makes or is given (`--cert-dir`).
+const CERT_DIR: &str = "/var/lib/kubelet/pki";
+
+/// The process of the kubelet. One that runs in a pod, not as root or in another network namespace than the tracer may call
+/// itself so and is none.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Kubelet {
+    /// Process id.
+    pub(super) pid: u32,
+}
+
+/// The fields of a `KubeletConfiguration` that are of interest.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct Configuration {
+    tls_cert_file: Option<PathBuf>,
+}
+
+impl Kubelet {
+    /// The first process of these names that can be one.
+    pub(super) fn find(names: &[String]) -> Option<Self> {
+        let is_root = |pid: u32| fs::metadata(format!("/proc/{pid}")).is_ok_and(|it| it.uid() == 0);
+        let own = procfs::netns_of(std::process::id());
+        let mut processes = procfs::scan(names).into_iter();
+        processes.find(|it| can_be(it, own) && is_root(it.pid)).map(|it| Self { pid: it.pid })
+    }
+
+    /// Where its certificate can be, the first that is there in use. By `pkg/kubelet/certificate` and `cmd/kubelet/app`.
+    pub(super) fn certificate_files(&self) -> Vec<PathBuf> {
+        let line = fs::read(format!("/proc/{}/cmdline", self.pid)).unwrap_or_default();
+        let line = String::from_utf8_lossy(&line);
+        let args: Vec<&str> = line.split('\0').collect();
+        let configured = || self.configuration(Path::new(flag(&args, "--config")?)).tls_cert_file;
+        if let Some(named) = flag(&args, "--tls-cert-file").map(PathBuf::from).or_else(configured) {
+            return vec![named];
+        }
+        let directory = Path::new(flag(&args, "--cert-dir").unwrap_or(CERT_DIR));
+        ["kubelet-server-current.pem", "kubelet.crt"].map(|name| directory.join(name)).into()
+    }
+
+    fn configuration(&self, path: &Path) -> Configuration {
+        let text = self.read(path).unwrap_or_default();
+        serde_yaml_ng::from_slice(&text).unwrap_or_default()
+    }
+
+    /// The certificates in a file of its own; the key that may be beside them is passed over.
+    pub(super) fn certificates(&self, path: &Path) -> io::Result<Vec<CertificateDer<'static>>> {
+        self.read(path).map(|text| certificates(&text))
+    }
+
+    /// A file as the kubelet sees it: links that lead out of its root end in it.
+    fn read(&self, path: &Path) -> io::Result<Vec<u8>> {
+        let root = File::open(format!("/proc/{}/root", self.pid))?;
+        let how = OpenHow::new().flags(OFlag::O_RDONLY | OFlag::O_CLOEXEC | OFlag::O_NONBLOCK);
+        let how = how.resolve(ResolveFlag::RESOLVE_IN_ROOT | ResolveFlag::RESOLVE_NO_MAGICLINKS);
+        let file = openat2(&root, path, how)?;
+        let mut bytes = Vec::new();
+        File::from(file).take(MAX_SIZE).read_to_end(&mut bytes)?;
+        Ok(bytes)
+    }
+}
+
+/// By its name and place.
+fn can_be(process: &Process, own: Option<Netns>) -> bool {
+    process.prober.is_some() && process.pod.is_none() && own.is_some() && process.netns == own
+}
+
+/// All certificates of a text in PEM.
+pub(super) fn certificates(text: &[u8]) -> Vec<CertificateDer<'static>> {
+    CertificateDer::pem_slice_iter(text).filter_map(Result::ok).collect()
+}
+
+/// `--flag=value` or `--flag value`; the last one counts.
+fn flag<'a>(args: &[&'a str], name: &str) -> Option<&'a str> {
+    let value = |at: usize| match args.get(at)?.strip_prefix(name)? {
+        "" => args.get(at + 1).copied(),
+        rest => rest.strip_prefix('='),
+    };
+    (0..args.len()).rev().find_map(value).filter(|it| !it.is_empty())
+}
+
+/// As a file holds it.
+#[cfg(test)]
+pub(super) fn pem(kind: &str, der: &[u8]) -> String {
+    use base64::Engine as _;
+    let text = base64::engine::general_purpose::STANDARD.encode(der);
+    format!("-----BEGIN {kind}-----\n{text}\n-----END {kind}-----\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::cgroup::PodProcess;
+    use super::*;
+
+    #[test]
+    fn flags_are_read_in_both_forms() {
+        let args = ["kubelet", "--config=/a", "--cert-dir", "/b", "--tls-cert-file-x=/c", "--config", "/d", ""];
+        assert_eq!((flag(&args, "--config"), flag(&args, "--cert-dir")), (Some("/d"), Some("/b")));
+        assert_eq!((flag(&args, "--tls-cert-file"), flag(&args, "--x")), (None, None));
+    }
+
+    #[test]
+    fn a_process_that_is_told_nothing_keeps_its_certificate_at_the_usual_place() {
+        let own = Kubelet { pid: std::process::id() };
+        let files = own.certificate_files();
+        assert_eq!(files, ["kubelet-server-current.pem", "kubelet.crt"].map(|it| Path::new(CERT_DIR).join(it)));
+    }
+
+    #[test]
+    fn only_a_process_of_the_node_itself_is_the_kubelet() {
+        let own = Some(Netns(1));
+        let process = |netns, prober: Option<&str>, pod: Option<&str>| Process {
+            pid: 7,
+            netns,
+            prober: prober.map(Into::into),
+            pod: pod.map(|uid| PodProcess { uid: uid.into(), container: None }),
+        };
+        assert!(can_be(&process(own, Some("kubelet"), None), own));
+        assert!(!can_be(&process(own, None, None), own), "another name");
+        assert!(!can_be(&process(own, Some("kubelet"), Some("u")), own), "in a pod");
+        assert!(!can_be(&process(Some(Netns(2)), Some("kubelet"), None), own), "in a container");
+        assert!(!can_be(&process(None, Some("kubelet"), None), None), "where is not known");
+    }
+
+    #[test]
+    fn a_file_is_read_as_the_process_sees_it() {
+        let own = Kubelet { pid: std::process::id() };
+        let made = rcgen::generate_simple_self_signed(vec!["n1".to_owned()]).expect("a certificate");
+        let path = std::env::temp_dir().join(format!("tracer-own-{}.pem", own.pid));
+        fs::write(&path, pem("PRIVATE KEY", &made.signing_key.serialize_der()) + &pem("CERTIFICATE", made.cert.der()))
+            .expect("file");
+        let found = own.certificates(&path).expect("readable");
+        assert_eq!(found, [made.cert.der().clone()], "without the key");
+        fs::remove_file(&path).expect("file");
+        assert!(own.certificates(&path).is_err());
+    }
+}
