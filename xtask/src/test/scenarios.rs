@@ -172,7 +172,7 @@ const SECOND_CHANCES: usize = 8;
 
 /// On a busy machine, and under emulation, a wait can be too short. What failed is done once
 /// more by itself; one that then passes says so in a footnote.
-fn second_chance(mut rows: Vec<Row>, again: impl FnOnce(&[String]) -> Result<Vec<Row>>) -> Vec<Row> {
+pub(super) fn second_chance(mut rows: Vec<Row>, again: impl FnOnce(&[String]) -> Result<Vec<Row>>) -> Vec<Row> {
     let failed: Vec<String> =
         rows.iter().filter(|row| row.result == Outcome::Fail).map(|row| row.scenario.clone()).collect();
     if failed.is_empty() || failed.len() > SECOND_CHANCES {

@@ -2,12 +2,13 @@
 
 use std::fs;
 use std::path::Path;
+use std::process::Stdio;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use serde::Deserialize;
 
-use super::scenarios::{Outcome, Row, Run};
+use super::scenarios::{Outcome, Row, Run, second_chance};
 use super::{Args, scenarios};
 use crate::sh;
 use crate::vm::{self, Job, Release};
@@ -35,33 +36,46 @@ pub(super) fn on_host() -> Result<Run> {
         return Ok(Run { kernel: name, rows: Vec::new(), broken: None });
     }
     let rows = sh::target().join("selftest.ndjson");
-    let words = command(&rows);
-    let result = sh::step("tracer selftest on this kernel", || {
+    let play = |labels: &[String]| {
         let _ = fs::remove_file(&rows);
-        let status = sh::command(&words[0]).args(&words[1..]).stdout(std::process::Stdio::null()).status();
+        let words = command(&rows, labels);
+        let status = sh::command(&words[0]).args(&words[1..]).stdout(Stdio::null()).status();
         read(&rows, status.context("cannot start the self-test")?.code().unwrap_or(-1))
-    });
+    };
+    let result = sh::step("tracer selftest on this kernel", || play(&[]).map(|rows| once_more(rows, play)));
     Ok(Run::new(name, result))
 }
 
 /// In one machine.
 pub(super) fn in_machine(args: &Args, release: &'static Release) -> Run {
     let rows = vm::directory(release).join("selftest.ndjson");
-    let _ = fs::remove_file(&rows);
-    let job = Job {
-        release,
-        command: command(&rows),
-        directory: sh::root().to_owned(),
-        limit: Duration::from_secs(args.minutes * 60),
-        echo: false,
+    let play = |labels: &[String]| {
+        let _ = fs::remove_file(&rows);
+        let job = Job {
+            release,
+            command: command(&rows, labels),
+            directory: sh::root().to_owned(),
+            limit: Duration::from_secs(args.minutes * 60),
+            echo: false,
+        };
+        job.run().and_then(|code| read(&rows, code))
     };
-    Run::new(release.name.to_owned(), job.run().and_then(|code| read(&rows, code)))
+    Run::new(release.name.to_owned(), play(&[]).map(|rows| once_more(rows, play)))
 }
 
-fn command(rows: &Path) -> Vec<String> {
+/// The labels that were not shown, by themselves.
+fn once_more(rows: Vec<Row>, play: impl FnOnce(&[String]) -> Result<Vec<Row>>) -> Vec<Row> {
+    let labels: Vec<String> =
+        rows.iter().filter(|row| row.result == Outcome::Fail).filter_map(|row| row.label.clone()).collect();
+    second_chance(rows, |_| play(&labels))
+}
+
+/// The command line for these labels; for all if there are none.
+fn command(rows: &Path, labels: &[String]) -> Vec<String> {
     let path = |path: &Path| path.display().to_string();
     let words = ["selftest", "-o", "ndjson", "--output-file"].map(str::to_owned);
-    [path(&sh::trial_bin("tracer"))].into_iter().chain(words).chain([path(rows)]).collect()
+    let labels = labels.iter().flat_map(|label| ["--label".to_owned(), label.clone()]);
+    [path(&sh::trial_bin("tracer"))].into_iter().chain(words).chain([path(rows)]).chain(labels).collect()
 }
 
 /// The rows of a self-test that ended with that code.
