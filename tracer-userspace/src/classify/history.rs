@@ -212,7 +212,7 @@ mod tests {
         let verdict = refused_after(31, 137, "Error");
         let expected = "container app was restarted 7 times; its last run ended 12 s before with exit code 137 (SIGKILL) after 31 s, as the kubelet ends one that has used up its liveness budget (20 to 30 s, and the grace period)";
         assert_eq!((verdict.label.name(), row(&verdict).as_str()), ("connection_refused", expected));
-        assert_eq!(verdict.evidence[1].fields["restarts"], 7);
+        assert_eq!(verdict.evidence[0].fields["restarts"], 7, "it came before the refusal");
         assert_eq!(verdict.confidence, Confidence::Proven, "it weakens nothing");
     }
 
