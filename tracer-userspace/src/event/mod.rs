@@ -21,7 +21,7 @@ pub use conn::{
 };
 pub use finding::{FindingBody, Status};
 pub use firewall::{Backend, Conntrack, Firewall, FirewallRule, Prefix, RuleVerdict, When, any_client};
-pub use inspection::{Inspection, ListenerState, NeighbourState, Throttled};
+pub use inspection::{Inspection, ListenerState, NeighbourState, NoWayBack, Throttled};
 pub use kubelet::{KubeletProbe, KubeletResult, PodRef, ProbeSays, SandboxCause, SandboxFailure};
 pub use node::{
     Ancestor, LinkChange, LinkState, Links, NetnsOp, NetnsOpKind, NetnsOpen, NodePort, NodePorts, NodeSettings,
