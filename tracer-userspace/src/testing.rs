@@ -111,6 +111,23 @@ impl Stream {
         })))
     }
 
+    /// What this pushes happens in the prober's own context.
+    pub(crate) fn own(&mut self, push: impl FnOnce(&mut Self)) -> &mut Self {
+        push(self);
+        if let Some(Fact::State(state)) = self.observations.last_mut().map(|o| &mut o.fact) {
+            state.own_context = true;
+        }
+        self
+    }
+
+    /// The connect was made by a process that is no prober.
+    pub(crate) fn others(&mut self) -> &mut Self {
+        if let Some(Fact::Connect(connect)) = self.observations.last_mut().map(|o| &mut o.fact) {
+            connect.prober = false;
+        }
+        self
+    }
+
     /// The prober gives up in SYN_SENT.
     pub(crate) fn gives_up(&mut self) -> &mut Self {
         self.wait_ms(1000).state(TcpState::SynSent, TcpState::Close, 0, (0, 0, 0))
@@ -264,7 +281,10 @@ impl Stream {
     }
 
     pub(crate) fn listens(&mut self, netns: Netns, port: u16, begins: bool) -> &mut Self {
-        let addr = SocketAddr::new(std::net::Ipv4Addr::UNSPECIFIED.into(), port);
+        self.listens_on(netns, SocketAddr::new(std::net::Ipv4Addr::UNSPECIFIED.into(), port), begins)
+    }
+
+    pub(crate) fn listens_on(&mut self, netns: Netns, addr: SocketAddr, begins: bool) -> &mut Self {
         let actor = Actor { pid: 99, tid: 99, comm: "app".into(), ..prober() };
         self.push(Fact::Listen(Listen { netns, addr, actor, begins }))
     }
