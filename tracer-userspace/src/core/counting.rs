@@ -29,7 +29,8 @@ impl Core {
             self.decided.pop_first();
         }
         let in_handshake = self.correlator.get(conn).is_some_and(|a| a.established.is_none());
-        self.decided.insert(conn, Decided { label: finding.label, outcome: finding.outcome, in_handshake, revised });
+        let Finding { label, outcome, by_absence, .. } = *finding;
+        self.decided.insert(conn, Decided { label, outcome, in_handshake, by_absence, revised });
     }
 
     /// A refusal may turn out to have come too early: when somebody begins to listen there.

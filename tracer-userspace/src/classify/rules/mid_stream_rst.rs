@@ -1,10 +1,11 @@
 //! A RST after the connection was established and before any answer.
 
 use super::super::evidence::{of_reset_received, of_reset_sent};
+use super::super::kubelet::of_outcome;
 use super::{Case, Finding, Label, ms};
 use crate::correlate::attempt::End;
-use crate::event::{ResetSent, TcpState};
-use crate::record::{Culprit, NetnsRef};
+use crate::event::{ProbeSays, ResetSent, TcpState};
+use crate::record::{Confidence, Culprit, NetnsRef};
 
 /// The rule.
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
@@ -15,7 +16,10 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     // The peer's FIN counts one byte (see Attempt::received).
     let payload = received.bytes_received.map(|n| n.saturating_sub(u64::from(received.state == TcpState::CloseWait)));
     let closed_before = matches!(attempt.ended, Some((end, End::ClosedByProber)) if end < at);
-    if payload.is_none_or(|n| n > 0) || closed_before {
+    // After bytes of an answer it is one if the kubelet says that the answer was not whole.
+    let partial = payload.is_some_and(|n| n > 0);
+    let said = attempt.kubelet().map(|(_, said)| said).filter(|said| partial && said.says == ProbeSays::Network);
+    if payload.is_none() || closed_before || (partial && said.is_none()) {
         return None;
     }
     // The sender's own event follows the segment: on a loopback path the RST is delivered first.
@@ -25,15 +29,20 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     }
     let mut seen = vec![of_reset_received(at, received)];
     seen.extend(sent.map(|(time, reset)| of_reset_sent(time, reset)));
-    let who = sent.map_or_else(|| "no stack of this node was seen to send it".to_owned(), |(_, r)| sender(r));
+    seen.extend(said.map(of_outcome));
+    let who = sent.map_or_else(|| NOT_SEEN.to_owned(), |(_, r)| sender(r));
     let summary = format!(
-        "{} reset the connection {} after it was established, before any answer: {who}",
+        "{} reset the connection {} after it was established, {}: {who}",
         attempt.flow.dst,
-        ms(at.saturating_sub(established))
+        ms(at.saturating_sub(established)),
+        if partial { "in the middle of its answer" } else { "before any answer" }
     );
     let found = Finding::failure(Label::MidStreamRst, seen, summary, Label::MidStreamRst.page().mend.to_owned());
+    let found = if partial { found.with_confidence(Confidence::Likely) } else { found };
     Some(found.with_culprit(sent.and_then(|(time, reset)| culprit(case, time, reset))))
 }
+
+const NOT_SEEN: &str = "no stack of this node was seen to send it under that address (a proxy behind an address translation, or somebody on the way, did)";
 
 fn sender(reset: &ResetSent) -> String {
     let who = match (&reset.actor, reset.no_socket) {
@@ -70,7 +79,7 @@ fn culprit(case: &Case<'_>, time: u64, reset: &ResetSent) -> Option<Culprit> {
 
 #[cfg(test)]
 mod tests {
-    use crate::event::{TcpFlags, TcpState};
+    use crate::event::{ProbeSays, TcpFlags, TcpState};
     use crate::testing::Stream;
 
     #[test]
@@ -93,5 +102,18 @@ mod tests {
         stream.connect().established().reset_received(TcpState::Established, 200);
         stream.state(TcpState::Established, TcpState::Close, 104, (100, 101, 200));
         assert!(stream.labels().is_empty());
+    }
+
+    #[test]
+    fn a_rst_in_the_middle_of_an_answer_is_the_kubelet_s_word() {
+        let mut stream = Stream::new();
+        stream.http_readiness().connect().established().reset_received(TcpState::Established, 200);
+        stream
+            .state(TcpState::Established, TcpState::Close, 104, (100, 101, 200))
+            .wait_ms(1)
+            .kubelet(ProbeSays::Network);
+        let verdicts = stream.verdicts();
+        assert_eq!(stream.labels(), ["mid_stream_rst"]);
+        assert!(verdicts[0].verdict.summary.contains("in the middle of its answer"), "{}", verdicts[0].verdict.summary);
     }
 }
