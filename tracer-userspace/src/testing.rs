@@ -342,6 +342,12 @@ impl Stream {
         self
     }
 
+    /// The next attempt, to another target.
+    pub(crate) fn again_to(&mut self, conn: u64, dst: &str) -> &mut Self {
+        self.flow.dst = addr(dst);
+        self.again(conn)
+    }
+
     pub(crate) fn node_port(&mut self, mode: ProxyMode, port: u16, backends: &[&str]) -> &mut Self {
         let backends = backends.iter().map(|b| addr(b)).collect();
         let port =

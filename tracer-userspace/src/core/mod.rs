@@ -3,6 +3,7 @@
 mod budgets;
 mod counting;
 mod holding;
+mod loopbacks;
 mod outcomes;
 mod questions;
 mod records;
@@ -289,6 +290,7 @@ impl Core {
         });
         if outcome == Outcome::Success {
             self.succeeded(conn, time, out);
+            self.pardon_other_loopback(conn, out);
         }
         if self.finished.len() > MAX_DECIDED {
             self.finished.pop_first();

@@ -30,9 +30,10 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
         attempt.flow.dst,
         ms(attempt.elapsed(ended)),
         if attempt.failed() { how(attempt, end) } else { DISAGREES.to_owned() },
-        lost.map_or_else(|| "nothing that was seen decides why".to_owned(), |(_, drop)| dropped(case, drop))
+        lost.map_or_else(|| unseen(case), |(_, drop)| dropped(case, drop))
     );
-    let remediation = lost.and_then(|(_, drop)| look_at(case, drop));
+    let service = super::service_no_endpoints::dialled(case).filter(|_| lost.is_none());
+    let remediation = lost.and_then(|(_, drop)| look_at(case, drop)).or_else(|| service.map(|name| by_endpoint(&name)));
     let remediation = remediation.unwrap_or_else(|| Label::Unexplained.page().mend.to_owned());
     let found = Finding::failure(Label::Unexplained, seen, summary, remediation);
     Some(Finding { decided_at: ended, confidence: Confidence::Possible, rests_on: &ALL, ..found })
@@ -44,6 +45,20 @@ fn is_cancelled(case: &Case<'_>) -> bool {
     let own = attempt.last.as_ref().is_some_and(|last| last.own_context && last.errno == Some(0));
     let by_prober = matches!(attempt.ended, Some((_, End::NotEstablished | End::ClosedByProber)));
     own && by_prober && attempt.connect_failed().is_none() && attempt.icmp().next().is_none() && gave_up_early(case)
+}
+
+/// A packet that was translated is not seen to be this attempt's any more.
+fn unseen(case: &Case<'_>) -> String {
+    let service = super::service_no_endpoints::dialled(case);
+    let service = service
+        .map(|name| format!("; it is Service {name}: what becomes of a packet on its way to an endpoint is not seen"));
+    format!("nothing that was seen decides why{}", service.unwrap_or_default())
+}
+
+fn by_endpoint(service: &str) -> String {
+    format!(
+        "dial each endpoint of Service {service} by itself (kubectl get endpointslices): the verdict on that connection names the cause"
+    )
 }
 
 /// The first packet of it that was dropped and that says something: of the handshake or with data; else any.

@@ -1,17 +1,17 @@
 //! More than one thing happens to an attempt, or what happens looks like something else: the last word counts.
 
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::classify::label::Label;
 use crate::record::Outcome;
-use crate::selftest::check::Claim;
+use crate::selftest::check::{Claim, Expected};
 use anyhow::{Result, anyhow, bail};
 
 use super::{Need, Scenario, Stage};
 use crate::selftest::dial::{Dial, Ending, Kind};
-use crate::selftest::pods::HTTP;
+use crate::selftest::pods::{HOST, HTTP};
 use crate::selftest::prober::Prober;
 
 const REFUSED: Option<Label> = Some(Label::ConnectionRefused);
@@ -21,6 +21,7 @@ pub(super) const ALL: &[Scenario] = &[
     Scenario::new("twofold_drop_then_reset", Some(Label::MidStreamRst), drop_then_reset).needs(&[Need::Nft]),
     Scenario::new("twofold_request_sent_twice", Some(Label::SlowResponse), request_sent_twice).needs(&[Need::Nft]),
     Scenario::new("twofold_listens_on_loopback_only", REFUSED, loopback_only).own(),
+    Scenario::new("twofold_localhost", REFUSED, localhost),
     Scenario::new("redirected_to_nobody", Some(Label::HandshakeRst), redirected).needs(&[Need::NftNat]),
     Scenario::new("healthy_early_hints", None, early_hints),
     Scenario::new("healthy_prober_stops", None, prober_stops),
@@ -84,6 +85,16 @@ fn loopback_only(stage: &mut Stage<'_>) -> Result<()> {
     stage.pod_of(pod)?.serve(options, &["http", &format!("127.0.0.1:{HTTP}")])?;
     stage.mentions(&["listens on 127.0.0.1:8080 only"]);
     stage.fails(Kind::Http, pod, Ending::Refused)
+}
+
+/// `localhost` is ::1 and 127.0.0.1: the dialer goes on to the second.
+fn localhost(stage: &mut Stage<'_>) -> Result<()> {
+    stage.world.serve(stage.options, &["http", &format!("127.0.0.1:{HOST}")])?;
+    let (first, second) = ((Ipv6Addr::LOCALHOST, HOST), (Ipv4Addr::LOCALHOST, HOST));
+    let Claim::Verdict(expected) = stage.elsewhere(Label::ConnectionRefused) else { bail!("a verdict is due") };
+    let taken_back = Claim::Verdict(Expected { outcome: Outcome::Noise, ..expected });
+    stage.attempt(Kind::Http, first.into(), Ending::Refused, taken_back)?;
+    stage.succeeds(Kind::Http, second.into())
 }
 
 /// A sidecar's redirect, and no sidecar: the RST is made under another port than the one that was dialled.
