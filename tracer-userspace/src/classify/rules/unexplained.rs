@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use super::super::evidence::{
-    errno_words, evidence, of_drop, of_icmp, of_inspection, of_reset_received, of_reset_sent, of_state,
+    errno_words, evidence, of_drop, of_icmp, of_inspection, of_reset_received, of_reset_sent, of_state, plain,
 };
 use super::super::kubelet::of_outcome;
 use super::slow_response::gave_up_early;
@@ -87,7 +87,15 @@ fn dropped(case: &Case<'_>, drop: &PacketDrop) -> String {
 
 /// What reasons mean that say little by their names (include/net/dropreason-core.h).
 fn meaning(drop: &PacketDrop) -> &'static str {
+    // A SYN that is sent again to a handshake that is half done (`tcp_check_req`, net/ipv4/tcp_minisocks.c).
+    let at_socket = matches!(drop.location.as_deref().map(plain), Some("tcp_v4_rcv" | "tcp_v6_rcv"));
     match drop.reason.as_deref() {
+        Some("NOT_SPECIFIED") | None if drop.flags.is_syn() && at_socket => {
+            ": most likely the target had taken an earlier one, and it is its SYN-ACK that does not arrive (the way back, or the pod's neighbour entry for the node)"
+        }
+        Some("NO_TX_TARGET") => {
+            ": the bridge has nobody to send it to, so that it was addressed to a link-layer address that nobody has (ip neigh, where it was sent)"
+        }
         Some("IP_INADDRERRORS") => {
             ": the kernel there does not have the address it was sent to (it was taken away, or a network stack of its own in the pod holds it)"
         }
