@@ -2,12 +2,13 @@
 
 use serde_json::json;
 
+use super::super::SETTLE_NS;
 use super::super::evidence::{
     errno_words, evidence, of_drop, of_icmp, of_inspection, of_reset_received, of_reset_sent, of_state, plain,
 };
 use super::super::kubelet::of_outcome;
 use super::slow_response::gave_up_early;
-use super::{Case, Finding, Label, enter, in_namespace, ms};
+use super::{Case, Finding, Label, enter, in_namespace, ms, silent};
 use crate::correlate::attempt::{Attempt, End};
 use crate::event::{Fact, Observation, PacketDrop};
 use crate::record::{Confidence, Evidence};
@@ -39,12 +40,20 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     Some(Finding { decided_at: ended, confidence: Confidence::Possible, rests_on: &ALL, ..found })
 }
 
+/// Who closes so soon may have been told an error that left no trace on the socket (`sk_err_soft`).
+const AT_ONCE_NS: u64 = 10_000_000;
+
 /// The prober closed it long before its timeout, and nothing had gone wrong until then: it stopped itself.
 fn is_cancelled(case: &Case<'_>) -> bool {
     let attempt = case.attempt;
+    let ended = attempt.ended.map_or(u64::MAX, |(time, _)| time);
+    if case.node.lost_between(attempt.started, ended.saturating_add(SETTLE_NS)) > 0 {
+        return false;
+    }
     let own = attempt.last.as_ref().is_some_and(|last| last.own_context && last.errno == Some(0));
     let by_prober = matches!(attempt.ended, Some((_, End::NotEstablished | End::ClosedByProber)));
-    own && by_prober && attempt.connect_failed().is_none() && attempt.icmp().next().is_none() && gave_up_early(case)
+    let at_once = attempt.established.is_none() && attempt.elapsed(u64::MAX) < AT_ONCE_NS;
+    own && by_prober && !at_once && attempt.connect_failed().is_none() && silent(case) && gave_up_early(case)
 }
 
 /// A packet that was translated is not seen to be this attempt's any more.
