@@ -116,6 +116,31 @@ impl Stream {
         })))
     }
 
+    /// What this pushes happens in the prober's own context.
+    pub(crate) fn own(&mut self, push: impl FnOnce(&mut Self)) -> &mut Self {
+        push(self);
+        if let Some(Fact::State(state)) = self.observations.last_mut().map(|o| &mut o.fact) {
+            state.own_context = true;
+        }
+        self
+    }
+
+    /// The connect was made by a process that is no prober.
+    pub(crate) fn others(&mut self) -> &mut Self {
+        if let Some(Fact::Connect(connect)) = self.observations.last_mut().map(|o| &mut o.fact) {
+            connect.prober = false;
+        }
+        self
+    }
+
+    /// The connect was made by a prober of this name.
+    pub(crate) fn prober_named(&mut self, comm: &str) -> &mut Self {
+        if let Some(Fact::Connect(connect)) = self.observations.last_mut().map(|o| &mut o.fact) {
+            comm.clone_into(&mut connect.actor.comm);
+        }
+        self
+    }
+
     /// The prober gives up in SYN_SENT.
     pub(crate) fn gives_up(&mut self) -> &mut Self {
         self.wait_ms(1000).state(TcpState::SynSent, TcpState::Close, 0, (0, 0, 0))
@@ -269,7 +294,10 @@ impl Stream {
     }
 
     pub(crate) fn listens(&mut self, netns: Netns, port: u16, begins: bool) -> &mut Self {
-        let addr = SocketAddr::new(std::net::Ipv4Addr::UNSPECIFIED.into(), port);
+        self.listens_on(netns, SocketAddr::new(std::net::Ipv4Addr::UNSPECIFIED.into(), port), begins)
+    }
+
+    pub(crate) fn listens_on(&mut self, netns: Netns, addr: SocketAddr, begins: bool) -> &mut Self {
         let actor = Actor { pid: 99, tid: 99, comm: "app".into(), ..prober() };
         self.push(Fact::Listen(Listen { netns, addr, actor, begins }))
     }
@@ -367,6 +395,12 @@ impl Stream {
         self.conn = ConnId(conn);
         self.flow.src.set_port(self.flow.src.port() + 1);
         self
+    }
+
+    /// The next attempt, to another target.
+    pub(crate) fn again_to(&mut self, conn: u64, dst: &str) -> &mut Self {
+        self.flow.dst = addr(dst);
+        self.again(conn)
     }
 
     pub(crate) fn node_port(&mut self, mode: ProxyMode, port: u16, backends: &[&str]) -> &mut Self {

@@ -175,8 +175,8 @@ labels! {
     /// There is no route to the target, or one that refuses.
     RouteUnreachable = "route_unreachable" {
         title: "there is no route to the target",
-        meaning: "The kernel has no route for the destination, or a route that says unreachable, prohibit, blackhole or throw; or a router on the way answered with an ICMP unreachable error.",
-        evidence: "proven: `connect(2)` of this attempt returned ENETUNREACH, EHOSTUNREACH, EACCES (prohibit), EINVAL (blackhole) or, before any SYN, EADDRNOTAVAIL (no source address); or the ICMP unreachable error for its SYN was seen. likely: its socket ended with such an error without one having been seen on this node.",
+        meaning: "The kernel has no route for the destination, or a route that says unreachable, prohibit, blackhole or throw; or a router on the way answered with an ICMP unreachable error; or the target has no route back, and its kernel drops the SYN without a trace.",
+        evidence: "proven: `connect(2)` of this attempt returned ENETUNREACH, EHOSTUNREACH, EACCES (prohibit), EINVAL (blackhole) or, before any SYN, EADDRNOTAVAIL (no source address); or the ICMP unreachable error for its SYN was seen. likely: its socket ended with such an error without one having been seen on this node; or the target's namespace, read while the attempt waited, has no route back to the prober.",
         lookalikes: "ICMP port unreachable, or an ICMP error after a netfilter drop, is `firewall_reject`. No free source port is `ephemeral_ports_exhausted`. EHOSTUNREACH after the address could not be resolved is `neighbour_failure`. A refusal by a cgroup program (EPERM) is `network_policy_drop`.",
         mend: "ip route get ADDRESS (in the namespace named in the verdict) shows the route; add or correct it, or restart the CNI agent that should have.",
     }
@@ -232,19 +232,19 @@ labels! {
     /// Any other RST before ESTABLISHED.
     HandshakeRst = "handshake_rst" {
         title: "the handshake was reset, and not by the target's own stack for want of a listener",
-        meaning: "The prober received a RST in SYN_SENT. No stack of this node sent it for want of a socket and no netfilter rule of this node made it: it came from a \
-            middlebox, from a user-space network stack, from another node, or from a socket of the target for a reason the kernel names.",
-        evidence: "proven: `tcp_receive_reset` on this attempt's own socket in SYN_SENT while every hook that sees this node's own RSTs and drops was in force and silent; \
-            or `tcp_send_reset` with a socket and the kernel's reason. likely: one of those hooks is missing.",
-        lookalikes: "`connection_refused` (RST without a socket by the target's stack), `firewall_reject` (RST made by netfilter).",
+        meaning: "The prober received a RST in SYN_SENT. No stack of this node is seen to have sent it under that address for want of a socket, and no netfilter rule of this node made it: it came from a \
+            middlebox, from a user-space network stack, from another node, from a backend behind an address translation (a Service, a hostPort, a sidecar's redirect), or from a socket of the target for a reason the kernel names.",
+        evidence: "proven: `tcp_send_reset` with a socket and the kernel's reason. likely: `tcp_receive_reset` on this attempt's own socket in SYN_SENT while every hook that sees this node's own RSTs and drops was in force and silent \
+            (a RST that was translated on its way has other addresses where it is sent). possible: one of those hooks is missing.",
+        lookalikes: "`connection_refused` (RST without a socket by the target's stack), `firewall_reject` (RST made by netfilter). A backend of a Service, or a process behind a redirect, that does not listen shows here: its RST is not tied to the attempt.",
         mend: "Follow the path to the target: a proxy, virtual machine, load balancer or security appliance between prober and process answers for it.",
     }
     /// A RST after ESTABLISHED, before the answer.
     MidStreamRst = "mid_stream_rst" {
         title: "the connection was reset after it was established and before any answer",
         meaning: "The handshake went through; then a RST came before a single byte of an answer. Usually the application closed the socket with unread data, with SO_LINGER 0, or was killed.",
-        evidence: "proven: `tcp_receive_reset` on this attempt's own socket after ESTABLISHED with no byte received; the sender, where it is on this node, by `tcp_send_reset` in its own context.",
-        lookalikes: "A RST after (part of) an answer is no failure of the probe. A RST during the handshake is `handshake_rst`. A late answer that meets the prober's closed socket is a consequence of `slow_response`.",
+        evidence: "proven: `tcp_receive_reset` on this attempt's own socket after ESTABLISHED with no byte received; the sender, where it is on this node, by `tcp_send_reset` in its own context. likely: it came after part of an answer, and the kubelet's own outcome is an error of the network.",
+        lookalikes: "A RST after an answer is no failure of the probe. A RST during the handshake is `handshake_rst`. A late answer that meets the prober's closed socket is a consequence of `slow_response`.",
         mend: "Look at the process named in the verdict: it closed the connection without reading the request (or was killed); or at the proxy in between.",
     }
     /// Full-size segments do not get through.
@@ -267,8 +267,8 @@ labels! {
     SlowResponse = "slow_response" {
         title: "the process took the request and gave no byte of an answer in time",
         meaning: "The connection was established at once and the request was acknowledged by the target's stack, but not a byte came back before the prober closed the connection at its timeout.",
-        evidence: "proven: the prober's own socket left ESTABLISHED by its own close with its request sent and acknowledged and no byte received. likely: bytes of a TLS or HTTP/2 handshake, or of a body, were received, and the kubelet's own outcome is that the answer did not come, or did not end, in time.",
-        lookalikes: "An unacknowledged, retransmitted request is lost on the way and not this label. A RST is `mid_stream_rst`.",
+        evidence: "proven: the prober's own socket left ESTABLISHED by its own close with its request sent and acknowledged and no byte received. likely: the same, and most of the time had gone into the handshake; or bytes of a TLS or HTTP/2 handshake, or of a body, were received, and the kubelet's own outcome is that the answer did not come, or did not end, in time.",
+        lookalikes: "An unacknowledged, retransmitted request, or an answer that is sent again and again, is lost on the way and not this label. A RST is `mid_stream_rst`. A prober that closes long before its timeout was stopped itself, and gets no verdict; nor does a connection that is no probe: what it sends may need no answer.",
         mend: "Raise timeoutSeconds above the handler's real latency, give the container more CPU, or make the health handler independent of slow work.",
     }
     /// The target's container was held back for want of CPU quota. In `also` only.

@@ -18,6 +18,7 @@ mod stopped;
 
 use crate::correlate::attempt::Attempt;
 use crate::correlate::node::Node;
+use crate::record::Confidence;
 pub use culprit::culprit_of;
 use finding::Finding;
 use label::Label;
@@ -107,9 +108,12 @@ const RULES: &[Rule] = &[
 /// The label of an attempt, as far as it is decided, and the others whose conditions hold on evidence of their own.
 #[must_use]
 pub fn classify(case: &Case<'_>) -> Option<(Finding, Vec<Label>)> {
-    let mut findings = RULES.iter().filter_map(|rule| rule(case));
-    let mut first = findings.next()?.weakened(case);
-    let also = findings.filter(|f| f.label != Label::Unexplained && f.adds_to(&first)).map(|f| f.label).collect();
+    let mut findings: Vec<Finding> = RULES.iter().filter_map(|rule| rule(case)).collect();
+    // What nothing ties to the attempt does not go before what something does.
+    let tied = findings.iter().position(|f| f.confidence > Confidence::Possible).unwrap_or_default();
+    let mut first = (tied < findings.len()).then(|| findings.remove(tied))?.weakened(case);
+    let others = findings.iter().filter(|f| f.label != Label::Unexplained && f.adds_to(&first));
+    let also = others.map(|f| f.label).collect();
     history::add(case, &mut first);
     Some((first, also))
 }

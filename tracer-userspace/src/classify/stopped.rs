@@ -10,6 +10,10 @@ use super::rules::{enter, in_handshake, in_namespace, outbound};
 use crate::event::{Icmp, Netns, PacketDrop, RuleVerdict, TcpState};
 use crate::record::Evidence;
 
+/// A rule that rejects answers in the same run in which it drops. The next SYN is sent a second later at the earliest
+/// (`TCP_TIMEOUT_INIT`): what comes then answers that one.
+const ANSWER_NS: u64 = 500_000_000;
+
 /// How netfilter stopped the attempt.
 #[derive(Clone, Debug)]
 pub(super) struct Stopped<'a> {
@@ -37,43 +41,79 @@ pub(super) fn rejected<'a>(case: &Case<'a>) -> Option<Stopped<'a>> {
 
 fn by_answer<'a>(case: &Case<'a>) -> Option<Stopped<'a>> {
     if !in_handshake(case) {
-        return None;
+        return of_request(case);
     }
-    let drop = case.attempt.drops().find(|(_, d)| d.flags.is_syn() && outbound(case, d) && is_netfilter(d));
-    by_icmp(case, drop).or_else(|| by_reset(case, drop?)).or_else(|| by_error(case, drop?))
+    by_icmp(case).or_else(|| by_reset(case)).or_else(|| by_error(case))
 }
 
 type Seen<'a> = (u64, &'a PacketDrop);
 
+/// The SYN that netfilter dropped and that was answered at this time.
+fn dropped_syn<'a>(case: &Case<'a>, answered: u64) -> Option<Seen<'a>> {
+    let mut drops = case.attempt.drops();
+    drops.find(|(time, d)| {
+        d.flags.is_syn() && outbound(case, d) && is_netfilter(d) && time.abs_diff(answered) < ANSWER_NS
+    })
+}
+
 /// An ICMP error about the SYN. Port unreachable is never sent by the TCP stack itself; the others
 /// are a rule's only if netfilter dropped the packet.
-fn by_icmp<'a>(case: &Case<'a>, drop: Option<Seen<'a>>) -> Option<Stopped<'a>> {
-    let (time, icmp) = case
-        .attempt
-        .icmp()
-        .find(|(_, i)| i.flags.is_syn() && is_unreachable(i) && (is_port_unreachable(i) || drop.is_some()))?;
+fn by_icmp<'a>(case: &Case<'a>) -> Option<Stopped<'a>> {
+    let (time, icmp, drop) =
+        case.attempt.icmp().filter(|(_, i)| i.flags.is_syn() && is_unreachable(i)).find_map(|(time, icmp)| {
+            let drop = dropped_syn(case, time);
+            (is_port_unreachable(icmp) || drop.is_some()).then_some((time, icmp, drop))
+        })?;
     let mut seen = vec![of_icmp(time, icmp)];
     seen.extend(drop.map(|(time, drop)| of_drop(time, drop)));
     let netns = icmp.netns.or_else(|| drop.and_then(|(_, d)| d.netns));
-    let answer = format!("{} type {} code {}", if icmp.v6 { "ICMPv6" } else { "ICMP" }, icmp.icmp_type, icmp.code);
-    Some(answered(case, seen, answer, netns, drop))
+    Some(answered(case, seen, named(icmp), netns, drop))
 }
 
 /// Netfilter dropped the SYN and yet a RST came for it.
-fn by_reset<'a>(case: &Case<'a>, drop: Seen<'a>) -> Option<Stopped<'a>> {
+fn by_reset<'a>(case: &Case<'a>) -> Option<Stopped<'a>> {
     let (at, reset) = case.attempt.reset_received().filter(|(_, r)| r.state == TcpState::SynSent)?;
+    let drop = dropped_syn(case, at)?;
     let seen = vec![of_drop(drop.0, drop.1), of_reset_received(at, reset)];
     Some(answered(case, seen, "a RST".to_owned(), drop.1.netns, Some(drop)))
 }
 
 /// Netfilter dropped the SYN and the socket then failed with "connection refused" without a RST: an
 /// ICMP error came, which this kernel has no hook for (ICMPv6 with tracepoints only).
-fn by_error<'a>(case: &Case<'a>, drop: Seen<'a>) -> Option<Stopped<'a>> {
+fn by_error<'a>(case: &Case<'a>) -> Option<Stopped<'a>> {
     let (ended, _) = case.attempt.ended?;
+    let drop = dropped_syn(case, ended)?;
     let refused = case.attempt.errno() == Some(libc::ECONNREFUSED) && case.attempt.reset_received().is_none();
     let state = case.attempt.last.as_ref().filter(|_| refused)?;
     let seen = vec![of_drop(drop.0, drop.1), of_state(ended, state)];
     Some(answered(case, seen, "an ICMP error".to_owned(), drop.1.netns, Some(drop)))
+}
+
+/// A rule rejected the request of an established connection: it dropped it, and answered with a RST that no stack of this
+/// node sent, or with an ICMP error.
+fn of_request<'a>(case: &Case<'a>) -> Option<Stopped<'a>> {
+    let attempt = case.attempt;
+    let request = |d: &PacketDrop| d.flags.has_data() && outbound(case, d) && is_netfilter(d);
+    let mut drops = attempt.drops().filter(|(_, d)| request(d));
+    drops.find_map(|drop| {
+        let with = |at: u64| at.abs_diff(drop.0) < ANSWER_NS;
+        let by_stack = attempt.resets_sent().any(|(_, r)| r.flow.src == attempt.flow.dst);
+        let reset =
+            attempt.reset_received().filter(|(at, r)| r.state == TcpState::Established && with(*at) && !by_stack);
+        let unreachable = |(at, i): &(u64, &Icmp)| with(*at) && !i.flags.is_syn() && is_unreachable(i);
+        let icmp = || attempt.icmp().find(unreachable).filter(|_| attempt.failed());
+        let (seen, answer) = match reset {
+            Some((at, reset)) => (of_reset_received(at, reset), "a RST".to_owned()),
+            None => icmp().map(|(at, icmp)| (of_icmp(at, icmp), named(icmp)))?,
+        };
+        let seen = vec![of_drop(drop.0, drop.1), seen];
+        Some(answered(case, seen, answer, drop.1.netns, Some(drop)))
+    })
+}
+
+/// "ICMP type 3 code 3".
+fn named(icmp: &Icmp) -> String {
+    format!("{} type {} code {}", if icmp.v6 { "ICMPv6" } else { "ICMP" }, icmp.icmp_type, icmp.code)
 }
 
 fn answered<'a>(
@@ -118,7 +158,13 @@ fn is_needed(case: &Case<'_>, drop: &PacketDrop) -> bool {
         .attempt
         .ended
         .is_none_or(|(end, _)| case.attempt.drops().any(|(at, d)| std::ptr::eq(d, drop) && at <= end));
-    handshake || (case.attempt.failed() && before_end && case.attempt.established.is_some())
+    handshake || (before_end && case.attempt.established.is_some() && is_missed(case, drop))
+}
+
+/// The attempt failed, and what was dropped after its handshake never got through: a request that was acknowledged did.
+pub(super) fn is_missed(case: &Case<'_>, drop: &PacketDrop) -> bool {
+    let got_through = outbound(case, drop) && case.attempt.request_acknowledged();
+    case.attempt.failed() && !drop.flags.is_rst() && !got_through
 }
 
 /// Hooks that would have shown the answer of a rule that rejects.
@@ -149,7 +195,8 @@ impl Stopped<'_> {
             }
             (answer, _) => {
                 let answer = answer.as_deref().map(|it| format!(" with {it}")).unwrap_or_default();
-                format!("{hook}{place} rejected the SYN to {}{answer}", case.attempt.flow.dst)
+                let what = if case.attempt.established.is_some() { "request" } else { "SYN" };
+                format!("{hook}{place} rejected the {what} to {}{answer}", case.attempt.flow.dst)
             }
         }
     }
@@ -157,6 +204,17 @@ impl Stopped<'_> {
     /// The rule or the candidates in words, to follow the sentence.
     pub(super) fn words(&self) -> String {
         self.blame.as_ref().map(Blame::words).unwrap_or_default()
+    }
+
+    /// "10.88.0.1 -> port 8080", or, where it was the answer that was dropped, that.
+    pub(super) fn to_allow(&self, case: &Case<'_>) -> String {
+        let flow = case.attempt.flow;
+        match self.drop {
+            Some((_, drop)) if !outbound(case, drop) => {
+                format!("the answers of {} to {} (ct state established)", flow.dst, flow.src.ip())
+            }
+            _ => format!("{} -> port {}", flow.src.ip(), flow.dst.port()),
+        }
     }
 
     /// "in network namespace 4026532000 (…): nft -a list chain …", or what finds the chain.

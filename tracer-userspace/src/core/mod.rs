@@ -4,6 +4,7 @@ mod budgets;
 mod counting;
 mod counts;
 mod holding;
+mod loopbacks;
 mod outcomes;
 mod questions;
 mod records;
@@ -59,6 +60,8 @@ struct Decided {
     outcome: Outcome,
     /// The connection was not established when it was decided.
     in_handshake: bool,
+    /// It was concluded from an answer that did not come.
+    by_absence: bool,
     revised: bool,
 }
 
@@ -258,7 +261,7 @@ impl Core {
             return;
         }
         let Some((finding, also)) = self.classified(conn, when) else { return };
-        if before.is_some_and(|b| !changes(b, &finding)) || self.holds(conn, &finding, when) {
+        if before.is_some_and(|b| !changes(b, &finding, &also)) || self.holds(conn, &finding, when) {
             return;
         }
         self.remember(conn, &finding, before.is_some());
@@ -306,6 +309,7 @@ impl Core {
         });
         if outcome == Outcome::Success {
             self.succeeded(conn, time, out);
+            self.pardon_other_loopback(conn, out);
         }
         if self.finished.len() > MAX_DECIDED {
             self.finished.pop_first();
@@ -333,7 +337,24 @@ fn recovered(attempt: &Attempt, before: Decided) -> bool {
         && !attempt.failed()
 }
 
-/// A later finding replaces an earlier one if it names a nearer cause, or another outcome.
-fn changes(before: Decided, finding: &Finding) -> bool {
-    finding.outcome != before.outcome || finding.label < before.label
+/// A later finding replaces an earlier one if it names a nearer cause, or another outcome, or if the earlier one does not hold
+/// any more.
+fn changes(before: Decided, finding: &Finding, also: &[Label]) -> bool {
+    finding.outcome != before.outcome || finding.label < before.label || is_answered(before, finding, also)
+}
+
+/// A packet was dropped and nothing answered; then one that was sent again got through, and was answered with a no.
+fn is_answered(before: Decided, finding: &Finding, also: &[Label]) -> bool {
+    let says_no = matches!(
+        finding.label,
+        Label::NotListeningYet
+            | Label::StartupBudgetExceeded
+            | Label::ConnectionRefused
+            | Label::HandshakeRst
+            | Label::MidStreamRst
+            | Label::ClosedWithoutAnswer
+            | Label::AppStatusFailure
+    );
+    let stands = finding.label == before.label || also.contains(&before.label);
+    before.by_absence && before.outcome == Outcome::Failure && says_no && !stands
 }

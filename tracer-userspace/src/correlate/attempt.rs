@@ -1,8 +1,8 @@
 //! One attempt: a connection from the prober's connect to its end, with all that was seen of it.
 
 use crate::event::{
-    Actor, Answer, ConnId, ConnectFailed, Fact, Flow, Icmp, Ipvs, KubeletProbe, ListenQueue, Netns, Observation,
-    PacketDrop, QueueFull, ResetReceived, ResetSent, Retransmit, State, TcpState, Via,
+    Actor, Answer, AnswerKind, ConnId, ConnectFailed, Fact, Flow, Icmp, Ipvs, KubeletProbe, ListenQueue, Netns,
+    Observation, PacketDrop, QueueFull, ResetReceived, ResetSent, Retransmit, State, TcpState, Via,
 };
 
 /// Observations kept of one attempt; later ones of a kind that was seen before are dropped first.
@@ -181,15 +181,27 @@ impl Attempt {
         self.last.as_ref().and_then(|s| s.bytes_sent)
     }
 
-    /// All that was sent has been acknowledged by the target's stack.
+    /// All that was sent has been acknowledged by the target's stack, at the second try perhaps.
     #[must_use]
     pub fn request_acknowledged(&self) -> bool {
         let Some(last) = &self.last else { return false };
+        // What was sent again counts twice in bytes_sent (net/ipv4/tcp_output.c, __tcp_transmit_skb); after the end it is sent
+        // again still.
+        let in_time = |time: u64| self.ended.is_none_or(|(end, _)| time <= end);
+        let again = self.retransmitted().filter(|(time, r)| !r.by_target && in_time(*time));
+        let again: u64 = again.filter_map(|(_, r)| r.payload).map(u64::from).sum();
         match (last.bytes_sent, last.bytes_acked) {
             // The SYN counts one in bytes_acked (net/ipv4/tcp_input.c, tcp_snd_una_update).
-            (Some(sent), Some(acked)) => sent > 0 && acked > sent,
+            (Some(sent), Some(acked)) => sent > 0 && acked > sent.saturating_sub(again).max(1),
             _ => false,
         }
+    }
+
+    /// The target sent data that did not arrive: a segment with it was dropped, or sent again.
+    #[must_use]
+    pub fn answer_lost(&self) -> bool {
+        let dropped = |d: &PacketDrop| d.flow.src == self.flow.dst && d.flags.has_data() && !d.flags.is_rst();
+        self.drops().any(|(_, d)| dropped(d)) || self.retransmitted().any(|(_, r)| r.by_target)
     }
 
     /// `sk_err` when it ended, if not zero.
@@ -206,9 +218,15 @@ impl Attempt {
             Some((_, End::NotEstablished)) => true,
             Some((_, End::Reset)) => self.received().is_none_or(|n| n == 0),
             Some((_, End::ClosedByProber | End::ClosedByServer)) => {
-                self.sent().is_some_and(|n| n > 0) && self.received() == Some(0)
+                self.sent().is_some_and(|n| n > 0) && self.received() == Some(0) && !self.needs_no_answer()
             }
         }
+    }
+
+    /// A probe waits for an answer. What others send may need none (syslog, metrics): that it was taken is enough.
+    #[must_use]
+    pub fn needs_no_answer(&self) -> bool {
+        !self.prober && self.request_acknowledged() && !self.answer_lost()
     }
 
     /// It is over, nothing was sent or received, and nothing went wrong: what a tcpSocket probe does.
@@ -289,13 +307,17 @@ impl Attempt {
         })
     }
 
-    /// The first payload that arrived.
+    /// The first payload that arrived. A segment that overtakes the first one is read, too, and then the first one: the
+    /// status line goes before what is none.
     #[must_use]
     pub fn answer(&self) -> Option<(u64, &Answer)> {
-        self.sightings.iter().find_map(|o| match &o.fact {
+        let mut answers = self.sightings.iter().filter_map(|o| match &o.fact {
             Fact::Answer(a) => Some((o.time_boot_ns, a)),
             _ => None,
-        })
+        });
+        let first = answers.next()?;
+        let is_http = |(_, answer): &(u64, &Answer)| answer.kind == AnswerKind::Http;
+        if is_http(&first) { Some(first) } else { answers.find(is_http).or(Some(first)) }
     }
 
     /// What the kubelet made of it.

@@ -291,6 +291,11 @@ impl TcpFlags {
     pub const fn is_rst(self) -> bool {
         self.0 & 0x04 != 0
     }
+    /// PSH: the last segment of what was written at once has it, a bare acknowledgement never.
+    #[must_use]
+    pub const fn has_data(self) -> bool {
+        self.0 & 0x08 != 0
+    }
     /// "SYN", "SYN-ACK", "RST", "FIN" or "segment".
     #[must_use]
     pub const fn name(self) -> &'static str {

@@ -29,6 +29,9 @@ pub struct Inspection {
     /// What that namespace knows of the target's link-layer address.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub neighbour: Option<NeighbourState>,
+    /// That namespace has no route to the address from which it is reached; absent: it has one, or that could not be read.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub no_way_back: Option<NoWayBack>,
     /// Counters and settings of the namespace, by the kernel's own names (`ListenOverflows`, `tcp_syncookies`).
     #[serde(skip_serializing_if = "BTreeMap::is_empty", default)]
     pub values: BTreeMap<String, u64>,
@@ -49,6 +52,7 @@ impl Inspection {
             listeners: None,
             throttled: Vec::new(),
             neighbour: None,
+            no_way_back: None,
             values: BTreeMap::new(),
             node_values: BTreeMap::new(),
         }
@@ -66,6 +70,15 @@ pub struct ListenerState {
     pub backlog: u32,
     /// Handshakes that are half done.
     pub half_open: u32,
+}
+
+/// What a connect to an address came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NoWayBack {
+    /// The address.
+    pub to: IpAddr,
+    /// Its positive errno.
+    pub errno: i32,
 }
 
 /// How often a cgroup was held back for want of CPU quota (`cpu.stat`).

@@ -7,6 +7,11 @@ use serde::{Deserialize, Serialize};
 
 use super::ProbeType;
 
+/// Names of the processes that contain a kubelet. rke2 and k0s run it as a process of its own name;
+/// k3s, `MicroK8s` and `MicroShift` link it in, and k3s renames itself.
+pub const KNOWN_PROBERS: &[&str] =
+    &["kubelet", "kubelite", "k3s", "k3s-server", "k3s-agent", "microshift", "hyperkube"];
+
 /// The pod that a line is about, as far as the line names it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct PodRef {

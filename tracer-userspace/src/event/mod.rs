@@ -22,9 +22,10 @@ pub use conn::{
 };
 pub use finding::{FindingBody, Status};
 pub use firewall::{Backend, Conntrack, Firewall, FirewallRule, Prefix, RuleVerdict, When, any_client};
-pub use inspection::{Inspection, ListenerState, NeighbourState, Throttled};
+pub use inspection::{Inspection, ListenerState, NeighbourState, NoWayBack, Throttled};
 pub use kubelet::{
-    FailureCount, KubeletProbe, KubeletResult, PodRef, ProbeCounts, ProbeSays, SandboxCause, SandboxFailure,
+    FailureCount, KNOWN_PROBERS, KubeletProbe, KubeletResult, PodRef, ProbeCounts, ProbeSays, SandboxCause,
+    SandboxFailure,
 };
 pub use node::{
     Ancestor, LinkChange, LinkState, Links, NetnsOp, NetnsOpKind, NetnsOpen, NodePort, NodePorts, NodeSettings,

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 
 use netlink_sys::protocols::{NETLINK_ROUTE, NETLINK_SOCK_DIAG};
 
@@ -12,7 +12,7 @@ use super::namespaces::{Namespaces, Place};
 use super::netlink::{Netlink, attribute, consistent, field};
 use super::procfs::in_netns;
 use super::throttle;
-use crate::event::{Inspection, ListenerState, NeighbourState};
+use crate::event::{Inspection, ListenerState, NeighbourState, NoWayBack};
 
 const SOCK_DIAG_BY_FAMILY: u16 = 20;
 /// `struct inet_diag_req_v2`
@@ -24,6 +24,9 @@ const DIAG_WQUEUE: usize = 60;
 const LISTEN: u32 = 1 << 10;
 /// Request sockets are `SYN_RECV` to older kernels and `NEW_SYN_RECV` inside newer ones.
 const HALF_OPEN: u32 = 1 << 3 | 1 << 12;
+
+/// A port for a route look-up: nothing is sent there.
+const DISCARD: u16 = 9;
 
 const RTM_GETNEIGH: u16 = 30;
 /// `struct ndmsg`: family, padding, index, state, flags, type.
@@ -49,7 +52,11 @@ pub(super) fn read(target: SocketAddr, from: &Place, namespaces: &mut Namespaces
     let _ = from.enter(|| look_from_node(&mut seen));
     if let Some((netns, path)) = namespaces.owner(target.ip(), from) {
         seen.netns = Some(netns);
-        let _ = in_netns(&path, || look_inside(&mut seen));
+        let source = from.enter(|| source_to(target)).ok().flatten();
+        let _ = in_netns(&path, || {
+            look_inside(&mut seen);
+            seen.no_way_back = source.and_then(|to| no_way_back(target.ip(), to));
+        });
         seen.throttled = throttle::of_namespace(netns);
     } else if from.enter(|| owns(target.ip())).unwrap_or(false) {
         seen.netns = Some(from.netns);
@@ -70,6 +77,24 @@ fn look_inside(seen: &mut Inspection) {
     seen.values = settings.collect();
     let text = fs::read_to_string("/proc/thread-self/net/netstat").unwrap_or_default();
     seen.values.extend(counters(&text));
+}
+
+/// The address that the calling thread's namespace dials the target from. To connect a UDP socket sends nothing.
+fn source_to(target: SocketAddr) -> Option<IpAddr> {
+    let unspecified: IpAddr =
+        if target.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
+    let socket = UdpSocket::bind((unspecified, 0)).ok()?;
+    socket.connect(target).ok()?;
+    socket.local_addr().ok().map(|addr| addr.ip())
+}
+
+/// The calling thread's namespace, which has the address `own`, has no route to `to`, or one that refuses (`fib_props`,
+/// net/ipv4/fib_semantics.c). A SYN that it cannot answer is dropped without an event (`tcp_conn_request`: no `route_req`).
+fn no_way_back(own: IpAddr, to: IpAddr) -> Option<NoWayBack> {
+    let socket = UdpSocket::bind((own, 0)).ok()?;
+    let errno = socket.connect((to, DISCARD)).err()?.raw_os_error()?;
+    matches!(errno, libc::ENETUNREACH | libc::EHOSTUNREACH | libc::EACCES | libc::EINVAL)
+        .then_some(NoWayBack { to, errno })
 }
 
 fn look_from_node(seen: &mut Inspection) {
@@ -200,5 +225,12 @@ mod tests {
         assert_eq!(found.len(), 1, "{found:?}");
         assert_eq!((found[0].addr, found[0].waiting, found[0].half_open), (addr, 1, 0));
         assert!(found[0].backlog > 0);
+    }
+
+    #[test]
+    fn there_is_a_way_to_where_one_comes_from() {
+        let own: IpAddr = Ipv4Addr::LOCALHOST.into();
+        assert_eq!(source_to(SocketAddr::new(own, 80)), Some(own));
+        assert_eq!(no_way_back(own, own), None);
     }
 }

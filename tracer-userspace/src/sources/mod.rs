@@ -26,11 +26,12 @@ mod watch;
 use std::collections::HashMap;
 use std::path::PathBuf;
 
+pub use crate::event::KNOWN_PROBERS;
 pub use files::FileError;
 pub use inquire::Inquirer;
 pub use kubelet::{KubeletLog, NamedLog, journal_in};
 pub use merge::merge;
-pub use procfs::{KNOWN_PROBERS, NodeNetns, Prober, boot_to_wall_ns, hostname};
+pub use procfs::{NodeNetns, Prober, boot_to_wall_ns, hostname};
 pub use watch::watch;
 
 use crate::event::{Fact, Pod, Pods, ProxyMode, Service, ServicePort, Services};

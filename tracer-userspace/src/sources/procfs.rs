@@ -13,11 +13,6 @@ use nix::time::{ClockId, clock_gettime};
 use super::cgroup::{self, PodProcess};
 use crate::event::Netns;
 
-/// Names of the processes that contain a kubelet. rke2 and k0s run it as a process of its own name;
-/// k3s, `MicroK8s` and `MicroShift` link it in, and k3s renames itself.
-pub const KNOWN_PROBERS: &[&str] =
-    &["kubelet", "kubelite", "k3s", "k3s-server", "k3s-agent", "microshift", "hyperkube"];
-
 /// No node that works has more; beyond it the rest is left out and said.
 const MAX_PROCESSES: usize = 32_768;
 

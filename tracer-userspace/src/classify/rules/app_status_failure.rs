@@ -37,6 +37,10 @@ fn by_outcome(case: &Case<'_>) -> Option<Finding> {
 
 fn by_answer(case: &Case<'_>) -> Option<Finding> {
     let (time, answer) = case.attempt.answer()?;
+    // Where segments came out of order, the first to come is not the beginning: what begins like HTTP may follow.
+    if answer.kind != AnswerKind::Http && case.attempt.ended.is_none() {
+        return None;
+    }
     let (says, mend) = refusal(case, answer)?;
     let dst = case.attempt.flow.dst;
     let took = ms(time.saturating_sub(case.attempt.started));
@@ -44,6 +48,12 @@ fn by_answer(case: &Case<'_>) -> Option<Finding> {
     let fields = json!({ "status": answer.status, "kind": answer.kind });
     let seen = evidence("cgroup_skb", time, says, fields);
     Some(Finding::failure(Label::AppStatusFailure, vec![seen], summary, mend.to_owned()))
+}
+
+/// An interim answer (`100 Continue`, `103 Early Hints`): the next one counts (RFC 9110 15.2). Go's client reads on after each
+/// but `101 Switching Protocols`, which is final.
+const fn is_interim(status: u16) -> bool {
+    status >= 100 && status < 200 && status != 101
 }
 
 /// What the answer says, if it is one that the kubelet takes for a failure (`pkg/probe/http`: 200 to 399 is success).
@@ -54,7 +64,7 @@ fn refusal(case: &Case<'_>, answer: &Answer) -> Option<(String, &'static str)> {
         return None;
     }
     match (answer.kind, answer.status) {
-        (AnswerKind::Http, Some(status)) if !(200..400).contains(&status) => {
+        (AnswerKind::Http, Some(status)) if !(200..400).contains(&status) && !is_interim(status) => {
             Some((format!("HTTP status {status}"), HANDLER))
         }
         (AnswerKind::Tls, _) => Some((
@@ -82,8 +92,18 @@ mod tests {
         assert_eq!(answered(AnswerKind::Http, Some(503)), ["app_status_failure"]);
         assert_eq!(answered(AnswerKind::Http, Some(404)), ["app_status_failure"]);
         assert_eq!(answered(AnswerKind::Tls, None), ["app_status_failure"]);
-        for status in [200, 204, 302, 399] {
+        for status in [100, 103, 200, 204, 302, 399] {
             assert!(answered(AnswerKind::Http, Some(status)).is_empty(), "{status}");
         }
+        assert_eq!(answered(AnswerKind::Http, Some(101)), ["app_status_failure"], "the kubelet wants 200 to 399");
+    }
+
+    /// The segment with the status line was lost, and the body came before it was sent again.
+    #[test]
+    fn a_body_that_overtakes_its_status_line_is_no_other_protocol() {
+        let mut stream = Stream::new();
+        stream.http_readiness().connect().established().answer(AnswerKind::Other, None).wait_ms(200);
+        stream.answer(AnswerKind::Http, Some(200));
+        assert!(stream.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 200)).labels().is_empty());
     }
 }

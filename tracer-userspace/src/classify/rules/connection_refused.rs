@@ -1,21 +1,41 @@
 //! The target's stack found no socket for the SYN: nobody listens there.
 
+use std::net::IpAddr;
+
 use super::super::evidence::{of_drop, of_reset_sent};
 use super::{Case, Finding, Label, in_namespace};
-use crate::event::Netns;
+use crate::event::{Listen, Netns};
 use crate::record::Evidence;
 
 /// The rule.
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let (seen, netns) = refused(case)?;
     let dst = case.attempt.flow.dst;
-    let summary =
-        format!("nobody listens on {dst}{}: its kernel answered the SYN with a RST", in_namespace(case, netns));
+    let summary = format!(
+        "nobody listens on {dst}{}: its kernel answered the SYN with a RST{}",
+        in_namespace(case, netns),
+        netns.and_then(|netns| elsewhere(case, netns)).unwrap_or_default()
+    );
     let remediation = format!(
-        "make the process listen on {} (on the pod's address, not only 127.0.0.1), correct the probe's port, or add a startupProbe if it only starts slowly",
-        dst.port()
+        "make the process listen on {}{}, correct the probe's port, or add a startupProbe if it only starts slowly",
+        dst.port(),
+        if dst.ip().is_loopback() { "" } else { " (on the pod's address, not only 127.0.0.1)" }
     );
     Some(Finding::failure(Label::ConnectionRefused, seen, summary, remediation))
+}
+
+/// Somebody listens on that port, and on another address.
+fn elsewhere(case: &Case<'_>, netns: Netns) -> Option<String> {
+    let dst = case.attempt.flow.dst;
+    let (_, listen) = case.node.listeners().last(netns, dst.port()).filter(|(_, last)| last.begins)?;
+    let who = &listen.actor;
+    (!serves(listen, dst.ip())).then(|| format!("; {} (pid {}) listens on {} only", who.comm, who.pid, listen.addr))
+}
+
+/// A connection to that address gets there: a process that listens on 127.0.0.1 refuses those to the pod's address.
+pub(super) fn serves(listen: &Listen, dst: IpAddr) -> bool {
+    let bound = listen.addr.ip().to_canonical();
+    bound.is_unspecified() || bound == dst
 }
 
 /// The evidence that nobody listens there, and in which namespace.

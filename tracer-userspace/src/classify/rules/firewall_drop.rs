@@ -9,20 +9,16 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let stopped = dropped(case)?;
     let hook = stopped.drop.and_then(|(_, drop)| netfilter_hook(drop)).unwrap_or("filter");
     let summary = format!("a netfilter rule{}{}", stopped.did(case), stopped.words());
-    let remediation = format!(
-        "allow {} -> port {} in the {hook} chain that drops it: {}",
-        case.attempt.flow.src.ip(),
-        case.attempt.flow.dst.port(),
-        stopped.look(case)
-    );
+    let remediation =
+        format!("allow {} in the {hook} chain that drops it: {}", stopped.to_allow(case), stopped.look(case));
     Some(stopped.finding(case, Label::FirewallDrop, summary, remediation))
 }
 
 #[cfg(test)]
 mod tests {
-    use crate::event::{Fact, TcpFlags, TcpState};
+    use crate::event::{Fact, RuleVerdict, TcpFlags, TcpState};
     use crate::record::Outcome;
-    use crate::testing::{POD, SYN, Stream};
+    use crate::testing::{NODE, POD, SYN, SYN_ACK, Stream, firewall, rule};
 
     #[test]
     fn a_dropped_syn_decides_without_waiting_for_the_timeout() {
@@ -52,8 +48,9 @@ mod tests {
     #[test]
     fn a_late_rst_turns_the_drop_into_a_reject() {
         let mut stream = Stream::new();
-        stream.connect().drop(SYN, "NETFILTER_DROP", POD).wait_ms(5).push(Fact::Tick);
-        stream.wait_ms(1100).push(Fact::Tick).reset_received(TcpState::SynSent, 0);
+        let rules = vec![rule("INPUT", RuleVerdict::Drop)];
+        stream.connect().drop(SYN, "NETFILTER_DROP", POD).push(firewall(POD, rules)).wait_ms(5).push(Fact::Tick);
+        stream.wait_ms(300).push(Fact::Tick).reset_received(TcpState::SynSent, 0);
         assert_eq!(stream.labels(), ["firewall_drop", "firewall_reject"]);
     }
 
@@ -65,5 +62,49 @@ mod tests {
         stream.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 200));
         let outcomes: Vec<_> = stream.verdicts().iter().map(|v| v.verdict.outcome).collect();
         assert_eq!(outcomes, [Outcome::Failure, Outcome::Noise]);
+    }
+
+    /// The rule goes, the next SYN gets through, and nobody listens: that is what the attempt failed of.
+    #[test]
+    fn a_refusal_of_a_later_syn_is_no_reject() {
+        let mut stream = Stream::new();
+        stream.connect().drop(SYN, "NETFILTER_DROP", POD).wait_ms(5).push(Fact::Tick);
+        stream.wait_ms(1000).retransmit(TcpState::SynSent).reset_sent(SYN, true, None);
+        stream.reset_received(TcpState::SynSent, 0).state(TcpState::SynSent, TcpState::Close, 111, (0, 0, 0));
+        assert_eq!(stream.labels(), ["firewall_drop", "connection_refused"]);
+    }
+
+    #[test]
+    fn a_reset_after_a_later_syn_got_through_is_the_reset_s() {
+        let mut stream = Stream::new();
+        stream.connect().drop(SYN, "NETFILTER_DROP", POD).wait_ms(5).push(Fact::Tick);
+        stream.wait_ms(1000).retransmit(TcpState::SynSent).established();
+        stream.reset_received(TcpState::Established, 0).reset_sent(TcpFlags(0x10), false, Some("app"));
+        stream.state(TcpState::Established, TcpState::Close, 104, (100, 101, 0));
+        assert_eq!(stream.labels(), ["firewall_drop", "mid_stream_rst"]);
+    }
+
+    #[test]
+    fn what_is_to_be_allowed_goes_the_way_of_the_packet() {
+        let mend = |flags| {
+            let mut stream = Stream::new();
+            stream.connect().drop(flags, "NETFILTER_DROP", NODE).gives_up();
+            stream.verdicts()[0].verdict.remediation.clone()
+        };
+        assert!(mend(SYN).starts_with("allow 10.88.0.1 -> port 8080 in"), "{}", mend(SYN));
+        assert!(mend(SYN_ACK).starts_with("allow the answers of 10.88.0.2:8080 to 10.88.0.1 "), "{}", mend(SYN_ACK));
+    }
+
+    /// The rule goes, the request is sent again and taken, and the application does not answer.
+    #[test]
+    fn a_segment_that_got_through_at_the_second_try_was_not_missed() {
+        let mut stream = Stream::new();
+        stream.connect().established().drop(TcpFlags(0x18), "NETFILTER_DROP", POD).wait_ms(200).sent_again(100, false);
+        stream.wait_ms(1000).state(TcpState::Established, TcpState::FinWait1, 0, (200, 101, 0));
+        assert_eq!(stream.labels(), ["slow_response"]);
+        let mut lost = Stream::new();
+        lost.connect().established().drop(TcpFlags(0x18), "NETFILTER_DROP", POD).wait_ms(200).sent_again(100, false);
+        lost.wait_ms(1000).state(TcpState::Established, TcpState::FinWait1, 0, (200, 1, 0));
+        assert_eq!(lost.labels(), ["firewall_drop"]);
     }
 }

@@ -18,7 +18,7 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
 
 #[cfg(test)]
 mod tests {
-    use crate::event::TcpState;
+    use crate::event::{TcpFlags, TcpState};
     use crate::testing::{POD, SYN, Stream};
 
     #[test]
@@ -35,5 +35,18 @@ mod tests {
     fn port_unreachable_decides_alone_and_host_unreachable_does_not() {
         assert_eq!(Stream::new().connect().icmp(3, 3).labels(), ["firewall_reject"]);
         assert_eq!(Stream::new().connect().icmp(3, 1).gives_up().labels(), ["route_unreachable"]);
+    }
+
+    #[test]
+    fn a_request_is_rejected_like_a_syn() {
+        let mut reset = Stream::new();
+        reset.connect().established().drop(TcpFlags(0x18), "NETFILTER_DROP", POD);
+        reset.reset_received(TcpState::Established, 0).state(TcpState::Established, TcpState::Close, 104, (100, 1, 0));
+        assert_eq!(reset.labels(), ["firewall_reject"]);
+        let mut by_app = Stream::new();
+        by_app.connect().established().drop(TcpFlags(0x18), "NETFILTER_DROP", POD).wait_ms(200);
+        by_app.reset_received(TcpState::Established, 0).reset_sent(TcpFlags(0), false, Some("app"));
+        by_app.state(TcpState::Established, TcpState::Close, 104, (200, 101, 0));
+        assert_eq!(by_app.labels(), ["mid_stream_rst"]);
     }
 }

@@ -3,6 +3,7 @@
 use super::super::evidence::{is_netfilter, of_reset_received, of_reset_sent};
 use super::{Case, Finding, Label, RST_AND_DROP_HOOKS};
 use crate::event::TcpState;
+use crate::record::Confidence;
 
 /// The rule.
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
@@ -33,12 +34,24 @@ fn from_outside(case: &Case<'_>) -> Option<Finding> {
         return None;
     }
     let dst = case.attempt.flow.dst;
+    // Behind an address translation the backend's own RST has other addresses: it is not seen to be this attempt's.
+    let (who, remediation) = match super::service_no_endpoints::dialled(case) {
+        Some(service) => (
+            format!("{dst} is Service {service}: most likely nobody listens at the endpoint that it was sent to"),
+            format!("dial each endpoint of Service {service} by itself (kubectl get endpointslices); one of them refuses"),
+        ),
+        None => (
+            "a middlebox, a user-space stack or another host sent it, or a process that the connection was redirected to (an \
+             address translation: a sidecar proxy, a hostPort)"
+                .to_owned(),
+            Label::HandshakeRst.page().mend.to_owned(),
+        ),
+    };
     let summary = format!(
-        "the SYN to {dst} was answered with a RST that no TCP stack and no netfilter rule of this node made: a middlebox, a user-space stack or another host sent it"
+        "the SYN to {dst} was answered with a RST that no netfilter rule and no TCP stack of this node is seen to have made under that address: {who}"
     );
-    let remediation = Label::HandshakeRst.page().mend.to_owned();
     let found = Finding::failure(Label::HandshakeRst, vec![of_reset_received(at, received)], summary, remediation);
-    Some(found.resting_on(RST_AND_DROP_HOOKS))
+    Some(found.with_confidence(Confidence::Likely).resting_on(RST_AND_DROP_HOOKS))
 }
 
 #[cfg(test)]
@@ -69,7 +82,7 @@ mod tests {
         let verdict = &stream.verdicts()[0].verdict;
         assert_eq!(
             (verdict.confidence, verdict.missing_hooks.as_slice()),
-            (Confidence::Likely, &["kfree_skb".to_owned()][..])
+            (Confidence::Possible, &["kfree_skb".to_owned()][..])
         );
     }
 }

@@ -1,10 +1,11 @@
 //! A RST after the connection was established and before any answer.
 
 use super::super::evidence::{of_reset_received, of_reset_sent};
+use super::super::kubelet::of_outcome;
 use super::{Case, Finding, Label, ms};
 use crate::correlate::attempt::End;
-use crate::event::{ResetSent, TcpState};
-use crate::record::{Culprit, NetnsRef};
+use crate::event::{Listen, ProbeSays, ResetSent, TcpState};
+use crate::record::{Confidence, Culprit, NetnsRef};
 
 /// The rule.
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
@@ -15,7 +16,10 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     // The peer's FIN counts one byte (see Attempt::received).
     let payload = received.bytes_received.map(|n| n.saturating_sub(u64::from(received.state == TcpState::CloseWait)));
     let closed_before = matches!(attempt.ended, Some((end, End::ClosedByProber)) if end < at);
-    if payload.is_none_or(|n| n > 0) || closed_before {
+    // After bytes of an answer it is one if the kubelet says that the answer was not whole.
+    let partial = payload.is_some_and(|n| n > 0);
+    let said = attempt.kubelet().map(|(_, said)| said).filter(|said| partial && said.says == ProbeSays::Network);
+    if payload.is_none() || closed_before || (partial && said.is_none()) {
         return None;
     }
     // The sender's own event follows the segment: on a loopback path the RST is delivered first.
@@ -25,23 +29,45 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     }
     let mut seen = vec![of_reset_received(at, received)];
     seen.extend(sent.map(|(time, reset)| of_reset_sent(time, reset)));
-    let who = sent.map_or_else(|| "no stack of this node was seen to send it".to_owned(), |(_, r)| sender(r));
+    seen.extend(said.map(of_outcome));
+    let who = sent.map_or_else(|| NOT_SEEN.to_owned(), |(time, r)| sender(case, time, r));
     let summary = format!(
-        "{} reset the connection {} after it was established, before any answer: {who}",
+        "{} reset the connection {} after it was established, {}: {who}",
         attempt.flow.dst,
-        ms(at.saturating_sub(established))
+        ms(at.saturating_sub(established)),
+        if partial { "in the middle of its answer" } else { "before any answer" }
     );
     let found = Finding::failure(Label::MidStreamRst, seen, summary, Label::MidStreamRst.page().mend.to_owned());
+    let found = if partial { found.with_confidence(Confidence::Likely) } else { found };
     Some(found.with_culprit(sent.and_then(|(time, reset)| culprit(case, time, reset))))
 }
 
-fn sender(reset: &ResetSent) -> String {
+const NOT_SEEN: &str = "no stack of this node was seen to send it under that address (a proxy behind an address translation, or somebody on the way, did)";
+
+fn sender(case: &Case<'_>, time: u64, reset: &ResetSent) -> String {
     let who = match (&reset.actor, reset.no_socket) {
         (Some(actor), _) => format!("process {} (pid {})", actor.comm, actor.pid),
         (None, true) => "its kernel no longer has a socket for it".to_owned(),
         (None, false) => "its kernel, for a segment that did not fit the socket".to_owned(),
     };
-    format!("{who}{}", manner(reset))
+    let how = if with_listener(case, time, reset) { UNACCEPTED.to_owned() } else { manner(reset) };
+    format!("{who}{how}")
+}
+
+const UNACCEPTED: &str =
+    " closed its listener, and had not accepted this connection: it exited, crashed or was stopped";
+/// How far from the RST the end of the listener may lie: one call does both (`inet_csk_listen_stop`).
+const TOGETHER_NS: u64 = 100_000_000;
+
+/// A listener that closes resets what waits in its queue, for the same reason that SO_LINGER 0 gives.
+fn with_listener(case: &Case<'_>, time: u64, reset: &ResetSent) -> bool {
+    let (Some(netns), Some(actor)) = (reset.netns, &reset.actor) else { return false };
+    let last = case.node.listeners().last(netns, reset.flow.src.port());
+    let manner = !matches!(reset.reason.as_deref(), Some("TCP_ABORT_ON_CLOSE" | "TCP_ABORT_ON_LINGER"));
+    let is_end = |(at, listen): &&(u64, Listen)| {
+        !listen.begins && listen.actor.pid == actor.pid && at.abs_diff(time) < TOGETHER_NS
+    };
+    manner && last.is_some_and(|last| is_end(&last))
 }
 
 /// What the kernel's reason says about how it was closed (include/net/rstreason.h, 6.12 and later; both seen on 6.18).
@@ -70,8 +96,8 @@ fn culprit(case: &Case<'_>, time: u64, reset: &ResetSent) -> Option<Culprit> {
 
 #[cfg(test)]
 mod tests {
-    use crate::event::{TcpFlags, TcpState};
-    use crate::testing::Stream;
+    use crate::event::{ProbeSays, TcpFlags, TcpState};
+    use crate::testing::{POD, Stream};
 
     #[test]
     fn a_rst_before_any_answer_names_its_sender() {
@@ -93,5 +119,33 @@ mod tests {
         stream.connect().established().reset_received(TcpState::Established, 200);
         stream.state(TcpState::Established, TcpState::Close, 104, (100, 101, 200));
         assert!(stream.labels().is_empty());
+    }
+
+    #[test]
+    fn a_rst_in_the_middle_of_an_answer_is_the_kubelet_s_word() {
+        let mut stream = Stream::new();
+        stream.http_readiness().connect().established().reset_received(TcpState::Established, 200);
+        stream
+            .state(TcpState::Established, TcpState::Close, 104, (100, 101, 200))
+            .wait_ms(1)
+            .kubelet(ProbeSays::Network);
+        let verdicts = stream.verdicts();
+        assert_eq!(stream.labels(), ["mid_stream_rst"]);
+        assert!(verdicts[0].verdict.summary.contains("in the middle of its answer"), "{}", verdicts[0].verdict.summary);
+    }
+
+    #[test]
+    fn a_listener_that_closes_resets_what_it_had_not_accepted() {
+        let words = |ended: bool| {
+            let mut stream = Stream::new();
+            stream.listens(POD, 8080, true).connect().established();
+            if ended {
+                stream.listens(POD, 8080, false);
+            }
+            stream.reset_received(TcpState::Established, 0).reset_sent(TcpFlags(0), false, Some("app"));
+            stream.verdicts()[0].verdict.summary.clone()
+        };
+        assert!(words(true).contains("had not accepted this connection"), "{}", words(true));
+        assert!(!words(false).contains("had not accepted this connection"), "{}", words(false));
     }
 }

@@ -91,6 +91,6 @@ mod tests {
         assert_eq!(gives_up(&mut large), ["mtu_blackhole"]);
         let mut small = Stream::new();
         small.connect().established().sent_again(100, true).sent_again(100, true);
-        assert_eq!(gives_up(&mut small), ["slow_response"]);
+        assert_eq!(gives_up(&mut small), ["unexplained"]);
     }
 }

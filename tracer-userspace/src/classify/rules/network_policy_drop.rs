@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use super::super::evidence::{evidence, of_drop, plain};
-use super::super::stopped::stopped;
+use super::super::stopped::{is_missed, stopped};
 use super::{Case, Finding, Label, in_namespace};
 use crate::event::PacketDrop;
 use crate::record::Confidence;
@@ -30,8 +30,7 @@ fn by_chain(case: &Case<'_>) -> Option<Finding> {
 
 /// A packet that the attempt needs was dropped by a program.
 fn by_program(case: &Case<'_>) -> Option<Finding> {
-    let needed =
-        |drop: &PacketDrop| case.attempt.established.is_none() || case.attempt.failed() && !drop.flags.is_rst();
+    let needed = |drop: &PacketDrop| case.attempt.established.is_none() || is_missed(case, drop);
     let (time, drop, program, confidence) = case.attempt.drops().find_map(|(time, drop)| {
         let (program, confidence) = program_of(drop)?;
         needed(drop).then_some((time, drop, program, confidence))

@@ -144,7 +144,7 @@ fn remediation(case: &Case<'_>) -> String {
 
 #[cfg(test)]
 mod tests {
-    use crate::event::{IpvsOp, ProxyMode, TcpState};
+    use crate::event::{IpvsOp, ListenerState, ProxyMode, TcpState};
     use crate::record::Confidence;
     use crate::testing::{SYN, SYN_ACK, Stream};
 
@@ -179,5 +179,18 @@ mod tests {
         stream.node_port(ProxyMode::Ipvs, 40000, &["10.88.0.9:80"]).connect().gives_up();
         let verdict = &stream.verdicts()[0].verdict;
         assert_eq!((verdict.label.name(), verdict.confidence), ("nodeport_ephemeral_collision", Confidence::Possible));
+    }
+
+    /// The table alone says what could be; the queue of the listener was seen.
+    #[test]
+    fn a_possibility_does_not_go_before_what_was_seen() {
+        let mut stream = Stream::new();
+        stream.missing("ip_vs_nat_xmit").missing("ip_vs_leave");
+        stream.node_port(ProxyMode::Ipvs, 40000, &["10.88.0.9:80"]).connect().wait_ms(200);
+        stream.inspection(|seen| {
+            let addr = "0.0.0.0:8080".parse().expect("an address");
+            seen.listeners = Some(vec![ListenerState { addr, waiting: 2, backlog: 1, half_open: 0 }]);
+        });
+        assert_eq!(stream.gives_up().labels(), ["accept_queue_overflow"]);
     }
 }

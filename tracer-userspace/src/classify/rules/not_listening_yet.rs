@@ -4,9 +4,9 @@ use serde_json::json;
 
 use super::super::evidence::evidence;
 use super::super::history;
-use super::connection_refused::refused;
+use super::connection_refused::{refused, serves};
 use super::{Case, Finding, Label, in_namespace, ms};
-use crate::event::Netns;
+use crate::event::{Listen, Netns};
 use crate::record::{Confidence, Evidence};
 
 /// How long a start may take before "not yet" is no longer an explanation.
@@ -20,7 +20,7 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     match case.node.listeners().first(netns, port) {
         // The number of the namespace may be another one's by now.
         Some((began, listen)) if began > at && case.node.netns_made(netns).is_none_or(|made| made < at) => {
-            Some(later(case, seen, at, began, listen, netns))
+            serves(listen, case.attempt.flow.dst.ip()).then(|| later(case, seen, at, began, listen, netns))
         }
         first => in_this_run(case, &seen, at, netns).or_else(|| {
             let never = first.is_none() && !case.node.listeners().knows(netns, port);
@@ -46,14 +46,7 @@ fn in_this_run(case: &Case<'_>, seen: &[Evidence], at: u64, netns: Netns) -> Opt
 }
 
 /// Somebody began to listen there after the refusal, and nobody had before.
-fn later(
-    case: &Case<'_>,
-    mut seen: Vec<Evidence>,
-    at: u64,
-    began: u64,
-    listen: &crate::event::Listen,
-    netns: Netns,
-) -> Finding {
+fn later(case: &Case<'_>, mut seen: Vec<Evidence>, at: u64, began: u64, listen: &Listen, netns: Netns) -> Finding {
     let who = format!("{} (pid {})", listen.actor.comm, listen.actor.pid);
     let says = format!("{who} began to listen on port {}", listen.addr.port());
     seen.push(evidence("inet_sock_set_state", began, says, json!({ "pid": listen.actor.pid, "netns": listen.netns })));
@@ -154,5 +147,21 @@ mod tests {
         let mut stream = restarted();
         stream.wait_ms(180_000).connect().reset_sent(SYN, true, None);
         assert_eq!(stream.labels(), ["connection_refused"]);
+    }
+
+    /// It begins to listen, and the next probe is refused all the same.
+    #[test]
+    fn a_listener_on_another_address_is_none() {
+        let local = "127.0.0.1:8080".parse().expect("an address");
+        let mut stream = Stream::new();
+        stream.connect().reset_sent(SYN, true, None).wait_ms(1500).listens_on(POD, local, true);
+        stream.again(9).connect().reset_sent(SYN, true, None);
+        assert_eq!(stream.labels(), ["connection_refused", "connection_refused"]);
+        let words = &stream.verdicts()[1].verdict.summary;
+        assert!(words.ends_with("; app (pid 99) listens on 127.0.0.1:8080 only"), "{words}");
+        let own = "[::ffff:10.88.0.2]:8080".parse().expect("an address");
+        let mut bound = Stream::new();
+        bound.connect().reset_sent(SYN, true, None).wait_ms(1500).listens_on(POD, own, true);
+        assert_eq!(bound.labels(), ["connection_refused", "not_listening_yet"]);
     }
 }

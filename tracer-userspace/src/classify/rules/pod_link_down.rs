@@ -4,7 +4,7 @@ use serde_json::json;
 
 use super::super::culprit_of;
 use super::super::evidence::{evidence, is_netfilter, of_drop};
-use super::{Case, Finding, Label, in_handshake, in_namespace};
+use super::{Case, Finding, Label, in_handshake, in_namespace, outbound};
 use crate::event::{Inspection, LinkState, Netns, PacketDrop};
 use crate::record::{Confidence, Evidence};
 
@@ -117,10 +117,12 @@ fn no_route(case: &Case<'_>) -> Option<Finding> {
 }
 
 /// The bridge had no port that is up to send it to (`br_dev_xmit`, 6.12 and later): it floods what it does not
-/// know, so no link behind it is. Said at the end only: a look at the target names the link.
+/// know, so no link behind it is. Said at the end only: a look at the target names the link. An answer that finds no port
+/// was sent to a link-layer address that nobody has.
 fn no_port(case: &Case<'_>) -> Option<Finding> {
     case.attempt.ended?;
-    let (time, drop) = case.attempt.drops().find(|(_, d)| d.reason.as_deref() == Some("NO_TX_TARGET"))?;
+    let no_port = |d: &PacketDrop| d.reason.as_deref() == Some("NO_TX_TARGET") && outbound(case, d);
+    let (time, drop) = case.attempt.drops().find(|(_, d)| no_port(d))?;
     if !case.settled || !only_lost(case) {
         return None;
     }
@@ -154,7 +156,7 @@ fn finding(case: &Case<'_>, mut seen: Vec<Evidence>, netns: Netns, device: &str,
 #[cfg(test)]
 mod tests {
     use crate::event::{Device, LinkState};
-    use crate::testing::{NODE, POD, SYN, Stream};
+    use crate::testing::{NODE, POD, SYN, SYN_ACK, Stream};
 
     fn eth0(up: bool, running: bool) -> LinkState {
         LinkState {
@@ -193,6 +195,15 @@ mod tests {
         let mut stream = Stream::new();
         stream.connect().drop_on(SYN, "NO_TX_TARGET", NODE, Some(bridge));
         assert_eq!(stream.gives_up().labels(), ["pod_link_down"]);
+    }
+
+    /// Seen: the pod's neighbour entry for the node was wrong.
+    #[test]
+    fn an_answer_to_nobody_s_link_layer_address_is_no_link_that_is_down() {
+        let port = Device { ifindex: 3, name: "v3".into(), up: true, loopback: false };
+        let mut stream = Stream::new();
+        stream.connect().drop_on(SYN_ACK, "NO_TX_TARGET", NODE, Some(port));
+        assert_eq!(stream.gives_up().labels(), ["unexplained"]);
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use super::super::evidence::{errno_words, evidence, is_netfilter, of_icmp, of_state};
-use super::{Case, Finding, Label, enter, in_handshake, in_namespace};
+use super::{Case, Finding, Label, enter, in_handshake, in_namespace, inspected, silent};
 use crate::event::{ConnectFailed, Icmp, PacketDrop};
 use crate::record::Confidence;
 
@@ -12,7 +12,32 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     if !in_handshake(case) {
         return None;
     }
-    by_connect(case).or_else(|| by_icmp(case)).or_else(|| by_error(case))
+    by_connect(case).or_else(|| by_icmp(case)).or_else(|| by_error(case)).or_else(|| no_way_back(case))
+}
+
+/// The target's namespace, read while the attempt waited, has no route to the prober: the kernel drops a SYN that it cannot
+/// answer without a trace.
+fn no_way_back(case: &Case<'_>) -> Option<Finding> {
+    let (time, seen) = inspected(case)?;
+    let (netns, back) = (seen.netns?, seen.no_way_back?);
+    if !case.settled || !silent(case) {
+        return None;
+    }
+    let error = errno_words(back.errno);
+    let place = in_namespace(case, Some(netns));
+    let says = format!("a look-up of the route from {} to {}{place}: {error}", case.attempt.flow.dst.ip(), back.to);
+    let evidence = evidence("inspection", time, says, json!({ "errno": back.errno, "netns": netns, "to": back.to }));
+    let summary = format!(
+        "there is no route back to {}{place} ({error}): {} cannot answer the SYN, which its kernel drops without a trace",
+        back.to, case.attempt.flow.dst
+    );
+    let remediation = format!(
+        "{}ip route get {}: add or correct the route (the CNI's default route in the pod), or delete the pod, so that its sandbox is made anew",
+        enter(case, Some(netns)),
+        back.to
+    );
+    let found = Finding::failure(Label::RouteUnreachable, vec![evidence], summary, remediation);
+    Some(found.with_confidence(Confidence::Likely).resting_on(&["kfree_skb"]))
 }
 
 /// `connect(2)` said so itself, before any SYN.
@@ -106,8 +131,8 @@ fn mend(case: &Case<'_>) -> String {
 
 #[cfg(test)]
 mod tests {
-    use crate::event::TcpState;
-    use crate::testing::Stream;
+    use crate::event::{NoWayBack, TcpState};
+    use crate::testing::{SYN, Stream};
 
     #[test]
     fn an_error_of_connect_itself_decides() {
@@ -123,5 +148,18 @@ mod tests {
         let mut outside = Stream::new();
         outside.connect().wait_ms(3).state(TcpState::SynSent, TcpState::Close, libc::EHOSTUNREACH, (0, 0, 0));
         assert_eq!(outside.labels(), ["route_unreachable"]);
+    }
+
+    #[test]
+    fn a_pod_without_a_route_back_cannot_answer() {
+        let to = "10.88.0.1".parse().expect("an address");
+        let no_way = Some(NoWayBack { to, errno: libc::ENETUNREACH });
+        let mut stream = Stream::new();
+        stream.connect().wait_ms(200).inspection(|seen| seen.no_way_back = no_way);
+        assert_eq!(stream.gives_up().labels(), ["route_unreachable"]);
+        let mut refused = Stream::new();
+        refused.connect().wait_ms(200).inspection(|seen| seen.no_way_back = no_way);
+        refused.reset_sent(SYN, true, None).reset_received(TcpState::SynSent, 0);
+        assert_eq!(refused.labels().last(), Some(&"connection_refused"), "it did answer");
     }
 }

@@ -1,7 +1,7 @@
 //! The reverse-path filter dropped a packet of this attempt.
 
 use super::super::evidence::of_drop;
-use super::{Case, Finding, Label, in_namespace};
+use super::{Case, Finding, Label, enter, in_namespace};
 use crate::event::PacketDrop;
 use crate::record::Confidence;
 
@@ -22,7 +22,8 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
         drop.flow.src.ip()
     );
     let remediation = format!(
-        "sysctl -w net.ipv4.conf.{device}.rp_filter=2 (loose; net.ipv4.conf.all must not be 1), or mend the route to {} (ip route get {})",
+        "{}sysctl -w net.ipv4.conf.{device}.rp_filter=2 (loose: the higher of it and net.ipv4.conf.all counts), or mend the route to {} (ip route get {})",
+        enter(case, drop.netns),
         drop.flow.src.ip(),
         drop.flow.src.ip()
     );

@@ -64,8 +64,7 @@ fn by_silence(case: &Case<'_>) -> Option<Finding> {
 fn finding(case: &Case<'_>, named: Option<&str>, said: &str, make: impl FnOnce(String, String) -> Finding) -> Finding {
     let dst = case.attempt.flow.dst;
     let service = service_at(case, dst);
-    let known = service.map(|service| format!("{}/{}", service.namespace, service.name));
-    let name = known.or_else(|| named.map(str::to_owned)).or_else(|| node_port_service(case, dst));
+    let name = service.map(name_of).or_else(|| named.map(str::to_owned)).or_else(|| node_port_service(case, dst));
     let name = name.map_or_else(|| "the Service".to_owned(), |name| format!("Service {name}"));
     let circular = service.and_then(|service| circular(case, service));
     let summary = format!("{name} at {dst} has no ready endpoint: {said}{}", circular.as_deref().unwrap_or_default());
@@ -88,6 +87,16 @@ fn is_no_endpoints(rule: &FirewallRule) -> bool {
 fn service_of(rule: &FirewallRule) -> Option<&str> {
     let comment = rule.comment.as_deref()?;
     comment.strip_suffix(" has no endpoints").or_else(|| comment.strip_suffix(" has no local endpoints"))
+}
+
+/// `namespace/name` of the Service that is dialled under this address, if it is known to be one.
+pub(super) fn dialled(case: &Case<'_>) -> Option<String> {
+    let dst = case.attempt.flow.dst;
+    service_at(case, dst).map(name_of).or_else(|| node_port_service(case, dst))
+}
+
+fn name_of(service: &Service) -> String {
+    format!("{}/{}", service.namespace, service.name)
 }
 
 fn service_at<'a>(case: &Case<'a>, dst: SocketAddr) -> Option<&'a Service> {

@@ -5,7 +5,7 @@ use super::super::kubelet::of_outcome;
 use super::{Case, Finding, Label, ms};
 use crate::correlate::attempt::End;
 use crate::enrich;
-use crate::event::ProbeSays;
+use crate::event::{KNOWN_PROBERS, ProbeSays};
 use crate::record::Confidence;
 
 /// The rule.
@@ -39,27 +39,29 @@ fn silent(case: &Case<'_>) -> Option<Finding> {
     let attempt = case.attempt;
     let ended = taken_and_silent(case)?;
     let (established, state) = (attempt.established?, attempt.last.as_ref()?);
+    let (reached, waited) = (established.saturating_sub(attempt.started), ended.saturating_sub(established));
+    let late = if reached > waited { LATE } else { "" };
     let summary = format!(
-        "{} was reached in {} and acknowledged the request; not a byte of an answer in {}{}",
+        "{} was reached in {} and acknowledged the request; not a byte of an answer in {}{}{late}",
         attempt.flow.dst,
-        ms(established.saturating_sub(attempt.started)),
-        ms(ended.saturating_sub(established)),
+        ms(reached),
+        ms(waited),
         budget(case)
     );
-    Some(Finding::failure(
-        Label::SlowResponse,
-        vec![of_state(ended, state)],
-        summary,
-        Label::SlowResponse.page().mend.to_owned(),
-    ))
+    let seen = vec![of_state(ended, state)];
+    let found = Finding::failure(Label::SlowResponse, seen, summary, Label::SlowResponse.page().mend.to_owned());
+    Some(if late.is_empty() { found } else { found.with_confidence(Confidence::Likely) })
 }
+
+/// The handshake took more of the time than the target had for its answer.
+const LATE: &str = "; most of the time had gone into the handshake: a SYN that was lost on the way, or a slow path";
 
 /// When the prober gave up on a target that had taken its request and sent nothing.
 pub(super) fn taken_and_silent(case: &Case<'_>) -> Option<u64> {
     let attempt = case.attempt;
     let (ended, End::ClosedByProber) = attempt.ended? else { return None };
     let taken = attempt.request_acknowledged() && attempt.received() == Some(0) && attempt.errno().is_none();
-    (taken && attempt.retransmits.1 == 0 && !gave_up_early(case)).then_some(ended)
+    (taken && attempt.failed() && !attempt.answer_lost() && !gave_up_early(case)).then_some(ended)
 }
 
 /// The timeout of the probe in words, if it is known.
@@ -68,14 +70,19 @@ pub(super) fn budget(case: &Case<'_>) -> String {
 }
 
 /// The prober closed well before the probe's timeout: not for want of an answer (its pod was deleted, it stopped).
-fn gave_up_early(case: &Case<'_>) -> bool {
-    enrich::timeout_s(case.attempt, case.node)
-        .is_some_and(|s| case.attempt.elapsed(u64::MAX) < u64::from(s) * 900_000_000)
+/// Where the timeout is not known, a kubelet's is no less than the least that there is: one second. Another prober's may be
+/// anything.
+pub(super) fn gave_up_early(case: &Case<'_>) -> bool {
+    let is_kubelet = case.attempt.prober && KNOWN_PROBERS.contains(&case.attempt.actor.comm.as_str());
+    let least = u64::from(is_kubelet);
+    let timeout_s = enrich::timeout_s(case.attempt, case.node).map_or(least, u64::from);
+    case.attempt.elapsed(u64::MAX) < timeout_s * 900_000_000
 }
 
 #[cfg(test)]
 mod tests {
-    use crate::event::TcpState;
+    use crate::event::{Fact, TcpState};
+    use crate::record::Confidence;
     use crate::testing::Stream;
 
     #[test]
@@ -98,5 +105,77 @@ mod tests {
         let mut stream = Stream::new();
         stream.connect().established().state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 1));
         assert!(stream.labels().is_empty());
+    }
+
+    #[test]
+    fn a_request_that_was_taken_at_the_second_try_was_taken() {
+        let mut stream = Stream::new();
+        stream.connect().established().sent_again(100, false).wait_ms(1000);
+        stream.state(TcpState::Established, TcpState::FinWait1, 0, (200, 101, 0));
+        assert_eq!(stream.labels(), ["slow_response"]);
+    }
+
+    #[test]
+    fn an_answer_that_does_not_arrive_is_not_slow() {
+        let mut stream = Stream::new();
+        stream.connect().established().wait_ms(500).sent_again(80, true).wait_ms(500);
+        stream.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 0));
+        assert_eq!(stream.labels(), ["unexplained"]);
+        let words = &stream.verdicts()[0].verdict.summary;
+        assert!(words.contains("the target's answer did not arrive, sent again 1 time(s)"), "{words}");
+    }
+
+    /// The kubelet is stopped: its sockets are closed long before any timeout, which is a second at least.
+    #[test]
+    fn a_prober_that_stops_has_not_waited() {
+        let mut stream = Stream::new();
+        stream.connect().established().wait_ms(100);
+        stream.own(|stream| _ = stream.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 0)));
+        assert!(stream.wait_ms(10).push(Fact::Tick).labels().is_empty());
+        let mut connecting = Stream::new();
+        connecting.connect().wait_ms(100);
+        connecting.own(|stream| _ = stream.state(TcpState::SynSent, TcpState::Close, 0, (0, 0, 0)));
+        assert!(connecting.wait_ms(10).push(Fact::Tick).labels().is_empty());
+    }
+
+    /// Whoever probes by another name has a timeout of its own, that nobody knows.
+    #[test]
+    fn a_prober_that_is_no_kubelet_may_wait_for_less() {
+        let mut stream = Stream::new();
+        stream.connect().prober_named("blackbox").established().wait_ms(300);
+        stream.own(|stream| _ = stream.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 0)));
+        assert_eq!(stream.wait_ms(10).push(Fact::Tick).labels(), ["slow_response"]);
+    }
+
+    /// syslog, metrics: what was sent was taken, and nobody asked for an answer.
+    #[test]
+    fn who_is_no_prober_may_need_no_answer() {
+        let mut stream = Stream::new();
+        stream.connect().others().established().wait_ms(1000);
+        stream.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 0));
+        assert!(stream.wait_ms(10).push(Fact::Tick).labels().is_empty());
+        let mut lost = Stream::new();
+        lost.connect().others().established().sent_again(100, false).wait_ms(1000);
+        lost.state(TcpState::Established, TcpState::FinWait1, 0, (200, 1, 0));
+        assert_eq!(lost.labels(), ["unexplained"]);
+    }
+
+    #[test]
+    fn a_handshake_that_took_most_of_the_time_is_said() {
+        let mut stream = Stream::new();
+        stream.connect().wait_ms(1000).retransmit(TcpState::SynSent).established().wait_ms(300);
+        stream.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 0));
+        let verdict = &stream.verdicts()[0].verdict;
+        assert_eq!((verdict.label.name(), verdict.confidence), ("slow_response", Confidence::Likely));
+    }
+
+    /// Seen: the request was never taken, and was still being sent again after the prober had closed.
+    #[test]
+    fn what_is_sent_again_after_the_end_has_not_been_taken() {
+        let mut stream = Stream::new();
+        stream.connect().established().sent_again(53, false).sent_again(53, false).wait_ms(1000);
+        stream.state(TcpState::Established, TcpState::FinWait1, 0, (159, 1, 0)).wait_ms(5).push(Fact::Tick);
+        stream.sent_again(53, false).sent_again(53, false).wait_ms(5).push(Fact::Tick);
+        assert_eq!(stream.labels(), ["unexplained"]);
     }
 }

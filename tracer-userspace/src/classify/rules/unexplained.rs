@@ -2,13 +2,15 @@
 
 use serde_json::json;
 
+use super::super::SETTLE_NS;
 use super::super::evidence::{
-    errno_words, evidence, of_drop, of_icmp, of_inspection, of_reset_received, of_reset_sent, of_state,
+    errno_words, evidence, of_drop, of_icmp, of_inspection, of_reset_received, of_reset_sent, of_state, plain,
 };
 use super::super::kubelet::of_outcome;
-use super::{Case, Finding, Label, ms};
+use super::slow_response::gave_up_early;
+use super::{Case, Finding, Label, enter, in_namespace, ms, silent};
 use crate::correlate::attempt::{Attempt, End};
-use crate::event::{Fact, Observation};
+use crate::event::{Fact, Observation, PacketDrop};
 use crate::record::{Confidence, Evidence};
 
 /// The rule.
@@ -16,21 +18,112 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let attempt = case.attempt;
     let (ended, end) = attempt.ended?;
     let said = attempt.kubelet();
-    if !case.settled || !(attempt.failed() || said.is_some()) {
+    if !case.settled || !(attempt.failed() || said.is_some()) || (said.is_none() && is_cancelled(case)) {
         return None;
     }
     let mut seen: Vec<Evidence> = attempt.sightings.iter().filter_map(says).collect();
     seen.extend(super::inspected(case).map(|(time, state)| of_inspection(time, state)));
     seen.extend(attempt.last.as_ref().map(|state| of_state(ended, state)));
     seen.extend(said.map(|(_, said)| of_outcome(said)));
+    let lost = lost(attempt, ended);
     let summary = format!(
-        "the attempt to {} failed after {} ({}) and nothing that was seen decides why",
+        "the attempt to {} failed after {} ({}) and {}",
         attempt.flow.dst,
         ms(attempt.elapsed(ended)),
-        if attempt.failed() { how(attempt, end) } else { DISAGREES.to_owned() }
+        if attempt.failed() { how(attempt, end) } else { DISAGREES.to_owned() },
+        lost.map_or_else(|| unseen(case), |(_, drop)| dropped(case, drop))
     );
-    let found = Finding::failure(Label::Unexplained, seen, summary, Label::Unexplained.page().mend.to_owned());
+    let service = super::service_no_endpoints::dialled(case).filter(|_| lost.is_none());
+    let remediation = lost.and_then(|(_, drop)| look_at(case, drop)).or_else(|| service.map(|name| by_endpoint(&name)));
+    let remediation = remediation.unwrap_or_else(|| Label::Unexplained.page().mend.to_owned());
+    let found = Finding::failure(Label::Unexplained, seen, summary, remediation);
     Some(Finding { decided_at: ended, confidence: Confidence::Possible, rests_on: &ALL, ..found })
+}
+
+/// Who closes so soon may have been told an error that left no trace on the socket (`sk_err_soft`).
+const AT_ONCE_NS: u64 = 10_000_000;
+
+/// The prober closed it long before its timeout, and nothing had gone wrong until then: it stopped itself.
+fn is_cancelled(case: &Case<'_>) -> bool {
+    let attempt = case.attempt;
+    let ended = attempt.ended.map_or(u64::MAX, |(time, _)| time);
+    if case.node.lost_between(attempt.started, ended.saturating_add(SETTLE_NS)) > 0 {
+        return false;
+    }
+    let own = attempt.last.as_ref().is_some_and(|last| last.own_context && last.errno == Some(0));
+    let by_prober = matches!(attempt.ended, Some((_, End::NotEstablished | End::ClosedByProber)));
+    let at_once = attempt.established.is_none() && attempt.elapsed(u64::MAX) < AT_ONCE_NS;
+    own && by_prober && !at_once && attempt.connect_failed().is_none() && silent(case) && gave_up_early(case)
+}
+
+/// A packet that was translated is not seen to be this attempt's any more.
+fn unseen(case: &Case<'_>) -> String {
+    let service = super::service_no_endpoints::dialled(case);
+    let service = service
+        .map(|name| format!("; it is Service {name}: what becomes of a packet on its way to an endpoint is not seen"));
+    format!("nothing that was seen decides why{}", service.unwrap_or_default())
+}
+
+fn by_endpoint(service: &str) -> String {
+    format!(
+        "dial each endpoint of Service {service} by itself (kubectl get endpointslices): the verdict on that connection names the cause"
+    )
+}
+
+/// The first packet of it that was dropped and that says something: of the handshake or with data; else any.
+fn lost(attempt: &Attempt, ended: u64) -> Option<(u64, &PacketDrop)> {
+    let drops = || attempt.drops().filter(|(time, d)| *time <= ended && !d.flags.is_rst());
+    drops().find(|(_, d)| d.flags.is_syn() || d.flags.is_syn_ack() || d.flags.has_data()).or_else(|| drops().next())
+}
+
+/// The kernel dropped a packet of it, for a reason that no label stands for.
+fn dropped(case: &Case<'_>, drop: &PacketDrop) -> String {
+    let why = match (drop.reason.as_deref(), drop.location.as_deref()) {
+        (Some(reason), Some(place)) => format!(" ({reason}, in {place})"),
+        (Some(one), None) | (None, Some(one)) => format!(" ({one})"),
+        (None, None) => String::new(),
+    };
+    let on = drop.device.as_ref().map(|device| format!(" on {}", device.name)).unwrap_or_default();
+    let (flags, flow) = (drop.flags.name(), drop.flow);
+    format!(
+        "the kernel dropped its {flags} {} -> {}{on}{}{why}{}",
+        flow.src,
+        flow.dst,
+        in_namespace(case, drop.netns),
+        meaning(drop)
+    )
+}
+
+/// What reasons mean that say little by their names (include/net/dropreason-core.h).
+fn meaning(drop: &PacketDrop) -> &'static str {
+    // A SYN that is sent again to a handshake that is half done (`tcp_check_req`, net/ipv4/tcp_minisocks.c).
+    let at_socket = matches!(drop.location.as_deref().map(plain), Some("tcp_v4_rcv" | "tcp_v6_rcv"));
+    match drop.reason.as_deref() {
+        Some("NOT_SPECIFIED") | None if drop.flags.is_syn() && at_socket => {
+            ": most likely the target had taken an earlier one, and it is its SYN-ACK that does not arrive (the way back, or the pod's neighbour entry for the node)"
+        }
+        Some("NO_TX_TARGET") => {
+            ": the bridge has nobody to send it to, so that it was addressed to a link-layer address that nobody has (ip neigh, where it was sent)"
+        }
+        Some("IP_INADDRERRORS") => {
+            ": the kernel there does not have the address it was sent to (it was taken away, or a network stack of its own in the pod holds it)"
+        }
+        Some("IP_INNOROUTES" | "IP_OUTNOROUTES") => ": that namespace has no route for it",
+        Some("QDISC_DROP" | "QDISC_OVERLIMIT") => ": the device's queue is full, limited, or made to lose packets",
+        _ => "",
+    }
+}
+
+/// What shows more of it.
+fn look_at(case: &Case<'_>, drop: &PacketDrop) -> Option<String> {
+    let (reason, device) = (drop.reason.as_deref()?, drop.device.as_ref()?);
+    reason.starts_with("QDISC").then(|| {
+        format!(
+            "{}tc -s qdisc show dev {}: the queue that counts drops; a rate limit (the CNI's bandwidth plugin), a full queue or netem",
+            enter(case, drop.netns),
+            device.name
+        )
+    })
 }
 
 /// What the kernel saw of an attempt that only the kubelet calls failed.
@@ -59,6 +152,13 @@ fn how(attempt: &Attempt, end: End) -> String {
         End::Reset => "reset after it was established".to_owned(),
         End::ClosedByProber if attempt.retransmits.1 > 0 => {
             format!("established, then {} segment(s) sent again without an acknowledgement", attempt.retransmits.1)
+        }
+        End::ClosedByProber if attempt.answer_lost() => {
+            let again = match attempt.retransmitted().filter(|(_, segment)| segment.by_target).count() {
+                0 => String::new(),
+                times => format!(", sent again {times} time(s)"),
+            };
+            format!("established and the request acknowledged; the target's answer did not arrive{again}")
         }
         End::ClosedByProber => "established, and the prober closed it without an answer".to_owned(),
         End::ClosedByServer => "established, and the target closed it without an answer".to_owned(),
@@ -89,8 +189,8 @@ fn says(observation: &Observation) -> Option<Evidence> {
 
 #[cfg(test)]
 mod tests {
-    use crate::event::{Fact, TcpState};
-    use crate::testing::Stream;
+    use crate::event::{Device, Fact, TcpState};
+    use crate::testing::{NODE, SYN, Stream};
 
     /// Seen on sid: the program's run at CLOSE was skipped, and the next connection on the same memory was refused.
     #[test]
@@ -110,5 +210,16 @@ mod tests {
         let verdict = &stream.verdicts()[0].verdict;
         assert_eq!(verdict.label.name(), "unexplained");
         assert!(verdict.summary.contains("sent again 1 time(s)"), "{}", verdict.summary);
+    }
+
+    #[test]
+    fn a_drop_that_no_label_stands_for_is_named() {
+        let device = Device { ifindex: 7, name: "v7".into(), up: true, loopback: false };
+        let mut stream = Stream::new();
+        stream.links(true, &["10.88.0.1"]).connect().drop_on(SYN, "QDISC_DROP", NODE, Some(device)).gives_up();
+        let verdict = &stream.verdicts()[0].verdict;
+        let named = "the kernel dropped its SYN 10.88.0.1:40000 -> 10.88.0.2:8080 on v7 in the node's network namespace (QDISC_DROP)";
+        assert!(verdict.label.name() == "unexplained" && verdict.summary.contains(named), "{}", verdict.summary);
+        assert!(verdict.remediation.starts_with("tc -s qdisc show dev v7"), "{}", verdict.remediation);
     }
 }

@@ -31,6 +31,10 @@ fn complete(answer: &[u8]) -> Option<io::Result<u16>> {
     let Some(status) = status.filter(|_| head.starts_with("HTTP/")) else {
         return Some(Err(io::Error::new(ErrorKind::InvalidData, "malformed HTTP response")));
     };
+    // An interim answer: the next one counts.
+    if (100..200).contains(&status) {
+        return complete(&answer[end + 4..]);
+    }
     let length = head.lines().find_map(|l| l.strip_prefix("Content-Length: ")?.parse::<usize>().ok()).unwrap_or(0);
     (answer.len() >= end + 4 + length).then_some(Ok(status))
 }

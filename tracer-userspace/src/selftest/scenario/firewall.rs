@@ -46,6 +46,10 @@ pub(super) const ALL: &[Scenario] = &[
     })
     .v6()
     .needs(&[Need::Nft]),
+    Scenario::new("firewall_reject_request", REJECT, |s| {
+        pod_nft(s, "tcp dport 8080 tcp flags & psh == psh reject with tcp reset", Ending::Reset)
+    })
+    .needs(&[Need::Nft]),
     Scenario::new("firewall_reject_pod_icmp", REJECT, |s| {
         pod_nft(s, "tcp dport 8080 reject with icmpx port-unreachable", Ending::Refused)
     })

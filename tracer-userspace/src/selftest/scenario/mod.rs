@@ -20,6 +20,7 @@ mod server;
 mod service;
 mod stage;
 mod startup;
+mod twofold;
 
 pub use needs::Need;
 pub use stage::Stage;
@@ -147,6 +148,7 @@ pub fn all() -> Vec<Scenario> {
         loopback::ALL,
         ipvs::ALL,
         faults::ALL,
+        twofold::ALL,
     ]
     .concat()
 }

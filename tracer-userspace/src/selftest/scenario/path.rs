@@ -12,7 +12,7 @@ use crate::selftest::dial::{Dial, Ending, Kind};
 use crate::selftest::ip::{Mac, Route, RouteType};
 use crate::selftest::pods::HTTP;
 use crate::selftest::prober::Prober;
-use crate::selftest::world::{BRIDGE, Family};
+use crate::selftest::world::{BRIDGE, BRIDGE6, Family};
 
 const NODE_MAC: Mac = [2, 0, 0, 0, 0, 1];
 const LINK: Option<Label> = Some(Label::PodLinkDown);
@@ -34,6 +34,11 @@ pub(super) const ALL: &[Scenario] = &[
     Scenario::new("route_unreachable_prohibit", ROUTE, |s| refusing_route(s, RouteType::Prohibit)),
     Scenario::new("route_unreachable_blackhole", ROUTE, |s| refusing_route(s, RouteType::BlackHole)),
     Scenario::new("route_unreachable_none", ROUTE, no_route),
+    Scenario::new("route_unreachable_no_way_back", ROUTE, |s| no_way_back(s, &Route::to_host(BRIDGE)))
+        .needs(&[Need::RealProcessor]),
+    Scenario::new("route_unreachable_no_way_back_v6", ROUTE, |s| no_way_back(s, &Route::to_host(BRIDGE6)))
+        .v6()
+        .needs(&[Need::RealProcessor]),
     Scenario::new("route_unreachable_by_router", ROUTE, router_refuses),
     Scenario::new("missing_node_prerequisite", PREREQUISITE, not_forwarding).own(),
     Scenario::new("missing_node_prerequisite_v6", PREREQUISITE, not_forwarding).own().v6(),
@@ -91,6 +96,18 @@ fn no_route(stage: &mut Stage<'_>) -> Result<()> {
     let failed = stage.fails(Kind::Http, pod, Ending::Error);
     stage.world.node.ip(|ip| ip.add(&route.as_the_kernel_s().source(BRIDGE)))?;
     failed
+}
+
+/// The pod cannot answer: its own route to the node says no.
+fn no_way_back(stage: &mut Stage<'_>, back: &Route) -> Result<()> {
+    let pod = stage.serving("http", HTTP)?;
+    stage.succeeds(Kind::Http, pod)?;
+    let back = back.clone().refusing(RouteType::Unreachable);
+    // Where it is on, even loosely, the reverse-path filter drops the SYN first.
+    stage.inside(pod)?.sysctl(&[("ipv4/conf/all/rp_filter", "0"), ("ipv4/conf/eth0/rp_filter", "0")])?;
+    stage.inside(pod)?.ip(|ip| ip.add(&back))?;
+    stage.mentions(&["no route back"]);
+    stage.fails(Kind::Http, pod, Ending::Timeout)
 }
 
 /// A router behind the node has no route onward.

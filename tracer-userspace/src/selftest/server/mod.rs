@@ -17,6 +17,8 @@ pub mod tls;
 pub enum Mode {
     /// 200.
     Http,
+    /// 103 and, a moment later, 200.
+    EarlyHints,
     /// 503.
     Unavailable,
     /// Accepts, reads, never answers.
@@ -69,6 +71,7 @@ impl Mode {
             "banner" => Self::Banner,
             "big" => Self::Big,
             "http" => Self::Http,
+            "early-hints" => Self::EarlyHints,
             "503" => Self::Unavailable,
             "hang" => Self::Hang,
             "noaccept" => Self::NoAccept,
@@ -134,6 +137,12 @@ pub fn serve(address: &str, mode: Mode) -> Result<()> {
 fn treat(mut stream: TcpStream, mode: Mode, tls: &tls::Acceptor) -> io::Result<()> {
     match mode {
         Mode::Http => answer(&mut stream, "200 OK"),
+        Mode::EarlyHints => {
+            read_request(&mut stream)?;
+            stream.write_all(b"HTTP/1.1 103 Early Hints\r\nLink: </style.css>; rel=preload\r\n\r\n")?;
+            thread::sleep(Duration::from_millis(20));
+            write_status(&mut stream, "200 OK")
+        }
         Mode::Unavailable => answer(&mut stream, "503 Service Unavailable"),
         Mode::Hang | Mode::TlsHang | Mode::NoAccept | Mode::Backlog(_) => drain(&mut stream),
         Mode::Burn => {

@@ -1,0 +1,82 @@
+//! `localhost` is two addresses: who dials it tries the second when the first one fails, and all is well.
+
+use super::{Core, Decided};
+use crate::classify::evidence::of_state;
+use crate::classify::finding::Finding;
+use crate::correlate::attempt::Attempt;
+use crate::decision::Decision;
+use crate::enrich;
+use crate::event::ConnId;
+use crate::record::{Confidence, Outcome};
+
+/// How long after the first the second may begin. Go's dialer does not wait when the first fails, and 300 ms when it hangs
+/// (net.Dialer, `FallbackDelay`).
+const FALLBACK_NS: u64 = 1_000_000_000;
+
+impl Core {
+    /// An attempt succeeded: that to the other loopback address, which it followed, is no failure of the probe.
+    pub(super) fn pardon_other_loopback(&mut self, conn: ConnId, out: &mut Vec<Decision>) {
+        let Some(attempt) = self.correlator.get(conn).filter(|it| it.prober && it.flow.dst.ip().is_loopback()) else {
+            return;
+        };
+        let before: Vec<&Attempt> = self.correlator.all().filter(|it| is_first_try(it, attempt)).collect();
+        let open = |d: &Decided| d.outcome == Outcome::Failure && d.in_handshake && !d.revised;
+        let pardoned: Vec<(ConnId, Finding)> = before
+            .into_iter()
+            .filter_map(|it| Some((it.conn, pardon(it, attempt, *self.decided.get(&it.conn).filter(|d| open(d))?))))
+            .collect();
+        for (other, finding) in pardoned {
+            self.remember(other, &finding, true);
+            self.say(other, finding, Vec::new(), true, out);
+            self.forget_failures(other);
+        }
+    }
+
+    fn forget_failures(&mut self, conn: ConnId) {
+        let Some(attempt) = self.correlator.get(conn) else { return };
+        let (dst, key) = (attempt.flow.dst, self.counter_key(conn, &enrich::name(attempt, &self.node)));
+        self.streaks.retain(|(at, _), _| *at != dst);
+        self.failures.retain(|at, _| Some(*at) != key);
+    }
+}
+
+fn is_first_try(first: &Attempt, second: &Attempt) -> bool {
+    let (one, other) = (first.flow.dst, second.flow.dst);
+    let same = first.actor.pid == second.actor.pid && first.netns == second.netns && one.port() == other.port();
+    let followed = first.started <= second.started && second.started - first.started < FALLBACK_NS;
+    same && followed && one.ip().is_loopback() && one.is_ipv4() != other.is_ipv4()
+}
+
+fn pardon(first: &Attempt, second: &Attempt, before: Decided) -> Finding {
+    let ended = second.ended.map_or(second.started, |(time, _)| time);
+    let summary = format!(
+        "the prober then dialled {} and succeeded: `localhost` is both addresses, and nothing listens on {}",
+        second.flow.dst, first.flow.dst
+    );
+    let mend = format!("set the probe's host to {}: the first dial of each attempt is in vain", second.flow.dst.ip());
+    let seen = second.last.as_ref().map(|state| of_state(ended, state));
+    let found = Finding::failure(before.label, seen.into_iter().collect(), summary, mend);
+    Finding { outcome: Outcome::Noise, decided_at: ended, ..found.with_confidence(Confidence::Likely) }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::event::TcpState;
+    use crate::record::Outcome;
+    use crate::testing::{SYN, Stream};
+
+    fn refused_then_answered(first: &str, second: &str) -> Vec<Outcome> {
+        let mut stream = Stream::to(first);
+        stream.connect().reset_sent(SYN, true, None).reset_received(TcpState::SynSent, 0);
+        stream.state(TcpState::SynSent, TcpState::Close, 111, (0, 0, 0)).again_to(9, second);
+        stream.connect().established().state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 200));
+        stream.verdicts().iter().map(|it| it.verdict.outcome).collect()
+    }
+
+    #[test]
+    fn the_other_address_of_localhost_answers() {
+        assert_eq!(refused_then_answered("[::1]:8080", "127.0.0.1:8080"), [Outcome::Failure, Outcome::Noise]);
+        assert_eq!(refused_then_answered("[::1]:8080", "127.0.0.1:8081"), [Outcome::Failure], "another port");
+        assert_eq!(refused_then_answered("[fd00::1]:8080", "127.0.0.1:8080"), [Outcome::Failure], "another host");
+    }
+}
