@@ -83,7 +83,7 @@ pub(super) fn gave_up_early(case: &Case<'_>) -> bool {
 mod tests {
     use crate::event::{Fact, TcpState};
     use crate::record::Confidence;
-    use crate::testing::Stream;
+    use crate::testing::{NODE, Stream};
 
     #[test]
     fn a_request_taken_and_not_answered() {
@@ -132,6 +132,11 @@ mod tests {
         stream.connect().established().wait_ms(100);
         stream.own(|stream| _ = stream.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 0)));
         assert!(stream.wait_ms(10).push(Fact::Tick).labels().is_empty());
+        let mut dropped = Stream::new();
+        dropped.connect().established().wait_ms(100);
+        dropped.own(|stream| _ = stream.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 0)));
+        dropped.drop(crate::event::TcpFlags(0x18), "TCP_RFC7323_TW_PAWS", NODE);
+        assert!(dropped.wait_ms(10).push(Fact::Tick).labels().is_empty(), "what comes later finds nobody");
         let mut connecting = Stream::new();
         connecting.connect().wait_ms(100);
         connecting.own(|stream| _ = stream.state(TcpState::SynSent, TcpState::Close, 0, (0, 0, 0)));

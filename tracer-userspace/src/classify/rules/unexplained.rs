@@ -8,7 +8,7 @@ use super::super::evidence::{
 };
 use super::super::kubelet::of_outcome;
 use super::slow_response::gave_up_early;
-use super::{Case, Finding, Label, enter, in_namespace, ms, silent};
+use super::{Case, Finding, Label, enter, in_namespace, ms};
 use crate::correlate::attempt::{Attempt, End};
 use crate::event::{Fact, Observation, PacketDrop};
 use crate::record::{Confidence, Evidence};
@@ -53,7 +53,18 @@ fn is_cancelled(case: &Case<'_>) -> bool {
     let own = attempt.last.as_ref().is_some_and(|last| last.own_context && last.errno == Some(0));
     let by_prober = matches!(attempt.ended, Some((_, End::NotEstablished | End::ClosedByProber)));
     let at_once = attempt.established.is_none() && attempt.elapsed(u64::MAX) < AT_ONCE_NS;
-    own && by_prober && !at_once && attempt.connect_failed().is_none() && silent(case) && gave_up_early(case)
+    own && by_prober
+        && !at_once
+        && attempt.connect_failed().is_none()
+        && undisturbed(attempt, ended)
+        && gave_up_early(case)
+}
+
+/// Nothing was dropped or answered with an error before its end. What comes later finds a socket that is gone.
+fn undisturbed(attempt: &Attempt, ended: u64) -> bool {
+    let dropped = attempt.drops().any(|(time, _)| time <= ended);
+    let refused = attempt.icmp().any(|(time, _)| time <= ended);
+    !dropped && !refused && attempt.reset_received().is_none_or(|(time, _)| time > ended)
 }
 
 /// A packet that was translated is not seen to be this attempt's any more.

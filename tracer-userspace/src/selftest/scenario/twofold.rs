@@ -33,8 +33,9 @@ fn dropped_at_first(stage: &mut Stage<'_>, pod: SocketAddr, what: &str, how: End
     let chain = format!("type filter hook input priority 0; {what} counter drop;");
     stage.inside(pod)?.nft(&format!("table inet moment {{ chain ingress {{ {chain} }}; }}\n"))?;
     let mut second = Prober::start(&stage.world.node, stage.options)?;
-    // The first SYN, or the request, is sent again after a second at most.
-    let dial = Dial::new(Kind::Http, pod, stage.options.probe_timeout + Duration::from_secs(2));
+    // What was dropped is sent again after a second, three and seven: by then the rule is gone, however busy the machine is.
+    let timeout = if how == Ending::Timeout { 3 * stage.options.probe_timeout } else { stage.options.patience };
+    let dial = Dial::new(Kind::Http, pod, timeout);
     let listed = stage.listed(pod, stage.verdict(label, Outcome::Failure))?;
     let outcome = thread::scope(|scope| {
         let waiting = scope.spawn(move || second.dial(dial));
