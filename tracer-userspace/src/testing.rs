@@ -1,23 +1,28 @@
 //! Streams of observations by hand, for the unit tests of the rules. They test properties of the
 //! rules; that a kernel shows such a stream is proven by the scenarios, on real kernels.
 
+mod facts;
+mod probes;
+
 use std::net::SocketAddr;
 
 use crate::core::{Core, Options};
 use crate::decision::Decision;
 use crate::event::{
-    Actor, Answer, AnswerKind, Backend, ConnId, Connect, ConnectFailed, Container, Device, ExecSpec, Fact, Firewall,
-    FirewallRule, Flow, Handler, Icmp, Inspection, Ipvs, IpvsOp, KubeletProbe, KubeletResult, Links, Listen,
-    ListenQueue, Loss, MissingHook, NeighbourState, Netns, NetnsOp, NetnsOpKind, NodePort, NodePorts, Observation,
-    PacketDrop, Pod, PodRef, Pods, ProbeSays, ProbeSpec, ProbeType, ProxyMode, QueueFull, ResetReceived, ResetSent,
-    Retransmit, RuleVerdict, Runs, Start, State, TcpFlags, TcpState, Via, When,
+    Actor, Answer, AnswerKind, ConnId, Connect, ConnectFailed, Device, Fact, Flow, Icmp, Inspection, Ipvs, IpvsOp,
+    KubeletProbe, Links, Listen, ListenQueue, Loss, MissingHook, Netns, NetnsOp, NetnsOpKind, NodePort, NodePorts,
+    Observation, PacketDrop, ProbeSays, ProxyMode, QueueFull, ResetReceived, ResetSent, Retransmit, State, TcpFlags,
+    TcpState, Via,
 };
 use crate::record::{Body, VerdictBody};
+pub(crate) use facts::{firewall, http_probe, lo, neighbour, rule};
+use facts::{prober, readiness_failed, start};
 
 pub(crate) const NODE: Netns = Netns(1);
 pub(crate) const POD: Netns = Netns(2);
 pub(crate) const SYN: TcpFlags = TcpFlags(0x02);
 pub(crate) const SYN_ACK: TcpFlags = TcpFlags(0x12);
+
 /// One attempt from 10.88.0.1:40000 to 10.88.0.2:8080, and what is seen of it, a microsecond apart.
 pub(crate) struct Stream {
     pub(crate) observations: Vec<Observation>,
@@ -302,94 +307,6 @@ impl Stream {
         self.push(Fact::Listen(Listen { netns, addr, actor, begins }))
     }
 
-    fn probed(&mut self, probe: ProbeSpec) -> &mut Self {
-        self.pod_probed("web", probe)
-    }
-
-    /// The pod at the target's address with one probe.
-    fn pod_probed(&mut self, name: &str, probe: ProbeSpec) -> &mut Self {
-        let container = Container { name: Some("app".into()), probes: vec![probe], ..Container::default() };
-        let pod = Pod {
-            namespace: Some("default".into()),
-            name: Some(name.into()),
-            addrs: vec![self.flow.dst.ip()],
-            containers: vec![container],
-            ..Pod::default()
-        };
-        self.push(Fact::Pods(Pods { pods: vec![pod] }))
-    }
-
-    /// The pod with a readiness probe that runs a command.
-    pub(crate) fn exec_readiness(&mut self) -> &mut Self {
-        let exec = ExecSpec { probe_type: ProbeType::Readiness, timeout_s: 1, period_s: 10, failure_threshold: 3 };
-        let container = Container { name: Some("app".into()), exec: vec![exec], ..Container::default() };
-        let (namespace, name) = (Some("default".into()), Some("web".into()));
-        self.push(Fact::Pods(Pods {
-            pods: vec![Pod { namespace, name, containers: vec![container], ..Pod::default() }],
-        }))
-    }
-
-    pub(crate) fn liveness(&mut self, period_s: u32, failure_threshold: u32) -> &mut Self {
-        let probe_type = ProbeType::Liveness;
-        self.probed(ProbeSpec { probe_type, period_s, failure_threshold, ..http_probe(self.flow.dst.port()) })
-    }
-
-    pub(crate) fn http_readiness(&mut self) -> &mut Self {
-        self.probed(http_probe(self.flow.dst.port()))
-    }
-
-    /// The target's address belongs to this pod now.
-    pub(crate) fn http_readiness_of(&mut self, pod: &str) -> &mut Self {
-        self.pod_probed(pod, http_probe(self.flow.dst.port()))
-    }
-
-    /// The pod's container has a readiness probe on the same port, too.
-    pub(crate) fn readiness_too(&mut self) -> &mut Self {
-        let probe = http_probe(self.flow.dst.port());
-        let mut pods = self.pods();
-        pods.pods[0].containers[0].probes.push(probe);
-        self.push(Fact::Pods(pods))
-    }
-
-    /// The pod's container has a startup probe that runs a command, too.
-    pub(crate) fn exec_startup_too(&mut self) -> &mut Self {
-        let exec = ExecSpec { probe_type: ProbeType::Startup, timeout_s: 1, period_s: 10, failure_threshold: 30 };
-        let mut pods = self.pods();
-        pods.pods[0].containers[0].exec.push(exec);
-        self.push(Fact::Pods(pods))
-    }
-
-    /// The last that was told of pods.
-    fn pods(&self) -> Pods {
-        let pods = self.observations.iter().rev().find_map(|it| match &it.fact {
-            Fact::Pods(pods) => Some(pods.clone()),
-            _ => None,
-        });
-        pods.expect("a pod in a test")
-    }
-
-    /// The pod with a readiness probe of another port.
-    pub(crate) fn http_readiness_on(&mut self, port: u16) -> &mut Self {
-        self.probed(http_probe(port))
-    }
-
-    /// What the kubelet tells of the runs of the pod's container from now on.
-    pub(crate) fn runs(&mut self, runs: Runs) -> &mut Self {
-        let mut pods = self.pods();
-        pods.pods[0].containers[0].runs = Some(runs);
-        self.push(Fact::Pods(pods))
-    }
-
-    /// The time so many seconds ago.
-    pub(crate) const fn seconds_ago(&self, seconds: u64) -> u64 {
-        self.now - seconds * 1_000_000_000
-    }
-
-    pub(crate) fn https_readiness(&mut self) -> &mut Self {
-        let scheme = Some("https".into());
-        self.probed(ProbeSpec { scheme, ..http_probe(self.flow.dst.port()) })
-    }
-
     /// The next attempt to the same target, from the next port.
     pub(crate) fn again(&mut self, conn: u64) -> &mut Self {
         self.conn = ConnId(conn);
@@ -446,33 +363,6 @@ impl Stream {
     }
 }
 
-/// A firewall of these rules.
-pub(crate) fn firewall(netns: Netns, rules: Vec<FirewallRule>) -> Fact {
-    let (truncated, only_for, conntrack, took_ns, problems) = (false, None, None, 0, Vec::new());
-    Fact::Firewall(Box::new(Firewall { netns, rules, truncated, only_for, conntrack, took_ns, problems }))
-}
-
-/// A rule that every packet meets, in a chain of its own table.
-pub(crate) fn rule(chain: &str, verdict: RuleVerdict) -> FirewallRule {
-    FirewallRule {
-        backend: Backend::Nftables,
-        family: "inet".into(),
-        table: "t".into(),
-        chain: chain.into(),
-        base: Some(chain.into()),
-        hooks: vec!["INPUT".into(), "OUTPUT".into()],
-        verdict,
-        policy: false,
-        handle: Some(4),
-        comment: None,
-        when: When::default(),
-        exact: false,
-        first: false,
-        priority: Some(0),
-        packets: None,
-    }
-}
-
 /// All that a stream of observations decides.
 pub(crate) fn decide(observations: &[Observation]) -> Vec<Decision> {
     let mut core = Core::new(Options { attempts: true });
@@ -482,64 +372,4 @@ pub(crate) fn decide(observations: &[Observation]) -> Vec<Decision> {
     }
     core.finish(observations.last().map_or(0, |o| o.time_boot_ns) + 1_000_000_000, &mut out);
     out
-}
-
-pub(crate) fn neighbour(state: &str) -> NeighbourState {
-    NeighbourState { addr: addr("10.88.0.2:8080").ip(), state: state.to_owned(), ifindex: 2 }
-}
-
-/// The kubelet says that the readiness probe of the pod failed.
-fn readiness_failed(says: ProbeSays) -> KubeletProbe {
-    KubeletProbe {
-        pod: PodRef { namespace: Some("default".into()), name: Some("web".into()), uid: None },
-        container: Some("app".into()),
-        probe_type: ProbeType::Readiness,
-        result: KubeletResult::Failure,
-        says,
-        output: None,
-        src: None,
-        dst: None,
-        written_boot_ns: 0,
-        pid: Some(100),
-        event_count: None,
-    }
-}
-
-fn prober() -> Actor {
-    Actor { pid: 10, tid: 11, comm: "kubelet".into(), netns: Some(NODE), cgroup: None, cgroup_memory: None }
-}
-
-pub(crate) fn http_probe(port: u16) -> ProbeSpec {
-    ProbeSpec {
-        probe_type: ProbeType::Readiness,
-        handler: Handler::Http,
-        scheme: Some("http".into()),
-        port,
-        host: None,
-        path: Some("/".into()),
-        timeout_s: 1,
-        period_s: 10,
-        failure_threshold: 3,
-        initial_delay_s: 0,
-    }
-}
-
-pub(crate) fn lo(up: bool) -> Option<Device> {
-    Some(Device { ifindex: 1, name: "lo".into(), up, loopback: true })
-}
-
-fn start() -> Start {
-    Start {
-        version: "0".into(),
-        kernel: "0".into(),
-        node_name: "n1".into(),
-        boot_to_wall_ns: 0,
-        node_netns: Some(NODE),
-        namespaces: vec![NODE],
-        probers: vec!["kubelet".into()],
-        all_connections: false,
-        hooks: Vec::new(),
-        missing_hooks: Vec::new(),
-        sources: Vec::new(),
-    }
 }

@@ -1,0 +1,120 @@
+#![allow(clippy::unwrap_used, reason = "a test ends at the line that failed")]
+
+use super::*;
+use crate::cli::{Parsed, parse};
+
+pub(super) fn planned(args: &[&str]) -> Result<Plan, Error> {
+    let args = std::iter::once("tracer").chain(args.iter().copied()).map(Into::into);
+    match parse(args) {
+        Parsed::Command(cli) => plan(*cli),
+        other => Err(Error::Usage(format!("{other:?}"))),
+    }
+}
+
+#[test]
+fn without_names_every_kubelet_is_a_prober() {
+    let Plan::Live(live) = planned(&["attach"]).unwrap() else { unreachable!() };
+    assert_eq!(live.probers, KNOWN_PROBERS);
+    assert!(!live.daemon && live.record.is_none());
+}
+
+#[test]
+fn a_prober_name_that_the_kernel_would_cut_is_refused() {
+    let error = planned(&["attach", "--prober", "a-very-long-process-name"]).unwrap_err();
+    assert!(error.to_string().contains("write `a-very-long-pro`"), "{error}");
+}
+
+#[test]
+fn flags_without_effect_are_refused() {
+    let error = planned(&["replay", "x", "--prober", "y"]).unwrap_err();
+    assert_eq!(error.to_string(), "--prober has no meaning for `tracer replay`: the recording has it");
+    assert!(planned(&["explain", "--until-failure"]).is_err());
+    assert!(planned(&["schema", "--pods", "x"]).unwrap_err().to_string().starts_with("--pods has"));
+    assert!(planned(&["attach", "--until-failure"]).is_ok());
+}
+
+#[test]
+fn empty_values_are_absent() {
+    let Plan::Live(live) = planned(&["attach", "-n", "", "--label", "", "--prober", ""]).unwrap() else {
+        unreachable!()
+    };
+    assert_eq!(live.output.filter, Filter::default());
+    assert_eq!(live.probers, KNOWN_PROBERS);
+}
+
+#[test]
+fn the_kubelet_s_log_is_a_file_or_the_journal() {
+    let log = |value: &str| match planned(&["attach", "--kubelet-log", value]) {
+        Ok(Plan::Live(live)) => Ok(live.kubelet_log),
+        other => Err(other.unwrap_err().to_string()),
+    };
+    let file = std::env::current_exe().unwrap();
+    assert_eq!(log(file.to_str().unwrap()), Ok(Some(NamedLog::File(file.clone()))));
+    assert_eq!(log("journal"), Ok(Some(NamedLog::Journal(None))));
+    assert_eq!(log(""), Ok(None));
+    assert!(log("./journal").unwrap_err().starts_with("--kubelet-log ./journal: No such file"));
+    let empty = log("journal:/proc/self").unwrap_err();
+    assert!(empty.starts_with("--kubelet-log /proc/self: no system.journal in it"), "{empty}");
+}
+
+#[test]
+fn the_api_is_used_where_a_kubeconfig_is_named_and_files_leave_something_to_ask() {
+    let live = |args: &[&str]| match planned(args).unwrap() {
+        Plan::Live(live) => live.cluster,
+        other => unreachable!("{other:?}"),
+    };
+    let file = std::env::current_exe().unwrap().display().to_string();
+    assert!(live(&["attach"]).is_none() && live(&["attach", "--api-services"]).is_none());
+    let cluster = live(&["attach", "--kubeconfig", &file, "--node-name", "n1"]).unwrap();
+    assert_eq!(cluster.access, Access::Kubeconfig(file.clone().into()));
+    assert!(cluster.pods && !cluster.services && cluster.node_name == "n1");
+    assert!(live(&["run", "--kubeconfig", &file, "--no-api"]).is_none());
+    assert!(live(&["run", "--kubeconfig", &file, "--pods", &file]).is_none());
+    let cluster = live(&["record", "x", "--kubeconfig", &file, "--pods", &file, "--api-services"]).unwrap();
+    assert!(!cluster.pods && cluster.services);
+    let error = planned(&["run", "--kubeconfig", "/none"]).unwrap_err().to_string();
+    assert_eq!(error, "--kubeconfig /none: No such file or directory");
+    assert!(planned(&["replay", "x", "--no-api"]).is_err());
+}
+
+#[test]
+fn rotation_needs_a_file_and_a_size() {
+    let live = |args: &[&str]| match planned(args) {
+        Ok(Plan::Live(live)) => Ok(live),
+        Ok(_) => unreachable!(),
+        Err(error) => Err(error.to_string()),
+    };
+    let file = ["run", "--output-file", "/x"];
+    let rotation = live(&[&file[..], &["--output-max-size", "64MiB"]].concat()).unwrap().output.rotation;
+    assert_eq!(rotation, Some(Rotation { max_bytes: 64 << 20, max_files: KEPT_FILES }));
+    assert!(live(&["run", "--output-max-size", "64MiB"]).unwrap_err().contains("without --output-file"));
+    assert!(live(&[&file[..], &["--output-max-files", "3"]].concat()).unwrap_err().contains("--output-max-size"));
+    assert!(live(&[&file[..], &["--output-max-size", "64"]].concat()).is_err());
+    assert!(live(&[&file[..], &["--output-max-size", "64MiB", "--output-max-files", "0"]].concat()).is_err());
+}
+
+#[test]
+fn only_the_daemon_answers() {
+    let Plan::Live(run) = planned(&["run", "--metrics-listen", "[::1]:9464"]).unwrap() else { unreachable!() };
+    let serve = run.serve.unwrap();
+    assert_eq!(serve.metrics, Some("[::1]:9464".parse().unwrap()));
+    assert_eq!(serve.health, Path::new(crate::serve::HEALTH_SOCKET));
+    let Plan::Live(attach) = planned(&["attach"]).unwrap() else { unreachable!() };
+    assert!(attach.serve.is_none());
+    assert!(planned(&["attach", "--metrics-listen", "[::1]:9464"]).is_err());
+    assert!(planned(&["run", "--metrics-listen", "localhost"]).unwrap_err().to_string().contains("127.0.0.1:9464"));
+}
+
+#[test]
+fn a_format_is_one_of_ndjson() {
+    let Plan::Live(live) = planned(&["attach", "--format", "ecs"]).unwrap() else { unreachable!() };
+    assert_eq!((live.output.form, live.output.format), (Form::Ndjson, Format::Ecs));
+    assert!(planned(&["attach", "--format", "otel", "-o", "pretty"]).is_err());
+    assert!(planned(&["schema", "--format", "otel"]).is_err());
+}
+
+#[test]
+fn an_unknown_label_names_the_known() {
+    let error = planned(&["attach", "--label", "loopback"]).unwrap_err().to_string();
+    assert!(error.contains("did you mean `loopback_down`?") && error.contains("unexplained"), "{error}");
+}

@@ -1,0 +1,143 @@
+//! Names of what a record is about: probe, pod, address, process, namespace.
+
+use std::net::{IpAddr, SocketAddr};
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::event::{Ancestor, Handler, Netns, ProbeSpec, ProbeType};
+
+/// A probe as it is known.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Probe {
+    /// `liveness`, `readiness`, `startup`.
+    #[serde(rename = "type", skip_serializing_if = "Option::is_none", default)]
+    pub probe_type: Option<ProbeType>,
+    /// `http`, `tcp`, `grpc`, `exec`.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub handler: Option<Handler>,
+    /// `http`, `https`.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub scheme: Option<String>,
+    /// Port dialled.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub port: Option<u16>,
+    /// Path without the query.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub path: Option<String>,
+    /// Seconds.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub timeout_s: Option<u32>,
+    /// Seconds.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub period_s: Option<u32>,
+    /// Failures in a row until it counts.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub failure_threshold: Option<u32>,
+    /// Failures in a row seen so far, this one included.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub consecutive_failures: Option<u32>,
+}
+
+impl Probe {
+    /// What all of these specs agree on. `None` for no spec.
+    #[must_use]
+    pub fn agreed(specs: &[&ProbeSpec]) -> Option<Self> {
+        fn same<T: PartialEq + Clone>(specs: &[&ProbeSpec], get: impl Fn(&ProbeSpec) -> Option<T>) -> Option<T> {
+            let first = get(specs.first()?)?;
+            specs.iter().all(|s| get(s).as_ref() == Some(&first)).then_some(first)
+        }
+        specs.first()?;
+        Some(Self {
+            probe_type: same(specs, |s| Some(s.probe_type)),
+            handler: same(specs, |s| Some(s.handler)),
+            scheme: same(specs, |s| s.scheme.clone()),
+            port: same(specs, |s| Some(s.port)),
+            path: same(specs, |s| s.path.clone()),
+            timeout_s: same(specs, |s| Some(s.timeout_s)),
+            period_s: same(specs, |s| Some(s.period_s)),
+            failure_threshold: same(specs, |s| Some(s.failure_threshold)),
+            consecutive_failures: None,
+        })
+    }
+}
+
+/// The pod.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct K8s {
+    /// Namespace.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub namespace: Option<String>,
+    /// Pod name.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub pod_name: Option<String>,
+    /// Pod uid.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub pod_uid: Option<String>,
+    /// Container name.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub container_name: Option<String>,
+}
+
+/// An address and a port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Endpoint {
+    /// Address; v4-mapped addresses are printed as IPv4.
+    pub addr: IpAddr,
+    /// Port; absent while it is not known.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub port: Option<u16>,
+}
+
+impl From<SocketAddr> for Endpoint {
+    fn from(addr: SocketAddr) -> Self {
+        Self { addr: addr.ip(), port: Some(addr.port()).filter(|&p| p != 0) }
+    }
+}
+
+/// A process.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Process {
+    /// Process id.
+    pub pid: u32,
+    /// Name.
+    pub comm: String,
+}
+
+/// A network namespace.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct NetnsRef {
+    /// Inode number, as `readlink /proc/PID/ns/net` shows it.
+    pub inum: Netns,
+    /// `net_cookie`, where it is known.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub cookie: Option<String>,
+    /// `host` for the node's own, else the pod's name where it is known.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub name: Option<String>,
+}
+
+/// Who caused it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Culprit {
+    /// Process id.
+    pub pid: u32,
+    /// Name.
+    pub comm: String,
+    /// Executable.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub exe: Option<String>,
+    /// Ancestors, nearest first.
+    pub ancestors: Vec<Ancestor>,
+    /// What it did: `link_down`, `reset`.
+    pub op: String,
+    /// Path by which it entered the namespace it hit, where that was seen.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub netns_path: Option<String>,
+    /// The namespace it hit.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub netns: Option<NetnsRef>,
+    /// When, on CLOCK_BOOTTIME.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub time_boot_ns: Option<u64>,
+}

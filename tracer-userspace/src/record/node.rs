@@ -1,0 +1,94 @@
+//! What happened to the node itself.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::{Culprit, NetnsRef};
+
+/// The body of a `node` record.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct NodeBody {
+    /// `link_down`, `link_up`, `netns_enter`, `firewall_drop_began` (seen at watched connections; again after five minutes
+    /// without), `node_ports_changed`, `port_pressure`.
+    pub event: String,
+    /// In words.
+    pub summary: String,
+    /// Who did it.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub culprit: Option<Culprit>,
+    /// Where.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub netns: Option<NetnsRef>,
+    /// The link.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub link: Option<LinkRef>,
+    /// Who uses up ephemeral ports, and what that means for the next connect.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub ports: Option<PortsBody>,
+}
+
+/// Ephemeral ports of the node, over a window of time.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct PortsBody {
+    /// Length of the window, seconds.
+    pub window_s: f64,
+    /// `net.ipv4.ip_local_port_range`; absent if it is not known.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub range: Option<[u16; 2]>,
+    /// Ports that connect() takes: of the range every second one, less `ip_local_reserved_ports`; for each destination.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub usable: Option<u32>,
+    /// TCP sockets of the node's namespace in use.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub in_use: Option<u64>,
+    /// Those in TIME_WAIT.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub time_wait: Option<u64>,
+    /// NodePorts of IPVS among the usable ports; absent without such a table. With other proxies the coincidence is harmless.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub node_ports_in_range: Option<u32>,
+    /// The chance that the next connect takes one of them.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub chance_next_connect_hits: Option<f64>,
+    /// Who connected, most connects first; ten at most.
+    pub users: Vec<PortUserBody>,
+}
+
+/// Processes of one name that use up ephemeral ports.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct PortUserBody {
+    /// The one of them that connected most.
+    pub pid: u32,
+    /// Their name.
+    pub comm: String,
+    /// How many there were in the window, if more than one.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub processes: Option<u32>,
+    /// `namespace/name` of their pod, or its uid; absent for processes of the node.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub pod: Option<String>,
+    /// Their network namespace.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub netns: Option<NetnsRef>,
+    /// Connects in the window.
+    pub connects: u64,
+    /// The same by second.
+    pub connects_per_s: f64,
+    /// Destinations (address and port), estimated: a thousand and more look the same.
+    pub distinct_destinations: u64,
+    /// Connects to the address that they came from.
+    pub self_connections: u64,
+    /// Connections that they closed first: each leaves its port in TIME_WAIT for a minute.
+    pub time_wait_left: u64,
+}
+
+/// A network device.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct LinkRef {
+    /// Interface index.
+    pub ifindex: u32,
+    /// Name.
+    pub name: String,
+    /// Up or down, after the event.
+    pub up: bool,
+}

@@ -1,0 +1,208 @@
+//! What is said of an attempt: the verdict with its evidence, and the attempt itself.
+
+use std::collections::BTreeMap;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::{Culprit, Endpoint, K8s, NetnsRef, Probe, Process};
+use crate::classify::label::Label;
+use crate::event::KubeletResult;
+
+/// Whether the verdict is about a probe or some other connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Subject {
+    /// Matched to a probe spec or, lacking specs, made by the prober to an address of this node's pods.
+    Probe,
+    /// Any other connection.
+    Connection,
+}
+
+/// How an attempt ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Outcome {
+    /// It failed.
+    Failure,
+    /// It succeeded, and left a trace that misleads.
+    Noise,
+    /// It succeeded.
+    Success,
+    /// It was not over when the run ended.
+    Open,
+}
+
+/// How sure a verdict is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Confidence {
+    /// The node is in a state that explains it and nothing ties it.
+    Possible,
+    /// Every condition held, but one link is by address and time.
+    Likely,
+    /// A kernel event that carries this attempt's own socket or flow shows the cause.
+    Proven,
+}
+
+impl Confidence {
+    /// As records have it.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Proven => "proven",
+            Self::Likely => "likely",
+            Self::Possible => "possible",
+        }
+    }
+
+    /// One step weaker.
+    #[must_use]
+    pub const fn lowered(self) -> Self {
+        match self {
+            Self::Proven => Self::Likely,
+            Self::Likely | Self::Possible => Self::Possible,
+        }
+    }
+}
+
+/// The body of a `verdict` record.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct VerdictBody {
+    /// Probe or connection.
+    pub subject: Subject,
+    /// The answer.
+    pub verdict: Verdict,
+    /// The probe, if a spec is known; fields in which several specs that fit differ are absent.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub probe: Option<Probe>,
+    /// The pod.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub k8s: Option<K8s>,
+    /// The client's end; absent if the attempt failed before a source was chosen.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub src: Option<Endpoint>,
+    /// The server's end; absent where nothing was dialled (exec probes, sandboxes).
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub dst: Option<Endpoint>,
+    /// Who dialled, or ran the probe, where that is known.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub process: Option<Process>,
+    /// Where from.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub netns: Option<NetnsRef>,
+    /// Who caused it, where that was seen.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub culprit: Option<Culprit>,
+    /// What the kubelet made of the attempt, where a source tells.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub kubelet: Option<KubeletSaid>,
+    /// When it was known.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub timing: Option<Timing>,
+    /// `seq` of the earlier verdict on the same attempt that this one replaces.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub revises: Option<u64>,
+}
+
+/// What the kubelet made of an attempt.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct KubeletSaid {
+    /// How it counted it.
+    pub result: KubeletResult,
+    /// Its own words; absent where they are, or may be, what a command printed.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub output: Option<String>,
+    /// How many failures the Event counts that says it; absent where the kubelet's log does.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub event_count: Option<u32>,
+}
+
+/// The answer.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Verdict {
+    /// The cause.
+    pub label: Label,
+    /// `failure` or `noise`.
+    pub outcome: Outcome,
+    /// How sure.
+    pub confidence: Confidence,
+    /// One sentence with the names and numbers of this case.
+    pub summary: String,
+    /// The command or setting that mends it.
+    pub remediation: String,
+    /// What decided it, in the order of time.
+    pub evidence: Vec<Evidence>,
+    /// Other labels whose conditions held.
+    pub also: Vec<Label>,
+    /// Events lost inside the attempt's window.
+    pub lost_events: u64,
+    /// Hooks whose absence weakens this verdict.
+    pub missing_hooks: Vec<String>,
+}
+
+/// One thing that was seen.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Evidence {
+    /// The hook or source it was seen by. `container_status`: what the pod's status says of how its container ran, with
+    /// the fields `container`, `restarts`, `exit_code`, `reason`, `ran_s`, `ended_s_before` (the attempt), `waiting`.
+    pub hook: String,
+    /// When, on CLOCK_BOOTTIME.
+    pub time_boot_ns: u64,
+    /// In words.
+    pub says: String,
+    /// In numbers.
+    pub fields: BTreeMap<String, Value>,
+}
+
+/// When it was known.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Timing {
+    /// From the kernel event that decided it to the record; absent in a replay.
+    pub detected_after_ms: f64,
+}
+
+/// The body of an `attempt` record.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct AttemptBody {
+    /// Probe or connection.
+    pub subject: Subject,
+    /// How it ended.
+    pub outcome: Outcome,
+    /// The probe, if a spec is known.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub probe: Option<Probe>,
+    /// The pod.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub k8s: Option<K8s>,
+    /// The client's end.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub src: Option<Endpoint>,
+    /// The server's end.
+    pub dst: Endpoint,
+    /// Who dialled.
+    pub process: Process,
+    /// How long its parts took.
+    pub phases_ms: Phases,
+    /// The verdict's label, if there was one.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub label: Option<Label>,
+}
+
+/// How long the parts of an attempt took, milliseconds; absent: that part was not reached or could not be seen.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Phases {
+    /// From connect to established.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub connect: Option<f64>,
+    /// From established to the end of the TLS handshake.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub tls: Option<f64>,
+    /// From established to the first byte of the answer.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub first_byte: Option<f64>,
+    /// From connect to the end.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub total: Option<f64>,
+}

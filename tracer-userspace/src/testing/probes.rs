@@ -1,0 +1,95 @@
+//! Pods with probes, and how their containers ran.
+
+use super::Stream;
+use super::facts::http_probe;
+use crate::event::{Container, ExecSpec, Fact, Pod, Pods, ProbeSpec, ProbeType, Runs};
+
+impl Stream {
+    fn probed(&mut self, probe: ProbeSpec) -> &mut Self {
+        self.pod_probed("web", probe)
+    }
+
+    /// The pod at the target's address with one probe.
+    fn pod_probed(&mut self, name: &str, probe: ProbeSpec) -> &mut Self {
+        let container = Container { name: Some("app".into()), probes: vec![probe], ..Container::default() };
+        let pod = Pod {
+            namespace: Some("default".into()),
+            name: Some(name.into()),
+            addrs: vec![self.flow.dst.ip()],
+            containers: vec![container],
+            ..Pod::default()
+        };
+        self.push(Fact::Pods(Pods { pods: vec![pod] }))
+    }
+
+    /// The pod with a readiness probe that runs a command.
+    pub(crate) fn exec_readiness(&mut self) -> &mut Self {
+        let exec = ExecSpec { probe_type: ProbeType::Readiness, timeout_s: 1, period_s: 10, failure_threshold: 3 };
+        let container = Container { name: Some("app".into()), exec: vec![exec], ..Container::default() };
+        let (namespace, name) = (Some("default".into()), Some("web".into()));
+        self.push(Fact::Pods(Pods {
+            pods: vec![Pod { namespace, name, containers: vec![container], ..Pod::default() }],
+        }))
+    }
+
+    pub(crate) fn liveness(&mut self, period_s: u32, failure_threshold: u32) -> &mut Self {
+        let probe_type = ProbeType::Liveness;
+        self.probed(ProbeSpec { probe_type, period_s, failure_threshold, ..http_probe(self.flow.dst.port()) })
+    }
+
+    pub(crate) fn http_readiness(&mut self) -> &mut Self {
+        self.probed(http_probe(self.flow.dst.port()))
+    }
+
+    /// The target's address belongs to this pod now.
+    pub(crate) fn http_readiness_of(&mut self, pod: &str) -> &mut Self {
+        self.pod_probed(pod, http_probe(self.flow.dst.port()))
+    }
+
+    /// The pod's container has a readiness probe on the same port, too.
+    pub(crate) fn readiness_too(&mut self) -> &mut Self {
+        let probe = http_probe(self.flow.dst.port());
+        let mut pods = self.pods();
+        pods.pods[0].containers[0].probes.push(probe);
+        self.push(Fact::Pods(pods))
+    }
+
+    /// The pod's container has a startup probe that runs a command, too.
+    pub(crate) fn exec_startup_too(&mut self) -> &mut Self {
+        let exec = ExecSpec { probe_type: ProbeType::Startup, timeout_s: 1, period_s: 10, failure_threshold: 30 };
+        let mut pods = self.pods();
+        pods.pods[0].containers[0].exec.push(exec);
+        self.push(Fact::Pods(pods))
+    }
+
+    /// The last that was told of pods.
+    fn pods(&self) -> Pods {
+        let pods = self.observations.iter().rev().find_map(|it| match &it.fact {
+            Fact::Pods(pods) => Some(pods.clone()),
+            _ => None,
+        });
+        pods.expect("a pod in a test")
+    }
+
+    /// The pod with a readiness probe of another port.
+    pub(crate) fn http_readiness_on(&mut self, port: u16) -> &mut Self {
+        self.probed(http_probe(port))
+    }
+
+    /// What the kubelet tells of the runs of the pod's container from now on.
+    pub(crate) fn runs(&mut self, runs: Runs) -> &mut Self {
+        let mut pods = self.pods();
+        pods.pods[0].containers[0].runs = Some(runs);
+        self.push(Fact::Pods(pods))
+    }
+
+    /// The time so many seconds ago.
+    pub(crate) const fn seconds_ago(&self, seconds: u64) -> u64 {
+        self.now - seconds * 1_000_000_000
+    }
+
+    pub(crate) fn https_readiness(&mut self) -> &mut Self {
+        let scheme = Some("https".into());
+        self.probed(ProbeSpec { scheme, ..http_probe(self.flow.dst.port()) })
+    }
+}
