@@ -64,20 +64,22 @@ fn case(stage: &Stage, plan: Plan, failure: &Failure, busy: bool) -> Result<[Row
             verdicts.len()
         );
     }
-    let others = verdicts.len() - right.len();
-    Ok(case_rows(failure, busy, plan.attempts, &right, others))
+    let others = verdicts.iter().filter(|l| l.record["verdict"]["label"] != failure.label);
+    let others: Vec<&str> = others.filter_map(|l| l.record["verdict"]["label"].as_str()).collect();
+    Ok(case_rows(failure, busy, plan.attempts, &right, &others))
 }
 
-fn case_rows(failure: &Failure, busy: bool, attempts: usize, right: &[&Line], others: usize) -> [Row; 2] {
+fn case_rows(failure: &Failure, busy: bool, attempts: usize, right: &[&Line], others: &[&str]) -> [Row; 2] {
     let own = Sample::new(right.iter().filter_map(|line| line.record["timing"]["detected_after_ms"].as_f64()));
     let piped = Sample::new(right.iter().filter_map(|line| after_evidence(line)));
     let state = if busy { "under load" } else { "idle" };
     let row = |what: &str, sample: &Sample, note: &str| {
         let detail = format!(
-            "p50 {:.2}, max {:.2}; {} verdicts of {attempts} attempts, {others} with another label{note}",
+            "p50 {:.2}, max {:.2}; {} verdicts of {attempts} attempts, {} with another label {others:?}{note}",
             sample.median(),
             sample.max(),
-            sample.len()
+            sample.len(),
+            others.len()
         );
         Row::new(format!("{} {state}, {what}, p99", failure.label), sample.quantile(0.99), "ms")
             .target(Target::Below(LIMIT))

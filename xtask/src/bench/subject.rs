@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
 use nix::sys::signal::{Signal, kill};
-use nix::time::{ClockId, clock_gettime};
+use nix::time::{ClockId, clock_getcpuclockid, clock_gettime};
 use nix::unistd::{Pid, gettid};
 use serde_json::Value;
 
@@ -127,10 +127,12 @@ impl Subject {
         ran(Path::new(&format!("/proc/{}", self.pid())))
     }
 
-    /// The same of all its threads.
+    /// The same of all its threads, those that have ended included.
     pub(super) fn cpu_seconds_of_all(&self) -> Result<f64> {
-        let tasks = fs::read_dir(format!("/proc/{}/task", self.pid())).context("threads of tracer")?;
-        tasks.flatten().map(|task| ran(&task.path())).sum()
+        let pid = Pid::from_raw(self.pid().cast_signed());
+        let spent =
+            clock_getcpuclockid(pid).and_then(|clock| clock_gettime(clock)).context("processor time of tracer")?;
+        Ok(Duration::from(spent).as_secs_f64())
     }
 }
 
