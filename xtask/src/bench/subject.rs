@@ -130,8 +130,7 @@ impl Subject {
     /// The same of all its threads, those that have ended included.
     pub(super) fn cpu_seconds_of_all(&self) -> Result<f64> {
         let pid = Pid::from_raw(self.pid().cast_signed());
-        let spent =
-            clock_getcpuclockid(pid).and_then(|clock| clock_gettime(clock)).context("processor time of tracer")?;
+        let spent = clock_getcpuclockid(pid).and_then(clock_gettime).context("processor time of tracer")?;
         Ok(Duration::from(spent).as_secs_f64())
     }
 }
