@@ -8,7 +8,7 @@ pub enum Counter {
     RingFull = 0,
     /// Kernel memory that could not be read.
     ReadFailed = 1,
-    /// Entries that did not fit into a map.
+    /// Connections that did not fit into a map, or lost their place to another.
     MapFull = 2,
     /// Events written to the ring.
     Emitted = 3,

@@ -21,6 +21,7 @@ mod kernel;
 mod maps;
 mod packet;
 mod track;
+mod waiting;
 
 // `cargo clippy` looks at this crate as one for the host, which brings its own panic handler.
 #[cfg(not(target_arch = "bpf"))]

@@ -102,12 +102,17 @@ pub static FLOWS: LruHashMap<Tuple, Flow> = LruHashMap::with_max_entries(16384, 
 #[repr(C)]
 pub struct Pending {
     pub sk: u64,
+    /// 0: nobody waits here.
     pub conn: u64,
 }
 
-/// Waiting connects by tuple with source port 0: the newest for each pair of addresses and port.
+/// How many connects may wait for one destination before any of them has its port. A power of two.
+pub const PLACES: usize = 4;
+
+/// Waiting connects by tuple with source port 0. The kubelet dials one target for liveness and for readiness, from two
+/// processors in the same microsecond.
 #[map]
-pub static PENDING: LruHashMap<Tuple, Pending> = LruHashMap::with_max_entries(8192, 0);
+pub static PENDING: LruHashMap<Tuple, [Pending; PLACES]> = LruHashMap::with_max_entries(8192, 0);
 
 /// Address and port.
 #[derive(Clone, Copy)]

@@ -2,7 +2,7 @@
 //!
 //! `CLOSE -> SYN_SENT` comes before the source port is chosen, so a new connect waits in `PENDING`
 //! under its addresses and destination port. Whoever meets a packet that fits reads the port from
-//! the waiting socket and, if it is the packet's, moves the flow to `FLOWS` ("promotion").
+//! the waiting socket and, if it is the packet's, moves the flow to `FLOWS` ("promotion"): `waiting.rs`.
 #![expect(clippy::needless_borrows_for_generic_args, reason = "a key by value is a copy on a stack of 512 bytes")]
 
 use tracer_common::{conn::Via, stats::Counter, tuple::Tuple};
@@ -11,7 +11,8 @@ use crate::{
     atomic::add,
     emit::{count, now},
     kernel::Sock,
-    maps::{CONNS, Conn, DESTS, Endpoint, FLOWS, Flow, KNOWN, LIVE, LIVE_BUCKETS, PENDING, Pending},
+    maps::{CONNS, Conn, DESTS, Endpoint, FLOWS, Flow, KNOWN, LIVE, LIVE_BUCKETS},
+    waiting,
 };
 
 /// A connection and how it was found.
@@ -34,6 +35,12 @@ pub fn by_socket(sk: Sock) -> Option<Conn> {
     let conn = unsafe { CONNS.get(sk.0).copied() }?;
     let port = sk.dport();
     (port == conn.tuple.dport || port == 0).then_some(conn)
+}
+
+/// The socket is that connection's.
+#[inline(always)]
+pub fn is_of(sk: Sock, conn: u64) -> bool {
+    unsafe { CONNS.get(sk.0) }.is_some_and(|it| it.conn == conn)
 }
 
 /// A socket begins a connection that is not tracked: what was known of its memory is over.
@@ -100,9 +107,11 @@ pub fn by_packet(tuple: &Tuple) -> Option<Match> {
     {
         return Some(Match { conn: flow.conn, via: Via::Flow });
     }
-    by_pending(tuple)
-        .or_else(|| by_pending(&reversed))
-        .or_else(|| flow.map(|flow| Match { conn: flow.conn, via: Via::Flow }))
+    if let Some((conn, is_back)) = waiting::of_packet(tuple, &reversed) {
+        remember_flow(if is_back { &reversed } else { tuple }, conn);
+        return Some(Match { conn, via: Via::Pending });
+    }
+    flow.map(|flow| Match { conn: flow.conn, via: Via::Flow })
 }
 
 /// The flow of a tuple (client's side), unless it ended so long ago that the port may be another
@@ -112,31 +121,6 @@ fn by_flow(tuple: &Tuple) -> Option<Flow> {
     const LINGER_NS: u64 = 10_000_000_000;
     let flow = unsafe { FLOWS.get(tuple).copied() }?;
     (flow.ended_ns == 0 || now().saturating_sub(flow.ended_ns) < LINGER_NS).then_some(flow)
-}
-
-/// The waiting connect that a packet in the client's direction belongs to; promotes it.
-#[inline(always)]
-fn by_pending(tuple: &Tuple) -> Option<Match> {
-    let mut key = *tuple;
-    key.sport = 0;
-    let pending = unsafe { PENDING.get(&key).copied() }?;
-    if waiting_port(&pending, &key) != tuple.sport || tuple.sport == 0 {
-        return None;
-    }
-    remember_flow(tuple, pending.conn);
-    Some(Match { conn: pending.conn, via: Via::Pending })
-}
-
-/// Source port of a waiting socket, 0 if it has none yet or is no longer that connection's:
-/// sockets are freed and reused, so the address alone proves nothing.
-#[inline(always)]
-fn waiting_port(pending: &Pending, key: &Tuple) -> u16 {
-    let sk = Sock(pending.sk);
-    match by_socket(sk) {
-        // `skc_num`, not `inet_sport`: the latter may be left over from an earlier connect.
-        Some(conn) if conn.conn == pending.conn && sk.dport() == key.dport => sk.num(),
-        _ => 0,
-    }
 }
 
 /// Ties a tuple (client's side) to a connection.
@@ -167,41 +151,22 @@ pub fn knows_flow(tuple: &Tuple, conn: u64) -> bool {
 /// Begins to track a socket whose source port is usually not chosen yet.
 #[inline(always)]
 pub fn begin(sk: Sock, conn: &Conn) {
-    let mut key = conn.tuple;
-    if key.sport != 0 {
-        remember_flow(&key, conn.conn);
-        key.sport = 0;
-    }
-    promote(&mut key);
-    key.sport = 0;
-    let failed = !insert(sk, conn)
-        | PENDING.insert(&key, Pending { sk: sk.0, conn: conn.conn }, 0).is_err()
-        | DESTS.insert(destination(&key), conn.conn, 0).is_err();
-    if failed {
+    let tuple = &conn.tuple;
+    if !insert(sk, conn) | DESTS.insert(destination(tuple), conn.conn, 0).is_err() {
         count(Counter::MapFull);
     }
-}
-
-/// Saves the connect that waits under this key (its newest) before another takes its place.
-#[inline(always)]
-fn promote(key: &mut Tuple) {
-    if let Some(old) = unsafe { PENDING.get(&*key).copied() } {
-        let port = waiting_port(&old, key);
-        if port != 0 {
-            key.sport = port;
-            remember_flow(key, old.conn);
-        }
+    // After its socket is known: a waiting connect whose socket is not is taken for one that is over.
+    if tuple.sport == 0 {
+        waiting::add(sk, conn);
+    } else {
+        remember_flow(tuple, conn.conn);
     }
 }
 
 /// A tracked socket left SYN_SENT: nothing waits any more.
 #[inline(always)]
 pub fn settle(tuple: &Tuple, conn: u64) {
-    let mut key = *tuple;
-    key.sport = 0;
-    if unsafe { PENDING.get(&key) }.is_some_and(|p| p.conn == conn) {
-        let _ = PENDING.remove(&key);
-    }
+    waiting::remove(tuple, conn);
     let end = destination(tuple);
     if unsafe { DESTS.get(&end) }.is_some_and(|waiting| *waiting == conn) {
         let _ = DESTS.remove(&end);
@@ -213,8 +178,9 @@ pub fn settle(tuple: &Tuple, conn: u64) {
 pub fn is_known(tuple: &Tuple) -> bool {
     let end = destination(tuple);
     let known = unsafe { KNOWN.get(&end) }.is_some();
-    if !known && KNOWN.insert(&end, 1, 0).is_err() {
-        count(Counter::MapFull);
+    if !known {
+        // Without a place it is looked at again: no loss.
+        let _ = KNOWN.insert(&end, 1, 0);
     }
     known
 }

@@ -49,25 +49,19 @@ pub fn name(attempt: &Attempt, node: &Node) -> Named {
 /// The timeout of the probe, if the specs that fit agree on one.
 #[must_use]
 pub fn timeout_s(attempt: &Attempt, node: &Node) -> Option<u32> {
-    let matches = matching_probes(attempt, node);
-    let specs: Vec<&ProbeSpec> = matches.iter().map(|(_, _, spec)| *spec).collect();
-    Probe::agreed(&specs).and_then(|p| p.timeout_s)
+    Probe::agreed(&probes_met(attempt, node)).and_then(|p| p.timeout_s)
 }
 
 /// What the probe decides, if the specs that fit agree on one.
 #[must_use]
 pub fn probe_type(attempt: &Attempt, node: &Node) -> Option<ProbeType> {
-    let matches = matching_probes(attempt, node);
-    let specs: Vec<&ProbeSpec> = matches.iter().map(|(_, _, spec)| *spec).collect();
-    Probe::agreed(&specs).and_then(|p| p.probe_type)
+    Probe::agreed(&probes_met(attempt, node)).and_then(|p| p.probe_type)
 }
 
 /// The scheme of the probe, if the specs that fit agree on one.
 #[must_use]
 pub fn scheme(attempt: &Attempt, node: &Node) -> Option<String> {
-    let matches = matching_probes(attempt, node);
-    let specs: Vec<&ProbeSpec> = matches.iter().map(|(_, _, spec)| *spec).collect();
-    Probe::agreed(&specs).and_then(|p| p.scheme)
+    Probe::agreed(&probes_met(attempt, node)).and_then(|p| p.scheme)
 }
 
 /// Every probe that this attempt can be asks in plain HTTP; `None` if no spec fits.
@@ -78,23 +72,17 @@ pub fn asks_http(attempt: &Attempt, node: &Node) -> Option<bool> {
     (!matches.is_empty()).then(|| matches.iter().all(|(_, _, spec)| plain(spec)))
 }
 
-/// A probe that this attempt can be and whose failures restart the container: the one with the
-/// smallest budget. A startup probe goes first: it holds the others back.
+/// The probes that this attempt can be one of.
 #[must_use]
-pub fn restarting_probe<'a>(attempt: &Attempt, node: &'a Node) -> Option<&'a ProbeSpec> {
-    let matches = matching_probes(attempt, node);
-    let of = |kind| {
-        let specs = matches.iter().map(|(_, _, spec)| *spec).filter(move |s| s.probe_type == kind);
-        specs.min_by_key(|s| s.budget_s())
-    };
-    of(ProbeType::Startup).or_else(|| of(ProbeType::Liveness))
+pub fn probes_met<'a>(attempt: &Attempt, node: &'a Node) -> Vec<&'a ProbeSpec> {
+    matching_probes(attempt, node).into_iter().map(|(.., spec)| spec).collect()
 }
 
 /// The probe that can end the start of the container that this attempt met, if the attempt can be one of it.
 #[must_use]
 pub fn start_probe<'a>(attempt: &Attempt, node: &'a Node) -> Option<&'a ProbeSpec> {
     let spec = probed_container(attempt, node)?.1.start_probe()?;
-    matching_probes(attempt, node).iter().any(|(.., it)| std::ptr::eq(*it, spec)).then_some(spec)
+    probes_met(attempt, node).iter().any(|it| std::ptr::eq(*it, spec)).then_some(spec)
 }
 
 /// The container whose probe it is, if it can be of no other.
@@ -112,6 +100,12 @@ pub fn probed_container<'a>(attempt: &Attempt, node: &'a Node) -> Option<(&'a Po
 pub fn run_began(attempt: &Attempt, node: &Node, at: u64) -> Option<u64> {
     let started = probed_container(attempt, node)?.1.runs.as_ref()?.started_boot_ns?;
     (started >= node.since() && started <= at).then_some(started)
+}
+
+/// The pod has one container, whose probe it is: what is heard in the pod's namespace is this container's.
+#[must_use]
+pub fn is_alone(attempt: &Attempt, node: &Node) -> bool {
+    probed_container(attempt, node).is_some_and(|(pod, _)| pod.containers.len() == 1)
 }
 
 /// The containers that can have met this attempt: the one whose probe it is, or all of the pod that has the address.

@@ -16,7 +16,7 @@ use crate::ebpf::{self, Loaded};
 use crate::error::{Error, chain};
 use crate::event::{Fact, HookStatus, Observation, PortPressure};
 use crate::observe::observe;
-use crate::pipeline::{Attached, EventSource};
+use crate::pipeline::{Attached, EventSource, LOSSES};
 use crate::sink::metrics::HookCount;
 use crate::sources::cluster::Cluster;
 use crate::sources::kubelet_api::KubeletApi;
@@ -140,7 +140,7 @@ impl EventSource for Kernel {
         taken
     }
 
-    fn lost(&self) -> u64 {
+    fn lost(&self) -> [u64; LOSSES.len()] {
         self.loaded.lost()
     }
 

@@ -27,14 +27,18 @@ use crate::sink::cluster::ClusterSink;
 use crate::sink::metrics::HookCount;
 use crate::status_line::StatusLine;
 
+/// Where the kernel's side itself counts what it loses: events that did not fit into the ring, connections that did not
+/// fit into a map.
+pub const LOSSES: [&str; 2] = ["ring", "map"];
+
 /// Where live events come from: the kernel's ring, or a test.
 pub trait EventSource {
     /// Waits until there may be something to drain. Safe to drop while it waits.
     fn readable(&mut self) -> impl Future<Output = io::Result<()>>;
     /// Appends at most `max` events as observations; how many events were taken.
     fn drain(&mut self, max: usize, into: &mut Vec<Observation>) -> usize;
-    /// Events that did not fit into the ring, since the start.
-    fn lost(&self) -> u64;
+    /// What was lost at each of [`LOSSES`], since the start.
+    fn lost(&self) -> [u64; LOSSES.len()];
     /// Events whose program the kernel skipped, since the start. Costs more: asked once a second.
     fn missed(&self) -> u64;
     /// Who used up ephemeral ports since this was last asked.

@@ -11,8 +11,8 @@ use crate::decision::Decision;
 use crate::event::{
     Actor, Answer, AnswerKind, ConnId, Connect, ConnectFailed, Device, Fact, Flow, Icmp, Inspection, Ipvs, IpvsOp,
     KubeletProbe, Links, Listen, ListenQueue, Loss, MissingHook, Netns, NetnsOp, NetnsOpKind, NodePort, NodePorts,
-    Observation, PacketDrop, ProbeSays, ProxyMode, QueueFull, ResetReceived, ResetSent, Retransmit, State, TcpFlags,
-    TcpState, Via,
+    Observation, PacketDrop, ProbeSays, ProbeType, ProxyMode, QueueFull, ResetReceived, ResetSent, Retransmit, State,
+    TcpFlags, TcpState, Via,
 };
 use crate::record::{Body, VerdictBody};
 pub(crate) use facts::{firewall, http_probe, lo, neighbour, rule};
@@ -108,6 +108,13 @@ impl Stream {
     pub(crate) fn kubelet(&mut self, says: ProbeSays) -> &mut Self {
         let written_boot_ns = self.now;
         self.push(Fact::KubeletProbe(Box::new(KubeletProbe { written_boot_ns, ..readiness_failed(says) })))
+    }
+
+    /// The same about another of its probes.
+    pub(crate) fn kubelet_of(&mut self, probe_type: ProbeType, says: ProbeSays) -> &mut Self {
+        let written_boot_ns = self.now;
+        let said = KubeletProbe { written_boot_ns, probe_type, ..readiness_failed(says) };
+        self.push(Fact::KubeletProbe(Box::new(said)))
     }
 
     /// An Event about the readiness probe of the pod, of the second that began this long ago.

@@ -14,7 +14,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use nix::mount::{MsFlags, mount};
+use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sched::{CloneFlags, unshare};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -61,8 +61,21 @@ fn await_that(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
+/// The file over which the machine id is mounted, where there was none: it goes with the test.
+struct Place(Option<&'static str>);
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        if let Some(file) = self.0 {
+            let _ = (umount2(file, MntFlags::MNT_DETACH), fs::remove_file(file));
+        }
+    }
+}
+
 /// This thread and its children get a `/run`, a `/var/log` and a machine id of their own.
-fn hide_this_machine() {
+#[must_use]
+fn hide_this_machine() -> Place {
+    const ID: &str = "/etc/machine-id";
     let none: Option<&str> = None;
     unshare(CloneFlags::CLONE_NEWNS | CloneFlags::CLONE_NEWNET).expect("root");
     mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_PRIVATE, none).unwrap();
@@ -70,10 +83,12 @@ fn hide_this_machine() {
         mount(Some("tmpfs"), place, Some("tmpfs"), MsFlags::empty(), none).unwrap();
     }
     fs::write("/run/machine-id", MACHINE).unwrap();
-    if !Path::new("/etc/machine-id").exists() {
-        fs::write("/etc/machine-id", "").unwrap();
+    let place = Place((!Path::new(ID).exists()).then_some(ID));
+    if place.0.is_some() {
+        fs::write(ID, "").unwrap();
     }
-    mount(Some("/run/machine-id"), "/etc/machine-id", none, MsFlags::MS_BIND, none).unwrap();
+    mount(Some("/run/machine-id"), ID, none, MsFlags::MS_BIND, none).unwrap();
+    place
 }
 
 fn journald() -> Process {
@@ -184,7 +199,7 @@ fn pods(name: &str) -> PathBuf {
 #[test]
 #[ignore = "needs root and systemd-journald"]
 fn the_kubelet_s_lines_in_the_journal_become_verdicts() {
-    hide_this_machine();
+    let _place = hide_this_machine();
     let journald = journald();
     let (mut kubelet, mut other) = (service(&prober()), service("other"));
     kubelet.say(&failed("web", "before anybody looked"));
@@ -226,7 +241,7 @@ fn the_kubelet_s_lines_in_the_journal_become_verdicts() {
 #[test]
 #[ignore = "needs root and systemd-journald"]
 fn a_journal_can_be_named_by_its_directory() {
-    hide_this_machine();
+    let _place = hide_this_machine();
     let _journald = journald();
     // As on a node whose journal is elsewhere: nothing leads there from the prober.
     let place = PathBuf::from(format!("/tmp/tracer-journal-{}", std::process::id()));

@@ -25,8 +25,8 @@ impl EventSource for Quiet {
     fn drain(&mut self, _max: usize, _into: &mut Vec<Observation>) -> usize {
         0
     }
-    fn lost(&self) -> u64 {
-        0
+    fn lost(&self) -> [u64; 2] {
+        [0, 0]
     }
     fn missed(&self) -> u64 {
         0

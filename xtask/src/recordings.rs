@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result};
 
 use crate::sh;
-use crate::test::{Outcome, Row, read_rows};
+use crate::test::{Outcome, Row, read_rows, second_chance};
 use crate::vm::{self, Job, Release};
 
 /// What is recorded, and by which programs.
@@ -27,22 +27,25 @@ impl Recorder {
     pub(crate) fn record(&self, place: &Path) -> Result<Vec<Row>> {
         let _ = fs::remove_dir_all(place);
         fs::create_dir_all(place)?;
-        let mut rows = sh::step("recording the scenarios on this kernel", || self.here(place))?;
+        let mut rows =
+            sh::step("recording the scenarios on this kernel", || self.here(&self.names, self.exact, place))?;
+        rows = second_chance(rows, |failed| self.here(failed, true, place));
         let lacking: Vec<String> =
             rows.iter().filter(|row| row.result == Outcome::Cannot).map(|row| row.scenario.clone()).collect();
         if let Some(release) = self.machine.filter(|_| !lacking.is_empty()) {
             let what = format!("recording {} more on kernel {}", lacking.len(), release.name);
             let more = sh::step(&what, || self.there(release, &lacking, place))?;
+            let more = second_chance(more, |failed| self.there(release, failed, place));
             rows.retain(|row| !more.iter().any(|other| other.scenario == row.scenario));
             rows.extend(more);
         }
         Ok(rows)
     }
 
-    fn here(&self, place: &Path) -> Result<Vec<Row>> {
+    fn here(&self, names: &[String], exact: bool, place: &Path) -> Result<Vec<Row>> {
         let rows = sh::target().join("recorded.ndjson");
         let _ = fs::remove_file(&rows);
-        let words = self.command(place, &rows, &self.names, self.exact);
+        let words = self.command(place, &rows, names, exact);
         let status = sh::command(&words[0]).args(&words[1..]).status().context("cannot start the scenarios")?;
         read_rows(&rows, status.code().unwrap_or(-1))
     }

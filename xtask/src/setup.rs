@@ -19,6 +19,8 @@ pub(crate) enum Purpose {
     Check,
     /// Building, and making the failures on this machine
     Demo,
+    /// All tests on this kernel
+    Here,
     /// All tests, those in virtual machines included
     Test,
 }
@@ -77,11 +79,11 @@ fn world(purpose: Purpose) -> &'static [&'static str] {
 }
 
 fn needs_world(purpose: Purpose) -> bool {
-    matches!(purpose, Purpose::Demo | Purpose::Test)
+    matches!(purpose, Purpose::Demo | Purpose::Here | Purpose::Test)
 }
 
 fn journal(purpose: Purpose) -> &'static [&'static str] {
-    if purpose == Purpose::Test { JOURNAL } else { &[] }
+    if matches!(purpose, Purpose::Here | Purpose::Test) { JOURNAL } else { &[] }
 }
 
 fn vm(purpose: Purpose) -> &'static [&'static str] {

@@ -10,8 +10,8 @@ use tracer_common::{conn::ConnectResult, names::Hook};
 use crate::{
     actor,
     emit::{Urgency, emit},
-    hooks::state::emit_connect,
-    kernel::{AF_INET, AF_INET6, Sock, Task, map_v4, syscall_word},
+    hooks::state::{begin, emit_connect},
+    kernel::{AF_INET, AF_INET6, Sock, Task, map_v4, state, syscall_word},
     maps::{Conn, DIALS, Dial},
     track,
 };
@@ -40,8 +40,11 @@ pub fn kprobe_tcp_connect(ctx: ProbeContext) -> u32 {
 
 #[inline(always)]
 fn try_tcp_connect(sk: Sock, hook: Hook) {
-    if let Some(conn) = track::by_socket(sk) {
-        report_port(sk, conn, hook);
+    match track::by_socket(sk) {
+        Some(conn) => report_port(sk, conn, hook),
+        // The kernel skipped the run that would have told of it: another thread of this processor was in that program.
+        None if sk.state() == state::SYN_SENT => begin(sk, hook),
+        None => {}
     }
 }
 

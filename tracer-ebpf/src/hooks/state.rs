@@ -40,7 +40,7 @@ fn try_inet_sock_set_state(sk: Sock, old: u8, new: u8) {
         ports::closes(sk);
     }
     match (old, new) {
-        (state::CLOSE, state::SYN_SENT) => begin(sk),
+        (state::CLOSE, state::SYN_SENT) => dialled(sk),
         (state::CLOSE, state::LISTEN) => listen(sk, true),
         (state::LISTEN, state::CLOSE) => listen(sk, false),
         // A server's side of a new connection: never a tracked one.
@@ -58,12 +58,18 @@ fn try_inet_sock_set_state(sk: Sock, old: u8, new: u8) {
 /// The event comes without a source port; a second one with the same `conn` follows from
 /// `tcp_connect` or `sys_exit_connect`, where that hook is in force.
 #[inline(always)]
-fn begin(sk: Sock) {
+fn dialled(sk: Sock) {
     if !actor::is_tracer() {
         ports::connects(sk);
     }
+    track::forget(sk);
+    begin(sk, Hook::InetSockSetState);
+}
+
+/// Tracks a connect, if it is a prober's.
+#[inline(always)]
+pub fn begin(sk: Sock, hook: Hook) {
     if !actor::is_tracked() || !sk.is_tcp() {
-        track::forget(sk);
         return;
     }
     let mut conn = Conn {
@@ -88,7 +94,7 @@ fn begin(sk: Sock) {
     }
     // A target that is new is looked at before anything can have happened to it.
     let urgency = if track::is_known(&conn.tuple) { Urgency::Later } else { Urgency::Now };
-    emit_connect(urgency, Hook::InetSockSetState, &conn);
+    emit_connect(urgency, hook, &conn);
 }
 
 /// Reports a connect from the connecting task's own context.

@@ -38,7 +38,7 @@ pub(super) fn began(case: &Case<'_>, at: u64) -> Option<u64> {
 }
 
 /// What is known of the runs of the container whose probe it is.
-fn runs<'a>(case: &Case<'a>) -> Option<&'a Runs> {
+pub(super) fn runs<'a>(case: &Case<'a>) -> Option<&'a Runs> {
     enrich::probed_container(case.attempt, case.node)?.1.runs.as_ref()
 }
 

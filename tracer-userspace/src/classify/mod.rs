@@ -50,13 +50,15 @@ pub struct Streak {
     pub last: u64,
     /// How many, this one included.
     pub count: u32,
+    /// Its container had one id throughout: it was not started again in between.
+    pub one_run: bool,
 }
 
 impl Streak {
     /// One failure.
     #[must_use]
     pub const fn of_one(began: u64) -> Self {
-        Self { since: began, last: began, count: 1 }
+        Self { since: began, last: began, count: 1, one_run: true }
     }
 
     /// What of it belongs to the run of the container that began then; of several before its beginning was known the last.

@@ -13,6 +13,8 @@ use crate::record::Evidence;
 /// A rule that rejects answers in the same run in which it drops. The next SYN is sent a second later at the earliest
 /// (`TCP_TIMEOUT_INIT`): what comes then answers that one.
 const ANSWER_NS: u64 = 500_000_000;
+/// The same for a request: a segment is sent again after 200 ms at the earliest (`TCP_RTO_MIN`).
+const REQUEST_ANSWER_NS: u64 = 100_000_000;
 
 /// How netfilter stopped the attempt.
 #[derive(Clone, Debug)]
@@ -96,10 +98,11 @@ fn of_request<'a>(case: &Case<'a>) -> Option<Stopped<'a>> {
     let request = |d: &PacketDrop| d.flags.has_data() && outbound(case, d) && is_netfilter(d);
     let mut drops = attempt.drops().filter(|(_, d)| request(d));
     drops.find_map(|drop| {
-        let with = |at: u64| at.abs_diff(drop.0) < ANSWER_NS;
-        let by_stack = attempt.resets_sent().any(|(_, r)| r.flow.src == attempt.flow.dst);
+        let with = |at: u64| at.abs_diff(drop.0) < REQUEST_ANSWER_NS;
+        // The sender's own event comes after the receiver's: only later is it known that there is none.
+        let maybe_by_stack = !case.settled || attempt.resets_sent().any(|(_, r)| r.flow.src == attempt.flow.dst);
         let reset =
-            attempt.reset_received().filter(|(at, r)| r.state == TcpState::Established && with(*at) && !by_stack);
+            attempt.reset_received().filter(|(at, r)| r.state == TcpState::Established && with(*at) && !maybe_by_stack);
         let unreachable = |(at, i): &(u64, &Icmp)| with(*at) && !i.flags.is_syn() && is_unreachable(i);
         let icmp = || attempt.icmp().find(unreachable).filter(|_| attempt.failed());
         let (seen, answer) = match reset {

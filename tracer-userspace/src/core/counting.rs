@@ -51,7 +51,8 @@ impl Core {
         let namespace = refused_in(attempt);
         let one = Streak::of_one(started);
         let streak = self.streak_of(attempt).map_or(one, |s| Streak { last: started, count: s.count + 1, ..s });
-        *bounded(&mut self.streaks, (dst, namespace)).or_insert(streak) = streak;
+        let container = enrich::probed_container(attempt, &self.node).and_then(|(_, it)| it.id.clone());
+        bounded(&mut self.streaks, (dst, namespace)).insert_entry((streak, container));
         if let Some(netns) = namespace.filter(|_| finding.label == Label::ConnectionRefused) {
             self.correlator.keep(conn, started.saturating_add(KEEP_REFUSED_NS));
             let waiting = bounded(&mut self.refused, (netns, dst.port())).or_default();
@@ -62,8 +63,16 @@ impl Core {
 
     /// Refusals in a row before this attempt, by the same namespace and the same run of the container.
     pub(super) fn streak_of(&self, attempt: &Attempt) -> Option<Streak> {
-        let streak = self.streaks.get(&(attempt.flow.dst, refused_in(attempt)))?;
-        streak.in_run(enrich::run_began(attempt, &self.node, attempt.started))
+        let namespace = refused_in(attempt);
+        let (streak, container) = self.streaks.get(&(attempt.flow.dst, namespace))?;
+        let id = enrich::probed_container(attempt, &self.node).and_then(|(_, it)| it.id.as_ref());
+        if id.is_some() && container.is_some() && id != container.as_ref() {
+            return None;
+        }
+        let one_run = streak.one_run && id.is_some() && container.is_some();
+        let streak = Streak { one_run, ..*streak };
+        let made = || namespace.and_then(|netns| self.node.netns_made(netns));
+        streak.in_run(enrich::run_began(attempt, &self.node, attempt.started).or_else(made))
     }
 
     /// Failures in a row of this probe, this attempt included.

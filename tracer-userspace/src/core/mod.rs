@@ -83,8 +83,8 @@ pub struct Core {
     /// Attempts whose verdict waits for a firewall to be read.
     held: BTreeMap<ConnId, Held>,
     failures: BTreeMap<(SocketAddr, Option<u8>), u32>,
-    /// Refusals in a row by target and its namespace.
-    streaks: BTreeMap<(SocketAddr, Option<Netns>), Streak>,
+    /// Refusals in a row by target and its namespace, with the id of the container whose probe it was.
+    streaks: BTreeMap<(SocketAddr, Option<Netns>), (Streak, Option<String>)>,
     finished: BTreeSet<ConnId>,
     /// Firewall hooks that drop packets.
     dropping: Dropping,

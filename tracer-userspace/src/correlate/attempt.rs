@@ -57,6 +57,8 @@ pub struct Attempt {
     pub sightings: Vec<Observation>,
     /// Segments sent again while connecting / afterwards.
     pub retransmits: (u32, u32),
+    /// When the last of the latter was sent.
+    pub sent_again: Option<u64>,
     /// When its target is to be looked at, if it still waits then.
     pub look_at: u64,
     /// Not forgotten before, whenever it ended.
@@ -79,6 +81,7 @@ impl Attempt {
             last: None,
             sightings: Vec::new(),
             retransmits: (0, 0),
+            sent_again: None,
             look_at: 0,
             kept_until: 0,
         }
@@ -101,7 +104,10 @@ impl Attempt {
             Fact::State(s) => self.see_state(observation.time_boot_ns, s),
             Fact::Retransmit(r) if r.by_target => {}
             Fact::Retransmit(r) if r.state == TcpState::SynSent => self.retransmits.0 += 1,
-            Fact::Retransmit(_) => self.retransmits.1 += 1,
+            Fact::Retransmit(_) => {
+                self.retransmits.1 += 1;
+                self.sent_again = Some(observation.time_boot_ns);
+            }
             Fact::ResetReceived(r) => self.learn_flow(r.flow),
             Fact::Drop(d) => self.learn_direction(d.flow, d.via),
             Fact::ResetSent(r) => self.learn_direction(r.flow, r.via),

@@ -124,10 +124,10 @@ pub fn load_without(options: &LoadOptions, refused: &[Form]) -> Result<Loaded, E
 }
 
 impl Loaded {
-    /// Events that did not fit into the ring, since the start.
+    /// Events that did not fit into the ring, and connections that did not fit into a map, since the start.
     #[must_use]
-    pub fn lost(&self) -> u64 {
-        self.counter(Counter::RingFull)
+    pub fn lost(&self) -> [u64; 2] {
+        [self.counter(Counter::RingFull), self.counter(Counter::MapFull)]
     }
 
     /// Runs of programs that the kernel skipped, since the start. Reads a file for each program: not for every batch.

@@ -8,8 +8,8 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, MissedTickBehavior, interval, interval_at, sleep, sleep_until};
 
-use super::EventSource;
 use super::alarm::Alarm;
+use super::{EventSource, LOSSES};
 use crate::clock;
 use crate::engine::Engine;
 use crate::error::Error;
@@ -60,7 +60,7 @@ pub(super) struct Session<S> {
     engine: Engine,
     recorder: Option<Recorder<File>>,
     batch: Vec<Observation>,
-    lost: u64,
+    lost: [u64; LOSSES.len()],
     lost_checked_ns: u64,
     missed: u64,
     missed_checked_ns: u64,
@@ -89,7 +89,7 @@ impl<S: EventSource> Session<S> {
             engine,
             recorder,
             batch: Vec::new(),
-            lost: 0,
+            lost: [0; LOSSES.len()],
             lost_checked_ns,
             missed: 0,
             missed_checked_ns: lost_checked_ns,
@@ -285,7 +285,9 @@ impl<S: EventSource> Session<S> {
 
     fn check_loss(&mut self) {
         let (lost, now) = (self.events.lost(), clock::boot_ns());
-        self.report_loss("ring", lost.saturating_sub(self.lost), self.lost_checked_ns, now);
+        for (n, place) in LOSSES.iter().enumerate() {
+            self.report_loss(place, lost[n].saturating_sub(self.lost[n]), self.lost_checked_ns, now);
+        }
         (self.lost, self.lost_checked_ns) = (lost, now);
     }
 

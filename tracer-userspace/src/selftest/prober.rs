@@ -2,6 +2,7 @@
 
 use std::io::BufRead as _;
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -30,6 +31,16 @@ pub enum Request {
         /// How many at once.
         threads: u32,
     },
+    /// The same attempt from several threads in the same microsecond, again and again: each time at the next port, since a
+    /// refused connect leaves its source port to the next.
+    Volley {
+        /// The attempt.
+        dial: Dial,
+        /// How often.
+        rounds: u32,
+        /// How many at once.
+        threads: u32,
+    },
 }
 
 /// What it answers.
@@ -42,6 +53,11 @@ pub enum Reply {
     Outcome(Outcome),
     /// Of many.
     Crowd(CrowdOutcome),
+    /// Of a volley, each.
+    Volley {
+        /// Their outcomes.
+        outcomes: Vec<Outcome>,
+    },
 }
 
 /// What came of many attempts.
@@ -123,6 +139,14 @@ impl Prober {
         }
     }
 
+    /// Makes the same attempt from several threads at once.
+    pub fn volley(&mut self, dial: Dial, rounds: u32, threads: u32) -> Result<Vec<Outcome>> {
+        match self.ask(Request::Volley { dial, rounds, threads }, 100 * u64::from(rounds) + dial.timeout_ms)? {
+            Reply::Volley { outcomes } => Ok(outcomes),
+            other => bail!("prober answered {other:?}"),
+        }
+    }
+
     fn ask(&mut self, request: Request, millis: u64) -> Result<Reply> {
         self.proc.say(&serde_json::to_string(&request)?)?;
         let line = self.proc.line(self.patience + Duration::from_millis(millis))?;
@@ -156,7 +180,33 @@ fn answer(request: Request) -> Reply {
     match request {
         Request::Dial(what) => Reply::Outcome(dial(&what)),
         Request::Crowd { dial, count, threads } => Reply::Crowd(crowd(dial, count, threads.max(1))),
+        Request::Volley { dial, rounds, threads } => Reply::Volley { outcomes: volley(&dial, rounds, threads) },
     }
+}
+
+fn volley(what: &Dial, rounds: u32, threads: u32) -> Vec<Outcome> {
+    let arrived = AtomicU32::new(0);
+    let all = || (0..rounds).map(|n| at_once(&next(what, n), &arrived, (n + 1) * threads)).collect();
+    thread::scope(|scope| {
+        let workers: Vec<_> = (0..threads).map(|_| scope.spawn(all)).collect();
+        workers.into_iter().flat_map(|worker| worker.join().unwrap_or_else(|_| Vec::new())).collect()
+    })
+}
+
+/// The attempt at the n-th port after its own.
+fn next(what: &Dial, n: u32) -> Dial {
+    let mut next = *what;
+    next.dst.set_port(what.dst.port().wrapping_add(n as u16));
+    next
+}
+
+/// Dials when so many have arrived. Not at a barrier of the library's: it wakes one after the other.
+fn at_once(what: &Dial, arrived: &AtomicU32, all: u32) -> Outcome {
+    arrived.fetch_add(1, Ordering::AcqRel);
+    while arrived.load(Ordering::Acquire) < all {
+        thread::yield_now();
+    }
+    dial(what)
 }
 
 fn crowd(what: Dial, count: u32, threads: u32) -> CrowdOutcome {

@@ -121,8 +121,13 @@ impl Done {
             Standing::Unmet(why) => Some(why),
         });
         let noise = || self.quiet.iter().find_map(|(a, _)| check::disturbance(records, a));
+        let idle = self.attempts.is_empty() && self.quiet.is_empty();
         let silent = self.loss && !records.iter().any(|r| matches!(r.body, Body::Loss(_)));
-        unmet.or_else(noise).or_else(|| silent.then(|| "events were lost, and no record says so".to_owned()))
+        let said = |wrong: bool, why: &str| wrong.then(|| why.to_owned());
+        said(idle, "no attempt was made")
+            .or(unmet)
+            .or_else(noise)
+            .or_else(|| said(silent, "events were lost, and no record says so"))
     }
 
     /// The verdict on the last attempt that had to get one: those before it may have set the scene.

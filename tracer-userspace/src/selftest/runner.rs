@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use crate::record::{Body, Record};
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 
 use crate::selftest::check;
 use crate::selftest::options::Options;
@@ -92,12 +92,14 @@ fn hold_to_the_end(records: &[Record], rows: &mut [Row], tell: &mut dyn FnMut(&R
     }
 }
 
-/// The tracer did not end as it must: the last of the rows says so.
-fn spoil(why: &str, rows: &mut [Row], tell: &mut dyn FnMut(&Row)) {
-    if let Some(row) = rows.last_mut() {
-        row.fail(why.to_owned());
-        tell(row);
-    }
+/// The tracer did not end as it must: a row of its own says so, for it is no scenario's that can be played once more.
+fn spoil(why: &str, rows: &mut Vec<Row>, tell: &mut dyn FnMut(&Row)) {
+    let Some(mut row) = rows.last().cloned() else { return };
+    row.scenario = "the tracer beside them".to_owned();
+    row.said.clear();
+    row.fail(why.to_owned());
+    tell(&row);
+    rows.push(row);
 }
 
 /// A node and a tracer for one scenario.
@@ -116,8 +118,11 @@ fn by_itself(plan: &Plan, scenario: &Scenario) -> Row {
             watch()?;
         }
         let played = play(plan, scenario, &mut world, &mut prober, &mut row.done, &mut watch);
-        let finished = session.map_or(Ok(()), |session| finish(plan, scenario, session, row));
-        played.and(finished)
+        played.and(match session {
+            Some(session) => finish(plan, scenario, session, row),
+            None if plan.tracer.is_none() => Ok(()),
+            None => Err(anyhow!("the scenario ended before any tracer watched")),
+        })
     })
 }
 
@@ -147,14 +152,19 @@ fn finish(plan: &Plan, scenario: &Scenario, session: Session, row: &mut Row) -> 
     let tracer = plan.tracer.as_ref().context("a recording without tracer")?;
     let replayed = watcher::replay(&tracer.program, &recording(dir, scenario))?;
     whole(&replayed)?;
-    let lines: Vec<String> = replayed.iter().map(serde_json::to_string).collect::<Result<_, _>>()?;
-    fs::write(dir.join(format!("{}.records.ndjson", scenario.name)), lines.join("\n") + "\n")?;
+    keep(&dir.join(format!("{}.records.ndjson", scenario.name)), &replayed)?;
+    keep(&dir.join(format!("{}.live.ndjson", scenario.name)), &live)?;
     met(row, &replayed)?;
     let (live, replayed) = (gist(&live), gist(&replayed));
-    if !live.is_empty() && live != replayed {
+    if live != replayed {
         bail!("the replay differs: live {live:?}, replayed {replayed:?}");
     }
     Ok(())
+}
+
+fn keep(path: &Path, records: &[Record]) -> Result<()> {
+    let lines: Vec<String> = records.iter().map(serde_json::to_string).collect::<Result<_, _>>()?;
+    fs::write(path, lines.join("\n") + "\n").with_context(|| format!("write {}", path.display()))
 }
 
 /// What must be the same live and in a replay.

@@ -194,7 +194,7 @@ pub fn replay(tracer: &Path, file: &Path) -> Result<Vec<Record>> {
     let input = File::open(file).with_context(|| format!("open {}", file.display()))?;
     let mut command = Command::new(tracer);
     command.args(["replay", "-", "-o", "ndjson"]).stdin(input).uid(65534).gid(65534);
-    let output = command.output().with_context(|| format!("replay {}", file.display()))?;
+    let output = without_settings(&mut command).output().with_context(|| format!("replay {}", file.display()))?;
     if !output.status.success() {
         bail!("replay: {}: {}", output.status, String::from_utf8_lossy(&output.stderr).trim());
     }

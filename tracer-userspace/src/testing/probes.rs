@@ -37,6 +37,29 @@ impl Stream {
         self.probed(ProbeSpec { probe_type, period_s, failure_threshold, ..http_probe(self.flow.dst.port()) })
     }
 
+    pub(crate) fn liveness_after(&mut self, initial_delay_s: u32, period_s: u32, failure_threshold: u32) -> &mut Self {
+        let probe_type = ProbeType::Liveness;
+        let like = http_probe(self.flow.dst.port());
+        self.probed(ProbeSpec { probe_type, initial_delay_s, period_s, failure_threshold, ..like })
+    }
+
+    /// The pod's container is this one by now.
+    pub(crate) fn container_id(&mut self, id: &str) -> &mut Self {
+        let mut pods = self.pods();
+        pods.pods[0].containers[0].id = Some(id.into());
+        self.push(Fact::Pods(pods))
+    }
+
+    /// The pod has a second container, without probes.
+    pub(crate) fn second_container(&mut self) -> &mut Self {
+        let mut pods = self.pods();
+        let mut other = pods.pods[0].containers[0].clone();
+        (other.name, other.id) = (Some("sidecar".into()), None);
+        other.probes.clear();
+        pods.pods[0].containers.push(other);
+        self.push(Fact::Pods(pods))
+    }
+
     pub(crate) fn http_readiness(&mut self) -> &mut Self {
         self.probed(http_probe(self.flow.dst.port()))
     }

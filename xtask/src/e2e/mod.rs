@@ -58,6 +58,9 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let cluster = Cluster::new(&args.kubectl, &args.kubeconfig, &args.node, &args.image)?;
     let wanted = |case: &&Case| args.only.as_ref().is_none_or(|only| case.name.starts_with(only.as_str()));
     let cases: Vec<&Case> = CASES.iter().filter(wanted).collect();
+    if cases.is_empty() {
+        bail!("no case begins with {:?}", args.only.as_deref().unwrap_or_default());
+    }
     let told = sh::step(&format!("{} pods whose probes fail", cases.len()), || play(args, &tracer, &cluster, &cases))?;
     report(&cases, &told)
 }

@@ -9,7 +9,8 @@ use std::process::Command;
 
 use anyhow::{Context as _, Result};
 
-use super::{Args, Outcome, Tally};
+use super::scenarios::Run;
+use super::{Args, Outcome, Row, Tally};
 use crate::recordings::Recorder;
 use crate::sh;
 
@@ -25,28 +26,41 @@ pub(crate) fn run(args: &Args) -> Result<Tally> {
         return Ok(Tally::default());
     }
     let place = sh::target().join("records");
-    record(args, &place)?;
-    sh::step("replaying the recordings without privileges", || replay_all(&place))
+    let rows = record(args, &place)?;
+    let mut tally = sh::step("replaying the recordings without privileges", || replay_all(&place, &rows))?;
+    let recorded = Run::new("recorded".to_owned(), Ok(rows));
+    let Tally { failed, second, .. } = recorded.tally();
+    (tally.failed, tally.second) = (tally.failed + failed, tally.second + second);
+    Ok(tally)
 }
 
-/// What fails here is in the tally of the live run or of the replays: the recordings are what counts.
-fn record(args: &Args, place: &Path) -> Result<()> {
+/// Each scenario once more, now by `tracer record`: its verdicts must be right, too.
+fn record(args: &Args, place: &Path) -> Result<Vec<Row>> {
     let recorder = Recorder {
         programs: sh::target().join("trial"),
         names: args.only.clone(),
         exact: false,
         machine: super::releases(args).into_iter().find(|release| release.name == MACHINE),
     };
-    for row in recorder.record(place)?.iter().filter(|row| row.result == Outcome::Fail) {
-        eprintln!("xtask: recording: {}: {}", row.scenario, row.reason.as_deref().unwrap_or("failed"));
+    let rows = recorder.record(place)?;
+    for row in rows.iter().filter(|row| matches!(row.result, Outcome::Pass | Outcome::Fail)) {
+        if let Some(why) = &row.reason {
+            println!(
+                "{:6} recording of {}: {why}",
+                if row.result == Outcome::Fail { "FAIL" } else { "pass" },
+                row.scenario
+            );
+        }
     }
-    Ok(())
+    Ok(rows)
 }
 
-fn replay_all(place: &Path) -> Result<Tally> {
+/// The recordings of the scenarios that passed.
+fn replay_all(place: &Path, rows: &[Row]) -> Result<Tally> {
     let stage = Stage::new()?;
     let mut tally = Tally::default();
-    for observations in recordings(place)? {
+    for row in rows.iter().filter(|row| row.result == Outcome::Pass) {
+        let observations = place.join(format!("{}.observations.ndjson", row.scenario));
         match replay(&stage, &observations) {
             Ok(()) => tally.passed += 1,
             Err(error) => {
@@ -63,18 +77,9 @@ fn replay_all(place: &Path) -> Result<Tally> {
     Ok(tally)
 }
 
-/// The recordings of a directory, sorted.
-fn recordings(place: &Path) -> Result<Vec<PathBuf>> {
-    let files = fs::read_dir(place).with_context(|| format!("no recordings in {}", place.display()))?;
-    let is_recording = |path: &PathBuf| path.to_string_lossy().ends_with(".observations.ndjson");
-    let mut recordings: Vec<_> = files.flatten().map(|file| file.path()).filter(is_recording).collect();
-    recordings.sort();
-    Ok(recordings)
-}
-
 /// One replay by `nobody`, compared with the records of the live run.
 fn replay(stage: &Stage, observations: &Path) -> Result<()> {
-    let records = observations.to_string_lossy().replace(".observations.", ".records.");
+    let records = observations.to_string_lossy().replace(".observations.", ".live.");
     let input = stage.copy(observations, "observations.ndjson", 0o644)?;
     let expected = stage.copy(Path::new(&records), "records.ndjson", 0o644)?;
     let mut tracer = Command::new(stage.0.join("tracer"));

@@ -24,7 +24,7 @@ pub(crate) fn keep(runs: &[Run]) -> Result<()> {
 pub(crate) fn confused(runs: &[Run]) -> Tally {
     let table = Table::of(runs);
     print!("\n{}", table.text());
-    Tally { passed: 0, failed: table.wrong() }
+    Tally { failed: table.wrong(), ..Tally::default() }
 }
 
 /// The command.

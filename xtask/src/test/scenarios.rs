@@ -1,6 +1,6 @@
 //! Runs the `scenarios` program on this kernel and in virtual machines, and reads the rows it leaves.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
@@ -59,6 +59,15 @@ pub(crate) struct Row {
     pub(crate) said: Vec<Said>,
 }
 
+/// How the reason of a row begins that passed in a second run only.
+const SECOND_RUN: &str = "passed in a second run; the first: ";
+
+impl Row {
+    fn is_of_a_second_run(&self) -> bool {
+        self.result == Outcome::Pass && self.reason.as_ref().is_some_and(|why| why.starts_with(SECOND_RUN))
+    }
+}
+
 /// All scenarios on one kernel.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Run {
@@ -74,7 +83,11 @@ impl Run {
     /// The results; a run that broke is a failure.
     pub(crate) fn tally(&self) -> Tally {
         let count = |result| self.rows.iter().filter(|row| row.result == result).count();
-        Tally { passed: count(Outcome::Pass), failed: count(Outcome::Fail) + usize::from(self.broken.is_some()) }
+        Tally {
+            passed: count(Outcome::Pass),
+            failed: count(Outcome::Fail) + usize::from(self.broken.is_some()),
+            second: self.rows.iter().filter(|row| row.is_of_a_second_run()).count(),
+        }
     }
 
     pub(super) fn new(kernel: String, result: Result<Vec<Row>>) -> Self {
@@ -83,6 +96,18 @@ impl Run {
             Err(error) => Self { kernel, rows: Vec::new(), broken: Some(format!("{error:#}")) },
         }
     }
+}
+
+/// How many scenarios no kernel could play: what they need must be somewhere.
+pub(super) fn shown_nowhere(runs: &[Run]) -> usize {
+    let with = |result: fn(Outcome) -> bool| -> BTreeSet<&str> {
+        let rows = runs.iter().flat_map(|run| &run.rows);
+        rows.filter(|row| result(row.result)).map(|row| row.scenario.as_str()).collect()
+    };
+    let played = with(|result| matches!(result, Outcome::Pass | Outcome::Fail));
+    let lacking = with(|result| result == Outcome::Cannot);
+    let nowhere = lacking.difference(&played).inspect(|name| println!("FAIL   {name}: no kernel could play it"));
+    nowhere.count()
 }
 
 /// The heading of the column of this kernel.
@@ -99,13 +124,15 @@ pub(crate) fn on_host(args: &Args) -> Result<Run> {
         return Ok(Run { kernel: name, rows: Vec::new(), broken: None });
     }
     let rows = sh::target().join("scenarios.ndjson");
-    let play = |only: &[String]| {
+    let play = |only: Only<'_>| {
         let _ = fs::remove_file(&rows);
         let words = command_for(args, &rows, only);
         let status = sh::command(&words[0]).args(&words[1..]).status().context("cannot start the scenarios")?;
         read(&rows, status.code().unwrap_or(-1))
     };
-    let result = sh::step("scenarios on this kernel", || play(&args.only).map(|rows| second_chance(rows, play)));
+    let result = sh::step("scenarios on this kernel", || {
+        play(Only::Beginning(&args.only)).map(|rows| second_chance(rows, |names| play(Only::Named(names))))
+    });
     Ok(Run::new(name, result))
 }
 
@@ -146,7 +173,7 @@ pub(super) fn in_machine(args: &Args, release: &'static Release) -> Run {
     let begun = Instant::now();
     let job = Job {
         release,
-        command: command_for(args, &rows, &args.only),
+        command: command_for(args, &rows, Only::Beginning(&args.only)),
         directory: sh::root().to_owned(),
         limit: Duration::from_secs(args.minutes * 60),
         echo: false,
@@ -154,11 +181,11 @@ pub(super) fn in_machine(args: &Args, release: &'static Release) -> Run {
     let first = job.run().and_then(|code| read(&rows, code));
     let again = |only: &[String]| {
         let _ = fs::remove_file(&rows);
-        let job = Job { command: command_for(args, &rows, only), directory: sh::root().to_owned(), ..job };
+        let job = Job { command: command_for(args, &rows, Only::Named(only)), directory: sh::root().to_owned(), ..job };
         job.run().and_then(|code| read(&rows, code))
     };
     let run = Run::new(release.name.to_owned(), first.map(|rows| second_chance(rows, again)));
-    let Tally { passed, failed } = run.tally();
+    let Tally { passed, failed, .. } = run.tally();
     eprintln!(
         "xtask: kernel {}: {passed} passed, {failed} failed after {:.0} s",
         release.name,
@@ -172,7 +199,7 @@ const SECOND_CHANCES: usize = 8;
 
 /// On a busy machine, and under emulation, a wait can be too short. What failed is done once
 /// more by itself; one that then passes says so in a footnote.
-pub(super) fn second_chance(mut rows: Vec<Row>, again: impl FnOnce(&[String]) -> Result<Vec<Row>>) -> Vec<Row> {
+pub(crate) fn second_chance(mut rows: Vec<Row>, again: impl FnOnce(&[String]) -> Result<Vec<Row>>) -> Vec<Row> {
     let failed: Vec<String> =
         rows.iter().filter(|row| row.result == Outcome::Fail).map(|row| row.scenario.clone()).collect();
     if failed.is_empty() || failed.len() > SECOND_CHANCES {
@@ -191,22 +218,35 @@ pub(super) fn second_chance(mut rows: Vec<Row>, again: impl FnOnce(&[String]) ->
 /// What the first run lacked is forgiven, a wrong label that it got is not: the confusion table shows it.
 fn pass_after_all(row: &mut Row, other: &Row) {
     row.result = Outcome::Pass;
-    row.reason = Some(format!("passed in a second run; the first: {}", row.reason.as_deref().unwrap_or("?")));
+    row.reason = Some(format!("{SECOND_RUN}{}", row.reason.as_deref().unwrap_or("?")));
     row.said.retain(|said| said.said != "none" && said.said != said.made);
     row.said.extend(other.said.iter().cloned());
 }
 
-/// The command line of a run of these scenarios; of all if there are none.
-fn command_for(args: &Args, rows: &Path, only: &[String]) -> Vec<String> {
+/// Which scenarios; all of them if there are no names.
+#[derive(Clone, Copy)]
+enum Only<'a> {
+    /// Those whose name begins so.
+    Beginning(&'a [String]),
+    Named(&'a [String]),
+}
+
+/// The command line of a run of these scenarios.
+fn command_for(args: &Args, rows: &Path, only: Only<'_>) -> Vec<String> {
     let path = |path: PathBuf| path.display().to_string();
     let mut words = vec![path(sh::trial_bin("scenarios")), "--json".into(), path(rows.to_owned())];
     match args.mechanism_only {
         true => words.push("--mechanism-only".into()),
         false => words.extend(["--tracer".into(), path(sh::trial_bin("tracer"))]),
     }
-    if !only.is_empty() {
+    let (names, exact) = match only {
+        Only::Beginning(names) => (names, false),
+        Only::Named(names) => (names, true),
+    };
+    if !names.is_empty() {
+        words.extend(exact.then(|| "--exact".into()));
         words.push("--only".into());
-        words.extend(only.iter().cloned());
+        words.extend(names.iter().cloned());
     }
     words
 }
@@ -217,6 +257,30 @@ pub(crate) fn read(path: &Path, code: i32) -> Result<Vec<Row>> {
     let rows: Vec<Row> =
         text.lines().map(serde_json::from_str).collect::<Result<_, _>>().context("a row of the scenarios")?;
     let failed = rows.iter().any(|row| row.result == Outcome::Fail);
-    anyhow::ensure!(code == 0 || failed, "the scenarios ended with {code}, though no row failed");
+    anyhow::ensure!(!rows.is_empty(), "the scenarios ended with {code} and played none");
+    // Another code than these two: it was ended from outside, and what is missing was not played.
+    anyhow::ensure!(code == i32::from(failed), "the scenarios ended with {code}, their rows say otherwise");
     Ok(rows)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_no_kernel_can_play_is_counted() {
+        let row = |scenario: &str, result| Row {
+            scenario: scenario.to_owned(),
+            label: None,
+            proxy: String::new(),
+            family: String::new(),
+            result,
+            reason: None,
+            said: Vec::new(),
+        };
+        let run = |rows| Run::new("one".to_owned(), Ok(rows));
+        let here = run(vec![row("a", Outcome::Cannot), row("b", Outcome::Cannot), row("c", Outcome::Pass)]);
+        let there = run(vec![row("a", Outcome::Pass), row("b", Outcome::Cannot), row("c", Outcome::Cannot)]);
+        assert_eq!(shown_nowhere(&[here, there]), 1);
+    }
 }

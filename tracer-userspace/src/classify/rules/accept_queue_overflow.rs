@@ -3,6 +3,7 @@
 use serde_json::json;
 
 use super::super::evidence::evidence;
+use super::connection_refused::takes;
 use super::{Case, Finding, Label, in_handshake, silent};
 use crate::event::{ListenQueue, ListenerState};
 use crate::record::{Confidence, Evidence};
@@ -37,7 +38,7 @@ fn by_look(case: &Case<'_>) -> Option<Finding> {
 pub(super) fn listener<'a>(case: &Case<'a>) -> Option<(u64, &'a ListenerState)> {
     let (time, seen) = super::inspected(case)?;
     let target = case.attempt.flow.dst.ip();
-    let fits = |l: &&ListenerState| l.addr.ip() == target || l.addr.ip().is_unspecified();
+    let fits = |l: &&ListenerState| takes(l.addr.ip(), target);
     Some((time, seen.listeners.as_ref()?.iter().find(fits)?))
 }
 

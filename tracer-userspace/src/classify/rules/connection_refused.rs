@@ -34,8 +34,14 @@ fn elsewhere(case: &Case<'_>, netns: Netns) -> Option<String> {
 
 /// A connection to that address gets there: a process that listens on 127.0.0.1 refuses those to the pod's address.
 pub(super) fn serves(listen: &Listen, dst: IpAddr) -> bool {
-    let bound = listen.addr.ip().to_canonical();
-    bound.is_unspecified() || bound == dst
+    takes(listen.addr.ip(), dst)
+}
+
+/// A socket bound to the one takes connections to the other. `0.0.0.0` takes none to an IPv6 address; `::` takes both, as
+/// long as it is not for IPv6 only, which the kernel's event does not tell.
+pub(super) fn takes(bound: IpAddr, dst: IpAddr) -> bool {
+    let (bound, dst) = (bound.to_canonical(), dst.to_canonical());
+    bound == dst || (bound.is_unspecified() && (bound.is_ipv6() || dst.is_ipv4()))
 }
 
 /// The evidence that nobody listens there, and in which namespace.

@@ -19,7 +19,7 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
 #[cfg(test)]
 mod tests {
     use crate::event::{TcpFlags, TcpState};
-    use crate::testing::{POD, SYN, Stream};
+    use crate::testing::{POD, SYN, Stream, firewall};
 
     #[test]
     fn a_rst_for_a_syn_that_netfilter_dropped_is_a_reject_in_either_order() {
@@ -48,5 +48,16 @@ mod tests {
         by_app.reset_received(TcpState::Established, 0).reset_sent(TcpFlags(0), false, Some("app"));
         by_app.state(TcpState::Established, TcpState::Close, 104, (200, 101, 0));
         assert_eq!(by_app.labels(), ["mid_stream_rst"]);
+    }
+
+    /// The rules have been read by then, so that nothing holds the verdict back.
+    #[test]
+    fn the_sender_s_own_event_comes_after_the_receiver_s() {
+        let mut stream = Stream::new();
+        stream.connect().established().drop(TcpFlags(0x18), "NETFILTER_DROP", POD);
+        stream.push(firewall(POD, Vec::new())).wait_ms(20);
+        stream.reset_received(TcpState::Established, 0).reset_sent(TcpFlags(0), false, Some("app"));
+        stream.state(TcpState::Established, TcpState::Close, 104, (200, 101, 0));
+        assert_eq!(stream.labels(), ["mid_stream_rst"]);
     }
 }

@@ -6,6 +6,7 @@ use super::super::evidence::evidence;
 use super::super::history;
 use super::connection_refused::{refused, serves};
 use super::{Case, Finding, Label, in_namespace, ms};
+use crate::enrich;
 use crate::event::{Listen, Netns};
 use crate::record::{Confidence, Evidence};
 
@@ -33,7 +34,12 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
 fn in_this_run(case: &Case<'_>, seen: &[Evidence], at: u64, netns: Netns) -> Option<Finding> {
     let began = history::began(case, at).filter(|began| at - began < START_NS)?;
     let (listeners, dst) = (case.node.listeners(), case.attempt.flow.dst);
-    if listeners.heard_since(netns, dst.port(), began) || listeners.any_since(netns, began) {
+    // In a pod of several containers it may be another one that listened there, and is gone.
+    let heard = match enrich::is_alone(case.attempt, case.node) {
+        true => listeners.heard_since(netns, dst.port(), began),
+        false => listeners.knows(netns, dst.port()),
+    };
+    if heard || listeners.any_since(netns, began) || case.node.lost_between(began, at) > 0 {
         return None;
     }
     let seen = [&[history::of_start(case, began)], seen].concat();
@@ -63,7 +69,7 @@ fn later(case: &Case<'_>, mut seen: Vec<Evidence>, at: u64, began: u64, listen: 
 fn not_yet(case: &Case<'_>, mut seen: Vec<Evidence>, at: u64, netns: Netns) -> Option<Finding> {
     let made = case.node.netns_made(netns).filter(|made| *made < at && at - made < START_NS)?;
     // Somebody has started already, on another port: then this port may be wrong.
-    if case.node.listeners().any_in(netns) {
+    if case.node.listeners().any_in(netns) || case.node.lost_between(made, at) > 0 {
         return None;
     }
     let says = format!("network namespace {} was made", netns.0);
@@ -146,6 +152,24 @@ mod tests {
     fn a_run_that_goes_on_for_long_is_no_start() {
         let mut stream = restarted();
         stream.wait_ms(180_000).connect().reset_sent(SYN, true, None);
+        assert_eq!(stream.labels(), ["connection_refused"]);
+    }
+
+    /// The classic mistake where pods have IPv6 addresses.
+    #[test]
+    fn a_listener_for_ipv4_takes_no_ipv6() {
+        let mut stream = Stream::to("[fd00::2]:8080");
+        stream.connect().reset_sent(SYN, true, None).wait_ms(1500).listens(POD, 8080, true);
+        stream.again(9).connect().reset_sent(SYN, true, None);
+        assert_eq!(stream.labels(), ["connection_refused", "connection_refused"]);
+        let words = &stream.verdicts()[1].verdict.summary;
+        assert!(words.ends_with("listens on 0.0.0.0:8080 only"), "{words}");
+    }
+
+    #[test]
+    fn what_was_lost_may_have_been_the_listener() {
+        let mut stream = Stream::new();
+        stream.netns_made(POD).wait_ms(100).lost(1).wait_ms(5000).connect().reset_sent(SYN, true, None);
         assert_eq!(stream.labels(), ["connection_refused"]);
     }
 

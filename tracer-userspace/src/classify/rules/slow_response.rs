@@ -39,8 +39,17 @@ fn silent(case: &Case<'_>) -> Option<Finding> {
     let attempt = case.attempt;
     let ended = taken_and_silent(case)?;
     let (established, state) = (attempt.established?, attempt.last.as_ref()?);
-    let (reached, waited) = (established.saturating_sub(attempt.started), ended.saturating_sub(established));
-    let late = if reached > waited { LATE } else { "" };
+    let reached = established.saturating_sub(attempt.started);
+    // A request that was sent again may have got through only then.
+    let again = attempt.sent_again.filter(|at| *at > established && *at < ended);
+    let (before, waited) = again.map_or((reached, ended.saturating_sub(established)), |at| {
+        (at.saturating_sub(attempt.started), ended.saturating_sub(at))
+    });
+    let late = match again {
+        _ if before <= waited => "",
+        Some(_) => SENT_AGAIN,
+        None => LATE,
+    };
     let summary = format!(
         "{} was reached in {} and acknowledged the request; not a byte of an answer in {}{}{late}",
         attempt.flow.dst,
@@ -53,6 +62,9 @@ fn silent(case: &Case<'_>) -> Option<Finding> {
     Some(if late.is_empty() { found } else { found.with_confidence(Confidence::Likely) })
 }
 
+/// The request was on its way for longer than the target had for its answer.
+const SENT_AGAIN: &str =
+    " since it was sent for the last time; most of the time had gone before: it was lost on the way and sent again";
 /// The handshake took more of the time than the target had for its answer.
 const LATE: &str = "; most of the time had gone into the handshake: a SYN that was lost on the way, or a slow path";
 

@@ -3,33 +3,73 @@
 use serde_json::json;
 
 use super::super::evidence::evidence;
-use super::super::{history, startup_probe};
+use super::super::{Streak, history, startup_probe};
 use super::connection_refused::refused;
 use super::{Case, Finding, Label, in_namespace};
 use crate::enrich;
-use crate::event::{Netns, ProbeSpec, ProbeType};
+use crate::event::{Netns, ProbeSpec, ProbeType, Runs, Waiting};
 use crate::record::{Confidence, Evidence};
 
 /// Attempts lie on a grid of whole periods; the kubelet jitters its start.
 const SLACK_NS: u64 = 500_000_000;
+const SECOND_NS: u64 = 1_000_000_000;
 
 /// The rule.
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let (seen, netns) = refused(case)?;
     let (netns, streak) = (netns?, case.streak?);
     let at = seen.iter().map(|e| e.time_boot_ns).max()?;
-    let spec = enrich::restarting_probe(case.attempt, case.node)?;
-    let needed = u64::from(spec.failure_threshold.saturating_sub(1)) * u64::from(spec.period_s) * 1_000_000_000;
-    let lasted = at.saturating_sub(streak.since);
-    if spec.failure_threshold == 0 || lasted + SLACK_NS < needed || streak.count < spec.failure_threshold {
+    let spec = enrich::start_probe(case.attempt, case.node)?;
+    let start = Start::of(case, netns, streak, at)?;
+    let spent = spent(case, spec, start, streak, at)?;
+    let since = start.began().unwrap_or(streak.since);
+    if start.is_over(case, netns) || case.node.lost_between(since, at) > 0 {
         return None;
     }
-    let start = Start { run: history::began(case, at), made: case.node.netns_made(netns) };
-    if start.is_over(case, netns) {
+    let sure = start.sure && spent == Spent::Surely && !others_listen(case, netns);
+    let found = finding(case, seen, spec, netns, start, since, at);
+    Some(if sure { found } else { found.with_confidence(Confidence::Likely) })
+}
+
+/// Whether the probe's failures in a row are as many as it allows.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Spent {
+    Surely,
+    /// Some of the refused attempts can have been another probe's.
+    Nearly,
+}
+
+/// Refusals in a row, less those of other probes that dial the same port, and the earliest time at which they can be too
+/// many.
+fn spent(case: &Case<'_>, spec: &ProbeSpec, start: Start, streak: Streak, at: u64) -> Option<Spent> {
+    let lasted = at.saturating_sub(streak.since).saturating_add(SLACK_NS);
+    let needed = u64::from(spec.failure_threshold.saturating_sub(1)) * u64::from(spec.period_s) * SECOND_NS;
+    let age = start.began().map(|began| at.saturating_sub(began).saturating_add(SLACK_NS));
+    let too_early = age.is_some_and(|age| age < u64::from(spec.earliest_restart_s()) * SECOND_NS);
+    if spec.failure_threshold == 0 || lasted < needed || too_early {
         return None;
     }
-    let found = finding(case, seen, spec, netns, start, streak.since, at);
-    Some(if start.is_seen() { found } else { found.with_confidence(Confidence::Likely) })
+    // Those of the port, also where the kubelet has told which one this attempt was: of those before it, it may not have.
+    let (_, container) = enrich::probed_container(case.attempt, case.node)?;
+    let others = container.probes.iter().filter(|other| other.port == spec.port && !std::ptr::eq(*other, spec));
+    let others: Vec<u32> = match spec.probe_type {
+        // The others wait for its success.
+        ProbeType::Startup => Vec::new(),
+        _ => others.map(|other| most(other, age, lasted)).collect(),
+    };
+    let own = streak.count.saturating_sub(others.iter().sum());
+    match own >= spec.failure_threshold {
+        true => Some(Spent::Surely),
+        false => (!others.is_empty() && age.is_some() && own + 1 >= spec.failure_threshold).then_some(Spent::Nearly),
+    }
+}
+
+/// How many attempts a probe has made at most since the start, or since the first refusal.
+fn most(other: &ProbeSpec, age: Option<u64>, lasted: u64) -> u32 {
+    let delay = u64::from(other.initial_delay_s) * SECOND_NS;
+    let time = age.map_or(lasted, |age| age.saturating_sub(delay));
+    let periods = time / (u64::from(other.period_s.max(1)) * SECOND_NS);
+    u32::try_from(periods).unwrap_or(u32::MAX).saturating_add(1)
 }
 
 /// When the start began, as far as the tracer saw it.
@@ -37,26 +77,50 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
 struct Start {
     /// This run of the container.
     run: Option<u64>,
-    /// The pod's network namespace.
+    /// The pod's network namespace, if no container was restarted in it, as far as is known.
     made: Option<u64>,
+    /// It is one start of this container: no other run of it is among the refusals.
+    sure: bool,
 }
 
 impl Start {
-    const fn is_seen(self) -> bool {
-        self.run.is_some() || self.made.is_some()
+    /// `None` if the container ended by itself since the refusals began: what it spent is no budget.
+    fn of(case: &Case<'_>, netns: Netns, streak: Streak, at: u64) -> Option<Self> {
+        let (run, runs) = (history::began(case, at), history::runs(case));
+        let ended = |runs: &Runs| {
+            let last = runs.last.as_ref().and_then(|last| last.finished_boot_ns);
+            runs.waiting.as_ref().is_some_and(Waiting::is_back_off) || last.is_some_and(|end| end > streak.since)
+        };
+        if run.is_none() && runs.is_some_and(ended) {
+            return None;
+        }
+        let first = runs.map(|runs| runs.restarts == 0);
+        let made = case.node.netns_made(netns).filter(|_| first != Some(false));
+        let sure = run.is_some() || (made.is_some() && (first == Some(true) || streak.one_run));
+        Some(Self { run, made, sure })
+    }
+
+    fn began(self) -> Option<u64> {
+        self.run.or(self.made)
     }
 
     /// The port was listened on since. A process that listens elsewhere has started, too: its port is wrong, not its
     /// start slow.
     fn is_over(self, case: &Case<'_>, netns: Netns) -> bool {
         let (listeners, port) = (case.node.listeners(), case.attempt.flow.dst.port());
-        let here = match self.run {
-            Some(began) => listeners.heard_since(netns, port, began),
-            None => listeners.knows(netns, port),
-        };
-        let elsewhere = || self.run.map_or_else(|| listeners.any_in(netns), |began| listeners.any_since(netns, began));
-        here || (self.made.is_none() && elsewhere())
+        match self.run.filter(|_| enrich::is_alone(case.attempt, case.node)) {
+            Some(began) => listeners.heard_since(netns, port, began) || listeners.any_since(netns, began),
+            // Another container may have listened there, and its end is what this is about.
+            None => {
+                listeners.knows(netns, port) || (enrich::is_alone(case.attempt, case.node) && listeners.any_in(netns))
+            }
+        }
     }
+}
+
+/// Of several containers some listen: it may be this one, on another port than it should.
+fn others_listen(case: &Case<'_>, netns: Netns) -> bool {
+    case.node.listeners().any_in(netns)
 }
 
 fn finding(
@@ -69,7 +133,7 @@ fn finding(
     at: u64,
 ) -> Finding {
     let budget = spec.budget_s();
-    let waited = at.saturating_sub(start.run.or(start.made).unwrap_or(since)) as f64 / 1e9;
+    let waited = at.saturating_sub(since) as f64 / 1e9;
     // A run is known by whole seconds.
     let after = if start.run.is_some() { format!("{waited:.0} s") } else { format!("{waited:.1} s") };
     if let Some(began) = start.run {
@@ -99,7 +163,7 @@ fn mend(spec: &ProbeSpec, waited: f64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use crate::event::{Ended, Runs};
+    use crate::event::{Ended, ProbeSays, ProbeType, Runs, TcpState, Waiting};
     use crate::record::Confidence;
     use crate::testing::{POD, SYN, Stream};
 
@@ -119,6 +183,122 @@ mod tests {
         assert_eq!(stream.labels(), ["not_listening_yet", "not_listening_yet", "startup_budget_exceeded"]);
         let last = &stream.verdicts()[2].verdict;
         assert!(last.remediation.contains("failureThreshold: 6"), "{}", last.remediation);
+    }
+
+    /// Whether this is the container's first run is not known: it may have crashed and been started again in between.
+    #[test]
+    fn a_start_of_which_only_the_namespace_tells_is_likely() {
+        let mut first = Stream::new();
+        first.liveness(1, 3).runs(Runs::default()).netns_made(POD);
+        refuse(&mut first, 100, 3);
+        let sure = |stream: &Stream| stream.verdicts()[2].verdict.confidence;
+        assert_eq!((sure(&first), sure(&refusals(3))), (Confidence::Proven, Confidence::Likely));
+        let mut named = Stream::new();
+        named.liveness(1, 3).container_id("one").netns_made(POD);
+        refuse(&mut named, 100, 3);
+        assert_eq!(sure(&named), Confidence::Proven, "the same container throughout");
+        named.container_id("two");
+        refuse(&mut named, 200, 2);
+        assert_eq!(named.labels()[3..], ["not_listening_yet"; 2], "another run");
+    }
+
+    /// It exits by itself, and the status of the run that goes on is not there yet.
+    #[test]
+    fn a_container_that_crashed_has_not_spent_its_budget() {
+        let crashed = |runs: &dyn Fn(u64) -> Runs| {
+            let mut stream = refusals(2);
+            let now = stream.seconds_ago(0);
+            stream.runs(runs(now));
+            refuse(&mut stream, 200, 2);
+            stream.labels().last().copied().map(str::to_owned)
+        };
+        let ended = |now: u64| Some(Ended { finished_boot_ns: Some(now), exit_code: 1, ..Ended::default() });
+        let back_off = || Some(Waiting { reason: Waiting::BACK_OFF.into(), message: None });
+        let again = crashed(&|now| Runs { restarts: 1, last: ended(now), ..Runs::default() });
+        let waits = crashed(&|_| Runs { restarts: 1, waiting: back_off(), ..Runs::default() });
+        assert_ne!(again.as_deref(), Some("startup_budget_exceeded"));
+        assert_ne!(waits.as_deref(), Some("startup_budget_exceeded"));
+    }
+
+    /// Refused for as long as its readiness probe liked to ask, before liveness asked once.
+    #[test]
+    fn what_the_readiness_probe_is_told_spends_no_liveness_budget() {
+        let mut stream = Stream::new();
+        stream.liveness_after(30, 10, 3).readiness_too().runs(Runs::default()).netns_made(POD);
+        for conn in 100..105 {
+            stream.again(conn).connect().reset_sent(SYN, true, None).wait_ms(10_000);
+        }
+        assert_eq!(stream.labels(), ["not_listening_yet"; 5], "40 s, of at least 50");
+        // From 50 s on each can be the one that is too many; both have asked since 30 s.
+        for conn in 200..204 {
+            stream.again(conn).connect().reset_sent(SYN, true, None).wait_ms(1_000);
+            stream.again(conn + 10).connect().reset_sent(SYN, true, None).wait_ms(9_000);
+        }
+        let last = &stream.verdicts()[12].verdict;
+        assert_eq!(
+            (last.label.name(), last.confidence),
+            ("startup_budget_exceeded", Confidence::Proven),
+            "{}",
+            last.summary
+        );
+    }
+
+    /// The kubelet tells that this one was liveness, its second: the refusals before were readiness's.
+    #[test]
+    fn a_liveness_attempt_that_is_told_spends_no_more_than_itself() {
+        let mut stream = Stream::new();
+        stream.liveness_after(0, 10, 3).readiness_too().runs(Runs::default()).netns_made(POD);
+        // Readiness, liveness, readiness; then liveness.
+        for (conn, until_next) in [(100, 9_800), (101, 200), (102, 9_800)] {
+            stream.again(conn).connect().reset_sent(SYN, true, None).wait_ms(until_next);
+        }
+        stream.again(200).connect().reset_sent(SYN, true, None);
+        stream.reset_received(TcpState::SynSent, 0).state(TcpState::SynSent, TcpState::Close, 111, (0, 0, 0));
+        stream.wait_ms(1).kubelet_of(ProbeType::Liveness, ProbeSays::Network);
+        let sure = |v: &crate::record::VerdictBody| {
+            v.verdict.label.name() == "startup_budget_exceeded" && v.verdict.confidence == Confidence::Proven
+        };
+        assert!(!stream.verdicts().iter().any(sure), "{:?}", stream.labels());
+    }
+
+    #[test]
+    fn a_liveness_probe_that_began_after_the_start_is_no_start() {
+        let mut stream = Stream::new();
+        stream.liveness(1, 3).exec_startup_too().netns_made(POD);
+        refuse(&mut stream, 100, 3);
+        assert!(!stream.labels().contains(&"startup_budget_exceeded"), "{:?}", stream.labels());
+    }
+
+    #[test]
+    fn a_process_that_listens_on_another_port_has_started() {
+        let mut stream = refusals(2);
+        stream.listens(POD, 9090, true);
+        refuse(&mut stream, 200, 2);
+        assert_eq!(stream.labels()[2..], ["connection_refused"; 2]);
+        // With a second container it may be that one which listens.
+        let mut two = Stream::new();
+        two.liveness(1, 3).second_container().runs(Runs::default()).netns_made(POD).listens(POD, 9090, true);
+        refuse(&mut two, 100, 3);
+        let last = two.verdicts().remove(2).verdict;
+        assert_eq!((last.label.name(), last.confidence), ("startup_budget_exceeded", Confidence::Likely));
+    }
+
+    /// The port is the sidecar's, which is gone; this container was restarted because of it.
+    #[test]
+    fn another_container_s_port_is_no_start() {
+        let mut stream = Stream::new();
+        stream.liveness(1, 3).second_container().wait_ms(5_000).listens(POD, 8080, true).listens(POD, 8080, false);
+        run(&mut stream, 1, None);
+        refuse(&mut stream, 100, 4);
+        assert_eq!(stream.labels(), ["connection_refused"; 4]);
+    }
+
+    #[test]
+    fn what_was_lost_may_have_been_the_listener() {
+        let mut stream = refusals(1);
+        stream.lost(1).wait_ms(1000);
+        refuse(&mut stream, 200, 3);
+        assert!(!stream.labels().contains(&"startup_budget_exceeded"), "{:?}", stream.labels());
     }
 
     #[test]

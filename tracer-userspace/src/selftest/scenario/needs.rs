@@ -65,8 +65,6 @@ const MODULES: &[&str] = &[
     "ipt_REJECT",
     "xt_tcpudp",
     "xt_nat",
-    "xt_addrtype",
-    "xt_comment",
     "ip_vs",
     "ip_vs_rr",
 ];

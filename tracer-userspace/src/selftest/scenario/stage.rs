@@ -10,7 +10,7 @@ use anyhow::{Result, bail};
 use crate::selftest::check::{Attempt, Claim, Expected, Suspect};
 use crate::selftest::dial::{Dial, Ending, Kind, Outcome};
 use crate::selftest::net::Netns;
-use crate::selftest::options::Options;
+use crate::selftest::options::{Options, is_emulated};
 use crate::selftest::prober::{Prober, shown};
 use crate::selftest::proc::Proc;
 use crate::selftest::world::{Family, Pod, World};
@@ -168,6 +168,24 @@ impl Stage<'_> {
         let all = self.prober.crowd(Dial::new(kind, dst, self.options.patience), count, threads)?;
         if all.failed > 0 {
             bail!("{} of {count} attempts failed, one of them: {:?}", all.failed, all.example);
+        }
+        Ok(())
+    }
+
+    /// Attempts from several threads in the same microsecond, at this port and those after it, all of which must end so and get the scenario's label.
+    pub fn volley(&mut self, kind: Kind, dst: SocketAddr, how: Ending, rounds: u32) -> Result<()> {
+        const THREADS: u32 = 2;
+        let Some(label) = self.label else { bail!("a scenario without label has a failing attempt") };
+        // Two threads that take turns on an emulated processor are often in the same program: the kernel skips the second's run.
+        let claim = if is_emulated() { Claim::AtMost(label) } else { self.elsewhere(label) };
+        let listed = self.listed(dst, claim)?;
+        let dial = Dial::new(kind, dst, self.options.patience);
+        let outcomes = self.prober.volley(dial, rounds, THREADS)?;
+        if outcomes.len() != (rounds * THREADS) as usize {
+            bail!("{} outcomes of {rounds} rounds of {THREADS}", outcomes.len());
+        }
+        for outcome in outcomes {
+            self.ended(Attempt { dst: outcome.dst, ..listed.clone() }, &outcome, &[how])?;
         }
         Ok(())
     }

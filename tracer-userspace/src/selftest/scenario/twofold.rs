@@ -22,6 +22,7 @@ pub(super) const ALL: &[Scenario] = &[
     Scenario::new("twofold_request_sent_twice", Some(Label::SlowResponse), request_sent_twice).needs(&[Need::Nft]),
     Scenario::new("twofold_listens_on_loopback_only", REFUSED, loopback_only).own(),
     Scenario::new("twofold_localhost", REFUSED, localhost),
+    Scenario::new("twofold_at_once", REFUSED, at_once).own(),
     Scenario::new("redirected_to_nobody", Some(Label::HandshakeRst), redirected).needs(&[Need::NftNat]),
     Scenario::new("healthy_early_hints", None, early_hints),
     Scenario::new("healthy_prober_stops", None, prober_stops),
@@ -75,6 +76,14 @@ fn drop_then_reset(stage: &mut Stage<'_>) -> Result<()> {
 fn request_sent_twice(stage: &mut Stage<'_>) -> Result<()> {
     let pod = stage.serving("hang", HTTP)?;
     dropped_at_first(stage, pod, "tcp dport 8080 tcp flags & psh == psh", Ending::Timeout)
+}
+
+/// Liveness and readiness dial the same port from two processors at the same moment: each has its own evidence.
+fn at_once(stage: &mut Stage<'_>) -> Result<()> {
+    let (family, rounds) = (stage.family, stage.options.crowd / 50);
+    let pod = stage.idle()?.addr(family, HTTP);
+    (stage.watch)()?;
+    stage.volley(Kind::Tcp, pod, Ending::Refused, rounds)
 }
 
 /// It begins to listen after the first attempt, and not where the kubelet asks.
