@@ -348,8 +348,12 @@ impl Stream {
     }
 
     pub(crate) fn lost(&mut self, count: u64) -> &mut Self {
+        self.lost_in("ring", count)
+    }
+
+    pub(crate) fn lost_in(&mut self, place: &str, count: u64) -> &mut Self {
         let (from_boot_ns, to_boot_ns) = (self.now - 1_000_000, self.now);
-        self.push(Fact::Loss(Loss { where_: "ring".into(), count, from_boot_ns, to_boot_ns }))
+        self.push(Fact::Loss(Loss { where_: place.into(), count, from_boot_ns, to_boot_ns }))
     }
 
     pub(crate) fn decisions(&self) -> Vec<Decision> {

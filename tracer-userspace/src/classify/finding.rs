@@ -79,6 +79,26 @@ impl Finding {
         self
     }
 
+    /// The same, less sure if events were lost between these moments: one may have told of the listener whose absence this
+    /// rests on. A full ring loses all that happens for a while; of program runs the kernel skips one here and there; what
+    /// finds no place in a map is no listener.
+    #[must_use]
+    pub fn unless_a_listener_was_lost(mut self, case: &Case<'_>, from: u64, to: u64) -> Self {
+        let lost = |place: &str| -> u64 {
+            case.node.losses_between(from, to).filter(|loss| loss.where_ == place).map(|loss| loss.count).sum()
+        };
+        let (ring, program) = (lost("ring"), lost("program"));
+        if ring > 0 {
+            self.confidence = self.confidence.lowered();
+        } else if program > 0 {
+            self.confidence = self.confidence.min(Confidence::Likely);
+        }
+        if ring + program > 0 {
+            self.summary += &format!("; {} event(s) were lost since: one may have told of a listener", ring + program);
+        }
+        self
+    }
+
     /// Lowers the confidence by what is missing or was lost. What was concluded from an absence is
     /// no conclusion at all when events were lost: it becomes `unexplained`.
     #[must_use]

@@ -346,7 +346,12 @@ impl Node {
     /// Events lost between two moments.
     #[must_use]
     pub fn lost_between(&self, from: u64, to: u64) -> u64 {
-        self.losses.iter().filter(|l| l.from_boot_ns <= to && l.to_boot_ns >= from).map(|l| l.count).sum()
+        self.losses_between(from, to).map(|loss| loss.count).sum()
+    }
+
+    /// The losses themselves.
+    pub fn losses_between(&self, from: u64, to: u64) -> impl Iterator<Item = &Loss> {
+        self.losses.iter().filter(move |loss| loss.from_boot_ns <= to && loss.to_boot_ns >= from)
     }
 
     /// A finding of the last check of the node, and when that was.

@@ -23,12 +23,13 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let start = Start::of(case, netns, streak, at)?;
     let spent = spent(case, spec, start, streak, at)?;
     let since = start.began().unwrap_or(streak.since);
-    if start.is_over(case, netns) || case.node.lost_between(since, at) > 0 {
+    if start.is_over(case, netns) {
         return None;
     }
     let sure = start.sure && spent == Spent::Surely && !others_listen(case, netns);
     let found = finding(case, seen, spec, netns, start, since, at);
-    Some(if sure { found } else { found.with_confidence(Confidence::Likely) })
+    let found = if sure { found } else { found.with_confidence(Confidence::Likely) };
+    Some(found.unless_a_listener_was_lost(case, since, at))
 }
 
 /// Whether the probe's failures in a row are as many as it allows.
@@ -295,10 +296,21 @@ mod tests {
 
     #[test]
     fn what_was_lost_may_have_been_the_listener() {
-        let mut stream = refusals(1);
-        stream.lost(1).wait_ms(1000);
-        refuse(&mut stream, 200, 3);
-        assert!(!stream.labels().contains(&"startup_budget_exceeded"), "{:?}", stream.labels());
+        let spent = |place: &str, runs: Option<Runs>| {
+            let mut stream = Stream::new();
+            stream.liveness(1, 3).netns_made(POD);
+            runs.map(|runs| stream.runs(runs));
+            refuse(&mut stream, 100, 1);
+            stream.lost_in(place, 1).wait_ms(1000);
+            refuse(&mut stream, 200, 3);
+            let last = stream.verdicts().remove(3).verdict;
+            (last.label.name(), last.confidence)
+        };
+        let known = || Some(Runs::default());
+        assert_eq!(spent("ring", None), ("connection_refused", Confidence::Proven));
+        assert_eq!(spent("ring", known()), ("startup_budget_exceeded", Confidence::Likely));
+        assert_eq!(spent("program", known()), ("startup_budget_exceeded", Confidence::Likely));
+        assert_eq!(spent("map", known()), ("startup_budget_exceeded", Confidence::Proven));
     }
 
     #[test]
