@@ -144,11 +144,10 @@ impl Attempt {
         if let Some(error) = stream.take_error()? {
             return Err(error);
         }
-        // Gone between the two calls: a RST came.
-        stream.peer_addr().map_err(|e| match e.raw_os_error() {
-            Some(libc::ENOTCONN) => io::Error::from(ErrorKind::ConnectionReset),
-            _ => e,
-        })?;
+        // Gone between the two calls: why, the socket knows by now.
+        if let Err(gone) = stream.peer_addr() {
+            return Err(stream.take_error()?.unwrap_or(gone));
+        }
         stream.set_nodelay(true)?;
         setsockopt(&stream, sockopt::KeepAlive, &true)?;
         setsockopt(&stream, sockopt::TcpKeepInterval, &15)?;

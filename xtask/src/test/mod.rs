@@ -45,6 +45,9 @@ pub(crate) struct Args {
     /// Only make the failures, without a tracer beside them
     #[arg(long)]
     mechanism_only: bool,
+    /// Record and replay one scenario of each label, proxy and family, not all of them
+    #[arg(long)]
+    few_recordings: bool,
     /// Virtual machines at a time
     #[arg(long, default_value_t = 2)]
     jobs: usize,
@@ -112,7 +115,7 @@ fn on_kernels(args: &Args, releases: &[&'static Release]) -> Result<Tally> {
     }
     tally += tally_of(&selftests);
     if !args.mechanism_only {
-        tally += replays::run(args)?;
+        tally += replays::run(args, &runs[0].rows)?;
     }
     if !selftests.is_empty() {
         matrix::print(matrix::SELFTEST, &selftests);

@@ -1,6 +1,7 @@
 //! Records the scenarios, those that this kernel cannot play in one virtual machine, and replays each recording here as a
 //! user without privileges: the verdicts must be the same.
 
+use std::collections::BTreeSet;
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::process::CommandExt as _;
@@ -20,13 +21,13 @@ const MACHINE: &str = "6.1";
 const NOBODY: u32 = 65534;
 
 /// Records and replays.
-pub(crate) fn run(args: &Args) -> Result<Tally> {
+pub(crate) fn run(args: &Args, here: &[Row]) -> Result<Tally> {
     if !nix::unistd::geteuid().is_root() {
         eprintln!("xtask: recordings of this kernel need root: left out");
         return Ok(Tally::default());
     }
     let place = sh::target().join("records");
-    let rows = record(args, &place)?;
+    let rows = record(args, here, &place)?;
     let mut tally = sh::step("replaying the recordings without privileges", || replay_all(&place, &rows))?;
     let recorded = Run::new("recorded".to_owned(), Ok(rows));
     let Tally { failed, second, .. } = recorded.tally();
@@ -35,11 +36,11 @@ pub(crate) fn run(args: &Args) -> Result<Tally> {
 }
 
 /// Each scenario once more, now by `tracer record`: its verdicts must be right, too.
-fn record(args: &Args, place: &Path) -> Result<Vec<Row>> {
+fn record(args: &Args, here: &[Row], place: &Path) -> Result<Vec<Row>> {
     let recorder = Recorder {
         programs: sh::target().join("trial"),
-        names: args.only.clone(),
-        exact: false,
+        names: if args.few_recordings { one_of_each(here) } else { args.only.clone() },
+        exact: args.few_recordings,
         machine: super::releases(args).into_iter().find(|release| release.name == MACHINE),
     };
     let rows = recorder.record(place)?;
@@ -53,6 +54,14 @@ fn record(args: &Args, place: &Path) -> Result<Vec<Row>> {
         }
     }
     Ok(rows)
+}
+
+/// The first scenario of each label, proxy and family that this kernel could play.
+fn one_of_each(here: &[Row]) -> Vec<String> {
+    let mut had = BTreeSet::new();
+    let played = here.iter().filter(|row| matches!(row.result, Outcome::Pass | Outcome::Fail));
+    let first = played.filter(|row| had.insert((&row.label, &row.proxy, &row.family)));
+    first.map(|row| row.scenario.clone()).collect()
 }
 
 /// The recordings of the scenarios that passed.
@@ -112,5 +121,31 @@ impl Stage {
 impl Drop for Stage {
     fn drop(&mut self) {
         let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_scenario_of_each_kind_is_recorded() {
+        let row = |scenario: &str, label: Option<&str>, family: &str, result| Row {
+            scenario: scenario.to_owned(),
+            label: label.map(str::to_owned),
+            proxy: "any".to_owned(),
+            family: family.to_owned(),
+            result,
+            reason: None,
+            said: Vec::new(),
+        };
+        let rows = [
+            row("healthy", None, "v4", Outcome::Pass),
+            row("ipvs", Some("firewall_drop"), "v4", Outcome::Cannot),
+            row("drop", Some("firewall_drop"), "v4", Outcome::Pass),
+            row("drop_again", Some("firewall_drop"), "v4", Outcome::Pass),
+            row("drop_v6", Some("firewall_drop"), "v6", Outcome::Fail),
+        ];
+        assert_eq!(one_of_each(&rows), ["healthy", "drop", "drop_v6"]);
     }
 }

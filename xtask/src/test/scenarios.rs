@@ -206,10 +206,14 @@ pub(crate) fn second_chance(mut rows: Vec<Row>, again: impl FnOnce(&[String]) ->
         return rows;
     }
     eprintln!("xtask: once more: {}", failed.join(", "));
-    let second = again(&failed).unwrap_or_default();
+    let second = again(&failed).unwrap_or_else(|error| {
+        eprintln!("xtask: the second run broke: {error:#}");
+        Vec::new()
+    });
     for row in rows.iter_mut().filter(|row| row.result == Outcome::Fail) {
-        if let Some(other) = second.iter().find(|o| o.scenario == row.scenario && o.result == Outcome::Pass) {
-            pass_after_all(row, other);
+        match second.iter().find(|other| other.scenario == row.scenario) {
+            Some(other) if other.result == Outcome::Pass => pass_after_all(row, other),
+            other => fail_again(row, other),
         }
     }
     rows
@@ -221,6 +225,12 @@ fn pass_after_all(row: &mut Row, other: &Row) {
     row.reason = Some(format!("{SECOND_RUN}{}", row.reason.as_deref().unwrap_or("?")));
     row.said.retain(|said| said.said != "none" && said.said != said.made);
     row.said.extend(other.said.iter().cloned());
+}
+
+/// Why it failed each time.
+fn fail_again(row: &mut Row, other: Option<&Row>) {
+    let second = other.map_or("that run broke", |other| other.reason.as_deref().unwrap_or("?"));
+    row.reason = Some(format!("{}; in a second run: {second}", row.reason.as_deref().unwrap_or("?")));
 }
 
 /// Which scenarios; all of them if there are no names.

@@ -45,8 +45,8 @@ const DAEMON: &[&str] = &[
     "--test-threads=1",
 ];
 
-/// An hour of a node's traffic through the core.
-const SOAK: &[&str] = &["test", "--package", "tracer-userspace", "--lib", "--", "--ignored", "an_hour_of_a_node"];
+/// Half an hour of a node's traffic through the core.
+const SOAK: &[&str] = &["test", "--package", "tracer-userspace", "--lib", "--", "--ignored", "half_an_hour_of_a_node"];
 
 /// Runs all but the longest, also after one has failed.
 pub(crate) fn run() -> Result<Tally> {
@@ -63,7 +63,7 @@ pub(crate) fn run() -> Result<Tally> {
 
 /// The longest test: on one processor, and so beside the compiler.
 pub(crate) fn soak() -> Result<Tally> {
-    sh::step("an hour of a node's traffic", || tests(SOAK))
+    sh::step("half an hour of a node's traffic", || tests(SOAK))
 }
 
 /// Runs `cargo` with these arguments, and counts.
