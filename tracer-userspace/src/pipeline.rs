@@ -18,6 +18,7 @@ use crate::engine::{AtStart, Engine};
 use crate::error::{self, Error};
 use crate::event::{Fact, HookStatus, MissingHook, Netns, Observation, PortPressure, Start};
 use crate::lock::instance::InstanceLock;
+use crate::memory;
 use crate::pipeline::session::Session;
 use crate::record_file::{self, Recorder};
 use crate::serve;
@@ -134,6 +135,7 @@ where
     let mut session =
         Session::new(attached.events, attached.changes, engine, recorder, config.daemon, server, status_line);
     session.begin(attached.since_boot_ns, start, attached.facts);
+    memory::forget_start();
     let reason = session.watch(signals, config.duration).await?;
     Ok(session.end(reason))
 }

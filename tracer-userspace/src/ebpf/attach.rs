@@ -64,7 +64,8 @@ impl KernelBtf {
 impl Walk {
     /// A walk that does not try some forms. `functions`: BTF of those that trampolines sit on.
     pub(super) fn without(forms: &[Form], functions: Vec<u8>) -> Self {
-        let given_up = forms.iter().map(|form| Refusal::switched_off(*form)).collect();
+        let switched_off = forms.iter().map(|form| Refusal::switched_off(*form));
+        let given_up = switched_off.chain(Refusal::without_kprobes()).collect();
         Self { given_up, btf: KernelBtf { bytes: functions, read: None }, ..Self::default() }
     }
 

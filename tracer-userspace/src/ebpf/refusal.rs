@@ -1,10 +1,13 @@
 //! Why a form of a hook was refused: the kernel's answer in plain words.
 
-use std::{error::Error as _, io};
+use std::{error::Error as _, fs, io};
 
 use aya::programs::ProgramError;
 
 use super::hooks::Form;
+
+/// The perf device of kprobes, by which they are attached (`kernel/events/core.c`, `perf_kprobe`).
+const KPROBES: &str = "/sys/bus/event_source/devices/kprobe/type";
 
 /// At which step a form failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,6 +73,14 @@ impl Refusal {
     pub(super) fn switched_off(form: Form) -> Self {
         let text = "switched off".into();
         Self { form, stage: Stage::Load, target: "", errno: None, kind: Kind::Kernel, text }
+    }
+
+    /// What attaching a kprobe would answer in a kernel without them: no program has to be loaded to be told.
+    pub(super) fn without_kprobes() -> Option<Self> {
+        let error = fs::metadata(KPROBES).err().filter(|error| error.kind() == io::ErrorKind::NotFound)?;
+        let text = format!("{KPROBES}: {error}");
+        let (form, stage, kind) = (Form::Kprobe, Stage::Attach, Kind::Kernel);
+        Some(Self { form, stage, target: "", errno: error.raw_os_error(), kind, text })
     }
 
     /// The step at which it failed.
