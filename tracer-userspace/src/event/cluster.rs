@@ -42,6 +42,9 @@ pub struct Pod {
     /// Shares the node's network.
     #[serde(default)]
     pub host_network: bool,
+    /// Somebody deletes it: its containers are told to end.
+    #[serde(skip_serializing_if = "std::ops::Not::not", default)]
+    pub deleting: bool,
     /// Containers.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub containers: Vec<Container>,

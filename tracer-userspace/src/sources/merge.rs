@@ -49,6 +49,10 @@ fn absorb_container(listed: &mut Vec<Container>, found: Container) {
     if found.id.is_some() && listed.iter().any(|container| container.id == found.id) {
         return;
     }
+    // The sandbox's own (pause) has no name, and no probe: a list of containers has all that can be asked.
+    if found.name.is_none() && !listed.is_empty() {
+        return;
+    }
     match listed.iter_mut().find(|container| container.name.is_some() && container.name == found.name) {
         Some(container) if ended(container, &found) => {}
         // Restarted since the list was written: the id on the node is the one that runs, and its runs are another's.
@@ -131,7 +135,7 @@ mod tests {
         let mut found = pod(None, Some("u"), &[], Some(1));
         found.containers = vec![container(Some("web"), "new"), container(None, "pause")];
         let merged = merge(vec![found], &[listed]);
-        assert_eq!(merged[0].containers, [container(Some("web"), "new"), container(None, "pause")]);
+        assert_eq!(merged[0].containers, [container(Some("web"), "new")], "the sandbox has one of its own");
     }
 
     /// Which of the two is older is told by the run that ended.

@@ -86,6 +86,7 @@ fn named_pod(uid: String, group: &Group, node: &NodeNetns, names: &LogNames) -> 
         netns: at.map(|(netns, _)| netns),
         host_network,
         containers: group.containers.iter().map(container).collect(),
+        deleting: false,
     }
 }
 

@@ -28,6 +28,7 @@ objects! {
         name: Option<String>,
         uid: Option<String>,
         resource_version: Option<String>,
+        deletion_timestamp: Option<String>,
         labels: BTreeMap<String, String>,
     }
 

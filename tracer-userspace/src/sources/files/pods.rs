@@ -83,6 +83,7 @@ pub(in crate::sources) fn pod_of(pod: api::Pod) -> Pod {
         addrs: if finished { Vec::new() } else { addresses(&status, host_network) },
         netns: None,
         host_network,
+        deleting: pod.metadata.deletion_timestamp.is_some(),
         containers,
     }
 }

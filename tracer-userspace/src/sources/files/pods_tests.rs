@@ -100,6 +100,15 @@ fn single_and_finished_pods() {
 }
 
 #[test]
+fn a_pod_that_somebody_deletes() {
+    let text = r#"{"kind":"Pod","metadata":{"name":"p","deletionTimestamp":"2026-11-22T05:00:00Z"}}"#;
+    assert!(read("deleting", text).expect("pod")[0].deleting);
+    assert!(
+        !read("kept", r#"{"kind":"Pod","metadata":{"name":"p","deletionTimestamp":null}}"#).expect("pod")[0].deleting
+    );
+}
+
+#[test]
 fn every_probe_of_a_pod_with_two_families_sidecars_and_named_ports() {
     let text = "\
 kind: Pod
