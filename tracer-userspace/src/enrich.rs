@@ -32,7 +32,7 @@ pub struct Named {
 pub fn name(attempt: &Attempt, node: &Node) -> Named {
     let matches = matching_probes(attempt, node);
     let specs: Vec<&ProbeSpec> = matches.iter().map(|(_, _, spec)| *spec).collect();
-    let pod = matches.first().map(|(pod, ..)| *pod).or_else(|| pod_of(attempt.flow.dst.ip(), node));
+    let pod = only_pod(&matches).or_else(|| pod_of(attempt.flow.dst.ip(), node));
     let container = single_container(&matches);
     let src = Endpoint::from(attempt.flow.src);
     Named {
@@ -50,6 +50,17 @@ pub fn name(attempt: &Attempt, node: &Node) -> Named {
 #[must_use]
 pub fn timeout_s(attempt: &Attempt, node: &Node) -> Option<u32> {
     Probe::agreed(&probes_met(attempt, node)).and_then(|p| p.timeout_s)
+}
+
+/// It was connected only when every probe that it can be had given up, and then nothing came of it.
+///
+/// A kubelet built with Go 1.23 or newer (Kubernetes 1.32) goes on to dial after an httpGet probe has timed out, and closes
+/// what it gets: `Transport.getConn` of net/http detaches the dial from its request.
+#[must_use]
+pub fn is_too_late(attempt: &Attempt, node: &Node) -> bool {
+    let Some(connected) = attempt.established.filter(|_| attempt.touched_only()) else { return false };
+    let longest = probes_met(attempt, node).iter().map(|spec| u64::from(spec.timeout_s)).max();
+    longest.is_some_and(|timeout_s| connected.saturating_sub(attempt.started) >= timeout_s * 1_000_000_000)
 }
 
 /// What the probe decides, if the specs that fit agree on one.
@@ -211,6 +222,12 @@ fn dials(pod: &Pod, spec: &ProbeSpec, dst: IpAddr, attempt: &Attempt, node: &Nod
 
 fn pod_of(addr: IpAddr, node: &Node) -> Option<&Pod> {
     node.pods.at(addr).find(|pod| !pod.host_network)
+}
+
+/// Of two pods on the host's network that are asked the same, it can be either.
+fn only_pod<'a>(matches: &[Match<'a>]) -> Option<&'a Pod> {
+    let (first, ..) = matches.first()?;
+    matches.iter().all(|(pod, ..)| std::ptr::eq(*pod, *first)).then_some(*first)
 }
 
 fn single_container<'a>(matches: &[Match<'a>]) -> Option<&'a Container> {

@@ -84,6 +84,22 @@ pub(super) fn add(case: &Case<'_>, finding: &mut Finding) {
     }
 }
 
+/// The pod is being deleted: what its process does not answer any more is its end. A kubelet goes on to ask the readiness
+/// probe of such a pod, not the others (`worker.doProbe`, pkg/kubelet/prober/worker.go).
+pub(super) fn add_end(case: &Case<'_>, finding: &mut Finding) {
+    let pod = enrich::probed_container(case.attempt, case.node).map(|(pod, _)| pod).filter(|pod| pod.deleting);
+    if pod.is_none() || finding.outcome != Outcome::Failure || !OF_THE_PROCESS.contains(&finding.label) {
+        return;
+    }
+    let says = "the pod is being deleted (deletionTimestamp)".to_owned();
+    finding.evidence.push(evidence("pod_status", case.attempt.started, says, json!({ "deleting": true })));
+    finding.summary += "; the pod is being deleted, so that its process may have ended as it was told to";
+    finding.remediation = format!(
+        "nothing, if the pod was to end: its readiness probe fails until it is gone. If clients were still sent there: a preStop hook that waits until the endpoints have changed. Otherwise: {}",
+        finding.remediation
+    );
+}
+
 /// What is to be done about the run that ended.
 fn mend(container: &Container, runs: &Runs) -> Option<String> {
     let name = called(container);
@@ -205,6 +221,21 @@ mod tests {
         let rows: Vec<_> = verdict.evidence.iter().filter(|it| it.hook == "container_status").collect();
         assert!(rows.len() <= 1, "{rows:?}");
         rows.first().map(|it| it.says.clone()).unwrap_or_default()
+    }
+
+    #[test]
+    fn a_pod_that_is_being_deleted_may_have_ended_as_told() {
+        let mut stream = Stream::new();
+        stream.http_readiness().listens(POD, 8080, true).listens(POD, 8080, false).deleting();
+        stream.connect().reset_sent(SYN, true, None);
+        let verdict = stream.verdicts().remove(0).verdict;
+        assert_eq!((verdict.label.name(), verdict.confidence), ("connection_refused", Confidence::Proven));
+        assert!(verdict.summary.contains("; the pod is being deleted"), "{}", verdict.summary);
+        assert!(verdict.remediation.starts_with("nothing, if the pod was to end"), "{}", verdict.remediation);
+        assert!(verdict.evidence.iter().any(|it| it.hook == "pod_status"));
+        let mut dropped = Stream::new();
+        dropped.http_readiness().deleting().connect().drop(SYN, "IP_RPFILTER", POD).gives_up();
+        assert!(!dropped.verdicts()[0].verdict.summary.contains("deleted"), "no doing of its process");
     }
 
     #[test]

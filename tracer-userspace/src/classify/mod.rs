@@ -117,5 +117,6 @@ pub fn classify(case: &Case<'_>) -> Option<(Finding, Vec<Label>)> {
     let others = findings.iter().filter(|f| f.label != Label::Unexplained && f.adds_to(&first));
     let also = others.map(|f| f.label).collect();
     history::add(case, &mut first);
+    history::add_end(case, &mut first);
     Some((first, also))
 }

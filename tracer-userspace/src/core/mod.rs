@@ -247,9 +247,10 @@ impl Core {
         }
         self.decide(conn, When::Seen(observation.time_boot_ns), out);
         let Some(attempt) = self.correlator.get(conn) else { return };
-        if is_ambiguous(observation, attempt) {
+        let failed = self.failed(attempt);
+        if is_ambiguous(observation, attempt, failed) {
             self.deadlines.insert((observation.time_boot_ns.saturating_add(SETTLE_NS), conn));
-        } else if attempt.ended.is_some() && !attempt.failed() {
+        } else if attempt.ended.is_some() && !failed {
             self.end(conn, observation.time_boot_ns, out);
         }
     }
@@ -272,7 +273,7 @@ impl Core {
     fn classified(&self, conn: ConnId, when: When) -> Option<(Finding, Vec<Label>)> {
         let attempt = self.correlator.get(conn)?;
         let before = self.decided.get(&conn).copied();
-        if let Some(before) = before.filter(|before| recovered(attempt, *before)) {
+        if let Some(before) = before.filter(|before| self.recovered(attempt, *before)) {
             return Some(recovery(attempt, before));
         }
         let streak = self.streak_of(attempt).map(|s| next(s, before.is_some()));
@@ -294,6 +295,21 @@ impl Core {
         out.push(verdict_record(conn, finding, also, named, count, said));
     }
 
+    /// It is over and it failed, at the latest because the probe had timed out by then.
+    fn failed(&self, attempt: &Attempt) -> bool {
+        attempt.failed() || enrich::is_too_late(attempt, &self.node)
+    }
+
+    /// The handshake that had been judged a failure went through on a later SYN, and in time.
+    fn recovered(&self, attempt: &Attempt, before: Decided) -> bool {
+        before.outcome == Outcome::Failure
+            && before.in_handshake
+            && attempt.ended.is_some()
+            && attempt.established.is_some()
+            && attempt.kubelet().is_none()
+            && !self.failed(attempt)
+    }
+
     /// The attempt is over: once for each, whatever its outcome.
     fn end(&mut self, conn: ConnId, time: u64, out: &mut Vec<Decision>) {
         let Some(attempt) = self.correlator.get(conn) else { return };
@@ -302,7 +318,7 @@ impl Core {
         }
         self.attempts_ended += 1;
         let said_no = self.decided.get(&conn).is_some_and(|d| d.outcome == Outcome::Failure);
-        let outcome = if attempt.failed() || said_no { Outcome::Failure } else { Outcome::Success };
+        let outcome = if self.failed(attempt) || said_no { Outcome::Failure } else { Outcome::Success };
         let record = self.options.attempts.then(|| {
             let decided = self.decided.get(&conn);
             self.attempt_record(attempt, time, decided.map_or(outcome, |d| d.outcome), decided.map(|d| d.label))
@@ -319,22 +335,13 @@ impl Core {
 }
 
 /// An event whose companions decide what it means: a RST, a drop of a handshake packet, a failed end.
-fn is_ambiguous(observation: &Observation, attempt: &Attempt) -> bool {
+fn is_ambiguous(observation: &Observation, attempt: &Attempt, failed: bool) -> bool {
     match &observation.fact {
         Fact::ResetReceived(_) | Fact::Icmp(_) | Fact::ConnectFailed(_) => true,
-        Fact::Drop(drop) => drop.flags.is_syn() || drop.flags.is_syn_ack() || attempt.failed(),
-        Fact::State(state) => attempt.failed() && (state.old == TcpState::SynSent || attempt.ended.is_some()),
+        Fact::Drop(drop) => drop.flags.is_syn() || drop.flags.is_syn_ack() || failed,
+        Fact::State(state) => failed && (state.old == TcpState::SynSent || attempt.ended.is_some()),
         _ => false,
     }
-}
-
-/// The handshake that had been judged a failure went through on a later SYN.
-fn recovered(attempt: &Attempt, before: Decided) -> bool {
-    before.outcome == Outcome::Failure
-        && before.in_handshake
-        && attempt.ended.is_some()
-        && attempt.established.is_some()
-        && !attempt.failed()
 }
 
 /// A later finding replaces an earlier one if it names a nearer cause, or another outcome, or if the earlier one does not hold

@@ -80,7 +80,7 @@ impl Core {
     }
 
     fn has_failed(&self, attempt: &Attempt) -> bool {
-        attempt.failed() || self.decided.get(&attempt.conn).is_some_and(|d| d.outcome == Outcome::Failure)
+        self.failed(attempt) || self.decided.get(&attempt.conn).is_some_and(|d| d.outcome == Outcome::Failure)
     }
 
     fn is_of(&self, attempt: &Attempt, probe: &KubeletProbe) -> bool {

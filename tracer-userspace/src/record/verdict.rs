@@ -147,6 +147,7 @@ pub struct Verdict {
 pub struct Evidence {
     /// The hook or source it was seen by. `container_status`: what the pod's status says of how its container ran, with
     /// the fields `container`, `restarts`, `exit_code`, `reason`, `ran_s`, `ended_s_before` (the attempt), `waiting`.
+    /// `pod_status`: the pod is being deleted.
     pub hook: String,
     /// When, on CLOCK_BOOTTIME.
     pub time_boot_ns: u64,

@@ -106,6 +106,13 @@ impl Stream {
         self.push(Fact::Pods(pods))
     }
 
+    /// Somebody deletes the pod.
+    pub(crate) fn deleting(&mut self) -> &mut Self {
+        let mut pods = self.pods();
+        pods.pods[0].deleting = true;
+        self.push(Fact::Pods(pods))
+    }
+
     /// The time so many seconds ago.
     pub(crate) const fn seconds_ago(&self, seconds: u64) -> u64 {
         self.now - seconds * 1_000_000_000

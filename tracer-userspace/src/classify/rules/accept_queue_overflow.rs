@@ -26,20 +26,22 @@ fn by_hook(case: &Case<'_>) -> Option<Finding> {
 
 /// The queue, read while the attempt waited, was full. `sk_acceptq_is_full`: more than the maximum.
 fn by_look(case: &Case<'_>) -> Option<Finding> {
-    let (time, listener) = listener(case)?;
-    if listener.waiting <= listener.backlog || !case.settled || !silent(case) {
-        return None;
+    let (time, listeners) = listeners(case)?;
+    let full = listeners.iter().filter(|listener| listener.waiting > listener.backlog);
+    let listener = full.max_by_key(|listener| listener.waiting).filter(|_| case.settled && silent(case))?;
+    let mut found = finding(case, seen(time, listener), listener.waiting, listener.backlog);
+    if listeners.len() > 1 {
+        found.summary += &format!("; it is one of {} listeners on that port (SO_REUSEPORT)", listeners.len());
     }
-    let found = finding(case, seen(time, listener), listener.waiting, listener.backlog);
     Some(found.with_confidence(Confidence::Likely).resting_on(&["kfree_skb"]))
 }
 
-/// The listener that this attempt's SYN goes to, as it was read.
-pub(super) fn listener<'a>(case: &Case<'a>) -> Option<(u64, &'a ListenerState)> {
+/// The listeners that this attempt's SYN can go to, as they were read: one, or several with SO_REUSEPORT.
+pub(super) fn listeners<'a>(case: &Case<'a>) -> Option<(u64, Vec<&'a ListenerState>)> {
     let (time, seen) = super::inspected(case)?;
     let target = case.attempt.flow.dst.ip();
     let fits = |l: &&ListenerState| takes(l.addr.ip(), target);
-    Some((time, seen.listeners.as_ref()?.iter().find(fits)?))
+    Some((time, seen.listeners.as_ref()?.iter().filter(fits).collect()))
 }
 
 pub(super) fn seen(time: u64, listener: &ListenerState) -> Evidence {
@@ -69,13 +71,24 @@ mod tests {
     use crate::testing::{POD, Stream};
 
     fn waiting(waiting: u32, backlog: u32) -> Vec<&'static str> {
+        queues(&[(waiting, backlog)])
+    }
+
+    fn queues(queues: &[(u32, u32)]) -> Vec<&'static str> {
         let mut stream = Stream::new();
         stream.connect().wait_ms(200).inspection(|seen| {
             let addr = "0.0.0.0:8080".parse().expect("an address");
+            let listener = |&(waiting, backlog): &_| ListenerState { addr, waiting, backlog, half_open: 0 };
             seen.netns = Some(POD);
-            seen.listeners = Some(vec![ListenerState { addr, waiting, backlog, half_open: 0 }]);
+            seen.listeners = Some(queues.iter().map(listener).collect());
         });
         stream.gives_up().labels()
+    }
+
+    #[test]
+    fn one_of_several_listeners_may_be_full() {
+        assert_eq!(queues(&[(0, 1), (2, 1)]), ["accept_queue_overflow"]);
+        assert_eq!(queues(&[(0, 1), (1, 1)]), ["unexplained"]);
     }
 
     #[test]

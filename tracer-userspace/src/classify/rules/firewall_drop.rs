@@ -16,7 +16,7 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
 
 #[cfg(test)]
 mod tests {
-    use crate::event::{Fact, RuleVerdict, TcpFlags, TcpState};
+    use crate::event::{Fact, ProbeSays, RuleVerdict, TcpFlags, TcpState};
     use crate::record::Outcome;
     use crate::testing::{NODE, POD, SYN, SYN_ACK, Stream, firewall, rule};
 
@@ -62,6 +62,35 @@ mod tests {
         stream.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 200));
         let outcomes: Vec<_> = stream.verdicts().iter().map(|v| v.verdict.outcome).collect();
         assert_eq!(outcomes, [Outcome::Failure, Outcome::Noise]);
+    }
+
+    /// The kubelet goes on to dial after its probe has timed out, and closes what it gets.
+    #[test]
+    fn what_gets_through_after_the_timeout_is_not_taken_back() {
+        let late = |probed: bool, after_ms: u64| {
+            let mut stream = Stream::new();
+            if probed {
+                stream.http_readiness();
+            }
+            let rules = vec![rule("INPUT", RuleVerdict::Drop)];
+            stream.connect().drop(SYN, "NETFILTER_DROP", POD).push(firewall(POD, rules)).wait_ms(5).push(Fact::Tick);
+            stream.wait_ms(after_ms).retransmit(TcpState::SynSent).established();
+            stream.state(TcpState::Established, TcpState::FinWait1, 0, (0, 1, 0)).wait_ms(50).push(Fact::Tick);
+            stream.verdicts().iter().map(|v| v.verdict.outcome).collect::<Vec<_>>()
+        };
+        assert_eq!(late(true, 1_025), [Outcome::Failure]);
+        assert_eq!(late(true, 900), [Outcome::Failure, Outcome::Noise], "within timeoutSeconds 1");
+        assert_eq!(late(false, 1_025), [Outcome::Failure, Outcome::Noise], "a timeout that nobody knows");
+    }
+
+    #[test]
+    fn what_the_kubelet_calls_failed_is_not_taken_back() {
+        let mut stream = Stream::new();
+        stream.http_readiness().connect().drop(SYN, "NETFILTER_DROP", POD).wait_ms(5).push(Fact::Tick);
+        stream.wait_ms(900).kubelet(ProbeSays::Timeout).retransmit(TcpState::SynSent).established();
+        stream.state(TcpState::Established, TcpState::FinWait1, 0, (0, 1, 0)).wait_ms(50).push(Fact::Tick);
+        let outcomes: Vec<_> = stream.verdicts().iter().map(|v| v.verdict.outcome).collect();
+        assert!(!outcomes.is_empty() && outcomes.iter().all(|it| *it == Outcome::Failure), "{outcomes:?}");
     }
 
     /// The rule goes, the next SYN gets through, and nobody listens: that is what the attempt failed of.

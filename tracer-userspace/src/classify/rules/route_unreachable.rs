@@ -56,11 +56,13 @@ fn by_connect(case: &Case<'_>) -> Option<Finding> {
 /// EINVAL is a blackhole's, too, and many another thing's: it only counts where no SYN was sent.
 fn meaning(failed: &ConnectFailed) -> Option<&'static str> {
     match failed.errno {
+        // A SYN was sent: a blocking connect() returns what came back.
+        _ if failed.conn.is_some() => None,
         libc::ENETUNREACH => Some("there is no route"),
         libc::EHOSTUNREACH => Some("the route is `unreachable`"),
-        libc::EACCES if failed.conn.is_none() => Some("the route is `prohibit`"),
-        libc::EINVAL if failed.conn.is_none() => Some("the route is `blackhole`"),
-        libc::EADDRNOTAVAIL if failed.conn.is_none() => Some("there is no source address"),
+        libc::EACCES => Some("the route is `prohibit`"),
+        libc::EINVAL => Some("the route is `blackhole`"),
+        libc::EADDRNOTAVAIL => Some("there is no source address"),
         _ => None,
     }
 }
@@ -95,9 +97,17 @@ fn by_error(case: &Case<'_>) -> Option<Finding> {
     if !case.settled || dropped_on_this_node(case) || case.attempt.icmp().next().is_some() {
         return None;
     }
-    let summary = format!("a router on the way to {} refused: {}", case.attempt.flow.dst.ip(), errno_words(error));
+    // `icmp_err_convert` (net/ipv4/icmp.c): host unreachable (code 1) is one error with host prohibited (10) and
+    // administratively prohibited (13), by which firewalld and others reject.
+    let (who, confidence) = match error {
+        libc::EHOSTUNREACH => {
+            ("a router on the way without a route to it, or a firewall there that answers so,", Confidence::Possible)
+        }
+        _ => ("a router on the way", Confidence::Likely),
+    };
+    let summary = format!("{who} refused the SYN to {}: {}", case.attempt.flow.dst, errno_words(error));
     let found = Finding::failure(Label::RouteUnreachable, vec![of_state(ended, state)], summary, mend(case));
-    Some(found.with_confidence(Confidence::Likely).resting_on(&["kfree_skb", "icmp_send"]))
+    Some(found.with_confidence(confidence).resting_on(&["kfree_skb", "icmp_send"]))
 }
 
 /// Something nearer than the route: netfilter, or an address that could not be resolved.
@@ -132,6 +142,7 @@ fn mend(case: &Case<'_>) -> String {
 #[cfg(test)]
 mod tests {
     use crate::event::{NoWayBack, TcpState};
+    use crate::record::Confidence;
     use crate::testing::{SYN, Stream};
 
     #[test]
@@ -140,6 +151,22 @@ mod tests {
             assert_eq!(Stream::new().connect_failed(errno).labels(), ["route_unreachable"], "errno {errno}");
         }
         assert_eq!(Stream::new().connect_failed(libc::ENOMEM).labels(), ["unexplained"]);
+        let mut blocking = Stream::new();
+        blocking.connect().wait_ms(3000).no_port(libc::EHOSTUNREACH);
+        assert_ne!(blocking.labels(), ["route_unreachable"], "a SYN was sent");
+    }
+
+    /// firewalld on another node answers with host prohibited, which is the same error.
+    #[test]
+    fn host_unreachable_from_elsewhere_may_be_a_firewall() {
+        let said = |errno: i32| {
+            let mut stream = Stream::new();
+            stream.connect().wait_ms(3).state(TcpState::SynSent, TcpState::Close, errno, (0, 0, 0));
+            let verdict = stream.verdicts().remove(0).verdict;
+            (verdict.label.name(), verdict.confidence)
+        };
+        assert_eq!(said(libc::EHOSTUNREACH), ("route_unreachable", Confidence::Possible));
+        assert_eq!(said(libc::ENETUNREACH), ("route_unreachable", Confidence::Likely));
     }
 
     #[test]

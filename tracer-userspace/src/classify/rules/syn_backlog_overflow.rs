@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use super::super::evidence::evidence;
-use super::accept_queue_overflow::{listener, seen};
+use super::accept_queue_overflow::{listeners, seen};
 use super::{Case, Finding, Label, in_handshake, silent};
 use crate::event::{ListenQueue, ListenerState};
 use crate::record::{Confidence, Evidence};
@@ -27,7 +27,8 @@ fn by_hook(case: &Case<'_>) -> Option<Finding> {
 
 /// The queue, read while the attempt waited, was full.
 fn by_look(case: &Case<'_>) -> Option<Finding> {
-    let (time, listener) = listener(case)?;
+    let (time, listeners) = listeners(case)?;
+    let listener = *listeners.iter().max_by_key(|listener| listener.half_open)?;
     let (_, inspection) = super::inspected(case)?;
     if !is_full(listener, |name| inspection.values.get(name).copied()) || !case.settled || !silent(case) {
         return None;

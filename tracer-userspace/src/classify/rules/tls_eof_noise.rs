@@ -10,7 +10,7 @@ use crate::record::{Confidence, Evidence, Outcome};
 /// The rule.
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let attempt = case.attempt;
-    if !attempt.touched_only() {
+    if !attempt.touched_only() || enrich::is_too_late(attempt, case.node) {
         return None;
     }
     let (ended, _) = attempt.ended?;

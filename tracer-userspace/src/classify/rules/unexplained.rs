@@ -10,6 +10,7 @@ use super::super::kubelet::of_outcome;
 use super::slow_response::gave_up_early;
 use super::{Case, Finding, Label, enter, in_namespace, ms};
 use crate::correlate::attempt::{Attempt, End};
+use crate::enrich;
 use crate::event::{Fact, Observation, PacketDrop};
 use crate::record::{Confidence, Evidence};
 
@@ -17,8 +18,8 @@ use crate::record::{Confidence, Evidence};
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let attempt = case.attempt;
     let (ended, end) = attempt.ended?;
-    let said = attempt.kubelet();
-    if !case.settled || !(attempt.failed() || said.is_some()) || (said.is_none() && is_cancelled(case)) {
+    let (said, too_late) = (attempt.kubelet(), enrich::is_too_late(attempt, case.node));
+    if !case.settled || !(attempt.failed() || too_late || said.is_some()) || (said.is_none() && is_cancelled(case)) {
         return None;
     }
     let mut seen: Vec<Evidence> = attempt.sightings.iter().filter_map(says).collect();
@@ -30,7 +31,13 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
         "the attempt to {} failed after {} ({}) and {}",
         attempt.flow.dst,
         ms(attempt.elapsed(ended)),
-        if attempt.failed() { how(attempt, end) } else { DISAGREES.to_owned() },
+        if too_late {
+            after_its_timeout(attempt)
+        } else if attempt.failed() {
+            how(attempt, end)
+        } else {
+            DISAGREES.to_owned()
+        },
         lost.map_or_else(|| unseen(case), |(_, drop)| dropped(case, drop))
     );
     let service = super::service_no_endpoints::dialled(case).filter(|_| lost.is_none());
@@ -140,6 +147,16 @@ fn look_at(case: &Case<'_>, drop: &PacketDrop) -> Option<String> {
 /// What the kernel saw of an attempt that only the kubelet calls failed.
 const DISAGREES: &str = "so the kubelet says; the kernel saw a connection on which nothing went wrong";
 
+/// The connection came to be when nobody waited for it any more.
+fn after_its_timeout(attempt: &Attempt) -> String {
+    let took = attempt.established.map_or(0, |at| at.saturating_sub(attempt.started));
+    let again = match attempt.retransmits.0 {
+        0 => String::new(),
+        times => format!(", its SYN sent again {times} time(s)"),
+    };
+    format!("connected after {}{again}: the probe had timed out by then, and the prober closed it unused", ms(took))
+}
+
 /// Every hook whose absence can be the reason that nothing was seen.
 const ALL: [&str; 9] = [
     "tcp_send_reset",
@@ -212,6 +229,24 @@ mod tests {
             state.flow.src.set_port(50_000);
         }
         assert!(stream.labels().is_empty());
+    }
+
+    /// The kubelet goes on to dial after its probe has timed out, and closes what it gets: that was no success.
+    #[test]
+    fn a_connection_that_came_too_late_for_its_probe_failed() {
+        let touched = |after_ms: u64| {
+            let mut stream = Stream::new();
+            stream.http_readiness().connect().wait_ms(after_ms).retransmit(TcpState::SynSent).wait_ms(25).established();
+            stream.state(TcpState::Established, TcpState::FinWait1, 0, (0, 1, 0)).wait_ms(50).push(Fact::Tick);
+            stream.verdicts()
+        };
+        assert!(touched(900).is_empty(), "in time");
+        let late = touched(1_000);
+        let verdict = &late[0].verdict;
+        assert_eq!((late.len(), verdict.label.name()), (1, "unexplained"));
+        let words = "(connected after 1025.0 ms, its SYN sent again 1 time(s): the probe had timed out by then";
+        assert!(verdict.summary.contains(words), "{}", verdict.summary);
+        assert_eq!(late[0].probe.as_ref().and_then(|probe| probe.consecutive_failures), Some(1));
     }
 
     #[test]
