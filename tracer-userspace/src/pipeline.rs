@@ -97,6 +97,7 @@ where
         .enable_all()
         .build()
         .map_err(|error| Error::Kernel(format!("no event loop: {error}")))?;
+    memory::return_large_blocks();
     // The sources' futures need not be `Send`.
     tokio::task::LocalSet::new().block_on(&runtime, live(config, attach))
 }

@@ -306,7 +306,6 @@ impl Core {
             && before.in_handshake
             && attempt.ended.is_some()
             && attempt.established.is_some()
-            && attempt.kubelet().is_none()
             && !self.failed(attempt)
     }
 
