@@ -2,6 +2,7 @@
 
 use std::fs::{self, File};
 use std::io::{Read as _, Write as _};
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -81,7 +82,9 @@ mv {shared}/exit.new {shared}/exit
 /// Lines that put our programs among these words into the guest's memory: the scenarios start them hundreds of times, and
 /// from the host's file system that takes an emulated processor a second each.
 fn programs(words: &[String]) -> String {
-    let is_ours = |word: &&String| Path::new(word).starts_with(sh::target()) && Path::new(word).is_file();
+    // A file that the command writes to must stay the host's.
+    let is_program = |path: &Path| path.metadata().is_ok_and(|it| it.is_file() && it.permissions().mode() & 0o111 != 0);
+    let is_ours = |word: &&String| Path::new(word).starts_with(sh::target()) && is_program(Path::new(word));
     let lines = words.iter().filter(is_ours).enumerate().map(|(n, word)| {
         let word = sh::quoted(word);
         format!("mkdir -p /run/programs && cp {word} /run/programs/{n} && mount --bind /run/programs/{n} {word}\n")
