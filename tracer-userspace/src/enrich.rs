@@ -59,8 +59,14 @@ pub fn timeout_s(attempt: &Attempt, node: &Node) -> Option<u32> {
 #[must_use]
 pub fn is_too_late(attempt: &Attempt, node: &Node) -> bool {
     let Some(connected) = attempt.established.filter(|_| attempt.touched_only()) else { return false };
+    longest_timeout_ns(attempt, node).is_some_and(|timeout| connected.saturating_sub(attempt.started) >= timeout)
+}
+
+/// After what time every probe that it can be has given up.
+#[must_use]
+pub fn longest_timeout_ns(attempt: &Attempt, node: &Node) -> Option<u64> {
     let longest = probes_met(attempt, node).iter().map(|spec| u64::from(spec.timeout_s)).max();
-    longest.is_some_and(|timeout_s| connected.saturating_sub(attempt.started) >= timeout_s * 1_000_000_000)
+    longest.map(|timeout_s| timeout_s * 1_000_000_000)
 }
 
 /// What the probe decides, if the specs that fit agree on one.

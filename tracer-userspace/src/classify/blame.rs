@@ -29,13 +29,10 @@ pub(super) struct Blame<'a> {
 pub(super) fn blame<'a>(case: &Case<'a>, time: u64, drop: &PacketDrop, verdict: RuleVerdict) -> Option<Blame<'a>> {
     let reading = case.node.firewalls.reading(drop.netns?)?;
     (reading.at.saturating_add(STALE_NS) >= time).then_some(())?;
-    let fitting: Vec<usize> = (0..reading.firewall.rules.len())
-        .filter(|at| fits(case, &reading.firewall.rules[*at], drop, verdict))
-        .collect();
-    let moved: Vec<usize> = fitting.iter().copied().filter(|at| !reading.stood_still(*at, time)).collect();
-    let left = if moved.is_empty() { fitting } else { moved };
-    let rules = reached(left.into_iter().map(|at| &reading.firewall.rules[at]));
-    let complete = reading.firewall.is_complete_for(drop.flow) && reading.at >= time;
+    let all = reading.firewall.rules.iter().enumerate();
+    let fitting = all.filter(|(at, rule)| fits(case, rule, drop, verdict) && !reading.took_none(*at, time));
+    let rules = reached(fitting.map(|(_, rule)| rule));
+    let complete = reading.firewall.is_complete_for(drop.flow) && reading.covers(time);
     Some(Blame { rules, complete, reading })
 }
 

@@ -28,12 +28,14 @@ pub struct Finding {
     pub rests_on: &'static [&'static str],
     /// It was concluded from something that was not seen.
     pub by_absence: bool,
+    /// A packet got lost: it holds until one that was sent again is answered with a no.
+    pub until_answered: bool,
     /// Those of `rests_on` that are missing.
     pub missing_hooks: Vec<String>,
     /// Events lost inside the attempt's window.
     pub lost_events: u64,
-    /// It says more, or is another, once the firewall of this namespace was read.
-    pub waits_for: Option<Netns>,
+    /// It says more, or is another, once the firewall of this namespace was read as it was then or later.
+    pub waits_for: Option<(Netns, u64)>,
 }
 
 impl Finding {
@@ -51,6 +53,7 @@ impl Finding {
             culprit: None,
             rests_on: &[],
             by_absence: false,
+            until_answered: false,
             missing_hooks: Vec::new(),
             lost_events: 0,
             waits_for: None,
@@ -76,6 +79,13 @@ impl Finding {
     pub fn resting_on(mut self, hooks: &'static [&'static str]) -> Self {
         self.rests_on = hooks;
         self.by_absence = true;
+        self.until_answered()
+    }
+
+    /// The same, until a packet that was sent again is answered with a no.
+    #[must_use]
+    pub const fn until_answered(mut self) -> Self {
+        self.until_answered = true;
         self
     }
 

@@ -8,7 +8,7 @@ use super::finding::Finding;
 use super::label::Label;
 use super::rules::{enter, in_handshake, in_namespace, outbound};
 use crate::event::{Icmp, Netns, PacketDrop, RuleVerdict, TcpState};
-use crate::record::Evidence;
+use crate::record::{Confidence, Evidence};
 
 /// A rule that rejects answers in the same run in which it drops. The next SYN is sent a second later at the earliest
 /// (`TCP_TIMEOUT_INIT`): what comes then answers that one.
@@ -27,6 +27,8 @@ pub(super) struct Stopped<'a> {
     pub netns: Option<Netns>,
     /// What it answered; absent: nothing.
     pub answer: Option<String>,
+    /// It was not seen that it answered, or that it did not.
+    unseen: bool,
     /// Which rules can have done it, once they were read.
     pub blame: Option<Blame<'a>>,
 }
@@ -128,7 +130,7 @@ fn answered<'a>(
 ) -> Stopped<'a> {
     seen.sort_by_key(|e| e.time_boot_ns);
     let blame = drop.and_then(|(time, drop)| blame(case, time, drop, RuleVerdict::Reject));
-    Stopped { seen, drop, netns, answer: Some(answer), blame }
+    Stopped { seen, drop, netns, answer: Some(answer), unseen: false, blame }
 }
 
 /// A packet was dropped and nothing was answered.
@@ -145,12 +147,24 @@ fn silent<'a>(case: &Case<'a>) -> Option<Stopped<'a>> {
     }
     let by = |verdict| blame(case, time, drop, verdict).filter(|blame| !blame.rules.is_empty());
     let dropping = by(RuleVerdict::Drop);
-    // The hook that would show the answer is missing, and only a rule that answers fits.
-    let unseen = !case.node.missing_of(answer_hooks(case)).is_empty();
-    let rejecting = if unseen && dropping.is_none() { by(RuleVerdict::Reject).filter(|it| it.complete) } else { None };
-    let answer = rejecting.is_some().then(|| "an answer that no hook here shows".to_owned());
+    // Only a rule that answers fits: no hook here shows the answer, or it was held back.
+    let rejecting = if dropping.is_none() { by(RuleVerdict::Reject).filter(|it| it.complete) } else { None };
+    let answer = rejecting.is_some().then(|| unseen_answer(case).to_owned());
     let blame = dropping.or(rejecting).or_else(|| self::blame(case, time, drop, RuleVerdict::Drop));
-    Some(Stopped { seen: vec![of_drop(time, drop)], drop: Some((time, drop)), netns: drop.netns, answer, blame })
+    let seen = vec![of_drop(time, drop)];
+    Some(Stopped { seen, drop: Some((time, drop)), netns: drop.netns, answer, unseen: true, blame })
+}
+
+/// Why the answer of a rule that rejects was not seen. `__icmp_send` and `icmp6_send` hold errors back above a rate
+/// (`icmpv4_xrlim_allow`, `icmpv6_xrlim_allow`); a RST never.
+fn unseen_answer(case: &Case<'_>) -> &'static str {
+    if !case.node.missing_of(answer_hooks(case)).is_empty() {
+        "an answer that no hook here shows"
+    } else if case.attempt.flow.dst.is_ipv6() {
+        "an answer that never came (ICMP errors are limited in rate: net.ipv6.icmp.ratelimit)"
+    } else {
+        "an answer that never came (ICMP errors are limited in rate: net.ipv4.icmp_ratelimit)"
+    }
 }
 
 /// The handshake, or, once the attempt has failed for want of an answer, its data. What is dropped
@@ -232,7 +246,12 @@ impl Stopped<'_> {
     pub(super) fn finding(self, case: &Case<'_>, label: Label, summary: String, remediation: String) -> Finding {
         let mut finding = Finding::failure(label, self.seen, summary, remediation);
         finding.evidence.extend(self.blame.iter().flat_map(Blame::evidence));
-        finding.waits_for = self.netns;
-        if self.answer.is_none() { finding.resting_on(answer_hooks(case)) } else { finding }
+        let time = self.drop.map_or(finding.decided_at, |(time, _)| time);
+        finding.waits_for = self.netns.map(|netns| (netns, time));
+        match (self.answer, self.unseen) {
+            (None, _) => finding.resting_on(answer_hooks(case)),
+            (Some(_), true) => finding.with_confidence(Confidence::Likely),
+            (Some(_), false) => finding,
+        }
     }
 }

@@ -16,15 +16,23 @@ const HOLD_NS: u64 = 1_000_000_000;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Held {
     netns: Netns,
+    /// When it dropped the packet.
+    dropped: u64,
     /// Absent while the companions of its last event may still arrive.
     until: Option<u64>,
 }
 
 impl Core {
-    /// A firewall was read: decides what waited for it.
+    /// A firewall was read: asks again for what came while it was, and decides what waited for this answer.
     pub(super) fn release(&mut self, netns: Netns, now: u64, out: &mut Vec<Decision>) {
+        if let Some((asked, ask)) = self.after_answer.remove(&netns)
+            && !self.node.firewalls.covers(netns, asked)
+        {
+            self.ask(ask, now);
+        }
+        let answered = |held: &Held| held.netns == netns && !self.node.firewalls.is_pending(netns, held.dropped);
         let waited: Vec<(ConnId, Held)> =
-            self.held.iter().filter(|(_, held)| held.netns == netns).map(|(conn, held)| (*conn, *held)).collect();
+            self.held.iter().filter(|(_, held)| answered(held)).map(|(conn, held)| (*conn, *held)).collect();
         for (conn, held) in waited {
             self.held.remove(&conn);
             let when = if held.until.is_some() { When::Settled(now) } else { When::Seen(now) };
@@ -36,8 +44,8 @@ impl Core {
     /// it would have been said: an event can reach us long after it happened.
     pub(super) fn holds(&mut self, conn: ConnId, finding: &Finding, when: When) -> bool {
         let before = self.held.remove(&conn).and_then(|held| held.until);
-        let pending = finding.waits_for.filter(|netns| self.node.firewalls.is_pending(*netns));
-        let Some(netns) = pending else { return false };
+        let pending = finding.waits_for.filter(|(netns, time)| self.node.firewalls.is_pending(*netns, *time));
+        let Some((netns, dropped)) = pending else { return false };
         if self.held.len() >= MAX_ASKED {
             self.held.pop_first();
         }
@@ -47,13 +55,13 @@ impl Core {
                 let until = before.unwrap_or_else(|| now.saturating_add(HOLD_NS));
                 // Said without; an answer that comes later can still make it another.
                 if now >= until {
-                    self.held.insert(conn, Held { netns, until: Some(until) });
+                    self.held.insert(conn, Held { netns, dropped, until: Some(until) });
                     return false;
                 }
                 (Some(until), until)
             }
         };
-        self.held.insert(conn, Held { netns, until });
+        self.held.insert(conn, Held { netns, dropped, until });
         self.deadlines.insert((look, conn));
         true
     }

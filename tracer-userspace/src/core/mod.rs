@@ -9,6 +9,7 @@ mod outcomes;
 mod questions;
 mod records;
 mod starts;
+mod timeouts;
 mod words;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -60,8 +61,8 @@ struct Decided {
     outcome: Outcome,
     /// The connection was not established when it was decided.
     in_handshake: bool,
-    /// It was concluded from an answer that did not come.
-    by_absence: bool,
+    /// It holds until an answer comes.
+    until_answered: bool,
     revised: bool,
 }
 
@@ -75,11 +76,15 @@ pub struct Core {
     deadlines: BTreeSet<(u64, ConnId)>,
     /// When to ask about targets that have not answered.
     patience: BTreeSet<(u64, ConnId)>,
+    /// When the probes of attempts are over at the latest.
+    timeouts: BTreeSet<(u64, ConnId)>,
     /// Refused attempts by the namespace and port that nobody listened on.
     refused: BTreeMap<(Netns, u16), Vec<ConnId>>,
     decided: BTreeMap<ConnId, Decided>,
     /// Questions whose time has not come.
     later: BTreeSet<(u64, Ask)>,
+    /// Questions to be put once more when the answer has come that is on its way.
+    after_answer: BTreeMap<Netns, (u64, Ask)>,
     /// Attempts whose verdict waits for a firewall to be read.
     held: BTreeMap<ConnId, Held>,
     failures: BTreeMap<(SocketAddr, Option<u8>), u32>,
@@ -176,12 +181,20 @@ impl Core {
     pub fn next_deadline(&self) -> Option<u64> {
         let (settle, patience) = (self.deadlines.first(), self.patience.first());
         let later = self.later.first().map(|(time, _)| *time);
-        settle.into_iter().chain(patience).map(|(time, _)| *time).chain(later).chain(self.counts.due()).min()
+        settle
+            .into_iter()
+            .chain(patience)
+            .chain(self.timeouts.first())
+            .map(|(time, _)| *time)
+            .chain(later)
+            .chain(self.counts.due())
+            .min()
     }
 
     /// The stream ends: decides what was only waiting, and reports open attempts with `attempts`.
     pub fn finish(&mut self, time_boot_ns: u64, out: &mut Vec<Decision>) {
         self.counts.give_up();
+        self.timeouts.clear();
         self.fire_deadlines(u64::MAX, out);
         if self.options.attempts {
             out.extend(
@@ -215,6 +228,7 @@ impl Core {
             self.decide(conn, When::Settled(now), out);
             self.end(conn, time, out);
         }
+        self.fire_timeouts(now, out);
         while let Some(&(time, ask)) = self.later.first()
             && time <= now
         {
@@ -234,7 +248,10 @@ impl Core {
     fn look(&mut self, conn: ConnId, observation: &Observation, out: &mut Vec<Decision>) {
         let Some(attempt) = self.correlator.get(conn) else { return };
         match &observation.fact {
-            Fact::Connect(_) => self.look_later(conn, Some(attempt.started.saturating_add(PATIENCE_NS))),
+            Fact::Connect(_) => {
+                self.look_later(conn, Some(attempt.started.saturating_add(PATIENCE_NS)));
+                self.expect_end(conn);
+            }
             Fact::State(_) => {
                 let due = waits_for_answer(attempt, &self.node).map(|since| since.saturating_add(PATIENCE_NS));
                 self.look_later(conn, due);
@@ -362,5 +379,5 @@ fn is_answered(before: Decided, finding: &Finding, also: &[Label]) -> bool {
             | Label::AppStatusFailure
     );
     let stands = finding.label == before.label || also.contains(&before.label);
-    before.by_absence && before.outcome == Outcome::Failure && says_no && !stands
+    before.until_answered && before.outcome == Outcome::Failure && says_no && !stands
 }

@@ -4,8 +4,9 @@ use super::Core;
 use crate::ask::Ask;
 use crate::classify::evidence::is_netfilter;
 use crate::correlate::attempt::Attempt;
+use crate::correlate::firewalls::Next;
 use crate::correlate::node::Node;
-use crate::event::{ConnId, Fact, Observation, TcpState};
+use crate::event::{ConnId, Fact, Netns, Observation, TcpState};
 
 /// A handshake on a node takes less than a millisecond: after this the target is looked at.
 pub(super) const PATIENCE_NS: u64 = 200_000_000;
@@ -24,12 +25,7 @@ impl Core {
     /// Asks, unless that was asked a moment ago.
     pub(super) fn ask(&mut self, ask: Ask, now: u64) {
         if let Ask::Firewall(netns, _) = ask {
-            match self.node.firewalls.ask(netns, now) {
-                Some(at) if at <= now => self.put(ask),
-                Some(later) if self.later.len() < MAX_ASKED => _ = self.later.insert((later, ask)),
-                _ => {}
-            }
-            return;
+            return self.ask_firewall(netns, ask, now);
         }
         let again = if matches!(ask, Ask::Target(..)) { LOOK_AGAIN_NS } else { ASK_AGAIN_NS };
         if self.asked.get(&ask).is_some_and(|at| now < at.saturating_add(again)) {
@@ -40,6 +36,15 @@ impl Core {
         }
         self.asked.insert(ask, now);
         self.put(ask);
+    }
+
+    fn ask_firewall(&mut self, netns: Netns, ask: Ask, now: u64) {
+        match self.node.firewalls.ask(netns, now) {
+            Next::Now => self.put(ask),
+            Next::At(later) if self.later.len() < MAX_ASKED => _ = self.later.insert((later, ask)),
+            Next::AfterAnswer if self.after_answer.len() < MAX_ASKED => _ = self.after_answer.insert(netns, (now, ask)),
+            Next::At(_) | Next::AfterAnswer | Next::Due => {}
+        }
     }
 
     /// In a replay nobody takes the questions: they must not pile up.

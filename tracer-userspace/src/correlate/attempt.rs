@@ -63,6 +63,8 @@ pub struct Attempt {
     pub look_at: u64,
     /// Not forgotten before, whenever it ended.
     pub kept_until: u64,
+    /// It ended for whoever waited for it, and its socket dials on.
+    given_up: bool,
 }
 
 impl Attempt {
@@ -84,6 +86,7 @@ impl Attempt {
             sent_again: None,
             look_at: 0,
             kept_until: 0,
+            given_up: false,
         }
     }
 
@@ -97,8 +100,20 @@ impl Attempt {
         }
     }
 
+    /// It still dials, and nobody waits for it any more: it is over, and what comes of it later is no part of it.
+    pub fn give_up(&mut self, time: u64) -> bool {
+        self.given_up = self.ended.is_none() && self.established.is_none();
+        if self.given_up {
+            self.ended = Some((time, End::NotEstablished));
+        }
+        self.given_up
+    }
+
     /// Takes in an observation that belongs to it.
     pub fn see(&mut self, observation: &Observation) {
+        if self.given_up && !matches!(observation.fact, Fact::KubeletProbe(_)) {
+            return;
+        }
         match &observation.fact {
             Fact::Connect(c) => self.learn_flow(c.flow),
             Fact::State(s) => self.see_state(observation.time_boot_ns, s),

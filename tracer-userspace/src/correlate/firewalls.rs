@@ -20,6 +20,8 @@ pub struct Firewalls(BTreeMap<Netns, Entry>);
 #[derive(Debug)]
 struct Entry {
     asked: u64,
+    /// When the next one is asked for, if it is not on its way.
+    due: u64,
     /// Nothing is on its way, and nothing is to be asked.
     answered: bool,
     again: u64,
@@ -28,53 +30,87 @@ struct Entry {
     reading: Option<Reading>,
 }
 
+/// When a question is to be put.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Next {
+    /// Now, which is then taken as done.
+    Now,
+    /// Then, because the last answer is a moment old.
+    At(u64),
+    /// Not at all: it will be, soon.
+    Due,
+    /// Once more when the answer has come that is on its way, if what is asked about is not in it.
+    AfterAnswer,
+}
+
+impl Entry {
+    /// Its time has not come.
+    fn ask_later(&mut self, now: u64) -> Next {
+        match (std::mem::replace(&mut self.answered, false), now <= self.asked.max(self.due)) {
+            (true, _) => {
+                self.due = self.again;
+                Next::At(self.again)
+            }
+            (false, true) => Next::Due,
+            (false, false) => Next::AfterAnswer,
+        }
+    }
+}
+
 /// What one reading gave.
 #[derive(Debug)]
 pub struct Reading {
-    /// When the answer came.
+    /// When it began: what happened before is in it.
+    pub began: u64,
+    /// When the answer came: what happened between the two may be in it or not.
     pub at: u64,
     /// The answer.
     pub firewall: Firewall,
-    /// An earlier reading of the same rules.
+    /// What had been counted at the reading before.
     pub before: Option<Before>,
 }
 
-/// What had been counted at an earlier reading.
+/// What had been counted at the reading before.
 #[derive(Debug)]
 pub struct Before {
-    /// When it was asked for; it may lack what was counted later.
+    /// When its answer came: what happened after that is not in it.
     pub at: u64,
-    /// Of each rule.
+    /// Of each rule; empty if the rules were others.
     packets: Vec<Option<u64>>,
     /// Of the connection table.
     pub conntrack: Option<Conntrack>,
 }
 
 impl Reading {
-    /// The rule, by its place in the list, counted nothing between the two readings.
+    /// What happened at that time is in it.
     #[must_use]
-    pub fn stood_still(&self, rule: usize, since: u64) -> bool {
-        let before = self.before.as_ref().filter(|before| before.at <= since && since <= self.at);
-        let counted = before.and_then(|before| *before.packets.get(rule)?);
-        counted.is_some() && counted == self.firewall.rules.get(rule).and_then(|rule| rule.packets)
+    pub const fn covers(&self, time: u64) -> bool {
+        self.began >= time
+    }
+
+    /// The rule, by its place in the list, took no packet at that time: it never counted one, or none since before.
+    #[must_use]
+    pub fn took_none(&self, rule: usize, time: u64) -> bool {
+        let counted = self.firewall.rules.get(rule).and_then(|rule| rule.packets);
+        let before = self.before.as_ref().filter(|before| before.at <= time);
+        let counted_before = before.and_then(|before| *before.packets.get(rule)?);
+        self.covers(time) && (counted == Some(0) || (counted.is_some() && counted == counted_before))
     }
 }
 
 impl Firewalls {
-    /// When to ask for what a packet dropped now makes one want to know: now, which is then taken as done; later,
-    /// because the last answer is a moment old; or not at all, because an answer is on its way.
-    pub fn ask(&mut self, netns: Netns, now: u64) -> Option<u64> {
+    /// When to ask for what a packet dropped now makes one want to know.
+    pub fn ask(&mut self, netns: Netns, now: u64) -> Next {
         if let Some(entry) = self.0.get_mut(&netns).filter(|entry| now < entry.again) {
-            let later = std::mem::replace(&mut entry.answered, false);
-            return later.then_some(entry.again);
+            return entry.ask_later(now);
         }
         if self.0.len() >= MAX_NAMESPACES && !self.0.contains_key(&netns) {
             self.forget_oldest();
         }
         let (spent, reading) = self.0.remove(&netns).map_or((0, None), |entry| (entry.spent, entry.reading));
         let again = now.saturating_add(GIVE_UP_NS);
-        self.0.insert(netns, Entry { asked: now, answered: false, again, spent, reading });
-        Some(now)
+        self.0.insert(netns, Entry { asked: now, due: now, answered: false, again, spent, reading });
+        Next::Now
     }
 
     fn forget_oldest(&mut self) {
@@ -87,14 +123,22 @@ impl Firewalls {
     pub fn see(&mut self, now: u64, firewall: &Firewall) {
         // What nobody asked for is a stream that begins in the middle.
         let asked = self.0.get(&firewall.netns).map_or(now, |entry| entry.asked);
-        self.0.entry(firewall.netns).or_insert(Entry { asked, answered: true, again: 0, spent: 0, reading: None });
+        self.0.entry(firewall.netns).or_insert(Entry {
+            asked,
+            due: asked,
+            answered: true,
+            again: 0,
+            spent: 0,
+            reading: None,
+        });
         let Some(entry) = self.0.get_mut(&firewall.netns) else { return };
-        let before = entry.reading.take().filter(|last| same_rules(&last.firewall, firewall)).map(before);
+        let began = firewall.began_boot_ns.unwrap_or(now);
+        let before = entry.reading.take().map(|last| before(last, firewall));
         let used = firewall.took_ns.saturating_mul(AGAIN_TIMES).min(GIVE_UP_NS);
         entry.spent = entry.spent.max(now).saturating_add(used);
         entry.again = entry.spent.saturating_sub(BURST_NS);
         entry.answered = true;
-        entry.reading = Some(Reading { at: now, firewall: firewall.clone(), before });
+        entry.reading = Some(Reading { began, at: now, firewall: firewall.clone(), before });
     }
 
     /// The last answer.
@@ -103,16 +147,23 @@ impl Firewalls {
         self.0.get(&netns)?.reading.as_ref()
     }
 
-    /// An answer is on its way.
+    /// What happened at that time is in the last answer.
     #[must_use]
-    pub fn is_pending(&self, netns: Netns) -> bool {
-        self.0.get(&netns).is_some_and(|entry| !entry.answered)
+    pub fn covers(&self, netns: Netns, time: u64) -> bool {
+        self.reading(netns).is_some_and(|reading| reading.covers(time))
+    }
+
+    /// An answer is to come that says more of what happened at that time than the last one.
+    #[must_use]
+    pub fn is_pending(&self, netns: Netns, time: u64) -> bool {
+        self.0.get(&netns).is_some_and(|entry| !entry.answered) && !self.covers(netns, time)
     }
 }
 
-fn before(reading: Reading) -> Before {
-    let packets = reading.firewall.rules.iter().map(|rule| rule.packets).collect();
-    Before { at: reading.at, packets, conntrack: reading.firewall.conntrack }
+fn before(last: Reading, now: &Firewall) -> Before {
+    let same = same_rules(&last.firewall, now);
+    let packets = last.firewall.rules.iter().filter(|_| same).map(|rule| rule.packets).collect();
+    Before { at: last.at, packets, conntrack: last.firewall.conntrack }
 }
 
 fn same_rules(left: &Firewall, right: &Firewall) -> bool {
@@ -126,6 +177,7 @@ fn same_rules(left: &Firewall, right: &Firewall) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::event::RuleVerdict;
 
     fn firewall(netns: u32) -> Firewall {
         Firewall {
@@ -134,6 +186,7 @@ mod tests {
             truncated: false,
             only_for: None,
             conntrack: None,
+            began_boot_ns: None,
             took_ns: 50_000_000,
             problems: Vec::new(),
         }
@@ -142,14 +195,44 @@ mod tests {
     #[test]
     fn a_slow_answer_is_asked_for_less_often() {
         let mut firewalls = Firewalls::default();
-        assert_eq!(firewalls.ask(Netns(1), 0), Some(0));
-        assert_eq!(firewalls.ask(Netns(1), 1_000_000), None, "it is on its way");
-        assert!(firewalls.is_pending(Netns(1)));
+        assert_eq!(firewalls.ask(Netns(1), 0), Next::Now);
+        assert!(firewalls.is_pending(Netns(1), 0));
         firewalls.see(50_000_000, &firewall(1));
-        assert!(!firewalls.is_pending(Netns(1)));
-        assert_eq!(firewalls.ask(Netns(1), 700_000_000), Some(850_000_000), "later");
-        assert!(firewalls.is_pending(Netns(1)), "what was read is older than the drop");
-        assert_eq!(firewalls.ask(Netns(1), 850_000_000), Some(850_000_000));
+        assert!(!firewalls.is_pending(Netns(1), 0));
+        assert_eq!(firewalls.ask(Netns(1), 700_000_000), Next::At(850_000_000));
+        assert_eq!(firewalls.ask(Netns(1), 800_000_000), Next::Due);
+        assert!(firewalls.is_pending(Netns(1), 700_000_000), "what was read is older than the drop");
+        assert!(!firewalls.is_pending(Netns(1), 0), "and newer than that one");
+        assert_eq!(firewalls.ask(Netns(1), 850_000_000), Next::Now);
+    }
+
+    /// Counters may have been dumped before the packet came, though the answer came after.
+    #[test]
+    fn what_is_dropped_while_rules_are_read_is_asked_about_once_more() {
+        let mut firewalls = Firewalls::default();
+        let _ = firewalls.ask(Netns(1), 10);
+        assert_eq!(firewalls.ask(Netns(1), 20), Next::AfterAnswer);
+        firewalls.see(30, &Firewall { began_boot_ns: Some(15), took_ns: 1, ..firewall(1) });
+        assert!(firewalls.covers(Netns(1), 15) && !firewalls.covers(Netns(1), 20));
+        assert_eq!(firewalls.ask(Netns(1), 30), Next::Now);
+        assert!(firewalls.is_pending(Netns(1), 20) && !firewalls.is_pending(Netns(1), 10));
+    }
+
+    #[test]
+    fn a_counter_acquits_what_did_not_count_the_packet() {
+        let mut firewalls = Firewalls::default();
+        let mut read = |began, at, packets: [Option<u64>; 3]| {
+            let rules = packets.map(|packets| FirewallRule { packets, ..crate::testing::rule("c", RuleVerdict::Drop) });
+            let began_boot_ns = Some(began);
+            firewalls.see(at, &Firewall { rules: rules.to_vec(), began_boot_ns, ..firewall(1) });
+            let reading = firewalls.reading(Netns(1)).expect("a reading");
+            [0, 1, 2].map(|rule| reading.took_none(rule, began))
+        };
+        assert_eq!(read(10, 11, [Some(0), Some(7), None]), [true, false, false]);
+        assert_eq!(read(20, 21, [Some(0), Some(7), None]), [true, true, false]);
+        assert_eq!(read(30, 31, [Some(1), Some(8), None]), [false, false, false]);
+        let reading = firewalls.reading(Netns(1)).expect("a reading");
+        assert!(!reading.took_none(0, 31), "it came after that began");
     }
 
     /// Drops of one namespace follow each other: the first do not wait, and all together cost a twentieth of the time.
@@ -159,10 +242,14 @@ mod tests {
         let mut firewalls = Firewalls::default();
         let (mut now, mut at_once, mut asked) = (0_u64, 0, 0_u64);
         while now < 1_000_000_000 {
-            let due = firewalls.ask(Netns(1), now).unwrap_or(now);
-            at_once += u64::from(due == now && asked == at_once);
-            now = due.max(now);
-            let _ = firewalls.ask(Netns(1), now);
+            match firewalls.ask(Netns(1), now) {
+                Next::Now => at_once += u64::from(at_once == asked),
+                Next::At(later) => {
+                    now = later;
+                    assert_eq!(firewalls.ask(Netns(1), now), Next::Now);
+                }
+                other => panic!("nothing is on its way: {other:?}"),
+            }
             firewalls.see(now, &quick);
             (asked, now) = (asked + 1, now + 1_000_000);
         }
@@ -174,7 +261,7 @@ mod tests {
     fn many_namespaces_are_not_kept_for_ever() {
         let mut firewalls = Firewalls::default();
         for netns in 0..1000_u32 {
-            assert_eq!(firewalls.ask(Netns(netns), netns.into()), Some(netns.into()));
+            assert_eq!(firewalls.ask(Netns(netns), netns.into()), Next::Now);
             firewalls.see(netns.into(), &firewall(netns));
         }
         assert_eq!(firewalls.0.len(), MAX_NAMESPACES);

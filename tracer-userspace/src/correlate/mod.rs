@@ -89,6 +89,11 @@ impl Correlator {
         }
     }
 
+    /// Nobody waits for it any more: it ends now if it still dials. Says whether it does.
+    pub fn give_up(&mut self, conn: ConnId, time: u64) -> bool {
+        self.attempts.get_mut(&conn).is_some_and(|attempt| attempt.give_up(time))
+    }
+
     /// Notes when its target is to be looked at; gives what was noted before.
     pub fn look_at(&mut self, conn: ConnId, time: u64) -> Option<u64> {
         self.attempts.get_mut(&conn).map(|attempt| std::mem::replace(&mut attempt.look_at, time))

@@ -27,6 +27,9 @@ pub struct Firewall {
     /// The connection table, where the namespace has one.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub conntrack: Option<Conntrack>,
+    /// When the reading began, CLOCK_BOOTTIME nanoseconds: what happened before is in it.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub began_boot_ns: Option<u64>,
     /// CPU time of the reading, nanoseconds.
     #[serde(default)]
     pub took_ns: u64,

@@ -8,8 +8,16 @@ use crate::event::{
 
 /// A firewall of these rules.
 pub(crate) fn firewall(netns: Netns, rules: Vec<FirewallRule>) -> Fact {
-    let (truncated, only_for, conntrack, took_ns, problems) = (false, None, None, 0, Vec::new());
-    Fact::Firewall(Box::new(Firewall { netns, rules, truncated, only_for, conntrack, took_ns, problems }))
+    Fact::Firewall(Box::new(Firewall {
+        netns,
+        rules,
+        truncated: false,
+        only_for: None,
+        conntrack: None,
+        began_boot_ns: None,
+        took_ns: 0,
+        problems: Vec::new(),
+    }))
 }
 
 /// A rule that every packet meets, in a chain of its own table.

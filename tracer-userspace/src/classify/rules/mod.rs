@@ -35,7 +35,7 @@ use super::Case;
 use super::finding::Finding;
 use super::label::Label;
 use crate::correlate::attempt::End;
-use crate::event::{Inspection, Netns, PacketDrop};
+use crate::event::{Inspection, Netns, PacketDrop, TcpState};
 
 /// Hooks whose silence says that no stack of this node sent a RST and no rule dropped a packet.
 const RST_AND_DROP_HOOKS: &[&str] = &["tcp_send_reset", "tcp_v4_send_reset", "tcp_v6_send_reset", "kfree_skb"];
@@ -63,9 +63,21 @@ fn inspected<'a>(case: &Case<'a>) -> Option<(u64, &'a Inspection)> {
     (time >= case.attempt.started && !over).then_some((time, seen))
 }
 
+/// No RST came for a SYN of it. Of one that was dropped none can: a later one got through.
+fn unanswered(case: &Case<'_>) -> bool {
+    case.attempt.reset_received().is_none_or(|(_, reset)| reset.state != TcpState::SynSent)
+}
+
+/// The packet is one of a handshake that never came to its end or to another answer.
+fn is_of_handshake(case: &Case<'_>, drop: &PacketDrop) -> bool {
+    case.attempt.established.is_none() && unanswered(case) && (drop.flags.is_syn() || drop.flags.is_syn_ack())
+}
+
 /// The dropped packet went from the prober to the target.
 pub(super) fn outbound(case: &Case<'_>, drop: &PacketDrop) -> bool {
-    drop.flow.dst == case.attempt.flow.dst
+    let flow = case.attempt.flow;
+    // What was dialled may have been translated by then; where it comes from has not.
+    drop.flow.dst == flow.dst || (drop.flow.src == flow.src && drop.flow.src != flow.dst)
 }
 
 /// "in the node's namespace", "in the namespace of pod default/web", "in namespace 4026532000".

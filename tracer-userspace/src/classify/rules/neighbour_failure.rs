@@ -1,9 +1,11 @@
 //! The link-layer address of the target, or of the gateway, could not be resolved.
 
+use std::net::IpAddr;
+
 use serde_json::json;
 
 use super::super::evidence::{evidence, of_drop};
-use super::{Case, Finding, Label, in_handshake, silent};
+use super::{Case, Finding, Label, enter, in_handshake, in_namespace, is_of_handshake, silent};
 use crate::event::{Inspection, NeighbourState, PacketDrop};
 use crate::record::Confidence;
 
@@ -24,15 +26,18 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
 
 /// A packet of this attempt waited for the address in vain.
 fn dropped(case: &Case<'_>) -> Option<Finding> {
-    let (time, drop, why) = case.attempt.drops().find_map(|(time, d)| Some((time, d, reason(d)?)))?;
-    let next = drop.flow.dst.ip();
+    let mut drops = case.attempt.drops().filter(|(_, drop)| is_of_handshake(case, drop));
+    let (time, drop, why) = drops.find_map(|(time, d)| Some((time, d, reason(d)?)))?;
+    let (next, place) = (drop.flow.dst.ip(), in_namespace(case, drop.netns));
     let summary = match why {
         Why::NoAnswer => {
-            format!("nobody answered for the link-layer address of {next} (or of the gateway to it){}", on(drop))
+            format!("nobody answered for the link-layer address of {next} (or of the gateway to it){}{place}", on(drop))
         }
-        Why::TableFull => format!("the neighbour table is full: no entry could be made for {next}{}", on(drop)),
+        Why::TableFull => format!("the neighbour table is full: no entry could be made for {next}{}{place}", on(drop)),
     };
-    Some(Finding::failure(Label::NeighbourFailure, vec![of_drop(time, drop)], summary, mend(case, why)))
+    let remediation = format!("{}{}", enter(case, drop.netns), mend(next, why));
+    let found = Finding::failure(Label::NeighbourFailure, vec![of_drop(time, drop)], summary, remediation);
+    Some(found.until_answered())
 }
 
 /// The reasons are of 6.0 and later; before, the functions that free a packet only for that.
@@ -65,7 +70,7 @@ fn unresolved(case: &Case<'_>) -> Option<Finding> {
         Label::NeighbourFailure,
         vec![evidence("rtnetlink", time, says, fields)],
         summary,
-        mend(case, why),
+        mend(entry.addr, why),
     );
     Some(found.with_confidence(Confidence::Likely).resting_on(&["kfree_skb"]))
 }
@@ -80,8 +85,7 @@ fn is_full(seen: &Inspection) -> bool {
     matches!((value("neighbours"), value("gc_thresh3")), (Some(now), Some(max)) if now >= max)
 }
 
-fn mend(case: &Case<'_>, why: Why) -> String {
-    let target = case.attempt.flow.dst.ip();
+fn mend(target: IpAddr, why: Why) -> String {
     let family = if target.is_ipv4() { "ipv4" } else { "ipv6" };
     match why {
         Why::NoAnswer => format!(
@@ -95,7 +99,7 @@ fn mend(case: &Case<'_>, why: Why) -> String {
 
 #[cfg(test)]
 mod tests {
-    use crate::testing::{NODE, SYN, Stream};
+    use crate::testing::{NODE, POD, SYN, SYN_ACK, Stream};
 
     #[test]
     fn no_answer_and_a_full_table_are_told_apart() {
@@ -106,6 +110,21 @@ mod tests {
         let mut full = Stream::new();
         full.connect().drop(SYN, "NEIGH_CREATEFAIL", NODE);
         assert!(full.verdicts()[0].verdict.remediation.contains("gc_thresh3"));
+    }
+
+    /// The pod has no entry for the node: its table is the one to look at.
+    #[test]
+    fn an_answer_that_finds_no_way_back_is_told_where_it_happened() {
+        let mut stream = Stream::new();
+        stream.connect().drop(SYN_ACK, "NEIGH_FAILED", POD);
+        let verdict = &stream.verdicts()[0].verdict;
+        assert!(
+            verdict.summary.contains("10.88.0.1 ") && verdict.summary.contains("network namespace"),
+            "{}",
+            verdict.summary
+        );
+        assert!(verdict.remediation.starts_with("in network namespace"), "{}", verdict.remediation);
+        assert!(verdict.remediation.contains("ip neigh show 10.88.0.1;"), "{}", verdict.remediation);
     }
 
     #[test]

@@ -4,7 +4,7 @@ use serde_json::json;
 
 use super::super::evidence::{evidence, of_drop, plain};
 use super::super::stopped::{is_missed, stopped};
-use super::{Case, Finding, Label, in_namespace};
+use super::{Case, Finding, Label, in_namespace, is_of_handshake};
 use crate::event::PacketDrop;
 use crate::record::Confidence;
 
@@ -30,7 +30,8 @@ fn by_chain(case: &Case<'_>) -> Option<Finding> {
 
 /// A packet that the attempt needs was dropped by a program.
 fn by_program(case: &Case<'_>) -> Option<Finding> {
-    let needed = |drop: &PacketDrop| case.attempt.established.is_none() || is_missed(case, drop);
+    let missed = |drop: &PacketDrop| case.attempt.established.is_some() && is_missed(case, drop);
+    let needed = |drop: &PacketDrop| is_of_handshake(case, drop) || missed(drop);
     let (time, drop, program, confidence) = case.attempt.drops().find_map(|(time, drop)| {
         let (program, confidence) = program_of(drop)?;
         needed(drop).then_some((time, drop, program, confidence))
@@ -45,7 +46,7 @@ fn by_program(case: &Case<'_>) -> Option<Finding> {
     );
     let remediation = format!("{REMEDIATION}; the program: {look}");
     let found = Finding::failure(Label::NetworkPolicyDrop, vec![of_drop(time, drop)], summary, remediation);
-    Some(found.with_confidence(confidence))
+    Some(found.with_confidence(confidence).until_answered())
 }
 
 /// By the kernel's reason; on kernels without reasons by the place, where little else drops there.
@@ -89,9 +90,9 @@ fn by_connect(case: &Case<'_>) -> Option<Finding> {
 
 #[cfg(test)]
 mod tests {
-    use crate::event::{Fact, RuleVerdict};
+    use crate::event::{Fact, RuleVerdict, TcpFlags, TcpState};
     use crate::record::Confidence;
-    use crate::testing::{POD, SYN, Stream, firewall, rule};
+    use crate::testing::{NODE, POD, SYN, Stream, firewall, rule};
 
     #[test]
     fn a_chain_of_the_cni_is_a_policy_and_a_chain_named_like_one_is_not() {
@@ -123,5 +124,22 @@ mod tests {
         let mut stream = Stream::new();
         let verdict = stream.connect().drop(SYN, "TC_INGRESS", POD).verdicts().remove(0).verdict;
         assert_eq!((verdict.label.name(), verdict.confidence), ("network_policy_drop", Confidence::Proven));
+    }
+
+    /// The policy goes, the next SYN gets through, and nobody listens: that is what the attempt failed of.
+    #[test]
+    fn a_refusal_of_a_later_syn_is_not_the_program_s() {
+        let mut stream = Stream::new();
+        stream.connect().drop(SYN, "TC_INGRESS", POD).wait_ms(1000).retransmit(TcpState::SynSent);
+        stream.reset_sent(SYN, true, None).reset_received(TcpState::SynSent, 0);
+        stream.state(TcpState::SynSent, TcpState::Close, 111, (0, 0, 0));
+        assert_eq!(stream.labels(), ["network_policy_drop", "connection_refused"]);
+    }
+
+    #[test]
+    fn a_dropped_refusal_is_no_dropped_handshake() {
+        let mut stream = Stream::new();
+        stream.connect().reset_sent(SYN, true, None).drop(TcpFlags(0x14), "TC_INGRESS", NODE).gives_up();
+        assert!(!stream.labels().contains(&"network_policy_drop"), "{:?}", stream.labels());
     }
 }

@@ -1,17 +1,14 @@
 //! The reverse-path filter dropped a packet of this attempt.
 
 use super::super::evidence::of_drop;
-use super::{Case, Finding, Label, enter, in_namespace};
+use super::{Case, Finding, Label, enter, in_namespace, is_of_handshake};
 use crate::event::PacketDrop;
 use crate::record::Confidence;
 
 /// The rule.
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
-    if case.attempt.established.is_some() {
-        return None;
-    }
-    let (time, drop, confidence) =
-        case.attempt.drops().find_map(|(time, d)| Some((time, d, is_rp_filter(case, d)?)))?;
+    let mut drops = case.attempt.drops().filter(|(_, drop)| is_of_handshake(case, drop));
+    let (time, drop, confidence) = drops.find_map(|(time, d)| Some((time, d, is_rp_filter(case, d)?)))?;
     let device = drop.device.as_ref().map_or("the device it came in on", |d| d.name.as_str());
     let summary = format!(
         "the reverse-path filter{} dropped the {} {} -> {} that came in on {device}: the route back to {} does not lead there",
@@ -28,7 +25,7 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
         drop.flow.src.ip()
     );
     let found = Finding::failure(Label::RpFilterDrop, vec![of_drop(time, drop)], summary, remediation);
-    Some(found.with_confidence(confidence))
+    Some(found.with_confidence(confidence).until_answered())
 }
 
 /// By the kernel's reason; before 5.17 by the function, which has a few rarer reasons of its own
@@ -51,7 +48,8 @@ fn is_strict(case: &Case<'_>) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use crate::testing::{NODE, SYN_ACK, Stream};
+    use crate::event::TcpState;
+    use crate::testing::{NODE, POD, SYN, SYN_ACK, Stream};
 
     #[test]
     fn the_kernel_s_own_reason_decides() {
@@ -59,10 +57,19 @@ mod tests {
     }
 
     #[test]
+    fn a_refusal_of_a_later_syn_is_not_the_filter_s() {
+        let mut stream = Stream::new();
+        stream.connect().drop(SYN, "IP_RPFILTER", POD).wait_ms(1000).retransmit(TcpState::SynSent);
+        stream.reset_sent(SYN, true, None).reset_received(TcpState::SynSent, 0);
+        stream.state(TcpState::SynSent, TcpState::Close, 111, (0, 0, 0));
+        assert_eq!(stream.labels(), ["rp_filter_drop", "connection_refused"]);
+    }
+
+    #[test]
     fn a_drop_of_a_connection_that_got_through_is_nothing() {
         let mut stream = Stream::new();
         stream.connect().established().drop(SYN_ACK, "IP_RPFILTER", NODE);
-        stream.state(crate::event::TcpState::Established, crate::event::TcpState::FinWait1, 0, (100, 101, 200));
+        stream.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 200));
         assert!(stream.labels().is_empty());
     }
 }

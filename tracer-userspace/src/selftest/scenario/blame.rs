@@ -76,16 +76,17 @@ fn verdict_map(stage: &mut Stage<'_>) -> Result<()> {
     stage.fails(Kind::Http, pod, Ending::Timeout)
 }
 
-/// Two rules that are not understood: at first both are candidates, then one has counted.
+/// Rules that are not understood: of two that count the one that never did is none; of two that did before, the one that
+/// stood still.
 fn counters(stage: &mut Stage<'_>) -> Result<()> {
     let pod = pod_with(
         stage,
-        "table inet fw { chain in { type filter hook input priority 0; meta mark 5 counter drop; \
-         meta length 1-1000 counter drop; }; }\n",
+        "table inet fw { chain in { type filter hook input priority 0; meta mark 5 counter packets 3 bytes 180 drop; \
+         meta mark 6 counter drop; meta length 1-1000 counter drop; }; }\n",
     )?;
-    stage.mentions(&["one of the rule with handle 2 in chain inet fw in; the rule with handle 3"]);
+    stage.mentions(&["one of the rule with handle 2 in chain inet fw in; the rule with handle 4"]);
     stage.fails(Kind::Http, pod, Ending::Timeout)?;
-    stage.mentions(&[": the rule with handle 3 in chain inet fw in"]);
+    stage.mentions(&[": the rule with handle 4 in chain inet fw in"]);
     stage.fails(Kind::Http, pod, Ending::Timeout)
 }
 

@@ -59,6 +59,7 @@ pub(super) const ALL: &[Scenario] = &[
     })
     .v6()
     .needs(&[Need::Nft]),
+    Scenario::new("firewall_reject_held_back", REJECT, held_back).needs(&[Need::Nft]),
     Scenario::new("firewall_reject_node_icmp", REJECT, |s| {
         node_nft(s, "output", "daddr {ip} tcp dport 8080 reject with icmp port-unreachable", Ending::Refused)
     })
@@ -78,6 +79,16 @@ fn pod_nft(stage: &mut Stage<'_>, rule: &str, how: Ending) -> Result<()> {
     let chain = format!("type filter hook input priority 0; {rule};");
     stage.inside(pod)?.nft(&format!("table inet podpolicy {{ chain ingress {{ {chain} }}; }}\n"))?;
     stage.fails(Kind::Http, pod, how)
+}
+
+/// The rule rejects, and the limit of rate holds its ICMP error back: a bucket begins with 60 s (`inet_getpeer`).
+fn held_back(stage: &mut Stage<'_>) -> Result<()> {
+    let pod = stage.serving("http", HTTP)?;
+    let inside = stage.inside(pod)?;
+    inside.sysctl(&[("ipv4/icmp_ratelimit", "600000")])?;
+    let chain = "type filter hook input priority 0; tcp dport 8080 reject with icmp port-unreachable;";
+    inside.nft(&format!("table ip podpolicy {{ chain ingress {{ {chain} }}; }}\n"))?;
+    stage.fails(Kind::Http, pod, Ending::Timeout)
 }
 
 /// A firewall of the node.

@@ -16,14 +16,16 @@ use nix::time::{ClockId, clock_gettime};
 
 use super::super::procfs::in_netns;
 use super::NetfilterError;
+use crate::clock::boot_ns;
 use crate::event::{Firewall, Flow, Netns};
 use tables::{Rules, Table};
 
 /// Reads the namespace at `path` for a packet of this flow.
 pub(in super::super) fn read(path: &Path, netns: Netns, flow: Flow) -> Firewall {
     let timed = || {
-        let (began, firewall) = (cpu_time_ns(), of_thread(netns, flow));
-        Firewall { took_ns: cpu_time_ns().saturating_sub(began), ..firewall }
+        let (began, used) = (boot_ns(), cpu_time_ns());
+        let firewall = of_thread(netns, flow);
+        Firewall { began_boot_ns: Some(began), took_ns: cpu_time_ns().saturating_sub(used), ..firewall }
     };
     match in_netns(path, timed) {
         Ok(firewall) => firewall,
@@ -49,6 +51,7 @@ const fn empty(netns: Netns) -> Firewall {
         truncated: false,
         only_for: None,
         conntrack: None,
+        began_boot_ns: None,
         took_ns: 0,
         problems: Vec::new(),
     }

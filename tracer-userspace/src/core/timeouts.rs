@@ -1,0 +1,75 @@
+//! Attempts whose probe has timed out while their sockets dial on.
+//!
+//! A kubelet built with Go 1.23 or newer (Kubernetes 1.32) leaves the socket of an httpGet probe in SYN_SENT until the kernel
+//! gives up, two minutes later: `Transport.getConn` of net/http detaches the dial from its request.
+
+use super::{Core, When};
+use crate::decision::Decision;
+use crate::enrich;
+use crate::event::ConnId;
+
+/// A prober that closes its socket does so by then.
+const SLACK_NS: u64 = 100_000_000;
+/// Attempts that are watched at once.
+const MAX_WATCHED: usize = 8192;
+
+impl Core {
+    /// An attempt begins: notes when its probe is over at the latest, if that is known.
+    pub(super) fn expect_end(&mut self, conn: ConnId) {
+        let Some(attempt) = self.correlator.get(conn) else { return };
+        let timeout = enrich::longest_timeout_ns(attempt, &self.node).filter(|_| self.timeouts.len() < MAX_WATCHED);
+        self.timeouts.extend(timeout.map(|it| (attempt.started.saturating_add(it).saturating_add(SLACK_NS), conn)));
+    }
+
+    /// Ends the attempts whose probes are over by now.
+    pub(super) fn fire_timeouts(&mut self, now: u64, out: &mut Vec<Decision>) {
+        while let Some(&(time, conn)) = self.timeouts.first()
+            && time <= now
+        {
+            self.timeouts.pop_first();
+            if self.surely_waits(conn, now) && self.correlator.give_up(conn, time) {
+                self.decide(conn, When::Settled(now), out);
+                self.end(conn, time, out);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::event::{Fact, TcpState};
+    use crate::testing::Stream;
+
+    #[test]
+    fn a_probe_is_over_when_it_timed_out_though_its_socket_dials_on() {
+        let mut stream = Stream::new();
+        stream.http_readiness().connect().wait_ms(1_050).push(Fact::Tick);
+        assert!(stream.labels().is_empty(), "a prober that closes has the time to");
+        stream.wait_ms(100).push(Fact::Tick);
+        assert_eq!(stream.labels(), ["unexplained"]);
+        stream.retransmit(TcpState::SynSent).established();
+        stream.state(TcpState::Established, TcpState::FinWait1, 0, (0, 1, 0)).wait_ms(50).push(Fact::Tick);
+        assert_eq!(stream.labels(), ["unexplained"], "it is said once");
+    }
+
+    #[test]
+    fn what_has_no_timeout_that_is_known_waits_for_its_end() {
+        let mut stream = Stream::new();
+        stream.connect().wait_ms(60_000).push(Fact::Tick);
+        assert!(stream.labels().is_empty());
+    }
+
+    #[test]
+    fn what_may_have_been_answered_is_judged_by_its_end() {
+        let mut stream = Stream::new();
+        stream.http_readiness().connect().wait_ms(500).lost(1).wait_ms(1_000).push(Fact::Tick);
+        assert!(stream.labels().is_empty());
+    }
+
+    #[test]
+    fn what_is_established_ends_by_itself() {
+        let mut stream = Stream::new();
+        stream.http_readiness().connect().wait_ms(900).established().wait_ms(300).push(Fact::Tick);
+        assert!(stream.labels().is_empty());
+    }
+}
