@@ -3,7 +3,7 @@
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, IntoRawFd};
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
@@ -37,13 +37,15 @@ pub struct Dial {
     pub timeout_ms: u64,
     /// SO_LINGER of one second, as the kubelet sets since 1.27.
     pub linger: bool,
+    /// It leaves the socket dialling when the time is up, as an httpGet probe of a kubelet built with Go 1.23 does.
+    pub dials_on: bool,
 }
 
 impl Dial {
     /// As a kubelet of today.
     #[must_use]
     pub const fn new(kind: Kind, dst: SocketAddr, timeout: Duration) -> Self {
-        Self { dst, kind, timeout_ms: timeout.as_millis() as u64, linger: true }
+        Self { dst, kind, timeout_ms: timeout.as_millis() as u64, linger: true, dials_on: false }
     }
 }
 
@@ -140,7 +142,11 @@ impl Attempt {
             Ok(()) | Err(Errno::EINPROGRESS) => {}
             Err(errno) => return Err(errno.into()),
         }
-        wait(&stream, PollFlags::POLLOUT, self.deadline)?;
+        if let Err(error) = wait(&stream, PollFlags::POLLOUT, self.deadline) {
+            // Open until the prober ends.
+            let _left_open = what.dials_on.then(|| stream.into_raw_fd());
+            return Err(error);
+        }
         if let Some(error) = stream.take_error()? {
             return Err(error);
         }

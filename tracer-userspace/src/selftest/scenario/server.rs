@@ -1,10 +1,11 @@
 //! The target's side fails: nobody listens, somebody resets, nobody answers.
 
 use crate::classify::label::Label;
+use crate::record::Outcome;
 use anyhow::{Context, Result};
 
 use super::{Need, Scenario, Stage};
-use crate::selftest::dial::{Ending, Kind};
+use crate::selftest::dial::{Dial, Ending, Kind};
 use crate::selftest::net::PREFIX;
 use crate::selftest::pods::{HTTP, TLS};
 use crate::selftest::world::Family;
@@ -29,6 +30,7 @@ pub(super) const ALL: &[Scenario] = &[
     Scenario::new("tls_handshake_slow_v6", Some(Label::TlsHandshakeSlow), |s| slow(s, "tls-hang", Kind::Https, TLS))
         .v6(),
     Scenario::new("unexplained", Some(Label::Unexplained), unexplained).needs(&[Need::PacketSocket]),
+    Scenario::new("unexplained_dials_on", Some(Label::Unexplained), dials_on).needs(&[Need::PacketSocket]),
     Scenario::new("closed_without_answer", CLOSED, |s| closed(s, "eof")),
     Scenario::new("closed_without_answer_v6", CLOSED, |s| closed(s, "eof")).v6(),
     Scenario::new("closed_without_answer_exit", CLOSED, |s| closed(s, "exit")),
@@ -81,6 +83,16 @@ fn handshake_rst(stage: &mut Stage<'_>) -> Result<()> {
 fn unexplained(stage: &mut Stage<'_>) -> Result<()> {
     let pod = appliance(stage, "mute")?;
     stage.fails(Kind::Http, pod, Ending::Timeout)
+}
+
+/// The same from a prober whose socket stays in SYN_SENT for two minutes: what is said is said when the probe is over.
+fn dials_on(stage: &mut Stage<'_>) -> Result<()> {
+    let pod = appliance(stage, "mute")?;
+    let claim = stage.verdict(Label::Unexplained, Outcome::Failure);
+    let listed = stage.listed(pod, claim)?;
+    let dial = Dial { dials_on: true, ..Dial::new(Kind::Http, pod, stage.options.probe_timeout) };
+    let outcome = stage.prober.dial(dial)?;
+    stage.ended(listed, &outcome, &[Ending::Timeout])
 }
 
 /// The server reads the request and closes, or ends.
