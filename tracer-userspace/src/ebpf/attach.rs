@@ -13,6 +13,7 @@ use aya::{
 use tracer_common::names::Hook;
 
 use super::{
+    ahead::{self, Planned},
     cgroup,
     hooks::{Form, HOOKS, Row, Variant, When},
     refusal::{Refusal, Stage},
@@ -71,10 +72,43 @@ impl Walk {
 
     /// Attaches all hooks that are due at the start.
     pub(super) fn start(&mut self, ebpf: &mut Ebpf) {
+        self.load_ahead(ebpf);
         for row in HOOKS.iter().filter(|r| r.when != When::OnDemand) {
             self.row(ebpf, row);
         }
         self.btf = KernelBtf::default();
+    }
+
+    /// Loads the first form of each hook that this kernel is not known to refuse.
+    fn load_ahead(&mut self, ebpf: &mut Ebpf) {
+        self.try_fentry(ebpf);
+        let planned = self.planned();
+        let btf = if self.is_given_up(Form::Fentry) { None } else { self.btf.get().ok() };
+        self.loaded.extend(ahead::load_all(ebpf, &planned, btf));
+    }
+
+    /// Whether trampolines can be had decides the form of half of the hooks: one is loaded first.
+    fn try_fentry(&mut self, ebpf: &mut Ebpf) {
+        let mut variants = HOOKS.iter().flat_map(|row| row.variants);
+        let Some(variant) = variants.find(|variant| variant.form == Form::Fentry) else { return };
+        if let Err(refusal) = self.load(ebpf, variant) {
+            self.learn(&refusal);
+        }
+    }
+
+    fn planned(&self) -> Vec<Planned> {
+        let mut planned: Vec<Planned> = Vec::new();
+        for row in HOOKS.iter().filter(|row| row.when == When::Start) {
+            let spared = row.unless.is_some_and(|program| planned.iter().any(|(it, _)| body_of(it) == program));
+            let first = row.variants.iter().find(|variant| !self.is_given_up(variant.form));
+            planned.extend(first.filter(|_| !spared).into_iter().flat_map(|variant| variant.programs));
+        }
+        planned.retain(|(name, _)| !self.loaded.contains(name));
+        planned
+    }
+
+    fn is_given_up(&self, form: Form) -> bool {
+        self.given_up.iter().any(|refusal| refusal.form() == form)
     }
 
     /// Attaches one hook that is not attached yet; true if it is now.
@@ -203,7 +237,7 @@ impl Walk {
 
     /// An answer that no other program of the same form will change.
     fn learn(&mut self, refusal: &Refusal) {
-        if self.given_up.iter().any(|r| r.form() == refusal.form()) {
+        if self.is_given_up(refusal.form()) {
             return;
         }
         match refusal.form() {
@@ -220,20 +254,34 @@ impl Walk {
             return Err(refusal.clone());
         }
         for (name, target) in variant.programs {
-            let refuse = |stage, error: &ProgramError| Refusal::new(variant.form, stage, target, error);
-            let Some(program) = ebpf.program_mut(name) else {
-                return Err(refuse(Stage::Load, &ProgramError::NotLoaded));
-            };
-            if !self.loaded.contains(name) {
-                load(program, target, &mut self.btf).map_err(|e| refuse(Stage::Load, &e))?;
-                self.loaded.insert(name);
-            }
+            let program = self.loaded(ebpf, variant.form, name, target)?;
             if !self.attached.contains(name) {
-                attach(program, target).map_err(|e| refuse(Stage::Attach, &e))?;
+                attach(program, target).map_err(|e| Refusal::new(variant.form, Stage::Attach, target, &e))?;
                 self.attached.insert(name);
             }
         }
         Ok(())
+    }
+
+    fn load(&mut self, ebpf: &mut Ebpf, variant: &Variant) -> Result<(), Refusal> {
+        variant.programs.iter().try_for_each(|(name, target)| self.loaded(ebpf, variant.form, name, target).map(drop))
+    }
+
+    /// The program, loaded.
+    fn loaded<'a>(
+        &mut self,
+        ebpf: &'a mut Ebpf,
+        form: Form,
+        name: &'static str,
+        target: &'static str,
+    ) -> Result<&'a mut Program, Refusal> {
+        let refuse = |error: &ProgramError| Refusal::new(form, Stage::Load, target, error);
+        let program = ebpf.program_mut(name).ok_or_else(|| refuse(&ProgramError::NotLoaded))?;
+        if !self.loaded.contains(name) {
+            load(program, target, || self.btf.get()).map_err(|e| refuse(&e))?;
+            self.loaded.insert(name);
+        }
+        Ok(program)
     }
 }
 
@@ -242,10 +290,14 @@ fn body_of(program: &str) -> &str {
     program.strip_prefix("fentry_").or_else(|| program.strip_prefix("kprobe_")).unwrap_or(program)
 }
 
-fn load(program: &mut Program, target: &str, btf: &mut KernelBtf) -> Result<(), ProgramError> {
+pub(super) fn load<'a>(
+    program: &mut Program,
+    target: &str,
+    btf: impl FnOnce() -> Result<&'a Btf, ProgramError>,
+) -> Result<(), ProgramError> {
     match program {
-        Program::FEntry(p) => FEntry::load(p, target, btf.get()?),
-        Program::FExit(p) => FExit::load(p, target, btf.get()?),
+        Program::FEntry(p) => FEntry::load(p, target, btf()?),
+        Program::FExit(p) => FExit::load(p, target, btf()?),
         Program::KProbe(p) => KProbe::load(p),
         Program::RawTracePoint(p) => RawTracePoint::load(p),
         Program::TracePoint(p) => TracePoint::load(p),

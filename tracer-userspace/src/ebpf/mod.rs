@@ -1,5 +1,6 @@
 //! The kernel side: load, resolve offsets, attach, hand back the ring and the kernel's names.
 
+mod ahead;
 mod attach;
 pub mod btf;
 mod cgroup;
