@@ -66,12 +66,17 @@ mod tests {
     use crate::testing::{POD, Stream};
 
     fn half_open(half_open: u32, syncookies: u64) -> Vec<&'static str> {
+        of_listeners(&[half_open], syncookies)
+    }
+
+    fn of_listeners(half_open: &[u32], syncookies: u64) -> Vec<&'static str> {
         let mut stream = Stream::new();
         stream.connect().wait_ms(200).inspection(|seen| {
             let addr = "[::]:8080".parse().expect("an address");
             seen.netns = Some(POD);
             seen.values = [("tcp_syncookies".to_owned(), syncookies), ("tcp_max_syn_backlog".to_owned(), 8)].into();
-            seen.listeners = Some(vec![ListenerState { addr, waiting: 0, backlog: 128, half_open }]);
+            let listener = |half_open: &u32| ListenerState { addr, waiting: 0, backlog: 128, half_open: *half_open };
+            seen.listeners = Some(half_open.iter().map(listener).collect());
         });
         stream.gives_up().labels()
     }
@@ -81,5 +86,12 @@ mod tests {
         assert_eq!(half_open(7, 0), ["syn_backlog_overflow"]);
         assert_eq!(half_open(6, 0), ["unexplained"]);
         assert_eq!(half_open(7, 1), ["unexplained"]);
+    }
+
+    /// SO_REUSEPORT: a SYN goes to one of them by its hash.
+    #[test]
+    fn of_several_listeners_the_fullest_counts() {
+        assert_eq!(of_listeners(&[0, 7, 1], 0), ["syn_backlog_overflow"]);
+        assert_eq!(of_listeners(&[6, 0, 1], 0), ["unexplained"]);
     }
 }
