@@ -1,9 +1,11 @@
 //! A line of the kubelet's log as a fact.
 //!
 //! Understood: the plain form up to 1.20 (`Readiness probe for "pod_ns(uid):container" failed (failure): …`), the
-//! structured one after it (`"Probe failed" probeType="Readiness" …`), and both of a sandbox that could not be made.
+//! structured one after it (`"Probe failed" probeType="Readiness" …`), both of a sandbox that could not be made, and all
+//! of them in JSON. A probe's outcome is written by `klog.V(1)` (`pkg/kubelet/prober/prober.go`), a sandbox's always.
 
-use super::fields::{Header, field, header, nearest};
+use super::entry::{Entry, Time};
+use super::fields::nearest;
 use super::words::{Words, understand};
 use crate::event::{Fact, KubeletProbe, KubeletResult, PodRef, ProbeType, SandboxCause, SandboxFailure};
 
@@ -21,9 +23,12 @@ pub(super) struct Now {
 }
 
 impl Now {
-    /// When a line with this header was written, CLOCK_BOOTTIME: never after it was read.
-    fn written(self, header: Header) -> u64 {
-        let wall = nearest(header.in_quarter, self.boot_ns.saturating_add_signed(self.boot_to_wall_ns));
+    /// When a line of this time was written, CLOCK_BOOTTIME: never after it was read.
+    fn written(self, time: Time) -> u64 {
+        let wall = match time {
+            Time::InQuarter(at) => nearest(at, self.boot_ns.saturating_add_signed(self.boot_to_wall_ns)),
+            Time::Wall(wall) => wall,
+        };
         wall.saturating_add_signed(self.boot_to_wall_ns.saturating_neg()).min(self.boot_ns)
     }
 }
@@ -34,18 +39,18 @@ pub(super) fn parse(line: &str, now: Now) -> Option<Fact> {
     if !["robe ", "andbox", "network is not ready"].iter().any(|word| line.contains(word)) {
         return None;
     }
-    let (header, text) = header(line)?;
-    let written = now.written(header);
+    let entry = Entry::of(line)?;
+    let written = now.written(entry.time);
     if now.boot_ns.saturating_sub(written) > STALE_NS {
         return None;
     }
-    probe(text, written, header.pid)
+    probe(&entry, written)
         .map(|it| Fact::KubeletProbe(Box::new(it)))
-        .or_else(|| sandbox(text, written, header.pid).map(|it| Fact::SandboxFailure(Box::new(it))))
+        .or_else(|| sandbox(&entry, written).map(|it| Fact::SandboxFailure(Box::new(it))))
 }
 
-fn probe(text: &str, written_boot_ns: u64, pid: Option<u32>) -> Option<KubeletProbe> {
-    Some(structured(text).or_else(|| plain(text))?.into_probe(written_boot_ns, pid))
+fn probe(entry: &Entry<'_>, written_boot_ns: u64) -> Option<KubeletProbe> {
+    Some(structured(entry).or_else(|| plain(&entry.message))?.into_probe(written_boot_ns, entry.pid))
 }
 
 /// What the kubelet says of a probe, in the log or elsewhere.
@@ -79,18 +84,18 @@ impl Said {
 }
 
 /// `"Probe failed" probeType="Readiness" pod="ns/name" podUID=… containerName="…" probeResult=failure output="…"`
-fn structured(text: &str) -> Option<Said> {
-    let (result, said) = match text {
-        _ if text.starts_with("\"Probe failed\"") => (KubeletResult::Failure, "output"),
-        _ if text.starts_with("\"Probe errored\"") => (KubeletResult::Error, "err"),
+fn structured(entry: &Entry<'_>) -> Option<Said> {
+    let (result, said) = match entry.message.as_ref() {
+        "Probe failed" => (KubeletResult::Failure, "output"),
+        "Probe errored" => (KubeletResult::Error, "err"),
         _ => return None,
     };
     Some(Said {
-        pod: PodRef { uid: field(text, "podUID"), ..named(&field(text, "pod")?) },
-        container: field(text, "containerName"),
-        probe_type: probe_type(&field(text, "probeType")?)?,
+        pod: PodRef { uid: entry.field("podUID"), ..named(&entry.field("pod")?) },
+        container: entry.field("containerName"),
+        probe_type: probe_type(&entry.field("probeType")?)?,
         result,
-        output: field(text, said).unwrap_or_default(),
+        output: entry.field(said).unwrap_or_default(),
     })
 }
 
@@ -138,9 +143,9 @@ fn joined(pod: &str) -> Option<PodRef> {
 
 /// `"CreatePodSandbox for pod failed" err="…" pod="ns/name"`, `CreatePodSandbox for pod "name_ns(uid)" failed: …`,
 /// `"Error syncing pod, skipping" err="network is not ready: …" pod="ns/name" podUID=…`, and the plain form of that.
-fn sandbox(text: &str, written_boot_ns: u64, pid: Option<u32>) -> Option<SandboxFailure> {
-    let (pod, reason) = sandbox_structured(text).or_else(|| sandbox_plain(text))?;
-    sandbox_of(pod, &reason, written_boot_ns, pid)
+fn sandbox(entry: &Entry<'_>, written_boot_ns: u64) -> Option<SandboxFailure> {
+    let (pod, reason) = sandbox_structured(entry).or_else(|| sandbox_plain(&entry.message))?;
+    sandbox_of(pod, &reason, written_boot_ns, entry.pid)
 }
 
 /// If the reason is the network's.
@@ -149,12 +154,11 @@ pub(super) fn sandbox_of(pod: PodRef, reason: &str, written_boot_ns: u64, pid: O
     Some(SandboxFailure { pod, cause, words: reason.chars().take(MAX_REASON).collect(), written_boot_ns, pid })
 }
 
-fn sandbox_structured(text: &str) -> Option<(PodRef, String)> {
-    let heads = ["\"CreatePodSandbox for pod failed\"", "\"Error syncing pod, skipping\""];
-    let begins = heads.iter().any(|head| text.starts_with(head));
-    let pod = begins.then(|| field(text, "pod")).flatten()?;
-    let pod = PodRef { uid: field(text, "podUID"), ..named(&pod) };
-    Some((pod, field(text, "err")?)).filter(|(_, reason)| !reason.starts_with("failed to \"CreatePodSandbox\""))
+fn sandbox_structured(entry: &Entry<'_>) -> Option<(PodRef, String)> {
+    let heads = ["CreatePodSandbox for pod failed", "Error syncing pod, skipping"];
+    let pod = heads.contains(&entry.message.as_ref()).then(|| entry.field("pod")).flatten()?;
+    let pod = PodRef { uid: entry.field("podUID"), ..named(&pod) };
+    Some((pod, entry.field("err")?)).filter(|(_, reason)| !reason.starts_with("failed to \"CreatePodSandbox\""))
 }
 
 fn sandbox_plain(text: &str) -> Option<(PodRef, String)> {

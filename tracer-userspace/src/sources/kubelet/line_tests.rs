@@ -63,6 +63,43 @@ fn a_sandbox_without_network() {
     assert_eq!(sandbox_of(plain).cause, SandboxCause::NoConfig);
 }
 
+/// Written at 15:50:38.197403 of the first day of 1970 (`NOW`).
+#[test]
+fn json() {
+    let failed = r#"{"ts":57038197.403,"caller":"prober/prober.go:120","msg":"Probe failed","v":1,"probeType":"Readiness","pod":{"name":"cart-7d9","namespace":"shop"},"podUID":"ae610349-5dc7-4094-97be-170d2744990a","containerName":"web","probeResult":"failure","output":"Get \"http://10.88.0.5:8081/ready?x=1\": dial tcp 10.88.0.5:8081: connect: connection refused"}"#;
+    let probe = probe_of(failed);
+    assert_eq!((probe.pod.name.as_deref(), probe.pod.namespace.as_deref()), (Some("cart-7d9"), Some("shop")));
+    assert_eq!(probe.pod.uid.as_deref(), Some("ae610349-5dc7-4094-97be-170d2744990a"));
+    assert_eq!((probe.container.as_deref(), probe.probe_type), (Some("web"), ProbeType::Readiness));
+    assert_eq!((probe.says, probe.dst), (ProbeSays::Network, "10.88.0.5:8081".parse().ok()));
+    assert_eq!((probe.pid, probe.written_boot_ns), (None, 1_000_000_000_000));
+    let lines = failed.replace("Get \\\"http", "first\\nsecond");
+    assert_eq!(probe_of(&lines).says, ProbeSays::Other, "what a command printed on several lines");
+    let errored = r#"{"ts":57038197.403,"caller":"prober/prober.go:112","msg":"Probe errored","v":1,"probeType":"Liveness","pod":{"name":"b","namespace":"a"},"podUID":"c","containerName":"d","probeResult":"unknown","err":"rpc error: code = NotFound desc = failed to exec in container: container is not created or running"}"#;
+    let probe = probe_of(errored);
+    assert_eq!((probe.result, probe.says), (KubeletResult::Error, ProbeSays::CommandNotRun));
+    let sandbox = r#"{"ts":57038197.403,"caller":"kubelet/pod_workers.go:1301","msg":"Error syncing pod, skipping","pod":{"name":"coredns","namespace":"kube-system"},"podUID":"u2","err":"network is not ready: container runtime network not ready: NetworkReady=false reason:NetworkPluginNotReady message:Network plugin returns error: cni plugin not initialized"}"#;
+    let failure = sandbox_of(sandbox);
+    assert_eq!((failure.cause, failure.pod.uid.as_deref()), (SandboxCause::NoConfig, Some("u2")));
+}
+
+/// Up to 1.20 klog formatted the message itself.
+#[test]
+fn json_of_plain_words() {
+    let line = r#"{"ts":57038197.403,"msg":"Readiness probe for \"web_default(u1):http\" failed (failure): HTTP probe failed with statuscode: 503\n","v":1}"#;
+    let probe = probe_of(line);
+    assert_eq!((probe.pod.name.as_deref(), probe.container.as_deref()), (Some("web"), Some("http")));
+    assert_eq!(probe.says, ProbeSays::Status(503));
+}
+
+#[test]
+fn old_json_is_no_news() {
+    let line = r#"{"ts":56977000.5,"msg":"Probe failed","v":1,"probeType":"Readiness","pod":{"name":"b","namespace":"a"},"podUID":"c","containerName":"d","probeResult":"failure","output":"EOF"}"#;
+    assert_eq!(parse(line, NOW), None, "a minute and a second");
+    let ahead = line.replace("56977000.5", "57099000.5");
+    assert_eq!(probe_of(&ahead).written_boot_ns, NOW.boot_ns, "the clock was set back");
+}
+
 #[test]
 fn other_lines_say_nothing() {
     for line in [
@@ -71,6 +108,9 @@ fn other_lines_say_nothing() {
         r#"I1120 15:50:38.197467   13560 event.go:291] "Event occurred" object="default/x" kind="Pod" reason="Unhealthy" message="Readiness probe failed: EOF""#,
         "I1120 15:49:16.198424   13560 http.go:137] Probe failed for http://10.88.0.5:8081/ready?x=1 with request headers map[], response body: mode 503",
         r#"E1120 15:50:38.197403 1 a.go:1] "CreatePodSandbox for pod failed" err="rpc error: code = Unknown desc = failed to pull image" pod="a/b""#,
+        "\tI1120 15:50:38.197403 1 prober.go:1] Readiness probe for \"a_b(c):d\" failed (failure): printed by a command",
+        r#"{"ts":57038197.403,"msg":"Probe failed","probeType":"Readiness"}"#,
+        r#"{"ts":57038197.403,"msg":"Event occurred","object":{"name":"x","namespace":"a"},"reason":"Unhealthy","message":"Readiness probe failed: EOF"}"#,
         r#"I1120 15:50:38.197403 1 prober.go:1] Wrong probe for "a_b(c):d" failed (failure): x"#,
     ] {
         assert_eq!(parse(line, NOW), None, "{line}");
@@ -83,6 +123,7 @@ proptest::proptest! {
         let _ = parse(&line, NOW);
         let _ = parse(&format!("I1120 15:50:38.197403 1 p.go:1] \"Probe failed\" pod={line}"), NOW);
         let _ = parse(&format!("I1120 15:50:38.197403 1 p.go:1] Readiness probe for \"{line}"), NOW);
+        let _ = parse(&format!("{{\"ts\":57038197.403,\"msg\":\"Probe failed\",\"pod\":{line}"), NOW);
     }
 }
 

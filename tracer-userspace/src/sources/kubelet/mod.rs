@@ -3,6 +3,7 @@
 //!
 //! The log is the one that was named, or what the kubelet's own stderr leads to: a file, or the systemd journal.
 
+mod entry;
 mod event;
 mod fields;
 mod follow;

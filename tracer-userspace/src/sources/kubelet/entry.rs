@@ -1,0 +1,141 @@
+//! An entry of the kubelet's log in either of its forms: klog's text, or JSON (`logging.format: json`).
+//!
+//! JSON is zap's, set up by component-base (`logs/json`): `{"ts":1795256193316.8631,"caller":"prober/prober.go:107",
+//! "msg":"Probe failed","v":1,"pod":{"name":"…","namespace":"…"},…}`; `ts` is milliseconds since 1970. What klog formats
+//! itself (`Infof`) is all in `msg`, with a newline at its end.
+
+use std::borrow::Cow;
+use std::time::Duration;
+
+use serde_json::{Map, Value};
+
+use super::fields::{field, header, unquoted};
+
+/// How every entry in JSON begins: the encoder has neither a level nor a key before the time.
+const JSON: &str = "{\"ts\":";
+
+/// What is in an entry.
+#[derive(Debug)]
+pub(super) struct Entry<'a> {
+    pub(super) time: Time,
+    /// Who wrote it; JSON does not say.
+    pub(super) pid: Option<u32>,
+    /// Without its quotes.
+    pub(super) message: Cow<'a, str>,
+    fields: Fields<'a>,
+}
+
+/// When it was written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Time {
+    /// Within a quarter of an hour: what no time zone changes.
+    InQuarter(Duration),
+    /// Wall clock, nanoseconds.
+    Wall(u64),
+}
+
+#[derive(Debug)]
+enum Fields<'a> {
+    Text(&'a str),
+    Json(Map<String, Value>),
+}
+
+impl<'a> Entry<'a> {
+    /// The entry of a line. A log daemon may have put something before it.
+    pub(super) fn of(line: &'a str) -> Option<Self> {
+        // Further lines of a value are indented (klog, `output=<`): whatever they look like, a pod can have written them.
+        if line.starts_with(char::is_whitespace) {
+            return None;
+        }
+        match line.split_once(JSON) {
+            // klog's header ends with a bracket and a blank: what stands behind it was quoted by the kubelet.
+            Some((before, _)) if !before.contains("] ") => json(&line[before.len()..]),
+            _ => text(line),
+        }
+    }
+
+    /// The value of a key; an object is named as `namespace/name`.
+    pub(super) fn field(&self, key: &str) -> Option<String> {
+        match &self.fields {
+            Fields::Text(text) => field(text, key),
+            Fields::Json(fields) => value_of(fields.get(key)?),
+        }
+    }
+}
+
+fn text(line: &str) -> Option<Entry<'_>> {
+    let (header, text) = header(line)?;
+    let message = text.strip_prefix('"').map_or(Cow::Borrowed(text), |quoted| unquoted(quoted).into());
+    Some(Entry { time: Time::InQuarter(header.in_quarter), pid: header.pid, message, fields: Fields::Text(text) })
+}
+
+fn json(line: &str) -> Option<Entry<'static>> {
+    let fields: Map<String, Value> = serde_json::from_str(line).ok()?;
+    let seconds = fields.get("ts")?.as_f64()? / 1000.0;
+    let wall = Duration::try_from_secs_f64(seconds).ok()?.as_nanos();
+    let message = fields.get("msg")?.as_str()?.trim_end().to_owned().into();
+    Some(Entry { time: Time::Wall(u64::try_from(wall).ok()?), pid: None, message, fields: Fields::Json(fields) })
+}
+
+fn value_of(value: &Value) -> Option<String> {
+    let of_object = |key: &str| value.get(key).and_then(Value::as_str);
+    match (of_object("namespace"), of_object("name")) {
+        (Some(namespace), Some(name)) => Some(format!("{namespace}/{name}")),
+        (None, name) => name.or_else(|| value.as_str()).map(str::to_owned),
+        (Some(_), None) => None,
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test ends at the line that failed")]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_keys_of_either_form_are_read() {
+        let text = r#"I1120 15:50:38.197403   13560 a.go:1] "Some words" pod="shop/cart" count=2 err="say \"no\"""#;
+        let json = r#"{"ts":1795256193316.8631,"caller":"a/a.go:1","msg":"Some words","v":1,"pod":{"name":"cart","namespace":"shop"},"count":2,"err":"say \"no\""}"#;
+        for line in [text, json] {
+            let entry = Entry::of(line).unwrap();
+            assert_eq!(entry.message, "Some words");
+            assert_eq!(entry.field("pod").as_deref(), Some("shop/cart"));
+            assert_eq!(entry.field("err").as_deref(), Some("say \"no\""));
+            assert_eq!(entry.field("node"), None);
+        }
+        let node = r#"{"ts":1.5,"msg":"m\n","node":{"name":"n1"},"pod":"a/b","of":{"namespace":"x"}}"#;
+        let entry = Entry::of(node).unwrap();
+        assert_eq!((entry.time, entry.message.as_ref()), (Time::Wall(1_500_000), "m"));
+        assert_eq!((entry.field("node").as_deref(), entry.field("pod").as_deref()), (Some("n1"), Some("a/b")));
+        assert_eq!(entry.field("of"), None);
+    }
+
+    #[test]
+    fn the_time_of_json_is_exact_to_the_microsecond() {
+        let entry = Entry::of(r#"{"ts":1795256193316.8631,"msg":""}"#).unwrap();
+        let Time::Wall(wall) = entry.time else { panic!("{entry:?}") };
+        assert!(wall.abs_diff(1_795_256_193_316_863_100) < 1_000, "{wall}");
+    }
+
+    #[test]
+    fn json_is_found_behind_what_a_log_daemon_writes() {
+        let json = r#"{"ts":1.5,"msg":"m"}"#;
+        for before in ["", "Nov 20 15:50:38 n1 kubelet[13560]: "] {
+            assert_eq!(Entry::of(&format!("{before}{json}")).unwrap().message, "m");
+        }
+    }
+
+    #[test]
+    fn what_a_pod_printed_is_no_entry() {
+        let json = r#"{"ts":1.5,"msg":"Probe failed"}"#;
+        let plain = format!("I1120 15:50:38.197403 1 prober.go:117] Readiness probe for \"a_b(c):d\" failed: {json}");
+        assert!(Entry::of(&plain).unwrap().message.starts_with("Readiness probe"));
+        assert!(Entry::of(&format!("\t{json}")).is_none(), "a line of `output=<`");
+        assert!(Entry::of("\tI1120 15:50:38.197403 1 prober.go:117] \"Probe failed\"").is_none());
+        let within = r#"{"ts":1.5,"msg":"m","output":"I1120 15:50:38.197403 1 p.go:1] x {\"ts\":2,\"msg\":\"n\"}"}"#;
+        assert_eq!(Entry::of(within).unwrap().message, "m");
+        for broken in [r#"{"ts":1.5"#, r#"{"ts":-1,"msg":"m"}"#, r#"{"ts":"1","msg":"m"}"#, r#"{"ts":1e300,"msg":""}"#]
+        {
+            assert!(Entry::of(broken).is_none(), "{broken}");
+        }
+    }
+}
