@@ -82,7 +82,9 @@ pub fn attach(config: &config::Live) -> Result<Attached<Kernel>, Error> {
     loaded.watch_answers(&pids(&snapshot.probers), false);
     let inquirer = Inquirer::start(tx.clone());
     let log = KubeletLog::find(config.kubelet_log.as_ref(), &sources.prober_names(), &snapshot.probers);
-    let log_source = log.as_ref().map(KubeletLog::describe);
+    let lack = log.as_ref().and_then(|_| sources::kubelet_log_lack(&sources.prober_names()));
+    let by_events = config.cluster.as_ref().is_some_and(|cluster| !cluster.events.is_empty());
+    let log_source = log.as_ref().map(|log| log.describe(lack.as_deref()));
     if let Some(log) = log {
         log.follow(tx.clone());
     }
@@ -95,7 +97,7 @@ pub fn attach(config: &config::Live) -> Result<Attached<Kernel>, Error> {
         prober_pids: pids(&snapshot.probers),
         facts: snapshot.facts.clone(),
         sources: snapshot.sources.iter().cloned().chain(log_source).collect(),
-        problems: snapshot.problems.clone(),
+        problems: snapshot.problems.iter().cloned().chain(lack.filter(|_| !by_events).map(no_outcomes)).collect(),
         changes,
         events: Kernel {
             loaded,
@@ -209,6 +211,11 @@ impl Kernel {
             tracing::warn!(hook = hook.hook, reason = hook.reason, "it cannot be told {}", hook.lost);
         }
     }
+}
+
+/// For people who do not read the start record.
+fn no_outcomes(lack: String) -> String {
+    format!("the kubelet's log does not tell how probes ended: {lack}")
 }
 
 fn pids(probers: &[Prober]) -> Vec<u32> {

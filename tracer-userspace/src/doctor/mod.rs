@@ -13,6 +13,7 @@ mod default_routes;
 mod ephemeral_headroom;
 pub mod finding;
 mod ip_forward;
+mod kubelet_log;
 mod listener_overlap;
 mod loopback_up;
 mod neighbours;
@@ -65,6 +66,7 @@ pub const CHECKS: &[Check] = &[
     ephemeral_headroom::CHECK,
     cni_config::CHECK,
     proxy_mode::CHECK,
+    kubelet_log::CHECK,
     probe_budgets::CHECK,
     tracer_hooks::CHECK,
 ];

@@ -172,6 +172,15 @@ impl View {
         survey.problems.first().map(refused).map_or(Ok(survey), Err)
     }
 
+    /// The process of the prober.
+    pub fn prober_pid(&self) -> Result<u32, Unread> {
+        let node = self.node.as_ref().ok_or_else(|| {
+            Unread::new("--root shows files only, no processes", "run `tracer doctor` on the node, without --root")
+        })?;
+        let mend = "run `tracer doctor` where the kubelet runs, or give --prober its name";
+        self.prober.then_some(node.pid).ok_or_else(|| Unread::new("no kubelet runs here", mend))
+    }
+
     fn tables(&self, what: &str) -> Result<&NodeNetns, Unread> {
         let reason = || format!("{what} are in the kernel's tables; --root shows files only");
         self.node.as_ref().ok_or_else(|| Unread::new(reason(), "run `tracer doctor` on the node, without --root"))

@@ -29,7 +29,9 @@ use std::path::PathBuf;
 pub use crate::event::KNOWN_PROBERS;
 pub use files::FileError;
 pub use inquire::Inquirer;
-pub use kubelet::{KubeletLog, NamedLog, journal_in};
+#[cfg(test)]
+pub(crate) use kubelet::told as kubelet_told;
+pub use kubelet::{KubeletLog, KubeletLogging, KubeletLoggingError, NamedLog, journal_in, lack as kubelet_log_lack};
 pub use merge::merge;
 pub use procfs::{NodeNetns, Prober, boot_to_wall_ns, hostname};
 pub use watch::watch;

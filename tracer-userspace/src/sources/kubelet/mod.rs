@@ -9,7 +9,9 @@ mod fields;
 mod follow;
 mod journal;
 mod line;
+pub(super) mod process;
 mod text;
+mod verbosity;
 mod words;
 
 use std::convert::Infallible;
@@ -21,8 +23,11 @@ use tokio::sync::mpsc::Sender;
 
 pub(super) use self::event::KubeletEvent;
 use self::follow::Follower;
+#[cfg(test)]
+pub(crate) use self::verbosity::tests::told;
+pub use self::verbosity::{KubeletLogging, KubeletLoggingError};
 use super::Prober;
-use super::procfs::find_probers;
+use super::procfs::{self, find_probers};
 use crate::event::Fact;
 
 /// A log as it is named on the command line.
@@ -100,9 +105,9 @@ impl KubeletLog {
         found.then(|| Self::Own(names.to_vec()))
     }
 
-    /// For the list of sources.
+    /// For the list of sources, with what its kubelet [lacks](lack).
     #[must_use]
-    pub fn describe(&self) -> String {
+    pub fn describe(&self, lack: Option<&str>) -> String {
         let what = match (self, self.locate()) {
             (Self::File(path), _) => format!("kubelet log {}", path.display()),
             (_, Some(Place::Journal(path))) => format!("the kubelet's lines in the journal {}", path.display()),
@@ -110,7 +115,10 @@ impl KubeletLog {
             (Self::Journal(..), None) => "the kubelet's lines in the journal, which is not there yet".to_owned(),
             (Self::Own(_), None) => "the kubelet's own log, once it runs".to_owned(),
         };
-        format!("probe outcomes ({what})")
+        match lack {
+            None => format!("probe outcomes ({what})"),
+            Some(lack) => format!("no probe outcomes, failed sandboxes only ({what}): {lack}"),
+        }
     }
 
     /// Where it is now.
@@ -142,6 +150,23 @@ impl KubeletLog {
     }
 }
 
+/// Why no kubelet among processes of these names writes how probes ended, and what mends that; nothing where one may.
+#[must_use]
+pub fn lack(names: &[String]) -> Option<String> {
+    let names: Vec<String> = names.iter().filter(|name| *name == verbosity::NAME).cloned().collect();
+    let processes = procfs::scan(&names).into_iter();
+    // What runs in a pod only calls itself so.
+    let kubelets = processes.filter(|it| it.prober.is_some() && it.pod.is_none());
+    lack_of(&kubelets.map(|it| KubeletLogging::of(it.pid)).collect::<Result<Vec<_>, _>>().ok()?)
+}
+
+/// Of all of them: one that writes them may be the one whose log it is.
+fn lack_of(kubelets: &[KubeletLogging]) -> Option<String> {
+    let lacks: Option<Vec<String>> = kubelets.iter().map(KubeletLogging::lack).collect();
+    let (kubelet, lack) = (kubelets.first()?, lacks?.into_iter().next()?);
+    Some(format!("the kubelet (pid {}) {lack}; {}", kubelet.pid, kubelet.mend()))
+}
+
 /// What the first of them writes to that can be followed.
 fn of_probers(probers: &[Prober]) -> Option<Place> {
     let paths = descriptors(probers);
@@ -165,4 +190,27 @@ fn is_socket(descriptor: &Path) -> bool {
 fn journal_of(probers: &[Prober]) -> Option<PathBuf> {
     let roots = probers.iter().map(|prober| PathBuf::from(format!("/proc/{}/root", prober.pid)));
     roots.chain(["/".into()]).find_map(|root| journal::below(&root))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_log_without_outcomes_is_not_named_as_a_source_of_them() {
+        let (quiet, loud) = (|| told("kubelet --v=0", &[]).expect("told"), || told("kubelet -v=1", &[]).expect("told"));
+        assert_eq!((lack_of(&[]), lack_of(&[loud()]), lack_of(&[quiet(), loud()])), (None, None, None));
+        let lack = lack_of(&[quiet(), quiet()]).expect("none writes them");
+        assert!(lack.starts_with("the kubelet (pid 7) logs with verbosity 0"), "{lack}");
+        assert!(lack.contains("start the kubelet with -v=1"), "{lack}");
+        let log = KubeletLog::File("/k.log".into());
+        assert_eq!(log.describe(None), "probe outcomes (kubelet log /k.log)");
+        let entry = log.describe(Some(&lack));
+        assert_eq!(entry, format!("no probe outcomes, failed sandboxes only (kubelet log /k.log): {lack}"));
+    }
+
+    #[test]
+    fn nothing_is_said_of_what_is_no_kubelet() {
+        assert_eq!(lack(&["k3s-server".into(), "no-such-kubelet".into()]), None);
+    }
 }

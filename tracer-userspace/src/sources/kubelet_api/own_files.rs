@@ -1,21 +1,19 @@
 //! The certificate that the kubelet serves with, as it lies on the kubelet's own disk: looked up by its command line,
 //! through `/proc/PID/root`, so that neither a mount nor the mount namespace matters.
 
-use std::fs::{self, File};
-use std::io::{self, Read};
+use std::fs;
+use std::io;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
-use nix::fcntl::{OFlag, OpenHow, ResolveFlag, openat2};
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject as _;
 use serde::Deserialize;
 
+use super::super::kubelet::process::{Files as _, RootOf, arguments, flag};
 use super::super::procfs::{self, Process};
 use crate::event::Netns;
 
-/// Larger than any certificate or kubelet configuration.
-const MAX_SIZE: u64 = 1 << 20;
 /// Where the kubelet keeps the certificates that it makes or is given (`--cert-dir`).
 const CERT_DIR: &str = "/var/lib/kubelet/pki";
 
@@ -45,9 +43,7 @@ impl Kubelet {
 
     /// Where its certificate can be, the first that is there in use. By `pkg/kubelet/certificate` and `cmd/kubelet/app`.
     pub(super) fn certificate_files(&self) -> Vec<PathBuf> {
-        let line = fs::read(format!("/proc/{}/cmdline", self.pid)).unwrap_or_default();
-        let line = String::from_utf8_lossy(&line);
-        let args: Vec<&str> = line.split('\0').collect();
+        let args = arguments(self.pid);
         let configured = || self.configuration(Path::new(flag(&args, "--config")?)).tls_cert_file;
         if let Some(named) = flag(&args, "--tls-cert-file").map(PathBuf::from).or_else(configured) {
             return vec![named];
@@ -57,24 +53,13 @@ impl Kubelet {
     }
 
     fn configuration(&self, path: &Path) -> Configuration {
-        let text = self.read(path).unwrap_or_default();
+        let text = RootOf(self.pid).read(path).unwrap_or_default();
         serde_yaml_ng::from_slice(&text).unwrap_or_default()
     }
 
     /// The certificates in a file of its own; the key that may be beside them is passed over.
     pub(super) fn certificates(&self, path: &Path) -> io::Result<Vec<CertificateDer<'static>>> {
-        self.read(path).map(|text| certificates(&text))
-    }
-
-    /// A file as the kubelet sees it: links that lead out of its root end in it.
-    fn read(&self, path: &Path) -> io::Result<Vec<u8>> {
-        let root = File::open(format!("/proc/{}/root", self.pid))?;
-        let how = OpenHow::new().flags(OFlag::O_RDONLY | OFlag::O_CLOEXEC | OFlag::O_NONBLOCK);
-        let how = how.resolve(ResolveFlag::RESOLVE_IN_ROOT | ResolveFlag::RESOLVE_NO_MAGICLINKS);
-        let file = openat2(&root, path, how)?;
-        let mut bytes = Vec::new();
-        File::from(file).take(MAX_SIZE).read_to_end(&mut bytes)?;
-        Ok(bytes)
+        RootOf(self.pid).read(path).map(|text| certificates(&text))
     }
 }
 
@@ -86,15 +71,6 @@ fn can_be(process: &Process, own: Option<Netns>) -> bool {
 /// All certificates of a text in PEM.
 pub(super) fn certificates(text: &[u8]) -> Vec<CertificateDer<'static>> {
     CertificateDer::pem_slice_iter(text).filter_map(Result::ok).collect()
-}
-
-/// `--flag=value` or `--flag value`; the last one counts.
-fn flag<'a>(args: &[&'a str], name: &str) -> Option<&'a str> {
-    let value = |at: usize| match args.get(at)?.strip_prefix(name)? {
-        "" => args.get(at + 1).copied(),
-        rest => rest.strip_prefix('='),
-    };
-    (0..args.len()).rev().find_map(value).filter(|it| !it.is_empty())
 }
 
 /// As a file holds it.
@@ -109,13 +85,6 @@ pub(super) fn pem(kind: &str, der: &[u8]) -> String {
 mod tests {
     use super::super::super::cgroup::PodProcess;
     use super::*;
-
-    #[test]
-    fn flags_are_read_in_both_forms() {
-        let args = ["kubelet", "--config=/a", "--cert-dir", "/b", "--tls-cert-file-x=/c", "--config", "/d", ""];
-        assert_eq!((flag(&args, "--config"), flag(&args, "--cert-dir")), (Some("/d"), Some("/b")));
-        assert_eq!((flag(&args, "--tls-cert-file"), flag(&args, "--x")), (None, None));
-    }
 
     #[test]
     fn a_process_that_is_told_nothing_keeps_its_certificate_at_the_usual_place() {

@@ -1,0 +1,105 @@
+//! The kubelet as a process: the flags it was started with, and files as it sees them (`/proc/PID/root`), so that neither a
+//! mount nor the mount namespace matters.
+
+use std::fs::{self, File};
+use std::io::{self, Read as _};
+use std::os::fd::AsRawFd as _;
+use std::path::{Path, PathBuf};
+
+use nix::fcntl::{OFlag, OpenHow, ResolveFlag, openat2};
+
+/// Larger than any certificate or kubelet configuration.
+const MAX_SIZE: u64 = 1 << 20;
+
+/// The files that a process sees.
+pub(in crate::sources) trait Files {
+    /// Its first bytes, up to [`MAX_SIZE`].
+    fn read(&self, path: &Path) -> io::Result<Vec<u8>>;
+
+    /// Paths of what is in a directory, sorted.
+    fn list(&self, directory: &Path) -> io::Result<Vec<PathBuf>>;
+}
+
+/// What a process has as its root. Links that lead out of it end in it.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::sources) struct RootOf(pub(in crate::sources) u32);
+
+impl RootOf {
+    fn open(self, path: &Path, flags: OFlag) -> io::Result<File> {
+        let root = File::open(format!("/proc/{}/root", self.0))?;
+        // A pipe must not block.
+        let how = OpenHow::new().flags(flags | OFlag::O_RDONLY | OFlag::O_CLOEXEC | OFlag::O_NONBLOCK);
+        let how = how.resolve(ResolveFlag::RESOLVE_IN_ROOT | ResolveFlag::RESOLVE_NO_MAGICLINKS);
+        Ok(File::from(openat2(&root, path, how)?))
+    }
+}
+
+impl Files for RootOf {
+    fn read(&self, path: &Path) -> io::Result<Vec<u8>> {
+        let mut bytes = Vec::new();
+        self.open(path, OFlag::empty())?.take(MAX_SIZE).read_to_end(&mut bytes)?;
+        Ok(bytes)
+    }
+
+    fn list(&self, directory: &Path) -> io::Result<Vec<PathBuf>> {
+        let opened = self.open(directory, OFlag::O_DIRECTORY)?;
+        let entries = fs::read_dir(format!("/proc/self/fd/{}", opened.as_raw_fd()))?;
+        let mut paths: Vec<_> = entries.flatten().map(|entry| directory.join(entry.file_name())).collect();
+        paths.sort_unstable();
+        Ok(paths)
+    }
+}
+
+/// What a process was started with, its name first; empty if that cannot be read.
+pub(in crate::sources) fn arguments(pid: u32) -> Vec<String> {
+    let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    let mut args: Vec<String> = String::from_utf8_lossy(&line).split('\0').map(str::to_owned).collect();
+    // Each is ended by a zero.
+    args.pop();
+    args
+}
+
+/// `--flag=value` or `--flag value`; the last one counts.
+pub(in crate::sources) fn flag<'a>(args: &'a [String], name: &str) -> Option<&'a str> {
+    let value = |at: usize| match args.get(at)?.strip_prefix(name)? {
+        "" => args.get(at + 1).map(String::as_str),
+        rest => rest.strip_prefix('='),
+    };
+    (0..args.len()).rev().find_map(value).filter(|it| !it.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn flags_are_read_in_both_forms() {
+        let args = ["kubelet", "--config=/a", "--cert-dir", "/b", "--tls-cert-file-x=/c", "--config", "/d", "--last"];
+        let args = args.map(str::to_owned);
+        assert_eq!((flag(&args, "--config"), flag(&args, "--cert-dir")), (Some("/d"), Some("/b")));
+        assert_eq!((flag(&args, "--tls-cert-file"), flag(&args, "--x"), flag(&args, "--last")), (None, None, None));
+    }
+
+    #[test]
+    fn a_process_that_is_no_more_had_no_arguments() {
+        assert_eq!(arguments(0), Vec::<String>::new());
+        let own = arguments(std::process::id());
+        assert_eq!(own.first(), std::env::args().next().as_ref());
+    }
+
+    #[test]
+    fn a_link_out_of_the_root_ends_in_it() {
+        let own = RootOf(std::process::id());
+        let place = std::env::temp_dir().join(format!("tracer-root-{}", own.0));
+        fs::create_dir_all(&place).expect("directory");
+        fs::write(place.join("b.conf"), "b").expect("file");
+        std::os::unix::fs::symlink("b.conf", place.join("a.conf")).expect("link");
+        std::os::unix::fs::symlink("/proc/self/exe", place.join("c")).expect("link");
+        let paths = own.list(&place).expect("readable");
+        assert_eq!(paths, ["a.conf", "b.conf", "c"].map(|name| place.join(name)));
+        assert_eq!(own.read(&paths[0]).expect("readable"), b"b");
+        assert!(own.read(&paths[2]).is_err(), "a link of /proc leads anywhere");
+        assert!(own.read(&place).is_err() && own.list(&paths[1]).is_err());
+        fs::remove_dir_all(&place).expect("directory");
+    }
+}
