@@ -247,7 +247,9 @@ async fn what_is_refused_is_named_and_the_rest_goes_on() {
             }
         }
         assert!(rig.fact().await.failed.is_empty());
-        assert!(rig.states().contains("counts of failed probes"), "{}", rig.states());
+        let states = rig.states();
+        assert!(states.contains("counts of failed probes"), "{states}");
+        assert!(states.contains("/pods does not permit it (403): grant verb `get`"), "the start record: {states}");
         let lines = log.lines();
         assert_eq!(lines.len(), 1, "{lines:#?}");
         assert!(lines[0].contains("grant verb `get` on resource `nodes/pods`"), "{lines:#?}");
