@@ -9,8 +9,8 @@ use crate::event::{Flow, Netns};
 pub enum Ask {
     /// Whether this port speaks TLS: [`Fact::TlsHello`](crate::event::Fact::TlsHello).
     Tls(u16),
-    /// What the probers' answers say: [`Fact::Answer`](crate::event::Fact::Answer) from now on.
-    Answers,
+    /// What the answers to this process say: [`Fact::Answer`](crate::event::Fact::Answer) from now on.
+    Answers(u32),
     /// Who uses up ephemeral ports: [`Fact::PortPressure`](crate::event::Fact::PortPressure).
     Ports,
     /// What can drop a packet of this flow there: [`Fact::Firewall`](crate::event::Fact::Firewall).

@@ -78,8 +78,7 @@ pub fn attach(config: &config::Live) -> Result<Attached<Kernel>, Error> {
     let mut loaded = ebpf::load(&options).map_err(|error| Error::Kernel(chain(&error)))?;
     let snapshot = sources::snapshot(&sources).map_err(|error| Error::Source(chain(&error)))?;
     let refresh = Arc::new(Notify::new());
-    // A prober in the root cgroup is waited for: everybody's packets pass there.
-    loaded.watch_answers(&pids(&snapshot.probers), false);
+    loaded.watch_answers(&pids(&snapshot.probers));
     let inquirer = Inquirer::start(tx.clone());
     let log = KubeletLog::find(config.kubelet_log.as_ref(), &sources.prober_names(), &snapshot.probers);
     let lack = log.as_ref().and_then(|_| sources::kubelet_log_lack(&sources.prober_names()));
@@ -157,10 +156,7 @@ impl EventSource for Kernel {
     fn ask(&mut self, ask: Ask) -> Option<Fact> {
         match ask {
             Ask::Tls(port) => self.watch_tls(port),
-            Ask::Answers => {
-                let probers = sources::procfs::find_probers(&self.probers);
-                self.loaded.watch_answers(&pids(&probers), true);
-            }
+            Ask::Answers(prober) => self.loaded.watch_answers(&[prober]),
             Ask::Ports => return Some(Fact::PortPressure(Box::new(self.ports(false)))),
             Ask::Firewall(..) | Ask::Target(..) => self.inquirer.ask(ask),
         }

@@ -9,7 +9,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 pub enum Request {
     /// Drain, say what was open, end.
     End,
-    /// Open `--output-file` anew: it was rotated. Without one the terminal has gone.
+    /// Open `--output-file` anew: it was rotated. Without one the terminal has gone, unless this is a daemon.
     Reopen {
         /// Without a file to open, go on: whoever started this said so (`nohup`).
         or_go_on: bool,

@@ -36,7 +36,7 @@ use crate::event::{ConnId, Fact, Findings, Netns, Observation, PodRef, SandboxCa
 use crate::node_events;
 use crate::node_events::findings::{Known, news};
 use crate::node_events::firewall_drop::Dropping;
-use crate::record::{Body, Outcome};
+use crate::record::{Body, Outcome, Subject};
 
 /// When an attempt is looked at.
 #[derive(Clone, Copy, Debug)]
@@ -191,16 +191,17 @@ impl Core {
             .min()
     }
 
-    /// The stream ends: decides what was only waiting, and reports open attempts with `attempts`.
+    /// The stream ends: decides what was only waiting, and reports the probes that are open; with `attempts` all that is.
     pub fn finish(&mut self, time_boot_ns: u64, out: &mut Vec<Decision>) {
         self.counts.give_up();
         self.timeouts.clear();
         self.fire_deadlines(u64::MAX, out);
-        if self.options.attempts {
-            out.extend(
-                self.correlator.open().map(|attempt| self.attempt_record(attempt, time_boot_ns, Outcome::Open, None)),
-            );
-        }
+        let open = self.correlator.open().map(|it| self.attempt_record(it, time_boot_ns, Outcome::Open, None));
+        let told = |decision: &Decision| match &decision.body {
+            Body::Attempt(attempt) => self.options.attempts || attempt.subject == Subject::Probe,
+            _ => true,
+        };
+        out.extend(open.filter(told));
     }
 
     /// What the core wants to know: the caller finds out and pushes the answers as facts.

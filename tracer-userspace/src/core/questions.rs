@@ -16,6 +16,8 @@ const LOOK_UNTIL_NS: u64 = 5_000_000_000;
 
 /// The same question is not asked more often.
 const ASK_AGAIN_NS: u64 = 1_000_000_000;
+/// A prober that is known may have been moved to another cgroup.
+const MOVED_NS: u64 = 10_000_000_000;
 /// A target's state is another one soon: less than the patience, so that every attempt that waits has it looked at.
 const LOOK_AGAIN_NS: u64 = 100_000_000;
 /// Questions remembered.
@@ -27,7 +29,11 @@ impl Core {
         if let Ask::Firewall(netns, _) = ask {
             return self.ask_firewall(netns, ask, now);
         }
-        let again = if matches!(ask, Ask::Target(..)) { LOOK_AGAIN_NS } else { ASK_AGAIN_NS };
+        let again = match ask {
+            Ask::Target(..) => LOOK_AGAIN_NS,
+            Ask::Answers(_) => MOVED_NS,
+            _ => ASK_AGAIN_NS,
+        };
         if self.asked.get(&ask).is_some_and(|at| now < at.saturating_add(again)) {
             return;
         }
@@ -99,9 +105,14 @@ pub(super) fn asks(attempt: &Attempt, node: &Node, observation: &Observation) ->
     let well = observation_establishes(observation) && attempt.prober && node.has_pod(dst.ip());
     let target = attempt.netns.filter(|from| well && node.netns_of_addr(*from, dst.ip()).is_none());
     let target = target.map(|from| Ask::Target(from, dst));
-    let answers = unread.then_some(Ask::Answers);
+    let answers = (unread || is_first(observation)).then_some(Ask::Answers(attempt.actor.pid));
     let ports = attempt.without_port().then_some(Ask::Ports);
     tls.into_iter().chain(firewall).chain(answers).chain(target).chain(ports).collect()
+}
+
+/// A prober dials.
+fn is_first(observation: &Observation) -> bool {
+    matches!(&observation.fact, Fact::Connect(connect) if connect.prober)
 }
 
 fn observation_establishes(observation: &Observation) -> bool {

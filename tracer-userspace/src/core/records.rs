@@ -7,7 +7,7 @@ use crate::classify::label::Label;
 use crate::correlate::attempt::Attempt;
 use crate::decision::Decision;
 use crate::enrich::{self, Named};
-use crate::event::{ConnId, KubeletProbe, Loss};
+use crate::event::{Answer, AnswerKind, ConnId, KubeletProbe, Loss};
 use crate::record::{AttemptBody, Body, KubeletSaid, LossBody, Outcome, Phases, Probe, Subject, Verdict, VerdictBody};
 
 impl Core {
@@ -28,6 +28,7 @@ impl Core {
             src: named.src,
             dst: named.dst,
             process: named.process,
+            http_status: attempt.answer().and_then(|(_, answer)| answer.status),
             phases_ms: phases(attempt),
             label,
         };
@@ -126,10 +127,12 @@ pub(super) fn loss_record(time_boot_ns: u64, loss: &Loss) -> Decision {
 
 fn phases(attempt: &Attempt) -> Phases {
     let ms = |from: u64, to: u64| ((to.saturating_sub(from)) as f64 / 1e3).round() / 1e3;
+    let answer_of = |tls: bool| attempt.answer().filter(|(_, answer)| (answer.kind == AnswerKind::Tls) == tls);
+    let until = |answer: Option<(u64, &Answer)>| attempt.established.zip(answer).map(|(at, (byte, _))| ms(at, byte));
     Phases {
         connect: attempt.established.map(|at| ms(attempt.started, at)),
-        tls: None,
-        first_byte: attempt.established.zip(attempt.answer()).map(|(at, (byte, _))| ms(at, byte)),
+        tls: until(answer_of(true)),
+        first_byte: until(answer_of(false)),
         // A connect() that failed at once is seen when it returned: how long it took is not.
         total: attempt.ended.filter(|(end, _)| *end > attempt.started).map(|(end, _)| ms(attempt.started, end)),
     }

@@ -1,7 +1,7 @@
 //! Walks the table of hooks: tries each form in order, keeps the first that loads and attaches, and
 //! says in plain words why the others did not.
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, io};
 
 use aya::{
     Btf, Ebpf, Endianness,
@@ -73,8 +73,12 @@ impl Walk {
     /// Attaches all hooks that are due at the start.
     pub(super) fn start(&mut self, ebpf: &mut Ebpf) {
         self.load_ahead(ebpf);
-        for row in HOOKS.iter().filter(|r| r.when != When::OnDemand) {
-            self.row(ebpf, row);
+        for row in HOOKS {
+            match row.when {
+                When::Start | When::ModuleLoaded => self.row(ebpf, row),
+                When::Prober => self.loads(ebpf, row),
+                When::OnDemand => {}
+            }
         }
         self.btf = KernelBtf::default();
     }
@@ -98,7 +102,7 @@ impl Walk {
 
     fn planned(&self) -> Vec<Planned> {
         let mut planned: Vec<Planned> = Vec::new();
-        for row in HOOKS.iter().filter(|row| row.when == When::Start) {
+        for row in HOOKS.iter().filter(|row| matches!(row.when, When::Start | When::Prober)) {
             let spared = row.unless.is_some_and(|program| planned.iter().any(|(it, _)| body_of(it) == program));
             let first = row.variants.iter().find(|variant| !self.is_given_up(variant.form));
             planned.extend(first.filter(|_| !spared).into_iter().flat_map(|variant| variant.programs));
@@ -233,6 +237,25 @@ impl Walk {
             }
         }
         self.refused.push((row.hook, refusals));
+    }
+
+    /// Only whether it could be attached.
+    fn loads(&mut self, ebpf: &mut Ebpf, row: &Row) {
+        let mut refused: Vec<Refusal> =
+            row.variants.iter().filter_map(|variant| self.load(ebpf, variant).err()).collect();
+        refused.extend(refused.is_empty().then(Refusal::without_net_admin).flatten());
+        if !refused.is_empty() {
+            self.refused.push((row.hook, refused));
+        }
+    }
+
+    /// There is nothing that the program of a cgroup hook could be attached to.
+    pub(super) fn no_cgroup(&mut self, hook: Hook, error: io::Error) {
+        if !self.is_attached(hook) {
+            self.refused.retain(|(h, _)| *h != hook);
+            let refusal = Refusal::new(Form::Cgroup, Stage::Attach, "cgroup2", &ProgramError::IOError(error));
+            self.refused.push((hook, vec![refusal]));
+        }
     }
 
     /// An answer that no other program of the same form will change.

@@ -16,14 +16,17 @@ pub enum EbpfError {
     Btf(#[from] BtfError),
     /// A map cannot be created for lack of privileges.
     #[error(
-        "the kernel refuses to create BPF maps: CAP_BPF is missing; before 5.11 it may be CAP_SYS_RESOURCE or a raised memlock limit: run it as root, or with these capabilities"
+        "the kernel refuses to create BPF maps: {missing}; before 5.11 CAP_SYS_RESOURCE or a raised memlock limit is needed, too"
     )]
-    MapPermission(Box<aya::EbpfError>),
+    MapPermission {
+        /// What is missing, in words.
+        missing: String,
+        /// The kernel's answer.
+        answer: Box<aya::EbpfError>,
+    },
     /// Programs cannot be loaded for lack of privileges.
-    #[error(
-        "the kernel refuses to load BPF programs: CAP_BPF and CAP_PERFMON (or CAP_SYS_ADMIN) are missing: run it as root, or with these capabilities"
-    )]
-    ProgramPermission,
+    #[error("the kernel refuses to load BPF programs: {0}")]
+    ProgramPermission(String),
     /// A hook without which nothing works.
     #[error("required hook {hook} is not in force: {reason}")]
     RequiredHook {

@@ -49,6 +49,8 @@ pub enum When {
     Start,
     /// At the start, and again later: the function lives in a module.
     ModuleLoaded,
+    /// Loaded at the start, attached to the cgroups of the probers as they are found.
+    Prober,
     /// When asked for.
     OnDemand,
 }
@@ -250,7 +252,7 @@ pub const HOOKS: &[Row] = &[
         ],
     ),
     Row {
-        when: When::OnDemand,
+        when: When::Prober,
         ..row(Hook::CgroupAnswer, "the HTTP status of an answer", &[cgroup(&[("cgroup_answer", "ingress")])])
     },
     Row {

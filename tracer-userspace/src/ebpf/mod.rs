@@ -3,6 +3,7 @@
 mod ahead;
 mod attach;
 pub mod btf;
+mod capabilities;
 mod cgroup;
 mod error;
 pub mod hooks;
@@ -195,19 +196,16 @@ impl Loaded {
     }
 
     /// Reads the first bytes of the answers that these processes get, from now on: attaches to their
-    /// cgroups. A process in the root cgroup is left out, because everybody's packets pass there,
-    /// unless `root_too`.
-    pub fn watch_answers(&mut self, pids: &[u32], root_too: bool) {
+    /// cgroups. Of a process in the root cgroup that is everybody's.
+    pub fn watch_answers(&mut self, pids: &[u32]) {
         let Some(ebpf) = &mut self.ebpf else { return };
         let mut folders: BTreeSet<Option<PathBuf>> = pids.iter().filter_map(|pid| cgroup::of(*pid).ok()).collect();
-        if !root_too {
-            folders.remove(&None);
-        }
         folders.retain(|folder| !self.answer_folders.contains(folder));
         for folder in folders {
-            let opened = folder.as_ref().map_or_else(cgroup::root, std::fs::File::open);
-            if opened.is_ok_and(|file| self.walk.cgroup(ebpf, Hook::CgroupAnswer, &file)) {
-                self.answer_folders.insert(folder);
+            match folder.as_ref().map_or_else(cgroup::root, std::fs::File::open) {
+                Ok(file) if self.walk.cgroup(ebpf, Hook::CgroupAnswer, &file) => _ = self.answer_folders.insert(folder),
+                Ok(_) => {}
+                Err(error) => self.walk.no_cgroup(Hook::CgroupAnswer, error),
             }
         }
         self.status = self.walk.report();
@@ -248,7 +246,7 @@ fn require(walk: &Walk) -> Result<(), EbpfError> {
     let Some(row) = HOOKS.iter().find(|r| r.required && !walk.is_attached(r.hook)) else { return Ok(()) };
     let refusals = walk.refusals(row.hook);
     if refusals.iter().all(refusal::Refusal::is_permission) {
-        return Err(EbpfError::ProgramPermission);
+        return Err(EbpfError::ProgramPermission(capabilities::missing_for_tracing()));
     }
     Err(EbpfError::RequiredHook { hook: row.hook.name(), reason: walk.explain(refusals) })
 }

@@ -16,6 +16,7 @@ use tracer_common::{
 use super::{
     EbpfError, KernelNames, LoadOptions,
     btf::Btf,
+    capabilities,
     hooks::{Form, HOOKS},
     ports, refusal,
 };
@@ -109,7 +110,9 @@ pub(super) fn load_object(
         }
     }
     loader.load(OBJECT).map_err(|error| match refusal::errno(&error) {
-        Some(libc::EPERM | libc::EACCES) => EbpfError::MapPermission(Box::new(error)),
+        Some(libc::EPERM | libc::EACCES) => {
+            EbpfError::MapPermission { missing: capabilities::missing_for_tracing(), answer: Box::new(error) }
+        }
         _ => EbpfError::Object(Box::new(error)),
     })
 }

@@ -4,7 +4,9 @@ use std::{error::Error as _, fs, io};
 
 use aya::programs::ProgramError;
 
+use super::capabilities::{self, Capability};
 use super::hooks::Form;
+use super::tracefs;
 
 /// The perf device of kprobes, by which they are attached (`kernel/events/core.c`, `perf_kprobe`).
 const KPROBES: &str = "/sys/bus/event_source/devices/kprobe/type";
@@ -83,6 +85,13 @@ impl Refusal {
         Some(Self { form, stage, target: "", errno: error.raw_os_error(), kind, text })
     }
 
+    /// What attaching to a cgroup would answer without the capability: there may be no cgroup to attach to yet.
+    pub(super) fn without_net_admin() -> Option<Self> {
+        let may = capabilities::has(Capability::NetAdmin) || capabilities::has(Capability::SysAdmin);
+        let error = ProgramError::IOError(io::Error::from_raw_os_error(libc::EPERM));
+        (!may).then(|| Self::new(Form::Cgroup, Stage::Attach, "ingress", &error))
+    }
+
     /// The step at which it failed.
     pub(super) const fn stage(&self) -> Stage {
         self.stage
@@ -95,6 +104,9 @@ impl Refusal {
 
     /// The capability that is missing; none where something else is.
     pub(super) fn needs(&self, any_attached: bool) -> Option<&'static str> {
+        if self.lacks_tracefs() {
+            return Some("CAP_SYS_ADMIN");
+        }
         let refused = matches!(self.errno, Some(libc::EPERM | libc::EACCES)) && self.kind == Kind::Kernel;
         match (self.form, self.stage) {
             _ if !refused => None,
@@ -104,6 +116,14 @@ impl Refusal {
             (Form::Cgroup, Stage::Attach) => Some("CAP_NET_ADMIN"),
             (Form::Fentry | Form::RawTracepoint, Stage::Attach) => None,
         }
+    }
+
+    /// Classic tracepoints are found there.
+    fn lacks_tracefs(&self) -> bool {
+        (self.form, self.stage) == (Form::Tracepoint, Stage::Attach)
+            && matches!(self.errno, None | Some(libc::ENOENT))
+            && !tracefs::is_mounted()
+            && !capabilities::has(Capability::SysAdmin)
     }
 
     /// Why, in a line.
@@ -138,6 +158,9 @@ impl Refusal {
                 format!("{form} {target}: the root of the cgroup2 hierarchy is not mounted here")
             }
             (Form::Cgroup, Stage::Attach, _, Some(libc::EPERM)) => format!("{form} {target}: needs CAP_NET_ADMIN"),
+            (Form::Tracepoint, Stage::Attach, _, None | Some(libc::ENOENT)) if self.lacks_tracefs() => {
+                format!("{form}: tracefs is not mounted here, and mounting it needs CAP_SYS_ADMIN")
+            }
             (Form::Tracepoint, Stage::Attach, _, None | Some(libc::ENOENT)) => {
                 format!("{form} {target}: no such tracepoint, or tracefs cannot be mounted")
             }

@@ -55,9 +55,9 @@ impl Loaded {
 
     /// Attaches what is otherwise attached when it is first asked for: to the root of the cgroups, where nothing narrower is known.
     pub fn attach_on_demand(&mut self, probers: &[u32]) {
-        self.watch_answers(probers, true);
+        self.watch_answers(probers);
         let Some(ebpf) = &mut self.ebpf else { return };
-        for row in HOOKS.iter().filter(|row| row.when == When::OnDemand) {
+        for row in HOOKS.iter().filter(|row| matches!(row.when, When::OnDemand | When::Prober)) {
             if !self.walk.was_tried(row.hook) {
                 self.walk.retry(ebpf, row.hook);
             }

@@ -24,7 +24,8 @@ pub(super) fn with<T: Send>(f: impl FnOnce() -> T + Send) -> T {
     })
 }
 
-fn is_mounted() -> bool {
+/// It is readable without more.
+pub(super) fn is_mounted() -> bool {
     ["/sys/kernel/tracing/events", "/sys/kernel/debug/tracing/events"].iter().any(|p| Path::new(p).is_dir())
 }
 

@@ -206,7 +206,7 @@ impl<S: EventSource> Session<S> {
             Wake::Request(Request::Reopen { .. }) if self.engine.sink().output().can_reopen() => {
                 self.engine.sink().output().reopen();
             }
-            Wake::Request(Request::Reopen { or_go_on: true }) => {}
+            Wake::Request(Request::Reopen { or_go_on }) if or_go_on || self.daemon => {}
             Wake::Request(Request::End | Request::Reopen { .. }) => return Some("signal"),
             Wake::Over => return Some("duration"),
         }

@@ -28,7 +28,8 @@ pub enum Outcome {
     Failure,
     /// It succeeded, and left a trace that misleads.
     Noise,
-    /// It succeeded.
+    /// It succeeded, as far as hooks can see: it was answered where it asked, and not with an HTTP status that says no
+    /// (`http_status`; in TLS it cannot be seen), or it was a connect that asks nothing.
     Success,
     /// It was not over when the run ended.
     Open,
@@ -184,6 +185,9 @@ pub struct AttemptBody {
     pub dst: Endpoint,
     /// Who dialled.
     pub process: Process,
+    /// The HTTP status of the answer; absent: there was none, or no hook saw it (in TLS none does).
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub http_status: Option<u16>,
     /// How long its parts took.
     pub phases_ms: Phases,
     /// The verdict's label, if there was one.
@@ -197,10 +201,11 @@ pub struct Phases {
     /// From connect to established.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub connect: Option<f64>,
-    /// From established to the end of the TLS handshake.
+    /// From established to the server's first TLS record: its side of the handshake (RFC 8446; before TLS 1.3 one more round
+    /// trip follows).
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub tls: Option<f64>,
-    /// From established to the first byte of the answer.
+    /// From established to the first byte of the answer; in TLS it cannot be told from the handshake.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub first_byte: Option<f64>,
     /// From connect to the end.

@@ -64,6 +64,7 @@ fn success() -> Body {
         src: None,
         dst: Endpoint { addr: "10.0.0.9".parse().unwrap(), port: Some(80) },
         process: Process { pid: 812, comm: "kubelet".into() },
+        http_status: None,
         phases_ms: Phases::default(),
         label: None,
     }))

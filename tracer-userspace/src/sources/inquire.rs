@@ -58,7 +58,7 @@ fn answer_all(waiting: &Receiver<Ask>, tx: &Sender<Fact>) {
 
 fn answer(ask: Ask, namespaces: &mut Namespaces) -> Option<Fact> {
     match ask {
-        Ask::Tls(_) | Ask::Answers | Ask::Ports => None,
+        Ask::Tls(_) | Ask::Answers(_) | Ask::Ports => None,
         Ask::Firewall(netns, flow) => Some(firewall(netns, flow, namespaces)),
         Ask::Target(from, target) => {
             let from = Place { netns: from, path: namespaces.path(from)? };

@@ -1,0 +1,70 @@
+//! The capabilities of this process, for saying which one is missing.
+
+/// A capability by its number (linux/capability.h).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Capability {
+    NetAdmin = 12,
+    SysAdmin = 21,
+    Perfmon = 38,
+    Bpf = 39,
+}
+
+impl Capability {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::NetAdmin => "CAP_NET_ADMIN",
+            Self::SysAdmin => "CAP_SYS_ADMIN",
+            Self::Perfmon => "CAP_PERFMON",
+            Self::Bpf => "CAP_BPF",
+        }
+    }
+
+    const fn is_in(self, mask: u64) -> bool {
+        mask >> (self as u32) & 1 == 1
+    }
+}
+
+/// This process has it.
+pub(super) fn has(capability: Capability) -> bool {
+    capability.is_in(effective())
+}
+
+/// Which of those that tracing programs need are missing, in words.
+pub(super) fn missing_for_tracing() -> String {
+    lacking(effective(), &[Capability::Bpf, Capability::Perfmon])
+}
+
+/// CAP_SYS_ADMIN stands in for all of them (`bpf_capable`, `perfmon_capable`, include/linux/capability.h, 5.8).
+fn lacking(mask: u64, wanted: &[Capability]) -> String {
+    let stands_in = Capability::SysAdmin.is_in(mask);
+    let missing: Vec<&str> = wanted.iter().filter(|it| !it.is_in(mask) && !stands_in).map(|it| it.name()).collect();
+    match missing.as_slice() {
+        [] => "it is not for want of a capability: kernel lockdown, a security module or a seccomp filter".to_owned(),
+        [only] => format!("{only} (or CAP_SYS_ADMIN) is missing: run it as root, or with that capability"),
+        all => {
+            format!("{} (or CAP_SYS_ADMIN) are missing: run it as root, or with these capabilities", all.join(" and "))
+        }
+    }
+}
+
+/// `CapEff` of proc(5).
+fn effective() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_is_not_there_is_missing() {
+        let wanted = [Capability::Bpf, Capability::Perfmon];
+        let words = |mask| lacking(mask, &wanted);
+        assert!(words(0).starts_with("CAP_BPF and CAP_PERFMON (or CAP_SYS_ADMIN) are missing"));
+        assert!(words(1 << 39).starts_with("CAP_PERFMON (or CAP_SYS_ADMIN) is missing"));
+        assert!(words(1 << 38).starts_with("CAP_BPF (or"));
+        assert!(words(1 << 21).starts_with("it is not for want"));
+    }
+}
