@@ -153,7 +153,7 @@ pub fn https_spec_on_port(attempt: &Attempt, node: &Node) -> bool {
 pub fn netns_ref(inum: Netns, node: &Node) -> NetnsRef {
     let name =
         if node.netns() == Some(inum) { Some("host".to_owned()) } else { node.pods.in_netns(inum).and_then(pod_name) };
-    NetnsRef { inum, cookie: None, name }
+    NetnsRef { inum, cookie: node.cookie(inum).map(|cookie| cookie.to_string()), name }
 }
 
 fn pod_name(pod: &Pod) -> Option<String> {

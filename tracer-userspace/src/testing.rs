@@ -344,7 +344,7 @@ impl Stream {
             addrs,
             ..Default::default()
         };
-        self.push(Fact::Links(Links { netns: NODE, links: vec![lo] }))
+        self.push(Fact::Links(Links { netns: NODE, cookie: None, links: vec![lo] }))
     }
 
     pub(crate) fn lost(&mut self, count: u64) -> &mut Self {

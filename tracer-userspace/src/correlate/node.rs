@@ -38,6 +38,8 @@ pub struct Node {
     since: u64,
     /// The prober's namespace.
     netns: Option<Netns>,
+    /// The cookie of a namespace, the prober's.
+    cookie: Option<(Netns, u64)>,
     /// Links of each namespace that was read.
     pub links: BTreeMap<Netns, Vec<LinkState>>,
     /// The last time somebody set a link of this name up or down, by namespace and name.
@@ -82,6 +84,7 @@ impl Node {
             Fact::Links(links) => {
                 // Links are read in the prober's namespace only; it can change when the prober comes back elsewhere.
                 self.netns = Some(links.netns);
+                self.cookie = links.cookie.map(|cookie| (links.netns, cookie));
                 self.see_links(links);
             }
             Fact::LinkChange(change) => self.see_link_change(time, change),
@@ -241,6 +244,12 @@ impl Node {
     #[must_use]
     pub const fn netns(&self) -> Option<Netns> {
         self.netns
+    }
+
+    /// `net_cookie` of a namespace, where it is known.
+    #[must_use]
+    pub fn cookie(&self, netns: Netns) -> Option<u64> {
+        self.cookie.filter(|(of, _)| *of == netns).map(|(_, cookie)| cookie)
     }
 
     /// Addresses of a namespace's links, if it was read.

@@ -31,6 +31,9 @@ pub struct NetnsOpen {
 pub struct Links {
     /// The namespace.
     pub netns: Netns,
+    /// Its `net_cookie` (5.14 and later): unlike the number it is never used again.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub cookie: Option<u64>,
     /// Its links.
     pub links: Vec<LinkState>,
 }

@@ -34,7 +34,7 @@ pub(super) fn snapshot(all: &mut [Snapshot], n: usize, fact: &Fact) -> Fact {
     match fact {
         // One stream has one start. That of another instance tells where its prober lives.
         Fact::Start(start) => {
-            start.node_netns.map_or(Fact::Tick, |netns| Fact::Links(Links { netns, links: Vec::new() }))
+            start.node_netns.map_or(Fact::Tick, |netns| Fact::Links(Links { netns, cookie: None, links: Vec::new() }))
         }
         Fact::Pods(pods) => {
             all[n].pods = Some(pods.clone());

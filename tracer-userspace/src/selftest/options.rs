@@ -41,7 +41,7 @@ impl Options {
             prober: "kubelet".to_owned(),
             programs,
             scratch: scratch_dir(),
-            probe_timeout: Duration::from_millis(if slow { 4000 } else { 1300 }),
+            probe_timeout: Duration::from_millis(if slow { 4000 } else { 1080 }),
             patience: Duration::from_secs(if slow { 90 } else { 10 }),
             verdict_patience: Duration::from_secs(if slow { 15 } else { 3 }),
             crowd: if slow { 1000 } else { 10_000 },

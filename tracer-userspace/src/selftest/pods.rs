@@ -42,7 +42,7 @@ pub struct PodSpec {
 /// Every pod number there can be, each with an HTTP and a TLS container, and a hostNetwork pod.
 #[must_use]
 pub fn plan(timeout: Duration) -> Value {
-    let seconds = timeout.as_millis().div_ceil(1000) as u64;
+    let seconds = timeout.as_secs().max(1);
     let mut pods: Vec<PodSpec> = PODS.map(|index| planned(index, seconds)).collect();
     let probe = http_probe(HOST, "HTTP", seconds);
     let mut local = probe.clone();

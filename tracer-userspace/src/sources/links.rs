@@ -7,6 +7,8 @@ use std::net::IpAddr;
 use std::os::fd::AsRawFd;
 
 use netlink_sys::protocols::NETLINK_ROUTE;
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, getsockopt, socket};
+use nix::{getsockopt_impl, sockopt_impl};
 
 use super::netlink::{Netlink, attribute, attributes, consistent, field, text};
 use super::procfs::{NetnsError, NodeNetns};
@@ -91,7 +93,24 @@ pub fn to_fact(node: &NodeNetns, links: &[Link]) -> Links {
             state
         }
     };
-    Links { netns: node.netns, links: links.iter().map(state).collect() }
+    let cookie = node.enter(net_cookie).ok().flatten();
+    Links { netns: node.netns, cookie, links: links.iter().map(state).collect() }
+}
+
+sockopt_impl!(
+    /// The cookie of the namespace that a socket is in (`SO_NETNS_COOKIE` of asm-generic/socket.h, 5.14).
+    NetnsCookie,
+    GetOnly,
+    libc::SOL_SOCKET,
+    SO_NETNS_COOKIE,
+    u64
+);
+const SO_NETNS_COOKIE: i32 = 71;
+
+/// Of the calling thread's namespace.
+fn net_cookie() -> Option<u64> {
+    let socket = socket(AddressFamily::Unix, SockType::Datagram, SockFlag::SOCK_CLOEXEC, None).ok()?;
+    getsockopt(&socket, NetnsCookie).ok()
 }
 
 /// The links of the calling thread's namespace.

@@ -132,7 +132,10 @@ mod tests {
     #[test]
     fn a_namespace_that_was_a_node_s_once_need_not_forward() {
         let mut stream = Stream::new();
-        stream.push(Fact::Links(Links { netns: POD, links: Vec::new() })).links(true, &["10.88.0.1"]).netns_made(POD);
+        stream
+            .push(Fact::Links(Links { netns: POD, cookie: None, links: Vec::new() }))
+            .links(true, &["10.88.0.1"])
+            .netns_made(POD);
         stream.connect().drop(SYN, "IP_INADDRERRORS", POD).gives_up();
         assert_eq!(stream.labels(), ["unexplained"]);
     }
