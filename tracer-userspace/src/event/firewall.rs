@@ -1,14 +1,12 @@
 //! What can drop or reject packets in a network namespace, read when netfilter dropped one there.
 
-use std::net::IpAddr;
-
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Flow, Netns};
+mod when;
 
-/// The protocol of every packet that is asked about.
-const TCP: u8 = 6;
+use super::{Flow, Netns};
+pub use when::{Except, Prefix, When};
 
 /// Every rule and policy of a namespace that can drop or reject a TCP packet, in the order in which
 /// one hook would come to them.
@@ -91,106 +89,6 @@ pub enum RuleVerdict {
     Reject,
 }
 
-/// Addresses that begin with the same bits.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Prefix {
-    /// The first of them.
-    pub addr: IpAddr,
-    /// How many bits are the same.
-    pub len: u8,
-}
-
-impl Prefix {
-    /// The address begins with these bits.
-    #[must_use]
-    pub fn holds(self, addr: IpAddr) -> bool {
-        match (self.addr, addr) {
-            (IpAddr::V4(own), IpAddr::V4(addr)) => same_bits(own.to_bits().into(), addr.to_bits().into(), 32, self.len),
-            (IpAddr::V6(own), IpAddr::V6(addr)) => same_bits(own.to_bits(), addr.to_bits(), 128, self.len),
-            _ => false,
-        }
-    }
-}
-
-fn same_bits(left: u128, right: u128, width: u32, len: u8) -> bool {
-    (left ^ right).checked_shr(width.saturating_sub(u32::from(len))).unwrap_or(0) == 0
-}
-
-/// What is plainly compared on the way to a rule and in it. What is not understood is left out.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct When {
-    /// Only IPv6 (true) or only IPv4 (false).
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub v6: Option<bool>,
-    /// Protocol above IP.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub protocol: Option<u8>,
-    /// Source addresses.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub src: Option<Prefix>,
-    /// Destination addresses.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub dst: Option<Prefix>,
-    /// Source port.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub sport: Option<u16>,
-    /// Destination port.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub dport: Option<u16>,
-    /// Only packets that conntrack found invalid.
-    #[serde(skip_serializing_if = "std::ops::Not::not", default)]
-    pub invalid: bool,
-    /// Only packets that begin a connection.
-    #[serde(skip_serializing_if = "std::ops::Not::not", default)]
-    pub new: bool,
-}
-
-impl When {
-    /// A TCP packet of this flow can meet it; port 0 is any port.
-    #[must_use]
-    pub fn allows(&self, flow: Flow) -> bool {
-        self.v6.is_none_or(|v6| v6 == flow.dst.is_ipv6())
-            && self.protocol.is_none_or(|protocol| protocol == TCP)
-            && self.src.is_none_or(|src| src.holds(flow.src.ip()))
-            && self.dst.is_none_or(|dst| dst.holds(flow.dst.ip()))
-            && self.sport.is_none_or(|port| port == flow.src.port() || flow.src.port() == 0)
-            && self.dport.is_none_or(|port| port == flow.dst.port() || flow.dst.port() == 0)
-    }
-
-    /// Both must hold.
-    #[must_use]
-    pub fn and(self, more: Self) -> Self {
-        Self {
-            v6: self.v6.or(more.v6),
-            protocol: self.protocol.or(more.protocol),
-            src: more.src.or(self.src),
-            dst: more.dst.or(self.dst),
-            sport: more.sport.or(self.sport),
-            dport: more.dport.or(self.dport),
-            invalid: self.invalid || more.invalid,
-            new: self.new || more.new,
-        }
-    }
-
-    /// What both ask for.
-    #[must_use]
-    pub fn common(self, other: Self) -> Self {
-        fn same<T: PartialEq>(left: Option<T>, right: Option<T>) -> Option<T> {
-            if left == right { left } else { None }
-        }
-        Self {
-            v6: same(self.v6, other.v6),
-            protocol: same(self.protocol, other.protocol),
-            src: same(self.src, other.src),
-            dst: same(self.dst, other.dst),
-            sport: same(self.sport, other.sport),
-            dport: same(self.dport, other.dport),
-            invalid: self.invalid && other.invalid,
-            new: self.new && other.new,
-        }
-    }
-}
-
 /// One rule, or the policy of a base chain.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FirewallRule {
@@ -246,22 +144,5 @@ impl FirewallRule {
             _ => true,
         };
         family && self.when.allows(flow)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_prefix_holds_what_begins_with_it() {
-        let prefix = |addr: &str, len| Prefix { addr: addr.parse().expect("address"), len };
-        let addr = |addr: &str| -> IpAddr { addr.parse().expect("address") };
-        assert!(prefix("10.88.0.0", 16).holds(addr("10.88.3.4")));
-        assert!(!prefix("10.88.0.0", 16).holds(addr("10.89.3.4")));
-        assert!(prefix("0.0.0.0", 0).holds(addr("10.89.3.4")));
-        assert!(!prefix("0.0.0.0", 0).holds(addr("::1")));
-        assert!(prefix("fd00::", 8).holds(addr("fd00::1")));
-        assert!(!prefix("fd00::2", 128).holds(addr("fd00::1")));
     }
 }

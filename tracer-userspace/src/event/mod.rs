@@ -21,7 +21,7 @@ pub use conn::{
     ResetSent, Retransmit, State, TcpFlags, TcpState, TlsHello, Via,
 };
 pub use finding::{FindingBody, Status};
-pub use firewall::{Backend, Conntrack, Firewall, FirewallRule, Prefix, RuleVerdict, When, any_client};
+pub use firewall::{Backend, Conntrack, Except, Firewall, FirewallRule, Prefix, RuleVerdict, When, any_client};
 pub use inspection::{Inspection, ListenerState, NeighbourState, NoWayBack, Throttled};
 pub use kubelet::{
     FailureCount, KNOWN_PROBERS, KubeletProbe, KubeletResult, PodRef, ProbeCounts, ProbeSays, SandboxCause,

@@ -22,6 +22,10 @@ pub(super) const ALL: &[Scenario] = &[
     Scenario::new("blame_counters", DROP, counters).needs(&[Need::Nft]),
     Scenario::new("blame_ufw", DROP, |s| ufw(s, "iptables-nft-restore")).needs(&[Need::Iptables]),
     Scenario::new("blame_ufw_legacy", DROP, |s| ufw(s, "iptables-legacy-restore")).needs(&[Need::LegacyIptables]),
+    Scenario::new("blame_beside_inverted_rules", DROP, |s| inverted(s, "iptables-nft-restore"))
+        .needs(&[Need::Iptables]),
+    Scenario::new("blame_beside_inverted_rules_legacy", DROP, |s| inverted(s, "iptables-legacy-restore"))
+        .needs(&[Need::LegacyIptables]),
     Scenario::new("blame_firewalld", REJECT, firewalld).needs(&[Need::Nft]),
     Scenario::new("blame_prerouting", DROP, |s| hook(s, "prerouting", "PREROUTING")).needs(&[Need::Nft]),
     Scenario::new("blame_ingress", DROP, |s| hook(s, "ingress device eth0", "INGRESS")).needs(&[Need::Nft]),
@@ -102,6 +106,24 @@ fn ufw(stage: &mut Stage<'_>, program: &str) -> Result<()> {
         -A ufw-user-input -p tcp -m tcp --dport 22 -j ACCEPT\n-A ufw-user-input -p tcp -m tcp --dport 8080 -j DROP\nCOMMIT\n";
     stage.inside(pod)?.run(program, &[], rules)?;
     stage.mentions(&["chain ufw-user-input of table filter", "made by ufw"]);
+    stage.fails(Kind::Http, pod, Ending::Timeout)
+}
+
+/// Rules that leave something out, kubelet's in KUBE-FIREWALL first: each took packets before, and none takes this one.
+fn inverted(stage: &mut Stage<'_>, program: &str) -> Result<()> {
+    let pod = stage.serving("http", HTTP)?;
+    let rules = format!(
+        "*filter\n:KUBE-FIREWALL - [0:0]\n-A INPUT -j KUBE-FIREWALL\n\
+        [3:180] -A KUBE-FIREWALL ! -s 127.0.0.0/8 -d 127.0.0.0/8 -m comment --comment \"block incoming localnet connections\" \
+        -m conntrack ! --ctstate RELATED,ESTABLISHED,DNAT -j DROP\n\
+        [3:180] -A INPUT ! -s 10.0.0.0/8 -j DROP\n[3:180] -A INPUT -s 192.0.2.0/24 ! -d 192.0.2.1 -j DROP\n\
+        [3:180] -A INPUT -d 192.0.2.1/32 ! -i lo -j DROP\n[3:180] -A INPUT ! -p tcp -j DROP\n\
+        [3:180] -A INPUT -p tcp -m tcp ! --dport {HTTP} -j DROP\n-A INPUT ! -s 10.0.0.0/8 -j RETURN\n\
+        [3:180] -A INPUT -p tcp -m tcp --dport {HTTP} -m comment --comment mine -j DROP\nCOMMIT\n"
+    );
+    stage.inside(pod)?.run(program, &["--counters"], &rules)?;
+    let one = if program.contains("legacy") { ": rule 8 \"mine\"" } else { ": the rule with handle" };
+    stage.mentions(&[one, "\"mine\" in chain INPUT of table filter"]);
     stage.fails(Kind::Http, pod, Ending::Timeout)
 }
 

@@ -35,6 +35,8 @@ pub(super) struct Layout {
     pub(super) flags: usize,
     /// The flag of a goto.
     pub(super) goto: u8,
+    /// The flag of a condition that is not understood: only fragments (IPv4), only a traffic class (IPv6).
+    pub(super) asks: u8,
     /// Of `target_offset`, which `next_offset` follows.
     pub(super) target_offset: usize,
     /// Of the packets counted.
@@ -53,6 +55,7 @@ pub(super) const LAYOUTS: [Layout; 2] = [
         protocol: 80,
         flags: 82,
         goto: 0x02,
+        asks: 0x01,
         target_offset: 88,
         counters: 96,
         size: 112,
@@ -66,6 +69,7 @@ pub(super) const LAYOUTS: [Layout; 2] = [
         protocol: 128,
         flags: 131,
         goto: 0x04,
+        asks: 0x02,
         target_offset: 140,
         counters: 152,
         size: 168,

@@ -5,9 +5,9 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 
 use super::super::iptables::{NFTA_RULE_CHAIN, NFTA_RULE_EXPRESSIONS, NFTA_RULE_TABLE};
 use super::super::nft::{NFTA_DATA_VALUE, NFTA_DATA_VERDICT, NFTA_VERDICT_CHAIN, comment};
-use super::legacy::{add_match, is_reject};
 use super::nft::packets;
 use super::tables::{Rule, Then};
+use super::xtables::{add_match, is_reject};
 use crate::event::{Prefix, When};
 use crate::sources::netlink::{attribute, attributes, field, text};
 
@@ -28,6 +28,8 @@ pub(super) const CT_INVALID: u32 = 1;
 pub(super) const CT_NEW: u32 = 8;
 const NETWORK_HEADER: u32 = 1;
 const TRANSPORT_HEADER: u32 = 2;
+const NFTA_BITWISE_MASK: u16 = 4;
+const NFTA_BITWISE_XOR: u16 = 5;
 const NFT_CMP_EQ: u32 = 0;
 const NFT_CMP_NEQ: u32 = 1;
 const IP6: u8 = 10;
@@ -43,6 +45,7 @@ pub(super) enum Key {
     SourceAddress(usize),
     DestinationAddress(usize),
     ConntrackState,
+    TcpFlags,
     Other,
 }
 
@@ -60,7 +63,7 @@ impl Key {
 
     const fn size(self) -> Option<usize> {
         match self {
-            Self::Family | Self::Protocol => Some(1),
+            Self::Family | Self::Protocol | Self::TcpFlags => Some(1),
             Self::SourcePort | Self::DestinationPort => Some(2),
             Self::SourceAddress(size) | Self::DestinationAddress(size) => Some(size),
             Self::ConntrackState => Some(4),
@@ -82,6 +85,12 @@ impl Key {
             _ => return false,
         }
         true
+    }
+
+    /// Takes in "does not equal `value` under `mask`"; false if that says nothing plain.
+    fn exclude(self, when: &mut When, value: &[u8], mask: Option<&[u8]>) -> bool {
+        let mut one = When::default();
+        self.set(&mut one, value, mask) && when.take(one, true)
     }
 }
 
@@ -170,9 +179,7 @@ impl Parser {
             b"meta" => self.load(if attribute(data, 1).is_some() { meta(data) } else { return }),
             b"payload" => self.load(self.payload(data)),
             b"ct" if attribute(data, 1).is_some() => self.load(conntrack(data)),
-            b"bitwise" => {
-                self.mask = attribute(data, 4).and_then(|it| attribute(it, NFTA_DATA_VALUE)).map(<[u8]>::to_vec)
-            }
+            b"bitwise" => self.cut_out(data),
             b"cmp" => self.compare(data),
             b"lookup" => self.look_up(data),
             b"match" => self.rule.exact &= self.xt_match(data),
@@ -194,12 +201,23 @@ impl Parser {
         self.mask = None;
     }
 
+    /// Bits that are cut out. A value that is shifted, or whose bits are set or turned, is another.
+    fn cut_out(&mut self, data: &[u8]) {
+        let value = |attr| attribute(data, attr).and_then(|it| attribute(it, NFTA_DATA_VALUE));
+        self.mask = value(NFTA_BITWISE_MASK).map(<[u8]>::to_vec);
+        let turns = value(NFTA_BITWISE_XOR).is_some_and(|bits| bits.iter().any(|byte| *byte != 0));
+        if let (true, Some(last)) = (turns || self.mask.is_none(), self.keys.last_mut()) {
+            *last = Key::Other;
+        }
+    }
+
     fn payload(&self, data: &[u8]) -> Key {
         let (base, offset, length) = (number(data, 2), number(data, 3), number(data, 4));
         let size = length.unwrap_or_default() as usize;
         match (base, offset, size, self.rule.when.v6) {
             (Some(TRANSPORT_HEADER), Some(0), 2, _) => Key::SourcePort,
             (Some(TRANSPORT_HEADER), Some(2), 2, _) => Key::DestinationPort,
+            (Some(TRANSPORT_HEADER), Some(13), 1, _) => Key::TcpFlags,
             (Some(NETWORK_HEADER), Some(9), 1, Some(false)) | (Some(NETWORK_HEADER), Some(6), 1, Some(true)) => {
                 Key::Protocol
             }
@@ -216,12 +234,18 @@ impl Parser {
         self.keys.clear();
         let mask = self.mask.take();
         let value = attribute(data, 3).and_then(|it| attribute(it, NFTA_DATA_VALUE)).unwrap_or_default();
-        let understood = match number(data, 2) {
+        let operator = number(data, 2);
+        if let (Key::TcpFlags, [value], Some(NFT_CMP_EQ | NFT_CMP_NEQ)) = (key, value, operator) {
+            let mask = mask.as_deref().and_then(<[u8]>::first).copied().unwrap_or(u8::MAX);
+            self.rule.when.take_flags(mask, *value, operator == Some(NFT_CMP_NEQ));
+        }
+        let understood = match operator {
             Some(NFT_CMP_EQ) => key.set(&mut self.rule.when, value, mask.as_deref()),
             // `ct state invalid`: the bit is cut out and must not be zero.
             Some(NFT_CMP_NEQ) if key == Key::ConntrackState && value.iter().all(|byte| *byte == 0) => {
                 key.set(&mut self.rule.when, mask.as_deref().unwrap_or_default(), None)
             }
+            Some(NFT_CMP_NEQ) => key.exclude(&mut self.rule.when, value, mask.as_deref()),
             _ => false,
         };
         self.rule.exact &= understood;
@@ -299,6 +323,80 @@ mod tests {
         assert_eq!(contiguous(&[0; 4]), Some(0));
         let shown = prefix(&[10, 88], None).map(|it| (it.addr.to_string(), it.len));
         assert_eq!(shown, Some(("10.88.0.0".to_owned(), 16)));
+    }
+
+    fn nla(number: u16, value: &[u8]) -> Vec<u8> {
+        let mut bytes = (4 + value.len() as u16).to_ne_bytes().to_vec();
+        bytes.extend(number.to_ne_bytes());
+        bytes.extend(value);
+        bytes.resize(bytes.len().next_multiple_of(4), 0);
+        bytes
+    }
+
+    fn expression(name: &[u8], attrs: &[(u16, Vec<u8>)]) -> Vec<u8> {
+        let data: Vec<u8> = attrs.iter().flat_map(|(number, value)| nla(*number, value)).collect();
+        nla(1, &[nla(1, name), nla(2, &data)].concat())
+    }
+
+    fn payload(base: u32, offset: u32, length: u32) -> Vec<u8> {
+        let attrs = [(2, base), (3, offset), (4, length)];
+        expression(b"payload\0", &attrs.map(|(number, value)| (number, value.to_be_bytes().to_vec())))
+    }
+
+    fn value(bytes: &[u8]) -> Vec<u8> {
+        nla(NFTA_DATA_VALUE, bytes)
+    }
+
+    fn bitwise(mask: &[u8], xor: &[u8]) -> Vec<u8> {
+        expression(b"bitwise\0", &[(NFTA_BITWISE_MASK, value(mask)), (NFTA_BITWISE_XOR, value(xor))])
+    }
+
+    fn cmp(operator: u32, bytes: &[u8]) -> Vec<u8> {
+        expression(b"cmp\0", &[(2, operator.to_be_bytes().to_vec()), (3, value(bytes))])
+    }
+
+    fn rule(expressions: &[Vec<u8>]) -> Rule {
+        let attrs = [
+            nla(NFTA_RULE_TABLE, b"t\0"),
+            nla(NFTA_RULE_CHAIN, b"c\0"),
+            nla(NFTA_RULE_EXPRESSIONS, &expressions.concat()),
+        ];
+        parse_rule(2, &attrs.concat()).expect("a rule").rule
+    }
+
+    /// `ip saddr != 127.0.0.0/8 ip daddr 127.0.0.0/8`, as nft and iptables-nft load whole bytes.
+    #[test]
+    fn what_must_differ_is_kept() {
+        let (saddr, daddr) = (payload(NETWORK_HEADER, 12, 1), payload(NETWORK_HEADER, 16, 1));
+        let found = rule(&[saddr, cmp(NFT_CMP_NEQ, &[127]), daddr, cmp(NFT_CMP_EQ, &[127])]);
+        let local = prefix(&[127], None);
+        assert_eq!((found.when.not.src, found.when.src, found.when.dst, found.exact), (local, None, local, true));
+        let masked =
+            [payload(NETWORK_HEADER, 12, 4), bitwise(&[255, 128, 0, 0], &[0; 4]), cmp(NFT_CMP_NEQ, &[10, 0, 0, 0])];
+        assert_eq!(rule(&masked).when.not.src.map(|it| it.len), Some(9));
+        let port = rule(&[payload(TRANSPORT_HEADER, 2, 2), cmp(NFT_CMP_NEQ, &80_u16.to_be_bytes())]);
+        assert_eq!((port.when.not.dport, port.when.dport, port.exact), (Some(80), None, true));
+        let less = rule(&[payload(TRANSPORT_HEADER, 2, 2), cmp(2, &80_u16.to_be_bytes())]);
+        assert_eq!((less.when.not.dport, less.when.dport, less.exact), (None, None, false));
+    }
+
+    #[test]
+    fn bits_that_are_turned_make_another_value() {
+        let turned =
+            [payload(NETWORK_HEADER, 12, 4), bitwise(&[255; 4], &[1, 0, 0, 0]), cmp(NFT_CMP_EQ, &[10, 0, 0, 0])];
+        assert_eq!((rule(&turned).when.src, rule(&turned).exact), (None, false));
+        let shifted = [payload(NETWORK_HEADER, 12, 4), expression(b"bitwise\0", &[]), cmp(NFT_CMP_EQ, &[10, 0, 0, 0])];
+        assert_eq!((rule(&shifted).when.src, rule(&shifted).exact), (None, false));
+    }
+
+    #[test]
+    fn flags_tell_whether_a_syn_can_meet_them() {
+        let flags = |operator, value: u8| {
+            rule(&[payload(TRANSPORT_HEADER, 13, 1), bitwise(&[0x17], &[0]), cmp(operator, &[value])])
+        };
+        let without = |rule: Rule| (rule.when.not.syn, rule.exact);
+        assert_eq!([flags(NFT_CMP_EQ, 0x02), flags(NFT_CMP_NEQ, 0x02)].map(without), [(false, false), (true, false)]);
+        assert!(without(flags(NFT_CMP_EQ, 0x12)).0);
     }
 
     #[test]

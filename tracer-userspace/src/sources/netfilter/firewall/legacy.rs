@@ -1,4 +1,4 @@
-//! Tables of the legacy ip_tables, for IPv4 and IPv6, and the xtables matches that both iptables share.
+//! Tables of the legacy ip_tables, for IPv4 and IPv6.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -6,8 +6,9 @@ use std::ops::Range;
 use super::super::NetfilterError;
 use super::super::legacy::{LAYOUTS, Layout, chain_name, entries, split_entry, tables_in_use};
 use super::Tables;
-use super::expression::{CT_INVALID, CT_NEW, prefix};
+use super::expression::prefix;
 use super::tables::{Base, Chain, Rule, Table, Then};
+use super::xtables::{add_match, is_reject};
 use crate::event::{Backend, When};
 use crate::sources::netlink::{field, text};
 
@@ -20,6 +21,10 @@ const UNDERFLOWS: usize = 56;
 const DROP: i32 = -1;
 const ACCEPT: i32 = -2;
 const RETURN: i32 = -5;
+/// `IPT_INV_*` and `IP6T_INV_*`, linux/netfilter_ipv4/ip_tables.h: the same bits in both.
+const INV_SRCIP: u8 = 0x08;
+const INV_DSTIP: u8 = 0x10;
+const INV_PROTO: u8 = 0x40;
 
 /// The tables of the namespace of the calling thread.
 pub(super) fn read() -> Tables {
@@ -131,28 +136,36 @@ impl<'a> Places<'a> {
         }
     }
 
-    /// Addresses, devices and the protocol stand in the entry itself.
+    /// Addresses, devices and the protocol stand in the entry itself, each with a bit that inverts it.
     fn add_addresses(&self, rule: &mut Rule, entry: &[u8]) {
         let layout = self.layout;
-        let addr = |at: usize| entry.get(at * layout.addr..(at + 1) * layout.addr).unwrap_or_default();
-        let inverted = entry.get(layout.flags + 1).is_some_and(|flags| *flags != 0);
-        let set = |value: &[u8], mask: &[u8]| mask.iter().any(|byte| *byte != 0).then(|| prefix(value, Some(mask)));
+        let [asks, mut inverted] = field(entry, layout.flags).unwrap_or_default();
         let devices = entry.get(4 * layout.addr..layout.protocol).unwrap_or_default();
-        rule.exact = !inverted && devices.iter().all(|byte| *byte == 0);
-        if inverted {
-            return;
+        rule.when.v6 = Some(layout.addr == 16);
+        rule.exact &= asks & layout.asks == 0 && devices.iter().all(|byte| *byte == 0);
+        for (bit, condition) in conditions(entry, layout) {
+            rule.exact &= condition.is_some_and(|one| rule.when.take(one, inverted & bit != 0));
+            inverted &= !bit;
         }
-        let (src, dst) = (set(addr(0), addr(2)), set(addr(1), addr(3)));
-        rule.exact &= src != Some(None) && dst != Some(None);
-        let protocol = field(entry, layout.protocol).map(u16::from_ne_bytes).filter(|it| *it != 0);
-        rule.when = When {
-            v6: Some(layout.addr == 16),
-            protocol: protocol.and_then(|it| u8::try_from(it).ok()),
-            src: src.flatten(),
-            dst: dst.flatten(),
-            ..When::default()
-        };
+        rule.exact &= inverted == 0;
     }
+}
+
+/// What an entry asks for, with the bit that inverts it; none where that is not understood.
+fn conditions(entry: &[u8], layout: &Layout) -> impl Iterator<Item = (u8, Option<When>)> {
+    let addr = |at: usize| entry.get(at * layout.addr..(at + 1) * layout.addr).unwrap_or_default();
+    let is_asked = |at: usize| addr(at + 2).iter().any(|byte| *byte != 0);
+    let prefix = |at: usize| prefix(addr(at), Some(addr(at + 2)));
+    let src = || prefix(0).map(|it| When { src: Some(it), ..When::default() });
+    let dst = || prefix(1).map(|it| When { dst: Some(it), ..When::default() });
+    let number = field(entry, layout.protocol).map(u16::from_ne_bytes).filter(|it| *it != 0);
+    let protocol = |it| Some(When { protocol: Some(u8::try_from(it).ok()?), ..When::default() });
+    let asked = [
+        is_asked(0).then(|| (INV_SRCIP, src())),
+        is_asked(1).then(|| (INV_DSTIP, dst())),
+        number.map(|it| (INV_PROTO, protocol(it))),
+    ];
+    asked.into_iter().flatten()
 }
 
 /// `NF_IP_PRI_*`, linux/netfilter_ipv4.h
@@ -195,46 +208,176 @@ fn add_matches(rule: &mut Rule, entry: &[u8], layout: &Layout) {
     }
 }
 
-/// Takes in an xtables match; false if it asks for something that is not understood.
-pub(super) fn add_match(rule: &mut Rule, name: &[u8], info: &[u8]) -> bool {
-    match name {
-        b"comment" => {
-            rule.comment = Some(text(info));
-            true
-        }
-        b"tcp" => tcp(&mut rule.when, info).unwrap_or(false),
-        b"conntrack" => conntrack(&mut rule.when, info).unwrap_or(false),
-        b"state" if word(info, 0) == CT_INVALID => {
-            rule.when.invalid = true;
-            true
-        }
-        _ => false,
+#[cfg(test)]
+mod tests {
+    use super::super::tables::Rules;
+    use super::*;
+    use crate::event::{FirewallRule, Flow, Netns, Prefix};
+
+    const INPUT: usize = 1;
+
+    /// An entry as iptables writes it, its standard target last.
+    struct Entry {
+        layout: &'static Layout,
+        bytes: Vec<u8>,
+        verdict: i32,
     }
-}
 
-/// `struct xt_tcp`: source and destination ports from and to, option, flag mask, flags, inversions.
-fn tcp(when: &mut When, info: &[u8]) -> Option<bool> {
-    let port = |at| field(info, at).map(u16::from_ne_bytes);
-    let (sport, dport) = ((port(0)?, port(2)?), (port(4)?, port(6)?));
-    when.protocol = Some(super::super::TCP);
-    if *info.get(11)? != 0 {
-        return Some(false);
+    fn entry(layout: &'static Layout, verdict: i32) -> Entry {
+        Entry { layout, bytes: vec![0; layout.size], verdict }
     }
-    let single = |range: (u16, u16)| (range.0 == range.1).then_some(range.0);
-    (when.sport, when.dport) = (single(sport), single(dport));
-    let plain = |range: (u16, u16)| single(range).is_some() || range == (0, u16::MAX);
-    Some(plain(sport) && plain(dport) && info.get(8) == Some(&0) && info.get(9) == Some(&0))
-}
 
-/// `struct xt_conntrack_mtinfo3`: match flags, inverted flags, states.
-fn conntrack(when: &mut When, info: &[u8]) -> Option<bool> {
-    let [flags, inverted, states] = [146, 148, 150].map(|at| field(info, at).map(u16::from_ne_bytes));
-    let only = if flags? == 1 && inverted? == 0 { u32::from(states?) } else { 0 };
-    (when.invalid, when.new) = (when.invalid || only == CT_INVALID, when.new || only == CT_NEW);
-    Some(only == CT_INVALID || only == CT_NEW)
-}
+    impl Entry {
+        fn set(mut self, at: usize, value: &[u8]) -> Self {
+            self.bytes[at..at + value.len()].copy_from_slice(value);
+            self
+        }
 
-/// A target that answers and drops.
-pub(super) fn is_reject(name: &[u8]) -> bool {
-    name == b"REJECT"
+        fn inverted(self, bits: u8) -> Self {
+            let at = self.layout.flags + 1;
+            self.set(at, &[bits])
+        }
+
+        /// Source (0) or destination (1).
+        fn address(self, which: usize, value: &[u8], mask: &[u8]) -> Self {
+            let size = self.layout.addr;
+            self.set(which * size, value).set((which + 2) * size, mask)
+        }
+
+        fn protocol(self, number: u16) -> Self {
+            let at = self.layout.protocol;
+            self.set(at, &number.to_ne_bytes())
+        }
+
+        fn port(mut self, dport: u16) -> Self {
+            let mut info = [0, 0, 0xff, 0xff].to_vec();
+            info.extend(dport.to_ne_bytes().repeat(2));
+            info.resize(16, 0);
+            self.bytes.extend((32 + info.len() as u16).to_ne_bytes());
+            self.bytes.extend(named(b"tcp"));
+            self.bytes.extend(info);
+            self
+        }
+
+        fn finish(mut self) -> Vec<u8> {
+            let at = self.bytes.len();
+            self.bytes.extend(40_u16.to_ne_bytes());
+            self.bytes.extend(named(b""));
+            self.bytes.extend(self.verdict.to_ne_bytes());
+            self.bytes.resize(at + 40, 0);
+            let sizes = [(at as u16).to_ne_bytes(), (at as u16 + 40).to_ne_bytes()].concat();
+            let offset = self.layout.target_offset;
+            self.set(offset, &sizes).bytes
+        }
+    }
+
+    /// 29 bytes of name, and the revision.
+    fn named(name: &[u8]) -> Vec<u8> {
+        let mut bytes = name.to_vec();
+        bytes.resize(30, 0);
+        bytes
+    }
+
+    /// What a table drops whose only base chain is INPUT, with these rules and a policy that accepts.
+    fn input(layout: &'static Layout, rules: Vec<Entry>) -> Vec<FirewallRule> {
+        let mut bytes: Vec<u8> = rules.into_iter().flat_map(Entry::finish).collect();
+        let policy = bytes.len() as u32;
+        bytes.extend(entry(layout, ACCEPT).finish());
+        let mut info = vec![0; 84];
+        info[VALID_HOOKS..][..4].copy_from_slice(&(1_u32 << INPUT).to_ne_bytes());
+        info[UNDERFLOWS + 4 * INPUT..][..4].copy_from_slice(&policy.to_ne_bytes());
+        let mut found = Rules::new(flow("10.88.0.1:40000", "10.88.0.2:8080"));
+        parse(layout, "filter", &info, &bytes).flatten(&mut found);
+        let mut firewall = super::super::empty(Netns(1));
+        found.hand_over(&mut firewall);
+        firewall.rules
+    }
+
+    fn flow(src: &str, dst: &str) -> Flow {
+        Flow { src: src.parse().expect("address"), dst: dst.parse().expect("address") }
+    }
+
+    fn v4() -> Entry {
+        entry(&LAYOUTS[0], DROP)
+    }
+
+    fn only(rule: Entry) -> FirewallRule {
+        let [rule] = <[FirewallRule; 1]>::try_from(input(rule.layout, vec![rule])).expect("one rule");
+        rule
+    }
+
+    fn prefix(addr: &str, len: u8) -> Option<Prefix> {
+        Some(Prefix { addr: addr.parse().expect("address"), len })
+    }
+
+    #[test]
+    fn a_plain_rule_is_exact() {
+        let rule = only(v4().address(1, &[10, 88, 0, 2], &[255; 4]).protocol(6).port(8080));
+        assert_eq!((rule.when.dst, rule.when.dport, rule.exact), (prefix("10.88.0.2", 32), Some(8080), true));
+        assert!(rule.hooks == ["INPUT"] && rule.may_match(flow("10.88.0.1:40000", "10.88.0.2:8080")));
+    }
+
+    /// The addresses of kubelet's rule in KUBE-FIREWALL: `! -s 127.0.0.0/8 -d 127.0.0.0/8`.
+    #[test]
+    fn an_inverted_source_leaves_the_destination_as_it_is() {
+        let (addr, mask) = ([127, 0, 0, 0], [255, 0, 0, 0]);
+        let rule = only(v4().address(0, &addr, &mask).address(1, &addr, &mask).inverted(INV_SRCIP));
+        assert_eq!((rule.when.src, rule.when.not.src), (None, prefix("127.0.0.0", 8)));
+        assert_eq!((rule.when.dst, rule.when.v6, rule.exact), (prefix("127.0.0.0", 8), Some(false), true));
+        assert!(!rule.may_match(flow("10.88.0.1:40000", "10.88.0.2:8080")));
+        assert!(!rule.may_match(flow("127.0.0.1:40000", "127.0.0.1:8080")));
+        assert!(rule.may_match(flow("10.88.0.1:40000", "127.0.0.1:8080")));
+    }
+
+    #[test]
+    fn each_bit_inverts_its_own_field() {
+        let full =
+            || v4().address(0, &[10, 0, 0, 0], &[255, 0, 0, 0]).address(1, &[192, 0, 2, 1], &[255; 4]).protocol(17);
+        let when = |bit| only(full().inverted(bit)).when;
+        let (src, dst) = (prefix("10.0.0.0", 8), prefix("192.0.2.1", 32));
+        let plain = |when: When| (when.src, when.dst, when.protocol);
+        let not = |when: When| (when.not.src, when.not.dst, when.not.protocol);
+        assert_eq!((plain(when(INV_SRCIP)), not(when(INV_SRCIP))), ((None, dst, Some(17)), (src, None, None)));
+        assert_eq!((plain(when(INV_DSTIP)), not(when(INV_DSTIP))), ((src, None, Some(17)), (None, dst, None)));
+        assert_eq!((plain(when(INV_PROTO)), not(when(INV_PROTO))), ((src, dst, None), (None, None, Some(17))));
+    }
+
+    /// What Docker 28 writes into `raw`: `-d 172.17.0.2 ! -i docker0`.
+    #[test]
+    fn devices_fragments_and_what_is_inverted_without_being_asked_for_are_not_exact() {
+        let container = || v4().address(1, &[172, 17, 0, 2], &[255; 4]);
+        for rule in [
+            container().set(16, b"docker0\0").set(48, &[0xff; 8]).inverted(0x01),
+            container().set(16, b"docker0\0").set(48, &[0xff; 8]),
+            container().set(LAYOUTS[0].flags, &[LAYOUTS[0].asks]),
+            container().inverted(INV_SRCIP),
+            container().inverted(0x20),
+        ] {
+            let rule = only(rule);
+            assert_eq!((rule.when.dst, rule.exact), (prefix("172.17.0.2", 32), false), "{rule:?}");
+        }
+        assert!(only(container().set(LAYOUTS[0].flags, &[LAYOUTS[0].goto])).exact);
+    }
+
+    #[test]
+    fn the_entries_of_ip6_tables_have_the_same_bits() {
+        let mut own = [0; 16];
+        own[0] = 0xfd;
+        let mask = [[0xff; 8], [0; 8]].concat();
+        let v6 = || entry(&LAYOUTS[1], DROP).address(0, &own, &mask).protocol(6).port(8080);
+        let rule = only(v6().inverted(INV_SRCIP));
+        assert_eq!((rule.when.not.src, rule.when.src, rule.when.dport), (prefix("fd00::", 64), None, Some(8080)));
+        assert!(rule.exact && rule.when.v6 == Some(true));
+        assert_eq!(only(v6()).when.src, prefix("fd00::", 64));
+        assert!(!only(v6().set(LAYOUTS[1].flags, &[0x03])).exact, "a traffic class is asked for");
+        assert!(only(v6().set(LAYOUTS[1].flags, &[0x01])).exact, "the protocol is");
+    }
+
+    /// `! -s 10.88.0.1 -j RETURN`: who drops what is left is not known from the drop's own conditions.
+    #[test]
+    fn what_follows_an_inverted_return_is_not_exact() {
+        let leave = entry(&LAYOUTS[0], RETURN).address(0, &[10, 88, 0, 1], &[255; 4]).inverted(INV_SRCIP);
+        let rules = input(&LAYOUTS[0], vec![leave, v4().protocol(6).port(8080)]);
+        assert_eq!(rules.iter().map(|rule| (rule.handle, rule.exact)).collect::<Vec<_>>(), [(Some(2), false)]);
+    }
 }

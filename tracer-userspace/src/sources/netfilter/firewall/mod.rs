@@ -9,6 +9,7 @@ mod legacy;
 mod nft;
 pub(super) mod survey;
 mod tables;
+mod xtables;
 
 use std::path::Path;
 

@@ -147,7 +147,8 @@ impl Table {
             let Some(from) = reach[at] else { continue };
             self.each_edge(at, &mut |when, exact, target| {
                 let Some(&target) = index.get(target) else { return };
-                let edge = Reach { when: from.when.and(when), exact: from.exact && exact && ways[target] == 1, ..from };
+                let (when, whole) = from.when.and(when);
+                let edge = Reach { when, exact: from.exact && exact && whole && ways[target] == 1, ..from };
                 let merged = reach[target].map_or(edge, |known| merge(known, edge));
                 if reach[target] != Some(merged) {
                     reach[target] = Some(merged);
@@ -185,7 +186,8 @@ impl Table {
         for rule in &self.chains[chain].rules {
             if let Then::Map(name) = &rule.then {
                 for element in self.maps.get(name).into_iter().flatten() {
-                    each(element, rule.when.and(element.when), rule.exact && element.exact && !left);
+                    let (when, whole) = rule.when.and(element.when);
+                    each(element, when, rule.exact && element.exact && whole && !left);
                 }
                 left = true;
             } else {
@@ -247,11 +249,12 @@ impl Walk<'_> {
 
     fn add(&self, chain: usize, verdict: RuleVerdict, own: (&Rule, When, bool), walked: &Walked, into: &mut Rules) {
         let (Some(reach), (rule, when, exact)) = (self.reach[chain], own) else { return };
+        let (when, whole) = reach.when.and(when);
         into.add(FirewallRule {
             handle: rule.handle,
             comment: rule.comment.clone(),
-            when: reach.when.and(when),
-            exact: reach.exact && exact,
+            when,
+            exact: reach.exact && exact && whole,
             first: !walked.let_go,
             packets: rule.packets,
             ..self.blank(chain, reach, verdict)
@@ -338,6 +341,21 @@ mod tests {
         let deny = &twice.rules[0];
         assert_eq!((deny.hooks.join(","), deny.when.dport, deny.exact), ("INPUT,FORWARD".into(), None, false));
         assert_eq!(deny.base, None);
+    }
+
+    #[test]
+    fn conditions_that_do_not_fit_into_one_are_not_exact() {
+        let but = |dport| {
+            let mut rule = rule(None, Then::Drop);
+            assert!(rule.when.take(When { dport: Some(dport), ..When::default() }, true));
+            rule
+        };
+        let exact = |own: Rule, onward: Rule| {
+            let onward = Rule { then: Then::Jump("deny".into()), ..onward };
+            flat(&table(vec![base("in", "INPUT", vec![onward]), chain("deny", vec![own])])).rules[0].exact
+        };
+        assert!(exact(but(22), rule(None, Then::Drop)) && exact(but(22), but(22)));
+        assert!(!exact(but(22), but(23)), "22 is let through as well");
     }
 
     #[test]
