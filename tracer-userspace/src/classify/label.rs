@@ -93,13 +93,16 @@ labels! {
     /// The Service that was dialled has no endpoint that is ready.
     ServiceNoEndpoints = "service_no_endpoints" {
         title: "the Service that was dialled has no ready endpoint",
-        meaning: "The attempt went to a ClusterIP or NodePort of a Service that has no ready endpoint. kube-proxy has nothing to send it to: it answers with an ICMP error \
-            (connection refused), or drops it. If the pod that dials is itself an endpoint that is not ready, its readiness waits for its own Service: that never ends.",
-        evidence: "proven: netfilter stopped this attempt's SYN and the only rule that can have done it is kube-proxy's for a Service without endpoints (the comment \"has no endpoints\" \
-            in its iptables chains, its nftables map no-endpoint-services or no-endpoint-nodeports), or IPVS found no backend for the SYN (`ip_vs_leave`). likely: the SYN was rejected or \
-            dropped and the EndpointSlices given with --services have no ready endpoint. possible: those EndpointSlices and a SYN without any answer.",
+        meaning: "The attempt went to a ClusterIP or NodePort of a Service that has no ready endpoint, or none on this node where its internalTrafficPolicy (ClusterIP) or \
+            externalTrafficPolicy (NodePort, external addresses) is Local: the verdict says which. kube-proxy has nothing to send it to: it answers with an ICMP error (connection refused), or \
+            drops it; for want of endpoints on this node it drops it. If the pod that dials is itself an endpoint that is not ready, its readiness waits for its own Service: that never ends.",
+        evidence: "proven: netfilter stopped this attempt's SYN and the only rule that can have done it is kube-proxy's for a Service without endpoints (the comment \"has no endpoints\" or \
+            \"has no local endpoints\" in its iptables chains, its nftables map no-endpoint-services or no-endpoint-nodeports, whose elements reject for want of any endpoint and drop for want \
+            of one on this node), or IPVS found no backend for the SYN (`ip_vs_leave`). likely: the same by IPVS where the EndpointSlices given with --services have ready endpoints and none of \
+            them on this node; the SYN was rejected or dropped and those EndpointSlices have no ready endpoint. possible: those EndpointSlices and a SYN without any answer.",
         lookalikes: "A Service whose backend refuses is `connection_refused`: the SYN reached the backend. Any other rule is `firewall_reject` or `firewall_drop`.",
-        mend: "Make an endpoint ready: look at the readiness of the Service's pods. Where a pod's readiness needs its own Service, do not gate readiness on it, or set publishNotReadyAddresses.",
+        mend: "Make an endpoint ready: look at the readiness of the Service's pods. Where other nodes have ready ones, run one on this node or set the traffic policy to Cluster. Where a pod's \
+            readiness needs its own Service, do not gate readiness on it, or set publishNotReadyAddresses.",
     }
     /// The connection table of the namespace is full.
     ConntrackTableFull = "conntrack_table_full" {

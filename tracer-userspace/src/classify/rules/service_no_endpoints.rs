@@ -1,12 +1,12 @@
-//! The Service that was dialled has no endpoint that is ready.
+//! The Service that was dialled has no endpoint that is ready, or none on this node where its traffic policy asks for one.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use super::super::evidence::of_ipvs;
 use super::super::stopped::stopped;
 use super::{Case, Finding, Label, in_handshake, in_namespace, silent};
 use crate::enrich;
-use crate::event::{FirewallRule, IpvsOp, Service};
+use crate::event::{FirewallRule, IpvsOp, NodePort, Service};
 use crate::record::Confidence;
 
 /// The rule.
@@ -17,26 +17,39 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     by_ipvs(case).or_else(|| by_rule(case)).or_else(|| by_list(case)).or_else(|| by_silence(case))
 }
 
-/// IPVS found a virtual service without a backend for this attempt's SYN.
+/// IPVS found a virtual service without a backend for this attempt's SYN. kube-proxy gives it no endpoints of other nodes
+/// under `internalTrafficPolicy: Local` (pkg/proxy/ipvs, `syncEndpoint`): endpoints that are ready there hint at that.
 fn by_ipvs(case: &Case<'_>) -> Option<Finding> {
     let dst = case.attempt.flow.dst;
     let (time, ipvs) =
         case.attempt.ipvs().find(|(_, i)| i.op == IpvsOp::NoBackend && i.flags.is_syn() && i.flow.dst == dst)?;
-    let summary = format!("IPVS{} has no backend", in_namespace(case, ipvs.netns));
-    Some(finding(case, None, &summary, |summary, remediation| {
+    let said = format!("IPVS{} has no backend", in_namespace(case, ipvs.netns));
+    let make = |summary, remediation| {
         Finding::failure(Label::ServiceNoEndpoints, vec![of_ipvs(time, ipvs)], summary, remediation)
-    }))
+    };
+    if ready_elsewhere(case).is_none() {
+        return Some(finding(case, None, Lacking::Everywhere, &said, make));
+    }
+    let said = format!("{said}, by that policy or because kube-proxy is behind");
+    let found = finding(case, None, Lacking::Here(policy_at(case, dst)), &said, make);
+    Some(found.with_confidence(Confidence::Likely))
 }
 
 /// kube-proxy's rule for a Service without endpoints is the only one that can have stopped it.
 fn by_rule(case: &Case<'_>) -> Option<Finding> {
     let stopped = stopped(case)?;
     let blame = stopped.blame.as_ref().filter(|blame| blame.all(is_no_endpoints))?;
-    let named = blame.rules.first().and_then(|rule| service_of(rule));
+    let first = blame.rules.first();
+    let named = first.and_then(|rule| service_of(rule));
+    let here = blame.all(is_no_local_endpoints) && empty_service(case).is_none();
+    let lacking = match first.filter(|_| here) {
+        Some(rule) => Lacking::Here(policy_of(rule).unwrap_or_else(|| policy_at(case, case.attempt.flow.dst))),
+        None => Lacking::Everywhere,
+    };
     let confidence = if blame.certain().is_some() { Confidence::Proven } else { Confidence::Likely };
     let said = format!("kube-proxy's rule{}{}", stopped.did(case), stopped.words());
     let make = |summary, remediation| stopped.finding(case, Label::ServiceNoEndpoints, summary, remediation);
-    Some(finding(case, named, &said, make).with_confidence(confidence))
+    Some(finding(case, named, lacking, &said, make).with_confidence(confidence))
 }
 
 /// The list of Services has no ready endpoint for the address, and netfilter stopped the SYN.
@@ -45,7 +58,7 @@ fn by_list(case: &Case<'_>) -> Option<Finding> {
     let stopped = stopped(case)?;
     let said = format!("netfilter{}", stopped.did(case));
     let make = |summary, remediation| stopped.finding(case, Label::ServiceNoEndpoints, summary, remediation);
-    Some(finding(case, None, &said, make).with_confidence(Confidence::Likely))
+    Some(finding(case, None, Lacking::Everywhere, &said, make).with_confidence(Confidence::Likely))
 }
 
 /// The same, and nothing at all was seen of the SYN.
@@ -57,36 +70,107 @@ fn by_silence(case: &Case<'_>) -> Option<Finding> {
         decided_at: ended,
         ..Finding::failure(Label::ServiceNoEndpoints, Vec::new(), summary, remediation).resting_on(&["kfree_skb"])
     };
-    let found = silent.then(|| finding(case, None, "the SYN had no answer", make))?;
+    let found = silent.then(|| finding(case, None, Lacking::Everywhere, "the SYN had no answer", make))?;
     Some(found.with_confidence(Confidence::Possible))
 }
 
-fn finding(case: &Case<'_>, named: Option<&str>, said: &str, make: impl FnOnce(String, String) -> Finding) -> Finding {
+/// Where there is no endpoint.
+#[derive(Clone, Copy, Debug)]
+enum Lacking {
+    /// None is ready.
+    Everywhere,
+    /// None is ready on this node, and this traffic policy allows no others.
+    Here(&'static str),
+}
+
+const INTERNAL: &str = "internalTrafficPolicy";
+const EXTERNAL: &str = "externalTrafficPolicy";
+const EITHER: &str = "externalTrafficPolicy or internalTrafficPolicy";
+
+fn finding(
+    case: &Case<'_>,
+    named: Option<&str>,
+    lacking: Lacking,
+    said: &str,
+    make: impl FnOnce(String, String) -> Finding,
+) -> Finding {
     let dst = case.attempt.flow.dst;
     let service = service_at(case, dst);
     let name = service.map(name_of).or_else(|| named.map(str::to_owned)).or_else(|| node_port_service(case, dst));
     let name = name.map_or_else(|| "the Service".to_owned(), |name| format!("Service {name}"));
     let circular = service.and_then(|service| circular(case, service));
-    let summary = format!("{name} at {dst} has no ready endpoint: {said}{}", circular.as_deref().unwrap_or_default());
-    let remediation = match circular {
-        Some(_) => {
-            "do not gate the pod's readiness on its own Service (probe the pod itself), or set publishNotReadyAddresses: true on that Service"
-        }
-        None => {
-            "make an endpoint of it ready: kubectl get endpointslices,pods; the readiness of those pods is the cause to look for"
-        }
-    };
-    make(summary, remediation.to_owned())
+    let lacks = lacks(case, lacking);
+    let summary = format!("{name} at {dst} has {lacks}: {said}{}", circular.as_deref().unwrap_or_default());
+    make(summary, mend(lacking, circular.is_some()))
 }
+
+fn lacks(case: &Case<'_>, lacking: Lacking) -> String {
+    match (lacking, ready_elsewhere(case)) {
+        (Lacking::Everywhere, _) => "no ready endpoint".to_owned(),
+        (Lacking::Here(policy), None) => format!("no endpoint on this node ({policy}: Local)"),
+        (Lacking::Here(policy), Some(count)) => {
+            format!("no endpoint on this node ({policy}: Local; {count} ready in the cluster)")
+        }
+    }
+}
+
+fn mend(lacking: Lacking, circular: bool) -> String {
+    match lacking {
+        _ if circular => "do not gate the pod's readiness on its own Service (probe the pod itself), or set \
+            publishNotReadyAddresses: true on that Service"
+            .to_owned(),
+        Lacking::Here(policy) => format!(
+            "run a ready pod of it on this node (a DaemonSet has one on each), or set its {policy} to Cluster; where its \
+            endpoints are: kubectl get endpointslices,pods -o wide"
+        ),
+        Lacking::Everywhere => "make an endpoint of it ready: kubectl get endpointslices,pods; the readiness of those \
+            pods is the cause to look for"
+            .to_owned(),
+    }
+}
+
+/// `ns/name:port has no endpoints`, as kube-proxy comments it (pkg/proxy/iptables, `syncProxyRules`).
+const NO_ENDPOINTS: &str = " has no endpoints";
+/// The same where other nodes have endpoints, and a traffic policy keeps to those of this node.
+const NO_LOCAL_ENDPOINTS: &str = " has no local endpoints";
 
 fn is_no_endpoints(rule: &FirewallRule) -> bool {
     service_of(rule).is_some()
 }
 
-/// `ns/name:port has no endpoints`, as kube-proxy comments it (pkg/proxy/iptables, `syncProxyRules`).
+fn is_no_local_endpoints(rule: &FirewallRule) -> bool {
+    rule.comment.as_deref().is_some_and(|comment| comment.ends_with(NO_LOCAL_ENDPOINTS))
+}
+
 fn service_of(rule: &FirewallRule) -> Option<&str> {
     let comment = rule.comment.as_deref()?;
-    comment.strip_suffix(" has no endpoints").or_else(|| comment.strip_suffix(" has no local endpoints"))
+    comment.strip_suffix(NO_ENDPOINTS).or_else(|| comment.strip_suffix(NO_LOCAL_ENDPOINTS))
+}
+
+/// The traffic policy of what kube-proxy keeps in that chain: ClusterIPs, or what is dialled from outside.
+fn policy_of(rule: &FirewallRule) -> Option<&'static str> {
+    match rule.chain.as_str() {
+        "KUBE-SERVICES" => Some(INTERNAL),
+        "KUBE-EXTERNAL-SERVICES" | "nodeport-endpoints-check" => Some(EXTERNAL),
+        _ => None,
+    }
+}
+
+/// The traffic policy of an address, if it is known what that is.
+fn policy_at(case: &Case<'_>, dst: SocketAddr) -> &'static str {
+    match service_at(case, dst) {
+        Some(service) if service.cluster_ips.contains(&dst.ip()) => INTERNAL,
+        Some(_) => EXTERNAL,
+        None if node_ports_at(case, dst).next().is_some() => EXTERNAL,
+        None => EITHER,
+    }
+}
+
+/// How many endpoints are ready, if some are and none of them is a pod of this node.
+fn ready_elsewhere(case: &Case<'_>) -> Option<usize> {
+    let ready = service_at(case, case.attempt.flow.dst)?.ready_endpoints.as_ref()?;
+    let here = |addr: &IpAddr| case.node.pods.at(*addr).next().is_some() || is_of_node(case, *addr);
+    (!ready.is_empty() && !ready.iter().any(here)).then_some(ready.len())
 }
 
 /// `namespace/name` of the Service that is dialled under this address, if it is known to be one.
@@ -104,14 +188,14 @@ fn service_at<'a>(case: &Case<'a>, dst: SocketAddr) -> Option<&'a Service> {
         service.cluster_ips.contains(&dst.ip()) && service.ports.iter().any(|port| port.port == dst.port())
     };
     let at_node_port = |service: &&Service| {
-        service.ports.iter().any(|port| port.node_port == Some(dst.port())) && is_of_node(case, dst)
+        service.ports.iter().any(|port| port.node_port == Some(dst.port())) && is_of_node(case, dst.ip())
     };
     let services = &case.node.services;
     services.iter().find(at_cluster_ip).or_else(|| services.iter().find(at_node_port))
 }
 
-fn is_of_node(case: &Case<'_>, dst: SocketAddr) -> bool {
-    case.node.netns().is_some_and(|netns| case.node.owns(netns, dst.ip()))
+fn is_of_node(case: &Case<'_>, addr: IpAddr) -> bool {
+    case.node.netns().is_some_and(|netns| case.node.owns(netns, addr))
 }
 
 fn empty_service<'a>(case: &Case<'a>) -> Option<&'a Service> {
@@ -120,13 +204,17 @@ fn empty_service<'a>(case: &Case<'a>) -> Option<&'a Service> {
 }
 
 fn node_port_service(case: &Case<'_>, dst: SocketAddr) -> Option<String> {
-    let mut ports = case.node.all_node_ports().filter(|(_, port)| port.port == dst.port() && is_of_node(case, dst));
-    ports.find_map(|(_, port)| case.node.service_of(port))
+    node_ports_at(case, dst).find_map(|port| case.node.service_of(port))
+}
+
+fn node_ports_at<'a>(case: &Case<'a>, dst: SocketAddr) -> impl Iterator<Item = &'a NodePort> {
+    let of_node = is_of_node(case, dst.ip());
+    case.node.all_node_ports().map(|(_, port)| port).filter(move |port| of_node && port.port == dst.port())
 }
 
 /// The pod that dials, or whose probe it is, is an endpoint that is not ready.
 fn circular(case: &Case<'_>, service: &Service) -> Option<String> {
-    let waits = |addr: &std::net::IpAddr| service.not_ready_endpoints.contains(addr);
+    let waits = |addr: &IpAddr| service.not_ready_endpoints.contains(addr);
     let probed = enrich::probed_pod(case.attempt, case.node).filter(|pod| pod.addrs.iter().any(waits));
     let dialling = || case.node.pods.at(case.attempt.flow.src.ip()).next();
     let pod = probed.or_else(|| dialling().filter(|pod| pod.addrs.iter().any(waits)))?;
@@ -138,8 +226,8 @@ fn circular(case: &Case<'_>, service: &Service) -> Option<String> {
 mod tests {
     use std::net::IpAddr;
 
-    use crate::event::{Fact, IpvsOp, RuleVerdict, Service, ServicePort, Services};
-    use crate::record::Confidence;
+    use crate::event::{Fact, FirewallRule, IpvsOp, Pod, Pods, RuleVerdict, Service, ServicePort, Services};
+    use crate::record::{Confidence, VerdictBody};
     use crate::testing::{NODE, SYN, Stream, firewall, rule};
 
     fn services(ready: &[&str], not_ready: &[&str]) -> Fact {
@@ -157,9 +245,25 @@ mod tests {
     }
 
     fn kube_proxy(comment: &str) -> Fact {
-        let mut reject = rule("KUBE-SERVICES", RuleVerdict::Reject);
-        reject.comment = Some(comment.into());
-        firewall(NODE, vec![reject])
+        kube_proxy_in("KUBE-SERVICES", RuleVerdict::Reject, comment)
+    }
+
+    fn kube_proxy_in(chain: &str, verdict: RuleVerdict, comment: &str) -> Fact {
+        firewall(NODE, vec![FirewallRule { comment: Some(comment.into()), ..rule(chain, verdict) }])
+    }
+
+    fn pod_at(addr: &str) -> Fact {
+        let pod = Pod { addrs: vec![addr.parse().expect("address")], ..Pod::default() };
+        Fact::Pods(Pods { pods: vec![pod] })
+    }
+
+    /// kube-proxy drops the SYN where only other nodes have endpoints.
+    fn dropped_in(chain: &str, known: Vec<Fact>) -> VerdictBody {
+        let mut stream = Stream::to("10.96.0.9:80");
+        known.into_iter().for_each(|fact| _ = stream.push(fact));
+        let rule = kube_proxy_in(chain, RuleVerdict::Drop, "shop/cart:http has no local endpoints");
+        stream.connect().drop(SYN, "NETFILTER_DROP", NODE).push(rule).gives_up();
+        stream.verdicts().pop().expect("a verdict")
     }
 
     #[test]
@@ -197,5 +301,70 @@ mod tests {
         let mut stream = Stream::to("10.96.0.9:80");
         stream.push(services(&["10.88.0.7"], &[])).connect().gives_up();
         assert_eq!(stream.labels(), ["unexplained"]);
+    }
+
+    #[test]
+    fn a_service_whose_endpoints_are_elsewhere_is_told_by_its_traffic_policy() {
+        let verdict = dropped_in("KUBE-SERVICES", vec![]).verdict;
+        assert_eq!((verdict.label.name(), verdict.confidence), ("service_no_endpoints", Confidence::Proven));
+        assert!(verdict.summary.contains("no endpoint on this node (internalTrafficPolicy: Local):"), "{verdict:?}");
+        assert!(verdict.remediation.contains("on this node"), "{}", verdict.remediation);
+        assert!(verdict.remediation.contains("internalTrafficPolicy to Cluster"), "{}", verdict.remediation);
+        let outside = dropped_in("KUBE-EXTERNAL-SERVICES", vec![]).verdict.summary;
+        assert!(outside.contains("(externalTrafficPolicy: Local)"), "{outside}");
+        let either = dropped_in("service-endpoints-check", vec![]).verdict.summary;
+        assert!(either.contains("(externalTrafficPolicy or internalTrafficPolicy: Local)"), "{either}");
+    }
+
+    #[test]
+    fn the_list_of_services_says_how_many_endpoints_there_are_and_whose_policy_it_is() {
+        let known = |ready: &[&str]| dropped_in("service-endpoints-check", vec![services(ready, &[])]).verdict;
+        let elsewhere = known(&["10.88.1.7", "10.88.2.7"]).summary;
+        assert!(elsewhere.contains("(internalTrafficPolicy: Local; 2 ready in the cluster)"), "{elsewhere}");
+        let nowhere = known(&[]);
+        assert!(nowhere.summary.contains("no ready endpoint:"), "{}", nowhere.summary);
+        assert!(nowhere.remediation.starts_with("make an endpoint of it ready"), "{}", nowhere.remediation);
+    }
+
+    #[test]
+    fn a_circle_is_mended_where_it_is_whatever_the_policy() {
+        let verdict =
+            dropped_in("KUBE-SERVICES", vec![services(&["10.88.1.7"], &["10.88.0.1"]), pod_at("10.88.0.1")]).verdict;
+        assert!(verdict.summary.contains("on this node") && verdict.summary.contains("circular"), "{verdict:?}");
+        assert!(verdict.remediation.starts_with("do not gate"), "{}", verdict.remediation);
+    }
+
+    #[test]
+    fn rules_that_do_not_agree_say_only_that_none_is_ready() {
+        let mut stream = Stream::to("10.96.0.9:80");
+        let named = |what: &str| FirewallRule {
+            comment: Some(format!("shop/cart:http has no {what}")),
+            ..rule("KUBE-SERVICES", RuleVerdict::Drop)
+        };
+        let both = firewall(NODE, vec![named("local endpoints"), named("endpoints")]);
+        stream.connect().drop(SYN, "NETFILTER_DROP", NODE).push(both).gives_up();
+        let verdict = &stream.verdicts()[0].verdict;
+        assert!(verdict.summary.contains("no ready endpoint:"), "{}", verdict.summary);
+    }
+
+    #[test]
+    fn ipvs_without_a_backend_though_endpoints_are_ready_hints_at_the_policy() {
+        let empty = |ready: &[&str], pod: &str| {
+            let mut stream = Stream::to("10.96.0.9:80");
+            stream.push(services(ready, &[])).push(pod_at(pod)).connect().ipvs(SYN, IpvsOp::NoBackend);
+            stream.verdicts().remove(0).verdict
+        };
+        let elsewhere = empty(&["10.88.1.7"], "10.88.0.7");
+        assert_eq!((elsewhere.label.name(), elsewhere.confidence), ("service_no_endpoints", Confidence::Likely));
+        assert!(
+            elsewhere.summary.contains("(internalTrafficPolicy: Local; 1 ready in the cluster): IPVS"),
+            "{elsewhere:?}"
+        );
+        assert!(elsewhere.remediation.contains("on this node"), "{}", elsewhere.remediation);
+        for (ready, pod) in [(&["10.88.0.7"][..], "10.88.0.7"), (&[], "10.88.0.7")] {
+            let verdict = empty(ready, pod);
+            assert!(!verdict.summary.contains("TrafficPolicy"), "{}", verdict.summary);
+            assert_eq!(verdict.confidence, Confidence::Proven);
+        }
     }
 }

@@ -25,6 +25,13 @@ pub(super) const ALL: &[Scenario] = &[
     Scenario::new("service_no_endpoints_node_port", EMPTY, node_port).own().needs(&[Need::Iptables]),
     Scenario::new("service_no_endpoints_nftables", EMPTY, nftables).own().needs(&[Need::Nft]),
     Scenario::new("service_no_endpoints_nftables_v6", EMPTY, nftables).own().v6().needs(&[Need::Nft]),
+    Scenario::new("service_no_local_endpoints_iptables", EMPTY, |s| no_local(s, "iptables-nft-restore"))
+        .own()
+        .needs(&[Need::Iptables]),
+    Scenario::new("service_no_local_endpoints_legacy", EMPTY, |s| no_local(s, "iptables-legacy-restore"))
+        .own()
+        .needs(&[Need::LegacyIptables]),
+    Scenario::new("service_no_local_endpoints_nftables", EMPTY, no_local_nftables).own().needs(&[Need::Nft]),
     Scenario::new("service_no_endpoints_ipvs", EMPTY, by_ipvs).own().needs(&[Need::Ipvs]),
     Scenario::new("service_no_endpoints_circular", EMPTY, circular).own().needs(&[Need::Iptables]),
     Scenario::new("service_unknown_port", Some(Label::FirewallReject), unknown_port).own().needs(&[Need::Nft]),
@@ -57,13 +64,25 @@ fn cluster_ip(stage: &mut Stage<'_>) -> Result<SocketAddr> {
 /// kube-proxy in iptables mode.
 fn iptables(stage: &mut Stage<'_>, program: &str) -> Result<()> {
     let service = cluster_ip(stage)?;
-    rules(stage, program, service)?;
+    rules(stage, program, service, NONE)?;
     (stage.watch)()?;
     stage.mentions(&["Service shop/cart:http at", "KUBE-SERVICES"]);
     stage.fails_elsewhere(Kind::Http, service, Ending::Refused)
 }
 
-fn rules(stage: &Stage<'_>, program: &str, service: SocketAddr) -> Result<()> {
+/// Other nodes have endpoints, and the Service's `internalTrafficPolicy` is `Local`.
+fn no_local(stage: &mut Stage<'_>, program: &str) -> Result<()> {
+    let service = cluster_ip(stage)?;
+    rules(stage, program, service, ("has no local endpoints", "DROP"))?;
+    (stage.watch)()?;
+    stage.mentions(&["Service shop/cart:http at", "no endpoint on this node (internalTrafficPolicy: Local)"]);
+    stage.fails_elsewhere(Kind::Http, service, Ending::Timeout)
+}
+
+/// What kube-proxy comments for a Service without endpoints, and does.
+const NONE: (&str, &str) = ("has no endpoints", "REJECT");
+
+fn rules(stage: &Stage<'_>, program: &str, service: SocketAddr, (what, verdict): (&str, &str)) -> Result<()> {
     let rules = format!(
         "*filter\n:KUBE-SERVICES - [0:0]\n:KUBE-EXTERNAL-SERVICES - [0:0]\n:KUBE-FIREWALL - [0:0]\n\
         -A INPUT -m conntrack --ctstate NEW -m comment --comment \"kubernetes externally-visible service portals\" -j KUBE-EXTERNAL-SERVICES\n\
@@ -71,8 +90,8 @@ fn rules(stage: &Stage<'_>, program: &str, service: SocketAddr) -> Result<()> {
         -A OUTPUT -j KUBE-FIREWALL\n\
         -A KUBE-FIREWALL ! -s 127.0.0.0/8 -d 127.0.0.0/8 -m comment --comment \"block incoming localnet connections\" -j DROP\n\
         -A KUBE-SERVICES -d 10.96.0.31/32 -p tcp -m comment --comment \"shop/other:http has no endpoints\" -m tcp --dport 80 -j REJECT\n\
-        -A KUBE-SERVICES -d {}/32 -p tcp -m comment --comment \"shop/cart:http has no endpoints\" -m tcp --dport 80 -j REJECT\n\
-        -A KUBE-EXTERNAL-SERVICES -p tcp -m comment --comment \"shop/cart:http has no endpoints\" -m addrtype --dst-type LOCAL -m tcp --dport {NODE_PORT} -j REJECT\nCOMMIT\n",
+        -A KUBE-SERVICES -d {}/32 -p tcp -m comment --comment \"shop/cart:http {what}\" -m tcp --dport 80 -j {verdict}\n\
+        -A KUBE-EXTERNAL-SERVICES -p tcp -m comment --comment \"shop/cart:http {what}\" -m addrtype --dst-type LOCAL -m tcp --dport {NODE_PORT} -j {verdict}\nCOMMIT\n",
         service.ip()
     );
     stage.world.node.run(program, &[], &rules).map(drop)
@@ -80,7 +99,7 @@ fn rules(stage: &Stage<'_>, program: &str, service: SocketAddr) -> Result<()> {
 
 fn node_port(stage: &mut Stage<'_>) -> Result<()> {
     let service = cluster_ip(stage)?;
-    rules(stage, "iptables-nft-restore", service)?;
+    rules(stage, "iptables-nft-restore", service, NONE)?;
     (stage.watch)()?;
     stage.mentions(&["Service shop/cart:http at", "KUBE-EXTERNAL-SERVICES"]);
     stage.fails_elsewhere(Kind::Http, (NODE, NODE_PORT).into(), Ending::Refused)
@@ -90,7 +109,7 @@ fn node_port(stage: &mut Stage<'_>) -> Result<()> {
 fn circular(stage: &mut Stage<'_>) -> Result<()> {
     cluster_ip(stage)?;
     let service = SocketAddr::from(CIRCULAR);
-    rules(stage, "iptables-nft-restore", service)?;
+    rules(stage, "iptables-nft-restore", service, NONE)?;
     (stage.watch)()?;
     stage.mentions(&["Service shop/circle at", "the dependency is circular"]);
     stage.fails(Kind::Http, service, Ending::Refused)
@@ -99,22 +118,32 @@ fn circular(stage: &mut Stage<'_>) -> Result<()> {
 /// kube-proxy in nftables mode.
 fn nftables(stage: &mut Stage<'_>) -> Result<()> {
     let service = cluster_ip(stage)?;
-    proxy_tables(stage, service)?;
+    proxy_tables(stage, service, "goto reject-chain")?;
     (stage.watch)()?;
     stage.mentions(&["Service shop/cart:http at", "kube-proxy"]);
     stage.fails_elsewhere(Kind::Http, service, Ending::Refused)
 }
 
+/// As in [`no_local`], with an address whose policy its chain does not tell.
+fn no_local_nftables(stage: &mut Stage<'_>) -> Result<()> {
+    let service = cluster_ip(stage)?;
+    proxy_tables(stage, service, "drop")?;
+    (stage.watch)()?;
+    let policy = "no endpoint on this node (externalTrafficPolicy or internalTrafficPolicy: Local)";
+    stage.mentions(&["Service shop/cart:http at", policy]);
+    stage.fails_elsewhere(Kind::Http, service, Ending::Timeout)
+}
+
 /// A port that the Service does not have: kube-proxy rejects that, too, and it is another matter.
 fn unknown_port(stage: &mut Stage<'_>) -> Result<()> {
     let service = cluster_ip(stage)?;
-    proxy_tables(stage, service)?;
+    proxy_tables(stage, service, "goto reject-chain")?;
     (stage.watch)()?;
     stage.mentions(&["kube-proxy cluster-ips-check"]);
     stage.fails_elsewhere(Kind::Http, SocketAddr::new(service.ip(), 81), Ending::Refused)
 }
 
-fn proxy_tables(stage: &Stage<'_>, service: SocketAddr) -> Result<()> {
+fn proxy_tables(stage: &Stage<'_>, service: SocketAddr, verdict: &str) -> Result<()> {
     let (family, other) = match stage.family {
         Family::V4 => ("ip", "10.96.0.77"),
         Family::V6 => ("ip6", "fd00:96::77"),
@@ -126,7 +155,7 @@ fn proxy_tables(stage: &Stage<'_>, service: SocketAddr) -> Result<()> {
            set cluster-ips {{ type {addr}; elements = {{ {ip} }}; }};
            map no-endpoint-services {{ type {addr} . inet_proto . inet_service : verdict; elements = {{
              {other} . tcp . 80 comment \"shop/other:http\" : goto reject-chain,
-             {ip} . tcp . 80 comment \"shop/cart:http\" : goto reject-chain }}; }};
+             {ip} . tcp . 80 comment \"shop/cart:http\" : {verdict} }}; }};
            chain reject-chain {{ reject; }};
            chain service-endpoints-check {{ {family} daddr . meta l4proto . th dport vmap @no-endpoint-services; }};
            chain cluster-ips-check {{ {family} daddr @cluster-ips reject; }};

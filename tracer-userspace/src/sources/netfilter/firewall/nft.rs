@@ -190,14 +190,20 @@ impl Map<'_> {
             if self.intervals {
                 (element.when, element.exact) = Default::default();
             }
-            // kube-proxy's maps say by their name what the reject means.
             if name.starts_with("no-endpoint-") {
-                let service = element.comment.take().unwrap_or_else(|| "a Service".into());
-                element.comment = Some(format!("{service} has no endpoints"));
+                element.comment = Some(no_endpoints(element));
             }
         }
         self.elements
     }
+}
+
+/// What kube-proxy would comment in its iptables mode. It rejects for a Service without endpoints, and drops where only other
+/// nodes have some and a traffic policy keeps to this one (pkg/proxy/nftables, `syncProxyRules`).
+fn no_endpoints(element: &Rule) -> String {
+    let service = element.comment.as_deref().unwrap_or("a Service");
+    let what = if element.then == Then::Drop { "local endpoints" } else { "endpoints" };
+    format!("{service} has no {what}")
 }
 
 fn is_interval(element: &[u8]) -> bool {
@@ -261,4 +267,26 @@ fn family_name(family: u8) -> Option<&'static str> {
 
 fn family_number(name: &str) -> u8 {
     NAMED_FAMILIES.iter().find(|(_, known)| *known == name).map_or(0, |(number, _)| *number)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kube_proxy_drops_for_want_of_local_endpoints_and_rejects_for_want_of_any() {
+        let comments = |name, then: Then, comment: Option<&str>| {
+            let element = Rule { then, comment: comment.map(str::to_owned), ..Rule::default() };
+            Map { keys: &[], elements: vec![element], intervals: false }.finish(name).remove(0).comment
+        };
+        let said = |text: &str| Some(text.to_owned());
+        let reject = || Then::Goto("reject-chain".into());
+        let cart = Some("shop/cart:http");
+        for map in ["no-endpoint-services", "no-endpoint-nodeports"] {
+            assert_eq!(comments(map, reject(), cart), said("shop/cart:http has no endpoints"));
+            assert_eq!(comments(map, Then::Drop, cart), said("shop/cart:http has no local endpoints"));
+        }
+        assert_eq!(comments("no-endpoint-services", reject(), None), said("a Service has no endpoints"));
+        assert_eq!(comments("firewall-ips", Then::Drop, cart), said("shop/cart:http"));
+    }
 }
