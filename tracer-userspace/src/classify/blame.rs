@@ -42,6 +42,7 @@ fn fits(case: &Case<'_>, rule: &FirewallRule, drop: &PacketDrop, verdict: RuleVe
         && hook.is_none_or(|hook| rule.hooks.iter().any(|it| it == hook))
         && backend_fits(case, rule, drop)
         && rule.may_match(drop.flow)
+        && !(rule.when.not.syn && drop.flags.is_syn())
         && (!rule.when.invalid || drop.tracked.is_none_or(|it| it == Tracked::No))
         && (!rule.when.new || (drop.flags.is_syn() && drop.tracked.is_none_or(|it| it == Tracked::Yes)))
 }

@@ -2,7 +2,9 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use super::super::evidence::of_ipvs;
+use serde_json::json;
+
+use super::super::evidence::{evidence, of_ipvs};
 use super::super::stopped::stopped;
 use super::{Case, Finding, Label, in_handshake, in_namespace, silent};
 use crate::enrich;
@@ -14,7 +16,8 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     if !in_handshake(case) {
         return None;
     }
-    by_ipvs(case).or_else(|| by_rule(case)).or_else(|| by_list(case)).or_else(|| by_silence(case))
+    let by_list = || by_list(case).or_else(|| by_connect(case)).or_else(|| by_silence(case));
+    by_ipvs(case).or_else(|| by_rule(case)).or_else(by_list)
 }
 
 /// IPVS found a virtual service without a backend for this attempt's SYN. kube-proxy gives it no endpoints of other nodes
@@ -58,6 +61,23 @@ fn by_list(case: &Case<'_>) -> Option<Finding> {
     let stopped = stopped(case)?;
     let said = format!("netfilter{}", stopped.did(case));
     let make = |summary, remediation| stopped.finding(case, Label::ServiceNoEndpoints, summary, remediation);
+    Some(finding(case, None, Lacking::Everywhere, &said, make).with_confidence(Confidence::Likely))
+}
+
+/// The same, and connect() failed before a SYN was sent: Cilium in place of kube-proxy answers with EHOSTUNREACH at
+/// cgroup/connect (bpf/bpf_sock.c, `cil_sock4_connect`), which is EPERM before 5.18 (`bpf_set_retval`).
+fn by_connect(case: &Case<'_>) -> Option<Finding> {
+    empty_service(case)?;
+    let (time, failed) = case.attempt.connect_failed_at().filter(|(_, failed)| failed.conn.is_none())?;
+    let errno = match failed.errno {
+        libc::EHOSTUNREACH => "EHOSTUNREACH",
+        libc::EPERM => "EPERM",
+        _ => return None,
+    };
+    let seen =
+        evidence("sys_exit_connect", time, format!("connect() failed: {errno}"), json!({ "errno": failed.errno }));
+    let make = |summary, remediation| Finding::failure(Label::ServiceNoEndpoints, vec![seen], summary, remediation);
+    let said = format!("connect() was refused with {errno} before a SYN was sent, as a program at cgroup/connect does");
     Some(finding(case, None, Lacking::Everywhere, &said, make).with_confidence(Confidence::Likely))
 }
 
@@ -277,6 +297,20 @@ mod tests {
         let verdict = &stream.verdicts()[0].verdict;
         assert_eq!((verdict.label.name(), verdict.confidence), ("service_no_endpoints", Confidence::Proven));
         assert!(verdict.summary.contains("shop/cart:http"), "{}", verdict.summary);
+    }
+
+    /// Cilium's programs at cgroup/connect.
+    #[test]
+    fn a_connect_that_is_refused_at_once_is_told_by_the_list() {
+        let said = |errno, facts: Option<Fact>| {
+            let mut stream = Stream::to("10.96.0.9:80");
+            facts.into_iter().for_each(|fact| _ = stream.push(fact));
+            stream.connect_failed(errno).labels()
+        };
+        assert_eq!(said(libc::EHOSTUNREACH, Some(services(&[], &[]))), ["service_no_endpoints"]);
+        assert_eq!(said(libc::EPERM, Some(services(&[], &[]))), ["service_no_endpoints"]);
+        assert_eq!(said(libc::EPERM, Some(services(&["10.88.0.7"], &[]))), ["network_policy_drop"]);
+        assert_eq!(said(libc::EHOSTUNREACH, None), ["route_unreachable"]);
     }
 
     #[test]
