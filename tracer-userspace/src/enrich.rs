@@ -172,11 +172,14 @@ pub fn is_probe_of(attempt: &Attempt, node: &Node, probe: &KubeletProbe) -> bool
     pod_of(attempt.flow.dst.ip(), node).map_or(probe.dst.is_some(), |pod| is_pod(pod, &probe.pod))
 }
 
-/// The pod that a line of the kubelet names. A static pod's uid in the API is another than in the kubelet's lines.
+/// The pod that a line of the kubelet names: by uid, if both have one. The next pod of a StatefulSet has the name of the last.
 #[must_use]
 pub fn is_pod(pod: &Pod, named: &PodRef) -> bool {
     let same = |left: &Option<String>, right: &Option<String>| left.is_some() && left == right;
-    same(&pod.uid, &named.uid) || (same(&pod.name, &named.name) && same(&pod.namespace, &named.namespace))
+    match &named.uid {
+        Some(uid) if pod.uid.is_some() => pod.has_uid(uid),
+        _ => same(&pod.name, &named.name) && same(&pod.namespace, &named.namespace),
+    }
 }
 
 /// The probe that the kubelet speaks of. An Event that it combined of several does not tell the container.
@@ -264,4 +267,31 @@ fn k8s(pod: &Pod, container: Option<&Container>) -> Option<K8s> {
         container_name: container.or_else(only).and_then(|c| c.name.clone()),
     };
     (k8s != K8s::default()).then_some(k8s)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn named(uid: Option<&str>) -> PodRef {
+        PodRef { namespace: Some("shop".into()), name: Some("db-0".into()), uid: uid.map(Into::into) }
+    }
+
+    #[test]
+    fn the_next_pod_of_a_name_is_another_one() {
+        let pod = |uid: Option<&str>, kubelet_uid: Option<&str>| {
+            let PodRef { namespace, name, .. } = named(None);
+            Pod {
+                namespace,
+                name,
+                uid: uid.map(Into::into),
+                kubelet_uid: kubelet_uid.map(Into::into),
+                ..Pod::default()
+            }
+        };
+        let (next, mirror) = (pod(Some("new"), None), pod(Some("of-the-api"), Some("hash")));
+        assert!(is_pod(&next, &named(Some("new"))) && !is_pod(&next, &named(Some("old"))));
+        assert!(is_pod(&mirror, &named(Some("hash"))) && is_pod(&mirror, &named(Some("of-the-api"))));
+        assert!(is_pod(&next, &named(None)) && is_pod(&pod(None, None), &named(Some("old"))), "one uid is not known");
+    }
 }

@@ -33,6 +33,9 @@ pub struct Pod {
     /// Uid.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub uid: Option<String>,
+    /// The uid by which the kubelet and the cgroups know it, where the API has another: a static pod's.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub kubelet_uid: Option<String>,
     /// Addresses.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub addrs: Vec<IpAddr>,
@@ -51,6 +54,12 @@ pub struct Pod {
 }
 
 impl Pod {
+    /// The API or the kubelet knows it by this uid.
+    #[must_use]
+    pub fn has_uid(&self, uid: &str) -> bool {
+        [&self.uid, &self.kubelet_uid].into_iter().flatten().any(|own| own == uid)
+    }
+
     /// Its probes are known, and not only its name.
     #[must_use]
     pub fn has_specs(&self) -> bool {

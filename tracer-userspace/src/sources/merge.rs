@@ -17,16 +17,16 @@ pub fn merge(mut discovered: Vec<Pod>, from_file: &[Pod]) -> Vec<Pod> {
     pods
 }
 
-/// By uid; by name, as a static pod has one uid in the API and another in its cgroup; by address, if one of them has no uid.
+/// By uid, if both have one: a StatefulSet's pod that was deleted by force still runs beside the next one of its name. Else by
+/// name, or by address.
 fn is_same(listed: &Pod, found: &Pod) -> bool {
-    if listed.uid.is_some() && listed.uid == found.uid {
-        return true;
+    if let (Some(_), Some(uid)) = (&listed.uid, &found.uid) {
+        return listed.has_uid(uid);
     }
     if listed.name.is_some() && found.name.is_some() {
         return listed.name == found.name && listed.namespace == found.namespace;
     }
-    let contradict = listed.uid.is_some() && found.uid.is_some();
-    !contradict && !listed.host_network && !found.host_network && share_address(&listed.addrs, &found.addrs)
+    !listed.host_network && !found.host_network && share_address(&listed.addrs, &found.addrs)
 }
 
 fn share_address(left: &[IpAddr], right: &[IpAddr]) -> bool {
@@ -90,13 +90,15 @@ mod tests {
     fn joined_by_uid_name_or_address() {
         let listed = [
             pod(Some("by-uid"), Some("u1"), &[], None),
-            pod(Some("by-name"), Some("mirror"), &[], None),
+            Pod { kubelet_uid: Some("hash".into()), ..pod(Some("static"), Some("mirror"), &[], None) },
+            pod(Some("by-name"), None, &[], None),
             pod(Some("by-addr"), Some("u3"), &[[10, 0, 0, 3]], None),
             pod(Some("elsewhere"), Some("u4"), &[[10, 0, 9, 9]], None),
         ];
         let found = vec![
             pod(None, Some("u1"), &[[10, 0, 0, 1]], Some(1)),
-            pod(Some("by-name"), Some("hash"), &[[10, 0, 0, 2]], Some(2)),
+            pod(Some("static"), Some("hash"), &[], Some(6)),
+            pod(Some("by-name"), Some("u2"), &[[10, 0, 0, 2]], Some(2)),
             pod(None, None, &[[10, 0, 0, 3]], Some(3)),
             pod(None, None, &[[10, 0, 0, 5]], Some(5)),
         ];
@@ -104,6 +106,7 @@ mod tests {
         let seen: Vec<_> = merged.iter().map(|pod| (pod.name.as_deref(), pod.netns.map(|netns| netns.0))).collect();
         let expected = [
             (Some("by-uid"), Some(1)),
+            (Some("static"), Some(6)),
             (Some("by-name"), Some(2)),
             (Some("by-addr"), Some(3)),
             (Some("elsewhere"), None),
@@ -121,6 +124,18 @@ mod tests {
         );
         assert_eq!(merged.len(), 2);
         assert_eq!(merged[0].netns, None);
+    }
+
+    /// Deleted by force, and still running: the API knows the next pod of its name only.
+    #[test]
+    fn two_pods_of_one_name_are_two() {
+        let merged = merge(
+            vec![pod(Some("db-0"), Some("old"), &[[10, 0, 0, 1]], Some(1))],
+            &[pod(Some("db-0"), Some("new"), &[[10, 0, 0, 2]], None)],
+        );
+        let seen: Vec<_> = merged.iter().map(|pod| (pod.uid.as_deref(), pod.netns, pod.addrs.as_slice())).collect();
+        let (old, new) = ([IpAddr::from([10, 0, 0, 1])], [IpAddr::from([10, 0, 0, 2])]);
+        assert_eq!(seen, [(Some("new"), None, new.as_slice()), (Some("old"), Some(Netns(1)), old.as_slice())]);
     }
 
     #[test]

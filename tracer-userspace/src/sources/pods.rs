@@ -82,6 +82,7 @@ fn named_pod(uid: String, group: &Group, node: &NodeNetns, names: &LogNames) -> 
         namespace,
         name,
         uid: Some(uid),
+        kubelet_uid: None,
         addrs,
         netns: at.map(|(netns, _)| netns),
         host_network,

@@ -30,7 +30,9 @@ objects! {
         resource_version: Option<String>,
         deletion_timestamp: Option<String>,
         labels: BTreeMap<String, String>,
+        annotations: Annotations,
     }
+    Annotations { #[serde(rename = "kubernetes.io/config.mirror")] mirror: Option<String>, }
 
     Pod { metadata: Metadata, spec: PodSpec, status: PodStatus, }
     PodSpec { node_name: Option<String>, host_network: bool, init_containers: Vec<Container>, containers: Vec<Container>, }

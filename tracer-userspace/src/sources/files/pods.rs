@@ -79,6 +79,9 @@ pub(in crate::sources) fn pod_of(pod: api::Pod) -> Pod {
         namespace: pod.metadata.namespace.or_else(|| Some("default".into())),
         name: pod.metadata.name,
         uid: pod.metadata.uid,
+        // The mirror of a static pod has a uid of the API's own; the kubelet's is the hash that it notes there
+        // (`CreateMirrorPod`, pkg/kubelet/pod/mirror_client.go).
+        kubelet_uid: non_empty(pod.metadata.annotations.mirror.as_ref()),
         // A finished pod keeps its address in the API while another may have it on the node, and nobody probes it.
         addrs: if finished { Vec::new() } else { addresses(&status, host_network) },
         netns: None,

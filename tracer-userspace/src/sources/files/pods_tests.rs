@@ -109,6 +109,19 @@ fn a_pod_that_somebody_deletes() {
 }
 
 #[test]
+fn the_mirror_of_a_static_pod_names_the_kubelet_s_uid() {
+    let hash = "eb9dc43f6a74951845a7e7c766a61e81";
+    let text = format!(
+        r#"{{"kind":"Pod","metadata":{{"name":"p","uid":"u","annotations":{{"kubernetes.io/config.hash":"{hash}",
+        "kubernetes.io/config.mirror":"{hash}","kubernetes.io/config.source":"file"}}}}}}"#
+    );
+    let pod = read("mirror", &text).expect("pod").remove(0);
+    assert!(pod.has_uid("u") && pod.has_uid(hash) && !pod.has_uid("other"), "{pod:?}");
+    let text = r#"{"kind":"Pod","metadata":{"name":"p","uid":"u","annotations":null}}"#;
+    assert_eq!(read("no mirror", text).expect("pod")[0].kubelet_uid, None);
+}
+
+#[test]
 fn every_probe_of_a_pod_with_two_families_sidecars_and_named_ports() {
     let text = "\
 kind: Pod
