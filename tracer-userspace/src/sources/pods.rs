@@ -16,14 +16,17 @@ use crate::event::{Container, Netns, Pod};
 /// A node holds 250 pods by design; beyond this the rest is left out.
 const MAX_NAMESPACES: usize = 4096;
 
-/// What the kubelet's log directories say.
+/// What the names of the kubelet's log directories and files say.
 #[derive(Default)]
 struct LogNames {
-    /// uid to namespace and name.
-    pods: HashMap<String, (String, String)>,
-    /// Container id to container name.
-    containers: HashMap<String, String>,
+    /// Of `/var/log/pods`, by uid.
+    pods: HashMap<String, PodName>,
+    /// Of `/var/log/containers`, by container id: the container's name and its pod's.
+    containers: HashMap<String, (String, PodName)>,
 }
+
+/// Namespace and name.
+type PodName = (String, String);
 
 /// What the processes of one pod say.
 #[derive(Default)]
@@ -72,9 +75,9 @@ fn named_pod(uid: String, group: &Group, node: &NodeNetns, names: &LogNames) -> 
     let at = group.netns();
     let host_network = at.is_some_and(|(netns, _)| netns == node.netns);
     let addrs = at.filter(|_| !host_network).map(|(_, pid)| addresses::of_process(pid)).unwrap_or_default();
-    let (namespace, name) = names.pods.get(&uid).cloned().unzip();
+    let (namespace, name) = names.of_pod(&uid, group).cloned().unzip();
     let container = |id: &String| Container {
-        name: names.containers.get(id).cloned(),
+        name: names.containers.get(id).map(|(name, _)| name.clone()),
         id: Some(id.clone()),
         ..Container::default()
     };
@@ -126,35 +129,44 @@ fn bound_namespaces() -> Vec<(Netns, PathBuf)> {
 }
 
 impl LogNames {
-    /// From our own `/var/log`, or the prober's where that is not mounted here.
+    /// From the `/var/log` of the prober, which makes them, and from our own where that may not be read.
     fn read(node: &NodeNetns) -> Self {
-        let roots = ["/var/log".into(), format!("/proc/{}/root/var/log", node.pid)];
-        roots.iter().map(Path::new).find(|root| root.join("pods").is_dir()).map(Self::read_from).unwrap_or_default()
+        Self::read_from(&[format!("/proc/{}/root/var/log", node.pid).as_ref(), "/var/log".as_ref()])
     }
 
-    fn read_from(root: &Path) -> Self {
+    /// Each directory from the first place that has it: one may be mounted here without the other.
+    fn read_from(places: &[&Path]) -> Self {
         Self {
-            pods: names_in(&root.join("pods")).filter_map(|name| pod_directory(&name)).collect(),
-            containers: names_in(&root.join("containers")).filter_map(|name| container_file(&name)).collect(),
+            pods: names_in(places, "pods").filter_map(|name| pod_directory(&name)).collect(),
+            containers: names_in(places, "containers").filter_map(|name| container_file(&name)).collect(),
         }
+    }
+
+    /// The pod's name, by its uid or by any of its containers.
+    fn of_pod(&self, uid: &str, group: &Group) -> Option<&PodName> {
+        let of_containers = || group.containers.iter().find_map(|id| self.containers.get(id));
+        self.pods.get(uid).or_else(|| of_containers().map(|(_, pod)| pod))
     }
 }
 
-fn names_in(directory: &Path) -> impl Iterator<Item = String> {
-    fs::read_dir(directory).into_iter().flatten().flatten().filter_map(|entry| entry.file_name().into_string().ok())
+fn names_in(places: &[&Path], directory: &str) -> impl Iterator<Item = String> {
+    let entries = places.iter().find_map(|place| fs::read_dir(place.join(directory)).ok());
+    entries.into_iter().flatten().flatten().filter_map(|entry| entry.file_name().into_string().ok())
 }
 
 /// `<namespace>_<name>_<uid>`
-fn pod_directory(name: &str) -> Option<(String, (String, String))> {
+fn pod_directory(name: &str) -> Option<(String, PodName)> {
     let mut parts = name.split('_');
     let (namespace, pod, uid) = (parts.next()?, parts.next()?, parts.next()?);
     Some((uid.to_owned(), (namespace.to_owned(), pod.to_owned())))
 }
 
-/// `<pod>_<namespace>_<container>-<id>.log`
-fn container_file(name: &str) -> Option<(String, String)> {
-    let (container, id) = name.strip_suffix(".log")?.rsplit('_').next()?.rsplit_once('-')?;
-    Some((id.to_owned(), container.to_owned()))
+/// `<pod>_<namespace>_<container>-<id>.log`: a symlink of the kubelet's to the log (`legacyLogSymlink`,
+/// pkg/kubelet/kuberuntime/legacy.go). Where that is too long for a file name the id is cut, and names nothing here.
+fn container_file(name: &str) -> Option<(String, (String, PodName))> {
+    let mut parts = name.strip_suffix(".log")?.split('_');
+    let (pod, namespace, (container, id)) = (parts.next()?, parts.next()?, parts.next()?.rsplit_once('-')?);
+    Some((id.to_owned(), (container.to_owned(), (namespace.to_owned(), pod.to_owned()))))
 }
 
 #[cfg(test)]
@@ -190,7 +202,31 @@ mod tests {
         assert_eq!(pod_directory("lost+found"), None);
         let id = "c".repeat(64);
         let file = format!("coredns-6d4b-x_kube-system_side-car-{id}.log");
-        assert_eq!(container_file(&file), Some((id, "side-car".into())));
-        assert_eq!(container_file("other.txt"), None);
+        let pod = ("kube-system".into(), "coredns-6d4b-x".into());
+        assert_eq!(container_file(&file), Some((id, ("side-car".into(), pod))));
+        assert_eq!((container_file("other.txt"), container_file("a_b.log")), (None, None));
+    }
+
+    /// As in the DaemonSet's container: symlinks that lead nowhere, and no directory of pods beside them.
+    #[test]
+    fn each_directory_is_read_where_it_is() {
+        let scratch = std::env::temp_dir().join(format!("tracer-{}-log-names", std::process::id()));
+        let (own, prober) = (scratch.join("own"), scratch.join("prober"));
+        fs::create_dir_all(own.join("containers")).expect("a directory");
+        let link = own.join("containers").join("cart-0_shop_app-c1.log");
+        std::os::unix::fs::symlink("/var/log/pods/nowhere/0.log", link).expect("a symlink");
+        let named = |places: &[&Path]| {
+            let group = Group { containers: ["c0".into(), "c1".into()].into(), ..Group::default() };
+            let node = NodeNetns { pid: 1_000_000, netns: Netns(1) };
+            let pod = named_pod("u".into(), &group, &node, &LogNames::read_from(places));
+            let containers: Vec<_> = pod.containers.into_iter().map(|it| it.name).collect();
+            (pod.namespace, pod.name, containers)
+        };
+        let with_pod = |name: &str| (Some("shop".into()), Some(name.into()), vec![None, Some("app".into())]);
+        assert_eq!(named(&[&prober, &own]), with_pod("cart-0"), "by its container");
+        fs::create_dir_all(prober.join("pods").join("shop_cart_u")).expect("a directory");
+        assert_eq!(named(&[&prober, &own]), with_pod("cart"), "by its own directory");
+        assert_eq!(named(&[&scratch]), (None, None, vec![None, None]));
+        fs::remove_dir_all(&scratch).expect("gone");
     }
 }

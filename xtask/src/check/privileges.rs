@@ -11,8 +11,12 @@ const CAPABILITIES: &[&str] =
     &["BPF", "PERFMON", "SYS_ADMIN", "SYS_PTRACE", "SYS_RESOURCE", "NET_ADMIN", "DAC_READ_SEARCH", "SYSLOG"];
 
 /// Paths of the node, and whether they may be written to.
-const HOST_PATHS: &[(&str, bool)] =
-    &[("/sys/kernel/tracing", true), ("/var/log/pods", false), ("/sys/fs/cgroup", false), ("/var/log/tracer", true)];
+const HOST_PATHS: &[(&str, bool)] = &[
+    ("/sys/kernel/tracing", true),
+    ("/var/log/containers", false),
+    ("/sys/fs/cgroup", false),
+    ("/var/log/tracer", true),
+];
 
 /// What the token may do: API group, resource, verb.
 const MAY: &[(&str, &str, &[&str])] = &[("", "pods", &["list", "watch"])];
