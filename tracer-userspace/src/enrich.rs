@@ -1,19 +1,22 @@
 //! Names for what an attempt touched: its pod, its probe, its namespace. Pure look-ups over what the
 //! node is known to hold.
 
+mod lifecycle;
+
 use std::net::IpAddr;
 
 use crate::correlate::attempt::Attempt;
 use crate::correlate::node::Node;
 use crate::event::{Container, Handler, KubeletProbe, Netns, Pod, PodRef, ProbeSpec, ProbeType};
 use crate::record::{Endpoint, K8s, NetnsRef, Probe, Process, Subject};
+pub use lifecycle::{HookMatch, hooks_met};
 
 /// An attempt with its names.
 #[derive(Clone, Debug)]
 pub struct Named {
     /// Probe or connection.
     pub subject: Subject,
-    /// What the probe specs that fit agree on.
+    /// What the probe specs that fit agree on, and the lifecycle hooks that fit, too.
     pub probe: Option<Probe>,
     /// The pod.
     pub k8s: Option<K8s>,
@@ -30,14 +33,14 @@ pub struct Named {
 /// Names an attempt.
 #[must_use]
 pub fn name(attempt: &Attempt, node: &Node) -> Named {
-    let matches = matching_probes(attempt, node);
-    let specs: Vec<&ProbeSpec> = matches.iter().map(|(_, _, spec)| *spec).collect();
-    let pod = only_pod(&matches).or_else(|| pod_of(attempt.flow.dst.ip(), node));
-    let container = single_container(&matches);
+    let whose = whose(attempt, node);
+    let pod = only_pod(&whose).or_else(|| pod_of(attempt.flow.dst.ip(), node));
+    let container = single_container(&whose);
     let src = Endpoint::from(attempt.flow.src);
+    let probe = agreed(attempt, node);
     Named {
-        subject: subject(attempt, node, &specs, pod),
-        probe: Probe::agreed(&specs),
+        subject: subject(attempt, node, probe.as_ref(), pod),
+        probe,
         k8s: pod.and_then(|pod| k8s(pod, container)),
         netns: attempt.netns.map(|inum| netns_ref(inum, node)),
         src: (!src.addr.is_unspecified()).then_some(src),
@@ -46,10 +49,22 @@ pub fn name(attempt: &Attempt, node: &Node) -> Named {
     }
 }
 
+/// What all that it can be agree on; `None` if no probe spec fits.
+fn agreed(attempt: &Attempt, node: &Node) -> Option<Probe> {
+    let probe = Probe::agreed(&probes_met(attempt, node))?;
+    Some(hooks_met(attempt, node).into_iter().fold(probe, |probe, (.., hook)| probe.or_of(hook)))
+}
+
+/// The containers whose probe or lifecycle hook it can be.
+fn whose<'a>(attempt: &Attempt, node: &'a Node) -> Vec<Whose<'a>> {
+    let probes = matching_probes(attempt, node).into_iter().map(|(pod, container, _)| (pod, container));
+    probes.chain(hooks_met(attempt, node).into_iter().map(|(pod, container, _)| (pod, container))).collect()
+}
+
 /// The timeout of the probe, if the specs that fit agree on one.
 #[must_use]
 pub fn timeout_s(attempt: &Attempt, node: &Node) -> Option<u32> {
-    Probe::agreed(&probes_met(attempt, node)).and_then(|p| p.timeout_s)
+    agreed(attempt, node).and_then(|p| p.timeout_s)
 }
 
 /// It was connected only when every probe that it can be had given up, and then nothing came of it.
@@ -62,31 +77,32 @@ pub fn is_too_late(attempt: &Attempt, node: &Node) -> bool {
     longest_timeout_ns(attempt, node).is_some_and(|timeout| connected.saturating_sub(attempt.started) >= timeout)
 }
 
-/// After what time every probe that it can be has given up.
+/// After what time every probe that it can be has given up; `None` if it can be a lifecycle hook's, which has no timeout.
 #[must_use]
 pub fn longest_timeout_ns(attempt: &Attempt, node: &Node) -> Option<u64> {
     let longest = probes_met(attempt, node).iter().map(|spec| u64::from(spec.timeout_s)).max();
-    longest.map(|timeout_s| timeout_s * 1_000_000_000)
+    longest.filter(|_| hooks_met(attempt, node).is_empty()).map(|timeout_s| timeout_s * 1_000_000_000)
 }
 
 /// What the probe decides, if the specs that fit agree on one.
 #[must_use]
 pub fn probe_type(attempt: &Attempt, node: &Node) -> Option<ProbeType> {
-    Probe::agreed(&probes_met(attempt, node)).and_then(|p| p.probe_type)
+    agreed(attempt, node).and_then(|p| p.probe_type)
 }
 
 /// The scheme of the probe, if the specs that fit agree on one.
 #[must_use]
 pub fn scheme(attempt: &Attempt, node: &Node) -> Option<String> {
-    Probe::agreed(&probes_met(attempt, node)).and_then(|p| p.scheme)
+    agreed(attempt, node).and_then(|p| p.scheme)
 }
 
-/// Every probe that this attempt can be asks in plain HTTP; `None` if no spec fits.
+/// Every probe and lifecycle hook that this attempt can be asks in plain HTTP; `None` if none fits.
 #[must_use]
 pub fn asks_http(attempt: &Attempt, node: &Node) -> Option<bool> {
-    let matches = matching_probes(attempt, node);
     let plain = |s: &ProbeSpec| s.handler == Handler::Http && s.scheme.as_deref() != Some("https");
-    (!matches.is_empty()).then(|| matches.iter().all(|(_, _, spec)| plain(spec)))
+    let probes = probes_met(attempt, node).into_iter().map(plain);
+    let hooks = hooks_met(attempt, node).into_iter().map(|(.., hook)| hook.scheme != "https");
+    probes.chain(hooks).reduce(|all, one| all && one)
 }
 
 /// The probes that this attempt can be one of.
@@ -95,20 +111,21 @@ pub fn probes_met<'a>(attempt: &Attempt, node: &'a Node) -> Vec<&'a ProbeSpec> {
     matching_probes(attempt, node).into_iter().map(|(.., spec)| spec).collect()
 }
 
-/// The probe that can end the start of the container that this attempt met, if the attempt can be one of it.
+/// The probe that can end the start of the container that this attempt met, if the attempt can be one of it, and is no
+/// lifecycle hook's.
 #[must_use]
 pub fn start_probe<'a>(attempt: &Attempt, node: &'a Node) -> Option<&'a ProbeSpec> {
     let spec = probed_container(attempt, node)?.1.start_probe()?;
-    probes_met(attempt, node).iter().any(|it| std::ptr::eq(*it, spec)).then_some(spec)
+    let can_be = probes_met(attempt, node).iter().any(|it| std::ptr::eq(*it, spec));
+    (can_be && hooks_met(attempt, node).is_empty()).then_some(spec)
 }
 
 /// The container whose probe it is, if it can be of no other.
 #[must_use]
 pub fn probed_container<'a>(attempt: &Attempt, node: &'a Node) -> Option<(&'a Pod, &'a Container)> {
-    let matches = matching_probes(attempt, node);
-    let (pod, container, _) = *matches.first()?;
-    let same = |(_, other, _): &Match<'_>| std::ptr::eq(*other, container);
-    matches.iter().all(same).then_some((pod, container))
+    let (pod, container, _) = *matching_probes(attempt, node).first()?;
+    let same = |(_, other): &Whose<'_>| std::ptr::eq(*other, container);
+    whose(attempt, node).iter().all(same).then_some((pod, container))
 }
 
 /// When the run of the container began that this attempt met at `at`, if the tracer watched by then: CLOCK_BOOTTIME
@@ -168,6 +185,9 @@ pub fn is_probe_of(attempt: &Attempt, node: &Node, probe: &KubeletProbe) -> bool
     if !matches.is_empty() {
         return matches.iter().any(|it| is_told(it, probe));
     }
+    if !hooks_met(attempt, node).is_empty() {
+        return false;
+    }
     // Without specs the address says whose it is; without that, the words of the kubelet must have named the target.
     pod_of(attempt.flow.dst.ip(), node).map_or(probe.dst.is_some(), |pod| is_pod(pod, &probe.pod))
 }
@@ -189,6 +209,22 @@ fn is_told((pod, container, spec): &Match<'_>, probe: &KubeletProbe) -> bool {
 }
 
 type Match<'a> = (&'a Pod, &'a Container, &'a ProbeSpec);
+type Whose<'a> = (&'a Pod, &'a Container);
+
+/// The containers for which somebody may dial this address.
+fn containers_dialled<'a>(attempt: &Attempt, node: &'a Node) -> impl Iterator<Item = Whose<'a>> {
+    let pods = node.pods.dialled_at(attempt.flow.dst.ip());
+    pods.flat_map(|pod| pod.containers.iter().map(move |c| (pod, c)))
+}
+
+/// The probe specs of this address and port.
+fn probes_on<'a>(attempt: &Attempt, node: &'a Node) -> Vec<Match<'a>> {
+    containers_dialled(attempt, node)
+        .flat_map(|(pod, c)| c.probes.iter().map(move |spec| (pod, c, spec)))
+        .filter(|(.., spec)| spec.port == attempt.flow.dst.port())
+        .filter(|(pod, _, spec)| dials(pod, spec.host.as_deref(), attempt, node))
+        .collect()
+}
 
 /// The probe specs that this attempt can be: same address and port; and, where the attempt is over,
 /// the kind that behaves like it.
@@ -196,30 +232,27 @@ fn matching_probes<'a>(attempt: &Attempt, node: &'a Node) -> Vec<Match<'a>> {
     if !attempt.prober {
         return Vec::new();
     }
-    let dst = attempt.flow.dst;
-    let all: Vec<Match<'a>> = node
-        .pods
-        .dialled_at(dst.ip())
-        .flat_map(|pod| pod.containers.iter().map(move |c| (pod, c)))
-        .flat_map(|(pod, c)| c.probes.iter().map(move |spec| (pod, c, spec)))
-        .filter(|(pod, _, spec)| spec.port == dst.port() && dials(pod, spec, dst.ip(), attempt, node))
-        .collect();
+    let all = probes_on(attempt, node);
     // The kubelet has said which one it was.
     let told = attempt.kubelet().and_then(|(_, said)| all.iter().copied().find(|it| is_told(it, said)));
     if let Some(told) = told {
         return vec![told];
     }
-    if !attempt.touched_only() && attempt.sent().is_none_or(|n| n == 0) {
-        return all;
-    }
-    let behaves: Vec<Match<'a>> =
-        all.iter().copied().filter(|(_, _, s)| (s.handler == Handler::Tcp) == attempt.touched_only()).collect();
-    if behaves.is_empty() { all } else { behaves }
+    let behaving = behaving(&all, attempt);
+    if behaving.is_empty() && hooks_met(attempt, node).is_empty() { all } else { behaving }
 }
 
-/// The probe dials this address: its own `host`, the pod's address, or the node's for a pod on the host's network.
-fn dials(pod: &Pod, spec: &ProbeSpec, dst: IpAddr, attempt: &Attempt, node: &Node) -> bool {
-    if let Some(host) = spec.host.as_deref() {
+/// Those that send something or do not, as the attempt did; all while it is not over.
+fn behaving<'a>(all: &[Match<'a>], attempt: &Attempt) -> Vec<Match<'a>> {
+    let is_known = attempt.touched_only() || attempt.sent().is_some_and(|n| n > 0);
+    let is_alike = |spec: &ProbeSpec| !is_known || (spec.handler == Handler::Tcp) == attempt.touched_only();
+    all.iter().copied().filter(|(.., spec)| is_alike(spec)).collect()
+}
+
+/// A probe or lifecycle hook dials this address: its own `host`, the pod's address, or the node's for a pod on the host's network.
+fn dials(pod: &Pod, host: Option<&str>, attempt: &Attempt, node: &Node) -> bool {
+    let dst = attempt.flow.dst.ip();
+    if let Some(host) = host {
         return host.parse::<IpAddr>().map_or(host == "localhost" && dst.is_loopback(), |ip| ip == dst);
     }
     if pod.addrs.contains(&dst) {
@@ -234,20 +267,20 @@ fn pod_of(addr: IpAddr, node: &Node) -> Option<&Pod> {
 }
 
 /// Of two pods on the host's network that are asked the same, it can be either.
-fn only_pod<'a>(matches: &[Match<'a>]) -> Option<&'a Pod> {
-    let (first, ..) = matches.first()?;
-    matches.iter().all(|(pod, ..)| std::ptr::eq(*pod, *first)).then_some(*first)
+fn only_pod<'a>(whose: &[Whose<'a>]) -> Option<&'a Pod> {
+    let (first, _) = whose.first()?;
+    whose.iter().all(|(pod, _)| std::ptr::eq(*pod, *first)).then_some(*first)
 }
 
-fn single_container<'a>(matches: &[Match<'a>]) -> Option<&'a Container> {
-    let (_, first, _) = matches.first()?;
-    matches.iter().all(|(_, c, _)| c.name == first.name).then_some(*first)
+fn single_container<'a>(whose: &[Whose<'a>]) -> Option<&'a Container> {
+    let (_, first) = whose.first()?;
+    whose.iter().all(|(_, c)| c.name == first.name).then_some(*first)
 }
 
 /// Matched to a spec; or, where the target's specs are not known, made by the prober to an address of
 /// a pod of this node or of the node itself (which its host-network pods share).
-fn subject(attempt: &Attempt, node: &Node, specs: &[&ProbeSpec], pod: Option<&Pod>) -> Subject {
-    if !specs.is_empty() {
+fn subject(attempt: &Attempt, node: &Node, probe: Option<&Probe>, pod: Option<&Pod>) -> Subject {
+    if probe.is_some() {
         return Subject::Probe;
     }
     let dst = attempt.flow.dst.ip();

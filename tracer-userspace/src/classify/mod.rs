@@ -11,6 +11,7 @@ pub mod finding;
 mod history;
 pub mod kubelet;
 pub mod label;
+mod lifecycle;
 pub(crate) mod owner;
 mod rules;
 pub(crate) mod startup_probe;
@@ -118,5 +119,6 @@ pub fn classify(case: &Case<'_>) -> Option<(Finding, Vec<Label>)> {
     let also = others.map(|f| f.label).collect();
     history::add(case, &mut first);
     history::add_end(case, &mut first);
+    lifecycle::add(case, &mut first);
     Some((first, also))
 }

@@ -1,6 +1,7 @@
 //! Joins observations into attempts: by the connection's identity, never by port, pid or inode alone.
 
 pub mod attempt;
+pub mod dials;
 pub mod firewalls;
 pub mod listeners;
 pub mod node;

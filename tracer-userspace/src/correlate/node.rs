@@ -5,6 +5,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
+use super::dials::Dials;
 use super::firewalls::Firewalls;
 use super::listeners::Listeners;
 use super::pods::KnownPods;
@@ -67,6 +68,8 @@ pub struct Node {
     pub firewalls: Firewalls,
     /// Who used up ephemeral ports, as of the last time that was read.
     pub ports: Option<PortPressure>,
+    /// When probers dialled what lifecycle hooks dial, too.
+    dials: Dials,
     /// What the last check of the node came to, and when.
     checked: Option<(u64, Findings)>,
 }
@@ -103,6 +106,8 @@ impl Node {
             Fact::TlsHello(hello) => {
                 bounded_insert(&mut self.tls, (hello.addr.port(), hello.netns, hello.addr.ip()), time);
             }
+            Fact::Connect(connect) if connect.prober => self.see_dial(time, connect.flow.dst),
+            Fact::ConnectFailed(failed) if failed.prober && failed.conn.is_none() => self.see_dial(time, failed.dst),
             Fact::Listen(listen) => self.see_listen(time, listen),
             Fact::Firewall(firewall) => self.firewalls.see(time, firewall),
             Fact::Findings(findings) => self.checked = Some((time, (**findings).clone())),
@@ -140,6 +145,12 @@ impl Node {
             self.link_changes.iter().min_by_key(|(key, (time, _))| rank(key.0, *time)).map(|(key, _)| key.clone());
         if let Some(key) = oldest {
             self.link_changes.remove(&key);
+        }
+    }
+
+    fn see_dial(&mut self, time: u64, dst: SocketAddr) {
+        if self.pods.have_hook_on(dst.port()) {
+            self.dials.note(dst, time);
         }
     }
 
@@ -191,6 +202,12 @@ impl Node {
     #[must_use]
     pub fn is_a_node(&self, netns: Netns) -> bool {
         self.netns == Some(netns) || self.links.contains_key(&netns)
+    }
+
+    /// When probers dialled what lifecycle hooks dial, too.
+    #[must_use]
+    pub const fn dials(&self) -> &Dials {
+        &self.dials
     }
 
     /// The listeners that were seen to come and go.

@@ -11,12 +11,14 @@ use crate::event::{Netns, Pod};
 pub struct KnownPods {
     all: Vec<Pod>,
     by_addr: BTreeMap<IpAddr, Vec<usize>>,
-    /// By the address that a probe names in place of the pod's.
+    /// By the address that a probe or a lifecycle hook names in place of the pod's.
     by_host: BTreeMap<IpAddr, Vec<usize>>,
     /// Those with a network of their own.
     by_netns: BTreeMap<Netns, usize>,
-    /// Those of which a probe may dial an address that no list has.
+    /// Those of which a probe or a lifecycle hook may dial an address that no list has.
     elsewhere: Vec<usize>,
+    /// The ports that lifecycle hooks dial.
+    hook_ports: BTreeSet<u16>,
     have_specs: bool,
 }
 
@@ -37,6 +39,8 @@ impl KnownPods {
         }
         let elsewhere = pods.iter().enumerate().filter(|(_, pod)| dials_elsewhere(pod));
         self.elsewhere = elsewhere.map(|(place, _)| place).collect();
+        let containers = pods.iter().flat_map(|pod| &pod.containers);
+        self.hook_ports = containers.flat_map(|it| &it.lifecycle).map(|hook| hook.port).collect();
         self.have_specs = pods.iter().any(Pod::has_specs);
     }
 
@@ -50,7 +54,7 @@ impl KnownPods {
         self.places(addr).iter().map(|place| &self.all[*place])
     }
 
-    /// Those of which a probe may dial this address.
+    /// Those of which a probe or a lifecycle hook may dial this address.
     pub fn dialled_at(&self, addr: IpAddr) -> impl Iterator<Item = &Pod> {
         let named = self.by_host.get(&addr).into_iter().flatten();
         let mut places: Vec<usize> = self.places(addr).iter().chain(named).chain(&self.elsewhere).copied().collect();
@@ -65,7 +69,13 @@ impl KnownPods {
         self.by_netns.get(&netns).map(|place| &self.all[*place])
     }
 
-    /// Their probes are known, and not only their names.
+    /// A lifecycle hook of any of them dials this port.
+    #[must_use]
+    pub fn have_hook_on(&self, port: u16) -> bool {
+        self.hook_ports.contains(&port)
+    }
+
+    /// Their probes or lifecycle hooks are known, and not only their names.
     #[must_use]
     pub const fn have_specs(&self) -> bool {
         self.have_specs
@@ -81,15 +91,17 @@ fn dials_elsewhere(pod: &Pod) -> bool {
     pod.host_network && pod.addrs.is_empty() || hosts(pod).any(|host| host.parse::<IpAddr>().is_err())
 }
 
-/// What its probes name in place of its address.
+/// What its probes and lifecycle hooks name in place of its address.
 fn hosts(pod: &Pod) -> impl Iterator<Item = &str> {
-    pod.containers.iter().flat_map(|container| &container.probes).filter_map(|spec| spec.host.as_deref())
+    let probes = pod.containers.iter().flat_map(|it| &it.probes).map(|spec| &spec.host);
+    let hooks = pod.containers.iter().flat_map(|it| &it.lifecycle).map(|hook| &hook.host);
+    probes.chain(hooks).filter_map(Option::as_deref)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::event::{Container, ProbeSpec};
+    use crate::event::{Container, HookType, LifecycleHook, ProbeSpec};
     use crate::testing::http_probe;
 
     fn pod(name: &str, addr: &str, netns: u32) -> Pod {
@@ -117,6 +129,19 @@ mod tests {
         assert_eq!(names(known.dialled_at(addr)), ["by host", "by name", "a", "c"]);
         assert_eq!(known.in_netns(Netns(4)).and_then(|pod| pod.name.as_deref()), Some("d"));
         assert!(known.have_specs());
+    }
+
+    #[test]
+    fn a_lifecycle_hook_dials_as_a_probe_does() {
+        let (hook_type, scheme, path) = (HookType::PreStop, "http".into(), "/".into());
+        let hook = LifecycleHook { hook_type, scheme, port: 9000, host: Some("10.88.0.1".into()), path };
+        let container = Container { lifecycle: vec![hook], ..Container::default() };
+        let mut known = KnownPods::default();
+        known.replace(&[Pod { containers: vec![container], ..pod("a", "10.88.0.9", 9) }, pod("b", "10.88.0.1", 1)]);
+        assert_eq!(names(known.dialled_at("10.88.0.1".parse().expect("an address"))), ["a", "b"]);
+        assert!(known.have_hook_on(9000) && !known.have_hook_on(80) && known.have_specs());
+        known.replace(&[]);
+        assert!(!known.have_hook_on(9000));
     }
 
     #[test]

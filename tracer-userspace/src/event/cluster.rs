@@ -60,10 +60,10 @@ impl Pod {
         [&self.uid, &self.kubelet_uid].into_iter().flatten().any(|own| own == uid)
     }
 
-    /// Its probes are known, and not only its name.
+    /// Its probes or lifecycle hooks are known, and not only its name.
     #[must_use]
     pub fn has_specs(&self) -> bool {
-        self.containers.iter().any(|container| !container.probes.is_empty())
+        self.containers.iter().any(|container| !container.probes.is_empty() || !container.lifecycle.is_empty())
     }
 }
 
@@ -82,6 +82,9 @@ pub struct Container {
     /// Its probes that run a command.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub exec: Vec<ExecSpec>,
+    /// Its lifecycle hooks that ask over HTTP.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub lifecycle: Vec<LifecycleHook>,
     /// Its starts and ends; absent where nobody lists them, or what was listed is of another run than the node's.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub runs: Option<Runs>,
@@ -110,6 +113,45 @@ pub struct ExecSpec {
     pub period_s: u32,
     /// Failures in a row until it counts.
     pub failure_threshold: u32,
+}
+
+/// A lifecycle hook of a container that asks over HTTP, named ports resolved. No other uses the network: a `tcpSocket` fails
+/// without a connection (`handlerRunner.Run`, pkg/kubelet/lifecycle/handlers.go).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LifecycleHook {
+    /// When it is run.
+    #[serde(rename = "type")]
+    pub hook_type: HookType,
+    /// `http` or `https`.
+    pub scheme: String,
+    /// Port dialled.
+    pub port: u16,
+    /// Address dialled, where it is not the pod's.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub host: Option<String>,
+    /// Path, without the query.
+    pub path: String,
+}
+
+/// When a lifecycle hook is run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum HookType {
+    /// As soon as the container is started.
+    PostStart,
+    /// Before the container is ended: its pod is deleted or evicted, its liveness or startup probe failed.
+    PreStop,
+}
+
+impl HookType {
+    /// The field of the pod's spec.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::PostStart => "postStart",
+            Self::PreStop => "preStop",
+        }
+    }
 }
 
 /// One network probe of a container, defaults applied and named ports resolved.

@@ -15,7 +15,10 @@ mod packet;
 mod ports;
 mod runs;
 
-pub use cluster::{Container, ExecSpec, Handler, Pod, Pods, ProbeSpec, ProbeType, Service, ServicePort, Services};
+pub use cluster::{
+    Container, ExecSpec, Handler, HookType, LifecycleHook, Pod, Pods, ProbeSpec, ProbeType, Service, ServicePort,
+    Services,
+};
 pub use conn::{
     Actor, Answer, AnswerKind, ConnId, Connect, ConnectFailed, Flow, Listen, ListenQueue, QueueFull, ResetReceived,
     ResetSent, Retransmit, State, TcpFlags, TcpState, TlsHello, Via,

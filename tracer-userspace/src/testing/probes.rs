@@ -2,7 +2,9 @@
 
 use super::Stream;
 use super::facts::http_probe;
-use crate::event::{Container, ExecSpec, Fact, Pod, Pods, ProbeSpec, ProbeType, Runs};
+use crate::event::{
+    Container, ExecSpec, Fact, Handler, HookType, LifecycleHook, Pod, Pods, ProbeSpec, ProbeType, Runs,
+};
 
 impl Stream {
     fn probed(&mut self, probe: ProbeSpec) -> &mut Self {
@@ -85,6 +87,21 @@ impl Stream {
         self.push(Fact::Pods(pods))
     }
 
+    /// The pod's container has a lifecycle hook that asks this port.
+    pub(crate) fn lifecycle(&mut self, hook_type: HookType, port: u16) -> &mut Self {
+        let mut pods = self.pods();
+        let hook = LifecycleHook { hook_type, scheme: "http".into(), port, host: None, path: "/stop".into() };
+        pods.pods[0].containers[0].lifecycle.push(hook);
+        self.push(Fact::Pods(pods))
+    }
+
+    /// The pod has the target's address.
+    pub(crate) fn at_target(&mut self) -> &mut Self {
+        let mut pods = self.pods();
+        pods.pods[0].addrs = vec![self.flow.dst.ip()];
+        self.push(Fact::Pods(pods))
+    }
+
     /// The last that was told of pods.
     fn pods(&self) -> Pods {
         let pods = self.observations.iter().rev().find_map(|it| match &it.fact {
@@ -116,6 +133,11 @@ impl Stream {
     /// The time so many seconds ago.
     pub(crate) const fn seconds_ago(&self, seconds: u64) -> u64 {
         self.now - seconds * 1_000_000_000
+    }
+
+    pub(crate) fn tcp_readiness(&mut self) -> &mut Self {
+        let like = http_probe(self.flow.dst.port());
+        self.probed(ProbeSpec { handler: Handler::Tcp, scheme: None, path: None, ..like })
     }
 
     pub(crate) fn https_readiness(&mut self) -> &mut Self {

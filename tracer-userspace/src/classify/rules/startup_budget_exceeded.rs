@@ -7,7 +7,7 @@ use super::super::{Streak, history, startup_probe};
 use super::connection_refused::refused;
 use super::{Case, Finding, Label, in_namespace};
 use crate::enrich;
-use crate::event::{Netns, ProbeSpec, ProbeType, Runs, Waiting};
+use crate::event::{HookType, Netns, ProbeSpec, ProbeType, Runs, Waiting};
 use crate::record::{Confidence, Evidence};
 
 /// Attempts lie on a grid of whole periods; the kubelet jitters its start.
@@ -51,13 +51,17 @@ fn spent(case: &Case<'_>, spec: &ProbeSpec, start: Start, streak: Streak, at: u6
         return None;
     }
     // Those of the port, also where the kubelet has told which one this attempt was: of those before it, it may not have.
-    let (_, container) = enrich::probed_container(case.attempt, case.node)?;
+    let (pod, container) = enrich::probed_container(case.attempt, case.node)?;
     let others = container.probes.iter().filter(|other| other.port == spec.port && !std::ptr::eq(*other, spec));
     let others: Vec<u32> = match spec.probe_type {
         // The others wait for its success.
         ProbeType::Startup => Vec::new(),
         _ => others.map(|other| most(other, age, lasted)).collect(),
     };
+    // A postStart hook dials once in a start.
+    let hooks = pod.containers.iter().flat_map(|it| &it.lifecycle);
+    let hooks = hooks.filter(|it| it.port == spec.port && it.hook_type == HookType::PostStart);
+    let others: Vec<u32> = others.into_iter().chain(hooks.map(|_| 1)).collect();
     let own = streak.count.saturating_sub(others.iter().sum());
     match own >= spec.failure_threshold {
         true => Some(Spent::Surely),

@@ -70,7 +70,10 @@ objects! {
         liveness_probe: Option<Probe>,
         readiness_probe: Option<Probe>,
         startup_probe: Option<Probe>,
+        lifecycle: Lifecycle,
     }
+    Lifecycle { post_start: LifecycleHandler, pre_stop: LifecycleHandler, }
+    LifecycleHandler { exec: Option<Exec>, http_get: Option<HttpGet>, }
     ContainerPort { name: Option<String>, container_port: i32, }
     Probe {
         timeout_seconds: Option<i32>,

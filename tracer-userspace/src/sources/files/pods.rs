@@ -9,7 +9,7 @@ use super::api::{self, PodStatus, Port, Probe};
 use super::runs::runs_of;
 use super::{Document, FileError, Source, Taken};
 use crate::clock;
-use crate::event::{Container, ExecSpec, Handler, Pod, ProbeSpec, ProbeType};
+use crate::event::{Container, ExecSpec, Handler, HookType, LifecycleHook, Pod, ProbeSpec, ProbeType};
 
 const FLAG: &str = "--pods";
 const EXPECTED: &str = "a PodList, a List of Pods or a Pod";
@@ -74,7 +74,8 @@ pub(in crate::sources) fn pod_of(pod: api::Pod) -> Pod {
     // Init containers that go on running (sidecars) are probed, too.
     let sidecars = spec.init_containers.into_iter().filter(|it| it.restart_policy.as_deref() == Some("Always"));
     let containers = sidecars.chain(spec.containers).map(|it| container(it, &status));
-    let containers = containers.map(|it| if finished { Container { probes: Vec::new(), ..it } } else { it }).collect();
+    let undialled = |it| Container { probes: Vec::new(), lifecycle: Vec::new(), ..it };
+    let containers = containers.map(|it| if finished { undialled(it) } else { it }).collect();
     Pod {
         namespace: pod.metadata.namespace.or_else(|| Some("default".into())),
         name: pod.metadata.name,
@@ -120,11 +121,28 @@ fn container(container: api::Container, status: &PodStatus) -> Container {
     let spec = |(probe_type, probe): &(_, &Option<Probe>)| probe_spec(*probe_type, probe.as_ref()?, &container);
     let exec = |(probe_type, probe): &(_, &Option<Probe>)| exec_spec(*probe_type, probe.as_ref()?);
     let (exec, probes) = (probes.iter().filter_map(exec).collect(), probes.iter().filter_map(spec).collect());
+    let lifecycle = lifecycle(&container);
     let mut statuses = status.container_statuses.iter().chain(&status.init_container_statuses);
     let status = statuses.find(|it| it.name == container.name);
     let id = status.and_then(|it| container_id(it.container_id.as_deref()));
     let runs = status.map(|it| runs_of(it, clock::steady_boot_to_wall_ns()));
-    Container { name: Some(container.name), id, probes, exec, runs }
+    Container { name: Some(container.name), id, probes, exec, lifecycle, runs }
+}
+
+/// A hook that has a command runs that.
+fn lifecycle(container: &api::Container) -> Vec<LifecycleHook> {
+    let api::Lifecycle { post_start, pre_stop } = &container.lifecycle;
+    let hooks = [(HookType::PostStart, post_start), (HookType::PreStop, pre_stop)];
+    let http = |(hook_type, handler): (_, &api::LifecycleHandler)| {
+        let http = handler.http_get.as_ref().filter(|_| handler.exec.is_none())?;
+        lifecycle_hook(hook_type, http, container)
+    };
+    hooks.into_iter().filter_map(http).collect()
+}
+
+fn lifecycle_hook(hook_type: HookType, http: &api::HttpGet, container: &api::Container) -> Option<LifecycleHook> {
+    let Target { scheme, port, host, path, .. } = http_target(http, container)?;
+    Some(LifecycleHook { hook_type, scheme: scheme?, port, host, path: path? })
 }
 
 /// Without the runtime: `containerd://cd4a…`.

@@ -162,6 +162,39 @@ status:
 }
 
 #[test]
+fn lifecycle_hooks_that_dial() {
+    let text = "\
+kind: Pod
+metadata: {name: a}
+spec:
+  containers:
+  - name: web
+    ports: [{name: admin, containerPort: 9000}]
+    lifecycle:
+      postStart: {httpGet: {port: '8080', host: 127.0.0.1}}
+      preStop: {httpGet: {port: admin, scheme: HTTPS, path: '/quit?now=1'}}
+  - name: silent
+    lifecycle: {postStart: {tcpSocket: {port: 9000}}, preStop: {exec: {command: ['true']}}}
+  - {name: asleep, lifecycle: {preStop: {sleep: {seconds: 5}}}}
+  - {name: none, lifecycle: null}
+";
+    let hook = |hook_type, scheme: &str, port, host: Option<&str>, path: &str| LifecycleHook {
+        hook_type,
+        scheme: scheme.into(),
+        port,
+        host: host.map(Into::into),
+        path: path.into(),
+    };
+    let pods = read("lifecycle", text).expect("pod");
+    let expected = [
+        hook(HookType::PostStart, "http", 8080, Some("127.0.0.1"), "/"),
+        hook(HookType::PreStop, "https", 9000, None, "/quit"),
+    ];
+    assert_eq!(pods[0].containers[0].lifecycle, expected);
+    assert!(pods[0].containers[1..].iter().all(|it| it.lifecycle.is_empty()), "no other dials: {pods:?}");
+}
+
+#[test]
 fn a_finished_pod_is_not_probed() {
     let text = r#"{"kind":"Pod","metadata":{"name":"p"},"spec":{"hostNetwork":true,"containers":[{"name":"c",
         "livenessProbe":{"tcpSocket":{"host":"127.0.0.1","port":80}}}]},"status":{"phase":"Failed","hostIP":"10.0.0.1"}}"#;

@@ -1,0 +1,249 @@
+//! The kubelet dials for a container's lifecycle hooks, too: a verdict on what is, or may be, a hook's attempt says so.
+
+use serde_json::json;
+
+use super::Case;
+use super::evidence::evidence;
+use super::finding::Finding;
+use crate::enrich::{self, HookMatch};
+use crate::event::HookType;
+use crate::record::{Evidence, Outcome};
+
+/// Adds it to a finding: it changes neither the label nor how sure it is.
+pub(super) fn add(case: &Case<'_>, finding: &mut Finding) {
+    let hooks = enrich::hooks_met(case.attempt, case.node);
+    if hooks.is_empty() || finding.outcome != Outcome::Failure {
+        return;
+    }
+    let (whose, dials) = (named(&hooks), if hooks.len() == 1 { "dials" } else { "dial" });
+    if enrich::probes_met(case.attempt, case.node).is_empty() {
+        finding.summary +=
+            &format!("; {whose} {dials} this port, and no probe sends a request there: {}", consequence(&hooks));
+        let mend = std::mem::take(&mut finding.remediation);
+        finding.remediation = format!("for the hook, what holds for a probe: {mend}");
+    } else {
+        finding.summary += &format!("; {whose} {dials} this port, too: whether this was the probe is not known");
+    }
+    finding.evidence.extend(hooks.iter().map(|hook| of_hook(case, hook)));
+}
+
+/// "container app's preStop hook"
+fn named(hooks: &[HookMatch<'_>]) -> String {
+    let name = |(_, container, hook): &HookMatch<'_>| {
+        let whose = container.name.as_ref().map_or_else(|| "the container".into(), |name| format!("container {name}"));
+        format!("{whose}'s {} hook", hook.hook_type.name())
+    };
+    hooks.iter().map(name).collect::<Vec<_>>().join(" and ")
+}
+
+/// What comes of a hook that fails: `startContainer` and `killContainer`, pkg/kubelet/kuberuntime/kuberuntime_container.go.
+fn consequence(hooks: &[HookMatch<'_>]) -> &'static str {
+    const PRE_STOP: &str = "if a preStop hook fails, its container is ended all the same (Event FailedPreStopHook)";
+    const POST_START: &str = "if a postStart hook fails, its container is killed (Event FailedPostStartHook)";
+    if hooks.iter().all(|(.., hook)| hook.hook_type == HookType::PreStop) { PRE_STOP } else { POST_START }
+}
+
+fn of_hook(case: &Case<'_>, (pod, container, hook): &HookMatch<'_>) -> Evidence {
+    let (name, ends) = (hook.hook_type.name(), if pod.deleting { "; the pod is being deleted" } else { "" });
+    let says = format!("{} asks {} :{}{}{ends}", named(&[(pod, container, hook)]), hook.scheme, hook.port, hook.path);
+    let fields = json!({ "lifecycle": name, "container": container.name, "port": hook.port });
+    evidence("pods", case.attempt.started, says, fields)
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::classify::label::Label;
+    use crate::event::{AnswerKind, Fact, HookType, ProbeSays, ProbeType, Runs, TcpState};
+    use crate::record::{Confidence, Subject, VerdictBody};
+    use crate::testing::{POD, SYN, Stream};
+
+    const PRE_STOP: &str =
+        "; container app's preStop hook dials this port, too: whether this was the probe is not known";
+
+    fn refused(stream: &mut Stream, conn: u64) -> &mut Stream {
+        stream.again(conn).connect().reset_sent(SYN, true, None).reset_received(TcpState::SynSent, 0);
+        stream.state(TcpState::SynSent, TcpState::Close, 111, (0, 0, 0))
+    }
+
+    fn answered(stream: &mut Stream, conn: u64, status: u16) -> &mut Stream {
+        stream.again(conn).connect().established().answer(AnswerKind::Http, Some(status));
+        stream.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 200))
+    }
+
+    /// A pod with a readiness probe each 10 s, and a hook on the same port.
+    fn shared(hook: HookType) -> Stream {
+        let mut stream = Stream::new();
+        stream.http_readiness().lifecycle(hook, 8080);
+        stream
+    }
+
+    /// What is said: the kind of the probe, its failures in a row, and whether the hook is spoken of.
+    fn said(verdicts: &[VerdictBody]) -> Vec<(Option<ProbeType>, Option<u32>, bool)> {
+        let of = |it: &VerdictBody| {
+            let (probe, text) = (it.probe.as_ref().expect("a probe"), &it.verdict.summary);
+            assert_eq!(
+                (it.subject, probe.port, text.contains(" hook ")),
+                (Subject::Probe, Some(8080), text.ends_with(PRE_STOP))
+            );
+            assert_eq!(it.verdict.evidence.iter().any(|seen| seen.hook == "pods"), text.ends_with(PRE_STOP));
+            (probe.probe_type, probe.consecutive_failures, text.ends_with(PRE_STOP))
+        };
+        verdicts.iter().map(of).collect()
+    }
+
+    const READINESS: Option<ProbeType> = Some(ProbeType::Readiness);
+
+    #[test]
+    fn what_comes_each_period_is_the_probe_s_and_the_rest_may_be_the_hook_s() {
+        let mut stream = shared(HookType::PreStop);
+        refused(&mut stream, 100).wait_ms(10_000);
+        refused(&mut stream, 101).wait_ms(3_000);
+        refused(&mut stream, 102).wait_ms(7_000);
+        refused(&mut stream, 103);
+        let verdicts = stream.verdicts();
+        let expected =
+            [(None, Some(1), true), (READINESS, Some(1), false), (None, Some(2), true), (READINESS, Some(2), false)];
+        assert_eq!(said(&verdicts), expected);
+        let probe = verdicts[0].probe.as_ref().expect("a probe");
+        assert_eq!((probe.timeout_s, probe.period_s, probe.path.as_deref()), (None, None, None), "a hook has none");
+        assert_eq!(probe.scheme.as_deref(), Some("http"));
+    }
+
+    #[test]
+    fn a_prober_that_gives_up_is_a_probe() {
+        let mut connecting = shared(HookType::PreStop);
+        connecting.connect().gives_up();
+        let mut waiting = shared(HookType::PreStop);
+        waiting.connect().established().wait_ms(1_000);
+        waiting.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 0));
+        for stream in [connecting, waiting] {
+            assert_eq!(said(&stream.verdicts()), [(READINESS, Some(1), false)]);
+        }
+        let mut waited_out = shared(HookType::PreStop);
+        waited_out.connect().wait_ms(127_000).state(TcpState::SynSent, TcpState::Close, 110, (0, 0, 0));
+        assert_eq!(said(&waited_out.verdicts()), [(None, Some(1), true)], "the kernel gave up, not the prober");
+        let mut no_port = shared(HookType::PreStop);
+        no_port.connect().no_port(99);
+        assert_eq!(said(&no_port.verdicts()), [(None, Some(1), true)], "connect() failed");
+    }
+
+    /// The socket dials on: a kubelet of 1.32 and newer does not close it when its probe times out.
+    #[test]
+    fn a_hook_has_no_timeout() {
+        let told_of_next = |after_ms: u64| {
+            let mut stream = shared(HookType::PreStop);
+            refused(&mut stream, 100).wait_ms(after_ms);
+            stream.again(101).connect().wait_ms(1_150).push(Fact::Tick);
+            said(&stream.verdicts()[1..])
+        };
+        assert_eq!(told_of_next(10_000), [(READINESS, Some(1), false)]);
+        assert!(told_of_next(3_000).is_empty(), "it may be the hook, which waits");
+    }
+
+    #[test]
+    fn the_kubelet_s_word_names_the_probe() {
+        let mut stream = shared(HookType::PreStop);
+        refused(&mut stream, 100).kubelet(ProbeSays::Network);
+        let kinds: Vec<_> = said(&stream.verdicts()).iter().map(|(kind, _, of_hook)| (*kind, *of_hook)).collect();
+        assert_eq!(kinds, [(None, true), (READINESS, false)]);
+    }
+
+    #[test]
+    fn a_hook_takes_any_status() {
+        let mut stream = shared(HookType::PreStop);
+        assert!(answered(&mut stream, 100, 404).labels().is_empty());
+        answered(stream.wait_ms(10_000), 101, 404);
+        assert_eq!(said(&stream.verdicts()), [(READINESS, Some(1), false)], "a period later");
+        let mut told = shared(HookType::PreStop);
+        answered(&mut told, 100, 503).kubelet(ProbeSays::Status(503));
+        assert_eq!(said(&told.verdicts()), [(READINESS, None, false)], "the kubelet took it for a failure");
+        let mut tls = shared(HookType::PreStop);
+        tls.connect().established().answer(AnswerKind::Tls, None);
+        tls.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 200));
+        assert_eq!(tls.labels(), ["app_status_failure"], "neither can read TLS");
+    }
+
+    #[test]
+    fn a_post_start_hook_is_run_at_the_start() {
+        let after = |seconds: u64| {
+            let mut stream = shared(HookType::PostStart);
+            let began = stream.now();
+            stream.runs(Runs { started_boot_ns: Some(began), ..Runs::default() }).wait_ms(seconds * 1_000);
+            refused(&mut stream, 100);
+            stream.verdicts().remove(0).probe.and_then(|probe| probe.probe_type)
+        };
+        assert_eq!((after(1), after(60)), (None, READINESS));
+        let mut stream = shared(HookType::PostStart);
+        stream.runs(Runs::default());
+        refused(&mut stream, 100);
+        let verdict = stream.verdicts().remove(0);
+        assert_eq!(verdict.probe.and_then(|probe| probe.probe_type), None, "it is being started");
+        assert!(verdict.verdict.summary.contains("; container app's postStart hook dials this port, too"));
+    }
+
+    /// One of the refusals may have been the hook's, which spends no budget.
+    #[test]
+    fn a_post_start_hook_spends_no_liveness_budget() {
+        let mut stream = Stream::new();
+        stream.liveness(1, 3).lifecycle(HookType::PostStart, 8080).runs(Runs::default()).netns_made(POD);
+        for conn in 100..104 {
+            refused(&mut stream, conn).wait_ms(1_000);
+        }
+        let told: Vec<_> = stream.verdicts().iter().map(|it| (it.verdict.label, it.verdict.confidence)).collect();
+        let (early, spent) = ((Label::NotListeningYet, Confidence::Likely), Label::StartupBudgetExceeded);
+        assert_eq!(told, [early, early, (spent, Confidence::Likely), (spent, Confidence::Proven)]);
+    }
+
+    #[test]
+    fn a_port_that_only_a_hook_dials() {
+        let mut stream = Stream::to("10.88.0.2:9000");
+        stream.http_readiness_on(8080).second_container().lifecycle(HookType::PreStop, 9000);
+        refused(&mut stream, 100);
+        let told = stream.verdicts().remove(0);
+        assert_eq!(
+            (told.subject, told.probe, told.verdict.label.name()),
+            (Subject::Connection, None, "connection_refused")
+        );
+        assert_eq!(told.k8s.and_then(|k8s| k8s.container_name).as_deref(), Some("app"));
+        let words = "; container app's preStop hook dials this port, and no probe sends a request there: if a preStop hook fails, its container is ended all the same (Event FailedPreStopHook)";
+        assert!(told.verdict.summary.ends_with(words), "{}", told.verdict.summary);
+        assert!(told.verdict.evidence.iter().any(|it| it.says == "container app's preStop hook asks http :9000/stop"));
+        answered(&mut stream, 101, 404);
+        assert_eq!(stream.labels().len(), 1, "any status is well");
+    }
+
+    #[test]
+    fn a_tcp_socket_probe_sends_no_request() {
+        let mut stream = Stream::new();
+        stream.tcp_readiness().lifecycle(HookType::PreStop, 8080);
+        stream.connect().established().state(TcpState::Established, TcpState::FinWait1, 0, (0, 1, 0)).wait_ms(10_000);
+        stream.again(100).connect().established().state(TcpState::Established, TcpState::CloseWait, 0, (100, 101, 1));
+        stream.state(TcpState::CloseWait, TcpState::LastAck, 0, (100, 101, 1));
+        let told = stream.verdicts().remove(0);
+        assert_eq!((told.verdict.label.name(), told.subject), ("closed_without_answer", Subject::Connection));
+        assert!(told.verdict.summary.contains("no probe sends a request there"), "{}", told.verdict.summary);
+        refused(stream.wait_ms(13_000), 101);
+        assert_eq!(stream.verdicts()[1].probe.as_ref().and_then(|it| it.handler), None, "either");
+    }
+
+    /// The pod has no probe at all: what the kubelet dials there is not one.
+    #[test]
+    fn a_pod_with_hooks_only() {
+        let mut stream = Stream::new();
+        stream.exec_readiness().at_target().lifecycle(HookType::PostStart, 8080);
+        refused(&mut stream, 100);
+        let told = stream.verdicts().remove(0);
+        assert_eq!((told.subject, told.probe), (Subject::Connection, None));
+        assert!(told.verdict.summary.contains("(Event FailedPostStartHook)"), "{}", told.verdict.summary);
+    }
+
+    /// The readiness probe of another port fails in the same moment.
+    #[test]
+    fn the_kubelet_s_words_about_a_probe_are_not_a_hook_s() {
+        let mut stream = Stream::to("10.88.0.2:9000");
+        stream.http_readiness_on(8080).lifecycle(HookType::PreStop, 9000);
+        refused(&mut stream, 100).kubelet(ProbeSays::Network);
+        let verdicts = stream.verdicts();
+        assert!(verdicts.len() == 1 && verdicts[0].kubelet.is_none(), "{verdicts:?}");
+    }
+}

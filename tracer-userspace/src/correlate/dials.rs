@@ -1,0 +1,79 @@
+//! When probers dialled a target: a probe dials it once a period, a lifecycle hook once in a container's life.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::net::SocketAddr;
+
+/// Targets kept.
+const MAX_TARGETS: usize = 1024;
+/// Times kept of each.
+const MAX_TIMES: usize = 32;
+/// The kubelet's ticker keeps the time to some milliseconds: one part of so many of a period, either way. Of dials that come at any
+/// time one in fifty is taken for that of a probe.
+const TOLERANCE: u64 = 100;
+
+/// The last dials of each target, in order.
+#[derive(Clone, Debug, Default)]
+pub struct Dials(BTreeMap<SocketAddr, VecDeque<u64>>);
+
+impl Dials {
+    pub(super) fn note(&mut self, dst: SocketAddr, time: u64) {
+        if self.0.len() >= MAX_TARGETS && !self.0.contains_key(&dst) {
+            self.forget_oldest();
+        }
+        let times = self.0.entry(dst).or_default();
+        if times.len() == MAX_TIMES {
+            times.pop_front();
+        }
+        times.push_back(time);
+    }
+
+    fn forget_oldest(&mut self) {
+        let oldest = self.0.iter().min_by_key(|(_, times)| times.back()).map(|(dst, _)| *dst);
+        if let Some(dst) = oldest {
+            self.0.remove(&dst);
+        }
+    }
+
+    /// It was dialled one period before `time`.
+    #[must_use]
+    pub fn any_a_period_before(&self, dst: SocketAddr, time: u64, period_ns: u64) -> bool {
+        let is_due = |before: &u64| time.saturating_sub(*before).abs_diff(period_ns) <= period_ns / TOLERANCE;
+        period_ns > 0 && self.0.get(&dst).is_some_and(|times| times.iter().any(is_due))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND_NS: u64 = 1_000_000_000;
+
+    fn target(port: u16) -> SocketAddr {
+        SocketAddr::from(([10, 88, 0, 2], port))
+    }
+
+    #[test]
+    fn a_dial_a_period_after_another() {
+        let mut dials = Dials::default();
+        dials.note(target(8080), 5 * SECOND_NS);
+        let due = |time, period_s| dials.any_a_period_before(target(8080), time, period_s * SECOND_NS);
+        assert!(
+            due(15 * SECOND_NS, 10) && due(15 * SECOND_NS + 90_000_000, 10) && due(15 * SECOND_NS - 90_000_000, 10)
+        );
+        assert!(!due(15 * SECOND_NS + 110_000_000, 10) && !due(15 * SECOND_NS, 5) && !due(15 * SECOND_NS, 0));
+        assert!(!due(5 * SECOND_NS, 10), "itself");
+        assert!(!dials.any_a_period_before(target(8081), 15 * SECOND_NS, 10 * SECOND_NS));
+    }
+
+    #[test]
+    fn the_oldest_are_forgotten() {
+        let mut dials = Dials::default();
+        for port in 0..2_000 {
+            dials.note(target(port), u64::from(port) * SECOND_NS);
+        }
+        assert!(dials.0.len() == MAX_TARGETS && !dials.0.contains_key(&target(0)));
+        (3_000..4_000).for_each(|s| dials.note(target(1_999), s * SECOND_NS));
+        assert_eq!(dials.0[&target(1_999)].len(), MAX_TIMES);
+        assert!(dials.any_a_period_before(target(1_999), 4_000 * SECOND_NS, SECOND_NS));
+    }
+}

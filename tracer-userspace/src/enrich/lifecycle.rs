@@ -1,0 +1,65 @@
+//! The lifecycle hooks that an attempt can be: the kubelet itself dials for them, as it does for probes.
+
+use super::{Match, behaving, containers_dialled, dials, probes_on};
+use crate::correlate::attempt::{Attempt, End};
+use crate::correlate::node::Node;
+use crate::event::{Container, HookType, LifecycleHook, Pod};
+
+/// A hook, and whose it is.
+pub type HookMatch<'a> = (&'a Pod, &'a Container, &'a LifecycleHook);
+
+const SECOND_NS: u64 = 1_000_000_000;
+/// A postStart hook is run right after its container is started (`startContainer`,
+/// pkg/kubelet/kuberuntime/kuberuntime_container.go); the start is known by its second, and the node may be busy.
+const AFTER_START_NS: u64 = 10 * SECOND_NS;
+
+/// The lifecycle hooks that this attempt can be. Of a target that probes dial, too, none if it surely is a probe's.
+#[must_use]
+pub fn hooks_met<'a>(attempt: &Attempt, node: &'a Node) -> Vec<HookMatch<'a>> {
+    let dst = attempt.flow.dst;
+    if !attempt.prober || !node.pods.have_hook_on(dst.port()) {
+        return Vec::new();
+    }
+    let hooks: Vec<HookMatch<'a>> = containers_dialled(attempt, node)
+        .flat_map(|(pod, c)| c.lifecycle.iter().map(move |hook| (pod, c, hook)))
+        .filter(|(pod, _, hook)| hook.port == dst.port() && dials(pod, hook.host.as_deref(), attempt, node))
+        .filter(|(_, container, hook)| !is_over(hook, container, attempt))
+        .collect();
+    if !hooks.is_empty() && is_surely_a_probe(attempt, node) { Vec::new() } else { hooks }
+}
+
+/// It was run long before.
+fn is_over(hook: &LifecycleHook, container: &Container, attempt: &Attempt) -> bool {
+    let began = container.runs.as_ref().and_then(|runs| runs.started_boot_ns);
+    hook.hook_type == HookType::PostStart
+        && began.is_some_and(|began| attempt.started > began.saturating_add(AFTER_START_NS))
+}
+
+/// The kubelet has said so; or it behaves like a probe of its target and unlike a hook. A preStop hook is not told by its time:
+/// the kubelet learns of the end of a pod, and dials, before the API has told the tracer.
+fn is_surely_a_probe(attempt: &Attempt, node: &Node) -> bool {
+    let probes = probes_on(attempt, node);
+    // A hook sends its request at once.
+    if !probes.is_empty() && (attempt.kubelet().is_some() || attempt.touched_only()) {
+        return true;
+    }
+    let behaving = behaving(&probes, attempt);
+    let is_due = |(.., spec): &Match<'_>| {
+        let period_ns = u64::from(spec.period_s) * SECOND_NS;
+        node.dials().any_a_period_before(attempt.flow.dst, attempt.started, period_ns)
+    };
+    !behaving.is_empty() && (gave_up(attempt) || behaving.iter().any(is_due))
+}
+
+/// The prober ended it and had no answer: that is a probe's timeout. A hook has none
+/// (`insecureContainerLifecycleHTTPClient`, pkg/kubelet/kubelet.go): it waits for the other side or its own kernel.
+fn gave_up(attempt: &Attempt) -> bool {
+    match attempt.ended {
+        Some((_, End::ClosedByProber)) => attempt.received() == Some(0),
+        // Not where the kernel does not tell its error, nor where connect() itself failed.
+        Some((_, End::NotEstablished)) => {
+            attempt.connect_failed().is_none() && attempt.last.as_ref().is_some_and(|last| last.errno == Some(0))
+        }
+        _ => false,
+    }
+}
