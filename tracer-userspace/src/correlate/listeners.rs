@@ -1,7 +1,6 @@
 //! Who began and ceased to listen where, as the kernel told while the tracer watched.
 
-use std::collections::BTreeMap;
-
+use super::recent::Recent;
 use crate::event::{Listen, Netns};
 
 /// Ports kept.
@@ -17,25 +16,15 @@ struct Port {
 
 /// Listeners by namespace and port.
 #[derive(Clone, Debug, Default)]
-pub struct Listeners(BTreeMap<(Netns, u16), Port>);
+pub struct Listeners(Recent<(Netns, u16), Port, MAX>);
 
 impl Listeners {
     pub(super) fn see(&mut self, time: u64, listen: &Listen) {
         let key = (listen.netns, listen.addr.port());
-        if self.0.len() >= MAX && !self.0.contains_key(&key) {
-            self.forget_oldest();
-        }
         let event = (time, listen.clone());
-        self.0
-            .entry(key)
-            .and_modify(|port| port.last = event.clone())
-            .or_insert_with(|| Port { first: listen.begins.then(|| event.clone()), last: event });
-    }
-
-    fn forget_oldest(&mut self) {
-        let oldest = self.0.iter().min_by_key(|(_, port)| port.last.0).map(|(key, _)| *key);
-        if let Some(key) = oldest {
-            self.0.remove(&key);
+        match self.0.get_mut(&key) {
+            Some(port) => port.last = event,
+            None => self.0.insert(key, Port { first: listen.begins.then(|| event.clone()), last: event }),
         }
     }
 
@@ -79,5 +68,27 @@ impl Listeners {
     #[must_use]
     pub fn any_in(&self, netns: Netns) -> bool {
         self.0.range((netns, 0)..=(netns, u16::MAX)).any(|(_, port)| port.last.1.begins)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::event::Actor;
+
+    fn listen(netns: u32, begins: bool) -> Listen {
+        let actor = Actor { pid: 5, tid: 5, comm: "x".into(), netns: None, cgroup: None, cgroup_memory: None };
+        Listen { netns: Netns(netns), addr: ([0, 0, 0, 0], 80).into(), actor, begins }
+    }
+
+    #[test]
+    fn the_port_that_was_heard_of_longest_ago_goes_first() {
+        let mut listeners = Listeners::default();
+        (1..=4096).for_each(|netns| listeners.see(u64::from(netns), &listen(netns, true)));
+        listeners.see(5_000, &listen(1, false));
+        listeners.see(5_001, &listen(0, true));
+        assert_eq!([0, 1, 2, 3].map(|netns| listeners.knows(Netns(netns), 80)), [true, true, false, true]);
+        assert_eq!(listeners.first(Netns(1), 80).map(|(time, _)| time), Some(1), "its begin is kept");
+        assert!(!listeners.any_in(Netns(1)) && listeners.any_in(Netns(3)));
     }
 }

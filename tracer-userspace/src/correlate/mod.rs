@@ -3,9 +3,16 @@
 pub mod attempt;
 pub mod dials;
 pub mod firewalls;
+pub mod links;
 pub mod listeners;
+mod losses;
+mod namespaces;
 pub mod node;
+mod node_ports;
 pub mod pods;
+pub(crate) mod recent;
+mod targets;
+mod tls_ports;
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;

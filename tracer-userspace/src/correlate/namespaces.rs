@@ -1,0 +1,143 @@
+//! Namespaces that came while the tracer watched, and the paths by which processes named them.
+
+use std::collections::VecDeque;
+
+use super::recent::{Recent, remember};
+use crate::event::{Netns, NetnsOp, NetnsOpKind, NetnsOpen};
+
+/// Namespaces kept of which it is known when they were made.
+const MAX_MADE: usize = 4096;
+/// Opens of namespace paths kept.
+const MAX_OPENS: usize = 512;
+/// How far back an open of a namespace path may lie from the operation it explains.
+const OPEN_WINDOW_NS: u64 = 10_000_000_000;
+
+/// What was seen of namespaces.
+#[derive(Debug, Default)]
+pub(super) struct Namespaces {
+    /// When a namespace was first heard of, if it was made while the tracer watched.
+    made: Recent<Netns, u64, MAX_MADE>,
+    opens: VecDeque<(u64, NetnsOpen)>,
+}
+
+impl Namespaces {
+    /// A namespace that nobody was in at the start (`old`: somebody was) and that was not heard of since is new. An inode
+    /// number is used again: an end makes it unknown.
+    pub(super) fn see(&mut self, time: u64, op: &NetnsOp, old: bool) {
+        match op.op {
+            NetnsOpKind::End => {
+                self.made.remove(&op.netns);
+            }
+            NetnsOpKind::Unshare | NetnsOpKind::Clone => self.made.insert(op.netns, time),
+            NetnsOpKind::Switch if !old && !self.made.contains_key(&op.netns) => self.made.insert(op.netns, time),
+            NetnsOpKind::Switch | NetnsOpKind::Setns => {}
+        }
+    }
+
+    pub(super) fn see_open(&mut self, time: u64, open: &NetnsOpen) {
+        remember(MAX_OPENS, &mut self.opens, (time, open.clone()));
+    }
+
+    /// When it was made, if that was seen.
+    pub(super) fn made(&self, netns: Netns) -> Option<u64> {
+        self.made.get(&netns).copied()
+    }
+
+    /// The path by which one of these processes last named a namespace that is not its own, before `time`.
+    pub(super) fn path(&self, pids: &[u32], time: u64) -> Option<&str> {
+        self.opens
+            .iter()
+            .rev()
+            .filter(|(at, _)| *at <= time && time - at <= OPEN_WINDOW_NS)
+            .find(|(_, open)| pids.contains(&open.actor.pid) && !names_itself(open))
+            .map(|(_, open)| open.path.as_str())
+    }
+}
+
+/// `/proc/self/…`, `/proc/thread-self/…` or the opener's own pid: how a plugin remembers the way back.
+fn names_itself(open: &NetnsOpen) -> bool {
+    let Some(rest) = open.path.strip_prefix("/proc/") else { return false };
+    let first = rest.split('/').next().unwrap_or_default();
+    first == "self"
+        || first == "thread-self"
+        || first.parse() == Ok(open.actor.pid)
+        || first.parse() == Ok(open.actor.tid)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::event::Actor;
+
+    const PLUGIN: u32 = 50;
+    const THREAD: u32 = 51;
+
+    fn actor() -> Actor {
+        Actor { pid: PLUGIN, tid: THREAD, comm: "x".into(), netns: None, cgroup: None, cgroup_memory: None }
+    }
+
+    fn op(netns: u32, op: NetnsOpKind) -> NetnsOp {
+        NetnsOp { actor: actor(), ancestors: Vec::new(), netns: Netns(netns), op }
+    }
+
+    fn opened(paths: &[&str]) -> Namespaces {
+        let mut namespaces = Namespaces::default();
+        for (time, path) in (1..).zip(paths) {
+            namespaces.see_open(time, &NetnsOpen { actor: actor(), path: (*path).to_owned() });
+        }
+        namespaces
+    }
+
+    #[test]
+    fn a_namespace_is_made_once_and_ends() {
+        let mut namespaces = Namespaces::default();
+        namespaces.see(1, &op(7, NetnsOpKind::Unshare), false);
+        namespaces.see(2, &op(7, NetnsOpKind::Switch), false);
+        assert_eq!(namespaces.made(Netns(7)), Some(1), "who enters it does not make it");
+        namespaces.see(3, &op(7, NetnsOpKind::End), false);
+        assert_eq!(namespaces.made(Netns(7)), None);
+        namespaces.see(4, &op(7, NetnsOpKind::Clone), true);
+        assert_eq!(namespaces.made(Netns(7)), Some(4), "the number is used again");
+    }
+
+    #[test]
+    fn what_is_entered_for_the_first_time_is_new_unless_it_was_there_at_the_start() {
+        let mut namespaces = Namespaces::default();
+        namespaces.see(1, &op(7, NetnsOpKind::Switch), true);
+        namespaces.see(1, &op(8, NetnsOpKind::Setns), false);
+        namespaces.see(1, &op(9, NetnsOpKind::Switch), false);
+        assert_eq!([7, 8, 9].map(|netns| namespaces.made(Netns(netns))), [None, None, Some(1)]);
+    }
+
+    #[test]
+    fn the_newest_is_kept_whatever_its_number() {
+        let mut namespaces = Namespaces::default();
+        let last = 10 + u32::try_from(MAX_MADE).expect("a number");
+        (11..=last).for_each(|netns| namespaces.see(u64::from(netns), &op(netns, NetnsOpKind::Unshare), false));
+        namespaces.see(10_000, &op(1, NetnsOpKind::Unshare), false);
+        namespaces.see(10_001, &op(2, NetnsOpKind::Unshare), false);
+        assert_eq!([1, 2, last].map(|netns| namespaces.made(Netns(netns)).is_some()), [true; 3]);
+        assert_eq!([11, 12].map(|netns| namespaces.made(Netns(netns))), [None; 2], "the oldest went");
+    }
+
+    #[test]
+    fn the_path_is_the_last_that_leads_elsewhere() {
+        let there = "/run/netns/cni-1";
+        let own = format!("/proc/{PLUGIN}/ns/net");
+        let thread = format!("/proc/{THREAD}/ns/net");
+        let namespaces =
+            opened(&["/run/netns/cni-0", there, "/proc/self/ns/net", "/proc/thread-self/ns/net", &own, &thread]);
+        assert_eq!(namespaces.path(&[9, PLUGIN], 100), Some(there));
+        assert_eq!(namespaces.path(&[9], 100), None, "another process");
+        assert_eq!(namespaces.path(&[PLUGIN], 1), Some("/run/netns/cni-0"), "before the second");
+        assert_eq!(namespaces.path(&[PLUGIN], 100 + OPEN_WINDOW_NS), None, "too long ago");
+        assert_eq!(opened(&["/proc/77/ns/net"]).path(&[PLUGIN], 100), Some("/proc/77/ns/net"));
+    }
+
+    #[test]
+    fn opens_are_bounded() {
+        let namespaces = opened(&["/run/netns/a"; MAX_OPENS + 9]);
+        assert_eq!(namespaces.opens.len(), MAX_OPENS);
+        assert_eq!(namespaces.opens.front().map(|(time, _)| *time), Some(10), "the oldest went");
+    }
+}

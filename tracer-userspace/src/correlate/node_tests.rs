@@ -1,0 +1,42 @@
+use super::*;
+use crate::event::Actor;
+use crate::testing::{NODE, POD, Stream};
+
+fn seen(stream: &Stream) -> Node {
+    let mut node = Node::default();
+    stream.observations.iter().for_each(|observation| node.see(observation));
+    node
+}
+
+fn op(netns: Netns, op: NetnsOpKind) -> Fact {
+    let actor = Actor { pid: 5, tid: 5, comm: "x".into(), netns: None, cgroup: None, cgroup_memory: None };
+    Fact::NetnsOp(NetnsOp { actor, ancestors: Vec::new(), netns, op })
+}
+
+#[test]
+fn a_namespace_that_ends_takes_its_listeners_along() {
+    let mut stream = Stream::new();
+    stream.netns_made(POD).listens(POD, 8080, true).listens(NODE, 8080, true);
+    assert!(seen(&stream).listeners().knows(POD, 8080) && seen(&stream).netns_made(POD).is_some());
+    let node = seen(stream.push(op(POD, NetnsOpKind::End)));
+    assert!(!node.listeners().knows(POD, 8080) && node.netns_made(POD).is_none());
+    assert!(node.listeners().knows(NODE, 8080), "another namespace's");
+}
+
+#[test]
+fn nothing_that_was_read_under_its_number_is_a_new_namespace_s() {
+    let mut stream = Stream::new();
+    stream.links(true, &["10.88.0.1"]).listens(NODE, 8080, true);
+    let addr = "10.88.0.1".parse().expect("an address");
+    assert!(seen(&stream).owns(NODE, addr));
+    let node = seen(stream.push(op(NODE, NetnsOpKind::Unshare)));
+    assert!(!node.owns(NODE, addr) && !node.listeners().knows(NODE, 8080));
+}
+
+#[test]
+fn an_address_belongs_to_who_dials_before_it_belongs_to_where_it_was_found() {
+    let mut stream = Stream::new();
+    stream.links(true, &["10.88.0.1"]).inspection(|it| it.netns = Some(POD));
+    let at = |addr: &str| seen(&stream).netns_of_addr(NODE, addr.parse().expect("an address"));
+    assert_eq!(["10.88.0.1", "127.0.0.1", "10.88.0.2", "10.88.0.3"].map(at), [Some(NODE), Some(NODE), Some(POD), None]);
+}
