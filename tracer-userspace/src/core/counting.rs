@@ -1,7 +1,5 @@
 //! What is remembered from one attempt to the next: what was decided, failures and refusals in a row.
 
-use std::collections::BTreeMap;
-use std::collections::btree_map::Entry;
 use std::net::SocketAddr;
 
 use super::{Core, Decided};
@@ -15,7 +13,7 @@ use crate::event::{ConnId, Netns};
 use crate::record::{Body, Outcome};
 
 /// Failure counters kept (one for each address, port and kind of probe).
-const MAX_COUNTERS: usize = 4096;
+pub(super) const MAX_COUNTERS: usize = 4096;
 /// Decided attempts remembered, so that none is decided twice.
 pub(super) const MAX_DECIDED: usize = 8192;
 /// How long a refused attempt is kept, to be judged again when somebody begins to listen.
@@ -52,10 +50,10 @@ impl Core {
         let one = Streak::of_one(started);
         let streak = self.streak_of(attempt).map_or(one, |s| Streak { last: started, count: s.count + 1, ..s });
         let container = enrich::probed_container(attempt, &self.node).and_then(|(_, it)| it.id.clone());
-        bounded(&mut self.streaks, (dst, namespace)).insert_entry((streak, container));
+        self.streaks.insert((dst, namespace), (streak, container));
         if let Some(netns) = namespace.filter(|_| finding.label == Label::ConnectionRefused) {
             self.correlator.keep(conn, started.saturating_add(KEEP_REFUSED_NS));
-            let waiting = bounded(&mut self.refused, (netns, dst.port())).or_default();
+            let waiting = self.refused.or_default((netns, dst.port()));
             waiting.truncate(MAX_REFUSED - 1);
             waiting.push(conn);
         }
@@ -81,10 +79,7 @@ impl Core {
             return None;
         }
         let key = self.counter_key(conn, named)?;
-        if self.failures.len() >= MAX_COUNTERS && !self.failures.contains_key(&key) {
-            self.failures.pop_first();
-        }
-        let count = self.failures.entry(key).or_default();
+        let count = self.failures.or_default(key);
         *count += u32::from(!again);
         Some(*count)
     }
@@ -131,10 +126,39 @@ pub(super) const fn next(streak: Streak, counted: bool) -> Streak {
     Streak { count: streak.count + !counted as u32, ..streak }
 }
 
-/// An entry of a map that has room for it: the first one goes if not.
-fn bounded<K: Ord + Clone, V>(map: &mut BTreeMap<K, V>, key: K) -> Entry<'_, K, V> {
-    if map.len() >= MAX_COUNTERS && !map.contains_key(&key) {
-        map.pop_first();
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use super::MAX_COUNTERS;
+    use crate::event::TcpState;
+    use crate::testing::{SYN, Stream};
+
+    fn refuse(stream: &mut Stream) {
+        stream.connect().reset_sent(SYN, true, None).reset_received(TcpState::SynSent, 0);
+        stream.state(TcpState::SynSent, TcpState::Close, 111, (0, 0, 0)).wait_ms(10);
     }
-    map.entry(key)
+
+    /// Each target is refused once, and one of a lower address before, amid and after them.
+    #[test]
+    fn whose_address_is_lowest_is_not_forgotten_for_that() {
+        let lowest = "10.88.0.2:8080";
+        let mut stream = Stream::to(lowest);
+        stream.http_readiness();
+        refuse(&mut stream);
+        for number in 1..=MAX_COUNTERS as u64 + 1 {
+            stream.again_to(1_000 + number, &format!("10.89.{}.{}:80", number / 256, number % 256));
+            refuse(&mut stream);
+            if number == MAX_COUNTERS as u64 / 2 {
+                refuse(stream.again_to(8, lowest));
+            }
+        }
+        refuse(stream.again_to(9, lowest));
+        let verdicts = stream.verdicts();
+        let to_lowest =
+            verdicts.iter().filter(|it| it.dst.as_ref().is_some_and(|dst| dst.addr == Ipv4Addr::new(10, 88, 0, 2)));
+        let counts = to_lowest.map(|it| it.probe.as_ref().and_then(|probe| probe.consecutive_failures));
+        let counts: Vec<_> = counts.collect();
+        assert_eq!(counts, [Some(1), Some(2), Some(3)]);
+    }
 }

@@ -16,7 +16,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 
 use self::budgets::Budgets;
-use self::counting::{MAX_DECIDED, next};
+use self::counting::{MAX_COUNTERS, MAX_DECIDED, next};
 use self::counts::Counts;
 use self::holding::Held;
 use self::questions::{PATIENCE_NS, asks, waits_for_answer};
@@ -30,6 +30,7 @@ use crate::classify::{Case, SETTLE_NS, Streak, classify};
 use crate::correlate::Correlator;
 use crate::correlate::attempt::Attempt;
 use crate::correlate::node::Node;
+use crate::correlate::recent::Recent;
 use crate::decision::Decision;
 use crate::enrich;
 use crate::event::{ConnId, Fact, Findings, Netns, Observation, PodRef, SandboxCause, TcpState};
@@ -79,7 +80,7 @@ pub struct Core {
     /// When the probes of attempts are over at the latest.
     timeouts: BTreeSet<(u64, ConnId)>,
     /// Refused attempts by the namespace and port that nobody listened on.
-    refused: BTreeMap<(Netns, u16), Vec<ConnId>>,
+    refused: Recent<(Netns, u16), Vec<ConnId>, MAX_COUNTERS>,
     decided: BTreeMap<ConnId, Decided>,
     /// Questions whose time has not come.
     later: BTreeSet<(u64, Ask)>,
@@ -87,9 +88,9 @@ pub struct Core {
     after_answer: BTreeMap<Netns, (u64, Ask)>,
     /// Attempts whose verdict waits for a firewall to be read.
     held: BTreeMap<ConnId, Held>,
-    failures: BTreeMap<(SocketAddr, Option<u8>), u32>,
+    failures: Recent<(SocketAddr, Option<u8>), u32, MAX_COUNTERS>,
     /// Refusals in a row by target and its namespace, with the id of the container whose probe it was.
-    streaks: BTreeMap<(SocketAddr, Option<Netns>), (Streak, Option<String>)>,
+    streaks: Recent<(SocketAddr, Option<Netns>), (Streak, Option<String>), MAX_COUNTERS>,
     finished: BTreeSet<ConnId>,
     /// Firewall hooks that drop packets.
     dropping: Dropping,
