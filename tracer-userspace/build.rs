@@ -158,40 +158,12 @@ fn system_llc(version: &Version) -> Result<PathBuf, String> {
 
 /// Runs the compiler; returns the one bitcode file.
 fn compile(toolchain: &Toolchain, out: &Path) -> Result<PathBuf, String> {
-    let manifest = Path::new(&var("CARGO_MANIFEST_DIR")?).join("../tracer-ebpf/Cargo.toml");
     let target_dir = out.join("ebpf");
-    let arch = var("CARGO_CFG_TARGET_ARCH")?;
     let deps = target_dir.join(TARGET).join("release/deps");
     for stale in objects(&deps) {
         let _ = fs::remove_file(stale);
     }
-    // Debug info would end up as BTF that the kernel refuses; a linker is not wanted.
-    let flags = [
-        &format!("--cfg=bpf_target_arch=\"{arch}\""),
-        "-Cdebuginfo=0",
-        "-Clto=fat",
-        "-Cembed-bitcode=yes",
-        "-Clinker=true",
-    ]
-    .join("\x1f");
-    let mut command = Command::new(&toolchain.cargo);
-    clean_env(&mut command);
-    command
-        .env("RUSTC", &toolchain.rustc)
-        .env("RUSTC_BOOTSTRAP", "1")
-        .env("CARGO_ENCODED_RUSTFLAGS", flags)
-        .args(["rustc", "--locked", "--release", "--bin", "tracer", "--target", TARGET])
-        .arg("--manifest-path")
-        .arg(&manifest)
-        .arg("--target-dir")
-        .arg(&target_dir);
-    if toolchain.build_std {
-        command.args(["-Z", "build-std=core"]);
-    }
-    if env::var_os("CARGO_FEATURE_KERNEL_LOG").is_some() {
-        command.args(["--features", "kernel-log"]);
-    }
-    command.args(["--", "--emit=obj"]);
+    let mut command = inner_cargo(toolchain, &target_dir)?;
     let result = command.output().map_err(|e| format!("cannot run {}: {e}", toolchain.cargo.display()))?;
     if !result.status.success() {
         return Err(format!(
@@ -205,6 +177,36 @@ fn compile(toolchain: &Toolchain, out: &Path) -> Result<PathBuf, String> {
         (Some(object), None) => Ok(object),
         _ => Err(format!("expected one object file of `tracer` in {}", deps.display())),
     }
+}
+
+/// The cargo that builds the programs.
+fn inner_cargo(toolchain: &Toolchain, target_dir: &Path) -> Result<Command, String> {
+    let manifest = Path::new(&var("CARGO_MANIFEST_DIR")?).join("../tracer-ebpf/Cargo.toml");
+    let mut command = Command::new(&toolchain.cargo);
+    clean_env(&mut command);
+    command
+        .env("RUSTC", &toolchain.rustc)
+        .env("RUSTC_BOOTSTRAP", "1")
+        .env("CARGO_ENCODED_RUSTFLAGS", rust_flags()?)
+        .args(["rustc", "--locked", "--release", "--bin", "tracer", "--target", TARGET])
+        .arg("--manifest-path")
+        .arg(&manifest)
+        .arg("--target-dir")
+        .arg(target_dir);
+    if toolchain.build_std {
+        command.args(["-Z", "build-std=core"]);
+    }
+    if env::var_os("CARGO_FEATURE_KERNEL_LOG").is_some() {
+        command.args(["--features", "kernel-log"]);
+    }
+    command.args(["--", "--emit=obj"]);
+    Ok(command)
+}
+
+/// As cargo takes them. Debug info would end up as BTF that the kernel refuses; a linker is not wanted.
+fn rust_flags() -> Result<String, String> {
+    let arch = format!("--cfg=bpf_target_arch=\"{}\"", var("CARGO_CFG_TARGET_ARCH")?);
+    Ok([&arch, "-Cdebuginfo=0", "-Clto=fat", "-Cembed-bitcode=yes", "-Clinker=true"].join("\x1f"))
 }
 
 fn objects(deps: &Path) -> Vec<PathBuf> {

@@ -3,6 +3,7 @@
 mod cluster_flags;
 mod doctor;
 mod hooks;
+mod live;
 mod report;
 mod selftest;
 #[cfg(test)]
@@ -11,28 +12,22 @@ mod tests;
 use std::fs::File;
 use std::io::IsTerminal as _;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use anstream::{AutoStream, ColorChoice};
 
 use crate::classify::label::Label;
-use crate::cli::{Cli, Command, Flags, Form, Format, ServeFlags, WriteFlags, pages};
+use crate::cli::{Cli, Command, Flags, Form, Format, pages};
 use crate::error::Error;
 use crate::explain;
 use crate::selftest::helper::Role;
-use crate::serve::Serve;
-use crate::sink::cluster::ClusterOutput;
 use crate::sink::filter::Filter;
 use crate::sink::output::{Rotation, columns};
 use crate::sink::screen::Screen;
+use crate::sources::KNOWN_PROBERS;
 
-use crate::sources::cluster::{self, Access, ClusterConfig};
-use crate::sources::kubelet_api::KubeletApiConfig;
-use crate::sources::{KNOWN_PROBERS, NamedLog, journal_in};
-
-use cluster_flags::{kubelet_api, namespaces, written};
 pub use doctor::Doctor;
 pub use hooks::Hooks;
+pub use live::Live;
 pub use report::Report;
 pub use selftest::Selftest;
 
@@ -111,43 +106,6 @@ pub struct Output {
     pub format: Format,
 }
 
-/// `attach`, `run` or `record`.
-#[derive(Clone, Debug)]
-pub struct Live {
-    /// Where records go.
-    pub output: Output,
-    /// The daemon: one on a node.
-    pub daemon: bool,
-    /// What the daemon answers; nobody else answers anything.
-    pub serve: Option<Serve>,
-    /// `record FILE`.
-    pub record: Option<PathBuf>,
-    /// End after this time.
-    pub duration: Option<Duration>,
-    /// Process names of the prober.
-    pub probers: Vec<String>,
-    /// Every process's connections.
-    pub all_connections: bool,
-    /// No `syscalls:*` tracepoints.
-    pub no_syscall_hooks: bool,
-    /// Size of the ring of events, where the usual one is not wanted.
-    pub ring_bytes: Option<u32>,
-    /// `--pods`.
-    pub pods: Option<PathBuf>,
-    /// `--services`.
-    pub services: Option<PathBuf>,
-    /// `--kubelet-log`.
-    pub kubelet_log: Option<NamedLog>,
-    /// The cluster API, where it is used.
-    pub cluster: Option<ClusterConfig>,
-    /// `--kubelet-api`.
-    pub kubelet_api: Option<KubeletApiConfig>,
-    /// What is written to it.
-    pub cluster_output: Option<ClusterOutput>,
-    /// Name of this node.
-    pub node_name: String,
-}
-
 /// `replay FILE`.
 #[derive(Clone, Debug)]
 pub struct Replay {
@@ -165,6 +123,7 @@ pub struct Replay {
 /// A value that means nothing, a file that cannot be read, a flag that this command does not take.
 pub fn plan(cli: Cli) -> Result<Plan, Error> {
     crate::cli::refuse_meaningless(&cli)?;
+    let planned = |live| Plan::Live(Box::new(live));
     match cli.command {
         Command::Doctor(args) => doctor::plan(args, cli.flags).map(|doctor| Plan::Doctor(Box::new(doctor))),
         Command::Hooks(args) => hooks::plan(&args, cli.flags).map(|hooks| Plan::Hooks(Box::new(hooks))),
@@ -183,70 +142,14 @@ pub fn plan(cli: Cli) -> Result<Plan, Error> {
         Command::Replay { file, compare } => {
             Ok(Plan::Replay(Box::new(Replay { output: output(&cli.flags)?, file, compare })))
         }
-        Command::Attach => live(cli.flags, None, None),
-        Command::Run { serve, write } => live(cli.flags, Some((served(serve), write)), None),
+        Command::Attach => live::plan(cli.flags, None, None).map(planned),
+        Command::Run { serve, write } => live::plan(cli.flags, Some((serve, write)), None).map(planned),
         Command::Record { file } if file == Path::new("-") => {
-            live(cli.flags, None, None)?;
+            live::plan(cli.flags, None, None)?;
             Err(Error::Usage("record FILE: stdout belongs to the records: name a file".into()))
         }
-        Command::Record { file } => live(cli.flags, None, Some(file)),
+        Command::Record { file } => live::plan(cli.flags, None, Some(file)).map(planned),
     }
-}
-
-/// The live commands.
-fn live(flags: Flags, daemon: Option<(Serve, WriteFlags)>, record: Option<PathBuf>) -> Result<Plan, Error> {
-    let (serve, write) = daemon.unzip();
-    let output = output(&flags)?;
-    let pods = readable("--pods", flags.pods)?;
-    let services = readable("--services", flags.services)?;
-    let kubelet_log = kubelet_log(flags.kubelet_log)?;
-    let kubelet_ca = readable("--kubelet-ca", flags.kubelet_ca)?;
-    let kubeconfig = readable("--kubeconfig", flags.kubeconfig)?;
-    // Without the cluster API the kubelet can be asked all the same.
-    let of_kubelet = kubeconfig.clone();
-    let kubeconfig = kubeconfig.filter(|_| !flags.no_api);
-    let in_cluster = || (serve.is_some() && !flags.no_api && cluster::in_cluster()).then_some(Access::InCluster);
-    let node_name = filled(flags.node_name).unwrap_or_else(host_name);
-    let access = kubeconfig.map(Access::Kubeconfig).or_else(in_cluster);
-    let cluster_output = write.map(|flags| written(flags, access.clone(), &node_name)).transpose()?.flatten();
-    let cluster = access.map(|access| ClusterConfig {
-        access,
-        node_name: node_name.clone(),
-        pods: pods.is_none(),
-        services: flags.api_services && services.is_none(),
-        events: namespaces(flags.api_events),
-    });
-    let probers = probers(flags.probers)?;
-    let kubelet_api = kubelet_api(flags.kubelet_api, kubelet_ca, of_kubelet)?.map(|config| KubeletApiConfig {
-        node_name: node_name.clone(),
-        probers: probers.clone(),
-        pods: pods.is_none(),
-        ..config
-    });
-    Ok(Plan::Live(Box::new(Live {
-        output,
-        daemon: serve.is_some(),
-        serve,
-        record,
-        duration: flags.duration,
-        probers,
-        all_connections: flags.all_connections,
-        no_syscall_hooks: flags.no_syscall_hooks,
-        ring_bytes: flags.ring_kib.map(|kib| kib << 10),
-        pods,
-        services,
-        kubelet_log,
-        // Files that give everything leave nothing to ask.
-        cluster: cluster.filter(ClusterConfig::asks_something),
-        kubelet_api,
-        cluster_output,
-        node_name,
-    })))
-}
-
-/// What the daemon answers.
-fn served(flags: ServeFlags) -> Serve {
-    Serve { metrics: flags.metrics_listen, health: flags.health_socket, pod_labels: flags.metrics_pod_labels }
 }
 
 /// Where records go.
@@ -334,18 +237,6 @@ fn readable(flag: &'static str, path: Option<PathBuf>) -> Result<Option<PathBuf>
         Ok(meta) if meta.is_dir() => Err(Error::file(flag, path, directory())),
         Ok(_) => Ok(Some(path)),
         Err(error) => Err(Error::file(flag, path, error)),
-    }
-}
-
-/// A file must be there, and a directory have a journal in it; the node's own may still come.
-fn kubelet_log(named: Option<NamedLog>) -> Result<Option<NamedLog>, Error> {
-    match named {
-        Some(NamedLog::File(path)) => Ok(readable("--kubelet-log", Some(path))?.map(NamedLog::File)),
-        Some(NamedLog::Journal(Some(directory))) if journal_in(&directory).is_none() => {
-            let missing = std::io::Error::other("no system.journal in it, nor in a machine's directory below it");
-            Err(Error::file("--kubelet-log", directory, missing))
-        }
-        named => Ok(named),
     }
 }
 

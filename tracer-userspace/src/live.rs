@@ -20,7 +20,7 @@ use crate::pipeline::{Attached, EventSource, LOSSES};
 use crate::sink::metrics::HookCount;
 use crate::sources::cluster::Cluster;
 use crate::sources::kubelet_api::KubeletApi;
-use crate::sources::{self, Inquirer, KubeletLog, Prober, SourceConfig};
+use crate::sources::{self, Inquirer, KubeletLog, Prober, Snapshot, SourceConfig};
 
 /// Facts that wait for the pipeline at most; sources then wait.
 const CHANGES: usize = 16;
@@ -56,38 +56,89 @@ pub struct Kernel {
 /// # Errors
 /// The kernel or the privileges do not allow it (exit code 3), or a file of facts is wrong (2).
 pub fn attach(config: &config::Live) -> Result<Attached<Kernel>, Error> {
+    let (tx, changes) = mpsc::channel(CHANGES);
     // Before the hooks: what they see while the API is waited for would have to be kept.
+    let sources = begin_sources(config, &tx)?;
+    let mut loaded = load(config)?;
+    let snapshot = sources::snapshot(&sources).map_err(|error| Error::Source(chain(&error)))?;
+    loaded.watch_answers(&pids(&snapshot.probers));
+    let refresh = Arc::new(Notify::new());
+    let inquirer = Inquirer::start(tx.clone());
+    let log = follow_log(config, &sources, &snapshot, &tx);
+    let kernel = Kernel {
+        loaded,
+        probers: config.probers.clone(),
+        refresh: refresh.clone(),
+        inquirer,
+        ports_since: clock::boot_ns(),
+        prober_pid: snapshot.probers.first().map(|prober| prober.pid),
+        events: [0; HOOK_NUMBERS],
+    };
+    let attached = attached(kernel, &snapshot, log, changes);
+    if config.daemon {
+        tokio::task::spawn_local(doctor::daemon::checkup(config.probers.clone(), tx.clone()));
+    }
+    tokio::task::spawn_local(sources::watch(sources, snapshot, refresh, tx));
+    Ok(attached)
+}
+
+/// What is to be read, and by whom; those that are asked on threads of their own begin to ask.
+fn begin_sources(config: &config::Live, tx: &mpsc::Sender<Fact>) -> Result<SourceConfig, Error> {
     let cluster = config.cluster.clone().map(Cluster::start).transpose();
     let cluster = cluster.map_err(|error| Error::Source(chain(&error)))?;
-    let (tx, changes) = mpsc::channel(CHANGES);
     let start = |config| KubeletApi::start(config, cluster.clone(), tx.clone());
     let kubelet_api = config.kubelet_api.clone().map(start).transpose();
-    let sources = SourceConfig {
+    Ok(SourceConfig {
         probers: config.probers.clone(),
         pods: config.pods.clone(),
         services: config.services.clone(),
         kubelet_api: kubelet_api.map_err(|error| Error::Source(format!("--kubelet-api: {error}")))?,
         cluster,
-    };
+    })
+}
+
+fn load(config: &config::Live) -> Result<Loaded, Error> {
     let options = ebpf::LoadOptions {
         probers: config.probers.clone(),
         all_connections: config.all_connections,
         no_syscall_hooks: config.no_syscall_hooks,
         ring_bytes: config.ring_bytes,
     };
-    let mut loaded = ebpf::load(&options).map_err(|error| Error::Kernel(chain(&error)))?;
-    let snapshot = sources::snapshot(&sources).map_err(|error| Error::Source(chain(&error)))?;
-    let refresh = Arc::new(Notify::new());
-    loaded.watch_answers(&pids(&snapshot.probers));
-    let inquirer = Inquirer::start(tx.clone());
-    let log = KubeletLog::find(config.kubelet_log.as_ref(), &sources.prober_names(), &snapshot.probers);
-    let lack = log.as_ref().and_then(|_| sources::kubelet_log_lack(&sources.prober_names()));
+    ebpf::load(&options).map_err(|error| Error::Kernel(chain(&error)))
+}
+
+/// The kubelet's log, as it is told of.
+struct FollowedLog {
+    source: String,
+    /// It has no outcomes, and nothing else that was asked for has them.
+    problem: Option<String>,
+}
+
+/// Follows the kubelet's log, where there is one.
+fn follow_log(
+    config: &config::Live,
+    sources: &SourceConfig,
+    snapshot: &Snapshot,
+    tx: &mpsc::Sender<Fact>,
+) -> Option<FollowedLog> {
+    let log = KubeletLog::find(config.kubelet_log.as_ref(), &sources.prober_names(), &snapshot.probers)?;
+    let lack = sources::kubelet_log_lack(&sources.prober_names());
     let by_events = config.cluster.as_ref().is_some_and(|cluster| !cluster.events.is_empty());
-    let log_source = log.as_ref().map(|log| log.describe(lack.as_deref()));
-    if let Some(log) = log {
-        log.follow(tx.clone());
-    }
-    let attached = Attached {
+    let source = log.describe(lack.as_deref());
+    log.follow(tx.clone());
+    Some(FollowedLog { source, problem: lack.filter(|_| !by_events).map(no_outcomes) })
+}
+
+/// What is known when the events begin.
+fn attached(
+    events: Kernel,
+    snapshot: &Snapshot,
+    log: Option<FollowedLog>,
+    changes: mpsc::Receiver<Fact>,
+) -> Attached<Kernel> {
+    let loaded = &events.loaded;
+    let (log, problem) = log.map(|log| (log.source, log.problem)).unzip();
+    Attached {
         since_boot_ns: loaded.attached_boot_ns,
         hooks: loaded.status.hooks.clone(),
         missing_hooks: loaded.status.missing.clone(),
@@ -95,24 +146,11 @@ pub fn attach(config: &config::Live) -> Result<Attached<Kernel>, Error> {
         node_netns: snapshot.node.as_ref().map(|node| node.netns),
         prober_pids: pids(&snapshot.probers),
         facts: snapshot.facts.clone(),
-        sources: snapshot.sources.iter().cloned().chain(log_source).collect(),
-        problems: snapshot.problems.iter().cloned().chain(lack.filter(|_| !by_events).map(no_outcomes)).collect(),
+        sources: snapshot.sources.iter().cloned().chain(log).collect(),
+        problems: snapshot.problems.iter().cloned().chain(problem.flatten()).collect(),
         changes,
-        events: Kernel {
-            loaded,
-            probers: config.probers.clone(),
-            refresh: refresh.clone(),
-            inquirer,
-            ports_since: clock::boot_ns(),
-            prober_pid: snapshot.probers.first().map(|prober| prober.pid),
-            events: [0; HOOK_NUMBERS],
-        },
-    };
-    if config.daemon {
-        tokio::task::spawn_local(doctor::daemon::checkup(config.probers.clone(), tx.clone()));
+        events,
     }
-    tokio::task::spawn_local(sources::watch(sources, snapshot, refresh, tx));
-    Ok(attached)
 }
 
 impl EventSource for Kernel {

@@ -5,6 +5,7 @@ mod alarm;
 mod session;
 #[cfg(test)]
 mod tests;
+mod wake;
 
 use std::future::Future;
 use std::io;

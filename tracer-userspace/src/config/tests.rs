@@ -2,6 +2,8 @@
 
 use super::*;
 use crate::cli::{Parsed, parse};
+use crate::sources::NamedLog;
+use crate::sources::cluster::Access;
 
 pub(super) fn planned(args: &[&str]) -> Result<Plan, Error> {
     let args = std::iter::once("tracer").chain(args.iter().copied()).map(Into::into);

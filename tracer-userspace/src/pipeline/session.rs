@@ -1,14 +1,13 @@
 //! One live run: its loop and its end.
 
 use std::fs::File;
-use std::future::pending;
 use std::io;
 use std::time::Duration;
 
 use tokio::sync::mpsc;
-use tokio::time::{Instant, MissedTickBehavior, interval, interval_at, sleep, sleep_until};
+use tokio::time::{Instant, sleep};
 
-use super::alarm::Alarm;
+use super::wake::{Timers, Wake};
 use super::{EventSource, LOSSES};
 use crate::clock;
 use crate::engine::Engine;
@@ -17,7 +16,7 @@ use crate::event::{Fact, Loss, Observation, Start};
 use crate::record_file::Recorder;
 use crate::serve::Server;
 use crate::shutdown::{Request, Signals};
-use crate::status_line::{self, StatusLine};
+use crate::status_line::StatusLine;
 
 /// Events taken in one go, so that signals are answered however busy the node is.
 const DRAIN_MAX: usize = 1 << 16;
@@ -26,31 +25,8 @@ const DRAIN_MAX: usize = 1 << 16;
 const BUSY: usize = 32;
 /// That moment. Bounds what batching adds to a verdict's latency.
 const REST: Duration = Duration::from_millis(1);
-/// How often the ring is read without having asked: what goes well waits there (`tracer-ebpf/src/emit.rs`).
-const LOOK: Duration = Duration::from_millis(50);
-/// How often lost events are looked for.
-const TICK: Duration = Duration::from_secs(1);
-/// How often hooks of absent kernel modules are tried again.
-const RETRY: Duration = Duration::from_secs(5);
-
-/// How often a daemon tells who uses up ephemeral ports; other runs tell it at their end.
-const PORTS: Duration = Duration::from_secs(60);
-
 /// After this many observations of one batch it is noted that the loop moves.
 const ALIVE: usize = 256;
-
-/// Why the loop woke.
-enum Wake {
-    Events,
-    Fact(Option<Box<Fact>>),
-    Deadline,
-    Tick,
-    Retry,
-    Ports,
-    Draw,
-    Request(Request),
-    Over,
-}
 
 /// A live run.
 pub(super) struct Session<S> {
@@ -120,37 +96,9 @@ impl<S: EventSource> Session<S> {
         mut signals: Signals,
         duration: Option<Duration>,
     ) -> Result<&'static str, Error> {
-        let over = duration.and_then(|duration| Instant::now().checked_add(duration));
-        let mut alarm = Alarm::new().map_err(no_timer)?;
-        let mut tick = interval(TICK);
-        let mut look = interval(LOOK);
-        let mut retry = interval(RETRY);
-        look.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut ports = interval_at(Instant::now() + PORTS, PORTS);
-        retry.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut draw = interval(status_line::PERIOD);
-        draw.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut timers = Timers::new(duration, self.daemon, self.status_line.is_some()).map_err(no_timer)?;
         loop {
-            let deadline = self.engine.next_deadline();
-            let wake = tokio::select! {
-                ready = self.events.readable() => {
-                    ready.map_err(|error| Error::Kernel(format!("the ring of events cannot be read: {error}")))?;
-                    Wake::Events
-                }
-                fact = self.changes.recv(), if self.changes_open => Wake::Fact(fact.map(Box::new)),
-                rung = alarm.until(deadline) => {
-                    rung.map_err(no_timer)?;
-                    Wake::Deadline
-                }
-                _ = look.tick() => Wake::Events,
-                _ = tick.tick() => Wake::Tick,
-                _ = retry.tick() => Wake::Retry,
-                _ = ports.tick(), if self.daemon => Wake::Ports,
-                _ = draw.tick(), if self.status_line.is_some() => Wake::Draw,
-                request = signals.next() => Wake::Request(request),
-                () = at(over) => Wake::Over,
-            };
+            let wake = self.wake(&mut timers, &mut signals).await?;
             let taken = self.take_events();
             if let Some(reason) = self.answer(wake) {
                 return Ok(reason);
@@ -167,6 +115,17 @@ impl<S: EventSource> Session<S> {
             if taken >= BUSY {
                 sleep(REST).await;
             }
+        }
+    }
+
+    /// Waits until there is something to do.
+    async fn wake(&mut self, timers: &mut Timers, signals: &mut Signals) -> Result<Wake, Error> {
+        let deadline = self.engine.next_deadline();
+        tokio::select! {
+            ready = self.events.readable() => ready.map(|()| Wake::Events).map_err(no_ring),
+            fact = self.changes.recv(), if self.changes_open => Ok(Wake::Fact(fact.map(Box::new))),
+            rung = timers.next(deadline) => rung.map_err(no_timer),
+            request = signals.next() => Ok(Wake::Request(request)),
         }
     }
 
@@ -351,10 +310,6 @@ fn no_timer(error: io::Error) -> Error {
     Error::Kernel(format!("no timer of the boot clock: {error}"))
 }
 
-/// Until an instant; for ever without one.
-async fn at(instant: Option<Instant>) {
-    match instant {
-        Some(instant) => sleep_until(instant).await,
-        None => pending().await,
-    }
+fn no_ring(error: io::Error) -> Error {
+    Error::Kernel(format!("the ring of events cannot be read: {error}"))
 }

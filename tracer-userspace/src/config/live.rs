@@ -1,0 +1,159 @@
+//! `attach`, `run` and `record`.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use super::cluster_flags::{kubelet_api, namespaces, written};
+use super::{Output, filled, host_name, output, probers, readable};
+use crate::cli::{Flags, ServeFlags, WriteFlags};
+use crate::error::Error;
+use crate::serve::Serve;
+use crate::sink::cluster::ClusterOutput;
+use crate::sources::cluster::{self, Access, ClusterConfig};
+use crate::sources::kubelet_api::KubeletApiConfig;
+use crate::sources::{NamedLog, journal_in};
+
+/// `attach`, `run` or `record`.
+#[derive(Clone, Debug)]
+pub struct Live {
+    /// Where records go.
+    pub output: Output,
+    /// The daemon: one on a node.
+    pub daemon: bool,
+    /// What the daemon answers; nobody else answers anything.
+    pub serve: Option<Serve>,
+    /// `record FILE`.
+    pub record: Option<PathBuf>,
+    /// End after this time.
+    pub duration: Option<Duration>,
+    /// Process names of the prober.
+    pub probers: Vec<String>,
+    /// Every process's connections.
+    pub all_connections: bool,
+    /// No `syscalls:*` tracepoints.
+    pub no_syscall_hooks: bool,
+    /// Size of the ring of events, where the usual one is not wanted.
+    pub ring_bytes: Option<u32>,
+    /// `--pods`.
+    pub pods: Option<PathBuf>,
+    /// `--services`.
+    pub services: Option<PathBuf>,
+    /// `--kubelet-log`.
+    pub kubelet_log: Option<NamedLog>,
+    /// The cluster API, where it is used.
+    pub cluster: Option<ClusterConfig>,
+    /// `--kubelet-api`.
+    pub kubelet_api: Option<KubeletApiConfig>,
+    /// What is written to it.
+    pub cluster_output: Option<ClusterOutput>,
+    /// Name of this node.
+    pub node_name: String,
+}
+
+/// What these commands' flags mean; a daemon has more of them.
+pub(super) fn plan(
+    flags: Flags,
+    daemon: Option<(ServeFlags, WriteFlags)>,
+    record: Option<PathBuf>,
+) -> Result<Live, Error> {
+    let (serve, write) = daemon.unzip();
+    let output = output(&flags)?;
+    let files = Files::of(&flags)?;
+    let node_name = filled(flags.node_name.clone()).unwrap_or_else(host_name);
+    let access = access(&flags, &files, serve.is_some());
+    let cluster_output = write.map(|write| written(write, access.clone(), &node_name)).transpose()?.flatten();
+    let probers = probers(flags.probers.clone())?;
+    Ok(Live {
+        kubelet_api: asked_of_kubelet(&flags, &files, &node_name, &probers)?,
+        cluster: access.and_then(|access| asked_of_cluster(access, &flags, &files, &node_name)),
+        output,
+        daemon: serve.is_some(),
+        serve: serve.map(served),
+        record,
+        duration: flags.duration,
+        probers,
+        all_connections: flags.all_connections,
+        no_syscall_hooks: flags.no_syscall_hooks,
+        ring_bytes: flags.ring_kib.map(|kib| kib << 10),
+        pods: files.pods,
+        services: files.services,
+        kubelet_log: files.kubelet_log,
+        cluster_output,
+        node_name,
+    })
+}
+
+/// Files that were named, each of which can be read.
+struct Files {
+    pods: Option<PathBuf>,
+    services: Option<PathBuf>,
+    kubelet_log: Option<NamedLog>,
+    kubelet_ca: Option<PathBuf>,
+    kubeconfig: Option<PathBuf>,
+}
+
+impl Files {
+    fn of(flags: &Flags) -> Result<Self, Error> {
+        Ok(Self {
+            pods: readable("--pods", flags.pods.clone())?,
+            services: readable("--services", flags.services.clone())?,
+            kubelet_log: kubelet_log(flags.kubelet_log.clone())?,
+            kubelet_ca: readable("--kubelet-ca", flags.kubelet_ca.clone())?,
+            kubeconfig: readable("--kubeconfig", flags.kubeconfig.clone())?,
+        })
+    }
+}
+
+/// A file must be there, and a directory have a journal in it; the node's own may still come.
+fn kubelet_log(named: Option<NamedLog>) -> Result<Option<NamedLog>, Error> {
+    match named {
+        Some(NamedLog::File(path)) => Ok(readable("--kubelet-log", Some(path))?.map(NamedLog::File)),
+        Some(NamedLog::Journal(Some(directory))) if journal_in(&directory).is_none() => {
+            let missing = std::io::Error::other("no system.journal in it, nor in a machine's directory below it");
+            Err(Error::file("--kubelet-log", directory, missing))
+        }
+        named => Ok(named),
+    }
+}
+
+/// How the cluster API is reached, if it is to be used: as the kubeconfig says, else as the daemon's service account.
+fn access(flags: &Flags, files: &Files, daemon: bool) -> Option<Access> {
+    if flags.no_api {
+        return None;
+    }
+    let in_cluster = || (daemon && cluster::in_cluster()).then_some(Access::InCluster);
+    files.kubeconfig.clone().map(Access::Kubeconfig).or_else(in_cluster)
+}
+
+/// Files that give everything leave nothing to ask.
+fn asked_of_cluster(access: Access, flags: &Flags, files: &Files, node_name: &str) -> Option<ClusterConfig> {
+    let config = ClusterConfig {
+        access,
+        node_name: node_name.to_owned(),
+        pods: files.pods.is_none(),
+        services: flags.api_services && files.services.is_none(),
+        events: namespaces(flags.api_events.clone()),
+    };
+    Some(config).filter(ClusterConfig::asks_something)
+}
+
+/// Without the cluster API the kubelet can be asked all the same.
+fn asked_of_kubelet(
+    flags: &Flags,
+    files: &Files,
+    node_name: &str,
+    probers: &[String],
+) -> Result<Option<KubeletApiConfig>, Error> {
+    let config = kubelet_api(flags.kubelet_api.clone(), files.kubelet_ca.clone(), files.kubeconfig.clone())?;
+    Ok(config.map(|config| KubeletApiConfig {
+        node_name: node_name.to_owned(),
+        probers: probers.to_vec(),
+        pods: files.pods.is_none(),
+        ..config
+    }))
+}
+
+/// What the daemon answers.
+fn served(flags: ServeFlags) -> Serve {
+    Serve { metrics: flags.metrics_listen, health: flags.health_socket, pod_labels: flags.metrics_pod_labels }
+}
