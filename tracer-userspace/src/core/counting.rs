@@ -80,7 +80,8 @@ impl Core {
         }
         let key = self.counter_key(conn, named)?;
         let count = self.failures.or_default(key);
-        *count += u32::from(!again);
+        // A later verdict may be the first that knows which probe it was.
+        *count += u32::from(!again || *count == 0);
         Some(*count)
     }
 
