@@ -4,13 +4,14 @@
 
 pub(crate) mod findings;
 pub(crate) mod firewall_drop;
+mod node_ports;
 mod port_pressure;
 
 use crate::classify::culprit_of;
 use crate::correlate::node::Node;
 use crate::decision::Decision;
 use crate::enrich::netns_ref;
-use crate::event::{Fact, LinkChange, Links, NetnsOp, NetnsOpKind, NodePorts, Observation};
+use crate::event::{Fact, LinkChange, Links, NetnsOp, NetnsOpKind, Observation};
 use crate::record::{Body, Culprit, LinkRef, NodeBody};
 
 /// What this observation says about the node; `node` is what was known before it.
@@ -20,7 +21,7 @@ pub fn decide(observation: &Observation, node: &Node) -> Vec<Decision> {
         Fact::LinkChange(change) => link_changed(observation.time_boot_ns, change, node).into_iter().collect(),
         Fact::Links(links) => links_read(links, node),
         Fact::NetnsOp(op) => entered(observation.time_boot_ns, op, node).into_iter().collect(),
-        Fact::NodePorts(ports) => node_ports_changed(ports, node).into_iter().collect(),
+        Fact::NodePorts(ports) => node_ports::changed(ports, node).into_iter().collect(),
         Fact::PortPressure(pressure) => port_pressure::told(pressure, node).into_iter().collect(),
         _ => Vec::new(),
     };
@@ -48,6 +49,7 @@ fn link_changed(time: u64, change: &LinkChange, node: &Node) -> Option<NodeBody>
         netns: Some(netns_ref(change.netns, node)),
         link: Some(LinkRef { ifindex: change.ifindex, name: change.name.clone(), up: change.up }),
         ports: None,
+        node_ports: None,
     })
 }
 
@@ -70,6 +72,7 @@ fn links_read(links: &Links, node: &Node) -> Vec<NodeBody> {
         netns: Some(netns_ref(links.netns, node)),
         link: Some(LinkRef { ifindex: link.ifindex, name: link.name.clone(), up: link.up }),
         ports: None,
+        node_ports: None,
     };
     links.links.iter().filter(changed).map(body).collect()
 }
@@ -102,24 +105,6 @@ fn entered(time: u64, op: &NetnsOp, node: &Node) -> Option<NodeBody> {
         netns: Some(netns_ref(op.netns, node)),
         link: None,
         ports: None,
-    })
-}
-
-fn node_ports_changed(now: &NodePorts, node: &Node) -> Option<NodeBody> {
-    let before = node.node_ports(now.mode)?;
-    let ports = |table: &NodePorts| table.ports.iter().map(|p| p.port).collect::<std::collections::BTreeSet<_>>();
-    let (old, new) = (ports(before), ports(now));
-    (old != new).then(|| NodeBody {
-        event: "node_ports_changed".to_owned(),
-        summary: format!(
-            "NodePorts: {} added, {} removed, {} in all",
-            new.difference(&old).count(),
-            old.difference(&new).count(),
-            new.len()
-        ),
-        culprit: None,
-        netns: Some(netns_ref(now.netns, node)),
-        link: None,
-        ports: None,
+        node_ports: None,
     })
 }

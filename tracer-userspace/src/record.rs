@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 
 pub use crate::event::{FindingBody, Status};
 pub use names::{Culprit, Endpoint, K8s, NetnsRef, Probe, Process};
-pub use node::{LinkRef, NodeBody, PortUserBody, PortsBody};
+pub use node::{LinkRef, NodeBody, NodePortRef, NodePortsBody, PortUserBody, PortsBody};
 pub use verdict::{
     AttemptBody, Confidence, Evidence, KubeletSaid, Outcome, Phases, Subject, Timing, Verdict, VerdictBody,
 };

@@ -59,6 +59,7 @@ fn began(drop: &PacketDrop, node: &Node) -> NodeBody {
         netns: drop.netns.map(|netns| netns_ref(netns, node)),
         link: None,
         ports: None,
+        node_ports: None,
     }
 }
 

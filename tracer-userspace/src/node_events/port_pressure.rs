@@ -20,6 +20,7 @@ pub(super) fn told(pressure: &PortPressure, node: &Node) -> Option<NodeBody> {
         netns: node.netns().map(|netns| netns_ref(netns, node)),
         link: None,
         ports: Some(ports),
+        node_ports: None,
     })
 }
 

@@ -4,6 +4,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{Culprit, NetnsRef};
+use crate::event::ProxyMode;
 
 /// The body of a `node` record.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -25,6 +26,38 @@ pub struct NodeBody {
     /// Who uses up ephemeral ports, and what that means for the next connect.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub ports: Option<PortsBody>,
+    /// What became of the NodePorts.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub node_ports: Option<NodePortsBody>,
+}
+
+/// How the NodePorts of one table changed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct NodePortsBody {
+    /// The table of kube-proxy in the kernel: `ipvs`, `iptables`, `nftables`.
+    pub proxy_mode: ProxyMode,
+    /// Those that came; five at most.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub added: Vec<NodePortRef>,
+    /// How many came.
+    pub added_count: usize,
+    /// Those that went; five at most.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub removed: Vec<NodePortRef>,
+    /// How many went.
+    pub removed_count: usize,
+    /// How many there are now.
+    pub count: usize,
+}
+
+/// A NodePort.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct NodePortRef {
+    /// Its number.
+    pub port: u16,
+    /// `namespace/name[:port]` of its Service; absent if nobody told it.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub service: Option<String>,
 }
 
 /// Ephemeral ports of the node, over a window of time.

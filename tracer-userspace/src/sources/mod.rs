@@ -36,7 +36,7 @@ pub use merge::merge;
 pub use procfs::{NodeNetns, Prober, boot_to_wall_ns, hostname};
 pub use watch::watch;
 
-use crate::event::{Fact, Pod, Pods, ProxyMode, Service, ServicePort, Services};
+use crate::event::{Fact, Netns, Pod, Pods, ProxyMode, Service, ServicePort, Services};
 use cluster::{Cluster, View};
 use files::Stamp;
 use kubelet_api::KubeletApi;
@@ -97,6 +97,8 @@ pub struct Snapshot {
     /// What could not be read and what that needs, one line each.
     pub problems: Vec<String>,
     listed: Listed,
+    /// The namespace of which every NodePort table could be read.
+    tables_of: Option<Netns>,
 }
 
 /// Pods and Services as somebody listed them: a file or the cluster API.
@@ -168,13 +170,15 @@ struct NodeView {
 /// If a file that was named cannot be used. Nothing else is an error.
 pub fn snapshot(config: &SourceConfig) -> Result<Snapshot, SourceError> {
     let listed = Listed::read(config)?;
-    let NodeView { probers, node, mut facts, pods, mut problems, .. } = read_node(config);
+    let view = read_node(config);
+    let tables_of = view.tables_of();
+    let NodeView { probers, node, mut facts, pods, mut problems, .. } = view;
     problems.extend(config.cluster.as_ref().and_then(|cluster| wrong_node(cluster, &pods)));
     name_node_ports(&mut facts, listed.listing.services.as_deref().unwrap_or_default());
     facts.push(pods_fact(pods, &listed.listing));
     facts.extend(services_fact(&listed.listing));
     let sources = sources(config, &facts);
-    Ok(Snapshot { probers, node, facts, sources, problems, listed })
+    Ok(Snapshot { probers, node, facts, sources, problems, listed, tables_of })
 }
 
 /// The API knows no pod of this node, and there are some: the name is another in the cluster.
@@ -241,6 +245,11 @@ fn read_node(config: &SourceConfig) -> NodeView {
 }
 
 impl NodeView {
+    /// The namespace of which every NodePort table could be read.
+    fn tables_of(&self) -> Option<Netns> {
+        self.node.as_ref().filter(|_| self.tables_complete).map(|node| node.netns)
+    }
+
     fn read_tables(&mut self, node: &NodeNetns) {
         let links = links::read(node).unwrap_or_else(|error| {
             self.problems.push(error.to_string());
@@ -304,7 +313,7 @@ fn table(mode: ProxyMode) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::event::{Netns, NodePort, NodePorts};
+    use crate::event::{NodePort, NodePorts};
 
     #[test]
     fn a_list_of_services_names_the_ports_of_ipvs() {

@@ -21,7 +21,7 @@ use super::files::{self, Stamp};
 use super::kubelet_api::KubeletApi;
 use super::links::{self, LinkWatch};
 use super::{Listed, NodeNetns, Snapshot, SourceConfig, name_node_ports, pods_fact, read_node, services_fact};
-use crate::event::{Fact, NodePorts, Pod};
+use crate::event::{Fact, Netns, NodePorts, Pod};
 
 const FILES_EVERY: Duration = Duration::from_secs(1);
 const NODE_EVERY: Duration = Duration::from_secs(10);
@@ -93,6 +93,8 @@ struct Watcher {
     /// Events that were handed on.
     heard: Heard,
     node: Option<NodeNetns>,
+    /// The namespace of which every NodePort table could be read, the last time.
+    tables_of: Option<Netns>,
     links: Option<LinkWatch>,
     discovered: Vec<Pod>,
     last: Vec<Fact>,
@@ -112,6 +114,7 @@ impl Watcher {
             listed: snapshot.listed,
             heard: Heard::default(),
             node: None,
+            tables_of: snapshot.tables_of,
             links: None,
             discovered: Vec::new(),
             last: snapshot.facts,
@@ -252,13 +255,16 @@ impl Watcher {
 
     fn read_node(&mut self) -> Result<(), Closed> {
         let mut view = read_node(&self.config);
+        let tables_of = view.tables_of();
         name_node_ports(&mut view.facts, self.listed.listing.services.as_deref().unwrap_or_default());
         self.node_read = Instant::now();
         self.node_due = self.node_read + NODE_EVERY;
         self.tell(view.problems);
         self.follow(view.node);
         let emptied = if view.tables_complete { self.emptied(&view.facts) } else { Vec::new() };
-        for fact in emptied.into_iter().chain(view.facts) {
+        let begun = self.begun(&view.facts);
+        self.tables_of = tables_of;
+        for fact in emptied.into_iter().chain(begun).chain(view.facts) {
             self.send(fact)?;
         }
         self.discovered = view.pods;
@@ -278,13 +284,14 @@ impl Watcher {
     fn emptied(&self, facts: &[Fact]) -> Vec<Fact> {
         let gone =
             |last: &&Fact| matches!(last, Fact::NodePorts(_)) && !facts.iter().any(|fact| is_same_table(fact, last));
-        let empty = |last: &Fact| match last {
-            Fact::NodePorts(NodePorts { netns, mode, .. }) => {
-                Some(Fact::NodePorts(NodePorts { netns: *netns, mode: *mode, ports: Vec::new() }))
-            }
-            _ => None,
-        };
-        self.last.iter().filter(gone).filter_map(empty).collect()
+        self.last.iter().filter(gone).filter_map(without_ports).collect()
+    }
+
+    /// Tables that have the first NodePorts since they could be read: that they had none is said before.
+    fn begun(&self, facts: &[Fact]) -> Vec<Fact> {
+        let is_new = |fact: &&Fact| !self.last.iter().any(|last| is_same_table(last, fact));
+        let empty = facts.iter().filter(is_new).filter_map(without_ports);
+        empty.filter(|fact| matches!(fact, Fact::NodePorts(table) if Some(table.netns) == self.tables_of)).collect()
     }
 
     fn tell(&mut self, problems: Vec<String>) {
@@ -303,6 +310,16 @@ impl Watcher {
             None => self.last.push(fact.clone()),
         }
         self.tx.blocking_send(fact).map_err(|_| Closed)
+    }
+}
+
+/// A table of NodePorts without any.
+fn without_ports(fact: &Fact) -> Option<Fact> {
+    match fact {
+        Fact::NodePorts(NodePorts { netns, mode, .. }) => {
+            Some(Fact::NodePorts(NodePorts { netns: *netns, mode: *mode, ports: Vec::new() }))
+        }
+        _ => None,
     }
 }
 

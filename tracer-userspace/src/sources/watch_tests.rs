@@ -45,3 +45,25 @@ fn the_clusters_pods_are_believed_and_the_kubelets_fill_in() {
     config.kubelet_api = None;
     assert_eq!(config.listed_pods(), None, "a file may have them");
 }
+
+/// The first NodePort of a node is a change, if it is known that there was none.
+#[test]
+fn a_table_that_had_no_node_ports_is_told_as_empty_first() {
+    let config = SourceConfig::default();
+    let snapshot = snapshot(&config).expect("snapshot");
+    let (tx, _rx) = mpsc::channel(16);
+    let mut watcher = Watcher::new(config, snapshot, tx);
+    watcher.last.clear();
+    let port = crate::event::NodePort { port: 30080, addrs: Vec::new(), service: None, backends: Vec::new() };
+    let table = |ports| NodePorts { netns: Netns(7), mode: crate::event::ProxyMode::Nftables, ports };
+    let first = [Fact::NodePorts(table(vec![port]))];
+    watcher.tables_of = Some(Netns(7));
+    assert_eq!(watcher.begun(&first), [Fact::NodePorts(table(Vec::new()))]);
+    watcher.last = first.to_vec();
+    assert_eq!(watcher.begun(&first), [], "it had some already");
+    watcher.last.clear();
+    for unknown in [None, Some(Netns(8))] {
+        watcher.tables_of = unknown;
+        assert_eq!(watcher.begun(&first), [], "nobody knows what it had");
+    }
+}
