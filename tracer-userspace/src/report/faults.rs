@@ -1,30 +1,22 @@
-//! What could not be read: a line on stderr for each of the first few, a count for the rest, and all of it on the page.
-
-use std::fmt::Display;
+//! What could not be read: all of it on the page, the first few lines of each file by name; one line on stderr.
 
 /// Lines of one file that are told one by one.
 const TOLD: u64 = 10;
 
-/// Who tells of it as it happens.
-type Tell = Box<dyn Fn(&dyn Display)>;
-
 /// What could not be read.
+#[derive(Debug, Default)]
 pub(crate) struct Faults {
-    tell: Tell,
     file: String,
     lines_of_file: u64,
+    /// The first fault, and how many there are.
+    faults: (Option<String>, u64),
+    /// The first thing that is in order and good to know, and how many there are.
+    notes: (Option<String>, u64),
     /// What was told, for the page.
     pub(crate) told: Vec<String>,
-    /// Something of the input is missing on the page.
-    pub(crate) incomplete: bool,
 }
 
 impl Faults {
-    /// Nothing yet.
-    pub(crate) fn new(tell: impl Fn(&dyn Display) + 'static) -> Self {
-        Self { tell: Box::new(tell), file: String::new(), lines_of_file: 0, told: Vec::new(), incomplete: false }
-    }
-
     /// From here on it is about this file.
     pub(super) fn begin(&mut self, file: &str) {
         file.clone_into(&mut self.file);
@@ -33,41 +25,60 @@ impl Faults {
 
     /// A line that cannot be read.
     pub(super) fn line(&mut self, number: usize, problem: &str) {
-        self.incomplete = true;
         self.lines_of_file += 1;
+        let text = format!("{}:{number}: {problem}: left out", self.file);
         if self.lines_of_file <= TOLD {
-            self.note(number, &format!("{problem}: left out"));
+            self.told.push(text.clone());
         }
+        count(&mut self.faults, text);
     }
 
     /// From this line on nothing can be read.
     pub(super) fn rest(&mut self, number: usize, problem: &str) {
-        self.incomplete = true;
-        self.note(number, &format!("{problem}: the rest of the file is missing"));
+        self.fault(format!("{}:{number}: {problem}: the rest of the file is missing", self.file));
     }
 
     /// The file is not what it was.
     pub(super) fn shorter(&mut self, read: u64, size: u64) {
-        self.incomplete = true;
-        self.say(format!("{}: it became shorter while it was read: {read} of {size} bytes", self.file));
+        self.fault(format!("{}: it became shorter while it was read: {read} of {size} bytes", self.file));
     }
 
     /// Something that is in order, and good to know.
     pub(super) fn note(&mut self, number: usize, note: &str) {
-        self.say(format!("{}:{number}: {note}", self.file));
+        let text = format!("{}:{number}: {note}", self.file);
+        self.told.push(text.clone());
+        count(&mut self.notes, text);
     }
 
     /// The end of the file: how many lines were not told of.
     pub(super) fn end(&mut self) {
         if self.lines_of_file > TOLD {
-            self.say(format!("{}: {} more lines like these were left out", self.file, self.lines_of_file - TOLD));
+            let more = self.lines_of_file - TOLD;
+            self.told.push(format!("{}: {more} more lines like these were left out", self.file));
         }
     }
 
-    fn say(&mut self, text: String) {
-        (self.tell)(&text);
-        self.told.push(text);
+    /// Something of the input is missing on the page.
+    pub(super) const fn incomplete(&self) -> bool {
+        self.faults.1 > 0
     }
+
+    /// All of it in one line: the first by its place, the others by their number.
+    pub(super) fn line_of_all(&self) -> Option<String> {
+        let (first, count) = if self.incomplete() { &self.faults } else { &self.notes };
+        let first = first.as_ref()?;
+        Some(if *count > 1 { format!("{first}; {} more like this", count - 1) } else { first.clone() })
+    }
+
+    fn fault(&mut self, text: String) {
+        self.told.push(text.clone());
+        count(&mut self.faults, text);
+    }
+}
+
+fn count(kind: &mut (Option<String>, u64), text: String) {
+    kind.0.get_or_insert(text);
+    kind.1 += 1;
 }
 
 #[cfg(test)]
@@ -76,21 +87,26 @@ mod tests {
 
     #[test]
     fn many_faults_are_few_lines() {
-        let mut faults = Faults::new(|_| {});
+        let mut faults = Faults::default();
         for file in ["a", "b"] {
             faults.begin(file);
             (1..=1000).for_each(|number| faults.line(number, "not a record"));
             faults.end();
         }
-        assert_eq!((faults.told.len(), faults.incomplete), (22, true));
+        assert_eq!((faults.told.len(), faults.incomplete()), (22, true));
         assert_eq!(faults.told[0], "a:1: not a record: left out");
         assert_eq!(faults.told[21], "b: 990 more lines like these were left out");
+        let line = "a:1: not a record: left out; 1999 more like this";
+        assert_eq!(faults.line_of_all().as_deref(), Some(line));
     }
 
     #[test]
     fn a_note_is_no_fault() {
-        let mut faults = Faults::new(|_| {});
+        let mut faults = Faults::default();
         faults.note(7, "its last line is not whole");
-        assert!(!faults.incomplete && faults.told.len() == 1);
+        assert!(!faults.incomplete() && faults.told.len() == 1);
+        assert_eq!(faults.line_of_all().as_deref(), Some(":7: its last line is not whole"));
+        faults.line(8, "not a record");
+        assert_eq!(faults.line_of_all().as_deref(), Some(":8: not a record: left out"), "a fault says more");
     }
 }

@@ -27,7 +27,7 @@ use self::progress::Progress;
 use self::tally::Tally;
 use self::target::Target;
 use crate::config;
-use crate::error::{Error, os_message};
+use crate::error::{self, Error, os_message};
 
 /// Makes the page. The exit code: 2 if something of the input could not be read; the page is made of the rest.
 ///
@@ -38,19 +38,26 @@ pub fn report(config: &config::Report) -> Result<u8, Error> {
     let target = Target::new(config.output_file.as_deref(), &inputs)?;
     let names: Vec<_> = inputs.iter().map(|input| input.name.clone()).collect();
     let progress = Progress::new(&inputs);
-    let beside = progress.clone();
-    let mut faults = Faults::new(move |message| beside.warn(message));
+    let mut faults = Faults::default();
     let mut tally = Tally::new(config.filter.clone());
     for input in inputs {
         read(input, &mut tally, &mut faults, &progress);
     }
     progress.end();
     if tally.records == 0 {
-        return Err(Error::Usage(format!("report {}: no record of the tracer", names.join(", "))));
+        return Err(no_record(&names, &faults));
     }
-    let incomplete = faults.incomplete;
     target.write(&page::html(tally, &faults.told, &names))?;
-    Ok(if incomplete { 2 } else { 0 })
+    if let Some(line) = faults.line_of_all() {
+        error::warn(&line);
+    }
+    Ok(if faults.incomplete() { 2 } else { 0 })
+}
+
+/// There is nothing to show, and why.
+fn no_record(names: &[String], faults: &Faults) -> Error {
+    let why = faults.line_of_all().map(|line| format!(": {line}")).unwrap_or_default();
+    Error::Usage(format!("report {}: no record of the tracer{why}", names.join(", ")))
 }
 
 /// Counts every line of a file, as far as it can be read.

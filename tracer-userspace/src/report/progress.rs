@@ -1,12 +1,10 @@
 //! How far the reading is: a bar on stderr if that is a terminal, nothing otherwise.
 
-use std::fmt::Display;
 use std::io::Read;
 
 use indicatif::{ProgressBar, ProgressStyle};
 
 use super::input::Input;
-use crate::error;
 
 /// With a size: what share is read, and how long the rest takes. It is cut to the terminal's width.
 const BAR: &str = "{bytes}/{total_bytes} [{wide_bar}] {eta}";
@@ -14,7 +12,7 @@ const BAR: &str = "{bytes}/{total_bytes} [{wide_bar}] {eta}";
 const COUNT: &str = "{spinner} {bytes} read, {bytes_per_sec}";
 
 /// The bar.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(super) struct Progress(ProgressBar);
 
 impl Progress {
@@ -31,11 +29,6 @@ impl Progress {
     /// A reader that moves it.
     pub(super) fn watch(&self, source: Box<dyn Read>) -> Box<dyn Read> {
         Box::new(self.0.wrap_read(source))
-    }
-
-    /// A warning beside it.
-    pub(super) fn warn(&self, message: &dyn Display) {
-        self.0.suspend(|| error::warn(message));
     }
 
     /// Takes it away.

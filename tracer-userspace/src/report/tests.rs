@@ -29,7 +29,7 @@ pub(super) fn at(line: &str, seconds: i64) -> String {
 
 /// The page of some bytes, and what was told of them.
 fn page(bytes: &[u8]) -> (String, Vec<String>) {
-    let (mut tally, mut faults) = (Tally::new(Filter::default()), Faults::new(|_| {}));
+    let (mut tally, mut faults) = (Tally::new(Filter::default()), Faults::default());
     faults.begin("in");
     if let Err(problem) = feed(&mut Lines::new(bytes), &mut tally, &mut faults) {
         faults.rest(0, &problem);
@@ -101,8 +101,7 @@ fn lines_that_cannot_be_read_are_named_and_the_others_count() {
 
 #[test]
 fn other_files_are_told_apart() {
-    let read =
-        |bytes: &[u8]| feed(&mut Lines::new(bytes), &mut Tally::new(Filter::default()), &mut Faults::new(|_| {}));
+    let read = |bytes: &[u8]| feed(&mut Lines::new(bytes), &mut Tally::new(Filter::default()), &mut Faults::default());
     assert!(read(&[0x1f, 0x8b, 8, 0]).unwrap_err().starts_with("compressed"));
     let otel = read(b"{\"Timestamp\":\"2026-01-02T03:04:05Z\",\"EventName\":\"start\"}\n");
     assert!(otel.unwrap_err().starts_with("records of `--format otel` or `ecs`"));
