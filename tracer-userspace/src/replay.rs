@@ -6,7 +6,7 @@ mod reader;
 use crate::config;
 use crate::engine::Engine;
 use crate::error::{self, Error};
-use crate::event::{Fact, Observation};
+use crate::event::Fact;
 use crate::replay::compare::Expected;
 pub(crate) use crate::replay::reader::json_problem;
 use crate::replay::reader::{Item, Reader};
@@ -25,14 +25,15 @@ pub fn replay(config: &config::Replay) -> Result<u8, Error> {
     }
     let mut engine = Engine::new(sink, header.at_start, None);
     let ending = feed(&mut reader, &mut engine);
-    if !matches!(ending, Ending::Unreadable(_)) {
-        finish(&mut engine, &ending, reader.last_time_boot_ns());
+    // Without `start` no time is known, and nothing began that could stop.
+    if reader.observations() > 0 && !matches!(ending, Ending::Headless(_)) {
+        finish(&mut engine, &ending, &reader);
     }
     engine.sink().output().finish();
     let satisfied = engine.sink().is_satisfied();
     let failed = engine.sink().output().has_failed();
     match ending {
-        Ending::Unreadable(error) | Ending::Cut(error) => return Err(error),
+        Ending::Headless(error) | Ending::Unreadable(error) | Ending::Cut(error) => return Err(error),
         Ending::End(_) | Ending::Enough => {}
     }
     let difference = expected.and_then(|expected| expected.first_difference(&engine.into_sink().into_kept()));
@@ -56,6 +57,8 @@ enum Ending {
     Cut(Error),
     /// At something that is no observation.
     Unreadable(Error),
+    /// Its first observation is not `start`.
+    Headless(Error),
 }
 
 /// All observations through the engine.
@@ -67,8 +70,16 @@ fn feed(reader: &mut Reader, engine: &mut Engine) -> Ending {
             Ok(Item::Cut(error)) => return Ending::Cut(error),
             Err(error) => return Ending::Unreadable(error),
         };
-        if let Err(error) = check_place(reader, &observation) {
-            return Ending::Unreadable(error);
+        // `start` is the first observation and the first only.
+        match (reader.observations() == 1, matches!(observation.fact, Fact::Start(_))) {
+            (true, true) | (false, false) => {}
+            (true, false) => {
+                let problem = "the first observation is not `start`: the recording's head is missing";
+                return Ending::Headless(reader.error(problem));
+            }
+            (false, true) => {
+                return Ending::Unreadable(reader.error("a second `start`: two recordings in one file"));
+            }
         }
         engine.push(&observation);
         if engine.is_done() {
@@ -77,23 +88,15 @@ fn feed(reader: &mut Reader, engine: &mut Engine) -> Ending {
     }
 }
 
-/// `start` is the first observation and the first only: without it no time is known.
-fn check_place(reader: &Reader, observation: &Observation) -> Result<(), Error> {
-    let is_start = matches!(observation.fact, Fact::Start(_));
-    match (reader.observations() == 1, is_start) {
-        (true, true) | (false, false) => Ok(()),
-        (true, false) => Err(reader.error("the first observation is not `start`: the recording's head is missing")),
-        (false, true) => Err(reader.error("a second `start`: two recordings in one file")),
-    }
-}
-
 /// The last decisions and the `stop` record.
-fn finish(engine: &mut Engine, ending: &Ending, last_time_boot_ns: u64) {
+fn finish(engine: &mut Engine, ending: &Ending, reader: &Reader) {
+    let (last, line) = (reader.last_time_boot_ns(), reader.line());
     let (time, reason) = match ending {
-        Ending::End(time) => (*time, "end_of_stream"),
-        Ending::Enough => (last_time_boot_ns, "until_failure"),
-        Ending::Cut(_) | Ending::Unreadable(_) => (last_time_boot_ns, "end_of_stream"),
+        Ending::End(time) => (*time, "end_of_stream".to_owned()),
+        Ending::Enough => (last, "until_failure".to_owned()),
+        Ending::Cut(_) => (last, format!("cut_at_line_{line}")),
+        Ending::Unreadable(_) | Ending::Headless(_) => (last, format!("unreadable_at_line_{line}")),
     };
     engine.finish(time);
-    engine.stop(time, reason);
+    engine.stop(time, &reason);
 }

@@ -222,8 +222,13 @@ fn a_cut_recording_is_replayed_as_far_as_it_goes() {
         refused(&output, 2, &[words]);
         let records = records(&output);
         assert_eq!(records.first().unwrap()["type"], "start");
-        assert_eq!(records.last().unwrap()["type"], "stop");
+        let stop = records.last().unwrap();
+        let line = words.trim_start_matches(':').split(':').next().unwrap();
+        assert_eq!((&stop["type"], &stop["reason"]), (&"stop".into(), &format!("cut_at_line_{line}").into()));
     }
+    let output = ran(&["replay", &dir.file("head", format!("{HEADER}\n"))]);
+    refused(&output, 2, &[":2: cut in the middle after 0"]);
+    assert_eq!(text(&output.stdout), "", "nothing began that could stop");
     let output = ran(&["replay", &dir.file("nearly", &whole[..whole.len() - 1])]);
     assert_eq!((output.status.code(), text(&output.stderr)), (Some(0), ""));
 }
@@ -257,7 +262,9 @@ fn what_was_decided_before_a_damaged_line_is_printed() {
     let dir = Dir::new();
     let output = ran(&["replay", &dir.file("bad", recording().replace("\"fact\":\"tick\"", "?"))]);
     refused(&output, 2, &[":3:"]);
-    assert_eq!(records(&output).len(), 1);
+    let records = records(&output);
+    assert_eq!((records.len(), &records[0]["type"]), (2, &"start".into()));
+    assert_eq!((&records[1]["type"], &records[1]["reason"]), (&"stop".into(), &"unreadable_at_line_3".into()));
 }
 
 #[test]

@@ -54,6 +54,11 @@ impl Reader {
         self.observations
     }
 
+    /// The line that was read last, from 1.
+    pub(super) const fn line(&self) -> usize {
+        self.line
+    }
+
     /// Time of the latest observation.
     pub(super) const fn last_time_boot_ns(&self) -> u64 {
         self.last_time_boot_ns
