@@ -12,12 +12,13 @@ mod namespace;
 pub mod pages;
 mod serve;
 mod size;
+mod variable;
 mod write;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use clap::builder::FalseyValueParser;
+use clap::builder::BoolishValueParser;
 use clap::error::ErrorKind;
 use clap::parser::ValueSource;
 use clap::{ArgAction, ArgMatches, FromArgMatches as _, Parser, Subcommand};
@@ -29,6 +30,7 @@ pub use flags::{Flags, Form, Format};
 pub use hooks::HooksArgs;
 pub(crate) use meaningless::refuse as refuse_meaningless;
 pub use serve::ServeFlags;
+pub(crate) use variable::named_by as named_by_variable;
 pub use write::WriteFlags;
 
 /// Names the cause of a failed Kubernetes probe from the kernel's own events, as it happens.
@@ -65,6 +67,7 @@ Exit codes:
   3  this kernel or these privileges do not allow it
 
 Every flag can be given as TRACER_<FLAG>, e.g. TRACER_DURATION=5m; the command line wins.
+TRACER_OUTPUT_FILE and its rotation count for attach, run and record only.
 TRACER_LOG (e.g. debug) sets what the tracer says about itself on stderr.";
 
 /// What to do.
@@ -93,7 +96,7 @@ pub enum Command {
     )]
     Health {
         /// Ready (hooks attached, start record printed) and not only alive
-        #[arg(long, env = "TRACER_READY", hide_env_values = true, action = ArgAction::SetTrue, value_parser = FalseyValueParser::new())]
+        #[arg(long, env = "TRACER_READY", hide_env_values = true, action = ArgAction::SetTrue, value_parser = BoolishValueParser::new())]
         ready: bool,
         /// The daemon's --health-socket
         #[arg(long = "health-socket", visible_alias = "socket", value_name = "PATH", env = "TRACER_HEALTH_SOCKET", hide_env_values = true, default_value = crate::serve::HEALTH_SOCKET)]
@@ -228,7 +231,7 @@ pub fn parse(args: impl IntoIterator<Item = OsString>) -> Parsed {
             Parsed::Text(error.render().to_string())
         }
         Err(error) if error.kind() == ErrorKind::MissingSubcommand => Parsed::Wrong(message::no_command()),
-        Err(error) => Parsed::Wrong(message::one_line(&error.render().to_string(), &args)),
+        Err(error) => Parsed::Wrong(message::one_line(&error, &args)),
     }
 }
 
@@ -263,7 +266,7 @@ mod tests {
     /// Every flag of the tool that a user may know of.
     fn flags() -> Vec<Arg> {
         let command = definition::of_everything();
-        let own = command.get_subcommands().flat_map(|sub| sub.get_arguments());
+        let own = command.get_subcommands().flat_map(|sub| sub.get_arguments()).filter(|arg| !arg.is_global_set());
         let all = command.get_arguments().chain(own).filter(|arg| arg.get_long().is_some());
         all.filter(|arg| !matches!(arg.get_long(), Some("help" | "version" | "markdown"))).cloned().collect()
     }

@@ -123,6 +123,12 @@ pub struct Replay {
 /// A value that means nothing, a file that cannot be read, a flag that this command does not take.
 pub fn plan(cli: Cli) -> Result<Plan, Error> {
     crate::cli::refuse_meaningless(&cli)?;
+    let typed = cli.typed.clone();
+    meant(cli).map_err(|error| crate::cli::named_by_variable(error, &typed))
+}
+
+/// The command with what it needs.
+fn meant(cli: Cli) -> Result<Plan, Error> {
     let planned = |live| Plan::Live(Box::new(live));
     match cli.command {
         Command::Doctor(args) => doctor::plan(args, cli.flags).map(|doctor| Plan::Doctor(Box::new(doctor))),
@@ -179,12 +185,12 @@ fn asked_columns() -> Option<usize> {
 
 /// Which verdicts and attempts are asked for.
 fn filter(flags: &Flags) -> Result<Filter, Error> {
-    let labels = flags.labels.iter().filter(|name| !name.is_empty());
+    none_empty("--label", &flags.labels)?;
     Ok(Filter {
         namespace: filled(flags.namespace.clone()),
         pod: filled(flags.pod.clone()),
         container: filled(flags.container.clone()),
-        labels: labels.map(|name| known_label(name, "--label")).collect::<Result<_, _>>()?,
+        labels: flags.labels.iter().map(|name| known_label(name, "--label")).collect::<Result<_, _>>()?,
     })
 }
 
@@ -207,9 +213,17 @@ fn known_label(name: &str, place: &str) -> Result<Label, Error> {
     })
 }
 
+/// An empty name would choose nothing, or all.
+fn none_empty(flag: &str, names: &[String]) -> Result<(), Error> {
+    if names.iter().any(String::is_empty) {
+        return Err(Error::Usage(format!("{flag}: an empty name: write one, or leave the flag out")));
+    }
+    Ok(())
+}
+
 /// The prober's names, as the kernel can compare them.
 fn probers(names: Vec<String>) -> Result<Vec<String>, Error> {
-    let names: Vec<_> = names.into_iter().filter(|name| !name.is_empty()).collect();
+    none_empty("--prober", &names)?;
     if let Some(name) = names.iter().find(|name| name.len() > COMM_MAX) {
         let cut: String = name
             .chars()

@@ -130,9 +130,20 @@ fn wrong_usage_is_one_line() {
 #[test]
 fn wrong_variables_are_wrong_usage() {
     let output = tracer().arg("attach").env("TRACER_DURATION", "soon").output().unwrap();
-    refused(&output, 2, &["--duration", "soon"]);
+    refused(&output, 2, &["'TRACER_DURATION'", "soon"]);
+    let output = tracer().args(["attach", "--duration", "later"]).env("TRACER_DURATION", "5m").output().unwrap();
+    refused(&output, 2, &["'--duration <TIME>'", "later"]);
     let output = tracer().arg("attach").env("TRACER_LABEL", "loopback_down,nonsense").output().unwrap();
-    refused(&output, 2, &["--label", "`nonsense`"]);
+    refused(&output, 2, &["TRACER_LABEL", "`nonsense`"]);
+    let output = tracer().arg("attach").env("TRACER_PODS", "/none/pods").output().unwrap();
+    refused(&output, 2, &["TRACER_PODS /none/pods: No such file"]);
+    for (variable, value) in [("UNTIL_FAILURE", "maybe"), ("ATTEMPTS", "2"), ("LABEL", "loopback_down,")] {
+        let variable = format!("TRACER_{variable}");
+        refused(&tracer().arg("attach").env(&variable, value).output().unwrap(), 2, &[&variable]);
+    }
+    for flag in ["--label", "--prober"] {
+        refused(&ran(&["attach", flag, ""]), 2, &[flag, "an empty name"]);
+    }
     let dir = Dir::new();
     let mut command = tracer();
     for name in ["OUTPUT", "OUTPUT_FILE", "NAMESPACE", "LABEL", "DURATION", "ATTEMPTS", "PROBER", "PODS", "COMPARE"] {
@@ -140,6 +151,33 @@ fn wrong_variables_are_wrong_usage() {
     }
     let output = command.args(["replay", &dir.file("good", recording())]).output().unwrap();
     assert_eq!((output.status.code(), text(&output.stderr)), (Some(0), ""), "an empty variable is not set");
+}
+
+/// A daemon's environment is that of every command that is run beside it.
+#[test]
+fn a_variable_counts_where_its_flag_has_a_meaning() {
+    for args in [&["explain"][..], &["schema"], &["man"], &["completions", "bash"]] {
+        let output = tracer().args(args).env("TRACER_OUTPUT", "xml").env("TRACER_DURATION", "soon").output().unwrap();
+        assert_eq!((output.status.code(), text(&output.stderr)), (Some(0), ""), "{args:?}");
+    }
+    let socket = ["health", "--health-socket", "/none/socket"];
+    refused(&tracer().args(socket).env("TRACER_OUTPUT", "xml").output().unwrap(), 2, &["/none/socket"]);
+    refused(&tracer().arg("doctor").env("TRACER_OUTPUT", "xml").output().unwrap(), 2, &["TRACER_OUTPUT", "xml"]);
+}
+
+#[test]
+fn the_file_of_a_daemon_is_not_written_by_others() {
+    let dir = Dir::new();
+    let (good, path) = (dir.file("good", recording()), dir.0.join("of-the-daemon"));
+    let beside = |args: &[&str]| {
+        let file = tracer().args(args).env("TRACER_OUTPUT_FILE", &path).env("TRACER_OUTPUT_MAX_SIZE", "64MiB").output();
+        file.unwrap()
+    };
+    assert_eq!(beside(&["replay", &good]).stdout, ran(&["replay", &good]).stdout);
+    assert!(text(&beside(&["doctor", "--check", "somaxconn"]).stdout).contains("somaxconn"));
+    assert!(!path.exists());
+    assert_eq!(beside(&["replay", &good, "--output-file", path.to_str().unwrap()]).stdout, b"", "the flag counts");
+    assert_eq!(lines(&path), 2);
 }
 
 #[test]

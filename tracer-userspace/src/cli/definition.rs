@@ -10,9 +10,11 @@ const COLUMNS: usize = 80;
 /// Longer lines are hard to read.
 const MOST_COLUMNS: usize = 100;
 
-/// The command line, without the variables that are set to nothing, as manifests do.
+/// The command line, without the variables that are set to nothing, as manifests do. A variable of a flag that means the
+/// same everywhere is read by the command alone: one that has no use for it does not stumble over its value.
 pub(super) fn from_environment() -> Command {
-    of_everything().mut_args(without_empty).mut_subcommands(|sub| sub.mut_args(without_empty))
+    let nowhere = |arg: Arg| if arg.is_global_set() { arg.env(None) } else { arg };
+    of_everything().mut_args(nowhere).mut_subcommands(|sub| sub.mut_args(without_empty))
 }
 
 /// The command line, with each command's help naming the flags that have a meaning there.
@@ -33,8 +35,13 @@ fn without_useless(command: Command, shared: &[Arg]) -> Command {
     let name = command.get_name().to_owned();
     let useless = |arg: &Arg| meaningless::is_useless(&name, arg.get_id().as_str());
     // All of them, so that they stand in their order.
-    let shown = |arg: &Arg| worded(&name, arg.clone().hide(arg.is_hide_set() || useless(arg)));
+    let shown = |arg: &Arg| worded(&name, heeded(&name, arg.clone().hide(arg.is_hide_set() || useless(arg))));
     shared.iter().fold(command, |command, arg| command.arg(shown(arg)))
+}
+
+/// Without its variable in a command that does not heed it.
+fn heeded(command: &str, arg: Arg) -> Arg {
+    if meaningless::heeds_variable(command, arg.get_id().as_str()) { arg } else { arg.env(None) }
 }
 
 /// In the words of a command that does another thing with it.

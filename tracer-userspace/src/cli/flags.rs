@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::builder::FalseyValueParser;
+use clap::builder::BoolishValueParser;
 use clap::{ArgAction, Args, ValueEnum};
 
 use crate::sources::NamedLog;
@@ -47,7 +47,7 @@ pub struct Flags {
     )]
     pub format: Option<Format>,
     /// Also print attempts that succeeded
-    #[arg(long, global = true, env = "TRACER_ATTEMPTS", hide_env_values = true, action = ArgAction::SetTrue, value_parser = FalseyValueParser::new())]
+    #[arg(long, global = true, env = "TRACER_ATTEMPTS", hide_env_values = true, action = ArgAction::SetTrue, value_parser = BoolishValueParser::new())]
     pub attempts: bool,
 
     /// Only verdicts and attempts of pods in this namespace
@@ -99,7 +99,7 @@ pub struct Flags {
     #[arg(long, global = true, value_name = "TIME", env = "TRACER_DURATION", hide_env_values = true, value_parser = super::duration::duration, help_heading = "End")]
     pub duration: Option<Duration>,
     /// End with exit code 1 once a failure was printed
-    #[arg(long, global = true, env = "TRACER_UNTIL_FAILURE", hide_env_values = true, action = ArgAction::SetTrue, value_parser = FalseyValueParser::new(), help_heading = "End")]
+    #[arg(long, global = true, env = "TRACER_UNTIL_FAILURE", hide_env_values = true, action = ArgAction::SetTrue, value_parser = BoolishValueParser::new(), help_heading = "End")]
     pub until_failure: bool,
 
     /// Name of the processes whose connections are probe attempts; repeatable [default: every known kubelet]
@@ -114,10 +114,10 @@ pub struct Flags {
     )]
     pub probers: Vec<String>,
     /// Verdicts for every process's failed connection, not the prober's alone
-    #[arg(long, global = true, env = "TRACER_ALL_CONNECTIONS", hide_env_values = true, action = ArgAction::SetTrue, value_parser = FalseyValueParser::new(), help_heading = "What is watched")]
+    #[arg(long, global = true, env = "TRACER_ALL_CONNECTIONS", hide_env_values = true, action = ArgAction::SetTrue, value_parser = BoolishValueParser::new(), help_heading = "What is watched")]
     pub all_connections: bool,
     /// No `syscalls:*` tracepoints: on kernels without function probes they slow every system call of the node
-    #[arg(long, global = true, env = "TRACER_NO_SYSCALL_HOOKS", hide_env_values = true, action = ArgAction::SetTrue, value_parser = FalseyValueParser::new(), help_heading = "What is watched")]
+    #[arg(long, global = true, env = "TRACER_NO_SYSCALL_HOOKS", hide_env_values = true, action = ArgAction::SetTrue, value_parser = BoolishValueParser::new(), help_heading = "What is watched")]
     pub no_syscall_hooks: bool,
     /// Size of the ring of events, a power of two from 4 on: for tests of what happens when it overflows
     #[arg(long, global = true, value_name = "KIB", env = "TRACER_RING_KIB", hide = true, value_parser = ring_size)]
@@ -186,10 +186,10 @@ pub struct Flags {
     )]
     pub kubeconfig: Option<PathBuf>,
     /// Never ask the cluster API
-    #[arg(long, global = true, env = "TRACER_NO_API", hide_env_values = true, action = ArgAction::SetTrue, value_parser = FalseyValueParser::new(), help_heading = "What is watched")]
+    #[arg(long, global = true, env = "TRACER_NO_API", hide_env_values = true, action = ArgAction::SetTrue, value_parser = BoolishValueParser::new(), help_heading = "What is watched")]
     pub no_api: bool,
     /// Services and EndpointSlices of the whole cluster from its API, too: the node's own tables have most of it
-    #[arg(long, global = true, env = "TRACER_API_SERVICES", hide_env_values = true, action = ArgAction::SetTrue, value_parser = FalseyValueParser::new(), help_heading = "What is watched")]
+    #[arg(long, global = true, env = "TRACER_API_SERVICES", hide_env_values = true, action = ArgAction::SetTrue, value_parser = BoolishValueParser::new(), help_heading = "What is watched")]
     pub api_services: bool,
     /// Events of this node's kubelet in this namespace, `*` for all, where its log cannot be read; repeatable. Each node that asks costs the API server a look at every Event there
     #[arg(

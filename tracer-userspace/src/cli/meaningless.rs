@@ -3,6 +3,7 @@
 
 use super::{Cli, Form};
 use crate::error::Error;
+use crate::selftest::helper;
 
 /// Flags that have a meaning in the same commands.
 type Group = &'static [&'static str];
@@ -35,7 +36,7 @@ fn useless(command: &str) -> (&'static [Group], &'static [Group], &'static str) 
     match command {
         "replay" => (LIVE, &[], ": the recording has it"),
         "report" => (LIVE, &[FORM, ROTATION, FORMAT, ATTEMPTS], ": it makes a page of what a run printed"),
-        "schema" | "explain" | "health" | "completions" | "man" => (LIVE, PRINTED, ""),
+        "schema" | "explain" | "health" | "completions" | "man" | helper::COMMAND => (LIVE, PRINTED, ""),
         "doctor" => (&[DURATION, KERNEL, SOURCES], &[FORMAT, FILTERS, LABELS, ATTEMPTS], ""),
         "hooks" => (&[PODS, SOURCES], &[ROTATION, FORMAT, FILTERS, LABELS, ATTEMPTS], ""),
         "selftest" => (&[DURATION, PROBERS, KERNEL, PODS, SOURCES], &[ROTATION, FORMAT, FILTERS, ATTEMPTS], ""),
@@ -47,6 +48,13 @@ fn useless(command: &str) -> (&'static [Group], &'static [Group], &'static str) 
 pub(super) fn is_useless(command: &str, id: &str) -> bool {
     let (first, second, _) = useless(command);
     first.iter().chain(second).any(|group| group.contains(&id))
+}
+
+/// The flag's variable counts in this command. The file of a daemon's records is none of what is run beside it
+/// (`kubectl exec … tracer doctor`): only what watches the node writes there without being told on the command line.
+pub(super) fn heeds_variable(command: &str, id: &str) -> bool {
+    let of_file = [FILE, ROTATION].iter().any(|group| group.contains(&id));
+    !is_useless(command, id) && (!of_file || matches!(command, "attach" | "run" | "record"))
 }
 
 /// Refuses flags that were typed for a command in which they would do nothing.
@@ -67,7 +75,7 @@ pub(crate) fn refuse(cli: &Cli) -> Result<(), Error> {
 }
 
 /// As it is typed: of a list one is.
-fn flag(id: &str) -> String {
+pub(super) fn flag(id: &str) -> String {
     match id {
         "labels" => "label".into(),
         "probers" => "prober".into(),

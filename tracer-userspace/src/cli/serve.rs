@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use clap::builder::FalseyValueParser;
+use clap::builder::BoolishValueParser;
 use clap::{ArgAction, Args};
 
 /// What `tracer run` answers.
@@ -14,7 +14,7 @@ pub struct ServeFlags {
     #[arg(long, value_name = "ADDR:PORT", env = "TRACER_METRICS_LISTEN", hide_env_values = true, value_parser = address)]
     pub metrics_listen: Option<SocketAddr>,
     /// Label verdicts and attempts with the pod's name and namespace: many more series
-    #[arg(long, env = "TRACER_METRICS_POD_LABELS", hide_env_values = true, action = ArgAction::SetTrue, value_parser = FalseyValueParser::new())]
+    #[arg(long, env = "TRACER_METRICS_POD_LABELS", hide_env_values = true, action = ArgAction::SetTrue, value_parser = BoolishValueParser::new())]
     pub metrics_pod_labels: bool,
     /// Unix socket (mode 0600) that `tracer health` asks
     #[arg(long, value_name = "PATH", env = "TRACER_HEALTH_SOCKET", hide_env_values = true, default_value = crate::serve::HEALTH_SOCKET)]

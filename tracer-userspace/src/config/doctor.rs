@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use super::{Output, filled, host_name, output, probers, readable};
+use super::{Output, filled, host_name, none_empty, output, probers, readable};
 use crate::cli::{DoctorArgs, Flags};
 use crate::doctor::{CHECKS, Options, Status};
 use crate::error::Error;
@@ -29,7 +29,8 @@ pub(super) fn plan(args: DoctorArgs, flags: Flags) -> Result<Doctor, Error> {
     let output = output(&flags)?;
     let pods = readable("--pods", flags.pods)?.map(|path| files::read_pods(&path)).transpose();
     let pods = pods.map_err(|error| Error::Source(error.to_string()))?;
-    let checks: Vec<String> = args.checks.into_iter().filter(|name| !name.is_empty()).collect();
+    let checks = args.checks;
+    none_empty("--check", &checks)?;
     checks.iter().try_for_each(|name| known(name))?;
     let options =
         Options { root: root(args.root)?, checks, pods, probers: probers(flags.probers)?, ..Options::default() };

@@ -37,11 +37,16 @@ fn flags_without_effect_are_refused() {
 
 #[test]
 fn empty_values_are_absent() {
-    let Plan::Live(live) = planned(&["attach", "-n", "", "--label", "", "--prober", ""]).unwrap() else {
-        unreachable!()
-    };
+    let Plan::Live(live) = planned(&["attach", "-n", ""]).unwrap() else { unreachable!() };
     assert_eq!(live.output.filter, Filter::default());
-    assert_eq!(live.probers, KNOWN_PROBERS);
+}
+
+#[test]
+fn an_empty_name_in_a_list_is_refused() {
+    for args in [["attach", "--label", ""], ["attach", "--prober", "kubelet,,k3s"], ["doctor", "--check", ""]] {
+        let error = planned(&args).unwrap_err().to_string();
+        assert!(error.starts_with(&format!("{}: an empty name", args[1])), "{error}");
+    }
 }
 
 #[test]

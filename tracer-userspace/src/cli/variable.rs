@@ -1,0 +1,72 @@
+//! The variable of a flag, for messages about a value that came from there.
+
+use std::ffi::OsString;
+
+use super::meaningless;
+use crate::error::Error;
+
+/// The variable of a flag, its dashes left out.
+fn of(flag: &str) -> String {
+    match flag {
+        "node-name" => "NODE_NAME".to_owned(),
+        _ => format!("TRACER_{}", flag.to_uppercase().replace('-', "_")),
+    }
+}
+
+/// It is set to something.
+fn is_set(variable: &str) -> bool {
+    std::env::var_os(variable).is_some_and(|value| !value.is_empty())
+}
+
+/// The name of the flag with which a text begins.
+fn leading_flag(text: &str) -> Option<&str> {
+    let rest = text.strip_prefix("--")?;
+    let end = rest.find(|c: char| !c.is_ascii_lowercase() && c != '-').unwrap_or(rest.len());
+    Some(&rest[..end]).filter(|name| !name.is_empty())
+}
+
+/// The variable that gave a flag (`--duration <TIME>`) its value, if that was not typed.
+pub(super) fn that_gave(flag: &str, args: &[OsString]) -> Option<String> {
+    let name = leading_flag(flag)?;
+    let typed = |arg: &str| leading_flag(arg) == Some(name) || is_short(arg, name);
+    let is_typed = args.iter().skip(1).filter_map(|arg| arg.to_str()).any(typed);
+    Some(of(name)).filter(|variable| !is_typed && is_set(variable))
+}
+
+/// `-o`, `-oxml` for `--output`.
+fn is_short(arg: &str, name: &str) -> bool {
+    matches!(
+        (arg.get(..2), name),
+        (Some("-o"), "output") | (Some("-n"), "namespace") | (Some("-p"), "pod") | (Some("-c"), "container")
+    )
+}
+
+/// The same error by the name of the variable, where its flag stands first and was not typed.
+pub(crate) fn named_by(error: Error, typed: &[String]) -> Error {
+    let text = error.to_string();
+    let Some(name) = leading_flag(&text) else { return error };
+    let variable = of(name);
+    if typed.iter().any(|id| meaningless::flag(id) == name) || !is_set(&variable) {
+        return error;
+    }
+    Error::Usage(format!("{variable}{}", &text[2 + name.len()..]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_flag_is_known_by_its_beginning() {
+        assert_eq!(leading_flag("--output-file /x: no"), Some("output-file"));
+        assert_eq!(leading_flag("--duration=5m"), Some("duration"));
+        assert_eq!((leading_flag("-o"), leading_flag("record FILE"), leading_flag("--")), (None, None, None));
+        assert_eq!((of("node-name"), of("kubelet-log")), ("NODE_NAME".into(), "TRACER_KUBELET_LOG".into()));
+    }
+
+    #[test]
+    fn an_error_that_names_no_flag_stays_as_it_is() {
+        let error = named_by(Error::Usage("explain `x`: no such label".into()), &[]);
+        assert_eq!(error.to_string(), "explain `x`: no such label");
+    }
+}
