@@ -12,6 +12,9 @@ pub struct PortPressure {
     /// The counters stay: more of the same window follows.
     #[serde(skip_serializing_if = "std::ops::Not::not", default)]
     pub partial: bool,
+    /// Told at regular intervals, however little there is to tell.
+    #[serde(skip_serializing_if = "std::ops::Not::not", default)]
+    pub regular: bool,
     /// TCP sockets of the node's namespace that are in use.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub in_use: Option<u64>,

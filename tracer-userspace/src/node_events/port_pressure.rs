@@ -7,12 +7,21 @@ use crate::enrich::netns_ref;
 use crate::event::{NodeSettings, PortPressure, PortUser, ProxyMode};
 use crate::record::{NodeBody, PortUserBody, PortsBody};
 
-/// The record of a whole window in which anybody connected.
+/// Below this many connects a second, and this share of the ports, a run that ends does not tell of it.
+const FEW_CONNECTS_PER_S: f64 = 10.0;
+const FEW_PORTS: f64 = 0.01;
+/// How long a port stays in TIME_WAIT (`TCP_TIMEWAIT_LEN`), seconds.
+const TIME_WAIT_S: f64 = 60.0;
+
+/// The record of a whole window in which anybody connected out of the node's namespace.
 pub(super) fn told(pressure: &PortPressure, node: &Node) -> Option<NodeBody> {
-    if pressure.partial || pressure.users.is_empty() {
+    if pressure.partial {
         return None;
     }
     let ports = body(pressure, node);
+    if ports.users.is_empty() || !pressure.regular && is_little(&ports) {
+        return None;
+    }
     Some(NodeBody {
         event: "port_pressure".to_owned(),
         summary: summary(&ports),
@@ -24,12 +33,27 @@ pub(super) fn told(pressure: &PortPressure, node: &Node) -> Option<NodeBody> {
     })
 }
 
+/// Few connects, and what they and TIME_WAIT can hold is a small part of the ports; where that is not known, only few.
+fn is_little(ports: &PortsBody) -> bool {
+    let connects = ports.users.iter().map(|user| user.connects).sum::<u64>() as f64;
+    let per_s = connects / ports.window_s.max(0.001);
+    let held = connects.min(per_s * TIME_WAIT_S) + ports.time_wait.unwrap_or(0) as f64;
+    let is_part = |usable: u32| held >= FEW_PORTS * f64::from(usable);
+    per_s < FEW_CONNECTS_PER_S && !ports.usable.is_some_and(is_part)
+}
+
+/// Ports are by namespace: who connects from another one uses none of these.
+fn uses_these(user: &PortUser, node: &Node) -> bool {
+    user.netns.is_none() || node.netns().is_none() || user.netns == node.netns()
+}
+
 fn body(pressure: &PortPressure, node: &Node) -> PortsBody {
     let window_s = pressure.window_ns as f64 / 1e9;
     let range = node.settings.local_port_range;
     let count =
         range.map(|(first, last)| (first..=last).filter(|port| is_usable(*port, &node.settings)).count() as u32);
     let hit = count.and_then(|_| usable_node_ports(node));
+    let users = pressure.users.iter().filter(|user| uses_these(user, node));
     PortsBody {
         window_s: rounded(window_s, 1000.0),
         range: range.map(|(first, last)| [first, last]),
@@ -38,7 +62,7 @@ fn body(pressure: &PortPressure, node: &Node) -> PortsBody {
         time_wait: pressure.time_wait,
         node_ports_in_range: hit,
         chance_next_connect_hits: hit.zip(count).map(|(hit, of)| rounded(f64::from(hit) / f64::from(of.max(1)), 1e6)),
-        users: pressure.users.iter().map(|user| named(user, window_s, node)).collect(),
+        users: users.map(|user| named(user, window_s, node)).collect(),
     }
 }
 
@@ -169,6 +193,34 @@ mod tests {
             body.summary,
             "ephemeral ports, 60 s: node-cache (pid 812): 60 connects (1/s) to 1 destination, 60 of them to its own address, 60 left in TIME_WAIT; 849 sockets in TIME_WAIT, 31989 ports for each destination, 1 of which are live NodePorts: the next connect takes one in 1 of 31989 cases"
         );
+    }
+
+    #[test]
+    fn who_connects_from_another_namespace_uses_other_ports() {
+        let mut node = node(Vec::new());
+        let links = crate::event::Links { netns: Netns(1), links: Vec::new() };
+        node.see(&Observation { time_boot_ns: 2, fact: Fact::Links(links) });
+        let pod = PortUser { netns: Some(Netns(2)), ..user("in-a-pod", 9000) };
+        let users = vec![pod.clone(), user("node-cache", 900)];
+        let both = PortPressure { window_ns: 60_000_000_000, users, ..PortPressure::default() };
+        let body = told(&both, &node).expect("a record");
+        assert!(body.summary.contains("node-cache") && !body.summary.contains("in-a-pod"), "{}", body.summary);
+        assert_eq!(body.ports.expect("ports").users.len(), 1);
+        assert_eq!(told(&PortPressure { users: vec![pod], ..both }, &node), None, "nobody connected from here");
+    }
+
+    #[test]
+    fn at_its_end_a_run_is_silent_about_next_to_no_use() {
+        let node = node(Vec::new());
+        let told_of = |connects, time_wait, regular| {
+            let users = vec![user("kubelet", connects)];
+            let time_wait = Some(time_wait);
+            let window_ns = 60_000_000_000;
+            told(&PortPressure { window_ns, users, regular, time_wait, ..PortPressure::default() }, &node).is_some()
+        };
+        assert!(!told_of(120, 50, false), "2/s, and half a percent of the ports");
+        assert!(told_of(120, 50, true), "a daemon tells it each minute");
+        assert!(told_of(120, 300, false) && told_of(600, 0, false));
     }
 
     #[test]

@@ -12,7 +12,7 @@ use super::{EventSource, LOSSES};
 use crate::clock;
 use crate::engine::Engine;
 use crate::error::Error;
-use crate::event::{Fact, Loss, Observation, Start};
+use crate::event::{Fact, Loss, Observation, PortPressure, Start};
 use crate::record_file::Recorder;
 use crate::serve::Server;
 use crate::shutdown::{Request, Signals};
@@ -238,6 +238,7 @@ impl<S: EventSource> Session<S> {
 
     fn tell_ports(&mut self) {
         if let Some(pressure) = self.events.port_pressure() {
+            let pressure = PortPressure { regular: self.daemon, ..pressure };
             self.push_now(Fact::PortPressure(Box::new(pressure)));
         }
     }

@@ -83,7 +83,7 @@ pub struct PortsBody {
     /// The chance that the next connect takes one of them.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub chance_next_connect_hits: Option<f64>,
-    /// Who connected, most connects first; ten at most.
+    /// Who connected from the namespace of this record, most connects first; ten at most.
     pub users: Vec<PortUserBody>,
 }
 

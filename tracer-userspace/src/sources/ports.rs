@@ -6,10 +6,10 @@ use std::fs;
 use tracer_common::ports::{DESTINATION_BITS, DESTINATION_WORDS, PortUse};
 use tracer_common::{ABSENT32, actor::COMM_LEN};
 
-use super::cgroup;
+use super::{cgroup, procfs};
 use crate::event::{Netns, PortPressure, PortUser};
 
-/// Users that are told of.
+/// Users that are told of in the node's namespace, and of others.
 const MAX_USERS: usize = 10;
 
 /// Joins what was counted. `pid` is a process of the node's namespace, whose sockets are counted, too.
@@ -18,12 +18,13 @@ pub fn pressure(counted: &[(u32, PortUse)], window_ns: u64, pid: Option<u32>) ->
     let sockets = pid.map_or_else(|| "self".to_owned(), |pid| pid.to_string());
     let text = fs::read_to_string(format!("/proc/{sockets}/net/sockstat")).unwrap_or_default();
     let (in_use, time_wait) = sockstat(&text);
-    let mut users = joined(counted);
+    let home = pid.map_or_else(|| procfs::netns_of(std::process::id()), procfs::netns_of);
+    let mut users = joined(counted, home);
     for user in &mut users {
         let text = fs::read_to_string(format!("/proc/{}/cgroup", user.pid)).unwrap_or_default();
         user.pod_uid = cgroup::pod_process(&text).map(|process| process.uid);
     }
-    PortPressure { window_ns, partial: false, in_use, time_wait, users }
+    PortPressure { window_ns, partial: false, regular: false, in_use, time_wait, users }
 }
 
 /// `TCP: inuse 5 orphan 0 tw 849 alloc 7 mem 1`
@@ -41,7 +42,7 @@ struct Sum {
 }
 
 /// By name, namespace and cgroup: a program that is started for each connect is one user.
-fn joined(counted: &[(u32, PortUse)]) -> Vec<PortUser> {
+fn joined(counted: &[(u32, PortUse)], home: Option<Netns>) -> Vec<PortUser> {
     let mut sums: BTreeMap<([u8; COMM_LEN], u32, u64), Sum> = BTreeMap::new();
     for (pid, usage) in counted {
         let sum = sums.entry((usage.comm, usage.netns, usage.cgroup)).or_insert_with(|| Sum {
@@ -53,8 +54,18 @@ fn joined(counted: &[(u32, PortUse)]) -> Vec<PortUser> {
     }
     let mut users: Vec<_> = sums.into_values().map(|sum| user(&sum)).collect();
     users.sort_by_key(|user| std::cmp::Reverse(user.connects));
-    users.truncate(MAX_USERS);
-    users
+    bounded(users, home)
+}
+
+/// The first of those in the node's namespace, whose ports are the node's, and the first of the others.
+fn bounded(users: Vec<PortUser>, home: Option<Netns>) -> Vec<PortUser> {
+    let mut told = [0; 2];
+    let has_room = |user: &PortUser| {
+        let told = &mut told[usize::from(user.netns == home)];
+        *told += 1;
+        *told <= MAX_USERS
+    };
+    users.into_iter().filter(has_room).collect()
 }
 
 fn add(sum: &mut Sum, pid: u32, usage: &PortUse) {
@@ -108,10 +119,19 @@ mod tests {
             (11, named(b"curl", 2, [1, 0, 0, 0])),
             (12, named(b"dns", 60, [0, 6, 0, 0])),
         ];
-        let users = joined(&counted);
+        let users = joined(&counted, Some(Netns(7)));
         let seen: Vec<_> =
             users.iter().map(|u| (u.comm.as_str(), u.pid, u.processes, u.connects, u.destinations)).collect();
         assert_eq!(seen, [("dns", 12, 1, 60, 2), ("curl", 11, 2, 3, 1)]);
+    }
+
+    #[test]
+    fn pods_do_not_crowd_out_the_node() {
+        let pod = |n: u32| (n, PortUse { cgroup: u64::from(n), ..named(b"pod", 100, [1, 0, 0, 0]) });
+        let home = PortUse { netns: 1, ..named(b"dns", 1, [1, 0, 0, 0]) };
+        let counted: Vec<_> = (1..50).map(pod).chain([(99, home)]).collect();
+        let users = joined(&counted, Some(Netns(1)));
+        assert_eq!((users.len(), users[10].comm.as_str()), (MAX_USERS + 1, "dns"));
     }
 
     #[test]
