@@ -159,6 +159,7 @@ pub(crate) const fn is_kernel_event(fact: &Fact) -> bool {
         | Fact::SandboxFailure(_)
         | Fact::ProbeCounts(_)
         | Fact::Findings(_)
+        | Fact::ListTrouble(_)
         | Fact::Loss(_)
         | Fact::Tick => false,
     }

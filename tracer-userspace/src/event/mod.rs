@@ -119,6 +119,8 @@ pub enum Fact {
     ProbeCounts(Box<ProbeCounts>),
     /// What the checks of the node came to; replaces what was known.
     Findings(Box<Findings>),
+    /// A list that `--pods` or `--services` names cannot be read any more, or can be again.
+    ListTrouble(ListTrouble),
     /// Events were lost.
     Loss(Loss),
     /// Time passed and something was due. Written when a deadline fires live, so that a replay decides at the same point.
@@ -172,6 +174,37 @@ pub struct MissingHook {
     pub reason: String,
     /// What cannot be told without it.
     pub lost: String,
+}
+
+/// How a list in a file is. What was read before stays known.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ListTrouble {
+    /// Which list.
+    pub list: ListFile,
+    /// What is wrong with it; absent: it can be read again.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub problem: Option<String>,
+}
+
+/// A list that can be in a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ListFile {
+    /// `--pods`
+    Pods,
+    /// `--services`
+    Services,
+}
+
+impl ListFile {
+    /// As the health report names it.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Pods => "pods",
+            Self::Services => "services",
+        }
+    }
 }
 
 /// What the checks of the node came to (`tracer doctor`).

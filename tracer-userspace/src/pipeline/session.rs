@@ -280,6 +280,9 @@ impl<S: EventSource> Session<S> {
     }
 
     fn push_fact(&mut self, fact: Fact) {
+        if let (Fact::ListTrouble(trouble), Some(server)) = (&fact, &self.server) {
+            server.health.degraded(trouble.list.name(), trouble.problem.clone());
+        }
         self.push_now(fact);
     }
 

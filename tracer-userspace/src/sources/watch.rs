@@ -17,11 +17,11 @@ use tokio::sync::Notify;
 use tokio::sync::mpsc::Sender;
 
 use super::cluster::{Cluster, Heard, View};
-use super::files::{self, Stamp};
+use super::files::{self, FileError, Stamp};
 use super::kubelet_api::KubeletApi;
 use super::links::{self, LinkWatch};
 use super::{Listed, NodeNetns, Snapshot, SourceConfig, name_node_ports, pods_fact, read_node, services_fact};
-use crate::event::{Fact, Netns, NodePorts, Pod};
+use crate::event::{Fact, ListFile, ListTrouble, Netns, NodePorts, Pod};
 
 const FILES_EVERY: Duration = Duration::from_secs(1);
 const NODE_EVERY: Duration = Duration::from_secs(10);
@@ -240,17 +240,35 @@ impl Watcher {
             before != *stamp
         };
         let pods = self.config.pods.as_ref().filter(|path| changed(path, &mut self.listed.pods_stamp));
-        if let Some(pods) = pods.and_then(|path| or_warn(files::read_pods(path))) {
+        let pods = pods.map(|path| files::read_pods(path));
+        if let Some(pods) = self.or_tell(ListFile::Pods, pods)? {
             self.listed.listing.pods = pods;
             self.send(pods_fact(self.discovered.clone(), &self.listed.listing))?;
         }
         let services = self.config.services.as_ref().filter(|path| changed(path, &mut self.listed.services_stamp));
-        if let Some(services) = services.and_then(|path| or_warn(files::read_services(path))) {
+        let services = services.map(|path| files::read_services(path));
+        if let Some(services) = self.or_tell(ListFile::Services, services)? {
             self.listed.listing.services = Some(services);
             self.node_due = Instant::now();
             self.send_services()?;
         }
         Ok(())
+    }
+
+    /// What a file gave, if it was read; that it cannot be read is told, and that it can be again.
+    fn or_tell<T>(&mut self, list: ListFile, read: Option<Result<T, FileError>>) -> Result<Option<T>, Closed> {
+        let Some(read) = read else { return Ok(None) };
+        let problem =
+            read.as_ref().err().map(|error| format!("{error}; the {} read before stay in force", list.name()));
+        if let Some(problem) = &problem {
+            tracing::warn!("{problem}");
+        }
+        let trouble = Fact::ListTrouble(ListTrouble { list, problem });
+        let was_told = self.last.iter().any(|last| is_same_table(last, &trouble));
+        if read.is_err() || was_told {
+            self.send(trouble)?;
+        }
+        Ok(read.ok())
     }
 
     fn read_node(&mut self) -> Result<(), Closed> {
@@ -328,6 +346,7 @@ fn is_same_table(left: &Fact, right: &Fact) -> bool {
     match (left, right) {
         (Fact::NodePorts(left), Fact::NodePorts(right)) => left.mode == right.mode && left.netns == right.netns,
         (Fact::Links(left), Fact::Links(right)) => left.netns == right.netns,
+        (Fact::ListTrouble(left), Fact::ListTrouble(right)) => left.list == right.list,
         _ => std::mem::discriminant(left) == std::mem::discriminant(right),
     }
 }

@@ -67,3 +67,33 @@ fn a_table_that_had_no_node_ports_is_told_as_empty_first() {
         assert_eq!(watcher.begun(&first), [], "nobody knows what it had");
     }
 }
+
+/// What was read before stays known, and both are said: that, and that the file can be read again.
+#[test]
+fn a_file_that_is_gone_or_broken_is_told() {
+    const LIST: &str = r#"{"kind":"PodList","items":[{"metadata":{"name":"a","namespace":"shop","uid":"u"}}]}"#;
+    let file = files::testing::TestFile::new("watched-pods", LIST);
+    let config = SourceConfig { pods: Some(file.0.clone()), ..SourceConfig::default() };
+    let snapshot = snapshot(&config).expect("snapshot");
+    let (tx, mut rx) = mpsc::channel(16);
+    let mut watcher = Watcher::new(config, snapshot, tx);
+    let mut after = |change: &dyn Fn()| {
+        change();
+        assert!(watcher.read_files().is_ok());
+        let told = std::iter::from_fn(|| rx.try_recv().ok()).find_map(|fact| match fact {
+            Fact::ListTrouble(trouble) => Some((trouble.list, trouble.problem)),
+            _ => None,
+        });
+        assert_eq!(watcher.listed.listing.pods.len(), 1, "the pod stays known");
+        told
+    };
+    let write = |text: &str| std::fs::write(&file.0, text).expect("written");
+    assert_eq!(after(&|| {}), None);
+    let (list, problem) = after(&|| write("{\n")).expect("told");
+    let problem = problem.expect("a problem");
+    assert!(list == ListFile::Pods && problem.ends_with("; the pods read before stay in force"), "{problem}");
+    let gone = after(&|| std::fs::remove_file(&file.0).expect("removed")).expect("told").1;
+    assert!(gone.is_some_and(|problem| problem.contains("cannot be read: No such file")));
+    assert_eq!(after(&|| write(LIST)), Some((ListFile::Pods, None)), "it can be read again");
+    assert_eq!(after(&|| {}), None);
+}
