@@ -161,7 +161,8 @@ pub struct Start {
 pub struct HookStatus {
     /// Name of the hook.
     pub hook: String,
-    /// `fentry`, `kprobe`, `raw_tracepoint` or `tracepoint`.
+    /// How it is attached: `fentry`, `kprobe`, `raw_tracepoint`, `tracepoint` or `cgroup`.
+    #[schemars(extend("enum" = ["fentry", "kprobe", "raw_tracepoint", "tracepoint", "cgroup"]))]
     pub form: String,
 }
 
