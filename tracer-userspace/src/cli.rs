@@ -167,7 +167,9 @@ pub enum Command {
         shell: clap_complete::Shell,
     },
     /// Print a man page (roff): of COMMAND, or the first one
-    #[command(hide = true)]
+    #[command(
+        after_help = "Examples:\n  tracer man > /usr/share/man/man1/tracer.1\n  tracer man attach > /usr/share/man/man1/tracer-attach.1"
+    )]
     Man {
         /// The command
         command: Option<String>,

@@ -5,10 +5,12 @@
 
 use std::fmt::Display;
 use std::io::{self, Write as _};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use thiserror::Error;
 
+use crate::sink::output::columns;
+use crate::sink::screen::Screen;
 use crate::status_line;
 
 /// Why a command could not be carried out.
@@ -18,11 +20,11 @@ pub enum Error {
     #[error("{0}")]
     Usage(String),
     /// A file could not be opened or read.
-    #[error("{what} {}: {}{advice}", .path.display(), os_message(.source))]
+    #[error("{what}{}: {}{advice}", path_text(.path), os_message(.source))]
     File {
         /// The flag or argument that named it.
         what: &'static str,
-        /// The file.
+        /// The file; empty where `what` says it all (stdout).
         path: PathBuf,
         /// The system's answer.
         source: io::Error,
@@ -105,6 +107,11 @@ pub fn os_message(error: &io::Error) -> String {
     }
 }
 
+/// The file after a blank, or nothing.
+fn path_text(path: &Path) -> String {
+    if path.as_os_str().is_empty() { String::new() } else { format!(" {}", path.display()) }
+}
+
 /// ` (pid N)`, or nothing.
 fn pid_text(pid: Option<i32>) -> String {
     pid.map(|pid| format!(" (pid {pid})")).unwrap_or_default()
@@ -115,9 +122,18 @@ pub fn report(error: &dyn Display) {
     line("error", error);
 }
 
-/// Writes `tracer: warning: …` as exactly one line to stderr.
+/// Writes `tracer: warning: …` to stderr: one line, on a terminal as many as it takes.
 pub fn warn(message: &dyn Display) {
-    line("warning", message);
+    let text = wrapped(&format!("tracer: warning: {}", one_line(&message.to_string())), columns(io::stderr()));
+    status_line::erase();
+    let _ = io::stderr().write_all(text.as_bytes());
+}
+
+/// Broken between words, if there is a terminal.
+fn wrapped(text: &str, columns: Option<usize>) -> String {
+    let mut lines = String::new();
+    Screen { colour: false, columns }.lines(&mut lines, "", "  ", text);
+    lines
 }
 
 /// Writes `tracer: difference: …` as exactly one line to stderr.
@@ -157,6 +173,19 @@ mod tests {
         let error = Error::file("--pods", "/none", io::Error::from_raw_os_error(libc::ENOENT));
         assert_eq!(error.to_string(), "--pods /none: No such file or directory");
         assert_eq!(error.exit_code(), 2);
+    }
+
+    #[test]
+    fn stdout_has_no_file_name() {
+        let error = Error::file("stdout", "", io::Error::from_raw_os_error(libc::ENOSPC));
+        assert_eq!(error.to_string(), "stdout: No space left on device");
+    }
+
+    #[test]
+    fn a_warning_fits_its_terminal() {
+        let text = wrapped("tracer: warning: no kubelet runs here: our own network namespace is looked at", Some(40));
+        assert!(text.lines().count() == 2 && text.lines().all(|line| line.len() <= 40), "{text}");
+        assert_eq!(wrapped("tracer: warning: a\u{a0}b", None).lines().count(), 1);
     }
 
     #[test]

@@ -5,15 +5,24 @@ use std::fmt::Write as _;
 use crate::classify::label::Label;
 use crate::sink::screen::{Screen, unbroken_commands};
 
-/// All labels, one line each.
+/// All labels, each with what it says; below it where there is no room beside it.
 #[must_use]
-pub fn index() -> String {
+pub fn index(screen: Screen) -> String {
     let width = Label::ALL.iter().map(|label| label.name().len()).max().unwrap_or(0);
+    let beside = " ".repeat(width + 2);
     let mut text = String::new();
     for label in Label::ALL {
-        let _ = writeln!(text, "{:width$}  {}", label.name(), label.page().title);
+        let (name, title) = (label.name(), label.page().title);
+        if screen.is_narrow() {
+            let _ = writeln!(text, "{name}");
+            screen.lines(&mut text, "    ", "    ", title);
+        } else {
+            screen.lines(&mut text, &format!("{name:width$}  "), &beside, title);
+        }
     }
-    text.push_str("\n`tracer explain LABEL` says what decides a label, what looks alike and what mends it.\n");
+    text.push('\n');
+    let hint = "`tracer explain LABEL` says what decides a label, what looks alike and what mends it.";
+    screen.lines(&mut text, "", "", hint);
     text
 }
 
@@ -81,7 +90,7 @@ mod tests {
     #[test]
     fn the_index_has_every_label() {
         for label in Label::ALL {
-            assert!(index().contains(label.name()));
+            assert!(index(Screen::default()).contains(label.name()));
             assert!(index_markdown().contains(&format!("[`{0}`]({0}.md)", label.name())));
         }
     }
@@ -100,6 +109,16 @@ mod tests {
         assert!(narrow.lines().count() > 20 && narrow.lines().all(|line| line.chars().count() <= 60), "{narrow}");
         let words = |text: &str| text.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
         assert_eq!(words(&narrow), words(&page(Label::LoopbackDown, Screen::default())));
+    }
+
+    #[test]
+    fn the_index_fits_its_terminal() {
+        for columns in [40, 80, 100] {
+            let text = index(Screen { colour: false, columns: Some(columns) });
+            assert!(text.lines().all(|line| line.chars().count() <= columns), "{text}");
+            assert_eq!(text.lines().filter(|line| line.starts_with("loopback_down")).count(), 1, "{text}");
+        }
+        assert_eq!(index(Screen::default()).lines().count(), Label::ALL.len() + 2, "one line each");
     }
 
     #[test]

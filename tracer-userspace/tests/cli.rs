@@ -383,6 +383,7 @@ fn a_log_filter_does_not_touch_stdout() {
 fn what_is_asked_for_is_printed() {
     assert!(text(&ran(&["--version"]).stdout).starts_with("tracer "));
     assert!(text(&ran(&["attach", "--help"]).stdout).contains("--until-failure"));
+    assert!(text(&ran(&["--help"]).stdout).contains("\n  man "));
     assert!(text(&ran(&["explain"]).stdout).contains("unexplained"));
     assert!(text(&ran(&["explain", "loopback_down"]).stdout).contains("WHAT MENDS IT"));
     let schema: serde_json::Value = serde_json::from_slice(&ran(&["schema"]).stdout).unwrap();

@@ -106,6 +106,8 @@ fn nothing_but_a_page_is_overwritten() {
     assert_eq!(fs::read(&other).unwrap(), b"precious\n");
     told(&ran(&[&records, "--output-file", "/none/page"]), 2, &["--output-file /none/page: No such file"]);
     told(&ran(&[&records, "--output-file", "/dev/full"]), 2, &["--output-file /dev/full: No space left"]);
+    let full = OpenOptions::new().write(true).open("/dev/full").unwrap();
+    told(&tracer(&[&records]).stdout(full).output().unwrap(), 2, &["tracer: error: stdout: No space left on device"]);
 }
 
 #[test]

@@ -107,7 +107,8 @@ fn labels() -> Result<Files> {
 /// The first words of the list's lines, up to the blank line that ends it.
 fn names(index: &str) -> Vec<String> {
     let lines = index.lines().take_while(|line| !line.trim().is_empty());
-    lines.filter_map(|line| line.split_whitespace().next()).map(str::to_owned).collect()
+    let begun = lines.filter(|line| !line.starts_with(' '));
+    begun.filter_map(|line| line.split_whitespace().next()).map(str::to_owned).collect()
 }
 
 /// The golden verdicts, by a replay of each fixture.
@@ -175,7 +176,7 @@ mod tests {
 
     #[test]
     fn the_list_of_labels_ends_at_the_blank_line() {
-        let index = "loopback_down        lo is down\nunexplained          no rule\n\n`tracer explain` says more.\n";
+        let index = "loopback_down        lo is\n                     down\nunexplained          no rule\n\n`tracer explain` says more.\n";
         assert_eq!(names(index), ["loopback_down", "unexplained"]);
     }
 

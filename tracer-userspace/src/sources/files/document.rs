@@ -93,13 +93,22 @@ impl Document<'_> {
         let text = error.to_string();
         // The place is printed in front.
         let message = text.split(" at line ").next().unwrap_or_default();
-        self.source.syntax(self.lines_before + error.line(), error.column(), message)
+        self.syntax(error.line(), error.column(), message)
     }
 
     fn yaml_error(&self, error: &serde_yaml_ng::Error) -> FileError {
         let (line, column) = error.location().map_or((1, 1), |at| (at.line(), at.column()));
         let text = error.to_string();
         let message = text.split(" at line ").next().unwrap_or_default();
+        self.syntax(line, column, message)
+    }
+
+    /// At this place of the document. What is missing at its end is missing after its last character: parsers count a
+    /// line more behind the last newline.
+    fn syntax(&self, line: usize, column: usize, message: &str) -> FileError {
+        let text = String::from_utf8_lossy(self.bytes.trim_ascii_end());
+        let (lines, last) = (text.lines().count().max(1), text.lines().last().unwrap_or_default());
+        let (line, column) = if line > lines { (lines, last.chars().count() + 1) } else { (line, column) };
         self.source.syntax(self.lines_before + line, column, message)
     }
 }

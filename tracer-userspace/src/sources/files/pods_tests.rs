@@ -221,7 +221,7 @@ fn yaml_may_have_several_documents() {
     let error = read("documents", &format!("---\n{other}---\n{other}")).unwrap_err().to_string();
     assert!(error.ends_with("holds a Service, expected a PodList, a List of Pods or a Pod"), "{error}");
     let error = read("documents", &format!("{}---\nkind: Pod\nmetadata: [\n", pod("a"))).unwrap_err().to_string();
-    assert!(error.contains("line 6, column 1"), "{error}");
+    assert!(error.contains("line 5, column 12"), "{error}");
     let error = read("documents", "# nothing\n").unwrap_err().to_string();
     assert!(error.contains("holds no Kubernetes object"), "{error}");
 }
@@ -233,7 +233,8 @@ fn every_error_is_one_line_with_flag_file_and_place() {
         ("mixed", r#"{"kind":"List","items":[{"kind":"Node"}]}"#, "holds a List without a Pod"),
         ("nothing", "{}", "there is no `kind`"),
         ("broken-json", "{\"kind\":\"PodList\",\n\"items\": [}", "line 2, column 11"),
-        ("broken-yaml", "kind: PodList\nitems: [\n", "line 3, column 1"),
+        ("broken-yaml", "kind: PodList\nitems: [\n", "line 2, column 9"),
+        ("cut-json", "{\"kind\":\"PodList\",\n\"items\": [\n\n", "line 2, column 11"),
         ("wrong-type", "{\"kind\":\"PodList\",\n\"items\":[{\"spec\":{\"containers\":7}}]}", "line 2"),
         ("text", "hello", "line 1, column 1: invalid type: string \"hello\", expected a Kubernetes object"),
     ];
