@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::*;
 use crate::cli::{Form, Format};
-use crate::event::{ConnId, Pods, Retransmit, TcpState};
+use crate::event::{ConnId, ListFile, ListTrouble, Pods, Retransmit, TcpState};
 use crate::sink::filter::Filter;
 
 /// Events from memory, a batch for each wake.
@@ -161,4 +161,27 @@ fn lost_events_are_told_with_their_time() {
     assert_eq!(records.last().unwrap()["lost_events"], 7);
     let loss = lines.iter().find(|line| line.contains(r#""fact":"loss""#)).unwrap();
     assert!(loss.contains(r#""where_":"ring","count":7"#), "{loss}");
+}
+
+#[test]
+#[expect(clippy::disallowed_methods, reason = "what another thread answers is asked for")]
+fn a_list_that_cannot_be_read_is_in_the_health_report() {
+    let (socket, mut config) = (place("health"), config("degraded"));
+    config.serve = Some(serve::Serve { metrics: None, health: socket.clone(), pod_labels: false });
+    config.duration = Some(Duration::from_secs(1));
+    let (attached, sender) = attached(vec![], 0);
+    let trouble = ListTrouble { list: ListFile::Pods, problem: Some("--pods x: gone".into()) };
+    sender.try_send(Fact::ListTrouble(trouble)).unwrap();
+    let asking = std::thread::spawn(move || {
+        let mut answers = std::iter::repeat_with(|| {
+            std::thread::sleep(Duration::from_millis(10));
+            serve::ask::ask(&socket).map(|(report, _)| report.degraded).unwrap_or_default()
+        });
+        answers.by_ref().take(300).find(|degraded| !degraded.is_empty())
+    });
+    assert_eq!(run(&config, |_| Ok(attached)).unwrap(), 0);
+    assert_eq!(asking.join().unwrap(), Some(vec!["pods: --pods x: gone".to_owned()]));
+    for file in [config.output.file, config.record].into_iter().flatten() {
+        std::fs::remove_file(file).unwrap();
+    }
 }
