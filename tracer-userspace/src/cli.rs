@@ -30,7 +30,7 @@ pub use flags::{Flags, Form, Format};
 pub use hooks::HooksArgs;
 pub(crate) use meaningless::refuse as refuse_meaningless;
 pub use serve::ServeFlags;
-pub(crate) use variable::named_by as named_by_variable;
+pub use variable::named_by as named_by_variable;
 pub use write::WriteFlags;
 
 /// Names the cause of a failed Kubernetes probe from the kernel's own events, as it happens.

@@ -123,12 +123,6 @@ pub struct Replay {
 /// A value that means nothing, a file that cannot be read, a flag that this command does not take.
 pub fn plan(cli: Cli) -> Result<Plan, Error> {
     crate::cli::refuse_meaningless(&cli)?;
-    let typed = cli.typed.clone();
-    meant(cli).map_err(|error| crate::cli::named_by_variable(error, &typed))
-}
-
-/// The command with what it needs.
-fn meant(cli: Cli) -> Result<Plan, Error> {
     let planned = |live| Plan::Live(Box::new(live));
     match cli.command {
         Command::Doctor(args) => doctor::plan(args, cli.flags).map(|doctor| Plan::Doctor(Box::new(doctor))),

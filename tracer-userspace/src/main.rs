@@ -24,9 +24,14 @@ fn main() -> ExitCode {
     )
 }
 
-/// Runs a command; gives its exit code.
+/// Runs a command; gives its exit code. What is wrong with a flag is told by the variable that gave it.
 fn run(cli: Cli) -> Result<u8, Error> {
     telemetry::start();
+    let typed = cli.typed.clone();
+    carried_out(cli).map_err(|error| cli::named_by_variable(error, &typed))
+}
+
+fn carried_out(cli: Cli) -> Result<u8, Error> {
     match config::plan(cli)? {
         Plan::Live(config) => pipeline::run(&config, live::attach),
         Plan::Replay(config) => replay::replay(&config),

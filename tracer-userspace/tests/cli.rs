@@ -137,6 +137,8 @@ fn wrong_variables_are_wrong_usage() {
     refused(&output, 2, &["TRACER_LABEL", "`nonsense`"]);
     let output = tracer().arg("attach").env("TRACER_PODS", "/none/pods").output().unwrap();
     refused(&output, 2, &["TRACER_PODS /none/pods: No such file"]);
+    let output = tracer().arg("attach").env("TRACER_OUTPUT_FILE", "/none/out").output().unwrap();
+    refused(&output, 2, &["TRACER_OUTPUT_FILE /none/out: No such file"]);
     for (variable, value) in [("UNTIL_FAILURE", "maybe"), ("ATTEMPTS", "2"), ("LABEL", "loopback_down,")] {
         let variable = format!("TRACER_{variable}");
         refused(&tracer().arg("attach").env(&variable, value).output().unwrap(), 2, &[&variable]);

@@ -42,9 +42,10 @@ fn is_short(arg: &str, name: &str) -> bool {
 }
 
 /// The same error by the name of the variable, where its flag stands first and was not typed.
-pub(crate) fn named_by(error: Error, typed: &[String]) -> Error {
+#[must_use]
+pub fn named_by(error: Error, typed: &[String]) -> Error {
     let text = error.to_string();
-    let Some(name) = leading_flag(&text) else { return error };
+    let Some(name) = leading_flag(&text).filter(|_| error.exit_code() == 2) else { return error };
     let variable = of(name);
     if typed.iter().any(|id| meaningless::flag(id) == name) || !is_set(&variable) {
         return error;
