@@ -68,7 +68,7 @@ labels! {
             stayed without an answer.",
         lookalikes: "The same coincidence under kube-proxy's iptables or nftables mode is harmless (the SYN-ACK belongs to a known conntrack \
             entry) and gets no label. A SYN-ACK dropped by a rule is `firewall_drop`. A client that dials the NodePort on purpose sends a SYN, not a SYN-ACK.",
-        mend: "sysctl -w net.ipv4.ip_local_reserved_ports=<NodePort range>, or move net.ipv4.ip_local_port_range off it; make it permanent in /etc/sysctl.d.",
+        mend: "Add the NodePort range to net.ipv4.ip_local_reserved_ports, keeping what it holds: now=$(sysctl -n net.ipv4.ip_local_reserved_ports); sysctl -w net.ipv4.ip_local_reserved_ports=${now:+$now,}30000-32767 (the range of an API server without --service-node-port-range). Or move net.ipv4.ip_local_port_range off it. Make it permanent in /etc/sysctl.d.",
     }
     /// `lo` of the attempt's namespace is down and its route goes over it.
     LoopbackDown = "loopback_down" {

@@ -4,10 +4,9 @@ use std::fmt;
 
 use super::finding::Unread;
 use super::view::View;
+use crate::event::port_ranges;
+pub(super) use crate::event::port_ranges::NODE_PORTS;
 use crate::sources::settings::{parse_range, parse_ranges};
-
-/// `--service-node-port-range` of an API server that was not told otherwise.
-pub(super) const NODE_PORTS: (u16, u16) = (30000, 32767);
 
 /// `ip_local_port_range` and `ip_local_reserved_ports`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -61,17 +60,7 @@ impl PortRange {
 
     /// What to write to `ip_local_reserved_ports` so that neither these nor those of now are taken.
     pub(super) fn with_reserved(&self, more: &[(u16, u16)]) -> String {
-        let mut all: Vec<(u16, u16)> = self.reserved.iter().chain(more).copied().collect();
-        all.sort_unstable();
-        let mut merged: Vec<(u16, u16)> = Vec::new();
-        for (from, to) in all {
-            match merged.last_mut() {
-                Some(last) if u32::from(from) <= u32::from(last.1) + 1 => last.1 = last.1.max(to),
-                _ => merged.push((from, to)),
-            }
-        }
-        let text = |(from, to): &(u16, u16)| if from == to { from.to_string() } else { format!("{from}-{to}") };
-        merged.iter().map(text).collect::<Vec<_>>().join(",")
+        port_ranges::merged(self.reserved.iter().chain(more).copied())
     }
 }
 

@@ -12,6 +12,7 @@ mod inspection;
 mod kubelet;
 mod node;
 mod packet;
+pub mod port_ranges;
 mod ports;
 mod runs;
 

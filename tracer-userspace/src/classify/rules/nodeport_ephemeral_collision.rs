@@ -3,10 +3,13 @@
 //! Mechanism (net/netfilter/ipvs/ip_vs_proto_tcp.c `tcp_conn_schedule`, seen on 5.10 to 7.2): the SYN-ACK has the SYN bit,
 //! so a virtual service that matches its destination schedules it as a new connection. The prober itself never gets a RST.
 
+use std::collections::BTreeSet;
+
 use serde_json::json;
 
 use super::super::evidence::{evidence, is_netfilter, of_drop, of_ipvs, of_reset_sent};
-use super::{Case, Finding, Label, in_handshake};
+use super::{Case, Finding, Label, enter, in_handshake};
+use crate::event::port_ranges::{NODE_PORTS, merged};
 use crate::event::{NodePort, TcpState, Via};
 use crate::record::{Confidence, Evidence};
 
@@ -132,19 +135,59 @@ fn overlap(case: &Case<'_>) -> String {
     )
 }
 
+/// Ports named one by one; of more, the span.
+const NAMED: usize = 16;
+
+/// The default NodePort range, the NodePorts outside it, and all that is reserved now: what is written takes the place of
+/// what was there.
 fn remediation(case: &Case<'_>) -> String {
-    let mut ports: Vec<u16> = case.node.all_node_ports().map(|(_, p)| p.port).collect();
-    ports.push(case.attempt.flow.src.port());
-    let (low, high) = (ports.iter().min().copied().unwrap_or(30000), ports.iter().max().copied().unwrap_or(32767));
-    let (low, high) = if low >= 30000 && high <= 32767 { (30000, 32767) } else { (low, high) };
+    let ports = node_ports(case);
+    let outside = outside_default(&ports);
+    let wanted = || outside.iter().copied().chain([NODE_PORTS]);
+    let set = match reserved(case) {
+        Some(now) => format!("sysctl -w {RESERVED}={}", merged(wanted().chain(now.iter().copied()))),
+        // What is reserved now was not read: the shell asks.
+        None => format!("sh -c 'now=$(sysctl -n {RESERVED}); sysctl -w {RESERVED}=${{now:+$now,}}{}'", merged(wanted())),
+    };
+    let (first, last) = NODE_PORTS;
+    let known = match ports.as_slice() {
+        [one] => format!("NodePort {one} is in use"),
+        all => format!("NodePorts {} are in use", merged(all.iter().map(|port| (*port, *port)))),
+    };
     format!(
-        "sysctl -w net.ipv4.ip_local_reserved_ports={low}-{high} (the NodePort range of this cluster's API server: --service-node-port-range)"
+        "{}{set} ({known}, as far as is known here; {first}-{last} is the range of an API server without --service-node-port-range: if yours has one, reserve that. What was reserved stays so), and the same in /etc/sysctl.d",
+        enter(case, case.attempt.netns)
     )
+}
+
+const RESERVED: &str = "net.ipv4.ip_local_reserved_ports";
+
+/// All that are known, this one included, in order.
+fn node_ports(case: &Case<'_>) -> Vec<u16> {
+    let live = case.node.all_node_ports().map(|(_, port)| port.port);
+    let ports: BTreeSet<u16> = live.chain([case.attempt.flow.src.port()]).collect();
+    ports.into_iter().collect()
+}
+
+fn outside_default(ports: &[u16]) -> Vec<(u16, u16)> {
+    let (first, last) = NODE_PORTS;
+    let outside: Vec<u16> = ports.iter().copied().filter(|port| !(first..=last).contains(port)).collect();
+    match outside.as_slice() {
+        [low, .., high] if outside.len() > NAMED => vec![(*low, *high)],
+        few => few.iter().map(|port| (*port, *port)).collect(),
+    }
+}
+
+/// What is reserved now, if the settings of the attempt's namespace were read: both port settings are, or neither.
+fn reserved<'a>(case: &Case<'a>) -> Option<&'a [(u16, u16)]> {
+    let here = case.attempt.netns.is_none_or(|netns| case.node.netns() == Some(netns));
+    let settings = &case.node.settings;
+    settings.local_port_range.filter(|_| here).map(|_| settings.reserved_ports.as_slice())
 }
 
 #[cfg(test)]
 mod tests {
-    use crate::event::{IpvsOp, ListenerState, ProxyMode, TcpState};
+    use crate::event::{Fact, IpvsOp, ListenerState, NodeSettings, ProxyMode, TcpState};
     use crate::record::Confidence;
     use crate::testing::{SYN, SYN_ACK, Stream};
 
@@ -192,5 +235,41 @@ mod tests {
             seen.listeners = Some(vec![ListenerState { addr, waiting: 2, backlog: 1, half_open: 0 }]);
         });
         assert_eq!(stream.gives_up().labels(), ["accept_queue_overflow"]);
+    }
+
+    fn mend(reserved: Option<&[(u16, u16)]>) -> String {
+        let mut stream = Stream::new();
+        if let Some(reserved) = reserved {
+            stream.push(Fact::NodeSettings(NodeSettings {
+                local_port_range: Some((1024, 65000)),
+                reserved_ports: reserved.to_vec(),
+                ..NodeSettings::default()
+            }));
+        }
+        stream.node_port(ProxyMode::Ipvs, 40000, &["10.88.0.9:80"]).connect().ipvs(SYN_ACK, IpvsOp::Translate);
+        stream.verdicts()[0].verdict.remediation.clone()
+    }
+
+    #[test]
+    fn what_is_reserved_stays_so() {
+        let words = mend(Some(&[(8080, 8080), (31000, 33000)]));
+        assert!(words.starts_with("sysctl -w net.ipv4.ip_local_reserved_ports=8080,30000-33000,40000 ("), "{words}");
+        assert!(words.contains("(NodePort 40000 is in use, as far as is known here; 30000-32767 is"), "{words}");
+        let none = mend(Some(&[]));
+        assert!(none.starts_with("sysctl -w net.ipv4.ip_local_reserved_ports=30000-32767,40000 ("), "{none}");
+    }
+
+    #[test]
+    fn what_is_reserved_and_was_not_read_is_asked_by_the_command() {
+        let words = mend(None);
+        let command = "sh -c 'now=$(sysctl -n net.ipv4.ip_local_reserved_ports); sysctl -w net.ipv4.ip_local_reserved_ports=${now:+$now,}30000-32767,40000' (";
+        assert!(words.starts_with(command), "{words}");
+    }
+
+    #[test]
+    fn of_many_ports_outside_the_default_range_the_span_is_named() {
+        assert_eq!(super::outside_default(&[31000, 36704, 40000]), [(36704, 36704), (40000, 40000)]);
+        let many: Vec<u16> = (40000..40100).step_by(2).collect();
+        assert_eq!(super::outside_default(&many), [(40000, 40098)]);
     }
 }
