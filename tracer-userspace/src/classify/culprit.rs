@@ -23,3 +23,106 @@ pub fn culprit_of(node: &Node, time: u64, change: &LinkChange) -> Culprit {
         time_boot_ns: Some(time),
     }
 }
+
+/// Network plugins by the name of their process: those of github.com/containernetworking/plugins and of networks in wide
+/// use. `bridge` and `firewall` are other programs' names, too: those are told by their path or their environment.
+const PLUGINS: &[&str] = &[
+    "loopback",
+    "ptp",
+    "host-device",
+    "macvlan",
+    "ipvlan",
+    "portmap",
+    "bandwidth",
+    "flannel",
+    "calico",
+    "cilium-cni",
+    "weave-net",
+    "multus",
+    "multus-shim",
+    "antrea",
+    "kube-ovn",
+    "aws-cni",
+    "azure-vnet",
+];
+
+/// A network plugin: by its environment, by where its program lies (/opt/cni/bin, /usr/libexec/cni, k3s's `cni`), or by name.
+fn is_plugin(change: &LinkChange) -> bool {
+    let in_cni = change.exe.as_deref().is_some_and(|exe| exe.split('/').any(|part| part == "cni"));
+    change.cni_netns.is_some() || in_cni || PLUGINS.contains(&change.actor.comm.as_str())
+}
+
+/// It is a plugin, which sets links of pods down, that came into a node's namespace by a path: the path led elsewhere than
+/// it meant. By that of process 1 it may have meant the node.
+fn went_astray(node: &Node, change: &LinkChange, culprit: &Culprit) -> bool {
+    let by_path = culprit.netns_path.as_deref().is_some_and(|path| !path.starts_with("/proc/1/"));
+    is_plugin(change) && by_path && node.is_a_node(change.netns)
+}
+
+/// What is to be done about whoever set the link down, to follow the command that sets it up.
+pub(super) fn mend(node: &Node, change: &LinkChange, culprit: &Culprit) -> String {
+    let who = culprit.exe.as_deref().unwrap_or(&culprit.comm);
+    if went_astray(node, change, culprit) {
+        return format!("; then mend what {who} does: it worked in a network namespace that was not the one it meant");
+    }
+    if is_plugin(change) && node.is_a_node(change.netns) {
+        return format!(
+            "; then find out which namespace the network plugin {who} was given (CNI_NETNS; the log of the container runtime): how it came into this one was not seen"
+        );
+    }
+    let parent = culprit.ancestors.first().map(|it| format!(", started by {} (pid {})", it.comm, it.pid));
+    format!("; then ask why {who} (pid {}{}) set it down", culprit.pid, parent.unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::event::{Actor, Ancestor, Fact, Links, Netns, Observation};
+
+    fn change(comm: &str, exe: &str, cni_netns: Option<&str>) -> LinkChange {
+        LinkChange {
+            netns: Netns(1),
+            ifindex: 1,
+            name: "lo".into(),
+            up: false,
+            actor: Actor { pid: 5, tid: 5, comm: comm.into(), netns: None, cgroup: None, cgroup_memory: None },
+            ancestors: vec![Ancestor { pid: 4, comm: "bash".into() }],
+            exe: Some(exe.into()),
+            cni_netns: cni_netns.map(str::to_owned),
+            hook: "qdisc_reset".into(),
+        }
+    }
+
+    fn told(change: &LinkChange, path: Option<&str>) -> String {
+        let links = Fact::Links(Links { netns: Netns(1), links: Vec::new() });
+        let mut node = Node::default();
+        node.see(&Observation { time_boot_ns: 1, fact: links });
+        let culprit = Culprit { netns_path: path.map(str::to_owned), ..culprit_of(&node, 1, change) };
+        mend(&node, change, &culprit)
+    }
+
+    #[test]
+    fn a_plugin_that_came_by_a_path_went_astray() {
+        let plugin = change("loopback", "/opt/cni/bin/loopback", None);
+        assert!(told(&plugin, Some("/proc/5029/ns/net")).contains("not the one it meant"));
+        let k3s = change("bridge", "/var/lib/rancher/k3s/data/x/bin/cni", Some("/run/netns/cni-1"));
+        assert!(told(&k3s, Some("/run/netns/cni-1")).contains("not the one it meant"));
+        assert!(told(&plugin, None).contains("how it came into this one was not seen"));
+        let elsewhere = LinkChange { netns: Netns(2), ..plugin };
+        assert!(
+            told(&elsewhere, Some("/run/netns/cni-1")).contains("ask why"),
+            "a pod's link is a plugin's to set down"
+        );
+    }
+
+    #[test]
+    fn of_an_administrator_nothing_is_said_but_what_was_seen() {
+        let by_hand = change("ip", "/usr/sbin/ip", None);
+        let expected = "; then ask why /usr/sbin/ip (pid 5, started by bash (pid 4)) set it down";
+        assert_eq!(told(&by_hand, Some("/run/netns/node")), expected);
+        assert_eq!(
+            told(&change("bridge", "/usr/sbin/bridge", None), None).split_once(" (").map(|it| it.0),
+            Some("; then ask why /usr/sbin/bridge")
+        );
+    }
+}

@@ -80,7 +80,7 @@ labels! {
             the node's link table says `lo` is down and the attempt, to an address of the node, had no answer. The culprit is the process in \
             whose context `lo` was set down (`__dev_notify_flags` or `qdisc_reset`), with its ancestors and the namespace path it had opened.",
         lookalikes: "`lo` down in a pod's namespace does not concern probes of that pod. A rule that drops on `lo` is `firewall_drop`. Nobody listening is `connection_refused`.",
-        mend: "ip link set lo up (in the namespace named in the verdict); then update the container runtime or plugin named as culprit, which used a stale namespace path.",
+        mend: "ip link set lo up (in the namespace named in the verdict); then look at the culprit: a container runtime or network plugin that came by a stale namespace path is to be updated; of anybody else, an administrator say, find out why it was done.",
     }
     /// The pod's link, or the one that leads to it, is down, or its namespace is gone.
     PodLinkDown = "pod_link_down" {

@@ -1,8 +1,8 @@
 //! `lo` of the attempt's namespace is down and its route goes over it.
 
 use super::super::evidence::{evidence, of_drop};
-use super::{Case, Finding, Label, in_namespace};
-use crate::classify::culprit_of;
+use super::{Case, Finding, Label, enter, in_namespace};
+use crate::classify::{culprit, culprit_of};
 use crate::event::Netns;
 use crate::record::{Confidence, Culprit, Evidence};
 use serde_json::json;
@@ -54,13 +54,8 @@ fn finding(case: &Case<'_>, netns: Netns, first: Evidence, confidence: Confidenc
         in_namespace(case, Some(netns)),
         case.attempt.flow.dst
     );
-    let remediation = format!(
-        "ip link set {lo} up{}",
-        culprit.as_ref().map_or_else(String::new, |c| format!(
-            "; then mend what {} does: it worked in a network namespace that was not the one it meant",
-            c.exe.as_deref().unwrap_or(&c.comm)
-        ))
-    );
+    let blame = change.zip(culprit.as_ref()).map(|((_, change), culprit)| culprit::mend(case.node, change, culprit));
+    let remediation = format!("{}ip link set {lo} up{}", enter(case, Some(netns)), blame.unwrap_or_default());
     let found = Finding::failure(Label::LoopbackDown, seen, summary, remediation)
         .with_confidence(confidence)
         .with_culprit(culprit);

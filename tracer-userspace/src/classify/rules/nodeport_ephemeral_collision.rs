@@ -147,7 +147,9 @@ fn remediation(case: &Case<'_>) -> String {
     let set = match reserved(case) {
         Some(now) => format!("sysctl -w {RESERVED}={}", merged(wanted().chain(now.iter().copied()))),
         // What is reserved now was not read: the shell asks.
-        None => format!("sh -c 'now=$(sysctl -n {RESERVED}); sysctl -w {RESERVED}=${{now:+$now,}}{}'", merged(wanted())),
+        None => {
+            format!("sh -c 'now=$(sysctl -n {RESERVED}); sysctl -w {RESERVED}=${{now:+$now,}}{}'", merged(wanted()))
+        }
     };
     let (first, last) = NODE_PORTS;
     let known = match ports.as_slice() {
