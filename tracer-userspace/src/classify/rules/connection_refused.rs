@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use super::super::evidence::{of_drop, of_reset_sent};
-use super::{Case, Finding, Label, in_namespace};
+use super::{Case, Finding, Label, by_subject, in_namespace};
 use crate::event::{Listen, Netns};
 use crate::record::Evidence;
 
@@ -16,12 +16,23 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
         in_namespace(case, netns),
         netns.and_then(|netns| elsewhere(case, netns)).unwrap_or_default()
     );
-    let remediation = format!(
-        "make the process listen on {}{}, correct the probe's port, or add a startupProbe if it only starts slowly",
-        dst.port(),
-        if dst.ip().is_loopback() { "" } else { " (on the pod's address, not only 127.0.0.1)" }
-    );
+    let otherwise = by_subject(case, OF_A_PROBE, |who| {
+        format!("correct the port that {who} dials, or have it try again if the process there only starts slowly")
+    });
+    let remediation =
+        format!("make the process listen on {}{}, {otherwise}", dst.port(), where_to_listen(case, dst.ip()));
     Some(Finding::failure(Label::ConnectionRefused, seen, summary, remediation))
+}
+
+const OF_A_PROBE: &str = "correct the probe's port, or add a startupProbe if it only starts slowly";
+
+/// Not on 127.0.0.1 only, where another address was dialled.
+fn where_to_listen(case: &Case<'_>, dst: IpAddr) -> &'static str {
+    match dst.is_loopback() {
+        true => "",
+        false if case.node.has_pod(dst) => " (on the pod's address, not only 127.0.0.1)",
+        false => " (on that address, not only 127.0.0.1)",
+    }
 }
 
 /// Somebody listens on that port, and on another address.
@@ -94,6 +105,18 @@ mod tests {
         assert_eq!(Stream::new().connect().drop(SYN, "NO_SOCKET", POD).gives_up().labels(), ["unexplained"]);
         let labels = Stream::new().connect().drop(SYN, "NO_SOCKET", POD).reset_received(TcpState::SynSent, 0).labels();
         assert_eq!(labels, ["connection_refused"]);
+    }
+
+    #[test]
+    fn a_connection_is_told_nothing_of_probes() {
+        let mend = |stream: &Stream| stream.verdicts()[0].verdict.remediation.clone();
+        let mut connection = Stream::new();
+        connection.connect().others().reset_sent(SYN, true, None);
+        let words = mend(&connection);
+        assert!(words.contains("correct the port that kubelet dials") && !words.contains("robe"), "{words}");
+        let mut probe = Stream::new();
+        probe.http_readiness().connect().reset_sent(SYN, true, None);
+        assert!(mend(&probe).contains("correct the probe's port, or add a startupProbe"), "{}", mend(&probe));
     }
 
     fn stream_flow() -> crate::event::Flow {

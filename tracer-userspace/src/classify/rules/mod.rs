@@ -34,8 +34,10 @@ pub(super) mod unexplained;
 use super::Case;
 use super::finding::Finding;
 use super::label::Label;
-use crate::correlate::attempt::End;
+use crate::correlate::attempt::{Attempt, End};
+use crate::enrich;
 use crate::event::{Inspection, Netns, PacketDrop, TcpState};
+use crate::record::Subject;
 
 /// Hooks whose silence says that no stack of this node sent a RST and no rule dropped a packet.
 const RST_AND_DROP_HOOKS: &[&str] = &["tcp_send_reset", "tcp_v4_send_reset", "tcp_v6_send_reset", "kfree_skb"];
@@ -83,11 +85,24 @@ pub(super) fn outbound(case: &Case<'_>, drop: &PacketDrop) -> bool {
 /// "in the node's namespace", "in the namespace of pod default/web", "in namespace 4026532000".
 pub(super) fn in_namespace(case: &Case<'_>, netns: Option<Netns>) -> String {
     let Some(inum) = netns else { return String::new() };
-    match crate::enrich::netns_ref(inum, case.node).name.as_deref() {
+    match enrich::netns_ref(inum, case.node).name.as_deref() {
         Some("host") => " in the node's network namespace".to_owned(),
         Some(pod) => format!(" in the network namespace of pod {pod}"),
         None => format!(" in network namespace {}", inum.0),
     }
+}
+
+/// What is to be done: of a probe, whose spec can be changed, or of the connection of a process, by its name.
+fn by_subject(case: &Case<'_>, probe: &str, connection: impl FnOnce(&str) -> String) -> String {
+    match enrich::name(case.attempt, case.node).subject {
+        Subject::Probe => probe.to_owned(),
+        Subject::Connection => connection(&case.attempt.actor.comm),
+    }
+}
+
+/// Who dialled, in sentences.
+const fn dialler(attempt: &Attempt) -> &'static str {
+    if attempt.prober { "the prober" } else { "the client" }
 }
 
 /// The namespace a packet was dropped in as a command prefix for the remediation.

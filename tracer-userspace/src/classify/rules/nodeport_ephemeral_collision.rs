@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use serde_json::json;
 
 use super::super::evidence::{evidence, is_netfilter, of_drop, of_ipvs, of_reset_sent};
-use super::{Case, Finding, Label, enter, in_handshake};
+use super::{Case, Finding, Label, dialler, enter, in_handshake};
 use crate::event::port_ranges::{NODE_PORTS, merged};
 use crate::event::{NodePort, TcpState, Via};
 use crate::record::{Confidence, Evidence};
@@ -82,10 +82,11 @@ fn finding(case: &Case<'_>, port: Option<&NodePort>, mut seen: Vec<Evidence>) ->
     seen.extend(port.map(|p| table_entry(case, p, decided_at.unwrap_or(case.attempt.started))));
     let service = port.and_then(|p| case.node.service_of(p)).map(|s| format!(" of Service {s}")).unwrap_or_default();
     let summary = format!(
-        "source port {} of this attempt to {} is the NodePort{service}; IPVS took the target's SYN-ACK for it and sent it to {}; the prober keeps retransmitting its SYN{}",
+        "source port {} of this attempt to {} is the NodePort{service}; IPVS took the target's SYN-ACK for it and sent it to {}; {} keeps retransmitting its SYN{}",
         src.port(),
         case.attempt.flow.dst,
         backends(port),
+        dialler(case.attempt),
         overlap(case)
     );
     let found = Finding::failure(Label::NodeportEphemeralCollision, seen, summary, remediation(case));

@@ -5,7 +5,7 @@ use serde_json::json;
 use super::super::evidence::evidence;
 use super::super::history;
 use super::connection_refused::{refused, serves};
-use super::{Case, Finding, Label, in_namespace, ms};
+use super::{Case, Finding, Label, by_subject, in_namespace, ms};
 use crate::enrich;
 use crate::event::{Listen, Netns};
 use crate::record::{Confidence, Evidence};
@@ -48,7 +48,7 @@ fn in_this_run(case: &Case<'_>, seen: &[Evidence], at: u64, netns: Netns) -> Opt
         in_namespace(case, Some(netns)),
         (at - began) as f64 / 1e9
     );
-    let found = finding(seen, summary).with_confidence(Confidence::Likely);
+    let found = finding(case, seen, summary).with_confidence(Confidence::Likely);
     Some(found.unless_a_listener_was_lost(case, began, at))
 }
 
@@ -63,7 +63,7 @@ fn later(case: &Case<'_>, mut seen: Vec<Evidence>, at: u64, began: u64, listen: 
         in_namespace(case, Some(netns)),
         ms(began.saturating_sub(at))
     );
-    finding(seen, summary)
+    finding(case, seen, summary)
 }
 
 /// The namespace is young and nobody has listened there since it was made.
@@ -81,12 +81,17 @@ fn not_yet(case: &Case<'_>, mut seen: Vec<Evidence>, at: u64, netns: Netns) -> O
         in_namespace(case, Some(netns)),
         ms(at.saturating_sub(made))
     );
-    let found = finding(seen, summary).with_confidence(Confidence::Likely);
+    let found = finding(case, seen, summary).with_confidence(Confidence::Likely);
     Some(found.unless_a_listener_was_lost(case, made, at))
 }
 
-fn finding(seen: Vec<Evidence>, summary: String) -> Finding {
-    Finding::failure(Label::NotListeningYet, seen, summary, Label::NotListeningYet.page().mend.to_owned())
+fn finding(case: &Case<'_>, seen: Vec<Evidence>, summary: String) -> Finding {
+    let mend = by_subject(case, Label::NotListeningYet.page().mend, |who| {
+        format!(
+            "have {who} try again until somebody listens there; a readinessProbe of that port keeps clients of its Service away until then"
+        )
+    });
+    Finding::failure(Label::NotListeningYet, seen, summary, mend)
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 
 use super::super::evidence::of_state;
 use super::super::kubelet::of_outcome;
-use super::{Case, Finding, Label, ms};
+use super::{Case, Finding, Label, by_subject, ms};
 use crate::correlate::attempt::End;
 use crate::enrich;
 use crate::event::{KNOWN_PROBERS, ProbeSays};
@@ -31,7 +31,7 @@ fn unfinished(case: &Case<'_>) -> Option<Finding> {
     let summary = format!("{} {what}{}", attempt.flow.dst, budget(case));
     let state = attempt.last.as_ref().map(|state| of_state(ended, state));
     let seen = state.into_iter().chain([of_outcome(said)]).collect();
-    let found = Finding::failure(Label::SlowResponse, seen, summary, Label::SlowResponse.page().mend.to_owned());
+    let found = Finding::failure(Label::SlowResponse, seen, summary, mend(case));
     Some(found.with_confidence(Confidence::Likely))
 }
 
@@ -58,8 +58,16 @@ fn silent(case: &Case<'_>) -> Option<Finding> {
         budget(case)
     );
     let seen = vec![of_state(ended, state)];
-    let found = Finding::failure(Label::SlowResponse, seen, summary, Label::SlowResponse.page().mend.to_owned());
+    let found = Finding::failure(Label::SlowResponse, seen, summary, mend(case));
     Some(if late.is_empty() { found } else { found.with_confidence(Confidence::Likely) })
+}
+
+fn mend(case: &Case<'_>) -> String {
+    by_subject(case, Label::SlowResponse.page().mend, |who| {
+        format!(
+            "raise the timeout of {who} above the target's real latency, give the target more CPU, or make what is asked independent of slow work"
+        )
+    })
 }
 
 /// The request was on its way for longer than the target had for its answer.

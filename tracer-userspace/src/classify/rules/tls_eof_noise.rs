@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use super::super::evidence::{evidence, of_state};
-use super::{Case, Finding, Label};
+use super::{Case, Finding, Label, by_subject};
 use crate::enrich;
 use crate::record::{Confidence, Evidence, Outcome};
 
@@ -20,7 +20,12 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
         "the attempt succeeded: it connected to {dst}, sent no byte and closed; {dst} speaks TLS, so its log shows an EOF during the handshake"
     );
     let seen = vec![of_state(ended, attempt.last.as_ref()?), tls];
-    let found = Finding::failure(Label::TlsEofNoise, seen, summary, Label::TlsEofNoise.page().mend.to_owned());
+    let mend = by_subject(case, Label::TlsEofNoise.page().mend, |who| {
+        format!(
+            "let {who} finish a TLS handshake when it only asks whether the port is open, or filter that line from the server's log"
+        )
+    });
+    let found = Finding::failure(Label::TlsEofNoise, seen, summary, mend);
     Some(Finding { outcome: Outcome::Noise, decided_at: ended, confidence, ..found })
 }
 

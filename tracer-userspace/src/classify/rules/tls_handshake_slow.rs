@@ -2,7 +2,7 @@
 
 use super::super::evidence::of_state;
 use super::slow_response::taken_and_silent;
-use super::{Case, Finding, Label, ms};
+use super::{Case, Finding, Label, by_subject, ms};
 use crate::enrich;
 
 /// The rule.
@@ -20,7 +20,11 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
         ms(ended.saturating_sub(established)),
         super::slow_response::budget(case)
     );
-    let remediation = Label::TlsHandshakeSlow.page().mend.to_owned();
+    let remediation = by_subject(case, Label::TlsHandshakeSlow.page().mend, |who| {
+        format!(
+            "raise the timeout of {who}, give the target CPU (TLS handshakes are its most expensive moment), look for an entropy, certificate or OCSP look-up in the handshake"
+        )
+    });
     Some(Finding::failure(Label::TlsHandshakeSlow, vec![of_state(ended, state)], summary, remediation))
 }
 

@@ -8,7 +8,7 @@ use super::super::evidence::{
 };
 use super::super::kubelet::of_outcome;
 use super::slow_response::gave_up_early;
-use super::{Case, Finding, Label, enter, in_namespace, ms};
+use super::{Case, Finding, Label, dialler, enter, in_namespace, ms};
 use crate::correlate::attempt::{Attempt, End};
 use crate::enrich;
 use crate::event::{Fact, Observation, PacketDrop};
@@ -154,7 +154,11 @@ fn after_its_timeout(attempt: &Attempt) -> String {
         0 => String::new(),
         times => format!(", its SYN sent again {times} time(s)"),
     };
-    format!("connected after {}{again}: the probe had timed out by then, and the prober closed it unused", ms(took))
+    format!(
+        "connected after {}{again}: the probe had timed out by then, and {} closed it unused",
+        ms(took),
+        dialler(attempt)
+    )
 }
 
 /// Every hook whose absence can be the reason that nothing was seen.
@@ -188,7 +192,7 @@ fn how(attempt: &Attempt, end: End) -> String {
             };
             format!("established and the request acknowledged; the target's answer did not arrive{again}")
         }
-        End::ClosedByProber => "established, and the prober closed it without an answer".to_owned(),
+        End::ClosedByProber => format!("established, and {} closed it without an answer", dialler(attempt)),
         End::ClosedByServer => "established, and the target closed it without an answer".to_owned(),
     };
     format!("{where_}{errno}")
