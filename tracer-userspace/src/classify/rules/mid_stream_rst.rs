@@ -37,7 +37,8 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
         ms(at.saturating_sub(established)),
         if partial { "in the middle of its answer" } else { "before any answer" }
     );
-    let found = Finding::failure(Label::MidStreamRst, seen, summary, Label::MidStreamRst.page().mend.to_owned());
+    let mend = sent.map_or(Mend::Outside, |(time, reset)| mend_of(case, time, reset));
+    let found = Finding::failure(Label::MidStreamRst, seen, summary, words(mend, sent.map(|(_, reset)| reset)));
     let found = if partial { found.with_confidence(Confidence::Likely) } else { found };
     Some(found.with_culprit(sent.and_then(|(time, reset)| culprit(case, time, reset))))
 }
@@ -86,6 +87,46 @@ fn manner(reset: &ResetSent) -> String {
     }
 }
 
+/// What is to be looked at, by what was seen of the sender.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Mend {
+    /// It is not on this node, or behind an address translation.
+    Outside,
+    /// Its listener ended.
+    Ended,
+    /// Data was left unread.
+    Unread,
+    /// SO_LINGER 0.
+    Linger,
+    /// A process, in a way that the kernel does not tell.
+    Process,
+    /// The target's stack, in nobody's context.
+    Stack,
+}
+
+fn mend_of(case: &Case<'_>, time: u64, reset: &ResetSent) -> Mend {
+    match reset.reason.as_deref() {
+        _ if reset.actor.is_none() => Mend::Stack,
+        _ if with_listener(case, time, reset) => Mend::Ended,
+        Some("TCP_ABORT_ON_CLOSE") => Mend::Unread,
+        Some("TCP_STATE" | "TCP_ABORT_ON_LINGER") => Mend::Linger,
+        _ => Mend::Process,
+    }
+}
+
+fn words(mend: Mend, reset: Option<&ResetSent>) -> String {
+    let who = reset.and_then(|reset| reset.actor.as_ref());
+    let who = who.map_or_else(|| "the target".to_owned(), |actor| format!("{} (pid {})", actor.comm, actor.pid));
+    match mend {
+        Mend::Outside => "look at the proxy, load balancer or address translation on the way to the target, and at the process behind it".to_owned(),
+        Mend::Ended => format!("see why {who} ended: its log at that moment, and how the container's run ended (kubectl describe pod)"),
+        Mend::Unread => format!("see why {who} closes connections without having read what was sent: a handler that gives up early, a limit, or its end"),
+        Mend::Linger => format!("see why {who} closes this connection with SO_LINGER 0, by which TCP gives up at once and what was not sent is lost: let it close in order, after its answer"),
+        Mend::Process => format!("see why {who} closed the connection at that moment: with unread data, with SO_LINGER 0, or because it ended; this kernel does not tell which"),
+        Mend::Stack => "see what became of the target's end of the connection: its process ended or closed it before, or packets of another connection came in between (an address translation)".to_owned(),
+    }
+}
+
 fn culprit(case: &Case<'_>, time: u64, reset: &ResetSent) -> Option<Culprit> {
     let actor = reset.actor.as_ref()?;
     Some(Culprit {
@@ -102,7 +143,7 @@ fn culprit(case: &Case<'_>, time: u64, reset: &ResetSent) -> Option<Culprit> {
 
 #[cfg(test)]
 mod tests {
-    use crate::event::{ProbeSays, TcpFlags, TcpState};
+    use crate::event::{Fact, ProbeSays, TcpFlags, TcpState};
     use crate::testing::{POD, Stream};
 
     #[test]
@@ -117,6 +158,27 @@ mod tests {
         let verdicts = stream.verdicts();
         assert_eq!(stream.labels(), ["mid_stream_rst"]);
         assert_eq!(verdicts[0].culprit.as_ref().map(|c| c.comm.as_str()), Some("app"));
+    }
+
+    #[test]
+    fn the_mend_is_of_what_was_seen() {
+        let told = |reason: Option<&str>, actor: Option<&str>| {
+            let mut stream = Stream::new();
+            stream.connect().established().reset_received(TcpState::Established, 0);
+            stream.reset_sent(TcpFlags(0), false, actor);
+            if let Some(Fact::ResetSent(reset)) = stream.observations.last_mut().map(|it| &mut it.fact) {
+                reset.reason = reason.map(str::to_owned);
+            }
+            let verdict = stream.verdicts().remove(0).verdict;
+            (verdict.summary, verdict.remediation)
+        };
+        let (summary, mend) = told(Some("TCP_ABORT_ON_LINGER"), Some("app"));
+        assert!(summary.contains("closed it with SO_LINGER 0"), "{summary}");
+        assert!(mend.contains("SO_LINGER 0") && !mend.contains("read") && !mend.contains("killed"), "{mend}");
+        let (_, unread) = told(Some("TCP_ABORT_ON_CLOSE"), Some("app"));
+        assert!(unread.contains("without having read") && !unread.contains("LINGER"), "{unread}");
+        assert!(told(None, Some("app")).1.contains("does not tell which"));
+        assert!(told(None, None).1.contains("the target's end of the connection"));
     }
 
     #[test]
