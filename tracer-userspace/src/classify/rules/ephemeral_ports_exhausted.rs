@@ -54,11 +54,24 @@ fn who(case: &Case<'_>) -> String {
 }
 
 fn describe(user: &PortUser, pressure: &PortPressure) -> String {
-    let seconds = pressure.window_ns as f64 / 1e9;
     format!(
-        "{} (pid {}): {} connects in {seconds:.0} s to {} destination(s), {} left in TIME_WAIT",
-        user.comm, user.pid, user.connects, user.destinations, user.time_wait_left
+        "{} (pid {}): {} connects in {} to {} destination(s), {} left in TIME_WAIT",
+        user.comm,
+        user.pid,
+        user.connects,
+        window(pressure.window_ns),
+        user.destinations,
+        user.time_wait_left
     )
+}
+
+/// A time in which something was counted, never "0 s".
+fn window(ns: u64) -> String {
+    match ns {
+        0..1_000_000 => "less than 1 ms".to_owned(),
+        1_000_000..1_000_000_000 => format!("{} ms", ns / 1_000_000),
+        _ => format!("{:.1} s", ns as f64 / 1e9),
+    }
 }
 
 impl Attempt {
@@ -103,6 +116,13 @@ mod tests {
         let mut stream = Stream::new();
         stream.connect().no_port(libc::EADDRNOTAVAIL).push(pressure());
         assert_eq!(stream.labels(), ["ephemeral_ports_exhausted"]);
+    }
+
+    #[test]
+    fn the_time_in_which_they_were_counted_is_never_none() {
+        assert_eq!(window(60_000_000_000), "60.0 s");
+        assert_eq!(window(412_345_678), "412 ms");
+        assert_eq!(window(999), "less than 1 ms");
     }
 
     #[test]
