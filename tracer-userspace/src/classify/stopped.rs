@@ -234,11 +234,11 @@ impl Stopped<'_> {
         }
     }
 
-    /// "in network namespace 4026532000 (…): nft -a list chain …", or what finds the chain.
+    /// "in the network namespace of pod default/web: nsenter … nft -a list chain …", or what finds the chain.
     pub(super) fn look(&self, case: &Case<'_>) -> String {
         let command = self.blame.as_ref().and_then(Blame::command);
         let command =
-            command.unwrap_or_else(|| "nft list ruleset; iptables-save -c: the counter that rises".to_owned());
+            command.unwrap_or_else(|| "sh -c 'nft list ruleset; iptables-save -c': the counter that rises".to_owned());
         format!("{}{command}", enter(case, self.netns))
     }
 

@@ -27,7 +27,7 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
         table.drop
     );
     let remediation = format!(
-        "{}sysctl -w net.netfilter.nf_conntrack_max={}, and see what fills it: conntrack -L -o extended | head",
+        "{}sysctl -w net.netfilter.nf_conntrack_max={}, and see there what fills it: conntrack -L -o extended | head",
         enter(case, drop.netns),
         table.max.saturating_mul(2)
     );

@@ -124,6 +124,26 @@ mod tests {
         assert!(mend(SYN_ACK).starts_with("allow the answers of 10.88.0.2:8080 to 10.88.0.1 "), "{}", mend(SYN_ACK));
     }
 
+    /// A list of pods does not tell whose a namespace is; that its stack took the SYN for itself does.
+    #[test]
+    fn the_namespace_is_named_by_its_pod_and_entered_by_a_command() {
+        let told = |place: &str| {
+            let mut stream = Stream::new();
+            stream.http_readiness().connect().drop_with(SYN, POD, |drop| {
+                drop.reason = Some("NETFILTER_DROP".into());
+                drop.stack = vec![place.into()];
+            });
+            let verdict = stream.gives_up().verdicts().remove(0).verdict;
+            (verdict.summary, verdict.remediation)
+        };
+        let (summary, mend) = told("ip_local_deliver");
+        assert!(summary.contains("at INPUT in the network namespace of pod default/web drops"), "{summary}");
+        let command = "in the network namespace of pod default/web: nsenter -t $(lsns -no PID 2 | head -n1) -n sh -c 'nft list ruleset; iptables-save -c': the counter";
+        assert!(mend.contains(command), "{mend}");
+        let (on_the_way, _) = told("ip_forward");
+        assert!(on_the_way.contains("at FORWARD in network namespace 2 drops"), "{on_the_way}");
+    }
+
     /// The rule goes, the request is sent again and taken, and the application does not answer.
     #[test]
     fn a_segment_that_got_through_at_the_second_try_was_not_missed() {

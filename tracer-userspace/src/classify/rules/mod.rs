@@ -31,13 +31,16 @@ pub(super) mod tls_eof_noise;
 pub(super) mod tls_handshake_slow;
 pub(super) mod unexplained;
 
+use serde_json::json;
+
 use super::Case;
+use super::evidence::{evidence, netfilter_hook};
 use super::finding::Finding;
 use super::label::Label;
 use crate::correlate::attempt::{Attempt, End};
 use crate::enrich;
-use crate::event::{Inspection, Netns, PacketDrop, TcpState};
-use crate::record::Subject;
+use crate::event::{Inspection, Netns, PacketDrop, ResetSent, TcpState};
+use crate::record::{Evidence, Subject};
 
 /// Hooks whose silence says that no stack of this node sent a RST and no rule dropped a packet.
 const RST_AND_DROP_HOOKS: &[&str] = &["tcp_send_reset", "tcp_v4_send_reset", "tcp_v6_send_reset", "kfree_skb"];
@@ -84,12 +87,40 @@ pub(super) fn outbound(case: &Case<'_>, drop: &PacketDrop) -> bool {
 
 /// "in the node's namespace", "in the namespace of pod default/web", "in namespace 4026532000".
 pub(super) fn in_namespace(case: &Case<'_>, netns: Option<Netns>) -> String {
-    let Some(inum) = netns else { return String::new() };
-    match enrich::netns_ref(inum, case.node).name.as_deref() {
-        Some("host") => " in the node's network namespace".to_owned(),
-        Some(pod) => format!(" in the network namespace of pod {pod}"),
-        None => format!(" in network namespace {}", inum.0),
+    netns.map(|inum| format!(" in {}", namespace(case, inum))).unwrap_or_default()
+}
+
+/// "the node's network namespace", "the network namespace of pod default/web", "network namespace 4026532000".
+fn namespace(case: &Case<'_>, inum: Netns) -> String {
+    let name = enrich::netns_ref(inum, case.node).name;
+    match name.or_else(|| target(case).filter(|_| holds_target(case, inum))).as_deref() {
+        Some("host") => "the node's network namespace".to_owned(),
+        Some(pod) => format!("the network namespace of pod {pod}"),
+        None => format!("network namespace {}", inum.0),
     }
+}
+
+/// The name of the pod that has the target's address.
+fn target(case: &Case<'_>) -> Option<String> {
+    let pod = case.node.pods.at(case.attempt.flow.dst.ip()).find(|pod| !pod.host_network)?;
+    let name = pod.name.as_deref().or(pod.uid.as_deref())?;
+    Some(pod.namespace.as_deref().map_or_else(|| name.to_owned(), |namespace| format!("{namespace}/{name}")))
+}
+
+/// The target's address is one of this namespace's own: so it was read, or its stack took packets to it for itself. A list of
+/// pods has no namespaces, and they are found on the node a moment later.
+fn holds_target(case: &Case<'_>, netns: Netns) -> bool {
+    let dst = case.attempt.flow.dst;
+    let read = || case.attempt.netns.and_then(|from| case.node.netns_of_addr(from, dst.ip())) == Some(netns);
+    let local = |d: &PacketDrop| netfilter_hook(d) == Some("INPUT") || d.reason.as_deref() == Some("NO_SOCKET");
+    let took = |d: &PacketDrop| d.netns == Some(netns) && d.flow.dst == dst && local(d);
+    let refused = |r: &ResetSent| r.netns == Some(netns) && r.no_socket && r.flow.src == dst;
+    read() || case.attempt.drops().any(|(_, d)| took(d)) || case.attempt.resets_sent().any(|(_, r)| refused(r))
+}
+
+/// A namespace was made, as evidence.
+fn of_namespace(case: &Case<'_>, netns: Netns, made: u64) -> Evidence {
+    evidence("netns", made, format!("{} was made", namespace(case, netns)), json!({ "netns": netns }))
 }
 
 /// What is to be done: of a probe, whose spec can be changed, or of the connection of a process, by its name.
@@ -105,13 +136,15 @@ const fn dialler(attempt: &Attempt) -> &'static str {
     if attempt.prober { "the prober" } else { "the client" }
 }
 
-/// The namespace a packet was dropped in as a command prefix for the remediation.
+/// "in the network namespace of pod default/web: nsenter …", to be followed by one command. A process of it is looked up
+/// when the command is run: one that was seen there may be gone, and its number another's.
 pub(super) fn enter(case: &Case<'_>, netns: Option<Netns>) -> String {
-    match netns {
-        Some(inum) if case.node.netns() == Some(inum) => String::new(),
-        Some(inum) => format!("in network namespace {} (lsns -t net; nsenter -t PID -n): ", inum.0),
-        None => String::new(),
-    }
+    let elsewhere = netns.filter(|inum| case.node.netns() != Some(*inum));
+    elsewhere.map(|inum| format!("in {}: {}", namespace(case, inum), nsenter(inum))).unwrap_or_default()
+}
+
+fn nsenter(inum: Netns) -> String {
+    format!("nsenter -t $(lsns -no PID {} | head -n1) -n ", inum.0)
 }
 
 /// Milliseconds with one decimal.

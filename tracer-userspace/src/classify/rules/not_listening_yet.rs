@@ -5,7 +5,7 @@ use serde_json::json;
 use super::super::evidence::evidence;
 use super::super::history;
 use super::connection_refused::{refused, serves};
-use super::{Case, Finding, Label, by_subject, in_namespace, ms};
+use super::{Case, Finding, Label, by_subject, in_namespace, ms, of_namespace};
 use crate::enrich;
 use crate::event::{Listen, Netns};
 use crate::record::{Confidence, Evidence};
@@ -73,8 +73,7 @@ fn not_yet(case: &Case<'_>, mut seen: Vec<Evidence>, at: u64, netns: Netns) -> O
     if case.node.listeners().any_in(netns) {
         return None;
     }
-    let says = format!("network namespace {} was made", netns.0);
-    seen.insert(0, evidence("netns", made, says, json!({ "netns": netns })));
+    seen.insert(0, of_namespace(case, netns, made));
     let summary = format!(
         "nobody listens on {}{} yet: its namespace was made {} before, and nobody has listened on that port since",
         case.attempt.flow.dst,
@@ -105,6 +104,15 @@ mod tests {
         let mut stream = Stream::new();
         stream.netns_made(POD).connect().reset_sent(SYN, true, None);
         assert_eq!(stream.labels(), ["not_listening_yet"]);
+    }
+
+    #[test]
+    fn the_pod_is_named_as_soon_as_its_address_is_known() {
+        let mut stream = Stream::new();
+        stream.http_readiness().netns_made(POD).connect().reset_sent(SYN, true, None);
+        let verdict = &stream.verdicts()[0].verdict;
+        assert!(verdict.summary.contains("in the network namespace of pod default/web yet"), "{}", verdict.summary);
+        assert_eq!(verdict.evidence[0].says, "the network namespace of pod default/web was made");
     }
 
     #[test]

@@ -1,11 +1,8 @@
 //! The liveness or startup budget ended before the container listened.
 
-use serde_json::json;
-
-use super::super::evidence::evidence;
 use super::super::{Streak, history, startup_probe};
 use super::connection_refused::refused;
-use super::{Case, Finding, Label, in_namespace};
+use super::{Case, Finding, Label, in_namespace, of_namespace};
 use crate::enrich;
 use crate::event::{HookType, Netns, ProbeSpec, ProbeType, Runs, Waiting};
 use crate::record::{Confidence, Evidence};
@@ -144,8 +141,7 @@ fn finding(
     if let Some(began) = start.run {
         seen.insert(0, history::of_start(case, began));
     } else if let Some(made) = start.made {
-        let says = format!("network namespace {} was made", netns.0);
-        seen.insert(0, evidence("netns", made, says, json!({ "netns": netns })));
+        seen.insert(0, of_namespace(case, netns, made));
     }
     let kind = if spec.probe_type == ProbeType::Startup { "startup" } else { "liveness" };
     let summary = format!(

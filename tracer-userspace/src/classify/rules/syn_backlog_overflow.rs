@@ -4,8 +4,8 @@ use serde_json::json;
 
 use super::super::evidence::evidence;
 use super::accept_queue_overflow::{listeners, seen};
-use super::{Case, Finding, Label, in_handshake, silent};
-use crate::event::{ListenQueue, ListenerState};
+use super::{Case, Finding, Label, enter, in_handshake, silent};
+use crate::event::{ListenQueue, ListenerState, Netns};
 use crate::record::{Confidence, Evidence};
 
 /// The rule.
@@ -22,7 +22,7 @@ fn by_hook(case: &Case<'_>) -> Option<Finding> {
     let says =
         format!("the SYN met a listener with {} half-open connections, of {} allowed", met.half_open, met.backlog);
     let fields = json!({ "half_open": met.half_open, "backlog": met.backlog, "netns": met.netns });
-    Some(finding(case, evidence("tcp_conn_request", time, says, fields), met.half_open))
+    Some(finding(case, evidence("tcp_conn_request", time, says, fields), met.half_open, met.netns))
 }
 
 /// The queue, read while the attempt waited, was full.
@@ -33,7 +33,7 @@ fn by_look(case: &Case<'_>) -> Option<Finding> {
     if !is_full(listener, |name| inspection.values.get(name).copied()) || !case.settled || !silent(case) {
         return None;
     }
-    let found = finding(case, seen(time, listener), listener.half_open);
+    let found = finding(case, seen(time, listener), listener.half_open, inspection.netns);
     Some(found.with_confidence(Confidence::Likely).resting_on(&["kfree_skb"]))
 }
 
@@ -48,13 +48,14 @@ fn is_full(listener: &ListenerState, value: impl Fn(&str) -> Option<u64>) -> boo
     half_open >= u64::from(listener.backlog) || over
 }
 
-fn finding(case: &Case<'_>, seen: Evidence, half_open: u32) -> Finding {
+fn finding(case: &Case<'_>, seen: Evidence, half_open: u32, netns: Option<Netns>) -> Finding {
     let dst = case.attempt.flow.dst;
     let summary = format!(
         "{dst} listens, but its queue of half-open connections is full ({half_open}) and SYN cookies are off: the kernel drops the SYN silently"
     );
     let remediation = format!(
-        "in the pod's network namespace: sysctl -w net.ipv4.tcp_syncookies=1, or raise net.ipv4.tcp_max_syn_backlog; see who leaves handshakes half done (ss -tn state syn-recv sport = :{})",
+        "{}sysctl -w net.ipv4.tcp_syncookies=1, or raise net.ipv4.tcp_max_syn_backlog there; see who leaves handshakes half done (ss -tn state syn-recv sport = :{})",
+        enter(case, netns),
         dst.port()
     );
     Finding::failure(Label::SynBacklogOverflow, vec![seen], summary, remediation)
