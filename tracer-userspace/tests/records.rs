@@ -110,4 +110,28 @@ fn check_verdict(record: &Value, printed: &BTreeSet<u64>, place: &str) {
     }
     let weak = !verdict["missing_hooks"].as_array().unwrap().is_empty() || verdict["lost_events"] != 0;
     assert!(!weak || verdict["confidence"] != "proven", "{place}");
+    let by_kernel = verdict["evidence"].as_array().unwrap().iter().any(|seen| !NOT_OF_THE_KERNEL.contains(&hook(seen)));
+    assert!(by_kernel || verdict["confidence"] != "proven", "no event of the kernel: {place}");
+}
+
+/// Where evidence comes from that no event of the kernel carries: what was read, asked or said.
+const NOT_OF_THE_KERNEL: &[&str] = &[
+    "container_status",
+    "cpu.stat",
+    "doctor",
+    "inspection",
+    "ip_vs",
+    "kubelet",
+    "namespaces",
+    "netfilter",
+    "netns",
+    "nf_conntrack",
+    "pod_status",
+    "pods",
+    "rtnetlink",
+    "sock_diag",
+];
+
+fn hook(seen: &Value) -> &str {
+    seen["hook"].as_str().unwrap()
 }

@@ -40,16 +40,14 @@ pub fn command(probe: &KubeletProbe, node: &Node) -> Option<(Finding, Unattached
     if known_otherwise || (spec.is_none() && probe.says != ProbeSays::CommandTimeout) {
         return None;
     }
-    // An Event may stand for several attempts.
-    let surely = spec.is_some() && !probe.is_event();
-    let confidence = if surely { Confidence::Proven } else { Confidence::Likely };
     let named = Unattached {
         probe: Some(probe_of(probe.probe_type, spec)),
         k8s: k8s(&probe.pod, probe.container.as_ref(), node),
         process: kubelet(probe.pid),
     };
     let found = exec(probe, spec);
-    let confidence = confidence.min(found.confidence);
+    // No event of the kernel carries what the kubelet says.
+    let confidence = found.confidence.min(Confidence::Likely);
     Some((found.with_confidence(confidence), named))
 }
 
@@ -173,5 +171,6 @@ pub fn sandbox(failure: &SandboxFailure, node: &Node) -> (Finding, Unattached) {
     let says = format!("the kubelet could not make the sandbox: {}", failure.words);
     let seen = evidence("kubelet", failure.written_boot_ns, says, json!({ "cause": failure.cause }));
     let named = Unattached { probe: None, k8s, process: kubelet(failure.pid) };
-    (Finding::failure(Label::CniNotReady, vec![seen], summary, mend.to_owned()), named)
+    let found = Finding::failure(Label::CniNotReady, vec![seen], summary, mend.to_owned());
+    (found.with_confidence(Confidence::Likely), named)
 }

@@ -311,7 +311,7 @@ labels! {
     ExecTimeout = "exec_timeout" {
         title: "the command of an exec probe did not end in time",
         meaning: "The probe runs a command in the container; it had not ended when timeoutSeconds were over. No connection of the kubelet is involved. Before Kubernetes 1.20 such a timeout was not counted at all: a probe that             begins to fail with an upgrade was too slow before.",
-        evidence: "proven: the kubelet's own outcome says that the command timed out. likely: the same words, and no list of pods says that the probe is an exec probe.",
+        evidence: "likely: the kubelet's own outcome says that the command timed out. Never proven: no event of the kernel carries it.",
         lookalikes: "A command that ends in time and says no is `exec_failed`. A command that itself dials somewhere shows that connection's own verdict only with --all-connections.",
         mend: "Raise timeoutSeconds (it is 1 s unless set), make the command cheaper (starting an interpreter takes most of a second of a throttled CPU), or use an httpGet, tcpSocket or grpc probe.",
     }
@@ -319,7 +319,7 @@ labels! {
     ExecFailed = "exec_failed" {
         title: "the command of an exec probe said no, or could not be run",
         meaning: "The probe runs a command in the container; it ended with a status other than 0, or the runtime could not run it. The network is not involved.",
-        evidence: "proven: the kubelet's own outcome of a probe whose spec is exec. What the command printed is not repeated here: it is the pod's.",
+        evidence: "likely: the kubelet's own outcome of a probe whose spec is exec. Never proven: no event of the kernel carries it. What the command printed is not repeated here: it is the pod's.",
         lookalikes: "A command that does not end in time is `exec_timeout`. A kubelet before 1.24 says nothing of a timeout, as of a command that prints nothing: that is `unexplained`, and both are named.",
         mend: "Run the command by hand: kubectl exec -n NAMESPACE POD -c CONTAINER -- COMMAND; echo $?. Its output is in the event Unhealthy of the pod (kubectl describe pod). Could not be run: the container is gone, or has no such program.",
     }
@@ -327,7 +327,7 @@ labels! {
     CniNotReady = "cni_not_ready" {
         title: "the pod's sandbox has no network: the CNI is not ready",
         meaning: "The kubelet could not make the pod's sandbox because the CNI plugin said no or is not set up: no container of it runs, and none of its probes is made. After a node's start that is an order: the network's agent has not             written its configuration yet.",
-        evidence: "proven: the kubelet's log says that the sandbox failed in the setup of its network, or that the network is not ready, and names the pod.",
+        evidence: "likely: the kubelet's log says that the sandbox failed in the setup of its network, or that the network is not ready, and names the pod. Never proven: no event of the kernel carries it.",
         lookalikes: "A pod whose image cannot be pulled has a network. A pod that runs and cannot be reached has another label.",
         mend: "See whether the CNI's agent runs on this node (kubectl get pods -n kube-system -o wide), and what lies in /etc/cni/net.d and /opt/cni/bin; a pod that must outlive this at start needs a startupProbe.",
     }

@@ -150,7 +150,7 @@ fn denies(attempt: &Attempt, probe: &KubeletProbe) -> bool {
 #[cfg(test)]
 mod tests {
     use crate::event::{AnswerKind, Fact, PodRef, ProbeSays, SandboxCause, SandboxFailure, TcpState};
-    use crate::record::VerdictBody;
+    use crate::record::{Confidence, VerdictBody};
     use crate::testing::Stream;
 
     fn told(stream: &Stream) -> Vec<(String, bool)> {
@@ -239,6 +239,14 @@ mod tests {
     }
 
     #[test]
+    fn the_kubelet_s_word_alone_proves_nothing() {
+        let mut stream = Stream::new();
+        stream.exec_readiness().kubelet(ProbeSays::Other).kubelet(ProbeSays::CommandTimeout);
+        let verdicts = stream.verdicts();
+        assert!(verdicts.iter().all(|it| it.verdict.confidence == Confidence::Likely));
+    }
+
+    #[test]
     fn a_pod_without_network_is_told_once() {
         let mut stream = Stream::new();
         for _ in 0..3 {
@@ -251,6 +259,9 @@ mod tests {
             })));
         }
         assert_eq!(told(&stream), [("cni_not_ready".to_owned(), false)]);
+        let verdict = &stream.verdicts()[0].verdict;
+        assert_eq!(verdict.confidence, Confidence::Likely);
+        assert!(verdict.summary.starts_with("the sandbox of pod shop/cart has no network"), "{}", verdict.summary);
     }
 
     /// The kubelet says it of every pod that it looks at while the runtime has no network.
