@@ -6,7 +6,8 @@ use serde_json::{Value, json};
 
 use super::evidence::evidence;
 use super::finding::Finding;
-use super::kubelet::{Unattached, k8s, kind_name, pod, probe_of};
+use super::kubectl;
+use super::kubelet::{Unattached, k8s, kind_name, pod, probe_of, whose};
 use super::label::Label;
 use crate::correlate::node::Node;
 use crate::event::{Container, FailureCount, FindingBody, Handler, Status};
@@ -54,22 +55,23 @@ fn container<'a>(count: &FailureCount, node: &'a Node) -> Option<&'a Container> 
 pub fn of_command(count: &FailureCount, counted: &Counted, node: &Node) -> (Finding, Unattached) {
     let spec = container(count, node).and_then(|it| it.exec.iter().find(|it| it.probe_type == count.probe_type));
     let (unseen, within) = (counted.unseen(), counted.window_s());
+    let k8s = k8s(&count.pod, Some(&count.container), node);
     let timeout_s = spec.map_or(1, |it| it.timeout_s);
     let summary = format!(
-        "the kubelet counted {} of the command of the {} probe within {within} s: it ended with an error or not within {timeout_s} s, and no word of the kubelet tells which",
+        "the kubelet counted {} of the command of the {} probe{} within {within} s: it ended with an error or not within {timeout_s} s, and no word of the kubelet tells which",
         failures(unseen),
         kind_name(count.probe_type),
+        whose(&k8s),
     );
-    let mend = "run it by hand and look at both: time kubectl exec -n NAMESPACE POD -c CONTAINER -- COMMAND; echo $?. The kubelet's log (--kubelet-log) or its Events (--api-events) tell the two apart";
+    let mend = format!(
+        "run it by hand and look at both: time {}. The kubelet's log (--kubelet-log) or its Events (--api-events) tell the two apart",
+        kubectl::exec(&k8s, count.probe_type)
+    );
     let says = format!("prober_probe_total of the kubelet went up by {} in {within} s", counted.failures);
     let fields = json!({ "failures": counted.failures, "told": counted.told, "container": count.container });
     let seen = evidence("kubelet", counted.window.1, says, fields);
-    let named = Unattached {
-        probe: Some(probe_of(count.probe_type, spec)),
-        k8s: k8s(&count.pod, Some(&count.container), node),
-        process: None,
-    };
-    let found = Finding::failure(Label::Unexplained, vec![seen], summary, mend.to_owned());
+    let named = Unattached { probe: Some(probe_of(count.probe_type, spec)), k8s, process: None };
+    let found = Finding::failure(Label::Unexplained, vec![seen], summary, mend);
     (found.with_confidence(Confidence::Possible), named)
 }
 

@@ -8,10 +8,11 @@ use serde_json::json;
 use super::Case;
 use super::evidence::evidence;
 use super::finding::Finding;
+use super::kubectl;
 use super::label::Label;
 use crate::enrich;
 use crate::event::{Container, Ended, ProbeSpec, ProbeType, Runs, Waiting};
-use crate::record::{Evidence, Outcome};
+use crate::record::{Evidence, K8s, Outcome};
 
 const SECOND_NS: u64 = 1_000_000_000;
 /// What ended longer ago does not help with an attempt that fails now.
@@ -79,7 +80,7 @@ pub(super) fn add(case: &Case<'_>, finding: &mut Finding) {
     let at = case.attempt.ended.map_or(finding.decided_at, |(end, _)| end.min(finding.decided_at));
     let Some((container, runs)) = lately(case, at) else { return };
     finding.evidence.push(of_runs(case, container, runs, at));
-    if let Some(more) = mend(container, runs) {
+    if let Some(more) = mend(case, container, runs) {
         finding.remediation = format!("{}; {more}", finding.remediation.trim_end_matches('.'));
     }
 }
@@ -101,13 +102,18 @@ pub(super) fn add_end(case: &Case<'_>, finding: &mut Finding) {
 }
 
 /// What is to be done about the run that ended.
-fn mend(container: &Container, runs: &Runs) -> Option<String> {
+fn mend(case: &Case<'_>, container: &Container, runs: &Runs) -> Option<String> {
     let name = called(container);
     if runs.last.as_ref().is_some_and(Ended::is_out_of_memory) {
         return Some(format!("{name} was OOMKilled: raise its memory limit, or find what fills it"));
     }
-    let of = container.name.as_ref().map(|name| format!(" -c {name}")).unwrap_or_default();
-    let logs = format!("{name} does not run now: kubectl logs -n NAMESPACE POD{of} --previous shows how it ended");
+    let named = enrich::name(case.attempt, case.node).k8s.unwrap_or_default();
+    let named = K8s { container_name: container.name.clone(), ..named };
+    let logs = format!(
+        "{name} does not run now: kubectl logs {}{} --previous shows how it ended",
+        kubectl::pod(&named),
+        kubectl::container(&named)
+    );
     runs.started_boot_ns.is_none().then_some(logs)
 }
 
@@ -301,7 +307,7 @@ mod tests {
         let expected = "container app was restarted 2 times; it waits in CrashLoopBackOff: back-off 5m0s restarting failed container=app";
         assert_eq!(said, expected);
         let mend = stream.verdicts().remove(0).verdict.remediation;
-        assert!(mend.ends_with("does not run now: kubectl logs -n NAMESPACE POD -c app --previous shows how it ended"));
+        assert!(mend.ends_with("does not run now: kubectl logs -n default web -c app --previous shows how it ended"));
     }
 
     #[test]

@@ -4,6 +4,7 @@ use serde_json::json;
 
 use super::evidence::evidence;
 use super::finding::Finding;
+use super::kubectl;
 use super::label::Label;
 use crate::correlate::node::Node;
 use crate::enrich;
@@ -45,10 +46,7 @@ pub fn command(probe: &KubeletProbe, node: &Node) -> Option<(Finding, Unattached
         k8s: k8s(&probe.pod, probe.container.as_ref(), node),
         process: kubelet(probe.pid),
     };
-    let found = exec(probe, spec);
-    // No event of the kernel carries what the kubelet says.
-    let confidence = found.confidence.min(Confidence::Likely);
-    Some((found.with_confidence(confidence), named))
+    Some((exec(probe, spec, &named.k8s), named))
 }
 
 fn container<'a>(probe: &KubeletProbe, node: &'a Node) -> Option<&'a Container> {
@@ -73,29 +71,63 @@ pub(super) fn probe_of(probe_type: ProbeType, spec: Option<&ExecSpec>) -> Probe 
     }
 }
 
-fn exec(probe: &KubeletProbe, spec: Option<&ExecSpec>) -> Finding {
+fn exec(probe: &KubeletProbe, spec: Option<&ExecSpec>, k8s: &K8s) -> Finding {
     if probe.says == ProbeSays::Nothing {
-        return undecided(probe, spec);
+        return undecided(probe, spec, k8s);
     }
     let (label, what) = match probe.says {
         ProbeSays::CommandTimeout => (Label::ExecTimeout, "did not end in time"),
         ProbeSays::CommandNotRun => (Label::ExecFailed, "could not be run"),
         _ => (Label::ExecFailed, "ended with an error; what it printed is in the pod's event"),
     };
-    let budget = spec.map(|it| format!(" (timeoutSeconds {})", it.timeout_s)).unwrap_or_default();
-    let summary = format!("the command of the {} probe {what}{budget}", kind(probe));
-    Finding::failure(label, vec![of_outcome(probe)], summary, label.page().mend.to_owned())
+    let late = spec.filter(|_| label == Label::ExecTimeout);
+    let budget = late.map(|it| format!(" (timeoutSeconds {})", it.timeout_s)).unwrap_or_default();
+    let summary = format!("the command of the {} probe{} {what}{budget}", kind(probe), whose(k8s));
+    let mend = match label {
+        Label::ExecFailed => failed(probe, k8s),
+        _ => label.page().mend.to_owned(),
+    };
+    told(label, of_outcome(probe), summary, mend)
+}
+
+fn failed(probe: &KubeletProbe, k8s: &K8s) -> String {
+    format!(
+        "run the command by hand: {}. Its output is in the event Unhealthy of the pod (kubectl describe pod {}). Could not be run: the container is gone, or has no such program",
+        kubectl::exec(k8s, probe.probe_type),
+        kubectl::pod(k8s)
+    )
+}
+
+/// What the kubelet says is its word: no event of the kernel carries it.
+fn told(label: Label, seen: Evidence, summary: String, mend: String) -> Finding {
+    Finding::failure(label, vec![seen], summary, mend).with_confidence(Confidence::Likely)
+}
+
+/// " of container app of pod default/web", as far as that is known.
+pub(super) fn whose(k8s: &K8s) -> String {
+    let container = k8s.container_name.as_ref().map(|name| format!(" of container {name}"));
+    let pod = pod_name(k8s).map(|name| format!(" of pod {name}"));
+    container.into_iter().chain(pod).collect()
+}
+
+/// "default/web"
+fn pod_name(k8s: &K8s) -> Option<String> {
+    let name = k8s.pod_name.as_deref().or(k8s.pod_uid.as_deref())?;
+    Some(k8s.namespace.as_deref().map_or_else(|| name.to_owned(), |namespace| format!("{namespace}/{name}")))
 }
 
 /// It failed without a word.
-fn undecided(probe: &KubeletProbe, spec: Option<&ExecSpec>) -> Finding {
+fn undecided(probe: &KubeletProbe, spec: Option<&ExecSpec>, k8s: &K8s) -> Finding {
     let timeout_s = spec.map_or(1, |it| it.timeout_s);
     let summary = format!(
-        "the command of the {} probe failed without a word: it ended with an error or, which kubelets before 1.24 do not say, did not end within {timeout_s} s",
-        kind(probe)
+        "the command of the {} probe{} failed without a word: it ended with an error or, which kubelets before 1.24 do not say, did not end within {timeout_s} s",
+        kind(probe),
+        whose(k8s)
     );
-    let mend = "run it by hand and look at both: time kubectl exec -n NAMESPACE POD -c CONTAINER -- COMMAND; echo $?. Then correct the command, or raise timeoutSeconds";
-    let found = Finding::failure(Label::Unexplained, vec![of_outcome(probe)], summary, mend.to_owned());
+    let by_hand = kubectl::exec(k8s, probe.probe_type);
+    let mend =
+        format!("run it by hand and look at both: time {by_hand}. Then correct the command, or raise timeoutSeconds");
+    let found = Finding::failure(Label::Unexplained, vec![of_outcome(probe)], summary, mend);
     found.with_confidence(Confidence::Possible)
 }
 
@@ -166,11 +198,9 @@ pub fn sandbox(failure: &SandboxFailure, node: &Node) -> (Finding, Unattached) {
         SandboxCause::Plugin => ("the CNI plugin said no", Label::CniNotReady.page().mend),
     };
     let k8s = k8s(&failure.pod, None, node);
-    let name = [k8s.namespace.as_deref(), k8s.pod_name.as_deref()].into_iter().flatten().collect::<Vec<_>>().join("/");
-    let summary = format!("the sandbox of pod {name} has no network: {why}");
+    let summary = format!("the sandbox{} has no network: {why}", whose(&k8s));
     let says = format!("the kubelet could not make the sandbox: {}", failure.words);
     let seen = evidence("kubelet", failure.written_boot_ns, says, json!({ "cause": failure.cause }));
     let named = Unattached { probe: None, k8s, process: kubelet(failure.pid) };
-    let found = Finding::failure(Label::CniNotReady, vec![seen], summary, mend.to_owned());
-    (found.with_confidence(Confidence::Likely), named)
+    (told(Label::CniNotReady, seen, summary, mend.to_owned()), named)
 }

@@ -9,6 +9,7 @@ mod culprit;
 pub mod evidence;
 pub mod finding;
 mod history;
+mod kubectl;
 pub mod kubelet;
 pub mod label;
 mod lifecycle;

@@ -239,11 +239,21 @@ mod tests {
     }
 
     #[test]
-    fn the_kubelet_s_word_alone_proves_nothing() {
+    fn the_kubelet_s_word_alone_proves_nothing_and_names_whose_command_it_is() {
         let mut stream = Stream::new();
         stream.exec_readiness().kubelet(ProbeSays::Other).kubelet(ProbeSays::CommandTimeout);
         let verdicts = stream.verdicts();
         assert!(verdicts.iter().all(|it| it.verdict.confidence == Confidence::Likely));
+        let [failed, late] = verdicts.as_slice() else { panic!("two verdicts") };
+        let whose = "the command of the readiness probe of container app of pod default/web ";
+        assert!(
+            failed.verdict.summary.starts_with(&format!("{whose}ended with an error")),
+            "{}",
+            failed.verdict.summary
+        );
+        assert_eq!(late.verdict.summary, format!("{whose}did not end in time (timeoutSeconds 1)"));
+        let mend = &failed.verdict.remediation;
+        assert!(mend.contains("kubectl exec -n default web -c app -- COMMAND"), "{mend}");
     }
 
     #[test]

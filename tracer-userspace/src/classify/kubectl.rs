@@ -1,0 +1,65 @@
+//! Commands of kubectl with the names of a case, to paste.
+
+use crate::event::ProbeType;
+use crate::record::K8s;
+
+/// "-n default web"; what is not known stays a word in capitals.
+pub(super) fn pod(k8s: &K8s) -> String {
+    let namespace = word(k8s.namespace.as_deref()).unwrap_or("NAMESPACE");
+    format!("-n {namespace} {}", word(k8s.pod_name.as_deref()).unwrap_or("POD"))
+}
+
+/// " -c app", if the container is known.
+pub(super) fn container(k8s: &K8s) -> String {
+    word(k8s.container_name.as_deref()).map(|name| format!(" -c {name}")).unwrap_or_default()
+}
+
+/// Runs the command of a probe by hand. What it is stands in the pod's spec, and is not kept here.
+pub(super) fn exec(k8s: &K8s, probe_type: ProbeType) -> String {
+    let chosen = word(k8s.container_name.as_deref()).map(|name| format!("?(@.name==\"{name}\")"));
+    let chosen = chosen.unwrap_or_else(|| "*".to_owned());
+    let probe = match probe_type {
+        ProbeType::Liveness => "livenessProbe",
+        ProbeType::Readiness => "readinessProbe",
+        ProbeType::Startup => "startupProbe",
+    };
+    format!(
+        "kubectl exec {pod}{container} -- COMMAND; echo $? (COMMAND is what this prints: kubectl get pod {pod} -o jsonpath='{{.spec.containers[{chosen}].{probe}.exec.command}}')",
+        pod = pod(k8s),
+        container = container(k8s),
+    )
+}
+
+/// A name as Kubernetes allows them (RFC 1123). An Event may hold anything, and this is to be pasted into a shell.
+fn word(name: Option<&str>) -> Option<&str> {
+    let fits = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '.');
+    name.filter(|name| name.starts_with(|c: char| c.is_ascii_alphanumeric()) && name.chars().all(fits))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn named(namespace: &str, pod: &str, container: Option<&str>) -> K8s {
+        let (namespace, pod_name) = (Some(namespace.into()), Some(pod.into()));
+        K8s { namespace, pod_name, container_name: container.map(str::to_owned), ..K8s::default() }
+    }
+
+    #[test]
+    fn what_is_known_stands_in_the_command() {
+        assert_eq!(
+            exec(&named("shop", "cart-0", Some("app")), ProbeType::Readiness),
+            r#"kubectl exec -n shop cart-0 -c app -- COMMAND; echo $? (COMMAND is what this prints: kubectl get pod -n shop cart-0 -o jsonpath='{.spec.containers[?(@.name=="app")].readinessProbe.exec.command}')"#
+        );
+        let without = exec(&named("shop", "cart-0", None), ProbeType::Startup);
+        assert!(without.ends_with("jsonpath='{.spec.containers[*].startupProbe.exec.command}')"), "{without}");
+    }
+
+    #[test]
+    fn what_is_no_name_is_not_pasted() {
+        assert_eq!(pod(&named("shop", "$(reboot)", None)), "-n shop POD");
+        assert_eq!(pod(&named("shop", "--all", None)), "-n shop POD");
+        assert_eq!(pod(&K8s::default()), "-n NAMESPACE POD");
+        assert_eq!(container(&named("a", "b", Some("c;d"))), "");
+    }
+}
