@@ -94,7 +94,7 @@ mod tests {
     }
 
     fn told(change: &LinkChange, path: Option<&str>) -> String {
-        let links = Fact::Links(Links { netns: Netns(1), links: Vec::new() });
+        let links = Fact::Links(Links { netns: Netns(1), cookie: None, links: Vec::new() });
         let mut node = Node::default();
         node.see(&Observation { time_boot_ns: 1, fact: links });
         let culprit = Culprit { netns_path: path.map(str::to_owned), ..culprit_of(&node, 1, change) };

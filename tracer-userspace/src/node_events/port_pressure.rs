@@ -198,7 +198,7 @@ mod tests {
     #[test]
     fn who_connects_from_another_namespace_uses_other_ports() {
         let mut node = node(Vec::new());
-        let links = crate::event::Links { netns: Netns(1), links: Vec::new() };
+        let links = crate::event::Links { netns: Netns(1), cookie: None, links: Vec::new() };
         node.see(&Observation { time_boot_ns: 2, fact: Fact::Links(links) });
         let pod = PortUser { netns: Some(Netns(2)), ..user("in-a-pod", 9000) };
         let users = vec![pod.clone(), user("node-cache", 900)];
