@@ -96,7 +96,7 @@ fn every_recording_fits_every_terminal_without_a_broken_word() {
 
 /// It is a name, or a command, that has no room elsewhere: a line begins with it, but for the column of words.
 fn stays_whole(line: &str, columns: u16) -> bool {
-    let tools = ["nft", "iptables", "sysctl", "kubectl", "ip", "ss", "tc", "conntrack", "tracepath"];
+    let tools = ["nsenter", "sh", "nft", "iptables", "sysctl", "kubectl", "ip", "ss", "tc", "conntrack", "tracepath"];
     let long = |word: &str| word.chars().count() + 10 > usize::from(columns);
     line.split_whitespace().take(2).any(|word| long(word) || tools.contains(&word.trim_start_matches('(')))
 }

@@ -24,6 +24,7 @@ const TOOLS: &[&str] = &[
     "lsns",
     "nft",
     "nsenter",
+    "sh",
     "ss",
     "sysctl",
     "tc",
@@ -126,16 +127,40 @@ impl Screen {
 /// The same text with its commands in one piece each: what is copied must be what is run.
 pub(crate) fn unbroken_commands(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
-    let mut in_command = false;
+    let mut command: Option<Open> = None;
     for word in text.split_inclusive(' ') {
         let bare = word.trim_end();
-        in_command |= TOOLS.contains(&bare.trim_start_matches(['(', '`']));
-        in_command &= !bare.ends_with([';', ',', ':', ')', '`', '.', '?']);
+        if command.is_none() && TOOLS.contains(&bare.trim_start_matches(['(', '`'])) {
+            command = Some(Open::default());
+        }
+        command = command.and_then(|open| open.after(bare));
+        let in_command = command.is_some();
         let glued = in_command && word.ends_with(' ');
         out.push_str(if glued { bare } else { word });
         out.extend(glued.then_some(GLUE));
     }
     out
+}
+
+/// What of a command is still open.
+#[derive(Clone, Copy, Default)]
+struct Open {
+    quoted: bool,
+    /// `$(` without their `)`.
+    nested: usize,
+}
+
+impl Open {
+    /// The same after a word; `None` if the command ends with it.
+    fn after(self, word: &str) -> Option<Self> {
+        let quotes = word.matches('\'').count();
+        let (opened, closed) = (word.matches("$(").count(), word.matches(')').count());
+        let next =
+            Self { quoted: self.quoted ^ (quotes % 2 == 1), nested: (self.nested + opened).saturating_sub(closed) };
+        let inside = next.quoted || next.nested > 0 || (word.ends_with(')') && self.nested + opened >= closed);
+        let ends = word.ends_with([';', ',', ':', ')', '`', '.', '?']);
+        (inside || !ends).then_some(next)
+    }
 }
 
 #[cfg(test)]
@@ -175,6 +200,16 @@ mod tests {
         Screen { colour: false, columns: Some(60) }.row(&mut out, "mend", &unbroken_commands(text));
         let (first, second) = ("see nft -a list chain inet podpolicy ingress; then", "ip link set lo up (by hand)");
         assert_eq!(out, format!("  mend    {first}\n          {second}\n"));
+    }
+
+    #[test]
+    fn what_a_command_asks_of_the_shell_is_a_part_of_it() {
+        let glued = |text: &str| unbroken_commands(text).split(' ').map(|it| it.replace(GLUE, " ")).collect::<Vec<_>>();
+        let inner = "nsenter -t $(lsns -no PID 2 | head -n1) -n sh -c 'nft list ruleset; iptables-save -c':";
+        assert_eq!(glued(&format!("{inner} the counter")), [inner, "the", "counter"]);
+        let set = "sh -c 'now=$(sysctl -n a); sysctl -w a=${now:+$now,}1'";
+        assert_eq!(glued(&format!("{set}, and more")), [&format!("{set},"), "and", "more"]);
+        assert_eq!(glued("(ip neigh) is"), ["(ip neigh)", "is"]);
     }
 
     #[test]
