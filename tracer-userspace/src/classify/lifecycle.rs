@@ -20,7 +20,7 @@ pub(super) fn add(case: &Case<'_>, finding: &mut Finding) {
         finding.summary +=
             &format!("; {whose} {dials} this port, and no probe sends a request there: {}", consequence(&hooks));
         let mend = std::mem::take(&mut finding.remediation);
-        finding.remediation = format!("for the hook, what holds for a probe: {mend}");
+        finding.remediation = format!("for the hook: {mend}");
     } else {
         finding.summary += &format!("; {whose} {dials} this port, too: whether this was the probe is not known");
     }
