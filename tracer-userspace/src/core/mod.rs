@@ -37,7 +37,7 @@ use crate::event::{ConnId, Fact, Findings, Netns, Observation, PodRef, SandboxCa
 use crate::node_events;
 use crate::node_events::findings::{Known, news};
 use crate::node_events::firewall_drop::Dropping;
-use crate::record::{Body, Outcome, Subject};
+use crate::record::{Body, Outcome};
 
 /// When an attempt is looked at.
 #[derive(Clone, Copy, Debug)]
@@ -192,17 +192,16 @@ impl Core {
             .min()
     }
 
-    /// The stream ends: decides what was only waiting, and reports the probes that are open; with `attempts` all that is.
+    /// The stream ends: decides what was only waiting, and reports open attempts with `attempts`.
     pub fn finish(&mut self, time_boot_ns: u64, out: &mut Vec<Decision>) {
         self.counts.give_up();
         self.timeouts.clear();
         self.fire_deadlines(u64::MAX, out);
-        let open = self.correlator.open().map(|it| self.attempt_record(it, time_boot_ns, Outcome::Open, None));
-        let told = |decision: &Decision| match &decision.body {
-            Body::Attempt(attempt) => self.options.attempts || attempt.subject == Subject::Probe,
-            _ => true,
-        };
-        out.extend(open.filter(told));
+        if self.options.attempts {
+            out.extend(
+                self.correlator.open().map(|attempt| self.attempt_record(attempt, time_boot_ns, Outcome::Open, None)),
+            );
+        }
     }
 
     /// What the core wants to know: the caller finds out and pushes the answers as facts.

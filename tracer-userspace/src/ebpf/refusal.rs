@@ -88,8 +88,9 @@ impl Refusal {
     /// What attaching to a cgroup would answer without the capability: there may be no cgroup to attach to yet.
     pub(super) fn without_net_admin() -> Option<Self> {
         let may = capabilities::has(Capability::NetAdmin) || capabilities::has(Capability::SysAdmin);
-        let error = ProgramError::IOError(io::Error::from_raw_os_error(libc::EPERM));
-        (!may).then(|| Self::new(Form::Cgroup, Stage::Attach, "ingress", &error))
+        let (form, stage, kind) = (Form::Cgroup, Stage::Attach, Kind::Kernel);
+        let refusal = Self { form, stage, target: "ingress", errno: Some(libc::EPERM), kind, text: String::new() };
+        (!may).then_some(refusal)
     }
 
     /// The step at which it failed.

@@ -22,7 +22,7 @@ use crate::config;
 use crate::decision::Decision;
 use crate::error::Error;
 use crate::event::Start;
-use crate::record::{Body, LossBody, Outcome, Record, SCHEMA, StopBody, Timing};
+use crate::record::{AttemptBody, Body, LossBody, Outcome, Record, SCHEMA, StopBody, Subject, Timing};
 use crate::sink::cluster::ClusterSink;
 use crate::sink::filter::Filter;
 use crate::sink::metrics::{HookCount, Metrics};
@@ -187,7 +187,7 @@ impl Sink {
 
     fn wants(&self, decision: &Decision) -> bool {
         match &decision.body {
-            Body::Attempt(_) => self.attempts && self.filter.passes(&decision.body),
+            Body::Attempt(attempt) => (self.attempts || is_open_probe(attempt)) && self.filter.passes(&decision.body),
             // What revises a printed verdict is printed: the reader would keep the wrong one.
             Body::Verdict(_) => self.filter.passes(&decision.body) || self.printed.get(decision.attempt).is_some(),
             _ => true,
@@ -253,6 +253,11 @@ pub(crate) fn wall_time(time_boot_ns: u64, boot_to_wall_ns: i64) -> String {
     let wall = i128::from(time_boot_ns) + i128::from(boot_to_wall_ns);
     let timestamp = Timestamp::from_nanosecond(wall).unwrap_or(Timestamp::UNIX_EPOCH);
     format!("{timestamp:.9}")
+}
+
+/// At the end what was open is told of a probe, asked for or not.
+fn is_open_probe(attempt: &AttemptBody) -> bool {
+    attempt.outcome == Outcome::Open && attempt.subject == Subject::Probe
 }
 
 #[cfg(test)]

@@ -56,9 +56,13 @@ pub(crate) fn k8s() -> K8s {
 }
 
 fn success() -> Body {
+    attempt(Subject::Probe, Outcome::Success)
+}
+
+fn attempt(subject: Subject, outcome: Outcome) -> Body {
     Body::Attempt(Box::new(AttemptBody {
-        subject: Subject::Probe,
-        outcome: Outcome::Success,
+        subject,
+        outcome,
         probe: None,
         k8s: Some(k8s()),
         src: None,
@@ -120,6 +124,16 @@ fn filtered_records_take_no_number() {
     let records = printed(|c| c.filter.labels = vec![Label::LoopbackDown], decisions);
     assert_eq!(records.len(), 2);
     assert_eq!((records[0]["seq"].as_u64(), records[1]["attempts"].as_u64()), (Some(0), Some(1)));
+}
+
+#[test]
+fn probes_that_are_open_at_the_end_are_told_without_being_asked_for() {
+    let open = |subject| attempt(subject, Outcome::Open);
+    let decisions =
+        vec![decided(1, success()), decided(2, open(Subject::Connection)), decided(3, open(Subject::Probe))];
+    let records = printed(|_| (), decisions);
+    assert_eq!((records.len(), &records[0]["outcome"], &records[0]["subject"]), (2, &"open".into(), &"probe".into()));
+    assert_eq!(records[1]["open_attempts"], 2);
 }
 
 #[test]
