@@ -194,7 +194,7 @@ impl EventSource for Kernel {
     fn ask(&mut self, ask: Ask) -> Option<Fact> {
         match ask {
             Ask::Tls(port) => self.watch_tls(port),
-            Ask::Answers(prober) => self.loaded.watch_answers(&[prober]),
+            Ask::Answers(prober) => self.meet(prober),
             Ask::Ports => return Some(Fact::PortPressure(Box::new(self.ports(false)))),
             Ask::Firewall(..) | Ask::Target(..) => self.inquirer.ask(ask),
         }
@@ -226,6 +226,14 @@ impl EventSource for Kernel {
 }
 
 impl Kernel {
+    /// A prober dials. A new one may be in another cgroup and namespace than the one before: the node is read again soon.
+    fn meet(&mut self, prober: u32) {
+        self.loaded.watch_answers(&[prober]);
+        if self.prober_pid.replace(prober) != Some(prober) {
+            self.refresh.notify_one();
+        }
+    }
+
     /// With `take` the counters begin again.
     fn ports(&mut self, take: bool) -> PortPressure {
         let now = clock::boot_ns();
