@@ -1,7 +1,7 @@
 //! Walks the table of hooks: tries each form in order, keeps the first that loads and attaches, and
 //! says in plain words why the others did not.
 
-use std::{collections::BTreeSet, io};
+use std::{collections::BTreeSet, fs::File, io};
 
 use aya::{
     Btf, Ebpf, Endianness,
@@ -127,20 +127,18 @@ impl Walk {
     }
 
     /// Attaches the program of a cgroup hook to one more cgroup; true if it is there now.
-    pub(super) fn cgroup(&mut self, ebpf: &mut Ebpf, hook: Hook, folder: &std::fs::File) -> bool {
+    pub(super) fn cgroup(&mut self, ebpf: &mut Ebpf, hook: Hook, folder: &File) -> bool {
         let Some((row, variant)) = HOOKS.iter().find(|r| r.hook == hook).and_then(|r| Some((r, r.variants.first()?)))
         else {
             return false;
         };
         self.refused.retain(|(h, _)| *h != hook);
         for (name, target) in variant.programs {
-            let Some(Program::CgroupSkb(program)) = ebpf.program_mut(name) else { return false };
-            let loaded = if self.loaded.insert(name) { CgroupSkb::load(program) } else { Ok(()) };
-            let attached = loaded.and_then(|()| {
-                program.attach(folder, CgroupSkbAttachType::Ingress, CgroupAttachMode::Single).map(drop)
+            let attached = self.loaded(ebpf, variant.form, name, target).and_then(|program| {
+                attach_to(program, folder).map_err(|error| Refusal::new(variant.form, Stage::Attach, target, &error))
             });
-            if let Err(error) = attached {
-                self.refused.push((row.hook, vec![Refusal::new(variant.form, Stage::Attach, target, &error)]));
+            if let Err(refusal) = attached {
+                self.refused.push((row.hook, vec![refusal]));
                 return self.is_attached(hook);
             }
         }
@@ -329,6 +327,13 @@ pub(super) fn load<'a>(
     }
 }
 
+/// A link, beside which others may attach what they like; without links (before 5.7) the mode would forbid that, but there
+/// the ring buffer is missing, too.
+fn attach_to(program: &mut Program, folder: &File) -> Result<(), ProgramError> {
+    let Program::CgroupSkb(program) = program else { return Err(ProgramError::UnexpectedProgramType) };
+    program.attach(folder, CgroupSkbAttachType::Ingress, CgroupAttachMode::Single).map(drop)
+}
+
 fn attach(program: &mut Program, target: &str) -> Result<(), ProgramError> {
     match program {
         Program::FEntry(p) => p.attach().map(drop),
@@ -336,11 +341,7 @@ fn attach(program: &mut Program, target: &str) -> Result<(), ProgramError> {
         Program::KProbe(p) => p.attach(target, 0).map(drop),
         Program::RawTracePoint(p) => p.attach(target).map(drop),
         Program::TracePoint(p) => p.attach("syscalls", target).map(drop),
-        // A link, beside which others may attach what they like; without links (before 5.7) the mode
-        // would forbid that, but there the ring buffer is missing, too.
-        Program::CgroupSkb(p) => {
-            p.attach(cgroup::root()?, CgroupSkbAttachType::Ingress, CgroupAttachMode::Single).map(drop)
-        }
+        Program::CgroupSkb(_) => attach_to(program, &cgroup::root()?),
         _ => Err(ProgramError::UnexpectedProgramType),
     }
 }

@@ -4,6 +4,7 @@
 use std::{
     fs::File,
     io,
+    os::unix::fs::MetadataExt as _,
     path::{Path, PathBuf},
 };
 
@@ -14,16 +15,31 @@ pub(super) fn root() -> io::Result<File> {
     File::open(root)
 }
 
-/// The cgroup of a process, unless it is the root: `0::/system.slice/kubelet.service`.
+/// The cgroup of a process, unless it is the root.
 pub(super) fn of(pid: u32) -> io::Result<Option<PathBuf>> {
     let text = std::fs::read_to_string(format!("/proc/{pid}/cgroup"))?;
-    let own = text.lines().find_map(|line| line.strip_prefix("0::/")).unwrap_or_default();
+    let own = below_root(&text);
     if own.is_empty() {
         return Ok(None);
     }
     let mounts = std::fs::read_to_string("/proc/self/mountinfo")?;
     let path = mounted(&mounts).find(|path| is_root(path)).map(|root| root.join(own));
     Ok(path.filter(|path| path.is_dir()))
+}
+
+/// `0::/system.slice/kubelet.service`. A cgroup namespace of our own shows the way up from its root
+/// (`0::/../../system.slice/kubelet.service`), which ends at the true one.
+fn below_root(text: &str) -> &str {
+    let mut own = text.lines().find_map(|line| line.strip_prefix("0::/")).unwrap_or_default();
+    while let Some(rest) = own.strip_prefix("..") {
+        own = rest.trim_start_matches('/');
+    }
+    own
+}
+
+/// Which cgroup an opened folder is: one that is made anew at the same path is another.
+pub(super) fn identity(folder: &File) -> io::Result<(u64, u64)> {
+    folder.metadata().map(|it| (it.dev(), it.ino()))
 }
 
 /// Only a cgroup below the root has a type. What mountinfo gives as root is of no use: it is relative to
@@ -43,6 +59,13 @@ fn mounted(mountinfo: &str) -> impl Iterator<Item = PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_way_up_from_a_namespace_s_root_is_left_out() {
+        assert_eq!(below_root("1:cpu:/a\n0::/system.slice/kubelet.service\n"), "system.slice/kubelet.service");
+        assert_eq!(below_root("0::/../../../system.slice/kubelet.service\n"), "system.slice/kubelet.service");
+        assert_eq!((below_root("0::/\n"), below_root("0::/..\n"), below_root("1:cpu:/a\n")), ("", "", ""));
+    }
 
     #[test]
     fn cgroup2_is_found_among_mounts() {

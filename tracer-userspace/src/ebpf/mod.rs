@@ -77,8 +77,8 @@ pub struct Loaded {
     tls_watch: HashMap<MapData, u16, u64>,
     ports: ports::Ports,
     tls_ports: BTreeSet<u16>,
-    /// Cgroups whose answers are read; `None` is the root.
-    answer_folders: BTreeSet<Option<PathBuf>>,
+    /// Cgroups whose answers are read.
+    answer_cgroups: BTreeSet<(u64, u64)>,
 }
 
 /// Loads and attaches everything this kernel and these privileges allow.
@@ -116,7 +116,7 @@ pub fn load_without(options: &LoadOptions, refused: &[Form]) -> Result<Loaded, E
         tls_watch: take(&mut ebpf, "TLS_WATCH", HashMap::try_from)?,
         ports: take(&mut ebpf, "PORTS", HashMap::try_from)?,
         tls_ports: BTreeSet::new(),
-        answer_folders: BTreeSet::new(),
+        answer_cgroups: BTreeSet::new(),
         attached_boot_ns,
         status: walk.report(),
         names: layout.names,
@@ -199,12 +199,18 @@ impl Loaded {
     /// cgroups. Of a process in the root cgroup that is everybody's.
     pub fn watch_answers(&mut self, pids: &[u32]) {
         let Some(ebpf) = &mut self.ebpf else { return };
-        let mut folders: BTreeSet<Option<PathBuf>> = pids.iter().filter_map(|pid| cgroup::of(*pid).ok()).collect();
-        folders.retain(|folder| !self.answer_folders.contains(folder));
+        let folders: BTreeSet<Option<PathBuf>> = pids.iter().filter_map(|pid| cgroup::of(*pid).ok()).collect();
         for folder in folders {
-            match folder.as_ref().map_or_else(cgroup::root, std::fs::File::open) {
-                Ok(file) if self.walk.cgroup(ebpf, Hook::CgroupAnswer, &file) => _ = self.answer_folders.insert(folder),
-                Ok(_) => {}
+            let opened = folder.as_ref().map_or_else(cgroup::root, std::fs::File::open);
+            match opened.and_then(|file| Ok((cgroup::identity(&file)?, file))) {
+                Ok((identity, file)) => {
+                    let known = self.answer_cgroups.contains(&identity);
+                    if !known && self.walk.cgroup(ebpf, Hook::CgroupAnswer, &file) {
+                        self.answer_cgroups.insert(identity);
+                    }
+                }
+                // It has ended since.
+                Err(_) if folder.is_some() => {}
                 Err(error) => self.walk.no_cgroup(Hook::CgroupAnswer, error),
             }
         }

@@ -13,6 +13,8 @@ use super::addresses;
 use super::procfs::{NodeNetns, Process, in_netns, netns_of};
 use crate::event::{Container, Netns, Pod};
 
+/// Names of logs read; the kubelet keeps a few for each container.
+const MAX_NAMES: usize = 16_384;
 /// A node holds 250 pods by design; beyond this the rest is left out.
 const MAX_NAMESPACES: usize = 4096;
 
@@ -151,7 +153,7 @@ impl LogNames {
 
 fn names_in(places: &[&Path], directory: &str) -> impl Iterator<Item = String> {
     let entries = places.iter().find_map(|place| fs::read_dir(place.join(directory)).ok());
-    entries.into_iter().flatten().flatten().filter_map(|entry| entry.file_name().into_string().ok())
+    entries.into_iter().flatten().flatten().take(MAX_NAMES).filter_map(|entry| entry.file_name().into_string().ok())
 }
 
 /// `<namespace>_<name>_<uid>`

@@ -5,6 +5,7 @@
 
 use std::fs;
 use std::io::{self, Read as _};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use nix::sched::{CloneFlags, setns};
@@ -149,13 +150,21 @@ pub fn find_probers(names: &[String]) -> Vec<Prober> {
     pids().into_iter().filter_map(prober).collect()
 }
 
-/// The probers among these.
+/// The probers among these. What runs in a pod only calls itself so, unless there is no other.
 pub(super) fn probers(processes: &[Process]) -> Vec<Prober> {
     let to_prober = |process: &Process| {
         let comm = process.prober.clone()?;
-        Some(Prober { pid: process.pid, comm, netns: process.netns })
+        Some((process.pod.is_some(), Prober { pid: process.pid, comm, netns: process.netns }))
     };
-    processes.iter().filter_map(to_prober).collect()
+    let (in_pods, others): (Vec<_>, Vec<_>) = processes.iter().filter_map(to_prober).partition(|(in_pod, _)| *in_pod);
+    let chosen = if others.is_empty() { in_pods } else { others };
+    chosen.into_iter().map(|(_, prober)| prober).collect()
+}
+
+/// A process of root's. A kubelet is.
+#[must_use]
+pub fn is_root(pid: u32) -> bool {
+    fs::metadata(format!("/proc/{pid}")).is_ok_and(|it| it.uid() == 0)
 }
 
 /// The namespace of the node: that of a prober, preferably one that shares ours; without a prober, ours.
@@ -164,8 +173,10 @@ pub fn node_netns(probers: &[Prober]) -> Option<NodeNetns> {
     let own_pid = std::process::id();
     let own = netns_of(own_pid);
     let readable = || probers.iter().filter_map(|prober| Some(NodeNetns { pid: prober.pid, netns: prober.netns? }));
-    readable()
-        .find(|node| Some(node.netns) == own)
+    let here = || readable().filter(|node| Some(node.netns) == own);
+    here()
+        .find(|node| is_root(node.pid))
+        .or_else(|| here().next())
         .or_else(|| readable().next())
         .or_else(|| own.map(|netns| NodeNetns { pid: own_pid, netns }))
 }

@@ -156,7 +156,7 @@ pub fn lack(names: &[String]) -> Option<String> {
     let names: Vec<String> = names.iter().filter(|name| *name == verbosity::NAME).cloned().collect();
     let processes = procfs::scan(&names).into_iter();
     // What runs in a pod only calls itself so.
-    let kubelets = processes.filter(|it| it.prober.is_some() && it.pod.is_none());
+    let kubelets = processes.filter(|it| it.prober.is_some() && it.pod.is_none() && procfs::is_root(it.pid));
     lack_of(&kubelets.map(|it| KubeletLogging::of(it.pid)).collect::<Result<Vec<_>, _>>().ok()?)
 }
 

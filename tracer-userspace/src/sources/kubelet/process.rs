@@ -4,6 +4,7 @@
 use std::fs::{self, File};
 use std::io::{self, Read as _};
 use std::os::fd::AsRawFd as _;
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
 use nix::fcntl::{OFlag, OpenHow, ResolveFlag, openat2};
@@ -27,10 +28,16 @@ pub(in crate::sources) struct RootOf(pub(in crate::sources) u32);
 impl RootOf {
     fn open(self, path: &Path, flags: OFlag) -> io::Result<File> {
         let root = File::open(format!("/proc/{}/root", self.0))?;
-        // A pipe must not block.
-        let how = OpenHow::new().flags(flags | OFlag::O_RDONLY | OFlag::O_CLOEXEC | OFlag::O_NONBLOCK);
+        let how = OpenHow::new().flags(OFlag::O_PATH | OFlag::O_CLOEXEC);
         let how = how.resolve(ResolveFlag::RESOLVE_IN_ROOT | ResolveFlag::RESOLVE_NO_MAGICLINKS);
-        Ok(File::from(openat2(&root, path, how)?))
+        let found = File::from(openat2(&root, path, how)?);
+        // To open a device can do something, and to read a pipe waits.
+        let kind = found.metadata()?.file_type();
+        if !kind.is_file() && !kind.is_dir() {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "neither a file nor a directory"));
+        }
+        let opened = Path::new("/proc/self/fd").join(found.as_raw_fd().to_string());
+        File::options().read(true).custom_flags((flags | OFlag::O_NONBLOCK).bits()).open(opened)
     }
 }
 

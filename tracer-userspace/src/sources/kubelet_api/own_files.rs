@@ -1,9 +1,7 @@
 //! The certificate that the kubelet serves with, as it lies on the kubelet's own disk: looked up by its command line,
 //! through `/proc/PID/root`, so that neither a mount nor the mount namespace matters.
 
-use std::fs;
 use std::io;
-use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use rustls::pki_types::CertificateDer;
@@ -35,10 +33,9 @@ struct Configuration {
 impl Kubelet {
     /// The first process of these names that can be one.
     pub(super) fn find(names: &[String]) -> Option<Self> {
-        let is_root = |pid: u32| fs::metadata(format!("/proc/{pid}")).is_ok_and(|it| it.uid() == 0);
         let own = procfs::netns_of(std::process::id());
         let mut processes = procfs::scan(names).into_iter();
-        processes.find(|it| can_be(it, own) && is_root(it.pid)).map(|it| Self { pid: it.pid })
+        processes.find(|it| can_be(it, own) && procfs::is_root(it.pid)).map(|it| Self { pid: it.pid })
     }
 
     /// Where its certificate can be, the first that is there in use. By `pkg/kubelet/certificate` and `cmd/kubelet/app`.

@@ -5,7 +5,9 @@
 
 use std::fs;
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd};
+
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
 
 use super::super::netlink::{field, text};
 use super::iptables::xt_tcp_port;
@@ -27,7 +29,7 @@ pub(super) struct Layout {
     pub(super) table_family: &'static str,
     /// Size of an address.
     pub(super) addr: usize,
-    family: libc::c_int,
+    family: AddressFamily,
     level: libc::c_int,
     /// Of the protocol in the match part.
     pub(super) protocol: usize,
@@ -50,7 +52,7 @@ pub(super) const LAYOUTS: [Layout; 2] = [
         names: "/proc/thread-self/net/ip_tables_names",
         table_family: "ip",
         addr: 4,
-        family: libc::AF_INET,
+        family: AddressFamily::Inet,
         level: libc::IPPROTO_IP,
         protocol: 80,
         flags: 82,
@@ -64,7 +66,7 @@ pub(super) const LAYOUTS: [Layout; 2] = [
         names: "/proc/thread-self/net/ip6_tables_names",
         table_family: "ip6",
         addr: 16,
-        family: libc::AF_INET6,
+        family: AddressFamily::Inet6,
         level: libc::IPPROTO_IPV6,
         protocol: 128,
         flags: 131,
@@ -93,7 +95,7 @@ pub(super) fn tables_in_use(layout: &Layout) -> Vec<String> {
 /// What is said of a table as a whole, and its entries.
 pub(super) fn entries(layout: &Layout, name: &str) -> Result<(Vec<u8>, Vec<u8>), NetfilterError> {
     let failed = |source| NetfilterError::Legacy { table: name.to_owned(), source };
-    let socket = raw_socket(layout.family).map_err(failed)?;
+    let socket = socket_of(layout).map_err(failed)?;
     let mut info = named(name, GETINFO);
     get(&socket, layout.level, SO_GET_INFO, &mut info).map_err(failed)?;
     let size = field(&info, GETINFO - 4).map_or(0, u32::from_ne_bytes) as usize;
@@ -115,14 +117,10 @@ fn named(name: &str, size: usize) -> Vec<u8> {
     buffer
 }
 
-fn raw_socket(family: libc::c_int) -> io::Result<OwnedFd> {
-    // SAFETY: socket(2) takes no pointers.
-    let fd = unsafe { libc::socket(family, libc::SOCK_RAW | libc::SOCK_CLOEXEC, libc::IPPROTO_RAW) };
-    if fd < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: a new descriptor that nobody else has.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+/// Any socket of the family takes the question to `nf_getsockopt`, which asks for CAP_NET_ADMIN (`do_ipt_get_ctl`); one of
+/// SOCK_RAW would need CAP_NET_RAW, too.
+fn socket_of(layout: &Layout) -> io::Result<OwnedFd> {
+    Ok(socket(layout.family, SockType::Datagram, SockFlag::SOCK_CLOEXEC, None)?)
 }
 
 fn get(socket: &OwnedFd, level: libc::c_int, option: libc::c_int, buffer: &mut [u8]) -> io::Result<()> {

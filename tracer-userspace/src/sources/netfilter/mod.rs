@@ -34,7 +34,7 @@ pub enum NetfilterError {
     Nft { what: &'static str, source: io::Error },
     #[error("cannot read {what} over nfnetlink: {source} (needs CAP_NET_ADMIN)")]
     Firewall { what: &'static str, source: io::Error },
-    #[error("cannot read the legacy iptables table {table}: {source} (needs CAP_NET_ADMIN and CAP_NET_RAW)")]
+    #[error("cannot read the legacy iptables table {table}: {source} (needs CAP_NET_ADMIN)")]
     Legacy { table: String, source: io::Error },
     #[error("the legacy iptables table {table} has {size} bytes, more than is read: what it holds is not known")]
     LegacyTooLarge { table: String, size: usize },
@@ -71,18 +71,26 @@ pub fn read(node: &NodeNetns, links: &[Link]) -> (Vec<NodePorts>, Vec<NetfilterE
     match node.enter(|| (nft::read(), iptables::read(), legacy::read())) {
         Ok((nft, iptables, legacy)) => {
             add(ProxyMode::Nftables, nft.map(to_ports));
-            add(ProxyMode::Iptables, both(iptables, legacy).map(to_ports));
+            let (ports, refused) = both(iptables, legacy);
+            add(ProxyMode::Iptables, Ok(to_ports(ports)));
+            refused.into_iter().for_each(|error| add(ProxyMode::Iptables, Err(error)));
         }
         Err(error) => add(ProxyMode::Nftables, Err(error.into())),
     }
     (found, problems)
 }
 
-/// kube-proxy uses one backend of iptables; a node where it changed may have the rests of the other.
-fn both(nft: Result<Named, NetfilterError>, legacy: Result<Named, NetfilterError>) -> Result<Named, NetfilterError> {
-    let mut ports = legacy?;
-    ports.extend(nft?);
-    Ok(ports)
+/// kube-proxy uses one backend of iptables; a node where it changed may have the rests of the other. What one of them has
+/// stands, whether the other can be read or not.
+fn both(nft: Result<Named, NetfilterError>, legacy: Result<Named, NetfilterError>) -> (Named, Vec<NetfilterError>) {
+    let (mut ports, mut refused) = (Named::new(), Vec::new());
+    for read in [legacy, nft] {
+        match read {
+            Ok(more) => ports.extend(more),
+            Err(error) => refused.push(error),
+        }
+    }
+    (ports, refused)
 }
 
 fn to_ports(named: Named) -> Vec<NodePort> {
