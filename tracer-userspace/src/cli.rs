@@ -67,7 +67,6 @@ Exit codes:
   3  this kernel or these privileges do not allow it
 
 Every flag can be given as TRACER_<FLAG>, e.g. TRACER_DURATION=5m; the command line wins.
-TRACER_OUTPUT_FILE and its rotation count for attach, run and record only.
 TRACER_LOG (e.g. debug) sets what the tracer says about itself on stderr.";
 
 /// What to do.

@@ -148,7 +148,9 @@ fn silent<'a>(case: &Case<'a>) -> Option<Stopped<'a>> {
     let by = |verdict| blame(case, time, drop, verdict).filter(|blame| !blame.rules.is_empty());
     let dropping = by(RuleVerdict::Drop);
     // Only a rule that answers fits: no hook here shows the answer, or it was held back.
-    let rejecting = if dropping.is_none() { by(RuleVerdict::Reject).filter(|it| it.complete) } else { None };
+    let no_hook = !case.node.missing_of(answer_hooks(case)).is_empty();
+    let can_be = |it: &Blame<'_>| if no_hook { it.complete } else { it.certain().is_some_and(|rule| rule.exact) };
+    let rejecting = if dropping.is_none() { by(RuleVerdict::Reject).filter(can_be) } else { None };
     let answer = rejecting.is_some().then(|| unseen_answer(case).to_owned());
     let blame = dropping.or(rejecting).or_else(|| self::blame(case, time, drop, RuleVerdict::Drop));
     let seen = vec![of_drop(time, drop)];
@@ -250,7 +252,7 @@ impl Stopped<'_> {
         finding.waits_for = self.netns.map(|netns| (netns, time));
         match (self.answer, self.unseen) {
             (None, _) => finding.resting_on(answer_hooks(case)),
-            (Some(_), true) => finding.with_confidence(Confidence::Likely),
+            (Some(_), true) => finding.with_confidence(Confidence::Likely).until_answered(),
             (Some(_), false) => finding,
         }
     }

@@ -50,11 +50,9 @@ pub(super) fn is_useless(command: &str, id: &str) -> bool {
     first.iter().chain(second).any(|group| group.contains(&id))
 }
 
-/// The flag's variable counts in this command. The file of a daemon's records is none of what is run beside it
-/// (`kubectl exec … tracer doctor`): only what watches the node writes there without being told on the command line.
+/// The flag's variable counts in this command.
 pub(super) fn heeds_variable(command: &str, id: &str) -> bool {
-    let of_file = [FILE, ROTATION].iter().any(|group| group.contains(&id));
-    !is_useless(command, id) && (!of_file || matches!(command, "attach" | "run" | "record"))
+    !is_useless(command, id)
 }
 
 /// Refuses flags that were typed for a command in which they would do nothing.

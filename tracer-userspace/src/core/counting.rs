@@ -80,9 +80,9 @@ impl Core {
         }
         let key = self.counter_key(conn, named)?;
         let count = self.failures.or_default(key);
+        *count += u32::from(!again);
         // A later verdict may be the first that knows which probe it was.
-        *count += u32::from(!again || *count == 0);
-        Some(*count)
+        Some((*count).max(1))
     }
 
     pub(super) fn counter_key(&self, conn: ConnId, named: &Named) -> Option<(SocketAddr, Option<u8>)> {
@@ -113,6 +113,8 @@ impl Core {
         }
         if let Some(key) = self.counter_key(conn, &named) {
             self.failures.remove(&key);
+            // Of some attempts it was not known which probe they were.
+            self.failures.remove(&(key.0, None));
         }
     }
 }

@@ -19,7 +19,7 @@ use self::budgets::Budgets;
 use self::counting::{MAX_COUNTERS, MAX_DECIDED, next};
 use self::counts::Counts;
 use self::holding::Held;
-use self::questions::{PATIENCE_NS, asks, waits_for_answer};
+use self::questions::{MAX_ASKED, PATIENCE_NS, asks, waits_for_answer};
 use self::records::{loss_record, recovery, said, verdict_record};
 use self::starts::Starts;
 use self::words::Words;
@@ -108,7 +108,7 @@ pub struct Core {
     sandboxes: BTreeMap<(PodRef, SandboxCause), u64>,
     asks: BTreeSet<Ask>,
     /// When each question was last asked.
-    asked: BTreeMap<Ask, u64>,
+    asked: Recent<Ask, u64, MAX_ASKED>,
     attempts_ended: u64,
 }
 
@@ -254,6 +254,10 @@ impl Core {
                 self.expect_end(conn);
             }
             Fact::State(_) => {
+                if attempt.established.is_some() || attempt.ended.is_some() {
+                    self.expect_no_end(conn);
+                }
+                let Some(attempt) = self.correlator.get(conn) else { return };
                 let due = waits_for_answer(attempt, &self.node).map(|since| since.saturating_add(PATIENCE_NS));
                 self.look_later(conn, due);
             }

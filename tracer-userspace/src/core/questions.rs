@@ -37,9 +37,6 @@ impl Core {
         if self.asked.get(&ask).is_some_and(|at| now < at.saturating_add(again)) {
             return;
         }
-        if self.asked.len() >= MAX_ASKED {
-            self.asked.pop_first();
-        }
         self.asked.insert(ask, now);
         self.put(ask);
     }

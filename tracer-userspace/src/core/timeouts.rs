@@ -18,7 +18,9 @@ impl Core {
     pub(super) fn expect_end(&mut self, conn: ConnId) {
         let Some(attempt) = self.correlator.get(conn) else { return };
         let timeout = enrich::longest_timeout_ns(attempt, &self.node).filter(|_| self.timeouts.len() < MAX_WATCHED);
-        self.timeouts.extend(timeout.map(|it| (attempt.started.saturating_add(it).saturating_add(SLACK_NS), conn)));
+        let Some(over) = timeout.map(|it| attempt.started.saturating_add(it).saturating_add(SLACK_NS)) else { return };
+        self.correlator.over_at(conn, Some(over));
+        self.timeouts.insert((over, conn));
     }
 
     /// Ends the attempts whose probes are over by now.
@@ -27,17 +29,26 @@ impl Core {
             && time <= now
         {
             self.timeouts.pop_first();
-            if self.surely_waits(conn, now) && self.correlator.give_up(conn, time) {
+            // Over it was when it timed out.
+            let over = time.saturating_sub(SLACK_NS);
+            if self.surely_waits(conn, now) && self.correlator.give_up(conn, over) {
                 self.decide(conn, When::Settled(now), out);
-                self.end(conn, time, out);
+                self.end(conn, over, out);
             }
+        }
+    }
+
+    /// It is established, or over: it ends by itself.
+    pub(super) fn expect_no_end(&mut self, conn: ConnId) {
+        if let Some(over) = self.correlator.over_at(conn, None) {
+            self.timeouts.remove(&(over, conn));
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use crate::event::{Fact, TcpState};
+    use crate::event::{Fact, ProbeSays, TcpState};
     use crate::testing::Stream;
 
     #[test]
@@ -50,6 +61,15 @@ mod tests {
         stream.retransmit(TcpState::SynSent).established();
         stream.state(TcpState::Established, TcpState::FinWait1, 0, (0, 1, 0)).wait_ms(50).push(Fact::Tick);
         assert_eq!(stream.labels(), ["unexplained"], "it is said once");
+    }
+
+    /// It is written when the probe times out, and read a moment later.
+    #[test]
+    fn the_kubelet_s_word_is_joined_to_it() {
+        let mut stream = Stream::new();
+        stream.http_readiness().connect().wait_ms(1_150).push(Fact::Tick).kubelet_event(ProbeSays::Timeout, 147);
+        let said: Vec<_> = stream.verdicts().iter().map(|it| it.kubelet.is_some()).collect();
+        assert_eq!(said, [false, true]);
     }
 
     #[test]

@@ -63,6 +63,8 @@ pub struct Attempt {
     pub look_at: u64,
     /// Not forgotten before, whenever it ended.
     pub kept_until: u64,
+    /// When its probe is over at the latest, while that is waited for.
+    pub over_at: Option<u64>,
     /// It ended for whoever waited for it, and its socket dials on.
     given_up: bool,
 }
@@ -86,6 +88,7 @@ impl Attempt {
             sent_again: None,
             look_at: 0,
             kept_until: 0,
+            over_at: None,
             given_up: false,
         }
     }

@@ -10,6 +10,8 @@ const MAX_TIMES: usize = 32;
 /// The kubelet's ticker keeps the time to some milliseconds: one part of so many of a period, either way. Of dials that come at any
 /// time one in fifty is taken for that of a probe.
 const TOLERANCE: u64 = 100;
+/// On a node that is busy it is later by so much.
+const LATE_NS: u64 = 50_000_000;
 
 /// The last dials of each target, in order.
 #[derive(Clone, Debug, Default)]
@@ -37,7 +39,8 @@ impl Dials {
     /// It was dialled one period before `time`.
     #[must_use]
     pub fn any_a_period_before(&self, dst: SocketAddr, time: u64, period_ns: u64) -> bool {
-        let is_due = |before: &u64| time.saturating_sub(*before).abs_diff(period_ns) <= period_ns / TOLERANCE;
+        let tolerance = (period_ns / TOLERANCE).max(LATE_NS);
+        let is_due = |before: &u64| time.saturating_sub(*before).abs_diff(period_ns) <= tolerance;
         period_ns > 0 && self.0.get(&dst).is_some_and(|times| times.iter().any(is_due))
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::event::{Conntrack, Firewall, FirewallRule, Netns};
+use crate::event::{Backend, Conntrack, Firewall, FirewallRule, Netns};
 
 /// Namespaces kept.
 const MAX_NAMESPACES: usize = 32;
@@ -89,12 +89,20 @@ impl Reading {
     }
 
     /// The rule, by its place in the list, took no packet at that time: it never counted one, or none since before.
+    ///
+    /// A rule of nftables that is written anew has another handle. One of the legacy ip_tables has its number and begins to
+    /// count at zero (`iptables-restore` without `--counters`), and for a moment so does a rule that is kept: there only a
+    /// rule that had counted nothing before either took none.
     #[must_use]
     pub fn took_none(&self, rule: usize, time: u64) -> bool {
-        let counted = self.firewall.rules.get(rule).and_then(|rule| rule.packets);
+        let Some(of) = self.firewall.rules.get(rule).filter(|_| self.covers(time)) else { return false };
+        let legacy = of.backend == Backend::IptablesLegacy;
         let before = self.before.as_ref().filter(|before| before.at <= time);
-        let counted_before = before.and_then(|before| *before.packets.get(rule)?);
-        self.covers(time) && (counted == Some(0) || (counted.is_some() && counted == counted_before))
+        match (of.packets, before.map(|before| before.packets.get(rule).copied().flatten())) {
+            (Some(now), Some(Some(then))) => now == then && (now == 0 || !legacy),
+            (Some(0), None) => !legacy,
+            _ => false,
+        }
     }
 }
 
@@ -145,6 +153,11 @@ impl Firewalls {
     #[must_use]
     pub fn reading(&self, netns: Netns) -> Option<&Reading> {
         self.0.get(&netns)?.reading.as_ref()
+    }
+
+    /// The namespace is gone, or its number is another's now.
+    pub fn forget(&mut self, netns: Netns) {
+        self.0.remove(&netns);
     }
 
     /// What happened at that time is in the last answer.
@@ -233,6 +246,25 @@ mod tests {
         assert_eq!(read(30, 31, [Some(1), Some(8), None]), [false, false, false]);
         let reading = firewalls.reading(Netns(1)).expect("a reading");
         assert!(!reading.took_none(0, 31), "it came after that began");
+    }
+
+    /// kube-proxy writes its chains anew, with counters that begin at zero, whenever a Service changes.
+    #[test]
+    fn a_legacy_rule_that_counts_again_is_not_acquitted() {
+        let mut firewalls = Firewalls::default();
+        let mut read = |began, packets: [u64; 2]| {
+            let rule = |packets| FirewallRule {
+                backend: Backend::IptablesLegacy,
+                packets: Some(packets),
+                ..crate::testing::rule("KUBE-SERVICES", RuleVerdict::Reject)
+            };
+            let (rules, began_boot_ns) = (packets.map(rule).to_vec(), Some(began));
+            firewalls.see(began + 1, &Firewall { rules, began_boot_ns, ..firewall(1) });
+            firewalls.reading(Netns(1)).map(|reading| [0, 1].map(|rule| reading.took_none(rule, began)))
+        };
+        assert_eq!(read(10, [1, 0]), Some([false, false]));
+        assert_eq!(read(20, [1, 0]), Some([false, true]));
+        assert_eq!(read(30, [0, 0]), Some([false, true]));
     }
 
     /// Drops of one namespace follow each other: the first do not wait, and all together cost a twentieth of the time.

@@ -23,14 +23,14 @@ impl KnownLinks {
         self.tables.insert(links.netns, links.links.clone());
     }
 
-    /// Pods' links come and go by the hundred: those of the node's own namespace are forgotten last.
+    /// Pods' links come and go by the hundred, their ends on the node among them: the node's own loopback is forgotten last.
     pub(super) fn see_change(&mut self, time: u64, change: &LinkChange, node: Option<Netns>) {
         let links = self.tables.get_mut(&change.netns).into_iter().flatten();
         if let Some(link) = links.into_iter().find(|link| link.name == change.name) {
             link.up = change.up;
         }
         let key = (change.netns, change.name.clone());
-        self.changes.insert_sparing(key, (time, change.clone()), |(netns, _)| Some(*netns) == node);
+        self.changes.insert_sparing(key, (time, change.clone()), |(netns, name)| Some(*netns) == node && name == "lo");
     }
 
     /// The namespace is another one by now.

@@ -97,6 +97,11 @@ impl Correlator {
         }
     }
 
+    /// Notes when its probe is over at the latest; gives what was noted before.
+    pub fn over_at(&mut self, conn: ConnId, time: Option<u64>) -> Option<u64> {
+        self.attempts.get_mut(&conn).and_then(|attempt| std::mem::replace(&mut attempt.over_at, time))
+    }
+
     /// Nobody waits for it any more: it ends now if it still dials. Says whether it does.
     pub fn give_up(&mut self, conn: ConnId, time: u64) -> bool {
         self.attempts.get_mut(&conn).is_some_and(|attempt| attempt.give_up(time))

@@ -114,6 +114,7 @@ impl Node {
         }
         if made || op.op == NetnsOpKind::End {
             self.listeners.forget(op.netns);
+            self.firewalls.forget(op.netns);
         }
     }
 

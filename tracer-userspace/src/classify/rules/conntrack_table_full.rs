@@ -9,6 +9,9 @@ use crate::correlate::firewalls::Reading;
 use crate::event::{Conntrack, PacketDrop};
 use crate::record::{Confidence, Evidence};
 
+/// What was turned away since a reading that is older than this may have been at another time.
+const RECENT_NS: u64 = 5_000_000_000;
+
 /// The rule.
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let stopped = dropped(case)?;
@@ -51,7 +54,8 @@ const fn is_full(table: Conntrack) -> bool {
 }
 
 fn rose(reading: &Reading, table: Conntrack, time: u64) -> bool {
-    let before = reading.before.as_ref().filter(|before| before.at <= time && time <= reading.at);
+    let recent = |at: u64| at <= time && time - at <= RECENT_NS;
+    let before = reading.before.as_ref().filter(|before| recent(before.at) && time <= reading.at);
     before.and_then(|before| before.conntrack).is_some_and(|before| table.drop > before.drop)
 }
 

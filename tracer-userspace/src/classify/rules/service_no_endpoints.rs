@@ -101,6 +101,8 @@ enum Lacking {
     Everywhere,
     /// None is ready on this node, and this traffic policy allows no others.
     Here(&'static str),
+    /// In the tables of this node; so many are ready.
+    NotYet(usize),
 }
 
 const INTERNAL: &str = "internalTrafficPolicy";
@@ -119,6 +121,7 @@ fn finding(
     let name = service.map(name_of).or_else(|| named.map(str::to_owned)).or_else(|| node_port_service(case, dst));
     let name = name.map_or_else(|| "the Service".to_owned(), |name| format!("Service {name}"));
     let circular = service.and_then(|service| circular(case, service));
+    let lacking = if matches!(lacking, Lacking::Everywhere) { everywhere(case) } else { lacking };
     let lacks = lacks(case, lacking);
     let summary = format!("{name} at {dst} has {lacks}: {said}{}", circular.as_deref().unwrap_or_default());
     make(summary, mend(lacking, circular.is_some()))
@@ -127,6 +130,9 @@ fn finding(
 fn lacks(case: &Case<'_>, lacking: Lacking) -> String {
     match (lacking, ready_elsewhere(case)) {
         (Lacking::Everywhere, _) => "no ready endpoint".to_owned(),
+        (Lacking::NotYet(count), _) => {
+            format!("no endpoint in the tables of this node, though {count} are ready in the cluster")
+        }
         (Lacking::Here(policy), None) => format!("no endpoint on this node ({policy}: Local)"),
         (Lacking::Here(policy), Some(count)) => {
             format!("no endpoint on this node ({policy}: Local; {count} ready in the cluster)")
@@ -143,6 +149,9 @@ fn mend(lacking: Lacking, circular: bool) -> String {
             "run a ready pod of it on this node (a DaemonSet has one on each), or set its {policy} to Cluster; where its \
             endpoints are: kubectl get endpointslices,pods -o wide"
         ),
+        Lacking::NotYet(_) => "see whether kube-proxy on this node is behind or stands still (its logs, and \
+            kubeproxy_sync_proxy_rules_last_timestamp_seconds), or whether the endpoints have become ready only now"
+            .to_owned(),
         Lacking::Everywhere => "make an endpoint of it ready: kubectl get endpointslices,pods; the readiness of those \
             pods is the cause to look for"
             .to_owned(),
@@ -184,6 +193,12 @@ fn policy_at(case: &Case<'_>, dst: SocketAddr) -> &'static str {
         None if node_ports_at(case, dst).next().is_some() => EXTERNAL,
         None => EITHER,
     }
+}
+
+/// The list may know of some that kube-proxy has not taken in.
+fn everywhere(case: &Case<'_>) -> Lacking {
+    let ready = service_at(case, case.attempt.flow.dst).and_then(|service| service.ready_endpoints.as_ref());
+    ready.map(Vec::len).filter(|count| *count > 0).map_or(Lacking::Everywhere, Lacking::NotYet)
 }
 
 /// How many endpoints are ready, if some are and none of them is a pod of this node.
@@ -395,9 +410,10 @@ mod tests {
             "{elsewhere:?}"
         );
         assert!(elsewhere.remediation.contains("on this node"), "{}", elsewhere.remediation);
-        for (ready, pod) in [(&["10.88.0.7"][..], "10.88.0.7"), (&[], "10.88.0.7")] {
-            let verdict = empty(ready, pod);
-            assert!(!verdict.summary.contains("TrafficPolicy"), "{}", verdict.summary);
+        let behind = "no endpoint in the tables of this node, though 1 are ready in the cluster:";
+        for (ready, said) in [(&["10.88.0.7"][..], behind), (&[], "no ready endpoint:")] {
+            let verdict = empty(ready, "10.88.0.7");
+            assert!(verdict.summary.contains(said), "{}", verdict.summary);
             assert_eq!(verdict.confidence, Confidence::Proven);
         }
     }
