@@ -80,6 +80,8 @@ pub(super) fn pem(kind: &str, der: &[u8]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::super::super::cgroup::PodProcess;
     use super::*;
 
