@@ -236,6 +236,8 @@ async fn a_watch_sends_what_changes_and_ends_with_its_future() {
     node.run(KUBE_PROXY_NFT);
     refresh.notify_one();
     let count = |fact: &Fact| if let Fact::NodePorts(ports) = fact { Some(ports.ports.len()) } else { None };
+    // That there was none is told before the first, which is a change then.
+    assert_eq!(next(&mut rx, count).await, 0);
     assert_eq!(next(&mut rx, count).await, 3);
     node.run("nft delete table ip kube-proxy; nft delete table ip6 kube-proxy");
     refresh.notify_one();
