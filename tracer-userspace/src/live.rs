@@ -226,10 +226,12 @@ impl EventSource for Kernel {
 }
 
 impl Kernel {
-    /// A prober dials. A new one may be in another cgroup and namespace than the one before: the node is read again soon.
+    /// A prober dials. One that comes where there was none, or in the place of one that is gone, may be in another cgroup and
+    /// namespace: the node is read again soon.
     fn meet(&mut self, prober: u32) {
         self.loaded.watch_answers(&[prober]);
-        if self.prober_pid.replace(prober) != Some(prober) {
+        if self.prober_pid.is_none_or(|pid| pid != prober && !sources::procfs::is_alive(pid)) {
+            self.prober_pid = Some(prober);
             self.refresh.notify_one();
         }
     }

@@ -12,7 +12,7 @@ use crate::record::{Confidence, Evidence};
 
 /// A rule that rejects answers in the same run in which it drops. The next SYN is sent a second later at the earliest
 /// (`TCP_TIMEOUT_INIT`): what comes then answers that one.
-const ANSWER_NS: u64 = 500_000_000;
+pub(super) const ANSWER_NS: u64 = 500_000_000;
 /// The same for a request: a segment is sent again after 200 ms at the earliest (`TCP_RTO_MIN`).
 const REQUEST_ANSWER_NS: u64 = 100_000_000;
 

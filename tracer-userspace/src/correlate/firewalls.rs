@@ -193,16 +193,7 @@ mod tests {
     use crate::event::RuleVerdict;
 
     fn firewall(netns: u32) -> Firewall {
-        Firewall {
-            netns: Netns(netns),
-            rules: Vec::new(),
-            truncated: false,
-            only_for: None,
-            conntrack: None,
-            began_boot_ns: None,
-            took_ns: 50_000_000,
-            problems: Vec::new(),
-        }
+        Firewall { took_ns: 50_000_000, ..Firewall::empty(Netns(netns)) }
     }
 
     #[test]

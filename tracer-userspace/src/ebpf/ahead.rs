@@ -28,7 +28,9 @@ pub(super) fn load_all(ebpf: &mut Ebpf, planned: &[Planned], btf: Option<&Btf>) 
     let helpers = thread::available_parallelism().map_or(1, NonZero::get).min(THREADS) - 1;
     let queue = Mutex::new(in_order(programs, planned).into_iter());
     thread::scope(|scope| {
-        let others: Vec<_> = (0..helpers).map(|_| scope.spawn(|| load_each(&queue, btf))).collect();
+        // Where no thread can be had this one does it all.
+        let helper = |_| thread::Builder::new().spawn_scoped(scope, || load_each(&queue, btf)).ok();
+        let others: Vec<_> = (0..helpers).filter_map(helper).collect();
         let own = load_each(&queue, btf);
         own.into_iter().chain(others.into_iter().flat_map(|other| other.join().unwrap_or_default())).collect()
     })

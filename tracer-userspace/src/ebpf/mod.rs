@@ -60,6 +60,9 @@ pub struct LoadOptions {
     pub ring_bytes: Option<u32>,
 }
 
+/// Cgroups whose answers are read: each start of a prober can make one more, and the link to one that is gone is kept.
+const MAX_CGROUPS: usize = 256;
+
 /// Programs in force. Dropping it detaches them.
 pub struct Loaded {
     /// Events.
@@ -204,7 +207,7 @@ impl Loaded {
             let opened = folder.as_ref().map_or_else(cgroup::root, std::fs::File::open);
             match opened.and_then(|file| Ok((cgroup::identity(&file)?, file))) {
                 Ok((identity, file)) => {
-                    let known = self.answer_cgroups.contains(&identity);
+                    let known = self.answer_cgroups.contains(&identity) || self.answer_cgroups.len() >= MAX_CGROUPS;
                     if !known && self.walk.cgroup(ebpf, Hook::CgroupAnswer, &file) {
                         self.answer_cgroups.insert(identity);
                     }

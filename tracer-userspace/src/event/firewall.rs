@@ -37,6 +37,21 @@ pub struct Firewall {
 }
 
 impl Firewall {
+    /// Of a namespace in which nothing was found.
+    #[must_use]
+    pub const fn empty(netns: Netns) -> Self {
+        Self {
+            netns,
+            rules: Vec::new(),
+            truncated: false,
+            only_for: None,
+            conntrack: None,
+            began_boot_ns: None,
+            took_ns: 0,
+            problems: Vec::new(),
+        }
+    }
+
     /// Every rule that can match this flow is listed.
     #[must_use]
     pub fn is_complete_for(&self, flow: Flow) -> bool {

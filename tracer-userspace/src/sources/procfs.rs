@@ -161,6 +161,12 @@ pub(super) fn probers(processes: &[Process]) -> Vec<Prober> {
     chosen.into_iter().map(|(_, prober)| prober).collect()
 }
 
+/// There is a process of this number.
+#[must_use]
+pub fn is_alive(pid: u32) -> bool {
+    fs::exists(format!("/proc/{pid}")).unwrap_or(true)
+}
+
 /// A process of root's. A kubelet is.
 #[must_use]
 pub fn is_root(pid: u32) -> bool {

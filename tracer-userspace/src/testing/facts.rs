@@ -8,16 +8,7 @@ use crate::event::{
 
 /// A firewall of these rules.
 pub(crate) fn firewall(netns: Netns, rules: Vec<FirewallRule>) -> Fact {
-    Fact::Firewall(Box::new(Firewall {
-        netns,
-        rules,
-        truncated: false,
-        only_for: None,
-        conntrack: None,
-        began_boot_ns: None,
-        took_ns: 0,
-        problems: Vec::new(),
-    }))
+    Fact::Firewall(Box::new(Firewall { rules, ..Firewall::empty(netns) }))
 }
 
 /// A rule that every packet meets, in a chain of its own table.

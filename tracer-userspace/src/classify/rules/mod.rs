@@ -37,6 +37,7 @@ use super::Case;
 use super::evidence::{evidence, netfilter_hook};
 use super::finding::Finding;
 use super::label::Label;
+use super::stopped::ANSWER_NS;
 use crate::correlate::attempt::{Attempt, End};
 use crate::enrich;
 use crate::event::{Inspection, Netns, PacketDrop, ResetSent, TcpState};
@@ -68,14 +69,15 @@ fn inspected<'a>(case: &Case<'a>) -> Option<(u64, &'a Inspection)> {
     (time >= case.attempt.started && !over).then_some((time, seen))
 }
 
-/// No RST came for a SYN of it. Of one that was dropped none can: a later one got through.
-fn unanswered(case: &Case<'_>) -> bool {
-    case.attempt.reset_received().is_none_or(|(_, reset)| reset.state != TcpState::SynSent)
+/// No RST came for a later SYN than the one of this time. What comes with it is the answer of whoever dropped it.
+fn unanswered(case: &Case<'_>, time: u64) -> bool {
+    let reset = case.attempt.reset_received().filter(|(_, reset)| reset.state == TcpState::SynSent);
+    reset.is_none_or(|(at, _)| at < time.saturating_add(ANSWER_NS))
 }
 
 /// The packet is one of a handshake that never came to its end or to another answer.
-fn is_of_handshake(case: &Case<'_>, drop: &PacketDrop) -> bool {
-    case.attempt.established.is_none() && unanswered(case) && (drop.flags.is_syn() || drop.flags.is_syn_ack())
+fn is_of_handshake(case: &Case<'_>, time: u64, drop: &PacketDrop) -> bool {
+    case.attempt.established.is_none() && unanswered(case, time) && (drop.flags.is_syn() || drop.flags.is_syn_ack())
 }
 
 /// The dropped packet went from the prober to the target.

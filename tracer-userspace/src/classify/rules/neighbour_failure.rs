@@ -26,7 +26,7 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
 
 /// A packet of this attempt waited for the address in vain.
 fn dropped(case: &Case<'_>) -> Option<Finding> {
-    let mut drops = case.attempt.drops().filter(|(_, drop)| is_of_handshake(case, drop));
+    let mut drops = case.attempt.drops().filter(|(time, drop)| is_of_handshake(case, *time, drop));
     let (time, drop, why) = drops.find_map(|(time, d)| Some((time, d, reason(d)?)))?;
     let (next, place) = (drop.flow.dst.ip(), in_namespace(case, drop.netns));
     let summary = match why {

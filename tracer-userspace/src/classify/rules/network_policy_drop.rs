@@ -31,10 +31,10 @@ fn by_chain(case: &Case<'_>) -> Option<Finding> {
 /// A packet that the attempt needs was dropped by a program.
 fn by_program(case: &Case<'_>) -> Option<Finding> {
     let missed = |drop: &PacketDrop| case.attempt.established.is_some() && is_missed(case, drop);
-    let needed = |drop: &PacketDrop| is_of_handshake(case, drop) || missed(drop);
+    let needed = |time: u64, drop: &PacketDrop| is_of_handshake(case, time, drop) || missed(drop);
     let (time, drop, program, confidence) = case.attempt.drops().find_map(|(time, drop)| {
         let (program, confidence) = program_of(drop)?;
-        needed(drop).then_some((time, drop, program, confidence))
+        needed(time, drop).then_some((time, drop, program, confidence))
     })?;
     let device = drop.device.as_ref().map(|device| format!(" on {}", device.name)).unwrap_or_default();
     let place = in_namespace(case, drop.netns);
@@ -134,6 +134,14 @@ mod tests {
         stream.reset_sent(SYN, true, None).reset_received(TcpState::SynSent, 0);
         stream.state(TcpState::SynSent, TcpState::Close, 111, (0, 0, 0));
         assert_eq!(stream.labels(), ["network_policy_drop", "connection_refused"]);
+    }
+
+    #[test]
+    fn a_program_that_drops_and_answers_did_it() {
+        let mut stream = Stream::new();
+        stream.connect().drop(SYN, "TC_INGRESS", POD).reset_received(TcpState::SynSent, 0);
+        stream.state(TcpState::SynSent, TcpState::Close, 111, (0, 0, 0)).wait_ms(5).push(Fact::Tick);
+        assert_eq!(stream.labels(), ["network_policy_drop"]);
     }
 
     #[test]

@@ -7,7 +7,7 @@ use crate::record::Confidence;
 
 /// The rule.
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
-    let mut drops = case.attempt.drops().filter(|(_, drop)| is_of_handshake(case, drop));
+    let mut drops = case.attempt.drops().filter(|(time, drop)| is_of_handshake(case, *time, drop));
     let (time, drop, confidence) = drops.find_map(|(time, d)| Some((time, d, is_rp_filter(case, d)?)))?;
     let device = drop.device.as_ref().map_or("the device it came in on", |d| d.name.as_str());
     let summary = format!(

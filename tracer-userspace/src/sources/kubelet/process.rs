@@ -106,6 +106,7 @@ mod tests {
         assert_eq!(paths, ["a.conf", "b.conf", "c"].map(|name| place.join(name)));
         assert_eq!(own.read(&paths[0]).expect("readable"), b"b");
         assert!(own.read(&paths[2]).is_err(), "a link of /proc leads anywhere");
+        assert!(own.read(Path::new("/dev/null")).is_err(), "to open a device can do something");
         assert!(own.read(&place).is_err() && own.list(&paths[1]).is_err());
         fs::remove_dir_all(&place).expect("directory");
     }

@@ -97,3 +97,18 @@ fn to_ports(named: Named) -> Vec<NodePort> {
     let port = |(port, service)| NodePort { port, addrs: Vec::new(), service, backends: Vec::new() };
     named.into_iter().map(port).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_one_iptables_has_stands_where_the_other_cannot_be_read() {
+        let refused = || NetfilterError::LegacyTooLarge { table: "nat".into(), size: 1 };
+        let has = |port| Ok(Named::from([(port, None)]));
+        assert_eq!(both(has(30080), has(30081)).0.len(), 2);
+        let (ports, errors) = both(has(30080), Err(refused()));
+        assert_eq!((ports.into_keys().collect::<Vec<_>>(), errors.len()), (vec![30080], 1));
+        assert_eq!(both(Err(refused()), Err(refused())).1.len(), 2);
+    }
+}

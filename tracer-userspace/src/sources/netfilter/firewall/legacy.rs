@@ -288,7 +288,7 @@ mod tests {
         info[UNDERFLOWS + 4 * INPUT..][..4].copy_from_slice(&policy.to_ne_bytes());
         let mut found = Rules::new(flow("10.88.0.1:40000", "10.88.0.2:8080"));
         parse(layout, "filter", &info, &bytes).flatten(&mut found);
-        let mut firewall = super::super::empty(Netns(1));
+        let mut firewall = crate::event::Firewall::empty(Netns(1));
         found.hand_over(&mut firewall);
         firewall.rules
     }

@@ -30,7 +30,7 @@ pub(in super::super) fn read(path: &Path, netns: Netns, flow: Flow) -> Firewall 
     };
     match in_netns(path, timed) {
         Ok(firewall) => firewall,
-        Err(error) => Firewall { problems: vec![error.to_string()], ..empty(netns) },
+        Err(error) => Firewall { problems: vec![error.to_string()], ..Firewall::empty(netns) },
     }
 }
 
@@ -42,25 +42,12 @@ fn cpu_time_ns() -> u64 {
 
 /// What can be said of a namespace that no path leads to.
 pub(in super::super) fn unreachable(netns: Netns) -> Firewall {
-    Firewall { problems: vec!["no name and no process leads to that namespace".to_owned()], ..empty(netns) }
-}
-
-const fn empty(netns: Netns) -> Firewall {
-    Firewall {
-        netns,
-        rules: Vec::new(),
-        truncated: false,
-        only_for: None,
-        conntrack: None,
-        began_boot_ns: None,
-        took_ns: 0,
-        problems: Vec::new(),
-    }
+    Firewall { problems: vec!["no name and no process leads to that namespace".to_owned()], ..Firewall::empty(netns) }
 }
 
 /// The same of the namespace of the calling thread.
 fn of_thread(netns: Netns, flow: Flow) -> Firewall {
-    let mut firewall = Firewall { conntrack: conntrack::read(), ..empty(netns) };
+    let mut firewall = Firewall { conntrack: conntrack::read(), ..Firewall::empty(netns) };
     let mut rules = Rules::new(flow);
     for read in [nft::read(), legacy::read()] {
         match read {

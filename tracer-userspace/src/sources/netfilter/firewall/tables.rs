@@ -320,7 +320,7 @@ mod tests {
     fn flat(table: &Table) -> Firewall {
         let mut rules = Rules::new(flow());
         table.flatten(&mut rules);
-        let mut firewall = super::super::empty(Netns(1));
+        let mut firewall = Firewall::empty(Netns(1));
         rules.hand_over(&mut firewall);
         firewall
     }
