@@ -7,6 +7,7 @@ use std::net::SocketAddr;
 use serde_json::{Value, json};
 
 use crate::correlate::attempt::Attempt;
+use crate::correlate::recent::Recent;
 use crate::enrich::Named;
 use crate::event::ProbeType;
 use crate::record::{FindingBody, Status};
@@ -22,7 +23,7 @@ const TIGHT: (f64, f64) = (0.5, 0.35);
 /// What was observed of each probe.
 #[derive(Debug, Default)]
 pub(super) struct Budgets {
-    latencies: BTreeMap<Key, Latencies>,
+    latencies: Recent<Key, Latencies, MAX_KEPT>,
 }
 
 /// Target, kind of probe, and pod: an address is given to another one.
@@ -52,10 +53,7 @@ impl Budgets {
         let (ended, _) = attempt.ended?;
         let pod = named.k8s.as_ref().and_then(|k8s| k8s.pod_uid.clone().or_else(|| k8s.pod_name.clone()));
         let key = (attempt.flow.dst, kind as u8, pod);
-        if self.latencies.len() >= MAX_KEPT && !self.latencies.contains_key(&key) {
-            self.latencies.pop_first();
-        }
-        let latencies = self.latencies.entry(key).or_default();
+        let latencies = self.latencies.or_default(key);
         let quantiles = latencies.add(ended.saturating_sub(attempt.started) / 1000)?;
         let tight = latencies.turns(quantiles.most / (f64::from(timeout_s) * 1e3))?;
         Some(latency_finding(attempt.flow.dst, named, timeout_s, quantiles, tight))

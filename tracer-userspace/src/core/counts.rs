@@ -4,13 +4,14 @@
 //! was told of that probe around that time; what is left over was seen by the kubelet alone. Of a command that is a verdict
 //! of its own, since nothing else tells of it; of a network probe it is a disagreement, which is said, and no cause.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 
 use super::Core;
 use super::records::unattached;
 use crate::classify::counts::{Counted, disagreement, handler, of_command};
 use crate::correlate::attempt::Attempt;
 use crate::correlate::node::Node;
+use crate::correlate::recent::Recent;
 use crate::decision::Decision;
 use crate::enrich::Named;
 use crate::event::{FailureCount, Handler, KubeletProbe, Pod, PodRef, ProbeCounts, ProbeType};
@@ -63,9 +64,9 @@ pub(super) struct Counts {
     following: bool,
     /// What happened before was not seen.
     since: u64,
-    tallies: BTreeMap<Key, Tally>,
+    tallies: Recent<Key, Tally, MAX_PROBES>,
     waiting: VecDeque<ProbeCounts>,
-    disagreements: BTreeMap<Key, u64>,
+    disagreements: Recent<Key, u64, MAX_PROBES>,
     commands: VecDeque<Told>,
 }
 
@@ -108,7 +109,7 @@ impl Counts {
     /// An attempt of the prober went well.
     pub(super) fn went_well(&mut self, attempt: &Attempt, named: &Named, node: &Node, time: u64) {
         if self.following && attempt.prober && may_be_a_probe(named, node) {
-            self.tally(Key::of(named), time).well = Some(time);
+            self.tallies.or_default(Key::of(named)).well = Some(time);
         }
     }
 
@@ -128,23 +129,11 @@ impl Counts {
     }
 
     fn note(&mut self, key: Key, time: u64) {
-        let tally = self.tally(key, time);
+        let tally = self.tallies.or_default(key);
         if tally.failed.len() >= MAX_TIMES {
             tally.failed.pop_front();
         }
         tally.failed.push_back(time);
-    }
-
-    /// That of a probe. Where there is no room, those go of which nothing was seen for long.
-    fn tally(&mut self, key: Key, now: u64) -> &mut Tally {
-        if self.tallies.len() >= MAX_PROBES && !self.tallies.contains_key(&key) {
-            let old = now.saturating_sub(WINDOW_NS + EARLY_NS);
-            self.tallies.retain(|_, it| it.failed.back().max(it.well.as_ref()).is_some_and(|last| *last >= old));
-            if self.tallies.len() >= MAX_PROBES {
-                self.tallies.pop_first();
-            }
-        }
-        self.tallies.entry(key).or_default()
     }
 
     /// The next reading whose time has come.
@@ -174,9 +163,6 @@ impl Counts {
         let key = Key::counted(count);
         if self.disagreements.get(&key).is_some_and(|last| now < last.saturating_add(AGAIN_NS)) {
             return false;
-        }
-        if self.disagreements.len() >= MAX_PROBES {
-            self.disagreements.pop_first();
         }
         self.disagreements.insert(key, now);
         true

@@ -167,7 +167,7 @@ fn nothing_is_kept_where_the_counters_are_not_read() {
     stream.http_readiness().connect().established().answer(AnswerKind::Http, Some(503));
     let mut core = Core::default();
     stream.observations.iter().for_each(|it| core.push(it, &mut Vec::new()));
-    assert!(core.counts.tallies.is_empty());
+    assert!(core.counts.tallies.values().next().is_none());
 }
 
 #[test]
@@ -182,6 +182,6 @@ fn memory_is_bounded() {
         (0..2).for_each(|_| counts.note(key(n), n));
     }
     (0..2 * MAX_TIMES as u64).for_each(|n| counts.note(key(0), n));
-    assert_eq!(counts.tallies.len(), MAX_PROBES);
+    assert_eq!(counts.tallies.values().count(), MAX_PROBES);
     assert!(counts.tallies.values().all(|it| it.failed.len() <= MAX_TIMES));
 }

@@ -105,7 +105,7 @@ pub struct Core {
     /// How many failures it counted.
     counts: Counts,
     /// When a pod without network was last told of.
-    sandboxes: BTreeMap<(PodRef, SandboxCause), u64>,
+    sandboxes: Recent<(PodRef, SandboxCause), u64, { outcomes::MAX_SANDBOXES }>,
     asks: BTreeSet<Ask>,
     /// When each question was last asked.
     asked: Recent<Ask, u64, MAX_ASKED>,

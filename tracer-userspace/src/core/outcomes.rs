@@ -20,7 +20,7 @@ const AFTER_NS: u64 = 50_000_000;
 /// A pod without network is told again after this.
 const SANDBOX_AGAIN_NS: u64 = 300_000_000_000;
 /// Pods without network remembered.
-const MAX_SANDBOXES: usize = 1024;
+pub(super) const MAX_SANDBOXES: usize = 1024;
 
 impl Core {
     /// A probe failed, as the kubelet saw it.
@@ -116,9 +116,6 @@ impl Core {
         let key = (PodRef { uid, ..failure.pod.clone() }, failure.cause);
         if self.sandboxes.get(&key).is_some_and(|last| time < last.saturating_add(SANDBOX_AGAIN_NS)) {
             return;
-        }
-        if self.sandboxes.len() >= MAX_SANDBOXES {
-            self.sandboxes.pop_first();
         }
         self.sandboxes.insert(key, time);
         let (finding, named) = kubelet::sandbox(failure, &self.node);

@@ -5,7 +5,6 @@
 //! which the kubelet could have ended it: neither the second in which the container was started nor the grid of the
 //! attempts can make that false. A long initialDelaySeconds alone makes no slow start.
 
-use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
 use serde_json::json;
@@ -16,6 +15,7 @@ use crate::classify::label::Label;
 use crate::classify::startup_probe;
 use crate::correlate::attempt::Attempt;
 use crate::correlate::node::Node;
+use crate::correlate::recent::Recent;
 use crate::enrich::{self, Named};
 use crate::event::{ProbeSpec, ProbeType};
 use crate::record::{FindingBody, Outcome, Status};
@@ -40,7 +40,7 @@ const NOT_READY: &[Label] = &[
 /// The starts of containers.
 #[derive(Debug, Default)]
 pub(super) struct Starts {
-    runs: BTreeMap<Key, Run>,
+    runs: Recent<Key, Option<Run>, MAX_KEPT>,
 }
 
 /// Pod and container.
@@ -96,15 +96,11 @@ impl Starts {
         let began = enrich::run_began(attempt, node, attempt.started)?;
         let (pod, container) = enrich::probed_container(attempt, node)?;
         let key = (pod.uid.clone().or_else(|| pod.name.clone()), container.name.clone());
-        if self.runs.len() >= MAX_KEPT && !self.runs.contains_key(&key) {
-            self.runs.pop_first();
+        let run = self.runs.or_default(key);
+        if run.is_some_and(|run| run.began != began) {
+            *run = None;
         }
-        let new = Run { began, failed: None, answered: None, told: false };
-        let run = self.runs.entry(key).or_insert(new);
-        if run.began != began {
-            *run = new;
-        }
-        Some(run)
+        Some(run.get_or_insert(Run { began, failed: None, answered: None, told: false }))
     }
 }
 

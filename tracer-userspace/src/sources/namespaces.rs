@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 
 use super::procfs::{NetnsError, in_netns, netns_of};
 use super::{addresses, links};
+use crate::correlate::recent::Recent;
 use crate::event::Netns;
 
 /// Where `ip netns add`, containerd and CRI-O bind the namespaces that they make.
@@ -36,7 +37,7 @@ pub(super) struct Namespaces {
     paths: BTreeMap<Netns, PathBuf>,
     /// Which namespace an address was found in, seen from another; kept when the address is gone, as IPv6 addresses are
     /// as soon as their link is down.
-    owners: BTreeMap<(Netns, IpAddr), Netns>,
+    owners: Recent<(Netns, IpAddr), Netns, MAX_NAMESPACES>,
 }
 
 impl Namespaces {
@@ -63,16 +64,9 @@ impl Namespaces {
         }
         let found = owners.into_iter().next();
         if let Some((netns, _)) = &found {
-            self.remember((from.netns, addr), *netns);
+            self.owners.insert((from.netns, addr), *netns);
         }
         found.or(known)
-    }
-
-    fn remember(&mut self, addr: (Netns, IpAddr), netns: Netns) {
-        if self.owners.len() >= MAX_NAMESPACES {
-            self.owners.pop_first();
-        }
-        self.owners.insert(addr, netns);
     }
 
     /// Where it was found before, if that namespace is still there.
