@@ -62,6 +62,11 @@ offsets! {
     task_real_parent: "task_struct" . "real_parent";
     task_cgroups: "task_struct" . "cgroups";
     nsproxy_net: "nsproxy" . "net_ns";
+    nsproxy_uts: "nsproxy" . "uts_ns";
+    nsproxy_ipc: "nsproxy" . "ipc_ns";
+    nsproxy_mnt: "nsproxy" . "mnt_ns";
+    nsproxy_pid: "nsproxy" . "pid_ns_for_children";
+    nsproxy_cgroup: "nsproxy" . "cgroup_ns";
     css_set_subsys: "css_set" . "subsys";
     css_cgroup: "cgroup_subsys_state" . "cgroup";
     cgroup_kn: "cgroup" . "kn";

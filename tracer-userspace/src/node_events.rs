@@ -53,6 +53,13 @@ fn link_changed(time: u64, change: &LinkChange, node: &Node) -> Option<NodeBody>
     })
 }
 
+/// Another tracer reads the node's tables; runc and crun go where the container is that they execute in, as for each exec
+/// probe of a pod with hostNetwork. What any of them did to a link is told all the same.
+fn has_business_there(comm: &str) -> bool {
+    // runc's stages call themselves `runc:[1:CHILD]` (libcontainer/nsenter/nsexec.c).
+    matches!(comm, "tracer" | "crun") || comm.starts_with("runc:[")
+}
+
 /// Links that changed without a hook having seen who did it.
 fn links_read(links: &Links, node: &Node) -> Vec<NodeBody> {
     let Some(before) = node.links.get(&links.netns).filter(|_| node.netns() == Some(links.netns)) else {
@@ -80,8 +87,7 @@ fn links_read(links: &Links, node: &Node) -> Vec<NodeBody> {
 /// A process entered the node's namespace by a path that names somebody else's: how a stale
 /// `/proc/PID/ns/net` shows itself. Plugins that return home by their own path are not reported.
 fn entered(time: u64, op: &NetnsOp, node: &Node) -> Option<NodeBody> {
-    // Another tracer reads the node's tables there.
-    if op.actor.comm == "tracer" {
+    if has_business_there(&op.actor.comm) {
         return None;
     }
     let enters = matches!(op.op, NetnsOpKind::Setns | NetnsOpKind::Switch) && node.netns() == Some(op.netns);
@@ -107,4 +113,35 @@ fn entered(time: u64, op: &NetnsOp, node: &Node) -> Option<NodeBody> {
         ports: None,
         node_ports: None,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::event::{Actor, NetnsOpen};
+    use crate::testing::{NODE, Stream};
+
+    /// What is told when a process of this name opens another's namespace file and then is in the node's.
+    fn told(comm: &str) -> Vec<String> {
+        let (netns, cgroup, cgroup_memory) = (Some(NODE), None, None);
+        let actor = Actor { pid: 4242, tid: 4242, comm: comm.to_owned(), netns, cgroup, cgroup_memory };
+        let mut stream = Stream::new();
+        stream.push(Fact::NetnsOpen(NetnsOpen { actor: actor.clone(), path: "/proc/77/ns/net".to_owned() }));
+        stream.push(Fact::NetnsOp(NetnsOp { actor, ancestors: Vec::new(), netns: NODE, op: NetnsOpKind::Setns }));
+        let told = stream.decisions().into_iter();
+        told.filter_map(|it| if let Body::Node(node) = it.body { Some(node.summary) } else { None }).collect()
+    }
+
+    #[test]
+    fn who_enters_the_node_by_another_s_path_is_told() {
+        let expected = "loopback (pid 4242) entered the node's network namespace after opening /proc/77/ns/net";
+        assert_eq!(told("loopback"), [expected]);
+    }
+
+    #[test]
+    fn who_executes_in_a_container_of_the_node_s_network_is_not() {
+        for comm in ["runc:[1:CHILD]", "crun", "tracer"] {
+            assert!(told(comm).is_empty(), "{comm}");
+        }
+    }
 }

@@ -13,7 +13,7 @@ use tracer_common::{
 use crate::{
     actor,
     emit::emit,
-    kernel::{Net, Task, nsproxy_netns, syscall_word},
+    kernel::{Net, Task, differ_in_network_alone, nsproxy_netns, syscall_word},
     maps::{ENTERING, OPENED},
 };
 
@@ -36,14 +36,17 @@ pub fn kprobe_switch_task_ns(ctx: ProbeContext) -> u32 {
 
 #[inline(always)]
 fn try_switch(task: Task, new: u64) {
-    if new != 0 && !actor::is_tracer() {
-        report(Hook::SwitchTaskNamespaces, Op::Switch, task.netns(), nsproxy_netns(new));
+    if new == 0 || actor::is_tracer() {
+        return;
+    }
+    let (from, to) = (task.netns(), nsproxy_netns(new));
+    if from != to || differ_in_network_alone(task.nsproxy(), new) {
+        report(Hook::SwitchTaskNamespaces, Op::Switch, from, to);
     }
 }
 
-/// Reports a change of namespace. Entering the namespace it is in already is told only once after
-/// the task opened a namespace's file: that is how a plugin that was given the wrong path ends up in
-/// the node's own namespace (`setns` of another kind of namespace looks the same).
+/// Reports that a network namespace was entered. Entering the one it is in already is told only once after the task opened a
+/// namespace's file: that is how a plugin that was given the wrong path ends up in the node's own namespace.
 #[inline(always)]
 fn report(hook: Hook, op: Op, old: u32, new: u32) {
     if new == ABSENT32 {
@@ -62,12 +65,15 @@ fn report(hook: Hook, op: Op, old: u32, new: u32) {
     });
 }
 
-/// `setns(2)` begins: where the task is now.
+/// `setns(2)` begins: where the task is now. What executes in a container enters its other namespaces one by one, too.
 ///
 /// proto v5.10  kernel/nsproxy.c  SYSCALL_DEFINE2(setns, int, fd, int, flags)
 #[tracepoint(category = "syscalls", name = "sys_enter_setns")]
-pub fn sys_enter_setns(_ctx: TracePointContext) -> u32 {
-    remember();
+pub fn sys_enter_setns(ctx: TracePointContext) -> u32 {
+    // Without a kind, that of the file.
+    if syscall_word(&ctx, 1) as u32 == 0 || is_of_network(&ctx, 1) {
+        remember();
+    }
     0
 }
 
@@ -75,9 +81,19 @@ pub fn sys_enter_setns(_ctx: TracePointContext) -> u32 {
 ///
 /// proto v5.10  kernel/fork.c  SYSCALL_DEFINE1(unshare, unsigned long, unshare_flags)
 #[tracepoint(category = "syscalls", name = "sys_enter_unshare")]
-pub fn sys_enter_unshare(_ctx: TracePointContext) -> u32 {
-    remember();
+pub fn sys_enter_unshare(ctx: TracePointContext) -> u32 {
+    if is_of_network(&ctx, 0) {
+        remember();
+    }
     0
+}
+
+/// Whether the flags in this argument name network namespaces.
+#[inline(always)]
+fn is_of_network(ctx: &TracePointContext, argument: usize) -> bool {
+    /// `include/uapi/linux/sched.h`
+    const CLONE_NEWNET: u64 = 0x4000_0000;
+    syscall_word(ctx, argument) & CLONE_NEWNET != 0
 }
 
 #[inline(always)]

@@ -18,7 +18,7 @@ use tracer_common::{ABSENT32, stats::Counter, tuple::V4_MAPPED_PREFIX};
 
 pub use self::{
     dev::qdisc_dev,
-    task::{binprm_path, nsproxy_netns},
+    task::{binprm_path, differ_in_network_alone, nsproxy_netns},
 };
 use crate::emit::count;
 

@@ -89,6 +89,17 @@ pub fn nsproxy_netns(nsproxy: u64) -> u32 {
     Net(read(nsproxy, global!(OFFS.nsproxy_net)).unwrap_or(0)).inum()
 }
 
+/// Whether these two `struct nsproxy` have every namespace in common that is not a network namespace (nor one of times).
+#[inline(always)]
+pub fn differ_in_network_alone(left: u64, right: u64) -> bool {
+    let alike = |offset| read::<u64>(left, offset) == read::<u64>(right, offset);
+    alike(global!(OFFS.nsproxy_uts))
+        && alike(global!(OFFS.nsproxy_ipc))
+        && alike(global!(OFFS.nsproxy_mnt))
+        && alike(global!(OFFS.nsproxy_pid))
+        && alike(global!(OFFS.nsproxy_cgroup))
+}
+
 /// Path given to exec, of a `struct linux_binprm`.
 #[inline(always)]
 pub fn binprm_path<const N: usize>(binprm: u64, dst: &mut [u8; N]) -> bool {

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use crate::classify::label::Label;
-use crate::record::{Body, Confidence, Endpoint, Outcome, Record, Subject, VerdictBody};
+use crate::record::{Body, Confidence, Endpoint, NodeBody, Outcome, Record, Subject, VerdictBody};
 
 /// What the tracer owes for an attempt.
 #[derive(Clone, Debug)]
@@ -113,6 +113,16 @@ pub fn last<'a>(records: &'a [Record], attempt: &Attempt) -> Option<&'a VerdictB
 pub fn disturbance(records: &[Record], attempt: &Attempt) -> Option<String> {
     let (_, noise) = at_target(records, attempt).next()?;
     Some(format!("a verdict where all was healthy: {}", told(noise)))
+}
+
+/// Somebody who is said to have entered the node's namespace, and did not. The harness itself goes in and out.
+#[must_use]
+pub fn entry(records: &[Record]) -> Option<String> {
+    let is_other = |node: &NodeBody| node.culprit.as_ref().is_some_and(|culprit| culprit.pid != std::process::id());
+    records.iter().find_map(|record| match &record.body {
+        Body::Node(node) if node.event == "netns_enter" && is_other(node) => Some(format!("wrong: {}", node.summary)),
+        _ => None,
+    })
 }
 
 /// Their labels.

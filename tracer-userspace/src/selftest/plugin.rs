@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, bail};
-use nix::sched::{CloneFlags, setns};
+use nix::sched::{CloneFlags, setns, unshare};
 
 use crate::selftest::helper::Role;
 use crate::selftest::net::Netns;
@@ -80,12 +80,13 @@ fn run_plugin(line: &str) -> Result<u32> {
     Ok(child.id())
 }
 
-/// The plugin's process, with `CNI_NETNS` set: `netlink` or `ioctl`.
+/// The plugin's process, with `CNI_NETNS` set: `netlink`, `ioctl` or `exec`.
 pub fn run(way: Option<&str>) -> Result<()> {
     let path = PathBuf::from(std::env::var_os(CNI_NETNS).context("CNI_NETNS is not set")?);
     match way {
         None | Some("netlink") => delete(&path, Way::Netlink),
         Some("ioctl") => delete(&path, Way::Ioctl),
+        Some("exec") => execute(&path),
         Some(other) => bail!("no way {other:?}"),
     }
 }
@@ -102,6 +103,16 @@ pub fn delete(path: &Path, way: Way) -> Result<()> {
     };
     setns(&own, CloneFlags::CLONE_NEWNET).context("return to the own namespace")?;
     done
+}
+
+/// Enters an IPC namespace and then the network namespace at `path`, as runc does, and sets `lo` down there.
+fn execute(path: &Path) -> Result<()> {
+    let own = File::open("/proc/self/ns/ipc").context("open the own IPC namespace")?;
+    unshare(CloneFlags::CLONE_NEWIPC).context("make an IPC namespace")?;
+    let target = File::open(path).with_context(|| format!("open {}", path.display()))?;
+    setns(&own, CloneFlags::CLONE_NEWIPC).context("enter the IPC namespace")?;
+    setns(&target, CloneFlags::CLONE_NEWNET).with_context(|| format!("enter {}", path.display()))?;
+    down_by_netlink()
 }
 
 #[repr(C)]

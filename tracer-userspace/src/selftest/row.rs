@@ -109,6 +109,8 @@ pub(crate) struct Done {
     pub(crate) quiet: Vec<(Attempt, u32)>,
     /// Events were lost, and the tracer must say so.
     pub(crate) loss: bool,
+    /// Nobody may be said to have entered the node's namespace.
+    pub(crate) nobody_enters: bool,
     /// What was measured.
     pub(crate) measured: Vec<String>,
 }
@@ -128,6 +130,7 @@ impl Done {
             .or(unmet)
             .or_else(noise)
             .or_else(|| said(silent, "events were lost, and no record says so"))
+            .or_else(|| check::entry(records).filter(|_| self.nobody_enters))
     }
 
     /// The verdict on the last attempt that had to get one: those before it may have set the scene.

@@ -215,10 +215,12 @@ fn play(
         quiet: Vec::new(),
         helpers: Vec::new(),
         loss: false,
+        nobody_enters: false,
         measured: Vec::new(),
     };
     let played = (scenario.play)(&mut stage);
-    *done = Done { attempts: stage.attempts, quiet: stage.quiet, loss: stage.loss, measured: stage.measured };
+    let Stage { attempts, quiet, loss, nobody_enters, measured, .. } = stage;
+    *done = Done { attempts, quiet, loss, nobody_enters, measured };
     played
 }
 

@@ -21,7 +21,8 @@ pub(super) const ALL: &[Scenario] = &[
     Scenario::new("loopback_down_ioctl", DOWN, |s| incident(s, "ioctl")).own(),
     Scenario::new("loopback_down_before_start", DOWN, before_start).own(),
     Scenario::new("loopback_down_and_up", None, down_and_up).own(),
-    Scenario::new("loopback_down_in_pod", None, in_pod),
+    Scenario::new("loopback_down_in_pod", None, |s| in_pod(s, "netlink")),
+    Scenario::new("loopback_down_in_pod_by_exec", None, by_exec).own(),
 ];
 
 /// The runtime cleans up a sandbox whose namespace path now names a process of the node.
@@ -61,13 +62,21 @@ fn before_start(stage: &mut Stage<'_>) -> Result<()> {
 }
 
 /// The plugin does its work where it should: probes of that pod go over its veth.
-fn in_pod(stage: &mut Stage<'_>) -> Result<()> {
+fn in_pod(stage: &mut Stage<'_>, way: &str) -> Result<()> {
     let pod = stage.serving("http", HTTP)?;
     let path = stage.inside(pod)?.path();
     let path = path.to_str().context("path of the pod's namespace")?;
-    stage.helpers.push(run_by_runtime(&stage.world.node, stage.options, path, "netlink")?);
+    stage.helpers.push(run_by_runtime(&stage.world.node, stage.options, path, way)?);
     stage.succeeds(Kind::Http, pod)?;
     stage.succeeds(Kind::Tcp, pod)
+}
+
+/// What executes in a container, as runc does for each exec probe, enters its other namespaces first: until then it is in the
+/// node's network, and has opened the path of another.
+fn by_exec(stage: &mut Stage<'_>) -> Result<()> {
+    (stage.watch)()?;
+    stage.nobody_enters = true;
+    in_pod(stage, "exec")
 }
 
 /// A hostNetwork server; its addresses as the kubelet dials them.

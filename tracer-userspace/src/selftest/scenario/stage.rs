@@ -43,6 +43,8 @@ pub struct Stage<'a> {
     pub helpers: Vec<Proc>,
     /// Events must have been lost, and the tracer must say so.
     pub loss: bool,
+    /// Nobody may be said to have entered the node's namespace.
+    pub nobody_enters: bool,
     /// What was measured: told with the result.
     pub measured: Vec<String>,
 }
