@@ -1,12 +1,15 @@
 //! The kernel as a source of events, joined with the sources of facts: the one place that knows
 //! `ebpf`, `decode`, `observe` and `sources`.
 
+mod pretenders;
+
 use std::io;
 use std::sync::Arc;
 
 use tokio::sync::{Notify, mpsc};
 use tracer_common::names::Hook;
 
+use self::pretenders::Pretenders;
 use crate::ask::Ask;
 use crate::clock;
 use crate::config;
@@ -40,6 +43,7 @@ const HOOK_NUMBERS: usize = {
 pub struct Kernel {
     loaded: Loaded,
     probers: Vec<String>,
+    pretenders: Pretenders,
     /// Asks the sources to look at the node again.
     refresh: Arc<Notify>,
     inquirer: Inquirer,
@@ -68,6 +72,7 @@ pub fn attach(config: &config::Live) -> Result<Attached<Kernel>, Error> {
     let kernel = Kernel {
         loaded,
         probers: config.probers.clone(),
+        pretenders: Pretenders::beside(&snapshot.probers, config.all_connections),
         refresh: refresh.clone(),
         inquirer,
         ports_since: clock::boot_ns(),
@@ -162,13 +167,14 @@ impl EventSource for Kernel {
         let names = &mut self.loaded.names;
         let (probers, before) = (&self.probers, into.len());
         let since = self.loaded.attached_boot_ns;
-        let events = &mut self.events;
+        let (events, pretenders) = (&mut self.events, &mut self.pretenders);
         let taken = self.loaded.ring.drain(max, |bytes| match decode(bytes) {
             Ok(event) => {
                 if let Some(count) = events.get_mut(usize::from(event.header().hook)) {
                     *count += 1;
                 }
-                into.extend(observe(&event, names, probers).into_iter().filter(|seen| !begins_before(since, seen)));
+                let seen = observe(&event, names, probers).filter(|seen| !begins_before(since, seen));
+                into.extend(seen.and_then(|seen| pretenders.judge(seen)));
             }
             // Both sides are built together: this is a bug, and visible, but no reason to stop.
             Err(error) => tracing::error!("an event cannot be decoded: {error}"),

@@ -15,8 +15,9 @@ use crate::event::{
     TcpFlags, TcpState, Via,
 };
 use crate::record::{Body, VerdictBody};
+pub(crate) use facts::prober;
 pub(crate) use facts::{firewall, http_probe, lo, neighbour, rule};
-use facts::{prober, readiness_failed, start};
+use facts::{readiness_failed, start};
 
 pub(crate) const NODE: Netns = Netns(1);
 pub(crate) const POD: Netns = Netns(2);

@@ -161,6 +161,15 @@ pub(super) fn probers(processes: &[Process]) -> Vec<Prober> {
     chosen.into_iter().map(|(_, prober)| prober).collect()
 }
 
+/// Whether a process runs in a pod, unless it is gone.
+#[must_use]
+pub fn runs_in_pod(pid: u32) -> Option<bool> {
+    let mut small = SmallFile::default();
+    let in_pod = cgroup::pod_process(small.read(&format!("/proc/{pid}/cgroup"))).is_some();
+    // One that exits is in the root of each cgroup v1 (kernel/cgroup/cgroup.c, proc_cgroup_show).
+    (namespace_of(pid) != Namespace::Gone).then_some(in_pod)
+}
+
 /// There is a process of this number.
 #[must_use]
 pub fn is_alive(pid: u32) -> bool {

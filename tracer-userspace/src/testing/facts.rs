@@ -53,7 +53,7 @@ pub(super) fn readiness_failed(says: ProbeSays) -> KubeletProbe {
     }
 }
 
-pub(super) fn prober() -> Actor {
+pub(crate) fn prober() -> Actor {
     Actor { pid: 10, tid: 11, comm: "kubelet".into(), netns: Some(NODE), cgroup: None, cgroup_memory: None }
 }
 
