@@ -7,7 +7,7 @@ pub(crate) mod firewall_drop;
 mod node_ports;
 mod port_pressure;
 
-use crate::classify::culprit_of;
+use crate::classify::{culprit_of, is_elsewhere};
 use crate::correlate::node::Node;
 use crate::decision::Decision;
 use crate::enrich::netns_ref;
@@ -40,7 +40,9 @@ fn link_changed(time: u64, change: &LinkChange, node: &Node) -> Option<NodeBody>
         return None;
     }
     let culprit = culprit_of(node, time, change);
-    let path = culprit.netns_path.as_ref().map(|p| format!(", which came in through {p}")).unwrap_or_default();
+    let by_path = culprit.netns_path.as_ref().map(|path| format!(", which came in through {path}"));
+    let elsewhere = is_elsewhere(change).then(|| ", which was in another network namespace".to_owned());
+    let path = by_path.or(elsewhere).unwrap_or_default();
     let verb = if change.up { "up" } else { "down" };
     Some(NodeBody {
         event: event_name(change.up).to_owned(),
@@ -91,7 +93,7 @@ fn entered(time: u64, op: &NetnsOp, node: &Node) -> Option<NodeBody> {
         return None;
     }
     let enters = matches!(op.op, NetnsOpKind::Setns | NetnsOpKind::Switch) && node.netns() == Some(op.netns);
-    let path = node.netns_path(&[op.actor.pid], time).filter(|_| enters)?;
+    let path = node.path_of_entry(op, time).filter(|_| enters)?;
     Some(NodeBody {
         event: "netns_enter".to_owned(),
         summary: format!(
@@ -118,18 +120,50 @@ fn entered(time: u64, op: &NetnsOp, node: &Node) -> Option<NodeBody> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::event::{Actor, NetnsOpen};
+    use crate::event::{Actor, Netns, NetnsOpen};
     use crate::testing::{NODE, Stream};
+
+    const AWAY: Netns = Netns(99);
+
+    fn actor(comm: &str, netns: Netns) -> Actor {
+        let (netns, cgroup, cgroup_memory) = (Some(netns), None, None);
+        Actor { pid: 4242, tid: 4242, comm: comm.to_owned(), netns, cgroup, cgroup_memory }
+    }
+
+    fn opens(comm: &str, path: &str) -> Fact {
+        Fact::NetnsOpen(NetnsOpen { actor: actor(comm, NODE), path: path.to_owned() })
+    }
+
+    fn enters(comm: &str, from: Netns, to: Netns) -> Fact {
+        let actor = actor(comm, from);
+        Fact::NetnsOp(NetnsOp { actor, ancestors: Vec::new(), netns: to, op: NetnsOpKind::Setns })
+    }
+
+    fn sets_down(comm: &str, from: Netns, name: &str) -> Fact {
+        Fact::LinkChange(LinkChange {
+            netns: NODE,
+            ifindex: 7,
+            name: name.to_owned(),
+            up: false,
+            actor: actor(comm, from),
+            ancestors: Vec::new(),
+            exe: None,
+            cni_netns: Some("/run/netns/cni-1".to_owned()),
+            hook: "qdisc_reset".to_owned(),
+        })
+    }
+
+    fn summaries(facts: Vec<Fact>) -> Vec<String> {
+        let mut stream = Stream::new();
+        stream.links(true, &["10.88.0.1"]);
+        facts.into_iter().for_each(|fact| _ = stream.push(fact));
+        let told = stream.decisions().into_iter();
+        told.filter_map(|it| if let Body::Node(node) = it.body { Some(node.summary) } else { None }).collect()
+    }
 
     /// What is told when a process of this name opens another's namespace file and then is in the node's.
     fn told(comm: &str) -> Vec<String> {
-        let (netns, cgroup, cgroup_memory) = (Some(NODE), None, None);
-        let actor = Actor { pid: 4242, tid: 4242, comm: comm.to_owned(), netns, cgroup, cgroup_memory };
-        let mut stream = Stream::new();
-        stream.push(Fact::NetnsOpen(NetnsOpen { actor: actor.clone(), path: "/proc/77/ns/net".to_owned() }));
-        stream.push(Fact::NetnsOp(NetnsOp { actor, ancestors: Vec::new(), netns: NODE, op: NetnsOpKind::Setns }));
-        let told = stream.decisions().into_iter();
-        told.filter_map(|it| if let Body::Node(node) = it.body { Some(node.summary) } else { None }).collect()
+        summaries(vec![opens(comm, "/proc/77/ns/net"), enters(comm, NODE, NODE)])
     }
 
     #[test]
@@ -143,5 +177,41 @@ mod tests {
         for comm in ["runc:[1:CHILD]", "crun", "tracer"] {
             assert!(told(comm).is_empty(), "{comm}");
         }
+    }
+
+    #[test]
+    fn a_plugin_that_comes_home_from_a_pod_is_not_told() {
+        let home =
+            vec![opens("bridge", "/run/netns/cni-1"), enters("bridge", NODE, AWAY), enters("bridge", AWAY, NODE)];
+        assert!(summaries(home).is_empty());
+    }
+
+    #[test]
+    fn the_end_of_a_veth_pair_goes_down_from_elsewhere() {
+        let path = || opens("bridge", "/run/netns/cni-1");
+        let pair = vec![path(), enters("bridge", NODE, AWAY), sets_down("bridge", AWAY, "veth7")];
+        let expected = "veth7 of the node set down by bridge (pid 4242), which was in another network namespace";
+        assert_eq!(summaries(pair), [expected]);
+        let home = vec![
+            path(),
+            enters("bridge", NODE, AWAY),
+            enters("bridge", AWAY, NODE),
+            sets_down("bridge", NODE, "veth7"),
+        ];
+        assert_eq!(summaries(home), ["veth7 of the node set down by bridge (pid 4242)"]);
+    }
+
+    #[test]
+    fn a_plugin_that_was_led_to_the_node_came_by_its_path() {
+        let astray = vec![
+            opens("loopback", "/proc/77/ns/net"),
+            enters("loopback", NODE, NODE),
+            sets_down("loopback", NODE, "lo"),
+        ];
+        let told = summaries(astray);
+        assert_eq!(told[1], "lo of the node set down by loopback (pid 4242), which came in through /proc/77/ns/net");
+        assert_eq!(told.len(), 2, "{told:?}");
+        let unseen = summaries(vec![sets_down("loopback", NODE, "lo")]);
+        assert_eq!(unseen, ["lo of the node set down by loopback (pid 4242), which came in through /run/netns/cni-1"]);
     }
 }

@@ -5,23 +5,31 @@ use crate::enrich::netns_ref;
 use crate::event::LinkChange;
 use crate::record::Culprit;
 
-/// The process that changed a link. The path is the last one that it, or a process above it, opened
-/// to name a network namespace other than its own; where opens are not seen, the one that the runtime
-/// gave it.
+/// The process that changed a link. The path is the last one by which it, or a process above it, came into the link's
+/// namespace; where opens are not seen, the one that the runtime gave it. The end of a veth pair goes down with the other one,
+/// whoever does it from where that one is.
 #[must_use]
 pub fn culprit_of(node: &Node, time: u64, change: &LinkChange) -> Culprit {
     let mut pids = vec![change.actor.pid];
     pids.extend(change.ancestors.iter().map(|a| a.pid).filter(|&p| p > 1));
+    let path = || node.netns_path(&pids, change.netns, time).map(str::to_owned);
+    let given = || change.cni_netns.clone().filter(|_| !node.named_netns(&pids, time));
     Culprit {
         pid: change.actor.pid,
         comm: change.actor.comm.clone(),
         exe: change.exe.clone(),
         ancestors: change.ancestors.clone(),
         op: if change.up { "link_up" } else { "link_down" }.to_owned(),
-        netns_path: node.netns_path(&pids, time).map(str::to_owned).or_else(|| change.cni_netns.clone()),
+        netns_path: if is_elsewhere(change) { None } else { path().or_else(given) },
         netns: Some(netns_ref(change.netns, node)),
         time_boot_ns: Some(time),
     }
+}
+
+/// Who did it is in another namespace than the link.
+#[must_use]
+pub fn is_elsewhere(change: &LinkChange) -> bool {
+    change.actor.netns.is_some_and(|netns| netns != change.netns)
 }
 
 /// Network plugins by the name of their process: those of github.com/containernetworking/plugins and of networks in wide

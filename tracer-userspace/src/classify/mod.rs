@@ -21,7 +21,7 @@ mod stopped;
 use crate::correlate::attempt::Attempt;
 use crate::correlate::node::Node;
 use crate::record::Confidence;
-pub use culprit::culprit_of;
+pub use culprit::{culprit_of, is_elsewhere};
 use finding::Finding;
 use label::Label;
 

@@ -134,6 +134,7 @@ impl Core {
         }
         match &observation.fact {
             Fact::Firewall(firewall) => self.release(firewall.netns, observation.time_boot_ns, out),
+            Fact::NetnsOp(op) if op.begins_anew() => self.refused.retain(|(netns, _), _| *netns != op.netns),
             Fact::Start(_) => self.counts.begin(observation.time_boot_ns),
             Fact::ProbeCounts(counts) => self.counts.take(counts),
             Fact::KubeletProbe(probe) => self.outcome(probe, observation, out),

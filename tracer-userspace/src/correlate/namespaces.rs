@@ -17,7 +17,18 @@ const OPEN_WINDOW_NS: u64 = 10_000_000_000;
 pub(super) struct Namespaces {
     /// When a namespace was first heard of, if it was made while the tracer watched.
     made: Recent<Netns, u64, MAX_MADE>,
-    opens: VecDeque<(u64, NetnsOpen)>,
+    opens: VecDeque<Opened>,
+    /// Entries are seen: a path that led nowhere explains nothing.
+    follows: bool,
+}
+
+/// A path that names a namespace, and where it led.
+#[derive(Debug)]
+struct Opened {
+    time: u64,
+    open: NetnsOpen,
+    /// Where its process was next. Plugins enter a pod by its path, and go home by a descriptor of their own.
+    led_to: Option<Netns>,
 }
 
 impl Namespaces {
@@ -32,10 +43,22 @@ impl Namespaces {
             NetnsOpKind::Switch if !old && !self.made.contains_key(&op.netns) => self.made.insert(op.netns, time),
             NetnsOpKind::Switch | NetnsOpKind::Setns => {}
         }
+        if !matches!(op.op, NetnsOpKind::End | NetnsOpKind::Clone) {
+            self.see_entry(time, op);
+        }
     }
 
     pub(super) fn see_open(&mut self, time: u64, open: &NetnsOpen) {
-        remember(MAX_OPENS, &mut self.opens, (time, open.clone()));
+        remember(MAX_OPENS, &mut self.opens, Opened { time, open: open.clone(), led_to: None });
+    }
+
+    /// A process is in this namespace from now on.
+    fn see_entry(&mut self, time: u64, op: &NetnsOp) {
+        self.follows = true;
+        let last = self.opens.iter_mut().rev().find(|it| it.is_of(&[op.actor.pid], time));
+        if let Some(path) = last.filter(|it| it.led_to.is_none()) {
+            path.led_to = Some(op.netns);
+        }
     }
 
     /// When it was made, if that was seen.
@@ -43,14 +66,33 @@ impl Namespaces {
         self.made.get(&netns).copied()
     }
 
-    /// The path by which one of these processes last named a namespace that is not its own, before `time`.
-    pub(super) fn path(&self, pids: &[u32], time: u64) -> Option<&str> {
-        self.opens
-            .iter()
-            .rev()
-            .filter(|(at, _)| *at <= time && time - at <= OPEN_WINDOW_NS)
-            .find(|(_, open)| pids.contains(&open.actor.pid) && !names_itself(open))
-            .map(|(_, open)| open.path.as_str())
+    /// The path by which one of these processes last came into a namespace, before `time`; where entries are not seen, the
+    /// one by which it last named one that is not its own.
+    pub(super) fn path(&self, pids: &[u32], netns: Netns, time: u64) -> Option<&str> {
+        let led_there = |it: &&Opened| if self.follows { it.led_to == Some(netns) } else { true };
+        self.opens.iter().rev().filter(|it| it.is_of(pids, time)).find(led_there).map(|it| it.open.path.as_str())
+    }
+
+    /// One of these processes named a namespace that is not its own.
+    pub(super) fn named_one(&self, pids: &[u32], time: u64) -> bool {
+        self.opens.iter().any(|it| it.is_of(pids, time))
+    }
+
+    /// The path by which a process is about to enter a namespace: nobody came anywhere by it yet. A thread that comes from
+    /// another namespace goes by what it opened itself: it may only be coming home.
+    pub(super) fn path_of_entry(&self, op: &NetnsOp, time: u64) -> Option<&str> {
+        let last = self.opens.iter().rev().find(|it| it.is_of(&[op.actor.pid], time))?;
+        let stays = op.actor.netns.is_none_or(|from| from == op.netns);
+        let is_it = last.led_to.is_none() && (stays || last.open.actor.tid == op.actor.tid);
+        is_it.then_some(last.open.path.as_str())
+    }
+}
+
+impl Opened {
+    /// Opened by one of these processes shortly before, and no way back.
+    fn is_of(&self, pids: &[u32], time: u64) -> bool {
+        let recent = self.time <= time && time - self.time <= OPEN_WINDOW_NS;
+        recent && pids.contains(&self.open.actor.pid) && !names_itself(&self.open)
     }
 }
 
@@ -71,6 +113,8 @@ mod tests {
 
     const PLUGIN: u32 = 50;
     const THREAD: u32 = 51;
+    const HOME: Netns = Netns(1);
+    const AWAY: Netns = Netns(2);
 
     fn actor() -> Actor {
         Actor { pid: PLUGIN, tid: THREAD, comm: "x".into(), netns: None, cgroup: None, cgroup_memory: None }
@@ -127,17 +171,53 @@ mod tests {
         let thread = format!("/proc/{THREAD}/ns/net");
         let namespaces =
             opened(&["/run/netns/cni-0", there, "/proc/self/ns/net", "/proc/thread-self/ns/net", &own, &thread]);
-        assert_eq!(namespaces.path(&[9, PLUGIN], 100), Some(there));
-        assert_eq!(namespaces.path(&[9], 100), None, "another process");
-        assert_eq!(namespaces.path(&[PLUGIN], 1), Some("/run/netns/cni-0"), "before the second");
-        assert_eq!(namespaces.path(&[PLUGIN], 100 + OPEN_WINDOW_NS), None, "too long ago");
-        assert_eq!(opened(&["/proc/77/ns/net"]).path(&[PLUGIN], 100), Some("/proc/77/ns/net"));
+        let path = |pids: &[u32], time| namespaces.path(pids, HOME, time);
+        assert_eq!(path(&[9, PLUGIN], 100), Some(there));
+        assert_eq!(path(&[9], 100), None, "another process");
+        assert_eq!(path(&[PLUGIN], 1), Some("/run/netns/cni-0"), "before the second");
+        assert_eq!(path(&[PLUGIN], 100 + OPEN_WINDOW_NS), None, "too long ago");
+        assert_eq!(opened(&["/proc/77/ns/net"]).path(&[PLUGIN], HOME, 100), Some("/proc/77/ns/net"));
+    }
+
+    /// From `from` into `to`, by this thread.
+    fn enter(from: Netns, to: Netns, tid: u32) -> NetnsOp {
+        let actor = Actor { tid, netns: Some(from), ..actor() };
+        NetnsOp { actor, ancestors: Vec::new(), netns: to, op: NetnsOpKind::Setns }
+    }
+
+    #[test]
+    fn who_was_in_a_pod_and_comes_home_did_not_come_by_its_path() {
+        let mut namespaces = opened(&["/run/netns/cni-1"]);
+        assert_eq!(namespaces.path_of_entry(&enter(HOME, AWAY, THREAD), 10), Some("/run/netns/cni-1"));
+        namespaces.see(10, &enter(HOME, AWAY, THREAD), false);
+        assert_eq!(namespaces.path_of_entry(&enter(AWAY, HOME, THREAD), 11), None);
+        namespaces.see(11, &enter(AWAY, HOME, THREAD), false);
+        assert_eq!(namespaces.path(&[PLUGIN], AWAY, 12), Some("/run/netns/cni-1"));
+        assert_eq!(namespaces.path(&[PLUGIN], HOME, 12), None);
+        assert!(namespaces.named_one(&[PLUGIN], 12) && !namespaces.named_one(&[9], 12));
+    }
+
+    #[test]
+    fn a_path_that_leads_home_is_how_it_came_there() {
+        let mut namespaces = opened(&["/proc/77/ns/net", "/proc/self/ns/net"]);
+        assert_eq!(namespaces.path_of_entry(&enter(HOME, HOME, 99), 10), Some("/proc/77/ns/net"));
+        namespaces.see(10, &enter(HOME, HOME, 99), false);
+        assert_eq!(namespaces.path(&[PLUGIN], HOME, 11), Some("/proc/77/ns/net"));
+        assert_eq!(namespaces.path_of_entry(&enter(HOME, HOME, 99), 12), None, "told once");
+    }
+
+    /// A runtime with several threads: another one opened the path of the next pod meanwhile.
+    #[test]
+    fn a_thread_that_comes_home_does_not_come_by_another_s_path() {
+        let namespaces = opened(&["/run/netns/cni-2"]);
+        assert_eq!(namespaces.path_of_entry(&enter(AWAY, HOME, 99), 10), None);
+        assert_eq!(namespaces.path_of_entry(&enter(AWAY, HOME, THREAD), 10), Some("/run/netns/cni-2"));
     }
 
     #[test]
     fn opens_are_bounded() {
         let namespaces = opened(&["/run/netns/a"; MAX_OPENS + 9]);
         assert_eq!(namespaces.opens.len(), MAX_OPENS);
-        assert_eq!(namespaces.opens.front().map(|(time, _)| *time), Some(10), "the oldest went");
+        assert_eq!(namespaces.opens.front().map(|it| it.time), Some(10), "the oldest went");
     }
 }

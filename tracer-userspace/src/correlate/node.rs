@@ -108,11 +108,14 @@ impl Node {
     fn see_netns_op(&mut self, time: u64, op: &NetnsOp) {
         let old = self.start.as_ref().is_none_or(|start| start.namespaces.contains(&op.netns));
         self.namespaces.see(time, op, old);
-        let made = matches!(op.op, NetnsOpKind::Unshare | NetnsOpKind::Clone);
-        if made {
+        if op.begins_anew() && op.op != NetnsOpKind::End {
             self.links.forget(op.netns);
         }
-        if made || op.op == NetnsOpKind::End {
+        if op.begins_anew() {
+            // A number is given again.
+            if let Some(start) = &mut self.start {
+                start.namespaces.retain(|there| *there != op.netns);
+            }
             self.listeners.forget(op.netns);
             self.firewalls.forget(op.netns);
         }
@@ -202,11 +205,22 @@ impl Node {
         self.links.down(netns, name)
     }
 
-    /// The path by which this process (or one of those above it) last named a namespace that is not
-    /// its own, before `time`.
+    /// The path by which one of these processes last came into a namespace, before `time`.
     #[must_use]
-    pub fn netns_path(&self, pids: &[u32], time: u64) -> Option<&str> {
-        self.namespaces.path(pids, time)
+    pub fn netns_path(&self, pids: &[u32], netns: Netns, time: u64) -> Option<&str> {
+        self.namespaces.path(pids, netns, time)
+    }
+
+    /// One of these processes opened the path of a namespace that is not its own shortly before `time`.
+    #[must_use]
+    pub fn named_netns(&self, pids: &[u32], time: u64) -> bool {
+        self.namespaces.named_one(pids, time)
+    }
+
+    /// The path by which a process is about to enter a namespace.
+    #[must_use]
+    pub fn path_of_entry(&self, op: &NetnsOp, time: u64) -> Option<&str> {
+        self.namespaces.path_of_entry(op, time)
     }
 
     /// The IPVS NodePort that a source address and port collides with.

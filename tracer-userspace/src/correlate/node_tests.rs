@@ -40,3 +40,14 @@ fn an_address_belongs_to_who_dials_before_it_belongs_to_where_it_was_found() {
     let at = |addr: &str| seen(&stream).netns_of_addr(NODE, addr.parse().expect("an address"));
     assert_eq!(["10.88.0.1", "127.0.0.1", "10.88.0.2", "10.88.0.3"].map(at), [Some(NODE), Some(NODE), Some(POD), None]);
 }
+
+#[test]
+fn a_namespace_of_the_start_is_not_the_next_one_of_its_number() {
+    let mut stream = Stream::new();
+    let mut start = seen(&stream).start.clone().expect("a start");
+    start.namespaces.push(POD);
+    stream.push(Fact::Start(Box::new(start))).push(op(POD, NetnsOpKind::Switch));
+    assert!(seen(&stream).netns_made(POD).is_none(), "it was there");
+    stream.push(op(POD, NetnsOpKind::End)).push(op(POD, NetnsOpKind::Switch));
+    assert!(seen(&stream).netns_made(POD).is_some());
+}

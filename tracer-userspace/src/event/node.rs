@@ -68,6 +68,14 @@ pub struct NetnsOp {
     pub op: NetnsOpKind,
 }
 
+impl NetnsOp {
+    /// What was known of the namespace's number is over: it ended, or was made just now.
+    #[must_use]
+    pub const fn begins_anew(&self) -> bool {
+        matches!(self.op, NetnsOpKind::Unshare | NetnsOpKind::Clone | NetnsOpKind::End)
+    }
+}
+
 /// Somebody set a link up or down.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LinkChange {

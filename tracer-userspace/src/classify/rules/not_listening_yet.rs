@@ -123,6 +123,13 @@ mod tests {
     }
 
     #[test]
+    fn a_listener_in_the_next_namespace_of_that_number_is_another_pods() {
+        let mut stream = Stream::new();
+        stream.connect().reset_sent(SYN, true, None).wait_ms(1500).netns_made(POD).listens(POD, 8080, true);
+        assert_eq!(stream.labels(), ["connection_refused"]);
+    }
+
+    #[test]
     fn a_process_that_listened_before_is_another_story() {
         let mut stream = Stream::new();
         stream.netns_made(POD).listens(POD, 8080, true).listens(POD, 8080, false);
