@@ -170,6 +170,15 @@ impl Stream {
         })
     }
 
+    /// A packet of the target is dropped in the prober's namespace.
+    pub(crate) fn drop_back(&mut self, flags: TcpFlags, reason: &str) -> &mut Self {
+        let flow = self.flow.reversed();
+        self.drop_with(flags, NODE, |drop| {
+            drop.reason = Some(reason.to_owned());
+            drop.flow = flow;
+        })
+    }
+
     pub(crate) fn drop_with(&mut self, flags: TcpFlags, netns: Netns, fill: impl FnOnce(&mut PacketDrop)) -> &mut Self {
         let flow = if flags.is_syn_ack() { self.flow.reversed() } else { self.flow };
         let mut drop = PacketDrop {

@@ -180,9 +180,10 @@ fn is_needed(case: &Case<'_>, drop: &PacketDrop) -> bool {
     handshake || (before_end && case.attempt.established.is_some() && is_missed(case, drop))
 }
 
-/// The attempt failed, and what was dropped after its handshake never got through: a request that was acknowledged did.
+/// The attempt failed, and what was dropped after its handshake never got through: a request that was acknowledged did, and
+/// so did an acknowledgement.
 pub(super) fn is_missed(case: &Case<'_>, drop: &PacketDrop) -> bool {
-    let got_through = outbound(case, drop) && case.attempt.request_acknowledged();
+    let got_through = case.attempt.request_acknowledged() && (outbound(case, drop) || drop.flags.may_be_bare());
     case.attempt.failed() && !drop.flags.is_rst() && !got_through
 }
 

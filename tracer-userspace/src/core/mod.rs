@@ -37,7 +37,7 @@ use crate::event::{ConnId, Fact, Findings, Netns, Observation, PodRef, SandboxCa
 use crate::node_events;
 use crate::node_events::findings::{Known, news};
 use crate::node_events::firewall_drop::Dropping;
-use crate::record::{Body, Outcome};
+use crate::record::{Body, Confidence, Outcome};
 
 /// When an attempt is looked at.
 #[derive(Clone, Copy, Debug)]
@@ -372,9 +372,11 @@ fn changes(before: Decided, finding: &Finding, also: &[Label]) -> bool {
     finding.outcome != before.outcome || finding.label < before.label || is_answered(before, finding, also)
 }
 
-/// A packet was dropped and nothing answered; then one that was sent again got through, and was answered with a no.
+/// A packet was dropped and nothing answered; then one that was sent again got through, and was answered with a no, or taken
+/// and not answered for most of the time.
 fn is_answered(before: Decided, finding: &Finding, also: &[Label]) -> bool {
-    let says_no = matches!(
+    let is_silent = matches!(finding.label, Label::SlowResponse | Label::TlsHandshakeSlow);
+    let is_no = matches!(
         finding.label,
         Label::NotListeningYet
             | Label::StartupBudgetExceeded
@@ -384,6 +386,7 @@ fn is_answered(before: Decided, finding: &Finding, also: &[Label]) -> bool {
             | Label::ClosedWithoutAnswer
             | Label::AppStatusFailure
     );
+    let got_through = is_no || is_silent && finding.confidence == Confidence::Proven;
     let stands = finding.label == before.label || also.contains(&before.label);
-    before.until_answered && before.outcome == Outcome::Failure && says_no && !stands
+    before.until_answered && before.outcome == Outcome::Failure && got_through && !stands
 }

@@ -296,6 +296,11 @@ impl TcpFlags {
     pub const fn has_data(self) -> bool {
         self.0 & 0x08 != 0
     }
+    /// None of SYN, FIN, RST and PSH: an acknowledgement, or data that is not the last of what was written.
+    #[must_use]
+    pub const fn may_be_bare(self) -> bool {
+        self.0 & 0x0f == 0
+    }
     /// "SYN", "SYN-ACK", "RST", "FIN" or "segment".
     #[must_use]
     pub const fn name(self) -> &'static str {

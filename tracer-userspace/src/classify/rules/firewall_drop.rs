@@ -156,4 +156,30 @@ mod tests {
         lost.wait_ms(1000).state(TcpState::Established, TcpState::FinWait1, 0, (200, 1, 0));
         assert_eq!(lost.labels(), ["firewall_drop"]);
     }
+    /// The rule goes, the next SYN gets through, the request is taken, and the application is silent for the rest of the time.
+    #[test]
+    fn a_silence_after_a_later_syn_is_the_applications() {
+        let told = |silent_ms: u64| {
+            let mut stream = Stream::new();
+            stream.connect().drop(SYN, "NETFILTER_DROP", POD).wait_ms(5).push(Fact::Tick);
+            stream.wait_ms(1_000).retransmit(TcpState::SynSent).established().wait_ms(silent_ms);
+            stream.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 0)).wait_ms(50).push(Fact::Tick);
+            stream.labels()
+        };
+        assert_eq!(told(4_000), ["firewall_drop", "slow_response"]);
+        assert_eq!(told(500), ["firewall_drop"], "most of the time had gone before");
+    }
+
+    /// The request was sent again for want of the first acknowledgement, and was acknowledged then.
+    #[test]
+    fn an_acknowledgement_that_came_at_the_second_try_was_not_missed() {
+        let mut stream = Stream::new();
+        stream.connect().established().drop_back(TcpFlags(0x10), "NETFILTER_DROP").wait_ms(200).sent_again(100, false);
+        stream.wait_ms(1000).state(TcpState::Established, TcpState::FinWait1, 0, (200, 101, 0));
+        assert_eq!(stream.labels(), ["slow_response"]);
+        let mut answer = Stream::new();
+        answer.connect().established().drop_back(TcpFlags(0x18), "NETFILTER_DROP").wait_ms(1000);
+        answer.state(TcpState::Established, TcpState::FinWait1, 0, (200, 101, 0));
+        assert_eq!(answer.labels(), ["firewall_drop"]);
+    }
 }

@@ -74,7 +74,8 @@ fn mend(case: &Case<'_>) -> String {
 const SENT_AGAIN: &str =
     " since it was sent for the last time; most of the time had gone before: it was lost on the way and sent again";
 /// The handshake took more of the time than the target had for its answer.
-const LATE: &str = "; most of the time had gone into the handshake: a SYN that was lost on the way, or a slow path";
+pub(super) const LATE: &str =
+    "; most of the time had gone into the handshake: a SYN that was lost on the way, or a slow path";
 
 /// When the prober gave up on a target that had taken its request and sent nothing.
 pub(super) fn taken_and_silent(case: &Case<'_>) -> Option<u64> {
