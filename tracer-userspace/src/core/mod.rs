@@ -20,7 +20,7 @@ use self::counting::{MAX_COUNTERS, MAX_DECIDED, next};
 use self::counts::Counts;
 use self::holding::Held;
 use self::questions::{MAX_ASKED, PATIENCE_NS, asks, waits_for_answer};
-use self::records::{loss_record, recovery, said, verdict_record};
+use self::records::{forgotten, loss_record, recovery, said, verdict_record};
 use self::starts::Starts;
 use self::words::Words;
 use crate::ask::Ask;
@@ -145,6 +145,9 @@ impl Core {
         if let Some(conn) = self.correlator.push(observation) {
             self.look(conn, observation, out);
         }
+        out.extend(
+            self.correlator.take_forgotten(observation.time_boot_ns).map(|it| forgotten(observation.time_boot_ns, it)),
+        );
         self.look_again(observation, out);
     }
 

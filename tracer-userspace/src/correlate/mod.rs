@@ -20,8 +20,12 @@ use std::net::SocketAddr;
 use crate::event::{ConnId, Connect, Fact, Flow, Netns, Observation};
 use attempt::Attempt;
 
-/// Attempts kept at once; the oldest goes first.
+/// Attempts kept at once.
 const MAX_ATTEMPTS: usize = 8192;
+/// Ended ones that go at once where there is no room.
+const MAX_ENDED_GONE: usize = MAX_ATTEMPTS / 8;
+/// How often it is told that attempts were forgotten.
+const TELL_NS: u64 = 1_000_000_000;
 /// How long an attempt is kept after its end for evidence that comes late.
 pub(crate) const KEEP_AFTER_END_NS: u64 = 2_000_000_000;
 /// How long an attempt is kept whose end was never seen.
@@ -32,6 +36,17 @@ const KEEP_OPEN_NS: u64 = 900_000_000_000;
 pub struct Correlator {
     attempts: BTreeMap<ConnId, Attempt>,
     last_sweep: u64,
+    forgotten: Forgotten,
+}
+
+/// Open attempts for which there was no room.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Forgotten {
+    /// How many.
+    pub count: u64,
+    /// When the first of them began.
+    pub since: u64,
+    told: u64,
 }
 
 impl Correlator {
@@ -67,9 +82,31 @@ impl Correlator {
 
     fn insert(&mut self, attempt: Attempt) {
         if self.attempts.len() >= MAX_ATTEMPTS {
-            self.attempts.pop_first();
+            self.make_room();
         }
         self.attempts.insert(attempt.conn, attempt);
+    }
+
+    /// Those go that ended the longest ago: they were judged. Only where all are open the oldest of them goes unjudged.
+    fn make_room(&mut self) {
+        let ended = |a: &Attempt| a.ended.map(|(end, _)| (end, a.conn));
+        let mut ended: Vec<(u64, ConnId)> = self.attempts.values().filter_map(ended).collect();
+        ended.sort_unstable();
+        for (_, conn) in ended.iter().take(MAX_ENDED_GONE) {
+            self.attempts.remove(conn);
+        }
+        if ended.is_empty()
+            && let Some((_, gone)) = self.attempts.pop_first()
+        {
+            self.forgotten.since = if self.forgotten.count == 0 { gone.started } else { self.forgotten.since };
+            self.forgotten.count += 1;
+        }
+    }
+
+    /// Open attempts that were forgotten since this was told last, at most once a second.
+    pub fn take_forgotten(&mut self, now: u64) -> Option<Forgotten> {
+        let due = self.forgotten.count > 0 && now >= self.forgotten.told.saturating_add(TELL_NS);
+        due.then(|| std::mem::replace(&mut self.forgotten, Forgotten { told: now, ..Forgotten::default() }))
     }
 
     /// Forgets attempts whose time is over; at most once a second.
@@ -159,5 +196,42 @@ fn unspecified_like(addr: SocketAddr) -> std::net::IpAddr {
     match addr {
         SocketAddr::V4(_) => std::net::Ipv4Addr::UNSPECIFIED.into(),
         SocketAddr::V6(_) => std::net::Ipv6Addr::UNSPECIFIED.into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::event::TcpState;
+    use crate::testing::Stream;
+
+    /// So many attempts, the first `ended` of which end.
+    fn after(attempts: usize, ended: usize) -> Correlator {
+        let mut stream = Stream::new();
+        for n in 0..attempts {
+            stream.again(100 + n as u64).connect();
+            if n < ended {
+                stream.state(TcpState::SynSent, TcpState::Close, 111, (0, 0, 0));
+            }
+        }
+        let mut correlator = Correlator::default();
+        stream.observations.iter().for_each(|observation| _ = correlator.push(observation));
+        correlator
+    }
+
+    #[test]
+    fn what_ended_makes_room_before_what_is_open() {
+        let mut correlator = after(MAX_ATTEMPTS + 9, 9);
+        assert_eq!(correlator.open().count(), MAX_ATTEMPTS);
+        assert_eq!((correlator.all().count(), correlator.take_forgotten(u64::MAX)), (MAX_ATTEMPTS, None));
+    }
+
+    #[test]
+    fn an_open_one_that_is_forgotten_is_told() {
+        let mut correlator = after(MAX_ATTEMPTS + 9, 0);
+        assert_eq!(correlator.all().count(), MAX_ATTEMPTS);
+        let told = correlator.take_forgotten(TELL_NS).expect("forgotten ones");
+        assert_eq!(told.count, 9);
+        assert_eq!(correlator.take_forgotten(u64::MAX), None, "once");
     }
 }

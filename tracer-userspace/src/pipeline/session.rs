@@ -81,7 +81,8 @@ impl<S: EventSource> Session<S> {
         let (hooks, missing) = (start.hooks.len(), start.missing_hooks.len());
         self.push(&Observation { time_boot_ns: since_boot_ns, fact: Fact::Start(Box::new(start)) });
         for fact in facts {
-            self.push_fact(fact);
+            self.note_trouble(&fact);
+            self.push(&Observation { time_boot_ns: clock::boot_ns(), fact });
         }
         self.flush();
         self.tell();
@@ -265,9 +266,9 @@ impl<S: EventSource> Session<S> {
     }
 
     fn fire_deadline(&mut self) {
-        let now = clock::boot_ns();
-        if self.engine.next_deadline().is_some_and(|deadline| deadline <= now) {
-            self.push(&Observation { time_boot_ns: now, fact: Fact::Tick });
+        let due = self.engine.next_deadline();
+        if due.is_some_and(|deadline| deadline <= clock::boot_ns()) {
+            self.push_now(Fact::Tick);
         }
     }
 
@@ -280,14 +281,21 @@ impl<S: EventSource> Session<S> {
     }
 
     fn push_fact(&mut self, fact: Fact) {
-        if let (Fact::ListTrouble(trouble), Some(server)) = (&fact, &self.server) {
-            server.health.degraded(trouble.list.name(), trouble.problem.clone());
-        }
+        self.note_trouble(&fact);
         self.push_now(fact);
     }
 
+    fn note_trouble(&self, fact: &Fact) {
+        if let (Fact::ListTrouble(trouble), Some(server)) = (fact, &self.server) {
+            server.health.degraded(trouble.list.name(), trouble.problem.clone());
+        }
+    }
+
+    /// What happened before this moment is told first: a verdict that is due by then must know all of it.
     fn push_now(&mut self, fact: Fact) {
-        self.push(&Observation { time_boot_ns: clock::boot_ns(), fact });
+        let time_boot_ns = clock::boot_ns();
+        self.take_events();
+        self.push(&Observation { time_boot_ns, fact });
     }
 
     fn push(&mut self, observation: &Observation) {
