@@ -68,7 +68,7 @@ pub fn attach(config: &config::Live) -> Result<Attached<Kernel>, Error> {
     loaded.watch_answers(&pids(&snapshot.probers));
     let refresh = Arc::new(Notify::new());
     let inquirer = Inquirer::start(tx.clone());
-    let log = follow_log(config, &sources, &snapshot, &tx);
+    let log = follow_log(config, &sources, &tx);
     let kernel = Kernel {
         loaded,
         probers: config.probers.clone(),
@@ -120,13 +120,8 @@ struct FollowedLog {
 }
 
 /// Follows the kubelet's log, where there is one.
-fn follow_log(
-    config: &config::Live,
-    sources: &SourceConfig,
-    snapshot: &Snapshot,
-    tx: &mpsc::Sender<Fact>,
-) -> Option<FollowedLog> {
-    let log = KubeletLog::find(config.kubelet_log.as_ref(), &sources.prober_names(), &snapshot.probers)?;
+fn follow_log(config: &config::Live, sources: &SourceConfig, tx: &mpsc::Sender<Fact>) -> Option<FollowedLog> {
+    let log = KubeletLog::find(config.kubelet_log.as_ref(), &sources.prober_names())?;
     let lack = sources::kubelet_log_lack(&sources.prober_names());
     let by_events = config.cluster.as_ref().is_some_and(|cluster| !cluster.events.is_empty());
     let source = log.describe(lack.as_deref());

@@ -107,6 +107,10 @@ impl Files {
 /// A file must be there, and a directory have a journal in it; the node's own may still come.
 fn kubelet_log(named: Option<NamedLog>) -> Result<Option<NamedLog>, Error> {
     match named {
+        // To open a pipe waits for who writes to it.
+        Some(NamedLog::File(path)) if std::fs::metadata(&path).is_ok_and(|it| !it.is_file() && !it.is_dir()) => {
+            Err(Error::file("--kubelet-log", path, std::io::Error::other("not a plain file")))
+        }
         Some(NamedLog::File(path)) => Ok(readable("--kubelet-log", Some(path))?.map(NamedLog::File)),
         Some(NamedLog::Journal(Some(directory))) if journal_in(&directory).is_none() => {
             let missing = std::io::Error::other("no system.journal in it, nor in a machine's directory below it");

@@ -60,6 +60,7 @@ fn the_kubelet_s_log_is_a_file_or_the_journal() {
     assert_eq!(log("journal"), Ok(Some(NamedLog::Journal(None))));
     assert_eq!(log(""), Ok(None));
     assert!(log("./journal").unwrap_err().starts_with("--kubelet-log ./journal: No such file"));
+    assert_eq!(log("/dev/null").unwrap_err(), "--kubelet-log /dev/null: not a plain file");
     let empty = log("journal:/proc/self").unwrap_err();
     assert!(empty.starts_with("--kubelet-log /proc/self: no system.journal in it"), "{empty}");
 }

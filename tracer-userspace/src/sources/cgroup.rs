@@ -19,6 +19,12 @@ pub(super) fn pod_process(text: &str) -> Option<PodProcess> {
     preferred.chain(lines()).find_map(|(_, path)| pod_of_path(path))
 }
 
+/// Whether `/proc/<pid>/cgroup` is that of a process in this pod, or in a pod of a node in it.
+pub(super) fn is_within(text: &str, uid: &str) -> bool {
+    let mut components = text.lines().filter_map(hierarchy).flat_map(|(_, path)| path.split(['/', ':']));
+    components.any(|component| pod_uid(component).is_some_and(|it| it == uid))
+}
+
 fn is_memory(controller: &str) -> bool {
     controller == "memory"
 }

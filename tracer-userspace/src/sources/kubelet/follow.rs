@@ -1,7 +1,6 @@
 //! Reads a log as it grows; begins anew when another file takes its place.
 #![expect(clippy::disallowed_methods, reason = "outside the core: when a missing file is looked for again")]
 
-use std::fs::File;
 use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
@@ -15,6 +14,7 @@ use tokio::sync::mpsc::Sender;
 
 use super::journal::Journal;
 use super::line::Now;
+use super::process::open_file;
 use super::text::Text;
 use super::{KubeletLog, Place};
 use crate::clock;
@@ -137,11 +137,8 @@ impl Follower {
 impl Open {
     fn new(place: &Place, log: &KubeletLog, since: SystemTime) -> io::Result<Self> {
         let path = place.path();
-        let file = File::open(path)?;
+        let file = open_file(path)?;
         let about = file.metadata()?;
-        if !about.is_file() {
-            return Err(io::Error::other("it is not a file"));
-        }
         let changes = Inotify::init(InitFlags::IN_NONBLOCK | InitFlags::IN_CLOEXEC).map_err(from_errno)?;
         changes
             .add_watch(path, AddWatchFlags::IN_MODIFY | AddWatchFlags::IN_ATTRIB | AddWatchFlags::IN_MOVE_SELF)
@@ -191,6 +188,7 @@ fn from_errno(errno: Errno) -> io::Error {
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "a test ends at the line that failed")]
 mod tests {
+    use std::fs::File;
     use std::io::Write as _;
 
     use tokio::sync::mpsc;

@@ -26,8 +26,8 @@ use self::follow::Follower;
 #[cfg(test)]
 pub(crate) use self::verbosity::tests::told;
 pub use self::verbosity::{KubeletLogging, KubeletLoggingError};
-use super::Prober;
-use super::procfs::{self, find_probers};
+use super::cgroup;
+use super::procfs::{self, Process};
 use crate::event::Fact;
 
 /// A log as it is named on the command line.
@@ -85,19 +85,20 @@ impl Place {
 }
 
 impl KubeletLog {
-    /// The log that was named; else what a prober writes to, if that can be followed, or if none runs yet.
+    /// The log that was named; else what a kubelet writes to, if that can be followed, or if none runs yet.
     #[must_use]
-    pub fn find(named: Option<&NamedLog>, names: &[String], probers: &[Prober]) -> Option<Self> {
+    pub fn find(named: Option<&NamedLog>, names: &[String]) -> Option<Self> {
         match named {
             Some(NamedLog::File(path)) => Some(Self::File(path.clone())),
             Some(NamedLog::Journal(directory)) => Some(Self::Journal(directory.clone(), names.to_vec())),
-            None => Self::own(names, probers),
+            None => Self::own(names),
         }
     }
 
-    fn own(names: &[String], probers: &[Prober]) -> Option<Self> {
-        let found = probers.is_empty() || of_probers(probers).is_some();
-        if !found && descriptors(probers).iter().any(|path| is_socket(path)) {
+    fn own(names: &[String]) -> Option<Self> {
+        let kubelets = kubelets(names);
+        let found = kubelets.is_empty() || log_of(&kubelets).is_some();
+        if !found && descriptors(&kubelets).iter().any(|path| is_socket(path)) {
             tracing::warn!(
                 "the kubelet's stderr is a socket, and no systemd journal can be read: --kubelet-log names its log"
             );
@@ -126,8 +127,8 @@ impl KubeletLog {
         match self {
             Self::File(path) => Some(Place::Text(path.clone())),
             Self::Journal(Some(directory), _) => journal::within(directory).map(Place::Journal),
-            Self::Journal(None, names) => journal_of(&find_probers(names)).map(Place::Journal),
-            Self::Own(names) => of_probers(&find_probers(names)),
+            Self::Journal(None, names) => journal_of(&kubelets(names)).map(Place::Journal),
+            Self::Own(names) => log_of(&kubelets(names)),
         }
     }
 
@@ -154,10 +155,8 @@ impl KubeletLog {
 #[must_use]
 pub fn lack(names: &[String]) -> Option<String> {
     let names: Vec<String> = names.iter().filter(|name| *name == verbosity::NAME).cloned().collect();
-    let processes = procfs::scan(&names).into_iter();
-    // What runs in a pod only calls itself so.
-    let kubelets = processes.filter(|it| it.prober.is_some() && it.pod.is_none() && procfs::is_root(it.pid));
-    lack_of(&kubelets.map(|it| KubeletLogging::of(it.pid)).collect::<Result<Vec<_>, _>>().ok()?)
+    let logging = kubelets(&names).into_iter().map(KubeletLogging::of);
+    lack_of(&logging.collect::<Result<Vec<_>, _>>().ok()?)
 }
 
 /// Of all of them: one that writes them may be the one whose log it is.
@@ -167,18 +166,31 @@ fn lack_of(kubelets: &[KubeletLogging]) -> Option<String> {
     Some(format!("the kubelet (pid {}) {lack}; {}", kubelet.pid, kubelet.mend()))
 }
 
+/// Processes of these names that can be the node's kubelet.
+fn kubelets(names: &[String]) -> Vec<u32> {
+    let own = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+    let processes = procfs::scan(names).into_iter();
+    processes.filter(|it| can_be(it, &own) && procfs::is_root(it.pid)).map(|it| it.pid).collect()
+}
+
+/// By its name and place. What runs in a pod only calls itself so, and what it writes is nobody's word, unless all of the
+/// node is in that pod: then so are we (`own`, our cgroups).
+fn can_be(process: &Process, own: &str) -> bool {
+    process.prober.is_some() && process.pod.as_ref().is_none_or(|pod| cgroup::is_within(own, &pod.uid))
+}
+
 /// What the first of them writes to that can be followed.
-fn of_probers(probers: &[Prober]) -> Option<Place> {
-    let paths = descriptors(probers);
+fn log_of(kubelets: &[u32]) -> Option<Place> {
+    let paths = descriptors(kubelets);
     let file = paths.iter().find(|path| fs::metadata(path).is_ok_and(|it| it.is_file()));
-    let journal = || paths.iter().any(|path| is_socket(path)).then(|| journal_of(probers)).flatten();
+    let journal = || paths.iter().any(|path| is_socket(path)).then(|| journal_of(kubelets)).flatten();
     file.cloned().map(Place::Text).or_else(|| journal().map(Place::Journal))
 }
 
 /// Their stderr and stdout.
-fn descriptors(probers: &[Prober]) -> Vec<PathBuf> {
-    let of = |prober: &Prober| [2, 1].map(|fd| PathBuf::from(format!("/proc/{}/fd/{fd}", prober.pid)));
-    probers.iter().flat_map(of).collect()
+fn descriptors(kubelets: &[u32]) -> Vec<PathBuf> {
+    let of = |pid: &u32| [2, 1].map(|fd| PathBuf::from(format!("/proc/{pid}/fd/{fd}")));
+    kubelets.iter().flat_map(of).collect()
 }
 
 /// systemd gives its services a socket to journald as stderr.
@@ -186,15 +198,37 @@ fn is_socket(descriptor: &Path) -> bool {
     fs::read_link(descriptor).is_ok_and(|target| target.to_string_lossy().starts_with("socket:"))
 }
 
-/// The journal that a prober's node has: through `/proc`, so that the mount namespace does not matter; else our own's.
-fn journal_of(probers: &[Prober]) -> Option<PathBuf> {
-    let roots = probers.iter().map(|prober| PathBuf::from(format!("/proc/{}/root", prober.pid)));
+/// The journal that a kubelet's node has: through `/proc`, so that the mount namespace does not matter; else our own's.
+fn journal_of(kubelets: &[u32]) -> Option<PathBuf> {
+    let roots = kubelets.iter().map(|pid| PathBuf::from(format!("/proc/{pid}/root")));
     roots.chain(["/".into()]).find_map(|root| journal::below(&root))
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::cgroup::PodProcess;
     use super::*;
+
+    const POD: &str = "5d3b1a7c-2f0e-4b8e-9a55-0c6f1c1c8e11";
+
+    #[test]
+    fn a_pod_s_process_is_not_believed_to_be_the_kubelet() {
+        let process = |prober: Option<&str>, pod: Option<&str>| Process {
+            pid: 7,
+            netns: None,
+            prober: prober.map(Into::into),
+            pod: pod.map(|uid| PodProcess { uid: uid.into(), container: None }),
+        };
+        assert!(can_be(&process(Some("kubelet"), None), "0::/docker/1\n"), "also in a container that is no pod");
+        assert!(!can_be(&process(None, None), "0::/\n"), "another name");
+        let in_a_pod = process(Some("kubelet"), Some(POD));
+        assert!(!can_be(&in_a_pod, "0::/system.slice/tracer.service\n"));
+        assert!(!can_be(&in_a_pod, "0::/kubepods/pod5d3b1a7c-2f0e-4b8e-9a55-0c6f1c1c8e12/a\n"), "ours is another pod");
+        assert!(
+            can_be(&in_a_pod, &format!("0::/\n4:memory:/kubepods/pod{POD}/a/kubepods/podb/c\n")),
+            "the whole node is"
+        );
+    }
 
     #[test]
     fn a_log_without_outcomes_is_not_named_as_a_source_of_them() {

@@ -30,15 +30,26 @@ impl RootOf {
         let root = File::open(format!("/proc/{}/root", self.0))?;
         let how = OpenHow::new().flags(OFlag::O_PATH | OFlag::O_CLOEXEC);
         let how = how.resolve(ResolveFlag::RESOLVE_IN_ROOT | ResolveFlag::RESOLVE_NO_MAGICLINKS);
-        let found = File::from(openat2(&root, path, how)?);
-        // To open a device can do something, and to read a pipe waits.
-        let kind = found.metadata()?.file_type();
-        if !kind.is_file() && !kind.is_dir() {
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, "neither a file nor a directory"));
-        }
-        let opened = Path::new("/proc/self/fd").join(found.as_raw_fd().to_string());
-        File::options().read(true).custom_flags((flags | OFlag::O_NONBLOCK).bits()).open(opened)
+        opened(&File::from(openat2(&root, path, how)?), flags)
     }
+}
+
+/// A plain file for reading, whatever has this name by now.
+pub(super) fn open_file(path: &Path) -> io::Result<File> {
+    let found = File::options().read(true).custom_flags(OFlag::O_PATH.bits()).open(path)?;
+    let file = opened(&found, OFlag::empty())?;
+    if file.metadata()?.is_file() { Ok(file) } else { Err(io::Error::other("it is not a file")) }
+}
+
+/// What was found (`O_PATH`), for reading.
+fn opened(found: &File, flags: OFlag) -> io::Result<File> {
+    // To open a device can do something, and to open or read a pipe waits.
+    let kind = found.metadata()?.file_type();
+    if !kind.is_file() && !kind.is_dir() {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "neither a file nor a directory"));
+    }
+    let path = Path::new("/proc/self/fd").join(found.as_raw_fd().to_string());
+    File::options().read(true).custom_flags((flags | OFlag::O_NONBLOCK).bits()).open(path)
 }
 
 impl Files for RootOf {
@@ -109,5 +120,18 @@ mod tests {
         assert!(own.read(Path::new("/dev/null")).is_err(), "to open a device can do something");
         assert!(own.read(&place).is_err() && own.list(&paths[1]).is_err());
         fs::remove_dir_all(&place).expect("directory");
+    }
+
+    #[test]
+    fn only_a_plain_file_is_opened_and_a_pipe_holds_nobody_up() {
+        let pipe = std::env::temp_dir().join(format!("tracer-pipe-{}", std::process::id()));
+        nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).expect("pipe");
+        let (tx, opened) = std::sync::mpsc::channel();
+        let of_thread = pipe.clone();
+        std::thread::spawn(move || tx.send(open_file(&of_thread).map(drop)));
+        let opened = opened.recv_timeout(std::time::Duration::from_secs(10)).expect("nobody writes to it");
+        assert!(opened.is_err() && open_file(Path::new("/dev/null")).is_err() && open_file(Path::new("/")).is_err());
+        assert!(open_file(Path::new("/proc/self/exe")).is_ok());
+        fs::remove_file(&pipe).expect("pipe");
     }
 }

@@ -8,6 +8,8 @@ use std::time::SystemTime;
 pub(super) const MAX_LINE: usize = 64 << 10;
 /// Read at once.
 const CHUNK: usize = 16 << 10;
+/// Read before anybody is asked whether it is still wanted: a file can claim any size. No kubelet writes as much in a second.
+const MAX_READ: u64 = 16 << 20;
 
 /// Reads one file.
 #[derive(Debug)]
@@ -36,14 +38,15 @@ impl Text {
         self.at = self.file.seek(SeekFrom::Start(at)).unwrap_or(self.at);
     }
 
-    /// All that is there. A file that shrank is read from its beginning.
+    /// What is there, up to [`MAX_READ`]. A file that shrank is read from its beginning.
     pub(super) fn read(&mut self, take: &mut dyn FnMut(&str) -> bool) -> io::Result<()> {
         if self.file.metadata()?.len() < self.at {
             self.at = self.file.seek(SeekFrom::Start(0))?;
             self.partial.clear();
         }
         let mut chunk = vec![0; CHUNK];
-        loop {
+        let until = self.at.saturating_add(MAX_READ);
+        while self.at < until {
             let count = self.file.read(&mut chunk)?;
             if count == 0 {
                 return Ok(());
@@ -53,6 +56,7 @@ impl Text {
                 return Ok(());
             }
         }
+        Ok(())
     }
 
     /// Hands over the whole lines; false if nobody takes them any more.
@@ -73,5 +77,22 @@ impl Text {
             }
         }
         true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_of_any_size_is_read_in_parts() {
+        let path = std::env::temp_dir().join(format!("tracer-sparse-{}", std::process::id()));
+        let file = File::options().read(true).write(true).create_new(true).open(&path).expect("file");
+        std::fs::remove_file(&path).expect("file");
+        file.set_len(4 * MAX_READ).expect("nothing but a hole");
+        let mut text = Text::new(file, SystemTime::UNIX_EPOCH).expect("readable");
+        text.resume(0);
+        let mut reads = (1..=5).map(|_| text.read(&mut |_| true).map(|()| text.at()).expect("readable"));
+        assert_eq!([(); 5].map(|()| reads.next().expect("five")), [1, 2, 3, 4, 4].map(|part| part * MAX_READ));
     }
 }
