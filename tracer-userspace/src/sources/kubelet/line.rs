@@ -65,7 +65,7 @@ pub(super) struct Said {
 impl Said {
     pub(super) fn into_probe(self, written_boot_ns: u64, pid: Option<u32>) -> KubeletProbe {
         let Self { pod, container, probe_type, result, output } = self;
-        let Words { says, text, src, dst } = understand(&output);
+        let Words { says, text, src, dst } = understand(&output, result);
         let output = text;
         KubeletProbe {
             pod,

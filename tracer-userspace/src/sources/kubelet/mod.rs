@@ -11,6 +11,7 @@ mod journal;
 mod line;
 pub(super) mod process;
 mod text;
+mod told;
 mod verbosity;
 mod words;
 

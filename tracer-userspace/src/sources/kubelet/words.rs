@@ -5,7 +5,8 @@
 
 use std::net::SocketAddr;
 
-use crate::event::ProbeSays;
+use super::told;
+use crate::event::{KubeletResult, ProbeSays};
 
 /// Longest words kept, bytes.
 const MAX_WORDS: usize = 512;
@@ -19,16 +20,13 @@ pub(super) struct Words {
     pub(super) dst: Option<SocketAddr>,
 }
 
-pub(super) fn understand(output: &str) -> Words {
+pub(super) fn understand(output: &str, result: KubeletResult) -> Words {
     let output = output.lines().next().unwrap_or_default().trim();
     let says = meaning(output);
-    let (src, dst) = ends(output);
-    Words {
-        says,
-        text: (!matches!(says, ProbeSays::Other | ProbeSays::Nothing)).then(|| tellable(output, says)),
-        src,
-        dst,
-    }
+    let text = tellable(output, says, result);
+    // What was received may look like an address.
+    let (src, dst) = ends(text.as_deref().unwrap_or(output));
+    Words { says, text: text.filter(|it| !it.is_empty()).map(shortened), src, dst }
 }
 
 fn meaning(output: &str) -> ProbeSays {
@@ -47,7 +45,7 @@ fn meaning(output: &str) -> ProbeSays {
     if output.starts_with("rpc error: code = ") && names_exec(output) {
         return ProbeSays::CommandNotRun;
     }
-    if is_network(output) { of_network(output) } else { ProbeSays::Other }
+    if is_network(output) { of_network(&told::tellable(output)) } else { ProbeSays::Other }
 }
 
 /// The kubelet's own form, or the runtime's. A command that speaks gRPC itself (grpc_health_probe) prints errors that
@@ -93,25 +91,32 @@ fn of_network(output: &str) -> ProbeSays {
     }
 }
 
-/// Without a query, and without what came over the connection.
-fn tellable(output: &str, says: ProbeSays) -> String {
-    let text = match says {
-        ProbeSays::NotHttp => output.split("malformed HTTP").next().map_or_else(String::new, |before| {
-            if before.len() == output.len() { output.to_owned() } else { format!("{before}malformed HTTP answer") }
-        }),
-        ProbeSays::CommandTimeout if output.starts_with("command ") => "command timed out".to_owned(),
-        _ => output.to_owned(),
-    };
-    let mut text = without_query(&text);
+/// Nothing that a pod sent or a command printed.
+fn tellable(output: &str, says: ProbeSays, result: KubeletResult) -> Option<String> {
+    match says {
+        ProbeSays::Other | ProbeSays::Nothing => None,
+        ProbeSays::Status(status) => Some(format!("HTTP probe failed with statuscode: {status}")),
+        ProbeSays::NotServing => Some(not_serving(output).to_owned()),
+        ProbeSays::CommandTimeout if output.starts_with("command ") => Some("command timed out".to_owned()),
+        // The runtime's words, which the kubelet calls an error; a failure has what a command printed.
+        ProbeSays::CommandTimeout | ProbeSays::CommandNotRun if result == KubeletResult::Error => {
+            Some(output.to_owned())
+        }
+        _ => Some(told::tellable(output)),
+    }
+}
+
+/// The states of `grpc.health.v1.HealthCheckResponse`; Go writes the number of another.
+fn not_serving(output: &str) -> &str {
+    let state = output.strip_prefix("service unhealthy (responded with \"").and_then(|it| it.strip_suffix("\")"));
+    let is_known = state.is_some_and(|it| ["UNKNOWN", "NOT_SERVING", "SERVICE_UNKNOWN"].contains(&it));
+    if is_known { output } else { "service unhealthy" }
+}
+
+fn shortened(mut text: String) -> String {
     let end = text.char_indices().map(|(at, c)| at + c.len_utf8()).take_while(|end| *end <= MAX_WORDS).last();
     text.truncate(end.unwrap_or_default());
     text
-}
-
-fn without_query(text: &str) -> String {
-    let Some((before, rest)) = text.split_once('?') else { return text.to_owned() };
-    let after = rest.split_once('"').map(|(_, after)| format!("\"{after}")).unwrap_or_default();
-    format!("{before}{after}")
 }
 
 /// The addresses that the words name: `read tcp A->B:`, `dial tcp B:`, `Get "http://B/…`.
@@ -136,7 +141,11 @@ fn address(host: &str, port: u16) -> Option<SocketAddr> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{KubeletResult, ProbeSays, Words};
+
+    fn understand(output: &str) -> Words {
+        super::understand(output, KubeletResult::Failure)
+    }
 
     fn says(output: &str) -> (ProbeSays, Option<String>) {
         let words = understand(output);
@@ -199,5 +208,25 @@ mod tests {
         let of_the_runtime =
             "rpc error: code = DeadlineExceeded desc = failed to exec in container: timeout 1s exceeded";
         assert_eq!(says(of_the_runtime).0, ProbeSays::CommandTimeout);
+    }
+
+    #[test]
+    fn a_command_cannot_speak_for_the_runtime() {
+        let not_run = "rpc error: code = Unknown desc = failed to exec in container: secret";
+        assert_eq!(says(not_run), (ProbeSays::CommandNotRun, Some("rpc error: code = Unknown".into())));
+        let errored = super::understand(not_run, KubeletResult::Error);
+        assert_eq!((errored.says, errored.text.as_deref()), (ProbeSays::CommandNotRun, Some(not_run)));
+        let state = |state: &str| says(&format!("service unhealthy (responded with \"{state}\")")).1;
+        assert_eq!(state("NOT_SERVING").as_deref(), Some("service unhealthy (responded with \"NOT_SERVING\")"));
+        assert_eq!(state("secret").as_deref(), Some("service unhealthy"));
+        assert_eq!(says("HTTP probe failed with statuscode: secret"), (ProbeSays::NotHttp, None));
+    }
+
+    /// It would be taken for a timeout, of another connection.
+    #[test]
+    fn what_a_pod_sent_decides_nothing() {
+        let forged = "Get \"http://10.88.0.5:8081/\": net/http: HTTP/1.x transport connection broken: malformed MIME header line: read tcp 1.1.1.1:1->2.2.2.2:2: i/o timeout";
+        let words = understand(forged);
+        assert_eq!((words.says, words.src, words.dst), (ProbeSays::Network, None, "10.88.0.5:8081".parse().ok()));
     }
 }

@@ -1,0 +1,321 @@
+//! How much of a network error's text may be told: the parts that the kubelet, Go's net, net/http and crypto/tls or grpc-go
+//! write themselves, up to the first that may have come over the connection. net/http quotes header lines of the answer
+//! (`malformed MIME header: missing colon: "…"`), and a gRPC server chooses the message of its status (`desc = …`).
+
+use std::net::SocketAddr;
+
+/// Parts between colons that are the same whatever was received.
+const FIXED: &[&str] = &[
+    // The kubelet's probers and grpc-go.
+    "timeout",
+    "error",
+    "health rpc probe failed",
+    "health rpc failed",
+    "rpc error",
+    "connection error",
+    "transport",
+    "transport is closing",
+    "Error while dialing",
+    "error while dialing",
+    "error reading from server",
+    "error reading server preface",
+    "closing transport due to",
+    "last connection error",
+    "latest balancer error",
+    "received context error while waiting for new LB policy update",
+    "unexpected HTTP status code received from server",
+    // net/http.
+    "net/http",
+    "http",
+    "http2",
+    "HTTP/1.x transport connection broken",
+    "request canceled",
+    "request canceled while waiting for connection",
+    "timeout awaiting response headers",
+    "server closed idle connection",
+    "client connection lost",
+    "server gave HTTP response to HTTPS client",
+    "invalid byte in chunk length",
+    "malformed chunked encoding",
+    "stream error",
+    // net and context.
+    "EOF",
+    "unexpected EOF",
+    "context canceled",
+    "context deadline exceeded",
+    "i/o timeout",
+    "operation was canceled",
+    "use of closed network connection",
+    "lookup",
+    "no such host",
+    // System calls and their errors.
+    "connect",
+    "getsockopt",
+    "socket",
+    "bind",
+    "read",
+    "write",
+    "address already in use",
+    "broken pipe",
+    "cannot assign requested address",
+    "connection refused",
+    "connection reset by peer",
+    "connection timed out",
+    "host is down",
+    "invalid argument",
+    "network is down",
+    "network is unreachable",
+    "no buffer space available",
+    "no route to host",
+    "operation not permitted",
+    "permission denied",
+    "protocol not available",
+    "too many open files",
+    // crypto/tls, the alerts of RFC 8446 among them.
+    "remote error",
+    "local error",
+    "tls",
+    "x509",
+    "TLS handshake timeout",
+    "first record does not look like a TLS handshake",
+    "access denied",
+    "bad certificate",
+    "bad record MAC",
+    "certificate has expired or is not yet valid",
+    "certificate required",
+    "certificate signed by unknown authority",
+    "close notify",
+    "decryption failed",
+    "error decoding message",
+    "error decrypting message",
+    "expired certificate",
+    "failed to verify certificate",
+    "handshake failure",
+    "illegal parameter",
+    "insufficient security level",
+    "internal error",
+    "missing extension",
+    "no application protocol",
+    "protocol version not supported",
+    "record overflow",
+    "revoked certificate",
+    "unexpected message",
+    "unknown certificate",
+    "unknown certificate authority",
+    "unrecognized name",
+    "unsupported certificate",
+    "unsupported extension",
+];
+
+/// How parts begin that go on with what was received, and what is told of them.
+const QUOTING: &[(&str, &str)] = &[
+    ("malformed HTTP", "malformed HTTP answer"),
+    ("malformed MIME header", "malformed MIME header"),
+    ("failed to parse Location header", "failed to parse Location header"),
+    ("bad Content-Length", "bad Content-Length"),
+    ("message cannot contain multiple Content-Length headers", "multiple Content-Length headers"),
+    ("unsupported transfer encoding", "unsupported transfer encoding"),
+    ("too many transfer encodings", "too many transfer encodings"),
+    ("server response headers exceeded", "server response headers exceeded the limit"),
+    ("server sent GOAWAY", "server sent GOAWAY"),
+    ("server selected unsupported protocol version", "server selected unsupported protocol version"),
+    ("failed to connect service", "failed to connect service"),
+    ("health rpc did not complete", "health rpc did not complete"),
+];
+
+/// What a client's timeout says in parentheses.
+const CLIENT_TIMEOUTS: &[&str] = &[
+    "Client.Timeout exceeded while awaiting headers",
+    "Client.Timeout exceeded while reading body",
+    "Client.Timeout or context cancellation while reading body",
+];
+
+/// What may be told of an error of the network.
+pub(super) fn tellable(error: &str) -> String {
+    let (request, error) = of_request(error);
+    let mut told: Vec<&str> = request.as_deref().into_iter().collect();
+    for part in error.split(": ") {
+        if is_own(part) {
+            told.push(part);
+        } else {
+            told.extend(beginning(part));
+            break;
+        }
+    }
+    told.join(": ")
+}
+
+/// `Get "URL"` without the URL's query, and what follows. Go up to 1.13 writes no quotes.
+fn of_request(error: &str) -> (Option<String>, &str) {
+    let verb = ["Get ", "Head "].into_iter().find(|verb| error.starts_with(verb));
+    let Some((verb, rest)) = verb.and_then(|verb| Some((verb, error.strip_prefix(verb)?))) else {
+        return (None, error);
+    };
+    let (quote, rest) = rest.strip_prefix('"').map_or(("", rest), |quoted| ("\"", quoted));
+    let end = if quote.is_empty() { rest.find(": ") } else { closing_quote(rest) };
+    let (url, rest) = rest.split_at(end.unwrap_or(rest.len()));
+    let url = url.split(['?', '#']).next().unwrap_or_default();
+    let rest = rest.strip_prefix(quote).and_then(|it| it.strip_prefix(": "));
+    (Some(format!("{verb}{quote}{url}{quote}")), rest.unwrap_or_default())
+}
+
+/// Where Go's `%q` ends.
+fn closing_quote(text: &str) -> Option<usize> {
+    let mut escaped = false;
+    text.find(|c| {
+        let ends = c == '"' && !escaped;
+        escaped = c == '\\' && !escaped;
+        ends
+    })
+}
+
+/// Nothing in it was received. grpc-go quotes what it wraps: `desc = "transport: Error while dialing: …"`.
+fn is_own(part: &str) -> bool {
+    let part = part.trim_end_matches('"');
+    let part = part.strip_prefix("desc = \"").unwrap_or(part);
+    FIXED.contains(&part) || is_timeout(part) || is_connection(part) || is_probe(part) || is_code(part)
+}
+
+/// `context deadline exceeded (Client.Timeout exceeded while awaiting headers)`
+fn is_timeout(part: &str) -> bool {
+    let inner = part.strip_suffix(')').and_then(|it| it.split_once(" ("));
+    inner.is_some_and(|(what, inner)| FIXED.contains(&what) && CLIENT_TIMEOUTS.contains(&inner))
+}
+
+/// `dial tcp ADDRESS`, `read tcp ADDRESS->ADDRESS`; grpc-go up to 1.57 has no colon before it.
+fn is_connection(part: &str) -> bool {
+    let part =
+        ["Error while dialing ", "error while dialing "].iter().find_map(|it| part.strip_prefix(it)).unwrap_or(part);
+    let ends = ["dial tcp ", "read tcp ", "write tcp "].iter().find_map(|verb| part.strip_prefix(verb));
+    ends.is_some_and(|ends| ends.split("->").all(|end| end.parse::<SocketAddr>().is_ok()))
+}
+
+/// `failed to connect service "ADDRESS" within 1s`, `health rpc did not complete within 1s`
+fn is_probe(part: &str) -> bool {
+    let connected = || {
+        let (address, time) = part.strip_prefix("failed to connect service \"")?.split_once("\" within ")?;
+        Some(address.parse::<SocketAddr>().is_ok() && is_duration(time))
+    };
+    let completed = || part.strip_prefix("health rpc did not complete within ").map(is_duration);
+    connected().or_else(completed).unwrap_or_default()
+}
+
+/// As Go writes it: `1m0.5s`.
+fn is_duration(text: &str) -> bool {
+    text.starts_with(|c: char| c.is_ascii_digit())
+        && text.len() < 20
+        && text.chars().all(|c| "0123456789.hmnsµ".contains(c))
+}
+
+/// `code = Unavailable desc = connection error`: the code is one of gRPC's own, and the message not the server's.
+fn is_code(part: &str) -> bool {
+    part.strip_prefix("code = ")
+        .and_then(|it| it.split_once(" desc = "))
+        .is_some_and(|(code, says)| is_name(code) && is_own(says))
+}
+
+/// `DeadlineExceeded`, `Code(99)`
+fn is_name(code: &str) -> bool {
+    code.len() < 20 && code.chars().all(|c| c.is_ascii_alphanumeric() || "()".contains(c))
+}
+
+/// What can be told of a part that goes on with what was received.
+fn beginning(part: &str) -> Option<&str> {
+    let code = || {
+        part.split_once(" desc = ").map(|(code, _)| code).filter(|it| it.strip_prefix("code = ").is_some_and(is_name))
+    };
+    let status = || part.get(..3).filter(|it| it.bytes().all(|it| it.is_ascii_digit()) && part[3..].starts_with(" ("));
+    let quoting = QUOTING.iter().find(|(begin, _)| part.starts_with(begin)).map(|(_, told)| *told);
+    quoting.or_else(code).or_else(status)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_network_says_is_told() {
+        for error in [
+            r#"Get "http://10.88.0.5:8081/live": dial tcp 10.88.0.5:8081: connect: connection refused"#,
+            "Get http://10.88.0.5:8081/live: read tcp 10.88.0.1:59486->10.88.0.5:8081: read: connection reset by peer",
+            r#"Get "http://[fd00::5]:8081/": dial tcp [fd00::5]:8081: connect: cannot assign requested address"#,
+            r#"Get "http://10.88.0.5/live": net/http: request canceled (Client.Timeout exceeded while awaiting headers)"#,
+            r#"Get "https://10.88.0.5/live": remote error: tls: handshake failure"#,
+            r#"Get "https://10.88.0.5/live": http: server gave HTTP response to HTTPS client"#,
+            "dial tcp 10.88.0.5:8082: i/o timeout",
+            r#"timeout: failed to connect service "10.88.0.5:9000" within 1s: context deadline exceeded"#,
+            "timeout: health rpc did not complete within 1.5s",
+            r#"error: health rpc probe failed: rpc error: code = Unavailable desc = connection error: desc = "transport: Error while dialing: dial tcp 10.88.0.5:9000: connect: connection refused""#,
+            "error: health rpc probe failed: rpc error: code = Unavailable desc = error reading from server: EOF",
+            "error: health rpc probe failed: rpc error: code = DeadlineExceeded desc = context deadline exceeded",
+        ] {
+            assert_eq!(tellable(error), error);
+        }
+    }
+
+    #[test]
+    fn what_came_over_the_connection_is_not() {
+        let get = r#"Get "http://10.88.0.5:8081/live""#;
+        let broken = format!("{get}: net/http: HTTP/1.x transport connection broken");
+        for (error, told) in [
+            (
+                format!("{broken}: malformed MIME header: missing colon: \"secret: EOF\""),
+                format!("{broken}: malformed MIME header"),
+            ),
+            (format!("{broken}: malformed MIME header line: secret: EOF"), format!("{broken}: malformed MIME header")),
+            (format!("{broken}: malformed HTTP response \"secret\""), format!("{broken}: malformed HTTP answer")),
+            (format!("{broken}: bad Content-Length \"secret\""), format!("{broken}: bad Content-Length")),
+            (
+                format!("{broken}: unsupported transfer encoding: \"secret\""),
+                format!("{broken}: unsupported transfer encoding"),
+            ),
+            (
+                format!("{get}: failed to parse Location header \"secret\": parse"),
+                format!("{get}: failed to parse Location header"),
+            ),
+            (format!("{get}: secret (Client.Timeout exceeded while awaiting headers)"), get.to_owned()),
+            (
+                format!("{get}: http2: server sent GOAWAY and closed the connection; debug=\"secret\""),
+                format!("{get}: http2: server sent GOAWAY"),
+            ),
+            (r#"Get "http://10.88.0.5:8081/live?secret=\"secret": EOF"#.to_owned(), format!("{get}: EOF")),
+            ("Get http://10.88.0.5:8081/live?secret: EOF".to_owned(), "Get http://10.88.0.5:8081/live: EOF".to_owned()),
+            ("dial tcp secret: EOF".to_owned(), String::new()),
+            (
+                "timeout: failed to connect service \"secret\" within 1s".to_owned(),
+                "timeout: failed to connect service".to_owned(),
+            ),
+            (
+                "timeout: health rpc did not complete within secret".to_owned(),
+                "timeout: health rpc did not complete".to_owned(),
+            ),
+        ] {
+            assert_eq!(tellable(&error), told, "{error}");
+        }
+    }
+
+    #[test]
+    fn of_a_grpc_server_the_code_is_told_and_not_the_message() {
+        let said = "error: health rpc probe failed: rpc error";
+        for (status, told) in [
+            ("code = Unauthenticated desc = secret: EOF", ": code = Unauthenticated"),
+            ("code = Unknown desc = \"secret\"", ": code = Unknown"),
+            (
+                "code = Unknown desc = unexpected HTTP status code received from server: 404 (Not Found); transport: received unexpected content-type \"secret\"",
+                ": code = Unknown desc = unexpected HTTP status code received from server: 404",
+            ),
+            ("code = a secret desc = EOF", ""),
+        ] {
+            assert_eq!(tellable(&format!("{said}: {status}")), format!("{said}{told}"), "{status}");
+        }
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn nothing_but_known_words_is_told(garbage in "\\PC*") {
+            assert!(!tellable(&format!("Get \"http://10.88.0.5/\": EOF: <{garbage}")).contains('<'));
+            let _ = tellable(&format!("Get {garbage}"));
+            let _ = tellable(&garbage);
+        }
+    }
+}
