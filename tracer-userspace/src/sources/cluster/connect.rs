@@ -7,7 +7,7 @@ use std::time::Duration;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
 
-use crate::error::chain;
+use super::reason::reason;
 
 /// Where a pod finds its service account's token.
 const TOKEN: &str = "/var/run/secrets/kubernetes.io/serviceaccount/token";
@@ -62,14 +62,14 @@ pub(crate) async fn client(access: &Access) -> Result<Client, ConnectError> {
     };
     let mut config = match access {
         Access::Kubeconfig(path) => {
-            let file = Kubeconfig::read_from(path).map_err(|error| wrong(chain(&error)))?;
+            let file = Kubeconfig::read_from(path).map_err(|error| wrong(reason(&error)))?;
             let options = KubeConfigOptions::default();
-            Config::from_custom_kubeconfig(file, &options).await.map_err(|error| wrong(chain(&error)))?
+            Config::from_custom_kubeconfig(file, &options).await.map_err(|error| wrong(reason(&error)))?
         }
-        Access::InCluster => Config::incluster().map_err(|error| wrong(chain(&error)))?,
+        Access::InCluster => Config::incluster().map_err(|error| wrong(reason(&error)))?,
     };
     // Retries are ours: the outage is told, and what the server asks for is heeded.
     config.default_retry = false;
     config.connect_timeout = Some(Duration::from_secs(10));
-    Client::try_from(config).map_err(|error| wrong(chain(&error)))
+    Client::try_from(config).map_err(|error| wrong(reason(&error)))
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use http::{HeaderMap, StatusCode, header::RETRY_AFTER};
 use serde::Deserialize;
 
-use crate::error::chain;
+use super::reason::reason;
 
 /// Why a request gave nothing.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -87,7 +87,7 @@ pub(crate) struct Asked {
 impl Failure {
     /// A request that got no answer.
     pub(super) fn of_client(error: &kube::Error) -> Self {
-        let text = chain(error);
+        let text = reason(error);
         // Where in the client it happened helps nobody.
         let layers = ["ServiceError: ", "client error (Connect): ", "tcp connect error: "];
         let text = layers.iter().fold(text.as_str(), |text, layer| text.strip_prefix(layer).unwrap_or(text));

@@ -12,6 +12,7 @@ mod frames;
 mod known;
 mod objects;
 mod pace;
+mod reason;
 mod request;
 #[cfg(test)]
 pub(crate) mod tests;
@@ -34,6 +35,7 @@ pub use events::Namespace;
 pub(crate) use failure::{Asked, Failure};
 pub(super) use frames::{Items, Lines};
 pub(crate) use pace::{Pace, part};
+pub(super) use reason::reason;
 pub(crate) use request::send;
 
 use super::files::{Slice, api, join};

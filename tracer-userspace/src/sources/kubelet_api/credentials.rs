@@ -12,11 +12,10 @@ use rustls::crypto::ring;
 use rustls::pki_types::CertificateDer;
 use secrecy::ExposeSecret as _;
 
-use super::super::cluster::Access;
+use super::super::cluster::{Access, reason};
 use super::own_files::certificates;
 use super::trouble::Trouble;
 use super::trust::Trust;
-use crate::error::chain;
 
 /// Where a pod finds its service account's token and the cluster's authority.
 const ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
@@ -72,7 +71,7 @@ impl Credentials {
     pub(super) fn tls(&self, trust: Trust) -> Result<ClientConfig, Trouble> {
         let provider = Arc::new(ring::default_provider());
         let verifier = Arc::new(trust.verifier(provider.clone()));
-        let wrong = |error: &dyn std::error::Error| Trouble::Credentials(chain(error));
+        let wrong = |error: &(dyn std::error::Error + 'static)| Trouble::Credentials(reason(error));
         if let Self::Config(config) = self {
             // With the certificate of the client, in whichever form the kubeconfig has it.
             let mut tls = config.rustls_client_config().map_err(|error| wrong(&error))?;
@@ -88,8 +87,8 @@ impl Credentials {
 async fn of_kubeconfig(path: &Path) -> Result<Credentials, Trouble> {
     // The first wins; an earlier one is ring, too: no other is linked.
     let _ = ring::default_provider().install_default();
-    let wrong = |error: &dyn std::error::Error| {
-        Trouble::Credentials(format!("--kubeconfig {}: {}", path.display(), chain(error)))
+    let wrong = |error: &(dyn std::error::Error + 'static)| {
+        Trouble::Credentials(format!("--kubeconfig {}: {}", path.display(), reason(error)))
     };
     let file = Kubeconfig::read_from(path).map_err(|error| wrong(&error))?;
     let config = Config::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await;

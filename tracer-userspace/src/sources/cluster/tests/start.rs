@@ -126,3 +126,16 @@ async fn a_kubeconfig_that_cannot_be_used_is_named() {
     let error = start(broken.cluster()).await.expect_err("no YAML").to_string();
     assert!(error.contains("kubeconfig-broken: "), "{error}");
 }
+
+#[tokio::test]
+async fn what_a_credential_plugin_was_given_and_printed_is_not_told() {
+    let file = TestConfig::new(
+        "plugin",
+        "apiVersion: v1\nkind: Config\ncurrent-context: c\ncontexts: [{name: c, context: {cluster: k, user: u}}]\n\
+        clusters: [{name: k, cluster: {server: 'http://127.0.0.1:1'}}]\nusers: [{name: u, user: {exec: {\
+        apiVersion: client.authentication.k8s.io/v1, command: sh, args: [-c, 'echo secret; exit 3'],\
+        env: [{name: A, value: secret}], interactiveMode: Never}}}]\n",
+    );
+    let error = start(file.cluster()).await.expect_err("no credentials").to_string();
+    assert!(error.ends_with(": the credential plugin sh failed: exit status: 3"), "{error}");
+}
