@@ -152,13 +152,17 @@ impl Sink {
     /// The `stop` record, with the totals. `events` and `lost`: read from the kernel and lost on the way.
     pub fn stop(&mut self, time_boot_ns: u64, reason: &str, events: u64, lost_events: u64) {
         if let Some(cluster) = &mut self.cluster {
-            cluster.finish();
+            cluster.end();
         }
         self.say_dropped(time_boot_ns);
         let verdicts: BTreeMap<_, _> = self.printed.counts().map(|(label, n)| (label.name().to_owned(), n)).collect();
         let totals = StopBody { verdicts, events, lost_events, reason: reason.to_owned(), ..self.totals.clone() };
         self.print(Decision { time_boot_ns, attempt: None, body: Body::Stop(totals) }, None);
         self.output.finish();
+        // After the records: who ends the process may not wait as long.
+        if let Some(cluster) = &mut self.cluster {
+            cluster.finish();
+        }
     }
 
     /// What was seen and said so far; what was lost is counted elsewhere.

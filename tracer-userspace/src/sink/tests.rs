@@ -74,12 +74,12 @@ fn attempt(subject: Subject, outcome: Outcome) -> Body {
     }))
 }
 
-/// Runs decisions through a sink that writes a file; the records it wrote.
-fn printed(edit: impl FnOnce(&mut config::Output), decisions: Vec<Decision>) -> Vec<serde_json::Value> {
+/// A file of a test, and a sink's configuration to write it.
+fn file() -> (std::path::PathBuf, config::Output) {
     static NEXT: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
     let n = NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
     let path = std::env::temp_dir().join(format!("tracer-sink-{}-{n}", std::process::id()));
-    let mut config = config::Output {
+    let config = config::Output {
         form: Form::Ndjson,
         colour: false,
         columns: None,
@@ -90,6 +90,12 @@ fn printed(edit: impl FnOnce(&mut config::Output), decisions: Vec<Decision>) -> 
         rotation: None,
         format: Format::Tracer,
     };
+    (path, config)
+}
+
+/// Runs decisions through a sink that writes a file; the records it wrote.
+fn printed(edit: impl FnOnce(&mut config::Output), decisions: Vec<Decision>) -> Vec<serde_json::Value> {
+    let (path, mut config) = file();
     edit(&mut config);
     let mut sink = Sink::open(&config, true).unwrap();
     sink.boot_to_wall_ns = 1_700_000_000_000_000_000;
@@ -115,6 +121,22 @@ fn records_are_numbered_and_timed() {
     assert_eq!(records[0]["timing"]["detected_after_ms"], 2.346);
     assert_eq!(records[2]["verdicts"]["loopback_down"], 1);
     assert_eq!(records[2]["events"], 5);
+}
+
+#[test]
+fn the_records_are_out_before_the_cluster_api_is_waited_for() {
+    let (path, config) = file();
+    let mut sink = Sink::open(&config, true).unwrap();
+    let (cluster, runs) = ClusterSink::stuck();
+    sink.write_to(cluster);
+    let stopping = std::thread::spawn(move || sink.stop(2_000_000_000, "signal", 5, 0));
+    while !std::fs::read_to_string(&path).unwrap().contains(r#""type":"stop""#) {
+        assert!(!stopping.is_finished(), "no record");
+        std::thread::yield_now();
+    }
+    runs.send(()).expect("it still waits");
+    stopping.join().unwrap();
+    std::fs::remove_file(path).unwrap();
 }
 
 #[test]

@@ -11,10 +11,11 @@ mod tally;
 #[cfg(test)]
 mod tests;
 
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc as std_mpsc;
-use std::thread::{self, JoinHandle};
+use std::thread;
 use std::time::Duration;
 
 use kube::Client;
@@ -34,6 +35,8 @@ const QUEUE: usize = 256;
 const FIRST: Duration = Duration::from_secs(2);
 /// At the end of the run what is known is still sent, for this long.
 const AT_END: Duration = Duration::from_secs(2);
+/// The thread is waited for this long. A program that gives the credentials may hold it up for any time.
+const PATIENCE: Duration = Duration::from_secs(3);
 
 /// What is to be written, and where.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -56,7 +59,8 @@ pub struct ClusterSink {
     dropped: Arc<AtomicU64>,
     told: u64,
     end: watch::Sender<bool>,
-    thread: Option<JoinHandle<()>>,
+    /// Disconnected when the thread ends.
+    running: Option<std_mpsc::Receiver<()>>,
 }
 
 /// The receiving side of it.
@@ -75,8 +79,13 @@ impl ClusterSink {
     pub fn start(config: ClusterOutput) -> Result<Self, ConnectError> {
         let (mut sink, inbox) = Self::new(&config);
         let (first, begun) = std_mpsc::sync_channel(1);
+        let (runs, running) = std_mpsc::channel();
         let thread = thread::Builder::new().name("cluster-output".into());
-        sink.thread = Some(thread.spawn(move || run(&config, inbox, &first))?);
+        thread.spawn(move || {
+            run(&config, inbox, &first);
+            drop(runs);
+        })?;
+        sink.running = Some(running);
         // A timeout means that a program which gives the credentials takes its time.
         begun.recv_timeout(FIRST).unwrap_or(Ok(()))?;
         Ok(sink)
@@ -88,7 +97,7 @@ impl ClusterSink {
         let (end, ended) = watch::channel(false);
         let dropped = Arc::new(AtomicU64::new(0));
         let inbox = Inbox { notes: notes_in, sightings: sightings_in, dropped: dropped.clone(), end: ended };
-        (Self { notes, sightings, dropped, told: 0, end, thread: None }, inbox)
+        (Self { notes, sightings, dropped, told: 0, end, running: None }, inbox)
     }
 
     /// Hands a decision over. `is_printed`: the filters let it pass.
@@ -119,12 +128,22 @@ impl ClusterSink {
         now.saturating_sub(std::mem::replace(&mut self.told, now))
     }
 
-    /// Sends what it knows, for a moment, and ends.
-    pub fn finish(&mut self) {
+    /// From now on it sends what it knows, for a moment, and ends.
+    pub fn end(&mut self) {
         (self.notes, self.sightings) = (None, None);
         let _ = self.end.send(true);
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
+    }
+
+    /// Waits for its end, for a moment. A thread that does not end then ends with the process.
+    pub fn finish(&mut self) {
+        self.end();
+        let Some(running) = self.running.take() else { return };
+        if running.recv_timeout(PATIENCE) == Err(std_mpsc::RecvTimeoutError::Timeout) {
+            tracing::warn!("what was still to be written to the cluster API is not waited for any longer");
+        }
+        let given_up = self.take_dropped();
+        if given_up > 0 {
+            tracing::warn!("{given_up} explanations of pods did not reach the cluster API before the end");
         }
     }
 }
@@ -137,14 +156,7 @@ impl Drop for ClusterSink {
 
 /// The thread.
 fn run(config: &ClusterOutput, inbox: Inbox, first: &std_mpsc::SyncSender<Result<(), ConnectError>>) {
-    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
-        Ok(runtime) => runtime,
-        Err(error) => {
-            let _ = first.try_send(Err(error.into()));
-            return;
-        }
-    };
-    runtime.block_on(async {
+    let written = block_on(async {
         match client(&config.access).await {
             Ok(client) => {
                 let _ = first.try_send(Ok(()));
@@ -158,6 +170,17 @@ fn run(config: &ClusterOutput, inbox: Inbox, first: &std_mpsc::SyncSender<Result
             }
         }
     });
+    if let Err(error) = written {
+        let _ = first.try_send(Err(error.into()));
+    }
+}
+
+/// On this thread. A program that gives the credentials may still run when it is over: it is not waited for.
+fn block_on<T>(task: impl Future<Output = T>) -> io::Result<T> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let done = runtime.block_on(task);
+    runtime.shutdown_background();
+    Ok(done)
 }
 
 /// Both, until the end.

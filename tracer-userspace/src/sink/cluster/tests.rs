@@ -226,6 +226,31 @@ async fn the_end_waits_for_no_server() {
     LocalSet::new().run_until(run).await;
 }
 
+impl ClusterSink {
+    /// One whose thread does not end while the other side is kept.
+    pub(in crate::sink) fn stuck() -> (Self, std_mpsc::Sender<()>) {
+        let (runs, running) = std_mpsc::channel();
+        let config =
+            ClusterOutput { access: Access::InCluster, node_name: "n1".into(), explain: true, condition: true };
+        let (mut sink, _) = Self::new(&config);
+        sink.running = Some(running);
+        (sink, runs)
+    }
+}
+
+#[test]
+fn a_thread_that_does_not_end_is_left() {
+    let log = Log::new();
+    let (sink, _runs) = ClusterSink::stuck();
+    let began = Instant::now();
+    drop(sink);
+    assert!(began.elapsed() >= PATIENCE && began.elapsed() < 2 * PATIENCE, "{:?}", began.elapsed());
+    assert!(log.lines().concat().contains("is not waited for any longer"), "{:?}", log.lines());
+    let began = Instant::now();
+    let sleeps = block_on(async { tokio::task::spawn_blocking(|| thread::sleep(2 * PATIENCE)).is_finished() });
+    assert!(!sleeps.expect("a runtime") && began.elapsed() < PATIENCE, "{:?}", began.elapsed());
+}
+
 #[test]
 fn a_full_queue_is_counted_and_holds_nobody_up() {
     let config = ClusterOutput { access: Access::InCluster, node_name: "n1".into(), explain: true, condition: false };
