@@ -6,14 +6,16 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{Read as _, Seek as _, Write as _};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
 use std::os::linux::net::SocketAddrExt as _;
 use std::os::unix::fs::OpenOptionsExt as _;
-use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
+use std::os::unix::net::{SocketAddr, UnixListener};
 use std::path::Path;
 
 use nix::fcntl::{Flock, FlockArg};
-use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
+use nix::sys::socket::{
+    AddressFamily, SockFlag, SockType, UnixAddr, UnixCredentials, connect, getsockopt, socket, sockopt::PeerCredentials,
+};
 
 use crate::error::Error;
 
@@ -87,16 +89,14 @@ fn lock_socket(name: &str) -> Result<Option<UnixListener>, Error> {
     let Ok(address) = SocketAddr::from_abstract_name(name) else { return Ok(None) };
     match UnixListener::bind_addr(&address) {
         Ok(socket) => Ok(Some(socket)),
-        Err(error) if error.kind() == std::io::ErrorKind::AddrInUse => holder(&address, name),
+        Err(error) if error.kind() == std::io::ErrorKind::AddrInUse => holder(name),
         Err(_) => Ok(None),
     }
 }
 
 /// Who holds the socket. Anybody may bind an abstract name: a holder who is not root (or us) is no daemon of ours.
-fn holder(address: &SocketAddr, name: &str) -> Result<Option<UnixListener>, Error> {
-    let peer = UnixStream::connect_addr(address).ok();
-    let credentials = peer.and_then(|peer| getsockopt(&peer.as_fd(), PeerCredentials).ok());
-    match credentials {
+fn holder(name: &str) -> Result<Option<UnixListener>, Error> {
+    match credentials(name) {
         Some(c) if c.uid() != 0 && c.uid() != nix::unistd::getuid().as_raw() => {
             tracing::warn!(pid = c.pid(), uid = c.uid(), "a foreign process holds the socket @{name}: ignored");
             Ok(None)
@@ -106,6 +106,14 @@ fn holder(address: &SocketAddr, name: &str) -> Result<Option<UnixListener>, Erro
             held: format!("socket @{name}"),
         }),
     }
+}
+
+/// Of who listens there, if that can be told. A full queue, which nobody takes anything from, is EAGAIN and not waited for.
+fn credentials(name: &str) -> Option<UnixCredentials> {
+    let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
+    let peer: OwnedFd = socket(AddressFamily::Unix, SockType::Stream, flags, None).ok()?;
+    connect(peer.as_raw_fd(), &UnixAddr::new_abstract(name.as_bytes()).ok()?).ok()?;
+    getsockopt(&peer.as_fd(), PeerCredentials).ok()
 }
 
 #[cfg(test)]
@@ -137,5 +145,20 @@ mod tests {
         let error = InstanceLock::take_at(nowhere, &name).unwrap_err();
         assert!(error.to_string().contains("socket @"), "{error}");
         assert!(error.to_string().contains(&format!("(pid {})", std::process::id())), "{error}");
+    }
+
+    /// Nobody accepts the connections of those who were refused.
+    #[test]
+    fn a_full_queue_is_a_holder_and_not_waited_for() {
+        use std::os::unix::net::UnixStream;
+        let (_, name) = place("full");
+        let address = SocketAddr::from_abstract_name(&name).unwrap();
+        let first = UnixListener::bind_addr(&address).unwrap();
+        nix::sys::socket::listen(&first, nix::sys::socket::Backlog::new(0).unwrap()).unwrap();
+        let _waiting = UnixStream::connect_addr(&address).unwrap();
+        let (tx, taken) = std::sync::mpsc::channel();
+        std::thread::spawn(move || tx.send(lock_socket(&name).map(drop).map_err(|error| error.to_string())));
+        let refused = taken.recv_timeout(std::time::Duration::from_secs(10)).unwrap().unwrap_err();
+        assert!(refused.starts_with("another `tracer run` has this node (socket @"), "{refused}");
     }
 }
