@@ -287,7 +287,7 @@ mod tests {
         info[VALID_HOOKS..][..4].copy_from_slice(&(1_u32 << INPUT).to_ne_bytes());
         info[UNDERFLOWS + 4 * INPUT..][..4].copy_from_slice(&policy.to_ne_bytes());
         let mut found = Rules::new(flow("10.88.0.1:40000", "10.88.0.2:8080"));
-        parse(layout, "filter", &info, &bytes).flatten(&mut found);
+        parse(layout, "filter", &info, &bytes).flatten(&super::super::tables::Steps::new(), &mut found);
         let mut firewall = crate::event::Firewall::empty(Netns(1));
         found.hand_over(&mut firewall);
         firewall.rules

@@ -19,7 +19,7 @@ use super::super::procfs::in_netns;
 use super::NetfilterError;
 use crate::clock::boot_ns;
 use crate::event::{Firewall, Flow, Netns};
-use tables::{Rules, Table};
+use tables::{Rules, Steps, Table};
 
 /// Reads the namespace at `path` for a packet of this flow.
 pub(in super::super) fn read(path: &Path, netns: Netns, flow: Flow) -> Firewall {
@@ -48,12 +48,12 @@ pub(in super::super) fn unreachable(netns: Netns) -> Firewall {
 /// The same of the namespace of the calling thread.
 fn of_thread(netns: Netns, flow: Flow) -> Firewall {
     let mut firewall = Firewall { conntrack: conntrack::read(), ..Firewall::empty(netns) };
-    let mut rules = Rules::new(flow);
+    let (steps, mut rules) = (Steps::new(), Rules::new(flow));
     for read in [nft::read(), legacy::read()] {
         match read {
             Ok((tables, truncated)) => {
                 firewall.truncated |= truncated;
-                tables.iter().for_each(|table| table.flatten(&mut rules));
+                tables.iter().for_each(|table| table.flatten(&steps, &mut rules));
             }
             Err(error) => firewall.problems.push(error.to_string()),
         }

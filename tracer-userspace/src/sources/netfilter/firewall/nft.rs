@@ -29,8 +29,9 @@ const NFTA_SET_ELEM_FLAGS: u16 = 3;
 const NFTA_SET_ELEM_KEY_END: u16 = 10;
 const NFT_SET_ELEM_INTERVAL_END: u32 = 1;
 
-/// Rules that matter, and elements of verdict maps, kept while reading; beyond it nothing is.
-const MAX_KEPT: usize = 200_000;
+/// Bytes of chains, of rules that matter and of elements of verdict maps kept while reading; beyond it nothing is. A node with
+/// 10,000 Services needs some 30 MiB, and anyone's pod may hold more in its own namespace.
+const MAX_BYTES: usize = 48 << 20;
 /// Verdict maps read.
 const MAX_MAPS: usize = 256;
 
@@ -45,11 +46,50 @@ fn read_once() -> io::Result<(Vec<Table>, bool)> {
     // Family 0: all of them.
     dump(&mut netlink, NFT_MSG_GETCHAIN, 0, &[], |message| _ = reader.add_chain(message))?;
     if reader.tables.is_empty() {
-        return Ok((Vec::new(), false));
+        return Ok((Vec::new(), reader.room.full));
     }
     dump(&mut netlink, NFT_MSG_GETRULE, 0, &[], |message| _ = reader.add_rule(message))?;
     reader.read_maps(&mut netlink)?;
-    Ok((reader.finish(), reader.truncated))
+    Ok((reader.finish(), reader.truncated || reader.room.full))
+}
+
+/// How much more may be kept.
+struct Room {
+    bytes: usize,
+    /// Something found no room: from then on nothing does.
+    full: bool,
+}
+
+impl Default for Room {
+    fn default() -> Self {
+        Self { bytes: MAX_BYTES, full: false }
+    }
+}
+
+impl Room {
+    const fn take(&mut self, bytes: usize) -> bool {
+        self.full |= bytes > self.bytes;
+        if !self.full {
+            self.bytes -= bytes;
+        }
+        !self.full
+    }
+}
+
+impl Rule {
+    /// What it takes up, the names in it included.
+    fn bytes(&self) -> usize {
+        let name = match &self.then {
+            Then::Jump(name) | Then::Goto(name) | Then::Map(name) => name.len(),
+            _ => 0,
+        };
+        size_of::<Self>() + name + self.comment.as_ref().map_or(0, String::len)
+    }
+}
+
+/// What a chain or a table takes up: itself, and its name twice, since it is found by it.
+const fn bytes_of<T>(name: &str) -> usize {
+    size_of::<T>() + 2 * (size_of::<String>() + name.len())
 }
 
 #[derive(Default)]
@@ -61,7 +101,7 @@ struct Reader {
     /// Verdict maps in use: table, name, and what their keys are made of.
     maps: Vec<(usize, String, Vec<Key>)>,
     asked: BTreeSet<(usize, String)>,
-    kept: usize,
+    room: Room,
     truncated: bool,
 }
 
@@ -70,6 +110,7 @@ impl Reader {
         if let Some(at) = self.table_at.get(&(family, name.clone())) {
             return Some(*at);
         }
+        self.room.take(bytes_of::<Table>(&name)).then_some(())?;
         let table = Table {
             backend: Backend::Nftables,
             family: family_name(family)?,
@@ -86,6 +127,7 @@ impl Reader {
         let (family, attrs) = (*message.first()?, message.get(NFGENMSG..)?);
         let table = self.table(family, text(attribute(attrs, NFTA_CHAIN_TABLE)?))?;
         let name = text(attribute(attrs, NFTA_CHAIN_NAME)?);
+        self.room.take(bytes_of::<Chain>(&name)).then_some(())?;
         let chains = &mut self.tables[table].chains;
         self.chain_at.insert((table, name.clone()), chains.len());
         chains.push(Chain { name, base: base(family, attrs), rules: Vec::new() });
@@ -93,6 +135,9 @@ impl Reader {
     }
 
     fn add_rule(&mut self, message: &[u8]) -> Option<()> {
+        if self.room.full {
+            return None;
+        }
         let family = *message.first()?;
         let parsed = parse_rule(family, message.get(NFGENMSG..)?)?;
         if parsed.rule.then == Then::Nothing {
@@ -100,37 +145,36 @@ impl Reader {
         }
         let table = *self.table_at.get(&(family, parsed.table.clone()))?;
         let chain = *self.chain_at.get(&(table, parsed.chain.clone()))?;
-        if self.is_full() {
-            return None;
-        }
+        self.room.take(parsed.rule.bytes()).then_some(())?;
         self.note_map(table, &parsed);
         self.tables[table].chains[chain].rules.push(parsed.rule);
         Some(())
     }
 
-    fn is_full(&mut self) -> bool {
-        self.kept += 1;
-        self.truncated |= self.kept > MAX_KEPT;
-        self.kept > MAX_KEPT
-    }
-
     fn note_map(&mut self, table: usize, parsed: &Parsed) {
         let Then::Map(name) = &parsed.rule.then else { return };
-        if self.asked.insert((table, name.clone())) {
-            self.maps.push((table, name.clone(), parsed.keys.clone()));
+        let place = (table, name.clone());
+        if self.asked.contains(&place) {
+            return;
         }
+        if self.maps.len() >= MAX_MAPS {
+            self.truncated = true;
+            return;
+        }
+        self.asked.insert(place);
+        self.maps.push((table, name.clone(), parsed.keys.clone()));
     }
 
     fn read_maps(&mut self, netlink: &mut Netlink) -> io::Result<()> {
-        self.truncated |= self.maps.len() > MAX_MAPS;
-        for (table, name, keys) in std::mem::take(&mut self.maps).into_iter().take(MAX_MAPS) {
+        for (table, name, keys) in std::mem::take(&mut self.maps) {
+            if self.room.full {
+                break;
+            }
             let names = [(NFTA_SET_ELEM_LIST_TABLE, self.tables[table].name.as_str()), (NFTA_SET_ELEM_LIST_SET, &name)];
             let family = family_number(self.tables[table].family);
-            let mut map = Map { keys: &keys, elements: Vec::new(), intervals: false };
+            let mut map = Map { keys: &keys, elements: Vec::new(), intervals: false, room: &mut self.room };
             dump(netlink, NFT_MSG_GETSETELEM, family, &names, |message| map.add(message))?;
             let elements = map.finish(&name);
-            self.kept += elements.len();
-            self.truncated |= self.kept > MAX_KEPT;
             self.tables[table].maps.insert(name, elements);
         }
         Ok(())
@@ -164,6 +208,7 @@ struct Map<'a> {
     elements: Vec<Rule>,
     /// Keys are ends of ranges, not values.
     intervals: bool,
+    room: &'a mut Room,
 }
 
 impl Map<'_> {
@@ -171,9 +216,17 @@ impl Map<'_> {
         let list = message.get(NFGENMSG..).and_then(|rest| attribute(rest, NFTA_SET_ELEM_LIST_ELEMENTS));
         for (_, element) in list.into_iter().flat_map(attributes).filter(|(number, _)| *number == NFTA_LIST_ELEM) {
             self.intervals |= is_interval(element);
-            if self.elements.len() < MAX_KEPT {
-                self.elements.extend(self.element(element));
+            if !self.room.full {
+                self.keep(element);
             }
+        }
+    }
+
+    fn keep(&mut self, element: &[u8]) {
+        if let Some(rule) = self.element(element)
+            && self.room.take(rule.bytes())
+        {
+            self.elements.push(rule);
         }
     }
 
@@ -277,7 +330,8 @@ mod tests {
     fn kube_proxy_drops_for_want_of_local_endpoints_and_rejects_for_want_of_any() {
         let comments = |name, then: Then, comment: Option<&str>| {
             let element = Rule { then, comment: comment.map(str::to_owned), ..Rule::default() };
-            Map { keys: &[], elements: vec![element], intervals: false }.finish(name).remove(0).comment
+            let room = &mut Room::default();
+            Map { keys: &[], elements: vec![element], intervals: false, room }.finish(name).remove(0).comment
         };
         let said = |text: &str| Some(text.to_owned());
         let reject = || Then::Goto("reject-chain".into());
@@ -288,5 +342,49 @@ mod tests {
         }
         assert_eq!(comments("no-endpoint-services", reject(), None), said("a Service has no endpoints"));
         assert_eq!(comments("firewall-ips", Then::Drop, cart), said("shop/cart:http"));
+    }
+
+    fn attr(kind: u16, value: &[u8]) -> Vec<u8> {
+        let mut bytes = u16::try_from(4 + value.len()).expect("short").to_ne_bytes().to_vec();
+        bytes.extend(kind.to_ne_bytes());
+        bytes.extend(value);
+        bytes.resize(bytes.len().next_multiple_of(4), 0);
+        bytes
+    }
+
+    /// What the kernel answers of a map with so many ports, all of which it drops.
+    fn dropped_ports(count: u16) -> Vec<u8> {
+        const NFTA_VERDICT_CODE: u16 = 1;
+        let element = |port: u16| {
+            let key = attr(NFTA_SET_ELEM_KEY, &attr(1, &port.to_be_bytes()));
+            let data = attr(NFTA_SET_ELEM_DATA, &attr(NFTA_DATA_VERDICT, &attr(NFTA_VERDICT_CODE, &[0; 4])));
+            attr(NFTA_LIST_ELEM, &[key, data].concat())
+        };
+        let elements: Vec<u8> = (0..count).flat_map(element).collect();
+        [vec![0; NFGENMSG], attr(NFTA_SET_ELEM_LIST_ELEMENTS, &elements)].concat()
+    }
+
+    /// All maps share the room: a pod's hundred maps are no hundred times as much.
+    #[test]
+    fn elements_are_kept_as_long_as_there_is_room() {
+        let mut room = Room { bytes: 15 * size_of::<Rule>(), full: false };
+        let mut kept = || {
+            let mut map =
+                Map { keys: &[Key::DestinationPort], elements: Vec::new(), intervals: false, room: &mut room };
+            map.add(&dropped_ports(10));
+            let elements = map.finish("ports");
+            assert!(elements.iter().all(|element| element.then == Then::Drop && element.exact), "{elements:?}");
+            elements.len()
+        };
+        assert_eq!([kept(), kept(), kept()], [10, 5, 0]);
+        assert!(room.full);
+    }
+
+    #[test]
+    fn long_names_take_up_room() {
+        let jump = Rule { then: Then::Jump("c".repeat(200)), comment: Some("s".repeat(100)), ..Rule::default() };
+        assert_eq!(jump.bytes(), Rule::default().bytes() + 300);
+        let mut room = Room { bytes: 10, full: false };
+        assert!(room.take(10) && !room.take(1) && !room.take(0));
     }
 }

@@ -2,6 +2,7 @@
 //!
 //! Only what matters is kept: rules that drop, reject, jump, or leave their chain.
 
+use std::cell::Cell;
 use std::collections::HashMap;
 
 use crate::event::{Backend, Firewall, FirewallRule, Flow, RuleVerdict, When, any_client};
@@ -10,6 +11,9 @@ use crate::event::{Backend, Firewall, FirewallRule, Flow, RuleVerdict, When, any
 const MAX_RULES: usize = 1024;
 /// Deeper chains are not followed: nftables allows 16 (`NFT_JUMP_STACK_SIZE`).
 const MAX_DEPTH: u32 = 64;
+/// Rules and elements looked at in one reading: ten times what a node with 10,000 Services takes. Chains that many ways lead
+/// to, and maps that many rules use, are walked again for each: anyone's pod may have thousands of both.
+const MAX_STEPS: usize = 4_000_000;
 
 /// A table.
 #[derive(Debug)]
@@ -86,6 +90,26 @@ fn bit(hook: &str) -> u16 {
     HOOKS.iter().position(|name| *name == hook).map_or(0, |at| 1 << at)
 }
 
+/// How many more rules are looked at in this reading.
+#[derive(Debug)]
+pub(super) struct Steps {
+    left: Cell<usize>,
+    ran_out: Cell<bool>,
+}
+
+impl Steps {
+    pub(super) const fn new() -> Self {
+        Self { left: Cell::new(MAX_STEPS), ran_out: Cell::new(false) }
+    }
+
+    fn take(&self) -> bool {
+        let left = self.left.get().checked_sub(1);
+        self.left.set(left.unwrap_or(0));
+        self.ran_out.set(left.is_none());
+        left.is_some()
+    }
+}
+
 /// The rules found so far.
 #[derive(Debug)]
 pub(super) struct Rules {
@@ -100,18 +124,19 @@ impl Rules {
         Self { flow: any_client(flow), found: Vec::new(), narrowed: false, truncated: false }
     }
 
-    fn add(&mut self, rule: FirewallRule) {
+    /// Adds a rule with these conditions; one that cannot match is not made.
+    fn add(&mut self, when: When, rule: impl FnOnce() -> FirewallRule) {
         if !self.narrowed && self.found.len() >= MAX_RULES {
             self.narrowed = true;
             self.found.retain(|rule| rule.may_match(self.flow));
         }
-        if self.narrowed && !rule.may_match(self.flow) {
+        if self.narrowed && !when.allows(self.flow) {
             return;
         }
         if self.found.len() >= MAX_RULES {
             self.truncated = true;
         } else {
-            self.found.push(rule);
+            self.found.extend(Some(rule()).filter(|rule| !self.narrowed || rule.may_match(self.flow)));
         }
     }
 
@@ -124,9 +149,15 @@ impl Rules {
 
 impl Table {
     /// Adds every rule and policy that drops or rejects, in the order in which a hook comes to them.
-    pub(super) fn flatten(&self, into: &mut Rules) {
+    pub(super) fn flatten(&self, steps: &Steps, into: &mut Rules) {
         let index = self.chains.iter().enumerate().map(|(at, chain)| (chain.name.as_str(), at)).collect();
-        let walk = Walk { table: self, reach: self.reach(&index), index };
+        let reach = self.reach(steps, &index);
+        if steps.ran_out.get() {
+            // What is known of the ways so far is more than what is true of all.
+            into.truncated = true;
+            return;
+        }
+        let walk = Walk { table: self, steps, reach, index };
         let mut bases: Vec<usize> = (0..self.chains.len()).filter(|at| self.chains[*at].base.is_some()).collect();
         bases.sort_by_key(|at| self.chains[*at].base.as_ref().map(|base| base.priority));
         let mut walked = Walked { visited: vec![false; self.chains.len()], let_go: false };
@@ -135,17 +166,18 @@ impl Table {
             walk.visit(base, 0, &mut walked, into);
             walk.policy(base, into);
         }
+        into.truncated |= steps.ran_out.get();
     }
 
     /// Hooks and conditions of each chain. Only ever loses precision, so it comes to an end.
-    fn reach(&self, index: &HashMap<&str, usize>) -> Vec<Option<Reach>> {
-        let ways = self.ways(index);
+    fn reach(&self, steps: &Steps, index: &HashMap<&str, usize>) -> Vec<Option<Reach>> {
+        let ways = self.ways(steps, index);
         let mut reach: Vec<Option<Reach>> =
             self.chains.iter().enumerate().map(|(at, chain)| start(at, chain)).collect();
         let mut waiting: Vec<usize> = (0..reach.len()).filter(|at| reach[*at].is_some()).collect();
         while let Some(at) = waiting.pop() {
             let Some(from) = reach[at] else { continue };
-            self.each_edge(at, &mut |when, exact, target| {
+            self.each_edge(at, steps, &mut |when, exact, target| {
                 let Some(&target) = index.get(target) else { return };
                 let (when, whole) = from.when.and(when);
                 let edge = Reach { when, exact: from.exact && exact && whole && ways[target] == 1, ..from };
@@ -160,10 +192,10 @@ impl Table {
     }
 
     /// How many rules lead to each chain.
-    fn ways(&self, index: &HashMap<&str, usize>) -> Vec<u32> {
+    fn ways(&self, steps: &Steps, index: &HashMap<&str, usize>) -> Vec<u32> {
         let mut ways = vec![0; self.chains.len()];
         for at in 0..self.chains.len() {
-            self.each_edge(at, &mut |_, _, target| {
+            self.each_edge(at, steps, &mut |_, _, target| {
                 if let Some(&target) = index.get(target) {
                     ways[target] += 1;
                 }
@@ -172,20 +204,21 @@ impl Table {
         ways
     }
 
-    fn each_edge(&self, chain: usize, each: &mut impl FnMut(When, bool, &str)) {
-        self.each_step(chain, &mut |rule, when, exact| {
+    fn each_edge(&self, chain: usize, steps: &Steps, each: &mut impl FnMut(When, bool, &str)) {
+        self.each_step(chain, steps, &mut |rule, when, exact| {
             if let Then::Jump(target) | Then::Goto(target) = &rule.then {
                 each(when, exact, target);
             }
         });
     }
 
-    /// The rules of a chain, verdict maps opened, with whether each is met by whatever meets its conditions.
-    fn each_step(&self, chain: usize, each: &mut impl FnMut(&Rule, When, bool)) {
+    /// The rules of a chain, verdict maps opened, with whether each is met by whatever meets its conditions; as far as the steps
+    /// last.
+    fn each_step(&self, chain: usize, steps: &Steps, each: &mut impl FnMut(&Rule, When, bool)) {
         let mut left = false;
-        for rule in &self.chains[chain].rules {
+        for rule in self.chains[chain].rules.iter().take_while(|_| steps.take()) {
             if let Then::Map(name) = &rule.then {
-                for element in self.maps.get(name).into_iter().flatten() {
+                for element in self.maps.get(name).into_iter().flatten().take_while(|_| steps.take()) {
                     let (when, whole) = rule.when.and(element.when);
                     each(element, when, rule.exact && element.exact && whole && !left);
                 }
@@ -214,6 +247,7 @@ fn merge(left: Reach, right: Reach) -> Reach {
 
 struct Walk<'a> {
     table: &'a Table,
+    steps: &'a Steps,
     index: HashMap<&'a str, usize>,
     reach: Vec<Option<Reach>>,
 }
@@ -234,7 +268,7 @@ impl Walk<'_> {
             walked.let_go = true;
             return;
         }
-        self.table.each_step(chain, &mut |rule, when, exact| match &rule.then {
+        self.table.each_step(chain, self.steps, &mut |rule, when, exact| match &rule.then {
             Then::Drop => self.add(chain, RuleVerdict::Drop, (rule, when, exact), walked, into),
             Then::Reject => self.add(chain, RuleVerdict::Reject, (rule, when, exact), walked, into),
             Then::Jump(target) | Then::Goto(target) => {
@@ -250,7 +284,7 @@ impl Walk<'_> {
     fn add(&self, chain: usize, verdict: RuleVerdict, own: (&Rule, When, bool), walked: &Walked, into: &mut Rules) {
         let (Some(reach), (rule, when, exact)) = (self.reach[chain], own) else { return };
         let (when, whole) = reach.when.and(when);
-        into.add(FirewallRule {
+        into.add(when, || FirewallRule {
             handle: rule.handle,
             comment: rule.comment.clone(),
             when,
@@ -264,8 +298,8 @@ impl Walk<'_> {
     fn policy(&self, chain: usize, into: &mut Rules) {
         let (Some(base), Some(reach)) = (&self.table.chains[chain].base, self.reach[chain]) else { return };
         if base.drops {
-            let blank = self.blank(chain, reach, RuleVerdict::Drop);
-            into.add(FirewallRule { policy: true, packets: base.packets, ..blank });
+            let blank = || self.blank(chain, reach, RuleVerdict::Drop);
+            into.add(reach.when, || FirewallRule { policy: true, packets: base.packets, ..blank() });
         }
     }
 
@@ -319,7 +353,7 @@ mod tests {
 
     fn flat(table: &Table) -> Firewall {
         let mut rules = Rules::new(flow());
-        table.flatten(&mut rules);
+        table.flatten(&Steps::new(), &mut rules);
         let mut firewall = Firewall::empty(Netns(1));
         rules.hand_over(&mut firewall);
         firewall
@@ -392,5 +426,68 @@ mod tests {
         let firewall = flat(&table(vec![base("in", "INPUT", rules)]));
         assert_eq!((firewall.rules.len(), firewall.truncated), (1, false));
         assert!(firewall.is_complete_for(flow()) && !firewall.is_complete_for(flow().reversed()));
+    }
+
+    /// kube-proxy's nftables mode (pkg/proxy/nftables): Services lead to chains by maps, and one that has no endpoints is in a map
+    /// of its own.
+    #[test]
+    fn ten_thousand_services_are_walked_whole() {
+        const SERVICES: u16 = 10_000;
+        let map = |name: &str| rule(None, Then::Map(name.into()));
+        let jump = |to: &str| rule(None, Then::Jump(to.into()));
+        let service = |n: u16| rule(Some(n), Then::Goto(format!("service-{n}")));
+        let ends = |n: u16| (0..5).map(move |end| (format!("endpoint-{n}-{end}"), format!("__map-{n}")));
+        let mut chains = vec![
+            base("filter-input", "INPUT", vec![jump("service-endpoints-check")]),
+            base("filter-output", "OUTPUT", vec![jump("service-endpoints-check")]),
+            base("nat-prerouting", "PREROUTING", vec![jump("services")]),
+            base("nat-output", "OUTPUT", vec![jump("services")]),
+            chain("service-endpoints-check", vec![map("no-endpoint-services")]),
+            chain("services", vec![map("service-ips"), map("service-nodeports")]),
+        ];
+        let mut maps = HashMap::from([
+            ("service-ips".to_owned(), (0..SERVICES).map(service).collect()),
+            ("service-nodeports".to_owned(), (0..SERVICES).map(service).collect()),
+            ("no-endpoint-services".to_owned(), vec![rule(Some(8080), Then::Reject)]),
+        ]);
+        for n in 0..SERVICES {
+            chains.push(chain(&format!("service-{n}"), vec![jump("mark"), map(&format!("__map-{n}"))]));
+            chains.extend(ends(n).map(|(end, _)| chain(&end, vec![jump("mark")])));
+            maps.extend(
+                ends(n).take(1).map(|(_, name)| (name, ends(n).map(|(end, _)| rule(None, Then::Goto(end))).collect())),
+            );
+        }
+        let (steps, mut rules) = (Steps::new(), Rules::new(flow()));
+        Table { maps, ..table(chains) }.flatten(&steps, &mut rules);
+        let mut firewall = Firewall::empty(Netns(1));
+        rules.hand_over(&mut firewall);
+        let ports: Vec<_> = firewall.rules.iter().map(|rule| (rule.when.dport, rule.verdict)).collect();
+        assert_eq!((ports, firewall.truncated), (vec![(Some(8080), RuleVerdict::Reject)], false));
+        assert!(MAX_STEPS - steps.left.get() < MAX_STEPS / 4, "{} steps are left", steps.left.get());
+    }
+
+    /// A pod that has a thousand rules look into a map of a hundred thousand elements.
+    #[test]
+    fn maps_that_many_rules_use_are_not_walked_for_ever() {
+        let elements = |then: &Then| (0..100_000_u32).map(|n| rule(Some((n % 8000) as u16), then.clone())).collect();
+        for then in [Then::Drop, Then::Jump("deny".into())] {
+            let looks = vec![rule(None, Then::Map("m".into())); 1000];
+            let chains = vec![base("in", "INPUT", looks), chain("deny", vec![rule(None, Then::Drop)])];
+            let maps = HashMap::from([("m".to_owned(), elements(&then))]);
+            let firewall = flat(&Table { maps, ..table(chains) });
+            assert!(firewall.truncated && firewall.rules.is_empty(), "{then:?}");
+        }
+    }
+
+    /// Conditions of a chain are those of the ways that were found so far: too many to be true of the packet.
+    #[test]
+    fn rules_found_before_the_steps_end_are_sound() {
+        let drops = |count| vec![rule(None, Then::Drop); count];
+        let steps = Steps { left: Cell::new(100), ran_out: Cell::new(false) };
+        let mut rules = Rules::new(flow());
+        table(vec![base("in", "INPUT", drops(40))]).flatten(&steps, &mut rules);
+        assert_eq!((rules.found.len(), rules.truncated), (20, true), "of 40 for each of three walks");
+        table(vec![base("in", "INPUT", drops(1))]).flatten(&steps, &mut rules);
+        assert_eq!(rules.found.len(), 20, "the ways of the next table are not known");
     }
 }
