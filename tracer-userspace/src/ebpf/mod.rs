@@ -9,6 +9,7 @@ mod error;
 pub mod hooks;
 #[cfg(feature = "kernel-log")]
 mod log;
+mod lru;
 mod missed;
 mod names;
 mod ports;

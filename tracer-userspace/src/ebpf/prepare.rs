@@ -18,10 +18,10 @@ use super::{
     btf::Btf,
     capabilities,
     hooks::{Form, HOOKS},
-    ports, refusal,
+    lru, ports, refusal,
 };
 
-const OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/tracer-ebpf.o"));
+pub(super) const OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/tracer-ebpf.o"));
 const BTF_PATH: &str = "/sys/kernel/btf/vmlinux";
 /// Ring sizes. All of it counts as resident, twice, since the kernel maps its pages two times in a
 /// row (6.18: 8 MiB for 4 MiB). Filtered in the kernel, a node's own probes are a few hundred events
@@ -29,7 +29,7 @@ const BTF_PATH: &str = "/sys/kernel/btf/vmlinux";
 const RING_BYTES: u32 = 2 << 20;
 const RING_BYTES_ALL: u32 = 16 << 20;
 /// Entries for connections when every process's are tracked.
-const FLOWS_ALL: u32 = 1 << 17;
+pub(super) const FLOWS_ALL: u32 = 1 << 17;
 
 /// What the running kernel's BTF says.
 pub(super) struct Layout {
@@ -104,11 +104,7 @@ pub(super) fn load_object(
         .override_global("ENUMS", &layout.enums, true)
         .override_global("SETTINGS", &settings, true)
         .map_max_entries("EVENTS", options.ring_bytes.unwrap_or(usual));
-    if options.all_connections {
-        for name in ["CONNS", "FLOWS", "PENDING", "DESTS"] {
-            loader.map_max_entries(name, FLOWS_ALL);
-        }
-    }
+    lru::size(&mut loader, options.all_connections);
     loader.load(OBJECT).map_err(|error| match refusal::errno(&error) {
         Some(libc::EPERM | libc::EACCES) => {
             EbpfError::MapPermission { missing: capabilities::missing_for_tracing(), answer: Box::new(error) }
