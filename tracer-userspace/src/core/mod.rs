@@ -5,6 +5,7 @@ mod counting;
 mod counts;
 mod holding;
 mod loopbacks;
+mod losses;
 mod outcomes;
 mod questions;
 mod records;
@@ -19,8 +20,9 @@ use self::budgets::Budgets;
 use self::counting::{MAX_COUNTERS, MAX_DECIDED, next};
 use self::counts::Counts;
 use self::holding::Held;
+use self::losses::Losses;
 use self::questions::{MAX_ASKED, PATIENCE_NS, asks, waits_for_answer};
-use self::records::{forgotten, loss_record, recovery, said, verdict_record};
+use self::records::{recovery, said, verdict_record};
 use self::starts::Starts;
 use self::words::Words;
 use crate::ask::Ask;
@@ -98,6 +100,8 @@ pub struct Core {
     budgets: Budgets,
     /// How containers started.
     starts: Starts,
+    /// Which losses were told of.
+    losses: Losses,
     /// How the checks of the node came out.
     checks: Known,
     /// What the kubelet said lately.
@@ -129,10 +133,8 @@ impl Core {
         out.extend(node_events::decide(observation, &self.node));
         out.extend(self.dropping.news(observation, &self.node));
         self.node.see(observation);
-        if let Fact::Loss(loss) = &observation.fact {
-            out.push(loss_record(observation.time_boot_ns, loss));
-        }
         match &observation.fact {
+            Fact::Loss(loss) => out.extend(self.losses.push(observation.time_boot_ns, loss)),
             Fact::Firewall(firewall) => self.release(firewall.netns, observation.time_boot_ns, out),
             Fact::NetnsOp(op) if op.begins_anew() => self.refused.retain(|(netns, _), _| *netns != op.netns),
             Fact::Start(_) => self.counts.begin(observation.time_boot_ns),
@@ -145,9 +147,9 @@ impl Core {
         if let Some(conn) = self.correlator.push(observation) {
             self.look(conn, observation, out);
         }
-        out.extend(
-            self.correlator.take_forgotten(observation.time_boot_ns).map(|it| forgotten(observation.time_boot_ns, it)),
-        );
+        if let Some(forgotten) = self.correlator.take_forgotten(observation.time_boot_ns) {
+            out.extend(self.losses.push(observation.time_boot_ns, &forgotten));
+        }
         self.look_again(observation, out);
     }
 
@@ -193,6 +195,7 @@ impl Core {
             .map(|(time, _)| *time)
             .chain(later)
             .chain(self.counts.due())
+            .chain(self.losses.due())
             .min()
     }
 
@@ -226,6 +229,7 @@ impl Core {
     }
 
     fn fire_deadlines(&mut self, now: u64, out: &mut Vec<Decision>) {
+        self.losses.fire(now, out);
         while let Some(&(time, conn)) = self.deadlines.first()
             && time <= now
         {

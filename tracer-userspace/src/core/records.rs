@@ -4,7 +4,6 @@ use super::{Core, Decided};
 use crate::classify::finding::Finding;
 use crate::classify::kubelet::Unattached;
 use crate::classify::label::Label;
-use crate::correlate::Forgotten;
 use crate::correlate::attempt::Attempt;
 use crate::decision::Decision;
 use crate::enrich::{self, Named};
@@ -124,13 +123,6 @@ pub(super) fn loss_record(time_boot_ns: u64, loss: &Loss) -> Decision {
         to_boot_ns: loss.to_boot_ns,
     };
     Decision { time_boot_ns, attempt: None, body: Body::Loss(body) }
-}
-
-/// Open attempts for which there was no room: no verdict on them can come.
-pub(super) fn forgotten(time_boot_ns: u64, forgotten: Forgotten) -> Decision {
-    let Forgotten { count, since, .. } = forgotten;
-    let (where_, from_boot_ns, to_boot_ns) = ("attempts".to_owned(), since, time_boot_ns);
-    loss_record(time_boot_ns, &Loss { where_, count, from_boot_ns, to_boot_ns })
 }
 
 fn phases(attempt: &Attempt) -> Phases {

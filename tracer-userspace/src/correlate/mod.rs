@@ -17,15 +17,13 @@ mod tls_ports;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
-use crate::event::{ConnId, Connect, Fact, Flow, Netns, Observation};
+use crate::event::{ConnId, Connect, Fact, Flow, Loss, Netns, Observation};
 use attempt::Attempt;
 
 /// Attempts kept at once.
 const MAX_ATTEMPTS: usize = 8192;
 /// Ended ones that go at once where there is no room.
 const MAX_ENDED_GONE: usize = MAX_ATTEMPTS / 8;
-/// How often it is told that attempts were forgotten.
-const TELL_NS: u64 = 1_000_000_000;
 /// How long an attempt is kept after its end for evidence that comes late.
 pub(crate) const KEEP_AFTER_END_NS: u64 = 2_000_000_000;
 /// How long an attempt is kept whose end was never seen.
@@ -36,17 +34,8 @@ const KEEP_OPEN_NS: u64 = 900_000_000_000;
 pub struct Correlator {
     attempts: BTreeMap<ConnId, Attempt>,
     last_sweep: u64,
-    forgotten: Forgotten,
-}
-
-/// Open attempts for which there was no room.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Forgotten {
-    /// How many.
-    pub count: u64,
-    /// When the first of them began.
-    pub since: u64,
-    told: u64,
+    /// When the open attempt began for which there was no room.
+    forgotten: Option<u64>,
 }
 
 impl Correlator {
@@ -98,15 +87,14 @@ impl Correlator {
         if ended.is_empty()
             && let Some((_, gone)) = self.attempts.pop_first()
         {
-            self.forgotten.since = if self.forgotten.count == 0 { gone.started } else { self.forgotten.since };
-            self.forgotten.count += 1;
+            self.forgotten = Some(gone.started);
         }
     }
 
-    /// Open attempts that were forgotten since this was told last, at most once a second.
-    pub fn take_forgotten(&mut self, now: u64) -> Option<Forgotten> {
-        let due = self.forgotten.count > 0 && now >= self.forgotten.told.saturating_add(TELL_NS);
-        due.then(|| std::mem::replace(&mut self.forgotten, Forgotten { told: now, ..Forgotten::default() }))
+    /// An open attempt was forgotten for the last observation: no verdict on it can come.
+    pub fn take_forgotten(&mut self, now: u64) -> Option<Loss> {
+        let since = self.forgotten.take()?;
+        Some(Loss { where_: "attempts".to_owned(), count: 1, from_boot_ns: since, to_boot_ns: now })
     }
 
     /// Forgets attempts whose time is over; at most once a second.
@@ -230,8 +218,8 @@ mod tests {
     fn an_open_one_that_is_forgotten_is_told() {
         let mut correlator = after(MAX_ATTEMPTS + 9, 0);
         assert_eq!(correlator.all().count(), MAX_ATTEMPTS);
-        let told = correlator.take_forgotten(TELL_NS).expect("forgotten ones");
-        assert_eq!(told.count, 9);
+        let told = correlator.take_forgotten(u64::MAX).expect("a loss");
+        assert_eq!((told.where_.as_str(), told.count), ("attempts", 1));
         assert_eq!(correlator.take_forgotten(u64::MAX), None, "once");
     }
 }

@@ -228,3 +228,16 @@ pub struct Loss {
     /// Until when.
     pub to_boot_ns: u64,
 }
+
+impl Loss {
+    /// This and a later one of the same place.
+    #[must_use]
+    pub fn and(self, later: &Self) -> Self {
+        Self {
+            count: self.count.saturating_add(later.count),
+            from_boot_ns: self.from_boot_ns.min(later.from_boot_ns),
+            to_boot_ns: self.to_boot_ns.max(later.to_boot_ns),
+            ..self
+        }
+    }
+}
