@@ -9,6 +9,7 @@ pub mod actor;
 pub mod conn;
 pub mod drop;
 pub mod header;
+pub mod limit;
 pub mod link;
 pub mod listen;
 pub mod names;

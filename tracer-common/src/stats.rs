@@ -12,7 +12,11 @@ pub enum Counter {
     MapFull = 2,
     /// Events written to the ring.
     Emitted = 3,
+    /// Begins and ends of listening that were not told: a cgroup made too many.
+    ListenHeld = 4,
+    /// Opens of namespaces' files and entries into namespaces that were not told: a cgroup made too many.
+    NamespaceHeld = 5,
 }
 
 /// How many there are.
-pub const COUNTERS: u32 = 4;
+pub const COUNTERS: u32 = 6;

@@ -103,6 +103,13 @@ pub fn is_tracked() -> bool {
     unsafe { PROBERS.get(comm).is_some() }
 }
 
+/// What the current task is counted with: the memory controller's cgroup, below which a container cannot make another;
+/// without one that of the unified hierarchy.
+#[inline(always)]
+pub fn cgroup() -> u64 {
+    Task::current().memory_cgroup().unwrap_or_else(|| unsafe { bpf_get_current_cgroup_id() })
+}
+
 /// Describes the current task.
 #[inline(always)]
 pub fn fill(actor: &mut Actor) {

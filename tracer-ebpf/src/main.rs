@@ -18,6 +18,7 @@ mod atomic;
 mod emit;
 mod hooks;
 mod kernel;
+mod limit;
 mod maps;
 mod packet;
 mod track;

@@ -157,6 +157,19 @@ pub static OPENED: LruHashMap<u32, u8> = LruHashMap::with_max_entries(1024, 0);
 #[map]
 pub static EXEC: LruHashMap<u32, [u8; EXE_LEN]> = LruHashMap::with_max_entries(4096, 0);
 
+/// Who makes events of a kind that is bounded.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub struct Held {
+    pub cgroup: u64,
+    /// A `tracer_common::limit::Limited`.
+    pub what: u64,
+}
+
+/// Until when a cgroup's tokens are used up.
+#[map]
+pub static LIMITS: LruHashMap<Held, u64> = LruHashMap::with_max_entries(1024, 0);
+
 /// When a device was last seen going down, by its address.
 #[map]
 pub static LINK_DOWN: LruHashMap<u64, u64> = LruHashMap::with_max_entries(256, 0);

@@ -17,7 +17,7 @@ use crate::clock;
 use crate::config;
 use crate::engine::{AtStart, Engine};
 use crate::error::{self, Error};
-use crate::event::{Fact, HookStatus, MissingHook, Netns, Observation, PortPressure, Start};
+use crate::event::{Fact, HookStatus, Loss, MissingHook, Netns, Observation, PortPressure, Start};
 use crate::lock::instance::InstanceLock;
 use crate::memory;
 use crate::pipeline::session::Session;
@@ -30,8 +30,8 @@ use crate::sink::metrics::HookCount;
 use crate::status_line::StatusLine;
 
 /// Where the kernel's side itself counts what it loses: events that did not fit into the ring, connections that did not
-/// fit into a map.
-pub const LOSSES: [&str; 2] = ["ring", "map"];
+/// fit into a map, and what a cgroup did too often to tell of each.
+pub const LOSSES: [&str; 4] = ["ring", "map", Loss::LISTEN, Loss::NAMESPACE];
 
 /// Where live events come from: the kernel's ring, or a test.
 pub trait EventSource {

@@ -6,6 +6,7 @@ use aya_ebpf::{
 };
 use tracer_common::{
     ABSENT32,
+    limit::Limited,
     names::Hook,
     netns::{NetnsOp, Op},
 };
@@ -14,6 +15,7 @@ use crate::{
     actor,
     emit::emit,
     kernel::{Net, Task, differ_in_network_alone, nsproxy_netns, syscall_word},
+    limit,
     maps::{ENTERING, OPENED},
 };
 
@@ -53,7 +55,7 @@ fn report(hook: Hook, op: Op, old: u32, new: u32) {
         return;
     }
     let opened = OPENED.remove(actor::tgid()).is_ok();
-    if old == new && !opened {
+    if (old == new && !opened) || !limit::allows(Limited::Namespace) {
         return;
     }
     emit::<NetnsOp>(hook, |event| {
@@ -143,7 +145,8 @@ pub fn sched_process_fork(ctx: RawTracePointContext) -> i32 {
     0
 }
 
-/// The last reference to a namespace is gone; whoever runs is not the cause.
+/// The last reference to a namespace is gone; whoever runs is not the cause, and its number may be another's at once: this is
+/// never held back. The kernel makes and ends some thousands a second at most.
 ///
 /// proto v5.10  net/core/net_namespace.c  void __put_net(struct net *net)
 /// proto v7.2   net/core/net_namespace.c  void __put_net(struct net *net)

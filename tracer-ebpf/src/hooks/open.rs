@@ -6,11 +6,12 @@ use aya_ebpf::{
     programs::{FEntryContext, ProbeContext, TracePointContext},
 };
 use tracer_common::{
+    limit::Limited,
     names::Hook,
     netns::{NetnsOpen, PATH_LEN},
 };
 
-use crate::{actor, emit::emit, kernel::syscall_word, maps::OPENED};
+use crate::{actor, emit::emit, kernel::syscall_word, limit, maps::OPENED};
 
 /// A file is opened: `/proc/PID/ns/net`, `/run/netns/NAME`, `/var/run/netns/NAME`.
 ///
@@ -66,6 +67,9 @@ fn report(name: u64) {
         return;
     }
     let _ = OPENED.insert(actor::tgid(), 1, 0);
+    if !limit::allows(Limited::Open) {
+        return;
+    }
     emit::<NetnsOpen>(Hook::SysOpenat, |event| {
         actor::fill(&mut event.actor);
         event.path = path;

@@ -4,6 +4,7 @@ use aya_ebpf::{macros::raw_tracepoint, programs::RawTracePointContext};
 use tracer_common::{
     ABSENT_ERRNO, ABSENT64,
     conn::{Connect, Retransmit, State},
+    limit::Limited,
     listen::Listen,
     names::Hook,
     tuple::Tuple,
@@ -14,6 +15,7 @@ use crate::{
     emit::{Urgency, cpu, emit, emit_as, now},
     hooks::ports,
     kernel::{Skb, Sock, state},
+    limit,
     maps::{Conn, DIALS},
     track,
 };
@@ -168,7 +170,7 @@ fn is_close(old: u8, new: u8, errno: Option<i32>) -> bool {
 /// A socket of any process begins or ceases to listen.
 #[inline(always)]
 fn listen(sk: Sock, begins: bool) {
-    if !sk.is_tcp() {
+    if !sk.is_tcp() || !limit::allows(Limited::Listen) {
         return;
     }
     emit::<Listen>(Hook::InetSockSetState, |event| {

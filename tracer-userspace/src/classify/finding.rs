@@ -2,7 +2,7 @@
 
 use crate::classify::label::Label;
 use crate::classify::{Case, SETTLE_NS};
-use crate::event::Netns;
+use crate::event::{Loss, Netns};
 use crate::record::{Confidence, Culprit, Evidence, Outcome};
 
 /// What a rule found.
@@ -90,21 +90,21 @@ impl Finding {
     }
 
     /// The same, less sure if events were lost between these moments: one may have told of the listener whose absence this
-    /// rests on. A full ring loses all that happens for a while; of program runs the kernel skips one here and there; what
-    /// finds no place in a map is no listener.
+    /// rests on. A full ring loses all that happens for a while; of program runs the kernel skips one here and there; of a
+    /// cgroup that makes too many listeners some are not told; what finds no place in a map is no listener.
     #[must_use]
     pub fn unless_a_listener_was_lost(mut self, case: &Case<'_>, from: u64, to: u64) -> Self {
         let lost = |place: &str| -> u64 {
             case.node.losses_between(from, to).filter(|loss| loss.where_ == place).map(|loss| loss.count).sum()
         };
-        let (ring, program) = (lost("ring"), lost("program"));
+        let (ring, some) = (lost("ring"), lost("program") + lost(Loss::LISTEN));
         if ring > 0 {
             self.confidence = self.confidence.lowered();
-        } else if program > 0 {
+        } else if some > 0 {
             self.confidence = self.confidence.min(Confidence::Likely);
         }
-        if ring + program > 0 {
-            self.summary += &format!("; {} event(s) were lost since: one may have told of a listener", ring + program);
+        if ring + some > 0 {
+            self.summary += &format!("; {} event(s) were lost since: one may have told of a listener", ring + some);
         }
         self
     }

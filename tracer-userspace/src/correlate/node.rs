@@ -276,10 +276,10 @@ impl Node {
         pod.or_else(|| self.targets.netns_of(from, addr))
     }
 
-    /// Events lost between two moments.
+    /// Events lost between two moments, any of which may have been an attempt's own.
     #[must_use]
     pub fn lost_between(&self, from: u64, to: u64) -> u64 {
-        self.losses_between(from, to).map(|loss| loss.count).sum()
+        self.losses_between(from, to).filter(|loss| loss.concerns_attempts()).map(|loss| loss.count).sum()
     }
 
     /// The losses themselves.

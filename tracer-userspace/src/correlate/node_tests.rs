@@ -1,5 +1,5 @@
 use super::*;
-use crate::event::Actor;
+use crate::event::{Actor, Loss};
 use crate::testing::{NODE, POD, Stream};
 
 fn seen(stream: &Stream) -> Node {
@@ -50,4 +50,16 @@ fn a_namespace_of_the_start_is_not_the_next_one_of_its_number() {
     assert!(seen(&stream).netns_made(POD).is_none(), "it was there");
     stream.push(op(POD, NetnsOpKind::End)).push(op(POD, NetnsOpKind::Switch));
     assert!(seen(&stream).netns_made(POD).is_some());
+}
+
+/// A pod that listens or enters namespaces over and over makes no verdict of its node less sure.
+#[test]
+fn what_one_cgroup_does_too_often_was_no_attempt_s_event() {
+    let lost = |place: &str| {
+        let mut stream = Stream::new();
+        let node = seen(stream.lost_in(place, 7));
+        (node.lost_between(0, u64::MAX), node.losses_between(0, u64::MAX).count())
+    };
+    assert_eq!(["ring", "program", "map"].map(lost), [(7, 1); 3]);
+    assert_eq!([Loss::LISTEN, Loss::NAMESPACE].map(lost), [(0, 1); 2]);
 }

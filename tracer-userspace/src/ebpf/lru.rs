@@ -9,7 +9,7 @@ use aya::{EbpfLoader, util::nr_cpus};
 use super::prepare::FLOWS_ALL;
 
 /// Every LRU map of the object with its entries, as in `tracer-ebpf/src/maps.rs`.
-const MAPS: [(&str, u32); 11] = [
+const MAPS: [(&str, u32); 12] = [
     ("CONNS", 8192),
     ("FLOWS", 16384),
     ("PENDING", 8192),
@@ -19,6 +19,7 @@ const MAPS: [(&str, u32); 11] = [
     ("ENTERING", 1024),
     ("OPENED", 1024),
     ("EXEC", 4096),
+    ("LIMITS", 1024),
     ("LINK_DOWN", 256),
     ("PORTS", 4096),
 ];

@@ -130,10 +130,12 @@ pub fn load_without(options: &LoadOptions, refused: &[Form]) -> Result<Loaded, E
 }
 
 impl Loaded {
-    /// Events that did not fit into the ring, and connections that did not fit into a map, since the start.
+    /// Events that did not fit into the ring, connections that did not fit into a map, and events of which a cgroup made too
+    /// many, since the start.
     #[must_use]
-    pub fn lost(&self) -> [u64; 2] {
-        [self.counter(Counter::RingFull), self.counter(Counter::MapFull)]
+    pub fn lost(&self) -> [u64; 4] {
+        [Counter::RingFull, Counter::MapFull, Counter::ListenHeld, Counter::NamespaceHeld]
+            .map(|counter| self.counter(counter))
     }
 
     /// Runs of programs that the kernel skipped, since the start. Reads a file for each program: not for every batch.
@@ -167,6 +169,8 @@ impl Loaded {
             ("read_failed", self.counter(Counter::ReadFailed)),
             ("map_full", self.counter(Counter::MapFull)),
             ("emitted", self.counter(Counter::Emitted)),
+            ("listen_held", self.counter(Counter::ListenHeld)),
+            ("namespace_held", self.counter(Counter::NamespaceHeld)),
         ]
     }
 

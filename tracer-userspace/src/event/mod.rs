@@ -219,7 +219,7 @@ pub struct Findings {
 /// Events were lost.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Loss {
-    /// `ring`, `program`.
+    /// `ring`, `map`, `program`, or one of the below.
     pub where_: String,
     /// How many.
     pub count: u64,
@@ -230,6 +230,18 @@ pub struct Loss {
 }
 
 impl Loss {
+    /// Begins and ends of listening, of which one cgroup makes too many.
+    pub const LISTEN: &str = "listen";
+    /// Opens of namespaces' files and entries into namespaces, of which one cgroup makes too many.
+    pub const NAMESPACE: &str = "namespace";
+
+    /// It may have been an attempt's own event. What one cgroup does too often is never: a pod must not make the verdicts of
+    /// its node less sure.
+    #[must_use]
+    pub fn concerns_attempts(&self) -> bool {
+        ![Self::LISTEN, Self::NAMESPACE].contains(&self.where_.as_str())
+    }
+
     /// This and a later one of the same place.
     #[must_use]
     pub fn and(self, later: &Self) -> Self {

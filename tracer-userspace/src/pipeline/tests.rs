@@ -27,8 +27,8 @@ impl EventSource for Memory {
         batch.len()
     }
 
-    fn lost(&self) -> [u64; 2] {
-        [self.lost, 0]
+    fn lost(&self) -> [u64; LOSSES.len()] {
+        [self.lost, 0, 0, 0]
     }
 
     fn missed(&self) -> u64 {

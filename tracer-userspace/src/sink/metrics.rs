@@ -21,6 +21,7 @@ pub use self::text::text;
 use super::plain;
 use super::printed::Printed;
 use crate::decision::Decision;
+use crate::event::Loss;
 use crate::record::{AttemptBody, Body, K8s, Outcome, Probe, Subject, VerdictBody};
 use crate::record::{FindingBody, Status};
 
@@ -109,7 +110,7 @@ impl Metrics {
         let build = Family::<Labels, Gauge>::default();
         build.get_or_create(&vec![("version", env!("CARGO_PKG_VERSION").into())]).set(1);
         r.register("build_info", "1, with the version of the tracer", build);
-        for place in ["ring", "map", "program", "attempts"] {
+        for place in ["ring", "map", "program", Loss::LISTEN, Loss::NAMESPACE, "attempts"] {
             let _ = self.lost.get_or_create(&vec![("where", place.into())]);
         }
         registry

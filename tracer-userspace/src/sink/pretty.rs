@@ -12,7 +12,7 @@ use std::time::Duration;
 
 pub(crate) use self::about::{About, who};
 use self::summary::Summary;
-use crate::event::MissingHook;
+use crate::event::{Loss, MissingHook};
 use crate::record::{AttemptBody, Body, LossBody, NodeBody, Outcome, Record, StartBody, StopBody};
 use crate::sink::findings;
 use crate::sink::plain;
@@ -140,11 +140,20 @@ fn loss(out: &mut String, record: &Record, body: &LossBody, screen: Screen) {
     let what = screen.paint(Style::Mild, &format!("{} lost", body.count));
     let from = plain::relative_ms(body.from_boot_ns, record.time_boot_ns);
     let text = format!(
-        "{}  {what}  ({}) since {from}: verdicts of that time are less sure",
+        "{}  {what}  ({}) since {from}: {}",
         plain::clock(&record.time),
-        plain::safe(&body.where_)
+        plain::safe(&body.where_),
+        means(&body.where_)
     );
     screen.head(out, &text);
+}
+
+fn means(place: &str) -> &'static str {
+    match place {
+        Loss::LISTEN => "a cgroup listens too often to tell of each time; that nothing listens is less sure",
+        Loss::NAMESPACE => "a cgroup enters namespaces too often to tell of each time; verdicts are as sure as ever",
+        _ => "verdicts of that time are less sure",
+    }
 }
 
 /// `850 ms`, `3 s`, `5m 12s`, `26h 3m`.

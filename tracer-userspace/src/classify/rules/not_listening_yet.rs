@@ -200,7 +200,9 @@ mod tests {
         };
         assert_eq!(refused("ring"), ("connection_refused", Confidence::Proven, false));
         assert_eq!(refused("program"), ("not_listening_yet", Confidence::Likely, true));
+        assert_eq!(refused("listen"), ("not_listening_yet", Confidence::Likely, true));
         assert_eq!(refused("map"), ("not_listening_yet", Confidence::Likely, false));
+        assert_eq!(refused("namespace"), refused("map"));
     }
 
     /// It begins to listen, and the next probe is refused all the same.

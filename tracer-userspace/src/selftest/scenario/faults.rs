@@ -1,7 +1,8 @@
 //! Faults beside the failures: events are lost, namespaces and probers come and go, addresses are used again, the
 //! tracer comes late, tables are large.
 
-use std::net::SocketAddr;
+use std::fs::File;
+use std::net::{SocketAddr, TcpListener};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -26,6 +27,7 @@ const NODE_PORT: u16 = 36704;
 pub(super) const ALL: &[Scenario] = &[
     Scenario::new("fault_ring_overflow", RST, ring_overflow).tiny_ring(),
     Scenario::new("fault_namespace_churn", RST, namespace_churn).needs(&[Need::Nft]),
+    Scenario::new("fault_flood", RST, flood).own(),
     // Who sent a RST is traced after it went out and was received: within 2 ms on a real processor only.
     Scenario::new("fault_address_reused", RST, address_reused).needs(&[Need::RealProcessor]),
     Scenario::new("fault_address_reused_healthy", None, healthy_again),
@@ -105,6 +107,40 @@ fn churn(over: &AtomicBool, made: &AtomicU32) -> Result<()> {
         ns.ip(|ip| ip.up("lo"))?;
     }
     Ok(())
+}
+
+/// A process does over and over what anybody may: the verdicts of the node stay what they are, and what was not told is counted.
+fn flood(stage: &mut Stage<'_>) -> Result<()> {
+    let (good, bad) = (stage.serving("http", HTTP)?, stage.serving("rst", HTTP)?);
+    (stage.watch)()?;
+    let over = AtomicBool::new(false);
+    let (opened, listened) = thread::scope(|scope| {
+        let opens = scope.spawn(|| repeat(&over, || _ = File::open("/run/netns/not-there")));
+        let listens = scope.spawn(|| repeat(&over, || _ = TcpListener::bind("127.0.0.1:0")));
+        let played = (0..10).try_for_each(|_| {
+            stage.succeeds(Kind::Http, good)?;
+            stage.fails(Kind::Http, bad, Ending::Reset)
+        });
+        over.store(true, Ordering::Relaxed);
+        let ended = opens.join().and_then(|opened| Ok((opened, listens.join()?)));
+        played.and(ended.map_err(|_| anyhow!("a thread of the flood panicked")))
+    })?;
+    stage.measured.push(format!("{opened} opens, {listened} listeners"));
+    stage.loss = true;
+    // A loss is told of within a second.
+    thread::sleep(Duration::from_millis(1200));
+    Ok(())
+}
+
+/// Until it is over, and more often than is told of at least; how often.
+fn repeat(over: &AtomicBool, mut again: impl FnMut()) -> u32 {
+    const MORE_THAN_A_BURST: u32 = 10_000;
+    let mut count = 0;
+    while count < MORE_THAN_A_BURST || !over.load(Ordering::Relaxed) {
+        again();
+        count += 1;
+    }
+    count
 }
 
 /// A pod is deleted, and another one has its address at once: the verdict is about the new one's namespace.
