@@ -1,4 +1,4 @@
-//! The two clocks: boot time stamps everything, wall time is for people.
+//! The two clocks: boot time stamps everything, wall time is for people. And what a thread used up.
 
 use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
 
@@ -8,6 +8,12 @@ use nix::time::{ClockId, clock_gettime};
 #[must_use]
 pub fn boot_ns() -> u64 {
     u64::try_from(read(ClockId::CLOCK_BOOTTIME)).unwrap_or(0)
+}
+
+/// CPU time that the calling thread has used up, nanoseconds.
+#[must_use]
+pub fn thread_cpu_ns() -> u64 {
+    u64::try_from(read(ClockId::CLOCK_THREAD_CPUTIME_ID)).unwrap_or(0)
 }
 
 /// Wall clock minus boot clock, nanoseconds.
@@ -36,7 +42,7 @@ const fn is_set(before: i64, now: i64) -> bool {
     before.abs_diff(now) > STEP_NS
 }
 
-/// A clock in nanoseconds. These two exist on every kernel that can load the programs.
+/// A clock in nanoseconds. These exist on every kernel that can load the programs.
 fn read(clock: ClockId) -> i64 {
     clock_gettime(clock).map(|t| t.tv_sec().saturating_mul(1_000_000_000).saturating_add(t.tv_nsec())).unwrap_or(0)
 }

@@ -16,6 +16,7 @@ mod merge;
 pub mod namespaces;
 pub mod netfilter;
 pub(crate) mod netlink;
+mod pace;
 mod pods;
 pub mod ports;
 pub mod procfs;

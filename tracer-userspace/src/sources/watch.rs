@@ -20,7 +20,9 @@ use super::cluster::{Cluster, Heard, View};
 use super::files::{self, FileError, Stamp};
 use super::kubelet_api::KubeletApi;
 use super::links::{self, LinkWatch};
+use super::pace::Pace;
 use super::{Listed, NodeNetns, Snapshot, SourceConfig, name_node_ports, pods_fact, read_node, services_fact};
+use crate::clock::thread_cpu_ns;
 use crate::event::{Fact, ListFile, ListTrouble, Netns, NodePorts, Pod};
 
 const FILES_EVERY: Duration = Duration::from_secs(1);
@@ -30,8 +32,6 @@ const SETTLE: Duration = Duration::from_millis(20);
 /// Bytes of the pipe: the node changed; the view of an API did.
 const NODE: u8 = 0;
 const VIEW: u8 = 1;
-/// However many requests come, the processes are not read more often.
-const NODE_AT_MOST_EVERY: Duration = Duration::from_millis(500);
 
 /// Sends facts that differ from those of `snapshot`, until `tx` closes or the future is dropped.
 ///
@@ -99,7 +99,7 @@ struct Watcher {
     discovered: Vec<Pod>,
     last: Vec<Fact>,
     problems: Vec<String>,
-    node_read: Instant,
+    pace: Pace,
     node_due: Instant,
     files_due: Instant,
     links_due: Option<Instant>,
@@ -119,7 +119,7 @@ impl Watcher {
             discovered: Vec::new(),
             last: snapshot.facts,
             problems: snapshot.problems,
-            node_read: now,
+            pace: Pace::new(now),
             // What changed between the snapshot and the subscription is read at once.
             node_due: now,
             files_due: now + FILES_EVERY,
@@ -143,8 +143,7 @@ impl Watcher {
         }
         // A link that comes or goes is often a pod that does.
         if was_woken(woken)? || links_changed {
-            let earliest = self.node_read + NODE_AT_MOST_EVERY;
-            self.node_due = self.node_due.min(earliest.max(Instant::now() + SETTLE));
+            self.node_due = self.node_due.min(self.pace.next().max(Instant::now() + SETTLE));
         }
         self.read_due()
     }
@@ -227,7 +226,7 @@ impl Watcher {
             Some(Ok(links)) => self.send(Fact::Links(links)),
             // The prober it is read through ended: look for another.
             _ => {
-                self.node_due = self.node_due.min(self.node_read + NODE_AT_MOST_EVERY);
+                self.node_due = self.node_due.min(self.pace.next());
                 Ok(())
             }
         }
@@ -272,11 +271,13 @@ impl Watcher {
     }
 
     fn read_node(&mut self) -> Result<(), Closed> {
+        let used = thread_cpu_ns();
         let mut view = read_node(&self.config);
         let tables_of = view.tables_of();
         name_node_ports(&mut view.facts, self.listed.listing.services.as_deref().unwrap_or_default());
-        self.node_read = Instant::now();
-        self.node_due = self.node_read + NODE_EVERY;
+        let now = Instant::now();
+        self.pace.read(now, Duration::from_nanos(thread_cpu_ns().saturating_sub(used)));
+        self.node_due = now + NODE_EVERY;
         self.tell(view.problems);
         self.follow(view.node);
         let emptied = if view.tables_complete { self.emptied(&view.facts) } else { Vec::new() };

@@ -13,31 +13,23 @@ mod xtables;
 
 use std::path::Path;
 
-use nix::time::{ClockId, clock_gettime};
-
 use super::super::procfs::in_netns;
 use super::NetfilterError;
-use crate::clock::boot_ns;
+use crate::clock::{boot_ns, thread_cpu_ns};
 use crate::event::{Firewall, Flow, Netns};
 use tables::{Rules, Steps, Table};
 
 /// Reads the namespace at `path` for a packet of this flow.
 pub(in super::super) fn read(path: &Path, netns: Netns, flow: Flow) -> Firewall {
     let timed = || {
-        let (began, used) = (boot_ns(), cpu_time_ns());
+        let (began, used) = (boot_ns(), thread_cpu_ns());
         let firewall = of_thread(netns, flow);
-        Firewall { began_boot_ns: Some(began), took_ns: cpu_time_ns().saturating_sub(used), ..firewall }
+        Firewall { began_boot_ns: Some(began), took_ns: thread_cpu_ns().saturating_sub(used), ..firewall }
     };
     match in_netns(path, timed) {
         Ok(firewall) => firewall,
         Err(error) => Firewall { problems: vec![error.to_string()], ..Firewall::empty(netns) },
     }
-}
-
-/// What the calling thread has used up.
-fn cpu_time_ns() -> u64 {
-    let time = clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID);
-    time.map_or(0, |time| time.tv_sec().cast_unsigned() * 1_000_000_000 + time.tv_nsec().cast_unsigned())
 }
 
 /// What can be said of a namespace that no path leads to.
