@@ -12,7 +12,7 @@ use tokio::sync::mpsc;
 use tracer::cli::{Form, Format};
 use tracer::config::{self, Live};
 use tracer::event::{HookStatus, Observation};
-use tracer::pipeline::{Attached, EventSource, run};
+use tracer::pipeline::{Attached, EventSource, LOSSES, run};
 use tracer::sink::filter::Filter;
 
 /// A quiet node.
@@ -25,8 +25,8 @@ impl EventSource for Quiet {
     fn drain(&mut self, _max: usize, _into: &mut Vec<Observation>) -> usize {
         0
     }
-    fn lost(&self) -> [u64; 2] {
-        [0, 0]
+    fn lost(&self) -> [u64; LOSSES.len()] {
+        [0; LOSSES.len()]
     }
     fn missed(&self) -> u64 {
         0

@@ -40,6 +40,7 @@ impl Pace {
 }
 
 #[cfg(test)]
+#[expect(clippy::disallowed_methods, reason = "any moment to count from")]
 mod tests {
     use super::*;
 
