@@ -138,16 +138,17 @@ fn attached(
 ) -> Attached<Kernel> {
     let loaded = &events.loaded;
     let (log, problem) = log.map(|log| (log.source, log.problem)).unzip();
+    let (namespaces, left_out) = sources::namespaces::all();
     Attached {
         since_boot_ns: loaded.attached_boot_ns,
         hooks: loaded.status.hooks.clone(),
         missing_hooks: loaded.status.missing.clone(),
-        namespaces: sources::namespaces::all(),
+        namespaces,
         node_netns: snapshot.node.as_ref().map(|node| node.netns),
         prober_pids: pids(&snapshot.probers),
         facts: snapshot.facts.clone(),
         sources: snapshot.sources.iter().cloned().chain(log).collect(),
-        problems: snapshot.problems.iter().cloned().chain(problem.flatten()).collect(),
+        problems: snapshot.problems.iter().cloned().chain(problem.flatten()).chain(left_out).collect(),
         changes,
         events,
     }

@@ -226,9 +226,10 @@ fn port_name(service: &Service, port: &ServicePort) -> String {
 /// One pass over the processes, then the node's namespace.
 fn read_node(config: &SourceConfig) -> NodeView {
     let names = config.prober_names();
-    let processes = procfs::scan(&names);
+    let (processes, left_out) = procfs::scan(&names);
     let probers = procfs::probers(&processes);
     let mut view = NodeView { problems: prober_problems(&probers), ..NodeView::default() };
+    view.problems.extend(left_out);
     view.node = procfs::node_netns(&probers);
     view.probers = probers;
     match view.node.clone() {

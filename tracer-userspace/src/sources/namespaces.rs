@@ -1,14 +1,14 @@
 //! Where a network namespace can be entered, and which one owns an address: found when asked, by the
 //! names that container runtimes bind (`/run/netns`) and by processes.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fs;
 use std::net::IpAddr;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use super::procfs::{NetnsError, in_netns, netns_of};
-use super::{addresses, links};
+use super::{addresses, cgroup, links};
 use crate::correlate::recent::Recent;
 use crate::event::Netns;
 
@@ -16,6 +16,8 @@ use crate::event::Netns;
 const NAMED: [&str; 2] = ["/run/netns", "/var/run/netns"];
 /// No node that works has more.
 const MAX_NAMESPACES: usize = 2048;
+/// A pod has one, and a few more where it sets up networks itself.
+const MAX_OF_POD: usize = 64;
 
 /// A namespace and a way into it.
 #[derive(Clone, Debug)]
@@ -35,6 +37,8 @@ impl Place {
 #[derive(Debug, Default)]
 pub(super) struct Namespaces {
     paths: BTreeMap<Netns, PathBuf>,
+    /// It was said that some are left out.
+    told: bool,
     /// Which namespace an address was found in, seen from another; kept when the address is gone, as IPv6 addresses are
     /// as soon as their link is down.
     owners: Recent<(Netns, IpAddr), Netns, MAX_NAMESPACES>,
@@ -44,7 +48,7 @@ impl Namespaces {
     /// A path by which the namespace can be entered now.
     pub(super) fn path(&mut self, netns: Netns) -> Option<PathBuf> {
         if !self.paths.get(&netns).is_some_and(|path| is_at(netns, path)) {
-            self.paths = find();
+            self.find();
         }
         self.paths.get(&netns).cloned()
     }
@@ -56,7 +60,7 @@ impl Namespaces {
         if known.as_ref().is_some_and(|(_, path)| has(path, addr)) {
             return known;
         }
-        self.paths = find();
+        self.find();
         let owners = self.paths.iter().filter(|(netns, path)| **netns != from.netns && has(path, addr));
         let mut owners: Vec<(Netns, PathBuf)> = owners.map(|(netns, path)| (*netns, path.clone())).collect();
         if owners.len() > 1 {
@@ -67,6 +71,15 @@ impl Namespaces {
             self.owners.insert((from.netns, addr), *netns);
         }
         found.or(known)
+    }
+
+    fn find(&mut self) {
+        let found = find();
+        if let Some(problem) = found.problem().filter(|_| !self.told) {
+            tracing::warn!("{problem}");
+            self.told = true;
+        }
+        self.paths = found.paths;
     }
 
     /// Where it was found before, if that namespace is still there.
@@ -88,10 +101,12 @@ fn is_linked(path: &Path, from: &Place) -> bool {
     from.enter(|| links::number_of(&file).is_ok_and(|number| number.is_some())).unwrap_or(false)
 }
 
-/// Every network namespace that can be entered now.
+/// Every network namespace that can be entered now, and what is to be said if some were left out.
 #[must_use]
-pub fn all() -> Vec<Netns> {
-    find().into_keys().collect()
+pub fn all() -> (Vec<Netns>, Option<String>) {
+    let found = find();
+    let problem = found.problem();
+    (found.paths.into_keys().collect(), problem)
 }
 
 /// Whether the path still leads there: names are removed, processes end, and numbers are used again.
@@ -103,30 +118,81 @@ fn inode(path: &Path) -> Option<Netns> {
     u32::try_from(fs::metadata(path).ok()?.ino()).ok().map(Netns)
 }
 
-/// All that can be entered. Names go before processes: they last longer.
-fn find() -> BTreeMap<Netns, PathBuf> {
-    let mut paths = BTreeMap::new();
-    for path in of_processes().chain(named()) {
-        if let Some((netns, path)) = path
-            && paths.len() < MAX_NAMESPACES
-        {
-            paths.insert(netns, path);
+/// Room for namespaces. A process may make as many as it likes: those of one pod leave room for the others'.
+#[derive(Debug)]
+pub(super) struct Room {
+    left: usize,
+    of_pods: HashMap<String, usize>,
+    /// Something was left out, of a pod or of all.
+    pub(super) was_full: bool,
+}
+
+impl Room {
+    pub(super) fn of(most: usize) -> Self {
+        Self { left: most, of_pods: HashMap::new(), was_full: false }
+    }
+
+    /// Whether there is room for one more that is found through a process of this pod, or of none.
+    pub(super) fn take(&mut self, pod: Option<&str>) -> bool {
+        let before = pod.and_then(|pod| self.of_pods.get(pod)).copied().unwrap_or(0);
+        if self.left == 0 || before >= MAX_OF_POD {
+            self.was_full = true;
+            return false;
+        }
+        self.left -= 1;
+        self.of_pods.extend(pod.map(|pod| (pod.to_owned(), before + 1)));
+        true
+    }
+}
+
+/// The namespaces of a moment.
+#[derive(Debug)]
+struct Found {
+    paths: BTreeMap<Netns, PathBuf>,
+    room: Room,
+}
+
+impl Found {
+    /// The first way into a namespace is kept.
+    fn add(&mut self, netns: Netns, pod: impl FnOnce() -> Option<String>, path: impl FnOnce() -> PathBuf) {
+        if !self.paths.contains_key(&netns) && self.room.take(pod().as_deref()) {
+            self.paths.insert(netns, path());
         }
     }
-    paths
+
+    /// What is to be said if some were left out.
+    fn problem(&self) -> Option<String> {
+        self.room.was_full.then(|| {
+            format!("more than {MAX_NAMESPACES} network namespaces, or more than {MAX_OF_POD} made by one pod: the rest is left out")
+        })
+    }
 }
 
-fn named() -> impl Iterator<Item = Option<(Netns, PathBuf)>> {
+/// All that can be entered. Names go before processes: they last longer.
+fn find() -> Found {
+    let mut found = Found { paths: BTreeMap::new(), room: Room::of(MAX_NAMESPACES) };
+    for (netns, path) in named() {
+        found.add(netns, || None, || path);
+    }
+    for (netns, pid) in of_processes() {
+        found.add(netns, || pod_of(pid), || PathBuf::from(format!("/proc/{pid}/ns/net")));
+    }
+    found
+}
+
+fn named() -> impl Iterator<Item = (Netns, PathBuf)> {
     let entries = NAMED.iter().filter_map(|folder| fs::read_dir(folder).ok()).flat_map(Iterator::flatten);
-    entries.map(|entry| inode(&entry.path()).map(|netns| (netns, entry.path())))
+    entries.filter_map(|entry| inode(&entry.path()).map(|netns| (netns, entry.path())))
 }
 
-fn of_processes() -> impl Iterator<Item = Option<(Netns, PathBuf)>> {
+fn of_processes() -> impl Iterator<Item = (Netns, u32)> {
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
-    entries.map(|entry| {
-        let pid: u32 = entry.file_name().to_str()?.parse().ok()?;
-        netns_of(pid).map(|netns| (netns, PathBuf::from(format!("/proc/{pid}/ns/net"))))
-    })
+    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    pids.filter_map(|pid| Some((netns_of(pid)?, pid)))
+}
+
+fn pod_of(pid: u32) -> Option<String> {
+    cgroup::pod_process(&fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?).map(|pod| pod.uid)
 }
 
 #[cfg(test)]
@@ -139,5 +205,24 @@ mod tests {
         let path = Namespaces::default().path(own).expect("a path");
         assert!(is_at(own, &path), "{}", path.display());
         assert_eq!(Namespaces::default().path(Netns(1)), None);
+    }
+
+    #[test]
+    fn the_namespaces_of_one_pod_leave_room_for_the_others() {
+        let mut found = Found { paths: BTreeMap::new(), room: Room::of(MAX_OF_POD + 2) };
+        let mut add = |netns: u32, pod: Option<&str>, path: &str| {
+            found.add(Netns(netns), || pod.map(Into::into), || path.into());
+        };
+        add(1, None, "/run/netns/a");
+        add(1, Some("a"), "/proc/7/ns/net");
+        (100..200).for_each(|netns| add(netns, Some("many"), "/proc/8/ns/net"));
+        add(2, Some("b"), "/proc/9/ns/net");
+        assert_eq!(found.paths.get(&Netns(1)), Some(&PathBuf::from("/run/netns/a")), "the name lasts longer");
+        assert!(found.paths.contains_key(&Netns(2)) && found.paths.len() == MAX_OF_POD + 2);
+        assert!(found.problem().is_some_and(|problem| problem.contains("left out")));
+        found.add(Netns(3), || None, PathBuf::new);
+        found.add(Netns(2), || None, PathBuf::new);
+        assert_eq!(found.paths.len(), MAX_OF_POD + 2, "there is no room for another");
+        assert_eq!(Found { paths: BTreeMap::new(), room: Room::of(1) }.problem(), None);
     }
 }

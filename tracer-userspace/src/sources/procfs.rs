@@ -89,10 +89,11 @@ pub(super) struct Process {
     pub(super) pod: Option<PodProcess>,
 }
 
-/// One pass over `/proc`: all processes, by pid.
-pub(super) fn scan(names: &[String]) -> Vec<Process> {
+/// One pass over `/proc`: all processes, by pid, and what is to be said if some were left out.
+pub(super) fn scan(names: &[String]) -> (Vec<Process>, Option<String>) {
     let mut small = SmallFile::default();
-    pids().into_iter().map(|pid| read_process(pid, names, &mut small)).collect()
+    let (pids, problem) = pids();
+    (pids.into_iter().map(|pid| read_process(pid, names, &mut small)).collect(), problem)
 }
 
 fn read_process(pid: u32, names: &[String], small: &mut SmallFile) -> Process {
@@ -106,13 +107,17 @@ fn read_process(pid: u32, names: &[String], small: &mut SmallFile) -> Process {
     }
 }
 
-/// All processes, in order.
-fn pids() -> Vec<u32> {
+/// All processes, in order, and what is to be said if some were left out.
+fn pids() -> (Vec<u32>, Option<String>) {
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
-    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-    let mut pids: Vec<u32> = pids.take(MAX_PROCESSES).collect();
-    pids.sort_unstable();
-    pids
+    bounded(entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()))
+}
+
+fn bounded(mut pids: impl Iterator<Item = u32>) -> (Vec<u32>, Option<String>) {
+    let mut first: Vec<u32> = pids.by_ref().take(MAX_PROCESSES).collect();
+    first.sort_unstable();
+    let problem = || format!("more than {MAX_PROCESSES} processes: the rest is left out, with its pods and namespaces");
+    (first, pids.next().map(|_| problem()))
 }
 
 /// The name of a process, if it is one of these.
@@ -147,7 +152,7 @@ pub fn find_probers(names: &[String]) -> Vec<Prober> {
         let at = namespace_of(pid);
         (at != Namespace::Gone).then(|| Prober { pid, comm, netns: at.read() })
     };
-    pids().into_iter().filter_map(prober).collect()
+    pids().0.into_iter().filter_map(prober).collect()
 }
 
 /// The probers among these. What runs in a pod only calls itself so, unless there is no other.
@@ -289,6 +294,16 @@ mod tests {
         let found = probers(&[read_process(child.id(), &["true".to_owned()], &mut SmallFile::default())]);
         assert!(found.is_empty(), "{found:?}");
         child.wait().expect("its end");
+    }
+
+    #[test]
+    fn processes_beyond_the_limit_are_said() {
+        let most = MAX_PROCESSES as u32;
+        assert_eq!(bounded([9, 7].into_iter()), (vec![7, 9], None));
+        assert_eq!(bounded(0..most), ((0..most).collect(), None));
+        let (pids, problem) = bounded(0..=most);
+        assert_eq!(pids.len(), MAX_PROCESSES);
+        assert!(problem.is_some_and(|problem| problem.starts_with("more than 32768 processes")));
     }
 
     #[test]

@@ -170,7 +170,7 @@ fn lack_of(kubelets: &[KubeletLogging]) -> Option<String> {
 /// Processes of these names that can be the node's kubelet.
 fn kubelets(names: &[String]) -> Vec<u32> {
     let own = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
-    let processes = procfs::scan(names).into_iter();
+    let processes = procfs::scan(names).0.into_iter();
     processes.filter(|it| can_be(it, &own) && procfs::is_root(it.pid)).map(|it| it.pid).collect()
 }
 

@@ -34,7 +34,7 @@ impl Kubelet {
     /// The first process of these names that can be one.
     pub(super) fn find(names: &[String]) -> Option<Self> {
         let own = procfs::netns_of(std::process::id());
-        let mut processes = procfs::scan(names).into_iter();
+        let mut processes = procfs::scan(names).0.into_iter();
         processes.find(|it| can_be(it, own) && procfs::is_root(it.pid)).map(|it| Self { pid: it.pid })
     }
 
