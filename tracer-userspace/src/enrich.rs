@@ -34,7 +34,7 @@ pub struct Named {
 #[must_use]
 pub fn name(attempt: &Attempt, node: &Node) -> Named {
     let whose = whose(attempt, node);
-    let pod = only_pod(&whose).or_else(|| pod_of(attempt.flow.dst.ip(), node));
+    let pod = only_pod(&whose).or_else(|| node.pods.only_at(attempt.flow.dst.ip()));
     let container = single_container(&whose);
     let src = Endpoint::from(attempt.flow.src);
     let probe = agreed(attempt, node);
@@ -145,7 +145,7 @@ pub fn is_alone(attempt: &Attempt, node: &Node) -> bool {
 /// The containers that can have met this attempt: the one whose probe it is, or all of the pod that has the address.
 pub fn containers_met<'a>(attempt: &Attempt, node: &'a Node) -> impl Iterator<Item = &'a Container> {
     let probed = probed_container(attempt, node).map(|(_, container)| container);
-    let others = if probed.is_none() { pod_of(attempt.flow.dst.ip(), node) } else { None };
+    let others = if probed.is_none() { node.pods.only_at(attempt.flow.dst.ip()) } else { None };
     probed.into_iter().chain(others.into_iter().flat_map(|pod| &pod.containers))
 }
 
@@ -189,7 +189,7 @@ pub fn is_probe_of(attempt: &Attempt, node: &Node, probe: &KubeletProbe) -> bool
         return false;
     }
     // Without specs the address says whose it is; without that, the words of the kubelet must have named the target.
-    pod_of(attempt.flow.dst.ip(), node).map_or(probe.dst.is_some(), |pod| is_pod(pod, &probe.pod))
+    node.pods.only_at(attempt.flow.dst.ip()).map_or(probe.dst.is_some(), |pod| is_pod(pod, &probe.pod))
 }
 
 /// The pod that a line of the kubelet names: by uid, if both have one. The next pod of a StatefulSet has the name of the last.
@@ -262,10 +262,6 @@ fn dials(pod: &Pod, host: Option<&str>, attempt: &Attempt, node: &Node) -> bool 
     pod.host_network && pod.addrs.is_empty() && attempt.netns.is_some_and(|netns| node.owns(netns, dst))
 }
 
-fn pod_of(addr: IpAddr, node: &Node) -> Option<&Pod> {
-    node.pods.at(addr).find(|pod| !pod.host_network)
-}
-
 /// Of two pods on the host's network that are asked the same, it can be either.
 fn only_pod<'a>(whose: &[Whose<'a>]) -> Option<&'a Pod> {
     let (first, _) = whose.first()?;
@@ -286,6 +282,7 @@ fn subject(attempt: &Attempt, node: &Node, probe: Option<&Probe>, pod: Option<&P
     let dst = attempt.flow.dst.ip();
     let to_pod = match pod {
         Some(pod) => !pod.has_specs(),
+        None if node.has_pod(dst) => !node.pods.at(dst).any(Pod::has_specs),
         None => attempt.netns.is_some_and(|netns| node.owns(netns, dst)) && !node.pods.have_specs(),
     };
     if attempt.prober && to_pod { Subject::Probe } else { Subject::Connection }

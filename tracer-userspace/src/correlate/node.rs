@@ -266,14 +266,13 @@ impl Node {
         self.tls.answer(dst)
     }
 
-    /// The namespace that owns an address: a pod's, or one whose links were read.
+    /// The namespace that owns an address: a pod's, one whose links were read, or the one that was found when it was asked for.
     #[must_use]
     pub fn netns_of_addr(&self, from: Netns, addr: IpAddr) -> Option<Netns> {
         if self.owns(from, addr) {
             return Some(from);
         }
-        let pod = self.pods.at(addr).next().and_then(|pod| pod.netns);
-        pod.or_else(|| self.targets.netns_of(from, addr))
+        self.pods.netns_at(addr).or_else(|| self.targets.netns_of(from, addr))
     }
 
     /// Events lost between two moments, any of which may have been an attempt's own.

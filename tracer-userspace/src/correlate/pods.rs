@@ -54,6 +54,27 @@ impl KnownPods {
         self.places(addr).iter().map(|place| &self.all[*place])
     }
 
+    /// The one with a network of its own that has this address; of several the one that is known by more than its namespace.
+    /// None if it could be two.
+    #[must_use]
+    pub fn only_at(&self, addr: IpAddr) -> Option<&Pod> {
+        let own = || self.at(addr).filter(|pod| !pod.host_network);
+        let mut known = own().filter(|pod| pod.uid.is_some() || pod.name.is_some());
+        match (known.next(), known.next()) {
+            (Some(pod), None) => Some(pod),
+            (Some(_), Some(_)) => None,
+            (None, _) => own().next().filter(|_| own().count() == 1),
+        }
+    }
+
+    /// The namespace of this address, if all that have it and whose namespace is known are in one.
+    #[must_use]
+    pub fn netns_at(&self, addr: IpAddr) -> Option<Netns> {
+        let mut all = self.at(addr).filter_map(|pod| pod.netns);
+        let first = all.next()?;
+        all.all(|netns| netns == first).then_some(first)
+    }
+
     /// Those of which a probe or a lifecycle hook may dial this address.
     pub fn dialled_at(&self, addr: IpAddr) -> impl Iterator<Item = &Pod> {
         let named = self.by_host.get(&addr).into_iter().flatten();
@@ -129,6 +150,25 @@ mod tests {
         assert_eq!(names(known.dialled_at(addr)), ["by host", "by name", "a", "c"]);
         assert_eq!(known.in_netns(Netns(4)).and_then(|pod| pod.name.as_deref()), Some("d"));
         assert!(known.have_specs());
+    }
+
+    #[test]
+    fn an_address_of_two_is_nobody_s() {
+        let (addr, nameless) =
+            ("10.88.0.1".parse().expect("an address"), Pod { name: None, ..pod("", "10.88.0.1", 3) });
+        let of = |pods: &[Pod]| {
+            let mut known = KnownPods::default();
+            known.replace(pods);
+            (known.only_at(addr).map(|pod| pod.name.clone().unwrap_or_default()), known.netns_at(addr))
+        };
+        let (a, b) = (pod("a", "10.88.0.1", 1), pod("b", "10.88.0.1", 2));
+        let listed = Pod { netns: None, ..a.clone() };
+        assert_eq!(of(&[a.clone()]), (Some("a".into()), Some(Netns(1))));
+        assert_eq!(of(&[a.clone(), b]), (None, None));
+        assert_eq!(of(&[a, nameless.clone()]), (Some("a".into()), None), "it has a name, and no say where it is");
+        assert_eq!(of(&[listed, nameless.clone()]), (Some("a".into()), Some(Netns(3))));
+        assert_eq!(of(&[nameless.clone()]), (Some(String::new()), Some(Netns(3))));
+        assert_eq!(of(&[nameless.clone(), Pod { netns: Some(Netns(4)), ..nameless }]), (None, None));
     }
 
     #[test]

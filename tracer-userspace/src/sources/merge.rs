@@ -1,5 +1,6 @@
 //! Joins the pods found on the node with those of a file: names and probes from the file, namespaces from the node.
 
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::net::IpAddr;
 
 use crate::event::{Container, Pod};
@@ -7,40 +8,80 @@ use crate::event::{Container, Pod};
 /// Every pod of both, each once.
 #[must_use]
 pub fn merge(mut discovered: Vec<Pod>, from_file: &[Pod]) -> Vec<Pod> {
-    let mut pods = Vec::with_capacity(from_file.len() + discovered.len());
+    let mut joined: Vec<(Pod, Vec<Pod>)> = Vec::with_capacity(from_file.len() + discovered.len());
     for listed in from_file {
-        let (same, rest) = discovered.into_iter().partition(|found| is_same(listed, found));
+        let (same, rest) = discovered.into_iter().partition(|found| is_named(listed, found) == Some(true));
         discovered = rest;
-        pods.push(same.into_iter().fold(listed.clone(), absorb));
+        joined.push((listed.clone(), same));
     }
-    pods.append(&mut discovered);
-    pods
+    join_by_address(&mut joined, &mut discovered);
+    let taken: HashSet<IpAddr> = joined.iter().flat_map(|(listed, found)| confirmed(listed, found)).collect();
+    discovered.retain_mut(|found| keeps_any(found, &taken));
+    let joined = joined.into_iter().map(|(listed, found)| found.into_iter().fold(listed, |l, f| absorb(l, f, &taken)));
+    joined.chain(discovered).collect()
 }
 
 /// By uid, if both have one: a StatefulSet's pod that was deleted by force still runs beside the next one of its name. Else by
-/// name, or by address.
-fn is_same(listed: &Pod, found: &Pod) -> bool {
+/// name. `None`: neither tells.
+fn is_named(listed: &Pod, found: &Pod) -> Option<bool> {
     if let (Some(_), Some(uid)) = (&listed.uid, &found.uid) {
-        return listed.has_uid(uid);
+        return Some(listed.has_uid(uid));
     }
-    if listed.name.is_some() && found.name.is_some() {
-        return listed.name == found.name && listed.namespace == found.namespace;
-    }
-    !listed.host_network && !found.host_network && share_address(&listed.addrs, &found.addrs)
+    let named = listed.name.is_some() && found.name.is_some();
+    named.then(|| listed.name == found.name && listed.namespace == found.namespace)
 }
 
-fn share_address(left: &[IpAddr], right: &[IpAddr]) -> bool {
-    left.iter().any(|addr| right.contains(addr))
-}
-
-fn absorb(mut listed: Pod, found: Pod) -> Pod {
-    listed.netns = listed.netns.or(found.netns);
-    listed.host_network |= found.host_network;
-    for addr in found.addrs {
-        if !listed.addrs.contains(&addr) {
-            listed.addrs.push(addr);
+/// A pod that nothing else tells is the namespace that has its address; of several it is none: who may set up his own network
+/// can take any address.
+fn join_by_address(joined: &mut [(Pod, Vec<Pod>)], rest: &mut Vec<Pod>) {
+    let mut holders: HashMap<IpAddr, BTreeSet<usize>> = HashMap::new();
+    for (place, found) in rest.iter().enumerate().filter(|(_, found)| !found.host_network) {
+        for addr in &found.addrs {
+            holders.entry(*addr).or_default().insert(place);
         }
     }
+    let mut only: BTreeMap<usize, usize> = BTreeMap::new();
+    for (number, (listed, _)) in
+        joined.iter().enumerate().filter(|(_, (pod, same))| same.is_empty() && !pod.host_network)
+    {
+        let of_any = listed.addrs.iter().filter_map(|addr| holders.get(addr)).flatten();
+        let can_be: BTreeSet<usize> = of_any.copied().filter(|at| is_named(listed, &rest[*at]).is_none()).collect();
+        if let (1, Some(at)) = (can_be.len(), can_be.first()) {
+            only.entry(*at).or_insert(number);
+        }
+    }
+    for (at, number) in only.into_iter().rev() {
+        joined[number].1.push(rest.remove(at));
+    }
+}
+
+/// The addresses that are the pod's by the list, of which the node shows nothing else. A pod that has others than the list
+/// says has changed its own; one that has none keeps them from the kernel (gVisor).
+fn confirmed(listed: &Pod, found: &[Pod]) -> Vec<IpAddr> {
+    if listed.host_network || found.is_empty() {
+        return Vec::new();
+    }
+    let has = |addr: &IpAddr| found.iter().any(|it| it.addrs.contains(addr));
+    let has_others = |addr: &IpAddr| found.iter().flat_map(|it| &it.addrs).any(|it| it.is_ipv4() == addr.is_ipv4());
+    let family = |addr: &IpAddr| listed.addrs.iter().filter(|it| it.is_ipv4() == addr.is_ipv4()).any(has);
+    listed.addrs.iter().copied().filter(|addr| family(addr) || !has_others(addr)).collect()
+}
+
+/// What is another pod's is not this one's; a namespace of no pod that has nothing else is nobody's.
+fn keeps_any(found: &mut Pod, taken: &HashSet<IpAddr>) -> bool {
+    let before = found.addrs.len();
+    found.addrs.retain(|addr| !taken.contains(addr));
+    found.uid.is_some() || found.addrs.len() == before || !found.addrs.is_empty()
+}
+
+/// The addresses of the list stand. Of what else its namespace has, only that of a family of which the list has none that is
+/// there: a pod with CAP_NET_ADMIN can give itself the address of another.
+fn absorb(mut listed: Pod, found: Pod, taken: &HashSet<IpAddr>) -> Pod {
+    listed.netns = listed.netns.or(found.netns);
+    listed.host_network |= found.host_network;
+    let kept: Vec<bool> = listed.addrs.iter().filter(|it| found.addrs.contains(it)).map(IpAddr::is_ipv4).collect();
+    let new = found.addrs.into_iter().filter(|addr| !kept.contains(&addr.is_ipv4()) && !taken.contains(addr));
+    listed.addrs.extend(new);
     found.containers.into_iter().for_each(|container| absorb_container(&mut listed.containers, container));
     listed
 }
@@ -124,6 +165,57 @@ mod tests {
         );
         assert_eq!(merged.len(), 2);
         assert_eq!(merged[0].netns, None);
+    }
+
+    fn addresses(pods: &[Pod]) -> Vec<Vec<String>> {
+        pods.iter().map(|pod| pod.addrs.iter().map(ToString::to_string).collect()).collect()
+    }
+
+    /// With CAP_NET_ADMIN a pod can give itself any address, and whoever may unshare a namespace can.
+    #[test]
+    fn the_address_of_a_listed_pod_is_no_other_s() {
+        let (victim, own) = ([10, 0, 0, 1], [10, 0, 0, 2]);
+        let listed = [pod(Some("evil"), Some("e"), &[own], None), pod(Some("victim"), Some("v"), &[victim], None)];
+        let found = vec![
+            pod(None, Some("e"), &[own, victim, [10, 0, 0, 9]], Some(1)),
+            pod(None, Some("unlisted"), &[[10, 0, 0, 3], victim], Some(2)),
+            pod(None, Some("v"), &[victim], Some(3)),
+            pod(None, None, &[victim], Some(4)),
+            pod(None, None, &[[10, 0, 0, 4], victim], Some(5)),
+        ];
+        let merged = merge(found, &listed);
+        let namespaces: Vec<_> = merged.iter().map(|pod| pod.netns.map(|netns| netns.0)).collect();
+        assert_eq!(namespaces, [Some(1), Some(3), Some(2), Some(5)]);
+        assert_eq!(addresses(&merged), [["10.0.0.2"], ["10.0.0.1"], ["10.0.0.3"], ["10.0.0.4"]]);
+        // Its addresses are not the kernel's (gVisor); the other has given up its own.
+        let found = vec![pod(None, Some("e"), &[victim], Some(1)), pod(None, Some("v"), &[], Some(3))];
+        assert_eq!(addresses(&merge(found, &listed)), [["10.0.0.2"], ["10.0.0.1"]]);
+    }
+
+    #[test]
+    fn of_two_namespaces_with_an_address_none_is_the_pod() {
+        let listed = [pod(Some("a"), None, &[[10, 0, 0, 1]], None)];
+        let found = |count: u32| (1..=count).map(|netns| pod(None, None, &[[10, 0, 0, 1]], Some(netns))).collect();
+        assert_eq!(merge(found(1), &listed)[0].netns, Some(Netns(1)));
+        let both = merge(found(2), &listed);
+        assert_eq!((both.len(), both[0].netns), (3, None));
+    }
+
+    #[test]
+    fn an_address_that_the_list_lacks_or_that_changed_is_the_node_s() {
+        let merged = |listed: &[[u8; 4]], found: &[&str]| {
+            let addrs = found.iter().map(|addr| addr.parse().expect("an address")).collect();
+            let found = Pod { addrs, ..pod(None, Some("u"), &[], Some(1)) };
+            addresses(&merge(vec![found], &[pod(Some("a"), Some("u"), listed, None)])).remove(0)
+        };
+        assert_eq!(merged(&[], &["10.0.0.1", "fd00::1"]), ["10.0.0.1", "fd00::1"], "not listed yet");
+        assert_eq!(merged(&[[10, 0, 0, 1]], &["10.0.0.1", "10.0.0.8", "fd00::1"]), ["10.0.0.1", "fd00::1"]);
+        assert_eq!(merged(&[[10, 0, 0, 1]], &["10.0.0.2"]), ["10.0.0.1", "10.0.0.2"], "a sandbox made anew");
+        // Its old address may be another's by then, whom no list knows yet.
+        let found =
+            vec![pod(None, Some("u"), &[[10, 0, 0, 2]], Some(1)), pod(None, Some("n"), &[[10, 0, 0, 1]], Some(2))];
+        let both = merge(found, &[pod(Some("a"), Some("u"), &[[10, 0, 0, 1]], None)]);
+        assert_eq!(addresses(&both)[1], ["10.0.0.1"]);
     }
 
     /// Deleted by force, and still running: the API knows the next pod of its name only.

@@ -104,7 +104,7 @@ fn namespace(case: &Case<'_>, inum: Netns) -> String {
 
 /// The name of the pod that has the target's address.
 fn target(case: &Case<'_>) -> Option<String> {
-    let pod = case.node.pods.at(case.attempt.flow.dst.ip()).find(|pod| !pod.host_network)?;
+    let pod = case.node.pods.only_at(case.attempt.flow.dst.ip())?;
     let name = pod.name.as_deref().or(pod.uid.as_deref())?;
     Some(pod.namespace.as_deref().map_or_else(|| name.to_owned(), |namespace| format!("{namespace}/{name}")))
 }
