@@ -67,7 +67,7 @@ pub(super) fn read(target: SocketAddr, from: &Place, namespaces: &mut Namespaces
 
 /// The calling thread's namespace has this address.
 fn owns(addr: IpAddr) -> bool {
-    addr.is_loopback() || super::addresses::of_thread().contains(&addr)
+    addr.is_loopback() || super::addresses::has(addr)
 }
 
 fn look_inside(seen: &mut Inspection) {

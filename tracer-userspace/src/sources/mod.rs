@@ -234,7 +234,9 @@ fn read_node(config: &SourceConfig) -> NodeView {
     view.probers = probers;
     match view.node.clone() {
         Some(node) => {
-            view.pods = pods::discover(&processes, &node);
+            let (pods, left_out) = pods::discover(&processes, &node);
+            view.pods = pods;
+            view.problems.extend(left_out);
             view.read_tables(&node);
             // Its process ended while it was read through it: nothing is lacking, and the next reading finds another.
             if procfs::netns_of(node.pid) != Some(node.netns) {

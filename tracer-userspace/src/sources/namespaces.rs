@@ -75,7 +75,7 @@ impl Namespaces {
 
     fn find(&mut self) {
         let found = find();
-        if let Some(problem) = found.problem().filter(|_| !self.told) {
+        if let Some(problem) = found.room.problem().filter(|_| !self.told) {
             tracing::warn!("{problem}");
             self.told = true;
         }
@@ -92,7 +92,7 @@ impl Namespaces {
 
 /// The namespace has the address now.
 fn has(path: &Path, addr: IpAddr) -> bool {
-    in_netns(path, addresses::of_thread).unwrap_or_default().contains(&addr)
+    in_netns(path, || addresses::has(addr)).unwrap_or_default()
 }
 
 /// A device of one has its other end in the other: the first then has a number for the second.
@@ -105,7 +105,7 @@ fn is_linked(path: &Path, from: &Place) -> bool {
 #[must_use]
 pub fn all() -> (Vec<Netns>, Option<String>) {
     let found = find();
-    let problem = found.problem();
+    let problem = found.room.problem();
     (found.paths.into_keys().collect(), problem)
 }
 
@@ -124,12 +124,13 @@ pub(super) struct Room {
     left: usize,
     of_pods: HashMap<String, usize>,
     /// Something was left out, of a pod or of all.
-    pub(super) was_full: bool,
+    was_full: bool,
+    most: usize,
 }
 
 impl Room {
     pub(super) fn of(most: usize) -> Self {
-        Self { left: most, of_pods: HashMap::new(), was_full: false }
+        Self { left: most, of_pods: HashMap::new(), was_full: false, most }
     }
 
     /// Whether there is room for one more that is found through a process of this pod, or of none.
@@ -142,6 +143,17 @@ impl Room {
         self.left -= 1;
         self.of_pods.extend(pod.map(|pod| (pod.to_owned(), before + 1)));
         true
+    }
+
+    /// What is to be said if some were left out.
+    pub(super) fn problem(&self) -> Option<String> {
+        let most = self.most;
+        let problem = || {
+            format!(
+                "more than {most} network namespaces, or more than {MAX_OF_POD} made by one pod: the rest is left out"
+            )
+        };
+        self.was_full.then(problem)
     }
 }
 
@@ -158,13 +170,6 @@ impl Found {
         if !self.paths.contains_key(&netns) && self.room.take(pod().as_deref()) {
             self.paths.insert(netns, path());
         }
-    }
-
-    /// What is to be said if some were left out.
-    fn problem(&self) -> Option<String> {
-        self.room.was_full.then(|| {
-            format!("more than {MAX_NAMESPACES} network namespaces, or more than {MAX_OF_POD} made by one pod: the rest is left out")
-        })
     }
 }
 
@@ -219,10 +224,10 @@ mod tests {
         add(2, Some("b"), "/proc/9/ns/net");
         assert_eq!(found.paths.get(&Netns(1)), Some(&PathBuf::from("/run/netns/a")), "the name lasts longer");
         assert!(found.paths.contains_key(&Netns(2)) && found.paths.len() == MAX_OF_POD + 2);
-        assert!(found.problem().is_some_and(|problem| problem.contains("left out")));
+        assert!(found.room.problem().is_some_and(|problem| problem.contains("left out")));
         found.add(Netns(3), || None, PathBuf::new);
         found.add(Netns(2), || None, PathBuf::new);
         assert_eq!(found.paths.len(), MAX_OF_POD + 2, "there is no room for another");
-        assert_eq!(Found { paths: BTreeMap::new(), room: Room::of(1) }.problem(), None);
+        assert_eq!(Room::of(1).problem(), None);
     }
 }

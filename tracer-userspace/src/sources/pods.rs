@@ -10,6 +10,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use super::addresses;
+use super::namespaces::Room;
 use super::procfs::{NodeNetns, Process, in_netns, netns_of};
 use crate::event::{Container, Netns, Pod};
 
@@ -17,6 +18,9 @@ use crate::event::{Container, Netns, Pod};
 const MAX_NAMES: usize = 16_384;
 /// A node holds 250 pods by design; beyond this the rest is left out.
 const MAX_NAMESPACES: usize = 4096;
+/// Addresses kept of a namespace that is not the node's, and of all of them: a pod has a handful.
+const MAX_OF_NETNS: usize = 64;
+const MAX_ADDRESSES: usize = 16_384;
 
 /// What the names of the kubelet's log directories and files say.
 #[derive(Default)]
@@ -38,18 +42,31 @@ struct Group {
     namespaces: BTreeMap<Netns, (usize, u32)>,
 }
 
-/// All pods of the node, named ones first.
-pub(super) fn discover(processes: &[Process], node: &NodeNetns) -> Vec<Pod> {
+/// All pods of the node, named ones first, and what is to be said if some namespaces were left out.
+pub(super) fn discover(processes: &[Process], node: &NodeNetns) -> (Vec<Pod>, Option<String>) {
     let names = LogNames::read(node);
     let mut claimed = BTreeSet::from([node.netns]);
-    let mut pods = Vec::new();
+    let (mut pods, mut left) = (Vec::new(), AddressesLeft(MAX_ADDRESSES));
     for (uid, group) in groups(processes) {
-        let pod = named_pod(uid, &group, node, &names);
+        let pod = named_pod(uid, &group, node, &names, &mut left);
         claimed.extend(pod.netns);
         pods.push(pod);
     }
-    pods.extend(nameless(processes, claimed));
-    pods
+    let mut room = Room::of(MAX_NAMESPACES);
+    pods.extend(nameless(processes, claimed, &mut room, &mut left));
+    (pods, room.problem())
+}
+
+/// How many addresses may still be kept.
+struct AddressesLeft(usize);
+
+impl AddressesLeft {
+    /// Takes what `read` gives, which is told how many.
+    fn take(&mut self, read: impl FnOnce(usize) -> Vec<IpAddr>) -> Vec<IpAddr> {
+        let addrs = read(self.0.min(MAX_OF_NETNS));
+        self.0 = self.0.saturating_sub(addrs.len());
+        addrs
+    }
 }
 
 fn groups(processes: &[Process]) -> BTreeMap<String, Group> {
@@ -73,10 +90,11 @@ impl Group {
     }
 }
 
-fn named_pod(uid: String, group: &Group, node: &NodeNetns, names: &LogNames) -> Pod {
+fn named_pod(uid: String, group: &Group, node: &NodeNetns, names: &LogNames, left: &mut AddressesLeft) -> Pod {
     let at = group.netns();
     let host_network = at.is_some_and(|(netns, _)| netns == node.netns);
-    let addrs = at.filter(|_| !host_network).map(|(_, pid)| addresses::of_process(pid)).unwrap_or_default();
+    let own = at.filter(|_| !host_network);
+    let addrs = own.map(|(_, pid)| left.take(|most| addresses::of_process(pid, most))).unwrap_or_default();
     let (namespace, name) = names.of_pod(&uid, group).cloned().unzip();
     let container = |id: &String| Container {
         name: names.containers.get(id).map(|(name, _)| name.clone()),
@@ -97,12 +115,18 @@ fn named_pod(uid: String, group: &Group, node: &NodeNetns, names: &LogNames) -> 
 }
 
 /// Namespaces of no pod. Those of process 1 and of ourselves are the host's around a nested node.
-fn nameless(processes: &[Process], mut claimed: BTreeSet<Netns>) -> Vec<Pod> {
+fn nameless(
+    processes: &[Process],
+    mut claimed: BTreeSet<Netns>,
+    room: &mut Room,
+    left: &mut AddressesLeft,
+) -> Vec<Pod> {
     claimed.extend(netns_of(1).into_iter().chain(netns_of(std::process::id())));
     let mut pods = Vec::new();
-    let mut add = |netns, read: &dyn Fn() -> Vec<IpAddr>| {
-        if claimed.len() < MAX_NAMESPACES && claimed.insert(netns) {
-            let addrs = read();
+    let mut add = |netns, pod: Option<&str>, read: &dyn Fn(usize) -> Vec<IpAddr>| {
+        if !claimed.contains(&netns) && room.take(pod) {
+            claimed.insert(netns);
+            let addrs = left.take(read);
             if !addrs.is_empty() {
                 pods.push(Pod { addrs, netns: Some(netns), ..Pod::default() });
             }
@@ -110,11 +134,12 @@ fn nameless(processes: &[Process], mut claimed: BTreeSet<Netns>) -> Vec<Pod> {
     };
     for process in processes {
         if let Some(netns) = process.netns {
-            add(netns, &|| addresses::of_process(process.pid));
+            let pod = process.pod.as_ref().map(|pod| pod.uid.as_str());
+            add(netns, pod, &|most| addresses::of_process(process.pid, most));
         }
     }
     for (netns, path) in bound_namespaces() {
-        add(netns, &|| in_netns(&path, addresses::of_thread).unwrap_or_default());
+        add(netns, None, &|most| in_netns(&path, || addresses::of_thread(most)).unwrap_or_default());
     }
     pods
 }
@@ -190,10 +215,22 @@ mod tests {
             process(1_000_004, 1, Some("b"), Some("c3")),
         ];
         let node = NodeNetns { pid: 1_000_000, netns: Netns(1) };
-        let pods = discover(&processes, &node);
+        let (pods, _) = discover(&processes, &node);
         assert_eq!((pods[0].netns, pods[0].host_network, pods[0].containers.len()), (Some(Netns(7)), false, 2));
         assert_eq!((pods[1].netns, pods[1].host_network), (Some(Netns(1)), true));
         assert!(pods.iter().all(|pod| pod.name.is_none() && pod.addrs.is_empty() || pod.uid.is_none()));
+    }
+
+    /// Any pod that may unshare can make namespaces with as many addresses as it likes.
+    #[test]
+    fn namespaces_and_addresses_are_bounded() {
+        let node = NodeNetns { pid: 1_000_000, netns: Netns(1) };
+        let processes: Vec<_> = (0..200).map(|it| process(1_000_001 + it, 7 + it, Some("a"), None)).collect();
+        assert_eq!(discover(&processes[..9], &node).1, None);
+        assert!(discover(&processes, &node).1.is_some_and(|problem| problem.contains("left out")));
+        let mut left = AddressesLeft(MAX_OF_NETNS + 1);
+        let mut take = || left.take(|most| vec![IpAddr::from([10, 0, 0, 1]); most.min(1_000)]).len();
+        assert_eq!([take(), take(), take()], [MAX_OF_NETNS, 1, 0]);
     }
 
     #[test]
@@ -220,7 +257,7 @@ mod tests {
         let named = |places: &[&Path]| {
             let group = Group { containers: ["c0".into(), "c1".into()].into(), ..Group::default() };
             let node = NodeNetns { pid: 1_000_000, netns: Netns(1) };
-            let pod = named_pod("u".into(), &group, &node, &LogNames::read_from(places));
+            let pod = named_pod("u".into(), &group, &node, &LogNames::read_from(places), &mut AddressesLeft(0));
             let containers: Vec<_> = pod.containers.into_iter().map(|it| it.name).collect();
             (pod.namespace, pod.name, containers)
         };
