@@ -86,6 +86,9 @@ pub fn of_ipvs(time: u64, ipvs: &Ipvs) -> Evidence {
     evidence(hook, time, says, json!({ "op": ipvs.op, "netns": ipvs.netns, "via": ipvs.via }))
 }
 
+/// Links named in a line.
+const MOST_NAMED: usize = 8;
+
 /// The state of the target as it was read while the attempt waited.
 #[must_use]
 pub fn of_inspection(time: u64, seen: &Inspection) -> Evidence {
@@ -95,7 +98,11 @@ pub fn of_inspection(time: u64, seen: &Inspection) -> Evidence {
     );
     let down: Vec<&str> =
         seen.links.iter().filter(|l| !l.up || l.running == Some(false)).map(|l| l.name.as_str()).collect();
-    let links = if down.is_empty() { String::new() } else { format!(", {} down", down.join(", ")) };
+    let links = match down.get(..MOST_NAMED).filter(|_| down.len() > MOST_NAMED) {
+        Some(first) => format!(", {} and {} more links down", first.join(", "), down.len() - MOST_NAMED),
+        None if down.is_empty() => String::new(),
+        None => format!(", {} down", down.join(", ")),
+    };
     let listens = match seen.listeners.as_deref() {
         Some([]) => format!(", nobody listens on port {}", seen.target.port()),
         Some([first, ..]) => format!(", {} listens ({} of {} waiting)", first.addr, first.waiting, first.backlog),

@@ -7,6 +7,12 @@ use serde::{Deserialize, Serialize};
 
 use super::{LinkState, Netns};
 
+/// Links and listeners that are kept of a namespace: a pod has a handful, and who may unshare can make any number. Those that
+/// carry the target's address, and those whose queues are fullest, are always among them.
+pub const MOST_LINKS: usize = 128;
+/// See [`MOST_LINKS`].
+pub const MOST_LISTENERS: usize = 128;
+
 /// The state of a namespace at one moment.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Inspection {
@@ -17,10 +23,10 @@ pub struct Inspection {
     /// The namespace that owns its address; absent: none was found on this node.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub netns: Option<Netns>,
-    /// Its links.
+    /// Its links, [`MOST_LINKS`] at most.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub links: Vec<LinkState>,
-    /// Sockets that listen on the port; absent: could not be read.
+    /// Sockets that listen on the port, [`MOST_LISTENERS`] at most; absent: could not be read.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub listeners: Option<Vec<ListenerState>>,
     /// How often the cgroups of its processes were throttled, ever.

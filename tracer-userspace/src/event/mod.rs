@@ -26,7 +26,7 @@ pub use conn::{
 };
 pub use finding::{FindingBody, Status};
 pub use firewall::{Backend, Conntrack, Except, Firewall, FirewallRule, Prefix, RuleVerdict, When, any_client};
-pub use inspection::{Inspection, ListenerState, NeighbourState, NoWayBack, Throttled};
+pub use inspection::{Inspection, ListenerState, MOST_LINKS, MOST_LISTENERS, NeighbourState, NoWayBack, Throttled};
 pub use kubelet::{
     FailureCount, KNOWN_PROBERS, KubeletProbe, KubeletResult, PodRef, ProbeCounts, ProbeSays, SandboxCause,
     SandboxFailure,

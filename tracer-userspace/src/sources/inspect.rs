@@ -12,7 +12,7 @@ use super::namespaces::{Namespaces, Place};
 use super::netlink::{Netlink, attribute, consistent, field};
 use super::procfs::in_netns;
 use super::throttle;
-use crate::event::{Inspection, ListenerState, NeighbourState, NoWayBack};
+use crate::event::{Inspection, ListenerState, MOST_LISTENERS, NeighbourState, NoWayBack};
 
 const SOCK_DIAG_BY_FAMILY: u16 = 20;
 /// `struct inet_diag_req_v2`
@@ -71,8 +71,8 @@ fn owns(addr: IpAddr) -> bool {
 }
 
 fn look_inside(seen: &mut Inspection) {
-    seen.links = links::of_thread().unwrap_or_default();
-    seen.listeners = listeners(seen.target.port()).ok();
+    seen.links = links::around(seen.target.ip()).unwrap_or_default();
+    seen.listeners = listeners(seen.target).ok();
     let settings = SETTINGS.iter().filter_map(|(name, path)| Some(((*name).to_owned(), setting(path)?)));
     seen.values = settings.collect();
     let text = fs::read_to_string("/proc/thread-self/net/netstat").unwrap_or_default();
@@ -117,14 +117,47 @@ fn counters(netstat: &str) -> BTreeMap<String, u64> {
 }
 
 /// The listeners on a port of the calling thread's namespace.
-fn listeners(port: u16) -> io::Result<Vec<ListenerState>> {
+fn listeners(target: SocketAddr) -> io::Result<Vec<ListenerState>> {
+    let port = target.port();
     let v4 = half_open(libc::AF_INET, port)?;
     // A listener on `[::]` has half-open connections of both families.
     let both = v4 + half_open(libc::AF_INET6, port)?;
-    let mut all = Vec::new();
-    diag(libc::AF_INET, LISTEN, port, |message| all.extend(parse_listener(message, v4)))?;
-    diag(libc::AF_INET6, LISTEN, port, |message| all.extend(parse_listener(message, both)))?;
-    Ok(all)
+    let mut all = Fullest { target: target.ip(), listeners: Vec::new() };
+    diag(libc::AF_INET, LISTEN, port, |message| all.add(parse_listener(message, v4)))?;
+    diag(libc::AF_INET6, LISTEN, port, |message| all.add(parse_listener(message, both)))?;
+    Ok(all.listeners())
+}
+
+/// Of more listeners than are kept (SO_REUSEPORT) those that a SYN to the target may meet, and the fullest of them.
+struct Fullest {
+    target: IpAddr,
+    listeners: Vec<ListenerState>,
+}
+
+impl Fullest {
+    fn add(&mut self, listener: Option<ListenerState>) {
+        self.listeners.extend(listener);
+        if self.listeners.len() >= 2 * MOST_LISTENERS {
+            self.cut();
+        }
+    }
+
+    fn cut(&mut self) {
+        let key = |it: &ListenerState| {
+            let ip = it.addr.ip();
+            let fits = ip == self.target || ip.is_unspecified() && (ip.is_ipv6() || self.target.is_ipv4());
+            std::cmp::Reverse((fits, it.waiting > it.backlog, it.waiting, it.half_open))
+        };
+        self.listeners.sort_by_key(key);
+        self.listeners.truncate(MOST_LISTENERS);
+    }
+
+    fn listeners(mut self) -> Vec<ListenerState> {
+        if self.listeners.len() > MOST_LISTENERS {
+            self.cut();
+        }
+        self.listeners
+    }
 }
 
 fn half_open(family: i32, port: u16) -> io::Result<u32> {
@@ -221,10 +254,35 @@ mod tests {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a listener");
         let addr = listener.local_addr().expect("its address");
         let _waiting = std::net::TcpStream::connect(addr).expect("a connection");
-        let found = listeners(addr.port()).expect("sock_diag");
+        let found = listeners(addr).expect("sock_diag");
         assert_eq!(found.len(), 1, "{found:?}");
         assert_eq!((found[0].addr, found[0].waiting, found[0].half_open), (addr, 1, 0));
         assert!(found[0].backlog > 0);
+    }
+
+    #[test]
+    fn of_many_listeners_the_fullest_that_a_syn_may_meet_are_kept() {
+        let target = IpAddr::from([10, 88, 0, 4]);
+        let listener = |ip: [u8; 4], waiting| ListenerState {
+            addr: SocketAddr::from((ip, 80)),
+            waiting,
+            backlog: 128,
+            half_open: 0,
+        };
+        let mut all = Fullest { target, listeners: Vec::new() };
+        all.add(Some(listener([10, 88, 0, 4], 129)));
+        (0..1_000).for_each(|_| all.add(Some(listener([127, 0, 0, 1], 200))));
+        all.add(Some(listener([0, 0, 0, 0], 7)));
+        (0..100).for_each(|_| all.add(Some(listener([127, 0, 0, 1], 200))));
+        let kept = all.listeners();
+        assert_eq!((kept.len(), kept[0].waiting, kept[1].waiting), (MOST_LISTENERS, 129, 7));
+        let mut few = Fullest { target, listeners: Vec::new() };
+        (0..3).for_each(|waiting| few.add(Some(listener([127, 0, 0, 1], waiting))));
+        assert_eq!(
+            few.listeners().iter().map(|it| it.waiting).collect::<Vec<_>>(),
+            [0, 1, 2],
+            "as the kernel has them"
+        );
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Links and addresses of the node's network namespace, from rtnetlink: complete, without a culprit.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs::File;
 use std::io;
 use std::net::IpAddr;
@@ -12,7 +12,7 @@ use nix::{getsockopt_impl, sockopt_impl};
 
 use super::netlink::{Netlink, attribute, attributes, consistent, field, text};
 use super::procfs::{NetnsError, NodeNetns};
-use crate::event::{LinkState, Links};
+use crate::event::{LinkState, Links, MOST_LINKS};
 
 const RTM_GETLINK: u16 = 18;
 const RTM_GETADDR: u16 = 22;
@@ -33,6 +33,8 @@ const IFA_LOCAL: u16 = 2;
 const IFF_UP: u32 = 1;
 const IFF_LOOPBACK: u32 = 8;
 const IFF_RUNNING: u32 = 0x40;
+/// Addresses kept of a target's namespace beside the target's own.
+const MOST_ADDRESSES: usize = 1024;
 /// `RTEXT_FILTER_SKIP_STATS`
 const SKIP_STATS: u32 = 8;
 const RTNLGRP_LINK: u32 = 1;
@@ -113,9 +115,68 @@ fn net_cookie() -> Option<u64> {
     getsockopt(&socket, NetnsCookie).ok()
 }
 
-/// The links of the calling thread's namespace.
-pub(super) fn of_thread() -> io::Result<Vec<LinkState>> {
-    Ok(consistent(dump)?.into_iter().map(|link| link.state).collect())
+/// The links of the calling thread's namespace: all that carry the address, and [`MOST_LINKS`] at most.
+pub(super) fn around(addr: IpAddr) -> io::Result<Vec<LinkState>> {
+    consistent(|| dump_around(addr))
+}
+
+fn dump_around(addr: IpAddr) -> io::Result<Vec<LinkState>> {
+    let mut netlink = Netlink::open(NETLINK_ROUTE)?;
+    let mut around = Around::of(addr);
+    netlink.dump(RTM_GETADDR, &[0; IFADDRMSG], |message| {
+        if let Some(found) = parse_addr(message) {
+            around.add_addr(found);
+        }
+    })?;
+    netlink.dump(RTM_GETLINK, &link_request(), |message| {
+        if let Some(link) = parse_link(message) {
+            around.add_link(link.state);
+        }
+    })?;
+    Ok(around.links())
+}
+
+/// The links around an address: those that carry it, then those that were made first.
+struct Around {
+    addr: IpAddr,
+    addrs: Vec<(u32, IpAddr, u8)>,
+    carriers: HashSet<u32>,
+    /// Others after the carriers, each by its index.
+    links: BTreeMap<(bool, u32), LinkState>,
+}
+
+impl Around {
+    fn of(addr: IpAddr) -> Self {
+        Self { addr, addrs: Vec::new(), carriers: HashSet::new(), links: BTreeMap::new() }
+    }
+
+    /// Addresses go before links.
+    fn add_addr(&mut self, found: (u32, IpAddr, u8)) {
+        let carries = found.1 == self.addr;
+        self.carriers.extend(carries.then_some(found.0));
+        if carries || self.addrs.len() < MOST_ADDRESSES {
+            self.addrs.push(found);
+        }
+    }
+
+    fn add_link(&mut self, link: LinkState) {
+        self.links.insert((!self.carriers.contains(&link.ifindex), link.ifindex), link);
+        if self.links.len() > MOST_LINKS {
+            self.links.pop_last();
+        }
+    }
+
+    fn links(mut self) -> Vec<LinkState> {
+        for (ifindex, addr, prefix) in self.addrs {
+            if let Some(link) = self.links.get_mut(&(!self.carriers.contains(&ifindex), ifindex)) {
+                link.addrs.push(addr);
+                link.prefixes.push(prefix);
+            }
+        }
+        let mut links: Vec<LinkState> = self.links.into_values().collect();
+        links.sort_by_key(|link| link.ifindex);
+        links
+    }
 }
 
 /// The number that the calling thread's namespace has for another one; none if no device of it leads there.
@@ -235,6 +296,23 @@ mod tests {
         let lo = links.iter().find(|link| link.state.loopback).expect("lo");
         assert_eq!((lo.state.name.as_str(), lo.state.ifindex), ("lo", 1));
         assert!(!lo.state.up || lo.state.addrs.contains(&IpAddr::from([127, 0, 0, 1])));
+    }
+
+    #[test]
+    fn of_many_links_those_that_carry_the_address_are_kept() {
+        let addr = IpAddr::from([10, 88, 0, 4]);
+        let mut around = Around::of(addr);
+        (1..=50_000).for_each(|ifindex| around.add_addr((ifindex, IpAddr::from([10, 9, 0, 1]), 24)));
+        [70_000, 90_000].into_iter().for_each(|ifindex| around.add_addr((ifindex, addr, 32)));
+        let link = |ifindex| LinkState { ifindex, ..LinkState::default() };
+        (1..=100_000).rev().for_each(|ifindex| around.add_link(link(ifindex)));
+        let (links, kept) = (around.links.len(), around.addrs.len());
+        assert_eq!((links, kept), (MOST_LINKS, MOST_ADDRESSES + 2));
+        let links = around.links();
+        let indexes: Vec<u32> = links.iter().map(|link| link.ifindex).collect();
+        let expected: Vec<u32> = (1..=MOST_LINKS as u32 - 2).chain([70_000, 90_000]).collect();
+        assert_eq!(indexes, expected);
+        assert!(links[MOST_LINKS - 1].addrs == [addr] && links[0].prefixes == [24]);
     }
 
     #[test]

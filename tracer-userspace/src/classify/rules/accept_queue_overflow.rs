@@ -5,7 +5,7 @@ use serde_json::json;
 use super::super::evidence::evidence;
 use super::connection_refused::takes;
 use super::{Case, Finding, Label, in_handshake, silent};
-use crate::event::{ListenQueue, ListenerState};
+use crate::event::{ListenQueue, ListenerState, MOST_LISTENERS};
 use crate::record::{Confidence, Evidence};
 
 /// The rule.
@@ -31,7 +31,8 @@ fn by_look(case: &Case<'_>) -> Option<Finding> {
     let listener = full.max_by_key(|listener| listener.waiting).filter(|_| case.settled && silent(case))?;
     let mut found = finding(case, seen(time, listener), listener.waiting, listener.backlog);
     if listeners.len() > 1 {
-        found.summary += &format!("; it is one of {} listeners on that port (SO_REUSEPORT)", listeners.len());
+        let at_least = if listeners.len() < MOST_LISTENERS { "" } else { "at least " };
+        found.summary += &format!("; it is one of {at_least}{} listeners on that port (SO_REUSEPORT)", listeners.len());
     }
     Some(found.with_confidence(Confidence::Likely).resting_on(&["kfree_skb"]))
 }
@@ -67,6 +68,7 @@ fn finding(case: &Case<'_>, seen: Evidence, waiting: u32, backlog: u32) -> Findi
 
 #[cfg(test)]
 mod tests {
+    use super::MOST_LISTENERS;
     use crate::event::{ListenQueue, ListenerState};
     use crate::testing::{POD, Stream};
 
@@ -75,6 +77,10 @@ mod tests {
     }
 
     fn queues(queues: &[(u32, u32)]) -> Vec<&'static str> {
+        looked_at(queues).labels()
+    }
+
+    fn looked_at(queues: &[(u32, u32)]) -> Stream {
         let mut stream = Stream::new();
         stream.connect().wait_ms(200).inspection(|seen| {
             let addr = "0.0.0.0:8080".parse().expect("an address");
@@ -82,7 +88,15 @@ mod tests {
             seen.netns = Some(POD);
             seen.listeners = Some(queues.iter().map(listener).collect());
         });
-        stream.gives_up().labels()
+        stream.gives_up();
+        stream
+    }
+
+    #[test]
+    fn how_many_listeners_there_are_is_said() {
+        let summary = |count| looked_at(&vec![(2, 1); count]).verdicts()[0].verdict.summary.clone();
+        assert!(summary(2).ends_with("it is one of 2 listeners on that port (SO_REUSEPORT)"), "{}", summary(2));
+        assert!(summary(MOST_LISTENERS).contains("one of at least 128"), "{}", summary(MOST_LISTENERS));
     }
 
     #[test]
