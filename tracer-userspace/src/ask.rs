@@ -15,6 +15,7 @@ pub enum Ask {
     Ports,
     /// What can drop a packet of this flow there: [`Fact::Firewall`](crate::event::Fact::Firewall).
     Firewall(Netns, Flow),
-    /// The state of a target as it is reached from a namespace: [`Fact::Inspection`](crate::event::Fact::Inspection).
-    Target(Netns, SocketAddr),
+    /// The state of a target as it is reached from a namespace: [`Fact::Inspection`](crate::event::Fact::Inspection). And where
+    /// the pods of the node have its address, if that is one namespace.
+    Target(Netns, SocketAddr, Option<Netns>),
 }

@@ -92,10 +92,11 @@ const MOST_NAMED: usize = 8;
 /// The state of the target as it was read while the attempt waited.
 #[must_use]
 pub fn of_inspection(time: u64, seen: &Inspection) -> Evidence {
-    let place = seen.netns.map_or_else(
-        || "no network namespace of this node has its address".to_owned(),
-        |netns| format!("it is in network namespace {}", netns.0),
-    );
+    let place = match seen.netns {
+        Some(netns) => format!("it is in network namespace {}", netns.0),
+        None if seen.ambiguous => "it cannot be told which network namespace of this node has its address".to_owned(),
+        None => "no network namespace of this node has its address".to_owned(),
+    };
     let down: Vec<&str> =
         seen.links.iter().filter(|l| !l.up || l.running == Some(false)).map(|l| l.name.as_str()).collect();
     let links = match down.get(..MOST_NAMED).filter(|_| down.len() > MOST_NAMED) {
@@ -188,4 +189,31 @@ pub fn netfilter_hook(drop: &PacketDrop) -> Option<&'static str> {
         frame if frame.starts_with("br_") => Some("BRIDGE"),
         _ => None,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::event::LinkState;
+    use crate::testing::NODE;
+
+    fn says(fill: impl FnOnce(&mut Inspection)) -> String {
+        let mut seen = Inspection::nothing(NODE, "10.88.0.2:80".parse().expect("an address"));
+        fill(&mut seen);
+        of_inspection(1, &seen).says
+    }
+
+    #[test]
+    fn two_namespaces_with_an_address_are_not_none() {
+        assert!(says(|_| ()).ends_with("no network namespace of this node has its address"));
+        assert!(says(|seen| seen.ambiguous = true).contains("cannot be told which"));
+    }
+
+    #[test]
+    fn of_many_links_that_are_down_the_first_are_named() {
+        let link = |number| LinkState { name: format!("d{number}"), ..LinkState::default() };
+        let down = |count| says(|seen| seen.links = (0..count).map(link).collect());
+        assert!(down(2).ends_with(", d0, d1 down") && down(8).ends_with("d6, d7 down"));
+        assert!(down(100).ends_with("d6, d7 and 92 more links down"), "{}", down(100));
+    }
 }

@@ -1,5 +1,7 @@
 //! What the core asks of the node, and when.
 
+use std::net::SocketAddr;
+
 use super::Core;
 use crate::ask::Ask;
 use crate::classify::evidence::is_netfilter;
@@ -72,7 +74,8 @@ impl Core {
             self.look_later(conn, Some(now.saturating_add(LOOK_EVERY_NS)));
         }
         let waits = |a: &&Attempt| a.ended.is_none() && (a.established.is_none() || again.is_some());
-        let target = self.correlator.get(conn).filter(waits).and_then(|a| Some(Ask::Target(a.netns?, a.flow.dst)));
+        let target =
+            self.correlator.get(conn).filter(waits).and_then(|a| Some(target(a.netns?, a.flow.dst, &self.node)));
         if let Some(target) = target {
             self.ask(target, now);
         }
@@ -101,10 +104,14 @@ pub(super) fn asks(attempt: &Attempt, node: &Node, observation: &Observation) ->
     let dst = attempt.flow.dst;
     let well = observation_establishes(observation) && attempt.prober && node.has_pod(dst.ip());
     let target = attempt.netns.filter(|from| well && node.netns_of_addr(*from, dst.ip()).is_none());
-    let target = target.map(|from| Ask::Target(from, dst));
+    let target = target.map(|from| self::target(from, dst, node));
     let answers = (unread || is_first(observation)).then_some(Ask::Answers(attempt.actor.pid));
     let ports = attempt.without_port().then_some(Ask::Ports);
     tls.into_iter().chain(firewall).chain(answers).chain(target).chain(ports).collect()
+}
+
+fn target(from: Netns, dst: SocketAddr, node: &Node) -> Ask {
+    Ask::Target(from, dst, node.pods.netns_at(dst.ip()))
 }
 
 /// A prober dials.

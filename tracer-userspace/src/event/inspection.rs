@@ -23,6 +23,9 @@ pub struct Inspection {
     /// The namespace that owns its address; absent: none was found on this node.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub netns: Option<Netns>,
+    /// Several have it, or another than the pods' list says: `netns` is absent.
+    #[serde(skip_serializing_if = "std::ops::Not::not", default)]
+    pub ambiguous: bool,
     /// Its links, [`MOST_LINKS`] at most.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub links: Vec<LinkState>,
@@ -54,6 +57,7 @@ impl Inspection {
             target,
             from,
             netns: None,
+            ambiguous: false,
             links: Vec::new(),
             listeners: None,
             throttled: Vec::new(),

@@ -60,9 +60,9 @@ fn answer(ask: Ask, namespaces: &mut Namespaces) -> Option<Fact> {
     match ask {
         Ask::Tls(_) | Ask::Answers(_) | Ask::Ports => None,
         Ask::Firewall(netns, flow) => Some(firewall(netns, flow, namespaces)),
-        Ask::Target(from, target) => {
+        Ask::Target(from, target, said) => {
             let from = Place { netns: from, path: namespaces.path(from)? };
-            Some(Fact::Inspection(Box::new(inspect::read(target, &from, namespaces))))
+            Some(Fact::Inspection(Box::new(inspect::read(target, &from, said, namespaces))))
         }
     }
 }

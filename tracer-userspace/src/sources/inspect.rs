@@ -4,15 +4,16 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::path::Path;
 
 use netlink_sys::protocols::{NETLINK_ROUTE, NETLINK_SOCK_DIAG};
 
 use super::links;
-use super::namespaces::{Namespaces, Place};
+use super::namespaces::{Namespaces, Owner, Place};
 use super::netlink::{Netlink, attribute, consistent, field};
 use super::procfs::in_netns;
 use super::throttle;
-use crate::event::{Inspection, ListenerState, MOST_LISTENERS, NeighbourState, NoWayBack};
+use crate::event::{Inspection, ListenerState, MOST_LISTENERS, NeighbourState, Netns, NoWayBack};
 
 const SOCK_DIAG_BY_FAMILY: u16 = 20;
 /// `struct inet_diag_req_v2`
@@ -42,27 +43,37 @@ const SETTINGS: &[(&str, &str)] = &[
 /// Counters of `TcpExt` that go with them.
 const COUNTERS: &[&str] = &["ListenOverflows", "ListenDrops", "TCPReqQFullDrop"];
 
-/// Looks at a target. What cannot be read is absent.
-pub(super) fn read(target: SocketAddr, from: &Place, namespaces: &mut Namespaces) -> Inspection {
+/// Looks at a target; `said`: where its address is said to be. What cannot be read is absent.
+pub(super) fn read(target: SocketAddr, from: &Place, said: Option<Netns>, namespaces: &mut Namespaces) -> Inspection {
     let mut seen = Inspection::nothing(from.netns, target);
     let family = if target.is_ipv4() { "ipv4" } else { "ipv6" };
     // A setting of the whole machine, which only the initial namespace shows: ours, with hostNetwork.
     let most = setting(&format!("{family}/neigh/default/gc_thresh3"));
     seen.node_values.extend(most.map(|most| ("gc_thresh3".to_owned(), most)));
     let _ = from.enter(|| look_from_node(&mut seen));
-    if let Some((netns, path)) = namespaces.owner(target.ip(), from) {
-        seen.netns = Some(netns);
-        let source = from.enter(|| source_to(target)).ok().flatten();
-        let _ = in_netns(&path, || {
-            look_inside(&mut seen);
-            seen.no_way_back = source.and_then(|to| no_way_back(target.ip(), to));
-        });
-        seen.throttled = throttle::of_namespace(netns);
-    } else if from.enter(|| owns(target.ip())).unwrap_or(false) {
+    // The table of local addresses is looked up before any route.
+    if from.enter(|| owns(target.ip())).unwrap_or(false) {
         seen.netns = Some(from.netns);
         let _ = from.enter(|| look_inside(&mut seen));
+        return seen;
+    }
+    match namespaces.owner(target.ip(), from, said) {
+        Owner::One(netns, path) => look_there(&mut seen, netns, &path, from),
+        Owner::Unsure => seen.ambiguous = true,
+        Owner::Nobody => {}
     }
     seen
+}
+
+fn look_there(seen: &mut Inspection, netns: Netns, path: &Path, from: &Place) {
+    let target = seen.target;
+    seen.netns = Some(netns);
+    let source = from.enter(|| source_to(target)).ok().flatten();
+    let _ = in_netns(path, || {
+        look_inside(seen);
+        seen.no_way_back = source.and_then(|to| no_way_back(target.ip(), to));
+    });
+    seen.throttled = throttle::of_namespace(netns);
 }
 
 /// The calling thread's namespace has this address.

@@ -33,6 +33,17 @@ impl Place {
     }
 }
 
+/// Which namespace has an address.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Owner {
+    /// This one, and a way into it.
+    One(Netns, PathBuf),
+    /// Several, or another than is said.
+    Unsure,
+    /// None that can be entered.
+    Nobody,
+}
+
 /// The namespaces found so far.
 #[derive(Debug, Default)]
 pub(super) struct Namespaces {
@@ -53,24 +64,27 @@ impl Namespaces {
         self.paths.get(&netns).cloned()
     }
 
-    /// The namespace that has this address, other than the one it is reached from. Nested nodes use the
-    /// same addresses: one that is linked to that goes first.
-    pub(super) fn owner(&mut self, addr: IpAddr, from: &Place) -> Option<(Netns, PathBuf)> {
-        let known = self.known_owner(addr, from);
-        if known.as_ref().is_some_and(|(_, path)| has(path, addr)) {
-            return known;
-        }
-        self.find();
-        let owners = self.paths.iter().filter(|(netns, path)| **netns != from.netns && has(path, addr));
-        let mut owners: Vec<(Netns, PathBuf)> = owners.map(|(netns, path)| (*netns, path.clone())).collect();
-        if owners.len() > 1 {
-            owners.retain(|(_, path)| is_linked(path, from));
-        }
-        let found = owners.into_iter().next();
-        if let Some((netns, _)) = &found {
+    /// The namespace that has this address, other than the one it is reached from; `said`: where it is said to be.
+    pub(super) fn owner(&mut self, addr: IpAddr, from: &Place, said: Option<Netns>) -> Owner {
+        let said = said.filter(|netns| *netns != from.netns).and_then(|netns| Some((netns, self.path(netns)?)));
+        let found = match &said {
+            Some((netns, path)) if has(path, addr) && is_linked(path, from) => Owner::One(*netns, path.clone()),
+            _ => self.search(addr, from, said.map(|(netns, _)| netns)),
+        };
+        if let Owner::One(netns, _) = &found {
             self.owners.insert((from.netns, addr), *netns);
         }
-        found.or(known)
+        found
+    }
+
+    fn search(&mut self, addr: IpAddr, from: &Place, said: Option<Netns>) -> Owner {
+        self.find();
+        let holders = self.paths.iter().filter(|(netns, path)| **netns != from.netns && has(path, addr));
+        let holders = holders.map(|(netns, path)| (*netns, path.clone())).collect();
+        match choose(holders, said, |path| is_linked(path, from)) {
+            Owner::Nobody => self.known_owner(addr, from, said),
+            found => found,
+        }
     }
 
     fn find(&mut self) {
@@ -83,10 +97,24 @@ impl Namespaces {
     }
 
     /// Where it was found before, if that namespace is still there.
-    fn known_owner(&self, addr: IpAddr, from: &Place) -> Option<(Netns, PathBuf)> {
-        let netns = *self.owners.get(&(from.netns, addr))?;
-        let path = self.paths.get(&netns).filter(|path| is_at(netns, path))?;
-        Some((netns, path.clone()))
+    fn known_owner(&self, addr: IpAddr, from: &Place, said: Option<Netns>) -> Owner {
+        let known = self.owners.get(&(from.netns, addr)).filter(|known| said.is_none_or(|said| said == **known));
+        let there = |netns: &Netns| self.paths.get(netns).filter(|path| is_at(*netns, path));
+        known.and_then(|netns| Some(Owner::One(*netns, there(netns)?.clone()))).unwrap_or(Owner::Nobody)
+    }
+}
+
+/// Nested nodes use the same addresses: of several namespaces those that are linked to the one that asks count. Who may set up
+/// the network of a pod can give it any address: of several that count, and where another is said to have it, it is none.
+fn choose(mut holders: Vec<(Netns, PathBuf)>, said: Option<Netns>, is_linked: impl Fn(&Path) -> bool) -> Owner {
+    if holders.len() > 1 && holders.iter().any(|(_, path)| is_linked(path)) {
+        holders.retain(|(_, path)| is_linked(path));
+    }
+    let (only, none) = (holders.len() == 1, holders.is_empty());
+    match holders.into_iter().find(|(netns, _)| said.map_or(only, |said| said == *netns)) {
+        Some((netns, path)) => Owner::One(netns, path),
+        None if none => Owner::Nobody,
+        None => Owner::Unsure,
     }
 }
 
@@ -210,6 +238,24 @@ mod tests {
         let path = Namespaces::default().path(own).expect("a path");
         assert!(is_at(own, &path), "{}", path.display());
         assert_eq!(Namespaces::default().path(Netns(1)), None);
+    }
+
+    #[test]
+    fn of_several_that_have_an_address_the_linked_one_that_is_said_to_counts() {
+        let place = |netns: u32| (Netns(netns), PathBuf::from(netns.to_string()));
+        let one = |netns: u32| Owner::One(Netns(netns), PathBuf::from(netns.to_string()));
+        let chosen = |holders: &[u32], said: Option<u32>, linked: &[u32]| {
+            let is_linked = |path: &Path| linked.iter().any(|netns| path == Path::new(&netns.to_string()));
+            choose(holders.iter().copied().map(place).collect(), said.map(Netns), is_linked)
+        };
+        assert_eq!(chosen(&[], Some(1), &[]), Owner::Nobody);
+        assert_eq!(chosen(&[1], None, &[]), one(1));
+        assert_eq!(chosen(&[1, 2], None, &[2]), one(2), "another node's");
+        assert_eq!(chosen(&[1, 2], Some(1), &[2]), Owner::Unsure);
+        assert_eq!(chosen(&[1, 2], None, &[1, 2]), Owner::Unsure);
+        assert_eq!(chosen(&[1, 2], Some(2), &[1, 2]), one(2));
+        assert_eq!(chosen(&[1, 2], Some(2), &[]), one(2), "macvlan");
+        assert_eq!(chosen(&[1], Some(2), &[1]), Owner::Unsure);
     }
 
     #[test]

@@ -40,7 +40,7 @@ fn looked_at(case: &Case<'_>) -> Option<Finding> {
             let (netns, name) = peer_down(case, link).unwrap_or((netns, link.name.clone()));
             finding(case, vec![evidence("rtnetlink", time, says, fields)], netns, &name, state)
         }
-        None if nobody_answers(seen) => gone(case, time)?,
+        None if !seen.ambiguous && nobody_answers(seen) => gone(case, time)?,
         None => return None,
     };
     Some(found.with_confidence(Confidence::Likely))
@@ -218,16 +218,18 @@ mod tests {
 
     #[test]
     fn an_address_that_no_kernel_has_and_somebody_answers_for_is_no_gone_pod() {
-        let gone = |state: &str| {
+        let gone = |state: &str, ambiguous: bool| {
             let mut stream = Stream::new();
             stream.http_readiness().connect().wait_ms(200).inspection(|seen| {
                 seen.netns = None;
+                seen.ambiguous = ambiguous;
                 seen.neighbour = Some(crate::testing::neighbour(state));
             });
             stream.gives_up().labels()
         };
-        assert_eq!(gone("failed"), ["pod_link_down"]);
-        assert_eq!(gone("reachable"), ["unexplained"]);
+        assert_eq!(gone("failed", false), ["pod_link_down"]);
+        assert_eq!(gone("reachable", false), ["unexplained"]);
+        assert_eq!(gone("failed", true), ["neighbour_failure"], "two have it");
     }
 
     #[test]
