@@ -9,6 +9,7 @@
 //! of its input. `replay` reads observations from a file and gives the same records.
 
 pub mod ask;
+mod cgroups;
 pub mod classify;
 pub mod cli;
 pub mod clock;

@@ -231,7 +231,7 @@ impl Kernel {
     /// A prober dials. One that comes where there was none, or in the place of one that is gone, may be in another cgroup and
     /// namespace: the node is read again soon.
     fn meet(&mut self, prober: u32) {
-        self.loaded.watch_answers(&[prober]);
+        self.telling_what_is_lost(|loaded| loaded.watch_answers(&[prober]));
         if self.prober_pid.is_none_or(|pid| pid != prober && !sources::procfs::is_alive(pid)) {
             self.prober_pid = Some(prober);
             self.refresh.notify_one();
@@ -251,9 +251,16 @@ impl Kernel {
 
     /// Has the kernel report TLS ClientHellos that arrive at this port.
     fn watch_tls(&mut self, port: u16) {
-        let known = self.loaded.status.missing.len();
-        self.loaded.watch_tls(port);
-        for hook in self.loaded.status.missing.iter().skip(known) {
+        self.telling_what_is_lost(|loaded| {
+            loaded.watch_tls(port);
+        });
+    }
+
+    /// Warns of hooks that are missing since.
+    fn telling_what_is_lost(&mut self, change: impl FnOnce(&mut Loaded)) {
+        let before = self.loaded.status.missing.clone();
+        change(&mut self.loaded);
+        for hook in self.loaded.status.missing.iter().filter(|hook| !before.iter().any(|it| it.hook == hook.hook)) {
             tracing::warn!(hook = hook.hook, reason = hook.reason, "it cannot be told {}", hook.lost);
         }
     }

@@ -7,7 +7,7 @@ use aya::{
     Btf, Ebpf, Endianness,
     programs::{
         CgroupAttachMode, CgroupSkb, CgroupSkbAttachType, FEntry, FExit, KProbe, Program, ProgramError, RawTracePoint,
-        TracePoint,
+        TracePoint, cgroup_skb::CgroupSkbLinkId,
     },
 };
 use tracer_common::names::Hook;
@@ -126,26 +126,21 @@ impl Walk {
         self.is_attached(hook)
     }
 
-    /// Attaches the program of a cgroup hook to one more cgroup; true if it is there now.
-    pub(super) fn cgroup(&mut self, ebpf: &mut Ebpf, hook: Hook, folder: &File) -> bool {
-        let Some((row, variant)) = HOOKS.iter().find(|r| r.hook == hook).and_then(|r| Some((r, r.variants.first()?)))
-        else {
-            return false;
-        };
+    /// Attaches the program of a cgroup hook to one more cgroup.
+    pub(super) fn cgroup(&mut self, ebpf: &mut Ebpf, hook: Hook, folder: &File) -> Option<CgroupLink> {
+        let row = HOOKS.iter().find(|row| row.hook == hook)?;
+        let variant = row.variants.first()?;
+        let (name, target) = variant.programs.first()?;
         self.refused.retain(|(h, _)| *h != hook);
-        for (name, target) in variant.programs {
-            let attached = self.loaded(ebpf, variant.form, name, target).and_then(|program| {
-                attach_to(program, folder).map_err(|error| Refusal::new(variant.form, Stage::Attach, target, &error))
-            });
-            if let Err(refusal) = attached {
-                self.refused.push((row.hook, vec![refusal]));
-                return self.is_attached(hook);
-            }
-        }
+        let attached = self.loaded(ebpf, variant.form, name, target).and_then(|program| {
+            attach_to(program, folder).map_err(|error| Refusal::new(variant.form, Stage::Attach, target, &error))
+        });
+        let refuse = |refusal| self.refused.push((row.hook, vec![refusal]));
+        let link = attached.map_err(refuse).ok()?;
         if !self.is_attached(hook) {
             self.in_force.push((row.hook, variant.form));
         }
-        true
+        Some(CgroupLink { program: name, link })
     }
 
     pub(super) fn is_attached(&self, hook: Hook) -> bool {
@@ -247,10 +242,9 @@ impl Walk {
         }
     }
 
-    /// There is nothing that the program of a cgroup hook could be attached to.
+    /// There is a prober without a cgroup that the program could be attached to; it may be attached for others.
     pub(super) fn no_cgroup(&mut self, hook: Hook, error: io::Error) {
-        if !self.is_attached(hook) {
-            self.refused.retain(|(h, _)| *h != hook);
+        if self.refusals(hook).is_empty() {
             let refusal = Refusal::new(Form::Cgroup, Stage::Attach, "cgroup2", &ProgramError::IOError(error));
             self.refused.push((hook, vec![refusal]));
         }
@@ -329,9 +323,23 @@ pub(super) fn load<'a>(
 
 /// A link, beside which others may attach what they like; without links (before 5.7) the mode would forbid that, but there
 /// the ring buffer is missing, too.
-fn attach_to(program: &mut Program, folder: &File) -> Result<(), ProgramError> {
+fn attach_to(program: &mut Program, folder: &File) -> Result<CgroupSkbLinkId, ProgramError> {
     let Program::CgroupSkb(program) = program else { return Err(ProgramError::UnexpectedProgramType) };
-    program.attach(folder, CgroupSkbAttachType::Ingress, CgroupAttachMode::Single).map(drop)
+    program.attach(folder, CgroupSkbAttachType::Ingress, CgroupAttachMode::Single)
+}
+
+/// A program on a cgroup.
+#[derive(Debug)]
+pub(super) struct CgroupLink {
+    program: &'static str,
+    link: CgroupSkbLinkId,
+}
+
+/// Of a cgroup that is gone: the kernel has taken the program off.
+pub(super) fn detach_from(ebpf: &mut Ebpf, link: CgroupLink) {
+    if let Some(Program::CgroupSkb(program)) = ebpf.program_mut(link.program) {
+        let _ = program.detach(link.link);
+    }
 }
 
 fn attach(program: &mut Program, target: &str) -> Result<(), ProgramError> {
@@ -341,7 +349,7 @@ fn attach(program: &mut Program, target: &str) -> Result<(), ProgramError> {
         Program::KProbe(p) => p.attach(target, 0).map(drop),
         Program::RawTracePoint(p) => p.attach(target).map(drop),
         Program::TracePoint(p) => p.attach("syscalls", target).map(drop),
-        Program::CgroupSkb(_) => attach_to(program, &cgroup::root()?),
+        Program::CgroupSkb(_) => attach_to(program, &cgroup::root()?).map(drop),
         _ => Err(ProgramError::UnexpectedProgramType),
     }
 }

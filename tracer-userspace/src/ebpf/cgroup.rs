@@ -1,45 +1,77 @@
-//! The root of the cgroup2 hierarchy: every socket of the node is in it, also where controllers are
-//! still in hierarchies of version 1.
+//! The root of the cgroup2 hierarchy (every socket of the node is in it, also where controllers are still in hierarchies of
+//! version 1), and the cgroups of probers.
 
+use std::collections::BTreeMap;
 use std::{
-    fs::File,
+    fs::{self, File},
     io,
     os::unix::fs::MetadataExt as _,
     path::{Path, PathBuf},
 };
 
+use crate::cgroups::{Hierarchy, Mounts};
+
+/// Cgroups that a program is attached to at a time: a node has a few probers.
+const MAX: usize = 256;
+
 /// Opens it.
 pub(super) fn root() -> io::Result<File> {
-    let mounts = std::fs::read_to_string("/proc/self/mountinfo")?;
-    let root = mounted(&mounts).find(|path| is_root(path)).ok_or(io::ErrorKind::NotFound)?;
+    let mounts = Mounts::read()?;
+    let root = mounts.places(Hierarchy::Unified).find(|path| is_root(path)).ok_or(io::ErrorKind::NotFound)?;
     File::open(root)
 }
 
-/// The cgroup of a process, unless it is the root.
+/// The cgroup of a process, unless it is the root. One that cannot be found is an error.
 pub(super) fn of(pid: u32) -> io::Result<Option<PathBuf>> {
-    let text = std::fs::read_to_string(format!("/proc/{pid}/cgroup"))?;
-    let own = below_root(&text);
-    if own.is_empty() {
-        return Ok(None);
-    }
-    let mounts = std::fs::read_to_string("/proc/self/mountinfo")?;
-    let path = mounted(&mounts).find(|path| is_root(path)).map(|root| root.join(own));
-    Ok(path.filter(|path| path.is_dir()))
+    let text = fs::read_to_string(format!("/proc/{pid}/cgroup"))?;
+    let folder = Mounts::read()?.folder(&text, Hierarchy::Unified)?;
+    Ok(Some(folder).filter(|folder| !is_root(folder)))
 }
 
-/// `0::/system.slice/kubelet.service`. A cgroup namespace of our own shows the way up from its root
-/// (`0::/../../system.slice/kubelet.service`), which ends at the true one.
-fn below_root(text: &str) -> &str {
-    let mut own = text.lines().find_map(|line| line.strip_prefix("0::/")).unwrap_or_default();
-    while let Some(rest) = own.strip_prefix("..") {
-        own = rest.trim_start_matches('/');
-    }
-    own
+/// Which cgroup a folder is: one that is made anew at the same path is another.
+type Identity = (u64, u64);
+
+fn identity(folder: &fs::Metadata) -> Identity {
+    (folder.dev(), folder.ino())
 }
 
-/// Which cgroup an opened folder is: one that is made anew at the same path is another.
-pub(super) fn identity(folder: &File) -> io::Result<(u64, u64)> {
-    folder.metadata().map(|it| (it.dev(), it.ino()))
+/// The cgroups that a program is attached to; the root has no folder here, and is never gone.
+#[derive(Debug)]
+pub(super) struct Attached<L>(BTreeMap<Identity, (Option<PathBuf>, L)>);
+
+impl<L> Default for Attached<L> {
+    fn default() -> Self {
+        Self(BTreeMap::new())
+    }
+}
+
+impl<L> Attached<L> {
+    /// Opens a cgroup, unless the program is there already.
+    pub(super) fn open(&self, folder: Option<&Path>) -> io::Result<Option<File>> {
+        let file = folder.map_or_else(root, File::open)?;
+        let known = self.0.contains_key(&identity(&file.metadata()?));
+        Ok((!known).then_some(file))
+    }
+
+    /// Forgets the cgroups that are gone, to whose links nothing comes any more; each start of a prober makes a new one.
+    pub(super) fn take_gone(&mut self) -> Vec<L> {
+        let is_gone = |of: Identity, folder: &Option<PathBuf>| {
+            folder.as_ref().is_some_and(|folder| fs::metadata(folder).map_or(true, |now| identity(&now) != of))
+        };
+        self.0.extract_if(.., |of, (folder, _)| is_gone(*of, folder)).map(|(_, (_, link))| link).collect()
+    }
+
+    /// There is room for one more.
+    pub(super) fn room(&self) -> io::Result<()> {
+        let full = || io::Error::other(format!("{MAX} cgroups have the program already"));
+        (self.0.len() < MAX).then_some(()).ok_or_else(full)
+    }
+
+    pub(super) fn insert(&mut self, file: &File, folder: Option<PathBuf>, link: L) {
+        if let Ok(folder_data) = file.metadata() {
+            self.0.insert(identity(&folder_data), (folder, link));
+        }
+    }
 }
 
 /// Only a cgroup below the root has a type. What mountinfo gives as root is of no use: it is relative to
@@ -48,33 +80,38 @@ fn is_root(path: &Path) -> bool {
     path.join("cgroup.procs").exists() && !path.join("cgroup.type").exists()
 }
 
-/// Where cgroup2 is mounted: `41 31 0:38 / /sys/fs/cgroup/unified rw shared:9 - cgroup2 cgroup2 rw`.
-fn mounted(mountinfo: &str) -> impl Iterator<Item = PathBuf> {
-    mountinfo.lines().filter_map(|line| {
-        let (mount, file_system) = line.split_once(" - ")?;
-        file_system.starts_with("cgroup2 ").then(|| mount.split(' ').nth(4).map(PathBuf::from))?
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn the_way_up_from_a_namespace_s_root_is_left_out() {
-        assert_eq!(below_root("1:cpu:/a\n0::/system.slice/kubelet.service\n"), "system.slice/kubelet.service");
-        assert_eq!(below_root("0::/../../../system.slice/kubelet.service\n"), "system.slice/kubelet.service");
-        assert_eq!((below_root("0::/\n"), below_root("0::/..\n"), below_root("1:cpu:/a\n")), ("", "", ""));
+    fn a_process_that_is_gone_is_in_no_cgroup() {
+        assert!(of(0).is_err());
     }
 
     #[test]
-    fn cgroup2_is_found_among_mounts() {
-        let mounts = "\
-            31 23 0:28 / /sys/fs/cgroup rw,relatime - tmpfs tmpfs rw,mode=755\n\
-            34 31 0:31 / /sys/fs/cgroup/memory rw,relatime - cgroup cgroup rw,memory\n\
-            40 31 0:38 /../.. /host/cgroup ro,relatime - cgroup2 cgroup2 rw\n\
-            41 31 0:38 / /sys/fs/cgroup/unified rw,relatime shared:9 - cgroup2 cgroup2 rw\n";
-        let found: Vec<PathBuf> = mounted(mounts).collect();
-        assert_eq!(found, [Path::new("/host/cgroup"), Path::new("/sys/fs/cgroup/unified")]);
+    fn cgroups_that_are_gone_leave_room_for_new_ones() {
+        let scratch = std::env::temp_dir().join(format!("tracer-{}-attached", std::process::id()));
+        let folder = |number: usize| scratch.join(number.to_string());
+        let mut attached = Attached::default();
+        for number in 0..MAX {
+            fs::create_dir_all(folder(number)).expect("a folder");
+            attached.room().expect("room");
+            let file = attached.open(Some(&folder(number))).expect("opened").expect("a new one");
+            attached.insert(&file, Some(folder(number)), number);
+        }
+        assert!(attached.open(Some(&folder(7))).expect("opened").is_none(), "it is known");
+        assert!(attached.take_gone().is_empty());
+        let full = attached.room().expect_err("full").to_string();
+        assert!(full.starts_with("256 cgroups"), "{full}");
+        fs::remove_dir(folder(3)).expect("removed");
+        // Made anew in another order, so that the two are not what they were.
+        fs::rename(folder(8), scratch.join("moved")).expect("moved");
+        fs::rename(folder(9), folder(8)).expect("another at its path");
+        let mut gone = attached.take_gone();
+        gone.sort_unstable();
+        assert_eq!(gone, [3, 8, 9]);
+        attached.room().expect("room again");
+        fs::remove_dir_all(&scratch).expect("gone");
     }
 }

@@ -21,6 +21,7 @@ mod standing;
 mod tracefs;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::io;
 use std::path::PathBuf;
 
 use aya::{
@@ -42,6 +43,7 @@ pub use self::{
     standing::{HookStanding, Standing, Tried},
 };
 use crate::clock;
+use crate::sources::procfs::is_alive;
 
 use self::{
     attach::Walk,
@@ -61,9 +63,6 @@ pub struct LoadOptions {
     pub ring_bytes: Option<u32>,
 }
 
-/// Cgroups whose answers are read: each start of a prober can make one more, and the link to one that is gone is kept.
-const MAX_CGROUPS: usize = 256;
-
 /// Programs in force. Dropping it detaches them.
 pub struct Loaded {
     /// Events.
@@ -82,7 +81,7 @@ pub struct Loaded {
     ports: ports::Ports,
     tls_ports: BTreeSet<u16>,
     /// Cgroups whose answers are read.
-    answer_cgroups: BTreeSet<(u64, u64)>,
+    answer_cgroups: cgroup::Attached<attach::CgroupLink>,
 }
 
 /// Loads and attaches everything this kernel and these privileges allow.
@@ -120,7 +119,7 @@ pub fn load_without(options: &LoadOptions, refused: &[Form]) -> Result<Loaded, E
         tls_watch: take(&mut ebpf, "TLS_WATCH", HashMap::try_from)?,
         ports: take(&mut ebpf, "PORTS", HashMap::try_from)?,
         tls_ports: BTreeSet::new(),
-        answer_cgroups: BTreeSet::new(),
+        answer_cgroups: cgroup::Attached::default(),
         attached_boot_ns,
         status: walk.report(),
         names: layout.names,
@@ -204,25 +203,38 @@ impl Loaded {
     }
 
     /// Reads the first bytes of the answers that these processes get, from now on: attaches to their
-    /// cgroups. Of a process in the root cgroup that is everybody's.
+    /// cgroups. Of a process in the root cgroup that is everybody's; one whose cgroup cannot be found is left out, which is
+    /// in [`Loaded::status`] then.
     pub fn watch_answers(&mut self, pids: &[u32]) {
-        let Some(ebpf) = &mut self.ebpf else { return };
-        let folders: BTreeSet<Option<PathBuf>> = pids.iter().filter_map(|pid| cgroup::of(*pid).ok()).collect();
-        for folder in folders {
-            let opened = folder.as_ref().map_or_else(cgroup::root, std::fs::File::open);
-            match opened.and_then(|file| Ok((cgroup::identity(&file)?, file))) {
-                Ok((identity, file)) => {
-                    let known = self.answer_cgroups.contains(&identity) || self.answer_cgroups.len() >= MAX_CGROUPS;
-                    if !known && self.walk.cgroup(ebpf, Hook::CgroupAnswer, &file) {
-                        self.answer_cgroups.insert(identity);
-                    }
-                }
-                // It has ended since.
-                Err(_) if folder.is_some() => {}
-                Err(error) => self.walk.no_cgroup(Hook::CgroupAnswer, error),
-            }
+        let cgroups = pids.iter().map(|pid| (*pid, cgroup::of(*pid)));
+        // A process that has ended since gets no answers.
+        let (found, lost): (Vec<_>, Vec<_>) =
+            cgroups.filter(|(pid, of)| of.is_ok() || is_alive(*pid)).map(|(_, of)| of).partition(Result::is_ok);
+        let folders: BTreeSet<Option<PathBuf>> = found.into_iter().flatten().collect();
+        let refused = folders.into_iter().filter_map(|folder| self.watch_cgroup(folder).err()).collect::<Vec<_>>();
+        for error in refused.into_iter().chain(lost.into_iter().filter_map(Result::err)) {
+            self.walk.no_cgroup(Hook::CgroupAnswer, error);
         }
         self.status = self.walk.report();
+    }
+
+    fn watch_cgroup(&mut self, folder: Option<PathBuf>) -> io::Result<()> {
+        let Some(ebpf) = &mut self.ebpf else { return Ok(()) };
+        let file = match self.answer_cgroups.open(folder.as_deref()) {
+            Ok(Some(file)) => file,
+            Ok(None) => return Ok(()),
+            // It has ended since.
+            Err(_) if folder.is_some() => return Ok(()),
+            Err(error) => return Err(error),
+        };
+        for link in self.answer_cgroups.take_gone() {
+            attach::detach_from(ebpf, link);
+        }
+        self.answer_cgroups.room()?;
+        if let Some(link) = self.walk.cgroup(ebpf, Hook::CgroupAnswer, &file) {
+            self.answer_cgroups.insert(&file, folder, link);
+        }
+        Ok(())
     }
 
     /// Tries again to attach hooks whose functions live in a module; true if one is new. Cheap: call
