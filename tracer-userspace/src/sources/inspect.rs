@@ -58,7 +58,10 @@ pub(super) fn read(target: SocketAddr, from: &Place, said: Option<Netns>, namesp
         return seen;
     }
     match namespaces.owner(target.ip(), from, said) {
-        Owner::One(netns, path) => look_there(&mut seen, netns, &path, from),
+        Owner::One(netns, path) => {
+            look_there(&mut seen, netns, &path, from);
+            seen.throttled = throttle::of_namespace(netns, namespaces.cgroups());
+        }
         Owner::Unsure => seen.ambiguous = true,
         Owner::Nobody => {}
     }
@@ -73,7 +76,6 @@ fn look_there(seen: &mut Inspection, netns: Netns, path: &Path, from: &Place) {
         look_inside(seen);
         seen.no_way_back = source.and_then(|to| no_way_back(target.ip(), to));
     });
-    seen.throttled = throttle::of_namespace(netns);
 }
 
 /// The calling thread's namespace has this address.

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 
 use super::procfs::{NetnsError, in_netns, netns_of};
 use super::{addresses, cgroup, links};
+use crate::cgroups::Mounts;
 use crate::correlate::recent::Recent;
 use crate::event::Netns;
 
@@ -48,6 +49,8 @@ pub(super) enum Owner {
 #[derive(Debug, Default)]
 pub(super) struct Namespaces {
     paths: BTreeMap<Netns, PathBuf>,
+    /// Where cgroups are mounted, once that was asked for.
+    cgroups: Option<Mounts>,
     /// It was said that some are left out.
     told: bool,
     /// Which namespace an address was found in, seen from another; kept when the address is gone, as IPv6 addresses are
@@ -62,6 +65,11 @@ impl Namespaces {
             self.find();
         }
         self.paths.get(&netns).cloned()
+    }
+
+    /// Where cgroups are mounted.
+    pub(super) fn cgroups(&mut self) -> &Mounts {
+        self.cgroups.get_or_insert_with(|| Mounts::read().unwrap_or_default())
     }
 
     /// The namespace that has this address, other than the one it is reached from; `said`: where it is said to be.

@@ -5,15 +5,29 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use super::procfs::netns_of;
+use crate::cgroups::{Hierarchy, Mounts, path_in};
 use crate::event::{Netns, Throttled};
 
 /// Cgroups read for one namespace: a pod has a handful of containers.
 const MAX_CGROUPS: usize = 16;
 
 /// The CPU cgroups of all processes in a namespace, with their counters.
-pub(super) fn of_namespace(netns: Netns) -> Vec<Throttled> {
-    let folders: BTreeSet<PathBuf> = pids_in(netns).filter_map(folder).take(MAX_CGROUPS).collect();
-    folders.into_iter().filter_map(|folder| read(&folder)).collect()
+pub(super) fn of_namespace(netns: Netns, mounts: &Mounts) -> Vec<Throttled> {
+    let text = |pid| fs::read_to_string(format!("/proc/{pid}/cgroup")).ok();
+    let cgroups = distinct(pids_in(netns).filter_map(text));
+    cgroups.iter().filter_map(|text| read(&folder(text, mounts)?)).collect()
+}
+
+/// A container may have any number of processes.
+fn distinct(cgroups: impl Iterator<Item = String>) -> BTreeSet<String> {
+    let mut distinct = BTreeSet::new();
+    for cgroup in cgroups {
+        distinct.insert(cgroup);
+        if distinct.len() == MAX_CGROUPS {
+            break;
+        }
+    }
+    distinct
 }
 
 fn pids_in(netns: Netns) -> impl Iterator<Item = u32> {
@@ -22,35 +36,12 @@ fn pids_in(netns: Netns) -> impl Iterator<Item = u32> {
     pids.filter(move |pid| netns_of(*pid) == Some(netns))
 }
 
-/// Where the counters of a process's cgroup are: version 2, or the `cpu` hierarchy of version 1.
-fn folder(pid: u32) -> Option<PathBuf> {
-    let text = fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
-    let mounts = fs::read_to_string("/proc/self/mounts").ok()?;
-    let (v1, v2) = (own_path(&text, true), own_path(&text, false));
-    let found = |mount: Option<&str>, own: Option<&str>| {
-        let folder = Path::new(mount?).join(own?.trim_start_matches('/'));
+/// Where the counters of a cgroup are: version 2, or the `cpu` hierarchy of version 1.
+fn folder(text: &str, mounts: &Mounts) -> Option<PathBuf> {
+    [Hierarchy::Cpu, Hierarchy::Unified].into_iter().find_map(|hierarchy| {
         // The root of a hierarchy is never throttled.
-        (own != Some("/") && folder.join("cpu.stat").exists()).then_some(folder)
-    };
-    found(mount_of(&mounts, true), v1).or_else(|| found(mount_of(&mounts, false), v2))
-}
-
-/// `4:cpu,cpuacct:/kubepods/…` or `0::/kubepods.slice/…`.
-fn own_path(text: &str, v1: bool) -> Option<&str> {
-    text.lines().find_map(|line| {
-        let mut parts = line.splitn(3, ':').skip(1);
-        let (controllers, path) = (parts.next()?, parts.next()?);
-        let fits = if v1 { controllers.split(',').any(|c| c == "cpu") } else { controllers.is_empty() };
-        fits.then_some(path)
-    })
-}
-
-fn mount_of(mounts: &str, v1: bool) -> Option<&str> {
-    mounts.lines().find_map(|line| {
-        let mut words = line.split(' ').skip(1);
-        let (path, kind, options) = (words.next()?, words.next()?, words.next()?);
-        let fits = if v1 { kind == "cgroup" && options.split(',').any(|o| o == "cpu") } else { kind == "cgroup2" };
-        fits.then_some(path)
+        path_in(text, hierarchy).filter(|path| *path != "/")?;
+        mounts.folder(text, hierarchy).ok().filter(|folder| folder.join("cpu.stat").exists())
     })
 }
 
@@ -81,12 +72,28 @@ mod tests {
     }
 
     #[test]
-    fn the_cpu_hierarchy_goes_before_version_two_where_it_is_mounted() {
-        let text = "9:name=systemd:/s\n2:cpu,cpuacct:/kubepods/pod1\n0::/other\n";
-        assert_eq!((own_path(text, true), own_path(text, false)), (Some("/kubepods/pod1"), Some("/other")));
-        let mounts =
-            "cgroup /sys/fs/cgroup/cpu cgroup rw,relatime,cpu 0 0\ncgroup2 /sys/fs/cgroup/unified cgroup2 rw 0 0\n";
-        assert_eq!(mount_of(mounts, true), Some("/sys/fs/cgroup/cpu"));
-        assert_eq!(mount_of(mounts, false), Some("/sys/fs/cgroup/unified"));
+    fn processes_of_one_cgroup_leave_room_for_the_others() {
+        let cgroups = (0..100).map(|_| "0::/a\n".to_owned()).chain((0..100).map(|it| format!("0::/b{it}\n")));
+        let found = distinct(cgroups);
+        assert!(found.len() == MAX_CGROUPS && found.contains("0::/a\n") && found.contains("0::/b14\n"));
+    }
+
+    #[test]
+    fn the_cpu_hierarchy_goes_before_version_two_where_it_has_the_counters() {
+        let scratch = std::env::temp_dir().join(format!("tracer-{}-throttle", std::process::id()));
+        for folder in ["cpu/pod", "all/pod", "all/other"] {
+            fs::create_dir_all(scratch.join(folder)).expect("a folder");
+            fs::write(scratch.join(folder).join("cpu.stat"), "nr_throttled 1\n").expect("a file");
+        }
+        let mounts = Mounts::of(&format!(
+            "40 31 0:37 / {0}/cpu rw - cgroup cgroup rw,cpu\n41 31 0:38 /../.. {0}/all rw - cgroup2 cgroup2 rw\n",
+            scratch.display()
+        ));
+        let found = |text: &str| folder(text, &mounts).map(|it| it.strip_prefix(&scratch).expect("below").to_owned());
+        assert_eq!(found("4:cpu,cpuacct:/pod\n0::/../../other\n"), Some("cpu/pod".into()));
+        assert_eq!(found("4:cpu,cpuacct:/gone\n0::/../../other\n"), Some("all/other".into()));
+        assert_eq!(found("0::/../../pod\n"), Some("all/pod".into()), "as in a container");
+        assert_eq!((found("4:cpu:/\n"), found("0::/../../gone\n")), (None, None));
+        fs::remove_dir_all(&scratch).expect("gone");
     }
 }
