@@ -353,3 +353,21 @@ fn attach(program: &mut Program, target: &str) -> Result<(), ProgramError> {
         _ => Err(ProgramError::UnexpectedProgramType),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_prober_without_a_cgroup_is_reported_beside_those_that_have_one() {
+        let mut walk = Walk { in_force: vec![(Hook::CgroupAnswer, Form::Cgroup)], ..Walk::default() };
+        assert!(walk.report().missing.is_empty());
+        let first = "its cgroup /../x (as seen from here) is in no hierarchy that is mounted here";
+        for reason in [first, "256 cgroups have the program already"] {
+            walk.no_cgroup(Hook::CgroupAnswer, io::Error::other(reason));
+        }
+        let HookReport { hooks, missing } = walk.report();
+        assert_eq!((hooks.len(), missing.len()), (1, 1), "said once");
+        assert!(missing[0].reason.contains(first), "{}", missing[0].reason);
+    }
+}

@@ -17,8 +17,8 @@ const MAX: usize = 256;
 /// Opens it.
 pub(super) fn root() -> io::Result<File> {
     let mounts = Mounts::read()?;
-    let root = mounts.places(Hierarchy::Unified).find(|path| is_root(path)).ok_or(io::ErrorKind::NotFound)?;
-    File::open(root)
+    let none = || io::Error::new(io::ErrorKind::NotFound, "the root of the cgroup2 hierarchy is not mounted here");
+    File::open(mounts.places(Hierarchy::Unified).find(|path| is_root(path)).ok_or_else(none)?)
 }
 
 /// The cgroup of a process, unless it is the root. One that cannot be found is an error.

@@ -206,6 +206,9 @@ impl Loaded {
     /// cgroups. Of a process in the root cgroup that is everybody's; one whose cgroup cannot be found is left out, which is
     /// in [`Loaded::status`] then.
     pub fn watch_answers(&mut self, pids: &[u32]) {
+        if self.ebpf.is_none() {
+            return;
+        }
         let cgroups = pids.iter().map(|pid| (*pid, cgroup::of(*pid)));
         // A process that has ended since gets no answers.
         let (found, lost): (Vec<_>, Vec<_>) =

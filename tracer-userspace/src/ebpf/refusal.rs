@@ -155,9 +155,6 @@ impl Refusal {
             (Form::RawTracepoint, Stage::Attach, _, Some(libc::EINVAL)) => {
                 format!("{form} {target}: the tracepoint has fewer arguments in this kernel")
             }
-            (Form::Cgroup, Stage::Attach, _, None | Some(libc::ENOENT)) => {
-                format!("{form} {target}: the root of the cgroup2 hierarchy is not mounted here")
-            }
             (Form::Cgroup, Stage::Attach, _, Some(libc::EPERM)) => format!("{form} {target}: needs CAP_NET_ADMIN"),
             (Form::Tracepoint, Stage::Attach, _, None | Some(libc::ENOENT)) if self.lacks_tracefs() => {
                 format!("{form}: tracefs is not mounted here, and mounting it needs CAP_SYS_ADMIN")
