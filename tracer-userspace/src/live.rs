@@ -139,6 +139,7 @@ fn attached(
     let loaded = &events.loaded;
     let (log, problem) = log.map(|log| (log.source, log.problem)).unzip();
     let (namespaces, left_out) = sources::namespaces::all();
+    let left_out = left_out.filter(|problem| !snapshot.problems.contains(problem));
     Attached {
         since_boot_ns: loaded.attached_boot_ns,
         hooks: loaded.status.hooks.clone(),

@@ -163,11 +163,11 @@ mod tests {
         };
         let (a, b) = (pod("a", "10.88.0.1", 1), pod("b", "10.88.0.1", 2));
         let listed = Pod { netns: None, ..a.clone() };
-        assert_eq!(of(&[a.clone()]), (Some("a".into()), Some(Netns(1))));
+        assert_eq!(of(std::slice::from_ref(&a)), (Some("a".into()), Some(Netns(1))));
         assert_eq!(of(&[a.clone(), b]), (None, None));
         assert_eq!(of(&[a, nameless.clone()]), (Some("a".into()), None), "it has a name, and no say where it is");
         assert_eq!(of(&[listed, nameless.clone()]), (Some("a".into()), Some(Netns(3))));
-        assert_eq!(of(&[nameless.clone()]), (Some(String::new()), Some(Netns(3))));
+        assert_eq!(of(std::slice::from_ref(&nameless)), (Some(String::new()), Some(Netns(3))));
         assert_eq!(of(&[nameless.clone(), Pod { netns: Some(Netns(4)), ..nameless }]), (None, None));
     }
 

@@ -157,39 +157,36 @@ fn inode(path: &Path) -> Option<Netns> {
 /// Room for namespaces. A process may make as many as it likes: those of one pod leave room for the others'.
 #[derive(Debug)]
 pub(super) struct Room {
-    left: usize,
-    of_pods: HashMap<String, usize>,
-    /// Something was left out, of a pod or of all.
-    was_full: bool,
     most: usize,
+    taken: usize,
+    of_pods: HashMap<String, usize>,
+    problem: Option<String>,
 }
 
 impl Room {
     pub(super) fn of(most: usize) -> Self {
-        Self { left: most, of_pods: HashMap::new(), was_full: false, most }
+        Self { most, taken: 0, of_pods: HashMap::new(), problem: None }
     }
 
     /// Whether there is room for one more that is found through a process of this pod, or of none.
     pub(super) fn take(&mut self, pod: Option<&str>) -> bool {
         let before = pod.and_then(|pod| self.of_pods.get(pod)).copied().unwrap_or(0);
-        if self.left == 0 || before >= MAX_OF_POD {
-            self.was_full = true;
-            return false;
+        if self.taken == self.most {
+            self.problem = Some(format!("more than {} network namespaces: the rest is left out", self.most));
+        } else if before == MAX_OF_POD {
+            let problem = || format!("more than {MAX_OF_POD} network namespaces made by one pod: the rest is left out");
+            self.problem.get_or_insert_with(problem);
+        } else {
+            self.taken += 1;
+            self.of_pods.extend(pod.map(|pod| (pod.to_owned(), before + 1)));
+            return true;
         }
-        self.left -= 1;
-        self.of_pods.extend(pod.map(|pod| (pod.to_owned(), before + 1)));
-        true
+        false
     }
 
     /// What is to be said if some were left out.
     pub(super) fn problem(&self) -> Option<String> {
-        let most = self.most;
-        let problem = || {
-            format!(
-                "more than {most} network namespaces, or more than {MAX_OF_POD} made by one pod: the rest is left out"
-            )
-        };
-        self.was_full.then(problem)
+        self.problem.clone()
     }
 }
 
@@ -278,10 +275,11 @@ mod tests {
         add(2, Some("b"), "/proc/9/ns/net");
         assert_eq!(found.paths.get(&Netns(1)), Some(&PathBuf::from("/run/netns/a")), "the name lasts longer");
         assert!(found.paths.contains_key(&Netns(2)) && found.paths.len() == MAX_OF_POD + 2);
-        assert!(found.room.problem().is_some_and(|problem| problem.contains("left out")));
-        found.add(Netns(3), || None, PathBuf::new);
+        let said = |found: &Found, what: &str| found.room.problem().is_some_and(|problem| problem.starts_with(what));
+        assert!(said(&found, "more than 64 network namespaces made by one pod"));
         found.add(Netns(2), || None, PathBuf::new);
-        assert_eq!(found.paths.len(), MAX_OF_POD + 2, "there is no room for another");
+        found.add(Netns(3), || None, PathBuf::new);
+        assert!(said(&found, "more than 66 network namespaces: ") && found.paths.len() == MAX_OF_POD + 2);
         assert_eq!(Room::of(1).problem(), None);
     }
 }
