@@ -87,7 +87,7 @@ labels! {
         title: "the link to the pod is down, or its network namespace is gone",
         meaning: "The device that holds the pod's address, the node's end of its veth pair or the bridge in between is down, or the pod's network namespace no longer exists. Every probe of that pod times out, or fails at once when the route went with the link, although the process may be healthy.",
         evidence: "proven: a packet of this attempt was dropped on a device that is down (`kfree_skb`, the device's own flags). likely: the attempt had no answer and the state of the target's namespace, read while it waited, has the link that holds its address down or without carrier; or a link of the node that holds the target's subnet is down and there is no route; or no network namespace of this node has the address of a pod that is said to run here. The culprit is the process in whose context the link was set down, where that was seen.",
-        lookalikes: "`lo` of the node down is `loopback_down`. `lo` down inside the pod does not concern its probes. An address that nobody answers for although all links are up is `neighbour_failure`.",
+        lookalikes: "`lo` of the node down is `loopback_down`. `lo` down inside the pod does not concern its probes. An address of the node itself, or of the pod that dials, is reached over `lo` whatever the state of the device that holds it (`kube-ipvs0` is never up). An address that nobody answers for although all links are up is `neighbour_failure`.",
         mend: "Find who set the link down (culprit in the verdict); set it up (ip link set DEVICE up in the namespace named), or delete the pod so that its sandbox is made anew.",
     }
     /// The Service that was dialled has no endpoint that is ready.

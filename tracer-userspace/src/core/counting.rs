@@ -35,8 +35,8 @@ impl Core {
         {
             self.counts.failed(attempt, &enrich::name(attempt, &self.node), &self.node, finding.decided_at);
         }
-        let Finding { label, outcome, until_answered, .. } = *finding;
-        self.decided.insert(conn, Decided { label, outcome, in_handshake, until_answered, revised });
+        let Finding { label, outcome, confidence, until_answered, .. } = *finding;
+        self.decided.insert(conn, Decided { label, outcome, confidence, in_handshake, until_answered, revised });
     }
 
     /// A refusal may turn out to have come too early: when somebody begins to listen there.

@@ -62,6 +62,7 @@ pub struct Options {
 struct Decided {
     label: Label,
     outcome: Outcome,
+    confidence: Confidence,
     /// The connection was not established when it was decided.
     in_handshake: bool,
     /// It holds until an answer comes.
@@ -376,7 +377,24 @@ fn is_ambiguous(observation: &Observation, attempt: &Attempt, failed: bool) -> b
 /// A later finding replaces an earlier one if it names a nearer cause, or another outcome, or if the earlier one does not hold
 /// any more.
 fn changes(before: Decided, finding: &Finding, also: &[Label]) -> bool {
-    finding.outcome != before.outcome || finding.label < before.label || is_answered(before, finding, also)
+    finding.outcome != before.outcome || is_nearer(before, finding) || is_answered(before, finding, also)
+}
+
+/// It comes first in the order of decision. Where it is proven that the target was reached, what lies on the way there is no
+/// cause unless that is proven, too.
+fn is_nearer(before: Decided, finding: &Finding) -> bool {
+    let reached = matches!(
+        before.label,
+        Label::AcceptQueueOverflow
+            | Label::SynBacklogOverflow
+            | Label::MidStreamRst
+            | Label::TlsHandshakeSlow
+            | Label::SlowResponse
+            | Label::ClosedWithoutAnswer
+            | Label::AppStatusFailure
+    );
+    let less_sure = before.confidence == Confidence::Proven && finding.confidence < before.confidence;
+    finding.label < before.label && !(reached && less_sure)
 }
 
 /// A packet was dropped and nothing answered; then one that was sent again got through, and was answered with a no, or taken

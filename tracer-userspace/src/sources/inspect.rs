@@ -55,7 +55,7 @@ pub(super) fn read(target: SocketAddr, from: &Place, said: Option<Netns>, namesp
     if from.enter(|| owns(target.ip())).unwrap_or(false) {
         seen.netns = Some(from.netns);
         let _ = from.enter(|| look_inside(&mut seen));
-        return seen;
+        return unless_for_ipvs(seen);
     }
     match namespaces.owner(target.ip(), from, said) {
         Owner::One(netns, path) => {
@@ -66,6 +66,18 @@ pub(super) fn read(target: SocketAddr, from: &Place, said: Option<Netns>, namesp
         Owner::Nobody => {}
     }
     seen
+}
+
+/// kube-proxy binds each Service's address to a device of its own, which it never sets up: nobody is there, and the
+/// listeners of the node are not the Service's.
+fn unless_for_ipvs(seen: Inspection) -> Inspection {
+    let target = seen.target.ip();
+    let mut holders = seen.links.iter().filter(|link| link.addrs.contains(&target)).peekable();
+    if holders.peek().is_none() || !holders.all(|link| link.name == links::OF_IPVS) {
+        return seen;
+    }
+    let Inspection { neighbour, node_values, .. } = seen;
+    Inspection { neighbour, node_values, ..Inspection::nothing(seen.from, seen.target) }
 }
 
 fn look_there(seen: &mut Inspection, netns: Netns, path: &Path, from: &Place) {
@@ -252,6 +264,7 @@ const fn state_name(state: u16) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::event::{LinkState, Netns};
 
     #[test]
     fn counters_are_found_by_their_names() {
@@ -296,6 +309,23 @@ mod tests {
             [0, 1, 2],
             "as the kernel has them"
         );
+    }
+
+    #[test]
+    fn the_address_of_a_service_is_nobody_s() {
+        let target = SocketAddr::from(([10, 96, 0, 1], 443));
+        let holders = |names: &[&str]| {
+            let link =
+                |name: &&str| LinkState { name: (*name).into(), addrs: vec![target.ip()], ..LinkState::default() };
+            let (netns, links) = (Some(Netns(1)), names.iter().map(link).collect());
+            let read =
+                Inspection { netns, links, listeners: Some(Vec::new()), ..Inspection::nothing(Netns(1), target) };
+            unless_for_ipvs(read)
+        };
+        assert_eq!(holders(&["kube-ipvs0"]), Inspection::nothing(Netns(1), target));
+        assert_eq!(holders(&["kube-ipvs0", "eth0"]).netns, Some(Netns(1)), "the node's own, too");
+        assert_eq!(holders(&["eth0"]).netns, Some(Netns(1)));
+        assert_eq!(holders(&[]).netns, Some(Netns(1)), "an IPv6 address is gone with its link");
     }
 
     #[test]

@@ -14,6 +14,9 @@ use super::netlink::{Netlink, attribute, attributes, consistent, field, text};
 use super::procfs::{NetnsError, NodeNetns};
 use crate::event::{LinkState, Links, MOST_LINKS};
 
+/// What kube-proxy names the device that has the addresses of Services in IPVS mode (pkg/proxy/ipvs, `defaultDummyDevice`).
+pub(super) const OF_IPVS: &str = "kube-ipvs0";
+
 const RTM_GETLINK: u16 = 18;
 const RTM_GETADDR: u16 = 22;
 const RTM_GETNSID: u16 = 90;
@@ -66,7 +69,7 @@ impl Link {
     /// kube-proxy binds all Service addresses to this link in IPVS mode.
     #[must_use]
     pub fn holds_service_addresses(&self) -> bool {
-        self.state.name == "kube-ipvs0"
+        self.state.name == OF_IPVS
     }
 
     /// Holds addresses that need not be the node's own: kube-ipvs0, node-local DNS, kube-router.

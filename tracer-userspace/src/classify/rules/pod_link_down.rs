@@ -5,7 +5,7 @@ use serde_json::json;
 use super::super::culprit_of;
 use super::super::evidence::{evidence, is_netfilter, of_drop};
 use super::{Case, Finding, Label, in_handshake, in_namespace, outbound};
-use crate::event::{Inspection, LinkState, Netns, PacketDrop};
+use crate::event::{Inspection, LinkState, ListenQueue, Netns, PacketDrop};
 use crate::record::{Confidence, Evidence};
 
 /// The rule.
@@ -29,7 +29,7 @@ fn dropped(case: &Case<'_>) -> Option<Finding> {
 /// The target's namespace, read while the attempt waited, has its link down, or there is no such namespace.
 fn looked_at(case: &Case<'_>) -> Option<Finding> {
     let (time, seen) = super::inspected(case)?;
-    if !case.settled || !only_lost(case) {
+    if !case.settled || !only_lost(case) || !is_beyond_a_link(case, seen) {
         return None;
     }
     let found = match seen.netns {
@@ -44,6 +44,16 @@ fn looked_at(case: &Case<'_>) -> Option<Finding> {
         None => return None,
     };
     Some(found.with_confidence(Confidence::Likely))
+}
+
+/// The target is behind a link. To an address of its own, of a node or of a pod, a packet goes over `lo`, whatever the state of
+/// the link that holds it (the local table goes first, and keeps the address of a link that is down); what IPVS took went
+/// elsewhere, and what met a listener was there.
+fn is_beyond_a_link(case: &Case<'_>, seen: &Inspection) -> bool {
+    let own = |netns: Netns| netns == seen.from || case.node.is_a_node(netns);
+    let met = |queue| case.attempt.queue_full(queue).is_some();
+    let arrived = case.attempt.ipvs().next().is_some() || met(ListenQueue::Accept) || met(ListenQueue::HalfOpen);
+    !arrived && !seen.netns.is_some_and(own)
 }
 
 /// Packets were lost below IP at most: nobody above (netfilter, a socket, a router) had a say.
@@ -155,7 +165,7 @@ fn finding(case: &Case<'_>, mut seen: Vec<Evidence>, netns: Netns, device: &str,
 
 #[cfg(test)]
 mod tests {
-    use crate::event::{Device, LinkState};
+    use crate::event::{Device, IpvsOp, LinkState, ListenQueue, Netns};
     use crate::testing::{NODE, POD, SYN, SYN_ACK, Stream};
 
     fn eth0(up: bool, running: bool) -> LinkState {
@@ -259,5 +269,32 @@ mod tests {
         });
         assert!(stream.labels().is_empty());
         assert_eq!(stream.gives_up().labels(), ["pod_link_down"], "its end is seen: it did wait");
+    }
+
+    /// What is seen of the SYN, then a look at the target whose namespace is this, in which its link is down.
+    fn met(begin: impl FnOnce(&mut Stream), netns: Netns) -> Vec<&'static str> {
+        let mut stream = Stream::new();
+        stream.links(true, &["10.88.0.1"]).connect();
+        begin(&mut stream);
+        stream.wait_ms(200).inspection(|seen| {
+            seen.netns = Some(netns);
+            seen.links = vec![eth0(false, false)];
+        });
+        stream.gives_up().labels()
+    }
+
+    /// nodelocaldns and a node's own address on a device that is down: both are reached over `lo`.
+    #[test]
+    fn an_address_of_a_node_or_of_the_own_namespace_is_not_behind_its_link() {
+        assert_eq!(met(|_| {}, POD), ["pod_link_down"]);
+        assert_eq!(met(|_| {}, NODE), ["unexplained"]);
+    }
+
+    #[test]
+    fn what_ipvs_took_or_a_listener_met_was_not_lost_at_the_link() {
+        assert_eq!(met(|stream| _ = stream.ipvs(SYN, IpvsOp::Translate), POD), ["unexplained"]);
+        let full = |queue| met(|stream| _ = stream.queue_full(queue), POD);
+        assert_eq!(full(ListenQueue::Accept), ["accept_queue_overflow"]);
+        assert_eq!(full(ListenQueue::HalfOpen), ["syn_backlog_overflow"]);
     }
 }

@@ -102,7 +102,7 @@ pub(super) fn gave_up_early(case: &Case<'_>) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use crate::event::{Fact, TcpState};
+    use crate::event::{Fact, TcpFlags, TcpState};
     use crate::record::Confidence;
     use crate::testing::{NODE, Stream};
 
@@ -156,7 +156,7 @@ mod tests {
         let mut dropped = Stream::new();
         dropped.connect().established().wait_ms(100);
         dropped.own(|stream| _ = stream.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 0)));
-        dropped.drop(crate::event::TcpFlags(0x18), "TCP_RFC7323_TW_PAWS", NODE);
+        dropped.drop(TcpFlags(0x18), "TCP_RFC7323_TW_PAWS", NODE);
         assert!(dropped.wait_ms(10).push(Fact::Tick).labels().is_empty(), "what comes later finds nobody");
         let mut connecting = Stream::new();
         connecting.connect().wait_ms(100);
@@ -203,5 +203,19 @@ mod tests {
         stream.state(TcpState::Established, TcpState::FinWait1, 0, (159, 1, 0)).wait_ms(5).push(Fact::Tick);
         stream.sent_again(53, false).sent_again(53, false).wait_ms(5).push(Fact::Tick);
         assert_eq!(stream.labels(), ["unexplained"]);
+    }
+
+    /// An acknowledgement was dropped, and the request had been taken all the same.
+    #[test]
+    fn a_cause_that_is_less_sure_does_not_take_the_place_of_a_proven_one_beyond_it() {
+        let mut stream = Stream::new();
+        stream.missing("icmp_send").connect().established().drop_with(TcpFlags(0x10), NODE, |drop| {
+            drop.reason = Some("NETFILTER_DROP".into());
+            drop.flow = drop.flow.reversed();
+        });
+        stream.wait_ms(200).sent_again(100, false).wait_ms(1000);
+        stream.state(TcpState::Established, TcpState::FinWait1, 0, (200, 101, 0)).wait_ms(10).push(Fact::Tick);
+        let told: Vec<_> = stream.verdicts().iter().map(|v| (v.verdict.label.name(), v.verdict.confidence)).collect();
+        assert_eq!(told, [("slow_response", Confidence::Proven)]);
     }
 }
