@@ -244,6 +244,10 @@ impl Stream {
     }
 
     pub(crate) fn icmp(&mut self, icmp_type: u8, code: u8) -> &mut Self {
+        self.icmp_in(POD, icmp_type, code)
+    }
+
+    pub(crate) fn icmp_in(&mut self, netns: Netns, icmp_type: u8, code: u8) -> &mut Self {
         self.push(Fact::Icmp(Icmp {
             conn: self.conn,
             flow: self.flow,
@@ -251,7 +255,7 @@ impl Stream {
             v6: false,
             icmp_type,
             code,
-            netns: Some(POD),
+            netns: Some(netns),
         }))
     }
 

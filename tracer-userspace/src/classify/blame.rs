@@ -15,6 +15,9 @@ const NAMED: usize = 3;
 /// A reading older than the drop by more than this says nothing: rules change, and numbers of namespaces are used again.
 const STALE_NS: u64 = 1_000_000_000;
 
+/// To follow a sentence, where all was read and no rule can have done it.
+const NOBODY: &str = ": no rule that was read there fits; connection tracking, IPVS, a program or module at a netfilter hook, or a rule that is gone did it";
+
 /// The rules that can have dropped a packet.
 #[derive(Clone, Debug)]
 pub(super) struct Blame<'a> {
@@ -98,6 +101,11 @@ impl Blame<'_> {
         }
     }
 
+    /// All was read, and nothing of it can have done it.
+    pub(super) fn is_nobody(&self) -> bool {
+        self.complete && self.rules.is_empty()
+    }
+
     /// All candidates are like that, and none is missing.
     pub(super) fn all(&self, like: impl Fn(&FirewallRule) -> bool) -> bool {
         self.complete && !self.rules.is_empty() && self.rules.iter().all(|rule| like(rule))
@@ -118,9 +126,7 @@ impl Blame<'_> {
         let named: Vec<String> = self.rules.iter().take(NAMED).map(|rule| self.described(rule)).collect();
         let more = if self.complete { "" } else { " or one that was not read" };
         match (self.rules.len(), self.certain()) {
-            (0, _) if self.complete => {
-                ": no rule that was read there fits; conntrack, IPVS or a rule that is gone did it".into()
-            }
+            (0, _) if self.complete => NOBODY.to_owned(),
             (0, _) => String::new(),
             (_, Some(rule)) => format!(": {}", self.described(rule)),
             (1, None) => format!(": probably {}", named.join("")),

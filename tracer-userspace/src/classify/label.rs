@@ -99,7 +99,7 @@ labels! {
         evidence: "proven: netfilter stopped this attempt's SYN and the only rule that can have done it is kube-proxy's for a Service without endpoints (the comment \"has no endpoints\" or \
             \"has no local endpoints\" in its iptables chains, its nftables map no-endpoint-services or no-endpoint-nodeports, whose elements reject for want of any endpoint and drop for want \
             of one on this node), or IPVS found no backend for the SYN (`ip_vs_leave`). likely: the same by IPVS where the EndpointSlices given with --services have ready endpoints and none of \
-            them on this node; the SYN was rejected or dropped and those EndpointSlices have no ready endpoint. possible: those EndpointSlices and a SYN without any answer.",
+            them on this node; the NodePort has no backend in the table of IPVS, `ip_vs_leave` cannot be hooked, and the SYN was answered with port unreachable by no rule that was read; the SYN was rejected or dropped and those EndpointSlices have no ready endpoint. possible: those EndpointSlices and a SYN without any answer.",
         lookalikes: "A Service whose backend refuses is `connection_refused`: the SYN reached the backend. Any other rule is `firewall_reject` or `firewall_drop`.",
         mend: "Make an endpoint ready: look at the readiness of the Service's pods. Where other nodes have ready ones, run one on this node or set the traffic policy to Cluster. Where a pod's \
             readiness needs its own Service, do not gate readiness on it, or set publishNotReadyAddresses.",
@@ -110,7 +110,7 @@ labels! {
         meaning: "Connection tracking had no room for this attempt's SYN (nf_conntrack_count at nf_conntrack_max, and nothing could be thrown out early), so it dropped it. Connections that \
             exist go on; new ones fail, whoever makes them.",
         evidence: "proven: netfilter itself dropped a SYN of this attempt where connection tracking begins (`nf_hook_slow` in PREROUTING or OUTPUT), the table of that namespace was at its maximum, \
-            and its `drop` counter rose between two readings. likely: the same with one reading only.",
+            and its `drop` counter rose between two readings. likely: the same with one reading only, in which every rule was read and none fits.",
         lookalikes: "A rule that drops is `firewall_drop`. A full table shows no rule that fits.",
         mend: "sysctl -w net.netfilter.nf_conntrack_max=<twice as much>, and look at what fills it: conntrack -L | awk '{print $5, $6}' | sort | uniq -c | sort -rn | head.",
     }
@@ -139,7 +139,7 @@ labels! {
         meaning: "A netfilter rule (iptables REJECT, nftables reject) in the node's or the pod's network namespace answered the SYN with a RST or an \
             ICMP error and dropped it. To the prober this looks exactly like nobody listening: connection refused.",
         evidence: "proven: netfilter dropped this attempt's SYN (`kfree_skb` NETFILTER_DROP; on 5.10 its location) and the prober received a RST for it, or \
-            the kernel sent an ICMP port-unreachable error for it (the TCP stack itself never sends that one for a SYN).",
+            the kernel sent an ICMP port-unreachable error for it (the TCP stack itself never sends that one for a SYN). likely: so it was, and all rules of that namespace were read after the drop and none that rejects fits (IPVS, a program or kernel module at a hook, a rule that is gone); possible where IPVS is in use and `ip_vs_leave` cannot be hooked.",
         lookalikes: "Nobody listening gives a RST by the target's own stack: `connection_refused`. A dropped SYN without any answer is `firewall_drop`.",
         mend: "Find the rule in the namespace named in the verdict (nft list ruleset; iptables-save), and allow the node's address in that chain.",
     }
@@ -147,7 +147,7 @@ labels! {
     FirewallDrop = "firewall_drop" {
         title: "a firewall rule dropped the probe's packets",
         meaning: "A netfilter rule in the node's or the pod's network namespace dropped a packet that this attempt needs: its SYN, the SYN-ACK, or data. The prober times out.",
-        evidence: "proven: `kfree_skb` with reason NETFILTER_DROP (on 5.10: at `nf_hook_slow` or `nft_do_chain`) for a packet of this attempt's own flow, and no answer made by netfilter for it. Which rule: those of the namespace that fit the hook, the backend, the flow and the verdict; one is named as fact, several as candidates.",
+        evidence: "proven: `kfree_skb` with reason NETFILTER_DROP (on 5.10: at `nf_hook_slow` or `nft_do_chain`) for a packet of this attempt's own flow, and no answer made by netfilter for it. Which rule: those of the namespace that fit the hook, the backend, the flow and the verdict; one is named as fact, several as candidates. likely: all rules of that namespace were read after the drop and none fits: netfilter dropped it, and what of it is not known (connection tracking, IPVS, a program or kernel module at a hook, a rule that is gone); possible where IPVS is in use and `ip_vs_leave` cannot be hooked.",
         lookalikes: "With an answer it is `firewall_reject`. A drop by reverse-path filter, queue or routing has another reason and is not this label.",
         mend: "Allow the node's address in the chain of the namespace named in the verdict (nft list ruleset; iptables-save -c shows which counter rises).",
     }

@@ -7,7 +7,7 @@ use super::evidence::{is_netfilter, netfilter_hook, of_drop, of_icmp, of_reset_r
 use super::finding::Finding;
 use super::label::Label;
 use super::rules::{enter, in_handshake, in_namespace, outbound};
-use crate::event::{Icmp, Netns, PacketDrop, RuleVerdict, TcpState};
+use crate::event::{Icmp, Netns, PacketDrop, ProxyMode, RuleVerdict, TcpState};
 use crate::record::{Confidence, Evidence};
 
 /// A rule that rejects answers in the same run in which it drops. The next SYN is sent a second later at the earliest
@@ -196,11 +196,27 @@ fn answer_hooks(case: &Case<'_>) -> &'static [&'static str] {
     }
 }
 
+/// The same, and what shows that IPVS dropped it.
+fn answer_and_ipvs_hooks(case: &Case<'_>) -> &'static [&'static str] {
+    if case.attempt.flow.dst.is_ipv6() {
+        &["tcp_receive_reset", "icmp6_send", "ip_vs_leave"]
+    } else {
+        &["tcp_receive_reset", "icmp_send", "ip_vs_leave"]
+    }
+}
+
+/// kube-proxy keeps Services of this node in IPVS.
+fn runs_ipvs(case: &Case<'_>) -> bool {
+    let device = |netns| case.node.links.get(&netns).is_some_and(|links| links.iter().any(|l| l.name == "kube-ipvs0"));
+    case.node.node_ports(ProxyMode::Ipvs).is_some_and(|table| !table.ports.is_empty())
+        || case.node.netns().is_some_and(device)
+}
+
 const fn is_unreachable(icmp: &Icmp) -> bool {
     icmp.icmp_type == if icmp.v6 { 1 } else { 3 }
 }
 
-const fn is_port_unreachable(icmp: &Icmp) -> bool {
+pub(super) const fn is_port_unreachable(icmp: &Icmp) -> bool {
     icmp.code == if icmp.v6 { 4 } else { 3 }
 }
 
@@ -226,6 +242,11 @@ impl Stopped<'_> {
         self.blame.as_ref().map(Blame::words).unwrap_or_default()
     }
 
+    /// Who did it, to begin the sentence: a rule, unless rules were read and none of them can have.
+    pub(super) fn who(&self) -> &'static str {
+        if self.blame.as_ref().is_some_and(|blame| blame.rules.is_empty()) { "netfilter" } else { "a netfilter rule" }
+    }
+
     /// "10.88.0.1 -> port 8080", or, where it was the answer that was dropped, that.
     pub(super) fn to_allow(&self, case: &Case<'_>) -> String {
         let flow = case.attempt.flow;
@@ -243,6 +264,37 @@ impl Stopped<'_> {
         let command =
             command.unwrap_or_else(|| "sh -c 'nft list ruleset; iptables-save -c': the counter that rises".to_owned());
         format!("{}{command}", enter(case, self.netns))
+    }
+
+    /// What mends it, by a rule or by whatever else drops there.
+    pub(super) fn mend(&self, case: &Case<'_>, by_rule: impl FnOnce() -> String) -> String {
+        if !self.is_by_no_rule() {
+            return by_rule();
+        }
+        let enter = enter(case, self.netns);
+        format!(
+            "{enter}sh -c 'conntrack -S; ipvsadm -Ln --stats; bpftool link list; nft list ruleset; iptables-save -c': the one whose counter rises"
+        )
+    }
+
+    fn is_by_no_rule(&self) -> bool {
+        self.blame.as_ref().is_some_and(Blame::is_nobody)
+    }
+
+    /// A failure by a rule of the firewall; less sure where all rules were read and none can have done it, and less so where IPVS
+    /// is in use and no hook tells what it drops.
+    pub(super) fn by_firewall(self, case: &Case<'_>, label: Label, summary: String, remediation: String) -> Finding {
+        let no_rule = self.is_by_no_rule();
+        let found = self.finding(case, label, summary, remediation);
+        if !no_rule {
+            return found;
+        }
+        let rests_on = match found.rests_on {
+            hooks if !runs_ipvs(case) => hooks,
+            [] => &["ip_vs_leave"],
+            _ => answer_and_ipvs_hooks(case),
+        };
+        Finding { rests_on, confidence: found.confidence.min(Confidence::Likely), ..found }
     }
 
     /// A failure by it. That nothing was answered is a conclusion from silence.

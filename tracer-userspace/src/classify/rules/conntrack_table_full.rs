@@ -2,6 +2,7 @@
 
 use serde_json::json;
 
+use super::super::blame::Blame;
 use super::super::evidence::{evidence, netfilter_hook, plain};
 use super::super::stopped::dropped;
 use super::{Case, Finding, Label, enter};
@@ -19,9 +20,9 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let reading = case.node.firewalls.reading(drop.netns?)?;
     let table = reading.firewall.conntrack.filter(|_| reading.at >= time).filter(|table| is_full(*table))?;
     let rose = rose(reading, table, time);
-    // A rule that fits is the nearer cause, unless the table itself counted.
-    let by_rule = stopped.blame.as_ref().is_some_and(|blame| !blame.rules.is_empty());
-    (rose || (!by_rule && table.drop > 0)).then_some(())?;
+    // A rule that fits, or one that was not read, is the nearer cause, unless the table itself counted.
+    let no_rule = stopped.blame.as_ref().is_some_and(Blame::is_nobody);
+    (rose || (no_rule && table.drop > 0)).then_some(())?;
     let summary = format!(
         "the connection table is full ({} of {} entries): netfilter{}; {} packets were turned away so far",
         table.count,
@@ -108,5 +109,19 @@ mod tests {
         let mut legacy = rule("OUTPUT", RuleVerdict::Drop);
         (legacy.backend, legacy.hooks) = (crate::event::Backend::IptablesLegacy, vec!["OUTPUT".into()]);
         assert_eq!(stream(&[table(100, 7, vec![legacy])]).labels(), ["firewall_drop"]);
+    }
+
+    /// The table is full enough, has turned packets away at some time, and a rule that was not read may have done it.
+    #[test]
+    fn rules_that_could_not_all_be_read_are_no_absence_of_one() {
+        let mut unread = table(96, 3, Vec::new());
+        if let Fact::Firewall(firewall) = &mut unread {
+            firewall.problems.push("ip_tables: EPERM".into());
+        }
+        assert_eq!(stream(&[unread.clone()]).labels(), ["firewall_drop"]);
+        assert_eq!(stream(&[table(96, 3, Vec::new())]).labels(), ["conntrack_table_full"]);
+        let Fact::Firewall(mut rose) = unread.clone() else { unreachable!("a firewall") };
+        rose.conntrack = rose.conntrack.map(|table| Conntrack { drop: 4, ..table });
+        assert_eq!(stream(&[unread, Fact::Firewall(rose)]).labels(), ["conntrack_table_full"], "it counted");
     }
 }

@@ -8,16 +8,17 @@ use super::{Case, Finding, Label};
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let stopped = dropped(case)?;
     let hook = stopped.drop.and_then(|(_, drop)| netfilter_hook(drop)).unwrap_or("filter");
-    let summary = format!("a netfilter rule{}{}", stopped.did(case), stopped.words());
-    let remediation =
-        format!("allow {} in the {hook} chain that drops it: {}", stopped.to_allow(case), stopped.look(case));
-    Some(stopped.finding(case, Label::FirewallDrop, summary, remediation))
+    let summary = format!("{}{}{}", stopped.who(), stopped.did(case), stopped.words());
+    let by_rule =
+        || format!("allow {} in the {hook} chain that drops it: {}", stopped.to_allow(case), stopped.look(case));
+    let remediation = stopped.mend(case, by_rule);
+    Some(stopped.by_firewall(case, Label::FirewallDrop, summary, remediation))
 }
 
 #[cfg(test)]
 mod tests {
     use crate::event::{Fact, ProbeSays, RuleVerdict, TcpFlags, TcpState};
-    use crate::record::Outcome;
+    use crate::record::{Confidence, Outcome};
     use crate::testing::{NODE, POD, SYN, SYN_ACK, Stream, firewall, rule};
 
     #[test]
@@ -181,5 +182,23 @@ mod tests {
         answer.connect().established().drop_back(TcpFlags(0x18), "NETFILTER_DROP").wait_ms(1000);
         answer.state(TcpState::Established, TcpState::FinWait1, 0, (200, 101, 0));
         assert_eq!(answer.labels(), ["firewall_drop"]);
+    }
+
+    /// What IPVS does where the destination of its entry is gone, or a module or program at a hook.
+    #[test]
+    fn where_all_rules_were_read_and_none_fits_it_is_not_said_to_be_a_rule() {
+        let said = |rules| {
+            let mut stream = Stream::new();
+            stream.connect().drop(SYN, "NETFILTER_DROP", NODE).push(firewall(NODE, rules)).gives_up();
+            stream.verdicts().pop().expect("a verdict").verdict
+        };
+        let nobody = said(vec![]);
+        assert_eq!((nobody.label.name(), nobody.confidence), ("firewall_drop", Confidence::Likely));
+        assert!(nobody.summary.starts_with("netfilter in the node's"), "{}", nobody.summary);
+        assert!(nobody.summary.contains("no rule that was read there fits"), "{}", nobody.summary);
+        assert!(!nobody.remediation.contains("chain that drops it"), "{}", nobody.remediation);
+        let rule = said(vec![rule("INPUT", RuleVerdict::Drop)]);
+        assert_eq!(rule.confidence, Confidence::Proven);
+        assert!(rule.summary.starts_with("a netfilter rule in the node's"), "{}", rule.summary);
     }
 }

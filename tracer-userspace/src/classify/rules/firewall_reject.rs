@@ -6,20 +6,18 @@ use super::{Case, Finding, Label};
 /// The rule.
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let stopped = rejected(case)?;
-    let summary = format!("a netfilter rule{}{}", stopped.did(case), stopped.words());
-    let remediation = format!(
-        "allow {} -> port {} before the rule that rejects it: {}",
-        case.attempt.flow.src.ip(),
-        case.attempt.flow.dst.port(),
-        stopped.look(case)
-    );
-    Some(stopped.finding(case, Label::FirewallReject, summary, remediation))
+    let summary = format!("{}{}{}", stopped.who(), stopped.did(case), stopped.words());
+    let (from, port) = (case.attempt.flow.src.ip(), case.attempt.flow.dst.port());
+    let by_rule = || format!("allow {from} -> port {port} before the rule that rejects it: {}", stopped.look(case));
+    let remediation = stopped.mend(case, by_rule);
+    Some(stopped.by_firewall(case, Label::FirewallReject, summary, remediation))
 }
 
 #[cfg(test)]
 mod tests {
-    use crate::event::{TcpFlags, TcpState};
-    use crate::testing::{POD, SYN, Stream, firewall};
+    use crate::event::{RuleVerdict, TcpFlags, TcpState};
+    use crate::record::Confidence;
+    use crate::testing::{POD, SYN, Stream, firewall, rule};
 
     #[test]
     fn a_rst_for_a_syn_that_netfilter_dropped_is_a_reject_in_either_order() {
@@ -59,5 +57,20 @@ mod tests {
         stream.reset_received(TcpState::Established, 0).reset_sent(TcpFlags(0), false, Some("app"));
         stream.state(TcpState::Established, TcpState::Close, 104, (200, 101, 0));
         assert_eq!(stream.labels(), ["mid_stream_rst"]);
+    }
+
+    #[test]
+    fn where_all_rules_were_read_and_none_fits_it_is_not_said_to_be_a_rule() {
+        let said = |rules| {
+            let mut stream = Stream::new();
+            stream.connect().icmp(3, 3).drop(SYN, "NETFILTER_DROP", POD).push(firewall(POD, rules));
+            stream.verdicts().pop().expect("a verdict").verdict
+        };
+        let nobody = said(vec![rule("INPUT", RuleVerdict::Drop)]);
+        assert_eq!((nobody.label.name(), nobody.confidence), ("firewall_reject", Confidence::Likely));
+        assert!(nobody.summary.starts_with("netfilter in "), "{}", nobody.summary);
+        let rule = said(vec![rule("INPUT", RuleVerdict::Reject)]);
+        assert_eq!(rule.confidence, Confidence::Proven);
+        assert!(rule.summary.starts_with("a netfilter rule in "), "{}", rule.summary);
     }
 }

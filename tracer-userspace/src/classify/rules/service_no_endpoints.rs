@@ -5,10 +5,10 @@ use std::net::{IpAddr, SocketAddr};
 use serde_json::json;
 
 use super::super::evidence::{evidence, of_ipvs};
-use super::super::stopped::stopped;
+use super::super::stopped::{is_port_unreachable, stopped};
 use super::{Case, Finding, Label, in_handshake, in_namespace, silent};
 use crate::enrich;
-use crate::event::{FirewallRule, IpvsOp, NodePort, Service};
+use crate::event::{FirewallRule, IpvsOp, NodePort, NodePorts, ProxyMode, Service};
 use crate::record::Confidence;
 
 /// The rule.
@@ -17,7 +17,7 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
         return None;
     }
     let by_list = || by_list(case).or_else(|| by_connect(case)).or_else(|| by_silence(case));
-    by_ipvs(case).or_else(|| by_rule(case)).or_else(by_list)
+    by_ipvs(case).or_else(|| by_rule(case)).or_else(|| by_table(case)).or_else(by_list)
 }
 
 /// IPVS found a virtual service without a backend for this attempt's SYN. kube-proxy gives it no endpoints of other nodes
@@ -53,6 +53,29 @@ fn by_rule(case: &Case<'_>) -> Option<Finding> {
     let said = format!("kube-proxy's rule{}{}", stopped.did(case), stopped.words());
     let make = |summary, remediation| stopped.finding(case, Label::ServiceNoEndpoints, summary, remediation);
     Some(finding(case, named, lacking, &said, make).with_confidence(confidence))
+}
+
+/// No hook tells what IPVS does, its table has no backend for the NodePort that was dialled, and the SYN was answered with the
+/// error that it sends then (`ip_vs_leave`): no rule that was read can have sent it.
+fn by_table(case: &Case<'_>) -> Option<Finding> {
+    const HOOK: &[&str] = &["ip_vs_leave"];
+    let dst = case.attempt.flow.dst;
+    let by_icmp = || case.attempt.icmp().find(|(_, icmp)| icmp.flags.is_syn() && is_port_unreachable(icmp));
+    let (time, icmp) = by_icmp().filter(|_| !case.node.missing_of(HOOK).is_empty())?;
+    let here = |table: &NodePorts| table.mode == ProxyMode::Ipvs && icmp.netns.is_none_or(|it| it == table.netns);
+    let at = |port: &NodePort| port.port == dst.port() && (port.addrs.is_empty() || port.addrs.contains(&dst.ip()));
+    let mut tables = case.node.all_node_ports().filter(|(table, _)| here(table));
+    tables.find(|(_, port)| at(port) && port.backends.is_empty())?;
+    let stopped = stopped(case).filter(|it| it.blame.as_ref().is_none_or(|blame| blame.rules.is_empty()))?;
+    let lacking = ready_elsewhere(case).map_or(Lacking::Everywhere, |_| Lacking::Here(policy_at(case, dst)));
+    let said = format!("IPVS has no backend for it in its table, and netfilter{}", stopped.did(case));
+    let entry =
+        evidence("ip_vs", time, format!("/proc/net/ip_vs: {dst} has no backend"), json!({ "node_port": dst.port() }));
+    let make = |summary, remediation| stopped.finding(case, Label::ServiceNoEndpoints, summary, remediation);
+    let mut found = finding(case, None, lacking, &said, make);
+    found.evidence.push(entry);
+    // Less sure by the hook that is missing.
+    Some(Finding { rests_on: HOOK, ..found })
 }
 
 /// The list of Services has no ready endpoint for the address, and netfilter stopped the SYN.
@@ -261,7 +284,7 @@ fn circular(case: &Case<'_>, service: &Service) -> Option<String> {
 mod tests {
     use std::net::IpAddr;
 
-    use crate::event::{Fact, FirewallRule, IpvsOp, Pod, Pods, RuleVerdict, Service, ServicePort, Services};
+    use crate::event::{Fact, FirewallRule, IpvsOp, Pod, Pods, ProxyMode, RuleVerdict, Service, ServicePort, Services};
     use crate::record::{Confidence, VerdictBody};
     use crate::testing::{NODE, SYN, Stream, firewall, rule};
 
@@ -416,5 +439,22 @@ mod tests {
             assert!(verdict.summary.contains(said), "{}", verdict.summary);
             assert_eq!(verdict.confidence, Confidence::Proven);
         }
+    }
+
+    /// No kprobes, as on the kernels that have tracepoints only.
+    #[test]
+    fn a_node_port_that_has_no_backend_in_the_table_of_ipvs_is_no_rule_s() {
+        let said = |hook: &str, backends: &[&str], rules: Vec<FirewallRule>| {
+            let mut stream = Stream::to("10.88.0.1:30080");
+            stream.missing(hook).links(true, &["10.88.0.1"]).node_port(ProxyMode::Ipvs, 30_080, backends).connect();
+            stream.icmp_in(NODE, 3, 3).drop(SYN, "NETFILTER_DROP", NODE).push(firewall(NODE, rules));
+            let verdict = stream.verdicts().pop().expect("a verdict").verdict;
+            (verdict.label.name(), verdict.confidence)
+        };
+        assert_eq!(said("ip_vs_leave", &[], vec![]), ("service_no_endpoints", Confidence::Likely));
+        assert_eq!(said("ip_vs_leave", &["10.88.0.7:80"], vec![]), ("firewall_reject", Confidence::Possible));
+        assert_eq!(said("other", &[], vec![]), ("firewall_reject", Confidence::Likely), "the hook would have told");
+        let deny = vec![rule("INPUT", RuleVerdict::Reject)];
+        assert_eq!(said("ip_vs_leave", &[], deny), ("firewall_reject", Confidence::Proven));
     }
 }
