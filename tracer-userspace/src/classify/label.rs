@@ -99,7 +99,7 @@ labels! {
         evidence: "proven: netfilter stopped this attempt's SYN and the only rule that can have done it is kube-proxy's for a Service without endpoints (the comment \"has no endpoints\" or \
             \"has no local endpoints\" in its iptables chains, its nftables map no-endpoint-services or no-endpoint-nodeports, whose elements reject for want of any endpoint and drop for want \
             of one on this node), or IPVS found no backend for the SYN (`ip_vs_leave`). likely: the same by IPVS where the EndpointSlices given with --services have ready endpoints and none of \
-            them on this node; the NodePort has no backend in the table of IPVS, `ip_vs_leave` cannot be hooked, and the SYN was answered with port unreachable by no rule that was read; the SYN was rejected or dropped and those EndpointSlices have no ready endpoint. possible: those EndpointSlices and a SYN without any answer.",
+            them on this node; the NodePort has no backend in the table of IPVS, `ip_vs_leave` cannot be hooked, and the SYN was answered with port unreachable by no rule that was read; the SYN was rejected or dropped, by netfilter or by a program at tc or XDP, or connect() refused, and those EndpointSlices have no ready endpoint. possible: those EndpointSlices and a SYN without any answer.",
         lookalikes: "A Service whose backend refuses is `connection_refused`: the SYN reached the backend. Any other rule is `firewall_reject` or `firewall_drop`.",
         mend: "Make an endpoint ready: look at the readiness of the Service's pods. Where other nodes have ready ones, run one on this node or set the traffic policy to Cluster. Where a pod's \
             readiness needs its own Service, do not gate readiness on it, or set publishNotReadyAddresses.",
@@ -130,7 +130,7 @@ labels! {
         evidence: "proven: the kernel dropped a packet of this attempt's own flow with the reason TC_INGRESS, TC_EGRESS, XDP, BPF_CGROUP_EGRESS or SOCKET_FILTER; or netfilter stopped it and the \
             only rule that fits is in a chain of calico, cilium, kube-router, weave, antrea or azure-npm. likely: several such chains fit; or connect() was refused with EPERM, \
             which a program at cgroup/connect does (a security module or seccomp could, too); or, on 5.10, which gives no reasons, the packet was freed where tc begins.",
-        lookalikes: "A rule of anybody else is `firewall_drop` or `firewall_reject`, whatever the table is called.",
+        lookalikes: "A program that drops the SYN to a Service of which the EndpointSlices say that it has no ready endpoint is `service_no_endpoints`. A rule of anybody else is `firewall_drop` or `firewall_reject`, whatever the table is called.",
         mend: "kubectl get networkpolicy -n <namespace>: allow the node (probes come from its address), or the client, on that port.",
     }
     /// A netfilter rule answered for this flow with a RST or an ICMP error.
@@ -179,7 +179,7 @@ labels! {
     RouteUnreachable = "route_unreachable" {
         title: "there is no route to the target",
         meaning: "The kernel has no route for the destination, or a route that says unreachable, prohibit, blackhole or throw; or a router on the way answered with an ICMP unreachable error; or the target has no route back, and its kernel drops the SYN without a trace.",
-        evidence: "proven: `connect(2)` of this attempt returned, before any SYN, ENETUNREACH, EHOSTUNREACH, EACCES (prohibit), EINVAL (blackhole) or EADDRNOTAVAIL (no source address); or the ICMP unreachable error for its SYN was seen. likely: its socket ended with ENETUNREACH without an ICMP error having been seen on this node (possible: with EHOSTUNREACH, which is also what a firewall elsewhere makes of it that answers with host prohibited, as firewalld does); or the target's namespace, read while the attempt waited, has no route back to the prober.",
+        evidence: "proven: `connect(2)` of this attempt returned, before any SYN, ENETUNREACH, EINVAL (blackhole) or EADDRNOTAVAIL (no source address); or the ICMP unreachable error for its SYN was seen. likely: it returned EHOSTUNREACH, which a program at cgroup/connect returns, too (Cilium, for a Service without a backend), or EACCES (prohibit), which a security module returns, too (SELinux, Landlock); its socket ended with ENETUNREACH without an ICMP error having been seen on this node (possible: with EHOSTUNREACH, which is also what a firewall elsewhere makes of it that answers with host prohibited, as firewalld does); or the target's namespace, read while the attempt waited, has no route back to the prober.",
         lookalikes: "ICMP port unreachable, or an ICMP error after a netfilter drop, is `firewall_reject`. No free source port is `ephemeral_ports_exhausted`. EHOSTUNREACH after the address could not be resolved is `neighbour_failure`. A refusal by a cgroup program (EPERM) is `network_policy_drop`.",
         mend: "ip route get ADDRESS (in the namespace named in the verdict) shows the route; add or correct it, or restart the CNI agent that should have.",
     }

@@ -30,16 +30,8 @@ fn by_chain(case: &Case<'_>) -> Option<Finding> {
 
 /// A packet that the attempt needs was dropped by a program.
 fn by_program(case: &Case<'_>) -> Option<Finding> {
-    let missed = |drop: &PacketDrop| case.attempt.established.is_some() && is_missed(case, drop);
-    let needed = |time: u64, drop: &PacketDrop| is_of_handshake(case, time, drop) || missed(drop);
-    let (time, drop, program, confidence) = case.attempt.drops().find_map(|(time, drop)| {
-        let (program, confidence) = program_of(drop)?;
-        needed(time, drop).then_some((time, drop, program, confidence))
-    })?;
-    let device = drop.device.as_ref().map(|device| format!(" on {}", device.name)).unwrap_or_default();
-    let place = in_namespace(case, drop.netns);
-    let (flags, flow) = (drop.flags.name(), drop.flow);
-    let summary = format!("{program}{device}{place} drops the {flags} {} -> {}", flow.src, flow.dst);
+    let (time, drop, program, confidence) = dropped(case)?;
+    let summary = did(case, drop, program);
     let look = drop.device.as_ref().map_or_else(
         || "bpftool cgroup tree".to_owned(),
         |device| format!("bpftool net; tc filter show dev {} ingress; tc filter show dev {0} egress", device.name),
@@ -47,6 +39,23 @@ fn by_program(case: &Case<'_>) -> Option<Finding> {
     let remediation = format!("{REMEDIATION}; the program: {look}");
     let found = Finding::failure(Label::NetworkPolicyDrop, vec![of_drop(time, drop)], summary, remediation);
     Some(found.with_confidence(confidence).until_answered())
+}
+
+/// The packet that a program dropped, which the attempt needs, and the program.
+pub(super) fn dropped<'a>(case: &Case<'a>) -> Option<(u64, &'a PacketDrop, &'static str, Confidence)> {
+    let missed = |drop: &PacketDrop| case.attempt.established.is_some() && is_missed(case, drop);
+    let needed = |time: u64, drop: &PacketDrop| is_of_handshake(case, time, drop) || missed(drop);
+    case.attempt.drops().find_map(|(time, drop)| {
+        let (program, confidence) = program_of(drop)?;
+        needed(time, drop).then_some((time, drop, program, confidence))
+    })
+}
+
+/// "a tc program or filter (ingress) on eth0 in network namespace 4026532000 drops the SYN 1.2.3.4:5 -> 6.7.8.9:80".
+pub(super) fn did(case: &Case<'_>, drop: &PacketDrop, program: &str) -> String {
+    let device = drop.device.as_ref().map(|device| format!(" on {}", device.name)).unwrap_or_default();
+    let place = in_namespace(case, drop.netns);
+    format!("{program}{device}{place} drops the {} {} -> {}", drop.flags.name(), drop.flow.src, drop.flow.dst)
 }
 
 /// By the kernel's reason; on kernels without reasons by the place, where little else drops there.

@@ -43,28 +43,56 @@ fn no_way_back(case: &Case<'_>) -> Option<Finding> {
 /// `connect(2)` said so itself, before any SYN.
 fn by_connect(case: &Case<'_>) -> Option<Finding> {
     let (time, failed) = case.attempt.connect_failed_at()?;
-    let route = meaning(failed)?;
+    let meaning = meaning(failed)?;
     let dst = failed.dst.ip();
     let error = errno_words(failed.errno);
     let says = format!("connect({}) failed at once: {error}", failed.dst);
     let seen = evidence("sys_exit_connect", time, says, json!({ "errno": failed.errno }));
-    let summary = format!("{route} for {dst}{}", in_namespace(case, case.attempt.netns));
-    Some(Finding::failure(Label::RouteUnreachable, vec![seen], summary, mend(case)))
+    let (route, place) = (meaning.route, in_namespace(case, case.attempt.netns));
+    let found = |summary, mend| Finding::failure(Label::RouteUnreachable, vec![seen], summary, mend);
+    let Some(or) = meaning.or else { return Some(found(format!("{route} for {dst}{place}"), mend(case))) };
+    let summary =
+        format!("{route} for {dst}{place}, or {or} refused the connect: it failed with {error} before a SYN was sent");
+    let mend = format!("{}; if the route is good, {}", mend(case), meaning.look);
+    Some(found(summary, mend).with_confidence(Confidence::Likely))
 }
 
-/// What the errno says about the route (`fib_props`, net/ipv4/fib_semantics.c; the same in net/ipv6/route.c).
+/// What an error of connect() comes from.
+struct Meaning {
+    /// What it says about the route.
+    route: &'static str,
+    /// Who else gives it; absent: nobody.
+    or: Option<&'static str>,
+    /// What shows that.
+    look: &'static str,
+}
+
+const PROGRAMS: &str = "see the programs at cgroup/connect (bpftool cgroup tree): Cilium refuses a connect to a Service \
+    without a backend so (kubectl get endpointslices)";
+const MODULES: &str = "see what the security module denied (ausearch -m avc; the audit log)";
+
+/// What the errno says about the route (`fib_props`, net/ipv4/fib_semantics.c; the same in net/ipv6/route.c). EHOSTUNREACH is
+/// what a program at cgroup/connect returns for a Service without a backend, too (Cilium, `bpf_set_retval` of 5.18); EACCES
+/// what a security module does (SELinux; Landlock's rules of TCP ports, 6.7).
 /// EINVAL is a blackhole's, too, and many another thing's: it only counts where no SYN was sent.
-fn meaning(failed: &ConnectFailed) -> Option<&'static str> {
-    match failed.errno {
+fn meaning(failed: &ConnectFailed) -> Option<Meaning> {
+    let only = |route| Meaning { route, or: None, look: "" };
+    let meaning = match failed.errno {
         // A SYN was sent: a blocking connect() returns what came back.
-        _ if failed.conn.is_some() => None,
-        libc::ENETUNREACH => Some("there is no route"),
-        libc::EHOSTUNREACH => Some("the route is `unreachable`"),
-        libc::EACCES => Some("the route is `prohibit`"),
-        libc::EINVAL => Some("the route is `blackhole`"),
-        libc::EADDRNOTAVAIL => Some("there is no source address"),
-        _ => None,
-    }
+        _ if failed.conn.is_some() => return None,
+        libc::ENETUNREACH => only("there is no route"),
+        libc::EHOSTUNREACH => {
+            Meaning { route: "the route is `unreachable`", or: Some("a program at cgroup/connect"), look: PROGRAMS }
+        }
+        libc::EACCES => {
+            let or = Some("a security module (SELinux, Landlock)");
+            Meaning { route: "the route is `prohibit`", or, look: MODULES }
+        }
+        libc::EINVAL => only("the route is `blackhole`"),
+        libc::EADDRNOTAVAIL => only("there is no source address"),
+        _ => return None,
+    };
+    Some(meaning)
 }
 
 /// A router of this node (the node itself, or another namespace on the way) refused the SYN.
@@ -188,5 +216,17 @@ mod tests {
         refused.connect().wait_ms(200).inspection(|seen| seen.no_way_back = no_way);
         refused.reset_sent(SYN, true, None).reset_received(TcpState::SynSent, 0);
         assert_eq!(refused.labels().last(), Some(&"connection_refused"), "it did answer");
+    }
+
+    /// Cilium's programs at cgroup/connect and security modules give errors that routes give, too.
+    #[test]
+    fn an_error_that_others_give_too_names_them_and_is_less_sure() {
+        let said = |errno| Stream::new().connect_failed(errno).verdicts().remove(0).verdict;
+        for (errno, who) in [(libc::EHOSTUNREACH, "a program at cgroup/connect"), (libc::EACCES, "a security module")] {
+            let verdict = said(errno);
+            assert_eq!(verdict.confidence, Confidence::Likely, "errno {errno}");
+            assert!(verdict.summary.contains(who) && verdict.summary.contains("the route is"), "{}", verdict.summary);
+        }
+        assert_eq!(said(libc::ENETUNREACH).confidence, Confidence::Proven);
     }
 }

@@ -4,11 +4,11 @@ use std::net::{IpAddr, SocketAddr};
 
 use serde_json::json;
 
-use super::super::evidence::{evidence, of_ipvs};
+use super::super::evidence::{evidence, of_drop, of_ipvs};
 use super::super::stopped::{is_port_unreachable, stopped};
-use super::{Case, Finding, Label, in_handshake, in_namespace, silent};
+use super::{Case, Finding, Label, in_handshake, in_namespace, network_policy_drop, silent};
 use crate::enrich;
-use crate::event::{FirewallRule, IpvsOp, NodePort, NodePorts, ProxyMode, Service};
+use crate::event::{FirewallRule, IpvsOp, NodePort, NodePorts, PacketDrop, ProxyMode, Service};
 use crate::record::Confidence;
 
 /// The rule.
@@ -16,7 +16,8 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     if !in_handshake(case) {
         return None;
     }
-    let by_list = || by_list(case).or_else(|| by_connect(case)).or_else(|| by_silence(case));
+    let by_program = || by_program(case).or_else(|| by_connect(case));
+    let by_list = || by_list(case).or_else(by_program).or_else(|| by_silence(case));
     by_ipvs(case).or_else(|| by_rule(case)).or_else(|| by_table(case)).or_else(by_list)
 }
 
@@ -85,6 +86,19 @@ fn by_list(case: &Case<'_>) -> Option<Finding> {
     let said = format!("netfilter{}", stopped.did(case));
     let make = |summary, remediation| stopped.finding(case, Label::ServiceNoEndpoints, summary, remediation);
     Some(finding(case, None, Lacking::Everywhere, &said, make).with_confidence(Confidence::Likely))
+}
+
+/// The same, and a program at tc or XDP dropped the SYN on its way to the Service: Cilium in place of kube-proxy does so for one
+/// without a backend (bpf/lib/lb.h, `DROP_NO_SERVICE`).
+fn by_program(case: &Case<'_>) -> Option<Finding> {
+    empty_service(case)?;
+    let to_it = |drop: &PacketDrop| drop.flags.is_syn() && drop.flow.dst == case.attempt.flow.dst;
+    let (time, drop, program, _) = network_policy_drop::dropped(case).filter(|(_, drop, ..)| to_it(drop))?;
+    let said = format!("{}, by that or by a policy", network_policy_drop::did(case, drop, program));
+    let seen = vec![of_drop(time, drop)];
+    let make = |summary, remediation| Finding::failure(Label::ServiceNoEndpoints, seen, summary, remediation);
+    let found = finding(case, None, Lacking::Everywhere, &said, make);
+    Some(found.with_confidence(Confidence::Likely).until_answered())
 }
 
 /// The same, and connect() failed before a SYN was sent: Cilium in place of kube-proxy answers with EHOSTUNREACH at
@@ -286,7 +300,7 @@ mod tests {
 
     use crate::event::{Fact, FirewallRule, IpvsOp, Pod, Pods, ProxyMode, RuleVerdict, Service, ServicePort, Services};
     use crate::record::{Confidence, VerdictBody};
-    use crate::testing::{NODE, SYN, Stream, firewall, rule};
+    use crate::testing::{NODE, SYN, SYN_ACK, Stream, firewall, rule};
 
     fn services(ready: &[&str], not_ready: &[&str]) -> Fact {
         let addrs = |list: &[&str]| -> Vec<IpAddr> { list.iter().map(|it| it.parse().expect("address")).collect() };
@@ -456,5 +470,19 @@ mod tests {
         assert_eq!(said("other", &[], vec![]), ("firewall_reject", Confidence::Likely), "the hook would have told");
         let deny = vec![rule("INPUT", RuleVerdict::Reject)];
         assert_eq!(said("ip_vs_leave", &[], deny), ("firewall_reject", Confidence::Proven));
+    }
+
+    /// Cilium in place of kube-proxy, where it does not translate at the socket.
+    #[test]
+    fn a_program_that_drops_the_syn_to_a_service_that_is_empty_says_why() {
+        let said = |flags, ready: &[&str]| {
+            let mut stream = Stream::to("10.96.0.9:80");
+            stream.push(services(ready, &[])).connect().drop(flags, "TC_INGRESS", NODE).gives_up();
+            let verdict = stream.verdicts().remove(0).verdict;
+            (verdict.label.name(), verdict.confidence)
+        };
+        assert_eq!(said(SYN, &[]), ("service_no_endpoints", Confidence::Likely));
+        assert_eq!(said(SYN, &["10.88.0.7"]), ("network_policy_drop", Confidence::Proven));
+        assert_eq!(said(SYN_ACK, &[]), ("network_policy_drop", Confidence::Proven), "somebody did answer");
     }
 }
