@@ -10,9 +10,9 @@ use crate::core::{Core, Options};
 use crate::decision::Decision;
 use crate::event::{
     Actor, Answer, AnswerKind, ConnId, Connect, ConnectFailed, Device, Fact, Flow, Icmp, Inspection, Ipvs, IpvsOp,
-    KubeletProbe, Links, Listen, ListenQueue, Loss, MissingHook, Netns, NetnsOp, NetnsOpKind, NodePort, NodePorts,
-    Observation, PacketDrop, ProbeSays, ProbeType, ProxyMode, QueueFull, ResetReceived, ResetSent, Retransmit, State,
-    TcpFlags, TcpState, Via,
+    KubeletProbe, LinkChange, Links, Listen, ListenQueue, Loss, MissingHook, Netns, NetnsOp, NetnsOpKind, NodePort,
+    NodePorts, Observation, PacketDrop, ProbeSays, ProbeType, ProxyMode, QueueFull, ResetReceived, ResetSent,
+    Retransmit, State, TcpFlags, TcpState, Via,
 };
 use crate::record::{Body, VerdictBody};
 pub(crate) use facts::prober;
@@ -315,8 +315,30 @@ impl Stream {
     }
 
     pub(crate) fn netns_made(&mut self, netns: Netns) -> &mut Self {
-        let op = NetnsOp { actor: prober(), ancestors: Vec::new(), netns, op: NetnsOpKind::Unshare };
-        self.push(Fact::NetnsOp(op))
+        self.netns_op(netns, NetnsOpKind::Unshare)
+    }
+
+    pub(crate) fn netns_ends(&mut self, netns: Netns) -> &mut Self {
+        self.netns_op(netns, NetnsOpKind::End)
+    }
+
+    fn netns_op(&mut self, netns: Netns, op: NetnsOpKind) -> &mut Self {
+        self.push(Fact::NetnsOp(NetnsOp { actor: prober(), ancestors: Vec::new(), netns, op }))
+    }
+
+    /// Somebody sets a link up or down.
+    pub(crate) fn link_set(&mut self, netns: Netns, ifindex: u32, name: &str, up: bool) -> &mut Self {
+        self.push(Fact::LinkChange(LinkChange {
+            netns,
+            ifindex,
+            name: name.into(),
+            up,
+            actor: prober(),
+            ancestors: Vec::new(),
+            exe: None,
+            cni_netns: None,
+            hook: "qdisc_reset".into(),
+        }))
     }
 
     pub(crate) fn listens(&mut self, netns: Netns, port: u16, begins: bool) -> &mut Self {

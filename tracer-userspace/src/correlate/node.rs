@@ -12,12 +12,16 @@ use super::losses::Losses;
 use super::namespaces::Namespaces;
 use super::node_ports::NodePortTables;
 use super::pods::KnownPods;
+use super::recent::Recent;
 use super::targets::Targets;
 use super::tls_ports::TlsPorts;
 use crate::event::{
     Fact, FindingBody, Findings, Inspection, LinkChange, LinkState, Listen, Loss, Netns, NetnsOp, NetnsOpKind,
     NodePort, NodePorts, NodeSettings, Observation, PortPressure, ProxyMode, Service, Start, Throttled,
 };
+
+/// Namespaces kept that ended: what a list says of them is older.
+const MAX_ENDED: usize = 1024;
 
 /// What is known of the node.
 #[derive(Debug, Default)]
@@ -33,6 +37,8 @@ pub struct Node {
     /// Links of each namespace that was read.
     pub links: KnownLinks,
     namespaces: Namespaces,
+    /// Namespaces that ended, until something happens in another one of that number.
+    ended: Recent<Netns, (), MAX_ENDED>,
     listeners: Listeners,
     tls: TlsPorts,
     targets: Targets,
@@ -111,6 +117,10 @@ impl Node {
         if op.begins_anew() && op.op != NetnsOpKind::End {
             self.links.forget(op.netns);
         }
+        match op.op {
+            NetnsOpKind::End => self.ended.insert(op.netns, ()),
+            _ => _ = self.ended.remove(&op.netns),
+        }
         if op.begins_anew() {
             // A number is given again.
             if let Some(start) = &mut self.start {
@@ -131,6 +141,18 @@ impl Node {
     #[must_use]
     pub fn netns_made(&self, netns: Netns) -> Option<u64> {
         self.namespaces.made(netns)
+    }
+
+    /// The tracer saw it end.
+    #[must_use]
+    pub fn has_ended(&self, netns: Netns) -> bool {
+        self.ended.contains_key(&netns)
+    }
+
+    /// The link that was last seen to hold an address, as seen from a namespace, by the namespace it is in and its index.
+    #[must_use]
+    pub fn holder(&self, from: Netns, addr: IpAddr) -> Option<(Netns, u32)> {
+        self.targets.holder(from, addr)
     }
 
     /// It is a node's own namespace: a prober lives there, or did. Links are read nowhere else.

@@ -23,6 +23,8 @@ type Readings = VecDeque<(u64, Vec<Throttled>)>;
 pub(super) struct Targets {
     inspections: Recent<Target, (u64, Inspection), MAX_TARGETS>,
     throttling: Recent<Target, Readings, MAX_TARGETS>,
+    /// The link that was last seen to hold an address, and where; kept when the address is gone.
+    holders: Recent<(Netns, IpAddr), (Netns, u32), MAX_TARGETS>,
 }
 
 impl Targets {
@@ -31,7 +33,17 @@ impl Targets {
         if !seen.throttled.is_empty() {
             remember(MAX_READINGS, self.throttling.or_default(target), (time, seen.throttled.clone()));
         }
+        let addr = seen.target.ip();
+        let link = seen.links.iter().find(|link| !link.loopback && link.addrs.contains(&addr));
+        if let (Some(netns), Some(link)) = (seen.netns, link) {
+            self.holders.insert((seen.from, addr), (netns, link.ifindex));
+        }
         self.inspections.insert(target, (time, seen.clone()));
+    }
+
+    /// The link that was last seen to hold an address, as seen from another namespace, and where.
+    pub(super) fn holder(&self, from: Netns, addr: IpAddr) -> Option<(Netns, u32)> {
+        self.holders.get(&(from, addr)).copied()
     }
 
     /// The state of a target, as it was last read.

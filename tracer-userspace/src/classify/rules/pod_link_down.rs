@@ -5,7 +5,7 @@ use serde_json::json;
 use super::super::culprit_of;
 use super::super::evidence::{evidence, is_netfilter, of_drop};
 use super::{Case, Finding, Label, in_handshake, in_namespace, outbound};
-use crate::event::{Inspection, LinkState, ListenQueue, Netns, PacketDrop};
+use crate::event::{Inspection, LinkState, ListenQueue, Netns, PacketDrop, Pod};
 use crate::record::{Confidence, Evidence};
 
 /// The rule.
@@ -70,16 +70,25 @@ fn only_lost(case: &Case<'_>) -> bool {
 /// The link that holds the target's address, if it is down or has no carrier.
 fn broken<'a>(seen: &'a Inspection, case: &Case<'_>) -> Option<(&'a LinkState, &'static str)> {
     let target = case.attempt.flow.dst.ip();
-    // IPv6 addresses go with their link: then the link that is down is the one.
     let holds = |l: &&LinkState| l.addrs.contains(&target);
-    let down = |l: &&LinkState| target.is_ipv6() && !l.up;
     let mut links = seen.links.iter().filter(|l| !l.loopback);
-    let link = links.clone().find(holds).or_else(|| links.find(down))?;
+    let link = links.clone().find(holds).or_else(|| links.find(|link| went_with(link, seen, case)))?;
     match (link.up, link.running) {
         (false, _) => Some((link, "is down")),
         (true, Some(false)) => Some((link, "has no carrier: its other end is down")),
         _ => None,
     }
+}
+
+/// IPv6 addresses go with their link: this one is down, and had the address when it was last read. Where that is not known, it
+/// was set down: there may be others that never were up (tunl0, ip6tnl0 and their like are made in every namespace).
+fn went_with(link: &LinkState, seen: &Inspection, case: &Case<'_>) -> bool {
+    let (Some(netns), target) = (seen.netns, case.attempt.flow.dst.ip()) else { return false };
+    let held = match case.node.holder(seen.from, target).filter(|(place, _)| *place == netns) {
+        Some((_, ifindex)) => ifindex == link.ifindex,
+        None => case.node.link_down(netns, &link.name).is_some(),
+    };
+    target.is_ipv6() && !link.up && held
 }
 
 /// The node's end of that link, if that is what is down.
@@ -96,10 +105,12 @@ fn nobody_answers(seen: &Inspection) -> bool {
     seen.neighbour.as_ref().is_some_and(|entry| matches!(entry.state.as_str(), "incomplete" | "failed"))
 }
 
-/// A pod of this node is said to have the address, and no namespace of this node has it.
+/// A pod of this node is said to have the address, no namespace of this node has it, and none is known to be that pod's still.
 fn gone(case: &Case<'_>, time: u64) -> Option<Finding> {
     let target = case.attempt.flow.dst.ip();
-    let pod = case.node.pods.at(target).find(|p| !p.host_network)?;
+    let pods = || case.node.pods.at(target).filter(|p| !p.host_network);
+    let lives = |pod: &Pod| pod.netns.is_some_and(|netns| !case.node.has_ended(netns));
+    let pod = pods().next().filter(|_| !pods().any(lives))?;
     let name = pod.name.as_deref().unwrap_or("a pod");
     let says = format!("no network namespace of this node has the address {target}");
     let seen = evidence("namespaces", time, says, json!({ "address": target }));
@@ -165,7 +176,7 @@ fn finding(case: &Case<'_>, mut seen: Vec<Evidence>, netns: Netns, device: &str,
 
 #[cfg(test)]
 mod tests {
-    use crate::event::{Device, IpvsOp, LinkState, ListenQueue, Netns};
+    use crate::event::{Device, Fact, IpvsOp, LinkState, ListenQueue, Netns, Pod, Pods};
     use crate::testing::{NODE, POD, SYN, SYN_ACK, Stream};
 
     fn eth0(up: bool, running: bool) -> LinkState {
@@ -296,5 +307,60 @@ mod tests {
         let full = |queue| met(|stream| _ = stream.queue_full(queue), POD);
         assert_eq!(full(ListenQueue::Accept), ["accept_queue_overflow"]);
         assert_eq!(full(ListenQueue::HalfOpen), ["syn_backlog_overflow"]);
+    }
+
+    const SIX: &str = "fd00::2";
+
+    /// A pod with fallback devices, as every pod of a node has that uses IPIP; its eth0 has lost its IPv6 address.
+    fn six(begin: impl FnOnce(&mut Stream), up: bool) -> Vec<String> {
+        let down = |ifindex, name: &str| LinkState { ifindex, name: name.into(), ..LinkState::default() };
+        let mut stream = Stream::to(&format!("[{SIX}]:8080"));
+        begin(&mut stream);
+        stream.connect().wait_ms(200).inspection(|seen| {
+            seen.links = vec![down(2, "tunl0"), down(3, "ip6tnl0"), LinkState { up, ..down(4, "eth0") }];
+        });
+        stream.gives_up();
+        let told = stream.verdicts().into_iter().map(|it| it.verdict);
+        told.map(|it| it.summary.split(' ').next().filter(|_| it.label.name() == "pod_link_down").unwrap_or("-").into())
+            .collect()
+    }
+
+    #[test]
+    fn an_ipv6_address_went_with_the_link_that_held_it() {
+        let held = |stream: &mut Stream| {
+            stream.inspection(|seen| {
+                let addrs = vec![SIX.parse().expect("an address")];
+                seen.links = vec![LinkState { ifindex: 4, up: true, addrs, ..LinkState::default() }];
+            });
+        };
+        assert_eq!(six(held, false), ["eth0"]);
+        assert_eq!(six(held, true), ["-"], "it was taken off");
+    }
+
+    #[test]
+    fn an_ipv6_address_went_with_the_link_that_was_set_down() {
+        assert_eq!(six(|_| {}, false), ["-"], "any of three");
+        assert_eq!(six(|stream| _ = stream.link_set(POD, 4, "eth0", false), false), ["eth0"]);
+        let both = |stream: &mut Stream| _ = stream.link_set(POD, 4, "eth0", false).link_set(POD, 4, "eth0", true);
+        assert_eq!(six(both, false), ["-"]);
+    }
+
+    #[test]
+    fn a_pod_whose_namespace_is_known_is_not_gone() {
+        let said = |begin: &dyn Fn(&mut Stream)| {
+            let mut stream = Stream::new();
+            let addrs = vec!["10.88.0.2".parse().expect("an address")];
+            let pod = Pod { name: Some("web".into()), addrs, netns: Some(POD), ..Pod::default() };
+            stream.push(Fact::Pods(Pods { pods: vec![pod] }));
+            begin(&mut stream);
+            stream.connect().wait_ms(200).inspection(|seen| {
+                seen.netns = None;
+                seen.neighbour = Some(crate::testing::neighbour("incomplete"));
+            });
+            stream.gives_up().labels()
+        };
+        assert_eq!(said(&|_| {}), ["neighbour_failure"]);
+        assert_eq!(said(&|stream| _ = stream.netns_ends(POD)), ["pod_link_down"]);
+        assert_eq!(said(&|stream| _ = stream.netns_ends(POD).netns_made(POD)), ["neighbour_failure"]);
     }
 }
