@@ -171,7 +171,7 @@ labels! {
     NeighbourFailure = "neighbour_failure" {
         title: "the target's link-layer address could not be resolved",
         meaning: "The node had to ask who has the target's (or the gateway's) address (ARP, IPv6 neighbour discovery) and got no answer, or its neighbour table was full and could not take the entry. The first is a pod that is gone or a stale address; the second concerns every new address on the node.",
-        evidence: "proven: a packet of this attempt was dropped with NEIGH_FAILED (no answer) or NEIGH_CREATEFAIL (table full), or, where the kernel gives no reason, in the function that does so (`neigh_invalidate`, `arp_error_report`, `ndisc_error_report`). likely: the neighbour entry of the target, read while the attempt waited, was incomplete or failed.",
+        evidence: "proven: a packet of this attempt was dropped with NEIGH_FAILED (no answer) or NEIGH_CREATEFAIL (table full), or, where the kernel gives no reason, in the function that does so (`neigh_invalidate`, `arp_error_report`, `ndisc_error_report`). likely: the neighbour entry of the target on the device that its route leads over, read while the attempt waited, was incomplete or failed.",
         lookalikes: "A link that is down is `pod_link_down`. No route at all is `route_unreachable`. An ICMP host unreachable by another router is `route_unreachable`, too.",
         mend: "No answer: the pod is gone or its address moved (ip neigh; delete the stale pod or entry). Table full: raise net.ipv4.neigh.default.gc_thresh1..3 (net.ipv6 likewise).",
     }

@@ -35,7 +35,7 @@ pub struct Inspection {
     /// How often the cgroups of its processes were throttled, ever.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub throttled: Vec<Throttled>,
-    /// What that namespace knows of the target's link-layer address.
+    /// What the namespace from which it is reached knows of the target's link-layer address, on the device that its route leads over.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub neighbour: Option<NeighbourState>,
     /// That namespace has no route to the address from which it is reached; absent: it has one, or that could not be read.

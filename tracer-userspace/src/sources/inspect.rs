@@ -29,6 +29,14 @@ const HALF_OPEN: u32 = 1 << 3 | 1 << 12;
 /// A port for a route look-up: nothing is sent there.
 const DISCARD: u16 = 9;
 
+const RTM_GETROUTE: u16 = 26;
+/// `struct rtmsg`: family, lengths of the prefixes, tos, table, protocol, scope, type, flags.
+const RTMSG: usize = 12;
+const RTA_DST: u16 = 1;
+const RTA_OIF: u16 = 4;
+const RTA_GATEWAY: u16 = 5;
+const RTA_VIA: u16 = 18;
+
 const RTM_GETNEIGH: u16 = 30;
 /// `struct ndmsg`: family, padding, index, state, flags, type.
 const NDMSG: usize = 12;
@@ -220,18 +228,69 @@ fn parse_listener(message: &[u8], half_open: u32) -> Option<ListenerState> {
     })
 }
 
-/// The entry of an address in the calling thread's namespace, and how many entries there are of its family.
+/// The entry of an address in the calling thread's namespace, and how many entries there are of its family. Each device has
+/// entries of its own: only that of the device that the route leads over is asked for the address.
 fn neighbours(addr: IpAddr) -> io::Result<(Option<NeighbourState>, u64)> {
     let mut request = [0; NDMSG];
-    request[0] = (if addr.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 }) as u8;
+    request[0] = family_of(addr);
+    let way = way_to(addr).ok().flatten();
     consistent(|| {
         let (mut found, mut count) = (None, 0);
         Netlink::open(NETLINK_ROUTE)?.dump(RTM_GETNEIGH, &request, |message| {
             count += 1;
-            found = found.take().or_else(|| parse_neighbour(message).filter(|entry| entry.addr == addr));
+            let fits = |entry: &NeighbourState| entry.addr == addr && way.is_none_or(|way| way.asks(entry));
+            found = found.take().or_else(|| parse_neighbour(message).filter(fits));
         })?;
         Ok((found, count))
     })
+}
+
+const fn family_of(addr: IpAddr) -> u8 {
+    (if addr.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 }) as u8
+}
+
+/// How a route leads to an address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Way {
+    ifindex: u32,
+    by_gateway: bool,
+}
+
+impl Way {
+    /// It is this entry that a packet to its address needs.
+    const fn asks(self, entry: &NeighbourState) -> bool {
+        self.ifindex == entry.ifindex && !self.by_gateway
+    }
+}
+
+/// The route of the calling thread's namespace to an address; none if that could not be read, or there is none.
+fn way_to(addr: IpAddr) -> io::Result<Option<Way>> {
+    let mut way = None;
+    Netlink::open(NETLINK_ROUTE)?.ask(RTM_GETROUTE, &route_request(addr), |message| way = parse_route(message))?;
+    Ok(way)
+}
+
+fn route_request(addr: IpAddr) -> Vec<u8> {
+    let (mut request, bytes) = (vec![0; RTMSG], octets(addr));
+    (request[0], request[1]) = (family_of(addr), bytes.len() as u8 * 8);
+    request.extend_from_slice(&(4 + bytes.len() as u16).to_ne_bytes());
+    request.extend_from_slice(&RTA_DST.to_ne_bytes());
+    request.extend_from_slice(&bytes);
+    request
+}
+
+fn octets(addr: IpAddr) -> Vec<u8> {
+    match addr {
+        IpAddr::V4(addr) => addr.octets().to_vec(),
+        IpAddr::V6(addr) => addr.octets().to_vec(),
+    }
+}
+
+fn parse_route(message: &[u8]) -> Option<Way> {
+    let rest = message.get(RTMSG..)?;
+    let ifindex = u32::from_ne_bytes(field(attribute(rest, RTA_OIF)?, 0)?);
+    let by_gateway = [RTA_GATEWAY, RTA_VIA].into_iter().any(|number| attribute(rest, number).is_some());
+    Some(Way { ifindex, by_gateway })
 }
 
 fn parse_neighbour(message: &[u8]) -> Option<NeighbourState> {
@@ -326,6 +385,29 @@ mod tests {
         assert_eq!(holders(&["kube-ipvs0", "eth0"]).netns, Some(Netns(1)), "the node's own, too");
         assert_eq!(holders(&["eth0"]).netns, Some(Netns(1)));
         assert_eq!(holders(&[]).netns, Some(Netns(1)), "an IPv6 address is gone with its link");
+    }
+
+    #[test]
+    fn only_the_entry_of_the_route_s_device_counts() {
+        let entry =
+            |ifindex| NeighbourState { addr: Ipv4Addr::new(10, 0, 0, 5).into(), state: "failed".into(), ifindex };
+        let mut route = vec![0; RTMSG];
+        route.extend_from_slice(&[8, 0, 4, 0, 2, 0, 0, 0]);
+        let on_link = parse_route(&route).expect("a device");
+        assert_eq!([2, 3].map(|ifindex| on_link.asks(&entry(ifindex))), [true, false]);
+        route.extend_from_slice(&[8, 0, 5, 0, 10, 0, 0, 1]);
+        let by_gateway = parse_route(&route).expect("a device");
+        assert!(!by_gateway.asks(&entry(2)), "the gateway is asked for");
+        assert_eq!(parse_route(&[0; RTMSG]), None);
+    }
+
+    #[test]
+    fn the_route_to_ourselves_leads_over_lo() {
+        for own in [IpAddr::from(Ipv4Addr::LOCALHOST), IpAddr::from(Ipv6Addr::LOCALHOST)] {
+            // Without IPv6 there is no such route.
+            let way = way_to(own).ok().flatten();
+            assert!(way == Some(Way { ifindex: 1, by_gateway: false }) || (own.is_ipv6() && way.is_none()), "{way:?}");
+        }
     }
 
     #[test]
