@@ -254,8 +254,8 @@ labels! {
     MtuBlackhole = "mtu_blackhole" {
         title: "full-size segments do not get through (MTU)",
         meaning: "The handshake and small segments get through, full-size ones do not: a device on the way has a smaller MTU than the ends assume, and the ICMP error that should say so is lost. Short answers work, long ones hang.",
-        evidence: "proven: a packet of this attempt was dropped because it is too big (PKT_TOO_BIG), or the ICMP fragmentation-needed (ICMPv6 packet-too-big) error about it was seen, and nothing of the answer arrived. likely: the same segments, large ones, were sent again and again without an acknowledgement after a good handshake.",
-        lookalikes: "A firewall that drops data has its own event: `firewall_drop`. A single retransmission is loss, not this.",
+        evidence: "proven: a packet of this attempt was dropped because it is too big (PKT_TOO_BIG), or the ICMP fragmentation-needed (ICMPv6 packet-too-big) error about it was seen, and nothing of the answer arrived; of a request, that it was not acknowledged. likely: the same segments, large ones, were sent again and again without an acknowledgement after a good handshake.",
+        lookalikes: "A firewall that drops data has its own event: `firewall_drop`. A single retransmission is loss, not this. A request that got through in smaller segments and is not answered is `slow_response`.",
         mend: "Set the CNI's MTU to that of the smallest link less the encapsulation (VXLAN 50, WireGuard 60/80, IPIP 20), and let ICMP type 3 code 4 (ICMPv6 type 2) pass.",
     }
     /// Established, and TLS was not finished before the timeout.

@@ -40,7 +40,7 @@ use super::label::Label;
 use super::stopped::ANSWER_NS;
 use crate::correlate::attempt::{Attempt, End};
 use crate::enrich;
-use crate::event::{Inspection, Netns, PacketDrop, ResetSent, TcpState};
+use crate::event::{Flow, Inspection, Netns, PacketDrop, ResetSent, TcpState};
 use crate::record::{Evidence, Subject};
 
 /// Hooks whose silence says that no stack of this node sent a RST and no rule dropped a packet.
@@ -82,9 +82,14 @@ fn is_of_handshake(case: &Case<'_>, time: u64, drop: &PacketDrop) -> bool {
 
 /// The dropped packet went from the prober to the target.
 pub(super) fn outbound(case: &Case<'_>, drop: &PacketDrop) -> bool {
+    leads_out(case, drop.flow)
+}
+
+/// A packet of this flow goes from the prober to the target.
+fn leads_out(case: &Case<'_>, packet: Flow) -> bool {
     let flow = case.attempt.flow;
     // What was dialled may have been translated by then; where it comes from has not.
-    drop.flow.dst == flow.dst || (drop.flow.src == flow.src && drop.flow.src != flow.dst)
+    packet.dst == flow.dst || (packet.src == flow.src && packet.src != flow.dst)
 }
 
 /// "in the node's namespace", "in the namespace of pod default/web", "in namespace 4026532000".

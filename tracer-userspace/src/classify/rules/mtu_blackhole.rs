@@ -1,8 +1,8 @@
 //! Full-size segments do not get through.
 
 use super::super::evidence::{evidence, of_drop, of_icmp, of_state};
-use super::{Case, Finding, Label};
-use crate::event::Icmp;
+use super::{Case, Finding, Label, leads_out};
+use crate::event::{Flow, Icmp, PacketDrop, Retransmit};
 use crate::record::{Confidence, Evidence};
 use serde_json::json;
 
@@ -17,15 +17,18 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     too_big(case).or_else(|| sent_again(case))
 }
 
-/// A packet of this attempt was too big for a device, and the attempt failed.
+/// A packet of this attempt was too big for a device, and the attempt failed. The sender of one that was acknowledged did learn
+/// of it.
 fn too_big(case: &Case<'_>) -> Option<Finding> {
     let attempt = case.attempt;
     if !attempt.failed() {
         return None;
     }
+    let is_lost = |flow: Flow| !(leads_out(case, flow) && attempt.request_acknowledged());
+    let dropped = |d: &PacketDrop| d.reason.as_deref() == Some("PKT_TOO_BIG") && is_lost(d.flow);
     let mut seen: Vec<Evidence> = Vec::new();
-    seen.extend(attempt.drops().find(|(_, d)| d.reason.as_deref() == Some("PKT_TOO_BIG")).map(|(t, d)| of_drop(t, d)));
-    seen.extend(attempt.icmp().find(|(_, i)| is_too_big(i)).map(|(t, i)| of_icmp(t, i)));
+    seen.extend(attempt.drops().find(|(_, d)| dropped(d)).map(|(t, d)| of_drop(t, d)));
+    seen.extend(attempt.icmp().find(|(_, i)| is_too_big(i) && is_lost(i.flow)).map(|(t, i)| of_icmp(t, i)));
     (!seen.is_empty()).then(|| finding(case, seen, "a packet was too big for a link on the way"))
 }
 
@@ -33,7 +36,9 @@ fn too_big(case: &Case<'_>) -> Option<Finding> {
 fn sent_again(case: &Case<'_>) -> Option<Finding> {
     let attempt = case.attempt;
     let (ended, _) = attempt.ended.filter(|_| attempt.failed())?;
-    let large: Vec<_> = attempt.retransmitted().filter(|(_, r)| r.payload.is_some_and(|n| n >= LARGE)).collect();
+    let is_lost = |r: &Retransmit| r.by_target || !attempt.request_acknowledged();
+    let is_large = |r: &Retransmit| r.payload.is_some_and(|n| n >= LARGE);
+    let large: Vec<_> = attempt.retransmitted().filter(|(_, r)| is_large(r) && is_lost(r)).collect();
     let (time, last) = large.last().copied()?;
     if large.len() < AGAIN || attempt.drops().any(|(at, d)| at <= ended && !d.flags.is_rst()) {
         return None;
@@ -73,7 +78,11 @@ mod tests {
     use crate::testing::{NODE, Stream};
 
     fn gives_up(stream: &mut Stream) -> Vec<&'static str> {
-        stream.wait_ms(1000).state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 0));
+        closes(stream, (100, 101, 0))
+    }
+
+    fn closes(stream: &mut Stream, bytes: (u64, u64, u64)) -> Vec<&'static str> {
+        stream.wait_ms(1000).state(TcpState::Established, TcpState::FinWait1, 0, bytes);
         stream.labels()
     }
 
@@ -81,7 +90,27 @@ mod tests {
     fn a_packet_that_was_too_big_is_proof_once_the_attempt_failed() {
         let mut stream = Stream::new();
         stream.connect().established().drop(TcpFlags(0x10), "PKT_TOO_BIG", NODE);
-        assert_eq!(gives_up(&mut stream), ["mtu_blackhole"]);
+        assert_eq!(closes(&mut stream, (1800, 1, 0)), ["mtu_blackhole"]);
+        let mut answer = Stream::new();
+        answer.connect().established().drop_with(TcpFlags(0x10), NODE, |drop| {
+            (drop.reason, drop.flow) = (Some("PKT_TOO_BIG".into()), drop.flow.reversed());
+        });
+        assert_eq!(gives_up(&mut answer), ["mtu_blackhole"]);
+    }
+
+    /// The sender heard of the smaller MTU, sent the request again in smaller segments, and waited for an answer.
+    #[test]
+    fn a_request_that_was_acknowledged_got_through() {
+        let mut heard = Stream::new();
+        heard.connect().established().drop(TcpFlags(0x18), "PKT_TOO_BIG", NODE).icmp(3, 4).sent_again(1400, false);
+        assert_eq!(closes(&mut heard, (1800 + 1400, 1801, 0)), ["slow_response"]);
+        let again = |acked| {
+            let mut stream = Stream::new();
+            stream.connect().established().sent_again(1400, false).sent_again(1400, false);
+            closes(&mut stream, (1800 + 2 * 1400, acked, 0))
+        };
+        assert_eq!(again(1801), ["slow_response"]);
+        assert_eq!(again(401), ["mtu_blackhole"]);
     }
 
     #[test]
