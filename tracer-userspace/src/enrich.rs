@@ -84,6 +84,15 @@ pub fn longest_timeout_ns(attempt: &Attempt, node: &Node) -> Option<u64> {
     longest.filter(|_| hooks_met(attempt, node).is_empty()).map(|timeout_s| timeout_s * 1_000_000_000)
 }
 
+/// The shortest and the longest timeout of the probes that it can be, if all of them speak gRPC.
+#[must_use]
+pub fn grpc_timeouts_ns(attempt: &Attempt, node: &Node) -> Option<(u64, u64)> {
+    let probes = probes_met(attempt, node);
+    let timeouts = || probes.iter().map(|spec| u64::from(spec.timeout_s) * 1_000_000_000);
+    let all = probes.iter().all(|spec| spec.handler == Handler::Grpc) && hooks_met(attempt, node).is_empty();
+    timeouts().min().zip(timeouts().max()).filter(|_| all)
+}
+
 /// What the probe decides, if the specs that fit agree on one.
 #[must_use]
 pub fn probe_type(attempt: &Attempt, node: &Node) -> Option<ProbeType> {

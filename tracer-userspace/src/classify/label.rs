@@ -229,7 +229,8 @@ labels! {
         meaning: "The SYN reached the target's network namespace and its TCP stack found no socket for it, so it answered with a RST.",
         evidence: "proven: a RST without a socket (`tcp_send_reset` NO_SOCKET, or `tcp_v4_send_reset`/`tcp_v6_send_reset` with a null socket), or the SYN freed with \
             reason NO_SOCKET, for this attempt's own flow.",
-        lookalikes: "A REJECT rule gives the same error to the prober: `firewall_reject`. A RST made by a middlebox: `handshake_rst`.",
+        lookalikes: "A REJECT rule gives the same error to the prober: `firewall_reject`. A RST made by a middlebox: `handshake_rst`. A gRPC probe dials again until its timeout: \
+            once a later dial is answered the refusal is `noise`, and its dials count as one failure.",
         mend: "Let the process listen on that port and on the pod's address (not only 127.0.0.1), correct the probe's port, or give a slow start a startupProbe.",
     }
     /// Any other RST before ESTABLISHED.

@@ -27,16 +27,18 @@ impl Core {
             self.decided.pop_first();
         }
         let in_handshake = self.correlator.get(conn).is_some_and(|a| a.established.is_none());
-        let had_failed = self.decided.get(&conn).is_some_and(|before| before.outcome == Outcome::Failure);
-        if let Some(attempt) = self
-            .correlator
-            .get(conn)
-            .filter(|_| finding.outcome == Outcome::Failure && !had_failed && self.counts.is_following())
-        {
+        let redial = self.correlator.get(conn).is_some_and(|attempt| self.is_redial(attempt));
+        let before = self.decided.get(&conn).map(|before| before.outcome);
+        if before.is_none() && finding.outcome == Outcome::Failure {
+            self.note_dial(conn);
+        }
+        let is_new = finding.outcome == Outcome::Failure && before != Some(Outcome::Failure) && !redial;
+        if let Some(attempt) = self.correlator.get(conn).filter(|_| is_new && self.counts.is_following()) {
             self.counts.failed(attempt, &enrich::name(attempt, &self.node), &self.node, finding.decided_at);
         }
         let Finding { label, outcome, confidence, until_answered, .. } = *finding;
-        self.decided.insert(conn, Decided { label, outcome, confidence, in_handshake, until_answered, revised });
+        let decided = Decided { label, outcome, confidence, in_handshake, until_answered, revised, redial };
+        self.decided.insert(conn, decided);
     }
 
     /// A refusal may turn out to have come too early: when somebody begins to listen there.
@@ -47,8 +49,8 @@ impl Core {
             return;
         }
         let namespace = refused_in(attempt);
-        let one = Streak::of_one(started);
-        let streak = self.streak_of(attempt).map_or(one, |s| Streak { last: started, count: s.count + 1, ..s });
+        let (one, redial) = (Streak::of_one(started), self.is_redial(attempt));
+        let streak = self.streak_of(attempt).map_or(one, |s| Streak { last: started, ..next(s, redial) });
         let container = enrich::probed_container(attempt, &self.node).and_then(|(_, it)| it.id.clone());
         self.streaks.insert((dst, namespace), (streak, container));
         if let Some(netns) = namespace.filter(|_| finding.label == Label::ConnectionRefused) {
@@ -79,8 +81,9 @@ impl Core {
             return None;
         }
         let key = self.counter_key(conn, named)?;
+        let redial = self.correlator.get(conn).is_some_and(|attempt| self.is_redial(attempt));
         let count = self.failures.or_default(key);
-        *count += u32::from(!again);
+        *count += u32::from(!again && !redial);
         // A later verdict may be the first that knows which probe it was.
         Some((*count).max(1))
     }

@@ -9,6 +9,7 @@ mod losses;
 mod outcomes;
 mod questions;
 mod records;
+mod redials;
 mod starts;
 mod timeouts;
 mod words;
@@ -23,6 +24,7 @@ use self::holding::Held;
 use self::losses::Losses;
 use self::questions::{MAX_ASKED, PATIENCE_NS, asks, waits_for_answer};
 use self::records::{recovery, said, verdict_record};
+use self::redials::Redials;
 use self::starts::Starts;
 use self::words::Words;
 use crate::ask::Ask;
@@ -68,6 +70,8 @@ struct Decided {
     /// It holds until an answer comes.
     until_answered: bool,
     revised: bool,
+    /// An attempt of its probe had been dialled for before.
+    redial: bool,
 }
 
 /// Observations in, decisions out.
@@ -94,6 +98,8 @@ pub struct Core {
     failures: Recent<(SocketAddr, Option<u8>), u32, MAX_COUNTERS>,
     /// Refusals in a row by target and its namespace, with the id of the container whose probe it was.
     streaks: Recent<(SocketAddr, Option<Netns>), (Streak, Option<String>), MAX_COUNTERS>,
+    /// Attempts of gRPC probes that may dial again.
+    redials: Redials,
     finished: BTreeSet<ConnId>,
     /// Firewall hooks that drop packets.
     dropping: Dropping,
@@ -307,7 +313,7 @@ impl Core {
         if let Some(before) = before.filter(|before| self.recovered(attempt, *before)) {
             return Some(recovery(attempt, before));
         }
-        let streak = self.streak_of(attempt).map(|s| next(s, before.is_some()));
+        let streak = self.streak_of(attempt).map(|s| next(s, before.is_some() || self.is_redial(attempt)));
         let streak = streak.or(Some(Streak::of_one(attempt.started)));
         classify(&Case { attempt, node: &self.node, settled: matches!(when, When::Settled(_)), streak })
     }
@@ -356,6 +362,7 @@ impl Core {
         if outcome == Outcome::Success {
             self.succeeded(conn, time, out);
             self.pardon_other_loopback(conn, out);
+            self.pardon_redials(conn, out);
         }
         if self.finished.len() > MAX_DECIDED {
             self.finished.pop_first();

@@ -144,4 +144,18 @@ impl Stream {
         let scheme = Some("https".into());
         self.probed(ProbeSpec { scheme, ..http_probe(self.flow.dst.port()) })
     }
+
+    pub(crate) fn grpc_readiness(&mut self, timeout_s: u32) -> &mut Self {
+        let like = http_probe(self.flow.dst.port());
+        self.probed(ProbeSpec { handler: Handler::Grpc, scheme: None, path: None, timeout_s, ..like })
+    }
+
+    /// The pod's container has a gRPC liveness probe of the same port, too.
+    pub(crate) fn grpc_liveness_too(&mut self, timeout_s: u32) -> &mut Self {
+        let (handler, probe_type, like) = (Handler::Grpc, ProbeType::Liveness, http_probe(self.flow.dst.port()));
+        let probe = ProbeSpec { handler, probe_type, scheme: None, path: None, timeout_s, ..like };
+        let mut pods = self.pods();
+        pods.pods[0].containers[0].probes.push(probe);
+        self.push(Fact::Pods(pods))
+    }
 }

@@ -1,0 +1,224 @@
+//! A gRPC probe dials again until its timeout: one attempt of the probe is several connections.
+//!
+//! The kubelet dials with `grpc.WithBlock()` and without `FailOnNonTempDialError` (pkg/probe/grpc): a dial that is refused or
+//! ends before the server's first frame is repeated 1 s later, then after 1.28 to 1.92 s, 2.05 to 3.07 s and so on
+//! (grpc-go, `backoff.DefaultConfig`). Two gRPC probes of one port each have a series of their own.
+
+use std::net::SocketAddr;
+
+use super::{Core, Decided, MAX_COUNTERS};
+use crate::classify::evidence::of_state;
+use crate::classify::finding::Finding;
+use crate::correlate::attempt::Attempt;
+use crate::correlate::recent::Recent;
+use crate::decision::Decision;
+use crate::enrich;
+use crate::event::ConnId;
+use crate::record::{Confidence, Outcome};
+
+/// The least time from a dial to the next of its series, less what the clock of a busy node may be wrong by.
+const LEAST_NS: u64 = 950_000_000;
+/// Series remembered of one target: each probe of it has one.
+const MAX_SERIES: usize = 8;
+
+/// The dials of one attempt of a probe: when the first and the last that failed began.
+#[derive(Clone, Copy, Debug)]
+struct Series {
+    first: u64,
+    last: u64,
+}
+
+/// The attempts of gRPC probes that may go on, by process and target.
+#[derive(Debug, Default)]
+pub(super) struct Redials(Recent<(u32, SocketAddr), Vec<Series>, MAX_COUNTERS>);
+
+impl Redials {
+    fn place(&self, attempt: &Attempt, window_ns: u64) -> Option<usize> {
+        let goes_on = |it: &Series| {
+            let after = |from: u64| attempt.started.saturating_sub(from);
+            after(it.last) >= LEAST_NS && after(it.first) < window_ns
+        };
+        self.0.get(&key(attempt))?.iter().position(goes_on)
+    }
+
+    fn note(&mut self, attempt: &Attempt, window_ns: u64) {
+        let (place, began) = (self.place(attempt, window_ns), attempt.started);
+        let series = self.0.or_default(key(attempt));
+        match place.and_then(|place| series.get_mut(place)) {
+            Some(of) => of.last = began,
+            None => {
+                series.retain(|it| began.saturating_sub(it.first) < window_ns);
+                series.truncate(MAX_SERIES - 1);
+                series.push(Series { first: began, last: began });
+            }
+        }
+    }
+}
+
+fn key(attempt: &Attempt) -> (u32, SocketAddr) {
+    (attempt.actor.pid, attempt.flow.dst)
+}
+
+impl Core {
+    /// It is a later dial of an attempt of a probe that has failed before.
+    pub(super) fn is_redial(&self, attempt: &Attempt) -> bool {
+        let decided = self.decided.get(&attempt.conn).map(|it| it.redial);
+        let goes_on = || self.redials.place(attempt, enrich::grpc_timeouts_ns(attempt, &self.node)?.1);
+        decided.unwrap_or_else(|| goes_on().is_some())
+    }
+
+    /// A dial failed: the probe may dial again until its timeout.
+    pub(super) fn note_dial(&mut self, conn: ConnId) {
+        let Some(attempt) = self.correlator.get(conn).filter(|it| is_unheard(it)) else { return };
+        let Some((_, longest)) = enrich::grpc_timeouts_ns(attempt, &self.node) else { return };
+        let until = attempt.started.saturating_add(longest).saturating_add(LEAST_NS);
+        self.redials.note(attempt, longest);
+        self.correlator.keep(conn, until);
+    }
+
+    /// An attempt succeeded: the dials of the same attempt of the probe that failed before are no failures of it.
+    pub(super) fn pardon_redials(&mut self, conn: ConnId, out: &mut Vec<Decision>) {
+        let Some(attempt) = self.correlator.get(conn) else { return };
+        let Some((shortest, _)) = enrich::grpc_timeouts_ns(attempt, &self.node) else { return };
+        let key = key(attempt);
+        let fits = |it: &&Attempt| is_earlier_dial(it, attempt, shortest);
+        let failed = |it: &Attempt| self.decided.get(&it.conn).filter(|d| d.outcome == Outcome::Failure).copied();
+        let before = self.correlator.all().filter(fits).filter_map(|it| Some((it, failed(it)?)));
+        let pardoned: Vec<(ConnId, Finding)> =
+            before.map(|(it, decided)| (it.conn, pardon(it, attempt, decided))).collect();
+        for (other, finding) in pardoned {
+            self.remember(other, &finding, true);
+            self.say(other, finding, Vec::new(), true, out);
+        }
+        self.redials.0.remove(&key);
+    }
+}
+
+/// The server had not said a word, and the kubelet has not said that the probe failed.
+fn is_unheard(attempt: &Attempt) -> bool {
+    attempt.received().is_none_or(|n| n == 0) && attempt.kubelet().is_none()
+}
+
+/// Within the timeout of every probe that the first can be.
+fn is_earlier_dial(first: &Attempt, second: &Attempt, timeout_ns: u64) -> bool {
+    let same = key(first) == key(second) && first.netns == second.netns && first.prober;
+    let later = second.started.saturating_sub(first.started);
+    same && is_unheard(first) && (LEAST_NS..timeout_ns).contains(&later)
+}
+
+fn pardon(first: &Attempt, second: &Attempt, before: Decided) -> Finding {
+    let ended = second.ended.map_or(second.started, |(time, _)| time);
+    let summary = format!(
+        "the prober's gRPC client dialled {} again {:.1} s later and was answered: one attempt of the probe dials until its timeout, and it succeeded",
+        first.flow.dst,
+        second.started.saturating_sub(first.started) as f64 / 1e9
+    );
+    let mend = "nothing for this attempt of the probe: a later dial of it was answered in time".to_owned();
+    let seen = second.last.as_ref().map(|state| of_state(ended, state));
+    let found = Finding::failure(before.label, seen.into_iter().collect(), summary, mend);
+    Finding { outcome: Outcome::Noise, decided_at: ended, ..found.with_confidence(Confidence::Likely) }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::event::{ProbeSays, TcpState};
+    use crate::record::Outcome;
+    use crate::testing::{POD, SYN, Stream};
+
+    fn refused(stream: &mut Stream, conn: u64, until_next_ms: u64) {
+        stream.again(conn).connect().reset_sent(SYN, true, None).reset_received(TcpState::SynSent, 0);
+        stream.state(TcpState::SynSent, TcpState::Close, 111, (0, 0, 0)).wait_ms(until_next_ms);
+    }
+
+    fn answered(stream: &mut Stream, conn: u64) {
+        stream.again(conn).connect().established();
+        stream.state(TcpState::Established, TcpState::FinWait1, 0, (200, 201, 150)).wait_ms(10);
+    }
+
+    fn outcomes(stream: &Stream) -> Vec<Outcome> {
+        stream.verdicts().iter().map(|it| it.verdict.outcome).collect()
+    }
+
+    /// Outcomes of two refused dials and one that is answered.
+    fn third_is_answered(timeout_s: u32) -> Vec<Outcome> {
+        let mut stream = Stream::new();
+        stream.grpc_readiness(timeout_s);
+        refused(&mut stream, 100, 1_000);
+        refused(&mut stream, 101, 1_600);
+        answered(&mut stream, 102);
+        outcomes(&stream)
+    }
+
+    #[test]
+    fn a_later_dial_of_the_same_attempt_is_answered() {
+        use Outcome::{Failure, Noise};
+        assert_eq!(third_is_answered(5), [Failure, Failure, Noise, Noise]);
+        assert_eq!(third_is_answered(2), [Failure, Failure, Noise], "the first was another attempt's");
+        assert_eq!(third_is_answered(1), [Failure, Failure], "each was an attempt of its own");
+        let mut http = Stream::new();
+        http.http_readiness();
+        refused(&mut http, 100, 1_000);
+        answered(&mut http, 101);
+        assert_eq!(outcomes(&http), [Failure], "nobody dials again for HTTP");
+    }
+
+    /// Who begins to listen is seen before the dial that succeeds.
+    #[test]
+    fn a_refusal_that_was_told_to_be_too_early_is_taken_back() {
+        let mut stream = Stream::new();
+        stream.grpc_readiness(5);
+        refused(&mut stream, 100, 400);
+        stream.listens(POD, 8080, true).wait_ms(600);
+        answered(&mut stream, 101);
+        assert_eq!(stream.labels(), ["connection_refused", "not_listening_yet", "not_listening_yet"]);
+        assert_eq!(outcomes(&stream).last(), Some(&Outcome::Noise));
+    }
+
+    fn counts(stream: &Stream) -> Vec<Option<u32>> {
+        let count = |it: &crate::record::VerdictBody| it.probe.as_ref().and_then(|probe| probe.consecutive_failures);
+        stream.verdicts().iter().map(count).collect()
+    }
+
+    #[test]
+    fn each_attempt_of_the_probe_counts_once() {
+        let mut stream = Stream::new();
+        stream.grpc_readiness(5);
+        for attempt in 0..2 {
+            for (dial, until_next) in [(0, 1_000), (1, 1_600), (2, 7_400)] {
+                refused(&mut stream, 100 + 10 * attempt + dial, until_next);
+            }
+        }
+        assert_eq!(counts(&stream), [1, 1, 1, 2, 2, 2].map(Some));
+        // The next attempt begins before the timeout of the last, which was answered.
+        let mut quick = Stream::new();
+        quick.grpc_readiness(5);
+        refused(&mut quick, 100, 1_000);
+        answered(&mut quick, 101);
+        quick.wait_ms(1_500);
+        refused(&mut quick, 102, 1_000);
+        assert_eq!(counts(&quick).last(), Some(&Some(1)));
+    }
+
+    /// It is not dialled for again: what comes next is the next attempt of the probe.
+    #[test]
+    fn what_was_answered_with_a_no_is_over() {
+        let mut stream = Stream::new();
+        stream.grpc_readiness(5);
+        answered(&mut stream, 100);
+        stream.kubelet(ProbeSays::NotServing).wait_ms(3_000);
+        refused(&mut stream, 101, 10_000);
+        refused(&mut stream, 102, 10_000);
+        assert_eq!(counts(&stream), [None, Some(1), Some(2)]);
+    }
+
+    /// Liveness and readiness dial in the same moment, and each again.
+    #[test]
+    fn two_probes_of_one_port_are_two_series() {
+        let mut stream = Stream::new();
+        stream.grpc_readiness(5).grpc_liveness_too(5);
+        for (conn, until_next) in [(100, 300), (101, 700), (102, 300), (103, 8_700)] {
+            refused(&mut stream, conn, until_next);
+        }
+        assert_eq!(counts(&stream), [1, 2, 2, 2].map(Some));
+    }
+}
