@@ -5,7 +5,7 @@ mod lifecycle;
 
 use std::net::IpAddr;
 
-use crate::correlate::attempt::Attempt;
+use crate::correlate::attempt::{Attempt, End};
 use crate::correlate::node::Node;
 use crate::event::{Container, Handler, KubeletProbe, Netns, Pod, PodRef, ProbeSpec, ProbeType};
 use crate::record::{Endpoint, K8s, NetnsRef, Probe, Process, Subject};
@@ -75,6 +75,21 @@ pub fn timeout_s(attempt: &Attempt, node: &Node) -> Option<u32> {
 pub fn is_too_late(attempt: &Attempt, node: &Node) -> bool {
     let Some(connected) = attempt.established.filter(|_| attempt.touched_only()) else { return false };
     longest_timeout_ns(attempt, node).is_some_and(|timeout| connected.saturating_sub(attempt.started) >= timeout)
+}
+
+/// It was connected, and all probes that it can be would have sent a request, which it did not: it was no probe of an open
+/// port.
+#[must_use]
+pub fn is_unasked(attempt: &Attempt, node: &Node) -> bool {
+    let probes = probes_met(attempt, node);
+    attempt.touched_only() && !probes.is_empty() && probes.iter().all(|spec| spec.handler != Handler::Tcp)
+}
+
+/// It failed: by itself, because every probe had timed out by then, or because the server closed before it was asked.
+#[must_use]
+pub fn failed(attempt: &Attempt, node: &Node) -> bool {
+    let closed = || matches!(attempt.ended, Some((_, End::ClosedByServer))) && is_unasked(attempt, node);
+    attempt.failed() || is_too_late(attempt, node) || closed()
 }
 
 /// After what time every probe that it can be has given up; `None` if it can be a lifecycle hook's, which has no timeout.

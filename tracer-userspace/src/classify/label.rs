@@ -288,7 +288,7 @@ labels! {
     ClosedWithoutAnswer = "closed_without_answer" {
         title: "the server took the request and closed without a byte",
         meaning: "The connection was established and the request was taken; then the server's side closed (FIN) without a single byte of an answer: a handler that gives up, a proxy without upstream, a crash or a shutdown.",
-        evidence: "proven: the server's FIN arrived at the prober's own socket with the request sent and no byte received. Where the listener ended at the same time, the verdict says so.",
+        evidence: "proven: the server's FIN arrived at the prober's own socket with the request sent and no byte received; or nothing was sent yet, and every probe that the attempt can be sends a request (none is a tcpSocket). Where the listener ended at the same time, the verdict says so.",
         lookalikes: "A close by RST is `mid_stream_rst`. A tcpSocket probe that sends nothing and is closed by the server succeeded.",
         mend: "Look at the process's own log at that moment: it closed the connection on purpose, crashed, or was shutting down.",
     }
@@ -336,8 +336,8 @@ labels! {
     TlsEofNoise = "tls_eof_noise" {
         title: "a tcpSocket probe of a TLS port: the EOF in the server's log is this probe",
         meaning: "The attempt succeeded. It connected, sent no byte and closed, which is what a tcpSocket probe does; the server expects TLS and logs an EOF during the handshake. Nothing is wrong.",
-        evidence: "likely: this attempt sent and received no byte, and a TLS ClientHello of another connection arrived at the same listener, or an HTTPS probe was answered by it. possible: another probe of the pod is to speak HTTPS to that port, and was not answered yet.",
-        lookalikes: "A tcpSocket probe of a plain port leaves no such line and gets no label. A TLS handshake that began and was cut is a failure.",
+        evidence: "likely: this attempt sent and received no byte, and a TLS ClientHello of another connection arrived at the same listener, or an HTTPS probe was answered by it. possible: another probe of the pod is to speak HTTPS to that port, and was not answered yet. In each case only if the attempt can be a tcpSocket probe, or no probe of the port is known, and the kubelet has not said that it failed.",
+        lookalikes: "A tcpSocket probe of a plain port leaves no such line and gets no label. A TLS handshake that began and was cut is a failure. An HTTPS probe that was connected too late to send anything looks the same to the kernel: it is no success, and `unexplained` once the kubelet says that it failed.",
         mend: "Use an httpGet probe with scheme HTTPS (or a gRPC probe), or filter that line from the server's log.",
     }
     /// None of these.

@@ -167,4 +167,20 @@ mod tests {
         let counts: Vec<_> = counts.collect();
         assert_eq!(counts, [Some(1), Some(2), Some(3)]);
     }
+
+    fn counted(stream: &Stream) -> Vec<Option<u32>> {
+        stream.verdicts().iter().map(|it| it.probe.as_ref().and_then(|probe| probe.consecutive_failures)).collect()
+    }
+
+    /// A prober that connects just before its timeout closes what it has without a request.
+    #[test]
+    fn a_connection_that_was_not_used_is_no_success() {
+        let mut stream = Stream::new();
+        stream.http_readiness();
+        refuse(&mut stream);
+        stream.again(8).connect().wait_ms(990).established();
+        stream.state(TcpState::Established, TcpState::FinWait1, 0, (0, 1, 0)).wait_ms(9_000);
+        refuse(stream.again(9));
+        assert_eq!(counted(&stream), [Some(1), Some(2)]);
+    }
 }

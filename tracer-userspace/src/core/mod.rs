@@ -332,9 +332,9 @@ impl Core {
         out.push(verdict_record(conn, finding, also, named, count, said));
     }
 
-    /// It is over and it failed, at the latest because the probe had timed out by then.
+    /// It is over and it failed.
     fn failed(&self, attempt: &Attempt) -> bool {
-        attempt.failed() || enrich::is_too_late(attempt, &self.node)
+        enrich::failed(attempt, &self.node)
     }
 
     /// The handshake that had been judged a failure went through on a later SYN, and in time.
@@ -359,7 +359,8 @@ impl Core {
             let decided = self.decided.get(&conn);
             self.attempt_record(attempt, time, decided.map_or(outcome, |d| d.outcome), decided.map(|d| d.label))
         });
-        if outcome == Outcome::Success {
+        // What was to send a request and did not has succeeded at nothing.
+        if outcome == Outcome::Success && !enrich::is_unasked(attempt, &self.node) {
             self.succeeded(conn, time, out);
             self.pardon_other_loopback(conn, out);
             self.pardon_redials(conn, out);

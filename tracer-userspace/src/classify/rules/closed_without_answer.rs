@@ -3,6 +3,7 @@
 use super::super::evidence::{evidence, of_state};
 use super::{Case, Finding, Label, ms};
 use crate::correlate::attempt::End;
+use crate::enrich;
 use crate::record::Evidence;
 use serde_json::json;
 
@@ -14,7 +15,8 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let attempt = case.attempt;
     let (ended, End::ClosedByServer) = attempt.ended? else { return None };
     let (established, state) = (attempt.established?, attempt.last.as_ref()?);
-    if !case.settled || !attempt.failed() || attempt.received() != Some(0) || attempt.errno().is_some() {
+    let unasked = enrich::is_unasked(attempt, case.node);
+    if !case.settled || !(attempt.failed() || unasked) || attempt.received() != Some(0) || attempt.errno().is_some() {
         return None;
     }
     let gone = listener_ended(case, ended);
@@ -23,11 +25,14 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     } else {
         ""
     };
-    let summary = format!(
-        "{} took the request and closed the connection {} after it was established without a byte of an answer{how}",
-        attempt.flow.dst,
-        ms(ended.saturating_sub(established))
-    );
+    let after = ms(ended.saturating_sub(established));
+    let what = match unasked {
+        true => format!("closed the connection {after} after it was established, before a request was sent"),
+        false => format!(
+            "took the request and closed the connection {after} after it was established without a byte of an answer"
+        ),
+    };
+    let summary = format!("{} {what}{how}", attempt.flow.dst);
     let mut seen = vec![of_state(ended, state)];
     seen.extend(gone);
     let found =
@@ -48,6 +53,7 @@ fn listener_ended(case: &Case<'_>, ended: u64) -> Option<Evidence> {
 #[cfg(test)]
 mod tests {
     use crate::event::TcpState;
+    use crate::record::VerdictBody;
     use crate::testing::Stream;
 
     fn closed(received: u64) -> Vec<&'static str> {
@@ -60,5 +66,22 @@ mod tests {
     fn a_fin_without_a_byte_and_not_after_one() {
         assert_eq!(closed(0), ["closed_without_answer"]);
         assert!(closed(10).is_empty());
+    }
+
+    /// A proxy whose upstream is gone closes what it accepts, before the prober has written.
+    #[test]
+    fn who_would_have_asked_was_closed_before() {
+        let touched = |probed: fn(&mut Stream) -> &mut Stream| {
+            let mut stream = Stream::new();
+            probed(&mut stream).connect().established().state(TcpState::Established, TcpState::CloseWait, 0, (0, 1, 1));
+            stream.state(TcpState::CloseWait, TcpState::LastAck, 0, (0, 1, 1));
+            let said =
+                |it: &VerdictBody| (it.verdict.label.name(), it.probe.as_ref().and_then(|it| it.consecutive_failures));
+            stream.verdicts().iter().map(said).collect::<Vec<_>>()
+        };
+        assert_eq!(touched(Stream::http_readiness), [("closed_without_answer", Some(1))]);
+        assert_eq!(touched(Stream::https_readiness), [("closed_without_answer", Some(1))]);
+        assert!(touched(Stream::tcp_readiness).is_empty(), "the port is open");
+        assert!(touched(|stream| stream).is_empty(), "what it is is not known");
     }
 }

@@ -10,7 +10,11 @@ use crate::record::{Confidence, Evidence, Outcome};
 /// The rule.
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let attempt = case.attempt;
-    if !attempt.touched_only() || enrich::is_too_late(attempt, case.node) {
+    if !attempt.touched_only() || attempt.kubelet().is_some() || enrich::is_too_late(attempt, case.node) {
+        return None;
+    }
+    // What was to send a request and did not is no success.
+    if enrich::is_unasked(attempt, case.node) {
         return None;
     }
     let (ended, _) = attempt.ended?;
@@ -51,7 +55,7 @@ fn listener_speaks_tls(case: &Case<'_>) -> Option<(Evidence, Confidence)> {
 
 #[cfg(test)]
 mod tests {
-    use crate::event::{Actor, Fact, Listen, Netns, TcpState, TlsHello};
+    use crate::event::{Actor, Fact, Listen, Netns, ProbeSays, TcpState, TlsHello};
     use crate::record::Outcome;
     use crate::testing::{NODE, POD, Stream};
 
@@ -112,5 +116,21 @@ mod tests {
         let mut stream = Stream::new();
         stream.connect().established().state(TcpState::Established, TcpState::FinWait1, 0, (0, 1, 0));
         assert!(stream.labels().is_empty());
+    }
+
+    /// Connected just before its timeout, and closed unused.
+    #[test]
+    fn an_https_probe_that_sent_nothing_is_no_touch() {
+        let touch = |probed: fn(&mut Stream) -> &mut Stream| {
+            let mut stream = Stream::new();
+            probed(&mut stream).push(hello(None, "10.88.0.2:8080")).connect().wait_ms(990).established().wait_ms(5);
+            stream.state(TcpState::Established, TcpState::FinWait1, 0, (0, 1, 0));
+            stream
+        };
+        assert!(touch(Stream::https_readiness).labels().is_empty());
+        assert_eq!(touch(Stream::https_readiness).kubelet(ProbeSays::Timeout).labels(), ["unexplained"]);
+        assert_eq!(touch(Stream::tcp_readiness).labels(), ["tls_eof_noise"]);
+        let told = touch(Stream::tcp_readiness).kubelet(ProbeSays::Timeout).labels();
+        assert_eq!(told, ["tls_eof_noise", "unexplained"], "the kubelet knows better");
     }
 }

@@ -19,7 +19,8 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let attempt = case.attempt;
     let (ended, end) = attempt.ended?;
     let (said, too_late) = (attempt.kubelet(), enrich::is_too_late(attempt, case.node));
-    if !case.settled || !(attempt.failed() || too_late || said.is_some()) || (said.is_none() && is_cancelled(case)) {
+    let failed = enrich::failed(attempt, case.node);
+    if !case.settled || !(failed || said.is_some()) || (said.is_none() && is_cancelled(case)) {
         return None;
     }
     let mut seen: Vec<Evidence> = attempt.sightings.iter().filter_map(says).collect();
@@ -33,7 +34,7 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
         ms(attempt.elapsed(ended)),
         if too_late {
             after_its_timeout(attempt)
-        } else if attempt.failed() {
+        } else if failed {
             how(attempt, end)
         } else {
             DISAGREES.to_owned()
