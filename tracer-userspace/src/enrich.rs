@@ -2,6 +2,7 @@
 //! node is known to hold.
 
 mod lifecycle;
+mod others;
 
 use std::net::IpAddr;
 
@@ -10,6 +11,7 @@ use crate::correlate::node::Node;
 use crate::event::{Container, Handler, KubeletProbe, Netns, Pod, PodRef, ProbeSpec, ProbeType};
 use crate::record::{Endpoint, K8s, NetnsRef, Probe, Process, Subject};
 pub use lifecycle::{HookMatch, hooks_met};
+pub use others::other_reason;
 
 /// An attempt with its names.
 #[derive(Clone, Debug)]

@@ -13,6 +13,7 @@ mod kubectl;
 pub mod kubelet;
 pub mod label;
 mod lifecycle;
+mod others;
 pub(crate) mod owner;
 mod rules;
 pub(crate) mod startup_probe;
@@ -121,5 +122,6 @@ pub fn classify(case: &Case<'_>) -> Option<(Finding, Vec<Label>)> {
     history::add(case, &mut first);
     history::add_end(case, &mut first);
     lifecycle::add(case, &mut first);
+    others::add(case, &mut first);
     Some((first, also))
 }

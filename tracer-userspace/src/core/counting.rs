@@ -52,7 +52,9 @@ impl Core {
         let (one, redial) = (Streak::of_one(started), self.is_redial(attempt));
         let streak = self.streak_of(attempt).map_or(one, |s| Streak { last: started, ..next(s, redial) });
         let container = enrich::probed_container(attempt, &self.node).and_then(|(_, it)| it.id.clone());
-        self.streaks.insert((dst, namespace), (streak, container));
+        if enrich::other_reason(attempt, &self.node).is_none() {
+            self.streaks.insert((dst, namespace), (streak, container));
+        }
         if let Some(netns) = namespace.filter(|_| finding.label == Label::ConnectionRefused) {
             self.correlator.keep(conn, started.saturating_add(KEEP_REFUSED_NS));
             let waiting = self.refused.or_default((netns, dst.port()));
@@ -75,13 +77,16 @@ impl Core {
         streak.in_run(enrich::run_began(attempt, &self.node, attempt.started).or_else(made))
     }
 
-    /// Failures in a row of this probe, this attempt included.
+    /// Failures in a row of this probe, this attempt included; not of what need not be a probe.
     pub(super) fn count_failure(&mut self, conn: ConnId, named: &Named, finding: &Finding, again: bool) -> Option<u32> {
         if finding.outcome != Outcome::Failure {
             return None;
         }
-        let key = self.counter_key(conn, named)?;
-        let redial = self.correlator.get(conn).is_some_and(|attempt| self.is_redial(attempt));
+        let (key, attempt) = (self.counter_key(conn, named)?, self.correlator.get(conn)?);
+        if enrich::other_reason(attempt, &self.node).is_some() {
+            return None;
+        }
+        let redial = self.is_redial(attempt);
         let count = self.failures.or_default(key);
         *count += u32::from(!again && !redial);
         // A later verdict may be the first that knows which probe it was.

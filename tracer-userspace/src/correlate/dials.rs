@@ -36,13 +36,24 @@ impl Dials {
         }
     }
 
+    /// How often it was dialled within one period up to `time`, that dial included.
+    #[must_use]
+    pub fn within(&self, dst: SocketAddr, time: u64, period_ns: u64) -> usize {
+        let from = time.saturating_sub(period_ns).saturating_add(tolerance(period_ns));
+        let is_within = |at: &&u64| (from..=time).contains(*at);
+        self.0.get(&dst).map_or(0, |times| times.iter().filter(is_within).count())
+    }
+
     /// It was dialled one period before `time`.
     #[must_use]
     pub fn any_a_period_before(&self, dst: SocketAddr, time: u64, period_ns: u64) -> bool {
-        let tolerance = (period_ns / TOLERANCE).max(LATE_NS);
-        let is_due = |before: &u64| time.saturating_sub(*before).abs_diff(period_ns) <= tolerance;
+        let is_due = |before: &u64| time.saturating_sub(*before).abs_diff(period_ns) <= tolerance(period_ns);
         period_ns > 0 && self.0.get(&dst).is_some_and(|times| times.iter().any(is_due))
     }
+}
+
+fn tolerance(period_ns: u64) -> u64 {
+    (period_ns / TOLERANCE).max(LATE_NS)
 }
 
 #[cfg(test)]
@@ -65,6 +76,9 @@ mod tests {
         );
         assert!(!due(15 * SECOND_NS + 110_000_000, 10) && !due(15 * SECOND_NS, 5) && !due(15 * SECOND_NS, 0));
         assert!(!due(5 * SECOND_NS, 10), "itself");
+        dials.note(target(8080), 15 * SECOND_NS);
+        let within = |time, period_s| dials.within(target(8080), time, period_s * SECOND_NS);
+        assert_eq!((within(15 * SECOND_NS, 10), within(15 * SECOND_NS, 11), within(14 * SECOND_NS, 5)), (1, 2, 0));
         assert!(!dials.any_a_period_before(target(8081), 15 * SECOND_NS, 10 * SECOND_NS));
     }
 

@@ -18,6 +18,7 @@ use super::tls_ports::TlsPorts;
 use crate::event::{
     Fact, FindingBody, Findings, Inspection, LinkChange, LinkState, Listen, Loss, Netns, NetnsOp, NetnsOpKind,
     NodePort, NodePorts, NodeSettings, Observation, PortPressure, ProxyMode, Service, Start, Throttled,
+    WITH_API_SERVER,
 };
 
 /// Namespaces kept that ended: what a list says of them is older.
@@ -54,7 +55,7 @@ pub struct Node {
     pub firewalls: Firewalls,
     /// Who used up ephemeral ports, as of the last time that was read.
     pub ports: Option<PortPressure>,
-    /// When probers dialled what lifecycle hooks dial, too.
+    /// When probers dialled what not only probes dial.
     dials: Dials,
     /// What the last check of the node came to, and when.
     checked: Option<(u64, Findings)>,
@@ -85,8 +86,10 @@ impl Node {
             Fact::NetnsOp(op) => self.see_netns_op(time, op),
             Fact::Inspection(seen) => self.targets.see(time, seen),
             Fact::TlsHello(hello) => self.tls.see_hello(time, hello),
-            Fact::Connect(connect) if connect.prober => self.see_dial(time, connect.flow.dst),
-            Fact::ConnectFailed(failed) if failed.prober && failed.conn.is_none() => self.see_dial(time, failed.dst),
+            Fact::Connect(connect) if connect.prober => self.see_dial(time, connect.flow.dst, &connect.actor.comm),
+            Fact::ConnectFailed(failed) if failed.prober && failed.conn.is_none() => {
+                self.see_dial(time, failed.dst, &failed.actor.comm);
+            }
             Fact::Listen(listen) => self.see_listen(time, listen),
             Fact::Firewall(firewall) => self.firewalls.see(time, firewall),
             Fact::Findings(findings) => self.checked = Some((time, (**findings).clone())),
@@ -96,8 +99,10 @@ impl Node {
         }
     }
 
-    fn see_dial(&mut self, time: u64, dst: SocketAddr) {
-        if self.pods.have_hook_on(dst.port()) {
+    /// What not only probes dial is noted.
+    fn see_dial(&mut self, time: u64, dst: SocketAddr, comm: &str) {
+        let api_server = || WITH_API_SERVER.contains(&comm) && self.pods.are_probed_at(dst);
+        if self.pods.have_hook_on(dst.port()) || self.pods.is_api_server(dst) || api_server() {
             self.dials.note(dst, time);
         }
     }
@@ -161,7 +166,7 @@ impl Node {
         self.netns == Some(netns) || self.links.get(&netns).is_some()
     }
 
-    /// When probers dialled what lifecycle hooks dial, too.
+    /// When probers dialled what not only probes dial: lifecycle hooks, or an API server's clients.
     #[must_use]
     pub const fn dials(&self) -> &Dials {
         &self.dials

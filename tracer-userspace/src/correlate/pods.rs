@@ -2,9 +2,12 @@
 //! each attempt asks.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 
-use crate::event::{Netns, Pod};
+use crate::event::{Container, Netns, Pod};
+
+/// The name of its container, as kubeadm, RKE2 and OpenShift have it.
+const API_SERVER: &str = "kube-apiserver";
 
 /// The pods, in the order of their list.
 #[derive(Debug, Default)]
@@ -96,6 +99,23 @@ impl KnownPods {
         self.hook_ports.contains(&port)
     }
 
+    /// A probe of any of them dials this.
+    #[must_use]
+    pub fn are_probed_at(&self, dst: SocketAddr) -> bool {
+        self.containers_dialled(dst).any(|it| it.probes.iter().any(|spec| spec.port == dst.port()))
+    }
+
+    /// It is the API server of this node, as a static pod runs it, and is probed there.
+    #[must_use]
+    pub fn is_api_server(&self, dst: SocketAddr) -> bool {
+        let is_it = |it: &Container| it.name.as_deref() == Some(API_SERVER);
+        self.containers_dialled(dst).any(|it| is_it(it) && it.probes.iter().any(|spec| spec.port == dst.port()))
+    }
+
+    fn containers_dialled(&self, dst: SocketAddr) -> impl Iterator<Item = &Container> {
+        self.dialled_at(dst.ip()).flat_map(|pod| &pod.containers)
+    }
+
     /// Their probes or lifecycle hooks are known, and not only their names.
     #[must_use]
     pub const fn have_specs(&self) -> bool {
@@ -122,7 +142,7 @@ fn hosts(pod: &Pod) -> impl Iterator<Item = &str> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::event::{Container, HookType, LifecycleHook, ProbeSpec};
+    use crate::event::{HookType, LifecycleHook, ProbeSpec};
     use crate::testing::http_probe;
 
     fn pod(name: &str, addr: &str, netns: u32) -> Pod {

@@ -12,6 +12,9 @@ use super::ProbeType;
 pub const KNOWN_PROBERS: &[&str] =
     &["kubelet", "kubelite", "k3s", "k3s-server", "k3s-agent", "microshift", "hyperkube"];
 
+/// Those that contain an API server as well, or may.
+pub const WITH_API_SERVER: &[&str] = &["kubelite", "k3s", "k3s-server", "rke2", "microshift", "hyperkube"];
+
 /// The pod that a line is about, as far as the line names it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct PodRef {

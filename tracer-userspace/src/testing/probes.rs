@@ -158,4 +158,13 @@ impl Stream {
         pods.pods[0].containers[0].probes.push(probe);
         self.push(Fact::Pods(pods))
     }
+
+    /// A pod on the host's network at the target's address, whose container of this name has a liveness probe.
+    pub(crate) fn host_network_liveness(&mut self, container: &str, period_s: u32) -> &mut Self {
+        self.liveness(period_s, 8);
+        let mut pods = self.pods();
+        pods.pods[0].host_network = true;
+        pods.pods[0].containers[0].name = Some(container.into());
+        self.push(Fact::Pods(pods))
+    }
 }

@@ -60,6 +60,10 @@ const fn is_interim(status: u16) -> bool {
 fn refusal(case: &Case<'_>, answer: &Answer) -> Option<(String, &'static str)> {
     // Without a spec only a status line says that HTTP was spoken; gRPC answers in bytes of its own.
     let asked = enrich::asks_http(case.attempt, case.node);
+    // What else a kubelet asks (a cloud's metadata, a registry) takes a 404 as it likes.
+    if asked.is_none() && case.node.pods.have_specs() {
+        return None;
+    }
     if !case.attempt.prober || !asked.unwrap_or(answer.kind == AnswerKind::Http) {
         return None;
     }
@@ -107,5 +111,20 @@ mod tests {
         stream.http_readiness().connect().established().answer(AnswerKind::Other, None).wait_ms(200);
         stream.answer(AnswerKind::Http, Some(200));
         assert!(stream.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 200)).labels().is_empty());
+    }
+
+    /// A cloud's metadata, a credential provider: what a 404 means there is theirs to say.
+    #[test]
+    fn what_no_probe_asks_is_no_failed_probe() {
+        let asked = |specs: bool| {
+            let mut stream = Stream::new();
+            if specs {
+                stream.http_readiness();
+            }
+            stream.again_to(8, "169.254.169.254:80").connect().established().answer(AnswerKind::Http, Some(404));
+            stream.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 200)).labels()
+        };
+        assert!(asked(true).is_empty());
+        assert_eq!(asked(false), ["app_status_failure"], "what is probed is not known");
     }
 }

@@ -1,0 +1,17 @@
+//! A failure that need not be a probe's: something else in the prober's process may have dialled.
+
+use super::Case;
+use super::finding::Finding;
+use crate::enrich;
+use crate::record::{Confidence, Outcome};
+
+/// What was seen of the connection stays as it is; whether it was a probe is not sure.
+pub(super) fn add(case: &Case<'_>, finding: &mut Finding) {
+    if finding.outcome != Outcome::Failure {
+        return;
+    }
+    if let Some(why) = enrich::other_reason(case.attempt, case.node) {
+        finding.confidence = finding.confidence.min(Confidence::Likely);
+        finding.summary += &format!("; it may have been no probe: {why}");
+    }
+}

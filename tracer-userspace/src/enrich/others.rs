@@ -1,0 +1,101 @@
+//! Dials of the prober's process that need not be a probe's: of an API server that runs in it, or as the API server's client.
+
+use super::{Match, behaving, matching_probes, probes_on};
+use crate::correlate::attempt::Attempt;
+use crate::correlate::node::Node;
+use crate::event::{Handler, WITH_API_SERVER};
+
+const SECOND_NS: u64 = 1_000_000_000;
+
+/// Why else it may have dialled the target of the probes that this attempt can be, in words; `None` if it surely is a probe, or
+/// nothing else dials there.
+///
+/// The API server dials pods for its own clients (`kubectl get --raw /api/v1/namespaces/…/proxy`, webhooks, aggregated APIs). The
+/// kubelet dials the API server of its own node with a client that tries again each second or so.
+#[must_use]
+pub fn other_reason(attempt: &Attempt, node: &Node) -> Option<&'static str> {
+    let probes = matching_probes(attempt, node);
+    // Neither opens a connection for nothing; and the kubelet may have said what it was.
+    if probes.is_empty() || attempt.touched_only() || attempt.kubelet().is_some() {
+        return None;
+    }
+    let why = if WITH_API_SERVER.contains(&attempt.actor.comm.as_str()) {
+        "the API server in the same process dials pods, too"
+    } else if node.pods.is_api_server(attempt.flow.dst) {
+        "the kubelet dials it as a client, too"
+    } else {
+        return None;
+    };
+    let all = probes_on(attempt, node);
+    let due = behaving(&all, attempt).iter().any(|it| is_due(it, &all, attempt, node));
+    (!due).then_some(why)
+}
+
+/// It came one period after another dial, and no more dials between them than probes make.
+fn is_due((.., spec): &Match<'_>, all: &[Match<'_>], attempt: &Attempt, node: &Node) -> bool {
+    let (dials, dst) = (node.dials(), attempt.flow.dst);
+    let period_ns = u64::from(spec.period_s) * SECOND_NS;
+    let most: u32 = all.iter().map(|(.., other)| in_a_period(other.period_s, other.handler, spec.period_s)).sum();
+    dials.any_a_period_before(dst, attempt.started, period_ns)
+        && dials.within(dst, attempt.started, period_ns) <= most as usize
+}
+
+/// How often at most a probe dials while another goes through one period: a redirect is dialled for again, and a gRPC probe
+/// dials again until its timeout.
+fn in_a_period(own_s: u32, handler: Handler, period_s: u32) -> u32 {
+    let again = if handler == Handler::Grpc { 4 } else { 2 };
+    period_s.div_ceil(own_s.max(1)).saturating_mul(again)
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::event::{AnswerKind, TcpState};
+    use crate::record::{Confidence, VerdictBody};
+    use crate::testing::{SYN, Stream};
+
+    fn said(stream: &Stream) -> Vec<(Confidence, Option<u32>)> {
+        let count = |it: &VerdictBody| it.probe.as_ref().and_then(|probe| probe.consecutive_failures);
+        stream.verdicts().iter().map(|it| (it.verdict.confidence, count(it))).collect()
+    }
+
+    fn refused_by(comm: &str, conn: u64, stream: &mut Stream) {
+        stream.again(conn).connect().prober_named(comm).established().answer(AnswerKind::Http, Some(404));
+        stream.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 200));
+    }
+
+    /// A user asks the API server for a page of the pod.
+    #[test]
+    fn what_the_api_server_in_the_process_may_have_asked_is_no_proven_failure() {
+        use Confidence::{Likely, Proven};
+        let asked = |comm: &str| {
+            let mut stream = Stream::new();
+            refused_by(comm, 100, stream.http_readiness());
+            refused_by(comm, 101, stream.wait_ms(3_000));
+            refused_by(comm, 102, stream.wait_ms(7_000));
+            refused_by(comm, 103, stream.wait_ms(9_999));
+            said(&stream)
+        };
+        let of_k3s = [(Likely, None), (Likely, None), (Proven, Some(1)), (Proven, Some(2))];
+        assert_eq!(asked("k3s-server"), of_k3s);
+        assert_eq!(asked("kubelet"), [1, 2, 3, 4].map(|count| (Proven, Some(count))));
+    }
+
+    /// Each second: some of them lie a period apart.
+    #[test]
+    fn the_kubelet_s_own_client_fails_no_probe_of_its_api_server() {
+        let dials = |container: &str| {
+            let mut stream = Stream::to("10.0.0.1:6443");
+            stream.host_network_liveness(container, 10);
+            for conn in 100..115 {
+                stream.again(conn).connect().reset_sent(SYN, true, None).reset_received(TcpState::SynSent, 0);
+                stream.state(TcpState::SynSent, TcpState::Close, 111, (0, 0, 0)).wait_ms(1_000);
+            }
+            stream
+        };
+        let own = dials("kube-apiserver");
+        assert_eq!(said(&own), [(Confidence::Likely, None); 15]);
+        let words = &own.verdicts()[14].verdict.summary;
+        assert!(words.ends_with("; it may have been no probe: the kubelet dials it as a client, too"), "{words}");
+        assert_eq!(said(&dials("proxy"))[2], (Confidence::Proven, Some(3)));
+    }
+}
