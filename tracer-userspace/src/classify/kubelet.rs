@@ -6,6 +6,7 @@ use super::evidence::evidence;
 use super::finding::Finding;
 use super::kubectl;
 use super::label::Label;
+use super::rules::app_status_failure::answer_in_words;
 use crate::correlate::node::Node;
 use crate::enrich;
 use crate::event::{
@@ -47,6 +48,25 @@ pub fn command(probe: &KubeletProbe, node: &Node) -> Option<(Finding, Unattached
         process: kubelet(probe.pid),
     };
     Some((exec(probe, spec, &named.k8s), named))
+}
+
+/// The verdict on a probe that was answered with a no on one of so many connections; `None` if that is not what was said.
+#[must_use]
+pub fn answer(probe: &KubeletProbe, connections: usize, node: &Node) -> Option<(Finding, Unattached)> {
+    let (says, mend) = answer_in_words(probe.says)?;
+    let spec = container(probe, node).and_then(|it| it.probes.iter().find(|spec| spec.probe_type == probe.probe_type));
+    let unknown = || Probe { probe_type: Some(probe.probe_type), ..Probe::default() };
+    let named = Unattached {
+        probe: Some(spec.and_then(|spec| Probe::agreed(&[spec])).unwrap_or_else(unknown)),
+        k8s: k8s(&probe.pod, probe.container.as_ref(), node),
+        process: kubelet(probe.pid),
+    };
+    let summary = format!(
+        "the {} probe{} was answered: {says}, as the kubelet read it; which of {connections} connections that was is not seen",
+        kind(probe),
+        whose(&named.k8s)
+    );
+    Some((told(Label::AppStatusFailure, of_outcome(probe), summary, mend.to_owned()), named))
 }
 
 fn container<'a>(probe: &KubeletProbe, node: &'a Node) -> Option<&'a Container> {

@@ -113,8 +113,8 @@ impl Counts {
         }
     }
 
-    /// A verdict tells of a command that failed.
-    pub(super) fn command(&mut self, probe: &KubeletProbe) {
+    /// A verdict tells of a probe that failed by the kubelet's words alone: a command, or a no on one of several connections.
+    pub(super) fn unattached(&mut self, probe: &KubeletProbe) {
         if self.following {
             self.note(Key::told(probe), probe.written_boot_ns);
         }

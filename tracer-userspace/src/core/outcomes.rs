@@ -5,6 +5,8 @@
 
 use super::records::{said, unattached};
 use super::{Core, When};
+use crate::classify::finding::Finding;
+use crate::classify::kubelet::Unattached;
 use crate::classify::{SETTLE_NS, kubelet};
 use crate::correlate::KEEP_AFTER_END_NS;
 use crate::correlate::attempt::Attempt;
@@ -33,12 +35,16 @@ impl Core {
             if self.counts.know(probe) {
                 return;
             }
-            self.counts.command(probe);
+            self.counts.unattached(probe);
             out.push(unattached(finding, named, Some(said(&command))));
             true
         } else if let Some(conn) = self.attempt_of(probe, observation.time_boot_ns) {
             self.correlator.join(conn, observation);
             self.quote(conn, observation.time_boot_ns, out);
+            true
+        } else if let Some((finding, named)) = self.answer_of_several(probe, observation.time_boot_ns) {
+            self.counts.unattached(probe);
+            out.push(unattached(finding, named, Some(said(probe))));
             true
         } else {
             false
@@ -51,8 +57,7 @@ impl Core {
     /// The one attempt that it can be about: of that probe, not told of before, and over at that time or not yet seen to
     /// be. One that failed goes first, the last of several; one that the kernel found well must be the only one left.
     fn attempt_of(&self, probe: &KubeletProbe, now: u64) -> Option<ConnId> {
-        let fits = |a: &&Attempt| a.prober && a.kubelet().is_none() && is_in_time(a, probe) && self.is_of(a, probe);
-        let fitting: Vec<&Attempt> = self.correlator.all().filter(fits).collect();
+        let fitting = self.fitting(probe);
         if probe.is_event() {
             return self.attempt_of_event(&fitting, probe, now);
         }
@@ -65,6 +70,23 @@ impl Core {
         }
         let [only] = fitting.as_slice() else { return None };
         Some(only.conn)
+    }
+
+    fn fitting(&self, probe: &KubeletProbe) -> Vec<&Attempt> {
+        let waits = |a: &Attempt| !is_long_over(a, probe, enrich::longest_timeout_ns(a, &self.node));
+        let is_free = |a: &Attempt| a.prober && a.kubelet().is_none();
+        let fits = |a: &&Attempt| is_free(a) && is_in_time(a, probe) && waits(a) && self.is_of(a, probe);
+        self.correlator.all().filter(fits).collect()
+    }
+
+    /// It was answered with a no, on one of several connections that went well for the kernel: the words alone decide. Not of an
+    /// Event where one of them failed, or may have and be forgotten: that is told already.
+    fn answer_of_several(&self, probe: &KubeletProbe, now: u64) -> Option<(Finding, Unattached)> {
+        let fitting = self.fitting(probe);
+        let told = fitting.iter().any(|a| self.has_failed(a));
+        let late = now > probe.written_boot_ns.saturating_add(KEEP_AFTER_END_NS);
+        let is_news = fitting.len() > 1 && !(probe.is_event() && (told || late));
+        is_news.then(|| kubelet::answer(probe, fitting.len(), &self.node)).flatten()
     }
 
     /// Those that ended within the second of the Event go first, of them those that failed. Several that are left: the
@@ -138,6 +160,12 @@ fn is_in_time(attempt: &Attempt, probe: &KubeletProbe) -> bool {
     }
 }
 
+/// It is open, and the probe that it can be must have given up on it well before: it is something else (an API server's client).
+fn is_long_over(attempt: &Attempt, probe: &KubeletProbe, timeout_ns: Option<u64>) -> bool {
+    let over = timeout_ns.map(|it| attempt.started.saturating_add(it).saturating_add(BEFORE_NS));
+    attempt.ended.is_none() && over.is_some_and(|over| over < probe.written_boot_ns)
+}
+
 /// Its answer had another status than the one that the kubelet read.
 fn denies(attempt: &Attempt, probe: &KubeletProbe) -> bool {
     let ProbeSays::Status(said) = probe.says else { return false };
@@ -202,6 +230,45 @@ mod tests {
         healthy(&mut waiting);
         waiting.wait_ms(10).kubelet(ProbeSays::Timeout);
         assert!(told(&waiting).is_empty(), "which of the two it was is not known");
+    }
+
+    /// Liveness and readiness of one port, over TLS: which of the two said no is not seen, that one did is.
+    #[test]
+    fn a_no_that_one_of_several_gave_is_told_without_a_connection() {
+        let asked = |tell: fn(&mut Stream) -> &mut Stream| {
+            let mut stream = Stream::new();
+            stream.https_readiness().https_liveness_too();
+            for conn in 100..102 {
+                stream.again(conn).connect().established();
+                stream.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 200));
+            }
+            tell(stream.wait_ms(300));
+            stream
+        };
+        let both = asked(|stream| stream.kubelet(ProbeSays::Status(500)).kubelet_event(ProbeSays::Status(500), 300));
+        assert_eq!(told(&both), [("app_status_failure".to_owned(), true)], "the Event says the same");
+        let verdict = both.verdicts().remove(0);
+        assert_eq!((verdict.verdict.confidence, verdict.dst), (Confidence::Likely, None));
+        let words = "the readiness probe of container app of pod default/web was answered: HTTP status 500, as the kubelet read it; which of 2 connections that was is not seen";
+        assert_eq!(verdict.verdict.summary, words);
+        let event = asked(|stream| stream.kubelet_event(ProbeSays::Status(500), 300));
+        assert_eq!(told(&event), [("app_status_failure".to_owned(), true)]);
+        let late = asked(|stream| stream.wait_ms(2_000).kubelet_event(ProbeSays::Status(500), 2_300));
+        assert!(told(&late).is_empty(), "one that failed may be forgotten, and told of");
+        let timeout = asked(|stream| stream.kubelet(ProbeSays::Timeout));
+        assert!(told(&timeout).is_empty(), "that says nothing of the cause");
+    }
+
+    /// The kubelet's connection to the API server that it probes is open for as long as it likes.
+    #[test]
+    fn what_is_open_for_longer_than_the_timeout_is_no_probe() {
+        let mut stream = Stream::new();
+        stream.https_readiness().connect().established().wait_ms(30_000);
+        stream.again(9).connect().established();
+        stream.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 200)).kubelet(ProbeSays::Status(500));
+        let verdicts = stream.verdicts();
+        assert_eq!(told(&stream), [("app_status_failure".to_owned(), true)]);
+        assert!(verdicts[0].dst.is_some());
     }
 
     #[test]

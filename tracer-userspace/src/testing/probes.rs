@@ -73,7 +73,10 @@ impl Stream {
 
     /// The pod's container has a readiness probe on the same port, too.
     pub(crate) fn readiness_too(&mut self) -> &mut Self {
-        let probe = http_probe(self.flow.dst.port());
+        self.probed_too(http_probe(self.flow.dst.port()))
+    }
+
+    fn probed_too(&mut self, probe: ProbeSpec) -> &mut Self {
         let mut pods = self.pods();
         pods.pods[0].containers[0].probes.push(probe);
         self.push(Fact::Pods(pods))
@@ -153,10 +156,7 @@ impl Stream {
     /// The pod's container has a gRPC liveness probe of the same port, too.
     pub(crate) fn grpc_liveness_too(&mut self, timeout_s: u32) -> &mut Self {
         let (handler, probe_type, like) = (Handler::Grpc, ProbeType::Liveness, http_probe(self.flow.dst.port()));
-        let probe = ProbeSpec { handler, probe_type, scheme: None, path: None, timeout_s, ..like };
-        let mut pods = self.pods();
-        pods.pods[0].containers[0].probes.push(probe);
-        self.push(Fact::Pods(pods))
+        self.probed_too(ProbeSpec { handler, probe_type, scheme: None, path: None, timeout_s, ..like })
     }
 
     /// A pod on the host's network at the target's address, whose container of this name has a liveness probe.
@@ -166,5 +166,11 @@ impl Stream {
         pods.pods[0].host_network = true;
         pods.pods[0].containers[0].name = Some(container.into());
         self.push(Fact::Pods(pods))
+    }
+
+    /// The pod's container has an HTTPS liveness probe on the same port, too.
+    pub(crate) fn https_liveness_too(&mut self) -> &mut Self {
+        let (scheme, probe_type) = (Some("https".into()), ProbeType::Liveness);
+        self.probed_too(ProbeSpec { scheme, probe_type, ..http_probe(self.flow.dst.port()) })
     }
 }

@@ -23,16 +23,21 @@ fn by_outcome(case: &Case<'_>) -> Option<Finding> {
     if case.attempt.received().is_some_and(|n| n == 0) {
         return None;
     }
-    let (says, mend) = match said.says {
-        ProbeSays::Status(status) => (format!("HTTP status {status}"), HANDLER),
-        ProbeSays::NotServing => ("a health status other than SERVING".to_owned(), HANDLER),
-        ProbeSays::NotHttp => ("something that is not HTTP".to_owned(), PROTOCOL),
-        _ => return None,
-    };
+    let (says, mend) = answer_in_words(said.says)?;
     let dst = case.attempt.flow.dst;
     let summary = format!("{dst} was reached and answered: {says}, as the kubelet read it");
     let found = Finding::failure(Label::AppStatusFailure, vec![of_outcome(said)], summary, mend.to_owned());
     Some(found.with_confidence(Confidence::Likely))
+}
+
+/// What the kubelet read, in words, and what mends it; `None` if it says nothing of an answer.
+pub(in super::super) fn answer_in_words(says: ProbeSays) -> Option<(String, &'static str)> {
+    match says {
+        ProbeSays::Status(status) => Some((format!("HTTP status {status}"), HANDLER)),
+        ProbeSays::NotServing => Some(("a health status other than SERVING".to_owned(), HANDLER)),
+        ProbeSays::NotHttp => Some(("something that is not HTTP".to_owned(), PROTOCOL)),
+        _ => None,
+    }
 }
 
 fn by_answer(case: &Case<'_>) -> Option<Finding> {
