@@ -303,10 +303,10 @@ labels! {
     /// The application answered, and said no.
     AppStatusFailure = "app_status_failure" {
         title: "the application answered, and said no",
-        meaning: "The network is fine: the application was reached, took the request and answered with an HTTP status that the kubelet counts as a failure (below 200 or from 400 on), or with something that is not HTTP at all, such as TLS on a port that is probed in plain.",
+        meaning: "The network is fine: the application was reached, took the request and answered with an HTTP status that the kubelet counts as a failure (below 200 or from 400 on), or with something that is not HTTP at all, such as TLS on a port that is probed in plain; or, over gRPC, with a state other than SERVING, or that it has no health service.",
         evidence: "proven: the first bytes of the answer, seen on their way into the prober's own socket, have that status (only the number is kept).",
         lookalikes: "No answer at all is `slow_response`, `closed_without_answer` or `mid_stream_rst`. The status of an HTTPS or gRPC probe is not seen: there it is likely, by the kubelet's own outcome of the attempt (without a connection where several can be the one), or goes unsaid. A lifecycle hook (httpGet) takes any status: of an attempt that may be a hook's, a status alone is no failure. What else the prober asks (a cloud's metadata, a registry) is none either, where the pods' probes are known and none dials there.",
-        mend: "Look at what the handler checks. Not HTTP: correct the probe's scheme or port.",
+        mend: "Look at what the handler checks. Not HTTP: correct the probe's scheme or port. No gRPC health service: register grpc.health.v1.Health in the server, or use tcpSocket.",
     }
     /// The command of an exec probe did not end in time.
     ExecTimeout = "exec_timeout" {

@@ -111,6 +111,8 @@ pub enum ProbeSays {
     Status(u16),
     /// gRPC health: something other than SERVING.
     NotServing,
+    /// The gRPC server answered and has no health service.
+    NoHealthService,
     /// The answer was not HTTP.
     NotHttp,
     /// Another error of the network.

@@ -12,6 +12,9 @@ const HANDLER: &str =
     "the network is fine: see what the health handler checks, and the application's log at that moment";
 const PROTOCOL: &str = "the probe asks in HTTP and the port speaks something else: correct the probe's port or scheme, or use tcpSocket or grpc";
 
+const NO_HEALTH_SERVICE: &str =
+    "register the gRPC health service (grpc.health.v1.Health) in the server, or use tcpSocket";
+
 /// The rule.
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     by_answer(case).or_else(|| by_outcome(case))
@@ -35,6 +38,7 @@ pub(in super::super) fn answer_in_words(says: ProbeSays) -> Option<(String, &'st
     match says {
         ProbeSays::Status(status) => Some((format!("HTTP status {status}"), HANDLER)),
         ProbeSays::NotServing => Some(("a health status other than SERVING".to_owned(), HANDLER)),
+        ProbeSays::NoHealthService => Some(("that it has no gRPC health service".to_owned(), NO_HEALTH_SERVICE)),
         ProbeSays::NotHttp => Some(("something that is not HTTP".to_owned(), PROTOCOL)),
         _ => None,
     }
@@ -89,7 +93,8 @@ fn refusal(case: &Case<'_>, answer: &Answer) -> Option<(String, &'static str)> {
 
 #[cfg(test)]
 mod tests {
-    use crate::event::{AnswerKind, TcpState};
+    use crate::event::{AnswerKind, ProbeSays, TcpState};
+    use crate::record::Confidence;
     use crate::testing::Stream;
 
     fn answered(kind: AnswerKind, status: Option<u16>) -> Vec<&'static str> {
@@ -131,5 +136,15 @@ mod tests {
         };
         assert!(asked(true).is_empty());
         assert_eq!(asked(false), ["app_status_failure"], "what is probed is not known");
+    }
+
+    #[test]
+    fn a_grpc_server_without_the_health_service_says_no() {
+        let mut stream = Stream::new();
+        stream.grpc_readiness(1).connect().established();
+        stream.state(TcpState::Established, TcpState::FinWait1, 0, (200, 201, 150)).kubelet(ProbeSays::NoHealthService);
+        let verdict = stream.verdicts().remove(0).verdict;
+        assert_eq!((verdict.label.name(), verdict.confidence), ("app_status_failure", Confidence::Likely));
+        assert!(verdict.remediation.starts_with("register the gRPC health service"), "{}", verdict.remediation);
     }
 }

@@ -11,6 +11,10 @@ use crate::event::{KubeletResult, ProbeSays};
 /// Longest words kept, bytes.
 const MAX_WORDS: usize = 512;
 
+/// The kubelet's own words (pkg/probe/grpc, `codes.Unimplemented`); the server's message follows.
+const NO_HEALTH_SERVICE: &str =
+    "error: this server does not implement the grpc health protocol (grpc.health.v1.Health)";
+
 /// An output that was understood.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Words {
@@ -39,6 +43,9 @@ fn meaning(output: &str) -> ProbeSays {
     if output.starts_with("service unhealthy (responded with ") {
         return ProbeSays::NotServing;
     }
+    if output.starts_with(NO_HEALTH_SERVICE) {
+        return ProbeSays::NoHealthService;
+    }
     if is_command_timeout(output) {
         return ProbeSays::CommandTimeout;
     }
@@ -66,6 +73,7 @@ fn is_network(output: &str) -> bool {
     let own = [
         "dial tcp ",
         "timeout: failed to connect service",
+        "error: failed to connect service at ",
         "timeout: health rpc did not complete",
         "error: health rpc",
     ];
@@ -97,6 +105,7 @@ fn tellable(output: &str, says: ProbeSays, result: KubeletResult) -> Option<Stri
         ProbeSays::Other | ProbeSays::Nothing => None,
         ProbeSays::Status(status) => Some(format!("HTTP probe failed with statuscode: {status}")),
         ProbeSays::NotServing => Some(not_serving(output).to_owned()),
+        ProbeSays::NoHealthService => Some(NO_HEALTH_SERVICE.to_owned()),
         ProbeSays::CommandTimeout if output.starts_with("command ") => Some("command timed out".to_owned()),
         // The runtime's words, which the kubelet calls an error; a failure has what a command printed.
         ProbeSays::CommandTimeout | ProbeSays::CommandNotRun if result == KubeletResult::Error => {
@@ -173,6 +182,16 @@ mod tests {
         assert_eq!(says("service unhealthy (responded with \"NOT_SERVING\")").0, ProbeSays::NotServing);
         assert_eq!(says("timeout: health rpc did not complete within 1s").0, ProbeSays::Timeout);
         assert_eq!(understand("Get \"https://[fd00::5]/live\": EOF").dst, "[fd00::5]:443".parse().ok());
+    }
+
+    #[test]
+    fn a_grpc_server_without_the_health_service_is_understood() {
+        let unimplemented = "error: this server does not implement the grpc health protocol (grpc.health.v1.Health): unknown service of mine";
+        let (meaning, text) = says(unimplemented);
+        assert_eq!(meaning, ProbeSays::NoHealthService);
+        assert!(text.is_some_and(|it| it.ends_with("(grpc.health.v1.Health)")), "the rest is the server's");
+        let no_connection = "error: failed to connect service at \"10.88.0.5:50051\": context canceled";
+        assert_eq!(says(no_connection).0, ProbeSays::Network);
     }
 
     #[test]
