@@ -16,10 +16,31 @@ use crate::record::{Body, Outcome};
 pub(super) const MAX_COUNTERS: usize = 4096;
 /// Decided attempts remembered, so that none is decided twice.
 pub(super) const MAX_DECIDED: usize = 8192;
+/// A redirect is followed within this, where the probe's timeout is not known.
+const LONGEST_REDIRECT_NS: u64 = 1_000_000_000;
 /// How long a refused attempt is kept, to be judged again when somebody begins to listen.
 const KEEP_REFUSED_NS: u64 = 300_000_000_000;
 /// Refused attempts kept for one port.
 const MAX_REFUSED: usize = 8;
+
+/// Target, kind of probe, and pod, as far as they are known: an address is given to another pod.
+pub(super) type Counter = (SocketAddr, Option<u8>, Option<String>);
+
+/// Failures in a row of a probe.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct InARow {
+    count: u32,
+    /// When an attempt began that was redirected, and maybe was well.
+    redirected: Option<u64>,
+}
+
+impl InARow {
+    /// One more. What was redirected to elsewhere before has ended them; what followed at once is the same attempt of the probe.
+    fn add(&mut self, began: u64, timeout_ns: u64) {
+        let ended = self.redirected.take().is_some_and(|at| began.saturating_sub(at) >= timeout_ns);
+        self.count = if ended { 1 } else { self.count + 1 };
+    }
+}
 
 impl Core {
     pub(super) fn remember(&mut self, conn: ConnId, finding: &Finding, revised: bool) {
@@ -86,16 +107,20 @@ impl Core {
         if enrich::other_reason(attempt, &self.node).is_some() {
             return None;
         }
-        let redial = self.is_redial(attempt);
-        let count = self.failures.or_default(key);
-        *count += u32::from(!again && !redial);
+        let (began, is_new) = (attempt.started, !again && !self.is_redial(attempt));
+        let timeout_ns = enrich::longest_timeout_ns(attempt, &self.node).unwrap_or(LONGEST_REDIRECT_NS);
+        let in_a_row = self.failures.or_default(key);
+        if is_new {
+            in_a_row.add(began, timeout_ns);
+        }
         // A later verdict may be the first that knows which probe it was.
-        Some((*count).max(1))
+        Some(in_a_row.count.max(1))
     }
 
-    pub(super) fn counter_key(&self, conn: ConnId, named: &Named) -> Option<(SocketAddr, Option<u8>)> {
+    pub(super) fn counter_key(&self, conn: ConnId, named: &Named) -> Option<Counter> {
         let dst = self.correlator.get(conn)?.flow.dst;
-        Some((dst, named.probe.as_ref().and_then(|p| p.probe_type).map(|t| t as u8)))
+        let pod = named.k8s.as_ref().and_then(|k8s| k8s.pod_uid.clone().or_else(|| k8s.pod_name.clone()));
+        Some((dst, named.probe.as_ref().and_then(|p| p.probe_type).map(|t| t as u8), pod))
     }
 
     /// An attempt succeeded: its probe's failures in a row are over; what answered an HTTPS probe speaks TLS.
@@ -114,17 +139,39 @@ impl Core {
         if https && attempt.received().is_some_and(|n| n > 0) {
             self.node.answered_https(attempt.flow.dst, time);
         }
-        let dst = attempt.flow.dst;
+        let (dst, is_redirect) = (attempt.flow.dst, is_redirected(attempt));
         let over = self.streaks.range((dst, None)..).take_while(|((at, _), _)| *at == dst).map(|(key, _)| *key);
         for key in over.collect::<Vec<_>>() {
             self.streaks.remove(&key);
         }
-        if let Some(key) = self.counter_key(conn, &named) {
-            self.failures.remove(&key);
-            // Of some attempts it was not known which probe they were.
-            self.failures.remove(&(key.0, None));
+        match is_redirect {
+            true => self.redirected(conn, &named),
+            false => self.end_failures(conn, &named),
         }
     }
+
+    /// Of some attempts it was not known which probe or pod they were.
+    pub(super) fn end_failures(&mut self, conn: ConnId, named: &Named) {
+        let Some((dst, kind, pod)) = self.counter_key(conn, named) else { return };
+        for key in [(dst, kind, pod.clone()), (dst, None, pod), (dst, kind, None), (dst, None, None)] {
+            self.failures.remove(&key);
+        }
+    }
+
+    /// An attempt was redirected. The kubelet follows within the same host, and what comes of that decides; elsewhere it does
+    /// not, and takes it for a success with a warning (`RedirectChecker`, pkg/probe/http). Where to is not seen.
+    fn redirected(&mut self, conn: ConnId, named: &Named) {
+        let began = self.correlator.get(conn).map(|attempt| attempt.started);
+        if let Some(in_a_row) = self.counter_key(conn, named).and_then(|key| self.failures.get_mut(&key)) {
+            in_a_row.redirected = began;
+        }
+    }
+}
+
+/// With a status that Go's client follows (net/http, `redirectBehavior`).
+fn is_redirected(attempt: &Attempt) -> bool {
+    let status = attempt.answer().and_then(|(_, answer)| answer.status);
+    attempt.prober && matches!(status, Some(301 | 302 | 303 | 307 | 308))
 }
 
 /// The namespace that had nobody to listen: an address alone may have been another pod's.
@@ -142,7 +189,7 @@ mod tests {
     use std::net::Ipv4Addr;
 
     use super::MAX_COUNTERS;
-    use crate::event::TcpState;
+    use crate::event::{AnswerKind, TcpState};
     use crate::testing::{SYN, Stream};
 
     fn refuse(stream: &mut Stream) {
@@ -187,5 +234,37 @@ mod tests {
         stream.state(TcpState::Established, TcpState::FinWait1, 0, (0, 1, 0)).wait_ms(9_000);
         refuse(stream.again(9));
         assert_eq!(counted(&stream), [Some(1), Some(2)]);
+    }
+
+    fn answered(stream: &mut Stream, conn: u64, status: u16) {
+        stream.again(conn).connect().established().answer(AnswerKind::Http, Some(status));
+        stream.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 200)).wait_ms(1);
+    }
+
+    #[test]
+    fn a_redirect_to_a_failure_is_no_success_in_between() {
+        let mut stream = Stream::new();
+        stream.http_readiness();
+        for attempt in 0..3 {
+            answered(&mut stream, 100 + 2 * attempt, 302);
+            answered(&mut stream, 101 + 2 * attempt, 500);
+            stream.wait_ms(9_998);
+        }
+        // Refused before it could be redirected; then redirected to another host, which is well.
+        refuse(stream.again(200));
+        answered(stream.wait_ms(9_990), 201, 302);
+        answered(stream.wait_ms(9_999), 202, 500);
+        assert_eq!(counted(&stream), [1, 2, 3, 4, 1].map(Some));
+    }
+
+    #[test]
+    fn another_pod_with_that_address_begins_anew() {
+        let mut stream = Stream::new();
+        stream.http_readiness();
+        answered(&mut stream, 100, 500);
+        answered(&mut stream, 101, 500);
+        stream.http_readiness_of("other");
+        answered(&mut stream, 102, 500);
+        assert_eq!(counted(&stream), [1, 2, 1].map(Some));
     }
 }

@@ -34,9 +34,9 @@ impl Core {
 
     fn forget_failures(&mut self, conn: ConnId) {
         let Some(attempt) = self.correlator.get(conn) else { return };
-        let (dst, key) = (attempt.flow.dst, self.counter_key(conn, &enrich::name(attempt, &self.node)));
+        let (dst, named) = (attempt.flow.dst, enrich::name(attempt, &self.node));
         self.streaks.retain(|(at, _), _| *at != dst);
-        self.failures.retain(|at, _| Some(*at) != key);
+        self.end_failures(conn, &named);
     }
 }
 

@@ -18,7 +18,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 
 use self::budgets::Budgets;
-use self::counting::{MAX_COUNTERS, MAX_DECIDED, next};
+use self::counting::{Counter, InARow, MAX_COUNTERS, MAX_DECIDED, next};
 use self::counts::Counts;
 use self::holding::Held;
 use self::losses::Losses;
@@ -95,7 +95,7 @@ pub struct Core {
     after_answer: BTreeMap<Netns, (u64, Ask)>,
     /// Attempts whose verdict waits for a firewall to be read.
     held: BTreeMap<ConnId, Held>,
-    failures: Recent<(SocketAddr, Option<u8>), u32, MAX_COUNTERS>,
+    failures: Recent<Counter, InARow, MAX_COUNTERS>,
     /// Refusals in a row by target and its namespace, with the id of the container whose probe it was.
     streaks: Recent<(SocketAddr, Option<Netns>), (Streak, Option<String>), MAX_COUNTERS>,
     /// Attempts of gRPC probes that may dial again.
