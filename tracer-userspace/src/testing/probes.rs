@@ -161,10 +161,16 @@ impl Stream {
 
     /// A pod on the host's network at the target's address, whose container of this name has a liveness probe.
     pub(crate) fn host_network_liveness(&mut self, container: &str, period_s: u32) -> &mut Self {
-        self.liveness(period_s, 8);
+        self.liveness(period_s, 8).on_host_network();
+        let mut pods = self.pods();
+        pods.pods[0].containers[0].name = Some(container.into());
+        self.push(Fact::Pods(pods))
+    }
+
+    /// The pod is on the host's network.
+    pub(crate) fn on_host_network(&mut self) -> &mut Self {
         let mut pods = self.pods();
         pods.pods[0].host_network = true;
-        pods.pods[0].containers[0].name = Some(container.into());
         self.push(Fact::Pods(pods))
     }
 

@@ -114,6 +114,11 @@ fn target(case: &Case<'_>) -> Option<String> {
     Some(pod.namespace.as_deref().map_or_else(|| name.to_owned(), |namespace| format!("{namespace}/{name}")))
 }
 
+/// The pod that was probed has no network of its own: who listens in its namespace on another port is anybody on the node.
+fn shares_node(case: &Case<'_>) -> bool {
+    enrich::probed_pod(case.attempt, case.node).is_some_and(|pod| pod.host_network)
+}
+
 /// The target's address is one of this namespace's own: so it was read, or its stack took packets to it for itself. A list of
 /// pods has no namespaces, and they are found on the node a moment later.
 fn holds_target(case: &Case<'_>, netns: Netns) -> bool {

@@ -5,7 +5,7 @@ use serde_json::json;
 use super::super::evidence::evidence;
 use super::super::history;
 use super::connection_refused::{refused, serves};
-use super::{Case, Finding, Label, by_subject, in_namespace, ms, of_namespace};
+use super::{Case, Finding, Label, by_subject, in_namespace, ms, of_namespace, shares_node};
 use crate::enrich;
 use crate::event::{Listen, Netns};
 use crate::record::{Confidence, Evidence};
@@ -39,7 +39,7 @@ fn in_this_run(case: &Case<'_>, seen: &[Evidence], at: u64, netns: Netns) -> Opt
         true => listeners.heard_since(netns, dst.port(), began),
         false => listeners.knows(netns, dst.port()),
     };
-    if heard || listeners.any_since(netns, began) {
+    if heard || (!shares_node(case) && listeners.any_since(netns, began)) {
         return None;
     }
     let seen = [&[history::of_start(case, began)], seen].concat();
@@ -70,7 +70,7 @@ fn later(case: &Case<'_>, mut seen: Vec<Evidence>, at: u64, began: u64, listen: 
 fn not_yet(case: &Case<'_>, mut seen: Vec<Evidence>, at: u64, netns: Netns) -> Option<Finding> {
     let made = case.node.netns_made(netns).filter(|made| *made < at && at - made < START_NS)?;
     // Somebody has started already, on another port: then this port may be wrong.
-    if case.node.listeners().any_in(netns) {
+    if !shares_node(case) && case.node.listeners().any_in(netns) {
         return None;
     }
     seen.insert(0, of_namespace(case, netns, made));
@@ -219,5 +219,19 @@ mod tests {
         let mut bound = Stream::new();
         bound.connect().reset_sent(SYN, true, None).wait_ms(1500).listens_on(POD, own, true);
         assert_eq!(bound.labels(), ["connection_refused", "not_listening_yet"]);
+    }
+
+    /// The container runtime's listener for a log stream, say.
+    #[test]
+    fn who_else_listens_on_the_node_is_not_the_pod() {
+        let refused = |shared: bool| {
+            let mut stream = restarted();
+            if shared {
+                stream.on_host_network();
+            }
+            stream.listens(POD, 38_211, true).connect().reset_sent(SYN, true, None);
+            stream.labels()
+        };
+        assert_eq!((refused(true), refused(false)), (vec!["not_listening_yet"], vec!["connection_refused"]));
     }
 }

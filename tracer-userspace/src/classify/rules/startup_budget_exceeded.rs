@@ -2,7 +2,7 @@
 
 use super::super::{Streak, history, startup_probe};
 use super::connection_refused::refused;
-use super::{Case, Finding, Label, in_namespace, of_namespace};
+use super::{Case, Finding, Label, in_namespace, of_namespace, shares_node};
 use crate::enrich;
 use crate::event::{HookType, Netns, ProbeSpec, ProbeType, Runs, Waiting};
 use crate::record::{Confidence, Evidence};
@@ -110,19 +110,19 @@ impl Start {
     /// start slow.
     fn is_over(self, case: &Case<'_>, netns: Netns) -> bool {
         let (listeners, port) = (case.node.listeners(), case.attempt.flow.dst.port());
-        match self.run.filter(|_| enrich::is_alone(case.attempt, case.node)) {
-            Some(began) => listeners.heard_since(netns, port, began) || listeners.any_since(netns, began),
+        let alone = enrich::is_alone(case.attempt, case.node);
+        let elsewhere = |any: bool| any && alone && !shares_node(case);
+        match self.run.filter(|_| alone) {
+            Some(began) => listeners.heard_since(netns, port, began) || elsewhere(listeners.any_since(netns, began)),
             // Another container may have listened there, and its end is what this is about.
-            None => {
-                listeners.knows(netns, port) || (enrich::is_alone(case.attempt, case.node) && listeners.any_in(netns))
-            }
+            None => listeners.knows(netns, port) || elsewhere(listeners.any_in(netns)),
         }
     }
 }
 
-/// Of several containers some listen: it may be this one, on another port than it should.
+/// Of several containers, or of the node's processes, some listen: it may be this one, on another port than it should.
 fn others_listen(case: &Case<'_>, netns: Netns) -> bool {
-    case.node.listeners().any_in(netns)
+    shares_node(case) || case.node.listeners().any_in(netns)
 }
 
 fn finding(
@@ -400,6 +400,16 @@ mod tests {
     fn a_start_before_the_tracer_is_not_proven() {
         let mut stream = Stream::new();
         stream.liveness(1, 3).runs(Runs { restarts: 4, started_boot_ns: Some(1), ..Runs::default() });
+        refuse(&mut stream, 100, 3);
+        let last = stream.verdicts().remove(2).verdict;
+        assert_eq!((last.label.name(), last.confidence), ("startup_budget_exceeded", Confidence::Likely));
+    }
+
+    /// Its port may be wrong: among all that listens on the node it is not to be told.
+    #[test]
+    fn a_start_on_the_host_s_network_is_likely() {
+        let mut stream = restarted(4, None);
+        stream.on_host_network().listens(POD, 38_211, true);
         refuse(&mut stream, 100, 3);
         let last = stream.verdicts().remove(2).verdict;
         assert_eq!((last.label.name(), last.confidence), ("startup_budget_exceeded", Confidence::Likely));
