@@ -16,8 +16,9 @@ use crate::event::{
 };
 use crate::record::{Body, VerdictBody};
 pub(crate) use facts::prober;
+use facts::readiness_failed;
+pub(crate) use facts::start;
 pub(crate) use facts::{firewall, http_probe, lo, neighbour, rule};
-use facts::{readiness_failed, start};
 
 pub(crate) const NODE: Netns = Netns(1);
 pub(crate) const POD: Netns = Netns(2);

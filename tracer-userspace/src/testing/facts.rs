@@ -76,7 +76,7 @@ pub(crate) fn lo(up: bool) -> Option<Device> {
     Some(Device { ifindex: 1, name: "lo".into(), up, loopback: true })
 }
 
-pub(super) fn start() -> Start {
+pub(crate) fn start() -> Start {
     Start {
         version: "0".into(),
         kernel: "0".into(),

@@ -10,6 +10,8 @@ use crate::record::{Confidence, Evidence};
 /// Attempts lie on a grid of whole periods; the kubelet jitters its start.
 const SLACK_NS: u64 = 500_000_000;
 const SECOND_NS: u64 = 1_000_000_000;
+/// How long a container that is to be ended may take: `terminationGracePeriodSeconds`, by default.
+const GRACE_NS: u64 = 30 * SECOND_NS;
 
 /// The rule.
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
@@ -17,7 +19,7 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let (netns, streak) = (netns?, case.streak?);
     let at = seen.iter().map(|e| e.time_boot_ns).max()?;
     let spec = enrich::start_probe(case.attempt, case.node)?;
-    let start = Start::of(case, netns, streak, at)?;
+    let start = Start::of(case, spec, netns, streak, at)?;
     let spent = spent(case, spec, start, streak, at)?;
     let since = start.began().unwrap_or(streak.since);
     if start.is_over(case, netns) {
@@ -86,9 +88,13 @@ struct Start {
 }
 
 impl Start {
-    /// `None` if the container ended by itself since the refusals began: what it spent is no budget.
-    fn of(case: &Case<'_>, netns: Netns, streak: Streak, at: u64) -> Option<Self> {
+    /// `None` if the container ended by itself since the refusals began, or had outlived its budget by then: what it spent is
+    /// no budget.
+    fn of(case: &Case<'_>, spec: &ProbeSpec, netns: Netns, streak: Streak, at: u64) -> Option<Self> {
         let (run, runs) = (history::began(case, at), history::runs(case));
+        if runs.is_some_and(|runs| has_outlived(runs, spec, streak.since)) {
+            return None;
+        }
         let ended = |runs: &Runs| {
             let last = runs.last.as_ref().and_then(|last| last.finished_boot_ns);
             runs.waiting.as_ref().is_some_and(Waiting::is_back_off) || last.is_some_and(|end| end > streak.since)
@@ -118,6 +124,13 @@ impl Start {
             None => listeners.knows(netns, port) || elsewhere(listeners.any_in(netns)),
         }
     }
+}
+
+/// It was started so long before the first refusal that the kubelet would have ended it, had nobody listened by then.
+fn has_outlived(runs: &Runs, spec: &ProbeSpec, since: u64) -> bool {
+    let budget_ns = (u64::from(spec.budget_s()) + u64::from(spec.timeout_s)) * SECOND_NS;
+    let most = budget_ns.saturating_add(GRACE_NS);
+    runs.started_boot_ns.is_some_and(|started| since.saturating_sub(started) > most)
 }
 
 /// Of several containers, or of the node's processes, some listen: it may be this one, on another port than it should.
@@ -164,7 +177,7 @@ fn mend(spec: &ProbeSpec, waited: f64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use crate::event::{Ended, ProbeSays, ProbeType, Runs, TcpState, Waiting};
+    use crate::event::{Ended, Fact, ProbeSays, ProbeType, Runs, TcpState, Waiting};
     use crate::record::Confidence;
     use crate::testing::{POD, SYN, Stream};
 
@@ -403,6 +416,20 @@ mod tests {
         refuse(&mut stream, 100, 3);
         let last = stream.verdicts().remove(2).verdict;
         assert_eq!((last.label.name(), last.confidence), ("startup_budget_exceeded", Confidence::Likely));
+    }
+
+    /// It had listened for days, and ceased before the tracer began.
+    #[test]
+    fn a_container_that_outlived_its_budget_once_has_not_spent_it_now() {
+        let refused = |started_s_ago: u64| {
+            let mut stream = Stream::new();
+            stream.wait_ms(1_000_000).push(Fact::Start(Box::new(crate::testing::start())));
+            let started_boot_ns = Some(stream.seconds_ago(started_s_ago));
+            stream.liveness(1, 3).runs(Runs { started_boot_ns, ..Runs::default() });
+            refuse(&mut stream, 100, 3);
+            stream.labels().last().copied()
+        };
+        assert_eq!((refused(600), refused(2)), (Some("connection_refused"), Some("startup_budget_exceeded")));
     }
 
     /// Its port may be wrong: among all that listens on the node it is not to be told.
