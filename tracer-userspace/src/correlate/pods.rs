@@ -6,7 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use crate::event::{Container, Netns, Pod};
 
-/// The name of its container, as kubeadm, RKE2 and OpenShift have it.
+/// The name of its container, and how that of its pod begins, as kubeadm, RKE2 and OpenShift have it.
 const API_SERVER: &str = "kube-apiserver";
 
 /// The pods, in the order of their list.
@@ -102,18 +102,19 @@ impl KnownPods {
     /// A probe of any of them dials this.
     #[must_use]
     pub fn are_probed_at(&self, dst: SocketAddr) -> bool {
-        self.containers_dialled(dst).any(|it| it.probes.iter().any(|spec| spec.port == dst.port()))
+        let containers = self.dialled_at(dst.ip()).flat_map(|pod| &pod.containers);
+        containers.flat_map(|it| &it.probes).any(|spec| spec.port == dst.port())
     }
 
     /// It is the API server of this node, as a static pod runs it, and is probed there.
     #[must_use]
     pub fn is_api_server(&self, dst: SocketAddr) -> bool {
-        let is_it = |it: &Container| it.name.as_deref() == Some(API_SERVER);
-        self.containers_dialled(dst).any(|it| is_it(it) && it.probes.iter().any(|spec| spec.port == dst.port()))
-    }
-
-    fn containers_dialled(&self, dst: SocketAddr) -> impl Iterator<Item = &Container> {
-        self.dialled_at(dst.ip()).flat_map(|pod| &pod.containers)
+        let is_probed = |it: &Container| it.probes.iter().any(|spec| spec.port == dst.port());
+        self.dialled_at(dst.ip()).any(|pod| {
+            let by_name = pod.host_network && pod.name.as_ref().is_some_and(|name| name.starts_with(API_SERVER));
+            let is_it = |it: &Container| by_name || it.name.as_deref() == Some(API_SERVER);
+            pod.containers.iter().any(|it| is_it(it) && is_probed(it))
+        })
     }
 
     /// Their probes or lifecycle hooks are known, and not only their names.
@@ -219,5 +220,22 @@ mod tests {
         let mut known = KnownPods::default();
         known.replace(&[Pod { host_network: true, ..pod("proxy", "10.0.0.1", 1) }]);
         assert!(known.in_netns(Netns(1)).is_none());
+    }
+
+    #[test]
+    fn the_api_server_of_the_node_is_known_by_its_static_pod() {
+        let probed = |pod_name: &str, container: &str| {
+            let probes = vec![http_probe(6443)];
+            let container = Container { name: Some(container.into()), probes, ..Container::default() };
+            let mut known = KnownPods::default();
+            known.replace(&[Pod { host_network: true, containers: vec![container], ..pod(pod_name, "10.0.0.1", 1) }]);
+            known
+        };
+        let at = |port: u16| SocketAddr::from(([10, 0, 0, 1], port));
+        let own = probed("kube-apiserver-n1", "server");
+        assert!(own.is_api_server(at(6443)) && !own.is_api_server(at(10250)));
+        assert!(probed("kas", "kube-apiserver").is_api_server(at(6443)));
+        let proxy = probed("proxy", "haproxy");
+        assert!(proxy.are_probed_at(at(6443)) && !proxy.is_api_server(at(6443)));
     }
 }
