@@ -11,7 +11,7 @@ use crate::correlate::node::Node;
 use crate::event::{Container, Handler, KubeletProbe, Netns, Pod, PodRef, ProbeSpec, ProbeType};
 use crate::record::{Endpoint, K8s, NetnsRef, Probe, Process, Subject};
 pub use lifecycle::{HookMatch, hooks_met};
-pub use others::other_reason;
+pub use others::{has_api_server, other_reason};
 
 /// An attempt with its names.
 #[derive(Clone, Debug)]

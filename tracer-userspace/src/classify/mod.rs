@@ -55,20 +55,24 @@ pub struct Streak {
     pub count: u32,
     /// Its container had one id throughout: it was not started again in between.
     pub one_run: bool,
+    /// Nothing but a probe can have dialled any of them.
+    pub of_probes: bool,
 }
 
 impl Streak {
     /// One failure.
     #[must_use]
     pub const fn of_one(began: u64) -> Self {
-        Self { since: began, last: began, count: 1, one_run: true }
+        Self { since: began, last: began, count: 1, one_run: true, of_probes: true }
     }
 
     /// What of it belongs to the run of the container that began then; of several before its beginning was known the last.
     #[must_use]
     pub fn in_run(self, began: Option<u64>) -> Option<Self> {
         match began {
-            Some(began) if self.since < began => (self.last >= began).then(|| Self::of_one(self.last)),
+            Some(began) if self.since < began => {
+                (self.last >= began).then(|| Self { of_probes: self.of_probes, ..Self::of_one(self.last) })
+            }
             _ => Some(self),
         }
     }

@@ -73,7 +73,10 @@ impl Core {
         let (one, redial) = (Streak::of_one(started), self.is_redial(attempt));
         let streak = self.streak_of(attempt).map_or(one, |s| Streak { last: started, ..next(s, redial) });
         let container = enrich::probed_container(attempt, &self.node).and_then(|(_, it)| it.id.clone());
-        if enrich::other_reason(attempt, &self.node).is_none() {
+        let other = enrich::other_reason(attempt, &self.node).is_some();
+        // The first dial of a pod by a process with an API server in it cannot be told from that one's.
+        if !other || enrich::has_api_server(attempt) {
+            let streak = Streak { of_probes: streak.of_probes && !other, ..streak };
             self.streaks.insert((dst, namespace), (streak, container));
         }
         if let Some(netns) = namespace.filter(|_| finding.label == Label::ConnectionRefused) {

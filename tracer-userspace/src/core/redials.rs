@@ -18,6 +18,8 @@ use crate::record::{Confidence, Outcome};
 
 /// The least time from a dial to the next of its series, less what the clock of a busy node may be wrong by.
 const LEAST_NS: u64 = 950_000_000;
+/// An attempt of a probe that begins so much before the end of the last one's timeout is the next one: the clock of a busy node.
+const EARLY_NS: u64 = 50_000_000;
 /// Series remembered of one target: each probe of it has one.
 const MAX_SERIES: usize = 8;
 
@@ -36,9 +38,15 @@ impl Redials {
     fn place(&self, attempt: &Attempt, window_ns: u64) -> Option<usize> {
         let goes_on = |it: &Series| {
             let after = |from: u64| attempt.started.saturating_sub(from);
-            after(it.last) >= LEAST_NS && after(it.first) < window_ns
+            after(it.last) >= LEAST_NS && after(it.first) < window_ns.saturating_sub(EARLY_NS)
         };
         self.0.get(&key(attempt))?.iter().position(goes_on)
+    }
+
+    /// When the first dial began of the series that this one goes on with.
+    fn first(&self, attempt: &Attempt, window_ns: u64) -> Option<u64> {
+        let place = self.place(attempt, window_ns)?;
+        self.0.get(&key(attempt))?.get(place).map(|series| series.first)
     }
 
     fn note(&mut self, attempt: &Attempt, window_ns: u64) {
@@ -81,7 +89,8 @@ impl Core {
         let Some(attempt) = self.correlator.get(conn) else { return };
         let Some((shortest, _)) = enrich::grpc_timeouts_ns(attempt, &self.node) else { return };
         let key = key(attempt);
-        let fits = |it: &&Attempt| is_earlier_dial(it, attempt, shortest);
+        let Some(first) = self.redials.first(attempt, shortest) else { return };
+        let fits = |it: &&Attempt| it.started >= first && is_earlier_dial(it, attempt);
         let failed = |it: &Attempt| self.decided.get(&it.conn).filter(|d| d.outcome == Outcome::Failure).copied();
         let before = self.correlator.all().filter(fits).filter_map(|it| Some((it, failed(it)?)));
         let pardoned: Vec<(ConnId, Finding)> =
@@ -99,11 +108,10 @@ fn is_unheard(attempt: &Attempt) -> bool {
     attempt.received().is_none_or(|n| n == 0) && attempt.kubelet().is_none()
 }
 
-/// Within the timeout of every probe that the first can be.
-fn is_earlier_dial(first: &Attempt, second: &Attempt, timeout_ns: u64) -> bool {
+/// As long before as grpc-go waits.
+fn is_earlier_dial(first: &Attempt, second: &Attempt) -> bool {
     let same = key(first) == key(second) && first.netns == second.netns && first.prober;
-    let later = second.started.saturating_sub(first.started);
-    same && is_unheard(first) && (LEAST_NS..timeout_ns).contains(&later)
+    same && is_unheard(first) && second.started.saturating_sub(first.started) >= LEAST_NS
 }
 
 fn pardon(first: &Attempt, second: &Attempt, before: Decided) -> Finding {
@@ -153,13 +161,37 @@ mod tests {
     fn a_later_dial_of_the_same_attempt_is_answered() {
         use Outcome::{Failure, Noise};
         assert_eq!(third_is_answered(5), [Failure, Failure, Noise, Noise]);
-        assert_eq!(third_is_answered(2), [Failure, Failure, Noise], "the first was another attempt's");
+        assert_eq!(third_is_answered(2), [Failure, Failure], "the attempt was over by then");
         assert_eq!(third_is_answered(1), [Failure, Failure], "each was an attempt of its own");
         let mut http = Stream::new();
         http.http_readiness();
         refused(&mut http, 100, 1_000);
         answered(&mut http, 101);
         assert_eq!(outcomes(&http), [Failure], "nobody dials again for HTTP");
+    }
+
+    /// Dials at 0, 1 and 2.6 s, a timeout of 3 s, and the next attempt of the probe at 5 s.
+    #[test]
+    fn the_dials_of_an_attempt_that_is_over_stay_failures() {
+        let mut stream = Stream::new();
+        stream.grpc_readiness(3);
+        for (conn, until_next) in [(100, 1_000), (101, 1_600), (102, 2_400)] {
+            refused(&mut stream, conn, until_next);
+        }
+        answered(&mut stream, 103);
+        assert_eq!(outcomes(&stream), [Outcome::Failure; 3]);
+    }
+
+    /// periodSeconds 2 and timeoutSeconds 2: the kubelet's ticker is never exact.
+    #[test]
+    fn an_attempt_a_period_later_is_no_dial_of_the_last() {
+        let mut stream = Stream::new();
+        stream.grpc_readiness(2);
+        for (conn, until_next) in [(100, 1_999), (101, 2_001), (102, 1_998)] {
+            refused(&mut stream, conn, until_next);
+        }
+        answered(&mut stream, 103);
+        assert_eq!(counts(&stream), [1, 2, 3].map(Some));
     }
 
     /// Who begins to listen is seen before the dial that succeeds.

@@ -24,6 +24,8 @@ use attempt::Attempt;
 const MAX_ATTEMPTS: usize = 8192;
 /// Ended ones that go at once where there is no room.
 const MAX_ENDED_GONE: usize = MAX_ATTEMPTS / 8;
+/// They are looked for once in so many attempts at most.
+const LOOK_EVERY: usize = 256;
 /// How long an attempt is kept after its end for evidence that comes late.
 pub(crate) const KEEP_AFTER_END_NS: u64 = 2_000_000_000;
 /// How long an attempt is kept whose end was never seen.
@@ -36,6 +38,8 @@ pub struct Correlator {
     last_sweep: u64,
     /// When the open attempt began for which there was no room.
     forgotten: Option<u64>,
+    /// Attempts to come before ended ones are looked for again.
+    look_in: usize,
 }
 
 impl Correlator {
@@ -76,25 +80,36 @@ impl Correlator {
         self.attempts.insert(attempt.conn, attempt);
     }
 
-    /// Those go that ended the longest ago: they were judged. Only where all are open the oldest of them goes unjudged.
+    /// Those go that ended the longest ago: they were judged. Where next to all are open the oldest goes unjudged.
     fn make_room(&mut self) {
+        if self.look_in == 0 {
+            let gone = self.forget_ended();
+            self.look_in = LOOK_EVERY.saturating_sub(gone);
+        } else {
+            self.look_in -= 1;
+        }
+        if self.attempts.len() >= MAX_ATTEMPTS
+            && let Some((_, gone)) = self.attempts.pop_first()
+        {
+            self.forgotten = gone.ended.is_none().then_some(gone.started);
+        }
+    }
+
+    fn forget_ended(&mut self) -> usize {
         let ended = |a: &Attempt| a.ended.map(|(end, _)| (end, a.conn));
         let mut ended: Vec<(u64, ConnId)> = self.attempts.values().filter_map(ended).collect();
         ended.sort_unstable();
-        for (_, conn) in ended.iter().take(MAX_ENDED_GONE) {
+        ended.truncate(MAX_ENDED_GONE);
+        for (_, conn) in &ended {
             self.attempts.remove(conn);
         }
-        if ended.is_empty()
-            && let Some((_, gone)) = self.attempts.pop_first()
-        {
-            self.forgotten = Some(gone.started);
-        }
+        ended.len()
     }
 
     /// An open attempt was forgotten for the last observation: no verdict on it can come.
     pub fn take_forgotten(&mut self, now: u64) -> Option<Loss> {
         let since = self.forgotten.take()?;
-        Some(Loss { where_: "attempts".to_owned(), count: 1, from_boot_ns: since, to_boot_ns: now })
+        Some(Loss { where_: Loss::ATTEMPTS.to_owned(), count: 1, from_boot_ns: since, to_boot_ns: now })
     }
 
     /// Forgets attempts whose time is over; at most once a second.
@@ -219,7 +234,7 @@ mod tests {
         let mut correlator = after(MAX_ATTEMPTS + 9, 0);
         assert_eq!(correlator.all().count(), MAX_ATTEMPTS);
         let told = correlator.take_forgotten(u64::MAX).expect("a loss");
-        assert_eq!((told.where_.as_str(), told.count), ("attempts", 1));
+        assert_eq!((told.where_.as_str(), told.count), (Loss::ATTEMPTS, 1));
         assert_eq!(correlator.take_forgotten(u64::MAX), None, "once");
     }
 }

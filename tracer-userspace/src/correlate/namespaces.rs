@@ -57,7 +57,7 @@ impl Namespaces {
         self.follows = true;
         let last = self.opens.iter_mut().rev().find(|it| it.is_of(&[op.actor.pid], time));
         if let Some(path) = last.filter(|it| it.led_to.is_none()) {
-            path.led_to = Some(op.netns);
+            path.led_to = if path.is_left_by(op) { Some(op.netns) } else { op.actor.netns };
         }
     }
 
@@ -83,12 +83,17 @@ impl Namespaces {
     pub(super) fn path_of_entry(&self, op: &NetnsOp, time: u64) -> Option<&str> {
         let last = self.opens.iter().rev().find(|it| it.is_of(&[op.actor.pid], time))?;
         let stays = op.actor.netns.is_none_or(|from| from == op.netns);
-        let is_it = last.led_to.is_none() && (stays || last.open.actor.tid == op.actor.tid);
+        let is_it = last.led_to.is_none() && last.is_left_by(op) && (stays || last.open.actor.tid == op.actor.tid);
         is_it.then_some(last.open.path.as_str())
     }
 }
 
 impl Opened {
+    /// The process goes from where it opened the path: who comes from elsewhere has been somewhere by it, seen or not.
+    fn is_left_by(&self, op: &NetnsOp) -> bool {
+        self.open.actor.netns.zip(op.actor.netns).is_none_or(|(opened, left)| opened == left)
+    }
+
     /// Opened by one of these processes shortly before, and no way back.
     fn is_of(&self, pids: &[u32], time: u64) -> bool {
         let recent = self.time <= time && time - self.time <= OPEN_WINDOW_NS;
@@ -212,6 +217,18 @@ mod tests {
         let namespaces = opened(&["/run/netns/cni-2"]);
         assert_eq!(namespaces.path_of_entry(&enter(AWAY, HOME, 99), 10), None);
         assert_eq!(namespaces.path_of_entry(&enter(AWAY, HOME, THREAD), 10), Some("/run/netns/cni-2"));
+    }
+
+    /// The kernel held the entry back: its cgroup enters too many.
+    #[test]
+    fn who_comes_home_from_where_it_was_not_seen_to_go_did_not_come_by_its_path() {
+        let mut namespaces = Namespaces::default();
+        let open = NetnsOpen { actor: Actor { netns: Some(HOME), ..actor() }, path: "/run/netns/cni-1".to_owned() };
+        namespaces.see_open(1, &open);
+        assert_eq!(namespaces.path_of_entry(&enter(AWAY, HOME, THREAD), 10), None);
+        namespaces.see(10, &enter(AWAY, HOME, THREAD), false);
+        assert_eq!(namespaces.path(&[PLUGIN], HOME, 11), None);
+        assert_eq!(namespaces.path(&[PLUGIN], AWAY, 11), Some("/run/netns/cni-1"));
     }
 
     #[test]

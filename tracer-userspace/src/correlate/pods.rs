@@ -111,9 +111,10 @@ impl KnownPods {
     pub fn is_api_server(&self, dst: SocketAddr) -> bool {
         let is_probed = |it: &Container| it.probes.iter().any(|spec| spec.port == dst.port());
         self.dialled_at(dst.ip()).any(|pod| {
-            let by_name = pod.host_network && pod.name.as_ref().is_some_and(|name| name.starts_with(API_SERVER));
+            let by_name = pod.name.as_ref().is_some_and(|name| name.starts_with(API_SERVER));
             let is_it = |it: &Container| by_name || it.name.as_deref() == Some(API_SERVER);
-            pod.containers.iter().any(|it| is_it(it) && is_probed(it))
+            // One in a pod of its own network is another cluster's (a hosted control plane).
+            pod.host_network && pod.containers.iter().any(|it| is_it(it) && is_probed(it))
         })
     }
 

@@ -19,7 +19,7 @@ pub fn other_reason(attempt: &Attempt, node: &Node) -> Option<&'static str> {
     if probes.is_empty() || attempt.touched_only() || attempt.kubelet().is_some() {
         return None;
     }
-    let why = if WITH_API_SERVER.contains(&attempt.actor.comm.as_str()) {
+    let why = if has_api_server(attempt) {
         "the API server in the same process dials pods, too"
     } else if node.pods.is_api_server(attempt.flow.dst) {
         "the kubelet dials it as a client, too"
@@ -29,6 +29,12 @@ pub fn other_reason(attempt: &Attempt, node: &Node) -> Option<&'static str> {
     let all = probes_on(attempt, node);
     let due = behaving(&all, attempt).iter().any(|it| is_due(it, &all, attempt, node));
     (!due).then_some(why)
+}
+
+/// The prober's process contains an API server, or may.
+#[must_use]
+pub fn has_api_server(attempt: &Attempt) -> bool {
+    WITH_API_SERVER.contains(&attempt.actor.comm.as_str())
 }
 
 /// It came one period after another dial, and no more dials between them than probes make.
@@ -97,5 +103,9 @@ mod tests {
         let words = &own.verdicts()[14].verdict.summary;
         assert!(words.ends_with("; it may have been no probe: the kubelet dials it as a client, too"), "{words}");
         assert_eq!(said(&dials("proxy"))[2], (Confidence::Proven, Some(3)));
+        let mut hosted = Stream::new();
+        hosted.liveness(10, 3).named_container("kube-apiserver");
+        hosted.connect().reset_sent(SYN, true, None).reset_received(TcpState::SynSent, 0);
+        assert_eq!(said(&hosted), [(Confidence::Proven, Some(1))], "another cluster's, in a pod");
     }
 }

@@ -234,6 +234,8 @@ impl Loss {
     pub const LISTEN: &str = "listen";
     /// Opens of namespaces' files and entries into namespaces, of which one cgroup makes too many.
     pub const NAMESPACE: &str = "namespace";
+    /// Attempts of which too many were open at once.
+    pub const ATTEMPTS: &str = "attempts";
 
     /// It may have been an attempt's own event. What one cgroup does too often is never: a pod must not make the verdicts of
     /// its node less sure.

@@ -104,9 +104,11 @@ impl Namespaces {
         self.paths = found.paths;
     }
 
-    /// Where it was found before, if that namespace is still there.
+    /// Where it was found before, if that namespace is still there; of an IPv6 address, which goes with its link, where it is
+    /// said to be.
     fn known_owner(&self, addr: IpAddr, from: &Place, said: Option<Netns>) -> Owner {
-        let known = self.owners.get(&(from.netns, addr)).filter(|known| said.is_none_or(|said| said == **known));
+        let before = self.owners.get(&(from.netns, addr)).filter(|known| said.is_none_or(|said| said == **known));
+        let known = before.or(said.as_ref().filter(|_| addr.is_ipv6()));
         let there = |netns: &Netns| self.paths.get(netns).filter(|path| is_at(*netns, path));
         known.and_then(|netns| Some(Owner::One(*netns, there(netns)?.clone()))).unwrap_or(Owner::Nobody)
     }
@@ -243,6 +245,18 @@ mod tests {
         let path = Namespaces::default().path(own).expect("a path");
         assert!(is_at(own, &path), "{}", path.display());
         assert_eq!(Namespaces::default().path(Netns(1)), None);
+    }
+
+    #[test]
+    fn an_ipv6_address_that_nobody_has_is_where_it_is_said_to_be() {
+        let own = netns_of(std::process::id()).expect("own namespace");
+        let path = PathBuf::from(format!("/proc/{}/ns/net", std::process::id()));
+        let namespaces = Namespaces { paths: [(own, path.clone())].into(), ..Namespaces::default() };
+        let elsewhere = Place { netns: Netns(1), path: path.clone() };
+        let known = |addr: &str, said| namespaces.known_owner(addr.parse().expect("an address"), &elsewhere, said);
+        assert_eq!(known("fd00::2", Some(own)), Owner::One(own, path));
+        assert_eq!(known("fd00::2", None), Owner::Nobody);
+        assert_eq!(known("10.88.0.2", Some(own)), Owner::Nobody, "that stays when its link is down");
     }
 
     #[test]

@@ -161,9 +161,21 @@ impl Stream {
 
     /// A pod on the host's network at the target's address, whose container of this name has a liveness probe.
     pub(crate) fn host_network_liveness(&mut self, container: &str, period_s: u32) -> &mut Self {
-        self.liveness(period_s, 8).on_host_network();
+        self.liveness(period_s, 8).on_host_network().named_container(container)
+    }
+
+    /// The pod's first container has this name.
+    pub(crate) fn named_container(&mut self, name: &str) -> &mut Self {
         let mut pods = self.pods();
-        pods.pods[0].containers[0].name = Some(container.into());
+        pods.pods[0].containers[0].name = Some(name.into());
+        self.push(Fact::Pods(pods))
+    }
+
+    /// Another pod, of which no more than a name is known yet.
+    pub(crate) fn pod_without_specs(&mut self, addr: &str) -> &mut Self {
+        let mut pods = self.pods();
+        let addrs = vec![addr.parse().expect("an address")];
+        pods.pods.push(Pod { name: Some("new".into()), uid: Some("new".into()), addrs, ..Pod::default() });
         self.push(Fact::Pods(pods))
     }
 

@@ -69,8 +69,7 @@ const fn is_interim(status: u16) -> bool {
 fn refusal(case: &Case<'_>, answer: &Answer) -> Option<(String, &'static str)> {
     // Without a spec only a status line says that HTTP was spoken; gRPC answers in bytes of its own.
     let asked = enrich::asks_http(case.attempt, case.node);
-    // What else a kubelet asks (a cloud's metadata, a registry) takes a 404 as it likes.
-    if asked.is_none() && case.node.pods.have_specs() {
+    if asked.is_none() && case.node.pods.have_specs() && !may_be_asked(case) {
         return None;
     }
     if !case.attempt.prober || !asked.unwrap_or(answer.kind == AnswerKind::Http) {
@@ -89,6 +88,14 @@ fn refusal(case: &Case<'_>, answer: &Answer) -> Option<(String, &'static str)> {
         (AnswerKind::Other, _) => Some(("something that is not HTTP".to_owned(), PROTOCOL)),
         _ => None,
     }
+}
+
+/// No probe that is known asks that. A kubelet dials a pod for a probe, whose spec may not have come yet or which was redirected
+/// to another port; what else it asks (a cloud's metadata, a registry) takes a 404 as it likes, and so may an API server's client.
+fn may_be_asked(case: &Case<'_>) -> bool {
+    let (pods, addr) = (&case.node.pods, case.attempt.flow.dst.ip());
+    let unknown = pods.only_at(addr).is_some_and(|pod| !pod.has_specs());
+    unknown || !enrich::has_api_server(case.attempt) && pods.at(addr).any(|pod| !pod.host_network)
 }
 
 #[cfg(test)]
@@ -136,6 +143,22 @@ mod tests {
         };
         assert!(asked(true).is_empty());
         assert_eq!(asked(false), ["app_status_failure"], "what is probed is not known");
+    }
+
+    /// Its spec has not come yet, or its probe was redirected there.
+    #[test]
+    fn what_a_kubelet_asks_a_pod_is_a_probe() {
+        let asked = |comm: &str, target: &str| {
+            let mut stream = Stream::new();
+            stream.http_readiness().pod_without_specs("10.88.0.9");
+            stream.again_to(8, target).connect().prober_named(comm).established().answer(AnswerKind::Http, Some(404));
+            stream.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 200)).labels()
+        };
+        for target in ["10.88.0.9:8080", "10.88.0.2:9090"] {
+            assert_eq!(asked("kubelet", target), ["app_status_failure"], "{target}");
+        }
+        assert_eq!(asked("k3s-server", "10.88.0.9:8080"), ["app_status_failure"]);
+        assert!(asked("k3s-server", "10.88.0.2:9090").is_empty(), "its API server may ask any port");
     }
 
     #[test]

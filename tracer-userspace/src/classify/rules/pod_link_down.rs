@@ -81,12 +81,15 @@ fn broken<'a>(seen: &'a Inspection, case: &Case<'_>) -> Option<(&'a LinkState, &
 }
 
 /// IPv6 addresses go with their link: this one is down, and had the address when it was last read. Where that is not known, it
-/// was set down: there may be others that never were up (tunl0, ip6tnl0 and their like are made in every namespace).
+/// was set down, or is the only one: there may be others that never were up (tunl0, ip6tnl0 and their like are made in every
+/// namespace).
 fn went_with(link: &LinkState, seen: &Inspection, case: &Case<'_>) -> bool {
     let (Some(netns), target) = (seen.netns, case.attempt.flow.dst.ip()) else { return false };
     let held = match case.node.holder(seen.from, target).filter(|(place, _)| *place == netns) {
         Some((_, ifindex)) => ifindex == link.ifindex,
-        None => case.node.link_down(netns, &link.name).is_some(),
+        None => {
+            case.node.link_down(netns, &link.name).is_some() || seen.links.iter().filter(|l| !l.loopback).count() == 1
+        }
     };
     target.is_ipv6() && !link.up && held
 }
@@ -335,6 +338,14 @@ mod tests {
         };
         assert_eq!(six(held, false), ["eth0"]);
         assert_eq!(six(held, true), ["-"], "it was taken off");
+    }
+
+    /// The tracer came when it was down already.
+    #[test]
+    fn an_ipv6_address_went_with_the_only_link() {
+        let mut stream = Stream::to(&format!("[{SIX}]:8080"));
+        stream.connect().wait_ms(200).inspection(|seen| seen.links = vec![eth0(false, false)]);
+        assert_eq!(stream.gives_up().labels(), ["pod_link_down"]);
     }
 
     #[test]

@@ -25,7 +25,7 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     if start.is_over(case, netns) {
         return None;
     }
-    let sure = start.sure && spent == Spent::Surely && !others_listen(case, netns);
+    let sure = start.sure && spent == Spent::Surely && streak.of_probes && !others_listen(case, netns);
     let found = finding(case, seen, spec, netns, start, since, at);
     let found = if sure { found } else { found.with_confidence(Confidence::Likely) };
     Some(found.unless_a_listener_was_lost(case, since, at))
@@ -197,6 +197,18 @@ mod tests {
         assert_eq!(stream.labels(), ["not_listening_yet", "not_listening_yet", "startup_budget_exceeded"]);
         let last = &stream.verdicts()[2].verdict;
         assert!(last.remediation.contains("failureThreshold: 6"), "{}", last.remediation);
+    }
+
+    /// The first dial of a pod may be that of the API server in the same process, and the last is as sure as that.
+    #[test]
+    fn with_an_api_server_in_the_process_the_budget_is_told_too() {
+        let mut stream = Stream::new();
+        stream.liveness(10, 3).runs(Runs::default()).netns_made(POD);
+        for conn in 100..103 {
+            stream.again(conn).connect().prober_named("k3s-server").reset_sent(SYN, true, None).wait_ms(10_000);
+        }
+        assert_eq!(stream.labels(), ["not_listening_yet", "not_listening_yet", "startup_budget_exceeded"]);
+        assert_eq!(stream.verdicts()[2].verdict.confidence, Confidence::Likely);
     }
 
     /// Whether this is the container's first run is not known: it may have crashed and been started again in between.
