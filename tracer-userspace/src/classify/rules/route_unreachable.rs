@@ -1,5 +1,7 @@
 //! There is no route to the target, or one that refuses.
 
+use std::net::IpAddr;
+
 use serde_json::json;
 
 use super::super::evidence::{errno_words, evidence, is_netfilter, of_icmp, of_state};
@@ -88,11 +90,19 @@ fn meaning(failed: &ConnectFailed) -> Option<Meaning> {
             let or = Some("a security module (SELinux, Landlock)");
             Meaning { route: "the route is `prohibit`", or, look: MODULES }
         }
+        // `tcp_v6_connect`: "connect to link-local address requires an interface".
+        libc::EINVAL if is_link_local(failed.dst.ip()) => {
+            only("no interface was named, without which there is no route")
+        }
         libc::EINVAL => only("the route is `blackhole`"),
         libc::EADDRNOTAVAIL => only("there is no source address"),
         _ => return None,
     };
     Some(meaning)
+}
+
+fn is_link_local(addr: IpAddr) -> bool {
+    matches!(addr, IpAddr::V6(addr) if addr.is_unicast_link_local())
 }
 
 /// A router of this node (the node itself, or another namespace on the way) refused the SYN.
@@ -182,6 +192,13 @@ mod tests {
         let mut blocking = Stream::new();
         blocking.connect().wait_ms(3000).no_port(libc::EHOSTUNREACH);
         assert_ne!(blocking.labels(), ["route_unreachable"], "a SYN was sent");
+    }
+
+    #[test]
+    fn a_link_local_address_without_its_interface_is_no_blackhole() {
+        let said = |target: &str| Stream::to(target).connect_failed(libc::EINVAL).verdicts().remove(0).verdict.summary;
+        assert!(said("[fe80::1]:80").starts_with("no interface was named"), "{}", said("[fe80::1]:80"));
+        assert!(said("[fd00::1]:80").starts_with("the route is `blackhole`"));
     }
 
     /// firewalld on another node answers with host prohibited, which is the same error.
