@@ -78,20 +78,20 @@ impl Namespaces {
         self.opens.iter().any(|it| it.is_of(pids, time))
     }
 
-    /// The path by which a process is about to enter a namespace: nobody came anywhere by it yet. A thread that comes from
-    /// another namespace goes by what it opened itself: it may only be coming home.
+    /// The path by which a process is about to enter a namespace: nobody came anywhere by it yet.
     pub(super) fn path_of_entry(&self, op: &NetnsOp, time: u64) -> Option<&str> {
         let last = self.opens.iter().rev().find(|it| it.is_of(&[op.actor.pid], time))?;
-        let stays = op.actor.netns.is_none_or(|from| from == op.netns);
-        let is_it = last.led_to.is_none() && last.is_left_by(op) && (stays || last.open.actor.tid == op.actor.tid);
-        is_it.then_some(last.open.path.as_str())
+        (last.led_to.is_none() && last.is_left_by(op)).then_some(last.open.path.as_str())
     }
 }
 
 impl Opened {
-    /// The process goes from where it opened the path: who comes from elsewhere has been somewhere by it, seen or not.
+    /// The process goes from where it opened the path: who comes from elsewhere has been somewhere by it, seen or not, and may
+    /// be coming home. Where namespaces are not known, a thread that leaves one goes by what it opened itself.
     fn is_left_by(&self, op: &NetnsOp) -> bool {
-        self.open.actor.netns.zip(op.actor.netns).is_none_or(|(opened, left)| opened == left)
+        let (opener, actor) = (&self.open.actor, &op.actor);
+        let stays = actor.netns.is_none_or(|from| from == op.netns);
+        opener.netns.zip(actor.netns).map_or(stays || opener.tid == actor.tid, |(opened, left)| opened == left)
     }
 
     /// Opened by one of these processes shortly before, and no way back.
@@ -214,9 +214,18 @@ mod tests {
     /// A runtime with several threads: another one opened the path of the next pod meanwhile.
     #[test]
     fn a_thread_that_comes_home_does_not_come_by_another_s_path() {
-        let namespaces = opened(&["/run/netns/cni-2"]);
-        assert_eq!(namespaces.path_of_entry(&enter(AWAY, HOME, 99), 10), None);
-        assert_eq!(namespaces.path_of_entry(&enter(AWAY, HOME, THREAD), 10), Some("/run/netns/cni-2"));
+        let unknown = opened(&["/run/netns/cni-2"]);
+        assert_eq!(unknown.path_of_entry(&enter(AWAY, HOME, 99), 10), None);
+        assert_eq!(unknown.path_of_entry(&enter(AWAY, HOME, THREAD), 10), Some("/run/netns/cni-2"));
+        let mut known = Namespaces::default();
+        let open = NetnsOpen { actor: Actor { netns: Some(HOME), ..actor() }, path: "/run/netns/cni-2".to_owned() };
+        known.see_open(1, &open);
+        assert_eq!(known.path_of_entry(&enter(AWAY, HOME, 99), 10), None);
+        assert_eq!(
+            known.path_of_entry(&enter(HOME, AWAY, 99), 10),
+            Some("/run/netns/cni-2"),
+            "opened by another thread"
+        );
     }
 
     /// The kernel held the entry back: its cgroup enters too many.
