@@ -10,6 +10,7 @@ mod outcomes;
 mod questions;
 mod records;
 mod redials;
+mod revision;
 mod starts;
 mod timeouts;
 mod words;
@@ -25,6 +26,7 @@ use self::losses::Losses;
 use self::questions::{MAX_ASKED, PATIENCE_NS, asks, waits_for_answer};
 use self::records::{recovery, said, verdict_record};
 use self::redials::Redials;
+use self::revision::changes;
 use self::starts::Starts;
 use self::words::Words;
 use crate::ask::Ask;
@@ -380,46 +382,4 @@ fn is_ambiguous(observation: &Observation, attempt: &Attempt, failed: bool) -> b
         Fact::State(state) => failed && (state.old == TcpState::SynSent || attempt.ended.is_some()),
         _ => false,
     }
-}
-
-/// A later finding replaces an earlier one if it names a nearer cause, or another outcome, or if the earlier one does not hold
-/// any more.
-fn changes(before: Decided, finding: &Finding, also: &[Label]) -> bool {
-    finding.outcome != before.outcome || is_nearer(before, finding) || is_answered(before, finding, also)
-}
-
-/// It comes first in the order of decision. Where it is proven that the target was reached, what lies on the way there is no
-/// cause unless that is proven, too.
-fn is_nearer(before: Decided, finding: &Finding) -> bool {
-    let reached = matches!(
-        before.label,
-        Label::AcceptQueueOverflow
-            | Label::SynBacklogOverflow
-            | Label::MidStreamRst
-            | Label::TlsHandshakeSlow
-            | Label::SlowResponse
-            | Label::ClosedWithoutAnswer
-            | Label::AppStatusFailure
-    );
-    let less_sure = before.confidence == Confidence::Proven && finding.confidence < before.confidence;
-    finding.label < before.label && !(reached && less_sure)
-}
-
-/// A packet was dropped and nothing answered; then one that was sent again got through, and was answered with a no, or taken
-/// and not answered for most of the time.
-fn is_answered(before: Decided, finding: &Finding, also: &[Label]) -> bool {
-    let is_silent = matches!(finding.label, Label::SlowResponse | Label::TlsHandshakeSlow);
-    let is_no = matches!(
-        finding.label,
-        Label::NotListeningYet
-            | Label::StartupBudgetExceeded
-            | Label::ConnectionRefused
-            | Label::HandshakeRst
-            | Label::MidStreamRst
-            | Label::ClosedWithoutAnswer
-            | Label::AppStatusFailure
-    );
-    let got_through = is_no || is_silent && finding.confidence == Confidence::Proven;
-    let stands = finding.label == before.label || also.contains(&before.label);
-    before.until_answered && before.outcome == Outcome::Failure && got_through && !stands
 }

@@ -147,22 +147,24 @@ mod tests {
         stream.verdicts().iter().map(|it| it.verdict.outcome).collect()
     }
 
-    /// Outcomes of two refused dials and one that is answered.
-    fn third_is_answered(timeout_s: u32) -> Vec<Outcome> {
+    /// Refused dials, so long before the next, the last of which is answered.
+    fn answered_after(timeout_s: u32, refused_ms: &[u64]) -> Stream {
         let mut stream = Stream::new();
         stream.grpc_readiness(timeout_s);
-        refused(&mut stream, 100, 1_000);
-        refused(&mut stream, 101, 1_600);
-        answered(&mut stream, 102);
-        outcomes(&stream)
+        for (conn, until_next) in (100..).zip(refused_ms) {
+            refused(&mut stream, conn, *until_next);
+        }
+        answered(&mut stream, 200);
+        stream
     }
 
     #[test]
     fn a_later_dial_of_the_same_attempt_is_answered() {
         use Outcome::{Failure, Noise};
-        assert_eq!(third_is_answered(5), [Failure, Failure, Noise, Noise]);
-        assert_eq!(third_is_answered(2), [Failure, Failure], "the attempt was over by then");
-        assert_eq!(third_is_answered(1), [Failure, Failure], "each was an attempt of its own");
+        let third = |timeout_s| outcomes(&answered_after(timeout_s, &[1_000, 1_600]));
+        assert_eq!(third(5), [Failure, Failure, Noise, Noise]);
+        assert_eq!(third(2), [Failure, Failure], "the attempt was over by then");
+        assert_eq!(third(1), [Failure, Failure], "each was an attempt of its own");
         let mut http = Stream::new();
         http.http_readiness();
         refused(&mut http, 100, 1_000);
@@ -173,25 +175,13 @@ mod tests {
     /// Dials at 0, 1 and 2.6 s, a timeout of 3 s, and the next attempt of the probe at 5 s.
     #[test]
     fn the_dials_of_an_attempt_that_is_over_stay_failures() {
-        let mut stream = Stream::new();
-        stream.grpc_readiness(3);
-        for (conn, until_next) in [(100, 1_000), (101, 1_600), (102, 2_400)] {
-            refused(&mut stream, conn, until_next);
-        }
-        answered(&mut stream, 103);
-        assert_eq!(outcomes(&stream), [Outcome::Failure; 3]);
+        assert_eq!(outcomes(&answered_after(3, &[1_000, 1_600, 2_400])), [Outcome::Failure; 3]);
     }
 
     /// periodSeconds 2 and timeoutSeconds 2: the kubelet's ticker is never exact.
     #[test]
     fn an_attempt_a_period_later_is_no_dial_of_the_last() {
-        let mut stream = Stream::new();
-        stream.grpc_readiness(2);
-        for (conn, until_next) in [(100, 1_999), (101, 2_001), (102, 1_998)] {
-            refused(&mut stream, conn, until_next);
-        }
-        answered(&mut stream, 103);
-        assert_eq!(counts(&stream), [1, 2, 3].map(Some));
+        assert_eq!(counts(&answered_after(2, &[1_999, 2_001, 1_998])), [1, 2, 3].map(Some));
     }
 
     /// Who begins to listen is seen before the dial that succeeds.

@@ -27,7 +27,7 @@ const MAPS: [(&str, u32); 12] = [
 const OF_CONNECTIONS: [&str; 4] = ["CONNS", "FLOWS", "PENDING", "DESTS"];
 /// What one CPU keeps.
 const KEPT_BY_CPU: u32 = 128;
-/// More are not counted: with so many the maps take some 100 MB.
+/// More are not counted: with so many the maps take some 100 MB by calculation.
 const MAX_CPUS: usize = 512;
 
 /// Sizes the maps for this machine.
