@@ -181,9 +181,11 @@ fn is_needed(case: &Case<'_>, drop: &PacketDrop) -> bool {
 }
 
 /// The attempt failed, and what was dropped after its handshake never got through: a request that was acknowledged did, and
-/// so did an acknowledgement.
+/// so did an acknowledgement for want of which it was sent again. What is dropped later may be the answer's.
 pub(super) fn is_missed(case: &Case<'_>, drop: &PacketDrop) -> bool {
-    let got_through = case.attempt.request_acknowledged() && (outbound(case, drop) || drop.flags.may_be_bare());
+    let time = || case.attempt.drops().find(|(_, d)| std::ptr::eq(*d, drop)).map(|(at, _)| at);
+    let made_good = || drop.flags.may_be_bare() && time().is_some_and(|at| case.attempt.sent_again > Some(at));
+    let got_through = case.attempt.request_acknowledged() && (outbound(case, drop) || made_good());
     case.attempt.failed() && !drop.flags.is_rst() && !got_through
 }
 

@@ -178,10 +178,12 @@ mod tests {
         stream.connect().established().drop_back(TcpFlags(0x10), "NETFILTER_DROP").wait_ms(200).sent_again(100, false);
         stream.wait_ms(1000).state(TcpState::Established, TcpState::FinWait1, 0, (200, 101, 0));
         assert_eq!(stream.labels(), ["slow_response"]);
-        let mut answer = Stream::new();
-        answer.connect().established().drop_back(TcpFlags(0x18), "NETFILTER_DROP").wait_ms(1000);
-        answer.state(TcpState::Established, TcpState::FinWait1, 0, (200, 101, 0));
-        assert_eq!(answer.labels(), ["firewall_drop"]);
+        for flags in [0x10, 0x18] {
+            let mut answer = Stream::new();
+            answer.connect().established().drop_back(TcpFlags(flags), "NETFILTER_DROP").wait_ms(1000);
+            answer.state(TcpState::Established, TcpState::FinWait1, 0, (200, 101, 0));
+            assert_eq!(answer.labels(), ["firewall_drop"], "the first of several segments has no PSH");
+        }
     }
 
     /// What IPVS does where the destination of its entry is gone, or a module or program at a hook.
