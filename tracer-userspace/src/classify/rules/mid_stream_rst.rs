@@ -10,7 +10,7 @@ use crate::record::{Confidence, Culprit, NetnsRef};
 /// The rule.
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let attempt = case.attempt;
-    let established = attempt.established?;
+    // The state that it was received in proves the handshake, whose own event may be lost.
     let (at, received) =
         attempt.reset_received().filter(|(_, r)| matches!(r.state, TcpState::Established | TcpState::CloseWait))?;
     // The peer's FIN counts one byte (see Attempt::received).
@@ -32,9 +32,9 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     seen.extend(said.map(of_outcome));
     let who = sent.map_or_else(|| NOT_SEEN.to_owned(), |(time, r)| sender(case, time, r));
     let summary = format!(
-        "{} reset the connection {} after it was established, {}: {who}",
+        "{} reset the connection{} after it was established, {}: {who}",
         attempt.flow.dst,
-        ms(at.saturating_sub(established)),
+        attempt.established.map(|established| format!(" {}", ms(at.saturating_sub(established)))).unwrap_or_default(),
         if partial { "in the middle of its answer" } else { "before any answer" }
     );
     let mend = sent.map_or(Mend::Outside, |(time, reset)| mend_of(case, time, reset));
@@ -158,6 +158,17 @@ mod tests {
         let verdicts = stream.verdicts();
         assert_eq!(stream.labels(), ["mid_stream_rst"]);
         assert_eq!(verdicts[0].culprit.as_ref().map(|c| c.comm.as_str()), Some("app"));
+    }
+
+    /// The kernel skips a program that it interrupted on the same processor.
+    #[test]
+    fn a_handshake_whose_end_was_not_told_is_one() {
+        let mut stream = Stream::new();
+        stream.connect().reset_received(TcpState::Established, 0).reset_sent(TcpFlags(0), false, Some("app"));
+        let verdicts = stream.verdicts();
+        assert_eq!(stream.labels(), ["mid_stream_rst"]);
+        let summary = &verdicts[0].verdict.summary;
+        assert!(summary.contains("reset the connection after it was established"), "{summary}");
     }
 
     #[test]
