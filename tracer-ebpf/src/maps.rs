@@ -48,6 +48,10 @@ pub static UNTOLD: Array<u32> = Array::with_max_entries(1, 0);
 #[map]
 pub static STATS: PerCpuArray<u64> = PerCpuArray::with_max_entries(COUNTERS, 0);
 
+/// The last change of a socket's state on this processor that `inet_sock_set_state` saw: that one it tells itself.
+#[map]
+pub static TOLD: PerCpuArray<u64> = PerCpuArray::with_max_entries(1, 0);
+
 /// Names of the processes whose connections are tracked.
 #[map]
 pub static PROBERS: HashMap<[u8; COMM_LEN], u8> = HashMap::with_max_entries(64, 0);

@@ -19,7 +19,7 @@ use crate::ebpf::{self, Loaded};
 use crate::error::{Error, chain};
 use crate::event::{Fact, HookStatus, Observation, PortPressure};
 use crate::observe::observe;
-use crate::pipeline::{Attached, EventSource, LOSSES};
+use crate::pipeline::{Attached, EventSource, LOSSES, MISSED};
 use crate::sink::metrics::HookCount;
 use crate::sources::cluster::Cluster;
 use crate::sources::kubelet_api::KubeletApi;
@@ -186,7 +186,7 @@ impl EventSource for Kernel {
         self.loaded.lost()
     }
 
-    fn missed(&self) -> u64 {
+    fn missed(&mut self) -> [u64; MISSED.len()] {
         self.loaded.missed()
     }
 

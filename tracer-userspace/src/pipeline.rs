@@ -33,6 +33,9 @@ use crate::status_line::StatusLine;
 /// fit into a map, and what a cgroup did too often to tell of each.
 pub const LOSSES: [&str; 4] = ["ring", "map", Loss::LISTEN, Loss::NAMESPACE];
 
+/// Where events are lost whose program the kernel skipped: see [`LOSSES`].
+pub const MISSED: [&str; 2] = ["program", Loss::NAMESPACE];
+
 /// Where live events come from: the kernel's ring, or a test.
 pub trait EventSource {
     /// Waits until there may be something to drain. Safe to drop while it waits.
@@ -41,8 +44,8 @@ pub trait EventSource {
     fn drain(&mut self, max: usize, into: &mut Vec<Observation>) -> usize;
     /// What was lost at each of [`LOSSES`], since the start.
     fn lost(&self) -> [u64; LOSSES.len()];
-    /// Events whose program the kernel skipped, since the start. Costs more: asked once a second.
-    fn missed(&self) -> u64;
+    /// What was lost at each of [`MISSED`], since the start. Costs more: asked once a second.
+    fn missed(&mut self) -> [u64; MISSED.len()];
     /// Who used up ephemeral ports since this was last asked.
     fn port_pressure(&mut self) -> Option<PortPressure>;
     /// Finds something out; the answer is given at once if it is at hand, else it comes as an event or a fact.

@@ -104,7 +104,7 @@ pub struct StopBody {
 /// The body of a `loss` record.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct LossBody {
-    /// `ring` (it was full), `map` (a connection found no place in one of the kernel's), `program` (the kernel skipped a run), `listen` and `namespace` (one cgroup began and ceased to listen, or opened and entered network namespaces, too often to tell of each time), `attempts` (too many were open at once: the oldest got no verdict), `output` (nobody read the records, or their file could not be written)
+    /// `ring` (it was full), `map` (a connection found no place in one of the kernel's), `program` (the kernel skipped a run), `listen` and `namespace` (one cgroup began and ceased to listen, or opened and entered network namespaces, too often to tell of each time, or, of `namespace`, the kernel skipped a run), `attempts` (too many were open at once: the oldest got no verdict), `output` (nobody read the records, or their file could not be written)
     /// or `events` (explanations that the cluster API did not take).
     #[serde(rename = "where")]
     pub where_: String,

@@ -16,7 +16,7 @@ use crate::{
     hooks::ports,
     kernel::{Skb, Sock, state},
     limit,
-    maps::{Conn, DIALS},
+    maps::{Conn, DIALS, TOLD},
     track,
 };
 
@@ -29,11 +29,41 @@ use crate::{
 /// the former. A foreign connection costs its name, its later states a load.
 #[raw_tracepoint(tracepoint = "inet_sock_set_state")]
 pub fn inet_sock_set_state(ctx: RawTracePointContext) -> i32 {
-    let (old, new) = (ctx.arg::<u64>(1) as u8, ctx.arg::<u64>(2) as u8);
+    let (sk, old, new) = change_of(&ctx);
     #[cfg(feature = "kernel-log")]
     aya_log_ebpf::debug!(&ctx, "state {} to {}", old, new);
-    try_inet_sock_set_state(Sock(ctx.arg(0)), old, new);
+    if let Some(told) = TOLD.get_ptr_mut(0) {
+        unsafe { *told = key(sk, old, new) };
+    }
+    try_inet_sock_set_state(sk, old, new);
     0
+}
+
+/// The same, of what the kernel kept from the program above: it runs no program on a processor on which a run of that program
+/// has not ended (`__bpf_trace_run`, kernel/trace/bpf_trace.c). An interrupt, or on newer kernels another task (seen on 7.2), may come in between.
+///
+/// Attached after that one, and only where it was skipped.
+#[raw_tracepoint(tracepoint = "inet_sock_set_state")]
+pub fn inet_sock_set_state_again(ctx: RawTracePointContext) -> i32 {
+    let (sk, old, new) = change_of(&ctx);
+    let is_told = TOLD.get(0).is_some_and(|told| *told == key(sk, old, new));
+    // Where something came between the two runs, that is what was told last.
+    let is_begun = || (old, new) == (state::CLOSE, state::SYN_SENT) && track::has_just_begun(sk);
+    if !is_told && !is_begun() {
+        try_inet_sock_set_state(sk, old, new);
+    }
+    0
+}
+
+#[inline(always)]
+fn change_of(ctx: &RawTracePointContext) -> (Sock, u8, u8) {
+    (Sock(ctx.arg(0)), ctx.arg::<u64>(1) as u8, ctx.arg::<u64>(2) as u8)
+}
+
+/// `struct sock` is larger than 256 bytes.
+#[inline(always)]
+const fn key(sk: Sock, old: u8, new: u8) -> u64 {
+    sk.0 ^ (((old as u64) << 4) | new as u64)
 }
 
 #[inline(always)]

@@ -114,7 +114,7 @@ impl Attempt {
 
     /// Takes in an observation that belongs to it.
     pub fn see(&mut self, observation: &Observation) {
-        if self.given_up && !matches!(observation.fact, Fact::KubeletProbe(_)) {
+        if self.given_up && !matches!(observation.fact, Fact::KubeletProbe(_)) || self.is_another_s(&observation.fact) {
             return;
         }
         match &observation.fact {
@@ -140,6 +140,17 @@ impl Attempt {
         if !matches!(&observation.fact, Fact::Drop(drop) if drop.is_copy()) {
             self.keep(observation);
         }
+    }
+
+    /// Of another connection, on a socket that was this one's: its end and the other's begin were missed.
+    fn is_another_s(&self, fact: &Fact) -> bool {
+        let flow = match fact {
+            Fact::State(s) => s.flow,
+            Fact::ResetReceived(r) => r.flow,
+            _ => return false,
+        };
+        let (own, its) = (self.flow.src.port(), flow.src.port());
+        own != 0 && its != 0 && own != its
     }
 
     fn keep(&mut self, observation: &Observation) {
@@ -171,10 +182,6 @@ impl Attempt {
 
     fn see_state(&mut self, time: u64, state: &State) {
         self.learn_flow(state.flow);
-        // Another connection's, on a socket that was this one's: its end had been missed.
-        if state.flow.src.port() != 0 && state.flow.src.port() != self.flow.src.port() {
-            return;
-        }
         if state.new == TcpState::Established && self.established.is_none() {
             self.established = Some(time);
         }

@@ -76,6 +76,7 @@ pub struct Loaded {
     /// `None` once detached.
     ebpf: Option<Ebpf>,
     walk: Walk,
+    missed: missed::Missed,
     stats: PerCpuArray<MapData, u64>,
     tls_watch: HashMap<MapData, u16, u64>,
     ports: ports::Ports,
@@ -124,6 +125,7 @@ pub fn load_without(options: &LoadOptions, refused: &[Form]) -> Result<Loaded, E
         status: walk.report(),
         names: layout.names,
         walk,
+        missed: missed::Missed::default(),
         ebpf: Some(ebpf),
     })
 }
@@ -137,10 +139,10 @@ impl Loaded {
             .map(|counter| self.counter(counter))
     }
 
-    /// Runs of programs that the kernel skipped, since the start. Reads a file for each program: not for every batch.
-    #[must_use]
-    pub fn missed(&self) -> u64 {
-        self.ebpf.as_ref().map_or(0, missed::runs)
+    /// Runs of programs that the kernel skipped, since the start: of those that tell of attempts and links, and of those that
+    /// tell of namespaces. Reads a file for each program: not for every batch.
+    pub fn missed(&mut self) -> [u64; 2] {
+        self.ebpf.as_mut().map_or([0; 2], |ebpf| self.missed.count(ebpf))
     }
 
     /// Whether a program sits on this hook now.

@@ -32,8 +32,9 @@ pub(super) fn by_hook(loaded: &Loaded) -> BTreeMap<Hook, (u64, f64)> {
     if all.values().all(|(runs, _)| *runs == 0) { BTreeMap::new() } else { all }
 }
 
-/// The hook whose table row has this program.
-fn hook_of(program: &str) -> Option<Hook> {
+/// The hook whose table row has this program, or the one that it stands in for.
+pub(super) fn hook_of(program: &str) -> Option<Hook> {
+    let program = program.strip_suffix("_again").unwrap_or(program);
     let has = |row: &&super::hooks::Row| {
         row.variants.iter().flat_map(|variant| variant.programs).any(|(name, _)| *name == program)
     };

@@ -232,7 +232,8 @@ pub struct Loss {
 impl Loss {
     /// Begins and ends of listening, of which one cgroup makes too many.
     pub const LISTEN: &str = "listen";
-    /// Opens of namespaces' files and entries into namespaces, of which one cgroup makes too many.
+    /// Opens of namespaces' files and entries into namespaces, of which one cgroup makes too many, or whose program the kernel
+    /// skipped.
     pub const NAMESPACE: &str = "namespace";
     /// Attempts of which too many were open at once.
     pub const ATTEMPTS: &str = "attempts";

@@ -8,7 +8,7 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep};
 
 use super::wake::{Timers, Wake};
-use super::{EventSource, LOSSES};
+use super::{EventSource, LOSSES, MISSED};
 use crate::clock;
 use crate::engine::Engine;
 use crate::error::Error;
@@ -19,12 +19,14 @@ use crate::shutdown::{Request, Signals};
 use crate::status_line::StatusLine;
 
 /// Events taken in one go, so that signals are answered however busy the node is.
-const DRAIN_MAX: usize = 1 << 16;
+const DRAIN_MAX: usize = 1 << 13;
 /// From this many events in one go on, the ring is left alone for a moment: while the reader has not
 /// caught up, the kernel sends no wake-ups, and wake-ups are what costs.
 const BUSY: usize = 32;
 /// That moment. Bounds what batching adds to a verdict's latency.
 const REST: Duration = Duration::from_millis(1);
+/// How long skipped runs may go unseen.
+const MISSED_NS: u64 = 1_000_000_000;
 /// After this many observations of one batch it is noted that the loop moves.
 const ALIVE: usize = 256;
 
@@ -38,7 +40,7 @@ pub(super) struct Session<S> {
     batch: Vec<Observation>,
     lost: [u64; LOSSES.len()],
     lost_checked_ns: u64,
-    missed: u64,
+    missed: [u64; MISSED.len()],
     missed_checked_ns: u64,
     daemon: bool,
     /// Answers for a daemon while it runs.
@@ -67,7 +69,7 @@ impl<S: EventSource> Session<S> {
             batch: Vec::new(),
             lost: [0; LOSSES.len()],
             lost_checked_ns,
-            missed: 0,
+            missed: [0; MISSED.len()],
             missed_checked_ns: lost_checked_ns,
             daemon,
             server,
@@ -180,6 +182,7 @@ impl<S: EventSource> Session<S> {
         if taken >= BUSY {
             // Before the batch: a verdict that it decides must know what was lost.
             self.check_loss();
+            self.check_missed_in_time();
         }
         batch.sort_by_key(|observation| observation.time_boot_ns);
         for (n, observation) in batch.drain(..).enumerate() {
@@ -252,9 +255,18 @@ impl<S: EventSource> Session<S> {
         (self.lost, self.lost_checked_ns) = (lost, now);
     }
 
+    /// Each second, also while there is always something to read.
+    fn check_missed_in_time(&mut self) {
+        if clock::boot_ns().saturating_sub(self.missed_checked_ns) >= MISSED_NS {
+            self.check_missed();
+        }
+    }
+
     fn check_missed(&mut self) {
         let (missed, now) = (self.events.missed(), clock::boot_ns());
-        self.report_loss("program", missed.saturating_sub(self.missed), self.missed_checked_ns, now);
+        for (n, place) in MISSED.iter().enumerate() {
+            self.report_loss(place, missed[n].saturating_sub(self.missed[n]), self.missed_checked_ns, now);
+        }
         (self.missed, self.missed_checked_ns) = (missed, now);
     }
 

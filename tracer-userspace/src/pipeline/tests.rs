@@ -31,8 +31,8 @@ impl EventSource for Memory {
         [self.lost, 0, 0, 0]
     }
 
-    fn missed(&self) -> u64 {
-        0
+    fn missed(&mut self) -> [u64; MISSED.len()] {
+        [0; MISSED.len()]
     }
 
     fn port_pressure(&mut self) -> Option<crate::event::PortPressure> {

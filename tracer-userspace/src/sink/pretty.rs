@@ -151,7 +151,7 @@ fn loss(out: &mut String, record: &Record, body: &LossBody, screen: Screen) {
 fn means(place: &str) -> &'static str {
     match place {
         Loss::LISTEN => "a cgroup listens too often to tell of each time; that nothing listens is less sure",
-        Loss::NAMESPACE => "a cgroup enters namespaces too often to tell of each time; verdicts are as sure as ever",
+        Loss::NAMESPACE => "who entered a namespace was not told each time; verdicts are as sure as ever",
         Loss::ATTEMPTS => "too many connections are open at once: no verdict on the oldest can come",
         _ => "verdicts of that time are less sure",
     }

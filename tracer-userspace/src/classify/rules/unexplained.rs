@@ -234,6 +234,12 @@ mod tests {
             state.flow.src.set_port(50_000);
         }
         assert!(stream.labels().is_empty());
+        let mut reset = Stream::new();
+        reset.connect().established().reset_received(TcpState::Established, 0);
+        if let Some(Fact::ResetReceived(received)) = reset.observations.last_mut().map(|o| &mut o.fact) {
+            received.flow.src.set_port(50_000);
+        }
+        assert!(reset.labels().is_empty());
     }
 
     /// The kubelet goes on to dial after its probe has timed out, and closes what it gets: that was no success.
