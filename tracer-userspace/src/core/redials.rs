@@ -49,6 +49,14 @@ impl Redials {
         self.0.get(&key(attempt))?.get(place).map(|series| series.first)
     }
 
+    /// The series that this one goes on with is over; another probe's of the same target is not.
+    fn end(&mut self, attempt: &Attempt, window_ns: u64) {
+        let place = self.place(attempt, window_ns);
+        if let (Some(place), Some(series)) = (place, self.0.get_mut(&key(attempt))) {
+            series.remove(place);
+        }
+    }
+
     fn note(&mut self, attempt: &Attempt, window_ns: u64) {
         let (place, began) = (self.place(attempt, window_ns), attempt.started);
         let series = self.0.or_default(key(attempt));
@@ -88,18 +96,17 @@ impl Core {
     pub(super) fn pardon_redials(&mut self, conn: ConnId, out: &mut Vec<Decision>) {
         let Some(attempt) = self.correlator.get(conn) else { return };
         let Some((shortest, _)) = enrich::grpc_timeouts_ns(attempt, &self.node) else { return };
-        let key = key(attempt);
         let Some(first) = self.redials.first(attempt, shortest) else { return };
         let fits = |it: &&Attempt| it.started >= first && is_earlier_dial(it, attempt);
         let failed = |it: &Attempt| self.decided.get(&it.conn).filter(|d| d.outcome == Outcome::Failure).copied();
         let before = self.correlator.all().filter(fits).filter_map(|it| Some((it, failed(it)?)));
         let pardoned: Vec<(ConnId, Finding)> =
             before.map(|(it, decided)| (it.conn, pardon(it, attempt, decided))).collect();
+        self.redials.end(attempt, shortest);
         for (other, finding) in pardoned {
             self.remember(other, &finding, true);
             self.say(other, finding, Vec::new(), true, out);
         }
-        self.redials.0.remove(&key);
     }
 }
 
@@ -242,5 +249,19 @@ mod tests {
             refused(&mut stream, conn, until_next);
         }
         assert_eq!(counts(&stream), [1, 2, 2, 2].map(Some));
+    }
+
+    /// Dials at 0 and 0.3 s are refused, those at 1.0 and 1.3 s answered.
+    #[test]
+    fn the_answer_to_one_probe_leaves_the_dials_of_the_other() {
+        let mut stream = Stream::new();
+        stream.grpc_readiness(5).grpc_liveness_too(5);
+        refused(&mut stream, 100, 300);
+        refused(&mut stream, 101, 700);
+        answered(&mut stream, 102);
+        stream.wait_ms(290);
+        answered(&mut stream, 103);
+        use Outcome::{Failure, Noise};
+        assert_eq!(outcomes(&stream), [Failure, Failure, Noise, Noise]);
     }
 }
