@@ -92,7 +92,7 @@ impl Core {
         self.correlator.keep(conn, until);
     }
 
-    /// An attempt succeeded: the dials of the same attempt of the probe that failed before are no failures of it.
+    /// A dial was answered: those of the same attempt of the probe that failed before are not why it fails, if it does.
     pub(super) fn pardon_redials(&mut self, conn: ConnId, out: &mut Vec<Decision>) {
         let Some(attempt) = self.correlator.get(conn) else { return };
         let Some((shortest, _)) = enrich::grpc_timeouts_ns(attempt, &self.node) else { return };
@@ -124,11 +124,11 @@ fn is_earlier_dial(first: &Attempt, second: &Attempt) -> bool {
 fn pardon(first: &Attempt, second: &Attempt, before: Decided) -> Finding {
     let ended = second.ended.map_or(second.started, |(time, _)| time);
     let summary = format!(
-        "the prober's gRPC client dialled {} again {:.1} s later and was answered: one attempt of the probe dials until its timeout, and it succeeded",
+        "the prober's gRPC client dialled {} again {:.1} s later and was answered; whether with a yes is not seen. One attempt of the probe dials until its timeout",
         first.flow.dst,
         second.started.saturating_sub(first.started) as f64 / 1e9
     );
-    let mend = "nothing for this attempt of the probe: a later dial of it was answered in time".to_owned();
+    let mend = "nothing for this dial: a later one of the same attempt of the probe was answered in time".to_owned();
     let seen = second.last.as_ref().map(|state| of_state(ended, state));
     let found = Finding::failure(before.label, seen.into_iter().collect(), summary, mend);
     Finding { outcome: Outcome::Noise, decided_at: ended, ..found.with_confidence(Confidence::Likely) }
@@ -177,6 +177,15 @@ mod tests {
         refused(&mut http, 100, 1_000);
         answered(&mut http, 101);
         assert_eq!(outcomes(&http), [Failure], "nobody dials again for HTTP");
+    }
+
+    /// HTTP/2 frames of a `grpc.health.v1` answer are not read: SERVING and NOT_SERVING look alike.
+    #[test]
+    fn an_answer_is_not_said_to_be_a_yes() {
+        let pardoned = answered_after(5, &[1_000]).verdicts().remove(1).verdict;
+        let said = format!("{} {}", pardoned.summary, pardoned.remediation);
+        assert!(said.contains("whether with a yes is not seen") && said.contains("nothing for this dial"), "{said}");
+        assert!(!said.contains("succe"), "{said}");
     }
 
     /// Dials at 0, 1 and 2.6 s, a timeout of 3 s, and the next attempt of the probe at 5 s.
