@@ -180,8 +180,7 @@ impl Watcher {
         self.listed.listing.take(cluster, &view);
         self.listed.listing.take_pods(&self.config);
         if self.listed.listing.services != before {
-            // NodePorts are named after them.
-            self.node_due = Instant::now();
+            self.read_node_soon();
             self.send_services()?;
         }
         self.send_pods()
@@ -202,6 +201,11 @@ impl Watcher {
             return Ok(());
         }
         self.send(pods_fact(self.discovered.clone(), &self.listed.listing))
+    }
+
+    /// As soon as the pace allows: NodePorts are named after Services, and any controller can write those all the time.
+    fn read_node_soon(&mut self) {
+        self.node_due = self.node_due.min(self.pace.next());
     }
 
     fn send_services(&mut self) -> Result<(), Closed> {
@@ -226,7 +230,7 @@ impl Watcher {
             Some(Ok(links)) => self.send(Fact::Links(links)),
             // The prober it is read through ended: look for another.
             _ => {
-                self.node_due = self.node_due.min(self.pace.next());
+                self.read_node_soon();
                 Ok(())
             }
         }
@@ -248,7 +252,7 @@ impl Watcher {
         let services = services.map(|path| files::read_services(path));
         if let Some(services) = self.or_tell(ListFile::Services, services)? {
             self.listed.listing.services = Some(services);
-            self.node_due = Instant::now();
+            self.read_node_soon();
             self.send_services()?;
         }
         Ok(())

@@ -97,3 +97,33 @@ fn a_file_that_is_gone_or_broken_is_told() {
     assert_eq!(after(&|| write(LIST)), Some((ListFile::Pods, None)), "it can be read again");
     assert_eq!(after(&|| {}), None);
 }
+
+/// A watcher whose readings took long: the next may come in five seconds, and is due in ten.
+fn paced(config: SourceConfig) -> (Watcher, mpsc::Receiver<Fact>) {
+    let snapshot = snapshot(&config).expect("snapshot");
+    let (tx, rx) = mpsc::channel(16);
+    let mut watcher = Watcher::new(config, snapshot, tx);
+    let now = Instant::now();
+    watcher.pace.read(now, Duration::from_secs(1));
+    watcher.node_due = now + NODE_EVERY;
+    (watcher, rx)
+}
+
+/// Any controller may write a Service several times a second, and each writes its endpoints.
+#[test]
+fn changed_services_have_the_node_read_at_its_pace() {
+    let (told, mut cluster) = Cluster::fixed("n1");
+    cluster.config.services = true;
+    let (mut watcher, mut rx) = paced(SourceConfig { cluster: Some(cluster), ..SourceConfig::default() });
+    watcher.listed.listing.services = None;
+    told.send_modify(|view| view.pods = vec![Pod { name: Some("a".into()), ..Pod::default() }]);
+    assert!(watcher.read_cluster().is_ok());
+    assert_eq!(watcher.node_due, watcher.pace.next());
+    assert!(rx.try_recv().is_ok_and(|fact| matches!(fact, Fact::Pods(_))), "what the API says is told at once");
+
+    let file = files::testing::TestFile::new("paced-services", r#"{"kind":"ServiceList","items":[]}"#);
+    let (mut watcher, _rx) = paced(SourceConfig { services: Some(file.0.clone()), ..SourceConfig::default() });
+    std::fs::write(&file.0, r#"{"kind":"ServiceList", "items":[]}"#).expect("written");
+    assert!(watcher.read_files().is_ok());
+    assert_eq!(watcher.node_due, watcher.pace.next());
+}
