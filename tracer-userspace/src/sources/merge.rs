@@ -31,8 +31,8 @@ fn is_named(listed: &Pod, found: &Pod) -> Option<bool> {
     named.then(|| listed.name == found.name && listed.namespace == found.namespace)
 }
 
-/// A pod that nothing else tells is the namespace that has its address; of several it is none: who may set up his own network
-/// can take any address.
+/// A pod that nothing else tells is the namespace that has its address; of several it is none, nor is one that several pods
+/// claim any of theirs: who may set up his own network can take any address.
 fn join_by_address(joined: &mut [(Pod, Vec<Pod>)], rest: &mut Vec<Pod>) {
     let mut holders: HashMap<IpAddr, BTreeSet<usize>> = HashMap::new();
     for (place, found) in rest.iter().enumerate().filter(|(_, found)| !found.host_network) {
@@ -40,18 +40,20 @@ fn join_by_address(joined: &mut [(Pod, Vec<Pod>)], rest: &mut Vec<Pod>) {
             holders.entry(*addr).or_default().insert(place);
         }
     }
-    let mut only: BTreeMap<usize, usize> = BTreeMap::new();
+    let mut claims: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
     for (number, (listed, _)) in
         joined.iter().enumerate().filter(|(_, (pod, same))| same.is_empty() && !pod.host_network)
     {
         let of_any = listed.addrs.iter().filter_map(|addr| holders.get(addr)).flatten();
         let can_be: BTreeSet<usize> = of_any.copied().filter(|at| is_named(listed, &rest[*at]).is_none()).collect();
         if let (1, Some(at)) = (can_be.len(), can_be.first()) {
-            only.entry(*at).or_insert(number);
+            claims.entry(*at).or_default().push(number);
         }
     }
-    for (at, number) in only.into_iter().rev() {
-        joined[number].1.push(rest.remove(at));
+    for (at, by) in claims.into_iter().rev() {
+        if let [number] = by[..] {
+            joined[number].1.push(rest.remove(at));
+        }
     }
 }
 
@@ -199,6 +201,15 @@ mod tests {
         assert_eq!(merge(found(1), &listed)[0].netns, Some(Netns(1)));
         let both = merge(found(2), &listed);
         assert_eq!((both.len(), both[0].netns), (3, None));
+    }
+
+    /// A pod that is gone, and the next one that has its address: the list has both, the node shows no process of either.
+    #[test]
+    fn one_namespace_that_two_pods_of_the_list_claim_is_of_none() {
+        let listed = [pod(Some("a"), None, &[[10, 0, 0, 1]], None), pod(Some("b"), None, &[[10, 0, 0, 1]], None)];
+        let merged = merge(vec![pod(None, None, &[[10, 0, 0, 1]], Some(7))], &listed);
+        let seen: Vec<_> = merged.iter().map(|pod| (pod.name.as_deref(), pod.netns)).collect();
+        assert_eq!(seen, [(Some("a"), None), (Some("b"), None), (None, Some(Netns(7)))]);
     }
 
     #[test]
