@@ -2,7 +2,8 @@
 //!
 //! The kernel gives the cgroup of a process (`/proc/PID/cgroup`) and the root of a mount (mountinfo) as seen from the root of the
 //! reader's cgroup namespace: by `..` up to the nearest ancestor that both have, and down from there by names (`cgroup_path_ns`,
-//! kernel/cgroup/cgroup.c; `kernfs_path_from_node`, fs/kernfs/dir.c). A container that is not privileged has a namespace of its own.
+//! kernel/cgroup/cgroup.c; `kernfs_path_from_node`, fs/kernfs/dir.c). On version 2 the runtimes as a rule give a
+//! container that is not privileged a namespace of its own, on version 1 none (containerd/cri#1371, #1415).
 
 use std::cell::OnceCell;
 use std::os::unix::fs::{DirEntryExt as _, MetadataExt as _};
