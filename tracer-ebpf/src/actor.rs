@@ -103,8 +103,8 @@ pub fn is_tracked() -> bool {
     unsafe { PROBERS.get(comm).is_some() }
 }
 
-/// What the current task is counted with: the memory controller's cgroup, below which a container cannot make another;
-/// without one that of the unified hierarchy.
+/// What the current task is counted with: the memory controller's cgroup, which is a container's (one that is privileged, or
+/// that the hierarchy is delegated to, can make others below it); without that controller the one of the unified hierarchy.
 #[inline(always)]
 pub fn cgroup() -> u64 {
     Task::current().memory_cgroup().unwrap_or_else(|| unsafe { bpf_get_current_cgroup_id() })
