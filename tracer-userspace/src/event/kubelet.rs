@@ -12,6 +12,12 @@ use super::ProbeType;
 pub const KNOWN_PROBERS: &[&str] =
     &["kubelet", "kubelite", "k3s", "k3s-server", "k3s-agent", "microshift", "hyperkube"];
 
+/// Whether this is a kubelet's name. What a user calls a prober beyond them is one wherever it runs.
+#[must_use]
+pub fn is_kubelet_name(comm: &str) -> bool {
+    KNOWN_PROBERS.contains(&comm)
+}
+
 /// Those that contain an API server as well, or may.
 pub const WITH_API_SERVER: &[&str] = &["kubelite", "k3s", "k3s-server", "rke2", "microshift", "hyperkube"];
 

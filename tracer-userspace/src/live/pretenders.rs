@@ -1,21 +1,22 @@
-//! Processes that only bear the name of a prober: what runs in a pod, where somebody else probes. A pod's process may call
-//! itself `kubelet`, and what it dials would be told of the pod that it dials.
+//! Processes that only bear the name of a kubelet: what runs in a pod, where a kubelet runs that does not. A pod's process may
+//! call itself `kubelet`, and what it dials would be told of the pod that it dials. Of the names that a user gives others are
+//! not judged: an agent that probes may run in a pod.
 
 use std::collections::BTreeSet;
 
 use crate::correlate::recent::Recent;
-use crate::event::{Actor, Fact, Netns, Observation};
+use crate::event::{Actor, Fact, Netns, Observation, is_kubelet_name};
 use crate::sources::{Prober, procfs};
 
 /// Processes that were looked at.
 const MAX_KNOWN: usize = 256;
-/// Namespaces that probers dial from: a machine has one for each node on it.
+/// Namespaces that kubelets dial from: a machine has one for each node on it.
 const MAX_NODES: usize = 64;
 
 /// Tells probers from those.
 #[derive(Debug)]
 pub(super) struct Pretenders {
-    /// Where the probers are that run in no pod. Kubelets that do (nodes inside a pod) have none such beside them.
+    /// Where the kubelets are that run in no pod. Those that do (nodes inside a pod) have none such beside them.
     nodes: BTreeSet<Netns>,
     /// Whether a process, in its cgroup, runs in a pod.
     known: Recent<(u32, Option<u64>), bool, MAX_KNOWN>,
@@ -27,7 +28,8 @@ pub(super) struct Pretenders {
 impl Pretenders {
     /// With those that probe already.
     pub(super) fn beside(probers: &[Prober], all_connections: bool) -> Self {
-        let outside = probers.iter().filter(|prober| procfs::runs_in_pod(prober.pid) == Some(false));
+        let kubelets = probers.iter().filter(|prober| is_kubelet_name(&prober.comm));
+        let outside = kubelets.filter(|prober| procfs::runs_in_pod(prober.pid) == Some(false));
         let nodes = outside.filter_map(|prober| prober.netns).take(MAX_NODES).collect();
         Self { nodes, known: Recent::default(), all_connections, runs_in_pod: procfs::runs_in_pod }
     }
@@ -44,13 +46,16 @@ impl Pretenders {
     }
 
     fn is_one(&mut self, actor: &Actor) -> bool {
+        if !is_kubelet_name(&actor.comm) {
+            return false;
+        }
         let in_pod = self.is_in_pod(actor);
         if let (Some(false), Some(netns)) = (in_pod, actor.netns)
             && self.nodes.len() < MAX_NODES
         {
             self.nodes.insert(netns);
         }
-        // One that is gone already cannot be asked (`--prober curl` has such): a pod mostly has a namespace of its own.
+        // One that is gone already cannot be asked: a pod mostly has a namespace of its own.
         let elsewhere = || actor.netns.is_some_and(|netns| !self.nodes.contains(&netns));
         !self.nodes.is_empty() && in_pod.unwrap_or_else(elsewhere)
     }
@@ -112,6 +117,19 @@ mod tests {
         pretenders.runs_in_pod = |_| Some(false);
         assert!(!pretenders.is_one(&kubelet));
         assert_eq!(judged(&mut pretenders), None);
+    }
+
+    /// `--prober kubelet --prober curl`
+    #[test]
+    fn a_name_that_only_the_user_gave_is_meant_wherever_it_runs() {
+        let mut pretenders = beside(&[NODE], false, |_| Some(true));
+        let curl = |netns| Actor { pid: 12, comm: "curl".into(), netns: Some(netns), ..crate::testing::prober() };
+        assert!(!pretenders.is_one(&curl(POD)));
+        assert_eq!(judged(&mut pretenders), None, "a kubelet by its name only");
+        let mut nested = beside(&[], false, |_| Some(false));
+        assert!(!nested.is_one(&curl(NODE)));
+        nested.runs_in_pod = |_| Some(true);
+        assert_eq!(judged(&mut nested), Some(true), "no kubelet runs outside of pods, whoever else does");
     }
 
     #[test]

@@ -12,7 +12,7 @@ use nix::sched::{CloneFlags, setns};
 use nix::time::{ClockId, clock_gettime};
 
 use super::cgroup::{self, PodProcess};
-use crate::event::Netns;
+use crate::event::{Netns, is_kubelet_name};
 
 /// No node that works has more; beyond it the rest is left out and said.
 const MAX_PROCESSES: usize = 32_768;
@@ -143,27 +143,24 @@ impl SmallFile {
     }
 }
 
-/// Processes with one of these names.
+/// The probers of these names that run here.
 #[must_use]
 pub fn find_probers(names: &[String]) -> Vec<Prober> {
-    let mut small = SmallFile::default();
-    let prober = |pid| {
-        let comm = prober_name(pid, names, &mut small)?;
-        let at = namespace_of(pid);
-        (at != Namespace::Gone).then(|| Prober { pid, comm, netns: at.read() })
-    };
-    pids().0.into_iter().filter_map(prober).collect()
+    probers(&scan(names).0)
 }
 
-/// The probers among these. What runs in a pod only calls itself so, unless there is no other.
+/// The probers among these. What runs in a pod only calls itself a kubelet, unless there is no other; another name that was
+/// given is meant wherever it runs. Those in pods come last.
 pub(super) fn probers(processes: &[Process]) -> Vec<Prober> {
     let to_prober = |process: &Process| {
         let comm = process.prober.clone()?;
         Some((process.pod.is_some(), Prober { pid: process.pid, comm, netns: process.netns }))
     };
     let (in_pods, others): (Vec<_>, Vec<_>) = processes.iter().filter_map(to_prober).partition(|(in_pod, _)| *in_pod);
-    let chosen = if others.is_empty() { in_pods } else { others };
-    chosen.into_iter().map(|(_, prober)| prober).collect()
+    let is_kubelet = |(_, prober): &(bool, Prober)| is_kubelet_name(&prober.comm);
+    let beside = others.iter().any(is_kubelet);
+    let meant = in_pods.into_iter().filter(|it| !(beside && is_kubelet(it)));
+    others.into_iter().chain(meant.collect::<Vec<_>>()).map(|(_, prober)| prober).collect()
 }
 
 /// Whether a process runs in a pod, unless it is gone.
@@ -294,6 +291,21 @@ mod tests {
         let found = probers(&[read_process(child.id(), &["true".to_owned()], &mut SmallFile::default())]);
         assert!(found.is_empty(), "{found:?}");
         child.wait().expect("its end");
+    }
+
+    #[test]
+    fn a_pod_s_kubelet_is_none_beside_another_and_what_else_was_named_is_meant() {
+        let process = |pid, name: &str, in_pod: bool| Process {
+            pid,
+            netns: None,
+            prober: Some(name.into()),
+            pod: in_pod.then(|| PodProcess { uid: "u".into(), container: None }),
+        };
+        let found = |all: &[Process]| probers(all).iter().map(|prober| prober.pid).collect::<Vec<_>>();
+        let (fake, agent) = (|| process(7, "kubelet", true), || process(8, "my-agent", true));
+        assert_eq!(found(&[fake(), agent(), process(9, "k3s", false)]), [9, 8]);
+        assert_eq!(found(&[fake(), agent(), process(9, "curl", false)]), [9, 7, 8], "a node inside a pod");
+        assert_eq!(found(&[fake(), agent()]), [7, 8]);
     }
 
     #[test]
