@@ -201,7 +201,7 @@ fn is_probe(part: &str) -> bool {
 }
 
 /// As Go writes it: `1m0.5s`.
-fn is_duration(text: &str) -> bool {
+pub(super) fn is_duration(text: &str) -> bool {
     text.starts_with(|c: char| c.is_ascii_digit())
         && text.len() < 20
         && text.chars().all(|c| "0123456789.hmnsµ".contains(c))

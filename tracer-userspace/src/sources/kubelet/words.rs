@@ -55,10 +55,12 @@ fn meaning(output: &str) -> ProbeSays {
     if is_network(output) { of_network(&told::tellable(output)) } else { ProbeSays::Other }
 }
 
-/// The kubelet's own form, or the runtime's. A command that speaks gRPC itself (grpc_health_probe) prints errors that
-/// look alike and do not speak of exec.
+/// The kubelet's own form, up to 1.30 and from then on (k8s.io/cri-client, `execSyncV1`), or the runtime's. A command that
+/// speaks gRPC itself (grpc_health_probe) prints errors that look alike and do not speak of exec.
 fn is_command_timeout(output: &str) -> bool {
+    let after = || output.strip_prefix("command timed out: \"")?.rsplit_once("\" timed out after ");
     output.starts_with("command \"") && output.ends_with("\" timed out")
+        || after().is_some_and(|(_, time)| told::is_duration(time))
         || output.starts_with("rpc error: code = DeadlineExceeded desc = ") && names_exec(output)
 }
 
@@ -217,6 +219,13 @@ mod tests {
             says("command \"mysql -psecret\" timed out"),
             (ProbeSays::CommandTimeout, Some("command timed out".into()))
         );
+        assert_eq!(
+            says(r#"command timed out: "/bin/sh -c echo \"secret\"; sleep 60" timed out after 10s"#),
+            (ProbeSays::CommandTimeout, Some("command timed out".into()))
+        );
+        for printed in ["command timed out: \"x\" timed out after secret", "command timed out: secret"] {
+            assert_eq!(says(printed), (ProbeSays::Other, None), "{printed}");
+        }
         assert_eq!(says(""), (ProbeSays::Nothing, None));
         let of_a_tool = "error: health rpc failed: rpc error: code = DeadlineExceeded desc = context deadline exceeded";
         assert_ne!(says(of_a_tool).0, ProbeSays::CommandTimeout);
