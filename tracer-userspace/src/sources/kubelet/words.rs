@@ -28,8 +28,8 @@ pub(super) fn understand(output: &str, result: KubeletResult) -> Words {
     let output = output.lines().next().unwrap_or_default().trim();
     let says = meaning(output);
     let text = tellable(output, says, result);
-    // What was received may look like an address.
-    let (src, dst) = ends(text.as_deref().unwrap_or(output));
+    // Of what may be told only: what was received, or printed by a command, may look like an address.
+    let (src, dst) = text.as_deref().filter(|_| is_network(output)).map_or((None, None), ends);
     Words { says, text: text.filter(|it| !it.is_empty()).map(shortened), src, dst }
 }
 
@@ -248,6 +248,30 @@ mod tests {
         assert_eq!(state("NOT_SERVING").as_deref(), Some("service unhealthy (responded with \"NOT_SERVING\")"));
         assert_eq!(state("secret").as_deref(), Some("service unhealthy"));
         assert_eq!(says("HTTP probe failed with statuscode: secret"), (ProbeSays::NotHttp, None));
+    }
+
+    /// It may name a connection of its own, or a timeout of its own.
+    #[test]
+    fn the_message_of_a_grpc_status_decides_nothing() {
+        let failed = "error: health rpc probe failed: rpc error: code = Unavailable";
+        for message in [
+            "dial tcp 10.0.0.5:5432: connect: connection refused",
+            "i/o timeout",
+            "context deadline exceeded",
+            "error reading from server: read tcp 10.88.0.5:9000->10.0.0.5:5432: i/o timeout",
+            r#"connection error: desc = "transport: Error while dialing: dial tcp 10.0.0.5:5432: i/o timeout""#,
+            r#"Get \"http://10.0.0.5:80/\": net/http: TLS handshake timeout"#,
+        ] {
+            let words = understand(&format!("{failed} desc = {message}"));
+            let expected = Words { says: ProbeSays::Network, text: Some(failed.into()), src: None, dst: None };
+            assert_eq!(words, expected, "{message}");
+        }
+    }
+
+    #[test]
+    fn the_addresses_that_a_command_prints_are_nobody_s() {
+        let printed = understand("cannot reach the database: dial tcp 10.0.0.5:5432: connect: connection refused");
+        assert_eq!((printed.says, printed.src, printed.dst), (ProbeSays::Other, None, None));
     }
 
     /// It would be taken for a timeout, of another connection.
