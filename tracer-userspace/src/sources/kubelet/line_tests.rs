@@ -39,7 +39,7 @@ fn the_structured_form() {
     assert_eq!((probe.pod.name.as_deref(), probe.pod.namespace.as_deref()), (Some("cart-7d9"), Some("shop")));
     assert_eq!(probe.pod.uid.as_deref(), Some("ae610349-5dc7-4094-97be-170d2744990a"));
     assert_eq!((probe.says, probe.probe_type), (ProbeSays::Network, ProbeType::Liveness));
-    assert_eq!(probe.output.as_deref(), Some("Get \"http://10.88.0.5:8081/live\": EOF"));
+    assert_eq!(probe.output.as_deref(), Some("Get \"http://10.88.0.5:8081\": EOF"));
     let multi = r#"I1120 15:50:38.197403   13560 prober.go:107] "Probe failed" probeType="Readiness" pod="a/b" podUID=c containerName="d" probeResult=failure output=<"#;
     assert_eq!(probe_of(multi).says, ProbeSays::Other, "what a command printed on several lines");
 }

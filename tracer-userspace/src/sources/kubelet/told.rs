@@ -3,7 +3,7 @@
 //! (`malformed MIME header: missing colon: "…"`). The message of a gRPC status (`desc = …`) is never told: grpc-go writes there
 //! what its own connection met, and a server may send the same words of a connection of its own (`dial tcp …`).
 
-use std::net::SocketAddr;
+use std::net::{Ipv6Addr, SocketAddr};
 
 /// Parts between colons that are the same whatever was received.
 const FIXED: &[&str] = &[
@@ -134,7 +134,8 @@ pub(super) fn tellable(error: &str) -> String {
     told.join(": ")
 }
 
-/// `Get "URL"` without the URL's query, and what follows. Go up to 1.13 writes no quotes.
+/// `Get "URL"` with no more of the URL than its origin, and what follows: after a redirect the rest is the pod's choice, but for
+/// the host name, which must be the same (`RedirectChecker`, pkg/probe/http). Go up to 1.13 writes no quotes.
 fn of_request(error: &str) -> (Option<String>, &str) {
     let verb = ["Get ", "Head "].into_iter().find(|verb| error.starts_with(verb));
     let Some((verb, rest)) = verb.and_then(|verb| Some((verb, error.strip_prefix(verb)?))) else {
@@ -143,9 +144,28 @@ fn of_request(error: &str) -> (Option<String>, &str) {
     let (quote, rest) = rest.strip_prefix('"').map_or(("", rest), |quoted| ("\"", quoted));
     let end = if quote.is_empty() { rest.find(": ") } else { closing_quote(rest) };
     let (url, rest) = rest.split_at(end.unwrap_or(rest.len()));
-    let url = url.split(['?', '#']).next().unwrap_or_default();
     let rest = rest.strip_prefix(quote).and_then(|it| it.strip_prefix(": "));
-    (Some(format!("{verb}{quote}{url}{quote}")), rest.unwrap_or_default())
+    let told = origin(url).map_or_else(|| verb.trim_end().to_owned(), |url| format!("{verb}{quote}{url}{quote}"));
+    (Some(told), rest.unwrap_or_default())
+}
+
+/// `http://HOST:PORT` of a URL.
+fn origin(url: &str) -> Option<String> {
+    let (scheme, rest) = url.split_once("://").filter(|(scheme, _)| ["http", "https"].contains(scheme))?;
+    let authority = rest.split(['/', '?', '#', '\\']).next()?;
+    let host = authority.rsplit_once('@').map_or(authority, |(_, host)| host);
+    is_host(host).then(|| format!("{scheme}://{host}"))
+}
+
+/// A name or an address, and maybe a port.
+fn is_host(text: &str) -> bool {
+    let in_brackets = |it: &str| Some(it.strip_prefix('[')?.strip_suffix(']')?.parse::<Ipv6Addr>().is_ok());
+    let is_name = |it: &str| !it.is_empty() && it.chars().all(|c| c.is_ascii_alphanumeric() || "-._".contains(c));
+    let host = match text.rsplit_once(':') {
+        Some((host, port)) if port.parse::<u16>().is_ok() => host,
+        _ => text,
+    };
+    in_brackets(host).unwrap_or_else(|| is_name(host))
 }
 
 /// Where Go's `%q` ends.
@@ -213,12 +233,12 @@ mod tests {
     #[test]
     fn what_the_network_says_is_told() {
         for error in [
-            r#"Get "http://10.88.0.5:8081/live": dial tcp 10.88.0.5:8081: connect: connection refused"#,
-            "Get http://10.88.0.5:8081/live: read tcp 10.88.0.1:59486->10.88.0.5:8081: read: connection reset by peer",
-            r#"Get "http://[fd00::5]:8081/": dial tcp [fd00::5]:8081: connect: cannot assign requested address"#,
-            r#"Get "http://10.88.0.5/live": net/http: request canceled (Client.Timeout exceeded while awaiting headers)"#,
-            r#"Get "https://10.88.0.5/live": remote error: tls: handshake failure"#,
-            r#"Get "https://10.88.0.5/live": http: server gave HTTP response to HTTPS client"#,
+            r#"Get "http://10.88.0.5:8081": dial tcp 10.88.0.5:8081: connect: connection refused"#,
+            "Get http://10.88.0.5:8081: read tcp 10.88.0.1:59486->10.88.0.5:8081: read: connection reset by peer",
+            r#"Get "http://[fd00::5]:8081": dial tcp [fd00::5]:8081: connect: cannot assign requested address"#,
+            r#"Get "http://10.88.0.5": net/http: request canceled (Client.Timeout exceeded while awaiting headers)"#,
+            r#"Get "https://10.88.0.5": remote error: tls: handshake failure"#,
+            r#"Get "https://10.88.0.5": http: server gave HTTP response to HTTPS client"#,
             "dial tcp 10.88.0.5:8082: i/o timeout",
             r#"timeout: failed to connect service "10.88.0.5:9000" within 1s: context deadline exceeded"#,
             "timeout: health rpc did not complete within 1.5s",
@@ -229,7 +249,7 @@ mod tests {
 
     #[test]
     fn what_came_over_the_connection_is_not() {
-        let get = r#"Get "http://10.88.0.5:8081/live""#;
+        let get = r#"Get "http://10.88.0.5:8081""#;
         let broken = format!("{get}: net/http: HTTP/1.x transport connection broken");
         for (error, told) in [
             (
@@ -253,7 +273,7 @@ mod tests {
                 format!("{get}: http2: server sent GOAWAY"),
             ),
             (r#"Get "http://10.88.0.5:8081/live?secret=\"secret": EOF"#.to_owned(), format!("{get}: EOF")),
-            ("Get http://10.88.0.5:8081/live?secret: EOF".to_owned(), "Get http://10.88.0.5:8081/live: EOF".to_owned()),
+            ("Get http://10.88.0.5:8081/live?secret: EOF".to_owned(), "Get http://10.88.0.5:8081: EOF".to_owned()),
             ("dial tcp secret: EOF".to_owned(), String::new()),
             (
                 "timeout: failed to connect service \"secret\" within 1s".to_owned(),
@@ -265,6 +285,23 @@ mod tests {
             ),
         ] {
             assert_eq!(tellable(&error), told, "{error}");
+        }
+    }
+
+    /// A redirect's, but for the host name.
+    #[test]
+    fn of_a_url_the_origin_is_told() {
+        for (url, told) in [
+            ("http://10.88.0.5:8081/secret", r#" "http://10.88.0.5:8081""#),
+            ("https://secret:***@10.88.0.5/", r#" "https://10.88.0.5""#),
+            ("http://[fd00::5]:8081?secret", r#" "http://[fd00::5]:8081""#),
+            ("http://web.shop:8081#secret", r#" "http://web.shop:8081""#),
+            ("http://10.88.0.5:99999999/", ""),
+            ("http://a secret/", ""),
+            ("httpsecret://10.88.0.5/", ""),
+            ("/secret", ""),
+        ] {
+            assert_eq!(tellable(&format!("Get \"{url}\": EOF")), format!("Get{told}: EOF"), "{url}");
         }
     }
 

@@ -1,7 +1,7 @@
 //! The output of a failed probe: what it means, and how much of it may be told.
 //!
 //! The kubelet's own words (`pkg/probe/{http,tcp,grpc,exec}`, Go's net/http and net) are kept; what a pod sent or a
-//! command printed is not. A path is kept without its query, a command without its arguments.
+//! command printed is not. Of a URL its origin is kept: after a redirect the rest is the pod's choice.
 
 use std::net::SocketAddr;
 
@@ -171,7 +171,7 @@ mod tests {
         assert_eq!(
             text.as_deref(),
             Some(
-                "Get \"http://10.88.0.5:8081/ready\": context deadline exceeded (Client.Timeout exceeded while awaiting headers)"
+                "Get \"http://10.88.0.5:8081\": context deadline exceeded (Client.Timeout exceeded while awaiting headers)"
             )
         );
         assert_eq!(understand(hang).dst, "10.88.0.5:8081".parse().ok());
