@@ -35,8 +35,9 @@ const FIXED: &[&str] = &[
     "i/o timeout",
     "operation was canceled",
     "use of closed network connection",
-    "lookup",
+    "dial tcp",
     "no such host",
+    "server misbehaving",
     // System calls and their errors.
     "connect",
     "getsockopt",
@@ -126,6 +127,9 @@ pub(super) fn tellable(error: &str) -> String {
     for part in error.split(": ") {
         if is_own(part) {
             told.push(part);
+        } else if told.last() == Some(&"dial tcp") && part.starts_with("lookup ") {
+            // What was looked up and where: `lookup NAME on ADDRESS`.
+            told.push("lookup");
         } else {
             told.extend(beginning(part));
             break;
@@ -189,9 +193,11 @@ fn is_timeout(part: &str) -> bool {
     inner.is_some_and(|(what, inner)| FIXED.contains(&what) && CLIENT_TIMEOUTS.contains(&inner))
 }
 
-/// `dial tcp ADDRESS`, `read tcp ADDRESS->ADDRESS`
+/// `dial tcp ADDRESS`, `read tcp ADDRESS->ADDRESS`, of a look-up `read udp ADDRESS->ADDRESS`
 fn is_connection(part: &str) -> bool {
-    let ends = ["dial tcp ", "read tcp ", "write tcp "].iter().find_map(|verb| part.strip_prefix(verb));
+    let ends = ["dial tcp ", "read tcp ", "write tcp ", "dial udp ", "read udp ", "write udp "]
+        .iter()
+        .find_map(|verb| part.strip_prefix(verb));
     ends.is_some_and(|ends| ends.split("->").all(|end| end.parse::<SocketAddr>().is_ok()))
 }
 
@@ -285,6 +291,24 @@ mod tests {
             ),
         ] {
             assert_eq!(tellable(&error), told, "{error}");
+        }
+    }
+
+    /// Go: `dial tcp: lookup NAME on SERVER: …`, without a server where none was asked.
+    #[test]
+    fn of_a_name_that_is_not_found_the_name_is_not_told() {
+        let get = r#"Get "http://web.shop:8081""#;
+        let udp = "read udp 10.88.0.1:5353->10.96.0.10:53: i/o timeout";
+        for (said, told) in [
+            ("dial tcp: lookup web.shop on 10.96.0.10:53: no such host", "dial tcp: lookup: no such host"),
+            ("dial tcp: lookup web.shop: no such host", "dial tcp: lookup: no such host"),
+            (&format!("dial tcp: lookup web.shop on 10.96.0.10:53: {udp}"), &format!("dial tcp: lookup: {udp}")),
+            ("dial tcp: lookup secret: secret", "dial tcp: lookup"),
+            ("lookup secret: no such host", ""),
+        ] {
+            assert_eq!(tellable(said), told);
+            let of_url = if told.is_empty() { get.to_owned() } else { format!("{get}: {told}") };
+            assert_eq!(tellable(&format!("{get}: {said}")), of_url);
         }
     }
 

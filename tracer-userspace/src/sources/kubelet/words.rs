@@ -74,6 +74,7 @@ fn is_network(output: &str) -> bool {
     let client = ["Get \"http", "Get http", "Head \"http"];
     let own = [
         "dial tcp ",
+        "dial tcp: lookup ",
         "timeout: failed to connect service",
         "error: failed to connect service at ",
         "timeout: health rpc did not complete",
@@ -84,7 +85,10 @@ fn is_network(output: &str) -> bool {
 
 fn of_network(output: &str) -> ProbeSays {
     let has = |words: &[&str]| words.iter().any(|it| output.contains(it));
-    if has(&[
+    // No connection was made that could have timed out.
+    if has(&["dial tcp: lookup"]) {
+        ProbeSays::Network
+    } else if has(&[
         "malformed HTTP",
         "server gave HTTP response to HTTPS client",
         "first record does not look like a TLS handshake",
@@ -181,6 +185,11 @@ mod tests {
             understand("dial tcp [fd00::5]:8082: connect: connection refused").dst,
             "[fd00::5]:8082".parse().ok()
         );
+        for lookup in ["no such host", "read udp 10.88.0.1:5353->10.96.0.10:53: i/o timeout"] {
+            let words = understand(&format!("dial tcp: lookup web.shop on 10.96.0.10:53: {lookup}"));
+            let text = Some(format!("dial tcp: lookup: {lookup}"));
+            assert_eq!(words, Words { says: ProbeSays::Network, text, src: None, dst: None });
+        }
         assert_eq!(says("service unhealthy (responded with \"NOT_SERVING\")").0, ProbeSays::NotServing);
         assert_eq!(says("timeout: health rpc did not complete within 1s").0, ProbeSays::Timeout);
         assert_eq!(understand("Get \"https://[fd00::5]/live\": EOF").dst, "[fd00::5]:443".parse().ok());
