@@ -10,9 +10,9 @@ use crate::core::{Core, Options};
 use crate::decision::Decision;
 use crate::event::{
     Actor, Answer, AnswerKind, ConnId, Connect, ConnectFailed, Device, Fact, Flow, Icmp, Inspection, Ipvs, IpvsOp,
-    KubeletProbe, LinkChange, Links, Listen, ListenQueue, Loss, MissingHook, Netns, NetnsOp, NetnsOpKind, NodePort,
-    NodePorts, Observation, PacketDrop, ProbeSays, ProbeType, ProxyMode, QueueFull, ResetReceived, ResetSent,
-    Retransmit, State, TcpFlags, TcpState, Via,
+    KubeletProbe, KubeletResult, LinkChange, Links, Listen, ListenQueue, Loss, MissingHook, Netns, NetnsOp,
+    NetnsOpKind, NodePort, NodePorts, Observation, PacketDrop, ProbeSays, ProbeType, ProxyMode, QueueFull,
+    ResetReceived, ResetSent, Retransmit, State, TcpFlags, TcpState, Via,
 };
 use crate::record::{Body, VerdictBody};
 pub(crate) use facts::prober;
@@ -110,6 +110,13 @@ impl Stream {
     pub(crate) fn kubelet(&mut self, says: ProbeSays) -> &mut Self {
         let written_boot_ns = self.now;
         self.push(Fact::KubeletProbe(Box::new(KubeletProbe { written_boot_ns, ..readiness_failed(says) })))
+    }
+
+    /// The kubelet says that the probe of this kind errored, in these words.
+    pub(crate) fn kubelet_error(&mut self, probe_type: ProbeType, says: ProbeSays, words: &str) -> &mut Self {
+        let (written_boot_ns, result) = (self.now, KubeletResult::Error);
+        let said = KubeletProbe { written_boot_ns, probe_type, result, ..readiness_failed(says) };
+        self.push(Fact::KubeletProbe(Box::new(KubeletProbe { output: Some(words.into()), ..said })))
     }
 
     /// The same about another of its probes.

@@ -2,6 +2,7 @@
 
 use serde_json::json;
 
+use super::Case;
 use super::evidence::evidence;
 use super::finding::Finding;
 use super::kubectl;
@@ -12,7 +13,7 @@ use crate::enrich;
 use crate::event::{
     Container, ExecSpec, Handler, KubeletProbe, Pod, PodRef, ProbeSays, ProbeType, SandboxCause, SandboxFailure,
 };
-use crate::record::{Confidence, Evidence, K8s, Probe, Process};
+use crate::record::{Confidence, Evidence, K8s, Outcome, Probe, Process};
 
 /// What a verdict is about that has no connection.
 #[derive(Clone, Debug)]
@@ -25,10 +26,11 @@ pub struct Unattached {
     pub process: Option<Process>,
 }
 
-/// An outcome as one of a command: words that are not the kubelet's or the runtime's own are the command's.
+/// An outcome as one of a command: words that are not the kubelet's or the runtime's own are the command's, which an error
+/// does not carry (pkg/probe/exec).
 #[must_use]
 pub fn of_command(probe: &KubeletProbe) -> KubeletProbe {
-    let own = matches!(probe.says, ProbeSays::CommandTimeout | ProbeSays::CommandNotRun);
+    let own = probe.says.is_of_command() || !probe.is_counted();
     KubeletProbe { output: probe.output.clone().filter(|_| own), ..probe.clone() }
 }
 
@@ -47,7 +49,12 @@ pub fn command(probe: &KubeletProbe, node: &Node) -> Option<(Finding, Unattached
         k8s: k8s(&probe.pod, probe.container.as_ref(), node),
         process: kubelet(probe.pid),
     };
-    Some((exec(probe, spec, &named.k8s), named))
+    let found = if probe.is_counted() {
+        exec(probe, spec, &named.k8s)
+    } else {
+        errored(probe, &named.k8s, pod(&probe.pod, node).is_some_and(|it| it.deleting))
+    };
+    Some((found, named))
 }
 
 /// The verdict on a probe that was answered with a no on one of so many connections; `None` if that is not what was said.
@@ -110,6 +117,81 @@ fn exec(probe: &KubeletProbe, spec: Option<&ExecSpec>, k8s: &K8s) -> Finding {
     told(label, of_outcome(probe), summary, mend)
 }
 
+/// The kubelet throws the result away: no failure of the probe, and no success. What never runs is told as a failure all the
+/// same, since nobody else does.
+fn errored(probe: &KubeletProbe, k8s: &K8s, deleting: bool) -> Finding {
+    let (label, what) = match probe.says {
+        ProbeSays::CommandTimeout => (Label::ExecTimeout, "did not end in time"),
+        ProbeSays::ContainerEnds if is_called_off(probe) => (Label::ExecFailed, "was called off by the kubelet"),
+        ProbeSays::ContainerEnds => (Label::ExecFailed, "was not run: its container does not run, or is being stopped"),
+        ProbeSays::CommandNotRun => (Label::ExecFailed, "could not be run"),
+        _ => (Label::ExecFailed, "could not be run, or how it ended is not known"),
+    };
+    let ends = if deleting { "; the pod is being deleted" } else { "" };
+    let summary = format!(
+        "the command of the {} probe{} {what}{ends}; the kubelet ignores this result (it counts neither way), {}",
+        kind(probe),
+        whose(k8s),
+        unchanged(probe.probe_type)
+    );
+    let of_the_end = probe.says == ProbeSays::ContainerEnds
+        || deleting && probe.says == ProbeSays::CommandNotRun && !has_no_program(probe);
+    let (outcome, mend) = match of_the_end {
+        true => (Outcome::Noise, of_an_end(probe, k8s)),
+        false => (Outcome::Failure, never_run(label, probe, k8s)),
+    };
+    Finding { outcome, ..told(label, of_outcome(probe), summary, mend) }
+}
+
+/// What stays as it was, since nothing was counted.
+const fn unchanged(probe_type: ProbeType) -> &'static str {
+    match probe_type {
+        ProbeType::Readiness => "the container's readiness stays as it was",
+        ProbeType::Liveness => "the container is not restarted for it",
+        ProbeType::Startup => "the container is neither started nor restarted by it",
+    }
+}
+
+/// Says of an attempt that the kubelet ignored what came of it: it neither changes the label nor how sure that is.
+pub(super) fn add_ignored(case: &Case<'_>, finding: &mut Finding) {
+    if case.attempt.kubelet().is_some_and(|(_, said)| !said.is_counted()) {
+        finding.summary += "; the kubelet ignores this result (it counts neither way)";
+    }
+}
+
+/// By its own context, as 1.35 does while a pod ends.
+fn is_called_off(probe: &KubeletProbe) -> bool {
+    probe.output.as_deref().is_some_and(|it| it.ends_with("context canceled"))
+}
+
+/// As runc (`exec: "curl": executable file not found in $PATH`, `exec /x: exec format error`) and crun say it.
+fn has_no_program(probe: &KubeletProbe) -> bool {
+    let has = |words: &str| probe.output.as_deref().is_some_and(|it| it.contains(words));
+    has("exec: \"") || has("executable file") || has("exec format error")
+}
+
+fn of_an_end(probe: &KubeletProbe, k8s: &K8s) -> String {
+    let lasts = if is_called_off(probe) {
+        "Kubernetes 1.35 runs no command of a probe while its pod ends (kubernetes/kubernetes#140881), so that a ready pod stays ready until it is gone; 1.34 and 1.36 do".to_owned()
+    } else {
+        let pod = kubectl::pod(k8s);
+        format!(
+            "If it goes on while the pod is said to run (kubectl get pod {pod}), the runtime has lost its container: kubectl delete pod {pod}"
+        )
+    };
+    format!("nothing to mend where the container or its pod ends. {lasts}")
+}
+
+fn never_run(label: Label, probe: &KubeletProbe, k8s: &K8s) -> String {
+    if label == Label::ExecTimeout {
+        return label.page().mend.to_owned();
+    }
+    format!(
+        "while the command cannot be run this probe decides nothing: put its program into the image, or correct the command. Run it by hand: {}",
+        kubectl::exec(k8s, probe.probe_type)
+    )
+}
+
 fn failed(probe: &KubeletProbe, k8s: &K8s) -> String {
     format!(
         "run the command by hand: {}. Its output is in the event Unhealthy of the pod (kubectl describe pod {}). Could not be run: the container is gone, or has no such program",
@@ -155,7 +237,8 @@ fn undecided(probe: &KubeletProbe, spec: Option<&ExecSpec>, k8s: &K8s) -> Findin
 pub(super) fn of_outcome(probe: &KubeletProbe) -> Evidence {
     let words = probe.output.as_ref().map_or_else(String::new, |it| format!(": {it}"));
     let place = probe.event_count.map_or_else(String::new, |n| format!(", in an Event that counts {n},"));
-    let says = format!("the kubelet says{place} that the {} probe failed{words}", kind(probe));
+    let how = if probe.is_counted() { "failed" } else { "errored, a result that it ignores" };
+    let says = format!("the kubelet says{place} that the {} probe {how}{words}", kind(probe));
     let fields = json!({ "result": probe.result, "container": probe.container, "event_count": probe.event_count });
     evidence("kubelet", probe.written_boot_ns, says, fields)
 }
@@ -223,4 +306,76 @@ pub fn sandbox(failure: &SandboxFailure, node: &Node) -> (Finding, Unattached) {
     let seen = evidence("kubelet", failure.written_boot_ns, says, json!({ "cause": failure.cause }));
     let named = Unattached { probe: None, k8s, process: kubelet(failure.pid) };
     (told(Label::CniNotReady, seen, summary, mend.to_owned()), named)
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::event::{ProbeSays, ProbeType, TcpState};
+    use crate::record::{Confidence, Outcome, VerdictBody};
+    use crate::testing::Stream;
+
+    const MISSING: &str = "rpc error: code = Unknown desc = failed to exec in container: failed to start exec \"9\": OCI runtime exec failed: exec failed: unable to start container process: exec: \"curl\": executable file not found in $PATH: unknown";
+    const CANCELED: &str = "rpc error: code = Canceled desc = context canceled";
+    const STOPPED: &str =
+        "rpc error: code = Unknown desc = failed to exec in container: container is in CONTAINER_EXITED state";
+    const SETNS: &str = "rpc error: code = Unknown desc = failed to exec in container: failed to start exec \"9\": OCI runtime exec failed: exec failed: unable to start container process: error executing setns process: exit status 1: unknown";
+
+    fn errored(says: ProbeSays, words: &str, deleting: bool) -> VerdictBody {
+        let mut stream = Stream::new();
+        stream.exec_readiness();
+        if deleting {
+            stream.deleting();
+        }
+        stream.kubelet_error(ProbeType::Readiness, says, words);
+        let verdicts = stream.verdicts();
+        assert_eq!(verdicts.len(), 1, "{verdicts:?}");
+        verdicts[0].clone()
+    }
+
+    /// `doProbe` throws it away (pkg/kubelet/prober/worker.go).
+    #[test]
+    fn a_result_that_the_kubelet_ignores_is_no_end_of_a_command() {
+        let (gone, not_run) = (ProbeSays::ContainerEnds, ProbeSays::CommandNotRun);
+        for (says, words, deleting, outcome) in [
+            (gone, CANCELED, false, Outcome::Noise),
+            (gone, CANCELED, true, Outcome::Noise),
+            (gone, STOPPED, false, Outcome::Noise),
+            (not_run, SETNS, true, Outcome::Noise),
+            (not_run, SETNS, false, Outcome::Failure),
+            (not_run, MISSING, false, Outcome::Failure),
+            (not_run, MISSING, true, Outcome::Failure),
+            (ProbeSays::Other, "rpc error: code = Unavailable desc = closing", true, Outcome::Failure),
+            (ProbeSays::CommandTimeout, "command timed out", false, Outcome::Failure),
+        ] {
+            let told = errored(says, words, deleting);
+            let (verdict, summary) = (&told.verdict, &told.verdict.summary);
+            assert_eq!((verdict.outcome, verdict.confidence), (outcome, Confidence::Likely), "{words}");
+            assert!(!summary.contains("ended with an error"), "{summary}");
+            assert!(
+                summary.ends_with("(it counts neither way), the container's readiness stays as it was"),
+                "{summary}"
+            );
+            assert_eq!(summary.contains("the pod is being deleted"), deleting, "{summary}");
+            assert_eq!(told.kubelet.and_then(|it| it.output).as_deref(), Some(words));
+            assert!(verdict.evidence[0].says.contains("errored, a result that it ignores"));
+        }
+        assert!(errored(not_run, MISSING, false).verdict.remediation.contains("put its program into the image"));
+    }
+
+    /// `DoHTTPProbe` returns the error of a body as such (pkg/probe/http).
+    #[test]
+    fn an_answer_whose_body_does_not_end_is_ignored() {
+        let mut stream = Stream::new();
+        stream.http_readiness().connect().established().wait_ms(1_000);
+        stream.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 200));
+        stream.kubelet_error(ProbeType::Readiness, ProbeSays::TimeoutInBody, "x").wait_ms(2_000);
+        let verdicts = stream.verdicts();
+        let last = &verdicts.last().expect("a verdict").verdict;
+        assert_eq!(last.label.name(), "slow_response");
+        assert!(
+            last.summary.ends_with("; the kubelet ignores this result (it counts neither way)"),
+            "{}",
+            last.summary
+        );
+    }
 }

@@ -319,10 +319,10 @@ labels! {
     /// The command of an exec probe said no, or could not be run.
     ExecFailed = "exec_failed" {
         title: "the command of an exec probe said no, or could not be run",
-        meaning: "The probe runs a command in the container; it ended with a status other than 0, or the runtime could not run it. The network is not involved.",
-        evidence: "likely: the kubelet's own outcome of a probe whose spec is exec. Never proven: no event of the kernel carries it. What the command printed is not repeated here: it is the pod's.",
+        meaning: "The probe runs a command in the container; it ended with a status other than 0, or the runtime could not run it. The network is not involved. What could not be run (\"Probe errored\": the container lacks the program, or is being stopped) the kubelet ignores: it counts neither as a failure nor as a success, and readiness stays as it was; the verdict says so.",
+        evidence: "likely: the kubelet's own outcome of a probe whose spec is exec. Never proven: no event of the kernel carries it. What the command printed is not repeated here: it is the pod's. Outcome noise: the command was not run because its container does not run or its pod ends, by the runtime's words, or the kubelet called it off.",
         lookalikes: "A command that does not end in time is `exec_timeout`. A kubelet before 1.24 says nothing of a timeout, as of a command that prints nothing: that is `unexplained`, and both are named.",
-        mend: "Run the command by hand: kubectl exec -n NAMESPACE POD -c CONTAINER -- COMMAND; echo $?. Its output is in the event Unhealthy of the pod (kubectl describe pod). Could not be run: the container is gone, or has no such program.",
+        mend: "Run the command by hand: kubectl exec -n NAMESPACE POD -c CONTAINER -- COMMAND; echo $?. Its output is in the event Unhealthy of the pod (kubectl describe pod). Could not be run: put the program into the image, or correct the command; until then the probe decides nothing.",
     }
     /// A pod's sandbox waits for the network.
     CniNotReady = "cni_not_ready" {

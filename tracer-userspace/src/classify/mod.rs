@@ -127,5 +127,6 @@ pub fn classify(case: &Case<'_>) -> Option<(Finding, Vec<Label>)> {
     history::add_end(case, &mut first);
     lifecycle::add(case, &mut first);
     others::add(case, &mut first);
+    kubelet::add_ignored(case, &mut first);
     Some((first, also))
 }

@@ -115,7 +115,7 @@ impl Counts {
 
     /// A verdict tells of a probe that failed by the kubelet's words alone: a command, or a no on one of several connections.
     pub(super) fn unattached(&mut self, probe: &KubeletProbe) {
-        if self.following {
+        if self.following && probe.is_counted() {
             self.note(Key::told(probe), probe.written_boot_ns);
         }
     }
@@ -124,7 +124,7 @@ impl Counts {
     pub(super) fn know(&mut self, probe: &KubeletProbe) -> bool {
         let (key, from, until) = (Key::told(probe), probe.written_boot_ns, probe.written_until());
         let is = |it: &&mut Told| it.left > 0 && it.key.fits(&key) && it.within.0 <= until && from <= it.within.1;
-        let known = self.commands.iter_mut().find(is);
+        let known = self.commands.iter_mut().find(is).filter(|_| probe.is_counted());
         known.map(|it| it.left -= 1).is_some()
     }
 

@@ -50,6 +50,14 @@ fn a_command_that_nobody_else_tells_of_is_told_by_its_count() {
     assert!(findings(&stream).is_empty());
 }
 
+#[test]
+fn what_the_kubelet_ignores_is_none_of_what_it_counted() {
+    let mut stream = followed();
+    stream.exec_readiness().kubelet_error(ProbeType::Readiness, ProbeSays::CommandNotRun, "x").wait_ms(5_000);
+    counted(&mut stream, 1);
+    assert_eq!(stream.labels(), ["exec_failed", "unexplained"]);
+}
+
 /// Whichever of the two comes first, for each failure.
 #[test]
 fn what_the_kubelet_s_words_tell_is_not_told_again() {

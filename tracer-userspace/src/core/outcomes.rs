@@ -73,6 +73,10 @@ impl Core {
     }
 
     fn fitting(&self, probe: &KubeletProbe) -> Vec<&Attempt> {
+        // A probe that could not be made dialled nobody.
+        if probe.says.is_of_command() || !probe.is_counted() && probe.says == ProbeSays::Other {
+            return Vec::new();
+        }
         let waits = |a: &Attempt| !is_long_over(a, probe, enrich::longest_timeout_ns(a, &self.node));
         let is_free = |a: &Attempt| a.prober && a.kubelet().is_none();
         let fits = |a: &&Attempt| is_free(a) && is_in_time(a, probe) && waits(a) && self.is_of(a, probe);
@@ -174,7 +178,7 @@ fn denies(attempt: &Attempt, probe: &KubeletProbe) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use crate::event::{AnswerKind, Fact, PodRef, ProbeSays, SandboxCause, SandboxFailure, TcpState};
+    use crate::event::{AnswerKind, Fact, PodRef, ProbeSays, ProbeType, SandboxCause, SandboxFailure, TcpState};
     use crate::record::{Confidence, VerdictBody};
     use crate::testing::Stream;
 
@@ -318,6 +322,18 @@ mod tests {
         assert_eq!(late.verdict.summary, format!("{whose}did not end in time (timeoutSeconds 1)"));
         let mend = &failed.verdict.remediation;
         assert!(mend.contains("kubectl exec -n default web -c app -- COMMAND"), "{mend}");
+    }
+
+    /// The runtime's words are about no connection.
+    #[test]
+    fn a_probe_that_could_not_be_made_joins_no_attempt() {
+        for says in [ProbeSays::ContainerEnds, ProbeSays::Other] {
+            let mut stream = Stream::new();
+            stream.http_readiness().connect().established();
+            stream.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 200));
+            stream.kubelet_error(ProbeType::Readiness, says, "x").wait_ms(2_000);
+            assert!(told(&stream).is_empty(), "{:?}", told(&stream));
+        }
     }
 
     #[test]

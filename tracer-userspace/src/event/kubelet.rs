@@ -81,6 +81,12 @@ pub struct KubeletProbe {
 const EVENT_RESOLUTION_NS: u64 = 1_000_000_000;
 
 impl KubeletProbe {
+    /// The kubelet counts it. What it calls an error it throws away (`doProbe`, pkg/kubelet/prober/worker.go).
+    #[must_use]
+    pub const fn is_counted(&self) -> bool {
+        matches!(self.result, KubeletResult::Failure)
+    }
+
     /// An Event says it, not the log.
     #[must_use]
     pub const fn is_event(&self) -> bool {
@@ -101,7 +107,7 @@ impl KubeletProbe {
 pub enum KubeletResult {
     /// It failed.
     Failure,
-    /// It could not be made.
+    /// It could not be made, or its answer not be read to the end. The kubelet throws that result away: it counts neither way.
     Error,
 }
 
@@ -127,11 +133,21 @@ pub enum ProbeSays {
     CommandTimeout,
     /// The command could not be run at all.
     CommandNotRun,
+    /// The command was not run because its container does not run, or ends; or the kubelet called it off.
+    ContainerEnds,
     /// Nothing that the kubelet itself says: what a command printed.
     Other,
     /// Nothing at all: a command that printed nothing, or, before 1.24, one that did not end in time
     /// (kubernetes/kubernetes#106201).
     Nothing,
+}
+
+impl ProbeSays {
+    /// It is about a command, and no connection.
+    #[must_use]
+    pub const fn is_of_command(self) -> bool {
+        matches!(self, Self::CommandTimeout | Self::CommandNotRun | Self::ContainerEnds)
+    }
 }
 
 /// A pod whose sandbox could not be made.

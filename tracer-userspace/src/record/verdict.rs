@@ -26,7 +26,7 @@ pub enum Subject {
 pub enum Outcome {
     /// It failed.
     Failure,
-    /// It succeeded, and left a trace that misleads.
+    /// It left a trace that misleads: it succeeded, or could not be made because its container or pod ends, and counts for nothing.
     Noise,
     /// It succeeded, as far as hooks can see: it was answered where it asked, and not with an HTTP status that says no
     /// (`http_status`; in TLS it cannot be seen), or it was a connect that asks nothing.

@@ -48,7 +48,7 @@ fn the_structured_form() {
 fn an_exec_probe_that_could_not_be_run() {
     let line = r#"E1120 15:50:38.197403   13560 prober.go:104] "Probe errored" err="rpc error: code = NotFound desc = failed to exec in container: container is not created or running" probeType="Readiness" pod="a/b" podUID="c" containerName="d""#;
     let probe = probe_of(line);
-    assert_eq!((probe.result, probe.says), (KubeletResult::Error, ProbeSays::CommandNotRun));
+    assert_eq!((probe.result, probe.says), (KubeletResult::Error, ProbeSays::ContainerEnds));
 }
 
 #[test]
@@ -77,7 +77,7 @@ fn json() {
     assert_eq!(probe_of(&lines).says, ProbeSays::Other, "what a command printed on several lines");
     let errored = r#"{"ts":57038197.403,"caller":"prober/prober.go:112","msg":"Probe errored","v":1,"probeType":"Liveness","pod":{"name":"b","namespace":"a"},"podUID":"c","containerName":"d","probeResult":"unknown","err":"rpc error: code = NotFound desc = failed to exec in container: container is not created or running"}"#;
     let probe = probe_of(errored);
-    assert_eq!((probe.result, probe.says), (KubeletResult::Error, ProbeSays::CommandNotRun));
+    assert_eq!((probe.result, probe.says), (KubeletResult::Error, ProbeSays::ContainerEnds));
     let sandbox = r#"{"ts":57038197.403,"caller":"kubelet/pod_workers.go:1301","msg":"Error syncing pod, skipping","pod":{"name":"coredns","namespace":"kube-system"},"podUID":"u2","err":"network is not ready: container runtime network not ready: NetworkReady=false reason:NetworkPluginNotReady message:Network plugin returns error: cni plugin not initialized"}"#;
     let failure = sandbox_of(sandbox);
     assert_eq!((failure.cause, failure.pod.uid.as_deref()), (SandboxCause::NoConfig, Some("u2")));

@@ -26,14 +26,14 @@ pub(super) struct Words {
 
 pub(super) fn understand(output: &str, result: KubeletResult) -> Words {
     let output = output.lines().next().unwrap_or_default().trim();
-    let says = meaning(output);
+    let says = meaning(output, result);
     let text = tellable(output, says, result);
     // Of what may be told only: what was received, or printed by a command, may look like an address.
-    let (src, dst) = text.as_deref().filter(|_| is_network(output)).map_or((None, None), ends);
+    let (src, dst) = text.as_deref().filter(|_| is_network(output, result)).map_or((None, None), ends);
     Words { says, text: text.filter(|it| !it.is_empty()).map(shortened), src, dst }
 }
 
-fn meaning(output: &str) -> ProbeSays {
+fn meaning(output: &str, result: KubeletResult) -> ProbeSays {
     if output.is_empty() {
         return ProbeSays::Nothing;
     }
@@ -49,10 +49,13 @@ fn meaning(output: &str) -> ProbeSays {
     if is_command_timeout(output) {
         return ProbeSays::CommandTimeout;
     }
-    if output.starts_with("rpc error: code = ") && names_exec(output) {
+    if result == KubeletResult::Error && is_of_the_end(by_runtime(output)) {
+        return ProbeSays::ContainerEnds;
+    }
+    if output.starts_with("rpc error: code = ") && names_exec(by_runtime(output)) {
         return ProbeSays::CommandNotRun;
     }
-    if is_network(output) { of_network(&told::tellable(output)) } else { ProbeSays::Other }
+    if is_network(output, result) { of_network(&told::tellable(output)) } else { ProbeSays::Other }
 }
 
 /// The kubelet's own form, up to 1.30 and from then on (k8s.io/cri-client, `execSyncV1`), or the runtime's. A command that
@@ -69,8 +72,28 @@ fn names_exec(output: &str) -> bool {
     output.contains("exec ") || output.contains("ExecSync")
 }
 
-/// As Go's client and the kubelet's probers begin the errors of the network.
-fn is_network(output: &str) -> bool {
+/// CRI-O puts what the command printed behind its own words: `command error: …, stdout: …, stderr: …, exit code -1`.
+fn by_runtime(output: &str) -> &str {
+    output.split_once(", stdout: ").map_or(output, |(own, _)| own)
+}
+
+/// The container does not run any more, or is being stopped (containerd, runc, CRI-O, in this order); or the kubelet called the
+/// command off, which 1.35 does with those of pods that end (kubernetes/kubernetes#140881).
+fn is_of_the_end(error: &str) -> bool {
+    const ENDS: &[&str] = &[
+        "container is in CONTAINER_EXITED state",
+        "no running task found",
+        "cannot exec in a stopped container",
+        "container is not created or running",
+        "container is stopping",
+    ];
+    let by_runtime = error.starts_with("rpc error: code = ") && ENDS.iter().any(|it| error.contains(it));
+    by_runtime || error == "rpc error: code = Canceled desc = context canceled"
+}
+
+/// As Go's client and the kubelet's probers begin the errors of the network. An answer whose body cannot be read is an error
+/// without a URL (`DoHTTPProbe`, pkg/probe/http).
+fn is_network(output: &str, result: KubeletResult) -> bool {
     let client = ["Get \"http", "Get http", "Head \"http"];
     let own = [
         "dial tcp ",
@@ -80,7 +103,8 @@ fn is_network(output: &str) -> bool {
         "timeout: health rpc did not complete",
         "error: health rpc",
     ];
-    client.iter().chain(&own).any(|prefix| output.starts_with(prefix))
+    let of_body = || result == KubeletResult::Error && !output.is_empty() && told::tellable(output) == output;
+    client.iter().chain(&own).any(|prefix| output.starts_with(prefix)) || of_body()
 }
 
 fn of_network(output: &str) -> ProbeSays {
@@ -108,15 +132,15 @@ fn of_network(output: &str) -> ProbeSays {
 /// Nothing that a pod sent or a command printed.
 fn tellable(output: &str, says: ProbeSays, result: KubeletResult) -> Option<String> {
     match says {
+        // The runtime's words, which the kubelet calls an error; a failure has what a command printed.
+        _ if result == KubeletResult::Error && output.starts_with("rpc error: code = ") => {
+            Some(by_runtime(output).to_owned())
+        }
         ProbeSays::Other | ProbeSays::Nothing => None,
         ProbeSays::Status(status) => Some(format!("HTTP probe failed with statuscode: {status}")),
         ProbeSays::NotServing => Some(not_serving(output).to_owned()),
         ProbeSays::NoHealthService => Some(NO_HEALTH_SERVICE.to_owned()),
         ProbeSays::CommandTimeout if output.starts_with("command ") => Some("command timed out".to_owned()),
-        // The runtime's words, which the kubelet calls an error; a failure has what a command printed.
-        ProbeSays::CommandTimeout | ProbeSays::CommandNotRun if result == KubeletResult::Error => {
-            Some(output.to_owned())
-        }
         _ => Some(told::tellable(output)),
     }
 }
@@ -281,6 +305,52 @@ mod tests {
     fn the_addresses_that_a_command_prints_are_nobody_s() {
         let printed = understand("cannot reach the database: dial tcp 10.0.0.5:5432: connect: connection refused");
         assert_eq!((printed.says, printed.src, printed.dst), (ProbeSays::Other, None, None));
+    }
+
+    #[test]
+    fn a_command_that_is_not_run_because_its_container_ends() {
+        let error = |output: &str| super::understand(output, KubeletResult::Error);
+        for ends in [
+            "code = Canceled desc = context canceled",
+            "code = Unknown desc = failed to exec in container: container is in CONTAINER_EXITED state",
+            "code = NotFound desc = failed to exec in container: failed to load task: no running task found: task a9 not found: not found",
+            "code = Unknown desc = failed to exec in container: failed to start exec \"a4\": OCI runtime exec failed: exec failed: cannot exec in a stopped container: unknown",
+            "code = NotFound desc = container is not created or running: checking if PID of 58 is running failed: container process not found",
+        ] {
+            let ends = format!("rpc error: {ends}");
+            let words = error(&ends);
+            assert_eq!((words.says, words.text.as_deref()), (ProbeSays::ContainerEnds, Some(ends.as_str())));
+            assert_ne!(understand(&ends).says, ProbeSays::ContainerEnds, "printed by a command: {ends}");
+        }
+        let missing = r#"rpc error: code = Unknown desc = failed to exec in container: failed to start exec "9": OCI runtime exec failed: exec failed: unable to start container process: exec: "curl": executable file not found in $PATH: unknown"#;
+        assert_eq!(error(missing).says, ProbeSays::CommandNotRun);
+    }
+
+    #[test]
+    fn what_a_command_printed_behind_the_runtime_s_words_is_not_told() {
+        let of = |why: &str, printed: &str| {
+            let error = format!("rpc error: code = Unknown desc = command error: {why}");
+            let words =
+                super::understand(&format!("{error}, stdout: {printed}, stderr: , exit code -1"), KubeletResult::Error);
+            (words.says, words.text == Some(error))
+        };
+        assert_eq!(
+            of("cannot register an exec PID: container is stopping", "secret"),
+            (ProbeSays::ContainerEnds, true)
+        );
+        assert_eq!(of("exec failed", "container is stopping"), (ProbeSays::CommandNotRun, true));
+    }
+
+    /// Such a result is thrown away by the kubelet, and has no URL.
+    #[test]
+    fn a_body_that_is_not_read_to_its_end_is_understood() {
+        let error = |output: &str| super::understand(output, KubeletResult::Error);
+        let body = "context deadline exceeded (Client.Timeout or context cancellation while reading body)";
+        assert_eq!(error(body).says, ProbeSays::TimeoutInBody);
+        assert_eq!(understand(body).says, ProbeSays::Other, "printed by a command");
+        let reset = error("read tcp 10.88.0.1:59486->10.88.0.5:8081: read: connection reset by peer");
+        assert_eq!((reset.says, reset.dst), (ProbeSays::Network, "10.88.0.5:8081".parse().ok()));
+        assert_eq!(error("couldn't find port: secret").says, ProbeSays::Other);
     }
 
     /// It would be taken for a timeout, of another connection.
