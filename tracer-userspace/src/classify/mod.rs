@@ -16,6 +16,7 @@ mod lifecycle;
 mod others;
 pub(crate) mod owner;
 mod rules;
+mod sidecar;
 pub(crate) mod startup_probe;
 mod stopped;
 

@@ -54,9 +54,14 @@ impl Stream {
 
     /// The pod has a second container, without probes.
     pub(crate) fn second_container(&mut self) -> &mut Self {
+        self.container_too("sidecar")
+    }
+
+    /// The pod has a second container of this name, without probes.
+    pub(crate) fn container_too(&mut self, name: &str) -> &mut Self {
         let mut pods = self.pods();
         let mut other = pods.pods[0].containers[0].clone();
-        (other.name, other.id) = (Some("sidecar".into()), None);
+        (other.name, other.id) = (Some(name.into()), None);
         other.probes.clear();
         pods.pods[0].containers.push(other);
         self.push(Fact::Pods(pods))
@@ -64,6 +69,11 @@ impl Stream {
 
     pub(crate) fn http_readiness(&mut self) -> &mut Self {
         self.probed(http_probe(self.flow.dst.port()))
+    }
+
+    pub(crate) fn http_readiness_at(&mut self, path: &str) -> &mut Self {
+        let path = Some(path.into());
+        self.probed(ProbeSpec { path, ..http_probe(self.flow.dst.port()) })
     }
 
     /// The target's address belongs to this pod now.

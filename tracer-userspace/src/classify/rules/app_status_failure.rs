@@ -2,6 +2,7 @@
 
 use super::super::evidence::evidence;
 use super::super::kubelet::of_outcome;
+use super::super::sidecar;
 use super::{Case, Finding, Label, ms};
 use crate::enrich;
 use crate::event::{Answer, AnswerKind, ProbeSays};
@@ -30,7 +31,8 @@ fn by_outcome(case: &Case<'_>) -> Option<Finding> {
     let dst = case.attempt.flow.dst;
     let summary = format!("{dst} was reached and answered: {says}, as the kubelet read it");
     let found = Finding::failure(Label::AppStatusFailure, vec![of_outcome(said)], summary, mend.to_owned());
-    Some(found.with_confidence(Confidence::Likely))
+    let status = if let ProbeSays::Status(status) = said.says { Some(status) } else { None };
+    Some(sidecar::add(case, status, found.with_confidence(Confidence::Likely)))
 }
 
 /// What the kubelet read, in words, and what mends it; `None` if it says nothing of an answer.
@@ -56,7 +58,8 @@ fn by_answer(case: &Case<'_>) -> Option<Finding> {
     let summary = format!("{dst} was reached and answered after {took}: {says}");
     let fields = json!({ "status": answer.status, "kind": answer.kind });
     let seen = evidence("cgroup_skb", time, says, fields);
-    Some(Finding::failure(Label::AppStatusFailure, vec![seen], summary, mend.to_owned()))
+    let found = Finding::failure(Label::AppStatusFailure, vec![seen], summary, mend.to_owned());
+    Some(sidecar::add(case, answer.status.filter(|_| answer.kind == AnswerKind::Http), found))
 }
 
 /// An interim answer (`100 Continue`, `103 Early Hints`): the next one counts (RFC 9110 15.2). Go's client reads on after each

@@ -1,0 +1,157 @@
+//! A proxy in the pod may have answered in the application's place: the status is proven, and whose it is is not.
+
+use super::Case;
+use super::finding::Finding;
+use super::kubectl;
+use crate::enrich;
+use crate::event::{Container, Pod};
+use crate::record::{Confidence, K8s};
+
+/// Istio rewrites httpGet, tcpSocket and grpc probes to paths of its agent's own, `/app-health/CONTAINER/readyz`. The agent asks
+/// the application, and answers 500 itself if it cannot (`handleAppProbe`, pilot/cmd/pilot-agent/status).
+const PILOT_AGENT: &str = "/app-health/";
+/// Proxies that what is dialled from outside may go through, by the names of their containers.
+const PROXIES: &[&str] = &["istio-proxy", "linkerd-proxy", QUEUE_PROXY];
+/// Knative's: the readiness probe is its own, and asks the application.
+const QUEUE_PROXY: &str = "queue-proxy";
+
+/// Whoever may have answered, and where that can be seen.
+struct Answerer {
+    says: String,
+    logs: String,
+}
+
+/// Says of a finding about an answer with this status that a proxy may have given it; it is likely then.
+pub(super) fn add(case: &Case<'_>, status: Option<u16>, finding: Finding) -> Finding {
+    let Some(status) = status else { return finding };
+    match by_pilot_agent(case).or_else(|| by_proxy(case, status)) {
+        Some(answerer) => answerer.told(finding),
+        None => finding,
+    }
+}
+
+impl Answerer {
+    fn told(self, finding: Finding) -> Finding {
+        Finding {
+            confidence: finding.confidence.min(Confidence::Likely),
+            summary: format!("{}; {}", finding.summary, self.says),
+            remediation: format!("{}. If it did, {}", self.logs, finding.remediation),
+            ..finding
+        }
+    }
+}
+
+fn by_pilot_agent(case: &Case<'_>) -> Option<Answerer> {
+    let probes = enrich::probes_met(case.attempt, case.node);
+    let paths = probes.iter().filter_map(|spec| spec.path.as_deref()?.strip_prefix(PILOT_AGENT));
+    let mut containers: Vec<&str> = paths.filter_map(|rest| rest.split('/').next()).collect();
+    containers.sort_unstable();
+    containers.dedup();
+    let whose = (!containers.is_empty()).then(|| containers.join(" or "))?;
+    Some(Answerer {
+        says: format!(
+            "pilot-agent (container istio-proxy) answered for container {whose}, and may not have reached it"
+        ),
+        logs: format!(
+            "see whether pilot-agent reached the application (\"Request to probe app failed\": it did not): {}",
+            logs(case, "istio-proxy")
+        ),
+    })
+}
+
+fn by_proxy(case: &Case<'_>, status: u16) -> Option<Answerer> {
+    let proxy = (502..=504).contains(&status).then(|| proxy_of(case))??;
+    Some(Answerer {
+        says: format!("the answer may be that of {proxy}, which need not have reached the application"),
+        logs: format!("see whether {proxy} reached the application: {}", logs(case, proxy)),
+    })
+}
+
+/// The proxy in the pod, unless it is asked for itself.
+fn proxy_of(case: &Case<'_>) -> Option<&'static str> {
+    let (attempt, node) = (case.attempt, case.node);
+    let probed = enrich::probed_container(attempt, node).map(|(_, it)| it);
+    let pod = enrich::probed_pod(attempt, node).or_else(|| node.pods.only_at(attempt.flow.dst.ip()))?;
+    let asked = |name: &str| name != QUEUE_PROXY && probed.is_some_and(|it| is_named(it, name));
+    PROXIES.iter().copied().find(|name| has(pod, name) && !asked(name))
+}
+
+fn has(pod: &Pod, name: &str) -> bool {
+    pod.containers.iter().any(|it| is_named(it, name))
+}
+
+fn is_named(container: &Container, name: &str) -> bool {
+    container.name.as_deref() == Some(name)
+}
+
+fn logs(case: &Case<'_>, container: &str) -> String {
+    let k8s: K8s = enrich::name(case.attempt, case.node).k8s.unwrap_or_default();
+    format!("kubectl logs {} -c {container}", kubectl::pod(&k8s))
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::event::{AnswerKind, ProbeSays, TcpState};
+    use crate::record::{Confidence, Verdict};
+    use crate::testing::Stream;
+
+    fn answered(stream: &mut Stream, status: u16) -> Verdict {
+        stream.connect().established().answer(AnswerKind::Http, Some(status));
+        stream.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 200));
+        let verdict = stream.verdicts().remove(0).verdict;
+        assert_eq!(verdict.label.name(), "app_status_failure");
+        verdict
+    }
+
+    #[test]
+    fn pilot_agent_answers_in_the_application_s_place() {
+        let verdict = answered(Stream::new().http_readiness_at("/app-health/shop/readyz"), 500);
+        assert_eq!(verdict.confidence, Confidence::Likely);
+        assert!(verdict.summary.contains("HTTP status 500; pilot-agent"), "{}", verdict.summary);
+        assert!(verdict.summary.ends_with("answered for container shop, and may not have reached it"));
+        assert!(
+            verdict.remediation.contains(": kubectl logs -n default web -c istio-proxy. If it did, the network is")
+        );
+        let own = answered(Stream::new().http_readiness_at("/app-healthz"), 500);
+        assert_eq!(own.confidence, Confidence::Proven);
+    }
+
+    /// linkerd/linkerd2#6027: 502 by linkerd-proxy.
+    #[test]
+    fn a_proxy_may_answer_for_want_of_the_application() {
+        let told = |proxy: &str, status: u16| answered(Stream::new().http_readiness().container_too(proxy), status);
+        for proxy in super::PROXIES {
+            for status in [502, 503, 504] {
+                let verdict = told(proxy, status);
+                let says = format!("; the answer may be that of {proxy}, which need not have reached the application");
+                assert_eq!(verdict.confidence, Confidence::Likely);
+                assert!(verdict.summary.ends_with(&says), "{}", verdict.summary);
+                assert!(verdict.remediation.contains(&format!("-n default web -c {proxy}")), "{}", verdict.remediation);
+            }
+            assert_eq!(told(proxy, 500).confidence, Confidence::Proven, "a proxy has other words for it");
+        }
+        assert_eq!(told("sidecar", 503).confidence, Confidence::Proven);
+    }
+
+    #[test]
+    fn a_proxy_that_is_asked_for_itself_is_the_application() {
+        for (proxy, confidence) in [("istio-proxy", Confidence::Proven), ("queue-proxy", Confidence::Likely)] {
+            let verdict = answered(Stream::new().http_readiness().named_container(proxy), 503);
+            assert_eq!(verdict.confidence, confidence, "{proxy}");
+        }
+    }
+
+    /// HTTPS: the kubelet's word, which is likely at most already.
+    #[test]
+    fn it_is_said_of_what_only_the_kubelet_can_read() {
+        let mut stream = Stream::new();
+        stream.https_readiness().container_too("istio-proxy").connect().established();
+        stream.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 200)).kubelet(ProbeSays::Status(503));
+        let verdict = stream.verdicts().remove(0).verdict;
+        assert!(
+            verdict
+                .summary
+                .ends_with("; the answer may be that of istio-proxy, which need not have reached the application")
+        );
+    }
+}
