@@ -41,7 +41,7 @@ fn card(view: &View, place: usize, cause: &CauseView) -> Markup {
         article id={"cause-" (letter(place))} .cause .(colour(place)) {
             h2 { (chip(place)) code { (label.name()) } " " span.title { (label.page().title) } }
             p.facts {
-                @if cause.cause.noise { (count(cause.count, "attempt")) " that passed and left a misleading trace" }
+                @if cause.cause.noise { (count(cause.count, "attempt")) " that did not fail and left a misleading trace" }
                 @else { strong { (count(cause.count, "failed attempt")) } }
                 " · " (whose(view, place, cause)) " · " (sure(cause.sure))
                 @if cause.span.0 <= cause.span.1 { " · " time { (times.0) } "–" time { (times.1) } " UTC" }

@@ -95,7 +95,7 @@ fn nodes(view: &View) -> String {
 /// How many attempts failed, and of what: one sentence.
 fn headline(view: &View) -> String {
     let passed = if view.passed > 0 { format!(" {} passed.", number(view.passed)) } else { String::new() };
-    let misleading = format!("{} passed and left a misleading trace", number(view.misleading));
+    let misleading = format!("{} did not fail and left a misleading trace", number(view.misleading));
     match (view.failures, view.misleading) {
         (0, 0) => format!("No attempt failed.{passed}"),
         (0, _) => format!("No attempt failed; {misleading}."),

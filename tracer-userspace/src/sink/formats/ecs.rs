@@ -44,11 +44,14 @@ fn add(record: &Value, out: &mut Value) {
     }
 }
 
-/// `noise` is a success that leaves a trace which misleads. Our own word stays under `tracer`.
-fn outcome(record: &Value) -> Option<&'static str> {
+/// `noise` is a success that leaves a trace which misleads, or what the kubelet ignores: a probe that was not made. Our own
+/// word stays under `tracer`.
+pub(super) fn outcome(record: &Value) -> Option<&'static str> {
     let ours = record.get("outcome").or_else(|| record.get("verdict")?.get("outcome"))?;
+    let is_ignored = record.pointer("/kubelet/result").is_some_and(|it| it == "error");
     Some(match ours.as_str()? {
         "failure" => "failure",
+        "noise" if is_ignored => "unknown",
         "success" | "noise" => "success",
         _ => "unknown",
     })

@@ -149,3 +149,13 @@ fn ecs_names_are_the_schema_s() {
     assert!(loss["event"].get("outcome").is_none() && loss.get("orchestrator").is_none());
     assert_eq!(loss["tracer"]["where"], "ring");
 }
+
+/// A probe that was not made has not succeeded.
+#[test]
+fn ecs_tells_what_the_kubelet_ignores_from_a_success() {
+    let outcome = |result: &str| {
+        let noise = json!({"type": "verdict", "verdict": {"outcome": "noise"}, "kubelet": {"result": result}});
+        super::ecs::outcome(&noise)
+    };
+    assert_eq!((outcome("error"), outcome("failure")), (Some("unknown"), Some("success")));
+}
