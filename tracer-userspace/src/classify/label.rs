@@ -271,7 +271,7 @@ labels! {
     SlowResponse = "slow_response" {
         title: "the process took the request and gave no byte of an answer in time",
         meaning: "The connection was established at once and the request was acknowledged by the target's stack, but not a byte came back before the prober closed the connection at its timeout.",
-        evidence: "proven: the prober's own socket left ESTABLISHED by its own close with its request sent and acknowledged and no byte received. likely: the same, and most of the time had gone into the handshake; or bytes of a TLS or HTTP/2 handshake, or of a body, were received, and the kubelet's own outcome is that the answer did not come, or did not end, in time.",
+        evidence: "proven: the prober's own socket left ESTABLISHED by its own close with its request sent and acknowledged and no byte received. likely: the same, and most of the time had gone into the handshake, or the prober itself closed 0.2 s or more after its timeout (it may have sent its request late, too); or bytes of a TLS or HTTP/2 handshake, or of a body, were received, and the kubelet's own outcome is that the answer did not come, or did not end, in time.",
         lookalikes: "An unacknowledged, retransmitted request, or an answer that is sent again and again, is lost on the way and not this label. A RST is `mid_stream_rst`. A prober that closes long before its timeout was stopped itself, and gets no verdict; nor does a connection that is no probe: what it sends may need no answer.",
         mend: "Raise timeoutSeconds above the handler's real latency, give the container more CPU, or make the health handler independent of slow work.",
     }

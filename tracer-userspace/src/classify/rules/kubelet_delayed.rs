@@ -49,6 +49,12 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     Some(found.with_confidence(confidence))
 }
 
+/// The prober closed long after every probe that it can be had timed out: it was late itself, perhaps with its request, too.
+pub(super) fn closed_late(case: &Case<'_>) -> bool {
+    let timeout = enrich::longest_timeout_ns(case.attempt, case.node);
+    timeout.is_some_and(|timeout| case.attempt.elapsed(0) > timeout.saturating_add(LATE_NS))
+}
+
 /// A redirect is followed, and it is the next answer that the kubelet waits for; so is that after a 1xx.
 fn is_final(answer: &Answer) -> bool {
     answer.kind == AnswerKind::Http && answer.status.is_some_and(|status| (200..300).contains(&status) || status >= 400)

@@ -2,6 +2,7 @@
 
 use super::super::evidence::of_state;
 use super::super::kubelet::of_outcome;
+use super::kubelet_delayed::closed_late;
 use super::{Case, Finding, Label, by_subject, ms};
 use crate::correlate::attempt::End;
 use crate::enrich;
@@ -50,6 +51,7 @@ fn silent(case: &Case<'_>) -> Option<Finding> {
         Some(_) => SENT_AGAIN,
         None => LATE,
     };
+    let late = format!("{late}{}", prober_late(case));
     let summary = format!(
         "{} was reached in {} and acknowledged the request; not a byte of an answer in {}{}{late}",
         attempt.flow.dst,
@@ -76,6 +78,14 @@ const SENT_AGAIN: &str =
 /// The handshake took more of the time than the target had for its answer.
 pub(super) const LATE: &str =
     "; most of the time had gone into the handshake: a SYN that was lost on the way, or a slow path";
+
+/// What is to be said, and makes it less sure, where the prober closed long after its own timeout.
+pub(super) fn prober_late(case: &Case<'_>) -> &'static str {
+    if closed_late(case) { PROBER_LATE } else { "" }
+}
+
+const PROBER_LATE: &str =
+    "; the prober itself closed long after its timeout: it had no CPU, and may have sent its request late, too";
 
 /// When the prober gave up on a target that had taken its request and sent nothing.
 pub(super) fn taken_and_silent(case: &Case<'_>) -> Option<u64> {
@@ -184,6 +194,26 @@ mod tests {
         lost.connect().others().established().sent_again(100, false).wait_ms(1000);
         lost.state(TcpState::Established, TcpState::FinWait1, 0, (200, 1, 0));
         assert_eq!(lost.labels(), ["unexplained"]);
+    }
+
+    /// Of a second it closes after 1.9: when it sent its request is not seen.
+    #[test]
+    fn a_prober_that_was_late_itself_is_said() {
+        let told = |https: bool, ms: u64| {
+            let mut stream = Stream::new();
+            if https {
+                stream.https_readiness()
+            } else {
+                stream.http_readiness()
+            };
+            stream.connect().established().wait_ms(ms);
+            stream.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 0));
+            let verdict = stream.verdicts().remove(0).verdict;
+            (verdict.label.name(), verdict.confidence, verdict.summary.contains("the prober itself closed long after"))
+        };
+        assert_eq!(told(false, 1_001), ("slow_response", Confidence::Proven, false));
+        assert_eq!(told(false, 1_900), ("slow_response", Confidence::Likely, true));
+        assert_eq!(told(true, 1_900), ("tls_handshake_slow", Confidence::Likely, true));
     }
 
     #[test]

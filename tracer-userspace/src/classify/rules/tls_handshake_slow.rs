@@ -1,7 +1,7 @@
 //! Established, and TLS was not finished before the timeout.
 
 use super::super::evidence::of_state;
-use super::slow_response::{LATE, budget, taken_and_silent};
+use super::slow_response::{LATE, budget, prober_late, taken_and_silent};
 use super::{Case, Finding, Label, by_subject, ms};
 use crate::enrich;
 use crate::record::Confidence;
@@ -15,7 +15,7 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     }
     let (established, state) = (attempt.established?, attempt.last.as_ref()?);
     let (reached, waited) = (established.saturating_sub(attempt.started), ended.saturating_sub(established));
-    let late = if reached > waited { LATE } else { "" };
+    let late = format!("{}{}", if reached > waited { LATE } else { "" }, prober_late(case));
     let summary = format!(
         "{} was reached in {} and took the ClientHello; not a byte of the TLS handshake came back in {}{}{late}",
         attempt.flow.dst,
