@@ -297,7 +297,7 @@ impl Core {
     /// Asks the rules about an attempt, and says what is new.
     fn decide(&mut self, conn: ConnId, when: When, out: &mut Vec<Decision>) {
         let before = self.decided.get(&conn).copied();
-        if before.is_some_and(|b| b.revised) {
+        if before.is_some_and(|b| b.revised) && !self.has_recovered(conn) {
             return;
         }
         let Some((finding, also)) = self.classified(conn, when) else { return };
@@ -346,6 +346,12 @@ impl Core {
             && attempt.ended.is_some()
             && attempt.established.is_some()
             && !self.failed(attempt)
+    }
+
+    /// The same of what was decided, once or twice.
+    fn has_recovered(&self, conn: ConnId) -> bool {
+        let both = self.correlator.get(conn).zip(self.decided.get(&conn));
+        both.is_some_and(|(attempt, before)| self.recovered(attempt, *before))
     }
 
     /// The attempt is over: once for each, whatever its outcome.

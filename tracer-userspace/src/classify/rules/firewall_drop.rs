@@ -65,6 +65,19 @@ mod tests {
         assert_eq!(outcomes, [Outcome::Failure, Outcome::Noise]);
     }
 
+    /// The rules were read so late that the verdict was said without them, and revised.
+    #[test]
+    fn a_revised_verdict_is_taken_back_as_well() {
+        let mut stream = Stream::new();
+        stream.connect().drop(SYN, "NETFILTER_DROP", POD).wait_ms(5).push(Fact::Tick).wait_ms(1010).push(Fact::Tick);
+        stream.push(firewall(POD, vec![rule("cali-fw-cali1234", RuleVerdict::Drop)]));
+        stream.retransmit(TcpState::SynSent).established();
+        stream.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 200)).push(Fact::Tick);
+        assert_eq!(stream.labels(), ["firewall_drop", "network_policy_drop", "network_policy_drop"]);
+        let outcomes: Vec<_> = stream.verdicts().iter().map(|v| v.verdict.outcome).collect();
+        assert_eq!(outcomes, [Outcome::Failure, Outcome::Failure, Outcome::Noise]);
+    }
+
     /// The kubelet goes on to dial after its probe has timed out, and closes what it gets.
     #[test]
     fn what_gets_through_after_the_timeout_is_not_taken_back() {
