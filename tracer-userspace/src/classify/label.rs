@@ -219,8 +219,8 @@ labels! {
     NotListeningYet = "not_listening_yet" {
         title: "the process had not begun to listen yet",
         meaning: "The probe came before the process listened on its port: nobody listened, and nobody had since the pod's network namespace was made; or somebody began to listen there a little later.",
-        evidence: "proven: refused for want of a listener (see `connection_refused`) and a process of the same namespace began to listen on that port afterwards, without anybody having listened there before. likely: refused within two minutes after its namespace was made, or its container was started (`container_status`, from the pod's status), and nobody has listened on that port since.",
-        lookalikes: "A process that had listened in this run of its container and ceased, or a wrong port, is `connection_refused`. When the failures use up the liveness budget it is `startup_budget_exceeded`.",
+        evidence: "proven: refused for want of a listener (see `connection_refused`) and a process of the same namespace began to listen on that port afterwards, without anybody having listened there before, and that was its start: refused within two minutes after its container was started or its namespace was made, by a startup probe, or, where none of these is known, within two minutes before it listened. likely: refused within two minutes after its namespace was made, or its container was started (`container_status`, from the pod's status), and nobody has listened on that port since.",
+        lookalikes: "A process that had listened in this run of its container and ceased, or a wrong port, is `connection_refused`; so is a replica that begins to listen long after its start, when it becomes the leader. When the failures use up the liveness budget it is `startup_budget_exceeded`.",
         mend: "Give the container a startupProbe (or a longer initialDelaySeconds) that covers the time it takes to listen.",
     }
     /// The target's kernel has nobody listening on that address and port.

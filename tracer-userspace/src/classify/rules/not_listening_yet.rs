@@ -7,7 +7,7 @@ use super::super::history;
 use super::connection_refused::{refused, serves};
 use super::{Case, Finding, Label, by_subject, in_namespace, ms, of_namespace, shares_node};
 use crate::enrich;
-use crate::event::{Listen, Netns};
+use crate::event::{Listen, Netns, ProbeType};
 use crate::record::{Confidence, Evidence};
 
 /// How long a start may take before "not yet" is no longer an explanation.
@@ -21,7 +21,8 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     match case.node.listeners().first(netns, port) {
         // The number of the namespace may be another one's by now.
         Some((began, listen)) if began > at && case.node.netns_made(netns).is_none_or(|made| made < at) => {
-            serves(listen, case.attempt.flow.dst.ip()).then(|| later(case, seen, at, began, listen, netns))
+            let is_start = serves(listen, case.attempt.flow.dst.ip()) && in_its_start(case, at, began, netns);
+            is_start.then(|| later(case, seen, at, began, listen, netns))
         }
         first => in_this_run(case, &seen, at, netns).or_else(|| {
             let never = first.is_none() && !case.node.listeners().knows(netns, port);
@@ -50,6 +51,17 @@ fn in_this_run(case: &Case<'_>, seen: &[Evidence], at: u64, netns: Netns) -> Opt
     );
     let found = finding(case, seen, summary).with_confidence(Confidence::Likely);
     Some(found.unless_a_listener_was_lost(case, began, at))
+}
+
+/// What was refused then, and listened to at `began`, was in its start: a startup probe is asked in no other time. A replica
+/// that begins to listen when it becomes the leader has started long ago.
+fn in_its_start(case: &Case<'_>, at: u64, began: u64, netns: Netns) -> bool {
+    let run = history::runs(case).and_then(|runs| runs.started_boot_ns).filter(|started| *started <= at);
+    let took = match run.or_else(|| case.node.netns_made(netns)) {
+        Some(started) => at.saturating_sub(started),
+        None => began - at,
+    };
+    took < START_NS || enrich::probe_type(case.attempt, case.node) == Some(ProbeType::Startup)
 }
 
 /// Somebody began to listen there after the refusal, and nobody had before.
@@ -120,6 +132,35 @@ mod tests {
         let mut stream = Stream::new();
         stream.connect().reset_sent(SYN, true, None).wait_ms(1500).listens(POD, 8080, true);
         assert_eq!(stream.labels(), ["connection_refused", "not_listening_yet"]);
+    }
+
+    /// Replicas that wait to become the leader listen only then.
+    #[test]
+    fn a_listener_that_comes_long_after_the_start_is_no_start() {
+        let listens_after = |made: bool, old_ms: u64, ms: u64| {
+            let mut stream = Stream::new();
+            stream.http_readiness();
+            if made {
+                stream.netns_made(POD);
+            }
+            stream.listens(POD, 9090, true).wait_ms(old_ms).connect().reset_sent(SYN, true, None);
+            stream.wait_ms(ms).listens(POD, 8080, true).labels().last().copied()
+        };
+        assert_eq!(listens_after(false, 0, 100_000), Some("not_listening_yet"));
+        assert_eq!(listens_after(false, 0, 200_000), Some("connection_refused"), "when it began is not known");
+        assert_eq!(listens_after(true, 60_000, 200_000), Some("not_listening_yet"), "refused in its start");
+        assert_eq!(listens_after(true, 180_000, 1_000), Some("connection_refused"), "refused after its start");
+    }
+
+    /// The namespace is as old as the pod, and its container was started again.
+    #[test]
+    fn a_start_is_that_of_the_run() {
+        let mut stream = Stream::new();
+        stream.http_readiness().netns_made(POD).listens(POD, 9090, true).wait_ms(600_000);
+        let started_boot_ns = Some(stream.seconds_ago(5));
+        stream.runs(Runs { restarts: 1, started_boot_ns, ..Runs::default() }).connect().reset_sent(SYN, true, None);
+        stream.wait_ms(1_000).listens(POD, 8080, true);
+        assert_eq!(stream.labels().last(), Some(&"not_listening_yet"));
     }
 
     #[test]
