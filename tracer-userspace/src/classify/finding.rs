@@ -30,6 +30,8 @@ pub struct Finding {
     pub by_absence: bool,
     /// A packet got lost: it holds until one that was sent again is answered with a no.
     pub until_answered: bool,
+    /// The target was reached, and was silent from then on for most of the attempt's time.
+    pub in_silence: bool,
     /// Those of `rests_on` that are missing.
     pub missing_hooks: Vec<String>,
     /// Events lost inside the attempt's window.
@@ -54,6 +56,7 @@ impl Finding {
             rests_on: &[],
             by_absence: false,
             until_answered: false,
+            in_silence: false,
             missing_hooks: Vec::new(),
             lost_events: 0,
             waits_for: None,

@@ -263,7 +263,7 @@ labels! {
     TlsHandshakeSlow = "tls_handshake_slow" {
         title: "the TLS handshake was not finished in time",
         meaning: "The connection was established at once and the ClientHello was taken, but not a byte of the server's part of the TLS handshake came before the prober's timeout.",
-        evidence: "proven: the attempt is an HTTPS probe (or was seen to send a ClientHello), its socket left ESTABLISHED by its own close with the ClientHello sent and acknowledged, and no byte received.",
+        evidence: "proven: the attempt is an HTTPS probe (or was seen to send a ClientHello), its socket left ESTABLISHED by its own close with the ClientHello sent and acknowledged, and no byte received, and an HTTPS probe of that port was answered before. likely: no such answer was seen since the tracer began (the port may not speak TLS at all, and wait for the end of a line); most of the time had gone into the handshake of TCP; or the prober itself closed 0.2 s or more after its timeout.",
         lookalikes: "A plain HTTP request without an answer is `slow_response`. When the handshake was answered and the HTTP response is late it is `slow_response`, too.",
         mend: "Raise timeoutSeconds, give the container CPU (TLS handshakes are its most expensive moment), look for an entropy, certificate or OCSP look-up in the handshake.",
     }

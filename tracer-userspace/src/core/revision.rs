@@ -31,7 +31,6 @@ fn is_nearer(before: Decided, finding: &Finding) -> bool {
 /// A packet was dropped and nothing answered; then one that was sent again got through, and was answered with a no, or taken
 /// and not answered for most of the time.
 fn is_answered(before: Decided, finding: &Finding, also: &[Label]) -> bool {
-    let is_silent = matches!(finding.label, Label::SlowResponse | Label::TlsHandshakeSlow);
     let is_no = matches!(
         finding.label,
         Label::NotListeningYet
@@ -42,7 +41,7 @@ fn is_answered(before: Decided, finding: &Finding, also: &[Label]) -> bool {
             | Label::ClosedWithoutAnswer
             | Label::AppStatusFailure
     );
-    let got_through = is_no || is_silent && finding.confidence == Confidence::Proven;
+    let got_through = is_no || finding.in_silence && finding.lost_events == 0;
     let stands = finding.label == before.label || also.contains(&before.label);
     before.until_answered && before.outcome == Outcome::Failure && got_through && !stands
 }

@@ -51,6 +51,7 @@ fn silent(case: &Case<'_>) -> Option<Finding> {
         Some(_) => SENT_AGAIN,
         None => LATE,
     };
+    let in_silence = late.is_empty();
     let late = format!("{late}{}", prober_late(case));
     let summary = format!(
         "{} was reached in {} and acknowledged the request; not a byte of an answer in {}{}{late}",
@@ -60,7 +61,7 @@ fn silent(case: &Case<'_>) -> Option<Finding> {
         budget(case)
     );
     let seen = vec![of_state(ended, state)];
-    let found = Finding::failure(Label::SlowResponse, seen, summary, mend(case));
+    let found = Finding { in_silence, ..Finding::failure(Label::SlowResponse, seen, summary, mend(case)) };
     Some(if late.is_empty() { found } else { found.with_confidence(Confidence::Likely) })
 }
 

@@ -15,9 +15,12 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     }
     let (established, state) = (attempt.established?, attempt.last.as_ref()?);
     let (reached, waited) = (established.saturating_sub(attempt.started), ended.saturating_sub(established));
-    let late = format!("{}{}", if reached > waited { LATE } else { "" }, prober_late(case));
+    let in_silence = reached <= waited;
+    let late = format!("{}{}", if in_silence { "" } else { LATE }, prober_late(case));
+    let (unheard, look) =
+        if case.node.https_answer(attempt.flow.dst).is_some() { ("", String::new()) } else { unheard(case) };
     let summary = format!(
-        "{} was reached in {} and took the ClientHello; not a byte of the TLS handshake came back in {}{}{late}",
+        "{} was reached in {} and took the ClientHello; not a byte of the TLS handshake came back in {}{}{late}{unheard}",
         attempt.flow.dst,
         ms(reached),
         ms(waited),
@@ -28,8 +31,22 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
             "raise the timeout of {who}, give the target CPU (TLS handshakes are its most expensive moment), look for an entropy, certificate or OCSP look-up in the handshake"
         )
     });
+    let remediation =
+        if unheard.is_empty() { remediation } else { remediation.trim_end_matches('.').to_owned() + &look };
     let found = Finding::failure(Label::TlsHandshakeSlow, vec![of_state(ended, state)], summary, remediation);
-    Some(if late.is_empty() { found } else { found.with_confidence(Confidence::Likely) })
+    let found = Finding { in_silence, ..found };
+    let is_sure = late.is_empty() && unheard.is_empty();
+    Some(if is_sure { found } else { found.with_confidence(Confidence::Likely) })
+}
+
+/// What is to be said, and to be looked at, where nobody has been answered in TLS at that port: a server that reads lines waits
+/// for the end of one.
+fn unheard(case: &Case<'_>) -> (&'static str, String) {
+    let look = format!(
+        "; if the port does not speak TLS (openssl s_client -connect {} </dev/null): ask it in plain (scheme HTTP)",
+        case.attempt.flow.dst
+    );
+    ("; no HTTPS probe was seen to be answered there: or the port does not speak TLS", look)
 }
 
 /// All specs that this attempt can be speak HTTPS; or a ClientHello went to that listener meanwhile.
@@ -38,5 +55,48 @@ fn speaks_tls(case: &Case<'_>) -> bool {
     match enrich::scheme(attempt, case.node) {
         Some(scheme) => scheme == "https",
         None => case.node.tls_hello(None, attempt.flow.dst).is_some_and(|at| at >= attempt.started),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::event::{AnswerKind, RuleVerdict, TcpState};
+    use crate::record::{Confidence, Verdict};
+    use crate::testing::{POD, SYN, Stream, firewall, rule};
+
+    fn silent(stream: &mut Stream, conn: u64) -> Verdict {
+        stream.again(conn).connect().established().wait_ms(1001);
+        stream.state(TcpState::Established, TcpState::FinWait1, 0, (280, 281, 0));
+        stream.verdicts().pop().expect("a verdict").verdict
+    }
+
+    #[test]
+    fn a_port_that_was_never_heard_to_speak_tls_may_not() {
+        let mut stream = Stream::new();
+        let verdict = silent(stream.https_readiness(), 8);
+        assert_eq!((verdict.label.name(), verdict.confidence), ("tls_handshake_slow", Confidence::Likely));
+        assert!(verdict.summary.ends_with("or the port does not speak TLS"), "{}", verdict.summary);
+        assert!(verdict.remediation.contains("s_client -connect 10.88.0.2:8080"), "{}", verdict.remediation);
+    }
+
+    #[test]
+    fn a_port_that_has_answered_an_https_probe_speaks_tls() {
+        let mut stream = Stream::new();
+        stream.https_readiness().connect().established().answer(AnswerKind::Tls, None);
+        stream.state(TcpState::Established, TcpState::FinWait1, 0, (280, 281, 900));
+        let verdict = silent(&mut stream, 8);
+        assert_eq!((verdict.label.name(), verdict.confidence), ("tls_handshake_slow", Confidence::Proven));
+        assert!(!verdict.summary.contains("does not speak") && !verdict.remediation.contains("openssl"));
+    }
+
+    /// It is less sure, and all the same the drop was not what the attempt failed of.
+    #[test]
+    fn a_drop_that_was_outlived_gives_way() {
+        let mut stream = Stream::new();
+        stream.https_readiness().connect().drop(SYN, "NETFILTER_DROP", POD);
+        stream.push(firewall(POD, vec![rule("INPUT", RuleVerdict::Drop)])).wait_ms(5);
+        stream.retransmit(TcpState::SynSent).established().wait_ms(990);
+        stream.state(TcpState::Established, TcpState::FinWait1, 0, (280, 281, 0));
+        assert_eq!(stream.labels(), ["firewall_drop", "tls_handshake_slow"]);
     }
 }
