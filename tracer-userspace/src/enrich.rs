@@ -87,11 +87,29 @@ pub fn is_unasked(attempt: &Attempt, node: &Node) -> bool {
     attempt.touched_only() && !probes.is_empty() && probes.iter().all(|spec| spec.handler != Handler::Tcp)
 }
 
+/// All probes that it can be ask no more than whether the port is open, and nothing was sent: once it is connected, a reset is
+/// no failure of theirs. The kubelet's `net.Dialer` has returned by then, unless the RST came before the socket was asked
+/// for its error (`DoTCPProbe`, pkg/probe/tcp/tcp.go): then it says so itself.
+#[must_use]
+pub fn only_dials(attempt: &Attempt, node: &Node) -> bool {
+    let probes = probes_met(attempt, node);
+    let silent = attempt.sent().is_none_or(|n| n == 0) && attempt.kubelet().is_none();
+    let all_dial = !probes.is_empty() && probes.iter().all(|spec| spec.handler == Handler::Tcp);
+    silent && all_dial && hooks_met(attempt, node).is_empty()
+}
+
+/// Reset after its dial was done, if it is a probe of an open port: neither a failure nor a success.
+#[must_use]
+pub fn is_reset_after_dial(attempt: &Attempt, node: &Node) -> bool {
+    matches!(attempt.ended, Some((_, End::Reset))) && only_dials(attempt, node)
+}
+
 /// It failed: by itself, because every probe had timed out by then, or because the server closed before it was asked.
 #[must_use]
 pub fn failed(attempt: &Attempt, node: &Node) -> bool {
     let closed = || matches!(attempt.ended, Some((_, End::ClosedByServer))) && is_unasked(attempt, node);
-    attempt.failed() || is_too_late(attempt, node) || closed()
+    let by_itself = attempt.failed() && !is_reset_after_dial(attempt, node);
+    by_itself || is_too_late(attempt, node) || closed()
 }
 
 /// After what time every probe that it can be has given up; `None` if it can be a lifecycle hook's, which has no timeout.

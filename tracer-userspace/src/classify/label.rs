@@ -248,7 +248,7 @@ labels! {
         title: "the connection was reset after it was established and before any answer",
         meaning: "The handshake went through; then a RST came before a single byte of an answer. Usually the application closed the socket with unread data, with SO_LINGER 0, or was killed.",
         evidence: "proven: `tcp_receive_reset` on this attempt's own socket after ESTABLISHED with no byte received; the sender, where it is on this node, by `tcp_send_reset` in its own context. likely: it came after part of an answer, and the kubelet's own outcome is an error of the network.",
-        lookalikes: "A RST after an answer is no failure of the probe. A RST during the handshake is `handshake_rst`. A late answer that meets the prober's closed socket is a consequence of `slow_response`.",
+        lookalikes: "A RST after an answer is no failure of the probe, nor is one after the dial of a tcpSocket probe, which sends nothing: unless the kubelet says that it failed. A RST during the handshake is `handshake_rst`. A late answer that meets the prober's closed socket is a consequence of `slow_response`.",
         mend: "Look at the process named in the verdict, and at how it closed: with unread data, with SO_LINGER 0, or because it ended; or at the proxy in between.",
     }
     /// Full-size segments do not get through.

@@ -106,7 +106,9 @@ impl Core {
     }
 
     fn has_failed(&self, attempt: &Attempt) -> bool {
-        self.failed(attempt) || self.decided.get(&attempt.conn).is_some_and(|d| d.outcome == Outcome::Failure)
+        attempt.failed()
+            || self.failed(attempt)
+            || self.decided.get(&attempt.conn).is_some_and(|d| d.outcome == Outcome::Failure)
     }
 
     fn is_of(&self, attempt: &Attempt, probe: &KubeletProbe) -> bool {

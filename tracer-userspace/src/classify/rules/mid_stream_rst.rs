@@ -4,6 +4,7 @@ use super::super::evidence::{of_reset_received, of_reset_sent};
 use super::super::kubelet::of_outcome;
 use super::{Case, Finding, Label, ms};
 use crate::correlate::attempt::End;
+use crate::enrich;
 use crate::event::{Listen, ProbeSays, ResetSent, TcpState};
 use crate::record::{Confidence, Culprit, NetnsRef};
 
@@ -19,7 +20,8 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     // After bytes of an answer it is one if the kubelet says that the answer was not whole.
     let partial = payload.is_some_and(|n| n > 0);
     let said = attempt.kubelet().map(|(_, said)| said).filter(|said| partial && said.says == ProbeSays::Network);
-    if payload.is_none() || closed_before || (partial && said.is_none()) {
+    let dialled = enrich::only_dials(attempt, case.node);
+    if payload.is_none() || closed_before || dialled || (partial && said.is_none()) {
         return None;
     }
     // The sender's own event follows the segment: on a loopback path the RST is delivered first.
@@ -136,7 +138,7 @@ fn culprit(case: &Case<'_>, time: u64, reset: &ResetSent) -> Option<Culprit> {
         ancestors: Vec::new(),
         op: "reset".to_owned(),
         netns_path: None,
-        netns: reset.netns.map(|inum| -> NetnsRef { crate::enrich::netns_ref(inum, case.node) }),
+        netns: reset.netns.map(|inum| -> NetnsRef { enrich::netns_ref(inum, case.node) }),
         time_boot_ns: Some(time),
     })
 }
@@ -198,6 +200,21 @@ mod tests {
         stream.connect().established().reset_received(TcpState::Established, 200);
         stream.state(TcpState::Established, TcpState::Close, 104, (100, 101, 200));
         assert!(stream.labels().is_empty());
+    }
+
+    /// A server that closes with SO_LINGER 0 what it is not told anything on: the probe has had its dial by then.
+    #[test]
+    fn a_rst_after_the_dial_of_a_tcp_probe_is_the_kubelet_s_word() {
+        let reset = |probed: fn(&mut Stream) -> &mut Stream| {
+            let mut stream = Stream::new();
+            probed(&mut stream).connect().established().wait_ms(20).reset_sent(TcpFlags(0), false, Some("app"));
+            stream.reset_received(TcpState::Established, 0);
+            stream.state(TcpState::Established, TcpState::Close, 104, (0, 1, 0)).wait_ms(1);
+            stream
+        };
+        assert!(reset(Stream::tcp_readiness).push(Fact::Tick).labels().is_empty());
+        assert_eq!(reset(Stream::tcp_readiness).kubelet(ProbeSays::Network).labels(), ["mid_stream_rst"]);
+        assert_eq!(reset(Stream::http_readiness).push(Fact::Tick).labels(), ["mid_stream_rst"], "before its request");
     }
 
     #[test]
