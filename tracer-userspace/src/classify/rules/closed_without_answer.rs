@@ -4,7 +4,7 @@ use super::super::evidence::{evidence, of_state};
 use super::{Case, Finding, Label, ms};
 use crate::correlate::attempt::End;
 use crate::enrich;
-use crate::record::Evidence;
+use crate::record::{Confidence, Evidence};
 use serde_json::json;
 
 /// How far from the close the end of the listener may lie to be the same event.
@@ -32,13 +32,19 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
             "took the request and closed the connection {after} after it was established without a byte of an answer"
         ),
     };
-    let summary = format!("{} {what}{how}", attempt.flow.dst);
+    let or = if unasked { REDIRECTED } else { "" };
+    let summary = format!("{} {what}{how}{or}", attempt.flow.dst);
     let mut seen = vec![of_state(ended, state)];
     seen.extend(gone);
     let found =
         Finding::failure(Label::ClosedWithoutAnswer, seen, summary, Label::ClosedWithoutAnswer.page().mend.to_owned());
+    let found = if unasked { found.with_confidence(Confidence::Likely) } else { found };
     Some(Finding { decided_at: ended, ..found })
 }
+
+/// A program of a sockmap has payload queued at the other socket (`tcp_bpf_sendmsg`, net/ipv4/tcp_bpf.c), past what counts it
+/// in both: a healthy request and its answer leave no more than the FIN.
+const REDIRECTED: &str = "; or payload is redirected between sockets on this node (a sockmap program: bpftool prog show), and what was asked and answered is not counted";
 
 /// The listener of that port ended about when the connection was closed.
 fn listener_ended(case: &Case<'_>, ended: u64) -> Option<Evidence> {
@@ -53,7 +59,7 @@ fn listener_ended(case: &Case<'_>, ended: u64) -> Option<Evidence> {
 #[cfg(test)]
 mod tests {
     use crate::event::TcpState;
-    use crate::record::VerdictBody;
+    use crate::record::{Confidence, VerdictBody};
     use crate::testing::Stream;
 
     fn closed(received: u64) -> Vec<&'static str> {
@@ -75,12 +81,16 @@ mod tests {
             let mut stream = Stream::new();
             probed(&mut stream).connect().established().state(TcpState::Established, TcpState::CloseWait, 0, (0, 1, 1));
             stream.state(TcpState::CloseWait, TcpState::LastAck, 0, (0, 1, 1));
-            let said =
-                |it: &VerdictBody| (it.verdict.label.name(), it.probe.as_ref().and_then(|it| it.consecutive_failures));
+            let said = |it: &VerdictBody| {
+                let count = it.probe.as_ref().and_then(|it| it.consecutive_failures);
+                let or = it.verdict.summary.contains("; or payload is redirected between sockets");
+                (it.verdict.label.name(), count, it.verdict.confidence, or)
+            };
             stream.verdicts().iter().map(said).collect::<Vec<_>>()
         };
-        assert_eq!(touched(Stream::http_readiness), [("closed_without_answer", Some(1))]);
-        assert_eq!(touched(Stream::https_readiness), [("closed_without_answer", Some(1))]);
+        let unasked = ("closed_without_answer", Some(1), Confidence::Likely, true);
+        assert_eq!(touched(Stream::http_readiness), [unasked]);
+        assert_eq!(touched(Stream::https_readiness), [unasked]);
         assert!(touched(Stream::tcp_readiness).is_empty(), "the port is open");
         assert!(touched(|stream| stream).is_empty(), "what it is is not known");
     }
