@@ -129,7 +129,7 @@ labels! {
         meaning: "The packet was stopped by what enforces network policies: a chain of the CNI in netfilter, or a program at tc, XDP or the cgroup.",
         evidence: "proven: the kernel dropped a packet of this attempt's own flow with the reason TC_INGRESS, TC_EGRESS, XDP, BPF_CGROUP_EGRESS or SOCKET_FILTER; or netfilter stopped it and the \
             only rule that fits is in a chain of calico, cilium, kube-router, weave, antrea or azure-npm. likely: several such chains fit; or connect() was refused with EPERM, \
-            which a program at cgroup/connect does (a security module or seccomp could, too); or, on 5.10, which gives no reasons, the packet was freed where tc begins.",
+            which a program at cgroup/connect does (a security module or seccomp could, too); or, on 5.10, which gives no reasons, the packet was freed where tc begins. What a prober sends to a pod of its own node no NetworkPolicy applies to: a program that drops it is likely only, a policy or the dataplane's own error (an entry of the pod that is missing or stale).",
         lookalikes: "A program that drops the SYN to a Service of which the EndpointSlices say that it has no ready endpoint is `service_no_endpoints`. A rule of anybody else is `firewall_drop` or `firewall_reject`, whatever the table is called.",
         mend: "kubectl get networkpolicy -n <namespace>: allow the node (probes come from its address), or the client, on that port.",
     }

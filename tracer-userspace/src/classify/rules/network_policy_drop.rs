@@ -31,18 +31,31 @@ fn by_chain(case: &Case<'_>) -> Option<Finding> {
 /// A packet that the attempt needs was dropped by a program.
 fn by_program(case: &Case<'_>) -> Option<Finding> {
     let (time, drop, program, confidence) = dropped(case)?;
-    let summary = did(case, drop, program);
+    let own = is_own_probe(case);
+    let summary = format!("{}{}", did(case, drop, program), if own { OR_ITSELF } else { "" });
     let look = drop.device.as_ref().map_or_else(
         || "bpftool cgroup tree".to_owned(),
         |device| format!("bpftool net; tc filter show dev {} ingress; tc filter show dev {0} egress", device.name),
     );
-    let remediation = format!("{REMEDIATION}; the program: {look}");
+    let monitor = if own { MONITOR } else { "" };
+    let remediation = format!("{monitor}{REMEDIATION}; the program: {look}");
     let found = Finding::failure(Label::NetworkPolicyDrop, vec![of_drop(time, drop)], summary, remediation);
+    let confidence = if own { confidence.min(Confidence::Likely) } else { confidence };
     Some(found.with_confidence(confidence).until_answered())
 }
 
+/// A prober dials a pod of its own node. No NetworkPolicy applies to that traffic
+/// (kubernetes.io/docs/concepts/services-networking/network-policies), and Cilium lets it pass by `allow-localhost: always`: what
+/// drops it is a policy of another kind, or does not know the pod (yet, or any more).
+fn is_own_probe(case: &Case<'_>) -> bool {
+    case.attempt.prober && case.node.has_pod(case.attempt.flow.dst.ip())
+}
+
+const OR_ITSELF: &str = ": a policy, or the dataplane itself by an error of its own (a NetworkPolicy does not apply to what a node sends to its own pods)";
+const MONITOR: &str = "see the dataplane's own reason for the drop, with Cilium in its pod on this node: cilium-dbg monitor --type drop (metric cilium_drop_count_total by reason); if it is a policy: ";
+
 /// The packet that a program dropped, which the attempt needs, and the program.
-pub(super) fn dropped<'a>(case: &Case<'a>) -> Option<(u64, &'a PacketDrop, &'static str, Confidence)> {
+pub(in super::super) fn dropped<'a>(case: &Case<'a>) -> Option<(u64, &'a PacketDrop, &'static str, Confidence)> {
     let missed = |drop: &PacketDrop| case.attempt.established.is_some() && is_missed(case, drop);
     let needed = |time: u64, drop: &PacketDrop| is_of_handshake(case, time, drop) || missed(drop);
     case.attempt.drops().find_map(|(time, drop)| {
@@ -133,6 +146,19 @@ mod tests {
         let mut stream = Stream::new();
         let verdict = stream.connect().drop(SYN, "TC_INGRESS", POD).verdicts().remove(0).verdict;
         assert_eq!((verdict.label.name(), verdict.confidence), ("network_policy_drop", Confidence::Proven));
+    }
+
+    /// Policies do not stop it: the program may as well have no entry for the pod.
+    #[test]
+    fn a_node_s_probe_of_its_own_pod_may_be_dropped_by_mistake() {
+        let mut stream = Stream::new();
+        let verdict = stream.http_readiness().connect().drop(SYN, "TC_EGRESS", NODE).verdicts().remove(0).verdict;
+        assert_eq!((verdict.label.name(), verdict.confidence), ("network_policy_drop", Confidence::Likely));
+        assert!(verdict.summary.contains("a policy, or the dataplane itself"), "{}", verdict.summary);
+        assert!(verdict.remediation.starts_with("see the dataplane's own reason"), "{}", verdict.remediation);
+        let mut other = Stream::new();
+        other.http_readiness().connect().others().drop(SYN, "TC_EGRESS", NODE);
+        assert_eq!(other.verdicts()[0].verdict.confidence, Confidence::Proven, "no prober");
     }
 
     /// The policy goes, the next SYN gets through, and nobody listens: that is what the attempt failed of.
