@@ -10,9 +10,10 @@ use super::evidence::evidence;
 use super::finding::Finding;
 use super::kubectl;
 use super::label::Label;
+use super::rules::network_policy_drop;
 use crate::enrich;
 use crate::event::{Container, Ended, ProbeSpec, ProbeType, Runs, Waiting};
-use crate::record::{Evidence, K8s, Outcome};
+use crate::record::{Confidence, Evidence, K8s, Outcome};
 
 const SECOND_NS: u64 = 1_000_000_000;
 /// What ended longer ago does not help with an attempt that fails now.
@@ -31,6 +32,15 @@ const OF_THE_PROCESS: &[Label] = &[
     Label::SlowResponse,
     Label::ClosedWithoutAnswer,
     Label::AppStatusFailure,
+];
+
+/// Causes that lie in the pod's network, which is taken down while the kubelet still asks the readiness probe.
+const OF_THE_NETWORK: &[Label] = &[
+    Label::PodLinkDown,
+    Label::NeighbourFailure,
+    Label::RouteUnreachable,
+    Label::NetworkPolicyDrop,
+    Label::Unexplained,
 ];
 
 /// When the run began that an attempt met, see [`enrich::run_began`].
@@ -85,20 +95,38 @@ pub(super) fn add(case: &Case<'_>, finding: &mut Finding) {
     }
 }
 
-/// The pod is being deleted: what its process does not answer any more is its end. A kubelet goes on to ask the readiness
-/// probe of such a pod, not the others (`worker.doProbe`, pkg/kubelet/prober/worker.go).
+/// The pod is being deleted: what its process does not answer any more is its end, and so is what its network does not let
+/// through. A kubelet goes on to ask the readiness probe of such a pod, not the others (`worker.doProbe`,
+/// pkg/kubelet/prober/worker.go).
 pub(super) fn add_end(case: &Case<'_>, finding: &mut Finding) {
     let pod = enrich::probed_container(case.attempt, case.node).map(|(pod, _)| pod).filter(|pod| pod.deleting);
-    if pod.is_none() || finding.outcome != Outcome::Failure || !OF_THE_PROCESS.contains(&finding.label) {
+    if pod.is_none() || finding.outcome != Outcome::Failure {
         return;
+    }
+    let (so, meanwhile) = match finding.label {
+        label if OF_THE_PROCESS.contains(&label) => ("its process may have ended as it was told to", ENDPOINTS),
+        label if is_of_the_network(case, label) => ("its network may be gone as it should be", ""),
+        _ => return,
+    };
+    if !OF_THE_PROCESS.contains(&finding.label) {
+        finding.confidence = finding.confidence.min(Confidence::Likely);
     }
     let says = "the pod is being deleted (deletionTimestamp)".to_owned();
     finding.evidence.push(evidence("pod_status", case.attempt.started, says, json!({ "deleting": true })));
-    finding.summary += "; the pod is being deleted, so that its process may have ended as it was told to";
+    finding.summary += &format!("; the pod is being deleted, so that {so}");
     finding.remediation = format!(
-        "nothing, if the pod was to end: its readiness probe fails until it is gone. If clients were still sent there: a preStop hook that waits until the endpoints have changed. Otherwise: {}",
+        "nothing, if the pod was to end: its readiness probe fails until it is gone.{meanwhile} Otherwise: {}",
         finding.remediation
     );
+}
+
+const ENDPOINTS: &str =
+    " If clients were still sent there: a preStop hook that waits until the endpoints have changed.";
+
+/// A link, route or neighbour entry that is gone, or a program that does not know the pod any more; not a chain with rules.
+fn is_of_the_network(case: &Case<'_>, label: Label) -> bool {
+    let by_program = || network_policy_drop::dropped(case).is_some();
+    OF_THE_NETWORK.contains(&label) && (label != Label::NetworkPolicyDrop || by_program())
 }
 
 /// What is to be done about the run that ended.
@@ -197,9 +225,9 @@ fn called(container: &Container) -> String {
 
 #[cfg(test)]
 mod tests {
-    use crate::event::{Ended, Runs, TcpState, Waiting};
+    use crate::event::{Ended, Fact, RuleVerdict, Runs, TcpState, Waiting};
     use crate::record::{Confidence, Verdict};
-    use crate::testing::{POD, SYN, Stream};
+    use crate::testing::{NODE, POD, SYN, Stream, firewall, rule};
 
     /// A run of the container of that many seconds that ended 12 s before the next attempt.
     fn ended(stream: &mut Stream, ran_s: u64, exit_code: i32, reason: &str) -> Runs {
@@ -242,6 +270,38 @@ mod tests {
         let mut dropped = Stream::new();
         dropped.http_readiness().deleting().connect().drop(SYN, "IP_RPFILTER", POD).gives_up();
         assert!(!dropped.verdicts()[0].verdict.summary.contains("deleted"), "no doing of its process");
+    }
+
+    /// Calico leaves a blackhole route for the address block, Cilium drops what is for an endpoint that it does not know any more.
+    #[test]
+    fn a_network_that_is_taken_down_with_its_pod_is_no_fault() {
+        let told = |deleting: bool, fail: fn(&mut Stream)| {
+            let mut stream = Stream::new();
+            stream.http_readiness();
+            if deleting {
+                stream.deleting();
+            }
+            fail(&mut stream);
+            let verdict = stream.verdicts().remove(0).verdict;
+            assert_eq!(verdict.evidence.iter().any(|it| it.hook == "pod_status"), deleting);
+            assert_eq!(verdict.summary.contains("its network may be gone as it should be"), deleting);
+            assert_eq!(verdict.remediation.starts_with("nothing, if the pod was to end"), deleting);
+            (verdict.label.name(), verdict.confidence)
+        };
+        let blackhole: fn(&mut Stream) = |stream| _ = stream.connect_failed(22);
+        assert_eq!(told(false, blackhole), ("route_unreachable", Confidence::Proven));
+        assert_eq!(told(true, blackhole), ("route_unreachable", Confidence::Likely));
+        let neighbour: fn(&mut Stream) = |stream| _ = stream.connect().drop(SYN, "NEIGH_FAILED", NODE);
+        assert_eq!(told(false, neighbour), ("neighbour_failure", Confidence::Proven));
+        assert_eq!(told(true, neighbour), ("neighbour_failure", Confidence::Likely));
+        let program: fn(&mut Stream) = |stream| _ = stream.connect().drop(SYN, "TC_EGRESS", NODE);
+        assert_eq!(told(true, program), ("network_policy_drop", Confidence::Likely));
+        let silence: fn(&mut Stream) = |stream| _ = stream.connect().gives_up();
+        assert_eq!(told(true, silence), ("unexplained", Confidence::Possible));
+        let mut chain = Stream::new();
+        chain.http_readiness().deleting().connect().drop(SYN, "NETFILTER_DROP", POD);
+        chain.push(firewall(POD, vec![rule("cali-fw-cali1234", RuleVerdict::Drop)])).wait_ms(5).push(Fact::Tick);
+        assert!(!chain.verdicts()[0].verdict.summary.contains("deleted"), "a rule is there");
     }
 
     #[test]
