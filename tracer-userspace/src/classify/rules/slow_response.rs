@@ -85,8 +85,7 @@ pub(super) fn prober_late(case: &Case<'_>) -> &'static str {
     if closed_late(case) { PROBER_LATE } else { "" }
 }
 
-const PROBER_LATE: &str =
-    "; the prober itself closed long after its timeout: it had no CPU, and may have sent its request late, too";
+const PROBER_LATE: &str = "; the prober itself closed long after its timeout, and may have sent its request late, too";
 
 /// When the prober gave up on a target that had taken its request and sent nothing.
 pub(super) fn taken_and_silent(case: &Case<'_>) -> Option<u64> {
