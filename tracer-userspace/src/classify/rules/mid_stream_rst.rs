@@ -146,7 +146,7 @@ fn culprit(case: &Case<'_>, time: u64, reset: &ResetSent) -> Option<Culprit> {
 #[cfg(test)]
 mod tests {
     use crate::event::{Fact, ProbeSays, TcpFlags, TcpState};
-    use crate::testing::{POD, Stream};
+    use crate::testing::{POD, SYN, Stream};
 
     #[test]
     fn a_rst_before_any_answer_names_its_sender() {
@@ -215,6 +215,35 @@ mod tests {
         assert!(reset(Stream::tcp_readiness).push(Fact::Tick).labels().is_empty());
         assert_eq!(reset(Stream::tcp_readiness).kubelet(ProbeSays::Network).labels(), ["mid_stream_rst"]);
         assert_eq!(reset(Stream::http_readiness).push(Fact::Tick).labels(), ["mid_stream_rst"], "before its request");
+    }
+
+    #[test]
+    fn a_rst_after_the_dial_is_no_success_either() {
+        let mut stream = Stream::new();
+        stream.tcp_readiness();
+        for conn in [8, 9, 10] {
+            stream.again(conn).connect();
+            if conn == 9 {
+                stream.established().reset_received(TcpState::Established, 0);
+                stream.state(TcpState::Established, TcpState::Close, 104, (0, 1, 0));
+            } else {
+                stream.reset_sent(SYN, true, None).state(TcpState::SynSent, TcpState::Close, 111, (0, 0, 0));
+            }
+            stream.wait_ms(10_000).push(Fact::Tick);
+        }
+        let counts: Vec<_> = stream.verdicts().iter().map(|it| it.probe.as_ref()?.consecutive_failures).collect();
+        assert_eq!(counts, [Some(1), Some(2)]);
+    }
+
+    /// Another probe of the port has dialled in the same second, and was well.
+    #[test]
+    fn the_kubelet_s_word_is_of_the_dial_that_was_reset() {
+        let mut stream = Stream::new();
+        stream.tcp_readiness().connect().established().reset_sent(TcpFlags(0), false, Some("app"));
+        stream.reset_received(TcpState::Established, 0);
+        stream.state(TcpState::Established, TcpState::Close, 104, (0, 1, 0));
+        stream.again(9).connect().established().state(TcpState::Established, TcpState::FinWait1, 0, (0, 1, 0));
+        assert_eq!(stream.wait_ms(1).kubelet(ProbeSays::Network).labels(), ["mid_stream_rst"]);
     }
 
     #[test]
