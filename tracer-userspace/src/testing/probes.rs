@@ -39,6 +39,11 @@ impl Stream {
         self.probed(ProbeSpec { probe_type, period_s, failure_threshold, ..http_probe(self.flow.dst.port()) })
     }
 
+    pub(crate) fn http_startup(&mut self) -> &mut Self {
+        let probe_type = ProbeType::Startup;
+        self.probed(ProbeSpec { probe_type, ..http_probe(self.flow.dst.port()) })
+    }
+
     pub(crate) fn liveness_after(&mut self, initial_delay_s: u32, period_s: u32, failure_threshold: u32) -> &mut Self {
         let probe_type = ProbeType::Liveness;
         let like = http_probe(self.flow.dst.port());

@@ -137,19 +137,24 @@ mod tests {
     /// Replicas that wait to become the leader listen only then.
     #[test]
     fn a_listener_that_comes_long_after_the_start_is_no_start() {
-        let listens_after = |made: bool, old_ms: u64, ms: u64| {
+        let readiness: fn(&mut Stream) = |stream| _ = stream.http_readiness();
+        let probed_listens_after = |probed: fn(&mut Stream), made: bool, old_ms: u64, ms: u64| {
             let mut stream = Stream::new();
-            stream.http_readiness();
+            probed(&mut stream);
             if made {
                 stream.netns_made(POD);
             }
             stream.listens(POD, 9090, true).wait_ms(old_ms).connect().reset_sent(SYN, true, None);
             stream.wait_ms(ms).listens(POD, 8080, true).labels().last().copied()
         };
+        let listens_after = |made, old_ms, ms| probed_listens_after(readiness, made, old_ms, ms);
         assert_eq!(listens_after(false, 0, 100_000), Some("not_listening_yet"));
         assert_eq!(listens_after(false, 0, 200_000), Some("connection_refused"), "when it began is not known");
         assert_eq!(listens_after(true, 60_000, 200_000), Some("not_listening_yet"), "refused in its start");
         assert_eq!(listens_after(true, 180_000, 1_000), Some("connection_refused"), "refused after its start");
+        let startup: fn(&mut Stream) = |stream| _ = stream.http_startup();
+        let late = probed_listens_after(startup, true, 180_000, 1_000);
+        assert_eq!(late, Some("not_listening_yet"), "a startup probe is asked in no other time");
     }
 
     /// The namespace is as old as the pod, and its container was started again.
