@@ -25,6 +25,8 @@ pub(super) struct Blame<'a> {
     pub rules: Vec<&'a FirewallRule>,
     /// All that could do it were read, after the drop.
     pub complete: bool,
+    /// One of the rules did it, and nothing else of netfilter.
+    pub by_rule: bool,
     reading: &'a Reading,
 }
 
@@ -34,9 +36,34 @@ pub(super) fn blame<'a>(case: &Case<'a>, time: u64, drop: &PacketDrop, verdict: 
     (reading.at.saturating_add(STALE_NS) >= time).then_some(())?;
     let all = reading.firewall.rules.iter().enumerate();
     let fitting = all.filter(|(at, rule)| fits(case, rule, drop, verdict) && !reading.took_none(*at, time));
-    let rules = reached(fitting.map(|(_, rule)| rule));
+    let reached = reached(fitting.collect());
     let complete = reading.firewall.is_complete_for(drop.flow) && reading.covers(time);
-    Some(Blame { rules, complete, reading })
+    let took = |(at, rule): &Candidate<'_>| took_it(reading, *at, rule, (time, drop));
+    let by_rule = !reached.is_empty() && (is_freed_in_chain(drop) || reached.iter().any(took));
+    let rules = reached.into_iter().map(|(_, rule)| rule).collect();
+    Some(Blame { rules, complete, by_rule, reading })
+}
+
+/// A rule with its place in the reading.
+type Candidate<'a> = (usize, &'a FirewallRule);
+
+/// `NF_IP_PRI_CONNTRACK`, linux/netfilter_ipv4.h; the same for IPv6.
+const CONNTRACK_PRIORITY: i32 = -200;
+
+/// `nf_hook_slow` also frees what connection tracking and IPVS drop. It was this rule if that counted the packet, or if it takes
+/// every packet that comes to it; and if connection tracking, where that comes before it, cannot have lacked room.
+fn took_it(reading: &Reading, at: usize, rule: &FirewallRule, (time, drop): (u64, &PacketDrop)) -> bool {
+    let takes_all = (rule.exact || rule.policy) && rule.packets != Some(0);
+    let is_before_tracking = || rule.priority.is_some_and(|priority| priority < CONNTRACK_PRIORITY);
+    let can_come_to_it = || is_before_tracking() || !may_lack_entry(drop) || !reading.lacked_room(time);
+    (takes_all || reading.took_some(at, time)) && can_come_to_it()
+}
+
+/// Connection tracking gives an entry to what comes to these hooks, or drops it (`nf_conntrack_in`); only what it finds invalid
+/// goes on without one.
+pub(super) fn may_lack_entry(drop: &PacketDrop) -> bool {
+    drop.tracked.is_none_or(|it| it == Tracked::No)
+        && matches!(netfilter_hook(drop), None | Some("PREROUTING" | "OUTPUT"))
 }
 
 fn fits(case: &Case<'_>, rule: &FirewallRule, drop: &PacketDrop, verdict: RuleVerdict) -> bool {
@@ -55,10 +82,14 @@ fn fits(case: &Case<'_>, rule: &FirewallRule, drop: &PacketDrop, verdict: RuleVe
 fn backend_fits(case: &Case<'_>, rule: &FirewallRule, drop: &PacketDrop) -> bool {
     let legacy = rule.backend == Backend::IptablesLegacy;
     match drop.location.as_deref().map(plain) {
-        Some("nft_do_chain") => !legacy,
+        _ if is_freed_in_chain(drop) => !legacy,
         Some("nf_hook_slow") if frees_in_chain(case) => legacy || rule.policy,
         _ => true,
     }
+}
+
+fn is_freed_in_chain(drop: &PacketDrop) -> bool {
+    drop.location.as_deref().map(plain) == Some("nft_do_chain")
 }
 
 fn frees_in_chain(case: &Case<'_>) -> bool {
@@ -68,12 +99,11 @@ fn frees_in_chain(case: &Case<'_>) -> bool {
 }
 
 /// Without those that come after a rule that every such packet ends at.
-fn reached<'a>(rules: impl Iterator<Item = &'a FirewallRule>) -> Vec<&'a FirewallRule> {
-    let mut reached: Vec<&FirewallRule> = rules.collect();
-    let ends: Vec<&FirewallRule> = reached.iter().copied().filter(|rule| rule.exact).collect();
+fn reached(mut reached: Vec<Candidate<'_>>) -> Vec<Candidate<'_>> {
+    let ends: Vec<&FirewallRule> = reached.iter().map(|(_, rule)| *rule).filter(|rule| rule.exact).collect();
     for end in ends {
         let mut after = false;
-        reached.retain(|rule| {
+        reached.retain(|(_, rule)| {
             let never_met = comes_later(end, rule) || (after && same_base(end, rule));
             after |= std::ptr::eq(*rule, end);
             !never_met
@@ -93,12 +123,24 @@ fn comes_later(end: &FirewallRule, rule: &FirewallRule) -> bool {
 }
 
 impl Blame<'_> {
+    /// The packet was answered, as only a rule that rejects does.
+    pub(super) fn answered(self) -> Self {
+        Self { by_rule: !self.rules.is_empty(), ..self }
+    }
+
     /// It can only have been this one.
     pub(super) fn certain(&self) -> Option<&FirewallRule> {
         match self.rules.as_slice() {
-            [only] if self.complete => Some(only),
+            [only] if self.complete && self.by_rule => Some(only),
             _ => None,
         }
+    }
+
+    /// A packet that has no entry when it comes to one of them is one that connection tracking found invalid: each comes after it.
+    pub(super) fn come_after_tracking(&self) -> bool {
+        let iptables = |rule: &FirewallRule| rule.backend != Backend::Nftables && rule.table != "raw";
+        let after = |rule: &FirewallRule| rule.priority.map_or(iptables(rule), |at| at > CONNTRACK_PRIORITY);
+        self.rules.iter().all(|rule| after(rule))
     }
 
     /// All was read, and nothing of it can have done it.
@@ -123,16 +165,22 @@ impl Blame<'_> {
 
     /// The rule or the candidates in words, to follow a sentence.
     pub(super) fn words(&self) -> String {
-        let named: Vec<String> = self.rules.iter().take(NAMED).map(|rule| self.described(rule)).collect();
+        let named = self.named();
         let more = if self.complete { "" } else { " or one that was not read" };
         match (self.rules.len(), self.certain()) {
             (0, _) if self.complete => NOBODY.to_owned(),
             (0, _) => String::new(),
             (_, Some(rule)) => format!(": {}", self.described(rule)),
-            (1, None) => format!(": probably {}", named.join("")),
-            (count, None) if count <= NAMED => format!(": one of {}{more}", named.join("; ")),
-            (count, None) => format!(": one of {count} rules, the first of them {}{more}", named.join("; ")),
+            (1, None) => format!(": {named}, probably"),
+            (count, None) if count <= NAMED => format!(": one of {named}{more}"),
+            (count, None) => format!(": one of {count} rules, the first of them {named}{more}"),
         }
+    }
+
+    /// The first candidates.
+    pub(super) fn named(&self) -> String {
+        let named: Vec<String> = self.rules.iter().take(NAMED).map(|rule| self.described(rule)).collect();
+        named.join("; ")
     }
 
     fn described(&self, rule: &FirewallRule) -> String {

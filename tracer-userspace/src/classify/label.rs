@@ -110,8 +110,8 @@ labels! {
         meaning: "Connection tracking had no room for this attempt's SYN (nf_conntrack_count at nf_conntrack_max, and nothing could be thrown out early), so it dropped it. Connections that \
             exist go on; new ones fail, whoever makes them.",
         evidence: "proven: netfilter itself dropped a SYN of this attempt where connection tracking begins (`nf_hook_slow` in PREROUTING or OUTPUT), the table of that namespace was at its maximum, \
-            and its `drop` counter rose between two readings. likely: the same with one reading only, in which every rule was read and none fits.",
-        lookalikes: "A rule that drops is `firewall_drop`. A full table shows no rule that fits.",
+            and its `drop` counter rose between two readings. likely: the same with one reading only, in which every rule was read and none fits; or rules fit of which none surely took the SYN, and the SYN has no entry (`skb->_nfct` is 0), as it has with room for one by the time that it comes to those rules.",
+        lookalikes: "A rule that drops is `firewall_drop`: it surely did where it counted the packet, or where the packet has an entry. Rules that fit and did not surely take the SYN are named as less likely.",
         mend: "sysctl -w net.netfilter.nf_conntrack_max=<twice as much>, and look at what fills it: conntrack -L | awk '{print $5, $6}' | sort | uniq -c | sort -rn | head.",
     }
     /// Dropped or rejected as INVALID.
@@ -119,7 +119,7 @@ labels! {
         title: "a rule took the packet because connection tracking found it invalid",
         meaning: "Connection tracking could not tie the packet to a connection (it never saw the SYN, saw it on another path, or found it out of window), and a rule drops or rejects such packets \
             (`ct state invalid`, `-m conntrack --ctstate INVALID`; kube-proxy has one).",
-        evidence: "proven: the dropped packet had no connection entry (`skb->_nfct` is 0) and the only rule of that hook that fits asks for invalid packets. likely: there are several such rules.",
+        evidence: "proven: the dropped packet had no connection entry (`skb->_nfct` is 0) and the only rule of that hook that fits asks for invalid packets. likely: there are several such rules; or netfilter freed the packet where it also frees what connection tracking drops (`nf_hook_slow`: before 6.7, and with ip_tables), and the rule asks for more than is understood or the connection table was full.",
         lookalikes: "A packet that has an entry was dropped by another rule: `firewall_drop`. A full table drops new connections only: `conntrack_table_full`.",
         mend: "Let both directions pass the same connection tracking (no asymmetric route, no notrack for one direction), or sysctl -w net.netfilter.nf_conntrack_tcp_be_liberal=1 for packets out of window.",
     }
@@ -128,7 +128,7 @@ labels! {
         title: "a network policy stopped the packets",
         meaning: "The packet was stopped by what enforces network policies: a chain of the CNI in netfilter, or a program at tc, XDP or the cgroup.",
         evidence: "proven: the kernel dropped a packet of this attempt's own flow with the reason TC_INGRESS, TC_EGRESS, XDP, BPF_CGROUP_EGRESS or SOCKET_FILTER; or netfilter stopped it and the \
-            only rule that fits is in a chain of calico, cilium, kube-router, weave, antrea or azure-npm. likely: several such chains fit; or connect() was refused with EPERM, \
+            only rule that fits is in a chain of calico, cilium, kube-router, weave, antrea or azure-npm. likely: several such chains fit; the packet was freed in `nf_hook_slow`, where connection tracking and IPVS drop, too (before 6.7, and with ip_tables), and the rule asks for more than is understood (a mark, a set) and was not seen to count it; or connect() was refused with EPERM, \
             which a program at cgroup/connect does (a security module or seccomp could, too); or, on 5.10, which gives no reasons, the packet was freed where tc begins. What a prober sends to a pod of its own node no NetworkPolicy applies to: a program that drops it is likely only, a policy or the dataplane's own error (an entry of the pod that is missing or stale).",
         lookalikes: "A program that drops the SYN to a Service of which the EndpointSlices say that it has no ready endpoint is `service_no_endpoints`. A rule of anybody else is `firewall_drop` or `firewall_reject`, whatever the table is called. Of a pod that is being deleted a program's drop is likely at most: its network is taken down while the kubelet still asks its readiness probe.",
         mend: "kubectl get networkpolicy -n <namespace>: allow the node (probes come from its address), or the client, on that port.",
@@ -147,7 +147,7 @@ labels! {
     FirewallDrop = "firewall_drop" {
         title: "a firewall rule dropped the probe's packets",
         meaning: "A netfilter rule in the node's or the pod's network namespace dropped a packet that this attempt needs: its SYN, the SYN-ACK, or data. The prober times out.",
-        evidence: "proven: `kfree_skb` with reason NETFILTER_DROP (on 5.10: at `nf_hook_slow` or `nft_do_chain`) for a packet of this attempt's own flow, and no answer made by netfilter for it. Which rule: those of the namespace that fit the hook, the backend, the flow and the verdict; one is named as fact, several as candidates. likely: all rules of that namespace were read after the drop and none fits: netfilter dropped it, and what of it is not known (connection tracking, IPVS, a program or kernel module at a hook, a rule that is gone); possible where IPVS is in use and `ip_vs_leave` cannot be hooked.",
+        evidence: "proven: `kfree_skb` with reason NETFILTER_DROP (on 5.10: at `nf_hook_slow` or `nft_do_chain`) for a packet of this attempt's own flow, and no answer made by netfilter for it. Which rule: those of the namespace that fit the hook, the backend, the flow and the verdict; one is named as fact, several as candidates. likely: the packet was freed in `nf_hook_slow`, where connection tracking and IPVS drop, too (before 6.7, and with ip_tables), and every rule that fits asks for more than is understood (a mark, a set, a device) and was not seen to count it, or the connection table was full; or all rules of that namespace were read after the drop and none fits: netfilter dropped it, and what of it is not known (connection tracking, IPVS, a program or kernel module at a hook, a rule that is gone); possible where IPVS is in use and `ip_vs_leave` cannot be hooked.",
         lookalikes: "With an answer it is `firewall_reject`. A drop by reverse-path filter, queue or routing has another reason and is not this label.",
         mend: "Allow the node's address in the chain of the namespace named in the verdict (nft list ruleset; iptables-save -c shows which counter rises).",
     }

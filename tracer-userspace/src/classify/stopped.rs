@@ -129,7 +129,7 @@ fn answered<'a>(
     drop: Option<Seen<'a>>,
 ) -> Stopped<'a> {
     seen.sort_by_key(|e| e.time_boot_ns);
-    let blame = drop.and_then(|(time, drop)| blame(case, time, drop, RuleVerdict::Reject));
+    let blame = drop.and_then(|(time, drop)| blame(case, time, drop, RuleVerdict::Reject)).map(Blame::answered);
     Stopped { seen, drop, netns, answer: Some(answer), unseen: false, blame }
 }
 
@@ -283,13 +283,19 @@ impl Stopped<'_> {
         self.blame.as_ref().is_some_and(Blame::is_nobody)
     }
 
-    /// A failure by a rule of the firewall; less sure where all rules were read and none can have done it, and less so where IPVS
-    /// is in use and no hook tells what it drops.
+    /// Rules fit, and it may yet have been something else of netfilter.
+    fn may_be_by_no_rule(&self) -> bool {
+        self.blame.as_ref().is_some_and(|blame| !blame.rules.is_empty() && !blame.by_rule)
+    }
+
+    /// A failure by a rule of the firewall; less sure where none of those that were read surely did it or can have done it, and
+    /// less so where IPVS is in use and no hook tells what it drops.
     pub(super) fn by_firewall(self, case: &Case<'_>, label: Label, summary: String, remediation: String) -> Finding {
-        let no_rule = self.is_by_no_rule();
+        let (no_rule, unsure) = (self.is_by_no_rule(), self.may_be_by_no_rule());
         let found = self.finding(case, label, summary, remediation);
         if !no_rule {
-            return found;
+            let most = if unsure { Confidence::Likely } else { Confidence::Proven };
+            return Finding { confidence: found.confidence.min(most), ..found };
         }
         let rests_on = match found.rests_on {
             hooks if !runs_ipvs(case) => hooks,

@@ -97,12 +97,32 @@ impl Reading {
     pub fn took_none(&self, rule: usize, time: u64) -> bool {
         let Some(of) = self.firewall.rules.get(rule).filter(|_| self.covers(time)) else { return false };
         let legacy = of.backend == Backend::IptablesLegacy;
-        let before = self.before.as_ref().filter(|before| before.at <= time);
+        let before = self.before_that(time);
         match (of.packets, before.map(|before| before.packets.get(rule).copied().flatten())) {
             (Some(now), Some(Some(then))) => now == then && (now == 0 || !legacy),
             (Some(0), None) => !legacy,
             _ => false,
         }
+    }
+
+    /// The rule, by its place in the list, counted packets between two readings of which one is older and one newer than that.
+    #[must_use]
+    pub fn took_some(&self, rule: usize, time: u64) -> bool {
+        let now = self.firewall.rules.get(rule).and_then(|rule| rule.packets);
+        let then = self.before_that(time).and_then(|before| before.packets.get(rule).copied().flatten());
+        self.covers(time) && now.zip(then).is_some_and(|(now, then)| now > then)
+    }
+
+    /// The connection table was full, and it is not known that it turned nothing away at that time.
+    #[must_use]
+    pub fn lacked_room(&self, time: u64) -> bool {
+        let before = self.before_that(time).filter(|_| self.covers(time)).and_then(|before| before.conntrack);
+        let rose = |now: Conntrack| before.is_none_or(|before| now.drop != before.drop);
+        self.firewall.conntrack.is_some_and(|now| now.is_full() && rose(now))
+    }
+
+    fn before_that(&self, time: u64) -> Option<&Before> {
+        self.before.as_ref().filter(|before| before.at <= time)
     }
 }
 

@@ -82,6 +82,14 @@ pub struct Conntrack {
     pub invalid: u64,
 }
 
+impl Conntrack {
+    /// It had no room a moment ago: a few entries may have gone since.
+    #[must_use]
+    pub const fn is_full(self) -> bool {
+        self.max > 0 && self.count.saturating_add(self.max / 20) >= self.max
+    }
+}
+
 /// Who holds a rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]

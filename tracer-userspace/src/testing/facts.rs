@@ -25,7 +25,7 @@ pub(crate) fn rule(chain: &str, verdict: RuleVerdict) -> FirewallRule {
         handle: Some(4),
         comment: None,
         when: When::default(),
-        exact: false,
+        exact: true,
         first: false,
         priority: Some(0),
         packets: None,

@@ -23,16 +23,23 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
 
 #[cfg(test)]
 mod tests {
-    use crate::event::{Fact, FirewallRule, RuleVerdict, Tracked};
+    use crate::event::{Conntrack, Fact, FirewallRule, RuleVerdict, Tracked};
+    use crate::record::Confidence;
     use crate::testing::{NODE, SYN_ACK, Stream, firewall, rule};
 
     fn labels(tracked: Tracked, rules: Vec<FirewallRule>) -> Vec<&'static str> {
+        stream("nft_do_chain", tracked, firewall(NODE, rules)).labels()
+    }
+
+    fn stream(place: &str, tracked: Tracked, firewall: Fact) -> Stream {
         let mut stream = Stream::new();
         stream.connect().drop(SYN_ACK, "NETFILTER_DROP", NODE);
         if let Some(Fact::Drop(drop)) = stream.observations.last_mut().map(|o| &mut o.fact) {
-            drop.tracked = Some(tracked);
+            (drop.location, drop.tracked) = (Some(place.into()), Some(tracked));
+            drop.stack = vec!["__ip_local_out".into()];
         }
-        stream.push(firewall(NODE, rules)).wait_ms(5).push(Fact::Tick).labels()
+        stream.push(firewall).wait_ms(5).push(Fact::Tick);
+        stream
     }
 
     fn invalid() -> FirewallRule {
@@ -52,5 +59,20 @@ mod tests {
     fn a_rule_that_comes_before_can_have_done_it() {
         assert_eq!(labels(Tracked::No, vec![rule("input", RuleVerdict::Drop), invalid()]), ["firewall_drop"]);
         assert_eq!(labels(Tracked::No, vec![invalid(), rule("input", RuleVerdict::Drop)]), ["conntrack_invalid"]);
+    }
+
+    /// Before 6.7 `nf_hook_slow` frees what a rule of nftables drops, as what connection tracking has no room for.
+    #[test]
+    fn a_full_table_leaves_a_doubt_where_the_place_does_not_tell() {
+        let confidence = |place: &str, count: u64| {
+            let Fact::Firewall(mut firewall) = firewall(NODE, vec![invalid()]) else { unreachable!("a firewall") };
+            firewall.conntrack = Some(Conntrack { count, max: 100, drop: 7, ..Conntrack::default() });
+            let verdict = stream(place, Tracked::No, Fact::Firewall(firewall)).verdicts().remove(0).verdict;
+            assert_eq!(verdict.label.name(), "conntrack_invalid");
+            verdict.confidence
+        };
+        assert_eq!(confidence("nft_do_chain", 100), Confidence::Proven);
+        assert_eq!(confidence("nf_hook_slow", 50), Confidence::Proven);
+        assert_eq!(confidence("nf_hook_slow", 100), Confidence::Likely);
     }
 }

@@ -2,8 +2,8 @@
 
 use serde_json::json;
 
-use super::super::blame::Blame;
-use super::super::evidence::{evidence, netfilter_hook, plain};
+use super::super::blame::{Blame, may_lack_entry};
+use super::super::evidence::{evidence, plain};
 use super::super::stopped::dropped;
 use super::{Case, Finding, Label, enter};
 use crate::correlate::firewalls::Reading;
@@ -18,13 +18,17 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let stopped = dropped(case)?;
     let (time, drop) = stopped.drop.filter(|(_, drop)| is_where_tracking_begins(drop))?;
     let reading = case.node.firewalls.reading(drop.netns?)?;
-    let table = reading.firewall.conntrack.filter(|_| reading.at >= time).filter(|table| is_full(*table))?;
+    let table = reading.firewall.conntrack.filter(|_| reading.at >= time).filter(|table| table.is_full())?;
     let rose = rose(reading, table, time);
-    // A rule that fits, or one that was not read, is the nearer cause, unless the table itself counted.
-    let no_rule = stopped.blame.as_ref().is_some_and(Blame::is_nobody);
-    (rose || (no_rule && table.drop > 0)).then_some(())?;
+    let blame = stopped.blame.as_ref();
+    let by_rule = blame.is_some_and(|blame| blame.by_rule);
+    let rules = blame.filter(|blame| !blame.rules.is_empty()).map(Blame::named);
+    // A rule that surely did it, or one that was not read, is the nearer cause, unless the table itself counted.
+    let no_rule = blame.is_some_and(|blame| is_no_rule_s(blame, drop));
+    (!by_rule && (rose || (no_rule && table.drop > 0))).then_some(())?;
+    let less_likely = rules.as_ref().map(|named| format!("; less likely it was {named}")).unwrap_or_default();
     let summary = format!(
-        "the connection table is full ({} of {} entries): netfilter{}; {} packets were turned away so far",
+        "the connection table is full ({} of {} entries): netfilter{}; {} packets were turned away so far{less_likely}",
         table.count,
         table.max,
         stopped.did(case),
@@ -35,23 +39,22 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
         enter(case, drop.netns),
         table.max.saturating_mul(2)
     );
-    let confidence = if rose { Confidence::Proven } else { Confidence::Likely };
+    let confidence = if rose && rules.is_none() { Confidence::Proven } else { Confidence::Likely };
     let mut found = stopped.finding(case, Label::ConntrackTableFull, summary, remediation).with_confidence(confidence);
-    found.evidence.retain(|seen| seen.hook != "netfilter");
     found.evidence.push(of_table(reading.at, table));
     Some(found)
 }
 
-/// A SYN, in the hooks where entries are made, freed by the function that runs them and not by a rule of nftables.
-fn is_where_tracking_begins(drop: &PacketDrop) -> bool {
-    drop.flags.is_syn()
-        && drop.location.as_deref().map(plain) == Some("nf_hook_slow")
-        && matches!(netfilter_hook(drop), None | Some("PREROUTING" | "OUTPUT"))
+/// All rules were read, and none fits, or only such as come to what has an entry by then: the SYN has none.
+fn is_no_rule_s(blame: &Blame<'_>, drop: &PacketDrop) -> bool {
+    let has_no_entry = drop.tracked.is_some();
+    blame.complete && (blame.rules.is_empty() || (has_no_entry && blame.come_after_tracking()))
 }
 
-/// The number is read a moment after the drop: a few entries may have gone.
-const fn is_full(table: Conntrack) -> bool {
-    table.max > 0 && table.count.saturating_add(table.max / 20) >= table.max
+/// A SYN without an entry, in the hooks where entries are made, freed by the function that runs them and not by a rule of
+/// nftables.
+fn is_where_tracking_begins(drop: &PacketDrop) -> bool {
+    drop.flags.is_syn() && drop.location.as_deref().map(plain) == Some("nf_hook_slow") && may_lack_entry(drop)
 }
 
 fn rose(reading: &Reading, table: Conntrack, time: u64) -> bool {
@@ -68,47 +71,92 @@ fn of_table(time: u64, table: Conntrack) -> Evidence {
 
 #[cfg(test)]
 mod tests {
-    use crate::event::{Conntrack, Fact, RuleVerdict};
+    use crate::event::{Backend, Conntrack, Fact, FirewallRule, RuleVerdict, Tracked};
     use crate::record::Confidence;
     use crate::testing::{NODE, SYN, Stream, firewall, rule};
 
-    fn table(count: u64, drop: u64, rules: Vec<crate::event::FirewallRule>) -> Fact {
+    fn table(count: u64, drop: u64, rules: Vec<FirewallRule>) -> Fact {
         let Fact::Firewall(mut firewall) = firewall(NODE, rules) else { unreachable!("a firewall") };
         firewall.conntrack = Some(Conntrack { count, max: 100, drop, ..Conntrack::default() });
         Fact::Firewall(firewall)
     }
 
     fn stream(facts: &[Fact]) -> Stream {
+        stream_of(Some(Tracked::No), facts)
+    }
+
+    fn stream_of(tracked: Option<Tracked>, facts: &[Fact]) -> Stream {
         let mut stream = Stream::new();
         stream.connect();
         let (last, first) = facts.split_last().expect("a fact");
         first.iter().for_each(|fact| _ = stream.push(fact.clone()));
         stream.drop(SYN, "NETFILTER_DROP", NODE);
         if let Some(Fact::Drop(drop)) = stream.observations.last_mut().map(|o| &mut o.fact) {
-            drop.location = Some("nf_hook_slow".into());
+            (drop.location, drop.tracked) = (Some("nf_hook_slow".into()), tracked);
             drop.stack = vec!["__ip_local_out".into()];
         }
         stream.push(last.clone()).wait_ms(5).push(Fact::Tick);
         stream
     }
 
+    fn said(tracked: Option<Tracked>, facts: &[Fact]) -> (&'static str, Confidence) {
+        let verdict = stream_of(tracked, facts).verdicts().remove(0).verdict;
+        (verdict.label.name(), verdict.confidence)
+    }
+
     #[test]
     fn a_full_table_and_no_rule() {
-        let said = |facts: &[Fact]| {
-            let verdict = stream(facts).verdicts().remove(0).verdict;
-            (verdict.label.name(), verdict.confidence)
-        };
+        let said = |facts: &[Fact]| said(Some(Tracked::No), facts);
         assert_eq!(said(&[table(100, 7, Vec::new())]), ("conntrack_table_full", Confidence::Likely));
         let twice = [table(100, 7, Vec::new()), table(100, 8, Vec::new())];
         assert_eq!(said(&twice), ("conntrack_table_full", Confidence::Proven));
         assert_eq!(said(&[table(50, 7, Vec::new())]).0, "firewall_drop");
     }
 
+    /// The kubelet's rule for marked packets in KUBE-FIREWALL, to which INPUT and OUTPUT lead.
+    fn marked(packets: u64) -> FirewallRule {
+        FirewallRule {
+            backend: Backend::IptablesLegacy,
+            table: "filter".into(),
+            base: None,
+            priority: None,
+            exact: false,
+            packets: Some(packets),
+            ..rule("KUBE-FIREWALL", RuleVerdict::Drop)
+        }
+    }
+
     #[test]
-    fn a_rule_that_fits_is_nearer() {
-        let mut legacy = rule("OUTPUT", RuleVerdict::Drop);
-        (legacy.backend, legacy.hooks) = (crate::event::Backend::IptablesLegacy, vec!["OUTPUT".into()]);
-        assert_eq!(stream(&[table(100, 7, vec![legacy])]).labels(), ["firewall_drop"]);
+    fn a_rule_that_may_have_done_it_comes_after_a_table_that_had_no_room() {
+        let facts = [table(100, 7, vec![marked(0)])];
+        assert_eq!(said(Some(Tracked::No), &facts), ("conntrack_table_full", Confidence::Likely));
+        let summary = stream(&facts).verdicts().remove(0).verdict.summary;
+        assert!(summary.contains("; less likely it was rule 4 in chain KUBE-FIREWALL"), "{summary}");
+        assert_eq!(said(Some(Tracked::Yes), &facts), ("firewall_drop", Confidence::Likely), "it had room");
+        assert_eq!(said(None, &facts), ("firewall_drop", Confidence::Likely));
+        let raw = FirewallRule { table: "raw".into(), ..marked(0) };
+        assert_eq!(said(Some(Tracked::No), &[table(100, 7, vec![raw])]), ("firewall_drop", Confidence::Likely));
+    }
+
+    #[test]
+    fn of_two_counters_the_one_that_rose_tells() {
+        let said = |drop: [u64; 2], packets: [u64; 2]| {
+            said(Some(Tracked::No), &[0, 1].map(|at| table(100, drop[at], vec![marked(packets[at])])))
+        };
+        assert_eq!(said([7, 7], [3, 4]), ("firewall_drop", Confidence::Proven));
+        assert_eq!(said([7, 8], [3, 3]), ("conntrack_table_full", Confidence::Likely), "it may be written anew");
+        assert_eq!(said([7, 8], [3, 4]), ("conntrack_table_full", Confidence::Likely), "either");
+        assert_eq!(said([7, 8], [0, 0]), ("conntrack_table_full", Confidence::Proven));
+    }
+
+    /// `iptables -t raw -A OUTPUT -p tcp --dport 8080 -j DROP`.
+    #[test]
+    fn a_rule_that_comes_before_the_table_and_takes_all_is_nearer() {
+        let raw = FirewallRule { priority: Some(-300), ..rule("OUTPUT", RuleVerdict::Drop) };
+        let facts = |raw: FirewallRule| [table(100, 7, vec![raw.clone()]), table(100, 8, vec![raw])];
+        assert_eq!(said(Some(Tracked::No), &facts(raw.clone())), ("firewall_drop", Confidence::Proven));
+        let filter = FirewallRule { priority: Some(0), ..raw };
+        assert_eq!(said(Some(Tracked::No), &facts(filter)), ("conntrack_table_full", Confidence::Likely));
     }
 
     /// The table is full enough, has turned packets away at some time, and a rule that was not read may have done it.

@@ -17,7 +17,7 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
 
 #[cfg(test)]
 mod tests {
-    use crate::event::{Fact, ProbeSays, RuleVerdict, TcpFlags, TcpState};
+    use crate::event::{Fact, FirewallRule, ProbeSays, RuleVerdict, TcpFlags, TcpState};
     use crate::record::{Confidence, Outcome};
     use crate::testing::{NODE, POD, SYN, SYN_ACK, Stream, firewall, rule};
 
@@ -215,5 +215,30 @@ mod tests {
         let rule = said(vec![rule("INPUT", RuleVerdict::Drop)]);
         assert_eq!(rule.confidence, Confidence::Proven);
         assert!(rule.summary.starts_with("a netfilter rule in the node's"), "{}", rule.summary);
+    }
+
+    /// A mark, a set, a device: conditions that are not understood.
+    #[test]
+    fn a_rule_that_need_not_have_taken_it_is_probable() {
+        let said = |place: &str, exact: bool, packets: &[Option<u64>]| {
+            let mut stream = Stream::new();
+            let read = |packets: &Option<u64>| {
+                firewall(NODE, vec![FirewallRule { exact, packets: *packets, ..rule("INPUT", RuleVerdict::Drop) }])
+            };
+            let (last, first) = packets.split_last().expect("a reading");
+            first.iter().for_each(|packets| _ = stream.push(read(packets)));
+            let place = Some(place.to_owned());
+            stream.connect().drop_with(SYN, NODE, |drop| {
+                (drop.reason, drop.location) = (Some("NETFILTER_DROP".into()), place);
+            });
+            let verdict = stream.push(read(last)).gives_up().verdicts().pop().expect("a verdict").verdict;
+            (verdict.confidence, verdict.summary.ends_with("the rule with handle 4 in chain inet t INPUT, probably"))
+        };
+        let (proven, probable) = ((Confidence::Proven, false), (Confidence::Likely, true));
+        assert_eq!(said("nf_hook_slow", false, &[None]), probable);
+        assert_eq!(said("nf_hook_slow", false, &[Some(7)]), probable);
+        assert_eq!(said("nf_hook_slow", false, &[Some(7), Some(8)]), proven, "it counted");
+        assert_eq!(said("nf_hook_slow", true, &[None]), proven);
+        assert_eq!(said("nft_do_chain", false, &[None]), proven);
     }
 }

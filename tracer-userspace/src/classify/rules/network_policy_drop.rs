@@ -112,7 +112,7 @@ fn by_connect(case: &Case<'_>) -> Option<Finding> {
 
 #[cfg(test)]
 mod tests {
-    use crate::event::{Fact, RuleVerdict, TcpFlags, TcpState};
+    use crate::event::{Fact, FirewallRule, RuleVerdict, TcpFlags, TcpState};
     use crate::record::Confidence;
     use crate::testing::{NODE, POD, SYN, Stream, firewall, rule};
 
@@ -125,6 +125,23 @@ mod tests {
         };
         assert_eq!(labels("cali-fw-cali1234"), ["network_policy_drop"]);
         assert_eq!(labels("podpolicy"), ["firewall_drop"]);
+    }
+
+    /// Calico's rules ask for marks. Before 6.7, and with the legacy ip_tables, what else drops frees packets in the same place.
+    #[test]
+    fn a_chain_of_the_cni_that_need_not_have_taken_it_is_likely() {
+        let confidence = |place: &str| {
+            let deny = FirewallRule { exact: false, ..rule("cali-fw-cali1234", RuleVerdict::Drop) };
+            let mut stream = Stream::new();
+            stream.connect().drop_with(SYN, POD, |drop| {
+                (drop.reason, drop.location) = (Some("NETFILTER_DROP".into()), Some(place.to_owned()));
+            });
+            let verdict = stream.push(firewall(POD, vec![deny])).gives_up().verdicts().remove(0).verdict;
+            assert_eq!(verdict.label.name(), "network_policy_drop");
+            verdict.confidence
+        };
+        assert_eq!(confidence("nft_do_chain"), Confidence::Proven);
+        assert_eq!(confidence("nf_hook_slow"), Confidence::Likely);
     }
 
     #[test]

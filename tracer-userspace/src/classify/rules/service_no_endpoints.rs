@@ -425,6 +425,7 @@ mod tests {
         let mut stream = Stream::to("10.96.0.9:80");
         let named = |what: &str| FirewallRule {
             comment: Some(format!("shop/cart:http has no {what}")),
+            exact: false,
             ..rule("KUBE-SERVICES", RuleVerdict::Drop)
         };
         let both = firewall(NODE, vec![named("local endpoints"), named("endpoints")]);
