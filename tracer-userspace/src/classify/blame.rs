@@ -117,9 +117,12 @@ fn same_base(left: &FirewallRule, right: &FirewallRule) -> bool {
     left.base.is_some() && place(left) == place(right) && left.table == right.table && left.family == right.family
 }
 
-/// The base chain of `end` comes first, and nothing there let the packet go on to that of `rule`.
+/// The base chain of `end` comes first in the same hook, and nothing there let the packet go on to that of `rule`. Chains of
+/// `INGRESS` and `EGRESS` may be other devices', and `BRIDGE` is several hooks.
 fn comes_later(end: &FirewallRule, rule: &FirewallRule) -> bool {
-    end.first && end.priority.zip(rule.priority).is_some_and(|(end, rule)| end < rule)
+    let is_one = |hook: &str| !matches!(hook, "INGRESS" | "EGRESS" | "BRIDGE");
+    let together = end.hooks.iter().any(|hook| is_one(hook) && rule.hooks.contains(hook));
+    end.first && together && end.priority.zip(rule.priority).is_some_and(|(end, rule)| end < rule)
 }
 
 impl Blame<'_> {
@@ -239,5 +242,27 @@ fn command(rule: &FirewallRule) -> String {
         Backend::Nftables => format!("nft -a list chain {family} {table} {chain}"),
         Backend::IptablesNft => format!("ip{six}tables -t {table} -vS {chain}"),
         Backend::IptablesLegacy => format!("ip{six}tables-legacy -t {table} -vS {chain}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::rule;
+
+    /// The stack of the drop does not always tell the hook.
+    #[test]
+    fn base_chains_of_different_hooks_do_not_follow_each_other() {
+        let at = |hook: &str, priority| {
+            let base = format!("{hook}{priority}");
+            let rule = FirewallRule { first: true, priority: Some(priority), ..rule(&base, RuleVerdict::Drop) };
+            FirewallRule { hooks: vec![hook.to_owned()], ..rule }
+        };
+        let reached = |first: FirewallRule, second: FirewallRule| {
+            reached(vec![(0, &first), (1, &second)]).into_iter().map(|(place, _)| place).collect::<Vec<_>>()
+        };
+        assert_eq!(reached(at("INPUT", -150), at("INPUT", 0)), [0]);
+        assert_eq!(reached(at("INPUT", -150), at("PREROUTING", 0)), [0, 1]);
+        assert_eq!(reached(at("INGRESS", -150), at("INGRESS", 0)), [0, 1], "of another device");
     }
 }
