@@ -7,7 +7,7 @@ use super::super::iptables::{NFTA_RULE_CHAIN, NFTA_RULE_EXPRESSIONS, NFTA_RULE_T
 use super::super::nft::{NFTA_DATA_VALUE, NFTA_DATA_VERDICT, NFTA_VERDICT_CHAIN, comment};
 use super::nft::packets;
 use super::tables::{Rule, Then};
-use super::xtables::{add_match, is_reject};
+use super::xtables::{self, add_match};
 use crate::event::{Prefix, When};
 use crate::sources::netlink::{attribute, attributes, field, text};
 
@@ -16,6 +16,7 @@ const NFTA_RULE_USERDATA: u16 = 7;
 const NFTA_VERDICT_CODE: u16 = 1;
 const NF_DROP: i32 = 0;
 const NF_ACCEPT: i32 = 1;
+const NF_QUEUE: i32 = 3;
 const NFT_JUMP: i32 = -3;
 const NFT_GOTO: i32 = -4;
 const NFT_RETURN: i32 = -5;
@@ -187,7 +188,8 @@ impl Parser {
             b"reject" => self.rule.then = Then::Reject,
             b"immediate" => self.immediate(data),
             b"counter" => self.rule.packets = packets(data),
-            b"log" | b"notrack" | b"nat" | b"masq" | b"redir" | b"flow_offload" | b"last" => {}
+            b"log" | b"notrack" | b"flow_offload" | b"last" => {}
+            b"nat" | b"masq" | b"redir" | b"queue" | b"fwd" | b"synproxy" => self.rule.then = Then::Accept,
             b"rt" | b"fib" | b"socket" | b"hash" | b"numgen" | b"exthdr" | b"osf" | b"xfrm" | b"tunnel" | b"ct" => {
                 self.load(Key::Other);
             }
@@ -269,8 +271,8 @@ impl Parser {
     }
 
     fn target(&mut self, data: &[u8]) {
-        if attribute(data, 1).is_some_and(|name| is_reject(bytes_of(name))) {
-            self.rule.then = Then::Reject;
+        if let Some(then) = attribute(data, 1).and_then(|name| xtables::target(bytes_of(name))) {
+            self.rule.then = then;
         }
     }
 
@@ -283,12 +285,13 @@ impl Parser {
     }
 }
 
-/// What the code of a verdict means; none for one that goes on with the next rule, or queues.
+/// What the code of a verdict means; none for one that goes on with the next rule. What is queued goes on with the next base
+/// chain (`nf_reinject`).
 pub(super) fn verdict(verdict: &[u8]) -> Option<Then> {
     let chain = || attribute(verdict, NFTA_VERDICT_CHAIN).map(text);
     match i32::from_be_bytes(field(attribute(verdict, NFTA_VERDICT_CODE)?, 0)?) {
         NF_DROP => Some(Then::Drop),
-        NF_ACCEPT => Some(Then::Accept),
+        NF_ACCEPT | NF_QUEUE => Some(Then::Accept),
         NFT_JUMP => chain().map(Then::Jump),
         NFT_GOTO => chain().map(Then::Goto),
         NFT_RETURN => Some(Then::Return),
@@ -378,6 +381,19 @@ mod tests {
         assert_eq!((port.when.not.dport, port.when.dport, port.exact), (Some(80), None, true));
         let less = rule(&[payload(TRANSPORT_HEADER, 2, 2), cmp(2, &80_u16.to_be_bytes())]);
         assert_eq!((less.when.not.dport, less.when.dport, less.exact), (None, None, false));
+    }
+
+    /// `queue num 0`, `dnat to …`, and what iptables-nft writes for `-j NFQUEUE` and `-j DNAT`.
+    #[test]
+    fn what_is_queued_or_translated_has_left_the_base_chain() {
+        let target = |name: &[u8]| rule(&[expression(b"target\0", &[(1, name.to_vec())])]).then;
+        for name in [&b"queue\0"[..], b"nat\0", b"masq\0", b"redir\0"] {
+            assert_eq!(rule(&[expression(name, &[])]).then, Then::Accept, "{}", name.escape_ascii());
+        }
+        let targets = [&b"NFQUEUE\0"[..], b"DNAT\0", b"REJECT\0", b"LOG\0"].map(target);
+        assert_eq!(targets, [Then::Accept, Then::Accept, Then::Reject, Then::Nothing]);
+        let code = |code: i32| verdict(&nla(NFTA_VERDICT_CODE, &code.to_be_bytes()));
+        assert_eq!([NF_QUEUE, -1].map(code), [Some(Then::Accept), None]);
     }
 
     #[test]

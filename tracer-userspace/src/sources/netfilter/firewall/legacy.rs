@@ -8,7 +8,7 @@ use super::super::legacy::{LAYOUTS, Layout, chain_name, entries, split_entry, ta
 use super::Tables;
 use super::expression::prefix;
 use super::tables::{Base, Chain, Rule, Table, Then};
-use super::xtables::{add_match, is_reject};
+use super::xtables::{self, add_match};
 use crate::event::{Backend, When};
 use crate::sources::netlink::{field, text};
 
@@ -20,6 +20,7 @@ const UNDERFLOWS: usize = 56;
 /// Verdicts are written as `-NF_* - 1`; `XT_RETURN` is `-NF_REPEAT - 1`.
 const DROP: i32 = -1;
 const ACCEPT: i32 = -2;
+const QUEUE: i32 = -4;
 const RETURN: i32 = -5;
 /// `IPT_INV_*` and `IP6T_INV_*`, linux/netfilter_ipv4/ip_tables.h: the same bits in both.
 const INV_SRCIP: u8 = 0x08;
@@ -122,7 +123,7 @@ impl<'a> Places<'a> {
     fn then(&self, entry: &[u8]) -> Then {
         match verdict_of(entry, self.layout) {
             Some(DROP) => Then::Drop,
-            Some(ACCEPT) => Then::Accept,
+            Some(ACCEPT | QUEUE) => Then::Accept,
             Some(RETURN) => Then::Return,
             Some(offset) => match usize::try_from(offset).ok().and_then(|offset| self.chains.get(&offset)) {
                 Some(chain) if entry.get(self.layout.flags).is_some_and(|flags| flags & self.layout.goto != 0) => {
@@ -131,8 +132,9 @@ impl<'a> Places<'a> {
                 Some(chain) => Then::Jump(chain.clone()),
                 None => Then::Nothing,
             },
-            None if target(entry, self.layout).is_some_and(|(name, _)| is_reject(name.as_bytes())) => Then::Reject,
-            None => Then::Nothing,
+            None => {
+                target(entry, self.layout).and_then(|(name, _)| xtables::target(name.as_bytes())).unwrap_or_default()
+            }
         }
     }
 
@@ -371,6 +373,14 @@ mod tests {
         assert_eq!(only(v6()).when.src, prefix("fd00::", 64));
         assert!(!only(v6().set(LAYOUTS[1].flags, &[0x03])).exact, "a traffic class is asked for");
         assert!(only(v6().set(LAYOUTS[1].flags, &[0x01])).exact, "the protocol is");
+    }
+
+    /// `-j QUEUE`, before a rule that drops the rest.
+    #[test]
+    fn what_was_queued_has_left_the_base_chain() {
+        let first = |before| input(&LAYOUTS[0], vec![entry(&LAYOUTS[0], before), v4().protocol(6)])[0].first;
+        assert!(!first(QUEUE) && !first(ACCEPT));
+        assert!(input(&LAYOUTS[0], vec![v4().protocol(6)])[0].first);
     }
 
     /// `! -s 10.88.0.1 -j RETURN`: who drops what is left is not known from the drop's own conditions.

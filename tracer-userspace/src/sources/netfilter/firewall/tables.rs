@@ -400,6 +400,16 @@ mod tests {
         assert_eq!(exact, [true, false]);
     }
 
+    /// `nfqueue` in raw PREROUTING, behind it a rule that drops the rest: what was queued comes to the next base chain.
+    #[test]
+    fn what_follows_a_packet_that_was_let_go_is_not_first() {
+        let first = |before: Then| {
+            let rules = vec![rule(Some(1), before), rule(None, Then::Drop)];
+            flat(&table(vec![base("in", "INPUT", rules)])).rules[0].first
+        };
+        assert!(!first(Then::Accept) && first(Then::Nothing));
+    }
+
     #[test]
     fn an_unreached_chain_drops_nothing_and_a_loop_ends() {
         let nobody = table(vec![chain("alone", vec![rule(None, Then::Drop)])]);

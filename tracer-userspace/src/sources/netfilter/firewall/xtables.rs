@@ -2,7 +2,7 @@
 
 use super::super::TCP;
 use super::expression::{CT_INVALID, CT_NEW};
-use super::tables::Rule;
+use super::tables::{Rule, Then};
 use crate::event::When;
 use crate::sources::netlink::{field, text};
 
@@ -71,9 +71,16 @@ fn state(when: &mut When, only: u32) -> bool {
     only == CT_INVALID || only == CT_NEW
 }
 
-/// A target that answers and drops.
-pub(super) fn is_reject(name: &[u8]) -> bool {
-    name == b"REJECT"
+/// What a target does that ends the way of a packet through its base chain. One that is queued or translated goes on with the next
+/// base chain (`nf_reinject`, `nf_nat_setup_info`); TPROXY and SYNPROXY take it or drop it.
+pub(super) fn target(name: &[u8]) -> Option<Then> {
+    match name {
+        b"REJECT" => Some(Then::Reject),
+        b"NFQUEUE" | b"DNAT" | b"SNAT" | b"MASQUERADE" | b"REDIRECT" | b"NETMAP" | b"TPROXY" | b"SYNPROXY" => {
+            Some(Then::Accept)
+        }
+        _ => None,
+    }
 }
 
 #[cfg(test)]
