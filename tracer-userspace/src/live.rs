@@ -138,13 +138,14 @@ fn attached(
 ) -> Attached<Kernel> {
     let loaded = &events.loaded;
     let (log, problem) = log.map(|log| (log.source, log.problem)).unzip();
-    let (namespaces, left_out) = sources::namespaces::all();
-    let left_out = left_out.filter(|problem| !snapshot.problems.contains(problem));
+    let there = sources::namespaces::all();
+    let left_out = there.problem.filter(|problem| !snapshot.problems.contains(problem));
     Attached {
         since_boot_ns: loaded.attached_boot_ns,
         hooks: loaded.status.hooks.clone(),
         missing_hooks: loaded.status.missing.clone(),
-        namespaces,
+        namespaces: there.namespaces,
+        namespaces_incomplete: there.incomplete,
         node_netns: snapshot.node.as_ref().map(|node| node.netns),
         prober_pids: pids(&snapshot.probers),
         facts: snapshot.facts.clone(),

@@ -75,6 +75,8 @@ pub struct Attached<S> {
     pub node_netns: Option<Netns>,
     /// Network namespaces that are there.
     pub namespaces: Vec<Netns>,
+    /// Some may be missing there.
+    pub namespaces_incomplete: bool,
     /// Probers that run.
     pub prober_pids: Vec<u32>,
     /// What the sources found at the start.
@@ -154,6 +156,7 @@ fn start<S>(config: &config::Live, attached: &Attached<S>) -> Start {
         boot_to_wall_ns: clock::boot_to_wall_ns(),
         node_netns: attached.node_netns,
         namespaces: attached.namespaces.clone(),
+        namespaces_incomplete: attached.namespaces_incomplete,
         probers: config.probers.clone(),
         all_connections: config.all_connections,
         hooks: attached.hooks.clone(),

@@ -73,6 +73,7 @@ fn observations() -> Vec<Observation> {
         boot_to_wall_ns: 1_700_000_000_000_000_000,
         node_netns: None,
         namespaces: Vec::new(),
+        namespaces_incomplete: false,
         probers: vec!["kubelet".into()],
         all_connections: false,
         hooks: vec![],

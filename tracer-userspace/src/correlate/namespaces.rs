@@ -32,8 +32,8 @@ struct Opened {
 }
 
 impl Namespaces {
-    /// A namespace that nobody was in at the start (`old`: somebody was) and that was not heard of since is new. An inode
-    /// number is used again: an end makes it unknown.
+    /// A namespace that nobody was in at the start (`old`: somebody was, or may have been) and that was not heard of since is new.
+    /// An inode number is used again: an end makes it unknown.
     pub(super) fn see(&mut self, time: u64, op: &NetnsOp, old: bool) {
         match op.op {
             NetnsOpKind::End => {

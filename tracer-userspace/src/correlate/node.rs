@@ -114,11 +114,16 @@ impl Node {
         self.listeners.see(time, listen);
     }
 
+    /// It can have been there at the start; what has ended since is not.
+    fn may_be_old(&self, netns: Netns) -> bool {
+        let unlisted = |start: &Start| start.namespaces_incomplete && !self.has_ended(netns);
+        self.start.as_ref().is_none_or(|start| start.namespaces.contains(&netns) || unlisted(start))
+    }
+
     /// A namespace that ends takes its listeners along; one that is made has neither listeners nor links that were read
     /// under its number before.
     fn see_netns_op(&mut self, time: u64, op: &NetnsOp) {
-        let old = self.start.as_ref().is_none_or(|start| start.namespaces.contains(&op.netns));
-        self.namespaces.see(time, op, old);
+        self.namespaces.see(time, op, self.may_be_old(op.netns));
         if op.begins_anew() && op.op != NetnsOpKind::End {
             self.links.forget(op.netns);
         }

@@ -52,6 +52,22 @@ fn a_namespace_of_the_start_is_not_the_next_one_of_its_number() {
     assert!(seen(&stream).netns_made(POD).is_some());
 }
 
+/// Without CAP_SYS_PTRACE, or confined by AppArmor, the processes of pods cannot be asked: `kubectl exec` makes no pod new.
+#[test]
+fn who_enters_a_namespace_makes_it_only_if_all_old_ones_are_known() {
+    let made = |incomplete: bool, ops: &[NetnsOpKind]| {
+        let mut stream = Stream::new();
+        let mut start = seen(&stream).start.clone().expect("a start");
+        start.namespaces_incomplete = incomplete;
+        stream.push(Fact::Start(Box::new(start)));
+        ops.iter().for_each(|kind| _ = stream.push(op(POD, *kind)));
+        seen(&stream).netns_made(POD).is_some()
+    };
+    assert!(made(false, &[NetnsOpKind::Switch]) && !made(true, &[NetnsOpKind::Switch]));
+    assert!(made(true, &[NetnsOpKind::Switch, NetnsOpKind::Unshare]));
+    assert!(made(true, &[NetnsOpKind::End, NetnsOpKind::Switch]), "the number is used again");
+}
+
 /// A pod that listens or enters namespaces over and over makes no verdict of its node less sure.
 #[test]
 fn what_one_cgroup_does_too_often_was_no_attempt_s_event() {

@@ -145,6 +145,9 @@ pub struct Start {
     /// Network namespaces that were there at the start.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub namespaces: Vec<Netns>,
+    /// There were more, or there may have been: a process kept its own from us, or there was no room.
+    #[serde(skip_serializing_if = "std::ops::Not::not", default)]
+    pub namespaces_incomplete: bool,
     /// Process names whose connections are probe attempts.
     pub probers: Vec<String>,
     /// Every process's connections are tracked.

@@ -71,6 +71,7 @@ fn attached(batches: Vec<Vec<Observation>>, lost: u64) -> (Attached<Memory>, mps
         hooks: vec![HookStatus { hook: "kfree_skb".into(), form: "raw_tracepoint".into() }],
         missing_hooks: vec![],
         namespaces: Vec::new(),
+        namespaces_incomplete: false,
         node_netns: Some(Netns(1)),
         prober_pids: vec![812],
         facts: vec![Fact::Pods(Pods { pods: vec![] })],

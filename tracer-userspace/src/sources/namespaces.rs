@@ -7,7 +7,7 @@ use std::net::IpAddr;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use super::procfs::{NetnsError, in_netns, netns_of};
+use super::procfs::{Namespace, NetnsError, in_netns, namespace_of};
 use super::{addresses, cgroup, links};
 use crate::cgroups::Mounts;
 use crate::correlate::recent::Recent;
@@ -139,12 +139,29 @@ fn is_linked(path: &Path, from: &Place) -> bool {
     from.enter(|| links::number_of(&file).is_ok_and(|number| number.is_some())).unwrap_or(false)
 }
 
-/// Every network namespace that can be entered now, and what is to be said if some were left out.
+/// Every network namespace that can be entered now.
+#[derive(Debug)]
+pub struct There {
+    /// They.
+    pub namespaces: Vec<Netns>,
+    /// There may be others: some were left out, or a process keeps its own from us.
+    pub incomplete: bool,
+    /// What is to be said if some were left out.
+    pub problem: Option<String>,
+}
+
+/// Every network namespace that can be entered now.
 #[must_use]
-pub fn all() -> (Vec<Netns>, Option<String>) {
-    let found = find();
-    let problem = found.room.problem();
-    (found.paths.into_keys().collect(), problem)
+pub fn all() -> There {
+    find().into()
+}
+
+impl From<Found> for There {
+    fn from(found: Found) -> Self {
+        let problem = found.room.problem();
+        let incomplete = found.hidden || problem.is_some();
+        Self { namespaces: found.paths.into_keys().collect(), incomplete, problem }
+    }
 }
 
 /// Whether the path still leads there: names are removed, processes end, and numbers are used again.
@@ -197,6 +214,8 @@ impl Room {
 struct Found {
     paths: BTreeMap<Netns, PathBuf>,
     room: Room,
+    /// A process keeps its own from us.
+    hidden: bool,
 }
 
 impl Found {
@@ -206,16 +225,23 @@ impl Found {
             self.paths.insert(netns, path());
         }
     }
+
+    fn add_of_process(&mut self, pid: u32, at: Namespace) {
+        self.hidden |= at == Namespace::Hidden;
+        if let Namespace::At(netns) = at {
+            self.add(netns, || pod_of(pid), || PathBuf::from(format!("/proc/{pid}/ns/net")));
+        }
+    }
 }
 
 /// All that can be entered. Names go before processes: they last longer.
 fn find() -> Found {
-    let mut found = Found { paths: BTreeMap::new(), room: Room::of(MAX_NAMESPACES) };
+    let mut found = Found { paths: BTreeMap::new(), room: Room::of(MAX_NAMESPACES), hidden: false };
     for (netns, path) in named() {
         found.add(netns, || None, || path);
     }
-    for (netns, pid) in of_processes() {
-        found.add(netns, || pod_of(pid), || PathBuf::from(format!("/proc/{pid}/ns/net")));
+    for pid in processes() {
+        found.add_of_process(pid, namespace_of(pid));
     }
     found
 }
@@ -225,10 +251,9 @@ fn named() -> impl Iterator<Item = (Netns, PathBuf)> {
     entries.filter_map(|entry| inode(&entry.path()).map(|netns| (netns, entry.path())))
 }
 
-fn of_processes() -> impl Iterator<Item = (Netns, u32)> {
+fn processes() -> impl Iterator<Item = u32> {
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
-    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
-    pids.filter_map(|pid| Some((netns_of(pid)?, pid)))
+    entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
 }
 
 fn pod_of(pid: u32) -> Option<String> {
@@ -237,6 +262,7 @@ fn pod_of(pid: u32) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::procfs::netns_of;
     use super::*;
 
     #[test]
@@ -278,8 +304,22 @@ mod tests {
     }
 
     #[test]
+    fn what_is_hidden_or_left_out_leaves_the_list_incomplete() {
+        let there = |most: usize, of: &[Namespace]| {
+            let mut found = Found { paths: BTreeMap::new(), room: Room::of(most), hidden: false };
+            (1..).zip(of).for_each(|(pid, at)| found.add_of_process(pid, *at));
+            let there = There::from(found);
+            (there.namespaces.len(), there.incomplete, there.problem.is_some())
+        };
+        let at = |netns: u32| Namespace::At(Netns(netns));
+        assert_eq!(there(2, &[at(1), Namespace::Gone, at(2)]), (2, false, false), "what has ended is in none");
+        assert_eq!(there(2, &[at(1), Namespace::Hidden]), (1, true, false));
+        assert_eq!(there(1, &[at(1), at(2)]), (1, true, true));
+    }
+
+    #[test]
     fn the_namespaces_of_one_pod_leave_room_for_the_others() {
-        let mut found = Found { paths: BTreeMap::new(), room: Room::of(MAX_OF_POD + 2) };
+        let mut found = Found { paths: BTreeMap::new(), room: Room::of(MAX_OF_POD + 2), hidden: false };
         let mut add = |netns: u32, pod: Option<&str>, path: &str| {
             found.add(Netns(netns), || pod.map(Into::into), || path.into());
         };

@@ -206,7 +206,7 @@ pub fn netns_of(pid: u32) -> Option<Netns> {
 
 /// What is known of a process's network namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Namespace {
+pub(super) enum Namespace {
     At(Netns),
     /// It may not be read.
     Hidden,
@@ -223,7 +223,7 @@ impl Namespace {
     }
 }
 
-fn namespace_of(pid: u32) -> Namespace {
+pub(super) fn namespace_of(pid: u32) -> Namespace {
     match fs::read_link(format!("/proc/{pid}/ns/net")) {
         Ok(target) => netns_named(&target).map_or(Namespace::Hidden, Namespace::At),
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Namespace::Hidden,

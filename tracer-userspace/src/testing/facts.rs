@@ -84,6 +84,7 @@ pub(crate) fn start() -> Start {
         boot_to_wall_ns: 0,
         node_netns: Some(NODE),
         namespaces: vec![NODE],
+        namespaces_incomplete: false,
         probers: vec!["kubelet".into()],
         all_connections: false,
         hooks: Vec::new(),
