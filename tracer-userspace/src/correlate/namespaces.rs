@@ -55,10 +55,27 @@ impl Namespaces {
     /// A process is in this namespace from now on.
     fn see_entry(&mut self, time: u64, op: &NetnsOp) {
         self.follows = true;
-        let last = self.opens.iter_mut().rev().find(|it| it.is_of(&[op.actor.pid], time));
-        if let Some(path) = last.filter(|it| it.led_to.is_none()) {
+        if let Some(path) = self.taken(op, time).and_then(|at| self.opens.get_mut(at)) {
             path.led_to = if path.is_left_by(op) { Some(op.netns) } else { op.actor.netns };
         }
+    }
+
+    /// The path that a thread goes by: the last that it opened itself, if it came nowhere by that yet; else the last that its
+    /// process opened, if that is the only one by which nobody came anywhere. Of several of other threads it may be any.
+    fn taken(&self, op: &NetnsOp, time: u64) -> Option<usize> {
+        let of_process = |(_, it): &(usize, &Opened)| it.is_of(&[op.actor.pid], time);
+        let newest_first: Vec<(usize, &Opened)> = self.opens.iter().enumerate().rev().filter(of_process).collect();
+        let own = newest_first.iter().find(|(_, it)| it.open.actor.tid == op.actor.tid);
+        if let Some((at, _)) = own.filter(|(_, it)| it.led_to.is_none()) {
+            return Some(*at);
+        }
+        let (at, last) = newest_first.first().filter(|(_, it)| it.led_to.is_none())?;
+        let newest_of = |path: &str| newest_first.iter().find(|(_, it)| it.open.path == path);
+        let pends = |path: &str| newest_of(path).is_some_and(|(_, it)| it.led_to.is_none());
+        let several = newest_first.iter().any(|(_, it)| it.open.path != last.open.path && pends(&it.open.path));
+        // Who has been somewhere by a path of its own may be coming home from there.
+        let goes = own.is_none() || last.is_left_by(op);
+        (goes && !several).then_some(*at)
     }
 
     /// When it was made, if that was seen.
@@ -80,8 +97,8 @@ impl Namespaces {
 
     /// The path by which a process is about to enter a namespace: nobody came anywhere by it yet.
     pub(super) fn path_of_entry(&self, op: &NetnsOp, time: u64) -> Option<&str> {
-        let last = self.opens.iter().rev().find(|it| it.is_of(&[op.actor.pid], time))?;
-        (last.led_to.is_none() && last.is_left_by(op)).then_some(last.open.path.as_str())
+        let path = self.opens.get(self.taken(op, time)?)?;
+        path.is_left_by(op).then_some(path.open.path.as_str())
     }
 }
 
@@ -225,6 +242,44 @@ mod tests {
             known.path_of_entry(&enter(HOME, AWAY, 99), 10),
             Some("/run/netns/cni-2"),
             "opened by another thread"
+        );
+    }
+
+    const OTHER: u32 = 52;
+
+    /// A runtime that sets up two pods at once: threads 51 and 52 open the paths of one each.
+    fn two_pods() -> Namespaces {
+        let mut namespaces = Namespaces::default();
+        for (time, tid, path) in [(1, THREAD, "/run/netns/cni-1"), (2, OTHER, "/run/netns/cni-2")] {
+            let actor = Actor { tid, netns: Some(HOME), ..actor() };
+            namespaces.see_open(time, &NetnsOpen { actor, path: path.to_owned() });
+        }
+        namespaces
+    }
+
+    #[test]
+    fn of_the_paths_of_two_threads_each_goes_by_its_own() {
+        let mut namespaces = two_pods();
+        let (first, second) = (AWAY, Netns(3));
+        assert_eq!(namespaces.path_of_entry(&enter(HOME, first, THREAD), 10), Some("/run/netns/cni-1"));
+        namespaces.see(10, &enter(HOME, first, THREAD), false);
+        namespaces.see(11, &enter(first, HOME, THREAD), false);
+        namespaces.see(12, &enter(HOME, second, OTHER), false);
+        let path = |netns| namespaces.path(&[PLUGIN], netns, 20);
+        assert_eq!([first, second].map(path), [Some("/run/netns/cni-1"), Some("/run/netns/cni-2")]);
+    }
+
+    #[test]
+    fn which_of_two_paths_a_third_thread_goes_by_is_not_known() {
+        let mut namespaces = two_pods();
+        assert_eq!(namespaces.path_of_entry(&enter(HOME, AWAY, 99), 10), None);
+        namespaces.see(10, &enter(HOME, AWAY, 99), false);
+        assert_eq!(namespaces.path(&[PLUGIN], AWAY, 11), None);
+        namespaces.see(12, &enter(HOME, AWAY, THREAD), false);
+        assert_eq!(
+            namespaces.path_of_entry(&enter(HOME, Netns(3), 99), 13),
+            Some("/run/netns/cni-2"),
+            "the only one left"
         );
     }
 
