@@ -19,6 +19,11 @@ pub const SLOW_START: u16 = 7070;
 pub const SLOW_START_PERIOD_S: u64 = 1;
 /// Failures that restart it.
 pub const SLOW_START_THRESHOLD: u32 = 3;
+/// Port of a container whose probe waits so long that a packet can be sent again several times before it is over.
+pub const PATIENT: u16 = 6060;
+/// Its timeout in seconds: SYNs go out again after 1, 3, 7 and 15 of them (after each of the first five since 6.5:
+/// `tcp_syn_linear_timeouts`).
+pub const PATIENT_TIMEOUT_S: u64 = 30;
 /// Address and port of a Service that the readiness probe of its own pod asks for.
 pub const CIRCULAR: ([u8; 4], u16) = ([10, 96, 0, 33], 80);
 /// Address of that pod.
@@ -106,8 +111,12 @@ fn planned(index: u16, seconds: u64) -> PodSpec {
         "name": "slow", "image": "registry.example/slow:1", "ports": [{"containerPort": SLOW_START}],
         "livenessProbe": budget,
     });
+    let patient = json!({
+        "name": "patient", "image": "registry.example/patient:1", "ports": [{"containerPort": PATIENT}],
+        "readinessProbe": http_probe(PATIENT, "HTTP", PATIENT_TIMEOUT_S),
+    });
     let ips = [Family::V4, Family::V6].map(|f| pod_ip(index, f).to_string()).to_vec();
-    PodSpec { name: format!("pod-{index}"), ips, host_network: false, containers: vec![app, tls, side, slow] }
+    PodSpec { name: format!("pod-{index}"), ips, host_network: false, containers: vec![app, tls, side, slow, patient] }
 }
 
 /// An httpGet probe.

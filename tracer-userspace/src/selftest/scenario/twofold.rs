@@ -11,7 +11,7 @@ use anyhow::{Result, anyhow, bail};
 
 use super::{Need, Scenario, Stage};
 use crate::selftest::dial::{Dial, Ending, Kind};
-use crate::selftest::pods::{HOST, HTTP};
+use crate::selftest::pods::{HOST, HTTP, PATIENT, PATIENT_TIMEOUT_S};
 use crate::selftest::prober::Prober;
 
 const REFUSED: Option<Label> = Some(Label::ConnectionRefused);
@@ -28,15 +28,14 @@ pub(super) const ALL: &[Scenario] = &[
     Scenario::new("healthy_prober_stops", None, prober_stops),
 ];
 
-/// Drops what matches in the pod, until that was once.
-fn dropped_at_first(stage: &mut Stage<'_>, pod: SocketAddr, what: &str, how: Ending) -> Result<()> {
+/// Drops the first SYNs in the pod, until that was once. The tracer gives an attempt up when its probe times out, so the
+/// probe of this port waits for several SYNs: one of them finds the rule gone, however busy the machine is.
+fn dropped_at_first(stage: &mut Stage<'_>, pod: SocketAddr, how: Ending) -> Result<()> {
     let Some(label) = stage.label else { bail!("a scenario without label has a failing attempt") };
-    let chain = format!("type filter hook input priority 0; {what} counter drop;");
+    let chain = format!("type filter hook input priority 0; tcp dport {PATIENT} counter drop;");
     stage.inside(pod)?.nft(&format!("table inet moment {{ chain ingress {{ {chain} }}; }}\n"))?;
     let mut second = Prober::start(&stage.world.node, stage.options)?;
-    // What was dropped is sent again after a second, three and seven: by then the rule is gone, however busy the machine is.
-    let timeout = if how == Ending::Timeout { 3 * stage.options.probe_timeout } else { stage.options.patience };
-    let dial = Dial::new(Kind::Http, pod, timeout);
+    let dial = Dial::new(Kind::Http, pod, Duration::from_secs(PATIENT_TIMEOUT_S));
     let listed = stage.listed(pod, stage.verdict(label, Outcome::Failure))?;
     let outcome = thread::scope(|scope| {
         let waiting = scope.spawn(move || second.dial(dial));
@@ -60,22 +59,32 @@ fn has_dropped(stage: &mut Stage<'_>, pod: SocketAddr) -> Result<()> {
 
 /// The rule is taken away, and it turns out that nobody listens: a RST after a drop is not always the rule's.
 fn drop_then_refused(stage: &mut Stage<'_>) -> Result<()> {
-    let pod = stage.serving("http", HTTP)?;
+    let pod = stage.serving("http", PATIENT)?;
     stage.succeeds(Kind::Http, pod)?;
     stage.pod_of(pod)?.stop();
-    dropped_at_first(stage, pod, "tcp dport 8080", Ending::Refused)
+    dropped_at_first(stage, pod, Ending::Refused)
 }
 
 /// The rule is taken away, and the application resets.
 fn drop_then_reset(stage: &mut Stage<'_>) -> Result<()> {
-    let pod = stage.serving("rst", HTTP)?;
-    dropped_at_first(stage, pod, "tcp dport 8080", Ending::Reset)
+    let pod = stage.serving("rst", PATIENT)?;
+    dropped_at_first(stage, pod, Ending::Reset)
 }
 
-/// The request is lost once; the second is taken and never answered.
+/// The request is lost once, by a rule whose one token it takes; the second is taken and never answered.
 fn request_sent_twice(stage: &mut Stage<'_>) -> Result<()> {
     let pod = stage.serving("hang", HTTP)?;
-    dropped_at_first(stage, pod, "tcp dport 8080 tcp flags & psh == psh", Ending::Timeout)
+    let chain = "type filter hook input priority 0; \
+                 tcp dport 8080 tcp flags & psh == psh limit rate 1/day burst 1 packets counter drop;";
+    stage.inside(pod)?.nft(&format!("table inet moment {{ chain ingress {{ {chain} }}; }}\n"))?;
+    // It is sent again until it is acknowledged: most of the time is the server's.
+    let dial = Dial::new(Kind::Http, pod, 3 * stage.options.probe_timeout);
+    let listed = stage.listed(pod, stage.verdict(Label::SlowResponse, Outcome::Failure))?;
+    let outcome = stage.prober.dial(dial)?;
+    if !stage.inside(pod)?.run("nft", &["list", "table", "inet", "moment"], "")?.contains("packets 1 ") {
+        bail!("the request was not dropped once");
+    }
+    stage.ended(listed, &outcome, &[Ending::Timeout])
 }
 
 /// Liveness and readiness dial the same port from two processors at the same moment: each has its own evidence.
