@@ -12,6 +12,10 @@ use crate::event::{ConnId, Netns};
 /// reaches us only after the kernel's symbols were read.
 const HOLD_NS: u64 = 1_000_000_000;
 
+/// How long an attempt is kept whose verdict was said without the answer: a refusal ends it at once, and an emulated
+/// processor reads the rules of kube-proxy for seconds.
+const LATE_NS: u64 = 5_000_000_000;
+
 /// A verdict that waits for a firewall to be read.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Held {
@@ -56,6 +60,7 @@ impl Core {
                 // Said without; an answer that comes later can still make it another.
                 if now >= until {
                     self.held.insert(conn, Held { netns, dropped, until: Some(until) });
+                    self.correlator.keep(conn, now.saturating_add(LATE_NS));
                     return false;
                 }
                 (Some(until), until)
@@ -64,5 +69,31 @@ impl Core {
         self.held.insert(conn, Held { netns, dropped, until });
         self.deadlines.insert((look, conn));
         true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::event::{Fact, FirewallRule, RuleVerdict, TcpState};
+    use crate::testing::{NODE, SYN, Stream, firewall, rule};
+
+    /// kube-proxy refuses a connect to a Service without endpoints, and its rules are read so late.
+    fn refused_and_read_after(ms: u64) -> Vec<&'static str> {
+        let comment = Some("shop/cart:http has no endpoints".to_owned());
+        let rules = vec![FirewallRule { comment, ..rule("KUBE-SERVICES", RuleVerdict::Reject) }];
+        let mut stream = Stream::to("10.96.0.9:80");
+        stream.connect().icmp_in(NODE, 3, 3).drop(SYN, "NETFILTER_DROP", NODE);
+        stream.state(TcpState::SynSent, TcpState::Close, libc::ECONNREFUSED, (0, 0, 0));
+        // Other events come meanwhile: an attempt is forgotten when one does.
+        (0..ms / 500).for_each(|_| _ = stream.wait_ms(500).push(Fact::Tick));
+        stream.push(firewall(NODE, rules)).labels()
+    }
+
+    #[test]
+    fn an_answer_long_after_the_refusal_still_names_the_cause() {
+        assert_eq!(refused_and_read_after(0), ["service_no_endpoints"]);
+        assert_eq!(refused_and_read_after(3_000), ["firewall_reject", "service_no_endpoints"]);
+        assert_eq!(refused_and_read_after(5_500), ["firewall_reject", "service_no_endpoints"]);
+        assert_eq!(refused_and_read_after(9_000), ["firewall_reject"], "it is not waited for for ever");
     }
 }

@@ -133,7 +133,7 @@ impl Correlator {
     /// Keeps an attempt beyond its end for evidence that may come later still.
     pub fn keep(&mut self, conn: ConnId, until: u64) {
         if let Some(attempt) = self.attempts.get_mut(&conn) {
-            attempt.kept_until = until;
+            attempt.kept_until = attempt.kept_until.max(until);
         }
     }
 
