@@ -15,11 +15,15 @@ use crate::selftest::net::Netns;
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Waits until these devices are running.
+///
+/// `linkwatch_do_dev` says so first, and only then gives the device its queue and a bridge its port. It holds the lock of
+/// rtnetlink for all of that: a request that changes nothing waits for its end.
 pub(super) fn running(ns: &Netns, devices: &[&str]) -> Result<()> {
     ns.enter(|| {
         let socket = std::net::UdpSocket::bind("0.0.0.0:0").context("a socket to ask by")?;
         devices.iter().try_for_each(|device| until(&format!("{device} is running"), || is_running(&socket, device)))
-    })
+    })?;
+    ns.ip(|ip| devices.iter().try_for_each(|device| ip.up(device)))
 }
 
 /// Waits until `eth0` hears who asks for this address.
