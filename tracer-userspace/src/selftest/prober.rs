@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use serde::{Deserialize, Serialize};
 
 use crate::selftest::dial::{Dial, Ending, Outcome, dial};
@@ -22,6 +22,11 @@ use crate::selftest::world::cgroup::Cgroup;
 pub enum Request {
     /// One attempt.
     Dial(Dial),
+    /// Two attempts, the second as soon as the first is over.
+    InTurn {
+        /// The attempts.
+        dials: [Dial; 2],
+    },
     /// The same attempt many times.
     Crowd {
         /// The attempt.
@@ -53,8 +58,8 @@ pub enum Reply {
     Outcome(Outcome),
     /// Of many.
     Crowd(CrowdOutcome),
-    /// Of a volley, each.
-    Volley {
+    /// Of two in turn, and of a volley: each.
+    Each {
         /// Their outcomes.
         outcomes: Vec<Outcome>,
     },
@@ -130,6 +135,15 @@ impl Prober {
         }
     }
 
+    /// Makes two attempts, one after the other.
+    pub fn in_turn(&mut self, dials: [Dial; 2]) -> Result<[Outcome; 2]> {
+        let millis = dials.iter().map(|dial| dial.timeout_ms).sum();
+        match self.ask(Request::InTurn { dials }, millis)? {
+            Reply::Each { outcomes } => outcomes.try_into().map_err(|_| anyhow!("not two outcomes of two attempts")),
+            other => bail!("prober answered {other:?}"),
+        }
+    }
+
     /// Makes the same attempt many times.
     pub fn crowd(&mut self, dial: Dial, count: u32, threads: u32) -> Result<CrowdOutcome> {
         let millis = 100 * u64::from(count) + dial.timeout_ms;
@@ -142,7 +156,7 @@ impl Prober {
     /// Makes the same attempt from several threads at once.
     pub fn volley(&mut self, dial: Dial, rounds: u32, threads: u32) -> Result<Vec<Outcome>> {
         match self.ask(Request::Volley { dial, rounds, threads }, 100 * u64::from(rounds) + dial.timeout_ms)? {
-            Reply::Volley { outcomes } => Ok(outcomes),
+            Reply::Each { outcomes } => Ok(outcomes),
             other => bail!("prober answered {other:?}"),
         }
     }
@@ -180,7 +194,8 @@ fn answer(request: Request) -> Reply {
     match request {
         Request::Dial(what) => Reply::Outcome(dial(&what)),
         Request::Crowd { dial, count, threads } => Reply::Crowd(crowd(dial, count, threads.max(1))),
-        Request::Volley { dial, rounds, threads } => Reply::Volley { outcomes: volley(&dial, rounds, threads) },
+        Request::InTurn { dials } => Reply::Each { outcomes: dials.iter().map(dial).collect() },
+        Request::Volley { dial, rounds, threads } => Reply::Each { outcomes: volley(&dial, rounds, threads) },
     }
 }
 

@@ -18,6 +18,7 @@ use crate::selftest::net::{Netns, PREFIX};
 use crate::selftest::pods::HTTP;
 use crate::selftest::prober::Prober;
 use crate::selftest::world::{World, ipvs};
+use tracer_common::limit::Limited;
 
 const RST: Option<Label> = Some(Label::MidStreamRst);
 const DROP: Option<Label> = Some(Label::FirewallDrop);
@@ -113,10 +114,10 @@ fn churn(over: &AtomicBool, made: &AtomicU32) -> Result<()> {
 fn flood(stage: &mut Stage<'_>) -> Result<()> {
     let (good, bad) = (stage.serving("http", HTTP)?, stage.serving("rst", HTTP)?);
     (stage.watch)()?;
-    let over = AtomicBool::new(false);
-    let (opened, listened) = thread::scope(|scope| {
-        let opens = scope.spawn(|| repeat(&over, || _ = File::open("/run/netns/not-there")));
-        let listens = scope.spawn(|| repeat(&over, || _ = TcpListener::bind("127.0.0.1:0")));
+    let (over, patience) = (AtomicBool::new(false), stage.options.patience);
+    let ((opened, many_opens), (listened, many_listeners)) = thread::scope(|scope| {
+        let opens = scope.spawn(|| repeat(&over, Limited::Open, patience, || _ = File::open("/run/netns/not-there")));
+        let listens = scope.spawn(|| repeat(&over, Limited::Listen, patience, || _ = TcpListener::bind("127.0.0.1:0")));
         let played = (0..10).try_for_each(|_| {
             stage.succeeds(Kind::Http, good)?;
             stage.fails(Kind::Http, bad, Ending::Reset)
@@ -126,21 +127,26 @@ fn flood(stage: &mut Stage<'_>) -> Result<()> {
         played.and(ended.map_err(|_| anyhow!("a thread of the flood panicked")))
     })?;
     stage.measured.push(format!("{opened} opens, {listened} listeners"));
+    if !many_opens && !many_listeners {
+        bail!("{opened} opens and {listened} listeners are no flood: all of them are told of");
+    }
     stage.loss = true;
     // A loss is told of within a second.
     thread::sleep(Duration::from_millis(1200));
     Ok(())
 }
 
-/// Until it is over, and more often than is told of at least; how often.
-fn repeat(over: &AtomicBool, mut again: impl FnMut()) -> u32 {
-    const MORE_THAN_A_BURST: u32 = 10_000;
+/// Until it is over, and more often than is told of if there is the patience for that; how often, and whether it is more.
+fn repeat(over: &AtomicBool, what: Limited, patience: Duration, mut again: impl FnMut()) -> (u64, bool) {
+    const MORE: u64 = 100;
+    let (began, limit) = (Instant::now(), what.limit());
+    let told = || limit.burst + began.elapsed().as_nanos() as u64 / limit.every_ns;
     let mut count = 0;
-    while count < MORE_THAN_A_BURST || !over.load(Ordering::Relaxed) {
+    while !over.load(Ordering::Relaxed) || count < told() + MORE && began.elapsed() < patience {
         again();
         count += 1;
     }
-    count
+    (count, count >= told() + MORE)
 }
 
 /// A pod is deleted, and another one has its address at once: the verdict is about the new one's namespace.
@@ -228,13 +234,13 @@ fn rst_after_answer(stage: &mut Stage<'_>) -> Result<()> {
 
 /// The pod's process is killed while the probe waits for its answer, as a deletion does it.
 fn pod_deleted(stage: &mut Stage<'_>) -> Result<()> {
-    let pod = stage.serving("hang", HTTP)?;
-    let mut second = Prober::start(&stage.world.node, stage.options)?;
-    let dial = Dial::new(Kind::Http, pod, stage.options.patience);
+    let (pod, options) = (stage.serving("hang", HTTP)?, stage.options);
+    let mut second = Prober::start(&stage.world.node, options)?;
+    let dial = Dial::new(Kind::Http, pod, options.patience);
     let listed = stage.listed(pod, stage.verdict(Label::ClosedWithoutAnswer, Outcome::Failure))?;
     let outcome = thread::scope(|scope| {
         let waiting = scope.spawn(move || second.dial(dial));
-        thread::sleep(Duration::from_millis(300));
+        stage.pod_of(pod)?.asked(options)?;
         stage.pod_of(pod)?.stop();
         waiting.join().map_err(|_| anyhow!("the prober panicked"))?
     })?;

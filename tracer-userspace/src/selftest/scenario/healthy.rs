@@ -1,5 +1,7 @@
 //! Nothing is wrong: no verdict may come, whatever goes on beside it.
 
+use std::thread;
+
 use crate::classify::label::Label;
 use crate::record::Outcome;
 use anyhow::Result;
@@ -66,6 +68,8 @@ fn tls_noise(stage: &mut Stage<'_>, port: u16) -> Result<()> {
     let pod = stage.serving("tls", port)?;
     for _ in 0..3 {
         stage.attempt(Kind::Tcp, pod, Ending::Ok, Claim::Perhaps(Label::TlsEofNoise))?;
+        // What goes well is read 50 ms later, and the program that looks for a ClientHello is attached then.
+        thread::sleep(stage.options.probe_timeout / 4);
         let mut client = stage.options.helper(&stage.world.node, Role::Load)?;
         finish(client.args(["--https", &pod.to_string()]), "")?;
     }

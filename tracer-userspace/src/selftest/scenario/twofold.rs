@@ -112,8 +112,14 @@ fn localhost(stage: &mut Stage<'_>) -> Result<()> {
     let (first, second) = ((Ipv6Addr::LOCALHOST, HOST), (Ipv4Addr::LOCALHOST, HOST));
     let Claim::Verdict(expected) = stage.elsewhere(Label::ConnectionRefused) else { bail!("a verdict is due") };
     let taken_back = Claim::Verdict(Expected { outcome: Outcome::Noise, ..expected });
-    stage.attempt(Kind::Http, first.into(), Ending::Refused, taken_back)?;
-    stage.succeeds(Kind::Http, second.into())
+    let [one, other] = [first.into(), second.into()];
+    let listed = [stage.listed(one, taken_back)?, stage.listed(other, Claim::Nothing)?];
+    let dials = [one, other].map(|dst| Dial::new(Kind::Http, dst, stage.options.patience));
+    let outcomes = stage.prober.in_turn(dials)?;
+    for ((listed, outcome), how) in listed.into_iter().zip(&outcomes).zip([Ending::Refused, Ending::Ok]) {
+        stage.ended(listed, outcome, &[how])?;
+    }
+    Ok(())
 }
 
 /// A sidecar's redirect, and no sidecar: the RST is made under another port than the one that was dialled.
@@ -136,14 +142,14 @@ fn early_hints(stage: &mut Stage<'_>) -> Result<()> {
 
 /// The kubelet is stopped while a probe waits for its answer.
 fn prober_stops(stage: &mut Stage<'_>) -> Result<()> {
-    let pod = stage.serving("hang", HTTP)?;
+    let (pod, options) = (stage.serving("hang", HTTP)?, stage.options);
     let claim = stage.quietly(pod)?;
-    let mut second = Prober::start(&stage.world.node, stage.options)?;
-    let dial = Dial::new(Kind::Http, pod, stage.options.patience);
+    let mut second = Prober::start(&stage.world.node, options)?;
+    let dial = Dial::new(Kind::Http, pod, options.patience);
     let pid = second.pid();
     thread::scope(|scope| {
         let waiting = scope.spawn(move || second.dial(dial));
-        thread::sleep(Duration::from_millis(200));
+        stage.pod_of(pod)?.asked(options)?;
         let pid = nix::unistd::Pid::from_raw(i32::try_from(pid)?);
         nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGKILL)?;
         // It has no answer to give any more.

@@ -12,6 +12,9 @@ pub mod appliance;
 pub mod frame;
 pub mod tls;
 
+/// What a server that hangs prints when it was asked.
+pub const ASKED: &str = "asked";
+
 /// How a server treats its clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
@@ -21,7 +24,7 @@ pub enum Mode {
     EarlyHints,
     /// 503.
     Unavailable,
-    /// Accepts, reads, never answers.
+    /// Accepts, reads, says so on stdout, never answers.
     Hang,
     /// Listens, never accepts.
     NoAccept,
@@ -144,7 +147,12 @@ fn treat(mut stream: TcpStream, mode: Mode, tls: &tls::Acceptor) -> io::Result<(
             write_status(&mut stream, "200 OK")
         }
         Mode::Unavailable => answer(&mut stream, "503 Service Unavailable"),
-        Mode::Hang | Mode::TlsHang | Mode::NoAccept | Mode::Backlog(_) => drain(&mut stream),
+        Mode::Hang => {
+            read_request(&mut stream)?;
+            writeln!(io::stdout(), "{ASKED}")?;
+            drain(&mut stream)
+        }
+        Mode::TlsHang | Mode::NoAccept | Mode::Backlog(_) => drain(&mut stream),
         Mode::Burn => {
             read_request(&mut stream)?;
             loop {

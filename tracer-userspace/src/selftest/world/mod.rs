@@ -12,6 +12,7 @@ use crate::selftest::ip::{Mac, Route};
 use crate::selftest::net::{Netns, PREFIX, is_installed};
 use crate::selftest::options::Options;
 use crate::selftest::proc::Proc;
+use crate::selftest::server::ASKED;
 use cgroup::Cgroup;
 
 pub mod cgroup;
@@ -91,6 +92,12 @@ impl Pod {
 }
 
 impl Pod {
+    /// Waits until its newest server, one that hangs, has read a request.
+    pub fn asked(&self, options: &Options) -> Result<()> {
+        let line = self.servers.last().context("a server that is asked")?.line(options.patience)?;
+        if line == ASKED { Ok(()) } else { bail!("a server that hangs: {line}") }
+    }
+
     /// Holds its newest server back: it gets hardly any processor time from now on.
     pub fn throttle(&mut self, name: &str) -> Result<()> {
         let server = self.servers.last().context("a server to hold back")?;
