@@ -196,13 +196,21 @@ fn pods(name: &str) -> PathBuf {
     path
 }
 
+/// What the kubelet wrote before the tracer was started.
+const EARLY: &str = "before anybody looked";
+
+fn holds(file: &Path, words: &str) -> bool {
+    fs::read(file).unwrap_or_default().windows(words.len()).any(|it| it == words.as_bytes())
+}
+
 #[test]
 #[ignore = "needs root and systemd-journald"]
 fn the_kubelet_s_lines_in_the_journal_become_verdicts() {
     let _place = hide_this_machine();
     let journald = journald();
     let (mut kubelet, mut other) = (service(&prober()), service("other"));
-    kubelet.say(&failed("web", "before anybody looked"));
+    kubelet.say(&failed("web", EARLY));
+    await_that("journald writes the first line", || holds(&current(), EARLY));
     let pods = pods("own");
     let (tracer, records) = tracer(&pods, "");
     let sources = next(&records, "start")["sources"].to_string();

@@ -15,6 +15,9 @@ use tokio::sync::{Notify, mpsc};
 use tracer::event::{Fact, Links, NodePort, Pod, ProxyMode};
 use tracer::sources::{Snapshot, SourceConfig, snapshot, watch};
 
+/// For what happens in milliseconds, on a machine that is busy.
+const PATIENCE: Duration = Duration::from_secs(30);
+
 /// A process in a network namespace of its own, with a name of its own.
 struct Resident {
     child: Child,
@@ -29,7 +32,7 @@ impl Resident {
         let comm = format!("/proc/{}/comm", child.id());
         let started = Instant::now();
         while std::fs::read_to_string(&comm).unwrap_or_default().trim() != name {
-            assert!(started.elapsed() < Duration::from_secs(5), "{name} does not start");
+            assert!(started.elapsed() < PATIENCE, "{name} does not start");
             std::thread::sleep(Duration::from_millis(5));
         }
         Self { child, exe }
@@ -203,7 +206,7 @@ async fn next<T>(facts: &mut mpsc::Receiver<Fact>, wanted: impl Fn(&Fact) -> Opt
             }
         }
     };
-    tokio::time::timeout(Duration::from_secs(3), search).await.expect("a fact in time")
+    tokio::time::timeout(PATIENCE, search).await.expect("a fact in time")
 }
 
 #[tokio::test]
@@ -254,7 +257,7 @@ async fn a_watch_sends_what_changes_and_ends_with_its_future() {
     watcher.abort();
     let _ = std::fs::remove_file(&file);
     let end = async { while rx.recv().await.is_some() {} };
-    tokio::time::timeout(Duration::from_secs(2), end).await.expect("the thread ends with its future");
+    tokio::time::timeout(PATIENCE, end).await.expect("the thread ends with its future");
 }
 
 fn resident_kib() -> usize {

@@ -102,7 +102,7 @@ fn config(name: &str) -> config::Live {
         daemon: false,
         serve: None,
         record: Some(place(&format!("{name}-recording"))),
-        duration: Some(Duration::from_millis(80)),
+        duration: Some(Duration::from_secs(1)),
         no_syscall_hooks: false,
         probers: vec!["kubelet".into()],
         all_connections: false,
@@ -169,7 +169,7 @@ fn lost_events_are_told_with_their_time() {
 fn a_list_that_cannot_be_read_is_in_the_health_report() {
     let (socket, mut config) = (place("health"), config("degraded"));
     config.serve = Some(serve::Serve { metrics: None, health: socket.clone(), pod_labels: false });
-    config.duration = Some(Duration::from_secs(1));
+    config.duration = Some(Duration::from_secs(5));
     let (attached, sender) = attached(vec![], 0);
     let trouble = ListTrouble { list: ListFile::Pods, problem: Some("--pods x: gone".into()) };
     sender.try_send(Fact::ListTrouble(trouble)).unwrap();

@@ -208,7 +208,7 @@ async fn a_connection_that_fell_silent_is_made_anew_from_where_it_stood() {
     let run = async {
         let log = Log::new();
         let mut api = Fake::new().await;
-        let pace = Pace { silence: Duration::from_millis(100), ..pace() };
+        let pace = Pace { silence: Duration::from_secs(1), ..pace() };
         let mut followed = Followed::start(api.addr, config(true, false), pace);
         let mut watch = api.next().await.stream().await;
         watch.synced(7).await;
