@@ -63,6 +63,13 @@ pub(crate) struct Row {
 const SECOND_RUN: &str = "passed in a second run; the first: ";
 
 impl Row {
+    /// Of a scenario for which there was no time.
+    fn unplayed(scenario: String, why: &anyhow::Error) -> Self {
+        let reason = Some(format!("not played: {why:#}"));
+        let [proxy, family] = ["any", "v4"].map(str::to_owned);
+        Self { scenario, label: None, proxy, family, result: Outcome::Fail, reason, said: Vec::new() }
+    }
+
     fn is_of_a_second_run(&self) -> bool {
         self.result == Outcome::Pass && self.reason.as_ref().is_some_and(|why| why.starts_with(SECOND_RUN))
     }
@@ -164,27 +171,25 @@ fn next<T>(queue: &Mutex<VecDeque<T>>) -> Option<T> {
     queue.lock().unwrap_or_else(PoisonError::into_inner).pop_front()
 }
 
+/// What `timeout` of coreutils ends with when it has ended the command.
+const TIMED_OUT: i32 = 124;
+
 /// The scenarios on one of them.
 pub(super) fn in_machine(args: &Args, release: &'static Release) -> Run {
-    let shared = vm::directory(release);
-    let rows = shared.join("scenarios.ndjson");
-    let _ = fs::remove_file(&rows);
-    eprintln!("xtask: kernel {}: scenarios begin, output in {}", release.name, shared.join("log").display());
+    let log = vm::directory(release).join("log");
+    eprintln!("xtask: kernel {}: scenarios begin, output in {}", release.name, log.display());
     let begun = Instant::now();
-    let job = Job {
-        release,
-        command: command_for(args, &rows, Only::Beginning(&args.only)),
-        directory: sh::root().to_owned(),
-        limit: Duration::from_secs(args.minutes * 60),
-        echo: false,
-    };
-    let first = job.run().and_then(|code| read(&rows, code));
-    let again = |only: &[String]| {
-        let _ = fs::remove_file(&rows);
-        let job = Job { command: command_for(args, &rows, Only::Named(only)), directory: sh::root().to_owned(), ..job };
-        job.run().and_then(|code| read(&rows, code))
-    };
-    let run = Run::new(release.name.to_owned(), first.map(|rows| second_chance(rows, again)));
+    let result = play(args, release, Only::Beginning(&args.only)).and_then(|(code, rows)| {
+        if code != TIMED_OUT {
+            return read(&rows, code);
+        }
+        let rest = |names: &[String]| {
+            let (code, rows) = play(args, release, Only::Named(names))?;
+            read(&rows, code)
+        };
+        Ok(go_on(read_any(&rows, code)?, &names(args)?, rest))
+    });
+    let run = Run::new(release.name.to_owned(), result);
     let Tally { passed, failed, .. } = run.tally();
     eprintln!(
         "xtask: kernel {}: {passed} passed, {failed} failed after {:.0} s",
@@ -192,6 +197,50 @@ pub(super) fn in_machine(args: &Args, release: &'static Release) -> Run {
         begun.elapsed().as_secs_f64()
     );
     run
+}
+
+/// What failed there, once more.
+pub(super) fn again_in_machine(args: &Args, release: &'static Release, run: Run) -> Run {
+    let again = |names: &[String]| {
+        let (code, rows) = play(args, release, Only::Named(names))?;
+        read(&rows, code)
+    };
+    Run { rows: second_chance(run.rows, again), ..run }
+}
+
+/// Plays these in a machine: the exit code, and where the rows are.
+fn play(args: &Args, release: &'static Release, only: Only<'_>) -> Result<(i32, PathBuf)> {
+    let rows = vm::directory(release).join("scenarios.ndjson");
+    let _ = fs::remove_file(&rows);
+    let job = Job {
+        release,
+        command: command_for(args, &rows, only),
+        directory: sh::root().to_owned(),
+        limit: Duration::from_secs(args.minutes * 60),
+        echo: false,
+    };
+    Ok((job.run()?, rows))
+}
+
+/// The names of the scenarios that are to be played.
+fn names(args: &Args) -> Result<Vec<String>> {
+    let words = command_for(args, Path::new("-"), Only::Beginning(&args.only));
+    let listed =
+        sh::command(&words[0]).args(&words[1..]).arg("--list").output().context("cannot list the scenarios")?;
+    anyhow::ensure!(listed.status.success(), "the scenarios cannot be listed: {}", listed.status);
+    Ok(String::from_utf8_lossy(&listed.stdout).lines().map(str::to_owned).collect())
+}
+
+/// A run that was ended in its midst keeps what it has played, and goes on with the others.
+fn go_on(mut done: Vec<Row>, all: &[String], rest: impl FnOnce(&[String]) -> Result<Vec<Row>>) -> Vec<Row> {
+    let is_missing = |name: &&String| !done.iter().any(|row| row.scenario == **name);
+    let missing: Vec<String> = all.iter().filter(is_missing).cloned().collect();
+    eprintln!("xtask: {} scenarios were played in time, {} are still to be", done.len(), missing.len());
+    match rest(&missing) {
+        Ok(more) => done.extend(more),
+        Err(error) => done.extend(missing.into_iter().map(|name| Row::unplayed(name, &error))),
+    }
+    done
 }
 
 /// Failures that are made a second time at most: more are no accident of a busy machine.
@@ -261,13 +310,19 @@ fn command_for(args: &Args, rows: &Path, only: Only<'_>) -> Vec<String> {
     words
 }
 
-/// The rows of a run that ended with that code.
-pub(crate) fn read(path: &Path, code: i32) -> Result<Vec<Row>> {
+/// The rows that a run left, however it ended.
+fn read_any(path: &Path, code: i32) -> Result<Vec<Row>> {
     let text = fs::read_to_string(path).with_context(|| format!("the scenarios ended with {code} and left no rows"))?;
     let rows: Vec<Row> =
         text.lines().map(serde_json::from_str).collect::<Result<_, _>>().context("a row of the scenarios")?;
-    let failed = rows.iter().any(|row| row.result == Outcome::Fail);
     anyhow::ensure!(!rows.is_empty(), "the scenarios ended with {code} and played none");
+    Ok(rows)
+}
+
+/// The rows of a run that ended with that code.
+pub(crate) fn read(path: &Path, code: i32) -> Result<Vec<Row>> {
+    let rows = read_any(path, code)?;
+    let failed = rows.iter().any(|row| row.result == Outcome::Fail);
     // Another code than these two: it was ended from outside, and what is missing was not played.
     anyhow::ensure!(code == i32::from(failed), "the scenarios ended with {code}, their rows say otherwise");
     Ok(rows)
@@ -277,20 +332,29 @@ pub(crate) fn read(path: &Path, code: i32) -> Result<Vec<Row>> {
 mod tests {
     use super::*;
 
+    fn row(scenario: &str, result: Outcome) -> Row {
+        Row { result, reason: None, ..Row::unplayed(scenario.to_owned(), &anyhow::anyhow!("-")) }
+    }
+
     #[test]
     fn what_no_kernel_can_play_is_counted() {
-        let row = |scenario: &str, result| Row {
-            scenario: scenario.to_owned(),
-            label: None,
-            proxy: String::new(),
-            family: String::new(),
-            result,
-            reason: None,
-            said: Vec::new(),
-        };
         let run = |rows| Run::new("one".to_owned(), Ok(rows));
         let here = run(vec![row("a", Outcome::Cannot), row("b", Outcome::Cannot), row("c", Outcome::Pass)]);
         let there = run(vec![row("a", Outcome::Pass), row("b", Outcome::Cannot), row("c", Outcome::Cannot)]);
         assert_eq!(shown_nowhere(&[here, there]), 1);
+    }
+
+    #[test]
+    fn a_run_that_was_ended_goes_on_with_what_it_has_not_played() {
+        let names = ["a", "b", "c"].map(str::to_owned);
+        let done = || vec![row("a", Outcome::Pass)];
+        let results = |rows: Vec<Row>| rows.iter().map(|row| row.result).collect::<Vec<_>>();
+        let played = go_on(done(), &names, |missing| {
+            assert_eq!(missing, ["b", "c"]);
+            Ok(missing.iter().map(|name| row(name, Outcome::Pass)).collect())
+        });
+        assert_eq!(results(played), [Outcome::Pass; 3]);
+        let ended_again = go_on(done(), &names, |_| anyhow::bail!("ended again"));
+        assert_eq!(results(ended_again), [Outcome::Pass, Outcome::Fail, Outcome::Fail]);
     }
 }

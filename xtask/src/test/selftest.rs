@@ -48,19 +48,25 @@ pub(super) fn on_host() -> Result<Run> {
 
 /// In one machine.
 pub(super) fn in_machine(args: &Args, release: &'static Release) -> Run {
+    Run::new(release.name.to_owned(), play(args, release, &[]))
+}
+
+/// The labels that were not shown there, once more.
+pub(super) fn again_in_machine(args: &Args, release: &'static Release, run: Run) -> Run {
+    Run { rows: once_more(run.rows, |labels| play(args, release, labels)), ..run }
+}
+
+fn play(args: &Args, release: &'static Release, labels: &[String]) -> Result<Vec<Row>> {
     let rows = vm::directory(release).join("selftest.ndjson");
-    let play = |labels: &[String]| {
-        let _ = fs::remove_file(&rows);
-        let job = Job {
-            release,
-            command: command(&rows, labels),
-            directory: sh::root().to_owned(),
-            limit: Duration::from_secs(args.minutes * 60),
-            echo: false,
-        };
-        job.run().and_then(|code| read(&rows, code))
+    let _ = fs::remove_file(&rows);
+    let job = Job {
+        release,
+        command: command(&rows, labels),
+        directory: sh::root().to_owned(),
+        limit: Duration::from_secs(args.minutes * 60),
+        echo: false,
     };
-    Run::new(release.name.to_owned(), play(&[]).map(|rows| once_more(rows, play)))
+    read(&rows, job.run()?)
 }
 
 /// The labels that were not shown, by themselves.
