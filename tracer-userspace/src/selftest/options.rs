@@ -42,8 +42,8 @@ impl Options {
             programs,
             scratch: scratch_dir(),
             probe_timeout: Duration::from_millis(if slow { 4000 } else { 1080 }),
-            patience: Duration::from_secs(if slow { 90 } else { 10 }),
-            verdict_patience: Duration::from_secs(if slow { 15 } else { 3 }),
+            patience: Duration::from_secs(if slow { 90 } else { 30 }),
+            verdict_patience: Duration::from_secs(15),
             crowd: if slow { 1000 } else { 10_000 },
             names: !slow,
         }
