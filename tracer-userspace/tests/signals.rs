@@ -100,6 +100,7 @@ fn hangup_opens_the_file_anew_and_term_ends_it() {
                 hooks: vec![],
                 missing_hooks: vec![],
                 namespaces: Vec::new(),
+                namespaces_incomplete: false,
                 node_netns: None,
                 prober_pids: vec![],
                 facts: vec![],

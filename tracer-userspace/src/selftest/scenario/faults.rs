@@ -18,7 +18,7 @@ use crate::selftest::net::{Netns, PREFIX};
 use crate::selftest::pods::HTTP;
 use crate::selftest::prober::Prober;
 use crate::selftest::world::{World, ipvs};
-use tracer_common::limit::Limited;
+use tracer_common::limit::{Limit, Limited};
 
 const RST: Option<Label> = Some(Label::MidStreamRst);
 const DROP: Option<Label> = Some(Label::FirewallDrop);
@@ -139,8 +139,9 @@ fn flood(stage: &mut Stage<'_>) -> Result<()> {
 /// Until it is over, and more often than is told of if there is the patience for that; how often, and whether it is more.
 fn repeat(over: &AtomicBool, what: Limited, patience: Duration, mut again: impl FnMut()) -> (u64, bool) {
     const MORE: u64 = 100;
-    let (began, limit) = (Instant::now(), what.limit());
-    let told = || limit.burst + began.elapsed().as_nanos() as u64 / limit.every_ns;
+    let (began, limits) = (Instant::now(), [what.own(), what.shared()]);
+    let of = |limit: &Limit| limit.burst + began.elapsed().as_nanos() as u64 / limit.every_ns;
+    let told = || limits.iter().map(of).sum::<u64>();
     let mut count = 0;
     while !over.load(Ordering::Relaxed) || count < told() + MORE && began.elapsed() < patience {
         again();

@@ -30,7 +30,7 @@ const NFTA_SET_ELEM_KEY_END: u16 = 10;
 const NFT_SET_ELEM_INTERVAL_END: u32 = 1;
 
 /// Bytes of chains, of rules that matter and of elements of verdict maps kept while reading; beyond it nothing is. A node with
-/// 10,000 Services needs some 30 MiB by calculation, and anyone's pod may hold more in its own namespace.
+/// 10,000 Services needs some 40 MiB by calculation, and anyone's pod may hold more in its own namespace.
 const MAX_BYTES: usize = 48 << 20;
 /// Verdict maps read.
 const MAX_MAPS: usize = 256;

@@ -462,7 +462,8 @@ mod tests {
         ]);
         for n in 0..SERVICES {
             chains.push(chain(&format!("service-{n}"), vec![jump("mark"), map(&format!("__map-{n}"))]));
-            chains.extend(ends(n).map(|(end, _)| chain(&end, vec![jump("mark")])));
+            let translates = || vec![jump("mark"), rule(None, Then::Accept)];
+            chains.extend(ends(n).map(|(end, _)| chain(&end, translates())));
             maps.extend(
                 ends(n).take(1).map(|(_, name)| (name, ends(n).map(|(end, _)| rule(None, Then::Goto(end))).collect())),
             );
