@@ -19,6 +19,7 @@ pub(super) const ALL: &[Scenario] = &[
     Scenario::new("blame_jump", DROP, jump).needs(&[Need::Nft]),
     Scenario::new("blame_jump_v6", DROP, jump).v6().needs(&[Need::Nft]),
     Scenario::new("blame_verdict_map", DROP, verdict_map).needs(&[Need::Nft]),
+    Scenario::new("blame_beside_verdict_maps", DROP, beside_maps).needs(&[Need::Nft]),
     Scenario::new("blame_counters", DROP, counters).needs(&[Need::Nft]),
     Scenario::new("blame_ufw", DROP, |s| ufw(s, "iptables-nft-restore")).needs(&[Need::Iptables]),
     Scenario::new("blame_ufw_legacy", DROP, |s| ufw(s, "iptables-legacy-restore")).needs(&[Need::LegacyIptables]),
@@ -175,6 +176,18 @@ fn many(stage: &mut Stage<'_>) -> Result<()> {
     script.push_str("tcp dport 8080 drop comment \"the one\"\n}; }\n");
     let pod = pod_with(stage, &script)?;
     stage.fails(Kind::Http, pod, Ending::Timeout)?;
+    stage.fails(Kind::Http, pod, Ending::Timeout)
+}
+
+/// As many verdict maps as kube-proxy has with some hundred Services, and the rule that matters in the last of them.
+fn beside_maps(stage: &mut Stage<'_>) -> Result<()> {
+    let mut script = String::from("table inet fw { chain in { type filter hook input priority 0;\n");
+    for port in 10_000..10_400_u32 {
+        script.push_str(&format!("tcp dport vmap {{ {port} : drop, {} : drop }}\n", port + 10_000));
+    }
+    script.push_str("tcp dport vmap { 8080 : drop, 8081 : drop } comment \"the last\"\n}; }\n");
+    let pod = pod_with(stage, &script)?;
+    stage.mentions(&["in chain inet fw in"]);
     stage.fails(Kind::Http, pod, Ending::Timeout)
 }
 

@@ -32,8 +32,8 @@ const NFT_SET_ELEM_INTERVAL_END: u32 = 1;
 /// Bytes of chains, of rules that matter and of elements of verdict maps kept while reading; beyond it nothing is. A node with
 /// 10,000 Services needs some 40 MiB by calculation, and anyone's pod may hold more in its own namespace.
 const MAX_BYTES: usize = 48 << 20;
-/// Verdict maps read.
-const MAX_MAPS: usize = 256;
+/// Verdict maps read, each by a request of its own: kube-proxy has one for each port of a Service with endpoints.
+const MAX_MAPS: usize = 1 << 14;
 
 /// The tables of the namespace of the calling thread.
 pub(super) fn read() -> Tables {
@@ -157,7 +157,8 @@ impl Reader {
         if self.asked.contains(&place) {
             return;
         }
-        if self.maps.len() >= MAX_MAPS {
+        let bytes = bytes_of::<(usize, String, Vec<Key>)>(name) + size_of_val(parsed.keys.as_slice());
+        if self.maps.len() >= MAX_MAPS || !self.room.take(bytes) {
             self.truncated = true;
             return;
         }
