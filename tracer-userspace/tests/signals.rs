@@ -12,7 +12,7 @@ use tokio::sync::mpsc;
 use tracer::cli::{Form, Format};
 use tracer::config::{self, Live};
 use tracer::event::{HookStatus, Observation};
-use tracer::pipeline::{Attached, EventSource, LOSSES, run};
+use tracer::pipeline::{Attached, EventSource, LOSSES, MISSED, run};
 use tracer::sink::filter::Filter;
 
 /// A quiet node.
@@ -28,8 +28,8 @@ impl EventSource for Quiet {
     fn lost(&self) -> [u64; LOSSES.len()] {
         [0; LOSSES.len()]
     }
-    fn missed(&self) -> u64 {
-        0
+    fn missed(&mut self) -> [u64; MISSED.len()] {
+        [0; MISSED.len()]
     }
 
     fn ask(&mut self, _ask: tracer::ask::Ask) -> Option<tracer::event::Fact> {
