@@ -1,0 +1,186 @@
+use std::net::IpAddr;
+
+use crate::event::{Fact, FirewallRule, IpvsOp, Pod, Pods, ProxyMode, RuleVerdict, Service, ServicePort, Services};
+use crate::record::{Confidence, VerdictBody};
+use crate::testing::{NODE, SYN, SYN_ACK, Stream, firewall, rule};
+
+fn services(ready: &[&str], not_ready: &[&str]) -> Fact {
+    let addrs = |list: &[&str]| -> Vec<IpAddr> { list.iter().map(|it| it.parse().expect("address")).collect() };
+    Fact::Services(Services {
+        services: vec![Service {
+            namespace: "shop".into(),
+            name: "cart".into(),
+            cluster_ips: addrs(&["10.96.0.9"]),
+            ports: vec![ServicePort { name: None, port: 80, node_port: None }],
+            ready_endpoints: Some(addrs(ready)),
+            not_ready_endpoints: addrs(not_ready),
+        }],
+    })
+}
+
+fn kube_proxy(comment: &str) -> Fact {
+    kube_proxy_in("KUBE-SERVICES", RuleVerdict::Reject, comment)
+}
+
+fn kube_proxy_in(chain: &str, verdict: RuleVerdict, comment: &str) -> Fact {
+    firewall(NODE, vec![FirewallRule { comment: Some(comment.into()), ..rule(chain, verdict) }])
+}
+
+fn pod_at(addr: &str) -> Fact {
+    let pod = Pod { addrs: vec![addr.parse().expect("address")], ..Pod::default() };
+    Fact::Pods(Pods { pods: vec![pod] })
+}
+
+/// kube-proxy drops the SYN where only other nodes have endpoints.
+fn dropped_in(chain: &str, known: Vec<Fact>) -> VerdictBody {
+    let mut stream = Stream::to("10.96.0.9:80");
+    known.into_iter().for_each(|fact| _ = stream.push(fact));
+    let rule = kube_proxy_in(chain, RuleVerdict::Drop, "shop/cart:http has no local endpoints");
+    stream.connect().drop(SYN, "NETFILTER_DROP", NODE).push(rule).gives_up();
+    stream.verdicts().pop().expect("a verdict")
+}
+
+#[test]
+fn kube_proxy_s_reject_names_the_service() {
+    let mut stream = Stream::to("10.96.0.9:80");
+    stream.connect().icmp(3, 3).drop(SYN, "NETFILTER_DROP", NODE).push(kube_proxy("shop/cart:http has no endpoints"));
+    let verdict = &stream.verdicts()[0].verdict;
+    assert_eq!((verdict.label.name(), verdict.confidence), ("service_no_endpoints", Confidence::Proven));
+    assert!(verdict.summary.contains("shop/cart:http"), "{}", verdict.summary);
+}
+
+/// Cilium's programs at cgroup/connect.
+#[test]
+fn a_connect_that_is_refused_at_once_is_told_by_the_list() {
+    let said = |errno, facts: Option<Fact>| {
+        let mut stream = Stream::to("10.96.0.9:80");
+        facts.into_iter().for_each(|fact| _ = stream.push(fact));
+        stream.connect_failed(errno).labels()
+    };
+    assert_eq!(said(libc::EHOSTUNREACH, Some(services(&[], &[]))), ["service_no_endpoints"]);
+    assert_eq!(said(libc::EPERM, Some(services(&[], &[]))), ["service_no_endpoints"]);
+    assert_eq!(said(libc::EPERM, Some(services(&["10.88.0.7"], &[]))), ["network_policy_drop"]);
+    assert_eq!(said(libc::EHOSTUNREACH, None), ["route_unreachable"]);
+}
+
+#[test]
+fn another_rule_is_a_firewall_s() {
+    let mut stream = Stream::to("10.96.0.9:80");
+    stream.connect().icmp(3, 3).drop(SYN, "NETFILTER_DROP", NODE).push(kube_proxy("deny all"));
+    assert_eq!(stream.labels(), ["firewall_reject"]);
+}
+
+#[test]
+fn ipvs_without_a_backend_decides_at_once() {
+    let mut stream = Stream::to("10.96.0.9:80");
+    assert_eq!(stream.connect().ipvs(SYN, IpvsOp::NoBackend).labels(), ["service_no_endpoints"]);
+}
+
+#[test]
+fn the_list_of_services_says_it_where_the_rules_do_not_and_finds_the_circle() {
+    let mut stream = Stream::to("10.96.0.9:80");
+    stream.push(services(&[], &["10.88.0.1"])).connect().gives_up();
+    let verdict = &stream.verdicts()[0].verdict;
+    assert_eq!((verdict.label.name(), verdict.confidence), ("service_no_endpoints", Confidence::Possible));
+    let mut stream = Stream::to("10.96.0.9:80");
+    stream.push(services(&["10.88.0.7"], &[])).connect().gives_up();
+    assert_eq!(stream.labels(), ["unexplained"]);
+}
+
+#[test]
+fn a_service_whose_endpoints_are_elsewhere_is_told_by_its_traffic_policy() {
+    let verdict = dropped_in("KUBE-SERVICES", vec![]).verdict;
+    assert_eq!((verdict.label.name(), verdict.confidence), ("service_no_endpoints", Confidence::Proven));
+    assert!(verdict.summary.contains("no endpoint on this node (internalTrafficPolicy: Local):"), "{verdict:?}");
+    assert!(verdict.remediation.contains("on this node"), "{}", verdict.remediation);
+    assert!(verdict.remediation.contains("internalTrafficPolicy to Cluster"), "{}", verdict.remediation);
+    let outside = dropped_in("KUBE-EXTERNAL-SERVICES", vec![]).verdict.summary;
+    assert!(outside.contains("(externalTrafficPolicy: Local)"), "{outside}");
+    let either = dropped_in("service-endpoints-check", vec![]).verdict.summary;
+    assert!(either.contains("(externalTrafficPolicy or internalTrafficPolicy: Local)"), "{either}");
+}
+
+#[test]
+fn the_list_of_services_says_how_many_endpoints_there_are_and_whose_policy_it_is() {
+    let known = |ready: &[&str]| dropped_in("service-endpoints-check", vec![services(ready, &[])]).verdict;
+    let elsewhere = known(&["10.88.1.7", "10.88.2.7"]).summary;
+    assert!(elsewhere.contains("(internalTrafficPolicy: Local; 2 ready in the cluster)"), "{elsewhere}");
+    let nowhere = known(&[]);
+    assert!(nowhere.summary.contains("no ready endpoint:"), "{}", nowhere.summary);
+    assert!(nowhere.remediation.starts_with("make an endpoint of it ready"), "{}", nowhere.remediation);
+}
+
+#[test]
+fn a_circle_is_mended_where_it_is_whatever_the_policy() {
+    let verdict =
+        dropped_in("KUBE-SERVICES", vec![services(&["10.88.1.7"], &["10.88.0.1"]), pod_at("10.88.0.1")]).verdict;
+    assert!(verdict.summary.contains("on this node") && verdict.summary.contains("circular"), "{verdict:?}");
+    assert!(verdict.remediation.starts_with("do not gate"), "{}", verdict.remediation);
+}
+
+#[test]
+fn rules_that_do_not_agree_say_only_that_none_is_ready() {
+    let mut stream = Stream::to("10.96.0.9:80");
+    let named = |what: &str| FirewallRule {
+        comment: Some(format!("shop/cart:http has no {what}")),
+        exact: false,
+        ..rule("KUBE-SERVICES", RuleVerdict::Drop)
+    };
+    let both = firewall(NODE, vec![named("local endpoints"), named("endpoints")]);
+    stream.connect().drop(SYN, "NETFILTER_DROP", NODE).push(both).gives_up();
+    let verdict = &stream.verdicts()[0].verdict;
+    assert!(verdict.summary.contains("no ready endpoint:"), "{}", verdict.summary);
+}
+
+#[test]
+fn ipvs_without_a_backend_though_endpoints_are_ready_hints_at_the_policy() {
+    let empty = |ready: &[&str], pod: &str| {
+        let mut stream = Stream::to("10.96.0.9:80");
+        stream.push(services(ready, &[])).push(pod_at(pod)).connect().ipvs(SYN, IpvsOp::NoBackend);
+        stream.verdicts().remove(0).verdict
+    };
+    let elsewhere = empty(&["10.88.1.7"], "10.88.0.7");
+    assert_eq!((elsewhere.label.name(), elsewhere.confidence), ("service_no_endpoints", Confidence::Likely));
+    assert!(
+        elsewhere.summary.contains("(internalTrafficPolicy: Local; 1 ready in the cluster): IPVS"),
+        "{elsewhere:?}"
+    );
+    assert!(elsewhere.remediation.contains("on this node"), "{}", elsewhere.remediation);
+    let behind = "no endpoint in the tables of this node, though 1 are ready in the cluster:";
+    for (ready, said) in [(&["10.88.0.7"][..], behind), (&[], "no ready endpoint:")] {
+        let verdict = empty(ready, "10.88.0.7");
+        assert!(verdict.summary.contains(said), "{}", verdict.summary);
+        assert_eq!(verdict.confidence, Confidence::Proven);
+    }
+}
+
+/// No kprobes, as on the kernels that have tracepoints only.
+#[test]
+fn a_node_port_that_has_no_backend_in_the_table_of_ipvs_is_no_rule_s() {
+    let said = |hook: &str, backends: &[&str], rules: Vec<FirewallRule>| {
+        let mut stream = Stream::to("10.88.0.1:30080");
+        stream.missing(hook).links(true, &["10.88.0.1"]).node_port(ProxyMode::Ipvs, 30_080, backends).connect();
+        stream.icmp_in(NODE, 3, 3).drop(SYN, "NETFILTER_DROP", NODE).push(firewall(NODE, rules));
+        let verdict = stream.verdicts().pop().expect("a verdict").verdict;
+        (verdict.label.name(), verdict.confidence)
+    };
+    assert_eq!(said("ip_vs_leave", &[], vec![]), ("service_no_endpoints", Confidence::Likely));
+    assert_eq!(said("ip_vs_leave", &["10.88.0.7:80"], vec![]), ("firewall_reject", Confidence::Possible));
+    assert_eq!(said("other", &[], vec![]), ("firewall_reject", Confidence::Likely), "the hook would have told");
+    let deny = vec![rule("INPUT", RuleVerdict::Reject)];
+    assert_eq!(said("ip_vs_leave", &[], deny), ("firewall_reject", Confidence::Proven));
+}
+
+/// Cilium in place of kube-proxy, where it does not translate at the socket.
+#[test]
+fn a_program_that_drops_the_syn_to_a_service_that_is_empty_says_why() {
+    let said = |flags, ready: &[&str]| {
+        let mut stream = Stream::to("10.96.0.9:80");
+        stream.push(services(ready, &[])).connect().drop(flags, "TC_INGRESS", NODE).gives_up();
+        let verdict = stream.verdicts().remove(0).verdict;
+        (verdict.label.name(), verdict.confidence)
+    };
+    assert_eq!(said(SYN, &[]), ("service_no_endpoints", Confidence::Likely));
+    assert_eq!(said(SYN, &["10.88.0.7"]), ("network_policy_drop", Confidence::Proven));
+    assert_eq!(said(SYN_ACK, &[]), ("network_policy_drop", Confidence::Proven), "somebody did answer");
+}

@@ -1,0 +1,83 @@
+use super::*;
+use crate::event::{LinkState, Netns};
+
+#[test]
+fn counters_are_found_by_their_names() {
+    let text = "TcpExt: SyncookiesSent ListenOverflows ListenDrops\nTcpExt: 0 7 9\nIpExt: InNoRoutes\nIpExt: 3\n";
+    let found = counters(text);
+    assert_eq!((found.get("ListenOverflows"), found.get("ListenDrops")), (Some(&7), Some(&9)));
+    assert_eq!(found.len(), 2);
+    assert!(counters("").is_empty());
+}
+
+#[test]
+fn a_listener_of_ours_is_seen_with_its_queue() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a listener");
+    let addr = listener.local_addr().expect("its address");
+    let _waiting = std::net::TcpStream::connect(addr).expect("a connection");
+    let found = listeners(addr).expect("sock_diag");
+    assert_eq!(found.len(), 1, "{found:?}");
+    assert_eq!((found[0].addr, found[0].waiting, found[0].half_open), (addr, 1, 0));
+    assert!(found[0].backlog > 0);
+}
+
+#[test]
+fn of_many_listeners_the_fullest_that_a_syn_may_meet_are_kept() {
+    let target = IpAddr::from([10, 88, 0, 4]);
+    let listener =
+        |ip: [u8; 4], waiting| ListenerState { addr: SocketAddr::from((ip, 80)), waiting, backlog: 128, half_open: 0 };
+    let mut all = Fullest { target, listeners: Vec::new() };
+    all.add(Some(listener([10, 88, 0, 4], 129)));
+    (0..1_000).for_each(|_| all.add(Some(listener([127, 0, 0, 1], 200))));
+    all.add(Some(listener([0, 0, 0, 0], 7)));
+    (0..100).for_each(|_| all.add(Some(listener([127, 0, 0, 1], 200))));
+    let kept = all.listeners();
+    assert_eq!((kept.len(), kept[0].waiting, kept[1].waiting), (MOST_LISTENERS, 129, 7));
+    let mut few = Fullest { target, listeners: Vec::new() };
+    (0..3).for_each(|waiting| few.add(Some(listener([127, 0, 0, 1], waiting))));
+    assert_eq!(few.listeners().iter().map(|it| it.waiting).collect::<Vec<_>>(), [0, 1, 2], "as the kernel has them");
+}
+
+#[test]
+fn the_address_of_a_service_is_nobody_s() {
+    let target = SocketAddr::from(([10, 96, 0, 1], 443));
+    let holders = |names: &[&str]| {
+        let link = |name: &&str| LinkState { name: (*name).into(), addrs: vec![target.ip()], ..LinkState::default() };
+        let (netns, links) = (Some(Netns(1)), names.iter().map(link).collect());
+        let read = Inspection { netns, links, listeners: Some(Vec::new()), ..Inspection::nothing(Netns(1), target) };
+        unless_for_ipvs(read)
+    };
+    assert_eq!(holders(&["kube-ipvs0"]), Inspection::nothing(Netns(1), target));
+    assert_eq!(holders(&["kube-ipvs0", "eth0"]).netns, Some(Netns(1)), "the node's own, too");
+    assert_eq!(holders(&["eth0"]).netns, Some(Netns(1)));
+    assert_eq!(holders(&[]).netns, Some(Netns(1)), "an IPv6 address is gone with its link");
+}
+
+#[test]
+fn only_the_entry_of_the_route_s_device_counts() {
+    let entry = |ifindex| NeighbourState { addr: Ipv4Addr::new(10, 0, 0, 5).into(), state: "failed".into(), ifindex };
+    let mut route = vec![0; RTMSG];
+    route.extend_from_slice(&[8, 0, 4, 0, 2, 0, 0, 0]);
+    let on_link = parse_route(&route).expect("a device");
+    assert_eq!([2, 3].map(|ifindex| on_link.asks(&entry(ifindex))), [true, false]);
+    route.extend_from_slice(&[8, 0, 5, 0, 10, 0, 0, 1]);
+    let by_gateway = parse_route(&route).expect("a device");
+    assert!(!by_gateway.asks(&entry(2)), "the gateway is asked for");
+    assert_eq!(parse_route(&[0; RTMSG]), None);
+}
+
+#[test]
+fn the_route_to_ourselves_leads_over_lo() {
+    for own in [IpAddr::from(Ipv4Addr::LOCALHOST), IpAddr::from(Ipv6Addr::LOCALHOST)] {
+        // Without IPv6 there is no such route.
+        let way = way_to(own).ok().flatten();
+        assert!(way == Some(Way { ifindex: 1, by_gateway: false }) || (own.is_ipv6() && way.is_none()), "{way:?}");
+    }
+}
+
+#[test]
+fn there_is_a_way_to_where_one_comes_from() {
+    let own: IpAddr = Ipv4Addr::LOCALHOST.into();
+    assert_eq!(source_to(SocketAddr::new(own, 80)), Some(own));
+    assert_eq!(no_way_back(own, own), None);
+}

@@ -1,0 +1,102 @@
+use super::*;
+
+#[test]
+fn masks_become_lengths() {
+    assert_eq!(contiguous(&[255, 255, 240, 0]), Some(20));
+    assert_eq!(contiguous(&[255, 0, 255, 0]), None);
+    assert_eq!(contiguous(&[0; 4]), Some(0));
+    let shown = prefix(&[10, 88], None).map(|it| (it.addr.to_string(), it.len));
+    assert_eq!(shown, Some(("10.88.0.0".to_owned(), 16)));
+}
+
+fn nla(number: u16, value: &[u8]) -> Vec<u8> {
+    let mut bytes = (4 + value.len() as u16).to_ne_bytes().to_vec();
+    bytes.extend(number.to_ne_bytes());
+    bytes.extend(value);
+    bytes.resize(bytes.len().next_multiple_of(4), 0);
+    bytes
+}
+
+fn expression(name: &[u8], attrs: &[(u16, Vec<u8>)]) -> Vec<u8> {
+    let data: Vec<u8> = attrs.iter().flat_map(|(number, value)| nla(*number, value)).collect();
+    nla(1, &[nla(1, name), nla(2, &data)].concat())
+}
+
+fn payload(base: u32, offset: u32, length: u32) -> Vec<u8> {
+    let attrs = [(2, base), (3, offset), (4, length)];
+    expression(b"payload\0", &attrs.map(|(number, value)| (number, value.to_be_bytes().to_vec())))
+}
+
+fn value(bytes: &[u8]) -> Vec<u8> {
+    nla(NFTA_DATA_VALUE, bytes)
+}
+
+fn bitwise(mask: &[u8], xor: &[u8]) -> Vec<u8> {
+    expression(b"bitwise\0", &[(NFTA_BITWISE_MASK, value(mask)), (NFTA_BITWISE_XOR, value(xor))])
+}
+
+fn cmp(operator: u32, bytes: &[u8]) -> Vec<u8> {
+    expression(b"cmp\0", &[(2, operator.to_be_bytes().to_vec()), (3, value(bytes))])
+}
+
+fn rule(expressions: &[Vec<u8>]) -> Rule {
+    let attrs =
+        [nla(NFTA_RULE_TABLE, b"t\0"), nla(NFTA_RULE_CHAIN, b"c\0"), nla(NFTA_RULE_EXPRESSIONS, &expressions.concat())];
+    parse_rule(2, &attrs.concat()).expect("a rule").rule
+}
+
+/// `ip saddr != 127.0.0.0/8 ip daddr 127.0.0.0/8`, as nft and iptables-nft load whole bytes.
+#[test]
+fn what_must_differ_is_kept() {
+    let (saddr, daddr) = (payload(NETWORK_HEADER, 12, 1), payload(NETWORK_HEADER, 16, 1));
+    let found = rule(&[saddr, cmp(NFT_CMP_NEQ, &[127]), daddr, cmp(NFT_CMP_EQ, &[127])]);
+    let local = prefix(&[127], None);
+    assert_eq!((found.when.not.src, found.when.src, found.when.dst, found.exact), (local, None, local, true));
+    let masked =
+        [payload(NETWORK_HEADER, 12, 4), bitwise(&[255, 128, 0, 0], &[0; 4]), cmp(NFT_CMP_NEQ, &[10, 0, 0, 0])];
+    assert_eq!(rule(&masked).when.not.src.map(|it| it.len), Some(9));
+    let port = rule(&[payload(TRANSPORT_HEADER, 2, 2), cmp(NFT_CMP_NEQ, &80_u16.to_be_bytes())]);
+    assert_eq!((port.when.not.dport, port.when.dport, port.exact), (Some(80), None, true));
+    let less = rule(&[payload(TRANSPORT_HEADER, 2, 2), cmp(2, &80_u16.to_be_bytes())]);
+    assert_eq!((less.when.not.dport, less.when.dport, less.exact), (None, None, false));
+}
+
+/// `queue num 0`, `dnat to …`, and what iptables-nft writes for `-j NFQUEUE` and `-j DNAT`.
+#[test]
+fn what_is_queued_or_translated_has_left_the_base_chain() {
+    let target = |name: &[u8]| rule(&[expression(b"target\0", &[(1, name.to_vec())])]).then;
+    for name in [&b"queue\0"[..], b"nat\0", b"masq\0", b"redir\0"] {
+        assert_eq!(rule(&[expression(name, &[])]).then, Then::Accept, "{}", name.escape_ascii());
+    }
+    let targets = [&b"NFQUEUE\0"[..], b"DNAT\0", b"REJECT\0", b"LOG\0"].map(target);
+    assert_eq!(targets, [Then::Accept, Then::Accept, Then::Reject, Then::Nothing]);
+    let code = |code: i32| verdict(&nla(NFTA_VERDICT_CODE, &code.to_be_bytes()));
+    assert_eq!([NF_QUEUE, -1].map(code), [Some(Then::Accept), None]);
+}
+
+#[test]
+fn bits_that_are_turned_make_another_value() {
+    let turned = [payload(NETWORK_HEADER, 12, 4), bitwise(&[255; 4], &[1, 0, 0, 0]), cmp(NFT_CMP_EQ, &[10, 0, 0, 0])];
+    assert_eq!((rule(&turned).when.src, rule(&turned).exact), (None, false));
+    let shifted = [payload(NETWORK_HEADER, 12, 4), expression(b"bitwise\0", &[]), cmp(NFT_CMP_EQ, &[10, 0, 0, 0])];
+    assert_eq!((rule(&shifted).when.src, rule(&shifted).exact), (None, false));
+}
+
+#[test]
+fn flags_tell_whether_a_syn_can_meet_them() {
+    let flags = |operator, value: u8| {
+        rule(&[payload(TRANSPORT_HEADER, 13, 1), bitwise(&[0x17], &[0]), cmp(operator, &[value])])
+    };
+    let without = |rule: Rule| (rule.when.not.syn, rule.exact);
+    assert_eq!([flags(NFT_CMP_EQ, 0x02), flags(NFT_CMP_NEQ, 0x02)].map(without), [(false, false), (true, false)]);
+    assert!(without(flags(NFT_CMP_EQ, 0x12)).0);
+}
+
+#[test]
+fn the_key_of_a_map_is_read_part_by_part() {
+    let parts = [Key::DestinationAddress(4), Key::Protocol, Key::DestinationPort];
+    let when = Key::conditions(&parts, &[10, 96, 0, 9, 6, 0, 0, 0, 0, 80, 0, 0]).expect("conditions");
+    assert_eq!((when.dst.map(|it| it.len), when.protocol, when.dport), (Some(32), Some(6), Some(80)));
+    assert_eq!(Key::conditions(&[Key::Other], &[0; 4]), None);
+    assert_eq!(Key::conditions(&parts, &[10, 96]), None);
+}

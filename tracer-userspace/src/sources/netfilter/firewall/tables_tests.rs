@@ -1,0 +1,173 @@
+use super::*;
+use crate::event::Netns;
+
+fn flow() -> Flow {
+    let addr = |text: &str| text.parse().expect("address");
+    Flow { src: addr("10.88.0.1:40000"), dst: addr("10.88.0.2:8080") }
+}
+
+fn base(name: &str, hook: &'static str, rules: Vec<Rule>) -> Chain {
+    Chain { name: name.into(), base: Some(Base { hook, priority: 0, drops: false, packets: None }), rules }
+}
+
+fn chain(name: &str, rules: Vec<Rule>) -> Chain {
+    Chain { name: name.into(), base: None, rules }
+}
+
+fn rule(dport: Option<u16>, then: Then) -> Rule {
+    Rule { when: When { dport, ..When::default() }, exact: true, then, ..Rule::default() }
+}
+
+fn table(chains: Vec<Chain>) -> Table {
+    Table { backend: Backend::Nftables, family: "inet", name: "t".into(), chains, maps: HashMap::new() }
+}
+
+fn flat(table: &Table) -> Firewall {
+    let mut rules = Rules::new(flow());
+    table.flatten(&Steps::new(), &mut rules);
+    let mut firewall = Firewall::empty(Netns(1));
+    rules.hand_over(&mut firewall);
+    firewall
+}
+
+#[test]
+fn a_chain_knows_its_hooks_and_the_conditions_on_the_way() {
+    let jump = |dport| rule(dport, Then::Jump("deny".into()));
+    let once =
+        flat(&table(vec![base("in", "INPUT", vec![jump(Some(1))]), chain("deny", vec![rule(None, Then::Drop)])]));
+    let deny = &once.rules[0];
+    assert_eq!((deny.hooks.join(","), deny.when.dport, deny.exact), ("INPUT".into(), Some(1), true));
+    assert_eq!(deny.base.as_deref(), Some("in"));
+    let twice = flat(&table(vec![
+        base("in", "INPUT", vec![jump(Some(1))]),
+        base("fwd", "FORWARD", vec![jump(Some(2))]),
+        chain("deny", vec![rule(None, Then::Drop)]),
+    ]));
+    let deny = &twice.rules[0];
+    assert_eq!((deny.hooks.join(","), deny.when.dport, deny.exact), ("INPUT,FORWARD".into(), None, false));
+    assert_eq!(deny.base, None);
+}
+
+#[test]
+fn conditions_that_do_not_fit_into_one_are_not_exact() {
+    let but = |dport| {
+        let mut rule = rule(None, Then::Drop);
+        assert!(rule.when.take(When { dport: Some(dport), ..When::default() }, true));
+        rule
+    };
+    let exact = |own: Rule, onward: Rule| {
+        let onward = Rule { then: Then::Jump("deny".into()), ..onward };
+        flat(&table(vec![base("in", "INPUT", vec![onward]), chain("deny", vec![own])])).rules[0].exact
+    };
+    assert!(exact(but(22), rule(None, Then::Drop)) && exact(but(22), but(22)));
+    assert!(!exact(but(22), but(23)), "22 is let through as well");
+}
+
+#[test]
+fn what_follows_a_return_is_not_met_by_all_that_meets_it() {
+    let rules = vec![rule(None, Then::Drop), rule(Some(1), Then::Return), rule(None, Then::Drop)];
+    let exact: Vec<bool> = flat(&table(vec![base("in", "INPUT", rules)])).rules.iter().map(|rule| rule.exact).collect();
+    assert_eq!(exact, [true, false]);
+}
+
+/// `nfqueue` in raw PREROUTING, behind it a rule that drops the rest: what was queued comes to the next base chain.
+#[test]
+fn what_follows_a_packet_that_was_let_go_is_not_first() {
+    let first = |before: Then| {
+        let rules = vec![rule(Some(1), before), rule(None, Then::Drop)];
+        flat(&table(vec![base("in", "INPUT", rules)])).rules[0].first
+    };
+    assert!(!first(Then::Accept) && first(Then::Nothing));
+}
+
+#[test]
+fn an_unreached_chain_drops_nothing_and_a_loop_ends() {
+    let nobody = table(vec![chain("alone", vec![rule(None, Then::Drop)])]);
+    assert!(flat(&nobody).rules.is_empty());
+    let jump = |to: &str| rule(None, Then::Jump(to.into()));
+    let loops =
+        table(vec![base("in", "INPUT", vec![jump("a")]), chain("a", vec![jump("b")]), chain("b", vec![jump("a")])]);
+    assert!(flat(&loops).rules.is_empty());
+}
+
+#[test]
+fn elements_of_a_verdict_map_are_rules() {
+    let mut table = table(vec![base("in", "INPUT", vec![rule(None, Then::Map("m".into()))])]);
+    let elements = vec![rule(Some(1), Then::Goto("r".into())), rule(Some(8080), Then::Drop)];
+    table.maps.insert("m".into(), elements);
+    let rules = flat(&table).rules;
+    assert_eq!(rules.iter().map(|rule| rule.when.dport).collect::<Vec<_>>(), [Some(8080)]);
+}
+
+#[test]
+fn of_fifty_thousand_rules_those_are_kept_that_can_match() {
+    let mut rules: Vec<Rule> = (0..50_000_u32).map(|n| rule(Some((n % 8000) as u16), Then::Drop)).collect();
+    rules.push(rule(Some(8080), Then::Drop));
+    let firewall = flat(&table(vec![base("in", "INPUT", rules)]));
+    assert_eq!((firewall.rules.len(), firewall.truncated), (1, false));
+    assert!(firewall.is_complete_for(flow()) && !firewall.is_complete_for(flow().reversed()));
+}
+
+/// kube-proxy's nftables mode (pkg/proxy/nftables): Services lead to chains by maps, and one that has no endpoints is in a map
+/// of its own.
+#[test]
+fn ten_thousand_services_are_walked_whole() {
+    const SERVICES: u16 = 10_000;
+    let map = |name: &str| rule(None, Then::Map(name.into()));
+    let jump = |to: &str| rule(None, Then::Jump(to.into()));
+    let service = |n: u16| rule(Some(n), Then::Goto(format!("service-{n}")));
+    let ends = |n: u16| (0..5).map(move |end| (format!("endpoint-{n}-{end}"), format!("__map-{n}")));
+    let mut chains = vec![
+        base("filter-input", "INPUT", vec![jump("service-endpoints-check")]),
+        base("filter-output", "OUTPUT", vec![jump("service-endpoints-check")]),
+        base("nat-prerouting", "PREROUTING", vec![jump("services")]),
+        base("nat-output", "OUTPUT", vec![jump("services")]),
+        chain("service-endpoints-check", vec![map("no-endpoint-services")]),
+        chain("services", vec![map("service-ips"), map("service-nodeports")]),
+    ];
+    let mut maps = HashMap::from([
+        ("service-ips".to_owned(), (0..SERVICES).map(service).collect()),
+        ("service-nodeports".to_owned(), (0..SERVICES).map(service).collect()),
+        ("no-endpoint-services".to_owned(), vec![rule(Some(8080), Then::Reject)]),
+    ]);
+    for n in 0..SERVICES {
+        chains.push(chain(&format!("service-{n}"), vec![jump("mark"), map(&format!("__map-{n}"))]));
+        let translates = || vec![jump("mark"), rule(None, Then::Accept)];
+        chains.extend(ends(n).map(|(end, _)| chain(&end, translates())));
+        maps.extend(
+            ends(n).take(1).map(|(_, name)| (name, ends(n).map(|(end, _)| rule(None, Then::Goto(end))).collect())),
+        );
+    }
+    let (steps, mut rules) = (Steps::new(), Rules::new(flow()));
+    Table { maps, ..table(chains) }.flatten(&steps, &mut rules);
+    let mut firewall = Firewall::empty(Netns(1));
+    rules.hand_over(&mut firewall);
+    let ports: Vec<_> = firewall.rules.iter().map(|rule| (rule.when.dport, rule.verdict)).collect();
+    assert_eq!((ports, firewall.truncated), (vec![(Some(8080), RuleVerdict::Reject)], false));
+    assert!(MAX_STEPS - steps.left.get() < MAX_STEPS / 4, "{} steps are left", steps.left.get());
+}
+
+/// A pod that has a thousand rules look into a map of a hundred thousand elements.
+#[test]
+fn maps_that_many_rules_use_are_not_walked_for_ever() {
+    let elements = |then: &Then| (0..100_000_u32).map(|n| rule(Some((n % 8000) as u16), then.clone())).collect();
+    for then in [Then::Drop, Then::Jump("deny".into())] {
+        let looks = vec![rule(None, Then::Map("m".into())); 1000];
+        let chains = vec![base("in", "INPUT", looks), chain("deny", vec![rule(None, Then::Drop)])];
+        let maps = HashMap::from([("m".to_owned(), elements(&then))]);
+        let firewall = flat(&Table { maps, ..table(chains) });
+        assert!(firewall.truncated && firewall.rules.is_empty(), "{then:?}");
+    }
+}
+
+/// Conditions of a chain are those of the ways that were found so far: too many to be true of the packet.
+#[test]
+fn rules_found_before_the_steps_end_are_sound() {
+    let drops = |count| vec![rule(None, Then::Drop); count];
+    let steps = Steps { left: Cell::new(100), ran_out: Cell::new(false) };
+    let mut rules = Rules::new(flow());
+    table(vec![base("in", "INPUT", drops(40))]).flatten(&steps, &mut rules);
+    assert_eq!((rules.found.len(), rules.truncated), (20, true), "of 40 for each of three walks");
+    table(vec![base("in", "INPUT", drops(1))]).flatten(&steps, &mut rules);
+    assert_eq!(rules.found.len(), 20, "the ways of the next table are not known");
+}
