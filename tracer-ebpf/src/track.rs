@@ -37,10 +37,11 @@ pub fn by_socket(sk: Sock) -> Option<Conn> {
     (port == conn.tuple.dport || port == 0).then_some(conn)
 }
 
-/// The socket's connection began less than 0.1 s ago: its identity is that moment, but for the last eight bits.
+/// The socket's connection began a moment ago (a task may be preempted for long): its identity is that moment, but for the last
+/// eight bits.
 #[inline(always)]
 pub fn has_just_begun(sk: Sock) -> bool {
-    const JUST_NS: u64 = 100_000_000;
+    const JUST_NS: u64 = 10_000_000_000;
     let conn = if may_be_tracked(sk) { unsafe { CONNS.get(sk.0) } } else { None };
     conn.is_some_and(|it| now().wrapping_sub(it.conn) < JUST_NS)
 }

@@ -40,9 +40,10 @@ pub fn inet_sock_set_state(ctx: RawTracePointContext) -> i32 {
 }
 
 /// The same, of what the kernel kept from the program above: it runs no program on a processor on which a run of that program
-/// has not ended (`__bpf_trace_run`, kernel/trace/bpf_trace.c). An interrupt, or on newer kernels another task (seen on 7.2), may come in between.
+/// has not ended (`__bpf_trace_run`, kernel/trace/bpf_trace.c, 6.1 and later). An interrupt, or on newer kernels another task
+/// (seen on 7.2), may come in between.
 ///
-/// Attached after that one, and only where it was skipped.
+/// Attached after that one, where it was skipped or may be often. What comes between the two runs has a change told twice.
 #[raw_tracepoint(tracepoint = "inet_sock_set_state")]
 pub fn inet_sock_set_state_again(ctx: RawTracePointContext) -> i32 {
     let (sk, old, new) = change_of(&ctx);

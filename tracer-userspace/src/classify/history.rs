@@ -35,13 +35,7 @@ const OF_THE_PROCESS: &[Label] = &[
 ];
 
 /// Causes that lie in the pod's network, which is taken down while the kubelet still asks the readiness probe.
-const OF_THE_NETWORK: &[Label] = &[
-    Label::PodLinkDown,
-    Label::NeighbourFailure,
-    Label::RouteUnreachable,
-    Label::NetworkPolicyDrop,
-    Label::Unexplained,
-];
+const OF_THE_NETWORK: &[Label] = &[Label::PodLinkDown, Label::NeighbourFailure, Label::RouteUnreachable];
 
 /// When the run began that an attempt met, see [`enrich::run_began`].
 pub(super) fn began(case: &Case<'_>, at: u64) -> Option<u64> {
@@ -126,7 +120,12 @@ const ENDPOINTS: &str =
 /// A link, route or neighbour entry that is gone, or a program that does not know the pod any more; not a chain with rules.
 fn is_of_the_network(case: &Case<'_>, label: Label) -> bool {
     let by_program = || network_policy_drop::dropped(case).is_some();
-    OF_THE_NETWORK.contains(&label) && (label != Label::NetworkPolicyDrop || by_program())
+    match label {
+        Label::NetworkPolicyDrop => by_program(),
+        // What got through was not kept back by a network that is gone.
+        Label::Unexplained => case.attempt.established.is_none(),
+        label => OF_THE_NETWORK.contains(&label),
+    }
 }
 
 /// What is to be done about the run that ended.

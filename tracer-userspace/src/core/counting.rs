@@ -54,7 +54,9 @@ impl Core {
             self.note_dial(conn);
         }
         let is_new = finding.outcome == Outcome::Failure && before != Some(Outcome::Failure) && !redial;
-        if let Some(attempt) = self.correlator.get(conn).filter(|_| is_new && self.counts.is_following()) {
+        let counts = |attempt: &&Attempt| attempt.kubelet().is_none_or(|(_, said)| said.is_counted());
+        let attempt = self.correlator.get(conn).filter(counts);
+        if let Some(attempt) = attempt.filter(|_| is_new && self.counts.is_following()) {
             self.counts.failed(attempt, &enrich::name(attempt, &self.node), &self.node, finding.decided_at);
         }
         let Finding { label, outcome, confidence, until_answered, .. } = *finding;

@@ -297,7 +297,7 @@ impl Core {
     /// Asks the rules about an attempt, and says what is new.
     fn decide(&mut self, conn: ConnId, when: When, out: &mut Vec<Decision>) {
         let before = self.decided.get(&conn).copied();
-        if before.is_some_and(|b| b.revised) && !self.has_recovered(conn) {
+        if before.is_some_and(|b| b.revised) && !self.is_open_again(conn) {
             return;
         }
         let Some((finding, also)) = self.classified(conn, when) else { return };
@@ -337,21 +337,6 @@ impl Core {
     /// It is over and it failed.
     fn failed(&self, attempt: &Attempt) -> bool {
         enrich::failed(attempt, &self.node)
-    }
-
-    /// The handshake that had been judged a failure went through on a later SYN, and in time.
-    fn recovered(&self, attempt: &Attempt, before: Decided) -> bool {
-        before.outcome == Outcome::Failure
-            && before.in_handshake
-            && attempt.ended.is_some()
-            && attempt.established.is_some()
-            && !self.failed(attempt)
-    }
-
-    /// The same of what was decided, once or twice.
-    fn has_recovered(&self, conn: ConnId) -> bool {
-        let both = self.correlator.get(conn).zip(self.decided.get(&conn));
-        both.is_some_and(|(attempt, before)| self.recovered(attempt, *before))
     }
 
     /// The attempt is over: once for each, whatever its outcome.

@@ -10,6 +10,8 @@ const MAX_NAMESPACES: usize = 32;
 const AGAIN_TIMES: u64 = 20;
 /// So much may be used up ahead of time: a few drops in a row need not wait for each other.
 const BURST_NS: u64 = 200_000_000;
+/// How long before a packet a reading lies at most that tells what was counted just before it: a few periods of a probe.
+const JUST_BEFORE_NS: u64 = 30_000_000_000;
 /// What was never answered is asked again after this.
 const GIVE_UP_NS: u64 = 5_000_000_000;
 
@@ -105,11 +107,13 @@ impl Reading {
         }
     }
 
-    /// The rule, by its place in the list, counted packets between two readings of which one is older and one newer than that.
+    /// The rule, by its place in the list, counted packets between two readings of which one is older and one newer than that,
+    /// neither by much: what it counted long before was other packets.
     #[must_use]
     pub fn took_some(&self, rule: usize, time: u64) -> bool {
         let now = self.firewall.rules.get(rule).and_then(|rule| rule.packets);
-        let then = self.before_that(time).and_then(|before| before.packets.get(rule).copied().flatten());
+        let before = self.before_that(time).filter(|before| time - before.at <= JUST_BEFORE_NS);
+        let then = before.and_then(|before| before.packets.get(rule).copied().flatten());
         self.covers(time) && now.zip(then).is_some_and(|(now, then)| now > then)
     }
 

@@ -1,6 +1,6 @@
 //! Namespaces that came while the tracer watched, and the paths by which processes named them.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 
 use super::recent::{Recent, remember};
 use crate::event::{Netns, NetnsOp, NetnsOpKind, NetnsOpen};
@@ -70,9 +70,8 @@ impl Namespaces {
             return Some(*at);
         }
         let (at, last) = newest_first.first().filter(|(_, it)| it.led_to.is_none())?;
-        let newest_of = |path: &str| newest_first.iter().find(|(_, it)| it.open.path == path);
-        let pends = |path: &str| newest_of(path).is_some_and(|(_, it)| it.led_to.is_none());
-        let several = newest_first.iter().any(|(_, it)| it.open.path != last.open.path && pends(&it.open.path));
+        let mut paths = BTreeSet::from([last.open.path.as_str()]);
+        let several = newest_first.iter().any(|(_, it)| paths.insert(&it.open.path) && it.led_to.is_none());
         // Who has been somewhere by a path of its own may be coming home from there.
         let goes = own.is_none() || last.is_left_by(op);
         (goes && !several).then_some(*at)

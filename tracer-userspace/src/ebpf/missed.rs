@@ -16,15 +16,15 @@ const FIRST: &str = "inet_sock_set_state";
 /// Ends as [`hook_of`] expects.
 const AGAIN: &str = "inet_sock_set_state_again";
 
-/// Hooks that tell who entered or made a namespace, and how: never an attempt's own event.
-const OF_NAMESPACES: [Hook; 7] = [
+/// Hooks that tell who entered or made a namespace, and how: never an attempt's own event. (The end of a namespace is no such
+/// hook: its number may be another's at once.)
+const OF_NAMESPACES: [Hook; 6] = [
     Hook::SysOpenat,
     Hook::SwitchTaskNamespaces,
     Hook::SysSetns,
     Hook::SysUnshare,
     Hook::SchedProcessFork,
     Hook::SchedProcessExec,
-    Hook::PutNet,
 ];
 
 /// Counts them.

@@ -20,6 +20,8 @@ use crate::status_line::StatusLine;
 
 /// Events taken in one go, so that signals are answered however busy the node is.
 const DRAIN_MAX: usize = 1 << 13;
+/// How often in a row, where all must be read that the ring had: more than a ring holds.
+const DRAINS_MAX: usize = 16;
 /// From this many events in one go on, the ring is left alone for a moment: while the reader has not
 /// caught up, the kernel sends no wake-ups, and wake-ups are what costs.
 const BUSY: usize = 32;
@@ -306,7 +308,11 @@ impl<S: EventSource> Session<S> {
     /// What happened before this moment is told first: a verdict that is due by then must know all of it.
     fn push_now(&mut self, fact: Fact) {
         let time_boot_ns = clock::boot_ns();
-        self.take_events();
+        for _ in 0..DRAINS_MAX {
+            if self.take_events() < DRAIN_MAX {
+                break;
+            }
+        }
         self.push(&Observation { time_boot_ns, fact });
     }
 

@@ -48,7 +48,8 @@ fn by_program(case: &Case<'_>) -> Option<Finding> {
 /// (kubernetes.io/docs/concepts/services-networking/network-policies), and Cilium lets it pass by `allow-localhost: always`: what
 /// drops it is a policy of another kind, or does not know the pod (yet, or any more).
 fn is_own_probe(case: &Case<'_>) -> bool {
-    case.attempt.prober && case.node.has_pod(case.attempt.flow.dst.ip())
+    let by_node = case.attempt.prober && case.attempt.netns == case.node.netns();
+    by_node && case.node.has_pod(case.attempt.flow.dst.ip())
 }
 
 const OR_ITSELF: &str = ": a policy, or the dataplane itself by an error of its own (a NetworkPolicy does not apply to what a node sends to its own pods)";

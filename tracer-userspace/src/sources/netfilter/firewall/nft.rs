@@ -12,6 +12,7 @@ use super::super::nft::{
 use super::Tables;
 use super::expression::{Key, Parsed, parse_rule, verdict};
 use super::tables::{Base, Chain, Rule, Table, Then};
+use crate::clock::thread_cpu_ns;
 use crate::event::{Backend, When};
 use crate::sources::netlink::{Netlink, attribute, attributes, consistent, field, text};
 
@@ -34,6 +35,8 @@ const NFT_SET_ELEM_INTERVAL_END: u32 = 1;
 const MAX_BYTES: usize = 48 << 20;
 /// Verdict maps read, each by a request of its own: kube-proxy has one for each port of a Service with endpoints.
 const MAX_MAPS: usize = 1 << 14;
+/// Time for them: the kernel looks for each in the list of all of its table (`nft_set_lookup`).
+const MAPS_CPU_NS: u64 = 2_000_000_000;
 
 /// The tables of the namespace of the calling thread.
 pub(super) fn read() -> Tables {
@@ -167,8 +170,10 @@ impl Reader {
     }
 
     fn read_maps(&mut self, netlink: &mut Netlink) -> io::Result<()> {
+        let began = thread_cpu_ns();
         for (table, name, keys) in std::mem::take(&mut self.maps) {
-            if self.room.full {
+            self.truncated |= thread_cpu_ns().saturating_sub(began) > MAPS_CPU_NS;
+            if self.room.full || self.truncated {
                 break;
             }
             let names = [(NFTA_SET_ELEM_LIST_TABLE, self.tables[table].name.as_str()), (NFTA_SET_ELEM_LIST_SET, &name)];
