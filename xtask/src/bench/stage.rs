@@ -216,7 +216,8 @@ impl Prober {
     pub(super) fn asks(&mut self, kind: &str, targets: impl Iterator<Item = String>, pace: Duration) -> Result<()> {
         let (begun, mut made) = (Instant::now(), 0);
         for dst in targets {
-            let dial = json!({"ask": "dial", "dst": dst, "kind": kind, "timeout_ms": 200, "linger": true});
+            let dial =
+                json!({"ask": "dial", "dst": dst, "kind": kind, "timeout_ms": 200, "linger": true, "dials_on": false});
             writeln!(self.stdin, "{dial}").context("ask kubelet")?;
             made += 1;
             thread::sleep((pace * made).saturating_sub(begun.elapsed()));
