@@ -159,7 +159,7 @@ pub(super) fn add_ignored(case: &Case<'_>, finding: &mut Finding) {
     }
 }
 
-/// By its own context, as 1.35 does while a pod ends.
+/// By its own context, as 1.35, and 1.36 from 1.36.3 on, do while a pod ends.
 fn is_called_off(probe: &KubeletProbe) -> bool {
     probe.output.as_deref().is_some_and(|it| it.ends_with("context canceled"))
 }
@@ -172,7 +172,7 @@ fn has_no_program(probe: &KubeletProbe) -> bool {
 
 fn of_an_end(probe: &KubeletProbe, k8s: &K8s) -> String {
     let lasts = if is_called_off(probe) {
-        "Kubernetes 1.35 runs no command of a probe while its pod ends (kubernetes/kubernetes#140881), so that a ready pod stays ready until it is gone; 1.34 and 1.36 do".to_owned()
+        "Some kubelets (1.35, and 1.36 from 1.36.3 on) run no command of a probe while its pod ends, so that a ready pod stays ready until it is gone: kubernetes/kubernetes#140881, mended by #140882".to_owned()
     } else {
         let pod = kubectl::pod(k8s);
         format!(

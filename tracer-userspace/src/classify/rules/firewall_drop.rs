@@ -78,6 +78,50 @@ mod tests {
         assert_eq!(outcomes, [Outcome::Failure, Outcome::Failure, Outcome::Noise]);
     }
 
+    fn outcomes(stream: &Stream) -> Vec<Outcome> {
+        stream.verdicts().iter().map(|v| v.verdict.outcome).collect()
+    }
+
+    #[test]
+    fn a_revised_verdict_is_not_taken_back_against_the_kubelet_s_word() {
+        let mut stream = Stream::new();
+        stream
+            .grpc_readiness(5)
+            .connect()
+            .drop(SYN, "NETFILTER_DROP", POD)
+            .wait_ms(5)
+            .push(Fact::Tick)
+            .wait_ms(1010)
+            .push(Fact::Tick);
+        stream.push(firewall(POD, vec![rule("cali-fw-cali1234", RuleVerdict::Drop)]));
+        stream.kubelet(ProbeSays::Timeout).retransmit(TcpState::SynSent).established();
+        stream.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 200)).push(Fact::Tick);
+        assert!(outcomes(&stream).iter().all(|it| *it == Outcome::Failure), "{:?}", outcomes(&stream));
+        assert_eq!(stream.labels().last(), Some(&"network_policy_drop"));
+    }
+
+    #[test]
+    fn what_was_taken_back_fails_by_the_kubelet_s_word() {
+        let mut stream = Stream::new();
+        let rules = firewall(POD, vec![rule("INPUT", RuleVerdict::Drop)]);
+        stream.http_readiness().connect().drop(SYN, "NETFILTER_DROP", POD).push(rules).wait_ms(5).push(Fact::Tick);
+        stream.wait_ms(300).retransmit(TcpState::SynSent).established();
+        stream.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 200)).wait_ms(5).push(Fact::Tick);
+        assert_eq!(outcomes(&stream), [Outcome::Failure, Outcome::Noise]);
+        stream.wait_ms(50).kubelet(ProbeSays::Timeout).wait_ms(50).push(Fact::Tick);
+        assert_eq!(outcomes(&stream).last(), Some(&Outcome::Failure), "{:?}", outcomes(&stream));
+    }
+
+    #[test]
+    fn a_reset_of_a_dial_that_got_through_late_is_no_success() {
+        let mut stream = Stream::new();
+        let rules = firewall(POD, vec![rule("INPUT", RuleVerdict::Drop)]);
+        stream.tcp_readiness().connect().drop(SYN, "NETFILTER_DROP", POD).push(rules).wait_ms(5).push(Fact::Tick);
+        stream.wait_ms(300).retransmit(TcpState::SynSent).established().reset_received(TcpState::Established, 0);
+        stream.state(TcpState::Established, TcpState::Close, 104, (0, 1, 0)).wait_ms(5).push(Fact::Tick);
+        assert_eq!(outcomes(&stream), [Outcome::Failure]);
+    }
+
     /// The kubelet goes on to dial after its probe has timed out, and closes what it gets.
     #[test]
     fn what_gets_through_after_the_timeout_is_not_taken_back() {

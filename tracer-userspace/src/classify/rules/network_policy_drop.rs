@@ -177,6 +177,14 @@ mod tests {
         let mut other = Stream::new();
         other.http_readiness().connect().others().drop(SYN, "TC_EGRESS", NODE);
         assert_eq!(other.verdicts()[0].verdict.confidence, Confidence::Proven, "no prober");
+        // A prober that runs in another pod: a NetworkPolicy does apply.
+        let mut pod = Stream::new();
+        pod.http_readiness().connect();
+        if let Some(Fact::Connect(connect)) = pod.observations.last_mut().map(|it| &mut it.fact) {
+            connect.netns = POD;
+        }
+        pod.drop(SYN, "TC_EGRESS", NODE).wait_ms(5).push(Fact::Tick);
+        assert_eq!(pod.verdicts()[0].verdict.confidence, Confidence::Proven);
     }
 
     /// The policy goes, the next SYN gets through, and nobody listens: that is what the attempt failed of.

@@ -78,7 +78,7 @@ fn by_runtime(output: &str) -> &str {
 }
 
 /// The container does not run any more, or is being stopped (containerd, runc, CRI-O, in this order); or the kubelet called the
-/// command off, which 1.35 does with those of pods that end (kubernetes/kubernetes#140881).
+/// command off, which some of 1.35 and 1.36 do with those of pods that end (kubernetes/kubernetes#140881).
 fn is_of_the_end(error: &str) -> bool {
     const ENDS: &[&str] = &[
         "container is in CONTAINER_EXITED state",
