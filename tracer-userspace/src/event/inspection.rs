@@ -78,8 +78,9 @@ pub struct ListenerState {
     pub waiting: u32,
     /// How many may (`sk_max_ack_backlog`).
     pub backlog: u32,
-    /// Handshakes that are half done.
-    pub half_open: u32,
+    /// Handshakes that are half done. Counted where SYN cookies are off: elsewhere their number decides nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub half_open: Option<u32>,
 }
 
 /// What a connect to an address came to.

@@ -105,9 +105,9 @@ fn owns(addr: IpAddr) -> bool {
 
 fn look_inside(seen: &mut Inspection) {
     seen.links = links::around(seen.target.ip()).unwrap_or_default();
-    seen.listeners = listeners(seen.target).ok();
     let settings = SETTINGS.iter().filter_map(|(name, path)| Some(((*name).to_owned(), setting(path)?)));
     seen.values = settings.collect();
+    seen.listeners = listeners(seen.target, seen.values.get("tcp_syncookies") == Some(&0)).ok();
     let text = fs::read_to_string("/proc/thread-self/net/netstat").unwrap_or_default();
     seen.values.extend(counters(&text));
 }
@@ -149,15 +149,14 @@ fn counters(netstat: &str) -> BTreeMap<String, u64> {
     wanted.filter_map(|(name, value)| Some((name.to_owned(), value.parse().ok()?))).collect()
 }
 
-/// The listeners on a port of the calling thread's namespace.
-fn listeners(target: SocketAddr) -> io::Result<Vec<ListenerState>> {
+/// The listeners on a port of the calling thread's namespace, with their half-open connections if these are to be counted: the
+/// kernel goes through every connection of the machine for them, those in TIME_WAIT included (`inet_diag_dump_icsk`).
+fn listeners(target: SocketAddr, count: bool) -> io::Result<Vec<ListenerState>> {
     let port = target.port();
-    let v4 = half_open(libc::AF_INET, port)?;
-    // A listener on `[::]` has half-open connections of both families.
-    let both = v4 + half_open(libc::AF_INET6, port)?;
+    let (v4, v6) = if count { half_open(port)? } else { (None, None) };
     let mut all = Fullest { target: target.ip(), listeners: Vec::new() };
     diag(libc::AF_INET, LISTEN, port, |message| all.add(parse_listener(message, v4)))?;
-    diag(libc::AF_INET6, LISTEN, port, |message| all.add(parse_listener(message, both)))?;
+    diag(libc::AF_INET6, LISTEN, port, |message| all.add(parse_listener(message, v6)))?;
     Ok(all.listeners())
 }
 
@@ -193,10 +192,12 @@ impl Fullest {
     }
 }
 
-fn half_open(family: i32, port: u16) -> io::Result<u32> {
-    let mut count = 0;
-    diag(family, HALF_OPEN, port, |_| count += 1)?;
-    Ok(count)
+/// Of an IPv4 listener on this port, and of one on `[::]`, which has those of both families.
+fn half_open(port: u16) -> io::Result<(Option<u32>, Option<u32>)> {
+    let (mut v4, mut v6) = (0, 0);
+    diag(libc::AF_INET, HALF_OPEN, port, |_| v4 += 1)?;
+    diag(libc::AF_INET6, HALF_OPEN, port, |_| v6 += 1)?;
+    Ok((Some(v4), Some(v4 + v6)))
 }
 
 fn diag(family: i32, states: u32, port: u16, each: impl FnMut(&[u8])) -> io::Result<()> {
@@ -212,7 +213,7 @@ fn diag_request(family: i32, states: u32, port: u16) -> [u8; DIAG_REQUEST] {
     request
 }
 
-fn parse_listener(message: &[u8], half_open: u32) -> Option<ListenerState> {
+fn parse_listener(message: &[u8], half_open: Option<u32>) -> Option<ListenerState> {
     let port = u16::from_be_bytes(field(message, DIAG_ID)?);
     let bytes: [u8; 16] = field(message, DIAG_ID + 4)?;
     let addr = if i32::from(*message.first()?) == libc::AF_INET {

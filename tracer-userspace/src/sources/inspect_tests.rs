@@ -15,17 +15,22 @@ fn a_listener_of_ours_is_seen_with_its_queue() {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a listener");
     let addr = listener.local_addr().expect("its address");
     let _waiting = std::net::TcpStream::connect(addr).expect("a connection");
-    let found = listeners(addr).expect("sock_diag");
+    let found = listeners(addr, true).expect("sock_diag");
     assert_eq!(found.len(), 1, "{found:?}");
-    assert_eq!((found[0].addr, found[0].waiting, found[0].half_open), (addr, 1, 0));
+    assert_eq!((found[0].addr, found[0].waiting, found[0].half_open), (addr, 1, Some(0)));
+    assert_eq!(listeners(addr, false).expect("sock_diag")[0].half_open, None);
     assert!(found[0].backlog > 0);
 }
 
 #[test]
 fn of_many_listeners_the_fullest_that_a_syn_may_meet_are_kept() {
     let target = IpAddr::from([10, 88, 0, 4]);
-    let listener =
-        |ip: [u8; 4], waiting| ListenerState { addr: SocketAddr::from((ip, 80)), waiting, backlog: 128, half_open: 0 };
+    let listener = |ip: [u8; 4], waiting| ListenerState {
+        addr: SocketAddr::from((ip, 80)),
+        waiting,
+        backlog: 128,
+        half_open: None,
+    };
     let mut all = Fullest { target, listeners: Vec::new() };
     all.add(Some(listener([10, 88, 0, 4], 129)));
     (0..1_000).for_each(|_| all.add(Some(listener([127, 0, 0, 1], 200))));

@@ -47,10 +47,16 @@ pub(super) fn listeners<'a>(case: &Case<'a>) -> Option<(u64, Vec<&'a ListenerSta
 
 pub(super) fn seen(time: u64, listener: &ListenerState) -> Evidence {
     let says = format!(
-        "the listener {} has {} connections waiting to be accepted, of {} allowed, and {} half open",
-        listener.addr, listener.waiting, listener.backlog, listener.half_open
+        "the listener {} has {} connections waiting to be accepted, of {} allowed{}",
+        listener.addr,
+        listener.waiting,
+        listener.backlog,
+        listener.half_open.map(|half_open| format!(", and {half_open} half open")).unwrap_or_default()
     );
-    let fields = json!({ "waiting": listener.waiting, "backlog": listener.backlog, "half_open": listener.half_open });
+    let mut fields = json!({ "waiting": listener.waiting, "backlog": listener.backlog });
+    if let Some(half_open) = listener.half_open {
+        fields["half_open"] = half_open.into();
+    }
     evidence("sock_diag", time, says, fields)
 }
 
@@ -84,7 +90,7 @@ mod tests {
         let mut stream = Stream::new();
         stream.connect().wait_ms(200).inspection(|seen| {
             let addr = "0.0.0.0:8080".parse().expect("an address");
-            let listener = |&(waiting, backlog): &_| ListenerState { addr, waiting, backlog, half_open: 0 };
+            let listener = |&(waiting, backlog): &_| ListenerState { addr, waiting, backlog, half_open: None };
             seen.netns = Some(POD);
             seen.listeners = Some(queues.iter().map(listener).collect());
         });

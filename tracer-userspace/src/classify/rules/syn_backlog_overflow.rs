@@ -5,7 +5,7 @@ use serde_json::json;
 use super::super::evidence::evidence;
 use super::accept_queue_overflow::{listeners, seen};
 use super::{Case, Finding, Label, enter, in_handshake, silent};
-use crate::event::{ListenQueue, ListenerState, Netns};
+use crate::event::{ListenQueue, Netns};
 use crate::record::{Confidence, Evidence};
 
 /// The rule.
@@ -30,22 +30,23 @@ fn by_look(case: &Case<'_>) -> Option<Finding> {
     let (time, listeners) = listeners(case)?;
     let listener = *listeners.iter().max_by_key(|listener| listener.half_open)?;
     let (_, inspection) = super::inspected(case)?;
-    if !is_full(listener, |name| inspection.values.get(name).copied()) || !case.settled || !silent(case) {
+    let half_open = listener.half_open?;
+    let full = is_full(half_open, listener.backlog, |name| inspection.values.get(name).copied());
+    if !full || !case.settled || !silent(case) {
         return None;
     }
-    let found = finding(case, seen(time, listener), listener.half_open, inspection.netns);
+    let found = finding(case, seen(time, listener), half_open, inspection.netns);
     Some(found.with_confidence(Confidence::Likely).resting_on(&["kfree_skb"]))
 }
 
 /// `tcp_conn_request` (net/ipv4/tcp_input.c, the same from 5.10 to 7.2): without cookies a SYN is dropped when the
 /// half-open queue has reached the backlog, or is over three quarters of `tcp_max_syn_backlog` for an unknown peer.
-fn is_full(listener: &ListenerState, value: impl Fn(&str) -> Option<u64>) -> bool {
+fn is_full(half_open: u32, backlog: u32, value: impl Fn(&str) -> Option<u64>) -> bool {
     if value("tcp_syncookies") != Some(0) {
         return false;
     }
-    let half_open = u64::from(listener.half_open);
-    let over = value("tcp_max_syn_backlog").is_some_and(|max| max.saturating_sub(half_open) < max >> 2);
-    half_open >= u64::from(listener.backlog) || over
+    let over = value("tcp_max_syn_backlog").is_some_and(|max| max.saturating_sub(half_open.into()) < max >> 2);
+    half_open >= backlog || over
 }
 
 fn finding(case: &Case<'_>, seen: Evidence, half_open: u32, netns: Option<Netns>) -> Finding {
@@ -76,7 +77,8 @@ mod tests {
             let addr = "[::]:8080".parse().expect("an address");
             seen.netns = Some(POD);
             seen.values = [("tcp_syncookies".to_owned(), syncookies), ("tcp_max_syn_backlog".to_owned(), 8)].into();
-            let listener = |half_open: &u32| ListenerState { addr, waiting: 0, backlog: 128, half_open: *half_open };
+            let listener =
+                |half_open: &u32| ListenerState { addr, waiting: 0, backlog: 128, half_open: Some(*half_open) };
             seen.listeners = Some(half_open.iter().map(listener).collect());
         });
         stream.gives_up().labels()
