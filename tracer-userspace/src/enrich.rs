@@ -270,6 +270,15 @@ fn probes_on<'a>(attempt: &Attempt, node: &'a Node) -> Vec<Match<'a>> {
         .collect()
 }
 
+/// Several kinds of probe fit, for all that the kernel shows.
+#[must_use]
+pub fn is_one_of_several(attempt: &Attempt, node: &Node) -> bool {
+    let all = probes_on(attempt, node);
+    let behaving = behaving(&all, attempt);
+    let fitting = if behaving.is_empty() { &all } else { &behaving };
+    fitting.iter().any(|(.., spec)| spec.probe_type != fitting[0].2.probe_type)
+}
+
 /// The probe specs that this attempt can be: same address and port; and, where the attempt is over,
 /// the kind that behaves like it.
 fn matching_probes<'a>(attempt: &Attempt, node: &'a Node) -> Vec<Match<'a>> {

@@ -365,6 +365,13 @@ impl Stream {
         self
     }
 
+    /// Back to the attempt before the last [`again`](Self::again).
+    pub(crate) fn back_to(&mut self, conn: u64) -> &mut Self {
+        self.conn = ConnId(conn);
+        self.flow.src.set_port(self.flow.src.port() - 1);
+        self
+    }
+
     /// The next attempt, to another target.
     pub(crate) fn again_to(&mut self, conn: u64, dst: &str) -> &mut Self {
         self.flow.dst = addr(dst);

@@ -7,6 +7,7 @@ use crate::classify::Streak;
 use crate::classify::finding::Finding;
 use crate::classify::label::Label;
 use crate::correlate::attempt::Attempt;
+use crate::correlate::node::Node;
 use crate::decision::Decision;
 use crate::enrich::{self, Named};
 use crate::event::{ConnId, Netns};
@@ -23,22 +24,27 @@ const KEEP_REFUSED_NS: u64 = 300_000_000_000;
 /// Refused attempts kept for one port.
 const MAX_REFUSED: usize = 8;
 
-/// Target, kind of probe, and pod, as far as they are known: an address is given to another pod.
-pub(super) type Counter = (SocketAddr, Option<u8>, Option<String>);
+/// Target, kind of probe, and pod, as far as that is known: an address is given to another pod.
+pub(super) type Counter = (SocketAddr, u8, Option<String>);
 
 /// Failures in a row of a probe.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct InARow {
     count: u32,
+    /// When the last one began.
+    last: u64,
     /// When an attempt began that was redirected, and maybe was well.
     redirected: Option<u64>,
 }
 
 impl InARow {
     /// One more. What was redirected to elsewhere before has ended them; what followed at once is the same attempt of the probe.
-    fn add(&mut self, began: u64, timeout_ns: u64) {
-        let ended = self.redirected.take().is_some_and(|at| began.saturating_sub(at) >= timeout_ns);
-        self.count = if ended { 1 } else { self.count + 1 };
+    /// So has an attempt in between of which is known only that it did not fail: none of them for so long.
+    fn add(&mut self, began: u64, timeout_ns: u64, unheard_ns: Option<u64>) {
+        let redirected = self.redirected.take().is_some_and(|at| began.saturating_sub(at) >= timeout_ns);
+        let well = unheard_ns.is_some_and(|longest| began.saturating_sub(self.last) >= longest);
+        self.count = if redirected || well { 1 } else { self.count + 1 };
+        self.last = began;
     }
 }
 
@@ -49,7 +55,7 @@ impl Core {
         }
         let in_handshake = self.correlator.get(conn).is_some_and(|a| a.established.is_none());
         let redial = self.correlator.get(conn).is_some_and(|attempt| self.is_redial(attempt));
-        let before = self.decided.get(&conn).map(|before| before.outcome);
+        let (before, counted) = self.decided.get(&conn).map(|it| (it.outcome, it.counted)).unzip();
         if before.is_none() && finding.outcome == Outcome::Failure {
             self.note_dial(conn);
         }
@@ -60,7 +66,8 @@ impl Core {
             self.counts.failed(attempt, &enrich::name(attempt, &self.node), &self.node, finding.decided_at);
         }
         let Finding { label, outcome, confidence, until_answered, .. } = *finding;
-        let decided = Decided { label, outcome, confidence, in_handshake, until_answered, revised, redial };
+        let counted = counted.flatten();
+        let decided = Decided { label, outcome, confidence, in_handshake, until_answered, revised, redial, counted };
         self.decided.insert(conn, decided);
     }
 
@@ -103,8 +110,9 @@ impl Core {
         streak.in_run(enrich::run_began(attempt, &self.node, attempt.started).or_else(made))
     }
 
-    /// Failures in a row of this probe, this attempt included; not of what need not be a probe.
-    pub(super) fn count_failure(&mut self, conn: ConnId, named: &Named, finding: &Finding, again: bool) -> Option<u32> {
+    /// Failures in a row of this probe, this attempt included; not of what need not be a probe, nor where several probes fit and
+    /// nobody said which it was: theirs would be added up.
+    pub(super) fn count_failure(&mut self, conn: ConnId, named: &Named, finding: &Finding) -> Option<u32> {
         if finding.outcome != Outcome::Failure {
             return None;
         }
@@ -112,20 +120,22 @@ impl Core {
         if enrich::other_reason(attempt, &self.node).is_some() {
             return None;
         }
-        let (began, is_new) = (attempt.started, !again && !self.is_redial(attempt));
+        let unheard_ns = unheard(attempt, named, &self.node)?;
+        let (began, redial) = (attempt.started, self.is_redial(attempt));
         let timeout_ns = enrich::longest_timeout_ns(attempt, &self.node).unwrap_or(LONGEST_REDIRECT_NS);
-        let in_a_row = self.failures.or_default(key);
-        if is_new {
-            in_a_row.add(began, timeout_ns);
-        }
         // A later verdict may be the first that knows which probe it was.
+        let counted = self.decided.get_mut(&conn).and_then(|it| it.counted.replace(key.1));
+        let in_a_row = self.failures.or_default(key.clone());
+        if counted != Some(key.1) && !redial {
+            in_a_row.add(began, timeout_ns, unheard_ns);
+        }
         Some(in_a_row.count.max(1))
     }
 
-    pub(super) fn counter_key(&self, conn: ConnId, named: &Named) -> Option<Counter> {
+    fn counter_key(&self, conn: ConnId, named: &Named) -> Option<Counter> {
         let dst = self.correlator.get(conn)?.flow.dst;
         let pod = named.k8s.as_ref().and_then(|k8s| k8s.pod_uid.clone().or_else(|| k8s.pod_name.clone()));
-        Some((dst, named.probe.as_ref().and_then(|p| p.probe_type).map(|t| t as u8), pod))
+        Some((dst, named.probe.as_ref()?.probe_type? as u8, pod))
     }
 
     /// An attempt succeeded: its probe's failures in a row are over; what answered an HTTPS probe speaks TLS.
@@ -155,10 +165,10 @@ impl Core {
         }
     }
 
-    /// Of some attempts it was not known which probe or pod they were.
+    /// Of some attempts it was not known which pod they were. Which probe they were must be: the other's failures go on.
     pub(super) fn end_failures(&mut self, conn: ConnId, named: &Named) {
         let Some((dst, kind, pod)) = self.counter_key(conn, named) else { return };
-        for key in [(dst, kind, pod.clone()), (dst, None, pod), (dst, kind, None), (dst, None, None)] {
+        for key in [(dst, kind, pod), (dst, kind, None)] {
             self.failures.remove(&key);
         }
     }
@@ -179,6 +189,18 @@ fn is_redirected(attempt: &Attempt) -> bool {
     attempt.prober && matches!(status, Some(301 | 302 | 303 | 307 | 308))
 }
 
+/// After what time without a failure this probe has succeeded in between: of several that fit, the kubelet names the failed ones
+/// only. `None`: it was an Event that named it, of which some are not sent.
+fn unheard(attempt: &Attempt, named: &Named, node: &Node) -> Option<Option<u64>> {
+    if !enrich::is_one_of_several(attempt, node) {
+        return Some(None);
+    }
+    let (_, said) = attempt.kubelet().filter(|(_, said)| !said.is_event())?;
+    let probe = named.probe.as_ref().filter(|it| it.probe_type == Some(said.probe_type))?;
+    let longest_s = u64::from(probe.period_s?.max(probe.timeout_s.unwrap_or_default()));
+    Some(Some(longest_s * 1_500_000_000))
+}
+
 /// The namespace that had nobody to listen: an address alone may have been another pod's.
 pub(super) fn refused_in(attempt: &Attempt) -> Option<Netns> {
     attempt.resets_sent().find_map(|(_, r)| r.netns).or_else(|| attempt.drops().find_map(|(_, d)| d.netns))
@@ -194,7 +216,7 @@ mod tests {
     use std::net::Ipv4Addr;
 
     use super::MAX_COUNTERS;
-    use crate::event::{AnswerKind, TcpState};
+    use crate::event::{AnswerKind, ProbeSays, ProbeType, TcpState};
     use crate::testing::{SYN, Stream};
 
     fn refuse(stream: &mut Stream) {
@@ -271,5 +293,46 @@ mod tests {
         stream.http_readiness_of("other");
         answered(&mut stream, 102, 500);
         assert_eq!(counted(&stream), [1, 2, 1].map(Some));
+    }
+
+    /// Liveness and readiness ask the same port. Refused: 0.5 s apart, each 10 s.
+    fn both_refused(named: bool) -> Vec<Option<u32>> {
+        let mut stream = Stream::new();
+        stream.http_readiness().http_liveness_too();
+        for period in 0..3 {
+            for (n, kind) in [(0, ProbeType::Readiness), (1, ProbeType::Liveness)] {
+                refuse(stream.again(100 + 2 * period + n));
+                if named {
+                    stream.kubelet_of(kind, ProbeSays::Network);
+                }
+                stream.wait_ms(4_980);
+            }
+        }
+        counted(&stream)
+    }
+
+    #[test]
+    fn failures_of_two_probes_of_one_port_are_not_added_up() {
+        assert_eq!(both_refused(false), [None; 6]);
+        let twice = |count| [None, Some(count), None, Some(count)];
+        assert_eq!(both_refused(true), [twice(1), twice(2), twice(3)].concat());
+    }
+
+    /// Of the successes it is not known whose they are: those of the liveness probe end no failures of the other, and what
+    /// failed before the readiness probe was well is over.
+    #[test]
+    fn the_success_of_one_probe_leaves_the_failures_of_the_other() {
+        let mut stream = Stream::new();
+        stream.http_readiness().http_liveness_too();
+        for (period, status) in [503, 503, 200, 503, 503].into_iter().enumerate() {
+            answered(&mut stream, 100 + 2 * period as u64, status);
+            if status == 503 {
+                stream.kubelet_of(ProbeType::Readiness, ProbeSays::Status(503));
+            }
+            answered(stream.wait_ms(4_998), 101 + 2 * period as u64, 200);
+            stream.wait_ms(4_998);
+        }
+        let last: Vec<u32> = counted(&stream).into_iter().flatten().collect();
+        assert_eq!(last, [1, 2, 1, 2]);
     }
 }

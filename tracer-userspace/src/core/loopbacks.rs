@@ -14,11 +14,11 @@ use crate::record::{Confidence, Outcome};
 const FALLBACK_NS: u64 = 1_000_000_000;
 
 impl Core {
-    /// An attempt succeeded: that to the other loopback address, which it followed, is no failure of the probe.
+    /// An attempt is over that was connected: that to the other loopback address, which it followed, is no failure of the probe,
+    /// whatever this one was answered.
     pub(super) fn pardon_other_loopback(&mut self, conn: ConnId, out: &mut Vec<Decision>) {
-        let Some(attempt) = self.correlator.get(conn).filter(|it| it.prober && it.flow.dst.ip().is_loopback()) else {
-            return;
-        };
+        let reached = |it: &&Attempt| it.prober && it.established.is_some() && it.flow.dst.ip().is_loopback();
+        let Some(attempt) = self.correlator.get(conn).filter(reached) else { return };
         let before: Vec<&Attempt> = self.correlator.all().filter(|it| is_first_try(it, attempt)).collect();
         let open = |d: &Decided| d.outcome == Outcome::Failure && d.in_handshake && !d.revised;
         let pardoned: Vec<(ConnId, Finding)> = before
@@ -50,7 +50,7 @@ fn is_first_try(first: &Attempt, second: &Attempt) -> bool {
 fn pardon(first: &Attempt, second: &Attempt, before: Decided) -> Finding {
     let ended = second.ended.map_or(second.started, |(time, _)| time);
     let summary = format!(
-        "the prober then dialled {} and succeeded: `localhost` is both addresses, and nothing listens on {}",
+        "the prober then dialled {} and was connected: `localhost` is both addresses, and nothing listens on {}",
         second.flow.dst, first.flow.dst
     );
     let mend = format!("set the probe's host to {}: the first dial of each attempt is in vain", second.flow.dst.ip());
@@ -61,7 +61,7 @@ fn pardon(first: &Attempt, second: &Attempt, before: Decided) -> Finding {
 
 #[cfg(test)]
 mod tests {
-    use crate::event::TcpState;
+    use crate::event::{AnswerKind, TcpState};
     use crate::record::Outcome;
     use crate::testing::{SYN, Stream};
 
@@ -71,6 +71,21 @@ mod tests {
         stream.state(TcpState::SynSent, TcpState::Close, 111, (0, 0, 0)).again_to(9, second);
         stream.connect().established().state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 200));
         stream.verdicts().iter().map(|it| it.verdict.outcome).collect()
+    }
+
+    /// Whose answer is a no, is one failure: the other dial is none.
+    #[test]
+    fn the_other_address_of_localhost_says_no() {
+        let mut stream = Stream::to("[::1]:8080");
+        stream.connect().reset_sent(SYN, true, None).reset_received(TcpState::SynSent, 0);
+        stream.state(TcpState::SynSent, TcpState::Close, 111, (0, 0, 0)).again_to(9, "127.0.0.1:8080");
+        stream.connect().established().answer(AnswerKind::Http, Some(503));
+        stream.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 200));
+        let said = stream.verdicts();
+        let said: Vec<_> = said.iter().map(|it| (it.verdict.label.name(), it.verdict.outcome)).collect();
+        let refused = |outcome| ("connection_refused", outcome);
+        let no = ("app_status_failure", Outcome::Failure);
+        assert_eq!(said, [refused(Outcome::Failure), no, refused(Outcome::Noise)]);
     }
 
     #[test]

@@ -74,6 +74,8 @@ struct Decided {
     revised: bool,
     /// An attempt of its probe had been dialled for before.
     redial: bool,
+    /// The kind of probe among whose failures it is counted.
+    counted: Option<u8>,
 }
 
 /// Observations in, decisions out.
@@ -312,12 +314,12 @@ impl Core {
     fn classified(&self, conn: ConnId, when: When) -> Option<(Finding, Vec<Label>)> {
         let attempt = self.correlator.get(conn)?;
         let before = self.decided.get(&conn).copied();
-        if let Some(before) = before.filter(|before| self.recovered(attempt, *before)) {
-            return Some(recovery(attempt, before));
-        }
         let streak = self.streak_of(attempt).map(|s| next(s, before.is_some() || self.is_redial(attempt)));
         let streak = streak.or(Some(Streak::of_one(attempt.started)));
-        classify(&Case { attempt, node: &self.node, settled: matches!(when, When::Settled(_)), streak })
+        let found = classify(&Case { attempt, node: &self.node, settled: matches!(when, When::Settled(_)), streak });
+        let failed = found.as_ref().is_some_and(|(finding, _)| finding.outcome == Outcome::Failure);
+        let recovered = before.filter(|before| !failed && self.recovered(attempt, *before));
+        recovered.map(|before| recovery(attempt, before)).or(found)
     }
 
     /// Says a verdict; `again`: not the attempt's first.
@@ -326,7 +328,7 @@ impl Core {
         let (named, said) = (enrich::name(attempt, &self.node), attempt.kubelet().map(|(_, probe)| said(probe)));
         // Where only the kubelet saw it fail, the attempt before may have been counted as a success.
         let counts = again || said.is_none() || self.correlator.get(conn).is_some_and(Attempt::failed);
-        let count = if counts { self.count_failure(conn, &named, &finding, again) } else { None };
+        let count = if counts { self.count_failure(conn, &named, &finding) } else { None };
         if !again && let Some(attempt) = self.correlator.get(conn) {
             self.starts.failed(attempt, &self.node, &finding);
         }
@@ -354,9 +356,9 @@ impl Core {
         });
         // What was to send a request and did not has succeeded at nothing; of what was reset after its dial that is not known.
         let is_open = enrich::is_unasked(attempt, &self.node) || enrich::is_reset_after_dial(attempt, &self.node);
+        self.pardon_other_loopback(conn, out);
         if outcome == Outcome::Success && !is_open {
             self.succeeded(conn, time, out);
-            self.pardon_other_loopback(conn, out);
             self.pardon_redials(conn, out);
         }
         if self.finished.len() > MAX_DECIDED {

@@ -80,7 +80,8 @@ impl Core {
         let waits = |a: &Attempt| !is_long_over(a, probe, enrich::longest_timeout_ns(a, &self.node));
         let is_free = |a: &Attempt| a.prober && a.kubelet().is_none();
         let fits = |a: &&Attempt| is_free(a) && is_in_time(a, probe) && waits(a) && self.is_of(a, probe);
-        self.correlator.all().filter(fits).collect()
+        let fitting: Vec<&Attempt> = self.correlator.all().filter(fits).collect();
+        preferred(&fitting, |a| !seems_unanswered(a, probe))
     }
 
     /// It was answered with a no, on one of several connections that went well for the kernel: the words alone decide. Not of an
@@ -178,6 +179,13 @@ fn denies(attempt: &Attempt, probe: &KubeletProbe) -> bool {
     attempt.answer().and_then(|(_, answer)| answer.status).is_some_and(|status| status != said)
 }
 
+/// The kubelet read an answer, and this one had none, as far as its bytes were counted (a sockmap's are not).
+fn seems_unanswered(attempt: &Attempt, probe: &KubeletProbe) -> bool {
+    use ProbeSays::{NoHealthService, NotHttp, NotServing, Status, TimeoutInBody};
+    let answered = matches!(probe.says, Status(_) | NotServing | NoHealthService | NotHttp | TimeoutInBody);
+    answered && attempt.ended.is_some() && attempt.received() == Some(0)
+}
+
 #[cfg(test)]
 mod tests {
     use crate::event::{AnswerKind, Fact, PodRef, ProbeSays, ProbeType, SandboxCause, SandboxFailure, TcpState};
@@ -212,6 +220,21 @@ mod tests {
         let verdicts = stream.verdicts();
         assert_eq!(told(&stream), [("unexplained".to_owned(), true)]);
         assert!(verdicts[0].verdict.summary.contains("so the kubelet says"), "{}", verdicts[0].verdict.summary);
+    }
+
+    /// Liveness and readiness on one port: one has no answer in time, the other one that is a no. Each line finds its own.
+    #[test]
+    fn a_status_is_not_of_the_attempt_that_had_none() {
+        let mut stream = Stream::new();
+        stream.http_readiness().http_liveness_too().connect().established().wait_ms(960);
+        stream.again(9).connect().established().answer(AnswerKind::Http, Some(503));
+        stream.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 200)).wait_ms(40);
+        stream.back_to(7).state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 0)).wait_ms(5);
+        stream.kubelet_of(ProbeType::Readiness, ProbeSays::Status(503));
+        stream.kubelet_of(ProbeType::Liveness, ProbeSays::Timeout);
+        let mut said = told(&stream);
+        said.retain(|(_, quoted)| *quoted);
+        assert_eq!(said, [("app_status_failure".to_owned(), true), ("slow_response".to_owned(), true)]);
     }
 
     /// Liveness and readiness on one port in the same second: one fails, the other does not.

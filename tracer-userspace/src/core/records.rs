@@ -8,7 +8,9 @@ use crate::correlate::attempt::Attempt;
 use crate::decision::Decision;
 use crate::enrich::{self, Named};
 use crate::event::{Answer, AnswerKind, ConnId, KubeletProbe, Loss};
-use crate::record::{AttemptBody, Body, KubeletSaid, LossBody, Outcome, Phases, Probe, Subject, Verdict, VerdictBody};
+use crate::record::{
+    AttemptBody, Body, Confidence, KubeletSaid, LossBody, Outcome, Phases, Probe, Subject, Verdict, VerdictBody,
+};
 
 impl Core {
     /// An attempt that is over, or open at the end.
@@ -37,16 +39,22 @@ impl Core {
     }
 }
 
-/// What a verdict becomes whose attempt then succeeded.
+/// What a verdict becomes whose attempt was then connected, and in which nothing failed. Of what was answered with other than an
+/// HTTP status it is not seen whether that was a yes.
 pub(super) fn recovery(attempt: &Attempt, before: Decided) -> (Finding, Vec<Label>) {
     let ended = attempt.ended.map_or(attempt.started, |(time, _)| time);
+    let is_yes = attempt.touched_only() || attempt.answer().is_some_and(|(_, answer)| answer.status.is_some());
+    let (what, confidence) = match is_yes {
+        true => ("succeeded after all", Confidence::Proven),
+        false => ("was answered after all, whether with a yes is not seen", Confidence::Likely),
+    };
     let summary = format!(
-        "the attempt to {} succeeded after all: a SYN that was sent again got through {:.1} ms after the first",
+        "the attempt to {} {what}: a SYN that was sent again got through {:.1} ms after the first",
         attempt.flow.dst,
         attempt.established.unwrap_or(ended).saturating_sub(attempt.started) as f64 / 1e6
     );
     let found = Finding::failure(before.label, Vec::new(), summary, before.label.page().mend.to_owned());
-    (Finding { outcome: Outcome::Noise, decided_at: ended, ..found }, Vec::new())
+    (Finding { outcome: Outcome::Noise, decided_at: ended, ..found.with_confidence(confidence) }, Vec::new())
 }
 
 pub(super) fn verdict_record(

@@ -257,7 +257,10 @@ mod tests {
         for (conn, until_next) in [(100, 300), (101, 700), (102, 300), (103, 8_700)] {
             refused(&mut stream, conn, until_next);
         }
-        assert_eq!(counts(&stream), [1, 2, 2, 2].map(Some));
+        let mut core = crate::core::Core::default();
+        stream.observations.iter().for_each(|it| core.push(it, &mut Vec::new()));
+        assert_eq!(core.decided.values().map(|it| it.redial).collect::<Vec<_>>(), [false, false, true, true]);
+        assert_eq!(counts(&stream), [None; 4], "whose failure each is was not said");
     }
 
     /// Dials at 0 and 0.3 s are refused, those at 1.0 and 1.3 s answered.

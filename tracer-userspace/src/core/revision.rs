@@ -17,6 +17,7 @@ impl Core {
             && attempt.established.is_some()
             && !self.failed(attempt)
             && !is_counted(attempt)
+            && !enrich::is_unasked(attempt, &self.node)
             && !enrich::is_reset_after_dial(attempt, &self.node)
     }
 
@@ -74,4 +75,91 @@ fn is_answered(before: Decided, finding: &Finding, also: &[Label]) -> bool {
     let got_through = is_no || finding.in_silence && finding.lost_events == 0;
     let stands = finding.label == before.label || also.contains(&before.label);
     before.until_answered && before.outcome == Outcome::Failure && got_through && !stands
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::event::{AnswerKind, ListenQueue, TcpState};
+    use crate::record::{Confidence, Outcome};
+    use crate::testing::{NODE, SYN, Stream, lo};
+
+    const LIVES: (u64, u64, u64) = (100, 101, 200);
+
+    /// The first SYN is lost, the second one gets through 1 s later.
+    fn connected_late(stream: &mut Stream, lose: impl FnOnce(&mut Stream)) {
+        stream.connect();
+        lose(stream);
+        stream.wait_ms(1_000).retransmit(TcpState::SynSent).established();
+    }
+
+    fn queue(stream: &mut Stream) {
+        stream.queue_full(ListenQueue::Accept);
+    }
+
+    fn loopback(stream: &mut Stream) {
+        stream.drop_on(SYN, "QDISC_DROP", NODE, lo(false));
+    }
+
+    fn outcomes(stream: &Stream) -> Vec<(&'static str, Outcome, Confidence)> {
+        let of = |it: &crate::record::VerdictBody| (it.verdict.label.name(), it.verdict.outcome, it.verdict.confidence);
+        stream.verdicts().iter().map(of).collect()
+    }
+
+    #[test]
+    fn what_was_answered_with_a_no_did_not_succeed_after_all() {
+        for (lose, label) in [(queue as fn(&mut Stream), "accept_queue_overflow"), (loopback, "loopback_down")] {
+            let answered = |status: u16| {
+                let mut stream = Stream::new();
+                stream.http_readiness();
+                connected_late(&mut stream, lose);
+                stream.answer(AnswerKind::Http, Some(status)).state(
+                    TcpState::Established,
+                    TcpState::FinWait1,
+                    0,
+                    LIVES,
+                );
+                outcomes(&stream)
+            };
+            let first = (label, Outcome::Failure, Confidence::Proven);
+            let no = ("app_status_failure", Outcome::Failure, Confidence::Proven);
+            assert_eq!(answered(503), [first, no]);
+            assert_eq!(answered(200), [first, (label, Outcome::Noise, Confidence::Proven)]);
+        }
+    }
+
+    #[test]
+    fn what_was_refused_on_the_next_try_was_reached() {
+        for lose in [queue as fn(&mut Stream), loopback] {
+            let mut stream = Stream::new();
+            stream.http_readiness().connect();
+            lose(&mut stream);
+            stream.wait_ms(1_000).retransmit(TcpState::SynSent);
+            stream.reset_sent(SYN, true, None).reset_received(TcpState::SynSent, 0);
+            stream.state(TcpState::SynSent, TcpState::Close, 111, (0, 0, 0));
+            assert_eq!(stream.labels().last(), Some(&"connection_refused"), "{:?}", stream.labels());
+        }
+    }
+
+    #[test]
+    fn an_answer_that_cannot_be_read_is_no_proven_yes() {
+        let mut stream = Stream::new();
+        stream.grpc_readiness(3);
+        connected_late(&mut stream, queue);
+        stream.state(TcpState::Established, TcpState::FinWait1, 0, LIVES);
+        let last = ("accept_queue_overflow", Outcome::Noise, Confidence::Likely);
+        assert_eq!(outcomes(&stream).last(), Some(&last));
+    }
+
+    #[test]
+    fn a_probe_that_asked_nothing_did_not_succeed() {
+        let mut stream = Stream::new();
+        stream.http_readiness();
+        connected_late(&mut stream, queue);
+        stream.state(TcpState::Established, TcpState::FinWait1, 0, (0, 1, 0));
+        assert!(
+            outcomes(&stream).iter().all(|(_, outcome, _)| *outcome == Outcome::Failure),
+            "{:?}",
+            outcomes(&stream)
+        );
+    }
 }

@@ -34,7 +34,8 @@ pub struct Probe {
     /// Failures in a row until it counts.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub failure_threshold: Option<u32>,
-    /// Failures in a row seen so far, this one included.
+    /// Failures in a row of this probe seen so far, this one included; absent where several probes fit and the kubelet has not
+    /// said whose this one is.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub consecutive_failures: Option<u32>,
 }

@@ -91,6 +91,12 @@ impl Stream {
         self.probed_too(http_probe(self.flow.dst.port()))
     }
 
+    /// The pod's container has a liveness probe on the same port, too.
+    pub(crate) fn http_liveness_too(&mut self) -> &mut Self {
+        let like = http_probe(self.flow.dst.port());
+        self.probed_too(ProbeSpec { probe_type: ProbeType::Liveness, ..like })
+    }
+
     fn probed_too(&mut self, probe: ProbeSpec) -> &mut Self {
         let mut pods = self.pods();
         pods.pods[0].containers[0].probes.push(probe);

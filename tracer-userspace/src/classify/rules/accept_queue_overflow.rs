@@ -4,7 +4,7 @@ use serde_json::json;
 
 use super::super::evidence::evidence;
 use super::connection_refused::takes;
-use super::{Case, Finding, Label, in_handshake, silent};
+use super::{Case, Finding, Label, in_handshake, is_unanswered, silent};
 use crate::event::{ListenQueue, ListenerState, MOST_LISTENERS};
 use crate::record::{Confidence, Evidence};
 
@@ -18,7 +18,7 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
 
 /// This attempt's SYN met the full queue.
 fn by_hook(case: &Case<'_>) -> Option<Finding> {
-    let (time, met) = case.attempt.queue_full(ListenQueue::Accept)?;
+    let (time, met) = case.attempt.queue_full(ListenQueue::Accept).filter(|(time, _)| is_unanswered(case, *time))?;
     let says = format!("the SYN met a listener with {} connections waiting, of {} allowed", met.waiting, met.backlog);
     let fields = json!({ "waiting": met.waiting, "backlog": met.backlog, "netns": met.netns });
     Some(finding(case, evidence("tcp_conn_request", time, says, fields), met.waiting, met.backlog))
@@ -69,7 +69,7 @@ fn finding(case: &Case<'_>, seen: Evidence, waiting: u32, backlog: u32) -> Findi
         "let the process on port {} accept faster; raise its listen backlog and net.core.somaxconn in the pod (ss -ltn: Recv-Q above Send-Q)",
         dst.port()
     );
-    Finding::failure(Label::AcceptQueueOverflow, vec![seen], summary, remediation)
+    Finding::failure(Label::AcceptQueueOverflow, vec![seen], summary, remediation).until_answered()
 }
 
 #[cfg(test)]

@@ -125,7 +125,7 @@ mod tests {
     /// The kubelet goes on to dial after its probe has timed out, and closes what it gets.
     #[test]
     fn what_gets_through_after_the_timeout_is_not_taken_back() {
-        let late = |probed: bool, after_ms: u64| {
+        let late = |probed: bool, after_ms: u64, bytes: (u64, u64, u64)| {
             let mut stream = Stream::new();
             if probed {
                 stream.http_readiness();
@@ -133,12 +133,14 @@ mod tests {
             let rules = vec![rule("INPUT", RuleVerdict::Drop)];
             stream.connect().drop(SYN, "NETFILTER_DROP", POD).push(firewall(POD, rules)).wait_ms(5).push(Fact::Tick);
             stream.wait_ms(after_ms).retransmit(TcpState::SynSent).established();
-            stream.state(TcpState::Established, TcpState::FinWait1, 0, (0, 1, 0)).wait_ms(50).push(Fact::Tick);
+            stream.state(TcpState::Established, TcpState::FinWait1, 0, bytes).wait_ms(50).push(Fact::Tick);
             stream.verdicts().iter().map(|v| v.verdict.outcome).collect::<Vec<_>>()
         };
-        assert_eq!(late(true, 1_025), [Outcome::Failure]);
-        assert_eq!(late(true, 900), [Outcome::Failure, Outcome::Noise], "within timeoutSeconds 1");
-        assert_eq!(late(false, 1_025), [Outcome::Failure, Outcome::Noise], "a timeout that nobody knows");
+        let (nothing, answered) = ((0, 1, 0), (100, 101, 200));
+        assert_eq!(late(true, 1_025, nothing), [Outcome::Failure]);
+        assert_eq!(late(true, 900, nothing), [Outcome::Failure], "within timeoutSeconds 1, and nothing was asked");
+        assert_eq!(late(true, 900, answered), [Outcome::Failure, Outcome::Noise]);
+        assert_eq!(late(false, 1_025, nothing), [Outcome::Failure, Outcome::Noise], "a timeout that nobody knows");
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! `lo` of the attempt's namespace is down and its route goes over it.
 
 use super::super::evidence::{evidence, of_drop};
-use super::{Case, Finding, Label, enter, in_namespace};
+use super::{Case, Finding, Label, enter, in_namespace, is_unanswered};
 use crate::classify::{culprit, culprit_of};
 use crate::event::Netns;
 use crate::record::{Confidence, Culprit, Evidence};
@@ -18,7 +18,7 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
 
 /// A SYN of this attempt was dropped on a loopback device that is down.
 fn dropped(case: &Case<'_>, netns: Netns) -> Option<Finding> {
-    let (time, drop) = case.attempt.drops().find(|(_, d)| {
+    let (time, drop) = case.attempt.drops().filter(|(time, _)| is_unanswered(case, *time)).find(|(_, d)| {
         d.flags.is_syn() && d.netns == Some(netns) && d.device.as_ref().is_some_and(|dev| dev.loopback && !dev.up)
     })?;
     Some(finding(case, netns, of_drop(time, drop), Confidence::Proven))
@@ -58,7 +58,8 @@ fn finding(case: &Case<'_>, netns: Netns, first: Evidence, confidence: Confidenc
     let remediation = format!("{}ip link set {lo} up{}", enter(case, Some(netns)), blame.unwrap_or_default());
     let found = Finding::failure(Label::LoopbackDown, seen, summary, remediation)
         .with_confidence(confidence)
-        .with_culprit(culprit);
+        .with_culprit(culprit)
+        .until_answered();
     Finding { decided_at, ..found }
 }
 

@@ -70,14 +70,14 @@ fn inspected<'a>(case: &Case<'a>) -> Option<(u64, &'a Inspection)> {
 }
 
 /// No RST came for a later SYN than the one of this time. What comes with it is the answer of whoever dropped it.
-fn unanswered(case: &Case<'_>, time: u64) -> bool {
+fn is_unanswered(case: &Case<'_>, time: u64) -> bool {
     let reset = case.attempt.reset_received().filter(|(_, reset)| reset.state == TcpState::SynSent);
     reset.is_none_or(|(at, _)| at < time.saturating_add(ANSWER_NS))
 }
 
 /// The packet is one of a handshake that never came to its end or to another answer.
 fn is_of_handshake(case: &Case<'_>, time: u64, drop: &PacketDrop) -> bool {
-    case.attempt.established.is_none() && unanswered(case, time) && (drop.flags.is_syn() || drop.flags.is_syn_ack())
+    case.attempt.established.is_none() && is_unanswered(case, time) && (drop.flags.is_syn() || drop.flags.is_syn_ack())
 }
 
 /// The dropped packet went from the prober to the target.

@@ -90,7 +90,7 @@ fn finding(case: &Case<'_>, port: Option<&NodePort>, mut seen: Vec<Evidence>) ->
         overlap(case)
     );
     let found = Finding::failure(Label::NodeportEphemeralCollision, seen, summary, remediation(case));
-    Finding { decided_at: decided_at.unwrap_or(found.decided_at), ..found }
+    Finding { decided_at: decided_at.unwrap_or(found.decided_at), ..found }.until_answered()
 }
 
 fn backends(port: Option<&NodePort>) -> String {

@@ -4,7 +4,7 @@ use serde_json::json;
 
 use super::super::culprit_of;
 use super::super::evidence::{evidence, is_netfilter, of_drop};
-use super::{Case, Finding, Label, in_handshake, in_namespace, outbound};
+use super::{Case, Finding, Label, in_handshake, in_namespace, is_unanswered, outbound};
 use crate::event::{Inspection, LinkState, ListenQueue, Netns, PacketDrop, Pod};
 use crate::record::{Confidence, Evidence};
 
@@ -21,6 +21,7 @@ fn dropped(case: &Case<'_>) -> Option<Finding> {
     let (time, drop) = case
         .attempt
         .drops()
+        .filter(|(time, _)| is_unanswered(case, *time))
         .find(|(_, d)| d.netns.is_some() && d.device.as_ref().is_some_and(|dev| !dev.up && !dev.loopback))?;
     let (netns, device) = (drop.netns?, drop.device.as_ref()?);
     Some(finding(case, vec![of_drop(time, drop)], netns, &device.name, "is down"))
@@ -174,7 +175,7 @@ fn finding(case: &Case<'_>, mut seen: Vec<Evidence>, netns: Netns, device: &str,
         super::enter(case, Some(netns))
     );
     let found = Finding::failure(Label::PodLinkDown, seen, summary, remediation).with_culprit(culprit);
-    Finding { decided_at, ..found }
+    Finding { decided_at, ..found }.until_answered()
 }
 
 #[cfg(test)]

@@ -29,7 +29,7 @@ fn by_ipvs(case: &Case<'_>) -> Option<Finding> {
         case.attempt.ipvs().find(|(_, i)| i.op == IpvsOp::NoBackend && i.flags.is_syn() && i.flow.dst == dst)?;
     let said = format!("IPVS{} has no backend", in_namespace(case, ipvs.netns));
     let make = |summary, remediation| {
-        Finding::failure(Label::ServiceNoEndpoints, vec![of_ipvs(time, ipvs)], summary, remediation)
+        Finding::failure(Label::ServiceNoEndpoints, vec![of_ipvs(time, ipvs)], summary, remediation).until_answered()
     };
     if ready_elsewhere(case).is_none() {
         return Some(finding(case, None, Lacking::Everywhere, &said, make));

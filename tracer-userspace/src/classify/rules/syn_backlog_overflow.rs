@@ -4,7 +4,7 @@ use serde_json::json;
 
 use super::super::evidence::evidence;
 use super::accept_queue_overflow::{listeners, seen};
-use super::{Case, Finding, Label, enter, in_handshake, silent};
+use super::{Case, Finding, Label, enter, in_handshake, is_unanswered, silent};
 use crate::event::{ListenQueue, Netns};
 use crate::record::{Confidence, Evidence};
 
@@ -18,7 +18,7 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
 
 /// This attempt's SYN met a listener that has no room for another half-open connection.
 fn by_hook(case: &Case<'_>) -> Option<Finding> {
-    let (time, met) = case.attempt.queue_full(ListenQueue::HalfOpen)?;
+    let (time, met) = case.attempt.queue_full(ListenQueue::HalfOpen).filter(|(time, _)| is_unanswered(case, *time))?;
     let says =
         format!("the SYN met a listener with {} half-open connections, of {} allowed", met.half_open, met.backlog);
     let fields = json!({ "half_open": met.half_open, "backlog": met.backlog, "netns": met.netns });
@@ -59,7 +59,7 @@ fn finding(case: &Case<'_>, seen: Evidence, half_open: u32, netns: Option<Netns>
         enter(case, netns),
         dst.port()
     );
-    Finding::failure(Label::SynBacklogOverflow, vec![seen], summary, remediation)
+    Finding::failure(Label::SynBacklogOverflow, vec![seen], summary, remediation).until_answered()
 }
 
 #[cfg(test)]
