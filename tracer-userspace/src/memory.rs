@@ -1,7 +1,8 @@
-//! Memory that only the start needed: large blocks, and the pages of our own program.
+//! Memory that is needed once, or once in a while: large blocks, and the pages of our own program.
 //!
-//! Most of the program runs once (the command line, the loader of the hooks, the sign-in at the cluster) and would stay
-//! resident for as long as the daemon does. What is needed again comes back from the page cache, 64 KiB at a time.
+//! Most of the program runs once (the command line, the loader of the hooks, the sign-in at the cluster) or once in five minutes
+//! (the checks of the node) and would stay resident for as long as the daemon does. What is needed again comes back from the
+//! page cache, 64 KiB at a time.
 
 use std::ffi::c_void;
 use std::fs;
@@ -25,7 +26,7 @@ pub fn return_large_blocks() {
 
 /// Gives back the pages of the program that nothing has written to. Without `smaps` (`CONFIG_PROC_PAGE_MONITOR`) nothing
 /// happens.
-pub fn forget_start() {
+pub fn forget_code() {
     let (Ok(smaps), Ok(program)) = (fs::read_to_string("/proc/self/smaps"), fs::read_link("/proc/self/exe")) else {
         return;
     };
@@ -109,7 +110,7 @@ Anonymous:             0 kB
             kilobytes.sum::<u64>()
         };
         let before = resident();
-        forget_start();
+        forget_code();
         let after = resident();
         assert!(after < before, "{before} kB of the program before, {after} after");
     }

@@ -142,7 +142,7 @@ where
     let mut session =
         Session::new(attached.events, attached.changes, engine, recorder, config.daemon, server, status_line);
     session.begin(attached.since_boot_ns, start, attached.facts);
-    memory::forget_start();
+    memory::forget_code();
     let reason = session.watch(signals, config.duration).await?;
     Ok(session.end(reason))
 }
