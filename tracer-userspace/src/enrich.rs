@@ -11,7 +11,7 @@ use crate::correlate::node::Node;
 use crate::event::{Container, Handler, KubeletProbe, Netns, Pod, PodRef, ProbeSpec, ProbeType};
 use crate::record::{Endpoint, K8s, NetnsRef, Probe, Process, Subject};
 pub use lifecycle::{HookMatch, hooks_met};
-pub use others::{has_api_server, other_reason};
+pub use others::{has_api_server, may_be_client, other_reason};
 
 /// An attempt with its names.
 #[derive(Clone, Debug)]
@@ -326,19 +326,27 @@ fn single_container<'a>(whose: &[Whose<'a>]) -> Option<&'a Container> {
     whose.iter().all(|(_, c)| c.name == first.name).then_some(*first)
 }
 
-/// Matched to a spec; or, where the target's specs are not known, made by the prober to an address of
-/// a pod of this node or of the node itself (which its host-network pods share).
+/// Matched to a spec; told by the kubelet to be one; or, where the target's specs are not known, made by the prober to an address
+/// of a pod of this node or of the node itself (which its host-network pods share).
 fn subject(attempt: &Attempt, node: &Node, probe: Option<&Probe>, pod: Option<&Pod>) -> Subject {
-    if probe.is_some() {
+    if probe.is_some() || is_told_of(attempt) {
         return Subject::Probe;
     }
     let dst = attempt.flow.dst.ip();
     let to_pod = match pod {
         Some(pod) => !pod.has_specs(),
         None if node.has_pod(dst) => !node.pods.at(dst).any(Pod::has_specs),
-        None => attempt.netns.is_some_and(|netns| node.owns(netns, dst)) && !node.pods.have_specs(),
+        None => {
+            let owned = attempt.netns.is_some_and(|netns| node.owns(netns, dst));
+            owned && !node.pods.have_specs() && !may_be_client(attempt, node)
+        }
     };
     if attempt.prober && to_pod { Subject::Probe } else { Subject::Connection }
+}
+
+/// The kubelet has said of this very target that its probe failed there.
+fn is_told_of(attempt: &Attempt) -> bool {
+    attempt.prober && attempt.kubelet().is_some_and(|(_, said)| said.dst == Some(attempt.flow.dst))
 }
 
 fn k8s(pod: &Pod, container: Option<&Container>) -> Option<K8s> {

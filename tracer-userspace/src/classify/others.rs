@@ -14,4 +14,10 @@ pub(super) fn add(case: &Case<'_>, finding: &mut Finding) {
         finding.confidence = finding.confidence.min(Confidence::Likely);
         finding.summary += &format!("; it may have been no probe: {why}");
     }
+    if enrich::may_be_client(case.attempt, case.node) {
+        finding.summary += &format!(
+            "; no probes are known (--pods FILE names them): this was one, or {} as a client of the control plane",
+            case.attempt.actor.comm
+        );
+    }
 }

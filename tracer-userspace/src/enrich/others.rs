@@ -3,9 +3,12 @@
 use super::{Match, behaving, matching_probes, probes_on};
 use crate::correlate::attempt::Attempt;
 use crate::correlate::node::Node;
-use crate::event::{Handler, WITH_API_SERVER};
+use crate::event::{AnswerKind, Handler, WITH_API_SERVER};
 
 const SECOND_NS: u64 = 1_000_000_000;
+/// What a kubelet, or a control plane in its process, dials on its own node as a client: API servers and what balances them there
+/// (kubeadm, k3s, RKE2, k0s, Talos, MicroK8s, minikube, kops), RKE2's supervisor, etcd, kubelets.
+const CONTROL_PLANE: &[u16] = &[443, 2379, 6443, 6444, 7443, 7445, 8443, 9345, 10250, 16443];
 
 /// Why else it may have dialled the target of the probes that this attempt can be, in words; `None` if it surely is a probe, or
 /// nothing else dials there.
@@ -29,6 +32,17 @@ pub fn other_reason(attempt: &Attempt, node: &Node) -> Option<&'static str> {
     let all = probes_on(attempt, node);
     let due = behaving(&all, attempt).iter().any(|it| is_due(it, &all, attempt, node));
     (!due).then_some(why)
+}
+
+/// The prober dialled its own node, and nothing tells whether for a probe: no spec is known, nor has the kubelet said so. What
+/// answers in plain HTTP is no control plane's.
+#[must_use]
+pub fn may_be_client(attempt: &Attempt, node: &Node) -> bool {
+    let dst = attempt.flow.dst;
+    let to_node = attempt.netns.is_some_and(|netns| node.owns(netns, dst.ip())) && !node.has_pod(dst.ip());
+    let is_plain = || attempt.answer().is_some_and(|(_, answer)| answer.kind == AnswerKind::Http);
+    let untold = !node.pods.have_specs() && attempt.kubelet().is_none();
+    attempt.prober && to_node && untold && CONTROL_PLANE.contains(&dst.port()) && !is_plain()
 }
 
 /// The prober's process contains an API server, or may.
@@ -55,8 +69,8 @@ fn in_a_period(own_s: u32, handler: Handler, period_s: u32) -> u32 {
 
 #[cfg(test)]
 mod tests {
-    use crate::event::{AnswerKind, TcpState};
-    use crate::record::{Confidence, VerdictBody};
+    use crate::event::{AnswerKind, ProbeSays, TcpState};
+    use crate::record::{Confidence, Subject, VerdictBody};
     use crate::testing::{SYN, Stream};
 
     fn said(stream: &Stream) -> Vec<(Confidence, Option<u32>)> {
@@ -107,5 +121,38 @@ mod tests {
         hosted.liveness(10, 3).named_container("kube-apiserver");
         hosted.connect().reset_sent(SYN, true, None).reset_received(TcpState::SynSent, 0);
         assert_eq!(said(&hosted), [(Confidence::Proven, Some(1))], "another cluster's, in a pod");
+    }
+
+    fn refused_at(port: u16) -> Stream {
+        let mut stream = Stream::to(&format!("10.88.0.1:{port}"));
+        stream.links(true, &["10.88.0.1"]).connect();
+        stream.reset_sent(SYN, true, None).reset_received(TcpState::SynSent, 0);
+        stream.state(TcpState::SynSent, TcpState::Close, 111, (0, 0, 0));
+        stream
+    }
+
+    /// `attach` on a control plane whose API server is down.
+    #[test]
+    fn without_specs_a_dial_of_the_node_s_api_server_is_not_called_a_probe() {
+        let down = refused_at(6443).verdicts().remove(0);
+        let (words, mend) = (&down.verdict.summary, &down.verdict.remediation);
+        assert_eq!((down.subject, down.verdict.confidence), (Subject::Connection, Confidence::Proven));
+        assert!(words.ends_with("this was one, or kubelet as a client of the control plane"), "{words}");
+        assert!(mend.contains("correct the port that kubelet dials") && !mend.contains("robe"), "{mend}");
+        let probe = refused_at(10256).verdicts().remove(0);
+        assert_eq!(probe.subject, Subject::Probe, "nothing but a probe dials it");
+        assert!(!probe.verdict.summary.contains("client"), "{}", probe.verdict.summary);
+        let told = refused_at(6443).kubelet_at_target(ProbeSays::Network).verdicts().remove(1);
+        assert_eq!(told.subject, Subject::Probe, "the kubelet says so");
+        assert!(!told.verdict.summary.contains("client"), "{}", told.verdict.summary);
+    }
+
+    /// A pod on the host's network that has the port of an API server.
+    #[test]
+    fn without_specs_an_answer_in_plain_http_is_a_probe_s() {
+        let mut stream = Stream::to("10.88.0.1:8443");
+        stream.links(true, &["10.88.0.1"]).connect().established().answer(AnswerKind::Http, Some(503));
+        stream.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 200));
+        assert_eq!(stream.verdicts()[0].subject, Subject::Probe);
     }
 }

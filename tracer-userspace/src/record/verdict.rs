@@ -14,7 +14,8 @@ use crate::event::KubeletResult;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Subject {
-    /// Matched to a probe spec or, lacking specs, made by the prober to an address of this node's pods.
+    /// Matched to a probe spec, told of by the kubelet or, lacking specs, made by the prober to an address of this node's pods. On
+    /// the node's own addresses these may have any port but those that a kubelet dials as a client of the control plane.
     Probe,
     /// Any other connection.
     Connection,

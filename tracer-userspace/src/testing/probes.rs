@@ -1,9 +1,10 @@
 //! Pods with probes, and how their containers ran.
 
 use super::Stream;
-use super::facts::http_probe;
+use super::facts::{http_probe, readiness_failed};
 use crate::event::{
-    Container, ExecSpec, Fact, Handler, HookType, LifecycleHook, Pod, Pods, ProbeSpec, ProbeType, Runs,
+    Container, ExecSpec, Fact, Handler, HookType, KubeletProbe, LifecycleHook, Pod, Pods, ProbeSays, ProbeSpec,
+    ProbeType, Runs,
 };
 
 impl Stream {
@@ -211,5 +212,11 @@ impl Stream {
     pub(crate) fn https_liveness_too(&mut self) -> &mut Self {
         let (scheme, probe_type) = (Some("https".into()), ProbeType::Liveness);
         self.probed_too(ProbeSpec { scheme, probe_type, ..http_probe(self.flow.dst.port()) })
+    }
+
+    /// The kubelet's line about the readiness probe of the pod, which names the target.
+    pub(crate) fn kubelet_at_target(&mut self, says: ProbeSays) -> &mut Self {
+        let (written_boot_ns, dst) = (self.now, Some(self.flow.dst));
+        self.push(Fact::KubeletProbe(Box::new(KubeletProbe { written_boot_ns, dst, ..readiness_failed(says) })))
     }
 }
