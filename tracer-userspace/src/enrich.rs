@@ -37,9 +37,10 @@ pub struct Named {
 pub fn name(attempt: &Attempt, node: &Node) -> Named {
     let whose = whose(attempt, node);
     let pod = only_pod(&whose).or_else(|| node.pods.only_at(attempt.flow.dst.ip()));
-    let container = single_container(&whose);
+    let redirected = redirected(attempt, node);
+    let container = single_container(&whose).or(redirected.map(|(_, container, _)| container));
     let src = Endpoint::from(attempt.flow.src);
-    let probe = agreed(attempt, node);
+    let probe = agreed(attempt, node).or_else(|| Probe::agreed(&[redirected?.2]));
     Named {
         subject: subject(attempt, node, probe.as_ref(), pod),
         probe,
@@ -55,6 +56,23 @@ pub fn name(attempt: &Attempt, node: &Node) -> Named {
 fn agreed(attempt: &Attempt, node: &Node) -> Option<Probe> {
     let probe = Probe::agreed(&probes_met(attempt, node))?;
     Some(hooks_met(attempt, node).into_iter().fold(probe, |probe, (.., hook)| probe.or_of(hook)))
+}
+
+/// The probe that dialled this by the kubelet's words and has another port: it was redirected. The kubelet follows on the same
+/// host only (`RedirectChecker`, pkg/probe/http).
+fn redirected<'a>(attempt: &Attempt, node: &'a Node) -> Option<Match<'a>> {
+    let (_, said) = attempt.kubelet().filter(|_| is_told_of(attempt))?;
+    let specs = containers_dialled(attempt, node).flat_map(|(pod, c)| c.probes.iter().map(move |spec| (pod, c, spec)));
+    let mut told = specs.filter(|it| is_told(it, said));
+    // An Event may name none of two containers.
+    let only = told.next().filter(|_| told.next().is_none());
+    only.filter(|(.., spec)| spec.handler == Handler::Http && spec.port != attempt.flow.dst.port())
+}
+
+/// The port of the probe that was redirected to this target, if the kubelet has said so.
+#[must_use]
+pub fn redirected_from(attempt: &Attempt, node: &Node) -> Option<u16> {
+    redirected(attempt, node).map(|(.., spec)| spec.port)
 }
 
 /// The containers whose probe or lifecycle hook it can be.

@@ -1,4 +1,5 @@
-//! A failure that need not be a probe's: something else in the prober's process may have dialled.
+//! A failure that need not be a probe's: something else in the prober's process may have dialled. And one of a probe where its spec
+//! does not say that it dials.
 
 use super::Case;
 use super::finding::Finding;
@@ -19,5 +20,9 @@ pub(super) fn add(case: &Case<'_>, finding: &mut Finding) {
             "; no probes are known (--pods FILE names them): this was one, or {} as a client of the control plane",
             case.attempt.actor.comm
         );
+    }
+    if let Some(port) = enrich::redirected_from(case.attempt, case.node) {
+        finding.summary += &format!("; the probe asks port {port} and was redirected here");
+        finding.remediation += &format!("; or have the application answer the probe on port {port} without a redirect");
     }
 }

@@ -117,7 +117,9 @@ impl Core {
             return None;
         }
         let (key, attempt) = (self.counter_key(conn, named)?, self.correlator.get(conn)?);
-        if enrich::other_reason(attempt, &self.node).is_some() {
+        // What came of the dial before the redirect is counted elsewhere.
+        let redirected = enrich::redirected_from(attempt, &self.node).is_some();
+        if redirected || enrich::other_reason(attempt, &self.node).is_some() {
             return None;
         }
         let unheard_ns = unheard(attempt, named, &self.node)?;
