@@ -33,16 +33,29 @@ fn by_program(case: &Case<'_>) -> Option<Finding> {
     let (time, drop, program, confidence) = dropped(case)?;
     let own = is_own_probe(case);
     let summary = format!("{}{}", did(case, drop, program), if own { OR_ITSELF } else { "" });
-    let look = drop.device.as_ref().map_or_else(
-        || "bpftool cgroup tree".to_owned(),
-        |device| format!("bpftool net; tc filter show dev {} ingress; tc filter show dev {0} egress", device.name),
-    );
+    let look = look(drop);
     let monitor = if own { MONITOR } else { "" };
     let remediation = format!("{monitor}{REMEDIATION}; the program: {look}");
     let found = Finding::failure(Label::NetworkPolicyDrop, vec![of_drop(time, drop)], summary, remediation);
     let confidence = if own { confidence.min(Confidence::Likely) } else { confidence };
     Some(found.with_confidence(confidence).until_answered())
 }
+
+/// Where the program is to be found.
+fn look(drop: &PacketDrop) -> String {
+    match &drop.device {
+        _ if drop.reason.as_deref() == Some(SOCKET_FILTER) => OF_SOCKET_FILTER.to_owned(),
+        Some(device) => {
+            format!("bpftool net; tc filter show dev {} ingress; tc filter show dev {0} egress", device.name)
+        }
+        None => "bpftool cgroup tree".to_owned(),
+    }
+}
+
+/// All that `sk_filter_trim_cap` (net/core/filter.c) refuses has this reason on kernels whose `sk_filter` gives none of its own:
+/// packets of the memory reserves, a cgroup's program, a security module (`security_sock_rcv_skb`), a filter of the socket.
+const SOCKET_FILTER: &str = "SOCKET_FILTER";
+const OF_SOCKET_FILTER: &str = "bpftool cgroup tree; ss -tlnpb (filters of sockets). If there is none: nstat -az TcpExtPFMemallocDrop (it grows: the node is short of memory), ausearch -m avc (SELinux)";
 
 /// A prober dials a pod of its own node. No NetworkPolicy applies to that traffic
 /// (kubernetes.io/docs/concepts/services-networking/network-policies), and Cilium lets it pass by `allow-localhost: always`: what
@@ -79,12 +92,14 @@ fn program_of(drop: &PacketDrop) -> Option<(&'static str, Confidence)> {
         Some("TC_EGRESS") => "a tc program or filter (egress)",
         Some("XDP") => "an XDP program",
         Some("BPF_CGROUP_EGRESS") => "a cgroup program (egress)",
-        Some("SOCKET_FILTER") => "a socket filter or cgroup program (ingress)",
+        Some(SOCKET_FILTER) => return Some((SOCKET_FILTERS, Confidence::Likely)),
         Some(_) => return None,
         None => return by_place(drop).map(|program| (program, Confidence::Likely)),
     };
     Some((program, Confidence::Proven))
 }
+
+const SOCKET_FILTERS: &str = "a socket filter or cgroup program (ingress), a security module or want of memory";
 
 /// 5.10: `sch_handle_ingress` is part of `__netif_receive_skb_core`, which otherwise frees only what no
 /// protocol takes; `do_xdp_generic` frees what a program said to.
@@ -164,6 +179,17 @@ mod tests {
         let mut stream = Stream::new();
         let verdict = stream.connect().drop(SYN, "TC_INGRESS", POD).verdicts().remove(0).verdict;
         assert_eq!((verdict.label.name(), verdict.confidence), ("network_policy_drop", Confidence::Proven));
+    }
+
+    /// A host-network pod's probe: a node short of memory, and SELinux, drop with this reason, too.
+    #[test]
+    fn what_a_socket_s_filters_drop_need_not_be_a_program_s() {
+        let mut stream = Stream::to("10.88.0.1:10257");
+        stream.links(true, &["10.88.0.1"]).connect();
+        let verdict = stream.drop(SYN, "SOCKET_FILTER", NODE).verdicts().remove(0).verdict;
+        assert_eq!((verdict.label.name(), verdict.confidence), ("network_policy_drop", Confidence::Likely));
+        assert!(verdict.summary.contains("a security module or want of memory in the node's"), "{}", verdict.summary);
+        assert!(verdict.remediation.contains("nstat -az TcpExtPFMemallocDrop"), "{}", verdict.remediation);
     }
 
     /// Policies do not stop it: the program may as well have no entry for the pod.
