@@ -7,8 +7,8 @@ use crate::event::{AnswerKind, Handler, WITH_API_SERVER};
 
 const SECOND_NS: u64 = 1_000_000_000;
 /// What a kubelet, or a control plane in its process, dials on its own node as a client: API servers and what balances them there
-/// (kubeadm, k3s, RKE2, k0s, Talos, MicroK8s, minikube, kops), RKE2's supervisor, etcd, kubelets.
-const CONTROL_PLANE: &[u16] = &[443, 2379, 6443, 6444, 7443, 7445, 8443, 9345, 10250, 16443];
+/// (kubeadm, k3s, RKE2, k0s, Talos, MicroK8s), RKE2's supervisor, etcd, kubelets. Not 443 and 8443, which anybody's probe may have.
+const CONTROL_PLANE: &[u16] = &[2379, 6443, 6444, 7443, 7445, 9345, 10250, 16443];
 
 /// Why else it may have dialled the target of the probes that this attempt can be, in words; `None` if it surely is a probe, or
 /// nothing else dials there.
@@ -139,6 +139,7 @@ mod tests {
         assert_eq!((down.subject, down.verdict.confidence), (Subject::Connection, Confidence::Proven));
         assert!(words.ends_with("this was one, or kubelet as a client of the control plane"), "{words}");
         assert!(mend.contains("correct the port that kubelet dials") && !mend.contains("robe"), "{mend}");
+        assert_eq!(refused_at(8443).verdicts()[0].subject, Subject::Probe, "anybody may listen there");
         let probe = refused_at(10256).verdicts().remove(0);
         assert_eq!(probe.subject, Subject::Probe, "nothing but a probe dials it");
         assert!(!probe.verdict.summary.contains("client"), "{}", probe.verdict.summary);
@@ -167,7 +168,7 @@ mod tests {
     /// A pod on the host's network that has the port of an API server.
     #[test]
     fn without_specs_an_answer_in_plain_http_is_a_probe_s() {
-        let mut stream = Stream::to("10.88.0.1:8443");
+        let mut stream = Stream::to("10.88.0.1:6443");
         stream.links(true, &["10.88.0.1"]).connect().established().answer(AnswerKind::Http, Some(503));
         stream.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 200));
         assert_eq!(stream.verdicts()[0].subject, Subject::Probe);
