@@ -3,6 +3,7 @@
 
 mod lifecycle;
 mod others;
+mod protocols;
 
 use std::net::IpAddr;
 
@@ -12,6 +13,7 @@ use crate::event::{Container, Handler, KubeletProbe, Netns, Pod, PodRef, ProbeSp
 use crate::record::{Endpoint, K8s, NetnsRef, Probe, Process, Subject};
 pub use lifecycle::{HookMatch, hooks_met};
 pub use others::{has_api_server, may_be_client, other_reason};
+pub use protocols::{Protocol, is_without_tls, misspoken};
 
 /// An attempt with its names.
 #[derive(Clone, Debug)]

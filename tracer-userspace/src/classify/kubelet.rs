@@ -60,8 +60,8 @@ pub fn command(probe: &KubeletProbe, node: &Node) -> Option<(Finding, Unattached
 /// The verdict on a probe that was answered with a no on one of so many connections; `None` if that is not what was said.
 #[must_use]
 pub fn answer(probe: &KubeletProbe, connections: usize, node: &Node) -> Option<(Finding, Unattached)> {
-    let (says, mend) = answer_in_words(probe.says)?;
     let spec = container(probe, node).and_then(|it| it.probes.iter().find(|spec| spec.probe_type == probe.probe_type));
+    let (says, mend) = answer_in_words(probe.says, spec.and_then(|spec| spec.scheme.as_deref()))?;
     let unknown = || Probe { probe_type: Some(probe.probe_type), ..Probe::default() };
     let named = Unattached {
         probe: Some(spec.and_then(|spec| Probe::agreed(&[spec])).unwrap_or_else(unknown)),

@@ -10,7 +10,7 @@ use crate::correlate::attempt::Attempt;
 use crate::correlate::node::Node;
 use crate::decision::Decision;
 use crate::enrich::{self, Named};
-use crate::event::{ConnId, Netns};
+use crate::event::{AnswerKind, ConnId, Netns};
 use crate::record::{Body, Outcome};
 
 /// Failure counters kept (one for each address, port and kind of probe).
@@ -58,6 +58,10 @@ impl Core {
         let (before, counted) = self.decided.get(&conn).map(|it| (it.outcome, it.counted)).unzip();
         if before.is_none() && finding.outcome == Outcome::Failure {
             self.note_dial(conn);
+        }
+        let attempt = self.correlator.get(conn).filter(|it| enrich::is_without_tls(it, &self.node));
+        if let Some(dst) = attempt.map(|it| it.flow.dst) {
+            self.node.answered_without_tls(dst);
         }
         let is_new = finding.outcome == Outcome::Failure && before != Some(Outcome::Failure) && !redial;
         let counts = |attempt: &&Attempt| attempt.kubelet().is_none_or(|(_, said)| said.is_counted());
@@ -140,7 +144,7 @@ impl Core {
         Some((dst, named.probe.as_ref()?.probe_type? as u8, pod))
     }
 
-    /// An attempt succeeded: its probe's failures in a row are over; what answered an HTTPS probe speaks TLS.
+    /// An attempt succeeded: its probe's failures in a row are over; what answered an HTTPS probe, in TLS as far as was read, speaks it.
     pub(super) fn succeeded(&mut self, conn: ConnId, time: u64, out: &mut Vec<Decision>) {
         let Some(attempt) = self.correlator.get(conn) else { return };
         let named = enrich::name(attempt, &self.node);
@@ -153,7 +157,8 @@ impl Core {
             body: Body::Finding(Box::new(it)),
         }));
         let https = named.probe.as_ref().and_then(|p| p.scheme.as_deref()) == Some("https");
-        if https && attempt.received().is_some_and(|n| n > 0) {
+        let in_tls = attempt.answer().is_none_or(|(_, answer)| answer.kind == AnswerKind::Tls);
+        if https && in_tls && attempt.received().is_some_and(|n| n > 0) {
             self.node.answered_https(attempt.flow.dst, time);
         }
         let (dst, is_redirect) = (attempt.flow.dst, is_redirected(attempt));

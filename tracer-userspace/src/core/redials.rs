@@ -13,7 +13,7 @@ use crate::correlate::attempt::Attempt;
 use crate::correlate::recent::Recent;
 use crate::decision::Decision;
 use crate::enrich;
-use crate::event::ConnId;
+use crate::event::{AnswerKind, ConnId};
 use crate::record::{Confidence, Outcome};
 
 /// The least time from a dial to the next of its series, less what the clock of a busy node may be wrong by.
@@ -110,9 +110,10 @@ impl Core {
     }
 }
 
-/// The server had not said a word, and the kubelet has not said that the probe failed.
+/// The server had not said a word of HTTP/2, and the kubelet has not said that the probe failed.
 fn is_unheard(attempt: &Attempt) -> bool {
-    attempt.received().is_none_or(|n| n == 0) && attempt.kubelet().is_none()
+    let in_another = attempt.answer().is_some_and(|(_, it)| matches!(it.kind, AnswerKind::Http | AnswerKind::Tls));
+    (in_another || attempt.received().is_none_or(|n| n == 0)) && attempt.kubelet().is_none()
 }
 
 /// As long before as grpc-go waits.
@@ -136,7 +137,7 @@ fn pardon(first: &Attempt, second: &Attempt, before: Decided) -> Finding {
 
 #[cfg(test)]
 mod tests {
-    use crate::event::{ProbeSays, TcpState};
+    use crate::event::{AnswerKind, ProbeSays, TcpState};
     use crate::record::Outcome;
     use crate::testing::{POD, SYN, Stream};
 
@@ -198,6 +199,18 @@ mod tests {
     #[test]
     fn an_attempt_a_period_later_is_no_dial_of_the_last() {
         assert_eq!(counts(&answered_after(2, &[1_999, 2_001, 1_998])), [1, 2, 3].map(Some));
+    }
+
+    /// A server of HTTP/1 answers each dial.
+    #[test]
+    fn dials_that_are_answered_in_another_protocol_are_one_attempt() {
+        let mut stream = Stream::new();
+        stream.grpc_readiness(5);
+        for (conn, until_next) in [(100, 1_000), (101, 1_600), (102, 7_400), (103, 1_000)] {
+            stream.again(conn).connect().established().answer(AnswerKind::Http, Some(400));
+            stream.state(TcpState::Established, TcpState::FinWait1, 0, (90, 91, 103)).wait_ms(until_next);
+        }
+        assert_eq!(counts(&stream), [1, 1, 1, 2].map(Some));
     }
 
     /// Who begins to listen is seen before the dial that succeeds.

@@ -339,16 +339,19 @@ impl Attempt {
     }
 
     /// The first payload that arrived. A segment that overtakes the first one is read, too, and then the first one: the
-    /// status line goes before what is none.
+    /// status line goes before what is none, and so does a TLS record.
     #[must_use]
     pub fn answer(&self) -> Option<(u64, &Answer)> {
-        let mut answers = self.sightings.iter().filter_map(|o| match &o.fact {
+        let answers = self.sightings.iter().filter_map(|o| match &o.fact {
             Fact::Answer(a) => Some((o.time_boot_ns, a)),
             _ => None,
         });
-        let first = answers.next()?;
-        let is_http = |(_, answer): &(u64, &Answer)| answer.kind == AnswerKind::Http;
-        if is_http(&first) { Some(first) } else { answers.find(is_http).or(Some(first)) }
+        // Of equal ones the first.
+        answers.min_by_key(|(_, answer)| match answer.kind {
+            AnswerKind::Http => 0,
+            AnswerKind::Tls => 1,
+            AnswerKind::Other | AnswerKind::Short => 2,
+        })
     }
 
     /// What the kubelet made of it.

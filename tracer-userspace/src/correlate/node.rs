@@ -292,6 +292,17 @@ impl Node {
         self.tls.see_answer(time, dst);
     }
 
+    /// A probe that speaks HTTPS was answered from there in something else.
+    pub fn answered_without_tls(&mut self, dst: SocketAddr) {
+        self.tls.see_plain(dst);
+    }
+
+    /// The last answer to a probe that speaks HTTPS was in something else.
+    #[must_use]
+    pub fn is_without_tls(&self, dst: SocketAddr) -> bool {
+        self.tls.is_plain(dst)
+    }
+
     /// When a probe that speaks HTTPS last got an answer from there.
     #[must_use]
     pub fn https_answer(&self, dst: SocketAddr) -> Option<u64> {

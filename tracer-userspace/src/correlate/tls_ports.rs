@@ -15,6 +15,8 @@ pub(super) struct TlsPorts {
     hellos: Recent<(u16, Option<Netns>, IpAddr), u64, MAX>,
     /// An answer to a probe that speaks HTTPS.
     answers: Recent<SocketAddr, u64, MAX>,
+    /// A ClientHello was answered in something else since: what arrives there says nothing of what is spoken.
+    plain: Recent<SocketAddr, (), MAX>,
 }
 
 impl TlsPorts {
@@ -24,6 +26,16 @@ impl TlsPorts {
 
     pub(super) fn see_answer(&mut self, time: u64, dst: SocketAddr) {
         self.answers.insert(dst, time);
+        self.plain.remove(&dst);
+    }
+
+    pub(super) fn see_plain(&mut self, dst: SocketAddr) {
+        self.plain.insert(dst, ());
+        self.answers.remove(&dst);
+    }
+
+    pub(super) fn is_plain(&self, dst: SocketAddr) -> bool {
+        self.plain.get(&dst).is_some()
     }
 
     /// Nobody listens there any more: a new process may serve something else on that port.
@@ -31,6 +43,7 @@ impl TlsPorts {
         let other = |netns: Option<Netns>| netns.is_some_and(|netns| netns != listener.netns);
         self.hellos.retain(|(port, netns, _), _| *port != listener.addr.port() || other(*netns));
         self.answers.retain(|dst, _| dst.port() != listener.addr.port());
+        self.plain.retain(|dst, ()| dst.port() != listener.addr.port());
     }
 
     /// The last ClientHello at a listener: by its namespace, or, where one of the two is not known, by its address, if that
@@ -100,6 +113,19 @@ mod tests {
         let known = hellos.map(|(netns, port)| ports.hello(Some(netns), SocketAddr::from(([10, 88, 0, 9], port))));
         assert_eq!(known, [None, Some(1), Some(1)]);
         assert_eq!(["10.88.0.2:443", "10.88.0.2:444"].map(|at| ports.answer(addr(at))), [None, Some(1)]);
+    }
+
+    #[test]
+    fn the_last_answer_counts_until_the_listener_ends() {
+        let (mut ports, at) = (TlsPorts::default(), addr("10.88.0.2:443"));
+        ports.see_answer(1, at);
+        ports.see_plain(at);
+        assert_eq!((ports.is_plain(at), ports.answer(at)), (true, None));
+        ports.see_answer(2, at);
+        assert_eq!((ports.is_plain(at), ports.answer(at)), (false, Some(2)));
+        ports.see_plain(at);
+        ports.forget(&end(POD, "[::]:443"));
+        assert!(!ports.is_plain(at));
     }
 
     #[test]

@@ -4,7 +4,7 @@ use super::super::evidence::evidence;
 use super::super::kubelet::of_outcome;
 use super::super::sidecar;
 use super::{Case, Finding, Label, ms};
-use crate::enrich;
+use crate::enrich::{self, Protocol};
 use crate::event::{Answer, AnswerKind, ProbeSays};
 use crate::record::Confidence;
 use serde_json::json;
@@ -12,6 +12,10 @@ use serde_json::json;
 const HANDLER: &str =
     "the network is fine: see what the health handler checks, and the application's log at that moment";
 const PROTOCOL: &str = "the probe asks in HTTP and the port speaks something else: correct the probe's port or scheme, or use tcpSocket or grpc";
+const PROTOCOL_TLS: &str = "the probe asks in HTTPS and the port speaks something else: set its scheme to HTTP if the port speaks plain HTTP, correct the port, or use tcpSocket or grpc";
+
+const NEITHER: &str =
+    "the probe asks in HTTPS and the port speaks something else: correct the probe's port, or use tcpSocket or grpc";
 
 const NO_HEALTH_SERVICE: &str =
     "register the gRPC health service (grpc.health.v1.Health) in the server, or use tcpSocket";
@@ -27,7 +31,7 @@ fn by_outcome(case: &Case<'_>) -> Option<Finding> {
     if case.attempt.received().is_some_and(|n| n == 0) {
         return None;
     }
-    let (says, mend) = answer_in_words(said.says)?;
+    let (says, mend) = answer_in_words(said.says, enrich::scheme(case.attempt, case.node).as_deref())?;
     let dst = case.attempt.flow.dst;
     let summary = format!("{dst} was reached and answered: {says}, as the kubelet read it");
     let found = Finding::failure(Label::AppStatusFailure, vec![of_outcome(said)], summary, mend.to_owned());
@@ -35,12 +39,15 @@ fn by_outcome(case: &Case<'_>) -> Option<Finding> {
     Some(sidecar::add(case, status, found.with_confidence(Confidence::Likely)))
 }
 
-/// What the kubelet read, in words, and what mends it; `None` if it says nothing of an answer.
-pub(in super::super) fn answer_in_words(says: ProbeSays) -> Option<(String, &'static str)> {
+/// What the kubelet read, in words, and what mends it; `None` if it says nothing of an answer. Over TLS it is not HTTP, or no TLS.
+pub(in super::super) fn answer_in_words(says: ProbeSays, scheme: Option<&str>) -> Option<(String, &'static str)> {
     match says {
         ProbeSays::Status(status) => Some((format!("HTTP status {status}"), HANDLER)),
         ProbeSays::NotServing => Some(("a health status other than SERVING".to_owned(), HANDLER)),
         ProbeSays::NoHealthService => Some(("that it has no gRPC health service".to_owned(), NO_HEALTH_SERVICE)),
+        ProbeSays::NotHttp if scheme == Some("https") => {
+            Some(("something that is not HTTP over TLS".to_owned(), PROTOCOL_TLS))
+        }
         ProbeSays::NotHttp => Some(("something that is not HTTP".to_owned(), PROTOCOL)),
         _ => None,
     }
@@ -70,6 +77,9 @@ const fn is_interim(status: u16) -> bool {
 
 /// What the answer says, if it is one that the kubelet takes for a failure (`pkg/probe/http`: 200 to 399 is success).
 fn refusal(case: &Case<'_>, answer: &Answer) -> Option<(String, &'static str)> {
+    if let Some(protocol) = enrich::misspoken(case.attempt, case.node) {
+        return Some(mismatch(protocol, answer));
+    }
     // Without a spec only a status line says that HTTP was spoken; gRPC answers in bytes of its own.
     let asked = enrich::asks_http(case.attempt, case.node);
     if asked.is_none() && case.node.pods.have_specs() && !may_be_asked(case) {
@@ -93,6 +103,26 @@ fn refusal(case: &Case<'_>, answer: &Answer) -> Option<(String, &'static str)> {
     }
 }
 
+/// The port speaks another protocol than the probe.
+fn mismatch(probe: Protocol, answer: &Answer) -> (String, &'static str) {
+    let status = answer.status.map(|status| format!(" (status {status})")).unwrap_or_default();
+    match (probe, answer.kind) {
+        (Protocol::Tls, AnswerKind::Http) => (
+            format!("plain HTTP{status} in answer to TLS"),
+            "set the probe's scheme to HTTP, or its port to one that speaks TLS",
+        ),
+        (Protocol::Tls, _) => ("something that is neither TLS nor HTTP in answer to TLS".to_owned(), NEITHER),
+        (Protocol::Grpc, AnswerKind::Http) => (
+            format!("HTTP/1{status} in answer to gRPC (HTTP/2)"),
+            "use httpGet, or set the probe's port to one that speaks gRPC",
+        ),
+        (Protocol::Grpc, _) => (
+            "a TLS record in answer to gRPC without TLS".to_owned(),
+            "the kubelet's gRPC probes speak no TLS: serve the health service on a port without it, or use tcpSocket, or exec with a client that speaks TLS (grpc_health_probe -tls)",
+        ),
+    }
+}
+
 /// No probe that is known asks that. A kubelet dials a pod for a probe, whose spec may not have come yet or which was redirected
 /// to another port; what else it asks (a cloud's metadata, a registry) takes a 404 as it likes, and so may an API server's client.
 fn may_be_asked(case: &Case<'_>) -> bool {
@@ -103,7 +133,7 @@ fn may_be_asked(case: &Case<'_>) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use crate::event::{AnswerKind, ProbeSays, TcpState};
+    use crate::event::{AnswerKind, HookType, ProbeSays, TcpState};
     use crate::record::Confidence;
     use crate::testing::Stream;
 
@@ -162,6 +192,75 @@ mod tests {
         }
         assert_eq!(asked("k3s-server", "10.88.0.9:8080"), ["app_status_failure"]);
         assert!(asked("k3s-server", "10.88.0.2:9090").is_empty(), "its API server may ask any port");
+    }
+
+    fn asked_and_answered(stream: &mut Stream, kind: AnswerKind, status: Option<u16>) -> &mut Stream {
+        stream.connect().established().answer(kind, status);
+        stream.state(TcpState::Established, TcpState::FinWait1, 0, (300, 301, 103))
+    }
+
+    /// Whatever the status: it is no answer to that question.
+    #[test]
+    fn an_answer_in_another_protocol_is_a_failure() {
+        let told = |https: bool, kind, status| {
+            let mut stream = Stream::new();
+            if https {
+                stream.https_readiness()
+            } else {
+                stream.grpc_readiness(1)
+            };
+            let verdicts = asked_and_answered(&mut stream, kind, status).verdicts();
+            verdicts.first().map(|it| (it.verdict.label.name(), it.verdict.confidence, it.verdict.remediation.clone()))
+        };
+        let mend = |https, kind, status| {
+            let (label, confidence, mend) = told(https, kind, status).expect("a verdict");
+            assert_eq!((label, confidence), ("app_status_failure", Confidence::Proven));
+            mend
+        };
+        assert!(mend(true, AnswerKind::Http, Some(400)).starts_with("set the probe's scheme to HTTP"));
+        assert!(mend(true, AnswerKind::Http, Some(200)).starts_with("set the probe's scheme to HTTP"));
+        assert!(mend(true, AnswerKind::Other, None).contains("correct the probe's port"));
+        assert!(mend(false, AnswerKind::Http, Some(505)).starts_with("use httpGet"));
+        assert!(mend(false, AnswerKind::Tls, None).contains("gRPC probes speak no TLS"));
+        for (https, kind) in [(true, AnswerKind::Tls), (true, AnswerKind::Short), (false, AnswerKind::Other)] {
+            assert_eq!(told(https, kind, None), None, "{https} {kind:?}");
+        }
+    }
+
+    /// A certificate's second segment may come before its first.
+    #[test]
+    fn what_overtakes_a_tls_record_is_no_other_protocol() {
+        let mut stream = Stream::new();
+        stream.https_readiness().connect().established().answer(AnswerKind::Other, None).wait_ms(200);
+        stream.answer(AnswerKind::Tls, None);
+        assert!(stream.state(TcpState::Established, TcpState::FinWait1, 0, (300, 301, 2200)).labels().is_empty());
+    }
+
+    /// It may be the one that asks in plain, of a tcpSocket probe whose server speaks first, of a lifecycle hook, or of a user.
+    #[test]
+    fn an_answer_to_who_may_not_have_asked_so_is_none() {
+        let told = |probed: fn(&mut Stream) -> &mut Stream, comm: &str| {
+            let mut stream = Stream::new();
+            probed(&mut stream).connect().prober_named(comm).established().answer(AnswerKind::Http, Some(200));
+            stream.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 200)).labels()
+        };
+        assert!(told(|it| it.http_readiness().https_liveness_too(), "kubelet").is_empty());
+        assert!(told(|it| it.https_readiness().lifecycle(HookType::PreStop, 8080), "kubelet").is_empty());
+        assert!(told(Stream::https_readiness, "k3s-server").is_empty());
+        assert_eq!(told(Stream::https_readiness, "kubelet"), ["app_status_failure"]);
+        let mut banner = Stream::new();
+        banner.tcp_readiness().https_liveness_too().connect().established().answer(AnswerKind::Other, None);
+        assert!(banner.state(TcpState::Established, TcpState::FinWait1, 0, (0, 1, 41)).labels().is_empty());
+    }
+
+    #[test]
+    fn what_the_kubelet_could_not_read_over_tls_is_said_of_tls() {
+        let mut stream = Stream::new();
+        stream.https_readiness().connect().established();
+        stream.state(TcpState::Established, TcpState::FinWait1, 0, (300, 301, 103)).kubelet(ProbeSays::NotHttp);
+        let verdict = stream.verdicts().remove(0).verdict;
+        assert_eq!((verdict.label.name(), verdict.confidence), ("app_status_failure", Confidence::Likely));
+        assert!(verdict.remediation.starts_with("the probe asks in HTTPS"), "{}", verdict.remediation);
     }
 
     #[test]

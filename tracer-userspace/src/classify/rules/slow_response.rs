@@ -26,7 +26,10 @@ fn unfinished(case: &Case<'_>) -> Option<Finding> {
         ProbeSays::Timeout if handshake => "answered the handshake, and not the request in time",
         _ => return None,
     };
-    if attempt.received().is_none_or(|n| n == 0) || gave_up_early(case) {
+    if attempt.received().is_none_or(|n| n == 0)
+        || gave_up_early(case)
+        || enrich::misspoken(attempt, case.node).is_some()
+    {
         return None;
     }
     let summary = format!("{} {what}{}", attempt.flow.dst, budget(case));

@@ -36,6 +36,9 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
 /// A ClientHello of somebody else arrived at the same listener; or another probe of the pod speaks HTTPS to it.
 fn listener_speaks_tls(case: &Case<'_>) -> Option<(Evidence, Confidence)> {
     let dst = case.attempt.flow.dst;
+    if case.node.is_without_tls(dst) {
+        return None;
+    }
     let netns = case.node.netns_of_addr(case.attempt.netns?, dst.ip());
     if let Some(time) = case.node.tls_hello(netns, dst) {
         let says = format!("a TLS ClientHello of another connection arrived at port {}", dst.port());
@@ -55,7 +58,7 @@ fn listener_speaks_tls(case: &Case<'_>) -> Option<(Evidence, Confidence)> {
 
 #[cfg(test)]
 mod tests {
-    use crate::event::{Actor, Fact, Listen, Netns, ProbeSays, TcpState, TlsHello};
+    use crate::event::{Actor, AnswerKind, Fact, Listen, Netns, ProbeSays, TcpState, TlsHello};
     use crate::record::Outcome;
     use crate::testing::{NODE, POD, Stream};
 
@@ -116,6 +119,29 @@ mod tests {
         let mut stream = Stream::new();
         stream.connect().established().state(TcpState::Established, TcpState::FinWait1, 0, (0, 1, 0));
         assert!(stream.labels().is_empty());
+    }
+
+    /// HTTPS is asked of a port that speaks plain HTTP: its ClientHello says nothing of the port.
+    #[test]
+    fn a_port_that_answers_tls_in_plain_does_not_speak_it() {
+        let touched = |kind: Option<AnswerKind>, says: Option<ProbeSays>| {
+            let mut stream = Stream::new();
+            stream.https_readiness().push(hello(None, "10.88.0.2:8080")).connect().established();
+            if let Some(kind) = kind {
+                stream.answer(kind, None);
+            }
+            stream.state(TcpState::Established, TcpState::FinWait1, 0, (300, 301, 103));
+            if let Some(says) = says {
+                stream.kubelet(says);
+            }
+            stream.wait_ms(300).tcp_readiness().again(9).connect().established();
+            stream.state(TcpState::Established, TcpState::FinWait1, 0, (0, 1, 0));
+            stream.labels().contains(&"tls_eof_noise")
+        };
+        assert!(touched(Some(AnswerKind::Tls), None) && touched(None, None));
+        assert!(!touched(Some(AnswerKind::Http), None) && !touched(Some(AnswerKind::Other), None));
+        assert!(!touched(None, Some(ProbeSays::NotHttp)), "the kubelet read it");
+        assert!(touched(Some(AnswerKind::Tls), Some(ProbeSays::NotHttp)), "it is what was within TLS");
     }
 
     /// Connected just before its timeout, and closed unused.

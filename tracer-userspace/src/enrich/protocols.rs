@@ -1,0 +1,55 @@
+//! What probes speak from their first byte on, and what they were answered in.
+
+use super::{hooks_met, other_reason, probes_met};
+use crate::correlate::attempt::Attempt;
+use crate::correlate::node::Node;
+use crate::event::{AnswerKind, Handler, ProbeSays, ProbeSpec};
+
+/// A protocol of probes whose answers cannot be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Protocol {
+    /// HTTP over TLS.
+    Tls,
+    /// gRPC, which the kubelet asks in plain.
+    Grpc,
+}
+
+/// The one that all probes speak that this attempt can be. A lifecycle hook's may be none of them: the kubelet asks once more in
+/// plain where HTTPS was answered so (`runHTTPHandler`, pkg/kubelet/lifecycle/handlers.go).
+fn spoken(attempt: &Attempt, node: &Node) -> Option<Protocol> {
+    let probes = probes_met(attempt, node);
+    let first = of(probes.first()?)?;
+    let agreed = probes.iter().all(|spec| of(spec) == Some(first));
+    (agreed && hooks_met(attempt, node).is_empty() && other_reason(attempt, node).is_none()).then_some(first)
+}
+
+fn of(spec: &ProbeSpec) -> Option<Protocol> {
+    match spec.handler {
+        Handler::Grpc => Some(Protocol::Grpc),
+        Handler::Http if spec.scheme.as_deref() == Some("https") => Some(Protocol::Tls),
+        _ => None,
+    }
+}
+
+/// What the probe speaks, where the first bytes of the answer belong to another protocol: it has failed.
+#[must_use]
+pub fn misspoken(attempt: &Attempt, node: &Node) -> Option<Protocol> {
+    // Where segments came out of order, the first to come is not the beginning.
+    let (_, answer) = attempt.answer().filter(|(_, it)| it.kind == AnswerKind::Http || attempt.ended.is_some())?;
+    let spoken = spoken(attempt, node)?;
+    let differs = match spoken {
+        Protocol::Tls => matches!(answer.kind, AnswerKind::Http | AnswerKind::Other),
+        Protocol::Grpc => matches!(answer.kind, AnswerKind::Http | AnswerKind::Tls),
+    };
+    differs.then_some(spoken)
+}
+
+/// A ClientHello was answered there in something else: as the first bytes show, or, where those were not read, as the kubelet says.
+#[must_use]
+pub fn is_without_tls(attempt: &Attempt, node: &Node) -> bool {
+    let said = || attempt.kubelet().is_some_and(|(_, said)| said.says == ProbeSays::NotHttp);
+    match attempt.answer() {
+        Some(_) => misspoken(attempt, node) == Some(Protocol::Tls),
+        None => said() && spoken(attempt, node) == Some(Protocol::Tls),
+    }
+}
