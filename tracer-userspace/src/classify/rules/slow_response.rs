@@ -83,12 +83,20 @@ const SENT_AGAIN: &str =
 pub(super) const LATE: &str =
     "; most of the time had gone into the handshake: a SYN that was lost on the way, or a slow path";
 
-/// What is to be said, and makes it less sure, where the prober closed long after its own timeout.
+/// What is to be said, and makes it less sure, where the prober closed long after its own timeout, or before it.
 pub(super) fn prober_late(case: &Case<'_>) -> &'static str {
-    if closed_late(case) { PROBER_LATE } else { "" }
+    match case.attempt.elapsed(u64::MAX) {
+        _ if closed_late(case) => PROBER_LATE,
+        elapsed if elapsed >= timeout_ns(case) / 10 * 9 => "",
+        _ if says_timeout(case) => BEGAN_BEFORE,
+        _ => CLOSED_SOON,
+    }
 }
 
 const PROBER_LATE: &str = "; the prober itself closed long after its timeout, and may have sent its request late, too";
+
+const BEGAN_BEFORE: &str = "; the probe's time had begun before this connection: the prober dialled late, or again";
+const CLOSED_SOON: &str = "; the prober closed it before the timeout was over: it had dialled late, or was stopped";
 
 /// When the prober gave up on a target that had taken its request and sent nothing.
 pub(super) fn taken_and_silent(case: &Case<'_>) -> Option<u64> {
@@ -103,19 +111,32 @@ pub(super) fn budget(case: &Case<'_>) -> String {
     enrich::timeout_s(case.attempt, case.node).map(|s| format!(" (timeoutSeconds {s})")).unwrap_or_default()
 }
 
-/// The prober closed well before the probe's timeout: not for want of an answer (its pod was deleted, it stopped).
+/// A kubelet counts from before its dial: a busy one dials so much later.
+const DIALS_LATE_NS: u64 = 250_000_000;
+
+/// The prober closed well before the probe's timeout: not for want of an answer (its pod was deleted, it stopped). Where it
+/// says that it was that, the target had not even half of the time.
+pub(super) fn gave_up_early(case: &Case<'_>) -> bool {
+    let timeout = timeout_ns(case);
+    let before = if says_timeout(case) { timeout / 2 } else { DIALS_LATE_NS.max(timeout / 10) };
+    case.attempt.elapsed(u64::MAX) < timeout.saturating_sub(before)
+}
+
 /// Where the timeout is not known, a kubelet's is no less than the least that there is: one second. Another prober's may be
 /// anything.
-pub(super) fn gave_up_early(case: &Case<'_>) -> bool {
+fn timeout_ns(case: &Case<'_>) -> u64 {
     let is_kubelet = case.attempt.prober && KNOWN_PROBERS.contains(&case.attempt.actor.comm.as_str());
     let least = u64::from(is_kubelet);
-    let timeout_s = enrich::timeout_s(case.attempt, case.node).map_or(least, u64::from);
-    case.attempt.elapsed(u64::MAX) < timeout_s * 900_000_000
+    enrich::timeout_s(case.attempt, case.node).map_or(least, u64::from) * 1_000_000_000
+}
+
+fn says_timeout(case: &Case<'_>) -> bool {
+    case.attempt.kubelet().is_some_and(|(_, said)| matches!(said.says, ProbeSays::Timeout | ProbeSays::TimeoutInBody))
 }
 
 #[cfg(test)]
 mod tests {
-    use crate::event::{Fact, TcpFlags, TcpState};
+    use crate::event::{Fact, ProbeSays, TcpFlags, TcpState};
     use crate::record::Confidence;
     use crate::testing::{NODE, Stream};
 
@@ -217,6 +238,38 @@ mod tests {
         assert_eq!(told(false, 1_001), ("slow_response", Confidence::Proven, false));
         assert_eq!(told(false, 1_900), ("slow_response", Confidence::Likely, true));
         assert_eq!(told(true, 1_900), ("tls_handshake_slow", Confidence::Likely, true));
+    }
+
+    /// It was starved between its deadline's begin and its dial.
+    #[test]
+    fn a_prober_that_dialled_late_has_waited() {
+        let told = |https: bool, ms: u64, says: Option<ProbeSays>| {
+            let mut stream = Stream::new();
+            if https {
+                stream.https_readiness()
+            } else {
+                stream.http_readiness()
+            };
+            stream.connect().established().wait_ms(ms);
+            stream.own(|stream| _ = stream.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 0)));
+            stream.wait_ms(5);
+            if let Some(says) = says {
+                stream.kubelet(says);
+            }
+            let last = stream.wait_ms(10).push(Fact::Tick).verdicts().pop()?.verdict;
+            Some((last.label.name(), last.confidence, last.summary.rsplit_once("; ").map(|(_, it)| it.to_owned())))
+        };
+        let is = |label, words: &str| Some((label, Confidence::Likely, Some(words.to_owned())));
+        let (soon, before) = (&super::CLOSED_SOON[2..], &super::BEGAN_BEFORE[2..]);
+        assert_eq!(told(false, 880, None), is("slow_response", soon));
+        let https = told(true, 880, None).expect("a verdict");
+        assert_eq!((https.0, https.1), ("tls_handshake_slow", Confidence::Likely));
+        assert_eq!(told(false, 740, None), None, "it stopped");
+        assert_eq!(told(false, 880, Some(ProbeSays::Timeout)), is("slow_response", before));
+        assert_eq!(told(false, 600, Some(ProbeSays::Timeout)), is("slow_response", before));
+        let short = told(false, 400, Some(ProbeSays::Timeout)).expect("a verdict");
+        assert_eq!((short.0, short.1), ("unexplained", Confidence::Possible), "most of the time had gone elsewhere");
+        assert_eq!(told(false, 905, None).map(|it| it.1), Some(Confidence::Proven));
     }
 
     #[test]
