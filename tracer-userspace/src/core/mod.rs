@@ -354,8 +354,11 @@ impl Core {
             let decided = self.decided.get(&conn);
             self.attempt_record(attempt, time, decided.map_or(outcome, |d| d.outcome), decided.map(|d| d.label))
         });
-        // What was to send a request and did not has succeeded at nothing; of what was reset after its dial that is not known.
-        let is_open = enrich::is_unasked(attempt, &self.node) || enrich::is_reset_after_dial(attempt, &self.node);
+        // What was to send a request and did not has succeeded at nothing; of what was reset after its dial that is not known,
+        // nor of what was closed when its probe had timed out.
+        let is_open = enrich::is_unasked(attempt, &self.node)
+            || enrich::is_reset_after_dial(attempt, &self.node)
+            || enrich::timed_out_after_ns(attempt, &self.node).is_some();
         self.pardon_other_loopback(conn, out);
         if outcome == Outcome::Success && !is_open {
             self.succeeded(conn, time, out);

@@ -97,6 +97,11 @@ impl Core {
         let Some(attempt) = self.correlator.get(conn) else { return };
         let Some((shortest, _)) = enrich::grpc_timeouts_ns(attempt, &self.node) else { return };
         let Some(first) = self.redials.first(attempt, shortest) else { return };
+        // It began to answer, and was closed when the probe had timed out.
+        let over = first.saturating_add(shortest).saturating_sub(enrich::BEFORE_TIMEOUT_NS);
+        if attempt.ended.is_some_and(|(ended, _)| ended >= over) {
+            return;
+        }
         let fits = |it: &&Attempt| it.started >= first && is_earlier_dial(it, attempt);
         let failed = |it: &Attempt| self.decided.get(&it.conn).filter(|d| d.outcome == Outcome::Failure).copied();
         let before = self.correlator.all().filter(fits).filter_map(|it| Some((it, failed(it)?)));
@@ -211,6 +216,20 @@ mod tests {
             stream.state(TcpState::Established, TcpState::FinWait1, 0, (90, 91, 103)).wait_ms(until_next);
         }
         assert_eq!(counts(&stream), [1, 1, 1, 2].map(Some));
+    }
+
+    /// Its timeout of 3 s is over while the second dial, after the handshake, waits for its answer.
+    #[test]
+    fn a_dial_that_was_closed_at_the_timeout_pardons_none() {
+        let after = |ms: u64| {
+            let mut stream = Stream::new();
+            stream.grpc_readiness(3);
+            refused(&mut stream, 100, 1_000);
+            stream.again(101).connect().established().answer(AnswerKind::Other, None).wait_ms(ms);
+            outcomes(stream.state(TcpState::Established, TcpState::FinWait1, 0, (200, 201, 60)).wait_ms(10))
+        };
+        assert_eq!(after(1_999), [Outcome::Failure]);
+        assert_eq!(after(1_900), [Outcome::Failure, Outcome::Noise]);
     }
 
     /// Who begins to listen is seen before the dial that succeeds.

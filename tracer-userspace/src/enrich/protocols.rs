@@ -1,7 +1,7 @@
 //! What probes speak from their first byte on, and what they were answered in.
 
-use super::{hooks_met, other_reason, probes_met};
-use crate::correlate::attempt::Attempt;
+use super::{hooks_met, longest_timeout_ns, other_reason, probes_met};
+use crate::correlate::attempt::{Attempt, End};
 use crate::correlate::node::Node;
 use crate::event::{AnswerKind, Handler, ProbeSays, ProbeSpec};
 
@@ -42,6 +42,21 @@ pub fn misspoken(attempt: &Attempt, node: &Node) -> Option<Protocol> {
         Protocol::Grpc => matches!(answer.kind, AnswerKind::Http | AnswerKind::Tls),
     };
     differs.then_some(spoken)
+}
+
+/// An attempt that the prober closes so short before its timeout was not answered in time: its time began a moment before its
+/// dial, and its timer fires a moment late.
+pub const BEFORE_TIMEOUT_NS: u64 = 10_000_000;
+
+/// How long the prober held a connection that had begun to answer, whose answer cannot be read, and which it closed when all
+/// probes that it can be had timed out: whoever has an answer closes at once.
+#[must_use]
+pub fn timed_out_after_ns(attempt: &Attempt, node: &Node) -> Option<u64> {
+    let (ended, End::ClosedByProber) = attempt.ended? else { return None };
+    let timeout = longest_timeout_ns(attempt, node)?;
+    let elapsed = attempt.elapsed(ended);
+    let over = attempt.received().is_some_and(|n| n > 0) && elapsed.saturating_add(BEFORE_TIMEOUT_NS) >= timeout;
+    (over && spoken(attempt, node).is_some()).then_some(elapsed)
 }
 
 /// A ClientHello was answered there in something else: as the first bytes show, or, where those were not read, as the kubelet says.

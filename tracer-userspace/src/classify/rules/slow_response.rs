@@ -11,7 +11,30 @@ use crate::record::Confidence;
 
 /// The rule.
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
-    silent(case).or_else(|| unfinished(case))
+    silent(case).or_else(|| unfinished(case)).or_else(|| closed_at_timeout(case))
+}
+
+/// Bytes came, of an answer that cannot be read, and the prober closed at its timeout, without a word of the kubelet. Until one
+/// comes: it may have read a no in the last moment.
+fn closed_at_timeout(case: &Case<'_>) -> Option<Finding> {
+    let attempt = case.attempt;
+    let elapsed = enrich::timed_out_after_ns(attempt, case.node)?;
+    enrich::timeout_s(attempt, case.node)?;
+    let lost = attempt.retransmits != (0, 0) || attempt.answer_lost() || !super::silent(case);
+    let otherwise = attempt.kubelet().is_some() || enrich::misspoken(attempt, case.node).is_some();
+    if lost || otherwise || closed_late(case) {
+        return None;
+    }
+    let (ended, _) = attempt.ended?;
+    let summary = format!(
+        "{} answered the handshake, and the prober closed after {}, at its timeout{}: who has its answer closes at once",
+        attempt.flow.dst,
+        ms(elapsed),
+        budget(case)
+    );
+    let seen = vec![of_state(ended, attempt.last.as_ref()?)];
+    let found = Finding::failure(Label::SlowResponse, seen, summary, mend(case));
+    Some(found.with_confidence(Confidence::Likely).until_answered())
 }
 
 /// Bytes came, and the kubelet says that the answer did not, or not all of it: the handshake of TLS or HTTP/2 was
@@ -136,9 +159,9 @@ fn says_timeout(case: &Case<'_>) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use crate::event::{Fact, ProbeSays, TcpFlags, TcpState};
-    use crate::record::Confidence;
-    use crate::testing::{NODE, Stream};
+    use crate::event::{AnswerKind, Fact, HookType, ProbeSays, TcpFlags, TcpState};
+    use crate::record::{Confidence, VerdictBody};
+    use crate::testing::{NODE, SYN, Stream};
 
     #[test]
     fn a_request_taken_and_not_answered() {
@@ -238,6 +261,66 @@ mod tests {
         assert_eq!(told(false, 1_001), ("slow_response", Confidence::Proven, false));
         assert_eq!(told(false, 1_900), ("slow_response", Confidence::Likely, true));
         assert_eq!(told(true, 1_900), ("tls_handshake_slow", Confidence::Likely, true));
+    }
+
+    fn closed_after(probed: fn(&mut Stream) -> &mut Stream, ms: u64) -> Stream {
+        let mut stream = Stream::new();
+        probed(&mut stream).connect().established().wait_ms(2).answer(AnswerKind::Tls, None).wait_ms(ms - 2);
+        stream.own(|stream| _ = stream.state(TcpState::Established, TcpState::FinWait1, 0, (600, 601, 2200)));
+        stream
+    }
+
+    /// Whoever has its answer closes at once.
+    #[test]
+    fn a_handshake_that_was_answered_and_closed_at_the_timeout() {
+        let told = |probed, ms| {
+            let verdict = closed_after(probed, ms).verdicts().pop()?.verdict;
+            Some((verdict.label.name(), verdict.confidence))
+        };
+        let slow = Some(("slow_response", Confidence::Likely));
+        assert_eq!(told(Stream::https_readiness, 1_000), slow);
+        assert_eq!(told(Stream::https_readiness, 998), slow, "its time began before its dial");
+        assert_eq!(told(Stream::https_readiness, 980), None, "it may have been answered just so");
+        assert_eq!(told(Stream::https_readiness, 1_500), None, "the prober was late itself, with its answer perhaps");
+        assert_eq!(told(|it| it.https_readiness().lifecycle(HookType::PreStop, 8080), 1_000), None);
+        assert_eq!(told(|it| it.https_readiness().readiness_too(), 1_000), None, "of that the status would be known");
+        let mut grpc = Stream::new();
+        grpc.grpc_readiness(1).connect().established().answer(AnswerKind::Other, None).wait_ms(1_000);
+        grpc.state(TcpState::Established, TcpState::FinWait1, 0, (200, 201, 60));
+        assert_eq!(grpc.labels(), ["slow_response"]);
+    }
+
+    #[test]
+    fn what_the_kubelet_says_of_it_goes_before_its_time() {
+        let said = |says| {
+            let mut stream = closed_after(Stream::https_readiness, 1_000);
+            let told = stream.wait_ms(3).kubelet(says).wait_ms(10).push(Fact::Tick).verdicts();
+            told.iter().map(|it| (it.verdict.label.name(), it.kubelet.is_some())).collect::<Vec<_>>()
+        };
+        assert_eq!(said(ProbeSays::Timeout), [("slow_response", false), ("slow_response", true)]);
+        assert_eq!(said(ProbeSays::Status(503)), [("slow_response", false), ("app_status_failure", true)]);
+    }
+
+    /// Refused twice, then it hangs, then it is refused again.
+    #[test]
+    fn a_timeout_after_the_handshake_is_no_success_in_between() {
+        for (ms, expected) in [(1_000, vec![1, 2, 3, 4]), (1_500, vec![1, 2, 3]), (500, vec![1, 2, 1])] {
+            let mut stream = Stream::new();
+            stream.https_readiness();
+            for conn in 100..104 {
+                stream.again(conn).connect();
+                if conn == 102 {
+                    stream.established().wait_ms(ms);
+                    stream.state(TcpState::Established, TcpState::FinWait1, 0, (600, 601, 2200)).wait_ms(9_000);
+                    continue;
+                }
+                stream.reset_sent(SYN, true, None).reset_received(TcpState::SynSent, 0);
+                stream.state(TcpState::SynSent, TcpState::Close, 111, (0, 0, 0)).wait_ms(10_000);
+            }
+            let count = |it: &VerdictBody| it.probe.as_ref().and_then(|probe| probe.consecutive_failures);
+            let counts: Vec<_> = stream.verdicts().iter().filter_map(count).collect();
+            assert_eq!(counts, expected, "{ms}");
+        }
     }
 
     /// It was starved between its deadline's begin and its dial.
