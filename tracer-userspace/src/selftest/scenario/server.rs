@@ -38,6 +38,10 @@ pub(super) const ALL: &[Scenario] = &[
     Scenario::new("app_status_failure_v6", NO, |s| says_no(s, "503", Ending::Status)).v6(),
     Scenario::new("app_status_failure_not_http", NO, |s| says_no(s, "banner", Ending::Eof)),
     Scenario::new("app_status_failure_tls_on_plain", NO, |s| says_no(s, "tls", Ending::Eof)),
+    Scenario::new("app_status_failure_not_tls", NO, |s| {
+        let pod = s.serving("banner", TLS)?;
+        s.fails(Kind::Https, pod, Ending::Error)
+    }),
     Scenario::new("app_status_large_answer", None, |s| {
         let pod = s.serving("big", HTTP)?;
         s.succeeds(Kind::Http, pod)
