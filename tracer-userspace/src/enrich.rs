@@ -124,6 +124,13 @@ pub fn is_reset_after_dial(attempt: &Attempt, node: &Node) -> bool {
     matches!(attempt.ended, Some((_, End::Reset))) && only_dials(attempt, node)
 }
 
+/// Neither a failure nor a success: what was to send a request and did not has succeeded at nothing; of what was reset after its
+/// dial it is not known, nor of what was closed when its probe had timed out.
+#[must_use]
+pub fn is_unknown_end(attempt: &Attempt, node: &Node) -> bool {
+    is_unasked(attempt, node) || is_reset_after_dial(attempt, node) || timed_out_after_ns(attempt, node).is_some()
+}
+
 /// It failed: by itself, because every probe had timed out by then, or because the server closed before it was asked.
 #[must_use]
 pub fn failed(attempt: &Attempt, node: &Node) -> bool {

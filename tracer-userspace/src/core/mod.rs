@@ -354,13 +354,9 @@ impl Core {
             let decided = self.decided.get(&conn);
             self.attempt_record(attempt, time, decided.map_or(outcome, |d| d.outcome), decided.map(|d| d.label))
         });
-        // What was to send a request and did not has succeeded at nothing; of what was reset after its dial that is not known,
-        // nor of what was closed when its probe had timed out.
-        let is_open = enrich::is_unasked(attempt, &self.node)
-            || enrich::is_reset_after_dial(attempt, &self.node)
-            || enrich::timed_out_after_ns(attempt, &self.node).is_some();
+        let has_succeeded = outcome == Outcome::Success && !enrich::is_unknown_end(attempt, &self.node);
         self.pardon_other_loopback(conn, out);
-        if outcome == Outcome::Success && !is_open {
+        if has_succeeded {
             self.succeeded(conn, time, out);
             self.pardon_redials(conn, out);
         }

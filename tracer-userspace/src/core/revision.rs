@@ -17,8 +17,7 @@ impl Core {
             && attempt.established.is_some()
             && !self.failed(attempt)
             && !is_counted(attempt)
-            && !enrich::is_unasked(attempt, &self.node)
-            && !enrich::is_reset_after_dial(attempt, &self.node)
+            && !enrich::is_unknown_end(attempt, &self.node)
     }
 
     /// What was decided twice is decided once more: it succeeded after all, or, where that was said, the kubelet says that it
