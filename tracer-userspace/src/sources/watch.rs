@@ -126,6 +126,8 @@ impl Watcher {
             links_due: None,
         };
         watcher.follow(snapshot.node);
+        // A link may have gone down and up before anybody subscribed.
+        watcher.forget_links();
         watcher
     }
 
@@ -224,7 +226,9 @@ impl Watcher {
         }
     }
 
+    /// Told even if they are as before: a link that was down for a moment only is up again in no other event.
     fn read_links(&mut self) -> Result<(), Closed> {
+        self.forget_links();
         let read = |node: &NodeNetns| links::read(node).map(|links| links::to_fact(node, &links));
         match self.node.as_ref().map(read) {
             Some(Ok(links)) => self.send(Fact::Links(links)),
@@ -234,6 +238,10 @@ impl Watcher {
                 Ok(())
             }
         }
+    }
+
+    fn forget_links(&mut self) {
+        self.last.retain(|fact| !matches!(fact, Fact::Links(_)));
     }
 
     /// A file that is broken for a moment, while it is written, leaves what was known.
@@ -284,6 +292,10 @@ impl Watcher {
         self.node_due = now + NODE_EVERY;
         self.tell(view.problems);
         self.follow(view.node);
+        if self.links.is_none() {
+            // Nothing else tells that they changed.
+            self.forget_links();
+        }
         let emptied = if view.tables_complete { self.emptied(&view.facts) } else { Vec::new() };
         let begun = self.begun(&view.facts);
         self.tables_of = tables_of;
@@ -350,7 +362,6 @@ fn without_ports(fact: &Fact) -> Option<Fact> {
 fn is_same_table(left: &Fact, right: &Fact) -> bool {
     match (left, right) {
         (Fact::NodePorts(left), Fact::NodePorts(right)) => left.mode == right.mode && left.netns == right.netns,
-        (Fact::Links(left), Fact::Links(right)) => left.netns == right.netns,
         (Fact::ListTrouble(left), Fact::ListTrouble(right)) => left.list == right.list,
         _ => std::mem::discriminant(left) == std::mem::discriminant(right),
     }

@@ -68,6 +68,38 @@ fn a_table_that_had_no_node_ports_is_told_as_empty_first() {
     }
 }
 
+/// The kernel told that a link went down, and nothing tells that it came up again but a reading like the one before.
+#[test]
+fn links_are_told_after_each_change_even_if_they_are_as_before() {
+    let snapshot = snapshot(&SourceConfig::default()).expect("snapshot");
+    let (tx, mut rx) = mpsc::channel(16);
+    let mut watcher = Watcher::new(SourceConfig::default(), snapshot, tx);
+    let mut told = || std::iter::from_fn(|| rx.try_recv().ok()).filter(|fact| matches!(fact, Fact::Links(_))).count();
+    assert!(watcher.read_node().is_ok());
+    assert_eq!(told(), 1, "they may have changed before the subscription");
+    assert!(watcher.read_node().is_ok());
+    assert_eq!(told(), 0, "nothing changed");
+    assert!(watcher.read_links().is_ok() && watcher.read_links().is_ok());
+    assert_eq!(told(), 2);
+    watcher.links = None;
+    assert!(watcher.read_node().is_ok());
+    assert_eq!(told(), 1, "nobody tells of changes");
+}
+
+/// The last links that are told are those of the node.
+#[test]
+fn a_prober_that_comes_back_to_its_namespace_has_its_links_told_again() {
+    let snapshot = snapshot(&SourceConfig::default()).expect("snapshot");
+    let (tx, mut rx) = mpsc::channel(16);
+    let mut watcher = Watcher::new(SourceConfig::default(), snapshot, tx);
+    let links = |netns| Fact::Links(crate::event::Links { netns: Netns(netns), cookie: None, links: Vec::new() });
+    for netns in [7, 8, 7] {
+        assert!(watcher.send(links(netns)).is_ok());
+        assert!(rx.try_recv().is_ok_and(|fact| fact == links(netns)));
+    }
+    assert!(watcher.send(links(7)).is_ok() && rx.try_recv().is_err(), "nothing new");
+}
+
 /// What was read before stays known, and both are said: that, and that the file can be read again.
 #[test]
 fn a_file_that_is_gone_or_broken_is_told() {

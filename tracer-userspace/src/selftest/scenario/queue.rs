@@ -10,7 +10,8 @@ use nix::sys::socket::{AddressFamily, SockFlag, SockType, SockaddrStorage, conne
 
 use super::{Need, Scenario, Stage};
 use crate::selftest::dial::{Ending, Kind};
-use crate::selftest::pods::HTTP;
+use crate::selftest::pods::{HOST, HTTP};
+use crate::selftest::world::NODE;
 
 const ACCEPT: Option<Label> = Some(Label::AcceptQueueOverflow);
 const HALF_OPEN: Option<Label> = Some(Label::SynBacklogOverflow);
@@ -18,6 +19,7 @@ const HALF_OPEN: Option<Label> = Some(Label::SynBacklogOverflow);
 pub(super) const ALL: &[Scenario] = &[
     Scenario::new("accept_queue_overflow", ACCEPT, accept_queue),
     Scenario::new("accept_queue_overflow_v6", ACCEPT, accept_queue).v6(),
+    Scenario::new("accept_queue_overflow_after_lo_was_down", ACCEPT, after_lo_was_down).own(),
     Scenario::new("syn_backlog_overflow", HALF_OPEN, syn_backlog).needs(&[Need::Nft]),
     Scenario::new("syn_backlog_overflow_v6", HALF_OPEN, syn_backlog).v6().needs(&[Need::Nft]),
     Scenario::new("syn_backlog_with_cookies", None, cookies).needs(&[Need::Nft]),
@@ -29,6 +31,17 @@ fn accept_queue(stage: &mut Stage<'_>) -> Result<()> {
     let first = || TcpStream::connect(pod).context("a connection that waits to be accepted");
     let _waiting = stage.world.node.enter(|| Ok([first()?, first()?]))?;
     stage.fails(Kind::Http, pod, Ending::Timeout)
+}
+
+/// A server of the node's own, after `lo` was down for a moment, which has no part in it.
+fn after_lo_was_down(stage: &mut Stage<'_>) -> Result<()> {
+    stage.world.serve(stage.options, &["backlog:1", &format!("[::]:{HOST}")])?;
+    (stage.watch)()?;
+    stage.world.node.ip(|ip| ip.down("lo").and_then(|()| ip.up("lo")))?;
+    let target = (NODE, HOST).into();
+    let first = || TcpStream::connect::<SocketAddr>(target).context("a connection that waits to be accepted");
+    let _waiting = stage.world.node.enter(|| Ok([first()?, first()?]))?;
+    stage.fails(Kind::Http, target, Ending::Timeout)
 }
 
 /// A client whose answers get lost fills the queue of half-open connections; no cookies.
