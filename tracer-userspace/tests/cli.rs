@@ -1,8 +1,10 @@
 //! The binary from outside: for every bad input one line on stderr and the right exit code.
 #![allow(clippy::unwrap_used, reason = "a test ends at the line that failed")]
 
+use std::ffi::OsStr;
 use std::fs::File;
 use std::io::Write as _;
+use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{self, Command, Stdio};
@@ -154,6 +156,30 @@ fn wrong_variables_are_wrong_usage() {
     }
     let output = command.args(["replay", &dir.file("good", recording())]).output().unwrap();
     assert_eq!((output.status.code(), text(&output.stderr)), (Some(0), ""), "an empty variable is not set");
+}
+
+#[test]
+fn what_is_not_utf8_is_named() {
+    let bad = OsStr::from_bytes(b"\xff");
+    let with = |args: &[&str]| tracer().args(args).arg(bad).output().unwrap();
+    refused(&with(&["attach", "-n"]), 2, &["`-n \u{fffd}`: not valid UTF-8", "tracer attach --help"]);
+    refused(&with(&["attach", "--duration"]), 2, &["`--duration \u{fffd}`"]);
+    refused(&with(&["explain"]), 2, &["`explain \u{fffd}`"]);
+    refused(&with(&["man"]), 2, &["`man \u{fffd}`"]);
+    refused(
+        &tracer().arg("doctor").arg(OsStr::from_bytes(b"--check=\xff")).output().unwrap(),
+        2,
+        &["`--check=\u{fffd}`"],
+    );
+    let both = tracer().arg("record").arg(bad).args(["-p", "x", "-c"]).arg(bad).output().unwrap();
+    refused(&both, 2, &["`-c \u{fffd}`"]);
+    for variable in
+        ["NODE_NAME", "TRACER_NAMESPACE", "TRACER_POD", "TRACER_LABEL", "TRACER_DURATION", "TRACER_ATTEMPTS"]
+    {
+        // A path may be anything.
+        let output = tracer().arg("attach").env("TRACER_PODS", bad).env(variable, bad).output().unwrap();
+        refused(&output, 2, &[&format!("{variable}: not valid UTF-8")]);
+    }
 }
 
 /// A daemon's environment is that of every command that is run beside it.

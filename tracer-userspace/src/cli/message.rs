@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 
-use clap::error::{ContextKind, ContextValue};
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 
 use super::{definition, variable};
 
@@ -19,18 +19,40 @@ fn help_of(args: &[OsString]) -> String {
     command.map_or_else(|| "tracer --help".to_owned(), |name| format!("tracer {name} --help"))
 }
 
-/// clap's message without its usage block: what is wrong, with its tips, and where help is. A value is told by what gave
-/// it: the flag, or its variable.
+/// What is wrong, and where help is.
 pub(super) fn one_line(error: &clap::Error, args: &[OsString]) -> String {
+    let place = if error.kind() == ErrorKind::InvalidUtf8 { not_utf8(args) } else { None };
+    let words = place.map_or_else(|| in_clap_s_words(error, args), |place| format!("{place}: not valid UTF-8"));
+    format!("{words} (see `{}`)", help_of(args))
+}
+
+/// clap's message without its usage block, with its tips. A value is told by what gave it: the flag, or its variable.
+fn in_clap_s_words(error: &clap::Error, args: &[OsString]) -> String {
     let rendered = error.render().to_string();
     let message = rendered.split("\nUsage:").next().unwrap_or(&rendered);
     let message = message.split("\nFor more information").next().unwrap_or(message);
     let words = message.trim_start_matches("error:").split_whitespace().collect::<Vec<_>>().join(" ");
-    let words = match error.get(ContextKind::InvalidArg) {
+    match error.get(ContextKind::InvalidArg) {
         Some(ContextValue::String(flag)) => by_variable(words, flag, args),
         _ => words,
+    }
+}
+
+/// What is not UTF-8 and has to be: what was typed (clap no longer complains once it is mended), or a variable.
+fn not_utf8(args: &[OsString]) -> Option<String> {
+    let lossy = |arg: &OsString| arg.to_string_lossy().into_owned();
+    let is_mended = |at: usize| {
+        let mended = args.iter().enumerate().map(|(n, arg)| if n <= at { lossy(arg).into() } else { arg.clone() });
+        let parsed = definition::from_environment().try_get_matches_from(mended.collect::<Vec<OsString>>());
+        !parsed.is_err_and(|error| error.kind() == ErrorKind::InvalidUtf8)
     };
-    format!("{words} (see `{}`)", help_of(args))
+    let typed = (1..args.len()).filter(|at| args[*at].to_str().is_none()).find(|at| is_mended(*at));
+    typed.map(|at| shown(&lossy(&args[at - 1]), &lossy(&args[at]), at)).or_else(|| variable::not_utf8(args))
+}
+
+/// With the flag or command before it.
+fn shown(before: &str, arg: &str, at: usize) -> String {
+    if at == 1 || arg.starts_with('-') { format!("`{arg}`") } else { format!("`{before} {arg}`") }
 }
 
 fn by_variable(words: String, flag: &str, args: &[OsString]) -> String {

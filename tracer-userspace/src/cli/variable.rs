@@ -1,8 +1,12 @@
 //! The variable of a flag, for messages about a value that came from there.
 
-use std::ffi::OsString;
+use std::any::TypeId;
+use std::ffi::{OsStr, OsString};
+use std::path::PathBuf;
 
-use super::meaningless;
+use clap::Arg;
+
+use super::{definition, meaningless};
 use crate::error::Error;
 
 /// The variable of a flag, its dashes left out.
@@ -31,6 +35,16 @@ pub(super) fn that_gave(flag: &str, args: &[OsString]) -> Option<String> {
     let typed = |arg: &str| leading_flag(arg) == Some(name) || is_short(arg, name);
     let is_typed = args.iter().skip(1).filter_map(|arg| arg.to_str()).any(typed);
     Some(of(name)).filter(|variable| !is_typed && is_set(variable))
+}
+
+/// The variable whose value is not UTF-8, which only paths need not be, of those that the command heeds.
+pub(super) fn not_utf8(args: &[OsString]) -> Option<String> {
+    let command = definition::from_environment();
+    let used = args.iter().skip(1).find_map(|arg| command.find_subcommand(arg))?;
+    let is_path = |arg: &&Arg| arg.get_value_parser().type_id() == TypeId::of::<PathBuf>();
+    let variables = used.get_arguments().filter(|arg| !is_path(arg)).filter_map(Arg::get_env);
+    let is_bad = |name: &&OsStr| std::env::var_os(name).is_some_and(|value| value.to_str().is_none());
+    variables.into_iter().find(is_bad).map(|name| name.to_string_lossy().into_owned())
 }
 
 /// `-o`, `-oxml` for `--output`.
