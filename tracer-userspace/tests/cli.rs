@@ -182,6 +182,16 @@ fn what_is_not_utf8_is_named() {
     }
 }
 
+#[test]
+fn lists_may_have_blanks_around_their_commas() {
+    let dir = Dir::new();
+    let good = dir.file("good", recording());
+    let output =
+        tracer().args(["replay", &good]).env("TRACER_LABEL", "loopback_down, mid_stream_rst").output().unwrap();
+    assert_eq!((output.status.code(), text(&output.stderr)), (Some(0), ""));
+    refused(&ran(&["attach", "--prober", "a, "]), 2, &["--prober", "an empty name"]);
+}
+
 /// A daemon's environment is that of every command that is run beside it.
 #[test]
 fn a_variable_counts_where_its_flag_has_a_meaning() {

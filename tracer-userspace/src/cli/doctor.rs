@@ -10,7 +10,7 @@ use crate::record::Status;
 #[derive(Debug, Args)]
 pub struct DoctorArgs {
     /// Only this check; repeatable [default: all]
-    #[arg(long = "check", value_name = "NAME", env = "TRACER_CHECK", hide_env_values = true, value_delimiter = ',')]
+    #[arg(long = "check", value_name = "NAME", env = "TRACER_CHECK", hide_env_values = true, value_delimiter = ',', value_parser = super::flags::name_of_list())]
     pub checks: Vec<String>,
     /// Exit code 1 from this status on
     #[arg(

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::builder::BoolishValueParser;
+use clap::builder::{BoolishValueParser, StringValueParser, TypedValueParser};
 use clap::{ArgAction, Args, ValueEnum};
 
 use crate::sources::NamedLog;
@@ -91,6 +91,7 @@ pub struct Flags {
         env = "TRACER_LABEL",
         hide_env_values = true,
         value_delimiter = ',',
+        value_parser = name_of_list(),
         help_heading = "Filters"
     )]
     pub labels: Vec<String>,
@@ -110,6 +111,7 @@ pub struct Flags {
         env = "TRACER_PROBER",
         hide_env_values = true,
         value_delimiter = ',',
+        value_parser = name_of_list(),
         help_heading = "What is watched"
     )]
     pub probers: Vec<String>,
@@ -213,6 +215,11 @@ pub struct Flags {
         help_heading = "What is watched"
     )]
     pub node_name: Option<String>,
+}
+
+/// One of a list, which may have blanks around its commas.
+pub(super) fn name_of_list() -> impl TypedValueParser<Value = String> {
+    StringValueParser::new().map(|name| name.trim().to_owned())
 }
 
 /// Form of the records.

@@ -4,6 +4,7 @@ use crate::sources::cluster::Namespace;
 
 /// As the API allows them (RFC 1123 labels): such a name is a path of the API by itself.
 pub(super) fn namespace(text: &str) -> Result<Namespace, String> {
+    let text = text.trim();
     let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
     let is_label = text.len() <= 63
         && text.chars().all(|c| plain(c) || c == '-')
@@ -23,6 +24,7 @@ mod tests {
     #[test]
     fn only_what_can_be_a_namespace_is_one() {
         assert_eq!(namespace("shop-1"), Ok(Namespace::Named("shop-1".into())));
+        assert_eq!(namespace(" shop-1 "), Ok(Namespace::Named("shop-1".into())), "one of a list");
         assert_eq!(namespace("*"), Ok(Namespace::All));
         for wrong in ["", "-a", "a-", "A", "a/b", "a?b", "**", "..", &"a".repeat(64)] {
             assert!(namespace(wrong).is_err(), "{wrong}");
