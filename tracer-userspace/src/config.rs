@@ -11,6 +11,7 @@ mod tests;
 
 use std::fs::File;
 use std::io::IsTerminal as _;
+use std::os::unix::fs::FileTypeExt as _;
 use std::path::{Path, PathBuf};
 
 use anstream::{AutoStream, ColorChoice};
@@ -239,6 +240,9 @@ fn probers(names: Vec<String>) -> Result<Vec<String>, Error> {
 /// A file that can be read, checked now: later nobody looks at stderr.
 fn readable(flag: &'static str, path: Option<PathBuf>) -> Result<Option<PathBuf>, Error> {
     let Some(path) = path.filter(|path| !path.as_os_str().is_empty()) else { return Ok(None) };
+    if is_named_pipe(&path) {
+        return Err(Error::file(flag, path, std::io::Error::other("a named pipe: give a plain file")));
+    }
     let directory = || std::io::Error::from_raw_os_error(libc::EISDIR);
     let opened = File::open(&path).and_then(|file| file.metadata());
     match opened {
@@ -246,6 +250,12 @@ fn readable(flag: &'static str, path: Option<PathBuf>) -> Result<Option<PathBuf>
         Ok(_) => Ok(Some(path)),
         Err(error) => Err(Error::file(flag, path, error)),
     }
+}
+
+/// To open it waits for who writes to it, here and each time it is read. One without a name, of the shell's `<(…)`, leads
+/// nowhere in the file system and is open already.
+fn is_named_pipe(path: &Path) -> bool {
+    std::fs::metadata(path).is_ok_and(|it| it.file_type().is_fifo()) && path.canonicalize().is_ok()
 }
 
 /// Absent if empty: a manifest that sets a variable to nothing has not set it.

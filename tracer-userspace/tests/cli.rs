@@ -192,6 +192,17 @@ fn lists_may_have_blanks_around_their_commas() {
     refused(&ran(&["attach", "--prober", "a, "]), 2, &["--prober", "an empty name"]);
 }
 
+/// To open it waits for who writes to it, for ever perhaps.
+#[test]
+fn a_named_pipe_is_no_list() {
+    let dir = Dir::new();
+    let pipe = dir.0.join("pipe");
+    nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRUSR).unwrap();
+    for flag in ["--pods", "--services"] {
+        refused(&ran(&["attach", flag, pipe.to_str().unwrap()]), 2, &[flag, "pipe: a named pipe: give a plain file"]);
+    }
+}
+
 /// A daemon's environment is that of every command that is run beside it.
 #[test]
 fn a_variable_counts_where_its_flag_has_a_meaning() {
