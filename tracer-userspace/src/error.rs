@@ -88,7 +88,7 @@ pub fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(error) = cause {
-        let says = error.to_string();
+        let says = without_number(error.to_string());
         if !text.contains(&says) {
             text = format!("{text}: {says}");
         }
@@ -100,11 +100,15 @@ pub fn chain(error: &dyn std::error::Error) -> String {
 /// The system's words without Rust's ` (os error N)`.
 #[must_use]
 pub fn os_message(error: &io::Error) -> String {
-    let text = error.to_string();
-    match text.find(" (os error") {
-        Some(end) => text[..end].to_owned(),
-        None => text,
+    without_number(error.to_string())
+}
+
+fn without_number(mut text: String) -> String {
+    if let Some(at) = text.find(" (os error ") {
+        let length = text[at..].find(')').map_or(text.len() - at, |last| last + 1);
+        text.replace_range(at..at + length, "");
     }
+    text
 }
 
 /// The file after a blank, or nothing.
@@ -162,6 +166,7 @@ fn one_line(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sources::FileError;
 
     #[test]
     fn a_message_is_one_line() {
@@ -173,6 +178,15 @@ mod tests {
         let error = Error::file("--pods", "/none", io::Error::from_raw_os_error(libc::ENOENT));
         assert_eq!(error.to_string(), "--pods /none: No such file or directory");
         assert_eq!(error.exit_code(), 2);
+    }
+
+    #[test]
+    fn no_error_has_the_system_s_number() {
+        let source = io::Error::from_raw_os_error(libc::EPERM);
+        assert_eq!(os_message(&source), "Operation not permitted");
+        let error = FileError::Unreadable { flag: "--pods", path: "/x".into(), source };
+        assert_eq!(chain(&error), "--pods /x: cannot be read: Operation not permitted");
+        assert_eq!(without_number("a: b (os error 2): c".into()), "a: b: c");
     }
 
     #[test]

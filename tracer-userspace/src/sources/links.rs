@@ -12,6 +12,7 @@ use nix::{getsockopt_impl, sockopt_impl};
 
 use super::netlink::{Netlink, attribute, attributes, consistent, field, text};
 use super::procfs::{NetnsError, NodeNetns};
+use crate::error::os_message;
 use crate::event::{LinkState, Links, MOST_LINKS};
 
 /// What kube-proxy names the device that has the addresses of Services in IPVS mode (pkg/proxy/ipvs, `defaultDummyDevice`).
@@ -50,9 +51,9 @@ const RTNLGRP_IPV6_IFADDR: u32 = 9;
 pub enum LinkError {
     #[error(transparent)]
     Netns(#[from] NetnsError),
-    #[error("cannot read the links of the node over rtnetlink: {0}")]
+    #[error("cannot read the links of the node over rtnetlink: {}", os_message(.0))]
     Dump(#[source] io::Error),
-    #[error("cannot subscribe to link changes of the node over rtnetlink: {0}; they are read every 10 s instead")]
+    #[error("cannot subscribe to link changes of the node over rtnetlink: {}; they are read every 10 s instead", os_message(.0))]
     Subscribe(#[source] io::Error),
 }
 

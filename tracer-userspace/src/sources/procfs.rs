@@ -12,6 +12,7 @@ use nix::sched::{CloneFlags, setns};
 use nix::time::{ClockId, clock_gettime};
 
 use super::cgroup::{self, PodProcess};
+use crate::error::os_message;
 use crate::event::{Netns, is_kubelet_name};
 
 /// No node that works has more; beyond it the rest is left out and said.
@@ -57,11 +58,11 @@ impl NodeNetns {
 #[derive(Debug, thiserror::Error)]
 #[expect(missing_docs, reason = "the messages say it")]
 pub enum NetnsError {
-    #[error("cannot open the network namespace {}: {source} (needs CAP_SYS_PTRACE and the host's pid namespace)", path.display())]
+    #[error("cannot open the network namespace {}: {} (needs CAP_SYS_PTRACE and the host's pid namespace)", path.display(), os_message(source))]
     Open { path: PathBuf, source: io::Error },
-    #[error("cannot enter the network namespace {}: {source} (needs CAP_SYS_ADMIN)", path.display())]
+    #[error("cannot enter the network namespace {}: {} (needs CAP_SYS_ADMIN)", path.display(), os_message(source))]
     Enter { path: PathBuf, source: io::Error },
-    #[error("cannot start a thread to enter {}: {source}", path.display())]
+    #[error("cannot start a thread to enter {}: {}", path.display(), os_message(source))]
     Thread { path: PathBuf, source: io::Error },
     #[error("the thread inside {} ended without an answer", path.display())]
     Lost { path: PathBuf },

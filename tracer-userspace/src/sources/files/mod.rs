@@ -13,6 +13,7 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
+use crate::error::os_message;
 use document::{Document, Taken};
 pub(super) use pods::pod_of;
 pub use pods::read_pods;
@@ -26,7 +27,7 @@ const MAX_SIZE: u64 = 64 * 1024 * 1024;
 #[derive(Debug, thiserror::Error)]
 #[expect(missing_docs, reason = "the messages say it")]
 pub enum FileError {
-    #[error("{flag} {}: cannot be read: {source}", path.display())]
+    #[error("{flag} {}: cannot be read: {}", path.display(), os_message(source))]
     Unreadable { flag: &'static str, path: PathBuf, source: io::Error },
     #[error("{flag} {}: larger than 64 MiB; give this node's objects only", path.display())]
     TooLarge { flag: &'static str, path: PathBuf },

@@ -18,6 +18,7 @@ pub use firewall::survey::{Survey, SurveyChain, SurveyTable, survey};
 
 use super::links::Link;
 use super::procfs::{NetnsError, NodeNetns};
+use crate::error::os_message;
 use crate::event::{NodePort, NodePorts, ProxyMode};
 
 const TCP: u8 = 6;
@@ -28,13 +29,13 @@ const TCP: u8 = 6;
 pub enum NetfilterError {
     #[error(transparent)]
     Netns(#[from] NetnsError),
-    #[error("cannot read the IPVS services of the node from {path}: {source}")]
+    #[error("cannot read the IPVS services of the node from {path}: {}", os_message(source))]
     Ipvs { path: String, source: io::Error },
-    #[error("cannot read {what} of the node over nfnetlink: {source} (needs CAP_NET_ADMIN)")]
+    #[error("cannot read {what} of the node over nfnetlink: {} (needs CAP_NET_ADMIN)", os_message(source))]
     Nft { what: &'static str, source: io::Error },
-    #[error("cannot read {what} over nfnetlink: {source} (needs CAP_NET_ADMIN)")]
+    #[error("cannot read {what} over nfnetlink: {} (needs CAP_NET_ADMIN)", os_message(source))]
     Firewall { what: &'static str, source: io::Error },
-    #[error("cannot read the legacy iptables table {table}: {source} (needs CAP_NET_ADMIN)")]
+    #[error("cannot read the legacy iptables table {table}: {} (needs CAP_NET_ADMIN)", os_message(source))]
     Legacy { table: String, source: io::Error },
     #[error("the legacy iptables table {table} has {size} bytes, more than is read: what it holds is not known")]
     LegacyTooLarge { table: String, size: usize },
