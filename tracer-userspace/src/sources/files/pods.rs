@@ -1,5 +1,6 @@
 //! `--pods FILE` and the cluster API: pods with their network probes, the API's defaults applied and named ports resolved.
 
+use std::collections::HashSet;
 use std::net::IpAddr;
 use std::path::Path;
 
@@ -40,7 +41,17 @@ enum AnyItem {
 pub fn read_pods(path: &Path) -> Result<Vec<Pod>, FileError> {
     let mut pods = Vec::new();
     Source::read(FLAG, path)?.each_document(EXPECTED, |document| add_document(document, &mut pods))?;
-    Ok(pods)
+    Ok(each_once(pods))
+}
+
+/// The last of those that are the same one: of a pod that is there twice no address would be known to be its own.
+fn each_once(pods: Vec<Pod>) -> Vec<Pod> {
+    let mut seen = HashSet::new();
+    let identity = |pod: &Pod| (pod.uid.clone(), pod.namespace.clone(), pod.name.clone());
+    let mut is_new = |pod: &Pod| pod.uid.is_none() && pod.name.is_none() || seen.insert(identity(pod));
+    let mut kept: Vec<Pod> = pods.into_iter().rev().filter(|pod| is_new(pod)).collect();
+    kept.reverse();
+    kept
 }
 
 fn add_document(document: &Document<'_>, pods: &mut Vec<Pod>) -> Result<Taken, FileError> {

@@ -204,6 +204,21 @@ fn a_finished_pod_is_not_probed() {
     assert!(pods[0].addrs.len() == 1 && pods[0].containers[0].probes.len() == 1, "{pods:?}");
 }
 
+/// As two lists that were made one by hand have it.
+#[test]
+fn of_a_pod_that_is_there_twice_the_last_counts() {
+    let pod = |name: &str, uid: &str, ip: &str| {
+        format!(
+            r#"{{"kind":"Pod","metadata":{{"namespace":"shop","name":"{name}","uid":"{uid}"}},"status":{{"podIP":"{ip}"}}}}"#
+        )
+    };
+    let items =
+        [pod("a", "1", "10.0.0.1"), pod("b", "2", "10.0.0.2"), pod("a", "1", "10.0.0.3"), pod("b", "3", "10.0.0.4")];
+    let pods = read("twice", &format!(r#"{{"kind":"PodList","items":[{}]}}"#, items.join(","))).expect("pods");
+    let addrs: Vec<String> = pods.iter().flat_map(|pod| &pod.addrs).map(ToString::to_string).collect();
+    assert_eq!(addrs, ["10.0.0.2", "10.0.0.3", "10.0.0.4"]);
+}
+
 #[test]
 fn yaml_may_have_several_documents() {
     let pod = |name: &str| format!("kind: Pod\nmetadata: {{name: {name}}}\n");
