@@ -120,7 +120,7 @@ pub fn of_inspection(time: u64, seen: &Inspection) -> Evidence {
 pub fn of_state(time: u64, state: &State) -> Evidence {
     let says = format!("the attempt's own socket went from {} to {}", state_name(state.old), state_name(state.new));
     let fields = json!({
-        "errno": state.errno, "bytes_sent": state.bytes_sent, "bytes_acked": state.bytes_acked, "bytes_received": state.bytes_received,
+        "errno": state.errno, "bytes_sent": state.bytes_sent, "bytes_acked": state.bytes_acked, "bytes_received": state.received(),
     });
     evidence("inet_sock_set_state", time, says, fields)
 }

@@ -200,10 +200,7 @@ impl Attempt {
     /// Payload bytes received when it ended (or so far).
     #[must_use]
     pub fn received(&self) -> Option<u64> {
-        let last = self.last.as_ref()?;
-        // The peer's FIN counts one in bytes_received (net/ipv4/tcp_input.c, tcp_queue_rcv).
-        let fin = u64::from(last.old == TcpState::CloseWait || last.new == TcpState::CloseWait);
-        last.bytes_received.map(|n| n.saturating_sub(fin))
+        self.last.as_ref()?.received()
     }
 
     /// Payload bytes sent.

@@ -115,7 +115,7 @@ pub struct State {
     /// `sk_err`, positive; absent if this kernel's layout is not known.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub errno: Option<i32>,
-    /// Payload received so far.
+    /// Received so far, as the kernel counts it: the peer's FIN is one.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub bytes_received: Option<u64>,
     /// Payload sent so far, retransmits included.
@@ -126,6 +126,16 @@ pub struct State {
     pub bytes_acked: Option<u64>,
     /// The change happened in the connecting process's own context (a close, not a segment).
     pub own_context: bool,
+}
+
+impl State {
+    /// Payload bytes received so far.
+    #[must_use]
+    pub fn received(&self) -> Option<u64> {
+        // The peer's FIN counts one in bytes_received (net/ipv4/tcp_input.c, tcp_queue_rcv).
+        let fin = u64::from(self.old == TcpState::CloseWait || self.new == TcpState::CloseWait);
+        self.bytes_received.map(|n| n.saturating_sub(fin))
+    }
 }
 
 /// `connect()` failed at once.

@@ -5,7 +5,7 @@ use serde_json::json;
 use super::super::evidence::evidence;
 use super::connection_refused::takes;
 use super::{Case, Finding, Label, in_handshake, is_unanswered, silent};
-use crate::event::{ListenQueue, ListenerState, MOST_LISTENERS};
+use crate::event::{ListenQueue, ListenerState, MOST_LISTENERS, Netns};
 use crate::record::{Confidence, Evidence};
 
 /// The rule.
@@ -21,7 +21,7 @@ fn by_hook(case: &Case<'_>) -> Option<Finding> {
     let (time, met) = case.attempt.queue_full(ListenQueue::Accept).filter(|(time, _)| is_unanswered(case, *time))?;
     let says = format!("the SYN met a listener with {} connections waiting, of {} allowed", met.waiting, met.backlog);
     let fields = json!({ "waiting": met.waiting, "backlog": met.backlog, "netns": met.netns });
-    Some(finding(case, evidence("tcp_conn_request", time, says, fields), met.waiting, met.backlog))
+    Some(finding(case, evidence("tcp_conn_request", time, says, fields), (met.waiting, met.backlog), met.netns))
 }
 
 /// The queue, read while the attempt waited, was full. `sk_acceptq_is_full`: more than the maximum.
@@ -29,7 +29,8 @@ fn by_look(case: &Case<'_>) -> Option<Finding> {
     let (time, listeners) = listeners(case)?;
     let full = listeners.iter().filter(|listener| listener.waiting > listener.backlog);
     let listener = full.max_by_key(|listener| listener.waiting).filter(|_| case.settled && silent(case))?;
-    let mut found = finding(case, seen(time, listener), listener.waiting, listener.backlog);
+    let netns = super::inspected(case).and_then(|(_, seen)| seen.netns);
+    let mut found = finding(case, seen(time, listener), (listener.waiting, listener.backlog), netns);
     if listeners.len() > 1 {
         let at_least = if listeners.len() < MOST_LISTENERS { "" } else { "at least " };
         found.summary += &format!("; it is one of {at_least}{} listeners on that port (SO_REUSEPORT)", listeners.len());
@@ -60,13 +61,14 @@ pub(super) fn seen(time: u64, listener: &ListenerState) -> Evidence {
     evidence("sock_diag", time, says, fields)
 }
 
-fn finding(case: &Case<'_>, seen: Evidence, waiting: u32, backlog: u32) -> Finding {
+fn finding(case: &Case<'_>, seen: Evidence, (waiting, backlog): (u32, u32), netns: Option<Netns>) -> Finding {
     let dst = case.attempt.flow.dst;
     let summary = format!(
         "{dst} listens, but its accept queue is full ({waiting} waiting, {backlog} allowed): the kernel drops the SYN silently"
     );
+    let place = if netns.is_some() && netns == case.node.netns() { "on the node" } else { "in the pod" };
     let remediation = format!(
-        "let the process on port {} accept faster; raise its listen backlog and net.core.somaxconn in the pod (ss -ltn: Recv-Q above Send-Q)",
+        "let the process on port {} accept faster; raise its listen backlog and net.core.somaxconn {place} (ss -ltn: Recv-Q above Send-Q)",
         dst.port()
     );
     Finding::failure(Label::AcceptQueueOverflow, vec![seen], summary, remediation).until_answered()
@@ -76,7 +78,7 @@ fn finding(case: &Case<'_>, seen: Evidence, waiting: u32, backlog: u32) -> Findi
 mod tests {
     use super::MOST_LISTENERS;
     use crate::event::{ListenQueue, ListenerState};
-    use crate::testing::{POD, Stream};
+    use crate::testing::{NODE, POD, Stream};
 
     fn waiting(waiting: u32, backlog: u32) -> Vec<&'static str> {
         queues(&[(waiting, backlog)])
@@ -115,6 +117,21 @@ mod tests {
     fn full_means_more_than_allowed() {
         assert_eq!(waiting(2, 1), ["accept_queue_overflow"]);
         assert_eq!(waiting(1, 1), ["unexplained"]);
+    }
+
+    #[test]
+    fn the_setting_is_where_it_listens() {
+        let mend = |netns| {
+            let mut stream = Stream::new();
+            stream.links(true, &["10.88.0.1"]).connect().wait_ms(200).inspection(|seen| {
+                let addr = "0.0.0.0:8080".parse().expect("an address");
+                seen.netns = Some(netns);
+                seen.listeners = Some(vec![ListenerState { addr, waiting: 2, backlog: 1, half_open: None }]);
+            });
+            stream.gives_up().verdicts()[0].verdict.remediation.clone()
+        };
+        assert!(mend(POD).contains("net.core.somaxconn in the pod"), "{}", mend(POD));
+        assert!(mend(NODE).contains("net.core.somaxconn on the node"), "{}", mend(NODE));
     }
 
     #[test]

@@ -74,6 +74,15 @@ mod tests {
         assert!(closed(10).is_empty());
     }
 
+    /// The FIN is no byte of an answer.
+    #[test]
+    fn the_evidence_has_no_byte_either() {
+        let mut stream = Stream::new();
+        stream.connect().established().state(TcpState::Established, TcpState::CloseWait, 0, (100, 101, 1));
+        stream.state(TcpState::CloseWait, TcpState::LastAck, 0, (100, 101, 1));
+        assert_eq!(stream.verdicts()[0].verdict.evidence[0].fields["bytes_received"], 0);
+    }
+
     /// A proxy whose upstream is gone closes what it accepts, before the prober has written.
     #[test]
     fn who_would_have_asked_was_closed_before() {

@@ -49,8 +49,9 @@ fn finding(case: &Case<'_>, netns: Netns, first: Evidence, confidence: Confidenc
         seen.insert(0, evidence(&change.hook, *time, says, json!({ "pid": change.actor.pid, "netns": change.netns })));
     }
     let by = culprit.as_ref().map(describe).unwrap_or_default();
+    let whose = if case.node.netns() == Some(netns) { "this node" } else { "this namespace" };
     let summary = format!(
-        "{lo}{} is down{by}; {} is an address of this node and is reached over {lo}",
+        "{lo}{} is down{by}; {} is an address of {whose} and is reached over {lo}",
         in_namespace(case, Some(netns)),
         case.attempt.flow.dst
     );
@@ -73,6 +74,7 @@ fn describe(culprit: &Culprit) -> String {
 
 #[cfg(test)]
 mod tests {
+    use crate::event::Fact;
     use crate::record::Confidence;
     use crate::testing::{NODE, POD, SYN, Stream, lo};
 
@@ -82,6 +84,22 @@ mod tests {
         stream.links(false, &["10.88.0.1"]).connect().drop_on(SYN, "QDISC_DROP", NODE, lo(false));
         let verdict = &stream.verdicts()[0].verdict;
         assert_eq!((verdict.label.name(), verdict.confidence), ("loopback_down", Confidence::Proven));
+    }
+
+    #[test]
+    fn whose_address_it_is_is_said() {
+        let summary = |netns| {
+            let mut stream = Stream::to("127.0.0.1:4");
+            stream.links(true, &["10.88.0.1"]).connect();
+            for seen in &mut stream.observations {
+                if let Fact::Connect(connect) = &mut seen.fact {
+                    connect.netns = netns;
+                }
+            }
+            stream.drop_on(SYN, "QDISC_DROP", netns, lo(false)).verdicts()[0].verdict.summary.clone()
+        };
+        assert!(summary(NODE).contains("127.0.0.1:4 is an address of this node"), "{}", summary(NODE));
+        assert!(summary(POD).contains("127.0.0.1:4 is an address of this namespace"), "{}", summary(POD));
     }
 
     #[test]
