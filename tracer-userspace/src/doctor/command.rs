@@ -1,5 +1,7 @@
 //! The command: runs the checks, prints their findings, gives the exit code.
 
+use std::collections::BTreeSet;
+
 use super::{Finding, exit_code, lacks_prober, run};
 use crate::cli::Form;
 use crate::clock;
@@ -21,6 +23,7 @@ pub fn doctor(config: &config::Doctor) -> Result<u8, Error> {
     }
     let findings = run(&config.options);
     let code = exit_code(&findings, config.fail_on);
+    let lack = (code == 3).then(|| lack(&findings));
     match config.output.form {
         Form::Pretty => {
             let screen = Screen { colour: config.output.colour, columns: output.columns().or(config.output.columns) };
@@ -31,7 +34,18 @@ pub fn doctor(config: &config::Doctor) -> Result<u8, Error> {
         }
     }
     output.finish();
+    if let Some(lack) = lack {
+        error::report(&lack);
+    }
     Ok(if output.has_failed() { 2 } else { code })
+}
+
+/// What exit code 3 is about.
+fn lack(findings: &[Finding]) -> String {
+    let needs: Vec<&str> = findings.iter().filter_map(|finding| finding.needs.as_deref()).collect();
+    let names: BTreeSet<&str> = needs.iter().copied().collect();
+    let names = names.into_iter().collect::<Vec<_>>().join(", ");
+    format!("{} of {} findings are unknown for want of {names}", needs.len(), findings.len())
 }
 
 /// Findings as records, numbered.
@@ -47,4 +61,22 @@ pub(crate) fn records(findings: Vec<Finding>, node_name: &str) -> Vec<Record> {
         node_name: node_name.to_owned(),
     };
     (0..).zip(findings).map(record).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::finding::{Draft, Unread};
+    use super::*;
+
+    #[test]
+    fn what_is_lacking_is_said_once() {
+        let unknown = |name| Draft::new("c", "w", "e").unknown(Unread::lacks("r", name));
+        let findings = [
+            unknown("CAP_B"),
+            unknown("CAP_A"),
+            unknown("CAP_B"),
+            Draft::new("c", "w", "e").unknown(Unread::new("r", "m")),
+        ];
+        assert_eq!(lack(&findings), "3 of 4 findings are unknown for want of CAP_A, CAP_B");
+    }
 }
