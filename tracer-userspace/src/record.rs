@@ -86,9 +86,9 @@ pub struct StartBody {
 /// Totals of a run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct StopBody {
-    /// Attempts that ended.
+    /// Attempts that ended: all of them, whatever `--namespace`, `--pod`, `--container` and `--label` let through.
     pub attempts: u64,
-    /// Verdicts by label.
+    /// Verdicts by label, of those that these flags let through.
     pub verdicts: BTreeMap<String, u64>,
     /// Kernel events read.
     pub events: u64,
