@@ -85,8 +85,14 @@ fn data(values: &Value) -> Result<Value> {
     }))
 }
 
-const FUNCTIONS: &[(&str, gtmpl::Func)] =
-    &[("toYaml", to_yaml), ("nindent", nindent), ("quote", quote), ("default", default), ("filesGet", files_get)];
+const FUNCTIONS: &[(&str, gtmpl::Func)] = &[
+    ("toYaml", to_yaml),
+    ("nindent", nindent),
+    ("quote", quote),
+    ("default", default),
+    ("filesGet", files_get),
+    ("fail", fail),
+];
 
 type Returned = Result<gtmpl::Value, FuncError>;
 
@@ -120,6 +126,11 @@ fn files_get(args: &[gtmpl::Value]) -> Returned {
     let [gtmpl::Value::String(path)] = args else { return Err(FuncError::ExactlyXArgs("Files.Get".into(), 1)) };
     let content = fs::read_to_string(dir().join(path));
     Ok(content.map_err(|error| FuncError::Generic(format!("{path}: {error}")))?.into())
+}
+
+fn fail(args: &[gtmpl::Value]) -> Returned {
+    let [gtmpl::Value::String(why)] = args else { return Err(FuncError::ExactlyXArgs("fail".into(), 1)) };
+    Err(FuncError::Generic(why.clone()))
 }
 
 /// JSON as the templates' values.
@@ -165,6 +176,29 @@ mod tests {
         assert!(values(&[("image.pullPolicy", "Sometimes")]).is_err());
         assert!(values(&[("metrics.nothing", "1")]).is_err());
         assert!(values(&[("appArmorProfile", "null")]).is_ok());
+    }
+
+    #[track_caller]
+    fn refused(set: &[(&str, &str)], why: &str) {
+        let error = format!("{:#}", render(set).expect_err("a value that does nothing"));
+        assert!(error.contains(why), "{error}");
+    }
+
+    #[test]
+    fn values_that_would_do_nothing_are_refused() {
+        for (name, value) in [
+            ("services", "true"),
+            ("watchEvents", "shop"),
+            ("explain", "true"),
+            ("condition", "true"),
+            ("kubelet", "true"),
+        ] {
+            refused(&[("api.enabled", "false"), (&format!("api.{name}"), value)], &format!("api.{name} does nothing"));
+        }
+        for name in ["podLabels", "serviceMonitor.enabled", "rules.enabled"] {
+            refused(&[(&format!("metrics.{name}"), "true")], "while metrics.enabled is false");
+            assert!(render(&[("metrics.enabled", "true"), (&format!("metrics.{name}"), "true")]).is_ok());
+        }
     }
 
     #[test]
