@@ -92,6 +92,8 @@ const FUNCTIONS: &[(&str, gtmpl::Func)] = &[
     ("default", default),
     ("filesGet", files_get),
     ("fail", fail),
+    ("contains", contains),
+    ("hasPrefix", has_prefix),
 ];
 
 type Returned = Result<gtmpl::Value, FuncError>;
@@ -131,6 +133,21 @@ fn files_get(args: &[gtmpl::Value]) -> Returned {
 fn fail(args: &[gtmpl::Value]) -> Returned {
     let [gtmpl::Value::String(why)] = args else { return Err(FuncError::ExactlyXArgs("fail".into(), 1)) };
     Err(FuncError::Generic(why.clone()))
+}
+
+fn contains(args: &[gtmpl::Value]) -> Returned {
+    two_texts("contains", args).map(|(part, text)| text.contains(part).into())
+}
+
+fn has_prefix(args: &[gtmpl::Value]) -> Returned {
+    two_texts("hasPrefix", args).map(|(start, text)| text.starts_with(start).into())
+}
+
+fn two_texts<'a>(function: &str, args: &'a [gtmpl::Value]) -> Result<(&'a str, &'a str), FuncError> {
+    match args {
+        [gtmpl::Value::String(first), gtmpl::Value::String(second)] => Ok((first, second)),
+        _ => Err(FuncError::Generic(format!("{function} takes two texts"))),
+    }
 }
 
 /// JSON as the templates' values.
@@ -198,6 +215,18 @@ mod tests {
         for name in ["podLabels", "serviceMonitor.enabled", "rules.enabled"] {
             refused(&[(&format!("metrics.{name}"), "true")], "while metrics.enabled is false");
             assert!(render(&[("metrics.enabled", "true"), (&format!("metrics.{name}"), "true")]).is_ok());
+        }
+    }
+
+    #[test]
+    fn an_address_of_ipv6_is_in_brackets() {
+        for address in ["'::'", "'fd00::1'", "'127.0.0.1:9469'"] {
+            refused(&[("metrics.enabled", "true"), ("metrics.address", address)], "in brackets: [::]");
+        }
+        for address in ["127.0.0.1", "$(NODE_IP)", "'[$(NODE_IP)]'", "'[::]'"] {
+            let set = [("metrics.enabled", "true"), ("metrics.address", address)];
+            let text = format!("{:?}", render(&set).expect("a chart"));
+            assert!(text.contains(&format!("--metrics-listen={}:9469", address.trim_matches('\''))), "{text}");
         }
     }
 
