@@ -244,4 +244,10 @@ mod tests {
         assert!(notes(&[]).expect("notes").contains("kubectl -n tracer logs"));
         assert!(notes(&[("output.file.enabled", "true")]).expect("notes").contains("/var/log/tracer/records.ndjson"));
     }
+
+    #[test]
+    fn the_notes_name_the_service_account_that_openshift_asks_about() {
+        assert!(notes(&[]).expect("notes").contains("privileged -z tracer -n tracer"));
+        assert!(notes(&[("api.enabled", "false")]).expect("notes").contains("privileged -z default -n tracer"));
+    }
 }
