@@ -20,7 +20,13 @@ struct Place {
 }
 
 const PLACES: &[Place] = &[
-    Place { configs: "/etc/cni/net.d", binaries: &["/opt/cni/bin", "/usr/lib/cni", "/usr/libexec/cni"] },
+    // OpenShift's CRI-O. Its package leaves examples in /etc/cni/net.d, which nobody reads.
+    Place { configs: "/etc/kubernetes/cni/net.d", binaries: &["/var/lib/cni/bin", "/usr/libexec/cni", "/opt/cni/bin"] },
+    Place {
+        configs: "/etc/cni/net.d",
+        // The last is GKE's.
+        binaries: &["/opt/cni/bin", "/usr/lib/cni", "/usr/libexec/cni", "/home/kubernetes/bin"],
+    },
     Place {
         configs: "/var/lib/rancher/k3s/agent/etc/cni/net.d",
         binaries: &["/var/lib/rancher/k3s/data/current/bin", "/var/lib/rancher/k3s/data/cni"],
@@ -71,9 +77,7 @@ fn check(view: &View) -> Finding {
 
 fn read(view: &View) -> Result<Found, Unread> {
     let Some(config) = active(view)? else {
-        let links = view.links().unwrap_or_default();
-        let pod_link = links.into_iter().find(|link| link.kind.as_deref() == Some("veth")).map(|link| link.state.name);
-        return Ok(Found { prober: view.prober, pod_link, ..Found::default() });
+        return Ok(Found { prober: view.prober, pod_link: pod_link(view), ..Found::default() });
     };
     let mut missing = Vec::new();
     for plugin in &config.plugins {
@@ -86,7 +90,12 @@ fn read(view: &View) -> Result<Found, Unread> {
         }
     }
     let subnet = config.subnet_file.as_deref().map_or(Ok(true), |path| view.exists(path))?;
-    Ok(Found { config: Some(config), missing, subnet, prober: view.prober, pod_link: None })
+    Ok(Found { config: Some(config), missing, subnet, prober: view.prober, pod_link: pod_link(view) })
+}
+
+fn pod_link(view: &View) -> Option<String> {
+    let links = view.links().unwrap_or_default();
+    links.into_iter().find(|link| link.kind.as_deref() == Some("veth")).map(|link| link.state.name)
 }
 
 /// The configuration in force, if there is any.
@@ -140,8 +149,13 @@ fn judge(found: &Found) -> Finding {
     if !found.missing.is_empty() {
         let missing = found.missing.join(", ");
         let places = config.binaries.join(", ");
-        return draft.with("missing", found.missing.clone()).fail(
-            format!("{} needs {missing}: not in {places}", config.path),
+        let observed = format!("{} needs {missing}: not in {places}", config.path);
+        let draft = draft.with("missing", found.missing.clone());
+        if let Some(link) = &found.pod_link {
+            return draft.unknown(elsewhere(&observed, link, "its binaries", "bin_dir", "plugin_dirs"));
+        }
+        return draft.fail(
+            observed,
             Mend::lasting(format!("install the CNI plugins ({missing}) into {}: package kubernetes-cni or containernetworking-plugins, or restart the CNI's DaemonSet pod", config.binaries[0])),
         );
     }
@@ -165,11 +179,7 @@ fn without(found: &Found) -> Finding {
     let places: Vec<_> = PLACES.iter().map(|place| place.configs).collect();
     let observed = format!("no CNI configuration in {}", places.join(", "));
     if let Some(link) = &found.pod_link {
-        let reason = format!(
-            "{observed}; but {link} looks like a pod's link: the container runtime reads its configuration elsewhere"
-        );
-        return draft()
-            .unknown(Unread::new(reason, "see conf_dir in containerd's configuration, or network_dir in CRI-O's"));
+        return draft().unknown(elsewhere(&observed, link, "its configuration", "conf_dir", "network_dir"));
     }
     if found.prober {
         return draft().fail(observed, Mend::lasting("install a CNI, or see why its DaemonSet has not written its configuration: `kubectl -n kube-system get pods -o wide`"));
@@ -178,6 +188,14 @@ fn without(found: &Found) -> Finding {
         format!("{observed}, and no kubelet runs here"),
         "run `tracer doctor` where the kubelet runs, or give --prober its name",
     ))
+}
+
+/// A pod has a network: what was not found may be where only the container runtime's configuration says.
+fn elsewhere(observed: &str, link: &str, what: &str, containerd: &str, crio: &str) -> Unread {
+    Unread::new(
+        format!("{observed}; but {link} looks like a pod's link: the container runtime may have {what} elsewhere"),
+        format!("see {containerd} in containerd's configuration, or {crio} in CRI-O's"),
+    )
 }
 
 #[cfg(test)]
@@ -229,6 +247,48 @@ mod tests {
         assert_eq!(judge(&none).status, Status::Fail);
         let elsewhere = Found { pod_link: Some("veth0".into()), ..none };
         assert_eq!(judge(&elsewhere).status, Status::Unknown, "pods have a network");
+    }
+
+    /// The files of a GKE node.
+    const GKE: [(&str, &str); 4] = [
+        (
+            "etc/cni/net.d/10-containerd-net.conflist",
+            r#"{"name":"k8s-pod-network","cniVersion":"0.3.1","plugins":[{"type":"ptp","mtu":1460,"ipam":{"type":"host-local"}},{"type":"portmap"}]}"#,
+        ),
+        ("home/kubernetes/bin/ptp", ""),
+        ("home/kubernetes/bin/portmap", ""),
+        ("home/kubernetes/bin/host-local", ""),
+    ];
+    /// Those of an OpenShift node, with what cri-o's package leaves.
+    const OPENSHIFT: [(&str, &str); 4] = [
+        ("etc/kubernetes/cni/net.d/00-multus.conf", r#"{"name":"multus-cni-network","type":"multus-shim"}"#),
+        ("var/lib/cni/bin/multus-shim", ""),
+        (
+            "etc/cni/net.d/100-crio-bridge.conflist",
+            r#"{"name":"crio","plugins":[{"type":"bridge","bridge":"cni0","ipam":{"type":"host-local"}}]}"#,
+        ),
+        ("etc/cni/net.d/200-loopback.conflist", r#"{"name":"loopback","plugins":[{"type":"loopback"}]}"#),
+    ];
+
+    #[test]
+    fn nodes_that_keep_them_elsewhere() {
+        let finding = of(&GKE);
+        assert_eq!(finding.status, Status::Ok, "{}", finding.observed);
+        assert_eq!(of(&GKE[..3]).fields["missing"], serde_json::json!(["host-local"]));
+        let finding = of(&OPENSHIFT);
+        assert_eq!(finding.status, Status::Ok, "{}", finding.observed);
+        assert!(finding.observed.starts_with("/etc/kubernetes/cni/net.d/00-multus.conf"), "{}", finding.observed);
+    }
+
+    #[test]
+    fn binaries_that_pods_do_without_are_elsewhere() {
+        let config =
+            Config { path: "/etc/cni/net.d/10-x.conf".into(), binaries: &["/opt/cni/bin"], ..Config::default() };
+        let none = Found { config: Some(config), missing: vec!["ptp".into()], prober: true, ..Found::default() };
+        assert_eq!(judge(&none).status, Status::Fail);
+        let finding = judge(&Found { pod_link: Some("veth0".into()), ..none });
+        assert!(finding.status == Status::Unknown && finding.observed.contains("needs ptp"), "{finding:?}");
+        assert!(finding.remediation.is_some_and(|it| it.contains("bin_dir")));
     }
 
     #[test]
