@@ -114,30 +114,29 @@ fn load(config: &config::Live) -> Result<Loaded, Error> {
 
 /// The kubelet's log, as it is told of.
 struct FollowedLog {
-    source: String,
-    /// It has no outcomes, and nothing else that was asked for has them.
+    /// Absent if it cannot be followed, and no kubelet is known whose it is.
+    source: Option<String>,
+    /// It has no outcomes or cannot be followed, and nothing else that was asked for has them.
     problem: Option<String>,
 }
 
 /// Follows the kubelet's log, where there is one.
-fn follow_log(config: &config::Live, sources: &SourceConfig, tx: &mpsc::Sender<Fact>) -> Option<FollowedLog> {
-    let log = KubeletLog::find(config.kubelet_log.as_ref(), &sources.prober_names())?;
-    let lack = sources::kubelet_log_lack(&sources.prober_names());
+fn follow_log(config: &config::Live, sources: &SourceConfig, tx: &mpsc::Sender<Fact>) -> FollowedLog {
+    let names = sources.prober_names();
     let by_events = config.cluster.as_ref().is_some_and(|cluster| !cluster.events.is_empty());
+    let Some(log) = KubeletLog::find(config.kubelet_log.as_ref(), &names) else {
+        let source = sources::kubelet_log_unfollowed(&names).map(not_followed);
+        return FollowedLog { problem: source.clone().filter(|_| !by_events), source };
+    };
+    let lack = sources::kubelet_log_lack(&names);
     let source = log.describe(lack.as_deref());
     log.follow(tx.clone());
-    Some(FollowedLog { source, problem: lack.filter(|_| !by_events).map(no_outcomes) })
+    FollowedLog { source: Some(source), problem: lack.filter(|_| !by_events).map(no_outcomes) }
 }
 
 /// What is known when the events begin.
-fn attached(
-    events: Kernel,
-    snapshot: &Snapshot,
-    log: Option<FollowedLog>,
-    changes: mpsc::Receiver<Fact>,
-) -> Attached<Kernel> {
+fn attached(events: Kernel, snapshot: &Snapshot, log: FollowedLog, changes: mpsc::Receiver<Fact>) -> Attached<Kernel> {
     let loaded = &events.loaded;
-    let (log, problem) = log.map(|log| (log.source, log.problem)).unzip();
     let there = sources::namespaces::all();
     let left_out = there.problem.filter(|problem| !snapshot.problems.contains(problem));
     Attached {
@@ -149,8 +148,8 @@ fn attached(
         node_netns: snapshot.node.as_ref().map(|node| node.netns),
         prober_pids: pids(&snapshot.probers),
         facts: snapshot.facts.clone(),
-        sources: snapshot.sources.iter().cloned().chain(log).collect(),
-        problems: snapshot.problems.iter().cloned().chain(problem.flatten()).chain(left_out).collect(),
+        sources: snapshot.sources.iter().cloned().chain(log.source).collect(),
+        problems: snapshot.problems.iter().cloned().chain(log.problem).chain(left_out).collect(),
         changes,
         events,
     }
@@ -271,6 +270,10 @@ impl Kernel {
 /// For people who do not read the start record.
 fn no_outcomes(lack: String) -> String {
     format!("the kubelet's log does not tell how probes ended: {lack}")
+}
+
+fn not_followed(why: String) -> String {
+    format!("no probe outcomes, the kubelet's log is not followed: {why}")
 }
 
 fn pids(probers: &[Prober]) -> Vec<u32> {

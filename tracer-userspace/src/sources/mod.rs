@@ -32,7 +32,10 @@ pub use files::FileError;
 pub use inquire::Inquirer;
 #[cfg(test)]
 pub(crate) use kubelet::told as kubelet_told;
-pub use kubelet::{KubeletLog, KubeletLogging, KubeletLoggingError, NamedLog, journal_in, lack as kubelet_log_lack};
+pub use kubelet::{
+    KubeletLog, KubeletLogging, KubeletLoggingError, NamedLog, TO_NAME as TO_NAME_THE_LOG, journal_in,
+    lack as kubelet_log_lack, stderr_lost as kubelet_stderr_lost, unfollowed as kubelet_log_unfollowed,
+};
 pub use merge::merge;
 pub use procfs::{NodeNetns, Prober, boot_to_wall_ns, hostname};
 pub use watch::watch;

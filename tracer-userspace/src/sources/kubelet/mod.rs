@@ -17,6 +17,7 @@ mod words;
 
 use std::convert::Infallible;
 use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
@@ -29,7 +30,8 @@ pub(crate) use self::verbosity::tests::told;
 pub use self::verbosity::{KubeletLogging, KubeletLoggingError};
 use super::cgroup;
 use super::procfs::{self, Process};
-use crate::event::Fact;
+use crate::error::os_message;
+use crate::event::{Fact, is_kubelet_name};
 
 /// A log as it is named on the command line.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -99,11 +101,6 @@ impl KubeletLog {
     fn own(names: &[String]) -> Option<Self> {
         let kubelets = kubelets(names);
         let found = kubelets.is_empty() || log_of(&kubelets).is_some();
-        if !found && descriptors(&kubelets).iter().any(|path| is_socket(path)) {
-            tracing::warn!(
-                "the kubelet's stderr is a socket, and no systemd journal can be read: --kubelet-log names its log"
-            );
-        }
         found.then(|| Self::Own(names.to_vec()))
     }
 
@@ -165,6 +162,38 @@ fn lack_of(kubelets: &[KubeletLogging]) -> Option<String> {
     let lacks: Option<Vec<String>> = kubelets.iter().map(KubeletLogging::lack).collect();
     let (kubelet, lack) = (kubelets.first()?, lacks?.into_iter().next()?);
     Some(format!("the kubelet (pid {}) {lack}; {}", kubelet.pid, kubelet.mend()))
+}
+
+/// Why the log of a kubelet among processes of these names cannot be followed, and what mends that.
+#[must_use]
+pub fn unfollowed(names: &[String]) -> Option<String> {
+    let names: Vec<String> = names.iter().filter(|name| is_kubelet_name(name)).cloned().collect();
+    let kubelets = kubelets(&names);
+    let lost = kubelets.first().filter(|_| log_of(&kubelets).is_none())?;
+    Some(format!("the stderr of the kubelet (pid {lost}) {}; {TO_NAME}", not_followed(&stderr(*lost))))
+}
+
+/// Why the log of this kubelet cannot be followed, in words that follow "its stderr".
+#[must_use]
+pub fn stderr_lost(pid: u32) -> Option<String> {
+    log_of(&[pid]).is_none().then(|| not_followed(&stderr(pid)))
+}
+
+/// Where its stderr leads to nothing that can be followed.
+pub const TO_NAME: &str = "name its log (--kubelet-log FILE), or take its Events (--api-events NAMESPACE)";
+
+fn stderr(pid: u32) -> io::Result<PathBuf> {
+    fs::read_link(format!("/proc/{pid}/fd/2"))
+}
+
+/// Of a descriptor, in words that follow its name.
+fn not_followed(target: &io::Result<PathBuf>) -> String {
+    match target.as_ref().map(|target| target.to_string_lossy()) {
+        Ok(target) if target.starts_with("socket:") => "is a socket, and no systemd journal can be read".to_owned(),
+        Ok(target) if target.starts_with("pipe:") => "is a pipe, which only its reader can read".to_owned(),
+        Ok(target) => format!("leads to {target}, which is no file that can be followed"),
+        Err(error) => format!("cannot be looked at ({})", os_message(error)),
+    }
 }
 
 /// Processes of these names that can be the node's kubelet.
@@ -245,7 +274,18 @@ mod tests {
     }
 
     #[test]
+    fn what_cannot_be_followed_is_said() {
+        let words = |target: &str| not_followed(&Ok(target.into()));
+        assert!(words("pipe:[7]").starts_with("is a pipe"));
+        assert!(words("socket:[7]").contains("no systemd journal"));
+        assert!(words("/dev/null").starts_with("leads to /dev/null,"));
+        let denied = not_followed(&Err(io::Error::from_raw_os_error(libc::EACCES)));
+        assert_eq!(denied, "cannot be looked at (Permission denied)");
+    }
+
+    #[test]
     fn nothing_is_said_of_what_is_no_kubelet() {
         assert_eq!(lack(&["k3s-server".into(), "no-such-kubelet".into()]), None);
+        assert_eq!(unfollowed(&["no-such-kubelet".into()]), None);
     }
 }
