@@ -11,6 +11,9 @@ use super::tracefs;
 /// The perf device of kprobes, by which they are attached (`kernel/events/core.c`, `perf_kprobe`).
 const KPROBES: &str = "/sys/bus/event_source/devices/kprobe/type";
 
+/// What a kernel says that is locked down so far that programs may not read its memory.
+const LOCKDOWN: &str = "this kernel forbids programs to read its memory, as kernel lockdown `confidentiality` does (see /sys/kernel/security/lockdown): boot it with lockdown=integrity";
+
 /// At which step a form failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stage {
@@ -35,6 +38,8 @@ enum Kind {
     Kernel,
     /// The verifier wrote a log: it looked at the program and did not like it.
     Verifier,
+    /// Programs may not read the kernel's memory, as all of ours do.
+    Lockdown,
     /// The function is not in the kernel's BTF.
     NoBtfType,
 }
@@ -42,13 +47,11 @@ enum Kind {
 impl Refusal {
     pub(super) fn new(form: Form, stage: Stage, target: &'static str, error: &ProgramError) -> Self {
         let kind = match error {
-            ProgramError::LoadError { verifier_log, .. } if !verifier_log.to_string().trim().is_empty() => {
-                Kind::Verifier
-            }
+            ProgramError::LoadError { verifier_log, .. } => kind_of(&verifier_log.to_string()),
             ProgramError::Btf(_) => Kind::NoBtfType,
             _ => Kind::Kernel,
         };
-        if kind == Kind::Verifier {
+        if matches!(kind, Kind::Verifier | Kind::Lockdown) {
             tracing::debug!(target, form = form.name(), %error, "the verifier refused a program");
         }
         Self { form, stage, target, errno: errno(error), kind, text: chain(error) }
@@ -68,7 +71,7 @@ impl Refusal {
 
     /// Whether a missing capability explains it.
     pub(super) fn is_permission(&self) -> bool {
-        matches!(self.errno, Some(libc::EPERM | libc::EACCES)) && self.kind != Kind::Verifier
+        matches!(self.errno, Some(libc::EPERM | libc::EACCES)) && !matches!(self.kind, Kind::Verifier | Kind::Lockdown)
     }
 
     /// It was not tried at all.
@@ -135,6 +138,7 @@ impl Refusal {
             (_, _, Kind::Verifier, _) => {
                 format!("{form} {target}: the kernel's verifier refuses the program ({})", self.text)
             }
+            (_, _, Kind::Lockdown, _) => LOCKDOWN.to_owned(),
             (_, _, Kind::NoBtfType, _) => format!("{form} {target}: not a function in this kernel's BTF"),
             (Form::Fentry, Stage::Load, _, Some(libc::EPERM)) if any_attached => {
                 format!("{form}: refused by this kernel's policy")
@@ -167,6 +171,19 @@ impl Refusal {
     }
 }
 
+/// By the verifier's log. Locked down, the kernel withholds the helper (`bpf_tracing_func_proto`): the verifier says "unknown
+/// func", in newer kernels "program of this type cannot use helper". Since 5.5 every kernel has it otherwise.
+fn kind_of(log: &str) -> Kind {
+    let withheld = |line: &str| {
+        line.contains("bpf_probe_read_kernel") && (line.contains("unknown func") || line.contains("cannot use helper"))
+    };
+    match log.trim() {
+        "" => Kind::Kernel,
+        log if log.lines().any(withheld) => Kind::Lockdown,
+        _ => Kind::Verifier,
+    }
+}
+
 /// The first errno in an error's chain.
 pub(super) fn errno(error: &(dyn std::error::Error + 'static)) -> Option<i32> {
     let mut next = Some(error);
@@ -191,4 +208,35 @@ fn chain(error: &ProgramError) -> String {
         next = error.source();
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(log: &str) -> Refusal {
+        let io_error = io::Error::from_raw_os_error(libc::EINVAL);
+        let error = ProgramError::LoadError { io_error, verifier_log: aya_obj::VerifierLog::new(log.to_owned()) };
+        Refusal::new(Form::RawTracepoint, Stage::Load, "inet_sock_set_state", &error)
+    }
+
+    #[test]
+    fn a_kernel_that_keeps_its_memory_to_itself_is_named() {
+        for answer in [
+            "unknown func bpf_probe_read_kernel#113",
+            "program of this type cannot use helper bpf_probe_read_kernel#113",
+        ] {
+            let refusal = refused(&format!("9: (85) call bpf_probe_read_kernel#113\n{answer}\nprocessed 10 insns\n"));
+            assert!(refusal.explain(false).contains("lockdown=integrity"), "{}", refusal.explain(false));
+            assert_eq!((refusal.is_policy(), refusal.needs(false)), (false, None));
+        }
+    }
+
+    #[test]
+    fn other_words_of_the_verifier_are_not() {
+        for log in ["9: (85) call bpf_probe_read_kernel#113\nR2 min value is negative", "unknown func bpf_loop#181"] {
+            assert!(refused(log).explain(false).contains("verifier refuses"), "{log}");
+        }
+        assert!(!refused(" ").explain(false).contains("verifier"));
+    }
 }
