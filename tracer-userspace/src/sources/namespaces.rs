@@ -13,8 +13,9 @@ use crate::cgroups::Mounts;
 use crate::correlate::recent::Recent;
 use crate::event::Netns;
 
-/// Where `ip netns add`, containerd and CRI-O bind the namespaces that they make.
-const NAMED: [&str; 2] = ["/run/netns", "/var/run/netns"];
+/// Where `ip netns add`, containerd and CRI-O bind the namespaces that they make: as we see it, and as the node does, whose
+/// mounts a container lacks. Where CRI-O spares the pause process, no other way leads to a pod without a running container.
+const NAMED: [&str; 3] = ["/run/netns", "/var/run/netns", "/proc/1/root/run/netns"];
 /// No node that works has more.
 const MAX_NAMESPACES: usize = 2048;
 /// A pod has one, and a few more where it sets up networks itself.
@@ -237,7 +238,7 @@ impl Found {
 /// All that can be entered. Names go before processes: they last longer.
 fn find() -> Found {
     let mut found = Found { paths: BTreeMap::new(), room: Room::of(MAX_NAMESPACES), hidden: false };
-    for (netns, path) in named() {
+    for (netns, path) in named(&NAMED) {
         found.add(netns, || None, || path);
     }
     for pid in processes() {
@@ -246,8 +247,9 @@ fn find() -> Found {
     found
 }
 
-fn named() -> impl Iterator<Item = (Netns, PathBuf)> {
-    let entries = NAMED.iter().filter_map(|folder| fs::read_dir(folder).ok()).flat_map(Iterator::flatten);
+/// What is bound in these folders. It is entered by the path that it was found by: others may lead into other mounts.
+fn named(folders: &[&str]) -> impl Iterator<Item = (Netns, PathBuf)> {
+    let entries = folders.iter().filter_map(|folder| fs::read_dir(folder).ok()).flat_map(Iterator::flatten);
     entries.filter_map(|entry| inode(&entry.path()).map(|netns| (netns, entry.path())))
 }
 
@@ -271,6 +273,15 @@ mod tests {
         let path = Namespaces::default().path(own).expect("a path");
         assert!(is_at(own, &path), "{}", path.display());
         assert_eq!(Namespaces::default().path(Netns(1)), None);
+    }
+
+    #[test]
+    fn a_name_in_other_mounts_is_entered_by_the_path_through_them() {
+        assert!(NAMED.contains(&"/proc/1/root/run/netns"), "the node's, seen from a container");
+        let bound = format!("/proc/{}/root/proc/self/ns", std::process::id());
+        let own = netns_of(std::process::id()).expect("own namespace");
+        let found: BTreeMap<_, _> = named(&["/no/such/folder", &bound]).collect();
+        assert_eq!(found.get(&own), Some(&PathBuf::from(format!("{bound}/net"))));
     }
 
     #[test]
