@@ -13,7 +13,7 @@ use crate::event::{Container, Handler, KubeletProbe, Netns, Pod, PodRef, ProbeSp
 use crate::record::{Endpoint, K8s, NetnsRef, Probe, Process, Subject};
 pub use lifecycle::{HookMatch, hooks_met};
 pub use others::{has_api_server, may_be_client, other_reason};
-pub use protocols::{BEFORE_TIMEOUT_NS, Protocol, is_without_tls, misspoken, timed_out_after_ns};
+pub use protocols::{BEFORE_TIMEOUT_NS, Protocol, is_beginning, is_without_tls, misspoken, timed_out_after_ns};
 
 /// An attempt with its names.
 #[derive(Clone, Debug)]

@@ -181,8 +181,7 @@ fn denies(attempt: &Attempt, probe: &KubeletProbe) -> bool {
 
 /// The kubelet read an answer, and this one had none, as far as its bytes were counted (a sockmap's are not).
 fn seems_unanswered(attempt: &Attempt, probe: &KubeletProbe) -> bool {
-    use ProbeSays::{NoHealthService, NotHttp, NotServing, Status, TimeoutInBody};
-    let answered = matches!(probe.says, Status(_) | NotServing | NoHealthService | NotHttp | TimeoutInBody);
+    let answered = probe.says.is_of_answer() || probe.says == ProbeSays::TimeoutInBody;
     answered && attempt.ended.is_some() && attempt.received() == Some(0)
 }
 

@@ -59,7 +59,8 @@ fn is_nearer(before: Decided, finding: &Finding) -> bool {
 }
 
 /// A packet was dropped and nothing answered; then one that was sent again got through, and was answered with a no, or taken
-/// and not answered for most of the time.
+/// and not answered for most of the time. In a queue that was full silence, or a RST by who found it full
+/// (`tcp_abort_on_overflow`), is that queue still: nobody has accepted the connection.
 fn is_answered(before: Decided, finding: &Finding, also: &[Label]) -> bool {
     let is_no = matches!(
         finding.label,
@@ -67,11 +68,12 @@ fn is_answered(before: Decided, finding: &Finding, also: &[Label]) -> bool {
             | Label::StartupBudgetExceeded
             | Label::ConnectionRefused
             | Label::HandshakeRst
-            | Label::MidStreamRst
             | Label::ClosedWithoutAnswer
             | Label::AppStatusFailure
     );
-    let got_through = is_no || finding.in_silence && finding.lost_events == 0;
+    let queued = before.label == Label::AcceptQueueOverflow;
+    let silence = finding.in_silence && finding.lost_events == 0 || finding.label == Label::MidStreamRst;
+    let got_through = is_no || silence && !queued;
     let stands = finding.label == before.label || also.contains(&before.label);
     before.until_answered && before.outcome == Outcome::Failure && got_through && !stands
 }
@@ -124,6 +126,20 @@ mod tests {
             assert_eq!(answered(503), [first, no]);
             assert_eq!(answered(200), [first, (label, Outcome::Noise, Confidence::Proven)]);
         }
+    }
+
+    /// It got the place that was freed, and nobody came to it.
+    #[test]
+    fn silence_in_a_queue_that_was_full_is_that_queue() {
+        let said = |lose: fn(&mut Stream)| {
+            let mut stream = Stream::new();
+            stream.https_readiness();
+            connected_late(&mut stream, lose);
+            stream.wait_ms(4_000).own(|it| _ = it.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 0)));
+            stream.labels()
+        };
+        assert_eq!(said(queue), ["accept_queue_overflow"]);
+        assert_eq!(said(loopback), ["loopback_down", "tls_handshake_slow"]);
     }
 
     #[test]

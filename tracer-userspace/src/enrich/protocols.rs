@@ -3,7 +3,7 @@
 use super::{hooks_met, longest_timeout_ns, other_reason, probes_met};
 use crate::correlate::attempt::{Attempt, End};
 use crate::correlate::node::Node;
-use crate::event::{AnswerKind, Handler, ProbeSays, ProbeSpec};
+use crate::event::{Answer, AnswerKind, Handler, ProbeSays, ProbeSpec};
 
 /// A protocol of probes whose answers cannot be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,11 +31,23 @@ fn of(spec: &ProbeSpec) -> Option<Protocol> {
     }
 }
 
-/// What the probe speaks, where the first bytes of the answer belong to another protocol: it has failed.
+/// These bytes are the beginning of the answer, as far as that is seen. Where segments came out of order or one was lost, the first
+/// to come is not: what begins like HTTP may follow, and of what has no beginning nothing was received.
+#[must_use]
+pub fn is_beginning(attempt: &Attempt, answer: &Answer) -> bool {
+    answer.kind == AnswerKind::Http || attempt.ended.is_some() && attempt.received() != Some(0)
+}
+
+/// What the probe speaks, where the first bytes of the answer belong to another protocol: it has failed. Nobody says yes to a
+/// question in another protocol: who does was asked in his own (a port that takes both, a redirect to `http://`), and so was who
+/// gave the status that the kubelet read.
 #[must_use]
 pub fn misspoken(attempt: &Attempt, node: &Node) -> Option<Protocol> {
-    // Where segments came out of order, the first to come is not the beginning.
-    let (_, answer) = attempt.answer().filter(|(_, it)| it.kind == AnswerKind::Http || attempt.ended.is_some())?;
+    let (_, answer) = attempt.answer().filter(|(_, it)| is_beginning(attempt, it))?;
+    let status_read = attempt.kubelet().is_some_and(|(_, said)| matches!(said.says, ProbeSays::Status(_)));
+    if status_read || answer.status.is_some_and(|status| (200..400).contains(&status)) {
+        return None;
+    }
     let spoken = spoken(attempt, node)?;
     let differs = match spoken {
         Protocol::Tls => matches!(answer.kind, AnswerKind::Http | AnswerKind::Other),
@@ -60,11 +72,12 @@ pub fn timed_out_after_ns(attempt: &Attempt, node: &Node) -> Option<u64> {
 }
 
 /// A ClientHello was answered there in something else: as the first bytes show, or, where those were not read, as the kubelet says.
+/// The bytes say it not where one was answered in TLS.
 #[must_use]
 pub fn is_without_tls(attempt: &Attempt, node: &Node) -> bool {
     let said = || attempt.kubelet().is_some_and(|(_, said)| said.says == ProbeSays::NotHttp);
     match attempt.answer() {
-        Some(_) => misspoken(attempt, node) == Some(Protocol::Tls),
+        Some(_) => misspoken(attempt, node) == Some(Protocol::Tls) && node.https_answer(attempt.flow.dst).is_none(),
         None => said() && spoken(attempt, node) == Some(Protocol::Tls),
     }
 }

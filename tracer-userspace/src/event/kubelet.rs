@@ -143,6 +143,12 @@ pub enum ProbeSays {
 }
 
 impl ProbeSays {
+    /// It read an answer that is a no.
+    #[must_use]
+    pub const fn is_of_answer(self) -> bool {
+        matches!(self, Self::Status(_) | Self::NotServing | Self::NoHealthService | Self::NotHttp)
+    }
+
     /// It is about a command, and no connection.
     #[must_use]
     pub const fn is_of_command(self) -> bool {

@@ -18,6 +18,7 @@ use crate::event::{LinkState, Links, MOST_LINKS};
 /// What kube-proxy names the device that has the addresses of Services in IPVS mode (pkg/proxy/ipvs, `defaultDummyDevice`).
 pub(super) const OF_IPVS: &str = "kube-ipvs0";
 
+const RTM_NEWLINK: u16 = 16;
 const RTM_GETLINK: u16 = 18;
 const RTM_GETADDR: u16 = 22;
 const RTM_GETNSID: u16 = 90;
@@ -266,6 +267,23 @@ fn parse_ip(bytes: &[u8]) -> Option<IpAddr> {
 /// Tells that links or addresses of the node changed.
 pub struct LinkWatch(Netlink);
 
+/// What was told of links and their addresses.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LinksChanged {
+    /// Anything.
+    pub any: bool,
+    /// A link was told of that is not up, or what was told got lost: a link that is up now may have been down.
+    pub down: bool,
+}
+
+impl LinksChanged {
+    fn see(&mut self, message: Option<(u16, &[u8])>) {
+        let is_down = |payload: &[u8]| field(payload, 8).is_none_or(|flags| u32::from_ne_bytes(flags) & IFF_UP == 0);
+        self.any = true;
+        self.down |= message.is_none_or(|(kind, payload)| kind == RTM_NEWLINK && is_down(payload));
+    }
+}
+
 impl LinkWatch {
     /// Subscribes inside the node's namespace.
     ///
@@ -277,9 +295,11 @@ impl LinkWatch {
         socket.map(Self).map_err(LinkError::Subscribe)
     }
 
-    /// Whether anything changed since the last call. Never blocks.
-    pub fn changed(&self) -> bool {
-        self.0.drain()
+    /// What changed since the last call. Never blocks.
+    pub fn changed(&self) -> LinksChanged {
+        let mut changed = LinksChanged::default();
+        self.0.drain(|message| changed.see(message));
+        changed
     }
 
     /// For `poll(2)`.
@@ -293,6 +313,21 @@ impl LinkWatch {
 mod tests {
     use super::super::procfs::node_netns;
     use super::*;
+
+    #[test]
+    fn a_link_that_is_not_up_or_a_message_that_was_lost_may_hide_a_link_that_was_down() {
+        let link = |flags: u32| [&[0; 8][..], &flags.to_ne_bytes(), &[0; 4]].concat();
+        let (up, down) = (link(IFF_UP), link(0));
+        let seen = |message| {
+            let mut changed = LinksChanged::default();
+            changed.see(message);
+            (changed.any, changed.down)
+        };
+        assert_eq!(seen(Some((RTM_NEWLINK, up.as_slice()))), (true, false));
+        assert_eq!(seen(Some((RTM_NEWLINK, down.as_slice()))), (true, true));
+        assert_eq!(seen(Some((20, down.as_slice()))), (true, false), "RTM_NEWADDR");
+        assert_eq!(seen(None), (true, true));
+    }
 
     #[test]
     fn this_node_has_a_loopback() {

@@ -74,16 +74,16 @@ impl Netlink {
         if seen.interrupted { Err(io::ErrorKind::Interrupted.into()) } else { Ok(()) }
     }
 
-    /// Throws away what has arrived. A full buffer (ENOBUFS) is an arrival, too.
-    pub(super) fn drain(&self) -> bool {
-        let mut scratch = [0; 4096];
-        let mut any = false;
+    /// Takes in what has arrived, and hands each message's number and payload to `each`: `None` for what a full buffer has lost
+    /// (ENOBUFS), or what is longer than ours.
+    pub(super) fn drain(&self, mut each: impl FnMut(Option<(u16, &[u8])>)) {
+        let mut scratch = [0; BUFFER_SIZE];
         loop {
-            match self.socket.recv(&mut &mut scratch[..], 0) {
-                Ok(_) => any = true,
-                Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => any = true,
+            match self.socket.recv(&mut &mut scratch[..], libc::MSG_TRUNC) {
+                Ok(size) => messages(scratch.get(..size), &mut each),
+                Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => each(None),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(_) => return any,
+                Err(_) => return,
             }
         }
     }
@@ -130,6 +130,15 @@ fn read_answers(mut bytes: &[u8], sequence: u32, seen: &mut Seen, each: &mut imp
         bytes = bytes.get(length.next_multiple_of(4)..).unwrap_or_default();
     }
     Ok(())
+}
+
+/// The messages of one datagram; `None`: it was not read whole.
+fn messages(bytes: Option<&[u8]>, each: &mut impl FnMut(Option<(u16, &[u8])>)) {
+    let Some(mut bytes) = bytes else { return each(None) };
+    while let Ok(frame) = NetlinkBuffer::new_checked(bytes) {
+        each(Some((frame.message_type(), frame.payload())));
+        bytes = bytes.get((frame.length() as usize).next_multiple_of(4)..).unwrap_or_default();
+    }
 }
 
 /// Dumps again what changed while it was dumped, as kube-proxy and CNI plugins make it do.

@@ -29,6 +29,8 @@ const FILES_EVERY: Duration = Duration::from_secs(1);
 const NODE_EVERY: Duration = Duration::from_secs(10);
 /// A burst of changes is read once, at its end.
 const SETTLE: Duration = Duration::from_millis(20);
+/// How often links are read once more because they changed meanwhile.
+const READ_AGAIN: usize = 5;
 /// Bytes of the pipe: the node changed; the view of an API did.
 const NODE: u8 = 0;
 const VIEW: u8 = 1;
@@ -139,7 +141,7 @@ impl Watcher {
 
     fn step(&mut self, woken: &UnixStream) -> Result<(), Closed> {
         self.sleep(woken)?;
-        let links_changed = self.links.as_ref().is_some_and(LinkWatch::changed);
+        let links_changed = self.links_changed();
         if links_changed {
             self.links_due.get_or_insert(Instant::now() + SETTLE);
         }
@@ -226,11 +228,27 @@ impl Watcher {
         }
     }
 
-    /// Told even if they are as before: a link that was down for a moment only is up again in no other event.
+    /// Links changed, or their addresses. A link that was down for a moment only is up again in no other event: then they are told
+    /// even if they are as before.
+    fn links_changed(&mut self) -> bool {
+        let changed = self.links.as_ref().map(LinkWatch::changed).unwrap_or_default();
+        if changed.down {
+            self.forget_links();
+        }
+        changed.any
+    }
+
+    /// What changed while they were read may be in them or not: they are read once more, so often at most.
     fn read_links(&mut self) -> Result<(), Closed> {
-        self.forget_links();
         let read = |node: &NodeNetns| links::read(node).map(|links| links::to_fact(node, &links));
-        match self.node.as_ref().map(read) {
+        let mut links = self.node.as_ref().map(read);
+        for _ in 0..READ_AGAIN {
+            if !self.links_changed() {
+                break;
+            }
+            links = self.node.as_ref().map(read);
+        }
+        match links {
             Some(Ok(links)) => self.send(Fact::Links(links)),
             // The prober it is read through ended: look for another.
             _ => {

@@ -55,8 +55,7 @@ pub(in super::super) fn answer_in_words(says: ProbeSays, scheme: Option<&str>) -
 
 fn by_answer(case: &Case<'_>) -> Option<Finding> {
     let (time, answer) = case.attempt.answer()?;
-    // Where segments came out of order, the first to come is not the beginning: what begins like HTTP may follow.
-    if answer.kind != AnswerKind::Http && case.attempt.ended.is_none() {
+    if !enrich::is_beginning(case.attempt, answer) {
         return None;
     }
     let (says, mend) = refusal(case, answer)?;
@@ -66,6 +65,7 @@ fn by_answer(case: &Case<'_>) -> Option<Finding> {
     let fields = json!({ "status": answer.status, "kind": answer.kind });
     let seen = evidence("cgroup_skb", time, says, fields);
     let found = Finding::failure(Label::AppStatusFailure, vec![seen], summary, mend.to_owned());
+    let found = unless_redirected(case, found);
     Some(sidecar::add(case, answer.status.filter(|_| answer.kind == AnswerKind::Http), found))
 }
 
@@ -101,6 +101,18 @@ fn refusal(case: &Case<'_>, answer: &Answer) -> Option<(String, &'static str)> {
         (AnswerKind::Other, _) => Some(("something that is not HTTP".to_owned(), PROTOCOL)),
         _ => None,
     }
+}
+
+/// Where the port has answered in TLS, too, what answers in plain may have been asked in plain: a redirect to `http://` on the
+/// same port, which the kubelet follows.
+fn unless_redirected(case: &Case<'_>, mut found: Finding) -> Finding {
+    let dst = case.attempt.flow.dst;
+    let in_plain = enrich::misspoken(case.attempt, case.node) == Some(Protocol::Tls);
+    if in_plain && case.node.https_answer(dst).is_some() {
+        found.confidence = Confidence::Likely;
+        found.summary += "; that port has answered in TLS, too: the probe may have been redirected to http:// on it";
+    }
+    found
 }
 
 /// The port speaks another protocol than the probe.
@@ -218,12 +230,38 @@ mod tests {
             mend
         };
         assert!(mend(true, AnswerKind::Http, Some(400)).starts_with("set the probe's scheme to HTTP"));
-        assert!(mend(true, AnswerKind::Http, Some(200)).starts_with("set the probe's scheme to HTTP"));
         assert!(mend(true, AnswerKind::Other, None).contains("correct the probe's port"));
         assert!(mend(false, AnswerKind::Http, Some(505)).starts_with("use httpGet"));
         assert!(mend(false, AnswerKind::Tls, None).contains("gRPC probes speak no TLS"));
         for (https, kind) in [(true, AnswerKind::Tls), (true, AnswerKind::Short), (false, AnswerKind::Other)] {
             assert_eq!(told(https, kind, None), None, "{https} {kind:?}");
+        }
+        for (https, status) in [(true, 200), (true, 301), (false, 200)] {
+            assert_eq!(told(https, AnswerKind::Http, Some(status)), None, "who says yes was asked in HTTP");
+        }
+    }
+
+    /// An HTTPS probe follows a redirect to `http://` on the port that it asks in TLS.
+    #[test]
+    fn a_port_that_speaks_tls_may_have_been_asked_in_plain() {
+        let mut stream = Stream::new();
+        asked_and_answered(stream.https_readiness(), AnswerKind::Tls, None).again(8);
+        asked_and_answered(&mut stream, AnswerKind::Http, Some(400));
+        let verdict = stream.verdicts().remove(0).verdict;
+        assert_eq!((verdict.label.name(), verdict.confidence), ("app_status_failure", Confidence::Likely));
+        assert!(verdict.summary.ends_with("redirected to http:// on it"), "{}", verdict.summary);
+        let told = stream.wait_ms(3).kubelet(ProbeSays::Status(400)).verdicts().pop().map(|it| it.verdict);
+        assert!(told.is_some_and(|it| it.summary.contains("HTTP status 400")), "{:?}", stream.labels());
+    }
+
+    /// The first segment of a TLS server's flight was lost: nothing was received in order.
+    #[test]
+    fn what_has_no_beginning_is_no_answer() {
+        for probed in [Stream::https_readiness, Stream::http_readiness] {
+            let mut stream = Stream::new();
+            probed(&mut stream).connect().established().answer(AnswerKind::Other, None).wait_ms(300);
+            stream.state(TcpState::Established, TcpState::FinWait1, 0, (300, 301, 0));
+            assert_eq!(stream.labels(), ["unexplained"]);
         }
     }
 
@@ -241,10 +279,9 @@ mod tests {
     fn an_answer_to_who_may_not_have_asked_so_is_none() {
         let told = |probed: fn(&mut Stream) -> &mut Stream, comm: &str| {
             let mut stream = Stream::new();
-            probed(&mut stream).connect().prober_named(comm).established().answer(AnswerKind::Http, Some(200));
+            probed(&mut stream).connect().prober_named(comm).established().answer(AnswerKind::Http, Some(400));
             stream.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 200)).labels()
         };
-        assert!(told(|it| it.http_readiness().https_liveness_too(), "kubelet").is_empty());
         assert!(told(|it| it.https_readiness().lifecycle(HookType::PreStop, 8080), "kubelet").is_empty());
         assert!(told(Stream::https_readiness, "k3s-server").is_empty());
         assert_eq!(told(Stream::https_readiness, "kubelet"), ["app_status_failure"]);

@@ -14,14 +14,15 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     silent(case).or_else(|| unfinished(case)).or_else(|| closed_at_timeout(case))
 }
 
-/// Bytes came, of an answer that cannot be read, and the prober closed at its timeout, without a word of the kubelet. Until one
-/// comes: it may have read a no in the last moment.
+/// Bytes came, of an answer that cannot be read, and the prober closed at its timeout. The kubelet may have read a no in the last
+/// moment: that says its word.
 fn closed_at_timeout(case: &Case<'_>) -> Option<Finding> {
     let attempt = case.attempt;
     let elapsed = enrich::timed_out_after_ns(attempt, case.node)?;
     enrich::timeout_s(attempt, case.node)?;
     let lost = attempt.retransmits != (0, 0) || attempt.answer_lost() || !super::silent(case);
-    let otherwise = attempt.kubelet().is_some() || enrich::misspoken(attempt, case.node).is_some();
+    let said_no = attempt.kubelet().is_some_and(|(_, said)| said.says.is_of_answer());
+    let otherwise = said_no || enrich::misspoken(attempt, case.node).is_some();
     if lost || otherwise || closed_late(case) {
         return None;
     }
