@@ -27,6 +27,15 @@ const MAX_REFUSED: usize = 8;
 /// Target, kind of probe, and pod, as far as that is known: an address is given to another pod.
 pub(super) type Counter = (SocketAddr, u8, Option<String>);
 
+#[cfg(test)]
+impl Core {
+    /// How long the decided attempts are in text, of which no more than [`MAX_DECIDED`] are remembered.
+    pub(crate) fn decided_in_text(&self) -> usize {
+        assert!(self.decided.len() <= MAX_DECIDED, "{} decided attempts", self.decided.len());
+        format!("{:?}", self.decided).len()
+    }
+}
+
 /// Failures in a row of a probe.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct InARow {
