@@ -19,7 +19,7 @@ use tokio::sync::mpsc::Sender;
 use super::cluster::{Cluster, Heard, View};
 use super::files::{self, FileError, Stamp};
 use super::kubelet_api::KubeletApi;
-use super::links::{self, LinkWatch};
+use super::links::{self, LinkWatch, LinksChanged};
 use super::pace::Pace;
 use super::{Listed, NodeNetns, Snapshot, SourceConfig, name_node_ports, pods_fact, read_node, services_fact};
 use crate::clock::thread_cpu_ns;
@@ -29,7 +29,7 @@ const FILES_EVERY: Duration = Duration::from_secs(1);
 const NODE_EVERY: Duration = Duration::from_secs(10);
 /// A burst of changes is read once, at its end.
 const SETTLE: Duration = Duration::from_millis(20);
-/// How often links are read once more because they changed meanwhile.
+/// How often links are read once more because one went down meanwhile.
 const READ_AGAIN: usize = 5;
 /// Bytes of the pipe: the node changed; the view of an API did.
 const NODE: u8 = 0;
@@ -141,15 +141,15 @@ impl Watcher {
 
     fn step(&mut self, woken: &UnixStream) -> Result<(), Closed> {
         self.sleep(woken)?;
-        let links_changed = self.links_changed();
-        if links_changed {
-            self.links_due.get_or_insert(Instant::now() + SETTLE);
-        }
-        // A link that comes or goes is often a pod that does.
-        if was_woken(woken)? || links_changed {
-            self.node_due = self.node_due.min(self.pace.next().max(Instant::now() + SETTLE));
+        self.hear_links();
+        if was_woken(woken)? {
+            self.read_node_settled();
         }
         self.read_due()
+    }
+
+    fn read_node_settled(&mut self) {
+        self.node_due = self.node_due.min(self.pace.next().max(Instant::now() + SETTLE));
     }
 
     fn read_due(&mut self) -> Result<(), Closed> {
@@ -228,22 +228,26 @@ impl Watcher {
         }
     }
 
-    /// Links changed, or their addresses. A link that was down for a moment only is up again in no other event: then they are told
-    /// even if they are as before.
-    fn links_changed(&mut self) -> bool {
+    /// Links changed, or their addresses: they are to be read, and the node, as a link that comes or goes is often a pod that does.
+    /// A link that was down for a moment only is up again in no other event: then they are told even if they are as before.
+    fn hear_links(&mut self) -> LinksChanged {
         let changed = self.links.as_ref().map(LinkWatch::changed).unwrap_or_default();
         if changed.down {
             self.forget_links();
         }
-        changed.any
+        if changed.any {
+            self.links_due.get_or_insert(Instant::now() + SETTLE);
+            self.read_node_settled();
+        }
+        changed
     }
 
-    /// What changed while they were read may be in them or not: they are read once more, so often at most.
+    /// A link that went down while they were read may be up in them: they are read once more, so often at most.
     fn read_links(&mut self) -> Result<(), Closed> {
         let read = |node: &NodeNetns| links::read(node).map(|links| links::to_fact(node, &links));
         let mut links = self.node.as_ref().map(read);
         for _ in 0..READ_AGAIN {
-            if !self.links_changed() {
+            if !self.hear_links().down {
                 break;
             }
             links = self.node.as_ref().map(read);
