@@ -2,16 +2,17 @@
 //! node is known to hold.
 
 mod lifecycle;
+mod matching;
 mod others;
 mod protocols;
 
-use std::net::IpAddr;
-
 use crate::correlate::attempt::{Attempt, End};
 use crate::correlate::node::Node;
-use crate::event::{Container, Handler, KubeletProbe, Netns, Pod, PodRef, ProbeSpec, ProbeType};
+use crate::event::{Container, Handler, Netns, Pod, ProbeSpec, ProbeType};
 use crate::record::{Endpoint, K8s, NetnsRef, Probe, Process, Subject};
 pub use lifecycle::{HookMatch, hooks_met};
+use matching::{Whose, is_told_of, matching_probes, only_pod, redirected, single_container, whose};
+pub use matching::{is_one_of_several, is_pod, is_probe_of, redirected_from};
 pub use others::{has_api_server, may_be_client, other_reason};
 pub use protocols::{BEFORE_TIMEOUT_NS, Protocol, is_beginning, is_without_tls, misspoken, timed_out_after_ns};
 
@@ -58,29 +59,6 @@ pub fn name(attempt: &Attempt, node: &Node) -> Named {
 fn agreed(attempt: &Attempt, node: &Node) -> Option<Probe> {
     let probe = Probe::agreed(&probes_met(attempt, node))?;
     Some(hooks_met(attempt, node).into_iter().fold(probe, |probe, (.., hook)| probe.or_of(hook)))
-}
-
-/// The probe that dialled this by the kubelet's words and has another port: it was redirected. The kubelet follows on the same
-/// host only (`RedirectChecker`, pkg/probe/http).
-fn redirected<'a>(attempt: &Attempt, node: &'a Node) -> Option<Match<'a>> {
-    let (_, said) = attempt.kubelet().filter(|_| is_told_of(attempt))?;
-    let specs = containers_dialled(attempt, node).flat_map(|(pod, c)| c.probes.iter().map(move |spec| (pod, c, spec)));
-    let mut told = specs.filter(|it| is_told(it, said));
-    // An Event may name none of two containers.
-    let only = told.next().filter(|_| told.next().is_none());
-    only.filter(|(.., spec)| spec.handler == Handler::Http && spec.port != attempt.flow.dst.port())
-}
-
-/// The port of the probe that was redirected to this target, if the kubelet has said so.
-#[must_use]
-pub fn redirected_from(attempt: &Attempt, node: &Node) -> Option<u16> {
-    redirected(attempt, node).map(|(.., spec)| spec.port)
-}
-
-/// The containers whose probe or lifecycle hook it can be.
-fn whose<'a>(attempt: &Attempt, node: &'a Node) -> Vec<Whose<'a>> {
-    let probes = matching_probes(attempt, node).into_iter().map(|(pod, container, _)| (pod, container));
-    probes.chain(hooks_met(attempt, node).into_iter().map(|(pod, container, _)| (pod, container))).collect()
 }
 
 /// The timeout of the probe, if the specs that fit agree on one.
@@ -249,110 +227,6 @@ fn pod_name(pod: &Pod) -> Option<String> {
     Some(pod.namespace.as_deref().map_or_else(|| name.to_owned(), |ns| format!("{ns}/{name}")))
 }
 
-/// The attempt can be one of this probe: by its specs, or, where none are known, by the pod's address.
-#[must_use]
-pub fn is_probe_of(attempt: &Attempt, node: &Node, probe: &KubeletProbe) -> bool {
-    let matches = matching_probes(attempt, node);
-    if !matches.is_empty() {
-        return matches.iter().any(|it| is_told(it, probe));
-    }
-    if !hooks_met(attempt, node).is_empty() {
-        return false;
-    }
-    // Without specs the address says whose it is; without that, the words of the kubelet must have named the target.
-    node.pods.only_at(attempt.flow.dst.ip()).map_or(probe.dst.is_some(), |pod| is_pod(pod, &probe.pod))
-}
-
-/// The pod that a line of the kubelet names: by uid, if both have one. The next pod of a StatefulSet has the name of the last.
-#[must_use]
-pub fn is_pod(pod: &Pod, named: &PodRef) -> bool {
-    let same = |left: &Option<String>, right: &Option<String>| left.is_some() && left == right;
-    match &named.uid {
-        Some(uid) if pod.uid.is_some() => pod.has_uid(uid),
-        _ => same(&pod.name, &named.name) && same(&pod.namespace, &named.namespace),
-    }
-}
-
-/// The probe that the kubelet speaks of. An Event that it combined of several does not tell the container.
-fn is_told((pod, container, spec): &Match<'_>, probe: &KubeletProbe) -> bool {
-    let is_container = container.name == probe.container || probe.is_event() && probe.container.is_none();
-    is_pod(pod, &probe.pod) && is_container && spec.probe_type == probe.probe_type
-}
-
-type Match<'a> = (&'a Pod, &'a Container, &'a ProbeSpec);
-type Whose<'a> = (&'a Pod, &'a Container);
-
-/// The containers for which somebody may dial this address.
-fn containers_dialled<'a>(attempt: &Attempt, node: &'a Node) -> impl Iterator<Item = Whose<'a>> {
-    let pods = node.pods.dialled_at(attempt.flow.dst.ip());
-    pods.flat_map(|pod| pod.containers.iter().map(move |c| (pod, c)))
-}
-
-/// The probe specs of this address and port.
-fn probes_on<'a>(attempt: &Attempt, node: &'a Node) -> Vec<Match<'a>> {
-    containers_dialled(attempt, node)
-        .flat_map(|(pod, c)| c.probes.iter().map(move |spec| (pod, c, spec)))
-        .filter(|(.., spec)| spec.port == attempt.flow.dst.port())
-        .filter(|(pod, _, spec)| dials(pod, spec.host.as_deref(), attempt, node))
-        .collect()
-}
-
-/// Several kinds of probe fit, for all that the kernel shows.
-#[must_use]
-pub fn is_one_of_several(attempt: &Attempt, node: &Node) -> bool {
-    let all = probes_on(attempt, node);
-    let behaving = behaving(&all, attempt);
-    let fitting = if behaving.is_empty() { &all } else { &behaving };
-    fitting.iter().any(|(.., spec)| spec.probe_type != fitting[0].2.probe_type)
-}
-
-/// The probe specs that this attempt can be: same address and port; and, where the attempt is over,
-/// the kind that behaves like it.
-fn matching_probes<'a>(attempt: &Attempt, node: &'a Node) -> Vec<Match<'a>> {
-    if !attempt.prober {
-        return Vec::new();
-    }
-    let all = probes_on(attempt, node);
-    // The kubelet has said which one it was.
-    let told = attempt.kubelet().and_then(|(_, said)| all.iter().copied().find(|it| is_told(it, said)));
-    if let Some(told) = told {
-        return vec![told];
-    }
-    let behaving = behaving(&all, attempt);
-    if behaving.is_empty() && hooks_met(attempt, node).is_empty() { all } else { behaving }
-}
-
-/// Those that send something or do not, as the attempt did; all while it is not over.
-fn behaving<'a>(all: &[Match<'a>], attempt: &Attempt) -> Vec<Match<'a>> {
-    let is_known = attempt.touched_only() || attempt.sent().is_some_and(|n| n > 0);
-    let is_alike = |spec: &ProbeSpec| !is_known || (spec.handler == Handler::Tcp) == attempt.touched_only();
-    all.iter().copied().filter(|(.., spec)| is_alike(spec)).collect()
-}
-
-/// A probe or lifecycle hook dials this address: its own `host`, the pod's address, or the node's for a pod on the host's network.
-fn dials(pod: &Pod, host: Option<&str>, attempt: &Attempt, node: &Node) -> bool {
-    let dst = attempt.flow.dst.ip();
-    if let Some(host) = host {
-        return host.parse::<IpAddr>().map_or(host == "localhost" && dst.is_loopback(), |ip| ip == dst);
-    }
-    if pod.addrs.contains(&dst) {
-        return true;
-    }
-    // A host-network pod of a standalone kubelet has no address of its own in its status.
-    pod.host_network && pod.addrs.is_empty() && attempt.netns.is_some_and(|netns| node.owns(netns, dst))
-}
-
-/// Of two pods on the host's network that are asked the same, it can be either.
-fn only_pod<'a>(whose: &[Whose<'a>]) -> Option<&'a Pod> {
-    let (first, _) = whose.first()?;
-    whose.iter().all(|(pod, _)| std::ptr::eq(*pod, *first)).then_some(*first)
-}
-
-fn single_container<'a>(whose: &[Whose<'a>]) -> Option<&'a Container> {
-    let (_, first) = whose.first()?;
-    whose.iter().all(|(_, c)| c.name == first.name).then_some(*first)
-}
-
 /// Matched to a spec; told by the kubelet to be one; or, where the target's specs are not known, made by the prober to an address
 /// of a pod of this node or of the node itself (which its host-network pods share).
 fn subject(attempt: &Attempt, node: &Node, probe: Option<&Probe>, pod: Option<&Pod>) -> Subject {
@@ -371,11 +245,6 @@ fn subject(attempt: &Attempt, node: &Node, probe: Option<&Probe>, pod: Option<&P
     if attempt.prober && to_pod { Subject::Probe } else { Subject::Connection }
 }
 
-/// The kubelet has said of this very target that its probe failed there.
-fn is_told_of(attempt: &Attempt) -> bool {
-    attempt.prober && attempt.kubelet().is_some_and(|(_, said)| said.dst == Some(attempt.flow.dst))
-}
-
 fn k8s(pod: &Pod, container: Option<&Container>) -> Option<K8s> {
     let only = || (pod.containers.len() == 1).then(|| pod.containers.first()).flatten();
     let k8s = K8s {
@@ -385,31 +254,4 @@ fn k8s(pod: &Pod, container: Option<&Container>) -> Option<K8s> {
         container_name: container.or_else(only).and_then(|c| c.name.clone()),
     };
     (k8s != K8s::default()).then_some(k8s)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn named(uid: Option<&str>) -> PodRef {
-        PodRef { namespace: Some("shop".into()), name: Some("db-0".into()), uid: uid.map(Into::into) }
-    }
-
-    #[test]
-    fn the_next_pod_of_a_name_is_another_one() {
-        let pod = |uid: Option<&str>, kubelet_uid: Option<&str>| {
-            let PodRef { namespace, name, .. } = named(None);
-            Pod {
-                namespace,
-                name,
-                uid: uid.map(Into::into),
-                kubelet_uid: kubelet_uid.map(Into::into),
-                ..Pod::default()
-            }
-        };
-        let (next, mirror) = (pod(Some("new"), None), pod(Some("of-the-api"), Some("hash")));
-        assert!(is_pod(&next, &named(Some("new"))) && !is_pod(&next, &named(Some("old"))));
-        assert!(is_pod(&mirror, &named(Some("hash"))) && is_pod(&mirror, &named(Some("of-the-api"))));
-        assert!(is_pod(&next, &named(None)) && is_pod(&pod(None, None), &named(Some("old"))), "one uid is not known");
-    }
 }

@@ -22,6 +22,7 @@ pub mod ports;
 pub mod procfs;
 pub mod settings;
 mod throttle;
+mod told;
 mod watch;
 
 use std::collections::HashMap;

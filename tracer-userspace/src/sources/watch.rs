@@ -21,9 +21,10 @@ use super::files::{self, FileError, Stamp};
 use super::kubelet_api::KubeletApi;
 use super::links::{self, LinkWatch, LinksChanged};
 use super::pace::Pace;
+use super::told::{Closed, Told};
 use super::{Listed, NodeNetns, Snapshot, SourceConfig, name_node_ports, pods_fact, read_node, services_fact};
 use crate::clock::thread_cpu_ns;
-use crate::event::{Fact, ListFile, ListTrouble, Netns, NodePorts, Pod};
+use crate::event::{Fact, ListFile, ListTrouble, Netns, Pod};
 
 const FILES_EVERY: Duration = Duration::from_secs(1);
 const NODE_EVERY: Duration = Duration::from_secs(10);
@@ -85,12 +86,9 @@ async fn pods_changed(kubelet: &mut Option<KubeletApi>) {
     }
 }
 
-/// The receiver is gone, or the future was dropped.
-struct Closed;
-
 struct Watcher {
     config: SourceConfig,
-    tx: Sender<Fact>,
+    told: Told,
     listed: Listed,
     /// Events that were handed on.
     heard: Heard,
@@ -99,7 +97,6 @@ struct Watcher {
     tables_of: Option<Netns>,
     links: Option<LinkWatch>,
     discovered: Vec<Pod>,
-    last: Vec<Fact>,
     problems: Vec<String>,
     pace: Pace,
     node_due: Instant,
@@ -112,14 +109,13 @@ impl Watcher {
         let now = Instant::now();
         let mut watcher = Self {
             config,
-            tx,
+            told: Told::new(snapshot.facts, tx),
             listed: snapshot.listed,
             heard: Heard::default(),
             node: None,
             tables_of: snapshot.tables_of,
             links: None,
             discovered: Vec::new(),
-            last: snapshot.facts,
             problems: snapshot.problems,
             pace: Pace::new(now),
             // What changed between the snapshot and the subscription is read at once.
@@ -129,7 +125,7 @@ impl Watcher {
         };
         watcher.follow(snapshot.node);
         // A link may have gone down and up before anybody subscribed.
-        watcher.forget_links();
+        watcher.told.forget_links();
         watcher
     }
 
@@ -175,7 +171,7 @@ impl Watcher {
         let view = cluster.take();
         let said = self.heard.facts(&view);
         self.read_listing(view)?;
-        said.into_iter().try_for_each(|fact| self.tx.blocking_send(fact).map_err(|_| Closed))
+        said.into_iter().try_for_each(|fact| self.told.send_once(fact))
     }
 
     fn read_listing(&mut self, view: View) -> Result<(), Closed> {
@@ -204,7 +200,7 @@ impl Watcher {
             // The node is read next, at first for the first time: until then the pods' namespaces are not known here.
             return Ok(());
         }
-        self.send(pods_fact(self.discovered.clone(), &self.listed.listing))
+        self.told.send(pods_fact(self.discovered.clone(), &self.listed.listing))
     }
 
     /// As soon as the pace allows: NodePorts are named after Services, and any controller can write those all the time.
@@ -213,7 +209,7 @@ impl Watcher {
     }
 
     fn send_services(&mut self) -> Result<(), Closed> {
-        services_fact(&self.listed.listing).map_or(Ok(()), |fact| self.send(fact))
+        services_fact(&self.listed.listing).map_or(Ok(()), |fact| self.told.send(fact))
     }
 
     fn sleep(&self, woken: &UnixStream) -> Result<(), Closed> {
@@ -233,7 +229,7 @@ impl Watcher {
     fn hear_links(&mut self) -> LinksChanged {
         let changed = self.links.as_ref().map(LinkWatch::changed).unwrap_or_default();
         if changed.down {
-            self.forget_links();
+            self.told.forget_links();
         }
         if changed.any {
             self.links_due.get_or_insert(Instant::now() + SETTLE);
@@ -253,17 +249,13 @@ impl Watcher {
             links = self.node.as_ref().map(read);
         }
         match links {
-            Some(Ok(links)) => self.send(Fact::Links(links)),
+            Some(Ok(links)) => self.told.send(Fact::Links(links)),
             // The prober it is read through ended: look for another.
             _ => {
                 self.read_node_soon();
                 Ok(())
             }
         }
-    }
-
-    fn forget_links(&mut self) {
-        self.last.retain(|fact| !matches!(fact, Fact::Links(_)));
     }
 
     /// A file that is broken for a moment, while it is written, leaves what was known.
@@ -276,7 +268,7 @@ impl Watcher {
         let pods = pods.map(|path| files::read_pods(path));
         if let Some(pods) = self.or_tell(ListFile::Pods, pods)? {
             self.listed.listing.pods = pods;
-            self.send(pods_fact(self.discovered.clone(), &self.listed.listing))?;
+            self.told.send(pods_fact(self.discovered.clone(), &self.listed.listing))?;
         }
         let services = self.config.services.as_ref().filter(|path| changed(path, &mut self.listed.services_stamp));
         let services = services.map(|path| files::read_services(path));
@@ -297,9 +289,8 @@ impl Watcher {
             tracing::warn!("{problem}");
         }
         let trouble = Fact::ListTrouble(ListTrouble { list, problem });
-        let was_told = self.last.iter().any(|last| is_same_table(last, &trouble));
-        if read.is_err() || was_told {
-            self.send(trouble)?;
+        if read.is_err() || self.told.has(&trouble) {
+            self.told.send(trouble)?;
         }
         Ok(read.ok())
     }
@@ -316,16 +307,16 @@ impl Watcher {
         self.follow(view.node);
         if self.links.is_none() {
             // Nothing else tells that they changed.
-            self.forget_links();
+            self.told.forget_links();
         }
-        let emptied = if view.tables_complete { self.emptied(&view.facts) } else { Vec::new() };
-        let begun = self.begun(&view.facts);
+        let emptied = if view.tables_complete { self.told.emptied(&view.facts) } else { Vec::new() };
+        let begun = self.told.begun(&view.facts, self.tables_of);
         self.tables_of = tables_of;
         for fact in emptied.into_iter().chain(begun).chain(view.facts) {
-            self.send(fact)?;
+            self.told.send(fact)?;
         }
         self.discovered = view.pods;
-        self.send(pods_fact(self.discovered.clone(), &self.listed.listing))
+        self.told.send(pods_fact(self.discovered.clone(), &self.listed.listing))
     }
 
     /// Subscribes to link changes of the node, again if the prober came back in another namespace.
@@ -337,55 +328,11 @@ impl Watcher {
         self.node = node;
     }
 
-    /// Tables that had NodePorts and have none any more: said once, as empty.
-    fn emptied(&self, facts: &[Fact]) -> Vec<Fact> {
-        let gone =
-            |last: &&Fact| matches!(last, Fact::NodePorts(_)) && !facts.iter().any(|fact| is_same_table(fact, last));
-        self.last.iter().filter(gone).filter_map(without_ports).collect()
-    }
-
-    /// Tables that have the first NodePorts since they could be read: that they had none is said before.
-    fn begun(&self, facts: &[Fact]) -> Vec<Fact> {
-        let is_new = |fact: &&Fact| !self.last.iter().any(|last| is_same_table(last, fact));
-        let empty = facts.iter().filter(is_new).filter_map(without_ports);
-        empty.filter(|fact| matches!(fact, Fact::NodePorts(table) if Some(table.netns) == self.tables_of)).collect()
-    }
-
     fn tell(&mut self, problems: Vec<String>) {
         for problem in problems.iter().filter(|problem| !self.problems.contains(problem)) {
             tracing::warn!("{problem}");
         }
         self.problems = problems;
-    }
-
-    /// Sends a fact if it says anything new.
-    fn send(&mut self, fact: Fact) -> Result<(), Closed> {
-        let known = self.last.iter_mut().find(|last| is_same_table(last, &fact));
-        match known {
-            Some(known) if *known == fact => return Ok(()),
-            Some(known) => known.clone_from(&fact),
-            None => self.last.push(fact.clone()),
-        }
-        self.tx.blocking_send(fact).map_err(|_| Closed)
-    }
-}
-
-/// A table of NodePorts without any.
-fn without_ports(fact: &Fact) -> Option<Fact> {
-    match fact {
-        Fact::NodePorts(NodePorts { netns, mode, .. }) => {
-            Some(Fact::NodePorts(NodePorts { netns: *netns, mode: *mode, ports: Vec::new() }))
-        }
-        _ => None,
-    }
-}
-
-/// Whether one fact replaces the other.
-fn is_same_table(left: &Fact, right: &Fact) -> bool {
-    match (left, right) {
-        (Fact::NodePorts(left), Fact::NodePorts(right)) => left.mode == right.mode && left.netns == right.netns,
-        (Fact::ListTrouble(left), Fact::ListTrouble(right)) => left.list == right.list,
-        _ => std::mem::discriminant(left) == std::mem::discriminant(right),
     }
 }
 

@@ -47,27 +47,6 @@ fn the_clusters_pods_are_believed_and_the_kubelets_fill_in() {
 }
 
 /// The first NodePort of a node is a change, if it is known that there was none.
-#[test]
-fn a_table_that_had_no_node_ports_is_told_as_empty_first() {
-    let config = SourceConfig::default();
-    let snapshot = snapshot(&config).expect("snapshot");
-    let (tx, _rx) = mpsc::channel(16);
-    let mut watcher = Watcher::new(config, snapshot, tx);
-    watcher.last.clear();
-    let port = crate::event::NodePort { port: 30080, addrs: Vec::new(), service: None, backends: Vec::new() };
-    let table = |ports| NodePorts { netns: Netns(7), mode: crate::event::ProxyMode::Nftables, ports };
-    let first = [Fact::NodePorts(table(vec![port]))];
-    watcher.tables_of = Some(Netns(7));
-    assert_eq!(watcher.begun(&first), [Fact::NodePorts(table(Vec::new()))]);
-    watcher.last = first.to_vec();
-    assert_eq!(watcher.begun(&first), [], "it had some already");
-    watcher.last.clear();
-    for unknown in [None, Some(Netns(8))] {
-        watcher.tables_of = unknown;
-        assert_eq!(watcher.begun(&first), [], "nobody knows what it had");
-    }
-}
-
 /// The kernel told that a link went down, and nothing tells that it came up again but a reading like the one before.
 #[test]
 fn links_are_told_after_one_went_down_even_if_they_are_as_before() {
@@ -81,7 +60,7 @@ fn links_are_told_after_one_went_down_even_if_they_are_as_before() {
     assert_eq!(told(), 0, "nothing changed");
     assert!(watcher.read_links().is_ok());
     assert_eq!(told(), 0, "an address came, and went");
-    watcher.forget_links();
+    watcher.told.forget_links();
     assert!(watcher.read_links().is_ok() && watcher.read_links().is_ok());
     assert_eq!(told(), 1, "a link went down");
     watcher.links = None;
@@ -97,10 +76,10 @@ fn a_prober_that_comes_back_to_its_namespace_has_its_links_told_again() {
     let mut watcher = Watcher::new(SourceConfig::default(), snapshot, tx);
     let links = |netns| Fact::Links(crate::event::Links { netns: Netns(netns), cookie: None, links: Vec::new() });
     for netns in [7, 8, 7] {
-        assert!(watcher.send(links(netns)).is_ok());
+        assert!(watcher.told.send(links(netns)).is_ok());
         assert!(rx.try_recv().is_ok_and(|fact| fact == links(netns)));
     }
-    assert!(watcher.send(links(7)).is_ok() && rx.try_recv().is_err(), "nothing new");
+    assert!(watcher.told.send(links(7)).is_ok() && rx.try_recv().is_err(), "nothing new");
 }
 
 /// What was read before stays known, and both are said: that, and that the file can be read again.
