@@ -99,6 +99,10 @@ const fn backend(backend: Backend) -> &'static str {
 
 fn mend(table: &SurveyTable, chain: &SurveyChain, owner: Option<&str>) -> Mend {
     match owner {
+        // It can be right as it is: what it lets pass is not known.
+        Some("ufw") if chain.ways_out > 0 => Mend::lasting(
+            "ufw default allow routed && ufw allow 10250/tcp && ufw allow from <pod CIDR>; or, if the node needs no firewall of its own, ufw disable",
+        ),
         Some("ufw") => Mend::new(
             "ufw disable",
             "systemctl disable --now ufw (or allow the cluster's traffic: `ufw default allow routed`, `ufw allow 10250/tcp`, `ufw allow from <pod CIDR>`)",
@@ -129,7 +133,7 @@ fn set_accept(table: &SurveyTable, chain: &SurveyChain) -> Mend {
         (Backend::IptablesLegacy, "ip6") => "ip6tables-legacy",
         (Backend::IptablesLegacy, _) => "iptables-legacy",
     };
-    Mend::new(format!("{iptables} -P {} ACCEPT", chain.name), persist)
+    Mend::new(format!("{iptables} -t {} -P {} ACCEPT", table.name, chain.name), persist)
 }
 
 /// Of iptables over nftables nft knows the handle, and iptables no number.
@@ -164,14 +168,20 @@ mod tests {
             findings[0].observed.contains("764 packets") && findings[0].observed.contains("owner: ufw"),
             "{findings:?}"
         );
-        assert_eq!(findings[0].remediation.as_deref(), Some("ufw disable"));
+        assert!(findings[0].remediation.as_deref().is_some_and(|mend| mend.starts_with("ufw default allow routed &&")));
+    }
+
+    #[test]
+    fn ufw_without_any_rule_is_in_the_way() {
+        let chains = vec![chain("INPUT", Some("INPUT"), true, 0), chain("ufw-user-input", None, false, 0)];
+        assert_eq!(judge(&survey("filter", chains))[0].remediation.as_deref(), Some("ufw disable"));
     }
 
     #[test]
     fn a_policy_without_a_way_out_drops_everything() {
         let findings = judge(&survey("filter", vec![chain("FORWARD", Some("FORWARD"), true, 0)]));
         assert_eq!(findings[0].status, Status::Fail);
-        assert_eq!(findings[0].remediation.as_deref(), Some("iptables-nft -P FORWARD ACCEPT"));
+        assert_eq!(findings[0].remediation.as_deref(), Some("iptables-nft -t filter -P FORWARD ACCEPT"));
     }
 
     #[test]

@@ -30,7 +30,11 @@ fn check(view: &View) -> Finding {
 /// Entries and how many there may be; none: connections are not tracked.
 fn judge(table: Option<(u64, u64)>) -> Finding {
     let Some((count, max)) = table else { return draft().ok("connection tracking is not loaded: no table to fill") };
-    let share = count.saturating_mul(100) / max.max(1);
+    if max == 0 {
+        // `__nf_conntrack_alloc`, net/netfilter/nf_conntrack_core.c
+        return draft().with("count", count).with("max", max).ok(format!("{count} entries, and no limit (0)"));
+    }
+    let share = count.saturating_mul(100) / max;
     let observed = format!("{count} of {max} entries ({share} %)");
     let draft = draft().with("count", count).with("max", max);
     let mend = || {
@@ -57,7 +61,7 @@ mod tests {
     fn empty_filling_and_full() {
         let of = |count| judge(Some((count, 1000))).status;
         assert_eq!((of(0), of(749), of(750), of(950)), (Status::Ok, Status::Ok, Status::Warn, Status::Fail));
-        assert_eq!(judge(Some((1, 0))).status, Status::Fail, "no room at all");
+        assert_eq!(judge(Some((12, 0))).status, Status::Ok, "0 is no limit");
     }
 
     #[test]

@@ -35,12 +35,16 @@ fn draft() -> Draft {
 fn check(view: &View) -> Finding {
     let read = || -> Result<Finding, Unread> {
         let text = view.net("route")?;
-        let without_v4 = text.lines().count() == 1;
-        let only_v6 = without_v4 && view.exists("/proc/net/ipv6_route")? && has_v6(&view.net("ipv6_route")?);
-        Ok(if only_v6 { draft().ok("no IPv4 route at all, and an IPv6 default route") } else { judge(&parse(&text)) })
+        let routes = parse(&text);
+        let only_v6 = routes.is_empty() && view.exists("/proc/net/ipv6_route")? && has_v6(&view.net("ipv6_route")?);
+        Ok(if only_v6 { draft().ok("no IPv4 default route, and an IPv6 one") } else { judge(&routes) })
     };
     read().unwrap_or_else(|unread| draft().unknown(unread))
 }
+
+/// `include/uapi/linux/route.h`; the latter of one that refuses or swallows what it takes.
+const RTF_UP: u32 = 1;
+const RTF_REJECT: u32 = 0x200;
 
 /// The IPv4 default routes.
 pub(super) fn read_v4(view: &View) -> Result<Vec<Route>, Unread> {
@@ -52,11 +56,11 @@ fn parse(text: &str) -> Vec<Route> {
     let route = |line: &str| {
         let words: Vec<&str> = line.split_whitespace().collect();
         let hex = |at: usize| u32::from_str_radix(words.get(at)?, 16).ok();
-        let up = hex(3)? & 1 != 0;
+        let leads_on = hex(3)? & (RTF_UP | RTF_REJECT) == RTF_UP;
         let default = hex(1)? == 0 && hex(7)? == 0;
         let gateway = Ipv4Addr::from(hex(2)?.to_ne_bytes());
         let metric = words.get(6)?.parse().ok()?;
-        (up && default).then(|| Route { dev: words[0].to_owned(), gateway, metric })
+        (leads_on && default).then(|| Route { dev: words[0].to_owned(), gateway, metric })
     };
     text.lines().skip(1).filter_map(route).collect()
 }
@@ -110,6 +114,9 @@ mod tests {
         let one = none.replace("lo\n", "eth0\n");
         let of = |v6: &str| check(&Tree::new(&[("proc/net/route", HEAD), ("proc/net/ipv6_route", v6)]).view()).status;
         assert_eq!((of(none), of(&one)), (Status::Warn, Status::Ok));
+        let docker = format!("{HEAD}docker0\t000011AC\t00000000\t0001\t0\t0\t0\t0000FFFF\t0\t0\t0\n");
+        let beside = Tree::new(&[("proc/net/route", &docker), ("proc/net/ipv6_route", &one)]);
+        assert_eq!(check(&beside.view()).status, Status::Ok, "a bridge of containers is no uplink");
     }
 
     #[test]
@@ -117,6 +124,12 @@ mod tests {
         let tunnel = "wg0\t00000000\t00000000\t0001\t0\t0\t600\t00000000\t0\t0\t0\n";
         let mend = judge(&parse(&format!("{HEAD}{ETH}{tunnel}"))).remediation;
         assert_eq!(mend.as_deref(), Some("ip route del default dev wg0 metric 600"));
+    }
+
+    #[test]
+    fn a_route_that_swallows_is_no_second_one() {
+        let blackhole = "*\t00000000\t00000000\t0201\t0\t0\t4278198272\t00000000\t0\t0\t0\n";
+        assert_eq!(judge(&parse(&format!("{HEAD}{ETH}{blackhole}"))).status, Status::Ok);
     }
 
     #[test]

@@ -111,14 +111,17 @@ fn judge(range: &PortRange, sockets: &Sockets) -> Finding {
     }
 }
 
-/// The kernel's own range, which holds no default NodePort; who has that already has to reuse connections.
+/// The kernel's own range (`inet_init_net`, net/ipv4/af_inet.c), which holds no default NodePort.
+const KERNELS: (u16, u16) = (32768, 60999);
+
+/// The kernel's own range; who has as many ports already has to reuse connections.
 fn widen(range: &PortRange) -> Mend {
-    if range.first <= 32768 && range.last >= 60999 {
+    if range.last.saturating_sub(range.first) >= KERNELS.1 - KERNELS.0 {
         return Mend::lasting(
             "find who connects so often (`tracer attach` ends with it; `ss -tan state time-wait`), and have it keep its connections",
         );
     }
-    Mend::sysctl(&[("net.ipv4.ip_local_port_range", "32768 60999")])
+    Mend::sysctl(&[("net.ipv4.ip_local_port_range", &format!("{} {}", KERNELS.0, KERNELS.1))])
 }
 
 #[cfg(test)]
@@ -152,6 +155,13 @@ mod tests {
         let finding = judge(&range, &Sockets::default());
         assert_eq!(finding.status, Status::Warn);
         assert!(finding.remediation.is_some_and(|mend| mend.contains("32768 60999")));
+    }
+
+    #[test]
+    fn a_range_that_is_wide_is_not_made_narrower() {
+        let range = PortRange { first: 1024, last: 60000, reserved: Vec::new() };
+        let mend = judge(&range, &sockets(30_000, &range)).remediation;
+        assert!(mend.as_ref().is_some_and(|mend| mend.starts_with("find who connects")), "{mend:?}");
     }
 
     #[test]

@@ -101,9 +101,9 @@ impl Place<'_> {
     }
 
     fn short(&self, probe: &ProbeSpec) -> Finding {
-        let budget = probe.budget_s();
+        let (earliest, budget) = (probe.earliest_restart_s(), probe.budget_s());
         let observed = format!(
-            "{}: liveness probe of port {} gives up after {budget} s ({} + {} × {}) and there is no startupProbe",
+            "{}: liveness probe of port {} gives up after {earliest} to {budget} s ({} + {} × {}) and there is no startupProbe",
             self.name(),
             probe.port,
             probe.initial_delay_s,
@@ -196,7 +196,7 @@ mod tests {
         assert!(
             findings[0]
                 .observed
-                .contains("shop/cart main: liveness probe of port 9502 gives up after 17 s (2 + 5 × 3)"),
+                .contains("shop/cart main: liveness probe of port 9502 gives up after 12 to 17 s (2 + 5 × 3)"),
             "{findings:?}"
         );
         let startup = probe(ProbeType::Startup, Handler::Tcp, None);

@@ -5,22 +5,35 @@ use std::collections::BTreeMap;
 use crate::event::Findings;
 use crate::record::{FindingBody, Status};
 
-/// The worst status of each check.
-pub(crate) type Known = BTreeMap<String, Status>;
+/// The status of each finding.
+pub(crate) type Known = BTreeMap<Key, Status>;
 
-/// Findings to be told: those of a check whose worst status changed; at first, what is to be mended. The worst last.
+/// A check, and of its findings the one for this family, this chain: the worst of it, if there are several.
+type Key = (String, String);
+
+/// What tells the findings of one check apart; values that change from one look to the next do not.
+const PLACE: [&str; 9] =
+    ["family", "hook", "table", "chain", "port", "namespace", "pod_name", "container_name", "probe"];
+
+fn key(finding: &FindingBody) -> Key {
+    let place: Vec<String> = PLACE.iter().filter_map(|name| Some(finding.fields.get(*name)?.to_string())).collect();
+    (finding.check.clone(), place.join(" "))
+}
+
+/// Findings to be told: those whose status changed; at first, and of a place that is new, what is to be mended; of a place that
+/// is gone, nothing but that its check is well, if it is. The worst last.
 pub(crate) fn news(findings: &Findings, known: &mut Known) -> Vec<FindingBody> {
     let mut now = Known::new();
     for finding in &findings.findings {
-        let worst = now.entry(finding.check.clone()).or_insert(finding.status);
+        let worst = now.entry(key(finding)).or_insert(finding.status);
         *worst = finding.status.max(*worst);
     }
-    let changed = |check: &str, status: Status| match known.get(check) {
-        Some(before) => *before != status,
-        None => status >= Status::Warn,
+    let was_bad = |check: &str| known.iter().any(|((of, _), status)| of == check && *status >= Status::Warn);
+    let is_news = |finding: &&FindingBody| match known.get(&key(finding)) {
+        Some(before) => now.get(&key(finding)) != Some(before),
+        None => finding.status >= Status::Warn || was_bad(&finding.check),
     };
-    let told = findings.findings.iter().filter(|it| now.get(&it.check).is_some_and(|worst| changed(&it.check, *worst)));
-    let mut told: Vec<FindingBody> = told.cloned().collect();
+    let mut told: Vec<FindingBody> = findings.findings.iter().filter(is_news).cloned().collect();
     told.sort_by_key(|it| it.status);
     *known = now;
     told
@@ -30,16 +43,41 @@ pub(crate) fn news(findings: &Findings, known: &mut Known) -> Vec<FindingBody> {
 mod tests {
     use super::*;
 
-    fn findings(of: &[(&str, Status)]) -> Findings {
-        Findings { findings: of.iter().map(|(check, status)| FindingBody::new(*check, *status)).collect() }
+    fn findings(of: &[(&str, &str, Status)]) -> Findings {
+        let finding = |(check, family, status): &(&str, &str, Status)| {
+            let mut finding = FindingBody::new(*check, *status);
+            if !family.is_empty() {
+                finding.fields.insert("family".to_owned(), (*family).into());
+            }
+            finding
+        };
+        Findings { findings: of.iter().map(finding).collect() }
     }
 
     #[test]
     fn only_what_changes_is_told() {
         let mut known = Known::new();
-        let mut told = |of: &[(&str, Status)]| news(&findings(of), &mut known).len();
-        assert_eq!(told(&[("a", Status::Ok), ("b", Status::Fail), ("b", Status::Ok), ("c", Status::Unknown)]), 2);
-        assert_eq!(told(&[("a", Status::Ok), ("b", Status::Fail), ("b", Status::Ok), ("c", Status::Unknown)]), 0);
-        assert_eq!(told(&[("a", Status::Warn), ("b", Status::Ok), ("c", Status::Unknown)]), 2, "worse, and mended");
+        let mut told = |of: &[(&str, &str, Status)]| news(&findings(of), &mut known).len();
+        let first =
+            [("a", "", Status::Ok), ("b", "v4", Status::Fail), ("b", "v6", Status::Ok), ("c", "", Status::Unknown)];
+        assert_eq!((told(&first), told(&first)), (1, 0));
+        assert_eq!(
+            told(&[("a", "", Status::Warn), ("b", "v4", Status::Ok), ("c", "", Status::Unknown)]),
+            2,
+            "worse, and mended"
+        );
+    }
+
+    #[test]
+    fn a_second_fault_of_a_check_is_told_and_that_all_are_mended() {
+        let mut known = Known::new();
+        let mut told = |of: &[(&str, &str, Status)]| {
+            news(&findings(of), &mut known).iter().map(|it| it.status).collect::<Vec<_>>()
+        };
+        assert_eq!(told(&[("policy", "v4", Status::Warn)]), [Status::Warn]);
+        assert_eq!(told(&[("policy", "v4", Status::Warn), ("policy", "v6", Status::Warn)]), [Status::Warn]);
+        assert_eq!(told(&[("policy", "v6", Status::Warn)]), [], "the other one is left");
+        assert_eq!(told(&[("policy", "", Status::Ok)]), [Status::Ok]);
+        assert_eq!(told(&[("policy", "", Status::Ok)]), []);
     }
 }
