@@ -112,10 +112,9 @@ fn a_policy_that_drops_is_found_in_both_backends_and_its_owner_named() {
     );
     let (findings, code) = node.doctor(&["--check", "base_policy"]);
     assert_eq!((findings[0]["status"].as_str(), code), (Some("warn"), Some(0)), "{findings:?}");
-    assert_eq!(
-        (findings[0]["fields"]["owner"].as_str(), findings[0]["remediation"].as_str()),
-        (Some("ufw"), Some("ufw disable"))
-    );
+    assert_eq!(findings[0]["fields"]["owner"], "ufw");
+    let mend = findings[0]["remediation"].as_str().unwrap_or_default();
+    assert!(mend.starts_with("ufw default allow routed &&"), "it may be right as it is: {mend}");
     let (_, code) = node.doctor(&["--check", "base_policy", "--fail-on", "warn"]);
     assert_eq!(code, Some(1));
 }
@@ -125,13 +124,13 @@ fn a_policy_that_drops_is_found_in_both_backends_and_its_owner_named() {
 fn a_last_rule_that_rejects_the_rest_is_found_and_deleted() {
     for rules in [
         "nft add table inet mine; nft 'add chain inet mine in { type filter hook input priority 0; policy accept; }'
-         nft add rule inet mine in iifname lo accept; nft add rule inet mine in reject",
-        "iptables-legacy -A INPUT -p tcp --dport 22 -j ACCEPT; iptables-legacy -A INPUT -j REJECT",
-        "iptables-nft -A FORWARD -p tcp --dport 22 -j ACCEPT; iptables-nft -A FORWARD -j DROP",
+         nft add rule inet mine in reject",
+        "iptables-legacy -A INPUT -j REJECT",
+        "iptables-nft -A FORWARD -j DROP",
     ] {
         let node = Netns::new();
         node.run(rules);
-        assert_eq!(node.statuses("base_policy"), ["warn"], "{rules}");
+        assert_eq!(node.statuses("base_policy"), ["fail"], "{rules}");
         node.mend("base_policy");
         assert_eq!(node.statuses("base_policy"), ["ok"], "{rules}");
     }

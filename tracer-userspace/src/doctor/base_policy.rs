@@ -97,22 +97,41 @@ const fn backend(backend: Backend) -> &'static str {
     }
 }
 
+/// Of rules that let something pass it is not known that they are in the way: what they are to let pass comes first.
 fn mend(table: &SurveyTable, chain: &SurveyChain, owner: Option<&str>) -> Mend {
+    let can_be_right = chain.ways_out > 0;
     match owner {
-        // It can be right as it is: what it lets pass is not known.
-        Some("ufw") if chain.ways_out > 0 => Mend::lasting(
-            "ufw default allow routed && ufw allow 10250/tcp && ufw allow from <pod CIDR>; or, if the node needs no firewall of its own, ufw disable",
+        Some("ufw") if can_be_right => allow(
+            "ufw default allow routed && ufw allow 10250/tcp && ufw allow from POD_CIDR",
+            "systemctl disable --now ufw",
         ),
-        Some("ufw") => Mend::new(
-            "ufw disable",
-            "systemctl disable --now ufw (or allow the cluster's traffic: `ufw default allow routed`, `ufw allow 10250/tcp`, `ufw allow from <pod CIDR>`)",
+        Some("ufw") => Mend::new("ufw disable", "systemctl disable --now ufw"),
+        Some("firewalld") if can_be_right => allow(
+            "firewall-cmd --permanent --zone=trusted --add-source=POD_CIDR && firewall-cmd --permanent --add-port=10250/tcp && firewall-cmd --reload",
+            "systemctl disable --now firewalld",
         ),
-        Some("firewalld") => Mend::new(
-            "systemctl stop firewalld",
-            "systemctl disable firewalld (or put the pod links into a trusted zone: `firewall-cmd --permanent --zone=trusted --add-source=<pod CIDR>`)",
-        ),
+        Some("firewalld") => Mend::new("systemctl stop firewalld", "systemctl disable firewalld"),
+        _ if can_be_right => allowed_in(table, chain),
         _ => set_accept(table, chain),
     }
+}
+
+/// What is to pass; or, if the rules are not wanted at all, none of them.
+fn allow(what: &str, off: &str) -> Mend {
+    Mend::lasting(format!(
+        "{what}; only if the node needs no firewall of its own (it then takes whatever these rules keep out): {off}"
+    ))
+}
+
+/// Rules that nobody known made: theirs is the place where to allow.
+fn allowed_in(table: &SurveyTable, chain: &SurveyChain) -> Mend {
+    let list = match iptables(table) {
+        Some(iptables) => format!("{iptables} -t {} -vS {}", table.name, chain.name),
+        None => format!("nft -a list chain {} {} {}", table.family, table.name, chain.name),
+    };
+    Mend::lasting(format!(
+        "see what it lets pass (`{list}`), and allow the kubelet's port (tcp 10250) and the pods' network where these rules are kept"
+    ))
 }
 
 fn set_accept(table: &SurveyTable, chain: &SurveyChain) -> Mend {
@@ -121,27 +140,29 @@ fn set_accept(table: &SurveyTable, chain: &SurveyChain) -> Mend {
     if let Some(handle) = chain.last_drops.filter(|_| !chain.drops) {
         return Mend::new(delete(table, chain, handle), persist);
     }
-    let iptables = match (table.backend, table.family) {
-        (Backend::Nftables, _) => {
-            return Mend::new(
-                format!("nft 'chain {} {} {} {{ policy accept; }}'", table.family, table.name, chain.name),
-                persist,
-            );
-        }
-        (Backend::IptablesNft, "ip6") => "ip6tables-nft",
-        (Backend::IptablesNft, _) => "iptables-nft",
-        (Backend::IptablesLegacy, "ip6") => "ip6tables-legacy",
-        (Backend::IptablesLegacy, _) => "iptables-legacy",
+    let accept = match iptables(table) {
+        Some(iptables) => format!("{iptables} -t {} -P {} ACCEPT", table.name, chain.name),
+        None => format!("nft 'chain {} {} {} {{ policy accept; }}'", table.family, table.name, chain.name),
     };
-    Mend::new(format!("{iptables} -t {} -P {} ACCEPT", table.name, chain.name), persist)
+    Mend::new(accept, persist)
+}
+
+/// The command that has these rules, if it is not nft.
+const fn iptables(table: &SurveyTable) -> Option<&'static str> {
+    match (table.backend, table.family.as_bytes()) {
+        (Backend::Nftables, _) => None,
+        (Backend::IptablesNft, b"ip6") => Some("ip6tables-nft"),
+        (Backend::IptablesNft, _) => Some("iptables-nft"),
+        (Backend::IptablesLegacy, b"ip6") => Some("ip6tables-legacy"),
+        (Backend::IptablesLegacy, _) => Some("iptables-legacy"),
+    }
 }
 
 /// Of iptables over nftables nft knows the handle, and iptables no number.
 fn delete(table: &SurveyTable, chain: &SurveyChain, handle: u64) -> String {
-    match (table.backend, table.family) {
-        (Backend::IptablesLegacy, "ip6") => format!("ip6tables-legacy -t {} -D {} {handle}", table.name, chain.name),
-        (Backend::IptablesLegacy, _) => format!("iptables-legacy -t {} -D {} {handle}", table.name, chain.name),
-        _ => format!("nft delete rule {} {} {} handle {handle}", table.family, table.name, chain.name),
+    match iptables(table).filter(|_| table.backend == Backend::IptablesLegacy) {
+        Some(iptables) => format!("{iptables} -t {} -D {} {handle}", table.name, chain.name),
+        None => format!("nft delete rule {} {} {} handle {handle}", table.family, table.name, chain.name),
     }
 }
 
@@ -191,14 +212,14 @@ mod tests {
             SurveyTable { backend: Backend::Nftables, family: "inet", name: "firewalld".into(), chains: vec![last] };
         let mut survey = Survey { tables: vec![table], ..Survey::default() };
         let findings = judge(&survey);
-        assert_eq!(
-            (findings[0].status, findings[0].remediation.as_deref()),
-            (Status::Warn, Some("systemctl stop firewalld"))
-        );
+        let mend = |survey: &Survey| judge(survey).remove(0).remediation.unwrap_or_default();
+        assert_eq!(findings[0].status, Status::Warn);
+        assert!(mend(&survey).starts_with("firewall-cmd --permanent --zone=trusted"), "{findings:?}");
         assert!(findings[0].observed.starts_with("last rule drops or rejects all on INPUT"), "{findings:?}");
         survey.tables[0].name = "mine".into();
-        let mend = judge(&survey)[0].remediation.clone();
-        assert_eq!(mend.as_deref(), Some("nft delete rule inet mine filter_INPUT handle 9"));
+        assert!(mend(&survey).contains("`nft -a list chain inet mine filter_INPUT`"), "{}", mend(&survey));
+        survey.tables[0].chains[0].ways_out = 0;
+        assert_eq!(mend(&survey), "nft delete rule inet mine filter_INPUT handle 9");
     }
 
     #[test]
