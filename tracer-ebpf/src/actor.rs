@@ -9,7 +9,7 @@ use tracer_common::{
 
 use crate::{
     kernel::Task,
-    maps::{PROBER_BUCKETS, PROBERS, global},
+    maps::{PRETENDING, PROBER_BUCKETS, PROBERS, global},
 };
 
 /// A part of an environment, aligned so that its first bytes are compared in two loads.
@@ -100,7 +100,7 @@ pub fn is_tracked() -> bool {
     }
     let mut comm = [0u8; COMM_LEN];
     leader_comm(task, &mut comm);
-    unsafe { PROBERS.get(comm).is_some() }
+    unsafe { PROBERS.get(comm).is_some() && PRETENDING.get(cgroup()).is_none() }
 }
 
 /// What the current task is counted with: the memory controller's cgroup, which is a container's (one that is privileged, or

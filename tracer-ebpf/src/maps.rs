@@ -61,6 +61,10 @@ pub static PROBERS: HashMap<[u8; COMM_LEN], u8> = HashMap::with_max_entries(64, 
 #[map]
 pub static PROBER_BUCKETS: Array<u8> = Array::with_max_entries(COMM_BUCKETS, 0);
 
+/// Cgroups of pods, found by userspace, in which a process bears a prober's name and is none: what it dials is not tracked.
+#[map]
+pub static PRETENDING: HashMap<u64, u8> = HashMap::with_max_entries(256, 0);
+
 /// A tracked connection whose socket is alive.
 #[derive(Clone, Copy)]
 #[repr(C)]

@@ -176,6 +176,9 @@ impl EventSource for Kernel {
             // Both sides are built together: this is a bug, and visible, but no reason to stop.
             Err(error) => tracing::error!("an event cannot be decoded: {error}"),
         });
+        for cgroup in self.pretenders.take_found() {
+            self.loaded.leave_out(cgroup);
+        }
         if into[before..].iter().any(changes_the_node) {
             self.refresh.notify_one();
         }

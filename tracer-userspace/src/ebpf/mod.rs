@@ -79,6 +79,7 @@ pub struct Loaded {
     missed: missed::Missed,
     stats: PerCpuArray<MapData, u64>,
     tls_watch: HashMap<MapData, u16, u64>,
+    pretending: HashMap<MapData, u64, u8>,
     ports: ports::Ports,
     tls_ports: BTreeSet<u16>,
     /// Cgroups whose answers are read.
@@ -118,6 +119,7 @@ pub fn load_without(options: &LoadOptions, refused: &[Form]) -> Result<Loaded, E
         ring: Ring::new(take(&mut ebpf, "EVENTS", RingBuf::try_from)?).map_err(EbpfError::Ring)?,
         stats: take(&mut ebpf, "STATS", PerCpuArray::try_from)?,
         tls_watch: take(&mut ebpf, "TLS_WATCH", HashMap::try_from)?,
+        pretending: take(&mut ebpf, "PRETENDING", HashMap::try_from)?,
         ports: take(&mut ebpf, "PORTS", HashMap::try_from)?,
         tls_ports: BTreeSet::new(),
         answer_cgroups: cgroup::Attached::default(),
@@ -177,6 +179,16 @@ impl Loaded {
 
     fn counter(&self, counter: Counter) -> u64 {
         self.stats.get(&(counter as u32), 0).map(|cpus| cpus.iter().sum()).unwrap_or(0)
+    }
+
+    /// No process of this cgroup is a prober, whatever its name: nothing that it dials is told from now on.
+    pub fn leave_out(&mut self, cgroup: u64) {
+        if self.pretending.insert(cgroup, 1, 0).is_err() {
+            // Full of pods that are mostly gone: whoever goes on is found again.
+            let all: Vec<u64> = self.pretending.keys().flatten().collect();
+            all.iter().for_each(|cgroup| _ = self.pretending.remove(cgroup));
+            let _ = self.pretending.insert(cgroup, 1, 0);
+        }
     }
 
     /// Takes every program off; what is in the ring can still be drained.

@@ -20,6 +20,10 @@ pub(super) struct Pretenders {
     nodes: BTreeSet<Netns>,
     /// Whether a process, in its cgroup, runs in a pod.
     known: Recent<(u32, Option<u64>), bool, MAX_KNOWN>,
+    /// Cgroups of theirs that are found since: the kernel need not tell of them.
+    found: BTreeSet<u64>,
+    /// Cgroups of kubelets that run in no pod: of none of these anything is kept back.
+    of_kubelets: BTreeSet<u64>,
     /// Their connections are seen, as those of every other process.
     all_connections: bool,
     runs_in_pod: fn(u32) -> Option<bool>,
@@ -31,7 +35,12 @@ impl Pretenders {
         let kubelets = probers.iter().filter(|prober| is_kubelet_name(&prober.comm));
         let outside = kubelets.filter(|prober| procfs::runs_in_pod(prober.pid) == Some(false));
         let nodes = outside.filter_map(|prober| prober.netns).take(MAX_NODES).collect();
-        Self { nodes, known: Recent::default(), all_connections, runs_in_pod: procfs::runs_in_pod }
+        Self { nodes, all_connections, runs_in_pod: procfs::runs_in_pod, ..Self::default() }
+    }
+
+    /// The cgroups of those that were found since the last call.
+    pub(super) fn take_found(&mut self) -> BTreeSet<u64> {
+        std::mem::take(&mut self.found)
     }
 
     /// The observation as it is to be told: an attempt of theirs is a connection, or nothing.
@@ -50,14 +59,25 @@ impl Pretenders {
             return false;
         }
         let in_pod = self.is_in_pod(actor);
-        if let (Some(false), Some(netns)) = (in_pod, actor.netns)
-            && self.nodes.len() < MAX_NODES
-        {
-            self.nodes.insert(netns);
+        if in_pod == Some(false) {
+            self.note_kubelet(actor);
         }
         // One that is gone already cannot be asked: a pod mostly has a namespace of its own.
         let elsewhere = || actor.netns.is_some_and(|netns| !self.nodes.contains(&netns));
-        !self.nodes.is_empty() && in_pod.unwrap_or_else(elsewhere)
+        let is_one = !self.nodes.is_empty() && in_pod.unwrap_or_else(elsewhere);
+        if is_one && in_pod.is_some() {
+            self.found.extend(cgroup(actor).filter(|cgroup| !self.of_kubelets.contains(cgroup)));
+        }
+        is_one
+    }
+
+    fn note_kubelet(&mut self, actor: &Actor) {
+        if let Some(netns) = actor.netns.filter(|_| self.nodes.len() < MAX_NODES) {
+            self.nodes.insert(netns);
+        }
+        if let Some(cgroup) = cgroup(actor).filter(|_| self.of_kubelets.len() < MAX_NODES) {
+            self.of_kubelets.insert(cgroup);
+        }
     }
 
     fn is_in_pod(&mut self, actor: &Actor) -> Option<bool> {
@@ -71,6 +91,19 @@ impl Pretenders {
     }
 }
 
+/// The one by which the kernel's side knows it (`actor::cgroup` of tracer-ebpf); the root's is everybody's.
+fn cgroup(actor: &Actor) -> Option<u64> {
+    actor.cgroup_memory.or(actor.cgroup).filter(|id| *id > 1)
+}
+
+impl Default for Pretenders {
+    fn default() -> Self {
+        let (nodes, known) = (BTreeSet::new(), Recent::default());
+        let (found, of_kubelets) = (BTreeSet::new(), BTreeSet::new());
+        Self { nodes, known, found, of_kubelets, all_connections: false, runs_in_pod: procfs::runs_in_pod }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -78,7 +111,7 @@ mod tests {
 
     /// Process 10, which is in the node's namespace, makes the stream's attempts.
     fn beside(nodes: &[Netns], all_connections: bool, runs_in_pod: fn(u32) -> Option<bool>) -> Pretenders {
-        Pretenders { nodes: nodes.iter().copied().collect(), known: Recent::default(), all_connections, runs_in_pod }
+        Pretenders { nodes: nodes.iter().copied().collect(), all_connections, runs_in_pod, ..Pretenders::default() }
     }
 
     fn judged(pretenders: &mut Pretenders) -> Option<bool> {
@@ -93,6 +126,29 @@ mod tests {
     fn what_runs_in_a_pod_is_no_prober_beside_one() {
         assert_eq!(judged(&mut beside(&[NODE], false, |_| Some(true))), None);
         assert_eq!(judged(&mut beside(&[NODE], true, |_| Some(true))), Some(false), "a connection like others");
+    }
+
+    /// A cgroup that is left out by mistake would be a kubelet's whose probes are not seen any more.
+    #[test]
+    fn only_a_pod_s_own_cgroup_is_left_out() {
+        const NONE: [u64; 0] = [];
+        let found =
+            |nodes: &[Netns], cgroups: (Option<u64>, Option<u64>), in_pod: fn(u32) -> Option<bool>| -> Vec<u64> {
+                let mut pretenders = beside(nodes, false, in_pod);
+                let (cgroup, cgroup_memory) = cgroups;
+                pretenders.is_one(&Actor { pid: 11, cgroup, cgroup_memory, ..crate::testing::prober() });
+                pretenders.take_found().into_iter().collect()
+            };
+        assert_eq!(found(&[NODE], (Some(50), Some(40)), |_| Some(true)), [40]);
+        assert_eq!(found(&[NODE], (Some(50), None), |_| Some(true)), [50]);
+        assert_eq!(found(&[NODE], (None, Some(1)), |_| Some(true)), NONE, "the root is everybody's");
+        assert_eq!(found(&[], (Some(50), Some(40)), |_| Some(true)), NONE, "a node inside a pod");
+        assert_eq!(found(&[POD], (Some(50), Some(40)), |_| None), NONE, "it is gone: nobody knows where it ran");
+        let mut pretenders = beside(&[NODE], false, |pid| Some(pid == 12));
+        for pid in [11, 12] {
+            pretenders.is_one(&Actor { pid, cgroup_memory: Some(40), ..crate::testing::prober() });
+        }
+        assert_eq!(pretenders.take_found(), BTreeSet::new(), "a kubelet's, too");
     }
 
     #[test]
