@@ -39,7 +39,8 @@ pub struct Named {
 #[must_use]
 pub fn name(attempt: &Attempt, node: &Node) -> Named {
     let whose = whose(attempt, node);
-    let pod = only_pod(&whose).or_else(|| node.pods.only_at(attempt.flow.dst.ip()));
+    // Of several whose probe it can be (`host` of a spec names any address) it is not said to be the one that has the address.
+    let pod = if whose.is_empty() { node.pods.only_at(attempt.flow.dst.ip()) } else { only_pod(&whose) };
     let redirected = redirected(attempt, node);
     let container = single_container(&whose).or(redirected.map(|(_, container, _)| container));
     let src = Endpoint::from(attempt.flow.src);
@@ -254,4 +255,31 @@ fn k8s(pod: &Pod, container: Option<&Container>) -> Option<K8s> {
         container_name: container.or_else(only).and_then(|c| c.name.clone()),
     };
     (k8s != K8s::default()).then_some(k8s)
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::event::{AnswerKind, TcpState};
+    use crate::testing::Stream;
+
+    /// Who may write a pod's spec makes failures at any pod's address: they are not told as that pod's.
+    #[test]
+    fn a_probe_that_can_be_another_pod_s_is_nobody_s() {
+        let pod = |mut stream: Stream| {
+            stream.connect().established().answer(AnswerKind::Http, Some(404));
+            stream.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 200));
+            let verdict = stream.verdicts().remove(0);
+            (
+                verdict.verdict.label.name(),
+                verdict.k8s.and_then(|k8s| k8s.pod_name),
+                verdict.probe.and_then(|it| it.consecutive_failures),
+            )
+        };
+        let mut alone = Stream::new();
+        alone.http_readiness();
+        assert_eq!(pod(alone), ("app_status_failure", Some("web".to_owned()), Some(1)));
+        let mut several = Stream::new();
+        several.http_readiness().probed_from_elsewhere();
+        assert_eq!(pod(several), ("app_status_failure", None, None));
+    }
 }

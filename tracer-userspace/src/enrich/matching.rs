@@ -31,13 +31,12 @@ pub(super) fn probes_on<'a>(attempt: &Attempt, node: &'a Node) -> Vec<Match<'a>>
         .collect()
 }
 
-/// Several kinds of probe fit, for all that the kernel shows.
+/// Several probes fit, for all that the kernel shows: of several kinds, or of several containers.
 #[must_use]
 pub fn is_one_of_several(attempt: &Attempt, node: &Node) -> bool {
     let all = probes_on(attempt, node);
     let behaving = behaving(&all, attempt);
-    let fitting = if behaving.is_empty() { &all } else { &behaving };
-    fitting.iter().any(|(.., spec)| spec.probe_type != fitting[0].2.probe_type)
+    if behaving.is_empty() { all.len() > 1 } else { behaving.len() > 1 }
 }
 
 /// The probe specs that this attempt can be: same address and port; and, where the attempt is over,

@@ -201,6 +201,15 @@ impl Stream {
         self.push(Fact::Pods(pods))
     }
 
+    /// Another pod's probe dials the target's address by its `host`.
+    pub(crate) fn probed_from_elsewhere(&mut self) -> &mut Self {
+        let mut pods = self.pods();
+        let spec = ProbeSpec { host: Some(self.flow.dst.ip().to_string()), ..http_probe(self.flow.dst.port()) };
+        let container = Container { probes: vec![spec], ..pods.pods[0].containers[0].clone() };
+        pods.pods.push(Pod { name: Some("evil".into()), containers: vec![container], ..Pod::default() });
+        self.push(Fact::Pods(pods))
+    }
+
     /// The pod is on the host's network.
     pub(crate) fn on_host_network(&mut self) -> &mut Self {
         let mut pods = self.pods();
