@@ -253,7 +253,6 @@ fn typed(matches: &ArgMatches) -> Vec<String> {
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used, reason = "a test ends at the line that failed")]
 mod tests {
     use clap::Arg;
 

@@ -140,7 +140,6 @@ impl<W: Write> Recorder<W> {
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used, reason = "a test ends at the line that failed")]
 mod tests {
     use super::*;
     use crate::event::Fact;

@@ -28,7 +28,6 @@ pub(super) fn duration(text: &str) -> Result<Duration, String> {
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used, reason = "a test ends at the line that failed")]
 mod tests {
     use super::*;
 

@@ -67,7 +67,6 @@ pub fn man(name: Option<&str>) -> Result<String, Error> {
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used, reason = "a test ends at the line that failed")]
 mod tests {
     use clap::ValueEnum as _;
 

@@ -24,7 +24,6 @@ pub(super) fn size(text: &str) -> Result<u64, String> {
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used, reason = "a test ends at the line that failed")]
 mod tests {
     use super::*;
 

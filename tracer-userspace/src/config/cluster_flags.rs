@@ -62,7 +62,6 @@ pub(super) fn kubelet_api(
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used, reason = "a test ends at the line that failed")]
 mod tests {
     use super::super::Plan;
     use super::super::tests::planned;

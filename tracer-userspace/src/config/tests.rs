@@ -1,5 +1,3 @@
-#![allow(clippy::unwrap_used, reason = "a test ends at the line that failed")]
-
 use super::*;
 use crate::cli::{Parsed, parse};
 use crate::sources::NamedLog;

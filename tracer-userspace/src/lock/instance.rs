@@ -117,7 +117,6 @@ fn credentials(name: &str) -> Option<UnixCredentials> {
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used, reason = "a test ends at the line that failed")]
 mod tests {
     use super::*;
 

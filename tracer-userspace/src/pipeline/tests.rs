@@ -1,5 +1,3 @@
-#![allow(clippy::unwrap_used, reason = "a test ends at the line that failed")]
-
 use std::collections::VecDeque;
 use std::path::PathBuf;
 use std::time::Duration;

@@ -143,7 +143,6 @@ impl<R: BufRead> Lines<R> {
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used, reason = "a test ends at the line that failed")]
 mod tests {
     use super::*;
 

@@ -105,5 +105,4 @@ fn other_kind(first: &[u8]) -> Option<&'static str> {
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used, reason = "a test ends at the line that failed")]
 mod tests;

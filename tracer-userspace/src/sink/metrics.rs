@@ -226,5 +226,4 @@ fn seconds(ns: u64) -> f64 {
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used, reason = "a test ends at the line that failed")]
 mod tests;

@@ -265,5 +265,4 @@ fn is_open_probe(attempt: &AttemptBody) -> bool {
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used, reason = "a test ends at the line that failed")]
 pub(crate) mod tests;

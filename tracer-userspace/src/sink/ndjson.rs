@@ -68,7 +68,6 @@ fn ordered(record: &Record) -> Line<'_> {
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used, reason = "a test ends at the line that failed")]
 mod tests {
     use super::*;
     use crate::classify::label::Label;

@@ -4,7 +4,6 @@ mod about;
 mod summary;
 mod tally;
 #[cfg(test)]
-#[allow(clippy::unwrap_used, reason = "a test ends at the line that failed")]
 mod tests;
 mod verdict;
 

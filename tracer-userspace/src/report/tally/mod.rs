@@ -212,5 +212,4 @@ impl Tally {
 pub(crate) const SURE: [Confidence; 3] = [Confidence::Possible, Confidence::Likely, Confidence::Proven];
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used, reason = "a test ends at the line that failed")]
 mod tests;

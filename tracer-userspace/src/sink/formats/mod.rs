@@ -96,5 +96,4 @@ fn put(object: &mut Value, path: &str, value: Value) {
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used, reason = "a test ends at the line that failed")]
 mod tests;

@@ -1,5 +1,3 @@
-#![allow(clippy::unwrap_used, reason = "a test ends at the line that failed")]
-
 use std::io::Read as _;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::PermissionsExt as _;

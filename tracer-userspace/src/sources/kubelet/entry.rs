@@ -87,7 +87,6 @@ fn value_of(value: &Value) -> Option<String> {
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used, reason = "a test ends at the line that failed")]
 mod tests {
     use super::*;
 

@@ -68,7 +68,6 @@ impl KubeletEvent {
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used, reason = "a test ends at the line that failed")]
 mod tests {
     use super::*;
     use crate::event::{KubeletProbe, ProbeSays, ProbeType, SandboxCause};

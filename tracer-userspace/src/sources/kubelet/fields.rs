@@ -87,7 +87,6 @@ pub(super) fn unquoted(text: &str) -> String {
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used, reason = "a test ends at the line that failed")]
 mod tests {
     use super::*;
 

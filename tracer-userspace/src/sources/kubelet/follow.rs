@@ -186,7 +186,6 @@ fn from_errno(errno: Errno) -> io::Error {
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used, reason = "a test ends at the line that failed")]
 mod tests {
     use std::fs::File;
     use std::io::Write as _;

@@ -198,6 +198,5 @@ fn cause(reason: &str) -> Option<SandboxCause> {
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used, reason = "a test ends at the line that failed")]
 #[path = "line_tests.rs"]
 mod tests;

@@ -216,7 +216,6 @@ fn may_match(pattern: &str) -> bool {
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used, reason = "a test ends at the line that failed")]
 pub(crate) mod tests {
     use std::collections::BTreeMap;
 

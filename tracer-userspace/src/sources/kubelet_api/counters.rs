@@ -151,7 +151,6 @@ fn garbage(line: &[u8]) -> Failure {
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used, reason = "a test ends at the line that failed")]
 mod tests {
     use super::*;
 

@@ -158,6 +158,5 @@ fn as_io(fault: Fault) -> io::Error {
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used, reason = "a test ends at the line that failed")]
 #[path = "tests.rs"]
 mod tests;
