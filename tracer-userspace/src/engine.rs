@@ -2,7 +2,7 @@
 //! observations come from.
 
 use crate::ask::Ask;
-use crate::core::{Core, Options};
+use crate::core::Core;
 use crate::decision::Decision;
 use crate::event::{Fact, Observation};
 use crate::record::{Body, StartBody};
@@ -34,11 +34,10 @@ pub struct Engine {
 }
 
 impl Engine {
-    /// A fresh core before this sink. The core is always asked for attempts: the totals count them.
+    /// A fresh core before this sink.
     #[must_use]
     pub fn new(sink: Sink, at_start: AtStart, clock: Option<fn() -> u64>) -> Self {
-        let core = Core::new(Options { attempts: true });
-        Self { core, sink, at_start, events: 0, lost_events: 0, decisions: Vec::new(), clock }
+        Self { core: Core::default(), sink, at_start, events: 0, lost_events: 0, decisions: Vec::new(), clock }
     }
 
     /// Takes one observation, prints what it decides. Call [`Engine::flush`] after a batch.

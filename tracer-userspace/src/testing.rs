@@ -6,7 +6,7 @@ mod probes;
 
 use std::net::SocketAddr;
 
-use crate::core::{Core, Options};
+use crate::core::Core;
 use crate::decision::Decision;
 use crate::event::{
     Actor, Answer, AnswerKind, ConnId, Connect, ConnectFailed, Device, Fact, Flow, Icmp, Inspection, Ipvs, IpvsOp,
@@ -427,7 +427,7 @@ impl Stream {
 
 /// All that a stream of observations decides.
 pub(crate) fn decide(observations: &[Observation]) -> Vec<Decision> {
-    let mut core = Core::new(Options { attempts: true });
+    let mut core = Core::default();
     let mut out = Vec::new();
     for observation in observations {
         core.push(observation, &mut out);

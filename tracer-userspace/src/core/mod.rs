@@ -54,13 +54,6 @@ enum When {
     Settled(u64),
 }
 
-/// Options of the core.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Options {
-    /// Also decide about attempts that succeeded (`--attempts`).
-    pub attempts: bool,
-}
-
 /// What was decided about an attempt.
 #[derive(Clone, Copy, Debug)]
 struct Decided {
@@ -81,7 +74,6 @@ struct Decided {
 /// Observations in, decisions out.
 #[derive(Debug, Default)]
 pub struct Core {
-    options: Options,
     correlator: Correlator,
     node: Node,
     /// When to look again at attempts whose last event was ambiguous.
@@ -124,16 +116,9 @@ pub struct Core {
     asks: BTreeSet<Ask>,
     /// When each question was last asked.
     asked: Recent<Ask, u64, MAX_ASKED>,
-    attempts_ended: u64,
 }
 
 impl Core {
-    /// An empty core.
-    #[must_use]
-    pub fn new(options: Options) -> Self {
-        Self { options, ..Self::default() }
-    }
-
     /// Takes one observation; appends what it decides. Deadlines that lie before it fire first.
     pub fn push(&mut self, observation: &Observation, out: &mut Vec<Decision>) {
         // A loss is noticed before the events that were read with it are judged, and carries a later time.
@@ -210,33 +195,19 @@ impl Core {
             .min()
     }
 
-    /// The stream ends: decides what was only waiting, and reports open attempts with `attempts`.
+    /// The stream ends: decides what was only waiting, and reports attempts that are still open.
     pub fn finish(&mut self, time_boot_ns: u64, out: &mut Vec<Decision>) {
         self.counts.give_up();
         self.timeouts.clear();
         self.fire_deadlines(u64::MAX, out);
-        if self.options.attempts {
-            out.extend(
-                self.correlator.open().map(|attempt| self.attempt_record(attempt, time_boot_ns, Outcome::Open, None)),
-            );
-        }
+        out.extend(
+            self.correlator.open().map(|attempt| self.attempt_record(attempt, time_boot_ns, Outcome::Open, None)),
+        );
     }
 
     /// What the core wants to know: the caller finds out and pushes the answers as facts.
     pub fn take_asks(&mut self) -> Vec<Ask> {
         std::mem::take(&mut self.asks).into_iter().collect()
-    }
-
-    /// Attempts that ended so far.
-    #[must_use]
-    pub const fn attempts_ended(&self) -> u64 {
-        self.attempts_ended
-    }
-
-    /// Attempts that have not ended.
-    #[must_use]
-    pub fn open_attempts(&self) -> u64 {
-        self.correlator.open().count() as u64
     }
 
     fn fire_deadlines(&mut self, now: u64, out: &mut Vec<Decision>) {
@@ -288,7 +259,7 @@ impl Core {
         }
         self.decide(conn, When::Seen(observation.time_boot_ns), out);
         let Some(attempt) = self.correlator.get(conn) else { return };
-        let failed = self.failed(attempt);
+        let failed = enrich::failed(attempt, &self.node);
         if is_ambiguous(observation, attempt, failed) {
             self.deadlines.insert((observation.time_boot_ns.saturating_add(SETTLE_NS), conn));
         } else if attempt.ended.is_some() && !failed {
@@ -327,7 +298,7 @@ impl Core {
         let Some(attempt) = self.correlator.get(conn) else { return };
         let (named, said) = (enrich::name(attempt, &self.node), attempt.kubelet().map(|(_, probe)| said(probe)));
         // Where only the kubelet saw it fail, the attempt before may have been counted as a success.
-        let counts = again || said.is_none() || self.correlator.get(conn).is_some_and(Attempt::failed);
+        let counts = again || said.is_none() || attempt.failed();
         let count = if counts { self.count_failure(conn, &named, &finding) } else { None };
         if !again && let Some(attempt) = self.correlator.get(conn) {
             self.starts.failed(attempt, &self.node, &finding);
@@ -336,24 +307,17 @@ impl Core {
         out.push(verdict_record(conn, finding, also, named, count, said));
     }
 
-    /// It is over and it failed.
-    fn failed(&self, attempt: &Attempt) -> bool {
-        enrich::failed(attempt, &self.node)
-    }
-
     /// The attempt is over: once for each, whatever its outcome.
     fn end(&mut self, conn: ConnId, time: u64, out: &mut Vec<Decision>) {
         let Some(attempt) = self.correlator.get(conn) else { return };
         if attempt.ended.is_none() || !self.finished.insert(conn) {
             return;
         }
-        self.attempts_ended += 1;
-        let said_no = self.decided.get(&conn).is_some_and(|d| d.outcome == Outcome::Failure);
-        let outcome = if self.failed(attempt) || said_no { Outcome::Failure } else { Outcome::Success };
-        let record = self.options.attempts.then(|| {
-            let decided = self.decided.get(&conn);
-            self.attempt_record(attempt, time, decided.map_or(outcome, |d| d.outcome), decided.map(|d| d.label))
-        });
+        let decided = self.decided.get(&conn);
+        let said_no = decided.is_some_and(|d| d.outcome == Outcome::Failure);
+        let outcome = if enrich::failed(attempt, &self.node) || said_no { Outcome::Failure } else { Outcome::Success };
+        let record =
+            self.attempt_record(attempt, time, decided.map_or(outcome, |d| d.outcome), decided.map(|d| d.label));
         let has_succeeded = outcome == Outcome::Success && !enrich::is_unknown_end(attempt, &self.node);
         self.pardon_other_loopback(conn, out);
         if has_succeeded {
@@ -363,7 +327,7 @@ impl Core {
         if self.finished.len() > MAX_DECIDED {
             self.finished.pop_first();
         }
-        out.extend(record);
+        out.push(record);
     }
 }
 

@@ -108,7 +108,7 @@ impl Core {
 
     fn has_failed(&self, attempt: &Attempt) -> bool {
         attempt.failed()
-            || self.failed(attempt)
+            || enrich::failed(attempt, &self.node)
             || self.decided.get(&attempt.conn).is_some_and(|d| d.outcome == Outcome::Failure)
     }
 

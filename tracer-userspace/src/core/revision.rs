@@ -15,7 +15,7 @@ impl Core {
             && before.in_handshake
             && attempt.ended.is_some()
             && attempt.established.is_some()
-            && !self.failed(attempt)
+            && !enrich::failed(attempt, &self.node)
             && !is_counted(attempt)
             && !enrich::is_unknown_end(attempt, &self.node)
     }

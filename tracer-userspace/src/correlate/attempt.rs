@@ -8,17 +8,6 @@ use crate::event::{
 /// Observations kept of one attempt; later ones of a kind that was seen before are dropped first.
 const MAX_SIGHTINGS: usize = 48;
 
-/// What is known of how far an attempt came.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Phase {
-    /// SYN sent, no answer that the socket took.
-    Connecting,
-    /// Handshake finished.
-    Established,
-    /// The prober's socket has left ESTABLISHED or was closed.
-    Ended,
-}
-
 /// How the prober's socket ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
@@ -90,16 +79,6 @@ impl Attempt {
             kept_until: 0,
             over_at: None,
             given_up: false,
-        }
-    }
-
-    /// How far it came.
-    #[must_use]
-    pub fn phase(&self) -> Phase {
-        match (self.ended, self.established) {
-            (Some(_), _) => Phase::Ended,
-            (None, Some(_)) => Phase::Established,
-            (None, None) => Phase::Connecting,
         }
     }
 

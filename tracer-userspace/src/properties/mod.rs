@@ -18,7 +18,7 @@ use std::collections::BTreeMap;
 
 use proptest::prelude::*;
 
-use crate::core::{Core, Options};
+use crate::core::Core;
 use crate::decision::Decision;
 use crate::event::{ConnId, Fact, IpvsOp, Loss, Observation, TcpState};
 use crate::record::{Body, Outcome};
@@ -143,7 +143,7 @@ proptest! {
     fn what_a_prefix_decides_stays_decided(stories in mixes(), cut in any::<prop::sample::Index>()) {
         let (observations, _) = mix(&stories);
         let push_all = |observations: &[Observation]| {
-            let mut core = Core::new(Options::default());
+            let mut core = Core::default();
             let mut out = Vec::new();
             observations.iter().for_each(|o| core.push(o, &mut out));
             out

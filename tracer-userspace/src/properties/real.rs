@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use super::fixtures::{Said, Tale, Verdict, begun, said, tales};
 use super::merge::merge;
 use super::rename::Renaming;
-use crate::core::{Core, Options};
+use crate::core::Core;
 use crate::engine::is_kernel_event;
 use crate::event::{ConnId, Fact, Loss, Observation, TcpState};
 use crate::record::Confidence;
@@ -160,7 +160,7 @@ proptest! {
     #[test]
     fn what_a_part_decides_stays_decided(tale in tale(), cut in any::<prop::sample::Index>()) {
         let push_all = |observations: &[Observation]| {
-            let mut core = Core::new(Options { attempts: true });
+            let mut core = Core::default();
             let mut out = Vec::new();
             observations.iter().for_each(|o| core.push(o, &mut out));
             out

@@ -7,7 +7,7 @@ use super::fixtures::{Said, Tale, said, tales};
 use super::merge::{Snapshot, is_start, snapshot};
 use super::rename::{Renaming, SLOTS};
 use super::{Story, healthy, touched};
-use crate::core::{Core, Options};
+use crate::core::Core;
 use crate::decision::Decision;
 use crate::event::{ConnId, Fact, Observation};
 use crate::testing::Stream;
@@ -131,7 +131,7 @@ fn size(core: &Core) -> (usize, usize) {
 }
 
 fn soak(minutes: u64) {
-    let (mut traffic, mut core, mut out) = (Traffic::new(), Core::new(Options::default()), Vec::new());
+    let (mut traffic, mut core, mut out) = (Traffic::new(), Core::default(), Vec::new());
     let start = traffic.chosen[0].observations.iter().find(|o| is_start(o)).expect("a recording begins with a start");
     core.push(&Observation { time_boot_ns: 0, fact: start.fact.clone() }, &mut out);
     let mut found = Said::new();

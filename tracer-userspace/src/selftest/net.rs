@@ -43,12 +43,6 @@ impl Netns {
         Ok(Self { name: name.to_owned(), file, inum })
     }
 
-    /// Its name, as `ip netns` lists it.
-    #[must_use]
-    pub fn name(&self) -> &str {
-        &self.name
-    }
-
     /// Its inode number.
     #[must_use]
     pub const fn inum(&self) -> u32 {

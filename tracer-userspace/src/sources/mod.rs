@@ -38,7 +38,7 @@ pub use kubelet::{
     lack as kubelet_log_lack, stderr_lost as kubelet_stderr_lost, unfollowed as kubelet_log_unfollowed,
 };
 pub use merge::merge;
-pub use procfs::{NodeNetns, Prober, boot_to_wall_ns, hostname};
+pub use procfs::{NodeNetns, Prober};
 pub use watch::watch;
 
 use crate::event::{Fact, Netns, Pod, Pods, ProxyMode, Service, ServicePort, Services};

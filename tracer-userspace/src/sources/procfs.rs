@@ -9,7 +9,6 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use nix::sched::{CloneFlags, setns};
-use nix::time::{ClockId, clock_gettime};
 
 use super::cgroup::{self, PodProcess};
 use crate::error::os_message;
@@ -264,20 +263,6 @@ pub fn in_netns<T: Send>(path: &Path, task: impl FnOnce() -> T + Send) -> Result
     })
 }
 
-/// Wall clock minus boot clock, nanoseconds.
-#[must_use]
-pub fn boot_to_wall_ns() -> i64 {
-    let read = |clock| clock_gettime(clock).map_or(0, |at| at.tv_sec() * 1_000_000_000 + at.tv_nsec());
-    read(ClockId::CLOCK_REALTIME) - read(ClockId::CLOCK_BOOTTIME)
-}
-
-/// Name of the host, which is the node's unless the kubelet was told otherwise.
-#[must_use]
-pub fn hostname() -> String {
-    let name = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-    name.trim().to_owned()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -350,11 +335,5 @@ mod tests {
     fn a_namespace_that_is_gone_is_named() {
         let error = in_netns(Path::new("/proc/0/ns/net"), || ()).expect_err("no process 0");
         assert!(error.to_string().contains("/proc/0/ns/net"), "{error}");
-    }
-
-    #[test]
-    fn the_clocks_differ_by_the_time_of_boot() {
-        assert!(boot_to_wall_ns() > 1_000_000_000_000_000_000);
-        assert!(!hostname().is_empty());
     }
 }

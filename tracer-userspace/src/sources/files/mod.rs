@@ -37,26 +37,6 @@ pub enum FileError {
     Kind { flag: &'static str, path: PathBuf, found: String, expected: &'static str },
 }
 
-impl FileError {
-    /// The flag that named the file.
-    #[must_use]
-    pub const fn flag(&self) -> &'static str {
-        match self {
-            Self::Unreadable { flag, .. } | Self::TooLarge { flag, .. } => flag,
-            Self::Syntax { flag, .. } | Self::Kind { flag, .. } => flag,
-        }
-    }
-
-    /// The file.
-    #[must_use]
-    pub fn path(&self) -> &Path {
-        match self {
-            Self::Unreadable { path, .. } | Self::TooLarge { path, .. } => path,
-            Self::Syntax { path, .. } | Self::Kind { path, .. } => path,
-        }
-    }
-}
-
 /// Whether a file changed: which it is, its modification time and size. Another may take its place within one tick of the
 /// file system's clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
