@@ -60,7 +60,7 @@ pub struct State {
     pub old: u8,
     /// Kernel `TCP_*` state after.
     pub new: u8,
-    /// 1 if the current task belongs to the thread group that connected.
+    /// 1 if this is a close, and the current task belongs to the thread group that connected.
     pub own_context: u8,
     /// Always 0.
     pub reserved: [u8; 5],

@@ -1,5 +1,5 @@
-//! One file per hook family. Each program is named after the kernel function it sits on, with its
-//! form in front where there are several; the forms share one body.
+//! One file per hook family; `ports` has no program, `state` calls it. Each program is named after the
+//! kernel function it sits on, with its form in front where there are several; the forms share one body.
 
 mod answer;
 mod connect;

@@ -14,7 +14,7 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     // The state that it was received in proves the handshake, whose own event may be lost.
     let (at, received) =
         attempt.reset_received().filter(|(_, r)| matches!(r.state, TcpState::Established | TcpState::CloseWait))?;
-    // The peer's FIN counts one byte (see Attempt::received).
+    // The peer's FIN counts one byte (see `State::received`).
     let payload = received.bytes_received.map(|n| n.saturating_sub(u64::from(received.state == TcpState::CloseWait)));
     let closed_before = matches!(attempt.ended, Some((end, End::ClosedByProber)) if end < at);
     // After bytes of an answer it is one if the kubelet says that the answer was not whole.
