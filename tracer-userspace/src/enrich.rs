@@ -218,14 +218,12 @@ pub fn https_spec_on_port(attempt: &Attempt, node: &Node) -> bool {
 /// A namespace by number and, if it is the node's or a pod's, by name.
 #[must_use]
 pub fn netns_ref(inum: Netns, node: &Node) -> NetnsRef {
-    let name =
-        if node.netns() == Some(inum) { Some("host".to_owned()) } else { node.pods.in_netns(inum).and_then(pod_name) };
+    let name = if node.netns() == Some(inum) {
+        Some("host".to_owned())
+    } else {
+        node.pods.in_netns(inum).and_then(Pod::full_name)
+    };
     NetnsRef { inum, cookie: node.cookie(inum).map(|cookie| cookie.to_string()), name }
-}
-
-fn pod_name(pod: &Pod) -> Option<String> {
-    let name = pod.name.as_deref().or(pod.uid.as_deref())?;
-    Some(pod.namespace.as_deref().map_or_else(|| name.to_owned(), |ns| format!("{ns}/{name}")))
 }
 
 /// Matched to a spec; told by the kubelet to be one; or, where the target's specs are not known, made by the prober to an address

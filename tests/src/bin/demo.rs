@@ -15,8 +15,9 @@ use clap::Parser;
 use nix::pty::Winsize;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use tracer::classify::label::Label;
 use tracer::record::Record;
-use tracer::selftest::check::{self, Attempt, Claim, Standing, judge};
+use tracer::selftest::check::{Attempt, Claim, Standing, judge};
 use tracer::selftest::helper::Programs;
 use tracer::selftest::net::die_with_parent;
 use tracer::selftest::options::{Options, Scratch};
@@ -140,7 +141,7 @@ fn compare(shown: &[(Case, Attempt)], records: &[Record]) -> ExitCode {
     println!("\n{:26} {:62} {:30} as named", "pod", "what was made", "cause");
     let mut unnamed = 0;
     for (case, attempt) in shown {
-        let cause = case.label.map_or_else(|| "-".to_owned(), check::name);
+        let cause = case.label.map_or("-", Label::name);
         let standing = match judge(records, attempt) {
             Standing::Met if matches!(attempt.claim, Claim::Perhaps(_)) => "not needed yet".to_owned(),
             Standing::Met => "yes".to_owned(),

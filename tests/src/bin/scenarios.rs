@@ -7,7 +7,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
 use clap::Parser;
-use tracer::selftest::check::name;
+use tracer::classify::label::Label;
 use tracer::selftest::helper::Programs;
 use tracer::selftest::options::{Options, Scratch};
 use tracer::selftest::row::Row;
@@ -104,7 +104,7 @@ fn choose(args: &Args) -> Result<Vec<Scenario>> {
 fn cells(scenarios: &[Scenario]) -> Vec<(String, &'static str)> {
     let mut cells: Vec<(String, &str)> = Vec::new();
     for scenario in scenarios {
-        let label = scenario.label.map_or_else(|| "healthy".to_owned(), name);
+        let label = scenario.label.map_or("healthy", Label::name);
         let cell = format!("{label}/{}-{}", scenario.proxy.name(), scenario.family.name());
         if !cells.iter().any(|(known, _)| *known == cell) {
             cells.push((cell, scenario.name));

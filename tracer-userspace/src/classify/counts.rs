@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::evidence::evidence;
 use super::finding::Finding;
 use super::kubectl;
-use super::kubelet::{Unattached, k8s, kind_name, pod, probe_of, whose};
+use super::kubelet::{Unattached, k8s, pod, probe_of, whose};
 use super::label::Label;
 use crate::correlate::node::Node;
 use crate::event::{Container, FailureCount, FindingBody, Handler, Status};
@@ -60,7 +60,7 @@ pub fn of_command(count: &FailureCount, counted: &Counted, node: &Node) -> (Find
     let summary = format!(
         "the kubelet counted {} of the command of the {} probe{} within {within} s: it ended with an error or not within {timeout_s} s, and no word of the kubelet tells which",
         failures(unseen),
-        kind_name(count.probe_type),
+        count.probe_type.name(),
         whose(&k8s),
     );
     let mend = format!(
@@ -81,7 +81,7 @@ pub fn disagreement(count: &FailureCount, counted: &Counted, node: &Node) -> Fin
     let k8s = k8s(&count.pod, Some(&count.container), node);
     let text = |word: &Option<String>| word.clone().unwrap_or_else(|| "?".into());
     let (namespace, name) = (text(&k8s.namespace), text(&k8s.pod_name));
-    let kind = kind_name(count.probe_type);
+    let kind = count.probe_type.name();
     let (seen, why) = seen(counted, handler(count, node));
     let mut body = FindingBody::new("probe_counts", Status::Warn);
     body.observed = format!(

@@ -12,7 +12,7 @@ use super::kubectl;
 use super::label::Label;
 use super::rules::network_policy_drop;
 use crate::enrich;
-use crate::event::{Container, Ended, ProbeSpec, ProbeType, Runs, Waiting};
+use crate::event::{Container, Ended, ProbeSpec, Runs, Waiting};
 use crate::record::{Confidence, Evidence, K8s, Outcome};
 
 const SECOND_NS: u64 = 1_000_000_000;
@@ -211,7 +211,7 @@ const fn signal(exit_code: i32) -> Option<&'static str> {
 fn at_budget(case: &Case<'_>, last: &Ended) -> String {
     let spec = enrich::start_probe(case.attempt, case.node).filter(|it| is_by_budget(last, it));
     let words = spec.map(|spec| {
-        let kind = if spec.probe_type == ProbeType::Startup { "startup" } else { "liveness" };
+        let kind = spec.probe_type.name();
         let (earliest, budget) = (spec.earliest_restart_s(), spec.budget_s());
         format!(", as the kubelet ends one that has used up its {kind} budget ({earliest} to {budget} s, and the grace period)")
     });

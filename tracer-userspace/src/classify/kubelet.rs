@@ -208,14 +208,8 @@ fn told(label: Label, seen: Evidence, summary: String, mend: String) -> Finding 
 /// " of container app of pod default/web", as far as that is known.
 pub(super) fn whose(k8s: &K8s) -> String {
     let container = k8s.container_name.as_ref().map(|name| format!(" of container {name}"));
-    let pod = pod_name(k8s).map(|name| format!(" of pod {name}"));
+    let pod = k8s.full_name().map(|name| format!(" of pod {name}"));
     container.into_iter().chain(pod).collect()
-}
-
-/// "default/web"
-fn pod_name(k8s: &K8s) -> Option<String> {
-    let name = k8s.pod_name.as_deref().or(k8s.pod_uid.as_deref())?;
-    Some(k8s.namespace.as_deref().map_or_else(|| name.to_owned(), |namespace| format!("{namespace}/{name}")))
 }
 
 /// It failed without a word.
@@ -244,16 +238,7 @@ pub(super) fn of_outcome(probe: &KubeletProbe) -> Evidence {
 }
 
 const fn kind(probe: &KubeletProbe) -> &'static str {
-    kind_name(probe.probe_type)
-}
-
-/// As sentences have it.
-pub(super) const fn kind_name(probe_type: ProbeType) -> &'static str {
-    match probe_type {
-        ProbeType::Liveness => "liveness",
-        ProbeType::Readiness => "readiness",
-        ProbeType::Startup => "startup",
-    }
+    probe.probe_type.name()
 }
 
 /// The names of a pod, as far as they were said or are known.

@@ -9,7 +9,6 @@ use serde_json::{Value, json};
 use crate::correlate::attempt::Attempt;
 use crate::correlate::recent::Recent;
 use crate::enrich::Named;
-use crate::event::ProbeType;
 use crate::record::{FindingBody, Status};
 
 /// Answers of a probe that are looked at together.
@@ -122,13 +121,9 @@ pub(super) fn about(dst: SocketAddr, named: &Named, check: &str) -> FindingBody 
 }
 
 /// "readiness probe"
-fn words(named: &Named) -> &'static str {
-    match named.probe.as_ref().and_then(|probe| probe.probe_type) {
-        Some(ProbeType::Startup) => "startup probe",
-        Some(ProbeType::Liveness) => "liveness probe",
-        Some(ProbeType::Readiness) => "readiness probe",
-        None => "probe",
-    }
+fn words(named: &Named) -> String {
+    let kind = named.probe.as_ref().and_then(|probe| probe.probe_type);
+    kind.map_or_else(|| "probe".to_owned(), |kind| format!("{} probe", kind.name()))
 }
 
 /// "shop/cart app (10.88.0.2:8080)"

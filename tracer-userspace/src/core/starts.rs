@@ -124,7 +124,7 @@ impl Start {
     fn finding(&self, named: &Named, spec: &ProbeSpec) -> FindingBody {
         let after = |time: u64| time.saturating_sub(self.began) as f64 / 1e9;
         let (took_s, failed_s) = (after(self.answered), after(self.failed));
-        let (kind, earliest, budget) = (kind(spec), spec.earliest_restart_s(), spec.budget_s());
+        let (kind, earliest, budget) = (spec.probe_type.name(), spec.earliest_restart_s(), spec.budget_s());
         let mut body = about(self.dst, named, "probe_start");
         body.status = Status::Warn;
         body.observed = format!(
@@ -158,13 +158,6 @@ fn mend(spec: &ProbeSpec, took_s: f64) -> String {
         "give it a startup probe"
     };
     format!("{what}: {probe}")
-}
-
-const fn kind(spec: &ProbeSpec) -> &'static str {
-    match spec.probe_type {
-        ProbeType::Startup => "startup",
-        ProbeType::Liveness | ProbeType::Readiness => "liveness",
-    }
 }
 
 #[cfg(test)]

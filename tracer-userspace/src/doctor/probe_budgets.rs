@@ -150,11 +150,7 @@ impl Place<'_> {
 }
 
 const fn word(probe: &ProbeSpec) -> &'static str {
-    match probe.probe_type {
-        ProbeType::Liveness => "liveness",
-        ProbeType::Readiness => "readiness",
-        ProbeType::Startup => "startup",
-    }
+    probe.probe_type.name()
 }
 
 #[cfg(test)]

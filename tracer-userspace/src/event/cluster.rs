@@ -54,6 +54,12 @@ pub struct Pod {
 }
 
 impl Pod {
+    /// "default/web", or the uid if that is all that is known.
+    #[must_use]
+    pub fn full_name(&self) -> Option<String> {
+        full_name(self.namespace.as_deref(), self.name.as_deref().or(self.uid.as_deref()))
+    }
+
     /// The API or the kubelet knows it by this uid.
     #[must_use]
     pub fn has_uid(&self, uid: &str) -> bool {
@@ -65,6 +71,12 @@ impl Pod {
     pub fn has_specs(&self) -> bool {
         self.containers.iter().any(|container| !container.probes.is_empty() || !container.lifecycle.is_empty())
     }
+}
+
+/// "default/web"
+pub(crate) fn full_name(namespace: Option<&str>, name: Option<&str>) -> Option<String> {
+    let name = name?;
+    Some(namespace.map_or_else(|| name.to_owned(), |namespace| format!("{namespace}/{name}")))
 }
 
 /// A container of a pod.
@@ -211,6 +223,18 @@ pub enum ProbeType {
     Startup,
 }
 
+impl ProbeType {
+    /// As records and sentences have it.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Liveness => "liveness",
+            Self::Readiness => "readiness",
+            Self::Startup => "startup",
+        }
+    }
+}
+
 /// How a probe asks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
@@ -223,6 +247,19 @@ pub enum Handler {
     Grpc,
     /// `exec`: a command, no connection.
     Exec,
+}
+
+impl Handler {
+    /// As records have it.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Http => "http",
+            Self::Tcp => "tcp",
+            Self::Grpc => "grpc",
+            Self::Exec => "exec",
+        }
+    }
 }
 
 /// A Service, as far as verdicts need it.

@@ -16,6 +16,7 @@ pub mod port_ranges;
 mod ports;
 mod runs;
 
+pub(crate) use cluster::full_name;
 pub use cluster::{
     Container, ExecSpec, Handler, HookType, LifecycleHook, Pod, Pods, ProbeSpec, ProbeType, Service, ServicePort,
     Services,

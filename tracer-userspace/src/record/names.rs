@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::event::{Ancestor, Handler, LifecycleHook, Netns, ProbeSpec, ProbeType};
+use crate::event::{Ancestor, Handler, LifecycleHook, Netns, ProbeSpec, ProbeType, full_name};
 
 /// A probe as it is known.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -90,6 +90,14 @@ pub struct K8s {
     /// Container name.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub container_name: Option<String>,
+}
+
+impl K8s {
+    /// "default/web", or the uid if that is all that is known.
+    #[must_use]
+    pub fn full_name(&self) -> Option<String> {
+        full_name(self.namespace.as_deref(), self.pod_name.as_deref().or(self.pod_uid.as_deref()))
+    }
 }
 
 /// An address and a port.

@@ -87,7 +87,7 @@ pub fn judge(records: &[Record], attempt: &Attempt) -> Standing {
     let last = verdicts.last().copied();
     let fault = match (&attempt.claim, last) {
         (Claim::Verdict(expected), Some(verdict)) => compare(expected, attempt, verdict),
-        (Claim::Verdict(expected), None) => Some(format!("no verdict, expected {}", name(expected.label))),
+        (Claim::Verdict(expected), None) => Some(format!("no verdict, expected {}", expected.label.name())),
         (Claim::Nothing, Some(verdict)) => Some(format!("a verdict for a healthy attempt: {}", told(verdict))),
         (Claim::Perhaps(label), Some(verdict)) if verdict.verdict.label != *label => Some(told(verdict)),
         (Claim::AtMost(label), Some(v)) if ![*label, Label::Unexplained].contains(&v.verdict.label) => Some(told(v)),
@@ -161,7 +161,7 @@ fn verdicts<'a>(records: &'a [Record], attempt: &Attempt) -> impl Iterator<Item 
 fn compare(expected: &Expected, attempt: &Attempt, got: &VerdictBody) -> Option<String> {
     let (verdict, comm) = (&got.verdict, got.process.as_ref().map(|it| it.comm.as_str()));
     let faults = [
-        (verdict.label != expected.label, format!("expected {}, got {}", name(expected.label), told(got))),
+        (verdict.label != expected.label, format!("expected {}, got {}", expected.label.name(), told(got))),
         (verdict.outcome != expected.outcome, format!("outcome {:?}", verdict.outcome)),
         (verdict.confidence < floor(expected.label), format!("confidence {:?}", verdict.confidence)),
         (verdict.evidence.is_empty() && expected.label != Label::Unexplained, "no evidence".to_owned()),
@@ -169,7 +169,7 @@ fn compare(expected: &Expected, attempt: &Attempt, got: &VerdictBody) -> Option<
         // A connect that found no source port has none, and the prober knows of none.
         (
             got.src.filter(|s| s.port.is_some()) != attempt.src.map(Endpoint::from),
-            format!("{}, but src {:?}", name(verdict.label), got.src),
+            format!("{}, but src {:?}", verdict.label.name(), got.src),
         ),
         (got.netns.is_none(), "no netns".to_owned()),
         (comm != Some(attempt.prober.as_str()), format!("process {comm:?}")),
@@ -212,22 +212,16 @@ fn blame(suspect: &Suspect, got: &VerdictBody) -> Option<String> {
 }
 
 fn labels(verdicts: &[&VerdictBody]) -> String {
-    verdicts.iter().map(|v| name(v.verdict.label)).collect::<Vec<_>>().join(", ")
+    verdicts.iter().map(|v| v.verdict.label.name()).collect::<Vec<_>>().join(", ")
 }
 
 fn told(v: &VerdictBody) -> String {
     let seen: Vec<&str> = v.verdict.evidence.iter().map(|e| e.says.as_str()).collect();
-    format!("{} ({:?}: {}; seen: {})", name(v.verdict.label), v.verdict.confidence, v.verdict.summary, seen.join("; "))
+    format!("{} ({:?}: {}; seen: {})", v.verdict.label.name(), v.verdict.confidence, v.verdict.summary, seen.join("; "))
 }
 
 fn shown(src: Option<SocketAddr>) -> String {
     src.map_or_else(|| "?".to_owned(), |s| s.to_string())
-}
-
-/// A label as it is printed.
-#[must_use]
-pub fn name(label: Label) -> String {
-    serde_json::to_value(label).ok().and_then(|v| v.as_str().map(str::to_owned)).unwrap_or_default()
 }
 
 #[cfg(test)]

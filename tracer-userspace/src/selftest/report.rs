@@ -124,8 +124,8 @@ fn proven(label: Option<Label>, row: &Row) -> String {
 }
 
 /// The label of the verdict, where this one stands in its `also`: its evidence is that of the other.
-fn beside(label: Option<Label>, row: &Row) -> Option<&str> {
-    row.label.as_deref().filter(|main| label.is_some_and(|label| label.name() != *main))
+fn beside(label: Option<Label>, row: &Row) -> Option<&'static str> {
+    row.label.filter(|main| label.is_some_and(|label| label.name() != *main))
 }
 
 fn not_shown(label: Option<Label>, why: &str) -> FindingBody {

@@ -16,7 +16,7 @@ pub struct Row {
     /// The scenario; that of a gap is empty.
     pub scenario: String,
     /// The label it is about; absent: healthy.
-    pub label: Option<String>,
+    pub label: Option<&'static str>,
     /// The Service proxy in its story; `any`: none has a part in it.
     pub proxy: &'static str,
     /// `v4` or `v6`.
@@ -63,9 +63,9 @@ impl From<&VerdictBody> for Proof {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Said {
     /// The label that the attempt must get, or `none`.
-    pub made: String,
+    pub made: &'static str,
     /// The label of the last verdict on it, or `none`.
-    pub said: String,
+    pub said: &'static str,
     /// How many.
     pub attempts: u32,
 }
@@ -76,7 +76,7 @@ impl Row {
     pub fn new(scenario: &Scenario) -> Self {
         Self {
             scenario: scenario.name.to_owned(),
-            label: scenario.label.map(check::name),
+            label: scenario.label.map(Label::name),
             proxy: scenario.proxy.name(),
             family: scenario.family.name(),
             kernel: kernel(),
@@ -141,7 +141,7 @@ impl Done {
 
     /// What the records say of each.
     pub(crate) fn said(&self, records: &[Record]) -> Vec<Said> {
-        let mut counts: BTreeMap<(String, String), u32> = BTreeMap::new();
+        let mut counts: BTreeMap<(&str, &str), u32> = BTreeMap::new();
         for attempt in &self.attempts {
             let said = check::said(records, attempt);
             *counts.entry((name(made(&attempt.claim, said)), name(said))).or_default() += 1;
@@ -169,6 +169,6 @@ fn made(claim: &Claim, said: Option<Label>) -> Option<Label> {
     }
 }
 
-fn name(label: Option<Label>) -> String {
-    label.map_or_else(|| "none".to_owned(), check::name)
+fn name(label: Option<Label>) -> &'static str {
+    label.map_or("none", Label::name)
 }

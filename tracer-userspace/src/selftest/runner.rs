@@ -7,7 +7,6 @@ use std::time::Instant;
 use crate::record::{Body, Record};
 use anyhow::{Context, Result, anyhow, bail};
 
-use crate::selftest::check;
 use crate::selftest::options::Options;
 use crate::selftest::prober::Prober;
 use crate::selftest::row::{Done, Row};
@@ -173,9 +172,7 @@ fn gist(records: &[Record]) -> Vec<String> {
         Body::Verdict(v) => Some(v),
         _ => None,
     });
-    verdicts
-        .map(|v| format!("{} {:?} {:?} {:?}", check::name(v.verdict.label), v.verdict.confidence, v.src, v.dst))
-        .collect()
+    verdicts.map(|v| format!("{} {:?} {:?} {:?}", v.verdict.label.name(), v.verdict.confidence, v.src, v.dst)).collect()
 }
 
 fn settle(session: &Session, row: &mut Row, options: &Options) -> Result<()> {

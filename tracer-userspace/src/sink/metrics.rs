@@ -18,10 +18,9 @@ use prometheus_client::registry::Registry;
 
 use self::pods::{Of, Pods};
 pub use self::text::text;
-use super::plain;
 use super::printed::Printed;
 use crate::decision::Decision;
-use crate::event::Loss;
+use crate::event::{Handler, Loss, ProbeType};
 use crate::record::{AttemptBody, Body, K8s, Outcome, Probe, Subject, VerdictBody};
 use crate::record::{FindingBody, Status};
 
@@ -198,8 +197,8 @@ impl Metrics {
 
 /// `probe_type` and `handler`, empty where no spec is known or several that differ fit.
 fn probe(probe: Option<&Probe>) -> [(&'static str, Cow<'static, str>); 2] {
-    let kind = probe.and_then(|p| p.probe_type).map_or("", plain::probe_type);
-    let handler = probe.and_then(|p| p.handler).map_or("", plain::handler);
+    let kind = probe.and_then(|p| p.probe_type).map_or("", ProbeType::name);
+    let handler = probe.and_then(|p| p.handler).map_or("", Handler::name);
     [("probe_type", kind.into()), ("handler", handler.into())]
 }
 

@@ -1,6 +1,5 @@
 //! Small words of the pretty form: names, times.
 
-use crate::event::{Handler, ProbeType};
 use crate::record::Endpoint;
 
 /// Text from outside without what steers a terminal or the order of its letters: a process name may hold either.
@@ -36,25 +35,6 @@ pub(super) fn clock(time: &str) -> &str {
 /// `1 pod`, `2 pods`.
 pub(crate) fn count(n: u64, noun: &str) -> String {
     format!("{n} {noun}{}", if n == 1 { "" } else { "s" })
-}
-
-/// As records have it.
-pub(super) const fn probe_type(kind: ProbeType) -> &'static str {
-    match kind {
-        ProbeType::Liveness => "liveness",
-        ProbeType::Readiness => "readiness",
-        ProbeType::Startup => "startup",
-    }
-}
-
-/// As records have it.
-pub(super) const fn handler(handler: Handler) -> &'static str {
-    match handler {
-        Handler::Http => "http",
-        Handler::Tcp => "tcp",
-        Handler::Grpc => "grpc",
-        Handler::Exec => "exec",
-    }
 }
 
 #[cfg(test)]

@@ -109,9 +109,7 @@ fn namespace(case: &Case<'_>, inum: Netns) -> String {
 
 /// The name of the pod that has the target's address.
 fn target(case: &Case<'_>) -> Option<String> {
-    let pod = case.node.pods.only_at(case.attempt.flow.dst.ip())?;
-    let name = pod.name.as_deref().or(pod.uid.as_deref())?;
-    Some(pod.namespace.as_deref().map_or_else(|| name.to_owned(), |namespace| format!("{namespace}/{name}")))
+    case.node.pods.only_at(case.attempt.flow.dst.ip())?.full_name()
 }
 
 /// The pod that was probed has no network of its own: who listens in its namespace on another port is anybody on the node.

@@ -156,7 +156,7 @@ fn finding(
     } else if let Some(made) = start.made {
         seen.insert(0, of_namespace(case, netns, made));
     }
-    let kind = if spec.probe_type == ProbeType::Startup { "startup" } else { "liveness" };
+    let kind = spec.probe_type.name();
     let summary = format!(
         "{} is not listening after {after}{}, and its {kind} probe allows {budget} s (initialDelaySeconds {} + periodSeconds {} x failureThreshold {}): the kubelet restarts it now{}",
         case.attempt.flow.dst,

@@ -3,7 +3,6 @@
 use crate::classify::label::Label;
 
 use super::{Proxy, Scenario};
-use crate::selftest::check;
 use crate::selftest::row::Row;
 use crate::selftest::world::Family;
 
@@ -75,7 +74,7 @@ fn reason(label: Option<Label>, proxy: Proxy, family: Family) -> Option<&'static
 fn gap(label: Option<Label>, proxy: Proxy, family: Family, why: &str) -> Row {
     let nothing = Scenario::new("", label, |_| Ok(())).proxy(proxy);
     let row = Row::new(&nothing);
-    Row { label: label.map(check::name), family: family.name(), result: "absent", reason: Some(why.to_owned()), ..row }
+    Row { family: family.name(), result: "absent", reason: Some(why.to_owned()), ..row }
 }
 
 #[cfg(test)]
@@ -89,7 +88,7 @@ mod tests {
         for label in std::iter::once(None).chain(Label::ALL.iter().copied().map(Some)) {
             for family in [Family::V4, Family::V6] {
                 let covered = scenarios.iter().any(|s| s.label == label && s.family == family);
-                let name = label.map(check::name);
+                let name = label.map(Label::name);
                 assert!(covered || gaps.iter().any(|g| g.label == name && g.family == family.name()), "{label:?}");
             }
         }
@@ -100,7 +99,7 @@ mod tests {
         let scenarios = super::super::all();
         for gap in rows(&scenarios) {
             let covers = |s: &&Scenario| {
-                s.label.map(check::name) == gap.label && s.proxy.name() == gap.proxy && s.family.name() == gap.family
+                s.label.map(Label::name) == gap.label && s.proxy.name() == gap.proxy && s.family.name() == gap.family
             };
             assert!(!scenarios.iter().any(|s| covers(&s)), "{gap:?}");
         }

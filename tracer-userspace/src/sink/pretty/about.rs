@@ -1,5 +1,6 @@
 //! Whom a record is about, and who did it, in words.
 
+use crate::event::{Handler, ProbeType};
 use crate::record::{AttemptBody, Culprit, Endpoint, K8s, Probe, Process, Subject, VerdictBody};
 use crate::sink::plain;
 
@@ -80,8 +81,8 @@ impl About<'_> {
 
 /// `readiness http probe :80/healthz`, as far as it is known.
 fn probe_text(probe: &Probe) -> String {
-    let kind = probe.probe_type.map(plain::probe_type).unwrap_or_default();
-    let handler = probe.handler.map(plain::handler).unwrap_or_default();
+    let kind = probe.probe_type.map(ProbeType::name).unwrap_or_default();
+    let handler = probe.handler.map(Handler::name).unwrap_or_default();
     let scheme = probe.scheme.as_deref().unwrap_or(handler);
     let port = probe.port.map(|port| format!(":{port}")).unwrap_or_default();
     let path = probe.path.as_deref().map(plain::safe).unwrap_or_default();
