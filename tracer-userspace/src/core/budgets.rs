@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 
 use serde_json::{Value, json};
 
+use super::probe_key::ProbeKey;
 use crate::correlate::attempt::Attempt;
 use crate::correlate::recent::Recent;
 use crate::enrich::Named;
@@ -22,11 +23,8 @@ const TIGHT: (f64, f64) = (0.5, 0.35);
 /// What was observed of each probe.
 #[derive(Debug, Default)]
 pub(super) struct Budgets {
-    latencies: Recent<Key, Latencies, MAX_KEPT>,
+    latencies: Recent<ProbeKey, Latencies, MAX_KEPT>,
 }
-
-/// Target, kind of probe, and pod: an address is given to another one.
-type Key = (SocketAddr, u8, Option<String>);
 
 /// The latest answers of a probe, in microseconds.
 #[derive(Debug, Default)]
@@ -47,12 +45,9 @@ struct Quantiles {
 impl Budgets {
     /// An attempt succeeded.
     pub(super) fn answered(&mut self, attempt: &Attempt, named: &Named) -> Option<FindingBody> {
-        let probe = named.probe.as_ref()?;
-        let (kind, timeout_s) = (probe.probe_type?, probe.timeout_s.filter(|s| *s > 0)?);
+        let timeout_s = named.probe.as_ref()?.timeout_s.filter(|s| *s > 0)?;
         let (ended, _) = attempt.ended?;
-        let pod = named.k8s.as_ref().and_then(|k8s| k8s.pod_uid.clone().or_else(|| k8s.pod_name.clone()));
-        let key = (attempt.flow.dst, kind as u8, pod);
-        let latencies = self.latencies.or_default(key);
+        let latencies = self.latencies.or_default(ProbeKey::of(attempt.flow.dst, named)?);
         let quantiles = latencies.add(ended.saturating_sub(attempt.started) / 1000)?;
         let tight = latencies.turns(quantiles.most / (f64::from(timeout_s) * 1e3))?;
         Some(latency_finding(attempt.flow.dst, named, timeout_s, quantiles, tight))

@@ -1,7 +1,6 @@
 //! What is remembered from one attempt to the next: what was decided, failures and refusals in a row.
 
-use std::net::SocketAddr;
-
+use super::probe_key::ProbeKey;
 use super::{Core, Decided};
 use crate::classify::Streak;
 use crate::classify::finding::Finding;
@@ -23,9 +22,6 @@ const LONGEST_REDIRECT_NS: u64 = 1_000_000_000;
 const KEEP_REFUSED_NS: u64 = 300_000_000_000;
 /// Refused attempts kept for one port.
 const MAX_REFUSED: usize = 8;
-
-/// Target, kind of probe, and pod, as far as that is known: an address is given to another pod.
-pub(super) type Counter = (SocketAddr, u8, Option<String>);
 
 #[cfg(test)]
 impl Core {
@@ -129,7 +125,7 @@ impl Core {
         if finding.outcome != Outcome::Failure {
             return None;
         }
-        let (key, attempt) = (self.counter_key(conn, named)?, self.correlator.get(conn)?);
+        let (key, attempt) = (self.probe_key(conn, named)?, self.correlator.get(conn)?);
         // What came of the dial before the redirect is counted elsewhere.
         let redirected = enrich::redirected_from(attempt, &self.node).is_some();
         if redirected || enrich::other_reason(attempt, &self.node).is_some() {
@@ -139,18 +135,16 @@ impl Core {
         let (began, redial) = (attempt.started, self.is_redial(attempt));
         let timeout_ns = enrich::longest_timeout_ns(attempt, &self.node).unwrap_or(LONGEST_REDIRECT_NS);
         // A later verdict may be the first that knows which probe it was.
-        let counted = self.decided.get_mut(&conn).and_then(|it| it.counted.replace(key.1));
+        let counted = self.decided.get_mut(&conn).and_then(|it| it.counted.replace(key.probe_type));
         let in_a_row = self.failures.or_default(key.clone());
-        if counted != Some(key.1) && !redial {
+        if counted != Some(key.probe_type) && !redial {
             in_a_row.add(began, timeout_ns, unheard_ns);
         }
         Some(in_a_row.count.max(1))
     }
 
-    fn counter_key(&self, conn: ConnId, named: &Named) -> Option<Counter> {
-        let dst = self.correlator.get(conn)?.flow.dst;
-        let pod = named.k8s.as_ref().and_then(|k8s| k8s.pod_uid.clone().or_else(|| k8s.pod_name.clone()));
-        Some((dst, named.probe.as_ref()?.probe_type? as u8, pod))
+    fn probe_key(&self, conn: ConnId, named: &Named) -> Option<ProbeKey> {
+        ProbeKey::of(self.correlator.get(conn)?.flow.dst, named)
     }
 
     /// An attempt succeeded: its probe's failures in a row are over; what answered an HTTPS probe, in TLS as far as was read, speaks it.
@@ -183,8 +177,8 @@ impl Core {
 
     /// Of some attempts it was not known which pod they were. Which probe they were must be: the other's failures go on.
     pub(super) fn end_failures(&mut self, conn: ConnId, named: &Named) {
-        let Some((dst, kind, pod)) = self.counter_key(conn, named) else { return };
-        for key in [(dst, kind, pod), (dst, kind, None)] {
+        let Some(key) = self.probe_key(conn, named) else { return };
+        for key in [key.without_pod(), key] {
             self.failures.remove(&key);
         }
     }
@@ -193,7 +187,7 @@ impl Core {
     /// not, and takes it for a success with a warning (`RedirectChecker`, pkg/probe/http). Where to is not seen.
     fn redirected(&mut self, conn: ConnId, named: &Named) {
         let began = self.correlator.get(conn).map(|attempt| attempt.started);
-        if let Some(in_a_row) = self.counter_key(conn, named).and_then(|key| self.failures.get_mut(&key)) {
+        if let Some(in_a_row) = self.probe_key(conn, named).and_then(|key| self.failures.get_mut(&key)) {
             in_a_row.redirected = began;
         }
     }

@@ -7,6 +7,7 @@ mod holding;
 mod loopbacks;
 mod losses;
 mod outcomes;
+mod probe_key;
 mod questions;
 mod records;
 mod redials;
@@ -19,10 +20,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 
 use self::budgets::Budgets;
-use self::counting::{Counter, InARow, MAX_COUNTERS, MAX_DECIDED, next};
+use self::counting::{InARow, MAX_COUNTERS, MAX_DECIDED, next};
 use self::counts::Counts;
 use self::holding::Held;
 use self::losses::Losses;
+use self::probe_key::ProbeKey;
 use self::questions::{MAX_ASKED, PATIENCE_NS, asks, waits_for_answer};
 use self::records::{recovery, said, verdict_record};
 use self::redials::Redials;
@@ -39,7 +41,7 @@ use crate::correlate::node::Node;
 use crate::correlate::recent::Recent;
 use crate::decision::Decision;
 use crate::enrich;
-use crate::event::{ConnId, Fact, Findings, Netns, Observation, PodRef, SandboxCause, TcpState};
+use crate::event::{ConnId, Fact, Findings, Netns, Observation, PodRef, ProbeType, SandboxCause, TcpState};
 use crate::node_events;
 use crate::node_events::findings::{Known, news};
 use crate::node_events::firewall_drop::Dropping;
@@ -68,7 +70,7 @@ struct Decided {
     /// An attempt of its probe had been dialled for before.
     redial: bool,
     /// The kind of probe among whose failures it is counted.
-    counted: Option<u8>,
+    counted: Option<ProbeType>,
 }
 
 /// Observations in, decisions out.
@@ -91,7 +93,7 @@ pub struct Core {
     after_answer: BTreeMap<Netns, (u64, Ask)>,
     /// Attempts whose verdict waits for a firewall to be read.
     held: BTreeMap<ConnId, Held>,
-    failures: Recent<Counter, InARow, MAX_COUNTERS>,
+    failures: Recent<ProbeKey, InARow, MAX_COUNTERS>,
     /// Refusals in a row by target and its namespace, with the id of the container whose probe it was.
     streaks: Recent<(SocketAddr, Option<Netns>), (Streak, Option<String>), MAX_COUNTERS>,
     /// Attempts of gRPC probes that may dial again.
