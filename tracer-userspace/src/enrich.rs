@@ -1,12 +1,13 @@
-//! Names for what an attempt touched: its pod, its probe, its namespace. Pure look-ups over what the
-//! node is known to hold.
+//! Names for what an attempt touched: its pod, its probe, its namespace; and what came of it, by what its probe wants
+//! (`outcome.rs`). Nothing but look-ups in what the node is known to hold.
 
 mod lifecycle;
 mod matching;
 mod others;
+mod outcome;
 mod protocols;
 
-use crate::correlate::attempt::{Attempt, End};
+use crate::correlate::attempt::Attempt;
 use crate::correlate::node::Node;
 use crate::event::{Container, Handler, Netns, Pod, ProbeSpec, ProbeType};
 use crate::record::{Endpoint, K8s, NetnsRef, Probe, Process, Subject};
@@ -14,6 +15,7 @@ pub use lifecycle::{HookMatch, hooks_met};
 use matching::{Whose, is_told_of, matching_probes, only_pod, redirected, single_container, whose};
 pub use matching::{is_one_of_several, is_pod, is_probe_of, redirected_from};
 pub use others::{has_api_server, may_be_client, other_reason};
+pub use outcome::{failed, is_too_late, is_unasked, is_unknown_end, only_dials};
 pub use protocols::{BEFORE_TIMEOUT_NS, Protocol, is_beginning, is_without_tls, misspoken, timed_out_after_ns};
 
 /// An attempt with its names.
@@ -66,56 +68,6 @@ fn agreed(attempt: &Attempt, node: &Node) -> Option<Probe> {
 #[must_use]
 pub fn timeout_s(attempt: &Attempt, node: &Node) -> Option<u32> {
     agreed(attempt, node).and_then(|p| p.timeout_s)
-}
-
-/// It was connected only when every probe that it can be had given up, and then nothing came of it.
-///
-/// A kubelet built with Go 1.23 or newer (Kubernetes 1.32) goes on to dial after an httpGet probe has timed out, and closes
-/// what it gets: `Transport.getConn` of net/http detaches the dial from its request.
-#[must_use]
-pub fn is_too_late(attempt: &Attempt, node: &Node) -> bool {
-    let Some(connected) = attempt.established.filter(|_| attempt.touched_only()) else { return false };
-    longest_timeout_ns(attempt, node).is_some_and(|timeout| connected.saturating_sub(attempt.started) >= timeout)
-}
-
-/// It was connected, and all probes that it can be would have sent a request, which it did not: it was no probe of an open
-/// port.
-#[must_use]
-pub fn is_unasked(attempt: &Attempt, node: &Node) -> bool {
-    let probes = probes_met(attempt, node);
-    attempt.touched_only() && !probes.is_empty() && probes.iter().all(|spec| spec.handler != Handler::Tcp)
-}
-
-/// All probes that it can be ask no more than whether the port is open, and nothing was sent: once it is connected, a reset is
-/// no failure of theirs. The kubelet's `net.Dialer` has returned by then, unless the RST came before the socket was asked
-/// for its error (`DoTCPProbe`, pkg/probe/tcp/tcp.go): then it says so itself.
-#[must_use]
-pub fn only_dials(attempt: &Attempt, node: &Node) -> bool {
-    let probes = probes_met(attempt, node);
-    let silent = attempt.sent().is_none_or(|n| n == 0) && attempt.kubelet().is_none();
-    let all_dial = !probes.is_empty() && probes.iter().all(|spec| spec.handler == Handler::Tcp);
-    silent && all_dial && hooks_met(attempt, node).is_empty()
-}
-
-/// Reset after its dial was done, if it is a probe of an open port: neither a failure nor a success.
-#[must_use]
-pub fn is_reset_after_dial(attempt: &Attempt, node: &Node) -> bool {
-    matches!(attempt.ended, Some((_, End::Reset))) && only_dials(attempt, node)
-}
-
-/// Neither a failure nor a success: what was to send a request and did not has succeeded at nothing; of what was reset after its
-/// dial it is not known, nor of what was closed when its probe had timed out.
-#[must_use]
-pub fn is_unknown_end(attempt: &Attempt, node: &Node) -> bool {
-    is_unasked(attempt, node) || is_reset_after_dial(attempt, node) || timed_out_after_ns(attempt, node).is_some()
-}
-
-/// It failed: by itself, because every probe had timed out by then, or because the server closed before it was asked.
-#[must_use]
-pub fn failed(attempt: &Attempt, node: &Node) -> bool {
-    let closed = || matches!(attempt.ended, Some((_, End::ClosedByServer))) && is_unasked(attempt, node);
-    let by_itself = attempt.failed() && !is_reset_after_dial(attempt, node);
-    by_itself || is_too_late(attempt, node) || closed()
 }
 
 /// After what time every probe that it can be has given up; `None` if it can be a lifecycle hook's, which has no timeout.

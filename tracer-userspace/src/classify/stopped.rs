@@ -106,7 +106,7 @@ fn of_request<'a>(case: &Case<'a>) -> Option<Stopped<'a>> {
         let reset =
             attempt.reset_received().filter(|(at, r)| r.state == TcpState::Established && with(*at) && !maybe_by_stack);
         let unreachable = |(at, i): &(u64, &Icmp)| with(*at) && !i.flags.is_syn() && is_unreachable(i);
-        let icmp = || attempt.icmp().find(unreachable).filter(|_| attempt.failed());
+        let icmp = || attempt.icmp().find(unreachable).filter(|_| attempt.failed_by_itself());
         let (seen, answer) = match reset {
             Some((at, reset)) => (of_reset_received(at, reset), "a RST".to_owned()),
             None => icmp().map(|(at, icmp)| (of_icmp(at, icmp), named(icmp)))?,
@@ -186,7 +186,7 @@ pub(super) fn is_missed(case: &Case<'_>, drop: &PacketDrop) -> bool {
     let time = || case.attempt.drops().find(|(_, d)| std::ptr::eq(*d, drop)).map(|(at, _)| at);
     let made_good = || drop.flags.may_be_bare() && time().is_some_and(|at| case.attempt.sent_again > Some(at));
     let got_through = case.attempt.request_acknowledged() && (outbound(case, drop) || made_good());
-    case.attempt.failed() && !drop.flags.is_rst() && !got_through
+    case.attempt.failed_by_itself() && !drop.flags.is_rst() && !got_through
 }
 
 /// Hooks that would have shown the answer of a rule that rejects.

@@ -300,7 +300,7 @@ impl Core {
         let Some(attempt) = self.correlator.get(conn) else { return };
         let (named, said) = (enrich::name(attempt, &self.node), attempt.kubelet().map(|(_, probe)| said(probe)));
         // Where only the kubelet saw it fail, the attempt before may have been counted as a success.
-        let counts = again || said.is_none() || attempt.failed();
+        let counts = again || said.is_none() || attempt.failed_by_itself();
         let count = if counts { self.count_failure(conn, &named, &finding) } else { None };
         if !again && let Some(attempt) = self.correlator.get(conn) {
             self.starts.failed(attempt, &self.node, &finding);

@@ -107,7 +107,7 @@ impl Core {
     }
 
     fn has_failed(&self, attempt: &Attempt) -> bool {
-        attempt.failed()
+        attempt.failed_by_itself()
             || enrich::failed(attempt, &self.node)
             || self.decided.get(&attempt.conn).is_some_and(|d| d.outcome == Outcome::Failure)
     }

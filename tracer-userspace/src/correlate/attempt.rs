@@ -217,9 +217,9 @@ impl Attempt {
         self.last.as_ref().and_then(|s| s.errno).filter(|&e| e != 0).or_else(|| self.connect_failed().map(|f| f.errno))
     }
 
-    /// It is over and it failed.
+    /// It is over and it failed, whatever it was for; see [`crate::enrich::failed`].
     #[must_use]
-    pub fn failed(&self) -> bool {
+    pub fn failed_by_itself(&self) -> bool {
         match self.ended {
             None => false,
             Some((_, End::NotEstablished)) => true,

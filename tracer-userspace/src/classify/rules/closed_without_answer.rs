@@ -16,7 +16,11 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let (ended, End::ClosedByServer) = attempt.ended? else { return None };
     let (established, state) = (attempt.established?, attempt.last.as_ref()?);
     let unasked = enrich::is_unasked(attempt, case.node);
-    if !case.settled || !(attempt.failed() || unasked) || attempt.received() != Some(0) || attempt.errno().is_some() {
+    if !case.settled
+        || !(attempt.failed_by_itself() || unasked)
+        || attempt.received() != Some(0)
+        || attempt.errno().is_some()
+    {
         return None;
     }
     let gone = listener_ended(case, ended);

@@ -21,7 +21,7 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
 /// of it.
 fn too_big(case: &Case<'_>) -> Option<Finding> {
     let attempt = case.attempt;
-    if !attempt.failed() {
+    if !attempt.failed_by_itself() {
         return None;
     }
     let is_lost = |flow: Flow| !(leads_out(case, flow) && attempt.request_acknowledged());
@@ -35,7 +35,7 @@ fn too_big(case: &Case<'_>) -> Option<Finding> {
 /// The same large segments were sent again and again: by the prober (its request) or by the target (its answer).
 fn sent_again(case: &Case<'_>) -> Option<Finding> {
     let attempt = case.attempt;
-    let (ended, _) = attempt.ended.filter(|_| attempt.failed())?;
+    let (ended, _) = attempt.ended.filter(|_| attempt.failed_by_itself())?;
     let is_lost = |r: &Retransmit| r.by_target || !attempt.request_acknowledged();
     let is_large = |r: &Retransmit| r.payload.is_some_and(|n| n >= LARGE);
     let large: Vec<_> = attempt.retransmitted().filter(|(_, r)| is_large(r) && is_lost(r)).collect();

@@ -121,7 +121,7 @@ fn by_connect(case: &Case<'_>) -> Option<Finding> {
 /// The same, and nothing at all was seen of the SYN.
 fn by_silence(case: &Case<'_>) -> Option<Finding> {
     empty_service(case)?;
-    let (ended, _) = case.attempt.ended.filter(|_| case.settled && case.attempt.failed())?;
+    let (ended, _) = case.attempt.ended.filter(|_| case.settled && case.attempt.failed_by_itself())?;
     let silent = silent(case) && case.attempt.resets_sent().next().is_none() && case.attempt.connect_failed().is_none();
     let make = |summary, remediation| Finding {
         decided_at: ended,

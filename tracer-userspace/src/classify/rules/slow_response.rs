@@ -127,7 +127,7 @@ pub(super) fn taken_and_silent(case: &Case<'_>) -> Option<u64> {
     let attempt = case.attempt;
     let (ended, End::ClosedByProber) = attempt.ended? else { return None };
     let taken = attempt.request_acknowledged() && attempt.received() == Some(0) && attempt.errno().is_none();
-    (taken && attempt.failed() && !attempt.answer_lost() && !gave_up_early(case)).then_some(ended)
+    (taken && attempt.failed_by_itself() && !attempt.answer_lost() && !gave_up_early(case)).then_some(ended)
 }
 
 /// The timeout of the probe in words, if it is known.
