@@ -4,6 +4,7 @@
 //! To add a label: a row in `label.rs`, a file in `rules/`, its place in [`RULES`], a scenario.
 
 mod blame;
+mod case;
 pub mod counts;
 mod culprit;
 pub mod evidence;
@@ -15,14 +16,14 @@ pub mod label;
 mod lifecycle;
 mod others;
 pub(crate) mod owner;
+mod phrases;
 mod rules;
 mod sidecar;
 pub(crate) mod startup_probe;
 mod stopped;
 
-use crate::correlate::attempt::Attempt;
-use crate::correlate::node::Node;
 use crate::record::Confidence;
+pub use case::{Case, Streak};
 pub use culprit::{culprit_of, is_elsewhere};
 use finding::Finding;
 use label::Label;
@@ -30,54 +31,6 @@ use label::Label;
 /// How long the companions of an ambiguous event may take. They are made in the same softirq run,
 /// microseconds apart; what separates them at worst is a preempted CPU.
 pub(crate) const SETTLE_NS: u64 = 2_000_000;
-
-/// What a rule looks at.
-#[derive(Clone, Copy, Debug)]
-pub struct Case<'a> {
-    /// The attempt.
-    pub attempt: &'a Attempt,
-    /// The node.
-    pub node: &'a Node,
-    /// Enough time has passed since the last ambiguous event for its companions to have arrived:
-    /// conclusions from what was *not* seen are allowed.
-    pub settled: bool,
-    /// Failures in a row of the same target before this attempt ends, this one included.
-    pub streak: Option<Streak>,
-}
-
-/// Failures in a row.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Streak {
-    /// When the first of them began, CLOCK_BOOTTIME nanoseconds.
-    pub since: u64,
-    /// When the last of them began.
-    pub last: u64,
-    /// How many, this one included.
-    pub count: u32,
-    /// Its container had one id throughout: it was not started again in between.
-    pub one_run: bool,
-    /// Nothing but a probe can have dialled any of them.
-    pub of_probes: bool,
-}
-
-impl Streak {
-    /// One failure.
-    #[must_use]
-    pub const fn of_one(began: u64) -> Self {
-        Self { since: began, last: began, count: 1, one_run: true, of_probes: true }
-    }
-
-    /// What of it belongs to the run of the container that began then; of several before its beginning was known the last.
-    #[must_use]
-    pub fn in_run(self, began: Option<u64>) -> Option<Self> {
-        match began {
-            Some(began) if self.since < began => {
-                (self.last >= began).then(|| Self { of_probes: self.of_probes, ..Self::of_one(self.last) })
-            }
-            _ => Some(self),
-        }
-    }
-}
 
 type Rule = fn(&Case<'_>) -> Option<Finding>;
 

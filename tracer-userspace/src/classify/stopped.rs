@@ -1,19 +1,16 @@
 //! Netfilter stopped an attempt: with a drop, or with an answer of its own. What the rules that tell the
 //! causes of that apart have in common.
 
-use super::Case;
 use super::blame::{Blame, blame};
+use super::case::{ANSWER_NS, Case, in_handshake, outbound};
 use super::evidence::{is_netfilter, netfilter_hook, of_drop, of_icmp, of_reset_received, of_state};
 use super::finding::Finding;
 use super::label::Label;
-use super::rules::{enter, in_handshake, in_namespace, outbound};
+use super::phrases::{enter, in_namespace};
 use crate::event::{Icmp, Netns, PacketDrop, ProxyMode, RuleVerdict, TcpState};
 use crate::record::{Confidence, Evidence};
 
-/// A rule that rejects answers in the same run in which it drops. The next SYN is sent a second later at the earliest
-/// (`TCP_TIMEOUT_INIT`): what comes then answers that one.
-pub(super) const ANSWER_NS: u64 = 500_000_000;
-/// The same for a request: a segment is sent again after 200 ms at the earliest (`TCP_RTO_MIN`).
+/// As [`ANSWER_NS`], for a request: a segment is sent again after 200 ms at the earliest (`TCP_RTO_MIN`).
 const REQUEST_ANSWER_NS: u64 = 100_000_000;
 
 /// How netfilter stopped the attempt.

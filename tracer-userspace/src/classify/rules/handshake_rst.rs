@@ -1,9 +1,12 @@
 //! Any other RST before the connection was established.
 
 use super::super::evidence::{is_netfilter, of_reset_received, of_reset_sent};
-use super::{Case, Finding, Label, RST_AND_DROP_HOOKS};
+use super::{Case, Finding, Label};
 use crate::event::TcpState;
 use crate::record::Confidence;
+
+/// Hooks whose silence says that no stack of this node sent a RST and no rule dropped a packet.
+const RST_AND_DROP_HOOKS: &[&str] = &["tcp_send_reset", "tcp_v4_send_reset", "tcp_v6_send_reset", "kfree_skb"];
 
 /// The rule.
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {

@@ -1,0 +1,120 @@
+//! What a rule looks at, and what several rules ask of it.
+
+use super::evidence::netfilter_hook;
+use crate::correlate::attempt::{Attempt, End};
+use crate::correlate::node::Node;
+use crate::enrich;
+use crate::event::{Flow, Inspection, Netns, PacketDrop, ResetSent, TcpState};
+
+/// A rule that rejects answers in the same run in which it drops. The next SYN is sent a second later at the earliest
+/// (`TCP_TIMEOUT_INIT`): what comes then answers that one.
+pub(super) const ANSWER_NS: u64 = 500_000_000;
+/// How long after its end a look at its target, asked for while it waited, may come.
+const LATE_NS: u64 = 100_000_000;
+
+/// What a rule looks at.
+#[derive(Clone, Copy, Debug)]
+pub struct Case<'a> {
+    /// The attempt.
+    pub attempt: &'a Attempt,
+    /// The node.
+    pub node: &'a Node,
+    /// Enough time has passed since the last ambiguous event for its companions to have arrived:
+    /// conclusions from what was *not* seen are allowed.
+    pub settled: bool,
+    /// Failures in a row of the same target before this attempt ends, this one included.
+    pub streak: Option<Streak>,
+}
+
+/// Failures in a row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Streak {
+    /// When the first of them began, CLOCK_BOOTTIME nanoseconds.
+    pub since: u64,
+    /// When the last of them began.
+    pub last: u64,
+    /// How many, this one included.
+    pub count: u32,
+    /// Its container had one id throughout: it was not started again in between.
+    pub one_run: bool,
+    /// Nothing but a probe can have dialled any of them.
+    pub of_probes: bool,
+}
+
+impl Streak {
+    /// One failure.
+    #[must_use]
+    pub const fn of_one(began: u64) -> Self {
+        Self { since: began, last: began, count: 1, one_run: true, of_probes: true }
+    }
+
+    /// What of it belongs to the run of the container that began then; of several before its beginning was known the last.
+    #[must_use]
+    pub fn in_run(self, began: Option<u64>) -> Option<Self> {
+        match began {
+            Some(began) if self.since < began => {
+                (self.last >= began).then(|| Self { of_probes: self.of_probes, ..Self::of_one(self.last) })
+            }
+            _ => Some(self),
+        }
+    }
+}
+
+/// The attempt never came past its handshake.
+pub(super) fn in_handshake(case: &Case<'_>) -> bool {
+    let ended = case.attempt.ended.is_none_or(|(_, end)| end == End::NotEstablished);
+    case.attempt.established.is_none() && ended
+}
+
+/// No packet of it was dropped or complained about, and no RST came: the network says nothing.
+pub(super) fn silent(case: &Case<'_>) -> bool {
+    let attempt = case.attempt;
+    attempt.drops().next().is_none() && attempt.icmp().next().is_none() && attempt.reset_received().is_none()
+}
+
+/// The state of the target as it was read while this attempt waited.
+pub(super) fn inspected<'a>(case: &Case<'a>) -> Option<(u64, &'a Inspection)> {
+    let (time, seen) = case.node.inspection(case.attempt.netns?, case.attempt.flow.dst)?;
+    // What was read for a later attempt says nothing of this one.
+    let over = case.attempt.ended.is_some_and(|(end, _)| time > end.saturating_add(LATE_NS));
+    (time >= case.attempt.started && !over).then_some((time, seen))
+}
+
+/// No RST came for a later SYN than the one of this time. What comes with it is the answer of whoever dropped it.
+pub(super) fn is_unanswered(case: &Case<'_>, time: u64) -> bool {
+    let reset = case.attempt.reset_received().filter(|(_, reset)| reset.state == TcpState::SynSent);
+    reset.is_none_or(|(at, _)| at < time.saturating_add(ANSWER_NS))
+}
+
+/// The packet is one of a handshake that never came to its end or to another answer.
+pub(super) fn is_of_handshake(case: &Case<'_>, time: u64, drop: &PacketDrop) -> bool {
+    case.attempt.established.is_none() && is_unanswered(case, time) && (drop.flags.is_syn() || drop.flags.is_syn_ack())
+}
+
+/// The dropped packet went from the prober to the target.
+pub(super) fn outbound(case: &Case<'_>, drop: &PacketDrop) -> bool {
+    leads_out(case, drop.flow)
+}
+
+/// A packet of this flow goes from the prober to the target.
+pub(super) fn leads_out(case: &Case<'_>, packet: Flow) -> bool {
+    let flow = case.attempt.flow;
+    // What was dialled may have been translated by then; where it comes from has not.
+    packet.dst == flow.dst || (packet.src == flow.src && packet.src != flow.dst)
+}
+
+/// The pod that was probed has no network of its own: who listens in its namespace on another port is anybody on the node.
+pub(super) fn shares_node(case: &Case<'_>) -> bool {
+    enrich::probed_pod(case.attempt, case.node).is_some_and(|pod| pod.host_network)
+}
+
+/// The target's address is one of this namespace's own: so it was read, or its stack took packets to it for itself. A list of
+/// pods has no namespaces, and they are found on the node a moment later.
+pub(super) fn holds_target(case: &Case<'_>, netns: Netns) -> bool {
+    let dst = case.attempt.flow.dst;
+    let read = || case.attempt.netns.and_then(|from| case.node.netns_of_addr(from, dst.ip())) == Some(netns);
+    let local = |d: &PacketDrop| netfilter_hook(d) == Some("INPUT") || d.reason.as_deref() == Some("NO_SOCKET");
+    let took = |d: &PacketDrop| d.netns == Some(netns) && d.flow.dst == dst && local(d);
+    let refused = |r: &ResetSent| r.netns == Some(netns) && r.no_socket && r.flow.src == dst;
+    read() || case.attempt.drops().any(|(_, d)| took(d)) || case.attempt.resets_sent().any(|(_, r)| refused(r))
+}

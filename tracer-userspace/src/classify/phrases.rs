@@ -1,0 +1,64 @@
+//! Words that the summaries, evidence and advice of several rules share.
+
+use serde_json::json;
+
+use super::case::{Case, holds_target};
+use super::evidence::evidence;
+use crate::correlate::attempt::Attempt;
+use crate::enrich;
+use crate::event::Netns;
+use crate::record::{Evidence, Subject};
+
+/// "in the node's namespace", "in the namespace of pod default/web", "in namespace 4026532000".
+pub(super) fn in_namespace(case: &Case<'_>, netns: Option<Netns>) -> String {
+    netns.map(|inum| format!(" in {}", namespace(case, inum))).unwrap_or_default()
+}
+
+/// "the node's network namespace", "the network namespace of pod default/web", "network namespace 4026532000".
+fn namespace(case: &Case<'_>, inum: Netns) -> String {
+    let name = enrich::netns_ref(inum, case.node).name;
+    match name.or_else(|| target(case).filter(|_| holds_target(case, inum))).as_deref() {
+        Some("host") => "the node's network namespace".to_owned(),
+        Some(pod) => format!("the network namespace of pod {pod}"),
+        None => format!("network namespace {}", inum.0),
+    }
+}
+
+/// The name of the pod that has the target's address.
+fn target(case: &Case<'_>) -> Option<String> {
+    case.node.pods.only_at(case.attempt.flow.dst.ip())?.full_name()
+}
+
+/// A namespace was made, as evidence.
+pub(super) fn of_namespace(case: &Case<'_>, netns: Netns, made: u64) -> Evidence {
+    evidence("netns", made, format!("{} was made", namespace(case, netns)), json!({ "netns": netns }))
+}
+
+/// What is to be done: of a probe, whose spec can be changed, or of the connection of a process, by its name.
+pub(super) fn by_subject(case: &Case<'_>, probe: &str, connection: impl FnOnce(&str) -> String) -> String {
+    match enrich::name(case.attempt, case.node).subject {
+        Subject::Probe => probe.to_owned(),
+        Subject::Connection => connection(&case.attempt.actor.comm),
+    }
+}
+
+/// Who dialled, in sentences.
+pub(super) const fn dialler(attempt: &Attempt) -> &'static str {
+    if attempt.prober { "the prober" } else { "the client" }
+}
+
+/// "in the network namespace of pod default/web: nsenter …", to be followed by one command. A process of it is looked up
+/// when the command is run: one that was seen there may be gone, and its number another's.
+pub(super) fn enter(case: &Case<'_>, netns: Option<Netns>) -> String {
+    let elsewhere = netns.filter(|inum| case.node.netns() != Some(*inum));
+    elsewhere.map(|inum| format!("in {}: {}", namespace(case, inum), nsenter(inum))).unwrap_or_default()
+}
+
+fn nsenter(inum: Netns) -> String {
+    format!("nsenter -t $(lsns -no PID {} | head -n1) -n ", inum.0)
+}
+
+/// Milliseconds with one decimal.
+pub(super) fn ms(ns: u64) -> String {
+    format!("{:.1} ms", ns as f64 / 1e6)
+}
