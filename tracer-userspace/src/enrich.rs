@@ -3,7 +3,7 @@
 
 mod lifecycle;
 mod matching;
-mod others;
+mod other_dials;
 mod outcome;
 mod protocols;
 
@@ -14,7 +14,7 @@ use crate::record::{Endpoint, K8s, NetnsRef, Probe, Process, Subject};
 pub use lifecycle::{HookMatch, hooks_met};
 use matching::{Whose, is_told_of, matching_probes, only_pod, redirected, single_container, whose};
 pub use matching::{is_one_of_several, is_pod, is_probe_of, redirected_from};
-pub use others::{has_api_server, may_be_client, other_reason};
+pub use other_dials::{has_api_server, may_be_client, other_reason};
 pub use outcome::{failed, is_too_late, is_unasked, is_unknown_end, only_dials};
 pub use protocols::{BEFORE_TIMEOUT_NS, Protocol, is_beginning, is_without_tls, misspoken, timed_out_after_ns};
 

@@ -14,13 +14,13 @@ mod kubectl;
 pub mod kubelet;
 pub mod label;
 mod lifecycle;
-mod others;
+mod netfilter;
+mod other_dials;
 pub(crate) mod owner;
 mod phrases;
 mod rules;
 mod sidecar;
 pub(crate) mod startup_probe;
-mod stopped;
 
 use crate::record::Confidence;
 pub use case::{Case, Streak};
@@ -80,7 +80,7 @@ pub fn classify(case: &Case<'_>) -> Option<(Finding, Vec<Label>)> {
     history::add(case, &mut first);
     history::add_end(case, &mut first);
     lifecycle::add(case, &mut first);
-    others::add(case, &mut first);
+    other_dials::add(case, &mut first);
     kubelet::add_ignored(case, &mut first);
     Some((first, also))
 }

@@ -68,7 +68,7 @@ pub(super) fn verdict_record(
     let (decided_at, culprit) = (finding.decided_at, finding.culprit.clone());
     let body = VerdictBody {
         subject: named.subject,
-        verdict: answer(finding, also),
+        verdict: verdict(finding, also),
         probe: named.probe.map(|probe| Probe { consecutive_failures: count, ..probe }),
         k8s: named.k8s,
         src: named.src,
@@ -83,7 +83,7 @@ pub(super) fn verdict_record(
     Decision { time_boot_ns: decided_at, attempt: Some(conn), body: Body::Verdict(Box::new(body)) }
 }
 
-fn answer(mut finding: Finding, also: Vec<Label>) -> Verdict {
+fn verdict(mut finding: Finding, also: Vec<Label>) -> Verdict {
     finding.evidence.sort_by_key(|seen| seen.time_boot_ns);
     Verdict {
         label: finding.label,
@@ -108,7 +108,7 @@ pub(super) fn unattached(finding: Finding, named: Unattached, kubelet: Option<Ku
     let time_boot_ns = finding.decided_at;
     let body = VerdictBody {
         subject: Subject::Probe,
-        verdict: answer(finding, Vec::new()),
+        verdict: verdict(finding, Vec::new()),
         probe: named.probe,
         k8s: Some(named.k8s),
         src: None,

@@ -20,9 +20,9 @@ mod pace;
 mod pods;
 pub mod ports;
 pub mod procfs;
+mod sent;
 pub mod settings;
 mod throttle;
-mod told;
 mod watch;
 
 use std::collections::HashMap;

@@ -21,7 +21,7 @@ use super::files::{self, FileError, Stamp};
 use super::kubelet_api::KubeletApi;
 use super::links::{self, LinkWatch, LinksChanged};
 use super::pace::Pace;
-use super::told::{Closed, Told};
+use super::sent::{Closed, Sent};
 use super::{Listed, NodeNetns, Snapshot, SourceConfig, name_node_ports, pods_fact, read_node, services_fact};
 use crate::clock::thread_cpu_ns;
 use crate::event::{Fact, ListFile, ListTrouble, Netns, Pod};
@@ -88,7 +88,7 @@ async fn pods_changed(kubelet: &mut Option<KubeletApi>) {
 
 struct Watcher {
     config: SourceConfig,
-    told: Told,
+    sent: Sent,
     listed: Listed,
     /// Events that were handed on.
     heard: Heard,
@@ -109,7 +109,7 @@ impl Watcher {
         let now = Instant::now();
         let mut watcher = Self {
             config,
-            told: Told::new(snapshot.facts, tx),
+            sent: Sent::new(snapshot.facts, tx),
             listed: snapshot.listed,
             heard: Heard::default(),
             node: None,
@@ -125,7 +125,7 @@ impl Watcher {
         };
         watcher.follow(snapshot.node);
         // A link may have gone down and up before anybody subscribed.
-        watcher.told.forget_links();
+        watcher.sent.forget_links();
         watcher
     }
 
@@ -171,7 +171,7 @@ impl Watcher {
         let view = cluster.take();
         let said = self.heard.facts(&view);
         self.read_listing(view)?;
-        said.into_iter().try_for_each(|fact| self.told.send_once(fact))
+        said.into_iter().try_for_each(|fact| self.sent.send_once(fact))
     }
 
     fn read_listing(&mut self, view: View) -> Result<(), Closed> {
@@ -200,7 +200,7 @@ impl Watcher {
             // The node is read next, at first for the first time: until then the pods' namespaces are not known here.
             return Ok(());
         }
-        self.told.send(pods_fact(self.discovered.clone(), &self.listed.listing))
+        self.sent.send(pods_fact(self.discovered.clone(), &self.listed.listing))
     }
 
     /// As soon as the pace allows: NodePorts are named after Services, and any controller can write those all the time.
@@ -209,7 +209,7 @@ impl Watcher {
     }
 
     fn send_services(&mut self) -> Result<(), Closed> {
-        services_fact(&self.listed.listing).map_or(Ok(()), |fact| self.told.send(fact))
+        services_fact(&self.listed.listing).map_or(Ok(()), |fact| self.sent.send(fact))
     }
 
     fn sleep(&self, woken: &UnixStream) -> Result<(), Closed> {
@@ -229,7 +229,7 @@ impl Watcher {
     fn hear_links(&mut self) -> LinksChanged {
         let changed = self.links.as_ref().map(LinkWatch::changed).unwrap_or_default();
         if changed.down {
-            self.told.forget_links();
+            self.sent.forget_links();
         }
         if changed.any {
             self.links_due.get_or_insert(Instant::now() + SETTLE);
@@ -249,7 +249,7 @@ impl Watcher {
             links = self.node.as_ref().map(read);
         }
         match links {
-            Some(Ok(links)) => self.told.send(Fact::Links(links)),
+            Some(Ok(links)) => self.sent.send(Fact::Links(links)),
             // The prober it is read through ended: look for another.
             _ => {
                 self.read_node_soon();
@@ -268,7 +268,7 @@ impl Watcher {
         let pods = pods.map(|path| files::read_pods(path));
         if let Some(pods) = self.or_tell(ListFile::Pods, pods)? {
             self.listed.listing.pods = pods;
-            self.told.send(pods_fact(self.discovered.clone(), &self.listed.listing))?;
+            self.sent.send(pods_fact(self.discovered.clone(), &self.listed.listing))?;
         }
         let services = self.config.services.as_ref().filter(|path| changed(path, &mut self.listed.services_stamp));
         let services = services.map(|path| files::read_services(path));
@@ -289,8 +289,8 @@ impl Watcher {
             tracing::warn!("{problem}");
         }
         let trouble = Fact::ListTrouble(ListTrouble { list, problem });
-        if read.is_err() || self.told.has(&trouble) {
-            self.told.send(trouble)?;
+        if read.is_err() || self.sent.has(&trouble) {
+            self.sent.send(trouble)?;
         }
         Ok(read.ok())
     }
@@ -307,16 +307,16 @@ impl Watcher {
         self.follow(view.node);
         if self.links.is_none() {
             // Nothing else tells that they changed.
-            self.told.forget_links();
+            self.sent.forget_links();
         }
-        let emptied = if view.tables_complete { self.told.emptied(&view.facts) } else { Vec::new() };
-        let begun = self.told.begun(&view.facts, self.tables_of);
+        let emptied = if view.tables_complete { self.sent.emptied(&view.facts) } else { Vec::new() };
+        let begun = self.sent.begun(&view.facts, self.tables_of);
         self.tables_of = tables_of;
         for fact in emptied.into_iter().chain(begun).chain(view.facts) {
-            self.told.send(fact)?;
+            self.sent.send(fact)?;
         }
         self.discovered = view.pods;
-        self.told.send(pods_fact(self.discovered.clone(), &self.listed.listing))
+        self.sent.send(pods_fact(self.discovered.clone(), &self.listed.listing))
     }
 
     /// Subscribes to link changes of the node, again if the prober came back in another namespace.

@@ -60,7 +60,7 @@ fn links_are_told_after_one_went_down_even_if_they_are_as_before() {
     assert_eq!(told(), 0, "nothing changed");
     assert!(watcher.read_links().is_ok());
     assert_eq!(told(), 0, "an address came, and went");
-    watcher.told.forget_links();
+    watcher.sent.forget_links();
     assert!(watcher.read_links().is_ok() && watcher.read_links().is_ok());
     assert_eq!(told(), 1, "a link went down");
     watcher.links = None;
@@ -76,10 +76,10 @@ fn a_prober_that_comes_back_to_its_namespace_has_its_links_told_again() {
     let mut watcher = Watcher::new(SourceConfig::default(), snapshot, tx);
     let links = |netns| Fact::Links(crate::event::Links { netns: Netns(netns), cookie: None, links: Vec::new() });
     for netns in [7, 8, 7] {
-        assert!(watcher.told.send(links(netns)).is_ok());
+        assert!(watcher.sent.send(links(netns)).is_ok());
         assert!(rx.try_recv().is_ok_and(|fact| fact == links(netns)));
     }
-    assert!(watcher.told.send(links(7)).is_ok() && rx.try_recv().is_err(), "nothing new");
+    assert!(watcher.sent.send(links(7)).is_ok() && rx.try_recv().is_err(), "nothing new");
 }
 
 /// What was read before stays known, and both are said: that, and that the file can be read again.

@@ -1,6 +1,6 @@
 //! A rule took the packet because connection tracking found it invalid.
 
-use super::super::stopped::stopped;
+use super::super::netfilter::stopped;
 use super::{Case, Finding, Label};
 use crate::event::Tracked;
 use crate::record::Confidence;

@@ -4,7 +4,7 @@ use serde_json::json;
 
 use super::super::blame::{Blame, may_lack_entry};
 use super::super::evidence::{evidence, plain};
-use super::super::stopped::dropped;
+use super::super::netfilter::dropped;
 use super::{Case, Finding, Label, enter};
 use crate::correlate::firewalls::Reading;
 use crate::event::{Conntrack, PacketDrop};

@@ -1,7 +1,7 @@
 //! A netfilter rule dropped a packet that this attempt needs.
 
 use super::super::evidence::netfilter_hook;
-use super::super::stopped::dropped;
+use super::super::netfilter::dropped;
 use super::{Case, Finding, Label};
 
 /// The rule.

@@ -1,6 +1,6 @@
 //! A netfilter rule answered for this flow with a RST or an ICMP error.
 
-use super::super::stopped::rejected;
+use super::super::netfilter::rejected;
 use super::{Case, Finding, Label};
 
 /// The rule.

@@ -4,7 +4,7 @@
 use serde_json::json;
 
 use super::super::evidence::{evidence, netfilter_hook, of_drop, plain};
-use super::super::stopped::dropped;
+use super::super::netfilter::dropped;
 use super::{Case, Finding, Label, enter, in_namespace};
 use crate::event::PacketDrop;
 use crate::record::{Confidence, Status};

@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use super::super::evidence::{evidence, of_drop, plain};
-use super::super::stopped::{is_missed, stopped};
+use super::super::netfilter::{is_missed, stopped};
 use super::{Case, Finding, Label, in_namespace, is_of_handshake};
 use crate::event::PacketDrop;
 use crate::record::Confidence;

@@ -10,8 +10,8 @@ mod follow;
 mod journal;
 mod line;
 pub(super) mod process;
+mod redact;
 mod text;
-mod told;
 mod verbosity;
 mod words;
 

@@ -5,7 +5,7 @@
 
 use std::net::SocketAddr;
 
-use super::told;
+use super::redact;
 use crate::event::{KubeletResult, ProbeSays};
 
 /// Longest words kept, bytes.
@@ -55,7 +55,7 @@ fn meaning(output: &str, result: KubeletResult) -> ProbeSays {
     if output.starts_with("rpc error: code = ") && names_exec(by_runtime(output)) {
         return ProbeSays::CommandNotRun;
     }
-    if is_network(output, result) { of_network(&told::tellable(output)) } else { ProbeSays::Other }
+    if is_network(output, result) { of_network(&redact::redacted(output)) } else { ProbeSays::Other }
 }
 
 /// The kubelet's own form, up to 1.30 and from then on (k8s.io/cri-client, `execSyncV1`), or the runtime's. A command that
@@ -63,7 +63,7 @@ fn meaning(output: &str, result: KubeletResult) -> ProbeSays {
 fn is_command_timeout(output: &str) -> bool {
     let after = || output.strip_prefix("command timed out: \"")?.rsplit_once("\" timed out after ");
     output.starts_with("command \"") && output.ends_with("\" timed out")
-        || after().is_some_and(|(_, time)| told::is_duration(time))
+        || after().is_some_and(|(_, time)| redact::is_duration(time))
         || output.starts_with("rpc error: code = DeadlineExceeded desc = ") && names_exec(output)
 }
 
@@ -103,7 +103,7 @@ fn is_network(output: &str, result: KubeletResult) -> bool {
         "timeout: health rpc did not complete",
         "error: health rpc",
     ];
-    let of_body = || result == KubeletResult::Error && !output.is_empty() && told::tellable(output) == output;
+    let of_body = || result == KubeletResult::Error && !output.is_empty() && redact::redacted(output) == output;
     client.iter().chain(&own).any(|prefix| output.starts_with(prefix)) || of_body()
 }
 
@@ -141,7 +141,7 @@ fn tellable(output: &str, says: ProbeSays, result: KubeletResult) -> Option<Stri
         ProbeSays::NotServing => Some(not_serving(output).to_owned()),
         ProbeSays::NoHealthService => Some(NO_HEALTH_SERVICE.to_owned()),
         ProbeSays::CommandTimeout if output.starts_with("command ") => Some("command timed out".to_owned()),
-        _ => Some(told::tellable(output)),
+        _ => Some(redact::redacted(output)),
     }
 }
 

@@ -121,7 +121,7 @@ const CLIENT_TIMEOUTS: &[&str] = &[
 ];
 
 /// What may be told of an error of the network.
-pub(super) fn tellable(error: &str) -> String {
+pub(super) fn redacted(error: &str) -> String {
     let (request, error) = of_request(error);
     let mut told: Vec<&str> = request.as_deref().into_iter().collect();
     for part in error.split(": ") {
@@ -249,7 +249,7 @@ mod tests {
             r#"timeout: failed to connect service "10.88.0.5:9000" within 1s: context deadline exceeded"#,
             "timeout: health rpc did not complete within 1.5s",
         ] {
-            assert_eq!(tellable(error), error);
+            assert_eq!(redacted(error), error);
         }
     }
 
@@ -290,7 +290,7 @@ mod tests {
                 "timeout: health rpc did not complete".to_owned(),
             ),
         ] {
-            assert_eq!(tellable(&error), told, "{error}");
+            assert_eq!(redacted(&error), told, "{error}");
         }
     }
 
@@ -306,9 +306,9 @@ mod tests {
             ("dial tcp: lookup secret: secret", "dial tcp: lookup"),
             ("lookup secret: no such host", ""),
         ] {
-            assert_eq!(tellable(said), told);
+            assert_eq!(redacted(said), told);
             let of_url = if told.is_empty() { get.to_owned() } else { format!("{get}: {told}") };
-            assert_eq!(tellable(&format!("{get}: {said}")), of_url);
+            assert_eq!(redacted(&format!("{get}: {said}")), of_url);
         }
     }
 
@@ -325,7 +325,7 @@ mod tests {
             ("httpsecret://10.88.0.5/", ""),
             ("/secret", ""),
         ] {
-            assert_eq!(tellable(&format!("Get \"{url}\": EOF")), format!("Get{told}: EOF"), "{url}");
+            assert_eq!(redacted(&format!("Get \"{url}\": EOF")), format!("Get{told}: EOF"), "{url}");
         }
     }
 
@@ -349,16 +349,16 @@ mod tests {
             ),
             ("code = a secret desc = EOF", ""),
         ] {
-            assert_eq!(tellable(&format!("{said}: {status}")), format!("{said}{told}"), "{status}");
+            assert_eq!(redacted(&format!("{said}: {status}")), format!("{said}{told}"), "{status}");
         }
     }
 
     proptest::proptest! {
         #[test]
         fn nothing_but_known_words_is_told(garbage in "\\PC*") {
-            assert!(!tellable(&format!("Get \"http://10.88.0.5/\": EOF: <{garbage}")).contains('<'));
-            let _ = tellable(&format!("Get {garbage}"));
-            let _ = tellable(&garbage);
+            assert!(!redacted(&format!("Get \"http://10.88.0.5/\": EOF: <{garbage}")).contains('<'));
+            let _ = redacted(&format!("Get {garbage}"));
+            let _ = redacted(&garbage);
         }
     }
 }

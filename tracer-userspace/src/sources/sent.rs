@@ -8,12 +8,12 @@ use crate::event::{Fact, Netns, NodePorts};
 pub(super) struct Closed;
 
 /// The facts in force, and where the next ones go.
-pub(super) struct Told {
+pub(super) struct Sent {
     last: Vec<Fact>,
     tx: Sender<Fact>,
 }
 
-impl Told {
+impl Sent {
     /// `last` is known to the receiver of `tx`.
     pub(super) const fn new(last: Vec<Fact>, tx: Sender<Fact>) -> Self {
         Self { last, tx }
@@ -88,28 +88,28 @@ mod tests {
 
     #[test]
     fn a_table_that_had_no_node_ports_is_told_as_empty_first() {
-        let told = |last: &[Fact]| Told::new(last.to_vec(), mpsc::channel(1).0);
+        let sent = |last: &[Fact]| Sent::new(last.to_vec(), mpsc::channel(1).0);
         let port = NodePort { port: 30080, addrs: Vec::new(), service: None, backends: Vec::new() };
         let table = |ports| Fact::NodePorts(NodePorts { netns: Netns(7), mode: ProxyMode::Nftables, ports });
         let first = [table(vec![port])];
-        assert_eq!(told(&[]).begun(&first, Some(Netns(7))), [table(Vec::new())]);
-        assert_eq!(told(&first).begun(&first, Some(Netns(7))), [], "it had some already");
+        assert_eq!(sent(&[]).begun(&first, Some(Netns(7))), [table(Vec::new())]);
+        assert_eq!(sent(&first).begun(&first, Some(Netns(7))), [], "it had some already");
         for unknown in [None, Some(Netns(8))] {
-            assert_eq!(told(&[]).begun(&first, unknown), [], "nobody knows what it had");
+            assert_eq!(sent(&[]).begun(&first, unknown), [], "nobody knows what it had");
         }
     }
 
     #[test]
     fn a_fact_is_sent_once_until_it_changes_or_is_forgotten() {
         let (tx, mut rx) = mpsc::channel(4);
-        let mut told = Told::new(Vec::new(), tx);
+        let mut sent = Sent::new(Vec::new(), tx);
         let links = Fact::Links(crate::event::Links { netns: Netns(7), cookie: None, links: Vec::new() });
         for _ in 0..2 {
-            assert!(told.send(links.clone()).is_ok());
+            assert!(sent.send(links.clone()).is_ok());
         }
         assert_eq!((rx.try_recv().ok(), rx.try_recv().ok()), (Some(links.clone()), None));
-        told.forget_links();
-        assert!(told.send(links.clone()).is_ok() && told.has(&links));
+        sent.forget_links();
+        assert!(sent.send(links.clone()).is_ok() && sent.has(&links));
         assert_eq!(rx.try_recv().ok(), Some(links));
     }
 }
