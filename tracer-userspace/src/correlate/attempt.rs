@@ -244,10 +244,10 @@ impl Attempt {
             && self.received() == Some(0)
     }
 
-    /// Nanoseconds from connect to the end, or to `now`.
+    /// Nanoseconds from connect to the end; `None` while it is open.
     #[must_use]
-    pub fn elapsed(&self, now: u64) -> u64 {
-        self.ended.map_or(now, |(time, _)| time).saturating_sub(self.started)
+    pub fn lasted(&self) -> Option<u64> {
+        self.ended.map(|(time, _)| time.saturating_sub(self.started))
     }
 
     /// Packets of it that were dropped.

@@ -64,11 +64,11 @@ pub const BEFORE_TIMEOUT_NS: u64 = 10_000_000;
 /// probes that it can be had timed out: whoever has an answer closes at once.
 #[must_use]
 pub fn timed_out_after_ns(attempt: &Attempt, node: &Node) -> Option<u64> {
-    let (ended, End::ClosedByProber) = attempt.ended? else { return None };
+    let (_, End::ClosedByProber) = attempt.ended? else { return None };
     let timeout = longest_timeout_ns(attempt, node)?;
-    let elapsed = attempt.elapsed(ended);
-    let over = attempt.received().is_some_and(|n| n > 0) && elapsed.saturating_add(BEFORE_TIMEOUT_NS) >= timeout;
-    (over && spoken(attempt, node).is_some()).then_some(elapsed)
+    let lasted = attempt.lasted()?;
+    let over = attempt.received().is_some_and(|n| n > 0) && lasted.saturating_add(BEFORE_TIMEOUT_NS) >= timeout;
+    (over && spoken(attempt, node).is_some()).then_some(lasted)
 }
 
 /// A ClientHello was answered there in something else: as the first bytes show, or, where those were not read, as the kubelet says.

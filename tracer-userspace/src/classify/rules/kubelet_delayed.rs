@@ -19,7 +19,7 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     // With TLS or HTTP/2 the first bytes are those of a handshake, and say nothing of the answer.
     enrich::asks_http(case.attempt, case.node).filter(|plain| *plain)?;
     let timeout_s = enrich::timeout_s(case.attempt, case.node)?;
-    let (closed, _) = case.attempt.ended?;
+    let ((closed, _), lasted) = (case.attempt.ended?, case.attempt.lasted()?);
     let timeout = u64::from(timeout_s) * 1_000_000_000;
     let (when, confidence, arrived) = match case.attempt.answer() {
         Some((time, answer)) => {
@@ -34,14 +34,14 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
         }
         None => {
             let unread = case.attempt.received().is_some_and(|n| n > 0);
-            let late = case.attempt.elapsed(closed) > timeout.saturating_add(LATE_NS);
+            let late = lasted > timeout.saturating_add(LATE_NS);
             (unread && late).then_some(("when it was closed".to_owned(), Confidence::Possible, None))?
         }
     };
     let summary = format!(
         "the answer of {} was in the prober's socket {when}; the kubelet, which says that it timed out (timeoutSeconds {timeout_s}), closed after {} without having read it",
         case.attempt.flow.dst,
-        ms(case.attempt.elapsed(closed)),
+        ms(lasted),
     );
     let state = case.attempt.last.as_ref().map(|state| of_state(closed, state));
     let seen = arrived.into_iter().chain(state).chain([of_outcome(said)]).collect();
@@ -52,7 +52,7 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
 /// The prober closed long after every probe that it can be had timed out: it was late itself, perhaps with its request, too.
 pub(super) fn closed_late(case: &Case<'_>) -> bool {
     let timeout = enrich::longest_timeout_ns(case.attempt, case.node);
-    timeout.is_some_and(|timeout| case.attempt.elapsed(0) > timeout.saturating_add(LATE_NS))
+    case.attempt.lasted().zip(timeout).is_some_and(|(lasted, timeout)| lasted > timeout.saturating_add(LATE_NS))
 }
 
 /// A redirect is followed, and it is the next answer that the kubelet waits for; so is that after a 1xx.

@@ -109,11 +109,12 @@ pub(super) const LATE: &str =
 
 /// What is to be said, and makes it less sure, where the prober closed long after its own timeout, or before it.
 pub(super) fn prober_late(case: &Case<'_>) -> &'static str {
-    match case.attempt.elapsed(u64::MAX) {
+    let soon = case.attempt.lasted().is_some_and(|lasted| lasted < timeout_ns(case) / 10 * 9);
+    match soon {
         _ if closed_late(case) => PROBER_LATE,
-        elapsed if elapsed >= timeout_ns(case) / 10 * 9 => "",
-        _ if says_timeout(case) => BEGAN_BEFORE,
-        _ => CLOSED_SOON,
+        false => "",
+        true if says_timeout(case) => BEGAN_BEFORE,
+        true => CLOSED_SOON,
     }
 }
 
@@ -143,7 +144,7 @@ const DIALS_LATE_NS: u64 = 250_000_000;
 pub(super) fn gave_up_early(case: &Case<'_>) -> bool {
     let timeout = timeout_ns(case);
     let before = if says_timeout(case) { timeout / 2 } else { DIALS_LATE_NS.max(timeout / 10) };
-    case.attempt.elapsed(u64::MAX) < timeout.saturating_sub(before)
+    case.attempt.lasted().is_some_and(|lasted| lasted < timeout.saturating_sub(before))
 }
 
 /// Where the timeout is not known, a kubelet's is no less than the least that there is: one second. Another prober's may be

@@ -17,7 +17,7 @@ use crate::record::{Confidence, Evidence};
 /// The rule.
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let attempt = case.attempt;
-    let (ended, end) = attempt.ended?;
+    let ((ended, end), lasted) = (attempt.ended?, attempt.lasted()?);
     let (said, too_late) = (attempt.kubelet(), enrich::is_too_late(attempt, case.node));
     let failed = enrich::failed(attempt, case.node);
     if !case.settled || !(failed || said.is_some()) || (said.is_none() && is_cancelled(case)) {
@@ -31,7 +31,7 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let summary = format!(
         "the attempt to {} failed after {} ({}) and {}",
         attempt.flow.dst,
-        ms(attempt.elapsed(ended)),
+        ms(lasted),
         if too_late {
             after_its_timeout(attempt)
         } else if failed {
@@ -54,18 +54,13 @@ const AT_ONCE_NS: u64 = 10_000_000;
 /// The prober closed it long before its timeout, and nothing had gone wrong until then: it stopped itself.
 fn is_cancelled(case: &Case<'_>) -> bool {
     let attempt = case.attempt;
-    let ended = attempt.ended.map_or(u64::MAX, |(time, _)| time);
+    let Some((ended, End::NotEstablished | End::ClosedByProber)) = attempt.ended else { return false };
     if case.node.lost_between(attempt.started, ended.saturating_add(SETTLE_NS)) > 0 {
         return false;
     }
     let own = attempt.last.as_ref().is_some_and(|last| last.own_context && last.errno == Some(0));
-    let by_prober = matches!(attempt.ended, Some((_, End::NotEstablished | End::ClosedByProber)));
-    let at_once = attempt.established.is_none() && attempt.elapsed(u64::MAX) < AT_ONCE_NS;
-    own && by_prober
-        && !at_once
-        && attempt.connect_failed().is_none()
-        && undisturbed(attempt, ended)
-        && gave_up_early(case)
+    let at_once = attempt.established.is_none() && attempt.lasted().is_some_and(|lasted| lasted < AT_ONCE_NS);
+    own && !at_once && attempt.connect_failed().is_none() && undisturbed(attempt, ended) && gave_up_early(case)
 }
 
 /// Nothing was dropped or answered with an error before its end. What comes later finds a socket that is gone.
