@@ -10,7 +10,7 @@ use clap::Parser;
 use tracer::classify::label::Label;
 use tracer::selftest::helper::Programs;
 use tracer::selftest::options::{Options, Scratch};
-use tracer::selftest::row::Row;
+use tracer::selftest::row::{Played, Row};
 use tracer::selftest::runner::{Plan, run};
 use tracer::selftest::scenario::{Scenario, all, gaps, needs};
 use tracer::selftest::watcher::Tracer;
@@ -126,13 +126,23 @@ fn plan(args: &Args) -> Result<Plan> {
 
 fn tell(row: &Row) {
     let reason = row.reason.as_deref().unwrap_or_default();
-    let result = if row.result == "fail" { "FAIL" } else { row.result };
+    let result = match row.result {
+        Played::Pass => "pass",
+        Played::Fail => "FAIL",
+        Played::Cannot => "cannot",
+        Played::Absent => "absent",
+    };
     let colon = if reason.is_empty() { "" } else { ": " };
     println!("{result:6} {:34} {:6} ms{colon}{reason}", row.scenario, row.ms);
 }
 
 fn summary(rows: &[Row]) -> ExitCode {
-    let count = |result: &str| rows.iter().filter(|r| r.result == result).count();
-    println!("{} passed, {} failed, {} cannot on this kernel", count("pass"), count("fail"), count("cannot"));
-    ExitCode::from(u8::from(count("fail") > 0))
+    let count = |result| rows.iter().filter(|r| r.result == result).count();
+    println!(
+        "{} passed, {} failed, {} cannot on this kernel",
+        count(Played::Pass),
+        count(Played::Fail),
+        count(Played::Cannot)
+    );
+    ExitCode::from(u8::from(count(Played::Fail) > 0))
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::options::kernel;
-use super::row::Row;
+use super::row::{Played, Row};
 use super::shown::Item;
 use crate::classify::label::Label;
 use crate::cli::Form;
@@ -102,7 +102,7 @@ fn played(label: Option<Label>, row: &Row) -> FindingBody {
         field("confidence", proof.confidence.name().into());
     }
     match row.result {
-        "pass" => FindingBody { status: Status::Ok, observed: proven(label, row), ..finding },
+        Played::Pass => FindingBody { status: Status::Ok, observed: proven(label, row), ..finding },
         _ => {
             let observed = row.reason.clone().unwrap_or_default();
             let remediation = Some("tracer doctor --check tracer_hooks".to_owned());
@@ -149,7 +149,7 @@ mod tests {
     use super::*;
     use crate::record::Confidence;
 
-    fn row(result: &'static str, reason: Option<&str>) -> Row {
+    fn row(result: Played, reason: Option<&str>) -> Row {
         let scenario = all().into_iter().find(|s| s.name == "firewall_drop_pod_nft").expect("the scenario");
         let proof = Proof { confidence: Confidence::Proven, hooks: vec!["kfree_skb".into(), "nftables".into()] };
         Row { result, reason: reason.map(str::to_owned), proof: Some(proof), ms: 7, ..Row::new(&scenario) }
@@ -157,7 +157,7 @@ mod tests {
 
     #[test]
     fn a_row_that_passed_names_the_hooks_that_proved_it() {
-        let finding = played(Some(Label::FirewallDrop), &row("pass", None));
+        let finding = played(Some(Label::FirewallDrop), &row(Played::Pass, None));
         assert_eq!((finding.check.as_str(), finding.status), ("selftest/firewall_drop", Status::Ok));
         assert_eq!(finding.observed, "proven: kfree_skb, nftables");
         assert_eq!(finding.fields["hooks"], serde_json::json!(["kfree_skb", "nftables"]));
@@ -166,14 +166,14 @@ mod tests {
 
     #[test]
     fn of_a_label_beside_another_the_hooks_are_the_others() {
-        let finding = played(Some(Label::CpuThrottled), &row("pass", None));
+        let finding = played(Some(Label::CpuThrottled), &row(Played::Pass, None));
         assert_eq!(finding.observed, "beside firewall_drop");
         assert!(!finding.fields.contains_key("hooks") && !finding.fields.contains_key("confidence"));
     }
 
     #[test]
     fn a_row_that_failed_says_what_was_said_instead() {
-        let finding = played(Some(Label::FirewallDrop), &row("fail", Some("no verdict, expected firewall_drop")));
+        let finding = played(Some(Label::FirewallDrop), &row(Played::Fail, Some("no verdict, expected firewall_drop")));
         assert_eq!(finding.status, Status::Fail);
         assert_eq!(finding.observed, "no verdict, expected firewall_drop");
         assert!(finding.remediation.is_some());
@@ -187,7 +187,7 @@ mod tests {
 
     #[test]
     fn healthy_probes_get_no_verdict() {
-        let mut healthy = row("pass", None);
+        let mut healthy = row(Played::Pass, None);
         healthy.proof = None;
         let finding = played(None, &healthy);
         assert_eq!((finding.check.as_str(), finding.observed.as_str()), ("selftest/healthy", "no verdict"));

@@ -10,6 +10,20 @@ use crate::selftest::check::{self, Attempt, Claim, Standing, judge};
 use crate::selftest::options::kernel;
 use crate::selftest::scenario::Scenario;
 
+/// How a scenario went, in a word.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Played {
+    /// The failure happened and the verdict was right.
+    Pass,
+    /// It did not happen, or the verdict was wrong.
+    Fail,
+    /// This machine lacks what the scenario needs.
+    Cannot,
+    /// No scenario covers this.
+    Absent,
+}
+
 /// How a scenario went.
 #[derive(Clone, Debug, Serialize)]
 pub struct Row {
@@ -23,8 +37,8 @@ pub struct Row {
     pub family: &'static str,
     /// Kernel release.
     pub kernel: String,
-    /// `pass`, `fail`, `cannot` or `absent`: no scenario covers this.
-    pub result: &'static str,
+    /// How it went, in a word.
+    pub result: Played,
     /// Why, unless it passed.
     pub reason: Option<String>,
     /// How long it took.
@@ -80,7 +94,7 @@ impl Row {
             proxy: scenario.proxy.name(),
             family: scenario.family.name(),
             kernel: kernel(),
-            result: "pass",
+            result: Played::Pass,
             reason: None,
             ms: 0,
             said: Vec::new(),
@@ -96,7 +110,7 @@ impl Row {
     }
 
     pub(crate) fn fail(&mut self, why: String) {
-        self.result = "fail";
+        self.result = Played::Fail;
         self.reason = Some(why);
     }
 }

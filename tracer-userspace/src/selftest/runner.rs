@@ -9,7 +9,7 @@ use anyhow::{Context, Result, anyhow, bail};
 
 use crate::selftest::options::Options;
 use crate::selftest::prober::Prober;
-use crate::selftest::row::{Done, Row};
+use crate::selftest::row::{Done, Played, Row};
 use crate::selftest::scenario::{Node, Scenario, Stage};
 use crate::selftest::watcher::{self, Session, Tracer, whole};
 use crate::selftest::world::World;
@@ -84,7 +84,7 @@ fn none_of(scenarios: &[&Scenario], error: &anyhow::Error, tell: &mut dyn FnMut(
 fn hold_to_the_end(records: &[Record], rows: &mut [Row], tell: &mut dyn FnMut(&Row)) {
     for row in rows {
         row.hear(records);
-        if let Some(why) = row.done.fault(records).filter(|_| row.result == "pass") {
+        if let Some(why) = row.done.fault(records).filter(|_| row.result == Played::Pass) {
             row.fail(format!("at the end: {why}"));
             tell(row);
         }
@@ -226,7 +226,7 @@ fn row(scenario: &Scenario, work: impl FnOnce(&mut Row) -> Result<()>) -> Row {
     let began = Instant::now();
     let mut row = Row::new(scenario);
     if let Some(what) = scenario.needs.iter().find_map(|n| n.lacking()) {
-        row.result = "cannot";
+        row.result = Played::Cannot;
         row.reason = Some(what);
     } else if let Err(error) = work(&mut row) {
         row.fail(format!("{error:#}"));

@@ -3,7 +3,7 @@
 use crate::classify::label::Label;
 
 use super::{Proxy, Scenario};
-use crate::selftest::row::Row;
+use crate::selftest::row::{Played, Row};
 use crate::selftest::world::Family;
 
 /// What is known not to be there, and why: label (none: nothing is wrong), proxy, family; none: each of them.
@@ -74,7 +74,7 @@ fn reason(label: Option<Label>, proxy: Proxy, family: Family) -> Option<&'static
 fn gap(label: Option<Label>, proxy: Proxy, family: Family, why: &str) -> Row {
     let nothing = Scenario::new("", label, |_| Ok(())).proxy(proxy);
     let row = Row::new(&nothing);
-    Row { family: family.name(), result: "absent", reason: Some(why.to_owned()), ..row }
+    Row { family: family.name(), result: Played::Absent, reason: Some(why.to_owned()), ..row }
 }
 
 #[cfg(test)]
