@@ -38,7 +38,10 @@ fn looked_at(case: &Case<'_>) -> Option<Finding> {
             let (link, state) = broken(seen, case)?;
             let says = format!("link {} of the target's namespace {state}", link.name);
             let fields = json!({ "ifindex": link.ifindex, "name": link.name, "up": link.up, "running": link.running });
-            let (netns, name) = peer_down(case, link).unwrap_or((netns, link.name.clone()));
+            let (netns, name, state) = match peer_down(case, link) {
+                Some((node, peer)) => (node, peer, "is down"),
+                None => (netns, link.name.clone(), state),
+            };
             finding(case, vec![evidence("rtnetlink", time, says, fields)], netns, &name, state)
         }
         None if !seen.ambiguous && nobody_answers(seen) => gone(case, time)?,
@@ -180,7 +183,7 @@ fn finding(case: &Case<'_>, mut seen: Vec<Evidence>, netns: Netns, device: &str,
 
 #[cfg(test)]
 mod tests {
-    use crate::event::{Device, Fact, IpvsOp, LinkState, ListenQueue, Netns, Pod, Pods};
+    use crate::event::{Device, Fact, IpvsOp, LinkState, Links, ListenQueue, Netns, Pod, Pods};
     use crate::testing::{NODE, POD, SYN, SYN_ACK, Stream};
 
     fn eth0(up: bool, running: bool) -> LinkState {
@@ -272,6 +275,23 @@ mod tests {
         assert_eq!(looked_at(eth0(false, false)), ["pod_link_down"]);
         assert_eq!(looked_at(eth0(true, false)), ["pod_link_down"]);
         assert_eq!(looked_at(eth0(true, true)), ["unexplained"]);
+    }
+
+    /// Its other end in the pod is up and has no carrier for it.
+    #[test]
+    fn the_node_s_end_that_is_down_is_said_to_be_down() {
+        let veth = LinkState { ifindex: 7, name: "veth7".into(), ..LinkState::default() };
+        let mut stream = Stream::new();
+        stream.links(true, &["10.88.0.1"]).connect();
+        stream.push(Fact::Links(Links { netns: NODE, cookie: None, links: vec![veth] })).wait_ms(200);
+        stream.inspection(|seen| {
+            seen.netns = Some(POD);
+            seen.links = vec![LinkState { peer_ifindex: Some(7), ..eth0(true, false) }];
+        });
+        let verdict = stream.gives_up().verdicts().remove(0).verdict;
+        assert!(verdict.summary.starts_with("veth7 in the node's network namespace is down: "), "{}", verdict.summary);
+        assert!(verdict.remediation.starts_with("ip link set veth7 up"), "{}", verdict.remediation);
+        assert!(verdict.evidence[0].says.ends_with("no carrier: its other end is down"), "{:?}", verdict.evidence);
     }
 
     /// Found by the properties: its handshake and its end were lost, and the target was looked at for another attempt.

@@ -61,7 +61,10 @@ fn link_down(stage: &mut Stage<'_>, which: &str) -> Result<()> {
     let index = stage.pod_of(pod)?.index;
     match which {
         "eth0" => stage.inside(pod)?.ip(|ip| ip.down("eth0"))?,
-        _ => stage.world.node.ip(|ip| ip.down(&format!("v{index}")))?,
+        _ => {
+            stage.world.node.ip(|ip| ip.down(&format!("v{index}")))?;
+            stage.mentions(&[&format!("v{index} "), "namespace is down"]);
+        }
     }
     stage.gets_no_answer(Kind::Http, pod)
 }
