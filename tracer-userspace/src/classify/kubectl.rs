@@ -1,5 +1,6 @@
 //! Commands of kubectl with the names of a case, to paste.
 
+use super::shell::word;
 use crate::event::ProbeType;
 use crate::record::K8s;
 
@@ -28,12 +29,6 @@ pub(super) fn exec(k8s: &K8s, probe_type: ProbeType) -> String {
         pod = pod(k8s),
         container = container(k8s),
     )
-}
-
-/// A name as Kubernetes allows them (RFC 1123). An Event may hold anything, and this is to be pasted into a shell.
-fn word(name: Option<&str>) -> Option<&str> {
-    let fits = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '.');
-    name.filter(|name| name.starts_with(|c: char| c.is_ascii_alphanumeric()) && name.chars().all(fits))
 }
 
 #[cfg(test)]

@@ -4,7 +4,8 @@ use serde_json::json;
 
 use super::super::evidence::{evidence, of_drop, plain};
 use super::super::netfilter::{is_missed, stopped};
-use super::{Case, Finding, Label, in_namespace, is_of_handshake};
+use super::{Case, Finding, Label, enter, in_namespace, is_of_handshake};
+use super::super::shell;
 use crate::event::PacketDrop;
 use crate::record::Confidence;
 
@@ -33,7 +34,7 @@ fn by_program(case: &Case<'_>) -> Option<Finding> {
     let (time, drop, program, confidence) = dropped(case)?;
     let own = is_own_probe(case);
     let summary = format!("{}{}", did(case, drop, program), if own { OR_ITSELF } else { "" });
-    let look = look(drop);
+    let look = look(case, drop);
     let monitor = if own { MONITOR } else { "" };
     let remediation = format!("{monitor}{REMEDIATION}; the program: {look}");
     let found = Finding::failure(Label::NetworkPolicyDrop, vec![of_drop(time, drop)], summary, remediation);
@@ -41,12 +42,17 @@ fn by_program(case: &Case<'_>) -> Option<Finding> {
     Some(found.with_confidence(confidence).until_answered())
 }
 
-/// Where the program is to be found.
-fn look(drop: &PacketDrop) -> String {
+/// Where the program is to be found: the device's name is one of its own namespace.
+fn look(case: &Case<'_>, drop: &PacketDrop) -> String {
     match &drop.device {
         _ if drop.reason.as_deref() == Some(SOCKET_FILTER) => OF_SOCKET_FILTER.to_owned(),
         Some(device) => {
-            format!("bpftool net; tc filter show dev {} ingress; tc filter show dev {0} egress", device.name)
+            let device = shell::link(&device.name);
+            let look = format!("bpftool net; tc filter show dev {device} ingress; tc filter show dev {device} egress");
+            match enter(case, drop.netns) {
+                here if here.is_empty() => look,
+                enter => format!("{enter}sh -c '{look}'"),
+            }
         }
         None => "bpftool cgroup tree".to_owned(),
     }
@@ -128,7 +134,7 @@ fn by_connect(case: &Case<'_>) -> Option<Finding> {
 
 #[cfg(test)]
 mod tests {
-    use crate::event::{Fact, FirewallRule, RuleVerdict, TcpFlags, TcpState};
+    use crate::event::{Device, Fact, FirewallRule, RuleVerdict, TcpFlags, TcpState};
     use crate::record::Confidence;
     use crate::testing::{NODE, POD, SYN, Stream, firewall, rule};
 
@@ -179,6 +185,29 @@ mod tests {
         let mut stream = Stream::new();
         let verdict = stream.connect().drop(SYN, "TC_INGRESS", POD).verdicts().remove(0).verdict;
         assert_eq!((verdict.label.name(), verdict.confidence), ("network_policy_drop", Confidence::Proven));
+    }
+
+    /// The node has an `eth0`, too.
+    #[test]
+    fn a_program_in_a_pod_is_looked_for_there() {
+        let mend = |netns| {
+            let eth0 = Device { ifindex: 2, name: "eth0".into(), up: true, loopback: false };
+            let mut stream = Stream::new();
+            stream.links(true, &["10.88.0.1"]).connect().drop_on(SYN, "TC_INGRESS", netns, Some(eth0));
+            stream.verdicts().remove(0).verdict.remediation
+        };
+        let (pod, node) = (mend(POD), mend(NODE));
+        assert!(
+            pod.contains(&format!("nsenter -t $(lsns -no PID {} | head -n1) -n sh -c 'bpftool net; ", POD.0)),
+            "{pod}"
+        );
+        assert!(pod.ends_with("tc filter show dev eth0 egress'"), "{pod}");
+        assert!(
+            node.ends_with(
+                "; the program: bpftool net; tc filter show dev eth0 ingress; tc filter show dev eth0 egress"
+            ),
+            "{node}"
+        );
     }
 
     /// A host-network pod's probe: a node short of memory, and SELinux, drop with this reason, too.

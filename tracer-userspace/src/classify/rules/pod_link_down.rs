@@ -4,6 +4,7 @@ use serde_json::json;
 
 use super::super::culprit_of;
 use super::super::evidence::{evidence, is_netfilter, of_drop};
+use super::super::shell;
 use super::{Case, Finding, Label, in_handshake, in_namespace, is_unanswered, outbound};
 use crate::event::{Inspection, LinkState, ListenQueue, Netns, PacketDrop, Pod};
 use crate::record::{Confidence, Evidence};
@@ -174,8 +175,9 @@ fn finding(case: &Case<'_>, mut seen: Vec<Evidence>, netns: Netns, device: &str,
         case.attempt.flow.dst
     );
     let remediation = format!(
-        "{}ip link set {device} up; or delete the pod, so that its sandbox is made anew",
-        super::enter(case, Some(netns))
+        "{}ip link set {} up; or delete the pod, so that its sandbox is made anew",
+        super::enter(case, Some(netns)),
+        shell::link(device)
     );
     let found = Finding::failure(Label::PodLinkDown, seen, summary, remediation).with_culprit(culprit);
     Finding { decided_at, ..found }.until_answered()

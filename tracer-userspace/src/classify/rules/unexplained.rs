@@ -7,6 +7,7 @@ use super::super::evidence::{
     errno_words, evidence, of_drop, of_icmp, of_inspection, of_reset_received, of_reset_sent, of_state, plain,
 };
 use super::super::kubelet::of_outcome;
+use super::super::shell;
 use super::slow_response::gave_up_early;
 use super::{Case, Finding, Label, dialler, enter, in_namespace, ms};
 use crate::correlate::attempt::{Attempt, End};
@@ -135,7 +136,7 @@ fn look_at(case: &Case<'_>, drop: &PacketDrop) -> Option<String> {
         format!(
             "{}tc -s qdisc show dev {}: the queue that counts drops; a rate limit (the CNI's bandwidth plugin), a full queue or netem",
             enter(case, drop.netns),
-            device.name
+            shell::link(&device.name)
         )
     })
 }
