@@ -22,9 +22,8 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
         who(case)
     );
     let remediation = format!(
-        "{}ss -tan state all dst {}: stop the churn, or widen net.ipv4.ip_local_port_range outside the NodePort range",
-        enter(case, case.attempt.netns),
-        dst.ip()
+        "stop the churn, or widen net.ipv4.ip_local_port_range outside the NodePort range; who holds the ports: {}ss -tan state all dst '{dst}'",
+        enter(case, case.attempt.netns)
     );
     Some(Finding::failure(Label::EphemeralPortsExhausted, vec![seen], summary, remediation))
 }
@@ -116,6 +115,19 @@ mod tests {
         let mut stream = Stream::new();
         stream.connect().no_port(libc::EADDRNOTAVAIL).push(pressure());
         assert_eq!(stream.labels(), ["ephemeral_ports_exhausted"]);
+    }
+
+    /// ss takes what follows the last colon for a port.
+    #[test]
+    fn ss_is_given_the_address_as_it_reads_it() {
+        let mend = |dst: &str| {
+            let mut stream = Stream::to(dst);
+            stream.connect().no_port(libc::EADDRNOTAVAIL).push(pressure());
+            stream.verdicts().remove(0).verdict.remediation
+        };
+        for dst in ["[fd00::2]:8080", "10.88.0.2:8080"] {
+            assert!(mend(dst).ends_with(&format!("ss -tan state all dst '{dst}'")), "{}", mend(dst));
+        }
     }
 
     #[test]
