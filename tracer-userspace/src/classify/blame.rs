@@ -240,7 +240,7 @@ fn command(rule: &FirewallRule) -> String {
     let FirewallRule { family, table, chain, .. } = rule;
     match rule.backend {
         Backend::Nftables => format!("nft -a list chain {family} {table} {chain}"),
-        Backend::IptablesNft => format!("ip{six}tables -t {table} -vS {chain}"),
+        Backend::IptablesNft => format!("ip{six}tables-nft -t {table} -vS {chain}"),
         Backend::IptablesLegacy => format!("ip{six}tables-legacy -t {table} -vS {chain}"),
     }
 }
@@ -249,6 +249,18 @@ fn command(rule: &FirewallRule) -> String {
 mod tests {
     use super::*;
     use crate::testing::rule;
+
+    /// On many nodes `iptables` is the legacy one, which does not see these.
+    #[test]
+    fn a_chain_is_listed_by_the_program_that_has_it() {
+        let shown = |backend, family: &str| {
+            let rule = rule("cali-tw-x", RuleVerdict::Drop);
+            command(&FirewallRule { backend, family: family.into(), table: "filter".into(), ..rule })
+        };
+        assert_eq!(shown(Backend::IptablesNft, "ip"), "iptables-nft -t filter -vS cali-tw-x");
+        assert_eq!(shown(Backend::IptablesNft, "ip6"), "ip6tables-nft -t filter -vS cali-tw-x");
+        assert_eq!(shown(Backend::IptablesLegacy, "ip6"), "ip6tables-legacy -t filter -vS cali-tw-x");
+    }
 
     /// The stack of the drop does not always tell the hook.
     #[test]

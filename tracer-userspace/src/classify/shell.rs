@@ -14,6 +14,11 @@ pub(super) fn link(name: &str) -> &str {
     if known { name } else { "DEVICE" }
 }
 
+/// The same in the name of a setting, in which a dot is written as a slash.
+pub(super) fn link_setting(name: &str) -> String {
+    link(name).replace('.', "/")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -22,5 +27,6 @@ mod tests {
     fn a_link_s_name_is_no_command() {
         assert_eq!(["eth0.100", "vxlan_sys_4789", "cali-1"].map(link), ["eth0.100", "vxlan_sys_4789", "cali-1"]);
         assert_eq!(["$(reboot)", "a;b", "-all", "a'b", ""].map(link), ["DEVICE"; 5]);
+        assert_eq!(link_setting("eth0.100"), "eth0/100");
     }
 }

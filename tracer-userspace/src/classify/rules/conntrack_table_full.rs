@@ -35,15 +35,17 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
         table.drop
     );
     let remediation = format!(
-        "{}sysctl -w net.netfilter.nf_conntrack_max={}, and see there what fills it: conntrack -L -o extended | head",
-        enter(case, drop.netns),
-        table.max.saturating_mul(2)
+        "on the node (in a pod it cannot be written): sysctl -w net.netfilter.nf_conntrack_max={}; and see what fills it: {}{WHAT_FILLS_IT}",
+        table.max.saturating_mul(2),
+        enter(case, drop.netns)
     );
     let confidence = if rose && rules.is_none() { Confidence::Proven } else { Confidence::Likely };
     let mut found = stopped.finding(case, Label::ConntrackTableFull, summary, remediation).with_confidence(confidence);
     found.evidence.push(of_table(reading.at, table));
     Some(found)
 }
+
+const WHAT_FILLS_IT: &str = "conntrack -L | awk '{print $5, $6}' | sort | uniq -c | sort -rn | head";
 
 /// All rules were read, and none fits, or only such as come to what has an entry by then: the SYN has none.
 fn is_no_rule_s(blame: &Blame<'_>, drop: &PacketDrop) -> bool {
@@ -73,7 +75,7 @@ fn of_table(time: u64, table: Conntrack) -> Evidence {
 mod tests {
     use crate::event::{Backend, Conntrack, Fact, FirewallRule, RuleVerdict, Tracked};
     use crate::record::Confidence;
-    use crate::testing::{NODE, SYN, Stream, firewall, rule};
+    use crate::testing::{NODE, POD, SYN, Stream, firewall, rule};
 
     fn table(count: u64, drop: u64, rules: Vec<FirewallRule>) -> Fact {
         let Fact::Firewall(mut firewall) = firewall(NODE, rules) else { unreachable!("a firewall") };
@@ -111,6 +113,22 @@ mod tests {
         let twice = [table(100, 7, Vec::new()), table(100, 8, Vec::new())];
         assert_eq!(said(&twice), ("conntrack_table_full", Confidence::Proven));
         assert_eq!(said(&[table(50, 7, Vec::new())]).0, "firewall_drop");
+    }
+
+    /// One limit holds for all namespaces, and can be written in the first only.
+    #[test]
+    fn the_limit_is_raised_on_the_node() {
+        let Fact::Firewall(mut full) = table(100, 7, Vec::new()) else { unreachable!("a firewall") };
+        full.netns = POD;
+        let mut stream = Stream::new();
+        stream.links(true, &["10.88.0.1"]).connect().drop_with(SYN, POD, |drop| {
+            (drop.reason, drop.location) = (Some("NETFILTER_DROP".into()), Some("nf_hook_slow".into()));
+            (drop.tracked, drop.stack) = (Some(Tracked::No), vec!["ip_rcv".into()]);
+        });
+        stream.push(Fact::Firewall(full)).wait_ms(5).push(Fact::Tick);
+        let mend = stream.verdicts().remove(0).verdict.remediation;
+        assert!(mend.contains(": sysctl -w net.netfilter.nf_conntrack_max=200; "), "{mend}");
+        assert!(mend.contains(" -n conntrack -L | awk "), "{mend}");
     }
 
     /// The kubelet's rule for marked packets in KUBE-FIREWALL, to which INPUT and OUTPUT lead.

@@ -5,6 +5,7 @@ use serde_json::json;
 
 use super::super::evidence::{evidence, netfilter_hook, of_drop, plain};
 use super::super::netfilter::dropped;
+use super::super::shell;
 use super::{Case, Finding, Label, enter, in_namespace};
 use crate::event::PacketDrop;
 use crate::record::{Confidence, Status};
@@ -78,7 +79,8 @@ const fn setting(drop: &PacketDrop) -> &'static str {
 
 fn forward(case: &Case<'_>, drop: &PacketDrop) -> String {
     let (name, version) = (setting(drop), if drop.flow.dst.is_ipv4() { "ipv4" } else { "ipv6" });
-    let device = drop.device.as_ref().map(|d| format!(" (and net.{version}.conf.{}.forwarding)", d.name));
+    let device = drop.device.as_ref().map(|d| shell::link_setting(&d.name));
+    let device = device.map(|device| format!(" (and net.{version}.conf.{device}.forwarding)"));
     format!(
         "{}sysctl -w {name}=1{}; make it permanent in /etc/sysctl.d, and look at what set it to 0 (`tracer doctor --check ip_forward`)",
         enter(case, drop.netns),

@@ -1,6 +1,7 @@
 //! The reverse-path filter dropped a packet of this attempt.
 
 use super::super::evidence::of_drop;
+use super::super::shell;
 use super::{Case, Finding, Label, enter, in_namespace, is_of_handshake};
 use crate::event::PacketDrop;
 use crate::record::Confidence;
@@ -18,8 +19,9 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
         drop.flow.dst,
         drop.flow.src.ip()
     );
+    let named = drop.device.as_ref().map_or_else(|| "DEVICE".to_owned(), |d| shell::link_setting(&d.name));
     let remediation = format!(
-        "{}sysctl -w net.ipv4.conf.{device}.rp_filter=2 (loose: the higher of it and net.ipv4.conf.all counts), or mend the route to {} (ip route get {})",
+        "{}sysctl -w net.ipv4.conf.{named}.rp_filter=2 (loose: the higher of it and net.ipv4.conf.all counts), or mend the route to {} (ip route get {})",
         enter(case, drop.netns),
         drop.flow.src.ip(),
         drop.flow.src.ip()
@@ -48,12 +50,25 @@ fn is_strict(case: &Case<'_>) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use crate::event::TcpState;
+    use crate::event::{Device, TcpState};
     use crate::testing::{NODE, POD, SYN, SYN_ACK, Stream};
 
     #[test]
     fn the_kernel_s_own_reason_decides() {
         assert_eq!(Stream::new().connect().drop(SYN_ACK, "IP_RPFILTER", NODE).labels(), ["rp_filter_drop"]);
+    }
+
+    #[test]
+    fn a_vlan_s_setting_is_written_with_a_slash() {
+        let mend = |device: Option<&str>| {
+            let device = device.map(|name| Device { ifindex: 2, name: name.into(), up: true, loopback: false });
+            let mut stream = Stream::new();
+            stream.connect().drop_on(SYN_ACK, "IP_RPFILTER", NODE, device);
+            stream.verdicts().remove(0).verdict.remediation
+        };
+        let vlan = mend(Some("eth0.100"));
+        assert!(vlan.contains("sysctl -w net.ipv4.conf.eth0/100.rp_filter=2 "), "{vlan}");
+        assert!(mend(None).contains("sysctl -w net.ipv4.conf.DEVICE.rp_filter=2 "), "{}", mend(None));
     }
 
     #[test]
