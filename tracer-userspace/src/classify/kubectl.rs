@@ -15,6 +15,16 @@ pub(super) fn container(k8s: &K8s) -> String {
     word(k8s.container_name.as_deref()).map(|name| format!(" -c {name}")).unwrap_or_default()
 }
 
+/// What is behind a Service, `shop/cart` or with its port `shop/cart:http`.
+pub(super) fn endpoints(service: Option<&str>) -> String {
+    let (namespace, name) = service.and_then(|it| it.split_once('/')).unzip();
+    let namespace = word(namespace).unwrap_or("NAMESPACE");
+    let name = word(name.and_then(|name| name.split(':').next())).unwrap_or("SERVICE");
+    format!(
+        "kubectl get endpointslices -n {namespace} -l kubernetes.io/service-name={name}; kubectl get pods -n {namespace} -o wide"
+    )
+}
+
 /// Runs the command of a probe by hand. What it is stands in the pod's spec, and is not kept here.
 pub(super) fn exec(k8s: &K8s, probe_type: ProbeType) -> String {
     let chosen = word(k8s.container_name.as_deref()).map(|name| format!("?(@.name==\"{name}\")"));
@@ -48,6 +58,17 @@ mod tests {
         );
         let without = exec(&named("shop", "cart-0", None), ProbeType::Startup);
         assert!(without.ends_with("jsonpath='{.spec.containers[*].startupProbe.exec.command}')"), "{without}");
+    }
+
+    /// The name comes out of the comment of a rule.
+    #[test]
+    fn a_service_is_looked_for_in_its_namespace() {
+        let cart =
+            "kubectl get endpointslices -n shop -l kubernetes.io/service-name=cart; kubectl get pods -n shop -o wide";
+        assert_eq!([endpoints(Some("shop/cart")), endpoints(Some("shop/cart:http"))], [cart, cart]);
+        let unknown = cart.replace("shop", "NAMESPACE").replace("cart", "SERVICE");
+        assert_eq!(["$(a)/b;c:d", "cart"].map(|name| endpoints(Some(name))), [unknown.clone(), unknown.clone()]);
+        assert_eq!(endpoints(None), unknown);
     }
 
     #[test]

@@ -6,6 +6,7 @@ use serde_json::json;
 
 use super::super::evidence::{evidence, of_drop, of_ipvs};
 use super::super::netfilter::{is_port_unreachable, stopped};
+use super::super::kubectl;
 use super::{Case, Finding, Label, in_handshake, in_namespace, network_policy_drop, silent};
 use crate::enrich;
 use crate::event::{FirewallRule, IpvsOp, NodePort, NodePorts, PacketDrop, ProxyMode, Service};
@@ -156,12 +157,12 @@ fn finding(
     let dst = case.attempt.flow.dst;
     let service = service_at(case, dst);
     let name = service.map(name_of).or_else(|| named.map(str::to_owned)).or_else(|| node_port_service(case, dst));
-    let name = name.map_or_else(|| "the Service".to_owned(), |name| format!("Service {name}"));
+    let called = name.as_ref().map_or_else(|| "the Service".to_owned(), |name| format!("Service {name}"));
     let circular = service.and_then(|service| circular(case, service));
     let lacking = if matches!(lacking, Lacking::Everywhere) { everywhere(case) } else { lacking };
     let lacks = lacks(case, lacking);
-    let summary = format!("{name} at {dst} has {lacks}: {said}{}", circular.as_deref().unwrap_or_default());
-    make(summary, mend(lacking, circular.is_some()))
+    let summary = format!("{called} at {dst} has {lacks}: {said}{}", circular.as_deref().unwrap_or_default());
+    make(summary, mend(lacking, circular.is_some(), name.as_deref()))
 }
 
 fn lacks(case: &Case<'_>, lacking: Lacking) -> String {
@@ -177,21 +178,23 @@ fn lacks(case: &Case<'_>, lacking: Lacking) -> String {
     }
 }
 
-fn mend(lacking: Lacking, circular: bool) -> String {
+fn mend(lacking: Lacking, circular: bool, name: Option<&str>) -> String {
     match lacking {
         _ if circular => "do not gate the pod's readiness on its own Service (probe the pod itself), or set \
             publishNotReadyAddresses: true on that Service"
             .to_owned(),
         Lacking::Here(policy) => format!(
             "run a ready pod of it on this node (a DaemonSet has one on each), or set its {policy} to Cluster; where its \
-            endpoints are: kubectl get endpointslices,pods -o wide"
+            endpoints are: {}",
+            kubectl::endpoints(name)
         ),
         Lacking::NotYet(_) => "see whether kube-proxy on this node is behind or stands still (its logs, and \
             kubeproxy_sync_proxy_rules_last_timestamp_seconds), or whether the endpoints have become ready only now"
             .to_owned(),
-        Lacking::Everywhere => "make an endpoint of it ready: kubectl get endpointslices,pods; the readiness of those \
-            pods is the cause to look for"
-            .to_owned(),
+        Lacking::Everywhere => format!(
+            "make an endpoint of it ready; the readiness of its pods is the cause to look for: {}",
+            kubectl::endpoints(name)
+        ),
     }
 }
 

@@ -47,6 +47,7 @@ fn kube_proxy_s_reject_names_the_service() {
     let verdict = &stream.verdicts()[0].verdict;
     assert_eq!((verdict.label.name(), verdict.confidence), ("service_no_endpoints", Confidence::Proven));
     assert!(verdict.summary.contains("shop/cart:http"), "{}", verdict.summary);
+    assert!(verdict.remediation.contains(" -n shop -l kubernetes.io/service-name=cart;"), "{}", verdict.remediation);
 }
 
 /// Cilium's programs at cgroup/connect.
