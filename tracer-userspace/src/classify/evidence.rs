@@ -17,6 +17,12 @@ pub fn evidence(hook: &str, time_boot_ns: u64, says: String, fields: Value) -> E
     Evidence { hook: hook.to_owned(), time_boot_ns, says, fields }
 }
 
+/// "1 packet", "2 packets".
+#[must_use]
+pub fn counted(n: u64, noun: &str) -> String {
+    format!("{n} {noun}{}", if n == 1 { "" } else { "s" })
+}
+
 /// A dropped packet.
 #[must_use]
 pub fn of_drop(time: u64, drop: &PacketDrop) -> Evidence {

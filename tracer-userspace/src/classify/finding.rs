@@ -134,6 +134,15 @@ impl Finding {
         self
     }
 
+    /// With what the other rests on. Where a container was throttled, that is to be mended before the lateness that comes of it.
+    pub fn join(&mut self, other: Self) {
+        let rows: Vec<_> = other.evidence.into_iter().filter(|row| !self.evidence.contains(row)).collect();
+        self.evidence.extend(rows);
+        if other.label == Label::CpuThrottled {
+            self.remediation = format!("{}. If that does not help: {}", other.remediation, self.remediation);
+        }
+    }
+
     /// It rests on something that the other finding does not have.
     #[must_use]
     pub fn adds_to(&self, other: &Self) -> bool {

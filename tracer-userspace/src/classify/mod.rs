@@ -76,12 +76,13 @@ pub fn classify(case: &Case<'_>) -> Option<(Finding, Vec<Label>)> {
     // What nothing ties to the attempt does not go before what something does.
     let tied = findings.iter().position(|f| f.confidence > Confidence::Possible).unwrap_or_default();
     let mut first = (tied < findings.len()).then(|| findings.remove(tied))?.weakened(case);
-    let others = findings.iter().filter(|f| f.label != Label::Unexplained && f.adds_to(&first));
-    let also = others.map(|f| f.label).collect();
+    findings.retain(|f| f.label != Label::Unexplained && f.adds_to(&first));
+    let also = findings.iter().map(|f| f.label).collect();
     history::add(case, &mut first);
     history::add_end(case, &mut first);
     lifecycle::add(case, &mut first);
     other_dials::add(case, &mut first);
     kubelet::add_ignored(case, &mut first);
+    findings.into_iter().for_each(|other| first.join(other));
     Some((first, also))
 }

@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use super::super::evidence::evidence;
+use super::super::evidence::{counted, evidence};
 use super::slow_response::taken_and_silent;
 use super::{Case, Finding, Label};
 use crate::record::Confidence;
@@ -20,33 +20,49 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
         let (times, micros) = (now.times.saturating_sub(before.times), now.micros.saturating_sub(before.micros));
         (times > 0).then_some((&now.cgroup, times, micros))
     })?;
-    let says =
-        format!("{cgroup} was throttled {times} times, {:.1} ms in all, during the attempt", micros as f64 / 1e3);
+    let says = format!(
+        "{cgroup} was throttled {}, {:.1} ms in all, during the attempt",
+        counted(times, "time"),
+        micros as f64 / 1e3
+    );
     let seen = evidence("cpu.stat", time, says.clone(), json!({ "times": times, "throttled_ms": micros / 1000 }));
-    let found = Finding::failure(Label::CpuThrottled, vec![seen], says, Label::CpuThrottled.page().mend.to_owned());
+    let found = Finding::failure(Label::CpuThrottled, vec![seen], says, MEND.to_owned());
     Some(found.with_confidence(Confidence::Likely))
 }
+
+const MEND: &str = "raise the CPU limit of the container, or drop it: it was throttled meanwhile";
 
 #[cfg(test)]
 mod tests {
     use crate::classify::label::Label;
     use crate::event::{TcpState, Throttled};
+    use crate::record::Verdict;
     use crate::testing::Stream;
 
-    fn slow(times: u64) -> Vec<Label> {
+    fn slow(times: u64) -> Verdict {
         let at = |times| vec![Throttled { cgroup: "/kubepods/pod1".into(), times, micros: times * 1000 }];
         let mut stream = Stream::new();
         stream.connect().established().wait_ms(200).inspection(|seen| seen.throttled = at(5));
         stream.wait_ms(400).inspection(|seen| seen.throttled = at(5 + times));
         stream.wait_ms(400).state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 0));
-        let verdicts = stream.verdicts();
         assert_eq!(stream.labels(), ["slow_response"]);
-        verdicts[0].verdict.also.clone()
+        stream.verdicts().remove(0).verdict
     }
 
     #[test]
     fn a_counter_that_rose_is_said_beside_the_cause() {
-        assert_eq!(slow(7), [Label::CpuThrottled]);
-        assert!(slow(0).is_empty());
+        assert_eq!(slow(7).also, [Label::CpuThrottled]);
+        assert!(slow(0).also.is_empty());
+    }
+
+    #[test]
+    fn it_is_shown_and_mended_before_the_lateness() {
+        let says = |verdict: &Verdict| verdict.evidence.iter().map(|row| row.says.clone()).collect::<Vec<_>>();
+        let (held, free) = (slow(7), slow(0));
+        assert_eq!(says(&held)[0], "/kubepods/pod1 was throttled 7 times, 7.0 ms in all, during the attempt");
+        assert_eq!(says(&held)[1..], says(&free));
+        let after = held.remediation.strip_prefix("raise the CPU limit of the container, or drop it: ");
+        assert!(after.is_some_and(|mend| mend.ends_with(&free.remediation)), "{}", held.remediation);
+        assert!(says(&slow(1))[0].contains(" throttled 1 time, "));
     }
 }

@@ -111,7 +111,7 @@ mod tests {
 
     use crate::classify::label::Label;
     use crate::event::{Fact, Findings, Links, Netns, RuleVerdict, TcpState};
-    use crate::record::{Confidence, FindingBody, Status};
+    use crate::record::{Confidence, FindingBody, Status, Verdict};
     use crate::testing::{NODE, POD, SYN, Stream, firewall, rule};
 
     #[test]
@@ -187,21 +187,24 @@ mod tests {
         });
     }
 
-    fn also(hook: &str, policy: bool) -> Vec<Label> {
+    fn said(hook: &str, policy: bool) -> Verdict {
         let mut stream = Stream::new();
         stream.links(true, &["10.88.0.1"]).push(base_policy(hook)).connect();
         dropped_at_input(&mut stream, NODE);
         let dropping = crate::event::FirewallRule { policy, ..rule("INPUT", RuleVerdict::Drop) };
         stream.push(firewall(NODE, vec![dropping])).wait_ms(5).push(Fact::Tick);
         assert_eq!(stream.labels(), ["firewall_drop"]);
-        stream.verdicts()[0].verdict.also.clone()
+        stream.verdicts().remove(0).verdict
     }
 
     #[test]
     fn a_policy_that_doctor_found_is_said_beside_the_drop() {
+        let also = |hook, policy| said(hook, policy).also;
         assert_eq!(also("INPUT", true), [Label::MissingNodePrerequisite]);
         assert!(also("FORWARD", true).is_empty(), "another hook's");
         assert!(also("INPUT", false).is_empty(), "a rule's, not the policy's");
+        let rows = said("INPUT", true).evidence;
+        assert_eq!(rows[0].says, "doctor, base_policy: policy drop on INPUT", "{rows:?}");
     }
 
     #[test]
