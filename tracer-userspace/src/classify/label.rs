@@ -154,8 +154,8 @@ labels! {
     /// The node lacks a setting that pods' traffic needs.
     MissingNodePrerequisite = "missing_node_prerequisite" {
         title: "the node lacks a setting that pods' traffic needs",
-        meaning: "A packet of the handshake was for another host (a pod's way to a Service, to another node or to the world), and the node does not forward packets: net.ipv4.ip_forward, net.ipv6.conf.all.forwarding or the             setting of the device it came in on is 0. It is dropped without an answer, so that the connection times out. Beside another label, in `also`: the last check of the node (`tracer doctor`, and every five minutes in `tracer run`) found that a base chain drops what no rule accepted, and that policy took the packet.",
-        evidence: "proven: `kfree_skb` with reason IP_INADDRERRORS for a packet of this attempt's own handshake in the node's network namespace: the kernel gives it in `ip_error` and `ip6_forward` when the device does not forward. likely (a kernel without that reason): it was dropped there and no ICMP error was sent. In `also`:             netfilter dropped it in the node's network namespace, at the hook of the base chain in the finding, and the only rule that can have done it is a policy.",
+        meaning: "A packet of the handshake was for another host (a pod's way to a Service, to another node or to the world), and the node does not forward packets: net.ipv4.ip_forward, net.ipv6.conf.all.forwarding or the setting of the device it came in on is 0. It is dropped without an answer, so that the connection times out. Beside another label, in `also`: the last check of the node (`tracer doctor`, and every five minutes in `tracer run`) found that a base chain drops what no rule accepted, and that policy took the packet.",
+        evidence: "proven: `kfree_skb` with reason IP_INADDRERRORS for a packet of this attempt's own handshake in the node's network namespace: the kernel gives it in `ip_error` and `ip6_forward` when the device does not forward. likely (a kernel without that reason): it was dropped there and no ICMP error was sent. In `also`: netfilter dropped it in the node's network namespace, at the hook of the base chain in the finding, and the only rule that can have done it is a policy.",
         lookalikes: "No route, or one that refuses, is `route_unreachable`: the kernel then sends an ICMP error. A drop by netfilter is `firewall_drop`, also where it is a policy's. A pod need not forward: a virtual machine or a stack of its own in a pod answers packets that the pod's kernel drops for this very reason. A missing br_netfilter leaves no trace on a probe's path: `tracer doctor --check br_netfilter` tells it.",
         mend: "sysctl -w net.ipv4.ip_forward=1 (net.ipv6.conf.all.forwarding=1), permanently in /etc/sysctl.d; `tracer doctor` names what else is missing and the command for each.",
     }
@@ -295,8 +295,8 @@ labels! {
     /// The answer was there in time, and the kubelet read it too late.
     KubeletDelayed = "kubelet_delayed" {
         title: "the answer arrived in time, and the kubelet took it too late",
-        meaning: "The network and the application were in time: the answer lay in the prober's socket before the probe's timeout. The kubelet says that it timed out, so it did not get to read it: it had no CPU, or was stopped, or             had too much to do at once.",
-        evidence: "likely: the kubelet's own outcome of this attempt is a timeout while it waited for the answer's headers, the probe speaks plain HTTP, and the status line of the answer (no redirect) had reached the attempt's socket more than 0.2 s before timeoutSeconds had passed since the             connect (`cgroup_skb`). The outcome is tied to the attempt by pod, container, kind of probe and time. possible: when the bytes came was not seen, but they lay unread in the socket when the kubelet closed it, 0.2 s or more after its own timeout.",
+        meaning: "The network and the application were in time: the answer lay in the prober's socket before the probe's timeout. The kubelet says that it timed out, so it did not get to read it: it had no CPU, or was stopped, or had too much to do at once.",
+        evidence: "likely: the kubelet's own outcome of this attempt is a timeout while it waited for the answer's headers, the probe speaks plain HTTP, and the status line of the answer (no redirect) had reached the attempt's socket more than 0.2 s before timeoutSeconds had passed since the connect (`cgroup_skb`). The outcome is tied to the attempt by pod, container, kind of probe and time. possible: when the bytes came was not seen, but they lay unread in the socket when the kubelet closed it, 0.2 s or more after its own timeout.",
         lookalikes: "An answer after the timeout, or none, is `slow_response`. An answer whose body never ends is one that the application did not finish, and gets no such label. With TLS or gRPC the first bytes are a handshake's: that is `slow_response`. A server that sends a status line and stops before the end of its headers looks the same.",
         mend: "Give the kubelet CPU: reserve it (--system-reserved, --kube-reserved, a cgroup of its own), look at the node's load and at /proc/pressure/cpu at that moment; or raise timeoutSeconds.",
     }
@@ -311,7 +311,7 @@ labels! {
     /// The command of an exec probe did not end in time.
     ExecTimeout = "exec_timeout" {
         title: "the command of an exec probe did not end in time",
-        meaning: "The probe runs a command in the container; it had not ended when timeoutSeconds were over. No connection of the kubelet is involved. Before Kubernetes 1.20 such a timeout was not counted at all: a probe that             begins to fail with an upgrade was too slow before.",
+        meaning: "The probe runs a command in the container; it had not ended when timeoutSeconds were over. No connection of the kubelet is involved. Before Kubernetes 1.20 such a timeout was not counted at all: a probe that begins to fail with an upgrade was too slow before.",
         evidence: "likely: the kubelet's own outcome says that the command timed out. Never proven: no event of the kernel carries it.",
         lookalikes: "A command that ends in time and says no is `exec_failed`. A command that itself dials somewhere shows that connection's own verdict only with --all-connections.",
         mend: "Raise timeoutSeconds (it is 1 s unless set), make the command cheaper (starting an interpreter takes most of a second of a throttled CPU), or use an httpGet, tcpSocket or grpc probe.",
@@ -327,7 +327,7 @@ labels! {
     /// A pod's sandbox waits for the network.
     CniNotReady = "cni_not_ready" {
         title: "the pod's sandbox has no network: the CNI is not ready",
-        meaning: "The kubelet could not make the pod's sandbox because the CNI plugin said no or is not set up: no container of it runs, and none of its probes is made. After a node's start that is an order: the network's agent has not             written its configuration yet.",
+        meaning: "The kubelet could not make the pod's sandbox because the CNI plugin said no or is not set up: no container of it runs, and none of its probes is made. After a node's start that is an order: the network's agent has not written its configuration yet.",
         evidence: "likely: the kubelet's log says that the sandbox failed in the setup of its network, or that the network is not ready, and names the pod. Never proven: no event of the kernel carries it.",
         lookalikes: "A pod whose image cannot be pulled has a network. A pod that runs and cannot be reached has another label.",
         mend: "See whether the CNI's agent runs on this node (kubectl get pods -n kube-system -o wide), and what lies in /etc/cni/net.d and /opt/cni/bin; a pod that must outlive this at start needs a startupProbe.",
@@ -367,5 +367,15 @@ mod tests {
             assert_eq!(serde_json::to_value(label).ok(), Some(serde_json::Value::from(label.name())));
         }
         assert_eq!(Label::from_name("no_such_label"), None);
+    }
+
+    #[test]
+    fn no_page_has_holes_in_its_text() {
+        for label in Label::ALL {
+            let page = label.page();
+            let all = [page.title, page.meaning, page.evidence, page.lookalikes, page.mend];
+            let hole = all.iter().find(|text| text.contains("  ") || text.contains('\n') || text.trim() != **text);
+            assert_eq!(hole, None, "{label}");
+        }
     }
 }
