@@ -1,6 +1,8 @@
 //! Commands of kubectl with the names of a case, to paste.
 
 use super::shell::word;
+use super::{Case, history};
+use crate::enrich;
 use crate::event::ProbeType;
 use crate::record::K8s;
 
@@ -13,6 +15,28 @@ pub(super) fn pod(k8s: &K8s) -> String {
 /// " -c app", if the container is known.
 pub(super) fn container(k8s: &K8s) -> String {
     word(k8s.container_name.as_deref()).map(|name| format!(" -c {name}")).unwrap_or_default()
+}
+
+/// A mend with the log of the container that was dialled, if its pod is known. How one ended that does not run says `history`.
+pub(super) fn with_log(case: &Case<'_>, mend: String) -> String {
+    let runs = history::runs(case);
+    let k8s = enrich::name(case.attempt, case.node).k8s;
+    match k8s.filter(|_| runs.is_none_or(|runs| runs.started_boot_ns.is_some())) {
+        Some(k8s) => and_log(&k8s, runs.is_some_and(|runs| runs.restarts > 0), mend),
+        None => mend,
+    }
+}
+
+/// The same by its names.
+pub(super) fn and_log(k8s: &K8s, restarted: bool, mend: String) -> String {
+    if k8s.pod_name.is_none() {
+        return mend;
+    }
+    let container = Some(container(k8s)).filter(|it| !it.is_empty());
+    let container = container.unwrap_or_else(|| " --all-containers".to_owned());
+    let before = if restarted { " (--previous: of the run before)" } else { "" };
+    let mend = mend.trim_end_matches('.');
+    format!("{mend}; the log: kubectl logs {}{container} --since=5m{before}", pod(k8s))
 }
 
 /// What is behind a Service, `shop/cart` or with its port `shop/cart:http`.
@@ -69,6 +93,16 @@ mod tests {
         let unknown = cart.replace("shop", "NAMESPACE").replace("cart", "SERVICE");
         assert_eq!(["$(a)/b;c:d", "cart"].map(|name| endpoints(Some(name))), [unknown.clone(), unknown.clone()]);
         assert_eq!(endpoints(None), unknown);
+    }
+
+    #[test]
+    fn a_log_is_that_of_the_container_or_of_all() {
+        let mend = |container, restarted| and_log(&named("shop", "cart-0", container), restarted, "Look.".to_owned());
+        assert_eq!(mend(Some("app"), false), "Look; the log: kubectl logs -n shop cart-0 -c app --since=5m");
+        let before =
+            "Look; the log: kubectl logs -n shop cart-0 --all-containers --since=5m (--previous: of the run before)";
+        assert_eq!(mend(None, true), before);
+        assert_eq!(and_log(&K8s::default(), true, "Look.".to_owned()), "Look.");
     }
 
     #[test]

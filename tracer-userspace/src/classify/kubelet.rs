@@ -7,7 +7,7 @@ use super::evidence::evidence;
 use super::finding::Finding;
 use super::kubectl;
 use super::label::Label;
-use super::rules::app_status_failure::answer_in_words;
+use super::rules::app_status_failure::{HANDLER, answer_in_words};
 use crate::correlate::node::Node;
 use crate::enrich;
 use crate::event::{
@@ -73,7 +73,11 @@ pub fn answer(probe: &KubeletProbe, connections: usize, node: &Node) -> Option<(
         kind(probe),
         whose(&named.k8s)
     );
-    Some((told(Label::AppStatusFailure, of_outcome(probe), summary, mend.to_owned()), named))
+    let mend = match mend {
+        HANDLER => kubectl::and_log(&named.k8s, false, mend.to_owned()),
+        _ => mend.to_owned(),
+    };
+    Some((told(Label::AppStatusFailure, of_outcome(probe), summary, mend), named))
 }
 
 fn container<'a>(probe: &KubeletProbe, node: &'a Node) -> Option<&'a Container> {

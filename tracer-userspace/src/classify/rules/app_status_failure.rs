@@ -1,6 +1,7 @@
 //! The application answered, and said no.
 
 use super::super::evidence::evidence;
+use super::super::kubectl::with_log;
 use super::super::kubelet::of_outcome;
 use super::super::sidecar;
 use super::{Case, Finding, Label, ms};
@@ -9,7 +10,7 @@ use crate::event::{Answer, AnswerKind, ProbeSays};
 use crate::record::Confidence;
 use serde_json::json;
 
-const HANDLER: &str =
+pub(in super::super) const HANDLER: &str =
     "the network is fine: see what the health handler checks, and the application's log at that moment";
 const PROTOCOL: &str = "the probe asks in HTTP and the port speaks something else: correct the probe's port or scheme, or use tcpSocket or grpc";
 const PROTOCOL_TLS: &str = "the probe asks in HTTPS and the port speaks something else: set its scheme to HTTP if the port speaks plain HTTP, correct the port, or use tcpSocket or grpc";
@@ -34,9 +35,14 @@ fn by_outcome(case: &Case<'_>) -> Option<Finding> {
     let (says, mend) = answer_in_words(said.says, enrich::scheme(case.attempt, case.node).as_deref())?;
     let dst = case.attempt.flow.dst;
     let summary = format!("{dst} was reached and answered: {says}, as the kubelet read it");
-    let found = Finding::failure(Label::AppStatusFailure, vec![of_outcome(said)], summary, mend.to_owned());
+    let found = Finding::failure(Label::AppStatusFailure, vec![of_outcome(said)], summary, with_mend(case, mend));
     let status = if let ProbeSays::Status(status) = said.says { Some(status) } else { None };
     Some(sidecar::add(case, status, found.with_confidence(Confidence::Likely)))
+}
+
+/// What the application refuses stands in its log, not that it speaks another protocol.
+fn with_mend(case: &Case<'_>, mend: &str) -> String {
+    if mend == HANDLER { with_log(case, mend.to_owned()) } else { mend.to_owned() }
 }
 
 /// What the kubelet read, in words, and what mends it; `None` if it says nothing of an answer. Over TLS it is not HTTP, or no TLS.
@@ -64,7 +70,7 @@ fn by_answer(case: &Case<'_>) -> Option<Finding> {
     let summary = format!("{dst} was reached and answered after {took}: {says}");
     let fields = json!({ "status": answer.status, "kind": answer.kind });
     let seen = evidence("cgroup_skb", time, says, fields);
-    let found = Finding::failure(Label::AppStatusFailure, vec![seen], summary, mend.to_owned());
+    let found = Finding::failure(Label::AppStatusFailure, vec![seen], summary, with_mend(case, mend));
     let found = unless_redirected(case, found);
     Some(sidecar::add(case, answer.status.filter(|_| answer.kind == AnswerKind::Http), found))
 }

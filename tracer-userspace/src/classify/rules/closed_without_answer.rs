@@ -1,6 +1,7 @@
 //! The server took the request and closed without a byte of an answer.
 
 use super::super::evidence::{evidence, of_state};
+use super::super::kubectl::with_log;
 use super::{Case, Finding, Label, ms};
 use crate::correlate::attempt::End;
 use crate::enrich;
@@ -40,8 +41,8 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let summary = format!("{} {what}{how}{or}", attempt.flow.dst);
     let mut seen = vec![of_state(ended, state)];
     seen.extend(gone);
-    let found =
-        Finding::failure(Label::ClosedWithoutAnswer, seen, summary, Label::ClosedWithoutAnswer.page().mend.to_owned());
+    let mend = with_log(case, Label::ClosedWithoutAnswer.page().mend.to_owned());
+    let found = Finding::failure(Label::ClosedWithoutAnswer, seen, summary, mend);
     let found = if unasked { found.with_confidence(Confidence::Likely) } else { found };
     Some(Finding { decided_at: ended, ..found })
 }

@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 
 use super::super::evidence::{of_drop, of_reset_sent};
+use super::super::kubectl::with_log;
 use super::{Case, Finding, Label, by_subject, in_namespace};
 use crate::event::{Listen, Netns};
 use crate::record::Evidence;
@@ -21,7 +22,7 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     });
     let remediation =
         format!("make the process listen on {}{}, {otherwise}", dst.port(), where_to_listen(case, dst.ip()));
-    Some(Finding::failure(Label::ConnectionRefused, seen, summary, remediation))
+    Some(Finding::failure(Label::ConnectionRefused, seen, summary, with_log(case, remediation)))
 }
 
 const OF_A_PROBE: &str = "correct the probe's port, or add a startupProbe if it only starts slowly";
@@ -117,6 +118,8 @@ mod tests {
         let mut probe = Stream::new();
         probe.http_readiness().connect().reset_sent(SYN, true, None);
         assert!(mend(&probe).contains("correct the probe's port, or add a startupProbe"), "{}", mend(&probe));
+        let log = "; the log: kubectl logs -n default web -c app --since=5m";
+        assert!(mend(&probe).ends_with(log) && !words.contains("kubectl"), "{} {words}", mend(&probe));
     }
 
     fn stream_flow() -> crate::event::Flow {

@@ -1,6 +1,7 @@
 //! A RST after the connection was established and before any answer.
 
 use super::super::evidence::{of_reset_received, of_reset_sent};
+use super::super::kubectl::with_log;
 use super::super::kubelet::of_outcome;
 use super::{Case, Finding, Label, ms};
 use crate::correlate::attempt::End;
@@ -40,7 +41,9 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
         if partial { "in the middle of its answer" } else { "before any answer" }
     );
     let mend = sent.map_or(Mend::Outside, |(time, reset)| mend_of(case, time, reset));
-    let found = Finding::failure(Label::MidStreamRst, seen, summary, words(mend, sent.map(|(_, reset)| reset)));
+    let words = words(mend, sent.map(|(_, reset)| reset));
+    let words = if mend == Mend::Outside { words } else { with_log(case, words) };
+    let found = Finding::failure(Label::MidStreamRst, seen, summary, words);
     let found = if partial { found.with_confidence(Confidence::Likely) } else { found };
     Some(found.with_culprit(sent.and_then(|(time, reset)| culprit(case, time, reset))))
 }

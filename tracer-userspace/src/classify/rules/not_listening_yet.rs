@@ -4,6 +4,7 @@ use serde_json::json;
 
 use super::super::evidence::evidence;
 use super::super::history;
+use super::super::kubectl::with_log;
 use super::connection_refused::{refused, serves};
 use super::{Case, Finding, Label, by_subject, in_namespace, ms, of_namespace, shares_node};
 use crate::enrich;
@@ -102,7 +103,7 @@ fn finding(case: &Case<'_>, seen: Vec<Evidence>, summary: String) -> Finding {
             "have {who} try again until somebody listens there; a readinessProbe of that port keeps clients of its Service away until then"
         )
     });
-    Finding::failure(Label::NotListeningYet, seen, summary, mend)
+    Finding::failure(Label::NotListeningYet, seen, summary, with_log(case, mend))
 }
 
 #[cfg(test)]

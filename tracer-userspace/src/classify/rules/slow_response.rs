@@ -1,6 +1,7 @@
 //! The target took the request and gave no byte of an answer before the prober closed.
 
 use super::super::evidence::of_state;
+use super::super::kubectl::with_log;
 use super::super::kubelet::of_outcome;
 use super::kubelet_delayed::closed_late;
 use super::{Case, Finding, Label, by_subject, ms};
@@ -93,11 +94,12 @@ fn silent(case: &Case<'_>) -> Option<Finding> {
 }
 
 fn mend(case: &Case<'_>) -> String {
-    by_subject(case, Label::SlowResponse.page().mend, |who| {
+    let mend = by_subject(case, Label::SlowResponse.page().mend, |who| {
         format!(
             "raise the timeout of {who} above the target's real latency, give the target more CPU, or make what is asked independent of slow work"
         )
-    })
+    });
+    with_log(case, mend)
 }
 
 /// The request was on its way for longer than the target had for its answer.
