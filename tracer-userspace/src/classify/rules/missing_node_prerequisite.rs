@@ -77,12 +77,17 @@ const fn setting(drop: &PacketDrop) -> &'static str {
     if drop.flow.dst.is_ipv4() { "net.ipv4.ip_forward" } else { "net.ipv6.conf.all.forwarding" }
 }
 
+/// The kernel drops the default routes that it took from router advertisements when forwarding goes on
+/// (`rt6_purge_dflt_routers`), and takes no more of them unless `accept_ra` is 2.
+const KEEP_THE_ROUTE: &str = "first, where the node's IPv6 default route is by router advertisements (ip -6 route show default proto ra) and accept_ra of its link is 1: sysctl -w net.ipv6.conf.LINK.accept_ra=2, else forwarding takes that route away; then: ";
+
 fn forward(case: &Case<'_>, drop: &PacketDrop) -> String {
     let (name, version) = (setting(drop), if drop.flow.dst.is_ipv4() { "ipv4" } else { "ipv6" });
     let device = drop.device.as_ref().map(|d| shell::link_setting(&d.name));
     let device = device.map(|device| format!(" (and net.{version}.conf.{device}.forwarding)"));
+    let first = if drop.flow.dst.is_ipv4() { "" } else { KEEP_THE_ROUTE };
     format!(
-        "{}sysctl -w {name}=1{}; make it permanent in /etc/sysctl.d, and look at what set it to 0 (`tracer doctor --check ip_forward`)",
+        "{first}{}sysctl -w {name}=1{}; make it permanent in /etc/sysctl.d, and look at what set it to 0 (`tracer doctor --check ip_forward`)",
         enter(case, drop.netns),
         device.unwrap_or_default()
     )
@@ -120,7 +125,18 @@ mod tests {
         assert_eq!(stream.connect().drop(SYN, "IP_INADDRERRORS", NODE).labels(), ["missing_node_prerequisite"]);
         let verdict = &stream.verdicts()[0].verdict;
         assert_eq!(verdict.confidence, Confidence::Proven);
-        assert!(verdict.remediation.contains("net.ipv4.ip_forward=1"), "{}", verdict.remediation);
+        assert!(verdict.remediation.starts_with("sysctl -w net.ipv4.ip_forward=1"), "{}", verdict.remediation);
+    }
+
+    /// Seen: the route went, and the next advertisement was ignored.
+    #[test]
+    fn forwarding_of_ipv6_is_not_to_cost_the_default_route() {
+        let mut stream = Stream::to("[fd00::2]:8080");
+        stream.connect().drop(SYN, "IP_INADDRERRORS", NODE);
+        let mend = stream.verdicts().remove(0).verdict.remediation;
+        let (before, after) = mend.split_once("; then: ").expect("an order");
+        assert!(before.contains("sysctl -w net.ipv6.conf.LINK.accept_ra=2"), "{mend}");
+        assert!(after.starts_with("sysctl -w net.ipv6.conf.all.forwarding=1"), "{mend}");
     }
 
     #[test]
