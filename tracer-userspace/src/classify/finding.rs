@@ -1,5 +1,6 @@
 //! What a rule found, and what weakens it.
 
+use crate::classify::evidence::were;
 use crate::classify::label::Label;
 use crate::classify::{Case, SETTLE_NS};
 use crate::event::{Loss, Netns};
@@ -107,7 +108,7 @@ impl Finding {
             self.confidence = self.confidence.min(Confidence::Likely);
         }
         if ring + some > 0 {
-            self.summary += &format!("; {} event(s) were lost since: one may have told of a listener", ring + some);
+            self.summary += &format!("; {} lost since: one may have told of a listener", were(ring + some, "event"));
         }
         self
     }
@@ -127,8 +128,10 @@ impl Finding {
         if self.by_absence && self.lost_events > 0 {
             self.label = Label::Unexplained;
             self.confidence = Confidence::Possible;
-            self.summary =
-                format!("{} event(s) were lost during this attempt; what is left does not decide it", self.lost_events);
+            self.summary = format!(
+                "{} lost during this attempt; what is left does not decide it",
+                were(self.lost_events, "event")
+            );
             self.remediation = Label::Unexplained.page().mend.to_owned();
         }
         self

@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use super::super::blame::{Blame, may_lack_entry};
-use super::super::evidence::{evidence, plain};
+use super::super::evidence::{evidence, plain, were};
 use super::super::netfilter::dropped;
 use super::{Case, Finding, Label, enter};
 use crate::correlate::firewalls::Reading;
@@ -28,11 +28,11 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     (!by_rule && (rose || (no_rule && table.drop > 0))).then_some(())?;
     let less_likely = rules.as_ref().map(|named| format!("; less likely it was {named}")).unwrap_or_default();
     let summary = format!(
-        "the connection table is full ({} of {} entries): netfilter{}; {} packets were turned away so far{less_likely}",
+        "the connection table is full ({} of {} entries): netfilter{}; {} turned away so far{less_likely}",
         table.count,
         table.max,
         stopped.did(case),
-        table.drop
+        were(table.drop, "packet")
     );
     let remediation = format!(
         "on the node (in a pod it cannot be written): sysctl -w net.netfilter.nf_conntrack_max={}; and see what fills it: {}{WHAT_FILLS_IT}",

@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use super::super::evidence::{evidence, of_state};
+use super::super::evidence::{counted, evidence, of_state};
 use super::{Case, Finding, Label, enter, in_namespace};
 use crate::correlate::attempt::Attempt;
 use crate::event::{PortPressure, PortUser, TcpState};
@@ -54,12 +54,12 @@ fn who(case: &Case<'_>) -> String {
 
 fn describe(user: &PortUser, pressure: &PortPressure) -> String {
     format!(
-        "{} (pid {}): {} connects in {} to {} destination(s), {} left in TIME_WAIT",
+        "{} (pid {}): {} in {} to {}, {} left in TIME_WAIT",
         user.comm,
         user.pid,
-        user.connects,
+        counted(user.connects, "connect"),
         window(pressure.window_ns),
-        user.destinations,
+        counted(user.destinations, "destination"),
         user.time_wait_left
     )
 }

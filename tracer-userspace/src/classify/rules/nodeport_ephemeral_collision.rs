@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 
 use serde_json::json;
 
-use super::super::evidence::{evidence, is_netfilter, of_drop, of_ipvs, of_reset_sent};
+use super::super::evidence::{counted, evidence, is_netfilter, of_drop, of_ipvs, of_reset_sent};
 use super::{Case, Finding, Label, dialler, enter, in_handshake};
 use crate::event::port_ranges::{NODE_PORTS, merged};
 use crate::event::{NodePort, TcpState, Via};
@@ -130,8 +130,8 @@ fn overlap(case: &Case<'_>) -> String {
     ports.dedup();
     let all = (low..=high).filter(|&p| usable(p)).count().max(1);
     format!(
-        ". ip_local_port_range {low}-{high} holds {} live NodePort(s) that connect() can pick: {:.2} % of connects",
-        ports.len(),
+        ". ip_local_port_range {low}-{high} holds {} that connect() can pick: {:.2} % of connects",
+        counted(ports.len() as u64, "live NodePort"),
         ports.len() as f64 * 100.0 / all as f64
     )
 }

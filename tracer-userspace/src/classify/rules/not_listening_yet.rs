@@ -243,7 +243,7 @@ mod tests {
             let mut stream = Stream::new();
             stream.netns_made(POD).wait_ms(100).lost_in(place, 1).wait_ms(5000).connect().reset_sent(SYN, true, None);
             let verdict = stream.verdicts().remove(0).verdict;
-            (verdict.label.name(), verdict.confidence, verdict.summary.contains("; 1 event(s) were lost since"))
+            (verdict.label.name(), verdict.confidence, verdict.summary.contains("; 1 event was lost since"))
         };
         assert_eq!(refused("ring"), ("connection_refused", Confidence::Proven, false));
         assert_eq!(refused("program"), ("not_listening_yet", Confidence::Likely, true));

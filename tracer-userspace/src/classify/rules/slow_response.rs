@@ -204,7 +204,7 @@ mod tests {
         stream.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 0));
         assert_eq!(stream.labels(), ["unexplained"]);
         let words = &stream.verdicts()[0].verdict.summary;
-        assert!(words.contains("the target's answer did not arrive, sent again 1 time(s)"), "{words}");
+        assert!(words.contains("the target's answer did not arrive, sent again 1 time"), "{words}");
     }
 
     /// The kubelet is stopped: its sockets are closed long before any timeout, which is a second at least.

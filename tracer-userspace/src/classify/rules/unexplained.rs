@@ -4,7 +4,7 @@ use serde_json::json;
 
 use super::super::SETTLE_NS;
 use super::super::evidence::{
-    errno_words, evidence, of_drop, of_icmp, of_inspection, of_reset_received, of_reset_sent, of_state, plain,
+    counted, errno_words, evidence, of_drop, of_icmp, of_inspection, of_reset_received, of_reset_sent, of_state, plain,
 };
 use super::super::kubelet::of_outcome;
 use super::super::shell;
@@ -149,7 +149,7 @@ fn after_its_timeout(attempt: &Attempt) -> String {
     let took = attempt.established.map_or(0, |at| at.saturating_sub(attempt.started));
     let again = match attempt.retransmits.0 {
         0 => String::new(),
-        times => format!(", its SYN sent again {times} time(s)"),
+        times => format!(", its SYN sent again {}", counted(times.into(), "time")),
     };
     format!(
         "connected after {}{again}: the probe had timed out by then, and {} closed it unused",
@@ -175,17 +175,18 @@ fn how(attempt: &Attempt, end: End) -> String {
     let errno = attempt.errno().map(|e| format!(", {}", errno_words(e))).unwrap_or_default();
     let where_ = match end {
         End::NotEstablished if attempt.retransmits.0 > 0 => {
-            format!("no answer to the SYN, sent again {} time(s)", attempt.retransmits.0)
+            format!("no answer to the SYN, sent again {}", counted(attempt.retransmits.0.into(), "time"))
         }
         End::NotEstablished => "before the connection was established".to_owned(),
         End::Reset => "reset after it was established".to_owned(),
         End::ClosedByProber if attempt.retransmits.1 > 0 => {
-            format!("established, then {} segment(s) sent again without an acknowledgement", attempt.retransmits.1)
+            let segments = counted(attempt.retransmits.1.into(), "segment");
+            format!("established, then {segments} sent again without an acknowledgement")
         }
         End::ClosedByProber if attempt.answer_lost() => {
             let again = match attempt.retransmitted().filter(|(_, segment)| segment.by_target).count() {
                 0 => String::new(),
-                times => format!(", sent again {times} time(s)"),
+                times => format!(", sent again {}", counted(times as u64, "time")),
             };
             format!("established and the request acknowledged; the target's answer did not arrive{again}")
         }
@@ -251,7 +252,7 @@ mod tests {
         let late = touched(1_000);
         let verdict = &late[0].verdict;
         assert_eq!((late.len(), verdict.label.name()), (1, "unexplained"));
-        let words = "(connected after 1025.0 ms, its SYN sent again 1 time(s): the probe had timed out by then";
+        let words = "(connected after 1025.0 ms, its SYN sent again 1 time: the probe had timed out by then";
         assert!(verdict.summary.contains(words), "{}", verdict.summary);
         assert_eq!(late[0].probe.as_ref().and_then(|probe| probe.consecutive_failures), Some(1));
     }
@@ -262,7 +263,7 @@ mod tests {
         stream.connect().wait_ms(1000).retransmit(TcpState::SynSent).gives_up();
         let verdict = &stream.verdicts()[0].verdict;
         assert_eq!(verdict.label.name(), "unexplained");
-        assert!(verdict.summary.contains("sent again 1 time(s)"), "{}", verdict.summary);
+        assert!(verdict.summary.contains("sent again 1 time"), "{}", verdict.summary);
     }
 
     #[test]
