@@ -19,7 +19,7 @@ use crate::ebpf::{self, Loaded};
 use crate::error::{Error, chain};
 use crate::event::{Fact, HookStatus, Observation, PortPressure};
 use crate::observe::observe;
-use crate::pipeline::{Attached, EventSource, LOSSES, MISSED};
+use crate::pipeline::{Attached, EventSource};
 use crate::sink::metrics::HookCount;
 use crate::sources::cluster::Cluster;
 use crate::sources::kubelet_api::KubeletApi;
@@ -185,11 +185,11 @@ impl EventSource for Kernel {
         taken
     }
 
-    fn lost(&self) -> [u64; LOSSES.len()] {
+    fn lost(&self) -> Vec<(&'static str, u64)> {
         self.loaded.lost()
     }
 
-    fn missed(&mut self) -> [u64; MISSED.len()] {
+    fn missed(&mut self) -> Vec<(&'static str, u64)> {
         self.loaded.missed()
     }
 

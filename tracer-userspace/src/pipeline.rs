@@ -2,6 +2,7 @@
 //! in the order of time, and through the recorder if there is one.
 
 mod alarm;
+mod losses;
 mod session;
 #[cfg(test)]
 mod tests;
@@ -17,7 +18,7 @@ use crate::clock;
 use crate::config;
 use crate::engine::{AtStart, Engine};
 use crate::error::{self, Error};
-use crate::event::{Fact, HookStatus, Loss, MissingHook, Netns, Observation, PortPressure, Start};
+use crate::event::{Fact, HookStatus, MissingHook, Netns, Observation, PortPressure, Start};
 use crate::lock::instance::InstanceLock;
 use crate::memory;
 use crate::pipeline::session::Session;
@@ -29,23 +30,18 @@ use crate::sink::cluster::ClusterSink;
 use crate::sink::metrics::HookCount;
 use crate::status_line::StatusLine;
 
-/// Where the kernel's side itself counts what it loses: events that did not fit into the ring, connections that did not
-/// fit into a map, and what a cgroup did too often to tell of each.
-pub const LOSSES: [&str; 4] = ["ring", "map", Loss::LISTEN, Loss::NAMESPACE];
-
-/// Where events are lost whose program the kernel skipped: see [`LOSSES`].
-pub const MISSED: [&str; 2] = ["program", Loss::NAMESPACE];
-
 /// Where live events come from: the kernel's ring, or a test.
 pub trait EventSource {
     /// Waits until there may be something to drain. Safe to drop while it waits.
     fn readable(&mut self) -> impl Future<Output = io::Result<()>>;
     /// Appends at most `max` events as observations; how many events were taken.
     fn drain(&mut self, max: usize, into: &mut Vec<Observation>) -> usize;
-    /// What was lost at each of [`LOSSES`], since the start.
-    fn lost(&self) -> [u64; LOSSES.len()];
-    /// What was lost at each of [`MISSED`], since the start. Costs more: asked once a second.
-    fn missed(&mut self) -> [u64; MISSED.len()];
+    /// What the kernel's side itself counts as lost since the start, by place ([`Loss`](crate::event::Loss)).
+    fn lost(&self) -> Vec<(&'static str, u64)>;
+    /// What was lost since the start as the kernel skipped its programs, by place. Costs more: asked once a second.
+    fn missed(&mut self) -> Vec<(&'static str, u64)> {
+        Vec::new()
+    }
     /// Who used up ephemeral ports since this was last asked.
     fn port_pressure(&mut self) -> Option<PortPressure>;
     /// Finds something out; the answer is given at once if it is at hand, else it comes as an event or a fact.

@@ -12,7 +12,7 @@ use tokio::sync::mpsc;
 use tracer::cli::{Form, Format};
 use tracer::config::{self, Live};
 use tracer::event::{HookStatus, Observation};
-use tracer::pipeline::{Attached, EventSource, LOSSES, MISSED, run};
+use tracer::pipeline::{Attached, EventSource, run};
 use tracer::sink::filter::Filter;
 
 /// A quiet node.
@@ -25,13 +25,9 @@ impl EventSource for Quiet {
     fn drain(&mut self, _max: usize, _into: &mut Vec<Observation>) -> usize {
         0
     }
-    fn lost(&self) -> [u64; LOSSES.len()] {
-        [0; LOSSES.len()]
+    fn lost(&self) -> Vec<(&'static str, u64)> {
+        Vec::new()
     }
-    fn missed(&mut self) -> [u64; MISSED.len()] {
-        [0; MISSED.len()]
-    }
-
     fn ask(&mut self, _ask: tracer::ask::Ask) -> Option<tracer::event::Fact> {
         None
     }

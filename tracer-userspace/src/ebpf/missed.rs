@@ -11,6 +11,7 @@ use aya::{Ebpf, programs::Program};
 use tracer_common::names::Hook;
 
 use super::runs::hook_of;
+use crate::event::Loss;
 
 const FIRST: &str = "inet_sock_set_state";
 /// Ends as [`hook_of`] expects.
@@ -44,7 +45,7 @@ enum Again {
 impl Missed {
     /// Skipped runs since the programs were loaded, of those that tell of attempts and links and of those that tell of
     /// namespaces; 0 where the kernel does not count them.
-    pub(super) fn count(&mut self, ebpf: &mut Ebpf) -> [u64; 2] {
+    pub(super) fn count(&mut self, ebpf: &mut Ebpf) -> [(&'static str, u64); 2] {
         if self.0 == Again::NotNeeded && (of(ebpf, FIRST) > 0 || is_preempted(rustix::system::uname().release())) {
             self.0 = stand_in(ebpf);
         }
@@ -57,7 +58,7 @@ impl Missed {
             }
         }
         let before = if let Again::Attached(before) = self.0 { before } else { 0 };
-        [before + attempts, namespaces]
+        [(Loss::PROGRAM, before + attempts), (Loss::NAMESPACE, namespaces)]
     }
 }
 

@@ -43,6 +43,7 @@ pub use self::{
     standing::{HookStanding, Standing, Tried},
 };
 use crate::clock;
+use crate::event::Loss;
 use crate::sources::procfs::is_alive;
 
 use self::{
@@ -134,17 +135,22 @@ pub fn load_without(options: &LoadOptions, refused: &[Form]) -> Result<Loaded, E
 
 impl Loaded {
     /// Events that did not fit into the ring, connections that did not fit into a map, and events of which a cgroup made too
-    /// many, since the start.
+    /// many, since the start, by place.
     #[must_use]
-    pub fn lost(&self) -> [u64; 4] {
-        [Counter::RingFull, Counter::MapFull, Counter::ListenHeld, Counter::NamespaceHeld]
-            .map(|counter| self.counter(counter))
+    pub fn lost(&self) -> Vec<(&'static str, u64)> {
+        let counters = [
+            (Loss::RING, Counter::RingFull),
+            (Loss::MAP, Counter::MapFull),
+            (Loss::LISTEN, Counter::ListenHeld),
+            (Loss::NAMESPACE, Counter::NamespaceHeld),
+        ];
+        counters.into_iter().map(|(place, counter)| (place, self.counter(counter))).collect()
     }
 
     /// Runs of programs that the kernel skipped, since the start: of those that tell of attempts and links, and of those that
-    /// tell of namespaces. Reads a file for each program: not for every batch.
-    pub fn missed(&mut self) -> [u64; 2] {
-        self.ebpf.as_mut().map_or([0; 2], |ebpf| self.missed.count(ebpf))
+    /// tell of namespaces, by place. Reads a file for each program: not for every batch.
+    pub fn missed(&mut self) -> Vec<(&'static str, u64)> {
+        self.ebpf.as_mut().map(|ebpf| self.missed.count(ebpf).to_vec()).unwrap_or_default()
     }
 
     /// Whether a program sits on this hook now.

@@ -223,7 +223,7 @@ pub struct Findings {
 /// Events were lost.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Loss {
-    /// `ring`, `map`, `program`, or one of the below.
+    /// One of [`Loss::PLACES`]; a recording may name any.
     pub where_: String,
     /// How many.
     pub count: u64,
@@ -234,6 +234,12 @@ pub struct Loss {
 }
 
 impl Loss {
+    /// Events that did not fit into the ring.
+    pub const RING: &str = "ring";
+    /// Connections that found no place in a map of the kernel's side, or lost it to another.
+    pub const MAP: &str = "map";
+    /// Events whose program the kernel skipped.
+    pub const PROGRAM: &str = "program";
     /// Begins and ends of listening, of which one cgroup makes too many.
     pub const LISTEN: &str = "listen";
     /// Opens of namespaces' files and entries into namespaces, of which one cgroup makes too many, or whose program the kernel
@@ -241,6 +247,9 @@ impl Loss {
     pub const NAMESPACE: &str = "namespace";
     /// Attempts of which too many were open at once.
     pub const ATTEMPTS: &str = "attempts";
+
+    /// All of them.
+    pub const PLACES: [&str; 6] = [Self::RING, Self::MAP, Self::PROGRAM, Self::LISTEN, Self::NAMESPACE, Self::ATTEMPTS];
 
     /// It may have been an attempt's own event. What one cgroup does too often is never: a pod must not make the verdicts of
     /// its node less sure.

@@ -7,8 +7,9 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep};
 
+use super::EventSource;
+use super::losses::Losses;
 use super::wake::{Timers, Wake};
-use super::{EventSource, LOSSES, MISSED};
 use crate::clock;
 use crate::engine::Engine;
 use crate::error::Error;
@@ -40,10 +41,8 @@ pub(super) struct Session<S> {
     engine: Engine,
     recorder: Option<Recorder<File>>,
     batch: Vec<Observation>,
-    lost: [u64; LOSSES.len()],
-    lost_checked_ns: u64,
-    missed: [u64; MISSED.len()],
-    missed_checked_ns: u64,
+    lost: Losses,
+    missed: Losses,
     daemon: bool,
     /// Answers for a daemon while it runs.
     server: Option<Server>,
@@ -61,7 +60,7 @@ impl<S: EventSource> Session<S> {
         server: Option<Server>,
         status_line: Option<StatusLine>,
     ) -> Self {
-        let lost_checked_ns = clock::boot_ns();
+        let now = clock::boot_ns();
         Self {
             events,
             changes,
@@ -69,10 +68,8 @@ impl<S: EventSource> Session<S> {
             engine,
             recorder,
             batch: Vec::new(),
-            lost: [0; LOSSES.len()],
-            lost_checked_ns,
-            missed: [0; MISSED.len()],
-            missed_checked_ns: lost_checked_ns,
+            lost: Losses::since(now),
+            missed: Losses::since(now),
             daemon,
             server,
             status_line,
@@ -250,32 +247,25 @@ impl<S: EventSource> Session<S> {
     }
 
     fn check_loss(&mut self) {
-        let (lost, now) = (self.events.lost(), clock::boot_ns());
-        for (n, place) in LOSSES.iter().enumerate() {
-            self.report_loss(place, lost[n].saturating_sub(self.lost[n]), self.lost_checked_ns, now);
-        }
-        (self.lost, self.lost_checked_ns) = (lost, now);
+        let lost = self.lost.grown(self.events.lost(), clock::boot_ns());
+        self.report_losses(lost);
     }
 
     /// Each second, also while there is always something to read.
     fn check_missed_in_time(&mut self) {
-        if clock::boot_ns().saturating_sub(self.missed_checked_ns) >= MISSED_NS {
+        if clock::boot_ns().saturating_sub(self.missed.checked_ns()) >= MISSED_NS {
             self.check_missed();
         }
     }
 
     fn check_missed(&mut self) {
-        let (missed, now) = (self.events.missed(), clock::boot_ns());
-        for (n, place) in MISSED.iter().enumerate() {
-            self.report_loss(place, missed[n].saturating_sub(self.missed[n]), self.missed_checked_ns, now);
-        }
-        (self.missed, self.missed_checked_ns) = (missed, now);
+        let missed = self.missed.grown(self.events.missed(), clock::boot_ns());
+        self.report_losses(missed);
     }
 
-    fn report_loss(&mut self, place: &str, count: u64, from_boot_ns: u64, to_boot_ns: u64) {
-        if count > 0 {
-            let loss = Loss { where_: place.into(), count, from_boot_ns, to_boot_ns };
-            self.push(&Observation { time_boot_ns: to_boot_ns, fact: Fact::Loss(loss) });
+    fn report_losses(&mut self, losses: Vec<Loss>) {
+        for loss in losses {
+            self.push(&Observation { time_boot_ns: loss.to_boot_ns, fact: Fact::Loss(loss) });
         }
     }
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::*;
 use crate::cli::{Form, Format};
-use crate::event::{ConnId, ListFile, ListTrouble, Pods, Retransmit, TcpState};
+use crate::event::{ConnId, ListFile, ListTrouble, Loss, Pods, Retransmit, TcpState};
 use crate::sink::filter::Filter;
 
 /// Events from memory, a batch for each wake.
@@ -25,12 +25,8 @@ impl EventSource for Memory {
         batch.len()
     }
 
-    fn lost(&self) -> [u64; LOSSES.len()] {
-        [self.lost, 0, 0, 0]
-    }
-
-    fn missed(&mut self) -> [u64; MISSED.len()] {
-        [0; MISSED.len()]
+    fn lost(&self) -> Vec<(&'static str, u64)> {
+        vec![(Loss::RING, self.lost)]
     }
 
     fn port_pressure(&mut self) -> Option<crate::event::PortPressure> {

@@ -109,7 +109,7 @@ impl Metrics {
         let build = Family::<Labels, Gauge>::default();
         build.get_or_create(&vec![("version", env!("CARGO_PKG_VERSION").into())]).set(1);
         r.register("build_info", "1, with the version of the tracer", build);
-        for place in ["ring", "map", "program", Loss::LISTEN, Loss::NAMESPACE, Loss::ATTEMPTS] {
+        for place in Loss::PLACES {
             let _ = self.lost.get_or_create(&vec![("where", place.into())]);
         }
         registry
