@@ -10,8 +10,7 @@ pub enum Counter {
     ReadFailed = 1,
     /// Connections that did not fit into a map, or lost their place to another.
     MapFull = 2,
-    /// Events written to the ring.
-    Emitted = 3,
+    // 3 was the number of events that were written.
     /// Begins and ends of listening that were not told: a cgroup made too many.
     ListenHeld = 4,
     /// Opens of namespaces' files and entries into namespaces that were not told: a cgroup made too many.

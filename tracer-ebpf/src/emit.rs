@@ -86,7 +86,6 @@ pub fn emit_as<T: Event>(urgency: Urgency, hook: Hook, fill: impl FnOnce(&mut T)
         Urgency::Now => wake(),
         Urgency::Later => let_be(),
     });
-    count(Counter::Emitted);
 }
 
 /// The kernel wakes a reader that has read all that lies before this event, but does not know which it was not told of.

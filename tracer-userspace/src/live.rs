@@ -20,7 +20,7 @@ use crate::error::{Error, chain};
 use crate::event::{Fact, HookStatus, Observation, PortPressure};
 use crate::observe::observe;
 use crate::pipeline::{Attached, EventSource};
-use crate::sink::metrics::HookCount;
+use crate::sink::metrics::{HookCount, KernelCounts};
 use crate::sources::cluster::Cluster;
 use crate::sources::kubelet_api::KubeletApi;
 use crate::sources::{self, Inquirer, KubeletLog, Prober, Snapshot, SourceConfig};
@@ -207,7 +207,7 @@ impl EventSource for Kernel {
         None
     }
 
-    fn hook_counts(&self) -> Vec<HookCount> {
+    fn counts(&self) -> KernelCounts {
         let runs = self.loaded.program_runs();
         let count = |hook: &Hook| HookCount {
             hook: hook.name(),
@@ -215,7 +215,7 @@ impl EventSource for Kernel {
             events: self.events[*hook as usize],
             runs: runs.get(hook).copied(),
         };
-        Hook::ALL.iter().map(count).collect()
+        KernelCounts { hooks: Hook::ALL.iter().map(count).collect(), read_failures: self.loaded.read_failures() }
     }
 
     fn retry_hooks(&mut self) -> Vec<HookStatus> {
@@ -255,9 +255,7 @@ impl Kernel {
 
     /// Has the kernel report TLS ClientHellos that arrive at this port.
     fn watch_tls(&mut self, port: u16) {
-        self.telling_what_is_lost(|loaded| {
-            loaded.watch_tls(port);
-        });
+        self.telling_what_is_lost(|loaded| loaded.watch_tls(port));
     }
 
     /// Warns of hooks that are missing since.

@@ -27,7 +27,7 @@ use crate::serve;
 use crate::shutdown::Signals;
 use crate::sink::Sink;
 use crate::sink::cluster::ClusterSink;
-use crate::sink::metrics::HookCount;
+use crate::sink::metrics::KernelCounts;
 use crate::status_line::StatusLine;
 
 /// Where live events come from: the kernel's ring, or a test.
@@ -46,9 +46,9 @@ pub trait EventSource {
     fn port_pressure(&mut self) -> Option<PortPressure>;
     /// Finds something out; the answer is given at once if it is at hand, else it comes as an event or a fact.
     fn ask(&mut self, ask: Ask) -> Option<Fact>;
-    /// What each hook has done so far, for the metrics. Asked once a second, where metrics are wanted.
-    fn hook_counts(&self) -> Vec<HookCount> {
-        Vec::new()
+    /// What the kernel's side has counted so far, for the metrics. Asked once a second, where metrics are wanted.
+    fn counts(&self) -> KernelCounts {
+        KernelCounts::default()
     }
     /// Tries again the hooks of kernel modules that were not loaded; those that are now in force.
     fn retry_hooks(&mut self) -> Vec<HookStatus>;

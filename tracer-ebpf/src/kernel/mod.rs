@@ -1,8 +1,8 @@
 //! Typed views of kernel objects: the only folder that adds an offset to a pointer, and does so here.
 //!
 //! A view is an address and nothing more. Every read goes through `bpf_probe_read_kernel`, so a
-//! stale or wild address gives `None`, which is counted; a field that this kernel does not have
-//! gives `None` without counting.
+//! stale or wild address gives `None`, which is counted (of a string it is not); a field
+//! that this kernel does not have gives `None` without counting.
 
 mod dev;
 mod skb;

@@ -28,11 +28,7 @@ use aya::{
     Ebpf,
     maps::{HashMap, MapData, PerCpuArray, RingBuf},
 };
-use tracer_common::{
-    names::Hook,
-    ports::PortUse,
-    stats::{COUNTERS, Counter},
-};
+use tracer_common::{names::Hook, ports::PortUse, stats::Counter};
 
 pub use self::{
     attach::HookReport,
@@ -95,14 +91,6 @@ pub struct Loaded {
 /// If nothing can be seen: see [`EbpfError`]. Hooks that are merely useful are reported in
 /// [`Loaded::status`] instead.
 pub fn load(options: &LoadOptions) -> Result<Loaded, EbpfError> {
-    load_without(options, if options.no_syscall_hooks { &[Form::Tracepoint] } else { &[] })
-}
-
-/// The same as if this kernel refused some forms of hooks: for testing what takes their place.
-///
-/// # Errors
-/// See [`load`].
-pub fn load_without(options: &LoadOptions, refused: &[Form]) -> Result<Loaded, EbpfError> {
     prepare::raise_memlock();
     let loader = prepare::loader();
     let mut layout = prepare::read_layout()?;
@@ -110,6 +98,7 @@ pub fn load_without(options: &LoadOptions, refused: &[Form]) -> Result<Loaded, E
     #[cfg(feature = "kernel-log")]
     log::follow(&mut ebpf);
     prepare::fill_probers(&mut ebpf, &options.probers)?;
+    let refused: &[Form] = if options.no_syscall_hooks { &[Form::Tracepoint] } else { &[] };
     let mut walk = Walk::without(refused, std::mem::take(&mut layout.functions));
     tracefs::with(|| walk.start(&mut ebpf));
     let attached_boot_ns = clock::boot_ns();
@@ -170,17 +159,10 @@ impl Loaded {
         ports::read(&mut self.ports, take)
     }
 
-    /// All counters by name.
+    /// Reads of kernel memory that failed, since the start: what they would have told is absent.
     #[must_use]
-    pub fn counters(&self) -> [(&'static str, u64); COUNTERS as usize] {
-        [
-            ("ring_full", self.counter(Counter::RingFull)),
-            ("read_failed", self.counter(Counter::ReadFailed)),
-            ("map_full", self.counter(Counter::MapFull)),
-            ("emitted", self.counter(Counter::Emitted)),
-            ("listen_held", self.counter(Counter::ListenHeld)),
-            ("namespace_held", self.counter(Counter::NamespaceHeld)),
-        ]
+    pub fn read_failures(&self) -> u64 {
+        self.counter(Counter::ReadFailed)
     }
 
     fn counter(&self, counter: Counter) -> u64 {
@@ -202,24 +184,22 @@ impl Loaded {
         self.ebpf = None;
     }
 
-    /// Reports TLS ClientHellos that arrive at this port from now on. False if this kernel cannot,
-    /// which is in [`Loaded::status`] from then on.
+    /// Reports TLS ClientHellos that arrive at this port from now on. Whether this kernel can is in
+    /// [`Loaded::status`] from then on.
     ///
     /// The first call attaches the program that looks for them.
-    pub fn watch_tls(&mut self, port: u16) -> bool {
+    pub fn watch_tls(&mut self, port: u16) {
         if self.tls_ports.contains(&port) {
-            return true;
+            return;
         }
-        let Some(ebpf) = &mut self.ebpf else { return false };
+        let Some(ebpf) = &mut self.ebpf else { return };
         if !self.walk.was_tried(Hook::CgroupSkb) {
             self.walk.retry(ebpf, Hook::CgroupSkb);
             self.status = self.walk.report();
         }
-        let watched = self.walk.is_attached(Hook::CgroupSkb) && self.tls_watch.insert(port, 0, 0).is_ok();
-        if watched {
+        if self.walk.is_attached(Hook::CgroupSkb) && self.tls_watch.insert(port, 0, 0).is_ok() {
             self.tls_ports.insert(port);
         }
-        watched
     }
 
     /// Reads the first bytes of the answers that these processes get, from now on: attaches to their

@@ -215,7 +215,7 @@ impl<S: EventSource> Session<S> {
     /// For those who ask from outside: metrics and health.
     fn tell(&mut self) {
         let events = &self.events;
-        self.engine.sink().every_second(clock::boot_ns(), || events.hook_counts());
+        self.engine.sink().every_second(clock::boot_ns(), || events.counts());
         self.moved();
         if let Some(server) = &self.server {
             server.health.degraded("output", self.engine.sink().output().trouble().cloned());

@@ -45,6 +45,15 @@ pub struct HookCount {
     pub runs: Option<(u64, f64)>,
 }
 
+/// What the kernel's side has counted since the start.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct KernelCounts {
+    /// By hook.
+    pub hooks: Vec<HookCount>,
+    /// Reads of kernel memory that failed.
+    pub read_failures: u64,
+}
+
 /// The metrics of this process.
 #[derive(Debug)]
 pub struct Metrics {
@@ -52,6 +61,7 @@ pub struct Metrics {
     attempts: Counters,
     events: Counters,
     lost: Counters,
+    read_failures: Counter,
     attached: Family<Labels, Gauge>,
     latency: Histogram,
     run_seconds: Family<Labels, Counter<f64, AtomicU64>>,
@@ -72,6 +82,7 @@ impl Metrics {
             attempts: Family::default(),
             events: Family::default(),
             lost: Family::default(),
+            read_failures: Counter::default(),
             attached: Family::default(),
             latency: Histogram::new(LATENCY),
             run_seconds: Family::default(),
@@ -97,6 +108,8 @@ impl Metrics {
         r.register("attempts", "Attempts that ended, by outcome", self.attempts.clone());
         r.register("events", "Kernel events read, by the hook that wrote them", self.events.clone());
         r.register("events_lost", "Kernel events lost, by place", self.lost.clone());
+        let failures = "Reads of kernel memory that failed; what they would have told is absent";
+        r.register("kernel_read_failures", failures, self.read_failures.clone());
         r.register("hook_attached", "1 if a program sits on the hook", self.attached.clone());
         let latency = "From the kernel event that decided a verdict to its record";
         r.register("verdict_latency_seconds", latency, self.latency.clone());
@@ -137,8 +150,9 @@ impl Metrics {
     }
 
     /// What the source has counted so far.
-    pub fn set_hooks(&self, counts: &[HookCount]) {
-        for count in counts {
+    pub fn set_kernel(&self, counts: &KernelCounts) {
+        self.read_failures.inner().store(counts.read_failures, Ordering::Relaxed);
+        for count in &counts.hooks {
             let labels = vec![("hook", count.hook.into())];
             self.attached.get_or_create(&labels).set(count.attached.into());
             self.events.get_or_create(&labels).inner().store(count.events, Ordering::Relaxed);

@@ -25,7 +25,7 @@ use crate::event::Start;
 use crate::record::{AttemptBody, Body, LossBody, Outcome, Record, SCHEMA, StopBody, Subject, Timing};
 use crate::sink::cluster::ClusterSink;
 use crate::sink::filter::Filter;
-use crate::sink::metrics::{HookCount, Metrics};
+use crate::sink::metrics::{KernelCounts, Metrics};
 use crate::sink::output::Output;
 use crate::sink::pretty::Pretty;
 use crate::sink::printed::Printed;
@@ -105,11 +105,11 @@ impl Sink {
     }
 
     /// Once a second in a live run: notices a reader that has gone, says what was lost, counts what is counted elsewhere.
-    pub fn every_second(&mut self, now_boot_ns: u64, hooks: impl FnOnce() -> Vec<HookCount>) {
+    pub fn every_second(&mut self, now_boot_ns: u64, kernel: impl FnOnce() -> KernelCounts) {
         self.output.check_reader();
         self.say_dropped(now_boot_ns);
         if let Some(metrics) = &self.metrics {
-            metrics.set_hooks(&hooks());
+            metrics.set_kernel(&kernel());
             metrics.set_dropped(self.output.name(), self.output.dropped_so_far());
             if let Some(cluster) = &self.cluster {
                 metrics.set_dropped("events", cluster.dropped());

@@ -199,7 +199,7 @@ fn what_a_full_disk_cost_is_told_when_there_is_room_again() {
         sink.emit(decided(n, Body::Verdict(long.clone())), None);
         sink.output().flush();
     }
-    sink.every_second(2_000_000_000, Vec::new);
+    sink.every_second(2_000_000_000, KernelCounts::default);
     let counted = |series: &str| {
         let text = metrics::text(&registry);
         text.lines().find_map(|line| line.strip_prefix(series)?.trim().parse::<u64>().ok())
@@ -210,8 +210,8 @@ fn what_a_full_disk_cost_is_told_when_there_is_room_again() {
     assert!(verdicts.lines().any(|line| line.starts_with("tracer_verdicts_total") && line.ends_with(" 60")));
     std::fs::remove_dir_all(directory.join("out.1")).unwrap();
     // The first second writes what waited, the next says what did not.
-    sink.every_second(3_000_000_000, Vec::new);
-    sink.every_second(4_000_000_000, Vec::new);
+    sink.every_second(3_000_000_000, KernelCounts::default);
+    sink.every_second(4_000_000_000, KernelCounts::default);
     sink.output().flush();
     let last = std::fs::read_to_string(&path).unwrap();
     let loss: serde_json::Value = serde_json::from_str(last.lines().last().unwrap()).unwrap();

@@ -15,6 +15,7 @@ const METRICS: &[(&str, &[&str])] = &[
     ("tracer_attempts_total", &["outcome", "probe_type", "handler"]),
     ("tracer_events_total", &["hook"]),
     ("tracer_events_lost_total", &["where"]),
+    ("tracer_kernel_read_failures_total", &[]),
     ("tracer_hook_attached", &["hook"]),
     ("tracer_verdict_latency_seconds_bucket", &["le"]),
     ("tracer_verdict_latency_seconds_sum", &[]),
