@@ -138,14 +138,24 @@ mod tests {
         let sizes = [
             (Kind::Connect, size_of::<Connect>()),
             (Kind::State, size_of::<State>()),
+            (Kind::ConnectResult, size_of::<ConnectResult>()),
+            (Kind::Retransmit, size_of::<Retransmit>()),
+            (Kind::ResetSent, size_of::<ResetSent>()),
+            (Kind::ResetReceived, size_of::<ResetReceived>()),
             (Kind::Drop, size_of::<PacketDrop>()),
+            (Kind::Listen, size_of::<Listen>()),
+            (Kind::TlsHello, size_of::<TlsHello>()),
+            (Kind::NetnsOp, size_of::<NetnsOp>()),
+            (Kind::NetnsOpen, size_of::<NetnsOpen>()),
             (Kind::Link, size_of::<Link>()),
+            (Kind::Icmp, size_of::<Icmp>()),
             (Kind::Ipvs, size_of::<Ipvs>()),
             (Kind::Answer, size_of::<Answer>()),
             (Kind::QueueFull, size_of::<QueueFull>()),
         ];
         for (kind, len) in sizes.map(|(kind, len)| (kind as u16, len)) {
-            assert!(decode(&record(WIRE_VERSION, kind, len)).is_ok());
+            let event = decode(&record(WIRE_VERSION, kind, len)).expect("an event");
+            assert_eq!(event.header().kind, kind);
             assert_eq!(decode(&record(WIRE_VERSION, kind, len + 8)).err(), Some(DecodeError::Length(len + 8)));
         }
         assert_eq!(decode(&record(WIRE_VERSION, 99, 80)).err(), Some(DecodeError::Kind(99)));

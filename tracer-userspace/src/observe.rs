@@ -1,5 +1,8 @@
 //! Kernel events to observations: numbers become names, v4-mapped addresses IPv4, absent values `None`.
 
+#[cfg(test)]
+mod tests;
+
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
 use tracer_common::{

@@ -86,6 +86,15 @@ impl KernelNames {
     }
 }
 
+#[cfg(test)]
+impl KernelNames {
+    /// Of a kernel with these drop reasons and functions.
+    pub(crate) fn of(drop_reasons: &[(u32, &str)], kallsyms: &str) -> Self {
+        let drop_reasons = drop_reasons.iter().map(|(number, name)| (*number, Box::from(*name))).collect();
+        Self { drop_reasons, symbols: Some(Symbols::parse(kallsyms.as_bytes())), ..Self::default() }
+    }
+}
+
 fn name_or_number(names: &HashMap<u32, Box<str>>, number: u32) -> String {
     names.get(&number).map_or_else(|| number.to_string(), |n| n.to_string())
 }

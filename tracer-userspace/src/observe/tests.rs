@@ -1,0 +1,219 @@
+//! Events as the programs write them. That a kernel writes such ones is proven by the scenarios.
+
+use super::*;
+
+const CONN: u64 = 7;
+/// `v4()` as an observation has it.
+const FLOW: [&str; 2] = ["10.0.0.1:40000", "10.0.0.2:8080"];
+
+/// All bits zero, as the programs begin; of this hook.
+fn blank<T: tracer_common::Event>(hook: Hook) -> T {
+    let mut bytes = vec![0_u8; size_of::<T>()];
+    bytes[12..14].copy_from_slice(&(hook as u16).to_ne_bytes());
+    // SAFETY: the length is the type's; `Event` types are valid for every bit pattern.
+    unsafe { bytes.as_ptr().cast::<T>().read_unaligned() }
+}
+
+fn mapped(last: u8) -> [u8; 16] {
+    [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 0, 0, last]
+}
+
+fn v4() -> Tuple {
+    Tuple { saddr: mapped(1), daddr: mapped(2), sport: 40000, dport: 8080, reserved: 0 }
+}
+
+fn expected_flow() -> Flow {
+    let [src, dst] = FLOW.map(|it| it.parse().expect("an address"));
+    Flow { src, dst }
+}
+
+fn bytes<const N: usize>(text: &str) -> [u8; N] {
+    let mut all = [0; N];
+    all[..text.len()].copy_from_slice(text.as_bytes());
+    all
+}
+
+fn fact(event: KernelEvent) -> Option<Fact> {
+    observe(&event, &mut KernelNames::default(), &[]).map(|seen| seen.fact)
+}
+
+fn seen_state(change: impl FnOnce(&mut conn::State)) -> State {
+    let mut event: conn::State = blank(Hook::InetSockSetState);
+    (event.conn, event.tuple, event.old, event.new) = (CONN, v4(), 2, 7);
+    change(&mut event);
+    let Some(Fact::State(state)) = fact(KernelEvent::State(event)) else { panic!("no state") };
+    state
+}
+
+#[test]
+fn each_number_of_a_state_has_its_field() {
+    let state = seen_state(|e| {
+        (e.bytes_received, e.bytes_sent, e.bytes_acked, e.errno, e.own_context) = (1, 2, 3, 111, 1);
+    });
+    assert_eq!((state.conn, state.flow), (ConnId(CONN), expected_flow()));
+    assert_eq!((state.old, state.new), (TcpState::SynSent, TcpState::Close));
+    assert_eq!((state.bytes_received, state.bytes_sent, state.bytes_acked), (Some(1), Some(2), Some(3)));
+    assert_eq!((state.errno, state.own_context), (Some(111), true));
+    let zero = seen_state(|_| ());
+    assert_eq!((zero.errno, zero.bytes_received, zero.own_context), (Some(0), Some(0), false));
+}
+
+#[test]
+fn what_the_kernel_cannot_give_is_absent() {
+    let state = seen_state(|e| {
+        (e.bytes_received, e.bytes_sent, e.bytes_acked) = (ABSENT64, ABSENT64, ABSENT64);
+        e.errno = ABSENT_ERRNO;
+    });
+    assert_eq!((state.bytes_received, state.bytes_sent, state.bytes_acked, state.errno), (None, None, None, None));
+    let mut actor: actor::Actor = blank::<conn::Connect>(Hook::TcpConnect).actor;
+    (actor.netns, actor.cgroup, actor.cgroup_memory) = (ABSENT32, ABSENT64, ABSENT64);
+    assert_eq!((task(&actor).netns, task(&actor).cgroup, task(&actor).cgroup_memory), (None, None, None));
+    (actor.netns, actor.cgroup, actor.cgroup_memory) = (0, 1, 1);
+    let of_root = task(&actor);
+    assert_eq!((of_root.netns, of_root.cgroup, of_root.cgroup_memory), (Some(Netns(0)), None, Some(1)));
+    actor.cgroup = 2;
+    assert_eq!(task(&actor).cgroup, Some(2));
+}
+
+#[test]
+fn a_prober_s_name_is_as_long_as_the_kernel_s() {
+    let probers = ["kubelet", "a-name-of-15-by", "k3s-server-of-twenty"].map(str::to_owned);
+    let is = |comm: &str| {
+        let mut event: conn::Connect = blank(Hook::TcpConnect);
+        event.actor.comm = bytes(comm);
+        match observe(&KernelEvent::Connect(event), &mut KernelNames::default(), &probers).map(|seen| seen.fact) {
+            Some(Fact::Connect(connect)) => connect.prober,
+            other => panic!("{other:?}"),
+        }
+    };
+    assert!(is("kubelet") && is("a-name-of-15-by") && is("k3s-server-of-t"));
+    assert!(!is("kubele") && !is("kubelet2") && !is("a-name-of-15-b") && !is(""));
+}
+
+#[test]
+fn addresses_are_of_their_family() {
+    assert_eq!(flow(&v4()), expected_flow());
+    let v6 = Tuple { daddr: bytes(" 123456789abcdef"), ..v4() };
+    assert_eq!(flow(&v6).dst.to_string(), "[2031:3233:3435:3637:3839:6162:6364:6566]:8080");
+    assert_eq!(addr(&[0; 16]).to_string(), "::", "a listener on all addresses");
+}
+
+fn reset(change: impl FnOnce(&mut reset::ResetSent)) -> ResetSent {
+    let mut event: reset::ResetSent = blank(Hook::TcpSendReset);
+    (event.conn, event.tuple, event.via, event.state) = (CONN, v4(), conn::Via::Flow as u16, 10);
+    change(&mut event);
+    let Some(Fact::ResetSent(reset)) = fact(KernelEvent::ResetSent(event)) else { panic!("no reset") };
+    reset
+}
+
+#[test]
+fn of_a_reset_without_a_socket_no_state_is_told() {
+    let plain = reset(|_| ());
+    assert_eq!((plain.state, plain.no_socket, plain.via), (Some(TcpState::Listen), false, Via::Flow));
+    assert_eq!((plain.actor, plain.hook), (None, "tcp_send_reset".to_owned()));
+    let bare = reset(|e| (e.no_socket, e.active, e.reason, e.netns) = (1, 1, ABSENT32, ABSENT32));
+    assert_eq!((bare.state, bare.no_socket, bare.reason, bare.netns), (None, true, None, None));
+    assert!(bare.actor.is_some());
+}
+
+#[test]
+fn a_reset_that_is_received_is_not_one_that_was_sent() {
+    let mut event: reset::ResetReceived = blank(Hook::TcpReceiveReset);
+    (event.conn, event.tuple, event.state, event.bytes_received) = (CONN, v4(), 1, ABSENT64);
+    let expected =
+        ResetReceived { conn: ConnId(CONN), flow: expected_flow(), state: TcpState::Established, bytes_received: None };
+    assert_eq!(fact(KernelEvent::ResetReceived(event)), Some(Fact::ResetReceived(expected)));
+}
+
+#[test]
+fn a_packet_s_entry_is_a_pointer_a_mark_or_nothing() {
+    let of = [0, 1, 7, 8, 0xffff_8881_0000_0002].map(tracked);
+    assert_eq!(of, [Tracked::No, Tracked::Untracked, Tracked::Untracked, Tracked::Yes, Tracked::Yes]);
+}
+
+const FUNCTIONS: &str = "ffffffff81001000 T kfree_skb_reason\nffffffff81002000 T nf_hook_slow\n\
+    ffffffff81003000 T ip_local_deliver\nffffffff81004000 T nft_do_chain\nffffffff81005000 T vfs_read\n";
+
+fn at(low: u64) -> u64 {
+    0xffff_ffff_8100_0000 + low
+}
+
+/// What dropped a packet, and its callers, of a drop for this reason.
+fn dropped(reason: u32, flags: u8, location: u64, stack: &[u64]) -> PacketDrop {
+    let mut event: drop::PacketDrop = blank(Hook::KfreeSkb);
+    (event.reason, event.tcp_flags, event.via, event.location) = (reason, flags, 2, at(location));
+    (event.if_flags, event.nfct, event.netns) = (ABSENT32, ABSENT64, ABSENT32);
+    event.stack.iter_mut().zip(stack).for_each(|(place, low)| *place = at(*low));
+    let mut names = KernelNames::of(&[(2, "NOT_SPECIFIED"), (5, "TCP_CSUM")], FUNCTIONS);
+    let Some(seen) = observe(&KernelEvent::Drop(event), &mut names, &[]) else { panic!("no drop") };
+    let Fact::Drop(drop) = seen.fact else { panic!("{seen:?}") };
+    drop
+}
+
+#[test]
+fn a_drop_s_stack_begins_where_its_location_ends() {
+    let callers = |location, stack: &[u64]| dropped(2, 2, location, stack).stack;
+    assert_eq!(callers(0x4010, &[0x1008, 0x4010, 0x2004, 0x3004]), ["nf_hook_slow", "ip_local_deliver"]);
+    assert_eq!(callers(0x4010, &[0x1008, 0x4020, 0x2004]), ["nf_hook_slow"], "the same function, further on");
+    assert_eq!(callers(0x4010, &[0x2004, 0x3004]), ["nf_hook_slow", "ip_local_deliver"], "it is not in the stack");
+    assert_eq!(callers(0x4010, &[0x4010]), [""; 0]);
+    assert_eq!(callers(0x2008, &[0x2008, 0x5004, 0x50_0000]), ["?", "?"], "not the network's, and in no function");
+    assert_eq!(dropped(2, 2, 0x4010, &[]).location.as_deref(), Some("nft_do_chain"));
+}
+
+#[test]
+fn only_reasons_that_do_not_say_it_all_are_given_functions() {
+    let told = |reason, flags| {
+        let drop = dropped(reason, flags, 0x4010, &[0x4010, 0x2004]);
+        (drop.reason, drop.location.is_some(), drop.stack.len())
+    };
+    assert_eq!(told(2, 2), (Some("NOT_SPECIFIED".into()), true, 1));
+    assert_eq!(told(ABSENT32, 2), (None, true, 1));
+    assert_eq!(told(5, 2), (Some("TCP_CSUM".into()), false, 0));
+    assert_eq!(told(70_000, 2), (Some("70000".into()), false, 0));
+    assert_eq!(told(2, 4), (Some("NOT_SPECIFIED".into()), false, 0), "a RST");
+}
+
+#[test]
+fn a_drop_s_device_and_entry_may_be_unknown() {
+    let drop = dropped(5, 2, 0, &[]);
+    assert_eq!((drop.device, drop.tracked, drop.netns), (None, None, None));
+    let mut event: drop::PacketDrop = blank(Hook::KfreeSkb);
+    (event.via, event.ifindex, event.if_flags, event.reason) = (1, 3, IFF_UP, 5);
+    event.ifname = bytes("eth0");
+    let Some(Fact::Drop(drop)) = fact(KernelEvent::Drop(event)) else { panic!("no drop") };
+    let device = Device { ifindex: 3, name: "eth0".into(), up: true, loopback: false };
+    assert_eq!((drop.device, drop.tracked, drop.netns), (Some(device), Some(Tracked::No), Some(Netns(0))));
+}
+
+#[test]
+fn a_link_whose_new_flags_are_unknown_went_down() {
+    let change = |flags, exe: &str| {
+        let mut event: link::Link = blank(Hook::QdiscReset);
+        (event.new_flags, event.exe, event.ancestors[1].pid) = (flags, bytes(exe), 9);
+        let Some(Fact::LinkChange(change)) = fact(KernelEvent::Link(event)) else { panic!("no change") };
+        change
+    };
+    assert_eq!([ABSENT32, 0, IFF_UP, IFF_LOOPBACK].map(|flags| change(flags, "").up), [false, false, true, false]);
+    assert_eq!((change(0, "").exe, change(0, "/bin/ip").exe), (None, Some("/bin/ip".to_owned())));
+    assert_eq!(change(0, "").ancestors, [], "the list ends at the first without a pid");
+}
+
+#[test]
+fn numbers_that_no_program_writes_are_no_observation() {
+    let mut packet: drop::PacketDrop = blank(Hook::KfreeSkb);
+    let mut vias = (0_u16..6).filter(|number| {
+        packet.via = *number;
+        fact(KernelEvent::Drop(packet)).is_some()
+    });
+    assert!(vias.by_ref().eq(1..=4));
+    let mut connect: conn::Connect = blank(Hook::TcpConnect);
+    assert!(fact(KernelEvent::Connect(connect)).is_some());
+    connect.header.hook = 0;
+    assert_eq!(fact(KernelEvent::Connect(connect)), None);
+    assert_eq!(fact(KernelEvent::NetnsOp(blank(Hook::SysSetns))), None);
+    assert_eq!(fact(KernelEvent::Ipvs(blank(Hook::IpvsLeave))), None);
+    assert_eq!(fact(KernelEvent::Answer(blank(Hook::CgroupAnswer))), None);
+    assert_eq!(fact(KernelEvent::QueueFull(blank(Hook::TcpConnRequest))), None);
+    assert_eq!((tcp_state(0), tcp_state(13)), (TcpState::Unknown, TcpState::Unknown));
+}
