@@ -1,58 +1,27 @@
 //! `tracer report` from outside: what it writes where, and for every bad input one clear line and the right exit code.
 #![allow(clippy::unwrap_used, reason = "a test ends at the line that failed")]
 
+mod common;
+
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read as _, Write as _};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::PermissionsExt as _;
-use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering};
 
 use nix::pty::{Winsize, openpty};
 use nix::sys::stat::Mode;
 
-/// A directory that goes away with its test.
-struct Dir(PathBuf);
-
-impl Dir {
-    fn new() -> Self {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let name = format!("tracer-report-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
-        let path = std::env::temp_dir().join(name);
-        fs::create_dir(&path).unwrap();
-        Self(path)
-    }
-
-    fn path(&self, name: &str) -> String {
-        self.0.join(name).to_str().unwrap().to_owned()
-    }
-
-    fn file(&self, name: &str, content: impl AsRef<[u8]>) -> String {
-        let path = self.path(name);
-        fs::write(&path, content).unwrap();
-        path
-    }
-}
-
-impl Drop for Dir {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
-}
+use common::{Dir, text};
 
 fn tracer(args: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_tracer"));
-    command.env_clear().stdin(Stdio::null()).arg("report").args(args);
+    let mut command = common::tracer();
+    command.arg("report").args(args);
     command
 }
 
 fn ran(args: &[&str]) -> Output {
     tracer(args).output().unwrap()
-}
-
-fn text(bytes: &[u8]) -> &str {
-    std::str::from_utf8(bytes).unwrap()
 }
 
 /// Exit code, and exactly one line on stderr that holds these words.

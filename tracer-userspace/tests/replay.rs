@@ -1,0 +1,217 @@
+//! `tracer replay` from outside: recordings that are whole, cut, damaged and compared, and where their records go.
+#![allow(clippy::unwrap_used, reason = "a test ends at the line that failed")]
+
+mod common;
+
+use std::fs::File;
+use std::io::Write as _;
+use std::os::unix::process::CommandExt as _;
+use std::path::PathBuf;
+use std::process::{self, Stdio};
+
+use tracer::cli::{Form, Format};
+use tracer::config::{Output, Replay};
+use tracer::replay;
+use tracer::sink::filter::Filter;
+
+use common::{Dir, END, HEADER, lines, ran, recording, refused, text, tracer};
+
+fn records(output: &process::Output) -> Vec<serde_json::Value> {
+    text(&output.stdout).lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+#[test]
+fn a_recording_is_replayed() {
+    let dir = Dir::new();
+    let output = ran(&["replay", &dir.file("good", recording())]);
+    assert_eq!((output.status.code(), text(&output.stderr)), (Some(0), ""));
+    let records = records(&output);
+    assert_eq!(records[0]["type"], "start");
+    assert_eq!(records[0]["time"], "2023-11-14T22:13:21.000000000Z");
+    assert_eq!((&records[0]["prober_pids"][0], &records[0]["pods"]), (&812.into(), &3.into()));
+    let stop = records.last().unwrap();
+    assert_eq!((&stop["type"], &stop["reason"]), (&"stop".into(), &"end_of_stream".into()));
+    assert_eq!(stop["time_boot_ns"], 3_000_000_000_u64);
+}
+
+#[test]
+fn stdin_is_replayed_the_same() {
+    let dir = Dir::new();
+    let good = dir.file("good", recording());
+    let output = tracer().args(["replay", "-"]).stdin(File::open(&good).unwrap()).output().unwrap();
+    assert_eq!(output.stdout, ran(&["replay", &good]).stdout);
+    assert_eq!(output.status.code(), Some(0));
+}
+
+#[test]
+fn what_is_no_recording_is_refused() {
+    let dir = Dir::new();
+    let refuse = |content: &str, words: &[&str]| {
+        let path = dir.file("bad", content);
+        refused(&ran(&["replay", &path]), 2, &[&[path.as_str()], words].concat());
+    };
+    refuse("", &[":1: empty"]);
+    refuse("hello\n", &[":1: not a recording"]);
+    refuse("{\"schema\":\"tracer/1\",\"type\":\"start\"}\n", &[":1: these are records", "tracer record"]);
+    refuse(
+        &recording().replace("\"version\":1", "\"version\":2"),
+        &[":1: a recording of version 2", "reads version 1"],
+    );
+    refuse(&recording().replace("\"fact\":\"tick\"", "\"fact\":\"tock\""), &[":3: not an observation", "tock"]);
+    refuse(&recording().replace("\"observations\":2", "\"observations\":3"), &[":4:", "3 observations, 2 are there"]);
+    refuse(&format!("{}more\n", recording()), &[":5: text after the end marker"]);
+    let headless = format!("{HEADER}\n{{\"time_boot_ns\":1,\"fact\":\"tick\"}}\n");
+    refuse(&headless, &[":2: the first observation is not `start`"]);
+}
+
+#[test]
+fn a_compressed_recording_says_how_to_read_it() {
+    let dir = Dir::new();
+    let path = dir.file("incident.gz", [0x1f, 0x8b, 8, 0, b'\n']);
+    refused(&ran(&["replay", &path]), 2, &["zcat"]);
+}
+
+#[test]
+fn a_cut_recording_is_replayed_as_far_as_it_goes() {
+    let dir = Dir::new();
+    let whole = recording();
+    let cuts = [
+        (whole.len() - END.len() - 1, ":4: cut in the middle after 2"),
+        (whole.len() - 30, ":4: cut"),
+        (whole.len() - END.len() - 10, ":3: cut in the middle after 1"),
+    ];
+    for (length, words) in cuts {
+        let output = ran(&["replay", &dir.file("cut", &whole[..length])]);
+        refused(&output, 2, &[words]);
+        let records = records(&output);
+        assert_eq!(records.first().unwrap()["type"], "start");
+        let stop = records.last().unwrap();
+        let line = words.trim_start_matches(':').split(':').next().unwrap();
+        assert_eq!((&stop["type"], &stop["reason"]), (&"stop".into(), &format!("cut_at_line_{line}").into()));
+    }
+    let output = ran(&["replay", &dir.file("head", format!("{HEADER}\n"))]);
+    refused(&output, 2, &[":2: cut in the middle after 0"]);
+    assert_eq!(text(&output.stdout), "", "nothing began that could stop");
+    let output = ran(&["replay", &dir.file("nearly", &whole[..whole.len() - 1])]);
+    assert_eq!((output.status.code(), text(&output.stderr)), (Some(0), ""));
+}
+
+#[test]
+fn wherever_a_recording_is_cut_it_is_said() {
+    let dir = Dir::new();
+    let whole = recording();
+    let output = Output {
+        form: Form::Ndjson,
+        colour: false,
+        columns: None,
+        file: Some(dir.0.join("out")),
+        filter: Filter::default(),
+        attempts: true,
+        until_failure: false,
+        rotation: None,
+        format: Format::Tracer,
+    };
+    for length in 0..whole.len() - 1 {
+        let file = PathBuf::from(dir.file("cut", &whole[..length]));
+        let error = replay::replay(&Replay { output: output.clone(), file, compare: None }).unwrap_err();
+        assert_eq!(error.exit_code(), 2);
+        let cut = error.to_string().contains("cut in the middle after");
+        assert_eq!(cut, length >= HEADER.len(), "{length}: {error}");
+    }
+}
+
+#[test]
+fn what_was_decided_before_a_damaged_line_is_printed() {
+    let dir = Dir::new();
+    let output = ran(&["replay", &dir.file("bad", recording().replace("\"fact\":\"tick\"", "?"))]);
+    refused(&output, 2, &[":3:"]);
+    let records = records(&output);
+    assert_eq!((records.len(), &records[0]["type"]), (2, &"start".into()));
+    assert_eq!((&records[1]["type"], &records[1]["reason"]), (&"stop".into(), &"unreadable_at_line_3".into()));
+}
+
+#[test]
+fn a_full_disk_loses_no_record() {
+    let dir = Dir::new();
+    let good = dir.file("good", recording());
+    let output = ran(&["replay", &good, "--output-file", "/dev/full"]);
+    refused(&output, 2, &["--output-file /dev/full: No space left on device", "stdout"]);
+    assert_eq!(output.stdout, ran(&["replay", &good]).stdout);
+    let full = File::options().write(true).open("/dev/full").unwrap();
+    let output = tracer().args(["replay", &good]).stdout(full).output().unwrap();
+    refused(&output, 2, &["stdout: No space left on device", "2 records were not written"]);
+}
+
+#[test]
+fn a_reader_that_leaves_ends_it_quietly() {
+    let dir = Dir::new();
+    let good = dir.file("good", recording());
+    for args in [&["replay", good.as_str()][..], &["explain"], &["schema"], &["--help"]] {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let output = tracer().args(args).stdout(writer).stderr(Stdio::piped()).output().unwrap();
+        assert_eq!((output.status.code(), text(&output.stderr)), (Some(0), ""), "{args:?}");
+    }
+}
+
+#[test]
+fn a_difference_is_a_finding() {
+    let dir = Dir::new();
+    let good = dir.file("good", recording());
+    let same = dir.file("same", ran(&["replay", &good]).stdout);
+    assert_eq!(ran(&["replay", &good, "--compare", &same]).status.code(), Some(0));
+    let verdict = r#"{"type":"verdict","verdict":{"label":"loopback_down","summary":"lo is down"}}"#;
+    let other = dir.file("other", format!("{verdict}\n"));
+    refused(
+        &ran(&["replay", &good, "--compare", &other]),
+        1,
+        &[&format!("{other}:1"), "loopback_down", "missing here"],
+    );
+    refused(&ran(&["replay", &good, "--compare", &good]), 2, &[&format!("{good}:1: not a record"), "a recording"]);
+    let broken = dir.file("broken", "{\n");
+    refused(&ran(&["replay", &good, "--compare", &broken]), 2, &[&format!("{broken}:1: not a record")]);
+}
+
+#[test]
+fn pretty_is_for_people() {
+    let dir = Dir::new();
+    let output = ran(&["replay", &dir.file("good", recording()), "-o", "pretty"]);
+    let out = text(&output.stdout);
+    assert!(out.starts_with("tracer 0.1.0 on n1, kernel 6.12.0: ") && !out.contains('\u{1b}'), "{out}");
+}
+
+#[test]
+fn an_output_file_is_appended_to() {
+    let dir = Dir::new();
+    let good = dir.file("good", recording());
+    let path = dir.0.join("out");
+    for _ in 0..2 {
+        assert_eq!(ran(&["replay", &good, "--output-file", path.to_str().unwrap()]).stdout, b"");
+    }
+    assert_eq!(lines(&path), 4);
+}
+
+#[test]
+fn a_torn_record_is_written_again_elsewhere() {
+    // A file that may grow by a few bytes only, as a disk does that is nearly full.
+    let dir = Dir::new();
+    let good = dir.file("good", recording());
+    let path = dir.0.join("out");
+    let mut file = File::create(&path).unwrap();
+    file.write_all(&[b'\n'; 900]).unwrap();
+    let mut command = tracer();
+    command.args(["replay", &good, "--output-file", path.to_str().unwrap()]);
+    // SAFETY: both calls are async-signal-safe.
+    unsafe {
+        command.pre_exec(|| {
+            let limit = libc::rlimit { rlim_cur: 1024, rlim_max: 1024 };
+            libc::signal(libc::SIGXFSZ, libc::SIG_IGN);
+            libc::setrlimit(libc::RLIMIT_FSIZE, &raw const limit);
+            Ok(())
+        });
+    }
+    let output = command.output().unwrap();
+    refused(&output, 2, &["File too large", "stdout"]);
+    assert_eq!(output.stdout, ran(&["replay", &good]).stdout);
+    assert_eq!(std::fs::metadata(&path).unwrap().len(), 900, "half a record was left");
+}
