@@ -1,5 +1,6 @@
 //! Default routes of the main table.
 
+use std::collections::BTreeSet;
 use std::net::Ipv4Addr;
 
 use super::Check;
@@ -65,12 +66,31 @@ fn parse(text: &str) -> Vec<Route> {
     text.lines().skip(1).filter_map(route).collect()
 }
 
-/// Destination, its prefix length, source, its length, next hop, metric, references, use, flags, device. The route that
-/// refuses what no other takes is on `lo`.
+/// `RTF_ADDRCONF`, include/uapi/linux/ipv6_route.h: the kernel learned it from a router advertisement.
+const LEARNED: u32 = 0x0004_0000;
+
+/// Links with an IPv6 default route that the kernel learned.
+pub(super) fn learned_v6(view: &View) -> Result<Vec<String>, Unread> {
+    if !view.exists("/proc/net/ipv6_route")? {
+        return Ok(Vec::new());
+    }
+    let text = view.net("ipv6_route")?;
+    let links = v6_defaults(&text).filter(|(flags, _)| flags & LEARNED != 0).map(|(_, link)| link.to_owned());
+    Ok(links.collect::<BTreeSet<_>>().into_iter().collect())
+}
+
 fn has_v6(text: &str) -> bool {
-    text.lines().any(|line| {
+    v6_defaults(text).next().is_some()
+}
+
+/// Flags and device of each IPv6 default route: destination, its prefix length, source, its length, next hop, metric,
+/// references, use, flags, device. The route that refuses what no other takes is on `lo`.
+fn v6_defaults(text: &str) -> impl Iterator<Item = (u32, &str)> {
+    text.lines().filter_map(|line| {
         let words: Vec<&str> = line.split_whitespace().collect();
-        words.get(1) == Some(&"00") && words[0].bytes().all(|byte| byte == b'0') && words.last() != Some(&"lo")
+        let default = words.get(1) == Some(&"00") && words[0].bytes().all(|byte| byte == b'0');
+        let (flags, link) = (u32::from_str_radix(words.get(8)?, 16).ok()?, *words.get(9)?);
+        (default && link != "lo").then_some((flags, link))
     })
 }
 
@@ -117,6 +137,18 @@ mod tests {
         let docker = format!("{HEAD}docker0\t000011AC\t00000000\t0001\t0\t0\t0\t0000FFFF\t0\t0\t0\n");
         let beside = Tree::new(&[("proc/net/route", &docker), ("proc/net/ipv6_route", &one)]);
         assert_eq!(check(&beside.view()).status, Status::Ok, "a bridge of containers is no uplink");
+    }
+
+    #[test]
+    fn routes_that_the_kernel_learned() {
+        let row = |flags: &str, link: &str| {
+            let zeros = "0".repeat(32);
+            format!("{zeros} 00 {zeros} 00 fe80{} 00000400 1 0 {flags} {link}\n", "0".repeat(28))
+        };
+        let text = [row("00450003", "eth1"), row("00000003", "eth0"), row("00450003", "eth1")].concat();
+        let tree = Tree::new(&[("proc/net/ipv6_route", &text)]);
+        assert_eq!(learned_v6(&tree.view()), Ok(vec!["eth1".to_owned()]));
+        assert_eq!(learned_v6(&Tree::new(&[("etc/hostname", "")]).view()), Ok(Vec::new()));
     }
 
     #[test]

@@ -1,10 +1,10 @@
 //! Whether the node forwards packets between pods and the rest.
 
-use super::Check;
 use std::net::IpAddr;
 
 use super::finding::{Draft, Finding, Mend, Unread};
 use super::view::View;
+use super::{Check, default_routes};
 use crate::event::Pod;
 
 /// The check.
@@ -45,7 +45,8 @@ fn v6(view: &View) -> Finding {
         let global = if view.exists("/proc/net/if_inet6")? { globals(&view.net("if_inet6")?) } else { Vec::new() };
         let has = |pods: &Vec<Pod>| pods.iter().flat_map(|pod| &pod.addrs).any(IpAddr::is_ipv6);
         let pods = view.pods.as_ref().map(has);
-        Ok(judge_v6(value, &global, pods))
+        let learned = if value == 0 { default_routes::learned_v6(view)? } else { Vec::new() };
+        Ok(judge_v6(value, &global, pods, &learned))
     };
     read().unwrap_or_else(|unread| draft("ipv6").unknown(unread))
 }
@@ -61,23 +62,33 @@ fn globals(text: &str) -> Vec<String> {
     names
 }
 
-/// `pods`: pods have IPv6 addresses, if that is known.
-fn judge_v6(value: u64, global: &[String], pods: Option<bool>) -> Finding {
+/// `pods`: pods have IPv6 addresses, if that is known. `learned`: links with a default route that the kernel learned.
+fn judge_v6(value: u64, global: &[String], pods: Option<bool>, learned: &[String]) -> Finding {
     let observed = format!("net.ipv6.conf.all.forwarding = {value}");
-    let mend = Mend::sysctl(&[("net.ipv6.conf.all.forwarding", "1")]);
     match (value, pods, global) {
         (1.., ..) => draft("ipv6").ok(observed),
         (0, Some(true), _) => {
-            draft("ipv6").fail(format!("{observed}, and pods of this node have IPv6 addresses"), mend)
+            draft("ipv6").fail(format!("{observed}, and pods of this node have IPv6 addresses"), forward_v6(learned))
         }
         (0, Some(false), _) => draft("ipv6").ok(format!("{observed}; no pod of this node has an IPv6 address")),
         (0, None, []) => draft("ipv6").ok(format!("{observed}; no link has a global IPv6 address")),
         (0, None, links) => {
             let links = links.join(", ");
-            let observed = format!("{observed}; global IPv6 addresses on {links}: whether pods have any is not known");
-            draft("ipv6").warn(observed, mend)
+            let reason = format!("{observed}; global IPv6 addresses on {links}: whether pods have any is not known");
+            draft("ipv6").unknown(Unread::new(reason, "kubectl get pods -A -o json --field-selector spec.nodeName=$NODE > pods.json && tracer doctor --check ip_forward --pods pods.json"))
         }
     }
+}
+
+/// A kernel that forwards drops the routes that it learned from router advertisements and takes no more, unless
+/// `accept_ra` of the link is 2 (`rt6_purge_dflt_routers`): that comes first.
+fn forward_v6(learned: &[String]) -> Mend {
+    // A dot in a link's name is written as a slash in a setting's.
+    let accept = |link: &String| format!("net.ipv6.conf.{}.accept_ra", link.replace('.', "/"));
+    let accept: Vec<String> = learned.iter().map(accept).collect();
+    let mut all: Vec<(&str, &str)> = accept.iter().map(|name| (name.as_str(), "2")).collect();
+    all.push(("net.ipv6.conf.all.forwarding", "1"));
+    Mend::sysctl(&all)
 }
 
 #[cfg(test)]
@@ -95,10 +106,21 @@ mod tests {
     #[test]
     fn ipv6_matters_where_it_is_used() {
         let link = ["eth0".to_owned()];
-        let of = |value, global: &[String], pods| judge_v6(value, global, pods).status;
-        assert_eq!((of(0, &[], None), of(0, &link, None)), (Status::Ok, Status::Warn));
+        let of = |value, global: &[String], pods| judge_v6(value, global, pods, &[]).status;
+        assert_eq!((of(0, &[], None), of(0, &link, None)), (Status::Ok, Status::Unknown));
         assert_eq!((of(0, &link, Some(false)), of(0, &link, Some(true))), (Status::Ok, Status::Fail));
         assert_eq!(of(1, &link, Some(true)), Status::Ok);
+    }
+
+    #[test]
+    fn a_route_that_was_learned_outlives_the_mend() {
+        let of = |learned: &[&str]| {
+            let learned: Vec<String> = learned.iter().map(ToString::to_string).collect();
+            judge_v6(0, &[], Some(true), &learned).remediation.expect("a mend")
+        };
+        assert_eq!(of(&[]), "sysctl -w net.ipv6.conf.all.forwarding=1");
+        let both = "sysctl -w net.ipv6.conf.eth0/7.accept_ra=2 && sysctl -w net.ipv6.conf.all.forwarding=1";
+        assert_eq!(of(&["eth0.7"]), both);
     }
 
     #[test]
