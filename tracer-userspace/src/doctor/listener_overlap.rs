@@ -2,10 +2,10 @@
 
 use std::collections::BTreeSet;
 
-use super::Check;
-use super::finding::{Draft, Finding, Mend, Unread};
+use super::finding::{Draft, Finding, Unread};
 use super::port_range::PortRange;
 use super::view::View;
+use super::{Check, port_overlap};
 
 /// The check.
 pub(super) const CHECK: Check = Check {
@@ -44,13 +44,31 @@ fn draft() -> Draft {
 fn check(view: &View) -> Finding {
     let read = || -> Result<Finding, Unread> {
         let range = PortRange::read(view)?;
-        let mut ports = listeners(&view.net("tcp")?);
-        if view.number_if_any("net/ipv6/conf/all/forwarding")?.is_some() {
-            ports.extend(listeners(&view.net("tcp6")?));
-        }
-        Ok(judge(&range, &ports))
+        let ports = read(view)?;
+        // Whose check gives a command for the same setting.
+        let node_ports = if known(&range, &ports).is_empty() { Vec::new() } else { port_overlap::wanted(view, &range) };
+        Ok(judge(&range, &ports, node_ports))
     };
     read().unwrap_or_else(|unread| draft().unknown(unread))
+}
+
+fn read(view: &View) -> Result<BTreeSet<u16>, Unread> {
+    let mut ports = listeners(&view.net("tcp")?);
+    if view.number_if_any("net/ipv6/conf/all/forwarding")?.is_some() {
+        ports.extend(listeners(&view.net("tcp6")?));
+    }
+    Ok(ports)
+}
+
+/// What this check wants reserved.
+pub(super) fn to_reserve(view: &View, range: &PortRange) -> Vec<(u16, u16)> {
+    let ports = read(view).unwrap_or_default();
+    known(range, &ports).iter().map(|(port, _)| (*port, *port)).collect()
+}
+
+/// Known ports of node daemons that connect() takes.
+fn known(range: &PortRange, listeners: &BTreeSet<u16>) -> Vec<(u16, &'static str)> {
+    KNOWN.iter().copied().filter(|(port, _)| listeners.contains(port) && range.holds(*port)).collect()
 }
 
 /// `sl local_address rem_address st …`, numbers in hexadecimal.
@@ -63,20 +81,19 @@ fn listeners(text: &str) -> BTreeSet<u16> {
     text.lines().skip(1).filter_map(port).collect()
 }
 
-/// Listeners of unknown ports are counted only: most took a free port by themselves.
-fn judge(range: &PortRange, listeners: &BTreeSet<u16>) -> Finding {
+/// Listeners of unknown ports are counted only: most took a free port by themselves. `node_ports`: reserved with them.
+fn judge(range: &PortRange, listeners: &BTreeSet<u16>, node_ports: Vec<(u16, u16)>) -> Finding {
     let inside: Vec<u16> = listeners.iter().copied().filter(|port| range.holds(*port)).collect();
-    let known: Vec<&(u16, &str)> = KNOWN.iter().filter(|(port, _)| inside.contains(port)).collect();
+    let known = known(range, listeners);
     let draft = draft().with("listeners_in_range", inside.len());
     if known.is_empty() {
         return draft.ok(format!("{} listeners in {range}, none on a known port of a node daemon", inside.len()));
     }
     let names: Vec<String> = known.iter().map(|(port, name)| format!("{port} ({name})")).collect();
     let ports: Vec<u16> = known.iter().map(|(port, _)| *port).collect();
-    let reserved: Vec<(u16, u16)> = ports.iter().map(|port| (*port, *port)).collect();
+    let own: Vec<(u16, u16)> = ports.iter().map(|port| (*port, *port)).collect();
     let observed = format!("{} listeners in {range}, among them {}", inside.len(), names.join(", "));
-    let mend = Mend::sysctl(&[("net.ipv4.ip_local_reserved_ports", &range.with_reserved(&reserved))]);
-    draft.with("ports", ports).warn(observed, mend)
+    draft.with("ports", ports).warn(observed, port_overlap::reserve(range, &[own, node_ports].concat()))
 }
 
 #[cfg(test)]
@@ -90,13 +107,13 @@ mod tests {
         let ports = listeners(text);
         assert_eq!(ports.iter().copied().collect::<Vec<_>>(), [10250, 40000], "listeners only");
         let mut range = PortRange { first: 1024, last: 65000, reserved: vec![(8080, 8080)] };
-        let finding = judge(&range, &ports);
+        let finding = judge(&range, &ports, Vec::new());
         assert_eq!(
             (finding.status, finding.observed.as_str()),
             (Status::Warn, "2 listeners in 1024-65000, among them 10250 (kubelet)")
         );
         assert_eq!(finding.remediation.as_deref(), Some("sysctl -w net.ipv4.ip_local_reserved_ports=8080,10250"));
         range.first = 32768;
-        assert_eq!(judge(&range, &ports).status, Status::Ok);
+        assert_eq!(judge(&range, &ports, Vec::new()).status, Status::Ok);
     }
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use super::finding::{Finding, Mend, Unread};
 use super::port_range::{NODE_PORTS, PortRange};
 use super::view::View;
-use super::{Check, Draft};
+use super::{Check, Draft, listener_overlap};
 use crate::event::{NodePorts, ProxyMode};
 
 /// The check.
@@ -23,7 +23,33 @@ fn check(view: &View) -> Finding {
     let live = view.node_ports();
     let hit = live.as_ref().is_ok_and(|live| !ipvs(live, |port| range.prefers(port)).is_empty());
     let rate = if hit { view.growth(active_opens).ok() } else { None };
-    judge(&range, live, rate)
+    let lacking = to_reserve(&range, live.as_ref().map(Vec::as_slice).map_err(drop));
+    // Whose check gives a command for the same setting.
+    let listeners = if lacking.is_empty() { Vec::new() } else { listener_overlap::to_reserve(view, &range) };
+    let mend = reserve(&range, &[lacking, listeners].concat());
+    judge(&range, live, rate, mend)
+}
+
+/// What this check wants reserved.
+pub(super) fn wanted(view: &View, range: &PortRange) -> Vec<(u16, u16)> {
+    let live = view.node_ports();
+    to_reserve(range, live.as_deref().map_err(drop))
+}
+
+/// The default range and the live NodePorts of IPVS, where connect() takes any that it must not.
+fn to_reserve(range: &PortRange, live: Result<&[NodePorts], ()>) -> Vec<(u16, u16)> {
+    let live = live.unwrap_or_default();
+    let ports = ipvs(live, |port| range.holds(port));
+    let may_come = live.is_empty() || live.iter().any(|table| table.mode == ProxyMode::Ipvs);
+    if ports.is_empty() && !(may_come && range.overlap(NODE_PORTS) > 0) {
+        return Vec::new();
+    }
+    [NODE_PORTS].into_iter().chain(ports.into_iter().map(|port| (port, port))).collect()
+}
+
+/// As the one command for all of these: each check's would else take back what the other's reserved.
+pub(super) fn reserve(range: &PortRange, ports: &[(u16, u16)]) -> Mend {
+    Mend::sysctl(&[("net.ipv4.ip_local_reserved_ports", &range.with_reserved(ports))])
 }
 
 fn draft() -> Draft {
@@ -50,35 +76,35 @@ fn ipvs(live: &[NodePorts], wanted: impl Fn(u16) -> bool) -> BTreeSet<u16> {
 }
 
 /// `rate`: connects, and in how many seconds.
-fn judge(range: &PortRange, live: Result<Vec<NodePorts>, Unread>, rate: Option<(u64, f64)>) -> Finding {
+fn judge(range: &PortRange, live: Result<Vec<NodePorts>, Unread>, rate: Option<(u64, f64)>, mend: Mend) -> Finding {
     let overlap = range.overlap(NODE_PORTS);
     let draft = draft().with("range", vec![range.first, range.last]).with("default_node_ports_in_range", overlap);
     let live = match live {
         Ok(live) => live,
-        Err(unread) => return unseen(draft, range, unread),
+        Err(unread) => return unseen(draft, range, unread, mend),
     };
     let all: BTreeSet<u16> = live.iter().flat_map(|table| &table.ports).map(|port| port.port).collect();
     let draft = draft.with("live_node_ports", all.len());
     let (hit, others) = (ipvs(&live, |port| range.prefers(port)), ipvs(&live, |port| range.holds(port)));
     let is_ipvs = live.iter().any(|table| table.mode == ProxyMode::Ipvs);
     if !hit.is_empty() {
-        colliding(draft, range, &hit, rate)
+        colliding(draft, range, &hit, rate, mend)
     } else if !others.is_empty() {
-        other_parity(draft, range, &others)
+        other_parity(draft, range, &others, mend)
     } else if overlap > 0 && (is_ipvs || live.is_empty()) {
         let seen = if is_ipvs {
             "no live NodePort of IPVS is among them yet"
         } else {
             "no NodePort is in use on this node now"
         };
-        draft.warn(format!("{range} holds {overlap} ports of the default NodePort range; {seen}"), reserve(range, &[]))
+        draft.warn(format!("{range} holds {overlap} ports of the default NodePort range; {seen}"), mend)
     } else {
         harmless(draft, range, &all)
     }
 }
 
 /// The tables could not be read: what the range alone says.
-fn unseen(draft: Draft, range: &PortRange, unread: Unread) -> Finding {
+fn unseen(draft: Draft, range: &PortRange, unread: Unread, mend: Mend) -> Finding {
     let overlap = range.overlap(NODE_PORTS);
     if overlap == 0 {
         return draft.unknown(unread);
@@ -89,18 +115,18 @@ fn unseen(draft: Draft, range: &PortRange, unread: Unread) -> Finding {
         last - first + 1,
         unread.reason
     );
-    Finding { needs: unread.needs.map(str::to_owned), ..draft.warn(observed, reserve(range, &[])) }
+    Finding { needs: unread.needs.map(str::to_owned), ..draft.warn(observed, mend) }
 }
 
 /// NodePorts of IPVS that connect() takes last.
-fn other_parity(draft: Draft, range: &PortRange, ports: &BTreeSet<u16>) -> Finding {
+fn other_parity(draft: Draft, range: &PortRange, ports: &BTreeSet<u16>, mend: Mend) -> Finding {
     let observed = format!(
         "{} live NodePorts of IPVS in {range}, all with the other parity than {}: taken only once a destination has used up the {} ports of that parity",
         ports.len(),
         range.first,
         range.preferred()
     );
-    draft.warn(observed, reserve(range, &ports.iter().copied().collect::<Vec<_>>()))
+    draft.warn(observed, mend)
 }
 
 fn harmless(draft: Draft, range: &PortRange, all: &BTreeSet<u16>) -> Finding {
@@ -117,7 +143,7 @@ fn harmless(draft: Draft, range: &PortRange, all: &BTreeSet<u16>) -> Finding {
 }
 
 /// Live NodePorts that connect() takes.
-fn colliding(draft: Draft, range: &PortRange, hit: &BTreeSet<u16>, rate: Option<(u64, f64)>) -> Finding {
+fn colliding(draft: Draft, range: &PortRange, hit: &BTreeSet<u16>, rate: Option<(u64, f64)>, mend: Mend) -> Finding {
     let of = range.preferred();
     let share = hit.len() as f64 / of.max(1) as f64;
     let ports: Vec<u16> = hit.iter().copied().collect();
@@ -144,7 +170,7 @@ fn colliding(draft: Draft, range: &PortRange, hit: &BTreeSet<u16>, rate: Option<
             observed.push_str(&format!("; no connect was made in {seconds:.1} s"));
         }
     }
-    draft.fail(observed, reserve(range, &ports))
+    draft.fail(observed, mend)
 }
 
 fn duration(seconds: f64) -> String {
@@ -155,18 +181,18 @@ fn duration(seconds: f64) -> String {
     }
 }
 
-/// Reserves the default range and these ports, besides what is reserved.
-fn reserve(range: &PortRange, ports: &[u16]) -> Mend {
-    let mut more = vec![NODE_PORTS];
-    more.extend(ports.iter().map(|port| (*port, *port)));
-    Mend::sysctl(&[("net.ipv4.ip_local_reserved_ports", &range.with_reserved(&more))])
-}
-
 #[cfg(test)]
 mod tests {
+    use super::super::testing::Tree;
     use super::*;
     use crate::doctor::Status;
     use crate::event::{Netns, NodePort};
+
+    /// With the mend that the check gives where no known daemon listens.
+    fn judge(range: &PortRange, live: Result<Vec<NodePorts>, Unread>, rate: Option<(u64, f64)>) -> Finding {
+        let lacking = to_reserve(range, live.as_deref().map_err(drop));
+        super::judge(range, live, rate, reserve(range, &lacking))
+    }
 
     fn range(reserved: &[(u16, u16)]) -> PortRange {
         PortRange { first: 1024, last: 65000, reserved: reserved.to_vec() }
@@ -186,7 +212,7 @@ mod tests {
             "1 live NodePorts of IPVS (36704) among the 31989 ports that connect() takes of 1024-65000: one connect in 31989; at 32.0 connects a second now, one every 17 min"
         );
         let mend = finding.remediation.expect("mend");
-        assert_eq!(mend, "sysctl -w net.ipv4.ip_local_reserved_ports=30000-32767,36704");
+        assert_eq!(mend, "sysctl -w net.ipv4.ip_local_reserved_ports=30000-32767,36704-36705");
     }
 
     #[test]
@@ -218,6 +244,21 @@ mod tests {
         assert_eq!(judge(&usual, denied(), None).status, Status::Unknown);
         let finding = judge(&range(&[]), denied(), None);
         assert_eq!((finding.status, finding.needs.as_deref()), (Status::Warn, Some("CAP_NET_ADMIN")));
+    }
+
+    /// The commands of both checks write one setting: pasted in any order, none takes back the other's.
+    #[test]
+    fn either_command_reserves_what_both_checks_want() {
+        let tree = Tree::new(&[
+            ("proc/sys/net/core/somaxconn", "4096\n"),
+            ("proc/sys/net/ipv4/ip_local_port_range", "1024\t65000\n"),
+            ("proc/sys/net/ipv4/ip_local_reserved_ports", "8080\n"),
+            ("proc/net/tcp", "head\n 0: 00000000:280A 00000000:0000 0A 0:0\n"),
+        ]);
+        let view = tree.view();
+        let mends = [check(&view), (listener_overlap::CHECK.run)(&view).remove(0)].map(|it| it.remediation);
+        let all = "sysctl -w net.ipv4.ip_local_reserved_ports=8080,10250,30000-32767";
+        assert_eq!(mends.each_ref().map(Option::as_deref), [Some(all); 2]);
     }
 
     #[test]
