@@ -36,6 +36,7 @@ pub(super) enum Time {
 
 #[derive(Debug)]
 enum Fields<'a> {
+    /// `key=value` pairs, behind the message.
     Text(&'a str),
     Json(Map<String, Value>),
 }
@@ -57,7 +58,7 @@ impl<'a> Entry<'a> {
     /// The value of a key; an object is named as `namespace/name`.
     pub(super) fn field(&self, key: &str) -> Option<String> {
         match &self.fields {
-            Fields::Text(text) => field(text, key),
+            Fields::Text(pairs) => field(pairs, key),
             Fields::Json(fields) => value_of(fields.get(key)?),
         }
     }
@@ -65,8 +66,11 @@ impl<'a> Entry<'a> {
 
 fn text(line: &str) -> Option<Entry<'_>> {
     let (header, text) = header(line)?;
-    let message = text.strip_prefix('"').map_or(Cow::Borrowed(text), |quoted| unquoted(quoted).into());
-    Some(Entry { time: Time::InQuarter(header.in_quarter), pid: header.pid, message, fields: Fields::Text(text) })
+    let (message, pairs) = match text.strip_prefix('"').map(unquoted) {
+        Some((message, pairs)) => (message.into(), pairs),
+        None => (Cow::Borrowed(text), ""),
+    };
+    Some(Entry { time: Time::InQuarter(header.in_quarter), pid: header.pid, message, fields: Fields::Text(pairs) })
 }
 
 fn json(line: &str) -> Option<Entry<'static>> {

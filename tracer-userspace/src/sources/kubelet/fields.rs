@@ -46,29 +46,45 @@ pub(super) fn nearest(in_quarter: Duration, now_wall_ns: u64) -> u64 {
     candidates.into_iter().min_by_key(|it| it.abs_diff(now_wall_ns)).unwrap_or(now_wall_ns)
 }
 
-/// The value of `key=` in a structured line, unquoted.
-pub(super) fn field(text: &str, key: &str) -> Option<String> {
-    let mut rest = text;
-    loop {
-        let at = rest.find(key)?;
-        let begins = at == 0 || rest[..at].ends_with(' ');
-        let after = &rest[at + key.len()..];
-        match after.strip_prefix('=').filter(|_| begins) {
-            Some(value) => return Some(value_of(value)),
-            None => rest = after,
+/// The value of a key among a structured line's pairs, unquoted. Keys are looked for outside of values only: what an error
+/// quotes can be a pod's choice, and klog writes `err` before the pod.
+pub(super) fn field(mut pairs: &str, key: &str) -> Option<String> {
+    while let Some((name, value, rest)) = pair(pairs) {
+        if name == key {
+            return Some(value);
         }
+        pairs = rest;
     }
+    None
 }
 
-fn value_of(text: &str) -> String {
-    match text.strip_prefix('"') {
-        Some(quoted) => unquoted(quoted),
-        None => text.split(' ').next().unwrap_or_default().to_owned(),
+/// The first pair and what follows it.
+fn pair(text: &str) -> Option<(&str, String, &str)> {
+    let (key, rest) = text.trim_start_matches(' ').split_once('=')?;
+    // In the midst of a value that has blanks and no quotes.
+    if key.contains([' ', '"']) {
+        return None;
     }
+    let (value, rest) = value_of(rest);
+    Some((key, value, rest))
 }
 
-/// Up to the closing quote, Go's escapes undone (`strconv.Quote`).
-pub(super) fn unquoted(text: &str) -> String {
+fn value_of(text: &str) -> (String, &str) {
+    if let Some(quoted) = text.strip_prefix('"') {
+        return unquoted(quoted);
+    }
+    // Of several lines, each indented by a tab but for the end.
+    let (value, rest) = match text.strip_prefix("<\n") {
+        Some(lines) => ("<", lines.split_once("\n >").map_or("", |(_, rest)| rest)),
+        None => text.split_once(' ').unwrap_or((text, "")),
+    };
+    // Where a list or an object ends cannot be told (`%+v`).
+    let rest = if value.contains(['[', '{']) { "" } else { rest };
+    (value.to_owned(), rest)
+}
+
+/// Up to the closing quote, Go's escapes undone (`strconv.Quote`), and what follows it.
+pub(super) fn unquoted(text: &str) -> (String, &str) {
     let mut out = String::new();
     let mut chars = text.chars();
     while let Some(c) = chars.next() {
@@ -83,7 +99,7 @@ pub(super) fn unquoted(text: &str) -> String {
             _ => out.push(c),
         }
     }
-    out
+    (out, chars.as_str())
 }
 
 #[cfg(test)]
@@ -114,10 +130,23 @@ mod tests {
 
     #[test]
     fn fields_are_unquoted() {
-        let text = r#""Probe failed" pod="a/b" podUID=12-34 output="say \"no\"\n""#;
-        assert_eq!(field(text, "pod").as_deref(), Some("a/b"));
-        assert_eq!(field(text, "podUID").as_deref(), Some("12-34"));
-        assert_eq!(field(text, "output").as_deref(), Some("say \"no\"\n"));
-        assert_eq!(field(text, "odUID"), None);
+        let pairs = r#" pod="a/b" podUID=12-34 output="say \"no\"\n""#;
+        assert_eq!(field(pairs, "pod").as_deref(), Some("a/b"));
+        assert_eq!(field(pairs, "podUID").as_deref(), Some("12-34"));
+        assert_eq!(field(pairs, "output").as_deref(), Some("say \"no\"\n"));
+        assert_eq!(field(pairs, "odUID"), None);
+    }
+
+    /// klog's forms of a value: quoted, as it is, of several lines; `%+v` of what is no string may have blanks.
+    #[test]
+    fn a_key_within_a_value_is_none() {
+        for value in [r#""x pod=c/d \" pod=c/d""#, r#""x\\""#, "x", "<\n\tpod=c/d\n\t > pod=c/d\n >"] {
+            let pairs = format!(r#" err={value} pod="a/b""#);
+            assert_eq!(field(&pairs, "pod").as_deref(), Some("a/b"), "{pairs}");
+        }
+        for pairs in [r#" err="x pod=c/d"#, " err=<\n\tx pod=c/d", " err=map[a:b pod=c/d]", "x pod=c/d", "\"=a pod=c/d"]
+        {
+            assert_eq!(field(pairs, "pod"), None, "{pairs}");
+        }
     }
 }

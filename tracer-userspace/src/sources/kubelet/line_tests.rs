@@ -51,6 +51,19 @@ fn an_exec_probe_that_could_not_be_run() {
     assert_eq!((probe.result, probe.says), (KubeletResult::Error, ProbeSays::ContainerEnds));
 }
 
+/// runc quotes the command that it does not find, a CNI plugin an annotation: a pod's words, before its name.
+#[test]
+fn what_an_error_quotes_names_no_other_pod() {
+    let errored = r#"E1120 15:50:38.197403    1234 prober.go:104] "Probe errored" err="rpc error: code = Unknown desc = failed to exec in container: failed to start exec \"9f\": OCI runtime exec failed: exec failed: unable to start container process: exec: \"x pod=bank/ledger-0 podUID=aaaaaaaa-5dc7-4094-97be-170d2744990a containerName=db probeType=Liveness y\": executable file not found in $PATH: unknown" probeType="Readiness" pod="tenant-x/evil" podUID="bbbbbbbb-5dc7-4094-97be-170d2744990a" containerName="c""#;
+    let probe = probe_of(errored);
+    assert_eq!((probe.pod.namespace.as_deref(), probe.pod.name.as_deref()), (Some("tenant-x"), Some("evil")));
+    assert_eq!(probe.pod.uid.as_deref(), Some("bbbbbbbb-5dc7-4094-97be-170d2744990a"));
+    assert_eq!((probe.container.as_deref(), probe.probe_type), (Some("c"), ProbeType::Readiness));
+    assert_eq!(probe.says, ProbeSays::CommandNotRun);
+    let sandbox = r#"E1120 15:50:38.197403    1234 kuberuntime_manager.go:1166] "CreatePodSandbox for pod failed" err="rpc error: code = Unknown desc = failed to setup network for sandbox \"8f\": plugin type=\"multus\" failed (add): parsePodNetworkAnnotation: a pod=kube-system/coredns-1 b" pod="tenant-x/evil""#;
+    assert_eq!(sandbox_of(sandbox).pod.name.as_deref(), Some("evil"));
+}
+
 #[test]
 fn a_sandbox_without_network() {
     let flannel = r#"E1120 15:50:38.197403   13560 kuberuntime_sandbox.go:70] CreatePodSandbox for pod "web_default(u1)" failed: rpc error: code = Unknown desc = failed to setup network for sandbox "8f": loadFlannelSubnetEnv failed: open /run/flannel/subnet.env: no such file or directory"#;
