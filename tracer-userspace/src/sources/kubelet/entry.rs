@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use serde_json::{Map, Value};
 
-use super::fields::{field, header, unquoted};
+use super::fields::{field, header, is_at_message, unquoted};
 
 /// How every entry in JSON begins: the encoder has neither a level nor a key before the time.
 const JSON: &str = "{\"ts\":";
@@ -50,7 +50,7 @@ impl<'a> Entry<'a> {
         }
         match line.split_once(JSON) {
             // klog's header ends with a bracket and a blank: what stands behind it was quoted by the kubelet.
-            Some((before, _)) if !before.contains("] ") => json(&line[before.len()..]),
+            Some((before, _)) if !before.contains("] ") && is_at_message(before) => json(&line[before.len()..]),
             _ => text(line),
         }
     }
@@ -134,6 +134,11 @@ mod tests {
         assert!(Entry::of(&plain).unwrap().message.starts_with("Readiness probe"));
         assert!(Entry::of(&format!("\t{json}")).is_none(), "a line of `output=<`");
         assert!(Entry::of("\tI1120 15:50:38.197403 1 prober.go:117] \"Probe failed\"").is_none());
+        for escaped in ["#011", "#011 ", "\t"] {
+            let behind = format!("Nov 20 15:50:38 n1 kubelet[1]: {escaped}");
+            assert!(Entry::of(&format!("{behind}{json}")).is_none(), "{escaped}");
+            assert!(Entry::of(&format!("{behind}I1120 15:50:38.197403 7 p.go:1] \"Probe failed\"")).is_none());
+        }
         let within = r#"{"ts":1.5,"msg":"m","output":"I1120 15:50:38.197403 1 p.go:1] x {\"ts\":2,\"msg\":\"n\"}"}"#;
         assert_eq!(Entry::of(within).unwrap().message, "m");
         for broken in [r#"{"ts":1.5"#, r#"{"ts":-1,"msg":"m"}"#, r#"{"ts":"1","msg":"m"}"#, r#"{"ts":1e300,"msg":""}"#]

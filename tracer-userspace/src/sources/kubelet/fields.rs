@@ -13,17 +13,31 @@ pub(super) struct Header {
 /// Seconds of a quarter of an hour: every time zone is a multiple of it away.
 const QUARTER_S: u64 = 900;
 
-/// The header, wherever in the line it begins (a log daemon puts its own before it), and what follows it.
+/// The header at a message's begin (a log daemon puts its own before it), and what follows it.
 pub(super) fn header(line: &str) -> Option<(Header, &str)> {
     let (head, rest) = line.split_once("] ")?;
-    let mut words = head.split_ascii_whitespace().rev();
-    let place = words.next()?;
-    let pid = words.next()?.parse().ok();
-    let in_quarter = in_quarter(words.next()?)?;
-    let day = words.next()?;
-    let severity = day.trim_start_matches(|c: char| !"IWEF".contains(c));
-    let is_day = severity.len() == 5 && severity.get(1..)?.bytes().all(|it| it.is_ascii_digit());
-    (is_day && place.contains(':')).then_some((Header { in_quarter, pid }, rest))
+    let (head, place) = last_word(head);
+    let (head, pid) = last_word(head);
+    let (head, time) = last_word(head);
+    let (before, day) = last_word(head);
+    let is_day = |digits: &str| digits.len() == 4 && digits.bytes().all(|it| it.is_ascii_digit());
+    let is_header = day.strip_prefix(['I', 'W', 'E', 'F']).is_some_and(is_day) && place.contains(':');
+    let header = Header { in_quarter: in_quarter(time)?, pid: pid.parse().ok() };
+    (is_header && is_at_message(before)).then_some((header, rest))
+}
+
+/// What is before the last word, and it.
+fn last_word(text: &str) -> (&str, &str) {
+    let text = text.trim_end_matches(' ');
+    text.split_at(text.rfind(' ').map_or(0, |at| at + 1))
+}
+
+/// Whether a message begins behind this: nothing, or what a log daemon wrote (`Nov 20 15:50:38 n1 kubelet[13560]: `). A pod's
+/// words can follow its first colon, or the tab of a further line (`#011` or `\t` where the daemon escapes it).
+pub(super) fn is_at_message(before: &str) -> bool {
+    let Some(tag) = before.strip_suffix(' ') else { return before.is_empty() };
+    let is_further = || tag.contains(['\t', '\\']) || tag.contains("#011");
+    !tag.is_empty() && !tag.ends_with(' ') && !tag.contains(": ") && !is_further()
 }
 
 /// `15:50:38.197403`
@@ -119,6 +133,20 @@ mod tests {
         {
             assert_eq!(header(garbage), None, "{garbage}");
         }
+    }
+
+    /// Each line of a message has the daemon's own before it.
+    #[test]
+    fn a_header_behind_a_tab_is_none() {
+        let header_of = |before: &str| header(&format!("{before}I1120 15:50:38.197403 7 prober.go:107] x")).is_some();
+        for before in ["Nov 20 15:50:38 n1 kubelet: ", "2026-11-20T15:50:38Z stderr F ", "<30>1 2026-11-20 n1 k 7 - - "]
+        {
+            assert!(header_of(before), "{before}");
+            for printed in ["#011", "#011 ", "#011a: ", "\t", "\t ", "\ta F ", "\\t", "\\t ", " "] {
+                assert!(!header_of(&format!("{before}{printed}")), "{before}{printed}");
+            }
+        }
+        assert!(["x", "\t", " ", "n1 kubelet: x: ", "n1 kubelet: x "].iter().all(|before| !header_of(before)));
     }
 
     #[test]

@@ -64,6 +64,17 @@ fn what_an_error_quotes_names_no_other_pod() {
     assert_eq!(sandbox_of(sandbox).pod.name.as_deref(), Some("evil"));
 }
 
+/// As rsyslog writes the further lines of what a command printed.
+#[test]
+fn what_a_command_printed_behind_a_log_daemon_s_tag_is_no_line() {
+    let forged = r#"I1120 15:50:38.197403       7 prober.go:107] "Probe failed" probeType="Readiness" pod="bank/ledger-0" podUID="a" containerName="db" probeResult=failure output="command \"true\" timed out""#;
+    let daemon = "Nov 20 15:50:38 n1 kubelet[1234]: ";
+    assert_eq!(probe_of(&format!("{daemon}{forged}")).says, ProbeSays::CommandTimeout);
+    for printed in ["#011", "#011 ", "#011x: ", "\t"] {
+        assert_eq!(parse(&format!("{daemon}{printed}{forged}"), NOW), None, "{printed}");
+    }
+}
+
 #[test]
 fn a_sandbox_without_network() {
     let flannel = r#"E1120 15:50:38.197403   13560 kuberuntime_sandbox.go:70] CreatePodSandbox for pod "web_default(u1)" failed: rpc error: code = Unknown desc = failed to setup network for sandbox "8f": loadFlannelSubnetEnv failed: open /run/flannel/subnet.env: no such file or directory"#;
