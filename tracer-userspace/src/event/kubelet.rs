@@ -35,7 +35,20 @@ pub struct PodRef {
     pub uid: Option<String>,
 }
 
+/// Whether the API has objects of this name: RFC 1123. What the kubelet's words give as one can be anything.
+#[must_use]
+pub fn is_object_name(name: &str) -> bool {
+    let fits = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '.');
+    name.len() <= 253 && name.starts_with(|c: char| c.is_ascii_alphanumeric()) && name.chars().all(fits)
+}
+
 impl PodRef {
+    /// What it names can be a pod's.
+    #[must_use]
+    pub fn is_nameable(&self) -> bool {
+        [&self.namespace, &self.name].into_iter().flatten().all(|it| is_object_name(it))
+    }
+
     /// The same pod. A static pod's uid in the API is another than in the kubelet's lines.
     #[must_use]
     pub fn is_same(&self, other: &Self) -> bool {

@@ -30,7 +30,7 @@ pub use firewall::{Backend, Conntrack, Except, Firewall, FirewallRule, Prefix, R
 pub use inspection::{Inspection, ListenerState, MOST_LINKS, MOST_LISTENERS, NeighbourState, NoWayBack, Throttled};
 pub use kubelet::{
     FailureCount, KNOWN_PROBERS, KubeletProbe, KubeletResult, PodRef, ProbeCounts, ProbeSays, SandboxCause,
-    SandboxFailure, WITH_API_SERVER, is_kubelet_name,
+    SandboxFailure, WITH_API_SERVER, is_kubelet_name, is_object_name,
 };
 pub use node::{
     Ancestor, LinkChange, LinkState, Links, NetnsOp, NetnsOpKind, NetnsOpen, NodePort, NodePorts, NodeSettings,

@@ -2,7 +2,7 @@
 
 use crate::classify::label::Label;
 use crate::decision::Decision;
-use crate::event::ConnId;
+use crate::event::{ConnId, is_object_name};
 use crate::record::{Body, Confidence, K8s, Outcome, Subject, VerdictBody};
 
 /// The API's limit of an Event's note, bytes.
@@ -36,10 +36,12 @@ pub(super) fn of(decision: &Decision) -> Option<Note> {
     of_use.then_some(Note { about, attempt: decision.attempt, says })
 }
 
+/// Names become parts of the path of a request.
 fn about(k8s: &K8s) -> Option<About> {
+    let name = |name: &Option<String>| name.clone().filter(|it| is_object_name(it));
     Some(About {
-        namespace: k8s.namespace.clone()?,
-        pod: k8s.pod_name.clone()?,
+        namespace: name(&k8s.namespace)?,
+        pod: name(&k8s.pod_name)?,
         uid: k8s.pod_uid.clone(),
         container: k8s.container_name.clone(),
     })
@@ -63,4 +65,20 @@ pub(super) fn shortened(mut text: String) -> String {
         text += MORE;
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_no_pod_s_name_is_told_nothing() {
+        let of = |namespace: &str, pod: &str| {
+            about(&K8s { namespace: Some(namespace.into()), pod_name: Some(pod.into()), ..K8s::default() }).is_some()
+        };
+        assert!(of("shop", "cart-7d9.x"));
+        for (namespace, pod) in [("shop/events", "cart"), ("..", "cart"), ("shop", "cart?x"), ("shop", "../cart")] {
+            assert!(!of(namespace, pod), "{namespace} {pod}");
+        }
+    }
 }

@@ -32,7 +32,7 @@ impl KubeletEvent {
         let written = u64::try_from(wall_ns.saturating_sub(boot_to_wall_ns)).ok()?;
         match self.reason.as_str() {
             "Unhealthy" => {
-                let probe = self.said()?.into_probe(written, None);
+                let probe = self.said()?.into_probe(written, None)?;
                 Some(Fact::KubeletProbe(Box::new(crate::event::KubeletProbe {
                     event_count: Some(self.count),
                     ..probe
@@ -116,6 +116,15 @@ mod tests {
             assert_eq!(probe(message), None, "{message}");
         }
         assert_eq!(event("Killing", "Readiness probe failed: x").fact(0), None);
+    }
+
+    #[test]
+    fn an_event_of_no_pod_s_name_is_none() {
+        for name in ["../cart", "cart?x", "cart/log", ""] {
+            let mut of = event("Unhealthy", "Readiness probe failed: EOF");
+            of.pod.name = Some(name.into());
+            assert_eq!(of.fact(0), None, "{name}");
+        }
     }
 
     /// Its place in the pod is that of the first of them.

@@ -50,7 +50,7 @@ pub(super) fn parse(line: &str, now: Now) -> Option<Fact> {
 }
 
 fn probe(entry: &Entry<'_>, written_boot_ns: u64) -> Option<KubeletProbe> {
-    Some(structured(entry).or_else(|| plain(&entry.message))?.into_probe(written_boot_ns, entry.pid))
+    structured(entry).or_else(|| plain(&entry.message))?.into_probe(written_boot_ns, entry.pid)
 }
 
 /// What the kubelet says of a probe, in the log or elsewhere.
@@ -63,11 +63,12 @@ pub(super) struct Said {
 }
 
 impl Said {
-    pub(super) fn into_probe(self, written_boot_ns: u64, pid: Option<u32>) -> KubeletProbe {
+    /// If it names a pod.
+    pub(super) fn into_probe(self, written_boot_ns: u64, pid: Option<u32>) -> Option<KubeletProbe> {
         let Self { pod, container, probe_type, result, output } = self;
         let Words { says, text, src, dst } = understand(&output, result);
         let output = text;
-        KubeletProbe {
+        pod.is_nameable().then_some(KubeletProbe {
             pod,
             container,
             probe_type,
@@ -79,7 +80,7 @@ impl Said {
             written_boot_ns,
             pid,
             event_count: None,
-        }
+        })
     }
 }
 
@@ -148,9 +149,9 @@ fn sandbox(entry: &Entry<'_>, written_boot_ns: u64) -> Option<SandboxFailure> {
     sandbox_of(pod, &reason, written_boot_ns, entry.pid)
 }
 
-/// If the reason is the network's.
+/// If the reason is the network's, and it names a pod.
 pub(super) fn sandbox_of(pod: PodRef, reason: &str, written_boot_ns: u64, pid: Option<u32>) -> Option<SandboxFailure> {
-    let cause = cause(reason)?;
+    let cause = cause(reason).filter(|_| pod.is_nameable())?;
     Some(SandboxFailure { pod, cause, words: reason.chars().take(MAX_REASON).collect(), written_boot_ns, pid })
 }
 

@@ -135,6 +135,8 @@ fn other_lines_say_nothing() {
         "\tI1120 15:50:38.197403 1 prober.go:1] Readiness probe for \"a_b(c):d\" failed (failure): printed by a command",
         r#"{"ts":57038197.403,"msg":"Probe failed","probeType":"Readiness"}"#,
         r#"{"ts":57038197.403,"msg":"Event occurred","object":{"name":"x","namespace":"a"},"reason":"Unhealthy","message":"Readiness probe failed: EOF"}"#,
+        r#"I1120 15:50:38.197403 1 prober.go:1] Readiness probe for "x_a/events?b(c):d" failed (failure): x"#,
+        r#"E1120 15:50:38.197403 1 a.go:1] "Error syncing pod, skipping" err="network is not ready: x" pod="a/../b" podUID="c""#,
         r#"I1120 15:50:38.197403 1 prober.go:1] Wrong probe for "a_b(c):d" failed (failure): x"#,
     ] {
         assert_eq!(parse(line, NOW), None, "{line}");
