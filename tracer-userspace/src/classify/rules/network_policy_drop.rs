@@ -4,8 +4,8 @@ use serde_json::json;
 
 use super::super::evidence::{evidence, of_drop, plain};
 use super::super::netfilter::{is_missed, stopped};
-use super::{Case, Finding, Label, enter, in_namespace, is_of_handshake};
 use super::super::shell;
+use super::{Case, Finding, Label, enter, in_namespace, is_of_handshake};
 use crate::event::PacketDrop;
 use crate::record::Confidence;
 

@@ -5,8 +5,8 @@ use std::net::{IpAddr, SocketAddr};
 use serde_json::json;
 
 use super::super::evidence::{evidence, of_drop, of_ipvs};
-use super::super::netfilter::{is_port_unreachable, stopped};
 use super::super::kubectl;
+use super::super::netfilter::{is_port_unreachable, stopped};
 use super::{Case, Finding, Label, in_handshake, in_namespace, network_policy_drop, silent};
 use crate::enrich;
 use crate::event::{FirewallRule, IpvsOp, NodePort, NodePorts, PacketDrop, ProxyMode, Service};
