@@ -44,6 +44,9 @@ impl Unread {
     }
 }
 
+/// Where settings last. Files are read in the order of their names: after `99-sysctl.conf`, which is /etc/sysctl.conf.
+const SETTINGS: &str = "/etc/sysctl.d/99-zz-kubernetes.conf";
+
 /// What mends a finding.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mend {
@@ -65,14 +68,25 @@ impl Mend {
     /// Settings of the kernel.
     pub fn sysctl(settings: &[(&str, &str)]) -> Self {
         let now: Vec<_> = settings.iter().map(|(name, value)| format!("sysctl -w {name}={}", quoted(value))).collect();
+        Self::new(now.join(" && "), Self::persist(settings))
+    }
+
+    /// What makes settings last.
+    pub fn persist(settings: &[(&str, &str)]) -> String {
         let lines: Vec<_> = settings.iter().map(|(name, value)| format!("'{name} = {value}'")).collect();
-        Self::new(now.join(" && "), format!("printf '%s\\n' {} >> /etc/sysctl.d/99-kubernetes.conf", lines.join(" ")))
+        format!("printf '%s\\n' {} >> {SETTINGS}", lines.join(" "))
     }
 }
 
 /// As a shell takes it.
 fn quoted(value: &str) -> String {
     if value.contains(char::is_whitespace) { format!("'{value}'") } else { value.to_owned() }
+}
+
+/// The first few of these.
+pub fn listed(names: &[&str]) -> String {
+    let more = if names.len() > 4 { format!(" and {} more", names.len() - 4) } else { String::new() };
+    format!("{}{more}", names.iter().take(4).copied().collect::<Vec<_>>().join(", "))
 }
 
 /// A finding before its status is known.
@@ -142,7 +156,8 @@ mod tests {
     fn a_setting_is_mended_now_and_for_good() {
         let mend = Mend::sysctl(&[("net.ipv4.ip_local_port_range", "32768 60999")]);
         assert_eq!(mend.now, "sysctl -w net.ipv4.ip_local_port_range='32768 60999'");
-        let persist = "printf '%s\\n' 'net.ipv4.ip_local_port_range = 32768 60999' >> /etc/sysctl.d/99-kubernetes.conf";
+        let persist =
+            "printf '%s\\n' 'net.ipv4.ip_local_port_range = 32768 60999' >> /etc/sysctl.d/99-zz-kubernetes.conf";
         assert_eq!(mend.persist.as_deref(), Some(persist));
     }
 

@@ -1,8 +1,9 @@
 //! Whether the node forwards packets between pods and the rest.
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 
-use super::finding::{Draft, Finding, Mend, Unread};
+use super::finding::{Draft, Finding, Mend, Unread, listed};
 use super::view::View;
 use super::{Check, default_routes};
 use crate::event::Pod;
@@ -17,24 +18,77 @@ pub(super) const CHECK: Check = Check {
 fn draft(family: &str) -> Draft {
     CHECK
         .expects(if family == "ipv4" {
-            "net.ipv4.ip_forward = 1"
+            "net.ipv4.ip_forward = 1, or forwarding = 1 for the links that pods' packets come in on"
         } else {
             "net.ipv6.conf.all.forwarding = 1 where IPv6 is used"
         })
         .with("family", family)
 }
 
-fn v4(view: &View) -> Finding {
-    view.number("net/ipv4/ip_forward").map_or_else(|unread| draft("ipv4").unknown(unread), judge_v4)
+/// The kernel asks the link that a packet comes in on; `ip_forward` is written to all of them when it changes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct V4 {
+    value: u64,
+    /// Links that forward.
+    on: Vec<String>,
+    /// Uplinks, bridges and ends of pods' links that do not.
+    off: Vec<String>,
+    /// The default route is IPv6's alone.
+    only_v6: bool,
 }
 
-fn judge_v4(value: u64) -> Finding {
-    let observed = format!("net.ipv4.ip_forward = {value}");
-    if value == 0 {
-        draft("ipv4").fail(observed, Mend::sysctl(&[("net.ipv4.ip_forward", "1")]))
-    } else {
-        draft("ipv4").ok(observed)
+fn v4(view: &View) -> Finding {
+    read_v4(view).map_or_else(|unread| draft("ipv4").unknown(unread), |found| judge_v4(&found))
+}
+
+fn read_v4(view: &View) -> Result<V4, Unread> {
+    let value = view.number("net/ipv4/ip_forward")?;
+    let (on, off): (Vec<_>, Vec<_>) = view.of_links("forwarding")?.into_iter().partition(|(_, value)| *value != 0);
+    let name = |(name, _): (String, u64)| name;
+    let (on, mut off): (Vec<_>, Vec<_>) = (on.into_iter().map(name).collect(), off.into_iter().map(name).collect());
+    if value != 0 && !off.is_empty() {
+        let passed = passed(view);
+        off.retain(|name| passed.contains(name));
     }
+    let only_v6 = value == 0 && default_routes::only_v6(view).unwrap_or(false);
+    Ok(V4 { value, on, off, only_v6 })
+}
+
+/// Links that pods' packets come in on: uplinks, bridges, ends of pods' links. With `--root` the uplinks alone are known.
+fn passed(view: &View) -> BTreeSet<String> {
+    let links = view.links().unwrap_or_default();
+    let hold = links.into_iter().filter(|link| matches!(link.kind.as_deref(), Some("veth" | "bridge")));
+    let uplinks = default_routes::read_v4(view).unwrap_or_default().into_iter().map(|route| route.dev);
+    hold.map(|link| link.state.name).chain(uplinks).collect()
+}
+
+fn judge_v4(found: &V4) -> Finding {
+    let observed = format!("net.ipv4.ip_forward = {}", found.value);
+    let names = |links: &[String]| listed(&links.iter().map(String::as_str).collect::<Vec<_>>());
+    match found.value {
+        0 if !found.on.is_empty() => draft("ipv4").with("forwarding", found.on.clone()).ok(format!(
+            "{observed}; forwarding is on, by their own settings, for what comes in on {}, and on no other link",
+            names(&found.on)
+        )),
+        0 if found.only_v6 => draft("ipv4").ok(format!("{observed}; the default route is IPv6's alone")),
+        0 => draft("ipv4").fail(observed, Mend::sysctl(&[("net.ipv4.ip_forward", "1")])),
+        _ if found.off.is_empty() => draft("ipv4").ok(observed),
+        _ => draft("ipv4").with("not_forwarding", found.off.clone()).warn(
+            format!(
+                "{observed}, and what comes in on {} is not forwarded: net.ipv4.conf.<link>.forwarding = 0",
+                names(&found.off)
+            ),
+            forward_links(&found.off),
+        ),
+    }
+}
+
+/// Pods' links come and go: one that went stops no other.
+fn forward_links(links: &[String]) -> Mend {
+    Mend::new(
+        format!("for link in {}; do echo 1 > \"/proc/sys/net/ipv4/conf/$link/forwarding\"; done", links.join(" ")),
+        "find what sets it to 0: `grep -rs forwarding /etc/sysctl.d /etc/sysctl.conf`, IPv4Forwarding= of systemd-networkd",
+    )
 }
 
 fn v6(view: &View) -> Finding {
@@ -99,8 +153,44 @@ mod tests {
 
     #[test]
     fn off_and_on() {
-        assert_eq!((judge_v4(0).status, judge_v4(1).status), (Status::Fail, Status::Ok));
-        assert_eq!(judge_v4(0).remediation.as_deref(), Some("sysctl -w net.ipv4.ip_forward=1"));
+        let of = |value: &str| v4(&Tree::new(&[("proc/sys/net/ipv4/ip_forward", value)]).view());
+        assert_eq!((of("0\n").status, of("1\n").status), (Status::Fail, Status::Ok));
+        assert_eq!(of("0\n").remediation.as_deref(), Some("sysctl -w net.ipv4.ip_forward=1"));
+    }
+
+    const ROUTE: &str = "Iface\tDestination\tGateway \tFlags\tRefCnt\tUse\tMetric\tMask\t\tMTU\tWindow\tIRTT\neth0\t00000000\t0100000A\t0003\t0\t0\t100\t00000000\t0\t0\t0\n";
+
+    #[test]
+    fn the_link_s_own_setting_counts() {
+        let of = |all: &str, [eth0, eth1]: [&str; 2]| {
+            let lo = ("proc/sys/net/ipv4/conf/lo/forwarding", "1\n");
+            let links =
+                [("proc/sys/net/ipv4/conf/eth0/forwarding", eth0), ("proc/sys/net/ipv4/conf/eth1/forwarding", eth1)];
+            let rest = [("proc/sys/net/ipv4/ip_forward", all), ("proc/net/route", ROUTE), lo];
+            v4(&Tree::new(&[&rest[..], &links].concat()).view())
+        };
+        assert_eq!(of("0", ["0", "0"]).status, Status::Fail, "lo is no way");
+        let openshift = of("0", ["0", "1"]);
+        assert!(openshift.status == Status::Ok && openshift.observed.contains("comes in on eth1"), "{openshift:?}");
+        let uplink = of("1", ["0", "1"]);
+        assert_eq!(uplink.status, Status::Warn);
+        assert_eq!(
+            uplink.remediation.as_deref(),
+            Some("for link in eth0; do echo 1 > \"/proc/sys/net/ipv4/conf/$link/forwarding\"; done")
+        );
+        assert_eq!(of("1", ["1", "0"]).status, Status::Ok, "no uplink, and what it is is not known");
+    }
+
+    #[test]
+    fn a_node_with_ipv6_alone_need_not_forward_ipv4() {
+        let zeros = "0".repeat(32);
+        let six = format!("{zeros} 00 {zeros} 00 {zeros} 00000400 1 0 00000003 eth0\n");
+        let of = |route: &str| {
+            let files =
+                [("proc/sys/net/ipv4/ip_forward", "0"), ("proc/net/route", route), ("proc/net/ipv6_route", &six)];
+            v4(&Tree::new(&files).view()).status
+        };
+        assert_eq!((of("Iface\n"), of(ROUTE)), (Status::Ok, Status::Fail));
     }
 
     #[test]

@@ -7,6 +7,7 @@
 use std::fs::File;
 use std::io::{self, Read as _};
 use std::os::fd::{AsFd as _, AsRawFd as _};
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -82,6 +83,15 @@ impl View {
         self.sysctl("net/core/somaxconn").map(|_| None)
     }
 
+    /// A setting of IPv4 of each link but `lo`.
+    pub fn of_links(&self, setting: &str) -> Result<Vec<(String, u64)>, Unread> {
+        let names = self.names("/proc/sys/net/ipv4/conf")?;
+        let links = names.into_iter().filter(|name| !matches!(name.as_str(), "all" | "default" | "lo"));
+        // A link that is gone by now has no setting.
+        let value = |name: String| Some((self.number(&format!("net/ipv4/conf/{name}/{setting}")).ok()?, name));
+        Ok(links.filter_map(value).map(|(value, name)| (name, value)).collect())
+    }
+
     /// A file of `/proc/net`, in the node's namespace.
     pub fn net(&self, file: &str) -> Result<String, Unread> {
         let folder = if self.root.is_some() { "/proc/net" } else { "/proc/thread-self/net" };
@@ -114,6 +124,15 @@ impl View {
         };
         match found {
             Ok(()) => Ok(true),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+            Err(error) => Err(Unread::file(path, &error)),
+        }
+    }
+
+    /// Whether there is such a file that can be run. An interrupted copy leaves one that is empty, or no program yet.
+    pub fn is_program(&self, path: &str) -> Result<bool, Unread> {
+        match open_below(self.files()?, path, OFlag::O_PATH).and_then(|file| file.metadata()) {
+            Ok(found) => Ok(found.is_file() && found.len() > 0 && found.permissions().mode() & 0o111 != 0),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
             Err(error) => Err(Unread::file(path, &error)),
         }
