@@ -19,14 +19,10 @@ struct Place {
     binaries: &'static [&'static str],
 }
 
+/// A distribution's own folders first: podman leaves its file in /etc/cni/net.d, which their kubelets do not read.
 const PLACES: &[Place] = &[
     // OpenShift's CRI-O. Its package leaves examples in /etc/cni/net.d, which nobody reads.
     Place { configs: "/etc/kubernetes/cni/net.d", binaries: &["/var/lib/cni/bin", "/usr/libexec/cni", "/opt/cni/bin"] },
-    Place {
-        configs: "/etc/cni/net.d",
-        // The last is GKE's.
-        binaries: &["/opt/cni/bin", "/usr/lib/cni", "/usr/libexec/cni", "/home/kubernetes/bin"],
-    },
     Place {
         configs: "/var/lib/rancher/k3s/agent/etc/cni/net.d",
         binaries: &["/var/lib/rancher/k3s/data/current/bin", "/var/lib/rancher/k3s/data/cni"],
@@ -35,7 +31,17 @@ const PLACES: &[Place] = &[
         configs: "/var/snap/microk8s/current/args/cni-network",
         binaries: &["/var/snap/microk8s/current/opt/cni/bin"],
     },
+    Place {
+        configs: "/etc/cni/net.d",
+        // The last is GKE's.
+        binaries: &["/opt/cni/bin", "/usr/lib/cni", "/usr/libexec/cni", "/home/kubernetes/bin"],
+    },
 ];
+
+/// Plugins that hand over to those of another configuration.
+const META: &[&str] = &["multus", "multus-shim"];
+/// Container runtimes run it for each pod, though no configuration names it.
+const LOOPBACK: &str = "loopback";
 
 const SUBNET_FILE: &str = "/run/flannel/subnet.env";
 
@@ -50,6 +56,8 @@ pub(super) struct Config {
     binaries: &'static [&'static str],
     /// flannel's, if it is used.
     subnet_file: Option<String>,
+    /// Multus hands over to plugins that no file here names.
+    pub(super) elsewhere: bool,
 }
 
 /// What was found.
@@ -58,6 +66,7 @@ struct Found {
     config: Option<Config>,
     /// Plugins without a binary.
     missing: Vec<String>,
+    loopback: bool,
     /// flannel's subnet file is there.
     subnet: bool,
     prober: bool,
@@ -81,16 +90,22 @@ fn read(view: &View) -> Result<Found, Unread> {
     };
     let mut missing = Vec::new();
     for plugin in &config.plugins {
-        let mut found = false;
-        for folder in config.binaries {
-            found |= view.exists(&format!("{folder}/{plugin}"))?;
-        }
-        if !found {
+        if !has_binary(view, &config, plugin)? {
             missing.push(plugin.clone());
         }
     }
+    let loopback = has_binary(view, &config, LOOPBACK)?;
     let subnet = config.subnet_file.as_deref().map_or(Ok(true), |path| view.exists(path))?;
-    Ok(Found { config: Some(config), missing, subnet, prober: view.prober, pod_link: pod_link(view) })
+    Ok(Found { config: Some(config), missing, loopback, subnet, prober: view.prober, pod_link: pod_link(view) })
+}
+
+fn has_binary(view: &View, config: &Config, plugin: &str) -> Result<bool, Unread> {
+    for folder in config.binaries {
+        if view.is_program(&format!("{folder}/{plugin}"))? {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 fn pod_link(view: &View) -> Option<String> {
@@ -108,30 +123,54 @@ pub(super) fn active(view: &View) -> Result<Option<Config>, Unread> {
         }
         let others = names.split_off(1);
         let path = format!("{}/{}", place.configs, names[0]);
-        let text = view.text(&path)?;
-        let config: Value = serde_json::from_str(&text).map_err(|error| {
-            Unread::new(
-                format!("{path} is not JSON: {error}"),
-                format!("write {path} anew: the CNI's DaemonSet does when its pod restarts"),
-            )
-        })?;
-        return Ok(Some(Config { path, others, binaries: place.binaries, ..parse(&config) }));
+        let config = read_config(view, &path)?;
+        let multus = config.plugins.iter().any(|name| META.contains(&name.as_str()));
+        let config = match () {
+            () if config.elsewhere => behind(view, place, config, &others)?,
+            () if multus => config,
+            () => Config { others, ..config },
+        };
+        return Ok(Some(Config { path, binaries: place.binaries, ..config }));
     }
     Ok(None)
 }
 
-/// A list of plugins, or one.
+fn read_config(view: &View, path: &str) -> Result<Config, Unread> {
+    let text = view.text(path)?;
+    let config: Value = serde_json::from_str(&text).map_err(|error| {
+        Unread::new(
+            format!("{path} is not JSON: {error}"),
+            format!("write {path} anew: the CNI's DaemonSet does when its pod restarts"),
+        )
+    })?;
+    Ok(parse(&config))
+}
+
+/// Multus without delegates in its own file hands over to the next one beside it.
+fn behind(view: &View, place: &Place, multus: Config, others: &[String]) -> Result<Config, Unread> {
+    let Some(next) = others.first() else { return Ok(multus) };
+    let next = read_config(view, &format!("{}/{next}", place.configs))?;
+    let mut plugins = [multus.plugins, next.plugins].concat();
+    plugins.sort_unstable();
+    plugins.dedup();
+    Ok(Config { plugins, ..next })
+}
+
+/// A list of plugins, or one; of Multus those that it hands over to, too.
 fn parse(config: &Value) -> Config {
-    let single = [config.clone()];
-    let plugins = config.get("plugins").and_then(Value::as_array).map_or(&single[..], Vec::as_slice);
+    let plugins = plugins(config);
+    let delegates = plugins.iter().filter_map(|plugin| plugin.get("delegates")?.as_array()).flatten();
+    let delegates: Vec<&Value> = delegates.flat_map(|it| self::plugins(it)).collect();
+    let is_meta = |plugin: &&Value| kind(plugin).is_some_and(|name| META.contains(&name));
+    let elsewhere = delegates.is_empty() && plugins.iter().any(is_meta);
+    let plugins = [plugins, delegates].concat();
     let mut names: Vec<String> = Vec::new();
-    for plugin in plugins {
-        let ipam = plugin.get("ipam").and_then(|ipam| ipam.get("type"));
-        let types = [plugin.get("type"), ipam].into_iter().flatten().filter_map(Value::as_str);
+    for plugin in &plugins {
+        let types = [kind(plugin), plugin.get("ipam").and_then(kind)].into_iter().flatten();
         // Names of binaries: a path among them would be looked up elsewhere.
         names.extend(types.filter(|name| !name.is_empty() && !name.contains('/')).map(str::to_owned));
     }
-    let flannel = plugins.iter().find(|plugin| plugin.get("type").and_then(Value::as_str) == Some("flannel"));
+    let flannel = plugins.iter().find(|plugin| kind(plugin) == Some("flannel"));
     let subnet_file =
         flannel.map(|plugin| plugin.get("subnetFile").and_then(Value::as_str).unwrap_or(SUBNET_FILE).to_owned());
     if flannel.is_some() {
@@ -140,7 +179,16 @@ fn parse(config: &Value) -> Config {
     }
     names.sort_unstable();
     names.dedup();
-    Config { plugins: names, subnet_file, ..Config::default() }
+    Config { plugins: names, subnet_file, elsewhere, ..Config::default() }
+}
+
+/// Of a list, or of a configuration of one plugin.
+fn plugins(config: &Value) -> Vec<&Value> {
+    config.get("plugins").and_then(Value::as_array).map_or_else(|| vec![config], |plugins| plugins.iter().collect())
+}
+
+fn kind(plugin: &Value) -> Option<&str> {
+    plugin.get("type")?.as_str()
 }
 
 fn judge(found: &Found) -> Finding {
@@ -149,7 +197,7 @@ fn judge(found: &Found) -> Finding {
     if !found.missing.is_empty() {
         let missing = found.missing.join(", ");
         let places = config.binaries.join(", ");
-        let observed = format!("{} needs {missing}: not in {places}", config.path);
+        let observed = format!("{} needs {missing}: no program of that name in {places}", config.path);
         let draft = draft.with("missing", found.missing.clone());
         if let Some(link) = &found.pod_link {
             return draft.unknown(elsewhere(&observed, link, "its binaries", "bin_dir", "plugin_dirs"));
@@ -171,7 +219,14 @@ fn judge(found: &Found) -> Finding {
             Mend::lasting("remove what a former CNI left behind in that folder"),
         );
     }
-    draft.ok(format!("{} with {}, all binaries present", config.path, config.plugins.join(", ")))
+    let observed = format!("{} with {}, all binaries present", config.path, config.plugins.join(", "));
+    if !found.loopback && found.pod_link.is_none() {
+        return draft.with("missing", vec![LOOPBACK]).warn(
+            format!("{observed} but `{LOOPBACK}`, which container runtimes run for each pod (containerd from 2.0 on can do without: use_internal_loopback)"),
+            Mend::lasting(format!("install the CNI plugins ({LOOPBACK}) into {}: package kubernetes-cni or containernetworking-plugins", config.binaries[0])),
+        );
+    }
+    draft.ok(observed)
 }
 
 /// Without a configuration.
@@ -206,11 +261,12 @@ mod tests {
 
     const FLANNEL: (&str, &str) =
         ("etc/cni/net.d/10-flannel.conflist", r#"{"name":"cbr0","plugins":[{"type":"flannel"},{"type":"portmap"}]}"#);
-    const BINARIES: [(&str, &str); 4] = [
-        ("opt/cni/bin/flannel", ""),
-        ("opt/cni/bin/portmap", ""),
-        ("opt/cni/bin/bridge", ""),
-        ("usr/lib/cni/host-local", ""),
+    const BINARIES: [(&str, &str); 5] = [
+        ("opt/cni/bin/flannel", "ELF"),
+        ("opt/cni/bin/portmap", "ELF"),
+        ("opt/cni/bin/bridge", "ELF"),
+        ("usr/lib/cni/host-local", "ELF"),
+        ("opt/cni/bin/loopback", "ELF"),
     ];
 
     fn of(files: &[(&str, &str)]) -> Finding {
@@ -239,6 +295,51 @@ mod tests {
         assert_eq!(of(&[&[FLANNEL, conf, subnet], &BINARIES[..]].concat()).status, Status::Warn);
     }
 
+    /// containerd and CRI-O run `loopback` for each pod; a copy that was interrupted leaves an empty file.
+    #[test]
+    fn loopback_is_missed_and_an_empty_file_is_no_program() {
+        let ptp = ("etc/cni/net.d/10-x.conf", r#"{"type":"ptp"}"#);
+        let (program, loopback) = (("opt/cni/bin/ptp", "ELF"), BINARIES[4]);
+        assert_eq!(of(&[ptp, program, loopback]).status, Status::Ok);
+        let finding = of(&[ptp, program]);
+        assert!(finding.status == Status::Warn && finding.observed.contains("`loopback`"), "{finding:?}");
+        assert_eq!(of(&[ptp, ("opt/cni/bin/ptp", ""), loopback]).status, Status::Fail);
+        let tree = Tree::new(&[ptp, program, loopback]);
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o644);
+        std::fs::set_permissions(tree.path().join(program.0), mode).expect("mode");
+        assert_eq!(check(&tree.view()).status, Status::Fail);
+    }
+
+    /// Its daemon reads the file beside its own, and does not start without.
+    #[test]
+    fn multus_hands_over_to_the_next_file_or_to_its_delegates() {
+        let shim = ("etc/cni/net.d/00-multus.conf", r#"{"type":"multus-shim"}"#);
+        let delegates = (
+            "etc/cni/net.d/00-multus.conf",
+            r#"{"type":"multus","delegates":[{"name":"cbr0","plugins":[{"type":"flannel"},{"type":"portmap"}]}]}"#,
+        );
+        let programs = [("opt/cni/bin/multus", "ELF"), ("opt/cni/bin/multus-shim", "ELF")];
+        let subnet = ("run/flannel/subnet.env", "");
+        for multus in [shim, delegates] {
+            let all = [&[multus, FLANNEL, subnet], &programs[..], &BINARIES].concat();
+            assert_eq!(of(&all).status, Status::Ok, "{}", of(&all).observed);
+            let finding = of(&[&[multus, FLANNEL], &programs[..]].concat());
+            assert_eq!(finding.fields["missing"], serde_json::json!(["bridge", "flannel", "host-local", "portmap"]));
+            let without_subnet = of(&[&[multus, FLANNEL], &programs[..], &BINARIES].concat());
+            assert!(without_subnet.observed.contains(SUBNET_FILE), "{without_subnet:?}");
+        }
+    }
+
+    /// Debian's podman leaves such a file.
+    #[test]
+    fn a_distribution_s_own_folder_counts_before_the_usual_one() {
+        let podman = ("etc/cni/net.d/87-podman-bridge.conflist", r#"{"plugins":[{"type":"bridge"}]}"#);
+        let calico =
+            ("var/snap/microk8s/current/args/cni-network/10-calico.conflist", r#"{"plugins":[{"type":"calico"}]}"#);
+        let config = active(&Tree::new(&[podman, calico]).view()).expect("read");
+        assert_eq!(config.map(|it| it.plugins), Some(vec!["calico".to_owned()]));
+    }
+
     #[test]
     fn nothing_or_junk() {
         assert_eq!(of(&[("etc/hostname", "")]).status, Status::Unknown);
@@ -250,19 +351,21 @@ mod tests {
     }
 
     /// The files of a GKE node.
-    const GKE: [(&str, &str); 4] = [
+    const GKE: [(&str, &str); 5] = [
         (
             "etc/cni/net.d/10-containerd-net.conflist",
             r#"{"name":"k8s-pod-network","cniVersion":"0.3.1","plugins":[{"type":"ptp","mtu":1460,"ipam":{"type":"host-local"}},{"type":"portmap"}]}"#,
         ),
-        ("home/kubernetes/bin/ptp", ""),
-        ("home/kubernetes/bin/portmap", ""),
-        ("home/kubernetes/bin/host-local", ""),
+        ("home/kubernetes/bin/ptp", "ELF"),
+        ("home/kubernetes/bin/portmap", "ELF"),
+        ("home/kubernetes/bin/loopback", "ELF"),
+        ("home/kubernetes/bin/host-local", "ELF"),
     ];
     /// Those of an OpenShift node, with what cri-o's package leaves.
-    const OPENSHIFT: [(&str, &str); 4] = [
+    const OPENSHIFT: [(&str, &str); 5] = [
         ("etc/kubernetes/cni/net.d/00-multus.conf", r#"{"name":"multus-cni-network","type":"multus-shim"}"#),
-        ("var/lib/cni/bin/multus-shim", ""),
+        ("var/lib/cni/bin/multus-shim", "ELF"),
+        ("usr/libexec/cni/loopback", "ELF"),
         (
             "etc/cni/net.d/100-crio-bridge.conflist",
             r#"{"name":"crio","plugins":[{"type":"bridge","bridge":"cni0","ipam":{"type":"host-local"}}]}"#,
@@ -274,7 +377,7 @@ mod tests {
     fn nodes_that_keep_them_elsewhere() {
         let finding = of(&GKE);
         assert_eq!(finding.status, Status::Ok, "{}", finding.observed);
-        assert_eq!(of(&GKE[..3]).fields["missing"], serde_json::json!(["host-local"]));
+        assert_eq!(of(&GKE[..4]).fields["missing"], serde_json::json!(["host-local"]));
         let finding = of(&OPENSHIFT);
         assert_eq!(finding.status, Status::Ok, "{}", finding.observed);
         assert!(finding.observed.starts_with("/etc/kubernetes/cni/net.d/00-multus.conf"), "{}", finding.observed);

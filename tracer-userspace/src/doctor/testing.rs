@@ -1,5 +1,6 @@
 //! Nodes made of files, for tests.
 
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -17,7 +18,8 @@ impl Tree {
         for (path, content) in files {
             let path = root.join(path);
             std::fs::create_dir_all(path.parent().expect("a folder")).expect("folder");
-            std::fs::write(path, content).expect("file");
+            std::fs::write(&path, content).expect("file");
+            std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).expect("mode");
         }
         Self(root)
     }
