@@ -52,11 +52,11 @@ fn bridge(view: &View) -> (Option<String>, bool) {
     {
         return (Some(format!("the CNI configuration {} uses `{plugin}`", config.path)), true);
     }
-    let links = view.links().unwrap_or_default();
+    let (links, seen) = view.links().map_or_else(|_| (Vec::new(), false), |links| (links, true));
     let known = |name: &str| NAMES.contains(&name);
     let link = links.iter().find(|link| link.kind.as_deref() == Some("bridge") && known(&link.state.name));
     let why = link.map(|link| format!("{} is a bridge", link.state.name));
-    (why, matches!(configured, Ok(Some(_))))
+    (why, matches!(configured, Ok(Some(config)) if seen || !config.elsewhere))
 }
 
 /// CNI plugins that hang pods on a bridge.
@@ -76,16 +76,16 @@ fn judge(found: &Found) -> Finding {
         return draft().ok(observed);
     }
     match (&found.bridge, found.known) {
-        // The pods may have no IPv6 address.
-        (Some(bridge), _) if found.v4 == Some(1) => draft().warn(format!("{observed}; {bridge}"), mend()),
+        (Some(bridge), _) if found.v4 == Some(1) => draft().warn(
+            format!("{observed}; {bridge}: harm where pods have IPv6 addresses"),
+            mend(),
+        ),
         (Some(bridge), _) => draft().fail(format!("{observed}; {bridge}"), mend()),
         (None, true) => draft().ok(format!("{observed}; the CNI configuration names no bridge, so it is not needed")),
-        (None, false) => {
-            let reason = format!(
-                "{observed}; no CNI configuration and no pod bridge was found: nothing says whether it is needed"
-            );
-            draft().unknown(Unread::new(reason, "look again when the CNI plugin has written its configuration"))
-        }
+        (None, false) => draft().unknown(Unread::new(
+            format!("{observed}; no CNI configuration that says how pods are connected and no pod bridge was found, so whether it is needed is not known"),
+            "run `tracer doctor` on the node, where its kubelet runs",
+        )),
     }
 }
 
@@ -93,7 +93,8 @@ fn mend() -> Mend {
     Mend::new(
         format!("modprobe br_netfilter && sysctl -w {V4}=1 {V6}=1"),
         format!(
-            "echo br_netfilter > /etc/modules-load.d/br_netfilter.conf && printf '%s\\n' '{V4} = 1' '{V6} = 1' >> /etc/sysctl.d/99-kubernetes.conf"
+            "echo br_netfilter > /etc/modules-load.d/br_netfilter.conf && {}",
+            Mend::persist(&[(V4, "1"), (V6, "1")])
         ),
     )
 }
@@ -129,11 +130,13 @@ mod tests {
             ("proc/sys/net/bridge/bridge-nf-call-ip6tables", "1\n"),
         ];
         assert_eq!(check(&Tree::new(&on).view()).status, Status::Ok);
-        let mut off = on;
-        off[3].1 = "0\n";
-        assert_eq!(check(&Tree::new(&off).view()).status, Status::Warn, "it is asked by pods with IPv6 alone");
-        off[2].1 = "0\n";
-        assert_eq!(check(&Tree::new(&off).view()).status, Status::Fail);
+        let of = |v4, v6| {
+            let mut off = on;
+            (off[2].1, off[3].1) = (v4, v6);
+            check(&Tree::new(&off).view()).status
+        };
+        assert_eq!((of("0\n", "1\n"), of("0\n", "0\n")), (Status::Fail, Status::Fail));
+        assert_eq!(of("1\n", "0\n"), Status::Warn, "of IPv6 alone, which pods may not have");
     }
 
     #[test]
@@ -141,6 +144,13 @@ mod tests {
         let calico = ("etc/cni/net.d/10-calico.conflist", r#"{"plugins":[{"type":"calico"}]}"#);
         assert_eq!(check(&Tree::new(&[calico, SETTINGS]).view()).status, Status::Ok);
         assert_eq!(check(&Tree::new(&[SETTINGS]).view()).status, Status::Unknown);
+        let shim = ("etc/cni/net.d/00-multus.conf", r#"{"type":"multus-shim"}"#);
+        assert_eq!(
+            check(&Tree::new(&[shim, SETTINGS]).view()).status,
+            Status::Unknown,
+            "what is behind it is not seen"
+        );
+        assert_eq!(check(&Tree::new(&[shim, FLANNEL, SETTINGS]).view()).status, Status::Fail);
         assert_eq!(check(&Tree::new(&[calico]).view()).status, Status::Unknown);
     }
 }
