@@ -1,18 +1,19 @@
 //! Reverse-path filtering against the CNI in use and the routes.
 
-use super::finding::{Draft, Finding, Mend, Unread};
+use super::finding::{Draft, Finding, Mend, Unread, listed};
 use super::view::View;
 use super::{Check, default_routes};
 
 /// The check.
 pub(super) const CHECK: Check = Check {
     name: "rp_filter",
-    why: "strict filtering drops a packet whose answer would leave by another link; some CNIs route like that, one refuses loose filtering",
+    why: "strict filtering drops a packet whose answer would leave by another link; some CNIs route like that",
     run: |view| vec![check(view)],
 };
 
 const STRICT: u64 = 1;
-const LOOSE: u64 = 2;
+/// Cilium's links: of pods, and its own.
+const CILIUM: &[&str] = &["lxc", "cilium_"];
 
 /// Settings: of all links and of each (the greater counts), and where default routes go.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -40,7 +41,7 @@ impl Found {
 }
 
 fn draft() -> Draft {
-    CHECK.expects("what the CNI in use needs: not strict (1) with Cilium, AWS VPC CNI or several uplinks, not loose (2) with Calico")
+    CHECK.expects("what the CNI in use needs: not strict (1) with Cilium, AWS VPC CNI or several uplinks")
 }
 
 fn check(view: &View) -> Finding {
@@ -49,57 +50,41 @@ fn check(view: &View) -> Finding {
 
 fn read(view: &View) -> Result<Found, Unread> {
     let all = view.number("net/ipv4/conf/all/rp_filter")?;
-    let names = view.names("/proc/sys/net/ipv4/conf")?;
-    let links = names.into_iter().filter(|name| !matches!(name.as_str(), "all" | "default" | "lo"));
-    // A link that is gone by now has no setting.
-    let links = links.filter_map(|name| {
-        let value = view.number(&format!("net/ipv4/conf/{name}/rp_filter")).ok()?;
-        Some((name, value))
-    });
+    let links = view.of_links("rp_filter")?;
     let uplinks = default_routes::read_v4(view)?;
     let mut uplinks: Vec<String> = uplinks.into_iter().map(|route| route.dev).collect();
     uplinks.sort_unstable();
     uplinks.dedup();
-    Ok(Found { all, links: links.collect(), uplinks })
+    Ok(Found { all, links, uplinks })
 }
 
 fn judge(found: &Found) -> Finding {
     let draft = draft().with("all", found.all);
-    let list = |names: &[&str]| {
-        let more = if names.len() > 4 { format!(" and {} more", names.len() - 4) } else { String::new() };
-        format!("{}{more}", names.iter().take(4).copied().collect::<Vec<_>>().join(", "))
-    };
     let uplinks: Vec<&str> = found.uplinks.iter().map(String::as_str).collect();
     let strict_uplinks: Vec<&str> =
         found.with(&uplinks, STRICT).into_iter().filter(|name| uplinks.contains(name)).collect();
-    let cilium = found.with(&["lxc", "cilium_"], STRICT);
-    if !cilium.is_empty() {
-        return draft.fail(format!("strict on {}: Cilium's links need 0", list(&cilium)), off(found, &cilium));
+    let cilium = found.with(CILIUM, STRICT);
+    // lxcbr0 is of the package lxc.
+    if found.has("cilium_host") && !cilium.is_empty() {
+        return draft.fail(format!("strict on {}: Cilium's links need 0", listed(&cilium)), off(found));
     }
     if found.has("eni") && !strict_uplinks.is_empty() {
         return draft.fail(
             format!(
                 "strict on {} with links of the AWS VPC CNI, whose answers leave by another link",
-                list(&strict_uplinks)
+                listed(&strict_uplinks)
             ),
-            loose(found, &strict_uplinks),
+            loose(&strict_uplinks),
         );
     }
     if uplinks.len() > 1 && !strict_uplinks.is_empty() {
         return draft.warn(
             format!(
                 "strict on {}, and default routes over {}: what arrives on the one that is not chosen is dropped",
-                list(&strict_uplinks),
-                list(&uplinks)
+                listed(&strict_uplinks),
+                listed(&uplinks)
             ),
-            loose(found, &strict_uplinks),
-        );
-    }
-    let calico = found.with(&["cali"], LOOSE);
-    if !calico.is_empty() && found.all == LOOSE {
-        return draft.warn(
-            "net.ipv4.conf.all.rp_filter = 2 (loose) with Calico, which refuses to start so unless FELIX_IGNORELOOSERPF is set",
-            Mend::sysctl(&[("net.ipv4.conf.all.rp_filter", "1")]),
+            loose(&strict_uplinks),
         );
     }
     let strict = found.links.iter().filter(|(_, value)| found.effective(*value) == STRICT).count();
@@ -111,23 +96,27 @@ fn judge(found: &Found) -> Finding {
     ))
 }
 
-/// Off on these links, and with it on all: the greater of the two counts.
-fn off(found: &Found, links: &[&str]) -> Mend {
-    settings(found, links, "0")
+/// Off on Cilium's links, and with it on all: the greater of the two counts. Pods' links come and go: those of now, and a
+/// name that fits those of later (sysctl.d(5)).
+fn off(found: &Found) -> Mend {
+    let all = [("net.ipv4.conf.all.rp_filter", "0")];
+    let all = if found.all == STRICT { &all[..] } else { &[] };
+    let first = if all.is_empty() { "" } else { "sysctl -w net.ipv4.conf.all.rp_filter=0; " };
+    let links = [("net.ipv4.conf.lxc*.rp_filter", "0"), ("net.ipv4.conf.cilium_*.rp_filter", "0")];
+    let folder = "/proc/sys/net/ipv4/conf";
+    Mend::new(
+        format!(
+            "{first}for f in {folder}/lxc*/rp_filter {folder}/cilium_*/rp_filter; do [ ! -e \"$f\" ] || echo 0 > \"$f\"; done"
+        ),
+        Mend::persist(&[all, &links].concat()),
+    )
 }
 
-fn loose(found: &Found, links: &[&str]) -> Mend {
-    settings(found, links, "2")
-}
-
-fn settings(found: &Found, links: &[&str], value: &str) -> Mend {
+fn loose(links: &[&str]) -> Mend {
     // A dot in a link's name is written as a slash in a setting's.
     let names: Vec<String> =
         links.iter().map(|link| format!("net.ipv4.conf.{}.rp_filter", link.replace('.', "/"))).collect();
-    let mut all: Vec<(&str, &str)> = names.iter().map(|name| (name.as_str(), value)).collect();
-    if found.all == STRICT && value == "0" {
-        all.insert(0, ("net.ipv4.conf.all.rp_filter", "0"));
-    }
+    let all: Vec<(&str, &str)> = names.iter().map(|name| (name.as_str(), "2")).collect();
     Mend::sysctl(&all)
 }
 
@@ -151,13 +140,20 @@ mod tests {
 
     #[test]
     fn each_cni_has_its_own_needs() {
-        let cilium = judge(&found(1, &[("lxc12", 0), ("eth0", 0)], &["eth0"]));
+        let links = |value| [("cilium_host", 0), ("lxc12", value), ("eth0", 0)];
+        let cilium = judge(&found(1, &links(0), &["eth0"]));
         assert_eq!(cilium.status, Status::Fail);
-        let mend = cilium.remediation.expect("mend");
-        assert_eq!(mend, "sysctl -w net.ipv4.conf.all.rp_filter=0 && sysctl -w net.ipv4.conf.lxc12.rp_filter=0");
-        assert_eq!(judge(&found(0, &[("lxc12", 0)], &["eth0"])).status, Status::Ok);
+        assert_eq!(
+            cilium.remediation.expect("mend"),
+            "sysctl -w net.ipv4.conf.all.rp_filter=0; for f in /proc/sys/net/ipv4/conf/lxc*/rp_filter /proc/sys/net/ipv4/conf/cilium_*/rp_filter; do [ ! -e \"$f\" ] || echo 0 > \"$f\"; done"
+        );
+        assert!(cilium.persist.is_some_and(|it| it.contains("'net.ipv4.conf.lxc*.rp_filter = 0'")));
+        let one = judge(&found(0, &links(1), &["eth0"]));
+        assert!(one.status == Status::Fail && one.persist.is_some_and(|it| !it.contains("conf.all.")));
+        assert_eq!(judge(&found(0, &links(0), &["eth0"])).status, Status::Ok);
+        assert_eq!(judge(&found(1, &[("lxcbr0", 0)], &["eth0"])).status, Status::Ok, "of the package lxc");
         assert_eq!(judge(&found(0, &[("eni1", 0), ("eth0", 1)], &["eth0"])).status, Status::Fail);
-        assert_eq!(judge(&found(2, &[("cali1", 0)], &["eth0"])).status, Status::Warn);
+        assert_eq!(judge(&found(2, &[("cali1", 0)], &["eth0"])).status, Status::Ok);
         assert_eq!(judge(&found(1, &[("cali1", 1)], &["eth0"])).status, Status::Ok);
     }
 }
