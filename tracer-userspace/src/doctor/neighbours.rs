@@ -64,27 +64,37 @@ fn parse(text: &str) -> Option<(u64, Option<u64>)> {
     Some((entries, fulls))
 }
 
+/// The kernel's own `gc_thresh3`.
+const DEFAULT: u64 = 1024;
+
+/// Where the kernel counts how often the table was full, that decides: `entries` are also those that the limit leaves out
+/// (permanent, learned from outside; 5.0), of which flannel has one for each node. That it was full once and is no more is
+/// over, if somebody has made it larger.
 fn judge(family: &str, table: Table) -> Finding {
     let Table { entries, fulls, thresh2, thresh3 } = table;
     let mut draft = draft(family).with("entries", entries).with("gc_thresh2", thresh2).with("gc_thresh3", thresh3);
-    let mut observed = format!("{entries} entries, gc_thresh2 {thresh2}, gc_thresh3 {thresh3}");
+    let mut observed =
+        format!("{entries} entries, permanent ones included, gc_thresh2 {thresh2}, gc_thresh3 {thresh3}");
     if let Some(fulls) = fulls.filter(|fulls| *fulls > 0) {
         draft = draft.with("table_fulls", fulls);
         observed.push_str(&format!("; the table was full {fulls} times since boot"));
     }
-    let mend = || {
-        let room = (thresh3.saturating_mul(4)).max(entries.saturating_mul(2)).max(8192);
-        let name = |at: u32| format!("net.{family}.neigh.default.gc_thresh{at}");
-        let (third, second) = (room.to_string(), (room / 2).to_string());
-        Mend::sysctl(&[(&name(3), &third), (&name(2), &second)])
-    };
-    if entries.saturating_mul(10) >= thresh3.saturating_mul(9) {
-        draft.fail(observed, mend())
-    } else if entries >= thresh2 || fulls.is_some_and(|fulls| fulls > 0) {
-        draft.warn(observed, mend())
+    let near = entries.saturating_mul(10) >= thresh3.saturating_mul(9);
+    let was_full = fulls.is_some_and(|fulls| fulls > 0);
+    if near && (was_full || fulls.is_none()) {
+        draft.fail(observed, mend(family, table))
+    } else if entries >= thresh2 || was_full && thresh3 <= DEFAULT {
+        draft.warn(observed, mend(family, table))
     } else {
         draft.ok(observed)
     }
+}
+
+fn mend(family: &str, table: Table) -> Mend {
+    let room = table.thresh3.saturating_mul(4).max(table.entries.saturating_mul(2)).max(8192);
+    let name = |at: u32| format!("net.{family}.neigh.default.gc_thresh{at}");
+    let (third, second) = (room.to_string(), (room / 2).to_string());
+    Mend::sysctl(&[(&name(3), &third), (&name(2), &second)])
 }
 
 #[cfg(test)]
@@ -92,16 +102,29 @@ mod tests {
     use super::*;
     use crate::doctor::Status;
 
-    fn table(entries: u64, fulls: u64) -> Status {
-        judge("ipv4", Table { entries, fulls: Some(fulls), thresh2: 512, thresh3: 1024 }).status
+    fn table(entries: u64, fulls: Option<u64>, thresh3: u64) -> Status {
+        judge("ipv4", Table { entries, fulls, thresh2: thresh3 / 2, thresh3 }).status
     }
 
     #[test]
     fn room_little_and_none() {
+        let of = |entries, fulls| table(entries, Some(fulls), 1024);
         assert_eq!(
-            (table(20, 0), table(512, 0), table(20, 3), table(922, 0)),
+            (of(20, 0), of(512, 0), of(20, 3), of(922, 3)),
             (Status::Ok, Status::Warn, Status::Warn, Status::Fail)
         );
+        assert_eq!(table(922, None, 1024), Status::Fail, "a kernel that does not count");
+    }
+
+    /// Of a flannel cluster with 1100 nodes.
+    #[test]
+    fn permanent_entries_fill_no_table() {
+        assert_eq!(table(1104, Some(0), 1024), Status::Warn);
+    }
+
+    #[test]
+    fn what_was_mended_is_well_before_the_next_boot() {
+        assert_eq!((table(20, Some(3), 4096), table(2048, Some(3), 4096)), (Status::Ok, Status::Warn));
     }
 
     #[test]
