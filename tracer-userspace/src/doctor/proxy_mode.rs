@@ -6,6 +6,7 @@ use super::Check;
 use super::finding::{Draft, Finding, Mend, Unread};
 use super::view::View;
 use crate::event::{Backend, ProxyMode};
+use crate::sources::links::Link;
 use crate::sources::netfilter::Survey;
 
 /// The check.
@@ -20,12 +21,25 @@ fn draft() -> Draft {
 }
 
 fn check(view: &View) -> Finding {
-    let read = || -> Result<(bool, Survey, bool), Unread> {
-        let ipvs = view.exists("/proc/thread-self/net/ip_vs")? && has_services(&view.net("ip_vs")?);
-        let cilium = view.links()?.iter().any(|link| link.state.name == "cilium_host");
-        Ok((ipvs, view.firewall()?, cilium))
+    let read = || -> Result<Finding, Unread> {
+        let services = view.exists("/proc/thread-self/net/ip_vs")? && has_services(&view.net("ip_vs")?);
+        let links = view.links()?;
+        let ipvs = services && links.iter().any(holds_services);
+        let cilium = links.iter().any(|link| link.state.name == "cilium_host");
+        let finding = judge(&tables(ipvs, &view.firewall()?), cilium);
+        Ok(if services && !ipvs { beside(finding) } else { finding })
     };
-    read().map_or_else(|unread| draft().unknown(unread), |(ipvs, survey, cilium)| judge(&tables(ipvs, &survey), cilium))
+    read().unwrap_or_else(|unread| draft().unknown(unread))
+}
+
+/// A proxy's link: kube-proxy's, kube-router's. kube-vip and keepalived have services of IPVS, too, and no such link.
+fn holds_services(link: &Link) -> bool {
+    link.holds_service_addresses() || link.state.name == "kube-dummy-if"
+}
+
+fn beside(finding: Finding) -> Finding {
+    let observed = format!("{}; services of IPVS without kube-proxy's link (kube-vip, keepalived)", finding.observed);
+    Finding { observed, ..finding }
 }
 
 /// Three lines of headings, then a line for each virtual service.
@@ -86,6 +100,7 @@ fn judge(found: &Tables, cilium: bool) -> Finding {
 mod tests {
     use super::*;
     use crate::doctor::Status;
+    use crate::event::LinkState;
     use crate::sources::netfilter::{SurveyChain, SurveyTable};
 
     fn survey(backend: Backend, name: &str, chain: &str) -> Survey {
@@ -116,6 +131,16 @@ mod tests {
     fn no_table_is_not_well() {
         assert_eq!(judge(&Tables::new(), false).status, Status::Unknown);
         assert_eq!(judge(&Tables::new(), true).status, Status::Ok);
+    }
+
+    #[test]
+    fn services_of_ipvs_are_a_proxy_s_where_it_has_its_link() {
+        let link = |name: &str| Link { state: LinkState { name: name.into(), ..LinkState::default() }, kind: None };
+        assert!(holds_services(&link("kube-ipvs0")) && holds_services(&link("kube-dummy-if")));
+        assert!(!holds_services(&link("eth0")));
+        let iptables = survey(Backend::IptablesNft, "nat", "KUBE-SVC-ABC");
+        let finding = beside(judge(&tables(false, &iptables), false));
+        assert!(finding.status == Status::Ok && finding.observed.contains("keepalived"), "{finding:?}");
     }
 
     #[test]
