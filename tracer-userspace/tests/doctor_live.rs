@@ -196,6 +196,57 @@ fn port_ranges_against_node_ports() {
     assert_eq!(node.statuses("ephemeral_headroom"), ["ok"]);
 }
 
+/// Two checks write the setting: their commands, pasted one after the other, leave both well.
+#[test]
+#[ignore = "needs root"]
+fn node_ports_and_a_kubelet_in_one_range() {
+    let node = Netns::new();
+    node.run("ip link set lo up; sysctl -qw net.ipv4.ip_local_port_range='1024 65000'");
+    let script =
+        "import socket,time; s=socket.socket(); s.bind(('127.0.0.1',10250)); s.listen(); print(); time.sleep(60)";
+    let mut kubelet = node.command("python3").args(["-uc", script]).stdout(Stdio::piped()).spawn().expect("python3");
+    BufReader::new(kubelet.stdout.take().expect("stdout")).lines().next();
+    let checks = ["port_overlap", "listener_overlap"];
+    let mends = checks.map(|check| node.doctor(&["--check", check]).0.remove(0));
+    let wrong = mends.each_ref().map(|it| it["status"].as_str().expect("status").to_owned());
+    mends.iter().for_each(|it| node.run(it["remediation"].as_str().expect("a mend")));
+    let mended = checks.map(|check| node.statuses(check).remove(0));
+    let _ = kubelet.kill();
+    let _ = kubelet.wait();
+    assert_eq!(
+        (wrong.as_slice(), mended.as_slice()),
+        (&["warn".into(), "warn".into()][..], &["ok".into(), "ok".into()][..])
+    );
+}
+
+/// The kernel asks the link that a packet comes in on.
+#[test]
+#[ignore = "needs root"]
+fn a_link_that_does_not_forward_and_one_that_does() {
+    let node = Netns::new();
+    node.two_uplinks();
+    node.run("sysctl -qw net.ipv4.ip_forward=1; sysctl -qw net.ipv4.conf.up0.forwarding=0");
+    assert_eq!(node.statuses("ip_forward")[0], "warn");
+    node.mend("ip_forward");
+    assert_eq!(node.statuses("ip_forward")[0], "ok");
+    node.run("sysctl -qw net.ipv4.ip_forward=0");
+    assert_eq!(node.statuses("ip_forward")[0], "fail");
+    node.run("sysctl -qw net.ipv4.conf.up0.forwarding=1");
+    assert_eq!(node.statuses("ip_forward")[0], "ok");
+}
+
+/// Links of pods come and go: the command names none.
+#[test]
+#[ignore = "needs root"]
+fn cilium_s_links_are_mended_by_one_command() {
+    let node = Netns::new();
+    node.run("ip link add cilium_host type veth peer name cilium_net; ip link add lxc1 type veth peer name lxc2");
+    node.run("sysctl -qw net.ipv4.conf.all.rp_filter=1; sysctl -qw net.ipv4.conf.lxc2.rp_filter=1");
+    assert_eq!(node.statuses("rp_filter"), ["fail"]);
+    node.mend("rp_filter");
+    assert_eq!(node.statuses("rp_filter"), ["ok"]);
+}
+
 #[test]
 #[ignore = "needs root"]
 fn the_proxy_is_told_from_its_tables() {
