@@ -94,10 +94,11 @@ fn lock_socket(name: &str) -> Result<Option<UnixListener>, Error> {
     }
 }
 
-/// Who holds the socket. Anybody may bind an abstract name: a holder who is not root (or us) is no daemon of ours.
+/// Who holds the socket. Anybody may bind an abstract name: a holder who is not root (or us), or no tracer by its name, is no
+/// daemon of ours.
 fn holder(name: &str) -> Result<Option<UnixListener>, Error> {
     match credentials(name) {
-        Some(c) if c.uid() != 0 && c.uid() != nix::unistd::getuid().as_raw() => {
+        Some(c) if !is_daemon(&c) => {
             tracing::warn!(pid = c.pid(), uid = c.uid(), "a foreign process holds the socket @{name}: ignored");
             Ok(None)
         }
@@ -106,6 +107,17 @@ fn holder(name: &str) -> Result<Option<UnixListener>, Error> {
             held: format!("socket @{name}"),
         }),
     }
+}
+
+fn is_daemon(holder: &UnixCredentials) -> bool {
+    let may_run = holder.uid() == 0 || holder.uid() == nix::unistd::getuid().as_raw();
+    may_run && is_tracer(holder.pid())
+}
+
+/// By its name, or the one that we run by. Of a process that is not seen from here it is not known: one is enough to wait.
+fn is_tracer(pid: i32) -> bool {
+    let name = |pid: &str| std::fs::read(format!("/proc/{pid}/comm")).ok();
+    name(&pid.to_string()).is_none_or(|comm| comm == b"tracer\n" || Some(comm) == name("self"))
 }
 
 /// Of who listens there, if that can be told. A full queue, which nobody takes anything from, is EAGAIN and not waited for.
@@ -144,6 +156,16 @@ mod tests {
         let error = InstanceLock::take_at(nowhere, &name).unwrap_err();
         assert!(error.to_string().contains("socket @"), "{error}");
         assert!(error.to_string().contains(&format!("(pid {})", std::process::id())), "{error}");
+    }
+
+    #[test]
+    fn a_process_of_another_name_is_no_daemon() {
+        let mut other = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        let of = |pid: u32| is_daemon(&UnixCredentials::from(libc::ucred { pid: pid as i32, uid: 0, gid: 0 }));
+        let (foreign, own) = (of(other.id()), of(std::process::id()));
+        other.kill().and_then(|()| other.wait()).unwrap();
+        assert!(own && !foreign);
+        assert!(is_tracer(0), "it is in another PID namespace");
     }
 
     /// Nobody accepts the connections of those who were refused.
