@@ -129,7 +129,8 @@ fn follow_log(config: &config::Live, sources: &SourceConfig, tx: &mpsc::Sender<F
         return FollowedLog { problem: source.clone().filter(|_| !by_events), source };
     };
     let lack = sources::kubelet_log_lack(&names);
-    let source = log.describe(lack.as_deref());
+    let exposure = sources::kubelet_log_exposure(&names);
+    let source = log.describe(lack.as_deref(), exposure.as_deref());
     log.follow(tx.clone());
     FollowedLog { source: Some(source), problem: lack.filter(|_| !by_events).map(no_outcomes) }
 }

@@ -34,8 +34,9 @@ pub use inquire::Inquirer;
 #[cfg(test)]
 pub(crate) use kubelet::told as kubelet_told;
 pub use kubelet::{
-    KubeletLog, KubeletLogging, KubeletLoggingError, NamedLog, TO_NAME as TO_NAME_THE_LOG, journal_in,
-    lack as kubelet_log_lack, stderr_lost as kubelet_stderr_lost, unfollowed as kubelet_log_unfollowed,
+    KubeletLog, KubeletLogging, KubeletLoggingError, NamedLog, TO_NAME as TO_NAME_THE_LOG,
+    exposure as kubelet_log_exposure, journal_in, lack as kubelet_log_lack, stderr_lost as kubelet_stderr_lost,
+    unfollowed as kubelet_log_unfollowed,
 };
 pub use merge::merge;
 pub use procfs::{NodeNetns, Prober};

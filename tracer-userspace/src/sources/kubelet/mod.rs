@@ -104,9 +104,9 @@ impl KubeletLog {
         found.then(|| Self::Own(names.to_vec()))
     }
 
-    /// For the list of sources, with what its kubelet [lacks](lack).
+    /// For the list of sources, with what its kubelet [lacks](lack) and why its lines can be [forged](exposure).
     #[must_use]
-    pub fn describe(&self, lack: Option<&str>) -> String {
+    pub fn describe(&self, lack: Option<&str>, exposure: Option<&str>) -> String {
         let what = match (self, self.locate()) {
             (Self::File(path), _) => format!("kubelet log {}", path.display()),
             (_, Some(Place::Journal(path))) => format!("the kubelet's lines in the journal {}", path.display()),
@@ -114,9 +114,10 @@ impl KubeletLog {
             (Self::Journal(..), None) => "the kubelet's lines in the journal, which is not there yet".to_owned(),
             (Self::Own(_), None) => "the kubelet's own log, once it runs".to_owned(),
         };
-        match lack {
-            None => format!("probe outcomes ({what})"),
-            Some(lack) => format!("no probe outcomes, failed sandboxes only ({what}): {lack}"),
+        match (lack, exposure) {
+            (None, None) => format!("probe outcomes ({what})"),
+            (None, Some(exposure)) => format!("probe outcomes, which pods can forge ({what}): {exposure}"),
+            (Some(lack), _) => format!("no probe outcomes, failed sandboxes only ({what}): {lack}"),
         }
     }
 
@@ -152,9 +153,19 @@ impl KubeletLog {
 /// Why no kubelet among processes of these names writes how probes ended, and what mends that; nothing where one may.
 #[must_use]
 pub fn lack(names: &[String]) -> Option<String> {
+    lack_of(&loggings(names).collect::<Result<Vec<_>, _>>().ok()?)
+}
+
+/// Why lines of a kubelet among processes of these names can be a pod's words.
+#[must_use]
+pub fn exposure(names: &[String]) -> Option<String> {
+    loggings(names).flatten().find_map(|it| Some(format!("the kubelet (pid {}) {}", it.pid, it.exposure()?)))
+}
+
+/// How those that are kubelets and nothing else log.
+fn loggings(names: &[String]) -> impl Iterator<Item = Result<KubeletLogging, KubeletLoggingError>> {
     let names: Vec<String> = names.iter().filter(|name| *name == verbosity::NAME).cloned().collect();
-    let logging = kubelets(&names).into_iter().map(KubeletLogging::of);
-    lack_of(&logging.collect::<Result<Vec<_>, _>>().ok()?)
+    kubelets(&names).into_iter().map(KubeletLogging::of)
 }
 
 /// Of all of them: one that writes them may be the one whose log it is.
@@ -268,9 +279,11 @@ mod tests {
         assert!(lack.starts_with("the kubelet (pid 7) logs with verbosity 0"), "{lack}");
         assert!(lack.contains("start the kubelet with -v=1"), "{lack}");
         let log = KubeletLog::File("/k.log".into());
-        assert_eq!(log.describe(None), "probe outcomes (kubelet log /k.log)");
-        let entry = log.describe(Some(&lack));
+        assert_eq!(log.describe(None, None), "probe outcomes (kubelet log /k.log)");
+        let entry = log.describe(Some(&lack), None);
         assert_eq!(entry, format!("no probe outcomes, failed sandboxes only (kubelet log /k.log): {lack}"));
+        let exposed = log.describe(None, Some("the kubelet (pid 7) logs"));
+        assert_eq!(exposed, "probe outcomes, which pods can forge (kubelet log /k.log): the kubelet (pid 7) logs");
     }
 
     #[test]

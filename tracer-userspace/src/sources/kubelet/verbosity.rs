@@ -15,7 +15,10 @@ use crate::error::os_message;
 pub(super) const NAME: &str = "kubelet";
 /// From this verbosity on it writes how probes ended.
 const OUTCOMES: u32 = 1;
-/// The source file that writes them, as `--vmodule` names it.
+/// From this verbosity on it writes what a probe was answered, and in text each line of that on a line of its own: a pod can
+/// answer what looks like the kubelet's (`klog.V(4).Infof`, `pkg/probe/http/http.go`).
+const BODIES: u32 = 4;
+/// The source file that writes outcomes, as `--vmodule` names it.
 const SOURCE: &str = "prober";
 /// Forms that are read (`component-base/logs/api/v1`); the first is written unless another is named.
 const FORMATS: &[&str] = &["text", "json"];
@@ -159,6 +162,18 @@ impl KubeletLogging {
             .then(|| format!("logs with verbosity {verbosity} and writes how probes ended from {OUTCOMES} on only"))
     }
 
+    /// Why lines of its log can be a pod's words, in words that follow its name.
+    #[must_use]
+    pub fn exposure(&self) -> Option<String> {
+        let Self { verbosity, format, .. } = self;
+        (*verbosity >= BODIES && format == FORMATS[0]).then(|| {
+            format!(
+                "logs with verbosity {verbosity} as text, so that what a pod answers can look like the kubelet's lines, about any pod; use verbosity {} or less, or `logging: {{format: json}}`",
+                BODIES - 1
+            )
+        })
+    }
+
     /// What mends that.
     #[must_use]
     pub fn mend(&self) -> String {
@@ -262,6 +277,15 @@ pub(crate) mod tests {
         assert_eq!((raised.lack(), raised.format.as_str()), (None, "json"));
         let unset = told(KUBEADM, &[(CONFIG, "kind: KubeletConfiguration")]).unwrap();
         assert!(unset.lack().is_some() && unset.mend().contains(CONFIG));
+    }
+
+    /// JSON has a body in one line, and up to 3 none is written.
+    #[test]
+    fn bodies_as_text_are_told() {
+        let exposure = |line: &str| told(&format!("kubelet {line}"), &[]).unwrap().exposure();
+        assert!(exposure("-v=4").is_some_and(|it| it.starts_with("logs with verbosity 4 as text")));
+        assert!(exposure("-v=10").is_some());
+        assert_eq!((exposure("-v=3"), exposure("-v=4 --logging-format=json")), (None, None));
     }
 
     #[test]
