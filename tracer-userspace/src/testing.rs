@@ -3,6 +3,7 @@
 
 mod facts;
 mod probes;
+mod scratch;
 
 use std::net::SocketAddr;
 
@@ -19,6 +20,7 @@ pub(crate) use facts::prober;
 use facts::readiness_failed;
 pub(crate) use facts::start;
 pub(crate) use facts::{firewall, http_probe, lo, neighbour, rule};
+pub(crate) use scratch::Scratch;
 
 pub(crate) const NODE: Netns = Netns(1);
 pub(crate) const POD: Netns = Netns(2);

@@ -2,6 +2,8 @@
 #![expect(clippy::disallowed_methods, reason = "outside the core: waits for what other processes do")]
 #![allow(clippy::unwrap_used, reason = "a test ends at the line that failed")]
 
+mod common;
+
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -14,6 +16,8 @@ use tracer::config::{self, Live};
 use tracer::event::{HookStatus, Observation};
 use tracer::pipeline::{Attached, EventSource, run};
 use tracer::sink::filter::Filter;
+
+use common::Dir;
 
 /// A quiet node.
 struct Quiet;
@@ -84,7 +88,8 @@ fn wait_for(path: &Path, word: &str) {
 
 #[test]
 fn hangup_opens_the_file_anew_and_term_ends_it() {
-    let path = std::env::temp_dir().join(format!("tracer-signals-{}", std::process::id()));
+    let dir = Dir::new();
+    let path = dir.0.join("out");
     let rotated = path.with_extension("1");
     let config = config(path.clone());
     let run = std::thread::spawn(move || {
@@ -116,6 +121,4 @@ fn hangup_opens_the_file_anew_and_term_ends_it() {
     let last = std::fs::read_to_string(&path).unwrap();
     assert!(last.contains(r#""type":"stop""#) && last.contains(r#""reason":"signal""#), "{last}");
     assert_eq!(std::fs::read_to_string(&rotated).unwrap().lines().count(), 1);
-    std::fs::remove_file(path).unwrap();
-    std::fs::remove_file(rotated).unwrap();
 }

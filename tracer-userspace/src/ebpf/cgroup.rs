@@ -83,6 +83,7 @@ fn is_root(path: &Path) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::testing::Scratch;
 
     #[test]
     fn a_process_that_is_gone_is_in_no_cgroup() {
@@ -91,8 +92,8 @@ mod tests {
 
     #[test]
     fn cgroups_that_are_gone_leave_room_for_new_ones() {
-        let scratch = std::env::temp_dir().join(format!("tracer-{}-attached", std::process::id()));
-        let folder = |number: usize| scratch.join(number.to_string());
+        let scratch = Scratch::new();
+        let folder = |number: usize| scratch.path(number.to_string());
         let mut attached = Attached::default();
         for number in 0..MAX {
             fs::create_dir_all(folder(number)).expect("a folder");
@@ -106,12 +107,11 @@ mod tests {
         assert!(full.starts_with("256 cgroups"), "{full}");
         fs::remove_dir(folder(3)).expect("removed");
         // Made anew in another order, so that the two are not what they were.
-        fs::rename(folder(8), scratch.join("moved")).expect("moved");
+        fs::rename(folder(8), scratch.path("moved")).expect("moved");
         fs::rename(folder(9), folder(8)).expect("another at its path");
         let mut gone = attached.take_gone();
         gone.sort_unstable();
         assert_eq!(gone, [3, 8, 9]);
         attached.room().expect("room again");
-        fs::remove_dir_all(&scratch).expect("gone");
     }
 }

@@ -1,11 +1,11 @@
 use std::collections::VecDeque;
-use std::path::PathBuf;
 use std::time::Duration;
 
 use super::*;
 use crate::cli::{Form, Format};
 use crate::event::{ConnId, ListFile, ListTrouble, Loss, Pods, Retransmit, TcpState};
 use crate::sink::filter::Filter;
+use crate::testing::Scratch;
 
 /// Events from memory, a batch for each wake.
 struct Memory {
@@ -76,17 +76,13 @@ fn attached(batches: Vec<Vec<Observation>>, lost: u64) -> (Attached<Memory>, mps
     (attached, sender)
 }
 
-fn place(name: &str) -> PathBuf {
-    std::env::temp_dir().join(format!("tracer-pipeline-{name}-{}", std::process::id()))
-}
-
-fn config(name: &str) -> config::Live {
+fn config(scratch: &Scratch) -> config::Live {
     config::Live {
         output: config::Output {
             form: Form::Ndjson,
             colour: false,
             columns: None,
-            file: Some(place(name)),
+            file: Some(scratch.path("out")),
             filter: Filter::default(),
             attempts: false,
             until_failure: false,
@@ -95,7 +91,7 @@ fn config(name: &str) -> config::Live {
         },
         daemon: false,
         serve: None,
-        record: Some(place(&format!("{name}-recording"))),
+        record: Some(scratch.path("recording")),
         duration: Some(Duration::from_secs(1)),
         no_syscall_hooks: false,
         probers: vec!["kubelet".into()],
@@ -112,25 +108,20 @@ fn config(name: &str) -> config::Live {
 }
 
 /// Runs it; exit code, lines printed, lines recorded.
-fn ran(name: &str, batches: Vec<Vec<Observation>>, lost: u64) -> (u8, Vec<serde_json::Value>, Vec<String>) {
-    let config = config(name);
+fn ran(batches: Vec<Vec<Observation>>, lost: u64) -> (u8, Vec<serde_json::Value>, Vec<String>) {
+    let scratch = Scratch::new();
+    let config = config(&scratch);
     let (attached, sender) = attached(batches, lost);
     sender.try_send(Fact::NodeSettings(crate::event::NodeSettings::default())).unwrap();
     let code = run(&config, |_| Ok(attached)).unwrap();
-    let take = |path: &PathBuf| {
-        let text = std::fs::read_to_string(path).unwrap();
-        std::fs::remove_file(path).unwrap();
-        text
-    };
-    let printed = take(config.output.file.as_ref().unwrap());
-    let recorded = take(config.record.as_ref().unwrap());
+    let [printed, recorded] = ["out", "recording"].map(|name| std::fs::read_to_string(scratch.path(name)).unwrap());
     let printed = printed.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     (code, printed, recorded.lines().map(str::to_owned).collect())
 }
 
 #[test]
 fn a_run_starts_watches_and_stops() {
-    let (code, records, _) = ran("plain", vec![vec![retransmit(1), retransmit(2)], vec![retransmit(3)]], 0);
+    let (code, records, _) = ran(vec![vec![retransmit(1), retransmit(2)], vec![retransmit(3)]], 0);
     assert_eq!(code, 0);
     let (first, last) = (records.first().unwrap(), records.last().unwrap());
     assert_eq!(
@@ -142,7 +133,7 @@ fn a_run_starts_watches_and_stops() {
 
 #[test]
 fn a_batch_is_recorded_in_the_order_of_time() {
-    let (_, _, lines) = ran("order", vec![vec![retransmit(20), retransmit(10)]], 0);
+    let (_, _, lines) = ran(vec![vec![retransmit(20), retransmit(10)]], 0);
     let times: Vec<_> = lines.iter().filter(|line| line.contains("retransmit")).map(|line| &line[..18]).collect();
     assert_eq!(times, [r#"{"time_boot_ns":10"#, r#"{"time_boot_ns":20"#]);
     let count = |word: &str| lines.iter().filter(|line| line.contains(word)).count();
@@ -152,7 +143,7 @@ fn a_batch_is_recorded_in_the_order_of_time() {
 
 #[test]
 fn lost_events_are_told_with_their_time() {
-    let (_, records, lines) = ran("loss", vec![], 7);
+    let (_, records, lines) = ran(vec![], 7);
     assert_eq!(records.last().unwrap()["lost_events"], 7);
     let loss = lines.iter().find(|line| line.contains(r#""fact":"loss""#)).unwrap();
     assert!(loss.contains(r#""where_":"ring","count":7"#), "{loss}");
@@ -161,7 +152,8 @@ fn lost_events_are_told_with_their_time() {
 #[test]
 #[expect(clippy::disallowed_methods, reason = "what another thread answers is asked for")]
 fn a_list_that_cannot_be_read_is_in_the_health_report() {
-    let (socket, mut config) = (place("health"), config("degraded"));
+    let scratch = Scratch::new();
+    let (socket, mut config) = (scratch.path("health"), config(&scratch));
     config.serve = Some(serve::Serve { metrics: None, health: socket.clone(), pod_labels: false });
     config.duration = Some(Duration::from_secs(5));
     let (attached, sender) = attached(vec![], 0);
@@ -176,7 +168,4 @@ fn a_list_that_cannot_be_read_is_in_the_health_report() {
     });
     assert_eq!(run(&config, |_| Ok(attached)).unwrap(), 0);
     assert_eq!(asking.join().unwrap(), Some(vec!["pods: --pods x: gone".to_owned()]));
-    for file in [config.output.file, config.record].into_iter().flatten() {
-        std::fs::remove_file(file).unwrap();
-    }
 }

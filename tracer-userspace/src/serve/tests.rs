@@ -6,6 +6,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use super::*;
+use crate::testing::Scratch;
 
 /// A server on a free port, and a socket in a directory that is not there yet.
 fn started(name: &str) -> (Server, Option<Metrics>, Serve) {
@@ -143,7 +144,8 @@ fn clients_that_say_nothing_hold_up_nobody_for_long() {
 
 #[test]
 fn what_is_no_tracer_is_said() {
-    let path = std::env::temp_dir().join(format!("tracer-foreign-{}", std::process::id()));
+    let scratch = Scratch::new();
+    let path = scratch.path("socket");
     let other = UnixListener::bind(&path).unwrap();
     let answering = std::thread::spawn(move || {
         let mut stream = other.accept().unwrap().0;
@@ -153,6 +155,5 @@ fn what_is_no_tracer_is_said() {
     });
     let error = ask::ask(Path::new(&path)).unwrap_err().to_string();
     assert!(answering.join().unwrap().unwrap() > 0);
-    std::fs::remove_file(&path).unwrap();
     assert!(error.contains("is no `tracer run`"), "{error}");
 }

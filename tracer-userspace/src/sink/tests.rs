@@ -1,9 +1,12 @@
+use std::path::Path;
+
 use super::*;
 use crate::classify::label::Label;
 use crate::event::{ConnId, Handler, ProbeType};
 use crate::record::{
     AttemptBody, Confidence, Endpoint, Evidence, K8s, Phases, Probe, Process, Subject, Verdict, VerdictBody,
 };
+use crate::testing::Scratch;
 
 /// A verdict about a pod `shop/cart`, container `web`.
 pub(crate) fn verdict(label: Label) -> Body {
@@ -74,28 +77,26 @@ fn attempt(subject: Subject, outcome: Outcome) -> Body {
     }))
 }
 
-/// A file of a test, and a sink's configuration to write it.
-fn file() -> (std::path::PathBuf, config::Output) {
-    static NEXT: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
-    let n = NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-    let path = std::env::temp_dir().join(format!("tracer-sink-{}-{n}", std::process::id()));
-    let config = config::Output {
+/// A sink's configuration to write this file.
+fn to(file: &Path) -> config::Output {
+    config::Output {
         form: Form::Ndjson,
         colour: false,
         columns: None,
-        file: Some(path.clone()),
+        file: Some(file.to_owned()),
         filter: Filter::default(),
         attempts: false,
         until_failure: false,
         rotation: None,
         format: Format::Tracer,
-    };
-    (path, config)
+    }
 }
 
 /// Runs decisions through a sink that writes a file; the records it wrote.
 fn printed(edit: impl FnOnce(&mut config::Output), decisions: Vec<Decision>) -> Vec<serde_json::Value> {
-    let (path, mut config) = file();
+    let scratch = Scratch::new();
+    let path = scratch.path("out");
+    let mut config = to(&path);
     edit(&mut config);
     let mut sink = Sink::open(&config, true).unwrap();
     sink.boot_to_wall_ns = 1_700_000_000_000_000_000;
@@ -104,7 +105,6 @@ fn printed(edit: impl FnOnce(&mut config::Output), decisions: Vec<Decision>) -> 
     }
     sink.stop(2_000_000_000, "signal", 5, 0);
     let text = std::fs::read_to_string(&path).unwrap();
-    std::fs::remove_file(path).unwrap();
     text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
@@ -125,8 +125,9 @@ fn records_are_numbered_and_timed() {
 
 #[test]
 fn the_records_are_out_before_the_cluster_api_is_waited_for() {
-    let (path, config) = file();
-    let mut sink = Sink::open(&config, true).unwrap();
+    let scratch = Scratch::new();
+    let path = scratch.path("out");
+    let mut sink = Sink::open(&to(&path), true).unwrap();
     let (cluster, runs) = ClusterSink::stuck();
     sink.write_to(cluster);
     let stopping = std::thread::spawn(move || sink.stop(2_000_000_000, "signal", 5, 0));
@@ -136,7 +137,6 @@ fn the_records_are_out_before_the_cluster_api_is_waited_for() {
     }
     runs.send(()).expect("it still waits");
     stopping.join().unwrap();
-    std::fs::remove_file(path).unwrap();
 }
 
 #[test]
@@ -175,22 +175,11 @@ fn attempts_are_printed_only_when_asked_for() {
 
 #[test]
 fn what_a_full_disk_cost_is_told_when_there_is_room_again() {
-    let directory = std::env::temp_dir().join(format!("tracer-sink-full-{}", std::process::id()));
-    let path = directory.join("out");
-    let blocker = directory.join("out.1/inside");
-    std::fs::create_dir_all(&blocker).unwrap();
-    let config = config::Output {
-        form: Form::Ndjson,
-        colour: false,
-        columns: None,
-        file: Some(path.clone()),
-        filter: Filter::default(),
-        attempts: false,
-        until_failure: false,
-        rotation: Some(output::Rotation { max_bytes: 4096, max_files: 1 }),
-        format: Format::Tracer,
-    };
-    let mut sink = Sink::open(&config, true).unwrap();
+    let scratch = Scratch::new();
+    let path = scratch.path("out");
+    std::fs::create_dir_all(scratch.path("out.1/inside")).unwrap();
+    let rotation = Some(output::Rotation { max_bytes: 4096, max_files: 1 });
+    let mut sink = Sink::open(&config::Output { rotation, ..to(&path) }, true).unwrap();
     let (metrics, registry) = Metrics::new(false);
     sink.count_into(metrics);
     let Body::Verdict(mut long) = verdict(Label::Unexplained) else { unreachable!() };
@@ -208,7 +197,7 @@ fn what_a_full_disk_cost_is_told_when_there_is_room_again() {
     assert!((1..30).contains(&dropped), "{dropped}");
     let verdicts = metrics::text(&registry);
     assert!(verdicts.lines().any(|line| line.starts_with("tracer_verdicts_total") && line.ends_with(" 60")));
-    std::fs::remove_dir_all(directory.join("out.1")).unwrap();
+    std::fs::remove_dir_all(scratch.path("out.1")).unwrap();
     // The first second writes what waited, the next says what did not.
     sink.every_second(3_000_000_000, KernelCounts::default);
     sink.every_second(4_000_000_000, KernelCounts::default);
@@ -217,7 +206,6 @@ fn what_a_full_disk_cost_is_told_when_there_is_room_again() {
     let loss: serde_json::Value = serde_json::from_str(last.lines().last().unwrap()).unwrap();
     assert_eq!((&loss["type"], &loss["where"]), (&"loss".into(), &"output".into()));
     assert_eq!((loss["count"].as_u64(), loss["seq"].as_u64()), (Some(dropped), Some(60 - dropped)));
-    std::fs::remove_dir_all(directory).unwrap();
 }
 
 #[test]

@@ -3,6 +3,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::PermissionsExt as _;
 
 use super::*;
+use crate::testing::Scratch;
 
 fn pipe() -> (File, Output) {
     let (read, write): (OwnedFd, OwnedFd) = nix::unistd::pipe().unwrap();
@@ -47,7 +48,8 @@ fn a_reader_that_left_is_noticed() {
 
 #[test]
 fn a_file_is_private_and_reopened() {
-    let path = std::env::temp_dir().join(format!("tracer-output-{}", std::process::id()));
+    let scratch = Scratch::new();
+    let path = scratch.path("out");
     let moved = path.with_extension("1");
     let mut output = Output::open(Some(&path), None, true).unwrap();
     output.put(b"1\n");
@@ -60,27 +62,24 @@ fn a_file_is_private_and_reopened() {
     assert_eq!(std::fs::read(&moved).unwrap(), b"1\n2\n");
     assert_eq!(std::fs::read(&path).unwrap(), b"3\n");
     assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
-    std::fs::remove_file(&path).unwrap();
-    std::fs::remove_file(&moved).unwrap();
 }
 
 #[test]
 fn a_symbolic_link_is_not_followed() {
-    let path = std::env::temp_dir().join(format!("tracer-link-{}", std::process::id()));
+    let scratch = Scratch::new();
+    let path = scratch.path("link");
     std::os::unix::fs::symlink("/dev/null", &path).unwrap();
     let error = Output::open(Some(&path), None, true).unwrap_err();
-    std::fs::remove_file(&path).unwrap();
     assert!(error.to_string().contains("symbolic link"), "{error}");
 }
 
 /// A file in a directory of its own, rotated at 100 bytes.
-fn rotated(name: &str) -> (std::path::PathBuf, Output) {
-    let directory = std::env::temp_dir().join(format!("tracer-rotate-{name}-{}", std::process::id()));
-    std::fs::create_dir(&directory).unwrap();
-    let path = directory.join("out");
+fn rotated() -> (Scratch, std::path::PathBuf, Output) {
+    let scratch = Scratch::new();
+    let path = scratch.path("out");
     let rotation = Rotation { max_bytes: 100, max_files: 3 };
     let output = Output::open(Some(&path), Some(rotation), true).unwrap();
-    (path, output)
+    (scratch, path, output)
 }
 
 fn contents(path: &Path, n: u32) -> Option<String> {
@@ -89,7 +88,7 @@ fn contents(path: &Path, n: u32) -> Option<String> {
 
 #[test]
 fn a_full_file_is_rotated_between_records() {
-    let (path, mut output) = rotated("records");
+    let (_scratch, path, mut output) = rotated();
     let records: Vec<String> = (0..40).map(|n| format!("{n:02} {}\n", "x".repeat(n))).collect();
     for chunk in records.chunks(7) {
         chunk.iter().for_each(|record| output.put(record.as_bytes()));
@@ -109,12 +108,11 @@ fn a_full_file_is_rotated_between_records() {
         let mode = std::fs::metadata(rotate::numbered(&path, n)).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
     }
-    std::fs::remove_dir_all(path.parent().unwrap()).unwrap();
 }
 
 #[test]
 fn a_record_longer_than_a_file_has_a_file_of_its_own() {
-    let (path, mut output) = rotated("long");
+    let (_scratch, path, mut output) = rotated();
     let long = format!("{}\n", "y".repeat(300));
     for record in ["1\n", &long, "2\n"] {
         output.put(record.as_bytes());
@@ -123,12 +121,11 @@ fn a_record_longer_than_a_file_has_a_file_of_its_own() {
     assert_eq!(contents(&path, 2).unwrap(), "1\n");
     assert_eq!(contents(&path, 1).unwrap(), long);
     assert_eq!(std::fs::read_to_string(&path).unwrap(), "2\n");
-    std::fs::remove_dir_all(path.parent().unwrap()).unwrap();
 }
 
 #[test]
 fn a_file_that_others_moved_or_cut_is_taken_as_it_is() {
-    let (path, mut output) = rotated("others");
+    let (_scratch, path, mut output) = rotated();
     let record = [[b'z'; 59].as_slice(), b"\n"].concat();
     output.put(&record);
     output.flush();
@@ -142,12 +139,11 @@ fn a_file_that_others_moved_or_cut_is_taken_as_it_is() {
     output.finish();
     assert_eq!(std::fs::read(&path).unwrap(), record);
     assert!(contents(&path, 1).is_none());
-    std::fs::remove_dir_all(path.parent().unwrap()).unwrap();
 }
 
 #[test]
 fn what_cannot_be_rotated_waits_and_is_counted() {
-    let (path, mut output) = rotated("blocked");
+    let (_scratch, path, mut output) = rotated();
     let record = [vec![b'w'; 99_999], vec![b'\n']].concat();
     output.put(b"first\n");
     output.flush();
@@ -173,7 +169,6 @@ fn what_cannot_be_rotated_waits_and_is_counted() {
     assert!(output.trouble().is_none() && !output.has_failed());
     assert_eq!(output.take_dropped(), 2);
     assert_eq!(std::fs::read(&path).unwrap(), record);
-    std::fs::remove_dir_all(path.parent().unwrap()).unwrap();
 }
 
 #[test]
