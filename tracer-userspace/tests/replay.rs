@@ -177,7 +177,10 @@ fn pretty_is_for_people() {
     let dir = Dir::new();
     let output = ran(&["replay", &dir.file("good", recording()), "-o", "pretty"]);
     let out = text(&output.stdout);
-    assert!(out.starts_with("tracer 0.1.0 on n1, kernel 6.12.0: ") && !out.contains('\u{1b}'), "{out}");
+    assert!(
+        out.starts_with("tracer 0.1.0 on n1, 2023-11-14, times in UTC, kernel 6.12.0: ") && !out.contains('\u{1b}'),
+        "{out}"
+    );
 }
 
 #[test]

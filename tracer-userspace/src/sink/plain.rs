@@ -32,6 +32,11 @@ pub(super) fn clock(time: &str) -> &str {
     time.get(11..23).unwrap_or(time)
 }
 
+/// The day of an RFC 3339 time, which is UTC as all of ours are.
+pub(super) fn date(time: &str) -> &str {
+    time.get(..10).unwrap_or(time)
+}
+
 /// `1 pod`, `2 pods`.
 pub(crate) fn count(n: u64, noun: &str) -> String {
     format!("{n} {noun}{}", if n == 1 { "" } else { "s" })

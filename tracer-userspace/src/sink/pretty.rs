@@ -83,13 +83,14 @@ fn start(out: &mut String, record: &Record, body: &StartBody, screen: Screen) {
         pids => format!("prober pids {}", pids.join(" ")),
     };
     let text = format!(
-        "{} on {}, kernel {}: {} hooks in force, {} missing, {prober}, {} pods known",
+        "{} on {}, {}, times in UTC, kernel {}: {} hooks in force, {} missing, {prober}, {} known",
         screen.paint(Style::Strong, &format!("tracer {}", plain::safe(&body.version))),
         plain::safe(&record.node_name),
+        plain::date(&record.time),
         plain::safe(&body.kernel),
         body.hooks.len(),
         body.missing_hooks.len(),
-        body.pods,
+        plain::count(body.pods as u64, "pod"),
     );
     screen.head(out, &text);
     for hooks in by_reason(&body.missing_hooks) {

@@ -19,6 +19,26 @@ fn text(body: Body) -> String {
     Pretty::default().text(&record(body), 0, NO_SCREEN)
 }
 
+/// Clocks of the lines below say neither the day nor the zone.
+#[test]
+fn the_head_line_dates_what_follows() {
+    let body = StartBody {
+        version: "0.1.0".into(),
+        kernel: "6.12.0".into(),
+        hooks: Vec::new(),
+        missing_hooks: Vec::new(),
+        sources: Vec::new(),
+        probers: Vec::new(),
+        prober_pids: Vec::new(),
+        pods: 1,
+    };
+    let start = text(Body::Start(body));
+    assert!(
+        start.contains(" on n1, 2026-01-02, times in UTC, kernel ") && start.ends_with(", 1 pod known\n"),
+        "{start}"
+    );
+}
+
 fn stop(attempts: u64, lost_events: u64) -> Record {
     let body = StopBody { attempts, lost_events, reason: "signal".into(), ..StopBody::default() };
     Record { time_boot_ns: 313_000_000_000, ..record(Body::Stop(body)) }
