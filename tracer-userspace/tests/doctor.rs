@@ -122,3 +122,15 @@ fn what_cannot_be_meant_is_refused_in_one_line() {
         assert!(stderr.contains(words), "{args:?}: {stderr}");
     }
 }
+
+/// What kubectl prints for an empty node name.
+#[test]
+fn a_list_that_names_no_pod_judges_nothing() {
+    let empty = r#"{"apiVersion":"v1","kind":"List","items":[]}"#;
+    let tree = Tree::new("none", &[("pods.json", empty)]);
+    let pods = tree.0.join("pods.json");
+    let output = tree.doctor(&["--check", "probe_budgets", "--pods", pods.to_str().expect("UTF-8")]);
+    let row = &rows(&output)[0];
+    assert!(row["status"] == "unknown" && row["remediation"].as_str().is_some_and(|mend| mend.contains("${NODE:?}")));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("names no pod"), "{output:?}");
+}

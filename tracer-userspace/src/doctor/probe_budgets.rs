@@ -8,13 +8,14 @@ use crate::event::{Container, Handler, Pod, ProbeSpec, ProbeType};
 pub(super) const CHECK: Check = Check {
     name: "probe_budgets",
     why: "a liveness probe that gives up before the network is ready restarts a container that is well, for ever; a tcpSocket probe of a TLS port says nothing of the server and fills its log",
-    run: |view| {
-        match &view.pods {
+    run: |view| match &view.pods {
         Some(pods) => judge(pods),
-        None => vec![draft().unknown(Unread::new("no probe specs were given", "kubectl get pods -A -o json --field-selector spec.nodeName=$NODE > pods.json && tracer doctor --pods pods.json"))],
-    }
+        None => vec![draft().unknown(Unread::new("no probe specs were given", LIST))],
     },
 };
+
+/// A shell without NODE stops there: kubectl takes an empty name, and lists next to nothing.
+const LIST: &str = "NODE=$(hostname); kubectl get pods -A -o json --field-selector spec.nodeName=${NODE:?} > pods.json && tracer doctor --pods pods.json";
 
 /// Seconds: after an upgrade a CNI takes up to 45 s; a budget below this has been seen to fail (docs/doctor.md).
 const BUDGET_S: u32 = 30;

@@ -41,6 +41,10 @@ enum AnyItem {
 pub fn read_pods(path: &Path) -> Result<Vec<Pod>, FileError> {
     let mut pods = Vec::new();
     Source::read(FLAG, path)?.each_document(EXPECTED, |document| add_document(document, &mut pods))?;
+    if pods.is_empty() {
+        // As kubectl lists it for a node's name that is empty, or no node's.
+        tracing::warn!("{FLAG} {}: names no pod: was the node's name given to kubectl?", path.display());
+    }
     Ok(each_once(pods))
 }
 
