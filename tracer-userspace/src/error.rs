@@ -103,6 +103,17 @@ pub fn os_message(error: &io::Error) -> String {
     without_number(error.to_string())
 }
 
+/// serde's words without the value that they quote, which is what stands in the file: of any length, and a secret where the
+/// wrong file was given.
+pub(crate) fn without_value(message: &str) -> String {
+    const QUOTING: [&str; 3] = ["invalid type: ", "invalid value: ", "duplicate entry with key "];
+    let from = QUOTING.iter().filter_map(|words| message.find(words).map(|at| at + words.len())).min();
+    let value = from.and_then(|from| message[from..].find(['"', '`']).map(|at| from + at));
+    let Some(value) = value else { return message.to_owned() };
+    let expected = message[value..].rfind(", expected ").map_or("", |at| &message[value + at..]);
+    format!("{}{expected}", message[..value].trim_end())
+}
+
 fn without_number(mut text: String) -> String {
     if let Some(at) = text.find(" (os error ") {
         let length = text[at..].find(')').map_or(text.len() - at, |last| last + 1);
@@ -171,6 +182,16 @@ mod tests {
     #[test]
     fn a_message_is_one_line() {
         assert_eq!(one_line("a\n  b\u{1b}[31m\tc"), "a b [31m c");
+    }
+
+    #[test]
+    fn what_a_file_holds_is_not_told() {
+        let kind = |json: &str| without_value(&serde_json::from_str::<Vec<u8>>(json).unwrap_err().to_string());
+        let (text, number) = (kind(r#""eyJ.SECRET, expected \" invalid type: \" at line 1""#), kind("[1, 70000]"));
+        assert_eq!(text, "invalid type: string, expected a sequence at line 1 column 52");
+        assert_eq!(number, "invalid value: integer, expected u8 at line 1 column 9");
+        let missing = "missing field `kind` at line 1 column 2";
+        assert_eq!(without_value(missing), missing);
     }
 
     #[test]

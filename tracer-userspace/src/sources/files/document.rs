@@ -4,6 +4,7 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
 use super::{FileError, Source};
+use crate::error::without_value;
 
 /// A document and where it stands.
 pub(super) struct Document<'a> {
@@ -90,17 +91,12 @@ impl Document<'_> {
     }
 
     fn json_error(&self, error: &serde_json::Error) -> FileError {
-        let text = error.to_string();
-        // The place is printed in front.
-        let message = text.split(" at line ").next().unwrap_or_default();
-        self.syntax(error.line(), error.column(), message)
+        self.syntax(error.line(), error.column(), &error.to_string())
     }
 
     fn yaml_error(&self, error: &serde_yaml_ng::Error) -> FileError {
         let (line, column) = error.location().map_or((1, 1), |at| (at.line(), at.column()));
-        let text = error.to_string();
-        let message = text.split(" at line ").next().unwrap_or_default();
-        self.syntax(line, column, message)
+        self.syntax(line, column, &error.to_string())
     }
 
     /// At this place of the document. What is missing at its end is missing after its last character: parsers count a
@@ -109,6 +105,9 @@ impl Document<'_> {
         let text = String::from_utf8_lossy(self.bytes.trim_ascii_end());
         let (lines, last) = (text.lines().count().max(1), text.lines().last().unwrap_or_default());
         let (line, column) = if line > lines { (lines, last.chars().count() + 1) } else { (line, column) };
+        let message = without_value(message);
+        // The place is printed in front.
+        let message = message.split(" at line ").next().unwrap_or_default();
         self.source.syntax(self.lines_before + line, column, message)
     }
 }

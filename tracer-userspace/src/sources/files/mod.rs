@@ -94,10 +94,18 @@ impl<'a> Source<'a> {
     }
 
     fn wrong_kind(&self, kind: Option<String>, expected: &'static str) -> FileError {
-        let found =
-            kind.map_or_else(|| "no Kubernetes object (there is no `kind`)".to_owned(), |kind| format!("a {kind}"));
+        let found = kind.map_or_else(
+            || "no Kubernetes object (there is no `kind`)".to_owned(),
+            |kind| format!("a {}", word(&kind)),
+        );
         FileError::Kind { flag: self.flag, path: self.path.into(), found, expected }
     }
+}
+
+/// A kind as far as it can be one: what else stands there is not shown.
+fn word(kind: &str) -> &str {
+    let end = kind.find(|c: char| !c.is_ascii_alphanumeric() && c != ' ');
+    if end.is_some() || kind.len() > 63 { "kind that is no word" } else { kind }
 }
 
 #[cfg(test)]

@@ -251,12 +251,22 @@ fn every_error_is_one_line_with_flag_file_and_place() {
         ("broken-yaml", "kind: PodList\nitems: [\n", "line 2, column 9"),
         ("cut-json", "{\"kind\":\"PodList\",\n\"items\": [\n\n", "line 2, column 11"),
         ("wrong-type", "{\"kind\":\"PodList\",\n\"items\":[{\"spec\":{\"containers\":7}}]}", "line 2"),
-        ("text", "hello", "line 1, column 1: invalid type: string \"hello\", expected a Kubernetes object"),
+        ("text", "hello", "line 1, column 1: invalid type: string, expected a Kubernetes object"),
     ];
     for (name, text, expected) in cases {
         let message = read(name, text).expect_err(name).to_string();
         assert!(message.contains(expected) && message.starts_with("--pods /") && message.contains(name), "{message}");
         assert_eq!(message.lines().count(), 1, "{message}");
+    }
+    for (name, text) in [
+        ("token", "eyJ.SECRET at line 1\n"),
+        ("quoted", "\"SECRET, expected \\\" SECRET\""),
+        ("kind", "kind: SECRET/KEY\n"),
+        ("value", "kind: Pod\nmetadata: SECRET\n"),
+        ("number", "{\"kind\":\"Pod\",\"metadata\":{\"name\":[\"SECRET\"]}}"),
+    ] {
+        let message = read(name, text).expect_err(name).to_string();
+        assert!(!message.contains("SECRET") && message.contains(name), "{message}");
     }
     let missing = read_pods(Path::new("/no/such/pods.json")).expect_err("missing");
     assert_eq!(missing.to_string(), "--pods /no/such/pods.json: cannot be read: No such file or directory");

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 
 use super::process::{Files, RootOf, arguments, flag};
-use crate::error::os_message;
+use crate::error::{os_message, without_value};
 
 /// Its process. What is named otherwise (k3s, kubelite) has the kubelet's settings elsewhere than on its command line.
 pub(super) const NAME: &str = "kubelet";
@@ -206,7 +206,7 @@ fn configuration(pid: u32, path: &Path, files: &dyn Files) -> Result<Configurati
     parsed.map(Option::unwrap_or_default).map_err(|error| KubeletLoggingError::Garbage {
         pid,
         path: path.to_owned(),
-        reason: error.to_string(),
+        reason: without_value(&error.to_string()),
     })
 }
 
