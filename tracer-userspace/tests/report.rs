@@ -121,7 +121,11 @@ fn other_files_say_how_to_read_them() {
     let good = dir.file("records", verdict(1, 1, "loopback_down", None));
     let recording = dir.file("recording", "{\"format\":\"tracer-record\",\"version\":1}\n{}\n");
     let output = ran(&[&good, &recording]);
-    told(&output, 2, &["recording:1: a recording: `tracer replay ", "-o ndjson | tracer report -`"]);
+    told(
+        &output,
+        2,
+        &["recording:1: a recording, which `tracer replay ", "| tracer report -` makes a page of: left out"],
+    );
     assert!(text(&output.stdout).starts_with("<!DOCTYPE html>"));
     let compressed = ran(&[&dir.file("records.gz", [0x1f, 0x8b, 8, 0, 10])]);
     told(&compressed, 2, &["records.gz:1: compressed: `zcat"]);

@@ -35,7 +35,8 @@ impl Faults {
 
     /// From this line on nothing can be read.
     pub(super) fn rest(&mut self, number: usize, problem: &str) {
-        self.fault(format!("{}:{number}: {problem}: the rest of the file is missing", self.file));
+        let left_out = if number > 1 { "the rest of the file is left out" } else { "left out" };
+        self.fault(format!("{}:{number}: {problem}: {left_out}", self.file));
     }
 
     /// The file is not what it was.

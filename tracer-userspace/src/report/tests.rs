@@ -112,7 +112,7 @@ fn other_files_are_told_apart() {
 fn what_is_named_last_is_the_sum_of_the_rest() {
     let labels = ["loopback_down", "firewall_drop", "connection_refused", "mid_stream_rst", "unexplained"];
     let lines: Vec<_> = (1..).zip(labels).map(|(seq, label)| verdict(seq, label, "cart", None)).collect();
-    assert!(page(lines.join("\n").as_bytes()).0.contains("; 2 of 2 other causes.</h1>"));
+    assert!(page(lines.join("\n").as_bytes()).0.contains("; 2 by 2 other causes.</h1>"));
 }
 
 #[test]

@@ -120,7 +120,7 @@ fn reasons(view: &View) -> String {
     });
     let others: u64 = causes.iter().skip(NAMED).map(|it| it.count).sum();
     let rest =
-        (others > 0).then(|| format!("{} of {}", number(others), count((causes.len() - NAMED) as u64, "other cause")));
+        (others > 0).then(|| format!("{} by {}", number(others), count((causes.len() - NAMED) as u64, "other cause")));
     named.chain(rest).collect::<Vec<_>>().join("; ")
 }
 
