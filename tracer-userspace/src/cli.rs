@@ -50,20 +50,22 @@ pub struct Cli {
 }
 
 const EXAMPLES: &str = "Examples:
-  tracer attach                          what fails on this node, now, until Ctrl-C
+  tracer attach                          what fails on this node, until Ctrl-C
   tracer attach -n shop -p cart-7d9 --until-failure --duration 10m
   tracer record incident.ndjson          the same, and keep what was seen
   tracer replay incident.ndjson -o ndjson | jq -c '.verdict.label // empty'
   tracer report tracer.ndjson --output-file incident.html
   tracer explain connection_refused
-  tracer doctor                          what is wrong with this node, and what mends it
-  tracer hooks                           what this kernel lets the tracer see, and what that costs
-  tracer selftest                        whether this kernel's hooks prove each failure
+  tracer doctor                          what is wrong here, and what mends it
+  tracer hooks                           what this kernel shows, and the cost
+  tracer selftest                        whether that proves each failure
 
 Exit codes:
   0  done
-  1  a finding: --until-failure met one, a replay differs, a check of doctor or a row of selftest failed, the daemon is not alive or ready
-  2  wrong usage, unreadable input, or output that could not be written where it was to go
+  1  a finding: --until-failure met one, a replay differs, a check of doctor or
+     a row of selftest failed, the daemon is not alive or ready
+  2  wrong usage, unreadable input, or output that could not be written where
+     it was to go
   3  this kernel or these privileges do not allow it
 
 Every flag can be given as TRACER_<FLAG>, e.g. TRACER_DURATION=5m; the command line wins.
@@ -79,7 +81,7 @@ pub enum Command {
     Attach,
     /// The daemon: the same under a DaemonSet; one on each node
     #[command(
-        after_help = "Prints NDJSON to stdout, or to --output-file (SIGHUP opens it anew after a rotation).\nNothing listens but a unix socket for `tracer health`, unless --metrics-listen is given.\n\nExamples:\n  tracer run --pods /etc/tracer/pods.json --output-file /var/log/tracer.ndjson --output-max-size 64MiB\n  tracer run --metrics-listen 127.0.0.1:9464"
+        after_help = "Prints NDJSON to stdout, or to --output-file (SIGHUP opens it anew after a rotation).\nNothing listens but a unix socket for `tracer health`, unless --metrics-listen is given.\n\nExamples:\n  tracer run --output-file /var/log/tracer.ndjson --output-max-size 64MiB\n  tracer run --metrics-listen 127.0.0.1:9464"
     )]
     Run {
         /// What it answers.
@@ -299,6 +301,18 @@ mod tests {
             let text = help(&["tracer", &name, "--help"]);
             assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
         }
+    }
+
+    /// The second half of a broken line stands at the left edge, as a command does.
+    #[test]
+    fn examples_fit_a_line() {
+        let definition = definition::of_everything();
+        let helps = definition.get_subcommands().chain([&definition]).filter_map(|it| it.get_after_help());
+        let text = helps.map(|help| format!("{help}\n")).collect::<String>();
+        let examples: Vec<&str> = text.lines().filter(|line| line.starts_with("  ")).collect();
+        assert!(examples.len() > 20, "{examples:#?}");
+        let broken: Vec<_> = examples.iter().filter(|line| line.chars().count() > 80).collect();
+        assert!(broken.is_empty(), "{broken:#?}");
     }
 
     #[test]

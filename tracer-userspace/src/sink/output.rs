@@ -21,6 +21,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 pub use self::rotate::Rotation;
 use self::target::{chunk_of, open_file, own, ready, stdout};
+use crate::classify::evidence::were;
 use crate::error::{self, Error, os_message};
 use crate::status_line;
 
@@ -205,7 +206,7 @@ impl Output {
         if left > 0 && !self.closed {
             self.failed = true;
             let why = self.trouble.as_deref().unwrap_or("the output's reader does not read");
-            error::report(&format!("{why}: {left} records were not written"));
+            error::report(&format!("{why}: {} not written", were(left, "record")));
         }
     }
 

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use super::target::{chunk_of, stdout};
 use super::{BACKLOG, Output};
+use crate::classify::evidence::were;
 use crate::error::{self, os_message};
 
 /// How often it is said that a file cannot be written, if it works in between.
@@ -28,7 +29,11 @@ impl Output {
             return;
         }
         self.failed = true;
-        error::report(&format!("stdout: {}: {} records were not written", os_message(error), self.unwritten()));
+        error::report(&format!(
+            "stdout: {}: {} not written",
+            os_message(error),
+            were(self.unwritten() as u64, "record")
+        ));
     }
 
     /// Records wait until there is room again.
