@@ -19,7 +19,11 @@ const TOOLS: &[&str] = &[
     "conntrack",
     "ip",
     "ip6tables",
+    "ip6tables-legacy",
+    "ip6tables-nft",
     "iptables",
+    "iptables-legacy",
+    "iptables-nft",
     "kubectl",
     "lsns",
     "nft",
@@ -210,6 +214,7 @@ mod tests {
         let set = "sh -c 'now=$(sysctl -n a); sysctl -w a=${now:+$now,}1'";
         assert_eq!(glued(&format!("{set}, and more")), [&format!("{set},"), "and", "more"]);
         assert_eq!(glued("(ip neigh) is"), ["(ip neigh)", "is"]);
+        assert_eq!(glued("iptables-nft -t filter -vS INPUT; or"), ["iptables-nft -t filter -vS INPUT;", "or"]);
     }
 
     #[test]
