@@ -99,11 +99,13 @@ fn went_with(link: &LinkState, seen: &Inspection, case: &Case<'_>) -> bool {
     target.is_ipv6() && !link.up && held
 }
 
-/// The node's end of that link, if that is what is down.
+/// The node's end of that link, if that is what is down. It was seen being set down a moment before its flag is off, and may
+/// have been read in between.
 fn peer_down(case: &Case<'_>, link: &LinkState) -> Option<(Netns, String)> {
     let node = case.node.netns()?;
     let index = link.peer_ifindex.filter(|_| link.up)?;
-    let peer = case.node.links.get(&node)?.iter().find(|l| l.ifindex == index && !l.up)?;
+    let is_down = |l: &&LinkState| !l.up || case.node.link_down(node, &l.name).is_some();
+    let peer = case.node.links.get(&node)?.iter().find(|l| l.ifindex == index).filter(is_down)?;
     Some((node, peer.name.clone()))
 }
 
@@ -282,15 +284,28 @@ mod tests {
     /// Its other end in the pod is up and has no carrier for it.
     #[test]
     fn the_node_s_end_that_is_down_is_said_to_be_down() {
-        let veth = LinkState { ifindex: 7, name: "veth7".into(), ..LinkState::default() };
-        let mut stream = Stream::new();
-        stream.links(true, &["10.88.0.1"]).connect();
-        stream.push(Fact::Links(Links { netns: NODE, cookie: None, links: vec![veth] })).wait_ms(200);
-        stream.inspection(|seen| {
-            seen.netns = Some(POD);
-            seen.links = vec![LinkState { peer_ifindex: Some(7), ..eth0(true, false) }];
-        });
-        let verdict = stream.gives_up().verdicts().remove(0).verdict;
+        let told = |set_down: bool, up: bool| {
+            let veth = LinkState { ifindex: 7, name: "veth7".into(), up, ..LinkState::default() };
+            let mut stream = Stream::new();
+            stream.links(true, &["10.88.0.1"]).connect();
+            if set_down {
+                stream.link_set(NODE, 7, "veth7", false);
+            }
+            stream.push(Fact::Links(Links { netns: NODE, cookie: None, links: vec![veth] })).wait_ms(200);
+            stream.inspection(|seen| {
+                seen.netns = Some(POD);
+                seen.links = vec![LinkState { peer_ifindex: Some(7), ..eth0(true, false) }];
+            });
+            stream.gives_up().verdicts().remove(0).verdict
+        };
+        let set = told(true, true);
+        assert!(
+            set.summary.starts_with("veth7 in the node's network namespace is down (set down by"),
+            "{}",
+            set.summary
+        );
+        assert!(told(false, true).summary.starts_with("eth0 in "), "what is up is not named");
+        let verdict = told(false, false);
         assert!(verdict.summary.starts_with("veth7 in the node's network namespace is down: "), "{}", verdict.summary);
         assert!(verdict.remediation.starts_with("ip link set veth7 up"), "{}", verdict.remediation);
         assert!(verdict.evidence[0].says.ends_with("no carrier: its other end is down"), "{:?}", verdict.evidence);
