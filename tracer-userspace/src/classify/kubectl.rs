@@ -21,7 +21,7 @@ pub(super) fn container(k8s: &K8s) -> String {
 pub(super) fn with_log(case: &Case<'_>, mend: String) -> String {
     let runs = history::runs(case);
     let k8s = enrich::name(case.attempt, case.node).k8s;
-    match k8s.filter(|_| runs.is_none_or(|runs| runs.started_boot_ns.is_some())) {
+    match k8s.filter(|_| runs.is_none_or(|runs| runs.started_boot_ns.is_some() || runs.last.is_none())) {
         Some(k8s) => and_log(&k8s, runs.is_some_and(|runs| runs.restarts > 0), mend),
         None => mend,
     }

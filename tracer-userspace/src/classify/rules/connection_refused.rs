@@ -84,7 +84,7 @@ fn by_drop(case: &Case<'_>) -> Option<(Vec<Evidence>, Option<Netns>)> {
 
 #[cfg(test)]
 mod tests {
-    use crate::event::TcpState;
+    use crate::event::{Runs, TcpState};
     use crate::testing::{POD, SYN, SYN_ACK, Stream};
 
     #[test]
@@ -120,6 +120,9 @@ mod tests {
         assert!(mend(&probe).contains("correct the probe's port, or add a startupProbe"), "{}", mend(&probe));
         let log = "; the log: kubectl logs -n default web -c app --since=5m";
         assert!(mend(&probe).ends_with(log) && !words.contains("kubectl"), "{} {words}", mend(&probe));
+        let mut fresh = Stream::new();
+        fresh.http_readiness().runs(Runs::default()).connect().reset_sent(SYN, true, None);
+        assert!(mend(&fresh).ends_with(log), "no run of it has ended: {}", mend(&fresh));
     }
 
     fn stream_flow() -> crate::event::Flow {
