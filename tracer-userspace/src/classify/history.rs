@@ -290,7 +290,8 @@ mod tests {
         let blackhole: fn(&mut Stream) = |stream| _ = stream.connect_failed(22);
         assert_eq!(told(false, blackhole), ("route_unreachable", Confidence::Proven));
         assert_eq!(told(true, blackhole), ("route_unreachable", Confidence::Likely));
-        let neighbour: fn(&mut Stream) = |stream| _ = stream.connect().drop(SYN, "NEIGH_FAILED", NODE);
+        let neighbour: fn(&mut Stream) =
+            |stream| _ = stream.connect().wait_ms(200).inspection(|_| {}).drop(SYN, "NEIGH_FAILED", NODE);
         assert_eq!(told(false, neighbour), ("neighbour_failure", Confidence::Proven));
         assert_eq!(told(true, neighbour), ("neighbour_failure", Confidence::Likely));
         let program: fn(&mut Stream) = |stream| _ = stream.connect().drop(SYN, "TC_EGRESS", NODE);

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use serde_json::json;
 
 use super::super::evidence::{evidence, of_drop};
-use super::{Case, Finding, Label, enter, in_handshake, in_namespace, is_of_handshake, silent};
+use super::{Case, Finding, Label, enter, in_handshake, in_namespace, inspected, is_of_handshake, silent};
 use crate::event::{Inspection, NeighbourState, PacketDrop};
 use crate::record::Confidence;
 
@@ -37,7 +37,18 @@ fn dropped(case: &Case<'_>) -> Option<Finding> {
     };
     let remediation = format!("{}{}", enter(case, drop.netns), mend(next, why));
     let found = Finding::failure(Label::NeighbourFailure, vec![of_drop(time, drop)], summary, remediation);
-    Some(found.until_answered())
+    Some(if may_be_its_link(case, drop, why) { by_its_link(found) } else { found }.until_answered())
+}
+
+/// A pod of this node whose link is down does not answer either, and that only a look at it tells. None saw it in time.
+fn may_be_its_link(case: &Case<'_>, drop: &PacketDrop, why: Why) -> bool {
+    let looked = inspected(case).is_some_and(|(_, seen)| seen.netns.is_some());
+    why == Why::NoAnswer && !looked && drop.flow.dst == case.attempt.flow.dst && case.node.has_pod(drop.flow.dst.ip())
+}
+
+fn by_its_link(found: Finding) -> Finding {
+    let summary = found.summary.clone() + "; the pod's own link, which may be down, was not seen";
+    Finding { summary, ..found.with_confidence(Confidence::Likely) }
 }
 
 /// The reasons are of 6.0 and later; before, the functions that free a packet only for that.
@@ -57,7 +68,7 @@ fn on(drop: &PacketDrop) -> String {
 
 /// The entry of the target was still being asked for while the attempt waited.
 fn unresolved(case: &Case<'_>) -> Option<Finding> {
-    let (time, seen) = super::inspected(case)?;
+    let (time, seen) = inspected(case)?;
     let entry = seen.neighbour.as_ref().filter(|n| matches!(n.state.as_str(), "incomplete" | "failed"))?;
     if !case.settled || !silent(case) {
         return None;
@@ -99,7 +110,32 @@ fn mend(target: IpAddr, why: Why) -> String {
 
 #[cfg(test)]
 mod tests {
+    use crate::event::LinkState;
+    use crate::record::Confidence;
     use crate::testing::{NODE, POD, SYN, SYN_ACK, Stream};
+
+    /// Seen: looks came late where another pod had many probes, and a pod whose link was down was called stale, proven.
+    #[test]
+    fn of_a_pod_that_was_not_looked_at_it_is_likely_at_most() {
+        let told = |pod: bool, looked: bool| {
+            let mut stream = Stream::new();
+            if pod {
+                stream.http_readiness();
+            }
+            stream.connect().wait_ms(200);
+            if looked {
+                let addrs = vec!["10.88.0.2".parse().expect("an address")];
+                let link = LinkState { ifindex: 2, name: "eth0".into(), up: true, addrs, ..LinkState::default() };
+                stream.inspection(|seen| seen.links = vec![link]);
+            }
+            let verdict = stream.drop(SYN, "NEIGH_FAILED", NODE).verdicts().remove(0).verdict;
+            assert_eq!(verdict.label.name(), "neighbour_failure");
+            (verdict.confidence, verdict.summary.contains("was not seen"))
+        };
+        assert_eq!(told(true, false), (Confidence::Likely, true));
+        assert_eq!(told(true, true), (Confidence::Proven, false));
+        assert_eq!(told(false, false), (Confidence::Proven, false), "no pod of this node: there is nothing to look at");
+    }
 
     #[test]
     fn no_answer_and_a_full_table_are_told_apart() {
