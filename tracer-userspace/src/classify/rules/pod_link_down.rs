@@ -61,10 +61,13 @@ fn is_beyond_a_link(case: &Case<'_>, seen: &Inspection) -> bool {
     !arrived && !seen.netns.is_some_and(own)
 }
 
-/// Packets were lost below IP at most: nobody above (netfilter, a socket, a router) had a say.
+/// Packets were lost below IP at most: nobody above (netfilter, a socket, a router) had a say. A device without carrier has no
+/// queue but one that drops all (`noop_enqueue`, net/sched/sch_generic.c).
 fn only_lost(case: &Case<'_>) -> bool {
     let below = |d: &PacketDrop| match d.reason.as_deref() {
-        Some("NO_TX_TARGET" | "NEIGH_FAILED" | "NEIGH_DEAD" | "DEV_READY" | "NOT_SPECIFIED") => !is_netfilter(d),
+        Some("NO_TX_TARGET" | "NEIGH_FAILED" | "NEIGH_DEAD" | "DEV_READY" | "QDISC_DROP" | "NOT_SPECIFIED") => {
+            !is_netfilter(d)
+        }
         Some(_) => false,
         None => !is_netfilter(d),
     };
@@ -272,6 +275,21 @@ mod tests {
             seen.links = vec![eth0(false, false)];
         });
         assert_eq!(stream.gives_up().labels(), ["pod_link_down"]);
+    }
+
+    /// Seen with a permanent neighbour entry: without one the packet waits for an answer, and never comes to the queue.
+    #[test]
+    fn a_packet_that_a_queue_without_carrier_dropped_was_lost_at_the_link() {
+        let at = |running| {
+            let port = Device { ifindex: 7, name: "veth7".into(), up: true, loopback: false };
+            let mut stream = Stream::new();
+            stream.connect().drop_on(SYN, "QDISC_DROP", NODE, Some(port)).wait_ms(200).inspection(|seen| {
+                seen.netns = Some(POD);
+                seen.links = vec![eth0(running, running)];
+            });
+            stream.gives_up().labels()
+        };
+        assert_eq!((at(false), at(true)), (vec!["pod_link_down"], vec!["unexplained"]));
     }
 
     #[test]
