@@ -17,5 +17,14 @@ pub enum Ask {
     Firewall(Netns, Flow),
     /// The state of a target as it is reached from a namespace: [`Fact::Inspection`](crate::event::Fact::Inspection). And where
     /// the pods of the node have its address, if that is one namespace.
-    Target(Netns, SocketAddr, Option<Netns>),
+    Target(Netns, SocketAddr, Option<Netns>, Awaited),
+}
+
+/// What an attempt waits for whose target is asked about. The more urgent comes first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Awaited {
+    /// Its handshake: the look may name what no event tells, and is asked for once.
+    Handshake,
+    /// An answer: it is looked at over and over, and what the look says comes beside the cause.
+    Answer,
 }

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use super::Core;
-use crate::ask::Ask;
+use crate::ask::{Ask, Awaited};
 use crate::classify::evidence::is_netfilter;
 use crate::correlate::attempt::Attempt;
 use crate::correlate::firewalls::Next;
@@ -74,8 +74,9 @@ impl Core {
             self.look_later(conn, Some(now.saturating_add(LOOK_EVERY_NS)));
         }
         let waits = |a: &&Attempt| a.ended.is_none() && (a.established.is_none() || again.is_some());
-        let target =
-            self.correlator.get(conn).filter(waits).and_then(|a| Some(target(a.netns?, a.flow.dst, &self.node)));
+        let awaited = if again.is_some() { Awaited::Answer } else { Awaited::Handshake };
+        let waiting = self.correlator.get(conn).filter(waits);
+        let target = waiting.and_then(|a| Some(target(a.netns?, a.flow.dst, &self.node, awaited)));
         if let Some(target) = target {
             self.ask(target, now);
         }
@@ -104,14 +105,14 @@ pub(super) fn asks(attempt: &Attempt, node: &Node, observation: &Observation) ->
     let dst = attempt.flow.dst;
     let well = observation_establishes(observation) && attempt.prober && node.has_pod(dst.ip());
     let target = attempt.netns.filter(|from| well && node.netns_of_addr(*from, dst.ip()).is_none());
-    let target = target.map(|from| self::target(from, dst, node));
+    let target = target.map(|from| self::target(from, dst, node, Awaited::Answer));
     let answers = (unread || is_first(observation)).then_some(Ask::Answers(attempt.actor.pid));
     let ports = attempt.without_port().then_some(Ask::Ports);
     tls.into_iter().chain(firewall).chain(answers).chain(target).chain(ports).collect()
 }
 
-fn target(from: Netns, dst: SocketAddr, node: &Node) -> Ask {
-    Ask::Target(from, dst, node.pods.netns_at(dst.ip()))
+fn target(from: Netns, dst: SocketAddr, node: &Node, awaited: Awaited) -> Ask {
+    Ask::Target(from, dst, node.pods.netns_at(dst.ip()), awaited)
 }
 
 /// A prober dials.

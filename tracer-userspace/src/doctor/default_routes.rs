@@ -108,7 +108,7 @@ fn judge(routes: &[Route]) -> Finding {
         [] => draft.warn(
             "no IPv4 default route: kube-proxy's ClusterIPs are unreachable unless another route covers them",
             Mend::new(
-                "ip route add default via <gateway> dev <uplink>",
+                "ip route add default via GATEWAY dev UPLINK",
                 "set it in the node's network configuration (systemd-networkd, netplan, NetworkManager)",
             ),
         ),

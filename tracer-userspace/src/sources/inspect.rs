@@ -12,7 +12,8 @@ use super::links;
 use super::namespaces::{Namespaces, Owner, Place};
 use super::netlink::{Netlink, attribute, consistent, field};
 use super::procfs::in_netns;
-use super::throttle;
+use super::throttle::Throttling;
+use super::turns::Look;
 use crate::event::{Inspection, ListenerState, MOST_LISTENERS, NeighbourState, Netns, NoWayBack};
 
 const SOCK_DIAG_BY_FAMILY: u16 = 20;
@@ -51,8 +52,9 @@ const SETTINGS: &[(&str, &str)] = &[
 /// Counters of `TcpExt` that go with them.
 const COUNTERS: &[&str] = &["ListenOverflows", "ListenDrops", "TCPReqQFullDrop"];
 
-/// Looks at a target; `said`: where its address is said to be. What cannot be read is absent.
-pub(super) fn read(target: SocketAddr, from: &Place, said: Option<Netns>, namespaces: &mut Namespaces) -> Inspection {
+/// Looks at a target. What cannot be read is absent.
+pub(super) fn read(look: &Look, from: &Place, namespaces: &mut Namespaces, throttling: &mut Throttling) -> Inspection {
+    let target = look.target;
     let mut seen = Inspection::nothing(from.netns, target);
     let family = if target.is_ipv4() { "ipv4" } else { "ipv6" };
     // A setting of the whole machine, which only the initial namespace shows: ours, with hostNetwork.
@@ -65,10 +67,10 @@ pub(super) fn read(target: SocketAddr, from: &Place, said: Option<Netns>, namesp
         let _ = from.enter(|| look_inside(&mut seen));
         return unless_for_ipvs(seen);
     }
-    match namespaces.owner(target.ip(), from, said) {
+    match namespaces.owner(look, from) {
         Owner::One(netns, path) => {
             look_there(&mut seen, netns, &path, from);
-            seen.throttled = throttle::of_namespace(netns, namespaces.cgroups());
+            seen.throttled = throttling.of(netns, namespaces);
         }
         Owner::Unsure => seen.ambiguous = true,
         Owner::Nobody => {}

@@ -23,6 +23,7 @@ pub mod procfs;
 mod sent;
 pub mod settings;
 mod throttle;
+mod turns;
 mod watch;
 
 use std::collections::HashMap;

@@ -6,10 +6,12 @@ use std::fs;
 use std::net::IpAddr;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
-use super::procfs::{Namespace, NetnsError, in_netns, namespace_of};
+use super::procfs::{MAX_PROCESSES, Namespace, NetnsError, in_netns, namespace_of};
+use super::turns::Look;
 use super::{addresses, cgroup, links};
-use crate::cgroups::Mounts;
+use crate::ask::Awaited;
 use crate::correlate::recent::Recent;
 use crate::event::Netns;
 
@@ -18,6 +20,14 @@ use crate::event::Netns;
 const NAMED: [&str; 3] = ["/run/netns", "/var/run/netns", "/proc/1/root/run/netns"];
 /// No node that works has more.
 const MAX_NAMESPACES: usize = 2048;
+/// So long what was found is not looked for again, which takes all of `/proc`. Less than an attempt waits for its handshake
+/// before its target is looked at: what was there when it began is found. One that was established is looked at again.
+pub(super) const fn kept_for(awaited: Awaited) -> Duration {
+    Duration::from_millis(match awaited {
+        Awaited::Handshake => 150,
+        Awaited::Answer => 2_000,
+    })
+}
 /// A pod has one, and a few more where it sets up networks itself.
 const MAX_OF_POD: usize = 64;
 
@@ -50,8 +60,10 @@ pub(super) enum Owner {
 #[derive(Debug, Default)]
 pub(super) struct Namespaces {
     paths: BTreeMap<Netns, PathBuf>,
-    /// Where cgroups are mounted, once that was asked for.
-    cgroups: Option<Mounts>,
+    /// The processes in each.
+    pids: BTreeMap<Netns, Vec<u32>>,
+    /// When they were found.
+    found: Option<Instant>,
     /// It was said that some are left out.
     told: bool,
     /// Which namespace an address was found in, seen from another; kept when the address is gone, as IPv6 addresses are
@@ -62,23 +74,34 @@ pub(super) struct Namespaces {
 impl Namespaces {
     /// A path by which the namespace can be entered now.
     pub(super) fn path(&mut self, netns: Netns) -> Option<PathBuf> {
+        self.path_unless_since(netns, Duration::ZERO)
+    }
+
+    /// The same; all is not looked through again if it was so long ago at most.
+    pub(super) fn path_unless_since(&mut self, netns: Netns, ago: Duration) -> Option<PathBuf> {
         if !self.paths.get(&netns).is_some_and(|path| is_at(netns, path)) {
-            self.find();
+            self.find_unless_since(ago);
         }
         self.paths.get(&netns).cloned()
     }
 
-    /// Where cgroups are mounted.
-    pub(super) fn cgroups(&mut self) -> &Mounts {
-        self.cgroups.get_or_insert_with(|| Mounts::read().unwrap_or_default())
+    /// The processes in a namespace, as they were so long ago at most.
+    pub(super) fn pids(&mut self, netns: Netns, ago: Duration) -> &[u32] {
+        self.find_unless_since(ago);
+        self.pids.get(&netns).map_or(&[], Vec::as_slice)
     }
 
-    /// The namespace that has this address, other than the one it is reached from; `said`: where it is said to be.
-    pub(super) fn owner(&mut self, addr: IpAddr, from: &Place, said: Option<Netns>) -> Owner {
-        let said = said.filter(|netns| *netns != from.netns).and_then(|netns| Some((netns, self.path(netns)?)));
+    /// The namespace that has the address of this target, other than the one it is reached from.
+    pub(super) fn owner(&mut self, look: &Look, from: &Place) -> Owner {
+        let (addr, ago) = (look.target.ip(), kept_for(look.awaited));
+        let said = look.said.filter(|netns| *netns != from.netns);
+        let said = said.and_then(|netns| Some((netns, self.path_unless_since(netns, ago)?)));
         let found = match &said {
             Some((netns, path)) if has(path, addr) && is_linked(path, from) => Owner::One(*netns, path.clone()),
-            _ => self.search(addr, from, said.map(|(netns, _)| netns)),
+            _ => {
+                self.find_unless_since(ago);
+                self.search(addr, from, said.map(|(netns, _)| netns))
+            }
         };
         if let Owner::One(netns, _) = &found {
             self.owners.insert((from.netns, addr), *netns);
@@ -86,8 +109,7 @@ impl Namespaces {
         found
     }
 
-    fn search(&mut self, addr: IpAddr, from: &Place, said: Option<Netns>) -> Owner {
-        self.find();
+    fn search(&self, addr: IpAddr, from: &Place, said: Option<Netns>) -> Owner {
         let holders = self.paths.iter().filter(|(netns, path)| **netns != from.netns && has(path, addr));
         let holders = holders.map(|(netns, path)| (*netns, path.clone())).collect();
         match choose(holders, said, |path| is_linked(path, from)) {
@@ -96,13 +118,19 @@ impl Namespaces {
         }
     }
 
-    fn find(&mut self) {
+    #[expect(clippy::disallowed_methods, reason = "outside the core: how old what was read is")]
+    fn find_unless_since(&mut self, ago: Duration) {
+        if self.found.is_some_and(|found| found.elapsed() <= ago) {
+            return;
+        }
         let found = find();
         if let Some(problem) = found.room.problem().filter(|_| !self.told) {
             tracing::warn!("{problem}");
             self.told = true;
         }
         self.paths = found.paths;
+        self.pids = found.pids;
+        self.found = Some(Instant::now());
     }
 
     /// Where it was found before, if that namespace is still there; of an IPv6 address, which goes with its link, where it is
@@ -214,12 +242,19 @@ impl Room {
 #[derive(Debug)]
 struct Found {
     paths: BTreeMap<Netns, PathBuf>,
+    /// The processes in each of them, [`MAX_PROCESSES`] in all.
+    pids: BTreeMap<Netns, Vec<u32>>,
+    processes: usize,
     room: Room,
     /// A process keeps its own from us.
     hidden: bool,
 }
 
 impl Found {
+    fn with_room(most: usize) -> Self {
+        Self { paths: BTreeMap::new(), pids: BTreeMap::new(), processes: 0, room: Room::of(most), hidden: false }
+    }
+
     /// The first way into a namespace is kept.
     fn add(&mut self, netns: Netns, pod: impl FnOnce() -> Option<String>, path: impl FnOnce() -> PathBuf) {
         if !self.paths.contains_key(&netns) && self.room.take(pod().as_deref()) {
@@ -231,13 +266,17 @@ impl Found {
         self.hidden |= at == Namespace::Hidden;
         if let Namespace::At(netns) = at {
             self.add(netns, || pod_of(pid), || PathBuf::from(format!("/proc/{pid}/ns/net")));
+            if self.paths.contains_key(&netns) && self.processes < MAX_PROCESSES {
+                self.processes += 1;
+                self.pids.entry(netns).or_default().push(pid);
+            }
         }
     }
 }
 
 /// All that can be entered. Names go before processes: they last longer.
 fn find() -> Found {
-    let mut found = Found { paths: BTreeMap::new(), room: Room::of(MAX_NAMESPACES), hidden: false };
+    let mut found = Found::with_room(MAX_NAMESPACES);
     for (netns, path) in named(&NAMED) {
         found.add(netns, || None, || path);
     }
@@ -273,6 +312,16 @@ mod tests {
         let path = Namespaces::default().path(own).expect("a path");
         assert!(is_at(own, &path), "{}", path.display());
         assert_eq!(Namespaces::default().path(Netns(1)), None);
+    }
+
+    /// A pod may have thousands of processes and be looked at all the time.
+    #[test]
+    fn what_was_found_a_moment_ago_is_not_looked_for_again() {
+        let mut namespaces = Namespaces::default();
+        let own = netns_of(std::process::id()).expect("own namespace");
+        let mut found = |seconds| (namespaces.pids(own, Duration::from_secs(seconds)).len(), namespaces.found);
+        let first = found(3600);
+        assert!(first.0 > 0 && found(3600) == first && found(0).1 > first.1);
     }
 
     #[test]
@@ -317,7 +366,7 @@ mod tests {
     #[test]
     fn what_is_hidden_or_left_out_leaves_the_list_incomplete() {
         let there = |most: usize, of: &[Namespace]| {
-            let mut found = Found { paths: BTreeMap::new(), room: Room::of(most), hidden: false };
+            let mut found = Found::with_room(most);
             (1..).zip(of).for_each(|(pid, at)| found.add_of_process(pid, *at));
             let there = There::from(found);
             (there.namespaces.len(), there.incomplete, there.problem.is_some())
@@ -330,7 +379,7 @@ mod tests {
 
     #[test]
     fn the_namespaces_of_one_pod_leave_room_for_the_others() {
-        let mut found = Found { paths: BTreeMap::new(), room: Room::of(MAX_OF_POD + 2), hidden: false };
+        let mut found = Found::with_room(MAX_OF_POD + 2);
         let mut add = |netns: u32, pod: Option<&str>, path: &str| {
             found.add(Netns(netns), || pod.map(Into::into), || path.into());
         };

@@ -18,12 +18,19 @@ pub(super) struct Pace {
     /// Until then the time for readings is used up.
     used: Instant,
     next: Instant,
+    /// Between two readings.
+    pause: Duration,
 }
 
 impl Pace {
     /// The first reading may come at once.
     pub(super) const fn new(now: Instant) -> Self {
-        Self { used: now, next: now }
+        Self { used: now, next: now, pause: AT_MOST_EVERY }
+    }
+
+    /// The same for small readings, which may follow each other at once.
+    pub(super) const fn without_pause(now: Instant) -> Self {
+        Self { used: now, next: now, pause: Duration::ZERO }
     }
 
     /// The moment from which on it may be read.
@@ -35,7 +42,7 @@ impl Pace {
     pub(super) fn read(&mut self, now: Instant, took: Duration) {
         self.used = self.used.max(now) + took * TIMES;
         let paid = self.used.checked_sub(AHEAD).unwrap_or(now);
-        self.next = paid.max(now + AT_MOST_EVERY);
+        self.next = paid.max(now + self.pause);
     }
 }
 
@@ -63,6 +70,18 @@ mod tests {
         assert!((30..=34).contains(&first) && (29..=30).contains(&second), "{first}, then {second}");
         let quick = readings(10, 2);
         assert!(quick.iter().all(|count| (116..=119).contains(count)), "{quick:?}");
+    }
+
+    #[test]
+    fn small_readings_follow_each_other_and_take_no_more() {
+        let began = Instant::now();
+        let mut pace = Pace::without_pause(began);
+        let count = (1..).take_while(|_| {
+            let now = pace.next() + Duration::from_millis(1);
+            pace.read(now, Duration::from_millis(1));
+            now.duration_since(began) < Duration::from_secs(10)
+        });
+        assert!((1_450..=1_600).contains(&count.count()), "a tenth of it, and what was used ahead");
     }
 
     #[test]

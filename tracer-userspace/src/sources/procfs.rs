@@ -15,7 +15,7 @@ use crate::error::os_message;
 use crate::event::{Netns, is_kubelet_name};
 
 /// No node that works has more; beyond it the rest is left out and said.
-const MAX_PROCESSES: usize = 32_768;
+pub(super) const MAX_PROCESSES: usize = 32_768;
 
 /// A process that makes probe attempts.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -3,37 +3,65 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
+use super::namespaces::Namespaces;
 use super::procfs::netns_of;
 use crate::cgroups::{Hierarchy, Mounts, path_in};
+use crate::correlate::recent::Recent;
 use crate::event::{Netns, Throttled};
 
 /// Cgroups read for one namespace: a pod has a handful of containers.
 const MAX_CGROUPS: usize = 16;
 
-/// The CPU cgroups of all processes in a namespace, with their counters.
-pub(super) fn of_namespace(netns: Netns, mounts: &Mounts) -> Vec<Throttled> {
-    let text = |pid| fs::read_to_string(format!("/proc/{pid}/cgroup")).ok();
-    let cgroups = distinct(pids_in(netns).filter_map(text));
-    cgroups.iter().filter_map(|text| read(&folder(text, mounts)?)).collect()
+/// Namespaces whose cgroups are kept.
+const MAX_KEPT: usize = 256;
+/// So long a namespace's cgroups are kept, and its processes are those of so long ago at most. A container that starts
+/// meanwhile is missing: what is compared are two readings of one cgroup.
+const KEPT: Duration = Duration::from_secs(3);
+const AGO: Duration = Duration::from_secs(1);
+
+/// The cgroups of namespaces that were asked about lately: a pod may have thousands of processes, and as many looks at it as
+/// it has probes.
+#[derive(Debug, Default)]
+pub(super) struct Throttling {
+    /// Where cgroups are mounted, once that was asked for.
+    mounts: Option<Mounts>,
+    folders: Recent<Netns, (Instant, Vec<PathBuf>), MAX_KEPT>,
+}
+
+impl Throttling {
+    /// The CPU cgroups of all processes in a namespace, with their counters.
+    #[expect(clippy::disallowed_methods, reason = "outside the core: how old what was read is")]
+    pub(super) fn of(&mut self, netns: Netns, namespaces: &mut Namespaces) -> Vec<Throttled> {
+        if self.folders.get(&netns).is_none_or(|(since, _)| since.elapsed() > KEPT) {
+            let folders = self.folders_in(netns, namespaces.pids(netns, AGO));
+            self.folders.insert(netns, (Instant::now(), folders));
+        }
+        self.folders.get(&netns).into_iter().flat_map(|(_, folders)| folders).filter_map(|it| read(it)).collect()
+    }
+
+    fn folders_in(&mut self, netns: Netns, pids: &[u32]) -> Vec<PathBuf> {
+        let mounts = self.mounts.get_or_insert_with(|| Mounts::read().unwrap_or_default());
+        let text = |pid: &u32| Some((*pid, fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?));
+        // Its number may be another process's by now.
+        let cgroups = distinct(pids.iter().filter_map(text), |pid| netns_of(pid) == Some(netns));
+        cgroups.iter().filter_map(|text| folder(text, mounts)).collect()
+    }
 }
 
 /// A container may have any number of processes.
-fn distinct(cgroups: impl Iterator<Item = String>) -> BTreeSet<String> {
+fn distinct(cgroups: impl Iterator<Item = (u32, String)>, is_here: impl Fn(u32) -> bool) -> BTreeSet<String> {
     let mut distinct = BTreeSet::new();
-    for cgroup in cgroups {
-        distinct.insert(cgroup);
+    for (pid, cgroup) in cgroups {
+        if !distinct.contains(&cgroup) && is_here(pid) {
+            distinct.insert(cgroup);
+        }
         if distinct.len() == MAX_CGROUPS {
             break;
         }
     }
     distinct
-}
-
-fn pids_in(netns: Netns) -> impl Iterator<Item = u32> {
-    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
-    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
-    pids.filter(move |pid| netns_of(*pid) == Some(netns))
 }
 
 /// Where the counters of a cgroup are: version 2, or the `cpu` hierarchy of version 1.
@@ -74,8 +102,10 @@ mod tests {
     #[test]
     fn processes_of_one_cgroup_leave_room_for_the_others() {
         let cgroups = (0..100).map(|_| "0::/a\n".to_owned()).chain((0..100).map(|it| format!("0::/b{it}\n")));
-        let found = distinct(cgroups);
+        let found = distinct((0..).zip(cgroups), |_| true);
         assert!(found.len() == MAX_CGROUPS && found.contains("0::/a\n") && found.contains("0::/b14\n"));
+        let moved = [(1, "0::/a\n".to_owned()), (2, "0::/b\n".to_owned())].into_iter();
+        assert_eq!(distinct(moved, |pid| pid == 2), ["0::/b\n".to_owned()].into(), "its number is another's");
     }
 
     #[test]
