@@ -41,6 +41,7 @@ pub mod report;
 pub mod schema;
 pub mod selftest;
 pub mod serve;
+mod shell;
 pub mod shutdown;
 pub mod sink;
 pub mod sources;

@@ -9,6 +9,7 @@ use super::owner::{Owner, owner_of};
 use crate::correlate::firewalls::Reading;
 use crate::event::{Backend, FirewallRule, PacketDrop, RuleVerdict, Tracked};
 use crate::record::Evidence;
+use crate::shell;
 
 /// Candidates named.
 const NAMED: usize = 3;
@@ -237,7 +238,7 @@ fn chain_of(rule: &FirewallRule) -> String {
 
 fn command(rule: &FirewallRule) -> String {
     let six = if rule.family == "ip6" { "6" } else { "" };
-    let FirewallRule { family, table, chain, .. } = rule;
+    let (family, table, chain) = (&rule.family, shell::table(&rule.table), shell::chain(&rule.chain));
     match rule.backend {
         Backend::Nftables => format!("nft -a list chain {family} {table} {chain}"),
         Backend::IptablesNft => format!("ip{six}tables-nft -t {table} -vS {chain}"),
@@ -249,6 +250,15 @@ fn command(rule: &FirewallRule) -> String {
 mod tests {
     use super::*;
     use crate::testing::rule;
+
+    /// Who may write rules in a pod's namespace names its chains.
+    #[test]
+    fn a_chain_s_name_is_no_command() {
+        let rule = rule("in$(reboot)", RuleVerdict::Drop);
+        let shown =
+            command(&FirewallRule { backend: Backend::Nftables, family: "inet".into(), table: "f;l".into(), ..rule });
+        assert_eq!(shown, "nft -a list chain inet TABLE CHAIN");
+    }
 
     /// On many nodes `iptables` is the legacy one, which does not see these.
     #[test]

@@ -1,10 +1,10 @@
 //! Commands of kubectl with the names of a case, to paste.
 
-use super::shell::word;
 use super::{Case, history};
 use crate::enrich;
 use crate::event::ProbeType;
 use crate::record::K8s;
+use crate::shell::word;
 
 /// "-n default web"; what is not known stays a word in capitals.
 pub(super) fn pod(k8s: &K8s) -> String {

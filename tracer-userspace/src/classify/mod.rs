@@ -19,7 +19,6 @@ mod other_dials;
 pub(crate) mod owner;
 mod phrases;
 mod rules;
-mod shell;
 mod sidecar;
 pub(crate) mod startup_probe;
 

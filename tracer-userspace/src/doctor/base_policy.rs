@@ -5,6 +5,7 @@ use super::finding::{Draft, Finding, Mend, Unread};
 use super::view::View;
 use crate::classify::owner;
 use crate::event::Backend;
+use crate::shell;
 use crate::sources::netfilter::{Survey, SurveyChain, SurveyTable};
 
 /// The check.
@@ -126,8 +127,10 @@ fn allow(what: &str, off: &str) -> Mend {
 /// Rules that nobody known made: theirs is the place where to allow.
 fn allowed_in(table: &SurveyTable, chain: &SurveyChain) -> Mend {
     let list = match iptables(table) {
-        Some(iptables) => format!("{iptables} -t {} -vS {}", table.name, chain.name),
-        None => format!("nft -a list chain {} {} {}", table.family, table.name, chain.name),
+        Some(iptables) => format!("{iptables} -t {} -vS {}", shell::table(&table.name), shell::chain(&chain.name)),
+        None => {
+            format!("nft -a list chain {} {} {}", table.family, shell::table(&table.name), shell::chain(&chain.name))
+        }
     };
     Mend::lasting(format!(
         "see what it lets pass (`{list}`), and allow the kubelet's port (tcp 10250) and the pods' network where these rules are kept"
@@ -141,8 +144,15 @@ fn set_accept(table: &SurveyTable, chain: &SurveyChain) -> Mend {
         return Mend::new(delete(table, chain, handle), persist);
     }
     let accept = match iptables(table) {
-        Some(iptables) => format!("{iptables} -t {} -P {} ACCEPT", table.name, chain.name),
-        None => format!("nft 'chain {} {} {} {{ policy accept; }}'", table.family, table.name, chain.name),
+        Some(iptables) => {
+            format!("{iptables} -t {} -P {} ACCEPT", shell::table(&table.name), shell::chain(&chain.name))
+        }
+        None => format!(
+            "nft 'chain {} {} {} {{ policy accept; }}'",
+            table.family,
+            shell::table(&table.name),
+            shell::chain(&chain.name)
+        ),
     };
     Mend::new(accept, persist)
 }
@@ -161,8 +171,15 @@ const fn iptables(table: &SurveyTable) -> Option<&'static str> {
 /// Of iptables over nftables nft knows the handle, and iptables no number.
 fn delete(table: &SurveyTable, chain: &SurveyChain, handle: u64) -> String {
     match iptables(table).filter(|_| table.backend == Backend::IptablesLegacy) {
-        Some(iptables) => format!("{iptables} -t {} -D {} {handle}", table.name, chain.name),
-        None => format!("nft delete rule {} {} {} handle {handle}", table.family, table.name, chain.name),
+        Some(iptables) => {
+            format!("{iptables} -t {} -D {} {handle}", shell::table(&table.name), shell::chain(&chain.name))
+        }
+        None => format!(
+            "nft delete rule {} {} {} handle {handle}",
+            table.family,
+            shell::table(&table.name),
+            shell::chain(&chain.name)
+        ),
     }
 }
 

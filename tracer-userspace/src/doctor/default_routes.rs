@@ -6,6 +6,7 @@ use std::net::Ipv4Addr;
 use super::Check;
 use super::finding::{Draft, Finding, Mend, Unread};
 use super::view::View;
+use crate::shell;
 
 /// The check.
 pub(super) const CHECK: Check = Check {
@@ -117,7 +118,8 @@ fn judge(routes: &[Route]) -> Finding {
             let tied = rest.iter().any(|route| route.metric == best.metric && route.dev != best.dev);
             let how = if tied { "with the same metric" } else { "with different metrics" };
             let other = rest.iter().find(|route| route.dev != best.dev).unwrap_or(&rest[0]);
-            let mend = format!("ip route del default{} dev {} metric {}", other.via(), other.dev, other.metric);
+            let mend =
+                format!("ip route del default{} dev {} metric {}", other.via(), shell::link(&other.dev), other.metric);
             draft.warn(format!("{} default routes {how}: {}", routes.len(), list.join("; ")), Mend::new(mend, "name the node's address and uplink: kubelet `--node-ip`, flannel `--iface`, Calico IP_AUTODETECTION_METHOD; or take the second route out of the network configuration"))
         }
     }

@@ -5,6 +5,7 @@ use super::{Case, Finding, Label, enter, in_namespace, is_unanswered};
 use crate::classify::{culprit, culprit_of};
 use crate::event::Netns;
 use crate::record::{Confidence, Culprit, Evidence};
+use crate::shell;
 use serde_json::json;
 
 /// The rule.
@@ -56,7 +57,8 @@ fn finding(case: &Case<'_>, netns: Netns, first: Evidence, confidence: Confidenc
         case.attempt.flow.dst
     );
     let blame = change.zip(culprit.as_ref()).map(|((_, change), culprit)| culprit::mend(case.node, change, culprit));
-    let remediation = format!("{}ip link set {lo} up{}", enter(case, Some(netns)), blame.unwrap_or_default());
+    let remediation =
+        format!("{}ip link set {} up{}", enter(case, Some(netns)), shell::link(&lo), blame.unwrap_or_default());
     let found = Finding::failure(Label::LoopbackDown, seen, summary, remediation)
         .with_confidence(confidence)
         .with_culprit(culprit)

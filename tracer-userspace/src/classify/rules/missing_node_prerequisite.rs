@@ -5,10 +5,10 @@ use serde_json::json;
 
 use super::super::evidence::{evidence, netfilter_hook, of_drop, plain};
 use super::super::netfilter::dropped;
-use super::super::shell;
 use super::{Case, Finding, Label, enter, in_namespace};
 use crate::event::PacketDrop;
 use crate::record::{Confidence, Status};
+use crate::shell;
 
 /// The rule.
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {

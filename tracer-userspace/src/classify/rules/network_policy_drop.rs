@@ -4,10 +4,10 @@ use serde_json::json;
 
 use super::super::evidence::{evidence, of_drop, plain};
 use super::super::netfilter::{is_missed, stopped};
-use super::super::shell;
 use super::{Case, Finding, Label, enter, in_namespace, is_of_handshake};
 use crate::event::PacketDrop;
 use crate::record::Confidence;
+use crate::shell;
 
 const REMEDIATION: &str =
     "kubectl get networkpolicy -A: allow the node's address (probes come from it), or the client, on that port";

@@ -4,10 +4,10 @@ use serde_json::json;
 
 use super::super::culprit_of;
 use super::super::evidence::{evidence, is_netfilter, of_drop};
-use super::super::shell;
 use super::{Case, Finding, Label, in_handshake, in_namespace, is_unanswered, outbound};
 use crate::event::{Inspection, LinkState, ListenQueue, Netns, PacketDrop, Pod};
 use crate::record::{Confidence, Evidence};
+use crate::shell;
 
 /// The rule.
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {

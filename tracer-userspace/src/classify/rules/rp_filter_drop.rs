@@ -1,10 +1,10 @@
 //! The reverse-path filter dropped a packet of this attempt.
 
 use super::super::evidence::of_drop;
-use super::super::shell;
 use super::{Case, Finding, Label, enter, in_namespace, is_of_handshake};
 use crate::event::PacketDrop;
 use crate::record::Confidence;
+use crate::shell;
 
 /// The rule.
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {

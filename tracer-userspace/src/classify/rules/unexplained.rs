@@ -7,13 +7,13 @@ use super::super::evidence::{
     counted, errno_words, evidence, of_drop, of_icmp, of_inspection, of_reset_received, of_reset_sent, of_state, plain,
 };
 use super::super::kubelet::of_outcome;
-use super::super::shell;
 use super::slow_response::gave_up_early;
 use super::{Case, Finding, Label, dialler, enter, in_namespace, ms};
 use crate::correlate::attempt::{Attempt, End};
 use crate::enrich;
 use crate::event::{Fact, Observation, PacketDrop};
 use crate::record::{Confidence, Evidence};
+use crate::shell;
 
 /// The rule.
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
