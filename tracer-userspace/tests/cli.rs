@@ -153,7 +153,8 @@ fn a_second_daemon_is_refused() {
     use std::os::linux::net::SocketAddrExt as _;
     use std::os::unix::net::{SocketAddr, UnixListener};
     let address = SocketAddr::from_abstract_name("tracer-run").unwrap();
-    // Held by a daemon on this machine otherwise: as good.
+    // Who holds it is known by its name. Held by a daemon on this machine otherwise: as good.
+    std::fs::write("/proc/self/comm", "tracer").unwrap();
     let _first = UnixListener::bind_addr(&address);
     refused(&ran(&["run"]), 2, &["another `tracer run`", "tracer attach"]);
 }

@@ -20,6 +20,9 @@ use crate::event::{Fact, Flow, Inspection, Netns};
 /// Questions that were not taken in yet, at most; more are not asked, and the verdicts do without.
 const WAITING: usize = 1024;
 
+/// So many that owe an answer are looked at whatever it costs: each is asked about a few times a second, for some seconds.
+const FEW: usize = 4;
+
 /// Takes questions. A verdict waits for what a firewall says: that is read beside the rest.
 #[derive(Debug)]
 pub struct Inquirer {
@@ -121,7 +124,7 @@ impl Looker {
                 self.put(look);
             }
             let now = Instant::now();
-            if let Some(look) = self.turns.take(self.pace.next() <= now) {
+            if let Some(look) = self.turns.take(self.pace.next() <= now || self.turns.answers() <= FEW) {
                 return Some(look);
             }
             let look = self.wait(now)?;

@@ -42,6 +42,11 @@ impl Turns {
         self.handshakes.take().or_else(|| answers.then(|| self.answers.take()).flatten())
     }
 
+    /// So many that owe an answer wait.
+    pub(super) fn answers(&self) -> usize {
+        self.answers.waiting.values().map(VecDeque::len).sum()
+    }
+
     /// Nobody waits.
     pub(super) fn is_empty(&self) -> bool {
         self.handshakes.turns.is_empty() && self.answers.turns.is_empty()
@@ -109,7 +114,7 @@ mod tests {
     fn the_hanging_probes_of_one_pod_do_not_hold_up_another_s_look() {
         let mut turns = Turns::default();
         let room = (0..100).filter(|port| turns.put(look(1, 9000 + port, Awaited::Answer))).count();
-        assert_eq!(room, MAX_OF_ADDRESS);
+        assert_eq!((room, turns.answers()), (MAX_OF_ADDRESS, MAX_OF_ADDRESS));
         assert!(turns.put(look(2, 80, Awaited::Answer)) && turns.put(look(3, 80, Awaited::Handshake)));
         assert_eq!(turns.take(false), Some(look(3, 80, Awaited::Handshake)));
         assert_eq!(turns.take(false), None, "their time has not come");
