@@ -16,10 +16,11 @@ const MAX_CGROUPS: usize = 16;
 
 /// Namespaces whose cgroups are kept.
 const MAX_KEPT: usize = 256;
-/// So long a namespace's cgroups are kept, and its processes are those of so long ago at most. A container that starts
-/// meanwhile is missing: what is compared are two readings of one cgroup.
+/// So long a namespace's cgroups are kept. A container that starts meanwhile is missing: what is compared are two readings of
+/// one cgroup.
 const KEPT: Duration = Duration::from_secs(3);
-const AGO: Duration = Duration::from_secs(1);
+/// Its processes are those of so long ago at most, and so long it is believed to have none: it may have been made meanwhile.
+const AGO: Duration = Duration::from_millis(150);
 
 /// The cgroups of namespaces that were asked about lately: a pod may have thousands of processes, and as many looks at it as
 /// it has probes.
@@ -34,7 +35,9 @@ impl Throttling {
     /// The CPU cgroups of all processes in a namespace, with their counters.
     #[expect(clippy::disallowed_methods, reason = "outside the core: how old what was read is")]
     pub(super) fn of(&mut self, netns: Netns, namespaces: &mut Namespaces) -> Vec<Throttled> {
-        if self.folders.get(&netns).is_none_or(|(since, _)| since.elapsed() > KEPT) {
+        let is_old =
+            |(since, folders): &(Instant, Vec<PathBuf>)| since.elapsed() > if folders.is_empty() { AGO } else { KEPT };
+        if self.folders.get(&netns).is_none_or(is_old) {
             let folders = self.folders_in(netns, namespaces.pids(netns, AGO));
             self.folders.insert(netns, (Instant::now(), folders));
         }
@@ -97,6 +100,21 @@ mod tests {
         assert_eq!(parse(v2, "/c").as_ref(), Some(&expected));
         assert_eq!(parse(v1, "/c"), Some(expected));
         assert_eq!(parse("usage_usec 5\n", "/c"), None);
+    }
+
+    /// All was looked through a moment before its first process came.
+    #[test]
+    #[expect(clippy::disallowed_methods, reason = "how old what was read is")]
+    fn a_namespace_without_processes_is_looked_at_again_soon() {
+        let own = netns_of(std::process::id()).expect("own namespace");
+        let read_again = |folders: Vec<PathBuf>| {
+            let mut throttling = Throttling::default();
+            let before = Instant::now().checked_sub(AGO * 2).expect("the machine runs longer");
+            throttling.folders.insert(own, (before, folders));
+            throttling.of(own, &mut Namespaces::default());
+            throttling.folders.get(&own).is_some_and(|(since, _)| *since > before)
+        };
+        assert!(read_again(Vec::new()) && !read_again(vec![PathBuf::from("/no-cgroup")]));
     }
 
     #[test]
