@@ -24,10 +24,14 @@ const MAX_NAMESPACES: usize = 2048;
 /// before its target is looked at: what was there when it began is found. One that was established is looked at again.
 pub(super) const fn kept_for(awaited: Awaited) -> Duration {
     Duration::from_millis(match awaited {
-        Awaited::Handshake => 150,
+        Awaited::Handshake => LEAST_MS,
         Awaited::Answer => 2_000,
     })
 }
+
+const LEAST_MS: u64 = 150;
+/// Nor is it before this what was not found: it may have been made meanwhile.
+const LEAST: Duration = Duration::from_millis(LEAST_MS);
 /// A pod has one, and a few more where it sets up networks itself.
 const MAX_OF_POD: usize = 64;
 
@@ -80,7 +84,7 @@ impl Namespaces {
     /// The same; all is not looked through again if it was so long ago at most.
     pub(super) fn path_unless_since(&mut self, netns: Netns, ago: Duration) -> Option<PathBuf> {
         if !self.paths.get(&netns).is_some_and(|path| is_at(netns, path)) {
-            self.find_unless_since(ago);
+            self.find_unless_since(ago.min(LEAST));
         }
         self.paths.get(&netns).cloned()
     }
@@ -100,7 +104,14 @@ impl Namespaces {
             Some((netns, path)) if has(path, addr) && is_linked(path, from) => Owner::One(*netns, path.clone()),
             _ => {
                 self.find_unless_since(ago);
-                self.search(addr, from, said.map(|(netns, _)| netns))
+                let said = said.map(|(netns, _)| netns);
+                match self.search(addr, from, said) {
+                    Owner::Nobody => {
+                        self.find_unless_since(ago.min(LEAST));
+                        self.search(addr, from, said)
+                    }
+                    found => found,
+                }
             }
         };
         if let Owner::One(netns, _) = &found {
@@ -312,6 +323,19 @@ mod tests {
         let path = Namespaces::default().path(own).expect("a path");
         assert!(is_at(own, &path), "{}", path.display());
         assert_eq!(Namespaces::default().path(Netns(1)), None);
+    }
+
+    /// A pod that was made after the last look through all is not taken for nobody.
+    #[test]
+    #[expect(clippy::disallowed_methods, reason = "how old what was read is")]
+    fn what_was_not_found_is_looked_for_again_soon() {
+        let own = netns_of(std::process::id()).expect("own namespace");
+        let before = Instant::now().checked_sub(LEAST * 2).expect("the machine runs longer");
+        let mut namespaces = Namespaces { found: Some(before), ..Namespaces::default() };
+        assert!(namespaces.path_unless_since(own, kept_for(Awaited::Answer)).is_some());
+        namespaces.found = Some(before);
+        namespaces.path_unless_since(own, kept_for(Awaited::Answer));
+        assert_eq!(namespaces.found, Some(before), "what is known is not looked for");
     }
 
     /// A pod may have thousands of processes and be looked at all the time.
