@@ -81,7 +81,7 @@ impl Pretenders {
     }
 
     fn is_in_pod(&mut self, actor: &Actor) -> Option<bool> {
-        let key = (actor.pid, actor.cgroup);
+        let key = (actor.pid, cgroup(actor));
         if let Some(known) = self.known.get(&key) {
             return Some(*known);
         }
@@ -149,6 +149,12 @@ mod tests {
             pretenders.is_one(&Actor { pid, cgroup_memory: Some(40), ..crate::testing::prober() });
         }
         assert_eq!(pretenders.take_found(), BTreeSet::new(), "a kubelet's, too");
+        // A kubelet that gets the number of a pod's process.
+        let mut pretenders = beside(&[NODE], false, |_| Some(true));
+        let at = |cgroup| Actor { pid: 11, cgroup_memory: Some(cgroup), ..crate::testing::prober() };
+        assert!(pretenders.is_one(&at(40)));
+        pretenders.runs_in_pod = |_| Some(false);
+        assert!(!pretenders.is_one(&at(50)) && pretenders.take_found() == BTreeSet::from([40]));
     }
 
     #[test]
