@@ -80,12 +80,12 @@ fn in_a_circle(seconds: u64) -> PodSpec {
 pub fn services() -> Value {
     let ip = IpAddr::from(CIRCULAR.0);
     let service = json!({
-        "apiVersion": "v1", "kind": "Service", "metadata": {"name": "circle", "namespace": "shop"},
+        "apiVersion": "v1", "kind": "Service", "metadata": {"name": "circle", "namespace": "default"},
         "spec": {"clusterIP": ip, "clusterIPs": [ip], "ports": [{"port": CIRCULAR.1, "protocol": "TCP"}]},
     });
     let slice = json!({
         "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4",
-        "metadata": {"name": "circle-1", "namespace": "shop", "labels": {"kubernetes.io/service-name": "circle"}},
+        "metadata": {"name": "circle-1", "namespace": "default", "labels": {"kubernetes.io/service-name": "circle"}},
         "endpoints": [{"addresses": [IpAddr::from(CIRCLE)], "conditions": {"ready": false}}],
     });
     json!({"apiVersion": "v1", "kind": "List", "items": [service, slice]})

@@ -64,7 +64,7 @@ fn cluster_ip(stage: &mut Stage<'_>) -> Result<SocketAddr> {
 /// kube-proxy in iptables mode.
 fn iptables(stage: &mut Stage<'_>, program: &str) -> Result<()> {
     let service = cluster_ip(stage)?;
-    rules(stage, program, service, NONE)?;
+    rules(stage, program, (CART, service), NONE)?;
     (stage.watch)()?;
     stage.mentions(&["Service shop/cart:http at", "KUBE-SERVICES"]);
     stage.fails_elsewhere(Kind::Http, service, Ending::Refused)
@@ -73,16 +73,24 @@ fn iptables(stage: &mut Stage<'_>, program: &str) -> Result<()> {
 /// Other nodes have endpoints, and the Service's `internalTrafficPolicy` is `Local`.
 fn no_local(stage: &mut Stage<'_>, program: &str) -> Result<()> {
     let service = cluster_ip(stage)?;
-    rules(stage, program, service, ("has no local endpoints", "DROP"))?;
+    rules(stage, program, (CART, service), ("has no local endpoints", "DROP"))?;
     (stage.watch)()?;
     stage.mentions(&["Service shop/cart:http at", "no endpoint on this node (internalTrafficPolicy: Local)"]);
     stage.fails_elsewhere(Kind::Http, service, Ending::Timeout)
 }
 
+/// A Service and its port, as kube-proxy writes it.
+const CART: &str = "shop/cart:http";
+
 /// What kube-proxy comments for a Service without endpoints, and does.
 const NONE: (&str, &str) = ("has no endpoints", "REJECT");
 
-fn rules(stage: &Stage<'_>, program: &str, service: SocketAddr, (what, verdict): (&str, &str)) -> Result<()> {
+fn rules(
+    stage: &Stage<'_>,
+    program: &str,
+    (name, service): (&str, SocketAddr),
+    (what, verdict): (&str, &str),
+) -> Result<()> {
     let rules = format!(
         "*filter\n:KUBE-SERVICES - [0:0]\n:KUBE-EXTERNAL-SERVICES - [0:0]\n:KUBE-FIREWALL - [0:0]\n\
         -A INPUT -m conntrack --ctstate NEW -m comment --comment \"kubernetes externally-visible service portals\" -j KUBE-EXTERNAL-SERVICES\n\
@@ -90,8 +98,8 @@ fn rules(stage: &Stage<'_>, program: &str, service: SocketAddr, (what, verdict):
         -A OUTPUT -j KUBE-FIREWALL\n\
         -A KUBE-FIREWALL ! -s 127.0.0.0/8 -d 127.0.0.0/8 -m comment --comment \"block incoming localnet connections\" -j DROP\n\
         -A KUBE-SERVICES -d 10.96.0.31/32 -p tcp -m comment --comment \"shop/other:http has no endpoints\" -m tcp --dport 80 -j REJECT\n\
-        -A KUBE-SERVICES -d {}/32 -p tcp -m comment --comment \"shop/cart:http {what}\" -m tcp --dport 80 -j {verdict}\n\
-        -A KUBE-EXTERNAL-SERVICES -p tcp -m comment --comment \"shop/cart:http {what}\" -m addrtype --dst-type LOCAL -m tcp --dport {NODE_PORT} -j {verdict}\nCOMMIT\n",
+        -A KUBE-SERVICES -d {}/32 -p tcp -m comment --comment \"{name} {what}\" -m tcp --dport 80 -j {verdict}\n\
+        -A KUBE-EXTERNAL-SERVICES -p tcp -m comment --comment \"{name} {what}\" -m addrtype --dst-type LOCAL -m tcp --dport {NODE_PORT} -j {verdict}\nCOMMIT\n",
         service.ip()
     );
     stage.world.node.run(program, &[], &rules).map(drop)
@@ -99,7 +107,7 @@ fn rules(stage: &Stage<'_>, program: &str, service: SocketAddr, (what, verdict):
 
 fn node_port(stage: &mut Stage<'_>) -> Result<()> {
     let service = cluster_ip(stage)?;
-    rules(stage, "iptables-nft-restore", service, NONE)?;
+    rules(stage, "iptables-nft-restore", (CART, service), NONE)?;
     (stage.watch)()?;
     stage.mentions(&["Service shop/cart:http at", "KUBE-EXTERNAL-SERVICES"]);
     stage.fails_elsewhere(Kind::Http, (NODE, NODE_PORT).into(), Ending::Refused)
@@ -109,9 +117,9 @@ fn node_port(stage: &mut Stage<'_>) -> Result<()> {
 fn circular(stage: &mut Stage<'_>) -> Result<()> {
     cluster_ip(stage)?;
     let service = SocketAddr::from(CIRCULAR);
-    rules(stage, "iptables-nft-restore", service, NONE)?;
+    rules(stage, "iptables-nft-restore", ("default/circle", service), NONE)?;
     (stage.watch)()?;
-    stage.mentions(&["Service shop/circle at", "the dependency is circular"]);
+    stage.mentions(&["Service default/circle at", "\"default/circle has no endpoints\"", "the dependency is circular"]);
     stage.fails(Kind::Http, service, Ending::Refused)
 }
 
