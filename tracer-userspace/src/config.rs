@@ -20,10 +20,10 @@ use crate::classify::label::Label;
 use crate::cli::{Cli, Command, Flags, Form, Format, pages};
 use crate::error::Error;
 use crate::explain;
+use crate::screen::{Screen, columns};
 use crate::selftest::helper::Role;
 use crate::sink::filter::Filter;
-use crate::sink::output::{Rotation, columns};
-use crate::sink::screen::Screen;
+use crate::sink::output::Rotation;
 use crate::sources::KNOWN_PROBERS;
 
 pub use doctor::Doctor;

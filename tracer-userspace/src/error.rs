@@ -9,8 +9,7 @@ use std::path::{Path, PathBuf};
 
 use thiserror::Error;
 
-use crate::sink::output::columns;
-use crate::sink::screen::Screen;
+use crate::screen::{Screen, columns};
 use crate::status_line;
 
 /// Why a command could not be carried out.

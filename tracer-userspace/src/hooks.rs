@@ -18,10 +18,10 @@ use crate::decode::decode;
 use crate::doctor::{self, Finding};
 use crate::ebpf::{self, HookStanding, Loaded};
 use crate::error::{self, Error, chain};
+use crate::screen::Screen;
 use crate::shutdown::{Request, Signals};
 use crate::sink::ndjson;
 use crate::sink::output::Output;
-use crate::sink::screen::Screen;
 use crate::sources::procfs;
 use crate::status_line::StatusLine;
 

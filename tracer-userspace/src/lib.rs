@@ -39,6 +39,7 @@ pub mod record_file;
 pub mod replay;
 pub mod report;
 pub mod schema;
+pub mod screen;
 pub mod selftest;
 pub mod serve;
 mod shell;

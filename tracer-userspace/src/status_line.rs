@@ -13,7 +13,7 @@ use nix::unistd::{getpgrp, tcgetpgrp};
 
 use crate::cli::Form;
 use crate::config;
-use crate::sink::output::columns;
+use crate::screen::columns;
 
 /// How often it is drawn.
 pub const PERIOD: Duration = Duration::from_millis(250);

@@ -3,7 +3,7 @@
 use clap::{Arg, Command, CommandFactory as _};
 
 use super::{Cli, meaningless};
-use crate::sink::output::columns;
+use crate::screen::columns;
 
 /// Columns of help where no terminal says how many it has.
 const COLUMNS: usize = 80;

@@ -8,8 +8,8 @@ use crate::clock;
 use crate::config;
 use crate::error::{self, Error};
 use crate::record::{Body, Record, SCHEMA};
+use crate::screen::Screen;
 use crate::sink::output::Output;
-use crate::sink::screen::Screen;
 use crate::sink::{findings, ndjson, wall_time};
 
 /// Carries `tracer doctor` out.

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use super::{Runs, Watched};
 use crate::ebpf::Standing;
+use crate::screen::{Screen, Style, safe};
 use crate::sink::plain;
-use crate::sink::screen::{Screen, Style};
 
 /// The whole page.
 pub(super) fn text(hooks: &[Watched], window: Duration, node_name: &str, screen: Screen) -> String {
@@ -137,7 +137,7 @@ fn totals(out: &mut String, hooks: &[Watched], window: Duration, node_name: &str
     };
     let text = format!(
         "{}: {} hooks in force, {} missing, {} not needed; in {:.1} s {cost}",
-        plain::safe(node_name),
+        safe(node_name),
         of(0),
         of(2),
         of(1),

@@ -11,8 +11,8 @@ use crate::clock;
 use crate::config;
 use crate::error::{self, Error};
 use crate::record::{Body, FindingBody, Record, SCHEMA, Status};
+use crate::screen::Screen;
 use crate::sink::output::Output;
-use crate::sink::screen::Screen;
 use crate::sink::{ndjson, selftest, wall_time};
 
 const WHY: &str = "what the hooks of this kernel do not prove here, no verdict on this node can rest on";

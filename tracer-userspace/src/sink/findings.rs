@@ -5,8 +5,7 @@
 use std::fmt::Write as _;
 
 use crate::record::{FindingBody, Status};
-use crate::sink::plain;
-use crate::sink::screen::{Screen, Style};
+use crate::screen::{Screen, Style, safe};
 
 /// Columns where no terminal says otherwise.
 const WIDTH: usize = 120;
@@ -29,7 +28,7 @@ pub fn table(findings: &[FindingBody], node_name: &str, screen: Screen) -> Strin
         &mut out,
         "",
         "",
-        &screen.paint(Style::Strong, &format!("{}: {}", plain::safe(node_name), counts.join(", "))),
+        &screen.paint(Style::Strong, &format!("{}: {}", safe(node_name), counts.join(", "))),
     );
     out
 }
@@ -40,7 +39,7 @@ pub(super) fn block(out: &mut String, finding: &FindingBody, screen: Screen) {
     let head = format!(
         "{} {}",
         screen.paint(style(finding.status), &status),
-        screen.paint(Style::Strong, &plain::safe(&finding.check))
+        screen.paint(Style::Strong, &safe(&finding.check))
     );
     let _ = writeln!(out, "{head}");
     if finding.status == Status::Ok {
@@ -76,7 +75,7 @@ const fn style(status: Status) -> Style {
 
 /// Text in lines of the terminal's width; below its word where there is little room.
 fn wrapped(out: &mut String, screen: Screen, name: &str, text: &str) {
-    let text = plain::safe(text);
+    let text = safe(text);
     if screen.is_narrow() {
         below(out, screen, name);
         return screen.lines(out, "  ", "  ", &text);
@@ -90,7 +89,7 @@ fn command_line(out: &mut String, screen: Screen, name: &str, command: &str) {
     let unwrapped = Screen { columns: None, ..screen };
     if screen.is_narrow() {
         below(out, screen, name);
-        return unwrapped.lines(out, "  ", "", &plain::safe(command));
+        return unwrapped.lines(out, "  ", "", &safe(command));
     }
     wrapped(out, unwrapped, name, command);
 }

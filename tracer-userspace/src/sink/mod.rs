@@ -10,7 +10,6 @@ pub mod output;
 pub(crate) mod plain;
 pub mod pretty;
 mod printed;
-pub mod screen;
 pub mod selftest;
 
 use std::collections::BTreeMap;
@@ -23,13 +22,13 @@ use crate::decision::Decision;
 use crate::error::Error;
 use crate::event::Start;
 use crate::record::{AttemptBody, Body, LossBody, Outcome, Record, SCHEMA, StopBody, Subject, Timing};
+use crate::screen::Screen;
 use crate::sink::cluster::ClusterSink;
 use crate::sink::filter::Filter;
 use crate::sink::metrics::{KernelCounts, Metrics};
 use crate::sink::output::Output;
 use crate::sink::pretty::Pretty;
 use crate::sink::printed::Printed;
-use crate::sink::screen::Screen;
 use crate::status_line::Counts;
 
 /// Takes decisions, prints records.

@@ -23,6 +23,7 @@ pub use self::rotate::Rotation;
 use self::target::{chunk_of, open_file, own, ready, stdout};
 use crate::classify::evidence::were;
 use crate::error::{self, Error, os_message};
+use crate::screen::columns;
 use crate::status_line;
 
 /// Bytes that may wait for a slow reader.
@@ -286,12 +287,6 @@ impl Output {
             self.written -= start;
         }
     }
-}
-
-/// Columns of a terminal that says how many it has.
-pub(crate) fn columns(fd: impl AsFd) -> Option<usize> {
-    let size = rustix::termios::tcgetwinsize(fd).ok()?;
-    Some(usize::from(size.ws_col)).filter(|columns| *columns > 0)
 }
 
 #[cfg(test)]

@@ -2,16 +2,6 @@
 
 use crate::record::Endpoint;
 
-/// Text from outside without what steers a terminal or the order of its letters: a process name may hold either.
-pub(crate) fn safe(text: &str) -> String {
-    text.chars().map(|c| if steers(c) { '\u{fffd}' } else { c }).collect()
-}
-
-/// Control characters (escape sequences begin with one), line separators, marks that reverse what follows.
-fn steers(c: char) -> bool {
-    c.is_control() || matches!(c, '\u{200e}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
-}
-
 /// `10.0.0.9:80`, `[::1]:80`, or the address alone.
 pub(super) fn endpoint(endpoint: Endpoint) -> String {
     match endpoint.port {
@@ -40,16 +30,4 @@ pub(super) fn date(time: &str) -> &str {
 /// `1 pod`, `2 pods`.
 pub(crate) fn count(n: u64, noun: &str) -> String {
     format!("{n} {noun}{}", if n == 1 { "" } else { "s" })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn nothing_from_outside_steers_the_terminal() {
-        let hostile = "a\u{1b}[2J\u{9b}2J\rb\n\u{7f}\u{202e}c\u{2066}\u{2028}";
-        assert_eq!(safe(hostile).replace('\u{fffd}', "?"), "a?[2J?2J?b???c??");
-        assert_eq!(safe("kube-proxy_2 (é)"), "kube-proxy_2 (é)");
-    }
 }

@@ -13,9 +13,9 @@ pub(crate) use self::about::{About, who};
 use self::summary::Summary;
 use crate::event::{Loss, MissingHook};
 use crate::record::{AttemptBody, Body, LossBody, NodeBody, Outcome, Record, StartBody, StopBody};
+use crate::screen::{Screen, Style, safe};
 use crate::sink::findings;
 use crate::sink::plain;
-use crate::sink::screen::{Screen, Style};
 
 /// The records of one run as text.
 #[derive(Debug, Default)]
@@ -84,10 +84,10 @@ fn start(out: &mut String, record: &Record, body: &StartBody, screen: Screen) {
     };
     let text = format!(
         "{} on {}, {}, times in UTC, kernel {}: {} hooks in force, {} missing, {prober}, {} known",
-        screen.paint(Style::Strong, &format!("tracer {}", plain::safe(&body.version))),
-        plain::safe(&record.node_name),
+        screen.paint(Style::Strong, &format!("tracer {}", safe(&body.version))),
+        safe(&record.node_name),
         plain::date(&record.time),
-        plain::safe(&body.kernel),
+        safe(&body.kernel),
         body.hooks.len(),
         body.missing_hooks.len(),
         plain::count(body.pods as u64, "pod"),
@@ -129,8 +129,8 @@ fn attempt(out: &mut String, record: &Record, body: &AttemptBody, screen: Screen
 }
 
 fn node(out: &mut String, record: &Record, body: &NodeBody, screen: Screen) {
-    let event = screen.paint(Style::Mild, &plain::safe(&body.event));
-    screen.head(out, &format!("{}  {event}  {}", plain::clock(&record.time), plain::safe(&body.summary)));
+    let event = screen.paint(Style::Mild, &safe(&body.event));
+    screen.head(out, &format!("{}  {event}  {}", plain::clock(&record.time), safe(&body.summary)));
     if let Some(culprit) = &body.culprit {
         screen.row(out, "who", &who(culprit));
     }
@@ -142,7 +142,7 @@ fn loss(out: &mut String, record: &Record, body: &LossBody, screen: Screen) {
     let text = format!(
         "{}  {what}  ({}) since {from}: {}",
         plain::clock(&record.time),
-        plain::safe(&body.where_),
+        safe(&body.where_),
         means(&body.where_)
     );
     screen.head(out, &text);

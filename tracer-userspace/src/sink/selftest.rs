@@ -2,9 +2,8 @@
 
 use std::fmt::Write as _;
 
-use super::plain;
-use super::screen::{NARROW, Screen, Style};
 use crate::record::{FindingBody, Status};
+use crate::screen::{NARROW, Screen, Style, safe};
 
 /// What the name of a label has before it in `check`.
 pub const PREFIX: &str = "selftest/";
@@ -16,9 +15,9 @@ const LABEL: usize = 29;
 #[must_use]
 pub fn row(finding: &FindingBody, screen: Screen) -> String {
     let (word, style) = result(finding.status);
-    let label = plain::safe(finding.check.strip_prefix(PREFIX).unwrap_or(&finding.check));
+    let label = safe(finding.check.strip_prefix(PREFIX).unwrap_or(&finding.check));
     let result = screen.paint(style, &format!("{word:<RESULT$}"));
-    let text = plain::safe(&finding.observed);
+    let text = safe(&finding.observed);
     let mut out = String::new();
     if screen.columns.is_some_and(|columns| columns < NARROW + LABEL) {
         let _ = writeln!(out, "{result} {}", screen.paint(Style::Strong, &label));

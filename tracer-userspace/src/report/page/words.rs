@@ -2,8 +2,7 @@
 
 use jiff::Timestamp;
 
-use crate::sink::plain;
-
+use crate::screen;
 /// `12,345`.
 pub(super) fn number(n: u64) -> String {
     let digits = n.to_string();
@@ -64,7 +63,7 @@ pub(super) fn duration(us: i64) -> String {
 
 /// Text from outside as it may stand on the page; the template escapes it.
 pub(super) fn safe(text: &str) -> String {
-    plain::safe(text)
+    screen::safe(text)
 }
 
 #[cfg(test)]

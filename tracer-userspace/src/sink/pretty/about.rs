@@ -2,6 +2,7 @@
 
 use crate::event::{Handler, ProbeType};
 use crate::record::{AttemptBody, Culprit, Endpoint, K8s, Probe, Process, Subject, VerdictBody};
+use crate::screen::safe;
 use crate::sink::plain;
 
 /// What a verdict or an attempt is about.
@@ -44,12 +45,12 @@ impl About<'_> {
     /// `shop/cart web readiness http probe :80/ 10.0.0.1:36704 -> 10.0.0.9:80`, as far as it is known.
     pub(crate) fn text(&self) -> String {
         let mut parts: Vec<String> = self.pod().into_iter().collect();
-        parts.extend(self.k8s.and_then(|k8s| k8s.container_name.as_deref()).map(plain::safe));
+        parts.extend(self.k8s.and_then(|k8s| k8s.container_name.as_deref()).map(safe));
         match (self.probe, self.subject) {
             (Some(probe), _) => parts.push(probe_text(probe)),
             (None, Subject::Probe) => parts.push("probe".into()),
             (None, Subject::Connection) => {
-                parts.extend(self.process.map(|it| format!("connection of {} (pid {})", plain::safe(&it.comm), it.pid)))
+                parts.extend(self.process.map(|it| format!("connection of {} (pid {})", safe(&it.comm), it.pid)))
             }
         }
         let src = self.src.map(plain::endpoint);
@@ -63,7 +64,7 @@ impl About<'_> {
         let dialled = || {
             let dst = self.dst.map_or_else(|| "a probe".to_owned(), plain::endpoint);
             match (self.subject, self.process) {
-                (Subject::Connection, Some(process)) => format!("{} -> {dst}", plain::safe(&process.comm)),
+                (Subject::Connection, Some(process)) => format!("{} -> {dst}", safe(&process.comm)),
                 _ => dst,
             }
         };
@@ -74,7 +75,7 @@ impl About<'_> {
     fn pod(&self) -> Option<String> {
         let k8s = self.k8s?;
         let name = k8s.pod_name.as_ref().or(k8s.pod_uid.as_ref());
-        let pod: Vec<_> = [k8s.namespace.as_ref(), name].into_iter().flatten().map(|s| plain::safe(s)).collect();
+        let pod: Vec<_> = [k8s.namespace.as_ref(), name].into_iter().flatten().map(|s| safe(s)).collect();
         Some(pod.join("/")).filter(|pod| !pod.is_empty())
     }
 }
@@ -85,8 +86,8 @@ fn probe_text(probe: &Probe) -> String {
     let handler = probe.handler.map(Handler::name).unwrap_or_default();
     let scheme = probe.scheme.as_deref().unwrap_or(handler);
     let port = probe.port.map(|port| format!(":{port}")).unwrap_or_default();
-    let path = probe.path.as_deref().map(plain::safe).unwrap_or_default();
-    let words = [kind.to_owned(), plain::safe(scheme), "probe".to_owned(), format!("{port}{path}")];
+    let path = probe.path.as_deref().map(safe).unwrap_or_default();
+    let words = [kind.to_owned(), safe(scheme), "probe".to_owned(), format!("{port}{path}")];
     words.iter().filter(|word| !word.is_empty()).cloned().collect::<Vec<_>>().join(" ")
 }
 

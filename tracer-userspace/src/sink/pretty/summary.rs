@@ -7,8 +7,8 @@ use super::about::{About, who};
 use super::tally::Tally;
 use crate::classify::label::Label;
 use crate::record::{Confidence, Outcome, Record, StopBody, VerdictBody};
+use crate::screen::{Screen, Style, unbroken_commands};
 use crate::sink::plain;
-use crate::sink::screen::{Screen, Style, unbroken_commands};
 
 /// Verdicts remembered, to be taken back when they are revised: within their attempt's last seconds.
 const REMEMBERED: usize = 4096;

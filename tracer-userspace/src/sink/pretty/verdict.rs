@@ -1,9 +1,9 @@
 //! A verdict as a block: the answer, then why, what was seen, who did it, what mends it.
 
 use super::about::{About, who};
-use crate::record::{Evidence, Outcome, Record, Verdict, VerdictBody};
+use crate::record::{Confidence, Evidence, Outcome, Record, Verdict, VerdictBody};
+use crate::screen::{Screen, Style, unbroken_commands};
 use crate::sink::plain;
-use crate::sink::screen::{Screen, Style, unbroken_commands};
 
 /// The whole block.
 pub(super) fn block(out: &mut String, record: &Record, body: &VerdictBody, screen: Screen) {
@@ -59,6 +59,17 @@ fn doubts(out: &mut String, verdict: &Verdict, screen: Screen) {
     }
     if !verdict.missing_hooks.is_empty() {
         screen.row(out, "doubt", &format!("not in force: {}", verdict.missing_hooks.join(", ")));
+    }
+}
+
+impl From<Confidence> for Style {
+    /// Of a failure: the surer, the louder.
+    fn from(confidence: Confidence) -> Self {
+        match confidence {
+            Confidence::Proven => Self::Bad,
+            Confidence::Likely => Self::Mild,
+            Confidence::Possible => Self::Faint,
+        }
     }
 }
 

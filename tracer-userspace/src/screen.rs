@@ -1,11 +1,9 @@
 //! What text for people is laid out for: with colour or not, in how many columns.
 
 use std::fmt::Write as _;
+use std::os::fd::AsFd;
 
 use textwrap::{Options, WordSplitter, WrapAlgorithm};
-
-use crate::record::Confidence;
-use crate::sink::plain;
 
 /// Below this there is no room for a column of words beside the text.
 pub(crate) const NARROW: usize = 60;
@@ -45,17 +43,6 @@ pub(crate) enum Style {
     Good,
     Strong,
     Dim,
-}
-
-impl From<Confidence> for Style {
-    /// Of a failure: the surer, the louder.
-    fn from(confidence: Confidence) -> Self {
-        match confidence {
-            Confidence::Proven => Self::Bad,
-            Confidence::Likely => Self::Mild,
-            Confidence::Possible => Self::Faint,
-        }
-    }
 }
 
 /// Where text for people goes.
@@ -117,7 +104,7 @@ impl Screen {
 
     /// A row whose text begins with a column of its own.
     pub(crate) fn row_after(self, out: &mut String, word: &str, column: &str, text: &str) {
-        let text = plain::safe(text);
+        let text = safe(text);
         if self.is_narrow() {
             let word = self.paint(Style::Dim, if word.is_empty() { "-" } else { word });
             return self.lines(out, &format!("  {word} "), "    ", &format!("{}{text}", column.trim_start()));
@@ -126,6 +113,22 @@ impl Screen {
         let rest = " ".repeat(10 + textwrap::core::display_width(column));
         self.lines(out, &format!("  {word} {column}"), &rest, &text);
     }
+}
+
+/// Columns of a terminal that says how many it has.
+pub(crate) fn columns(fd: impl AsFd) -> Option<usize> {
+    let size = rustix::termios::tcgetwinsize(fd).ok()?;
+    Some(usize::from(size.ws_col)).filter(|columns| *columns > 0)
+}
+
+/// Text from outside without what steers a terminal or the order of its letters: a process name may hold either.
+pub(crate) fn safe(text: &str) -> String {
+    text.chars().map(|c| if steers(c) { '\u{fffd}' } else { c }).collect()
+}
+
+/// Control characters (escape sequences begin with one), line separators, marks that reverse what follows.
+fn steers(c: char) -> bool {
+    c.is_control() || matches!(c, '\u{200e}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
 /// The same text with its commands in one piece each: what is copied must be what is run.
@@ -215,6 +218,13 @@ mod tests {
         assert_eq!(glued(&format!("{set}, and more")), [&format!("{set},"), "and", "more"]);
         assert_eq!(glued("(ip neigh) is"), ["(ip neigh)", "is"]);
         assert_eq!(glued("iptables-nft -t filter -vS INPUT; or"), ["iptables-nft -t filter -vS INPUT;", "or"]);
+    }
+
+    #[test]
+    fn nothing_from_outside_steers_the_terminal() {
+        let hostile = "a\u{1b}[2J\u{9b}2J\rb\n\u{7f}\u{202e}c\u{2066}\u{2028}";
+        assert_eq!(safe(hostile).replace('\u{fffd}', "?"), "a?[2J?2J?b???c??");
+        assert_eq!(safe("kube-proxy_2 (é)"), "kube-proxy_2 (é)");
     }
 
     #[test]
