@@ -4,8 +4,8 @@ use std::net::SocketAddr;
 
 use anyhow::Result;
 use serde_json::{Value, json};
-use tracer::classify::label::Label;
 use tracer::clock::boot_ns;
+use tracer::record::Label;
 use tracer::record::Outcome as Said;
 
 use tracer::selftest::check::{Attempt, Claim, Expected, Suspect};

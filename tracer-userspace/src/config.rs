@@ -16,10 +16,10 @@ use std::path::{Path, PathBuf};
 
 use anstream::{AutoStream, ColorChoice};
 
-use crate::classify::label::Label;
 use crate::cli::{Cli, Command, Flags, Form, Format, pages};
 use crate::error::Error;
 use crate::explain;
+use crate::record::Label;
 use crate::screen::{Screen, columns};
 use crate::selftest::helper::Role;
 use crate::sink::filter::Filter;

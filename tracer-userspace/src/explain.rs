@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use crate::classify::label::Label;
+use crate::record::Label;
 use crate::screen::{Screen, unbroken_commands};
 
 /// All labels, each with what it says; below it where there is no room beside it.

@@ -3,6 +3,7 @@
 //! The JSON Schema (`tracer schema`) is generated from these types. What is unknown is absent,
 //! never a zero or an empty string; durations carry their unit in the name.
 
+mod label;
 mod names;
 mod node;
 mod verdict;
@@ -13,6 +14,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 pub use crate::event::{FindingBody, Status};
+pub use label::{Label, Page};
 pub use names::{Culprit, Endpoint, K8s, NetnsRef, Probe, Process};
 pub use node::{LinkRef, NodeBody, NodePortRef, NodePortsBody, PortUserBody, PortsBody};
 pub use verdict::{

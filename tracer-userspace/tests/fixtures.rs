@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use tracer::classify::label::Label;
+use tracer::record::Label;
 
 /// The story in which nothing is wrong.
 const HEALTHY: &str = "healthy";

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
 use clap::Parser;
-use tracer::classify::label::Label;
+use tracer::record::Label;
 use tracer::selftest::helper::Programs;
 use tracer::selftest::options::{Options, Scratch};
 use tracer::selftest::row::{Played, Row};

@@ -8,10 +8,9 @@ use super::evidence::evidence;
 use super::finding::Finding;
 use super::kubectl;
 use super::kubelet::{Unattached, k8s, pod, probe_of, whose};
-use super::label::Label;
 use crate::correlate::node::Node;
 use crate::event::{Container, FailureCount, FindingBody, Handler, Status};
-use crate::record::Confidence;
+use crate::record::{Confidence, Label};
 
 /// A count, and what was seen in its time.
 #[derive(Clone, Copy, Debug)]

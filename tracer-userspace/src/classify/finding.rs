@@ -1,10 +1,9 @@
 //! What a rule found, and what weakens it.
 
 use crate::classify::evidence::were;
-use crate::classify::label::Label;
 use crate::classify::{Case, SETTLE_NS};
 use crate::event::{Loss, Netns};
-use crate::record::{Confidence, Culprit, Evidence, Outcome};
+use crate::record::{Confidence, Culprit, Evidence, Label, Outcome};
 
 /// What a rule found.
 #[derive(Clone, Debug)]

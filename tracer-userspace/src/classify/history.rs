@@ -9,11 +9,10 @@ use super::Case;
 use super::evidence::evidence;
 use super::finding::Finding;
 use super::kubectl;
-use super::label::Label;
 use super::rules::network_policy_drop;
 use crate::enrich;
 use crate::event::{Container, Ended, ProbeSpec, Runs, Waiting};
-use crate::record::{Confidence, Evidence, K8s, Outcome};
+use crate::record::{Confidence, Evidence, K8s, Label, Outcome};
 
 const SECOND_NS: u64 = 1_000_000_000;
 /// What ended longer ago does not help with an attempt that fails now.

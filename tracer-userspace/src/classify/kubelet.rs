@@ -6,14 +6,13 @@ use super::Case;
 use super::evidence::evidence;
 use super::finding::Finding;
 use super::kubectl;
-use super::label::Label;
 use super::rules::app_status_failure::{HANDLER, answer_in_words};
 use crate::correlate::node::Node;
 use crate::enrich;
 use crate::event::{
     Container, ExecSpec, Handler, KubeletProbe, Pod, PodRef, ProbeSays, ProbeType, SandboxCause, SandboxFailure,
 };
-use crate::record::{Confidence, Evidence, K8s, Outcome, Probe, Process};
+use crate::record::{Confidence, Evidence, K8s, Label, Outcome, Probe, Process};
 
 /// What a verdict is about that has no connection.
 #[derive(Clone, Debug)]

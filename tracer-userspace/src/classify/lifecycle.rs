@@ -52,9 +52,8 @@ fn of_hook(case: &Case<'_>, (pod, container, hook): &HookMatch<'_>) -> Evidence 
 
 #[cfg(test)]
 mod tests {
-    use crate::classify::label::Label;
     use crate::event::{AnswerKind, Fact, HookType, ProbeSays, ProbeType, Runs, TcpState};
-    use crate::record::{Confidence, Subject, VerdictBody};
+    use crate::record::{Confidence, Label, Subject, VerdictBody};
     use crate::testing::{POD, SYN, Stream};
 
     const PRE_STOP: &str =

@@ -1,7 +1,7 @@
 //! From an attempt and what is known of the node to a label: ordered rules, nearest cause first.
 //!
 //! A rule is a function from a [`Case`] to a [`Finding`], in its own file, with its tests below it.
-//! To add a label: a row in `label.rs`, a file in `rules/`, its place in [`RULES`], a scenario.
+//! To add a label: a row in `record/label.rs`, a file in `rules/`, its place in [`RULES`], a scenario.
 
 mod blame;
 mod case;
@@ -12,7 +12,6 @@ pub mod finding;
 mod history;
 mod kubectl;
 pub mod kubelet;
-pub mod label;
 mod lifecycle;
 mod netfilter;
 mod other_dials;
@@ -22,11 +21,10 @@ mod rules;
 mod sidecar;
 pub(crate) mod startup_probe;
 
-use crate::record::Confidence;
+use crate::record::{Confidence, Label};
 pub use case::{Case, Streak};
 pub use culprit::{culprit_of, is_elsewhere};
 use finding::Finding;
-use label::Label;
 
 /// How long the companions of an ambiguous event may take. They are made in the same softirq run,
 /// microseconds apart; what separates them at worst is a preempted CPU.

@@ -5,10 +5,9 @@ use super::blame::{Blame, blame};
 use super::case::{ANSWER_NS, Case, in_handshake, outbound};
 use super::evidence::{is_netfilter, netfilter_hook, of_drop, of_icmp, of_reset_received, of_state};
 use super::finding::Finding;
-use super::label::Label;
 use super::phrases::{enter, in_namespace};
 use crate::event::{Icmp, Netns, PacketDrop, ProxyMode, RuleVerdict, TcpState};
-use crate::record::{Confidence, Evidence};
+use crate::record::{Confidence, Evidence, Label};
 
 /// As [`ANSWER_NS`], for a request: a segment is sent again after 200 ms at the earliest (`TCP_RTO_MIN`).
 const REQUEST_ANSWER_NS: u64 = 100_000_000;

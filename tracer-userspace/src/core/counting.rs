@@ -4,13 +4,12 @@ use super::probe_key::ProbeKey;
 use super::{Core, Decided};
 use crate::classify::Streak;
 use crate::classify::finding::Finding;
-use crate::classify::label::Label;
 use crate::correlate::attempt::Attempt;
 use crate::correlate::node::Node;
 use crate::decision::Decision;
 use crate::enrich::{self, Named};
 use crate::event::{AnswerKind, ConnId, Netns};
-use crate::record::{Body, Outcome};
+use crate::record::{Body, Label, Outcome};
 
 /// Failure counters kept (one for each address, port and kind of probe).
 pub(super) const MAX_COUNTERS: usize = 4096;

@@ -33,7 +33,6 @@ use self::revision::changes;
 use self::starts::Starts;
 use crate::ask::Ask;
 use crate::classify::finding::Finding;
-use crate::classify::label::Label;
 use crate::classify::{Case, SETTLE_NS, Streak, classify};
 use crate::correlate::Correlator;
 use crate::correlate::attempt::Attempt;
@@ -45,7 +44,7 @@ use crate::event::{ConnId, Fact, Findings, Netns, Observation, PodRef, ProbeType
 use crate::node_events;
 use crate::node_events::findings::{Known, news};
 use crate::node_events::firewall_drop::Dropping;
-use crate::record::{Body, Confidence, Outcome};
+use crate::record::{Body, Confidence, Label, Outcome};
 
 /// When an attempt is looked at.
 #[derive(Clone, Copy, Debug)]

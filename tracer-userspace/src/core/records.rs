@@ -3,13 +3,12 @@
 use super::{Core, Decided};
 use crate::classify::finding::Finding;
 use crate::classify::kubelet::Unattached;
-use crate::classify::label::Label;
 use crate::correlate::attempt::Attempt;
 use crate::decision::Decision;
 use crate::enrich::{self, Named};
 use crate::event::{Answer, AnswerKind, ConnId, KubeletProbe, Loss};
 use crate::record::{
-    AttemptBody, Body, Confidence, KubeletSaid, LossBody, Outcome, Phases, Probe, Subject, Verdict, VerdictBody,
+    AttemptBody, Body, Confidence, KubeletSaid, Label, LossBody, Outcome, Phases, Probe, Subject, Verdict, VerdictBody,
 };
 
 impl Core {

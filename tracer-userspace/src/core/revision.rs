@@ -2,11 +2,10 @@
 
 use super::{Core, Decided};
 use crate::classify::finding::Finding;
-use crate::classify::label::Label;
 use crate::correlate::attempt::Attempt;
 use crate::enrich;
 use crate::event::ConnId;
-use crate::record::{Confidence, Outcome};
+use crate::record::{Confidence, Label, Outcome};
 
 impl Core {
     /// The handshake that had been judged a failure went through on a later SYN, and in time, as far as anybody says.

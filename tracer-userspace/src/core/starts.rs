@@ -11,14 +11,13 @@ use serde_json::json;
 
 use super::budgets::{about, place};
 use crate::classify::finding::Finding;
-use crate::classify::label::Label;
 use crate::classify::startup_probe;
 use crate::correlate::attempt::Attempt;
 use crate::correlate::node::Node;
 use crate::correlate::recent::Recent;
 use crate::enrich::{self, Named};
 use crate::event::{ProbeSpec, ProbeType};
-use crate::record::{FindingBody, Outcome, Status};
+use crate::record::{FindingBody, Label, Outcome, Status};
 
 /// Containers whose start is remembered.
 const MAX_KEPT: usize = 4096;

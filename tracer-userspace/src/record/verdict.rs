@@ -6,8 +6,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::{Culprit, Endpoint, K8s, NetnsRef, Probe, Process};
-use crate::classify::label::Label;
+use super::{Culprit, Endpoint, K8s, Label, NetnsRef, Probe, Process};
 use crate::event::KubeletResult;
 
 /// Whether the verdict is about a probe or some other connection.

@@ -6,8 +6,7 @@ use jiff::Timestamp;
 use serde::Deserialize;
 
 use super::tally::{Cause, PodKey};
-use crate::classify::label::Label;
-use crate::record::{Confidence, Endpoint, K8s, Outcome, Process, Record, SCHEMA};
+use crate::record::{Confidence, Endpoint, K8s, Label, Outcome, Process, Record, SCHEMA};
 use crate::replay::json_problem;
 
 /// A line that can be counted.

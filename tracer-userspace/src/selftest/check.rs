@@ -2,8 +2,7 @@
 
 use std::net::SocketAddr;
 
-use crate::classify::label::Label;
-use crate::record::{Body, Confidence, Endpoint, NodeBody, Outcome, Record, Subject, VerdictBody};
+use crate::record::{Body, Confidence, Endpoint, Label, NodeBody, Outcome, Record, Subject, VerdictBody};
 
 /// What the tracer owes for an attempt.
 #[derive(Clone, Debug)]

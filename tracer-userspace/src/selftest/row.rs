@@ -2,8 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::classify::label::Label;
-use crate::record::{Body, Confidence, Record, VerdictBody};
+use crate::record::{Body, Confidence, Label, Record, VerdictBody};
 use serde::Serialize;
 
 use crate::selftest::check::{self, Attempt, Claim, Standing, judge};

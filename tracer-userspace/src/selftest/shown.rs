@@ -1,6 +1,6 @@
 //! What `tracer selftest` plays: for each label the first of its scenarios that this machine can play, and a healthy one.
 
-use crate::classify::label::Label;
+use crate::record::Label;
 
 use super::scenario::{Need, Scenario, all, gaps};
 

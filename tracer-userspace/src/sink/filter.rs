@@ -1,7 +1,6 @@
 //! `-n`, `-p`, `-c` and `--label`: which verdicts and attempts are printed.
 
-use crate::classify::label::Label;
-use crate::record::{Body, K8s};
+use crate::record::{Body, K8s, Label};
 
 /// What is asked for. Absent or empty: everything.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

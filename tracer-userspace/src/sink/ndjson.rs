@@ -70,7 +70,7 @@ fn ordered(record: &Record) -> Line<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::classify::label::Label;
+    use crate::record::Label;
     use crate::sink::tests::verdict;
 
     fn record(body: Body) -> Record {

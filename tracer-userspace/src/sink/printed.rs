@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
-use crate::classify::label::Label;
 use crate::event::ConnId;
+use crate::record::Label;
 
 /// Attempts remembered. A verdict is revised within its attempt's last seconds.
 const REMEMBERED: usize = 8192;

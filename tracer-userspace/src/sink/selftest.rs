@@ -41,7 +41,7 @@ const fn result(status: Status) -> (&'static str, Style) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::classify::label::Label;
+    use crate::record::Label;
 
     const fn screen(columns: usize, colour: bool) -> Screen {
         Screen { colour, columns: Some(columns) }

@@ -1,10 +1,9 @@
 use std::path::Path;
 
 use super::*;
-use crate::classify::label::Label;
 use crate::event::{ConnId, Handler, ProbeType};
 use crate::record::{
-    AttemptBody, Confidence, Endpoint, Evidence, K8s, Phases, Probe, Process, Subject, Verdict, VerdictBody,
+    AttemptBody, Confidence, Endpoint, Evidence, K8s, Label, Phases, Probe, Process, Subject, Verdict, VerdictBody,
 };
 use crate::testing::Scratch;
 

@@ -34,9 +34,8 @@ const MEND: &str = "raise the CPU limit of the container, or drop it: it was thr
 
 #[cfg(test)]
 mod tests {
-    use crate::classify::label::Label;
     use crate::event::{TcpState, Throttled};
-    use crate::record::Verdict;
+    use crate::record::{Label, Verdict};
     use crate::testing::Stream;
 
     fn slow(times: u64) -> Verdict {

@@ -114,9 +114,8 @@ fn by_base_policy(case: &Case<'_>) -> Option<Finding> {
 mod tests {
     use std::collections::BTreeMap;
 
-    use crate::classify::label::Label;
     use crate::event::{Fact, Findings, Links, Netns, RuleVerdict, TcpState};
-    use crate::record::{Confidence, FindingBody, Status, Verdict};
+    use crate::record::{Confidence, FindingBody, Label, Status, Verdict};
     use crate::testing::{NODE, POD, SYN, Stream, firewall, rule};
 
     #[test]

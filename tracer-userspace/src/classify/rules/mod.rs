@@ -35,5 +35,5 @@ use super::case::{
     Case, in_handshake, inspected, is_of_handshake, is_unanswered, leads_out, outbound, shares_node, silent,
 };
 use super::finding::Finding;
-use super::label::Label;
 use super::phrases::{by_subject, dialler, enter, in_namespace, ms, of_namespace};
+use crate::record::Label;

@@ -4,8 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::rc::Rc;
 
 use super::scale::{Scale, Series};
-use crate::classify::label::Label;
-use crate::record::{Confidence, Outcome};
+use crate::record::{Confidence, Label, Outcome};
 
 /// Pods that are told apart; all beyond them are one.
 const PODS: usize = 2048;

@@ -1,8 +1,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::classify::label::Label;
-use crate::record::LossBody;
+use crate::record::{Label, LossBody};
 use crate::report::line;
 use crate::report::tests::{at, attempt, verdict};
 

@@ -1,6 +1,6 @@
 //! Which rule it was: the verdict names chain, rule and owner, for each backend and hook.
 
-use crate::classify::label::Label;
+use crate::record::Label;
 use anyhow::Result;
 
 use super::{Need, Scenario, Stage};

@@ -7,8 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::classify::label::Label;
-use crate::record::Outcome;
+use crate::record::{Label, Outcome};
 use anyhow::{Context, Result, anyhow, bail};
 
 use super::{Need, Proxy, Scenario, Stage};

@@ -1,6 +1,6 @@
 //! Netfilter drops or rejects: in the pod or on the node, the SYN, its answer or the request.
 
-use crate::classify::label::Label;
+use crate::record::Label;
 use anyhow::Result;
 
 use super::{Need, Scenario, Stage};

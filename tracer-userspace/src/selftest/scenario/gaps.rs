@@ -1,6 +1,6 @@
 //! The cells of label × proxy × address family that no scenario covers, each with the reason.
 
-use crate::classify::label::Label;
+use crate::record::Label;
 
 use super::{Proxy, Scenario};
 use crate::selftest::row::{Played, Row};

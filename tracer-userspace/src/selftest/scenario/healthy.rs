@@ -2,8 +2,7 @@
 
 use std::thread;
 
-use crate::classify::label::Label;
-use crate::record::Outcome;
+use crate::record::{Label, Outcome};
 use anyhow::Result;
 
 use super::{Need, Scenario, Stage};

@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use crate::classify::label::Label;
+use crate::record::Label;
 use anyhow::Result;
 
 use super::{Need, Proxy, Scenario, Stage};

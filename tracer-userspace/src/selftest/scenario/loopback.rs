@@ -3,7 +3,7 @@
 
 use std::net::{Ipv4Addr, SocketAddr};
 
-use crate::classify::label::Label;
+use crate::record::Label;
 use anyhow::{Context, Result};
 
 use super::{Scenario, Stage};

@@ -1,6 +1,6 @@
 //! The scenarios: each failure and each near miss, provoked on a stage.
 
-use crate::classify::label::Label;
+use crate::record::Label;
 use anyhow::Result;
 
 use crate::selftest::world::Family;

@@ -3,7 +3,7 @@
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::os::fd::AsFd as _;
 
-use crate::classify::label::Label;
+use crate::record::Label;
 use anyhow::Result;
 
 use super::{Need, Scenario, Stage};

@@ -3,7 +3,7 @@
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::Instant;
 
-use crate::classify::label::Label;
+use crate::record::Label;
 use anyhow::{Context, Result, bail};
 
 use super::{Scenario, Stage};

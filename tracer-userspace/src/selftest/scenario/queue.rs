@@ -3,7 +3,7 @@
 use std::net::{SocketAddr, TcpStream};
 use std::os::fd::{AsRawFd, OwnedFd};
 
-use crate::classify::label::Label;
+use crate::record::Label;
 use anyhow::{Context, Result};
 use nix::errno::Errno;
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, SockaddrStorage, connect, socket};

@@ -1,7 +1,6 @@
 //! The target's side fails: nobody listens, somebody resets, nobody answers.
 
-use crate::classify::label::Label;
-use crate::record::Outcome;
+use crate::record::{Label, Outcome};
 use anyhow::{Context, Result};
 
 use super::{Need, Scenario, Stage};

@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, TcpStream};
 
-use crate::classify::label::Label;
+use crate::record::Label;
 use anyhow::{Context, Result};
 
 use super::{Need, Scenario, Stage};

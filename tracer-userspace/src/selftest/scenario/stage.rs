@@ -2,8 +2,8 @@
 
 use std::net::SocketAddr;
 
-use crate::classify::label::Label;
 use crate::clock::boot_ns;
+use crate::record::Label;
 use crate::record::Outcome as Said;
 use anyhow::{Result, bail};
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::classify::label::Label;
+use crate::record::Label;
 use anyhow::Result;
 
 use super::{Scenario, Stage};

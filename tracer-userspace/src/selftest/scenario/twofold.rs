@@ -4,8 +4,7 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::classify::label::Label;
-use crate::record::Outcome;
+use crate::record::{Label, Outcome};
 use crate::selftest::check::{Claim, Expected};
 use anyhow::{Result, anyhow, bail};
 

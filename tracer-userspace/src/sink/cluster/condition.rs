@@ -16,9 +16,8 @@ use super::outage::Outage;
 use super::post::{Answer, Change, write};
 use super::rates::Rates;
 use super::{AT_END, over};
-use crate::classify::label::Label;
 use crate::decision::Decision;
-use crate::record::{Body, Confidence, FindingBody, Outcome, Status, VerdictBody};
+use crate::record::{Body, Confidence, FindingBody, Label, Outcome, Status, VerdictBody};
 use crate::sources::cluster::{Failure, Pace, part};
 
 /// Its type.

@@ -1,9 +1,8 @@
 //! A verdict as the note on a pod.
 
-use crate::classify::label::Label;
 use crate::decision::Decision;
 use crate::event::{ConnId, is_object_name};
-use crate::record::{Body, Confidence, K8s, Outcome, Subject, VerdictBody};
+use crate::record::{Body, Confidence, K8s, Label, Outcome, Subject, VerdictBody};
 
 /// The API's limit of an Event's note, bytes.
 pub(super) const MESSAGE_MAX: usize = 1024;

@@ -7,8 +7,8 @@ use tokio::time::Instant;
 
 use super::note::{About, Note};
 use super::rates::Rates;
-use crate::classify::label::Label;
 use crate::event::ConnId;
+use crate::record::Label;
 
 /// Containers and labels remembered at once.
 const MAX: usize = 1024;

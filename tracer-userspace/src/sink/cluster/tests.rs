@@ -7,8 +7,8 @@ use tokio::task::{JoinHandle, LocalSet};
 
 use super::note::About;
 use super::*;
-use crate::classify::label::Label;
 use crate::event::{AnswerKind, ConnId, TcpState};
+use crate::record::Label;
 use crate::sources::cluster::tests::fake::{Asked, Fake};
 use crate::sources::cluster::tests::{Log, client_of, pace};
 

@@ -3,8 +3,7 @@ use std::collections::BTreeMap;
 use serde_json::json;
 
 use super::*;
-use crate::classify::label::Label;
-use crate::record::{Body, LossBody, Record, SCHEMA, StopBody};
+use crate::record::{Body, Label, LossBody, Record, SCHEMA, StopBody};
 use crate::sink::tests::verdict;
 
 const FORMATS: [(Format, &str); 2] = [(Format::Otel, "otel"), (Format::Ecs, "ecs")];

@@ -1,7 +1,6 @@
 use super::*;
-use crate::classify::label::Label;
 use crate::event::ConnId;
-use crate::record::LossBody;
+use crate::record::{Label, LossBody};
 use crate::sink::tests::{k8s, verdict};
 
 fn decided(attempt: u64, body: Body) -> Decision {

@@ -5,8 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::about::{About, who};
 use super::tally::Tally;
-use crate::classify::label::Label;
-use crate::record::{Confidence, Outcome, Record, StopBody, VerdictBody};
+use crate::record::{Confidence, Label, Outcome, Record, StopBody, VerdictBody};
 use crate::screen::{Screen, Style, unbroken_commands};
 use crate::sink::plain;
 

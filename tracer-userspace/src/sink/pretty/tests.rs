@@ -1,6 +1,5 @@
 use super::*;
-use crate::classify::label::Label;
-use crate::record::{Body, Confidence, Culprit, Endpoint, K8s, VerdictBody};
+use crate::record::{Body, Confidence, Culprit, Endpoint, K8s, Label, VerdictBody};
 use crate::sink::tests::verdict;
 
 const NO_SCREEN: Screen = Screen { colour: false, columns: None };
