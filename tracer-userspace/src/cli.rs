@@ -26,7 +26,7 @@ use clap::{ArgAction, ArgMatches, FromArgMatches as _, Parser, Subcommand};
 use crate::selftest;
 
 pub use doctor::{DoctorArgs, FailOn};
-pub use flags::{Flags, Form, Format};
+pub use flags::Flags;
 pub use hooks::HooksArgs;
 pub(crate) use meaningless::refuse as refuse_meaningless;
 pub use serve::ServeFlags;

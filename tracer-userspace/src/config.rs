@@ -16,14 +16,16 @@ use std::path::{Path, PathBuf};
 
 use anstream::{AutoStream, ColorChoice};
 
-use crate::cli::{Cli, Command, Flags, Form, Format, pages};
+use crate::cli::{Cli, Command, Flags, pages};
 use crate::error::Error;
 use crate::explain;
 use crate::record::Label;
 use crate::screen::{Screen, columns};
 use crate::selftest::helper::Role;
 use crate::sink::filter::Filter;
+use crate::sink::formats::Format;
 use crate::sink::output::Rotation;
+use crate::sink::{Form, SinkConfig};
 use crate::sources::KNOWN_PROBERS;
 
 pub use doctor::Doctor;
@@ -84,34 +86,11 @@ pub enum Plan {
     },
 }
 
-/// Where records go and which.
-#[derive(Clone, Debug)]
-pub struct Output {
-    /// Their form.
-    pub form: Form,
-    /// With colour.
-    pub colour: bool,
-    /// Columns of what people read where there is no terminal that says.
-    pub columns: Option<usize>,
-    /// `--output-file`.
-    pub file: Option<PathBuf>,
-    /// Which are printed.
-    pub filter: Filter,
-    /// Attempts, too.
-    pub attempts: bool,
-    /// End at the first failure.
-    pub until_failure: bool,
-    /// `--output-max-size`, `--output-max-files`.
-    pub rotation: Option<Rotation>,
-    /// Names of the fields in NDJSON.
-    pub format: Format,
-}
-
 /// `replay FILE`.
 #[derive(Clone, Debug)]
 pub struct Replay {
     /// Where records go.
-    pub output: Output,
+    pub output: SinkConfig,
     /// The recording; `-` is stdin.
     pub file: PathBuf,
     /// Records to compare with.
@@ -154,12 +133,12 @@ pub fn plan(cli: Cli) -> Result<Plan, Error> {
 }
 
 /// Where records go.
-fn output(flags: &Flags) -> Result<Output, Error> {
+fn output(flags: &Flags) -> Result<SinkConfig, Error> {
     let file = flags.output_file.clone().filter(|path| !path.as_os_str().is_empty());
     let terminal = file.is_none() && std::io::stdout().is_terminal();
     let format = flags.format.unwrap_or(Format::Tracer);
     let form = if terminal && flags.format.is_none() { Form::Pretty } else { Form::Ndjson };
-    Ok(Output {
+    Ok(SinkConfig {
         form: flags.output.unwrap_or(form),
         // NO_COLOR, CLICOLOR, CLICOLOR_FORCE, TERM: as for other programs.
         columns: asked_columns(),

@@ -11,7 +11,6 @@ use std::time::Duration;
 use tokio::time::{sleep, timeout_at};
 use tracer_common::names::Hook;
 
-use crate::cli::Form;
 use crate::clock;
 use crate::config;
 use crate::decode::decode;
@@ -20,8 +19,8 @@ use crate::ebpf::{self, HookStanding, Loaded};
 use crate::error::{self, Error, chain};
 use crate::screen::Screen;
 use crate::shutdown::{Request, Signals};
-use crate::sink::ndjson;
 use crate::sink::output::Output;
+use crate::sink::{Form, ndjson};
 use crate::sources::procfs;
 use crate::status_line::StatusLine;
 
@@ -104,7 +103,7 @@ async fn watch(config: &config::Hooks) -> Result<(Vec<Watched>, Duration), Error
 
 /// On a terminal: that it works, and for how long.
 fn say(config: &config::Hooks) -> Option<StatusLine> {
-    let mut line = StatusLine::open(&config.output)?;
+    let mut line = StatusLine::open(config.output.is_ndjson_on_terminal())?;
     let says = format!("watching for {:.0?} (Ctrl-C ends it early)", config.duration);
     line.show(|room| says.chars().take(room).collect());
     Some(line)

@@ -134,7 +134,7 @@ where
     let recorder = recording.map(|(file, path)| Recorder::new(file, path.display().to_string(), at_start.clone()));
     let start = start(config, &attached);
     let engine = Engine::new(sink, at_start, Some(clock::boot_ns));
-    let status_line = if config.daemon { None } else { StatusLine::open(&config.output) };
+    let status_line = if config.daemon { None } else { StatusLine::open(config.output.is_ndjson_on_terminal()) };
     let mut session =
         Session::new(attached.events, attached.changes, engine, recorder, config.daemon, server, status_line);
     session.begin(attached.since_boot_ns, start, attached.facts);

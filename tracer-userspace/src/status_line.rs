@@ -11,8 +11,6 @@ use std::time::Duration;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::unistd::{getpgrp, tcgetpgrp};
 
-use crate::cli::Form;
-use crate::config;
 use crate::screen::columns;
 
 /// How often it is drawn.
@@ -46,10 +44,9 @@ pub struct StatusLine {
 }
 
 impl StatusLine {
-    /// Where it may be drawn: stderr is a terminal that can erase, and no NDJSON goes to one.
+    /// Where it may be drawn: stderr is a terminal that can erase, and no NDJSON goes to one (`ndjson`).
     #[must_use]
-    pub fn open(output: &config::Output) -> Option<Self> {
-        let ndjson = output.form == Form::Ndjson && output.file.is_none() && io::stdout().is_terminal();
+    pub fn open(ndjson: bool) -> Option<Self> {
         let term = std::env::var_os("TERM").is_some_and(|term| !term.is_empty() && term != "dumb");
         (io::stderr().is_terminal() && term && !ndjson).then(|| Self { text: String::new() })
     }

@@ -9,10 +9,11 @@ use std::os::unix::process::CommandExt as _;
 use std::path::PathBuf;
 use std::process::{self, Stdio};
 
-use tracer::cli::{Form, Format};
-use tracer::config::{Output, Replay};
+use tracer::config::Replay;
 use tracer::replay;
 use tracer::sink::filter::Filter;
+use tracer::sink::formats::Format;
+use tracer::sink::{Form, SinkConfig};
 
 use common::{Dir, END, HEADER, lines, ran, recording, refused, text, tracer};
 
@@ -100,7 +101,7 @@ fn a_cut_recording_is_replayed_as_far_as_it_goes() {
 fn wherever_a_recording_is_cut_it_is_said() {
     let dir = Dir::new();
     let whole = recording();
-    let output = Output {
+    let output = SinkConfig {
         form: Form::Ndjson,
         colour: false,
         columns: None,

@@ -11,11 +11,12 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use tokio::sync::mpsc;
-use tracer::cli::{Form, Format};
-use tracer::config::{self, Live};
+use tracer::config::Live;
 use tracer::event::{HookStatus, Observation};
 use tracer::pipeline::{Attached, EventSource, run};
 use tracer::sink::filter::Filter;
+use tracer::sink::formats::Format;
+use tracer::sink::{Form, SinkConfig};
 
 use common::Dir;
 
@@ -47,7 +48,7 @@ impl EventSource for Quiet {
 
 fn config(file: PathBuf) -> Live {
     Live {
-        output: config::Output {
+        output: SinkConfig {
             form: Form::Ndjson,
             colour: false,
             columns: None,

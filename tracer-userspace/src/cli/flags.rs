@@ -4,8 +4,10 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::builder::{BoolishValueParser, StringValueParser, TypedValueParser};
-use clap::{ArgAction, Args, ValueEnum};
+use clap::{ArgAction, Args};
 
+use crate::sink::Form;
+use crate::sink::formats::Format;
 use crate::sources::NamedLog;
 use crate::sources::cluster::Namespace;
 use crate::sources::kubelet_api::Endpoint;
@@ -220,26 +222,6 @@ pub struct Flags {
 /// One of a list, which may have blanks around its commas.
 pub(super) fn name_of_list() -> impl TypedValueParser<Value = String> {
     StringValueParser::new().map(|name| name.trim().to_owned())
-}
-
-/// Form of the records.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Form {
-    /// For people.
-    Pretty,
-    /// One JSON object a line.
-    Ndjson,
-}
-
-/// Names of the fields in NDJSON.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Format {
-    /// As the contract has them.
-    Tracer,
-    /// OpenTelemetry's log data model and semantic conventions.
-    Otel,
-    /// Elastic Common Schema.
-    Ecs,
 }
 
 /// The kernel takes whole pages, and a power of two of them.

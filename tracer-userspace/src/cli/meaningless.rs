@@ -1,9 +1,10 @@
 //! Flags that mean the same everywhere, and the commands in which they would do nothing: typed there, they are refused,
 //! and their `--help` does not name them.
 
-use super::{Cli, Form};
+use super::Cli;
 use crate::error::Error;
 use crate::selftest::helper;
+use crate::sink::Form;
 
 /// Flags that have a meaning in the same commands.
 type Group = &'static [&'static str];

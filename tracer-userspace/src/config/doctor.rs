@@ -2,17 +2,18 @@
 
 use std::path::PathBuf;
 
-use super::{Output, filled, host_name, none_empty, output, probers, readable};
+use super::{filled, host_name, none_empty, output, probers, readable};
 use crate::cli::{DoctorArgs, Flags};
 use crate::doctor::{CHECKS, Options, Status};
 use crate::error::Error;
+use crate::sink::SinkConfig;
 use crate::sources::files;
 
 /// `doctor`.
 #[derive(Clone, Debug)]
 pub struct Doctor {
     /// Where findings go.
-    pub output: Output,
+    pub output: SinkConfig,
     /// What is checked.
     pub options: Options,
     /// Exit code 1 from here on.

@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
-use super::{Output, filled, host_name, output, probers};
+use super::{filled, host_name, output, probers};
 use crate::cli::{Flags, HooksArgs};
 use crate::doctor::Status;
 use crate::ebpf::LoadOptions;
 use crate::error::Error;
+use crate::sink::SinkConfig;
 
 /// How long the hooks are watched where nobody says.
 const WINDOW: Duration = Duration::from_secs(5);
@@ -15,7 +16,7 @@ const WINDOW: Duration = Duration::from_secs(5);
 #[derive(Clone, Debug)]
 pub struct Hooks {
     /// Where findings go.
-    pub output: Output,
+    pub output: SinkConfig,
     /// What is attached.
     pub load: LoadOptions,
     /// How long it is watched.

@@ -4,10 +4,11 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::cluster_flags::{kubelet_api, namespaces, written};
-use super::{Output, filled, host_name, output, probers, readable};
+use super::{filled, host_name, output, probers, readable};
 use crate::cli::{Flags, ServeFlags, WriteFlags};
 use crate::error::Error;
 use crate::serve::Serve;
+use crate::sink::SinkConfig;
 use crate::sink::cluster::ClusterOutput;
 use crate::sources::cluster::{self, Access, ClusterConfig};
 use crate::sources::kubelet_api::KubeletApiConfig;
@@ -17,7 +18,7 @@ use crate::sources::{NamedLog, journal_in};
 #[derive(Clone, Debug)]
 pub struct Live {
     /// Where records go.
-    pub output: Output,
+    pub output: SinkConfig,
     /// The daemon: one on a node.
     pub daemon: bool,
     /// What the daemon answers; nobody else answers anything.

@@ -3,14 +3,13 @@
 use std::collections::BTreeSet;
 
 use super::{Finding, exit_code, lacks_prober, run};
-use crate::cli::Form;
 use crate::clock;
 use crate::config;
 use crate::error::{self, Error};
 use crate::record::{Body, Record, SCHEMA};
 use crate::screen::Screen;
 use crate::sink::output::Output;
-use crate::sink::{findings, ndjson, wall_time};
+use crate::sink::{Form, findings, ndjson, wall_time};
 
 /// Carries `tracer doctor` out.
 ///

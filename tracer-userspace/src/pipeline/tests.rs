@@ -2,9 +2,10 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use super::*;
-use crate::cli::{Form, Format};
 use crate::event::{ConnId, ListFile, ListTrouble, Loss, Pods, Retransmit, TcpState};
 use crate::sink::filter::Filter;
+use crate::sink::formats::Format;
+use crate::sink::{Form, SinkConfig};
 use crate::testing::Scratch;
 
 /// Events from memory, a batch for each wake.
@@ -78,7 +79,7 @@ fn attached(batches: Vec<Vec<Observation>>, lost: u64) -> (Attached<Memory>, mps
 
 fn config(scratch: &Scratch) -> config::Live {
     config::Live {
-        output: config::Output {
+        output: SinkConfig {
             form: Form::Ndjson,
             colour: false,
             columns: None,

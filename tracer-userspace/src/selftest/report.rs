@@ -5,14 +5,12 @@ use std::collections::BTreeMap;
 use super::options::kernel;
 use super::row::{Played, Row};
 use super::shown::Item;
-use crate::cli::Form;
 use crate::clock;
-use crate::config;
 use crate::error::{self, Error};
 use crate::record::{Body, FindingBody, Label, Record, SCHEMA, Status};
 use crate::screen::Screen;
 use crate::sink::output::Output;
-use crate::sink::{ndjson, selftest, wall_time};
+use crate::sink::{Form, SinkConfig, ndjson, selftest, wall_time};
 
 const WHY: &str = "what the hooks of this kernel do not prove here, no verdict on this node can rest on";
 
@@ -27,7 +25,7 @@ pub(super) struct Report {
 }
 
 impl Report {
-    pub(super) fn open(config: &config::Output, node_name: &str) -> Result<Self, Error> {
+    pub(super) fn open(config: &SinkConfig, node_name: &str) -> Result<Self, Error> {
         let output = Output::open(config.file.as_deref(), None, false)?;
         let screen = Screen { colour: config.colour, columns: output.columns().or(config.columns) };
         Ok(Self {

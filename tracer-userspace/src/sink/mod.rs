@@ -1,6 +1,7 @@
 //! The way out: decisions become records (numbered, timed, filtered), records become lines.
 
 pub mod cluster;
+mod config;
 pub mod filter;
 pub mod findings;
 pub mod formats;
@@ -16,8 +17,7 @@ use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 
-use crate::cli::{Form, Format};
-use crate::config;
+pub use self::config::{Form, SinkConfig};
 use crate::decision::Decision;
 use crate::error::Error;
 use crate::event::Start;
@@ -25,6 +25,7 @@ use crate::record::{AttemptBody, Body, LossBody, Outcome, Record, SCHEMA, StopBo
 use crate::screen::Screen;
 use crate::sink::cluster::ClusterSink;
 use crate::sink::filter::Filter;
+use crate::sink::formats::Format;
 use crate::sink::metrics::{KernelCounts, Metrics};
 use crate::sink::output::Output;
 use crate::sink::pretty::Pretty;
@@ -63,7 +64,7 @@ impl Sink {
     ///
     /// # Errors
     /// The output cannot be opened.
-    pub fn open(config: &config::Output, live: bool) -> Result<Self, Error> {
+    pub fn open(config: &SinkConfig, live: bool) -> Result<Self, Error> {
         Ok(Self {
             output: Output::open(config.file.as_deref(), config.rotation, live)?,
             form: config.form,

@@ -77,8 +77,8 @@ fn attempt(subject: Subject, outcome: Outcome) -> Body {
 }
 
 /// A sink's configuration to write this file.
-fn to(file: &Path) -> config::Output {
-    config::Output {
+fn to(file: &Path) -> SinkConfig {
+    SinkConfig {
         form: Form::Ndjson,
         colour: false,
         columns: None,
@@ -92,7 +92,7 @@ fn to(file: &Path) -> config::Output {
 }
 
 /// Runs decisions through a sink that writes a file; the records it wrote.
-fn printed(edit: impl FnOnce(&mut config::Output), decisions: Vec<Decision>) -> Vec<serde_json::Value> {
+fn printed(edit: impl FnOnce(&mut SinkConfig), decisions: Vec<Decision>) -> Vec<serde_json::Value> {
     let scratch = Scratch::new();
     let path = scratch.path("out");
     let mut config = to(&path);
@@ -178,7 +178,7 @@ fn what_a_full_disk_cost_is_told_when_there_is_room_again() {
     let path = scratch.path("out");
     std::fs::create_dir_all(scratch.path("out.1/inside")).unwrap();
     let rotation = Some(output::Rotation { max_bytes: 4096, max_files: 1 });
-    let mut sink = Sink::open(&config::Output { rotation, ..to(&path) }, true).unwrap();
+    let mut sink = Sink::open(&SinkConfig { rotation, ..to(&path) }, true).unwrap();
     let (metrics, registry) = Metrics::new(false);
     sink.count_into(metrics);
     let Body::Verdict(mut long) = verdict(Label::Unexplained) else { unreachable!() };

@@ -4,11 +4,22 @@
 mod ecs;
 mod otel;
 
+use clap::ValueEnum;
 use serde_json::{Map, Value};
 
 use super::ndjson;
-use crate::cli::Format;
 use crate::record::Record;
+
+/// Names of the fields in NDJSON.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Format {
+    /// As the contract has them.
+    Tracer,
+    /// OpenTelemetry's log data model and semantic conventions.
+    Otel,
+    /// Elastic Common Schema.
+    Ecs,
+}
 
 /// One field: where it stands in a record, and where in the other form.
 #[derive(Clone, Copy, Debug)]

@@ -1,0 +1,50 @@
+//! Where records go, in which form, and which of them.
+
+use std::io::{self, IsTerminal as _};
+use std::path::PathBuf;
+
+use clap::ValueEnum;
+
+use super::filter::Filter;
+use super::formats::Format;
+use super::output::Rotation;
+
+/// Where records go and which.
+#[derive(Clone, Debug)]
+pub struct SinkConfig {
+    /// Their form.
+    pub form: Form,
+    /// With colour.
+    pub colour: bool,
+    /// Columns of what people read where there is no terminal that says.
+    pub columns: Option<usize>,
+    /// `--output-file`.
+    pub file: Option<PathBuf>,
+    /// Which are printed.
+    pub filter: Filter,
+    /// Attempts, too.
+    pub attempts: bool,
+    /// End at the first failure.
+    pub until_failure: bool,
+    /// `--output-max-size`, `--output-max-files`.
+    pub rotation: Option<Rotation>,
+    /// Names of the fields in NDJSON.
+    pub format: Format,
+}
+
+impl SinkConfig {
+    /// NDJSON goes to a terminal, where nothing else may stand.
+    #[must_use]
+    pub fn is_ndjson_on_terminal(&self) -> bool {
+        self.form == Form::Ndjson && self.file.is_none() && io::stdout().is_terminal()
+    }
+}
+
+/// Form of the records.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Form {
+    /// For people.
+    Pretty,
+    /// One JSON object a line.
+    Ndjson,
+}
