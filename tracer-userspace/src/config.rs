@@ -17,22 +17,22 @@ use std::path::{Path, PathBuf};
 use anstream::{AutoStream, ColorChoice};
 
 use crate::cli::{Cli, Command, Flags, pages};
+use crate::doctor::command::DoctorConfig;
 use crate::error::Error;
 use crate::explain;
+use crate::hooks::HooksConfig;
+use crate::pipeline::LiveConfig;
 use crate::record::Label;
+use crate::replay::ReplayConfig;
+use crate::report::ReportConfig;
 use crate::screen::{Screen, columns};
+use crate::selftest::command::SelftestConfig;
 use crate::selftest::helper::Role;
 use crate::sink::filter::Filter;
 use crate::sink::formats::Format;
 use crate::sink::output::Rotation;
 use crate::sink::{Form, SinkConfig};
 use crate::sources::KNOWN_PROBERS;
-
-pub use doctor::Doctor;
-pub use hooks::Hooks;
-pub use live::Live;
-pub use report::Report;
-pub use selftest::Selftest;
 
 /// The longest process name that the kernel keeps (`TASK_COMM_LEN` less its end).
 const COMM_MAX: usize = 15;
@@ -44,17 +44,17 @@ const KEPT_FILES: u32 = 5;
 #[derive(Debug)]
 pub enum Plan {
     /// `attach`, `run`, `record`.
-    Live(Box<Live>),
+    Live(Box<LiveConfig>),
     /// `replay`.
-    Replay(Box<Replay>),
+    Replay(Box<ReplayConfig>),
     /// `report`.
-    Report(Box<Report>),
+    Report(Box<ReportConfig>),
     /// `doctor`.
-    Doctor(Box<Doctor>),
+    Doctor(Box<DoctorConfig>),
     /// `hooks`.
-    Hooks(Box<Hooks>),
+    Hooks(Box<HooksConfig>),
     /// `selftest`.
-    Selftest(Box<Selftest>),
+    Selftest(Box<SelftestConfig>),
     /// A process of it.
     Helper {
         /// What it is for.
@@ -86,17 +86,6 @@ pub enum Plan {
     },
 }
 
-/// `replay FILE`.
-#[derive(Clone, Debug)]
-pub struct Replay {
-    /// Where records go.
-    pub output: SinkConfig,
-    /// The recording; `-` is stdin.
-    pub file: PathBuf,
-    /// Records to compare with.
-    pub compare: Option<PathBuf>,
-}
-
 /// What the command line means.
 ///
 /// # Errors
@@ -120,7 +109,7 @@ pub fn plan(cli: Cli) -> Result<Plan, Error> {
             Ok(Plan::Explain { label, markdown, screen })
         }
         Command::Replay { file, compare } => {
-            Ok(Plan::Replay(Box::new(Replay { output: output(&cli.flags)?, file, compare })))
+            Ok(Plan::Replay(Box::new(ReplayConfig { output: output(&cli.flags)?, file, compare })))
         }
         Command::Attach => live::plan(cli.flags, None, None).map(planned),
         Command::Run { serve, write } => live::plan(cli.flags, Some((serve, write)), None).map(planned),

@@ -12,15 +12,14 @@ use tokio::time::{sleep, timeout_at};
 use tracer_common::names::Hook;
 
 use crate::clock;
-use crate::config;
 use crate::decode::decode;
-use crate::doctor::{self, Finding};
-use crate::ebpf::{self, HookStanding, Loaded};
+use crate::doctor::{self, Finding, Status};
+use crate::ebpf::{self, HookStanding, LoadOptions, Loaded};
 use crate::error::{self, Error, chain};
 use crate::screen::Screen;
 use crate::shutdown::{Request, Signals};
 use crate::sink::output::Output;
-use crate::sink::{Form, ndjson};
+use crate::sink::{Form, SinkConfig, ndjson};
 use crate::sources::procfs;
 use crate::status_line::StatusLine;
 
@@ -28,6 +27,21 @@ use crate::status_line::StatusLine;
 const DRAIN_MAX: usize = 1 << 16;
 /// How long the ring is left alone after it was read: wake-ups are what costs, as in a real run.
 const REST: Duration = Duration::from_millis(1);
+
+/// What `tracer hooks` was asked for.
+#[derive(Clone, Debug)]
+pub struct HooksConfig {
+    /// Where findings go.
+    pub output: SinkConfig,
+    /// What is attached.
+    pub load: LoadOptions,
+    /// How long it is watched.
+    pub duration: Duration,
+    /// Exit code 1 from here on.
+    pub fail_on: Status,
+    /// Name of this node.
+    pub node_name: String,
+}
 
 /// A hook that was watched.
 #[derive(Clone, Debug)]
@@ -50,7 +64,7 @@ struct Runs {
 ///
 /// # Errors
 /// The output cannot be opened or written; this kernel or these privileges do not allow it.
-pub fn hooks(config: &config::Hooks) -> Result<u8, Error> {
+pub fn hooks(config: &HooksConfig) -> Result<u8, Error> {
     let mut output = Output::open(config.output.file.as_deref(), None, false)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| Error::Kernel(format!("no event loop: {error}")))?;
@@ -71,7 +85,7 @@ pub fn hooks(config: &config::Hooks) -> Result<u8, Error> {
 }
 
 /// Attaches, and watches until the time is over or a signal comes; the hooks, and how long they were watched.
-async fn watch(config: &config::Hooks) -> Result<(Vec<Watched>, Duration), Error> {
+async fn watch(config: &HooksConfig) -> Result<(Vec<Watched>, Duration), Error> {
     let signals = Signals::new().map_err(|error| Error::Kernel(format!("no signal handlers: {error}")))?;
     let mut loaded = ebpf::load(&config.load).map_err(|error| Error::Kernel(chain(&error)))?;
     let counting = ebpf::count_runs();
@@ -102,7 +116,7 @@ async fn watch(config: &config::Hooks) -> Result<(Vec<Watched>, Duration), Error
 }
 
 /// On a terminal: that it works, and for how long.
-fn say(config: &config::Hooks) -> Option<StatusLine> {
+fn say(config: &HooksConfig) -> Option<StatusLine> {
     let mut line = StatusLine::open(config.output.is_ndjson_on_terminal())?;
     let says = format!("watching for {:.0?} (Ctrl-C ends it early)", config.duration);
     line.show(|room| says.chars().take(room).collect());

@@ -12,14 +12,13 @@ use tracer_common::names::Hook;
 use self::pretenders::Pretenders;
 use crate::ask::Ask;
 use crate::clock;
-use crate::config;
 use crate::decode::decode;
 use crate::doctor;
 use crate::ebpf::{self, Loaded};
 use crate::error::{Error, chain};
 use crate::event::{Fact, HookStatus, Observation, PortPressure};
 use crate::observe::observe;
-use crate::pipeline::{Attached, EventSource};
+use crate::pipeline::{Attached, EventSource, LiveConfig};
 use crate::sink::metrics::{HookCount, KernelCounts};
 use crate::sources::cluster::Cluster;
 use crate::sources::kubelet_api::KubeletApi;
@@ -59,7 +58,7 @@ pub struct Kernel {
 ///
 /// # Errors
 /// The kernel or the privileges do not allow it (exit code 3), or a file of facts is wrong (2).
-pub fn attach(config: &config::Live) -> Result<Attached<Kernel>, Error> {
+pub fn attach(config: &LiveConfig) -> Result<Attached<Kernel>, Error> {
     let (tx, changes) = mpsc::channel(CHANGES);
     // Before the hooks: what they see while the API is waited for would have to be kept.
     let sources = begin_sources(config, &tx)?;
@@ -88,7 +87,7 @@ pub fn attach(config: &config::Live) -> Result<Attached<Kernel>, Error> {
 }
 
 /// What is to be read, and by whom; those that are asked on threads of their own begin to ask.
-fn begin_sources(config: &config::Live, tx: &mpsc::Sender<Fact>) -> Result<SourceConfig, Error> {
+fn begin_sources(config: &LiveConfig, tx: &mpsc::Sender<Fact>) -> Result<SourceConfig, Error> {
     let cluster = config.cluster.clone().map(Cluster::start).transpose();
     let cluster = cluster.map_err(|error| Error::Source(chain(&error)))?;
     let start = |config| KubeletApi::start(config, cluster.clone(), tx.clone());
@@ -102,7 +101,7 @@ fn begin_sources(config: &config::Live, tx: &mpsc::Sender<Fact>) -> Result<Sourc
     })
 }
 
-fn load(config: &config::Live) -> Result<Loaded, Error> {
+fn load(config: &LiveConfig) -> Result<Loaded, Error> {
     let options = ebpf::LoadOptions {
         probers: config.probers.clone(),
         all_connections: config.all_connections,
@@ -121,7 +120,7 @@ struct FollowedLog {
 }
 
 /// Follows the kubelet's log, where there is one.
-fn follow_log(config: &config::Live, sources: &SourceConfig, tx: &mpsc::Sender<Fact>) -> FollowedLog {
+fn follow_log(config: &LiveConfig, sources: &SourceConfig, tx: &mpsc::Sender<Fact>) -> FollowedLog {
     let names = sources.prober_names();
     let by_events = config.cluster.as_ref().is_some_and(|cluster| !cluster.events.is_empty());
     let Some(log) = KubeletLog::find(config.kubelet_log.as_ref(), &names) else {

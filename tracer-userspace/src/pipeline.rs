@@ -2,6 +2,7 @@
 //! in the order of time, and through the recorder if there is one.
 
 mod alarm;
+mod config;
 mod losses;
 mod session;
 #[cfg(test)]
@@ -13,9 +14,9 @@ use std::io;
 
 use tokio::sync::mpsc;
 
+pub use self::config::LiveConfig;
 use crate::ask::Ask;
 use crate::clock;
-use crate::config;
 use crate::engine::{AtStart, Engine};
 use crate::error::{self, Error};
 use crate::event::{Fact, HookStatus, MissingHook, Netns, Observation, PortPressure, Start};
@@ -89,10 +90,10 @@ pub struct Attached<S> {
 ///
 /// # Errors
 /// The run could not begin.
-pub fn run<S, A>(config: &config::Live, attach: A) -> Result<u8, Error>
+pub fn run<S, A>(config: &LiveConfig, attach: A) -> Result<u8, Error>
 where
     S: EventSource,
-    A: FnOnce(&config::Live) -> Result<Attached<S>, Error>,
+    A: FnOnce(&LiveConfig) -> Result<Attached<S>, Error>,
 {
     let _lock = if config.daemon { Some(InstanceLock::take()?) } else { None };
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -105,10 +106,10 @@ where
 }
 
 /// The run, inside the runtime.
-async fn live<S, A>(config: &config::Live, attach: A) -> Result<u8, Error>
+async fn live<S, A>(config: &LiveConfig, attach: A) -> Result<u8, Error>
 where
     S: EventSource,
-    A: FnOnce(&config::Live) -> Result<Attached<S>, Error>,
+    A: FnOnce(&LiveConfig) -> Result<Attached<S>, Error>,
 {
     let signals = Signals::new().map_err(|error| Error::Kernel(format!("no signal handlers: {error}")))?;
     let mut sink = Sink::open(&config.output, true)?;
@@ -144,7 +145,7 @@ where
 }
 
 /// The first observation.
-fn start<S>(config: &config::Live, attached: &Attached<S>) -> Start {
+fn start<S>(config: &LiveConfig, attached: &Attached<S>) -> Start {
     Start {
         version: env!("CARGO_PKG_VERSION").to_owned(),
         kernel: rustix::system::uname().release().to_string_lossy().into_owned(),
@@ -171,7 +172,7 @@ fn pods(facts: &[Fact]) -> usize {
 }
 
 /// What the operator should know before waiting for verdicts that cannot come.
-fn warn<S>(config: &config::Live, attached: &Attached<S>) {
+fn warn<S>(config: &LiveConfig, attached: &Attached<S>) {
     for problem in &attached.problems {
         error::warn(problem);
     }

@@ -3,20 +3,32 @@
 mod compare;
 mod reader;
 
-use crate::config;
+use std::path::PathBuf;
+
 use crate::engine::Engine;
 use crate::error::{self, Error};
 use crate::event::Fact;
 use crate::replay::compare::Expected;
 pub(crate) use crate::replay::reader::json_problem;
 use crate::replay::reader::{Item, Reader};
-use crate::sink::Sink;
+use crate::sink::{Sink, SinkConfig};
+
+/// What `tracer replay` was asked for.
+#[derive(Clone, Debug)]
+pub struct ReplayConfig {
+    /// Where records go.
+    pub output: SinkConfig,
+    /// The recording; `-` is stdin.
+    pub file: PathBuf,
+    /// Records to compare with.
+    pub compare: Option<PathBuf>,
+}
 
 /// Replays a recording. The exit code: 1 if it differs from what was expected or `--until-failure` met one.
 ///
 /// # Errors
 /// The recording or the expectation cannot be read; what was decided before is printed first.
-pub fn replay(config: &config::Replay) -> Result<u8, Error> {
+pub fn replay(config: &ReplayConfig) -> Result<u8, Error> {
     let expected = config.compare.as_deref().map(Expected::read).transpose()?;
     let (mut reader, header) = Reader::open(&config.file)?;
     let mut sink = Sink::open(&config.output, false)?;

@@ -9,8 +9,7 @@ use std::os::unix::process::CommandExt as _;
 use std::path::PathBuf;
 use std::process::{self, Stdio};
 
-use tracer::config::Replay;
-use tracer::replay;
+use tracer::replay::{self, ReplayConfig};
 use tracer::sink::filter::Filter;
 use tracer::sink::formats::Format;
 use tracer::sink::{Form, SinkConfig};
@@ -114,7 +113,7 @@ fn wherever_a_recording_is_cut_it_is_said() {
     };
     for length in 0..whole.len() - 1 {
         let file = PathBuf::from(dir.file("cut", &whole[..length]));
-        let error = replay::replay(&Replay { output: output.clone(), file, compare: None }).unwrap_err();
+        let error = replay::replay(&ReplayConfig { output: output.clone(), file, compare: None }).unwrap_err();
         assert_eq!(error.exit_code(), 2);
         let cut = error.to_string().contains("cut in the middle after");
         assert_eq!(cut, length >= HEADER.len(), "{length}: {error}");

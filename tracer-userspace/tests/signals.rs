@@ -11,9 +11,8 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use tokio::sync::mpsc;
-use tracer::config::Live;
 use tracer::event::{HookStatus, Observation};
-use tracer::pipeline::{Attached, EventSource, run};
+use tracer::pipeline::{Attached, EventSource, LiveConfig, run};
 use tracer::sink::filter::Filter;
 use tracer::sink::formats::Format;
 use tracer::sink::{Form, SinkConfig};
@@ -46,8 +45,8 @@ impl EventSource for Quiet {
     fn detach(&mut self) {}
 }
 
-fn config(file: PathBuf) -> Live {
-    Live {
+fn config(file: PathBuf) -> LiveConfig {
+    LiveConfig {
         output: SinkConfig {
             form: Form::Ndjson,
             colour: false,

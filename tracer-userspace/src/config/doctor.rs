@@ -4,29 +4,16 @@ use std::path::PathBuf;
 
 use super::{filled, host_name, none_empty, output, probers, readable};
 use crate::cli::{DoctorArgs, Flags};
-use crate::doctor::{CHECKS, Options, Status};
+use crate::doctor::command::DoctorConfig;
+use crate::doctor::{CHECKS, Options};
 use crate::error::Error;
-use crate::sink::SinkConfig;
 use crate::sources::files;
-
-/// `doctor`.
-#[derive(Clone, Debug)]
-pub struct Doctor {
-    /// Where findings go.
-    pub output: SinkConfig,
-    /// What is checked.
-    pub options: Options,
-    /// Exit code 1 from here on.
-    pub fail_on: Status,
-    /// Name of this node.
-    pub node_name: String,
-}
 
 /// What the command line means.
 ///
 /// # Errors
 /// A check that does not exist, a root that cannot be read, a list of pods that cannot be used.
-pub(super) fn plan(args: DoctorArgs, flags: Flags) -> Result<Doctor, Error> {
+pub(super) fn plan(args: DoctorArgs, flags: Flags) -> Result<DoctorConfig, Error> {
     let output = output(&flags)?;
     let pods = readable("--pods", flags.pods)?.map(|path| files::read_pods(&path)).transpose();
     let pods = pods.map_err(|error| Error::Source(error.to_string()))?;
@@ -38,7 +25,7 @@ pub(super) fn plan(args: DoctorArgs, flags: Flags) -> Result<Doctor, Error> {
     let options =
         Options { root: root(args.root)?, checks, pods, probers: probers(flags.probers)?, ..Options::default() };
     let node_name = filled(flags.node_name).unwrap_or_else(host_name);
-    Ok(Doctor { output, options, fail_on: args.fail_on.into(), node_name })
+    Ok(DoctorConfig { output, options, fail_on: args.fail_on.into(), node_name })
 }
 
 /// A folder that can be listed.

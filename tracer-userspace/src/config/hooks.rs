@@ -4,35 +4,19 @@ use std::time::Duration;
 
 use super::{filled, host_name, output, probers};
 use crate::cli::{Flags, HooksArgs};
-use crate::doctor::Status;
 use crate::ebpf::LoadOptions;
 use crate::error::Error;
-use crate::sink::SinkConfig;
+use crate::hooks::HooksConfig;
 
 /// How long the hooks are watched where nobody says.
 const WINDOW: Duration = Duration::from_secs(5);
-
-/// `hooks`.
-#[derive(Clone, Debug)]
-pub struct Hooks {
-    /// Where findings go.
-    pub output: SinkConfig,
-    /// What is attached.
-    pub load: LoadOptions,
-    /// How long it is watched.
-    pub duration: Duration,
-    /// Exit code 1 from here on.
-    pub fail_on: Status,
-    /// Name of this node.
-    pub node_name: String,
-}
 
 /// What the command line means.
 ///
 /// # Errors
 /// A value that means nothing.
-pub(super) fn plan(args: &HooksArgs, flags: Flags) -> Result<Hooks, Error> {
-    Ok(Hooks {
+pub(super) fn plan(args: &HooksArgs, flags: Flags) -> Result<HooksConfig, Error> {
+    Ok(HooksConfig {
         output: output(&flags)?,
         load: LoadOptions {
             probers: probers(flags.probers)?,

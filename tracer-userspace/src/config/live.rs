@@ -1,62 +1,23 @@
 //! `attach`, `run` and `record`.
 
 use std::path::PathBuf;
-use std::time::Duration;
 
 use super::cluster_flags::{kubelet_api, namespaces, written};
 use super::{filled, host_name, output, probers, readable};
 use crate::cli::{Flags, ServeFlags, WriteFlags};
 use crate::error::Error;
+use crate::pipeline::LiveConfig;
 use crate::serve::Serve;
-use crate::sink::SinkConfig;
-use crate::sink::cluster::ClusterOutput;
 use crate::sources::cluster::{self, Access, ClusterConfig};
 use crate::sources::kubelet_api::KubeletApiConfig;
 use crate::sources::{NamedLog, journal_in};
-
-/// `attach`, `run` or `record`.
-#[derive(Clone, Debug)]
-pub struct Live {
-    /// Where records go.
-    pub output: SinkConfig,
-    /// The daemon: one on a node.
-    pub daemon: bool,
-    /// What the daemon answers; nobody else answers anything.
-    pub serve: Option<Serve>,
-    /// `record FILE`.
-    pub record: Option<PathBuf>,
-    /// End after this time.
-    pub duration: Option<Duration>,
-    /// Process names of the prober.
-    pub probers: Vec<String>,
-    /// Every process's connections.
-    pub all_connections: bool,
-    /// No `syscalls:*` tracepoints.
-    pub no_syscall_hooks: bool,
-    /// Size of the ring of events, where the usual one is not wanted.
-    pub ring_bytes: Option<u32>,
-    /// `--pods`.
-    pub pods: Option<PathBuf>,
-    /// `--services`.
-    pub services: Option<PathBuf>,
-    /// `--kubelet-log`.
-    pub kubelet_log: Option<NamedLog>,
-    /// The cluster API, where it is used.
-    pub cluster: Option<ClusterConfig>,
-    /// `--kubelet-api`.
-    pub kubelet_api: Option<KubeletApiConfig>,
-    /// What is written to it.
-    pub cluster_output: Option<ClusterOutput>,
-    /// Name of this node.
-    pub node_name: String,
-}
 
 /// What these commands' flags mean; a daemon has more of them.
 pub(super) fn plan(
     flags: Flags,
     daemon: Option<(ServeFlags, WriteFlags)>,
     record: Option<PathBuf>,
-) -> Result<Live, Error> {
+) -> Result<LiveConfig, Error> {
     let (serve, write) = daemon.unzip();
     let output = output(&flags)?;
     let files = Files::of(&flags)?;
@@ -64,7 +25,7 @@ pub(super) fn plan(
     let access = access(&flags, &files, serve.is_some());
     let cluster_output = write.map(|write| written(write, access.clone(), &node_name)).transpose()?.flatten();
     let probers = probers(flags.probers.clone())?;
-    Ok(Live {
+    Ok(LiveConfig {
         kubelet_api: asked_of_kubelet(&flags, &files, &node_name, &probers)?,
         cluster: access.and_then(|access| asked_of_cluster(access, &flags, &files, &node_name)),
         output,

@@ -2,20 +2,32 @@
 
 use std::collections::BTreeSet;
 
-use super::{Finding, exit_code, lacks_prober, run};
+use super::{Finding, Options, Status, exit_code, lacks_prober, run};
 use crate::clock;
-use crate::config;
 use crate::error::{self, Error};
 use crate::record::{Body, Record, SCHEMA};
 use crate::screen::Screen;
 use crate::sink::output::Output;
-use crate::sink::{Form, findings, ndjson, wall_time};
+use crate::sink::{Form, SinkConfig, findings, ndjson, wall_time};
+
+/// What `tracer doctor` was asked for.
+#[derive(Clone, Debug)]
+pub struct DoctorConfig {
+    /// Where findings go.
+    pub output: SinkConfig,
+    /// What is checked.
+    pub options: Options,
+    /// Exit code 1 from here on.
+    pub fail_on: Status,
+    /// Name of this node.
+    pub node_name: String,
+}
 
 /// Carries `tracer doctor` out.
 ///
 /// # Errors
 /// The output cannot be opened or written.
-pub fn doctor(config: &config::Doctor) -> Result<u8, Error> {
+pub fn doctor(config: &DoctorConfig) -> Result<u8, Error> {
     let mut output = Output::open(config.output.file.as_deref(), None, false)?;
     if lacks_prober(&config.options) {
         error::warn(&"no kubelet runs here: our own network namespace is looked at (--prober names another process)");

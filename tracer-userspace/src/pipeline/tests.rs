@@ -77,8 +77,8 @@ fn attached(batches: Vec<Vec<Observation>>, lost: u64) -> (Attached<Memory>, mps
     (attached, sender)
 }
 
-fn config(scratch: &Scratch) -> config::Live {
-    config::Live {
+fn config(scratch: &Scratch) -> LiveConfig {
+    LiveConfig {
         output: SinkConfig {
             form: Form::Ndjson,
             colour: false,

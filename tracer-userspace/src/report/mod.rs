@@ -20,20 +20,32 @@ mod tally;
 mod target;
 
 use std::io::BufRead;
+use std::path::PathBuf;
 
 use self::faults::Faults;
 use self::input::{Input, Lines, Next};
 use self::progress::Progress;
 use self::tally::Tally;
 use self::target::Target;
-use crate::config;
 use crate::error::{self, Error, os_message};
+use crate::sink::filter::Filter;
+
+/// What `tracer report` was asked for.
+#[derive(Clone, Debug)]
+pub struct ReportConfig {
+    /// The records; `-` is stdin.
+    pub files: Vec<PathBuf>,
+    /// Where the page goes; absent: stdout.
+    pub output_file: Option<PathBuf>,
+    /// What is counted.
+    pub filter: Filter,
+}
 
 /// Makes the page. The exit code: 2 if something of the input could not be read; the page is made of the rest.
 ///
 /// # Errors
 /// A file cannot be opened, there is no record in any, or the page cannot be written.
-pub fn report(config: &config::Report) -> Result<u8, Error> {
+pub fn report(config: &ReportConfig) -> Result<u8, Error> {
     let inputs = input::open(&config.files)?;
     let target = Target::new(config.output_file.as_deref(), &inputs)?;
     let names: Vec<_> = inputs.iter().map(|input| input.name.clone()).collect();

@@ -10,8 +10,8 @@ use super::scenario::Scenario;
 use super::shown::items;
 use super::watcher::Tracer;
 use super::{allowed, guard};
-use crate::config;
 use crate::error::Error;
+use crate::sink::SinkConfig;
 
 /// Files of a selftest, in a `/run` of its own.
 const SCRATCH: &str = "/run/tracer-selftest";
@@ -21,11 +21,20 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// For a verdict.
 const VERDICT_PATIENCE: Duration = Duration::from_secs(15);
 
+/// What `tracer selftest` was asked for.
+#[derive(Clone, Debug)]
+pub struct SelftestConfig {
+    /// Where rows go; its labels are those that are played.
+    pub output: SinkConfig,
+    /// Name of this node.
+    pub node_name: String,
+}
+
 /// Carries `tracer selftest` out.
 ///
 /// # Errors
 /// This kernel or these privileges do not allow it, or the output cannot be opened.
-pub fn selftest(config: &config::Selftest) -> Result<u8, Error> {
+pub fn selftest(config: &SelftestConfig) -> Result<u8, Error> {
     allowed::capabilities()?;
     guard::guarded(|| play(config))
 }
@@ -39,7 +48,7 @@ pub fn helper(role: Role, comm: &str, args: &[String]) -> Result<u8, Error> {
     done.map(|()| 0).map_err(|error| Error::Kernel(format!("{comm}: {error:#}")))
 }
 
-fn play(config: &config::Selftest) -> Result<u8, Error> {
+fn play(config: &SelftestConfig) -> Result<u8, Error> {
     // A file below /run is opened while it can be seen.
     let mut report = Report::open(&config.output, &config.node_name)?;
     guard::private_mounts()?;

@@ -1,0 +1,48 @@
+//! What a live run was asked for.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use crate::serve::Serve;
+use crate::sink::SinkConfig;
+use crate::sink::cluster::ClusterOutput;
+use crate::sources::NamedLog;
+use crate::sources::cluster::ClusterConfig;
+use crate::sources::kubelet_api::KubeletApiConfig;
+
+/// What `tracer attach`, `run` or `record` was asked for.
+#[derive(Clone, Debug)]
+pub struct LiveConfig {
+    /// Where records go.
+    pub output: SinkConfig,
+    /// The daemon: one on a node.
+    pub daemon: bool,
+    /// What the daemon answers; nobody else answers anything.
+    pub serve: Option<Serve>,
+    /// `record FILE`.
+    pub record: Option<PathBuf>,
+    /// End after this time.
+    pub duration: Option<Duration>,
+    /// Process names of the prober.
+    pub probers: Vec<String>,
+    /// Every process's connections.
+    pub all_connections: bool,
+    /// No `syscalls:*` tracepoints.
+    pub no_syscall_hooks: bool,
+    /// Size of the ring of events, where the usual one is not wanted.
+    pub ring_bytes: Option<u32>,
+    /// `--pods`.
+    pub pods: Option<PathBuf>,
+    /// `--services`.
+    pub services: Option<PathBuf>,
+    /// `--kubelet-log`.
+    pub kubelet_log: Option<NamedLog>,
+    /// The cluster API, where it is used.
+    pub cluster: Option<ClusterConfig>,
+    /// `--kubelet-api`.
+    pub kubelet_api: Option<KubeletApiConfig>,
+    /// What is written to it.
+    pub cluster_output: Option<ClusterOutput>,
+    /// Name of this node.
+    pub node_name: String,
+}
