@@ -10,14 +10,12 @@ use tracer_common::{
     tuple::Tuple,
 };
 
-use crate::{
-    decode::KernelEvent,
-    ebpf::KernelNames,
-    event::{
-        Actor, Ancestor, Answer, AnswerKind, ConnId, Connect, ConnectFailed, Device, Fact, Flow, Icmp, Ipvs, IpvsOp,
-        LinkChange, Listen, ListenQueue, Netns, NetnsOp, NetnsOpKind, NetnsOpen, Observation, PacketDrop, QueueFull,
-        ResetReceived, ResetSent, Retransmit, State, TcpFlags, TcpState, TlsHello, Tracked, Via,
-    },
+use crate::decode::KernelEvent;
+use crate::ebpf::KernelNames;
+use crate::event::{
+    Actor, Ancestor, Answer, AnswerKind, ConnId, Connect, ConnectFailed, Device, Fact, Flow, Icmp, Ipvs, IpvsOp,
+    LinkChange, Listen, ListenQueue, Netns, NetnsOp, NetnsOpKind, NetnsOpen, Observation, PacketDrop, QueueFull,
+    ResetReceived, ResetSent, Retransmit, State, TcpFlags, TcpState, TlsHello, Tracked, Via,
 };
 
 const IFF_UP: u32 = 1;

@@ -1,5 +1,6 @@
 //! `cargo xtask check`: what CI refuses. All checks run, and the failed ones are named at the end.
 
+mod layers;
 mod lints;
 mod manifests;
 mod metrics;
@@ -15,7 +16,7 @@ use crate::{bless, report, setup, sh};
 /// What to check.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Only these: format, names, licences, manifests, privileges, metrics, recipes, lints, ebpf-lints, generated, report
+    /// Only these: format, names, layers, licences, manifests, privileges, metrics, recipes, lints, ebpf-lints, generated, report
     #[arg(value_name = "CHECK")]
     only: Vec<String>,
 }
@@ -26,6 +27,7 @@ type Check = (&'static str, fn() -> Result<()>);
 const CHECKS: &[Check] = &[
     ("format", lints::format),
     ("names", names::check),
+    ("layers", layers::check),
     ("licences", permissions::check),
     ("manifests", manifests::check),
     ("privileges", privileges::check),
