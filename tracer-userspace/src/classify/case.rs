@@ -4,7 +4,7 @@ use super::evidence::netfilter_hook;
 use crate::correlate::attempt::{Attempt, End};
 use crate::correlate::node::Node;
 use crate::enrich;
-use crate::event::{Flow, Inspection, Netns, PacketDrop, ResetSent, TcpState};
+use crate::event::{Flow, Inspection, Netns, PacketDrop, ResetSent, Runs, TcpState};
 
 /// A rule that rejects answers in the same run in which it drops. The next SYN is sent a second later at the earliest
 /// (`TCP_TIMEOUT_INIT`): what comes then answers that one.
@@ -106,6 +106,11 @@ pub(super) fn leads_out(case: &Case<'_>, packet: Flow) -> bool {
 /// The pod that was probed has no network of its own: who listens in its namespace on another port is anybody on the node.
 pub(super) fn shares_node(case: &Case<'_>) -> bool {
     enrich::probed_pod(case.attempt, case.node).is_some_and(|pod| pod.host_network)
+}
+
+/// What is known of the runs of the container whose probe it is.
+pub(super) fn runs<'a>(case: &Case<'a>) -> Option<&'a Runs> {
+    enrich::probed_container(case.attempt, case.node)?.1.runs.as_ref()
 }
 
 /// The target's address is one of this namespace's own: so it was read, or its stack took packets to it for itself. A list of

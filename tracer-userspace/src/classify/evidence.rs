@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
-use crate::event::{Icmp, Inspection, Ipvs, IpvsOp, PacketDrop, ResetReceived, ResetSent, State, TcpState};
+use crate::event::{
+    Icmp, Inspection, Ipvs, IpvsOp, KubeletProbe, PacketDrop, ResetReceived, ResetSent, State, TcpState,
+};
 use crate::record::Evidence;
 
 /// Builds one piece of evidence.
@@ -201,6 +203,17 @@ pub fn netfilter_hook(drop: &PacketDrop) -> Option<&'static str> {
         frame if frame.starts_with("br_") => Some("BRIDGE"),
         _ => None,
     })
+}
+
+/// What the kubelet said of a probe, as evidence.
+#[must_use]
+pub fn of_outcome(probe: &KubeletProbe) -> Evidence {
+    let words = probe.output.as_ref().map_or_else(String::new, |it| format!(": {it}"));
+    let place = probe.event_count.map_or_else(String::new, |n| format!(", in an Event that counts {n},"));
+    let how = if probe.is_counted() { "failed" } else { "errored, a result that it ignores" };
+    let says = format!("the kubelet says{place} that the {} probe {how}{words}", probe.probe_type.name());
+    let fields = json!({ "result": probe.result, "container": probe.container, "event_count": probe.event_count });
+    evidence("kubelet", probe.written_boot_ns, says, fields)
 }
 
 #[cfg(test)]

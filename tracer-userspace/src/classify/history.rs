@@ -5,7 +5,7 @@
 
 use serde_json::json;
 
-use super::Case;
+use super::case::{Case, runs};
 use super::evidence::evidence;
 use super::finding::Finding;
 use super::kubectl;
@@ -39,11 +39,6 @@ const OF_THE_NETWORK: &[Label] = &[Label::PodLinkDown, Label::NeighbourFailure, 
 /// When the run began that an attempt met, see [`enrich::run_began`].
 pub(super) fn began(case: &Case<'_>, at: u64) -> Option<u64> {
     enrich::run_began(case.attempt, case.node, at)
-}
-
-/// What is known of the runs of the container whose probe it is.
-pub(super) fn runs<'a>(case: &Case<'a>) -> Option<&'a Runs> {
-    enrich::probed_container(case.attempt, case.node)?.1.runs.as_ref()
 }
 
 /// The start of the run, as evidence.

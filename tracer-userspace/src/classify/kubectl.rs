@@ -1,6 +1,6 @@
 //! Commands of kubectl with the names of a case, to paste.
 
-use super::{Case, history};
+use super::case::{Case, runs};
 use crate::enrich;
 use crate::event::ProbeType;
 use crate::record::K8s;
@@ -19,7 +19,7 @@ pub(super) fn container(k8s: &K8s) -> String {
 
 /// A mend with the log of the container that was dialled, if its pod is known. How one ended that does not run says `history`.
 pub(super) fn with_log(case: &Case<'_>, mend: String) -> String {
-    let runs = history::runs(case);
+    let runs = runs(case);
     let k8s = enrich::name(case.attempt, case.node).k8s;
     match k8s.filter(|_| runs.is_none_or(|runs| runs.started_boot_ns.is_some() || runs.last.is_none())) {
         Some(k8s) => and_log(&k8s, runs.is_some_and(|runs| runs.restarts > 0), mend),

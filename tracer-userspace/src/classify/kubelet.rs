@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use super::Case;
-use super::evidence::evidence;
+use super::evidence::{evidence, of_outcome};
 use super::finding::Finding;
 use super::kubectl;
 use super::rules::app_status_failure::{HANDLER, answer_in_words};
@@ -228,16 +228,6 @@ fn undecided(probe: &KubeletProbe, spec: Option<&ExecSpec>, k8s: &K8s) -> Findin
         format!("run it by hand and look at both: time {by_hand}. Then correct the command, or raise timeoutSeconds");
     let found = Finding::failure(Label::Unexplained, vec![of_outcome(probe)], summary, mend);
     found.with_confidence(Confidence::Possible)
-}
-
-/// What the kubelet said of a probe, as evidence.
-pub(super) fn of_outcome(probe: &KubeletProbe) -> Evidence {
-    let words = probe.output.as_ref().map_or_else(String::new, |it| format!(": {it}"));
-    let place = probe.event_count.map_or_else(String::new, |n| format!(", in an Event that counts {n},"));
-    let how = if probe.is_counted() { "failed" } else { "errored, a result that it ignores" };
-    let says = format!("the kubelet says{place} that the {} probe {how}{words}", kind(probe));
-    let fields = json!({ "result": probe.result, "container": probe.container, "event_count": probe.event_count });
-    evidence("kubelet", probe.written_boot_ns, says, fields)
 }
 
 const fn kind(probe: &KubeletProbe) -> &'static str {

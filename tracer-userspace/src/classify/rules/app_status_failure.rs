@@ -1,8 +1,7 @@
 //! The application answered, and said no.
 
-use super::super::evidence::evidence;
+use super::super::evidence::{evidence, of_outcome};
 use super::super::kubectl::with_log;
-use super::super::kubelet::of_outcome;
 use super::super::sidecar;
 use super::{Case, Finding, Label, ms};
 use crate::enrich::{self, Protocol};

@@ -2,8 +2,7 @@
 
 use serde_json::json;
 
-use super::super::evidence::{evidence, of_state};
-use super::super::kubelet::of_outcome;
+use super::super::evidence::{evidence, of_outcome, of_state};
 use super::{Case, Finding, Label, ms};
 use crate::enrich;
 use crate::event::{Answer, AnswerKind, ProbeSays};

@@ -1,8 +1,7 @@
 //! A RST after the connection was established and before any answer.
 
-use super::super::evidence::{of_reset_received, of_reset_sent};
+use super::super::evidence::{of_outcome, of_reset_received, of_reset_sent};
 use super::super::kubectl::with_log;
-use super::super::kubelet::of_outcome;
 use super::{Case, Finding, Label, ms};
 use crate::correlate::attempt::End;
 use crate::enrich;

@@ -32,7 +32,7 @@ pub(super) mod tls_handshake_slow;
 pub(super) mod unexplained;
 
 use super::case::{
-    Case, in_handshake, inspected, is_of_handshake, is_unanswered, leads_out, outbound, shares_node, silent,
+    Case, in_handshake, inspected, is_of_handshake, is_unanswered, leads_out, outbound, runs, shares_node, silent,
 };
 use super::finding::Finding;
 use super::phrases::{by_subject, dialler, enter, in_namespace, ms, of_namespace};

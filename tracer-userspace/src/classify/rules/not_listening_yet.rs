@@ -6,7 +6,7 @@ use super::super::evidence::evidence;
 use super::super::history;
 use super::super::kubectl::with_log;
 use super::connection_refused::{refused, serves};
-use super::{Case, Finding, Label, by_subject, in_namespace, ms, of_namespace, shares_node};
+use super::{Case, Finding, Label, by_subject, in_namespace, ms, of_namespace, runs, shares_node};
 use crate::enrich;
 use crate::event::{Listen, Netns, ProbeType};
 use crate::record::{Confidence, Evidence};
@@ -57,7 +57,7 @@ fn in_this_run(case: &Case<'_>, seen: &[Evidence], at: u64, netns: Netns) -> Opt
 /// What was refused then, and listened to at `began`, was in its start: a startup probe is asked in no other time. A replica
 /// that begins to listen when it becomes the leader has started long ago.
 fn in_its_start(case: &Case<'_>, at: u64, began: u64, netns: Netns) -> bool {
-    let run = history::runs(case).and_then(|runs| runs.started_boot_ns).filter(|started| *started <= at);
+    let run = runs(case).and_then(|runs| runs.started_boot_ns).filter(|started| *started <= at);
     let took = match run.or_else(|| case.node.netns_made(netns)) {
         Some(started) => at.saturating_sub(started),
         None => began - at,

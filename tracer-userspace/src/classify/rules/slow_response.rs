@@ -1,8 +1,7 @@
 //! The target took the request and gave no byte of an answer before the prober closed.
 
-use super::super::evidence::of_state;
+use super::super::evidence::{of_outcome, of_state};
 use super::super::kubectl::with_log;
-use super::super::kubelet::of_outcome;
 use super::kubelet_delayed::closed_late;
 use super::{Case, Finding, Label, by_subject, ms};
 use crate::correlate::attempt::End;

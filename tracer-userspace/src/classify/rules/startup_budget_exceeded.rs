@@ -2,7 +2,7 @@
 
 use super::super::{Streak, history, startup_probe};
 use super::connection_refused::refused;
-use super::{Case, Finding, Label, in_namespace, of_namespace, shares_node};
+use super::{Case, Finding, Label, in_namespace, of_namespace, runs, shares_node};
 use crate::enrich;
 use crate::event::{HookType, Netns, ProbeSpec, ProbeType, Runs, Waiting};
 use crate::record::{Confidence, Evidence};
@@ -91,7 +91,7 @@ impl Start {
     /// `None` if the container ended by itself since the refusals began, or had outlived its budget by then: what it spent is
     /// no budget.
     fn of(case: &Case<'_>, spec: &ProbeSpec, netns: Netns, streak: Streak, at: u64) -> Option<Self> {
-        let (run, runs) = (history::began(case, at), history::runs(case));
+        let (run, runs) = (history::began(case, at), runs(case));
         if runs.is_some_and(|runs| has_outlived(runs, spec, streak.since)) {
             return None;
         }

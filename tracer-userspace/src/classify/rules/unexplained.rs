@@ -4,9 +4,9 @@ use serde_json::json;
 
 use super::super::SETTLE_NS;
 use super::super::evidence::{
-    counted, errno_words, evidence, of_drop, of_icmp, of_inspection, of_reset_received, of_reset_sent, of_state, plain,
+    counted, errno_words, evidence, of_drop, of_icmp, of_inspection, of_outcome, of_reset_received, of_reset_sent,
+    of_state, plain,
 };
-use super::super::kubelet::of_outcome;
 use super::slow_response::gave_up_early;
 use super::{Case, Finding, Label, dialler, enter, in_namespace, ms};
 use crate::correlate::attempt::{Attempt, End};
