@@ -11,7 +11,7 @@ use aya::{
     programs::{Program, ProgramError},
 };
 
-use super::attach::load;
+use super::program::load;
 
 /// More threads cost more memory than they save time.
 const THREADS: usize = 4;

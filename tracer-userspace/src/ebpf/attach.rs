@@ -5,17 +5,14 @@ use std::{collections::BTreeSet, fs::File, io};
 
 use aya::{
     Btf, Ebpf, Endianness,
-    programs::{
-        CgroupAttachMode, CgroupSkb, CgroupSkbAttachType, FEntry, FExit, KProbe, Program, ProgramError, RawTracePoint,
-        TracePoint, cgroup_skb::CgroupSkbLinkId,
-    },
+    programs::{Program, ProgramError},
 };
 use tracer_common::names::Hook;
 
 use super::{
     ahead::{self, Planned},
-    cgroup,
     hooks::{Form, HOOKS, Row, Variant, When},
+    program::{CgroupLink, attach, attach_to, load},
     refusal::{Refusal, Stage},
 };
 use crate::event::{HookStatus, MissingHook};
@@ -303,55 +300,6 @@ impl Walk {
 /// `tcp_connect` of `fentry_tcp_connect`.
 fn body_of(program: &str) -> &str {
     program.strip_prefix("fentry_").or_else(|| program.strip_prefix("kprobe_")).unwrap_or(program)
-}
-
-pub(super) fn load<'a>(
-    program: &mut Program,
-    target: &str,
-    btf: impl FnOnce() -> Result<&'a Btf, ProgramError>,
-) -> Result<(), ProgramError> {
-    match program {
-        Program::FEntry(p) => FEntry::load(p, target, btf()?),
-        Program::FExit(p) => FExit::load(p, target, btf()?),
-        Program::KProbe(p) => KProbe::load(p),
-        Program::RawTracePoint(p) => RawTracePoint::load(p),
-        Program::TracePoint(p) => TracePoint::load(p),
-        Program::CgroupSkb(p) => CgroupSkb::load(p),
-        _ => Err(ProgramError::UnexpectedProgramType),
-    }
-}
-
-/// A link, beside which others may attach what they like; without links (before 5.7) the mode would forbid that, but there
-/// the ring buffer is missing, too.
-fn attach_to(program: &mut Program, folder: &File) -> Result<CgroupSkbLinkId, ProgramError> {
-    let Program::CgroupSkb(program) = program else { return Err(ProgramError::UnexpectedProgramType) };
-    program.attach(folder, CgroupSkbAttachType::Ingress, CgroupAttachMode::Single)
-}
-
-/// A program on a cgroup.
-#[derive(Debug)]
-pub(super) struct CgroupLink {
-    program: &'static str,
-    link: CgroupSkbLinkId,
-}
-
-/// Of a cgroup that is gone: the kernel has taken the program off.
-pub(super) fn detach_from(ebpf: &mut Ebpf, link: CgroupLink) {
-    if let Some(Program::CgroupSkb(program)) = ebpf.program_mut(link.program) {
-        let _ = program.detach(link.link);
-    }
-}
-
-fn attach(program: &mut Program, target: &str) -> Result<(), ProgramError> {
-    match program {
-        Program::FEntry(p) => p.attach().map(drop),
-        Program::FExit(p) => p.attach().map(drop),
-        Program::KProbe(p) => p.attach(target, 0).map(drop),
-        Program::RawTracePoint(p) => p.attach(target).map(drop),
-        Program::TracePoint(p) => p.attach("syscalls", target).map(drop),
-        Program::CgroupSkb(_) => attach_to(program, &cgroup::root()?).map(drop),
-        _ => Err(ProgramError::UnexpectedProgramType),
-    }
 }
 
 #[cfg(test)]

@@ -6,8 +6,6 @@
 
 use aya::{EbpfLoader, util::nr_cpus};
 
-use super::prepare::FLOWS_ALL;
-
 /// Every LRU map of the object with its entries, as in `tracer-ebpf/src/maps.rs`.
 const MAPS: [(&str, u32); 12] = [
     ("CONNS", 8192),
@@ -25,6 +23,8 @@ const MAPS: [(&str, u32); 12] = [
 ];
 /// Those that hold an entry for a connection.
 const OF_CONNECTIONS: [&str; 4] = ["CONNS", "FLOWS", "PENDING", "DESTS"];
+/// Entries of theirs when every process's are tracked.
+const FLOWS_ALL: u32 = 1 << 17;
 /// What one CPU keeps.
 const KEPT_BY_CPU: u32 = 128;
 /// More are not counted: with so many the maps take some 100 MB by calculation.

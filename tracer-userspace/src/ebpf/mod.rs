@@ -6,6 +6,7 @@ pub mod btf;
 mod capabilities;
 mod cgroup;
 mod error;
+mod global;
 pub mod hooks;
 #[cfg(feature = "kernel-log")]
 mod log;
@@ -14,6 +15,7 @@ mod missed;
 mod names;
 mod ports;
 mod prepare;
+mod program;
 mod refusal;
 mod ring;
 mod runs;
@@ -80,7 +82,7 @@ pub struct Loaded {
     ports: ports::Ports,
     tls_ports: BTreeSet<u16>,
     /// Cgroups whose answers are read.
-    answer_cgroups: cgroup::Attached<attach::CgroupLink>,
+    answer_cgroups: cgroup::Attached<program::CgroupLink>,
 }
 
 /// Loads and attaches everything this kernel and these privileges allow.
@@ -231,7 +233,7 @@ impl Loaded {
             Err(error) => return Err(error),
         };
         for link in self.answer_cgroups.take_gone() {
-            attach::detach_from(ebpf, link);
+            program::detach_from(ebpf, link);
         }
         self.answer_cgroups.room()?;
         if let Some(link) = self.walk.cgroup(ebpf, Hook::CgroupAnswer, &file) {

@@ -5,7 +5,7 @@ use std::fs;
 use aya::maps::{HashMap, MapData};
 use tracer_common::ports::PortUse;
 
-use super::prepare::Global;
+use super::global::Global;
 
 /// What the kernel takes where nothing is set.
 const DEFAULT_RANGE: (u32, u32) = (32768, 60999);

@@ -3,20 +3,20 @@
 use std::thread::{self, JoinHandle};
 
 use aya::{
-    Ebpf, EbpfLoader, Pod,
+    Ebpf, EbpfLoader,
     maps::{Array, HashMap},
 };
 use tracer_common::{
     ABSENT32,
     actor::{COMM_LEN, comm_bucket},
     offsets::{EnumValues, Offsets, Settings},
-    ports::PortUse,
 };
 
 use super::{
     EbpfError, KernelNames, LoadOptions,
     btf::Btf,
     capabilities,
+    global::Global,
     hooks::{Form, HOOKS},
     lru, ports, refusal,
 };
@@ -28,8 +28,6 @@ const BTF_PATH: &str = "/sys/kernel/btf/vmlinux";
 /// a second, so that 2 MiB hold half a minute of them.
 const RING_BYTES: u32 = 2 << 20;
 const RING_BYTES_ALL: u32 = 16 << 20;
-/// Entries for connections when every process's are tracked.
-pub(super) const FLOWS_ALL: u32 = 1 << 17;
 
 /// What the running kernel's BTF says.
 pub(super) struct Layout {
@@ -39,20 +37,6 @@ pub(super) struct Layout {
     /// BTF of the functions that trampolines sit on.
     pub(super) functions: Vec<u8>,
 }
-
-/// A wire struct as a global of the programs.
-#[derive(Clone, Copy)]
-#[repr(transparent)]
-pub(super) struct Global<T>(pub(super) T);
-
-// SAFETY: `repr(C)` structs of integers only, valid for every bit pattern and without padding.
-unsafe impl Pod for Global<Offsets> {}
-// SAFETY: as above.
-unsafe impl Pod for Global<EnumValues> {}
-// SAFETY: as above.
-unsafe impl Pod for Global<Settings> {}
-// SAFETY: as above.
-unsafe impl Pod for Global<PortUse> {}
 
 pub(super) fn read_layout() -> Result<Layout, EbpfError> {
     let bytes = std::fs::read(BTF_PATH).map_err(EbpfError::NoBtf)?;
