@@ -7,7 +7,7 @@ use std::path::Path;
 use serde::Deserialize;
 
 use super::api::{self, PodStatus, Port, Probe};
-use super::runs::runs_of;
+use super::runs::{container_id, runs_of};
 use super::{Document, FileError, Source, Taken};
 use crate::clock;
 use crate::event::{Container, ExecSpec, Handler, HookType, LifecycleHook, Pod, ProbeSpec, ProbeType};
@@ -158,11 +158,6 @@ fn lifecycle(container: &api::Container) -> Vec<LifecycleHook> {
 fn lifecycle_hook(hook_type: HookType, http: &api::HttpGet, container: &api::Container) -> Option<LifecycleHook> {
     let Target { scheme, port, host, path, .. } = http_target(http, container)?;
     Some(LifecycleHook { hook_type, scheme: scheme?, port, host, path: path? })
-}
-
-/// Without the runtime: `containerd://cd4a…`.
-pub(super) fn container_id(id: Option<&str>) -> Option<String> {
-    id?.split_once("://").map(|(_, id)| id.to_owned())
 }
 
 fn exec_spec(probe_type: ProbeType, probe: &Probe) -> Option<ExecSpec> {

@@ -3,7 +3,6 @@
 use jiff::Timestamp;
 
 use super::api;
-use super::pods::container_id;
 use crate::event::{Ended, Runs, Waiting};
 
 /// Longest word and sentence kept, bytes.
@@ -21,6 +20,11 @@ pub(super) fn runs_of(status: &api::ContainerStatus, to_wall_ns: i64) -> Runs {
         waiting: status.state.waiting.as_ref().and_then(waiting),
         last: last.map(|it| ended(it, to_wall_ns)),
     }
+}
+
+/// Without the runtime: `containerd://cd4a…`.
+pub(super) fn container_id(id: Option<&str>) -> Option<String> {
+    id?.split_once("://").map(|(_, id)| id.to_owned())
 }
 
 fn waiting(waiting: &api::Waiting) -> Option<Waiting> {

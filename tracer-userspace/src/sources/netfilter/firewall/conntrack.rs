@@ -1,4 +1,4 @@
-//! How full the connection table of a namespace is, and what it had to turn away.
+//! How full the connection table of a namespace is, and what it had to turn away; and the states of a packet that rules ask for.
 
 use std::fs;
 
@@ -6,6 +6,11 @@ use crate::event::Conntrack;
 
 const SYSCTL: &str = "/proc/sys/net/netfilter";
 const STATISTICS: &str = "/proc/thread-self/net/stat/nf_conntrack";
+
+/// `NF_CT_STATE_INVALID_BIT`
+pub(super) const CT_INVALID: u32 = 1;
+/// `NF_CT_STATE_BIT(IP_CT_NEW)`
+pub(super) const CT_NEW: u32 = 8;
 
 /// The values of the namespace of the calling thread; none without conntrack.
 pub(super) fn read() -> Option<Conntrack> {

@@ -5,7 +5,7 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 
 use super::super::iptables::{NFTA_RULE_CHAIN, NFTA_RULE_EXPRESSIONS, NFTA_RULE_TABLE};
 use super::super::nft::{NFTA_DATA_VALUE, NFTA_DATA_VERDICT, NFTA_VERDICT_CHAIN, comment};
-use super::nft::packets;
+use super::conntrack::{CT_INVALID, CT_NEW};
 use super::tables::{Rule, Then};
 use super::xtables::{self, add_match};
 use crate::event::{Prefix, When};
@@ -23,14 +23,11 @@ const NFT_RETURN: i32 = -5;
 const NFT_META_NFPROTO: u32 = 15;
 const NFT_META_L4PROTO: u32 = 16;
 const NFT_CT_STATE: u32 = 0;
-/// `NF_CT_STATE_INVALID_BIT`
-pub(super) const CT_INVALID: u32 = 1;
-/// `NF_CT_STATE_BIT(IP_CT_NEW)`
-pub(super) const CT_NEW: u32 = 8;
 const NETWORK_HEADER: u32 = 1;
 const TRANSPORT_HEADER: u32 = 2;
 const NFTA_BITWISE_MASK: u16 = 4;
 const NFTA_BITWISE_XOR: u16 = 5;
+const NFTA_COUNTER_PACKETS: u16 = 2;
 const NFT_CMP_EQ: u32 = 0;
 const NFT_CMP_NEQ: u32 = 1;
 const IP6: u8 = 10;
@@ -313,6 +310,11 @@ fn conntrack(data: &[u8]) -> Key {
 
 fn number(data: &[u8], attr: u16) -> Option<u32> {
     attribute(data, attr).and_then(|value| field(value, 0)).map(u32::from_be_bytes)
+}
+
+/// The packets of a counter.
+pub(super) fn packets(counter: &[u8]) -> Option<u64> {
+    field(attribute(counter, NFTA_COUNTER_PACKETS)?, 0).map(u64::from_be_bytes)
 }
 
 #[cfg(test)]

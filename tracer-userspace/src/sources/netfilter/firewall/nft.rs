@@ -10,7 +10,7 @@ use super::super::nft::{
     dump, open,
 };
 use super::Tables;
-use super::expression::{Key, Parsed, parse_rule, verdict};
+use super::expression::{Key, Parsed, packets, parse_rule, verdict};
 use super::tables::{Base, Chain, Rule, Table, Then};
 use crate::clock::thread_cpu_ns;
 use crate::event::{Backend, When};
@@ -25,7 +25,6 @@ const NFTA_CHAIN_POLICY: u16 = 5;
 const NFTA_CHAIN_COUNTERS: u16 = 8;
 const NFTA_HOOK_NUMBER: u16 = 1;
 const NFTA_HOOK_PRIORITY: u16 = 2;
-const NFTA_COUNTER_PACKETS: u16 = 2;
 const NFTA_SET_ELEM_FLAGS: u16 = 3;
 const NFTA_SET_ELEM_KEY_END: u16 = 10;
 const NFT_SET_ELEM_INTERVAL_END: u32 = 1;
@@ -297,11 +296,6 @@ fn base(family: u8, attrs: &[u8]) -> Option<Base> {
     let policy = attribute(attrs, NFTA_CHAIN_POLICY).and_then(|it| field(it, 0)).map(u32::from_be_bytes);
     let packets = attribute(attrs, NFTA_CHAIN_COUNTERS).and_then(packets);
     Some(Base { hook: hook_name(family, number), priority, drops: policy == Some(0), packets })
-}
-
-/// The packets of a counter.
-pub(super) fn packets(counter: &[u8]) -> Option<u64> {
-    field(attribute(counter, NFTA_COUNTER_PACKETS)?, 0).map(u64::from_be_bytes)
 }
 
 fn hook_name(family: u8, number: u32) -> &'static str {

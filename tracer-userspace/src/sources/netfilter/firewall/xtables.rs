@@ -1,7 +1,7 @@
 //! Matches and targets of x_tables, which the legacy ip_tables and iptables-nft share.
 
 use super::super::TCP;
-use super::expression::{CT_INVALID, CT_NEW};
+use super::conntrack::{CT_INVALID, CT_NEW};
 use super::tables::{Rule, Then};
 use crate::event::When;
 use crate::sources::netlink::{field, text};
