@@ -5,9 +5,33 @@ use std::borrow::Cow;
 use jiff::Timestamp;
 use serde::Deserialize;
 
-use super::tally::{Cause, PodKey};
 use crate::record::{Confidence, Endpoint, K8s, Label, Outcome, Process, Record, SCHEMA};
 use crate::replay::json_problem;
+
+/// Whose attempts they are.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct PodKey {
+    /// Its node.
+    pub(crate) node: String,
+    /// `namespace/name`, or what else is known.
+    pub(crate) name: String,
+}
+
+/// What a verdict says: a cause that failed attempts, or one that only misleads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Cause {
+    /// The attempt succeeded.
+    pub(crate) noise: bool,
+    /// Its label.
+    pub(crate) label: Label,
+}
+
+impl Cause {
+    /// Of a verdict with this label and outcome.
+    pub(crate) fn new(label: Label, outcome: Outcome) -> Self {
+        Self { noise: outcome != Outcome::Failure, label }
+    }
+}
 
 /// A line that can be counted.
 pub(super) enum Line<'a> {

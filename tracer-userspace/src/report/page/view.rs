@@ -2,8 +2,9 @@
 
 use std::collections::{BTreeMap, HashSet};
 
-use super::super::tally::{Cause, Events, Lane, Losses, Pod, PodKey, Run, SURE, Tally};
+use super::super::line::{Cause, PodKey};
 use super::super::tally::{Ends, Example, Scale};
+use super::super::tally::{Events, Lane, Losses, Pod, Run, SURE, Tally};
 use super::axis::Axis;
 use super::words;
 use crate::record::{FindingBody, Status};

@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, HashMap};
 pub(crate) use self::ends::Ends;
 pub(crate) use self::events::{Event, Events, Losses};
 use self::pods::Said;
-pub(crate) use self::pods::{Cause, Example, Lane, Pod, PodKey, Pods};
+pub(crate) use self::pods::{Example, Lane, Pod, Pods};
 pub(crate) use self::scale::Scale;
 use self::standing::Standing;
 use super::line::{Fields, Line};

@@ -3,38 +3,14 @@
 use std::collections::{BTreeMap, HashMap};
 use std::rc::Rc;
 
+use super::super::line::{Cause, PodKey};
 use super::scale::{Scale, Series};
-use crate::record::{Confidence, Label, Outcome};
+use crate::record::Confidence;
 
 /// Pods that are told apart; all beyond them are one.
 const PODS: usize = 2048;
 /// Bytes of verdicts that are kept to be shown.
 const EXAMPLE_BYTES: usize = 32 << 20;
-
-/// Whose attempts they are.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) struct PodKey {
-    /// Its node.
-    pub(crate) node: String,
-    /// `namespace/name`, or what else is known.
-    pub(crate) name: String,
-}
-
-/// What a verdict says: a cause that failed attempts, or one that only misleads.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Cause {
-    /// The attempt succeeded.
-    pub(crate) noise: bool,
-    /// Its label.
-    pub(crate) label: Label,
-}
-
-impl Cause {
-    /// Of a verdict with this label and outcome.
-    pub(crate) fn new(label: Label, outcome: Outcome) -> Self {
-        Self { noise: outcome != Outcome::Failure, label }
-    }
-}
 
 /// A verdict as it is in its file.
 #[derive(Debug)]
