@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
-use super::helper::{Programs, Role, rename};
+use super::helper::{Programs, Role};
 use super::options::Options;
+use super::proc::rename;
 use super::report::Report;
 use super::runner::{Plan, run};
 use super::scenario::Scenario;

@@ -1,7 +1,7 @@
 //! The processes of the node: who they are, and how each is started. A test has a program for each; `tracer selftest`
 //! is one binary and starts itself again under another name.
 
-use std::ffi::{CString, OsString};
+use std::ffi::OsString;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
@@ -56,11 +56,6 @@ impl Role {
             }
         }
     }
-}
-
-/// Calls this process, and the threads it will have, by this name.
-pub fn rename(comm: &str) -> Result<()> {
-    Ok(nix::sys::prctl::set_name(&CString::new(comm)?)?)
 }
 
 /// Where the helpers' programs are.

@@ -10,7 +10,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::dial::{Dial, Ending, Kind, dial};
-use super::helper::rename;
+use super::proc::rename;
 use anyhow::{Context, Result, bail};
 use clap::Parser;
 use nix::sched::{CloneFlags, setns};

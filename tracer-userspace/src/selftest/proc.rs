@@ -1,5 +1,6 @@
-//! Child processes that talk in lines; killed on drop.
+//! Processes: children that talk in lines and are killed on drop, and the name of the own one.
 
+use std::ffi::CString;
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
@@ -7,6 +8,11 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
+
+/// Calls this process, and the threads it will have, by this name.
+pub fn rename(comm: &str) -> Result<()> {
+    Ok(nix::sys::prctl::set_name(&CString::new(comm)?)?)
+}
 
 /// A running child, its stdout read line by line.
 #[derive(Debug)]
