@@ -15,6 +15,8 @@ pub enum Via {
     Pending = 3,
     /// Only by the destination that a connect of the prober is waiting for.
     Destination = 4,
+    /// By destination and source port, both the waiting socket's own, from another source address: it was translated on its way.
+    Translated = 5,
 }
 
 /// A connect began (`CLOSE -> SYN_SENT`), in the connecting task's own context.

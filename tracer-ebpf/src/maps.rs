@@ -132,7 +132,7 @@ pub struct Endpoint {
 
 /// Destinations that a connect is waiting for, with the newest such connect.
 #[map]
-pub static DESTS: LruHashMap<Endpoint, u64> = LruHashMap::with_max_entries(8192, 0);
+pub static DESTS: LruHashMap<Endpoint, Pending> = LruHashMap::with_max_entries(8192, 0);
 
 /// Destinations that were connected to before.
 #[map]

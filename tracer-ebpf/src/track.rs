@@ -11,7 +11,8 @@ use crate::{
     atomic::add,
     emit::{count, now},
     kernel::Sock,
-    maps::{CONNS, Conn, DESTS, Endpoint, FLOWS, Flow, KNOWN, LIVE, LIVE_BUCKETS},
+    maps::{CONNS, Conn, DESTS, Endpoint, FLOWS, Flow, KNOWN, LIVE, LIVE_BUCKETS, Pending},
+    packet::Packet,
     waiting,
 };
 
@@ -105,6 +106,22 @@ fn change_live(sk: Sock, by: u64) {
     }
 }
 
+/// The connection of a packet, or of one of a handshake whose client's address was translated on its way.
+#[inline(always)]
+pub fn of_packet(packet: &Packet) -> Option<Match> {
+    by_packet(&packet.tuple).or_else(|| if packet.is_syn() { by_translated(packet) } else { None })
+}
+
+/// A source NAT leaves the port as it is if it can (`nf_nat_setup_info`, net/netfilter/nf_nat_core.c): what nobody claims, and
+/// has the port of the connect that waits for its destination, is that one's.
+#[inline(always)]
+fn by_translated(packet: &Packet) -> Option<Match> {
+    let tuple = if packet.is_syn_ack() { packet.tuple.reversed() } else { packet.tuple };
+    let waiting = unsafe { DESTS.get(&destination(&tuple)) }?;
+    let is_its = is_of(Sock(waiting.sk), waiting.conn) && Sock(waiting.sk).num() == tuple.sport;
+    is_its.then_some(Match { conn: waiting.conn, via: Via::Translated })
+}
+
 /// The connection of a packet, whichever direction it goes. A connect that waits with this very port
 /// goes before a flow that has ended: probes come back with the same port.
 #[inline(always)]
@@ -161,7 +178,8 @@ pub fn knows_flow(tuple: &Tuple, conn: u64) -> bool {
 #[inline(always)]
 pub fn begin(sk: Sock, conn: &Conn) {
     let tuple = &conn.tuple;
-    if !insert(sk, conn) | DESTS.insert(destination(tuple), conn.conn, 0).is_err() {
+    let waits = Pending { sk: sk.0, conn: conn.conn };
+    if !insert(sk, conn) | DESTS.insert(destination(tuple), waits, 0).is_err() {
         count(Counter::MapFull);
     }
     // After its socket is known: a waiting connect whose socket is not is taken for one that is over.
@@ -177,7 +195,7 @@ pub fn begin(sk: Sock, conn: &Conn) {
 pub fn settle(tuple: &Tuple, conn: u64) {
     waiting::remove(tuple, conn);
     let end = destination(tuple);
-    if unsafe { DESTS.get(&end) }.is_some_and(|waiting| *waiting == conn) {
+    if unsafe { DESTS.get(&end) }.is_some_and(|waiting| waiting.conn == conn) {
         let _ = DESTS.remove(&end);
     }
 }
@@ -198,8 +216,8 @@ pub fn is_known(tuple: &Tuple) -> bool {
 #[inline(always)]
 pub fn waiting_for(addr: &[u8; 16], port: u16) -> Option<Match> {
     let key = Endpoint { addr: *addr, port: u32::from(port) };
-    let conn = unsafe { DESTS.get(&key) }?;
-    Some(Match { conn: *conn, via: Via::Destination })
+    let waiting = unsafe { DESTS.get(&key) }?;
+    Some(Match { conn: waiting.conn, via: Via::Destination })
 }
 
 #[inline(always)]

@@ -320,6 +320,7 @@ fn via(number: u16) -> Option<Via> {
         n if n == conn::Via::Flow as u16 => Via::Flow,
         n if n == conn::Via::Pending as u16 => Via::Pending,
         n if n == conn::Via::Destination as u16 => Via::Destination,
+        n if n == conn::Via::Translated as u16 => Via::Translated,
         _ => return None,
     })
 }

@@ -74,7 +74,7 @@ fn find(skb: Skb, packet: &Packet) -> Option<Match> {
     {
         return Some(Match { conn: conn.conn, via: Via::Socket });
     }
-    track::by_packet(&packet.tuple)
+    track::of_packet(packet)
 }
 
 #[inline(always)]

@@ -112,10 +112,14 @@ fn answer(sk: Sock, skb: Skb, packet: &mut Packet) -> Option<Match> {
     if !parse(skb, packet) {
         return None;
     }
-    let found = track::by_packet(&packet.tuple).or_else(|| {
-        let strayed = packet.is_syn_ack() && (!sk.exists() || sk.state() == state::LISTEN);
-        if strayed { track::waiting_for(&packet.tuple.saddr, packet.tuple.sport) } else { None }
-    });
+    let found = if packet.is_syn_ack() {
+        track::by_packet(&packet.tuple).or_else(|| {
+            let strayed = !sk.exists() || sk.state() == state::LISTEN;
+            if strayed { track::waiting_for(&packet.tuple.saddr, packet.tuple.sport) } else { None }
+        })
+    } else {
+        track::of_packet(packet)
+    };
     packet.tuple = packet.tuple.reversed();
     found
 }

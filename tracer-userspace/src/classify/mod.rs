@@ -20,6 +20,7 @@ mod phrases;
 mod rules;
 mod sidecar;
 pub(crate) mod startup_probe;
+mod translated;
 
 use crate::record::{Confidence, Label};
 pub use case::{Case, Streak};
@@ -79,6 +80,7 @@ pub fn classify(case: &Case<'_>) -> Option<(Finding, Vec<Label>)> {
     history::add_end(case, &mut first);
     lifecycle::add(case, &mut first);
     other_dials::add(case, &mut first);
+    translated::add(case, &mut first);
     kubelet::add_ignored(case, &mut first);
     findings.into_iter().for_each(|other| first.join(other));
     Some((first, also))

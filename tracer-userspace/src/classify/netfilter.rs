@@ -1,6 +1,8 @@
 //! Netfilter stopped an attempt: with a drop, or with an answer of its own. What the rules that tell the
 //! causes of that apart have in common.
 
+use std::net::IpAddr;
+
 use super::blame::{Blame, blame};
 use super::case::{ANSWER_NS, Case, in_handshake, outbound};
 use super::evidence::{is_netfilter, netfilter_hook, of_drop, of_icmp, of_reset_received, of_state};
@@ -247,13 +249,19 @@ impl Stopped<'_> {
 
     /// "10.88.0.1 -> port 8080", or, where it was the answer that was dropped, that.
     pub(super) fn to_allow(&self, case: &Case<'_>) -> String {
-        let flow = case.attempt.flow;
+        let (target, client) = (case.attempt.flow.dst, self.client(case));
         match self.drop {
             Some((_, drop)) if !outbound(case, drop) => {
-                format!("the answers of {} to {} (ct state established)", flow.dst, flow.src.ip())
+                format!("the answers of {target} to {client} (ct state established)")
             }
-            _ => format!("{} -> port {}", flow.src.ip(), flow.dst.port()),
+            _ => format!("{client} -> port {}", target.port()),
         }
+    }
+
+    /// Who dialled, as the rule sees it: the address may have been translated before.
+    pub(super) fn client(&self, case: &Case<'_>) -> IpAddr {
+        let translated = self.drop.and_then(|(_, drop)| case.attempt.translated(drop.flow));
+        translated.unwrap_or(case.attempt.flow.src).ip()
     }
 
     /// "in the network namespace of pod default/web: nsenter … nft -a list chain …", or what finds the chain.

@@ -1,5 +1,7 @@
 //! One attempt: a connection from the prober's connect to its end, with all that was seen of it.
 
+use std::net::SocketAddr;
+
 use crate::event::{
     Actor, Answer, AnswerKind, ConnId, ConnectFailed, Fact, Flow, Icmp, Ipvs, KubeletProbe, ListenQueue, Netns,
     Observation, PacketDrop, QueueFull, ResetReceived, ResetSent, Retransmit, State, TcpState, Via,
@@ -7,6 +9,8 @@ use crate::event::{
 
 /// Observations kept of one attempt; later ones of a kind that was seen before are dropped first.
 const MAX_SIGHTINGS: usize = 48;
+/// A bridge has a copy for each of its ports.
+const MAX_COPIES: usize = 16;
 
 /// How the prober's socket ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,6 +48,8 @@ pub struct Attempt {
     pub last: Option<State>,
     /// What was seen of it, in order.
     pub sightings: Vec<Observation>,
+    /// Frames of it that came to a link-layer address which their receiver does not have: to other hosts, or to the right one.
+    pub for_other_hosts: Vec<(u64, PacketDrop)>,
     /// Segments sent again while connecting / afterwards.
     pub retransmits: (u32, u32),
     /// When the last of the latter was sent.
@@ -73,6 +79,7 @@ impl Attempt {
             ended: None,
             last: None,
             sightings: Vec::new(),
+            for_other_hosts: Vec::new(),
             retransmits: (0, 0),
             sent_again: None,
             look_at: 0,
@@ -116,8 +123,9 @@ impl Attempt {
             }
             _ => {}
         }
-        if !matches!(&observation.fact, Fact::Drop(drop) if drop.is_copy()) {
-            self.keep(observation);
+        match &observation.fact {
+            Fact::Drop(drop) if drop.is_copy() => self.keep_copy(observation.time_boot_ns, drop),
+            _ => self.keep(observation),
         }
     }
 
@@ -139,6 +147,14 @@ impl Attempt {
         }
     }
 
+    /// One of each direction and namespace.
+    fn keep_copy(&mut self, time: u64, drop: &PacketDrop) {
+        let is_known = |it: &(u64, PacketDrop)| (it.1.netns, it.1.flow) == (drop.netns, drop.flow);
+        if self.for_other_hosts.len() < MAX_COPIES && !self.for_other_hosts.iter().any(is_known) {
+            self.for_other_hosts.push((time, PacketDrop { stack: Vec::new(), ..drop.clone() }));
+        }
+    }
+
     /// The source port and address, once somebody knows them.
     fn learn_flow(&mut self, flow: Flow) {
         if self.flow.src.port() == 0 && flow.src.port() != 0 {
@@ -152,11 +168,28 @@ impl Attempt {
         if via == Via::Destination {
             return;
         }
-        if flow.dst == self.flow.dst {
+        if let Some(client) = self.translated(flow) {
+            if self.flow.src.port() == 0 {
+                self.flow.src.set_port(client.port());
+            }
+        } else if flow.dst == self.flow.dst {
             self.learn_flow(flow);
         } else if flow.src == self.flow.dst {
             self.learn_flow(flow.reversed());
         }
+    }
+
+    /// The client's side of a packet of it whose source address was translated on its way, with the port as it was.
+    #[must_use]
+    pub fn translated(&self, packet: Flow) -> Option<SocketAddr> {
+        let (own, target) = (self.flow.src, self.flow.dst);
+        let client = match (packet.dst == target, packet.src == target) {
+            (true, false) => packet.src,
+            (false, true) => packet.dst,
+            _ => return None,
+        };
+        let same_port = own.port() == 0 || own.port() == client.port();
+        (same_port && client.ip() != own.ip() && !own.ip().is_unspecified()).then_some(client)
     }
 
     fn see_state(&mut self, time: u64, state: &State) {

@@ -80,6 +80,8 @@ pub enum Via {
     Pending,
     /// By the destination only.
     Destination,
+    /// By destination and source port; the source address was translated on its way.
+    Translated,
 }
 
 /// A connect began.

@@ -170,10 +170,10 @@ labels! {
     /// The link-layer address of the target (or of the gateway) could not be resolved.
     NeighbourFailure = "neighbour_failure" {
         title: "the target's link-layer address could not be resolved",
-        meaning: "The node had to ask who has the target's (or the gateway's) address (ARP, IPv6 neighbour discovery) and got no answer, or its neighbour table was full and could not take the entry. The first is a pod that is gone or a stale address; the second concerns every new address on the node.",
-        evidence: "proven: a packet of this attempt was dropped with NEIGH_FAILED (no answer) or NEIGH_CREATEFAIL (table full), or, where the kernel gives no reason, in the function that does so (`neigh_invalidate`, `arp_error_report`, `ndisc_error_report`). likely: the same of a pod of this node that was not looked at while the attempt waited (its link may be down); or the neighbour entry of the target on the device that its route leads over, read while the attempt waited, was incomplete or failed.",
+        meaning: "The node had to ask who has the target's (or the gateway's) address (ARP, IPv6 neighbour discovery) and got no answer, or its neighbour table was full and could not take the entry; or the entry is wrong. The first is a pod that is gone or a stale address; the second concerns every new address on the node; the third comes of a link whose address was changed after the CNI had written entries (systemd's MACAddressPolicy).",
+        evidence: "proven: a packet of this attempt was dropped with NEIGH_FAILED (no answer) or NEIGH_CREATEFAIL (table full), or, where the kernel gives no reason, in the function that does so (`neigh_invalidate`, `arp_error_report`, `ndisc_error_report`). likely: the same of a pod of this node that was not looked at while the attempt waited (its link may be down); or the neighbour entry of the target on the device that its route leads over, read while the attempt waited, was incomplete or failed; or a packet of the handshake arrived in the namespace that it was for, in a frame for another link-layer address (OTHERHOST; since 5.17).",
         lookalikes: "A link that is down is `pod_link_down`. No route at all is `route_unreachable`. An ICMP host unreachable by another router is `route_unreachable`, too. Of a pod that is being deleted it is likely at most: its network is taken down while the kubelet still asks its readiness probe.",
-        mend: "No answer: the pod is gone or its address moved (ip neigh; delete the stale pod or entry). Table full: raise net.ipv4.neigh.default.gc_thresh1..3 (net.ipv6 likewise).",
+        mend: "No answer: the pod is gone or its address moved (ip neigh; delete the stale pod or entry). Wrong entry: ip neigh against ip link; MACAddressPolicy=none for the CNI's links. Table full: raise net.ipv4.neigh.default.gc_thresh1..3 (net.ipv6 likewise).",
     }
     /// There is no route to the target, or one that refuses.
     RouteUnreachable = "route_unreachable" {
@@ -228,7 +228,7 @@ labels! {
         title: "nobody listens on that address and port",
         meaning: "The SYN reached the target's network namespace and its TCP stack found no socket for it, so it answered with a RST.",
         evidence: "proven: a RST without a socket (`tcp_send_reset` NO_SOCKET, or `tcp_v4_send_reset`/`tcp_v6_send_reset` with a null socket), or the SYN freed with \
-            reason NO_SOCKET, for this attempt's own flow.",
+            reason NO_SOCKET, for this attempt's own flow. likely: the same with another source address, behind a source NAT of this node (Istio ambient, a masquerade).",
         lookalikes: "A REJECT rule gives the same error to the prober: `firewall_reject`. A RST made by a middlebox: `handshake_rst`. A gRPC probe dials again until its timeout: \
             once a later dial is answered the refusal is `noise`, and its dials count as one failure.",
         mend: "Let the process listen on that port and on the pod's address (not only 127.0.0.1), correct the probe's port, or give a slow start a startupProbe.",

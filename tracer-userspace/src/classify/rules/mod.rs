@@ -30,6 +30,7 @@ pub(super) mod syn_backlog_overflow;
 pub(super) mod tls_eof_noise;
 pub(super) mod tls_handshake_slow;
 pub(super) mod unexplained;
+mod wrong_link_address;
 
 use super::case::{
     Case, in_handshake, inspected, is_of_handshake, is_unanswered, leads_out, outbound, runs, shares_node, silent,

@@ -21,7 +21,7 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     if !in_handshake(case) {
         return None;
     }
-    dropped(case).or_else(|| unresolved(case))
+    dropped(case).or_else(|| unresolved(case)).or_else(|| super::wrong_link_address::find(case))
 }
 
 /// A packet of this attempt waited for the address in vain.

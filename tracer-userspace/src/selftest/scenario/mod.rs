@@ -20,6 +20,7 @@ mod server;
 mod service;
 mod stage;
 mod startup;
+mod translated;
 mod twofold;
 
 pub use needs::Need;
@@ -149,6 +150,7 @@ pub fn all() -> Vec<Scenario> {
         ipvs::ALL,
         faults::ALL,
         twofold::ALL,
+        translated::ALL,
     ]
     .concat()
 }

@@ -45,6 +45,7 @@ pub(super) const ALL: &[Scenario] = &[
     Scenario::new("missing_node_prerequisite_v6", PREREQUISITE, not_forwarding).own().v6(),
     Scenario::new("neighbour_failure", NEIGHBOUR, deaf),
     Scenario::new("neighbour_failure_v6", NEIGHBOUR, deaf).v6().needs(&[Need::Nft]),
+    Scenario::new("neighbour_failure_wrong_entry", NEIGHBOUR, wrong_entry).own(),
     Scenario::new("rp_filter_drop", RP_FILTER, asymmetric).own(),
     Scenario::new("rp_filter_loose", None, loose).own(),
     Scenario::new("mtu_blackhole", MTU, |s| small_mtu(s, true)).needs(&[Need::Nft]),
@@ -202,6 +203,18 @@ fn two_links(stage: &mut Stage<'_>) -> Result<SocketAddr> {
         ip.neighbour(BRIDGE, NODE_MAC, "eth1")
     })?;
     Ok(pod)
+}
+
+/// The node has another link-layer address for the pod than the pod has itself: the bridge takes its frames everywhere.
+fn wrong_entry(stage: &mut Stage<'_>) -> Result<()> {
+    let pod = stage.serving("http", HTTP)?;
+    (stage.watch)()?;
+    stage.world.node.ip(|ip| {
+        ip.forget_neighbours("cni0")?;
+        ip.neighbour(pod.ip(), NODE_MAC, "cni0")
+    })?;
+    stage.mentions(&["another link-layer address than that of eth0"]);
+    stage.fails(Kind::Http, pod, Ending::Timeout)
 }
 
 /// A router whose next link is narrower; the server does or does not hear of it.

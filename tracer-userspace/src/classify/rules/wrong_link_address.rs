@@ -1,0 +1,85 @@
+//! A frame of the handshake reached the host it was for, under a link-layer address that is not that host's: what the sender's
+//! neighbour table has is old.
+
+use super::super::evidence::of_drop;
+use super::{Case, Finding, Label, enter, in_handshake, in_namespace, silent};
+use crate::event::PacketDrop;
+use crate::record::Confidence;
+use crate::shell;
+
+/// The kernel takes such a frame for another host's (`ip_rcv_core`, net/ipv4/ip_input.c, OTHERHOST). A bridge's copies for other
+/// hosts end so, too, but not in the namespace that has the packet's address.
+pub(super) fn find(case: &Case<'_>) -> Option<Finding> {
+    let attempt = case.attempt;
+    let in_vain = attempt.retransmits.0 > 0 || attempt.ended.is_some();
+    if !case.settled || !in_vain || !in_handshake(case) || !silent(case) {
+        return None;
+    }
+    let (time, drop) = attempt.for_other_hosts.iter().find(|(_, drop)| is_for_it(case, drop))?;
+    let (to, place, device) = (drop.flow.dst.ip(), in_namespace(case, drop.netns), device(drop));
+    let summary = format!(
+        "the {} {} -> {} arrived{place} in a frame for another link-layer address than that of {device}: the sender's neighbour entry of {to} is wrong",
+        drop.flags.name(),
+        drop.flow.src,
+        drop.flow.dst
+    );
+    let found =
+        Finding::failure(Label::NeighbourFailure, vec![of_drop(*time, drop)], summary, mend(case, drop, &device));
+    Some(found.with_confidence(Confidence::Likely).until_answered())
+}
+
+/// The namespace has the address that the packet was sent to.
+fn is_for_it(case: &Case<'_>, drop: &PacketDrop) -> bool {
+    let (from, target) = (case.attempt.netns, case.attempt.flow.dst);
+    if drop.flow.src == target {
+        return drop.netns == from;
+    }
+    drop.flow.dst == target
+        && drop.netns.is_some()
+        && drop.netns == from.and_then(|it| case.node.netns_of_addr(it, target.ip()))
+}
+
+fn device(drop: &PacketDrop) -> String {
+    drop.device.as_ref().map_or_else(|| "its link".to_owned(), |device| device.name.clone())
+}
+
+fn mend(case: &Case<'_>, drop: &PacketDrop, device: &str) -> String {
+    let show = drop.device.as_ref().map_or_else(String::new, |_| format!(" {}", shell::link(device)));
+    format!(
+        "{}ip link show{show}: its address, against that of {to} in the sender's `ip neigh`; delete the entry, or restart the \
+         CNI's agent that wrote it. Where systemd gives veths another address after the CNI (MACAddressPolicy=persistent): \
+         MACAddressPolicy=none for them, in a .link file of /etc/systemd/network",
+        enter(case, drop.netns),
+        to = drop.flow.dst.ip()
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::event::TcpState;
+    use crate::record::Label;
+    use crate::testing::{NODE, POD, SYN_ACK, Stream};
+
+    #[test]
+    fn an_answer_for_another_link_address_is_a_wrong_entry() {
+        let mut stream = Stream::new();
+        stream.connect().drop(SYN_ACK, "OTHERHOST", NODE).retransmit(TcpState::SynSent).gives_up();
+        let verdict = stream.verdicts().remove(0).verdict;
+        assert_eq!(verdict.label, Label::NeighbourFailure);
+        assert!(verdict.summary.contains("another link-layer address"), "{}", verdict.summary);
+    }
+
+    #[test]
+    fn a_bridge_s_copy_in_another_pod_says_nothing() {
+        let mut stream = Stream::new();
+        stream.connect().drop(SYN_ACK, "OTHERHOST", POD).retransmit(TcpState::SynSent).gives_up();
+        assert_eq!(stream.labels(), ["unexplained"]);
+    }
+
+    #[test]
+    fn a_handshake_that_goes_on_needs_no_such_frame() {
+        let mut stream = Stream::new();
+        stream.connect().drop(SYN_ACK, "OTHERHOST", NODE).established();
+        assert!(stream.labels().is_empty());
+    }
+}

@@ -1,0 +1,73 @@
+//! A source NAT on the attempt's way: what is seen behind it has another source address than the one that was dialled from.
+
+use std::net::IpAddr;
+
+use super::Case;
+use super::finding::Finding;
+use crate::event::{Fact, Observation};
+use crate::record::{Confidence, Label};
+
+/// Such a packet is this attempt's by its destination and its ports only.
+pub(super) fn add(case: &Case<'_>, finding: &mut Finding) {
+    let decides = |seen: &&Observation| finding.evidence.iter().any(|it| it.time_boot_ns == seen.time_boot_ns);
+    let Some(addr) = case.attempt.sightings.iter().filter(decides).find_map(|seen| behind(case, seen)) else { return };
+    finding.confidence = finding.confidence.min(Confidence::Likely);
+    finding.summary +=
+        &format!("; its source address was {addr} by then: it was translated on its way (a masquerade, Istio ambient)");
+    if finding.label == Label::NetworkPolicyDrop {
+        finding.remediation += &format!("; behind the translation it is {addr} that has to be allowed");
+    }
+}
+
+/// The client's address in this packet, if it is not the attempt's own.
+fn behind(case: &Case<'_>, seen: &Observation) -> Option<IpAddr> {
+    let flow = match &seen.fact {
+        Fact::Drop(drop) => drop.flow,
+        Fact::ResetSent(reset) => reset.flow,
+        Fact::Icmp(icmp) => icmp.flow,
+        _ => return None,
+    };
+    case.attempt.translated(flow).map(|client| client.ip())
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::event::{Flow, TcpState, Via};
+    use crate::record::{Confidence, Label};
+    use crate::testing::{POD, SYN, Stream};
+
+    /// The address that Istio ambient gives to probes, and the port as it was.
+    fn behind() -> Flow {
+        let addr = |text: &str| text.parse().expect("an address");
+        Flow { src: addr("169.254.7.127:40000"), dst: addr("10.88.0.2:8080") }
+    }
+
+    #[test]
+    fn a_refusal_behind_a_translation_is_a_refusal_and_likely() {
+        let mut stream = Stream::new();
+        stream.connect().reset_sent_on(behind().reversed(), SYN, true, None).reset_received(TcpState::SynSent, 0);
+        let verdict = stream.verdicts().remove(0).verdict;
+        assert_eq!((verdict.label, verdict.confidence), (Label::ConnectionRefused, Confidence::Likely));
+        assert!(verdict.summary.contains("source address was 169.254.7.127 by then"), "{}", verdict.summary);
+    }
+
+    #[test]
+    fn who_dialled_stays_who_dialled_and_a_rule_has_to_allow_what_it_sees() {
+        let mut stream = Stream::new();
+        stream.connect().drop_with(SYN, POD, |drop| {
+            (drop.reason, drop.flow, drop.via) = (Some("NETFILTER_DROP".into()), behind(), Via::Translated);
+        });
+        let record = stream.gives_up().verdicts().remove(0);
+        assert_eq!(record.src.map(|it| it.addr.to_string()), Some("10.88.0.1".into()));
+        assert_eq!(record.verdict.confidence, Confidence::Likely);
+        assert!(record.verdict.remediation.contains("allow 169.254.7.127 -> port 8080"));
+    }
+
+    #[test]
+    fn another_port_is_another_connection() {
+        let mut stream = Stream::new();
+        let flow = Flow { src: ([169, 254, 7, 127], 40_001).into(), ..behind() };
+        stream.connect().reset_sent_on(flow.reversed(), SYN, true, None).reset_received(TcpState::SynSent, 0);
+        assert!(!stream.verdicts()[0].verdict.summary.contains("translated"));
+    }
+}
