@@ -172,11 +172,14 @@ fn down_by_ioctl() -> Result<()> {
         *to = *from as libc::c_char;
     }
     // SAFETY: the request lives through the call.
-    check(unsafe { libc::ioctl(fd.as_raw_fd(), libc::SIOCGIFFLAGS, &mut request) } as isize, "flags of lo")?;
+    check(
+        unsafe { libc::ioctl(fd.as_raw_fd(), libc::SIOCGIFFLAGS as libc::Ioctl, &mut request) } as isize,
+        "flags of lo",
+    )?;
     // SAFETY: SIOCGIFFLAGS has filled this member of the union.
     unsafe { request.ifr_ifru.ifru_flags &= !(libc::IFF_UP as i16) };
     // SAFETY: the request lives through the call.
-    check(unsafe { libc::ioctl(fd.as_raw_fd(), libc::SIOCSIFFLAGS, &request) } as isize, "set lo down")
+    check(unsafe { libc::ioctl(fd.as_raw_fd(), libc::SIOCSIFFLAGS as libc::Ioctl, &request) } as isize, "set lo down")
 }
 
 fn open(family: i32, kind: i32, protocol: i32) -> Result<OwnedFd> {

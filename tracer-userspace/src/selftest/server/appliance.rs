@@ -33,7 +33,7 @@ fn read_mac(device: &str) -> Result<[u8; 6]> {
         *to = from as libc::c_char;
     }
     // SAFETY: the descriptor is open and the request lives through the call.
-    if unsafe { libc::ioctl(fd.as_raw_fd(), libc::SIOCGIFHWADDR, &mut request) } != 0 {
+    if unsafe { libc::ioctl(fd.as_raw_fd(), libc::SIOCGIFHWADDR as libc::Ioctl, &mut request) } != 0 {
         bail!("address of {device}: {}", io::Error::last_os_error());
     }
     // SAFETY: SIOCGIFHWADDR has filled this member of the union.

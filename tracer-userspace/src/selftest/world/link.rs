@@ -56,7 +56,7 @@ fn is_running(socket: &impl AsRawFd, device: &str) -> Result<bool> {
         *to = from as libc::c_char;
     }
     // SAFETY: the descriptor is open and the request lives through the call.
-    if unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCGIFFLAGS, &mut request) } != 0 {
+    if unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCGIFFLAGS as libc::Ioctl, &mut request) } != 0 {
         bail!("flags of {device}: {}", io::Error::last_os_error());
     }
     // SAFETY: SIOCGIFFLAGS has filled this member of the union.
