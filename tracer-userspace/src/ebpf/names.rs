@@ -120,7 +120,7 @@ const NETWORK: [&str; 47] = [
 /// one entry without a name.
 #[derive(Debug)]
 struct Symbols {
-    /// The lowest address. All code of a kernel lies within 4 GiB, for its calls to reach.
+    /// The lowest address. All code of a kernel and its modules lies within 4 GiB, for its calls to reach.
     base: u64,
     /// Address from `base`, and where its name ends in `names`.
     entries: Vec<(u32, u32)>,
@@ -145,8 +145,9 @@ fn functions(mut input: impl BufRead, mut each: impl FnMut(u64, &str)) {
         if let (Some(address), Some("t" | "T" | "w" | "W"), Some(name)) =
             (words.next().and_then(|a| u64::from_str_radix(a, 16).ok()), words.next(), words.next())
             && address != 0
-            // The padding before each function, half of all symbols since 6.2: no code of ours runs there.
-            && !name.starts_with("__pfx_")
+            // The padding before each function, half of all symbols since 6.2: no code of ours runs there. And arm64's marks
+            // of what is code (`$x`) and what is data between it, in modules: no functions, and in the midst of them.
+            && !(name.starts_with("__pfx_") || name.starts_with('$'))
         {
             each(address, name);
         }
@@ -168,6 +169,14 @@ fn name_at(input: impl BufRead, address: u64) -> Option<Box<str>> {
 fn is_network(name: &str) -> bool {
     let name = name.trim_start_matches('_');
     NETWORK.iter().any(|prefix| name.starts_with(prefix))
+}
+
+/// The lowest address of the kernel's code and its modules', to which most functions belong: what arm64 makes of BPF
+/// programs, our own among them, lies terabytes below.
+fn lowest(found: &[(u64, u32, u32)]) -> u64 {
+    let Some((amid, ..)) = found.get(found.len() / 2) else { return 0 };
+    let near = amid.saturating_sub(1 << 31);
+    found.get(found.partition_point(|(address, ..)| *address < near)).map_or(0, |(address, ..)| *address)
 }
 
 impl Symbols {
@@ -196,9 +205,9 @@ impl Symbols {
     }
 
     fn pack(found: &[(u64, u32, u32)], text: &str) -> Self {
-        let base = found.first().map_or(0, |(address, ..)| *address);
+        let base = lowest(found);
         let mut packed = Self { base, entries: Vec::new(), names: String::new(), read_at: Instant::now() };
-        for (address, start, end) in found {
+        for (address, start, end) in found.iter().skip_while(|(address, ..)| *address < base) {
             let Ok(address) = u32::try_from(address - base) else { break };
             packed.add(address, &text[*start as usize..*end as usize]);
         }
@@ -264,6 +273,23 @@ mod tests {
         assert_eq!(symbols.entries.len(), 4, "x and y are one");
         assert_eq!(name_at(text.as_bytes(), 0xffff_ffff_8100_0301).as_deref(), Some("y"));
         assert_eq!(name_at(text.as_bytes(), 0xffff_ffff_8200_0000), None);
+    }
+
+    #[test]
+    fn programs_far_below_the_kernel_hide_none_of_its_functions() {
+        let text = "ffffa5e008010000 T ip_rcv\nffffa5e008010100 T x\nffffa5dff0000000 t nft_m\t[nf_tables]\nffff800008001000 t bpf_prog_1_x\t[bpf]\n";
+        let symbols = Symbols::parse(text.as_bytes());
+        let found = [0xffff_a5e0_0801_0010, 0xffff_a5e0_0801_0110, 0xffff_a5df_f000_0020].map(|at| symbols.find(at));
+        assert_eq!(found, [Some("ip_rcv"), Some(""), Some("nft_m")]);
+        assert_eq!(symbols.find(0xffff_8000_0800_1010), None);
+        assert_eq!(name_at(text.as_bytes(), 0xffff_8000_0800_1010).as_deref(), Some("bpf_prog_1_x"));
+    }
+
+    #[test]
+    fn marks_of_code_within_a_function_are_no_functions() {
+        let text = "ffffa5e008010000 t $x\t[nf_tables]\nffffa5e008010000 t nft_do_chain\t[nf_tables]\nffffa5e008010400 t $x\t[nf_tables]\n";
+        assert_eq!(Symbols::parse(text.as_bytes()).find(0xffff_a5e0_0801_0410), Some("nft_do_chain"));
+        assert_eq!(name_at(text.as_bytes(), 0xffff_a5e0_0801_0410).as_deref(), Some("nft_do_chain"));
     }
 
     #[test]
