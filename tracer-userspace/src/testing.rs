@@ -121,6 +121,14 @@ impl Stream {
         self.push(Fact::KubeletProbe(Box::new(KubeletProbe { output: Some(words.into()), ..said })))
     }
 
+    /// The kubelet says that the probe of this kind failed on the network, in these words.
+    pub(crate) fn kubelet_words(&mut self, probe_type: ProbeType, words: &str) -> &mut Self {
+        let (written_boot_ns, dialled) = (self.now, words.split_once("dial tcp ").and_then(|it| it.1.split_once(": ")));
+        let (output, dst) = (Some(words.into()), dialled.and_then(|(dst, _)| dst.parse().ok()));
+        let said = readiness_failed(ProbeSays::Network);
+        self.push(Fact::KubeletProbe(Box::new(KubeletProbe { written_boot_ns, probe_type, output, dst, ..said })))
+    }
+
     /// The same about another of its probes.
     pub(crate) fn kubelet_of(&mut self, probe_type: ProbeType, says: ProbeSays) -> &mut Self {
         let written_boot_ns = self.now;

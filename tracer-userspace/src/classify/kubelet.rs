@@ -79,7 +79,8 @@ pub fn answer(probe: &KubeletProbe, connections: usize, node: &Node) -> Option<(
     Some((told(Label::AppStatusFailure, of_outcome(probe), summary, mend), named))
 }
 
-fn container<'a>(probe: &KubeletProbe, node: &'a Node) -> Option<&'a Container> {
+/// The container that is named, if it is known.
+pub(super) fn container<'a>(probe: &KubeletProbe, node: &'a Node) -> Option<&'a Container> {
     let pod = pod(&probe.pod, node)?;
     pod.containers.iter().find(|it| it.name == probe.container)
 }
@@ -247,7 +248,7 @@ pub(super) fn k8s(named: &PodRef, container: Option<&String>, node: &Node) -> K8
     }
 }
 
-fn kubelet(pid: Option<u32>) -> Option<Process> {
+pub(super) fn kubelet(pid: Option<u32>) -> Option<Process> {
     pid.map(|pid| Process { pid, comm: "kubelet".to_owned() })
 }
 

@@ -21,6 +21,7 @@ mod rules;
 mod sidecar;
 pub(crate) mod startup_probe;
 mod translated;
+pub mod undialled;
 
 use crate::record::{Confidence, Label};
 pub use case::{Case, Streak};

@@ -15,6 +15,7 @@ mod redials;
 mod revision;
 mod starts;
 mod timeouts;
+mod undialled;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;

@@ -7,7 +7,7 @@ use super::records::{said, unattached};
 use super::{Core, When};
 use crate::classify::finding::Finding;
 use crate::classify::kubelet::Unattached;
-use crate::classify::{SETTLE_NS, kubelet};
+use crate::classify::{SETTLE_NS, kubelet, undialled};
 use crate::correlate::KEEP_AFTER_END_NS;
 use crate::correlate::attempt::Attempt;
 use crate::decision::Decision;
@@ -42,7 +42,9 @@ impl Core {
             self.correlator.join(conn, observation);
             self.quote(conn, observation.time_boot_ns, out);
             true
-        } else if let Some((finding, named)) = self.answer_of_several(probe, observation.time_boot_ns) {
+        } else if let Some((finding, named)) =
+            self.answer_of_several(probe, observation.time_boot_ns).or_else(|| self.undialled(probe))
+        {
             self.counts.unattached(probe);
             out.push(unattached(finding, named, Some(said(probe))));
             true
@@ -74,7 +76,8 @@ impl Core {
 
     fn fitting(&self, probe: &KubeletProbe) -> Vec<&Attempt> {
         // A probe that could not be made dialled nobody.
-        if probe.says.is_of_command() || !probe.is_counted() && probe.says == ProbeSays::Other {
+        let not_made = probe.says.is_of_command() || !probe.is_counted() && probe.says == ProbeSays::Other;
+        if not_made || undialled::undialled(probe).is_some() {
             return Vec::new();
         }
         let waits = |a: &Attempt| !is_long_over(a, probe, enrich::longest_timeout_ns(a, &self.node));
@@ -106,7 +109,7 @@ impl Core {
         (all_known || self.has_failed(only)).then_some(only.conn)
     }
 
-    fn has_failed(&self, attempt: &Attempt) -> bool {
+    pub(super) fn has_failed(&self, attempt: &Attempt) -> bool {
         attempt.failed_by_itself()
             || enrich::failed(attempt, &self.node)
             || self.decided.get(&attempt.conn).is_some_and(|d| d.outcome == Outcome::Failure)
@@ -159,7 +162,7 @@ fn preferred<'a>(attempts: &[&'a Attempt], holds: impl Fn(&Attempt) -> bool) -> 
 }
 
 /// It was over at that time, or not yet seen to be.
-fn is_in_time(attempt: &Attempt, probe: &KubeletProbe) -> bool {
+pub(super) fn is_in_time(attempt: &Attempt, probe: &KubeletProbe) -> bool {
     let (from, until) = (probe.written_boot_ns, probe.written_until());
     match attempt.ended {
         Some((end, _)) => end <= until.saturating_add(AFTER_NS) && from <= end.saturating_add(BEFORE_NS),

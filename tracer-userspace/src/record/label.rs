@@ -343,8 +343,8 @@ labels! {
     /// None of these.
     Unexplained = "unexplained" {
         title: "the attempt failed and no evidence decides why",
-        meaning: "The attempt failed and nothing that was seen decides the cause. That is an answer: the causes that the hooks in force would have shown are excluded.",
-        evidence: "What was seen is listed, and so are the hooks that are missing on this kernel and the events that were lost.",
+        meaning: "The attempt failed and nothing that was seen decides the cause. That is an answer: the causes that the hooks in force would have shown are excluded. A probe that failed before it made a connection is told here, too, in the kubelet's words: it could not make a socket (no file descriptor left), or the name in its `host` is not known to the node.",
+        evidence: "What was seen is listed, and so are the hooks that are missing on this kernel and the events that were lost. Of a probe that made no connection there is the kubelet's own outcome (its log or Events), where a list of pods tells that it is no command.",
         lookalikes: "Every other label needs evidence that decides it; without it, it is this one.",
         mend: "Start from the evidence in the verdict. `tracer record FILE` keeps the observations: a report with that file can be replayed.",
     }

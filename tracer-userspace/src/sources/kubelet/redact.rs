@@ -38,6 +38,7 @@ const FIXED: &[&str] = &[
     "dial tcp",
     "no such host",
     "server misbehaving",
+    "Temporary failure in name resolution",
     // System calls and their errors.
     "connect",
     "getsockopt",
@@ -46,7 +47,9 @@ const FIXED: &[&str] = &[
     "read",
     "write",
     "address already in use",
+    "address family not supported by protocol",
     "broken pipe",
+    "cannot allocate memory",
     "cannot assign requested address",
     "connection refused",
     "connection reset by peer",
@@ -61,6 +64,7 @@ const FIXED: &[&str] = &[
     "permission denied",
     "protocol not available",
     "too many open files",
+    "too many open files in system",
     // crypto/tls, the alerts of RFC 8446 among them.
     "remote error",
     "local error",
@@ -246,6 +250,7 @@ mod tests {
             r#"Get "https://10.88.0.5": remote error: tls: handshake failure"#,
             r#"Get "https://10.88.0.5": http: server gave HTTP response to HTTPS client"#,
             "dial tcp 10.88.0.5:8082: i/o timeout",
+            "dial tcp 10.88.0.5:8082: socket: too many open files in system",
             r#"timeout: failed to connect service "10.88.0.5:9000" within 1s: context deadline exceeded"#,
             "timeout: health rpc did not complete within 1.5s",
         ] {

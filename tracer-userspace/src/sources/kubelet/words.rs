@@ -214,6 +214,8 @@ mod tests {
             let text = Some(format!("dial tcp: lookup: {lookup}"));
             assert_eq!(words, Words { says: ProbeSays::Network, text, src: None, dst: None });
         }
+        let no_files = "dial tcp 10.88.0.5:8082: socket: too many open files";
+        assert_eq!(says(no_files), (ProbeSays::Network, Some(no_files.into())));
         assert_eq!(says("service unhealthy (responded with \"NOT_SERVING\")").0, ProbeSays::NotServing);
         assert_eq!(says("timeout: health rpc did not complete within 1s").0, ProbeSays::Timeout);
         assert_eq!(understand("Get \"https://[fd00::5]/live\": EOF").dst, "[fd00::5]:443".parse().ok());

@@ -1,0 +1,131 @@
+//! The kubelet says that a probe failed before it made a connection: no hook can see that, and its words alone tell.
+
+use super::evidence::of_outcome;
+use super::finding::Finding;
+use super::kubelet::{Unattached, container, k8s, kubelet, whose};
+use crate::correlate::node::Node;
+use crate::event::{KubeletProbe, ProbeSays};
+use crate::record::{Confidence, Label, Probe};
+use crate::shell::word;
+
+/// What kept it from dialling, in the kubelet's own words: the look-up of the name (`dial tcp: lookup: …`), or the socket
+/// (`dial tcp ADDRESS: socket: …`). A resolver that is dialled by TCP itself has an attempt of its own.
+#[must_use]
+pub fn undialled(probe: &KubeletProbe) -> Option<&str> {
+    let is_network = probe.is_counted() && probe.says == ProbeSays::Network;
+    let (_, dial) = probe.output.as_deref().filter(|_| is_network)?.split_once("dial tcp")?;
+    let (address, why) = dial.split_once(": ")?;
+    let begins: &[&str] = if address.is_empty() { &["lookup"] } else { &["socket", "bind"] };
+    let what = why.split(": ").next()?;
+    (begins.contains(&what) && !why.contains("dial tcp ")).then_some(why)
+}
+
+/// The verdict on it. `None` without a spec: a command may print the same words.
+#[must_use]
+pub fn verdict(probe: &KubeletProbe, node: &Node) -> Option<(Finding, Unattached)> {
+    let why = undialled(probe)?;
+    let spec = container(probe, node)?.probes.iter().find(|spec| spec.probe_type == probe.probe_type)?;
+    let named = Unattached {
+        probe: Probe::agreed(&[spec]),
+        k8s: k8s(&probe.pod, probe.container.as_ref(), node),
+        process: kubelet(probe.pid),
+    };
+    let (kind, whose) = (probe.probe_type.name(), whose(&named.k8s));
+    let summary = format!("the {kind} probe{whose} failed before it made a connection, as the kubelet says: {why}");
+    let mend = mend(why, spec.host.as_deref(), probe.pid);
+    let found = Finding::failure(Label::Unexplained, vec![of_outcome(probe)], summary, mend);
+    Some((found.with_confidence(Confidence::Possible), named))
+}
+
+fn mend(why: &str, host: Option<&str>, pid: Option<u32>) -> String {
+    let pid = pid.map_or_else(|| "$(pidof kubelet)".to_owned(), |pid| pid.to_string());
+    if why.contains("too many open files in system") {
+        "the node has no file left to open: cat /proc/sys/fs/file-nr; raise fs.file-max, and find who holds them"
+            .to_owned()
+    } else if why.contains("too many open files") {
+        format!(
+            "the kubelet has no file descriptor left: ls /proc/{pid}/fd | wc -l against grep 'open files' /proc/{pid}/limits; raise LimitNOFILE of its unit and restart it; what it holds: ls -l /proc/{pid}/fd"
+        )
+    } else if why.starts_with("lookup") {
+        format!(
+            "the probe's host is a name, which the kubelet asks the node's resolver for, and not the cluster's DNS: leave host out of the probe, so that the pod's address is dialled, or have the node know the name: getent hosts {}; cat /etc/resolv.conf",
+            word(host).unwrap_or("NAME")
+        )
+    } else {
+        format!(
+            "the kubelet could not make a socket: see its limits (/proc/{pid}/limits), the node's memory (dmesg) and what a security module refuses (ausearch -m avc)"
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::event::{AnswerKind, ProbeType, TcpState};
+    use crate::record::{Confidence, VerdictBody};
+    use crate::testing::Stream;
+
+    const NO_FILES: &str = r#"Get "http://10.88.0.2:8080": dial tcp 10.88.0.2:8080: socket: too many open files"#;
+    const NO_NAME: &str = r#"Get "http://web.shop:8080": dial tcp: lookup: no such host"#;
+
+    fn told(stream: &Stream) -> Vec<(&'static str, Option<String>)> {
+        let words = |it: VerdictBody| (it.verdict.label.name(), it.kubelet.and_then(|it| it.output));
+        stream.verdicts().into_iter().map(words).collect()
+    }
+
+    #[test]
+    fn a_probe_that_dialled_nobody_is_told_by_the_kubelet_s_words() {
+        for (words, summary, mend) in [
+            (NO_FILES, "as the kubelet says: socket: too many open files", "no file descriptor left: ls /proc/100/fd"),
+            (NO_NAME, "as the kubelet says: lookup: no such host", "getent hosts NAME"),
+            ("dial tcp [fd00::5]:80: socket: permission denied", ": socket: permission denied", "ausearch"),
+        ] {
+            let mut stream = Stream::new();
+            stream.http_readiness().kubelet_words(ProbeType::Readiness, words);
+            assert_eq!(told(&stream), [("unexplained", Some(words.to_owned()))]);
+            let verdict = stream.verdicts().remove(0).verdict;
+            assert_eq!(verdict.confidence, Confidence::Possible);
+            let whose = "the readiness probe of container app of pod default/web failed before it made a connection";
+            assert!(verdict.summary.starts_with(whose) && verdict.summary.ends_with(summary), "{}", verdict.summary);
+            assert!(verdict.remediation.contains(mend), "{}", verdict.remediation);
+        }
+    }
+
+    /// One for each, and the attempts around it that went well are left alone.
+    #[test]
+    fn it_is_of_no_attempt() {
+        let mut stream = Stream::new();
+        stream.http_readiness().connect().established().answer(AnswerKind::Http, Some(200));
+        stream.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 200)).wait_ms(10);
+        stream.kubelet_words(ProbeType::Readiness, NO_FILES).wait_ms(900);
+        stream.kubelet_words(ProbeType::Readiness, NO_FILES).wait_ms(10).again(9).connect().established();
+        assert_eq!(told(&stream).len(), 2, "{:?}", told(&stream));
+    }
+
+    #[test]
+    fn what_a_command_may_have_printed_or_was_dialled_says_nothing() {
+        let mut unknown = Stream::new();
+        unknown.kubelet_words(ProbeType::Readiness, "dial tcp 10.0.0.5:5432: socket: too many open files");
+        assert!(told(&unknown).is_empty(), "no spec tells that it is no command");
+        let mut command = Stream::new();
+        command.exec_readiness().kubelet_words(ProbeType::Readiness, NO_NAME);
+        assert_eq!(told(&command), [("exec_failed", None)]);
+        for dialled in [
+            "dial tcp 10.88.0.2:8080: connect: connection refused",
+            "dial tcp: lookup: dial tcp 10.96.0.10:53: connect: connection refused",
+        ] {
+            let mut stream = Stream::new();
+            stream.http_readiness().kubelet_words(ProbeType::Readiness, dialled);
+            assert!(told(&stream).is_empty(), "{dialled}");
+        }
+    }
+
+    /// A name has two addresses: the error of the first is what the kubelet says, and the other one's attempt has its verdict.
+    #[test]
+    fn where_another_address_was_dialled_its_verdict_is_the_one() {
+        let mut stream = Stream::new();
+        stream.http_readiness().connect().state(TcpState::SynSent, TcpState::Close, 111, (0, 0, 0)).wait_ms(10);
+        let attempt = told(&stream);
+        stream.kubelet_words(ProbeType::Readiness, "dial tcp [::1]:8080: socket: too many open files");
+        assert!(attempt.len() == 1 && told(&stream) == attempt, "{:?}", told(&stream));
+    }
+}
