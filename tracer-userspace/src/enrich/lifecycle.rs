@@ -1,6 +1,6 @@
 //! The lifecycle hooks that an attempt can be: the kubelet itself dials for them, as it does for probes.
 
-use super::matching::{Match, behaving, containers_dialled, dials, probes_on};
+use super::targets::{Match, behaving, containers_dialled, dials, probes_on};
 use crate::correlate::attempt::{Attempt, End};
 use crate::correlate::node::Node;
 use crate::event::{Container, HookType, LifecycleHook, Pod};

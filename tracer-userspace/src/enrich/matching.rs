@@ -1,35 +1,10 @@
 //! Which probe of which container an attempt can be: by its target, by what it did, and by what the kubelet said.
 
-use std::net::IpAddr;
-
 use super::lifecycle::hooks_met;
+use super::targets::{Match, Whose, behaving, probes_on, specs_dialled};
 use crate::correlate::attempt::Attempt;
 use crate::correlate::node::Node;
-use crate::event::{Container, Handler, KubeletProbe, Pod, PodRef, ProbeSpec};
-
-/// A probe, and whose it is.
-pub(super) type Match<'a> = (&'a Pod, &'a Container, &'a ProbeSpec);
-/// A container of a pod.
-pub(super) type Whose<'a> = (&'a Pod, &'a Container);
-
-/// The containers for which somebody may dial this address.
-pub(super) fn containers_dialled<'a>(attempt: &Attempt, node: &'a Node) -> impl Iterator<Item = Whose<'a>> {
-    let pods = node.pods.dialled_at(attempt.flow.dst.ip());
-    pods.flat_map(|pod| pod.containers.iter().map(move |c| (pod, c)))
-}
-
-/// The probe specs of the containers for which somebody may dial this address.
-fn specs_dialled<'a>(attempt: &Attempt, node: &'a Node) -> impl Iterator<Item = Match<'a>> {
-    containers_dialled(attempt, node).flat_map(|(pod, c)| c.probes.iter().map(move |spec| (pod, c, spec)))
-}
-
-/// The probe specs of this address and port.
-pub(super) fn probes_on<'a>(attempt: &Attempt, node: &'a Node) -> Vec<Match<'a>> {
-    specs_dialled(attempt, node)
-        .filter(|(.., spec)| spec.port == attempt.flow.dst.port())
-        .filter(|(pod, _, spec)| dials(pod, spec.host.as_deref(), attempt, node))
-        .collect()
-}
+use crate::event::{Container, Handler, KubeletProbe, Pod, PodRef};
 
 /// Several probes fit, for all that the kernel shows: of several kinds, or of several containers.
 #[must_use]
@@ -53,26 +28,6 @@ pub(super) fn matching_probes<'a>(attempt: &Attempt, node: &'a Node) -> Vec<Matc
     }
     let behaving = behaving(&all, attempt);
     if behaving.is_empty() && hooks_met(attempt, node).is_empty() { all } else { behaving }
-}
-
-/// Those that send something or do not, as the attempt did; all while it is not over.
-pub(super) fn behaving<'a>(all: &[Match<'a>], attempt: &Attempt) -> Vec<Match<'a>> {
-    let is_known = attempt.touched_only() || attempt.sent().is_some_and(|n| n > 0);
-    let is_alike = |spec: &ProbeSpec| !is_known || (spec.handler == Handler::Tcp) == attempt.touched_only();
-    all.iter().copied().filter(|(.., spec)| is_alike(spec)).collect()
-}
-
-/// A probe or lifecycle hook dials this address: its own `host`, the pod's address, or the node's for a pod on the host's network.
-pub(super) fn dials(pod: &Pod, host: Option<&str>, attempt: &Attempt, node: &Node) -> bool {
-    let dst = attempt.flow.dst.ip();
-    if let Some(host) = host {
-        return host.parse::<IpAddr>().map_or(host == "localhost" && dst.is_loopback(), |ip| ip == dst);
-    }
-    if pod.addrs.contains(&dst) {
-        return true;
-    }
-    // A host-network pod of a standalone kubelet has no address of its own in its status.
-    pod.host_network && pod.addrs.is_empty() && attempt.netns.is_some_and(|netns| node.owns(netns, dst))
 }
 
 /// The containers whose probe or lifecycle hook it can be.

@@ -1,6 +1,7 @@
 //! Dials of the prober's process that need not be a probe's: of an API server that runs in it, or as the API server's client.
 
-use super::matching::{Match, behaving, matching_probes, probes_on};
+use super::matching::matching_probes;
+use super::targets::{Match, behaving, probes_on};
 use crate::correlate::attempt::Attempt;
 use crate::correlate::node::Node;
 use crate::event::{AnswerKind, Handler, WITH_API_SERVER};
