@@ -2,10 +2,11 @@
 
 use std::collections::BTreeSet;
 
+use super::Check;
 use super::finding::{Draft, Finding, Unread};
 use super::port_range::PortRange;
+use super::reserved::{reserve, wanted_by_node_ports};
 use super::view::View;
-use super::{Check, port_overlap};
 
 /// The check.
 pub(super) const CHECK: Check = Check {
@@ -46,7 +47,7 @@ fn check(view: &View) -> Finding {
         let range = PortRange::read(view)?;
         let ports = read(view)?;
         // Whose check gives a command for the same setting.
-        let node_ports = if known(&range, &ports).is_empty() { Vec::new() } else { port_overlap::wanted(view, &range) };
+        let node_ports = if known(&range, &ports).is_empty() { Vec::new() } else { wanted_by_node_ports(view, &range) };
         Ok(judge(&range, &ports, node_ports))
     };
     read().unwrap_or_else(|unread| draft().unknown(unread))
@@ -93,7 +94,7 @@ fn judge(range: &PortRange, listeners: &BTreeSet<u16>, node_ports: Vec<(u16, u16
     let ports: Vec<u16> = known.iter().map(|(port, _)| *port).collect();
     let own: Vec<(u16, u16)> = ports.iter().map(|port| (*port, *port)).collect();
     let observed = format!("{} listeners in {range}, among them {}", inside.len(), names.join(", "));
-    draft.with("ports", ports).warn(observed, port_overlap::reserve(range, &[own, node_ports].concat()))
+    draft.with("ports", ports).warn(observed, reserve(range, &[own, node_ports].concat()))
 }
 
 #[cfg(test)]

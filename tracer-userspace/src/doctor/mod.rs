@@ -21,6 +21,7 @@ mod port_overlap;
 mod port_range;
 mod probe_budgets;
 mod proxy_mode;
+mod reserved;
 mod rp_filter;
 mod somaxconn;
 #[cfg(test)]

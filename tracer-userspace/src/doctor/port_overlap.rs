@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use super::finding::{Finding, Mend, Unread};
 use super::port_range::{NODE_PORTS, PortRange};
+use super::reserved::{for_node_ports, of_ipvs, reserve};
 use super::view::View;
 use super::{Check, Draft, listener_overlap};
 use crate::event::{NodePorts, ProxyMode};
@@ -21,35 +22,13 @@ fn check(view: &View) -> Finding {
         Err(unread) => return draft().unknown(unread),
     };
     let live = view.node_ports();
-    let hit = live.as_ref().is_ok_and(|live| !ipvs(live, |port| range.prefers(port)).is_empty());
+    let hit = live.as_ref().is_ok_and(|live| !of_ipvs(live, |port| range.prefers(port)).is_empty());
     let rate = if hit { view.growth(active_opens).ok() } else { None };
-    let lacking = to_reserve(&range, live.as_ref().map(Vec::as_slice).map_err(drop));
+    let lacking = for_node_ports(&range, live.as_ref().map(Vec::as_slice).map_err(drop));
     // Whose check gives a command for the same setting.
     let listeners = if lacking.is_empty() { Vec::new() } else { listener_overlap::to_reserve(view, &range) };
     let mend = reserve(&range, &[lacking, listeners].concat());
     judge(&range, live, rate, mend)
-}
-
-/// What this check wants reserved.
-pub(super) fn wanted(view: &View, range: &PortRange) -> Vec<(u16, u16)> {
-    let live = view.node_ports();
-    to_reserve(range, live.as_deref().map_err(drop))
-}
-
-/// The default range and the live NodePorts of IPVS, where connect() takes any that it must not.
-fn to_reserve(range: &PortRange, live: Result<&[NodePorts], ()>) -> Vec<(u16, u16)> {
-    let live = live.unwrap_or_default();
-    let ports = ipvs(live, |port| range.holds(port));
-    let may_come = live.is_empty() || live.iter().any(|table| table.mode == ProxyMode::Ipvs);
-    if ports.is_empty() && !(may_come && range.overlap(NODE_PORTS) > 0) {
-        return Vec::new();
-    }
-    [NODE_PORTS].into_iter().chain(ports.into_iter().map(|port| (port, port))).collect()
-}
-
-/// As the one command for all of these: each check's would else take back what the other's reserved.
-pub(super) fn reserve(range: &PortRange, ports: &[(u16, u16)]) -> Mend {
-    Mend::sysctl(&[("net.ipv4.ip_local_reserved_ports", &range.with_reserved(ports))])
 }
 
 fn draft() -> Draft {
@@ -69,12 +48,6 @@ fn named(text: &str, prefix: &str, name: &str) -> Option<u64> {
     lines.next()?.split_whitespace().nth(at)?.parse().ok()
 }
 
-/// Those NodePorts of IPVS.
-fn ipvs(live: &[NodePorts], wanted: impl Fn(u16) -> bool) -> BTreeSet<u16> {
-    let tables = live.iter().filter(|table| table.mode == ProxyMode::Ipvs);
-    tables.flat_map(|table| &table.ports).map(|port| port.port).filter(|port| wanted(*port)).collect()
-}
-
 /// `rate`: connects, and in how many seconds.
 fn judge(range: &PortRange, live: Result<Vec<NodePorts>, Unread>, rate: Option<(u64, f64)>, mend: Mend) -> Finding {
     let overlap = range.overlap(NODE_PORTS);
@@ -85,7 +58,7 @@ fn judge(range: &PortRange, live: Result<Vec<NodePorts>, Unread>, rate: Option<(
     };
     let all: BTreeSet<u16> = live.iter().flat_map(|table| &table.ports).map(|port| port.port).collect();
     let draft = draft.with("live_node_ports", all.len());
-    let (hit, others) = (ipvs(&live, |port| range.prefers(port)), ipvs(&live, |port| range.holds(port)));
+    let (hit, others) = (of_ipvs(&live, |port| range.prefers(port)), of_ipvs(&live, |port| range.holds(port)));
     let is_ipvs = live.iter().any(|table| table.mode == ProxyMode::Ipvs);
     if !hit.is_empty() {
         colliding(draft, range, &hit, rate, mend)
@@ -190,7 +163,7 @@ mod tests {
 
     /// With the mend that the check gives where no known daemon listens.
     fn judge(range: &PortRange, live: Result<Vec<NodePorts>, Unread>, rate: Option<(u64, f64)>) -> Finding {
-        let lacking = to_reserve(range, live.as_deref().map_err(drop));
+        let lacking = for_node_ports(range, live.as_deref().map_err(drop));
         super::judge(range, live, rate, reserve(range, &lacking))
     }
 
