@@ -1,7 +1,7 @@
 //! Whether packets between ports of a bridge pass iptables.
 
 use super::Check;
-use super::cni_config;
+use super::cni;
 use super::finding::{Draft, Finding, Mend, Unread};
 use super::view::View;
 
@@ -46,7 +46,7 @@ fn check(view: &View) -> Finding {
 
 /// Why pods hang on a bridge, and whether that could be told.
 fn bridge(view: &View) -> (Option<String>, bool) {
-    let configured = cni_config::active(view);
+    let configured = cni::active(view);
     if let Ok(Some(config)) = &configured
         && let Some(plugin) = config.plugins.iter().find(|plugin| BRIDGED.contains(&plugin.as_str()))
     {

@@ -5,6 +5,7 @@
 
 mod base_policy;
 mod br_netfilter;
+mod cni;
 mod cni_config;
 pub mod command;
 mod conntrack;
