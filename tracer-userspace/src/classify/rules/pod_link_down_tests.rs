@@ -1,0 +1,236 @@
+use crate::event::{Device, Fact, IpvsOp, LinkState, Links, ListenQueue, Netns, Pod, Pods};
+use crate::testing::{NODE, POD, SYN, SYN_ACK, Stream};
+
+fn eth0(up: bool, running: bool) -> LinkState {
+    LinkState {
+        ifindex: 2,
+        name: "eth0".into(),
+        up,
+        addrs: vec!["10.88.0.2".parse().expect("an address")],
+        running: Some(running),
+        ..LinkState::default()
+    }
+}
+
+fn looked_at(link: LinkState) -> Vec<&'static str> {
+    let mut stream = Stream::new();
+    stream.connect().wait_ms(200).inspection(|seen| {
+        seen.netns = Some(POD);
+        seen.links = vec![link];
+    });
+    stream.gives_up().labels()
+}
+
+#[test]
+fn a_drop_on_a_device_that_is_down_is_proof() {
+    let down = Device { ifindex: 7, name: "veth7".into(), up: false, loopback: false };
+    let mut stream = Stream::new();
+    stream.connect().drop_on(SYN, "NOT_SPECIFIED", NODE, Some(down));
+    assert_eq!(stream.labels(), ["pod_link_down"]);
+}
+
+#[test]
+fn a_bridge_without_a_port_is_said_when_nothing_nearer_is() {
+    let mut stream = Stream::new();
+    stream.connect().drop(SYN, "NO_TX_TARGET", NODE);
+    assert!(stream.labels().is_empty(), "a look at the target may name the link");
+    let bridge = Device { ifindex: 3, name: "cni0".into(), up: true, loopback: false };
+    let mut stream = Stream::new();
+    stream.connect().drop_on(SYN, "NO_TX_TARGET", NODE, Some(bridge));
+    assert_eq!(stream.gives_up().labels(), ["pod_link_down"]);
+}
+
+/// Seen: the pod's neighbour entry for the node was wrong.
+#[test]
+fn an_answer_to_nobody_s_link_layer_address_is_no_link_that_is_down() {
+    let port = Device { ifindex: 3, name: "v3".into(), up: true, loopback: false };
+    let mut stream = Stream::new();
+    stream.connect().drop_on(SYN_ACK, "NO_TX_TARGET", NODE, Some(port));
+    assert_eq!(stream.gives_up().labels(), ["unexplained"]);
+}
+
+#[test]
+fn what_was_read_for_a_later_attempt_says_nothing_of_this_one() {
+    let mut stream = Stream::new();
+    stream.connect().gives_up().wait_ms(500).inspection(|seen| {
+        seen.netns = Some(POD);
+        seen.links = vec![eth0(false, false)];
+    });
+    assert_eq!(stream.labels(), ["unexplained"]);
+}
+
+#[test]
+fn an_address_that_no_kernel_has_and_somebody_answers_for_is_no_gone_pod() {
+    let gone = |state: &str, ambiguous: bool| {
+        let mut stream = Stream::new();
+        stream.http_readiness().connect().wait_ms(200).inspection(|seen| {
+            seen.netns = None;
+            seen.ambiguous = ambiguous;
+            seen.neighbour = Some(crate::testing::neighbour(state));
+        });
+        stream.gives_up().labels()
+    };
+    assert_eq!(gone("failed", false), ["pod_link_down"]);
+    assert_eq!(gone("reachable", false), ["unexplained"]);
+    assert_eq!(gone("failed", true), ["neighbour_failure"], "two have it");
+}
+
+#[test]
+fn the_copies_that_a_bridge_floods_say_nothing_but_the_port() {
+    let mut stream = Stream::new();
+    stream.connect().drop(SYN, "OTHERHOST", POD).wait_ms(200).inspection(|seen| {
+        seen.netns = Some(POD);
+        seen.links = vec![eth0(false, false)];
+    });
+    assert_eq!(stream.gives_up().labels(), ["pod_link_down"]);
+}
+
+/// Seen with a permanent neighbour entry: without one the packet waits for an answer, and never comes to the queue.
+#[test]
+fn a_packet_that_a_queue_without_carrier_dropped_was_lost_at_the_link() {
+    let at = |running| {
+        let port = Device { ifindex: 7, name: "veth7".into(), up: true, loopback: false };
+        let mut stream = Stream::new();
+        stream.connect().drop_on(SYN, "QDISC_DROP", NODE, Some(port)).wait_ms(200).inspection(|seen| {
+            seen.netns = Some(POD);
+            seen.links = vec![eth0(running, running)];
+        });
+        stream.gives_up().labels()
+    };
+    assert_eq!((at(false), at(true)), (vec!["pod_link_down"], vec!["unexplained"]));
+}
+
+#[test]
+fn the_state_of_the_target_s_link_decides_and_a_good_link_does_not() {
+    assert_eq!(looked_at(eth0(false, false)), ["pod_link_down"]);
+    assert_eq!(looked_at(eth0(true, false)), ["pod_link_down"]);
+    assert_eq!(looked_at(eth0(true, true)), ["unexplained"]);
+}
+
+/// Its other end in the pod is up and has no carrier for it.
+#[test]
+fn the_node_s_end_that_is_down_is_said_to_be_down() {
+    let told = |set_down: bool, up: bool| {
+        let veth = LinkState { ifindex: 7, name: "veth7".into(), up, ..LinkState::default() };
+        let mut stream = Stream::new();
+        stream.links(true, &["10.88.0.1"]).connect();
+        if set_down {
+            stream.link_set(NODE, 7, "veth7", false);
+        }
+        stream.push(Fact::Links(Links { netns: NODE, cookie: None, links: vec![veth] })).wait_ms(200);
+        stream.inspection(|seen| {
+            seen.netns = Some(POD);
+            seen.links = vec![LinkState { peer_ifindex: Some(7), ..eth0(true, false) }];
+        });
+        stream.gives_up().verdicts().remove(0).verdict
+    };
+    let set = told(true, true);
+    assert!(set.summary.starts_with("veth7 in the node's network namespace is down (set down by"), "{}", set.summary);
+    assert!(told(false, true).summary.starts_with("eth0 in "), "what is up is not named");
+    let verdict = told(false, false);
+    assert!(verdict.summary.starts_with("veth7 in the node's network namespace is down: "), "{}", verdict.summary);
+    assert!(verdict.remediation.starts_with("ip link set veth7 up"), "{}", verdict.remediation);
+    assert!(verdict.evidence[0].says.ends_with("no carrier: its other end is down"), "{:?}", verdict.evidence);
+}
+
+/// Found by the properties: its handshake and its end were lost, and the target was looked at for another attempt.
+#[test]
+fn an_attempt_that_may_be_over_is_not_judged_by_a_look_at_its_target() {
+    let mut stream = Stream::new();
+    stream.connect().lost(2).wait_ms(200).inspection(|seen| {
+        seen.netns = Some(POD);
+        seen.links = vec![eth0(false, false)];
+    });
+    assert!(stream.labels().is_empty());
+    assert_eq!(stream.gives_up().labels(), ["pod_link_down"], "its end is seen: it did wait");
+}
+
+/// What is seen of the SYN, then a look at the target whose namespace is this, in which its link is down.
+fn met(begin: impl FnOnce(&mut Stream), netns: Netns) -> Vec<&'static str> {
+    let mut stream = Stream::new();
+    stream.links(true, &["10.88.0.1"]).connect();
+    begin(&mut stream);
+    stream.wait_ms(200).inspection(|seen| {
+        seen.netns = Some(netns);
+        seen.links = vec![eth0(false, false)];
+    });
+    stream.gives_up().labels()
+}
+
+/// nodelocaldns and a node's own address on a device that is down: both are reached over `lo`.
+#[test]
+fn an_address_of_a_node_or_of_the_own_namespace_is_not_behind_its_link() {
+    assert_eq!(met(|_| {}, POD), ["pod_link_down"]);
+    assert_eq!(met(|_| {}, NODE), ["unexplained"]);
+}
+
+#[test]
+fn what_ipvs_took_or_a_listener_met_was_not_lost_at_the_link() {
+    assert_eq!(met(|stream| _ = stream.ipvs(SYN, IpvsOp::Translate), POD), ["unexplained"]);
+    let full = |queue| met(|stream| _ = stream.queue_full(queue), POD);
+    assert_eq!(full(ListenQueue::Accept), ["accept_queue_overflow"]);
+    assert_eq!(full(ListenQueue::HalfOpen), ["syn_backlog_overflow"]);
+}
+
+const SIX: &str = "fd00::2";
+
+/// A pod with fallback devices, as every pod of a node has that uses IPIP; its eth0 has lost its IPv6 address.
+fn six(begin: impl FnOnce(&mut Stream), up: bool) -> Vec<String> {
+    let down = |ifindex, name: &str| LinkState { ifindex, name: name.into(), ..LinkState::default() };
+    let mut stream = Stream::to(&format!("[{SIX}]:8080"));
+    begin(&mut stream);
+    stream.connect().wait_ms(200).inspection(|seen| {
+        seen.links = vec![down(2, "tunl0"), down(3, "ip6tnl0"), LinkState { up, ..down(4, "eth0") }];
+    });
+    stream.gives_up();
+    let told = stream.verdicts().into_iter().map(|it| it.verdict);
+    told.map(|it| it.summary.split(' ').next().filter(|_| it.label.name() == "pod_link_down").unwrap_or("-").into())
+        .collect()
+}
+
+#[test]
+fn an_ipv6_address_went_with_the_link_that_held_it() {
+    let held = |stream: &mut Stream| {
+        stream.inspection(|seen| {
+            let addrs = vec![SIX.parse().expect("an address")];
+            seen.links = vec![LinkState { ifindex: 4, up: true, addrs, ..LinkState::default() }];
+        });
+    };
+    assert_eq!(six(held, false), ["eth0"]);
+    assert_eq!(six(held, true), ["-"], "it was taken off");
+}
+
+/// The tracer came when it was down already.
+#[test]
+fn an_ipv6_address_went_with_the_only_link() {
+    let mut stream = Stream::to(&format!("[{SIX}]:8080"));
+    stream.connect().wait_ms(200).inspection(|seen| seen.links = vec![eth0(false, false)]);
+    assert_eq!(stream.gives_up().labels(), ["pod_link_down"]);
+}
+
+#[test]
+fn an_ipv6_address_went_with_the_link_that_was_set_down() {
+    assert_eq!(six(|_| {}, false), ["-"], "any of three");
+    assert_eq!(six(|stream| _ = stream.link_set(POD, 4, "eth0", false), false), ["eth0"]);
+    let both = |stream: &mut Stream| _ = stream.link_set(POD, 4, "eth0", false).link_set(POD, 4, "eth0", true);
+    assert_eq!(six(both, false), ["-"]);
+}
+
+#[test]
+fn a_pod_whose_namespace_is_known_is_not_gone() {
+    let said = |begin: &dyn Fn(&mut Stream)| {
+        let mut stream = Stream::new();
+        let addrs = vec!["10.88.0.2".parse().expect("an address")];
+        let pod = Pod { name: Some("web".into()), addrs, netns: Some(POD), ..Pod::default() };
+        stream.push(Fact::Pods(Pods { pods: vec![pod] }));
+        begin(&mut stream);
+        stream.connect().wait_ms(200).inspection(|seen| {
+            seen.netns = None;
+            seen.neighbour = Some(crate::testing::neighbour("incomplete"));
+        });
+        stream.gives_up().labels()
+    };
+    assert_eq!(said(&|_| {}), ["neighbour_failure"]);
+    assert_eq!(said(&|stream| _ = stream.netns_ends(POD)), ["pod_link_down"]);
+    assert_eq!(said(&|stream| _ = stream.netns_ends(POD).netns_made(POD)), ["neighbour_failure"]);
+}
