@@ -20,6 +20,7 @@ mod pace;
 mod pods;
 pub mod ports;
 pub mod procfs;
+mod room;
 mod sent;
 pub mod settings;
 mod throttle;

@@ -1,7 +1,7 @@
 //! Where a network namespace can be entered, and which one owns an address: found when asked, by the
 //! names that container runtimes bind (`/run/netns`) and by processes.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::fs;
 use std::net::IpAddr;
 use std::os::unix::fs::MetadataExt;
@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use super::procfs::{MAX_PROCESSES, Namespace, NetnsError, in_netns, namespace_of};
+use super::room::Room;
 use super::turns::Look;
 use super::{addresses, cgroup, links};
 use crate::ask::Awaited;
@@ -32,8 +33,6 @@ pub(super) const fn kept_for(awaited: Awaited) -> Duration {
 const LEAST_MS: u64 = 150;
 /// Nor is it before this what was not found: it may have been made meanwhile.
 const LEAST: Duration = Duration::from_millis(LEAST_MS);
-/// A pod has one, and a few more where it sets up networks itself.
-const MAX_OF_POD: usize = 64;
 
 /// A namespace and a way into it.
 #[derive(Clone, Debug)]
@@ -213,42 +212,6 @@ fn inode(path: &Path) -> Option<Netns> {
     u32::try_from(fs::metadata(path).ok()?.ino()).ok().map(Netns)
 }
 
-/// Room for namespaces. A process may make as many as it likes: those of one pod leave room for the others'.
-#[derive(Debug)]
-pub(super) struct Room {
-    most: usize,
-    taken: usize,
-    of_pods: HashMap<String, usize>,
-    problem: Option<String>,
-}
-
-impl Room {
-    pub(super) fn of(most: usize) -> Self {
-        Self { most, taken: 0, of_pods: HashMap::new(), problem: None }
-    }
-
-    /// Whether there is room for one more that is found through a process of this pod, or of none.
-    pub(super) fn take(&mut self, pod: Option<&str>) -> bool {
-        let before = pod.and_then(|pod| self.of_pods.get(pod)).copied().unwrap_or(0);
-        if self.taken == self.most {
-            self.problem = Some(format!("more than {} network namespaces: the rest is left out", self.most));
-        } else if before == MAX_OF_POD {
-            let problem = || format!("more than {MAX_OF_POD} network namespaces made by one pod: the rest is left out");
-            self.problem.get_or_insert_with(problem);
-        } else {
-            self.taken += 1;
-            self.of_pods.extend(pod.map(|pod| (pod.to_owned(), before + 1)));
-            return true;
-        }
-        false
-    }
-
-    /// What is to be said if some were left out.
-    pub(super) fn problem(&self) -> Option<String> {
-        self.problem.clone()
-    }
-}
-
 /// The namespaces of a moment.
 #[derive(Debug)]
 struct Found {
@@ -315,6 +278,7 @@ fn pod_of(pid: u32) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::super::procfs::netns_of;
+    use super::super::room::MAX_OF_POD;
     use super::*;
 
     #[test]

@@ -10,8 +10,8 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use super::addresses;
-use super::namespaces::Room;
 use super::procfs::{NodeNetns, Process, in_netns, netns_of};
+use super::room::Room;
 use crate::event::{Container, Netns, Pod};
 
 /// Names of logs read; the kubelet keeps a few for each container.
