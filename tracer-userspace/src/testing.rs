@@ -2,6 +2,8 @@
 //! rules; that a kernel shows such a stream is proven by the scenarios, on real kernels.
 
 mod facts;
+mod kubelet;
+mod node;
 mod probes;
 mod scratch;
 
@@ -10,14 +12,12 @@ use std::net::SocketAddr;
 use crate::core::Core;
 use crate::decision::Decision;
 use crate::event::{
-    Actor, Answer, AnswerKind, ConnId, Connect, ConnectFailed, Device, Fact, Flow, Icmp, Inspection, Ipvs, IpvsOp,
-    KubeletProbe, KubeletResult, LinkChange, Links, Listen, ListenQueue, Loss, MissingHook, Netns, NetnsOp,
-    NetnsOpKind, NodePort, NodePorts, Observation, PacketDrop, ProbeSays, ProbeType, ProxyMode, QueueFull,
-    ResetReceived, ResetSent, Retransmit, State, TcpFlags, TcpState, Via,
+    Actor, Answer, AnswerKind, ConnId, Connect, ConnectFailed, Device, Fact, Flow, Icmp, Ipvs, IpvsOp, ListenQueue,
+    Loss, MissingHook, Netns, Observation, PacketDrop, QueueFull, ResetReceived, ResetSent, Retransmit, State,
+    TcpFlags, TcpState, Via,
 };
 use crate::record::{Body, VerdictBody};
 pub(crate) use facts::prober;
-use facts::readiness_failed;
 pub(crate) use facts::start;
 pub(crate) use facts::{firewall, http_probe, lo, neighbour, rule};
 pub(crate) use scratch::Scratch;
@@ -106,45 +106,6 @@ impl Stream {
 
     pub(crate) fn established(&mut self) -> &mut Self {
         self.state(TcpState::SynSent, TcpState::Established, 0, (0, 1, 0))
-    }
-
-    /// The kubelet's line about the readiness probe of the pod, now.
-    pub(crate) fn kubelet(&mut self, says: ProbeSays) -> &mut Self {
-        let written_boot_ns = self.now;
-        self.push(Fact::KubeletProbe(Box::new(KubeletProbe { written_boot_ns, ..readiness_failed(says) })))
-    }
-
-    /// The kubelet says that the probe of this kind errored, in these words.
-    pub(crate) fn kubelet_error(&mut self, probe_type: ProbeType, says: ProbeSays, words: &str) -> &mut Self {
-        let (written_boot_ns, result) = (self.now, KubeletResult::Error);
-        let said = KubeletProbe { written_boot_ns, probe_type, result, ..readiness_failed(says) };
-        self.push(Fact::KubeletProbe(Box::new(KubeletProbe { output: Some(words.into()), ..said })))
-    }
-
-    /// The kubelet says that the probe of this kind failed on the network, in these words.
-    pub(crate) fn kubelet_words(&mut self, probe_type: ProbeType, words: &str) -> &mut Self {
-        let (written_boot_ns, dialled) = (self.now, words.split_once("dial tcp ").and_then(|it| it.1.split_once(": ")));
-        let (output, dst) = (Some(words.into()), dialled.and_then(|(dst, _)| dst.parse().ok()));
-        let said = readiness_failed(ProbeSays::Network);
-        self.push(Fact::KubeletProbe(Box::new(KubeletProbe { written_boot_ns, probe_type, output, dst, ..said })))
-    }
-
-    /// The same about another of its probes.
-    pub(crate) fn kubelet_of(&mut self, probe_type: ProbeType, says: ProbeSays) -> &mut Self {
-        let written_boot_ns = self.now;
-        let said = KubeletProbe { written_boot_ns, probe_type, ..readiness_failed(says) };
-        self.push(Fact::KubeletProbe(Box::new(said)))
-    }
-
-    /// An Event about the readiness probe of the pod, of the second that began this long ago.
-    pub(crate) fn kubelet_event(&mut self, says: ProbeSays, ago_ms: u64) -> &mut Self {
-        let written_boot_ns = self.now - ago_ms * 1_000_000;
-        self.push(Fact::KubeletProbe(Box::new(KubeletProbe {
-            written_boot_ns,
-            pid: None,
-            event_count: Some(3),
-            ..readiness_failed(says)
-        })))
     }
 
     /// What this pushes happens in the prober's own context.
@@ -324,50 +285,6 @@ impl Stream {
         self.push(Fact::Answer(Answer { conn: self.conn, kind, status }))
     }
 
-    /// The target is looked at.
-    pub(crate) fn inspection(&mut self, fill: impl FnOnce(&mut Inspection)) -> &mut Self {
-        let mut seen = Inspection::nothing(NODE, self.flow.dst);
-        seen.netns = Some(POD);
-        fill(&mut seen);
-        self.push(Fact::Inspection(Box::new(seen)))
-    }
-
-    pub(crate) fn netns_made(&mut self, netns: Netns) -> &mut Self {
-        self.netns_op(netns, NetnsOpKind::Unshare)
-    }
-
-    pub(crate) fn netns_ends(&mut self, netns: Netns) -> &mut Self {
-        self.netns_op(netns, NetnsOpKind::End)
-    }
-
-    fn netns_op(&mut self, netns: Netns, op: NetnsOpKind) -> &mut Self {
-        self.push(Fact::NetnsOp(NetnsOp { actor: prober(), ancestors: Vec::new(), netns, op }))
-    }
-
-    /// Somebody sets a link up or down.
-    pub(crate) fn link_set(&mut self, netns: Netns, ifindex: u32, name: &str, up: bool) -> &mut Self {
-        self.push(Fact::LinkChange(LinkChange {
-            netns,
-            ifindex,
-            name: name.into(),
-            up,
-            actor: prober(),
-            ancestors: Vec::new(),
-            exe: None,
-            cni_netns: None,
-            hook: "qdisc_reset".into(),
-        }))
-    }
-
-    pub(crate) fn listens(&mut self, netns: Netns, port: u16, begins: bool) -> &mut Self {
-        self.listens_on(netns, SocketAddr::new(std::net::Ipv4Addr::UNSPECIFIED.into(), port), begins)
-    }
-
-    pub(crate) fn listens_on(&mut self, netns: Netns, addr: SocketAddr, begins: bool) -> &mut Self {
-        let actor = Actor { pid: 99, tid: 99, comm: "app".into(), ..prober() };
-        self.push(Fact::Listen(Listen { netns, addr, actor, begins }))
-    }
-
     /// The next attempt to the same target, from the next port.
     pub(crate) fn again(&mut self, conn: u64) -> &mut Self {
         self.conn = ConnId(conn);
@@ -386,26 +303,6 @@ impl Stream {
     pub(crate) fn again_to(&mut self, conn: u64, dst: &str) -> &mut Self {
         self.flow.dst = addr(dst);
         self.again(conn)
-    }
-
-    pub(crate) fn node_port(&mut self, mode: ProxyMode, port: u16, backends: &[&str]) -> &mut Self {
-        let backends = backends.iter().map(|b| addr(b)).collect();
-        let port =
-            NodePort { port, addrs: vec![self.flow.src.ip()], service: Some("kube-system/dashboard".into()), backends };
-        self.push(Fact::NodePorts(NodePorts { netns: NODE, mode, ports: vec![port] }))
-    }
-
-    pub(crate) fn links(&mut self, lo_up: bool, addrs: &[&str]) -> &mut Self {
-        let addrs = addrs.iter().map(|a| a.parse().expect("an address in a test")).collect();
-        let lo = crate::event::LinkState {
-            ifindex: 1,
-            name: "lo".into(),
-            up: lo_up,
-            loopback: true,
-            addrs,
-            ..Default::default()
-        };
-        self.push(Fact::Links(Links { netns: NODE, cookie: None, links: vec![lo] }))
     }
 
     pub(crate) fn lost(&mut self, count: u64) -> &mut Self {
