@@ -151,21 +151,13 @@ fn has_cpu(list: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::testing::Scratch;
 
-    struct Scratch(PathBuf);
-
-    impl Scratch {
-        fn new(name: &str, folders: &[&str]) -> Self {
-            let root = std::env::temp_dir().join(format!("tracer-{}-{name}", std::process::id()));
-            folders.iter().for_each(|folder| fs::create_dir_all(root.join(folder)).expect("a folder"));
-            Self(root)
-        }
-    }
-
-    impl Drop for Scratch {
-        fn drop(&mut self) {
-            _ = fs::remove_dir_all(&self.0);
-        }
+    /// A directory with these in it.
+    fn with(folders: &[&str]) -> Scratch {
+        let scratch = Scratch::new();
+        folders.iter().for_each(|folder| fs::create_dir_all(scratch.path(folder)).expect("a folder"));
+        scratch
     }
 
     fn found(mounts: &Mounts, path: &str) -> io::Result<PathBuf> {
@@ -176,8 +168,8 @@ mod tests {
     #[test]
     fn a_path_that_ends_at_a_common_ancestor_is_found_from_there() {
         let folders = ["kube/burst/other/c2", "kube/burst/own/c1", "kube/best/pod/c3", "system/kubelet"];
-        let scratch = Scratch::new("cgroups", &folders);
-        let root = &scratch.0;
+        let scratch = with(&folders);
+        let root = scratch.root();
         let mounts = Mounts::of(&format!(
             "40 31 0:38 /../../../.. {} ro - cgroup2 cgroup2 rw\n41 31 0:38 / {} ro - cgroup2 cgroup2 rw\n",
             root.display(),
@@ -189,17 +181,18 @@ mod tests {
         assert_eq!(at("/../../other/c2"), Some(root.join("kube/burst/other/c2")));
         assert_eq!(at("/.."), Some(root.join("kube/burst/own")));
         assert_eq!(at("/"), Some(root.join("kube/burst/own/c1")));
-        assert_eq!(at("/../../../.."), Some(root.clone()), "the root");
+        assert_eq!(at("/../../../.."), Some(root.to_owned()), "the root");
         assert_eq!((at("/../../gone"), at("/../../../../../above")), (None, None), "never another one");
     }
 
     #[test]
     fn without_a_mount_that_begins_above_it_nothing_is_found() {
-        let scratch = Scratch::new("cgroups-below", &["a/b"]);
-        let mounted =
-            |root: &str| Mounts::of(&format!("41 31 0:38 {root} {} rw - cgroup2 cgroup2 rw\n", scratch.0.display()));
-        assert_eq!(found(&mounted("/"), "/a/b").ok(), Some(scratch.0.join("a/b")));
-        assert_eq!(found(&mounted("/docker/x"), "/docker/x/a").ok(), Some(scratch.0.join("a")));
+        let scratch = with(&["a/b"]);
+        let mounted = |root: &str| {
+            Mounts::of(&format!("41 31 0:38 {root} {} rw - cgroup2 cgroup2 rw\n", scratch.root().display()))
+        };
+        assert_eq!(found(&mounted("/"), "/a/b").ok(), Some(scratch.path("a/b")));
+        assert_eq!(found(&mounted("/docker/x"), "/docker/x/a").ok(), Some(scratch.path("a")));
         for (root, path) in [("/", "/../a"), ("/x", "/a"), ("/../..", "/../a"), ("/../x", "/a")] {
             let error = found(&mounted(root), path).expect_err("nothing");
             assert!(error.to_string().contains(path), "{error}");

@@ -2,21 +2,19 @@
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::view::View;
+use crate::testing::Scratch;
 
 /// A node's files in a folder that goes away with its test.
-pub(super) struct Tree(PathBuf);
+pub(super) struct Tree(Scratch);
 
 impl Tree {
     /// Paths and contents.
     pub(super) fn new(files: &[(&str, &str)]) -> Self {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let name = format!("tracer-doctor-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
-        let root = std::env::temp_dir().join(name);
+        let root = Scratch::new();
         for (path, content) in files {
-            let path = root.join(path);
+            let path = root.path(path);
             std::fs::create_dir_all(path.parent().expect("a folder")).expect("folder");
             std::fs::write(&path, content).expect("file");
             std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).expect("mode");
@@ -25,16 +23,10 @@ impl Tree {
     }
 
     pub(super) fn path(&self) -> PathBuf {
-        self.0.clone()
+        self.0.root().to_owned()
     }
 
     pub(super) fn view(&self) -> View {
-        View::of_files(self.0.clone(), None)
-    }
-}
-
-impl Drop for Tree {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
+        View::of_files(self.path(), None)
     }
 }

@@ -200,6 +200,7 @@ fn container_file(name: &str) -> Option<(String, (String, PodName))> {
 mod tests {
     use super::super::cgroup::PodProcess;
     use super::*;
+    use crate::testing::Scratch;
 
     fn process(pid: u32, netns: u32, uid: Option<&str>, container: Option<&str>) -> Process {
         let pod = uid.map(|uid| PodProcess { uid: uid.into(), container: container.map(Into::into) });
@@ -249,8 +250,8 @@ mod tests {
     /// As in the DaemonSet's container: symlinks that lead nowhere, and no directory of pods beside them.
     #[test]
     fn each_directory_is_read_where_it_is() {
-        let scratch = std::env::temp_dir().join(format!("tracer-{}-log-names", std::process::id()));
-        let (own, prober) = (scratch.join("own"), scratch.join("prober"));
+        let scratch = Scratch::new();
+        let (own, prober) = (scratch.path("own"), scratch.path("prober"));
         fs::create_dir_all(own.join("containers")).expect("a directory");
         let link = own.join("containers").join("cart-0_shop_app-c1.log");
         std::os::unix::fs::symlink("/var/log/pods/nowhere/0.log", link).expect("a symlink");
@@ -265,7 +266,6 @@ mod tests {
         assert_eq!(named(&[&prober, &own]), with_pod("cart-0"), "by its container");
         fs::create_dir_all(prober.join("pods").join("shop_cart_u")).expect("a directory");
         assert_eq!(named(&[&prober, &own]), with_pod("cart"), "by its own directory");
-        assert_eq!(named(&[&scratch]), (None, None, vec![None, None]));
-        fs::remove_dir_all(&scratch).expect("gone");
+        assert_eq!(named(&[scratch.root()]), (None, None, vec![None, None]));
     }
 }

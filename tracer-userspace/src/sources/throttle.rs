@@ -91,6 +91,7 @@ fn parse(text: &str, cgroup: &str) -> Option<Throttled> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::testing::Scratch;
 
     #[test]
     fn counters_of_both_versions() {
@@ -128,20 +129,20 @@ mod tests {
 
     #[test]
     fn the_cpu_hierarchy_goes_before_version_two_where_it_has_the_counters() {
-        let scratch = std::env::temp_dir().join(format!("tracer-{}-throttle", std::process::id()));
+        let scratch = Scratch::new();
         for folder in ["cpu/pod", "all/pod", "all/other"] {
-            fs::create_dir_all(scratch.join(folder)).expect("a folder");
-            fs::write(scratch.join(folder).join("cpu.stat"), "nr_throttled 1\n").expect("a file");
+            fs::create_dir_all(scratch.path(folder)).expect("a folder");
+            fs::write(scratch.path(folder).join("cpu.stat"), "nr_throttled 1\n").expect("a file");
         }
         let mounts = Mounts::of(&format!(
             "40 31 0:37 / {0}/cpu rw - cgroup cgroup rw,cpu\n41 31 0:38 /../.. {0}/all rw - cgroup2 cgroup2 rw\n",
-            scratch.display()
+            scratch.root().display()
         ));
-        let found = |text: &str| folder(text, &mounts).map(|it| it.strip_prefix(&scratch).expect("below").to_owned());
+        let found =
+            |text: &str| folder(text, &mounts).map(|it| it.strip_prefix(scratch.root()).expect("below").to_owned());
         assert_eq!(found("4:cpu,cpuacct:/pod\n0::/../../other\n"), Some("cpu/pod".into()));
         assert_eq!(found("4:cpu,cpuacct:/gone\n0::/../../other\n"), Some("all/other".into()));
         assert_eq!(found("0::/../../pod\n"), Some("all/pod".into()), "as in a container");
         assert_eq!((found("4:cpu:/\n"), found("0::/../../gone\n")), (None, None));
-        fs::remove_dir_all(&scratch).expect("gone");
     }
 }

@@ -15,6 +15,11 @@ impl Scratch {
         Self(path)
     }
 
+    /// The directory itself.
+    pub(crate) fn root(&self) -> &Path {
+        &self.0
+    }
+
     /// A place in it, where nothing is yet.
     pub(crate) fn path(&self, name: impl AsRef<Path>) -> PathBuf {
         self.0.join(name)

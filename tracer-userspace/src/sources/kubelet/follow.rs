@@ -194,6 +194,7 @@ mod tests {
 
     use super::*;
     use crate::event::Loss;
+    use crate::testing::Scratch;
 
     /// Any line is a fact of its length.
     fn parse(line: &str, _: Now) -> Option<Fact> {
@@ -210,9 +211,8 @@ mod tests {
 
     #[test]
     fn what_is_appended_is_read_and_so_is_the_file_that_takes_its_place() {
-        let place = std::env::temp_dir().join(format!("tracer-follow-{}", std::process::id()));
-        std::fs::create_dir_all(&place).unwrap();
-        let (path, moved) = (place.join("log"), place.join("log.1"));
+        let scratch = Scratch::new();
+        let (path, moved) = (scratch.path("log"), scratch.path("log.1"));
         let append = |text: &str| {
             File::options().create(true).append(true).open(&path).unwrap().write_all(text.as_bytes()).unwrap();
         };
@@ -236,6 +236,5 @@ mod tests {
         assert_eq!(next(&mut facts), ("more".into(), 4));
         drop(facts);
         thread.join().unwrap();
-        std::fs::remove_dir_all(&place).unwrap();
     }
 }

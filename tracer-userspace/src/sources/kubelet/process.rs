@@ -89,6 +89,7 @@ pub(in crate::sources) fn flag<'a>(args: &'a [String], name: &str) -> Option<&'a
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::testing::Scratch;
 
     #[test]
     fn flags_are_read_in_both_forms() {
@@ -108,23 +109,23 @@ mod tests {
     #[test]
     fn a_link_out_of_the_root_ends_in_it() {
         let own = RootOf(std::process::id());
-        let place = std::env::temp_dir().join(format!("tracer-root-{}", own.0));
-        fs::create_dir_all(&place).expect("directory");
+        let scratch = Scratch::new();
+        let place = scratch.root();
         fs::write(place.join("b.conf"), "b").expect("file");
         std::os::unix::fs::symlink("b.conf", place.join("a.conf")).expect("link");
         std::os::unix::fs::symlink("/proc/self/exe", place.join("c")).expect("link");
-        let paths = own.list(&place).expect("readable");
+        let paths = own.list(place).expect("readable");
         assert_eq!(paths, ["a.conf", "b.conf", "c"].map(|name| place.join(name)));
         assert_eq!(own.read(&paths[0]).expect("readable"), b"b");
         assert!(own.read(&paths[2]).is_err(), "a link of /proc leads anywhere");
         assert!(own.read(Path::new("/dev/null")).is_err(), "to open a device can do something");
-        assert!(own.read(&place).is_err() && own.list(&paths[1]).is_err());
-        fs::remove_dir_all(&place).expect("directory");
+        assert!(own.read(place).is_err() && own.list(&paths[1]).is_err());
     }
 
     #[test]
     fn only_a_plain_file_is_opened_and_a_pipe_holds_nobody_up() {
-        let pipe = std::env::temp_dir().join(format!("tracer-pipe-{}", std::process::id()));
+        let scratch = Scratch::new();
+        let pipe = scratch.path("pipe");
         nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).expect("pipe");
         let (tx, opened) = std::sync::mpsc::channel();
         let of_thread = pipe.clone();
@@ -132,6 +133,5 @@ mod tests {
         let opened = opened.recv_timeout(std::time::Duration::from_secs(10)).expect("nobody writes to it");
         assert!(opened.is_err() && open_file(Path::new("/dev/null")).is_err() && open_file(Path::new("/")).is_err());
         assert!(open_file(Path::new("/proc/self/exe")).is_ok());
-        fs::remove_file(&pipe).expect("pipe");
     }
 }

@@ -84,6 +84,7 @@ mod tests {
 
     use super::super::super::cgroup::PodProcess;
     use super::*;
+    use crate::testing::Scratch;
 
     #[test]
     fn a_process_that_is_told_nothing_keeps_its_certificate_at_the_usual_place() {
@@ -112,7 +113,8 @@ mod tests {
     fn a_file_is_read_as_the_process_sees_it() {
         let own = Kubelet { pid: std::process::id() };
         let made = rcgen::generate_simple_self_signed(vec!["n1".to_owned()]).expect("a certificate");
-        let path = std::env::temp_dir().join(format!("tracer-own-{}.pem", own.pid));
+        let scratch = Scratch::new();
+        let path = scratch.path("own.pem");
         fs::write(&path, pem("PRIVATE KEY", &made.signing_key.serialize_der()) + &pem("CERTIFICATE", made.cert.der()))
             .expect("file");
         let found = own.certificates(&path).expect("readable");

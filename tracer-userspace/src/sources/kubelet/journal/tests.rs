@@ -7,6 +7,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 
 use super::*;
+use crate::testing::Scratch;
 
 const COMPACT: &[u8] = include_bytes!("../../../../testdata/journal/compact.journal");
 const REGULAR: &[u8] = include_bytes!("../../../../testdata/journal/regular.journal");
@@ -121,7 +122,8 @@ fn other_files_are_refused() {
 
 #[test]
 fn the_file_that_was_written_last_is_the_one() {
-    let root = std::env::temp_dir().join(format!("tracer-journal-{}", std::process::id()));
+    let scratch = Scratch::new();
+    let root = scratch.root();
     let machine = "0123456789abcdef0123456789abcdef";
     let make = |path: &str, seconds: u64| {
         let path = root.join(path);
@@ -130,16 +132,15 @@ fn the_file_that_was_written_last_is_the_one() {
         file.set_modified(UNIX_EPOCH + Duration::from_secs(seconds)).unwrap();
         path
     };
-    assert_eq!(below(&root), None);
+    assert_eq!(below(root), None);
     let volatile = make(&format!("run/log/journal/{machine}/system.journal"), 10);
     make(&format!("var/log/journal/{}/system.journal", machine.replace('0', "f")), 5);
     make(&format!("var/log/journal/{machine}.tenant/system.journal"), 90);
     make(&format!("var/log/journal/{machine}/user-1000.journal"), 90);
-    assert_eq!(below(&root), Some(volatile.clone()));
+    assert_eq!(below(root), Some(volatile.clone()));
     let flushed = make(&format!("var/log/journal/{machine}/system.journal"), 20);
-    assert_eq!(below(&root), Some(flushed.clone()));
+    assert_eq!(below(root), Some(flushed.clone()));
     assert_eq!(within(flushed.parent().unwrap()), Some(flushed));
-    std::fs::remove_dir_all(&root).unwrap();
 }
 
 /// Reads as a follower does: again after each change.
