@@ -1,137 +1,24 @@
 //! The poller against a kubelet on loopback, over HTTPS: what it asks, whom it trusts, what it makes of trouble.
 
-use std::path::PathBuf;
-use std::sync::Arc;
+mod rig;
 
-use rcgen::{CertifiedKey, KeyPair};
-use rustls::ServerConfig;
-use rustls::pki_types::PrivateKeyDer;
-use tokio::sync::mpsc::{self, Receiver};
+use tokio::sync::mpsc;
 use tokio::task::LocalSet;
 use tokio::time::timeout;
-use tokio_rustls::TlsAcceptor;
 
-use super::own_files::pem;
+use self::rig::{Rig, certificate, kubeconfig, speaks};
 use super::*;
-use crate::sources::cluster::tests::fake::{Asked, Fake, GUARD};
-use crate::sources::cluster::tests::{Log, pace};
+use crate::sources::cluster::tests::Log;
+use crate::sources::cluster::tests::fake::{Fake, GUARD};
+use crate::testing::Scratch;
 
 const COUNTS: &str = include_str!("../../../testdata/kubelet-metrics-probes.txt");
 const PODS: &str = include_str!("../../../testdata/kubelet-pods.json");
 
-fn times() -> Times {
-    Times { every: Duration::from_millis(20), refused: Duration::from_millis(20), pace: pace() }
-}
-
-/// A key and a certificate that it signed itself, as a kubelet makes them.
-fn certificate() -> CertifiedKey<KeyPair> {
-    rcgen::generate_simple_self_signed(vec!["n1".to_owned()]).expect("a certificate")
-}
-
-fn speaks(certificate: &CertifiedKey<KeyPair>) -> Option<TlsAcceptor> {
-    let key = PrivateKeyDer::Pkcs8(certificate.signing_key.serialize_der().into());
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let config = ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions().expect("TLS");
-    let config = config.with_no_client_auth().with_single_cert(vec![certificate.cert.der().clone()], key);
-    Some(TlsAcceptor::from(Arc::new(config.expect("a certificate"))))
-}
-
-/// Files of a test, gone with it.
-struct Files(PathBuf);
-
-impl Files {
-    fn new(name: &str) -> Self {
-        let directory = std::env::temp_dir().join(format!("tracer-kubelet-api-{name}-{}", std::process::id()));
-        std::fs::create_dir_all(&directory).expect("directory");
-        Self(directory)
-    }
-
-    fn write(&self, name: &str, text: &str) -> PathBuf {
-        let path = self.0.join(name);
-        std::fs::write(&path, text).expect("file");
-        path
-    }
-
-    fn kubeconfig(&self) -> PathBuf {
-        self.write(
-            "kubeconfig",
-            "{apiVersion: v1, kind: Config, current-context: c, contexts: [{name: c, context: {cluster: k, user: u}}],\n\
-             clusters: [{name: k, cluster: {server: 'https://127.0.0.1:1'}}], users: [{name: u, user: {token: secret}}]}",
-        )
-    }
-}
-
-impl Drop for Files {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
-
-/// A kubelet, and who asks it.
-struct Rig {
-    files: Files,
-    fake: Fake,
-    api: KubeletApi,
-    facts: Receiver<Fact>,
-}
-
-impl Rig {
-    /// Within a `LocalSet`. Trusts the certificate that is in the file `ca`.
-    async fn start(name: &str, pods: bool, cluster: Option<Cluster>, trusted: bool) -> Self {
-        let (files, own) = (Files::new(name), certificate());
-        let mut fake = Fake::new().await;
-        fake.tls = speaks(&own);
-        let text = pem("CERTIFICATE", own.cert.der());
-        let ca = files.write("ca", if trusted { &text } else { "" });
-        files.write("own", &text);
-        let config = KubeletApiConfig {
-            endpoint: Endpoint { host: "127.0.0.1".into(), port: fake.addr.port() },
-            ca: Some(ca),
-            access: Some(Access::Kubeconfig(files.kubeconfig())),
-            node_name: "n1".into(),
-            probers: vec!["no-such-kubelet".into()],
-            pods,
-        };
-        let (view_tx, view) = watch::channel(View::default());
-        let (tx, facts) = mpsc::channel(16);
-        let endpoint = config.endpoint.clone();
-        let poller = Poller::new(config, cluster, times(), view_tx, tx);
-        let (first, _) = std_mpsc::sync_channel(1);
-        tokio::task::spawn_local(poller.run(first));
-        Self { files, fake, api: KubeletApi { endpoint, view }, facts }
-    }
-
-    /// Answers the next question, which must be for this.
-    async fn answer(&mut self, path: &str, status: &str, body: &str) {
-        self.asked(path).await.answer(status, body).await;
-    }
-
-    async fn asked(&mut self, path: &str) -> Asked {
-        let asked = self.fake.next().await;
-        assert_eq!(asked.path, path);
-        asked
-    }
-
-    async fn fact(&mut self) -> crate::event::ProbeCounts {
-        let fact = timeout(GUARD, self.facts.recv()).await.expect("in time").expect("the poller");
-        let Fact::ProbeCounts(counts) = fact else { panic!("{fact:?}") };
-        *counts
-    }
-
-    async fn until_pods(&mut self, count: usize) {
-        let is = |view: &View| view.pods.as_ref().map(Vec::len) == Some(count);
-        timeout(GUARD, self.api.view.wait_for(is)).await.expect("in time").expect("the poller");
-    }
-
-    fn states(&self) -> String {
-        self.api.sources().join("\n")
-    }
-}
-
 #[tokio::test]
 async fn what_a_kubelet_answers_is_read() {
     let run = async {
-        let mut rig = Rig::start("read", true, None, true).await;
+        let mut rig = Rig::start(true, None, true).await;
         let asked = rig.asked("/metrics/probes").await;
         assert_eq!((asked.method.as_str(), asked.authorization.as_deref()), ("GET", Some("Bearer secret")));
         asked.answer("200 OK", COUNTS).await;
@@ -160,7 +47,7 @@ async fn what_a_kubelet_answers_is_read() {
 async fn a_stranger_is_shown_no_token() {
     let run = async {
         let log = Log::new();
-        let mut rig = Rig::start("stranger", false, None, false).await;
+        let mut rig = Rig::start(false, None, false).await;
         let view = &mut rig.api.view.clone();
         let failing = async {
             while !rig.api.sources().join("").contains("is not trusted, and nothing was sent") {
@@ -183,8 +70,7 @@ async fn a_stranger_is_shown_no_token() {
             assert!(lines[0].contains(words), "{words}: {lines:#?}");
         }
         // Whoever runs it has named the certificate.
-        let own = std::fs::read_to_string(rig.files.0.join("own")).expect("file");
-        rig.files.write("ca", &own);
+        rig.trust(&rig.own);
         rig.answer("/metrics/probes", "200 OK", COUNTS).await;
         rig.fact().await;
         rig.asked("/metrics/probes").await;
@@ -197,7 +83,7 @@ async fn a_stranger_is_shown_no_token() {
 async fn an_outage_is_told_once_and_its_end_once() {
     let run = async {
         let log = Log::new();
-        let mut rig = Rig::start("outage", true, None, true).await;
+        let mut rig = Rig::start(true, None, true).await;
         rig.answer("/metrics/probes", "200 OK", COUNTS).await;
         rig.fact().await;
         rig.answer("/pods", "200 OK", PODS).await;
@@ -211,7 +97,7 @@ async fn an_outage_is_told_once_and_its_end_once() {
         assert_eq!(rig.api.pods().map(|pods| pods.len()), Some(3), "what was known stays");
         // It comes back with another certificate.
         let new = certificate();
-        rig.files.write("ca", &pem("CERTIFICATE", new.cert.der()));
+        rig.trust(&new);
         rig.fake = Fake::at(addr).await;
         rig.fake.tls = speaks(&new);
         let more = COUNTS.replace("result=\"failed\"} 2\n", "result=\"failed\"} 3\n");
@@ -235,7 +121,7 @@ async fn an_outage_is_told_once_and_its_end_once() {
 async fn what_is_refused_is_named_and_the_rest_goes_on() {
     let run = async {
         let log = Log::new();
-        let mut rig = Rig::start("refused", true, None, true).await;
+        let mut rig = Rig::start(true, None, true).await;
         let mut answers = 0;
         while answers < 3 {
             let asked = rig.fake.next().await;
@@ -262,7 +148,7 @@ async fn what_is_refused_is_named_and_the_rest_goes_on() {
 async fn every_refusal_and_all_nonsense_is_waited_out() {
     let run = async {
         let log = Log::new();
-        let mut rig = Rig::start("nonsense", false, None, true).await;
+        let mut rig = Rig::start(false, None, true).await;
         rig.answer("/metrics/probes", "200 OK", COUNTS).await;
         rig.fact().await;
         let answers = [
@@ -299,7 +185,7 @@ async fn every_refusal_and_all_nonsense_is_waited_out() {
 #[tokio::test]
 async fn the_kubelet_is_left_alone_as_long_as_it_asks() {
     let run = async {
-        let mut rig = Rig::start("busy", false, None, true).await;
+        let mut rig = Rig::start(false, None, true).await;
         let asked = rig.asked("/metrics/probes").await;
         let at = asked.at;
         asked.answer("429 Too Many Requests\r\nRetry-After: 1", "").await;
@@ -313,7 +199,7 @@ async fn the_kubelet_is_left_alone_as_long_as_it_asks() {
 async fn pods_are_asked_for_only_while_the_cluster_does_not_list_them() {
     let run = async {
         let (told, cluster) = Cluster::fixed("n1");
-        let mut rig = Rig::start("listed", true, Some(cluster), true).await;
+        let mut rig = Rig::start(true, Some(cluster), true).await;
         rig.answer("/metrics/probes", "200 OK", COUNTS).await;
         rig.answer("/pods", "200 OK", PODS).await;
         rig.until_pods(3).await;
@@ -349,7 +235,7 @@ async fn a_list_of_five_thousand_pods_is_read_and_no_other_takes_its_place() {
         };
         let items: Vec<String> = (0..5_000).map(pod).collect();
         let list = format!(r#"{{"kind":"PodList","apiVersion":"v1","metadata":{{}},"items":[{}]}}"#, items.join(","));
-        let mut rig = Rig::start("many", true, None, true).await;
+        let mut rig = Rig::start(true, None, true).await;
         rig.answer("/metrics/probes", "200 OK", COUNTS).await;
         rig.answer("/pods", "200 OK", &list).await;
         rig.until_pods(5_000).await;
@@ -362,29 +248,15 @@ async fn a_list_of_five_thousand_pods_is_read_and_no_other_takes_its_place() {
     LocalSet::new().run_until(run).await;
 }
 
-impl Rig {
-    /// Answers the next question for pods with this; until then there were 5,000.
-    async fn until_asked_for_pods(&mut self, body: &str) {
-        loop {
-            let asked = self.fake.next().await;
-            if asked.path == "/pods" {
-                assert_eq!(self.api.pods().map(|pods| pods.len()), Some(5_000));
-                return asked.answer("200 OK", body).await;
-            }
-            asked.answer("200 OK", COUNTS).await;
-        }
-    }
-}
-
 /// On the thread that a run has.
 #[test]
 fn a_kubelet_that_is_not_there_holds_nothing_up() {
-    let files = Files::new("absent");
+    let files = Scratch::new();
     let port = std::net::TcpListener::bind("127.0.0.1:0").and_then(|it| it.local_addr()).expect("loopback").port();
     let config = KubeletApiConfig {
         endpoint: Endpoint { host: "127.0.0.1".into(), port },
         ca: None,
-        access: Some(Access::Kubeconfig(files.kubeconfig())),
+        access: Some(Access::Kubeconfig(kubeconfig(&files))),
         node_name: "n1".into(),
         probers: vec!["no-such-kubelet".into()],
         pods: true,
