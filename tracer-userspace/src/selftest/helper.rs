@@ -6,10 +6,7 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
-use clap::{Parser as _, ValueEnum};
-
-use super::load::Load;
-use super::{load, plugin, prober, server};
+use clap::ValueEnum;
 
 /// This program, whatever became of its file.
 pub const ITSELF: &str = "/proc/self/exe";
@@ -41,19 +38,6 @@ impl Role {
             Self::Crio => "crio",
             Self::Loopback => "loopback",
             Self::Load => "load",
-        }
-    }
-
-    /// What it does, until it is ended.
-    pub fn run(self, args: &[String]) -> Result<()> {
-        match self {
-            Self::Kubelet => prober::serve(),
-            Self::Pod => server::run(args),
-            Self::Crio => plugin::runtime(),
-            Self::Loopback => plugin::run(args.first().map(String::as_str)),
-            Self::Load => {
-                load::run(&Load::try_parse_from(std::iter::once("load").chain(args.iter().map(String::as_str)))?)
-            }
         }
     }
 }

@@ -9,6 +9,7 @@
 //! report    its rows
 //! world     a node namespace with a bridge, pods on it, everything removed on drop
 //! helper    its processes: the prober, the pods, the runtime and its plugin, a foreign client
+//! roles     what each of these does
 //! dial      one probe attempt as the kubelet makes it; the prober runs it
 //! prober    talks to that process
 //! server    what a pod does: healthy, hanging, resetting, TLS, a middlebox
@@ -37,6 +38,7 @@ pub mod pods;
 pub mod prober;
 pub mod proc;
 mod report;
+mod roles;
 pub mod row;
 pub mod runner;
 pub mod scenario;

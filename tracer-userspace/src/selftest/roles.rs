@@ -1,0 +1,23 @@
+//! What the processes of the node do, each in its role.
+
+use anyhow::Result;
+use clap::Parser as _;
+
+use super::helper::Role;
+use super::load::Load;
+use super::{load, plugin, prober, server};
+
+impl Role {
+    /// What it does, until it is ended.
+    pub fn run(self, args: &[String]) -> Result<()> {
+        match self {
+            Self::Kubelet => prober::serve(),
+            Self::Pod => server::run(args),
+            Self::Crio => plugin::runtime(),
+            Self::Loopback => plugin::run(args.first().map(String::as_str)),
+            Self::Load => {
+                load::run(&Load::try_parse_from(std::iter::once("load").chain(args.iter().map(String::as_str)))?)
+            }
+        }
+    }
+}
