@@ -144,15 +144,9 @@ pub(crate) fn golden(program: &Path, observations: &Path) -> Result<String> {
 
 /// The verdicts among the records: the others tell of the run, such as the version.
 fn verdicts(text: &str) -> Result<String> {
-    let records = records(text)?;
+    let records = sh::records(text)?;
     let verdicts = text.lines().zip(records).filter(|(_, record)| record["type"] == "verdict");
     Ok(verdicts.map(|(line, _)| format!("{line}\n")).collect())
-}
-
-/// What the tracer printed, line by line.
-pub(crate) fn records(text: &str) -> Result<Vec<serde_json::Value>> {
-    let record = |line| serde_json::from_str(line).with_context(|| format!("not a record: {line}"));
-    text.lines().map(record).collect()
 }
 
 /// What the tracer prints; its environment must not change it.

@@ -133,6 +133,12 @@ pub(crate) fn quoted(word: &str) -> String {
     format!("'{}'", word.replace('\'', r"'\''"))
 }
 
+/// What the tracer printed as records, line by line.
+pub(crate) fn records(text: &str) -> Result<Vec<serde_json::Value>> {
+    let record = |line| serde_json::from_str(line).with_context(|| format!("not a record: {line}"));
+    text.lines().map(record).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

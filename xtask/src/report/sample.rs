@@ -5,7 +5,7 @@ use std::path::Path;
 use anyhow::{Context as _, Result};
 use serde_json::{Value, json};
 
-use crate::{bless, sh};
+use crate::sh;
 
 /// When the sample begins, on the clock of the boot; by the wall's it is two o'clock.
 const BOOT_S: u64 = 90_000;
@@ -119,7 +119,7 @@ fn fixture(tracer: &Path, name: &str) -> Result<Fixture> {
     let observations = sh::root().join("tests/fixtures").join(name).join("observations.ndjson");
     let mut replay = sh::command(tracer);
     replay.env_clear().arg("replay").arg(observations).args(["-o", "ndjson"]);
-    let records = bless::records(&sh::capture(&mut replay)?)?;
+    let records = sh::records(&sh::capture(&mut replay)?)?;
     let first = |kind: &str, test: &dyn Fn(&Value) -> bool| {
         records.iter().find(|record| record["type"] == kind && test(record)).cloned()
     };
