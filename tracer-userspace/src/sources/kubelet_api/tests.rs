@@ -28,7 +28,7 @@ async fn what_a_kubelet_answers_is_read() {
         let names: Vec<_> = rig.api.pods().into_iter().flatten().filter_map(|pod| pod.name).collect();
         assert_eq!(names, ["web-rig-node", "target-rig-node", "hostnet-rig-node"]);
         let more = COUNTS.replace("result=\"failed\"} 2\n", "result=\"failed\"} 4\n");
-        rig.answer("/metrics/probes", "200 OK", &more).await;
+        rig.asked_for_counts().await.answer("200 OK", &more).await;
         let counts = rig.fact().await;
         assert!(counts.from_boot_ns < counts.to_boot_ns);
         assert_eq!((counts.failed[0].container.as_str(), counts.failed[0].failures), ("exec", 2));

@@ -92,6 +92,17 @@ impl Rig {
         asked
     }
 
+    /// The next question for the counters: both are asked again after as long, and pods may come first.
+    pub(super) async fn asked_for_counts(&mut self) -> Asked {
+        loop {
+            let asked = self.fake.next().await;
+            if asked.path != "/pods" {
+                return asked;
+            }
+            asked.answer("200 OK", super::PODS).await;
+        }
+    }
+
     pub(super) async fn fact(&mut self) -> crate::event::ProbeCounts {
         let fact = timeout(GUARD, self.facts.recv()).await.expect("in time").expect("the poller");
         let Fact::ProbeCounts(counts) = fact else { panic!("{fact:?}") };
