@@ -19,6 +19,8 @@ const fn enforcer(name: &'static str) -> Owner {
     Owner { name, policy: true }
 }
 
+const FIREWALLD: Owner = owner("firewalld");
+
 /// By the beginning of the chain's name.
 const CHAINS: &[(&str, Owner)] = &[
     ("ufw-", owner("ufw")),
@@ -39,11 +41,18 @@ const CHAINS: &[(&str, Owner)] = &[
     ("CNI-", owner("CNI plugins")),
     ("LIBVIRT_", owner("libvirt")),
     ("f2b-", owner("fail2ban")),
+    ("INPUT_ZONES", FIREWALLD),
+    ("FORWARD_ZONES", FIREWALLD),
+    ("FORWARD_IN_ZONES", FIREWALLD),
 ];
+
+/// firewalld's table that drops all: in panic mode, and for a moment while it starts or loads its rules again.
+pub(crate) const PANIC: &str = "firewalld_policy_drop";
 
 /// By the whole name of the table.
 const TABLES: &[(&str, Owner)] = &[
-    ("firewalld", owner("firewalld")),
+    ("firewalld", FIREWALLD),
+    (PANIC, FIREWALLD),
     ("calico", enforcer("calico")),
     ("cilium", enforcer("cilium")),
     ("kube-network-policies", enforcer("kube-network-policies")),
@@ -68,7 +77,17 @@ pub(super) fn owner_of(rule: &FirewallRule, all: &[FirewallRule]) -> Option<Owne
 }
 
 pub(crate) fn by_chain(chain: &str) -> Option<Owner> {
-    CHAINS.iter().find(|(prefix, _)| chain.starts_with(prefix)).map(|(_, owner)| *owner)
+    let known = CHAINS.iter().find(|(prefix, _)| chain.starts_with(prefix)).map(|(_, owner)| *owner);
+    known.or_else(|| is_zone_s(chain).then_some(FIREWALLD))
+}
+
+/// Those that firewalld comes with.
+const ZONES: [&str; 9] = ["block", "dmz", "drop", "external", "home", "internal", "public", "trusted", "work"];
+
+/// What firewalld writes for one of its zones into tables of iptables, where no table has its name.
+fn is_zone_s(chain: &str) -> bool {
+    let zone = ["IN_", "FWD_", "FWDI_", "FWDO_"].iter().find_map(|begin| chain.strip_prefix(begin));
+    zone.is_some_and(|zone| ZONES.iter().any(|known| zone.starts_with(known)))
 }
 
 pub(crate) fn by_table(table: &str) -> Option<Owner> {
@@ -88,5 +107,9 @@ mod tests {
         assert_eq!(known("ufw-user-input"), Some(("ufw", false)));
         assert_eq!(known("podpolicy"), None);
         assert_eq!(by_table("firewalld").map(|it| it.policy), Some(false));
+        assert_eq!(known("FWD_public"), Some(("firewalld", false)));
+        assert_eq!(known("IN_drop"), Some(("firewalld", false)));
+        assert_eq!((known("IN_web"), known("drop")), (None, None));
+        assert_eq!(by_table("firewalld_policy_drop").map(|it| it.name), Some("firewalld"));
     }
 }

@@ -11,12 +11,12 @@ use crate::sources::netfilter::{Survey, SurveyChain, SurveyTable};
 /// The check.
 pub(super) const CHECK: Check = Check {
     name: "base_policy",
-    why: "a policy of DROP on INPUT or FORWARD, or a last rule that does the same, drops what no rule names: the API server's way to the kubelet, pods' way to the node, pods' way to each other",
+    why: "a policy of DROP, or a last rule that does the same, drops what no rule names: on INPUT the API server's way to the kubelet and pods' way to the node, on FORWARD pods' way to each other and other nodes' to them, on OUTPUT the kubelet's probes",
     run: check,
 };
 
 fn draft() -> Draft {
-    CHECK.expects("no base chain on INPUT or FORWARD that drops, by its policy or its last rule, what no rule accepted")
+    CHECK.expects("no base chain that drops, by its policy or its last rule, what no rule accepted")
 }
 
 fn check(view: &View) -> Vec<Finding> {
@@ -36,15 +36,13 @@ fn judge(survey: &Survey) -> Vec<Finding> {
         );
     } else if found.is_empty() {
         let bases = survey.tables.iter().flat_map(|table| &table.chains).filter(|chain| chain.hook.is_some()).count();
-        found.push(
-            draft().ok(format!("{bases} base chains, none of INPUT or FORWARD drops by its policy or its last rule")),
-        );
+        found.push(draft().ok(format!("{bases} base chains, none drops by its policy or its last rule")));
     }
     found
 }
 
-fn drops(chain: &SurveyChain) -> bool {
-    (chain.drops || chain.last_drops.is_some()) && matches!(chain.hook, Some("INPUT" | "FORWARD"))
+const fn drops(chain: &SurveyChain) -> bool {
+    chain.hook.is_some() && (chain.drops || chain.last_drops.is_some())
 }
 
 fn policy(table: &SurveyTable, chain: &SurveyChain) -> Finding {
@@ -81,12 +79,12 @@ fn policy(table: &SurveyTable, chain: &SurveyChain) -> Finding {
     draft.warn(observed, mend(table, chain, owner))
 }
 
-/// By the table's name, or by chains beside it that only one software makes. Docker sets FORWARD to drop, ufw both.
+/// By the table's name, or by chains beside it that only one software makes. Docker sets FORWARD to drop, ufw and firewalld more.
 fn owner_of(table: &SurveyTable) -> Option<&'static str> {
     owner::by_table(&table.name).map(|owner| owner.name).or_else(|| {
         let beside =
             |name: &str| table.chains.iter().filter_map(|it| owner::by_chain(&it.name)).any(|it| it.name == name);
-        ["ufw", "docker"].into_iter().find(|name| beside(name))
+        ["ufw", "firewalld", "docker"].into_iter().find(|name| beside(name))
     })
 }
 
@@ -102,18 +100,33 @@ const fn backend(backend: Backend) -> &'static str {
 fn mend(table: &SurveyTable, chain: &SurveyChain, owner: Option<&str>) -> Mend {
     let can_be_right = chain.ways_out > 0;
     match owner {
-        Some("ufw") if can_be_right => allow(
-            "ufw default allow routed && ufw allow 10250/tcp && ufw allow from POD_CIDR",
-            "systemctl disable --now ufw",
-        ),
+        Some("ufw") if can_be_right => allow(ufw(chain), "systemctl disable --now ufw"),
         Some("ufw") => Mend::new("ufw disable", "systemctl disable --now ufw"),
-        Some("firewalld") if can_be_right => allow(
-            "firewall-cmd --permanent --zone=trusted --add-source=POD_CIDR && firewall-cmd --permanent --add-port=10250/tcp && firewall-cmd --reload",
-            "systemctl disable --now firewalld",
-        ),
+        Some("firewalld") if table.name == owner::PANIC => Mend::lasting("firewall-cmd --panic-off"),
+        Some("firewalld") if can_be_right => allow(firewalld(chain), "systemctl disable --now firewalld"),
         Some("firewalld") => Mend::new("systemctl stop firewalld", "systemctl disable firewalld"),
         _ if can_be_right => allowed_in(table, chain),
         _ => set_accept(table, chain),
+    }
+}
+
+fn ufw(chain: &SurveyChain) -> &'static str {
+    match chain.hook {
+        Some("FORWARD") => "ufw default allow routed",
+        Some("OUTPUT") => "ufw allow out to POD_CIDR",
+        _ => "ufw allow 10250/tcp && ufw allow from POD_CIDR",
+    }
+}
+
+/// A zone of sources lets pass what comes from them. What other nodes send to them needs a policy.
+fn firewalld(chain: &SurveyChain) -> &'static str {
+    match chain.hook {
+        Some("FORWARD") => {
+            "firewall-cmd --permanent --zone=trusted --add-source=POD_CIDR && firewall-cmd --permanent --new-policy=to-pods && firewall-cmd --permanent --policy=to-pods --add-ingress-zone=ANY && firewall-cmd --permanent --policy=to-pods --add-egress-zone=trusted && firewall-cmd --permanent --policy=to-pods --set-target=ACCEPT && firewall-cmd --reload"
+        }
+        _ => {
+            "firewall-cmd --permanent --zone=trusted --add-source=POD_CIDR && firewall-cmd --permanent --add-port=10250/tcp && firewall-cmd --reload"
+        }
     }
 }
 
@@ -206,7 +219,7 @@ mod tests {
             findings[0].observed.contains("764 packets") && findings[0].observed.contains("owner: ufw"),
             "{findings:?}"
         );
-        assert!(findings[0].remediation.as_deref().is_some_and(|mend| mend.starts_with("ufw default allow routed &&")));
+        assert!(findings[0].remediation.as_deref().is_some_and(|mend| mend.starts_with("ufw allow 10250/tcp &&")));
     }
 
     #[test]
@@ -239,9 +252,31 @@ mod tests {
         assert_eq!(mend(&survey), "nft delete rule inet mine filter_INPUT handle 9");
     }
 
+    /// What real ufw and real firewalld needed to be told: tests/firewalls_live.rs.
     #[test]
-    fn policies_of_other_hooks_and_accepting_ones_are_well() {
-        let chains = vec![chain("OUTPUT", Some("OUTPUT"), true, 0), chain("INPUT", Some("INPUT"), false, 0)];
+    fn each_hook_has_a_mend_of_its_own() {
+        let begins = |hook, name, chains: &str| {
+            let chains = vec![chain(hook, Some(hook), true, 6), chain(chains, None, false, 0)];
+            judge(&survey(name, chains)).remove(0).remediation.unwrap_or_default()
+        };
+        assert!(begins("FORWARD", "filter", "ufw-user-input").starts_with("ufw default allow routed; "));
+        assert!(begins("OUTPUT", "filter", "ufw-user-input").starts_with("ufw allow out to POD_CIDR; "));
+        assert!(begins("INPUT", "filter", "INPUT_ZONES").starts_with("firewall-cmd --permanent --zone=trusted"));
+        let forward = begins("FORWARD", "filter", "FORWARD_ZONES");
+        assert!(forward.contains("--policy=to-pods --add-egress-zone=trusted"), "{forward}");
+    }
+
+    #[test]
+    fn firewalld_in_panic() {
+        let chains = vec![chain("raw_prerouting", Some("PREROUTING"), true, 0)];
+        let findings = judge(&survey("firewalld_policy_drop", chains));
+        assert_eq!(findings[0].status, Status::Fail);
+        assert_eq!(findings[0].remediation.as_deref(), Some("firewall-cmd --panic-off"));
+    }
+
+    #[test]
+    fn policies_that_accept_are_well() {
+        let chains = vec![chain("OUTPUT", Some("OUTPUT"), false, 0), chain("INPUT", Some("INPUT"), false, 0)];
         let findings = judge(&survey("filter", chains));
         assert_eq!((findings.len(), findings[0].status), (1, Status::Ok));
         assert_eq!(judge(&Survey::default())[0].status, Status::Ok);
