@@ -78,9 +78,9 @@ fn judge(found: &Found) -> Finding {
     match (&found.bridge, found.known) {
         (Some(bridge), _) if found.v4 == Some(1) => draft().warn(
             format!("{observed}; {bridge}: harm where pods have IPv6 addresses"),
-            mend(),
+            mend(found),
         ),
-        (Some(bridge), _) => draft().fail(format!("{observed}; {bridge}"), mend()),
+        (Some(bridge), _) => draft().fail(format!("{observed}; {bridge}"), mend(found)),
         (None, true) => draft().ok(format!("{observed}; the CNI configuration names no bridge, so it is not needed")),
         (None, false) => draft().unknown(Unread::new(
             format!("{observed}; no CNI configuration that says how pods are connected and no pod bridge was found, so whether it is needed is not known"),
@@ -89,9 +89,11 @@ fn judge(found: &Found) -> Finding {
     }
 }
 
-fn mend() -> Mend {
+/// `modprobe` fails where the module is part of the kernel and no list of its modules is on the node.
+fn mend(found: &Found) -> Mend {
+    let load = if found.v4.is_some() { "" } else { "modprobe br_netfilter && " };
     Mend::new(
-        format!("modprobe br_netfilter && sysctl -w {V4}=1 {V6}=1"),
+        format!("{load}sysctl -w {V4}=1 {V6}=1"),
         format!(
             "echo br_netfilter > /etc/modules-load.d/br_netfilter.conf && {}",
             Mend::persist(&[(V4, "1"), (V6, "1")])
@@ -133,10 +135,11 @@ mod tests {
         let of = |v4, v6| {
             let mut off = on;
             (off[2].1, off[3].1) = (v4, v6);
-            check(&Tree::new(&off).view()).status
+            check(&Tree::new(&off).view())
         };
-        assert_eq!((of("0\n", "1\n"), of("0\n", "0\n")), (Status::Fail, Status::Fail));
-        assert_eq!(of("1\n", "0\n"), Status::Warn, "of IPv6 alone, which pods may not have");
+        assert_eq!((of("0\n", "1\n").status, of("0\n", "0\n").status), (Status::Fail, Status::Fail));
+        assert_eq!(of("1\n", "0\n").status, Status::Warn, "of IPv6 alone, which pods may not have");
+        assert!(of("0\n", "0\n").remediation.is_some_and(|mend| mend.starts_with("sysctl -w")), "it is loaded");
     }
 
     #[test]
