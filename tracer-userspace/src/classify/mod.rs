@@ -3,6 +3,7 @@
 //! A rule is a function from a [`Case`] to a [`Finding`], in its own file, with its tests below it.
 //! To add a label: a row in `record/label.rs`, a file in `rules/`, its place in [`RULES`], a scenario.
 
+mod allow;
 mod blame;
 mod case;
 pub mod counts;

@@ -3,6 +3,7 @@
 
 use std::net::IpAddr;
 
+use super::allow::allow;
 use super::blame::{Blame, blame};
 use super::case::{ANSWER_NS, Case, in_handshake, outbound};
 use super::evidence::{is_netfilter, netfilter_hook, of_drop, of_icmp, of_reset_received, of_state};
@@ -272,10 +273,24 @@ impl Stopped<'_> {
         format!("{}{command}", enter(case, self.netns))
     }
 
+    /// The command of the software that made whichever rule it was, on a node: in a pod's namespace it has no hold.
+    fn by_owner(&self, case: &Case<'_>) -> Option<String> {
+        let (_, drop) = self.drop.filter(|(_, drop)| outbound(case, drop))?;
+        let (blame, _) = self.blame.as_ref().zip(self.netns.filter(|netns| case.node.is_a_node(*netns)))?;
+        let owner = blame.owner()?;
+        if !blame.all(|rule| blame.owner_of(rule) == Some(owner)) {
+            return None;
+        }
+        let hook = netfilter_hook(drop)?;
+        let command = blame.rules.iter().find_map(|rule| allow(owner, rule, hook, drop.flow))?;
+        let why = format!("what is added otherwise is gone when {} loads its rules again", owner.name);
+        Some(format!("{command} ({why}); {}", self.look(case)))
+    }
+
     /// What mends it, by a rule or by whatever else drops there.
     pub(super) fn mend(&self, case: &Case<'_>, by_rule: impl FnOnce() -> String) -> String {
         if !self.is_by_no_rule() {
-            return by_rule();
+            return self.by_owner(case).unwrap_or_else(by_rule);
         }
         let enter = enter(case, self.netns);
         format!(

@@ -184,6 +184,25 @@ mod tests {
         assert!(mend(SYN_ACK).starts_with("allow the answers of 10.88.0.2:8080 to 10.88.0.1 "), "{}", mend(SYN_ACK));
     }
 
+    /// A node's ufw loads its rules again; in a pod's namespace there is none to tell.
+    #[test]
+    fn what_ufw_stopped_on_a_node_is_mended_by_ufw() {
+        let mend = |netns, chain: &str| {
+            let mut stream = Stream::new();
+            stream.links(true, &["10.88.0.1"]).connect().drop_with(SYN, netns, |drop| {
+                drop.reason = Some("NETFILTER_DROP".into());
+                drop.stack = vec!["ip_local_deliver".into()];
+            });
+            stream.push(firewall(netns, vec![rule(chain, RuleVerdict::Drop)])).wait_ms(5).push(Fact::Tick);
+            stream.verdicts().remove(0).verdict.remediation
+        };
+        let ufw = mend(NODE, "ufw-user-input");
+        assert!(ufw.starts_with("ufw prepend allow proto tcp from 10.88.0.1 to any port 8080 (what is added"), "{ufw}");
+        assert!(ufw.ends_with("; nft -a list chain inet t ufw-user-input"), "{ufw}");
+        assert!(mend(POD, "ufw-user-input").starts_with("allow 10.88.0.1 -> port 8080 in the INPUT chain"));
+        assert!(mend(NODE, "ufw-before-input").starts_with("allow 10.88.0.1 -> port 8080 in the INPUT chain"));
+    }
+
     /// A list of pods does not tell whose a namespace is; that its stack took the SYN for itself does.
     #[test]
     fn the_namespace_is_named_by_its_pod_and_entered_by_a_command() {
