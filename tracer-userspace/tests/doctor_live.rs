@@ -5,78 +5,24 @@
 
 use std::io::{BufRead as _, BufReader};
 use std::process::{Command, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering};
 
 use serde_json::Value;
 
-/// A network namespace that goes away with its test.
-struct Netns(String);
+mod common;
 
-impl Netns {
-    fn new() -> Self {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let name = format!("doctor-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
-        let made = Command::new("ip").args(["netns", "add", &name]).status().expect("ip");
-        assert!(made.success(), "ip netns add {name}");
-        Self(name)
-    }
+use common::netns::Netns;
 
-    fn command(&self, program: &str) -> Command {
-        let mut command = Command::new("ip");
-        command.args(["netns", "exec", &self.0, program]);
-        command
-    }
-
-    /// Runs a script inside.
-    fn run(&self, script: &str) {
-        let ended = self.command("sh").args(["-ec", script]).status().expect("sh");
-        assert!(ended.success(), "{script}");
-    }
-
-    /// Findings of a check, and the exit code. No process has the prober's name: the namespace is our own.
-    fn doctor(&self, args: &[&str]) -> (Vec<Value>, Option<i32>) {
-        let fixed = ["doctor", "--prober", "no-such-prober", "-o", "ndjson"];
-        self.findings(self.command(env!("CARGO_BIN_EXE_tracer")).args(fixed).args(args))
-    }
-
-    fn findings(&self, command: &mut Command) -> (Vec<Value>, Option<i32>) {
-        let output = command.output().expect("tracer");
-        let text = String::from_utf8(output.stdout).expect("UTF-8");
-        let findings = text.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
-        (findings, output.status.code())
-    }
-
-    /// The statuses of a check.
-    fn statuses(&self, check: &str) -> Vec<String> {
-        let (findings, _) = self.doctor(&["--check", check]);
-        assert!(findings.iter().all(|it| it["check"] == check && it["type"] == "finding"), "{findings:?}");
-        findings.iter().map(|it| it["status"].as_str().expect("status").to_owned()).collect()
-    }
-
-    /// Does what the first finding of the check says.
-    fn mend(&self, check: &str) {
-        let (findings, _) = self.doctor(&["--check", check]);
-        self.run(findings[0]["remediation"].as_str().expect("a mend"));
-    }
-
-    /// A pair of links with addresses and a default route each.
-    fn two_uplinks(&self) {
-        self.run(
-            "ip link add up0 type veth peer name up1
-             ip addr add 10.0.0.2/24 dev up0
-             ip addr add 10.1.0.2/24 dev up1
-             ip link set up0 up
-             ip link set up1 up
-             ip route add default via 10.0.0.1 dev up0 metric 100
-             ip route add default via 10.1.0.1 dev up1 metric 600",
-        );
-    }
-}
-
-impl Drop for Netns {
-    fn drop(&mut self) {
-        let _ = Command::new("ip").args(["netns", "del", &self.0]).status();
-    }
+/// A pair of links with addresses and a default route each.
+fn two_uplinks(node: &Netns) {
+    node.run(
+        "ip link add up0 type veth peer name up1
+         ip addr add 10.0.0.2/24 dev up0
+         ip addr add 10.1.0.2/24 dev up1
+         ip link set up0 up
+         ip link set up1 up
+         ip route add default via 10.0.0.1 dev up0 metric 100
+         ip route add default via 10.1.0.1 dev up1 metric 600",
+    );
 }
 
 #[test]
@@ -167,7 +113,7 @@ fn the_node_is_where_the_prober_runs() {
 fn several_uplinks_and_a_strict_filter() {
     let node = Netns::new();
     assert_eq!(node.statuses("default_routes"), ["warn"], "none");
-    node.two_uplinks();
+    two_uplinks(&node);
     let (findings, _) = node.doctor(&["--check", "default_routes"]);
     assert_eq!((findings[0]["status"].as_str(), findings[0]["fields"]["routes"].as_u64()), (Some("warn"), Some(2)));
     node.run("sysctl -qw net.ipv4.conf.all.rp_filter=1");
@@ -224,7 +170,7 @@ fn node_ports_and_a_kubelet_in_one_range() {
 #[ignore = "needs root"]
 fn a_link_that_does_not_forward_and_one_that_does() {
     let node = Netns::new();
-    node.two_uplinks();
+    two_uplinks(&node);
     node.run("sysctl -qw net.ipv4.ip_forward=1; sysctl -qw net.ipv4.conf.up0.forwarding=0");
     assert_eq!(node.statuses("ip_forward")[0], "warn");
     node.mend("ip_forward");
@@ -233,6 +179,62 @@ fn a_link_that_does_not_forward_and_one_that_does() {
     assert_eq!(node.statuses("ip_forward")[0], "fail");
     node.run("sysctl -qw net.ipv4.conf.up0.forwarding=1");
     assert_eq!(node.statuses("ip_forward")[0], "ok");
+}
+
+#[test]
+#[ignore = "needs root"]
+fn a_bridge_whose_packets_go_past_iptables() {
+    let node = Netns::new();
+    // The module, where it is loaded already, is on in a new namespace.
+    node.run("ip link add cni0 type bridge; sysctl -qw net.bridge.bridge-nf-call-iptables=0 || true");
+    assert_eq!(node.statuses("br_netfilter"), ["fail"]);
+    node.mend("br_netfilter");
+    // Without a CNI's configuration a bridge that is known is all that says it is needed.
+    assert_eq!(node.statuses("br_netfilter"), ["ok"]);
+    node.run("sysctl -qw net.bridge.bridge-nf-call-ip6tables=0");
+    assert_eq!(node.statuses("br_netfilter"), ["warn"]);
+    node.mend("br_netfilter");
+    assert_eq!(node.statuses("br_netfilter"), ["ok"]);
+}
+
+/// How many connections may be tracked; it is as it was when the test is over. One number of the machine for all namespaces.
+struct Limit(String);
+
+impl Limit {
+    const PATH: &str = "/proc/sys/net/netfilter/nf_conntrack_max";
+
+    fn set(entries: u64) -> Self {
+        let usual = std::fs::read_to_string(Self::PATH).expect("nf_conntrack_max");
+        std::fs::write(Self::PATH, entries.to_string()).expect("nf_conntrack_max");
+        Self(usual)
+    }
+}
+
+impl Drop for Limit {
+    fn drop(&mut self) {
+        let _ = std::fs::write(Self::PATH, self.0.trim());
+    }
+}
+
+#[test]
+#[ignore = "needs root"]
+fn a_connection_table_that_is_full() {
+    let node = Netns::new();
+    node.run("ip link set lo up; nft add table ip t; nft 'add chain ip t c { type filter hook output priority 0; ct state new counter; }'");
+    node.within(|| {
+        let socket = std::net::UdpSocket::bind("127.0.0.1:0").expect("a socket");
+        (20_000..20_300).for_each(|port| _ = socket.send_to(b"x", ("127.0.0.1", port)));
+    });
+    assert_eq!(node.statuses("conntrack"), ["ok"]);
+    let limit = Limit::set(300);
+    let full = node.statuses("conntrack");
+    let (findings, _) = node.doctor(&["--check", "conntrack"]);
+    // The machine's to set, as on a node: in another namespace than the first it can only be read.
+    let mend = findings[0]["remediation"].as_str().expect("a mend");
+    let mended = Command::new("sh").args(["-ec", mend]).status().expect("sh").success();
+    let after = node.statuses("conntrack");
+    drop(limit);
+    assert_eq!((full, mended, after), (vec!["fail".into()], true, vec!["ok".to_owned()]), "{findings:?}");
 }
 
 /// Links of pods come and go: the command names none.

@@ -11,6 +11,7 @@
 //! check      what CI refuses: format, lints, licences, drift, host names, faults in deploy/
 //! deploy     what deploy/ renders to, for `check` and `bless`
 //! bless      the generated files
+//! firewalls  ufw and firewalld, fetched for tests
 //! fixtures   recordings of each story
 //! stories    docs/incidents.md, for `bless`
 //! report     the page of `tracer report` in a browser, for `check`
@@ -26,6 +27,7 @@ mod check;
 mod demo;
 mod deploy;
 mod e2e;
+mod firewalls;
 mod fixtures;
 mod recordings;
 mod report;

@@ -8,7 +8,7 @@ use std::path::Path;
 use anyhow::{Context as _, Result};
 use clap::ValueEnum;
 
-use crate::sh;
+use crate::{firewalls, sh};
 
 /// What to make ready for.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -70,6 +70,9 @@ pub(crate) fn ensure(purpose: Purpose) -> Result<()> {
     if debian {
         install(&absent(&[&format!("llvm-{}", llvm_major()?)])?)?;
     }
+    if runs_as_root(purpose) {
+        firewalls::ensure()?;
+    }
     eprintln!("xtask: setup: everything is installed");
     Ok(())
 }
@@ -83,7 +86,12 @@ fn needs_world(purpose: Purpose) -> bool {
 }
 
 fn journal(purpose: Purpose) -> &'static [&'static str] {
-    if matches!(purpose, Purpose::Here | Purpose::Test) { JOURNAL } else { &[] }
+    if runs_as_root(purpose) { JOURNAL } else { &[] }
+}
+
+/// The tests that need root are among them.
+const fn runs_as_root(purpose: Purpose) -> bool {
+    matches!(purpose, Purpose::Here | Purpose::Test)
 }
 
 fn vm(purpose: Purpose) -> &'static [&'static str] {

@@ -2,6 +2,9 @@
 #![allow(dead_code, reason = "each test takes what it needs")]
 #![allow(clippy::unwrap_used, reason = "a test ends at the line that failed")]
 
+pub(crate) mod netns;
+pub(crate) mod root;
+
 use std::path::{Path, PathBuf};
 use std::process::{self, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};

@@ -6,10 +6,10 @@ use std::process::Stdio;
 use anyhow::{Context as _, Result};
 
 use super::Tally;
-use crate::sh;
+use crate::{firewalls, sh};
 
-/// Tests of the sources, of `doctor` and of `selftest` on namespaces that they make, of `hooks` and of the live line: they need
-/// root, and `cargo test` leaves them out.
+/// Tests of the sources, of `doctor` and of `selftest` on namespaces that they make, of firewalls, `hooks` and the live line: they
+/// need root, and `cargo test` leaves them out.
 const AS_ROOT: &[&str] = &[
     "test",
     "--package",
@@ -18,6 +18,8 @@ const AS_ROOT: &[&str] = &[
     "sources_live",
     "--test",
     "doctor_live",
+    "--test",
+    "firewalls_live",
     "--test",
     "hooks_live",
     "--test",
@@ -73,6 +75,7 @@ pub(crate) fn soak() -> Result<Tally> {
 /// Runs `cargo` with these arguments, and counts.
 fn tests(arguments: &[&str]) -> Result<Tally> {
     let mut tests = sh::cargo(arguments);
+    tests.envs(firewalls::directory().ok().map(|place| ("TRACER_TEST_FIREWALLS", place)));
     let mut child = tests.stdout(Stdio::piped()).spawn().context("cannot start cargo")?;
     let mut tally = Tally::default();
     for line in BufReader::new(child.stdout.take().context("no output of cargo")?).lines().map_while(Result::ok) {

@@ -44,8 +44,8 @@ pub(crate) fn find(name: &str) -> Result<&'static Release> {
     RELEASES.iter().find(|release| release.name == name).with_context(|| format!("the kernels are {}", names()))
 }
 
-/// Where kernels are kept: outside the working tree, so that the next clone finds them.
-fn cache() -> Result<PathBuf> {
+/// Where kernels, and other things that are fetched, are kept: outside the working tree, so that the next clone finds them.
+pub(crate) fn cache(what: &str) -> Result<PathBuf> {
     let home = || std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".cache"));
     let user = || std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from).or_else(home);
     let root = nix::unistd::geteuid().is_root();
@@ -55,14 +55,14 @@ fn cache() -> Result<PathBuf> {
         None => user().context("neither HOME nor XDG_CACHE_HOME is set")?.join("tracer-xtask"),
     };
     if HIDDEN.iter().any(|hidden| cache.starts_with(hidden)) || !cache.is_absolute() {
-        bail!("{} cannot hold kernels: a guest does not see it; set TRACER_VM_CACHE", cache.display());
+        bail!("{} cannot hold {what}: a guest does not see it; set TRACER_VM_CACHE", cache.display());
     }
-    Ok(cache.join("kernels"))
+    Ok(cache.join(what))
 }
 
 /// The kernel of a release, if it was fetched.
 pub(crate) fn cached(release: &Release) -> Result<Option<Kernel>> {
-    let tree = cache()?.join(release.name);
+    let tree = cache("kernels")?.join(release.name);
     let Ok(version) = fs::read_to_string(tree.join("VERSION")) else { return Ok(None) };
     let version = version.trim().to_owned();
     let image = tree.join("boot").join(format!("vmlinuz-{version}"));
@@ -71,7 +71,7 @@ pub(crate) fn cached(release: &Release) -> Result<Option<Kernel>> {
 
 /// The kernel of a release, fetched if it must be.
 pub(crate) fn ensure(release: &Release, refresh: bool) -> Result<Kernel> {
-    let cache = cache()?;
+    let cache = cache("kernels")?;
     fs::create_dir_all(&cache).with_context(|| format!("cannot make {}", cache.display()))?;
     let lock = File::create(cache.join(format!("{}.lock", release.name)))?;
     lock.lock().context("cannot lock the cache of kernels")?;

@@ -1,0 +1,254 @@
+//! The firewalls that come with distributions, by their own packages: what they close on a node, whose `tracer` says it is, and
+//! whether what it says to mend it does. Needs root, `ip`, `nft`, iptables and the packages (`cargo xtask setup`).
+//!
+//! Run with `cargo test -p tracer-userspace --test firewalls_live -- --ignored --test-threads=1`.
+
+use std::io::{BufRead as _, BufReader};
+use std::net::TcpListener;
+use std::process::Stdio;
+use std::thread;
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::Value;
+
+mod common;
+
+use common::netns::Netns;
+use common::root::Root;
+
+const KUBELET: &str = "10.201.0.1:10250";
+const POD: &str = "10.202.1.2:8080";
+const API_SERVER: &str = "10.201.0.2:6443";
+/// The pods' network.
+const PODS: &str = "10.202.0.0/16";
+
+/// A node with two pods that it routes to, and the node beside it, with the API server.
+struct World {
+    node: Netns,
+    beside: Netns,
+    pod: Netns,
+    other_pod: Netns,
+    _listeners: [TcpListener; 3],
+}
+
+impl World {
+    fn new() -> Self {
+        let [node, beside, pod, other_pod] = std::array::from_fn(|_| Netns::new());
+        let links = [("up0", &beside, "10.201.0"), ("pod1", &pod, "10.202.1"), ("pod2", &other_pod, "10.202.2")];
+        for (link, peer, net) in links {
+            node.run(&format!(
+                "ip link add {link} type veth peer name eth0 netns {}
+                 ip addr add {net}.1/24 dev {link}
+                 ip link set {link} up",
+                peer.0
+            ));
+            peer.run(&format!(
+                "ip addr add {net}.2/24 dev eth0; ip link set eth0 up; ip route add default via {net}.1"
+            ));
+        }
+        node.run("ip link set lo up; ip route add default via 10.201.0.2; sysctl -qw net.ipv4.ip_forward=1");
+        let listeners = [node.listen(KUBELET), pod.listen(POD), beside.listen(API_SERVER)];
+        Self { node, beside, pod, other_pod, _listeners: listeners }
+    }
+
+    /// The ways of a cluster's traffic that are closed.
+    fn closed(&self) -> Vec<&'static str> {
+        let ways = [
+            ("API server to kubelet", &self.beside, KUBELET),
+            ("pod to node", &self.pod, KUBELET),
+            ("pod to pod", &self.other_pod, POD),
+            ("other node to pod", &self.beside, POD),
+            ("pod to API server", &self.pod, API_SERVER),
+            ("kubelet to pod", &self.node, POD),
+        ];
+        thread::scope(|scope| {
+            let dials = ways.map(|(name, from, to)| scope.spawn(move || (!from.reaches(to)).then_some(name)));
+            dials.into_iter().filter_map(|dial| dial.join().expect("a dial")).collect()
+        })
+    }
+
+    /// What doctor has against base chains of IPv4, the hook first.
+    fn found(&self, owner: &str) -> Vec<(String, String)> {
+        let (findings, _) = self.node.doctor(&["--check", "base_policy"]);
+        let bad = findings.iter().filter(|it| it["status"] != "ok" && it["fields"]["family"] != "ip6");
+        bad.map(|it| {
+            assert_eq!(it["fields"]["owner"], owner, "{it}");
+            let text = |it: &Value| it.as_str().expect("text").to_owned();
+            (text(&it["fields"]["hook"]), text(&it["remediation"]))
+        })
+        .collect()
+    }
+
+    fn hooks(&self, owner: &str) -> Vec<String> {
+        self.found(owner).into_iter().map(|(hook, _)| hook).collect()
+    }
+
+    /// Does what doctor says of each, as it says it.
+    fn mend(&self, root: &Root, owner: &str) {
+        for (_, mend) in self.found(owner) {
+            let (command, _) = mend.split_once("; only if").expect("another way");
+            root.run(&command.replace("POD_CIDR", PODS));
+        }
+    }
+
+    /// The verdict on a connection that fails.
+    fn verdict(&self, from: &Netns, to: &str) -> Value {
+        let mut command = self.node.command(env!("CARGO_BIN_EXE_tracer"));
+        command.args(["attach", "--all-connections", "-o", "ndjson", "--duration", "30s"]);
+        let mut tracer = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("tracer");
+        let lines = BufReader::new(tracer.stdout.take().expect("stdout")).lines().map_while(Result::ok);
+        let mut records = lines.map(|line| serde_json::from_str::<Value>(&line).expect("JSON"));
+        assert_eq!(records.next().expect("a start record")["type"], "start");
+        assert!(!from.reaches(to));
+        let port = to.rsplit(':').next().and_then(|port| port.parse::<u64>().ok());
+        let mine = |it: &Value| it["type"] == "verdict" && it["dst"]["port"].as_u64() == port;
+        let found = records.find(mine).expect("a verdict");
+        kill(Pid::from_raw(tracer.id().cast_signed()), Signal::SIGTERM).expect("SIGTERM");
+        records.for_each(drop);
+        assert!(tracer.wait().expect("its end").success());
+        found["verdict"].clone()
+    }
+
+    /// What a verdict says is the label, by whose rule in which chain (if that is certain), and the command that mends it, which
+    /// does.
+    fn mended_by_its_verdict(&self, root: &Root, from: &Netns, to: &str, expected: [&str; 3]) {
+        let verdict = self.verdict(from, to);
+        let row = verdict["evidence"].as_array().into_iter().flatten().find(|it| it["hook"] == "netfilter");
+        let fields = &row.expect("a rule")["fields"];
+        let chain = if fields["candidates"].is_null() { &fields["chain"] } else { &Value::from("") };
+        assert_eq!([&verdict["label"], &fields["owner"], chain], expected, "{verdict}");
+        assert_eq!(verdict["confidence"], "proven");
+        let (command, _) =
+            verdict["remediation"].as_str().and_then(|it| it.split_once(" (what is")).expect("a command");
+        root.run(command);
+        assert!(from.reaches(to), "{command}");
+    }
+}
+
+const ALL: [&str; 6] =
+    ["API server to kubelet", "pod to node", "pod to pod", "other node to pod", "pod to API server", "kubelet to pod"];
+
+/// The iptables that ufw and firewalld find.
+fn use_iptables(root: &Root, kind: &str) {
+    root.run(&format!(
+        "for s in '' 6; do for c in '' -save -restore; do
+           ln -sf /usr/sbin/ip${{s}}tables-{kind}$c /etc/alternatives/ip${{s}}tables$c
+         done; done"
+    ));
+}
+
+fn ufw(kind: &str) {
+    let world = World::new();
+    let Some(root) = Root::with_firewalls(&world.node) else { return };
+    use_iptables(&root, kind);
+    assert!(world.closed().is_empty() && world.found("nobody").is_empty());
+    root.run("ufw --force enable");
+    assert_eq!(world.closed(), ALL[..5], "as it is installed");
+    assert_eq!(world.hooks("ufw"), ["INPUT", "FORWARD"]);
+    // It takes its rules out and puts them in again: what it was told by its own command is there, nothing else.
+    // A legacy counter at zero says nothing yet: beside the policy there are rules of ufw's on INPUT that are not understood.
+    let input = if kind == "legacy" { "" } else { "INPUT" };
+    let ways = [(&world.beside, KUBELET, input), (&world.beside, POD, "FORWARD")];
+    for (from, to, chain) in ways {
+        world.mended_by_its_verdict(&root, from, to, ["firewall_drop", "ufw", chain]);
+    }
+    root.run("ufw reload");
+    assert!(ways.iter().all(|(from, to, _)| from.reaches(to)));
+    world.mend(&root, "ufw");
+    root.run("ufw reload");
+    assert_eq!((world.closed(), world.hooks("ufw")), (vec![], vec!["INPUT".to_owned()]));
+    root.run("ufw default deny outgoing");
+    assert_eq!((world.closed(), world.hooks("ufw").len()), (vec!["kubelet to pod"], 2), "probes go out");
+    world.mended_by_its_verdict(&root, &world.node, POD, ["firewall_drop", "ufw", "OUTPUT"]);
+    root.run("ufw delete 1");
+    world.mend(&root, "ufw");
+    assert!(world.closed().is_empty());
+    root.run("ufw disable");
+    assert!(world.found("nobody").is_empty());
+}
+
+#[test]
+#[ignore = "needs root"]
+fn ufw_over_nftables() {
+    ufw("nft");
+}
+
+#[test]
+#[ignore = "needs root"]
+fn ufw_over_legacy_iptables() {
+    ufw("legacy");
+}
+
+#[test]
+#[ignore = "needs root"]
+fn ufw_that_rejects() {
+    let world = World::new();
+    let Some(root) = Root::with_firewalls(&world.node) else { return };
+    root.run("ufw default reject incoming; ufw default reject routed; ufw --force enable");
+    assert_eq!((world.closed(), world.hooks("ufw")), (ALL[..5].to_vec(), vec!["INPUT".into(), "FORWARD".into()]));
+    world.mended_by_its_verdict(&root, &world.beside, POD, ["firewall_reject", "ufw", "ufw-reject-forward"]);
+    world.mend(&root, "ufw");
+    assert!(world.closed().is_empty());
+}
+
+/// Started as its unit starts it, with a bus of its own.
+fn start_firewalld(root: &Root, backend: &str) {
+    root.run(&format!(
+        "sed -i s/^FirewallBackend=.*/FirewallBackend={backend}/ /etc/firewalld/firewalld.conf
+         dbus-daemon --system --fork
+         firewalld --nofork --nopid > /dev/null 2>&1 &
+         for n in $(seq 300); do firewall-cmd --state > /dev/null 2>&1 && exit; sleep 0.1; done
+         cat /var/log/firewalld; exit 1"
+    ));
+}
+
+fn firewalld(backend: &str, chains: [&str; 2]) {
+    let world = World::new();
+    let Some(root) = Root::with_firewalls(&world.node) else { return };
+    start_firewalld(&root, backend);
+    assert_eq!(world.closed(), ALL[..5], "as it is installed");
+    assert_eq!(world.hooks("firewalld"), ["INPUT", "FORWARD"]);
+    let [input, forward] = chains;
+    world.mended_by_its_verdict(&root, &world.beside, KUBELET, ["firewall_reject", "firewalld", input]);
+    let verdict = world.verdict(&world.beside, POD);
+    let said = [&verdict["summary"], &verdict["remediation"]].map(|it| it.as_str().expect("text"));
+    assert!(said[0].contains(forward) && said[0].contains("made by firewalld"), "{verdict}");
+    assert!(said[1].contains("tracer doctor --check base_policy"), "{verdict}");
+    world.mend(&root, "firewalld");
+    assert!(world.closed().is_empty(), "{:?}", world.closed());
+    root.run("firewall-cmd --reload");
+    assert!(world.closed().is_empty());
+    // A zone that drops is not the pods': theirs is a zone of its own now.
+    root.run("firewall-cmd --set-default-zone=drop");
+    assert_eq!(world.closed(), ALL[..1]);
+    let end = input.replace("public", "drop");
+    world.mended_by_its_verdict(&root, &world.beside, KUBELET, ["firewall_drop", "firewalld", &end]);
+}
+
+#[test]
+#[ignore = "needs root"]
+fn firewalld_over_nftables() {
+    firewalld("nftables", ["filter_IN_public", "filter_FWD_public"]);
+}
+
+#[test]
+#[ignore = "needs root"]
+fn firewalld_over_iptables() {
+    firewalld("iptables", ["IN_public", "FWD_public"]);
+}
+
+#[test]
+#[ignore = "needs root"]
+fn firewalld_in_panic() {
+    let world = World::new();
+    let Some(root) = Root::with_firewalls(&world.node) else { return };
+    start_firewalld(&root, "nftables");
+    root.run("firewall-cmd --panic-on");
+    assert_eq!(world.closed(), ALL);
+    let (_, mend) = world.found("firewalld").into_iter().find(|(hook, _)| hook == "OUTPUT").expect("the way of probes");
+    let verdict = world.verdict(&world.node, POD);
+    assert!(verdict["summary"].as_str().is_some_and(|it| it.contains("made by firewalld")), "{verdict}");
+    root.run(&mend);
+    assert!(world.node.reaches(POD) && world.hooks("firewalld") == ["INPUT", "FORWARD"]);
+}
