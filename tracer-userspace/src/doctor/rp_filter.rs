@@ -28,10 +28,10 @@ impl Found {
         self.all.max(value)
     }
 
-    /// Links whose names begin so, with this filtering.
-    fn with(&self, prefixes: &[&str], wanted: u64) -> Vec<&str> {
+    /// Links whose names begin so, with filtering like this.
+    fn with(&self, prefixes: &[&str], like: impl Fn(u64) -> bool) -> Vec<&str> {
         let named = |name: &str| prefixes.iter().any(|prefix| name.starts_with(prefix));
-        let links = self.links.iter().filter(|(name, value)| named(name) && self.effective(*value) == wanted);
+        let links = self.links.iter().filter(|(name, value)| named(name) && like(self.effective(*value)));
         links.map(|(name, _)| name.as_str()).collect()
     }
 
@@ -41,7 +41,9 @@ impl Found {
 }
 
 fn draft() -> Draft {
-    CHECK.expects("what the CNI in use needs: not strict (1) with Cilium, AWS VPC CNI or several uplinks")
+    CHECK.expects(
+        "what the CNI in use needs: off (0) on Cilium's links; not strict (1) with AWS VPC CNI or several uplinks",
+    )
 }
 
 fn check(view: &View) -> Finding {
@@ -62,11 +64,11 @@ fn judge(found: &Found) -> Finding {
     let draft = draft().with("all", found.all);
     let uplinks: Vec<&str> = found.uplinks.iter().map(String::as_str).collect();
     let strict_uplinks: Vec<&str> =
-        found.with(&uplinks, STRICT).into_iter().filter(|name| uplinks.contains(name)).collect();
-    let cilium = found.with(CILIUM, STRICT);
+        found.with(&uplinks, |value| value == STRICT).into_iter().filter(|name| uplinks.contains(name)).collect();
+    let cilium = found.with(CILIUM, |value| value > 0);
     // lxcbr0 is of the package lxc.
     if found.has("cilium_host") && !cilium.is_empty() {
-        return draft.fail(format!("strict on {}: Cilium's links need 0", listed(&cilium)), off(found));
+        return draft.fail(format!("on for {}: Cilium's links need 0, also in net.ipv4.conf.all (loose, 2, drops on a link without an IPv4 address as strict does)", listed(&cilium)), off(found));
     }
     if found.has("eni") && !strict_uplinks.is_empty() {
         return draft.fail(
@@ -100,7 +102,7 @@ fn judge(found: &Found) -> Finding {
 /// name that fits those of later (sysctl.d(5)).
 fn off(found: &Found) -> Mend {
     let all = [("net.ipv4.conf.all.rp_filter", "0")];
-    let all = if found.all == STRICT { &all[..] } else { &[] };
+    let all = if found.all > 0 { &all[..] } else { &[] };
     let first = if all.is_empty() { "" } else { "sysctl -w net.ipv4.conf.all.rp_filter=0; " };
     let links = [("net.ipv4.conf.lxc*.rp_filter", "0"), ("net.ipv4.conf.cilium_*.rp_filter", "0")];
     let folder = "/proc/sys/net/ipv4/conf";
@@ -151,6 +153,13 @@ mod tests {
         let one = judge(&found(0, &links(1), &["eth0"]));
         assert!(one.status == Status::Fail && one.persist.is_some_and(|it| !it.contains("conf.all.")));
         assert_eq!(judge(&found(0, &links(0), &["eth0"])).status, Status::Ok);
+        assert_eq!(
+            judge(&found(0, &links(2), &["eth0"])).status,
+            Status::Fail,
+            "systemd's, on a link without an address"
+        );
+        let loose = judge(&found(2, &links(0), &["eth0"]));
+        assert!(loose.remediation.is_some_and(|it| it.starts_with("sysctl -w net.ipv4.conf.all.rp_filter=0; ")));
         assert_eq!(judge(&found(1, &[("lxcbr0", 0)], &["eth0"])).status, Status::Ok, "of the package lxc");
         assert_eq!(judge(&found(0, &[("eni1", 0), ("eth0", 1)], &["eth0"])).status, Status::Fail);
         assert_eq!(judge(&found(2, &[("cali1", 0)], &["eth0"])).status, Status::Ok);

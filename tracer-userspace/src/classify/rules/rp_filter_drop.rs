@@ -1,7 +1,9 @@
 //! The reverse-path filter dropped a packet of this attempt.
 
+use std::net::IpAddr;
+
 use super::super::evidence::of_drop;
-use super::{Case, Finding, Label, enter, in_namespace, is_of_handshake};
+use super::{Case, Finding, Label, enter, in_namespace, inspected, is_of_handshake};
 use crate::event::PacketDrop;
 use crate::record::Confidence;
 use crate::shell;
@@ -19,39 +21,102 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
         drop.flow.dst,
         drop.flow.src.ip()
     );
-    let named = drop.device.as_ref().map_or_else(|| "DEVICE".to_owned(), |d| shell::link_setting(&d.name));
-    let remediation = format!(
-        "{}sysctl -w net.ipv4.conf.{named}.rp_filter=2 (loose: the higher of it and net.ipv4.conf.all counts), or mend the route to {} (ip route get {})",
-        enter(case, drop.netns),
-        drop.flow.src.ip(),
-        drop.flow.src.ip()
-    );
+    let src = drop.flow.src.ip();
+    let remediation =
+        format!("{}{}, or mend the route to {src} (ip route get {src})", enter(case, drop.netns), setting(case, drop));
     let found = Finding::failure(Label::RpFilterDrop, vec![of_drop(time, drop)], summary, remediation);
     Some(found.with_confidence(confidence).until_answered())
 }
 
+/// The setting that lets it pass.
+fn setting(case: &Case<'_>, drop: &PacketDrop) -> String {
+    let named = drop.device.as_ref().map_or_else(|| "DEVICE".to_owned(), |d| shell::link_setting(&d.name));
+    let set = format!("sysctl -w net.ipv4.conf.{named}.rp_filter");
+    match has_address(case, drop) {
+        Some(true) => format!("{set}=2 (loose: the higher of it and net.ipv4.conf.all counts)"),
+        Some(false) => format!(
+            "{set}=0 net.ipv4.conf.all.rp_filter=0 (off: the higher of the two counts, and loose, 2, drops there too, since that device has no IPv4 address)"
+        ),
+        None => format!(
+            "{set}=2 (loose: the higher of it and net.ipv4.conf.all counts; on a device without an IPv4 address of its own only 0 for both helps)"
+        ),
+    }
+}
+
+/// The device has an IPv4 address, as far as its links were read. Without one loose filtering drops as strict does, unless the
+/// route back leads there (`no_addr`, `__fib_validate_source`): so it is on the node's end of a routed veth (lxc*, cali*, eni*).
+fn has_address(case: &Case<'_>, drop: &PacketDrop) -> Option<bool> {
+    let (netns, device) = (drop.netns?, drop.device.as_ref()?);
+    let target = || inspected(case).map(|(_, seen)| seen).filter(|seen| seen.netns == Some(netns));
+    let links = case.node.links.get(&netns).or_else(|| target().map(|seen| seen.links.as_slice()))?;
+    let link = links.iter().find(|link| link.ifindex == device.ifindex && link.name == device.name)?;
+    Some(link.addrs.iter().any(IpAddr::is_ipv4))
+}
+
 /// By the kernel's reason; before 5.17 by the function, which has a few rarer reasons of its own
-/// (martian addresses), so that it only counts where the filter is strict.
+/// (martian addresses), so that it only counts where the filter drops what takes another way.
 fn is_rp_filter(case: &Case<'_>, drop: &PacketDrop) -> Option<Confidence> {
     match (&drop.reason, &drop.location) {
         (Some(reason), _) => (reason == "IP_RPFILTER").then_some(Confidence::Proven),
         (None, Some(place)) => {
-            (place.starts_with("ip_rcv_finish_core") && is_strict(case)).then_some(Confidence::Likely)
+            (place.starts_with("ip_rcv_finish_core") && is_strict(case, drop)).then_some(Confidence::Likely)
         }
         (None, None) => None,
     }
 }
 
-/// Strict filtering on the node. Of a device alone it is not known here: the setting for all decides mostly.
-fn is_strict(case: &Case<'_>) -> bool {
+/// Strict filtering on the node, or loose on a device where that is no other. Of a device alone the setting is not known here:
+/// that for all decides mostly.
+fn is_strict(case: &Case<'_>, drop: &PacketDrop) -> bool {
     let settings = &case.node.settings.sysctls;
-    settings.iter().any(|(name, value)| name.ends_with(".rp_filter") && value == "1")
+    let is = |wanted: &str| settings.iter().any(|(name, value)| name.ends_with(".rp_filter") && value == wanted);
+    is("1") || (is("2") && has_address(case, drop) == Some(false))
 }
 
 #[cfg(test)]
 mod tests {
-    use crate::event::{Device, TcpState};
+    use crate::event::{Device, Fact, LinkState, Links, NodeSettings, TcpState};
     use crate::testing::{NODE, POD, SYN, SYN_ACK, Stream};
+
+    /// An attempt from a node whose end of the pod's veth has these addresses.
+    fn over_lxc(addrs: &[&str]) -> (Stream, Device) {
+        let device = Device { ifindex: 7, name: "lxc7".into(), up: true, loopback: false };
+        let addrs = addrs.iter().map(|addr| addr.parse().expect("an address")).collect();
+        let link = LinkState { ifindex: 7, name: "lxc7".into(), up: true, addrs, ..LinkState::default() };
+        let mut stream = Stream::new();
+        stream.push(Fact::Links(Links { netns: NODE, cookie: None, links: vec![link] }));
+        (stream, device)
+    }
+
+    /// systemd 245 sets 2 on Cilium's lxc*: loose filtering drops on a device without an IPv4 address as strict does.
+    #[test]
+    fn loose_is_no_mend_for_a_device_without_an_address() {
+        let mend = |addrs: &[&str]| {
+            let (mut stream, device) = over_lxc(addrs);
+            stream.connect().drop_on(SYN_ACK, "IP_RPFILTER", NODE, Some(device));
+            stream.verdicts().remove(0).verdict.remediation
+        };
+        let off = "sysctl -w net.ipv4.conf.lxc7.rp_filter=0 net.ipv4.conf.all.rp_filter=0 (off: ";
+        let none = mend(&["fe80::1"]);
+        assert!(none.starts_with(off) && !none.contains("=2"), "{none}");
+        let loose = mend(&["10.88.0.1"]);
+        assert!(loose.starts_with("sysctl -w net.ipv4.conf.lxc7.rp_filter=2 (loose: "), "{loose}");
+    }
+
+    #[test]
+    fn without_reasons_loose_counts_where_it_drops() {
+        let told = |value: &str, addrs: &[&str]| {
+            let (mut stream, device) = over_lxc(addrs);
+            let mut settings = NodeSettings::default();
+            settings.sysctls.insert("net.ipv4.conf.all.rp_filter".into(), value.into());
+            stream.push(Fact::NodeSettings(settings)).connect().drop_with(SYN_ACK, NODE, |drop| {
+                (drop.location, drop.device) = (Some("ip_rcv_finish_core.isra.0".into()), Some(device));
+            });
+            stream.labels() == ["rp_filter_drop"]
+        };
+        assert!(told("1", &["10.88.0.1"]) && told("2", &[]));
+        assert!(!told("2", &["10.88.0.1"]) && !told("0", &[]));
+    }
 
     #[test]
     fn the_kernel_s_own_reason_decides() {
