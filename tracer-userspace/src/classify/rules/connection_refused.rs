@@ -4,13 +4,17 @@ use std::net::IpAddr;
 
 use super::super::evidence::{of_drop, of_reset_sent};
 use super::super::kubectl::with_log;
-use super::{Case, Finding, Label, by_subject, in_namespace};
-use crate::event::{Listen, Netns};
-use crate::record::Evidence;
+use super::{Case, Finding, Label, by_subject, enter, in_namespace};
+use crate::event::{Listen, Netns, Pod};
+use crate::record::{Confidence, Evidence};
+use crate::shell;
 
 /// The rule.
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
-    let (seen, netns) = refused(case)?;
+    let (seen, netns) = refused_by_any(case)?;
+    if let Some((netns, pod)) = netns.and_then(|netns| Some((netns, not_asked(case, netns)?))) {
+        return Some(by_the_node(case, seen, netns, &pod));
+    }
     let dst = case.attempt.flow.dst;
     let summary = format!(
         "nobody listens on {dst}{}: its kernel answered the SYN with a RST{}",
@@ -26,6 +30,34 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
 }
 
 const OF_A_PROBE: &str = "correct the probe's port, or add a startupProbe if it only starts slowly";
+
+/// The pod that has the address by all that is known of pods, and was not asked: the node, on whose network it is not, has the
+/// address, too, and refused it itself.
+fn not_asked(case: &Case<'_>, netns: Netns) -> Option<String> {
+    let addr = case.attempt.flow.dst.ip();
+    // By a list: who may set up a network of his own can take the node's address there.
+    let name = case.node.pods.at(addr).find(|pod| pod.has_specs()).and_then(Pod::full_name)?;
+    let elsewhere = |pod: &Pod| !pod.host_network && pod.netns != Some(netns);
+    let own = case.attempt.netns == Some(netns) && case.node.is_a_node(netns) && case.node.owns(netns, addr);
+    (own && case.node.pods.at(addr).all(elsewhere)).then_some(name)
+}
+
+fn by_the_node(case: &Case<'_>, seen: Vec<Evidence>, netns: Netns, pod: &str) -> Finding {
+    let addr = case.attempt.flow.dst.ip();
+    let mut links = case.node.links.get(&netns).into_iter().flatten();
+    let device = links.find(|link| link.addrs.contains(&addr)).map(|link| link.name.as_str());
+    let summary = format!(
+        "{addr}, the address of pod {pod}, is an address of the node itself, too{}: the SYN never left it, and the node's own kernel answered it with a RST, since nobody listens on port {} there",
+        device.map(|name| format!(" (on {name})")).unwrap_or_default(),
+        case.attempt.flow.dst.port()
+    );
+    let remediation = format!(
+        "{}sh -c 'ip route get {addr}; ip addr show to {addr}': if the CNI left it there, take it away (ip addr del {addr} dev {}) and restart the CNI's agent; the process in the pod was not asked",
+        enter(case, Some(netns)),
+        device.map_or("DEVICE", shell::link)
+    );
+    Finding::failure(Label::ConnectionRefused, seen, summary, remediation).with_confidence(Confidence::Likely)
+}
 
 /// Not on 127.0.0.1 only, where another address was dialled.
 fn where_to_listen(case: &Case<'_>, dst: IpAddr) -> &'static str {
@@ -56,8 +88,12 @@ pub(super) fn takes(bound: IpAddr, dst: IpAddr) -> bool {
     bound == dst || (bound.is_unspecified() && (bound.is_ipv6() || dst.is_ipv4()))
 }
 
-/// The evidence that nobody listens there, and in which namespace.
+/// The evidence that nobody listens there, and in which namespace, if it was the target that was asked.
 pub(super) fn refused(case: &Case<'_>) -> Option<(Vec<Evidence>, Option<Netns>)> {
+    refused_by_any(case).filter(|(_, netns)| netns.and_then(|netns| not_asked(case, netns)).is_none())
+}
+
+fn refused_by_any(case: &Case<'_>) -> Option<(Vec<Evidence>, Option<Netns>)> {
     if case.attempt.established.is_some() {
         return None;
     }
@@ -84,8 +120,9 @@ fn by_drop(case: &Case<'_>) -> Option<(Vec<Evidence>, Option<Netns>)> {
 
 #[cfg(test)]
 mod tests {
-    use crate::event::{Runs, TcpState};
-    use crate::testing::{POD, SYN, SYN_ACK, Stream};
+    use crate::event::{Fact, Runs, TcpState};
+    use crate::record::Confidence;
+    use crate::testing::{NODE, POD, SYN, SYN_ACK, Stream};
 
     #[test]
     fn a_rst_without_a_socket_decides_before_it_arrives() {
@@ -123,6 +160,32 @@ mod tests {
         let mut fresh = Stream::new();
         fresh.http_readiness().runs(Runs::default()).connect().reset_sent(SYN, true, None);
         assert!(mend(&fresh).ends_with(log), "no run of it has ended: {}", mend(&fresh));
+    }
+
+    /// cozystack#3615: the route to the pod was `local`, and its process, which is well, was killed again and again.
+    #[test]
+    fn a_refusal_by_the_node_itself_is_not_the_pod_s() {
+        let told = |addrs: &[&str], fill: fn(&mut Stream)| {
+            let mut stream = Stream::new();
+            fill(stream.links(true, addrs).http_readiness());
+            stream.connect().reset_sent(SYN, true, None);
+            if let Some(Fact::ResetSent(reset)) = stream.observations.last_mut().map(|it| &mut it.fact) {
+                reset.netns = Some(NODE);
+            }
+            let told = stream.verdicts().remove(0).verdict;
+            assert_eq!(told.label.name(), "connection_refused");
+            told
+        };
+        let own = told(&["10.88.0.1", "10.88.0.2"], |_| {});
+        assert_eq!(own.confidence, Confidence::Likely);
+        let words = "10.88.0.2, the address of pod default/web, is an address of the node itself, too (on lo): the SYN never left";
+        assert!(own.summary.starts_with(words), "{}", own.summary);
+        assert!(own.remediation.starts_with("sh -c 'ip route get 10.88.0.2; "), "{}", own.remediation);
+        assert!(!own.remediation.contains("make the process listen"), "{}", own.remediation);
+        for other in [told(&["10.88.0.1"], |_| {}), told(&["10.88.0.2"], |stream| _ = stream.on_host_network())] {
+            assert!(other.summary.starts_with("nobody listens on 10.88.0.2:8080"), "{}", other.summary);
+            assert_eq!(other.confidence, Confidence::Proven);
+        }
     }
 
     fn stream_flow() -> crate::event::Flow {
