@@ -157,6 +157,11 @@ impl Blame<'_> {
         self.complete && !self.rules.is_empty() && self.rules.iter().all(|rule| like(rule))
     }
 
+    /// All of them check the way back, as rp_filter does.
+    pub(super) fn is_reverse_path(&self) -> bool {
+        self.all(|rule| rule.when.rpf)
+    }
+
     /// Who made the first of them.
     pub(super) fn owner(&self) -> Option<Owner> {
         self.rules.first().and_then(|rule| self.owner_of(rule))

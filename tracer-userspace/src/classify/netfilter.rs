@@ -9,8 +9,11 @@ use super::case::{ANSWER_NS, Case, in_handshake, outbound};
 use super::evidence::{is_netfilter, netfilter_hook, of_drop, of_icmp, of_reset_received, of_state};
 use super::finding::Finding;
 use super::phrases::{enter, in_namespace};
-use crate::event::{Icmp, Netns, PacketDrop, ProxyMode, RuleVerdict, TcpState};
+use crate::event::{Icmp, Netns, PacketDrop, ProxyMode, RuleVerdict, TcpState, Tracked};
 use crate::record::{Confidence, Evidence, Label};
+
+const UNTRACKED: &str =
+    "; a rule had taken it out of connection tracking (notrack), so that no rule for established connections knows it";
 
 /// As [`ANSWER_NS`], for a request: a segment is sent again after 200 ms at the earliest (`TCP_RTO_MIN`).
 const REQUEST_ANSWER_NS: u64 = 100_000_000;
@@ -263,6 +266,18 @@ impl Stopped<'_> {
     pub(super) fn client(&self, case: &Case<'_>) -> IpAddr {
         let translated = self.drop.and_then(|(_, drop)| case.attempt.translated(drop.flow));
         translated.unwrap_or(case.attempt.flow.src).ip()
+    }
+
+    /// It is the answer of the target that was dropped.
+    pub(super) fn answer_dropped<'b>(&'b self, case: &Case<'_>) -> Option<&'b PacketDrop> {
+        self.drop.map(|(_, drop)| drop).filter(|drop| !outbound(case, drop))
+    }
+
+    /// The answer had been taken out of connection tracking: words to follow the sentence, and what finds that rule.
+    pub(super) fn untracked(&self, case: &Case<'_>) -> Option<(&'static str, String)> {
+        self.answer_dropped(case).filter(|drop| drop.tracked == Some(Tracked::Untracked))?;
+        let find = "sh -c 'nft list ruleset | grep -w notrack; iptables-save -t raw'";
+        Some((UNTRACKED, format!("{}{find}", enter(case, self.netns))))
     }
 
     /// "in the network namespace of pod default/web: nsenter … nft -a list chain …", or what finds the chain.

@@ -1,18 +1,53 @@
 //! A netfilter rule dropped a packet that this attempt needs.
 
 use super::super::evidence::netfilter_hook;
-use super::super::netfilter::dropped;
-use super::{Case, Finding, Label};
+use super::super::netfilter::{Stopped, dropped};
+use super::{Case, Finding, Label, enter};
 
 /// The rule.
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let stopped = dropped(case)?;
+    if let Some(found) = by_reverse_path(case, &stopped) {
+        return Some(found);
+    }
     let hook = stopped.drop.and_then(|(_, drop)| netfilter_hook(drop)).unwrap_or("filter");
-    let summary = format!("{}{}{}", stopped.who(), stopped.did(case), stopped.words());
-    let by_rule =
-        || format!("allow {} in the {hook} chain that drops it: {}", stopped.to_allow(case), stopped.look(case));
+    let untracked = stopped.untracked(case);
+    let how = untracked.as_ref().map(|(words, _)| *words).unwrap_or_default();
+    let summary = format!("{}{}{}{how}", stopped.who(), stopped.did(case), stopped.words());
+    let by_rule = || {
+        let (what, look) = (stopped.to_allow(case), stopped.look(case));
+        match &untracked {
+            Some((_, find)) => {
+                format!(
+                    "{find}: the rule that takes it out of tracking; the one that drops it, in the {hook} chain: {look}"
+                )
+            }
+            None => format!("allow {what} in the {hook} chain that drops it: {look}"),
+        }
+    };
     let remediation = stopped.mend(case, by_rule);
     Some(stopped.by_firewall(case, Label::FirewallDrop, summary, remediation))
+}
+
+/// Every rule that can have dropped it asks whether the way back leads over the device on which it came in: no rule that lets
+/// the flow pass helps.
+fn by_reverse_path(case: &Case<'_>, stopped: &Stopped<'_>) -> Option<Finding> {
+    let (_, drop) = stopped.drop?;
+    let blame = stopped.blame.as_ref().filter(|blame| blame.is_reverse_path())?;
+    let whose = blame.owner().map(|owner| format!(" of {}", owner.name)).unwrap_or_default();
+    let device = drop.device.as_ref().map_or("the device it came in on", |device| device.name.as_str());
+    let src = drop.flow.src.ip();
+    let summary = format!(
+        "the reverse-path check{whose}{}{}; such a rule drops what came in on a link over which the route back does not lead: that to {src} does not lead over {device}",
+        stopped.did(case),
+        stopped.words()
+    );
+    let remediation = format!(
+        "{}ip route get {src}: it has to lead over {device}. Mend that route, or change the check: {}",
+        enter(case, stopped.netns),
+        stopped.look(case)
+    );
+    Some(stopped.clone().by_firewall(case, Label::FirewallDrop, summary, remediation))
 }
 
 #[cfg(test)]

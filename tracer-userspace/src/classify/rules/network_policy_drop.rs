@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use super::super::evidence::{evidence, of_drop, plain};
-use super::super::netfilter::{is_missed, stopped};
+use super::super::netfilter::{Stopped, is_missed, stopped};
 use super::{Case, Finding, Label, enter, in_namespace, is_of_handshake};
 use crate::event::PacketDrop;
 use crate::record::Confidence;
@@ -22,12 +22,37 @@ fn by_chain(case: &Case<'_>) -> Option<Finding> {
     let stopped = stopped(case)?;
     let blame = stopped.blame.as_ref()?;
     let owner = blame.owner().filter(|owner| owner.policy)?;
-    blame.all(|rule| blame.owner_of(rule) == Some(owner)).then_some(())?;
+    // Its own check of the way back is no policy.
+    (blame.all(|rule| blame.owner_of(rule) == Some(owner)) && !blame.is_reverse_path()).then_some(())?;
+    if is_own_probe(case) && stopped.answer_dropped(case).is_some() {
+        return Some(of_own_answer(case, stopped, owner.name));
+    }
     let confidence = if blame.certain().is_some() { Confidence::Proven } else { Confidence::Likely };
     let summary = format!("the network policy of {}{}{}", owner.name, stopped.did(case), stopped.words());
     let remediation = format!("{REMEDIATION}; the rule: {}", stopped.look(case));
     Some(stopped.finding(case, Label::NetworkPolicyDrop, summary, remediation).with_confidence(confidence))
 }
+
+/// What a pod answers to its own node's probe. A NetworkPolicy lets answers pass, and does not apply to that traffic at all.
+fn of_own_answer(case: &Case<'_>, stopped: Stopped<'_>, owner: &str) -> Finding {
+    let (untracked, find) = stopped.untracked(case).unzip();
+    let summary = format!(
+        "a rule of {owner}{}{}{}{OF_ANSWER}",
+        stopped.did(case),
+        stopped.words(),
+        untracked.unwrap_or_default()
+    );
+    let first = find.map(|find| format!("{find}: the rule that takes it out of tracking; ")).unwrap_or_default();
+    let remediation = format!(
+        "{first}the rule that drops it: {}; why it takes the answer ({WHY_ANSWER}) the log of {owner}'s agent on this node may tell",
+        stopped.look(case)
+    );
+    let found = stopped.finding(case, Label::NetworkPolicyDrop, summary, remediation);
+    found.with_confidence(Confidence::Likely)
+}
+
+const OF_ANSWER: &str = "; that is an answer to the node's own probe, which no NetworkPolicy stops: a policy of another kind does, or the dataplane by an error of its own";
+const WHY_ANSWER: &str = "its connection is not tracked or found invalid, the node's address or a route is another than it expects, a stale chain";
 
 /// A packet that the attempt needs was dropped by a program.
 fn by_program(case: &Case<'_>) -> Option<Finding> {
@@ -134,9 +159,9 @@ fn by_connect(case: &Case<'_>) -> Option<Finding> {
 
 #[cfg(test)]
 mod tests {
-    use crate::event::{Device, Fact, FirewallRule, RuleVerdict, TcpFlags, TcpState};
-    use crate::record::Confidence;
-    use crate::testing::{NODE, POD, SYN, Stream, firewall, rule};
+    use crate::event::{Device, Fact, FirewallRule, RuleVerdict, TcpFlags, TcpState, Tracked, When};
+    use crate::record::{Confidence, Verdict};
+    use crate::testing::{NODE, POD, SYN, SYN_ACK, Stream, firewall, rule};
 
     #[test]
     fn a_chain_of_the_cni_is_a_policy_and_a_chain_named_like_one_is_not() {
@@ -147,6 +172,50 @@ mod tests {
         };
         assert_eq!(labels("cali-fw-cali1234"), ["network_policy_drop"]);
         assert_eq!(labels("podpolicy"), ["firewall_drop"]);
+    }
+
+    /// kubernetes#89898, calico#10470: the SYN-ACK of the node's own probe ends in Calico's chains.
+    fn answer(when: When, tracked: Tracked, begin: fn(&mut Stream)) -> Verdict {
+        let mut stream = Stream::new();
+        begin(stream.links(true, &["10.88.0.1"]).http_readiness());
+        let deny = FirewallRule { when, exact: !when.rpf, ..rule("cali-fw-cali1234", RuleVerdict::Drop) };
+        let device = Device { ifindex: 7, name: "cali1234".into(), up: true, loopback: false };
+        stream.connect().drop_with(SYN_ACK, NODE, |drop| {
+            (drop.reason, drop.location) = (Some("NETFILTER_DROP".into()), Some("nft_do_chain".into()));
+            (drop.tracked, drop.device) = (Some(tracked), Some(device));
+        });
+        stream.push(firewall(NODE, vec![deny])).gives_up().verdicts().remove(0).verdict
+    }
+
+    #[test]
+    fn an_answer_to_the_node_s_own_probe_is_no_network_policy_s() {
+        let own = answer(When::default(), Tracked::No, |_| {});
+        assert_eq!((own.label.name(), own.confidence), ("network_policy_drop", Confidence::Likely));
+        assert!(
+            own.summary.starts_with("a rule of calico in") && own.summary.contains("no NetworkPolicy stops"),
+            "{}",
+            own.summary
+        );
+        assert!(own.remediation.starts_with("the rule that drops it: nft -a list chain"), "{}", own.remediation);
+        assert!(!own.remediation.contains("kubectl get networkpolicy"), "{}", own.remediation);
+        let untracked = answer(When::default(), Tracked::Untracked, |_| {});
+        assert!(untracked.summary.contains("(notrack)"), "{}", untracked.summary);
+        assert!(
+            untracked.remediation.starts_with("sh -c 'nft list ruleset | grep -w notrack;"),
+            "{}",
+            untracked.remediation
+        );
+        let host = answer(When::default(), Tracked::No, |stream| _ = stream.on_host_network());
+        assert_eq!(host.confidence, Confidence::Proven, "no pod of its own");
+    }
+
+    #[test]
+    fn a_check_of_the_way_back_is_no_policy() {
+        let check = answer(When { rpf: true, ..When::default() }, Tracked::No, |_| {});
+        assert_eq!(check.label.name(), "firewall_drop");
+        assert!(check.summary.starts_with("the reverse-path check of calico in"), "{}", check.summary);
+        let mend = "ip route get 10.88.0.2: it has to lead over cali1234.";
+        assert!(check.remediation.starts_with(mend) && !check.remediation.contains("allow"), "{}", check.remediation);
     }
 
     /// Calico's rules ask for marks. Before 6.7, and with the legacy ip_tables, what else drops frees packets in the same place.

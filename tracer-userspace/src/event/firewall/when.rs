@@ -68,6 +68,9 @@ pub struct When {
     /// Only packets that begin a connection.
     #[serde(skip_serializing_if = "std::ops::Not::not", default)]
     pub new: bool,
+    /// Only packets whose way back does not lead over the device on which they came in; there may be more to it (marks).
+    #[serde(skip_serializing_if = "std::ops::Not::not", default)]
+    pub rpf: bool,
     /// Only packets that have none of these.
     #[serde(skip_serializing_if = "Except::is_empty", default)]
     pub not: Except,
@@ -189,6 +192,7 @@ impl When {
             dport: either(self.dport, more.dport, &mut whole),
             invalid: self.invalid || more.invalid,
             new: new && !not.syn,
+            rpf: self.rpf || more.rpf,
             not,
         };
         (joint, whole)
@@ -221,6 +225,7 @@ impl When {
             dport: same(self.dport, other.dport),
             invalid: self.invalid && other.invalid,
             new: self.new && other.new,
+            rpf: self.rpf && other.rpf,
             not: self.not.common(other.not),
         }
     }

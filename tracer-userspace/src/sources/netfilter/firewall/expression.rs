@@ -27,6 +27,11 @@ const NETWORK_HEADER: u32 = 1;
 const TRANSPORT_HEADER: u32 = 2;
 const NFTA_BITWISE_MASK: u16 = 4;
 const NFTA_BITWISE_XOR: u16 = 5;
+const NFTA_FIB_RESULT: u16 = 2;
+const NFTA_FIB_FLAGS: u16 = 3;
+const NFT_FIB_RESULT_OIFNAME: u32 = 2;
+/// `NFTA_FIB_F_SADDR`: it is the source that is looked up.
+const NFT_FIB_OF_SOURCE: u32 = 1;
 const NFTA_COUNTER_PACKETS: u16 = 2;
 const NFT_CMP_EQ: u32 = 0;
 const NFT_CMP_NEQ: u32 = 1;
@@ -44,6 +49,8 @@ pub(super) enum Key {
     DestinationAddress(usize),
     ConntrackState,
     TcpFlags,
+    /// The link over which the way back leads: 0 if none is.
+    WayBack,
     Other,
 }
 
@@ -65,7 +72,7 @@ impl Key {
             Self::SourcePort | Self::DestinationPort => Some(2),
             Self::SourceAddress(size) | Self::DestinationAddress(size) => Some(size),
             Self::ConntrackState => Some(4),
-            Self::Other => None,
+            Self::WayBack | Self::Other => None,
         }
     }
 
@@ -187,7 +194,8 @@ impl Parser {
             b"counter" => self.rule.packets = packets(data),
             b"log" | b"notrack" | b"flow_offload" | b"last" => {}
             b"nat" | b"masq" | b"redir" | b"queue" | b"fwd" | b"synproxy" => self.rule.then = Then::Accept,
-            b"rt" | b"fib" | b"socket" | b"hash" | b"numgen" | b"exthdr" | b"osf" | b"xfrm" | b"tunnel" | b"ct" => {
+            b"fib" => self.load(fib(data)),
+            b"rt" | b"socket" | b"hash" | b"numgen" | b"exthdr" | b"osf" | b"xfrm" | b"tunnel" | b"ct" => {
                 self.load(Key::Other);
             }
             // Conditions that are not understood: limits, quotas, ranges, dynamic sets.
@@ -238,6 +246,8 @@ impl Parser {
             let mask = mask.as_deref().and_then(<[u8]>::first).copied().unwrap_or(u8::MAX);
             self.rule.when.take_flags(mask, *value, operator == Some(NFT_CMP_NEQ));
         }
+        self.rule.when.rpf |=
+            key == Key::WayBack && operator == Some(NFT_CMP_EQ) && value.iter().all(|byte| *byte == 0);
         let understood = match operator {
             Some(NFT_CMP_EQ) => key.set(&mut self.rule.when, value, mask.as_deref()),
             // `ct state invalid`: the bit is cut out and must not be zero.
@@ -302,6 +312,13 @@ fn meta(data: &[u8]) -> Key {
         Some(NFT_META_L4PROTO) => Key::Protocol,
         _ => Key::Other,
     }
+}
+
+/// `fib saddr . iif oif missing`: the check of the way back.
+fn fib(data: &[u8]) -> Key {
+    let is_link = number(data, NFTA_FIB_RESULT).is_some_and(|result| (1..=NFT_FIB_RESULT_OIFNAME).contains(&result));
+    let of_source = number(data, NFTA_FIB_FLAGS).is_some_and(|flags| flags & NFT_FIB_OF_SOURCE != 0);
+    if is_link && of_source { Key::WayBack } else { Key::Other }
 }
 
 fn conntrack(data: &[u8]) -> Key {

@@ -13,6 +13,8 @@ const TCP_INV_FLAGS: u8 = 0x04;
 /// `XT_CONNTRACK_*`, linux/netfilter/xt_conntrack.h. The second says only that `-m state` was written.
 const CONNTRACK_STATE: u16 = 1;
 const CONNTRACK_STATE_ALIAS: u16 = 1 << 13;
+/// `XT_RPFILTER_INVERT`, linux/netfilter/xt_rpfilter.h
+const RPFILTER_INVERT: u8 = 0x08;
 
 /// Takes in an xtables match; false if it asks for something that is not understood.
 pub(super) fn add_match(rule: &mut Rule, name: &[u8], info: &[u8]) -> bool {
@@ -24,6 +26,10 @@ pub(super) fn add_match(rule: &mut Rule, name: &[u8], info: &[u8]) -> bool {
         b"tcp" => tcp(&mut rule.when, info).unwrap_or(false),
         b"conntrack" => conntrack(&mut rule.when, info).unwrap_or(false),
         b"state" => field(info, 0).is_some_and(|only| state(&mut rule.when, u32::from_ne_bytes(only))),
+        b"rpfilter" => {
+            rule.when.rpf |= info.first().is_some_and(|flags| flags & RPFILTER_INVERT != 0);
+            false
+        }
         _ => false,
     }
 }
@@ -111,6 +117,13 @@ mod tests {
         let (when, exact) = tcp(ANY, [80; 2], [0, 0, 0, 0]);
         assert_eq!((ports(when), exact, when.protocol), ((None, Some(80), None, None), true, Some(TCP)));
         assert!(!tcp([1, 9], [80; 2], [0; 4]).1 && !tcp(ANY, ANY, [0, 0, 0, TCP_INV_DSTPT]).1);
+    }
+
+    /// Calico's `-m rpfilter --validmark --invert -j DROP`, and firewalld's `-m rpfilter -j ACCEPT`.
+    #[test]
+    fn a_check_of_the_way_back_is_known_where_it_takes_what_fails_it() {
+        let (fails, passes) = (read(b"rpfilter", &[0x0a]), read(b"rpfilter", &[0x02]));
+        assert_eq!((fails.0.rpf, fails.1, passes.0.rpf, passes.1), (true, false, false, false));
     }
 
     #[test]
