@@ -19,6 +19,7 @@ mod other_dials;
 pub(crate) mod owner;
 mod phrases;
 mod rules;
+mod shared_address;
 mod sidecar;
 pub(crate) mod startup_probe;
 mod translated;
@@ -80,6 +81,7 @@ pub fn classify(case: &Case<'_>) -> Option<(Finding, Vec<Label>)> {
     let also = findings.iter().map(|f| f.label).collect();
     history::add(case, &mut first);
     history::add_end(case, &mut first);
+    shared_address::add(case, &mut first);
     lifecycle::add(case, &mut first);
     other_dials::add(case, &mut first);
     translated::add(case, &mut first);

@@ -1,0 +1,86 @@
+//! Two pods of this node have the address that was dialled: which of them was reached nothing tells.
+
+use super::Case;
+use super::finding::Finding;
+use crate::event::Pod;
+use crate::record::{Confidence, Outcome};
+use crate::shell;
+
+const MEND: &str = "and look at the CNI's address management, which gave it twice (host-local: /var/lib/cni/networks)";
+
+/// Adds it to a failure, of which nothing is proven then.
+pub(super) fn add(case: &Case<'_>, finding: &mut Finding) {
+    let addr = case.attempt.flow.dst.ip();
+    let (true, [first, second, ..]) = (finding.outcome == Outcome::Failure, &holders(case)[..]) else { return };
+    finding.confidence = finding.confidence.min(Confidence::Likely);
+    let [one, other] = [first, second].map(|pod| pod.full_name().unwrap_or_default());
+    finding.summary += &format!("; pods {one} and {other} both have {addr}: either may be the one that was reached");
+    let mend = std::mem::take(&mut finding.remediation);
+    finding.remediation = format!("delete one of the two pods ({}), {MEND}; else: {mend}", delete(second));
+}
+
+/// Pods that live, each with a network of its own. What was found on the node without a name may be one of the list; what is
+/// only listed, where another was found on the node, may be gone (the list is a file, or late).
+fn holders<'a>(case: &Case<'a>) -> Vec<&'a Pod> {
+    let ended = |pod: &Pod| pod.netns.is_some_and(|netns| case.node.has_ended(netns));
+    let lives = |pod: &&Pod| pod.name.is_some() && !pod.host_network && !pod.deleting && !ended(pod);
+    let mut pods: Vec<_> = case.node.pods.at(case.attempt.flow.dst.ip()).filter(lives).collect();
+    if pods.iter().any(|pod| pod.netns.is_some()) {
+        pods.retain(|pod| pod.netns.is_some());
+    }
+    pods
+}
+
+fn delete(pod: &Pod) -> String {
+    let [namespace, name] = [&pod.namespace, &pod.name].map(|it| shell::word(it.as_deref()));
+    format!("kubectl delete pod -n {} {}", namespace.unwrap_or("NAMESPACE"), name.unwrap_or("POD"))
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::event::{Fact, Pod};
+    use crate::record::Confidence;
+    use crate::testing::{POD, SYN, Stream};
+
+    fn told(other: impl FnOnce(&mut Pod), ends: bool) -> crate::record::Verdict {
+        let mut stream = Stream::new();
+        stream.http_readiness().pod_without_specs("10.88.0.2");
+        if let Some(Fact::Pods(pods)) = stream.observations.last_mut().map(|it| &mut it.fact) {
+            other(&mut pods.pods[1]);
+        }
+        if ends {
+            stream.netns_ends(POD);
+        }
+        stream.connect().reset_sent(SYN, true, None);
+        stream.verdicts().remove(0).verdict
+    }
+
+    /// kubernetes#43910: after a restart addresses were given a second time.
+    #[test]
+    fn an_address_of_two_pods_proves_nothing_of_either() {
+        let both = told(|_| {}, false);
+        assert_eq!((both.label.name(), both.confidence), ("connection_refused", Confidence::Likely));
+        let words = "; pods default/web and new both have 10.88.0.2: either may be the one that was reached";
+        assert!(both.summary.contains(words), "{}", both.summary);
+        assert!(
+            both.remediation.starts_with("delete one of the two pods (kubectl delete pod -n "),
+            "{}",
+            both.remediation
+        );
+        assert!(both.remediation.contains("; else: make the process listen on 8080"), "{}", both.remediation);
+    }
+
+    #[test]
+    fn a_pod_that_ends_or_is_the_node_s_own_or_is_only_listed_shares_no_address() {
+        let ended = told(|pod| pod.netns = Some(POD), true);
+        let others: [fn(&mut Pod); 4] = [
+            |pod| pod.deleting = true,
+            |pod| pod.host_network = true,
+            |pod| pod.name = None,
+            |pod| pod.netns = Some(POD),
+        ];
+        for one in others.map(|fill| told(fill, false)).into_iter().chain([ended]) {
+            assert!(one.confidence == Confidence::Proven && !one.summary.contains("both have"), "{}", one.summary);
+        }
+    }
+}
