@@ -6,7 +6,7 @@ use serde_json::json;
 
 use super::super::evidence::{evidence, of_drop};
 use super::{Case, Finding, Label, enter, in_handshake, in_namespace, inspected, is_of_handshake, silent};
-use crate::event::{Inspection, NeighbourState, PacketDrop};
+use crate::event::{Inspection, LinkState, NeighbourState, Netns, PacketDrop};
 use crate::record::Confidence;
 
 /// Why there is no entry.
@@ -35,7 +35,9 @@ fn dropped(case: &Case<'_>) -> Option<Finding> {
         }
         Why::TableFull => format!("the neighbour table is full: no entry could be made for {next}{}{place}", on(drop)),
     };
-    let remediation = format!("{}{}", enter(case, drop.netns), mend(next, why));
+    let over = drop.device.as_ref().zip(drop.netns).map(|(device, netns)| overlap(case, netns, device.ifindex, next));
+    let summary = summary + &over.unwrap_or_default();
+    let remediation = mend(next, why, &enter(case, drop.netns));
     let found = Finding::failure(Label::NeighbourFailure, vec![of_drop(time, drop)], summary, remediation);
     Some(if may_be_its_link(case, drop, why) { by_its_link(found) } else { found }.until_answered())
 }
@@ -76,12 +78,18 @@ fn unresolved(case: &Case<'_>) -> Option<Finding> {
     let says = format!("the neighbour entry of {} is {}", entry.addr, entry.state);
     let fields = json!({ "state": entry.state, "ifindex": entry.ifindex });
     let why = if is_full(seen) { Why::TableFull } else { Why::NoAnswer };
-    let summary = format!("the node cannot resolve the link-layer address of {}: {}", entry.addr, told(entry));
+    let on = link(case, seen.from, entry.ifindex).map(|link| format!(" on {}", link.name)).unwrap_or_default();
+    let summary = format!(
+        "the node cannot resolve the link-layer address of {}{on}: {}{}",
+        entry.addr,
+        told(entry),
+        overlap(case, seen.from, entry.ifindex, entry.addr)
+    );
     let found = Finding::failure(
         Label::NeighbourFailure,
         vec![evidence("rtnetlink", time, says, fields)],
         summary,
-        mend(entry.addr, why),
+        mend(entry.addr, why, ""),
     );
     Some(found.with_confidence(Confidence::Likely).resting_on(&["kfree_skb"]))
 }
@@ -96,21 +104,49 @@ fn is_full(seen: &Inspection) -> bool {
     matches!((value("neighbours"), value("gc_thresh3")), (Some(now), Some(max)) if now >= max)
 }
 
-fn mend(target: IpAddr, why: Why) -> String {
+fn link<'a>(case: &Case<'a>, netns: Netns, ifindex: u32) -> Option<&'a LinkState> {
+    case.node.links.get(&netns)?.iter().find(|link| link.ifindex == ifindex)
+}
+
+/// The node asks on one link for an address that a namespace of its own has, and another link's subnet holds it, too: docker0
+/// within the pods' range takes the more specific route.
+fn overlap(case: &Case<'_>, netns: Netns, ifindex: u32, target: IpAddr) -> String {
+    let is_here = || {
+        let holder = case.node.netns_of_addr(netns, target).or_else(|| inspected(case)?.1.netns);
+        target == case.attempt.flow.dst.ip() && holder.is_some_and(|holder| !case.node.is_a_node(holder))
+    };
+    let other = |link: &&LinkState| link.ifindex != ifindex && !link.loopback && link.covers(target);
+    let found = link(case, netns, ifindex).filter(|link| link.covers(target)).zip({
+        let mut links = case.node.links.get(&netns).into_iter().flatten();
+        links.find(other)
+    });
+    let Some((asked, other)) = found.filter(|_| is_here()) else { return String::new() };
+    let (asked, other) = (&asked.name, &other.name);
+    format!(
+        "; a pod of this node has it, and the subnets of {asked} and {other} both hold it: they overlap, and the route leads to {asked}"
+    )
+}
+
+/// The route first: who does not answer may be behind another link.
+fn mend(target: IpAddr, why: Why, enter: &str) -> String {
     let family = if target.is_ipv4() { "ipv4" } else { "ipv6" };
     match why {
-        Why::NoAnswer => format!(
-            "ip neigh show {target}; is the pod that had this address gone, or its link? Delete the stale pod or entry"
-        ),
+        Why::NoAnswer => {
+            let look = format!("ip route get {target}; ip neigh show {target}");
+            let look = if enter.is_empty() { look } else { format!("{enter}sh -c '{look}'") };
+            format!(
+                "{look}: does the route lead over the link that the address is behind? If not, mend the route, or the subnets that overlap; if so, is the pod that had this address gone, or its link? Delete the stale pod or entry"
+            )
+        }
         Why::TableFull => format!(
-            "raise net.{family}.neigh.default.gc_thresh1, gc_thresh2 and gc_thresh3 above the number of pods and peers that this node talks to (ip neigh | wc -l)"
+            "{enter}raise net.{family}.neigh.default.gc_thresh1, gc_thresh2 and gc_thresh3 above the number of pods and peers that this node talks to (ip neigh | wc -l)"
         ),
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use crate::event::LinkState;
+    use crate::event::{Fact, LinkState, Links};
     use crate::record::Confidence;
     use crate::testing::{NODE, POD, SYN, SYN_ACK, Stream};
 
@@ -160,7 +196,42 @@ mod tests {
             verdict.summary
         );
         assert!(verdict.remediation.starts_with("in network namespace"), "{}", verdict.remediation);
-        assert!(verdict.remediation.contains("ip neigh show 10.88.0.1;"), "{}", verdict.remediation);
+        assert!(
+            verdict.remediation.contains("sh -c 'ip route get 10.88.0.1; ip neigh show 10.88.0.1':"),
+            "{}",
+            verdict.remediation
+        );
+    }
+
+    /// kontena/pharos-cluster#439: docker0's /24 lies in the pods' /16.
+    #[test]
+    fn a_route_that_another_link_took_is_told_with_both_links() {
+        let told = |docker: &str| {
+            let link = |ifindex, name: &str, addr: &str, len| LinkState {
+                ifindex,
+                name: name.into(),
+                up: true,
+                addrs: vec![addr.parse().expect("an address")],
+                prefixes: vec![len],
+                ..LinkState::default()
+            };
+            let links = vec![link(2, "docker0", docker, 24), link(3, "cni0", "10.88.3.1", 16)];
+            let mut stream = Stream::new();
+            stream.push(Fact::Links(Links { netns: NODE, cookie: None, links })).connect().wait_ms(200);
+            stream.inspection(|seen| seen.neighbour = Some(crate::testing::neighbour("incomplete")));
+            stream.verdicts().remove(0).verdict
+        };
+        let words =
+            "the node cannot resolve the link-layer address of 10.88.0.2 on docker0: it asks and nobody answers";
+        let both = told("10.88.0.1");
+        assert!(
+            both.remediation.starts_with("ip route get 10.88.0.2; ip neigh show 10.88.0.2: "),
+            "{}",
+            both.remediation
+        );
+        let overlap = "; a pod of this node has it, and the subnets of docker0 and cni0 both hold it: they overlap, and the route leads to docker0";
+        assert_eq!(both.summary, format!("{words}{overlap}"));
+        assert_eq!(told("10.77.0.1").summary, words, "a route of another kind");
     }
 
     #[test]
