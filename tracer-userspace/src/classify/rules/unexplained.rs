@@ -29,8 +29,9 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     seen.extend(attempt.last.as_ref().map(|state| of_state(ended, state)));
     seen.extend(said.map(|(_, said)| of_outcome(said)));
     let lost = lost(attempt, ended);
+    let missing = missing_address(case);
     let summary = format!(
-        "the attempt to {} failed after {} ({}) and {}",
+        "the attempt to {} failed after {} ({}) and {}{}",
         attempt.flow.dst,
         ms(lasted),
         if too_late {
@@ -40,10 +41,12 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
         } else {
             DISAGREES.to_owned()
         },
-        lost.map_or_else(|| unseen(case), |(_, drop)| dropped(case, drop))
+        lost.map_or_else(|| unseen(case), |(_, drop)| dropped(case, drop)),
+        missing.as_ref().map(|(words, _)| words.as_str()).unwrap_or_default()
     );
     let service = super::service_no_endpoints::dialled(case).filter(|_| lost.is_none());
     let remediation = lost.and_then(|(_, drop)| look_at(case, drop)).or_else(|| service.map(|name| by_endpoint(&name)));
+    let remediation = remediation.or_else(|| missing.map(|(_, mend)| mend));
     let remediation = remediation.unwrap_or_else(|| Label::Unexplained.page().mend.to_owned());
     let found = Finding::failure(Label::Unexplained, seen, summary, remediation);
     Some(Finding { decided_at: ended, confidence: Confidence::Possible, rests_on: &ALL, ..found })
@@ -79,6 +82,22 @@ fn unseen(case: &Case<'_>) -> String {
     format!("nothing that was seen decides why{}", service.unwrap_or_default())
 }
 
+/// A pod on this node's network is to have the address, and no link of the node has it.
+fn missing_address(case: &Case<'_>) -> Option<(String, String)> {
+    let (addr, netns) = (case.attempt.flow.dst.ip(), case.node.netns()?);
+    let pod = case.node.pods.at(addr).next()?;
+    let known = case.attempt.netns == Some(netns) && case.node.links.get(&netns).is_some();
+    if !known || case.node.owns(netns, addr) || !case.node.pods.at(addr).all(|pod| pod.host_network) {
+        return None;
+    }
+    let name = pod.full_name().unwrap_or_else(|| "a pod".to_owned());
+    let words = format!("; {name} is on this node's network, and no link of the node has its address {addr}");
+    let mend = format!(
+        "ip addr show to {addr}; kubectl get nodes -o wide: if the node's address has changed, correct the kubelet's --node-ip (or give the node its address back) and restart the kubelet"
+    );
+    Some((words, mend))
+}
+
 fn by_endpoint(service: &str) -> String {
     format!(
         "dial each endpoint of Service {service} by itself (kubectl get endpointslices): the verdict on that connection names the cause"
@@ -105,9 +124,19 @@ fn dropped(case: &Case<'_>, drop: &PacketDrop) -> String {
         flow.src,
         flow.dst,
         in_namespace(case, drop.netns),
-        meaning(drop)
+        if is_early_demux(case, drop) { EARLY_DEMUX } else { meaning(drop) }
     )
 }
+
+/// `ip_forward` drops what has a socket already, without a reason: early demux gave it one by its addresses, and a rule's table
+/// then sent it on (net/ipv4/ip_forward.c). The AWS VPC CNI routes pods with a security group of their own like that.
+fn is_early_demux(case: &Case<'_>, drop: &PacketDrop) -> bool {
+    let forwarded = drop.location.as_deref().map(plain) == Some("ip_forward");
+    let own = drop.flags.is_syn_ack() && drop.flow.dst == case.attempt.flow.src && drop.netns == case.attempt.netns;
+    forwarded && own && drop.netns.is_some() && drop.reason.as_deref() == Some("NOT_SPECIFIED")
+}
+
+const EARLY_DEMUX: &str = ": it was on its way out again though it is for a socket of this namespace, most likely because an `ip rule` for that device sends it into a table of its own, and net.ipv4.tcp_early_demux had found the socket before";
 
 /// What reasons mean that say little by their names (include/net/dropreason-core.h).
 fn meaning(drop: &PacketDrop) -> &'static str {
@@ -132,6 +161,13 @@ fn meaning(drop: &PacketDrop) -> &'static str {
 /// What shows more of it.
 fn look_at(case: &Case<'_>, drop: &PacketDrop) -> Option<String> {
     let (reason, device) = (drop.reason.as_deref()?, drop.device.as_ref()?);
+    if is_early_demux(case, drop) {
+        let (dst, src, device) = (drop.flow.dst.ip(), drop.flow.src.ip(), shell::link(&device.name));
+        return Some(format!(
+            "{}sh -c 'ip rule; ip route get {dst} from {src} iif {device}': where that is a CNI's rule, sysctl -w net.ipv4.tcp_early_demux=0 (AWS VPC CNI with security groups for pods: DISABLE_TCP_EARLY_DEMUX=true on the init container of aws-node), else mend the rule",
+            enter(case, drop.netns)
+        ));
+    }
     reason.starts_with("QDISC").then(|| {
         format!(
             "{}tc -s qdisc show dev {}: the queue that counts drops; a rate limit (the CNI's bandwidth plugin), a full queue or netem",
@@ -220,7 +256,7 @@ fn says(observation: &Observation) -> Option<Evidence> {
 #[cfg(test)]
 mod tests {
     use crate::event::{Device, Fact, TcpState};
-    use crate::testing::{NODE, SYN, Stream};
+    use crate::testing::{NODE, POD, SYN, SYN_ACK, Stream};
 
     /// Seen on sid: the program's run at CLOSE was skipped, and the next connection on the same memory was refused.
     #[test]
@@ -264,6 +300,45 @@ mod tests {
         let verdict = &stream.verdicts()[0].verdict;
         assert_eq!(verdict.label.name(), "unexplained");
         assert!(verdict.summary.contains("sent again 1 time"), "{}", verdict.summary);
+    }
+
+    /// Security groups for pods on AWS: amazon-vpc-cni-k8s#1212.
+    #[test]
+    fn an_answer_that_early_demux_gave_a_socket_and_a_rule_sends_on_is_told() {
+        let told = |netns, reason: &str| {
+            let device = Device { ifindex: 7, name: "vlaneni1".into(), up: true, loopback: false };
+            let mut stream = Stream::new();
+            stream.links(true, &["10.88.0.1"]).connect().drop_with(SYN_ACK, netns, |drop| {
+                (drop.reason, drop.location) = (Some(reason.into()), Some("ip_forward".into()));
+                drop.device = Some(device);
+            });
+            stream.gives_up().verdicts().remove(0).verdict
+        };
+        let (own, other, reason) = (told(NODE, "NOT_SPECIFIED"), told(POD, "NOT_SPECIFIED"), told(NODE, "XFRM_POLICY"));
+        assert!(own.label.name() == "unexplained" && own.summary.contains("tcp_early_demux"), "{}", own.summary);
+        let look = "sh -c 'ip rule; ip route get 10.88.0.1 from 10.88.0.2 iif vlaneni1': ";
+        assert!(own.remediation.starts_with(look), "{}", own.remediation);
+        assert!(!other.summary.contains("early_demux") && !reason.summary.contains("early_demux"));
+    }
+
+    /// openshift/origin#6939: the node had got another address, and its pods were told the old one.
+    #[test]
+    fn a_host_network_pod_s_address_that_the_node_does_not_have_is_told() {
+        let told = |addrs: &[&str], host: bool| {
+            let mut stream = Stream::new();
+            stream.links(true, addrs).http_readiness();
+            if host {
+                stream.on_host_network();
+            }
+            stream.connect().gives_up().verdicts().remove(0).verdict
+        };
+        let moved = told(&["10.88.0.1"], true);
+        let words = "; default/web is on this node's network, and no link of the node has its address 10.88.0.2";
+        assert!(moved.label.name() == "unexplained" && moved.summary.ends_with(words), "{}", moved.summary);
+        assert!(moved.remediation.contains("--node-ip"), "{}", moved.remediation);
+        for other in [told(&["10.88.0.1"], false), told(&["10.88.0.1", "10.88.0.2"], true)] {
+            assert!(!other.summary.contains("no link of the node"), "{}", other.summary);
+        }
     }
 
     #[test]
