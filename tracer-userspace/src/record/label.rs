@@ -129,8 +129,8 @@ labels! {
         meaning: "The packet was stopped by what enforces network policies: a chain of the CNI in netfilter, or a program at tc, XDP or the cgroup.",
         evidence: "proven: the kernel dropped a packet of this attempt's own flow with the reason TC_INGRESS, TC_EGRESS, XDP or BPF_CGROUP_EGRESS; or netfilter stopped it and the \
             only rule that fits is in a chain of calico, cilium, kube-router, weave, antrea or azure-npm. likely: several such chains fit; the packet was freed in `nf_hook_slow`, where connection tracking and IPVS drop, too (before 6.7, and with ip_tables), and the rule asks for more than is understood (a mark, a set) and was not seen to count it; the reason is SOCKET_FILTER, which a cgroup's program gives, and on many kernels a security module and want of memory (`TcpExtPFMemallocDrop`), too; or connect() was refused with EPERM, \
-            which a program at cgroup/connect does (a security module or seccomp could, too); or, on 5.10, which gives no reasons, the packet was freed where tc begins. No NetworkPolicy applies to what a prober sends to a pod of its own node. If a program drops that, the verdict is only likely: it may be a policy of another kind, or an error of the dataplane itself (an entry of the pod that is missing or stale).",
-        lookalikes: "A program that drops the SYN to a Service of which the EndpointSlices say that it has no ready endpoint is `service_no_endpoints`. A rule of anybody else is `firewall_drop` or `firewall_reject`, whatever the table is called. Of a pod that is being deleted a program's drop is likely at most: its network is taken down while the kubelet still asks its readiness probe.",
+            which a program at cgroup/connect does (a security module or seccomp could, too); or, on 5.10, which gives no reasons, the packet was freed where tc begins. No NetworkPolicy applies to what a prober sends to a pod of its own node. If a program drops that, the verdict is only likely: it may be a policy of another kind, or an error of the dataplane itself (an entry of the pod that is missing or stale). Of a chain that drops what such a pod answers it is likely only, too, since a NetworkPolicy lets answers pass: the verdict begins with the rule, and says if the answer had been taken out of connection tracking (notrack).",
+        lookalikes: "A program that drops the SYN to a Service of which the EndpointSlices say that it has no ready endpoint is `service_no_endpoints`. A rule of anybody else is `firewall_drop` or `firewall_reject`, whatever the table is called; so is a rule of the CNI that checks the way back (`fib saddr . iif oif missing`, `-m rpfilter --invert`). Of a pod that is being deleted a program's drop is likely at most: its network is taken down while the kubelet still asks its readiness probe.",
         mend: "kubectl get networkpolicy -n <namespace>: allow the node (probes come from its address), or the client, on that port.",
     }
     /// A netfilter rule answered for this flow with a RST or an ICMP error.
@@ -148,8 +148,8 @@ labels! {
         title: "a firewall rule dropped the probe's packets",
         meaning: "A netfilter rule in the node's or the pod's network namespace dropped a packet that this attempt needs: its SYN, the SYN-ACK, or data. The prober times out.",
         evidence: "proven: `kfree_skb` with reason NETFILTER_DROP (on 5.10: at `nf_hook_slow` or `nft_do_chain`) for a packet of this attempt's own flow, and no answer made by netfilter for it. Which rule: those of the namespace that fit the hook, the backend, the flow and the verdict; one is named as fact, several as candidates. likely: the packet was freed in `nf_hook_slow`, where connection tracking and IPVS drop, too (before 6.7, and with ip_tables), and every rule that fits asks for more than is understood (a mark, a set, a device) and was not seen to count it, or the connection table was full; or all rules of that namespace were read after the drop and none fits: netfilter dropped it, and what of it is not known (connection tracking, IPVS, a program or kernel module at a hook, a rule that is gone); possible where IPVS is in use and `ip_vs_leave` cannot be hooked.",
-        lookalikes: "With an answer it is `firewall_reject`. A drop by reverse-path filter, queue or routing has another reason and is not this label.",
-        mend: "Allow the node's address in the chain of the namespace named in the verdict (nft list ruleset; iptables-save -c shows which counter rises).",
+        lookalikes: "With an answer it is `firewall_reject`. A drop by reverse-path filter, queue or routing has another reason and is not this label; a rule that checks the way back itself is, and the verdict says so.",
+        mend: "Allow the node's address in the chain of the namespace named in the verdict (nft list ruleset; iptables-save -c shows which counter rises). A rule that checks the way back: mend the route (ip route get the packet's source).",
     }
     /// The node lacks a setting that pods' traffic needs.
     MissingNodePrerequisite = "missing_node_prerequisite" {
@@ -162,18 +162,18 @@ labels! {
     /// The reverse-path filter dropped a packet of this attempt.
     RpFilterDrop = "rp_filter_drop" {
         title: "the reverse-path filter dropped the answer",
-        meaning: "The SYN-ACK (or the SYN) arrived on a device over which the kernel would not route back to its sender, and strict reverse-path filtering (rp_filter=1) dropped it. The prober times out.",
-        evidence: "proven: a packet of this attempt's own flow was dropped with reason IP_RPFILTER (6.1 and later). likely (5.10 gives no reason): it was dropped in `ip_rcv_finish_core` and strict filtering is set there.",
+        meaning: "The SYN-ACK (or the SYN) arrived on a device over which the kernel would not route back to its sender, and reverse-path filtering dropped it: strict (rp_filter=1), or loose (2) on a device without an IPv4 address of its own, where it drops as strict does (the node's end of a routed veth: lxc*, cali*, eni*). The prober times out.",
+        evidence: "proven: a packet of this attempt's own flow was dropped with reason IP_RPFILTER (6.1 and later). likely (5.10 gives no reason): it was dropped in `ip_rcv_finish_core` and net.ipv4.conf.all.rp_filter is 1, or is 2 and the device has no IPv4 address.",
         lookalikes: "A netfilter rule (`fib saddr . iif oif missing drop`, xt_rpfilter) drops with NETFILTER_DROP: `firewall_drop`.",
-        mend: "sysctl -w net.ipv4.conf.DEVICE.rp_filter=2 (loose) on the device named in the verdict, and in net.ipv4.conf.all; or mend the asymmetric route.",
+        mend: "Mend the asymmetric route, or set the filter of the device named in the verdict: sysctl -w net.ipv4.conf.DEVICE.rp_filter=2 (loose) where it has an IPv4 address of its own; without one only 0 helps, in net.ipv4.conf.DEVICE and in net.ipv4.conf.all (the greater of the two counts).",
     }
     /// The link-layer address of the target (or of the gateway) could not be resolved.
     NeighbourFailure = "neighbour_failure" {
         title: "the target's link-layer address could not be resolved",
-        meaning: "The node had to ask who has the target's (or the gateway's) address (ARP, IPv6 neighbour discovery) and got no answer, or its neighbour table was full and could not take the entry; or the entry is wrong. The first is a pod that is gone or a stale address; the second concerns every new address on the node; the third comes of a link whose address was changed after the CNI had written entries (systemd's MACAddressPolicy).",
+        meaning: "The node had to ask who has the target's (or the gateway's) address (ARP, IPv6 neighbour discovery) and got no answer, or its neighbour table was full and could not take the entry; or the entry is wrong. The first is a pod that is gone, a stale address, or a route that leads over another link than the pod's (docker0, whose subnet overlaps the pods'); the second concerns every new address on the node; the third comes of a link whose address was changed after the CNI had written entries (systemd's MACAddressPolicy).",
         evidence: "proven: a packet of this attempt was dropped with NEIGH_FAILED (no answer) or NEIGH_CREATEFAIL (table full), or, where the kernel gives no reason, in the function that does so (`neigh_invalidate`, `arp_error_report`, `ndisc_error_report`). likely: the same of a pod of this node that was not looked at while the attempt waited (its link may be down); or the neighbour entry of the target on the device that its route leads over, read while the attempt waited, was incomplete or failed; or a packet of the handshake arrived in the namespace that it was for, in a frame for another link-layer address (OTHERHOST; since 5.17).",
         lookalikes: "A link that is down is `pod_link_down`. No route at all is `route_unreachable`. An ICMP host unreachable by another router is `route_unreachable`, too. Of a pod that is being deleted it is likely at most: its network is taken down while the kubelet still asks its readiness probe.",
-        mend: "No answer: the pod is gone or its address moved (ip neigh; delete the stale pod or entry). Wrong entry: ip neigh against ip link; MACAddressPolicy=none for the CNI's links. Table full: raise net.ipv4.neigh.default.gc_thresh1..3 (net.ipv6 likewise).",
+        mend: "No answer: see whether the route leads over the link that the pod is behind (ip route get ADDRESS), and mend it or the subnets that overlap if not; else the pod is gone or its address moved (ip neigh; delete the stale pod or entry). Wrong entry: ip neigh against ip link; MACAddressPolicy=none for the CNI's links. Table full: raise net.ipv4.neigh.default.gc_thresh1..3 (net.ipv6 likewise).",
     }
     /// There is no route to the target, or one that refuses.
     RouteUnreachable = "route_unreachable" {
@@ -228,10 +228,10 @@ labels! {
         title: "nobody listens on that address and port",
         meaning: "The SYN reached the target's network namespace and its TCP stack found no socket for it, so it answered with a RST.",
         evidence: "proven: a RST without a socket (`tcp_send_reset` NO_SOCKET, or `tcp_v4_send_reset`/`tcp_v6_send_reset` with a null socket), or the SYN freed with \
-            reason NO_SOCKET, for this attempt's own flow. likely: the same with another source address, behind a source NAT of this node (Istio ambient, a masquerade).",
+            reason NO_SOCKET, for this attempt's own flow. likely: the same with another source address, behind a source NAT of this node (Istio ambient, a masquerade); or it was the node's own stack that answered for the address of a pod with a network of its own, since the node has that address, too: the pod was not asked, and the verdict says so.",
         lookalikes: "A REJECT rule gives the same error to the prober: `firewall_reject`. A RST made by a middlebox: `handshake_rst`. A gRPC probe dials again until its timeout: \
             once a later dial is answered the refusal is `noise`, and its dials count as one failure.",
-        mend: "Let the process listen on that port and on the pod's address (not only 127.0.0.1), correct the probe's port, or give a slow start a startupProbe.",
+        mend: "Let the process listen on that port and on the pod's address (not only 127.0.0.1), correct the probe's port, or give a slow start a startupProbe. The node has the pod's address, too: ip route get ADDRESS, and take it away from the node.",
     }
     /// Any other RST before ESTABLISHED.
     HandshakeRst = "handshake_rst" {
