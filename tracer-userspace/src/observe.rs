@@ -178,23 +178,28 @@ const fn tracked(nfct: u64) -> Tracked {
     }
 }
 
+/// The function that frees a packet for others. 5.10 on arm64 gives it as the location: it is its caller that dropped.
+const FREES: &str = "kfree_skb";
+
 /// Name of the function that dropped the packet, and of its callers. The stack begins inside the
 /// tracepoint; what lies before the location is machinery.
 fn symbolize(e: &drop::PacketDrop, names: &mut KernelNames) -> (Option<String>, Vec<String>) {
-    let location = names.location(e.location).map(str::to_owned);
+    let mut location = names.location(e.location).map(str::to_owned);
     let mut stack: Vec<String> = e
         .stack
         .iter()
         .take_while(|address| **address != 0)
         .map(|address| names.symbol(*address).map_or_else(|| "?".to_owned(), str::to_owned))
         .collect();
-    if let Some(at) = e
-        .stack
-        .iter()
-        .position(|a| *a == e.location)
-        .or_else(|| location.as_ref().and_then(|l| stack.iter().position(|s| s == l)))
-    {
-        stack.drain(..=at.min(stack.len().saturating_sub(1)));
+    let by_name = || stack.iter().position(|name| Some(name) == location.as_ref());
+    let mut found = e.stack.iter().position(|a| *a == e.location).or_else(by_name);
+    if location.as_deref() == Some(FREES) {
+        found = found.map(|at| at + 1);
+        let caller = found.and_then(|at| e.stack.get(at)).filter(|address| **address != 0);
+        location = caller.and_then(|address| names.location(*address)).map(str::to_owned);
+    }
+    if let Some(at) = found {
+        stack.drain(..stack.len().min(at + 1));
     }
     (location, stack)
 }

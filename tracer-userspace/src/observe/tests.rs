@@ -132,7 +132,8 @@ fn a_packet_s_entry_is_a_pointer_a_mark_or_nothing() {
 }
 
 const FUNCTIONS: &str = "ffffffff81001000 T kfree_skb_reason\nffffffff81002000 T nf_hook_slow\n\
-    ffffffff81003000 T ip_local_deliver\nffffffff81004000 T nft_do_chain\nffffffff81005000 T vfs_read\n";
+    ffffffff81003000 T ip_local_deliver\nffffffff81004000 T nft_do_chain\nffffffff81005000 T vfs_read\n\
+    ffffffff81006000 T kfree_skb\n";
 
 fn at(low: u64) -> u64 {
     0xffff_ffff_8100_0000 + low
@@ -159,6 +160,18 @@ fn a_drop_s_stack_begins_where_its_location_ends() {
     assert_eq!(callers(0x4010, &[0x4010]), [""; 0]);
     assert_eq!(callers(0x2008, &[0x2008, 0x5004, 0x50_0000]), ["?", "?"], "not the network's, and in no function");
     assert_eq!(dropped(2, 2, 0x4010, &[]).location.as_deref(), Some("nft_do_chain"));
+}
+
+#[test]
+fn what_frees_packets_for_others_dropped_none() {
+    let told = |stack: &[u64]| {
+        let drop = dropped(ABSENT32, 2, 0x6010, stack);
+        (drop.location, drop.stack)
+    };
+    let nft = Some("nft_do_chain".to_owned());
+    assert_eq!(told(&[0x1008, 0x6010, 0x4020, 0x2004]), (nft, vec!["nf_hook_slow".to_owned()]));
+    assert_eq!(told(&[0x6020]), (None, vec![]));
+    assert_eq!(told(&[]), (None, vec![]));
 }
 
 #[test]
