@@ -88,11 +88,12 @@ impl Walk {
         self.loaded.extend(ahead::load_all(ebpf, &planned, btf));
     }
 
-    /// Whether trampolines can be had decides the form of half of the hooks: one is loaded first.
+    /// Whether trampolines can be had decides the form of half of the hooks: one is attached first. Some kernels load them all
+    /// and attach none.
     fn try_fentry(&mut self, ebpf: &mut Ebpf) {
         let mut variants = HOOKS.iter().flat_map(|row| row.variants);
         let Some(variant) = variants.find(|variant| variant.form == Form::Fentry) else { return };
-        if let Err(refusal) = self.load(ebpf, variant) {
+        if let Err(refusal) = self.variant(ebpf, variant) {
             self.learn(&refusal);
         }
     }
@@ -253,7 +254,9 @@ impl Walk {
             return;
         }
         match refusal.form() {
-            Form::Fentry if refusal.is_policy() => self.given_up.push(refusal.clone()),
+            Form::Fentry if refusal.is_policy() || refusal.is_without_trampolines() => {
+                self.given_up.push(refusal.clone())
+            }
             Form::Kprobe if refusal.stage() == Stage::Attach && !refusal.is_missing_function() => {
                 self.given_up.push(refusal.clone());
             }

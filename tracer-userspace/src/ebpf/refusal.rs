@@ -11,6 +11,9 @@ use super::tracefs;
 /// The perf device of kprobes, by which they are attached (`kernel/events/core.c`, `perf_kprobe`).
 const KPROBES: &str = "/sys/bus/event_source/devices/kprobe/type";
 
+/// The kernel's own, which no libc knows (`include/linux/errno.h`).
+const ENOTSUPP: i32 = 524;
+
 /// What a kernel says that is locked down so far that programs may not read its memory.
 const LOCKDOWN: &str = "this kernel forbids programs to read its memory, as kernel lockdown `confidentiality` does (see /sys/kernel/security/lockdown): boot it with lockdown=integrity";
 
@@ -60,6 +63,11 @@ impl Refusal {
     /// EPERM without a verifier log.
     pub(super) fn is_policy(&self) -> bool {
         self.stage == Stage::Load && self.kind == Kind::Kernel && self.errno == Some(libc::EPERM)
+    }
+
+    /// This kernel attaches no trampoline to any function: on arm64 before 6.4 (`register_fentry`).
+    pub(super) fn is_without_trampolines(&self) -> bool {
+        (self.form, self.stage, self.errno) == (Form::Fentry, Stage::Attach, Some(ENOTSUPP))
     }
 
     /// The function does not exist (yet): another one may. perf answers ENOENT, or EINVAL for a
@@ -143,6 +151,9 @@ impl Refusal {
             (Form::Fentry, Stage::Load, _, Some(libc::EPERM)) if any_attached => {
                 format!("{form}: refused by this kernel's policy")
             }
+            (Form::Fentry, Stage::Attach, _, Some(ENOTSUPP)) => {
+                format!("{form}: this kernel has no trampolines for functions (arm64 has them from 6.4 on)")
+            }
             (_, Stage::Load, _, Some(libc::EPERM)) => format!("{form} {target}: needs CAP_BPF and CAP_PERFMON"),
             (Form::Kprobe, Stage::Attach, _, Some(libc::ENOENT)) if !self.is_missing_function() => {
                 format!("{form}: kprobes are not compiled into this kernel")
@@ -212,6 +223,8 @@ fn chain(error: &ProgramError) -> String {
 
 #[cfg(test)]
 mod tests {
+    use aya::sys::SyscallError;
+
     use super::*;
 
     fn refused(log: &str) -> Refusal {
@@ -230,6 +243,17 @@ mod tests {
             assert!(refusal.explain(false).contains("lockdown=integrity"), "{}", refusal.explain(false));
             assert_eq!((refusal.is_policy(), refusal.needs(false)), (false, None));
         }
+    }
+
+    #[test]
+    fn a_kernel_without_trampolines_is_named() {
+        let io_error = io::Error::from_raw_os_error(ENOTSUPP);
+        let error = ProgramError::SyscallError(SyscallError { call: "bpf_raw_tracepoint_open", io_error });
+        let of = |form, stage| Refusal::new(form, stage, "tcp_connect", &error);
+        assert!(of(Form::Fentry, Stage::Attach).is_without_trampolines());
+        assert!(of(Form::Fentry, Stage::Attach).explain(true).contains("no trampolines"));
+        assert!(!of(Form::Kprobe, Stage::Attach).is_without_trampolines());
+        assert!(!of(Form::Fentry, Stage::Load).is_without_trampolines());
     }
 
     #[test]
