@@ -73,7 +73,13 @@ impl Options {
 /// Whether the processor is QEMU's software emulation.
 #[must_use]
 pub fn is_emulated() -> bool {
-    std::fs::read_to_string("/proc/cpuinfo").is_ok_and(|cpu| cpu.contains("QEMU"))
+    std::fs::read_to_string("/proc/cpuinfo").is_ok_and(|cpus| is_qemu(&cpus))
+}
+
+/// arm64 names no model; there QEMU's `max` has the implementer 0, which no real processor has (`MIDR_EL1`).
+fn is_qemu(cpus: &str) -> bool {
+    let nobodys = |line: &str| line.starts_with("CPU implementer") && line.ends_with(": 0x00");
+    cpus.contains("QEMU") || cpus.lines().any(nobodys)
 }
 
 /// The kernel release.
@@ -108,5 +114,17 @@ impl Scratch {
 impl Drop for Scratch {
     fn drop(&mut self) {
         let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_emulated_processor_is_told_on_both_architectures() {
+        assert!(is_qemu("model name\t: QEMU Virtual CPU version 2.5+\n"));
+        assert!(is_qemu("processor\t: 0\nCPU implementer\t: 0x00\nCPU architecture: 8\n"));
+        assert!(!is_qemu("model name\t: AMD EPYC\n") && !is_qemu("CPU implementer\t: 0x41\nCPU revision\t: 0x00\n"));
     }
 }
