@@ -30,6 +30,17 @@ pub(super) fn add(case: &Case<'_>, status: Option<u16>, finding: Finding) -> Fin
     }
 }
 
+/// Says of a finding about a close without an answer that a proxy may have closed; whoever did, it is the server's end that did.
+pub(super) fn add_close(case: &Case<'_>, finding: Finding) -> Finding {
+    let Some(proxy) = proxy_of(case) else { return finding };
+    let (summary, mend) = (&finding.summary, &finding.remediation);
+    Finding {
+        summary: format!("{summary}; {proxy} may have closed it, which need not have reached the application"),
+        remediation: format!("see whether {proxy} reached the application: {}. If it did: {mend}", logs(case, proxy)),
+        ..finding
+    }
+}
+
 impl Answerer {
     fn told(self, finding: Finding) -> Finding {
         Finding {
@@ -60,7 +71,8 @@ fn by_pilot_agent(case: &Case<'_>) -> Option<Answerer> {
 }
 
 fn by_proxy(case: &Case<'_>, status: u16) -> Option<Answerer> {
-    let proxy = (502..=504).contains(&status).then(|| proxy_of(case))??;
+    // 403: a policy of the mesh (linkerd's default-inbound-policy, Istio's AuthorizationPolicy) denies it.
+    let proxy = matches!(status, 403 | 502..=504).then(|| proxy_of(case))??;
     Some(Answerer {
         says: format!("the answer may be that of {proxy}, which need not have reached the application"),
         logs: format!("see whether {proxy} reached the application: {}", logs(case, proxy)),
@@ -121,7 +133,7 @@ mod tests {
     fn a_proxy_may_answer_for_want_of_the_application() {
         let told = |proxy: &str, status: u16| answered(Stream::new().http_readiness().container_too(proxy), status);
         for proxy in super::PROXIES {
-            for status in [502, 503, 504] {
+            for status in [403, 502, 503, 504] {
                 let verdict = told(proxy, status);
                 let says = format!("; the answer may be that of {proxy}, which need not have reached the application");
                 assert_eq!(verdict.confidence, Confidence::Likely);
@@ -139,6 +151,27 @@ mod tests {
             let verdict = answered(Stream::new().http_readiness().named_container(proxy), 503);
             assert_eq!(verdict.confidence, confidence, "{proxy}");
         }
+    }
+
+    /// linkerd/linkerd2#12806: what the proxy closes is not in the application's log.
+    #[test]
+    fn a_proxy_may_close_for_want_of_the_application() {
+        let closed = |container: &str| {
+            let mut stream = Stream::new();
+            stream.http_readiness().container_too(container).connect().established();
+            stream.state(TcpState::Established, TcpState::CloseWait, 0, (100, 101, 1));
+            let verdict = stream.state(TcpState::CloseWait, TcpState::LastAck, 0, (100, 101, 1)).verdicts().remove(0);
+            (verdict.verdict.label.name(), verdict.verdict)
+        };
+        let (label, verdict) = closed("linkerd-proxy");
+        assert_eq!((label, verdict.confidence), ("closed_without_answer", Confidence::Proven));
+        assert!(verdict.summary.contains("; linkerd-proxy may have closed it"), "{}", verdict.summary);
+        assert!(
+            verdict.remediation.contains("logs -n default web -c linkerd-proxy. If it did: Look at"),
+            "{}",
+            verdict.remediation
+        );
+        assert!(!closed("sidecar").1.summary.contains("may have closed it"));
     }
 
     /// HTTPS: the kubelet's word, which is likely at most already.

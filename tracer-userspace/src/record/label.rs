@@ -289,7 +289,7 @@ labels! {
         title: "the server took the request and closed without a byte",
         meaning: "The connection was established and the request was taken; then the server's side closed (FIN) without a single byte of an answer: a handler that gives up, a proxy without upstream, a crash or a shutdown.",
         evidence: "proven: the server's FIN arrived at the prober's own socket with the request sent and no byte received. likely: nothing was sent, and every probe that the attempt can be sends a request (none is a tcpSocket): where a sockmap program redirects payload between sockets of the node, a healthy probe looks the same. Where the listener ended at the same time, the verdict says so.",
-        lookalikes: "A close by RST is `mid_stream_rst`. A tcpSocket probe that sends nothing and is closed by the server succeeded.",
+        lookalikes: "A close by RST is `mid_stream_rst`. A tcpSocket probe that sends nothing and is closed by the server succeeded. Where the pod has a proxy (istio-proxy, linkerd-proxy, queue-proxy) that may have closed in the application's place, the verdict says so.",
         mend: "Look at the process's own log at that moment: it closed the connection on purpose, crashed, or was shutting down.",
     }
     /// The answer was there in time, and the kubelet read it too late.

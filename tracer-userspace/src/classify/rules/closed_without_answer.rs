@@ -2,6 +2,7 @@
 
 use super::super::evidence::{evidence, of_state};
 use super::super::kubectl::with_log;
+use super::super::sidecar;
 use super::{Case, Finding, Label, ms};
 use crate::correlate::attempt::End;
 use crate::enrich;
@@ -40,10 +41,13 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let or = if unasked { REDIRECTED } else { "" };
     let summary = format!("{} {what}{how}{or}", attempt.flow.dst);
     let mut seen = vec![of_state(ended, state)];
+    let process_ended = gone.is_some();
     seen.extend(gone);
     let mend = with_log(case, Label::ClosedWithoutAnswer.page().mend.to_owned());
     let found = Finding::failure(Label::ClosedWithoutAnswer, seen, summary, mend);
     let found = if unasked { found.with_confidence(Confidence::Likely) } else { found };
+    // A listener that ended is the process's own.
+    let found = if process_ended { found } else { sidecar::add_close(case, found) };
     Some(Finding { decided_at: ended, ..found })
 }
 
