@@ -15,6 +15,8 @@ use super::btf::Btf;
 #[derive(Debug, Default)]
 pub struct KernelNames {
     drop_reasons: HashMap<u32, Box<str>>,
+    /// Who has reasons of its own, by the upper half of their numbers; those numbers move, too.
+    subsystems: HashMap<u32, Box<str>>,
     reset_reasons: HashMap<u32, Box<str>>,
     symbols: Option<Symbols>,
     /// Functions that dropped a packet and are not in `symbols`, by address.
@@ -27,6 +29,7 @@ impl KernelNames {
     pub(super) fn from_btf(btf: &Btf<'_>) -> Self {
         Self {
             drop_reasons: names(btf, "skb_drop_reason", "SKB_DROP_REASON_"),
+            subsystems: names(btf, "skb_drop_reason_subsys", "SKB_DROP_REASON_SUBSYS_"),
             reset_reasons: names(btf, "sk_rst_reason", "SK_RST_REASON_"),
             symbols: None,
             others: HashMap::new(),
@@ -34,11 +37,15 @@ impl KernelNames {
         }
     }
 
-    /// Name of a drop reason without its prefix; the number if this kernel's BTF does not name it
-    /// (subsystems number their own from 65536).
+    /// Name of a drop reason without its prefix; `OPENVSWITCH:3` for the third of a subsystem, whose names are in a
+    /// module's BTF; the number if this kernel's BTF does not name it.
     #[must_use]
     pub fn drop_reason(&self, number: u32) -> String {
-        name_or_number(&self.drop_reasons, number)
+        let (subsystem, own) = (number >> 16, number & 0xffff);
+        match self.subsystems.get(&subsystem).filter(|_| subsystem > 0) {
+            Some(name) => format!("{name}:{own}"),
+            None => name_or_number(&self.drop_reasons, number),
+        }
     }
 
     /// Name of a reset reason without its prefix.
@@ -262,6 +269,20 @@ mod tests {
         assert_eq!(symbols.find(0xffff_ffff_c000_0010), Some("__nft_m"));
         assert_eq!(symbols.find(0xffff_ffff_8100_00ff), None);
         assert_eq!(symbols.find(0xffff_ffff_a000_0000), None, "too far from anything");
+    }
+
+    /// Open vSwitch is the third on 6.7 and the second from 6.15 on, where mac80211 has given up one of its two.
+    #[test]
+    fn a_subsystem_s_reason_names_the_subsystem() {
+        let names = |ovs: u32| KernelNames {
+            drop_reasons: HashMap::from([(6, "NETFILTER_DROP".into())]),
+            subsystems: HashMap::from([(0, "CORE".into()), (ovs, "OPENVSWITCH".into())]),
+            ..KernelNames::default()
+        };
+        assert_eq!(names(3).drop_reason(196_609), "OPENVSWITCH:1");
+        assert_eq!(names(2).drop_reason(131_075), "OPENVSWITCH:3");
+        assert_eq!(names(2).drop_reason(196_609), "196609");
+        assert_eq!((names(2).drop_reason(6), names(2).drop_reason(7)), ("NETFILTER_DROP".into(), "7".into()));
     }
 
     #[test]

@@ -61,7 +61,10 @@ fn by_program(case: &Case<'_>) -> Option<Finding> {
     let summary = format!("{}{}", did(case, drop, program), if own { OR_ITSELF } else { "" });
     let look = look(case, drop);
     let monitor = if own { MONITOR } else { "" };
-    let remediation = format!("{monitor}{REMEDIATION}; the program: {look}");
+    let remediation = match ovs_reason(drop) {
+        Some(_) => format!("{FLOWS}; if it is a policy: {REMEDIATION}"),
+        None => format!("{monitor}{REMEDIATION}; the program: {look}"),
+    };
     let found = Finding::failure(Label::NetworkPolicyDrop, vec![of_drop(time, drop)], summary, remediation);
     let confidence = if own { confidence.min(Confidence::Likely) } else { confidence };
     Some(found.with_confidence(confidence).until_answered())
@@ -99,6 +102,16 @@ fn is_own_probe(case: &Case<'_>) -> bool {
 const OR_ITSELF: &str = ": a policy, or the dataplane itself by an error of its own (a NetworkPolicy does not apply to what a node sends to its own pods)";
 const MONITOR: &str = "see the dataplane's own reason for the drop, with Cilium in its pod on this node: cilium-dbg monitor --type drop (metric cilium_drop_count_total by reason); if it is a policy: ";
 
+/// The number that Open vSwitch gives its reasons (`enum ovs_drop_reason`, net/openvswitch/drop.h, 6.7 and later).
+pub(super) fn ovs_reason(drop: &PacketDrop) -> Option<u32> {
+    drop.reason.as_deref()?.strip_prefix("OPENVSWITCH:")?.parse().ok()
+}
+
+/// `OVS_DROP_LAST_ACTION`, after which no flow sends it anywhere, and `OVS_DROP_EXPLICIT`: what flows mean to drop ends so, and what
+/// no flow is there for. The others are errors and limits.
+const BY_FLOWS: [u32; 2] = [1, 3];
+const FLOWS: &str = "see the flow that drops it, on this node (Antrea: in its agent's container antrea-ovs; OpenShift: on the host): ovs-appctl dpctl/dump-flows | grep drop; ovs-appctl ofproto/trace names the rule (a policy, SpoofGuard, a port that has no flows yet)";
+
 /// The packet that a program dropped, which the attempt needs, and the program.
 pub(in super::super) fn dropped<'a>(case: &Case<'a>) -> Option<(u64, &'a PacketDrop, &'static str, Confidence)> {
     let missed = |drop: &PacketDrop| case.attempt.established.is_some() && is_missed(case, drop);
@@ -124,6 +137,9 @@ fn program_of(drop: &PacketDrop) -> Option<(&'static str, Confidence)> {
         Some("XDP") => "an XDP program",
         Some("BPF_CGROUP_EGRESS") => "a cgroup program (egress)",
         Some(SOCKET_FILTER) => return Some((SOCKET_FILTERS, Confidence::Likely)),
+        Some(_) if ovs_reason(drop).is_some_and(|number| BY_FLOWS.contains(&number)) => {
+            return Some(("Open vSwitch, by its flows,", Confidence::Likely));
+        }
         Some(_) => return None,
         None => return by_place(drop).map(|program| (program, Confidence::Likely)),
     };
@@ -309,6 +325,24 @@ mod tests {
         }
         pod.drop(SYN, "TC_EGRESS", NODE).wait_ms(5).push(Fact::Tick);
         assert_eq!(pod.verdicts()[0].verdict.confidence, Confidence::Proven);
+    }
+
+    /// Antrea, OVN-Kubernetes, kube-ovn: a policy is flows there, and so is all else.
+    #[test]
+    fn what_the_flows_of_open_vswitch_drop_may_be_a_policy_s() {
+        let told = |reason: &str| {
+            let mut stream = Stream::new();
+            stream.http_readiness().connect().drop(SYN, reason, NODE).gives_up().verdicts().remove(0).verdict
+        };
+        for reason in ["OPENVSWITCH:1", "OPENVSWITCH:3"] {
+            let verdict = told(reason);
+            assert_eq!((verdict.label.name(), verdict.confidence), ("network_policy_drop", Confidence::Likely));
+            assert!(verdict.summary.starts_with("Open vSwitch, by its flows,"), "{}", verdict.summary);
+            assert!(verdict.remediation.contains("ovs-appctl dpctl/dump-flows"), "{}", verdict.remediation);
+        }
+        let limit = told("OPENVSWITCH:5");
+        assert_eq!(limit.label.name(), "unexplained");
+        assert!(limit.summary.contains("an error or a limit of Open vSwitch"), "{}", limit.summary);
     }
 
     /// The policy goes, the next SYN gets through, and nobody listens: that is what the attempt failed of.

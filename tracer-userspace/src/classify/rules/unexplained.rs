@@ -7,6 +7,7 @@ use super::super::evidence::{
     counted, errno_words, evidence, of_drop, of_icmp, of_inspection, of_outcome, of_reset_received, of_reset_sent,
     of_state, plain,
 };
+use super::network_policy_drop::ovs_reason;
 use super::slow_response::gave_up_early;
 use super::{Case, Finding, Label, dialler, enter, in_namespace, ms};
 use crate::correlate::attempt::{Attempt, End};
@@ -154,6 +155,9 @@ fn meaning(drop: &PacketDrop) -> &'static str {
         }
         Some("IP_INNOROUTES" | "IP_OUTNOROUTES") => ": that namespace has no route for it",
         Some("QDISC_DROP" | "QDISC_OVERLIMIT") => ": the device's queue is full, limited, or made to lose packets",
+        Some(_) if ovs_reason(drop).is_some() => {
+            ": an error or a limit of Open vSwitch, no flow that means to drop it (its number: enum ovs_drop_reason, net/openvswitch/drop.h; ovs-appctl dpctl/dump-flows and the log of ovs-vswitchd on this node)"
+        }
         _ => "",
     }
 }
