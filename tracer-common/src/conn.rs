@@ -121,6 +121,8 @@ pub enum AnswerKind {
     Other = 3,
     /// Too short to tell.
     Short = 4,
+    /// A TLS record that is a fatal alert (RFC 8446 6).
+    Alert = 5,
 }
 
 /// The first payload that arrives at a tracked socket.

@@ -17,7 +17,9 @@ pub use matching::{is_one_of_several, is_pod, is_probe_of, redirected_from};
 use matching::{is_told_of, matching_probes, only_pod, redirected, single_container, whose};
 pub use other_dials::{has_api_server, may_be_client, other_reason};
 pub use outcome::{failed, is_too_late, is_unasked, is_unknown_end, only_dials};
-pub use protocols::{BEFORE_TIMEOUT_NS, Protocol, is_beginning, is_without_tls, misspoken, timed_out_after_ns};
+pub use protocols::{
+    BEFORE_TIMEOUT_NS, Protocol, is_beginning, is_without_tls, misspoken, refused_tls, timed_out_after_ns,
+};
 use targets::Whose;
 
 /// An attempt with its names.

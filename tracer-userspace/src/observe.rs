@@ -98,6 +98,7 @@ fn answer(e: &conn::Answer) -> Option<Answer> {
         k if k == conn::AnswerKind::Tls as u16 => AnswerKind::Tls,
         k if k == conn::AnswerKind::Other as u16 => AnswerKind::Other,
         k if k == conn::AnswerKind::Short as u16 => AnswerKind::Short,
+        k if k == conn::AnswerKind::Alert as u16 => AnswerKind::Alert,
         _ => return None,
     };
     Some(Answer { conn: ConnId(e.conn), kind, status: (e.status != 0).then_some(e.status) })

@@ -48,6 +48,9 @@ fn try_answer(ctx: &SkBuffContext, sk: Sock, conn: u64) {
     });
 }
 
+/// Level of an alert (RFC 8446 6); a warning may come before a handshake that goes well.
+const FATAL: u8 = 2;
+
 /// A status line (`HTTP/1.1 503`, RFC 9112 4), a TLS record (RFC 8446 5.1), or neither.
 #[inline(always)]
 fn classify(ctx: &SkBuffContext, at: usize) -> (AnswerKind, u16) {
@@ -57,6 +60,7 @@ fn classify(ctx: &SkBuffContext, at: usize) -> (AnswerKind, u16) {
         return (AnswerKind::Http, digit(line[9]) * 100 + digit(line[10]) * 10 + digit(line[11]));
     }
     match ctx.load::<[u8; 5]>(at) {
+        Ok([21, 3, ..]) if matches!(ctx.load::<u8>(at + 5), Ok(FATAL)) => (AnswerKind::Alert, 0),
         Ok([20..=23, 3, ..]) => (AnswerKind::Tls, 0),
         Ok(head) if is_http(&head) => (AnswerKind::Short, 0),
         Ok(_) => (AnswerKind::Other, 0),

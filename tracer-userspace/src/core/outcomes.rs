@@ -12,7 +12,7 @@ use crate::correlate::KEEP_AFTER_END_NS;
 use crate::correlate::attempt::Attempt;
 use crate::decision::Decision;
 use crate::enrich;
-use crate::event::{ConnId, KubeletProbe, Observation, PodRef, ProbeSays, SandboxFailure};
+use crate::event::{AnswerKind, ConnId, KubeletProbe, Observation, PodRef, ProbeSays, SandboxFailure};
 use crate::record::Outcome;
 
 /// The kubelet writes its line as soon as the attempt is over: this much earlier at most, for a busy one.
@@ -176,10 +176,10 @@ fn is_long_over(attempt: &Attempt, probe: &KubeletProbe, timeout_ns: Option<u64>
     attempt.ended.is_none() && over.is_some_and(|over| over < probe.written_boot_ns)
 }
 
-/// Its answer had another status than the one that the kubelet read.
+/// Its answer had another status than the one that the kubelet read, or cannot have had one.
 fn denies(attempt: &Attempt, probe: &KubeletProbe) -> bool {
-    let ProbeSays::Status(said) = probe.says else { return false };
-    attempt.answer().and_then(|(_, answer)| answer.status).is_some_and(|status| status != said)
+    let (ProbeSays::Status(said), Some((_, answer))) = (probe.says, attempt.answer()) else { return false };
+    answer.kind == AnswerKind::Alert || answer.status.is_some_and(|status| status != said)
 }
 
 /// The kubelet read an answer, and this one had none, as far as its bytes were counted (a sockmap's are not).

@@ -6,7 +6,7 @@ use crate::classify::kubelet::Unattached;
 use crate::correlate::attempt::Attempt;
 use crate::decision::Decision;
 use crate::enrich::{self, Named};
-use crate::event::{Answer, AnswerKind, ConnId, KubeletProbe, Loss};
+use crate::event::{Answer, ConnId, KubeletProbe, Loss};
 use crate::record::{
     AttemptBody, Body, Confidence, KubeletSaid, Label, LossBody, Outcome, Phases, Probe, Subject, Verdict, VerdictBody,
 };
@@ -134,7 +134,7 @@ pub(super) fn loss_record(time_boot_ns: u64, loss: &Loss) -> Decision {
 
 fn phases(attempt: &Attempt) -> Phases {
     let ms = |from: u64, to: u64| ((to.saturating_sub(from)) as f64 / 1e3).round() / 1e3;
-    let answer_of = |tls: bool| attempt.answer().filter(|(_, answer)| (answer.kind == AnswerKind::Tls) == tls);
+    let answer_of = |tls: bool| attempt.answer().filter(|(_, answer)| answer.kind.is_tls() == tls);
     let until = |answer: Option<(u64, &Answer)>| attempt.established.zip(answer).map(|(at, (byte, _))| ms(at, byte));
     Phases {
         connect: attempt.established.map(|at| ms(attempt.started, at)),

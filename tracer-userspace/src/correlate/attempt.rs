@@ -359,7 +359,8 @@ impl Attempt {
         answers.min_by_key(|(_, answer)| match answer.kind {
             AnswerKind::Http => 0,
             AnswerKind::Tls => 1,
-            AnswerKind::Other | AnswerKind::Short => 2,
+            // A TLS server's first flight may follow an alert that overtook it.
+            AnswerKind::Other | AnswerKind::Short | AnswerKind::Alert => 2,
         })
     }
 

@@ -51,9 +51,16 @@ pub fn misspoken(attempt: &Attempt, node: &Node) -> Option<Protocol> {
     let spoken = spoken(attempt, node)?;
     let differs = match spoken {
         Protocol::Tls => matches!(answer.kind, AnswerKind::Http | AnswerKind::Other),
-        Protocol::Grpc => matches!(answer.kind, AnswerKind::Http | AnswerKind::Tls),
+        Protocol::Grpc => answer.kind == AnswerKind::Http || answer.kind.is_tls(),
     };
     differs.then_some(spoken)
+}
+
+/// The server refused the TLS handshake of a probe that speaks TLS: a fatal alert is the first that it sends.
+#[must_use]
+pub fn refused_tls(attempt: &Attempt, node: &Node) -> bool {
+    let alert = |answer: &Answer| answer.kind == AnswerKind::Alert && is_beginning(attempt, answer);
+    attempt.answer().is_some_and(|(_, answer)| alert(answer)) && spoken(attempt, node) == Some(Protocol::Tls)
 }
 
 /// An attempt that the prober closes so short before its timeout was not answered in time: its time began a moment before its

@@ -184,6 +184,16 @@ pub enum AnswerKind {
     Other,
     /// Too short to tell.
     Short,
+    /// A TLS record that is a fatal alert.
+    Alert,
+}
+
+impl AnswerKind {
+    /// A TLS record.
+    #[must_use]
+    pub const fn is_tls(self) -> bool {
+        matches!(self, Self::Tls | Self::Alert)
+    }
 }
 
 /// The first payload arrived at a tracked socket.

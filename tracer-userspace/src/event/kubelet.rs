@@ -140,6 +140,8 @@ pub enum ProbeSays {
     NoHealthService,
     /// The answer was not HTTP.
     NotHttp,
+    /// The server refused TLS by an alert.
+    TlsRefused,
     /// Another error of the network.
     Network,
     /// The command did not end in time.
@@ -159,7 +161,7 @@ impl ProbeSays {
     /// It read an answer that is a no.
     #[must_use]
     pub const fn is_of_answer(self) -> bool {
-        matches!(self, Self::Status(_) | Self::NotServing | Self::NoHealthService | Self::NotHttp)
+        matches!(self, Self::Status(_) | Self::NotServing | Self::NoHealthService | Self::NotHttp | Self::TlsRefused)
     }
 
     /// It is about a command, and no connection.

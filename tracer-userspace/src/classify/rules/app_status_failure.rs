@@ -17,6 +17,10 @@ const PROTOCOL_TLS: &str = "the probe asks in HTTPS and the port speaks somethin
 const NEITHER: &str =
     "the probe asks in HTTPS and the port speaks something else: correct the probe's port, or use tcpSocket or grpc";
 
+/// In the words of whoever reads an alert. What a kubelet offers is what its Go offers (crypto/tls), without a certificate.
+const REFUSAL: &str = "a fatal alert, by which it refuses the TLS handshake";
+const TLS_REFUSED: &str = "the server's log says why. The kubelet offers TLS 1.2 and 1.3 with the ciphers that Go takes for secure, no server name where it dials an address, and no client certificate: let the server take that on the probe's port, or probe a port that needs no client certificate, or use tcpSocket or exec. To compare: openssl s_client -connect ADDRESS:PORT </dev/null";
+
 const NO_HEALTH_SERVICE: &str =
     "register the gRPC health service (grpc.health.v1.Health) in the server, or use tcpSocket";
 
@@ -41,7 +45,7 @@ fn by_outcome(case: &Case<'_>) -> Option<Finding> {
 
 /// What the application refuses stands in its log, not that it speaks another protocol.
 fn with_mend(case: &Case<'_>, mend: &str) -> String {
-    if mend == HANDLER { with_log(case, mend.to_owned()) } else { mend.to_owned() }
+    if [HANDLER, TLS_REFUSED].contains(&mend) { with_log(case, mend.to_owned()) } else { mend.to_owned() }
 }
 
 /// What the kubelet read, in words, and what mends it; `None` if it says nothing of an answer. Over TLS it is not HTTP, or no TLS.
@@ -50,6 +54,7 @@ pub(in super::super) fn answer_in_words(says: ProbeSays, scheme: Option<&str>) -
         ProbeSays::Status(status) => Some((format!("HTTP status {status}"), HANDLER)),
         ProbeSays::NotServing => Some(("a health status other than SERVING".to_owned(), HANDLER)),
         ProbeSays::NoHealthService => Some(("that it has no gRPC health service".to_owned(), NO_HEALTH_SERVICE)),
+        ProbeSays::TlsRefused => Some((REFUSAL.to_owned(), TLS_REFUSED)),
         ProbeSays::NotHttp if scheme == Some("https") => {
             Some(("something that is not HTTP over TLS".to_owned(), PROTOCOL_TLS))
         }
@@ -82,6 +87,9 @@ const fn is_interim(status: u16) -> bool {
 
 /// What the answer says, if it is one that the kubelet takes for a failure (`pkg/probe/http`: 200 to 399 is success).
 fn refusal(case: &Case<'_>, answer: &Answer) -> Option<(String, &'static str)> {
+    if enrich::refused_tls(case.attempt, case.node) {
+        return Some((REFUSAL.to_owned(), TLS_REFUSED));
+    }
     if let Some(protocol) = enrich::misspoken(case.attempt, case.node) {
         return Some(mismatch(protocol, answer));
     }
@@ -99,7 +107,7 @@ fn refusal(case: &Case<'_>, answer: &Answer) -> Option<(String, &'static str)> {
             let hooks = enrich::hooks_met(case.attempt, case.node);
             hooks.is_empty().then(|| (format!("HTTP status {status}"), HANDLER))
         }
-        (AnswerKind::Tls, _) => Some((
+        (AnswerKind::Tls | AnswerKind::Alert, _) => Some((
             "a TLS record in answer to plain HTTP".to_owned(),
             "set the probe's scheme to HTTPS: the port speaks TLS",
         )),
@@ -165,6 +173,7 @@ mod tests {
         assert_eq!(answered(AnswerKind::Http, Some(503)), ["app_status_failure"]);
         assert_eq!(answered(AnswerKind::Http, Some(404)), ["app_status_failure"]);
         assert_eq!(answered(AnswerKind::Tls, None), ["app_status_failure"]);
+        assert_eq!(answered(AnswerKind::Alert, None), ["app_status_failure"], "an alert to plain HTTP");
         for status in [100, 103, 200, 204, 302, 399] {
             assert!(answered(AnswerKind::Http, Some(status)).is_empty(), "{status}");
         }
@@ -237,13 +246,58 @@ mod tests {
         assert!(mend(true, AnswerKind::Http, Some(400)).starts_with("set the probe's scheme to HTTP"));
         assert!(mend(true, AnswerKind::Other, None).contains("correct the probe's port"));
         assert!(mend(false, AnswerKind::Http, Some(505)).starts_with("use httpGet"));
-        assert!(mend(false, AnswerKind::Tls, None).contains("gRPC probes speak no TLS"));
+        for kind in [AnswerKind::Tls, AnswerKind::Alert] {
+            assert!(mend(false, kind, None).contains("gRPC probes speak no TLS"));
+        }
         for (https, kind) in [(true, AnswerKind::Tls), (true, AnswerKind::Short), (false, AnswerKind::Other)] {
             assert_eq!(told(https, kind, None), None, "{https} {kind:?}");
         }
         for (https, status) in [(true, 200), (true, 301), (false, 200)] {
             assert_eq!(told(https, AnswerKind::Http, Some(status)), None, "who says yes was asked in HTTP");
         }
+    }
+
+    /// kubernetes/kubernetes#38144, #92647: it wants another cipher, or a client's certificate.
+    #[test]
+    fn a_server_that_refuses_tls_says_no() {
+        let mut stream = Stream::new();
+        let alert = asked_and_answered(stream.https_readiness(), AnswerKind::Alert, None).verdicts().remove(0).verdict;
+        assert_eq!((alert.label.name(), alert.confidence), ("app_status_failure", Confidence::Proven));
+        assert!(alert.summary.ends_with("a fatal alert, by which it refuses the TLS handshake"), "{}", alert.summary);
+        assert!(alert.remediation.contains("no client certificate") && alert.remediation.contains("kubectl logs"));
+        let mut told = Stream::new();
+        told.https_readiness().connect().established();
+        told.state(TcpState::Established, TcpState::FinWait1, 0, (300, 301, 2000)).kubelet(ProbeSays::TlsRefused);
+        let said = told.verdicts().remove(0).verdict;
+        assert_eq!((said.label.name(), said.confidence), ("app_status_failure", Confidence::Likely));
+        assert_eq!(said.remediation, alert.remediation);
+    }
+
+    /// Liveness and readiness on one port: the status that the kubelet read came by the other connection.
+    #[test]
+    fn a_status_is_not_of_who_was_refused_tls() {
+        let mut stream = Stream::new();
+        asked_and_answered(stream.https_readiness().https_liveness_too(), AnswerKind::Alert, None).again(8);
+        asked_and_answered(&mut stream, AnswerKind::Tls, None).wait_ms(5).kubelet(ProbeSays::Status(503));
+        let told = stream.verdicts();
+        let quoted: Vec<_> =
+            told.iter().filter(|it| it.kubelet.is_some()).map(|it| it.verdict.summary.as_str()).collect();
+        assert!(told.len() == 2 && quoted.len() == 1 && quoted[0].contains("HTTP status 503"), "{quoted:?}");
+    }
+
+    /// A probe of an open port is over by then; a client of its own may take a certificate that another one does not.
+    #[test]
+    fn an_alert_to_who_may_not_have_spoken_tls_refuses_nobody() {
+        for probed in [Stream::tcp_readiness as fn(&mut Stream) -> &mut Stream, |stream| stream] {
+            let mut stream = Stream::new();
+            probed(&mut stream).connect().established().answer(AnswerKind::Alert, None);
+            stream.state(TcpState::Established, TcpState::FinWait1, 0, (0, 1, 7));
+            assert!(stream.labels().is_empty(), "{:?}", stream.labels());
+        }
+        let mut overtaken = Stream::new();
+        overtaken.https_readiness().connect().established().answer(AnswerKind::Alert, None);
+        overtaken.answer(AnswerKind::Tls, None);
+        assert!(overtaken.state(TcpState::Established, TcpState::FinWait1, 0, (300, 301, 900)).labels().is_empty());
     }
 
     /// An HTTPS probe follows a redirect to `http://` on the port that it asks in TLS.

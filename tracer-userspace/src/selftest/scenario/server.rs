@@ -41,6 +41,10 @@ pub(super) const ALL: &[Scenario] = &[
         let pod = s.serving("banner", TLS)?;
         s.fails(Kind::Https, pod, Ending::Error)
     }),
+    Scenario::new("app_status_failure_tls_refused", NO, |s| {
+        let pod = s.serving("tls-refuse", TLS)?;
+        s.fails(Kind::Https, pod, Ending::Error)
+    }),
     Scenario::new("app_status_large_answer", None, |s| {
         let pod = s.serving("big", HTTP)?;
         s.succeeds(Kind::Http, pod)

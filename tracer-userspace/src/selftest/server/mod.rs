@@ -54,6 +54,8 @@ pub enum Mode {
     Partial,
     /// 200 in TLS.
     Tls,
+    /// Refuses TLS to who asks for no name that it serves.
+    TlsRefuse,
     /// Takes the ClientHello, never answers.
     TlsHang,
 }
@@ -85,6 +87,7 @@ impl Mode {
             "eof" => Self::Eof,
             "partial" => Self::Partial,
             "tls" => Self::Tls,
+            "tls-refuse" => Self::TlsRefuse,
             "tls-hang" => Self::TlsHang,
             _ => return None,
         })
@@ -119,7 +122,7 @@ pub fn serve(address: &str, mode: Mode) -> Result<()> {
         // A second call only changes the backlog.
         nix::sys::socket::listen(&listener, Backlog::new(i32::from(backlog))?).context("set the backlog")?;
     }
-    let tls = tls::Acceptor::new()?;
+    let tls = if mode == Mode::TlsRefuse { tls::Acceptor::refusing()? } else { tls::Acceptor::new()? };
     println!("listening {}", listener.local_addr()?);
     if matches!(mode, Mode::NoAccept | Mode::Backlog(_)) {
         idle();
@@ -194,7 +197,7 @@ fn treat(mut stream: TcpStream, mode: Mode, tls: &tls::Acceptor) -> io::Result<(
             read_request(&mut stream)?;
             stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Le")
         }
-        Mode::Tls => tls.answer(stream),
+        Mode::Tls | Mode::TlsRefuse => tls.answer(stream),
     }
 }
 

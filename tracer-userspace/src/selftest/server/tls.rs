@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, anyhow};
 use rustls::pki_types::PrivateKeyDer;
+use rustls::server::ResolvesServerCertUsingSni;
 use rustls::{ServerConfig, ServerConnection, StreamOwned};
 
 /// Answers TLS clients.
@@ -24,6 +25,16 @@ impl Acceptor {
             .with_safe_default_protocol_versions()?
             .with_no_client_auth()
             .with_single_cert(vec![made.cert.der().clone()], key)?;
+        Ok(Self { config: Arc::new(config) })
+    }
+
+    /// Has no certificate for a client that names nobody, as a probe that dials an address: a fatal alert.
+    pub fn refusing() -> Result<Self> {
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let config = ServerConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()?
+            .with_no_client_auth()
+            .with_cert_resolver(Arc::new(ResolvesServerCertUsingSni::new()));
         Ok(Self { config: Arc::new(config) })
     }
 

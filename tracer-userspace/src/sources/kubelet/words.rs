@@ -112,6 +112,8 @@ fn of_network(output: &str) -> ProbeSays {
     // No connection was made that could have timed out.
     if has(&["dial tcp: lookup"]) {
         ProbeSays::Network
+    } else if has(&["remote error: tls: "]) {
+        ProbeSays::TlsRefused
     } else if has(&[
         "malformed HTTP",
         "server gave HTTP response to HTTPS client",
@@ -214,6 +216,8 @@ mod tests {
             let text = Some(format!("dial tcp: lookup: {lookup}"));
             assert_eq!(words, Words { says: ProbeSays::Network, text, src: None, dst: None });
         }
+        let refused = "Get \"https://10.88.0.5:8443\": remote error: tls: handshake failure";
+        assert_eq!(says(refused), (ProbeSays::TlsRefused, Some(refused.into())));
         let no_files = "dial tcp 10.88.0.5:8082: socket: too many open files";
         assert_eq!(says(no_files), (ProbeSays::Network, Some(no_files.into())));
         assert_eq!(says("service unhealthy (responded with \"NOT_SERVING\")").0, ProbeSays::NotServing);
