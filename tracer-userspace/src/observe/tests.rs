@@ -215,11 +215,11 @@ fn a_link_whose_new_flags_are_unknown_went_down() {
 #[test]
 fn numbers_that_no_program_writes_are_no_observation() {
     let mut packet: drop::PacketDrop = blank(Hook::KfreeSkb);
-    let mut vias = (0_u16..6).filter(|number| {
+    let mut vias = (0_u16..7).filter(|number| {
         packet.via = *number;
         fact(KernelEvent::Drop(packet)).is_some()
     });
-    assert!(vias.by_ref().eq(1..=4));
+    assert!(vias.by_ref().eq(1..=5));
     let mut connect: conn::Connect = blank(Hook::TcpConnect);
     assert!(fact(KernelEvent::Connect(connect)).is_some());
     connect.header.hook = 0;

@@ -172,10 +172,8 @@ fn down_by_ioctl() -> Result<()> {
         *to = *from as libc::c_char;
     }
     // SAFETY: the request lives through the call.
-    check(
-        unsafe { libc::ioctl(fd.as_raw_fd(), libc::SIOCGIFFLAGS as libc::Ioctl, &mut request) } as isize,
-        "flags of lo",
-    )?;
+    let got = unsafe { libc::ioctl(fd.as_raw_fd(), libc::SIOCGIFFLAGS as libc::Ioctl, &mut request) };
+    check(got as isize, "flags of lo")?;
     // SAFETY: SIOCGIFFLAGS has filled this member of the union.
     unsafe { request.ifr_ifru.ifru_flags &= !(libc::IFF_UP as i16) };
     // SAFETY: the request lives through the call.
