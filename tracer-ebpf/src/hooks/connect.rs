@@ -1,6 +1,7 @@
 //! The connecting side, in its own context: the source port, and what `connect(2)` returned.
 
 use aya_ebpf::{
+    EbpfContext as _,
     helpers::bpf_probe_read_user,
     macros::{fentry, fexit, kprobe, kretprobe, tracepoint},
     programs::{FEntryContext, FExitContext, ProbeContext, RetProbeContext, TracePointContext},
@@ -11,7 +12,7 @@ use crate::{
     actor,
     emit::{Urgency, emit},
     hooks::state::{begin, emit_connect},
-    kernel::{AF_INET, AF_INET6, Sock, Task, map_v4, state, syscall_word},
+    kernel::{AF_INET, AF_INET6, Sock, Task, map_v4, read, state, syscall_word},
     maps::{Conn, DIALS, Dial},
     track,
 };
@@ -27,7 +28,9 @@ const EINPROGRESS: i32 = 115;
 /// proto v7.2   net/ipv4/tcp_output.c  int tcp_connect(struct sock *sk)
 #[fentry(function = "tcp_connect")]
 pub fn fentry_tcp_connect(ctx: FEntryContext) -> i32 {
-    try_tcp_connect(Sock(ctx.arg(0)), Hook::TcpConnect);
+    // To the verifier the argument is a pointer of its own kind, of which no bucket can be made; a copy of the word is a
+    // number.
+    try_tcp_connect(Sock(read(ctx.as_ptr() as u64, 0).unwrap_or(0)), Hook::TcpConnect);
     0
 }
 
