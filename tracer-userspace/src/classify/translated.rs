@@ -1,33 +1,22 @@
 //! A source NAT on the attempt's way: what is seen behind it has another source address than the one that was dialled from.
 
-use std::net::IpAddr;
-
 use super::Case;
 use super::finding::Finding;
-use crate::event::{Fact, Observation};
+use crate::event::Observation;
 use crate::record::{Confidence, Label};
 
 /// Such a packet is this attempt's by its destination and its ports only.
 pub(super) fn add(case: &Case<'_>, finding: &mut Finding) {
     let decides = |seen: &&Observation| finding.evidence.iter().any(|it| it.time_boot_ns == seen.time_boot_ns);
-    let Some(addr) = case.attempt.sightings.iter().filter(decides).find_map(|seen| behind(case, seen)) else { return };
+    let mut behind =
+        case.attempt.sightings.iter().filter(decides).filter_map(|it| case.attempt.translated_in(&it.fact));
+    let Some(addr) = behind.next().map(|client| client.ip()) else { return };
     finding.confidence = finding.confidence.min(Confidence::Likely);
     finding.summary +=
         &format!("; its source address was {addr} by then: it was translated on its way (a masquerade, Istio ambient)");
     if finding.label == Label::NetworkPolicyDrop {
         finding.remediation += &format!("; behind the translation it is {addr} that has to be allowed");
     }
-}
-
-/// The client's address in this packet, if it is not the attempt's own.
-fn behind(case: &Case<'_>, seen: &Observation) -> Option<IpAddr> {
-    let flow = match &seen.fact {
-        Fact::Drop(drop) => drop.flow,
-        Fact::ResetSent(reset) => reset.flow,
-        Fact::Icmp(icmp) => icmp.flow,
-        _ => return None,
-    };
-    case.attempt.translated(flow).map(|client| client.ip())
 }
 
 #[cfg(test)]
@@ -61,6 +50,23 @@ mod tests {
         assert_eq!(record.src.map(|it| it.addr.to_string()), Some("10.88.0.1".into()));
         assert_eq!(record.verdict.confidence, Confidence::Likely);
         assert!(record.verdict.remediation.contains("allow 169.254.7.127 -> port 8080"));
+    }
+
+    /// The same port by chance, while the probe waits for its own answer.
+    #[test]
+    fn a_pod_that_dials_the_same_target_is_no_translation() {
+        let refused = |pod: &str| {
+            let mut stream = Stream::new();
+            stream.http_readiness().pod_without_specs(pod).connect().reset_sent_on(
+                behind().reversed(),
+                SYN,
+                true,
+                None,
+            );
+            stream.labels()
+        };
+        assert!(refused("169.254.7.127").is_empty());
+        assert_eq!(refused("10.88.0.9"), ["connection_refused"]);
     }
 
     #[test]

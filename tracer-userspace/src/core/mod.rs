@@ -142,13 +142,21 @@ impl Core {
             Fact::SandboxFailure(failure) => self.sandbox(failure, observation.time_boot_ns, out),
             _ => {}
         }
-        if let Some(conn) = self.correlator.push(observation) {
+        if !self.is_another_pod_s(observation)
+            && let Some(conn) = self.correlator.push(observation)
+        {
             self.look(conn, observation, out);
         }
         if let Some(forgotten) = self.correlator.take_forgotten(observation.time_boot_ns) {
             out.extend(self.losses.push(observation.time_boot_ns, &forgotten));
         }
         self.look_again(observation, out);
+    }
+
+    /// Tied by destination and source port alone, and from a pod's own address: no source NAT, but a pod that dials the same.
+    fn is_another_pod_s(&self, observation: &Observation) -> bool {
+        let translated = self.correlator.attempt_of(observation).and_then(|it| it.translated_in(&observation.fact));
+        translated.is_some_and(|client| self.node.has_pod(client.ip()))
     }
 
     /// The node was checked.

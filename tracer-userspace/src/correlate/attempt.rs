@@ -1,7 +1,5 @@
 //! One attempt: a connection from the prober's connect to its end, with all that was seen of it.
 
-use std::net::SocketAddr;
-
 use crate::event::{
     Actor, Answer, AnswerKind, ConnId, ConnectFailed, Fact, Flow, Icmp, Ipvs, KubeletProbe, ListenQueue, Netns,
     Observation, PacketDrop, QueueFull, ResetReceived, ResetSent, Retransmit, State, TcpState, Via,
@@ -177,19 +175,6 @@ impl Attempt {
         } else if flow.src == self.flow.dst {
             self.learn_flow(flow.reversed());
         }
-    }
-
-    /// The client's side of a packet of it whose source address was translated on its way, with the port as it was.
-    #[must_use]
-    pub fn translated(&self, packet: Flow) -> Option<SocketAddr> {
-        let (own, target) = (self.flow.src, self.flow.dst);
-        let client = match (packet.dst == target, packet.src == target) {
-            (true, false) => packet.src,
-            (false, true) => packet.dst,
-            _ => return None,
-        };
-        let same_port = own.port() == 0 || own.port() == client.port();
-        (same_port && client.ip() != own.ip() && !own.ip().is_unspecified()).then_some(client)
     }
 
     fn see_state(&mut self, time: u64, state: &State) {

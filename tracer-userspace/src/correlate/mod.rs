@@ -13,6 +13,7 @@ pub mod pods;
 pub(crate) mod recent;
 mod targets;
 mod tls_ports;
+mod translation;
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -52,6 +53,12 @@ impl Correlator {
         }
         self.attempts.get_mut(&conn)?.see(observation);
         Some(conn)
+    }
+
+    /// The attempt that an observation is about.
+    #[must_use]
+    pub fn attempt_of(&self, observation: &Observation) -> Option<&Attempt> {
+        self.attempts.get(&conn_of(observation)?)
     }
 
     /// The attempt that this observation begins, if it does.

@@ -30,13 +30,13 @@ pub(super) fn find(case: &Case<'_>) -> Option<Finding> {
 
 /// The namespace has the address that the packet was sent to.
 fn is_for_it(case: &Case<'_>, drop: &PacketDrop) -> bool {
-    let (from, target) = (case.attempt.netns, case.attempt.flow.dst);
-    if drop.flow.src == target {
-        return drop.netns == from;
-    }
-    drop.flow.dst == target
-        && drop.netns.is_some()
-        && drop.netns == from.and_then(|it| case.node.netns_of_addr(it, target.ip()))
+    let (Some(from), target) = (case.attempt.netns, case.attempt.flow.dst) else { return false };
+    let to = match drop.flow {
+        back if back.src == target => Some(from),
+        there if there.dst == target => case.node.netns_of_addr(from, target.ip()),
+        _ => None,
+    };
+    drop.netns.is_some() && drop.netns == to
 }
 
 fn device(drop: &PacketDrop) -> String {
