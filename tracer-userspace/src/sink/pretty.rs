@@ -7,15 +7,19 @@ mod tally;
 mod tests;
 mod verdict;
 
+use std::collections::VecDeque;
 use std::time::Duration;
 
 pub(crate) use self::about::{About, who};
 use self::summary::Summary;
 use crate::event::{Loss, MissingHook};
-use crate::record::{AttemptBody, Body, LossBody, NodeBody, Outcome, Record, StartBody, StopBody};
+use crate::record::{AttemptBody, Body, LossBody, NodeBody, Outcome, Record, StartBody, StopBody, VerdictBody};
 use crate::screen::{Screen, Style, safe};
 use crate::sink::findings;
 use crate::sink::plain;
+
+/// Verdicts remembered: what replaces one of them comes soon, or the next thing that the kubelet writes.
+const REMEMBERED: usize = 64;
 
 /// The records of one run as text.
 #[derive(Debug, Default)]
@@ -24,6 +28,8 @@ pub struct Pretty {
     filtered: bool,
     summary: Summary,
     started_boot_ns: Option<u64>,
+    /// The last verdicts that were printed, by number.
+    last: VecDeque<(u64, VerdictBody)>,
 }
 
 impl Pretty {
@@ -47,7 +53,8 @@ impl Pretty {
             }
             Body::Verdict(body) => {
                 self.summary.take(record, body);
-                verdict::block(&mut out, record, body, screen);
+                verdict::block(&mut out, record, body, self.replaced_by(body), screen);
+                self.remember(record.seq, body);
             }
             Body::Attempt(body) => attempt(&mut out, record, body, screen),
             Body::Node(body) => node(&mut out, record, body, screen),
@@ -55,6 +62,18 @@ impl Pretty {
             Body::Finding(body) => findings::block(&mut out, body, screen),
         }
         out
+    }
+
+    /// The verdict that stands above.
+    fn replaced_by(&self, body: &VerdictBody) -> Option<&VerdictBody> {
+        self.last.iter().find(|(seq, _)| Some(*seq) == body.revises).map(|(_, above)| above)
+    }
+
+    fn remember(&mut self, seq: u64, body: &VerdictBody) {
+        if self.last.len() >= REMEMBERED {
+            self.last.pop_front();
+        }
+        self.last.push_back((seq, body.clone()));
     }
 
     fn stop(&self, out: &mut String, record: &Record, body: &StopBody, screen: Screen) {

@@ -1,5 +1,6 @@
 use super::*;
-use crate::record::{Body, Confidence, Culprit, Endpoint, K8s, Label, VerdictBody};
+use crate::event::KubeletResult;
+use crate::record::{Body, Confidence, Culprit, Endpoint, K8s, KubeletSaid, Label, VerdictBody};
 use crate::sink::tests::verdict;
 
 const NO_SCREEN: Screen = Screen { colour: false, columns: None };
@@ -98,6 +99,32 @@ fn who_did_it_and_what_is_in_doubt_are_said() {
     ] {
         assert!(text.contains(line), "{line} is not in {text}");
     }
+}
+
+/// The kubelet's words come a moment after most verdicts: the same page twice would hide the next one.
+#[test]
+fn of_a_verdict_that_amends_the_one_above_only_what_is_new_is_said() {
+    let mut pretty = Pretty::default();
+    let mut next = |seq, body: &VerdictBody| {
+        let record = Record { seq, ..record(Body::Verdict(body.clone().into())) };
+        pretty.text(&record, 0, NO_SCREEN)
+    };
+    let mut body = of(Label::LoopbackDown);
+    body.culprit = Some(culprit());
+    assert!(next(3, &body).contains("\n  why  "));
+    body.revises = Some(3);
+    body.kubelet = Some(KubeletSaid { result: KubeletResult::Failure, output: Some("EOF".into()), event_count: None });
+    let amended = next(4, &body);
+    let (head, rest) = amended.split_once('\n').unwrap();
+    assert!(head.ends_with("(proven, amends #3)  #4") && rest == "  kubelet EOF\n", "{amended}");
+    body.revises = Some(4);
+    body.culprit = None;
+    let taken_back = next(5, &body);
+    assert!(taken_back.contains("replaces #4") && taken_back.contains("\n  why  "), "{taken_back}");
+    body.verdict.label = Label::Unexplained;
+    assert!(next(6, &body).contains("replaces #4"), "another label");
+    body.revises = Some(1);
+    assert!(next(7, &body).contains("\n  why  "), "what it amends was not printed");
 }
 
 #[test]

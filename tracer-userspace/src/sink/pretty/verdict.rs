@@ -5,32 +5,64 @@ use crate::record::{Confidence, Evidence, Outcome, Record, Verdict, VerdictBody}
 use crate::screen::{Screen, Style, unbroken_commands};
 use crate::sink::plain;
 
-/// The whole block.
-pub(super) fn block(out: &mut String, record: &Record, body: &VerdictBody, screen: Screen) {
-    let verdict = &body.verdict;
-    head(out, record, body, screen);
-    screen.row(out, "why", &verdict.summary);
-    seen(out, &verdict.evidence, record.time_boot_ns, screen);
-    if let Some(said) = body.kubelet.as_ref().and_then(|it| it.output.as_ref()) {
-        screen.row(out, "kubelet", said);
+/// A line of the block, if there is something to say.
+type Part = (&'static str, fn(&VerdictBody) -> Option<String>);
+
+const WHY: Part = ("why", |body| Some(body.verdict.summary.clone()));
+/// Those below what was seen.
+const REST: [Part; 4] = [("kubelet", kubelet), ("who", culprit), ("mend", mend), ("also", also)];
+
+/// The whole block. Of a verdict that amends one that stands `above`, only what is new.
+pub(super) fn block(
+    out: &mut String,
+    record: &Record,
+    body: &VerdictBody,
+    above: Option<&VerdictBody>,
+    screen: Screen,
+) {
+    let above = above.filter(|above| amends(body, above));
+    let line = |out: &mut String, (word, part): Part| {
+        if let Some(text) = part(body).filter(|text| above.and_then(part).as_ref() != Some(text)) {
+            screen.row(out, word, &text);
+        }
+    };
+    head(out, record, body, above.is_some(), screen);
+    line(out, WHY);
+    if above.is_none_or(|above| above.verdict.evidence != body.verdict.evidence) {
+        seen(out, &body.verdict.evidence, record.time_boot_ns, screen);
     }
-    if let Some(culprit) = &body.culprit {
-        screen.row(out, "who", &who(culprit));
-    }
-    if !verdict.remediation.is_empty() {
-        screen.row(out, "mend", &unbroken_commands(&verdict.remediation));
-    }
-    if !verdict.also.is_empty() {
-        let also: Vec<_> = verdict.also.iter().map(|label| label.name()).collect();
-        screen.row(out, "also", &also.join(", "));
-    }
-    doubts(out, verdict, screen);
+    REST.into_iter().for_each(|part| line(out, part));
+    doubts(out, &body.verdict, screen);
 }
 
-fn head(out: &mut String, record: &Record, body: &VerdictBody, screen: Screen) {
+/// The same is said as above, and nothing of it is taken back.
+fn amends(body: &VerdictBody, above: &VerdictBody) -> bool {
+    let same = above.verdict.label == body.verdict.label;
+    same && REST.iter().all(|(_, part)| part(above).is_none() || part(body).is_some())
+}
+
+fn kubelet(body: &VerdictBody) -> Option<String> {
+    body.kubelet.as_ref()?.output.clone()
+}
+
+fn culprit(body: &VerdictBody) -> Option<String> {
+    body.culprit.as_ref().map(who)
+}
+
+fn mend(body: &VerdictBody) -> Option<String> {
+    Some(unbroken_commands(&body.verdict.remediation)).filter(|mend| !mend.is_empty())
+}
+
+fn also(body: &VerdictBody) -> Option<String> {
+    let also: Vec<_> = body.verdict.also.iter().map(|label| label.name()).collect();
+    Some(also.join(", ")).filter(|also| !also.is_empty())
+}
+
+fn head(out: &mut String, record: &Record, body: &VerdictBody, amends: bool, screen: Screen) {
     let verdict = &body.verdict;
     let style = style(verdict);
-    let revised = body.revises.map(|seq| format!(", replaces #{seq}")).unwrap_or_default();
+    let how = if amends { "amends" } else { "replaces" };
+    let revised = body.revises.map(|seq| format!(", {how} #{seq}")).unwrap_or_default();
     let text = format!(
         "{}  {}  {}  ({}{revised})  #{}",
         plain::clock(&record.time),
