@@ -47,8 +47,8 @@ const DAEMON: &[&str] = &[
     "--test-threads=1",
 ];
 
-/// Half an hour of a node's traffic through the core.
-const SOAK: &[&str] = &["test", "--package", "tracer-userspace", "--lib", "--", "--ignored", "half_an_hour_of_a_node"];
+/// An hour of a node's traffic through the core.
+const SOAK: &[&str] = &["test", "--package", "tracer-userspace", "--lib", "--", "--ignored", "an_hour_of_a_node"];
 
 /// Runs those that need no root, but for the longest, also after one has failed.
 pub(crate) fn run() -> Result<Tally> {
@@ -69,7 +69,7 @@ pub(crate) fn as_root() -> Result<Tally> {
 
 /// The longest test: on one processor, and so beside the compiler.
 pub(crate) fn soak() -> Result<Tally> {
-    sh::step("half an hour of a node's traffic", || tests(SOAK))
+    sh::step("an hour of a node's traffic", || tests(SOAK))
 }
 
 /// Runs `cargo` with these arguments, and counts.
