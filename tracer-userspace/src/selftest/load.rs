@@ -4,7 +4,7 @@
 
 use std::fs::File;
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::path::PathBuf;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -38,6 +38,9 @@ pub struct Load {
     /// ports in TIME_WAIT count for one destination each).
     #[arg(long)]
     target: Option<SocketAddr>,
+    /// Dial where nobody listens: several times as many in a second.
+    #[arg(long, conflicts_with = "target")]
+    refused: bool,
     /// Instead: one HTTPS request to this address.
     #[arg(long)]
     https: Option<SocketAddr>,
@@ -56,7 +59,7 @@ pub fn run(args: &Load) -> Result<()> {
         return https(dst);
     }
     let targets: Vec<SocketAddr> =
-        (0..args.threads).map(|_| args.target.map_or_else(listen, Ok)).collect::<Result<_>>()?;
+        (0..args.threads).map(|_| args.target.map_or_else(|| own(args.refused), Ok)).collect::<Result<_>>()?;
     let began = Instant::now();
     let made = hammer(args, &targets);
     let seconds = began.elapsed().as_secs_f64();
@@ -72,6 +75,11 @@ fn https(dst: SocketAddr) -> Result<()> {
         bail!("https {dst}: {outcome:?}");
     }
     Ok(())
+}
+
+/// What a thread dials.
+fn own(refused: bool) -> Result<SocketAddr> {
+    if refused { Ok((Ipv4Addr::LOCALHOST, 1).into()) } else { listen() }
 }
 
 /// A listener that takes one byte, answers with one and closes.
@@ -93,7 +101,8 @@ fn hammer(args: &Load, targets: &[SocketAddr]) -> u64 {
         let work = |dst: SocketAddr| {
             let mut made = 0;
             while Instant::now() < end {
-                made += u64::from(once(dst, args.target.is_none()).is_ok());
+                made +=
+                    u64::from(if args.refused { is_refused(dst) } else { once(dst, args.target.is_none()).is_ok() });
                 thread::sleep(pause);
             }
             made
@@ -114,4 +123,8 @@ fn once(dst: SocketAddr, answered: bool) -> std::io::Result<()> {
     let mut stream = TcpStream::connect_timeout(&dst, Duration::from_millis(50))?;
     stream.write_all(b"x")?;
     if answered { stream.read_exact(&mut [0]) } else { Ok(()) }
+}
+
+fn is_refused(dst: SocketAddr) -> bool {
+    TcpStream::connect(dst).is_err_and(|error| error.kind() == std::io::ErrorKind::ConnectionRefused)
 }

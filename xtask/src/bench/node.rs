@@ -1,5 +1,6 @@
 //! A full node: 250 pods with three probes each in ten seconds, known by the cluster API, beside
-//! foreign connections at full speed. What the daemon itself takes; what its hooks take from others is in `throughput`.
+//! foreign connections at full speed, and beside foreign connects that are refused, of which two cores make more in a second than
+//! a node ever sees. What the daemon itself takes; what its hooks take from others is in `throughput`.
 
 use std::time::{Duration, Instant};
 
@@ -8,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::api::Api;
 use super::report::{Row, Target};
-use super::stage::Stage;
+use super::stage::{Load, Stage};
 use super::subject::Subject;
 use super::{FOREIGN, Plan, THREADS};
 
@@ -22,15 +23,30 @@ const CPU: f64 = 1.0;
 /// The target, MiB.
 const MEMORY: f64 = 40.0;
 
-/// Both rows.
+/// What others do on the node.
+struct Beside {
+    what: &'static str,
+    load: fn(&Stage, &str, u32, f64) -> Result<Load>,
+}
+
+const BESIDE: [Beside; 2] =
+    [Beside { what: "connections", load: Stage::load }, Beside { what: "refused connects", load: Stage::refused }];
+
+/// Two rows for each.
 pub(super) fn rows(stage: &Stage, plan: Plan) -> Result<Vec<Row>> {
     let addresses: Vec<String> = (1..=PODS).map(|n| format!("10.87.1.{n}")).collect();
     let _server = stage.crowd(&addresses, PORT)?;
-    let api = Api::serve(&pod_list(&addresses))?;
+    let rows: Vec<_> = BESIDE.iter().map(|beside| case(stage, plan, &addresses, beside)).collect::<Result<_>>()?;
+    Ok(rows.into_iter().flatten().collect())
+}
+
+fn case(stage: &Stage, plan: Plan, addresses: &[String], beside: &Beside) -> Result<[Row; 2]> {
+    let what = beside.what;
+    let api = Api::serve(&pod_list(addresses))?;
     let tracer = Subject::in_cluster(&api.kubeconfig, NODE_NAME)?;
     let seconds = plan.seconds * 15.0;
     let mut prober = stage.prober()?;
-    let load = stage.load(FOREIGN, THREADS, seconds + addresses.len() as f64 / RATE + 1.0)?;
+    let load = (beside.load)(stage, FOREIGN, THREADS, seconds + addresses.len() as f64 / RATE + 1.0)?;
     let targets = addresses.iter().map(|address| format!("{address}:{PORT}")).cycle();
     let (count, every) = ((seconds * RATE) as usize, Duration::from_secs_f64(1.0 / RATE));
     // A target that is new is looked at once: that is not what a node costs from then on.
@@ -43,13 +59,15 @@ pub(super) fn rows(stage: &Stage, plan: Plan) -> Result<Vec<Row>> {
     let ended = tracer.stop()?;
     let seen = ended.last().map_or(Value::Null, |line| line.record["attempts"].clone());
     let detail = format!(
-        "{count} attempts in {took:.1} s ({:.0}/s), {seen} seen with the first look at each target, {PODS} pods by the cluster API, {foreign:.0} foreign connections/s; the daemon's own threads",
+        "{count} attempts in {took:.1} s ({:.0}/s), {seen} seen with the first look at each target, {PODS} pods by the cluster API, {foreign:.0} foreign {what}/s; the daemon's own threads",
         count as f64 / took
     );
     let data = json!({"attempts_per_s": count as f64 / took, "foreign_per_s": foreign, "seen": seen});
-    let cpu = Row::new("a full node: processor time of the daemon", 100.0 * worked / took, "% of a core");
-    let memory = Row::new("a full node: resident memory", resident, "MiB").target(Target::Below(MEMORY));
-    Ok(vec![cpu.target(Target::Below(CPU)).detail(detail).data(data), memory])
+    let cpu =
+        Row::new(format!("a full node, {what}: processor time of the daemon"), 100.0 * worked / took, "% of a core");
+    let memory =
+        Row::new(format!("a full node, {what}: resident memory"), resident, "MiB").target(Target::Below(MEMORY));
+    Ok([cpu.target(Target::Below(CPU)).detail(detail).data(data), memory])
 }
 
 fn pod_list(addresses: &[String]) -> Value {

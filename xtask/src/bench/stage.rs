@@ -53,7 +53,17 @@ impl Stage {
 
     /// Short connections over the loopback for some seconds.
     pub(super) fn load(&self, comm: &str, threads: u32, seconds: f64) -> Result<Load> {
+        self.dialling(comm, threads, seconds, &[])
+    }
+
+    /// The same to a port where nobody listens: more of them than two cores can make that are answered.
+    pub(super) fn refused(&self, comm: &str, threads: u32, seconds: f64) -> Result<Load> {
+        self.dialling(comm, threads, seconds, &["--refused"])
+    }
+
+    fn dialling(&self, comm: &str, threads: u32, seconds: f64, how: &[&str]) -> Result<Load> {
         let mut command = within(LOAD, &sh::release_bin("load"));
+        command.args(how);
         command.args(["--comm", comm, "--threads", &threads.to_string(), "--seconds", &seconds.to_string()]);
         let child = command.stdout(Stdio::piped()).spawn().context("start load")?;
         Ok(Load(Some(child)))
