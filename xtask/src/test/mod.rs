@@ -4,6 +4,7 @@
 //! units      the workspace's own tests: no root, no kernel
 //! scenarios  the failures, made on this kernel and in virtual machines
 //! selftest   `tracer selftest` as a user runs it, on each of these kernels
+//! hooks      `tracer hooks` there: a line of the self-test's table
 //! replays    recordings of this kernel, analysed again without privileges
 //! matrix     label by kernel, Service proxy and address family
 //! confusion  what was made by what was said
@@ -11,6 +12,7 @@
 //! ```
 
 mod confusion;
+mod hooks;
 mod matrix;
 mod replays;
 mod results;
@@ -131,7 +133,7 @@ fn on_kernels(args: &Args, releases: &[&'static Release]) -> Result<Tally> {
 
 fn in_machine(args: &Args, release: &'static Release) -> (Run, Option<Run>) {
     let run = scenarios::in_machine(args, release);
-    (run, is_whole(args).then(|| selftest::in_machine(args, release)))
+    (run, is_whole(args).then(|| selftest::in_machine(args, release).and(hooks::in_machine(args, release))))
 }
 
 /// Not some scenarios alone: the self-test chooses its own.

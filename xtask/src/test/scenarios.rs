@@ -97,6 +97,12 @@ impl Run {
         }
     }
 
+    /// The same with one more.
+    pub(super) fn and(mut self, row: Row) -> Self {
+        self.rows.push(row);
+        self
+    }
+
     pub(super) fn new(kernel: String, result: Result<Vec<Row>>) -> Self {
         match result {
             Ok(rows) => Self { kernel, rows, broken: None },
