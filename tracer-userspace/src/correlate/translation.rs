@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use super::attempt::Attempt;
-use crate::event::{Fact, Flow};
+use crate::event::{Fact, Flow, Via};
 
 impl Attempt {
     /// The client's side of a packet that this tells of, where it was translated.
@@ -11,7 +11,8 @@ impl Attempt {
     pub fn translated_in(&self, fact: &Fact) -> Option<SocketAddr> {
         match fact {
             Fact::Drop(drop) => self.translated(drop.flow),
-            Fact::ResetSent(reset) => self.translated(reset.flow),
+            // By the destination alone it is an IPVS backend's own flow: nothing of it is the client's.
+            Fact::ResetSent(reset) if reset.via != Via::Destination => self.translated(reset.flow),
             Fact::Icmp(icmp) => self.translated(icmp.flow),
             _ => None,
         }

@@ -190,7 +190,7 @@ fn reserved<'a>(case: &Case<'a>) -> Option<&'a [(u16, u16)]> {
 
 #[cfg(test)]
 mod tests {
-    use crate::event::{Fact, IpvsOp, ListenerState, NodeSettings, ProxyMode, TcpState};
+    use crate::event::{Fact, Flow, IpvsOp, ListenerState, NodeSettings, ProxyMode, TcpState, Via};
     use crate::record::Confidence;
     use crate::testing::{SYN, SYN_ACK, Stream};
 
@@ -238,6 +238,26 @@ mod tests {
             seen.listeners = Some(vec![ListenerState { addr, waiting: 2, backlog: 1, half_open: None }]);
         });
         assert_eq!(stream.gives_up().labels(), ["accept_queue_overflow"]);
+    }
+
+    /// Where no function can be hooked the source port is not known yet, and a backend is a pod of this node like any.
+    #[test]
+    fn a_backend_s_rst_before_the_port_is_known_is_kept() {
+        let backend: std::net::SocketAddr = "10.88.0.9:80".parse().expect("an address");
+        let mut stream = Stream::new();
+        stream.missing("ip_vs_nat_xmit").missing("ip_vs_leave").http_readiness().pod_without_specs("10.88.0.9");
+        stream.node_port(ProxyMode::Ipvs, 40000, &["10.88.0.9:80"]).connect();
+        if let Some(Fact::Connect(connect)) = stream.observations.last_mut().map(|it| &mut it.fact) {
+            connect.flow.src.set_port(0);
+        }
+        let target = "10.88.0.2:8080".parse().expect("an address");
+        stream.reset_sent_on(Flow { src: backend, dst: target }, SYN_ACK, false, None);
+        if let Some(Fact::ResetSent(reset)) = stream.observations.last_mut().map(|it| &mut it.fact) {
+            reset.via = Via::Destination;
+        }
+        let verdict = stream.gives_up().verdicts().remove(0).verdict;
+        assert_eq!((verdict.label.name(), verdict.confidence), ("nodeport_ephemeral_collision", Confidence::Likely));
+        assert!(!verdict.summary.contains("translated on its way"), "{}", verdict.summary);
     }
 
     fn mend(reserved: Option<&[(u16, u16)]>) -> String {
