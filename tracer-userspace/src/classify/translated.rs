@@ -21,7 +21,7 @@ pub(super) fn add(case: &Case<'_>, finding: &mut Finding) {
 
 #[cfg(test)]
 mod tests {
-    use crate::event::{Flow, TcpState, Via};
+    use crate::event::{Fact, Flow, TcpState, Via};
     use crate::record::{Confidence, Label};
     use crate::testing::{POD, SYN, Stream};
 
@@ -67,6 +67,22 @@ mod tests {
         };
         assert!(refused("169.254.7.127").is_empty());
         assert_eq!(refused("10.88.0.9"), ["connection_refused"]);
+    }
+
+    /// A masquerade with `--random-fully`, on a kernel that does not tell the source port at connect.
+    #[test]
+    fn a_port_that_was_translated_is_not_the_attempt_s() {
+        let mut stream = Stream::new();
+        stream.connect();
+        if let Some(Fact::Connect(connect)) = stream.observations.last_mut().map(|it| &mut it.fact) {
+            connect.flow.src.set_port(0);
+        }
+        stream.drop_with(SYN, POD, |drop| {
+            (drop.reason, drop.via) = (Some("QDISC_DROP".into()), Via::Socket);
+            drop.flow.src = ([169, 254, 7, 127], 61_234).into();
+        });
+        let told = stream.gives_up().verdicts();
+        assert_eq!(told.first().and_then(|it| it.src).and_then(|it| it.port), Some(40_000), "{told:?}");
     }
 
     #[test]

@@ -167,7 +167,8 @@ impl Attempt {
             return;
         }
         if let Some(client) = self.translated(flow) {
-            if self.flow.src.port() == 0 {
+            // What was found by its socket may have been given another port, too.
+            if self.flow.src.port() == 0 && via != Via::Socket {
                 self.flow.src.set_port(client.port());
             }
         } else if flow.dst == self.flow.dst {
