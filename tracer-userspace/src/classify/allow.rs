@@ -36,7 +36,7 @@ fn ufw(rule: &FirewallRule, hook: &str, flow: Flow) -> Option<String> {
 fn firewalld(rule: &FirewallRule, hook: &str, flow: Flow) -> Option<String> {
     let begins = if hook == "FORWARD" { ["filter_FWD_", "FWD_"] } else { ["filter_IN_", "IN_"] };
     let zone = begins.iter().find_map(|begin| rule.chain.strip_prefix(begin))?;
-    if PARTS.iter().any(|part| zone.ends_with(part)) {
+    if PARTS.iter().any(|part| zone.ends_with(part)) || zone.starts_with(POLICY) {
         return None;
     }
     if hook == "FORWARD" {
@@ -50,6 +50,9 @@ fn firewalld(rule: &FirewallRule, hook: &str, flow: Flow) -> Option<String> {
 
 /// What a zone's chains before its last are called after it.
 const PARTS: [&str; 5] = ["_pre", "_log", "_deny", "_allow", "_post"];
+
+/// What stands before the name of a policy in its chains (`POLICY_CHAIN_PREFIX`, firewall/core/nftables.py): no zone has it.
+const POLICY: &str = "policy_";
 
 #[cfg(test)]
 mod tests {
@@ -99,5 +102,7 @@ mod tests {
         assert!(of("filter_IN_x$(id)", "INPUT").contains("--zone=ZONE "), "whoever writes rules names chains");
         assert!(of("filter_FWD_public", "FORWARD").contains("tracer doctor --check base_policy"));
         assert_eq!(of("filter_IN_public_deny", "INPUT"), "", "a rule of the zone's own comes before");
+        assert_eq!(of("filter_IN_policy_no-kubelet", "INPUT"), "", "a policy is no zone");
+        assert_eq!(of("filter_FWD_policy_no-pods", "FORWARD"), "");
     }
 }

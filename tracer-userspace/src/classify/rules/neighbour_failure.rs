@@ -139,7 +139,7 @@ fn mend(target: IpAddr, why: Why, enter: &str) -> String {
             )
         }
         Why::TableFull => format!(
-            "{enter}raise net.{family}.neigh.default.gc_thresh1, gc_thresh2 and gc_thresh3 above the number of pods and peers that this node talks to (ip neigh | wc -l)"
+            "raise net.{family}.neigh.default.gc_thresh1, gc_thresh2 and gc_thresh3 above the number of pods and peers that this node talks to (ip neigh | wc -l): the table is one for all network namespaces, and only the node's own has the settings"
         ),
     }
 }
@@ -180,8 +180,9 @@ mod tests {
         assert_eq!(stream.labels(), ["neighbour_failure"]);
         assert!(stream.verdicts()[0].verdict.summary.contains("nobody answered"));
         let mut full = Stream::new();
-        full.connect().drop(SYN, "NEIGH_CREATEFAIL", NODE);
-        assert!(full.verdicts()[0].verdict.remediation.contains("gc_thresh3"));
+        full.connect().drop(SYN_ACK, "NEIGH_CREATEFAIL", POD);
+        let mend = &full.verdicts()[0].verdict.remediation;
+        assert!(mend.starts_with("raise net.ipv4.neigh.default.gc_thresh1, gc_thresh2 and gc_thresh3"), "{mend}");
     }
 
     /// The pod has no entry for the node: its table is the one to look at.
