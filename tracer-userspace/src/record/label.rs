@@ -231,7 +231,7 @@ labels! {
             reason NO_SOCKET, for this attempt's own flow. likely: the same with another source address, behind a source NAT of this node (Istio ambient, a masquerade); or it was the node's own stack that answered for the address of a pod with a network of its own, since the node has that address, too: the pod was not asked, and the verdict says so.",
         lookalikes: "A REJECT rule gives the same error to the prober: `firewall_reject`. A RST made by a middlebox: `handshake_rst`. A gRPC probe dials again until its timeout: \
             once a later dial is answered the refusal is `noise`, and its dials count as one failure.",
-        mend: "Let the process listen on that port and on the pod's address (not only 127.0.0.1), correct the probe's port, or give a slow start a startupProbe. The node has the pod's address, too: ip route get ADDRESS, and take it away from the node.",
+        mend: "Let the process listen on that port and on the pod's address (not only 127.0.0.1), correct the probe's port, or give a slow start a startupProbe. The node has the pod's address, too: ip route get ADDRESS, and take it away from the node; is it the node's own, delete the pod and take it out of the CNI's range instead.",
     }
     /// Any other RST before ESTABLISHED.
     HandshakeRst = "handshake_rst" {

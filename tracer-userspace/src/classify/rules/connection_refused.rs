@@ -52,7 +52,7 @@ fn by_the_node(case: &Case<'_>, seen: Vec<Evidence>, netns: Netns, pod: &str) ->
         case.attempt.flow.dst.port()
     );
     let remediation = format!(
-        "{}sh -c 'ip route get {addr}; ip addr show to {addr}': if the CNI left it there, take it away (ip addr del {addr} dev {}) and restart the CNI's agent; the process in the pod was not asked",
+        "{}sh -c 'ip route get {addr}; ip addr show to {addr}': if the CNI left it there, take it away (ip addr del {addr} dev {}) and restart the CNI's agent; if it is the node's own, leave it, delete the pod and take the address out of the CNI's range; the process in the pod was not asked",
         enter(case, Some(netns)),
         device.map_or("DEVICE", shell::link)
     );
@@ -182,6 +182,7 @@ mod tests {
         assert!(own.summary.starts_with(words), "{}", own.summary);
         assert!(own.remediation.starts_with("sh -c 'ip route get 10.88.0.2; "), "{}", own.remediation);
         assert!(!own.remediation.contains("make the process listen"), "{}", own.remediation);
+        assert!(own.remediation.contains("if it is the node's own, leave it, delete the pod"), "{}", own.remediation);
         for other in [told(&["10.88.0.1"], |_| {}), told(&["10.88.0.2"], |stream| _ = stream.on_host_network())] {
             assert!(other.summary.starts_with("nobody listens on 10.88.0.2:8080"), "{}", other.summary);
             assert_eq!(other.confidence, Confidence::Proven);
