@@ -1,25 +1,23 @@
 //! Records for people: each as it comes, the answer first; at the end what was said, grouped by cause.
 
 mod about;
+mod above;
 mod summary;
 mod tally;
 #[cfg(test)]
 mod tests;
 mod verdict;
 
-use std::collections::VecDeque;
 use std::time::Duration;
 
 pub(crate) use self::about::{About, who};
+use self::above::Above;
 use self::summary::Summary;
 use crate::event::{Loss, MissingHook};
-use crate::record::{AttemptBody, Body, LossBody, NodeBody, Outcome, Record, StartBody, StopBody, VerdictBody};
+use crate::record::{AttemptBody, Body, LossBody, NodeBody, Outcome, Record, StartBody, StopBody};
 use crate::screen::{Screen, Style, safe};
 use crate::sink::findings;
 use crate::sink::plain;
-
-/// Verdicts remembered: what replaces one of them comes soon, or the next thing that the kubelet writes.
-const REMEMBERED: usize = 64;
 
 /// The records of one run as text.
 #[derive(Debug, Default)]
@@ -28,8 +26,7 @@ pub struct Pretty {
     filtered: bool,
     summary: Summary,
     started_boot_ns: Option<u64>,
-    /// The last verdicts that were printed, by number.
-    last: VecDeque<(u64, VerdictBody)>,
+    above: Above,
 }
 
 impl Pretty {
@@ -53,8 +50,8 @@ impl Pretty {
             }
             Body::Verdict(body) => {
                 self.summary.take(record, body);
-                verdict::block(&mut out, record, body, self.replaced_by(body), screen);
-                self.remember(record.seq, body);
+                verdict::block(&mut out, record, body, self.above.relation(body), screen);
+                self.above.remember(record.seq, body);
             }
             Body::Attempt(body) => attempt(&mut out, record, body, screen),
             Body::Node(body) => node(&mut out, record, body, screen),
@@ -62,18 +59,6 @@ impl Pretty {
             Body::Finding(body) => findings::block(&mut out, body, screen),
         }
         out
-    }
-
-    /// The verdict that stands above.
-    fn replaced_by(&self, body: &VerdictBody) -> Option<&VerdictBody> {
-        self.last.iter().find(|(seq, _)| Some(*seq) == body.revises).map(|(_, above)| above)
-    }
-
-    fn remember(&mut self, seq: u64, body: &VerdictBody) {
-        if self.last.len() >= REMEMBERED {
-            self.last.pop_front();
-        }
-        self.last.push_back((seq, body.clone()));
     }
 
     fn stop(&self, out: &mut String, record: &Record, body: &StopBody, screen: Screen) {

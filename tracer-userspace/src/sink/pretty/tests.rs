@@ -128,6 +128,31 @@ fn of_a_verdict_that_amends_the_one_above_only_what_is_new_is_said() {
 }
 
 #[test]
+fn a_probe_that_goes_on_failing_says_so_in_a_line() {
+    let mut pretty = Pretty::default();
+    let mut next = |seq, body: &VerdictBody| {
+        let record = Record { seq, ..record(Body::Verdict(body.clone().into())) };
+        pretty.text(&record, 0, NO_SCREEN)
+    };
+    let mut body = of(Label::SlowResponse);
+    body.verdict.summary = "no answer within 1.2 s".into();
+    assert!(next(3, &body).contains("\n  seen  "));
+    let again = next(4, &body);
+    assert!(again.ends_with("(proven, again: as #3)  #4\n") && again.lines().count() == 1, "{again}");
+    body.verdict.summary = "no answer within 10 s".into();
+    let numbers = next(5, &body);
+    assert!(numbers.ends_with("(proven, again: as #3)  #5\n  why     no answer within 10 s\n"), "{numbers}");
+    body.verdict.remediation = "look elsewhere".into();
+    assert!(next(6, &body).ends_with("  #6\n  mend    look elsewhere\n"));
+    let whole = |text: String| text.contains("\n  seen  ") && !text.contains("again");
+    body.verdict.confidence = Confidence::Likely;
+    assert!(whole(next(7, &body)), "another confidence");
+    assert!(whole(next(8, &in_pod(body.clone(), "other"))), "another pod");
+    body.verdict.summary = "no answer, and the pod is paused".into();
+    assert!(whole(next(9, &body)), "other words");
+}
+
+#[test]
 fn times_stand_in_a_column() {
     let mut body = of(Label::Unexplained);
     let mut later = body.verdict.evidence[0].clone();

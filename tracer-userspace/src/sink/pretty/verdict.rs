@@ -1,6 +1,7 @@
 //! A verdict as a block: the answer, then why, what was seen, who did it, what mends it.
 
 use super::about::{About, who};
+use super::above::Relation;
 use crate::record::{Confidence, Evidence, Outcome, Record, Verdict, VerdictBody};
 use crate::screen::{Screen, Style, unbroken_commands};
 use crate::sink::plain;
@@ -12,33 +13,35 @@ const WHY: Part = ("why", |body| Some(body.verdict.summary.clone()));
 /// Those below what was seen.
 const REST: [Part; 4] = [("kubelet", kubelet), ("who", culprit), ("mend", mend), ("also", also)];
 
-/// The whole block. Of a verdict that amends one that stands `above`, only what is new.
+/// The block: all of it, or what is new.
 pub(super) fn block(
     out: &mut String,
     record: &Record,
     body: &VerdictBody,
-    above: Option<&VerdictBody>,
+    above: Option<Relation<'_>>,
     screen: Screen,
 ) {
-    let above = above.filter(|above| amends(body, above));
     let line = |out: &mut String, (word, part): Part| {
-        if let Some(text) = part(body).filter(|text| above.and_then(part).as_ref() != Some(text)) {
+        let before = above.and_then(|above| part(above.body()));
+        if let Some(text) = part(body).filter(|text| before.as_ref() != Some(text)) {
             screen.row(out, word, &text);
         }
     };
-    head(out, record, body, above.is_some(), screen);
+    head(out, record, body, above, screen);
     line(out, WHY);
-    if above.is_none_or(|above| above.verdict.evidence != body.verdict.evidence) {
+    if is_seen_anew(body, above) {
         seen(out, &body.verdict.evidence, record.time_boot_ns, screen);
     }
     REST.into_iter().for_each(|part| line(out, part));
     doubts(out, &body.verdict, screen);
 }
 
-/// The same is said as above, and nothing of it is taken back.
-fn amends(body: &VerdictBody, above: &VerdictBody) -> bool {
-    let same = above.verdict.label == body.verdict.label;
-    same && REST.iter().all(|(_, part)| part(above).is_none() || part(body).is_some())
+fn is_seen_anew(body: &VerdictBody, above: Option<Relation<'_>>) -> bool {
+    match above {
+        None => true,
+        Some(Relation::Amends(above)) => above.verdict.evidence != body.verdict.evidence,
+        Some(Relation::Repeats(..)) => false,
+    }
 }
 
 fn kubelet(body: &VerdictBody) -> Option<String> {
@@ -58,13 +61,17 @@ fn also(body: &VerdictBody) -> Option<String> {
     Some(also.join(", ")).filter(|also| !also.is_empty())
 }
 
-fn head(out: &mut String, record: &Record, body: &VerdictBody, amends: bool, screen: Screen) {
+fn head(out: &mut String, record: &Record, body: &VerdictBody, above: Option<Relation<'_>>, screen: Screen) {
     let verdict = &body.verdict;
     let style = style(verdict);
-    let how = if amends { "amends" } else { "replaces" };
-    let revised = body.revises.map(|seq| format!(", {how} #{seq}")).unwrap_or_default();
+    let relation = match (above, body.revises) {
+        (Some(Relation::Repeats(whole, _)), _) => format!(", again: as #{whole}"),
+        (Some(Relation::Amends(_)), Some(seq)) => format!(", amends #{seq}"),
+        (None, Some(seq)) => format!(", replaces #{seq}"),
+        (_, None) => String::new(),
+    };
     let text = format!(
-        "{}  {}  {}  ({}{revised})  #{}",
+        "{}  {}  {}  ({}{relation})  #{}",
         plain::clock(&record.time),
         screen.paint(style, verdict.label.name()),
         screen.paint(Style::Strong, &About::from(body).text()),

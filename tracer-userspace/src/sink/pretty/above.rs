@@ -1,0 +1,85 @@
+//! What stands above on the screen. A probe that goes on failing says the same every few seconds: of a verdict that says again
+//! what stands there, or adds to it, only what is new is printed.
+
+use std::collections::VecDeque;
+
+use crate::record::VerdictBody;
+
+/// Verdicts remembered: further above nobody looks.
+const REMEMBERED: usize = 64;
+
+/// The last verdicts that were printed.
+#[derive(Debug, Default)]
+pub(super) struct Above(VecDeque<Shown>);
+
+#[derive(Debug)]
+struct Shown {
+    seq: u64,
+    /// The number of the one that was printed whole.
+    whole: u64,
+    body: VerdictBody,
+}
+
+/// What a verdict is to one that stands above.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Relation<'a> {
+    /// It is about the same attempt, and takes nothing back.
+    Amends(&'a VerdictBody),
+    /// It is about another attempt of the same probe. The one that was printed whole has this number.
+    Repeats(u64, &'a VerdictBody),
+}
+
+impl<'a> Relation<'a> {
+    pub(super) const fn body(self) -> &'a VerdictBody {
+        match self {
+            Self::Amends(body) | Self::Repeats(_, body) => body,
+        }
+    }
+}
+
+impl Above {
+    pub(super) fn relation(&self, body: &VerdictBody) -> Option<Relation<'_>> {
+        let mut latest = self.0.iter().rev();
+        match body.revises {
+            Some(seq) => latest.find(|it| it.seq == seq && amends(body, &it.body)).map(|it| Relation::Amends(&it.body)),
+            None => latest.find(|it| repeats(body, &it.body)).map(|it| Relation::Repeats(it.whole, &it.body)),
+        }
+    }
+
+    pub(super) fn remember(&mut self, seq: u64, body: &VerdictBody) {
+        let whole = match self.relation(body) {
+            Some(Relation::Repeats(whole, _)) => whole,
+            Some(Relation::Amends(_)) => {
+                self.0.iter().find(|it| Some(it.seq) == body.revises).map_or(seq, |it| it.whole)
+            }
+            None => seq,
+        };
+        if self.0.len() >= REMEMBERED {
+            self.0.pop_front();
+        }
+        self.0.push_back(Shown { seq, whole, body: body.clone() });
+    }
+}
+
+fn amends(body: &VerdictBody, above: &VerdictBody) -> bool {
+    let taken_back = above.kubelet.is_some() && body.kubelet.is_none()
+        || above.culprit.is_some() && body.culprit.is_none()
+        || !above.verdict.also.iter().all(|label| body.verdict.also.contains(label));
+    above.verdict.label == body.verdict.label && !taken_back
+}
+
+/// But for numbers: how long it took, since when.
+fn repeats(body: &VerdictBody, above: &VerdictBody) -> bool {
+    let (now, then) = (&body.verdict, &above.verdict);
+    let cause = now.label == then.label && now.confidence == then.confidence && now.also == then.also;
+    let target = (&body.k8s, body.dst, body.subject) == (&above.k8s, above.dst, above.subject);
+    cause && target && probe(body) == probe(above) && worded(&now.summary).eq(worded(&then.summary))
+}
+
+fn probe(body: &VerdictBody) -> Option<impl PartialEq + use<>> {
+    body.probe.as_ref().map(|probe| (probe.probe_type, probe.handler, probe.port, probe.path.clone()))
+}
+
+fn worded(text: &str) -> impl Iterator<Item = char> {
+    text.chars().filter(|it| !it.is_ascii_digit() && *it != '.')
+}
