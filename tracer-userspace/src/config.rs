@@ -3,6 +3,7 @@
 mod cluster_flags;
 mod doctor;
 mod hooks;
+mod inputs;
 mod live;
 mod report;
 mod selftest;
@@ -92,6 +93,7 @@ pub enum Plan {
 /// A value that means nothing, a file that cannot be read, a flag that this command does not take.
 pub fn plan(cli: Cli) -> Result<Plan, Error> {
     crate::cli::refuse_meaningless(&cli)?;
+    inputs::refuse_as_output(&cli)?;
     let planned = |live| Plan::Live(Box::new(live));
     match cli.command {
         Command::Doctor(args) => doctor::plan(args, cli.flags).map(|doctor| Plan::Doctor(Box::new(doctor))),
