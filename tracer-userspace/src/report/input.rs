@@ -43,7 +43,8 @@ pub(super) fn open(paths: &[PathBuf]) -> Result<Vec<Input>, Error> {
 
 fn open_one(path: &Path) -> Result<Input, Error> {
     if path == Path::new("-") {
-        let source = Box::new(io::stdin().lock());
+        // Not locked: a second `-` would wait for the first one's lock for ever, and not be told.
+        let source = Box::new(io::stdin());
         return Ok(Input { name: "stdin".into(), size: None, inode: None, source, begins: None });
     }
     let failed = |error| Error::file(WHAT, path, error);
@@ -155,6 +156,14 @@ mod tests {
         }
         assert_eq!(seen, [(1, "one".into()), (2, String::new()), (3, "three".into())]);
         assert_eq!(lines.read, 10);
+    }
+
+    #[test]
+    fn stdin_is_read_once() {
+        let (tell, told) = std::sync::mpsc::channel();
+        std::thread::spawn(move || tell.send(open(&["-".into(), "-".into()]).err().map(|error| error.to_string())));
+        let said = told.recv_timeout(std::time::Duration::from_secs(10)).expect("it waits for itself");
+        assert_eq!(said.as_deref(), Some("report FILE stdin: the same file twice"));
     }
 
     #[test]
