@@ -48,6 +48,11 @@ fn heeded(command: &str, arg: Arg) -> Arg {
 fn worded(command: &str, arg: Arg) -> Arg {
     match (command, arg.get_id().as_str()) {
         ("report", "output_file") => arg.help("Write the page to this file (mode 0600) in place of stdout"),
+        // They end by themselves: SIGHUP ends them, too, or is nothing to them.
+        ("replay" | "doctor" | "hooks" | "selftest", "output_file") => {
+            arg.help("Append the records to this file (mode 0600) in place of stdout")
+        }
+        ("doctor", "pods") => arg.help("Pods of this node: `kubectl get pods -A -o json`, JSON or YAML"),
         _ => arg,
     }
 }
@@ -56,5 +61,22 @@ fn without_empty(arg: Arg) -> Arg {
     match arg.get_env().and_then(std::env::var_os) {
         Some(value) if value.is_empty() => arg.env(None),
         _ => arg,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_who_opens_a_file_anew_or_reads_it_again_says_so() {
+        let says = |command: &str, phrase: &str| {
+            let command = of_everything().find_subcommand(command).cloned();
+            command.is_some_and(|it| it.term_width(1000).render_help().to_string().contains(phrase))
+        };
+        for name in names() {
+            let live = ["attach", "run", "record"].contains(&name.as_str());
+            assert_eq!((says(&name, "SIGHUP opens it anew"), says(&name, "when it changes")), (live, live), "{name}");
+        }
     }
 }
