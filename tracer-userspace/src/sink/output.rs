@@ -4,7 +4,8 @@
 //! cannot be written waits in a bounded buffer, and beyond its bound records are counted as lost.
 //! A file that cannot be written any more (a full disk) hands over to stdout, so that no record
 //! that was decided is lost; the run then ends with exit code 2. A file that the tracer rotates itself
-//! is waited for instead: what does not fit into the buffer meanwhile is counted as lost.
+//! is waited for instead, to the end, where what still waits goes to stdout, too: what does not fit into the
+//! buffer meanwhile is counted as lost.
 #![expect(clippy::disallowed_methods, reason = "outside the core: how long a reader is waited for")]
 
 mod failing;
@@ -195,6 +196,7 @@ impl Output {
     pub fn finish(&mut self) {
         self.stuck = false;
         self.flush();
+        self.hand_over();
         let end = Instant::now() + PATIENCE;
         while self.written < self.pending.len() && !self.closed && !self.stuck {
             let patience = end.saturating_duration_since(Instant::now());

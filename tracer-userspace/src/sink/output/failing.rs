@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use super::target::{chunk_of, stdout};
 use super::{BACKLOG, Output};
-use crate::classify::evidence::were;
+use crate::classify::evidence::{counted, were};
 use crate::error::{self, os_message};
 
 /// How often it is said that a file cannot be written, if it works in between.
@@ -67,14 +67,27 @@ impl Output {
     /// From the file to stdout, beginning with the first record that is not whole in the file.
     pub(super) fn fall_back(&mut self, error: &io::Error) {
         self.rewind();
-        self.failed = true;
-        self.on_path = false;
         let path = self.path.as_deref().unwrap_or(Path::new("")).display();
         let again = if self.live { "; make room, then SIGHUP opens the file anew" } else { "" };
         error::report(&format!(
             "--output-file {path}: {}: the records from here on go to stdout{again}",
             os_message(error)
         ));
+        self.turn_to_stdout();
+    }
+
+    /// At the end nothing waits for room any more: what was decided goes to stdout.
+    pub(super) fn hand_over(&mut self) {
+        let Some(trouble) = self.trouble.as_deref().filter(|_| self.on_path) else { return };
+        let waited = counted(self.unwritten() as u64, "record");
+        error::report(&format!("{trouble}: what waited goes to stdout: {waited}"));
+        self.stuck = false;
+        self.turn_to_stdout();
+    }
+
+    fn turn_to_stdout(&mut self) {
+        self.failed = true;
+        self.on_path = false;
         match stdout() {
             Ok(file) => {
                 self.chunk = chunk_of(&file);

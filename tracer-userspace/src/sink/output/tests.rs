@@ -172,6 +172,23 @@ fn what_cannot_be_rotated_waits_and_is_counted() {
 }
 
 #[test]
+fn what_still_waits_at_the_end_goes_to_stdout() {
+    let (_scratch, path, mut output) = rotated();
+    let full = [[b'v'; 98].as_slice(), b"\n"].concat();
+    output.put(&full);
+    for n in 1..=3 {
+        std::fs::create_dir_all(rotate::numbered(&path, n).join("inside")).unwrap();
+    }
+    // An empty line, since it is the stdout of this test.
+    (0..2).for_each(|_| output.put(b"\n"));
+    output.flush();
+    assert!(output.on_path && output.unwritten() == 1, "the first fits");
+    output.finish();
+    assert_eq!((output.on_path, output.unwritten(), output.has_failed()), (false, 0, true));
+    assert_eq!(std::fs::read(&path).unwrap(), [full, b"\n".to_vec()].concat());
+}
+
+#[test]
 fn what_is_no_file_is_not_rotated() {
     let rotation = Rotation { max_bytes: 100, max_files: 3 };
     let error = Output::open(Some(Path::new("/dev/null")), Some(rotation), true).unwrap_err();
