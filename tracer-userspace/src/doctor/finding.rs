@@ -25,6 +25,13 @@ impl Unread {
         Self { reason: reason.into(), needs: None, mend: mend.into() }
     }
 
+    /// The pods are needed, and nobody gave them. A shell without NODE stops there: kubectl takes an empty name, and lists
+    /// next to nothing.
+    pub fn without_pods(reason: impl Into<String>, check: &str) -> Self {
+        let list = "NODE=$(hostname); kubectl get pods -A -o json --field-selector spec.nodeName=${NODE:?} > pods.json";
+        Self::new(reason, format!("{list} && tracer doctor --check {check} --pods pods.json"))
+    }
+
     /// A privilege is missing.
     pub fn lacks(reason: impl Into<String>, capability: &'static str) -> Self {
         Self {

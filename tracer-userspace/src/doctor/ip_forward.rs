@@ -129,7 +129,7 @@ fn judge_v6(value: u64, global: &[String], pods: Option<bool>, learned: &[String
         (0, None, links) => {
             let links = links.join(", ");
             let reason = format!("{observed}; global IPv6 addresses on {links}: whether pods have any is not known");
-            draft("ipv6").unknown(Unread::new(reason, "kubectl get pods -A -o json --field-selector spec.nodeName=$NODE > pods.json && tracer doctor --check ip_forward --pods pods.json"))
+            draft("ipv6").unknown(Unread::without_pods(reason, CHECK.name))
         }
     }
 }
@@ -200,6 +200,8 @@ mod tests {
         assert_eq!((of(0, &[], None), of(0, &link, None)), (Status::Ok, Status::Unknown));
         assert_eq!((of(0, &link, Some(false)), of(0, &link, Some(true))), (Status::Ok, Status::Fail));
         assert_eq!(of(1, &link, Some(true)), Status::Ok);
+        let mend = judge_v6(0, &link, None, &[]).remediation.expect("how to tell");
+        assert!(mend.starts_with("NODE=$(hostname); kubectl") && mend.contains("${NODE:?}"), "{mend}");
     }
 
     #[test]

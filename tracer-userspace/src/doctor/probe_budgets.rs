@@ -10,12 +10,9 @@ pub(super) const CHECK: Check = Check {
     why: "a liveness probe that gives up before the network is ready restarts a container that is well, for ever; a tcpSocket probe of a TLS port says nothing of the server and fills its log",
     run: |view| match &view.pods {
         Some(pods) => judge(pods),
-        None => vec![draft().unknown(Unread::new("no probe specs were given", LIST))],
+        None => vec![unknown()],
     },
 };
-
-/// A shell without NODE stops there: kubectl takes an empty name, and lists next to nothing.
-const LIST: &str = "NODE=$(hostname); kubectl get pods -A -o json --field-selector spec.nodeName=${NODE:?} > pods.json && tracer doctor --pods pods.json";
 
 /// Seconds: after an upgrade a CNI takes up to 45 s; a budget below this has been seen to fail (docs/doctor.md).
 const BUDGET_S: u32 = 30;
@@ -26,6 +23,10 @@ fn draft() -> Draft {
     CHECK.expects(format!(
         "a startupProbe, or {BUDGET_S} s at least until a liveness probe restarts; more than 1 s for TLS; no tcpSocket probe of a TLS port"
     ))
+}
+
+fn unknown() -> Finding {
+    draft().unknown(Unread::without_pods("no probe specs were given", CHECK.name))
 }
 
 fn judge(pods: &[Pod]) -> Vec<Finding> {
