@@ -1,7 +1,7 @@
 //! Flags that mean the same everywhere, and the commands in which they would do nothing: typed there, they are refused,
 //! and their `--help` does not name them.
 
-use super::Cli;
+use super::{Cli, Command};
 use crate::error::Error;
 use crate::selftest::helper;
 use crate::sink::Form;
@@ -62,8 +62,13 @@ pub(super) fn heeds_variable(command: &str, id: &str) -> bool {
 /// The first of them.
 pub(crate) fn refuse(cli: &Cli) -> Result<(), Error> {
     // From the environment of a daemon it may well meet an `attach -o pretty`.
-    if cli.flags.output == Some(Form::Pretty) && cli.typed.iter().any(|id| id == "format") {
-        return Err(Error::Usage("--format names the fields of NDJSON: it has no meaning with `-o pretty`".into()));
+    if cli.flags.output == Some(Form::Pretty) && is_typed(cli, "format") {
+        let pretty = if is_typed(cli, "output") { "`-o pretty`" } else { "TRACER_OUTPUT=pretty" };
+        return Err(Error::Usage(format!("--format names the fields of NDJSON: it has no meaning with {pretty}")));
+    }
+    if let Some(id) = without_api(cli) {
+        let (flag, command) = (flag(id), cli.command.name());
+        return Err(Error::Usage(format!("--{flag} has no meaning for `tracer {command}` without --kubeconfig PATH")));
     }
     let command = cli.command.name();
     let (_, _, why) = useless(command);
@@ -71,6 +76,21 @@ pub(crate) fn refuse(cli: &Cli) -> Result<(), Error> {
         .iter()
         .find(|id| is_useless(command, id))
         .map_or(Ok(()), |id| Err(Error::Usage(format!("--{} has no meaning for `tracer {command}`{why}", flag(id)))))
+}
+
+/// Asks the cluster API, in a command that asks it as a kubeconfig says or not at all. From the environment of a daemon,
+/// which has an account, it may well meet an `attach`.
+fn without_api(cli: &Cli) -> Option<&'static str> {
+    let named = cli.flags.kubeconfig.as_ref().is_some_and(|path| !path.as_os_str().is_empty());
+    if named || !matches!(cli.command, Command::Attach | Command::Record { .. }) {
+        return None;
+    }
+    ["api_services", "api_events"].into_iter().find(|id| is_typed(cli, id))
+}
+
+/// It stood on the command line.
+fn is_typed(cli: &Cli, id: &str) -> bool {
+    cli.typed.iter().any(|typed| typed == id)
 }
 
 /// As it is typed: of a list one is.

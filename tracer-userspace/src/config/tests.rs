@@ -70,7 +70,11 @@ fn the_api_is_used_where_a_kubeconfig_is_named_and_files_leave_something_to_ask(
         other => unreachable!("{other:?}"),
     };
     let file = std::env::current_exe().unwrap().display().to_string();
-    assert!(live(&["attach"]).is_none() && live(&["attach", "--api-services"]).is_none());
+    assert!(live(&["attach"]).is_none());
+    for flag in ["--api-services", "--api-events=shop"] {
+        let error = planned(&["attach", flag]).unwrap_err().to_string();
+        assert!(error.starts_with("--api-") && error.ends_with("without --kubeconfig PATH"), "{error}");
+    }
     let cluster = live(&["attach", "--kubeconfig", &file, "--node-name", "n1"]).unwrap();
     assert_eq!(cluster.access, Access::Kubeconfig(file.clone().into()));
     assert!(cluster.pods && !cluster.services && cluster.node_name == "n1");
