@@ -3,20 +3,20 @@
 
 use crate::{actor::Actor, header::Header, header::Kind, tuple::Tuple, wire_event};
 
-/// How a later event was tied to its connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u16)]
-pub enum Via {
-    /// By the socket itself.
-    Socket = 1,
-    /// By the exact tuple, one direction or the other.
-    Flow = 2,
-    /// By addresses and destination port, the source port read from the waiting socket and equal.
-    Pending = 3,
-    /// Only by the destination that a connect of the prober is waiting for.
-    Destination = 4,
-    /// By destination and source port, both the waiting socket's own, from another source address: it was translated on its way.
-    Translated = 5,
+numbered! {
+    /// How a later event was tied to its connection.
+    pub enum Via {
+        /// By the socket itself.
+        Socket = 1,
+        /// By the exact tuple, one direction or the other.
+        Flow = 2,
+        /// By addresses and destination port, the source port read from the waiting socket and equal.
+        Pending = 3,
+        /// Only by the destination that a connect of the prober is waiting for.
+        Destination = 4,
+        /// By destination and source port, both the waiting socket's own, from another source address: it was translated on its way.
+        Translated = 5,
+    }
 }
 
 /// A connect began (`CLOSE -> SYN_SENT`), in the connecting task's own context.
@@ -109,20 +109,20 @@ pub struct Retransmit {
 }
 wire_event!(Retransmit, Kind::Retransmit, 80);
 
-/// What the first bytes of an answer are.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u16)]
-pub enum AnswerKind {
-    /// An HTTP/1 status line.
-    Http = 1,
-    /// A TLS record.
-    Tls = 2,
-    /// Anything else of five bytes or more.
-    Other = 3,
-    /// Too short to tell.
-    Short = 4,
-    /// A TLS record that is a fatal alert (RFC 8446 6).
-    Alert = 5,
+numbered! {
+    /// What the first bytes of an answer are.
+    pub enum AnswerKind {
+        /// An HTTP/1 status line.
+        Http = 1,
+        /// A TLS record.
+        Tls = 2,
+        /// Anything else of five bytes or more.
+        Other = 3,
+        /// Too short to tell.
+        Short = 4,
+        /// A TLS record that is a fatal alert (RFC 8446 6).
+        Alert = 5,
+    }
 }
 
 /// The first payload that arrives at a tracked socket.

@@ -4,42 +4,42 @@
 /// that userspace reports instead of guessing.
 pub const WIRE_VERSION: u16 = 1;
 
-/// What an event is. Numbers are never reused.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u16)]
-pub enum Kind {
-    /// [`crate::conn::Connect`]
-    Connect = 1,
-    /// [`crate::conn::State`]
-    State = 2,
-    /// [`crate::conn::ConnectResult`]
-    ConnectResult = 3,
-    /// [`crate::conn::Retransmit`]
-    Retransmit = 4,
-    /// [`crate::reset::ResetSent`]
-    ResetSent = 5,
-    /// [`crate::reset::ResetReceived`]
-    ResetReceived = 6,
-    /// [`crate::drop::PacketDrop`]
-    Drop = 7,
-    /// [`crate::listen::Listen`]
-    Listen = 8,
-    /// [`crate::listen::TlsHello`]
-    TlsHello = 9,
-    /// [`crate::netns::NetnsOp`]
-    NetnsOp = 10,
-    /// [`crate::netns::NetnsOpen`]
-    NetnsOpen = 11,
-    /// [`crate::link::Link`]
-    Link = 12,
-    /// [`crate::netfilter::Icmp`]
-    Icmp = 13,
-    /// [`crate::netfilter::Ipvs`]
-    Ipvs = 14,
-    /// [`crate::conn::Answer`]
-    Answer = 15,
-    /// [`crate::listen::QueueFull`]
-    QueueFull = 16,
+numbered! {
+    /// What an event is. Numbers are never reused.
+    pub enum Kind {
+        /// [`crate::conn::Connect`]
+        Connect = 1,
+        /// [`crate::conn::State`]
+        State = 2,
+        /// [`crate::conn::ConnectResult`]
+        ConnectResult = 3,
+        /// [`crate::conn::Retransmit`]
+        Retransmit = 4,
+        /// [`crate::reset::ResetSent`]
+        ResetSent = 5,
+        /// [`crate::reset::ResetReceived`]
+        ResetReceived = 6,
+        /// [`crate::drop::PacketDrop`]
+        Drop = 7,
+        /// [`crate::listen::Listen`]
+        Listen = 8,
+        /// [`crate::listen::TlsHello`]
+        TlsHello = 9,
+        /// [`crate::netns::NetnsOp`]
+        NetnsOp = 10,
+        /// [`crate::netns::NetnsOpen`]
+        NetnsOpen = 11,
+        /// [`crate::link::Link`]
+        Link = 12,
+        /// [`crate::netfilter::Icmp`]
+        Icmp = 13,
+        /// [`crate::netfilter::Ipvs`]
+        Ipvs = 14,
+        /// [`crate::conn::Answer`]
+        Answer = 15,
+        /// [`crate::listen::QueueFull`]
+        QueueFull = 16,
+    }
 }
 
 /// Stands at the head of every event.

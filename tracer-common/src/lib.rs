@@ -5,6 +5,27 @@
 //! running kernel cannot give is [`ABSENT32`] or [`ABSENT64`], never zero.
 #![no_std]
 
+/// Declares an enum by the numbers that it has on the wire, and the way back from a number.
+macro_rules! numbered {
+    (
+        $(#[$about:meta])*
+        pub enum $name:ident { $($(#[$doc:meta])* $variant:ident = $number:literal,)* }
+    ) => {
+        $(#[$about])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        #[repr(u16)]
+        pub enum $name { $($(#[$doc])* $variant = $number,)* }
+
+        impl $name {
+            /// What has this number.
+            #[must_use]
+            pub const fn from_number(number: u16) -> Option<Self> {
+                match number { $($number => Some(Self::$variant),)* _ => None }
+            }
+        }
+    };
+}
+
 pub mod actor;
 pub mod conn;
 pub mod drop;

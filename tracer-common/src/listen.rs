@@ -23,14 +23,14 @@ pub struct Listen {
 }
 wire_event!(Listen, Kind::Listen, 96);
 
-/// Which queue of a listener has no room.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u16)]
-pub enum Queue {
-    /// Connections that wait to be accepted.
-    Accept = 1,
-    /// Handshakes that are half done; SYN cookies are off.
-    HalfOpen = 2,
+numbered! {
+    /// Which queue of a listener has no room.
+    pub enum Queue {
+        /// Connections that wait to be accepted.
+        Accept = 1,
+        /// Handshakes that are half done; SYN cookies are off.
+        HalfOpen = 2,
+    }
 }
 
 /// The SYN of a tracked connection met a listener with a full queue: the kernel drops it.

@@ -3,10 +3,11 @@
 /// Declares the hooks: number, variant, name.
 macro_rules! hooks {
     ($($(#[$doc:meta])* $variant:ident = $number:literal, $name:literal;)*) => {
-        /// A place in the kernel that an event came from.
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-        #[repr(u16)]
-        pub enum Hook { $($(#[$doc])* $variant = $number,)* }
+        numbered! {
+            /// A place in the kernel that an event came from.
+            #[derive(Hash, PartialOrd, Ord)]
+            pub enum Hook { $($(#[$doc])* $variant = $number,)* }
+        }
 
         impl Hook {
             /// All hooks.
@@ -16,12 +17,6 @@ macro_rules! hooks {
             #[must_use]
             pub const fn name(self) -> &'static str {
                 match self { $(Self::$variant => $name,)* }
-            }
-
-            /// The hook with this number.
-            #[must_use]
-            pub const fn from_number(number: u16) -> Option<Self> {
-                match number { $($number => Some(Self::$variant),)* _ => None }
             }
         }
     };

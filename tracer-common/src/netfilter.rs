@@ -25,16 +25,16 @@ pub struct Icmp {
 }
 wire_event!(Icmp, Kind::Icmp, 80);
 
-/// What IPVS did.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u16)]
-pub enum IpvsOp {
-    /// `ip_vs_nat_xmit`: the packet belongs to an IPVS connection and is sent to its backend.
-    Translate = 1,
-    /// `ip_vs_leave`: the packet matched a virtual service that has no backend.
-    NoBackend = 2,
-    /// `ip_vs_schedule`: a new IPVS connection is made for the packet.
-    Schedule = 3,
+numbered! {
+    /// What IPVS did.
+    pub enum IpvsOp {
+        /// `ip_vs_nat_xmit`: the packet belongs to an IPVS connection and is sent to its backend.
+        Translate = 1,
+        /// `ip_vs_leave`: the packet matched a virtual service that has no backend.
+        NoBackend = 2,
+        /// `ip_vs_schedule`: a new IPVS connection is made for the packet.
+        Schedule = 3,
+    }
 }
 
 /// IPVS took a packet of a tracked flow.

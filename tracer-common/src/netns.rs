@@ -7,20 +7,20 @@ use crate::{
     wire_event,
 };
 
-/// What was done.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u16)]
-pub enum Op {
-    /// `setns(2)`.
-    Setns = 1,
-    /// `unshare(2)`.
-    Unshare = 2,
-    /// `clone(2)` or `clone3(2)` with CLONE_NEWNET.
-    Clone = 3,
-    /// The last reference to a namespace is gone.
-    End = 4,
-    /// The task's namespace changed; the hook cannot tell setns from unshare.
-    Switch = 5,
+numbered! {
+    /// What was done.
+    pub enum Op {
+        /// `setns(2)`.
+        Setns = 1,
+        /// `unshare(2)`.
+        Unshare = 2,
+        /// `clone(2)` or `clone3(2)` with CLONE_NEWNET.
+        Clone = 3,
+        /// The last reference to a namespace is gone.
+        End = 4,
+        /// The task's namespace changed; the hook cannot tell setns from unshare.
+        Switch = 5,
+    }
 }
 
 /// A task entered or made a namespace, or one ended.

@@ -93,22 +93,20 @@ fn retransmit(e: &conn::Retransmit) -> Retransmit {
 }
 
 fn answer(e: &conn::Answer) -> Option<Answer> {
-    let kind = match e.kind {
-        k if k == conn::AnswerKind::Http as u16 => AnswerKind::Http,
-        k if k == conn::AnswerKind::Tls as u16 => AnswerKind::Tls,
-        k if k == conn::AnswerKind::Other as u16 => AnswerKind::Other,
-        k if k == conn::AnswerKind::Short as u16 => AnswerKind::Short,
-        k if k == conn::AnswerKind::Alert as u16 => AnswerKind::Alert,
-        _ => return None,
+    let kind = match conn::AnswerKind::from_number(e.kind)? {
+        conn::AnswerKind::Http => AnswerKind::Http,
+        conn::AnswerKind::Tls => AnswerKind::Tls,
+        conn::AnswerKind::Other => AnswerKind::Other,
+        conn::AnswerKind::Short => AnswerKind::Short,
+        conn::AnswerKind::Alert => AnswerKind::Alert,
     };
     Some(Answer { conn: ConnId(e.conn), kind, status: (e.status != 0).then_some(e.status) })
 }
 
 fn queue_full(e: &listen::QueueFull) -> Option<QueueFull> {
-    let queue = match e.queue {
-        q if q == listen::Queue::Accept as u16 => ListenQueue::Accept,
-        q if q == listen::Queue::HalfOpen as u16 => ListenQueue::HalfOpen,
-        _ => return None,
+    let queue = match listen::Queue::from_number(e.queue)? {
+        listen::Queue::Accept => ListenQueue::Accept,
+        listen::Queue::HalfOpen => ListenQueue::HalfOpen,
     };
     Some(QueueFull {
         conn: ConnId(e.conn),
@@ -219,13 +217,12 @@ fn netns_op(e: &netns::NetnsOp) -> Option<NetnsOp> {
         actor: task(&e.actor),
         ancestors: ancestors(&e.ancestors),
         netns: Netns(e.netns),
-        op: match e.op {
-            o if o == netns::Op::Setns as u16 => NetnsOpKind::Setns,
-            o if o == netns::Op::Unshare as u16 => NetnsOpKind::Unshare,
-            o if o == netns::Op::Clone as u16 => NetnsOpKind::Clone,
-            o if o == netns::Op::End as u16 => NetnsOpKind::End,
-            o if o == netns::Op::Switch as u16 => NetnsOpKind::Switch,
-            _ => return None,
+        op: match netns::Op::from_number(e.op)? {
+            netns::Op::Setns => NetnsOpKind::Setns,
+            netns::Op::Unshare => NetnsOpKind::Unshare,
+            netns::Op::Clone => NetnsOpKind::Clone,
+            netns::Op::End => NetnsOpKind::End,
+            netns::Op::Switch => NetnsOpKind::Switch,
         },
     })
 }
@@ -262,11 +259,10 @@ fn ipvs(e: &netfilter::Ipvs) -> Option<Ipvs> {
         conn: ConnId(e.conn),
         flow: flow(&e.tuple),
         flags: TcpFlags(e.tcp_flags),
-        op: match e.op {
-            o if o == netfilter::IpvsOp::Translate as u16 => IpvsOp::Translate,
-            o if o == netfilter::IpvsOp::NoBackend as u16 => IpvsOp::NoBackend,
-            o if o == netfilter::IpvsOp::Schedule as u16 => IpvsOp::Schedule,
-            _ => return None,
+        op: match netfilter::IpvsOp::from_number(e.op)? {
+            netfilter::IpvsOp::Translate => IpvsOp::Translate,
+            netfilter::IpvsOp::NoBackend => IpvsOp::NoBackend,
+            netfilter::IpvsOp::Schedule => IpvsOp::Schedule,
         },
         via: via(u16::from(e.via))?,
         netns: present32(e.netns).map(Netns),
@@ -321,13 +317,12 @@ fn hook(number: u16) -> Option<String> {
 }
 
 fn via(number: u16) -> Option<Via> {
-    Some(match number {
-        n if n == conn::Via::Socket as u16 => Via::Socket,
-        n if n == conn::Via::Flow as u16 => Via::Flow,
-        n if n == conn::Via::Pending as u16 => Via::Pending,
-        n if n == conn::Via::Destination as u16 => Via::Destination,
-        n if n == conn::Via::Translated as u16 => Via::Translated,
-        _ => return None,
+    Some(match conn::Via::from_number(number)? {
+        conn::Via::Socket => Via::Socket,
+        conn::Via::Flow => Via::Flow,
+        conn::Via::Pending => Via::Pending,
+        conn::Via::Destination => Via::Destination,
+        conn::Via::Translated => Via::Translated,
     })
 }
 
