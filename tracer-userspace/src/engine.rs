@@ -58,7 +58,7 @@ impl Engine {
                 self.sink.emit(Decision { time_boot_ns: observation.time_boot_ns, attempt: None, body }, None);
             }
             Fact::Loss(loss) => self.lost_events += loss.count,
-            fact => self.events += u64::from(is_kernel_event(fact)),
+            fact => self.events += u64::from(fact.is_kernel_event()),
         }
         self.core.push(observation, &mut self.decisions);
         self.print();
@@ -123,43 +123,5 @@ impl Engine {
         for decision in self.decisions.drain(..) {
             self.sink.emit(decision, now);
         }
-    }
-}
-
-/// Whether a fact came out of the kernel's ring.
-pub(crate) const fn is_kernel_event(fact: &Fact) -> bool {
-    match fact {
-        Fact::Connect(_)
-        | Fact::State(_)
-        | Fact::ConnectFailed(_)
-        | Fact::Retransmit(_)
-        | Fact::ResetSent(_)
-        | Fact::ResetReceived(_)
-        | Fact::Drop(_)
-        | Fact::Icmp(_)
-        | Fact::Ipvs(_)
-        | Fact::Listen(_)
-        | Fact::TlsHello(_)
-        | Fact::NetnsOp(_)
-        | Fact::NetnsOpen(_)
-        | Fact::Answer(_)
-        | Fact::QueueFull(_)
-        | Fact::LinkChange(_) => true,
-        Fact::Start(_)
-        | Fact::Links(_)
-        | Fact::NodePorts(_)
-        | Fact::Pods(_)
-        | Fact::Services(_)
-        | Fact::NodeSettings(_)
-        | Fact::Firewall(_)
-        | Fact::Inspection(_)
-        | Fact::PortPressure(_)
-        | Fact::KubeletProbe(_)
-        | Fact::SandboxFailure(_)
-        | Fact::ProbeCounts(_)
-        | Fact::Findings(_)
-        | Fact::ListTrouble(_)
-        | Fact::Loss(_)
-        | Fact::Tick => false,
     }
 }

@@ -129,6 +129,46 @@ pub enum Fact {
     Tick,
 }
 
+impl Fact {
+    /// It came out of the kernel's ring.
+    pub(crate) const fn is_kernel_event(&self) -> bool {
+        match self {
+            Self::Connect(_)
+            | Self::State(_)
+            | Self::ConnectFailed(_)
+            | Self::Retransmit(_)
+            | Self::ResetSent(_)
+            | Self::ResetReceived(_)
+            | Self::Drop(_)
+            | Self::Icmp(_)
+            | Self::Ipvs(_)
+            | Self::Listen(_)
+            | Self::TlsHello(_)
+            | Self::NetnsOp(_)
+            | Self::NetnsOpen(_)
+            | Self::Answer(_)
+            | Self::QueueFull(_)
+            | Self::LinkChange(_) => true,
+            Self::Start(_)
+            | Self::Links(_)
+            | Self::NodePorts(_)
+            | Self::Pods(_)
+            | Self::Services(_)
+            | Self::NodeSettings(_)
+            | Self::Firewall(_)
+            | Self::Inspection(_)
+            | Self::PortPressure(_)
+            | Self::KubeletProbe(_)
+            | Self::SandboxFailure(_)
+            | Self::ProbeCounts(_)
+            | Self::Findings(_)
+            | Self::ListTrouble(_)
+            | Self::Loss(_)
+            | Self::Tick => false,
+        }
+    }
+}
+
 /// What the stream was seen with.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Start {

@@ -9,7 +9,6 @@ use super::fixtures::{Said, Tale, Verdict, begun, said, tales};
 use super::merge::merge;
 use super::rename::Renaming;
 use crate::core::Core;
-use crate::engine::is_kernel_event;
 use crate::event::{ConnId, Fact, Loss, Observation, TcpState};
 use crate::record::Confidence;
 use crate::testing::decide;
@@ -59,7 +58,7 @@ fn is_causal(fact: &Fact) -> bool {
     matches!(
         fact,
         Fact::Connect(_) | Fact::State(_) | Fact::ResetReceived(_) | Fact::ConnectFailed(_) | Fact::Retransmit(_)
-    ) || !is_kernel_event(fact)
+    ) || !fact.is_kernel_event()
         || !has_conn(fact)
 }
 
@@ -89,7 +88,7 @@ fn loss(lost: &[&Observation], at: u64, any_time: bool) -> Observation {
 
 /// Takes events of a recording away: what is said must be the same or less.
 fn holes(tale: &Tale, is_lost: impl Fn(usize) -> bool, any_time: bool) -> Result<(), TestCaseError> {
-    let is_lost = |n: usize, o: &Observation| is_kernel_event(&o.fact) && is_lost(n);
+    let is_lost = |n: usize, o: &Observation| o.fact.is_kernel_event() && is_lost(n);
     let (mut lost, mut rest, mut place) = (Vec::new(), Vec::new(), 1);
     for (n, observation) in tale.observations.iter().enumerate() {
         if is_lost(n, observation) {
