@@ -1,13 +1,13 @@
 //! `localhost` is two addresses: who dials it tries the second when the first one fails, and all is well.
 
+use super::records::pardon;
 use super::{Core, Decided};
-use crate::classify::evidence::of_state;
 use crate::classify::finding::Finding;
 use crate::correlate::attempt::Attempt;
 use crate::decision::Decision;
 use crate::enrich;
 use crate::event::ConnId;
-use crate::record::{Confidence, Outcome};
+use crate::record::Outcome;
 
 /// How long after the first the second may begin. Go's dialer does not wait when the first fails, and 300 ms when it hangs
 /// (net.Dialer, `FallbackDelay`).
@@ -23,7 +23,9 @@ impl Core {
         let open = |d: &Decided| d.outcome == Outcome::Failure && d.in_handshake && !d.revised;
         let pardoned: Vec<(ConnId, Finding)> = before
             .into_iter()
-            .filter_map(|it| Some((it.conn, pardon(it, attempt, *self.decided.get(&it.conn).filter(|d| open(d))?))))
+            .filter_map(|it| {
+                Some((it.conn, other_address(it, attempt, *self.decided.get(&it.conn).filter(|d| open(d))?)))
+            })
             .collect();
         for (other, finding) in pardoned {
             self.remember(other, &finding, true);
@@ -47,16 +49,13 @@ fn is_first_try(first: &Attempt, second: &Attempt) -> bool {
     same && followed && one.ip().is_loopback() && one.is_ipv4() != other.is_ipv4()
 }
 
-fn pardon(first: &Attempt, second: &Attempt, before: Decided) -> Finding {
-    let ended = second.ended.map_or(second.started, |(time, _)| time);
+fn other_address(first: &Attempt, second: &Attempt, before: Decided) -> Finding {
     let summary = format!(
         "the prober then dialled {} and was connected: `localhost` is both addresses, and nothing listens on {}",
         second.flow.dst, first.flow.dst
     );
     let mend = format!("set the probe's host to {}: the first dial of each attempt is in vain", second.flow.dst.ip());
-    let seen = second.last.as_ref().map(|state| of_state(ended, state));
-    let found = Finding::failure(before.label, seen.into_iter().collect(), summary, mend);
-    Finding { outcome: Outcome::Noise, decided_at: ended, ..found.with_confidence(Confidence::Likely) }
+    pardon(before, second, summary, mend)
 }
 
 #[cfg(test)]

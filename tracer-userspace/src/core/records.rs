@@ -1,6 +1,7 @@
 //! What was decided, as the bodies of records.
 
 use super::{Core, Decided};
+use crate::classify::evidence::of_state;
 use crate::classify::finding::Finding;
 use crate::classify::kubelet::Unattached;
 use crate::correlate::attempt::Attempt;
@@ -54,6 +55,14 @@ pub(super) fn recovery(attempt: &Attempt, before: Decided) -> (Finding, Vec<Labe
     );
     let found = Finding::failure(before.label, Vec::new(), summary, before.label.page().mend.to_owned());
     (Finding { outcome: Outcome::Noise, decided_at: ended, ..found.with_confidence(confidence) }, Vec::new())
+}
+
+/// What a verdict becomes whose attempt failed in vain: the prober dialled once more for it, and was connected.
+pub(super) fn pardon(before: Decided, connected: &Attempt, summary: String, mend: String) -> Finding {
+    let ended = connected.ended.map_or(connected.started, |(time, _)| time);
+    let seen = connected.last.as_ref().map(|state| of_state(ended, state));
+    let found = Finding::failure(before.label, seen.into_iter().collect(), summary, mend);
+    Finding { outcome: Outcome::Noise, decided_at: ended, ..found.with_confidence(Confidence::Likely) }
 }
 
 pub(super) fn verdict_record(

@@ -6,15 +6,15 @@
 
 use std::net::SocketAddr;
 
+use super::records::pardon;
 use super::{Core, Decided, MAX_COUNTERS};
-use crate::classify::evidence::of_state;
 use crate::classify::finding::Finding;
 use crate::correlate::attempt::Attempt;
 use crate::correlate::recent::Recent;
 use crate::decision::Decision;
 use crate::enrich;
 use crate::event::{AnswerKind, ConnId};
-use crate::record::{Confidence, Outcome};
+use crate::record::Outcome;
 
 /// The least time from a dial to the next of its series, less what the clock of a busy node may be wrong by.
 const LEAST_NS: u64 = 950_000_000;
@@ -106,7 +106,7 @@ impl Core {
         let failed = |it: &Attempt| self.decided.get(&it.conn).filter(|d| d.outcome == Outcome::Failure).copied();
         let before = self.correlator.all().filter(fits).filter_map(|it| Some((it, failed(it)?)));
         let pardoned: Vec<(ConnId, Finding)> =
-            before.map(|(it, decided)| (it.conn, pardon(it, attempt, decided))).collect();
+            before.map(|(it, decided)| (it.conn, later_dial(it, attempt, decided))).collect();
         self.redials.end(attempt, shortest);
         for (other, finding) in pardoned {
             self.remember(other, &finding, true);
@@ -127,17 +127,14 @@ fn is_earlier_dial(first: &Attempt, second: &Attempt) -> bool {
     same && is_unheard(first) && second.started.saturating_sub(first.started) >= LEAST_NS
 }
 
-fn pardon(first: &Attempt, second: &Attempt, before: Decided) -> Finding {
-    let ended = second.ended.map_or(second.started, |(time, _)| time);
+fn later_dial(first: &Attempt, second: &Attempt, before: Decided) -> Finding {
     let summary = format!(
         "the prober's gRPC client dialled {} again {:.1} s later and was answered; whether with a yes is not seen. One attempt of the probe dials until its timeout",
         first.flow.dst,
         second.started.saturating_sub(first.started) as f64 / 1e9
     );
     let mend = "nothing for this dial: a later one of the same attempt of the probe was answered in time".to_owned();
-    let seen = second.last.as_ref().map(|state| of_state(ended, state));
-    let found = Finding::failure(before.label, seen.into_iter().collect(), summary, mend);
-    Finding { outcome: Outcome::Noise, decided_at: ended, ..found.with_confidence(Confidence::Likely) }
+    pardon(before, second, summary, mend)
 }
 
 #[cfg(test)]
