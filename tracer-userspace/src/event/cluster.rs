@@ -233,6 +233,16 @@ impl ProbeType {
             Self::Startup => "startup",
         }
     }
+
+    /// By the word that the kubelet's log, Events and metrics have for it.
+    pub(crate) fn from_kubelet(word: &str) -> Option<Self> {
+        match word {
+            "Liveness" => Some(Self::Liveness),
+            "Readiness" => Some(Self::Readiness),
+            "Startup" => Some(Self::Startup),
+            _ => None,
+        }
+    }
 }
 
 /// How a probe asks.

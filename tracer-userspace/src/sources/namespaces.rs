@@ -8,7 +8,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use super::procfs::{MAX_PROCESSES, Namespace, NetnsError, in_netns, namespace_of};
+use super::procfs::{MAX_PROCESSES, Namespace, NetnsError, every_pid, in_netns, namespace_of};
 use super::room::Room;
 use super::turns::Look;
 use super::{addresses, cgroup, links};
@@ -254,7 +254,7 @@ fn find() -> Found {
     for (netns, path) in named(&NAMED) {
         found.add(netns, || None, || path);
     }
-    for pid in processes() {
+    for pid in every_pid() {
         found.add_of_process(pid, namespace_of(pid));
     }
     found
@@ -264,11 +264,6 @@ fn find() -> Found {
 fn named(folders: &[&str]) -> impl Iterator<Item = (Netns, PathBuf)> {
     let entries = folders.iter().filter_map(|folder| fs::read_dir(folder).ok()).flat_map(Iterator::flatten);
     entries.filter_map(|entry| inode(&entry.path()).map(|netns| (netns, entry.path())))
-}
-
-fn processes() -> impl Iterator<Item = u32> {
-    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
-    entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
 }
 
 fn pod_of(pid: u32) -> Option<String> {

@@ -109,8 +109,13 @@ fn read_process(pid: u32, names: &[String], small: &mut SmallFile) -> Process {
 
 /// All processes, in order, and what is to be said if some were left out.
 fn pids() -> (Vec<u32>, Option<String>) {
+    bounded(every_pid())
+}
+
+/// All processes, in whatever order `/proc` has them.
+pub(super) fn every_pid() -> impl Iterator<Item = u32> {
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
-    bounded(entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()))
+    entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
 }
 
 fn bounded(mut pids: impl Iterator<Item = u32>) -> (Vec<u32>, Option<String>) {

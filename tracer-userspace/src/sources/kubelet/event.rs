@@ -4,8 +4,8 @@
 //! sends no more than 25 of one pod and then one in five minutes (client-go, `tools/record/events_cache.go`): that there
 //! is none says nothing.
 
-use super::line::{Said, probe_type, sandbox_of};
-use crate::event::{Fact, KubeletResult, PodRef};
+use super::line::{Said, sandbox_of};
+use crate::event::{Fact, KubeletResult, PodRef, ProbeType};
 
 /// How the message of an Event begins that was combined of several. Its container is that of the first.
 const COMBINED: &str = "(combined from similar events): ";
@@ -60,7 +60,7 @@ impl KubeletEvent {
         Some(Said {
             pod: self.pod.clone(),
             container: self.container.clone().filter(|_| !is_combined),
-            probe_type: probe_type(kind)?,
+            probe_type: ProbeType::from_kubelet(kind)?,
             result,
             output: output.trim().to_owned(),
         })
@@ -70,7 +70,7 @@ impl KubeletEvent {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::event::{KubeletProbe, ProbeSays, ProbeType, SandboxCause};
+    use crate::event::{KubeletProbe, ProbeSays, SandboxCause};
 
     fn event(reason: &str, message: &str) -> KubeletEvent {
         KubeletEvent {

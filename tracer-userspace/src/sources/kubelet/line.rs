@@ -94,7 +94,7 @@ fn structured(entry: &Entry<'_>) -> Option<Said> {
     Some(Said {
         pod: PodRef { uid: entry.field("podUID"), ..named(&entry.field("pod")?) },
         container: entry.field("containerName"),
-        probe_type: probe_type(&entry.field("probeType")?)?,
+        probe_type: ProbeType::from_kubelet(&entry.field("probeType")?)?,
         result,
         output: entry.field(said).unwrap_or_default(),
     })
@@ -113,19 +113,10 @@ fn plain(text: &str) -> Option<Said> {
     Some(Said {
         pod: joined(pod)?,
         container,
-        probe_type: probe_type(kind)?,
+        probe_type: ProbeType::from_kubelet(kind)?,
         result,
         output: output.trim_start().to_owned(),
     })
-}
-
-pub(super) fn probe_type(word: &str) -> Option<ProbeType> {
-    match word {
-        "Liveness" => Some(ProbeType::Liveness),
-        "Readiness" => Some(ProbeType::Readiness),
-        "Startup" => Some(ProbeType::Startup),
-        _ => None,
-    }
 }
 
 /// `ns/name`

@@ -92,20 +92,11 @@ fn sample_of(text: &str) -> Option<(Series, String, u64)> {
         pod: get("pod")?,
         uid: get("pod_uid").unwrap_or_default(),
         container: get("container")?,
-        probe_type: probe_type(&get("probe_type")?)?,
+        probe_type: ProbeType::from_kubelet(&get("probe_type")?)?,
     };
     // Large ones are written as 1.5e+06.
     let value: f64 = value.split_whitespace().next()?.parse().ok()?;
     (value.is_finite() && value >= 0.0).then_some((series, get("result")?, value as u64))
-}
-
-fn probe_type(text: &str) -> Option<ProbeType> {
-    match text {
-        "Liveness" => Some(ProbeType::Liveness),
-        "Readiness" => Some(ProbeType::Readiness),
-        "Startup" => Some(ProbeType::Startup),
-        _ => None,
-    }
 }
 
 /// `a="x",b="y"} rest`
