@@ -11,6 +11,8 @@ use std::thread;
 use anyhow::{Context, Result, anyhow, bail};
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sched::{CloneFlags, setns, unshare};
+use nix::sys::prctl;
+use nix::sys::signal::Signal;
 
 use super::ip::Ip;
 
@@ -139,12 +141,7 @@ pub fn unbind(path: &Path) {
 pub fn die_with_parent(command: &mut Command) {
     // SAFETY: prctl is async-signal-safe and takes plain numbers.
     unsafe {
-        command.pre_exec(|| {
-            if libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) != 0 {
-                return Err(std::io::Error::last_os_error());
-            }
-            Ok(())
-        });
+        command.pre_exec(|| Ok(prctl::set_pdeathsig(Signal::SIGKILL)?));
     }
 }
 

@@ -3,14 +3,17 @@
 
 use std::fs::File;
 use std::io::{self, BufRead as _};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::AsRawFd as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, bail};
+use nix::errno::Errno;
 use nix::sched::{CloneFlags, setns, unshare};
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
 
 use crate::selftest::helper::Role;
+use crate::selftest::ip::Ip;
 use crate::selftest::net::Netns;
 use crate::selftest::options::Options;
 use crate::selftest::proc::Proc;
@@ -115,82 +118,24 @@ fn execute(path: &Path) -> Result<()> {
     down_by_netlink()
 }
 
-#[repr(C)]
-struct LinkRequest {
-    header: libc::nlmsghdr,
-    family: u8,
-    pad: u8,
-    kind: u16,
-    index: i32,
-    flags: u32,
-    change: u32,
-}
-
-#[repr(C)]
-struct Ack {
-    header: libc::nlmsghdr,
-    error: i32,
-    echo: [u8; 512],
-}
-
 fn down_by_netlink() -> Result<()> {
-    let fd = open(libc::AF_NETLINK, libc::SOCK_RAW, libc::NETLINK_ROUTE)?;
-    let size = size_of::<LinkRequest>();
-    let header = libc::nlmsghdr {
-        nlmsg_len: size as u32,
-        nlmsg_type: libc::RTM_NEWLINK,
-        nlmsg_flags: (libc::NLM_F_REQUEST | libc::NLM_F_ACK) as u16,
-        nlmsg_seq: 1,
-        nlmsg_pid: 0,
-    };
-    let request = LinkRequest { header, family: 0, pad: 0, kind: 0, index: 1, flags: 0, change: libc::IFF_UP as u32 };
-    // SAFETY: sockaddr_nl is plain old data; zero is the kernel's own address.
-    let mut kernel: libc::sockaddr_nl = unsafe { std::mem::zeroed() };
-    kernel.nl_family = libc::AF_NETLINK as u16;
-    let address_size = size_of::<libc::sockaddr_nl>() as libc::socklen_t;
-    // SAFETY: request and address live through the call and the sizes are theirs.
-    let sent = unsafe {
-        libc::sendto(fd.as_raw_fd(), (&raw const request).cast(), size, 0, (&raw const kernel).cast(), address_size)
-    };
-    check(sent, "send RTM_NEWLINK")?;
-    // SAFETY: Ack is plain old data.
-    let mut ack: Ack = unsafe { std::mem::zeroed() };
-    // SAFETY: the buffer is valid for its size.
-    let got = unsafe { libc::recv(fd.as_raw_fd(), (&raw mut ack).cast(), size_of::<Ack>(), 0) };
-    check(got, "receive the answer to RTM_NEWLINK")?;
-    if ack.error != 0 {
-        bail!("set lo down: {}", io::Error::from_raw_os_error(-ack.error));
-    }
-    Ok(())
+    Ip::open()?.down("lo")
 }
 
 fn down_by_ioctl() -> Result<()> {
-    let fd = open(libc::AF_INET, libc::SOCK_DGRAM, 0)?;
+    let socket =
+        socket(AddressFamily::Inet, SockType::Datagram, SockFlag::SOCK_CLOEXEC, None).context("open a socket")?;
     // SAFETY: ifreq is plain old data; zero is a valid value of every field.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
     for (to, from) in request.ifr_name.iter_mut().zip(b"lo") {
         *to = *from as libc::c_char;
     }
-    // SAFETY: the request lives through the call.
-    let got = unsafe { libc::ioctl(fd.as_raw_fd(), libc::SIOCGIFFLAGS as libc::Ioctl, &mut request) };
-    check(got as isize, "flags of lo")?;
+    let ask = |number: libc::Ioctl, request: &mut libc::ifreq| {
+        // SAFETY: the descriptor is open and the request lives through the call.
+        Errno::result(unsafe { libc::ioctl(socket.as_raw_fd(), number, &raw mut *request) })
+    };
+    ask(libc::SIOCGIFFLAGS as libc::Ioctl, &mut request).context("flags of lo")?;
     // SAFETY: SIOCGIFFLAGS has filled this member of the union.
     unsafe { request.ifr_ifru.ifru_flags &= !(libc::IFF_UP as i16) };
-    // SAFETY: the request lives through the call.
-    check(unsafe { libc::ioctl(fd.as_raw_fd(), libc::SIOCSIFFLAGS as libc::Ioctl, &request) } as isize, "set lo down")
-}
-
-fn open(family: i32, kind: i32, protocol: i32) -> Result<OwnedFd> {
-    // SAFETY: plain numbers in, a descriptor or -1 out.
-    let raw = unsafe { libc::socket(family, kind | libc::SOCK_CLOEXEC, protocol) };
-    check(raw as isize, "open a socket")?;
-    // SAFETY: the descriptor was just opened and belongs to nobody else.
-    Ok(unsafe { OwnedFd::from_raw_fd(raw) })
-}
-
-fn check(returned: isize, what: &str) -> Result<()> {
-    if returned < 0 {
-        return Err(io::Error::last_os_error()).with_context(|| what.to_owned());
-    }
-    Ok(())
+    ask(libc::SIOCSIFFLAGS as libc::Ioctl, &mut request).context("set lo down").map(drop)
 }

@@ -8,6 +8,7 @@ mod route;
 
 use anyhow::{Context, Result};
 use netlink_packet_core::Emitable;
+use nix::ifaddrs::{InterfaceAddress, getifaddrs};
 use nix::net::if_::if_nametoindex;
 
 pub use route::{Route, RouteType};
@@ -43,6 +44,13 @@ impl Ip {
         self.netlink.dump(kind, &payload, |answer| answers.push(answer.to_vec()))?;
         Ok(answers)
     }
+}
+
+/// A link of the namespace that the calling thread is in: its flags, its number and its link-layer address.
+pub(super) fn link(device: &str) -> Result<InterfaceAddress> {
+    let is_link = |it: &InterfaceAddress| it.address.is_some_and(|address| address.as_link_addr().is_some());
+    let mut all = getifaddrs().context("list the links")?;
+    all.find(|it| it.interface_name == device && is_link(it)).with_context(|| format!("no device {device}"))
 }
 
 fn index(device: &str) -> Result<u32> {

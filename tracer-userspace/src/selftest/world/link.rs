@@ -1,14 +1,14 @@
 //! When a link can be used. The kernel finishes a link in a worker of its own, later than `ip`
 //! returns: a packet sent before is dropped and comes again after a second.
 
-use std::io;
 use std::net::Ipv6Addr;
-use std::os::fd::AsRawFd;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
+use nix::net::if_::InterfaceFlags;
 
+use crate::selftest::ip;
 use crate::selftest::net::Netns;
 
 /// Longer than any worker is kept waiting.
@@ -19,10 +19,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// `linkwatch_do_dev` says so first, and only then gives the device its queue and a bridge its port. It holds the lock of
 /// rtnetlink for all of that: a request that changes nothing waits for its end.
 pub(super) fn running(ns: &Netns, devices: &[&str]) -> Result<()> {
-    ns.enter(|| {
-        let socket = std::net::UdpSocket::bind("0.0.0.0:0").context("a socket to ask by")?;
-        devices.iter().try_for_each(|device| until(&format!("{device} is running"), || is_running(&socket, device)))
-    })?;
+    ns.enter(|| devices.iter().try_for_each(|device| until(&format!("{device} is running"), || is_running(device))))?;
     ns.ip(|ip| devices.iter().try_for_each(|device| ip.up(device)))
 }
 
@@ -49,17 +46,6 @@ fn until(what: &str, mut done: impl FnMut() -> Result<bool>) -> Result<()> {
     Ok(())
 }
 
-fn is_running(socket: &impl AsRawFd, device: &str) -> Result<bool> {
-    // SAFETY: ifreq is plain old data; zero is a valid value of every field.
-    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
-    for (to, from) in request.ifr_name.iter_mut().zip(device.bytes()) {
-        *to = from as libc::c_char;
-    }
-    // SAFETY: the descriptor is open and the request lives through the call.
-    if unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCGIFFLAGS as libc::Ioctl, &mut request) } != 0 {
-        bail!("flags of {device}: {}", io::Error::last_os_error());
-    }
-    // SAFETY: SIOCGIFFLAGS has filled this member of the union.
-    let flags = unsafe { request.ifr_ifru.ifru_flags };
-    Ok(i32::from(flags) & libc::IFF_RUNNING != 0)
+fn is_running(device: &str) -> Result<bool> {
+    Ok(ip::link(device)?.flags.contains(InterfaceFlags::IFF_RUNNING))
 }
