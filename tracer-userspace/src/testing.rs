@@ -6,6 +6,7 @@ mod kubelet;
 mod node;
 mod probes;
 mod scratch;
+mod soon;
 
 use std::net::SocketAddr;
 
@@ -16,11 +17,12 @@ use crate::event::{
     Loss, MissingHook, Netns, Observation, PacketDrop, QueueFull, ResetReceived, ResetSent, Retransmit, State,
     TcpFlags, TcpState, Via,
 };
-use crate::record::{Body, VerdictBody};
+use crate::record::{Body, FindingBody, VerdictBody};
 pub(crate) use facts::prober;
 pub(crate) use facts::start;
 pub(crate) use facts::{firewall, http_probe, lo, neighbour, rule};
-pub(crate) use scratch::Scratch;
+pub(crate) use scratch::{Scratch, TestFile};
+pub(crate) use soon::soon;
 
 pub(crate) const NODE: Netns = Netns(1);
 pub(crate) const POD: Netns = Netns(2);
@@ -324,6 +326,14 @@ impl Stream {
             _ => None,
         };
         self.decisions().into_iter().filter_map(verdict).collect()
+    }
+
+    pub(crate) fn findings(&self) -> Vec<FindingBody> {
+        let finding = |d: Decision| match d.body {
+            Body::Finding(finding) => Some(*finding),
+            _ => None,
+        };
+        self.decisions().into_iter().filter_map(finding).collect()
     }
 
     /// Labels of all verdicts, in order.

@@ -132,13 +132,8 @@ pub(super) fn place(dst: SocketAddr, named: &Named) -> String {
 #[cfg(test)]
 mod tests {
     use crate::event::TcpState;
-    use crate::record::{Body, FindingBody, Status};
+    use crate::record::Status;
     use crate::testing::Stream;
-
-    fn findings(stream: &Stream) -> Vec<FindingBody> {
-        let told = stream.decisions().into_iter();
-        told.filter_map(|it| if let Body::Finding(finding) = it.body { Some(*finding) } else { None }).collect()
-    }
 
     fn answer(stream: &mut Stream, conn: u64, ms: u64) {
         stream.again(conn).connect().established().wait_ms(ms);
@@ -152,7 +147,7 @@ mod tests {
         for (conn, ms) in (100..).zip(times_ms) {
             answer(&mut stream, conn, *ms);
         }
-        findings(&stream).iter().map(|finding| finding.status).collect()
+        stream.findings().iter().map(|finding| finding.status).collect()
     }
 
     #[test]
@@ -177,6 +172,6 @@ mod tests {
         (100..131).for_each(|conn| answer(&mut stream, conn, 800));
         stream.http_readiness_of("other");
         (131..162).for_each(|conn| answer(&mut stream, conn, 800));
-        assert!(findings(&stream).is_empty(), "31 of each");
+        assert!(stream.findings().is_empty(), "31 of each");
     }
 }

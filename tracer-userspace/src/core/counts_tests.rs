@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::event::{AnswerKind, Fact, Observation, ProbeSays, TcpState};
-use crate::record::{Confidence, FindingBody, Status};
+use crate::record::{Confidence, Status};
 use crate::testing::Stream;
 
 const SECOND: u64 = 1_000_000_000;
@@ -30,11 +30,6 @@ fn followed() -> Stream {
     stream
 }
 
-fn findings(stream: &Stream) -> Vec<FindingBody> {
-    let told = stream.decisions().into_iter();
-    told.filter_map(|it| if let Body::Finding(finding) = it.body { Some(*finding) } else { None }).collect()
-}
-
 #[test]
 fn a_command_that_nobody_else_tells_of_is_told_by_its_count() {
     let mut stream = followed();
@@ -47,7 +42,7 @@ fn a_command_that_nobody_else_tells_of_is_told_by_its_count() {
     assert!(verdict.summary.contains("counted 2 failures") && verdict.summary.contains("20 s"), "{}", verdict.summary);
     assert_eq!(verdict.evidence[0].fields["failures"], 2);
     assert_eq!(verdicts[0].k8s.as_ref().and_then(|it| it.container_name.as_deref()), Some("app"));
-    assert!(findings(&stream).is_empty());
+    assert!(stream.findings().is_empty());
 }
 
 #[test]
@@ -95,10 +90,10 @@ fn a_failure_that_a_verdict_tells_of_is_no_disagreement() {
     let mut stream = followed();
     stream.http_readiness().connect().gives_up().wait_ms(1_000);
     counted(&mut stream, 1);
-    assert!(findings(&stream).is_empty(), "{:?}", findings(&stream));
+    assert!(stream.findings().is_empty(), "{:?}", stream.findings());
     // It was matched: the next count is about another attempt.
     counted(&mut stream, 1);
-    assert_eq!(findings(&stream).len(), 1);
+    assert_eq!(stream.findings().len(), 1);
 }
 
 #[test]
@@ -111,7 +106,7 @@ fn a_disagreement_is_said_once_and_names_no_cause() {
         counted(&mut stream, 3);
     }
     assert!(stream.labels().is_empty(), "{:?}", stream.labels());
-    let findings = findings(&stream);
+    let findings = stream.findings();
     assert_eq!(findings.len(), 1, "{findings:?}");
     let finding = &findings[0];
     assert_eq!((finding.check.as_str(), finding.status), ("probe_counts", Status::Warn));
@@ -125,7 +120,7 @@ fn that_no_attempt_was_seen_is_said() {
     let mut stream = followed();
     stream.http_readiness();
     counted(&mut stream, 1);
-    assert!(findings(&stream)[0].observed.contains("no attempt of it was seen"), "{:?}", findings(&stream));
+    assert!(stream.findings()[0].observed.contains("no attempt of it was seen"), "{:?}", stream.findings());
 }
 
 #[test]
@@ -133,15 +128,15 @@ fn what_was_not_seen_is_not_compared() {
     let mut before = Stream::new();
     before.http_readiness().wait_ms(1_000);
     counted(&mut before, 5);
-    assert!(findings(&before).is_empty(), "it began before the run");
+    assert!(before.findings().is_empty(), "it began before the run");
     let mut outage = followed();
     outage.http_readiness().wait_ms(300_000);
     counted_of(&mut outage, 5, 250);
-    assert!(findings(&outage).is_empty(), "the kubelet did not answer for long");
+    assert!(outage.findings().is_empty(), "the kubelet did not answer for long");
     let mut lossy = followed();
     lossy.http_readiness().wait_ms(1_000).lost(3);
     counted(&mut lossy, 5);
-    assert!(findings(&lossy).is_empty(), "a loss record says it");
+    assert!(lossy.findings().is_empty(), "a loss record says it");
 }
 
 #[test]
@@ -150,7 +145,7 @@ fn an_attempt_that_cannot_be_told_apart_counts_for_the_probe() {
     // No list of pods: the attempt has no names.
     stream.connect().gives_up().wait_ms(1_000);
     counted(&mut stream, 1);
-    assert!(findings(&stream).is_empty());
+    assert!(stream.findings().is_empty());
 }
 
 /// It cannot reach the API server: that hides no probe.
@@ -166,7 +161,7 @@ fn what_the_kubelet_dials_besides_counts_for_no_probe() {
     }
     stream.wait_ms(10_000);
     counted(&mut stream, 1);
-    assert_eq!(findings(&stream).len(), 1);
+    assert_eq!(stream.findings().len(), 1);
 }
 
 #[test]

@@ -162,13 +162,8 @@ fn mend(spec: &ProbeSpec, took_s: f64) -> String {
 #[cfg(test)]
 mod tests {
     use crate::event::{AnswerKind, Runs, TcpState};
-    use crate::record::{Body, FindingBody, Status};
+    use crate::record::{FindingBody, Status};
     use crate::testing::{SYN, Stream};
-
-    fn findings(stream: &Stream) -> Vec<FindingBody> {
-        let told = stream.decisions().into_iter();
-        told.filter_map(|it| if let Body::Finding(finding) = it.body { Some(*finding) } else { None }).collect()
-    }
 
     /// Liveness each 10 s, three times: the kubelet ends it after 20 to 30 s. Started in the middle of a second.
     fn started() -> Stream {
@@ -199,7 +194,7 @@ mod tests {
         stream.wait_ms(first_ms);
         (0..failures).for_each(|number| refused(&mut stream, 100 + number));
         (0..4).for_each(|number| answer(&mut stream, 200 + number, 200));
-        findings(&stream)
+        stream.findings()
     }
 
     #[test]
@@ -232,7 +227,7 @@ mod tests {
             stream.liveness(10, 3).runs(Runs { restarts: 2, started_boot_ns: runs, ..Runs::default() }).wait_ms(7_500);
             (100..102).for_each(|conn| refused(&mut stream, conn));
             (200..204).for_each(|conn| answer(&mut stream, conn, 200));
-            findings(&stream).len()
+            stream.findings().len()
         };
         assert_eq!(tell(None), 0);
         assert_eq!(tell(Some(900_000_000)), 0, "it began before the tracer");
@@ -248,12 +243,12 @@ mod tests {
         // It fails later on: that is no start.
         (300..302).for_each(|conn| refused(&mut stream, conn));
         (400..403).for_each(|conn| answer(&mut stream, conn, 200));
-        assert_eq!(findings(&stream).len(), 1);
+        assert_eq!(stream.findings().len(), 1);
         start(&mut stream, 1);
         stream.wait_ms(7_000);
         (500..502).for_each(|conn| refused(&mut stream, conn));
         (600..603).for_each(|conn| answer(&mut stream, conn, 200));
-        assert_eq!(findings(&stream).len(), 2);
+        assert_eq!(stream.findings().len(), 2);
     }
 
     /// The restart reaches the API only after the first success.
@@ -265,7 +260,7 @@ mod tests {
         answer(&mut stream, 200, 200);
         start(&mut stream, 1);
         (201..205).for_each(|conn| answer(&mut stream, conn, 200));
-        assert!(findings(&stream).is_empty(), "{:?}", findings(&stream));
+        assert!(stream.findings().is_empty(), "{:?}", stream.findings());
     }
 
     #[test]
@@ -275,7 +270,7 @@ mod tests {
         (100..102).for_each(|conn| refused(&mut stream, conn));
         stream.lost(1);
         (200..204).for_each(|conn| answer(&mut stream, conn, 200));
-        assert!(findings(&stream).is_empty());
+        assert!(stream.findings().is_empty());
     }
 
     /// A readiness probe on the same port may say no for as long as it likes.
@@ -285,12 +280,12 @@ mod tests {
         stream.readiness_too().wait_ms(7_000);
         (100..102).for_each(|conn| answer(&mut stream, conn, 503));
         (200..204).for_each(|conn| answer(&mut stream, conn, 200));
-        assert!(findings(&stream).is_empty());
+        assert!(stream.findings().is_empty());
         let mut liveness = started();
         liveness.wait_ms(7_000);
         (100..102).for_each(|conn| answer(&mut liveness, conn, 503));
         (200..204).for_each(|conn| answer(&mut liveness, conn, 200));
-        assert_eq!(findings(&liveness).len(), 1);
+        assert_eq!(liveness.findings().len(), 1);
     }
 
     #[test]
@@ -301,7 +296,7 @@ mod tests {
             stream.again(conn).connect().drop(SYN, "NETFILTER_DROP", crate::testing::POD).gives_up().wait_ms(9_000);
         }
         (200..204).for_each(|conn| answer(&mut stream, conn, 200));
-        assert!(findings(&stream).is_empty());
+        assert!(stream.findings().is_empty());
     }
 
     /// Its liveness probe begins only when the command has succeeded.
@@ -311,6 +306,6 @@ mod tests {
         stream.exec_startup_too().wait_ms(60_000);
         (100..102).for_each(|conn| refused(&mut stream, conn));
         (200..204).for_each(|conn| answer(&mut stream, conn, 200));
-        assert!(findings(&stream).is_empty());
+        assert!(stream.findings().is_empty());
     }
 }

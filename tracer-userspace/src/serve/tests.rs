@@ -3,36 +3,22 @@ use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::net::UnixListener;
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::*;
-use crate::testing::Scratch;
+use crate::testing::{Scratch, soon};
 
-/// A server on a free port, and a socket in a directory that is not there yet.
-fn started(name: &str) -> (Server, Option<Metrics>, Serve) {
+/// A server on a free port.
+fn started(scratch: &Scratch) -> (Server, Option<Metrics>, Serve) {
     let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    let serve = config(name, Some(free));
+    let serve = config(scratch, Some(free));
     let (server, metrics) = start(&serve);
     (server, metrics, serve)
 }
 
-fn config(name: &str, metrics: Option<SocketAddr>) -> Serve {
-    let directory = std::env::temp_dir().join(format!("tracer-serve-{name}-{}", std::process::id()));
-    Serve { metrics, health: directory.join("health.sock"), pod_labels: false }
-}
-
-/// Tries until it works, a few seconds at most.
-#[track_caller]
-#[expect(clippy::disallowed_methods, reason = "waits for another thread, whose socket cannot be awaited")]
-fn soon<T>(mut try_it: impl FnMut() -> Option<T>) -> T {
-    let begin = Instant::now();
-    loop {
-        if let Some(found) = try_it() {
-            return found;
-        }
-        assert!(begin.elapsed() < Duration::from_secs(10), "it did not come");
-        std::thread::sleep(Duration::from_millis(5));
-    }
+/// The socket is in a directory that is not there yet.
+fn config(scratch: &Scratch, metrics: Option<SocketAddr>) -> Serve {
+    Serve { metrics, health: scratch.path("run/health.sock"), pod_labels: false }
 }
 
 /// Status line and body.
@@ -50,13 +36,10 @@ fn get(address: SocketAddr, path: &str) -> Option<(String, String)> {
     request(address, &format!("GET {path} HTTP/1.1\r\nHost: x\r\n\r\n"))
 }
 
-fn remove(serve: &Serve) {
-    let _ = std::fs::remove_dir_all(serve.health.parent().unwrap());
-}
-
 #[test]
 fn the_pages_are_served() {
-    let (server, metrics, serve) = started("pages");
+    let scratch = Scratch::new();
+    let (server, metrics, serve) = started(&scratch);
     let address = serve.metrics.unwrap();
     metrics.unwrap().set_dropped("stdout", 3);
     let (status, text) = soon(|| get(address, "/metrics"));
@@ -71,12 +54,12 @@ fn the_pages_are_served() {
     assert_eq!(get(address, "/").unwrap().0, "HTTP/1.1 404 Not Found");
     let posted = request(address, "POST /metrics HTTP/1.1\r\nHost: x\r\nContent-Length: 9999999\r\n\r\n").unwrap();
     assert_eq!(posted.0, "HTTP/1.1 405 Method Not Allowed");
-    remove(&serve);
 }
 
 #[test]
 fn the_socket_is_private_and_goes_with_the_run() {
-    let serve = config("socket", None);
+    let scratch = Scratch::new();
+    let serve = config(&scratch, None);
     // What a killed run left behind.
     std::fs::create_dir_all(serve.health.parent().unwrap()).unwrap();
     drop(UnixListener::bind(&serve.health).unwrap());
@@ -91,12 +74,12 @@ fn the_socket_is_private_and_goes_with_the_run() {
     assert!(!serve.health.exists());
     let error = ask::ask(&serve.health).unwrap_err().to_string();
     assert!(error.contains("no `tracer run` listens there"), "{error}");
-    remove(&serve);
 }
 
 #[test]
 fn a_foreign_file_is_left_alone() {
-    let serve = config("foreign", None);
+    let scratch = Scratch::new();
+    let serve = config(&scratch, None);
     std::fs::create_dir_all(serve.health.parent().unwrap()).unwrap();
     std::fs::write(&serve.health, "mine").unwrap();
     let (server, _) = start(&serve);
@@ -104,13 +87,13 @@ fn a_foreign_file_is_left_alone() {
     assert!(degraded.starts_with("health: --health-socket ") && degraded.contains("in use"), "{degraded}");
     drop(server);
     assert_eq!(std::fs::read(&serve.health).unwrap(), b"mine");
-    remove(&serve);
 }
 
 #[test]
 fn a_port_that_is_taken_is_waited_for() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
-    let serve = config("taken", Some(taken.local_addr().unwrap()));
+    let scratch = Scratch::new();
+    let serve = config(&scratch, Some(taken.local_addr().unwrap()));
     let (server, _metrics) = start(&serve);
     let report = soon(|| ask::ask(&serve.health).ok().map(|(r, _)| r).filter(|r| !r.degraded.is_empty()));
     assert!(report.degraded[0].starts_with("metrics: --metrics-listen 127.0.0.1:"), "{report:?}");
@@ -118,12 +101,12 @@ fn a_port_that_is_taken_is_waited_for() {
     soon(|| get(serve.metrics.unwrap(), "/metrics"));
     assert_eq!(server.health.report().degraded, Vec::<String>::new());
     drop(server);
-    remove(&serve);
 }
 
 #[test]
 fn clients_that_say_nothing_hold_up_nobody_for_long() {
-    let (server, _metrics, serve) = started("slow");
+    let scratch = Scratch::new();
+    let (server, _metrics, serve) = started(&scratch);
     let address = serve.metrics.unwrap();
     soon(|| get(address, "/healthz"));
     let silent: Vec<_> = (0..48).map(|_| TcpStream::connect(address).unwrap()).collect();
@@ -139,7 +122,6 @@ fn clients_that_say_nothing_hold_up_nobody_for_long() {
     assert!(refused.is_none_or(|(status, _)| status.contains(" 431 ") || status.contains(" 400 ")));
     assert!(ask::ask(&serve.health).is_ok(), "the socket has places of its own");
     drop((silent, dribbling, server));
-    remove(&serve);
 }
 
 #[test]

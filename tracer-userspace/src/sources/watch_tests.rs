@@ -5,6 +5,7 @@ use tokio::sync::mpsc;
 
 use super::*;
 use crate::sources::snapshot;
+use crate::testing::TestFile;
 
 #[test]
 fn the_clusters_pods_are_not_told_before_the_node_was_read() {
@@ -86,8 +87,8 @@ fn a_prober_that_comes_back_to_its_namespace_has_its_links_told_again() {
 #[test]
 fn a_file_that_is_gone_or_broken_is_told() {
     const LIST: &str = r#"{"kind":"PodList","items":[{"metadata":{"name":"a","namespace":"shop","uid":"u"}}]}"#;
-    let file = files::testing::TestFile::new("watched-pods", LIST);
-    let config = SourceConfig { pods: Some(file.0.clone()), ..SourceConfig::default() };
+    let file = TestFile::new("watched-pods", LIST);
+    let config = SourceConfig { pods: Some(file.path.clone()), ..SourceConfig::default() };
     let snapshot = snapshot(&config).expect("snapshot");
     let (tx, mut rx) = mpsc::channel(16);
     let mut watcher = Watcher::new(config, snapshot, tx);
@@ -101,12 +102,12 @@ fn a_file_that_is_gone_or_broken_is_told() {
         assert_eq!(watcher.listed.listing.pods.len(), 1, "the pod stays known");
         told
     };
-    let write = |text: &str| std::fs::write(&file.0, text).expect("written");
+    let write = |text: &str| std::fs::write(&file.path, text).expect("written");
     assert_eq!(after(&|| {}), None);
     let (list, problem) = after(&|| write("{\n")).expect("told");
     let problem = problem.expect("a problem");
     assert!(list == ListFile::Pods && problem.ends_with("; the pods read before stay in force"), "{problem}");
-    let gone = after(&|| std::fs::remove_file(&file.0).expect("removed")).expect("told").1;
+    let gone = after(&|| std::fs::remove_file(&file.path).expect("removed")).expect("told").1;
     assert!(gone.is_some_and(|problem| problem.contains("cannot be read: No such file")));
     assert_eq!(after(&|| write(LIST)), Some((ListFile::Pods, None)), "it can be read again");
     assert_eq!(after(&|| {}), None);
@@ -135,9 +136,9 @@ fn changed_services_have_the_node_read_at_its_pace() {
     assert_eq!(watcher.node_due, watcher.pace.next());
     assert!(rx.try_recv().is_ok_and(|fact| matches!(fact, Fact::Pods(_))), "what the API says is told at once");
 
-    let file = files::testing::TestFile::new("paced-services", r#"{"kind":"ServiceList","items":[]}"#);
-    let (mut watcher, _rx) = paced(SourceConfig { services: Some(file.0.clone()), ..SourceConfig::default() });
-    std::fs::write(&file.0, r#"{"kind":"ServiceList", "items":[]}"#).expect("written");
+    let file = TestFile::new("paced-services", r#"{"kind":"ServiceList","items":[]}"#);
+    let (mut watcher, _rx) = paced(SourceConfig { services: Some(file.path.clone()), ..SourceConfig::default() });
+    std::fs::write(&file.path, r#"{"kind":"ServiceList", "items":[]}"#).expect("written");
     assert!(watcher.read_files().is_ok());
     assert_eq!(watcher.node_due, watcher.pace.next());
 }

@@ -31,3 +31,18 @@ impl Drop for Scratch {
         let _ = std::fs::remove_dir_all(&self.0);
     }
 }
+
+/// A file in a directory of its own.
+pub(crate) struct TestFile {
+    pub(crate) path: PathBuf,
+    _directory: Scratch,
+}
+
+impl TestFile {
+    pub(crate) fn new(name: &str, text: &str) -> Self {
+        let directory = Scratch::new();
+        let path = directory.path(name);
+        std::fs::write(&path, text).expect("a file");
+        Self { path, _directory: directory }
+    }
+}

@@ -107,25 +107,3 @@ fn word(kind: &str) -> &str {
     let end = kind.find(|c: char| !c.is_ascii_alphanumeric() && c != ' ');
     if end.is_some() || kind.len() > 63 { "kind that is no word" } else { kind }
 }
-
-#[cfg(test)]
-pub(super) mod testing {
-    use std::path::PathBuf;
-
-    /// A file that is gone when the test ends.
-    pub(crate) struct TestFile(pub(crate) PathBuf);
-
-    impl TestFile {
-        pub(crate) fn new(name: &str, text: &str) -> Self {
-            let path = std::env::temp_dir().join(format!("tracer-{}-{name}", std::process::id()));
-            std::fs::write(&path, text).expect("temporary file");
-            Self(path)
-        }
-    }
-
-    impl Drop for TestFile {
-        fn drop(&mut self) {
-            let _ = std::fs::remove_file(&self.0);
-        }
-    }
-}

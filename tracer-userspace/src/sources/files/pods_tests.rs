@@ -1,13 +1,13 @@
 //! Tests of `--pods`: the kubelet's own output, the forms of kubectl, every default and every error.
 
-use super::super::testing::TestFile;
 use super::*;
+use crate::testing::TestFile;
 
 const KUBELET: &str = include_str!("../../../testdata/kubelet-pods.json");
 
 fn read(name: &str, text: &str) -> Result<Vec<Pod>, FileError> {
     let file = TestFile::new(name, text);
-    read_pods(&file.0)
+    read_pods(&file.path)
 }
 
 fn spec(probe_type: ProbeType, handler: Handler, port: u16, times: (u32, u32, u32)) -> ProbeSpec {

@@ -185,8 +185,8 @@ fn port(port: api::ServicePort) -> Option<ServicePort> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::TestFile;
     use super::*;
+    use crate::testing::TestFile;
 
     const LIST: &str = "\
 apiVersion: v1
@@ -221,7 +221,7 @@ items:
 
     fn read(name: &str, text: &str) -> Result<Vec<Service>, FileError> {
         let file = TestFile::new(name, text);
-        read_services(&file.0)
+        read_services(&file.path)
     }
 
     #[test]

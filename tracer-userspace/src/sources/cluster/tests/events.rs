@@ -114,8 +114,8 @@ async fn each_namespace_is_followed_and_fails_by_itself() {
 #[tokio::test]
 async fn an_event_becomes_a_fact_once_for_each_count() {
     let mut api = Fake::new().await;
-    let file = TestConfig::to("events", api.addr);
-    let config = ClusterConfig { access: Access::Kubeconfig(file.0.clone()), ..of(&[shop()]) };
+    let file = TestConfig::to(api.addr);
+    let config = ClusterConfig { access: Access::Kubeconfig(file.0.path.clone()), ..of(&[shop()]) };
     let answer = async {
         position(&mut api, "/api/v1/namespaces/shop/events", 70).await;
         api.next().await.stream().await

@@ -1,6 +1,5 @@
 //! The way in: a kubeconfig, the thread, the start record, the sources' facts.
 
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -10,35 +9,25 @@ use tokio::task::spawn_blocking;
 use super::*;
 use crate::event::Fact;
 use crate::sources::{SourceConfig, snapshot, watch};
+use crate::testing::TestFile;
 
 /// A kubeconfig for a server, gone when the test ends.
-pub(super) struct TestConfig(pub(super) PathBuf);
+pub(super) struct TestConfig(pub(super) TestFile);
 
 impl TestConfig {
-    fn new(name: &str, text: &str) -> Self {
-        let path = std::env::temp_dir().join(format!("tracer-{}-kubeconfig-{name}", std::process::id()));
-        std::fs::write(&path, text).expect("temporary file");
-        Self(path)
+    fn new(text: &str) -> Self {
+        Self(TestFile::new("kubeconfig", text))
     }
 
-    pub(super) fn to(name: &str, addr: SocketAddr) -> Self {
-        Self::new(
-            name,
-            &format!(
-                "apiVersion: v1\nkind: Config\ncurrent-context: c\ncontexts: [{{name: c, context: {{cluster: k, user: u}}}}]\n\
-                clusters: [{{name: k, cluster: {{server: 'http://{addr}'}}}}]\nusers: [{{name: u, user: {{}}}}]\n"
-            ),
-        )
+    pub(super) fn to(addr: SocketAddr) -> Self {
+        Self::new(&format!(
+            "apiVersion: v1\nkind: Config\ncurrent-context: c\ncontexts: [{{name: c, context: {{cluster: k, user: u}}}}]\n\
+            clusters: [{{name: k, cluster: {{server: 'http://{addr}'}}}}]\nusers: [{{name: u, user: {{}}}}]\n"
+        ))
     }
 
     fn cluster(&self) -> ClusterConfig {
-        ClusterConfig { access: Access::Kubeconfig(self.0.clone()), ..config(true, false) }
-    }
-}
-
-impl Drop for TestConfig {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.0);
+        ClusterConfig { access: Access::Kubeconfig(self.0.path.clone()), ..config(true, false) }
     }
 }
 
@@ -50,7 +39,7 @@ async fn start(config: ClusterConfig) -> Result<Cluster, ConnectError> {
 #[tokio::test]
 async fn the_pods_of_the_api_become_facts_and_the_end_of_the_run_ends_it() {
     let mut api = Fake::new().await;
-    let file = TestConfig::to("facts", api.addr);
+    let file = TestConfig::to(api.addr);
     let answer = async {
         let mut watch = api.next().await.stream().await;
         watch.event("ADDED", &pod("a", 1, "10.0.0.1")).await;
@@ -82,7 +71,7 @@ async fn the_pods_of_the_api_become_facts_and_the_end_of_the_run_ends_it() {
 #[tokio::test]
 async fn a_refused_connection_holds_nothing_up_and_is_said() {
     let addr = Fake::new().await.addr;
-    let file = TestConfig::to("refused", addr);
+    let file = TestConfig::to(addr);
     let began = Instant::now();
     let cluster = start(file.cluster()).await.expect("cluster");
     assert!(began.elapsed() < FIRST, "{:?}", began.elapsed());
@@ -103,7 +92,7 @@ fn what_works_is_listed_beside_what_does_not() {
 #[tokio::test]
 async fn a_server_that_does_not_answer_holds_the_start_up_for_two_seconds() {
     let mut api = Fake::new().await;
-    let file = TestConfig::to("slow", api.addr);
+    let file = TestConfig::to(api.addr);
     let began = Instant::now();
     let (cluster, asked) = tokio::join!(start(file.cluster()), api.next());
     let mut cluster = cluster.expect("cluster");
@@ -119,18 +108,17 @@ async fn a_server_that_does_not_answer_holds_the_start_up_for_two_seconds() {
 
 #[tokio::test]
 async fn a_kubeconfig_that_cannot_be_used_is_named() {
-    let empty = TestConfig::new("empty", "apiVersion: v1\nkind: Config\n");
+    let empty = TestConfig::new("apiVersion: v1\nkind: Config\n");
     let error = start(empty.cluster()).await.expect_err("no context").to_string();
-    assert!(error.starts_with("--kubeconfig /") && error.contains("kubeconfig-empty: "), "{error}");
-    let broken = TestConfig::new("broken", "{{{{");
+    assert!(error.starts_with(&format!("--kubeconfig {}: ", empty.0.path.display())), "{error}");
+    let broken = TestConfig::new("{{{{");
     let error = start(broken.cluster()).await.expect_err("no YAML").to_string();
-    assert!(error.contains("kubeconfig-broken: "), "{error}");
+    assert!(error.contains(&format!("{}: ", broken.0.path.display())), "{error}");
 }
 
 #[tokio::test]
 async fn what_a_credential_plugin_was_given_and_printed_is_not_told() {
     let file = TestConfig::new(
-        "plugin",
         "apiVersion: v1\nkind: Config\ncurrent-context: c\ncontexts: [{name: c, context: {cluster: k, user: u}}]\n\
         clusters: [{name: k, cluster: {server: 'http://127.0.0.1:1'}}]\nusers: [{name: u, user: {exec: {\
         apiVersion: client.authentication.k8s.io/v1, command: sh, args: [-c, 'echo secret; exit 3'],\
