@@ -1,18 +1,21 @@
 //! `tracer doctor` from outside, over files: rows, exit codes, and what is refused. Needs no privileges.
 
-use std::path::PathBuf;
-use std::process::{Command, Output, Stdio};
+mod common;
+
+use std::process::Output;
 
 use serde_json::Value;
 
-/// A node's files in a folder that goes away with its test.
-struct Tree(PathBuf);
+use common::{Dir, tracer};
+
+/// A node's files.
+struct Tree(Dir);
 
 impl Tree {
-    fn new(name: &str, files: &[(&str, &str)]) -> Self {
-        let root = std::env::temp_dir().join(format!("tracer-doctor-cli-{}-{name}", std::process::id()));
+    fn new(files: &[(&str, &str)]) -> Self {
+        let root = Dir::new();
         for (path, content) in files {
-            let path = root.join(path);
+            let path = root.0.join(path);
             std::fs::create_dir_all(path.parent().expect("a folder")).expect("folder");
             std::fs::write(path, content).expect("file");
         }
@@ -20,20 +23,13 @@ impl Tree {
     }
 
     fn doctor(&self, args: &[&str]) -> Output {
-        let root = self.0.to_str().expect("UTF-8");
+        let root = self.0.0.to_str().expect("UTF-8");
         doctor(&[&["--root", root], args].concat())
     }
 }
 
-impl Drop for Tree {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
-
 fn doctor(args: &[&str]) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_tracer"));
-    command.env_clear().stdin(Stdio::null()).arg("doctor").args(args).output().expect("tracer")
+    tracer().arg("doctor").args(args).output().expect("tracer")
 }
 
 fn rows(output: &Output) -> Vec<Value> {
@@ -50,7 +46,7 @@ const WELL: &[(&str, &str)] = &[
 #[test]
 fn rows_of_a_node_that_is_well_and_of_one_that_is_not() {
     let checks = ["--check", "somaxconn,ip_forward,loopback_up", "--node-name", "n1"];
-    let output = Tree::new("well", WELL).doctor(&checks);
+    let output = Tree::new(WELL).doctor(&checks);
     assert_eq!(output.status.code(), Some(0));
     assert!(
         rows(&output)
@@ -59,7 +55,7 @@ fn rows_of_a_node_that_is_well_and_of_one_that_is_not() {
     );
     let mut files = WELL.to_vec();
     files[1].1 = "0\n";
-    let output = Tree::new("ill", &files).doctor(&checks);
+    let output = Tree::new(&files).doctor(&checks);
     assert_eq!(output.status.code(), Some(1));
     let rows = rows(&output);
     let bad: Vec<_> = rows.iter().filter(|row| row["status"] == "fail").collect();
@@ -73,7 +69,7 @@ fn rows_of_a_node_that_is_well_and_of_one_that_is_not() {
 fn a_warning_fails_only_where_it_is_asked_to() {
     let mut files = WELL.to_vec();
     files[0].1 = "128\n";
-    let tree = Tree::new("warn", &files);
+    let tree = Tree::new(&files);
     assert_eq!(tree.doctor(&["--check", "somaxconn"]).status.code(), Some(0));
     assert_eq!(tree.doctor(&["--check", "somaxconn", "--fail-on", "warn"]).status.code(), Some(1));
 }
@@ -82,7 +78,7 @@ fn a_warning_fails_only_where_it_is_asked_to() {
 fn people_get_a_table_and_its_commands() {
     let mut files = WELL.to_vec();
     files[1].1 = "0\n";
-    let output = Tree::new("table", &files).doctor(&["-o", "pretty", "--node-name", "n1"]);
+    let output = Tree::new(&files).doctor(&["-o", "pretty", "--node-name", "n1"]);
     let text = String::from_utf8(output.stdout).expect("UTF-8");
     assert!(
         text.starts_with("fail    ip_forward\n") && text.contains("mend sysctl -w net.ipv4.ip_forward=1\n"),
@@ -96,9 +92,9 @@ fn people_get_a_table_and_its_commands() {
 fn probes_of_a_list_of_pods() {
     let pods = r#"{"kind":"PodList","apiVersion":"v1","items":[{"kind":"Pod","metadata":{"name":"cart","namespace":"shop","uid":"u"},
         "spec":{"containers":[{"name":"main","livenessProbe":{"tcpSocket":{"port":9502},"periodSeconds":5,"initialDelaySeconds":2}}]}}]}"#;
-    let tree = Tree::new("pods", &[("pods.json", pods)]);
-    let file = tree.0.join("pods.json");
-    let output = tree.doctor(&["--check", "probe_budgets", "--pods", file.to_str().expect("UTF-8")]);
+    let tree = Tree::new(&[("pods.json", pods)]);
+    let file = tree.0.path("pods.json");
+    let output = tree.doctor(&["--check", "probe_budgets", "--pods", &file]);
     let rows = rows(&output);
     assert_eq!(
         (rows[0]["status"].as_str(), rows[0]["fields"]["budget_s"].as_u64()),
@@ -127,9 +123,9 @@ fn what_cannot_be_meant_is_refused_in_one_line() {
 #[test]
 fn a_list_that_names_no_pod_judges_nothing() {
     let empty = r#"{"apiVersion":"v1","kind":"List","items":[]}"#;
-    let tree = Tree::new("none", &[("pods.json", empty)]);
-    let pods = tree.0.join("pods.json");
-    let output = tree.doctor(&["--check", "probe_budgets", "--pods", pods.to_str().expect("UTF-8")]);
+    let tree = Tree::new(&[("pods.json", empty)]);
+    let pods = tree.0.path("pods.json");
+    let output = tree.doctor(&["--check", "probe_budgets", "--pods", &pods]);
     let row = &rows(&output)[0];
     assert!(row["status"] == "unknown" && row["remediation"].as_str().is_some_and(|mend| mend.contains("${NODE:?}")));
     assert!(String::from_utf8_lossy(&output.stderr).contains("names no pod"), "{output:?}");

@@ -3,6 +3,8 @@
 //! Run with `cargo test -p tracer-userspace --test hooks_live -- --ignored`.
 #![allow(clippy::unwrap_used, reason = "a test ends at the line that failed")]
 
+mod common;
+
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::net::TcpStream;
@@ -10,11 +12,7 @@ use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
-fn tracer() -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_tracer"));
-    command.env_clear().stdin(Stdio::null());
-    command
-}
+use common::tracer;
 
 fn findings(stdout: &[u8]) -> BTreeMap<String, Value> {
     let lines = std::str::from_utf8(stdout).unwrap().lines().map(|line| serde_json::from_str::<Value>(line).unwrap());

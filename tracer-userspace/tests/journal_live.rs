@@ -6,13 +6,15 @@
 #![expect(clippy::disallowed_methods, reason = "outside the core: waits for what other processes do")]
 #![allow(clippy::unwrap_used, reason = "a test ends at the line that failed")]
 
+mod common;
+
 use std::fs;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sched::{CloneFlags, unshare};
@@ -20,13 +22,13 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
 
+use common::{PATIENCE, soon};
+
 const JOURNALD: &str = "/lib/systemd/systemd-journald";
 const MACHINE: &str = "0123456789abcdef0123456789abcdef";
 /// Those of deploy/kustomize/base/daemonset.yaml.
 const CAPABILITIES: &str =
     "-all,+bpf,+perfmon,+sys_admin,+sys_ptrace,+sys_resource,+net_admin,+dac_read_search,+syslog";
-/// For what happens in milliseconds, on a machine that is busy.
-const PATIENCE: Duration = Duration::from_secs(20);
 
 /// The kubelet's name: no other test's.
 fn prober() -> String {
@@ -54,11 +56,7 @@ impl Drop for Process {
 }
 
 fn await_that(what: &str, mut is_so: impl FnMut() -> bool) {
-    let started = Instant::now();
-    while !is_so() {
-        assert!(started.elapsed() < PATIENCE, "{what}");
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    soon(what, || is_so().then_some(()));
 }
 
 /// The file over which the machine id is mounted, where there was none: it goes with the test.

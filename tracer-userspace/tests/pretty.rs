@@ -1,28 +1,26 @@
 //! What people see: real recordings on terminals of several widths, and the live line.
 //!
 //! The live line needs root: `cargo test -p tracer-userspace --test pretty -- --ignored`.
-#![expect(clippy::disallowed_methods, reason = "outside the core: what another process draws is waited for")]
 #![allow(clippy::unwrap_used, reason = "a test ends at the line that failed")]
+
+mod common;
 
 use std::fs::File;
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::time::Duration;
 
 use nix::pty::{Winsize, openpty};
+
+use common::{soon, tracer};
 
 /// Recordings whose pages are kept, at widths from a phone's to a wall's: made by `cargo xtask bless`.
 const PAGES: &str = "tests/pages";
 
-fn tracer() -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_tracer"));
-    command.env_clear().stdin(Stdio::null());
-    command
-}
-
-/// What a command draws on a terminal of this many columns; meanwhile something is done again and again.
+/// What a command draws on a terminal of this many columns; meanwhile something is done, several times a second.
 fn on_terminal(command: &mut Command, columns: u16, meanwhile: impl Fn()) -> String {
     let size = Winsize { ws_row: 24, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 };
     let pty = openpty(&size, None).unwrap();
@@ -31,24 +29,24 @@ fn on_terminal(command: &mut Command, columns: u16, meanwhile: impl Fn()) -> Str
     // The command holds copies of it, too: the last one closed ends the reading below.
     command.stdout(Stdio::null()).stderr(Stdio::null());
     drop(slave);
-    let reader = std::thread::spawn(move || {
+    let (tell, told) = channel();
+    std::thread::spawn(move || {
         let (mut bytes, mut chunk) = (Vec::new(), [0; 4096]);
         let mut master = File::from(pty.master);
         // With the last slave closed the answer is EIO.
         while let Ok(n @ 1..) = master.read(&mut chunk) {
             bytes.extend_from_slice(&chunk[..n]);
         }
-        String::from_utf8(bytes).unwrap()
+        tell.send(String::from_utf8(bytes).unwrap())
     });
-    let status = loop {
-        if let Some(status) = child.try_wait().unwrap() {
-            break status;
+    let page = loop {
+        match told.recv_timeout(Duration::from_millis(350)) {
+            Err(RecvTimeoutError::Timeout) => meanwhile(),
+            page => break page.unwrap(),
         }
-        meanwhile();
-        std::thread::sleep(Duration::from_millis(50));
     };
-    assert!(status.success());
-    reader.join().unwrap()
+    assert!(child.wait().unwrap().success());
+    page
 }
 
 fn fixtures() -> PathBuf {
@@ -154,7 +152,6 @@ fn the_live_line_is_drawn_and_erased() {
     attach.args(["attach", "--all-connections", "--duration", "3s", "--prober", "nobody"]).env("TERM", "xterm");
     let page = on_terminal(&mut attach, 80, || {
         TcpStream::connect("127.0.0.1:9").unwrap_err();
-        std::thread::sleep(Duration::from_millis(300));
     });
     assert!(page.matches("\r\u{1b}[K0:00:").count() >= 2 && page.contains("  attempts "), "{page}");
     // At most four a second.
@@ -201,16 +198,6 @@ fn a_terminal_that_is_held_holds_up_nobody() {
         drawn.extend_from_slice(&chunk[..n]);
     }
     master.write_all(b"\x13").unwrap();
-    let begun = Instant::now();
-    let ended = loop {
-        let ended = child.try_wait().unwrap();
-        if ended.is_some() || begun.elapsed() > Duration::from_secs(30) {
-            break ended;
-        }
-        std::thread::sleep(Duration::from_millis(50));
-    };
-    if ended.is_none() {
-        child.kill().unwrap();
-    }
-    assert!(ended.is_some_and(|status| status.success()), "it waits for the terminal");
+    let ended = soon("its end past a held terminal", || child.try_wait().unwrap());
+    assert!(ended.success());
 }

@@ -5,19 +5,23 @@
 #![expect(clippy::disallowed_methods, reason = "outside the core: waits for what other processes do")]
 #![allow(clippy::unwrap_used, reason = "a test ends at the line that failed")]
 
+mod common;
+
 use std::fs::{self, File};
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sched::{CloneFlags, unshare};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
+
+use common::{Dir, soon};
 
 const METRICS: &str = "127.0.0.1:9464";
 /// Nobody listens here.
@@ -26,24 +30,21 @@ const CLOSED: &str = "127.0.0.1:9";
 /// A node: a network namespace with loopback up and a `/run` of its own (there is one daemon a node), which this
 /// thread and its children are in, and a directory.
 struct Stage {
-    directory: PathBuf,
+    directory: Dir,
 }
 
 impl Stage {
-    fn new(name: &str) -> Self {
+    fn new() -> Self {
         unshare(CloneFlags::CLONE_NEWNET | CloneFlags::CLONE_NEWNS).expect("root");
         let none: Option<&str> = None;
         mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_PRIVATE, none).unwrap();
         mount(Some("tmpfs"), "/run", Some("tmpfs"), MsFlags::empty(), none).unwrap();
         assert!(Command::new("ip").args(["link", "set", "lo", "up"]).status().unwrap().success());
-        let directory = std::env::temp_dir().join(format!("tracer-run-{name}-{}", std::process::id()));
-        let _ = fs::remove_dir_all(&directory);
-        fs::create_dir(&directory).unwrap();
-        Self { directory }
+        Self { directory: Dir::new() }
     }
 
     fn path(&self, name: &str) -> PathBuf {
-        self.directory.join(name)
+        self.directory.0.join(name)
     }
 
     fn health(&self, args: &[&str]) -> (Option<i32>, String, String) {
@@ -52,12 +53,6 @@ impl Stage {
             command.arg("health").args(args).arg("--health-socket").arg(self.path("health/sock")).output().unwrap();
         let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
         (output.status.code(), text(output.stdout), text(output.stderr))
-    }
-}
-
-impl Drop for Stage {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.directory);
     }
 }
 
@@ -93,22 +88,9 @@ impl Drop for Daemon {
 }
 
 fn tracer() -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_tracer"));
-    command.env_clear().env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin").stdin(Stdio::null());
+    let mut command = common::tracer();
+    command.env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin");
     command
-}
-
-/// Tries until it works; half a minute at most, for a busy machine.
-#[track_caller]
-fn soon<T>(what: &str, mut try_it: impl FnMut() -> Option<T>) -> T {
-    let begin = Instant::now();
-    loop {
-        if let Some(found) = try_it() {
-            return found;
-        }
-        assert!(begin.elapsed() < Duration::from_secs(30), "{what} did not come");
-        std::thread::sleep(Duration::from_millis(20));
-    }
 }
 
 /// Status line, head and body of a page.
@@ -145,7 +127,7 @@ fn records(path: &Path) -> Vec<Value> {
 #[test]
 #[ignore = "needs root"]
 fn metrics_and_health_of_a_daemon() {
-    let stage = Stage::new("metrics");
+    let stage = Stage::new();
     let (code, _, says) = stage.health(&[]);
     assert!(code == Some(2) && says.contains("no `tracer run` listens there") && says.lines().count() == 1, "{says}");
     // The port is taken: the daemon works without, says so, and takes it once it is free.
@@ -213,7 +195,7 @@ fn an_address_that_cannot_be_read_is_wrong_usage() {
 #[test]
 #[ignore = "needs root"]
 fn rotation_loses_no_line() {
-    let stage = Stage::new("rotation");
+    let stage = Stage::new();
     let out = stage.path("out.ndjson");
     let args = ["--output-file", out.to_str().unwrap(), "--attempts", "--output-max-size", "64KiB"];
     let daemon = Daemon::start(&stage, &[&args[..], &["--output-max-files", "100"]].concat());
@@ -245,14 +227,14 @@ fn rotation_loses_no_line() {
 #[test]
 #[ignore = "needs root"]
 fn no_more_files_are_kept_than_asked_for() {
-    let stage = Stage::new("kept");
+    let stage = Stage::new();
     let out = stage.path("out.ndjson");
     let args = ["--output-file", out.to_str().unwrap(), "--output-max-size", "16KiB", "--output-max-files", "2"];
     let daemon = Daemon::start(&stage, &args);
     soon("the start record", || (!records(&out).is_empty()).then_some(()));
     refuse(200);
     assert_eq!(daemon.end(), Some(0));
-    let mut names: Vec<_> = fs::read_dir(&stage.directory).unwrap().map(|e| e.unwrap().file_name()).collect();
+    let mut names: Vec<_> = fs::read_dir(&stage.directory.0).unwrap().map(|e| e.unwrap().file_name()).collect();
     names.retain(|name| name.to_string_lossy().starts_with("out"));
     names.sort();
     assert_eq!(names, ["out.ndjson", "out.ndjson.1", "out.ndjson.2"]);
@@ -278,7 +260,7 @@ impl Drop for Disk {
 #[test]
 #[ignore = "needs root"]
 fn a_full_disk_is_survived() {
-    let stage = Stage::new("full");
+    let stage = Stage::new();
     let disk = Disk::mount(stage.path("disk"));
     let out = disk.0.join("out.ndjson");
     let args = ["--output-file", out.to_str().unwrap(), "--output-max-size", "400KiB", "--output-max-files", "1"];
@@ -316,7 +298,7 @@ fn a_full_disk_is_survived() {
 #[test]
 #[ignore = "needs root"]
 fn records_take_the_names_of_other_schemas() {
-    let stage = Stage::new("formats");
+    let stage = Stage::new();
     for (format, time, label) in
         [("otel", "/Timestamp", "/Attributes/tracer/verdict/label"), ("ecs", "/@timestamp", "/event/reason")]
     {
@@ -334,7 +316,7 @@ fn records_take_the_names_of_other_schemas() {
 #[test]
 #[ignore = "needs root"]
 fn what_began_before_every_hook_was_attached_is_not_judged() {
-    let stage = Stage::new("begin");
+    let stage = Stage::new();
     let out = stage.path("out.ndjson");
     let (stop, stopped) = std::sync::mpsc::channel::<()>();
     // A dial that the hooks attached so far see in part is told wrongly: this kernel takes its time to attach them all.
@@ -362,7 +344,7 @@ fn what_began_before_every_hook_was_attached_is_not_judged() {
 #[test]
 #[ignore = "needs root"]
 fn a_hangup_that_was_to_be_ignored_ends_nothing() {
-    let stage = Stage::new("nohup");
+    let stage = Stage::new();
     // Whoever runs these tests may ignore it, too, and what is ignored is inherited.
     let run = |hangup: &str| {
         let mut command = Command::new("env");

@@ -1,12 +1,11 @@
 //! Signals of a live run. One test, as signals reach the whole process.
-#![expect(clippy::disallowed_methods, reason = "outside the core: waits for what other processes do")]
 #![allow(clippy::unwrap_used, reason = "a test ends at the line that failed")]
 
 mod common;
 
 use std::io;
-use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::path::PathBuf;
+use std::time::Duration;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -17,7 +16,7 @@ use tracer::sink::filter::Filter;
 use tracer::sink::formats::Format;
 use tracer::sink::{Form, SinkConfig};
 
-use common::Dir;
+use common::{Dir, soon};
 
 /// A quiet node.
 struct Quiet;
@@ -76,16 +75,6 @@ fn config(file: PathBuf) -> LiveConfig {
     }
 }
 
-/// Waits until a file holds this word.
-#[track_caller]
-fn wait_for(path: &Path, word: &str) {
-    let begin = Instant::now();
-    while !std::fs::read_to_string(path).is_ok_and(|text| text.contains(word)) {
-        assert!(begin.elapsed() < Duration::from_secs(10), "{word} did not come");
-        std::thread::sleep(Duration::from_millis(2));
-    }
-}
-
 #[test]
 fn hangup_opens_the_file_anew_and_term_ends_it() {
     let dir = Dir::new();
@@ -112,10 +101,10 @@ fn hangup_opens_the_file_anew_and_term_ends_it() {
         })
         .unwrap()
     });
-    wait_for(&path, r#""type":"start""#);
+    soon("the start record", || std::fs::read_to_string(&path).ok()?.contains(r#""type":"start""#).then_some(()));
     std::fs::rename(&path, &rotated).unwrap();
     kill(Pid::this(), Signal::SIGHUP).unwrap();
-    wait_for(&path, "");
+    soon("the file anew", || path.exists().then_some(()));
     kill(Pid::this(), Signal::SIGTERM).unwrap();
     assert_eq!(run.join().unwrap(), 0);
     let last = std::fs::read_to_string(&path).unwrap();

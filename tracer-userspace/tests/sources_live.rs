@@ -4,19 +4,20 @@
 //! Run with `cargo test -p tracer-userspace --test sources_live -- --ignored`.
 #![expect(clippy::disallowed_methods, reason = "outside the core: waits for what other processes do")]
 
+mod common;
+
 use std::fmt::Write as _;
 use std::io::Write as _;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use tokio::sync::{Notify, mpsc};
 use tracer::event::{Fact, Links, NodePort, Pod, ProxyMode};
 use tracer::sources::{Snapshot, SourceConfig, snapshot, watch};
 
-/// For what happens in milliseconds, on a machine that is busy.
-const PATIENCE: Duration = Duration::from_secs(30);
+use common::{Dir, PATIENCE, soon};
 
 /// A process in a network namespace of its own, with a name of its own.
 struct Resident {
@@ -30,11 +31,7 @@ impl Resident {
         std::fs::copy("/bin/sleep", &exe).expect("copy of sleep");
         let child = Command::new("unshare").arg("-n").arg(&exe).arg("300").spawn().expect("unshare");
         let comm = format!("/proc/{}/comm", child.id());
-        let started = Instant::now();
-        while std::fs::read_to_string(&comm).unwrap_or_default().trim() != name {
-            assert!(started.elapsed() < PATIENCE, "{name} does not start");
-            std::thread::sleep(Duration::from_millis(5));
-        }
+        soon(name, || (std::fs::read_to_string(&comm).ok()?.trim() == name).then_some(()));
         Self { child, exe }
     }
 
@@ -214,20 +211,21 @@ async fn next<T>(facts: &mut mpsc::Receiver<Fact>, wanted: impl Fn(&Fact) -> Opt
 async fn a_watch_sends_what_changes_and_ends_with_its_future() {
     let node = Resident::start("live-watch");
     node.run("ip link set lo up");
-    let file = std::env::temp_dir().join(format!("tracer-live-{}.yaml", std::process::id()));
+    let place = Dir::new();
+    let file = place.0.join("pods.yaml");
     std::fs::write(&file, "kind: PodList\nitems: []\n").expect("file");
     let config = SourceConfig { pods: Some(file.clone()), ..config("live-watch") };
     let snapshot = snapshot(&config).expect("snapshot");
     let (tx, mut rx) = mpsc::channel(64);
     let refresh = Arc::new(Notify::new());
     let watcher = tokio::spawn(watch(config, snapshot, refresh.clone(), tx));
-    tokio::time::sleep(Duration::from_millis(600)).await;
-    while rx.try_recv().is_ok() {}
+    let lo = |fact: &Fact| links(fact).map(|links| lo_is_up(&links));
+    // What changed before anybody listened for it: links are told once more.
+    assert!(next(&mut rx, lo).await);
 
     let started = Instant::now();
     node.run("ip link set lo down");
     let set = started.elapsed();
-    let lo = |fact: &Fact| links(fact).map(|links| lo_is_up(&links));
     assert!(!next(&mut rx, lo).await);
     println!("lo down: set after {set:?}, known after {:?}", started.elapsed());
 
@@ -255,7 +253,6 @@ async fn a_watch_sends_what_changes_and_ends_with_its_future() {
     assert!(lo_is_up(&next(&mut rx, back).await), "the prober came back in another namespace");
 
     watcher.abort();
-    let _ = std::fs::remove_file(&file);
     let end = async { while rx.recv().await.is_some() {} };
     tokio::time::timeout(PATIENCE, end).await.expect("the thread ends with its future");
 }
@@ -287,7 +284,8 @@ fn write_pods(path: &std::path::Path, count: usize) {
 #[test]
 #[ignore = "needs root"]
 fn a_full_node_is_read_in_time() {
-    let file = std::env::temp_dir().join(format!("tracer-full-{}.json", std::process::id()));
+    let place = Dir::new();
+    let file = place.0.join("pods.json");
     write_pods(&file, 250);
     let mut sleepers: Vec<_> = (0..500).filter_map(|_| Command::new("sleep").arg("60").spawn().ok()).collect();
     let started = Instant::now();
@@ -303,7 +301,6 @@ fn a_full_node_is_read_in_time() {
         let _ = sleeper.kill();
         let _ = sleeper.wait();
     }
-    let _ = std::fs::remove_file(&file);
 }
 
 /// A cgroup as the kubelet's cgroupfs driver makes it, of either version; removed when the test ends.

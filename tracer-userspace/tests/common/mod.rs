@@ -8,6 +8,7 @@ pub(crate) mod root;
 use std::path::{Path, PathBuf};
 use std::process::{self, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
 
 use tracer::event::{Fact, Observation, Start};
 
@@ -44,6 +45,24 @@ pub(crate) fn tracer() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tracer"));
     command.env_clear().stdin(Stdio::null());
     command
+}
+
+/// For what happens in milliseconds, on a machine that is busy.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Tries until it works.
+#[track_caller]
+#[expect(clippy::disallowed_methods, reason = "outside the core: waits for what other processes do")]
+pub(crate) fn soon<T>(what: &str, mut try_it: impl FnMut() -> Option<T>) -> T {
+    let begin = Instant::now();
+    loop {
+        if let Some(found) = try_it() {
+            return found;
+        }
+        assert!(begin.elapsed() < PATIENCE, "{what} did not come");
+        // Many a question makes work for the tracer, which may be built for debugging.
+        std::thread::sleep(Duration::from_millis(20));
+    }
 }
 
 pub(crate) fn ran(args: &[&str]) -> process::Output {
