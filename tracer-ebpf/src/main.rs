@@ -20,7 +20,6 @@ mod hooks;
 mod kernel;
 mod limit;
 mod maps;
-mod packet;
 mod track;
 mod waiting;
 

@@ -10,9 +10,8 @@ use tracer_common::{conn::Via, stats::Counter, tuple::Tuple};
 use crate::{
     atomic::add,
     emit::{count, now},
-    kernel::Sock,
+    kernel::{Packet, Sock},
     maps::{CONNS, Conn, DESTS, Endpoint, FLOWS, Flow, KNOWN, LIVE, LIVE_BUCKETS, Pending},
-    packet::Packet,
     waiting,
 };
 

@@ -12,9 +12,8 @@ use tracer_common::{
 
 use crate::{
     emit::emit,
-    kernel::Skb,
+    kernel::{Packet, Skb, parse},
     maps::global,
-    packet::{Packet, parse},
     track::{self, Match},
 };
 

@@ -8,8 +8,7 @@ use tracer_common::{names::Hook, netfilter::Icmp};
 
 use crate::{
     emit::emit,
-    kernel::Skb,
-    packet::{Packet, parse},
+    kernel::{Packet, Skb, parse},
     track,
 };
 

@@ -9,8 +9,7 @@ use tracer_common::{
 
 use crate::{
     emit::emit,
-    kernel::Skb,
-    packet::{Packet, parse},
+    kernel::{Packet, Skb, parse},
     track,
 };
 

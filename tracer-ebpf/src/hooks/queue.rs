@@ -11,9 +11,8 @@ use tracer_common::{
 
 use crate::{
     emit::emit,
-    kernel::{Net, Skb, Sock, read},
+    kernel::{Net, Packet, Skb, Sock, parse, read},
     maps::global,
-    packet::{Packet, parse},
     track,
 };
 

@@ -14,8 +14,7 @@ use tracer_common::{
 use crate::{
     actor,
     emit::emit,
-    kernel::{Skb, Sock, state},
-    packet::{Packet, parse},
+    kernel::{Packet, Skb, Sock, parse, state},
     track::{self, Match},
 };
 

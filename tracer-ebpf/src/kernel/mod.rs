@@ -1,10 +1,11 @@
-//! Typed views of kernel objects: the only folder that adds an offset to a pointer, and does so here.
+//! Typed views of kernel objects: the only folder that adds an offset to an address of the kernel.
 //!
 //! A view is an address and nothing more. Every read goes through `bpf_probe_read_kernel`, so a
 //! stale or wild address gives `None`, which is counted (of a string it is not); a field
 //! that this kernel does not have gives `None` without counting.
 
 mod dev;
+mod packet;
 mod skb;
 mod sock;
 mod task;
@@ -18,6 +19,7 @@ use tracer_common::{ABSENT32, stats::Counter, tuple::V4_MAPPED_PREFIX};
 
 pub use self::{
     dev::qdisc_dev,
+    packet::{Packet, parse},
     task::{binprm_path, differ_in_network_alone, nsproxy_netns},
 };
 use crate::emit::count;

@@ -2,7 +2,7 @@
 
 use tracer_common::tuple::Tuple;
 
-use crate::kernel::{IPPROTO_TCP, Skb, map_v4, read, read_into};
+use super::{IPPROTO_TCP, Skb, map_v4, read, read_into};
 
 /// What is kept of a packet.
 #[derive(Clone, Copy)]
