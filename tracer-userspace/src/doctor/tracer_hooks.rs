@@ -140,17 +140,8 @@ impl Kernel {
 }
 
 fn judge(kernel: &Kernel) -> Finding {
-    let forms: BTreeMap<&str, bool> = MACHINERY.iter().map(|(form, _)| (form.name(), kernel.can(*form))).collect();
-    let mut draft = draft().with("btf", kernel.btf);
-    for (form, can) in &forms {
-        draft = draft.with(form, *can);
-    }
     let missing: Vec<&Row> = HOOKS.iter().filter(|row| kernel.lacks(row)).collect();
-    let names: Vec<&str> = missing.iter().map(|row| row.hook.name()).collect();
-    let draft = draft.with("missing_hooks", names);
-    let without: Vec<&str> = forms.iter().filter(|(_, can)| !**can).map(|(form, _)| *form).collect();
-    let forms =
-        if without.is_empty() { String::new() } else { format!("; the kernel has no {}", without.join(", no ")) };
+    let (draft, without) = described(kernel, &missing);
     if !kernel.btf {
         return draft.fail(
             "no /sys/kernel/btf/vmlinux: offsets cannot be resolved",
@@ -159,25 +150,42 @@ fn judge(kernel: &Kernel) -> Finding {
     }
     if let Some(row) = missing.iter().find(|row| row.required) {
         return draft.fail(
-            format!("{} cannot be attached, without which nothing is seen{forms}", row.hook.name()),
+            format!("{} cannot be attached, without which nothing is seen{without}", row.hook.name()),
             Mend::lasting("boot a kernel with CONFIG_BPF_EVENTS=y"),
         );
     }
-    let doubtful: Vec<&str> =
-        HOOKS.iter().filter(|row| kernel.without_fentry().lacks(row)).map(|row| row.hook.name()).collect();
-    if missing.is_empty() && doubtful.is_empty() {
-        return draft.ok(format!("BTF and {} hooks{forms}", HOOKS.len()));
+    if missing.is_empty() { judge_whole(kernel, draft, &without) } else { judge_partial(&missing, draft, &without) }
+}
+
+/// What is there; and in words which forms are not.
+fn described(kernel: &Kernel, missing: &[&Row]) -> (Draft, String) {
+    let forms: BTreeMap<&str, bool> = MACHINERY.iter().map(|(form, _)| (form.name(), kernel.can(*form))).collect();
+    let draft = forms.iter().fold(draft().with("btf", kernel.btf), |draft, (form, can)| draft.with(form, *can));
+    let names: Vec<&str> = missing.iter().map(|row| row.hook.name()).collect();
+    let without: Vec<&str> = forms.iter().filter(|(_, can)| !**can).map(|(form, _)| *form).collect();
+    let without =
+        if without.is_empty() { String::new() } else { format!("; the kernel has no {}", without.join(", no ")) };
+    (draft.with("missing_hooks", names), without)
+}
+
+/// Every hook has a form that the kernel knows.
+fn judge_whole(kernel: &Kernel, draft: Draft, without: &str) -> Finding {
+    let kernel = kernel.without_fentry();
+    let doubtful: Vec<&str> = HOOKS.iter().filter(|row| kernel.lacks(row)).map(|row| row.hook.name()).collect();
+    if doubtful.is_empty() {
+        return draft.ok(format!("BTF and {} hooks{without}", HOOKS.len()));
     }
-    if missing.is_empty() {
-        let reason = format!(
-            "{} rest on fentry alone, which a kernel's policy can refuse: only attaching shows it{forms}",
-            doubtful.join(", ")
-        );
-        return draft.unknown(Unread::new(reason, "tracer hooks"));
-    }
+    let reason = format!(
+        "{} rest on fentry alone, which a kernel's policy can refuse: only attaching shows it{without}",
+        doubtful.join(", ")
+    );
+    draft.unknown(Unread::new(reason, "tracer hooks"))
+}
+
+fn judge_partial(missing: &[&Row], draft: Draft, without: &str) -> Finding {
     let lost: Vec<String> = missing.iter().map(|row| format!("{}: {}", row.hook.name(), row.lost)).collect();
     let observed = format!(
-        "{} of {} hooks have no form that this kernel can attach{forms}; cannot be told: {}",
+        "{} of {} hooks have no form that this kernel can attach{without}; cannot be told: {}",
         missing.len(),
         HOOKS.len(),
         lost.join("; ")

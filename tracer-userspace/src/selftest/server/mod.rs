@@ -143,18 +143,9 @@ pub fn serve(address: &str, mode: Mode) -> Result<()> {
 fn treat(mut stream: TcpStream, mode: Mode, tls: &tls::Acceptor) -> io::Result<()> {
     match mode {
         Mode::Http => answer(&mut stream, "200 OK"),
-        Mode::EarlyHints => {
-            read_request(&mut stream)?;
-            stream.write_all(b"HTTP/1.1 103 Early Hints\r\nLink: </style.css>; rel=preload\r\n\r\n")?;
-            thread::sleep(Duration::from_millis(20));
-            write_status(&mut stream, "200 OK")
-        }
         Mode::Unavailable => answer(&mut stream, "503 Service Unavailable"),
-        Mode::Hang => {
-            read_request(&mut stream)?;
-            writeln!(io::stdout(), "{ASKED}")?;
-            drain(&mut stream)
-        }
+        Mode::EarlyHints => hint_early(&mut stream),
+        Mode::Hang => hang(&mut stream),
         Mode::TlsHang | Mode::NoAccept | Mode::Backlog(_) => drain(&mut stream),
         Mode::Burn => {
             read_request(&mut stream)?;
@@ -170,12 +161,7 @@ fn treat(mut stream: TcpStream, mode: Mode, tls: &tls::Acceptor) -> io::Result<(
             stream.write_all(b"220 smtp.example ready\r\n")?;
             read_request(&mut stream).map(drop)
         }
-        Mode::Big => {
-            read_request(&mut stream)?;
-            let body = [b'x'; 100_000];
-            let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\nConnection: close\r\n\r\n", body.len());
-            stream.write_all(&[head.as_bytes(), &body].concat())
-        }
+        Mode::Big => answer_big(&mut stream),
         Mode::Rst => {
             read_request(&mut stream)?;
             reset(stream)
@@ -207,6 +193,27 @@ pub fn answer(stream: &mut (impl Read + Write), status: &str) -> io::Result<()> 
         write_status(stream, status)?;
     }
     Ok(())
+}
+
+fn hint_early(stream: &mut TcpStream) -> io::Result<()> {
+    read_request(stream)?;
+    stream.write_all(b"HTTP/1.1 103 Early Hints\r\nLink: </style.css>; rel=preload\r\n\r\n")?;
+    thread::sleep(Duration::from_millis(20));
+    write_status(stream, "200 OK")
+}
+
+/// Takes the request, says so to who started this process, and answers nothing.
+fn hang(stream: &mut TcpStream) -> io::Result<()> {
+    read_request(stream)?;
+    writeln!(io::stdout(), "{ASKED}")?;
+    drain(stream)
+}
+
+fn answer_big(stream: &mut TcpStream) -> io::Result<()> {
+    read_request(stream)?;
+    let body = [b'x'; 100_000];
+    let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\nConnection: close\r\n\r\n", body.len());
+    stream.write_all(&[head.as_bytes(), &body].concat())
 }
 
 fn write_status(stream: &mut impl Write, status: &str) -> io::Result<()> {
