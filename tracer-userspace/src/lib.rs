@@ -32,6 +32,7 @@ pub mod memory;
 pub mod node_events;
 pub mod observe;
 pub mod pipeline;
+mod plural;
 #[cfg(test)]
 mod properties;
 pub mod record;

@@ -10,6 +10,7 @@ use super::kubectl;
 use super::kubelet::{Unattached, k8s, pod, probe_of, whose};
 use crate::correlate::node::Node;
 use crate::event::{Container, FailureCount, FindingBody, Handler, Status};
+use crate::plural;
 use crate::record::{Confidence, Label};
 
 /// A count, and what was seen in its time.
@@ -58,7 +59,7 @@ pub fn of_command(count: &FailureCount, counted: &Counted, node: &Node) -> (Find
     let timeout_s = spec.map_or(1, |it| it.timeout_s);
     let summary = format!(
         "the kubelet counted {} of the command of the {} probe{} within {within} s: it ended with an error or not within {timeout_s} s, and no word of the kubelet tells which",
-        failures(unseen),
+        plural::counted(unseen, "failure"),
         count.probe_type.name(),
         whose(&k8s),
     );
@@ -86,7 +87,7 @@ pub fn disagreement(count: &FailureCount, counted: &Counted, node: &Node) -> Fin
     body.observed = format!(
         "{kind} probe of {namespace}/{name} {}: the kubelet counted {} within {} s, verdicts tell of {}; {seen}",
         count.container,
-        failures(counted.failures),
+        plural::counted(counted.failures, "failure"),
         counted.window_s(),
         counted.told,
     );
@@ -122,8 +123,4 @@ const fn seen(counted: &Counted, handler: Option<Handler>) -> (&'static str, &'s
             "the kubelet made no connection (the name of its port is no port of the container), or one that this kernel does not show (the start record and `tracer hooks` say what is missing): its Unhealthy Event has its words",
         ),
     }
-}
-
-fn failures(count: u64) -> String {
-    if count == 1 { "1 failure".to_owned() } else { format!("{count} failures") }
 }

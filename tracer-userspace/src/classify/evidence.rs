@@ -19,18 +19,6 @@ pub fn evidence(hook: &str, time_boot_ns: u64, says: String, fields: Value) -> E
     Evidence { hook: hook.to_owned(), time_boot_ns, says, fields }
 }
 
-/// "1 packet", "2 packets".
-#[must_use]
-pub fn counted(n: u64, noun: &str) -> String {
-    format!("{n} {noun}{}", if n == 1 { "" } else { "s" })
-}
-
-/// "1 packet was", "2 packets were".
-#[must_use]
-pub fn were(n: u64, noun: &str) -> String {
-    format!("{} {}", counted(n, noun), if n == 1 { "was" } else { "were" })
-}
-
 /// A dropped packet.
 #[must_use]
 pub fn of_drop(time: u64, drop: &PacketDrop) -> Evidence {
@@ -232,11 +220,6 @@ mod tests {
     fn two_namespaces_with_an_address_are_not_none() {
         assert!(says(|_| ()).ends_with("no network namespace of this node has its address"));
         assert!(says(|seen| seen.ambiguous = true).contains("cannot be told which"));
-    }
-
-    #[test]
-    fn one_is_not_many() {
-        assert_eq!([0, 1, 2].map(|n| were(n, "packet")), ["0 packets were", "1 packet was", "2 packets were"]);
     }
 
     #[test]

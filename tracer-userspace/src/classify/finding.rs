@@ -1,8 +1,8 @@
 //! What a rule found, and what weakens it.
 
-use crate::classify::evidence::were;
 use crate::classify::{Case, SETTLE_NS};
 use crate::event::{Loss, Netns};
+use crate::plural::were;
 use crate::record::{Confidence, Culprit, Evidence, Label, Outcome};
 
 /// What a rule found.

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::{Runs, Watched};
 use crate::doctor::{FUNCTION_PROBES, Finding, Status};
 use crate::ebpf::Standing;
-use crate::sink::plain;
+use crate::plural::counted;
 
 /// The hook's finding.
 pub(super) fn of(watched: &Watched, window: Duration) -> Finding {
@@ -67,7 +67,7 @@ pub(super) fn cost(runs: Option<Runs>, window: Duration) -> String {
         None => format!("no run in {:.0} s", window.as_secs_f64()),
         Some(ns) => {
             let share = runs.share(window) * 100.0;
-            format!("{}, {ns:.0} ns each, {share:.4} % of one CPU", plain::count(runs.count, "run"))
+            format!("{}, {ns:.0} ns each, {share:.4} % of one CPU", counted(runs.count, "run"))
         }
     }
 }

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use super::{Runs, Watched};
 use crate::ebpf::Standing;
+use crate::plural::counted;
 use crate::screen::{Screen, Style, safe};
-use crate::sink::plain;
 
 /// The whole page.
 pub(super) fn text(hooks: &[Watched], window: Duration, node_name: &str, screen: Screen) -> String {
@@ -133,7 +133,7 @@ fn totals(out: &mut String, hooks: &[Watched], window: Duration, node_name: &str
     let cost = if runs.is_empty() {
         "runs not counted".to_owned()
     } else {
-        format!("{}, {:.4} % of one CPU", plain::count(all.count, "run"), all.share(window) * 100.0)
+        format!("{}, {:.4} % of one CPU", counted(all.count, "run"), all.share(window) * 100.0)
     };
     let text = format!(
         "{}: {} hooks in force, {} missing, {} not needed; in {:.1} s {cost}",

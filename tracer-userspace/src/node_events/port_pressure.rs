@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use crate::correlate::node::Node;
 use crate::enrich::netns_ref;
 use crate::event::{NodeSettings, PortPressure, PortUser, ProxyMode};
+use crate::plural::counted;
 use crate::record::{NodeBody, PortUserBody, PortsBody};
 
 /// Below this many connects a second, and this share of the ports, a run that ends does not tell of it.
@@ -124,20 +125,17 @@ fn summary(ports: &PortsBody) -> String {
     text
 }
 
-/// `node-cache (pid 812, kube-system/node-local-dns): 60 connects (1.0/s) to 1 destination, 60 of them to itself, 60 left in TIME_WAIT`
+/// `node-cache (pid 812, kube-system/node-local-dns): 60 connects (1.0/s) to 1 destination, 60 of them to its own address, 60 left in TIME_WAIT`
 pub(crate) fn describe(user: &PortUserBody) -> String {
     let pod = user.pod.as_ref().map(|pod| format!(", {pod}")).unwrap_or_default();
     let many = user.processes.map(|n| format!(" and {} more", n - 1)).unwrap_or_default();
-    let plural = |count: u64| if count == 1 { "" } else { "s" };
     let mut text = format!(
-        "{} (pid {}{many}{pod}): {} connect{} ({}/s) to {} destination{}",
+        "{} (pid {}{many}{pod}): {} ({}/s) to {}",
         user.comm,
         user.pid,
-        user.connects,
-        plural(user.connects),
+        counted(user.connects, "connect"),
         user.connects_per_s,
-        user.distinct_destinations,
-        plural(user.distinct_destinations)
+        counted(user.distinct_destinations, "destination")
     );
     if user.self_connections > 0 {
         text.push_str(&format!(", {} of them to its own address", user.self_connections));

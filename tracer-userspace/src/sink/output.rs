@@ -22,8 +22,8 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 pub use self::rotate::Rotation;
 use self::target::{chunk_of, open_file, own, ready, stdout};
-use crate::classify::evidence::were;
 use crate::error::{self, Error, os_message};
+use crate::plural::were;
 use crate::screen::columns;
 use crate::status_line;
 

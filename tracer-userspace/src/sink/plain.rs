@@ -26,8 +26,3 @@ pub(super) fn clock(time: &str) -> &str {
 pub(super) fn date(time: &str) -> &str {
     time.get(..10).unwrap_or(time)
 }
-
-/// `1 pod`, `2 pods`.
-pub(crate) fn count(n: u64, noun: &str) -> String {
-    format!("{n} {noun}{}", if n == 1 { "" } else { "s" })
-}

@@ -14,6 +14,7 @@ pub(crate) use self::about::{About, who};
 use self::above::Above;
 use self::summary::Summary;
 use crate::event::{Loss, MissingHook};
+use crate::plural::counted;
 use crate::record::{AttemptBody, Body, LossBody, NodeBody, Outcome, Record, StartBody, StopBody};
 use crate::screen::{Screen, Style, safe};
 use crate::sink::findings;
@@ -68,10 +69,10 @@ impl Pretty {
             "{} ({}){after}: {}, {}, {} still open, {} read, {} lost",
             screen.paint(Style::Strong, "ended"),
             body.reason.replace('_', " "),
-            plain::count(body.verdicts.values().sum(), "verdict"),
-            plain::count(body.attempts, "attempt"),
+            counted(body.verdicts.values().sum(), "verdict"),
+            counted(body.attempts, "attempt"),
             body.open_attempts,
-            plain::count(body.events, "event"),
+            counted(body.events, "event"),
             body.lost_events,
         );
         out.push('\n');
@@ -94,7 +95,7 @@ fn start(out: &mut String, record: &Record, body: &StartBody, screen: Screen) {
         safe(&body.kernel),
         body.hooks.len(),
         body.missing_hooks.len(),
-        plain::count(body.pods as u64, "pod"),
+        counted(body.pods as u64, "pod"),
     );
     screen.head(out, &text);
     for hooks in by_reason(&body.missing_hooks) {

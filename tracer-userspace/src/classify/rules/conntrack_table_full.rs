@@ -3,11 +3,12 @@
 use serde_json::json;
 
 use super::super::blame::{Blame, may_lack_entry};
-use super::super::evidence::{evidence, plain, were};
+use super::super::evidence::{evidence, plain};
 use super::super::netfilter::dropped;
 use super::{Case, Finding, Label, enter};
 use crate::correlate::firewalls::Reading;
 use crate::event::{Conntrack, PacketDrop};
+use crate::plural::were;
 use crate::record::{Confidence, Evidence};
 
 /// What was turned away since a reading that is older than this may have been at another time.

@@ -2,9 +2,10 @@
 
 use serde_json::json;
 
-use super::super::evidence::{counted, evidence};
+use super::super::evidence::evidence;
 use super::slow_response::taken_and_silent;
 use super::{Case, Finding, Label};
+use crate::plural::counted;
 use crate::record::Confidence;
 
 /// The rule.

@@ -2,10 +2,11 @@
 
 use serde_json::json;
 
-use super::super::evidence::{counted, evidence, of_state};
+use super::super::evidence::{evidence, of_state};
 use super::{Case, Finding, Label, enter, in_namespace};
 use crate::correlate::attempt::Attempt;
 use crate::event::{PortPressure, PortUser, TcpState};
+use crate::plural::counted;
 use crate::record::Evidence;
 
 /// The rule. Who uses the ports up was asked when the connect failed, and is known a moment later.

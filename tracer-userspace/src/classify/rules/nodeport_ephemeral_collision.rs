@@ -7,10 +7,11 @@ use std::collections::BTreeSet;
 
 use serde_json::json;
 
-use super::super::evidence::{counted, evidence, is_netfilter, of_drop, of_ipvs, of_reset_sent};
+use super::super::evidence::{evidence, is_netfilter, of_drop, of_ipvs, of_reset_sent};
 use super::{Case, Finding, Label, dialler, enter, in_handshake};
 use crate::event::port_ranges::{NODE_PORTS, merged};
 use crate::event::{NodePort, TcpState, Via};
+use crate::plural::counted;
 use crate::record::{Confidence, Evidence};
 
 /// The rule.

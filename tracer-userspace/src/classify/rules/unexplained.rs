@@ -4,8 +4,8 @@ use serde_json::json;
 
 use super::super::SETTLE_NS;
 use super::super::evidence::{
-    counted, errno_words, evidence, of_drop, of_icmp, of_inspection, of_outcome, of_reset_received, of_reset_sent,
-    of_state, plain,
+    errno_words, evidence, of_drop, of_icmp, of_inspection, of_outcome, of_reset_received, of_reset_sent, of_state,
+    plain,
 };
 use super::network_policy_drop::ovs_reason;
 use super::slow_response::gave_up_early;
@@ -13,6 +13,7 @@ use super::{Case, Finding, Label, dialler, enter, in_namespace, ms};
 use crate::correlate::attempt::{Attempt, End};
 use crate::enrich;
 use crate::event::{Fact, Observation, PacketDrop};
+use crate::plural::counted;
 use crate::record::{Confidence, Evidence};
 use crate::shell;
 

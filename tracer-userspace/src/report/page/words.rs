@@ -2,7 +2,9 @@
 
 use jiff::Timestamp;
 
+use crate::plural;
 use crate::screen;
+
 /// `12,345`.
 pub(super) fn number(n: u64) -> String {
     let digits = n.to_string();
@@ -19,8 +21,7 @@ pub(super) fn number(n: u64) -> String {
 
 /// `1 pod`, `2 pods`.
 pub(super) fn count(n: u64, word: &str) -> String {
-    let plural = if n == 1 { "" } else { "s" };
-    format!("{} {word}{plural}", number(n))
+    format!("{} {word}{}", number(n), plural::ending(n))
 }
 
 /// The time of day: of a short span with milliseconds, of more than a day with the date.

@@ -5,9 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::about::{About, who};
 use super::tally::Tally;
+use crate::plural::counted;
 use crate::record::{Confidence, Label, Outcome, Record, StopBody, VerdictBody};
 use crate::screen::{Screen, Style, unbroken_commands};
-use crate::sink::plain;
 
 /// Verdicts remembered, to be taken back when they are revised: within their attempt's last seconds.
 const REMEMBERED: usize = 4096;
@@ -82,7 +82,7 @@ impl Summary {
 
 /// What can be said of a run in which no failure was printed.
 fn without_failure(stop: &StopBody, failed: u64, filtered: bool) -> (Style, String) {
-    let attempts = plain::count(stop.attempts, "attempt");
+    let attempts = counted(stop.attempts, "attempt");
     if stop.attempts == 0 {
         return (Style::Mild, "no attempt was seen from its start to its end: nothing can be said of this node".into());
     }
@@ -91,7 +91,7 @@ fn without_failure(stop: &StopBody, failed: u64, filtered: bool) -> (Style, Stri
         return (Style::Mild, format!("{why}; of {attempts} in all {failed} failed"));
     }
     if stop.lost_events > 0 {
-        let lost = plain::count(stop.lost_events, "event");
+        let lost = counted(stop.lost_events, "event");
         return (Style::Mild, format!("{attempts}, none seen to fail; but {lost} were lost"));
     }
     (Style::Good, format!("healthy: {attempts}, none failed"))
@@ -176,7 +176,7 @@ impl Cause {
             lacked.push(format!("hooks that are not in force: {}", hooks.join(", ")));
         }
         if self.lost_events > 0 {
-            lacked.push(format!("{} that were lost", plain::count(self.lost_events, "event")));
+            lacked.push(format!("{} that were lost", counted(self.lost_events, "event")));
         }
         let nothing = "nothing: every hook that could tell was in force, and no event was lost";
         screen.row(out, "missing", if lacked.is_empty() { nothing.to_owned() } else { lacked.join("; ") }.as_str());
