@@ -268,10 +268,9 @@ fn a_full_disk_is_survived() {
     soon("the start record", || (!records(&out).is_empty()).then_some(()));
     let filler = disk.0.join("filler");
     let _ = File::create(&filler).unwrap().write_all(&vec![0; 1 << 20]);
-    refuse(50);
+    refuse(60);
     // The kernel side goes on: verdicts are counted while none can be written.
     let degraded = soon("the trouble", || {
-        refuse(10);
         let report: Value = serde_json::from_str(&stage.health(&["--ready"]).1).unwrap();
         report["degraded"][0].as_str().map(str::to_owned)
     });

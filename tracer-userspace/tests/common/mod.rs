@@ -60,7 +60,6 @@ pub(crate) fn soon<T>(what: &str, mut try_it: impl FnMut() -> Option<T>) -> T {
             return found;
         }
         assert!(begin.elapsed() < PATIENCE, "{what} did not come");
-        // Many a question makes work for the tracer, which may be built for debugging.
         std::thread::sleep(Duration::from_millis(20));
     }
 }
