@@ -101,61 +101,61 @@ impl Need {
                 let opened = socket(AddressFamily::Packet, SockType::Raw, SockFlag::SOCK_CLOEXEC, None);
                 opened.err().map(|error| format!("no packet socket: {} (CAP_NET_RAW)", error.desc()))
             }
-            _ => self.try_out(),
+            Self::Ipvs => IPVS.fails(),
+            Self::Iptables => IPTABLES.fails(),
+            Self::LegacyIptables => LEGACY_IPTABLES.fails(),
+            Self::IptablesNat => IPTABLES_NAT.fails(),
+            Self::Nft => NFT.fails(),
+            Self::NftNat => NFT_NAT.fails(),
+            Self::TcProgram => TC_PROGRAM.fails(),
         }
     }
+}
 
-    fn try_out(self) -> Option<String> {
-        let (what, program, args, input) = self.trial();
-        if !is_installed(program) {
-            return Some(format!("no `{program}` on this machine"));
-        }
-        let outcome = Netns::create(&format!("{PREFIX}{}-need-{what}", std::process::id()))
-            .and_then(|ns| ns.run(program, args, input));
-        outcome.err().map(|error| format!("{what}: {}", first_line(&format!("{error:#}"))))
-    }
+/// A command that succeeds in a namespace of its own where the kernel has what is needed.
+struct Trial {
+    name: &'static str,
+    program: &'static str,
+    args: &'static [&'static str],
+    input: &'static str,
+}
 
-    const fn trial(self) -> (&'static str, &'static str, &'static [&'static str], &'static str) {
-        const REJECT: &[&str] = &["-A", "INPUT", "-p", "tcp", "-j", "REJECT", "--reject-with", "tcp-reset"];
-        const DNAT: &[&str] = &[
-            "-t",
-            "nat",
-            "-A",
-            "OUTPUT",
-            "-p",
-            "tcp",
-            "--dport",
-            "1",
-            "-j",
-            "DNAT",
-            "--to-destination",
-            "10.88.0.2:2",
-        ];
-        const SERVICE: &[&str] = &["-A", "-t", "10.96.0.1:1", "-s", "rr"];
-        match self {
-            Self::Ipvs => ("ipvs", "ipvsadm", SERVICE, ""),
-            Self::Iptables => ("iptables", "iptables-nft", REJECT, ""),
-            Self::LegacyIptables => ("iptables-legacy", "iptables-legacy", REJECT, ""),
-            Self::TcProgram => (
-                "tc-program",
-                "tc",
-                &["-batch", "-"],
-                "qdisc add dev lo clsact\nfilter add dev lo ingress bpf da bytecode '1,6 0 0 2'\n",
-            ),
-            Self::OwnMachine | Self::RealProcessor | Self::CpuQuota | Self::PacketSocket => {
-                ("machine", "true", &[], "")
-            }
-            Self::Nft => {
-                ("nft", "nft", &["-f", "-"], "table inet t { chain c { type filter hook input priority 0; }; }\n")
-            }
-            Self::IptablesNat => ("iptables-nat", "iptables-nft", DNAT, ""),
-            Self::NftNat => (
-                "nft-nat",
-                "nft",
-                &["-f", "-"],
-                "table ip t { chain c { type nat hook prerouting priority -100; fib daddr type local tcp dport 1 dnat to 10.88.0.2:2; }; }\n",
-            ),
+const IPVS: Trial =
+    Trial { name: "ipvs", program: "ipvsadm", args: &["-A", "-t", "10.96.0.1:1", "-s", "rr"], input: "" };
+const REJECT: &[&str] = &["-A", "INPUT", "-p", "tcp", "-j", "REJECT", "--reject-with", "tcp-reset"];
+const IPTABLES: Trial = Trial { name: "iptables", program: "iptables-nft", args: REJECT, input: "" };
+const LEGACY_IPTABLES: Trial = Trial { name: "iptables-legacy", program: "iptables-legacy", args: REJECT, input: "" };
+const DNAT: &[&str] =
+    &["-t", "nat", "-A", "OUTPUT", "-p", "tcp", "--dport", "1", "-j", "DNAT", "--to-destination", "10.88.0.2:2"];
+const IPTABLES_NAT: Trial = Trial { name: "iptables-nat", program: "iptables-nft", args: DNAT, input: "" };
+const NFT: Trial = Trial {
+    name: "nft",
+    program: "nft",
+    args: &["-f", "-"],
+    input: "table inet t { chain c { type filter hook input priority 0; }; }\n",
+};
+const NFT_NAT: Trial = Trial {
+    name: "nft-nat",
+    program: "nft",
+    args: &["-f", "-"],
+    input: "table ip t { chain c { type nat hook prerouting priority -100; fib daddr type local tcp dport 1 dnat to 10.88.0.2:2; }; }\n",
+};
+const TC_PROGRAM: Trial = Trial {
+    name: "tc-program",
+    program: "tc",
+    args: &["-batch", "-"],
+    input: "qdisc add dev lo clsact\nfilter add dev lo ingress bpf da bytecode '1,6 0 0 2'\n",
+};
+
+impl Trial {
+    /// Why it fails; `None` if it does not.
+    fn fails(&self) -> Option<String> {
+        if !is_installed(self.program) {
+            return Some(format!("no `{}` on this machine", self.program));
         }
+        let outcome = Netns::create(&format!("{PREFIX}{}-need-{}", std::process::id(), self.name))
+            .and_then(|ns| ns.run(self.program, self.args, self.input));
+        outcome.err().map(|error| format!("{}: {}", self.name, first_line(&format!("{error:#}"))))
     }
 }
 
