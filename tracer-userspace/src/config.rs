@@ -190,13 +190,7 @@ fn none_empty(flag: &str, names: &[String]) -> Result<(), Error> {
 fn probers(names: Vec<String>) -> Result<Vec<String>, Error> {
     none_empty("--prober", &names)?;
     if let Some(name) = names.iter().find(|name| name.len() > COMM_MAX) {
-        let cut: String = name
-            .chars()
-            .scan(0, |n, c| {
-                *n += c.len_utf8();
-                (*n <= COMM_MAX).then_some(c)
-            })
-            .collect();
+        let cut = &name[..name.floor_char_boundary(COMM_MAX)];
         return Err(Error::Usage(format!(
             "--prober `{name}`: the kernel keeps {COMM_MAX} bytes of a process name; write `{cut}` (see /proc/PID/comm)"
         )));
