@@ -1,11 +1,12 @@
 //! Named network namespaces: made, entered and removed without touching the machine's own.
 
 use std::fs::{self, File};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::Arc;
 use std::thread;
 
 use anyhow::{Context, Result, anyhow, bail};
@@ -26,7 +27,7 @@ const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 #[derive(Debug)]
 pub struct Netns {
     name: String,
-    file: File,
+    file: Arc<File>,
     inum: u32,
 }
 
@@ -42,7 +43,7 @@ impl Netns {
         }
         let file = File::open(&path)?;
         let inum = u32::try_from(file.metadata()?.ino()).context("inode number of a namespace")?;
-        Ok(Self { name: name.to_owned(), file, inum })
+        Ok(Self { name: name.to_owned(), file: Arc::new(file), inum })
     }
 
     /// Its inode number.
@@ -54,16 +55,10 @@ impl Netns {
     /// A command that will run inside.
     pub fn command(&self, program: impl AsRef<Path>) -> Command {
         let mut command = Command::new(program.as_ref());
-        let fd = self.file.as_raw_fd();
-        // SAFETY: setns and prctl are async-signal-safe; the descriptor outlives the spawn because
-        // `self` is borrowed by nobody that could close it in this single-threaded harness.
+        let file = Arc::clone(&self.file);
+        // SAFETY: setns is async-signal-safe, and the command holds the descriptor.
         unsafe {
-            command.pre_exec(move || {
-                if libc::setns(fd, libc::CLONE_NEWNET) != 0 {
-                    return Err(std::io::Error::last_os_error());
-                }
-                Ok(())
-            });
+            command.pre_exec(move || Ok(setns(&*file, CloneFlags::CLONE_NEWNET)?));
         }
         die_with_parent(&mut command);
         command

@@ -5,7 +5,7 @@
 //! lose the link that carries it, which may be `lo`.
 
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd as _, BorrowedFd};
 
 use netlink_packet_core::{
     NLM_F_ACK, NLM_F_DUMP, NLM_F_REQUEST, NLMSG_DONE, NLMSG_ERROR, NetlinkBuffer, NlaBuffer, NlasIterator,
@@ -90,8 +90,7 @@ impl Netlink {
 
     /// For `poll(2)`.
     pub(super) fn as_fd(&self) -> BorrowedFd<'_> {
-        // SAFETY: the descriptor belongs to `self.socket`, which lives as long as the borrow.
-        unsafe { BorrowedFd::borrow_raw(self.socket.as_raw_fd()) }
+        self.socket.as_fd()
     }
 }
 
