@@ -9,7 +9,7 @@ use super::case::{ANSWER_NS, Case, in_handshake, outbound};
 use super::evidence::{is_netfilter, netfilter_hook, of_drop, of_icmp, of_reset_received, of_state};
 use super::finding::Finding;
 use super::phrases::{enter, in_namespace};
-use crate::event::{Icmp, Netns, PacketDrop, ProxyMode, RuleVerdict, TcpState, Tracked};
+use crate::event::{Icmp, Netns, NodePorts, PacketDrop, ProxyMode, RuleVerdict, TcpState, Tracked};
 use crate::record::{Confidence, Evidence, Label};
 
 const UNTRACKED: &str =
@@ -212,8 +212,8 @@ fn answer_and_ipvs_hooks(case: &Case<'_>) -> &'static [&'static str] {
 /// kube-proxy keeps Services of this node in IPVS.
 fn runs_ipvs(case: &Case<'_>) -> bool {
     let device = |netns| case.node.links.get(&netns).is_some_and(|links| links.iter().any(|l| l.name == "kube-ipvs0"));
-    case.node.node_ports(ProxyMode::Ipvs).is_some_and(|table| !table.ports.is_empty())
-        || case.node.netns().is_some_and(device)
+    let has_some = |table: &NodePorts| !table.ports.is_empty() || !table.without_backend.is_empty();
+    case.node.node_ports(ProxyMode::Ipvs).is_some_and(has_some) || case.node.netns().is_some_and(device)
 }
 
 const fn is_unreachable(icmp: &Icmp) -> bool {
@@ -247,8 +247,14 @@ impl Stopped<'_> {
     }
 
     /// Who did it, to begin the sentence: a rule, unless rules were read and none of them can have.
-    pub(super) fn who(&self) -> &'static str {
-        if self.blame.as_ref().is_some_and(|blame| blame.rules.is_empty()) { "netfilter" } else { "a netfilter rule" }
+    pub(super) fn who(&self, case: &Case<'_>) -> &'static str {
+        let none_fits = self.blame.as_ref().is_some_and(|blame| blame.rules.is_empty());
+        if none_fits || self.may_be_ipvs(case) { "netfilter" } else { "a netfilter rule" }
+    }
+
+    /// No rules were read, and IPVS, which drops in netfilter's name, may have done it: no hook tells.
+    fn may_be_ipvs(&self, case: &Case<'_>) -> bool {
+        self.blame.is_none() && runs_ipvs(case) && !case.node.missing_of(&["ip_vs_leave"]).is_empty()
     }
 
     /// "10.88.0.1 -> port 8080", or, where it was the answer that was dropped, that.
@@ -325,7 +331,8 @@ impl Stopped<'_> {
     /// A failure by a rule of the firewall; less sure where none of those that were read surely did it or can have done it, and
     /// less so where IPVS is in use and no hook tells what it drops.
     pub(super) fn by_firewall(self, case: &Case<'_>, label: Label, summary: String, remediation: String) -> Finding {
-        let (no_rule, unsure) = (self.is_by_no_rule(), self.may_be_by_no_rule());
+        let no_rule = self.is_by_no_rule() || self.may_be_ipvs(case);
+        let unsure = self.may_be_by_no_rule();
         let found = self.finding(case, label, summary, remediation);
         if !no_rule {
             let most = if unsure { Confidence::Likely } else { Confidence::Proven };

@@ -47,12 +47,18 @@ mod tests {
     #[test]
     fn only_the_table_of_ipvs_takes_a_source_port() {
         let mut tables = NodePortTables::default();
-        tables.see(&NodePorts { netns: NODE, mode: ProxyMode::Iptables, ports: vec![port(30_001, &[])] });
+        tables.see(&NodePorts {
+            netns: NODE,
+            mode: ProxyMode::Iptables,
+            ports: vec![port(30_001, &[])],
+            without_backend: Vec::new(),
+        });
         assert!(tables.of_ipvs_at(addr("10.88.0.1:30001")).is_none());
         tables.see(&NodePorts {
             netns: NODE,
             mode: ProxyMode::Ipvs,
             ports: vec![port(30_002, &["10.88.0.1"]), port(30_003, &[])],
+            without_backend: Vec::new(),
         });
         let taken = |at: &str| tables.of_ipvs_at(addr(at)).is_some();
         assert_eq!(["10.88.0.1:30002", "10.88.0.9:30002", "10.88.0.9:30003"].map(taken), [true, false, true]);
@@ -62,7 +68,12 @@ mod tests {
     #[test]
     fn a_table_replaces_what_it_said_before() {
         let mut tables = NodePortTables::default();
-        let table = |number| NodePorts { netns: NODE, mode: ProxyMode::Nftables, ports: vec![port(number, &[])] };
+        let table = |number| NodePorts {
+            netns: NODE,
+            mode: ProxyMode::Nftables,
+            ports: vec![port(number, &[])],
+            without_backend: Vec::new(),
+        };
         [30_001, 30_002].into_iter().for_each(|number| tables.see(&table(number)));
         assert_eq!(tables.all().map(|(_, port)| port.port).collect::<Vec<_>>(), [30_002]);
     }

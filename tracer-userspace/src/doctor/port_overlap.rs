@@ -173,7 +173,7 @@ mod tests {
 
     fn table(mode: ProxyMode, ports: &[u16]) -> Vec<NodePorts> {
         let port = |port: &u16| NodePort { port: *port, addrs: Vec::new(), service: None, backends: Vec::new() };
-        vec![NodePorts { netns: Netns(1), mode, ports: ports.iter().map(port).collect() }]
+        vec![NodePorts { netns: Netns(1), mode, ports: ports.iter().map(port).collect(), without_backend: Vec::new() }]
     }
 
     #[test]

@@ -165,6 +165,9 @@ pub struct NodePorts {
     pub mode: ProxyMode,
     /// The ports.
     pub ports: Vec<NodePort>,
+    /// Virtual services of IPVS that have no backend, on whichever address.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub without_backend: Vec<SocketAddr>,
 }
 
 /// One NodePort.

@@ -81,7 +81,12 @@ mod tests {
             service: service.map(Into::into),
             backends: Vec::new(),
         };
-        NodePorts { netns: Netns(netns), mode: ProxyMode::Nftables, ports: ports.iter().map(port).collect() }
+        NodePorts {
+            netns: Netns(netns),
+            mode: ProxyMode::Nftables,
+            ports: ports.iter().map(port).collect(),
+            without_backend: Vec::new(),
+        }
     }
 
     fn change(before: NodePorts, now: &NodePorts) -> Option<NodeBody> {

@@ -170,7 +170,12 @@ mod tests {
         node.settings.local_port_range = Some((1024, 65000));
         node.settings.reserved_ports = reserved;
         let port = |port| NodePort { port, addrs: Vec::new(), service: None, backends: Vec::new() };
-        let ports = NodePorts { netns: Netns(1), mode: ProxyMode::Ipvs, ports: vec![port(36704), port(36705)] };
+        let ports = NodePorts {
+            netns: Netns(1),
+            mode: ProxyMode::Ipvs,
+            ports: vec![port(36704), port(36705)],
+            without_backend: Vec::new(),
+        };
         node.see(&Observation { time_boot_ns: 1, fact: Fact::NodePorts(ports) });
         node
     }

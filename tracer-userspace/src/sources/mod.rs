@@ -338,7 +338,12 @@ mod tests {
             not_ready_endpoints: Vec::new(),
         };
         let port = |port| NodePort { port, addrs: Vec::new(), service: None, backends: Vec::new() };
-        let table = NodePorts { netns: Netns(1), mode: ProxyMode::Ipvs, ports: vec![port(30080), port(36704)] };
+        let table = NodePorts {
+            netns: Netns(1),
+            mode: ProxyMode::Ipvs,
+            ports: vec![port(30080), port(36704)],
+            without_backend: Vec::new(),
+        };
         let mut facts = [Fact::NodePorts(table)];
         name_node_ports(&mut facts, &[service]);
         let Fact::NodePorts(named) = &facts[0] else { unreachable!("the fact keeps its kind") };

@@ -63,9 +63,12 @@ impl Sent {
 /// A table of NodePorts without any.
 fn without_ports(fact: &Fact) -> Option<Fact> {
     match fact {
-        Fact::NodePorts(NodePorts { netns, mode, .. }) => {
-            Some(Fact::NodePorts(NodePorts { netns: *netns, mode: *mode, ports: Vec::new() }))
-        }
+        Fact::NodePorts(NodePorts { netns, mode, .. }) => Some(Fact::NodePorts(NodePorts {
+            netns: *netns,
+            mode: *mode,
+            ports: Vec::new(),
+            without_backend: Vec::new(),
+        })),
         _ => None,
     }
 }
@@ -90,7 +93,14 @@ mod tests {
     fn a_table_that_had_no_node_ports_is_told_as_empty_first() {
         let sent = |last: &[Fact]| Sent::new(last.to_vec(), mpsc::channel(1).0);
         let port = NodePort { port: 30080, addrs: Vec::new(), service: None, backends: Vec::new() };
-        let table = |ports| Fact::NodePorts(NodePorts { netns: Netns(7), mode: ProxyMode::Nftables, ports });
+        let table = |ports| {
+            Fact::NodePorts(NodePorts {
+                netns: Netns(7),
+                mode: ProxyMode::Nftables,
+                ports,
+                without_backend: Vec::new(),
+            })
+        };
         let first = [table(vec![port])];
         assert_eq!(sent(&[]).begun(&first, Some(Netns(7))), [table(Vec::new())]);
         assert_eq!(sent(&first).begun(&first, Some(Netns(7))), [], "it had some already");

@@ -57,7 +57,7 @@ impl Stream {
         let backends = backends.iter().map(|b| addr(b)).collect();
         let port =
             NodePort { port, addrs: vec![self.flow.src.ip()], service: Some("kube-system/dashboard".into()), backends };
-        self.push(Fact::NodePorts(NodePorts { netns: NODE, mode, ports: vec![port] }))
+        self.push(Fact::NodePorts(NodePorts { netns: NODE, mode, ports: vec![port], without_backend: Vec::new() }))
     }
 
     pub(crate) fn links(&mut self, lo_up: bool, addrs: &[&str]) -> &mut Self {

@@ -13,7 +13,7 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let hook = stopped.drop.and_then(|(_, drop)| netfilter_hook(drop)).unwrap_or("filter");
     let untracked = stopped.untracked(case);
     let how = untracked.as_ref().map(|(words, _)| *words).unwrap_or_default();
-    let summary = format!("{}{}{}{how}", stopped.who(), stopped.did(case), stopped.words());
+    let summary = format!("{}{}{}{how}", stopped.who(case), stopped.did(case), stopped.words());
     let by_rule = || {
         let (what, look) = (stopped.to_allow(case), stopped.look(case));
         match &untracked {

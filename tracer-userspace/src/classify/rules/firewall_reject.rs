@@ -6,7 +6,7 @@ use super::{Case, Finding, Label};
 /// The rule.
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let stopped = rejected(case)?;
-    let summary = format!("{}{}{}", stopped.who(), stopped.did(case), stopped.words());
+    let summary = format!("{}{}{}", stopped.who(case), stopped.did(case), stopped.words());
     let (from, port) = (stopped.client(case), case.attempt.flow.dst.port());
     let by_rule = || format!("allow {from} -> port {port} before the rule that rejects it: {}", stopped.look(case));
     let remediation = stopped.mend(case, by_rule);

@@ -57,22 +57,25 @@ fn by_rule(case: &Case<'_>) -> Option<Finding> {
     Some(finding(case, named, lacking, &said, make).with_confidence(confidence))
 }
 
-/// No hook tells what IPVS does, its table has no backend for the NodePort that was dialled, and the SYN was answered with the
-/// error that it sends then (`ip_vs_leave`): no rule that was read can have sent it.
+/// No hook tells what IPVS does, its table has no backend for the Service or NodePort that was dialled, and the SYN was answered
+/// with the error that it sends then (`ip_vs_leave`): no rule that was read can have sent it.
 fn by_table(case: &Case<'_>) -> Option<Finding> {
     const HOOK: &[&str] = &["ip_vs_leave"];
     let dst = case.attempt.flow.dst;
     let by_icmp = || case.attempt.icmp().find(|(_, icmp)| icmp.flags.is_syn() && is_port_unreachable(icmp));
     let (time, icmp) = by_icmp().filter(|_| !case.node.missing_of(HOOK).is_empty())?;
-    let here = |table: &NodePorts| table.mode == ProxyMode::Ipvs && icmp.netns.is_none_or(|it| it == table.netns);
+    let here = |table: &&NodePorts| icmp.netns.is_none_or(|it| it == table.netns);
     let at = |port: &NodePort| port.port == dst.port() && (port.addrs.is_empty() || port.addrs.contains(&dst.ip()));
-    let mut tables = case.node.all_node_ports().filter(|(table, _)| here(table));
-    tables.find(|(_, port)| at(port) && port.backends.is_empty())?;
+    let table = case.node.node_ports(ProxyMode::Ipvs).filter(|table| here(table))?;
+    let node_port = || table.ports.iter().any(|port| at(port) && port.backends.is_empty());
+    if !table.without_backend.contains(&dst) && !node_port() {
+        return None;
+    }
     let stopped = stopped(case).filter(|it| it.blame.as_ref().is_none_or(|blame| blame.rules.is_empty()))?;
     let lacking = ready_elsewhere(case).map_or(Lacking::Everywhere, |_| Lacking::Here(policy_at(case, dst)));
     let said = format!("IPVS has no backend for it in its table, and netfilter{}", stopped.did(case));
     let entry =
-        evidence("ip_vs", time, format!("/proc/net/ip_vs: {dst} has no backend"), json!({ "node_port": dst.port() }));
+        evidence("ip_vs", time, format!("/proc/net/ip_vs: {dst} has no backend"), json!({ "virtual_service": dst }));
     let make = |summary, remediation| stopped.finding(case, Label::ServiceNoEndpoints, summary, remediation);
     let mut found = finding(case, None, lacking, &said, make);
     found.evidence.push(entry);

@@ -1,6 +1,8 @@
 use std::net::IpAddr;
 
-use crate::event::{Fact, FirewallRule, IpvsOp, Pod, Pods, ProxyMode, RuleVerdict, Service, ServicePort, Services};
+use crate::event::{
+    Fact, FirewallRule, IpvsOp, NodePorts, Pod, Pods, ProxyMode, RuleVerdict, Service, ServicePort, Services,
+};
 use crate::record::{Confidence, VerdictBody};
 use crate::testing::{NODE, SYN, SYN_ACK, Stream, firewall, rule};
 
@@ -170,6 +172,33 @@ fn a_node_port_that_has_no_backend_in_the_table_of_ipvs_is_no_rule_s() {
     assert_eq!(said("other", &[], vec![]), ("firewall_reject", Confidence::Likely), "the hook would have told");
     let deny = vec![rule("INPUT", RuleVerdict::Reject)];
     assert_eq!(said("ip_vs_leave", &[], deny), ("firewall_reject", Confidence::Proven));
+}
+
+/// The same of a Service's own address, which is no NodePort; and before the rules have been read.
+#[test]
+fn nor_is_a_service_without_a_backend() {
+    let said = |hook: &str, without: &[&str], rules: Option<Vec<FirewallRule>>| {
+        let without_backend = without.iter().map(|at| at.parse().expect("an address")).collect();
+        let table = NodePorts { netns: NODE, mode: ProxyMode::Ipvs, ports: Vec::new(), without_backend };
+        let mut stream = Stream::to("10.96.0.9:80");
+        stream.missing(hook).push(Fact::NodePorts(table)).connect().icmp_in(NODE, 3, 3).drop(
+            SYN,
+            "NETFILTER_DROP",
+            NODE,
+        );
+        rules.into_iter().for_each(|rules| _ = stream.push(firewall(NODE, rules)));
+        let verdict = stream.gives_up().verdicts().pop().expect("a verdict").verdict;
+        (verdict.label.name(), verdict.confidence)
+    };
+    let likely = ("service_no_endpoints", Confidence::Likely);
+    assert_eq!(said("ip_vs_leave", &["10.96.0.9:80"], Some(vec![])), likely);
+    assert_eq!(said("ip_vs_leave", &["10.96.0.9:80"], None), likely);
+    assert_eq!(said("ip_vs_leave", &["10.96.0.9:81"], None), ("firewall_reject", Confidence::Possible));
+    assert_eq!(
+        said("other", &["10.96.0.9:80"], None),
+        ("firewall_reject", Confidence::Proven),
+        "the hook would have told"
+    );
 }
 
 /// Cilium in place of kube-proxy, where it does not translate at the socket.

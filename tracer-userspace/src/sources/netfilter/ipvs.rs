@@ -11,18 +11,21 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use super::super::links::Link;
 use super::super::procfs::NodeNetns;
-use super::NetfilterError;
+use super::{NetfilterError, Ports};
 use crate::event::NodePort;
 
 /// Enough to tell the Service by; a Service with a thousand backends on six addresses is not kept whole.
 const MAX_BACKENDS: usize = 64;
 
-pub(super) fn read(node: &NodeNetns, links: &[Link]) -> Result<Vec<NodePort>, NetfilterError> {
+/// So many virtual services without a backend are kept.
+const MAX_WITHOUT: usize = 1024;
+
+pub(super) fn read(node: &NodeNetns, links: &[Link]) -> Result<Ports, NetfilterError> {
     let path = node.net_file("ip_vs");
     let failed = |source| NetfilterError::Ipvs { path: path.display().to_string(), source };
     match fs::File::open(&path) {
         Ok(file) => parse(BufReader::new(file), links).map_err(failed),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Ports::default()),
         Err(error) => Err(failed(error)),
     }
 }
@@ -42,20 +45,45 @@ struct Virtual {
     on_node: bool,
 }
 
-fn parse(table: impl BufRead, links: &[Link]) -> io::Result<Vec<NodePort>> {
+fn parse(table: impl BufRead, links: &[Link]) -> io::Result<Ports> {
     let holders = holders(links);
     let mut ports: BTreeMap<u16, Virtual> = BTreeMap::new();
-    let mut current = None;
+    let (mut current, mut without) = (None, WithoutBackend::default());
     for line in table.lines() {
         let line = line?;
         if let Some(backend) = line.strip_prefix("  -> ") {
             let service = current.and_then(|port| ports.get_mut(&port));
             add_backend(service, backend);
+            without.last = None;
         } else {
-            current = add_service(&mut ports, &holders, &line);
+            let at = virtual_service(&line);
+            without.next(at);
+            current = at.and_then(|at| add_service(&mut ports, &holders, at));
         }
     }
-    Ok(ports.into_iter().filter(|(_, service)| service.on_node).map(to_node_port).collect())
+    without.next(None);
+    let ports = ports.into_iter().filter(|(_, service)| service.on_node).map(to_node_port).collect();
+    Ok((ports, without.found))
+}
+
+/// Virtual services that no backend follows.
+#[derive(Default)]
+struct WithoutBackend {
+    found: Vec<SocketAddr>,
+    /// None has followed yet.
+    last: Option<SocketAddr>,
+}
+
+impl WithoutBackend {
+    fn next(&mut self, service: Option<SocketAddr>) {
+        let room = self.found.len() < MAX_WITHOUT;
+        self.found.extend(std::mem::replace(&mut self.last, service).filter(|_| room));
+    }
+}
+
+/// `TCP  0A0A0A0A:1F90 rr `.
+fn virtual_service(line: &str) -> Option<SocketAddr> {
+    endpoint(line.strip_prefix("TCP")?.split_whitespace().next()?)
 }
 
 fn to_node_port((port, service): (u16, Virtual)) -> NodePort {
@@ -68,10 +96,8 @@ fn holders(links: &[Link]) -> HashMap<IpAddr, Holder> {
     usable.flat_map(|link| link.state.addrs.iter().map(move |addr| (*addr, holder(link)))).collect()
 }
 
-/// `TCP  0A0A0A0A:1F90 rr `; gives the port if the address is one of the node's.
-fn add_service(ports: &mut BTreeMap<u16, Virtual>, holders: &HashMap<IpAddr, Holder>, line: &str) -> Option<u16> {
-    let mut words = line.strip_prefix("TCP")?.split_whitespace();
-    let at = endpoint(words.next()?)?;
+/// Gives the port if the address is one of the node's.
+fn add_service(ports: &mut BTreeMap<u16, Virtual>, holders: &HashMap<IpAddr, Holder>, at: SocketAddr) -> Option<u16> {
     let holder = *holders.get(&at.ip())?;
     let service = ports.entry(at.port()).or_default();
     service.on_node |= holder == Holder::Node;
@@ -130,7 +156,9 @@ mod tests {
 
     #[test]
     fn node_ports_are_told_from_cluster_addresses() {
-        let ports = parse(TABLE.as_bytes(), &node()).expect("table");
+        let (ports, without) = parse(TABLE.as_bytes(), &node()).expect("table");
+        assert!(without.contains(&"10.23.77.129:30080".parse().expect("address")), "{without:?}");
+        assert!(!without.iter().any(|at| at.port() == 36704), "{without:?}");
         let numbers: Vec<u16> = ports.iter().map(|port| port.port).collect();
         assert_eq!(numbers, [30080, 36704]);
         let dashboard = &ports[1];
@@ -144,7 +172,7 @@ mod tests {
     #[test]
     fn garbage_is_passed_over() {
         let text = "TCP\nTCP  zz:1F90 rr\n  -> \n  -> 0A580004:1F90 Masq 1 0 0\nFWM  00000001 rr\n";
-        assert_eq!(parse(text.as_bytes(), &node()).expect("table"), []);
+        assert_eq!(parse(text.as_bytes(), &node()).expect("table"), Ports::default());
     }
 
     #[test]
@@ -157,6 +185,6 @@ mod tests {
                 n + 20_000
             );
         }
-        assert_eq!(parse(text.as_bytes(), &node()).expect("table").len(), 10_000);
+        assert_eq!(parse(text.as_bytes(), &node()).expect("table").0.len(), 10_000);
     }
 }

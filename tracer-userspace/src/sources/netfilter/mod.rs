@@ -13,6 +13,7 @@ mod nft;
 
 use std::collections::BTreeMap;
 use std::io;
+use std::net::SocketAddr;
 
 pub use firewall::survey::{Survey, SurveyChain, SurveyTable, survey};
 
@@ -58,14 +59,17 @@ impl NetfilterError {
 /// Port to the Service's name, where the table carries it.
 type Named = BTreeMap<u16, Option<String>>;
 
+/// Those of one table, and the virtual services of IPVS without a backend.
+type Ports = (Vec<NodePort>, Vec<SocketAddr>);
+
 /// The NodePorts of every table that has some, and what could not be read.
 #[must_use]
 pub fn read(node: &NodeNetns, links: &[Link]) -> (Vec<NodePorts>, Vec<NetfilterError>) {
     let mut problems = Vec::new();
     let mut found = Vec::new();
-    let mut add = |mode, ports: Result<Vec<NodePort>, NetfilterError>| match ports {
-        Ok(ports) if ports.is_empty() => {}
-        Ok(ports) => found.push(NodePorts { netns: node.netns, mode, ports }),
+    let mut add = |mode, read: Result<Ports, NetfilterError>| match read {
+        Ok((ports, without_backend)) if ports.is_empty() && without_backend.is_empty() => {}
+        Ok((ports, without_backend)) => found.push(NodePorts { netns: node.netns, mode, ports, without_backend }),
         Err(error) => problems.push(error),
     };
     add(ProxyMode::Ipvs, ipvs::read(node, links));
@@ -94,9 +98,9 @@ fn both(nft: Result<Named, NetfilterError>, legacy: Result<Named, NetfilterError
     (ports, refused)
 }
 
-fn to_ports(named: Named) -> Vec<NodePort> {
+fn to_ports(named: Named) -> Ports {
     let port = |(port, service)| NodePort { port, addrs: Vec::new(), service, backends: Vec::new() };
-    named.into_iter().map(port).collect()
+    (named.into_iter().map(port).collect(), Vec::new())
 }
 
 #[cfg(test)]
