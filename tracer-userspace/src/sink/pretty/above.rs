@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 
-use crate::record::VerdictBody;
+use crate::record::{Verdict, VerdictBody};
 
 /// Verdicts remembered: further above nobody looks.
 const REMEMBERED: usize = 64;
@@ -68,10 +68,12 @@ fn amends(body: &VerdictBody, above: &VerdictBody) -> bool {
     above.verdict.label == body.verdict.label && !taken_back
 }
 
-/// But for numbers: how long it took, since when.
+/// By the same hooks, and in the same words but for numbers: how long it took, since when.
 fn repeats(body: &VerdictBody, above: &VerdictBody) -> bool {
     let (now, then) = (&body.verdict, &above.verdict);
+    let seen = |verdict: &Verdict| verdict.evidence.iter().map(|it| it.hook.clone()).collect::<Vec<_>>();
     let cause = now.label == then.label && now.confidence == then.confidence && now.also == then.also;
+    let cause = cause && seen(now) == seen(then) && body.culprit.is_some() == above.culprit.is_some();
     let target = (&body.k8s, body.dst, body.subject) == (&above.k8s, above.dst, above.subject);
     cause && target && probe(body) == probe(above) && worded(&now.summary).eq(worded(&then.summary))
 }

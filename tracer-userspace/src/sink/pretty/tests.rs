@@ -101,14 +101,19 @@ fn who_did_it_and_what_is_in_doubt_are_said() {
     }
 }
 
+/// Verdicts of one run, each with its number.
+fn in_turn() -> impl FnMut(u64, &VerdictBody) -> String {
+    let mut pretty = Pretty::default();
+    move |seq, body| {
+        let record = Record { seq, ..record(Body::Verdict(body.clone().into())) };
+        pretty.text(&record, 0, NO_SCREEN)
+    }
+}
+
 /// The kubelet's words come a moment after most verdicts: the same page twice would hide the next one.
 #[test]
 fn of_a_verdict_that_amends_the_one_above_only_what_is_new_is_said() {
-    let mut pretty = Pretty::default();
-    let mut next = |seq, body: &VerdictBody| {
-        let record = Record { seq, ..record(Body::Verdict(body.clone().into())) };
-        pretty.text(&record, 0, NO_SCREEN)
-    };
+    let mut next = in_turn();
     let mut body = of(Label::LoopbackDown);
     body.culprit = Some(culprit());
     assert!(next(3, &body).contains("\n  why  "));
@@ -129,11 +134,7 @@ fn of_a_verdict_that_amends_the_one_above_only_what_is_new_is_said() {
 
 #[test]
 fn a_probe_that_goes_on_failing_says_so_in_a_line() {
-    let mut pretty = Pretty::default();
-    let mut next = |seq, body: &VerdictBody| {
-        let record = Record { seq, ..record(Body::Verdict(body.clone().into())) };
-        pretty.text(&record, 0, NO_SCREEN)
-    };
+    let mut next = in_turn();
     let mut body = of(Label::SlowResponse);
     body.verdict.summary = "no answer within 1.2 s".into();
     assert!(next(3, &body).contains("\n  seen  "));
@@ -150,6 +151,11 @@ fn a_probe_that_goes_on_failing_says_so_in_a_line() {
     assert!(whole(next(8, &in_pod(body.clone(), "other"))), "another pod");
     body.verdict.summary = "no answer, and the pod is paused".into();
     assert!(whole(next(9, &body)), "other words");
+    body.culprit = Some(culprit());
+    assert!(whole(next(10, &body)), "somebody did it");
+    body.culprit = None;
+    body.verdict.evidence[0].hook = "kfree_skb".into();
+    assert!(whole(next(11, &body)), "seen by another hook");
 }
 
 #[test]
