@@ -252,9 +252,10 @@ impl Stopped<'_> {
         if none_fits || self.may_be_ipvs(case) { "netfilter" } else { "a netfilter rule" }
     }
 
-    /// No rules were read, and IPVS, which drops in netfilter's name, may have done it: no hook tells.
+    /// No rules were read, and the node's IPVS, which drops in netfilter's name, may have done it: no hook tells.
     fn may_be_ipvs(&self, case: &Case<'_>) -> bool {
-        self.blame.is_none() && runs_ipvs(case) && !case.node.missing_of(&["ip_vs_leave"]).is_empty()
+        let on_node = self.netns.is_none() || self.netns == case.node.netns();
+        on_node && self.blame.is_none() && runs_ipvs(case) && !case.node.missing_of(&["ip_vs_leave"]).is_empty()
     }
 
     /// "10.88.0.1 -> port 8080", or, where it was the answer that was dropped, that.

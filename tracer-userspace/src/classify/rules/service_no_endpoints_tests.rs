@@ -4,7 +4,7 @@ use crate::event::{
     Fact, FirewallRule, IpvsOp, NodePorts, Pod, Pods, ProxyMode, RuleVerdict, Service, ServicePort, Services,
 };
 use crate::record::{Confidence, VerdictBody};
-use crate::testing::{NODE, SYN, SYN_ACK, Stream, firewall, rule};
+use crate::testing::{NODE, POD, SYN, SYN_ACK, Stream, firewall, rule};
 
 fn services(ready: &[&str], not_ready: &[&str]) -> Fact {
     let addrs = |list: &[&str]| -> Vec<IpAddr> { list.iter().map(|it| it.parse().expect("address")).collect() };
@@ -177,19 +177,17 @@ fn a_node_port_that_has_no_backend_in_the_table_of_ipvs_is_no_rule_s() {
 /// The same of a Service's own address, which is no NodePort; and before the rules have been read.
 #[test]
 fn nor_is_a_service_without_a_backend() {
-    let said = |hook: &str, without: &[&str], rules: Option<Vec<FirewallRule>>| {
+    let said_in = |netns, hook: &str, without: &[&str], rules: Option<Vec<FirewallRule>>| {
         let without_backend = without.iter().map(|at| at.parse().expect("an address")).collect();
         let table = NodePorts { netns: NODE, mode: ProxyMode::Ipvs, ports: Vec::new(), without_backend };
         let mut stream = Stream::to("10.96.0.9:80");
-        stream.missing(hook).push(Fact::NodePorts(table)).connect().icmp_in(NODE, 3, 3).drop(
-            SYN,
-            "NETFILTER_DROP",
-            NODE,
-        );
+        stream.missing(hook).push(Fact::NodePorts(table)).links(true, &["10.88.0.1"]).connect();
+        stream.icmp_in(netns, 3, 3).drop(SYN, "NETFILTER_DROP", netns);
         rules.into_iter().for_each(|rules| _ = stream.push(firewall(NODE, rules)));
         let verdict = stream.gives_up().verdicts().pop().expect("a verdict").verdict;
         (verdict.label.name(), verdict.confidence)
     };
+    let said = |hook: &str, without: &[&str], rules| said_in(NODE, hook, without, rules);
     let likely = ("service_no_endpoints", Confidence::Likely);
     assert_eq!(said("ip_vs_leave", &["10.96.0.9:80"], Some(vec![])), likely);
     assert_eq!(said("ip_vs_leave", &["10.96.0.9:80"], None), likely);
@@ -199,6 +197,8 @@ fn nor_is_a_service_without_a_backend() {
         ("firewall_reject", Confidence::Proven),
         "the hook would have told"
     );
+    let in_pod = said_in(POD, "ip_vs_leave", &["10.96.0.9:80"], None);
+    assert_eq!(in_pod, ("firewall_reject", Confidence::Proven), "IPVS is the node's");
 }
 
 /// Cilium in place of kube-proxy, where it does not translate at the socket.
