@@ -1,6 +1,7 @@
 //! What a rule looks at, and what several rules ask of it.
 
 use super::evidence::netfilter_hook;
+use super::netfilter::Stops;
 use crate::correlate::attempt::{Attempt, End};
 use crate::correlate::node::Node;
 use crate::enrich;
@@ -13,7 +14,7 @@ pub(super) const ANSWER_NS: u64 = 500_000_000;
 const LATE_NS: u64 = 100_000_000;
 
 /// What a rule looks at.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub struct Case<'a> {
     /// The attempt.
     pub attempt: &'a Attempt,
@@ -24,6 +25,15 @@ pub struct Case<'a> {
     pub settled: bool,
     /// Failures in a row of the same target before this attempt ends, this one included.
     pub streak: Option<Streak>,
+    pub(super) stops: Stops<'a>,
+}
+
+impl<'a> Case<'a> {
+    /// See the fields.
+    #[must_use]
+    pub fn new(attempt: &'a Attempt, node: &'a Node, settled: bool, streak: Option<Streak>) -> Self {
+        Self { attempt, node, settled, streak, stops: Stops::default() }
+    }
 }
 
 /// Failures in a row.

@@ -1,6 +1,7 @@
 //! Netfilter stopped an attempt: with a drop, or with an answer of its own. What the rules that tell the
 //! causes of that apart have in common.
 
+use std::cell::OnceCell;
 use std::net::IpAddr;
 
 use super::allow::allow;
@@ -35,14 +36,31 @@ pub(super) struct Stopped<'a> {
     pub blame: Option<Blame<'a>>,
 }
 
+/// What several rules ask of a case, found once: it goes through all rules of a namespace.
+#[derive(Debug, Default)]
+pub(super) struct Stops<'a> {
+    answered: OnceCell<Option<Stopped<'a>>>,
+    silent: OnceCell<Option<Stopped<'a>>>,
+}
+
 /// Netfilter stopped the attempt.
-pub(super) fn stopped<'a>(case: &Case<'a>) -> Option<Stopped<'a>> {
+pub(super) fn stopped<'c, 'a>(case: &'c Case<'a>) -> Option<&'c Stopped<'a>> {
     rejected(case).or_else(|| dropped(case))
 }
 
 /// A rule answered with a RST or an ICMP error.
-pub(super) fn rejected<'a>(case: &Case<'a>) -> Option<Stopped<'a>> {
-    by_answer(case).or_else(|| silent(case).filter(|stopped| stopped.answer.is_some()))
+pub(super) fn rejected<'c, 'a>(case: &'c Case<'a>) -> Option<&'c Stopped<'a>> {
+    let answered = case.stops.answered.get_or_init(|| by_answer(case)).as_ref();
+    answered.or_else(|| silent(case).filter(|stopped| stopped.answer.is_some()))
+}
+
+/// A packet was dropped and nothing was answered.
+pub(super) fn dropped<'c, 'a>(case: &'c Case<'a>) -> Option<&'c Stopped<'a>> {
+    silent(case).filter(|stopped| stopped.answer.is_none())
+}
+
+fn silent<'c, 'a>(case: &'c Case<'a>) -> Option<&'c Stopped<'a>> {
+    case.stops.silent.get_or_init(|| without_answer(case)).as_ref()
 }
 
 fn by_answer<'a>(case: &Case<'a>) -> Option<Stopped<'a>> {
@@ -135,26 +153,22 @@ fn answered<'a>(
     Stopped { seen, drop, netns, answer: Some(answer), unseen: false, blame }
 }
 
-/// A packet was dropped and nothing was answered.
-pub(super) fn dropped<'a>(case: &Case<'a>) -> Option<Stopped<'a>> {
-    silent(case).filter(|stopped| stopped.answer.is_none())
-}
-
 /// A packet was dropped and no answer was seen. That needs time: the answer of a rule that rejects, which
 /// drops the packet, too, must have had it.
-fn silent<'a>(case: &Case<'a>) -> Option<Stopped<'a>> {
+fn without_answer<'a>(case: &Case<'a>) -> Option<Stopped<'a>> {
     let (time, drop) = case.attempt.drops().find(|(_, d)| is_netfilter(d) && is_needed(case, d))?;
     if !case.settled || case.attempt.reset_received().is_some() || case.attempt.icmp().next().is_some() {
         return None;
     }
-    let by = |verdict| blame(case, time, drop, verdict).filter(|blame| !blame.rules.is_empty());
-    let dropping = by(RuleVerdict::Drop);
+    let has_rules = |blame: &Blame<'_>| !blame.rules.is_empty();
+    let dropping = blame(case, time, drop, RuleVerdict::Drop);
     // Only a rule that answers fits: no hook here shows the answer, or it was held back.
     let no_hook = !case.node.missing_of(answer_hooks(case)).is_empty();
     let can_be = |it: &Blame<'_>| if no_hook { it.complete } else { it.certain().is_some_and(|rule| rule.exact) };
-    let rejecting = if dropping.is_none() { by(RuleVerdict::Reject).filter(can_be) } else { None };
+    let rejecting = || blame(case, time, drop, RuleVerdict::Reject).filter(has_rules).filter(can_be);
+    let rejecting = if dropping.as_ref().is_some_and(has_rules) { None } else { rejecting() };
     let answer = rejecting.is_some().then(|| unseen_answer(case).to_owned());
-    let blame = dropping.or(rejecting).or_else(|| self::blame(case, time, drop, RuleVerdict::Drop));
+    let blame = rejecting.or(dropping);
     let seen = vec![of_drop(time, drop)];
     Some(Stopped { seen, drop: Some((time, drop)), netns: drop.netns, answer, unseen: true, blame })
 }
@@ -331,7 +345,7 @@ impl Stopped<'_> {
 
     /// A failure by a rule of the firewall; less sure where none of those that were read surely did it or can have done it, and
     /// less so where IPVS is in use and no hook tells what it drops.
-    pub(super) fn by_firewall(self, case: &Case<'_>, label: Label, summary: String, remediation: String) -> Finding {
+    pub(super) fn by_firewall(&self, case: &Case<'_>, label: Label, summary: String, remediation: String) -> Finding {
         let no_rule = self.is_by_no_rule() || self.may_be_ipvs(case);
         let unsure = self.may_be_by_no_rule();
         let found = self.finding(case, label, summary, remediation);
@@ -348,12 +362,12 @@ impl Stopped<'_> {
     }
 
     /// A failure by it. That nothing was answered is a conclusion from silence.
-    pub(super) fn finding(self, case: &Case<'_>, label: Label, summary: String, remediation: String) -> Finding {
-        let mut finding = Finding::failure(label, self.seen, summary, remediation);
+    pub(super) fn finding(&self, case: &Case<'_>, label: Label, summary: String, remediation: String) -> Finding {
+        let mut finding = Finding::failure(label, self.seen.clone(), summary, remediation);
         finding.evidence.extend(self.blame.iter().flat_map(Blame::evidence));
         let time = self.drop.map_or(finding.decided_at, |(time, _)| time);
         finding.waits_for = self.netns.map(|netns| (netns, time));
-        match (self.answer, self.unseen) {
+        match (&self.answer, self.unseen) {
             (None, _) => finding.resting_on(answer_hooks(case)),
             (Some(_), true) => finding.with_confidence(Confidence::Likely).until_answered(),
             (Some(_), false) => finding,

@@ -297,7 +297,7 @@ impl Core {
         let before = self.decided.get(&conn).copied();
         let streak = self.streak_of(attempt).map(|s| next(s, before.is_some() || self.is_redial(attempt)));
         let streak = streak.or(Some(Streak::of_one(attempt.started)));
-        let found = classify(&Case { attempt, node: &self.node, settled: matches!(when, When::Settled(_)), streak });
+        let found = classify(&Case::new(attempt, &self.node, matches!(when, When::Settled(_)), streak));
         let failed = found.as_ref().is_some_and(|(finding, _)| finding.outcome == Outcome::Failure);
         let recovered = before.filter(|before| !failed && self.recovered(attempt, *before));
         recovered.map(|before| recovery(attempt, before)).or(found)

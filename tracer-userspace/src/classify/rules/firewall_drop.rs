@@ -7,7 +7,7 @@ use super::{Case, Finding, Label, enter};
 /// The rule.
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let stopped = dropped(case)?;
-    if let Some(found) = by_reverse_path(case, &stopped) {
+    if let Some(found) = by_reverse_path(case, stopped) {
         return Some(found);
     }
     let hook = stopped.drop.and_then(|(_, drop)| netfilter_hook(drop)).unwrap_or("filter");
@@ -47,7 +47,7 @@ fn by_reverse_path(case: &Case<'_>, stopped: &Stopped<'_>) -> Option<Finding> {
         enter(case, stopped.netns),
         stopped.look(case)
     );
-    Some(stopped.clone().by_firewall(case, Label::FirewallDrop, summary, remediation))
+    Some(stopped.by_firewall(case, Label::FirewallDrop, summary, remediation))
 }
 
 #[cfg(test)]

@@ -34,7 +34,7 @@ fn by_chain(case: &Case<'_>) -> Option<Finding> {
 }
 
 /// What a pod answers to its own node's probe. A NetworkPolicy lets answers pass, and does not apply to that traffic at all.
-fn of_own_answer(case: &Case<'_>, stopped: Stopped<'_>, owner: &str) -> Finding {
+fn of_own_answer(case: &Case<'_>, stopped: &Stopped<'_>, owner: &str) -> Finding {
     let (untracked, find) = stopped.untracked(case).unzip();
     let summary = format!(
         "a rule of {owner}{}{}{}{OF_ANSWER}",
