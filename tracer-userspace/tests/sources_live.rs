@@ -8,13 +8,14 @@ mod common;
 
 use std::fmt::Write as _;
 use std::io::Write as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::Instant;
 
 use tokio::sync::{Notify, mpsc};
 use tracer::event::{Fact, Links, NodePort, Pod, ProxyMode};
+use tracer::sources::enter::{by_this_thread, in_netns};
 use tracer::sources::{Snapshot, SourceConfig, snapshot, watch};
 
 use common::{Dir, PATIENCE, soon};
@@ -278,6 +279,32 @@ fn write_pods(path: &std::path::Path, count: usize) {
         write!(file, "{comma}{pod}").expect("pod");
     }
     file.write_all(b"]}").expect("tail");
+}
+
+/// A thread that enters namespaces itself is back after each, even if what it did there panicked: a pod's namespace, and the
+/// other end of its link with it, stay for as long as anybody is in it.
+#[test]
+#[ignore = "needs root"]
+fn who_goes_into_a_namespace_comes_back() {
+    let pod = Resident::start("trsrc-visited");
+    let path = PathBuf::from(format!("/proc/{}/ns/net", pod.child.id()));
+    let at = |path: &str| std::fs::read_link(path).expect("a namespace");
+    let visits = move || {
+        let here = || (std::thread::current().id(), at("/proc/thread-self/ns/net"));
+        let (thread, home) = here();
+        let there = at(&path.to_string_lossy());
+        assert_ne!(in_netns(&path, here).expect("by another thread").0, thread);
+        by_this_thread();
+        assert_eq!(in_netns(&path, here).expect("by this one"), (thread, there.clone()));
+        assert_eq!(here(), (thread, home.clone()));
+        let nested = || in_netns(Path::new("/proc/1/ns/net"), here).expect("the node's").1;
+        let (outer, inner) = in_netns(&path, || (nested(), here().1)).expect("by this one");
+        assert_eq!((outer, inner), (at("/proc/1/ns/net"), there));
+        let panics = std::panic::AssertUnwindSafe(|| in_netns(&path, || panic!("on purpose")).is_ok());
+        assert!(std::panic::catch_unwind(panics).is_err());
+        assert_eq!(here(), (thread, home));
+    };
+    std::thread::spawn(visits).join().expect("every visit");
 }
 
 /// What 250 pods and 500 processes cost: run with `--release --nocapture`.

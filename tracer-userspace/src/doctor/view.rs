@@ -16,9 +16,10 @@ use nix::poll::{PollTimeout, poll};
 
 use super::finding::Unread;
 use crate::event::{NodePorts, Pod};
+use crate::sources::enter::in_netns;
 use crate::sources::links::{self, Link};
 use crate::sources::netfilter::{self, NetfilterError, Survey};
-use crate::sources::procfs::{NodeNetns, in_netns};
+use crate::sources::procfs::NodeNetns;
 
 /// More is not read of one file.
 const MAX_BYTES: u64 = 64 << 20;

@@ -8,12 +8,12 @@ use std::time::Instant;
 
 use tokio::sync::mpsc::Sender;
 
-use super::inspect;
 use super::namespaces::{Namespaces, Place, kept_for};
 use super::netfilter;
 use super::pace::Pace;
 use super::throttle::Throttling;
 use super::turns::{Look, Turns};
+use super::{enter, inspect};
 use crate::ask::{Ask, Awaited};
 use crate::event::{Fact, Flow, Inspection, Netns};
 
@@ -65,7 +65,10 @@ fn left_out(question: &impl std::fmt::Debug) {
 
 fn start<T: Send + 'static>(name: &str, run: impl FnOnce(Receiver<T>) + Send + 'static) -> Option<SyncSender<T>> {
     let (questions, asked) = sync_channel(WAITING);
-    let thread = std::thread::Builder::new().name(name.into()).spawn(move || run(asked));
+    let thread = std::thread::Builder::new().name(name.into()).spawn(move || {
+        enter::by_this_thread();
+        run(asked);
+    });
     let failed = |error| tracing::error!("the node is not asked about {name}: no thread: {error}");
     thread.map_err(failed).ok().map(|_| questions)
 }
@@ -108,7 +111,7 @@ impl Looker {
             let began = Instant::now();
             let seen = self.look(&look);
             if look.awaited == Awaited::Answer {
-                // Most of it runs on threads that enter namespaces. On a busy node it takes longer, and gives way.
+                // Not the processor's time: on a busy node it takes longer, and gives way.
                 self.pace.read(Instant::now(), began.elapsed());
             }
             if seen.is_some_and(|seen| tx.blocking_send(Fact::Inspection(Box::new(seen))).is_err()) {

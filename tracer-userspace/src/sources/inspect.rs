@@ -8,10 +8,10 @@ use std::path::Path;
 
 use netlink_sys::protocols::{NETLINK_ROUTE, NETLINK_SOCK_DIAG};
 
+use super::enter::in_netns;
 use super::links;
 use super::namespaces::{Namespaces, Owner, Place};
 use super::netlink::{Netlink, attribute, consistent, field};
-use super::procfs::in_netns;
 use super::throttle::Throttling;
 use super::turns::Look;
 use crate::event::{Inspection, ListenerState, MOST_LISTENERS, NeighbourState, Netns, NoWayBack};

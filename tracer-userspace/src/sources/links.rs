@@ -10,8 +10,9 @@ use netlink_sys::protocols::NETLINK_ROUTE;
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, getsockopt, socket};
 use nix::{getsockopt_impl, sockopt_impl};
 
+use super::enter::NetnsError;
 use super::netlink::{Netlink, attribute, attributes, consistent, field, text};
-use super::procfs::{NetnsError, NodeNetns};
+use super::procfs::NodeNetns;
 use crate::error::os_message;
 use crate::event::{LinkState, Links, MOST_LINKS};
 

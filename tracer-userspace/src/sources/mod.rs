@@ -6,6 +6,7 @@
 mod addresses;
 mod cgroup;
 pub mod cluster;
+pub mod enter;
 pub mod files;
 mod inquire;
 mod inspect;

@@ -8,7 +8,8 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use super::procfs::{MAX_PROCESSES, Namespace, NetnsError, every_pid, in_netns, namespace_of};
+use super::enter::{NetnsError, in_netns};
+use super::procfs::{MAX_PROCESSES, Namespace, every_pid, namespace_of};
 use super::room::Room;
 use super::turns::Look;
 use super::{addresses, cgroup, links};

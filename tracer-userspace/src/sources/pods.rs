@@ -10,7 +10,8 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use super::addresses;
-use super::procfs::{NodeNetns, Process, in_netns, netns_of};
+use super::enter::in_netns;
+use super::procfs::{NodeNetns, Process, netns_of};
 use super::room::Room;
 use crate::event::{Container, Netns, Pod};
 

@@ -8,10 +8,8 @@ use std::io::{self, Read as _};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
-use nix::sched::{CloneFlags, setns};
-
 use super::cgroup::{self, PodProcess};
-use crate::error::os_message;
+use super::enter::{NetnsError, in_netns};
 use crate::event::{Netns, is_kubelet_name};
 
 /// No node that works has more; beyond it the rest is left out and said.
@@ -50,33 +48,6 @@ impl NodeNetns {
     /// See [`in_netns`].
     pub fn enter<T: Send>(&self, task: impl FnOnce() -> T + Send) -> Result<T, NetnsError> {
         in_netns(Path::new(&format!("/proc/{}/ns/net", self.pid)), task)
-    }
-}
-
-/// Why a namespace could not be read or entered.
-#[derive(Debug, thiserror::Error)]
-#[expect(missing_docs, reason = "the messages say it")]
-pub enum NetnsError {
-    #[error("cannot open the network namespace {}: {} (needs CAP_SYS_PTRACE and the host's pid namespace)", path.display(), os_message(source))]
-    Open { path: PathBuf, source: io::Error },
-    #[error("cannot enter the network namespace {}: {} (needs CAP_SYS_ADMIN)", path.display(), os_message(source))]
-    Enter { path: PathBuf, source: io::Error },
-    #[error("cannot start a thread to enter {}: {}", path.display(), os_message(source))]
-    Thread { path: PathBuf, source: io::Error },
-    #[error("the thread inside {} ended without an answer", path.display())]
-    Lost { path: PathBuf },
-}
-
-impl NetnsError {
-    /// The capability that is missing, if that is why.
-    #[must_use]
-    pub fn needs(&self) -> Option<&'static str> {
-        let (source, capability) = match self {
-            Self::Open { source, .. } => (source, "CAP_SYS_PTRACE"),
-            Self::Enter { source, .. } => (source, "CAP_SYS_ADMIN"),
-            Self::Thread { .. } | Self::Lost { .. } => return None,
-        };
-        (source.kind() == io::ErrorKind::PermissionDenied).then_some(capability)
     }
 }
 
@@ -236,36 +207,9 @@ pub(super) fn namespace_of(pid: u32) -> Namespace {
     }
 }
 
-fn netns_at(link: &Path) -> Option<Netns> {
-    netns_named(&fs::read_link(link).ok()?)
-}
-
 /// `net:[INUM]`
 fn netns_named(target: &Path) -> Option<Netns> {
     target.to_str()?.strip_prefix("net:[")?.strip_suffix(']')?.parse().ok().map(Netns)
-}
-
-/// Runs `task` on a short-lived thread inside the namespace at `path`, or right here if that is our own.
-///
-/// Sockets made inside stay there. `/proc/thread-self` has to be used inside, never `/proc/self`.
-///
-/// # Errors
-/// If the namespace cannot be opened or entered.
-pub fn in_netns<T: Send>(path: &Path, task: impl FnOnce() -> T + Send) -> Result<T, NetnsError> {
-    let file = fs::File::open(path).map_err(|source| NetnsError::Open { path: path.into(), source })?;
-    if netns_at(path).is_some_and(|netns| netns_at(Path::new("/proc/thread-self/ns/net")) == Some(netns)) {
-        return Ok(task());
-    }
-    let enter = move || {
-        setns(&file, CloneFlags::CLONE_NEWNET)
-            .map(|()| task())
-            .map_err(|errno| NetnsError::Enter { path: path.into(), source: errno.into() })
-    };
-    std::thread::scope(|scope| {
-        let thread = std::thread::Builder::new().name("in-netns".into()).spawn_scoped(scope, enter);
-        let thread = thread.map_err(|source| NetnsError::Thread { path: path.into(), source })?;
-        thread.join().unwrap_or_else(|_| Err(NetnsError::Lost { path: path.into() }))
-    })
 }
 
 #[cfg(test)]
@@ -334,11 +278,5 @@ mod tests {
         assert_eq!(node.pid, 9);
         let nested = node_netns(&[at(7, Some(Netns(1)))]).expect("node");
         assert_eq!(nested, NodeNetns { pid: 7, netns: Netns(1) });
-    }
-
-    #[test]
-    fn a_namespace_that_is_gone_is_named() {
-        let error = in_netns(Path::new("/proc/0/ns/net"), || ()).expect_err("no process 0");
-        assert!(error.to_string().contains("/proc/0/ns/net"), "{error}");
     }
 }

@@ -5,7 +5,8 @@
 use std::collections::BTreeMap;
 use std::fs;
 
-use super::procfs::{NetnsError, NodeNetns};
+use super::enter::NetnsError;
+use super::procfs::NodeNetns;
 use crate::event::NodeSettings;
 
 /// Sysctls below `net` that go with the two port settings, as a path and as their name. None that

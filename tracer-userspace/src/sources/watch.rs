@@ -22,7 +22,7 @@ use super::kubelet_api::KubeletApi;
 use super::links::{self, LinkWatch, LinksChanged};
 use super::pace::Pace;
 use super::sent::{Closed, Sent};
-use super::{Listed, NodeNetns, Snapshot, SourceConfig, name_node_ports, pods_fact, read_node, services_fact};
+use super::{Listed, NodeNetns, Snapshot, SourceConfig, enter, name_node_ports, pods_fact, read_node, services_fact};
 use crate::clock::thread_cpu_ns;
 use crate::event::{Fact, ListFile, ListTrouble, Netns, Pod};
 
@@ -46,7 +46,10 @@ pub async fn watch(config: SourceConfig, snapshot: Snapshot, refresh: Arc<Notify
     };
     let to_thread = tx.clone();
     let (mut cluster, mut kubelet) = (config.cluster.clone(), config.kubelet_api.clone());
-    let run = move || Watcher::new(config, snapshot, to_thread).run(&woken);
+    let run = move || {
+        enter::by_this_thread();
+        Watcher::new(config, snapshot, to_thread).run(&woken);
+    };
     let thread = std::thread::Builder::new().name("sources".into()).spawn(run);
     if let Err(error) = thread.and(wake.set_nonblocking(true)) {
         tracing::error!("sources are not kept fresh: no thread: {error}");

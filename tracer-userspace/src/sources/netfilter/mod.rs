@@ -17,8 +17,9 @@ use std::net::SocketAddr;
 
 pub use firewall::survey::{Survey, SurveyChain, SurveyTable, survey};
 
+use super::enter::NetnsError;
 use super::links::Link;
-use super::procfs::{NetnsError, NodeNetns};
+use super::procfs::NodeNetns;
 use crate::error::os_message;
 use crate::event::{NodePort, NodePorts, ProxyMode};
 

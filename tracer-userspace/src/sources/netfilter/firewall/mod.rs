@@ -13,7 +13,7 @@ mod xtables;
 
 use std::path::Path;
 
-use super::super::procfs::in_netns;
+use super::super::enter::in_netns;
 use super::NetfilterError;
 use crate::clock::{boot_ns, thread_cpu_ns};
 use crate::event::{Firewall, Flow, Netns};

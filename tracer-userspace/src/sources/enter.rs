@@ -1,0 +1,123 @@
+//! Doing something inside another network namespace.
+
+use std::cell::Cell;
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+
+use nix::sched::{CloneFlags, setns};
+
+use crate::error::os_message;
+
+/// Why a namespace could not be read or entered.
+#[derive(Debug, thiserror::Error)]
+#[expect(missing_docs, reason = "the messages say it")]
+pub enum NetnsError {
+    #[error("cannot open the network namespace {}: {} (needs CAP_SYS_PTRACE and the host's pid namespace)", path.display(), os_message(source))]
+    Open { path: PathBuf, source: io::Error },
+    #[error("cannot enter the network namespace {}: {} (needs CAP_SYS_ADMIN)", path.display(), os_message(source))]
+    Enter { path: PathBuf, source: io::Error },
+    #[error("cannot start a thread to enter {}: {}", path.display(), os_message(source))]
+    Thread { path: PathBuf, source: io::Error },
+    #[error("the thread inside {} ended without an answer", path.display())]
+    Lost { path: PathBuf },
+}
+
+impl NetnsError {
+    /// The capability that is missing, if that is why.
+    #[must_use]
+    pub fn needs(&self) -> Option<&'static str> {
+        let (source, capability) = match self {
+            Self::Open { source, .. } => (source, "CAP_SYS_PTRACE"),
+            Self::Enter { source, .. } => (source, "CAP_SYS_ADMIN"),
+            Self::Thread { .. } | Self::Lost { .. } => return None,
+        };
+        (source.kind() == io::ErrorKind::PermissionDenied).then_some(capability)
+    }
+}
+
+thread_local! {
+    static GOES_ITSELF: Cell<bool> = const { Cell::new(false) };
+}
+
+/// From now on the calling thread enters namespaces itself and comes back: for threads that do nothing but read them.
+///
+/// A thread for each visit costs as much as the visit, and where all processors are busy it waits for its first turn until those
+/// that run have had theirs.
+pub fn by_this_thread() {
+    GOES_ITSELF.set(true);
+}
+
+/// Runs `task` inside the namespace at `path`: right here if that is our own, else on a short-lived thread, unless this one
+/// [goes itself](by_this_thread).
+///
+/// Sockets made inside stay there. `/proc/thread-self` has to be used inside, never `/proc/self`.
+///
+/// # Errors
+/// If the namespace cannot be opened or entered.
+pub fn in_netns<T: Send>(path: &Path, task: impl FnOnce() -> T + Send) -> Result<T, NetnsError> {
+    let there = File::open(path).map_err(|source| NetnsError::Open { path: path.into(), source })?;
+    let here = File::open("/proc/thread-self/ns/net").ok();
+    match here {
+        Some(here) if is_same(&here, &there) => Ok(task()),
+        Some(here) if GOES_ITSELF.get() => there_and_back(path, &there, here, task),
+        _ => on_a_thread(path, &there, task),
+    }
+}
+
+/// Each namespace has a file of its own on nsfs.
+fn is_same(one: &File, other: &File) -> bool {
+    let place = |file: &File| file.metadata().ok().map(|it| (it.dev(), it.ino()));
+    place(one).is_some_and(|it| Some(it) == place(other))
+}
+
+fn there_and_back<T>(path: &Path, there: &File, here: File, task: impl FnOnce() -> T) -> Result<T, NetnsError> {
+    enter(path, there)?;
+    let _way_back = WayBack(here);
+    Ok(task())
+}
+
+fn on_a_thread<T: Send>(path: &Path, there: &File, task: impl FnOnce() -> T + Send) -> Result<T, NetnsError> {
+    std::thread::scope(|scope| {
+        let visit = || enter(path, there).map(|()| task());
+        let thread = std::thread::Builder::new().name("in-netns".into()).spawn_scoped(scope, visit);
+        let thread = thread.map_err(|source| NetnsError::Thread { path: path.into(), source })?;
+        thread.join().unwrap_or_else(|_| Err(NetnsError::Lost { path: path.into() }))
+    })
+}
+
+fn enter(path: &Path, there: &File) -> Result<(), NetnsError> {
+    setns(there, CloneFlags::CLONE_NEWNET)
+        .map_err(|errno| NetnsError::Enter { path: path.into(), source: errno.into() })
+}
+
+/// Goes back when dropped, whatever happened: a pod's namespace lives as long as somebody is in it.
+struct WayBack(File);
+
+impl Drop for WayBack {
+    fn drop(&mut self) {
+        if let Err(errno) = setns(&self.0, CloneFlags::CLONE_NEWNET) {
+            GOES_ITSELF.set(false);
+            tracing::error!("this thread cannot leave a network namespace that it entered: {errno}");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_namespace_that_is_gone_is_named() {
+        let error = in_netns(Path::new("/proc/0/ns/net"), || ()).expect_err("no process 0");
+        assert!(error.to_string().contains("/proc/0/ns/net"), "{error}");
+    }
+
+    #[test]
+    fn our_own_is_not_entered() {
+        let thread = std::thread::current().id();
+        let own = Path::new("/proc/thread-self/ns/net");
+        assert_eq!(in_netns(own, || std::thread::current().id()).expect("our own"), thread);
+    }
+}
