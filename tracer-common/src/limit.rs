@@ -34,22 +34,22 @@ impl Limited {
     #[inline(always)]
     pub const fn own(self) -> Limit {
         match self {
-            Self::Open | Self::Namespace => Limit { burst: 64, every_ns: 1_000_000_000 / 256 },
-            Self::Listen => Limit { burst: 128, every_ns: 1_000_000_000 / 512 },
+            Self::Open | Self::Namespace => Limit { burst: 32, every_ns: 1_000_000_000 / 256 },
+            Self::Listen => Limit { burst: 64, every_ns: 1_000_000_000 / 512 },
         }
     }
 
-    /// Of all cgroups together, beyond their own: 50 pods that start and end at once. A server with a socket for each of its
-    /// threads (SO_REUSEPORT) listens thousands of times. With what 20 containers have of their own it is 1.5 MiB, less than the
+    /// Of all cgroups together, beyond their own: 40 pods that start and end at once. A server with a socket for each of its
+    /// threads (SO_REUSEPORT) listens a thousand times. With what 20 containers have of their own it is 0.75 MiB, less than the
     /// ring has.
     #[must_use]
     #[inline(always)]
     pub const fn shared(self) -> Limit {
         let own = self.own();
         match self {
-            Self::Open => Limit { burst: 1536, ..own },
-            Self::Namespace => Limit { burst: 1024, ..own },
-            Self::Listen => Limit { burst: 3072, ..own },
+            Self::Open => Limit { burst: 768, ..own },
+            Self::Namespace => Limit { burst: 512, ..own },
+            Self::Listen => Limit { burst: 1536, ..own },
         }
     }
 }
@@ -118,13 +118,13 @@ mod tests {
         }
     }
 
-    /// Fifty pods start and end at once, and then six hundred in a minute.
+    /// Forty pods start and end at once, and then six hundred in a minute.
     #[test]
     fn a_node_that_makes_many_namespaces_is_not_held_back() {
         let boot = 3600 * SECOND;
         for (what, of_a_pod) in [(Limited::Open, 30), (Limited::Namespace, 19)] {
             let mut node = Node::default();
-            assert_eq!(node.told(what, 0, 50 * of_a_pod, boot, SECOND), 50 * of_a_pod);
+            assert_eq!(node.told(what, 0, 40 * of_a_pod, boot, SECOND), 40 * of_a_pod);
             assert_eq!(node.told(what, 0, 600 * of_a_pod, boot + 2 * SECOND, 60 * SECOND), 600 * of_a_pod);
         }
     }
@@ -138,7 +138,7 @@ mod tests {
             told * (size_of::<T>() as u64 + 8)
         }
         let all = bytes::<NetnsOpen>(Limited::Open) + bytes::<NetnsOp>(Limited::Namespace);
-        assert!(all + bytes::<Listen>(Limited::Listen) < (2 << 20) * 4 / 5);
+        assert!(all + bytes::<Listen>(Limited::Listen) < (1 << 20) * 4 / 5);
     }
 
     #[test]

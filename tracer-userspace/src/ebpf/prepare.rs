@@ -25,8 +25,8 @@ pub(super) const OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_D
 const BTF_PATH: &str = "/sys/kernel/btf/vmlinux";
 /// Ring sizes. All of it counts as resident, twice, since the kernel maps its pages two times in a
 /// row (6.18: 8 MiB for 4 MiB). Filtered in the kernel, a node's own probes are a few hundred events
-/// a second, so that 2 MiB hold half a minute of them.
-const RING_BYTES: u32 = 2 << 20;
+/// a second, so that 1 MiB holds a quarter of a minute of them.
+const RING_BYTES: u32 = 1 << 20;
 const RING_BYTES_ALL: u32 = 16 << 20;
 
 /// What the running kernel's BTF says.
