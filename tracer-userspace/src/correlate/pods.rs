@@ -28,23 +28,37 @@ pub struct KnownPods {
 impl KnownPods {
     /// This list replaces what was known.
     pub(super) fn replace(&mut self, pods: &[Pod]) {
-        *self = Self { all: pods.to_vec(), ..Self::default() };
-        for (place, pod) in pods.iter().enumerate() {
-            for addr in pod.addrs.iter().copied().collect::<BTreeSet<_>>() {
-                self.by_addr.entry(addr).or_default().push(place);
-            }
-            for addr in hosts(pod).filter_map(|host| host.parse().ok()).collect::<BTreeSet<_>>() {
-                self.by_host.entry(addr).or_default().push(place);
-            }
+        if self.take(pods) {
+            self.index();
+        }
+    }
+
+    /// It is another list than that of before. A list comes as a whole where one pod changed: what stands as before at its
+    /// begin and its end is not copied.
+    fn take(&mut self, pods: &[Pod]) -> bool {
+        let old = &mut self.all;
+        let begin = old.iter().zip(pods).take_while(|(old, new)| old == new).count();
+        let rest = old[begin..].iter().rev().zip(pods[begin..].iter().rev());
+        let end = rest.take_while(|(old, new)| old == new).count();
+        let is_other = begin + end < old.len().max(pods.len());
+        old.splice(begin..old.len() - end, pods[begin..pods.len() - end].iter().cloned());
+        is_other
+    }
+
+    fn index(&mut self) {
+        *self = Self { all: std::mem::take(&mut self.all), ..Self::default() };
+        for (place, pod) in self.all.iter().enumerate() {
+            pod.addrs.iter().for_each(|addr| note(&mut self.by_addr, *addr, place));
+            hosts(pod).filter_map(|host| host.parse().ok()).for_each(|addr| note(&mut self.by_host, addr, place));
             if let Some(netns) = pod.netns.filter(|_| !pod.host_network) {
                 self.by_netns.entry(netns).or_insert(place);
             }
         }
-        let elsewhere = pods.iter().enumerate().filter(|(_, pod)| dials_elsewhere(pod));
+        let elsewhere = self.all.iter().enumerate().filter(|(_, pod)| dials_elsewhere(pod));
         self.elsewhere = elsewhere.map(|(place, _)| place).collect();
-        let containers = pods.iter().flat_map(|pod| &pod.containers);
+        let containers = self.all.iter().flat_map(|pod| &pod.containers);
         self.hook_ports = containers.flat_map(|it| &it.lifecycle).map(|hook| hook.port).collect();
-        self.have_specs = pods.iter().any(Pod::has_specs);
+        self.have_specs = self.all.iter().any(Pod::has_specs);
     }
 
     /// All of them.
@@ -129,6 +143,14 @@ impl KnownPods {
     }
 }
 
+/// Each place once: they come in order.
+fn note(places: &mut BTreeMap<IpAddr, Vec<usize>>, addr: IpAddr, place: usize) {
+    let places = places.entry(addr).or_default();
+    if places.last() != Some(&place) {
+        places.push(place);
+    }
+}
+
 /// By a name, or because a host-network pod of a standalone kubelet has no address in its status.
 fn dials_elsewhere(pod: &Pod) -> bool {
     pod.host_network && pod.addrs.is_empty() || hosts(pod).any(|host| host.parse::<IpAddr>().is_err())
@@ -165,7 +187,8 @@ mod tests {
         };
         let mut known = KnownPods::default();
         let named = [by_host("by host", "10.88.0.1"), by_host("by name", "localhost"), by_host("other", "10.88.0.2")];
-        let pods = [pod("a", "10.88.0.1", 1), pod("c", "10.88.0.1", 3), pod("d", "10.88.0.4", 4)];
+        let mut pods = [pod("a", "10.88.0.1", 1), pod("c", "10.88.0.1", 3), pod("d", "10.88.0.4", 4)];
+        pods[1].addrs.push(pods[0].addrs[0]);
         known.replace(&[named.as_slice(), &pods].concat());
         let addr = "10.88.0.1".parse().expect("an address");
         assert_eq!(names(known.at(addr)), ["a", "c"]);
@@ -214,6 +237,33 @@ mod tests {
         let addrs = ["10.88.0.1", "10.88.0.2"].map(|addr| addr.parse().expect("an address"));
         assert_eq!(addrs.map(|addr| known.at(addr).count()), [0, 1]);
         assert!(known.in_netns(Netns(1)).is_none());
+    }
+
+    #[test]
+    fn whatever_list_was_before_makes_no_difference() {
+        let [a, b, c] = [pod("a", "10.88.0.1", 1), pod("b", "10.88.0.2", 2), pod("c", "10.88.0.3", 3)];
+        let moved = pod("b", "10.88.0.9", 9);
+        let lists: &[&[&Pod]] = &[
+            &[],
+            &[&a],
+            &[&a, &a],
+            &[&a, &a, &a],
+            &[&c, &b, &a],
+            &[&a, &b, &c],
+            &[&b, &c],
+            &[&a, &c],
+            &[&a, &b],
+            &[&a, &moved, &c],
+        ];
+        let lists: Vec<Vec<Pod>> = lists.iter().map(|list| list.iter().map(|pod| (*pod).clone()).collect()).collect();
+        let known = |lists: &[&[Pod]]| {
+            let mut known = KnownPods::default();
+            lists.iter().for_each(|list| known.replace(list));
+            format!("{known:?}")
+        };
+        for (before, now) in lists.iter().flat_map(|before| lists.iter().map(move |now| (before, now))) {
+            assert_eq!(known(&[before, now]), known(&[now]));
+        }
     }
 
     #[test]
