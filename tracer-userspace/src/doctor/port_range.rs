@@ -50,7 +50,7 @@ impl PortRange {
 
     /// Those that are taken first.
     pub(super) fn preferred(&self) -> usize {
-        (self.first..=self.last).filter(|port| self.prefers(*port)).count()
+        port_ranges::preferred((self.first, self.last), &self.reserved) as usize
     }
 
     /// How many of these it holds.

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use crate::correlate::node::Node;
 use crate::enrich::netns_ref;
+use crate::event::port_ranges::preferred;
 use crate::event::{NodeSettings, PortPressure, PortUser, ProxyMode};
 use crate::plural::counted;
 use crate::record::{NodeBody, PortUserBody, PortsBody};
@@ -51,8 +52,7 @@ fn uses_these(user: &PortUser, node: &Node) -> bool {
 fn body(pressure: &PortPressure, node: &Node) -> PortsBody {
     let window_s = pressure.window_ns as f64 / 1e9;
     let range = node.settings.local_port_range;
-    let count =
-        range.map(|(first, last)| (first..=last).filter(|port| is_usable(*port, &node.settings)).count() as u32);
+    let count = range.map(|range| preferred(range, &node.settings.reserved_ports));
     let hit = count.and_then(|_| usable_node_ports(node));
     let users = pressure.users.iter().filter(|user| uses_these(user, node));
     PortsBody {
@@ -67,8 +67,7 @@ fn body(pressure: &PortPressure, node: &Node) -> PortsBody {
     }
 }
 
-/// Ports that connect() takes: those with the parity of the range's lower bound (the others are for bind(0), and
-/// taken only once these are used up), less the reserved ones.
+/// One of those that connect() takes ([`preferred`]).
 fn is_usable(port: u16, settings: &NodeSettings) -> bool {
     let taken = |(first, last): (u16, u16)| (first..=last).contains(&port) && (port - first).is_multiple_of(2);
     let is_in = |(from, to): &(u16, u16)| (*from..=*to).contains(&port);
