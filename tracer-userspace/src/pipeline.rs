@@ -173,7 +173,7 @@ fn pods(facts: &[Fact]) -> usize {
 
 /// What the operator should know before waiting for verdicts that cannot come.
 fn warn<S>(config: &LiveConfig, attached: &Attached<S>) {
-    for problem in &attached.problems {
+    for problem in config.unasked.iter().chain(&attached.problems) {
         error::warn(problem);
     }
     if attached.prober_pids.is_empty() && !config.all_connections {

@@ -69,6 +69,7 @@ fn config(file: PathBuf) -> LiveConfig {
         services: None,
         kubelet_log: None,
         cluster: None,
+        unasked: None,
         kubelet_api: None,
         cluster_output: None,
         node_name: "n1".into(),

@@ -26,6 +26,7 @@ pub(super) fn plan(
     let cluster_output = write.map(|write| written(write, access.clone(), &node_name)).transpose()?.flatten();
     let probers = probers(flags.probers.clone())?;
     Ok(LiveConfig {
+        unasked: serve.as_ref().filter(|_| access.is_none()).and_then(|_| unasked(&flags)),
         kubelet_api: asked_of_kubelet(&flags, &files, &node_name, &probers)?,
         cluster: access.and_then(|access| asked_of_cluster(access, &flags, &files, &node_name)),
         output,
@@ -101,6 +102,18 @@ fn asked_of_cluster(access: Access, flags: &Flags, files: &Files, node_name: &st
         events: namespaces(flags.api_events.clone()),
     };
     Some(config).filter(ClusterConfig::asks_something)
+}
+
+/// What a daemon was told to ask the cluster API, which it has not: it does the rest without. (Other commands refuse it.)
+fn unasked(flags: &Flags) -> Option<String> {
+    let flag = match (flags.api_services, flags.api_events.is_empty()) {
+        (true, true) => "--api-services does",
+        (false, false) => "--api-events does",
+        (true, false) => "--api-services and --api-events do",
+        (false, true) => return None,
+    };
+    let why = if flags.no_api { "beside --no-api" } else { "here: no pod's service account, and no --kubeconfig PATH" };
+    Some(format!("{flag} nothing {why}"))
 }
 
 /// Without the cluster API the kubelet can be asked all the same.

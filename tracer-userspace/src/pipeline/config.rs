@@ -39,6 +39,8 @@ pub struct LiveConfig {
     pub kubelet_log: Option<NamedLog>,
     /// The cluster API, where it is used.
     pub cluster: Option<ClusterConfig>,
+    /// A flag by which the daemon was to ask it, where there is none, and why there is none: said at the start.
+    pub unasked: Option<String>,
     /// `--kubelet-api`.
     pub kubelet_api: Option<KubeletApiConfig>,
     /// What is written to it.

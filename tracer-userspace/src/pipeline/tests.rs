@@ -102,6 +102,7 @@ fn config(scratch: &Scratch) -> LiveConfig {
         services: None,
         kubelet_log: None,
         cluster: None,
+        unasked: None,
         kubelet_api: None,
         cluster_output: None,
         node_name: "n1".into(),
