@@ -96,10 +96,11 @@ pub fn chain(error: &dyn std::error::Error) -> String {
     text
 }
 
-/// The system's words without Rust's ` (os error N)`.
+/// The system's words without Rust's ` (os error N)`; of a file of a few bytes "too large" alone would mislead.
 #[must_use]
 pub fn os_message(error: &io::Error) -> String {
-    without_number(error.to_string())
+    let limit = if error.raw_os_error() == Some(libc::EFBIG) { " (more than `ulimit -f` allows?)" } else { "" };
+    format!("{}{limit}", without_number(error.to_string()))
 }
 
 /// serde's words without the value that they quote, which is what stands in the file: of any length, and a secret where the

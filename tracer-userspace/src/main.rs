@@ -7,9 +7,10 @@ use std::process::ExitCode;
 use tracer::cli::{self, Cli, Parsed};
 use tracer::config::{self, Plan};
 use tracer::error::{self, Error};
-use tracer::{doctor, explain, hooks, live, pipeline, replay, report, schema, selftest, serve, telemetry};
+use tracer::{doctor, explain, hooks, live, pipeline, replay, report, schema, selftest, serve, shutdown, telemetry};
 
 fn main() -> ExitCode {
+    shutdown::outlive_file_size_limit();
     let ended = match cli::parse(std::env::args_os()) {
         Parsed::Command(cli) => run(*cli),
         Parsed::Text(text) => print(&text),

@@ -1,7 +1,8 @@
-//! The signals that a run answers: end (SIGINT, SIGTERM) and reopen (SIGHUP).
+//! The signals that a run answers: end (SIGINT, SIGTERM) and reopen (SIGHUP); and the one that no command is ended by.
 
 use std::io;
 
+use nix::sys::signal::{SigSet, Signal as Name};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 /// What a signal asks for.
@@ -49,6 +50,12 @@ impl Signals {
             _ = self.hangup.recv() => Request::Reopen { or_go_on: self.hangup_was_ignored },
         }
     }
+}
+
+/// A file that may not grow (`ulimit -f`) is met like a full disk: the write fails, and SIGXFSZ does not end the process
+/// with records that were decided. To be called before any thread is started, which takes over what is blocked.
+pub fn outlive_file_size_limit() {
+    let _ = SigSet::from(Name::SIGXFSZ).thread_block();
 }
 
 /// Whether this process was started with the signal ignored, by the mask in proc(5).
