@@ -11,6 +11,7 @@ mod wake;
 
 use std::future::Future;
 use std::io;
+use std::path::Path;
 
 use tokio::sync::mpsc;
 
@@ -101,8 +102,18 @@ where
         .build()
         .map_err(|error| Error::Kernel(format!("no event loop: {error}")))?;
     memory::return_large_blocks();
+    let files = [config.output.file.as_deref(), config.record.as_deref()];
+    let made: Vec<&Path> = files.into_iter().flatten().filter(|path| path.symlink_metadata().is_err()).collect();
     // The sources' futures need not be `Send`.
-    tokio::task::LocalSet::new().block_on(&runtime, live(config, attach))
+    let ended = tokio::task::LocalSet::new().block_on(&runtime, live(config, attach));
+    ended.inspect_err(|_| made.into_iter().for_each(remove_empty))
+}
+
+/// A run that could not begin leaves nothing behind.
+fn remove_empty(made: &Path) {
+    if made.symlink_metadata().is_ok_and(|it| it.is_file() && it.len() == 0) {
+        let _ = std::fs::remove_file(made);
+    }
 }
 
 /// The run, inside the runtime.
@@ -125,11 +136,7 @@ where
     });
     let recording =
         config.record.as_deref().map(|path| record_file::create(path).map(|file| (file, path))).transpose()?;
-    let attached = attach(config).inspect_err(|_| {
-        if let Some((_, path)) = &recording {
-            let _ = std::fs::remove_file(path);
-        }
-    })?;
+    let attached = attach(config)?;
     warn(config, &attached);
     let at_start = AtStart { prober_pids: attached.prober_pids.clone(), pods: pods(&attached.facts) };
     let recorder = recording.map(|(file, path)| Recorder::new(file, path.display().to_string(), at_start.clone()));

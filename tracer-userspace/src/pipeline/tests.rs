@@ -134,6 +134,20 @@ fn a_run_starts_watches_and_stops() {
 }
 
 #[test]
+fn a_run_that_cannot_begin_leaves_no_empty_file() {
+    let scratch = Scratch::new();
+    let config = config(&scratch);
+    let begin = || run::<Memory, _>(&config, |_| Err(Error::Kernel("no BTF".into()))).unwrap_err().exit_code();
+    let left = || ["out", "recording"].map(|name| std::fs::read_to_string(scratch.path(name)).ok());
+    assert_eq!((begin(), left()), (3, [None, None]));
+    std::fs::write(scratch.path("recording"), "an earlier one").unwrap();
+    assert_eq!((begin(), left()), (2, [None, Some("an earlier one".into())]));
+    std::fs::remove_file(scratch.path("recording")).unwrap();
+    std::fs::write(scratch.path("out"), "").unwrap();
+    assert_eq!((begin(), left()), (3, [Some(String::new()), None]));
+}
+
+#[test]
 fn a_batch_is_recorded_in_the_order_of_time() {
     let (_, _, lines) = ran(vec![vec![retransmit(20), retransmit(10)]], 0);
     let times: Vec<_> = lines.iter().filter(|line| line.contains("retransmit")).map(|line| &line[..18]).collect();
