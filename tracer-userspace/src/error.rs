@@ -89,17 +89,21 @@ pub fn chain(error: &dyn std::error::Error) -> String {
     while let Some(error) = cause {
         let says = without_number(error.to_string());
         if !text.contains(&says) {
-            text = format!("{text}: {says}");
+            text = format!("{text}: {}", error.downcast_ref().map_or(says, os_message));
         }
         cause = error.source();
     }
     text
 }
 
-/// The system's words without Rust's ` (os error N)`; of a file of a few bytes "too large" alone would mislead.
+/// The system's words without Rust's ` (os error N)`, and which limit of this process was met.
 #[must_use]
 pub fn os_message(error: &io::Error) -> String {
-    let limit = if error.raw_os_error() == Some(libc::EFBIG) { " (more than `ulimit -f` allows?)" } else { "" };
+    let limit = match error.raw_os_error() {
+        Some(libc::EFBIG) => " (more than `ulimit -f` allows?)",
+        Some(libc::EMFILE) => " (raise `ulimit -n`, of a unit LimitNOFILE=)",
+        _ => "",
+    };
     format!("{}{limit}", without_number(error.to_string()))
 }
 
@@ -207,6 +211,11 @@ mod tests {
         assert_eq!(os_message(&source), "Operation not permitted");
         let error = FileError::Unreadable { flag: "--pods", path: "/x".into(), source };
         assert_eq!(chain(&error), "--pods /x: cannot be read: Operation not permitted");
+        let source = io::Error::from_raw_os_error(libc::EMFILE);
+        let error = FileError::Unreadable { flag: "--pods", path: "/x".into(), source };
+        assert!(
+            chain(&error).ends_with("cannot be read: Too many open files (raise `ulimit -n`, of a unit LimitNOFILE=)")
+        );
         assert_eq!(without_number("a: b (os error 2): c".into()), "a: b: c");
     }
 

@@ -19,7 +19,7 @@ pub use self::config::LiveConfig;
 use crate::ask::Ask;
 use crate::clock;
 use crate::engine::{AtStart, Engine};
-use crate::error::{self, Error};
+use crate::error::{self, Error, os_message};
 use crate::event::{Fact, HookStatus, MissingHook, Netns, Observation, PortPressure, Start};
 use crate::lock::instance::InstanceLock;
 use crate::memory;
@@ -100,7 +100,7 @@ where
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
-        .map_err(|error| Error::Kernel(format!("no event loop: {error}")))?;
+        .map_err(|error| Error::Kernel(format!("no event loop: {}", os_message(&error))))?;
     memory::return_large_blocks();
     let files = [config.output.file.as_deref(), config.record.as_deref()];
     let made: Vec<&Path> = files.into_iter().flatten().filter(|path| path.symlink_metadata().is_err()).collect();
@@ -122,7 +122,8 @@ where
     S: EventSource,
     A: FnOnce(&LiveConfig) -> Result<Attached<S>, Error>,
 {
-    let signals = Signals::new().map_err(|error| Error::Kernel(format!("no signal handlers: {error}")))?;
+    let signals =
+        Signals::new().map_err(|error| Error::Kernel(format!("no signal handlers: {}", os_message(&error))))?;
     let mut sink = Sink::open(&config.output, true)?;
     if let Some(to) = config.cluster_output.clone() {
         sink.write_to(ClusterSink::start(to).map_err(|error| Error::Source(error::chain(&error)))?);

@@ -9,7 +9,7 @@ use crate::error::os_message;
 #[derive(Debug, thiserror::Error)]
 pub enum EbpfError {
     /// No type information: the layout of kernel structs is not known.
-    #[error("this kernel has no readable BTF at /sys/kernel/btf/vmlinux ({}): CONFIG_DEBUG_INFO_BTF is needed", os_message(.0))]
+    #[error("the BTF of this kernel, /sys/kernel/btf/vmlinux, cannot be read: {}{}", os_message(.0), needed(.0))]
     NoBtf(io::Error),
     /// Type information that cannot be understood.
     #[error("the BTF of this kernel cannot be read")]
@@ -44,4 +44,28 @@ pub enum EbpfError {
     /// The ring cannot be polled.
     #[error("the ring buffer cannot be polled")]
     Ring(#[source] io::Error),
+}
+
+/// What to do where it was not this process that had too little.
+fn needed(error: &io::Error) -> &'static str {
+    match error.raw_os_error() {
+        Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM) => "",
+        _ => ": CONFIG_DEBUG_INFO_BTF is needed",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_without_descriptors_says_nothing_of_the_kernel_s_configuration() {
+        let text = |errno| EbpfError::NoBtf(io::Error::from_raw_os_error(errno)).to_string();
+        assert!(text(libc::ENOENT).ends_with("No such file or directory: CONFIG_DEBUG_INFO_BTF is needed"));
+        let full = text(libc::EMFILE);
+        assert!(
+            full.contains("cannot be read: Too many open files (raise `ulimit -n`") && !full.contains("CONFIG"),
+            "{full}"
+        );
+    }
 }

@@ -7,6 +7,7 @@ use aya::programs::ProgramError;
 use super::capabilities::{self, Capability};
 use super::hooks::Form;
 use super::tracefs;
+use crate::error::os_message;
 
 /// The perf device of kprobes, by which they are attached (`kernel/events/core.c`, `perf_kprobe`).
 const KPROBES: &str = "/sys/bus/event_source/devices/kprobe/type";
@@ -50,6 +51,8 @@ enum Kind {
 impl Refusal {
     pub(super) fn new(form: Form, stage: Stage, target: &'static str, error: &ProgramError) -> Self {
         let kind = match error {
+            // The verifier took it, and wrote its log of that.
+            ProgramError::LoadError { io_error, .. } if is_out_of_files(io_error) => Kind::Kernel,
             ProgramError::LoadError { verifier_log, .. } => kind_of(&verifier_log.to_string()),
             ProgramError::Btf(_) => Kind::NoBtfType,
             _ => Kind::Kernel,
@@ -182,6 +185,10 @@ impl Refusal {
     }
 }
 
+fn is_out_of_files(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE))
+}
+
 /// By the verifier's log. Locked down, the kernel withholds the helper (`bpf_tracing_func_proto`): the verifier says "unknown
 /// func", in newer kernels "program of this type cannot use helper". Since 5.5 every kernel has it otherwise.
 fn kind_of(log: &str) -> Kind {
@@ -215,7 +222,7 @@ fn chain(error: &ProgramError) -> String {
     };
     let mut next = error.source();
     while let Some(error) = next {
-        text = format!("{text}: {error}");
+        text = format!("{text}: {}", error.downcast_ref().map_or_else(|| error.to_string(), os_message));
         next = error.source();
     }
     text
@@ -228,7 +235,11 @@ mod tests {
     use super::*;
 
     fn refused(log: &str) -> Refusal {
-        let io_error = io::Error::from_raw_os_error(libc::EINVAL);
+        refused_by(libc::EINVAL, log)
+    }
+
+    fn refused_by(errno: i32, log: &str) -> Refusal {
+        let io_error = io::Error::from_raw_os_error(errno);
         let error = ProgramError::LoadError { io_error, verifier_log: aya_obj::VerifierLog::new(log.to_owned()) };
         Refusal::new(Form::RawTracepoint, Stage::Load, "inet_sock_set_state", &error)
     }
@@ -262,5 +273,7 @@ mod tests {
             assert!(refused(log).explain(false).contains("verifier refuses"), "{log}");
         }
         assert!(!refused(" ").explain(false).contains("verifier"));
+        let full = refused_by(libc::EMFILE, "processed 2213 insns (limit 1000000)").explain(false);
+        assert!(full.contains("BPF_PROG_LOAD: Too many open files (raise `ulimit -n`"), "{full}");
     }
 }
