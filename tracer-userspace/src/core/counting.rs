@@ -19,8 +19,6 @@ pub(super) const MAX_DECIDED: usize = 8192;
 const LONGEST_REDIRECT_NS: u64 = 1_000_000_000;
 /// How long a refused attempt is kept, to be judged again when somebody begins to listen.
 const KEEP_REFUSED_NS: u64 = 300_000_000_000;
-/// Refused attempts kept for one port.
-const MAX_REFUSED: usize = 8;
 
 #[cfg(test)]
 impl Core {
@@ -98,9 +96,7 @@ impl Core {
         }
         if let Some(netns) = namespace.filter(|_| finding.label == Label::ConnectionRefused) {
             self.correlator.keep(conn, started.saturating_add(KEEP_REFUSED_NS));
-            let waiting = self.refused.or_default((netns, dst.port()));
-            waiting.truncate(MAX_REFUSED - 1);
-            waiting.push(conn);
+            self.waiting.wait_for_listener(netns, dst.port(), conn);
         }
     }
 

@@ -3,7 +3,6 @@
 mod budgets;
 mod counting;
 mod counts;
-mod holding;
 mod kubelet_words;
 mod loopbacks;
 mod losses;
@@ -16,6 +15,7 @@ mod revision;
 mod starts;
 mod timeouts;
 mod undialled;
+mod waiting;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -23,15 +23,15 @@ use std::net::SocketAddr;
 use self::budgets::Budgets;
 use self::counting::{InARow, MAX_COUNTERS, MAX_DECIDED, next};
 use self::counts::Counts;
-use self::holding::Held;
 use self::kubelet_words::Words;
 use self::losses::Losses;
 use self::probe_key::ProbeKey;
-use self::questions::{MAX_ASKED, PATIENCE_NS, asks, waits_for_answer};
+use self::questions::{PATIENCE_NS, Questions, asks, waits_for_answer};
 use self::records::{recovery, said, verdict_record};
 use self::redials::Redials;
 use self::revision::changes;
 use self::starts::Starts;
+use self::waiting::Waiting;
 use crate::ask::Ask;
 use crate::classify::finding::Finding;
 use crate::classify::{Case, SETTLE_NS, Streak, classify};
@@ -78,21 +78,11 @@ struct Decided {
 pub struct Core {
     correlator: Correlator,
     node: Node,
-    /// When to look again at attempts whose last event was ambiguous.
-    deadlines: BTreeSet<(u64, ConnId)>,
-    /// When to ask about targets that have not answered.
-    patience: BTreeSet<(u64, ConnId)>,
-    /// When the probes of attempts are over at the latest.
-    timeouts: BTreeSet<(u64, ConnId)>,
-    /// Refused attempts by the namespace and port that nobody listened on.
-    refused: Recent<(Netns, u16), Vec<ConnId>, MAX_COUNTERS>,
+    /// Attempts that wait to be judged.
+    waiting: Waiting,
+    /// What is asked of the node.
+    questions: Questions,
     decided: BTreeMap<ConnId, Decided>,
-    /// Questions whose time has not come.
-    later: BTreeSet<(u64, Ask)>,
-    /// Questions to be put once more when the answer has come that is on its way.
-    after_answer: BTreeMap<Netns, (u64, Ask)>,
-    /// Attempts whose verdict waits for a firewall to be read.
-    held: BTreeMap<ConnId, Held>,
     failures: Recent<ProbeKey, InARow, MAX_COUNTERS>,
     /// Refusals in a row by target and its namespace, with the id of the container whose probe it was.
     streaks: Recent<(SocketAddr, Option<Netns>), (Streak, Option<String>), MAX_COUNTERS>,
@@ -115,9 +105,6 @@ pub struct Core {
     counts: Counts,
     /// When a pod without network was last told of.
     sandboxes: Recent<(PodRef, SandboxCause), u64, { outcomes::MAX_SANDBOXES }>,
-    asks: BTreeSet<Ask>,
-    /// When each question was last asked.
-    asked: Recent<Ask, u64, MAX_ASKED>,
 }
 
 impl Core {
@@ -133,8 +120,11 @@ impl Core {
         self.node.see(observation);
         match &observation.fact {
             Fact::Loss(loss) => out.extend(self.losses.push(observation.time_boot_ns, loss)),
-            Fact::Firewall(firewall) => self.release(firewall.netns, observation.time_boot_ns, out),
-            Fact::NetnsOp(op) if op.begins_anew() => self.refused.retain(|(netns, _), _| *netns != op.netns),
+            Fact::Firewall(firewall) => {
+                self.ask_after_answer(firewall.netns, observation.time_boot_ns);
+                self.release(firewall.netns, observation.time_boot_ns, out);
+            }
+            Fact::NetnsOp(op) if op.begins_anew() => self.waiting.forget_refused(op.netns),
             Fact::Start(_) => self.counts.begin(observation.time_boot_ns),
             Fact::ProbeCounts(counts) => self.counts.take(counts),
             Fact::KubeletProbe(probe) => self.outcome(probe, observation, out),
@@ -172,9 +162,7 @@ impl Core {
                 let waiting = self.correlator.waiting_for(seen.from, seen.target);
                 waiting.filter(|conn| self.surely_waits(*conn, observation.time_boot_ns)).collect()
             }
-            Fact::Listen(listen) if listen.begins => {
-                self.refused.remove(&(listen.netns, listen.addr.port())).unwrap_or_default()
-            }
+            Fact::Listen(listen) if listen.begins => self.waiting.take_refused(listen.netns, listen.addr.port()),
             _ => return,
         };
         for conn in concerned {
@@ -192,23 +180,14 @@ impl Core {
     /// When the core wants to be woken by a [`Fact::Tick`] if nothing else comes, CLOCK_BOOTTIME nanoseconds.
     #[must_use]
     pub fn next_deadline(&self) -> Option<u64> {
-        let (settle, patience) = (self.deadlines.first(), self.patience.first());
-        let later = self.later.first().map(|(time, _)| *time);
-        settle
-            .into_iter()
-            .chain(patience)
-            .chain(self.timeouts.first())
-            .map(|(time, _)| *time)
-            .chain(later)
-            .chain(self.counts.due())
-            .chain(self.losses.due())
-            .min()
+        let due = [self.waiting.due(), self.questions.due(), self.counts.due(), self.losses.due()];
+        due.into_iter().flatten().min()
     }
 
     /// The stream ends: decides what was only waiting, and reports attempts that are still open.
     pub fn finish(&mut self, time_boot_ns: u64, out: &mut Vec<Decision>) {
         self.counts.give_up();
-        self.timeouts.clear();
+        self.waiting.forget_timeouts();
         self.fire_deadlines(u64::MAX, out);
         out.extend(
             self.correlator.open().map(|attempt| self.attempt_record(attempt, time_boot_ns, Outcome::Open, None)),
@@ -217,31 +196,17 @@ impl Core {
 
     /// What the core wants to know: the caller finds out and pushes the answers as facts.
     pub fn take_asks(&mut self) -> Vec<Ask> {
-        std::mem::take(&mut self.asks).into_iter().collect()
+        self.questions.take()
     }
 
     fn fire_deadlines(&mut self, now: u64, out: &mut Vec<Decision>) {
         self.losses.fire(now, out);
-        while let Some(&(time, conn)) = self.deadlines.first()
-            && time <= now
-        {
-            self.deadlines.pop_first();
+        while let Some((time, conn)) = self.waiting.next_look(now) {
             self.decide(conn, When::Settled(now), out);
             self.end(conn, time, out);
         }
         self.fire_timeouts(now, out);
-        while let Some(&(time, ask)) = self.later.first()
-            && time <= now
-        {
-            self.later.pop_first();
-            self.ask(ask, now);
-        }
-        while let Some(&(time, conn)) = self.patience.first()
-            && time <= now
-        {
-            self.patience.pop_first();
-            self.ask_about(conn, time);
-        }
+        self.ask_due(now);
         self.compare_counts(now, out);
     }
 
@@ -271,7 +236,7 @@ impl Core {
         let Some(attempt) = self.correlator.get(conn) else { return };
         let failed = enrich::failed(attempt, &self.node);
         if is_ambiguous(observation, attempt, failed) {
-            self.deadlines.insert((observation.time_boot_ns.saturating_add(SETTLE_NS), conn));
+            self.waiting.look_at(observation.time_boot_ns.saturating_add(SETTLE_NS), conn);
         } else if attempt.ended.is_some() && !failed {
             self.end(conn, observation.time_boot_ns, out);
         }

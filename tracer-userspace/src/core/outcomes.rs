@@ -125,8 +125,9 @@ impl Core {
     fn quote(&mut self, conn: ConnId, now: u64, out: &mut Vec<Decision>) {
         let Some(before) = self.decided.get(&conn).copied() else {
             // The companions of its last event may still be on their way; one that is open is judged at its end.
-            let ended = self.correlator.get(conn).and_then(|a| a.ended);
-            self.deadlines.extend(ended.map(|(end, _)| (now.max(end.saturating_add(SETTLE_NS)), conn)));
+            if let Some((end, _)) = self.correlator.get(conn).and_then(|a| a.ended) {
+                self.waiting.look_at(now.max(end.saturating_add(SETTLE_NS)), conn);
+            }
             self.fire_deadlines(now, out);
             return;
         };

@@ -1,13 +1,16 @@
 //! What the core asks of the node, and when.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 
 use super::Core;
+use super::waiting::{first_due, take_due};
 use crate::ask::{Ask, Awaited};
 use crate::classify::evidence::is_netfilter;
 use crate::correlate::attempt::Attempt;
-use crate::correlate::firewalls::Next;
+use crate::correlate::firewalls::{Firewalls, Next};
 use crate::correlate::node::Node;
+use crate::correlate::recent::Recent;
 use crate::event::{ConnId, Fact, Netns, Observation, TcpState};
 
 /// A handshake on a node takes less than a millisecond: after this the target is looked at.
@@ -23,15 +26,28 @@ const MOVED_NS: u64 = 10_000_000_000;
 /// A target's state is another one soon: less than the patience, so that every attempt that waits has it looked at.
 const LOOK_AGAIN_NS: u64 = 100_000_000;
 /// Questions remembered.
-pub(super) const MAX_ASKED: usize = 1024;
+const MAX_ASKED: usize = 1024;
 
-impl Core {
+/// What is to be asked, what was, and when.
+#[derive(Debug, Default)]
+pub(super) struct Questions {
+    /// To be put now.
+    asks: BTreeSet<Ask>,
+    /// Those whose time has not come.
+    later: BTreeSet<(u64, Ask)>,
+    /// When to ask about targets that have not answered.
+    patience: BTreeSet<(u64, ConnId)>,
+    /// To be put once more when the answer has come that is on its way, since when.
+    after_answer: BTreeMap<Netns, (u64, Ask)>,
+    /// When each was last put.
+    asked: Recent<Ask, u64, MAX_ASKED>,
+}
+
+impl Questions {
     /// Asks, unless that was asked a moment ago.
-    pub(super) fn ask(&mut self, ask: Ask, now: u64) {
-        if let Ask::Firewall(netns, _) = ask {
-            return self.ask_firewall(netns, ask, now);
-        }
+    fn ask(&mut self, ask: Ask, now: u64, firewalls: &mut Firewalls) {
         let again = match ask {
+            Ask::Firewall(netns, _) => return self.ask_firewall(netns, ask, now, firewalls),
             Ask::Target(..) => LOOK_AGAIN_NS,
             Ask::Answers(_) => MOVED_NS,
             _ => ASK_AGAIN_NS,
@@ -43,8 +59,8 @@ impl Core {
         self.put(ask);
     }
 
-    fn ask_firewall(&mut self, netns: Netns, ask: Ask, now: u64) {
-        match self.node.firewalls.ask(netns, now) {
+    fn ask_firewall(&mut self, netns: Netns, ask: Ask, now: u64, firewalls: &mut Firewalls) {
+        match firewalls.ask(netns, now) {
             Next::Now => self.put(ask),
             Next::At(later) if self.later.len() < MAX_ASKED => _ = self.later.insert((later, ask)),
             Next::AfterAnswer if self.after_answer.len() < MAX_ASKED => _ = self.after_answer.insert(netns, (now, ask)),
@@ -59,16 +75,52 @@ impl Core {
         }
     }
 
+    /// Those that are to be put now.
+    pub(super) fn take(&mut self) -> Vec<Ask> {
+        std::mem::take(&mut self.asks).into_iter().collect()
+    }
+
+    /// When the first of those is due that wait.
+    pub(super) fn due(&self) -> Option<u64> {
+        first_due(&self.later).into_iter().chain(first_due(&self.patience)).min()
+    }
+}
+
+impl Core {
+    /// Asks, unless that was asked a moment ago.
+    pub(super) fn ask(&mut self, ask: Ask, now: u64) {
+        self.questions.ask(ask, now, &mut self.node.firewalls);
+    }
+
+    /// A firewall was read: asks again for what came while it was.
+    pub(super) fn ask_after_answer(&mut self, netns: Netns, now: u64) {
+        if let Some((asked, ask)) = self.questions.after_answer.remove(&netns)
+            && !self.node.firewalls.covers(netns, asked)
+        {
+            self.ask(ask, now);
+        }
+    }
+
+    /// Asks what is due by now.
+    pub(super) fn ask_due(&mut self, now: u64) {
+        while let Some((_, ask)) = take_due(&mut self.questions.later, now) {
+            self.ask(ask, now);
+        }
+        while let Some((time, conn)) = take_due(&mut self.questions.patience, now) {
+            self.ask_about(conn, time);
+        }
+    }
+
     /// When the target of an attempt is to be looked at; `None`: no more.
     pub(super) fn look_later(&mut self, conn: ConnId, due: Option<u64>) {
         if let Some(before) = self.correlator.look_at(conn, due.unwrap_or_default()) {
-            self.patience.remove(&(before, conn));
+            self.questions.patience.remove(&(before, conn));
         }
-        self.patience.extend(due.map(|due| (due, conn)));
+        self.questions.patience.extend(due.map(|due| (due, conn)));
     }
 
     /// An attempt still waits: what is the state of its target? Asked again while it waits for an answer.
-    pub(super) fn ask_about(&mut self, conn: ConnId, now: u64) {
+    fn ask_about(&mut self, conn: ConnId, now: u64) {
         let again = self.correlator.get(conn).and_then(|a| waits_for_answer(a, &self.node));
         if again.is_some_and(|since| now < since.saturating_add(LOOK_UNTIL_NS)) {
             self.look_later(conn, Some(now.saturating_add(LOOK_EVERY_NS)));

@@ -10,25 +10,20 @@ use crate::event::ConnId;
 
 /// A prober that closes its socket does so by then.
 const SLACK_NS: u64 = 100_000_000;
-/// Attempts that are watched at once.
-const MAX_WATCHED: usize = 8192;
 
 impl Core {
     /// An attempt begins: notes when its probe is over at the latest, if that is known.
     pub(super) fn expect_end(&mut self, conn: ConnId) {
         let Some(attempt) = self.correlator.get(conn) else { return };
-        let timeout = enrich::longest_timeout_ns(attempt, &self.node).filter(|_| self.timeouts.len() < MAX_WATCHED);
+        let timeout = enrich::longest_timeout_ns(attempt, &self.node).filter(|_| self.waiting.has_room());
         let Some(over) = timeout.map(|it| attempt.started.saturating_add(it).saturating_add(SLACK_NS)) else { return };
         self.correlator.over_at(conn, Some(over));
-        self.timeouts.insert((over, conn));
+        self.waiting.time_out_at(over, conn);
     }
 
     /// Ends the attempts whose probes are over by now.
     pub(super) fn fire_timeouts(&mut self, now: u64, out: &mut Vec<Decision>) {
-        while let Some(&(time, conn)) = self.timeouts.first()
-            && time <= now
-        {
-            self.timeouts.pop_first();
+        while let Some((time, conn)) = self.waiting.next_timeout(now) {
             // Over it was when it timed out.
             let over = time.saturating_sub(SLACK_NS);
             if self.surely_waits(conn, now) && self.correlator.give_up(conn, over) {
@@ -41,7 +36,7 @@ impl Core {
     /// It is established, or over: it ends by itself.
     pub(super) fn expect_no_end(&mut self, conn: ConnId) {
         if let Some(over) = self.correlator.over_at(conn, None) {
-            self.timeouts.remove(&(over, conn));
+            self.waiting.forget_timeout(over, conn);
         }
     }
 }
