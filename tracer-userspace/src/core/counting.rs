@@ -1,7 +1,7 @@
-//! What is remembered from one attempt to the next: what was decided, failures and refusals in a row.
+//! What is remembered from one attempt to the next: failures and refusals in a row.
 
+use super::Core;
 use super::probe_key::ProbeKey;
-use super::{Core, Decided};
 use crate::classify::Streak;
 use crate::classify::finding::Finding;
 use crate::correlate::attempt::Attempt;
@@ -13,21 +13,10 @@ use crate::record::{Body, Label, Outcome};
 
 /// Failure counters kept (one for each address, port and kind of probe).
 pub(super) const MAX_COUNTERS: usize = 4096;
-/// Decided attempts remembered, so that none is decided twice.
-pub(super) const MAX_DECIDED: usize = 8192;
 /// A redirect is followed within this, where the probe's timeout is not known.
 const LONGEST_REDIRECT_NS: u64 = 1_000_000_000;
 /// How long a refused attempt is kept, to be judged again when somebody begins to listen.
 const KEEP_REFUSED_NS: u64 = 300_000_000_000;
-
-#[cfg(test)]
-impl Core {
-    /// How long the decided attempts are in text, of which no more than [`MAX_DECIDED`] are remembered.
-    pub(crate) fn decided_in_text(&self) -> usize {
-        assert!(self.decided.len() <= MAX_DECIDED, "{} decided attempts", self.decided.len());
-        format!("{:?}", self.decided).len()
-    }
-}
 
 /// Failures in a row of a probe.
 #[derive(Clone, Copy, Debug, Default)]
@@ -51,32 +40,6 @@ impl InARow {
 }
 
 impl Core {
-    pub(super) fn remember(&mut self, conn: ConnId, finding: &Finding, revised: bool) {
-        if self.decided.len() >= MAX_DECIDED {
-            self.decided.pop_first();
-        }
-        let in_handshake = self.correlator.get(conn).is_some_and(|a| a.established.is_none());
-        let redial = self.correlator.get(conn).is_some_and(|attempt| self.is_redial(attempt));
-        let (before, counted) = self.decided.get(&conn).map(|it| (it.outcome, it.counted)).unzip();
-        if before.is_none() && finding.outcome == Outcome::Failure {
-            self.note_dial(conn);
-        }
-        let attempt = self.correlator.get(conn).filter(|it| enrich::is_without_tls(it, &self.node));
-        if let Some(dst) = attempt.map(|it| it.flow.dst) {
-            self.node.answered_without_tls(dst);
-        }
-        let is_new = finding.outcome == Outcome::Failure && before != Some(Outcome::Failure) && !redial;
-        let counts = |attempt: &&Attempt| attempt.kubelet().is_none_or(|(_, said)| said.is_counted());
-        let attempt = self.correlator.get(conn).filter(counts);
-        if let Some(attempt) = attempt.filter(|_| is_new && self.counts.is_following()) {
-            self.counts.failed(attempt, &enrich::name(attempt, &self.node), &self.node, finding.decided_at);
-        }
-        let Finding { label, outcome, confidence, until_answered, .. } = *finding;
-        let counted = counted.flatten();
-        let decided = Decided { label, outcome, confidence, in_handshake, until_answered, revised, redial, counted };
-        self.decided.insert(conn, decided);
-    }
-
     /// A refusal may turn out to have come too early: when somebody begins to listen there.
     pub(super) fn remember_refusal(&mut self, conn: ConnId, finding: &Finding, again: bool) {
         let Some(attempt) = self.correlator.get(conn).filter(|_| !again) else { return };
@@ -130,9 +93,9 @@ impl Core {
         let (began, redial) = (attempt.started, self.is_redial(attempt));
         let timeout_ns = enrich::longest_timeout_ns(attempt, &self.node).unwrap_or(LONGEST_REDIRECT_NS);
         // A later verdict may be the first that knows which probe it was.
-        let counted = self.decided.get_mut(&conn).and_then(|it| it.counted.replace(key.probe_type));
+        let is_new = self.verdicts.count_as(conn, key.probe_type);
         let in_a_row = self.failures.or_default(key.clone());
-        if counted != Some(key.probe_type) && !redial {
+        if is_new && !redial {
             in_a_row.add(began, timeout_ns, unheard_ns);
         }
         Some(in_a_row.count.max(1))

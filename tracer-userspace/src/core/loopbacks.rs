@@ -1,13 +1,13 @@
 //! `localhost` is two addresses: who dials it tries the second when the first one fails, and all is well.
 
+use super::Core;
 use super::records::pardon;
-use super::{Core, Decided};
+use super::verdicts::Decided;
 use crate::classify::finding::Finding;
 use crate::correlate::attempt::Attempt;
 use crate::decision::Decision;
 use crate::enrich;
 use crate::event::ConnId;
-use crate::record::Outcome;
 
 /// How long after the first the second may begin. Go's dialer does not wait when the first fails, and 300 ms when it hangs
 /// (net.Dialer, `FallbackDelay`).
@@ -20,13 +20,9 @@ impl Core {
         let reached = |it: &&Attempt| it.prober && it.established.is_some() && it.flow.dst.ip().is_loopback();
         let Some(attempt) = self.correlator.get(conn).filter(reached) else { return };
         let before: Vec<&Attempt> = self.correlator.all().filter(|it| is_first_try(it, attempt)).collect();
-        let open = |d: &Decided| d.outcome == Outcome::Failure && d.in_handshake && !d.revised;
-        let pardoned: Vec<(ConnId, Finding)> = before
-            .into_iter()
-            .filter_map(|it| {
-                Some((it.conn, other_address(it, attempt, *self.decided.get(&it.conn).filter(|d| open(d))?)))
-            })
-            .collect();
+        let open = |it: &Attempt| self.verdicts.failure(it.conn).filter(|d| d.in_handshake && !d.revised);
+        let pardoned: Vec<(ConnId, Finding)> =
+            before.into_iter().filter_map(|it| Some((it.conn, other_address(it, attempt, open(it)?)))).collect();
         for (other, finding) in pardoned {
             self.remember(other, &finding, true);
             self.say(other, finding, Vec::new(), true, out);

@@ -15,13 +15,13 @@ mod revision;
 mod starts;
 mod timeouts;
 mod undialled;
+mod verdicts;
 mod waiting;
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 
 use self::budgets::Budgets;
-use self::counting::{InARow, MAX_COUNTERS, MAX_DECIDED, next};
+use self::counting::{InARow, MAX_COUNTERS, next};
 use self::counts::Counts;
 use self::kubelet_words::Words;
 use self::losses::Losses;
@@ -31,6 +31,7 @@ use self::records::{recovery, said, verdict_record};
 use self::redials::Redials;
 use self::revision::changes;
 use self::starts::Starts;
+use self::verdicts::Verdicts;
 use self::waiting::Waiting;
 use crate::ask::Ask;
 use crate::classify::finding::Finding;
@@ -41,11 +42,11 @@ use crate::correlate::node::Node;
 use crate::correlate::recent::Recent;
 use crate::decision::Decision;
 use crate::enrich;
-use crate::event::{ConnId, Fact, Findings, Netns, Observation, PodRef, ProbeType, SandboxCause, TcpState};
+use crate::event::{ConnId, Fact, Findings, Netns, Observation, PodRef, SandboxCause, TcpState};
 use crate::node_events;
 use crate::node_events::findings::{Known, news};
 use crate::node_events::firewall_drop::Dropping;
-use crate::record::{Body, Confidence, Label, Outcome};
+use crate::record::{Body, Label, Outcome};
 
 /// When an attempt is looked at.
 #[derive(Clone, Copy, Debug)]
@@ -54,23 +55,6 @@ enum When {
     Seen(u64),
     /// The companions of the last one had the time to arrive.
     Settled(u64),
-}
-
-/// What was decided about an attempt.
-#[derive(Clone, Copy, Debug)]
-struct Decided {
-    label: Label,
-    outcome: Outcome,
-    confidence: Confidence,
-    /// The connection was not established when it was decided.
-    in_handshake: bool,
-    /// It holds until an answer comes.
-    until_answered: bool,
-    revised: bool,
-    /// An attempt of its probe had been dialled for before.
-    redial: bool,
-    /// The kind of probe among whose failures it is counted.
-    counted: Option<ProbeType>,
 }
 
 /// Observations in, decisions out.
@@ -82,13 +66,13 @@ pub struct Core {
     waiting: Waiting,
     /// What is asked of the node.
     questions: Questions,
-    decided: BTreeMap<ConnId, Decided>,
+    /// What was decided.
+    verdicts: Verdicts,
     failures: Recent<ProbeKey, InARow, MAX_COUNTERS>,
     /// Refusals in a row by target and its namespace, with the id of the container whose probe it was.
     streaks: Recent<(SocketAddr, Option<Netns>), (Streak, Option<String>), MAX_COUNTERS>,
     /// Attempts of gRPC probes that may dial again.
     redials: Redials,
-    finished: BTreeSet<ConnId>,
     /// Firewall hooks that drop packets.
     dropping: Dropping,
     /// How much room probes have.
@@ -244,7 +228,7 @@ impl Core {
 
     /// Asks the rules about an attempt, and says what is new.
     fn decide(&mut self, conn: ConnId, when: When, out: &mut Vec<Decision>) {
-        let before = self.decided.get(&conn).copied();
+        let before = self.verdicts.of(conn);
         if before.is_some_and(|b| b.revised) && !self.is_open_again(conn) {
             return;
         }
@@ -259,7 +243,7 @@ impl Core {
     /// What the rules say of an attempt.
     fn classified(&self, conn: ConnId, when: When) -> Option<(Finding, Vec<Label>)> {
         let attempt = self.correlator.get(conn)?;
-        let before = self.decided.get(&conn).copied();
+        let before = self.verdicts.of(conn);
         let streak = self.streak_of(attempt).map(|s| next(s, before.is_some() || self.is_redial(attempt)));
         let streak = streak.or(Some(Streak::of_one(attempt.started)));
         let found = classify(&Case::new(attempt, &self.node, matches!(when, When::Settled(_)), streak));
@@ -285,22 +269,19 @@ impl Core {
     /// The attempt is over: once for each, whatever its outcome.
     fn end(&mut self, conn: ConnId, time: u64, out: &mut Vec<Decision>) {
         let Some(attempt) = self.correlator.get(conn) else { return };
-        if attempt.ended.is_none() || !self.finished.insert(conn) {
+        if attempt.ended.is_none() || !self.verdicts.finish(conn) {
             return;
         }
-        let decided = self.decided.get(&conn);
-        let said_no = decided.is_some_and(|d| d.outcome == Outcome::Failure);
-        let outcome = if enrich::failed(attempt, &self.node) || said_no { Outcome::Failure } else { Outcome::Success };
+        let decided = self.verdicts.of(conn);
+        let failed = enrich::failed(attempt, &self.node) || self.verdicts.failure(conn).is_some();
+        let outcome = if failed { Outcome::Failure } else { Outcome::Success };
         let record =
             self.attempt_record(attempt, time, decided.map_or(outcome, |d| d.outcome), decided.map(|d| d.label));
-        let has_succeeded = outcome == Outcome::Success && !enrich::is_unknown_end(attempt, &self.node);
+        let has_succeeded = !failed && !enrich::is_unknown_end(attempt, &self.node);
         self.pardon_other_loopback(conn, out);
         if has_succeeded {
             self.succeeded(conn, time, out);
             self.pardon_redials(conn, out);
-        }
-        if self.finished.len() > MAX_DECIDED {
-            self.finished.pop_first();
         }
         out.push(record);
     }

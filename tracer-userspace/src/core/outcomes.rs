@@ -13,7 +13,6 @@ use crate::correlate::attempt::Attempt;
 use crate::decision::Decision;
 use crate::enrich;
 use crate::event::{AnswerKind, ConnId, KubeletProbe, Observation, PodRef, ProbeSays, SandboxFailure};
-use crate::record::Outcome;
 
 /// The kubelet writes its line as soon as the attempt is over: this much earlier at most, for a busy one.
 const BEFORE_NS: u64 = 1_000_000_000;
@@ -112,7 +111,7 @@ impl Core {
     pub(super) fn has_failed(&self, attempt: &Attempt) -> bool {
         attempt.failed_by_itself()
             || enrich::failed(attempt, &self.node)
-            || self.decided.get(&attempt.conn).is_some_and(|d| d.outcome == Outcome::Failure)
+            || self.verdicts.failure(attempt.conn).is_some()
     }
 
     fn is_of(&self, attempt: &Attempt, probe: &KubeletProbe) -> bool {
@@ -123,7 +122,7 @@ impl Core {
 
     /// Says its verdict again, with what the kubelet said; or for the first time.
     fn quote(&mut self, conn: ConnId, now: u64, out: &mut Vec<Decision>) {
-        let Some(before) = self.decided.get(&conn).copied() else {
+        let Some(before) = self.verdicts.of(conn) else {
             // The companions of its last event may still be on their way; one that is open is judged at its end.
             if let Some((end, _)) = self.correlator.get(conn).and_then(|a| a.ended) {
                 self.waiting.look_at(now.max(end.saturating_add(SETTLE_NS)), conn);

@@ -1,6 +1,7 @@
 //! What was decided, as the bodies of records.
 
-use super::{Core, Decided};
+use super::Core;
+use super::verdicts::Decided;
 use crate::classify::evidence::of_state;
 use crate::classify::finding::Finding;
 use crate::classify::kubelet::Unattached;

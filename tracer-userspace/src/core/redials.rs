@@ -7,14 +7,14 @@
 use std::net::SocketAddr;
 
 use super::records::pardon;
-use super::{Core, Decided, MAX_COUNTERS};
+use super::verdicts::Decided;
+use super::{Core, MAX_COUNTERS};
 use crate::classify::finding::Finding;
 use crate::correlate::attempt::Attempt;
 use crate::correlate::recent::Recent;
 use crate::decision::Decision;
 use crate::enrich;
 use crate::event::{AnswerKind, ConnId};
-use crate::record::Outcome;
 
 /// The least time from a dial to the next of its series, less what the clock of a busy node may be wrong by.
 const LEAST_NS: u64 = 950_000_000;
@@ -78,7 +78,7 @@ fn key(attempt: &Attempt) -> (u32, SocketAddr) {
 impl Core {
     /// It is a later dial of an attempt of a probe that has failed before.
     pub(super) fn is_redial(&self, attempt: &Attempt) -> bool {
-        let decided = self.decided.get(&attempt.conn).map(|it| it.redial);
+        let decided = self.verdicts.of(attempt.conn).map(|it| it.redial);
         let goes_on = || self.redials.place(attempt, enrich::grpc_timeouts_ns(attempt, &self.node)?.1);
         decided.unwrap_or_else(|| goes_on().is_some())
     }
@@ -103,8 +103,7 @@ impl Core {
             return;
         }
         let fits = |it: &&Attempt| it.started >= first && is_earlier_dial(it, attempt);
-        let failed = |it: &Attempt| self.decided.get(&it.conn).filter(|d| d.outcome == Outcome::Failure).copied();
-        let before = self.correlator.all().filter(fits).filter_map(|it| Some((it, failed(it)?)));
+        let before = self.correlator.all().filter(fits).filter_map(|it| Some((it, self.verdicts.failure(it.conn)?)));
         let pardoned: Vec<(ConnId, Finding)> =
             before.map(|(it, decided)| (it.conn, later_dial(it, attempt, decided))).collect();
         self.redials.end(attempt, shortest);
@@ -139,7 +138,7 @@ fn later_dial(first: &Attempt, second: &Attempt, before: Decided) -> Finding {
 
 #[cfg(test)]
 mod tests {
-    use crate::event::{AnswerKind, ProbeSays, TcpState};
+    use crate::event::{AnswerKind, ConnId, ProbeSays, TcpState};
     use crate::record::Outcome;
     use crate::testing::{POD, SYN, Stream};
 
@@ -288,7 +287,8 @@ mod tests {
         }
         let mut core = crate::core::Core::default();
         stream.observations.iter().for_each(|it| core.push(it, &mut Vec::new()));
-        assert_eq!(core.decided.values().map(|it| it.redial).collect::<Vec<_>>(), [false, false, true, true]);
+        let redials = (100..104).map(|conn| core.verdicts.of(ConnId(conn)).map(|it| it.redial));
+        assert_eq!(redials.collect::<Vec<_>>(), [false, false, true, true].map(Some));
         assert_eq!(counts(&stream), [None; 4], "whose failure each is was not said");
     }
 

@@ -1,6 +1,7 @@
 //! When what was decided of an attempt is decided anew: a nearer cause, another outcome, or one that does not hold any more.
 
-use super::{Core, Decided};
+use super::Core;
+use super::verdicts::Decided;
 use crate::classify::finding::Finding;
 use crate::correlate::attempt::Attempt;
 use crate::enrich;
@@ -22,9 +23,9 @@ impl Core {
     /// What was decided twice is decided once more: it succeeded after all, or, where that was said, the kubelet says that it
     /// did not.
     pub(super) fn is_open_again(&self, conn: ConnId) -> bool {
-        let both = self.correlator.get(conn).zip(self.decided.get(&conn));
+        let both = self.correlator.get(conn).zip(self.verdicts.of(conn));
         both.is_some_and(|(attempt, before)| {
-            self.recovered(attempt, *before) || before.outcome == Outcome::Noise && is_counted(attempt)
+            self.recovered(attempt, before) || before.outcome == Outcome::Noise && is_counted(attempt)
         })
     }
 }

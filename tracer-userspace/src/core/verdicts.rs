@@ -1,0 +1,115 @@
+//! What was decided about attempts.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::Core;
+use crate::classify::finding::Finding;
+use crate::correlate::attempt::Attempt;
+use crate::enrich;
+use crate::event::{ConnId, ProbeType};
+use crate::record::{Confidence, Label, Outcome};
+
+/// Attempts remembered, so that none is decided twice.
+const MAX: usize = 8192;
+
+/// What was decided about the latest attempts.
+#[derive(Debug, Default)]
+pub(super) struct Verdicts {
+    decided: BTreeMap<ConnId, Decided>,
+    /// Those that are over.
+    finished: BTreeSet<ConnId>,
+}
+
+/// What was decided about an attempt.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Decided {
+    pub(super) label: Label,
+    pub(super) outcome: Outcome,
+    pub(super) confidence: Confidence,
+    /// The connection was not established when it was decided.
+    pub(super) in_handshake: bool,
+    /// It holds until an answer comes.
+    pub(super) until_answered: bool,
+    pub(super) revised: bool,
+    /// An attempt of its probe had been dialled for before.
+    pub(super) redial: bool,
+    /// The kind of probe among whose failures it is counted.
+    counted: Option<ProbeType>,
+}
+
+impl Verdicts {
+    /// What was decided about an attempt.
+    pub(super) fn of(&self, conn: ConnId) -> Option<Decided> {
+        self.decided.get(&conn).copied()
+    }
+
+    /// The same, where that was a failure.
+    pub(super) fn failure(&self, conn: ConnId) -> Option<Decided> {
+        self.of(conn).filter(|it| it.outcome == Outcome::Failure)
+    }
+
+    /// It is counted among the failures of this kind of probe. Says whether it was not before.
+    pub(super) fn count_as(&mut self, conn: ConnId, kind: ProbeType) -> bool {
+        self.decided.get_mut(&conn).and_then(|it| it.counted.replace(kind)) != Some(kind)
+    }
+
+    /// It is over. Says whether it was not before.
+    pub(super) fn finish(&mut self, conn: ConnId) -> bool {
+        let is_new = self.finished.insert(conn);
+        if self.finished.len() > MAX {
+            self.finished.pop_first();
+        }
+        is_new
+    }
+
+    fn make_room(&mut self) {
+        if self.decided.len() >= MAX {
+            self.decided.pop_first();
+        }
+    }
+}
+
+impl Core {
+    /// Takes note of a verdict, and of what follows from it for later ones.
+    pub(super) fn remember(&mut self, conn: ConnId, finding: &Finding, revised: bool) {
+        self.verdicts.make_room();
+        let attempt = self.correlator.get(conn);
+        let in_handshake = attempt.is_some_and(|it| it.established.is_none());
+        let redial = attempt.is_some_and(|it| self.is_redial(it));
+        let without_tls = attempt.filter(|it| enrich::is_without_tls(it, &self.node)).map(|it| it.flow.dst);
+        let before = self.verdicts.of(conn);
+        let is_failure = finding.outcome == Outcome::Failure;
+        if before.is_none() && is_failure {
+            self.note_dial(conn);
+        }
+        if let Some(dst) = without_tls {
+            self.node.answered_without_tls(dst);
+        }
+        if is_failure && before.is_none_or(|it| it.outcome != Outcome::Failure) && !redial {
+            self.tell_counts(conn, finding.decided_at);
+        }
+        let Finding { label, outcome, confidence, until_answered, .. } = *finding;
+        let counted = before.and_then(|it| it.counted);
+        let decided = Decided { label, outcome, confidence, in_handshake, until_answered, revised, redial, counted };
+        self.verdicts.decided.insert(conn, decided);
+    }
+
+    /// A verdict tells of one more failure, which the kubelet counts if it says of it what is counted.
+    fn tell_counts(&mut self, conn: ConnId, time: u64) {
+        let counts = |attempt: &&Attempt| attempt.kubelet().is_none_or(|(_, said)| said.is_counted());
+        let attempt = self.correlator.get(conn).filter(counts).filter(|_| self.counts.is_following());
+        if let Some(attempt) = attempt {
+            self.counts.failed(attempt, &enrich::name(attempt, &self.node), &self.node, time);
+        }
+    }
+}
+
+#[cfg(test)]
+impl Core {
+    /// How long the decided attempts are in text, of which no more than [`MAX`] are remembered.
+    pub(crate) fn decided_in_text(&self) -> usize {
+        let decided = &self.verdicts.decided;
+        assert!(decided.len() <= MAX, "{} decided attempts", decided.len());
+        format!("{decided:?}").len()
+    }
+}
