@@ -7,7 +7,7 @@
 use std::collections::VecDeque;
 
 use super::Core;
-use super::records::unattached;
+use super::records::{finding_record, unattached};
 use crate::classify::counts::{Counted, disagreement, handler, of_command};
 use crate::correlate::attempt::Attempt;
 use crate::correlate::node::Node;
@@ -15,7 +15,7 @@ use crate::correlate::recent::Recent;
 use crate::decision::Decision;
 use crate::enrich::Named;
 use crate::event::{FailureCount, Handler, KubeletProbe, Pod, PodRef, ProbeCounts, ProbeType};
-use crate::record::{Body, Subject};
+use crate::record::Subject;
 
 /// Words of the kubelet and the ends of attempts may come this much later than the count.
 const GRACE_NS: u64 = 10_000_000_000;
@@ -239,8 +239,7 @@ impl Core {
             let (finding, named) = of_command(count, counted, &self.node);
             out.push(unattached(finding, named, None));
         } else if self.counts.is_news(count, now) {
-            let body = Body::Finding(Box::new(disagreement(count, counted, &self.node)));
-            out.push(Decision { time_boot_ns: now, attempt: None, body });
+            out.push(finding_record(now, disagreement(count, counted, &self.node)));
         }
     }
 }

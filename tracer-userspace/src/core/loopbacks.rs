@@ -26,15 +26,10 @@ impl Core {
         for (other, finding) in pardoned {
             self.remember(other, &finding, true);
             self.say(other, finding, Vec::new(), true, out);
-            self.forget_failures(other);
+            if let Some(attempt) = self.correlator.get(other) {
+                self.failures.end(attempt, &enrich::name(attempt, &self.node));
+            }
         }
-    }
-
-    fn forget_failures(&mut self, conn: ConnId) {
-        let Some(attempt) = self.correlator.get(conn) else { return };
-        let (dst, named) = (attempt.flow.dst, enrich::name(attempt, &self.node));
-        self.streaks.retain(|(at, _), _| *at != dst);
-        self.end_failures(conn, &named);
     }
 }
 

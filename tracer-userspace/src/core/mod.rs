@@ -1,8 +1,8 @@
 //! The pure core: observations in, decisions out. No clock, no I/O, no locks.
 
 mod budgets;
-mod counting;
 mod counts;
+mod failures;
 mod kubelet_words;
 mod loopbacks;
 mod losses;
@@ -18,16 +18,13 @@ mod undialled;
 mod verdicts;
 mod waiting;
 
-use std::net::SocketAddr;
-
 use self::budgets::Budgets;
-use self::counting::{InARow, MAX_COUNTERS, next};
 use self::counts::Counts;
+use self::failures::{Failures, next};
 use self::kubelet_words::Words;
 use self::losses::Losses;
-use self::probe_key::ProbeKey;
 use self::questions::{PATIENCE_NS, Questions, asks, waits_for_answer};
-use self::records::{recovery, said, verdict_record};
+use self::records::{finding_record, recovery, said, verdict_record};
 use self::redials::Redials;
 use self::revision::changes;
 use self::starts::Starts;
@@ -42,11 +39,11 @@ use crate::correlate::node::Node;
 use crate::correlate::recent::Recent;
 use crate::decision::Decision;
 use crate::enrich;
-use crate::event::{ConnId, Fact, Findings, Netns, Observation, PodRef, SandboxCause, TcpState};
+use crate::event::{ConnId, Fact, Findings, Observation, PodRef, SandboxCause, TcpState};
 use crate::node_events;
 use crate::node_events::findings::{Known, news};
 use crate::node_events::firewall_drop::Dropping;
-use crate::record::{Body, Label, Outcome};
+use crate::record::{Label, Outcome};
 
 /// When an attempt is looked at.
 #[derive(Clone, Copy, Debug)]
@@ -68,9 +65,8 @@ pub struct Core {
     questions: Questions,
     /// What was decided.
     verdicts: Verdicts,
-    failures: Recent<ProbeKey, InARow, MAX_COUNTERS>,
-    /// Refusals in a row by target and its namespace, with the id of the container whose probe it was.
-    streaks: Recent<(SocketAddr, Option<Netns>), (Streak, Option<String>), MAX_COUNTERS>,
+    /// What failed how often.
+    failures: Failures,
     /// Attempts of gRPC probes that may dial again.
     redials: Redials,
     /// Firewall hooks that drop packets.
@@ -135,8 +131,7 @@ impl Core {
 
     /// The node was checked.
     fn checked(&mut self, findings: &Findings, time_boot_ns: u64, out: &mut Vec<Decision>) {
-        let told = news(findings, &mut self.checks).into_iter();
-        out.extend(told.map(|it| Decision { time_boot_ns, attempt: None, body: Body::Finding(Box::new(it)) }));
+        out.extend(news(findings, &mut self.checks).into_iter().map(|it| finding_record(time_boot_ns, it)));
     }
 
     /// What an observation that belongs to no attempt says about those that wait for it.
@@ -244,7 +239,10 @@ impl Core {
     fn classified(&self, conn: ConnId, when: When) -> Option<(Finding, Vec<Label>)> {
         let attempt = self.correlator.get(conn)?;
         let before = self.verdicts.of(conn);
-        let streak = self.streak_of(attempt).map(|s| next(s, before.is_some() || self.is_redial(attempt)));
+        let streak = self
+            .failures
+            .refusals_before(attempt, &self.node)
+            .map(|s| next(s, before.is_some() || self.is_redial(attempt)));
         let streak = streak.or(Some(Streak::of_one(attempt.started)));
         let found = classify(&Case::new(attempt, &self.node, matches!(when, When::Settled(_)), streak));
         let failed = found.as_ref().is_some_and(|(finding, _)| finding.outcome == Outcome::Failure);

@@ -10,7 +10,8 @@ use crate::decision::Decision;
 use crate::enrich::{self, Named};
 use crate::event::{Answer, ConnId, KubeletProbe, Loss};
 use crate::record::{
-    AttemptBody, Body, Confidence, KubeletSaid, Label, LossBody, Outcome, Phases, Probe, Subject, Verdict, VerdictBody,
+    AttemptBody, Body, Confidence, FindingBody, KubeletSaid, Label, LossBody, Outcome, Phases, Probe, Subject, Verdict,
+    VerdictBody,
 };
 
 impl Core {
@@ -130,6 +131,11 @@ pub(super) fn unattached(finding: Finding, named: Unattached, kubelet: Option<Ku
         revises: None,
     };
     Decision { time_boot_ns, attempt: None, body: Body::Verdict(Box::new(body)) }
+}
+
+/// A finding that is about no connection.
+pub(super) fn finding_record(time_boot_ns: u64, finding: FindingBody) -> Decision {
+    Decision { time_boot_ns, attempt: None, body: Body::Finding(Box::new(finding)) }
 }
 
 pub(super) fn loss_record(time_boot_ns: u64, loss: &Loss) -> Decision {

@@ -6,9 +6,10 @@
 
 use std::net::SocketAddr;
 
+use super::Core;
+use super::failures::MAX_COUNTERS;
 use super::records::pardon;
 use super::verdicts::Decided;
-use super::{Core, MAX_COUNTERS};
 use crate::classify::finding::Finding;
 use crate::correlate::attempt::Attempt;
 use crate::correlate::recent::Recent;

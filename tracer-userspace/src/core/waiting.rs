@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::counting::MAX_COUNTERS;
+use super::failures::MAX_COUNTERS;
 use super::{Core, When};
 use crate::classify::SETTLE_NS;
 use crate::classify::finding::Finding;

@@ -1,15 +1,19 @@
 //! What is remembered from one attempt to the next: failures and refusals in a row.
 
+use std::net::SocketAddr;
+
 use super::Core;
 use super::probe_key::ProbeKey;
+use super::records::finding_record;
 use crate::classify::Streak;
 use crate::classify::finding::Finding;
 use crate::correlate::attempt::Attempt;
 use crate::correlate::node::Node;
+use crate::correlate::recent::Recent;
 use crate::decision::Decision;
 use crate::enrich::{self, Named};
 use crate::event::{AnswerKind, ConnId, Netns};
-use crate::record::{Body, Label, Outcome};
+use crate::record::{Label, Outcome};
 
 /// Failure counters kept (one for each address, port and kind of probe).
 pub(super) const MAX_COUNTERS: usize = 4096;
@@ -20,7 +24,7 @@ const KEEP_REFUSED_NS: u64 = 300_000_000_000;
 
 /// Failures in a row of a probe.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct InARow {
+struct InARow {
     count: u32,
     /// When the last one began.
     last: u64,
@@ -39,42 +43,88 @@ impl InARow {
     }
 }
 
-impl Core {
-    /// A refusal may turn out to have come too early: when somebody begins to listen there.
-    pub(super) fn remember_refusal(&mut self, conn: ConnId, finding: &Finding, again: bool) {
-        let Some(attempt) = self.correlator.get(conn).filter(|_| !again) else { return };
-        let (dst, started) = (attempt.flow.dst, attempt.started);
-        if !matches!(finding.label, Label::ConnectionRefused | Label::NotListeningYet | Label::StartupBudgetExceeded) {
-            return;
-        }
-        let namespace = refused_in(attempt);
-        let (one, redial) = (Streak::of_one(started), self.is_redial(attempt));
-        let streak = self.streak_of(attempt).map_or(one, |s| Streak { last: started, ..next(s, redial) });
-        let container = enrich::probed_container(attempt, &self.node).and_then(|(_, it)| it.id.clone());
-        let other = enrich::other_reason(attempt, &self.node).is_some();
-        // The first dial of a pod by a process with an API server in it cannot be told from that one's.
-        if !other || enrich::has_api_server(attempt) {
-            let streak = Streak { of_probes: streak.of_probes && !other, ..streak };
-            self.streaks.insert((dst, namespace), (streak, container));
-        }
-        if let Some(netns) = namespace.filter(|_| finding.label == Label::ConnectionRefused) {
-            self.correlator.keep(conn, started.saturating_add(KEEP_REFUSED_NS));
-            self.waiting.wait_for_listener(netns, dst.port(), conn);
-        }
-    }
+/// Failures in a row, by probe; refusals in a row, by target.
+#[derive(Debug, Default)]
+pub(super) struct Failures {
+    in_a_row: Recent<ProbeKey, InARow, MAX_COUNTERS>,
+    /// By the namespace of the target, too; with the id of the container whose probe it was.
+    refusals: Recent<(SocketAddr, Option<Netns>), (Streak, Option<String>), MAX_COUNTERS>,
+}
 
+impl Failures {
     /// Refusals in a row before this attempt, by the same namespace and the same run of the container.
-    pub(super) fn streak_of(&self, attempt: &Attempt) -> Option<Streak> {
+    pub(super) fn refusals_before(&self, attempt: &Attempt, node: &Node) -> Option<Streak> {
         let namespace = refused_in(attempt);
-        let (streak, container) = self.streaks.get(&(attempt.flow.dst, namespace))?;
-        let id = enrich::probed_container(attempt, &self.node).and_then(|(_, it)| it.id.as_ref());
+        let (streak, container) = self.refusals.get(&(attempt.flow.dst, namespace))?;
+        let id = enrich::probed_container(attempt, node).and_then(|(_, it)| it.id.as_ref());
         if id.is_some() && container.is_some() && id != container.as_ref() {
             return None;
         }
         let one_run = streak.one_run && id.is_some() && container.is_some();
         let streak = Streak { one_run, ..*streak };
-        let made = || namespace.and_then(|netns| self.node.netns_made(netns));
-        streak.in_run(enrich::run_began(attempt, &self.node, attempt.started).or_else(made))
+        let made = || namespace.and_then(|netns| node.netns_made(netns));
+        streak.in_run(enrich::run_began(attempt, node, attempt.started).or_else(made))
+    }
+
+    /// An attempt was refused.
+    fn refused(&mut self, attempt: &Attempt, node: &Node, redial: bool) {
+        let other = enrich::other_reason(attempt, node).is_some();
+        // The first dial of a pod by a process with an API server in it cannot be told from that one's.
+        if other && !enrich::has_api_server(attempt) {
+            return;
+        }
+        let last = attempt.started;
+        let before = self.refusals_before(attempt, node);
+        let streak = before.map_or(Streak::of_one(last), |s| Streak { last, ..next(s, redial) });
+        let streak = Streak { of_probes: streak.of_probes && !other, ..streak };
+        let container = enrich::probed_container(attempt, node).and_then(|(_, it)| it.id.clone());
+        self.refusals.insert((attempt.flow.dst, refused_in(attempt)), (streak, container));
+    }
+
+    fn end_refusals(&mut self, dst: SocketAddr) {
+        let over = self.refusals.range((dst, None)..).take_while(|((at, _), _)| *at == dst).map(|(key, _)| *key);
+        for key in over.collect::<Vec<_>>() {
+            self.refusals.remove(&key);
+        }
+    }
+
+    /// Those of this attempt's probe are over. Of some attempts it was not known which pod they were. Which probe they were must
+    /// be: the other's failures go on.
+    pub(super) fn end(&mut self, attempt: &Attempt, named: &Named) {
+        self.end_refusals(attempt.flow.dst);
+        let Some(key) = ProbeKey::of(attempt.flow.dst, named) else { return };
+        for key in [key.without_pod(), key] {
+            self.in_a_row.remove(&key);
+        }
+    }
+
+    /// An attempt succeeded. If it was redirected, the kubelet follows within the same host, and what comes of that decides;
+    /// elsewhere it does not, and takes it for a success with a warning (`RedirectChecker`, pkg/probe/http). Where to is not seen.
+    fn succeeded(&mut self, attempt: &Attempt, named: &Named) {
+        if !is_redirected(attempt) {
+            return self.end(attempt, named);
+        }
+        self.end_refusals(attempt.flow.dst);
+        let key = ProbeKey::of(attempt.flow.dst, named);
+        if let Some(in_a_row) = key.and_then(|key| self.in_a_row.get_mut(&key)) {
+            in_a_row.redirected = Some(attempt.started);
+        }
+    }
+}
+
+impl Core {
+    /// A refusal may turn out to have come too early: when somebody begins to listen there.
+    pub(super) fn remember_refusal(&mut self, conn: ConnId, finding: &Finding, again: bool) {
+        let Some(attempt) = self.correlator.get(conn).filter(|_| !again) else { return };
+        if !matches!(finding.label, Label::ConnectionRefused | Label::NotListeningYet | Label::StartupBudgetExceeded) {
+            return;
+        }
+        let redial = self.is_redial(attempt);
+        self.failures.refused(attempt, &self.node, redial);
+        if let Some(netns) = refused_in(attempt).filter(|_| finding.label == Label::ConnectionRefused) {
+            self.waiting.wait_for_listener(netns, attempt.flow.dst.port(), conn);
+            self.correlator.keep(conn, attempt.started.saturating_add(KEEP_REFUSED_NS));
+        }
     }
 
     /// Failures in a row of this probe, this attempt included; not of what need not be a probe, nor where several probes fit and
@@ -83,7 +133,8 @@ impl Core {
         if finding.outcome != Outcome::Failure {
             return None;
         }
-        let (key, attempt) = (self.probe_key(conn, named)?, self.correlator.get(conn)?);
+        let attempt = self.correlator.get(conn)?;
+        let key = ProbeKey::of(attempt.flow.dst, named)?;
         // What came of the dial before the redirect is counted elsewhere.
         let redirected = enrich::redirected_from(attempt, &self.node).is_some();
         if redirected || enrich::other_reason(attempt, &self.node).is_some() {
@@ -94,15 +145,11 @@ impl Core {
         let timeout_ns = enrich::longest_timeout_ns(attempt, &self.node).unwrap_or(LONGEST_REDIRECT_NS);
         // A later verdict may be the first that knows which probe it was.
         let is_new = self.verdicts.count_as(conn, key.probe_type);
-        let in_a_row = self.failures.or_default(key.clone());
+        let in_a_row = self.failures.in_a_row.or_default(key);
         if is_new && !redial {
             in_a_row.add(began, timeout_ns, unheard_ns);
         }
         Some(in_a_row.count.max(1))
-    }
-
-    fn probe_key(&self, conn: ConnId, named: &Named) -> Option<ProbeKey> {
-        ProbeKey::of(self.correlator.get(conn)?.flow.dst, named)
     }
 
     /// An attempt succeeded: its probe's failures in a row are over; what answered an HTTPS probe, in TLS as far as was read, speaks it.
@@ -112,43 +159,19 @@ impl Core {
         let start = self.starts.answered(attempt, &named, &self.node);
         self.counts.went_well(attempt, &named, &self.node, time);
         let findings = self.budgets.answered(attempt, &named).into_iter();
-        out.extend(findings.chain(start).map(|it| Decision {
-            time_boot_ns: time,
-            attempt: None,
-            body: Body::Finding(Box::new(it)),
-        }));
-        let https = named.probe.as_ref().and_then(|p| p.scheme.as_deref()) == Some("https");
-        let in_tls = attempt.answer().is_none_or(|(_, answer)| answer.kind == AnswerKind::Tls);
-        if https && in_tls && attempt.received().is_some_and(|n| n > 0) {
+        out.extend(findings.chain(start).map(|it| finding_record(time, it)));
+        self.failures.succeeded(attempt, &named);
+        if speaks_tls(attempt, &named) {
             self.node.answered_https(attempt.flow.dst, time);
         }
-        let (dst, is_redirect) = (attempt.flow.dst, is_redirected(attempt));
-        let over = self.streaks.range((dst, None)..).take_while(|((at, _), _)| *at == dst).map(|(key, _)| *key);
-        for key in over.collect::<Vec<_>>() {
-            self.streaks.remove(&key);
-        }
-        match is_redirect {
-            true => self.redirected(conn, &named),
-            false => self.end_failures(conn, &named),
-        }
     }
+}
 
-    /// Of some attempts it was not known which pod they were. Which probe they were must be: the other's failures go on.
-    pub(super) fn end_failures(&mut self, conn: ConnId, named: &Named) {
-        let Some(key) = self.probe_key(conn, named) else { return };
-        for key in [key.without_pod(), key] {
-            self.failures.remove(&key);
-        }
-    }
-
-    /// An attempt was redirected. The kubelet follows within the same host, and what comes of that decides; elsewhere it does
-    /// not, and takes it for a success with a warning (`RedirectChecker`, pkg/probe/http). Where to is not seen.
-    fn redirected(&mut self, conn: ConnId, named: &Named) {
-        let began = self.correlator.get(conn).map(|attempt| attempt.started);
-        if let Some(in_a_row) = self.probe_key(conn, named).and_then(|key| self.failures.get_mut(&key)) {
-            in_a_row.redirected = began;
-        }
-    }
+/// What answered an HTTPS probe, as far as was read in TLS.
+fn speaks_tls(attempt: &Attempt, named: &Named) -> bool {
+    let https = named.probe.as_ref().and_then(|p| p.scheme.as_deref()) == Some("https");
+    let in_tls = attempt.answer().is_none_or(|(_, answer)| answer.kind == AnswerKind::Tls);
+    https && in_tls && attempt.received().is_some_and(|n| n > 0)
 }
 
 /// With a status that Go's client follows (net/http, `redirectBehavior`).
@@ -170,7 +193,7 @@ fn unheard(attempt: &Attempt, named: &Named, node: &Node) -> Option<Option<u64>>
 }
 
 /// The namespace that had nobody to listen: an address alone may have been another pod's.
-pub(super) fn refused_in(attempt: &Attempt) -> Option<Netns> {
+fn refused_in(attempt: &Attempt) -> Option<Netns> {
     attempt.resets_sent().find_map(|(_, r)| r.netns).or_else(|| attempt.drops().find_map(|(_, d)| d.netns))
 }
 
