@@ -7,7 +7,10 @@ use std::net::SocketAddr;
 use serde_json::{Value, json};
 
 use super::probe_key::ProbeKey;
+use super::starts::Starts;
+use crate::classify::finding::Finding;
 use crate::correlate::attempt::Attempt;
+use crate::correlate::node::Node;
 use crate::correlate::recent::Recent;
 use crate::enrich::Named;
 use crate::record::{FindingBody, Status};
@@ -20,10 +23,12 @@ const EVERY: usize = 32;
 const MAX_KEPT: usize = 4096;
 /// The share of the timeout above which 95 % of the answers are told of, and below which that is over.
 const TIGHT: (f64, f64) = (0.5, 0.35);
-/// What was observed of each probe.
+
+/// What was observed of each probe, and of starts.
 #[derive(Debug, Default)]
 pub(super) struct Budgets {
     latencies: Recent<ProbeKey, Latencies, MAX_KEPT>,
+    starts: Starts,
 }
 
 /// The latest answers of a probe, in microseconds.
@@ -43,8 +48,23 @@ struct Quantiles {
 }
 
 impl Budgets {
+    /// A verdict on an attempt was said for the first time.
+    pub(super) fn failed(&mut self, attempt: &Attempt, node: &Node, finding: &Finding) {
+        self.starts.failed(attempt, node, finding);
+    }
+
     /// An attempt succeeded.
-    pub(super) fn answered(&mut self, attempt: &Attempt, named: &Named) -> Option<FindingBody> {
+    pub(super) fn answered(
+        &mut self,
+        attempt: &Attempt,
+        named: &Named,
+        node: &Node,
+    ) -> impl Iterator<Item = FindingBody> {
+        let latency = self.latency(attempt, named);
+        latency.into_iter().chain(self.starts.answered(attempt, named, node))
+    }
+
+    fn latency(&mut self, attempt: &Attempt, named: &Named) -> Option<FindingBody> {
         let timeout_s = named.probe.as_ref()?.timeout_s.filter(|s| *s > 0)?;
         let (ended, _) = attempt.ended?;
         let latencies = self.latencies.or_default(ProbeKey::of(attempt.flow.dst, named)?);

@@ -156,10 +156,9 @@ impl Core {
     pub(super) fn succeeded(&mut self, conn: ConnId, time: u64, out: &mut Vec<Decision>) {
         let Some(attempt) = self.correlator.get(conn) else { return };
         let named = enrich::name(attempt, &self.node);
-        let start = self.starts.answered(attempt, &named, &self.node);
         self.counts.went_well(attempt, &named, &self.node, time);
-        let findings = self.budgets.answered(attempt, &named).into_iter();
-        out.extend(findings.chain(start).map(|it| finding_record(time, it)));
+        let findings = self.budgets.answered(attempt, &named, &self.node);
+        out.extend(findings.map(|it| finding_record(time, it)));
         self.failures.succeeded(attempt, &named);
         if speaks_tls(attempt, &named) {
             self.node.answered_https(attempt.flow.dst, time);

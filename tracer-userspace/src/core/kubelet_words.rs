@@ -2,7 +2,8 @@
 
 use std::collections::VecDeque;
 
-use crate::event::{KubeletProbe, PodRef, ProbeType};
+use crate::correlate::recent::Recent;
+use crate::event::{KubeletProbe, PodRef, ProbeType, SandboxCause, SandboxFailure};
 
 /// Words remembered at most.
 const MAX_WORDS: usize = 1024;
@@ -10,6 +11,10 @@ const MAX_WORDS: usize = 1024;
 const KEPT_NS: u64 = 120_000_000_000;
 /// The kubelet makes the Event after it wrote the line.
 const MARGIN_NS: u64 = 50_000_000;
+/// A pod without network is told again after this.
+const SANDBOX_AGAIN_NS: u64 = 300_000_000_000;
+/// Pods without network remembered.
+const MAX_SANDBOXES: usize = 1024;
 
 /// A word of the kubelet that was heard.
 #[derive(Debug)]
@@ -26,6 +31,8 @@ struct Word {
 #[derive(Debug, Default)]
 pub(super) struct Words {
     heard: VecDeque<Word>,
+    /// When a pod without network was last told of.
+    sandboxes: Recent<(PodRef, SandboxCause), u64, MAX_SANDBOXES>,
 }
 
 impl Words {
@@ -43,6 +50,18 @@ impl Words {
             self.heard.pop_front();
         }
         self.heard.push_back(word);
+    }
+
+    /// Whether a pod without network is to be told of: once for each cause, and again when it lasts.
+    pub(super) fn is_news(&mut self, failure: &SandboxFailure, time: u64) -> bool {
+        // A line does not always name the uid, an Event does.
+        let uid = failure.pod.uid.clone().filter(|_| failure.pod.name.is_none());
+        let key = (PodRef { uid, ..failure.pod.clone() }, failure.cause);
+        if self.sandboxes.get(&key).is_some_and(|last| time < last.saturating_add(SANDBOX_AGAIN_NS)) {
+            return false;
+        }
+        self.sandboxes.insert(key, time);
+        true
     }
 }
 
@@ -73,7 +92,7 @@ impl Word {
 
 #[cfg(test)]
 mod tests {
-    use crate::event::{AnswerKind, ProbeSays, TcpState};
+    use crate::event::{AnswerKind, Fact, PodRef, ProbeSays, SandboxCause, SandboxFailure, TcpState};
     use crate::record::{Confidence, VerdictBody};
     use crate::testing::Stream;
 
@@ -171,5 +190,23 @@ mod tests {
         let mut stream = Stream::new();
         stream.exec_readiness().wait_ms(2000).kubelet_event(ProbeSays::Other, 500);
         assert_eq!(stream.verdicts()[0].verdict.confidence, Confidence::Likely);
+    }
+
+    #[test]
+    fn a_pod_without_network_is_told_once() {
+        let mut stream = Stream::new();
+        for _ in 0..3 {
+            stream.wait_ms(10_000).push(Fact::SandboxFailure(Box::new(SandboxFailure {
+                pod: PodRef { namespace: Some("shop".into()), name: Some("cart".into()), uid: None },
+                cause: SandboxCause::SubnetFile,
+                words: "open /run/flannel/subnet.env: no such file or directory".into(),
+                written_boot_ns: 1,
+                pid: None,
+            })));
+        }
+        assert_eq!(told(&stream), [("cni_not_ready".to_owned(), false)]);
+        let verdict = &stream.verdicts()[0].verdict;
+        assert_eq!(verdict.confidence, Confidence::Likely);
+        assert!(verdict.summary.starts_with("the sandbox of pod shop/cart has no network"), "{}", verdict.summary);
     }
 }

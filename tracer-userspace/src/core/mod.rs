@@ -6,6 +6,7 @@ mod failures;
 mod kubelet_words;
 mod loopbacks;
 mod losses;
+mod news;
 mod outcomes;
 mod probe_key;
 mod questions;
@@ -22,12 +23,11 @@ use self::budgets::Budgets;
 use self::counts::Counts;
 use self::failures::{Failures, next};
 use self::kubelet_words::Words;
-use self::losses::Losses;
+use self::news::News;
 use self::questions::{PATIENCE_NS, Questions, asks, waits_for_answer};
-use self::records::{finding_record, recovery, said, verdict_record};
+use self::records::{recovery, said, verdict_record};
 use self::redials::Redials;
 use self::revision::changes;
-use self::starts::Starts;
 use self::verdicts::Verdicts;
 use self::waiting::Waiting;
 use crate::ask::Ask;
@@ -36,13 +36,9 @@ use crate::classify::{Case, SETTLE_NS, Streak, classify};
 use crate::correlate::Correlator;
 use crate::correlate::attempt::Attempt;
 use crate::correlate::node::Node;
-use crate::correlate::recent::Recent;
 use crate::decision::Decision;
 use crate::enrich;
-use crate::event::{ConnId, Fact, Findings, Observation, PodRef, SandboxCause, TcpState};
-use crate::node_events;
-use crate::node_events::findings::{Known, news};
-use crate::node_events::firewall_drop::Dropping;
+use crate::event::{ConnId, Fact, Observation, TcpState};
 use crate::record::{Label, Outcome};
 
 /// When an attempt is looked at.
@@ -69,22 +65,14 @@ pub struct Core {
     failures: Failures,
     /// Attempts of gRPC probes that may dial again.
     redials: Redials,
-    /// Firewall hooks that drop packets.
-    dropping: Dropping,
-    /// How much room probes have.
+    /// How much room probes and starts have.
     budgets: Budgets,
-    /// How containers started.
-    starts: Starts,
-    /// Which losses were told of.
-    losses: Losses,
-    /// How the checks of the node came out.
-    checks: Known,
+    /// What is told of the node.
+    news: News,
     /// What the kubelet said lately.
     words: Words,
     /// How many failures it counted.
     counts: Counts,
-    /// When a pod without network was last told of.
-    sandboxes: Recent<(PodRef, SandboxCause), u64, { outcomes::MAX_SANDBOXES }>,
 }
 
 impl Core {
@@ -95,11 +83,9 @@ impl Core {
         if !matches!(observation.fact, Fact::Loss(_) | Fact::PortPressure(_)) {
             self.fire_deadlines(observation.time_boot_ns, out);
         }
-        out.extend(node_events::decide(observation, &self.node));
-        out.extend(self.dropping.news(observation, &self.node));
+        self.news.push(observation, &self.node, out);
         self.node.see(observation);
         match &observation.fact {
-            Fact::Loss(loss) => out.extend(self.losses.push(observation.time_boot_ns, loss)),
             Fact::Firewall(firewall) => {
                 self.ask_after_answer(firewall.netns, observation.time_boot_ns);
                 self.release(firewall.netns, observation.time_boot_ns, out);
@@ -108,7 +94,6 @@ impl Core {
             Fact::Start(_) => self.counts.begin(observation.time_boot_ns),
             Fact::ProbeCounts(counts) => self.counts.take(counts),
             Fact::KubeletProbe(probe) => self.outcome(probe, observation, out),
-            Fact::Findings(findings) => self.checked(findings, observation.time_boot_ns, out),
             Fact::SandboxFailure(failure) => self.sandbox(failure, observation.time_boot_ns, out),
             _ => {}
         }
@@ -118,7 +103,7 @@ impl Core {
             self.look(conn, observation, out);
         }
         if let Some(forgotten) = self.correlator.take_forgotten(observation.time_boot_ns) {
-            out.extend(self.losses.push(observation.time_boot_ns, &forgotten));
+            out.extend(self.news.lost(observation.time_boot_ns, &forgotten));
         }
         self.look_again(observation, out);
     }
@@ -127,11 +112,6 @@ impl Core {
     fn is_another_pod_s(&self, observation: &Observation) -> bool {
         let translated = self.correlator.attempt_of(observation).and_then(|it| it.translated_in(&observation.fact));
         translated.is_some_and(|client| self.node.has_pod(client.ip()))
-    }
-
-    /// The node was checked.
-    fn checked(&mut self, findings: &Findings, time_boot_ns: u64, out: &mut Vec<Decision>) {
-        out.extend(news(findings, &mut self.checks).into_iter().map(|it| finding_record(time_boot_ns, it)));
     }
 
     /// What an observation that belongs to no attempt says about those that wait for it.
@@ -159,7 +139,7 @@ impl Core {
     /// When the core wants to be woken by a [`Fact::Tick`] if nothing else comes, CLOCK_BOOTTIME nanoseconds.
     #[must_use]
     pub fn next_deadline(&self) -> Option<u64> {
-        let due = [self.waiting.due(), self.questions.due(), self.counts.due(), self.losses.due()];
+        let due = [self.waiting.due(), self.questions.due(), self.counts.due(), self.news.due()];
         due.into_iter().flatten().min()
     }
 
@@ -179,7 +159,7 @@ impl Core {
     }
 
     fn fire_deadlines(&mut self, now: u64, out: &mut Vec<Decision>) {
-        self.losses.fire(now, out);
+        self.news.fire(now, out);
         while let Some((time, conn)) = self.waiting.next_look(now) {
             self.decide(conn, When::Settled(now), out);
             self.end(conn, time, out);
@@ -258,7 +238,7 @@ impl Core {
         let counts = again || said.is_none() || attempt.failed_by_itself();
         let count = if counts { self.count_failure(conn, &named, &finding) } else { None };
         if !again && let Some(attempt) = self.correlator.get(conn) {
-            self.starts.failed(attempt, &self.node, &finding);
+            self.budgets.failed(attempt, &self.node, &finding);
         }
         self.remember_refusal(conn, &finding, again);
         out.push(verdict_record(conn, finding, also, named, count, said));

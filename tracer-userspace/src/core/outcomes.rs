@@ -12,16 +12,12 @@ use crate::correlate::KEEP_AFTER_END_NS;
 use crate::correlate::attempt::Attempt;
 use crate::decision::Decision;
 use crate::enrich;
-use crate::event::{AnswerKind, ConnId, KubeletProbe, Observation, PodRef, ProbeSays, SandboxFailure};
+use crate::event::{AnswerKind, ConnId, KubeletProbe, Observation, ProbeSays, SandboxFailure};
 
 /// The kubelet writes its line as soon as the attempt is over: this much earlier at most, for a busy one.
 const BEFORE_NS: u64 = 1_000_000_000;
 /// It counts an attempt as over at its timeout, a moment before the socket is closed.
 const AFTER_NS: u64 = 50_000_000;
-/// A pod without network is told again after this.
-const SANDBOX_AGAIN_NS: u64 = 300_000_000_000;
-/// Pods without network remembered.
-pub(super) const MAX_SANDBOXES: usize = 1024;
 
 impl Core {
     /// A probe failed, as the kubelet saw it.
@@ -140,16 +136,9 @@ impl Core {
 
     /// A pod has no network yet: told once for each cause, and again when it lasts.
     pub(super) fn sandbox(&mut self, failure: &SandboxFailure, time: u64, out: &mut Vec<Decision>) {
-        if !kubelet::concerns(failure, &self.node) {
+        if !kubelet::concerns(failure, &self.node) || !self.words.is_news(failure, time) {
             return;
         }
-        // A line does not always name the uid, an Event does.
-        let uid = failure.pod.uid.clone().filter(|_| failure.pod.name.is_none());
-        let key = (PodRef { uid, ..failure.pod.clone() }, failure.cause);
-        if self.sandboxes.get(&key).is_some_and(|last| time < last.saturating_add(SANDBOX_AGAIN_NS)) {
-            return;
-        }
-        self.sandboxes.insert(key, time);
         let (finding, named) = kubelet::sandbox(failure, &self.node);
         out.push(unattached(finding, named, None));
     }
@@ -361,24 +350,6 @@ mod tests {
             stream.kubelet_error(ProbeType::Readiness, says, "x").wait_ms(2_000);
             assert!(told(&stream).is_empty(), "{:?}", told(&stream));
         }
-    }
-
-    #[test]
-    fn a_pod_without_network_is_told_once() {
-        let mut stream = Stream::new();
-        for _ in 0..3 {
-            stream.wait_ms(10_000).push(Fact::SandboxFailure(Box::new(SandboxFailure {
-                pod: PodRef { namespace: Some("shop".into()), name: Some("cart".into()), uid: None },
-                cause: SandboxCause::SubnetFile,
-                words: "open /run/flannel/subnet.env: no such file or directory".into(),
-                written_boot_ns: 1,
-                pid: None,
-            })));
-        }
-        assert_eq!(told(&stream), [("cni_not_ready".to_owned(), false)]);
-        let verdict = &stream.verdicts()[0].verdict;
-        assert_eq!(verdict.confidence, Confidence::Likely);
-        assert!(verdict.summary.starts_with("the sandbox of pod shop/cart has no network"), "{}", verdict.summary);
     }
 
     /// The kubelet says it of every pod that it looks at while the runtime has no network.

@@ -1,0 +1,49 @@
+//! What is told of the node itself, apart from its attempts.
+
+use super::losses::Losses;
+use super::records::finding_record;
+use crate::correlate::node::Node;
+use crate::decision::Decision;
+use crate::event::{Fact, Loss, Observation};
+use crate::node_events;
+use crate::node_events::findings::{Known, news};
+use crate::node_events::firewall_drop::Dropping;
+
+/// What was told of it.
+#[derive(Debug, Default)]
+pub(super) struct News {
+    dropping: Dropping,
+    checks: Known,
+    losses: Losses,
+}
+
+impl News {
+    /// What an observation tells of the node, as that was before it.
+    pub(super) fn push(&mut self, observation: &Observation, node: &Node, out: &mut Vec<Decision>) {
+        let time = observation.time_boot_ns;
+        out.extend(node_events::decide(observation, node));
+        out.extend(self.dropping.news(observation, node));
+        match &observation.fact {
+            Fact::Loss(loss) => out.extend(self.lost(time, loss)),
+            Fact::Findings(findings) => {
+                out.extend(news(findings, &mut self.checks).into_iter().map(|it| finding_record(time, it)));
+            }
+            _ => {}
+        }
+    }
+
+    /// Something was lost; its record, if it is to be written now.
+    pub(super) fn lost(&mut self, time: u64, loss: &Loss) -> Option<Decision> {
+        self.losses.push(time, loss)
+    }
+
+    /// When the first of those that wait is due.
+    pub(super) fn due(&self) -> Option<u64> {
+        self.losses.due()
+    }
+
+    /// Tells of those that are due.
+    pub(super) fn fire(&mut self, now: u64, out: &mut Vec<Decision>) {
+        self.losses.fire(now, out);
+    }
+}
