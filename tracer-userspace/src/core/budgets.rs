@@ -54,14 +54,9 @@ impl Budgets {
     }
 
     /// An attempt succeeded.
-    pub(super) fn answered(
-        &mut self,
-        attempt: &Attempt,
-        named: &Named,
-        node: &Node,
-    ) -> impl Iterator<Item = FindingBody> {
+    pub(super) fn answered(&mut self, attempt: &Attempt, named: &Named, node: &Node) -> Vec<FindingBody> {
         let latency = self.latency(attempt, named);
-        latency.into_iter().chain(self.starts.answered(attempt, named, node))
+        latency.into_iter().chain(self.starts.answered(attempt, named, node)).collect()
     }
 
     fn latency(&mut self, attempt: &Attempt, named: &Named) -> Option<FindingBody> {

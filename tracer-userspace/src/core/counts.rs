@@ -6,7 +6,6 @@
 
 use std::collections::VecDeque;
 
-use super::Core;
 use super::records::{finding_record, unattached};
 use crate::classify::counts::{Counted, disagreement, handler, of_command};
 use crate::correlate::attempt::Attempt;
@@ -168,12 +167,36 @@ impl Counts {
         true
     }
 
-    fn tell(&mut self, count: &FailureCount, counted: &Counted) {
+    fn note_command(&mut self, count: &FailureCount, counted: &Counted) {
         if self.commands.len() >= MAX_TIMES {
             self.commands.pop_front();
         }
         let left = counted.unseen();
         self.commands.push_back(Told { key: Key::counted(count), within: counted.window, left });
+    }
+
+    /// Compares the readings whose time has come.
+    pub(super) fn compare(&mut self, now: u64, node: &Node, out: &mut Vec<Decision>) {
+        while let Some(counts) = self.next(now) {
+            let window = (counts.from_boot_ns, counts.to_boot_ns);
+            // A loss record has told already that verdicts may be missing.
+            let lost = node.lost_between(window.0, window.1) > 0;
+            for count in &counts.failed {
+                let counted = self.matched(count, window);
+                if counted.unseen() > 0 && !lost && self.is_comparable(window) {
+                    out.extend(self.tell(count, &counted, now, node));
+                }
+            }
+        }
+    }
+
+    fn tell(&mut self, count: &FailureCount, counted: &Counted, now: u64, node: &Node) -> Option<Decision> {
+        if handler(count, node) == Some(Handler::Exec) {
+            self.note_command(count, counted);
+            let (finding, named) = of_command(count, counted, node);
+            return Some(unattached(finding, named, None));
+        }
+        self.is_news(count, now).then(|| finding_record(now, disagreement(count, counted, node)))
     }
 
     /// What happened in between was seen.
@@ -215,33 +238,6 @@ impl Key {
 fn may_be_a_probe(named: &Named, node: &Node) -> bool {
     let is_known = |pod: &Pod| pod.containers.iter().any(|it| !it.probes.is_empty() || !it.exec.is_empty());
     named.k8s.is_some() || named.subject == Subject::Probe || !node.pods.iter().any(is_known)
-}
-
-impl Core {
-    /// Compares the readings whose time has come.
-    pub(super) fn compare_counts(&mut self, now: u64, out: &mut Vec<Decision>) {
-        while let Some(counts) = self.counts.next(now) {
-            let window = (counts.from_boot_ns, counts.to_boot_ns);
-            // A loss record has told already that verdicts may be missing.
-            let lost = self.node.lost_between(window.0, window.1) > 0;
-            for count in &counts.failed {
-                let counted = self.counts.matched(count, window);
-                if counted.unseen() > 0 && !lost && self.counts.is_comparable(window) {
-                    self.tell_count(count, &counted, now, out);
-                }
-            }
-        }
-    }
-
-    fn tell_count(&mut self, count: &FailureCount, counted: &Counted, now: u64, out: &mut Vec<Decision>) {
-        if handler(count, &self.node) == Some(Handler::Exec) {
-            self.counts.tell(count, counted);
-            let (finding, named) = of_command(count, counted, &self.node);
-            out.push(unattached(finding, named, None));
-        } else if self.counts.is_news(count, now) {
-            out.push(finding_record(now, disagreement(count, counted, &self.node)));
-        }
-    }
 }
 
 #[cfg(test)]

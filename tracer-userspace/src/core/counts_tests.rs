@@ -1,6 +1,7 @@
 //! Tests of what is counted against what is told.
 
 use super::*;
+use crate::core::Core;
 use crate::event::{AnswerKind, Fact, Observation, ProbeSays, TcpState};
 use crate::record::{Confidence, Status};
 use crate::testing::Stream;

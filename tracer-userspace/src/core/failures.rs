@@ -48,14 +48,14 @@ impl InARow {
 pub(super) struct Failures {
     in_a_row: Recent<ProbeKey, InARow, MAX_COUNTERS>,
     /// By the namespace of the target, too; with the id of the container whose probe it was.
-    refusals: Recent<(SocketAddr, Option<Netns>), (Streak, Option<String>), MAX_COUNTERS>,
+    streaks: Recent<(SocketAddr, Option<Netns>), (Streak, Option<String>), MAX_COUNTERS>,
 }
 
 impl Failures {
     /// Refusals in a row before this attempt, by the same namespace and the same run of the container.
-    pub(super) fn refusals_before(&self, attempt: &Attempt, node: &Node) -> Option<Streak> {
+    pub(super) fn streak(&self, attempt: &Attempt, node: &Node) -> Option<Streak> {
         let namespace = refused_in(attempt);
-        let (streak, container) = self.refusals.get(&(attempt.flow.dst, namespace))?;
+        let (streak, container) = self.streaks.get(&(attempt.flow.dst, namespace))?;
         let id = enrich::probed_container(attempt, node).and_then(|(_, it)| it.id.as_ref());
         if id.is_some() && container.is_some() && id != container.as_ref() {
             return None;
@@ -74,24 +74,24 @@ impl Failures {
             return;
         }
         let last = attempt.started;
-        let before = self.refusals_before(attempt, node);
+        let before = self.streak(attempt, node);
         let streak = before.map_or(Streak::of_one(last), |s| Streak { last, ..next(s, redial) });
         let streak = Streak { of_probes: streak.of_probes && !other, ..streak };
         let container = enrich::probed_container(attempt, node).and_then(|(_, it)| it.id.clone());
-        self.refusals.insert((attempt.flow.dst, refused_in(attempt)), (streak, container));
+        self.streaks.insert((attempt.flow.dst, refused_in(attempt)), (streak, container));
     }
 
-    fn end_refusals(&mut self, dst: SocketAddr) {
-        let over = self.refusals.range((dst, None)..).take_while(|((at, _), _)| *at == dst).map(|(key, _)| *key);
+    fn end_streaks(&mut self, dst: SocketAddr) {
+        let over = self.streaks.range((dst, None)..).take_while(|((at, _), _)| *at == dst).map(|(key, _)| *key);
         for key in over.collect::<Vec<_>>() {
-            self.refusals.remove(&key);
+            self.streaks.remove(&key);
         }
     }
 
     /// Those of this attempt's probe are over. Of some attempts it was not known which pod they were. Which probe they were must
     /// be: the other's failures go on.
     pub(super) fn end(&mut self, attempt: &Attempt, named: &Named) {
-        self.end_refusals(attempt.flow.dst);
+        self.end_streaks(attempt.flow.dst);
         let Some(key) = ProbeKey::of(attempt.flow.dst, named) else { return };
         for key in [key.without_pod(), key] {
             self.in_a_row.remove(&key);
@@ -104,7 +104,7 @@ impl Failures {
         if !is_redirected(attempt) {
             return self.end(attempt, named);
         }
-        self.end_refusals(attempt.flow.dst);
+        self.end_streaks(attempt.flow.dst);
         let key = ProbeKey::of(attempt.flow.dst, named);
         if let Some(in_a_row) = key.and_then(|key| self.in_a_row.get_mut(&key)) {
             in_a_row.redirected = Some(attempt.started);
@@ -157,7 +157,7 @@ impl Core {
         let Some(attempt) = self.correlator.get(conn) else { return };
         let named = enrich::name(attempt, &self.node);
         self.counts.went_well(attempt, &named, &self.node, time);
-        let findings = self.budgets.answered(attempt, &named, &self.node);
+        let findings = self.budgets.answered(attempt, &named, &self.node).into_iter();
         out.extend(findings.map(|it| finding_record(time, it)));
         self.failures.succeeded(attempt, &named);
         if speaks_tls(attempt, &named) {

@@ -2,7 +2,11 @@
 
 use std::collections::VecDeque;
 
+use super::records::unattached;
+use crate::classify::kubelet;
+use crate::correlate::node::Node;
 use crate::correlate::recent::Recent;
+use crate::decision::Decision;
 use crate::event::{KubeletProbe, PodRef, ProbeType, SandboxCause, SandboxFailure};
 
 /// Words remembered at most.
@@ -52,8 +56,14 @@ impl Words {
         self.heard.push_back(word);
     }
 
-    /// Whether a pod without network is to be told of: once for each cause, and again when it lasts.
-    pub(super) fn is_news(&mut self, failure: &SandboxFailure, time: u64) -> bool {
+    /// A pod has no network yet: told once for each cause, and again when it lasts.
+    pub(super) fn sandbox(&mut self, failure: &SandboxFailure, node: &Node, time: u64) -> Option<Decision> {
+        let is_news = kubelet::concerns(failure, node) && self.is_news(failure, time);
+        let (finding, named) = is_news.then(|| kubelet::sandbox(failure, node))?;
+        Some(unattached(finding, named, None))
+    }
+
+    fn is_news(&mut self, failure: &SandboxFailure, time: u64) -> bool {
         // A line does not always name the uid, an Event does.
         let uid = failure.pod.uid.clone().filter(|_| failure.pod.name.is_none());
         let key = (PodRef { uid, ..failure.pod.clone() }, failure.cause);
@@ -208,5 +218,19 @@ mod tests {
         let verdict = &stream.verdicts()[0].verdict;
         assert_eq!(verdict.confidence, Confidence::Likely);
         assert!(verdict.summary.starts_with("the sandbox of pod shop/cart has no network"), "{}", verdict.summary);
+    }
+
+    /// The kubelet says it of every pod that it looks at while the runtime has no network.
+    #[test]
+    fn a_pod_that_has_its_network_is_not_concerned() {
+        let mut stream = Stream::new();
+        stream.http_readiness().push(Fact::SandboxFailure(Box::new(SandboxFailure {
+            pod: PodRef { namespace: Some("default".into()), name: Some("web".into()), uid: None },
+            cause: SandboxCause::NoConfig,
+            words: "network is not ready: container runtime network not ready: NetworkReady=false".into(),
+            written_boot_ns: 1,
+            pid: None,
+        })));
+        assert!(told(&stream).is_empty());
     }
 }

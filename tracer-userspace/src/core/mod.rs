@@ -25,7 +25,7 @@ use self::failures::{Failures, next};
 use self::kubelet_words::Words;
 use self::news::News;
 use self::questions::{PATIENCE_NS, Questions, asks, waits_for_answer};
-use self::records::{recovery, said, verdict_record};
+use self::records::{attempt_record, recovery, said, verdict_record};
 use self::redials::Redials;
 use self::revision::changes;
 use self::verdicts::Verdicts;
@@ -53,21 +53,23 @@ enum When {
 /// Observations in, decisions out.
 #[derive(Debug, Default)]
 pub struct Core {
+    /// The attempts.
     correlator: Correlator,
+    /// What is known of the node.
     node: Node,
-    /// Attempts that wait to be judged.
+    /// Which attempts wait to be judged, and what for.
     waiting: Waiting,
     /// What is asked of the node.
     questions: Questions,
     /// What was decided.
     verdicts: Verdicts,
-    /// What failed how often.
+    /// Failures and refusals in a row.
     failures: Failures,
     /// Attempts of gRPC probes that may dial again.
     redials: Redials,
     /// How much room probes and starts have.
     budgets: Budgets,
-    /// What is told of the node.
+    /// What was told of the node.
     news: News,
     /// What the kubelet said lately.
     words: Words,
@@ -86,15 +88,14 @@ impl Core {
         self.news.push(observation, &self.node, out);
         self.node.see(observation);
         match &observation.fact {
-            Fact::Firewall(firewall) => {
-                self.ask_after_answer(firewall.netns, observation.time_boot_ns);
-                self.release(firewall.netns, observation.time_boot_ns, out);
-            }
+            Fact::Firewall(firewall) => self.release(firewall.netns, observation.time_boot_ns, out),
             Fact::NetnsOp(op) if op.begins_anew() => self.waiting.forget_refused(op.netns),
             Fact::Start(_) => self.counts.begin(observation.time_boot_ns),
             Fact::ProbeCounts(counts) => self.counts.take(counts),
             Fact::KubeletProbe(probe) => self.outcome(probe, observation, out),
-            Fact::SandboxFailure(failure) => self.sandbox(failure, observation.time_boot_ns, out),
+            Fact::SandboxFailure(failure) => {
+                out.extend(self.words.sandbox(failure, &self.node, observation.time_boot_ns))
+            }
             _ => {}
         }
         if !self.is_another_pod_s(observation)
@@ -149,7 +150,9 @@ impl Core {
         self.waiting.forget_timeouts();
         self.fire_deadlines(u64::MAX, out);
         out.extend(
-            self.correlator.open().map(|attempt| self.attempt_record(attempt, time_boot_ns, Outcome::Open, None)),
+            self.correlator
+                .open()
+                .map(|attempt| attempt_record(attempt, &self.node, time_boot_ns, Outcome::Open, None)),
         );
     }
 
@@ -166,7 +169,7 @@ impl Core {
         }
         self.fire_timeouts(now, out);
         self.ask_due(now);
-        self.compare_counts(now, out);
+        self.counts.compare(now, &self.node, out);
     }
 
     /// An attempt has a new observation.
@@ -178,11 +181,10 @@ impl Core {
                 self.expect_end(conn);
             }
             Fact::State(_) => {
+                let due = waits_for_answer(attempt, &self.node).map(|since| since.saturating_add(PATIENCE_NS));
                 if attempt.established.is_some() || attempt.ended.is_some() {
                     self.expect_no_end(conn);
                 }
-                let Some(attempt) = self.correlator.get(conn) else { return };
-                let due = waits_for_answer(attempt, &self.node).map(|since| since.saturating_add(PATIENCE_NS));
                 self.look_later(conn, due);
             }
             _ => {}
@@ -219,14 +221,12 @@ impl Core {
     fn classified(&self, conn: ConnId, when: When) -> Option<(Finding, Vec<Label>)> {
         let attempt = self.correlator.get(conn)?;
         let before = self.verdicts.of(conn);
-        let streak = self
-            .failures
-            .refusals_before(attempt, &self.node)
-            .map(|s| next(s, before.is_some() || self.is_redial(attempt)));
+        let streak = self.failures.streak(attempt, &self.node);
+        let streak = streak.map(|s| next(s, before.is_some() || self.is_redial(attempt)));
         let streak = streak.or(Some(Streak::of_one(attempt.started)));
         let found = classify(&Case::new(attempt, &self.node, matches!(when, When::Settled(_)), streak));
         let failed = found.as_ref().is_some_and(|(finding, _)| finding.outcome == Outcome::Failure);
-        let recovered = before.filter(|before| !failed && self.recovered(attempt, *before));
+        let recovered = before.filter(|before| !failed && before.recovered(attempt, &self.node));
         recovered.map(|before| recovery(attempt, before)).or(found)
     }
 
@@ -254,7 +254,7 @@ impl Core {
         let failed = enrich::failed(attempt, &self.node) || self.verdicts.failure(conn).is_some();
         let outcome = if failed { Outcome::Failure } else { Outcome::Success };
         let record =
-            self.attempt_record(attempt, time, decided.map_or(outcome, |d| d.outcome), decided.map(|d| d.label));
+            attempt_record(attempt, &self.node, time, decided.map_or(outcome, |d| d.outcome), decided.map(|d| d.label));
         let has_succeeded = !failed && !enrich::is_unknown_end(attempt, &self.node);
         self.pardon_other_loopback(conn, out);
         if has_succeeded {

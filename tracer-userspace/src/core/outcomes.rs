@@ -12,7 +12,7 @@ use crate::correlate::KEEP_AFTER_END_NS;
 use crate::correlate::attempt::Attempt;
 use crate::decision::Decision;
 use crate::enrich;
-use crate::event::{AnswerKind, ConnId, KubeletProbe, Observation, ProbeSays, SandboxFailure};
+use crate::event::{AnswerKind, ConnId, KubeletProbe, Observation, ProbeSays};
 
 /// The kubelet writes its line as soon as the attempt is over: this much earlier at most, for a busy one.
 const BEFORE_NS: u64 = 1_000_000_000;
@@ -133,15 +133,6 @@ impl Core {
         }
         self.say(conn, finding, also, true, out);
     }
-
-    /// A pod has no network yet: told once for each cause, and again when it lasts.
-    pub(super) fn sandbox(&mut self, failure: &SandboxFailure, time: u64, out: &mut Vec<Decision>) {
-        if !kubelet::concerns(failure, &self.node) || !self.words.is_news(failure, time) {
-            return;
-        }
-        let (finding, named) = kubelet::sandbox(failure, &self.node);
-        out.push(unattached(finding, named, None));
-    }
 }
 
 /// Those of which this holds, if it does of any; else all.
@@ -179,7 +170,7 @@ fn seems_unanswered(attempt: &Attempt, probe: &KubeletProbe) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use crate::event::{AnswerKind, Fact, PodRef, ProbeSays, ProbeType, SandboxCause, SandboxFailure, TcpState};
+    use crate::event::{AnswerKind, ProbeSays, ProbeType, TcpState};
     use crate::record::{Confidence, VerdictBody};
     use crate::testing::Stream;
 
@@ -350,19 +341,5 @@ mod tests {
             stream.kubelet_error(ProbeType::Readiness, says, "x").wait_ms(2_000);
             assert!(told(&stream).is_empty(), "{:?}", told(&stream));
         }
-    }
-
-    /// The kubelet says it of every pod that it looks at while the runtime has no network.
-    #[test]
-    fn a_pod_that_has_its_network_is_not_concerned() {
-        let mut stream = Stream::new();
-        stream.http_readiness().push(Fact::SandboxFailure(Box::new(SandboxFailure {
-            pod: PodRef { namespace: Some("default".into()), name: Some("web".into()), uid: None },
-            cause: SandboxCause::NoConfig,
-            words: "network is not ready: container runtime network not ready: NetworkReady=false".into(),
-            written_boot_ns: 1,
-            pid: None,
-        })));
-        assert!(told(&stream).is_empty());
     }
 }

@@ -1,11 +1,11 @@
 //! What was decided, as the bodies of records.
 
-use super::Core;
 use super::verdicts::Decided;
 use crate::classify::evidence::of_state;
 use crate::classify::finding::Finding;
 use crate::classify::kubelet::Unattached;
 use crate::correlate::attempt::Attempt;
+use crate::correlate::node::Node;
 use crate::decision::Decision;
 use crate::enrich::{self, Named};
 use crate::event::{Answer, ConnId, KubeletProbe, Loss};
@@ -14,31 +14,29 @@ use crate::record::{
     VerdictBody,
 };
 
-impl Core {
-    /// An attempt that is over, or open at the end.
-    pub(super) fn attempt_record(
-        &self,
-        attempt: &Attempt,
-        now: u64,
-        outcome: Outcome,
-        label: Option<Label>,
-    ) -> Decision {
-        let named = enrich::name(attempt, &self.node);
-        let body = AttemptBody {
-            subject: named.subject,
-            outcome,
-            probe: named.probe,
-            k8s: named.k8s,
-            src: named.src,
-            dst: named.dst,
-            process: named.process,
-            http_status: attempt.answer().and_then(|(_, answer)| answer.status),
-            phases_ms: phases(attempt),
-            label,
-        };
-        let time_boot_ns = attempt.ended.map_or(now, |(end, _)| end);
-        Decision { time_boot_ns, attempt: Some(attempt.conn), body: Body::Attempt(Box::new(body)) }
-    }
+/// An attempt that is over, or open at the end.
+pub(super) fn attempt_record(
+    attempt: &Attempt,
+    node: &Node,
+    now: u64,
+    outcome: Outcome,
+    label: Option<Label>,
+) -> Decision {
+    let named = enrich::name(attempt, node);
+    let body = AttemptBody {
+        subject: named.subject,
+        outcome,
+        probe: named.probe,
+        k8s: named.k8s,
+        src: named.src,
+        dst: named.dst,
+        process: named.process,
+        http_status: attempt.answer().and_then(|(_, answer)| answer.status),
+        phases_ms: phases(attempt),
+        label,
+    };
+    let time_boot_ns = attempt.ended.map_or(now, |(end, _)| end);
+    Decision { time_boot_ns, attempt: Some(attempt.conn), body: Body::Attempt(Box::new(body)) }
 }
 
 /// What a verdict becomes whose attempt was then connected, and in which nothing failed. Of what was answered with other than an

@@ -4,28 +4,31 @@ use super::Core;
 use super::verdicts::Decided;
 use crate::classify::finding::Finding;
 use crate::correlate::attempt::Attempt;
+use crate::correlate::node::Node;
 use crate::enrich;
 use crate::event::ConnId;
 use crate::record::{Confidence, Label, Outcome};
 
-impl Core {
+impl Decided {
     /// The handshake that had been judged a failure went through on a later SYN, and in time, as far as anybody says.
-    pub(super) fn recovered(&self, attempt: &Attempt, before: Decided) -> bool {
-        before.outcome == Outcome::Failure
-            && before.in_handshake
+    pub(super) fn recovered(&self, attempt: &Attempt, node: &Node) -> bool {
+        self.outcome == Outcome::Failure
+            && self.in_handshake
             && attempt.ended.is_some()
             && attempt.established.is_some()
-            && !enrich::failed(attempt, &self.node)
+            && !enrich::failed(attempt, node)
             && !is_counted(attempt)
-            && !enrich::is_unknown_end(attempt, &self.node)
+            && !enrich::is_unknown_end(attempt, node)
     }
+}
 
+impl Core {
     /// What was decided twice is decided once more: it succeeded after all, or, where that was said, the kubelet says that it
     /// did not.
     pub(super) fn is_open_again(&self, conn: ConnId) -> bool {
         let both = self.correlator.get(conn).zip(self.verdicts.of(conn));
         both.is_some_and(|(attempt, before)| {
-            self.recovered(attempt, before) || before.outcome == Outcome::Noise && is_counted(attempt)
+            before.recovered(attempt, &self.node) || before.outcome == Outcome::Noise && is_counted(attempt)
         })
     }
 }

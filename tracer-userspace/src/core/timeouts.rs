@@ -15,10 +15,11 @@ impl Core {
     /// An attempt begins: notes when its probe is over at the latest, if that is known.
     pub(super) fn expect_end(&mut self, conn: ConnId) {
         let Some(attempt) = self.correlator.get(conn) else { return };
-        let timeout = enrich::longest_timeout_ns(attempt, &self.node).filter(|_| self.waiting.has_room());
-        let Some(over) = timeout.map(|it| attempt.started.saturating_add(it).saturating_add(SLACK_NS)) else { return };
-        self.correlator.over_at(conn, Some(over));
-        self.waiting.time_out_at(over, conn);
+        let Some(timeout) = enrich::longest_timeout_ns(attempt, &self.node) else { return };
+        let over = attempt.started.saturating_add(timeout).saturating_add(SLACK_NS);
+        if self.waiting.time_out_at(over, conn) {
+            self.correlator.over_at(conn, Some(over));
+        }
     }
 
     /// Ends the attempts whose probes are over by now.

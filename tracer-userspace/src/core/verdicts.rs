@@ -61,18 +61,14 @@ impl Verdicts {
         }
         is_new
     }
-
-    fn make_room(&mut self) {
-        if self.decided.len() >= MAX {
-            self.decided.pop_first();
-        }
-    }
 }
 
 impl Core {
     /// Takes note of a verdict, and of what follows from it for later ones.
     pub(super) fn remember(&mut self, conn: ConnId, finding: &Finding, revised: bool) {
-        self.verdicts.make_room();
+        if self.verdicts.decided.len() >= MAX {
+            self.verdicts.decided.pop_first();
+        }
         let attempt = self.correlator.get(conn);
         let in_handshake = attempt.is_some_and(|it| it.established.is_none());
         let redial = attempt.is_some_and(|it| self.is_redial(it));

@@ -1,5 +1,5 @@
-//! Attempts that wait to be judged, or to be judged again: a verdict waits for a firewall to be read, so that the first one
-//! can name the rule.
+//! Attempts that wait to be judged, or to be judged again. A verdict waits for a firewall to be read, so that the first one can
+//! name the rule.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -60,14 +60,11 @@ impl Waiting {
         take_due(&mut self.looks, now)
     }
 
-    /// There is room for one more timeout.
-    pub(super) fn has_room(&self) -> bool {
-        self.timeouts.len() < MAX_TIMEOUTS
-    }
-
-    /// The probe of an attempt is over then at the latest.
-    pub(super) fn time_out_at(&mut self, over: u64, conn: ConnId) {
-        self.timeouts.insert((over, conn));
+    /// The probe of an attempt is over then at the latest. Says whether there is room for it.
+    pub(super) fn time_out_at(&mut self, over: u64, conn: ConnId) -> bool {
+        let has_room = self.timeouts.len() < MAX_TIMEOUTS;
+        self.timeouts.extend(has_room.then_some((over, conn)));
+        has_room
     }
 
     /// The next attempt whose probe is over by now.
@@ -99,15 +96,10 @@ impl Waiting {
 
     /// Those that waited for this firewall, and when they are looked at.
     fn take_answered(&mut self, netns: Netns, firewalls: &Firewalls, now: u64) -> Vec<(ConnId, When)> {
-        let mut answered = Vec::new();
-        self.held.retain(|conn, held| {
-            let waits = held.netns != netns || firewalls.is_pending(netns, held.dropped);
-            if !waits {
-                answered.push((*conn, if held.until.is_some() { When::Settled(now) } else { When::Seen(now) }));
-            }
-            waits
-        });
-        answered
+        let answered = |held: &Held| held.netns == netns && !firewalls.is_pending(netns, held.dropped);
+        let when = |held: Held| if held.until.is_some() { When::Settled(now) } else { When::Seen(now) };
+        let taken = self.held.extract_if(.., |_, held| answered(held));
+        taken.map(|(conn, held)| (conn, when(held))).collect()
     }
 
     /// An attempt was refused there: somebody may begin to listen.
@@ -140,8 +132,9 @@ pub(super) fn first_due<T: Ord>(times: &BTreeSet<(u64, T)>) -> Option<u64> {
 }
 
 impl Core {
-    /// A firewall was read: decides what waited for this answer.
+    /// A firewall was read: asks again for what came while it was, and decides what waited for this answer.
     pub(super) fn release(&mut self, netns: Netns, now: u64, out: &mut Vec<Decision>) {
+        self.ask_after_answer(netns, now);
         for (conn, when) in self.waiting.take_answered(netns, &self.node.firewalls, now) {
             self.decide(conn, when, out);
         }
