@@ -10,8 +10,6 @@ use crate::event::{Flow, Inspection, Netns, PacketDrop, ResetSent, Runs, TcpStat
 /// A rule that rejects answers in the same run in which it drops. The next SYN is sent a second later at the earliest
 /// (`TCP_TIMEOUT_INIT`): what comes then answers that one.
 pub(super) const ANSWER_NS: u64 = 500_000_000;
-/// How long after its end a look at its target, asked for while it waited, may come.
-const LATE_NS: u64 = 100_000_000;
 
 /// What a rule looks at.
 #[derive(Debug)]
@@ -85,9 +83,7 @@ pub(super) fn silent(case: &Case<'_>) -> bool {
 /// The state of the target as it was read while this attempt waited.
 pub(super) fn inspected<'a>(case: &Case<'a>) -> Option<(u64, &'a Inspection)> {
     let (time, seen) = case.node.inspection(case.attempt.netns?, case.attempt.flow.dst)?;
-    // What was read for a later attempt says nothing of this one.
-    let over = case.attempt.ended.is_some_and(|(end, _)| time > end.saturating_add(LATE_NS));
-    (time >= case.attempt.started && !over).then_some((time, seen))
+    case.attempt.was_there(time).then_some((time, seen))
 }
 
 /// No RST came for a later SYN than the one of this time. What comes with it is the answer of whoever dropped it.

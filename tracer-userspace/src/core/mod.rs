@@ -119,7 +119,7 @@ impl Core {
     fn look_again(&mut self, observation: &Observation, out: &mut Vec<Decision>) {
         let concerned: Vec<ConnId> = match &observation.fact {
             Fact::Inspection(seen) => {
-                let waiting = self.correlator.waiting_for(seen.from, seen.target);
+                let waiting = self.correlator.waiting_for(seen.from, seen.target, observation.time_boot_ns);
                 waiting.filter(|conn| self.surely_waits(*conn, observation.time_boot_ns)).collect()
             }
             Fact::Listen(listen) if listen.begins => self.waiting.take_refused(listen.netns, listen.addr.port()),

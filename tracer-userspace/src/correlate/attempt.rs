@@ -10,6 +10,9 @@ const MAX_SIGHTINGS: usize = 48;
 /// A bridge has a copy for each of its ports.
 const MAX_COPIES: usize = 16;
 
+/// How long after its end a look at its target, asked for while it waited, may come.
+const LATE_NS: u64 = 100_000_000;
+
 /// How the prober's socket ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
@@ -267,6 +270,12 @@ impl Attempt {
     #[must_use]
     pub fn lasted(&self) -> Option<u64> {
         self.ended.map(|(time, _)| time.saturating_sub(self.started))
+    }
+
+    /// What its target was like at that time may say something of it: what was read for a later attempt does not.
+    #[must_use]
+    pub fn was_there(&self, time: u64) -> bool {
+        time >= self.started && self.ended.is_none_or(|(end, _)| time <= end.saturating_add(LATE_NS))
     }
 
     /// Packets of it that were dropped.

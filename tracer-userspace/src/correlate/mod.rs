@@ -159,9 +159,10 @@ impl Correlator {
         self.attempts.get_mut(&conn).map(|attempt| std::mem::replace(&mut attempt.look_at, time))
     }
 
-    /// Attempts to this target that have not been established.
-    pub fn waiting_for(&self, from: Netns, target: SocketAddr) -> impl Iterator<Item = ConnId> {
-        let waits = move |a: &&Attempt| a.flow.dst == target && a.netns == Some(from) && a.established.is_none();
+    /// Attempts to this target that were not established at that time, and of which it says something.
+    pub fn waiting_for(&self, from: Netns, target: SocketAddr, time: u64) -> impl Iterator<Item = ConnId> {
+        let to_it = move |a: &Attempt| a.flow.dst == target && a.netns == Some(from);
+        let waits = move |a: &&Attempt| to_it(a) && a.established.is_none() && a.was_there(time);
         self.attempts.values().filter(waits).map(|a| a.conn)
     }
 
