@@ -4,6 +4,7 @@ use std::cell::Cell;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::MetadataExt as _;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 
 use nix::sched::{CloneFlags, setns};
@@ -20,7 +21,7 @@ pub enum NetnsError {
     Enter { path: PathBuf, source: io::Error },
     #[error("cannot start a thread to enter {}: {}", path.display(), os_message(source))]
     Thread { path: PathBuf, source: io::Error },
-    #[error("the thread inside {} ended without an answer", path.display())]
+    #[error("what was to be read inside {} ended without an answer", path.display())]
     Lost { path: PathBuf },
 }
 
@@ -75,7 +76,8 @@ fn is_same(one: &File, other: &File) -> bool {
 fn there_and_back<T>(path: &Path, there: &File, here: File, task: impl FnOnce() -> T) -> Result<T, NetnsError> {
     enter(path, there)?;
     let _way_back = WayBack(here);
-    Ok(task())
+    // What a panic ends is the visit, as on a thread of its own.
+    catch_unwind(AssertUnwindSafe(task)).map_err(|_| NetnsError::Lost { path: path.into() })
 }
 
 fn on_a_thread<T: Send>(path: &Path, there: &File, task: impl FnOnce() -> T + Send) -> Result<T, NetnsError> {
