@@ -1,11 +1,12 @@
 //! Doing something inside another network namespace.
 
-use std::cell::Cell;
-use std::fs::File;
+use std::cell::RefCell;
+use std::fs::{File, Metadata};
 use std::io;
 use std::os::unix::fs::MetadataExt as _;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 
 use nix::sched::{CloneFlags, setns};
 
@@ -39,15 +40,18 @@ impl NetnsError {
 }
 
 thread_local! {
-    static GOES_ITSELF: Cell<bool> = const { Cell::new(false) };
+    /// Where a thread is that goes itself.
+    static AT: RefCell<Option<Rc<File>>> = const { RefCell::new(None) };
 }
+
+const OWN: &str = "/proc/thread-self/ns/net";
 
 /// From now on the calling thread enters namespaces itself and comes back: for threads that do nothing but read them.
 ///
 /// A thread for each visit costs as much as the visit, and where all processors are busy it waits for its first turn until those
 /// that run have had theirs.
 pub fn by_this_thread() {
-    GOES_ITSELF.set(true);
+    AT.set(File::open(OWN).ok().map(Rc::new));
 }
 
 /// Runs `task` inside the namespace at `path`: right here if that is our own, else on a short-lived thread, unless this one
@@ -59,22 +63,25 @@ pub fn by_this_thread() {
 /// If the namespace cannot be opened or entered.
 pub fn in_netns<T: Send>(path: &Path, task: impl FnOnce() -> T + Send) -> Result<T, NetnsError> {
     let there = File::open(path).map_err(|source| NetnsError::Open { path: path.into(), source })?;
-    let here = File::open("/proc/thread-self/ns/net").ok();
-    match here {
-        Some(here) if is_same(&here, &there) => Ok(task()),
-        Some(here) if GOES_ITSELF.get() => there_and_back(path, &there, here, task),
-        _ => on_a_thread(path, &there, task),
+    if is_own(&there) {
+        return Ok(task());
+    }
+    match AT.with_borrow(Option::clone) {
+        Some(here) => there_and_back(path, there, here, task),
+        None => on_a_thread(path, &there, task),
     }
 }
 
-/// Each namespace has a file of its own on nsfs.
-fn is_same(one: &File, other: &File) -> bool {
-    let place = |file: &File| file.metadata().ok().map(|it| (it.dev(), it.ino()));
-    place(one).is_some_and(|it| Some(it) == place(other))
+/// Each namespace has a file of its own on nsfs. Ours is not opened for that: another tracer is told of such opens.
+fn is_own(there: &File) -> bool {
+    let place = |it: Metadata| (it.dev(), it.ino());
+    let (own, there) = (std::fs::metadata(OWN), there.metadata());
+    own.is_ok_and(|own| there.is_ok_and(|there| place(own) == place(there)))
 }
 
-fn there_and_back<T>(path: &Path, there: &File, here: File, task: impl FnOnce() -> T) -> Result<T, NetnsError> {
-    enter(path, there)?;
+fn there_and_back<T>(path: &Path, there: File, here: Rc<File>, task: impl FnOnce() -> T) -> Result<T, NetnsError> {
+    enter(path, &there)?;
+    AT.set(Some(Rc::new(there)));
     let _way_back = WayBack(here);
     // What a panic ends is the visit, as on a thread of its own.
     catch_unwind(AssertUnwindSafe(task)).map_err(|_| NetnsError::Lost { path: path.into() })
@@ -95,13 +102,13 @@ fn enter(path: &Path, there: &File) -> Result<(), NetnsError> {
 }
 
 /// Goes back when dropped, whatever happened: a pod's namespace lives as long as somebody is in it.
-struct WayBack(File);
+struct WayBack(Rc<File>);
 
 impl Drop for WayBack {
     fn drop(&mut self) {
-        if let Err(errno) = setns(&self.0, CloneFlags::CLONE_NEWNET) {
-            GOES_ITSELF.set(false);
-            tracing::error!("this thread cannot leave a network namespace that it entered: {errno}");
+        match setns(&self.0, CloneFlags::CLONE_NEWNET) {
+            Ok(()) => AT.set(Some(Rc::clone(&self.0))),
+            Err(errno) => tracing::error!("this thread cannot leave a network namespace that it entered: {errno}"),
         }
     }
 }
