@@ -23,8 +23,8 @@ const LATE_NS: u64 = 5_000_000_000;
 const MAX_HELD: usize = 1024;
 /// Timeouts that are watched at once.
 const MAX_TIMEOUTS: usize = 8192;
-/// Refused attempts kept for one port.
-const MAX_REFUSED: usize = 8;
+/// Refused attempts kept for one port: a start of two minutes with a probe every two seconds.
+const MAX_REFUSED: usize = 64;
 
 /// The attempts that wait, by what they wait for.
 #[derive(Debug, Default)]

@@ -108,7 +108,7 @@ fn finding(case: &Case<'_>, seen: Vec<Evidence>, summary: String) -> Finding {
 
 #[cfg(test)]
 mod tests {
-    use crate::event::Runs;
+    use crate::event::{Runs, TcpState};
     use crate::record::Confidence;
     use crate::testing::{POD, SYN, Stream};
 
@@ -133,6 +133,19 @@ mod tests {
         let mut stream = Stream::new();
         stream.connect().reset_sent(SYN, true, None).wait_ms(1500).listens(POD, 8080, true);
         assert_eq!(stream.labels(), ["connection_refused", "not_listening_yet"]);
+    }
+
+    #[test]
+    fn every_refusal_of_a_slow_start_is_revised() {
+        let mut stream = Stream::new();
+        stream.netns_made(POD).listens(POD, 9090, true).wait_ms(1_000);
+        for conn in 1..=40 {
+            stream.again(conn).connect().reset_sent(SYN, true, None).reset_received(TcpState::SynSent, 0);
+            stream.state(TcpState::SynSent, TcpState::Close, libc::ECONNREFUSED, (0, 0, 0)).wait_ms(2_000);
+        }
+        let labels = stream.listens(POD, 8080, true).labels();
+        let count = |wanted| labels.iter().filter(|label| **label == wanted).count();
+        assert_eq!((count("connection_refused"), count("not_listening_yet")), (40, 40));
     }
 
     /// Replicas that wait to become the leader listen only then.
