@@ -15,7 +15,7 @@ use crate::clock;
 use crate::decode::decode;
 use crate::doctor::{self, Finding, Status};
 use crate::ebpf::{self, HookStanding, LoadOptions, Loaded};
-use crate::error::{self, Error, chain};
+use crate::error::{self, Error, chain, os_message};
 use crate::screen::Screen;
 use crate::shutdown::{Request, Signals};
 use crate::sink::output::Output;
@@ -67,7 +67,7 @@ struct Runs {
 pub fn hooks(config: &HooksConfig) -> Result<u8, Error> {
     let mut output = Output::open(config.output.file.as_deref(), None, false)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let runtime = runtime.map_err(|error| Error::Kernel(format!("no event loop: {error}")))?;
+    let runtime = runtime.map_err(|error| Error::Kernel(format!("no event loop: {}", os_message(&error))))?;
     let (watched, window) = runtime.block_on(watch(config))?;
     let findings: Vec<Finding> = watched.iter().map(|hook| finding::of(hook, window)).collect();
     let code = doctor::exit_code(&findings, config.fail_on);
@@ -86,7 +86,8 @@ pub fn hooks(config: &HooksConfig) -> Result<u8, Error> {
 
 /// Attaches, and watches until the time is over or a signal comes; the hooks, and how long they were watched.
 async fn watch(config: &HooksConfig) -> Result<(Vec<Watched>, Duration), Error> {
-    let signals = Signals::new().map_err(|error| Error::Kernel(format!("no signal handlers: {error}")))?;
+    let signals =
+        Signals::new().map_err(|error| Error::Kernel(format!("no signal handlers: {}", os_message(&error))))?;
     let mut loaded = ebpf::load(&config.load).map_err(|error| Error::Kernel(chain(&error)))?;
     let counting = ebpf::count_runs();
     let probers = procfs::find_probers(&config.load.probers);
@@ -98,7 +99,7 @@ async fn watch(config: &HooksConfig) -> Result<(Vec<Watched>, Duration), Error> 
     drop(line);
     let counted = counting.is_ok() || !after.is_empty();
     if let (Err(error), false) = (&counting, counted) {
-        let reason = error::os_message(error);
+        let reason = os_message(error);
         error::warn(&format!(
             "runs are not counted: {reason} (CAP_SYS_ADMIN, or sysctl -w kernel.bpf_stats_enabled=1)"
         ));
@@ -148,7 +149,7 @@ async fn events(loaded: &mut Loaded, mut signals: Signals, duration: Duration) -
     match read.await {
         Ok(Err(error)) => {
             let error: std::io::Error = error;
-            Err(Error::Kernel(format!("the ring of events cannot be read: {error}")))
+            Err(Error::Kernel(format!("the ring of events cannot be read: {}", os_message(&error))))
         }
         Ok(Ok(())) | Err(_) => Ok(events),
     }

@@ -102,11 +102,8 @@ where
         .build()
         .map_err(|error| Error::Kernel(format!("no event loop: {}", os_message(&error))))?;
     memory::return_large_blocks();
-    let files = [config.output.file.as_deref(), config.record.as_deref()];
-    let made: Vec<&Path> = files.into_iter().flatten().filter(|path| path.symlink_metadata().is_err()).collect();
     // The sources' futures need not be `Send`.
-    let ended = tokio::task::LocalSet::new().block_on(&runtime, live(config, attach));
-    ended.inspect_err(|_| made.into_iter().for_each(remove_empty))
+    tokio::task::LocalSet::new().block_on(&runtime, live(config, attach))
 }
 
 /// A run that could not begin leaves nothing behind.
@@ -118,6 +115,21 @@ fn remove_empty(made: &Path) {
 
 /// The run, inside the runtime.
 async fn live<S, A>(config: &LiveConfig, attach: A) -> Result<u8, Error>
+where
+    S: EventSource,
+    A: FnOnce(&LiveConfig) -> Result<Attached<S>, Error>,
+{
+    let files = [config.output.file.as_deref(), config.record.as_deref()];
+    let made: Vec<&Path> = files.into_iter().flatten().filter(|path| path.symlink_metadata().is_err()).collect();
+    let begun = begin(config, attach).inspect_err(|_| made.into_iter().for_each(remove_empty));
+    let (mut session, signals) = begun?;
+    memory::forget_code();
+    let reason = session.watch(signals, config.duration).await?;
+    Ok(session.end(reason))
+}
+
+/// Until the first record is written; must be called inside the runtime.
+fn begin<S, A>(config: &LiveConfig, attach: A) -> Result<(Session<S>, Signals), Error>
 where
     S: EventSource,
     A: FnOnce(&LiveConfig) -> Result<Attached<S>, Error>,
@@ -147,9 +159,7 @@ where
     let mut session =
         Session::new(attached.events, attached.changes, engine, recorder, config.daemon, server, status_line);
     session.begin(attached.since_boot_ns, start, attached.facts);
-    memory::forget_code();
-    let reason = session.watch(signals, config.duration).await?;
-    Ok(session.end(reason))
+    Ok((session, signals))
 }
 
 /// The first observation.

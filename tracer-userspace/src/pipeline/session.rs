@@ -12,7 +12,7 @@ use super::losses::Losses;
 use super::wake::{Timers, Wake};
 use crate::clock;
 use crate::engine::Engine;
-use crate::error::Error;
+use crate::error::{Error, os_message};
 use crate::event::{Fact, Loss, Observation, PortPressure, Start};
 use crate::record_file::Recorder;
 use crate::serve::Server;
@@ -327,9 +327,9 @@ impl<S: EventSource> Session<S> {
 }
 
 fn no_timer(error: io::Error) -> Error {
-    Error::Kernel(format!("no timer of the boot clock: {error}"))
+    Error::Kernel(format!("no timer of the boot clock: {}", os_message(&error)))
 }
 
 fn no_ring(error: io::Error) -> Error {
-    Error::Kernel(format!("the ring of events cannot be read: {error}"))
+    Error::Kernel(format!("the ring of events cannot be read: {}", os_message(&error)))
 }

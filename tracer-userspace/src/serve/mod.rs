@@ -20,7 +20,7 @@ use tokio::sync::oneshot;
 pub use self::health::{Health, Report};
 use self::http::Pages;
 use self::listen::Place;
-use crate::error;
+use crate::error::{self, os_message};
 use crate::sink::metrics::Metrics;
 
 /// The health socket of a daemon where no other is asked for.
@@ -57,7 +57,8 @@ pub fn start(serve: &Serve) -> (Server, Option<Metrics>) {
     let (config, state) = (serve.clone(), Arc::clone(&health));
     let run = move || run(&config, &state, registry, ended);
     let thread = std::thread::Builder::new().name("serve".into()).stack_size(STACK).spawn(run);
-    let thread = thread.map_err(|error| error::warn(&format!("no metrics and no health: no thread: {error}")));
+    let thread =
+        thread.map_err(|error| error::warn(&format!("no metrics and no health: no thread: {}", os_message(&error))));
     (Server { health, end: Some(end), thread: thread.ok() }, metrics)
 }
 
@@ -65,7 +66,7 @@ pub fn start(serve: &Serve) -> (Server, Option<Metrics>) {
 fn run(serve: &Serve, health: &Arc<Health>, registry: Option<Arc<Registry>>, ended: oneshot::Receiver<()>) {
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime,
-        Err(error) => return error::warn(&format!("no metrics and no health: no event loop: {error}")),
+        Err(error) => return error::warn(&format!("no metrics and no health: no event loop: {}", os_message(&error))),
     };
     let pages = Pages::new(Arc::clone(health), registry);
     let metrics = serve.metrics.map(Place::Tcp);
