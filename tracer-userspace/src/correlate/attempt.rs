@@ -11,7 +11,7 @@ const MAX_SIGHTINGS: usize = 48;
 const MAX_COPIES: usize = 16;
 
 /// How long after its end a look at its target, asked for while it waited, may come.
-const LATE_NS: u64 = 100_000_000;
+pub(super) const LATE_NS: u64 = 100_000_000;
 
 /// How the prober's socket ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

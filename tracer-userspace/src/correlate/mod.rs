@@ -212,6 +212,7 @@ fn unspecified_like(addr: SocketAddr) -> std::net::IpAddr {
 
 #[cfg(test)]
 mod tests {
+    use super::attempt::LATE_NS;
     use super::*;
     use crate::event::TcpState;
     use crate::testing::Stream;
@@ -235,6 +236,22 @@ mod tests {
         let mut correlator = after(MAX_ATTEMPTS + 9, 9);
         assert_eq!(correlator.open().count(), MAX_ATTEMPTS);
         assert_eq!((correlator.all().count(), correlator.take_forgotten(u64::MAX)), (MAX_ATTEMPTS, None));
+    }
+
+    /// Each look makes the rules go through these: hundreds are kept for seconds after their end.
+    #[test]
+    fn a_look_is_told_to_who_waits_or_ended_a_moment_before() {
+        let correlator = after(3, 2);
+        let [ended, _, open] = correlator.all().collect::<Vec<_>>()[..] else { panic!("three attempts") };
+        let (end, _) = ended.ended.expect("an end");
+        let at = |time| {
+            let told = correlator.waiting_for(open.netns.expect("a namespace"), open.flow.dst, time);
+            told.map(|conn| conn.0).collect::<Vec<_>>()
+        };
+        assert_eq!(at(open.started), [100, 101, 102]);
+        assert_eq!(at(end + LATE_NS), [100, 101, 102]);
+        assert_eq!(at(end + LATE_NS + 1_000_000_000), [102]);
+        assert_eq!(at(open.started - 1), [100, 101], "it is older than the attempt");
     }
 
     #[test]
