@@ -19,7 +19,7 @@ use crate::error::{self, Error, chain, os_message};
 use crate::screen::Screen;
 use crate::shutdown::{Request, Signals};
 use crate::sink::output::Output;
-use crate::sink::{Form, SinkConfig, ndjson};
+use crate::sink::{Form, SinkConfig, leftover, ndjson};
 use crate::sources::procfs;
 use crate::status_line::StatusLine;
 
@@ -65,6 +65,10 @@ struct Runs {
 /// # Errors
 /// The output cannot be opened or written; this kernel or these privileges do not allow it.
 pub fn hooks(config: &HooksConfig) -> Result<u8, Error> {
+    leftover::leaving_none([config.output.file.as_deref(), None], || look(config))
+}
+
+fn look(config: &HooksConfig) -> Result<u8, Error> {
     let mut output = Output::open(config.output.file.as_deref(), None, false)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| Error::Kernel(format!("no event loop: {}", os_message(&error))))?;

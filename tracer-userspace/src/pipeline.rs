@@ -11,7 +11,6 @@ mod wake;
 
 use std::future::Future;
 use std::io;
-use std::path::Path;
 
 use tokio::sync::mpsc;
 
@@ -27,9 +26,9 @@ use crate::pipeline::session::Session;
 use crate::record_file::{self, Recorder};
 use crate::serve;
 use crate::shutdown::Signals;
-use crate::sink::Sink;
 use crate::sink::cluster::ClusterSink;
 use crate::sink::metrics::KernelCounts;
+use crate::sink::{Sink, leftover};
 use crate::status_line::StatusLine;
 
 /// Where live events come from: the kernel's ring, or a test.
@@ -106,13 +105,6 @@ where
     tokio::task::LocalSet::new().block_on(&runtime, live(config, attach))
 }
 
-/// A run that could not begin leaves nothing behind.
-fn remove_empty(made: &Path) {
-    if made.symlink_metadata().is_ok_and(|it| it.is_file() && it.len() == 0) {
-        let _ = std::fs::remove_file(made);
-    }
-}
-
 /// The run, inside the runtime.
 async fn live<S, A>(config: &LiveConfig, attach: A) -> Result<u8, Error>
 where
@@ -120,9 +112,7 @@ where
     A: FnOnce(&LiveConfig) -> Result<Attached<S>, Error>,
 {
     let files = [config.output.file.as_deref(), config.record.as_deref()];
-    let made: Vec<&Path> = files.into_iter().flatten().filter(|path| path.symlink_metadata().is_err()).collect();
-    let begun = begin(config, attach).inspect_err(|_| made.into_iter().for_each(remove_empty));
-    let (mut session, signals) = begun?;
+    let (mut session, signals) = leftover::leaving_none(files, || begin(config, attach))?;
     memory::forget_code();
     let reason = session.watch(signals, config.duration).await?;
     Ok(session.end(reason))

@@ -11,7 +11,7 @@ use crate::event::Fact;
 use crate::replay::compare::Expected;
 pub(crate) use crate::replay::reader::json_problem;
 use crate::replay::reader::{Item, Reader};
-use crate::sink::{Sink, SinkConfig};
+use crate::sink::{Sink, SinkConfig, leftover};
 
 /// What `tracer replay` was asked for.
 #[derive(Clone, Debug)]
@@ -29,6 +29,10 @@ pub struct ReplayConfig {
 /// # Errors
 /// The recording or the expectation cannot be read; what was decided before is printed first.
 pub fn replay(config: &ReplayConfig) -> Result<u8, Error> {
+    leftover::leaving_none([config.output.file.as_deref(), None], || analyse(config))
+}
+
+fn analyse(config: &ReplayConfig) -> Result<u8, Error> {
     let expected = config.compare.as_deref().map(Expected::read).transpose()?;
     let (mut reader, header) = Reader::open(&config.file)?;
     let mut sink = Sink::open(&config.output, false)?;

@@ -139,6 +139,8 @@ impl<S: EventSource> Session<S> {
         self.status_line = None;
         self.check_missed();
         self.tell_ports();
+        // To take the programs off takes a while: what is decided does not wait for it.
+        self.flush();
         self.events.detach();
         while self.take_events() == DRAIN_MAX {}
         self.check_loss();

@@ -5,6 +5,7 @@ mod config;
 pub mod filter;
 pub mod findings;
 pub mod formats;
+pub mod leftover;
 pub mod metrics;
 pub mod ndjson;
 pub mod output;

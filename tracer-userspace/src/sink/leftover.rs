@@ -1,0 +1,44 @@
+//! Files of a command that comes to nothing.
+
+use std::path::Path;
+
+use crate::error::Error;
+
+/// Does the work. Where it fails, those of the files that it made and wrote nothing to are taken away.
+pub fn leaving_none<T>(files: [Option<&Path>; 2], work: impl FnOnce() -> Result<T, Error>) -> Result<T, Error> {
+    let is_new = |path: &&Path| path.symlink_metadata().is_err();
+    let new: Vec<&Path> = files.into_iter().flatten().filter(is_new).collect();
+    work().inspect_err(|_| new.into_iter().for_each(remove_empty))
+}
+
+fn remove_empty(made: &Path) {
+    if made.symlink_metadata().is_ok_and(|it| it.is_file() && it.len() == 0) {
+        let _ = std::fs::remove_file(made);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+    use crate::testing::Scratch;
+
+    #[test]
+    fn only_what_is_new_and_empty_goes() {
+        let scratch = Scratch::new();
+        let [old, empty, written] = ["old", "empty", "written"].map(|name| scratch.path(name));
+        fs::write(&old, "").expect("a file");
+        let fail = |made: &Path, text: &str| {
+            let _ = leaving_none([Some(&old), Some(made)], || {
+                fs::write(made, text).expect("a file");
+                Err::<(), _>(Error::Kernel("no".into()))
+            });
+        };
+        fail(&empty, "");
+        fail(&written, "a record");
+        assert_eq!([&old, &empty, &written].map(|path| path.exists()), [true, false, true]);
+        let _ = leaving_none([Some(&empty), None], || fs::write(&empty, "").map_err(|_| Error::Kernel("?".into())));
+        assert!(empty.exists(), "that of a command that succeeded stays");
+    }
+}
