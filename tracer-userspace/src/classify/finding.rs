@@ -70,6 +70,13 @@ impl Finding {
         self
     }
 
+    /// The same, and no surer than that.
+    #[must_use]
+    pub fn at_most(mut self, confidence: Confidence) -> Self {
+        self.confidence = self.confidence.min(confidence);
+        self
+    }
+
     /// The same, naming who did it.
     #[must_use]
     pub fn with_culprit(mut self, culprit: Option<Culprit>) -> Self {

@@ -228,7 +228,7 @@ labels! {
         title: "nobody listens on that address and port",
         meaning: "The SYN reached the target's network namespace and its TCP stack found no socket for it, so it answered with a RST.",
         evidence: "proven: a RST without a socket (`tcp_send_reset` NO_SOCKET, or `tcp_v4_send_reset`/`tcp_v6_send_reset` with a null socket), or the SYN freed with \
-            reason NO_SOCKET, for this attempt's own flow. likely: the same with another source address, behind a source NAT of this node (Istio ambient, a masquerade); or it was the node's own stack that answered for the address of a pod with a network of its own, since the node has that address, too: the pod was not asked, and the verdict says so.",
+            reason NO_SOCKET, for this attempt's own flow. likely: the same with another source address, behind a source NAT of this node (Istio ambient, a masquerade); before 5.17, where drops have no reasons, the SYN freed in `tcp_v4_rcv` or `tcp_v6_rcv` and a RST that came back; or it was the node's own stack that answered for the address of a pod with a network of its own, since the node has that address, too: the pod was not asked, and the verdict says so.",
         lookalikes: "A REJECT rule gives the same error to the prober: `firewall_reject`. A RST made by a middlebox: `handshake_rst`. A gRPC probe dials again until its timeout: \
             once a later dial is answered the refusal is `noise`, and its dials count as one failure.",
         mend: "Let the process listen on that port and on the pod's address (not only 127.0.0.1), correct the probe's port, or give a slow start a startupProbe. The node has the pod's address, too: ip route get ADDRESS, and take it away from the node; is it the node's own, delete the pod and take it out of the CNI's range instead.",
@@ -239,7 +239,7 @@ labels! {
         meaning: "The prober received a RST in SYN_SENT. No stack of this node is seen to have sent it under that address for want of a socket, and no netfilter rule of this node made it: it came from a \
             middlebox, from a user-space network stack, from another node, from a backend behind an address translation (a Service, a hostPort, a sidecar's redirect), or from a socket of the target for a reason the kernel names.",
         evidence: "proven: `tcp_send_reset` with a socket and the kernel's reason. likely: `tcp_receive_reset` on this attempt's own socket in SYN_SENT while every hook that sees this node's own RSTs and drops was in force and silent \
-            (a RST that was translated on its way has other addresses where it is sent). possible: one of those hooks is missing.",
+            (a RST that was translated on its way has other addresses where it is sent). possible: one of those hooks is missing, and those that are in force would still have told of a refusal by a stack of this node.",
         lookalikes: "`connection_refused` (RST without a socket by the target's stack), `firewall_reject` (RST made by netfilter). A backend of a Service, or a process behind a redirect, that does not listen shows here: its RST is not tied to the attempt.",
         mend: "Follow the path to the target: a proxy, virtual machine, load balancer or security appliance between prober and process answers for it.",
     }

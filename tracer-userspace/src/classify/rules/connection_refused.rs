@@ -2,16 +2,16 @@
 
 use std::net::IpAddr;
 
-use super::super::evidence::{of_drop, of_reset_sent};
+use super::super::evidence::{of_drop, of_reset_sent, plain};
 use super::super::kubectl::with_log;
 use super::{Case, Finding, Label, by_subject, enter, in_namespace};
-use crate::event::{Listen, Netns, Pod};
+use crate::event::{Listen, Netns, PacketDrop, Pod};
 use crate::record::{Confidence, Evidence};
 use crate::shell;
 
 /// The rule.
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
-    let (seen, netns) = refused_by_any(case)?;
+    let Refused { seen, netns, sure } = refused_by_any(case)?;
     if let Some((netns, pod)) = netns.and_then(|netns| Some((netns, not_asked(case, netns)?))) {
         return Some(by_the_node(case, seen, netns, &pod));
     }
@@ -26,7 +26,8 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     });
     let remediation =
         format!("make the process listen on {}{}, {otherwise}", dst.port(), where_to_listen(case, dst.ip()));
-    Some(Finding::failure(Label::ConnectionRefused, seen, summary, with_log(case, remediation)))
+    let found = Finding::failure(Label::ConnectionRefused, seen, summary, with_log(case, remediation));
+    Some(found.with_confidence(sure))
 }
 
 const OF_A_PROBE: &str = "correct the probe's port, or add a startupProbe if it only starts slowly";
@@ -88,12 +89,22 @@ pub(super) fn takes(bound: IpAddr, dst: IpAddr) -> bool {
     bound == dst || (bound.is_unspecified() && (bound.is_ipv6() || dst.is_ipv4()))
 }
 
-/// The evidence that nobody listens there, and in which namespace, if it was the target that was asked.
-pub(super) fn refused(case: &Case<'_>) -> Option<(Vec<Evidence>, Option<Netns>)> {
-    refused_by_any(case).filter(|(_, netns)| netns.and_then(|netns| not_asked(case, netns)).is_none())
+/// That nobody listens there.
+pub(super) struct Refused {
+    /// What shows it.
+    pub(super) seen: Vec<Evidence>,
+    /// Where nobody listens.
+    pub(super) netns: Option<Netns>,
+    /// How sure that makes.
+    pub(super) sure: Confidence,
 }
 
-fn refused_by_any(case: &Case<'_>) -> Option<(Vec<Evidence>, Option<Netns>)> {
+/// The evidence that nobody listens there, if it was the target that was asked.
+pub(super) fn refused(case: &Case<'_>) -> Option<Refused> {
+    refused_by_any(case).filter(|it| it.netns.and_then(|netns| not_asked(case, netns)).is_none())
+}
+
+fn refused_by_any(case: &Case<'_>) -> Option<Refused> {
     if case.attempt.established.is_some() {
         return None;
     }
@@ -101,21 +112,31 @@ fn refused_by_any(case: &Case<'_>) -> Option<(Vec<Evidence>, Option<Netns>)> {
 }
 
 /// A RST without a socket in answer to this attempt's SYN.
-fn by_reset(case: &Case<'_>) -> Option<(Vec<Evidence>, Option<Netns>)> {
+fn by_reset(case: &Case<'_>) -> Option<Refused> {
     let (time, reset) = case
         .attempt
         .resets_sent()
         .find(|(_, r)| r.no_socket && r.answered.is_syn() && r.flow.src == case.attempt.flow.dst)?;
-    Some((vec![of_reset_sent(time, reset)], reset.netns))
+    Some(Refused { seen: vec![of_reset_sent(time, reset)], netns: reset.netns, sure: Confidence::Proven })
 }
 
-/// The SYN freed for want of a socket, where the kernel says so (6.1 and later), and a RST that came back.
-fn by_drop(case: &Case<'_>) -> Option<(Vec<Evidence>, Option<Netns>)> {
-    let (time, drop) = case.attempt.drops().find(|(_, d)| {
-        d.flags.is_syn() && d.flow.dst == case.attempt.flow.dst && d.reason.as_deref() == Some("NO_SOCKET")
-    })?;
+/// The SYN freed for want of a socket, and a RST that came back.
+fn by_drop(case: &Case<'_>) -> Option<Refused> {
+    let syns = case.attempt.drops().filter(|(_, d)| d.flags.is_syn() && d.flow.dst == case.attempt.flow.dst);
+    let (time, drop, sure) = syns.filter_map(|(time, d)| Some((time, d, for_want_of_a_socket(d)?))).next()?;
     case.attempt.reset_received()?;
-    Some((vec![of_drop(time, drop)], drop.netns))
+    Some(Refused { seen: vec![of_drop(time, drop)], netns: drop.netns, sure })
+}
+
+/// By the kernel's reason (6.1 and later), or by the place before there were reasons (5.17): a SYN is freed there when it was
+/// answered with a RST, or without an answer; a socket in TIME_WAIT may have been what refused it (`tcp_v4_rcv`,
+/// net/ipv4/tcp_ipv4.c, v5.10).
+fn for_want_of_a_socket(drop: &PacketDrop) -> Option<Confidence> {
+    match (drop.reason.as_deref(), drop.location.as_deref().map(plain)) {
+        (Some("NO_SOCKET"), _) => Some(Confidence::Proven),
+        (None, Some("tcp_v4_rcv" | "tcp_v6_rcv")) => Some(Confidence::Likely),
+        _ => None,
+    }
 }
 
 #[cfg(test)]
@@ -143,6 +164,26 @@ mod tests {
         assert_eq!(Stream::new().connect().drop(SYN, "NO_SOCKET", POD).gives_up().labels(), ["unexplained"]);
         let labels = Stream::new().connect().drop(SYN, "NO_SOCKET", POD).reset_received(TcpState::SynSent, 0).labels();
         assert_eq!(labels, ["connection_refused"]);
+    }
+
+    /// 5.10, where no program can sit on a function.
+    #[test]
+    fn without_reasons_the_place_tells_and_a_rst() {
+        let told = |place: &str, answered: bool| {
+            let mut stream = Stream::new();
+            stream.missing("tcp_v4_send_reset").connect();
+            stream.drop_with(SYN, POD, |drop| (drop.reason, drop.location) = (None, Some(place.into())));
+            if answered {
+                stream.reset_received(TcpState::SynSent, 0)
+            } else {
+                stream.gives_up()
+            };
+            let told = stream.verdicts().remove(0).verdict;
+            (told.label.name(), told.confidence)
+        };
+        assert_eq!(told("tcp_v4_rcv", true), ("connection_refused", Confidence::Likely));
+        assert_eq!(told("tcp_v4_rcv", false).0, "unexplained");
+        assert_eq!(told("tcp_v4_do_rcv", true).0, "handshake_rst");
     }
 
     #[test]

@@ -2,11 +2,17 @@
 
 use super::super::evidence::{is_netfilter, of_reset_received, of_reset_sent};
 use super::{Case, Finding, Label};
-use crate::event::TcpState;
+use crate::event::{PacketDrop, TcpState};
 use crate::record::Confidence;
 
+/// Hooks that tell of a RST of a stack that has no socket for the SYN.
+const REFUSALS: &[&str] = &["tcp_v4_send_reset", "tcp_v6_send_reset"];
+/// That of what is freed: of the SYN that was refused so, too.
+const DROPS: &[&str] = &["kfree_skb"];
 /// Hooks whose silence says that no stack of this node sent a RST and no rule dropped a packet.
 const RST_AND_DROP_HOOKS: &[&str] = &["tcp_send_reset", "tcp_v4_send_reset", "tcp_v6_send_reset", "kfree_skb"];
+/// The same, where each SYN that is freed is told with its place.
+const RST_AND_PLACE_HOOKS: &[&str] = &["tcp_send_reset", "kfree_skb"];
 
 /// The rule.
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
@@ -36,6 +42,7 @@ fn from_outside(case: &Case<'_>) -> Option<Finding> {
     if !case.settled || case.attempt.drops().any(|(_, d)| is_netfilter(d)) || case.attempt.icmp().next().is_some() {
         return None;
     }
+    let silent = silent(case)?;
     let dst = case.attempt.flow.dst;
     // Behind an address translation the backend's own RST has other addresses: it is not seen to be this attempt's.
     let (who, remediation) = match super::service_no_endpoints::dialled(case) {
@@ -54,14 +61,25 @@ fn from_outside(case: &Case<'_>) -> Option<Finding> {
         "the SYN to {dst} was answered with a RST that no netfilter rule and no TCP stack of this node is seen to have made under that address: {who}"
     );
     let found = Finding::failure(Label::HandshakeRst, vec![of_reset_received(at, received)], summary, remediation);
-    Some(found.with_confidence(Confidence::Likely).resting_on(RST_AND_DROP_HOOKS))
+    Some(found.with_confidence(Confidence::Likely).resting_on(silent))
+}
+
+/// Hooks whose silence decides; none where a refusal by a stack of this node would have been as silent.
+fn silent(case: &Case<'_>) -> Option<&'static [&'static str]> {
+    let lacks = |hooks: &[&str]| !case.node.missing_of(hooks).is_empty();
+    let nameless = |(_, d): (u64, &PacketDrop)| d.flags.is_syn() && d.reason.is_none() && d.location.is_none();
+    match (lacks(REFUSALS), lacks(DROPS) || case.attempt.drops().any(nameless)) {
+        (false, _) => Some(RST_AND_DROP_HOOKS),
+        (true, false) => Some(RST_AND_PLACE_HOOKS),
+        (true, true) => None,
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use crate::event::TcpState;
     use crate::record::Confidence;
-    use crate::testing::Stream;
+    use crate::testing::{POD, SYN, Stream};
 
     #[test]
     fn a_rst_that_nothing_on_this_node_made() {
@@ -87,5 +105,21 @@ mod tests {
             (verdict.confidence, verdict.missing_hooks.as_slice()),
             (Confidence::Possible, &["kfree_skb".to_owned()][..])
         );
+    }
+
+    /// Where a refusal is not told, the ordinary cause of a RST cannot be told from this one.
+    #[test]
+    fn a_stack_that_cannot_be_heard_is_not_silent() {
+        let told = |missing: &[&str], fill: fn(&mut Stream)| {
+            let mut stream = Stream::new();
+            missing.iter().for_each(|hook| _ = stream.missing(hook));
+            fill(stream.connect());
+            let told = stream.reset_received(TcpState::SynSent, 0).gives_up().verdicts().remove(0).verdict;
+            (told.label.name(), told.confidence)
+        };
+        let nameless = |stream: &mut Stream| _ = stream.drop_with(SYN, POD, |_| ());
+        assert_eq!(told(&["tcp_v4_send_reset"], |_| ()), ("handshake_rst", Confidence::Likely));
+        assert_eq!(told(&["tcp_v4_send_reset"], nameless).0, "unexplained");
+        assert_eq!(told(&["tcp_v4_send_reset", "kfree_skb"], |_| ()).0, "unexplained");
     }
 }

@@ -5,7 +5,7 @@ use serde_json::json;
 use super::super::evidence::evidence;
 use super::super::history;
 use super::super::kubectl::with_log;
-use super::connection_refused::{refused, serves};
+use super::connection_refused::{Refused, refused, serves};
 use super::{Case, Finding, Label, by_subject, in_namespace, ms, of_namespace, runs, shares_node};
 use crate::enrich;
 use crate::event::{Listen, Netns, ProbeType};
@@ -16,10 +16,10 @@ const START_NS: u64 = 120_000_000_000;
 
 /// The rule.
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
-    let (seen, netns) = refused(case)?;
+    let Refused { seen, netns, sure } = refused(case)?;
     let (netns, at) = (netns?, seen.iter().map(|e| e.time_boot_ns).max()?);
     let port = case.attempt.flow.dst.port();
-    match case.node.listeners().first(netns, port) {
+    let found = match case.node.listeners().first(netns, port) {
         // The number of the namespace may be another one's by now.
         Some((began, listen)) if began > at && case.node.netns_made(netns).is_none_or(|made| made < at) => {
             let is_start = serves(listen, case.attempt.flow.dst.ip()) && in_its_start(case, at, began, netns);
@@ -29,7 +29,8 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
             let never = first.is_none() && !case.node.listeners().knows(netns, port);
             never.then(|| not_yet(case, seen, at, netns)).flatten()
         }),
-    }
+    };
+    found.map(|found| found.at_most(sure))
 }
 
 /// The container was started a moment ago, and nobody has listened there since: whoever did before was another run.

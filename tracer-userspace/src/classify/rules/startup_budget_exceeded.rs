@@ -1,7 +1,7 @@
 //! The liveness or startup budget ended before the container listened.
 
 use super::super::{Streak, history, startup_probe};
-use super::connection_refused::refused;
+use super::connection_refused::{Refused, refused};
 use super::{Case, Finding, Label, in_namespace, of_namespace, runs, shares_node};
 use crate::enrich;
 use crate::event::{HookType, Netns, ProbeSpec, ProbeType, Runs, Waiting};
@@ -15,7 +15,7 @@ const GRACE_NS: u64 = 30 * SECOND_NS;
 
 /// The rule.
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
-    let (seen, netns) = refused(case)?;
+    let Refused { seen, netns, sure: refusal } = refused(case)?;
     let (netns, streak) = (netns?, case.streak?);
     let at = seen.iter().map(|e| e.time_boot_ns).max()?;
     let spec = enrich::start_probe(case.attempt, case.node)?;
@@ -28,7 +28,7 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let sure = start.sure && spent == Spent::Surely && streak.of_probes && !others_listen(case, netns);
     let found = finding(case, seen, spec, netns, start, since, at);
     let found = if sure { found } else { found.with_confidence(Confidence::Likely) };
-    Some(found.unless_a_listener_was_lost(case, since, at))
+    Some(found.at_most(refusal).unless_a_listener_was_lost(case, since, at))
 }
 
 /// Whether the probe's failures in a row are as many as it allows.
