@@ -9,6 +9,7 @@ use super::Check;
 use super::finding::{Draft, Finding, Mend, Unread};
 use super::view::View;
 use crate::ebpf::hooks::{Form, HOOKS, Row, When};
+use crate::ebpf::switches::{SWITCHES, Switch};
 
 /// The check.
 pub(super) const CHECK: Check = Check {
@@ -49,6 +50,8 @@ struct Kernel {
     btf: bool,
     /// Those names of kallsyms that matter.
     symbols: HashSet<String>,
+    /// Settings by which some forms are attached and never called.
+    off: Vec<&'static Switch>,
 }
 
 fn draft() -> Draft {
@@ -61,7 +64,8 @@ fn check(view: &View) -> Finding {
         let btf = view.exists("/sys/kernel/btf/vmlinux")?;
         let wanted = wanted();
         let names = text.lines().filter_map(|line| line.split_whitespace().nth(2));
-        Ok(Kernel { btf, symbols: names.filter(|name| wanted.contains(*name)).map(str::to_owned).collect() })
+        let symbols = names.filter(|name| wanted.contains(*name)).map(str::to_owned).collect();
+        Ok(Kernel { btf, symbols, off: off(view) })
     };
     match read() {
         Ok(kernel) if kernel.symbols.is_empty() => draft().unknown(Unread::new(
@@ -71,6 +75,11 @@ fn check(view: &View) -> Finding {
         Ok(kernel) => judge(&kernel),
         Err(unread) => draft().unknown(unread),
     }
+}
+
+/// debugfs is often not mounted, and root's alone: what cannot be read is taken for on.
+fn off(view: &View) -> Vec<&'static Switch> {
+    SWITCHES.iter().filter(|switch| Switch::is_off(view.kernel(switch.path).ok().as_deref())).collect()
 }
 
 /// All names that are asked for.
@@ -99,7 +108,8 @@ impl Kernel {
 
     /// Forms that can be attached at all.
     fn can(&self, form: Form) -> bool {
-        MACHINERY.iter().find(|(it, _)| *it == form).is_none_or(|(_, name)| self.has(name))
+        let is_called = !self.off.iter().any(|switch| switch.silences.contains(&form));
+        is_called && MACHINERY.iter().find(|(it, _)| *it == form).is_none_or(|(_, name)| self.has(name))
     }
 
     /// The form in which a hook would be attached.
@@ -127,7 +137,8 @@ impl Kernel {
             let aliases = ALIASES.iter().find(|(it, _)| *it == FENTRY).map_or(&[][..], |(_, names)| names);
             name == FENTRY || aliases.contains(&name)
         };
-        Self { btf: self.btf, symbols: self.symbols.iter().filter(|name| !of_fentry(name)).cloned().collect() }
+        let symbols = self.symbols.iter().filter(|name| !of_fentry(name)).cloned().collect();
+        Self { btf: self.btf, symbols, off: self.off.clone() }
     }
 
     /// This program, or one that sits on the same in another form, would be attached.
@@ -154,7 +165,11 @@ fn judge(kernel: &Kernel) -> Finding {
             Mend::lasting("boot a kernel with CONFIG_BPF_EVENTS=y"),
         );
     }
-    if missing.is_empty() { judge_whole(kernel, draft, &without) } else { judge_partial(&missing, draft, &without) }
+    if missing.is_empty() {
+        judge_whole(kernel, draft, &without)
+    } else {
+        judge_partial(kernel, &missing, draft, &without)
+    }
 }
 
 /// What is there; and in words which forms are not.
@@ -163,9 +178,19 @@ fn described(kernel: &Kernel, missing: &[&Row]) -> (Draft, String) {
     let draft = forms.iter().fold(draft().with("btf", kernel.btf), |draft, (form, can)| draft.with(form, *can));
     let names: Vec<&str> = missing.iter().map(|row| row.hook.name()).collect();
     let without: Vec<&str> = forms.iter().filter(|(_, can)| !**can).map(|(form, _)| *form).collect();
-    let without =
-        if without.is_empty() { String::new() } else { format!("; the kernel has no {}", without.join(", no ")) };
+    let without = if without.is_empty() { String::new() } else { format!("; {}", lacking(kernel, &without)) };
     (draft.with("missing_hooks", names), without)
+}
+
+/// Why these forms are not to be had.
+fn lacking(kernel: &Kernel, forms: &[&str]) -> String {
+    let silenced = |form: &&str| kernel.off.iter().any(|it| it.silences.iter().any(|it| it.name() == *form));
+    let (silent, absent): (Vec<&str>, Vec<&str>) = forms.iter().copied().partition(silenced);
+    let off: Vec<&str> = kernel.off.iter().map(|switch| switch.name).collect();
+    let silent =
+        (!silent.is_empty()).then(|| format!("the kernel calls no {} ({} is 0)", silent.join(", no "), off.join(", ")));
+    let absent = (!absent.is_empty()).then(|| format!("the kernel has no {}", absent.join(", no ")));
+    silent.into_iter().chain(absent).collect::<Vec<_>>().join("; ")
 }
 
 /// Every hook has a form that the kernel knows.
@@ -182,7 +207,7 @@ fn judge_whole(kernel: &Kernel, draft: Draft, without: &str) -> Finding {
     draft.unknown(Unread::new(reason, "tracer hooks"))
 }
 
-fn judge_partial(missing: &[&Row], draft: Draft, without: &str) -> Finding {
+fn judge_partial(kernel: &Kernel, missing: &[&Row], draft: Draft, without: &str) -> Finding {
     let lost: Vec<String> = missing.iter().map(|row| format!("{}: {}", row.hook.name(), row.lost)).collect();
     let observed = format!(
         "{} of {} hooks have no form that this kernel can attach{without}; cannot be told: {}",
@@ -190,7 +215,14 @@ fn judge_partial(missing: &[&Row], draft: Draft, without: &str) -> Finding {
         HOOKS.len(),
         lost.join("; ")
     );
-    draft.warn(observed, Mend::lasting(FUNCTION_PROBES))
+    draft.warn(observed, kernel.off.first().map_or_else(|| Mend::lasting(FUNCTION_PROBES), |switch| mend(switch)))
+}
+
+fn mend(switch: &Switch) -> Mend {
+    match switch.is_sysctl() {
+        true => Mend::sysctl(&[(switch.name, "1")]),
+        false => Mend::lasting(switch.mend),
+    }
 }
 
 #[cfg(test)]
@@ -199,7 +231,7 @@ mod tests {
     use crate::doctor::Status;
 
     fn kernel(with: impl Fn(&str) -> bool) -> Kernel {
-        Kernel { btf: true, symbols: wanted().into_iter().filter(|name| with(name)).collect() }
+        Kernel { btf: true, symbols: wanted().into_iter().filter(|name| with(name)).collect(), off: Vec::new() }
     }
 
     #[test]
@@ -214,6 +246,19 @@ mod tests {
         assert_eq!(finding.status, Status::Warn);
         let missing = finding.fields["missing_hooks"].to_string();
         assert!(missing.contains("__put_net") && !missing.contains("\"tcp_connect\""), "{missing}");
+    }
+
+    #[test]
+    fn programs_that_are_never_called_are_no_hooks() {
+        let finding = judge(&Kernel { off: vec![&SWITCHES[0]], ..kernel(|_| true) });
+        assert_eq!(finding.status, Status::Warn, "{}", finding.observed);
+        assert!(
+            finding.observed.contains("calls no fentry, no kprobe (kernel.ftrace_enabled is 0)"),
+            "{}",
+            finding.observed
+        );
+        assert_eq!(finding.remediation.as_deref(), Some("sysctl -w kernel.ftrace_enabled=1"));
+        assert!(finding.fields["missing_hooks"].to_string().contains("__put_net"), "{:?}", finding.fields);
     }
 
     #[test]

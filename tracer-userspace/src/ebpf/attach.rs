@@ -63,7 +63,7 @@ impl Walk {
     /// A walk that does not try some forms. `functions`: BTF of those that trampolines sit on.
     pub(super) fn without(forms: &[Form], functions: Vec<u8>) -> Self {
         let switched_off = forms.iter().map(|form| Refusal::switched_off(*form));
-        let given_up = switched_off.chain(Refusal::without_kprobes()).collect();
+        let given_up = switched_off.chain(Refusal::silenced()).chain(Refusal::without_kprobes()).collect();
         Self { given_up, btf: KernelBtf { bytes: functions, read: None }, ..Self::default() }
     }
 
@@ -168,6 +168,11 @@ impl Walk {
     /// Other hooks that are attached tell the same.
     pub(super) fn covers(&self, row: &Row) -> bool {
         !row.covered_by.is_empty() && row.covered_by.iter().all(|hook| self.is_attached(*hook))
+    }
+
+    /// Hooks are in force in one of these forms.
+    pub(super) fn has_form(&self, forms: &[Form]) -> bool {
+        self.in_force.iter().any(|(_, form)| forms.contains(form))
     }
 
     /// Something is attached, so that privileges in general are not what is missing.

@@ -11,6 +11,7 @@ use aya::{Ebpf, programs::Program};
 use tracer_common::names::Hook;
 
 use super::runs::hook_of;
+use super::switches::Switch;
 use crate::event::Loss;
 
 const FIRST: &str = "inet_sock_set_state";
@@ -30,7 +31,10 @@ const OF_NAMESPACES: [Hook; 6] = [
 
 /// Counts them.
 #[derive(Debug, Default)]
-pub(super) struct Missed(Again);
+pub(super) struct Missed {
+    again: Again,
+    silent: u64,
+}
 
 /// The second program.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -44,21 +48,32 @@ enum Again {
 
 impl Missed {
     /// Skipped runs since the programs were loaded, of those that tell of attempts and links and of those that tell of
-    /// namespaces; 0 where the kernel does not count them.
-    pub(super) fn count(&mut self, ebpf: &mut Ebpf) -> [(&'static str, u64); 2] {
-        if self.0 == Again::NotNeeded && (of(ebpf, FIRST) > 0 || is_preempted(rustix::system::uname().release())) {
-            self.0 = stand_in(ebpf);
+    /// namespaces; 0 where the kernel does not count them. `silenced`: by what it calls no program on functions at this moment.
+    pub(super) fn count(&mut self, ebpf: &mut Ebpf, silenced: Option<&Switch>) -> [(&'static str, u64); 2] {
+        if self.again == Again::NotNeeded && (of(ebpf, FIRST) > 0 || is_preempted(rustix::system::uname().release())) {
+            self.again = stand_in(ebpf);
+        }
+        if let Some(switch) = silenced {
+            self.one_more_silent(switch);
         }
         let (mut attempts, mut namespaces) = (0, 0);
         for (name, program) in ebpf.programs() {
             match hook_of(name) {
                 Some(hook) if OF_NAMESPACES.contains(&hook) => namespaces += of_program(program),
-                _ if name == FIRST && matches!(self.0, Again::Attached(_)) => {}
+                _ if name == FIRST && matches!(self.again, Again::Attached(_)) => {}
                 _ => attempts += of_program(program),
             }
         }
-        let before = if let Again::Attached(before) = self.0 { before } else { 0 };
-        [(Loss::PROGRAM, before + attempts), (Loss::NAMESPACE, namespaces)]
+        let before = if let Again::Attached(before) = self.again { before } else { 0 };
+        [(Loss::PROGRAM, before + attempts + self.silent), (Loss::NAMESPACE, namespaces + self.silent)]
+    }
+
+    fn one_more_silent(&mut self, switch: &Switch) {
+        if self.silent == 0 {
+            let (name, mend) = (switch.name, switch.mend);
+            tracing::warn!("{name} was set to 0: the kernel calls no program that is attached to a function ({mend})");
+        }
+        self.silent += 1;
     }
 }
 

@@ -20,6 +20,7 @@ mod refusal;
 mod ring;
 mod runs;
 mod standing;
+pub mod switches;
 mod tracefs;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -140,8 +141,12 @@ impl Loaded {
 
     /// Runs of programs that the kernel skipped, since the start: of those that tell of attempts and links, and of those that
     /// tell of namespaces, by place. Reads a file for each program: not for every batch.
+    ///
+    /// Programs that are attached and not called count as one run: how many it would have been, nobody knows.
     pub fn missed(&mut self) -> Vec<(&'static str, u64)> {
-        self.ebpf.as_mut().map(|ebpf| self.missed.count(ebpf).to_vec()).unwrap_or_default()
+        let Some(ebpf) = &mut self.ebpf else { return Vec::new() };
+        let silenced = switches::off().find(|switch| self.walk.has_form(switch.silences));
+        self.missed.count(ebpf, silenced).to_vec()
     }
 
     /// Whether a program sits on this hook now.

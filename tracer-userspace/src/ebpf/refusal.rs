@@ -6,6 +6,7 @@ use aya::programs::ProgramError;
 
 use super::capabilities::{self, Capability};
 use super::hooks::Form;
+use super::switches::{self, Switch};
 use super::tracefs;
 use crate::error::os_message;
 
@@ -46,6 +47,8 @@ enum Kind {
     Lockdown,
     /// The function is not in the kernel's BTF.
     NoBtfType,
+    /// The kernel would take it and never call it.
+    Silenced(&'static Switch),
 }
 
 impl Refusal {
@@ -91,6 +94,16 @@ impl Refusal {
         Self { form, stage: Stage::Load, target: "", errno: None, kind: Kind::Kernel, text }
     }
 
+    /// Of forms whose programs the kernel would attach and never call.
+    pub(super) fn silenced() -> impl Iterator<Item = Self> {
+        switches::off().flat_map(|switch| switch.silences.iter().map(move |form| Self::silenced_by(*form, switch)))
+    }
+
+    fn silenced_by(form: Form, switch: &'static Switch) -> Self {
+        let (stage, kind) = (Stage::Load, Kind::Silenced(switch));
+        Self { form, stage, target: "", errno: None, kind, text: String::new() }
+    }
+
     /// What attaching a kprobe would answer in a kernel without them: no program has to be loaded to be told.
     pub(super) fn without_kprobes() -> Option<Self> {
         let error = fs::metadata(KPROBES).err().filter(|error| error.kind() == io::ErrorKind::NotFound)?;
@@ -105,6 +118,14 @@ impl Refusal {
         let (form, stage, kind) = (Form::Cgroup, Stage::Attach, Kind::Kernel);
         let refusal = Self { form, stage, target: "ingress", errno: Some(libc::EPERM), kind, text: String::new() };
         (!may).then_some(refusal)
+    }
+
+    /// The command that mends it, where it is a setting of the kernel.
+    pub(super) const fn mend(&self) -> Option<&'static str> {
+        match self.kind {
+            Kind::Silenced(switch) => Some(switch.mend),
+            _ => None,
+        }
     }
 
     /// The step at which it failed.
@@ -150,6 +171,7 @@ impl Refusal {
                 format!("{form} {target}: the kernel's verifier refuses the program ({})", self.text)
             }
             (_, _, Kind::Lockdown, _) => LOCKDOWN.to_owned(),
+            (_, _, Kind::Silenced(switch), _) => format!("{form}: {}", switch.says()),
             (_, _, Kind::NoBtfType, _) => format!("{form} {target}: not a function in this kernel's BTF"),
             (Form::Fentry, Stage::Load, _, Some(libc::EPERM)) if any_attached => {
                 format!("{form}: refused by this kernel's policy")
@@ -265,6 +287,15 @@ mod tests {
         assert!(of(Form::Fentry, Stage::Attach).explain(true).contains("no trampolines"));
         assert!(!of(Form::Kprobe, Stage::Attach).is_without_trampolines());
         assert!(!of(Form::Fentry, Stage::Load).is_without_trampolines());
+    }
+
+    #[test]
+    fn a_form_that_is_never_called_names_the_setting_and_its_mend() {
+        let off = &switches::SWITCHES[0];
+        let refusal = Refusal::silenced_by(Form::Kprobe, off);
+        assert!(refusal.explain(true).starts_with("kprobe: kernel.ftrace_enabled is 0: "), "{}", refusal.explain(true));
+        assert_eq!((refusal.needs(true), refusal.mend()), (None, Some("sysctl -w kernel.ftrace_enabled=1")));
+        assert!(!refusal.is_missing_function() && !refusal.is_policy());
     }
 
     #[test]

@@ -79,10 +79,12 @@ fn reasons(watched: &Watched) -> String {
 
 fn mend(watched: &Watched, needs: Option<&str>) -> String {
     let functions = ["fentry", "kprobe"];
-    match needs {
-        Some(capability) => format!("run `tracer hooks` as root, or with {capability}"),
-        None if forms(watched).iter().any(|form| functions.contains(form)) => FUNCTION_PROBES.to_owned(),
-        None => "boot a newer kernel: this one has no such tracepoint".to_owned(),
+    let setting = watched.stands.tried.iter().find_map(|tried| tried.mend);
+    match (needs, setting) {
+        (Some(capability), _) => format!("run `tracer hooks` as root, or with {capability}"),
+        (None, Some(command)) => format!("{command}, and start tracer anew"),
+        (None, None) if forms(watched).iter().any(|form| functions.contains(form)) => FUNCTION_PROBES.to_owned(),
+        (None, None) => "boot a newer kernel: this one has no such tracepoint".to_owned(),
     }
 }
 
@@ -127,7 +129,7 @@ mod tests {
     }
 
     fn refused(form: Form, needs: Option<&'static str>) -> Tried {
-        Tried { form, reason: "the kernel says no".into(), needs }
+        Tried { form, reason: "the kernel says no".into(), needs, mend: None }
     }
 
     #[test]
@@ -155,6 +157,14 @@ mod tests {
         assert_eq!(finding.observed, "not attached; fentry: the kernel says no; kprobe: the kernel says no");
         assert_eq!(finding.fields["tried"][1], json!({"form": "kprobe", "reason": "the kernel says no"}));
         assert!(finding.remediation.expect("a mend").contains("CONFIG_KPROBES"));
+    }
+
+    #[test]
+    fn a_setting_of_the_kernel_is_what_mends() {
+        let silenced = Tried { mend: Some("sysctl -w kernel.ftrace_enabled=1"), ..refused(Form::Fentry, None) };
+        let finding = of(&watched("__put_net", Standing::Missing, vec![silenced]), WINDOW);
+        let mend = finding.remediation.expect("a mend");
+        assert_eq!(mend, "sysctl -w kernel.ftrace_enabled=1, and start tracer anew");
     }
 
     #[test]
