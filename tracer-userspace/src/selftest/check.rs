@@ -2,7 +2,9 @@
 
 use std::net::SocketAddr;
 
-use crate::record::{Body, Confidence, Endpoint, Label, NodeBody, Outcome, Record, Subject, VerdictBody};
+use crate::ebpf::hooks::Form;
+use crate::ebpf::switches;
+use crate::record::{Body, Confidence, Endpoint, Label, NodeBody, Outcome, Record, Subject, Verdict, VerdictBody};
 
 /// What the tracer owes for an attempt.
 #[derive(Clone, Debug)]
@@ -162,7 +164,7 @@ fn compare(expected: &Expected, attempt: &Attempt, got: &VerdictBody) -> Option<
     let faults = [
         (verdict.label != expected.label, format!("expected {}, got {}", expected.label.name(), told(got))),
         (verdict.outcome != expected.outcome, format!("outcome {:?}", verdict.outcome)),
-        (verdict.confidence < floor(expected.label), format!("confidence {:?}", verdict.confidence)),
+        (verdict.confidence < floor(expected.label, verdict), format!("confidence {:?}", verdict.confidence)),
         (verdict.evidence.is_empty() && expected.label != Label::Unexplained, "no evidence".to_owned()),
         (verdict.summary.is_empty() || verdict.remediation.is_empty(), "no summary or remediation".to_owned()),
         // A connect that found no source port has none, and the prober knows of none.
@@ -193,9 +195,11 @@ fn names(got: &VerdictBody, place: u32) -> bool {
     named.contains(&place.into()) && named.iter().all(|n| *n == u64::from(place) || Some(*n) == own)
 }
 
-/// `unexplained` is honest at any confidence.
-fn floor(label: Label) -> Confidence {
-    if label == Label::Unexplained { Confidence::Possible } else { Confidence::Likely }
+/// `unexplained` is honest at any confidence; and any label that a missing hook made less sure, where the kernel calls no program
+/// on its functions.
+fn floor(label: Label, verdict: &Verdict) -> Confidence {
+    let lowered = || !verdict.missing_hooks.is_empty() && switches::silences(Form::Kprobe);
+    if label == Label::Unexplained || lowered() { Confidence::Possible } else { Confidence::Likely }
 }
 
 fn blame(suspect: &Suspect, got: &VerdictBody) -> Option<String> {

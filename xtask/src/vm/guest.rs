@@ -61,6 +61,8 @@ impl Job {
         let directory = sh::quoted(&self.directory.display().to_string());
         let command = self.command.iter().map(|word| sh::quoted(word)).collect::<Vec<_>>().join(" ");
         let seconds = self.limit.as_secs();
+        let settings =
+            self.release.settings.iter().fold(String::new(), |text, it| format!("{text}sysctl -q -w {it} || exit\n"));
         let programs = programs(&self.command);
         format!(
             r"# Made by `cargo xtask vm`, run as root in the guest.
@@ -70,7 +72,7 @@ ip link set lo up
 mountpoint -q /sys/fs/bpf || mount -t bpf bpf /sys/fs/bpf
 mountpoint -q /sys/kernel/tracing || mount -t tracefs tracefs /sys/kernel/tracing
 modprobe --all {MODULES} || echo 'guest: some of these modules could not be loaded: {MODULES}'
-{programs}cd {directory}
+{settings}{programs}cd {directory}
 timeout --kill-after=10 {seconds} {command}
 echo $? > {shared}/exit.new
 mv {shared}/exit.new {shared}/exit

@@ -17,14 +17,33 @@ pub(crate) struct Release {
     pub(crate) name: &'static str,
     /// The suite of Debian that has it.
     pub(crate) suite: &'static str,
+    /// Under which name it is kept: one kernel, however it is set.
+    kept: &'static str,
+    /// Settings that it runs with, as `sysctl` takes them.
+    pub(crate) settings: &'static [&'static str],
+}
+
+impl Release {
+    const fn new(name: &'static str, suite: &'static str) -> Self {
+        Self { name, suite, kept: name, settings: &[] }
+    }
 }
 
 /// All of them, oldest first.
+///
+/// The last is the oldest where no program can sit on a function: no fentry, no kprobes, and no tracepoint that tells what they
+/// tell on newer kernels.
 pub(crate) const RELEASES: &[Release] = &[
-    Release { name: "5.10", suite: "bullseye" },
-    Release { name: "6.1", suite: "bookworm" },
-    Release { name: "6.12", suite: "bookworm-backports" },
-    Release { name: "sid", suite: "sid" },
+    Release::new("5.10", "bullseye"),
+    Release::new("6.1", "bookworm"),
+    Release::new("6.12", "bookworm-backports"),
+    Release::new("sid", "sid"),
+    Release {
+        name: "5.10-tracepoints",
+        kept: "5.10",
+        settings: &["kernel.ftrace_enabled=0"],
+        ..Release::new("", "bullseye")
+    },
 ];
 
 /// A kernel on disk.
@@ -62,7 +81,7 @@ pub(crate) fn cache(what: &str) -> Result<PathBuf> {
 
 /// The kernel of a release, if it was fetched.
 pub(crate) fn cached(release: &Release) -> Result<Option<Kernel>> {
-    let tree = cache("kernels")?.join(release.name);
+    let tree = cache("kernels")?.join(release.kept);
     let Ok(version) = fs::read_to_string(tree.join("VERSION")) else { return Ok(None) };
     let version = version.trim().to_owned();
     let image = tree.join("boot").join(format!("vmlinuz-{version}"));
@@ -73,18 +92,18 @@ pub(crate) fn cached(release: &Release) -> Result<Option<Kernel>> {
 pub(crate) fn ensure(release: &Release, refresh: bool) -> Result<Kernel> {
     let cache = cache("kernels")?;
     fs::create_dir_all(&cache).with_context(|| format!("cannot make {}", cache.display()))?;
-    let lock = File::create(cache.join(format!("{}.lock", release.name)))?;
+    let lock = File::create(cache.join(format!("{}.lock", release.kept)))?;
     lock.lock().context("cannot lock the cache of kernels")?;
     if let Some(kernel) = cached(release)?.filter(|_| !refresh) {
         return Ok(kernel);
     }
-    let what = format!("fetching kernel {} from Debian {}", release.name, release.suite);
+    let what = format!("fetching kernel {} from Debian {}", release.kept, release.suite);
     sh::step(&what, || fetch(release, &cache)).with_context(|| what.clone())?;
     cached(release)?.context("the kernel was fetched and is not there")
 }
 
 fn fetch(release: &Release, cache: &Path) -> Result<()> {
-    let work = cache.join(format!("{}.fetch", release.name));
+    let work = cache.join(format!("{}.fetch", release.kept));
     let _ = fs::remove_dir_all(&work);
     let apt = Apt::new(&work, release)?;
     sh::capture(apt.command("apt-get").args(["-q", "update"]))?;
@@ -97,7 +116,7 @@ fn fetch(release: &Release, cache: &Path) -> Result<()> {
     let version = tidy(&tree)?;
     index_modules(&tree, &version)?;
     fs::write(tree.join("VERSION"), format!("{version}\n"))?;
-    let place = cache.join(release.name);
+    let place = cache.join(release.kept);
     let _ = fs::remove_dir_all(&place);
     fs::rename(&tree, &place)?;
     Ok(fs::remove_dir_all(&work)?)

@@ -21,7 +21,7 @@ use crate::{setup, sh};
 /// Which kernel, and what to do there.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// The kernel: 5.10, 6.1, 6.12 or sid
+    /// The kernel: 5.10, 6.1, 6.12, sid or 5.10-tracepoints
     #[arg(value_parser = kernels::find, required_unless_present_any = ["list", "fetch"])]
     release: Option<&'static Release>,
     /// The command; without one, the kernel's release is printed
@@ -77,7 +77,7 @@ fn boot(release: &'static Release, args: &Args) -> Result<()> {
 fn list() -> Result<()> {
     for release in RELEASES {
         let have = kernels::cached(release)?.map_or_else(|| "not fetched yet".to_owned(), |kernel| kernel.version);
-        println!("{:5} Debian {:19} {have}", release.name, release.suite);
+        println!("{:16} Debian {:19} {have}", release.name, release.suite);
     }
     Ok(())
 }

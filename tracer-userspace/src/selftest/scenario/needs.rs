@@ -1,10 +1,13 @@
 //! What a scenario needs of the kernel, tried out in a namespace made for that.
 
+use std::fs;
 use std::process::Command;
 use std::sync::OnceLock;
 
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
 
+use crate::ebpf::hooks::Form;
+use crate::ebpf::switches;
 use crate::selftest::net::{Netns, PREFIX, finish, is_installed};
 use crate::selftest::options::is_emulated;
 use crate::selftest::world::cgroup::{Cgroup, enable_quota};
@@ -34,6 +37,8 @@ pub enum Need {
     CpuQuota,
     /// Sockets for frames, below the kernel's TCP.
     PacketSocket,
+    /// A hook that tells of ICMP errors.
+    IcmpHook,
 }
 
 const MODULES: &[&str] = &[
@@ -82,7 +87,7 @@ impl Need {
     /// Why it is not there; `None` if it is.
     #[must_use]
     pub fn lacking(self) -> Option<String> {
-        static TRIED: [OnceLock<Option<String>>; 11] = [const { OnceLock::new() }; 11];
+        static TRIED: [OnceLock<Option<String>>; 12] = [const { OnceLock::new() }; 12];
         TRIED[self as usize].get_or_init(|| self.attempt()).clone()
     }
 
@@ -101,6 +106,10 @@ impl Need {
                 let opened = socket(AddressFamily::Packet, SockType::Raw, SockFlag::SOCK_CLOEXEC, None);
                 opened.err().map(|error| format!("no packet socket: {} (CAP_NET_RAW)", error.desc()))
             }
+            Self::IcmpHook => (switches::silences(Form::Kprobe) && !has_tracepoint("icmp_send")).then(|| {
+                "no hook tells of ICMP errors: this kernel calls no program on its functions, and has no such tracepoint"
+                    .to_owned()
+            }),
             Self::Ipvs => IPVS.fails(),
             Self::Iptables => IPTABLES.fails(),
             Self::LegacyIptables => LEGACY_IPTABLES.fails(),
@@ -110,6 +119,12 @@ impl Need {
             Self::TcProgram => TC_PROGRAM.fails(),
         }
     }
+}
+
+fn has_tracepoint(name: &str) -> bool {
+    let symbol = format!("__traceiter_{name}");
+    let symbols = fs::read_to_string("/proc/kallsyms").unwrap_or_default();
+    symbols.lines().any(|line| line.split_whitespace().nth(2) == Some(&symbol))
 }
 
 /// A command that succeeds in a namespace of its own where the kernel has what is needed.

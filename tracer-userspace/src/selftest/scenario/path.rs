@@ -48,7 +48,7 @@ pub(super) const ALL: &[Scenario] = &[
     Scenario::new("neighbour_failure_wrong_entry", NEIGHBOUR, wrong_entry).own(),
     Scenario::new("rp_filter_drop", RP_FILTER, asymmetric).own(),
     Scenario::new("rp_filter_loose", None, loose).own(),
-    Scenario::new("mtu_blackhole", MTU, |s| small_mtu(s, true)).needs(&[Need::Nft]),
+    Scenario::new("mtu_blackhole", MTU, |s| small_mtu(s, true)).needs(&[Need::Nft, Need::IcmpHook]),
     Scenario::new("mtu_learnt", None, |s| small_mtu(s, false)),
 ];
 
