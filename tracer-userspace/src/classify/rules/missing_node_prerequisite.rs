@@ -1,6 +1,8 @@
 //! A setting of the node that pods' traffic needs is not as it must be: it does not forward, or a base chain drops
 //! what no rule accepted. The latter has a nearer name, `firewall_drop`, and stands in `also`.
 
+use std::net::SocketAddr;
+
 use serde_json::json;
 
 use super::super::evidence::{evidence, netfilter_hook, of_drop, plain};
@@ -29,7 +31,8 @@ fn not_forwarded(case: &Case<'_>) -> Option<Finding> {
     // a route, and then sends an ICMP error.
     let answered =
         case.attempt.reset_received().is_some() || (reason == Reason::Function && case.attempt.icmp().next().is_some());
-    if !case.settled || answered {
+    let deaf = reason == Reason::Function && !case.node.missing_of(icmp_hook(drop.flow.dst)).is_empty();
+    if !case.settled || answered || (deaf && value(case, drop) != Some("0")) {
         return None;
     }
     let device = drop.device.as_ref().map_or("the device it came in on", |d| d.name.as_str());
@@ -45,8 +48,13 @@ fn not_forwarded(case: &Case<'_>) -> Option<Finding> {
         Finding::failure(Label::MissingNodePrerequisite, vec![of_drop(time, drop)], summary, forward(case, drop));
     Some(match reason {
         Reason::Kernel => found,
-        Reason::Function => found.with_confidence(Confidence::Likely).resting_on(&["icmp_send"]),
+        Reason::Function => found.with_confidence(Confidence::Likely).resting_on(icmp_hook(drop.flow.dst)),
     })
+}
+
+/// The hook that tells of the error that is sent for want of a route. Without it only the setting says that none was.
+const fn icmp_hook(dst: SocketAddr) -> &'static [&'static str] {
+    if dst.is_ipv4() { &["icmp_send"] } else { &["icmp6_send"] }
 }
 
 /// What shows that a device does not forward.
@@ -68,9 +76,13 @@ fn shown_by(drop: &PacketDrop) -> Option<Reason> {
 }
 
 /// The setting, where it was read: in the namespace of the last prober.
+fn value<'a>(case: &Case<'a>, drop: &PacketDrop) -> Option<&'a str> {
+    let read = case.node.settings.sysctls.get(setting(drop)).map(String::as_str);
+    read.filter(|_| drop.netns == case.node.netns())
+}
+
 fn quoted(case: &Case<'_>, drop: &PacketDrop) -> String {
-    let value = case.node.settings.sysctls.get(setting(drop)).filter(|_| drop.netns == case.node.netns());
-    value.map(|value| format!(" ({} = {value})", setting(drop))).unwrap_or_default()
+    value(case, drop).map(|value| format!(" ({} = {value})", setting(drop))).unwrap_or_default()
 }
 
 const fn setting(drop: &PacketDrop) -> &'static str {
@@ -114,7 +126,7 @@ fn by_base_policy(case: &Case<'_>) -> Option<Finding> {
 mod tests {
     use std::collections::BTreeMap;
 
-    use crate::event::{Fact, Findings, Links, Netns, RuleVerdict, TcpState};
+    use crate::event::{Fact, Findings, Links, Netns, NodeSettings, RuleVerdict, TcpState};
     use crate::record::{Confidence, FindingBody, Label, Status, Verdict};
     use crate::testing::{NODE, POD, SYN, Stream, firewall, rule};
 
@@ -186,6 +198,22 @@ mod tests {
     fn where_the_kernel_gives_no_reason_the_missing_icmp_error_decides() {
         assert_eq!(without_reason(false), (vec!["missing_node_prerequisite"], Confidence::Likely));
         assert_eq!(without_reason(true), (vec!["route_unreachable"], Confidence::Proven));
+    }
+
+    /// 5.10 where no program can sit on a function: an error for want of a route would be as silent.
+    #[test]
+    fn where_no_hook_tells_of_that_error_the_setting_decides() {
+        let told = |forwards: &str| {
+            let mut stream = Stream::new();
+            let mut settings = NodeSettings::default();
+            settings.sysctls.insert("net.ipv4.ip_forward".into(), forwards.into());
+            stream.missing("icmp_send").push(Fact::NodeSettings(settings)).connect();
+            stream.drop_with(SYN, NODE, |drop| drop.location = Some("ip_error".into()));
+            let told = stream.gives_up().verdicts().remove(0).verdict;
+            (told.label, told.confidence)
+        };
+        assert_eq!(told("0"), (Label::MissingNodePrerequisite, Confidence::Possible));
+        assert_eq!(told("1").0, Label::Unexplained);
     }
 
     fn base_policy(hook: &str) -> Fact {

@@ -58,13 +58,20 @@ fn by_rule(case: &Case<'_>) -> Option<Finding> {
 }
 
 /// No hook tells what IPVS does, its table has no backend for the Service or NodePort that was dialled, and the SYN was answered
-/// with the error that it sends then (`ip_vs_leave`): no rule that was read can have sent it.
+/// with the error that it sends then (`ip_vs_leave`), or no hook tells of that either: no rule that was read can have stopped it.
 fn by_table(case: &Case<'_>) -> Option<Finding> {
-    const HOOK: &[&str] = &["ip_vs_leave"];
+    const HOOKS: &[&str] = &["ip_vs_leave", "icmp_send"];
     let dst = case.attempt.flow.dst;
-    let by_icmp = || case.attempt.icmp().find(|(_, icmp)| icmp.flags.is_syn() && is_port_unreachable(icmp));
-    let (time, icmp) = by_icmp().filter(|_| !case.node.missing_of(HOOK).is_empty())?;
-    let here = |table: &&NodePorts| icmp.netns.is_none_or(|it| it == table.netns);
+    let missing = case.node.missing_of(HOOKS);
+    let lacks = |hook: &str| missing.iter().any(|it| it == hook);
+    let answer = case.attempt.icmp().find(|(_, icmp)| icmp.flags.is_syn() && is_port_unreachable(icmp));
+    let dropped = || stopped(case).and_then(|it| it.drop).filter(|(_, drop)| drop.flags.is_syn() && lacks("icmp_send"));
+    let (time, netns) =
+        answer.map(|(time, icmp)| (time, icmp.netns)).or_else(|| dropped().map(|(time, drop)| (time, drop.netns)))?;
+    if !lacks("ip_vs_leave") {
+        return None;
+    }
+    let here = |table: &&NodePorts| netns.is_none_or(|it| it == table.netns);
     let at = |port: &NodePort| port.port == dst.port() && (port.addrs.is_empty() || port.addrs.contains(&dst.ip()));
     let table = case.node.node_ports(ProxyMode::Ipvs).filter(|table| here(table))?;
     let node_port = || table.ports.iter().any(|port| at(port) && port.backends.is_empty());
@@ -80,7 +87,7 @@ fn by_table(case: &Case<'_>) -> Option<Finding> {
     let mut found = finding(case, None, lacking, &said, make);
     found.evidence.push(entry);
     // Less sure by the hook that is missing.
-    Some(Finding { rests_on: HOOK, ..found })
+    Some(Finding { rests_on: HOOKS, ..found })
 }
 
 /// The list of Services has no ready endpoint for the address, and netfilter stopped the SYN.

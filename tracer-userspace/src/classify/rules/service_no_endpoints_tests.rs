@@ -174,6 +174,25 @@ fn a_node_port_that_has_no_backend_in_the_table_of_ipvs_is_no_rule_s() {
     assert_eq!(said("ip_vs_leave", &[], deny), ("firewall_reject", Confidence::Proven));
 }
 
+/// 5.10 where no program can sit on a function: not even the error of IPVS is told.
+#[test]
+fn where_no_hook_tells_of_its_error_the_table_and_the_drop_do() {
+    let said = |missing: &[&str], without: &[&str]| {
+        let without_backend = without.iter().map(|at| at.parse().expect("an address")).collect();
+        let table = NodePorts { netns: NODE, mode: ProxyMode::Ipvs, ports: Vec::new(), without_backend };
+        let mut stream = Stream::to("10.96.0.9:80");
+        missing.iter().for_each(|hook| _ = stream.missing(hook));
+        stream.push(Fact::NodePorts(table)).links(true, &["10.88.0.1"]).connect();
+        stream.drop_with(SYN, NODE, |drop| drop.location = Some("nf_hook_slow".into()));
+        let verdict = stream.push(firewall(NODE, vec![])).gives_up().verdicts().pop().expect("a verdict").verdict;
+        (verdict.label.name(), verdict.confidence)
+    };
+    let both = &["ip_vs_leave", "icmp_send"];
+    assert_eq!(said(both, &["10.96.0.9:80"]), ("service_no_endpoints", Confidence::Likely));
+    assert_eq!(said(both, &[]).0, "firewall_drop", "it has one");
+    assert_eq!(said(&["ip_vs_leave"], &["10.96.0.9:80"]).0, "firewall_drop", "the error would have been told");
+}
+
 /// The same of a Service's own address, which is no NodePort; and before the rules have been read.
 #[test]
 fn nor_is_a_service_without_a_backend() {

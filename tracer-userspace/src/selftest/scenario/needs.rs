@@ -39,6 +39,8 @@ pub enum Need {
     PacketSocket,
     /// A hook that tells of ICMP errors.
     IcmpHook,
+    /// A hook that tells what IPVS does.
+    IpvsHook,
 }
 
 const MODULES: &[&str] = &[
@@ -87,7 +89,7 @@ impl Need {
     /// Why it is not there; `None` if it is.
     #[must_use]
     pub fn lacking(self) -> Option<String> {
-        static TRIED: [OnceLock<Option<String>>; 12] = [const { OnceLock::new() }; 12];
+        static TRIED: [OnceLock<Option<String>>; 13] = [const { OnceLock::new() }; 13];
         TRIED[self as usize].get_or_init(|| self.attempt()).clone()
     }
 
@@ -109,6 +111,9 @@ impl Need {
             Self::IcmpHook => (switches::silences(Form::Kprobe) && !has_tracepoint("icmp_send")).then(|| {
                 "no hook tells of ICMP errors: this kernel calls no program on its functions, and has no such tracepoint"
                     .to_owned()
+            }),
+            Self::IpvsHook => switches::silences(Form::Kprobe).then(|| {
+                "no hook tells what IPVS does: this kernel calls no program on its functions".to_owned()
             }),
             Self::Ipvs => IPVS.fails(),
             Self::Iptables => IPTABLES.fails(),

@@ -40,7 +40,7 @@ pub(super) const ALL: &[Scenario] = &[
     Scenario::new("route_unreachable_no_way_back_v6", ROUTE, |s| no_way_back(s, &Route::to_host(BRIDGE6)))
         .v6()
         .needs(&[Need::RealProcessor]),
-    Scenario::new("route_unreachable_by_router", ROUTE, router_refuses),
+    Scenario::new("route_unreachable_by_router", ROUTE, router_refuses).needs(&[Need::IcmpHook]),
     Scenario::new("missing_node_prerequisite", PREREQUISITE, not_forwarding).own(),
     Scenario::new("missing_node_prerequisite_v6", PREREQUISITE, not_forwarding).own().v6(),
     Scenario::new("neighbour_failure", NEIGHBOUR, deaf),
