@@ -1,5 +1,7 @@
 //! What a rule looks at, and what several rules ask of it.
 
+use std::net::SocketAddr;
+
 use super::evidence::netfilter_hook;
 use super::netfilter::Stops;
 use crate::correlate::attempt::{Attempt, End};
@@ -78,6 +80,16 @@ pub(super) fn in_handshake(case: &Case<'_>) -> bool {
 pub(super) fn silent(case: &Case<'_>) -> bool {
     let attempt = case.attempt;
     attempt.drops().next().is_none() && attempt.icmp().next().is_none() && attempt.reset_received().is_none()
+}
+
+/// The hook that tells of a RST of a stack that has no socket for the packet, where `tcp_send_reset` does not (before 6.12).
+pub(super) const fn refusal_hook(dst: SocketAddr) -> &'static [&'static str] {
+    if dst.is_ipv4() { &["tcp_v4_send_reset"] } else { &["tcp_v6_send_reset"] }
+}
+
+/// The hook that tells of ICMP errors.
+pub(super) const fn icmp_hook(dst: SocketAddr) -> &'static [&'static str] {
+    if dst.is_ipv4() { &["icmp_send"] } else { &["icmp6_send"] }
 }
 
 /// The state of the target as it was read while this attempt waited.

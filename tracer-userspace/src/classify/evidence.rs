@@ -167,6 +167,14 @@ pub fn is_netfilter(drop: &PacketDrop) -> bool {
     }
 }
 
+/// Freed where a packet is freed for which there is no socket, and others are, too; and the kernel does not say which
+/// (`tcp_v4_rcv`, net/ipv4/tcp_ipv4.c, v5.10).
+#[must_use]
+pub fn is_at_socket(drop: &PacketDrop) -> bool {
+    matches!(drop.reason.as_deref(), None | Some("NOT_SPECIFIED"))
+        && matches!(drop.location.as_deref().map(plain), Some("tcp_v4_rcv" | "tcp_v6_rcv"))
+}
+
 /// A function's name without what the compiler appended (`.constprop.0`, `.isra.0`).
 #[must_use]
 pub fn plain(function: &str) -> &str {

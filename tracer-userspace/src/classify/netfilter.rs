@@ -6,7 +6,7 @@ use std::net::IpAddr;
 
 use super::allow::allow;
 use super::blame::{Blame, blame};
-use super::case::{ANSWER_NS, Case, in_handshake, outbound};
+use super::case::{ANSWER_NS, Case, in_handshake, outbound, refusal_hook};
 use super::evidence::{is_netfilter, netfilter_hook, of_drop, of_icmp, of_reset_received, of_state};
 use super::finding::Finding;
 use super::phrases::{enter, in_namespace};
@@ -123,8 +123,11 @@ fn of_request<'a>(case: &Case<'a>) -> Option<Stopped<'a>> {
         let with = |at: u64| at.abs_diff(drop.0) < REQUEST_ANSWER_NS;
         // The sender's own event comes after the receiver's: only later is it known that there is none.
         let maybe_by_stack = !case.settled || attempt.resets_sent().any(|(_, r)| r.flow.src == attempt.flow.dst);
-        let reset =
-            attempt.reset_received().filter(|(at, r)| r.state == TcpState::Established && with(*at) && !maybe_by_stack);
+        // Where no hook tells of all RSTs of a stack, only a rule that surely rejects it does.
+        let untold = !case.node.missing_of(refusal_hook(attempt.flow.dst)).is_empty();
+        let ruled = || blame(case, drop.0, drop.1, RuleVerdict::Reject).is_some_and(|it| it.certain().is_some());
+        let reset = attempt.reset_received().filter(|(at, r)| r.state == TcpState::Established && with(*at));
+        let reset = reset.filter(|_| !maybe_by_stack && (!untold || ruled()));
         let unreachable = |(at, i): &(u64, &Icmp)| with(*at) && !i.flags.is_syn() && is_unreachable(i);
         let icmp = || attempt.icmp().find(unreachable).filter(|_| attempt.failed_by_itself());
         let (seen, answer) = match reset {

@@ -253,7 +253,7 @@ mod tests {
         let finding = judge(&Kernel { off: vec![&SWITCHES[0]], ..kernel(|_| true) });
         assert_eq!(finding.status, Status::Warn, "{}", finding.observed);
         assert!(
-            finding.observed.contains("calls no fentry, no kprobe (kernel.ftrace_enabled is 0)"),
+            finding.observed.contains("calls no fentry") && finding.observed.contains("(kernel.ftrace_enabled is 0)"),
             "{}",
             finding.observed
         );

@@ -17,14 +17,16 @@ pub struct Switch {
     pub mend: &'static str,
 }
 
+/// What `ftrace_startup_enable` (kernel/trace/ftrace.c) writes no call for: seen on 5.10 and 6.12. A kprobe at the beginning of a
+/// function is one of ftrace's, too, but on arm64, where it is a breakpoint (no `HAVE_KPROBES_ON_FTRACE`).
+const BY_FTRACE: &[Form] = if cfg!(target_arch = "aarch64") { &[Form::Fentry] } else { &[Form::Fentry, Form::Kprobe] };
+
 /// All that there are.
 pub const SWITCHES: &[Switch] = &[
-    // `ftrace_startup_enable` (kernel/trace/ftrace.c) writes no call into the function while it is 0: seen on 5.10 and 6.12. A
-    // kprobe at the beginning of a function is one of ftrace's too.
     Switch {
         name: "kernel.ftrace_enabled",
         path: "/proc/sys/kernel/ftrace_enabled",
-        silences: &[Form::Fentry, Form::Kprobe],
+        silences: BY_FTRACE,
         mend: "sysctl -w kernel.ftrace_enabled=1",
     },
     // `kprobes_all_disarmed` (kernel/kprobes.c).

@@ -38,12 +38,7 @@ pub(crate) const RELEASES: &[Release] = &[
     Release::new("6.1", "bookworm"),
     Release::new("6.12", "bookworm-backports"),
     Release::new("sid", "sid"),
-    Release {
-        name: "5.10-tracepoints",
-        kept: "5.10",
-        settings: &["kernel.ftrace_enabled=0"],
-        ..Release::new("", "bullseye")
-    },
+    Release { name: "5.10-tracepoints", suite: "bullseye", kept: "5.10", settings: &["kernel.ftrace_enabled=0"] },
 ];
 
 /// A kernel on disk.

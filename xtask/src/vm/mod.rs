@@ -47,7 +47,9 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         return list();
     }
     setup::ensure(setup::Purpose::Test)?;
-    let wanted: Vec<&Release> = args.release.map_or_else(|| RELEASES.iter().collect(), |release| vec![release]);
+    // One that is only set otherwise is no other kernel.
+    let kernels = || RELEASES.iter().filter(|release| release.settings.is_empty()).collect();
+    let wanted: Vec<&Release> = args.release.map_or_else(kernels, |release| vec![release]);
     for release in &wanted {
         kernels::ensure(release, args.refresh)?;
     }

@@ -2,10 +2,10 @@
 
 use std::net::IpAddr;
 
-use super::super::evidence::{of_drop, of_reset_sent, plain};
+use super::super::evidence::{is_at_socket, of_drop, of_reset_received, of_reset_sent};
 use super::super::kubectl::with_log;
-use super::{Case, Finding, Label, by_subject, enter, in_namespace};
-use crate::event::{Listen, Netns, PacketDrop, Pod};
+use super::{ANSWER_NS, Case, Finding, Label, by_subject, enter, in_namespace, refusal_hook};
+use crate::event::{Listen, Netns, PacketDrop, Pod, TcpState};
 use crate::record::{Confidence, Evidence};
 use crate::shell;
 
@@ -108,7 +108,7 @@ fn refused_by_any(case: &Case<'_>) -> Option<Refused> {
     if case.attempt.established.is_some() {
         return None;
     }
-    by_reset(case).or_else(|| by_drop(case))
+    by_reset(case).or_else(|| by_drop(case)).or_else(|| by_place(case))
 }
 
 /// A RST without a socket in answer to this attempt's SYN.
@@ -120,23 +120,35 @@ fn by_reset(case: &Case<'_>) -> Option<Refused> {
     Some(Refused { seen: vec![of_reset_sent(time, reset)], netns: reset.netns, sure: Confidence::Proven })
 }
 
-/// The SYN freed for want of a socket, and a RST that came back.
+/// The SYN freed for want of a socket, where the kernel says so (6.1 and later), and a RST that came back.
 fn by_drop(case: &Case<'_>) -> Option<Refused> {
-    let syns = case.attempt.drops().filter(|(_, d)| d.flags.is_syn() && d.flow.dst == case.attempt.flow.dst);
-    let (time, drop, sure) = syns.filter_map(|(time, d)| Some((time, d, for_want_of_a_socket(d)?))).next()?;
+    let (time, drop) = syns(case).find(|(_, d)| d.reason.as_deref() == Some("NO_SOCKET"))?;
     case.attempt.reset_received()?;
-    Some(Refused { seen: vec![of_drop(time, drop)], netns: drop.netns, sure })
+    Some(Refused { seen: vec![of_drop(time, drop)], netns: drop.netns, sure: Confidence::Proven })
 }
 
-/// By the kernel's reason (6.1 and later), or by the place before there were reasons (5.17): a SYN is freed there when it was
-/// answered with a RST, or without an answer; a socket in TIME_WAIT may have been what refused it (`tcp_v4_rcv`,
-/// net/ipv4/tcp_ipv4.c, v5.10).
-fn for_want_of_a_socket(drop: &PacketDrop) -> Option<Confidence> {
-    match (drop.reason.as_deref(), drop.location.as_deref().map(plain)) {
-        (Some("NO_SOCKET"), _) => Some(Confidence::Proven),
-        (None, Some("tcp_v4_rcv" | "tcp_v6_rcv")) => Some(Confidence::Likely),
-        _ => None,
+/// The SYN freed where it is for want of a socket, before kernels said why (5.17), and a RST that came back at that moment, where
+/// no hook tells of that RST itself. What else is freed there is answered by nothing or by an ACK, or with a RST by a socket:
+/// one in TIME_WAIT, or of a handshake that is under way; then somebody listens.
+fn by_place(case: &Case<'_>) -> Option<Refused> {
+    let (attempt, dst) = (case.attempt, case.attempt.flow.dst);
+    let (at, reset) = attempt.reset_received().filter(|(_, reset)| reset.state == TcpState::SynSent)?;
+    let here = |(time, d): &(u64, &PacketDrop)| d.reason.is_none() && is_at_socket(d) && time.abs_diff(at) < ANSWER_NS;
+    let (time, drop) = syns(case).find(here)?;
+    let by_socket = attempt.resets_sent().any(|(_, sent)| !sent.no_socket && sent.answered.is_syn());
+    let last = drop.netns.and_then(|netns| case.node.listeners().last(netns, dst.port()));
+    let listened = last.is_some_and(|(began, last)| *began <= time && last.begins && serves(last, dst.ip()));
+    if case.node.missing_of(refusal_hook(dst)).is_empty() || by_socket || listened {
+        return None;
     }
+    let seen = vec![of_drop(time, drop), of_reset_received(at, reset)];
+    Some(Refused { seen, netns: drop.netns, sure: Confidence::Likely })
+}
+
+/// SYNs to the target that were dropped.
+fn syns<'a>(case: &Case<'a>) -> impl Iterator<Item = (u64, &'a PacketDrop)> {
+    let dst = case.attempt.flow.dst;
+    case.attempt.drops().filter(move |(_, d)| d.flags.is_syn() && d.flow.dst == dst)
 }
 
 #[cfg(test)]
@@ -166,24 +178,43 @@ mod tests {
         assert_eq!(labels, ["connection_refused"]);
     }
 
-    /// 5.10, where no program can sit on a function.
+    /// 5.10.
+    fn freed_at(place: &str, hooks: &[&str], fill: impl FnOnce(&mut Stream)) -> (&'static str, Confidence) {
+        let mut stream = Stream::new();
+        hooks.iter().for_each(|hook| _ = stream.missing(hook));
+        stream.connect().drop_with(SYN, POD, |drop| (drop.reason, drop.location) = (None, Some(place.into())));
+        fill(&mut stream);
+        let told = stream.gives_up().verdicts().remove(0).verdict;
+        (told.label.name(), told.confidence)
+    }
+
+    /// Where no program can sit on a function.
     #[test]
     fn without_reasons_the_place_tells_and_a_rst() {
-        let told = |place: &str, answered: bool| {
-            let mut stream = Stream::new();
-            stream.missing("tcp_v4_send_reset").connect();
-            stream.drop_with(SYN, POD, |drop| (drop.reason, drop.location) = (None, Some(place.into())));
-            if answered {
-                stream.reset_received(TcpState::SynSent, 0)
-            } else {
-                stream.gives_up()
-            };
-            let told = stream.verdicts().remove(0).verdict;
-            (told.label.name(), told.confidence)
-        };
-        assert_eq!(told("tcp_v4_rcv", true), ("connection_refused", Confidence::Likely));
-        assert_eq!(told("tcp_v4_rcv", false).0, "unexplained");
-        assert_eq!(told("tcp_v4_do_rcv", true).0, "handshake_rst");
+        let deaf = &["tcp_v4_send_reset"][..];
+        let reset = |stream: &mut Stream| _ = stream.reset_received(TcpState::SynSent, 0);
+        assert_eq!(freed_at("tcp_v4_rcv", deaf, reset), ("connection_refused", Confidence::Likely));
+        assert_eq!(freed_at("tcp_v4_rcv", deaf, |_| ()).0, "unexplained", "no answer");
+        let late = |stream: &mut Stream| _ = stream.wait_ms(3000).reset_received(TcpState::SynSent, 0);
+        assert_eq!(freed_at("tcp_v4_rcv", deaf, late).0, "unexplained", "of another SYN");
+        assert_eq!(freed_at("tcp_v4_do_rcv", deaf, reset).0, "handshake_rst");
+    }
+
+    #[test]
+    fn the_place_tells_nothing_that_a_hook_would_have_told_otherwise() {
+        let reset = |stream: &mut Stream| _ = stream.reset_received(TcpState::SynSent, 0);
+        assert_eq!(freed_at("tcp_v4_rcv", &[], reset).0, "handshake_rst", "a socket in TIME_WAIT");
+        let by_listener = |stream: &mut Stream| reset(stream.reset_sent(SYN, false, None));
+        assert_eq!(freed_at("tcp_v4_rcv", &["tcp_v4_send_reset"], by_listener), ("handshake_rst", Confidence::Proven));
+    }
+
+    #[test]
+    fn nor_where_somebody_listens() {
+        let mut stream = Stream::new();
+        stream.missing("tcp_v4_send_reset").listens(POD, 8080, true).wait_ms(5).connect();
+        stream.drop_with(SYN, POD, |drop| (drop.reason, drop.location) = (None, Some("tcp_v4_rcv".into())));
+        stream.reset_received(TcpState::SynSent, 0).gives_up();
+        assert_eq!(stream.labels(), ["unexplained"]);
     }
 
     #[test]

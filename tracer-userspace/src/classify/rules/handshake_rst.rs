@@ -1,18 +1,12 @@
 //! Any other RST before the connection was established.
 
-use super::super::evidence::{is_netfilter, of_reset_received, of_reset_sent};
-use super::{Case, Finding, Label};
+use super::super::evidence::{is_at_socket, is_netfilter, of_reset_received, of_reset_sent};
+use super::{Case, Finding, Label, refusal_hook};
 use crate::event::{PacketDrop, TcpState};
 use crate::record::Confidence;
 
-/// Hooks that tell of a RST of a stack that has no socket for the SYN.
-const REFUSALS: &[&str] = &["tcp_v4_send_reset", "tcp_v6_send_reset"];
-/// That of what is freed: of the SYN that was refused so, too.
-const DROPS: &[&str] = &["kfree_skb"];
-/// Hooks whose silence says that no stack of this node sent a RST and no rule dropped a packet.
-const RST_AND_DROP_HOOKS: &[&str] = &["tcp_send_reset", "tcp_v4_send_reset", "tcp_v6_send_reset", "kfree_skb"];
-/// The same, where each SYN that is freed is told with its place.
-const RST_AND_PLACE_HOOKS: &[&str] = &["tcp_send_reset", "kfree_skb"];
+/// Hooks whose silence says that no socket of this node sent a RST, and that no packet was dropped.
+const RST_AND_DROP_HOOKS: &[&str] = &["tcp_send_reset", "kfree_skb"];
 
 /// The rule.
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
@@ -42,7 +36,9 @@ fn from_outside(case: &Case<'_>) -> Option<Finding> {
     if !case.settled || case.attempt.drops().any(|(_, d)| is_netfilter(d)) || case.attempt.icmp().next().is_some() {
         return None;
     }
-    let silent = silent(case)?;
+    if may_be_refused(case) {
+        return None;
+    }
     let dst = case.attempt.flow.dst;
     // Behind an address translation the backend's own RST has other addresses: it is not seen to be this attempt's.
     let (who, remediation) = match super::service_no_endpoints::dialled(case) {
@@ -61,23 +57,21 @@ fn from_outside(case: &Case<'_>) -> Option<Finding> {
         "the SYN to {dst} was answered with a RST that no netfilter rule and no TCP stack of this node is seen to have made under that address: {who}"
     );
     let found = Finding::failure(Label::HandshakeRst, vec![of_reset_received(at, received)], summary, remediation);
-    Some(found.with_confidence(Confidence::Likely).resting_on(silent))
+    Some(found.with_confidence(Confidence::Likely).resting_on(RST_AND_DROP_HOOKS))
 }
 
-/// Hooks whose silence decides; none where a refusal by a stack of this node would have been as silent.
-fn silent(case: &Case<'_>) -> Option<&'static [&'static str]> {
+/// A refusal by a stack or a rule of this node would look the same: the SYN was dropped, and nobody knows where; or no hook tells
+/// of a RST without a socket, nor of the SYN that is freed then.
+fn may_be_refused(case: &Case<'_>) -> bool {
     let lacks = |hooks: &[&str]| !case.node.missing_of(hooks).is_empty();
-    let nameless = |(_, d): (u64, &PacketDrop)| d.flags.is_syn() && d.reason.is_none() && d.location.is_none();
-    match (lacks(REFUSALS), lacks(DROPS) || case.attempt.drops().any(nameless)) {
-        (false, _) => Some(RST_AND_DROP_HOOKS),
-        (true, false) => Some(RST_AND_PLACE_HOOKS),
-        (true, true) => None,
-    }
+    let any = |is: fn(&PacketDrop) -> bool| case.attempt.drops().any(|(_, d)| d.flags.is_syn() && is(d));
+    let untold = lacks(refusal_hook(case.attempt.flow.dst)) && (lacks(&["kfree_skb"]) || any(is_at_socket));
+    untold || any(|drop| drop.reason.is_none() && drop.location.is_none())
 }
 
 #[cfg(test)]
 mod tests {
-    use crate::event::TcpState;
+    use crate::event::{PacketDrop, TcpState};
     use crate::record::Confidence;
     use crate::testing::{POD, SYN, Stream};
 
@@ -119,7 +113,16 @@ mod tests {
         };
         let nameless = |stream: &mut Stream| _ = stream.drop_with(SYN, POD, |_| ());
         assert_eq!(told(&["tcp_v4_send_reset"], |_| ()), ("handshake_rst", Confidence::Likely));
+        assert_eq!(told(&["tcp_v6_send_reset", "kfree_skb"], |_| ()), ("handshake_rst", Confidence::Possible));
         assert_eq!(told(&["tcp_v4_send_reset"], nameless).0, "unexplained");
+        assert_eq!(told(&[], nameless).0, "unexplained", "a rule may have dropped it");
+        let unsaid = |stream: &mut Stream| {
+            let at = |drop: &mut PacketDrop| {
+                (drop.reason, drop.location) = (Some("NOT_SPECIFIED".into()), Some("tcp_v6_rcv".into()));
+            };
+            stream.drop_with(SYN, POD, at);
+        };
+        assert_eq!(told(&["tcp_v4_send_reset"], unsaid).0, "unexplained");
         assert_eq!(told(&["tcp_v4_send_reset", "kfree_skb"], |_| ()).0, "unexplained");
     }
 }

@@ -2,7 +2,7 @@
 
 use super::super::evidence::{of_outcome, of_reset_received, of_reset_sent};
 use super::super::kubectl::with_log;
-use super::{Case, Finding, Label, ms};
+use super::{Case, Finding, Label, ms, refusal_hook};
 use crate::correlate::attempt::End;
 use crate::enrich;
 use crate::event::{Listen, ProbeSays, ResetSent, TcpState};
@@ -32,22 +32,29 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let mut seen = vec![of_reset_received(at, received)];
     seen.extend(sent.map(|(time, reset)| of_reset_sent(time, reset)));
     seen.extend(said.map(of_outcome));
-    let who = sent.map_or_else(|| NOT_SEEN.to_owned(), |(time, r)| sender(case, time, r));
+    let deaf = sent.is_none() && !case.node.missing_of(refusal_hook(attempt.flow.dst)).is_empty();
+    let unseen = if deaf { NOT_TOLD } else { NOT_SEEN };
+    let who = sent.map_or_else(|| unseen.to_owned(), |(time, r)| sender(case, time, r));
     let summary = format!(
         "{} reset the connection{} after it was established, {}: {who}",
         attempt.flow.dst,
         attempt.established.map(|established| format!(" {}", ms(at.saturating_sub(established)))).unwrap_or_default(),
         if partial { "in the middle of its answer" } else { "before any answer" }
     );
-    let mend = sent.map_or(Mend::Outside, |(time, reset)| mend_of(case, time, reset));
+    let unseen = if deaf { Mend::Stack } else { Mend::Outside };
+    let mend = sent.map_or(unseen, |(time, reset)| mend_of(case, time, reset));
     let words = words(mend, sent.map(|(_, reset)| reset));
     let words = if mend == Mend::Outside { words } else { with_log(case, words) };
     let found = Finding::failure(Label::MidStreamRst, seen, summary, words);
     let found = if partial { found.with_confidence(Confidence::Likely) } else { found };
-    Some(found.with_culprit(sent.and_then(|(time, reset)| culprit(case, time, reset))))
+    let found = found.with_culprit(sent.and_then(|(time, reset)| culprit(case, time, reset)));
+    Some(if deaf { Finding { rests_on: refusal_hook(attempt.flow.dst), ..found } } else { found })
 }
 
 const NOT_SEEN: &str = "no stack of this node was seen to send it under that address (a proxy behind an address translation, or somebody on the way, did)";
+
+const NOT_TOLD: &str =
+    "who sent it is not told: no hook of this kernel tells of a RST of a stack that has no socket for the segment";
 
 fn sender(case: &Case<'_>, time: u64, reset: &ResetSent) -> String {
     let who = match (&reset.actor, reset.no_socket) {
@@ -148,6 +155,7 @@ fn culprit(case: &Case<'_>, time: u64, reset: &ResetSent) -> Option<Culprit> {
 #[cfg(test)]
 mod tests {
     use crate::event::{Fact, ProbeSays, TcpFlags, TcpState};
+    use crate::record::Confidence;
     use crate::testing::{POD, SYN, Stream};
 
     #[test]
@@ -194,6 +202,22 @@ mod tests {
         assert!(unread.contains("without having read") && !unread.contains("LINGER"), "{unread}");
         assert!(told(None, Some("app")).1.contains("does not tell which"));
         assert!(told(None, None).1.contains("the target's end of the connection"));
+    }
+
+    /// 5.10 where no program can sit on a function: the process may have been gone when the request came.
+    #[test]
+    fn a_sender_that_no_hook_tells_of_is_not_somebody_on_the_way() {
+        let told = |missing: &str| {
+            let mut stream = Stream::new();
+            stream.missing(missing).connect().established().reset_received(TcpState::Established, 0);
+            stream.state(TcpState::Established, TcpState::Close, 104, (100, 101, 0)).wait_ms(5).push(Fact::Tick);
+            stream.verdicts().remove(0).verdict
+        };
+        let deaf = told("tcp_v4_send_reset");
+        assert_eq!((deaf.confidence, deaf.missing_hooks.len()), (Confidence::Likely, 1));
+        assert!(deaf.summary.contains("is not told") && deaf.remediation.contains("target's end"), "{deaf:?}");
+        let heard = told("tcp_v6_send_reset");
+        assert!(heard.summary.contains("somebody on the way") && heard.remediation.contains("proxy"), "{heard:?}");
     }
 
     #[test]

@@ -1,13 +1,11 @@
 //! A setting of the node that pods' traffic needs is not as it must be: it does not forward, or a base chain drops
 //! what no rule accepted. The latter has a nearer name, `firewall_drop`, and stands in `also`.
 
-use std::net::SocketAddr;
-
 use serde_json::json;
 
 use super::super::evidence::{evidence, netfilter_hook, of_drop, plain};
 use super::super::netfilter::dropped;
-use super::{Case, Finding, Label, enter, in_namespace};
+use super::{Case, Finding, Label, enter, icmp_hook, in_namespace};
 use crate::event::PacketDrop;
 use crate::record::{Confidence, Status};
 use crate::shell;
@@ -29,10 +27,8 @@ fn not_forwarded(case: &Case<'_>) -> Option<Finding> {
     let (time, drop, reason) = drops.find_map(|(time, d)| Some((time, d, shown_by(d)?)))?;
     // What somebody answers was not needed by it. And where the kernel gives no reason: the same function drops for want of
     // a route, and then sends an ICMP error.
-    let answered =
-        case.attempt.reset_received().is_some() || (reason == Reason::Function && case.attempt.icmp().next().is_some());
-    let deaf = reason == Reason::Function && !case.node.missing_of(icmp_hook(drop.flow.dst)).is_empty();
-    if !case.settled || answered || (deaf && value(case, drop) != Some("0")) {
+    let answered = case.attempt.reset_received().is_some() || (reason == Reason::Function && no_route(case, drop));
+    if !case.settled || answered {
         return None;
     }
     let device = drop.device.as_ref().map_or("the device it came in on", |d| d.name.as_str());
@@ -52,9 +48,13 @@ fn not_forwarded(case: &Case<'_>) -> Option<Finding> {
     })
 }
 
-/// The hook that tells of the error that is sent for want of a route. Without it only the setting says that none was.
-const fn icmp_hook(dst: SocketAddr) -> &'static [&'static str] {
-    if dst.is_ipv4() { &["icmp_send"] } else { &["icmp6_send"] }
+/// It was dropped for want of a route, or may have been: an ICMP error was sent, or came, or no hook tells of it and the setting
+/// does not either. (`ip6_forward` never drops for that: `ip6_pkt_drop` does.)
+fn no_route(case: &Case<'_>, drop: &PacketDrop) -> bool {
+    let came =
+        case.attempt.errno().is_some_and(|it| matches!(it, libc::EHOSTUNREACH | libc::ENETUNREACH | libc::EACCES));
+    let deaf = drop.flow.dst.is_ipv4() && !case.node.missing_of(icmp_hook(drop.flow.dst)).is_empty();
+    case.attempt.icmp().next().is_some() || came || (deaf && value(case, drop) != Some("0"))
 }
 
 /// What shows that a device does not forward.
@@ -213,6 +213,9 @@ mod tests {
             (told.label, told.confidence)
         };
         assert_eq!(told("0"), (Label::MissingNodePrerequisite, Confidence::Possible));
+        let mut v6 = Stream::to("[fd00::2]:8080");
+        v6.missing("icmp6_send").connect().drop_with(SYN, NODE, |drop| drop.location = Some("ip6_forward".into()));
+        assert_eq!(v6.gives_up().labels(), ["missing_node_prerequisite"]);
         assert_eq!(told("1").0, Label::Unexplained);
     }
 

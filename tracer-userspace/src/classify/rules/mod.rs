@@ -33,7 +33,8 @@ pub(super) mod unexplained;
 mod wrong_link_address;
 
 use super::case::{
-    Case, in_handshake, inspected, is_of_handshake, is_unanswered, leads_out, outbound, runs, shares_node, silent,
+    ANSWER_NS, Case, icmp_hook, in_handshake, inspected, is_of_handshake, is_unanswered, leads_out, outbound,
+    refusal_hook, runs, shares_node, silent,
 };
 use super::finding::Finding;
 use super::phrases::{by_subject, dialler, enter, in_namespace, ms, of_namespace};

@@ -8,6 +8,7 @@ use std::collections::BTreeSet;
 use serde_json::json;
 
 use super::super::evidence::{evidence, is_netfilter, of_drop, of_ipvs, of_reset_sent};
+use super::super::netfilter::stopped;
 use super::{Case, Finding, Label, dialler, enter, in_handshake};
 use crate::event::port_ranges::{NODE_PORTS, merged};
 use crate::event::{NodePort, TcpState, Via};
@@ -49,6 +50,10 @@ fn backend_reset(case: &Case<'_>, port: &NodePort) -> Option<Finding> {
 /// Netfilter freed the SYN-ACK and the NodePort has no backend: what IPVS does then.
 fn dropped(case: &Case<'_>, port: &NodePort) -> Option<Finding> {
     if !port.backends.is_empty() || case.node.missing_of(&["ip_vs_leave"]).is_empty() {
+        return None;
+    }
+    // A rule that fits is nearer.
+    if stopped(case).and_then(|it| it.blame.as_ref()).is_some_and(|blame| !blame.rules.is_empty()) {
         return None;
     }
     let back = case.attempt.flow.reversed();

@@ -145,7 +145,9 @@ fn by_error(case: &Case<'_>) -> Option<Finding> {
     };
     let summary = format!("{who} refused the SYN to {}: {}", case.attempt.flow.dst, errno_words(error));
     let found = Finding::failure(Label::RouteUnreachable, vec![of_state(ended, state)], summary, mend(case));
-    Some(found.with_confidence(confidence).resting_on(&["kfree_skb", "icmp_send"]))
+    let silent: &[&str] =
+        if case.attempt.flow.dst.is_ipv4() { &["kfree_skb", "icmp_send"] } else { &["kfree_skb", "icmp6_send"] };
+    Some(found.with_confidence(confidence).resting_on(silent))
 }
 
 /// Something nearer than the route: netfilter, or an address that could not be resolved.

@@ -7,7 +7,7 @@ use serde_json::json;
 use super::super::evidence::{evidence, of_drop, of_ipvs};
 use super::super::kubectl;
 use super::super::netfilter::{is_port_unreachable, stopped};
-use super::{Case, Finding, Label, in_handshake, in_namespace, network_policy_drop, silent};
+use super::{Case, Finding, Label, icmp_hook, in_handshake, in_namespace, network_policy_drop, silent};
 use crate::enrich;
 use crate::event::{FirewallRule, IpvsOp, NodePort, NodePorts, PacketDrop, ProxyMode, Service};
 use crate::record::Confidence;
@@ -60,15 +60,15 @@ fn by_rule(case: &Case<'_>) -> Option<Finding> {
 /// No hook tells what IPVS does, its table has no backend for the Service or NodePort that was dialled, and the SYN was answered
 /// with the error that it sends then (`ip_vs_leave`), or no hook tells of that either: no rule that was read can have stopped it.
 fn by_table(case: &Case<'_>) -> Option<Finding> {
-    const HOOKS: &[&str] = &["ip_vs_leave", "icmp_send"];
+    const HOOK: &[&str] = &["ip_vs_leave"];
     let dst = case.attempt.flow.dst;
-    let missing = case.node.missing_of(HOOKS);
-    let lacks = |hook: &str| missing.iter().any(|it| it == hook);
+    let lacks = |hooks: &[&str]| !case.node.missing_of(hooks).is_empty();
     let answer = case.attempt.icmp().find(|(_, icmp)| icmp.flags.is_syn() && is_port_unreachable(icmp));
-    let dropped = || stopped(case).and_then(|it| it.drop).filter(|(_, drop)| drop.flags.is_syn() && lacks("icmp_send"));
+    let dropped =
+        || stopped(case).and_then(|it| it.drop).filter(|(_, drop)| drop.flags.is_syn() && lacks(icmp_hook(dst)));
     let (time, netns) =
         answer.map(|(time, icmp)| (time, icmp.netns)).or_else(|| dropped().map(|(time, drop)| (time, drop.netns)))?;
-    if !lacks("ip_vs_leave") {
+    if !lacks(HOOK) {
         return None;
     }
     let here = |table: &&NodePorts| netns.is_none_or(|it| it == table.netns);
@@ -87,7 +87,7 @@ fn by_table(case: &Case<'_>) -> Option<Finding> {
     let mut found = finding(case, None, lacking, &said, make);
     found.evidence.push(entry);
     // Less sure by the hook that is missing.
-    Some(Finding { rests_on: HOOKS, ..found })
+    Some(Finding { rests_on: HOOK, ..found })
 }
 
 /// The list of Services has no ready endpoint for the address, and netfilter stopped the SYN.
