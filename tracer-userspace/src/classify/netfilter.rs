@@ -16,6 +16,9 @@ use crate::record::{Confidence, Evidence, Label};
 const UNTRACKED: &str =
     "; a rule had taken it out of connection tracking (notrack), so that no rule for established connections knows it";
 
+/// An answer of a rule, or of a stack.
+const A_RST: &str = "a RST";
+
 /// As [`ANSWER_NS`], for a request: a segment is sent again after 200 ms at the earliest (`TCP_RTO_MIN`).
 const REQUEST_ANSWER_NS: u64 = 100_000_000;
 
@@ -99,7 +102,7 @@ fn by_reset<'a>(case: &Case<'a>) -> Option<Stopped<'a>> {
     let (at, reset) = case.attempt.reset_received().filter(|(_, r)| r.state == TcpState::SynSent)?;
     let drop = dropped_syn(case, at)?;
     let seen = vec![of_drop(drop.0, drop.1), of_reset_received(at, reset)];
-    Some(answered(case, seen, "a RST".to_owned(), drop.1.netns, Some(drop)))
+    Some(answered(case, seen, A_RST.to_owned(), drop.1.netns, Some(drop)))
 }
 
 /// Netfilter dropped the SYN and the socket then failed with "connection refused" without a RST: an
@@ -123,15 +126,12 @@ fn of_request<'a>(case: &Case<'a>) -> Option<Stopped<'a>> {
         let with = |at: u64| at.abs_diff(drop.0) < REQUEST_ANSWER_NS;
         // The sender's own event comes after the receiver's: only later is it known that there is none.
         let maybe_by_stack = !case.settled || attempt.resets_sent().any(|(_, r)| r.flow.src == attempt.flow.dst);
-        // Where no hook tells of all RSTs of a stack, only a rule that surely rejects it does.
-        let untold = !case.node.missing_of(refusal_hook(attempt.flow.dst)).is_empty();
-        let ruled = || blame(case, drop.0, drop.1, RuleVerdict::Reject).is_some_and(|it| it.certain().is_some());
-        let reset = attempt.reset_received().filter(|(at, r)| r.state == TcpState::Established && with(*at));
-        let reset = reset.filter(|_| !maybe_by_stack && (!untold || ruled()));
+        let reset =
+            attempt.reset_received().filter(|(at, r)| r.state == TcpState::Established && with(*at) && !maybe_by_stack);
         let unreachable = |(at, i): &(u64, &Icmp)| with(*at) && !i.flags.is_syn() && is_unreachable(i);
         let icmp = || attempt.icmp().find(unreachable).filter(|_| attempt.failed_by_itself());
         let (seen, answer) = match reset {
-            Some((at, reset)) => (of_reset_received(at, reset), "a RST".to_owned()),
+            Some((at, reset)) => (of_reset_received(at, reset), A_RST.to_owned()),
             None => icmp().map(|(at, icmp)| (of_icmp(at, icmp), named(icmp)))?,
         };
         let seen = vec![of_drop(drop.0, drop.1), seen];
@@ -373,6 +373,10 @@ impl Stopped<'_> {
         match (&self.answer, self.unseen) {
             (None, _) => finding.resting_on(answer_hooks(case)),
             (Some(_), true) => finding.with_confidence(Confidence::Likely).until_answered(),
+            // That no stack of this node sent it.
+            (Some(answer), false) if answer == A_RST && case.attempt.established.is_some() => {
+                Finding { rests_on: refusal_hook(case.attempt.flow.dst), ..finding }
+            }
             (Some(_), false) => finding,
         }
     }

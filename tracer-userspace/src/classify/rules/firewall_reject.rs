@@ -15,7 +15,7 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
 
 #[cfg(test)]
 mod tests {
-    use crate::event::{RuleVerdict, TcpFlags, TcpState};
+    use crate::event::{Fact, RuleVerdict, TcpFlags, TcpState};
     use crate::record::Confidence;
     use crate::testing::{POD, SYN, Stream, firewall, rule};
 
@@ -46,6 +46,21 @@ mod tests {
         by_app.reset_received(TcpState::Established, 0).reset_sent(TcpFlags(0), false, Some("app"));
         by_app.state(TcpState::Established, TcpState::Close, 104, (200, 101, 0));
         assert_eq!(by_app.labels(), ["mid_stream_rst"]);
+    }
+
+    #[test]
+    fn where_no_hook_tells_of_all_rsts_of_a_stack_it_is_less_sure() {
+        let told = |missing: &str| {
+            let mut stream = Stream::new();
+            stream.missing(missing).connect().established().drop(TcpFlags(0x18), "NETFILTER_DROP", POD);
+            stream.push(firewall(POD, vec![rule("INPUT", RuleVerdict::Reject)]));
+            stream.reset_received(TcpState::Established, 0);
+            stream.state(TcpState::Established, TcpState::Close, 104, (100, 1, 0)).wait_ms(5).push(Fact::Tick);
+            let told = stream.verdicts().pop().expect("a verdict").verdict;
+            (told.label.name(), told.confidence)
+        };
+        assert_eq!(told("tcp_v4_send_reset"), ("firewall_reject", Confidence::Likely));
+        assert_eq!(told("tcp_v6_send_reset"), ("firewall_reject", Confidence::Proven));
     }
 
     /// The rules have been read by then, so that nothing holds the verdict back.
