@@ -295,4 +295,23 @@ mod tests {
         };
         assert_eq!((refused(true), refused(false)), (vec!["not_listening_yet"], vec!["connection_refused"]));
     }
+
+    /// 5.10 where no program can sit on a function.
+    #[test]
+    fn no_surer_than_the_refusal() {
+        let told = |proven: bool| {
+            let mut stream = Stream::new();
+            stream.missing("tcp_v4_send_reset").connect();
+            if proven {
+                stream.reset_sent(SYN, true, None);
+            } else {
+                stream.drop_with(SYN, POD, |drop| drop.location = Some("tcp_v4_rcv".into()));
+            }
+            stream.reset_received(TcpState::SynSent, 0).wait_ms(300).listens(POD, 8080, true).gives_up();
+            let told = stream.verdicts().pop().expect("a verdict").verdict;
+            (told.label.name(), told.confidence)
+        };
+        assert_eq!(told(true), ("not_listening_yet", Confidence::Proven));
+        assert_eq!(told(false), ("not_listening_yet", Confidence::Likely));
+    }
 }
