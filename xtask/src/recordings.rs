@@ -63,7 +63,7 @@ impl Recorder {
             limit: Duration::from_secs(30 * 60),
             echo: false,
         };
-        let recorded = read_rows(&rows, job.run()?)?;
+        let recorded = read_rows(&rows, job.run_to_its_end()?)?;
         for file in fs::read_dir(&left)?.flatten() {
             fs::copy(file.path(), place.join(file.file_name()))?;
         }

@@ -52,7 +52,7 @@ pub(super) fn in_machine(args: &Args, release: &'static Release) -> Row {
     let limit = Duration::from_secs(args.minutes * 60);
     forget(&rows);
     let job = Job { release, command: command(&rows), directory: sh::root().to_owned(), limit, echo: false };
-    row(job.run().and_then(|code| read(&rows, code)))
+    row(job.run_to_its_end().and_then(|code| read(&rows, code)))
 }
 
 /// Those of an earlier run: the command appends.

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Args, Tally};
 use crate::sh;
-use crate::vm::{self, Job, Release};
+use crate::vm::{self, HUNG, Job, Release};
 
 /// How a scenario went.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -186,7 +186,7 @@ pub(super) fn in_machine(args: &Args, release: &'static Release) -> Run {
     eprintln!("xtask: kernel {}: scenarios begin, output in {}", release.name, log.display());
     let begun = Instant::now();
     let result = play(args, release, Only::Beginning(&args.only)).and_then(|(code, rows)| {
-        if code != TIMED_OUT {
+        if ![TIMED_OUT, HUNG].contains(&code) {
             return read(&rows, code);
         }
         let rest = |names: &[String]| {

@@ -66,7 +66,7 @@ fn play(args: &Args, release: &'static Release, labels: &[String]) -> Result<Vec
         limit: Duration::from_secs(args.minutes * 60),
         echo: false,
     };
-    read(&rows, job.run()?)
+    read(&rows, job.run_to_its_end()?)
 }
 
 /// The labels that were not shown, by themselves; the line of the hooks is not a matter of time.

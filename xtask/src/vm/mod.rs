@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use anyhow::{Result, bail};
 
-pub(crate) use guest::Job;
+pub(crate) use guest::{HUNG, Job};
 pub(crate) use kernels::{RELEASES, Release};
 
 use crate::{setup, sh};

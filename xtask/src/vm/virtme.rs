@@ -51,25 +51,39 @@ pub(crate) fn boot(kernel: &Kernel, script: &Path, shared: &Path, console: File)
     Ok(Machine { vng: vng.spawn().context("cannot start vng")? })
 }
 
+/// How a machine ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum End {
+    /// By itself.
+    ByItself,
+    /// Its time was up.
+    Late,
+    /// It was not waited for any longer.
+    GivenUp,
+}
+
 /// A running machine; it ends with this value.
 pub(crate) struct Machine {
     vng: Child,
 }
 
 impl Machine {
-    /// Waits for the end, calling `meanwhile` now and then. False if the time was up first.
-    pub(crate) fn wait(&mut self, limit: Duration, mut meanwhile: impl FnMut()) -> Result<bool> {
+    /// Waits for the end, calling `meanwhile` now and then, which says whether to go on.
+    pub(crate) fn wait(&mut self, limit: Duration, mut meanwhile: impl FnMut() -> bool) -> Result<End> {
         let begun = Instant::now();
         while begun.elapsed() < limit {
-            meanwhile();
+            if !meanwhile() {
+                self.end();
+                return Ok(End::GivenUp);
+            }
             if self.vng.try_wait()?.is_some() {
                 meanwhile();
-                return Ok(true);
+                return Ok(End::ByItself);
             }
             std::thread::sleep(Duration::from_millis(100));
         }
         self.end();
-        Ok(false)
+        Ok(End::Late)
     }
 
     /// Ends vng and all it started, QEMU among them.
