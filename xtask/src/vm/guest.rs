@@ -33,7 +33,7 @@ pub(crate) struct Job {
 }
 
 impl Job {
-    /// The same, and once more if the machine hung.
+    /// As [`Self::run`], and once more if the machine hung.
     pub(crate) fn run_to_its_end(&self) -> Result<i32> {
         match self.run()? {
             HUNG => self.run(),

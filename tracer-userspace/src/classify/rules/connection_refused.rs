@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use super::super::evidence::{is_at_socket, of_drop, of_reset_received, of_reset_sent};
 use super::super::kubectl::with_log;
-use super::{ANSWER_NS, Case, Finding, Label, by_subject, enter, in_namespace, refusal_hook};
+use super::{ANSWER_NS, Case, Finding, Label, by_subject, enter, in_namespace, inspected, refusal_hook};
 use crate::event::{Listen, Netns, PacketDrop, Pod, TcpState};
 use crate::record::{Confidence, Evidence};
 use crate::shell;
@@ -138,11 +138,18 @@ fn by_place(case: &Case<'_>) -> Option<Refused> {
     let by_socket = attempt.resets_sent().any(|(_, sent)| !sent.no_socket && sent.answered.is_syn());
     let last = drop.netns.and_then(|netns| case.node.listeners().last(netns, dst.port()));
     let listened = last.is_some_and(|(began, last)| *began <= time && last.begins && serves(last, dst.ip()));
-    if case.node.missing_of(refusal_hook(dst)).is_empty() || by_socket || listened {
+    if case.node.missing_of(refusal_hook(dst)).is_empty() || by_socket || listened || was_read(case, time) {
         return None;
     }
     let seen = vec![of_drop(time, drop), of_reset_received(at, reset)];
     Some(Refused { seen, netns: drop.netns, sure: Confidence::Likely })
+}
+
+/// A listener that is older than the tracer: the target was looked at before that moment, and somebody listened.
+fn was_read(case: &Case<'_>, before: u64) -> bool {
+    let dst = case.attempt.flow.dst;
+    let read = inspected(case).filter(|(at, _)| *at <= before).and_then(|(_, seen)| seen.listeners.as_ref());
+    read.is_some_and(|listeners| listeners.iter().any(|it| takes(it.addr.ip(), dst.ip())))
 }
 
 /// SYNs to the target that were dropped.
@@ -153,7 +160,7 @@ fn syns<'a>(case: &Case<'a>) -> impl Iterator<Item = (u64, &'a PacketDrop)> {
 
 #[cfg(test)]
 mod tests {
-    use crate::event::{Fact, Runs, TcpState};
+    use crate::event::{Fact, ListenerState, Runs, TcpState};
     use crate::record::Confidence;
     use crate::testing::{NODE, POD, SYN, SYN_ACK, Stream};
 
@@ -215,6 +222,16 @@ mod tests {
         stream.drop_with(SYN, POD, |drop| (drop.reason, drop.location) = (None, Some("tcp_v4_rcv".into())));
         stream.reset_received(TcpState::SynSent, 0).gives_up();
         assert_eq!(stream.labels(), ["unexplained"]);
+        let read = |addr: &str| {
+            let addr = addr.parse().expect("an address");
+            let mut stream = Stream::new();
+            stream.missing("tcp_v4_send_reset").connect().inspection(|seen| {
+                seen.listeners = Some(vec![ListenerState { addr, waiting: 0, backlog: 128, half_open: None }]);
+            });
+            stream.wait_ms(1).drop_with(SYN, POD, |drop| drop.location = Some("tcp_v4_rcv".into()));
+            stream.reset_received(TcpState::SynSent, 0).gives_up().labels().remove(0)
+        };
+        assert_eq!((read("0.0.0.0:8080"), read("127.0.0.1:8080")), ("unexplained", "connection_refused"));
     }
 
     #[test]

@@ -49,7 +49,8 @@ fn backend_reset(case: &Case<'_>, port: &NodePort) -> Option<Finding> {
 
 /// Netfilter freed the SYN-ACK and the NodePort has no backend: what IPVS does then.
 fn dropped(case: &Case<'_>, port: &NodePort) -> Option<Finding> {
-    if !port.backends.is_empty() || case.node.missing_of(&["ip_vs_leave"]).is_empty() {
+    // Before that it is not known whether a rule did it.
+    if !case.settled || !port.backends.is_empty() || case.node.missing_of(&["ip_vs_leave"]).is_empty() {
         return None;
     }
     // A rule that fits is nearer.
@@ -62,7 +63,8 @@ fn dropped(case: &Case<'_>, port: &NodePort) -> Option<Finding> {
         .drops()
         .find(|(_, d)| d.flags.is_syn_ack() && d.flow == back && d.netns == case.attempt.netns && is_netfilter(d))?;
     let found = finding(case, Some(port), vec![of_drop(time, drop)]).with_confidence(Confidence::Likely);
-    Some(Finding { rests_on: &["ip_vs_leave"], ..found })
+    let waits_for = drop.netns.map(|netns| (netns, time));
+    Some(Finding { rests_on: &["ip_vs_leave"], waits_for, ..found })
 }
 
 /// Nothing but the table: the handshake had no answer and nothing else was seen of it.
@@ -196,9 +198,9 @@ fn reserved<'a>(case: &Case<'a>) -> Option<&'a [(u16, u16)]> {
 
 #[cfg(test)]
 mod tests {
-    use crate::event::{Fact, Flow, IpvsOp, ListenerState, NodeSettings, ProxyMode, TcpState, Via};
+    use crate::event::{Fact, Flow, IpvsOp, ListenerState, NodeSettings, ProxyMode, RuleVerdict, TcpState, Via};
     use crate::record::Confidence;
-    use crate::testing::{SYN, SYN_ACK, Stream};
+    use crate::testing::{NODE, SYN, SYN_ACK, Stream, firewall, rule};
 
     #[test]
     fn a_syn_ack_that_ipvs_took() {
@@ -231,6 +233,18 @@ mod tests {
         stream.node_port(ProxyMode::Ipvs, 40000, &["10.88.0.9:80"]).connect().gives_up();
         let verdict = &stream.verdicts()[0].verdict;
         assert_eq!((verdict.label.name(), verdict.confidence), ("nodeport_ephemeral_collision", Confidence::Possible));
+    }
+
+    #[test]
+    fn a_rule_that_drops_the_syn_ack_is_nearer_than_the_table() {
+        let told = |rules| {
+            let mut stream = Stream::new();
+            stream.missing("ip_vs_leave").node_port(ProxyMode::Ipvs, 40000, &[]).connect();
+            stream.drop(SYN_ACK, "NETFILTER_DROP", NODE).push(firewall(NODE, rules)).wait_ms(5).push(Fact::Tick);
+            stream.gives_up().verdicts().pop().expect("a verdict").verdict.label.name()
+        };
+        assert_eq!(told(vec![rule("INPUT", RuleVerdict::Drop)]), "firewall_drop");
+        assert_eq!(told(vec![]), "nodeport_ephemeral_collision");
     }
 
     /// The table alone says what could be; the queue of the listener was seen.
