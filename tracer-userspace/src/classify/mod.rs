@@ -4,6 +4,7 @@
 //! To add a label: a row in `record/label.rs`, a file in `rules/`, its place in [`RULES`], a scenario.
 
 mod allow;
+mod answer;
 mod blame;
 mod case;
 pub mod counts;

@@ -5,6 +5,7 @@ use std::cell::OnceCell;
 use std::net::IpAddr;
 
 use super::allow::allow;
+use super::answer::Answer;
 use super::blame::{Blame, blame};
 use super::case::{ANSWER_NS, Case, in_handshake, outbound, refusal_hook};
 use super::evidence::{is_netfilter, netfilter_hook, of_drop, of_icmp, of_reset_received, of_state};
@@ -15,9 +16,6 @@ use crate::record::{Confidence, Evidence, Label};
 
 const UNTRACKED: &str =
     "; a rule had taken it out of connection tracking (notrack), so that no rule for established connections knows it";
-
-/// An answer of a rule, or of a stack.
-const A_RST: &str = "a RST";
 
 /// As [`ANSWER_NS`], for a request: a segment is sent again after 200 ms at the earliest (`TCP_RTO_MIN`).
 const REQUEST_ANSWER_NS: u64 = 100_000_000;
@@ -32,9 +30,7 @@ pub(super) struct Stopped<'a> {
     /// Where.
     pub netns: Option<Netns>,
     /// What it answered; absent: nothing.
-    pub answer: Option<String>,
-    /// It was not seen that it answered, or that it did not.
-    unseen: bool,
+    pub answer: Option<Answer>,
     /// Which rules can have done it, once they were read.
     pub blame: Option<Blame<'a>>,
 }
@@ -94,7 +90,7 @@ fn by_icmp<'a>(case: &Case<'a>) -> Option<Stopped<'a>> {
     let mut seen = vec![of_icmp(time, icmp)];
     seen.extend(drop.map(|(time, drop)| of_drop(time, drop)));
     let netns = icmp.netns.or_else(|| drop.and_then(|(_, d)| d.netns));
-    Some(answered(case, seen, named(icmp), netns, drop))
+    Some(answered(case, seen, Answer::of(icmp), netns, drop))
 }
 
 /// Netfilter dropped the SYN and yet a RST came for it.
@@ -102,7 +98,7 @@ fn by_reset<'a>(case: &Case<'a>) -> Option<Stopped<'a>> {
     let (at, reset) = case.attempt.reset_received().filter(|(_, r)| r.state == TcpState::SynSent)?;
     let drop = dropped_syn(case, at)?;
     let seen = vec![of_drop(drop.0, drop.1), of_reset_received(at, reset)];
-    Some(answered(case, seen, A_RST.to_owned(), drop.1.netns, Some(drop)))
+    Some(answered(case, seen, Answer::Rst, drop.1.netns, Some(drop)))
 }
 
 /// Netfilter dropped the SYN and the socket then failed with "connection refused" without a RST: an
@@ -113,7 +109,7 @@ fn by_error<'a>(case: &Case<'a>) -> Option<Stopped<'a>> {
     let refused = case.attempt.errno() == Some(libc::ECONNREFUSED) && case.attempt.reset_received().is_none();
     let state = case.attempt.last.as_ref().filter(|_| refused)?;
     let seen = vec![of_drop(drop.0, drop.1), of_state(ended, state)];
-    Some(answered(case, seen, "an ICMP error".to_owned(), drop.1.netns, Some(drop)))
+    Some(answered(case, seen, Answer::IcmpError, drop.1.netns, Some(drop)))
 }
 
 /// A rule rejected the request of an established connection: it dropped it, and answered with a RST that no stack of this
@@ -131,29 +127,24 @@ fn of_request<'a>(case: &Case<'a>) -> Option<Stopped<'a>> {
         let unreachable = |(at, i): &(u64, &Icmp)| with(*at) && !i.flags.is_syn() && is_unreachable(i);
         let icmp = || attempt.icmp().find(unreachable).filter(|_| attempt.failed_by_itself());
         let (seen, answer) = match reset {
-            Some((at, reset)) => (of_reset_received(at, reset), A_RST.to_owned()),
-            None => icmp().map(|(at, icmp)| (of_icmp(at, icmp), named(icmp)))?,
+            Some((at, reset)) => (of_reset_received(at, reset), Answer::Rst),
+            None => icmp().map(|(at, icmp)| (of_icmp(at, icmp), Answer::of(icmp)))?,
         };
         let seen = vec![of_drop(drop.0, drop.1), seen];
         Some(answered(case, seen, answer, drop.1.netns, Some(drop)))
     })
 }
 
-/// "ICMP type 3 code 3".
-fn named(icmp: &Icmp) -> String {
-    format!("{} type {} code {}", if icmp.v6 { "ICMPv6" } else { "ICMP" }, icmp.icmp_type, icmp.code)
-}
-
 fn answered<'a>(
     case: &Case<'a>,
     mut seen: Vec<Evidence>,
-    answer: String,
+    answer: Answer,
     netns: Option<Netns>,
     drop: Option<Seen<'a>>,
 ) -> Stopped<'a> {
     seen.sort_by_key(|e| e.time_boot_ns);
     let blame = drop.and_then(|(time, drop)| blame(case, time, drop, RuleVerdict::Reject)).map(Blame::answered);
-    Stopped { seen, drop, netns, answer: Some(answer), unseen: false, blame }
+    Stopped { seen, drop, netns, answer: Some(answer), blame }
 }
 
 /// A packet was dropped and no answer was seen. That needs time: the answer of a rule that rejects, which
@@ -170,21 +161,19 @@ fn without_answer<'a>(case: &Case<'a>) -> Option<Stopped<'a>> {
     let can_be = |it: &Blame<'_>| if no_hook { it.complete } else { it.certain().is_some_and(|rule| rule.exact) };
     let rejecting = || blame(case, time, drop, RuleVerdict::Reject).filter(has_rules).filter(can_be);
     let rejecting = if dropping.as_ref().is_some_and(has_rules) { None } else { rejecting() };
-    let answer = rejecting.is_some().then(|| unseen_answer(case).to_owned());
+    let answer = rejecting.is_some().then(|| unseen_answer(case));
     let blame = rejecting.or(dropping);
     let seen = vec![of_drop(time, drop)];
-    Some(Stopped { seen, drop: Some((time, drop)), netns: drop.netns, answer, unseen: true, blame })
+    Some(Stopped { seen, drop: Some((time, drop)), netns: drop.netns, answer, blame })
 }
 
 /// Why the answer of a rule that rejects was not seen. `__icmp_send` and `icmp6_send` hold errors back above a rate
 /// (`icmpv4_xrlim_allow`, `icmpv6_xrlim_allow`); a RST never.
-fn unseen_answer(case: &Case<'_>) -> &'static str {
-    if !case.node.missing_of(answer_hooks(case)).is_empty() {
-        "an answer that no hook here shows"
-    } else if case.attempt.flow.dst.is_ipv6() {
-        "an answer that never came (ICMP errors are limited in rate: net.ipv6.icmp.ratelimit)"
+fn unseen_answer(case: &Case<'_>) -> Answer {
+    if case.node.missing_of(answer_hooks(case)).is_empty() {
+        Answer::HeldBack { v6: case.attempt.flow.dst.is_ipv6() }
     } else {
-        "an answer that never came (ICMP errors are limited in rate: net.ipv4.icmp_ratelimit)"
+        Answer::NotShown
     }
 }
 
@@ -246,12 +235,12 @@ impl Stopped<'_> {
     pub(super) fn did(&self, case: &Case<'_>) -> String {
         let hook = self.drop.and_then(|(_, drop)| netfilter_hook(drop)).map(|h| format!(" at {h}")).unwrap_or_default();
         let place = in_namespace(case, self.netns);
-        match (&self.answer, self.drop) {
+        match (self.answer, self.drop) {
             (None, Some((_, drop))) => {
                 format!("{hook}{place} drops the {} {} -> {}", drop.flags.name(), drop.flow.src, drop.flow.dst)
             }
             (answer, _) => {
-                let answer = answer.as_deref().map(|it| format!(" with {it}")).unwrap_or_default();
+                let answer = answer.map(|it| format!(" with {it}")).unwrap_or_default();
                 let what = if case.attempt.established.is_some() { "request" } else { "SYN" };
                 format!("{hook}{place} rejected the {what} to {}{answer}", case.attempt.flow.dst)
             }
@@ -370,14 +359,16 @@ impl Stopped<'_> {
         finding.evidence.extend(self.blame.iter().flat_map(Blame::evidence));
         let time = self.drop.map_or(finding.decided_at, |(time, _)| time);
         finding.waits_for = self.netns.map(|netns| (netns, time));
-        match (&self.answer, self.unseen) {
-            (None, _) => finding.resting_on(answer_hooks(case)),
-            (Some(_), true) => finding.with_confidence(Confidence::Likely).until_answered(),
+        match self.answer {
+            None => finding.resting_on(answer_hooks(case)),
+            Some(Answer::NotShown | Answer::HeldBack { .. }) => {
+                finding.with_confidence(Confidence::Likely).until_answered()
+            }
             // That no stack of this node sent it.
-            (Some(answer), false) if answer == A_RST && case.attempt.established.is_some() => {
+            Some(Answer::Rst) if case.attempt.established.is_some() => {
                 Finding { rests_on: refusal_hook(case.attempt.flow.dst), ..finding }
             }
-            (Some(_), false) => finding,
+            Some(Answer::Rst | Answer::Icmp { .. } | Answer::IcmpError) => finding,
         }
     }
 }

@@ -1,0 +1,53 @@
+//! What a rule that rejects answers with.
+
+use std::fmt;
+
+use crate::event::Icmp;
+
+/// As it was seen, or why it was not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Answer {
+    /// A RST: a stack could have sent it, too.
+    Rst,
+    /// An ICMP error.
+    Icmp {
+        /// ICMPv6.
+        v6: bool,
+        /// Type.
+        icmp_type: u8,
+        /// Code.
+        code: u8,
+    },
+    /// An ICMP error, by what the socket was told: no hook told of it.
+    IcmpError,
+    /// One that no hook of this kernel shows.
+    NotShown,
+    /// None came: ICMP errors are held back above a rate.
+    HeldBack {
+        /// ICMPv6.
+        v6: bool,
+    },
+}
+
+impl Answer {
+    pub(super) const fn of(icmp: &Icmp) -> Self {
+        Self::Icmp { v6: icmp.v6, icmp_type: icmp.icmp_type, code: icmp.code }
+    }
+}
+
+/// To follow "rejected the SYN with".
+impl fmt::Display for Answer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Rst => f.write_str("a RST"),
+            Self::Icmp { v6: false, icmp_type, code } => write!(f, "ICMP type {icmp_type} code {code}"),
+            Self::Icmp { v6: true, icmp_type, code } => write!(f, "ICMPv6 type {icmp_type} code {code}"),
+            Self::IcmpError => f.write_str("an ICMP error"),
+            Self::NotShown => f.write_str("an answer that no hook here shows"),
+            Self::HeldBack { v6 } => {
+                let setting = if *v6 { "net.ipv6.icmp.ratelimit" } else { "net.ipv4.icmp_ratelimit" };
+                write!(f, "an answer that never came (ICMP errors are limited in rate: {setting})")
+            }
+        }
+    }
+}
