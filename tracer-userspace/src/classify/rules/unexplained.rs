@@ -1,5 +1,7 @@
 //! The attempt failed and nothing decides why.
 
+use std::net::SocketAddr;
+
 use serde_json::json;
 
 use super::super::SETTLE_NS;
@@ -51,7 +53,8 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let remediation = remediation.or_else(|| missing.map(|(_, mend)| mend));
     let remediation = remediation.unwrap_or_else(|| Label::Unexplained.page().mend.to_owned());
     let found = Finding::failure(Label::Unexplained, seen, summary, remediation);
-    Some(Finding { decided_at: ended, confidence: Confidence::Possible, rests_on: &ALL, ..found })
+    let (confidence, rests_on) = (Confidence::Possible, hooks_that_tell(attempt.flow.dst));
+    Some(Finding { decided_at: ended, confidence, rests_on, ..found })
 }
 
 /// Who closes so soon may have been told an error that left no trace on the socket (`sk_err_soft`).
@@ -200,13 +203,27 @@ fn after_its_timeout(attempt: &Attempt) -> String {
 }
 
 /// Every hook whose absence can be the reason that nothing was seen.
-const ALL: [&str; 9] = [
+const fn hooks_that_tell(dst: SocketAddr) -> &'static [&'static str] {
+    if dst.is_ipv4() { &OF_IPV4 } else { &OF_IPV6 }
+}
+
+const OF_IPV4: [&str; 8] = [
     "tcp_send_reset",
     "tcp_v4_send_reset",
-    "tcp_v6_send_reset",
     "tcp_receive_reset",
     "kfree_skb",
     "icmp_send",
+    "ip_vs_nat_xmit",
+    "ip_vs_leave",
+    "tcp_retransmit_skb",
+];
+
+const OF_IPV6: [&str; 8] = [
+    "tcp_send_reset",
+    "tcp_v6_send_reset",
+    "tcp_receive_reset",
+    "kfree_skb",
+    "icmp6_send",
     "ip_vs_nat_xmit",
     "ip_vs_leave",
     "tcp_retransmit_skb",
@@ -344,6 +361,17 @@ mod tests {
         for other in [told(&["10.88.0.1"], false), told(&["10.88.0.1", "10.88.0.2"], true)] {
             assert!(!other.summary.contains("no link of the node"), "{}", other.summary);
         }
+    }
+
+    #[test]
+    fn a_hook_of_the_other_family_is_not_missed() {
+        let missed = |mut stream: Stream| {
+            stream.missing("icmp_send").missing("icmp6_send").missing("tcp_v4_send_reset").missing("tcp_v6_send_reset");
+            stream.connect().drop_on(SYN, "QDISC_DROP", NODE, None).gives_up();
+            stream.verdicts().remove(0).verdict.missing_hooks
+        };
+        assert_eq!(missed(Stream::new()), ["icmp_send", "tcp_v4_send_reset"]);
+        assert_eq!(missed(Stream::to("[fd00::2]:8080")), ["icmp6_send", "tcp_v6_send_reset"]);
     }
 
     #[test]
