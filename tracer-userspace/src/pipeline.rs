@@ -100,7 +100,7 @@ where
         .enable_all()
         .build()
         .map_err(|error| Error::Kernel(format!("no event loop: {}", os_message(&error))))?;
-    memory::return_large_blocks();
+    memory::prepare();
     // The sources' futures need not be `Send`.
     tokio::task::LocalSet::new().block_on(&runtime, live(config, attach))
 }
@@ -113,7 +113,6 @@ where
 {
     let files = [config.output.file.as_deref(), config.record.as_deref()];
     let (mut session, signals) = leftover::leaving_none(files, || begin(config, attach))?;
-    memory::forget_code();
     let reason = session.watch(signals, config.duration).await?;
     Ok(session.end(reason))
 }

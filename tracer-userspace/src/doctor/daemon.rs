@@ -7,7 +7,6 @@ use tokio::time::{MissedTickBehavior, interval};
 
 use super::{CHECKS, Options};
 use crate::event::{Fact, Findings};
-use crate::memory;
 
 /// Between two looks at the node: with 50,000 rules the checks take a second of one CPU.
 const EVERY: Duration = Duration::from_secs(300);
@@ -30,7 +29,6 @@ pub async fn checkup(probers: Vec<String>, tx: Sender<Fact>) {
         }
         let options = options.clone();
         let Ok(findings) = tokio::task::spawn_blocking(move || super::run(&options)).await else { return };
-        memory::forget_code();
         if tx.send(Fact::Findings(Box::new(Findings { findings }))).await.is_err() {
             return;
         }
