@@ -65,7 +65,9 @@ pub struct State {
     /// 1 if this is a close, and the current task belongs to the thread group that connected.
     pub own_context: u8,
     /// Always 0.
-    pub reserved: [u8; 5],
+    pub reserved: u8,
+    /// Microseconds since the last segment of either side (`tcp_sock.tcp_mstamp`), [`crate::ABSENT32`] if unknown.
+    pub quiet_us: u32,
 }
 wire_event!(State, Kind::State, 112);
 

@@ -6,7 +6,7 @@
 
 use aya_ebpf::{
     bindings::{BPF_RB_AVAIL_DATA, BPF_RB_FORCE_WAKEUP, BPF_RB_NO_WAKEUP, BPF_RB_RING_SIZE},
-    helpers::generated::{bpf_get_smp_processor_id, bpf_ktime_get_boot_ns},
+    helpers::generated::{bpf_get_smp_processor_id, bpf_ktime_get_boot_ns, bpf_ktime_get_ns},
 };
 use tracer_common::{
     Event,
@@ -21,6 +21,12 @@ use crate::maps::{EVENTS, STATS, UNTOLD};
 #[inline(always)]
 pub fn now() -> u64 {
     unsafe { bpf_ktime_get_boot_ns() }
+}
+
+/// CLOCK_MONOTONIC, nanoseconds.
+#[inline(always)]
+pub fn monotonic_ns() -> u64 {
+    unsafe { bpf_ktime_get_ns() }
 }
 
 /// The CPU this runs on.

@@ -103,7 +103,22 @@ impl Stream {
             bytes_sent: Some(sent),
             bytes_acked: Some(acked),
             own_context: false,
+            quiet_ns: None,
         }))
+    }
+
+    /// A change so long after the last segment.
+    pub(crate) fn state_quiet(
+        &mut self,
+        (old, new): (TcpState, TcpState),
+        bytes: (u64, u64, u64),
+        ns: u64,
+    ) -> &mut Self {
+        self.state(old, new, 0, bytes);
+        if let Some(Fact::State(state)) = self.observations.last_mut().map(|o| &mut o.fact) {
+            state.quiet_ns = Some(ns);
+        }
+        self
     }
 
     pub(crate) fn established(&mut self) -> &mut Self {

@@ -2,7 +2,7 @@
 
 use aya_ebpf::{macros::raw_tracepoint, programs::RawTracePointContext};
 use tracer_common::{
-    ABSENT_ERRNO, ABSENT64,
+    ABSENT_ERRNO, ABSENT32, ABSENT64,
     conn::{Connect, Retransmit, State},
     limit::Limited,
     listen::Listen,
@@ -12,7 +12,7 @@ use tracer_common::{
 
 use crate::{
     actor,
-    emit::{Urgency, cpu, emit, emit_as, now},
+    emit::{Urgency, cpu, emit, emit_as, monotonic_ns, now},
     hooks::ports,
     kernel::{Skb, Sock, state},
     limit,
@@ -169,7 +169,15 @@ fn change(sk: Sock, conn: &Conn, old: u8, new: u8) {
         event.old = old;
         event.new = new;
         event.own_context = u8::from(is_close(old, new, errno) && actor::tgid() == conn.tgid);
+        event.quiet_us = quiet_us(sk).unwrap_or(ABSENT32);
     });
+}
+
+/// Since the last segment of either side: a close changes the state before it sends its FIN (`tcp_close_state`).
+#[inline(always)]
+fn quiet_us(sk: Sock) -> Option<u32> {
+    let since = (monotonic_ns() / 1000).saturating_sub(sk.last_segment_us()?);
+    u32::try_from(since).ok()
 }
 
 /// Established; or over, after a good answer or without a question (a TCP probe asks none). All else may be a failure.

@@ -84,6 +84,12 @@ impl Sock {
         read(self.0, global!(OFFS.tcp_bytes_acked))
     }
 
+    /// When the last segment of either side passed, in microseconds of CLOCK_MONOTONIC (`tcp_mstamp_refresh`).
+    #[inline(always)]
+    pub fn last_segment_us(self) -> Option<u64> {
+        read(self.0, global!(OFFS.tcp_mstamp))
+    }
+
     /// Connections that wait to be accepted, and how many may.
     #[inline(always)]
     pub fn accept_queue(self) -> Option<(u32, u32)> {

@@ -128,6 +128,9 @@ pub struct State {
     pub bytes_acked: Option<u64>,
     /// The change happened in the connecting process's own context (a close, not a segment).
     pub own_context: bool,
+    /// Nanoseconds since the last segment of either side, to the microsecond.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub quiet_ns: Option<u64>,
 }
 
 impl State {

@@ -49,11 +49,12 @@ fn seen_state(change: impl FnOnce(&mut conn::State)) -> State {
 fn each_number_of_a_state_has_its_field() {
     let state = seen_state(|e| {
         (e.bytes_received, e.bytes_sent, e.bytes_acked, e.errno, e.own_context) = (1, 2, 3, 111, 1);
+        e.quiet_us = 900;
     });
     assert_eq!((state.conn, state.flow), (ConnId(CONN), expected_flow()));
     assert_eq!((state.old, state.new), (TcpState::SynSent, TcpState::Close));
     assert_eq!((state.bytes_received, state.bytes_sent, state.bytes_acked), (Some(1), Some(2), Some(3)));
-    assert_eq!((state.errno, state.own_context), (Some(111), true));
+    assert_eq!((state.errno, state.own_context, state.quiet_ns), (Some(111), true, Some(900_000)));
     let zero = seen_state(|_| ());
     assert_eq!((zero.errno, zero.bytes_received, zero.own_context), (Some(0), Some(0), false));
 }
@@ -62,9 +63,10 @@ fn each_number_of_a_state_has_its_field() {
 fn what_the_kernel_cannot_give_is_absent() {
     let state = seen_state(|e| {
         (e.bytes_received, e.bytes_sent, e.bytes_acked) = (ABSENT64, ABSENT64, ABSENT64);
-        e.errno = ABSENT_ERRNO;
+        (e.errno, e.quiet_us) = (ABSENT_ERRNO, ABSENT32);
     });
     assert_eq!((state.bytes_received, state.bytes_sent, state.bytes_acked, state.errno), (None, None, None, None));
+    assert_eq!(state.quiet_ns, None);
     let mut actor: actor::Actor = blank::<conn::Connect>(Hook::TcpConnect).actor;
     (actor.netns, actor.cgroup, actor.cgroup_memory) = (ABSENT32, ABSENT64, ABSENT64);
     assert_eq!((task(&actor).netns, task(&actor).cgroup, task(&actor).cgroup_memory), (None, None, None));

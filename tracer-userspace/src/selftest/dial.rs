@@ -4,6 +4,7 @@
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::os::fd::{AsFd, IntoRawFd};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
@@ -39,13 +40,15 @@ pub struct Dial {
     pub linger: bool,
     /// It leaves the socket dialling when the time is up, as an httpGet probe of a kubelet built with Go 1.23 does.
     pub dials_on: bool,
+    /// How long it does nothing once connected: a kubelet without CPU.
+    pub idle_ms: u64,
 }
 
 impl Dial {
     /// As a kubelet of today.
     #[must_use]
     pub const fn new(kind: Kind, dst: SocketAddr, timeout: Duration) -> Self {
-        Self { dst, kind, timeout_ms: timeout.as_millis() as u64, linger: true, dials_on: false }
+        Self { dst, kind, timeout_ms: timeout.as_millis() as u64, linger: true, dials_on: false, idle_ms: 0 }
     }
 }
 
@@ -120,6 +123,7 @@ struct Attempt {
 impl Attempt {
     fn run(&mut self, what: &Dial) -> io::Result<Option<u16>> {
         let stream = self.connect(what)?;
+        thread::sleep(Duration::from_millis(what.idle_ms));
         let mut stream = Timed { stream, deadline: self.deadline };
         match what.kind {
             Kind::Tcp => Ok(None),

@@ -69,7 +69,7 @@ mod tests {
         // What this machine lacks is another matter: whether there is a scenario at all.
         let scenarios = all();
         let none: Vec<_> = Label::ALL.iter().filter(|l| !scenarios.iter().any(|s| shows(s, Some(**l)))).collect();
-        assert_eq!(none, [&Label::KubeletDelayed, &Label::ExecTimeout, &Label::ExecFailed, &Label::CniNotReady]);
+        assert_eq!(none, [&Label::ExecTimeout, &Label::ExecFailed, &Label::CniNotReady]);
         for label in none {
             assert!(gaps::why_none(*label).starts_with("needs a real kubelet"), "{label}");
         }

@@ -1,8 +1,9 @@
-//! The answer was in the prober's socket in time, and the kubelet says that it timed out.
+//! The answer was in the prober's socket in time, and the kubelet says that it timed out; or it asked when most of its time was over.
 
 use serde_json::json;
 
 use super::super::evidence::{evidence, of_outcome, of_state};
+use super::slow_response::{asked_late, taken_and_silent};
 use super::{Case, Finding, Label, ms};
 use crate::enrich;
 use crate::event::{Answer, AnswerKind, ProbeSays};
@@ -14,6 +15,32 @@ const LATE_NS: u64 = 200_000_000;
 
 /// The rule.
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
+    asked_too_late(case).or_else(|| unread(case))
+}
+
+/// The request was acknowledged when most of the time since the handshake was over, and the target had the rest.
+fn asked_too_late(case: &Case<'_>) -> Option<Finding> {
+    let ended = taken_and_silent(case)?;
+    let asked = asked_late(case)?;
+    let timeout_s = enrich::timeout_s(case.attempt, case.node)?;
+    let (attempt, established) = (case.attempt, case.attempt.established?);
+    let [reached, idle, left] = [(attempt.started, established), (established, asked), (asked, ended)]
+        .map(|(from, to)| ms(to.saturating_sub(from)));
+    let dst = attempt.flow.dst;
+    let summary = format!(
+        "{dst} was reached in {reached} and acknowledged the first bytes of the request {idle} later, {left} before the kubelet closed at its timeout (timeoutSeconds {timeout_s}): the kubelet sent it late"
+    );
+    let says = format!("the last segment of the connection, which acknowledged the request, had passed {left} before");
+    let seen =
+        evidence("inet_sock_set_state", ended, says, json!({ "quiet_ms": ended.saturating_sub(asked) / 1_000_000 }));
+    let state = of_state(ended, attempt.last.as_ref()?);
+    let mend = Label::KubeletDelayed.page().mend.to_owned();
+    let found = Finding::failure(Label::KubeletDelayed, vec![seen, state], summary, mend);
+    Some(found.with_confidence(Confidence::Likely))
+}
+
+/// The answer lay in the prober's socket.
+fn unread(case: &Case<'_>) -> Option<Finding> {
     let (_, said) = case.attempt.kubelet().filter(|(_, said)| said.says == ProbeSays::Timeout)?;
     // With TLS or HTTP/2 the first bytes are those of a handshake, and say nothing of the answer.
     enrich::asks_http(case.attempt, case.node).filter(|plain| *plain)?;
@@ -62,6 +89,7 @@ fn is_final(answer: &Answer) -> bool {
 #[cfg(test)]
 mod tests {
     use crate::event::{AnswerKind, ProbeSays, TcpState};
+    use crate::record::Confidence;
     use crate::testing::Stream;
 
     fn labels(answer_after_ms: u64, says: ProbeSays) -> Vec<&'static str> {
@@ -69,6 +97,43 @@ mod tests {
         stream.http_readiness().connect().established().wait_ms(answer_after_ms).answer(AnswerKind::Http, Some(200));
         stream.wait_ms(3000).state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 200)).kubelet(says);
         stream.labels()
+    }
+
+    /// kubernetes#89898: reached at once, and asked 100 ms before the end of its second.
+    #[test]
+    fn a_request_that_was_sent_late_is_not_a_slow_answer() {
+        let told = |https: bool, quiet_ms: u64| {
+            let mut stream = Stream::new();
+            if https {
+                stream.https_readiness()
+            } else {
+                stream.http_readiness()
+            };
+            stream.connect().established().wait_ms(1001);
+            let end = (TcpState::Established, TcpState::FinWait1);
+            let verdict = stream.state_quiet(end, (100, 101, 0), quiet_ms * 1_000_000).verdicts().remove(0).verdict;
+            (verdict.label.name(), verdict.confidence)
+        };
+        assert_eq!(told(false, 100), ("kubelet_delayed", Confidence::Likely));
+        assert_eq!(told(true, 100), ("kubelet_delayed", Confidence::Likely));
+        assert_eq!(told(false, 960), ("slow_response", Confidence::Proven), "an acknowledgement that was delayed");
+        assert_eq!(told(false, 600), ("slow_response", Confidence::Proven), "the target had most of the time");
+    }
+
+    #[test]
+    fn what_passed_last_may_be_no_request() {
+        let told = |again: bool, seconds: u64| {
+            let mut stream = Stream::new();
+            stream.http_readiness().connect().established().wait_ms(800);
+            if again {
+                stream.sent_again(100, false);
+            }
+            stream.wait_ms(seconds * 1000 - 800);
+            let end = (TcpState::Established, TcpState::FinWait1);
+            stream.state_quiet(end, (100, 101, 0), 200_000_000).labels()
+        };
+        assert_eq!(told(true, 1), ["slow_response"], "it was sent at once, and again");
+        assert_eq!(told(false, 16), ["slow_response"], "a keepalive");
     }
 
     #[test]

@@ -6,7 +6,7 @@ use super::kubelet_delayed::closed_late;
 use super::{Case, Finding, Label, by_subject, ms};
 use crate::correlate::attempt::End;
 use crate::enrich;
-use crate::event::{KNOWN_PROBERS, ProbeSays};
+use crate::event::{KNOWN_PROBERS, ProbeSays, TcpState};
 use crate::record::Confidence;
 
 /// The rule.
@@ -68,16 +68,7 @@ fn silent(case: &Case<'_>) -> Option<Finding> {
     let ended = taken_and_silent(case)?;
     let (established, state) = (attempt.established?, attempt.last.as_ref()?);
     let reached = established.saturating_sub(attempt.started);
-    // A request that was sent again may have got through only then.
-    let again = attempt.sent_again.filter(|at| *at > established && *at < ended);
-    let (before, waited) = again.map_or((reached, ended.saturating_sub(established)), |at| {
-        (at.saturating_sub(attempt.started), ended.saturating_sub(at))
-    });
-    let late = match again {
-        _ if before <= waited => "",
-        Some(_) => SENT_AGAIN,
-        None => LATE,
-    };
+    let Wait { waited, late } = wait(case, established, ended);
     let in_silence = late.is_empty();
     let late = format!("{late}{}", prober_late(case));
     let summary = format!(
@@ -101,12 +92,47 @@ fn mend(case: &Case<'_>) -> String {
     with_log(case, mend)
 }
 
+/// How long the target had for its answer.
+pub(super) struct Wait {
+    pub waited: u64,
+    /// What is to be said where that was the smaller part of the time; else empty.
+    pub late: &'static str,
+}
+
+pub(super) fn wait(case: &Case<'_>, established: u64, ended: u64) -> Wait {
+    let attempt = case.attempt;
+    // A request that was sent again may have got through only then.
+    let again = attempt.sent_again.filter(|at| *at > established && *at < ended);
+    let (since, late) = match (again, asked_late(case)) {
+        (Some(at), _) => (at, SENT_AGAIN),
+        (None, Some(at)) => (at, ASKED_LATE),
+        (None, None) => (established, LATE),
+    };
+    let (before, waited) = (since.saturating_sub(attempt.started), ended.saturating_sub(since));
+    Wait { waited, late: if before <= waited { "" } else { late } }
+}
+
+/// When the request was acknowledged, where that was nearer to the end than to the handshake: nothing passed after it.
+pub(super) fn asked_late(case: &Case<'_>) -> Option<u64> {
+    let attempt = case.attempt;
+    let ((ended, _), established, last) = (attempt.ended?, attempt.established?, attempt.last.as_ref()?);
+    let quiet = last.quiet_ns.filter(|_| last.old == TcpState::Established)?;
+    let lasted = ended.saturating_sub(established);
+    let sent_once = attempt.sent_again.is_none_or(|at| at <= established);
+    (sent_once && quiet < lasted / 2 && lasted < FIRST_KEEPALIVE_NS).then(|| ended.saturating_sub(quiet))
+}
+
+/// Go's dialler sends its first keepalive segment after 15 s (net.defaultTCPKeepAliveIdle): what passed last may be that.
+const FIRST_KEEPALIVE_NS: u64 = 15_000_000_000;
+
 /// The request was on its way for longer than the target had for its answer.
 const SENT_AGAIN: &str =
     " since it was sent for the last time; most of the time had gone before: it was lost on the way and sent again";
 /// The handshake took more of the time than the target had for its answer.
-pub(super) const LATE: &str =
-    "; most of the time had gone into the handshake: a SYN that was lost on the way, or a slow path";
+const LATE: &str = "; most of the time had gone into the handshake: a SYN that was lost on the way, or a slow path";
+
+/// The prober sent its request when most of the time was over.
+const ASKED_LATE: &str = " since; most of the time had gone before: the prober sent its request late";
 
 /// What is to be said, and makes it less sure, where the prober closed long after its own timeout, or before it.
 pub(super) fn prober_late(case: &Case<'_>) -> &'static str {

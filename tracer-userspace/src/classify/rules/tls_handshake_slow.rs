@@ -1,7 +1,7 @@
 //! Established, and TLS was not finished before the timeout.
 
 use super::super::evidence::of_state;
-use super::slow_response::{LATE, budget, prober_late, taken_and_silent};
+use super::slow_response::{Wait, budget, prober_late, taken_and_silent, wait};
 use super::{Case, Finding, Label, by_subject, ms};
 use crate::enrich;
 use crate::record::Confidence;
@@ -14,9 +14,10 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
         return None;
     }
     let (established, state) = (attempt.established?, attempt.last.as_ref()?);
-    let (reached, waited) = (established.saturating_sub(attempt.started), ended.saturating_sub(established));
-    let in_silence = reached <= waited;
-    let late = format!("{}{}", if in_silence { "" } else { LATE }, prober_late(case));
+    let reached = established.saturating_sub(attempt.started);
+    let Wait { waited, late } = wait(case, established, ended);
+    let in_silence = late.is_empty();
+    let late = format!("{late}{}", prober_late(case));
     let (unheard, look) =
         if case.node.https_answer(attempt.flow.dst).is_some() { ("", String::new()) } else { unheard(case) };
     let summary = format!(

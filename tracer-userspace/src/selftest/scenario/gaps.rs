@@ -26,7 +26,6 @@ const REASONS: &[Reason] = &[
     (Some(Label::ExecTimeout), None, None, NEEDS_KUBELET),
     (Some(Label::ExecFailed), None, None, NEEDS_KUBELET),
     (Some(Label::CniNotReady), None, None, NEEDS_KUBELET),
-    (Some(Label::KubeletDelayed), None, None, NEEDS_KUBELET),
 ];
 
 const NEEDS_KUBELET: &str = "needs a real kubelet, on whose own words it rests (`cargo xtask e2e` has one)";

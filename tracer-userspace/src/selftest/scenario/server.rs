@@ -25,6 +25,9 @@ pub(super) const ALL: &[Scenario] = &[
     Scenario::new("slow_response_throttled", Some(Label::SlowResponse), throttled)
         .also(Label::CpuThrottled)
         .needs(&[Need::CpuQuota]),
+    Scenario::new("kubelet_delayed", LATE, |s| asked_late(s, "hang", Kind::Http, HTTP)),
+    Scenario::new("kubelet_delayed_v6", LATE, |s| asked_late(s, "hang", Kind::Http, HTTP)).v6(),
+    Scenario::new("kubelet_delayed_tls", LATE, |s| asked_late(s, "tls-hang", Kind::Https, TLS)),
     Scenario::new("tls_handshake_slow", Some(Label::TlsHandshakeSlow), |s| slow(s, "tls-hang", Kind::Https, TLS)),
     Scenario::new("tls_handshake_slow_v6", Some(Label::TlsHandshakeSlow), |s| slow(s, "tls-hang", Kind::Https, TLS))
         .v6(),
@@ -52,6 +55,7 @@ pub(super) const ALL: &[Scenario] = &[
 ];
 
 const CLOSED: Option<Label> = Some(Label::ClosedWithoutAnswer);
+const LATE: Option<Label> = Some(Label::KubeletDelayed);
 const NO: Option<Label> = Some(Label::AppStatusFailure);
 
 /// The pod is older than the tracer: that it never listened is not known.
@@ -99,6 +103,16 @@ fn dials_on(stage: &mut Stage<'_>) -> Result<()> {
     let listed = stage.listed(pod, claim)?;
     let dial = Dial { dials_on: true, ..Dial::new(Kind::Http, pod, stage.options.probe_timeout) };
     let outcome = stage.prober.dial(dial)?;
+    stage.ended(listed, &outcome, &[Ending::Timeout])
+}
+
+/// The prober is connected and sends its request when most of its time is over.
+fn asked_late(stage: &mut Stage<'_>, mode: &str, kind: Kind, port: u16) -> Result<()> {
+    let pod = stage.serving(mode, port)?;
+    let claim = stage.verdict(Label::KubeletDelayed, Outcome::Failure);
+    let listed = stage.listed(pod, claim)?;
+    let dial = Dial::new(kind, pod, stage.options.probe_timeout);
+    let outcome = stage.prober.dial(Dial { idle_ms: dial.timeout_ms / 5 * 4, ..dial })?;
     stage.ended(listed, &outcome, &[Ending::Timeout])
 }
 
