@@ -17,16 +17,18 @@ pub(super) fn in_namespace(case: &Case<'_>, netns: Option<Netns>) -> String {
 /// "the node's network namespace", "the network namespace of pod default/web", "network namespace 4026532000".
 fn namespace(case: &Case<'_>, inum: Netns) -> String {
     let name = enrich::netns_ref(inum, case.node).name;
-    match name.or_else(|| target(case).filter(|_| holds_target(case, inum))).as_deref() {
+    match name.or_else(|| target(case, inum).filter(|_| holds_target(case, inum))).as_deref() {
         Some("host") => "the node's network namespace".to_owned(),
         Some(pod) => format!("the network namespace of pod {pod}"),
         None => format!("network namespace {}", inum.0),
     }
 }
 
-/// The name of the pod that has the target's address.
-fn target(case: &Case<'_>) -> Option<String> {
-    case.node.pods.only_at(case.attempt.flow.dst.ip())?.full_name()
+/// The name of the pod that has the target's address, unless it is known to be in another namespace.
+fn target(case: &Case<'_>, inum: Netns) -> Option<String> {
+    let pod = case.node.pods.only_at(case.attempt.flow.dst.ip())?;
+    let elsewhere = pod.netns.is_some_and(|own| own != inum && !case.node.has_ended(own));
+    pod.full_name().filter(|_| !elsewhere)
 }
 
 /// A namespace was made, as evidence.

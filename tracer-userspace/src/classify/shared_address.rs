@@ -6,7 +6,9 @@ use crate::event::Pod;
 use crate::record::{Confidence, Outcome};
 use crate::shell;
 
-const MEND: &str = "and look at the CNI's address management, which gave it twice (host-local: /var/lib/cni/networks)";
+/// What is to be done after one of the two is gone.
+pub(super) const MEND: &str =
+    "and look at the CNI's address management, which gave it twice (host-local: /var/lib/cni/networks)";
 
 /// Adds it to a failure, of which nothing is proven then.
 pub(super) fn add(case: &Case<'_>, finding: &mut Finding) {

@@ -3,7 +3,7 @@
 use super::Stream;
 use super::facts::{http_probe, readiness_failed};
 use crate::event::{
-    Container, ExecSpec, Fact, Handler, HookType, KubeletProbe, LifecycleHook, Pod, Pods, ProbeSays, ProbeSpec,
+    Container, ExecSpec, Fact, Handler, HookType, KubeletProbe, LifecycleHook, Netns, Pod, Pods, ProbeSays, ProbeSpec,
     ProbeType, Runs,
 };
 
@@ -145,6 +145,13 @@ impl Stream {
     pub(crate) fn runs(&mut self, runs: Runs) -> &mut Self {
         let mut pods = self.pods();
         pods.pods[0].containers[0].runs = Some(runs);
+        self.push(Fact::Pods(pods))
+    }
+
+    /// The pod's network namespace is known.
+    pub(crate) fn pod_in(&mut self, netns: Netns) -> &mut Self {
+        let mut pods = self.pods();
+        pods.pods[0].netns = Some(netns);
         self.push(Fact::Pods(pods))
     }
 

@@ -2,8 +2,11 @@
 
 use std::net::IpAddr;
 
-use super::super::evidence::{is_at_socket, of_drop, of_reset_received, of_reset_sent};
+use serde_json::json;
+
+use super::super::evidence::{evidence, is_at_socket, of_drop, of_reset_received, of_reset_sent};
 use super::super::kubectl::with_log;
+use super::super::shared_address::MEND;
 use super::{ANSWER_NS, Case, Finding, Label, by_subject, enter, in_namespace, inspected, refusal_hook};
 use crate::event::{Listen, Netns, PacketDrop, Pod, TcpState};
 use crate::record::{Confidence, Evidence};
@@ -11,15 +14,16 @@ use crate::shell;
 
 /// The rule.
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
-    let Refused { seen, netns, sure } = refused_by_any(case)?;
-    if let Some((netns, pod)) = netns.and_then(|netns| Some((netns, not_asked(case, netns)?))) {
-        return Some(by_the_node(case, seen, netns, &pod));
+    let refused = refused_by_any(case)?;
+    if let Some(found) = in_its_place(case, &refused) {
+        return Some(found);
     }
+    let Refused { seen, netns, sure } = refused;
     let dst = case.attempt.flow.dst;
     let summary = format!(
         "nobody listens on {dst}{}: its kernel answered the SYN with a RST{}",
         in_namespace(case, netns),
-        netns.and_then(|netns| elsewhere(case, netns)).unwrap_or_default()
+        netns.and_then(|netns| elsewhere(case, netns).or_else(|| pod_is(case, netns))).unwrap_or_default()
     );
     let otherwise = by_subject(case, OF_A_PROBE, |who| {
         format!("correct the port that {who} dials, or have it try again if the process there only starts slowly")
@@ -32,19 +36,21 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
 
 const OF_A_PROBE: &str = "correct the probe's port, or add a startupProbe if it only starts slowly";
 
-/// The pod that has the address by all that is known of pods, and was not asked: the node, on whose network it is not, has the
-/// address, too, and refused it itself.
-fn not_asked(case: &Case<'_>, netns: Netns) -> Option<String> {
-    let addr = case.attempt.flow.dst.ip();
-    // By a list: who may set up a network of his own can take the node's address there.
-    let name = case.node.pods.at(addr).find(|pod| pod.has_specs()).and_then(Pod::full_name)?;
-    let elsewhere = |pod: &Pod| !pod.host_network && pod.netns != Some(netns);
-    let own = case.attempt.netns == Some(netns) && case.node.is_a_node(netns) && case.node.owns(netns, addr);
-    (own && case.node.pods.at(addr).all(elsewhere)).then_some(name)
+/// Somebody else refused who has the pod's address, too: the pod was not asked.
+fn in_its_place(case: &Case<'_>, refused: &Refused) -> Option<Finding> {
+    let netns = refused.netns?;
+    by_the_node(case, refused, netns).or_else(|| by_another(case, refused, netns))
 }
 
-fn by_the_node(case: &Case<'_>, seen: Vec<Evidence>, netns: Netns, pod: &str) -> Finding {
+/// The node, on whose network the pod that has the address by all that is known of pods is not.
+fn by_the_node(case: &Case<'_>, refused: &Refused, netns: Netns) -> Option<Finding> {
     let addr = case.attempt.flow.dst.ip();
+    let pod = listed(case)?.full_name()?;
+    let elsewhere = |pod: &Pod| !pod.host_network && pod.netns != Some(netns);
+    let own = case.attempt.netns == Some(netns) && case.node.is_a_node(netns) && case.node.owns(netns, addr);
+    if !own || !case.node.pods.at(addr).all(elsewhere) {
+        return None;
+    }
     let mut links = case.node.links.get(&netns).into_iter().flatten();
     let device = links.find(|link| link.addrs.contains(&addr)).map(|link| link.name.as_str());
     let summary = format!(
@@ -57,7 +63,57 @@ fn by_the_node(case: &Case<'_>, seen: Vec<Evidence>, netns: Netns, pod: &str) ->
         enter(case, Some(netns)),
         device.map_or("DEVICE", shell::link)
     );
+    Some(likely(refused.seen.clone(), summary, remediation))
+}
+
+/// A network namespace that was left over, say, of a pod that was deleted by force: in the pod's own somebody listened already,
+/// who would have answered.
+fn by_another(case: &Case<'_>, refused: &Refused, netns: Netns) -> Option<Finding> {
+    let (addr, port) = (case.attempt.flow.dst.ip(), case.attempt.flow.dst.port());
+    let (pod, own) = pod_elsewhere(case, netns)?;
+    let at = refused.seen.iter().map(|e| e.time_boot_ns).max()?;
+    let last = case.node.listeners().last(own, port);
+    let (began, listen) = last.filter(|(began, last)| *began < at && last.begins && serves(last, addr))?;
+    let summary = format!(
+        "nobody listens on port {port}{}, which has {addr}, the address of pod {pod}, too: its kernel answered the SYN with a RST; {} (pid {}), which listens there in the pod's own (network namespace {}), was not asked",
+        in_namespace(case, Some(netns)),
+        listen.actor.comm,
+        listen.actor.pid,
+        own.0
+    );
+    let remediation = format!(
+        "{}sh -c 'ip route get {addr}; ip neigh show {addr}; lsns -t net; crictl pods': of the network namespaces {} and {} one is left over: remove it (crictl stopp and crictl rmp its sandbox, or end its processes), {MEND}",
+        enter(case, case.attempt.netns),
+        netns.0,
+        own.0
+    );
+    let seen = [&[of_listener(*began, listen)], refused.seen.as_slice()].concat();
+    Some(likely(seen, summary, remediation))
+}
+
+fn likely(seen: Vec<Evidence>, summary: String, remediation: String) -> Finding {
     Finding::failure(Label::ConnectionRefused, seen, summary, remediation).with_confidence(Confidence::Likely)
+}
+
+/// The pod that has the address by a list: who may set up a network of his own can take any address there.
+fn listed<'a>(case: &Case<'a>) -> Option<&'a Pod> {
+    case.node.pods.at(case.attempt.flow.dst.ip()).find(|pod| pod.has_specs())
+}
+
+/// The listed pod and its namespace, if all that have the address are known to be in others than this, which is no node's.
+fn pod_elsewhere(case: &Case<'_>, netns: Netns) -> Option<(String, Netns)> {
+    let pod = listed(case).filter(|pod| !pod.host_network)?;
+    let elsewhere = |pod: &Pod| pod.netns.is_some_and(|own| own != netns && !case.node.has_ended(own));
+    let mut own = case.node.pods.at(case.attempt.flow.dst.ip()).filter(|pod| !pod.host_network);
+    let known = !case.node.is_a_node(netns) && own.all(elsewhere);
+    known.then_some((pod.full_name()?, pod.netns?))
+}
+
+/// Somebody began to listen, as evidence.
+pub(super) fn of_listener(began: u64, listen: &Listen) -> Evidence {
+    let Listen { actor, addr, netns, .. } = listen;
+    let says = format!("{} (pid {}) began to listen on port {}", actor.comm, actor.pid, addr.port());
+    evidence("inet_sock_set_state", began, says, json!({ "pid": actor.pid, "netns": netns }))
 }
 
 /// Not on 127.0.0.1 only, where another address was dialled.
@@ -75,6 +131,11 @@ fn elsewhere(case: &Case<'_>, netns: Netns) -> Option<String> {
     let (_, listen) = case.node.listeners().last(netns, dst.port()).filter(|(_, last)| last.begins)?;
     let who = &listen.actor;
     (!serves(listen, dst.ip())).then(|| format!("; {} (pid {}) listens on {} only", who.comm, who.pid, listen.addr))
+}
+
+/// The pod that has the address is in another namespace: whether somebody listens there nothing tells.
+fn pod_is(case: &Case<'_>, netns: Netns) -> Option<String> {
+    pod_elsewhere(case, netns).map(|(pod, own)| format!("; pod {pod} is in network namespace {}", own.0))
 }
 
 /// A connection to that address gets there: a process that listens on 127.0.0.1 refuses those to the pod's address.
@@ -101,14 +162,17 @@ pub(super) struct Refused {
 
 /// The evidence that nobody listens there, if it was the target that was asked.
 pub(super) fn refused(case: &Case<'_>) -> Option<Refused> {
-    refused_by_any(case).filter(|it| it.netns.and_then(|netns| not_asked(case, netns)).is_none())
+    refused_by_any(case).filter(|it| in_its_place(case, it).is_none())
 }
 
 fn refused_by_any(case: &Case<'_>) -> Option<Refused> {
     if case.attempt.established.is_some() {
         return None;
     }
-    by_reset(case).or_else(|| by_drop(case)).or_else(|| by_place(case))
+    let refused = by_reset(case).or_else(|| by_drop(case)).or_else(|| by_place(case))?;
+    // Another namespace than the pod's says nothing for sure of the pod.
+    let elsewhere = refused.netns.is_some_and(|netns| pod_elsewhere(case, netns).is_some());
+    Some(if elsewhere { Refused { sure: refused.sure.min(Confidence::Likely), ..refused } } else { refused })
 }
 
 /// A RST without a socket in answer to this attempt's SYN.
@@ -160,8 +224,8 @@ fn syns<'a>(case: &Case<'a>) -> impl Iterator<Item = (u64, &'a PacketDrop)> {
 
 #[cfg(test)]
 mod tests {
-    use crate::event::{Fact, ListenerState, Runs, TcpState};
-    use crate::record::Confidence;
+    use crate::event::{Fact, ListenerState, Netns, Runs, TcpState};
+    use crate::record::{Confidence, Verdict};
     use crate::testing::{NODE, POD, SYN, SYN_ACK, Stream};
 
     #[test]
@@ -276,6 +340,97 @@ mod tests {
             assert!(other.summary.starts_with("nobody listens on 10.88.0.2:8080"), "{}", other.summary);
             assert_eq!(other.confidence, Confidence::Proven);
         }
+    }
+
+    const LEFT_OVER: Netns = Netns(7);
+
+    /// Refused in a namespace that no pod of the list is in, `count` times in a row.
+    fn refused_elsewhere(fill: fn(&mut Stream), count: u64) -> Vec<Verdict> {
+        let mut stream = Stream::new();
+        fill(&mut stream);
+        for conn in 100..100 + count {
+            stream.again(conn).connect().reset_sent(SYN, true, None);
+            if let Some(Fact::ResetSent(reset)) = stream.observations.last_mut().map(|it| &mut it.fact) {
+                reset.netns = Some(LEFT_OVER);
+            }
+            stream.wait_ms(1000);
+        }
+        stream.verdicts().into_iter().map(|it| it.verdict).collect()
+    }
+
+    /// cilium#29571, calico#13858: the sandbox of a pod that was deleted by force, and the next pod with its address.
+    #[test]
+    fn a_refusal_by_what_was_left_over_is_not_the_pod_s() {
+        let told = refused_elsewhere(|stream| _ = stream.http_readiness().pod_in(POD).listens(POD, 8080, true), 1);
+        let told = &told[0];
+        assert_eq!((told.label.name(), told.confidence), ("connection_refused", Confidence::Likely));
+        let words = "nobody listens on port 8080 in network namespace 7, which has 10.88.0.2, the address of pod default/web, too: ";
+        assert!(told.summary.starts_with(words), "{}", told.summary);
+        let own = "; app (pid 99), which listens there in the pod's own (network namespace 2), was not asked";
+        assert!(told.summary.contains(own) && !told.summary.contains("namespace of pod"), "{}", told.summary);
+        assert!(told.remediation.starts_with("sh -c 'ip route get 10.88.0.2; ip neigh"), "{}", told.remediation);
+        assert!(!told.remediation.contains("make the process listen"), "{}", told.remediation);
+        assert_eq!(told.evidence[0].says, "app (pid 99) began to listen on port 8080");
+    }
+
+    #[test]
+    fn nor_is_its_start() {
+        let budget = |stream: &mut Stream| _ = stream.liveness(1, 3).netns_made(LEFT_OVER).pod_in(POD);
+        let labels = |told: Vec<Verdict>| told.iter().map(|it| it.label.name()).collect::<Vec<_>>();
+        assert_eq!(labels(refused_elsewhere(budget, 3))[2], "startup_budget_exceeded");
+        let listens: fn(&mut Stream) =
+            |stream| _ = stream.liveness(1, 3).netns_made(LEFT_OVER).pod_in(POD).listens(POD, 8080, true);
+        assert_eq!(labels(refused_elsewhere(listens, 3)), ["connection_refused"; 3]);
+        let again: fn(&mut Stream) = |stream| {
+            let started_boot_ns = Some(stream.listens(POD, 8080, true).wait_ms(2000).seconds_ago(1));
+            stream.liveness(1, 3).runs(Runs { restarts: 1, started_boot_ns, ..Runs::default() }).pod_in(POD);
+        };
+        assert_eq!(labels(refused_elsewhere(again, 3)), ["connection_refused"; 3]);
+    }
+
+    /// Nothing says that the pod would have answered; or it was the pod itself, before its sandbox was made anew.
+    #[test]
+    fn without_a_listener_in_the_pod_s_own_namespace_it_is_only_less_sure() {
+        let unheard = refused_elsewhere(|stream| _ = stream.http_readiness().pod_in(POD), 1).remove(0);
+        let words =
+            "in network namespace 7: its kernel answered the SYN with a RST; pod default/web is in network namespace 2";
+        assert!(unheard.summary.ends_with(words), "{}", unheard.summary);
+        let ceased = |stream: &mut Stream| _ = stream.http_readiness().pod_in(POD).listens(POD, 8080, false);
+        let local = |stream: &mut Stream| {
+            let addr = "127.0.0.1:8080".parse().expect("an address");
+            stream.http_readiness().pod_in(POD).listens_on(POD, addr, true);
+        };
+        for told in [refused_elsewhere(ceased, 1), refused_elsewhere(local, 1), vec![unheard]] {
+            assert_eq!((told[0].label.name(), told[0].confidence), ("connection_refused", Confidence::Likely));
+            assert!(told[0].remediation.contains("make the process listen on 8080"), "{}", told[0].remediation);
+        }
+    }
+
+    #[test]
+    fn a_pod_whose_namespace_is_not_known_or_has_ended_was_asked() {
+        let unknown = |stream: &mut Stream| _ = stream.http_readiness().listens(POD, 8080, true);
+        let ended = |stream: &mut Stream| {
+            stream.http_readiness().pod_in(POD).listens(POD, 8080, true).netns_ends(POD);
+        };
+        let own = |stream: &mut Stream| _ = stream.http_readiness().pod_in(LEFT_OVER).listens(POD, 8080, true);
+        for told in [refused_elsewhere(unknown, 1), refused_elsewhere(ended, 1), refused_elsewhere(own, 1)] {
+            assert_eq!(told[0].confidence, Confidence::Proven);
+            assert!(told[0].summary.contains(" in the network namespace of pod default/web: "), "{}", told[0].summary);
+        }
+    }
+
+    /// The sandbox was made anew, and the process listens there: the refusal before is the pod's own.
+    #[test]
+    fn what_listens_since_was_not_there_to_be_asked() {
+        let mut stream = Stream::new();
+        stream.http_readiness().pod_in(LEFT_OVER).connect().reset_sent(SYN, true, None);
+        if let Some(Fact::ResetSent(reset)) = stream.observations.last_mut().map(|it| &mut it.fact) {
+            reset.netns = Some(LEFT_OVER);
+        }
+        stream.wait_ms(500).pod_in(POD).listens(POD, 8080, true).gives_up();
+        let told = stream.verdicts();
+        assert!(told.iter().all(|it| !it.verdict.summary.contains("was not asked")), "{told:?}");
+        assert_eq!(told[0].verdict.confidence, Confidence::Proven);
     }
 
     fn stream_flow() -> crate::event::Flow {

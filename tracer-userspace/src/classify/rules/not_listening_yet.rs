@@ -1,11 +1,8 @@
 //! Refused, and the process began to listen on that port later, or has not yet in its start.
 
-use serde_json::json;
-
-use super::super::evidence::evidence;
 use super::super::history;
 use super::super::kubectl::with_log;
-use super::connection_refused::{Refused, refused, serves};
+use super::connection_refused::{Refused, of_listener, refused, serves};
 use super::{Case, Finding, Label, by_subject, in_namespace, ms, of_namespace, runs, shares_node};
 use crate::enrich;
 use crate::event::{Listen, Netns, ProbeType};
@@ -69,8 +66,7 @@ fn in_its_start(case: &Case<'_>, at: u64, began: u64, netns: Netns) -> bool {
 /// Somebody began to listen there after the refusal, and nobody had before.
 fn later(case: &Case<'_>, mut seen: Vec<Evidence>, at: u64, began: u64, listen: &Listen, netns: Netns) -> Finding {
     let who = format!("{} (pid {})", listen.actor.comm, listen.actor.pid);
-    let says = format!("{who} began to listen on port {}", listen.addr.port());
-    seen.push(evidence("inet_sock_set_state", began, says, json!({ "pid": listen.actor.pid, "netns": listen.netns })));
+    seen.push(of_listener(began, listen));
     let summary = format!(
         "{who} began to listen on port {}{} only {} after this attempt was refused",
         listen.addr.port(),
