@@ -311,6 +311,11 @@ impl TcpFlags {
     pub const fn is_syn_ack(self) -> bool {
         self.0 & 0x12 == 0x12
     }
+    /// An ACK without SYN: the third segment of a handshake, or any after it.
+    #[must_use]
+    pub const fn is_ack(self) -> bool {
+        self.0 & 0x12 == 0x10
+    }
     /// A RST.
     #[must_use]
     pub const fn is_rst(self) -> bool {

@@ -196,7 +196,7 @@ labels! {
         title: "the listener's accept queue is full",
         meaning: "The process listens, but does not accept as fast as connections come: its accept queue is full, and the kernel drops further SYNs without a trace. The prober retransmits and times out.",
         evidence: "proven: this attempt's own SYN met a listener with more connections waiting than its backlog allows (`tcp_conn_request`). likely: the attempt had no answer and the listener of its target, read while it waited, has a full accept queue.",
-        lookalikes: "A full queue of half-open connections is `syn_backlog_overflow`. A connection that was established and never accepted gets no answer: `slow_response`.",
+        lookalikes: "A full queue of half-open connections is `syn_backlog_overflow`. A connection that was established and never accepted gets no answer: `slow_response`. Where the queue fills up after the SYN and net.ipv4.tcp_abort_on_overflow is 1, the listener resets what the prober takes for established: `mid_stream_rst`, which says so.",
         mend: "Let the process accept faster (more workers, no blocking in the accept loop), raise its listen backlog and net.core.somaxconn in the pod.",
     }
     /// The listener's queue of half-open connections is full.
@@ -246,7 +246,7 @@ labels! {
     /// A RST after ESTABLISHED, before the answer.
     MidStreamRst = "mid_stream_rst" {
         title: "the connection was reset after it was established and before any answer",
-        meaning: "The handshake went through; then a RST came before a single byte of an answer. Usually the application closed the socket with unread data, with SO_LINGER 0, or was killed.",
+        meaning: "The handshake went through; then a RST came before a single byte of an answer. Usually the application closed the socket with unread data, with SO_LINGER 0, or was killed. A listener whose accept queue filled up during the handshake resets it, too, where net.ipv4.tcp_abort_on_overflow is 1.",
         evidence: "proven: `tcp_receive_reset` on this attempt's own socket after ESTABLISHED with no byte received; the sender, where it is on this node, by `tcp_send_reset` in its own context. likely: it came after part of an answer, and the kubelet's own outcome is an error of the network.",
         lookalikes: "A RST after an answer is no failure of the probe, nor is one after the dial of a tcpSocket probe, which sends nothing: unless the kubelet says that it failed. A RST during the handshake is `handshake_rst`. A late answer that meets the prober's closed socket is a consequence of `slow_response`.",
         mend: "Look at the process named in the verdict, and at how it closed: with unread data, with SO_LINGER 0, or because it ended; or at the proxy in between.",

@@ -24,11 +24,10 @@ fn by_hook(case: &Case<'_>) -> Option<Finding> {
     Some(finding(case, evidence("tcp_conn_request", time, says, fields), (met.waiting, met.backlog), met.netns))
 }
 
-/// The queue, read while the attempt waited, was full. `sk_acceptq_is_full`: more than the maximum.
+/// The queue, read while the attempt waited, was full.
 fn by_look(case: &Case<'_>) -> Option<Finding> {
-    let (time, listeners) = listeners(case)?;
-    let full = listeners.iter().filter(|listener| listener.waiting > listener.backlog);
-    let listener = full.max_by_key(|listener| listener.waiting).filter(|_| case.settled && silent(case))?;
+    let (time, listener) = full(case).filter(|_| case.settled && silent(case))?;
+    let (_, listeners) = listeners(case)?;
     let netns = super::inspected(case).and_then(|(_, seen)| seen.netns);
     let mut found = finding(case, seen(time, listener), (listener.waiting, listener.backlog), netns);
     if listeners.len() > 1 {
@@ -36,6 +35,13 @@ fn by_look(case: &Case<'_>) -> Option<Finding> {
         found.summary += &format!("; it is one of {at_least}{} listeners on that port (SO_REUSEPORT)", listeners.len());
     }
     Some(found.with_confidence(Confidence::Likely).resting_on(&["kfree_skb"]))
+}
+
+/// The fullest of the listeners that had no room as they were read. `sk_acceptq_is_full`: more than the maximum.
+pub(super) fn full<'a>(case: &Case<'a>) -> Option<(u64, &'a ListenerState)> {
+    let (time, listeners) = listeners(case)?;
+    let full = listeners.into_iter().filter(|listener| listener.waiting > listener.backlog);
+    Some((time, full.max_by_key(|listener| listener.waiting)?))
 }
 
 /// The listeners that this attempt's SYN can go to, as they were read: one, or several with SO_REUSEPORT.
@@ -66,12 +72,15 @@ fn finding(case: &Case<'_>, seen: Evidence, (waiting, backlog): (u32, u32), netn
     let summary = format!(
         "{dst} listens, but its accept queue is full ({waiting} waiting, {backlog} allowed): the kernel drops the SYN silently"
     );
+    Finding::failure(Label::AcceptQueueOverflow, vec![seen], summary, make_room(case, netns)).until_answered()
+}
+
+pub(super) fn make_room(case: &Case<'_>, netns: Option<Netns>) -> String {
     let place = if netns.is_some() && netns == case.node.netns() { "on the node" } else { "in the pod" };
-    let remediation = format!(
+    format!(
         "let the process on port {} accept faster; raise its listen backlog and net.core.somaxconn {place} (ss -ltn: Recv-Q above Send-Q)",
-        dst.port()
-    );
-    Finding::failure(Label::AcceptQueueOverflow, vec![seen], summary, remediation).until_answered()
+        case.attempt.flow.dst.port()
+    )
 }
 
 #[cfg(test)]

@@ -2,6 +2,7 @@
 
 use super::super::evidence::{of_outcome, of_reset_received, of_reset_sent};
 use super::super::kubectl::with_log;
+use super::accept_queue_overflow::{full, make_room, seen as of_listener};
 use super::{Case, Finding, Label, ms, refusal_hook};
 use crate::correlate::attempt::End;
 use crate::enrich;
@@ -32,6 +33,8 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let mut seen = vec![of_reset_received(at, received)];
     seen.extend(sent.map(|(time, reset)| of_reset_sent(time, reset)));
     seen.extend(said.map(of_outcome));
+    let without_room = sent.filter(|(_, reset)| is_without_room(reset)).and_then(|_| full(case));
+    seen.extend(without_room.map(|(time, listener)| of_listener(time, listener)));
     let deaf = sent.is_none() && !case.node.missing_of(refusal_hook(attempt.flow.dst)).is_empty();
     let unseen = if deaf { NOT_TOLD } else { NOT_SEEN };
     let who = sent.map_or_else(|| unseen.to_owned(), |(time, r)| sender(case, time, r));
@@ -43,7 +46,7 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     );
     let unseen = if deaf { Mend::Stack } else { Mend::Outside };
     let mend = sent.map_or(unseen, |(time, reset)| mend_of(case, time, reset));
-    let words = words(mend, sent.map(|(_, reset)| reset));
+    let words = words(case, mend, sent.map(|(_, reset)| reset));
     let words = if mend == Mend::Outside { words } else { with_log(case, words) };
     let found = Finding::failure(Label::MidStreamRst, seen, summary, words);
     let found = if partial { found.with_confidence(Confidence::Likely) } else { found };
@@ -57,6 +60,9 @@ const NOT_TOLD: &str =
     "who sent it is not told: no hook of this kernel tells of a RST of a stack that has no socket for the segment";
 
 fn sender(case: &Case<'_>, time: u64, reset: &ResetSent) -> String {
+    if is_without_room(reset) {
+        return no_room(case, reset);
+    }
     let who = match (&reset.actor, reset.no_socket) {
         (Some(actor), _) => format!("process {} (pid {})", actor.comm, actor.pid),
         (None, true) => "its kernel no longer has a socket for it".to_owned(),
@@ -68,6 +74,28 @@ fn sender(case: &Case<'_>, time: u64, reset: &ResetSent) -> String {
         (false, _) => manner(reset),
     };
     format!("{who}{how}")
+}
+
+/// With `tcp_abort_on_overflow` a listener resets a handshake whose last segment finds no room (`listen_overflow` in
+/// net/ipv4/tcp_minisocks.c). From 6.12 on it gives this reason; before, one without a request is reset alike.
+fn is_without_room(reset: &ResetSent) -> bool {
+    let at_listener = !reset.no_socket && reset.actor.is_none() && reset.state == Some(TcpState::Listen);
+    at_listener && reset.answered.is_ack() && matches!(reset.reason.as_deref(), None | Some("INVALID_SYN"))
+}
+
+/// What of it is known: a child is not made for want of memory either.
+fn no_room(case: &Case<'_>, reset: &ResetSent) -> String {
+    let why = match (full(case), &reset.reason) {
+        (Some((_, queue)), _) => format!(
+            "its accept queue is full ({} waiting, {} allowed) and net.ipv4.tcp_abort_on_overflow is 1",
+            queue.waiting, queue.backlog
+        ),
+        (None, Some(_)) => {
+            "net.ipv4.tcp_abort_on_overflow is 1, and its accept queue was most likely full".to_owned()
+        }
+        (None, None) => "most likely its accept queue was full and net.ipv4.tcp_abort_on_overflow is 1 (else a SYN cookie was not valid, or the handshake was given up before)".to_owned(),
+    };
+    format!("its listener refused the last segment of the handshake: {why}")
 }
 
 const UNACCEPTED: &str =
@@ -111,12 +139,15 @@ enum Mend {
     Linger,
     /// A process, in a way that the kernel does not tell.
     Process,
+    /// Its listener had no room for it.
+    Room,
     /// The target's stack, in nobody's context.
     Stack,
 }
 
 fn mend_of(case: &Case<'_>, time: u64, reset: &ResetSent) -> Mend {
     match reset.reason.as_deref() {
+        _ if is_without_room(reset) => Mend::Room,
         _ if reset.actor.is_none() => Mend::Stack,
         _ if with_listener(case, time, reset) => Mend::Ended,
         Some("TCP_ABORT_ON_CLOSE") => Mend::Unread,
@@ -125,7 +156,7 @@ fn mend_of(case: &Case<'_>, time: u64, reset: &ResetSent) -> Mend {
     }
 }
 
-fn words(mend: Mend, reset: Option<&ResetSent>) -> String {
+fn words(case: &Case<'_>, mend: Mend, reset: Option<&ResetSent>) -> String {
     let who = reset.and_then(|reset| reset.actor.as_ref());
     let who = who.map_or_else(|| "the target".to_owned(), |actor| format!("{} (pid {})", actor.comm, actor.pid));
     match mend {
@@ -134,6 +165,7 @@ fn words(mend: Mend, reset: Option<&ResetSent>) -> String {
         Mend::Unread => format!("see why {who} closes connections without having read what was sent: a handler that gives up early, a limit, or its end"),
         Mend::Linger => format!("see why {who} closes this connection with SO_LINGER 0, by which TCP gives up at once and what was not sent is lost: let it close in order, after its answer"),
         Mend::Process => format!("see why {who} closed the connection at that moment: with unread data, with SO_LINGER 0, or because it ended; this kernel does not tell which"),
+        Mend::Room => make_room(case, reset.and_then(|reset| reset.netns)),
         Mend::Stack => "see what became of the target's end of the connection: its process ended or closed it before, or packets of another connection came in between (an address translation)".to_owned(),
     }
 }
@@ -154,9 +186,11 @@ fn culprit(case: &Case<'_>, time: u64, reset: &ResetSent) -> Option<Culprit> {
 
 #[cfg(test)]
 mod tests {
-    use crate::event::{Fact, ProbeSays, TcpFlags, TcpState};
+    use crate::event::{Fact, ListenerState, ProbeSays, TcpFlags, TcpState};
     use crate::record::Confidence;
     use crate::testing::{POD, SYN, Stream};
+
+    const ACK: TcpFlags = TcpFlags(0x10);
 
     #[test]
     fn a_rst_before_any_answer_names_its_sender() {
@@ -202,6 +236,38 @@ mod tests {
         assert!(unread.contains("without having read") && !unread.contains("LINGER"), "{unread}");
         assert!(told(None, Some("app")).1.contains("does not tell which"));
         assert!(told(None, None).1.contains("the target's end of the connection"));
+    }
+
+    /// `net.ipv4.tcp_abort_on_overflow`: the queue filled up between the SYN and the last segment of the handshake.
+    #[test]
+    fn a_listener_that_resets_the_end_of_a_handshake_has_no_room() {
+        let told = |reason: Option<&str>, answered: TcpFlags, full: bool| {
+            let mut stream = Stream::new();
+            stream.connect().established().reset_received(TcpState::Established, 0);
+            if full {
+                let addr = "0.0.0.0:8080".parse().expect("an address");
+                let listener = ListenerState { addr, waiting: 2, backlog: 1, half_open: None };
+                stream.inspection(|seen| seen.listeners = Some(vec![listener]));
+            }
+            stream.reset_sent(answered, false, None);
+            if let Some(Fact::ResetSent(reset)) = stream.observations.last_mut().map(|it| &mut it.fact) {
+                reset.reason = reason.map(str::to_owned);
+            }
+            assert_eq!(stream.labels(), ["mid_stream_rst"]);
+            stream.verdicts().remove(0).verdict
+        };
+        let (setting, room) = ("net.ipv4.tcp_abort_on_overflow is 1", "raise its listen backlog");
+        let old = told(None, ACK, false);
+        assert!(old.summary.contains("most likely its accept queue") && old.summary.contains("SYN cookie"), "{old:?}");
+        let new = told(Some("INVALID_SYN"), ACK, false);
+        assert!(new.summary.contains(setting) && new.summary.ends_with("most likely full"), "{new:?}");
+        assert!(old.remediation.contains(room) && new.remediation.contains(room), "{new:?}");
+        assert_eq!(new.confidence, Confidence::Proven, "of the RST");
+        let seen = told(None, ACK, true);
+        assert!(seen.summary.contains("is full (2 waiting, 1 allowed)") && seen.evidence.len() == 3, "{seen:?}");
+        for other in [told(Some("TCP_FLAGS"), ACK, true), told(Some("INVALID_SYN"), SYN, true)] {
+            assert!(!other.summary.contains(setting) && !other.remediation.contains(room), "{other:?}");
+        }
     }
 
     /// 5.10 where no program can sit on a function: the process may have been gone when the request came.

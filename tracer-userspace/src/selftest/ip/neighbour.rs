@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use anyhow::{Context, Result};
-use netlink_packet_core::{NLM_F_CREATE, NLM_F_EXCL};
+use netlink_packet_core::{NLM_F_CREATE, NLM_F_REPLACE};
 use netlink_packet_route::neighbour::{NeighbourAddress, NeighbourAttribute, NeighbourMessage, NeighbourState};
 
 use super::{Ip, Mac, index};
@@ -17,13 +17,13 @@ const DESTINATION: u16 = 1;
 const GIVEN: u16 = 0x80 | 0x40;
 
 impl Ip {
-    /// An entry that nobody asks about.
+    /// An entry that nobody asks about, in place of one that is being asked about, too.
     pub fn neighbour(&mut self, address: impl Into<IpAddr>, mac: Mac, device: &str) -> Result<()> {
         let address = address.into();
         let mut entry = of(address, index(device)?);
         entry.header.state = NeighbourState::Permanent;
         entry.attributes.push(NeighbourAttribute::LinkLayerAddress(mac.to_vec()));
-        self.send(libc::RTM_NEWNEIGH, NLM_F_CREATE | NLM_F_EXCL, &entry)
+        self.send(libc::RTM_NEWNEIGH, NLM_F_CREATE | NLM_F_REPLACE, &entry)
             .with_context(|| format!("neighbour {address} of {device}"))
     }
 

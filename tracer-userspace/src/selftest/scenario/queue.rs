@@ -1,17 +1,21 @@
 //! A listener without room: the kernel drops the SYN and says nothing.
 
+use std::fs;
 use std::net::{SocketAddr, TcpStream};
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::thread;
+use std::time::Instant;
 
-use crate::record::Label;
-use anyhow::{Context, Result};
+use crate::record::{Label, Outcome};
+use anyhow::{Context, Result, anyhow, bail};
 use nix::errno::Errno;
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, SockaddrStorage, connect, socket};
 
 use super::{Need, Scenario, Stage};
-use crate::selftest::dial::{Ending, Kind};
+use crate::selftest::dial::{Dial, Ending, Kind};
 use crate::selftest::pods::{HOST, HTTP};
-use crate::selftest::world::NODE;
+use crate::selftest::prober::Prober;
+use crate::selftest::world::{BRIDGE, BRIDGE_MAC, NODE};
 
 const ACCEPT: Option<Label> = Some(Label::AcceptQueueOverflow);
 const HALF_OPEN: Option<Label> = Some(Label::SynBacklogOverflow);
@@ -20,6 +24,7 @@ pub(super) const ALL: &[Scenario] = &[
     Scenario::new("accept_queue_overflow", ACCEPT, accept_queue),
     Scenario::new("accept_queue_overflow_v6", ACCEPT, accept_queue).v6(),
     Scenario::new("accept_queue_overflow_after_lo_was_down", ACCEPT, after_lo_was_down).own(),
+    Scenario::new("accept_queue_aborts", Some(Label::MidStreamRst), aborts).needs(&[Need::RealProcessor]),
     Scenario::new("syn_backlog_overflow", HALF_OPEN, syn_backlog).needs(&[Need::Nft]),
     Scenario::new("syn_backlog_overflow_v6", HALF_OPEN, syn_backlog).v6().needs(&[Need::Nft]),
     Scenario::new("syn_backlog_with_cookies", None, cookies).needs(&[Need::Nft]),
@@ -42,6 +47,44 @@ fn after_lo_was_down(stage: &mut Stage<'_>) -> Result<()> {
     let first = || TcpStream::connect::<SocketAddr>(target).context("a connection that waits to be accepted");
     let _waiting = stage.world.node.enter(|| Ok([first()?, first()?]))?;
     stage.fails(Kind::Http, target, Ending::Timeout)
+}
+
+/// The queue fills up while the answer to the prober's SYN waits for the node's link-layer address, which the pod's kernel
+/// leaves to others to find out. The end of the handshake finds no room then, and the pod's setting makes it a RST.
+fn aborts(stage: &mut Stage<'_>) -> Result<()> {
+    let pod = stage.serving("backlog:2", HTTP)?;
+    let connect = || TcpStream::connect(pod).context("a connection that waits to be accepted");
+    let _waiting = stage.world.node.enter(|| Ok([connect()?, connect()?]))?;
+    let inside = stage.inside(pod)?;
+    inside.sysctl(&[("ipv4/tcp_abort_on_overflow", "1"), ("ipv4/neigh/eth0/app_solicit", "30")])?;
+    inside.ip(|ip| ip.forget_neighbours("eth0"))?;
+    let mut second = Prober::start(&stage.world.node, stage.options)?;
+    let dial = Dial::new(Kind::Http, pod, stage.options.patience);
+    stage.mentions(&["its listener refused", "net.ipv4.tcp_abort_on_overflow is 1"]);
+    let listed = stage.listed(pod, stage.verdict(Label::MidStreamRst, Outcome::Failure))?;
+    let outcome = thread::scope(|scope| {
+        let waiting = scope.spawn(move || second.dial(dial));
+        is_half_open(stage, pod)?;
+        let _last = stage.inside(pod)?.enter(connect)?;
+        stage.inside(pod)?.ip(|ip| ip.neighbour(BRIDGE, BRIDGE_MAC, "eth0"))?;
+        waiting.join().map_err(|_| anyhow!("the prober panicked"))?
+    })?;
+    stage.ended(listed, &outcome, &[Ending::Reset])
+}
+
+/// Waits until a SYN has been taken in that pod.
+fn is_half_open(stage: &mut Stage<'_>, pod: SocketAddr) -> Result<()> {
+    const SYN_RECV: &str = "03";
+    let began = Instant::now();
+    // The listener is IPv6's, and takes IPv4, too.
+    let sockets = || Ok(fs::read_to_string("/proc/thread-self/net/tcp6")?);
+    let is = |line: &str| line.split_whitespace().nth(3) == Some(SYN_RECV);
+    while !stage.inside(pod)?.enter(sockets)?.lines().any(is) {
+        if began.elapsed() > stage.options.patience {
+            bail!("no handshake began");
+        }
+    }
+    Ok(())
 }
 
 /// A client whose answers get lost fills the queue of half-open connections; no cookies.

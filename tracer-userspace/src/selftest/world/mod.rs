@@ -26,7 +26,7 @@ pub const BRIDGE: Ipv4Addr = Ipv4Addr::new(10, 88, 0, 1);
 pub const BRIDGE6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0x10, 0x88, 0, 0, 0, 0, 1);
 /// Its link-layer address. Without one of its own a bridge takes the lowest of its ports', and another one when that
 /// port goes: a pod of the last scenario, at some later time. What a pod then still sends to the old address is lost.
-const BRIDGE_MAC: Mac = [0x0a, 0x58, 0x0a, 0x58, 0x00, 0x01];
+pub const BRIDGE_MAC: Mac = [0x0a, 0x58, 0x0a, 0x58, 0x00, 0x01];
 /// The node's own address.
 pub const NODE: Ipv4Addr = Ipv4Addr::new(10, 89, 0, 1);
 /// The same in IPv6.
