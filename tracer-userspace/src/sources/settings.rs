@@ -13,6 +13,7 @@ use crate::event::NodeSettings;
 /// moves by itself: settings are sent again when they change.
 const QUOTED: &[(&str, &str)] = &[
     ("ipv4/ip_forward", "net.ipv4.ip_forward"),
+    ("ipv6/conf/all/forwarding", "net.ipv6.conf.all.forwarding"),
     ("ipv4/conf/all/rp_filter", "net.ipv4.conf.all.rp_filter"),
     ("ipv4/tcp_max_syn_backlog", "net.ipv4.tcp_max_syn_backlog"),
     ("ipv4/tcp_syncookies", "net.ipv4.tcp_syncookies"),

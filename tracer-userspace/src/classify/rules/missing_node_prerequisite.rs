@@ -27,8 +27,8 @@ fn not_forwarded(case: &Case<'_>) -> Option<Finding> {
     let (time, drop, reason) = drops.find_map(|(time, d)| Some((time, d, shown_by(d)?)))?;
     // What somebody answers was not needed by it. And where the kernel gives no reason: the same function drops for want of
     // a route, and then sends an ICMP error.
-    let answered = case.attempt.reset_received().is_some() || (reason == Reason::Function && no_route(case, drop));
-    if !case.settled || answered {
+    let otherwise = reason == Reason::Function && (no_route(case, drop) || forwards(case, drop));
+    if !case.settled || case.attempt.reset_received().is_some() || otherwise {
         return None;
     }
     let device = drop.device.as_ref().map_or("the device it came in on", |d| d.name.as_str());
@@ -55,6 +55,13 @@ fn no_route(case: &Case<'_>, drop: &PacketDrop) -> bool {
         case.attempt.errno().is_some_and(|it| matches!(it, libc::EHOSTUNREACH | libc::ENETUNREACH | libc::EACCES));
     let deaf = drop.flow.dst.is_ipv4() && !case.node.missing_of(icmp_hook(drop.flow.dst)).is_empty();
     case.attempt.icmp().next().is_some() || came || (deaf && value(case, drop) != Some("0"))
+}
+
+/// The setting is on: `ip6_forward` drops then for want of a policy (xfrm), or what has a socket already, found by early demux.
+/// `ip_error` may drop for the device's own setting, but as silently for a blackhole, which CNIs lay under their blocks of
+/// addresses, and for a route that refuses once the source has had its share of ICMP errors (`ip_rt_error_burst`).
+fn forwards(case: &Case<'_>, drop: &PacketDrop) -> bool {
+    value(case, drop).is_some_and(|value| value != "0")
 }
 
 /// What shows that a device does not forward.
@@ -217,6 +224,28 @@ mod tests {
         v6.missing("icmp6_send").connect().drop_with(SYN, NODE, |drop| drop.location = Some("ip6_forward".into()));
         assert_eq!(v6.gives_up().labels(), ["missing_node_prerequisite"]);
         assert_eq!(told("1").0, Label::Unexplained);
+    }
+
+    /// Early demux found a socket (amazon-vpc-cni-k8s#1269), or a blackhole took it.
+    #[test]
+    fn what_is_dropped_on_a_node_that_forwards_is_another_s() {
+        let told = |dst: &str, place: &str, setting: &str, value: Option<&str>| {
+            let mut stream = Stream::to(dst);
+            let mut settings = NodeSettings::default();
+            settings.sysctls.extend(value.map(|value| (setting.to_owned(), value.to_owned())));
+            stream.push(Fact::NodeSettings(settings)).connect();
+            stream.drop_with(SYN, NODE, |drop| drop.location = Some(place.to_owned()));
+            let told = stream.gives_up().verdicts().remove(0).verdict;
+            (told.label, told.confidence)
+        };
+        let v6 = ("[fd00::2]:8080", "ip6_forward", "net.ipv6.conf.all.forwarding");
+        let v4 = ("10.88.0.2:8080", "ip_error", "net.ipv4.ip_forward");
+        for (dst, place, setting) in [v6, v4] {
+            let of = |value| told(dst, place, setting, value);
+            assert_eq!(of(Some("1")).0, Label::Unexplained);
+            assert_eq!(of(Some("0")), (Label::MissingNodePrerequisite, Confidence::Likely));
+            assert_eq!(of(None), (Label::MissingNodePrerequisite, Confidence::Likely), "not read");
+        }
     }
 
     fn base_policy(hook: &str) -> Fact {
