@@ -88,8 +88,10 @@ fn value<'a>(case: &Case<'a>, drop: &PacketDrop) -> Option<&'a str> {
     read.filter(|_| drop.netns == case.node.netns())
 }
 
+/// For IPv4 a device's own setting alone decides, to which a change of the node's is copied.
 fn quoted(case: &Case<'_>, drop: &PacketDrop) -> String {
-    value(case, drop).map(|value| format!(" ({} = {value})", setting(drop))).unwrap_or_default()
+    let own = if drop.flow.dst.is_ipv4() && forwards(case, drop) { ": it is the device's own setting" } else { "" };
+    value(case, drop).map(|value| format!(" ({} = {value}{own})", setting(drop))).unwrap_or_default()
 }
 
 const fn setting(drop: &PacketDrop) -> &'static str {
@@ -144,6 +146,19 @@ mod tests {
         let verdict = &stream.verdicts()[0].verdict;
         assert_eq!(verdict.confidence, Confidence::Proven);
         assert!(verdict.remediation.starts_with("sysctl -w net.ipv4.ip_forward=1"), "{}", verdict.remediation);
+    }
+
+    #[test]
+    fn a_device_s_own_setting_is_told_from_the_node_s() {
+        let told = |forwards: &str| {
+            let mut stream = Stream::new();
+            let mut settings = NodeSettings::default();
+            settings.sysctls.insert("net.ipv4.ip_forward".into(), forwards.into());
+            stream.push(Fact::NodeSettings(settings)).connect().drop(SYN, "IP_INADDRERRORS", NODE);
+            stream.verdicts().remove(0).verdict.summary
+        };
+        assert!(told("0").ends_with("(net.ipv4.ip_forward = 0)"), "{}", told("0"));
+        assert!(told("1").ends_with("(net.ipv4.ip_forward = 1: it is the device's own setting)"), "{}", told("1"));
     }
 
     /// Seen: the route went, and the next advertisement was ignored.
