@@ -1,4 +1,4 @@
-//! A listener without room: the kernel drops the SYN and says nothing.
+//! A listener without room: the kernel drops the SYN and says nothing, or resets what it finds no room for at the end.
 
 use std::fs;
 use std::net::{SocketAddr, TcpStream};
