@@ -42,9 +42,9 @@ fn no_way_back(case: &Case<'_>) -> Option<Finding> {
     Some(found.with_confidence(Confidence::Likely).resting_on(&["kfree_skb"]))
 }
 
-/// `connect(2)` said so itself, before any SYN.
+/// `connect(2)` said so itself, before any SYN. That a link went down, and the route with it, may be told a moment later.
 fn by_connect(case: &Case<'_>) -> Option<Finding> {
-    let (time, failed) = case.attempt.connect_failed_at()?;
+    let (time, failed) = case.attempt.connect_failed_at().filter(|_| case.settled)?;
     let meaning = meaning(failed)?;
     let dst = failed.dst.ip();
     let error = errno_words(failed.errno);
