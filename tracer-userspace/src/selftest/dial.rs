@@ -39,8 +39,10 @@ pub struct Dial {
     /// SO_LINGER of one second, as the kubelet sets since 1.27.
     pub linger: bool,
     /// It leaves the socket dialling when the time is up, as an httpGet probe of a kubelet built with Go 1.23 does.
+    #[serde(default)]
     pub dials_on: bool,
     /// How long it does nothing once connected: a kubelet without CPU.
+    #[serde(default)]
     pub idle_ms: u64,
 }
 

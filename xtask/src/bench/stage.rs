@@ -226,8 +226,7 @@ impl Prober {
     pub(super) fn asks(&mut self, kind: &str, targets: impl Iterator<Item = String>, pace: Duration) -> Result<()> {
         let (begun, mut made) = (Instant::now(), 0);
         for dst in targets {
-            let dial =
-                json!({"ask": "dial", "dst": dst, "kind": kind, "timeout_ms": 200, "linger": true, "dials_on": false});
+            let dial = json!({"ask": "dial", "dst": dst, "kind": kind, "timeout_ms": 200, "linger": true});
             writeln!(self.stdin, "{dial}").context("ask kubelet")?;
             made += 1;
             thread::sleep((pace * made).saturating_sub(begun.elapsed()));
