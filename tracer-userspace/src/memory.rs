@@ -56,11 +56,17 @@ fn unwritten(smaps: &str) -> Vec<Range<usize>> {
     for line in smaps.lines() {
         if let Some((pages, is_fixed)) = header(line) {
             current = is_fixed.then_some(pages);
-        } else if line.split_ascii_whitespace().eq(["Anonymous:", "0", "kB"]) {
+        } else if line.starts_with("Anonymous:") {
+            current = current.filter(|_| is_none(line));
+        } else if line.starts_with("Swap:") && is_none(line) {
             found.extend(current.take());
         }
     }
     found
+}
+
+fn is_none(line: &str) -> bool {
+    line.split_ascii_whitespace().skip(1).eq(["0", "kB"])
 }
 
 /// `5581c0a00000-5581c0c00000 r-xp 00200000 fe:01 1234   /usr/bin/tracer`: the range, and whether it is a file's and may not be
@@ -82,21 +88,32 @@ mod tests {
 5581c0a00000-5581c0c00000 r--p 00000000 fe:01 1234                       /usr/bin/tracer
 Rss:                1024 kB
 Anonymous:             0 kB
+Swap:                  0 kB
 VmFlags: rd mr mw me sd
 5581c0c00000-5581c1200000 r-xp 00200000 fe:01 1234                       /usr/bin/tracer
 Anonymous:             0 kB
+Swap:                  0 kB
 5581c1200000-5581c1300000 r--p 00800000 fe:01 1234                       /usr/bin/tracer
 Anonymous:          1020 kB
+Swap:                  0 kB
 5581c1300000-5581c1310000 rw-p 00900000 fe:01 1234                       /usr/bin/tracer
 Anonymous:             0 kB
+Swap:                  0 kB
 7f00c0a00000-7f00c0c00000 r-xp 00000000 fe:01 99                         /usr/lib/libc.so.6
 Anonymous:             0 kB
+Swap:                  0 kB
 7f00d0000000-7f00d0200000 r--s 00002000 00:0e 7                          anon_inode:bpf-map
 Anonymous:             0 kB
+Swap:                  0 kB
 7f00e0000000-7f00e0200000 r--p 00000000 00:00 0
 Anonymous:             0 kB
+Swap:                  0 kB
 7ffd00000000-7ffd00021000 rw-p 00000000 00:00 0                          [stack]
 Anonymous:             0 kB
+Swap:                  0 kB
+7ffe00000000-7ffe00021000 r--p 00000000 fe:01 98                         /usr/lib/swapped.so
+Anonymous:             0 kB
+Swap:                  8 kB
 ";
 
     #[test]
@@ -107,7 +124,7 @@ Anonymous:             0 kB
             0x7f00_c0a0_0000..0x7f00_c0c0_0000,
         ];
         assert_eq!(unwritten(SMAPS), files);
-        assert!(unwritten("garbage\n-\nAnonymous: 0 kB\n").is_empty());
+        assert!(unwritten("garbage\n-\nAnonymous: 0 kB\nSwap: 0 kB\n").is_empty());
     }
 
     #[test]
