@@ -4,6 +4,7 @@
 //! so a virtual service that matches its destination schedules it as a new connection. The prober itself never gets a RST.
 
 use std::collections::BTreeSet;
+use std::net::SocketAddr;
 
 use serde_json::json;
 
@@ -73,15 +74,17 @@ fn unanswered(case: &Case<'_>, port: &NodePort) -> Option<Finding> {
     let silent = case.attempt.drops().next().is_none()
         && case.attempt.reset_received().is_none()
         && case.attempt.icmp().next().is_none();
-    if !case.settled || !silent || case.node.missing_of(&["ip_vs_nat_xmit", "ip_vs_leave"]).is_empty() {
+    let hooks = ipvs_hooks(case.attempt.flow.dst);
+    if !case.settled || !silent || case.node.missing_of(hooks).is_empty() {
         return None;
     }
     let found = finding(case, Some(port), Vec::new());
-    Some(Finding {
-        decided_at: ended,
-        rests_on: &["ip_vs_nat_xmit", "ip_vs_leave"],
-        ..found.with_confidence(Confidence::Possible)
-    })
+    Some(Finding { decided_at: ended, rests_on: hooks, ..found.with_confidence(Confidence::Possible) })
+}
+
+/// What tells where IPVS sends a packet, and what it drops.
+const fn ipvs_hooks(dst: SocketAddr) -> &'static [&'static str] {
+    if dst.is_ipv4() { &["ip_vs_nat_xmit", "ip_vs_leave"] } else { &["ip_vs_nat_xmit_v6", "ip_vs_leave"] }
 }
 
 fn finding(case: &Case<'_>, port: Option<&NodePort>, mut seen: Vec<Evidence>) -> Finding {

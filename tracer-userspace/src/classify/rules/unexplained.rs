@@ -224,7 +224,7 @@ const OF_IPV6: [&str; 8] = [
     "tcp_receive_reset",
     "kfree_skb",
     "icmp6_send",
-    "ip_vs_nat_xmit",
+    "ip_vs_nat_xmit_v6",
     "ip_vs_leave",
     "tcp_retransmit_skb",
 ];
@@ -366,12 +366,21 @@ mod tests {
     #[test]
     fn a_hook_of_the_other_family_is_not_missed() {
         let missed = |mut stream: Stream| {
-            stream.missing("icmp_send").missing("icmp6_send").missing("tcp_v4_send_reset").missing("tcp_v6_send_reset");
+            for hook in [
+                "icmp_send",
+                "icmp6_send",
+                "ip_vs_nat_xmit",
+                "ip_vs_nat_xmit_v6",
+                "tcp_v4_send_reset",
+                "tcp_v6_send_reset",
+            ] {
+                stream.missing(hook);
+            }
             stream.connect().drop_on(SYN, "QDISC_DROP", NODE, None).gives_up();
             stream.verdicts().remove(0).verdict.missing_hooks
         };
-        assert_eq!(missed(Stream::new()), ["icmp_send", "tcp_v4_send_reset"]);
-        assert_eq!(missed(Stream::to("[fd00::2]:8080")), ["icmp6_send", "tcp_v6_send_reset"]);
+        assert_eq!(missed(Stream::new()), ["icmp_send", "ip_vs_nat_xmit", "tcp_v4_send_reset"]);
+        assert_eq!(missed(Stream::to("[fd00::2]:8080")), ["icmp6_send", "ip_vs_nat_xmit_v6", "tcp_v6_send_reset"]);
     }
 
     #[test]
