@@ -86,9 +86,11 @@ fn is_without_room(reset: &ResetSent) -> bool {
 /// What of it is known: a child is not made for want of memory either.
 fn no_room(case: &Case<'_>, reset: &ResetSent) -> String {
     let why = match (full(case), &reset.reason) {
-        (Some((_, queue)), _) => format!(
-            "its accept queue is full ({} waiting, {} allowed) and net.ipv4.tcp_abort_on_overflow is 1",
-            queue.waiting, queue.backlog
+        (Some((_, queue)), reason) => format!(
+            "its accept queue is full ({} waiting, {} allowed) and {}net.ipv4.tcp_abort_on_overflow is 1",
+            queue.waiting,
+            queue.backlog,
+            if reason.is_some() { "" } else { "most likely " }
         ),
         (None, Some(_)) => {
             "net.ipv4.tcp_abort_on_overflow is 1, and its accept queue was most likely full".to_owned()
