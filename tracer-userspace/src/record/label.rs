@@ -259,6 +259,14 @@ labels! {
         lookalikes: "A firewall that drops data has its own event: `firewall_drop`. A single retransmission is loss, not this. A request that got through in smaller segments and is not answered is `slow_response`.",
         mend: "Set the CNI's MTU to that of the smallest link less the encapsulation (VXLAN 50, WireGuard 60/80, IPIP 20), and let ICMP type 3 code 4 (ICMPv6 type 2) pass.",
     }
+    /// The kubelet sent its request, or read the answer, too late.
+    KubeletDelayed = "kubelet_delayed" {
+        title: "the kubelet asked, or read the answer, too late",
+        meaning: "The network and the application were in time, and the kubelet was not. The answer lay in the prober's socket before the probe's timeout, and the kubelet says that it timed out, so it did not get to read it; or its request went out when most of its time was over. It had no CPU, or was stopped, or had too much to do at once.",
+        evidence: "likely: the kubelet's own outcome of this attempt is a timeout while it waited for the answer's headers, the probe speaks plain HTTP, and the status line of the answer (no redirect) had reached the attempt's socket more than 0.2 s before timeoutSeconds had passed since the connect (`cgroup_skb`). The outcome is tied to the attempt by pod, container, kind of probe and time. likely: nothing was answered, nothing was sent again, and the last segment of the connection, which acknowledged the request, had passed (`tcp_mstamp` of the socket when it was closed) later than half-way between handshake and close; not from 15 s on, where a keepalive segment of the kubelet can have been the last. possible: when the bytes came was not seen, but they lay unread in the socket when the kubelet closed it, 0.2 s or more after its own timeout.",
+        lookalikes: "An answer after the timeout, or none to a request that was sent at once, is `slow_response`; a server that hangs may have been asked late, too: then the next attempts say so. A server that hangs and sends TCP keepalive segments more often than the probe times out looks the same. An answer whose body never ends is one that the application did not finish, and gets no such label. With TLS or gRPC the first bytes are a handshake's: that is `slow_response`. A server that sends a status line and stops before the end of its headers looks the same.",
+        mend: "Give the kubelet CPU: reserve it (--system-reserved, --kube-reserved, a cgroup of its own), look at the node's load and at /proc/pressure/cpu at that moment; or raise timeoutSeconds.",
+    }
     /// Established, and TLS was not finished before the timeout.
     TlsHandshakeSlow = "tls_handshake_slow" {
         title: "the TLS handshake was not finished in time",
@@ -291,14 +299,6 @@ labels! {
         evidence: "proven: the server's FIN arrived at the prober's own socket with the request sent and no byte received. likely: nothing was sent, and every probe that the attempt can be sends a request (none is a tcpSocket): where a sockmap program redirects payload between sockets of the node, a healthy probe looks the same. Where the listener ended at the same time, the verdict says so.",
         lookalikes: "A close by RST is `mid_stream_rst`. A tcpSocket probe that sends nothing and is closed by the server succeeded. Where the pod has a proxy (istio-proxy, linkerd-proxy, queue-proxy) that may have closed in the application's place, the verdict says so.",
         mend: "Look at the process's own log at that moment: it closed the connection on purpose, crashed, or was shutting down.",
-    }
-    /// The kubelet sent its request, or read the answer, too late.
-    KubeletDelayed = "kubelet_delayed" {
-        title: "the kubelet asked, or read the answer, too late",
-        meaning: "The network and the application were in time, and the kubelet was not. The answer lay in the prober's socket before the probe's timeout, and the kubelet says that it timed out, so it did not get to read it; or its request went out when most of its time was over. It had no CPU, or was stopped, or had too much to do at once.",
-        evidence: "likely: the kubelet's own outcome of this attempt is a timeout while it waited for the answer's headers, the probe speaks plain HTTP, and the status line of the answer (no redirect) had reached the attempt's socket more than 0.2 s before timeoutSeconds had passed since the connect (`cgroup_skb`). The outcome is tied to the attempt by pod, container, kind of probe and time. likely: nothing was answered, nothing was sent again, and the last segment of the connection, which acknowledged the request, had passed (`tcp_mstamp` of the socket when it was closed) later than half-way between handshake and close; not from 15 s on, where a keepalive segment can have been the last. possible: when the bytes came was not seen, but they lay unread in the socket when the kubelet closed it, 0.2 s or more after its own timeout.",
-        lookalikes: "An answer after the timeout, or none to a request that was sent at once, is `slow_response`; a server that hangs may have been asked late, too: then the next attempts say so. An answer whose body never ends is one that the application did not finish, and gets no such label. With TLS or gRPC the first bytes are a handshake's: that is `slow_response`. A server that sends a status line and stops before the end of its headers looks the same.",
-        mend: "Give the kubelet CPU: reserve it (--system-reserved, --kube-reserved, a cgroup of its own), look at the node's load and at /proc/pressure/cpu at that moment; or raise timeoutSeconds.",
     }
     /// The application answered, and said no.
     AppStatusFailure = "app_status_failure" {

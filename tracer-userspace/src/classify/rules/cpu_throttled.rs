@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use super::super::evidence::evidence;
-use super::slow_response::taken_and_silent;
+use super::slow_response::{asked_late, taken_and_silent};
 use super::{Case, Finding, Label};
 use crate::plural::counted;
 use crate::record::Confidence;
@@ -13,7 +13,8 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let ended = taken_and_silent(case)?;
     let attempt = case.attempt;
     let readings = case.node.throttling(attempt.netns?, attempt.flow.dst);
-    let mut inside = readings.filter(|(time, _)| (attempt.started..=ended).contains(time));
+    let asked = asked_late(case).unwrap_or(attempt.started);
+    let mut inside = readings.filter(|(time, _)| (asked..=ended).contains(time));
     let (_, first) = inside.next()?;
     let (time, last) = inside.last()?;
     let (cgroup, times, micros) = last.iter().find_map(|now| {

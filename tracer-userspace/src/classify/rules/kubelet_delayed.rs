@@ -88,7 +88,7 @@ fn is_final(answer: &Answer) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use crate::event::{AnswerKind, ProbeSays, TcpState};
+    use crate::event::{AnswerKind, Fact, ProbeSays, TcpState};
     use crate::record::Confidence;
     use crate::testing::Stream;
 
@@ -97,6 +97,16 @@ mod tests {
         stream.http_readiness().connect().established().wait_ms(answer_after_ms).answer(AnswerKind::Http, Some(200));
         stream.wait_ms(3000).state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 200)).kubelet(says);
         stream.labels()
+    }
+
+    /// The pod is gone when the FIN comes.
+    #[test]
+    fn what_is_sent_again_after_the_end_is_no_request() {
+        let mut stream = Stream::new();
+        stream.http_readiness().connect().established().wait_ms(1001);
+        stream.state_quiet((TcpState::Established, TcpState::FinWait1), (100, 101, 0), 100_000_000);
+        stream.wait_ms(200).sent_again(0, false).wait_ms(10).push(Fact::Tick);
+        assert_eq!(stream.labels(), ["kubelet_delayed"]);
     }
 
     /// kubernetes#89898: reached at once, and asked 100 ms before the end of its second.
@@ -133,6 +143,7 @@ mod tests {
             stream.state_quiet(end, (100, 101, 0), 200_000_000).labels()
         };
         assert_eq!(told(true, 1), ["slow_response"], "it was sent at once, and again");
+        assert_eq!(told(false, 1), ["kubelet_delayed"]);
         assert_eq!(told(false, 16), ["slow_response"], "a keepalive");
     }
 

@@ -118,7 +118,7 @@ pub(super) fn asked_late(case: &Case<'_>) -> Option<u64> {
     let ((ended, _), established, last) = (attempt.ended?, attempt.established?, attempt.last.as_ref()?);
     let quiet = last.quiet_ns.filter(|_| last.old == TcpState::Established)?;
     let lasted = ended.saturating_sub(established);
-    let sent_once = attempt.sent_again.is_none_or(|at| at <= established);
+    let sent_once = attempt.sent_again.is_none_or(|at| at <= established || at >= ended);
     (sent_once && quiet < lasted / 2 && lasted < FIRST_KEEPALIVE_NS).then(|| ended.saturating_sub(quiet))
 }
 
