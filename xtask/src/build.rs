@@ -26,10 +26,10 @@ pub(crate) fn release() -> Result<()> {
     sh::step("building the release binaries", || sh::run(&mut sh::cargo(&args)))
 }
 
-/// The same for the demo and the tests: optimised, but not linked as one.
-pub(crate) fn trial() -> Result<()> {
-    let args = ["build", "--profile", "trial", "-p", "tracer-userspace", "-p", "tracer-tests", "--bins"];
-    sh::step("building the binaries to be tried out", || sh::run(&mut sh::cargo(&args)))
+/// The same for the demo and the tests, in the one profile that they share.
+pub(crate) fn programs() -> Result<()> {
+    let args = ["build", "-p", "tracer-userspace", "-p", "tracer-tests", "--bins"];
+    sh::step("building tracer and the programs of the tests", || sh::run(&mut sh::cargo(&args)))
 }
 
 /// The eBPF programs, by the build script that embeds them.

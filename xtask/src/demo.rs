@@ -10,6 +10,6 @@ pub(crate) fn run() -> Result<()> {
         return Err(sh::missing("the demo makes network namespaces and loads eBPF programs: run it as root".into()));
     }
     setup::ensure(setup::Purpose::Demo)?;
-    build::trial()?;
-    sh::run(sh::command(sh::trial_bin("demo")).arg("--tracer").arg(sh::trial_bin("tracer")))
+    build::programs()?;
+    sh::run(sh::command(sh::debug_bin("demo")).arg("--tracer").arg(sh::debug_bin("tracer")))
 }

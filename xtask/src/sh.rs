@@ -52,8 +52,8 @@ pub(crate) fn release_bin(name: &str) -> PathBuf {
 }
 
 /// A binary of the demo and the tests.
-pub(crate) fn trial_bin(name: &str) -> PathBuf {
-    target().join("trial").join(name)
+pub(crate) fn debug_bin(name: &str) -> PathBuf {
+    target().join("debug").join(name)
 }
 
 /// Does one long step, with a line before it and one with the seconds after it.

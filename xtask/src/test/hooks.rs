@@ -63,7 +63,7 @@ fn forget(rows: &Path) {
 fn command(rows: &Path) -> Vec<String> {
     let path = |path: &Path| path.display().to_string();
     let words = ["hooks", "--duration", "100ms", "-o", "ndjson", "--output-file"].map(str::to_owned);
-    [path(&sh::trial_bin("tracer"))].into_iter().chain(words).chain([path(rows)]).collect()
+    [path(&sh::debug_bin("tracer"))].into_iter().chain(words).chain([path(rows)]).collect()
 }
 
 fn read(rows: &Path, code: i32) -> Result<()> {

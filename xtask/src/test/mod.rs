@@ -89,7 +89,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     fetching.join().map_err(|_| anyhow::anyhow!("fetching the kernels ended in a panic"))??;
     tally += sh::step("tests that need root", units::as_root)?;
     let soak = thread::spawn(units::soak);
-    let built = build::trial();
+    let built = build::programs();
     tally += soak.join().map_err(|_| anyhow::anyhow!("the longest test ended in a panic"))??;
     built?;
     tally += on_kernels(args, &releases)?;

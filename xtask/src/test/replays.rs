@@ -38,7 +38,7 @@ pub(crate) fn run(args: &Args, here: &[Row]) -> Result<Tally> {
 /// Each scenario once more, now by `tracer record`: its verdicts must be right, too.
 fn record(args: &Args, here: &[Row], place: &Path) -> Result<Vec<Row>> {
     let recorder = Recorder {
-        programs: sh::target().join("trial"),
+        programs: sh::target().join("debug"),
         names: if args.few_recordings { one_of_each(here) } else { args.only.clone() },
         exact: args.few_recordings,
         machine: super::releases(args).into_iter().find(|release| release.name == MACHINE),
@@ -106,7 +106,7 @@ impl Stage {
         fs::create_dir_all(&place)?;
         fs::set_permissions(&place, Permissions::from_mode(0o755))?;
         let stage = Self(place);
-        stage.copy(&sh::trial_bin("tracer"), "tracer", 0o755)?;
+        stage.copy(&sh::debug_bin("tracer"), "tracer", 0o755)?;
         Ok(stage)
     }
 

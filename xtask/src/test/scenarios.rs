@@ -304,10 +304,10 @@ enum Only<'a> {
 /// The command line of a run of these scenarios.
 fn command_for(args: &Args, rows: &Path, only: Only<'_>) -> Vec<String> {
     let path = |path: PathBuf| path.display().to_string();
-    let mut words = vec![path(sh::trial_bin("scenarios")), "--json".into(), path(rows.to_owned())];
+    let mut words = vec![path(sh::debug_bin("scenarios")), "--json".into(), path(rows.to_owned())];
     match args.mechanism_only {
         true => words.push("--mechanism-only".into()),
-        false => words.extend(["--tracer".into(), path(sh::trial_bin("tracer"))]),
+        false => words.extend(["--tracer".into(), path(sh::debug_bin("tracer"))]),
     }
     let (names, exact) = match only {
         Only::Beginning(names) => (names, false),

@@ -85,7 +85,7 @@ fn command(rows: &Path, labels: &[String]) -> Vec<String> {
     let path = |path: &Path| path.display().to_string();
     let words = ["selftest", "-o", "ndjson", "--output-file"].map(str::to_owned);
     let labels = labels.iter().flat_map(|label| ["--label".to_owned(), label.clone()]);
-    [path(&sh::trial_bin("tracer"))].into_iter().chain(words).chain([path(rows)]).chain(labels).collect()
+    [path(&sh::debug_bin("tracer"))].into_iter().chain(words).chain([path(rows)]).chain(labels).collect()
 }
 
 /// The rows of a self-test that ended with that code.
