@@ -19,6 +19,17 @@ numbered! {
     }
 }
 
+/// Whether `connect(2)` failed for good: a positive errno that is no answer of a connect that goes on, or is over.
+#[must_use]
+#[inline(always)]
+pub const fn has_failed(errno: i32) -> bool {
+    const EINTR: i32 = 4;
+    const EISCONN: i32 = 106;
+    const EALREADY: i32 = 114;
+    const EINPROGRESS: i32 = 115;
+    !(errno <= 0 || matches!(errno, EINTR | EISCONN | EALREADY | EINPROGRESS))
+}
+
 /// A connect began (`CLOSE -> SYN_SENT`), in the connecting task's own context.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
@@ -143,3 +154,15 @@ pub struct Answer {
     pub reserved: u32,
 }
 wire_event!(Answer, Kind::Answer, 40);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_connect_that_goes_on_has_not_failed() {
+        assert!([0, -111, 4, 106, 114, 115, i32::MIN].into_iter().all(|errno| !has_failed(errno)));
+        // EACCES, EADDRNOTAVAIL, ENETUNREACH, ETIMEDOUT, ECONNREFUSED, EHOSTUNREACH
+        assert!([13, 99, 101, 110, 111, 113].into_iter().all(has_failed));
+    }
+}

@@ -1,4 +1,5 @@
-//! What crosses the boundary between the eBPF programs and userspace, and nothing else.
+//! What crosses the boundary between the eBPF programs and userspace, and what the programs decide without the kernel's
+//! help: plain functions, tested on the host.
 //!
 //! Every type is `repr(C)`, has its size and offsets asserted at compile time on the host and for
 //! the BPF target, and carries numbers that are written out and never reused. A value that the
@@ -27,6 +28,7 @@ macro_rules! numbered {
 }
 
 pub mod actor;
+pub mod answer;
 pub mod conn;
 pub mod drop;
 pub mod header;
@@ -37,10 +39,15 @@ pub mod names;
 pub mod netfilter;
 pub mod netns;
 pub mod offsets;
+pub mod packet;
 pub mod ports;
 pub mod reset;
+pub mod ring;
+pub mod state;
 pub mod stats;
+pub mod tracking;
 pub mod tuple;
+pub mod waiting;
 
 /// A 32-bit field that the running kernel does not have.
 pub const ABSENT32: u32 = u32::MAX;

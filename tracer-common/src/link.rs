@@ -40,3 +40,43 @@ pub struct Link {
     pub cni_netns: [u8; PATH_LEN],
 }
 wire_event!(Link, Kind::Link, 448);
+
+/// `include/uapi/linux/if.h`
+pub const IFF_UP: u32 = 1;
+/// See [`IFF_UP`].
+pub const IFF_LOOPBACK: u32 = 8;
+
+/// Whether a device is going down, of which a queue is reset. `state`: `net_device.state`, where it could be read.
+///
+/// `__dev_close_many` clears `__LINK_STATE_START` (bit 0) before it stops the queues and IFF_UP after:
+/// between the two the device is going down. A lost carrier or a replaced qdisc looks different.
+#[must_use]
+#[inline(always)]
+pub const fn is_going_down(flags: u32, state: Option<u64>) -> bool {
+    let stopped = match state {
+        Some(state) => state & 1 == 0,
+        None => flags & IFF_LOOPBACK != 0,
+    };
+    !(flags == crate::ABSENT32 || flags & IFF_UP == 0 || !stopped)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ABSENT32;
+
+    #[test]
+    fn a_device_goes_down_between_its_two_marks() {
+        const NOCARRIER: u64 = 1 << 2;
+        assert!(is_going_down(IFF_UP, Some(0)) && is_going_down(IFF_UP, Some(NOCARRIER)));
+        assert!(!is_going_down(IFF_UP, Some(1 | NOCARRIER)), "the carrier is lost, the device is up");
+        assert!(!is_going_down(0, Some(0)), "it is down already");
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_no_link_down() {
+        assert!(!is_going_down(ABSENT32, Some(0)) && !is_going_down(ABSENT32, None));
+        // A queue of the loopback device is reset for nothing else.
+        assert!(is_going_down(IFF_UP | IFF_LOOPBACK, None) && !is_going_down(IFF_UP, None));
+    }
+}

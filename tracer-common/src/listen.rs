@@ -33,6 +33,37 @@ numbered! {
     }
 }
 
+/// Limits of a network namespace that `tcp_conn_request` asks for.
+#[derive(Clone, Copy, Debug)]
+pub struct SynLimits {
+    /// `net.ipv4.tcp_max_syn_backlog`
+    pub max_backlog: u32,
+    /// `net.ipv4.tcp_syncookies`
+    pub cookies: u8,
+}
+
+/// A listener, whose limits are only read where they matter. A trait, since the compiler may put a closure into a function of
+/// its own.
+pub trait Listener {
+    /// Those of its namespace.
+    fn limits(&self) -> SynLimits;
+}
+
+/// What `tcp_conn_request` itself asks, the same from 5.10 to 7.2: `sk_acceptq_is_full` (more than the maximum),
+/// and without cookies `inet_csk_reqsk_queue_is_full` or more than three quarters of `tcp_max_syn_backlog`.
+#[inline(always)]
+pub fn full(waiting: u32, backlog: u32, half_open: u32, listener: &impl Listener) -> Option<Queue> {
+    if waiting > backlog {
+        return Some(Queue::Accept);
+    }
+    if half_open == 0 {
+        return None;
+    }
+    let SynLimits { max_backlog: max, cookies } = listener.limits();
+    let over = half_open >= backlog || max.saturating_sub(half_open) < max >> 2;
+    (over && cookies == 0).then_some(Queue::HalfOpen)
+}
+
 /// The SYN of a tracked connection met a listener with a full queue: the kernel drops it.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
@@ -72,3 +103,45 @@ pub struct TlsHello {
     pub reserved: u16,
 }
 wire_event!(TlsHello, Kind::TlsHello, 48);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    impl Listener for SynLimits {
+        fn limits(&self) -> SynLimits {
+            *self
+        }
+    }
+
+    fn without_cookies(max_backlog: u32) -> SynLimits {
+        SynLimits { max_backlog, cookies: 0 }
+    }
+
+    #[test]
+    fn a_backlog_takes_one_more_than_its_number() {
+        let limits = without_cookies(0);
+        assert_eq!(full(5, 5, 0, &limits), None);
+        assert_eq!(full(6, 5, 0, &limits), Some(Queue::Accept));
+        // `listen(fd, 0)` lets one wait.
+        assert_eq!((full(0, 0, 0, &limits), full(1, 0, 0, &limits)), (None, Some(Queue::Accept)));
+    }
+
+    #[test]
+    fn half_open_handshakes_fill_a_queue_only_without_cookies() {
+        assert_eq!(full(0, 128, 127, &without_cookies(1024)), None);
+        assert_eq!(full(0, 128, 128, &without_cookies(1024)), Some(Queue::HalfOpen));
+        for cookies in [1, 2] {
+            assert_eq!(full(0, 128, 128, &SynLimits { max_backlog: 1024, cookies }), None);
+        }
+    }
+
+    #[test]
+    fn the_last_quarter_of_the_namespace_is_for_peers_that_are_known() {
+        assert_eq!(full(0, 4096, 768, &without_cookies(1024)), None);
+        assert_eq!(full(0, 4096, 769, &without_cookies(1024)), Some(Queue::HalfOpen));
+        // More than the maximum, which was lowered meanwhile, and one that cannot be read.
+        assert_eq!(full(0, 4096, 2000, &without_cookies(1024)), Some(Queue::HalfOpen));
+        assert_eq!(full(0, 4096, 2000, &without_cookies(u32::MAX)), None);
+    }
+}

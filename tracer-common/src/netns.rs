@@ -57,3 +57,93 @@ pub struct NetnsOpen {
     pub path: [u8; PATH_LEN],
 }
 wire_event!(NetnsOpen, Kind::NetnsOpen, 168);
+
+/// Whether a path may name a network namespace, by its first eight bytes, read as a number in network order.
+#[must_use]
+#[inline(always)]
+pub const fn may_name(head: u64) -> bool {
+    const PROC: u64 = u64::from_be_bytes(*b"\0\0/proc/");
+    const RUN: u64 = u64::from_be_bytes(*b"\0\0\0/run/");
+    const VAR_RUN: u64 = u64::from_be_bytes(*b"/var/run");
+    head >> 16 == PROC || head >> 24 == RUN || head == VAR_RUN
+}
+
+/// Whether a path ends in `/ns/net` or has `/netns/` in it: its last eight bytes slide through a
+/// register.
+#[must_use]
+#[inline(always)]
+pub fn names(path: &[u8; PATH_LEN]) -> bool {
+    const FILE: u64 = u64::from_be_bytes(*b"/ns/net\0");
+    const FOLDER: u64 = u64::from_be_bytes(*b"\0/netns/");
+    let mut window = 0u64;
+    for byte in path {
+        window = (window << 8) | u64::from(*byte);
+        if window == FILE || window & (u64::MAX >> 8) == FOLDER {
+            return true;
+        }
+    }
+    false
+}
+
+#[cfg(test)]
+mod tests {
+    extern crate std;
+
+    use std::{format, string::String};
+
+    use super::*;
+
+    /// As `bpf_probe_read_user_str` leaves it: cut, with a NUL at its end.
+    fn path(text: &str) -> [u8; PATH_LEN] {
+        let mut path = [0; PATH_LEN];
+        for (to, from) in path.iter_mut().zip(text.bytes().take(PATH_LEN - 1)) {
+            *to = from;
+        }
+        path
+    }
+
+    fn is_reported(text: &str) -> bool {
+        let path = path(text);
+        may_name(u64::from_be_bytes(*path.first_chunk().expect("longer"))) && names(&path)
+    }
+
+    #[test]
+    fn namespaces_are_found_by_every_path_that_runtimes_use() {
+        for text in [
+            "/proc/1/ns/net",
+            "/proc/4194304/task/4194304/ns/net",
+            "/proc/self/ns/net",
+            "/run/netns/cni-0a1b",
+            "/var/run/netns/blue",
+            "/run/docker/netns/default",
+        ] {
+            assert!(is_reported(text), "{text}");
+        }
+    }
+
+    #[test]
+    fn other_files_are_not_reported() {
+        for text in [
+            "",
+            "/proc/1/ns/mnt",
+            "/proc/1/ns/net_other",
+            "/proc/net/tcp",
+            "/run/netns",
+            "/run/x",
+            "/home/me/run/netns/blue",
+            "run/netns/blue",
+            "/procx/1/ns/net",
+        ] {
+            assert!(!is_reported(text), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_path_that_is_cut_is_found_as_far_as_it_was_read() {
+        let long = |name: &str, length: usize| format!("/run/{}{name}", "x".repeat(length - 5 - name.len()));
+        let fits: String = long("/ns/net", PATH_LEN - 1);
+        assert!(is_reported(&fits), "it ends with the last byte before the NUL");
+        assert!(!is_reported(&long("/ns/net", PATH_LEN)), "its last byte is cut off");
+        assert!(is_reported(&long("/netns/", PATH_LEN - 1)));
+    }
+}

@@ -12,6 +12,7 @@ use tracer_common::{
     Event,
     header::{Header, WIRE_VERSION},
     names::Hook,
+    ring::fills_fast,
     stats::Counter,
 };
 
@@ -42,10 +43,6 @@ pub fn count(counter: Counter) {
         unsafe { *value += 1 };
     }
 }
-
-/// What may lie unread in the ring before its reader is woken for events that can wait: a quarter; and how far beyond
-/// it, for several processors may pass that mark at once.
-const MARK: (u64, u64) = (4, 64 << 10);
 
 /// Whether the reader must know of an event at once.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -110,8 +107,8 @@ fn wake() -> u64 {
 #[inline(always)]
 fn let_be() -> u64 {
     let unread = EVENTS.query(u64::from(BPF_RB_AVAIL_DATA));
-    let mark = EVENTS.query(u64::from(BPF_RB_RING_SIZE)) / MARK.0;
-    if unread.wrapping_sub(mark) < MARK.1 { u64::from(BPF_RB_FORCE_WAKEUP) } else { u64::from(BPF_RB_NO_WAKEUP) }
+    let is_due = fills_fast(unread, EVENTS.query(u64::from(BPF_RB_RING_SIZE)));
+    if is_due { u64::from(BPF_RB_FORCE_WAKEUP) } else { u64::from(BPF_RB_NO_WAKEUP) }
 }
 
 #[inline(always)]

@@ -11,7 +11,9 @@ use tracer_common::{
     offsets::{EnumValues, Offsets, Settings},
     ports::PortUse,
     stats::COUNTERS,
+    tracking::{Flow, LIVE_BUCKETS},
     tuple::Tuple,
+    waiting::PLACES,
 };
 
 /// Byte offsets of the running kernel's structs, written by the loader before load.
@@ -24,7 +26,8 @@ pub static ENUMS: EnumValues = EnumValues { memory_cgrp_id: ABSENT32, skb_consum
 
 /// What to track.
 #[unsafe(no_mangle)]
-pub static SETTINGS: Settings = Settings { own_pid: 0, all_connections: 0, port_first: 0, port_last: 0 };
+pub static SETTINGS: Settings =
+    Settings { own_pid: 0, all_connections: 0, port_first: 0, port_last: 0 };
 
 /// Reads one field of a global that the loader has overwritten: the compiler must not fold its
 /// initial value, the verifier knows the real one.
@@ -82,23 +85,11 @@ pub struct Conn {
 #[map]
 pub static CONNS: LruHashMap<u64, Conn> = LruHashMap::with_max_entries(8192, 0);
 
-/// Buckets of [`LIVE`].
-pub const LIVE_BUCKETS: u32 = 1 << 13;
-
 /// How many entries of [`CONNS`] there may be in each bucket of socket addresses, at least: what a
 /// foreign socket asks before it looks there. One that is too high (an entry the LRU dropped) costs a
 /// look-up; none is ever too low.
 #[map]
 pub static LIVE: Array<u64> = Array::with_max_entries(LIVE_BUCKETS, 0);
-
-/// A tracked flow.
-#[derive(Clone, Copy)]
-#[repr(C)]
-pub struct Flow {
-    pub conn: u64,
-    /// When its socket was closed, 0 while it lives.
-    pub ended_ns: u64,
-}
 
 /// Tracked flows from the client's side; they outlive their socket for a while, so that what comes
 /// after CLOSE still has a name. A later connect with the same tuple overwrites the entry.
@@ -113,9 +104,6 @@ pub struct Pending {
     /// 0: nobody waits here.
     pub conn: u64,
 }
-
-/// How many connects may wait for one destination before any of them has its port. A power of two.
-pub const PLACES: usize = 4;
 
 /// Waiting connects by tuple with source port 0. The kubelet dials one target for liveness and for readiness, from two
 /// processors in the same microsecond.

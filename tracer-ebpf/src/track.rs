@@ -5,13 +5,19 @@
 //! the waiting socket and, if it is the packet's, moves the flow to `FLOWS` ("promotion"): `waiting.rs`.
 #![expect(clippy::needless_borrows_for_generic_args, reason = "a key by value is a copy on a stack of 512 bytes")]
 
-use tracer_common::{conn::Via, stats::Counter, tuple::Tuple};
+use tracer_common::{
+    conn::Via,
+    packet::Packet,
+    stats::Counter,
+    tracking::{self, Flow, live_bucket},
+    tuple::Tuple,
+};
 
 use crate::{
     atomic::add,
     emit::{count, now},
-    kernel::{Packet, Sock},
-    maps::{CONNS, Conn, DESTS, Endpoint, FLOWS, Flow, KNOWN, LIVE, LIVE_BUCKETS, Pending},
+    kernel::Sock,
+    maps::{CONNS, Conn, DESTS, Endpoint, FLOWS, KNOWN, LIVE, Pending},
     waiting,
 };
 
@@ -33,8 +39,7 @@ pub fn by_socket(sk: Sock) -> Option<Conn> {
         return None;
     }
     let conn = unsafe { CONNS.get(sk.0).copied() }?;
-    let port = sk.dport();
-    (port == conn.tuple.dport || port == 0).then_some(conn)
+    tracking::is_same_socket(sk.dport(), conn.tuple.dport).then_some(conn)
 }
 
 /// The socket's connection began a moment ago (a task may be preempted for long): its identity is that moment, but for the last
@@ -63,13 +68,7 @@ pub fn forget(sk: Sock) {
 /// False for a socket that is certainly not in `CONNS`.
 #[inline(always)]
 fn may_be_tracked(sk: Sock) -> bool {
-    LIVE.get(live_bucket(sk)).is_none_or(|live| *live != 0)
-}
-
-/// `struct sock` is some 2 KiB, from a slab that is aligned to a cache line.
-#[inline(always)]
-const fn live_bucket(sk: Sock) -> u32 {
-    ((sk.0 >> 6).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as u32 & (LIVE_BUCKETS - 1)
+    LIVE.get(live_bucket(sk.0)).is_none_or(|live| *live != 0)
 }
 
 /// Counts before it inserts, and an entry that takes another's place not at all; [`remove`] takes back
@@ -100,7 +99,7 @@ pub fn answered(sk: Sock) {
 
 #[inline(always)]
 fn change_live(sk: Sock, by: u64) {
-    if let Some(live) = LIVE.get_ptr_mut(live_bucket(sk)) {
+    if let Some(live) = LIVE.get_ptr_mut(live_bucket(sk.0)) {
         unsafe { add(live, by) };
     }
 }
@@ -143,9 +142,8 @@ pub fn by_packet(tuple: &Tuple) -> Option<Match> {
 /// process's.
 #[inline(always)]
 fn by_flow(tuple: &Tuple) -> Option<Flow> {
-    const LINGER_NS: u64 = 10_000_000_000;
     let flow = unsafe { FLOWS.get(tuple).copied() }?;
-    (flow.ended_ns == 0 || now().saturating_sub(flow.ended_ns) < LINGER_NS).then_some(flow)
+    flow.is_usable(now()).then_some(flow)
 }
 
 /// Ties a tuple (client's side) to a connection.

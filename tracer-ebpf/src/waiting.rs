@@ -6,13 +6,17 @@
 //! removes what another has just written.
 #![expect(clippy::needless_borrows_for_generic_args, reason = "a key by value is a copy on a stack of 512 bytes")]
 
-use tracer_common::{stats::Counter, tuple::Tuple};
+use tracer_common::{
+    stats::Counter,
+    tuple::Tuple,
+    waiting::{PLACES, Places, choose},
+};
 
 use crate::{
     actor,
     emit::count,
     kernel::Sock,
-    maps::{Conn, PENDING, PLACES, Pending},
+    maps::{Conn, PENDING, Pending},
     track,
 };
 
@@ -25,23 +29,36 @@ const NOEXIST: u64 = 1;
 /// one is lost, and counted.
 #[inline(always)]
 pub fn add(sk: Sock, conn: &Conn) {
-    let key = key(&conn.tuple);
-    let first = actor::tid() as usize;
+    let key = conn.tuple.without_port();
     let Some(places) = places_or_new(&key) else {
         count(Counter::MapFull);
         return;
     };
-    let mut chosen = unsafe { &raw mut (*places)[first % PLACES] };
-    for n in 0..PLACES {
-        let place = unsafe { &raw mut (*places)[(first + n) % PLACES] };
-        let pending = read(place);
-        if pending.sk == sk.0 || pending.conn == 0 || Sock(pending.sk).num() != 0 {
-            chosen = place;
-            break;
-        }
-    }
+    let places = For { places, sk };
+    let chosen = places.at(choose(actor::tid(), &places));
     leave(&read(chosen), &key);
     write(chosen, sk, conn.conn);
+}
+
+/// The places of one destination, for a connect of this socket.
+struct For {
+    places: *mut [Pending; PLACES],
+    sk: Sock,
+}
+
+impl For {
+    #[inline(always)]
+    fn at(&self, place: usize) -> *mut Pending {
+        unsafe { &raw mut (*self.places)[place] }
+    }
+}
+
+impl Places for For {
+    #[inline(always)]
+    fn is_free(&self, place: usize) -> bool {
+        let pending = read(self.at(place));
+        pending.sk == self.sk.0 || pending.conn == 0 || Sock(pending.sk).num() != 0
+    }
 }
 
 /// The waiting connect of a packet, and whether the packet goes back to it.
@@ -66,7 +83,7 @@ fn search(tuple: &Tuple, found: &mut Pending) {
     if tuple.sport == 0 {
         return;
     }
-    let Some(places) = (unsafe { PENDING.get(&key(tuple)) }) else { return };
+    let Some(places) = (unsafe { PENDING.get(&tuple.without_port()) }) else { return };
     for place in places {
         let pending = read(place);
         // `skc_num`, not `inet_sport`: the latter may be left over from an earlier connect.
@@ -80,20 +97,13 @@ fn search(tuple: &Tuple, found: &mut Pending) {
 /// A connect waits no longer.
 #[inline(always)]
 pub fn remove(tuple: &Tuple, conn: u64) {
-    let Some(places) = PENDING.get_ptr_mut(&key(tuple)) else { return };
+    let Some(places) = PENDING.get_ptr_mut(&tuple.without_port()) else { return };
     for n in 0..PLACES {
         let place = unsafe { &raw mut (*places)[n] };
         if read(place).conn == conn {
             write(place, Sock(0), 0);
         }
     }
-}
-
-#[inline(always)]
-fn key(tuple: &Tuple) -> Tuple {
-    let mut key = *tuple;
-    key.sport = 0;
-    key
 }
 
 #[inline(always)]

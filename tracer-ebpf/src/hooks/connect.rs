@@ -6,21 +6,21 @@ use aya_ebpf::{
     macros::{fentry, fexit, kprobe, kretprobe, tracepoint},
     programs::{FEntryContext, FExitContext, ProbeContext, RetProbeContext, TracePointContext},
 };
-use tracer_common::{conn::ConnectResult, names::Hook};
+use tracer_common::{
+    conn::{ConnectResult, has_failed},
+    names::Hook,
+    state,
+    tuple::map_v4,
+};
 
 use crate::{
     actor,
     emit::{Urgency, emit},
     hooks::state::{begin, emit_connect},
-    kernel::{AF_INET, AF_INET6, Sock, Task, map_v4, read, state, syscall_word},
+    kernel::{AF_INET, AF_INET6, Sock, Task, read, syscall_word},
     maps::{Conn, DIALS, Dial},
     track,
 };
-
-const EINTR: i32 = 4;
-const EISCONN: i32 = 106;
-const EALREADY: i32 = 114;
-const EINPROGRESS: i32 = 115;
 
 /// The SYN is about to be built: the source port is chosen.
 ///
@@ -152,7 +152,7 @@ fn finish(dial: &Dial, errno: i32) {
     {
         report_port(sk, conn, Hook::SysConnect);
     }
-    if errno <= 0 || matches!(errno, EINTR | EISCONN | EALREADY | EINPROGRESS) || !dialled_tcp(dial) {
+    if !has_failed(errno) || !dialled_tcp(dial) {
         return;
     }
     emit::<ConnectResult>(Hook::SysConnect, |event| {

@@ -8,11 +8,12 @@ use tracer_common::{
     conn::Via,
     drop::{PacketDrop, STACK_DEPTH},
     names::Hook,
+    packet::Packet,
 };
 
 use crate::{
     emit::emit,
-    kernel::{Packet, Skb, parse},
+    kernel::{Skb, parse},
     maps::global,
     track::{self, Match},
 };

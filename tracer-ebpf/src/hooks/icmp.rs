@@ -4,11 +4,11 @@ use aya_ebpf::{
     macros::{fentry, kprobe, raw_tracepoint},
     programs::{FEntryContext, ProbeContext, RawTracePointContext},
 };
-use tracer_common::{names::Hook, netfilter::Icmp};
+use tracer_common::{names::Hook, netfilter::Icmp, packet::Packet};
 
 use crate::{
     emit::emit,
-    kernel::{Packet, Skb, parse},
+    kernel::{Skb, parse},
     track,
 };
 

@@ -5,11 +5,12 @@ use aya_ebpf::{macros::kprobe, programs::ProbeContext};
 use tracer_common::{
     names::Hook,
     netfilter::{Ipvs, IpvsOp},
+    packet::Packet,
 };
 
 use crate::{
     emit::emit,
-    kernel::{Packet, Skb, parse},
+    kernel::{Skb, parse},
     track,
 };
 

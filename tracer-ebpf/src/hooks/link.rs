@@ -6,14 +6,14 @@ use aya_ebpf::{
 };
 use tracer_common::{
     ABSENT32,
-    link::{EXE_LEN, Link},
+    link::{EXE_LEN, IFF_UP, Link, is_going_down},
     names::Hook,
 };
 
 use crate::{
     actor,
     emit::{emit, now},
-    kernel::{Dev, IFF_LOOPBACK, IFF_UP, binprm_path, qdisc_dev, read_into},
+    kernel::{Dev, binprm_path, qdisc_dev, read_into},
     maps::{EXEC, LINK_DOWN},
 };
 
@@ -52,16 +52,10 @@ pub fn qdisc_reset(ctx: RawTracePointContext) -> i32 {
     0
 }
 
-/// `__dev_close_many` clears `__LINK_STATE_START` before it stops the queues and IFF_UP after:
-/// between the two the device is going down. A lost carrier or a replaced qdisc looks different.
 #[inline(always)]
 fn try_qdisc_reset(dev: Dev) {
     let flags = dev.flags();
-    let going_down = match dev.state() {
-        Some(state) => state & 1 == 0,
-        None => flags & IFF_LOOPBACK != 0,
-    };
-    if flags == ABSENT32 || flags & IFF_UP == 0 || !going_down {
+    if !is_going_down(flags, dev.state()) {
         return;
     }
     // Once per queue; one report is enough.

@@ -8,7 +8,7 @@ use aya_ebpf::{
 use tracer_common::{
     limit::Limited,
     names::Hook,
-    netns::{NetnsOpen, PATH_LEN},
+    netns::{self, NetnsOpen, PATH_LEN},
 };
 
 use crate::{actor, emit::emit, kernel::syscall_word, limit, maps::OPENED};
@@ -44,26 +44,17 @@ pub fn sys_enter_openat(ctx: TracePointContext) -> u32 {
 #[inline(always)]
 fn try_open(name: u64) {
     if let Ok(head) = unsafe { bpf_probe_read_user::<u64>(name as *const _) }
-        && may_name_netns(u64::from_be(head))
+        && netns::may_name(u64::from_be(head))
     {
         report(name);
     }
-}
-
-/// `head`: the first eight bytes of a path.
-#[inline(always)]
-fn may_name_netns(head: u64) -> bool {
-    const PROC: u64 = u64::from_be_bytes(*b"\0\0/proc/");
-    const RUN: u64 = u64::from_be_bytes(*b"\0\0\0/run/");
-    const VAR_RUN: u64 = u64::from_be_bytes(*b"/var/run");
-    head >> 16 == PROC || head >> 24 == RUN || head == VAR_RUN
 }
 
 #[inline(always)]
 fn report(name: u64) {
     let mut path = [0u8; PATH_LEN];
     let read = unsafe { bpf_probe_read_user_str(path.as_mut_ptr().cast(), PATH_LEN as u32, name as *const _) };
-    if read <= 0 || !names_netns(&path) || actor::is_tracer() {
+    if read <= 0 || !netns::names(&path) || actor::is_tracer() {
         return;
     }
     let _ = OPENED.insert(actor::tgid(), 1, 0);
@@ -74,20 +65,4 @@ fn report(name: u64) {
         actor::fill(&mut event.actor);
         event.path = path;
     });
-}
-
-/// Whether a path ends in `/ns/net` or has `/netns/` in it: its last eight bytes slide through a
-/// register.
-#[inline(always)]
-fn names_netns(path: &[u8; PATH_LEN]) -> bool {
-    const FILE: u64 = u64::from_be_bytes(*b"/ns/net\0");
-    const FOLDER: u64 = u64::from_be_bytes(*b"\0/netns/");
-    let mut window = 0u64;
-    for byte in path {
-        window = (window << 8) | u64::from(*byte);
-        if window == FILE || window & (u64::MAX >> 8) == FOLDER {
-            return true;
-        }
-    }
-    false
 }

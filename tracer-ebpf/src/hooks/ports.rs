@@ -1,7 +1,10 @@
 //! Who uses up ephemeral ports: counted here, no event for a connect.
 
 use aya_ebpf::helpers::generated::bpf_get_current_cgroup_id;
-use tracer_common::{ABSENT64, ports::PortUse};
+use tracer_common::{
+    ABSENT64,
+    ports::{self, PortUse},
+};
 
 use crate::{
     actor,
@@ -21,7 +24,7 @@ pub fn connects(sk: Sock) {
         if to.itself {
             add(&raw mut (*usage).to_itself, 1);
         }
-        let (word, bit) = ((to.hash >> 62) as usize & 3, 1 << ((to.hash >> 56) & 63));
+        let (word, bit) = ports::bit(to.hash);
         if (*usage).destinations[word] & bit == 0 {
             (*usage).destinations[word] |= bit;
         }

@@ -5,13 +5,14 @@ use aya_ebpf::{
     programs::{FEntryContext, ProbeContext},
 };
 use tracer_common::{
-    listen::{Queue, QueueFull},
+    listen::{Listener, QueueFull, SynLimits, full},
     names::Hook,
+    packet::Packet,
 };
 
 use crate::{
     emit::emit,
-    kernel::{Net, Packet, Skb, Sock, parse, read},
+    kernel::{Net, Skb, Sock, parse, read},
     maps::global,
     track,
 };
@@ -38,7 +39,7 @@ pub fn kprobe_tcp_conn_request(ctx: ProbeContext) -> u32 {
 fn try_conn_request(sk: Sock, skb: Skb) {
     let Some((waiting, backlog)) = sk.accept_queue() else { return };
     let half_open = sk.half_open();
-    let Some(queue) = full(sk, waiting, backlog, half_open) else { return };
+    let Some(queue) = full(waiting, backlog, half_open, &sk) else { return };
     let mut packet = Packet::EMPTY;
     if !parse(skb, &mut packet) {
         return;
@@ -54,19 +55,13 @@ fn try_conn_request(sk: Sock, skb: Skb) {
     });
 }
 
-/// What `tcp_conn_request` itself asks, the same from 5.10 to 7.2: `sk_acceptq_is_full` (more than the maximum),
-/// and without cookies `inet_csk_reqsk_queue_is_full` or more than three quarters of `tcp_max_syn_backlog`.
-#[inline(always)]
-fn full(sk: Sock, waiting: u32, backlog: u32, half_open: u32) -> Option<Queue> {
-    if waiting > backlog {
-        return Some(Queue::Accept);
+impl Listener for Sock {
+    #[inline(always)]
+    fn limits(&self) -> SynLimits {
+        let Net(net) = self.net();
+        SynLimits {
+            max_backlog: read(net, global!(OFFS.net_max_syn_backlog)).unwrap_or(u32::MAX),
+            cookies: read(net, global!(OFFS.net_syncookies)).unwrap_or(1),
+        }
     }
-    if half_open == 0 {
-        return None;
-    }
-    let Net(net) = sk.net();
-    let max = read::<u32>(net, global!(OFFS.net_max_syn_backlog)).unwrap_or(u32::MAX);
-    let over = half_open >= backlog || max.saturating_sub(half_open) < max >> 2;
-    let cookies = read::<u8>(net, global!(OFFS.net_syncookies)).unwrap_or(1);
-    (over && cookies == 0).then_some(Queue::HalfOpen)
 }

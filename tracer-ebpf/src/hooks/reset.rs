@@ -8,13 +8,15 @@ use tracer_common::{
     ABSENT32, ABSENT64,
     conn::Via,
     names::Hook,
+    packet::Packet,
     reset::{ResetReceived, ResetSent},
+    state,
 };
 
 use crate::{
     actor,
     emit::emit,
-    kernel::{Packet, Skb, Sock, parse, state},
+    kernel::{Skb, Sock, parse},
     track::{self, Match},
 };
 

@@ -7,6 +7,7 @@ use tracer_common::{
     limit::Limited,
     listen::Listen,
     names::Hook,
+    state,
     tuple::Tuple,
 };
 
@@ -14,7 +15,7 @@ use crate::{
     actor,
     emit::{Urgency, cpu, emit, emit_as, monotonic_ns, now},
     hooks::ports,
-    kernel::{Skb, Sock, state},
+    kernel::{Skb, Sock},
     limit,
     maps::{Conn, DIALS, TOLD},
     track,
@@ -33,7 +34,7 @@ pub fn inet_sock_set_state(ctx: RawTracePointContext) -> i32 {
     #[cfg(feature = "kernel-log")]
     aya_log_ebpf::debug!(&ctx, "state {} to {}", old, new);
     if let Some(told) = TOLD.get_ptr_mut(0) {
-        unsafe { *told = key(sk, old, new) };
+        unsafe { *told = state::key(sk.0, old, new) };
     }
     try_inet_sock_set_state(sk, old, new);
     0
@@ -47,7 +48,7 @@ pub fn inet_sock_set_state(ctx: RawTracePointContext) -> i32 {
 #[raw_tracepoint(tracepoint = "inet_sock_set_state")]
 pub fn inet_sock_set_state_again(ctx: RawTracePointContext) -> i32 {
     let (sk, old, new) = change_of(&ctx);
-    let is_told = TOLD.get(0).is_some_and(|told| *told == key(sk, old, new));
+    let is_told = TOLD.get(0).is_some_and(|told| *told == state::key(sk.0, old, new));
     // Where something came between the two runs, that is what was told last.
     let is_begun = || (old, new) == (state::CLOSE, state::SYN_SENT) && track::has_just_begun(sk);
     if !is_told && !is_begun() {
@@ -59,12 +60,6 @@ pub fn inet_sock_set_state_again(ctx: RawTracePointContext) -> i32 {
 #[inline(always)]
 fn change_of(ctx: &RawTracePointContext) -> (Sock, u8, u8) {
     (Sock(ctx.arg(0)), ctx.arg::<u64>(1) as u8, ctx.arg::<u64>(2) as u8)
-}
-
-/// `struct sock` is larger than 256 bytes.
-#[inline(always)]
-const fn key(sk: Sock, old: u8, new: u8) -> u64 {
-    sk.0 ^ (((old as u64) << 4) | new as u64)
 }
 
 #[inline(always)]
@@ -168,7 +163,7 @@ fn change(sk: Sock, conn: &Conn, old: u8, new: u8) {
         event.netns = conn.netns;
         event.old = old;
         event.new = new;
-        event.own_context = u8::from(is_close(old, new, errno) && actor::tgid() == conn.tgid);
+        event.own_context = u8::from(state::is_close(old, new, errno) && actor::tgid() == conn.tgid);
         event.quiet_us = quiet_us(sk).unwrap_or(ABSENT32);
     });
 }
@@ -180,30 +175,10 @@ fn quiet_us(sk: Sock) -> Option<u32> {
     u32::try_from(since).ok()
 }
 
-/// Established; or over, after a good answer or without a question (a TCP probe asks none). All else may be a failure.
 #[inline(always)]
 fn urgency(sk: Sock, conn: &Conn, (old, new): (u8, u8), errno: Option<i32>) -> Urgency {
-    let well = match (old, new) {
-        (state::SYN_SENT, state::ESTABLISHED) => true,
-        (state::SYN_SENT, _) => false,
-        _ => conn.answered != 0 || sk.bytes_sent() == Some(0),
-    };
-    if well && errno == Some(0) { Urgency::Later } else { Urgency::Now }
-}
-
-/// Whether this change is made by `close`, `shutdown` or `disconnect`, not by a segment.
-///
-/// The thread group alone does not tell: a segment of the peer is often processed in the prober's
-/// own context (loopback, or the backlog at the end of its system call). A segment that closes
-/// leaves an error in `sk_err` first; a close of the task's own does not (`tcp_disconnect` sets
-/// ECONNRESET only after the state).
-#[inline(always)]
-fn is_close(old: u8, new: u8, errno: Option<i32>) -> bool {
-    match new {
-        state::FIN_WAIT1 | state::LAST_ACK => true,
-        state::CLOSE => matches!(old, state::SYN_SENT | state::ESTABLISHED | state::CLOSE_WAIT) && errno == Some(0),
-        _ => false,
-    }
+    let is_content = || conn.answered != 0 || sk.bytes_sent() == Some(0);
+    if state::goes_well(old, new, errno, is_content) { Urgency::Later } else { Urgency::Now }
 }
 
 /// A socket of any process begins or ceases to listen.

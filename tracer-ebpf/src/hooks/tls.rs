@@ -1,11 +1,16 @@
 //! Does TLS arrive at a watched port? Attached only while somebody asks.
 
 use aya_ebpf::{macros::cgroup_skb, programs::SkBuffContext};
-use tracer_common::{listen::TlsHello, names::Hook};
+use tracer_common::{
+    answer::is_client_hello,
+    listen::TlsHello,
+    names::Hook,
+    packet::{Bytes, payload},
+};
 
 use crate::{
     emit::{Urgency, emit_as, now},
-    kernel::{IPPROTO_TCP, Sock, map_v4, read},
+    kernel::{Sock, read},
     maps::TLS_WATCH,
 };
 
@@ -23,7 +28,7 @@ pub fn cgroup_skb(ctx: SkBuffContext) -> i32 {
     let Some(last) = TLS_WATCH.get_ptr_mut(port) else { return PASS };
     let time = now();
     let mut addr = [0; 16];
-    if unsafe { *last } + INTERVAL_NS < time && is_client_hello(&ctx, &mut addr) {
+    if unsafe { *last } + INTERVAL_NS < time && is_hello(&Contents(&ctx), &mut addr) {
         unsafe { *last = time };
         let sk = sock(&ctx);
         emit_as::<TlsHello>(Urgency::Later, Hook::CgroupSkb, |event| {
@@ -35,53 +40,22 @@ pub fn cgroup_skb(ctx: SkBuffContext) -> i32 {
     PASS
 }
 
-/// A handshake record (22), major version 3, that begins with a ClientHello (1): RFC 8446 5.1, 4.
-/// Says to which address. Helpers copy the bytes, so that it does not matter whether they lie in
+/// What arrives, from its IP header on. Helpers copy the bytes, so that it does not matter whether they lie in
 /// pages of their own, as what a local client sends does.
-#[inline(always)]
-fn is_client_hello(ctx: &SkBuffContext, addr: &mut [u8; 16]) -> bool {
-    let payload = payload(ctx, addr);
-    payload != 0 && matches!(ctx.load::<[u8; 6]>(payload), Ok([0x16, 0x03, _, _, _, 0x01]))
+pub struct Contents<'a>(pub &'a SkBuffContext);
+
+impl Bytes for Contents<'_> {
+    #[inline(always)]
+    fn load<const N: usize>(&self, at: u64) -> Option<[u8; N]> {
+        self.0.load(at as usize).ok()
+    }
 }
 
-/// Where the payload of a TCP packet begins, or 0; and to which address it goes.
+/// Says to which address.
 #[inline(always)]
-pub fn payload(ctx: &SkBuffContext, addr: &mut [u8; 16]) -> usize {
-    let tcp = match ctx.load::<u8>(0).map_or(0, |first| first >> 4) {
-        4 => parse_v4(ctx, addr),
-        6 => parse_v6(ctx, addr),
-        _ => 0,
-    };
-    if tcp == 0 {
-        return 0;
-    }
-    ctx.load::<u8>(tcp + 12).map_or(0, |words| tcp + usize::from(words >> 4) * 4)
-}
-
-/// Where the TCP header begins, or 0.
-#[inline(always)]
-fn parse_v4(ctx: &SkBuffContext, addr: &mut [u8; 16]) -> usize {
-    let Ok(header) = ctx.load::<[u8; 20]>(0) else { return 0 };
-    if header[9] != IPPROTO_TCP as u8 {
-        return 0;
-    }
-    map_v4(addr, [header[16], header[17], header[18], header[19]]);
-    usize::from(header[0] & 0xf) * 4
-}
-
-/// The same for IPv6 without extension headers.
-#[inline(always)]
-fn parse_v6(ctx: &SkBuffContext, addr: &mut [u8; 16]) -> usize {
-    let Ok(header) = ctx.load::<[u8; 40]>(0) else { return 0 };
-    if header[6] != IPPROTO_TCP as u8 {
-        return 0;
-    }
-    let mut i = 0;
-    while i < 16 {
-        addr[i] = header[24 + i];
-        i += 1;
-    }
-    40
+fn is_hello(contents: &Contents<'_>, addr: &mut [u8; 16]) -> bool {
+    let payload = payload(contents, addr);
+    payload != 0 && is_client_hello(contents, payload)
 }
 
 /// The socket that the packet is for.

@@ -15,11 +15,11 @@ use aya_ebpf::{
     helpers::generated::{bpf_probe_read_kernel as read_raw, bpf_probe_read_kernel_str as read_str_raw},
     programs::TracePointContext,
 };
-use tracer_common::{ABSENT32, stats::Counter, tuple::V4_MAPPED_PREFIX};
+use tracer_common::{ABSENT32, stats::Counter};
 
 pub use self::{
     dev::qdisc_dev,
-    packet::{Packet, parse},
+    packet::parse,
     task::{binprm_path, differ_in_network_alone, nsproxy_netns},
 };
 use crate::emit::count;
@@ -27,19 +27,6 @@ use crate::emit::count;
 pub const AF_INET: u16 = 2;
 pub const AF_INET6: u16 = 10;
 pub const IPPROTO_TCP: u16 = 6;
-pub const IFF_UP: u32 = 1;
-pub const IFF_LOOPBACK: u32 = 8;
-
-/// `include/net/tcp_states.h`, unchanged since Linux 2.6.
-pub mod state {
-    pub const ESTABLISHED: u8 = 1;
-    pub const SYN_SENT: u8 = 2;
-    pub const FIN_WAIT1: u8 = 4;
-    pub const CLOSE: u8 = 7;
-    pub const CLOSE_WAIT: u8 = 8;
-    pub const LAST_ACK: u8 = 9;
-    pub const LISTEN: u8 = 10;
-}
 
 /// Copies `dst.len()` bytes from `base + offset`.
 #[inline(always)]
@@ -70,20 +57,6 @@ pub fn read_str<const N: usize>(base: u64, offset: u32, dst: &mut [u8; N]) -> bo
     }
     let from = (base + u64::from(offset)) as *const _;
     unsafe { read_str_raw(dst.as_mut_ptr().cast(), N as u32, from) > 0 }
-}
-
-/// Writes an IPv4 address (network order) v4-mapped.
-#[inline(always)]
-pub fn map_v4(dst: &mut [u8; 16], addr: [u8; 4]) {
-    let mut i = 0;
-    while i < 12 {
-        dst[i] = V4_MAPPED_PREFIX[i];
-        i += 1;
-    }
-    dst[12] = addr[0];
-    dst[13] = addr[1];
-    dst[14] = addr[2];
-    dst[15] = addr[3];
 }
 
 macro_rules! view {

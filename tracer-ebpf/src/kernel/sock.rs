@@ -1,8 +1,11 @@
 //! `struct sock` and what it is part of.
 
-use tracer_common::tuple::Tuple;
+use tracer_common::{
+    ports,
+    tuple::{Tuple, map_v4},
+};
 
-use super::{AF_INET, AF_INET6, IPPROTO_TCP, Net, Sock, map_v4, read, read_into};
+use super::{AF_INET, AF_INET6, IPPROTO_TCP, Net, Sock, read, read_into};
 use crate::maps::global;
 
 /// Where a socket connects to.
@@ -17,8 +20,7 @@ pub struct Destination {
 impl Sock {
     #[inline(always)]
     pub fn destination(self) -> Option<Destination> {
-        const ODD: u64 = 0x9e37_79b9_7f4a_7c15;
-        let ([to, more], itself) = match read::<u16>(self.0, global!(OFFS.sk_family))? {
+        let (to, itself) = match read::<u16>(self.0, global!(OFFS.sk_family))? {
             AF_INET => {
                 let to = read::<u32>(self.0, global!(OFFS.sk_daddr))?;
                 ([u64::from(to), 0], read::<u32>(self.0, global!(OFFS.sk_rcv_saddr)) == Some(to))
@@ -29,8 +31,7 @@ impl Sock {
             }
             _ => return None,
         };
-        let hash = to.wrapping_mul(ODD).rotate_left(29) ^ more.wrapping_add(u64::from(self.dport()));
-        Some(Destination { hash: hash.wrapping_mul(ODD), itself })
+        Some(Destination { hash: ports::hash(to, self.dport()), itself })
     }
 
     #[inline(always)]

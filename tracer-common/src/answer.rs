@@ -1,0 +1,126 @@
+//! What the first bytes of a payload are: HTTP with which status, or TLS.
+
+use crate::{conn::AnswerKind, packet::Bytes};
+
+/// Level of an alert (RFC 8446 6); a warning may come before a handshake that goes well.
+const FATAL: u8 = 2;
+
+/// A status line (`HTTP/1.1 503`, RFC 9112 4), a TLS record (RFC 8446 5.1), or neither.
+#[inline(always)]
+pub fn classify(bytes: &impl Bytes, at: u64) -> (AnswerKind, u16) {
+    if let Some(line) = bytes.load::<12>(at)
+        && is_http(&[line[0], line[1], line[2], line[3], line[4]])
+    {
+        return (AnswerKind::Http, digit(line[9]) * 100 + digit(line[10]) * 10 + digit(line[11]));
+    }
+    match bytes.load::<5>(at) {
+        Some([21, 3, ..]) if bytes.load(at + 5) == Some([FATAL]) => (AnswerKind::Alert, 0),
+        Some([20..=23, 3, ..]) => (AnswerKind::Tls, 0),
+        Some(head) if is_http(&head) => (AnswerKind::Short, 0),
+        Some(_) => (AnswerKind::Other, 0),
+        None => (AnswerKind::Short, 0),
+    }
+}
+
+#[inline(always)]
+fn is_http(head: &[u8; 5]) -> bool {
+    *head == *b"HTTP/"
+}
+
+#[inline(always)]
+fn digit(byte: u8) -> u16 {
+    u16::from(byte.wrapping_sub(b'0')) % 10
+}
+
+/// What the kubelet takes for success (pkg/probe/http/http.go, `DoHTTPProbe`).
+#[must_use]
+#[inline(always)]
+pub fn is_success(status: u16) -> bool {
+    (200..400).contains(&status)
+}
+
+/// A handshake record (22), major version 3, that begins with a ClientHello (1): RFC 8446 5.1, 4.
+#[inline(always)]
+pub fn is_client_hello(bytes: &impl Bytes, at: u64) -> bool {
+    matches!(bytes.load::<6>(at), Some([0x16, 0x03, _, _, _, 0x01]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::packet::{payload, tests::carrying};
+
+    /// Of a payload behind its headers, as the programs see it.
+    fn answer(bytes: &[u8]) -> (AnswerKind, u16) {
+        let packet = carrying(bytes);
+        classify(&packet, payload(&packet, &mut [0; 16]))
+    }
+
+    fn says_hello(bytes: &[u8]) -> bool {
+        let packet = carrying(bytes);
+        is_client_hello(&packet, payload(&packet, &mut [0; 16]))
+    }
+
+    #[test]
+    fn a_status_line_gives_its_status() {
+        let lines: [(&[u8], u16); 6] = [
+            (b"HTTP/1.1 200 OK\r\n", 200),
+            (b"HTTP/1.0 503 Service Unavailable\r\n", 503),
+            (b"HTTP/1.1 100 Continue\r\n", 100),
+            // A reason is optional (RFC 9112 4), and the segment may end with the last digit.
+            (b"HTTP/1.1 404", 404),
+            (b"HTTP/1.1 999\r\n", 999),
+            (b"HTTP/1.1 000\r\n", 0),
+        ];
+        assert!(lines.into_iter().all(|(line, status)| answer(line) == (AnswerKind::Http, status)));
+    }
+
+    #[test]
+    fn a_status_line_that_is_split_is_short_at_every_place() {
+        let line = b"HTTP/1.1 200";
+        for length in 0..line.len() {
+            assert_eq!(answer(&line[..length]), (AnswerKind::Short, 0), "{length}");
+        }
+    }
+
+    #[test]
+    fn other_protocols_are_neither() {
+        let others: [&[u8]; 4] =
+            [b"http/1.1 200 OK\r\n", b"HTTP 1.1 200", b"220 smtp.example ESMTP", b"\0\0\x12\x04\0\0"];
+        assert!(others.into_iter().all(|it| answer(it) == (AnswerKind::Other, 0)));
+    }
+
+    #[test]
+    fn a_tls_record_is_an_alert_only_if_it_is_fatal() {
+        let alert = [21, 3, 3, 0, 2, 2, 40];
+        assert_eq!(answer(&alert).0, AnswerKind::Alert);
+        assert_eq!(answer(&[21, 3, 3, 0, 2, 1, 0]).0, AnswerKind::Tls, "a warning");
+        assert_eq!(answer(&alert[..5]).0, AnswerKind::Tls, "the level comes with the next segment");
+        assert_eq!(answer(&alert[..4]).0, AnswerKind::Short);
+        // A handshake message of type 2 (ServerHello) stands where an alert has its level.
+        assert_eq!(answer(&[22, 3, 3, 0, 90, 2, 0, 0, 86, 3, 3, 0]).0, AnswerKind::Tls);
+        for content in [20, 23] {
+            assert_eq!(answer(&[content, 3, 1, 0, 1, 1]).0, AnswerKind::Tls);
+        }
+        for other in [[19, 3, 3, 0, 1, 1], [24, 3, 3, 0, 1, 1], [21, 2, 0, 0, 2, 2]] {
+            assert_eq!(answer(&other).0, AnswerKind::Other);
+        }
+    }
+
+    #[test]
+    fn success_is_from_200_to_399() {
+        let good = |status: u16| is_success(status);
+        assert!(good(200) && good(399) && !good(199) && !good(400) && !good(0) && !good(503));
+    }
+
+    #[test]
+    fn a_client_hello_is_a_handshake_record_that_begins_with_it() {
+        let hello = [0x16, 3, 1, 2, 0, 1, 0, 1, 0xfc];
+        assert!(says_hello(&hello) && says_hello(&hello[..6]));
+        assert!(!says_hello(&hello[..5]), "the type of the message is not there yet");
+        assert!(!says_hello(&[0x16, 3, 3, 0, 90, 2]), "a ServerHello");
+        assert!(!says_hello(&[0x17, 3, 3, 0, 90, 1]), "application data");
+        assert!(!says_hello(&[0x16, 2, 0, 0, 90, 1]), "SSL 2");
+        assert!(!says_hello(b"GET / HTTP/1.1\r\n"));
+    }
+}
