@@ -19,6 +19,34 @@ numbered! {
     }
 }
 
+/// The low bits of an identity that are the number of the processor it was made on, for so many processors.
+///
+/// They replace bits of the time, so that there are no more of them than a machine needs: eight, as for all that have up to
+/// 256 processors, leave 256 ns. Linux has 8192 processors at most (`NR_CPUS`, arch/x86/Kconfig).
+#[must_use]
+pub const fn cpu_mask(processors: usize) -> u32 {
+    let processors = if processors < 256 { 256 } else { processors };
+    let processors = if processors > 8192 { 8192 } else { processors };
+    processors.next_power_of_two() as u32 - 1
+}
+
+/// The identity of a connection that begins `now` (CLOCK_BOOTTIME) on this processor: see [`Connect::conn`].
+///
+/// Two of one processor are further apart than the bits that give way: the program that makes one, and the system call around
+/// it, take more than a microsecond.
+#[must_use]
+#[inline(always)]
+pub const fn id(now: u64, cpu: u32, cpu_mask: u32) -> u64 {
+    (now & !(cpu_mask as u64)) | (cpu & cpu_mask) as u64
+}
+
+/// Nanoseconds since a connection began, wrong by two lengths of the low bits at most, and never below zero.
+#[must_use]
+#[inline(always)]
+pub const fn age(now: u64, conn: u64, cpu_mask: u32) -> u64 {
+    (now | cpu_mask as u64).wrapping_sub(conn)
+}
+
 /// Whether `connect(2)` failed for good: a positive errno that is no answer of a connect that goes on, or is over.
 #[must_use]
 #[inline(always)]
@@ -157,7 +185,58 @@ wire_event!(Answer, Kind::Answer, 40);
 
 #[cfg(test)]
 mod tests {
+    extern crate std;
+
+    use std::collections::BTreeSet;
+
     use super::*;
+
+    /// The length of the low bits.
+    fn slot(mask: u32) -> u64 {
+        u64::from(mask) + 1
+    }
+
+    /// With more than 256 processors, and an identity of eight bits for each, processor 256 took that of processor 0.
+    #[test]
+    fn processors_that_begin_at_once_make_different_connections() {
+        let now = 3600 * 1_000_000_000 + 77;
+        for processors in [1, 2, 255, 256, 257, 512, 768, 1024, 4096, 8192] {
+            let mask = cpu_mask(processors);
+            let ids: BTreeSet<u64> = (0..processors as u32).map(|cpu| id(now, cpu, mask)).collect();
+            assert_eq!(ids.len(), processors);
+            let later: BTreeSet<u64> = (0..processors as u32).map(|cpu| id(now + slot(mask), cpu, mask)).collect();
+            assert!(ids.last() < later.first(), "{processors}: those of a later moment are greater");
+        }
+    }
+
+    #[test]
+    fn an_identity_is_its_moment_but_for_the_low_bits() {
+        for (processors, bits) in [(1, 8), (256, 8), (257, 9), (512, 9), (513, 10), (8192, 13), (1 << 20, 13)] {
+            let mask = cpu_mask(processors);
+            assert_eq!(slot(mask), 1 << bits, "{processors}");
+            for now in [slot(mask), 123_456_789_012, u64::MAX] {
+                assert_eq!(id(now, 5, mask) >> bits, now >> bits);
+            }
+        }
+        assert_eq!(id(0x1234_5678, 3, cpu_mask(4)), 0x1234_5603);
+        // A machine that grows by more than it said at the start gives up no bit of the time.
+        assert_eq!(id(0x1234_5678, 0x103, cpu_mask(4)), 0x1234_5603);
+    }
+
+    /// The number of the processor may be greater than the bits of the time that it replaces.
+    #[test]
+    fn no_connection_begins_in_the_future() {
+        for processors in [2, 256, 1024] {
+            let mask = cpu_mask(processors);
+            for (now, cpu) in [(slot(mask), processors as u32 - 1), (slot(mask) * 9 - 1, 0), (slot(mask) * 9, 1)] {
+                let conn = id(now, cpu, mask);
+                for later in [0, 1, 50, 1_000_000_000] {
+                    let age = age(now + later, conn, mask);
+                    assert!(age.abs_diff(later) < 2 * slot(mask), "{processors}: {age} after {later}");
+                }
+            }
+        }
+    }
 
     #[test]
     fn a_connect_that_goes_on_has_not_failed() {

@@ -111,4 +111,6 @@ pub struct Settings {
     pub port_first: u32,
     /// The highest.
     pub port_last: u32,
+    /// The low bits of a connection's identity that are its processor's number: [`cpu_mask`](crate::conn::cpu_mask).
+    pub cpu_mask: u32,
 }

@@ -6,7 +6,7 @@
 #![expect(clippy::needless_borrows_for_generic_args, reason = "a key by value is a copy on a stack of 512 bytes")]
 
 use tracer_common::{
-    conn::Via,
+    conn::{self, Via},
     packet::Packet,
     stats::Counter,
     tracking::{self, Flow, live_bucket},
@@ -17,7 +17,7 @@ use crate::{
     atomic::add,
     emit::{count, now},
     kernel::Sock,
-    maps::{CONNS, Conn, DESTS, Endpoint, FLOWS, KNOWN, LIVE, Pending},
+    maps::{CONNS, Conn, DESTS, Endpoint, FLOWS, KNOWN, LIVE, Pending, global},
     waiting,
 };
 
@@ -42,13 +42,12 @@ pub fn by_socket(sk: Sock) -> Option<Conn> {
     tracking::is_same_socket(sk.dport(), conn.tuple.dport).then_some(conn)
 }
 
-/// The socket's connection began a moment ago (a task may be preempted for long): its identity is that moment, but for the last
-/// eight bits.
+/// The socket's connection began a moment ago (a task may be preempted for long).
 #[inline(always)]
 pub fn has_just_begun(sk: Sock) -> bool {
     const JUST_NS: u64 = 10_000_000_000;
     let conn = if may_be_tracked(sk) { unsafe { CONNS.get(sk.0) } } else { None };
-    conn.is_some_and(|it| now().wrapping_sub(it.conn) < JUST_NS)
+    conn.is_some_and(|it| conn::age(now(), it.conn, global!(SETTINGS.cpu_mask)) < JUST_NS)
 }
 
 /// The socket is that connection's.

@@ -3,7 +3,7 @@
 use aya_ebpf::{macros::raw_tracepoint, programs::RawTracePointContext};
 use tracer_common::{
     ABSENT_ERRNO, ABSENT32, ABSENT64,
-    conn::{Connect, Retransmit, State},
+    conn::{self, Connect, Retransmit, State},
     limit::Limited,
     listen::Listen,
     names::Hook,
@@ -17,7 +17,7 @@ use crate::{
     hooks::ports,
     kernel::{Skb, Sock},
     limit,
-    maps::{Conn, DIALS, TOLD},
+    maps::{Conn, DIALS, TOLD, global},
     track,
 };
 
@@ -101,7 +101,7 @@ pub fn begin(sk: Sock, hook: Hook) {
         return;
     }
     let mut conn = Conn {
-        conn: (now() & !0xff) | u64::from(cpu() & 0xff),
+        conn: conn::id(now(), cpu(), global!(SETTINGS.cpu_mask)),
         tuple: Default::default(),
         tgid: actor::tgid(),
         netns: sk.net().inum(),

@@ -5,10 +5,12 @@ use std::thread::{self, JoinHandle};
 use aya::{
     Ebpf, EbpfLoader,
     maps::{Array, HashMap},
+    util::nr_cpus,
 };
 use tracer_common::{
     ABSENT32,
     actor::{COMM_LEN, comm_bucket},
+    conn::cpu_mask,
     offsets::{EnumValues, Offsets, Settings},
 };
 
@@ -79,7 +81,8 @@ pub(super) fn load_object(
 ) -> Result<Ebpf, EbpfError> {
     let (port_first, port_last) = ports::range();
     let all_connections = u32::from(options.all_connections);
-    let settings = Global(Settings { own_pid: std::process::id(), all_connections, port_first, port_last });
+    let cpu_mask = cpu_mask(nr_cpus().unwrap_or(1));
+    let settings = Global(Settings { own_pid: std::process::id(), all_connections, port_first, port_last, cpu_mask });
     let usual = if options.all_connections { RING_BYTES_ALL } else { RING_BYTES };
     let mut loader: EbpfLoader<'_> = loader.join().unwrap_or_default();
     loader
