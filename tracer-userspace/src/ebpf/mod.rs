@@ -3,6 +3,8 @@
 mod ahead;
 mod attach;
 pub mod btf;
+#[cfg(test)]
+mod budgets;
 mod capabilities;
 mod cgroup;
 mod error;
