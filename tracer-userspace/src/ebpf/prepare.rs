@@ -149,6 +149,48 @@ pub(super) fn trim() {
 mod tests {
     use super::*;
 
+    /// Where these fields are has not changed since 5.6 (`struct sock_common`, `struct nsproxy`): a table that mixes names, or a
+    /// reader that misses by one, puts another number here.
+    #[test]
+    fn offsets_are_of_the_fields_that_they_are_named_after() {
+        if !std::fs::exists(BTF_PATH).unwrap() {
+            return;
+        }
+        let Global(offsets) = read_layout().unwrap().offsets;
+        let of_socket = [
+            (offsets.sk_daddr, 0),
+            (offsets.sk_rcv_saddr, 4),
+            (offsets.sk_dport, 12),
+            (offsets.sk_num, 14),
+            (offsets.sk_family, 16),
+            (offsets.sk_state, 18),
+            (offsets.sk_net, 48),
+            (offsets.sk_v6_daddr, 56),
+            (offsets.sk_v6_rcv_saddr, 72),
+        ];
+        let of_namespaces = [
+            (offsets.nsproxy_uts, 8),
+            (offsets.nsproxy_ipc, 16),
+            (offsets.nsproxy_mnt, 24),
+            (offsets.nsproxy_pid, 32),
+            (offsets.nsproxy_net, 40),
+            (offsets.nsproxy_cgroup, 64),
+        ];
+        for (n, (found, expected)) in of_socket.into_iter().chain(of_namespaces).enumerate() {
+            assert_eq!(found, expected, "field {n}");
+        }
+    }
+
+    /// Two fields of one struct that are at one place are a name that is written twice.
+    #[test]
+    fn no_two_offsets_are_of_one_field() {
+        let fields = Offsets::FIELDS;
+        assert!(fields.iter().enumerate().all(|(n, field)| !fields[..n].contains(field)));
+        let values: Vec<Option<u32>> = (0..fields.len() as u32).map(Some).collect();
+        let offsets = Offsets::from_values(&values);
+        assert_eq!((offsets.sk_family, offsets.skb_nfct), (0, fields.len() as u32 - 1), "in the order of the table");
+    }
+
     #[test]
     fn a_bucket_ends_at_the_nul() {
         let left_over = u64::from_ne_bytes(*b"k0s\0let\0");
