@@ -28,7 +28,6 @@ pub mod explain;
 pub mod hooks;
 pub mod live;
 pub mod lock;
-pub mod memory;
 pub mod node_events;
 pub mod observe;
 pub mod pipeline;

@@ -21,7 +21,6 @@ use crate::engine::{AtStart, Engine};
 use crate::error::{self, Error, os_message};
 use crate::event::{Fact, HookStatus, MissingHook, Netns, Observation, PortPressure, Start};
 use crate::lock::instance::InstanceLock;
-use crate::memory;
 use crate::pipeline::session::Session;
 use crate::record_file::{self, Recorder};
 use crate::serve;
@@ -100,9 +99,24 @@ where
         .enable_all()
         .build()
         .map_err(|error| Error::Kernel(format!("no event loop: {}", os_message(&error))))?;
-    memory::prepare();
+    return_large_blocks();
     // The sources' futures need not be `Send`.
     tokio::task::LocalSet::new().block_on(&runtime, live(config, attach))
+}
+
+/// Makes glibc return each large block to the kernel as soon as it is freed.
+///
+/// By default glibc raises its threshold with each such block, up to 32 MiB, and so keeps 6 MB that only the start needs
+/// (the kernel's types). A threshold that was set stays. Other C libraries have none.
+fn return_large_blocks() {
+    /// glibc's initial `M_MMAP_THRESHOLD` (mallopt(3)), in bytes.
+    #[cfg(target_env = "gnu")]
+    const LARGE: libc::c_int = 128 * 1024;
+    // SAFETY: mallopt(3) takes two numbers; a program may set this threshold at any time.
+    #[cfg(target_env = "gnu")]
+    unsafe {
+        libc::mallopt(libc::M_MMAP_THRESHOLD, LARGE);
+    }
 }
 
 /// The run, inside the runtime.

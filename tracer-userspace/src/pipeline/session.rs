@@ -14,7 +14,6 @@ use crate::clock;
 use crate::engine::Engine;
 use crate::error::{Error, os_message};
 use crate::event::{Fact, Loss, Observation, PortPressure, Start};
-use crate::memory;
 use crate::record_file::Recorder;
 use crate::serve::Server;
 use crate::shutdown::{Request, Signals};
@@ -165,7 +164,6 @@ impl<S: EventSource> Session<S> {
             Wake::Fact(Some(fact)) => self.take_facts(*fact),
             Wake::Tick => self.every_second(),
             Wake::Retry => self.retry_hooks(),
-            Wake::Tidy => memory::forget_code(),
             Wake::Ports => self.tell_ports(),
             Wake::Draw => self.draw(),
             Wake::Request(Request::Reopen { .. }) if self.engine.sink().output().can_reopen() => {

@@ -17,8 +17,6 @@ const LOOK: Duration = Duration::from_millis(50);
 const TICK: Duration = Duration::from_secs(1);
 /// How often hooks of absent kernel modules are tried again.
 const RETRY: Duration = Duration::from_secs(5);
-/// How often pages of the program go back that only a moment needed.
-const TIDY: Duration = Duration::from_secs(5);
 /// How often a daemon tells who uses up ephemeral ports; other runs tell it at their end.
 const PORTS: Duration = Duration::from_secs(60);
 
@@ -29,7 +27,6 @@ pub(super) enum Wake {
     Deadline,
     Tick,
     Retry,
-    Tidy,
     Ports,
     Draw,
     Request(Request),
@@ -42,7 +39,6 @@ pub(super) struct Timers {
     look: Interval,
     tick: Interval,
     retry: Interval,
-    tidy: Interval,
     /// In a daemon.
     ports: Option<Interval>,
     /// Where there is a line that counts along.
@@ -60,7 +56,6 @@ impl Timers {
             look: every(LOOK),
             tick: every(TICK),
             retry: every(RETRY),
-            tidy: every(TIDY),
             ports: daemon.then(|| interval_at(now + PORTS, PORTS)),
             draw: draws.then(|| every(status_line::PERIOD)),
             over: duration.and_then(|duration| now.checked_add(duration)),
@@ -74,7 +69,6 @@ impl Timers {
             _ = self.look.tick() => Ok(Wake::Events),
             _ = self.tick.tick() => Ok(Wake::Tick),
             _ = self.retry.tick() => Ok(Wake::Retry),
-            _ = self.tidy.tick() => Ok(Wake::Tidy),
             () = tick(&mut self.ports) => Ok(Wake::Ports),
             () = tick(&mut self.draw) => Ok(Wake::Draw),
             () = at(self.over) => Ok(Wake::Over),
