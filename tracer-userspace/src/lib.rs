@@ -25,6 +25,8 @@ pub mod enrich;
 pub mod error;
 pub mod event;
 pub mod explain;
+#[doc(hidden)]
+pub mod fuzzing;
 pub mod hooks;
 pub mod live;
 pub mod lock;

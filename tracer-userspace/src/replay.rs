@@ -1,6 +1,7 @@
 //! `tracer replay`: a recording through the same core and sink, without privileges, eBPF or clock.
 
 mod compare;
+pub(crate) mod fuzzing;
 mod reader;
 
 use std::path::PathBuf;

@@ -44,6 +44,11 @@ impl Reader {
             Box::new(BufReader::with_capacity(1 << 16, file))
         };
         let name = if path == Path::new("-") { "stdin".to_owned() } else { path.display().to_string() };
+        Self::over(input, name)
+    }
+
+    /// Reads a recording from anything and checks its header.
+    pub(super) fn over(input: Box<dyn BufRead>, name: String) -> Result<(Self, Header), Error> {
         let mut reader = Self { input, name, line: 0, bytes: Vec::new(), observations: 0, last_time_boot_ns: 0 };
         let header = reader.header()?;
         Ok((reader, header))

@@ -39,7 +39,7 @@ fn of(net: &Path) -> impl Iterator<Item = IpAddr> {
 }
 
 /// `|-- 10.88.0.4` followed by `/32 host LOCAL`; both tables print the same.
-fn parse_fib_trie(table: impl BufRead) -> impl Iterator<Item = Ipv4Addr> {
+pub(super) fn parse_fib_trie(table: impl BufRead) -> impl Iterator<Item = Ipv4Addr> {
     let mut leaf = None;
     table.lines().map_while(Result::ok).filter_map(move |line| {
         let line = line.trim_start();
@@ -51,7 +51,7 @@ fn parse_fib_trie(table: impl BufRead) -> impl Iterator<Item = Ipv4Addr> {
 }
 
 /// `fd000088000000000000000000000004 02 40 00 80     eth0`. Link-local ones repeat between pods: left out.
-fn parse_if_inet6(table: impl BufRead) -> impl Iterator<Item = Ipv6Addr> {
+pub(super) fn parse_if_inet6(table: impl BufRead) -> impl Iterator<Item = Ipv6Addr> {
     let address = |line: String| {
         let digits = line.split_whitespace().next()?;
         let address = Ipv6Addr::from(u128::from_str_radix(digits, 16).ok()?);

@@ -143,7 +143,7 @@ fn setting(path: &str) -> Option<u64> {
 }
 
 /// The lines come in pairs: names, then values.
-fn counters(netstat: &str) -> BTreeMap<String, u64> {
+pub(super) fn counters(netstat: &str) -> BTreeMap<String, u64> {
     let mut lines = netstat.lines().filter(|line| line.starts_with("TcpExt:"));
     let (Some(names), Some(values)) = (lines.next(), lines.next()) else { return BTreeMap::new() };
     let pairs = names.split_whitespace().zip(values.split_whitespace());

@@ -8,6 +8,8 @@ mod cgroup;
 pub mod cluster;
 pub mod enter;
 pub mod files;
+#[doc(hidden)]
+pub mod fuzzing;
 mod inquire;
 mod inspect;
 mod kubelet;

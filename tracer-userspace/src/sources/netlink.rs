@@ -108,13 +108,18 @@ fn request(kind: u16, flags: u16, sequence: u32, payload: &[u8]) -> Vec<u8> {
 
 /// How far a dump is.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct Seen {
+pub(super) struct Seen {
     done: bool,
     interrupted: bool,
 }
 
 /// Goes through one datagram.
-fn read_answers(mut bytes: &[u8], sequence: u32, seen: &mut Seen, each: &mut impl FnMut(&[u8])) -> io::Result<()> {
+pub(super) fn read_answers(
+    mut bytes: &[u8],
+    sequence: u32,
+    seen: &mut Seen,
+    each: &mut impl FnMut(&[u8]),
+) -> io::Result<()> {
     while bytes.len() >= HEADER_SIZE {
         let frame = NetlinkBuffer::new_checked(bytes).map_err(io::Error::other)?;
         let (length, kind) = (frame.length() as usize, frame.message_type());
@@ -132,7 +137,7 @@ fn read_answers(mut bytes: &[u8], sequence: u32, seen: &mut Seen, each: &mut imp
 }
 
 /// The messages of one datagram; `None`: it was not read whole.
-fn messages(bytes: Option<&[u8]>, each: &mut impl FnMut(Option<(u16, &[u8])>)) {
+pub(super) fn messages(bytes: Option<&[u8]>, each: &mut impl FnMut(Option<(u16, &[u8])>)) {
     let Some(mut bytes) = bytes else { return each(None) };
     while let Ok(frame) = NetlinkBuffer::new_checked(bytes) {
         each(Some((frame.message_type(), frame.payload())));

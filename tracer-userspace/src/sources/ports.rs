@@ -28,7 +28,7 @@ pub fn pressure(counted: &[(u32, PortUse)], window_ns: u64, pid: Option<u32>) ->
 }
 
 /// `TCP: inuse 5 orphan 0 tw 849 alloc 7 mem 1`
-fn sockstat(text: &str) -> (Option<u64>, Option<u64>) {
+pub(super) fn sockstat(text: &str) -> (Option<u64>, Option<u64>) {
     let line = text.lines().find_map(|line| line.strip_prefix("TCP:")).unwrap_or_default();
     let field = |name| line.split_whitespace().skip_while(|word| *word != name).nth(1)?.parse().ok();
     (field("inuse"), field("tw"))

@@ -82,7 +82,7 @@ fn read(folder: &Path) -> Option<Throttled> {
 }
 
 /// `nr_throttled` in both versions; `throttled_usec` in the second, `throttled_time` in nanoseconds in the first.
-fn parse(text: &str, cgroup: &str) -> Option<Throttled> {
+pub(super) fn parse(text: &str, cgroup: &str) -> Option<Throttled> {
     let value = |name: &str| text.lines().find_map(|l| l.strip_prefix(name)?.trim().parse::<u64>().ok());
     let micros = value("throttled_usec ").or_else(|| value("throttled_time ").map(|ns| ns / 1000));
     Some(Throttled { cgroup: cgroup.to_owned(), times: value("nr_throttled ")?, micros: micros? })

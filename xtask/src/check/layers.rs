@@ -11,7 +11,7 @@ const SOURCE: &str = "tracer-userspace/src/";
 /// The list is the block of text below this heading.
 const HEADING: &str = "## Who imports whom";
 /// They join all the others, or are for tests.
-const APART: [&str; 4] = ["lib", "main", "properties", "testing"];
+const APART: [&str; 5] = ["fuzzing", "lib", "main", "properties", "testing"];
 
 /// Lines of the list by module, from 0.
 type Layers<'a> = BTreeMap<&'a str, usize>;
@@ -37,7 +37,7 @@ fn layers(text: &str) -> Layers<'_> {
 }
 
 fn is_test(file: &str) -> bool {
-    file.split(['/', '.']).any(|part| part == "testing" || part == "tests" || part.ends_with("_tests"))
+    file.split(['/', '.']).any(|part| ["fuzzing", "testing", "tests"].contains(&part) || part.ends_with("_tests"))
 }
 
 /// What a file imports and may not; its own tests may.

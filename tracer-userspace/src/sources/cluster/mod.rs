@@ -9,6 +9,7 @@ mod events;
 mod failure;
 mod follow;
 mod frames;
+pub(super) mod fuzzing;
 mod known;
 mod objects;
 mod pace;

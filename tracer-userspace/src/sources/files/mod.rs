@@ -3,6 +3,7 @@
 
 pub(super) mod api;
 mod document;
+pub(super) mod fuzzing;
 mod pods;
 mod runs;
 mod services;

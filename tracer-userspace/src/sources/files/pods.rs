@@ -39,12 +39,17 @@ enum AnyItem {
 /// # Errors
 /// If it cannot be read, is neither JSON nor YAML, or holds something else.
 pub fn read_pods(path: &Path) -> Result<Vec<Pod>, FileError> {
-    let mut pods = Vec::new();
-    Source::read(FLAG, path)?.each_document(EXPECTED, |document| add_document(document, &mut pods))?;
+    let pods = pods_of(&Source::read(FLAG, path)?)?;
     if pods.is_empty() {
         // As kubectl lists it for a node's name that is empty, or no node's.
         tracing::warn!("{FLAG} {}: names no pod: was the node's name given to kubectl?", path.display());
     }
+    Ok(pods)
+}
+
+pub(super) fn pods_of(source: &Source<'_>) -> Result<Vec<Pod>, FileError> {
+    let mut pods = Vec::new();
+    source.each_document(EXPECTED, |document| add_document(document, &mut pods))?;
     Ok(each_once(pods))
 }
 

@@ -55,8 +55,12 @@ struct Parts {
 /// # Errors
 /// If it cannot be read, is neither JSON nor YAML, or holds something else.
 pub fn read_services(path: &Path) -> Result<Vec<Service>, FileError> {
+    services_of(&Source::read(FLAG, path)?)
+}
+
+pub(super) fn services_of(source: &Source<'_>) -> Result<Vec<Service>, FileError> {
     let mut parts = Parts::default();
-    Source::read(FLAG, path)?.each_document(EXPECTED, |document| add_document(document, &mut parts))?;
+    source.each_document(EXPECTED, |document| add_document(document, &mut parts))?;
     Ok(join(parts.services, parts.slices))
 }
 

@@ -7,6 +7,7 @@ mod entry;
 mod event;
 mod fields;
 mod follow;
+pub(super) mod fuzzing;
 mod journal;
 mod line;
 pub(super) mod process;

@@ -6,6 +6,7 @@
 mod ask;
 mod counters;
 mod credentials;
+pub(super) mod fuzzing;
 mod own_files;
 mod poll;
 #[cfg(test)]

@@ -188,25 +188,11 @@ impl Poller {
     }
 
     async fn read_pods(&mut self, mut answer: Answer) -> Result<(), Trouble> {
-        let (mut items, mut pods, mut skipped) = (Items::default(), Vec::new(), None);
+        let mut list = PodList::default();
         while let Some(piece) = answer.next().await? {
-            items.feed(&piece, |item| {
-                match serde_json::from_slice::<api::Pod>(item) {
-                    Ok(pod) if pods.len() < MAX_PODS => pods.push(pod_of(pod)),
-                    Ok(_) => {}
-                    Err(error) => skipped = Some(error.to_string()),
-                }
-                Ok(())
-            })?;
+            list.feed(&piece)?;
         }
-        let kind = serde_json::from_slice::<Shell>(items.shell()?).ok().and_then(|shell| shell.kind);
-        if kind.as_deref() != Some("PodList") {
-            return Err(Failure::Garbage("not a list of pods".into()).into());
-        }
-        if let Some(error) = skipped {
-            tracing::debug!("kubelet API: one of the pods is left out: {error}");
-        }
-        self.show(pods);
+        self.show(list.end()?);
         Ok(())
     }
 
@@ -254,6 +240,38 @@ impl Poller {
                 if path == PODS { "its pods known so far stay" } else { "failed probes are not counted meanwhile" };
             tracing::warn!("kubelet API https://{}{path} {text}; {lost}", self.config.endpoint.authority());
         }
+    }
+}
+
+/// A list of pods, while it arrives.
+#[derive(Default)]
+pub(super) struct PodList {
+    items: Items,
+    pods: Vec<Pod>,
+    skipped: Option<String>,
+}
+
+impl PodList {
+    pub(super) fn feed(&mut self, piece: &[u8]) -> Result<(), Failure> {
+        self.items.feed(piece, |item| {
+            match serde_json::from_slice::<api::Pod>(item) {
+                Ok(pod) if self.pods.len() < MAX_PODS => self.pods.push(pod_of(pod)),
+                Ok(_) => {}
+                Err(error) => self.skipped = Some(error.to_string()),
+            }
+            Ok(())
+        })
+    }
+
+    pub(super) fn end(self) -> Result<Vec<Pod>, Failure> {
+        let kind = serde_json::from_slice::<Shell>(self.items.shell()?).ok().and_then(|shell| shell.kind);
+        if kind.as_deref() != Some("PodList") {
+            return Err(Failure::Garbage("not a list of pods".into()));
+        }
+        if let Some(error) = self.skipped {
+            tracing::debug!("kubelet API: one of the pods is left out: {error}");
+        }
+        Ok(self.pods)
     }
 }
 

@@ -45,7 +45,7 @@ struct Virtual {
     on_node: bool,
 }
 
-fn parse(table: impl BufRead, links: &[Link]) -> io::Result<Ports> {
+pub(super) fn parse(table: impl BufRead, links: &[Link]) -> io::Result<Ports> {
     let holders = holders(links);
     let mut ports: BTreeMap<u16, Virtual> = BTreeMap::new();
     let (mut current, mut without) = (None, WithoutBackend::default());

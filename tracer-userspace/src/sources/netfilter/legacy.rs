@@ -18,7 +18,7 @@ const MAX_TABLE: usize = 8 * 1024 * 1024;
 const SO_GET_INFO: libc::c_int = 64;
 const SO_GET_ENTRIES: libc::c_int = 65;
 /// `struct ipt_getinfo`: name, valid hooks, hook entries, underflows, number of entries, size.
-const GETINFO: usize = 84;
+pub(super) const GETINFO: usize = 84;
 /// `struct ipt_get_entries`: name, size, padding to eight bytes.
 const GET_ENTRIES: usize = 40;
 
@@ -132,7 +132,7 @@ fn get(socket: &OwnedFd, level: libc::c_int, option: libc::c_int, buffer: &mut [
 }
 
 /// A chain begins with an entry whose target is `ERROR` and carries its name.
-fn parse(mut table: &[u8], layout: &Layout, ports: &mut Named) {
+pub(super) fn parse(mut table: &[u8], layout: &Layout, ports: &mut Named) {
     let mut inside = false;
     while let Some((entry, rest)) = split_entry(table, layout) {
         match chain_name(entry, layout) {

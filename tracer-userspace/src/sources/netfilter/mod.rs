@@ -6,6 +6,7 @@
 //! nf_tables as a module loads it when it is asked, as `iptables -L` would make it.
 
 pub(super) mod firewall;
+pub(super) mod fuzzing;
 mod iptables;
 mod ipvs;
 mod legacy;

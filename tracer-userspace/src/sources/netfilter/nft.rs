@@ -75,7 +75,7 @@ fn is_absent(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::ENOENT | libc::EINVAL | libc::EOPNOTSUPP | libc::EAFNOSUPPORT))
 }
 
-fn add_elements(message: &[u8], ports: &mut Named) {
+pub(super) fn add_elements(message: &[u8], ports: &mut Named) {
     let list = message.get(NFGENMSG..).and_then(|rest| attribute(rest, NFTA_SET_ELEM_LIST_ELEMENTS));
     let elements = list.into_iter().flat_map(attributes).filter(|(number, _)| *number == NFTA_LIST_ELEM);
     for (port, service) in elements.filter_map(|(_, element)| parse_element(element)) {

@@ -9,7 +9,7 @@ use super::file::{Fault, Field, Header, ReadAt};
 use super::packed::unpack;
 
 /// A longer message is skipped: no line of use is that long.
-const MAX_MESSAGE: usize = 64 << 10;
+pub(super) const MAX_MESSAGE: usize = 64 << 10;
 /// Enough of a field to tell one that is asked: its name, and a process's name of 15 bytes.
 const LOOK: usize = 32;
 

@@ -7,6 +7,7 @@
 mod ahead;
 mod entry;
 mod file;
+pub(super) mod fuzzing;
 mod packed;
 
 use std::fs::File;

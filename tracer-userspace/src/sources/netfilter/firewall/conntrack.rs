@@ -21,7 +21,7 @@ pub(super) fn read() -> Option<Conntrack> {
 }
 
 /// A line of names, then one of hexadecimal numbers for each CPU.
-fn add_statistics(mut table: Conntrack, text: &str) -> Conntrack {
+pub(super) fn add_statistics(mut table: Conntrack, text: &str) -> Conntrack {
     let mut lines = text.lines();
     let names: Vec<&str> = lines.next().unwrap_or_default().split_whitespace().collect();
     for line in lines {

@@ -52,7 +52,7 @@ struct Places<'a> {
     policies: HashMap<usize, usize>,
 }
 
-fn parse(layout: &Layout, table_name: &str, info: &[u8], bytes: &[u8]) -> Table {
+pub(super) fn parse(layout: &Layout, table_name: &str, info: &[u8], bytes: &[u8]) -> Table {
     let places = Places::find(layout, info, bytes);
     let mut chains: Vec<Chain> = Vec::new();
     for (at, entry) in each_entry(bytes, layout) {

@@ -5,6 +5,7 @@
 
 mod conntrack;
 mod expression;
+pub(super) mod fuzzing;
 mod legacy;
 mod nft;
 pub(super) mod survey;

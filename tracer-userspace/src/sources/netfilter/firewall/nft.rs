@@ -14,10 +14,13 @@ use super::expression::{Key, Parsed, packets, parse_rule, verdict};
 use super::tables::{Base, Chain, Rule, Table, Then};
 use crate::clock::thread_cpu_ns;
 use crate::event::{Backend, When};
-use crate::sources::netlink::{Netlink, attribute, attributes, consistent, field, text};
+use crate::sources::netlink::{Netlink, attribute, attributes, consistent, field, messages, text};
 
+const NFT_MSG_NEWCHAIN: u16 = 3;
 const NFT_MSG_GETCHAIN: u16 = 4;
+const NFT_MSG_NEWRULE: u16 = 6;
 const NFT_MSG_GETRULE: u16 = 7;
+const NFT_MSG_NEWSETELEM: u16 = 12;
 const NFTA_CHAIN_TABLE: u16 = 1;
 const NFTA_CHAIN_NAME: u16 = 3;
 const NFTA_CHAIN_HOOK: u16 = 4;
@@ -53,6 +56,29 @@ fn read_once() -> io::Result<(Vec<Table>, bool)> {
     dump(&mut netlink, NFT_MSG_GETRULE, 0, &[], |message| _ = reader.add_rule(message))?;
     reader.read_maps(&mut netlink)?;
     Ok((reader.finish(), reader.truncated || reader.room.full))
+}
+
+/// The tables in answers of the kernel, for a fuzz target: each map has the elements of all.
+pub(super) fn tables_of(answers: &[u8]) -> (Vec<Table>, bool) {
+    let mut reader = Reader::default();
+    let mut each = |of: u16, take: &mut dyn FnMut(&mut Reader, &[u8])| {
+        messages(Some(answers), &mut |message| match message {
+            Some((kind, payload)) if kind & 0xff == of => take(&mut reader, payload),
+            _ => {}
+        });
+    };
+    each(NFT_MSG_NEWCHAIN, &mut |reader, message| _ = reader.add_chain(message));
+    each(NFT_MSG_NEWRULE, &mut |reader, message| _ = reader.add_rule(message));
+    for (table, name, keys) in std::mem::take(&mut reader.maps) {
+        let mut map = Map { keys: &keys, elements: Vec::new(), intervals: false, room: &mut reader.room };
+        messages(Some(answers), &mut |message| match message {
+            Some((kind, payload)) if kind & 0xff == NFT_MSG_NEWSETELEM => map.add(payload),
+            _ => {}
+        });
+        let elements = map.finish(&name);
+        reader.tables[table].maps.insert(name, elements);
+    }
+    (reader.finish(), reader.truncated || reader.room.full)
 }
 
 /// How much more may be kept.

@@ -1,0 +1,51 @@
+//! Fuzz targets: each takes any bytes and hands them to a parser of what others write.
+//!
+//! A target asserts what must be true of any input: no panic, bounded sizes, and that a recording keeps what was read.
+//! `cargo test --test fuzz` runs all of them briefly on the seeds and the fixtures. A long run needs a nightly toolchain and
+//! cargo-fuzz, in `tracer-userspace/`:
+//!
+//! ```text
+//! mkdir -p fuzz/corpus/klog
+//! TARGET=klog cargo +nightly fuzz run target fuzz/corpus/klog fuzz/seeds/klog -- -max_total_time=600
+//! ```
+//!
+//! What it finds becomes a file in `fuzz/seeds/TARGET/`, named by what it is.
+
+mod ring;
+
+use crate::event::{Fact, Observation};
+
+pub use crate::replay::fuzzing::recording;
+pub use crate::sources::fuzzing::{apiserver, files, journal, klog, kubelet, nftables, proc, xtables};
+
+/// A parser, and any bytes for it.
+#[derive(Clone, Copy, Debug)]
+pub struct Target {
+    /// Its name, and that of the folder with its seeds.
+    pub name: &'static str,
+    /// Panics if the parser does something wrong.
+    pub run: fn(&[u8]),
+}
+
+/// All targets.
+pub const TARGETS: &[Target] = &[
+    Target { name: "apiserver", run: apiserver },
+    Target { name: "files", run: files },
+    Target { name: "journal", run: journal },
+    Target { name: "klog", run: klog },
+    Target { name: "kubelet", run: kubelet },
+    Target { name: "nftables", run: nftables },
+    Target { name: "proc", run: proc },
+    Target { name: "recording", run: recording },
+    Target { name: "ring", run: ring::ring },
+    Target { name: "xtables", run: xtables },
+];
+
+/// Asserts that a recording keeps this fact as it is.
+pub(crate) fn check_recorded(fact: Fact) {
+    let observation = Observation { time_boot_ns: 1, fact };
+    let line = serde_json::to_string(&observation).unwrap_or_default();
+    let read: Result<Observation, _> = serde_json::from_str(&line);
+    let is_same = read.as_ref().is_ok_and(|it| *it == observation);
+    assert!(is_same, "{observation:?} is written as {line} and read as {read:?}");
+}

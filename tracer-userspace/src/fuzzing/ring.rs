@@ -1,0 +1,20 @@
+//! Records of the ring.
+
+use super::check_recorded;
+use crate::decode::decode;
+use crate::ebpf::KernelNames;
+use crate::observe::observe;
+
+/// Records one after another, each behind its length (four bytes, little-endian).
+pub(super) fn ring(mut bytes: &[u8]) {
+    let (mut names, probers) = (KernelNames::default(), ["kubelet".to_owned()]);
+    while let Some((length, rest)) = bytes.split_first_chunk() {
+        let (record, rest) = rest.split_at(rest.len().min(u32::from_le_bytes(*length) as usize));
+        if let Ok(event) = decode(record)
+            && let Some(observation) = observe(&event, &mut names, &probers)
+        {
+            check_recorded(observation.fact);
+        }
+        bytes = rest;
+    }
+}

@@ -1,0 +1,43 @@
+//! Fuzz target of recordings.
+
+use std::io::Cursor;
+use std::path::PathBuf;
+
+use super::reader::Reader;
+use super::{Ending, feed, finish};
+use crate::engine::Engine;
+use crate::record::Record;
+use crate::sink::filter::Filter;
+use crate::sink::formats::Format;
+use crate::sink::{Form, Sink, SinkConfig, ndjson};
+
+/// A recording. Its verdicts do not depend on how they are printed, nor on the run.
+pub fn recording(bytes: &[u8]) {
+    let lines = |form| verdicts(bytes, form).iter().map(ndjson::line).collect::<Vec<_>>();
+    assert_eq!(lines(Form::Pretty), lines(Form::Ndjson), "the same verdicts in each run");
+}
+
+fn verdicts(bytes: &[u8], form: Form) -> Vec<Record> {
+    let Ok((mut reader, header)) = Reader::over(Box::new(Cursor::new(bytes.to_vec())), "fuzz".to_owned()) else {
+        return Vec::new();
+    };
+    let config = SinkConfig {
+        form,
+        colour: true,
+        columns: Some(80),
+        file: Some(PathBuf::from("/dev/null")),
+        filter: Filter::default(),
+        attempts: true,
+        until_failure: false,
+        rotation: None,
+        format: Format::Tracer,
+    };
+    let Ok(mut sink) = Sink::open(&config, false) else { return Vec::new() };
+    sink.keep_verdicts();
+    let mut engine = Engine::new(sink, header.at_start, None);
+    let ending = feed(&mut reader, &mut engine);
+    if reader.observations() > 0 && !matches!(ending, Ending::Headless(_)) {
+        finish(&mut engine, &ending, &reader);
+    }
+    engine.into_sink().into_kept()
+}

@@ -1,0 +1,91 @@
+//! Each fuzz target on its seeds, on the fixtures, and on mutations of them: the same ones in each run.
+#![allow(clippy::unwrap_used, reason = "a test ends at the line that failed")]
+
+mod fuzz {
+    pub(crate) mod counted;
+    pub(crate) mod mutate;
+}
+
+use std::fs;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::path::{Path, PathBuf};
+
+use tracer::fuzzing::TARGETS;
+
+use fuzz::counted::cost_of;
+use fuzz::mutate::Mutator;
+
+/// An input that takes more processor time than this hangs the event loop.
+const MAX_CPU_MS: u128 = 5_000;
+/// What a target may allocate, whatever the input.
+const MAX_BYTES: usize = 24 << 20;
+/// And for each byte of it.
+const MAX_BYTES_FOR_EACH: usize = 256;
+
+/// A test for each target: how many mutations are tried (`FUZZ_COUNT` overrules), and where its seeds are besides `fuzz/seeds`.
+macro_rules! targets {
+    ($($name:ident $count:literal [$($place:literal)*],)*) => {
+        $(#[test] fn $name() { fuzz(stringify!($name), $count, &[$($place),*]); })*
+
+        #[test]
+        fn every_target_has_a_test() {
+            assert_eq!(TARGETS.iter().map(|target| target.name).collect::<Vec<_>>(), [$(stringify!($name)),*]);
+        }
+    };
+}
+
+targets! {
+    apiserver 500 ["testdata/kubelet-pods.json" "testdata/kubelet-events.jsonl"],
+    files 5000 ["testdata/kubelet-pods.json"],
+    journal 10000 ["testdata/journal"],
+    klog 2000 [],
+    kubelet 3000 ["testdata/kubelet-pods.json" "testdata/kubelet-metrics-probes.txt"],
+    nftables 3000 [],
+    proc 5000 ["testdata/fib_trie.txt" "testdata/ip_vs.txt"],
+    recording 300 ["../tests/fixtures"],
+    ring 10000 [],
+    xtables 10000 [],
+}
+
+fn fuzz(name: &str, count: usize, places: &[&str]) {
+    let base = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut files = Vec::new();
+    for place in places.iter().map(|place| base.join(place)).chain([base.join("fuzz/seeds").join(name)]) {
+        find(&place, &mut files);
+    }
+    files.sort();
+    assert!(!files.is_empty(), "no seeds of {name}");
+    let seeds: Vec<Vec<u8>> = files.iter().map(|file| fs::read(file).unwrap()).collect();
+    let run = TARGETS.iter().find(|target| target.name == name).unwrap().run;
+    for (seed, file) in seeds.iter().zip(&files) {
+        check(name, run, seed, &file.display().to_string());
+    }
+    let count = std::env::var("FUZZ_COUNT").map_or(count, |count| count.parse().unwrap());
+    let mut mutator = Mutator::new(&seeds);
+    for n in 0..count {
+        check(name, run, &mutator.next(), &format!("mutation {n}"));
+    }
+}
+
+fn find(place: &Path, files: &mut Vec<PathBuf>) {
+    match fs::read_dir(place) {
+        Ok(entries) => entries.for_each(|entry| find(&entry.unwrap().path(), files)),
+        Err(_) if place.is_file() && !place.ends_with("verdicts.ndjson") => files.push(place.to_owned()),
+        Err(_) => {}
+    }
+}
+
+/// What fails stays as a file, to become a seed.
+fn check(name: &str, run: fn(&[u8]), input: &[u8], what: &str) {
+    let bounded = || {
+        let (cpu, bytes) = cost_of(|| run(input));
+        assert!(cpu.as_millis() < MAX_CPU_MS, "{cpu:?} for {} bytes", input.len());
+        assert!(bytes < MAX_BYTES + MAX_BYTES_FOR_EACH * input.len(), "{bytes} allocated for {} bytes", input.len());
+    };
+    if let Err(panic) = catch_unwind(AssertUnwindSafe(bounded)) {
+        let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("fuzz-{name}"));
+        fs::write(&path, input).unwrap();
+        eprintln!("{name} fails on {what}: see {}", path.display());
+        resume_unwind(panic);
+    }
+}
