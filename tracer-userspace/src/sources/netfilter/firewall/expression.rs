@@ -105,16 +105,14 @@ fn state(value: &[u8]) -> Option<u32> {
 
 /// Addresses that begin like this; nft loads only the bytes that a prefix covers, or masks the rest.
 pub(super) fn prefix(value: &[u8], mask: Option<&[u8]>) -> Option<Prefix> {
-    let len = match mask {
-        Some(mask) => contiguous(mask)?,
-        None => value.len() as u8 * 8,
-    };
     let addr = match value.len() {
         1..=4 => Ipv4Addr::from(padded::<4>(value)).into(),
         5..=16 => Ipv6Addr::from(padded::<16>(value)).into(),
         _ => return None,
     };
-    Some(Prefix { addr, len })
+    let bits = value.len() as u32 * 8;
+    let len = mask.map_or(Some(bits), contiguous).filter(|len| *len <= bits)?;
+    Some(Prefix { addr, len: len as u8 })
 }
 
 fn padded<const N: usize>(value: &[u8]) -> [u8; N] {
@@ -124,7 +122,7 @@ fn padded<const N: usize>(value: &[u8]) -> [u8; N] {
 }
 
 /// The number of leading ones, if no other bit is set.
-fn contiguous(mask: &[u8]) -> Option<u8> {
+fn contiguous(mask: &[u8]) -> Option<u32> {
     let ones: u32 = mask.iter().map(|byte| byte.count_ones()).sum();
     let leading: u32 = mask
         .iter()
@@ -134,7 +132,7 @@ fn contiguous(mask: &[u8]) -> Option<u8> {
             Some(count.unwrap_or(0))
         })
         .sum();
-    (ones == leading).then_some(ones as u8)
+    (ones == leading).then_some(ones)
 }
 
 /// A rule with its place, and what the key of the map that it looks into is made of.
