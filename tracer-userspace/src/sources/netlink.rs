@@ -163,7 +163,7 @@ pub(super) fn consistent<T>(mut dump: impl FnMut() -> io::Result<T>) -> io::Resu
 /// The status that ends a dump: 0 or a negative errno.
 fn status(payload: &[u8]) -> io::Result<()> {
     match field::<4>(payload, 0).map(i32::from_ne_bytes) {
-        Some(code) if code < 0 => Err(io::Error::from_raw_os_error(-code)),
+        Some(code) if code < 0 => Err(io::Error::from_raw_os_error(code.saturating_neg())),
         _ => Ok(()),
     }
 }
