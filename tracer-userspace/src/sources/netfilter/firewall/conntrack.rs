@@ -27,12 +27,13 @@ pub(super) fn add_statistics(mut table: Conntrack, text: &str) -> Conntrack {
     for line in lines {
         for (name, value) in names.iter().zip(line.split_whitespace()) {
             let value = u64::from_str_radix(value, 16).unwrap_or_default();
-            match *name {
-                "drop" => table.drop += value,
-                "early_drop" => table.early_drop += value,
-                "invalid" => table.invalid += value,
-                _ => {}
-            }
+            let sum = match *name {
+                "drop" => &mut table.drop,
+                "early_drop" => &mut table.early_drop,
+                "invalid" => &mut table.invalid,
+                _ => continue,
+            };
+            *sum = sum.saturating_add(value);
         }
     }
     table
