@@ -57,7 +57,7 @@ impl Engine {
                 });
                 self.sink.emit(Decision { time_boot_ns: observation.time_boot_ns, attempt: None, body }, None);
             }
-            Fact::Loss(loss) => self.lost_events += loss.count,
+            Fact::Loss(loss) => self.lost_events = self.lost_events.saturating_add(loss.count),
             fact => self.events += u64::from(fact.is_kernel_event()),
         }
         self.core.push(observation, &mut self.decisions);

@@ -104,17 +104,18 @@ impl Finding {
     /// cgroup that makes too many listeners some are not told; what finds no place in a map is no listener.
     #[must_use]
     pub fn unless_a_listener_was_lost(mut self, case: &Case<'_>, from: u64, to: u64) -> Self {
-        let lost = |place: &str| -> u64 {
-            case.node.losses_between(from, to).filter(|loss| loss.where_ == place).map(|loss| loss.count).sum()
+        let lost = |places: &[&str]| {
+            Loss::total(case.node.losses_between(from, to).filter(|loss| places.contains(&loss.where_.as_str())))
         };
-        let (ring, some) = (lost("ring"), lost("program") + lost(Loss::LISTEN));
+        let (ring, some, all) =
+            (lost(&["ring"]), lost(&["program", Loss::LISTEN]), lost(&["ring", "program", Loss::LISTEN]));
         if ring > 0 {
             self.confidence = self.confidence.lowered();
         } else if some > 0 {
             self.confidence = self.confidence.min(Confidence::Likely);
         }
-        if ring + some > 0 {
-            self.summary += &format!("; {} lost since: one may have told of a listener", were(ring + some, "event"));
+        if all > 0 {
+            self.summary += &format!("; {} lost since: one may have told of a listener", were(all, "event"));
         }
         self
     }

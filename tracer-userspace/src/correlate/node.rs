@@ -321,7 +321,7 @@ impl Node {
     /// Events lost between two moments, any of which may have been an attempt's own.
     #[must_use]
     pub fn lost_between(&self, from: u64, to: u64) -> u64 {
-        self.losses_between(from, to).filter(|loss| loss.concerns_attempts()).map(|loss| loss.count).sum()
+        Loss::total(self.losses_between(from, to).filter(|loss| loss.concerns_attempts()))
     }
 
     /// The losses themselves.

@@ -298,6 +298,11 @@ impl Loss {
         ![Self::LISTEN, Self::NAMESPACE].contains(&self.where_.as_str())
     }
 
+    /// Events of these losses, as far as a number can tell.
+    pub fn total<'a>(losses: impl Iterator<Item = &'a Self>) -> u64 {
+        losses.fold(0, |sum, loss| sum.saturating_add(loss.count))
+    }
+
     /// This and a later one of the same place.
     #[must_use]
     pub fn and(self, later: &Self) -> Self {

@@ -115,7 +115,7 @@ impl Cause {
             self.mends.add(verdict.remediation.clone());
         }
         self.missing_hooks.extend(verdict.missing_hooks.iter().cloned());
-        self.lost_events += verdict.lost_events;
+        self.lost_events = self.lost_events.saturating_add(verdict.lost_events);
     }
 
     /// Failures, then what only misleads, then what nothing explains.
