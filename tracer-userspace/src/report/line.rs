@@ -19,14 +19,14 @@ pub(crate) struct PodKey {
 
 /// What a verdict says: a cause that failed attempts, or one that only misleads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Cause {
+pub(crate) struct Group {
     /// The attempt succeeded.
     pub(crate) noise: bool,
     /// Its label.
     pub(crate) label: Label,
 }
 
-impl Cause {
+impl Group {
     /// Of a verdict with this label and outcome.
     pub(crate) fn new(label: Label, outcome: Outcome) -> Self {
         Self { noise: outcome != Outcome::Failure, label }
@@ -81,8 +81,8 @@ pub(super) struct Answer {
 
 impl Answer {
     /// What it says.
-    pub(super) fn cause(&self) -> Cause {
-        Cause::new(self.label, self.outcome)
+    pub(super) fn group(&self) -> Group {
+        Group::new(self.label, self.outcome)
     }
 
     /// Its label.

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use maud::{Markup, html};
 
 use super::verdict;
-use super::view::{CauseView, View, colour, letter, sure};
+use super::view::{GroupView, View, colour, letter, sure};
 use super::words::{clock, count, safe};
 use crate::sink::pretty::who;
 
@@ -28,23 +28,23 @@ struct Told {
 pub(super) fn section(view: &View) -> Markup {
     html! {
         section #causes aria-label="Causes" {
-            @for (place, cause) in view.causes.iter().enumerate() { (card(view, place, cause)) }
+            @for (place, group) in view.groups.iter().enumerate() { (card(view, place, group)) }
         }
     }
 }
 
-fn card(view: &View, place: usize, cause: &CauseView) -> Markup {
-    let label = cause.cause.label;
+fn card(view: &View, place: usize, group: &GroupView) -> Markup {
+    let label = group.group.label;
     let told = told(view, place);
-    let times = (clock(cause.span.0, view.axis.length()), clock(cause.span.1, view.axis.length()));
+    let times = (clock(group.span.0, view.axis.length()), clock(group.span.1, view.axis.length()));
     html! {
         article id={"cause-" (letter(place))} .cause .(colour(place)) {
             h2 { (chip(place)) code { (label.name()) } " " span.title { (label.page().title) } }
             p.facts {
-                @if cause.cause.noise { (count(cause.count, "attempt")) " that did not fail and left a misleading trace" }
-                @else { strong { (count(cause.count, "failed attempt")) } }
-                " · " (whose(view, place, cause)) " · " (sure(cause.sure))
-                @if cause.span.0 <= cause.span.1 { " · " time { (times.0) } "–" time { (times.1) } " UTC" }
+                @if group.group.noise { (count(group.count, "attempt")) " that did not fail and left a misleading trace" }
+                @else { strong { (count(group.count, "failed attempt")) } }
+                " · " (whose(view, place, group)) " · " (sure(group.sure))
+                @if group.span.0 <= group.span.1 { " · " time { (times.0) } "–" time { (times.1) } " UTC" }
             }
             p.why { (safe(&told.why)) }
             dl {
@@ -63,12 +63,12 @@ fn card(view: &View, place: usize, cause: &CauseView) -> Markup {
 }
 
 /// The pod, or how many.
-fn whose(view: &View, place: usize, cause: &CauseView) -> Markup {
-    let only = if cause.pods == 1 { view.cells(place).next() } else { None };
+fn whose(view: &View, place: usize, group: &GroupView) -> Markup {
+    let only = if group.pods == 1 { view.cells(place).next() } else { None };
     html! {
         @match only {
             Some((row, _)) => span.data { (safe(&view.pod_name(&row.key))) },
-            None => (count(cause.pods, "pod")),
+            None => (count(group.pods, "pod")),
         }
     }
 }

@@ -52,9 +52,9 @@ fn line(view: &View, row: &Row, cell: &Cell) -> Markup {
     let first = cell.lane.first.as_ref().map_or_else(|| time(cell.columns.first()), |it| clock(it.us, length));
     let last = cell.lane.last.as_ref().map_or_else(|| time(cell.columns.last()), |it| clock(it.us, length));
     html! {
-        (chip(cell.cause)) " "
+        (chip(cell.group)) " "
         span.data { (safe(&view.pod_name(&row.key))) } " "
-        code { (view.causes[cell.cause].cause.label.name()) } " "
+        code { (view.groups[cell.group].group.label.name()) } " "
         span.n { "×" (number(cell.lane.count)) } " "
         span.quiet { (first) @if first != last { "–" (last) } " · " (sure(cell.lane.sure)) }
     }

@@ -109,18 +109,18 @@ fn headline(view: &View) -> String {
 /// The worst causes by their titles.
 fn reasons(view: &View) -> String {
     const NAMED: usize = 3;
-    let causes: Vec<_> = view.causes.iter().filter(|it| !it.cause.noise).collect();
-    let alone = causes.len() == 1;
-    let named = causes.iter().take(NAMED).map(|it| {
+    let groups: Vec<_> = view.groups.iter().filter(|it| !it.group.noise).collect();
+    let alone = groups.len() == 1;
+    let named = groups.iter().take(NAMED).map(|it| {
         let times = if alone { String::new() } else { format!("{} ", number(it.count)) };
-        match it.cause.label {
+        match it.group.label {
             Label::Unexplained => format!("{times}unexplained"),
             label => format!("{times}because {}", label.page().title),
         }
     });
-    let others: u64 = causes.iter().skip(NAMED).map(|it| it.count).sum();
+    let others: u64 = groups.iter().skip(NAMED).map(|it| it.count).sum();
     let rest =
-        (others > 0).then(|| format!("{} by {}", number(others), count((causes.len() - NAMED) as u64, "other cause")));
+        (others > 0).then(|| format!("{} by {}", number(others), count((groups.len() - NAMED) as u64, "other cause")));
     named.chain(rest).collect::<Vec<_>>().join("; ")
 }
 

@@ -118,7 +118,7 @@ fn pod(view: &View, row: &Row) -> Markup {
         @for (i, cell) in row.cells.iter().enumerate() {
             div.lane .first[i == 0] {
                 @if i == 0 { (name(view, row)) } @else { div.name {} }
-                span.key { (chip(cell.cause)) }
+                span.key { (chip(cell.group)) }
                 (lane(view, row, cell, i == 0))
             }
         }
@@ -142,9 +142,9 @@ fn name(view: &View, row: &Row) -> Markup {
 fn lane(view: &View, row: &Row, cell: &Cell, first: bool) -> Markup {
     let axis = &view.axis;
     let most = cell.columns.iter().map(|&(_, n)| n).max().unwrap_or(1);
-    let label = view.causes[cell.cause].cause.label.name();
+    let label = view.groups[cell.group].group.label.name();
     html! {
-        svg.plot .(colour(cell.cause)) width="100%" height=(HEIGHT) role="group" aria-label=(describe(view, label, &cell.columns)) {
+        svg.plot .(colour(cell.group)) width="100%" height=(HEIGHT) role="group" aria-label=(describe(view, label, &cell.columns)) {
             @if first {
                 @for &(column, _) in &row.passed_when {
                     @let (x, width) = axis.column(column);

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashSet};
 
-use super::super::line::{Cause, PodKey};
+use super::super::line::{Group, PodKey};
 use super::super::tally::{Ends, Example, Scale};
 use super::super::tally::{Events, Lane, Losses, Pod, Run, SURE, Tally};
 use super::axis::Axis;
@@ -27,14 +27,14 @@ pub(super) struct Row {
 /// One cause at one pod.
 pub(super) struct Cell {
     /// Place of the cause in the list of causes.
-    pub(super) cause: usize,
+    pub(super) group: usize,
     pub(super) lane: Lane,
     pub(super) columns: Vec<(i64, u64)>,
 }
 
 /// A cause over all pods.
-pub(super) struct CauseView {
-    pub(super) cause: Cause,
+pub(super) struct GroupView {
+    pub(super) group: Group,
     /// Verdicts that stand.
     pub(super) count: u64,
     /// Pods that it hit.
@@ -46,7 +46,7 @@ pub(super) struct CauseView {
 /// Everything that the page shows.
 pub(super) struct View {
     pub(super) axis: Axis,
-    pub(super) causes: Vec<CauseView>,
+    pub(super) groups: Vec<GroupView>,
     /// Pods with a verdict, the worst first.
     pub(super) rows: Vec<Row>,
     /// Numbers of the verdicts whose evidence is on the page.
@@ -74,14 +74,14 @@ impl View {
         let nodes = tally.nodes().into_iter().map(str::to_owned).collect();
         let attempts = tally.attempts();
         let pods: Vec<_> = tally.pods.into_pods().collect();
-        let causes = causes(&pods);
+        let groups = groups(&pods);
         let clean = pods.iter().filter(|(_, pod)| pod.lanes.is_empty()).count() as u64;
         let passed = pods.iter().map(|(_, pod)| pod.passed).sum();
         let mut rows: Vec<_> = pods.into_iter().filter(|(_, pod)| !pod.lanes.is_empty()).collect::<Vec<_>>();
         rows.sort_by(|(a, _), (b, _)| a.cmp(b));
-        let mut rows: Vec<_> = rows.into_iter().map(|(key, pod)| row(key, pod, &causes, &scale)).collect();
+        let mut rows: Vec<_> = rows.into_iter().map(|(key, pod)| row(key, pod, &groups, &scale)).collect();
         rows.sort_by_key(|row| std::cmp::Reverse(row.failures));
-        let sum = |noise| causes.iter().filter(|it| it.cause.noise == noise).map(|it| it.count).sum();
+        let sum = |noise| groups.iter().filter(|it| it.group.noise == noise).map(|it| it.count).sum();
         let failures = sum(false);
         let series = tally.events.series.iter_mut();
         Self {
@@ -90,7 +90,7 @@ impl View {
             failures,
             misleading: sum(true),
             evidence: evidence(&rows),
-            causes,
+            groups,
             rows,
             clean,
             passed,
@@ -113,9 +113,9 @@ impl View {
     }
 
     /// Cells of a cause, those of the worst pod first.
-    pub(super) fn cells(&self, cause: usize) -> impl Iterator<Item = (&Row, &Cell)> {
+    pub(super) fn cells(&self, group: usize) -> impl Iterator<Item = (&Row, &Cell)> {
         let cells = self.rows.iter().flat_map(|row| row.cells.iter().map(move |cell| (row, cell)));
-        let mut cells: Vec<_> = cells.filter(|(_, cell)| cell.cause == cause).collect();
+        let mut cells: Vec<_> = cells.filter(|(_, cell)| cell.group == group).collect();
         cells.sort_by_key(|(_, cell)| std::cmp::Reverse(cell.lane.count));
         cells.into_iter()
     }
@@ -130,14 +130,14 @@ impl Cell {
 }
 
 /// `A` to `Z`, then `A2` and so on.
-pub(super) fn letter(cause: usize) -> String {
-    let letter = char::from(b'A' + u8::try_from(cause % 26).unwrap_or(0));
-    if cause < 26 { letter.to_string() } else { format!("{letter}{}", cause / 26 + 1) }
+pub(super) fn letter(group: usize) -> String {
+    let letter = char::from(b'A' + u8::try_from(group % 26).unwrap_or(0));
+    if group < 26 { letter.to_string() } else { format!("{letter}{}", group / 26 + 1) }
 }
 
 /// The class that gives a cause its colour.
-pub(super) fn colour(cause: usize) -> String {
-    format!("c{}", cause % COLOURS)
+pub(super) fn colour(group: usize) -> String {
+    format!("c{}", group % COLOURS)
 }
 
 /// The strongest confidence of some verdicts, and `and weaker` if they are not alike.
@@ -151,32 +151,32 @@ pub(super) fn sure(counts: [u64; 3]) -> String {
 }
 
 /// All causes; failures before what only misleads, the more frequent first, then the earlier.
-fn causes(pods: &[(PodKey, Pod)]) -> Vec<CauseView> {
-    let mut sums: BTreeMap<Cause, CauseView> = BTreeMap::new();
-    for (&cause, lane) in pods.iter().flat_map(|(_, pod)| &pod.lanes) {
-        let none = CauseView { cause, count: 0, pods: 0, sure: [0; 3], span: (i64::MAX, i64::MIN) };
-        let sum = sums.entry(cause).or_insert(none);
+fn groups(pods: &[(PodKey, Pod)]) -> Vec<GroupView> {
+    let mut sums: BTreeMap<Group, GroupView> = BTreeMap::new();
+    for (&group, lane) in pods.iter().flat_map(|(_, pod)| &pod.lanes) {
+        let none = GroupView { group, count: 0, pods: 0, sure: [0; 3], span: (i64::MAX, i64::MIN) };
+        let sum = sums.entry(group).or_insert(none);
         sum.count += lane.count;
         sum.pods += 1;
         (0..3).for_each(|i| sum.sure[i] += lane.sure[i]);
         sum.span.0 = lane.first.as_ref().map_or(sum.span.0, |first| sum.span.0.min(first.us));
         sum.span.1 = lane.last.as_ref().map_or(sum.span.1, |last| sum.span.1.max(last.us));
     }
-    let mut causes: Vec<_> = sums.into_values().collect();
-    causes.sort_by_key(|it| (it.cause.noise, std::cmp::Reverse(it.count), it.span.0));
-    causes
+    let mut groups: Vec<_> = sums.into_values().collect();
+    groups.sort_by_key(|it| (it.group.noise, std::cmp::Reverse(it.count), it.span.0));
+    groups
 }
 
-fn row(key: PodKey, mut pod: Pod, causes: &[CauseView], scale: &Scale) -> Row {
-    let failures = pod.lanes.iter().filter(|(cause, _)| !cause.noise).map(|(_, lane)| lane.count).sum();
+fn row(key: PodKey, mut pod: Pod, groups: &[GroupView], scale: &Scale) -> Row {
+    let failures = pod.lanes.iter().filter(|(group, _)| !group.noise).map(|(_, lane)| lane.count).sum();
     let passed_when = pod.passed_when.columns(scale).collect();
-    let place = |cause| causes.iter().position(|it| it.cause == cause).unwrap_or(0);
-    let cell = |(cause, mut lane): (Cause, Lane)| {
+    let place = |group| groups.iter().position(|it| it.group == group).unwrap_or(0);
+    let cell = |(group, mut lane): (Group, Lane)| {
         let columns = lane.series.columns(scale).collect();
-        Cell { cause: place(cause), lane, columns }
+        Cell { group: place(group), lane, columns }
     };
     let mut cells: Vec<_> = pod.lanes.into_iter().map(cell).collect();
-    cells.sort_by_key(|cell| cell.cause);
+    cells.sort_by_key(|cell| cell.group);
     Row { key, failures, passed: pod.passed, passed_when, cells }
 }
 

@@ -142,7 +142,7 @@ impl Tally {
             return;
         }
         self.scale.see(us);
-        let said = Said { us, cause: answer.cause(), confidence: answer.confidence, line: bytes };
+        let said = Said { us, group: answer.group(), confidence: answer.confidence, line: bytes };
         let counted = self.pods.count(fields.pod(), &said, &self.scale);
         self.standing(&fields.node_name).put(fields.seq, counted);
     }

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::rc::Rc;
 
-use super::super::line::{Cause, PodKey};
+use super::super::line::{Group, PodKey};
 use super::scale::{Scale, Series};
 use crate::record::Confidence;
 
@@ -46,7 +46,7 @@ pub(crate) struct Pod {
     /// When they did.
     pub(crate) passed_when: Series,
     /// The others.
-    pub(crate) lanes: BTreeMap<Cause, Lane>,
+    pub(crate) lanes: BTreeMap<Group, Lane>,
 }
 
 /// Where a verdict was counted, so that it can be taken back.
@@ -55,14 +55,14 @@ pub(crate) struct Counted {
     id: u64,
     us: i64,
     pod: usize,
-    cause: Cause,
+    group: Group,
     confidence: Confidence,
 }
 
 /// A verdict to be counted.
 pub(super) struct Said<'a> {
     pub(super) us: i64,
-    pub(super) cause: Cause,
+    pub(super) group: Group,
     pub(super) confidence: Confidence,
     pub(super) line: &'a [u8],
 }
@@ -103,7 +103,7 @@ impl Pods {
         let pod = self.place(key);
         let id = self.next_id;
         self.next_id += 1;
-        let lane = self.pods[pod].1.lanes.entry(said.cause).or_default();
+        let lane = self.pods[pod].1.lanes.entry(said.group).or_default();
         lane.count += 1;
         lane.sure[said.confidence as usize] += 1;
         lane.series.add(said.us, scale);
@@ -114,13 +114,13 @@ impl Pods {
             self.full = true;
         }
         self.bytes = self.bytes + lane.kept_bytes() - before;
-        Counted { id, us: said.us, pod, cause: said.cause, confidence: said.confidence }
+        Counted { id, us: said.us, pod, group: said.group, confidence: said.confidence }
     }
 
     /// Takes a verdict back.
     pub(super) fn retract(&mut self, counted: Counted, scale: &Scale) {
         let lanes = &mut self.pods[counted.pod].1.lanes;
-        let Some(lane) = lanes.get_mut(&counted.cause) else { return };
+        let Some(lane) = lanes.get_mut(&counted.group) else { return };
         let before = lane.kept_bytes();
         lane.count -= 1;
         lane.sure[counted.confidence as usize] -= 1;
@@ -128,7 +128,7 @@ impl Pods {
         lane.forget(counted.id);
         self.bytes = self.bytes + lane.kept_bytes() - before;
         if lane.count == 0 {
-            lanes.remove(&counted.cause);
+            lanes.remove(&counted.group);
         }
     }
 

@@ -17,8 +17,8 @@ fn tally(filter: Filter, lines: &[String]) -> Tally {
 /// Verdicts that stand, by label.
 fn standing(tally: Tally) -> BTreeMap<Label, u64> {
     let mut counts = BTreeMap::new();
-    for (cause, lane) in tally.pods.into_pods().flat_map(|(_, pod)| pod.lanes) {
-        *counts.entry(cause.label).or_default() += lane.count;
+    for (group, lane) in tally.pods.into_pods().flat_map(|(_, pod)| pod.lanes) {
+        *counts.entry(group.label).or_default() += lane.count;
     }
     counts
 }

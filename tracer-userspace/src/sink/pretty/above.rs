@@ -72,10 +72,10 @@ fn amends(body: &VerdictBody, above: &VerdictBody) -> bool {
 fn repeats(body: &VerdictBody, above: &VerdictBody) -> bool {
     let (now, then) = (&body.verdict, &above.verdict);
     let seen = |verdict: &Verdict| verdict.evidence.iter().map(|it| it.hook.clone()).collect::<Vec<_>>();
-    let cause = now.label == then.label && now.confidence == then.confidence && now.also == then.also;
-    let cause = cause && seen(now) == seen(then) && body.culprit.is_some() == above.culprit.is_some();
+    let same = now.label == then.label && now.confidence == then.confidence && now.also == then.also;
+    let same = same && seen(now) == seen(then) && body.culprit.is_some() == above.culprit.is_some();
     let target = (&body.k8s, body.dst, body.subject) == (&above.k8s, above.dst, above.subject);
-    cause && target && probe(body) == probe(above) && worded(&now.summary).eq(worded(&then.summary))
+    same && target && probe(body) == probe(above) && worded(&now.summary).eq(worded(&then.summary))
 }
 
 fn probe(body: &VerdictBody) -> Option<impl PartialEq + use<>> {

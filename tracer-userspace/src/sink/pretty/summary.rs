@@ -1,4 +1,4 @@
-//! The end of a run for people: what was said, grouped by cause, the most frequent first; what nothing explains last.
+//! The end of a run for people: what was said, grouped by group, the most frequent first; what nothing explains last.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -19,14 +19,14 @@ const CONFIDENCES: [Confidence; 3] = [Confidence::Proven, Confidence::Likely, Co
 /// What was said so far.
 #[derive(Debug, Default)]
 pub(super) struct Summary {
-    causes: BTreeMap<Label, Cause>,
+    groups: BTreeMap<Label, Group>,
     /// By `seq`.
     said: BTreeMap<u64, (Label, Confidence)>,
 }
 
-/// One cause.
+/// The verdicts of one cause.
 #[derive(Debug, Default)]
-struct Cause {
+struct Group {
     count: u64,
     noise: bool,
     confidences: BTreeMap<Confidence, u64>,
@@ -51,29 +51,29 @@ impl Summary {
         if self.said.len() > REMEMBERED {
             self.said.pop_first();
         }
-        self.causes.entry(verdict.label).or_default().take(&record.time, hit, body);
+        self.groups.entry(verdict.label).or_default().take(&record.time, hit, body);
     }
 
     fn take_back(&mut self, (label, confidence): (Label, Confidence), hit: &str) {
-        let Some(cause) = self.causes.get_mut(&label) else { return };
-        cause.count = cause.count.saturating_sub(1);
-        cause.confidences.entry(confidence).and_modify(|n| *n = n.saturating_sub(1));
-        cause.hit.remove(hit);
-        if cause.count == 0 {
-            self.causes.remove(&label);
+        let Some(group) = self.groups.get_mut(&label) else { return };
+        group.count = group.count.saturating_sub(1);
+        group.confidences.entry(confidence).and_modify(|n| *n = n.saturating_sub(1));
+        group.hit.remove(hit);
+        if group.count == 0 {
+            self.groups.remove(&label);
         }
     }
 
     /// A block for each cause; or, in a line, that there is none. `failed`: attempts; `filtered`: not everything was let through.
     pub(super) fn write(&self, out: &mut String, stop: &StopBody, failed: u64, filtered: bool, screen: Screen) {
-        let mut causes: Vec<_> = self.causes.iter().collect();
-        causes.sort_by_key(|(label, cause)| (cause.rank(**label), Reverse(cause.count)));
-        let digits = causes.iter().map(|(_, cause)| cause.count.to_string().len()).max().unwrap_or_default();
-        for (label, cause) in &causes {
-            cause.block(out, **label, digits, screen);
+        let mut groups: Vec<_> = self.groups.iter().collect();
+        groups.sort_by_key(|(label, group)| (group.rank(**label), Reverse(group.count)));
+        let digits = groups.iter().map(|(_, group)| group.count.to_string().len()).max().unwrap_or_default();
+        for (label, group) in &groups {
+            group.block(out, **label, digits, screen);
         }
-        let only_noise = causes.iter().all(|(_, cause)| cause.noise);
-        if causes.is_empty() || only_noise && !filtered {
+        let only_noise = groups.iter().all(|(_, group)| group.noise);
+        if groups.is_empty() || only_noise && !filtered {
             let (style, text) = without_failure(stop, failed, filtered);
             screen.head(out, &screen.paint(style, &text));
         }
@@ -97,7 +97,7 @@ fn without_failure(stop: &StopBody, failed: u64, filtered: bool) -> (Style, Stri
     (Style::Good, format!("healthy: {attempts}, none failed"))
 }
 
-impl Cause {
+impl Group {
     fn take(&mut self, time: &str, hit: String, body: &VerdictBody) {
         let verdict = &body.verdict;
         if self.count == 0 {
