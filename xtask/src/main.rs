@@ -17,7 +17,7 @@
 //! report     the page of `tracer report` in a browser, for `check`
 //! recordings of the scenarios, for `fixtures` and `test`
 //! sh         processes and progress lines
-//! tools      programs out of Debian's packages, for `check`
+//! tools      programs out of Debian's and PyPI's packages, for `check`
 //! ```
 
 mod bench;

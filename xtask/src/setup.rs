@@ -41,8 +41,9 @@ const BPF_RUSTC: &[&str] = &["rustc-web", "libstd-rust-web-dev-bpf"];
 const BPF_CLIPPY: &[&str] = &["rust-web-clippy"];
 /// What makes a node out of namespaces.
 const WORLD: &[&str] = &["iproute2", "nftables", "iptables", "ipvsadm", "conntrack", "procps", "openssl", "util-linux"];
-/// A browser without a window that looks at the page of `tracer report`, and letters for it.
-const BROWSER: &[&str] = &["chromium-headless-shell", "fonts-dejavu-core"];
+/// A browser without a window that looks at the page of `tracer report`, and letters for it; Python, whose packages
+/// bring helm, kubectl and others (`tools.rs`).
+const BROWSER: &[&str] = &["chromium-headless-shell", "fonts-dejavu-core", "python3", "python3-venv"];
 /// What writes a journal.
 const JOURNAL: &[&str] = &["systemd"];
 /// What boots other kernels.

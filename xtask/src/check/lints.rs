@@ -1,11 +1,11 @@
-//! rustfmt and clippy, for the workspace and for the eBPF programs, which are outside of it.
+//! rustfmt, clippy and cargo-deny, for the workspace and for the eBPF programs, which are outside of it.
 
 use std::path::Path;
 use std::process::Command;
 
 use anyhow::Result;
 
-use crate::{setup, sh};
+use crate::{setup, sh, tools};
 
 const EBPF: &str = "tracer-ebpf/Cargo.toml";
 const TARGET: &str = "bpfel-unknown-none";
@@ -14,6 +14,19 @@ const TARGET: &str = "bpfel-unknown-none";
 pub(crate) fn format() -> Result<()> {
     sh::run(&mut sh::cargo(&["fmt", "--all", "--check"]))?;
     sh::run(&mut sh::cargo(&["fmt", "--manifest-path", EBPF, "--check"]))
+}
+
+/// Every crate may be linked in, by deny.toml. Advisories are left out: they need a database that is downloaded.
+pub(crate) fn licences() -> Result<()> {
+    let Some(programs) = tools::programs()? else { return Ok(()) };
+    for manifest in ["Cargo.toml", EBPF] {
+        let mut deny = sh::command(programs.join("cargo-deny"));
+        deny.args(["--log-level", "error", "--locked", "--manifest-path", manifest, "--config", "deny.toml"]);
+        // An allowed licence that only one of the two has is no fault of the other.
+        deny.args(["check", "--hide-inclusion-graph", "--allow", "license-not-encountered"]);
+        sh::run(deny.args(["licenses", "bans", "sources"]))?;
+    }
+    Ok(())
 }
 
 /// clippy finds nothing.

@@ -1,200 +1,158 @@
-//! `deploy/` renders, is valid by Kubernetes' own definitions, and says the same by kustomize and by the chart; every
-//! argument it gives to the tracer is one that the tracer takes.
+//! `deploy/` renders, is valid by Kubernetes' own definitions, and means the same by kustomize and by the chart; the
+//! chart refuses values that would do nothing; every argument in a container is one that the tracer takes.
 
-use std::collections::BTreeMap;
+use std::fs;
+use std::path::PathBuf;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, bail, ensure};
 use serde_json::Value;
 
-use crate::deploy::{VARIANTS, Variant, called, chart, documents, kustomize, place, schema::Kubernetes, text};
+use crate::deploy::{Renderer, VARIANTS, called, compare, documents, place, text};
 use crate::sh;
 
+/// The newest Kubernetes that the manifests are validated for.
+const KUBERNETES: &str = "1.36";
 /// Kinds of the Prometheus operator. Kubernetes does not define them: the chart's and ours are compared instead.
 const OF_OPERATOR: &[&str] = &["ServiceMonitor", "PrometheusRule"];
 
-/// Objects by kind and name.
-type Objects = BTreeMap<String, Value>;
+/// Values that the chart refuses, and a part of the reason.
+const REFUSED: &[(&str, &str)] = &[
+    ("metrics.port=70000", "'/metrics/port': maximum"),
+    ("metrics.enabled=yes", "'/metrics/enabled': got string"),
+    ("image.pullPolicy=Sometimes", "'/image/pullPolicy'"),
+    ("metrics.nothing=1", "'nothing' not allowed"),
+    ("api.enabled=false,api.services=true", "api.services does nothing"),
+    ("api.enabled=false,api.watchEvents=shop", "api.watchEvents does nothing"),
+    ("api.enabled=false,api.explain=true", "api.explain does nothing"),
+    ("api.enabled=false,api.condition=true", "api.condition does nothing"),
+    ("api.enabled=false,api.kubelet=true", "api.kubelet does nothing"),
+    ("metrics.podLabels=true", "while metrics.enabled is false"),
+    ("metrics.serviceMonitor.enabled=true", "while metrics.enabled is false"),
+    ("metrics.rules.enabled=true", "while metrics.enabled is false"),
+    ("metrics.enabled=true,metrics.address=::", "in brackets: [::]"),
+    ("metrics.enabled=true,metrics.address=fd00::1", "in brackets: [::]"),
+    ("metrics.enabled=true,metrics.address=127.0.0.1:9469", "in brackets: [::]"),
+];
+
+/// Values, and what an installation with them prints: objects and notes.
+const TAKEN: &[(&str, &str)] = &[
+    ("", "kubectl -n tracer logs"),
+    ("output.file.enabled=true", "/var/log/tracer/records.ndjson"),
+    ("", "privileged -z tracer -n tracer"),
+    ("api.enabled=false", "privileged -z default -n tracer"),
+    ("metrics.enabled=true,metrics.podLabels=true", "- --metrics-pod-labels"),
+    ("metrics.enabled=true,metrics.address=127.0.0.1", "--metrics-listen=127.0.0.1:9469"),
+    ("metrics.enabled=true,metrics.address=$(NODE_IP)", "--metrics-listen=$(NODE_IP):9469"),
+    ("metrics.enabled=true,metrics.address=[$(NODE_IP)]", "--metrics-listen=[$(NODE_IP)]:9469"),
+    ("metrics.enabled=true,metrics.address=[::]", "--metrics-listen=[::]:9469"),
+    ("extraArgs={--attempts}", "- \"--attempts\""),
+];
 
 /// All variants.
 pub(crate) fn check() -> Result<()> {
-    let kubernetes = Kubernetes::read()?;
-    let mut faults = Vec::new();
+    let Some(renderer) = Renderer::find()? else { return Ok(()) };
+    let mut files = Vec::new();
     for variant in VARIANTS {
-        let (kustomize, chart) = (variant.by_kustomize()?, variant.by_chart()?);
-        faults.extend(kustomize.iter().chain(&chart).flat_map(|object| invalid(&kubernetes, object)));
-        faults.extend(differences(&comparable(kustomize), &comparable(chart)));
-        faults.extend(by_kubectl(variant)?);
-        faults.extend(by_helm(variant)?);
-        for fault in &mut faults {
-            if !fault.starts_with('[') {
-                *fault = format!("[{}] {fault}", variant.name);
-            }
+        let (kustomize, chart) = (renderer.kustomize(variant)?, renderer.chart(variant.values)?);
+        let [ours, theirs] = [comparable(documents(&kustomize)?), comparable(documents(&chart)?)];
+        compare(("by-kustomize", &ours), ("by-chart", &theirs)).context(variant.overlay)?;
+        for (by, text) in [("kustomize", kustomize), ("chart", chart)] {
+            let name = format!("{}.{by}.yaml", variant.overlay.replace('/', "-"));
+            files.push(sh::target().join("deploy").join(name));
+            fs::write(files.last().context("a file")?, text)?;
         }
     }
-    chart::notes(&[])?;
-    faults.extend(monitoring()?);
-    faults.extend(arguments()?);
-    if !faults.is_empty() {
-        bail!("deploy/:\n  {}", faults.join("\n  "));
-    }
+    validate(&renderer, &files)?;
+    monitoring(&renderer)?;
+    values(&renderer)?;
+    arguments(&renderer)
+}
+
+/// Fails on an object that Kubernetes would not take.
+fn validate(renderer: &Renderer, files: &[PathBuf]) -> Result<()> {
+    let mut program = sh::command(renderer.programs.join("kubernetes-validate"));
+    let output = program.args(["--strict", "--quiet", "--kubernetes-version", KUBERNETES]).args(files).output()?;
+    // A kind that it does not know is only a warning.
+    let text = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+    let of_operator = |line: &str| {
+        OF_OPERATOR.iter().any(|kind| line.contains(&format!("kind {kind} with api version monitoring.coreos.com/v1 ")))
+    };
+    let faults: Vec<_> = text.lines().filter(|line| !of_operator(line)).collect();
+    ensure!(faults.is_empty() && output.status.success(), "not valid:\n  {}", faults.join("\n  "));
     Ok(())
 }
 
-fn invalid(kubernetes: &Kubernetes, object: &Value) -> Vec<String> {
-    match kubernetes.faults(object) {
-        Some(faults) => faults,
-        None if OF_OPERATOR.iter().any(|kind| object["kind"] == *kind) => Vec::new(),
-        None => vec![format!("{}: no such kind of {}", called(object), object["apiVersion"])],
-    }
-}
-
 /// Without what only one of the two has: the namespace, and the chart's further labels.
-fn comparable(objects: Vec<Value>) -> Objects {
-    let mut objects: Objects = objects.into_iter().map(|object| (called(&object), object)).collect();
-    objects.retain(|name, _| !name.starts_with("Namespace/"));
-    for object in objects.values_mut() {
+fn comparable(mut objects: Vec<Value>) -> String {
+    objects.retain(|object| object["kind"] != "Namespace");
+    objects.sort_by_key(called);
+    for object in &mut objects {
         if let Some(labels) = object.pointer_mut("/metadata/labels").and_then(Value::as_object_mut) {
             labels.retain(|name, _| name == "app.kubernetes.io/name");
         }
     }
-    objects
-}
-
-/// Where two sets of objects differ.
-fn differences(ours: &Objects, theirs: &Objects) -> Vec<String> {
-    let mut found = Vec::new();
-    for name in ours.keys().chain(theirs.keys().filter(|name| !ours.contains_key(*name))) {
-        compare(name, ours.get(name).unwrap_or(&Value::Null), theirs.get(name).unwrap_or(&Value::Null), &mut found);
-    }
-    found
-}
-
-fn compare(place: &str, ours: &Value, theirs: &Value, found: &mut Vec<String>) {
-    match (ours, theirs) {
-        (Value::Object(a), Value::Object(b)) => {
-            for name in a.keys().chain(b.keys().filter(|name| !a.contains_key(*name))) {
-                let of = |fields: &serde_json::Map<String, Value>| fields.get(name).cloned().unwrap_or_default();
-                compare(&format!("{place}.{name}"), &of(a), &of(b), found);
-            }
-        }
-        (Value::Array(a), Value::Array(b)) if a.len() == b.len() => {
-            for (index, (a, b)) in a.iter().zip(b).enumerate() {
-                compare(&format!("{place}[{index}]"), a, b, found);
-            }
-        }
-        _ if ours == theirs => {}
-        _ => found.push(format!("{place}: {ours} by kustomize, {theirs} by the other")),
-    }
-}
-
-/// Our rendering is kubectl's, where it is there and knows components (kustomize 4, kubectl 1.21).
-fn by_kubectl(variant: &Variant) -> Result<Vec<String>> {
-    let Some(overlay) = variant.overlay.filter(|_| has_kustomize()) else { return Ok(Vec::new()) };
-    let path = place().join("kustomize").join(overlay);
-    let rendered = sh::capture(sh::command("kubectl").arg("kustomize").arg(&path))?;
-    let theirs = documents(&rendered, "what kubectl kustomize prints")?;
-    let by_name = |objects: Vec<Value>| objects.into_iter().map(|object| (called(&object), object)).collect();
-    Ok(differences(&by_name(kustomize::render(&path)?), &by_name(theirs)))
-}
-
-fn has_kustomize() -> bool {
-    let version = sh::capture(sh::command("kubectl").args(["version", "--client", "--output", "json"]));
-    let version = version.ok().and_then(|text| serde_json::from_str::<Value>(&text).ok());
-    version.is_some_and(|version| version["kustomizeVersion"].is_string())
-}
-
-/// Our rendering is Helm's, where it is there.
-fn by_helm(variant: &Variant) -> Result<Vec<String>> {
-    if sh::find("helm").is_none() {
-        return Ok(Vec::new());
-    }
-    let mut helm = sh::command("helm");
-    helm.args(["template", chart::RELEASE, "deploy/chart", "--namespace", chart::RELEASE]);
-    for (name, value) in variant.values {
-        // In YAML a `*` wants quotes, for Helm they are part of the value.
-        helm.args(["--set", &format!("{name}={}", value.trim_matches('"'))]);
-    }
-    let theirs = documents(&sh::capture(&mut helm)?, "what helm template prints")?;
-    Ok(differences(&comparable(variant.by_chart()?), &comparable(theirs)))
+    objects.iter().map(|object| format!("{}\n{object:#}\n", called(object))).collect()
 }
 
 /// The chart's objects for the Prometheus operator are those of the plain files.
-fn monitoring() -> Result<Vec<String>> {
-    let set = [("enabled", "true"), ("serviceMonitor.enabled", "true"), ("rules.enabled", "true")];
-    let set: Vec<_> = set.iter().map(|(name, value)| (format!("metrics.{name}"), *value)).collect();
-    let set: Vec<_> = set.iter().map(|(name, value)| (name.as_str(), *value)).collect();
-    let mut chart = comparable(chart::render(&set)?);
-    chart.retain(|_, object| OF_OPERATOR.iter().any(|kind| object["kind"] == *kind));
-    let rules = chart.remove("PrometheusRule/tracer").context("the chart makes no PrometheusRule")?;
-    let plain = documents(&text(&place().join("alerts/tracer.rules.yaml"))?, "the rules")?;
-    let monitor = text(&place().join("kustomize/components/metrics/monitor.yaml"))?;
-    let mut found = differences(&comparable(documents(&monitor, "monitor.yaml")?), &chart);
-    compare("PrometheusRule.spec", &plain[0], &rules["spec"], &mut found);
-    Ok(found)
+fn monitoring(renderer: &Renderer) -> Result<()> {
+    let values = "metrics.enabled=true,metrics.serviceMonitor.enabled=true,metrics.rules.enabled=true";
+    let mut theirs = documents(&renderer.chart(values)?)?;
+    theirs.retain(|object| OF_OPERATOR.iter().any(|kind| object["kind"] == *kind));
+    let mut ours = documents(&text(&place().join("kustomize/components/metrics/monitor.yaml"))?)?;
+    let mut rules = theirs.iter().find(|object| object["kind"] == "PrometheusRule").cloned();
+    let rules = rules.as_mut().context("the chart makes no PrometheusRule")?;
+    rules["spec"] = documents(&text(&place().join("alerts/tracer.rules.yaml"))?)?.remove(0);
+    ours.push(rules.take());
+    compare(("plain-monitoring", &comparable(ours)), ("monitoring-by-chart", &comparable(theirs)))
 }
 
-/// Arguments in the manifests that the tracer does not take.
-fn arguments() -> Result<Vec<String>> {
+/// What the chart makes of values that are wrong, and of some that are right.
+fn values(renderer: &Renderer) -> Result<()> {
+    for (values, why) in REFUSED {
+        match renderer.chart(values) {
+            Err(error) if error.to_string().contains(why) => {}
+            Err(error) => bail!("{values} is not refused with {why:?} but with {error:#}"),
+            Ok(_) => bail!("{values} is not refused: {why}"),
+        }
+    }
+    for (values, part) in TAKEN {
+        ensure!(renderer.installation(values)?.contains(part), "with {values:?} nothing prints {part:?}");
+    }
+    let without = renderer.chart("appArmorProfile=null")?;
+    ensure!(!without.contains("appArmorProfile"), "appArmorProfile=null does not take the field out");
+    Ok(())
+}
+
+/// Fails on arguments in the manifests that the tracer does not take.
+fn arguments(renderer: &Renderer) -> Result<()> {
     let build = ["build", "--quiet", "-p", "tracer-userspace", "--bin", "tracer"];
     sh::step("building the tracer whose arguments these are", || sh::run(&mut sh::cargo(&build)))?;
-    let help = |command: &str| {
-        sh::capture(sh::command(sh::target().join("debug/tracer")).args([command, "--help"])).unwrap_or_default()
-    };
+    let help =
+        |command: &str| sh::capture(sh::command(sh::debug_bin("tracer")).args([command, "--help"])).unwrap_or_default();
     let known = format!("{}\n{}", help("run"), help("health"));
     let takes = |word: &str| match word.strip_prefix("--") {
         Some(_) => known.split([' ', '\n', '=', ',', '[']).any(|other| other == word),
         None => !help(word).is_empty(),
     };
-    let unknown = used()?.into_iter().filter(|word| !takes(word));
-    Ok(unknown.map(|word| format!("tracer does not take {word}")).collect())
+    let mut used = Vec::new();
+    let pod_labels = "metrics.enabled=true,metrics.podLabels=true";
+    for values in VARIANTS.iter().map(|variant| variant.values).chain([pod_labels]) {
+        documents(&renderer.chart(values)?)?.iter().for_each(|object| used.extend(words(object)));
+    }
+    let expected = ["run", "health", "--ready", "--no-api", "--metrics-listen", "--output-max-size"];
+    let lost = expected.iter().find(|word| !used.iter().any(|other| other == *word));
+    ensure!(lost.is_none(), "{lost:?} is not among the arguments that were found: {used:?}");
+    let unknown = used.iter().find(|word| !takes(word));
+    ensure!(unknown.is_none(), "tracer does not take {unknown:?}");
+    Ok(())
 }
 
-/// Sub-commands and flags that the containers are started and probed with, in all variants.
-fn used() -> Result<Vec<String>> {
-    let mut words = Vec::new();
-    let pod_labels = [("metrics.enabled", "true"), ("metrics.podLabels", "true")];
-    let charts = VARIANTS.iter().map(Variant::by_chart).chain([chart::render(&pod_labels)]);
-    for objects in charts {
-        for object in objects? {
-            let container = &object["spec"]["template"]["spec"]["containers"][0];
-            let probes = ["readinessProbe", "livenessProbe"].map(|probe| &container[probe]["exec"]["command"]);
-            let probes = probes.into_iter().flat_map(|command| strings(command).skip(1).collect::<Vec<_>>());
-            words.extend(strings(&container["args"]).chain(probes));
-        }
-    }
-    words.sort();
-    words.dedup();
-    Ok(words)
-}
-
-/// The words of a list, each up to its `=`.
-fn strings(list: &Value) -> impl Iterator<Item = String> {
-    let words = list.as_array().into_iter().flatten().filter_map(Value::as_str);
-    words.map(|word| word.split('=').next().unwrap_or(word).to_owned())
-}
-
-#[cfg(test)]
-mod tests {
-    use serde_json::json;
-
-    use super::*;
-
-    #[test]
-    fn a_difference_is_named_by_its_place() {
-        let one = |value: Value| Objects::from([("A/x".to_owned(), value)]);
-        let ours = one(json!({"a": [1, {"b": 2}], "c": 3}));
-        assert_eq!(differences(&ours, &ours.clone()), Vec::<String>::new());
-        let found = differences(&ours, &one(json!({"a": [1, {"b": 4}], "c": 3})));
-        assert_eq!(found, ["A/x.a[1].b: 2 by kustomize, 4 by the other"]);
-        assert_eq!(differences(&ours, &Objects::new()).len(), 1);
-        assert_eq!(differences(&Objects::new(), &ours).len(), 1);
-    }
-
-    #[test]
-    fn the_variants_use_the_flags_that_they_are_about() {
-        let used = used().expect("the charts");
-        for flag in ["run", "--no-api", "--metrics-listen", "--output-max-size", "health", "--ready"] {
-            assert!(used.iter().any(|word| word == flag), "{flag} is not among {used:?}");
-        }
-    }
+/// Sub-commands and flags that a container is started and probed with, each up to its `=`.
+fn words(object: &Value) -> Vec<String> {
+    let container = &object["spec"]["template"]["spec"]["containers"][0];
+    let list = |value: &Value, skip| value.as_array().into_iter().flatten().skip(skip).cloned().collect::<Vec<_>>();
+    let probes = ["readinessProbe", "livenessProbe"].map(|probe| list(&container[probe]["exec"]["command"], 1));
+    let all = list(&container["args"], 0).into_iter().chain(probes.concat());
+    all.filter_map(|word| Some(word.as_str()?.split('=').next()?.to_owned())).collect()
 }

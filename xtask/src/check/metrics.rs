@@ -1,5 +1,5 @@
-//! The alert rules and the dashboard speak of metrics that the tracer has, with labels that these have, and of causes
-//! that it names; promtool finds no fault in the rules, and their tests pass.
+//! The alert rules and the dashboard speak of metrics and labels that docs/metrics.md lists, and of causes that have a
+//! page; promtool finds no fault in the rules, and their tests pass.
 
 use std::fs;
 
@@ -9,95 +9,81 @@ use serde_json::Value;
 use crate::deploy::{documents, place, text};
 use crate::{sh, tools};
 
-/// The metrics of `tracer run` and their labels: names that once released are never reused.
-const METRICS: &[(&str, &[&str])] = &[
-    ("tracer_verdicts_total", &["label", "subject", "probe_type", "handler", "confidence"]),
-    ("tracer_attempts_total", &["outcome", "probe_type", "handler"]),
-    ("tracer_events_total", &["hook"]),
-    ("tracer_events_lost_total", &["where"]),
-    ("tracer_kernel_read_failures_total", &[]),
-    ("tracer_hook_attached", &["hook"]),
-    ("tracer_verdict_latency_seconds_bucket", &["le"]),
-    ("tracer_verdict_latency_seconds_sum", &[]),
-    ("tracer_verdict_latency_seconds_count", &[]),
-    ("tracer_program_run_seconds_total", &["hook"]),
-    ("tracer_program_runs_total", &["hook"]),
-    ("tracer_sink_dropped_total", &["sink"]),
-    ("tracer_doctor_finding", &["check", "status"]),
-    ("tracer_build_info", &["version"]),
-    // Made by the rules, or by Prometheus for every target.
-    ("tracer:verdicts:increase5m", &["label"]),
-    ("up", &[]),
-];
-
-/// Labels that every series has.
-const OF_TARGETS: &[&str] = &["instance", "job"];
+/// A metric and its labels.
+type Metric = (String, Vec<String>);
 
 /// Rules and dashboard.
 pub(crate) fn check() -> Result<()> {
-    let mut faults: Vec<String> = expressions()?.iter().flat_map(|expression| unknown(expression)).collect();
-    faults.extend(dashboard_faults(&dashboard()?));
+    let metrics = metrics(&text(&sh::root().join("docs/metrics.md"))?);
+    let dashboard: Value = serde_json::from_str(&text(&place().join("dashboards/tracer.json"))?)?;
+    let mut expressions = Vec::new();
+    for document in documents(&text(&place().join("alerts/tracer.rules.yaml"))?)?.iter().chain([&dashboard]) {
+        collect(document, &mut expressions);
+    }
+    let mut faults: Vec<String> = expressions.iter().flat_map(|expression| unknown(&metrics, expression)).collect();
+    faults.extend((expressions.len() < 20).then(|| format!("only {} expressions were found", expressions.len())));
+    faults.extend(dashboard_faults(&dashboard));
     if !faults.is_empty() {
         bail!("deploy/alerts and deploy/dashboards:\n  {}", faults.join("\n  "));
     }
     let Some(promtool) = tools::find("usr/bin/promtool", &["prometheus"])? else { return Ok(()) };
-    let alerts = place().join("alerts");
-    sh::capture(promtool.command().args(["check", "rules"]).arg(alerts.join("tracer.rules.yaml")))?;
-    sh::capture(promtool.command().args(["test", "rules"]).arg(alerts.join("tracer.test.yaml")))
-        .context("the rules do not do what tracer.test.yaml says")?;
+    for (action, file) in [("check", "tracer.rules.yaml"), ("test", "tracer.test.yaml")] {
+        sh::capture(promtool.command().args([action, "rules"]).arg(place().join("alerts").join(file))).context(file)?;
+    }
     Ok(())
 }
 
-/// Everything in PromQL.
-fn expressions() -> Result<Vec<String>> {
-    let rules = documents(&text(&place().join("alerts/tracer.rules.yaml"))?, "the rules")?;
-    let mut found = Vec::new();
-    rules.iter().for_each(|rules| collect(rules, "expr", &mut found));
-    collect(&dashboard()?, "expr", &mut found);
-    collect(&dashboard()?, "definition", &mut found);
-    if found.len() < 20 {
-        bail!("only {} expressions were found in the rules and the dashboard", found.len());
-    }
-    Ok(found)
+/// The metrics of the table: name, type, labels, meaning. What stands in brackets behind a label are its values.
+fn metrics(page: &str) -> Vec<Metric> {
+    let row = |line: &str| {
+        let cells: Vec<_> = line.split('|').map(str::trim).collect();
+        let name = cells.get(1)?.strip_prefix('`')?.strip_suffix('`')?;
+        let mut labels: Vec<_> = cells.get(3)?.split('(').map(|part| part.rsplit(')').next().unwrap_or(part)).collect();
+        labels = labels.iter().flat_map(|part| part.split('`').skip(1).step_by(2)).collect();
+        let owned = |labels: &[&str]| labels.iter().map(ToString::to_string).collect();
+        let parts = ["_bucket", "_sum", "_count"].map(|part| (format!("{name}{part}"), owned(&["le"])));
+        Some(if cells[2] == "histogram" { parts.to_vec() } else { vec![(name.to_owned(), owned(&labels))] })
+    };
+    let mut found: Vec<Metric> = page.lines().filter_map(row).flatten().collect();
+    // Made by the rules, or by Prometheus for every target.
+    found.push(("tracer:verdicts:increase5m".into(), vec!["label".into()]));
+    found.push(("up".into(), Vec::new()));
+    found
 }
 
-fn dashboard() -> Result<Value> {
-    serde_json::from_str(&text(&place().join("dashboards/tracer.json"))?).context("deploy/dashboards/tracer.json")
-}
-
-/// All texts in fields of that name, at any depth.
-fn collect(value: &Value, field: &str, found: &mut Vec<String>) {
+/// All PromQL in a document.
+fn collect(value: &Value, found: &mut Vec<String>) {
     match value {
         Value::Object(fields) => {
-            found.extend(fields.get(field).and_then(Value::as_str).map(str::to_owned));
-            fields.values().for_each(|value| collect(value, field, found));
+            found
+                .extend(["expr", "definition"].iter().filter_map(|field| fields.get(*field)?.as_str().map(Into::into)));
+            fields.values().for_each(|value| collect(value, found));
         }
-        Value::Array(items) => items.iter().for_each(|value| collect(value, field, found)),
+        Value::Array(items) => items.iter().for_each(|value| collect(value, found)),
         _ => {}
     }
 }
 
-/// Metrics, labels and causes in an expression that there are not.
-fn unknown(expression: &str) -> Vec<String> {
+/// Metrics, labels and causes in an expression that do not exist.
+fn unknown(metrics: &[Metric], expression: &str) -> Vec<String> {
     let mut found = Vec::new();
     for (name, matchers) in selectors(expression) {
-        let Some((_, labels)) = METRICS.iter().find(|(metric, _)| *metric == name) else {
+        let Some((_, labels)) = metrics.iter().find(|(metric, _)| metric == name) else {
             found.push(format!("there is no metric {name}: {expression}"));
             continue;
         };
         for (label, value) in matchers {
-            if !labels.contains(&label) && !OF_TARGETS.contains(&label) {
+            // Prometheus gives the first two to every series.
+            if !["instance", "job"].contains(&label) && !labels.iter().any(|known| known == label) {
                 found.push(format!("{name} has no label {label}: {expression}"));
             }
             let causes = value.split('|').filter(|cause| label == "label" && !cause.starts_with('$'));
-            found.extend(causes.filter(|cause| !is_cause(cause)).map(|cause| format!("no verdict is called {cause}")));
+            let page = |cause: &str| sh::root().join(format!("docs/labels/{cause}.md"));
+            let wrong = causes.filter(|cause| !fs::exists(page(cause)).unwrap_or(false));
+            found.extend(wrong.map(|cause| format!("no verdict is called {cause}")));
         }
     }
     found
-}
-
-fn is_cause(name: &str) -> bool {
-    fs::exists(sh::root().join(format!("docs/labels/{name}.md"))).unwrap_or(false)
 }
 
 /// A metric's name, and label and value of each of its matchers.
@@ -123,26 +109,22 @@ fn selectors(expression: &str) -> Vec<Selector<'_>> {
 
 /// `a="x",b=~"y"` in pairs.
 fn matchers(inside: &str) -> Vec<(&str, &str)> {
-    let mut parts = inside.split('"');
-    let mut found = Vec::new();
-    while let (Some(name), Some(value)) = (parts.next(), parts.next()) {
-        found.push((name.trim_matches(|c: char| ",=~! \n".contains(c)), value));
-    }
-    found
+    let parts: Vec<_> = inside.split('"').collect();
+    let pairs = parts.chunks_exact(2);
+    pairs.map(|pair| (pair[0].trim_matches(|c: char| ",=~! \n".contains(c)), pair[1])).collect()
 }
 
 /// Panels that cannot be shown.
 fn dashboard_faults(dashboard: &Value) -> Vec<String> {
     let panels = dashboard["panels"].as_array().map_or(&[][..], Vec::as_slice);
-    let mut found = Vec::new();
     let mut ids: Vec<_> = panels.iter().map(|panel| panel["id"].as_u64()).collect();
     ids.sort_unstable();
     ids.dedup();
+    let mut found = Vec::new();
     found.extend((ids.len() != panels.len() || panels.is_empty()).then(|| "panels share their id".to_owned()));
-    for panel in panels {
-        let shown = ["title", "type", "gridPos", "targets"].iter().all(|field| !panel[*field].is_null());
-        found.extend((!shown).then(|| format!("panel {} lacks a title, type, place or target", panel["id"])));
-    }
+    let lacks = |panel: &&Value| ["title", "type", "gridPos", "targets"].iter().any(|field| panel[*field].is_null());
+    let faulty = panels.iter().filter(lacks);
+    found.extend(faulty.map(|panel| format!("panel {} lacks a title, type, place or target", panel["id"])));
     found
 }
 
@@ -151,20 +133,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn selectors_are_read_with_their_matchers() {
-        let found =
-            selectors("sum by (label) (rate(tracer_a{x=~\"1|2\", y!=\"3\"}[5m])) / tracer_b > on() up{job=\"t\"}");
-        let expected =
-            vec![("tracer_a", vec![("x", "1|2"), ("y", "3")]), ("tracer_b", Vec::new()), ("up", vec![("job", "t")])];
-        assert_eq!(found, expected);
-    }
-
-    #[test]
-    fn what_there_is_not_is_found() {
-        assert_eq!(unknown("rate(tracer_verdicts_total{label=\"loopback_down\"}[5m])"), Vec::<String>::new());
-        assert_eq!(unknown("tracer_verdict_total").len(), 1);
-        assert_eq!(unknown("tracer_events_lost_total{hook=\"x\"}").len(), 1);
-        assert_eq!(unknown("tracer_verdicts_total{label=~\"loopback_down|loopback_up\"}").len(), 1);
+    fn what_does_not_exist_is_found() {
+        let metrics = metrics("| name | type | labels |\n| `tracer_a` | counter | `label`, `x` (`1`, `2`), `y` | a |");
+        let unknown = |expression| unknown(&metrics, expression).len();
+        assert_eq!(unknown("sum by (z) (rate(tracer_a{x=~\"1|2\", y!=\"3\"}[5m])) > on() up{job=\"t\"}"), 0);
+        assert_eq!(unknown("tracer_a{label=\"loopback_down\"} / tracer_b"), 1);
+        assert_eq!(unknown("tracer_a{z=\"1\"} + tracer_a{y=\"1\", label=~\"loopback_down|loopback_up\"}"), 2);
     }
 
     #[test]

@@ -5,7 +5,6 @@ mod lints;
 mod manifests;
 mod metrics;
 mod names;
-mod permissions;
 mod privileges;
 mod recipes;
 
@@ -29,7 +28,7 @@ const CHECKS: &[Check] = &[
     ("format", lints::format),
     ("names", names::check),
     ("layers", layers::check),
-    ("licences", permissions::check),
+    ("licences", lints::licences),
     ("manifests", manifests::check),
     ("privileges", privileges::check),
     ("metrics", metrics::check),

@@ -5,7 +5,7 @@
 use std::fs;
 use std::path::Path;
 
-use anyhow::{Result, bail};
+use anyhow::{Context as _, Result, bail};
 
 use crate::sh;
 
@@ -25,24 +25,24 @@ const PUBLIC: &[&str] = &[
     "127.0.0.1",
 ];
 
-/// Fails if a tracked file names the machine.
+/// Fails if a file of the tree names the machine.
 pub(crate) fn check() -> Result<()> {
-    let needles: Vec<String> = paths().into_iter().chain(hosts()).collect();
-    let files = sh::capture(sh::command("git").args(["ls-files", "--cached", "--others", "--exclude-standard", "-z"]))?;
-    let found: Vec<_> = files.split('\0').flat_map(|file| occurrences(file, &needles)).collect();
-    if !found.is_empty() {
-        bail!("names of this machine are in the tree:\n{}", found.join("\n"));
+    let mut grep = sh::command("git");
+    grep.args(["grep", "--untracked", "--line-number", "--fixed-strings"]);
+    for name in paths().iter().chain(&hosts()) {
+        grep.arg("-e").arg(name);
     }
-    Ok(())
-}
-
-/// Where in a file which of the words are; the word itself is not repeated.
-fn occurrences(file: &str, needles: &[String]) -> Vec<String> {
-    let text = fs::read(sh::root().join(file)).unwrap_or_default();
-    let text = String::from_utf8_lossy(&text).into_owned();
-    let lines = text.lines().enumerate();
-    let hits = lines.filter(|(_, line)| needles.iter().any(|needle| line.contains(needle.as_str())));
-    hits.map(|(number, _)| format!("  {file}:{}", number + 1)).collect()
+    let output = grep.output().context("cannot start git")?;
+    match output.status.code() {
+        Some(1) => Ok(()),
+        Some(0) => {
+            let lines = String::from_utf8_lossy(&output.stdout).into_owned();
+            // Where it is; the name itself is not repeated.
+            let places = lines.lines().map(|line| line.splitn(3, ':').take(2).collect::<Vec<_>>().join(":"));
+            bail!("names of this machine are in the tree:\n  {}", places.collect::<Vec<_>>().join("\n  "))
+        }
+        _ => bail!("git grep: {}", String::from_utf8_lossy(&output.stderr)),
+    }
 }
 
 /// This tree, the directory it is in, and the hidden files of this user.
@@ -82,8 +82,6 @@ fn named(text: &str) -> Vec<String> {
     };
     let mut hosts: Vec<String> = parts.map(host).filter(|host| host.contains('.')).collect();
     hosts.retain(|host| !PUBLIC.contains(&host.as_str()));
-    hosts.sort();
-    hosts.dedup();
     hosts
 }
 

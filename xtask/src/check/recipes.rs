@@ -1,12 +1,12 @@
-//! The recipes for log pipelines: rsyslog's is run over real records, with a rotation in between, and every field of
-//! what it stores is compared with the record. Those that cannot be run here are parsed, and their READMEs say so.
+//! The recipes for log pipelines: rsyslog's is run over real records, with a rotation in between, and what it stores is
+//! compared with the records. Those that cannot be run here are parsed, and their READMEs say so.
 
 use std::fs;
-use std::path::PathBuf;
-use std::process::{Child, Stdio};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, bail, ensure};
 use serde_json::Value;
 
 use crate::deploy::{place, text};
@@ -17,6 +17,8 @@ use crate::{bless, sh};
 const PACKAGES: &[&str] = &["rsyslog", "libestr0", "libfastjson4"];
 /// How long rsyslogd may take to read some hundred lines.
 const PATIENCE: Duration = Duration::from_secs(20);
+/// A line that is no record.
+const CUT: &str = "{\"cut\":";
 
 /// A stored field and where it is in the record.
 const FIELDS: &[(&str, &str)] = &[
@@ -41,116 +43,80 @@ pub(crate) fn check() -> Result<()> {
         let path = place().join("recipes").join(file);
         serde_yaml_ng::from_str::<Value>(&text(&path)?).with_context(|| format!("deploy/recipes/{file}"))?;
     }
-    match tools::find("usr/sbin/rsyslogd", PACKAGES)? {
-        Some(tool) => rsyslog(&tool),
-        None => Ok(()),
-    }
+    tools::find("usr/sbin/rsyslogd", PACKAGES)?.map_or(Ok(()), |tool| rsyslog(&tool))
 }
 
 /// The verdicts of all fixtures through rsyslog.
 fn rsyslog(tool: &Tool) -> Result<()> {
-    let place = Place::new()?;
-    let modules = tool.path("usr/lib").join(tools::triplet()).join("rsyslog");
-    let arguments = |command: &mut std::process::Command| {
-        command.arg("-f").arg(&place.config).arg("-M").arg(&modules).arg("-iNONE");
-    };
-    let mut validate = tool.command();
-    validate.arg("-N1");
-    arguments(&mut validate);
-    sh::capture(&mut validate)?;
+    let dir = sh::target().join("recipes-rsyslog");
+    configure(&dir)?;
+    sh::capture(daemon(tool, &dir).arg("-N1"))?;
     let records = records()?;
-    let (old, new) = records.split_at(records.len() / 2);
-    fs::write(place.file("records.ndjson"), lines(old) + "{\"type\":\"start\"}\n{\"cut\":\n")?;
+    let lines: Vec<_> = records.iter().map(|record| format!("{record}\n")).collect();
+    let (old, new) = lines.split_at(lines.len() / 2);
+    let (input, rotated) = (dir.join("records.ndjson"), dir.join("records.ndjson.1"));
+    fs::write(&input, format!("{}{{\"type\":\"start\"}}\n{CUT}\n", old.concat()))?;
+    let mut running = Daemon(daemon(tool, &dir).arg("-n").stdout(Stdio::null()).stderr(Stdio::null()).spawn()?);
+    stored(&dir, old.len(), &mut running)?;
+    fs::rename(&input, rotated)?;
+    fs::write(&input, new.concat())?;
+    let stored = stored(&dir, records.len(), &mut running)?;
+    drop(running);
+    let unparsed = fs::read_to_string(dir.join("stored-unparsed.log")).unwrap_or_default();
+    ensure!(unparsed.trim() == CUT, "the line that was cut is not where it belongs, there is {unparsed:?}");
+    ensure!(stored.len() == records.len(), "{} verdicts were written and {} are stored", records.len(), stored.len());
+    records.iter().zip(&stored).try_for_each(|(record, stored)| compare(record, stored))
+}
+
+/// The recipe with its paths in a folder of its own.
+fn configure(dir: &Path) -> Result<()> {
+    let _ = fs::remove_dir_all(dir);
+    fs::create_dir_all(dir.join("spool")).with_context(|| dir.display().to_string())?;
+    let here = dir.to_str().context("the path of target/ is not UTF-8")?;
+    let recipe = text(&place().join("recipes/rsyslog/tracer.conf"))?;
+    let recipe = recipe.replace("/var/log/tracer/", &format!("{here}/"));
+    let recipe = recipe.replace("/var/log/tracer-", &format!("{here}/stored-"));
+    Ok(fs::write(dir.join("rsyslog.conf"), format!("global(workDirectory=\"{here}/spool\")\n{recipe}"))?)
+}
+
+fn daemon(tool: &Tool, dir: &Path) -> Command {
     let mut command = tool.command();
-    arguments(command.arg("-n"));
-    let mut daemon = Daemon(command.stdout(Stdio::null()).stderr(Stdio::null()).spawn()?);
-    place.stored(old.len(), &mut daemon)?;
-    fs::rename(place.file("records.ndjson"), place.file("records.ndjson.1"))?;
-    fs::write(place.file("records.ndjson"), lines(new))?;
-    let stored = place.stored(records.len(), &mut daemon)?;
-    drop(daemon);
-    let unparsed = fs::read_to_string(place.file("stored-unparsed.log")).unwrap_or_default();
-    if unparsed.trim() != "{\"cut\":" {
-        bail!("the line that was cut is not where it belongs, there is {unparsed:?}");
-    }
-    compare(&records, &stored)
+    let modules = tool.path("usr/lib").join(tools::triplet()).join("rsyslog");
+    command.arg("-f").arg(dir.join("rsyslog.conf")).arg("-M").arg(modules).arg("-iNONE");
+    command
 }
 
 /// The verdicts of the fixtures, as the tracer printed them.
 fn records() -> Result<Vec<Value>> {
     let mut records = Vec::new();
     for case in bless::cases(&sh::root().join("tests/fixtures")) {
-        let verdicts = text(&case.join("verdicts.ndjson"))?;
-        let parsed: Result<Vec<Value>, _> = verdicts.lines().map(serde_json::from_str).collect();
-        records.extend(parsed.with_context(|| case.display().to_string())?);
+        records.extend(sh::records(&text(&case.join("verdicts.ndjson"))?)?);
     }
-    if records.len() < 10 {
-        bail!("tests/fixtures has only {} verdicts", records.len());
-    }
+    ensure!(records.len() >= 10, "tests/fixtures has only {} verdicts", records.len());
     Ok(records)
 }
 
-fn lines(records: &[Value]) -> String {
-    records.iter().map(|record| format!("{record}\n")).collect()
-}
-
 /// Every field is stored as it was in the record, and absent where it was.
-fn compare(records: &[Value], stored: &[Value]) -> Result<()> {
-    if records.len() != stored.len() {
-        bail!("{} verdicts were written and {} are stored", records.len(), stored.len());
-    }
-    for (record, stored) in records.iter().zip(stored) {
-        for (field, pointer) in FIELDS {
-            if stored.get(field) != record.pointer(pointer) {
-                bail!("{field} of {record} is stored as {:?}", stored.get(field));
-            }
-        }
-    }
+fn compare(record: &Value, stored: &Value) -> Result<()> {
+    let wrong = FIELDS.iter().find(|(field, pointer)| stored.get(field) != record.pointer(pointer));
+    ensure!(wrong.is_none(), "{wrong:?} of {record} is stored in {stored}");
     Ok(())
 }
 
-/// The recipe with its paths in a folder of its own.
-struct Place {
-    dir: PathBuf,
-    config: PathBuf,
-}
-
-impl Place {
-    fn new() -> Result<Self> {
-        let dir = sh::target().join("recipes-rsyslog");
-        let _ = fs::remove_dir_all(&dir);
-        fs::create_dir_all(dir.join("spool")).with_context(|| dir.display().to_string())?;
-        let here = dir.to_str().context("the path of target/ is not UTF-8")?;
-        let recipe = text(&place().join("recipes/rsyslog/tracer.conf"))?;
-        let recipe = recipe.replace("/var/log/tracer/", &format!("{here}/"));
-        let recipe = recipe.replace("/var/log/tracer-", &format!("{here}/stored-"));
-        let config = dir.join("rsyslog.conf");
-        fs::write(&config, format!("global(workDirectory=\"{here}/spool\")\n{recipe}"))?;
-        Ok(Self { dir, config })
-    }
-
-    fn file(&self, name: &str) -> PathBuf {
-        self.dir.join(name)
-    }
-
-    /// Waits until so many verdicts are stored.
-    fn stored(&self, count: usize, daemon: &mut Daemon) -> Result<Vec<Value>> {
-        let file = self.file("stored-verdicts.log");
-        let end = Instant::now() + PATIENCE;
-        loop {
-            let text = fs::read_to_string(&file).unwrap_or_default();
-            if text.lines().count() >= count && text.ends_with('\n') {
-                let parsed: Result<_, _> = text.lines().map(serde_json::from_str).collect();
-                return parsed.with_context(|| format!("{} is not JSON", file.display()));
-            }
-            if let Some(status) = daemon.0.try_wait()? {
-                bail!("rsyslogd ended with {status}");
-            }
-            if Instant::now() > end {
-                bail!("rsyslogd stored {} of {count} verdicts in {PATIENCE:?}", text.lines().count());
-            }
-            std::thread::sleep(Duration::from_millis(20));
+/// Waits until so many verdicts are stored.
+fn stored(dir: &Path, count: usize, daemon: &mut Daemon) -> Result<Vec<Value>> {
+    let file: PathBuf = dir.join("stored-verdicts.log");
+    let end = Instant::now() + PATIENCE;
+    loop {
+        let text = fs::read_to_string(&file).unwrap_or_default();
+        if text.lines().count() >= count && text.ends_with('\n') {
+            return sh::records(&text);
         }
+        if let Some(status) = daemon.0.try_wait()? {
+            bail!("rsyslogd ended with {status}");
+        }
+        ensure!(Instant::now() < end, "rsyslogd stored {} of {count} verdicts in {PATIENCE:?}", text.lines().count());
+        std::thread::sleep(Duration::from_millis(20));
     }
 }
 
@@ -159,9 +125,10 @@ struct Daemon(Child);
 
 impl Drop for Daemon {
     fn drop(&mut self) {
-        if let Ok(pid) = i32::try_from(self.0.id()) {
-            let _ = nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), nix::sys::signal::SIGTERM);
-        }
+        let _ = nix::sys::signal::kill(
+            nix::unistd::Pid::from_raw(self.0.id().cast_signed()),
+            nix::sys::signal::Signal::SIGTERM,
+        );
         let _ = self.0.wait();
     }
 }
@@ -174,13 +141,14 @@ mod tests {
 
     #[test]
     fn a_field_that_is_lost_or_made_up_is_found() {
-        let record = [json!({"time": "t", "verdict": {"label": "x"}, "dst": {"port": 80}})];
-        let good = json!({"time": "t", "label": "x", "port": 80});
-        assert!(compare(&record, &[good]).is_ok());
-        for wrong in [json!({"time": "t", "label": "x"}), json!({"time": "t", "label": "x", "port": "80"})] {
-            assert!(compare(&record, &[wrong]).is_err());
+        let record = json!({"time": "t", "verdict": {"label": "x"}, "dst": {"port": 80}});
+        assert!(compare(&record, &json!({"time": "t", "label": "x", "port": 80})).is_ok());
+        for wrong in [
+            json!({"time": "t", "label": "x"}),
+            json!({"time": "t", "label": "x", "port": "80"}),
+            json!({"time": "t", "label": "x", "port": 80, "pod": ""}),
+        ] {
+            assert!(compare(&record, &wrong).is_err(), "{wrong}");
         }
-        assert!(compare(&record, &[json!({"time": "t", "label": "x", "port": 80, "pod": ""})]).is_err());
-        assert!(compare(&record, &[]).is_err());
     }
 }

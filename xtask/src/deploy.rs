@@ -1,0 +1,123 @@
+//! What `deploy/` renders to by kubectl and Helm: the kustomize overlays, the chart, the plain manifest.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context as _, Result};
+use serde::Deserialize as _;
+use serde_json::Value;
+
+use crate::{sh, tools};
+
+/// One way to deploy: what kustomize and the chart must render alike.
+pub(crate) struct Variant {
+    /// The folder in deploy/kustomize.
+    pub(crate) overlay: &'static str,
+    /// The values of the chart that mean the same.
+    pub(crate) values: &'static str,
+}
+
+/// All of them; the others are compared with the first.
+pub(crate) const VARIANTS: &[Variant] = &[
+    Variant { overlay: "base", values: "" },
+    Variant { overlay: "overlays/metrics", values: "metrics.enabled=true" },
+    Variant { overlay: "overlays/file", values: "output.file.enabled=true" },
+    Variant { overlay: "overlays/no-api", values: "api.enabled=false" },
+    Variant {
+        overlay: "overlays/everything",
+        values: "metrics.enabled=true,output.file.enabled=true,api.services=true,api.watchEvents=*,\
+                 api.explain=true,api.condition=true,api.kubelet=true",
+    },
+];
+
+/// kubectl and Helm.
+pub(crate) struct Renderer {
+    /// Where they are.
+    pub(crate) programs: PathBuf,
+}
+
+impl Renderer {
+    /// `None`: they cannot be fetched.
+    pub(crate) fn find() -> Result<Option<Self>> {
+        Ok(tools::programs()?.map(|programs| Self { programs }))
+    }
+
+    /// The objects of an overlay, as YAML.
+    pub(crate) fn kustomize(&self, variant: &Variant) -> Result<String> {
+        let overlay = place().join("kustomize").join(variant.overlay);
+        sh::capture(sh::command(self.programs.join("kubectl")).arg("kustomize").arg(overlay))
+    }
+
+    /// The objects of the chart with these values, as YAML.
+    pub(crate) fn chart(&self, values: &str) -> Result<String> {
+        sh::capture(&mut self.helm("template", values))
+    }
+
+    /// What an installation of the chart would print: the objects, and the notes for the operator.
+    pub(crate) fn installation(&self, values: &str) -> Result<String> {
+        sh::capture(self.helm("install", values).arg("--dry-run=client"))
+    }
+
+    fn helm(&self, action: &str, values: &str) -> Command {
+        let mut helm = sh::command(self.programs.join("helm"));
+        helm.args([action, "tracer"]).arg(place().join("chart")).args(["--namespace", "tracer", "--set", values]);
+        helm
+    }
+}
+
+/// `deploy/`.
+pub(crate) fn place() -> PathBuf {
+    sh::root().join("deploy")
+}
+
+/// A file as text.
+pub(crate) fn text(path: &Path) -> Result<String> {
+    fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))
+}
+
+/// The documents of a YAML text; empty ones are left out.
+pub(crate) fn documents(text: &str) -> Result<Vec<Value>> {
+    let documents = serde_yaml_ng::Deserializer::from_str(text);
+    let values: Result<Vec<Value>, _> = documents.map(Value::deserialize).collect();
+    Ok(values.context("not YAML")?.into_iter().filter(|value| !value.is_null()).collect())
+}
+
+/// Kind and name of an object.
+pub(crate) fn called(object: &Value) -> String {
+    let word = |pointer| object.pointer(pointer).and_then(Value::as_str).unwrap_or("?");
+    format!("{}/{}", word("/kind"), word("/metadata/name"))
+}
+
+/// Fails with the lines in which `found` differs from `expected`. Both stay in `target/deploy`, to be looked at.
+pub(crate) fn compare(expected: (&str, &str), found: (&str, &str)) -> Result<()> {
+    let place = sh::target().join("deploy");
+    fs::create_dir_all(&place)?;
+    for (name, text) in [expected, found] {
+        fs::write(place.join(name), text)?;
+    }
+    let mut diff = sh::command("git");
+    diff.current_dir(&place).args(["diff", "--no-index", "--no-prefix", "--no-color", "--unified=0"]);
+    let output = diff.args([expected.0, found.0]).output().context("cannot start git")?;
+    anyhow::ensure!(output.status.success(), "they differ:\n{}", String::from_utf8_lossy(&output.stdout));
+    Ok(())
+}
+
+/// deploy/daemonset.yaml: the files of the base in one, with their comments; and the copy of the rules in the chart.
+pub(crate) fn generated() -> Result<BTreeMap<PathBuf, Option<String>>> {
+    let base = place().join("kustomize/base");
+    let kustomization: Value = serde_yaml_ng::from_str(&text(&base.join("kustomization.yaml"))?)?;
+    let resources = kustomization["resources"].as_array().context("the base has no resources")?;
+    let files: Result<Vec<_>> = resources.iter().filter_map(Value::as_str).map(|file| text(&base.join(file))).collect();
+    let plain = format!(
+        "# `tracer run` on every node: kubectl apply -f deploy/daemonset.yaml\n\
+         # Made of deploy/kustomize/base by `cargo xtask bless`: change it there.\n{}",
+        files?.join("---\n")
+    );
+    let rules = text(&place().join("alerts/tracer.rules.yaml"))?;
+    Ok(BTreeMap::from([
+        (place().join("daemonset.yaml"), Some(plain)),
+        (place().join("chart/files/tracer.rules.yaml"), Some(rules)),
+    ]))
+}
