@@ -11,8 +11,8 @@ use crate::sh;
 const BOOT_S: u64 = 90_000;
 /// In nanoseconds.
 const SECOND: u64 = 1_000_000_000;
-/// A name that a page must not take for markup.
-pub(super) const HOSTILE: &str = "<img src=x onerror=alert(1)><script>window.xss=1</script>&amp;\"'";
+/// A name that a page must not take for markup; `look.html` knows it, too.
+const HOSTILE: &str = "<img src=x onerror=alert(1)><script>window.xss=1</script>&amp;\"'";
 
 /// Records with their times.
 pub(super) struct Sample {
@@ -33,22 +33,17 @@ impl Sample {
         let mut sample = Self { lines: Vec::new() };
         sample.add(0.0, &lo.start);
         sample.add(489.2, lo.link_down.as_ref().context("the recording of loopback_down has no event")?);
-        for n in 0..36_u32 {
-            sample.add(489.3 + 10.0 * f64::from(n), &of_pod(&lo.verdict, "kube-system", "node-agent-9x2lq"));
+        let slow = of_pod(&fixture(tracer, "slow_response/any-v4")?.verdict, "shop", "search-6d9f7c4b8-x2x7w");
+        (0..14_u32).for_each(|n| sample.add(70.0 + f64::from(n * n) * 12.0, &slow));
+        for (name, namespace, pod, count, first_s, period_s) in [
+            ("loopback_down", "kube-system", "node-agent-9x2lq", 36, 489.3, 10.0),
+            ("not_listening_yet", "shop", "cart-7d9bb5cf6d-lq8zt", 5, 1210.0, 5.0),
+            ("tls_eof_noise", "ingress", "edge-proxy-0", 40, 15.0, 60.0),
+        ] {
+            let verdict = of_pod(&fixture(tracer, &format!("{name}/any-v4"))?.verdict, namespace, pod);
+            (0..count).for_each(|n| sample.add(first_s + period_s * f64::from(n), &verdict));
         }
-        let slow = fixture(tracer, "slow_response/any-v4")?.verdict;
-        for n in 0..14_u32 {
-            sample.add(70.0 + f64::from(n * n) * 12.0, &of_pod(&slow, "shop", "search-6d9f7c4b8-x2x7w"));
-        }
-        let early = fixture(tracer, "not_listening_yet/any-v4")?.verdict;
-        for n in 0..5_u32 {
-            sample.add(1210.0 + 5.0 * f64::from(n), &of_pod(&early, "shop", "cart-7d9bb5cf6d-lq8zt"));
-        }
-        let noise = fixture(tracer, "tls_eof_noise/any-v4")?.verdict;
-        for n in 0..40_u32 {
-            sample.add(15.0 + 60.0 * f64::from(n), &of_pod(&noise, "ingress", "edge-proxy-0"));
-        }
-        sample.passes(240, 10.0, 5);
+        sample.passes();
         sample.add(1500.0, &lost());
         sample.add(1.0, &warning());
         Ok(sample)
@@ -101,15 +96,15 @@ impl Sample {
         self.lines.push((after_ns, record));
     }
 
-    /// Attempts that passed, of so many pods.
-    fn passes(&mut self, each: u32, period_s: f64, pods: u32) {
-        for pod in 0..pods {
-            let name = ["search-6d9f7c4b8-x2x7w", "cart-7d9bb5cf6d-lq8zt", "web-0", "web-1", "web-2"][pod as usize % 5];
+    /// Attempts that passed, of five pods.
+    fn passes(&mut self) {
+        let pods = ["search-6d9f7c4b8-x2x7w", "cart-7d9bb5cf6d-lq8zt", "web-0", "web-1", "web-2"];
+        for (first_s, name) in (0_u32..).zip(pods) {
             let record = json!({"schema": "tracer/1", "type": "attempt", "node_name": "node-1", "subject": "probe",
                 "outcome": "success", "k8s": {"namespace": "shop", "pod_name": name},
                 "dst": {"addr": "10.88.0.2", "port": 8080}, "process": {"pid": 2493, "comm": "kubelet"},
                 "phases_ms": {"total": 1.2}});
-            (0..each).for_each(|n| self.add(f64::from(pod) + period_s * f64::from(n), &record));
+            (0..240).for_each(|n| self.add(f64::from(first_s + 10 * n), &record));
         }
     }
 }
