@@ -1,9 +1,8 @@
 //! `cargo xtask bless`: makes the generated files again; `--check` says which are out of date.
 //!
-//! They are the pages of the labels (`docs/labels`), the schema of the records (`docs/schema.json`) and the golden
-//! verdicts of the fixtures (`tests/fixtures/*/*/verdicts.ndjson`), some of them as people see them
-//! (`tracer-userspace/tests/pages`) and a page of `tracer report` (`docs/report-example.html`), which come out of the tracer
-//! itself, and the plain manifest (`deploy/daemonset.yaml`).
+//! They are the pages of the labels (`docs/labels`), the schema of the records (`docs/schema.json`), the incidents
+//! (`docs/incidents.md`) and a page of `tracer report` (`docs/report-example.html`), which come out of the tracer itself,
+//! and the plain manifest (`deploy/daemonset.yaml`). The snapshots of tests are not among them: `cargo insta` has those.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -62,31 +61,12 @@ fn stale() -> Result<Files> {
     sh::step("building the tracer that makes the files", || sh::run(&mut sh::cargo(&build)))?;
     let mut files = labels()?;
     files.insert(sh::root().join("docs/schema.json"), Some(tracer(&["schema"])?));
-    files.extend(fixtures()?);
-    files.extend(pages()?);
     let page = sh::root().join("docs/incidents.md");
-    let told = stories::told(&fs::read_to_string(&page)?, &sh::target().join("debug/tracer"))?;
+    let told = stories::told(&fs::read_to_string(&page)?, &sh::debug_bin("tracer"))?;
     files.insert(page, Some(told));
-    files.insert(
-        sh::root().join("docs/report-example.html"),
-        Some(report::example(&sh::target().join("debug/tracer"))?),
-    );
+    files.insert(sh::root().join("docs/report-example.html"), Some(report::example(&sh::debug_bin("tracer"))?));
     files.extend(deploy::generated()?);
     files.retain(|path, content| fs::read_to_string(path).ok() != *content);
-    Ok(files)
-}
-
-/// Recordings as people see them on narrow and wide terminals, for tests/pretty.rs.
-fn pages() -> Result<Files> {
-    let stories = ["loopback_down", "connection_refused", "unexplained", "healthy"];
-    let place = sh::root().join("tracer-userspace/tests/pages");
-    let mut files = Files::new();
-    for (story, columns) in stories.iter().flat_map(|story| ["40", "80", "120"].map(|columns| (story, columns))) {
-        let mut replay = sh::command(sh::target().join("debug/tracer"));
-        replay.args(["replay", "-o", "pretty"]).env_clear().env("COLUMNS", columns);
-        replay.arg(sh::root().join(format!("tests/fixtures/{story}/any-v4/observations.ndjson")));
-        files.insert(place.join(format!("{story}.any-v4.{columns}")), Some(sh::capture(&mut replay)?));
-    }
     Ok(files)
 }
 
@@ -109,16 +89,6 @@ fn names(index: &str) -> Vec<String> {
     let lines = index.lines().take_while(|line| !line.trim().is_empty());
     let begun = lines.filter(|line| !line.starts_with(' '));
     begun.filter_map(|line| line.split_whitespace().next()).map(str::to_owned).collect()
-}
-
-/// The golden verdicts, by a replay of each fixture.
-fn fixtures() -> Result<Files> {
-    let mut files = Files::new();
-    for case in cases(&sh::root().join("tests/fixtures")) {
-        let verdicts = golden(&sh::target().join("debug/tracer"), &case.join("observations.ndjson"))?;
-        files.insert(case.join("verdicts.ndjson"), Some(verdicts));
-    }
-    Ok(files)
 }
 
 /// The folders with a recording, sorted.
@@ -151,7 +121,7 @@ fn verdicts(text: &str) -> Result<String> {
 
 /// What the tracer prints; its environment must not change it.
 fn tracer(args: &[&str]) -> Result<String> {
-    tracer_at(&sh::target().join("debug/tracer"), args)
+    tracer_at(&sh::debug_bin("tracer"), args)
 }
 
 fn tracer_at(program: &Path, args: &[&str]) -> Result<String> {

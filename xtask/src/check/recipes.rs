@@ -86,11 +86,13 @@ fn daemon(tool: &Tool, dir: &Path) -> Command {
     command
 }
 
-/// The verdicts of the fixtures, as the tracer printed them.
+/// The verdicts of the fixtures, as the tracer prints them.
 fn records() -> Result<Vec<Value>> {
+    sh::run(&mut sh::cargo(&["build", "--quiet", "-p", "tracer-userspace", "--bin", "tracer"]))?;
     let mut records = Vec::new();
     for case in bless::cases(&sh::root().join("tests/fixtures")) {
-        records.extend(sh::records(&text(&case.join("verdicts.ndjson"))?)?);
+        let verdicts = bless::golden(&sh::debug_bin("tracer"), &case.join("observations.ndjson"))?;
+        records.extend(sh::records(&verdicts)?);
     }
     ensure!(records.len() >= 10, "tests/fixtures has only {} verdicts", records.len());
     Ok(records)
