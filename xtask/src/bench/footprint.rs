@@ -4,10 +4,11 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{Result, bail};
-use serde_json::{Value, json};
+use serde::Serialize;
+use serde_json::json;
 
 use super::report::{Row, Target, spread};
-use super::stage::{REFUSED, Stage};
+use super::stage::{Prober, REFUSED, Stage};
 use super::stats::Sample;
 use super::subject::Subject;
 use super::{FOREIGN, PROBER, Plan, THREADS};
@@ -68,7 +69,7 @@ fn memory(stage: &Stage, plan: Plan) -> Result<Vec<Row>> {
 
 /// A full node probes 75 times a second, and hardly ever fails.
 fn probing(stage: &Stage, plan: Plan, tracer: &Subject) -> Result<Memory> {
-    let mut prober = stage.prober()?;
+    let mut prober = Prober::start()?;
     let load = stage.load(FOREIGN, THREADS, 60.0)?;
     prober.attempts(REFUSED, plan.attempts, Duration::from_millis(5))?;
     let memory = Memory::of(tracer);
@@ -90,7 +91,7 @@ fn under_load(stage: &Stage, plan: Plan, tracer: &Subject, comm: &str) -> Result
 }
 
 /// MiB.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Serialize)]
 struct Memory {
     resident: f64,
     peak: f64,
@@ -116,10 +117,6 @@ impl Memory {
             "anonymous {:.1}, file and ring {:.1}, shared {:.1}; peak since its start {:.1}",
             self.anonymous, self.file, self.shared, self.peak
         );
-        Row::new(name, self.resident, "MiB").detail(detail).data(self.data())
-    }
-
-    fn data(self) -> Value {
-        json!({"resident": self.resident, "peak": self.peak, "anonymous": self.anonymous, "file": self.file, "shared": self.shared})
+        Row::new(name, self.resident, "MiB").detail(detail).data(json!(self))
     }
 }

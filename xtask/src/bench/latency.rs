@@ -8,7 +8,7 @@ use anyhow::{Result, bail};
 use serde_json::{Value, json};
 
 use super::report::{Row, Target, spread};
-use super::stage::{DROPPED, REFUSED, Stage};
+use super::stage::{DROPPED, Prober, REFUSED, Stage};
 use super::stats::Sample;
 use super::subject::{Line, Subject};
 use super::{FOREIGN, Plan, THREADS};
@@ -44,7 +44,7 @@ pub(super) fn rows(stage: &Stage, plan: Plan) -> Result<Vec<Row>> {
 
 fn case(stage: &Stage, plan: Plan, failure: &Failure, busy: bool) -> Result<[Row; 2]> {
     let tracer = Subject::start(stage, "attach", false)?;
-    let mut prober = stage.prober()?;
+    let mut prober = Prober::start()?;
     let seconds = plan.attempts as f64 * PACE.as_secs_f64() * 3.0 + 5.0;
     let load = busy.then(|| stage.load(FOREIGN, THREADS, seconds)).transpose()?;
     std::thread::sleep(Duration::from_millis(500));

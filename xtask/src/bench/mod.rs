@@ -22,7 +22,7 @@ mod programs;
 mod report;
 mod stage;
 mod stats;
-mod subject;
+pub(crate) mod subject;
 mod throughput;
 
 use std::path::PathBuf;

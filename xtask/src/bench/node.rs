@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::api::Api;
 use super::report::{Row, Target};
-use super::stage::{Load, Stage};
+use super::stage::{Load, Prober, Stage};
 use super::subject::Subject;
 use super::{FOREIGN, Plan, THREADS};
 
@@ -45,7 +45,7 @@ fn case(stage: &Stage, plan: Plan, addresses: &[String], beside: &Beside) -> Res
     let api = Api::serve(&pod_list(addresses))?;
     let tracer = Subject::in_cluster(&api.kubeconfig, NODE_NAME)?;
     let seconds = plan.seconds * 15.0;
-    let mut prober = stage.prober()?;
+    let mut prober = Prober::start()?;
     let load = (beside.load)(stage, FOREIGN, THREADS, seconds + addresses.len() as f64 / RATE + 1.0)?;
     let targets = addresses.iter().map(|address| format!("{address}:{PORT}")).cycle();
     let (count, every) = ((seconds * RATE) as usize, Duration::from_secs_f64(1.0 / RATE));

@@ -3,7 +3,7 @@
 //! The machine's own namespace is not touched.
 
 use std::fs;
-use std::io::{BufRead as _, BufReader, Write as _};
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
@@ -11,7 +11,7 @@ use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, ensure};
 use serde_json::{Value, json};
 
 use super::PROBER;
@@ -66,11 +66,11 @@ impl Stage {
         command.args(how);
         command.args(["--comm", comm, "--threads", &threads.to_string(), "--seconds", &seconds.to_string()]);
         let child = command.stdout(Stdio::piped()).spawn().context("start load")?;
-        Ok(Load(Some(child)))
+        Ok(Load(Running(child)))
     }
 
     /// Pods by the hundred: their addresses in one namespace, where one server answers for all.
-    pub(super) fn crowd(&self, addresses: &[String], port: u16) -> Result<Server> {
+    pub(super) fn crowd(&self, addresses: &[String], port: u16) -> Result<Running> {
         let lines = addresses.iter().map(|address| format!("addr add {address}/32 dev eth0\n"));
         ip(POD, &lines.collect::<String>())?;
         let routes = addresses.iter().map(|address| format!("route add {address}/32 via 10.87.0.2\n"));
@@ -79,14 +79,9 @@ impl Stage {
         command.args(["http", &format!("0.0.0.0:{port}")]);
         let mut child = command.stdout(Stdio::piped()).spawn().context("start pod")?;
         let stdout = child.stdout.take().context("stdout of pod")?;
-        let server = Server(child);
+        let server = Running(child);
         BufReader::new(stdout).read_line(&mut String::new()).context("pod is silent")?;
         Ok(server)
-    }
-
-    /// The prober, on the node.
-    pub(super) fn prober(&self) -> Result<Prober> {
-        Prober::start()
     }
 }
 
@@ -106,9 +101,7 @@ fn ip(namespace: &str, lines: &str) -> Result<()> {
     let mut child =
         Command::new("ip").args(["-n", namespace, "-batch", "-"]).stdin(Stdio::piped()).spawn().context("start ip")?;
     child.stdin.take().context("stdin of ip")?.write_all(lines.as_bytes())?;
-    if !child.wait()?.success() {
-        bail!("ip -batch failed: {lines:?}");
-    }
+    ensure!(child.wait()?.success(), "ip -batch failed: {lines:?}");
     Ok(())
 }
 
@@ -144,28 +137,27 @@ fn pod_list() -> Value {
     }]})
 }
 
-/// A server in the pod's namespace; killed on drop.
-pub(super) struct Server(Child);
+/// A process; killed on drop.
+pub(super) struct Running(pub(super) Child);
 
-impl Drop for Server {
+impl Drop for Running {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
 }
 
-/// A running load; killed on drop.
-pub(super) struct Load(Option<Child>);
+/// A running load.
+pub(super) struct Load(Running);
 
 impl Load {
     /// Waits for its end; connections, seconds, connections per second.
     pub(super) fn finish(mut self) -> Result<Made> {
-        let child = self.0.take().context("load")?;
-        let output = child.wait_with_output()?;
-        if !output.status.success() {
-            bail!("load ended with {}", output.status);
-        }
-        let said: Value = serde_json::from_slice(&output.stdout).context("what load printed")?;
+        let mut printed = String::new();
+        self.0.0.stdout.take().context("stdout of load")?.read_to_string(&mut printed)?;
+        let status = self.0.0.wait()?;
+        ensure!(status.success(), "load ended with {status}");
+        let said: Value = serde_json::from_str(&printed).context("what load printed")?;
         let number = |key: &str| said[key].as_f64().with_context(|| format!("{key} of load"));
         Ok(Made {
             connections: number("connections")?,
@@ -173,15 +165,6 @@ impl Load {
             per_second: number("connects_per_s")?,
             cpu_us: number("cpu_s")? * 1e6 / number("connections")?,
         })
-    }
-}
-
-impl Drop for Load {
-    fn drop(&mut self) {
-        if let Some(child) = &mut self.0 {
-            let _ = child.kill();
-            let _ = child.wait();
-        }
     }
 }
 
@@ -198,21 +181,22 @@ pub(super) struct Made {
     pub(super) cpu_us: f64,
 }
 
-/// The `kubelet` program; killed on drop.
+/// The `kubelet` program.
 pub(super) struct Prober {
-    child: Child,
+    _running: Running,
     stdin: ChildStdin,
     answers: Receiver<()>,
 }
 
 impl Prober {
-    fn start() -> Result<Self> {
+    /// On the node.
+    pub(super) fn start() -> Result<Self> {
         let mut command = within(NODE, &prober()?);
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().context("start kubelet")?;
         let (stdin, stdout) = (child.stdin.take().context("stdin")?, child.stdout.take().context("stdout")?);
         let (tell, answers) = channel();
         thread::spawn(move || BufReader::new(stdout).lines().try_for_each(|_| tell.send(())));
-        let prober = Self { child, stdin, answers };
+        let prober = Self { _running: Running(child), stdin, answers };
         prober.await_answers(1)?;
         Ok(prober)
     }
@@ -236,12 +220,5 @@ impl Prober {
 
     fn await_answers(&self, count: usize) -> Result<()> {
         (0..count).try_for_each(|_| self.answers.recv_timeout(Duration::from_secs(10))).context("kubelet is silent")
-    }
-}
-
-impl Drop for Prober {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }

@@ -1,48 +1,48 @@
-//! The tracer that is measured: started as an operator would, its lines stamped as they arrive.
+//! The tracer that is measured or tried: started as an operator would, its lines stamped as they arrive.
 
 use std::fs::{self, File};
 use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdout, Command, Stdio};
+use std::process::{ChildStdout, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, bail, ensure};
 use nix::sys::signal::{Signal, kill};
 use nix::time::{ClockId, clock_getcpuclockid, clock_gettime};
 use nix::unistd::{Pid, gettid};
 use serde_json::Value;
 
 use super::PROBER;
-use super::stage::Stage;
+use super::stage::{Running, Stage};
 use crate::sh;
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A record, and when its line could be read (CLOCK_BOOTTIME, nanoseconds).
-pub(super) struct Line {
+pub(crate) struct Line {
     /// The record.
-    pub(super) record: Value,
+    pub(crate) record: Value,
     /// The time.
     pub(super) at: u64,
 }
 
 impl Line {
     /// Whether it is of this type.
-    pub(super) fn is(&self, kind: &str) -> bool {
+    pub(crate) fn is(&self, kind: &str) -> bool {
         self.record["type"] == kind
     }
 }
 
 /// A running tracer; killed on drop.
-pub(super) struct Subject {
-    child: Child,
+pub(crate) struct Subject {
+    child: Running,
     lines: Receiver<(String, u64)>,
     /// From the start of its process to its `start` record.
     pub(super) attached_after: Duration,
     /// The `start` record.
-    pub(super) start: Value,
+    pub(crate) start: Value,
 }
 
 impl Subject {
@@ -63,14 +63,15 @@ impl Subject {
         Self::spawn(tracer)
     }
 
-    fn spawn(mut tracer: Command) -> Result<Self> {
+    /// Any command that prints records, until it says that it is attached.
+    pub(crate) fn spawn(mut tracer: Command) -> Result<Self> {
         let log = File::create(log())?;
         let begun = boot_ns();
         let mut child = tracer.stdout(Stdio::piped()).stderr(log).spawn().context("start tracer")?;
         let (tell, lines) = channel();
         let stdout = child.stdout.take().context("stdout of tracer")?;
         thread::spawn(move || stamp(stdout, &tell));
-        let mut subject = Self { child, lines, attached_after: Duration::ZERO, start: Value::Null };
+        let mut subject = Self { child: Running(child), lines, attached_after: Duration::ZERO, start: Value::Null };
         let first = subject.next(PATIENCE)?.context("no start record")?;
         subject.attached_after = Duration::from_nanos(first.at.saturating_sub(begun));
         if !first.is("start") {
@@ -81,7 +82,7 @@ impl Subject {
     }
 
     /// The next record; none if it stays silent that long.
-    pub(super) fn next(&mut self, patience: Duration) -> Result<Option<Line>> {
+    pub(crate) fn next(&mut self, patience: Duration) -> Result<Option<Line>> {
         match self.lines.recv_timeout(patience) {
             Ok((line, at)) => {
                 let record = serde_json::from_str(&line).with_context(|| format!("not a record: {line}"))?;
@@ -89,20 +90,22 @@ impl Subject {
             }
             Err(RecvTimeoutError::Timeout) => Ok(None),
             Err(RecvTimeoutError::Disconnected) => {
-                bail!("tracer ended: {}", fs::read_to_string(log()).unwrap_or_default().trim())
+                bail!("tracer ended: {}", said())
             }
         }
     }
 
     /// SIGTERM; every record that was not taken yet, the last of which is `stop`.
-    pub(super) fn stop(mut self) -> Result<Vec<Line>> {
-        kill(Pid::from_raw(self.child.id().cast_signed()), Signal::SIGTERM).context("end tracer")?;
+    pub(crate) fn stop(mut self) -> Result<Vec<Line>> {
+        kill(Pid::from_raw(self.child.0.id().cast_signed()), Signal::SIGTERM).context("end tracer")?;
         let mut lines = Vec::new();
         while let Some(line) = self.next(PATIENCE)? {
             let last = line.is("stop");
             lines.push(line);
             if last {
-                self.child.wait()?;
+                let status = self.child.0.wait()?;
+                // 1: it found something.
+                ensure!(matches!(status.code(), Some(0 | 1)), "tracer ended with {status}: {}", said());
                 return Ok(lines);
             }
         }
@@ -111,7 +114,7 @@ impl Subject {
 
     /// Its process id.
     pub(super) fn pid(&self) -> u32 {
-        self.child.id()
+        self.child.0.id()
     }
 
     /// A field of `/proc/PID/status` in KiB.
@@ -124,7 +127,9 @@ impl Subject {
 
     /// Processor time of its event loop so far, in seconds.
     pub(super) fn cpu_seconds(&self) -> Result<f64> {
-        ran(Path::new(&format!("/proc/{}", self.pid())))
+        let stat = fs::read_to_string(format!("/proc/{}/schedstat", self.pid())).context("schedstat of tracer")?;
+        let run: f64 = stat.split_whitespace().next().unwrap_or_default().parse().context("schedstat of tracer")?;
+        Ok(run / 1e9)
     }
 
     /// The same of all its threads, those that have ended included.
@@ -135,22 +140,13 @@ impl Subject {
     }
 }
 
-impl Drop for Subject {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-/// Processor time of a task in seconds.
-fn ran(task: &Path) -> Result<f64> {
-    let stat = fs::read_to_string(task.join("schedstat")).context("schedstat of tracer")?;
-    let run: f64 = stat.split_whitespace().next().unwrap_or_default().parse().context("schedstat of tracer")?;
-    Ok(run / 1e9)
-}
-
 fn log() -> PathBuf {
     sh::target().join("bench-tracer.log")
+}
+
+/// What it said on stderr.
+fn said() -> String {
+    fs::read_to_string(log()).unwrap_or_default().trim().to_owned()
 }
 
 /// CLOCK_BOOTTIME now, nanoseconds.

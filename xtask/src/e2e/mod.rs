@@ -82,7 +82,7 @@ fn play(
     let done = |told: &BTreeMap<String, Vec<String>>| {
         cases.iter().all(|case| told.get(case.name).is_some_and(|labels| case.is_told_by(labels)))
     };
-    tracer.wait(Duration::from_secs(args.patience), done);
+    tracer.wait(Duration::from_secs(args.patience), done)?;
     tracer.stop()
 }
 
