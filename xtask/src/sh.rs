@@ -2,6 +2,7 @@
 
 use std::ffi::OsStr;
 use std::fmt;
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Instant;
@@ -105,6 +106,18 @@ pub(crate) fn capture(command: &mut Command) -> Result<String> {
         bail!("{} ended with {}: {}", shown(command), output.status, stderr.trim());
     }
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+/// Runs a program to its end with this text on its standard input.
+pub(crate) fn feed(command: &mut Command, input: &str) -> Result<()> {
+    let mut child =
+        command.stdin(Stdio::piped()).spawn().with_context(|| format!("cannot start {}", shown(command)))?;
+    let written = child.stdin.take().context("no standard input")?.write_all(input.as_bytes());
+    let status = child.wait()?;
+    if !status.success() {
+        bail!("{} ended with {status} for {input}", shown(command));
+    }
+    written.with_context(|| shown(command))
 }
 
 /// Whether a program can be found and says 0 to these arguments.

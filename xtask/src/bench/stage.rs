@@ -98,11 +98,7 @@ fn remove() {
 }
 
 fn ip(namespace: &str, lines: &str) -> Result<()> {
-    let mut child =
-        Command::new("ip").args(["-n", namespace, "-batch", "-"]).stdin(Stdio::piped()).spawn().context("start ip")?;
-    child.stdin.take().context("stdin of ip")?.write_all(lines.as_bytes())?;
-    ensure!(child.wait()?.success(), "ip -batch failed: {lines:?}");
-    Ok(())
+    sh::feed(sh::command("ip").args(["-n", namespace, "-batch", "-"]), lines)
 }
 
 fn inside(namespace: &str, script: &str) -> Result<()> {

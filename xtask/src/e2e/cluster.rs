@@ -1,19 +1,15 @@
 //! The cluster, by kubectl: a namespace of our own, a pod for each case.
 
 use std::collections::BTreeMap;
-use std::io::Write as _;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::process::Command;
+use std::time::Duration;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result};
 use serde_json::{Value, json};
 
 use super::cases::Case;
 use crate::sh;
-
-/// Between two looks at pods that are being made.
-const LOOK: &str = "--timeout=5s";
 
 /// A cluster and the node of it that this machine is.
 pub(super) struct Cluster {
@@ -60,13 +56,7 @@ impl Cluster {
 
     pub(super) fn create(&self, namespace: &str, case: &Case) -> Result<()> {
         let manifest = self.pod(namespace, case).to_string();
-        let mut child = self.kubectl(&["create", "-f", "-"]).stdin(Stdio::piped()).stdout(Stdio::null()).spawn()?;
-        child.stdin.take().context("stdin of kubectl")?.write_all(manifest.as_bytes())?;
-        let status = child.wait()?;
-        if !status.success() {
-            bail!("pod {}: kubectl create ended with {status}", case.name);
-        }
-        Ok(())
+        sh::feed(&mut self.kubectl(&["create", "-f", "-"]), &manifest).with_context(|| format!("pod {}", case.name))
     }
 
     fn pod(&self, namespace: &str, case: &Case) -> Value {
@@ -88,43 +78,13 @@ impl Cluster {
     }
 
     /// The address of each pod, once all of them run.
-    pub(super) fn addresses(
-        &self,
-        namespace: &str,
-        cases: &[&Case],
-        patience: Duration,
-    ) -> Result<BTreeMap<String, String>> {
-        let deadline = Instant::now() + patience;
-        loop {
-            let list = sh::capture(&mut self.kubectl(&["get", "pods", "-n", namespace, "-o", "json"]))?;
-            let found = running(&serde_json::from_str(&list)?);
-            if cases.iter().all(|case| found.contains_key(case.name)) {
-                return Ok(found);
-            }
-            if Instant::now() > deadline {
-                bail!("only {} of {} pods run after {patience:?}", found.len(), cases.len());
-            }
-            // kubectl waits for us until one of them changes; that none did in time is no error.
-            let missing = cases.iter().find(|case| !found.contains_key(case.name)).map_or("", |case| case.name);
-            let pod = format!("pod/{missing}");
-            let _ = sh::capture(&mut self.kubectl(&[
-                "wait",
-                "-n",
-                namespace,
-                &pod,
-                "--for=condition=ContainersReady",
-                LOOK,
-            ]));
-        }
+    pub(super) fn addresses(&self, namespace: &str, patience: Duration) -> Result<BTreeMap<String, String>> {
+        let limit = format!("--timeout={}s", patience.as_secs());
+        let running = "--for=jsonpath={.status.phase}=Running";
+        sh::capture(&mut self.kubectl(&["wait", "pods", "--all", "-n", namespace, running, &limit]))?;
+        let format = r#"jsonpath={range .items[*]}{.metadata.name} {.status.podIP}{"\n"}{end}"#;
+        let list = sh::capture(&mut self.kubectl(&["get", "pods", "-n", namespace, "-o", format]))?;
+        let pair = |line: &str| line.split_once(' ').map(|(name, address)| (name.to_owned(), address.to_owned()));
+        Ok(list.lines().filter_map(pair).collect())
     }
-}
-
-/// Name and address of the pods whose container runs.
-fn running(list: &Value) -> BTreeMap<String, String> {
-    let item = |item: &Value| {
-        let started = !item["status"]["containerStatuses"][0]["state"]["running"].is_null();
-        let pair = (item["metadata"]["name"].as_str()?.to_owned(), item["status"]["podIP"].as_str()?.to_owned());
-        started.then_some(pair)
-    };
-    list["items"].as_array().into_iter().flatten().filter_map(item).collect()
 }

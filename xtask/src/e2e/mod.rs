@@ -77,7 +77,7 @@ fn play(
     for case in cases {
         cluster.create(&namespace.name, case)?;
     }
-    let addresses = cluster.addresses(&namespace.name, cases, Duration::from_secs(args.patience))?;
+    let addresses = cluster.addresses(&namespace.name, Duration::from_secs(args.patience))?;
     let _made = node::break_paths(cases, &addresses)?;
     let done = |told: &BTreeMap<String, Vec<String>>| {
         cases.iter().all(|case| told.get(case.name).is_some_and(|labels| case.is_told_by(labels)))

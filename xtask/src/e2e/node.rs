@@ -2,10 +2,8 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::io::Write as _;
-use std::process::Stdio;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result};
 
 use super::cases::{Case, Path};
 use crate::sh;
@@ -38,7 +36,8 @@ pub(super) fn break_paths(cases: &[&Case], addresses: &BTreeMap<String, String>)
             Path::Route(kind) => made.route(kind, address)?,
         }
     }
-    nft(&format!("table {TABLE} {{ chain out {{ type filter hook output priority 0; {rules} }}; }}\n"))?;
+    let table = format!("table {TABLE} {{ chain out {{ type filter hook output priority 0; {rules} }}; }}\n");
+    sh::feed(sh::command("nft").args(["-f", "-"]), &table)?;
     Ok(made)
 }
 
@@ -49,14 +48,4 @@ impl Made {
         self.routes.push(route);
         Ok(())
     }
-}
-
-fn nft(script: &str) -> Result<()> {
-    let mut child = sh::command("nft").args(["-f", "-"]).stdin(Stdio::piped()).spawn().context("start nft")?;
-    child.stdin.take().context("stdin of nft")?.write_all(script.as_bytes())?;
-    let status = child.wait()?;
-    if !status.success() {
-        bail!("nft ended with {status} for {script}");
-    }
-    Ok(())
 }
