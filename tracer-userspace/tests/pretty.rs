@@ -15,10 +15,8 @@ use std::time::Duration;
 
 use nix::pty::{Winsize, openpty};
 
+use common::recorded::{self, with_each};
 use common::{soon, tracer};
-
-/// Recordings whose pages are kept, at widths from a phone's to a wall's: made by `cargo xtask bless`.
-const PAGES: &str = "tests/pages";
 
 /// What a command draws on a terminal of this many columns; meanwhile something is done, several times a second.
 fn on_terminal(command: &mut Command, columns: u16, meanwhile: impl Fn()) -> String {
@@ -53,22 +51,10 @@ fn fixtures() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures")
 }
 
-/// Each fixture, by its story and cell.
-fn cells() -> Vec<PathBuf> {
-    let folders =
-        |path: PathBuf| std::fs::read_dir(path).unwrap().map(|entry| entry.unwrap().path()).filter(|it| it.is_dir());
-    let mut cells: Vec<_> =
-        folders(fixtures()).flat_map(folders).map(|cell| cell.join("observations.ndjson")).collect();
-    cells.sort();
-    cells
-}
-
-fn replayed(recording: &Path, columns: Option<u16>) -> String {
+/// What the command prints where the environment says how wide.
+fn replayed(recording: &Path, columns: u16) -> String {
     let mut command = tracer();
-    command.args(["replay", "-o", "pretty"]).arg(recording);
-    if let Some(columns) = columns {
-        command.env("COLUMNS", columns.to_string());
-    }
+    command.args(["replay", "-o", "pretty"]).arg(recording).env("COLUMNS", columns.to_string());
     String::from_utf8(command.output().unwrap().stdout).unwrap()
 }
 
@@ -79,41 +65,25 @@ fn words(text: &str) -> Vec<&str> {
 
 #[test]
 fn every_recording_fits_every_terminal_without_a_broken_word() {
-    for recording in cells() {
-        let whole = replayed(&recording, None);
+    with_each(&recorded::fixtures(), |recording| {
+        let whole = recording.page(None);
         for columns in [40, 80, 120, 200] {
-            let page = replayed(&recording, Some(columns));
-            assert_eq!(words(&page), words(&whole), "{} at {columns}", recording.display());
-            let fits = |line: &&str| line.chars().count() <= usize::from(columns);
+            let page = recording.page(Some(columns));
+            assert_eq!(words(&page), words(&whole), "{} at {columns}", recording.name);
+            let fits = |line: &&str| line.chars().count() <= columns;
             // A name or a command that is longer than the line stays in one piece, on a line of its own or behind a short word.
             let too_long: Vec<_> = page.lines().filter(|line| !fits(line) && !stays_whole(line, columns)).collect();
-            assert!(too_long.is_empty(), "{} at {columns}: {too_long:#?}", recording.display());
+            assert!(too_long.is_empty(), "{} at {columns}: {too_long:#?}", recording.name);
         }
-    }
+    });
 }
 
 /// It is a name, or a command, that has no room elsewhere: a line begins with it, but for the column of words.
-fn stays_whole(line: &str, columns: u16) -> bool {
+fn stays_whole(line: &str, columns: usize) -> bool {
     let tools = ["nsenter", "sh", "nft", "iptables", "sysctl", "kubectl", "ip", "ss", "tc", "conntrack", "tracepath"];
-    let long = |word: &str| word.chars().count() + 10 > usize::from(columns);
+    let long = |word: &str| word.chars().count() + 10 > columns;
     let is_tool = |word: &str| tools.contains(&word.trim_start_matches('(').trim_end_matches("-nft"));
     line.split_whitespace().take(2).any(|word| long(word) || is_tool(word))
-}
-
-#[test]
-fn pages_are_as_they_were() {
-    let pages = Path::new(env!("CARGO_MANIFEST_DIR")).join(PAGES);
-    let mut seen = 0;
-    for page in std::fs::read_dir(pages).unwrap().map(|entry| entry.unwrap().path()) {
-        // STORY.CELL.COLUMNS
-        let name = page.file_name().unwrap().to_str().unwrap();
-        let [story, cell, columns] = name.split('.').collect::<Vec<_>>()[..] else { panic!("{name}") };
-        let recording = fixtures().join(story).join(cell).join("observations.ndjson");
-        let expected = std::fs::read_to_string(&page).unwrap();
-        assert_eq!(replayed(&recording, columns.parse().ok()), expected, "{name} (cargo xtask bless)");
-        seen += 1;
-    }
-    assert!(seen >= 9, "{seen} pages");
 }
 
 #[test]
@@ -124,7 +94,7 @@ fn a_terminal_gets_its_own_width_and_colours() {
     let page = on_terminal(&mut replay, 80, || {});
     assert!(page.contains("\u{1b}[1;31mloopback_down\u{1b}[0m"), "{page}");
     let plain = on_terminal(replay.env("NO_COLOR", "1"), 80, || {});
-    assert_eq!(plain.replace("\r\n", "\n"), replayed(&recording, Some(80)));
+    assert_eq!(plain.replace("\r\n", "\n"), replayed(&recording, 80));
     let dumb = on_terminal(replay.env_remove("NO_COLOR").env("TERM", "dumb"), 80, || {});
     assert_eq!(dumb, plain);
 }

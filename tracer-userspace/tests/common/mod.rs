@@ -3,7 +3,9 @@
 #![allow(clippy::unwrap_used, reason = "a test ends at the line that failed")]
 
 pub(crate) mod netns;
+pub(crate) mod recorded;
 pub(crate) mod root;
+pub(crate) mod snapshots;
 
 use std::path::{Path, PathBuf};
 use std::process::{self, Command, Stdio};

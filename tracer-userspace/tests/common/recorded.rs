@@ -1,0 +1,122 @@
+//! Recordings, and their replays in this process.
+
+use std::fs::{self, File};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::thread;
+
+use flate2::read::GzDecoder;
+use serde_json::Value;
+use tracer::replay::{self, ReplayConfig};
+use tracer::sink::filter::Filter;
+use tracer::sink::formats::Format;
+use tracer::sink::{Form, SinkConfig};
+
+use super::Dir;
+
+/// A recording on disk, plain or compressed.
+pub(crate) struct Recording {
+    /// `LABEL/CELL` of a fixture, `KERNEL/SCENARIO` of a scenario.
+    pub(crate) name: String,
+    path: PathBuf,
+}
+
+impl Recording {
+    /// The records of a replay, those of attempts included.
+    pub(crate) fn records(&self) -> Vec<String> {
+        self.replayed(Form::Ndjson, None).lines().map(str::to_owned).collect()
+    }
+
+    /// What people read, at a width or with lines as long as they are.
+    pub(crate) fn page(&self, columns: Option<usize>) -> String {
+        self.replayed(Form::Pretty, columns)
+    }
+
+    /// The recording itself.
+    pub(crate) fn observations(&self) -> String {
+        fs::read_to_string(self.plain(&Dir::new())).unwrap()
+    }
+
+    fn replayed(&self, form: Form, columns: Option<usize>) -> String {
+        let dir = Dir::new();
+        let out = dir.0.join("records");
+        let output = SinkConfig {
+            form,
+            colour: false,
+            columns,
+            file: Some(out.clone()),
+            filter: Filter::default(),
+            attempts: form == Form::Ndjson,
+            until_failure: false,
+            rotation: None,
+            format: Format::Tracer,
+        };
+        let config = ReplayConfig { output, file: self.plain(&dir), compare: None };
+        let code = replay::replay(&config).expect(&self.name);
+        assert_eq!(code, 0, "{}", self.name);
+        fs::read_to_string(out).unwrap()
+    }
+
+    /// The recording itself, or what it is when it is not compressed.
+    fn plain(&self, dir: &Dir) -> PathBuf {
+        if self.path.extension().is_none_or(|end| end != "gz") {
+            return self.path.clone();
+        }
+        let plain = dir.0.join("observations");
+        let mut unpacked = GzDecoder::new(File::open(&self.path).unwrap());
+        io::copy(&mut unpacked, &mut File::create(&plain).unwrap()).expect(&self.name);
+        plain
+    }
+}
+
+/// `tests/` of the repository.
+fn place() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests")
+}
+
+/// Each fixture.
+pub(crate) fn fixtures() -> Vec<Recording> {
+    below(&place().join("fixtures"), "/observations.ndjson")
+}
+
+/// Each recording of a scenario on a kernel.
+pub(crate) fn of_kernels() -> Vec<Recording> {
+    below(&place().join("recordings"), ".ndjson.gz")
+}
+
+/// Two folders deep; the name is the path without its end.
+fn below(place: &Path, end: &str) -> Vec<Recording> {
+    let mut found = Vec::new();
+    let mut folders = vec![place.to_owned()];
+    while let Some(folder) = folders.pop() {
+        for path in fs::read_dir(folder).into_iter().flatten().map(|entry| entry.unwrap().path()) {
+            let shown = path.strip_prefix(place).unwrap().to_str().unwrap();
+            if path.is_dir() {
+                folders.push(path);
+            } else if let Some(name) = shown.strip_suffix(end) {
+                found.push(Recording { name: name.to_owned(), path });
+            }
+        }
+    }
+    found.sort_by(|a, b| a.name.cmp(&b.name));
+    found
+}
+
+/// Does the same with each, on all processors; the results are in their order.
+pub(crate) fn with_each<T: Send>(recordings: &[Recording], work: impl Fn(&Recording) -> T + Sync) -> Vec<T> {
+    let processors = thread::available_parallelism().map_or(1, usize::from);
+    let share = recordings.len().div_ceil(processors).max(1);
+    thread::scope(|scope| {
+        let parts: Vec<_> =
+            recordings.chunks(share).map(|part| scope.spawn(|| part.iter().map(&work).collect::<Vec<T>>())).collect();
+        parts
+            .into_iter()
+            .flat_map(|part| part.join().unwrap_or_else(|fault| std::panic::resume_unwind(fault)))
+            .collect()
+    })
+}
+
+/// A record as JSON.
+pub(crate) fn parsed(record: &str) -> Value {
+    serde_json::from_str(record).unwrap()
+}

@@ -1,0 +1,152 @@
+//! Every recording, replayed: it is decided as before, each record keeps the contract, and each scenario gets its cause.
+//!
+//! The fixtures (`tests/fixtures`) are compared record by record, the scenarios of each kernel (`tests/recordings`) in a line
+//! for each verdict. `INSTA_UPDATE=always cargo test -p tracer-userspace --test recordings` takes over what has changed.
+#![allow(clippy::unwrap_used, reason = "a test ends at the line that failed")]
+
+#[path = "../common/mod.rs"]
+mod common;
+mod contract;
+mod decisions;
+mod schema;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::LazyLock;
+
+use serde_json::Value;
+use tracer::record::Label;
+use tracer::selftest::scenario::{Scenario, all};
+
+use common::recorded::{Recording, fixtures, of_kernels, parsed, with_each};
+use common::snapshots;
+
+/// The fixture and the scenarios in which nothing is wrong.
+const HEALTHY: &str = "healthy";
+
+/// Recordings beside a real kubelet: what its pods do is no scenario's.
+const BESIDE_A_KUBELET: &str = "kubelet-1.36";
+
+/// Nothing is wrong in the end, but its first attempt fails.
+const FAILS_FIRST: &str = "fault_address_reused_healthy";
+
+/// A recording and what the tracer makes of it.
+struct Replay {
+    name: String,
+    lines: Vec<String>,
+    records: Vec<Value>,
+}
+
+impl Replay {
+    fn of(recording: &Recording) -> Self {
+        let lines = recording.records();
+        let records = lines.iter().map(|line| parsed(line)).collect();
+        Self { name: recording.name.clone(), lines, records }
+    }
+
+    /// `LABEL` of a fixture, `KERNEL` of a scenario; and the rest of the name.
+    fn names(&self) -> (&str, &str) {
+        self.name.split_once('/').unwrap()
+    }
+
+    /// The verdicts that nothing replaced.
+    fn last_verdicts(&self) -> impl Iterator<Item = &Value> {
+        let replaced: BTreeSet<u64> = self.records.iter().filter_map(|record| record["revises"].as_u64()).collect();
+        let verdicts = self.records.iter().filter(|record| record["type"] == "verdict");
+        verdicts.filter(move |verdict| !replaced.contains(&verdict["seq"].as_u64().unwrap()))
+    }
+}
+
+static FIXTURES: LazyLock<Vec<Replay>> = LazyLock::new(|| with_each(&fixtures(), Replay::of));
+static KERNELS: LazyLock<Vec<Replay>> = LazyLock::new(|| with_each(&of_kernels(), Replay::of));
+
+#[test]
+fn fixtures_are_decided_as_before() {
+    let text = |replay: &Replay| (replay.name.clone(), decisions::whole(&replay.records).join("\n"));
+    snapshots::compare("decisions", &FIXTURES.iter().map(text).collect());
+}
+
+#[test]
+fn every_label_has_a_fixture_that_gets_it() {
+    let mut seen = BTreeSet::new();
+    for replay in FIXTURES.iter() {
+        let label = replay.names().0;
+        let mut verdicts = replay.records.iter().filter(|record| record["type"] == "verdict");
+        let got = if label == HEALTHY {
+            verdicts.next().is_none()
+        } else {
+            verdicts.any(|it| it["verdict"]["label"] == label)
+        };
+        assert!(got, "{}", replay.name);
+        seen.insert(label);
+    }
+    seen.remove(HEALTHY);
+    // It only ever stands in `also`.
+    let own = Label::ALL.iter().filter(|label| **label != Label::CpuThrottled);
+    let labels: BTreeSet<&str> = own.map(|label| label.name()).collect();
+    assert_eq!(seen, labels, "a fixture for each label (`cargo xtask fixtures` records what is missing)");
+}
+
+#[test]
+fn every_record_keeps_the_contract() {
+    assert!(FIXTURES.len() > 50, "{}", FIXTURES.len());
+    for replay in FIXTURES.iter().chain(KERNELS.iter()) {
+        contract::check(&replay.lines, &replay.name);
+    }
+}
+
+#[test]
+fn records_are_what_the_schema_says() {
+    let schema = schema::schema();
+    let mut seen = 0;
+    for replay in FIXTURES.iter() {
+        for record in &replay.records {
+            assert_eq!(schema::fault(&schema, &schema, record), None, "{}: {record}", replay.name);
+            seen += 1;
+        }
+    }
+    assert!(seen > 100);
+}
+
+#[test]
+fn what_the_contract_excludes_is_no_record() {
+    let schema = schema::schema();
+    let first = |kind: &str| FIXTURES.iter().flat_map(|it| &it.records).find(|record| record["type"] == kind).unwrap();
+    for record in schema::excluded(first("start"), first("verdict")) {
+        assert!(schema::fault(&schema, &schema, &record).is_some(), "{record}");
+    }
+}
+
+#[test]
+fn each_kernel_decides_as_before() {
+    let mut texts: BTreeMap<String, String> = BTreeMap::new();
+    for replay in KERNELS.iter() {
+        let (kernel, scenario) = replay.names();
+        let text = texts.entry(kernel.to_owned()).or_default();
+        decisions::brief(&replay.records).iter().for_each(|line| *text += &format!("{scenario} | {line}\n"));
+    }
+    snapshots::compare("kernels", &texts);
+}
+
+#[test]
+fn each_scenario_gets_its_cause_on_each_kernel() {
+    let scenarios: BTreeMap<&str, Scenario> = all().into_iter().map(|scenario| (scenario.name, scenario)).collect();
+    let played = || KERNELS.iter().filter(|replay| replay.names().0 != BESIDE_A_KUBELET);
+    assert!(played().count() > 100, "{}", played().count());
+    let wrong: Vec<&str> =
+        played().filter(|replay| !is_right(replay, &scenarios)).map(|replay| replay.name.as_str()).collect();
+    assert!(wrong.is_empty(), "not the cause of their scenario: {wrong:?}");
+}
+
+/// Its cause is in the last verdicts; a failure where nothing is wrong is not.
+fn is_right(replay: &Replay, scenarios: &BTreeMap<&str, Scenario>) -> bool {
+    let Some(scenario) = scenarios.get(replay.names().1) else { return false };
+    let mut verdicts = replay.last_verdicts().map(|record| &record["verdict"]);
+    match scenario.label {
+        Some(label) => verdicts.any(|it| it["label"] == label.name() && has_also(it, scenario.also)),
+        None => verdicts.filter(|it| it["outcome"] == "failure").count() <= usize::from(scenario.name == FAILS_FIRST),
+    }
+}
+
+fn has_also(verdict: &Value, also: Option<Label>) -> bool {
+    also.is_none_or(|also| verdict["also"].as_array().unwrap().iter().any(|it| it == also.name()))
+}

@@ -1,0 +1,154 @@
+//! How it reads: pages of recordings, help, explanations, the schema, the metrics, the report.
+//!
+//! What is decided is in the snapshots of `--test recordings`. `INSTA_UPDATE=always cargo test -p tracer-userspace --test texts`
+//! takes over what has changed.
+#![allow(clippy::unwrap_used, reason = "a test ends at the line that failed")]
+
+mod common;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde_json::Value;
+use tracer::engine::{AtStart, Engine};
+use tracer::event::Observation;
+use tracer::record::Label;
+use tracer::sink::filter::Filter;
+use tracer::sink::formats::Format;
+use tracer::sink::metrics::{self, HookCount, KernelCounts, Metrics};
+use tracer::sink::{Form, Sink, SinkConfig};
+
+use common::recorded::{Recording, fixtures, parsed, with_each};
+use common::{Dir, ran, snapshots, text, tracer};
+
+/// Fixtures whose pages are kept at widths from a phone's to a wall's, too.
+const AT_WIDTHS: &[&str] =
+    &["connection_refused/any-v4", "healthy/any-v4", "loopback_down/any-v4", "unexplained/any-v4"];
+
+#[test]
+fn recordings_read_as_before() {
+    let (fixtures, mut texts) = (fixtures(), BTreeMap::new());
+    for (fixture, text) in fixtures.iter().zip(with_each(&fixtures, page_and_rest)) {
+        texts.insert(fixture.name.clone(), text);
+    }
+    snapshots::compare("replay", &texts);
+}
+
+/// The page, and below it the sentences of records that the page has no room for.
+fn page_and_rest(fixture: &Recording) -> String {
+    let page = fixture.page(None);
+    assert!(page.ends_with('\n'), "{}", fixture.name);
+    let mut sentences = BTreeSet::new();
+    fixture.records().iter().for_each(|record| collect(&parsed(record), &mut sentences));
+    let rest: Vec<_> = sentences.into_iter().filter(|sentence| !page.contains(sentence.as_str())).collect();
+    format!("{page}\nOnly in the records:\n{}", rest.join("\n"))
+}
+
+/// Every text of a record that has several words.
+fn collect(value: &Value, sentences: &mut BTreeSet<String>) {
+    match value {
+        Value::String(text) if text.contains(' ') => drop(sentences.insert(text.clone())),
+        Value::Array(items) => items.iter().for_each(|item| collect(item, sentences)),
+        Value::Object(fields) => fields.values().for_each(|value| collect(value, sentences)),
+        _ => {}
+    }
+}
+
+#[test]
+fn pages_break_their_lines_as_before() {
+    let mut texts = BTreeMap::new();
+    for fixture in fixtures().iter().filter(|fixture| AT_WIDTHS.contains(&fixture.name.as_str())) {
+        for columns in [40, 80, 120] {
+            texts.insert(format!("{}.{columns}", fixture.name), fixture.page(Some(columns)));
+        }
+    }
+    assert_eq!(texts.len(), AT_WIDTHS.len() * 3);
+    snapshots::compare("pages", &texts);
+}
+
+#[test]
+fn help_reads_as_before() {
+    let help = |args: &[&str]| text(&ran(args).stdout).to_owned();
+    let first = help(&["--help"]);
+    let mut texts: BTreeMap<String, String> =
+        commands(&first).map(|name| (name.to_owned(), help(&[name, "--help"]))).collect();
+    assert!(texts.len() > 10, "{:?}", texts.keys());
+    texts.insert("tracer".to_owned(), first);
+    snapshots::compare("help", &texts);
+}
+
+/// The names in the list of commands.
+fn commands(help: &str) -> impl Iterator<Item = &str> {
+    let list = help.split_once("\nCommands:\n").unwrap().1.split("\n\n").next().unwrap();
+    let named = list.lines().filter(|line| line.starts_with("  ") && !line.starts_with("   "));
+    named.filter_map(|line| line.split_whitespace().next()).filter(|name| *name != "help")
+}
+
+#[test]
+fn labels_are_explained_as_before() {
+    let explain = |args: &[&str]| text(&ran(&[&["explain"], args].concat()).stdout).to_owned();
+    let page = |label: &Label| (label.name().to_owned(), explain(&[label.name()]));
+    let mut texts: BTreeMap<String, String> = Label::ALL.iter().map(page).collect();
+    texts.insert("list".to_owned(), explain(&[]));
+    snapshots::compare("explain", &texts);
+}
+
+#[test]
+fn formats_are_described_as_before() {
+    let texts =
+        [("schema", text(&ran(&["schema"]).stdout).to_owned()), ("metrics", metrics_page()), ("report", report())];
+    snapshots::compare("formats", &texts.map(|(name, text)| (name.to_owned(), text)).into());
+}
+
+/// The metrics of a daemon that saw what a fixture has.
+fn metrics_page() -> String {
+    let (metrics, registry) = Metrics::new(true);
+    metrics.set_dropped("output", 0);
+    let hook = HookCount { hook: "kfree_skb", attached: true, events: 7, runs: Some((7, 0.25)) };
+    metrics.set_kernel(&KernelCounts { hooks: vec![hook], read_failures: 1 });
+    let config = SinkConfig {
+        form: Form::Ndjson,
+        colour: false,
+        columns: None,
+        file: Some("/dev/null".into()),
+        filter: Filter::default(),
+        attempts: false,
+        until_failure: false,
+        rotation: None,
+        format: Format::Tracer,
+    };
+    let mut sink = Sink::open(&config, false).unwrap();
+    sink.count_into(metrics);
+    let mut engine = Engine::new(sink, AtStart::default(), None);
+    let recording = fixtures().into_iter().find(|fixture| fixture.name == "loopback_down/any-v4").unwrap();
+    for line in recording.observations().lines() {
+        if let Ok(observation) = serde_json::from_str::<Observation>(line) {
+            engine.push(&observation);
+        }
+    }
+    in_order(&metrics::text(&registry))
+}
+
+/// The series of a family have no order of their own.
+fn in_order(page: &str) -> String {
+    let lines: Vec<&str> = page.lines().collect();
+    let of_one_kind = |a: &&str, b: &&str| a.starts_with('#') == b.starts_with('#');
+    let sorted = lines.chunk_by(of_one_kind).flat_map(|lines| {
+        let mut lines = lines.to_vec();
+        if !lines[0].starts_with('#') {
+            lines.sort_unstable();
+        }
+        lines
+    });
+    sorted.collect::<Vec<_>>().join("\n")
+}
+
+/// A page of the records of a few fixtures. Records of other nodes and runs may stand in one file.
+fn report() -> String {
+    let dir = Dir::new();
+    let chosen = fixtures().into_iter().filter(|fixture| AT_WIDTHS.contains(&fixture.name.as_str()));
+    let records: String = chosen.flat_map(|fixture| fixture.records()).map(|record| record + "\n").collect();
+    dir.file("records.ndjson", records);
+    let output = tracer().args(["report", "records.ndjson"]).current_dir(&dir.0).output().unwrap();
+    assert_eq!((output.status.code(), text(&output.stderr)), (Some(0), ""));
+    text(&output.stdout).to_owned()
+}
