@@ -8,7 +8,7 @@
 //! soak       an hour of a node's traffic
 //! ```
 
-mod fixtures;
+pub(crate) mod fixtures;
 mod merge;
 mod real;
 mod rename;

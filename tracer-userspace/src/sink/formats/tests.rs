@@ -3,8 +3,10 @@ use std::collections::BTreeMap;
 use serde_json::json;
 
 use super::*;
+use crate::properties::fixtures::tales;
 use crate::record::{Body, Label, LossBody, Record, SCHEMA, StopBody};
 use crate::sink::tests::verdict;
+use crate::testing::decide;
 
 const FORMATS: [(Format, &str); 2] = [(Format::Otel, "otel"), (Format::Ecs, "ecs")];
 
@@ -29,23 +31,10 @@ fn full() -> Record {
     record(Body::Verdict(body))
 }
 
-/// Records of every fixture: what real runs print.
+/// The verdicts of every fixture: what real runs print.
 fn real() -> Vec<Record> {
-    let fixtures = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures");
-    let mut found = Vec::new();
-    let mut folders = vec![fixtures];
-    while let Some(folder) = folders.pop() {
-        for entry in std::fs::read_dir(folder).unwrap().flatten() {
-            let path = entry.path();
-            if path.is_dir() {
-                folders.push(path);
-            } else if path.file_name().is_some_and(|name| name == "verdicts.ndjson") {
-                let text = std::fs::read_to_string(path).unwrap();
-                found.extend(text.lines().filter_map(|line| serde_json::from_str(line).ok()));
-            }
-        }
-    }
-    found
+    let decisions = tales().iter().flat_map(|tale| decide(&tale.observations));
+    decisions.map(|decision| decision.body).filter(|body| matches!(body, Body::Verdict(_))).map(record).collect()
 }
 
 fn others() -> Vec<Record> {
