@@ -1,4 +1,4 @@
-//! Events of this node's kubelet. Not all of a cluster: see [`Watched::selector`] below, and docs/install.md for the load.
+//! Events of this node's kubelet. Not all of a cluster: see [`Watched::selector`] below, and docs/on-a-cluster.md for the load.
 //!
 //! They are news, not state: what was there before is not read, and a lost position is given up.
 
