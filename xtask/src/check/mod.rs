@@ -6,6 +6,7 @@ mod manifests;
 mod metrics;
 mod names;
 mod privileges;
+mod prose;
 mod recipes;
 
 use anyhow::{Result, bail};
@@ -29,6 +30,7 @@ const CHECKS: &[Check] = &[
     ("names", names::check),
     ("layers", layers::check),
     ("licences", lints::licences),
+    ("prose", prose::check),
     ("manifests", manifests::check),
     ("privileges", privileges::check),
     ("metrics", metrics::check),
