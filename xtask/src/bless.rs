@@ -1,7 +1,8 @@
 //! `cargo xtask bless`: makes the generated files again; `--check` says which are out of date.
 //!
 //! They are the pages of the labels (`docs/labels`), the schema of the records (`docs/schema.json`), the incidents
-//! (`docs/incidents.md`) and a page of `tracer report` (`docs/report-example.html`), which come out of the tracer itself,
+//! (`docs/incidents.md`) the picture of README (`docs/attach.svg`) and a page of `tracer report`
+//! (`docs/report-example.html`), which come out of the tracer itself,
 //! and the plain manifest (`deploy/daemonset.yaml`). The snapshots of tests are not among them: `cargo insta` has those.
 
 use std::collections::BTreeMap;
@@ -10,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail};
 
-use crate::{deploy, report, sh, stories};
+use crate::{deploy, picture, report, sh, stories};
 
 /// What to do with the generated files.
 #[derive(clap::Args)]
@@ -65,6 +66,7 @@ fn stale() -> Result<Files> {
     let told = stories::told(&fs::read_to_string(&page)?, &sh::debug_bin("tracer"))?;
     files.insert(page, Some(told));
     files.insert(sh::root().join("docs/report-example.html"), Some(report::example(&sh::debug_bin("tracer"))?));
+    files.insert(sh::root().join("docs/attach.svg"), Some(picture::drawn(&sh::debug_bin("tracer"))?));
     files.extend(deploy::generated()?);
     files.retain(|path, content| fs::read_to_string(path).ok() != *content);
     Ok(files)

@@ -15,6 +15,7 @@
 //! fixtures   recordings of each story
 //! stories    docs/incidents.md, for `bless`
 //! report     the page of `tracer report` in a browser, for `check`
+//! picture    docs/attach.svg, for `bless`
 //! recordings of the scenarios, for `fixtures` and `test`
 //! sh         processes and progress lines
 //! tools      programs out of Debian's and PyPI's packages, for `check`
@@ -29,6 +30,7 @@ mod deploy;
 mod e2e;
 mod firewalls;
 mod fixtures;
+mod picture;
 mod recordings;
 mod report;
 mod setup;
