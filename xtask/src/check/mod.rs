@@ -1,6 +1,7 @@
 //! `cargo xtask check`: what CI refuses. All checks run, and the failed ones are named at the end.
 
 mod layers;
+mod links;
 mod lints;
 mod manifests;
 mod metrics;
@@ -31,6 +32,7 @@ const CHECKS: &[Check] = &[
     ("layers", layers::check),
     ("licences", lints::licences),
     ("prose", prose::check),
+    ("links", links::check),
     ("manifests", manifests::check),
     ("privileges", privileges::check),
     ("metrics", metrics::check),

@@ -17,14 +17,19 @@ const DIALECT: [&str; 9] = ["mend", "mends", "mended", "told", "said", "anew", "
 
 /// Fails with each place that is too long.
 pub(crate) fn check() -> Result<()> {
-    let list = ["ls-files", "--cached", "--others", "--exclude-standard"];
-    let files = sh::capture(sh::command("git").args(list).args(PAGES))?;
-    let of_file = |file: &str| faults(file, &fs::read_to_string(sh::root().join(file)).unwrap_or_default());
-    let found: Vec<_> = files.lines().flat_map(of_file).collect();
+    let of_file = |file: &String| faults(file, &fs::read_to_string(sh::root().join(file)).unwrap_or_default());
+    let found: Vec<_> = pages()?.iter().flat_map(of_file).collect();
     if !found.is_empty() {
         bail!("{} places to rewrite:\n{}", found.len(), found.join("\n"));
     }
     Ok(())
+}
+
+/// The pages that people write.
+pub(super) fn pages() -> Result<Vec<String>> {
+    let list = ["ls-files", "--cached", "--others", "--exclude-standard"];
+    let files = sh::capture(sh::command("git").args(list).args(PAGES))?;
+    Ok(files.lines().map(str::to_owned).collect())
 }
 
 fn faults(file: &str, text: &str) -> Vec<String> {
