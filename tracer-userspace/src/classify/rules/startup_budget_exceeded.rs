@@ -43,7 +43,8 @@ enum Spent {
 /// many.
 fn spent(case: &Case<'_>, spec: &ProbeSpec, start: Start, streak: Streak, at: u64) -> Option<Spent> {
     let lasted = at.saturating_sub(streak.since).saturating_add(SLACK_NS);
-    let needed = u64::from(spec.failure_threshold.saturating_sub(1)) * u64::from(spec.period_s) * SECOND_NS;
+    let needed_s = u64::from(spec.failure_threshold.saturating_sub(1)) * u64::from(spec.period_s);
+    let needed = needed_s.saturating_mul(SECOND_NS);
     let age = start.began().map(|began| at.saturating_sub(began).saturating_add(SLACK_NS));
     let too_early = age.is_some_and(|age| age < u64::from(spec.earliest_restart_s()) * SECOND_NS);
     if spec.failure_threshold == 0 || lasted < needed || too_early {
