@@ -1,10 +1,11 @@
-//! The project's own commands: `cargo xtask setup|build|test|confusion|demo|e2e|bench|check|vm|bless|fixtures`.
+//! The project's own commands: `cargo xtask setup|build|dist|test|confusion|demo|e2e|bench|check|vm|bless|fixtures`.
 //!
 //! ```text
 //! setup      installs what building and testing need
 //! build      the eBPF object, the binaries
+//! dist       the static binary of the image, for one processor
 //! vm         one command under another kernel: `kernels` fetches, `virtme` boots, `guest` is the script inside
-//! test       unit tests, scenarios on this kernel and in VMs, replays, one matrix
+//! test       unit tests, scenarios on this kernel and in VMs, one matrix
 //! demo       the failures and their verdicts, on this machine
 //! e2e        the same beside a real kubelet, in a cluster that is given
 //! bench      what the tracer costs: a measurement, not a test
@@ -15,8 +16,6 @@
 //! fixtures   recordings of each story
 //! stories    docs/incidents.md, for `bless`
 //! report     the page of `tracer report` in a browser, for `check`
-//! picture    docs/attach.svg, for `bless`
-//! recordings of the scenarios, for `fixtures` and `test`
 //! sh         processes and progress lines
 //! tools      programs out of Debian's and PyPI's packages, for `check`
 //! ```
@@ -27,11 +26,11 @@ mod build;
 mod check;
 mod demo;
 mod deploy;
+mod dist;
 mod e2e;
 mod firewalls;
 mod fixtures;
 mod picture;
-mod recordings;
 mod report;
 mod setup;
 mod sh;
@@ -61,7 +60,9 @@ enum Command {
     BuildEbpf,
     /// Build everything
     Build(build::Args),
-    /// All tests: on this kernel and in virtual machines
+    /// Build the static binary for one processor, and start it
+    Dist(dist::Args),
+    /// The tests: on this kernel and in a virtual machine; `--all`: in each of them
     Test(test::Args),
     /// The matrix and the confusion table of the last run of the tests; fails if a label was wrong
     Confusion,
@@ -77,7 +78,7 @@ enum Command {
     Vm(vm::Args),
     /// Make the generated files again
     Bless(bless::Args),
-    /// Record the story of each label, proxy mode and address family for tests/fixtures
+    /// Recordings of the scenarios: record them, and cut the fixtures out of them
     Fixtures(fixtures::Args),
 }
 
@@ -96,6 +97,7 @@ fn dispatch(command: Command) -> Result<()> {
         Command::Setup(args) => setup::run(&args),
         Command::BuildEbpf => build::ebpf(),
         Command::Build(args) => build::run(&args),
+        Command::Dist(args) => dist::run(&args),
         Command::Test(args) => test::run(&args),
         Command::Confusion => test::confusion(),
         Command::E2e(args) => e2e::run(&args),

@@ -49,6 +49,9 @@ const JOURNAL: &[&str] = &["systemd"];
 /// What boots other kernels.
 const VM: &[&str] = &["qemu-system-x86", "python3", "python3-venv", "kmod", "busybox-static", "xz-utils", "zstd"];
 
+/// The version of cargo-nextest that `.config/nextest.toml` was written for.
+const NEXTEST: &str = "0.9.143";
+
 /// The rustup components that replace Debian's packages.
 const RUSTUP: &str = "rustup toolchain install stable --profile minimal -c rust-src -c llvm-tools";
 
@@ -71,7 +74,8 @@ pub(crate) fn ensure(purpose: Purpose) -> Result<()> {
     if debian {
         install(&absent(&[&format!("llvm-{}", llvm_major()?)])?)?;
     }
-    if runs_as_root(purpose) {
+    if runs_tests(purpose) {
+        nextest()?;
         firewalls::ensure()?;
     }
     eprintln!("xtask: setup: everything is installed");
@@ -87,16 +91,25 @@ fn needs_world(purpose: Purpose) -> bool {
 }
 
 fn journal(purpose: Purpose) -> &'static [&'static str] {
-    if runs_as_root(purpose) { JOURNAL } else { &[] }
+    if runs_tests(purpose) { JOURNAL } else { &[] }
 }
 
-/// The tests that need root are among them.
-const fn runs_as_root(purpose: Purpose) -> bool {
+const fn runs_tests(purpose: Purpose) -> bool {
     matches!(purpose, Purpose::Here | Purpose::Test)
 }
 
 fn vm(purpose: Purpose) -> &'static [&'static str] {
     if purpose == Purpose::Test { VM } else { &[] }
+}
+
+/// The runner of the workspace's tests.
+fn nextest() -> Result<()> {
+    if sh::succeeds("cargo-nextest", &["nextest", "--version"]) {
+        return Ok(());
+    }
+    let install = ["install", "--locked", "--quiet", "cargo-nextest", "--version", NEXTEST];
+    sh::step("installing cargo-nextest", || sh::run(&mut sh::cargo(&install)))
+        .map_err(|error| sh::missing(format!("{error:#}; install cargo-nextest {NEXTEST} or newer")))
 }
 
 /// Those packages that are not installed.
@@ -108,6 +121,11 @@ fn absent(packages: &[&str]) -> Result<Vec<String>> {
     let known = String::from_utf8_lossy(&output.stdout).into_owned();
     let installed: Vec<_> = known.lines().filter_map(|line| line.strip_prefix("installed ")).collect();
     Ok(packages.iter().filter(|name| !installed.contains(name)).map(|name| (*name).to_owned()).collect())
+}
+
+/// Installs those of the packages that are missing.
+pub(crate) fn packages(names: &[&str]) -> Result<()> {
+    install(&absent(names)?)
 }
 
 /// Installs packages, or says how when it may not.

@@ -12,7 +12,7 @@ use tracer::selftest::helper::Programs;
 use tracer::selftest::options::{Options, Scratch};
 use tracer::selftest::row::{Played, Row};
 use tracer::selftest::runner::{Plan, run};
-use tracer::selftest::scenario::{Scenario, all, gaps, needs};
+use tracer::selftest::scenario::{Scenario, Suite, all, gaps, needs};
 use tracer::selftest::watcher::Tracer;
 use tracer::selftest::world::sweep::sweep;
 
@@ -30,6 +30,9 @@ struct Args {
     /// The names after `--only` are whole names.
     #[arg(long, requires = "only")]
     exact: bool,
+    /// Only this selection.
+    #[arg(long, value_enum, default_value_t = Suite::All, conflicts_with = "only")]
+    suite: Suite,
     /// Record each and store observations and records here.
     #[arg(long)]
     record: Option<PathBuf>,
@@ -78,7 +81,7 @@ fn main() -> Result<ExitCode> {
         // Written each time: a run that is ended from outside leaves what it has.
         let _ = write(args.json.as_deref(), &so_far);
     });
-    let uncovered = if args.only.is_empty() { gaps::rows(&chosen) } else { Vec::new() };
+    let uncovered = if args.only.is_empty() && args.suite == Suite::All { gaps::rows(&chosen) } else { Vec::new() };
     write(args.json.as_deref(), &[rows.clone(), uncovered].concat())?;
     Ok(summary(&rows))
 }
@@ -93,7 +96,7 @@ fn write(path: Option<&Path>, rows: &[Row]) -> Result<()> {
 fn choose(args: &Args) -> Result<Vec<Scenario>> {
     let fits = |s: &Scenario, only: &str| if args.exact { s.name == only } else { s.name.starts_with(only) };
     let wanted = |s: &Scenario| args.only.is_empty() || args.only.iter().any(|only| fits(s, only));
-    let chosen: Vec<Scenario> = all().into_iter().filter(wanted).collect();
+    let chosen: Vec<Scenario> = all().into_iter().filter(|s| s.suite >= args.suite && wanted(s)).collect();
     if chosen.is_empty() {
         bail!("no scenario begins with {:?}", args.only);
     }
@@ -150,4 +153,86 @@ fn summary(rows: &[Row]) -> ExitCode {
         count(Played::Cannot)
     );
     ExitCode::from(u8::from(count(Played::Fail) > 0))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::collections::BTreeSet;
+
+    use serde_json::Value;
+
+    use super::*;
+
+    /// What only a real kubelet brings about.
+    const NOT_PLAYED: &[&str] = &["kubelet_probe", "sandbox_failure"];
+
+    #[test]
+    fn every_kind_of_event_is_shown_on_every_kernel() {
+        let all = all();
+        for (folder, recordings) in recordings() {
+            let mut missing: BTreeMap<String, Vec<String>> = BTreeMap::new();
+            let mut shown = BTreeSet::new();
+            for (scenario, recording) in recordings {
+                let kernels = all.iter().any(|s| s.name == scenario && s.suite >= Suite::Kernels);
+                for event in kinds(&recording) {
+                    if kernels {
+                        shown.insert(event);
+                    } else {
+                        missing.entry(event).or_default().push(scenario.clone());
+                    }
+                }
+            }
+            missing.retain(|event, _| !shown.contains(event));
+            assert!(missing.is_empty(), "{}: add `.on_every_kernel()` for {missing:?}", folder.display());
+            assert!(!shown.is_empty(), "{}: no scenario's recording", folder.display());
+        }
+    }
+
+    #[test]
+    fn the_selections_stay_small() {
+        let count = |suite| all().iter().filter(|s| s.suite >= suite).count();
+        assert!((1..=10).contains(&count(Suite::Smoke)) && count(Suite::Kernels) <= 50);
+    }
+
+    /// Observations by what differs between programs: kind, address family, hook, operation; rules by their backend.
+    fn kinds(recording: &str) -> BTreeSet<String> {
+        let mut kinds = BTreeSet::new();
+        for line in recording.lines().map(|line| serde_json::from_str::<Value>(line).expect("an observation")) {
+            let Some(fact) = line["fact"].as_str().filter(|fact| !NOT_PLAYED.contains(fact)) else { continue };
+            let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+            let family = match text(&line["flow"]["dst"]) {
+                dst if dst.is_empty() => "",
+                dst if dst.starts_with('[') => "v6",
+                _ => "v4",
+            };
+            kinds.insert([fact, family, &text(&line["hook"]), &text(&line["op"])].join(" "));
+            let rules = line["rules"].as_array().into_iter().flatten();
+            kinds.extend(rules.map(|rule| format!("{fact} {}", text(&rule["backend"]))));
+        }
+        kinds
+    }
+
+    /// The fixtures, by the scenarios that they are of, and the recordings of each kernel.
+    fn recordings() -> Vec<(PathBuf, Vec<(String, String)>)> {
+        let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+        let fixture =
+            |cell: &str| fs::read_to_string(here.join("fixtures").join(cell).join("observations.ndjson")).ok();
+        let fixtures =
+            cells(&all()).into_iter().filter_map(|(cell, scenario)| Some((scenario.to_owned(), fixture(&cell)?)));
+        let mut folders = vec![(here.join("fixtures"), fixtures.collect())];
+        for folder in fs::read_dir(here.join("recordings")).into_iter().flatten().flatten().map(|entry| entry.path()) {
+            let of = |s: &Scenario| Some((s.name.to_owned(), unpacked(&folder.join(format!("{}.ndjson.gz", s.name)))?));
+            let recordings: Vec<_> = all().iter().filter_map(of).collect();
+            if !recordings.is_empty() {
+                folders.push((folder, recordings));
+            }
+        }
+        folders
+    }
+
+    fn unpacked(recording: &Path) -> Option<String> {
+        let gzip = std::process::Command::new("gzip").arg("--decompress").arg("--stdout").arg(recording).output();
+        String::from_utf8(gzip.ok().filter(|gzip| gzip.status.success())?.stdout).ok()
+    }
 }

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
-use super::scenarios::Run;
+use super::rows::Run;
 use super::table::aligned;
 
 /// What stands for "no verdict".
@@ -92,21 +92,13 @@ fn is_definite(said: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::super::scenarios::{Outcome, Row, Said};
+    use super::super::rows::{Outcome, Row, Said};
     use super::*;
 
     fn run(said: &[(&str, &str, u32)]) -> Run {
         let said = said.iter().map(|&(made, said, attempts)| Said { made: made.into(), said: said.into(), attempts });
-        let row = Row {
-            scenario: "story".into(),
-            label: None,
-            proxy: "any".into(),
-            family: "v4".into(),
-            result: Outcome::Pass,
-            reason: None,
-            said: said.collect(),
-        };
-        Run { kernel: "6.1".into(), rows: vec![row], broken: None }
+        let row = Row { result: Outcome::Pass, said: said.collect(), ..Row::failed("story", None, "") };
+        Run::new("6.1".into(), Ok(vec![row]))
     }
 
     #[test]

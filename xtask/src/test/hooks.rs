@@ -1,20 +1,17 @@
-//! `tracer hooks`: no program of ours may be one that a kernel's verifier refuses. Another form takes its place, and nobody
-//! notices what that costs.
+//! `tracer hooks` on a kernel of the tests: the program types there. None of our programs may be refused by the verifier:
+//! another type takes its place, and nobody notices what that costs.
 
+use std::collections::BTreeMap;
 use std::path::Path;
-use std::process::Stdio;
-use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
 use serde::Deserialize;
 
-use super::Args;
-use super::scenarios::{Outcome, Row};
+use super::rows::{Outcome, Row, Run};
 use crate::sh;
-use crate::vm::{self, Job, Release};
 
 /// The line of the table.
-pub(super) const LINE: &str = "(hooks: no form refused by the verifier)";
+const LINE: &str = "(hooks: none refused by the verifier)";
 
 /// What is read of a `finding` record.
 #[derive(Deserialize)]
@@ -25,6 +22,7 @@ struct Finding {
 
 #[derive(Deserialize)]
 struct Fields {
+    form: Option<String>,
     tried: Vec<Tried>,
 }
 
@@ -34,68 +32,40 @@ struct Tried {
     reason: String,
 }
 
-/// On this kernel.
-pub(super) fn on_host() -> Row {
-    let rows = sh::target().join("hooks.ndjson");
-    let words = command(&rows);
-    let play = || {
-        forget(&rows);
-        let status = sh::command(&words[0]).args(&words[1..]).stdout(Stdio::null()).status()?;
-        read(&rows, status.code().unwrap_or(-1))
-    };
-    row(play())
-}
-
-/// In a machine of its own.
-pub(super) fn in_machine(args: &Args, release: &'static Release) -> Row {
-    let rows = vm::directory(release).join("hooks.ndjson");
-    let limit = Duration::from_secs(args.minutes * 60);
-    forget(&rows);
-    let job = Job { release, command: command(&rows), directory: sh::root().to_owned(), limit, echo: false };
-    row(job.run_to_its_end().and_then(|code| read(&rows, code)))
-}
-
-/// Those of an earlier run: the command appends.
-fn forget(rows: &Path) {
-    let _ = std::fs::remove_file(rows);
-}
-
-fn command(rows: &Path) -> Vec<String> {
+/// The command that leaves its records there.
+pub(super) fn command(records: &Path) -> Vec<String> {
     let path = |path: &Path| path.display().to_string();
     let words = ["hooks", "--duration", "100ms", "-o", "ndjson", "--output-file"].map(str::to_owned);
-    [path(&sh::debug_bin("tracer"))].into_iter().chain(words).chain([path(rows)]).collect()
+    [path(&sh::debug_bin("tracer"))].into_iter().chain(words).chain([path(records)]).collect()
 }
 
-fn read(rows: &Path, code: i32) -> Result<()> {
-    let text = std::fs::read_to_string(rows).with_context(|| format!("it ended with {code} and left no rows"))?;
-    if code != 0 {
-        bail!("it ended with {code}");
+/// Adds the records to a run: the program types, and a row.
+pub(super) fn add(records: &Path, run: &mut Run) {
+    let read = std::fs::read_to_string(records).context("it left no records").and_then(|text| types(&text));
+    let mut row = Row::failed("hooks", Some(LINE.to_owned()), "");
+    match read {
+        Ok(types) => {
+            (row.result, row.reason) = (Outcome::Pass, None);
+            run.programs = types;
+        }
+        Err(error) => row.reason = Some(format!("{error:#}")),
     }
-    refused(&text)
+    run.rows.push(row);
 }
 
-fn refused(text: &str) -> Result<()> {
+/// How many hooks have which program type.
+fn types(text: &str) -> Result<String> {
     let findings: Vec<Finding> = text.lines().map(serde_json::from_str).collect::<Result<_, _>>()?;
     let tried = findings.iter().flat_map(|of| of.fields.tried.iter().map(move |tried| (of, tried)));
-    let mut refused = tried.filter(|(_, tried)| tried.reason.contains("verifier"));
-    match refused.next() {
-        Some((of, tried)) => bail!("{} as {}: {}", of.check, tried.form, tried.reason),
-        None if findings.is_empty() => bail!("it named no hook"),
-        None => Ok(()),
+    if let Some((of, tried)) = tried.into_iter().find(|(_, tried)| tried.reason.contains("verifier")) {
+        bail!("{} as {}: {}", of.check, tried.form, tried.reason);
     }
-}
-
-fn row(result: Result<()>) -> Row {
-    let empty = String::new;
-    Row {
-        scenario: "hooks".to_owned(),
-        label: Some(LINE.to_owned()),
-        proxy: empty(),
-        family: empty(),
-        result: if result.is_ok() { Outcome::Pass } else { Outcome::Fail },
-        reason: result.err().map(|error| format!("{error:#}")),
-        said: Vec::new(),
+    let mut types: BTreeMap<&str, usize> = BTreeMap::new();
+    for form in findings.iter().filter_map(|finding| finding.fields.form.as_deref()) {
+        *types.entry(form).or_default() += 1;
     }
+    anyhow::ensure!(!types.is_empty(), "it named no hook");
+    Ok(types.iter().map(|(form, hooks)| format!("{form} {hooks}")).collect::<Vec<_>>().join(", "))
 }
 
 #[cfg(test)]
@@ -103,11 +73,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_verifier_refuses_is_a_failure() {
-        let line = |reason: &str| {
-            format!(r#"{{"check":"hooks/tcp_connect","fields":{{"tried":[{{"form":"fentry","reason":"{reason}"}}]}}}}"#)
+    fn the_verifier_refuses_nothing_and_the_types_are_counted() {
+        let line = |form: &str, reason: &str| {
+            format!(
+                r#"{{"check":"hooks/tcp_connect","fields":{{"form":"{form}","tried":[{{"form":"fentry","reason":"{reason}"}}]}}}}"#
+            )
         };
-        assert!(refused(&line("tcp_connect: the kernel's verifier refuses the program")).is_err());
-        assert!(refused(&line("no such tracepoint in this kernel")).is_ok() && refused("").is_err());
+        assert!(types(&line("kprobe", "tcp_connect: the kernel's verifier refuses the program")).is_err());
+        let lines = ["kprobe", "cgroup", "kprobe"].map(|form| line(form, "no such function in this kernel")).join("\n");
+        assert_eq!(types(&lines).ok().as_deref(), Some("cgroup 1, kprobe 2"));
+        assert!(types("").is_err());
     }
 }

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
-use super::scenarios::{Outcome, Row, Run};
+use super::rows::{Outcome, Row, Run};
 use super::table::aligned;
 
 /// The rows about nothing wrong.
@@ -32,6 +32,10 @@ fn text(runs: &[Run]) -> String {
         table.push(names(line.names()).chain(cells).collect());
     }
     let mut text = aligned(&table) + if by_label { "" } else { LEGEND };
+    for run in runs.iter().filter(|run| !run.programs.is_empty()) {
+        let played = run.count(Outcome::Pass) + run.count(Outcome::Fail);
+        let _ = writeln!(text, "{}: {played} played; hooks by program type: {}", run.kernel, run.programs);
+    }
     for run in runs {
         if let Some(why) = &run.broken {
             let _ = writeln!(text, "FAIL: kernel {}: {why}", run.kernel);
@@ -118,15 +122,12 @@ mod tests {
     use super::*;
 
     fn row(scenario: &str, label: Option<&str>, result: Outcome, reason: Option<&str>) -> Row {
-        Row {
-            scenario: scenario.into(),
-            label: label.map(str::to_owned),
-            proxy: "any".into(),
-            family: "v4".into(),
-            result,
-            reason: reason.map(str::to_owned),
-            said: Vec::new(),
-        }
+        let (proxy, family, reason) = ("any".into(), "v4".into(), reason.map(str::to_owned));
+        Row { proxy, family, result, reason, ..Row::failed(scenario, label.map(str::to_owned), "") }
+    }
+
+    fn run(kernel: &str, rows: Vec<Row>) -> Run {
+        Run::new(kernel.into(), Ok(rows))
     }
 
     #[test]
@@ -137,9 +138,9 @@ mod tests {
         let gap = Row { family: "v6".into(), ..row("", Some("nodeport"), Outcome::Absent, Some("no scenario")) };
         let wrong = row("crowd", None, Outcome::Fail, Some("a verdict"));
         let runs = [
-            Run { kernel: "here".into(), rows: vec![refused(), lacking, gap.clone(), wrong], broken: None },
-            Run { kernel: "6.1".into(), rows: vec![refused(), gap], broken: None },
-            Run { kernel: "sid".into(), rows: vec![], broken: Some("it did not boot".into()) },
+            Run { programs: "kprobe 2".into(), ..run("here", vec![refused(), lacking, gap.clone(), wrong]) },
+            run("6.1", vec![refused(), gap]),
+            Run { broken: Some("it did not boot".into()), ..run("sid", vec![]) },
         ];
         let expected = "\
 label                  proxy  family  here          6.1     sid
@@ -148,6 +149,7 @@ connection_refused     any    v4      pass 1        pass 1  -
 nodeport               any    v6      - [2]         - [2]   -
 nodeport               ipvs   v4      cannot 1 [3]  -       -
 proxy any: no Service proxy has a part in the story, it is the same under each
+here: 2 played; hooks by program type: kprobe 2
 FAIL: kernel sid: it did not boot
 [1] crowd on here: a verdict
 [2] no scenario
@@ -160,7 +162,7 @@ FAIL: kernel sid: it did not boot
     fn the_self_test_has_a_line_for_each_label() {
         let bare = |row: Row| Row { proxy: String::new(), family: String::new(), ..row };
         let shown = bare(row("refused", Some("connection_refused"), Outcome::Pass, None));
-        let runs = [Run { kernel: "6.1".into(), rows: vec![shown], broken: None }];
+        let runs = [run("6.1", vec![shown])];
         assert_eq!(text(&runs), "label               6.1\nconnection_refused  pass 1\n");
     }
 }

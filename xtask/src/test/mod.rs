@@ -1,55 +1,72 @@
 //! `cargo xtask test`: everything that can be tested, on this kernel and on others, and one matrix of the results.
 //!
 //! ```text
-//! units      the workspace's own tests: no root, no kernel
+//! nextest    the workspace's own tests
 //! scenarios  the failures, made on this kernel and in virtual machines
-//! selftest   `tracer selftest` as a user runs it, on each of these kernels
-//! hooks      `tracer hooks` there: a line of the self-test's table
-//! replays    recordings of this kernel, analysed again without privileges
+//! hooks      `tracer hooks` there: the program types
+//! selftest   `tracer selftest` as a user runs it
+//! rows       what a scenario on a kernel came to, and retries
 //! matrix     label by kernel, Service proxy and address family
 //! confusion  what was made by what was said
 //! results    what a run leaves, for the two tables to be printed again
+//! report     the counts and the flaky tests of all of it
+//! quarantine tests that are known to be flaky
 //! ```
 
 mod confusion;
 mod hooks;
 mod matrix;
-mod replays;
+mod nextest;
+mod quarantine;
+mod report;
 mod results;
+mod rows;
 mod scenarios;
 mod selftest;
 mod table;
-mod units;
 
+use std::collections::{BTreeSet, VecDeque};
+use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::Instant;
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 
-use crate::vm::{RELEASES, Release, kernels, virtme};
+use crate::vm::{Place, RELEASES, Release, kernels, virtme};
 use crate::{build, setup, sh};
+use report::Report;
 pub(crate) use results::confusion;
-use scenarios::Run;
-pub(crate) use scenarios::{Outcome, Row, read as read_rows, second_chance};
+use rows::Run;
+pub(crate) use rows::{Outcome, Row};
+use scenarios::Scenarios;
+pub(crate) use scenarios::read_any as read_rows;
+
+/// The kernel of the one virtual machine of a short run. It is the oldest that is supported, and so the farthest from this
+/// machine's: it lacks the tracepoints for RST and the reasons for drops, so that the programs in their place are used, on
+/// fentry, kprobes, raw tracepoints and cgroups.
+const SMOKE: &str = "5.10";
 
 /// What to test.
 #[derive(clap::Args)]
 pub(crate) struct Args {
+    /// In each virtual machine the scenarios whose events can differ by kernel
+    #[arg(long, conflicts_with_all = ["host_only", "kernels"])]
+    all: bool,
+    /// Every scenario in each of the virtual machines, and the self-test
+    #[arg(long)]
+    every_scenario: bool,
     /// No virtual machines
     #[arg(long, visible_alias = "no-vm")]
     host_only: bool,
     /// Only this kernel's virtual machine; repeatable
     #[arg(long = "kernel", value_name = "RELEASE", value_parser = kernels::find, conflicts_with = "host_only")]
     kernels: Vec<&'static Release>,
-    /// Only scenarios whose name begins so; repeatable
+    /// Only scenarios whose name begins so, on all kernels chosen; repeatable
     #[arg(long, value_name = "NAME")]
     only: Vec<String>,
     /// Only make the failures, without a tracer beside them
     #[arg(long)]
     mechanism_only: bool,
-    /// Record and replay one scenario of each label, proxy and family, not all of them
-    #[arg(long)]
-    few_recordings: bool,
     /// Virtual machines at a time
     #[arg(long, default_value_t = 2)]
     jobs: usize,
@@ -58,20 +75,28 @@ pub(crate) struct Args {
     minutes: u64,
 }
 
-/// How many passed and failed.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Tally {
-    passed: usize,
-    failed: usize,
-    /// Of those that passed, at the second try only.
-    second: usize,
-}
+impl Args {
+    /// Not some scenarios alone: the self-test chooses its own.
+    const fn is_whole(&self) -> bool {
+        !self.mechanism_only && self.only.is_empty()
+    }
 
-impl std::ops::AddAssign for Tally {
-    fn add_assign(&mut self, other: Self) {
-        self.passed += other.passed;
-        self.failed += other.failed;
-        self.second += other.second;
+    /// The suite of the virtual machines.
+    const fn suite(&self) -> &'static str {
+        match (self.every_scenario, self.all || !self.kernels.is_empty()) {
+            (true, _) => "all",
+            (false, true) => "kernels",
+            (false, false) => "smoke",
+        }
+    }
+
+    fn releases(&self) -> Vec<&'static Release> {
+        match (self.host_only, self.all, self.kernels.is_empty()) {
+            (true, ..) => Vec::new(),
+            (false, true, _) => RELEASES.iter().collect(),
+            (false, false, false) => self.kernels.clone(),
+            (false, false, true) => RELEASES.iter().filter(|release| release.name == SMOKE).collect(),
+        }
     }
 }
 
@@ -79,74 +104,18 @@ impl std::ops::AddAssign for Tally {
 pub(crate) fn run(args: &Args) -> Result<()> {
     let begun = Instant::now();
     setup::ensure(if args.host_only { setup::Purpose::Here } else { setup::Purpose::Test })?;
-    let releases = releases(args);
+    let releases = args.releases();
     let fetching = thread::spawn({
         let releases = releases.clone();
         move || fetch(&releases)
     });
-    let mut tally = sh::step("unit tests", units::run)?;
-    // Those that wait for what other processes do have the machine to themselves.
+    let mut report = Report::default();
+    sh::step("the tests of the workspace", || nextest::run(&mut report))?;
     fetching.join().map_err(|_| anyhow::anyhow!("fetching the kernels ended in a panic"))??;
-    tally += sh::step("tests that need root", units::as_root)?;
-    let soak = thread::spawn(units::soak);
-    let built = build::programs();
-    tally += soak.join().map_err(|_| anyhow::anyhow!("the longest test ended in a panic"))??;
-    built?;
-    tally += on_kernels(args, &releases)?;
+    build::programs()?;
+    on_kernels(args, &releases, &mut report)?;
     eprintln!("xtask: test: {:.0} s in all", begun.elapsed().as_secs_f64());
-    println!("{} passed ({} of them at the second try), {} failed", tally.passed, tally.second, tally.failed);
-    if tally.failed > 0 {
-        bail!("{} tests failed", tally.failed);
-    }
-    Ok(())
-}
-
-/// The failures on this kernel and on those, and the tables of what came of them.
-fn on_kernels(args: &Args, releases: &[&'static Release]) -> Result<Tally> {
-    let (mut runs, mut selftests) = (vec![scenarios::on_host(args)?], Vec::new());
-    if is_whole(args) {
-        selftests.push(selftest::on_host()?);
-    }
-    let first = scenarios::in_machines(args, releases, in_machine);
-    // One at a time, when all others are over: a second run is for what a busy machine spoilt.
-    for (release, (run, selftest)) in releases.iter().zip(first) {
-        runs.push(scenarios::again_in_machine(args, release, run));
-        selftests.extend(selftest.map(|run| selftest::again_in_machine(args, release, run)));
-    }
-    results::keep(&runs)?;
-    let mut tally = tally_of(&runs);
-    // With the oldest kernel and the newest there is one for each.
-    if is_whole(args) && releases.len() > 1 {
-        tally.failed += scenarios::shown_nowhere(&runs);
-    }
-    tally += tally_of(&selftests);
-    if !args.mechanism_only {
-        tally += replays::run(args, &runs[0].rows)?;
-    }
-    if !selftests.is_empty() {
-        matrix::print(matrix::SELFTEST, &selftests);
-    }
-    matrix::print(matrix::SCENARIOS, &runs);
-    tally += results::confused(&runs);
-    Ok(tally)
-}
-
-fn in_machine(args: &Args, release: &'static Release) -> (Run, Option<Run>) {
-    let run = scenarios::in_machine(args, release);
-    (run, is_whole(args).then(|| selftest::in_machine(args, release).and(hooks::in_machine(args, release))))
-}
-
-/// Not some scenarios alone: the self-test chooses its own.
-const fn is_whole(args: &Args) -> bool {
-    !args.mechanism_only && args.only.is_empty()
-}
-
-fn releases(args: &Args) -> Vec<&'static Release> {
-    match (args.host_only, args.kernels.is_empty()) {
-        (true, _) => Vec::new(),
-        (false, true) => RELEASES.iter().collect(),
-        (false, false) => args.kernels.clone(),
-    }
+    report.end()
 }
 
 /// Fetches what the machines need while the compiler is busy.
@@ -157,10 +126,85 @@ fn fetch(releases: &[&Release]) -> Result<()> {
     if releases.is_empty() { Ok(()) } else { virtme::ensure().map(drop) }
 }
 
-fn tally_of(runs: &[Run]) -> Tally {
-    let mut tally = Tally::default();
-    for run in runs {
-        tally += run.tally();
+/// The failures on this kernel and on those, and the tables of what came of them.
+fn on_kernels(args: &Args, releases: &[&'static Release], report: &mut Report) -> Result<()> {
+    let (mut runs, mut selftests) = (Vec::new(), Vec::new());
+    let here = Scenarios { place: Place::Here, suite: "all", args };
+    if nix::unistd::geteuid().is_root() {
+        runs.push(here.retry(here.run()?));
+        if args.is_whole() {
+            selftests.push(selftest::run(args, Place::Here)?);
+        }
+    } else {
+        let skipped = here.names()?.len();
+        eprintln!("xtask: {skipped} scenarios on this kernel and the self-test need root: skipped");
+        report.skipped += skipped;
     }
-    tally
+    let places = releases.iter().map(|release| Scenarios { place: Place::Machine(release), suite: args.suite(), args });
+    let places: Vec<Scenarios<'_>> = places.collect();
+    // One at a time, when all others are over: a retry is for what a busy machine spoilt.
+    for (place, run) in places.iter().zip(in_machines(&places, args.jobs)?) {
+        runs.push(place.retry(run));
+        if args.every_scenario && args.is_whole() {
+            selftests.push(selftest::run(args, place.place)?);
+        }
+    }
+    results::keep(&runs)?;
+    runs.iter().chain(&selftests).for_each(|run| run.report(report));
+    // With the oldest kernel and the newest there is one for each.
+    if args.is_whole() && releases.len() > 1 {
+        report.failed += shown_nowhere(&runs, args.every_scenario);
+    }
+    if !selftests.is_empty() {
+        matrix::print(matrix::SELFTEST, &selftests);
+    }
+    matrix::print(matrix::SCENARIOS, &runs);
+    report.failed += results::confused(&runs);
+    Ok(())
+}
+
+/// Plays in machines, some at a time.
+fn in_machines(places: &[Scenarios<'_>], jobs: usize) -> Result<Vec<Run>> {
+    let queue: Mutex<VecDeque<_>> = Mutex::new(places.iter().enumerate().collect());
+    let results = Mutex::new(Vec::new());
+    let next = || queue.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
+    let worker = || {
+        while let Some((order, place)) = next() {
+            let run = place.run();
+            results.lock().unwrap_or_else(PoisonError::into_inner).push((order, run));
+        }
+    };
+    thread::scope(|scope| (0..jobs.clamp(1, places.len().max(1))).for_each(|_| drop(scope.spawn(worker))));
+    let mut results = results.into_inner().unwrap_or_else(PoisonError::into_inner);
+    results.sort_by_key(|(order, _)| *order);
+    results.into_iter().map(|(_, run)| run).collect()
+}
+
+/// How many labels, or scenarios, no kernel could play: what they need must be somewhere.
+fn shown_nowhere(runs: &[Run], each_scenario: bool) -> usize {
+    let with = |is_wanted: fn(Outcome) -> bool| -> BTreeSet<&str> {
+        let rows = runs.iter().flat_map(|run| &run.rows).filter(|row| is_wanted(row.result));
+        rows.filter_map(|row| if each_scenario { Some(row.scenario.as_str()) } else { row.label.as_deref() }).collect()
+    };
+    let played = with(|result| matches!(result, Outcome::Pass | Outcome::Fail));
+    let lacking = with(|result| result == Outcome::Cannot);
+    lacking.difference(&played).inspect(|name| println!("FAIL   {name}: no kernel could play it")).count()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_no_kernel_can_play_is_counted() {
+        let row = |name: &str, result| Row { result, ..Row::failed(name, Some(name.to_uppercase()), "") };
+        let run = |rows| Run::new("one".to_owned(), Ok(rows));
+        let here = run(vec![row("a", Outcome::Cannot), row("b", Outcome::Cannot), row("c", Outcome::Pass)]);
+        let there = run(vec![row("a", Outcome::Pass), row("b", Outcome::Cannot), row("c", Outcome::Cannot)]);
+        let runs = [here, there];
+        assert_eq!((shown_nowhere(&runs, true), shown_nowhere(&runs, false)), (1, 1));
+        let other = Row { label: Some("B".to_owned()), ..row("d", Outcome::Pass) };
+        let runs = [runs.to_vec(), vec![run(vec![other])]].concat();
+        assert_eq!((shown_nowhere(&runs, true), shown_nowhere(&runs, false)), (1, 0));
+    }
 }

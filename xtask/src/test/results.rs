@@ -6,8 +6,8 @@ use std::path::PathBuf;
 use anyhow::{Context as _, Result, bail};
 
 use super::confusion::Table;
-use super::scenarios::Run;
-use super::{Tally, matrix};
+use super::matrix;
+use super::rows::Run;
 use crate::sh;
 
 fn place() -> PathBuf {
@@ -21,10 +21,10 @@ pub(crate) fn keep(runs: &[Run]) -> Result<()> {
 }
 
 /// Prints the confusion table; each wrong label counts as a failure.
-pub(crate) fn confused(runs: &[Run]) -> Tally {
+pub(crate) fn confused(runs: &[Run]) -> usize {
     let table = Table::of(runs);
     print!("\n{}", table.text());
-    Tally { failed: table.wrong(), ..Tally::default() }
+    table.wrong()
 }
 
 /// The command.
@@ -34,7 +34,7 @@ pub(crate) fn confusion() -> Result<()> {
         .with_context(|| format!("no results in {}: run `cargo xtask test` first", place.display()))?;
     let runs: Vec<Run> = serde_json::from_str(&text).with_context(|| format!("the results in {}", place.display()))?;
     matrix::print(matrix::SCENARIOS, &runs);
-    match confused(&runs).failed {
+    match confused(&runs) {
         0 => Ok(()),
         wrong => bail!("{wrong} cells off the diagonal are not empty"),
     }

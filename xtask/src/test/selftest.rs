@@ -1,17 +1,16 @@
-//! `tracer selftest` as a user runs it, on this kernel and in virtual machines: its rows as a table of their own.
+//! `tracer selftest` as a user runs it: its rows as a table of their own.
 
 use std::fs;
 use std::path::Path;
-use std::process::Stdio;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use serde::Deserialize;
 
-use super::scenarios::{Outcome, Row, Run, second_chance};
-use super::{Args, hooks, scenarios};
+use super::Args;
+use super::rows::{Outcome, Row, Run, retry};
 use crate::sh;
-use crate::vm::{self, Job, Release};
+use crate::vm::Place;
 
 /// What is read of a `finding` record.
 #[derive(Deserialize)]
@@ -29,63 +28,28 @@ struct Fields {
     scenario: String,
 }
 
-/// On this kernel.
-pub(super) fn on_host() -> Result<Run> {
-    let name = scenarios::this_kernel()?;
-    if !nix::unistd::geteuid().is_root() {
-        return Ok(Run { kernel: name, rows: Vec::new(), broken: None });
-    }
-    let rows = sh::target().join("selftest.ndjson");
-    let play = |labels: &[String]| {
-        let _ = fs::remove_file(&rows);
-        let words = command(&rows, labels);
-        let status = sh::command(&words[0]).args(&words[1..]).stdout(Stdio::null()).status();
-        read(&rows, status.context("cannot start the self-test")?.code().unwrap_or(-1))
+/// On one kernel; what failed is played once more.
+pub(super) fn run(args: &Args, place: Place) -> Result<Run> {
+    let kernel = place.heading()?;
+    let again = |failed: &[&Row]| {
+        let labels: Vec<String> = failed.iter().filter_map(|row| row.label.clone()).collect();
+        play(args, place, &labels)
     };
-    let result = sh::step("tracer selftest on this kernel", || play(&[]).map(|rows| once_more(rows, play)));
-    Ok(Run::new(name, result).and(hooks::on_host()))
+    let work = || play(args, place, &[]).map(|rows| retry(rows, again));
+    let result = sh::step(&format!("tracer selftest on kernel {kernel}"), work);
+    Ok(Run::new(kernel, result))
 }
 
-/// In one machine.
-pub(super) fn in_machine(args: &Args, release: &'static Release) -> Run {
-    Run::new(release.name.to_owned(), play(args, release, &[]))
-}
-
-/// The labels that were not shown there, once more.
-pub(super) fn again_in_machine(args: &Args, release: &'static Release, run: Run) -> Run {
-    Run { rows: once_more(run.rows, |labels| play(args, release, labels)), ..run }
-}
-
-fn play(args: &Args, release: &'static Release, labels: &[String]) -> Result<Vec<Row>> {
-    let rows = vm::directory(release).join("selftest.ndjson");
-    let _ = fs::remove_file(&rows);
-    let job = Job {
-        release,
-        command: command(&rows, labels),
-        directory: sh::root().to_owned(),
-        limit: Duration::from_secs(args.minutes * 60),
-        echo: false,
-    };
-    read(&rows, job.run_to_its_end()?)
-}
-
-/// The labels that were not shown, by themselves; the line of the hooks is not a matter of time.
-fn once_more(rows: Vec<Row>, play: impl FnOnce(&[String]) -> Result<Vec<Row>>) -> Vec<Row> {
-    let (hooks, rows): (Vec<Row>, Vec<Row>) =
-        rows.into_iter().partition(|row| row.label.as_deref() == Some(hooks::LINE));
-    let labels: Vec<String> =
-        rows.iter().filter(|row| row.result == Outcome::Fail).filter_map(|row| row.label.clone()).collect();
-    let mut rows = second_chance(rows, |_| play(&labels));
-    rows.extend(hooks);
-    rows
-}
-
-/// The command line for these labels; for all if there are none.
-fn command(rows: &Path, labels: &[String]) -> Vec<String> {
+/// The self-test of these labels; of all if there are none.
+fn play(args: &Args, place: Place, labels: &[String]) -> Result<Vec<Row>> {
+    let records = place.directory()?.join("selftest.ndjson");
+    let _ = fs::remove_file(&records);
     let path = |path: &Path| path.display().to_string();
     let words = ["selftest", "-o", "ndjson", "--output-file"].map(str::to_owned);
     let labels = labels.iter().flat_map(|label| ["--label".to_owned(), label.clone()]);
-    [path(&sh::debug_bin("tracer"))].into_iter().chain(words).chain([path(rows)]).chain(labels).collect()
+    let start = [path(&sh::debug_bin("tracer"))].into_iter().chain(words);
+    let command = start.chain([path(&records)]).chain(labels).collect();
+    read(&records, place.run(vec![command], Duration::from_secs(args.minutes * 60), false)?)
 }
 
 /// The rows of a self-test that ended with that code.
@@ -111,22 +75,16 @@ fn rows(text: &str) -> Result<Vec<Row>> {
 
 fn row(line: &str) -> Result<Row> {
     let finding: Finding = serde_json::from_str(line)?;
-    let label = finding.check.strip_prefix("selftest/").context("not a row of a self-test")?.to_owned();
+    let label = finding.check.strip_prefix("selftest/").context("not a row of a self-test")?;
     let result = match finding.status.as_str() {
         "ok" => Outcome::Pass,
         "unknown" => Outcome::Cannot,
         _ => Outcome::Fail,
     };
-    let scenario = if finding.fields.scenario.is_empty() { label.clone() } else { finding.fields.scenario };
-    Ok(Row {
-        scenario,
-        label: (label != "healthy").then_some(label),
-        proxy: String::new(),
-        family: String::new(),
-        result,
-        reason: (result != Outcome::Pass).then_some(finding.observed),
-        said: Vec::new(),
-    })
+    let scenario = if finding.fields.scenario.is_empty() { label } else { &finding.fields.scenario };
+    let reason = (result != Outcome::Pass).then_some(finding.observed);
+    let about = (label != "healthy").then(|| label.to_owned());
+    Ok(Row { result, reason, ..Row::failed(scenario, about, "") })
 }
 
 #[cfg(test)]

@@ -1,5 +1,6 @@
 //! One command in one guest: the script that runs it there, its output and its exit code.
 
+use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io::{Read as _, Write as _};
 use std::os::unix::fs::PermissionsExt as _;
@@ -22,26 +23,18 @@ pub(crate) const HUNG: i32 = -1;
 pub(crate) struct Job {
     /// The kernel.
     pub(crate) release: &'static Release,
-    /// Program and arguments.
-    pub(crate) command: Vec<String>,
-    /// Where the command begins.
+    /// Programs and their arguments; the exit code is that of the last.
+    pub(crate) commands: Vec<Vec<String>>,
+    /// Where they begin.
     pub(crate) directory: PathBuf,
-    /// When the command, and a little later the machine, is ended.
+    /// When each of them, and a little later the machine, is ended.
     pub(crate) limit: Duration,
     /// Whether output is passed on as it comes.
     pub(crate) echo: bool,
 }
 
 impl Job {
-    /// As [`Self::run`], and once more if the machine hung.
-    pub(crate) fn run_to_its_end(&self) -> Result<i32> {
-        match self.run()? {
-            HUNG => self.run(),
-            code => Ok(code),
-        }
-    }
-
-    /// Boots, runs, and returns the command's exit code, or [`HUNG`]. Its output is also in `log` of the release's directory.
+    /// Boots, runs, and returns the exit code, or [`HUNG`]. Its output is also in `log` of the release's directory.
     pub(crate) fn run(&self) -> Result<i32> {
         let kernel = kernels::ensure(self.release, false)?;
         let shared = directory(self.release);
@@ -75,11 +68,15 @@ impl Job {
     fn script(&self, shared: &Path) -> String {
         let shared = sh::quoted(&shared.display().to_string());
         let directory = sh::quoted(&self.directory.display().to_string());
-        let command = self.command.iter().map(|word| sh::quoted(word)).collect::<Vec<_>>().join(" ");
         let seconds = self.limit.as_secs();
         let settings =
             self.release.settings.iter().fold(String::new(), |text, it| format!("{text}sysctl -q -w {it} || exit\n"));
-        let programs = programs(&self.command);
+        let programs = programs(&self.commands.concat());
+        let commands = self.commands.iter().map(|words| {
+            let words: Vec<String> = words.iter().map(|word| sh::quoted(word)).collect();
+            format!("timeout --kill-after=10 {seconds} {}\n", words.join(" "))
+        });
+        let commands: String = commands.collect();
         format!(
             r"# Made by `cargo xtask vm`, run as root in the guest.
 export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LC_ALL=C.UTF-8
@@ -89,8 +86,7 @@ mountpoint -q /sys/fs/bpf || mount -t bpf bpf /sys/fs/bpf
 mountpoint -q /sys/kernel/tracing || mount -t tracefs tracefs /sys/kernel/tracing
 modprobe --all {MODULES} || echo 'guest: some of these modules could not be loaded: {MODULES}'
 {settings}{programs}cd {directory}
-timeout --kill-after=10 {seconds} {command}
-echo $? > {shared}/exit.new
+{commands}echo $? > {shared}/exit.new
 mv {shared}/exit.new {shared}/exit
 "
         )
@@ -103,7 +99,8 @@ fn programs(words: &[String]) -> String {
     // A file that the command writes to must stay the host's.
     let is_program = |path: &Path| path.metadata().is_ok_and(|it| it.is_file() && it.permissions().mode() & 0o111 != 0);
     let is_ours = |word: &&String| Path::new(word).starts_with(sh::target()) && is_program(Path::new(word));
-    let lines = words.iter().filter(is_ours).enumerate().map(|(n, word)| {
+    let ours: BTreeSet<&String> = words.iter().filter(is_ours).collect();
+    let lines = ours.into_iter().enumerate().map(|(n, word)| {
         let word = sh::quoted(word);
         format!("mkdir -p /run/programs && cp {word} /run/programs/{n} && mount --bind /run/programs/{n} {word}\n")
     });

@@ -6,6 +6,7 @@
 
 mod guest;
 pub(crate) mod kernels;
+mod place;
 pub(crate) mod virtme;
 
 use std::path::PathBuf;
@@ -15,6 +16,7 @@ use anyhow::{Result, bail};
 
 pub(crate) use guest::{HUNG, Job};
 pub(crate) use kernels::{RELEASES, Release};
+pub(crate) use place::Place;
 
 use crate::{setup, sh};
 
@@ -61,13 +63,9 @@ pub(crate) fn run(args: &Args) -> Result<()> {
 
 fn boot(release: &'static Release, args: &Args) -> Result<()> {
     let default = || vec!["uname".to_owned(), "-a".to_owned()];
-    let job = Job {
-        release,
-        command: if args.command.is_empty() { default() } else { args.command.clone() },
-        directory: std::env::current_dir()?,
-        limit: Duration::from_secs(args.minutes * 60),
-        echo: true,
-    };
+    let command = if args.command.is_empty() { default() } else { args.command.clone() };
+    let limit = Duration::from_secs(args.minutes * 60);
+    let job = Job { release, commands: vec![command], directory: std::env::current_dir()?, limit, echo: true };
     match job.run()? {
         0 => Ok(()),
         code => {

@@ -16,13 +16,15 @@ const POLICY: Option<Label> = Some(Label::NetworkPolicyDrop);
 pub(super) const ALL: &[Scenario] = &[
     Scenario::new("blame_policy", DROP, policy).needs(&[Need::Nft]),
     Scenario::new("blame_policy_v6", DROP, policy).v6().needs(&[Need::Nft]),
-    Scenario::new("blame_jump", DROP, jump).needs(&[Need::Nft]),
+    Scenario::new("blame_jump", DROP, jump).needs(&[Need::Nft]).on_every_kernel(),
     Scenario::new("blame_jump_v6", DROP, jump).v6().needs(&[Need::Nft]),
     Scenario::new("blame_verdict_map", DROP, verdict_map).needs(&[Need::Nft]),
     Scenario::new("blame_beside_verdict_maps", DROP, beside_maps).needs(&[Need::Nft]),
     Scenario::new("blame_counters", DROP, counters).needs(&[Need::Nft]),
     Scenario::new("blame_ufw", DROP, |s| ufw(s, "iptables-nft-restore")).needs(&[Need::Iptables]),
-    Scenario::new("blame_ufw_legacy", DROP, |s| ufw(s, "iptables-legacy-restore")).needs(&[Need::LegacyIptables]),
+    Scenario::new("blame_ufw_legacy", DROP, |s| ufw(s, "iptables-legacy-restore"))
+        .needs(&[Need::LegacyIptables])
+        .on_every_kernel(),
     Scenario::new("blame_beside_inverted_rules", DROP, |s| inverted(s, "iptables-nft-restore"))
         .needs(&[Need::Iptables]),
     Scenario::new("blame_beside_inverted_rules_legacy", DROP, |s| inverted(s, "iptables-legacy-restore"))
@@ -36,7 +38,7 @@ pub(super) const ALL: &[Scenario] = &[
     Scenario::new("network_policy_calico_legacy", POLICY, |s| calico(s, "iptables-legacy-restore"))
         .needs(&[Need::LegacyIptables]),
     Scenario::new("network_policy_kube_router", POLICY, kube_router).needs(&[Need::Iptables]),
-    Scenario::new("network_policy_tc", POLICY, tc).needs(&[Need::TcProgram]),
+    Scenario::new("network_policy_tc", POLICY, tc).needs(&[Need::TcProgram]).on_every_kernel(),
     Scenario::new("network_policy_tc_v6", POLICY, tc).needs(&[Need::TcProgram]).v6(),
 ];
 

@@ -25,7 +25,7 @@ const COLLISION: Option<Label> = Some(Label::NodeportEphemeralCollision);
 const NODE_PORT: u16 = 36704;
 
 pub(super) const ALL: &[Scenario] = &[
-    Scenario::new("fault_ring_overflow", RST, ring_overflow).tiny_ring(),
+    Scenario::new("fault_ring_overflow", RST, ring_overflow).tiny_ring().on_every_kernel(),
     Scenario::new("fault_namespace_churn", RST, namespace_churn).needs(&[Need::Nft]),
     Scenario::new("fault_flood", RST, flood).own(),
     // Who sent a RST is traced after it went out and was received: within 2 ms on a real processor only.

@@ -13,10 +13,12 @@ const REJECT: Option<Label> = Some(Label::FirewallReject);
 
 pub(super) const ALL: &[Scenario] = &[
     Scenario::new("firewall_drop_pod_nft", DROP, |s| pod_nft(s, "tcp dport 8080 drop", Ending::Timeout))
-        .needs(&[Need::Nft]),
+        .needs(&[Need::Nft])
+        .smoke(),
     Scenario::new("firewall_drop_pod_nft_v6", DROP, |s| pod_nft(s, "tcp dport 8080 drop", Ending::Timeout))
         .v6()
-        .needs(&[Need::Nft]),
+        .needs(&[Need::Nft])
+        .on_every_kernel(),
     Scenario::new("firewall_drop_request", DROP, |s| {
         pod_nft(s, "tcp dport 8080 tcp flags & psh == psh drop", Ending::Timeout)
     })
@@ -53,12 +55,14 @@ pub(super) const ALL: &[Scenario] = &[
     Scenario::new("firewall_reject_pod_icmp", REJECT, |s| {
         pod_nft(s, "tcp dport 8080 reject with icmpx port-unreachable", Ending::Refused)
     })
-    .needs(&[Need::Nft]),
+    .needs(&[Need::Nft])
+    .on_every_kernel(),
     Scenario::new("firewall_reject_pod_icmp_v6", REJECT, |s| {
         pod_nft(s, "tcp dport 8080 reject with icmpx port-unreachable", Ending::Refused)
     })
     .v6()
-    .needs(&[Need::Nft]),
+    .needs(&[Need::Nft])
+    .on_every_kernel(),
     Scenario::new("firewall_reject_held_back", REJECT, held_back).needs(&[Need::Nft]),
     Scenario::new("firewall_reject_node_icmp", REJECT, |s| {
         node_nft(s, "output", "daddr {ip} tcp dport 8080 reject with icmp port-unreachable", Ending::Refused)

@@ -13,15 +13,15 @@ use crate::selftest::net::finish;
 use crate::selftest::pods::{HTTP, TLS, UNSAID_TLS};
 
 pub(super) const ALL: &[Scenario] = &[
-    Scenario::new("healthy_http", None, http),
-    Scenario::new("healthy_http_v6", None, http).v6(),
+    Scenario::new("healthy_http", None, http).smoke(),
+    Scenario::new("healthy_http_v6", None, http).v6().on_every_kernel(),
     Scenario::new("healthy_tcp", None, tcp),
     Scenario::new("healthy_tcp_v6", None, tcp).v6(),
-    Scenario::new("healthy_https", None, https),
+    Scenario::new("healthy_https", None, https).on_every_kernel(),
     Scenario::new("healthy_https_v6", None, https).v6(),
     Scenario::new("healthy_crowd", None, crowd).own().needs(&[Need::Nft]),
-    Scenario::new("tls_eof_noise", Some(Label::TlsEofNoise), |s| tls_noise(s, TLS)),
-    Scenario::new("tls_eof_noise_v6", Some(Label::TlsEofNoise), |s| tls_noise(s, TLS)).v6(),
+    Scenario::new("tls_eof_noise", Some(Label::TlsEofNoise), |s| tls_noise(s, TLS)).smoke(),
+    Scenario::new("tls_eof_noise_v6", Some(Label::TlsEofNoise), |s| tls_noise(s, TLS)).v6().on_every_kernel(),
     Scenario::new("tls_eof_noise_by_hello", Some(Label::TlsEofNoise), |s| tls_noise(s, UNSAID_TLS)),
 ];
 

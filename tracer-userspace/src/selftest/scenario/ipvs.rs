@@ -22,8 +22,8 @@ enum Backend {
 }
 
 pub(super) const ALL: &[Scenario] = &[
-    collision("nodeport_collision", |s| to_pod(s, Backend::Listening)),
-    collision("nodeport_collision_v6", |s| to_pod(s, Backend::Listening)).v6(),
+    collision("nodeport_collision", |s| to_pod(s, Backend::Listening)).smoke(),
+    collision("nodeport_collision_v6", |s| to_pod(s, Backend::Listening)).v6().on_every_kernel(),
     collision("nodeport_collision_backend_idle", |s| to_pod(s, Backend::Idle)).needs(&[Need::Ipvs, Need::IpvsHook]),
     collision("nodeport_collision_no_backend", |s| to_pod(s, Backend::None)),
     collision("nodeport_collision_host_network", over_lo),

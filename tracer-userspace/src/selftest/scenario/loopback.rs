@@ -16,13 +16,13 @@ use crate::selftest::world::{Family, NODE, NODE6};
 const DOWN: Option<Label> = Some(Label::LoopbackDown);
 
 pub(super) const ALL: &[Scenario] = &[
-    Scenario::new("loopback_down", DOWN, |s| incident(s, "netlink")).own(),
-    Scenario::new("loopback_down_v6", DOWN, |s| incident(s, "netlink")).own().v6(),
-    Scenario::new("loopback_down_ioctl", DOWN, |s| incident(s, "ioctl")).own(),
+    Scenario::new("loopback_down", DOWN, |s| incident(s, "netlink")).own().smoke(),
+    Scenario::new("loopback_down_v6", DOWN, |s| incident(s, "netlink")).own().v6().on_every_kernel(),
+    Scenario::new("loopback_down_ioctl", DOWN, |s| incident(s, "ioctl")).own().on_every_kernel(),
     Scenario::new("loopback_down_before_start", DOWN, before_start).own(),
     Scenario::new("loopback_down_and_up", None, down_and_up).own(),
     Scenario::new("loopback_down_in_pod", None, |s| in_pod(s, "netlink")),
-    Scenario::new("loopback_down_in_pod_by_exec", None, by_exec).own(),
+    Scenario::new("loopback_down_in_pod_by_exec", None, by_exec).own().on_every_kernel(),
 ];
 
 /// The runtime cleans up a sandbox whose namespace path now names a process of the node.

@@ -64,6 +64,18 @@ impl Proxy {
     }
 }
 
+/// A selection of the scenarios, for kernels other than this machine's. The rules are the same on each kernel; what can
+/// differ is the shape of the events. Each selection is part of the one before it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, clap::ValueEnum)]
+pub enum Suite {
+    /// Every scenario.
+    All,
+    /// Each kind of event, over IPv4 and IPv6.
+    Kernels,
+    /// Each program type.
+    Smoke,
+}
+
 /// A failure, or a near miss.
 #[derive(Clone, Copy)]
 pub struct Scenario {
@@ -81,6 +93,8 @@ pub struct Scenario {
     pub needs: &'static [Need],
     /// Where it plays.
     pub node: Node,
+    /// The smallest selection that it is in.
+    pub suite: Suite,
     /// The tracer's ring is so small that events are lost.
     pub tiny_ring: bool,
     /// What happens.
@@ -97,6 +111,7 @@ impl Scenario {
             proxy: Proxy::Any,
             needs: &[],
             node: Node::Shared,
+            suite: Suite::All,
             tiny_ring: false,
             play,
         }
@@ -119,6 +134,16 @@ impl Scenario {
 
     const fn needs(mut self, needs: &'static [Need]) -> Self {
         self.needs = needs;
+        self
+    }
+
+    const fn on_every_kernel(mut self) -> Self {
+        self.suite = Suite::Kernels;
+        self
+    }
+
+    const fn smoke(mut self) -> Self {
+        self.suite = Suite::Smoke;
         self
     }
 

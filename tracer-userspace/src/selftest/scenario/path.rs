@@ -24,14 +24,14 @@ const RP_FILTER: Option<Label> = Some(Label::RpFilterDrop);
 const MTU: Option<Label> = Some(Label::MtuBlackhole);
 
 pub(super) const ALL: &[Scenario] = &[
-    Scenario::new("pod_link_down_eth0", LINK, |s| link_down(s, "eth0")),
+    Scenario::new("pod_link_down_eth0", LINK, |s| link_down(s, "eth0")).on_every_kernel(),
     // An IPv6 address goes with its link: whose it was must be known before.
     Scenario::new("pod_link_down_eth0_v6", LINK, |s| link_down(s, "eth0")).v6().needs(&[Need::RealProcessor]),
     Scenario::new("pod_link_down_veth", LINK, |s| link_down(s, "veth")),
     Scenario::new("pod_link_down_bridge", LINK, bridge_down).own(),
-    Scenario::new("pod_link_down_namespace_gone", LINK, namespace_gone),
-    Scenario::new("route_unreachable", ROUTE, |s| refusing_route(s, RouteType::Unreachable)),
-    Scenario::new("route_unreachable_v6", ROUTE, |s| refusing_route(s, RouteType::Unreachable)).v6(),
+    Scenario::new("pod_link_down_namespace_gone", LINK, namespace_gone).on_every_kernel(),
+    Scenario::new("route_unreachable", ROUTE, |s| refusing_route(s, RouteType::Unreachable)).smoke(),
+    Scenario::new("route_unreachable_v6", ROUTE, |s| refusing_route(s, RouteType::Unreachable)).v6().on_every_kernel(),
     Scenario::new("route_unreachable_prohibit", ROUTE, |s| refusing_route(s, RouteType::Prohibit)),
     Scenario::new("route_unreachable_blackhole", ROUTE, |s| refusing_route(s, RouteType::BlackHole)),
     Scenario::new("route_unreachable_none", ROUTE, no_route),
@@ -40,15 +40,15 @@ pub(super) const ALL: &[Scenario] = &[
     Scenario::new("route_unreachable_no_way_back_v6", ROUTE, |s| no_way_back(s, &Route::to_host(BRIDGE6)))
         .v6()
         .needs(&[Need::RealProcessor]),
-    Scenario::new("route_unreachable_by_router", ROUTE, router_refuses).needs(&[Need::IcmpHook]),
-    Scenario::new("missing_node_prerequisite", PREREQUISITE, not_forwarding).own(),
+    Scenario::new("route_unreachable_by_router", ROUTE, router_refuses).needs(&[Need::IcmpHook]).on_every_kernel(),
+    Scenario::new("missing_node_prerequisite", PREREQUISITE, not_forwarding).own().on_every_kernel(),
     Scenario::new("missing_node_prerequisite_v6", PREREQUISITE, not_forwarding).own().v6(),
-    Scenario::new("neighbour_failure", NEIGHBOUR, deaf),
-    Scenario::new("neighbour_failure_v6", NEIGHBOUR, deaf).v6().needs(&[Need::Nft]),
+    Scenario::new("neighbour_failure", NEIGHBOUR, deaf).on_every_kernel(),
+    Scenario::new("neighbour_failure_v6", NEIGHBOUR, deaf).v6().needs(&[Need::Nft]).on_every_kernel(),
     Scenario::new("neighbour_failure_wrong_entry", NEIGHBOUR, wrong_entry).own(),
-    Scenario::new("rp_filter_drop", RP_FILTER, asymmetric).own(),
+    Scenario::new("rp_filter_drop", RP_FILTER, asymmetric).own().on_every_kernel(),
     Scenario::new("rp_filter_loose", None, loose).own(),
-    Scenario::new("mtu_blackhole", MTU, |s| small_mtu(s, true)).needs(&[Need::Nft, Need::IcmpHook]),
+    Scenario::new("mtu_blackhole", MTU, |s| small_mtu(s, true)).needs(&[Need::Nft, Need::IcmpHook]).on_every_kernel(),
     Scenario::new("mtu_learnt", None, |s| small_mtu(s, false)),
 ];
 

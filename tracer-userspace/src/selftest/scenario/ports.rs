@@ -20,7 +20,7 @@ const ROUTE: Option<Label> = Some(Label::RouteUnreachable);
 const RANGE: &str = "40000 40003";
 
 pub(super) const ALL: &[Scenario] = &[
-    Scenario::new("ephemeral_ports_exhausted", EXHAUSTED, churned).own(),
+    Scenario::new("ephemeral_ports_exhausted", EXHAUSTED, churned).own().on_every_kernel(),
     Scenario::new("ephemeral_ports_exhausted_v6", EXHAUSTED, churned).own().v6(),
     Scenario::new("ephemeral_ports_held_by_listener", EXHAUSTED, listener).own(),
     Scenario::new("ephemeral_ports_no_source_address", ROUTE, no_address).own().v6(),

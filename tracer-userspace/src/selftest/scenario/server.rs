@@ -11,16 +11,20 @@ use crate::selftest::world::Family;
 
 pub(super) const ALL: &[Scenario] = &[
     Scenario::new("connection_refused", Some(Label::ConnectionRefused), refused).own(),
-    Scenario::new("connection_refused_v6", Some(Label::ConnectionRefused), refused).own().v6(),
-    Scenario::new("connection_refused_other_address", Some(Label::ConnectionRefused), other_address),
+    Scenario::new("connection_refused_v6", Some(Label::ConnectionRefused), refused).own().v6().on_every_kernel(),
+    Scenario::new("connection_refused_other_address", Some(Label::ConnectionRefused), other_address).smoke(),
     Scenario::new("connection_refused_after_end", Some(Label::ConnectionRefused), after_end),
-    Scenario::new("handshake_rst", Some(Label::HandshakeRst), handshake_rst).needs(&[Need::PacketSocket]),
-    Scenario::new("mid_stream_rst", Some(Label::MidStreamRst), |s| reset(s, "rst")),
-    Scenario::new("mid_stream_rst_v6", Some(Label::MidStreamRst), |s| reset(s, "rst")).v6(),
+    Scenario::new("handshake_rst", Some(Label::HandshakeRst), handshake_rst)
+        .needs(&[Need::PacketSocket])
+        .on_every_kernel(),
+    Scenario::new("mid_stream_rst", Some(Label::MidStreamRst), |s| reset(s, "rst")).on_every_kernel(),
+    Scenario::new("mid_stream_rst_v6", Some(Label::MidStreamRst), |s| reset(s, "rst")).v6().on_every_kernel(),
     Scenario::new("mid_stream_rst_unread", Some(Label::MidStreamRst), |s| reset(s, "rst-unread")),
     Scenario::new("mid_stream_rst_at_accept", Some(Label::MidStreamRst), |s| reset(s, "rst-at-accept")),
-    Scenario::new("slow_response", Some(Label::SlowResponse), |s| slow(s, "hang", Kind::Http, HTTP)),
-    Scenario::new("slow_response_v6", Some(Label::SlowResponse), |s| slow(s, "hang", Kind::Http, HTTP)).v6(),
+    Scenario::new("slow_response", Some(Label::SlowResponse), |s| slow(s, "hang", Kind::Http, HTTP)).on_every_kernel(),
+    Scenario::new("slow_response_v6", Some(Label::SlowResponse), |s| slow(s, "hang", Kind::Http, HTTP))
+        .v6()
+        .on_every_kernel(),
     Scenario::new("slow_response_never_accepted", Some(Label::SlowResponse), |s| slow(s, "noaccept", Kind::Http, HTTP)),
     Scenario::new("slow_response_throttled", Some(Label::SlowResponse), throttled)
         .also(Label::CpuThrottled)
@@ -28,16 +32,17 @@ pub(super) const ALL: &[Scenario] = &[
     Scenario::new("kubelet_delayed", LATE, |s| asked_late(s, "hang", Kind::Http, HTTP)),
     Scenario::new("kubelet_delayed_v6", LATE, |s| asked_late(s, "hang", Kind::Http, HTTP)).v6(),
     Scenario::new("kubelet_delayed_tls", LATE, |s| asked_late(s, "tls-hang", Kind::Https, TLS)),
-    Scenario::new("tls_handshake_slow", Some(Label::TlsHandshakeSlow), |s| slow(s, "tls-hang", Kind::Https, TLS)),
+    Scenario::new("tls_handshake_slow", Some(Label::TlsHandshakeSlow), |s| slow(s, "tls-hang", Kind::Https, TLS))
+        .on_every_kernel(),
     Scenario::new("tls_handshake_slow_v6", Some(Label::TlsHandshakeSlow), |s| slow(s, "tls-hang", Kind::Https, TLS))
         .v6(),
     Scenario::new("unexplained", Some(Label::Unexplained), unexplained).needs(&[Need::PacketSocket]),
     Scenario::new("unexplained_dials_on", Some(Label::Unexplained), dials_on).needs(&[Need::PacketSocket]),
-    Scenario::new("closed_without_answer", CLOSED, |s| closed(s, "eof")),
+    Scenario::new("closed_without_answer", CLOSED, |s| closed(s, "eof")).on_every_kernel(),
     Scenario::new("closed_without_answer_v6", CLOSED, |s| closed(s, "eof")).v6(),
     Scenario::new("closed_without_answer_exit", CLOSED, |s| closed(s, "exit")),
-    Scenario::new("app_status_failure", NO, |s| says_no(s, "503", Ending::Status)),
-    Scenario::new("app_status_failure_v6", NO, |s| says_no(s, "503", Ending::Status)).v6(),
+    Scenario::new("app_status_failure", NO, |s| says_no(s, "503", Ending::Status)).smoke(),
+    Scenario::new("app_status_failure_v6", NO, |s| says_no(s, "503", Ending::Status)).v6().on_every_kernel(),
     Scenario::new("app_status_failure_not_http", NO, |s| says_no(s, "banner", Ending::Eof)),
     Scenario::new("app_status_failure_tls_on_plain", NO, |s| says_no(s, "tls", Ending::Eof)),
     Scenario::new("app_status_failure_not_tls", NO, |s| {

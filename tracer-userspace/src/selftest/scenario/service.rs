@@ -18,7 +18,8 @@ const NODE_PORT: u16 = 30080;
 pub(super) const ALL: &[Scenario] = &[
     Scenario::new("service_no_endpoints_iptables", EMPTY, |s| iptables(s, "iptables-nft-restore"))
         .own()
-        .needs(&[Need::Iptables]),
+        .needs(&[Need::Iptables])
+        .on_every_kernel(),
     Scenario::new("service_no_endpoints_legacy", EMPTY, |s| iptables(s, "iptables-legacy-restore"))
         .own()
         .needs(&[Need::LegacyIptables]),
@@ -32,10 +33,10 @@ pub(super) const ALL: &[Scenario] = &[
         .own()
         .needs(&[Need::LegacyIptables]),
     Scenario::new("service_no_local_endpoints_nftables", EMPTY, no_local_nftables).own().needs(&[Need::Nft]),
-    Scenario::new("service_no_endpoints_ipvs", EMPTY, by_ipvs).own().needs(&[Need::Ipvs]),
+    Scenario::new("service_no_endpoints_ipvs", EMPTY, by_ipvs).own().needs(&[Need::Ipvs]).on_every_kernel(),
     Scenario::new("service_no_endpoints_circular", EMPTY, circular).own().needs(&[Need::Iptables]),
     Scenario::new("service_unknown_port", Some(Label::FirewallReject), unknown_port).own().needs(&[Need::Nft]),
-    Scenario::new("conntrack_invalid", INVALID, |s| untracked_syn(s, "")).needs(&[Need::Nft]),
+    Scenario::new("conntrack_invalid", INVALID, |s| untracked_syn(s, "")).needs(&[Need::Nft]).on_every_kernel(),
     Scenario::new("conntrack_invalid_v6", INVALID, |s| untracked_syn(s, "")).v6().needs(&[Need::Nft]),
     Scenario::new("conntrack_invalid_iptables", INVALID, invalid_iptables).needs(&[Need::Iptables]),
     Scenario::new("conntrack_invalid_other_rule", Some(Label::FirewallDrop), |s| {
@@ -45,7 +46,8 @@ pub(super) const ALL: &[Scenario] = &[
     Scenario::new("conntrack_valid_other_rule", Some(Label::FirewallDrop), valid).needs(&[Need::Nft]),
     Scenario::new("conntrack_table_full", Some(Label::ConntrackTableFull), full)
         .own()
-        .needs(&[Need::OwnMachine, Need::Nft]),
+        .needs(&[Need::OwnMachine, Need::Nft])
+        .on_every_kernel(),
 ];
 
 /// A ClusterIP of the node's family, with a route that a packet to it would take.

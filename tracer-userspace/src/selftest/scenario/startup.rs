@@ -13,7 +13,7 @@ const NOT_YET: Option<Label> = Some(Label::NotListeningYet);
 const TOO_LATE: Option<Label> = Some(Label::StartupBudgetExceeded);
 
 pub(super) const ALL: &[Scenario] = &[
-    Scenario::new("not_listening_yet", NOT_YET, young),
+    Scenario::new("not_listening_yet", NOT_YET, young).on_every_kernel(),
     Scenario::new("not_listening_yet_v6", NOT_YET, young).v6(),
     Scenario::new("not_listening_yet_revised", NOT_YET, later).own(),
     Scenario::new("startup_budget_exceeded", TOO_LATE, too_late),

@@ -1,0 +1,149 @@
+//! `cargo xtask dist`: the static binary, as the image has it, for one processor.
+//!
+//! Debian has the sources of the standard library, and its compiler builds it for any target (`-Zbuild-std`): no target
+//! must be fetched with rustup. C of dependencies (ring's) is compiled by Debian's cross compiler.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context as _, Result, ensure};
+
+use crate::{setup, sh};
+
+/// What to build.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// The processor and the libc
+    #[arg(long, value_enum)]
+    target: Target,
+    /// Without LTO and optimisation, to see that it builds and starts
+    #[arg(long)]
+    quick: bool,
+}
+
+/// A target, as the command names it.
+#[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum Target {
+    /// x86-64 with musl
+    #[value(name = "x86_64-musl")]
+    X86,
+    /// arm64 with glibc
+    #[value(name = "aarch64")]
+    Arm,
+}
+
+impl Target {
+    const fn triple(self) -> &'static str {
+        match self {
+            Self::X86 => "x86_64-unknown-linux-musl",
+            Self::Arm => "aarch64-unknown-linux-gnu",
+        }
+    }
+
+    /// Compiles C and links.
+    const fn gcc(self) -> &'static str {
+        match self {
+            Self::X86 => "musl-gcc",
+            Self::Arm => "aarch64-linux-gnu-gcc",
+        }
+    }
+
+    const fn packages(self) -> &'static [&'static str] {
+        match self {
+            Self::X86 => &["rustc-web", "rust-web-src", "gcc", "binutils", "musl-tools", "libunwind-14-dev"],
+            Self::Arm => {
+                &["rustc-web", "rust-web-src", "gcc-aarch64-linux-gnu", "libc6-dev-arm64-cross", "qemu-user-static"]
+            }
+        }
+    }
+
+    /// What starts its programs here.
+    const fn emulator(self) -> Option<&'static str> {
+        match self {
+            Self::X86 => None,
+            Self::Arm => Some("qemu-aarch64-static"),
+        }
+    }
+}
+
+/// LLVM's unwinder, of Debian's `libunwind-14-dev`.
+const UNWINDER: &str = "/usr/lib/llvm-14/lib/libunwind.a";
+
+/// The command.
+pub(crate) fn run(args: &Args) -> Result<()> {
+    setup::ensure(setup::Purpose::Build)?;
+    setup::packages(args.target.packages())?;
+    let what = format!("building tracer for {}", args.target.triple());
+    sh::step(&what, || sh::run(&mut cargo(args)?))?;
+    let profile = if args.quick { "debug" } else { "release" };
+    let program = sh::target().join(args.target.triple()).join(profile).join("tracer");
+    start(args.target, &program)?;
+    println!("{}", program.display());
+    Ok(())
+}
+
+fn cargo(args: &Args) -> Result<Command> {
+    let triple = args.target.triple();
+    let mut cargo = sh::cargo(&["build", "--locked", "--package", "tracer-userspace", "--bin", "tracer"]);
+    cargo.args(["-Zbuild-std=std,panic_unwind", "--target", triple]);
+    if !args.quick {
+        cargo.arg("--release");
+    }
+    let gcc = args.target.gcc();
+    let mut flags = vec![format!("-Clinker={gcc}"), "-Ctarget-feature=+crt-static".to_owned()];
+    if args.target == Target::X86 {
+        // musl-gcc knows no static executable that is position-independent.
+        flags.extend(["-Clink-self-contained=no", "-Crelocation-model=static"].map(str::to_owned));
+        flags.push(format!("-L{}", unwinder()?.display()));
+    }
+    cargo.env("RUSTC", "/usr/bin/rustc").env("RUSTC_BOOTSTRAP", "1").env_remove("RUSTFLAGS");
+    cargo.env("CARGO_ENCODED_RUSTFLAGS", flags.join("\x1f")).env(format!("CC_{}", triple.replace('-', "_")), gcc);
+    Ok(cargo)
+}
+
+/// What LLVM's unwinder calls of glibc's, for musl.
+const FORTIFIED: &str = r"#include <stdarg.h>
+#include <stdio.h>
+int __fprintf_chk(FILE *file, int flag, const char *format, ...) {
+    va_list words;
+    (void)flag;
+    va_start(words, format);
+    int written = vfprintf(file, format, words);
+    va_end(words);
+    return written;
+}
+";
+
+/// A folder with the unwinder that the standard library wants on musl: LLVM's, because gcc's needs `_dl_find_object` of glibc.
+fn unwinder() -> Result<PathBuf> {
+    let folder = sh::target().join("unwinder");
+    std::fs::create_dir_all(&folder)?;
+    let [library, source, object] = ["libunwind.a", "fortified.c", "fortified.o"].map(|name| folder.join(name));
+    std::fs::copy(UNWINDER, &library).context(UNWINDER)?;
+    std::fs::write(&source, FORTIFIED)?;
+    sh::run(sh::command("musl-gcc").args(["-O", "-c", "-o"]).args([&object, &source]))?;
+    sh::run(sh::command("ar").arg("r").args([&library, &object]))?;
+    Ok(folder)
+}
+
+/// Starts what needs no kernel of the target, and looks at the binary.
+fn start(target: Target, program: &Path) -> Result<()> {
+    let headers = sh::capture(sh::command("readelf").arg("--program-headers").arg(program))?;
+    ensure!(!headers.contains("INTERP"), "{} is not static", program.display());
+    let fixture = "tests/fixtures/loopback_down/any-v4/observations.ndjson";
+    let version = started(target, program, &["--version"])?;
+    ensure!(version.contains(env!("CARGO_PKG_VERSION")), "tracer --version: {version}");
+    for words in [&["explain", "loopback_down"][..], &["replay", fixture]] {
+        let text = started(target, program, words)?;
+        ensure!(text.contains("loopback_down"), "tracer {}: {text}", words.join(" "));
+    }
+    Ok(())
+}
+
+fn started(target: Target, program: &Path, words: &[&str]) -> Result<String> {
+    let mut command = target.emulator().map_or_else(|| sh::command(program), sh::command);
+    if target.emulator().is_some() {
+        command.arg(program);
+    }
+    sh::capture(command.args(words))
+}

@@ -1,0 +1,84 @@
+//! The workspace's own tests, run by cargo-nextest: units, properties and replays, and with root those that need it.
+
+use std::fs;
+
+use anyhow::{Context as _, Result};
+
+use super::report::Report;
+use crate::{firewalls, sh};
+
+/// The profile of `.config/nextest.toml` that goes on after a failure, retries, and writes [`JUNIT`].
+const PROFILE: &str = "ci";
+/// Below the target directory.
+const JUNIT: &str = "nextest/ci/junit.xml";
+
+/// Runs them, and counts.
+pub(super) fn run(report: &mut Report) -> Result<()> {
+    let root = nix::unistd::geteuid().is_root();
+    let junit = sh::target().join(JUNIT);
+    let _ = fs::remove_file(&junit);
+    let which = if root { "all" } else { "default" };
+    let mut tests = nextest(&["run", "--profile", PROFILE, "--no-tests", "fail", "--run-ignored", which]);
+    tests.envs(firewalls::directory().ok().map(|place| ("TRACER_TEST_FIREWALLS", place)));
+    let ended = tests.status().context("cannot start cargo nextest")?;
+    let failed = report.failed;
+    count(&fs::read_to_string(&junit).with_context(|| format!("{}: {ended}", junit.display()))?, report);
+    if !ended.success() && report.failed == failed {
+        println!("FAIL   cargo nextest ended with {ended}");
+        report.failed += 1;
+    }
+    if !root {
+        let ignored = sh::capture(&mut nextest(&["list", "--run-ignored", "only", "--message-format", "oneline"]))?;
+        eprintln!("xtask: {} tests need root or more than a minute: skipped", ignored.lines().count());
+        report.skipped += ignored.lines().count();
+    }
+    Ok(())
+}
+
+fn nextest(words: &[&str]) -> std::process::Command {
+    let mut command = sh::cargo(&["nextest"]);
+    command.args(words).arg("--workspace");
+    command
+}
+
+/// Counts what a JUnit file of nextest has.
+fn count(junit: &str, report: &mut Report) {
+    for test in junit.split("<testcase ").skip(1) {
+        let has = |element: &str| test.contains(&format!("<{element}"));
+        let attribute = |name: &str| Some(test.split_once(&format!(r#"{name}=""#))?.1.split_once('"')?.0);
+        if has("failure") || has("error") {
+            report.failed += 1;
+            continue;
+        }
+        report.passed += 1;
+        if has("flakyFailure") || has("flakyError") {
+            let name = attribute("name").unwrap_or("?").to_owned();
+            report.flaky(name, attribute("message").unwrap_or_default());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_junit_file_is_counted() {
+        let junit = r#"<testsuites name="nextest-run" tests="3" failures="1">
+    <testsuite name="tracer-userspace">
+        <testcase name="a" classname="tracer" time="0.1">
+        </testcase>
+        <testcase name="b" classname="tracer" time="0.1">
+            <flakyFailure time="1" message="thread &apos;b&apos; panicked" type="test failure"><system-err>&lt;failure</system-err></flakyFailure>
+        </testcase>
+        <testcase name="c" classname="tracer" time="0.1">
+            <failure message="no" type="test failure"/>
+        </testcase>
+    </testsuite>
+</testsuites>"#;
+        let mut report = Report::default();
+        count(junit, &mut report);
+        assert_eq!((report.passed, report.failed), (2, 1));
+        assert!(report.text().starts_with("FLAKY: b: "), "{}", report.text());
+    }
+}

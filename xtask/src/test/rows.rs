@@ -1,0 +1,172 @@
+//! What a scenario on a kernel came to, and what a whole run of them did.
+
+use std::fmt;
+
+use anyhow::Result;
+use serde::{Deserialize, Serialize};
+
+use super::report::Report;
+
+/// How a scenario went.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Outcome {
+    /// The failure happened and the verdict was right.
+    Pass,
+    /// It did not happen, or the verdict was wrong.
+    Fail,
+    /// This kernel lacks what the scenario needs.
+    Cannot,
+    /// There is no scenario for it.
+    Absent,
+}
+
+/// Attempts that were made to fail (or not) in one way, and got the same verdict.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Said {
+    /// The label that they must get, or `none`.
+    pub(crate) made: String,
+    /// The label they got, or `none`.
+    pub(crate) said: String,
+    /// How many.
+    pub(crate) attempts: u32,
+}
+
+/// One scenario on one kernel.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Row {
+    /// Its name.
+    pub(crate) scenario: String,
+    /// The label it is about; none: nothing is wrong.
+    pub(crate) label: Option<String>,
+    /// The Service proxy that it needs; `any`: none.
+    pub(crate) proxy: String,
+    /// `v4` or `v6`.
+    pub(crate) family: String,
+    /// How it went.
+    pub(crate) result: Outcome,
+    /// Why, unless it passed.
+    pub(crate) reason: Option<String>,
+    /// What was said of its attempts.
+    #[serde(default)]
+    pub(crate) said: Vec<Said>,
+    /// It failed first, and passed in a retry.
+    #[serde(default)]
+    pub(crate) flaky: bool,
+}
+
+impl Row {
+    /// A failure of that name and label, about no proxy and no address family.
+    pub(crate) fn failed(scenario: &str, label: Option<String>, why: impl fmt::Display) -> Self {
+        let [proxy, family] = [String::new(), String::new()];
+        let (scenario, reason) = (scenario.to_owned(), Some(why.to_string()));
+        Self { scenario, label, proxy, family, result: Outcome::Fail, reason, said: Vec::new(), flaky: false }
+    }
+}
+
+/// The scenarios on one kernel.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct Run {
+    /// The heading of its column.
+    pub(crate) kernel: String,
+    /// The program types of the hooks there, with the number of hooks of each.
+    pub(crate) programs: String,
+    /// What was done.
+    pub(crate) rows: Vec<Row>,
+    /// Why there are no rows.
+    pub(crate) broken: Option<String>,
+}
+
+impl Run {
+    /// Of these rows, or of the reason why there are none.
+    pub(crate) fn new(kernel: String, result: Result<Vec<Row>>) -> Self {
+        let (rows, broken) = match result {
+            Ok(rows) => (rows, None),
+            Err(error) => (Vec::new(), Some(format!("{error:#}"))),
+        };
+        Self { kernel, programs: String::new(), rows, broken }
+    }
+
+    /// How many rows have that result.
+    pub(crate) fn count(&self, result: Outcome) -> usize {
+        self.rows.iter().filter(|row| row.result == result).count()
+    }
+
+    /// Counts it; a run that broke is a failure.
+    pub(crate) fn report(&self, report: &mut Report) {
+        report.passed += self.count(Outcome::Pass);
+        report.failed += self.count(Outcome::Fail) + usize::from(self.broken.is_some());
+        report.skipped += self.count(Outcome::Cannot);
+        for row in self.rows.iter().filter(|row| row.flaky) {
+            report.flaky(format!("{} on {}", row.scenario, self.kernel), row.reason.as_deref().unwrap_or_default());
+        }
+    }
+}
+
+/// Failures that are retried at most: more are no accident of a busy machine.
+const RETRIED: usize = 8;
+
+/// On a busy machine, and under emulation, a wait can be too short: what failed is played once more by itself.
+pub(crate) fn retry(mut rows: Vec<Row>, again: impl FnOnce(&[&Row]) -> Result<Vec<Row>>) -> Vec<Row> {
+    let failed: Vec<&Row> = rows.iter().filter(|row| row.result == Outcome::Fail).collect();
+    if failed.is_empty() || failed.len() > RETRIED {
+        return rows;
+    }
+    let names: Vec<&str> = failed.iter().map(|row| row.scenario.as_str()).collect();
+    eprintln!("xtask: retrying {}", names.join(", "));
+    let second = again(&failed).unwrap_or_else(|error| {
+        eprintln!("xtask: the retry broke: {error:#}");
+        Vec::new()
+    });
+    for row in rows.iter_mut().filter(|row| row.result == Outcome::Fail) {
+        match second.iter().find(|other| (&other.scenario, &other.label) == (&row.scenario, &row.label)) {
+            Some(other) if other.result == Outcome::Pass => pass(row, other),
+            other => {
+                let why = other.map_or("that run broke", |other| other.reason.as_deref().unwrap_or("?"));
+                row.reason = Some(format!("{}; in a retry: {why}", row.reason.as_deref().unwrap_or("?")));
+            }
+        }
+    }
+    rows
+}
+
+/// What the first run lacked is forgiven, a wrong label that it got is not: the confusion table shows it.
+fn pass(row: &mut Row, other: &Row) {
+    row.result = Outcome::Pass;
+    row.flaky = true;
+    row.said.retain(|said| said.said != "none" && said.said != said.made);
+    row.said.extend(other.said.iter().cloned());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn said(made: &str, said: &str) -> Said {
+        Said { made: made.into(), said: said.into(), attempts: 1 }
+    }
+
+    #[test]
+    fn a_retry_that_passes_is_flaky_and_keeps_a_wrong_label() {
+        let first = Row { said: vec![said("a", "b"), said("a", "none")], ..Row::failed("one", None, "too slow") };
+        let second = Row { result: Outcome::Pass, said: vec![said("a", "a")], ..Row::failed("one", None, "") };
+        let rows = retry(vec![first], |failed| {
+            assert_eq!(failed.len(), 1);
+            Ok(vec![second])
+        });
+        assert_eq!(rows[0].said, [said("a", "b"), said("a", "a")]);
+        let mut report = Report::default();
+        Run::new("6.1".into(), Ok(rows)).report(&mut report);
+        assert_eq!((report.passed, report.failed, report.text()), (1, 0, "FLAKY: one on 6.1: too slow\n".to_owned()));
+    }
+
+    #[test]
+    fn a_retry_that_fails_says_why_twice() {
+        let again = |why: &'static str| move |_: &[&Row]| Ok(vec![Row::failed("one", None, why)]);
+        let rows = retry(vec![Row::failed("one", None, "first")], again("second"));
+        assert_eq!(rows[0].reason.as_deref(), Some("first; in a retry: second"));
+        let many = vec![Row::failed("one", None, "first"); RETRIED + 1];
+        let rows = retry(many, |_| unreachable!("so many are not retried"));
+        assert!(rows.iter().all(|row| row.reason.as_deref() == Some("first")));
+    }
+}

@@ -1,0 +1,60 @@
+//! Where a program runs: under this kernel, or under another one in a virtual machine.
+
+use std::fs;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+
+use super::{Job, Release, directory, kernels};
+use crate::sh;
+
+/// A kernel that programs run under.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Place {
+    /// That of this machine.
+    Here,
+    /// That of a virtual machine.
+    Machine(&'static Release),
+}
+
+impl Place {
+    /// The place of that name.
+    pub(crate) fn find(name: &str) -> Result<Self> {
+        if name == "here" { Ok(Self::Here) } else { kernels::find(name).map(Self::Machine) }
+    }
+
+    /// The kernel in a word; for this machine's its two first numbers.
+    pub(crate) fn kernel(self) -> Result<String> {
+        let Self::Machine(release) = self else {
+            let version = fs::read_to_string("/proc/sys/kernel/osrelease").context("the version of this kernel")?;
+            return Ok(version.split('.').take(2).collect::<Vec<_>>().join("."));
+        };
+        Ok(release.name.to_owned())
+    }
+
+    /// Where programs leave files: a virtual machine can write nowhere else.
+    pub(crate) fn directory(self) -> Result<PathBuf> {
+        let place = match self {
+            Self::Here => sh::target().join("here"),
+            Self::Machine(release) => directory(release),
+        };
+        fs::create_dir_all(&place).with_context(|| place.display().to_string())?;
+        Ok(place)
+    }
+
+    /// The heading of its column in a table.
+    pub(crate) fn heading(self) -> Result<String> {
+        Ok(self.kernel()? + if matches!(self, Self::Here) { " (here)" } else { "" })
+    }
+
+    /// Runs programs one after the other and returns the exit code of the last; a virtual machine is ended after `limit`.
+    pub(crate) fn run(self, commands: Vec<Vec<String>>, limit: Duration, echo: bool) -> Result<i32> {
+        let Self::Machine(release) = self else {
+            let statuses = commands.iter().map(|words| sh::command(&words[0]).args(&words[1..]).status());
+            let last = statuses.last().context("no program")?.context("cannot start the program")?;
+            return Ok(last.code().unwrap_or(-1));
+        };
+        Job { release, commands, directory: sh::root().to_owned(), limit, echo }.run()
+    }
+}
