@@ -10,7 +10,7 @@ use crate::record::Confidence;
 use serde_json::json;
 
 pub(in super::super) const HANDLER: &str =
-    "the network is fine: see what the health handler checks, and the application's log at that moment";
+    "the way from the kubelet to the pod is fine, which is all that is known of the network: see what the health handler checks (it may depend on what the pod itself cannot reach), and the application's log at that moment";
 const PROTOCOL: &str = "the probe asks in HTTP and the port speaks something else: correct the probe's port or scheme, or use tcpSocket or grpc";
 const PROTOCOL_TLS: &str = "the probe asks in HTTPS and the port speaks something else: set its scheme to HTTP if the port speaks plain HTTP, correct the port, or use tcpSocket or grpc";
 
