@@ -6,6 +6,7 @@ use super::Case;
 use super::evidence::{evidence, of_outcome};
 use super::finding::Finding;
 use super::kubectl;
+use super::not_started::{self, NotStarted};
 use super::rules::app_status_failure::{HANDLER, answer_in_words};
 use crate::correlate::node::Node;
 use crate::enrich;
@@ -113,7 +114,8 @@ fn exec(probe: &KubeletProbe, spec: Option<&ExecSpec>, k8s: &K8s) -> Finding {
     };
     let late = spec.filter(|_| label == Label::ExecTimeout);
     let budget = late.map(|it| format!(" (timeoutSeconds {})", it.timeout_s)).unwrap_or_default();
-    let summary = format!("the command of the {} probe{} {what}{budget}", kind(probe), whose(k8s));
+    let why = why_not_started(probe);
+    let summary = format!("the command of the {} probe{} {what}{why}{budget}", kind(probe), whose(k8s));
     let mend = match label {
         Label::ExecFailed => failed(probe, k8s),
         _ => label.page().mend.to_owned(),
@@ -133,9 +135,10 @@ fn errored(probe: &KubeletProbe, k8s: &K8s, deleting: bool) -> Finding {
     };
     let ends = if deleting { "; the pod is being deleted" } else { "" };
     let summary = format!(
-        "the command of the {} probe{} {what}{ends}; the kubelet ignores this result (it counts neither way), {}",
+        "the command of the {} probe{} {what}{}{ends}; the kubelet ignores this result (it counts neither way), {}",
         kind(probe),
         whose(k8s),
+        why_not_started(probe),
         unchanged(probe.probe_type)
     );
     let of_the_end = probe.says == ProbeSays::ContainerEnds
@@ -168,6 +171,16 @@ fn is_called_off(probe: &KubeletProbe) -> bool {
     probe.output.as_deref().is_some_and(|it| it.ends_with("context canceled"))
 }
 
+/// What kept the runtime from starting the command, if that is neither the command nor the image.
+fn not_started_for(probe: &KubeletProbe) -> Option<&'static NotStarted> {
+    let words = probe.output.as_deref().filter(|_| probe.says == ProbeSays::CommandNotRun)?;
+    not_started::cause(words)
+}
+
+fn why_not_started(probe: &KubeletProbe) -> String {
+    not_started_for(probe).map(|it| format!(": {}", it.why)).unwrap_or_default()
+}
+
 /// As runc (`exec: "curl": executable file not found in $PATH`, `exec /x: exec format error`) and crun say it.
 fn has_no_program(probe: &KubeletProbe) -> bool {
     let has = |words: &str| probe.output.as_deref().is_some_and(|it| it.contains(words));
@@ -190,13 +203,18 @@ fn never_run(label: Label, probe: &KubeletProbe, k8s: &K8s) -> String {
     if label == Label::ExecTimeout {
         return label.page().mend.to_owned();
     }
+    let what =
+        not_started_for(probe).map_or("put its program into the image, or correct the command", |it| it.remediation);
     format!(
-        "while the command cannot be run this probe decides nothing: put its program into the image, or correct the command. Run it by hand: {}",
+        "while the command cannot be run this probe decides nothing: {what}. Run it by hand: {}",
         kubectl::exec(k8s, probe.probe_type)
     )
 }
 
 fn failed(probe: &KubeletProbe, k8s: &K8s) -> String {
+    if let Some(not_started) = not_started_for(probe) {
+        return format!("{}. Run it by hand: {}", not_started.remediation, kubectl::exec(k8s, probe.probe_type));
+    }
     format!(
         "run the command by hand: {}. Its output is in the event Unhealthy of the pod (kubectl describe pod {}). Could not be run: the container is gone, or has no such program",
         kubectl::exec(k8s, probe.probe_type),
@@ -339,6 +357,15 @@ mod tests {
             assert!(verdict.evidence[0].says.contains("errored, a result that it ignores"));
         }
         assert!(errored(not_run, MISSING, false).verdict.remediation.contains("put its program into the image"));
+    }
+
+    #[test]
+    fn what_the_runtime_could_not_do_is_no_fault_of_the_image() {
+        let words = "rpc error: code = Unknown desc = failed to exec in container: failed to start exec \"9\": OCI runtime exec failed: exec failed: unable to start container process: can't open cgroup: unknown";
+        let verdict = errored(ProbeSays::CommandNotRun, words, false).verdict;
+        assert!(verdict.summary.contains("could not be run: the runtime could not use the container's cgroup"));
+        let fix = &verdict.remediation;
+        assert!(!fix.contains("image") && fix.contains("cgroup driver") && fix.contains("kubectl exec"), "{fix}");
     }
 
     /// `DoHTTPProbe` returns the error of a body as such (pkg/probe/http).

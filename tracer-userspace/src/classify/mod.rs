@@ -16,6 +16,7 @@ mod kubectl;
 pub mod kubelet;
 mod lifecycle;
 mod netfilter;
+mod not_started;
 mod other_dials;
 pub(crate) mod owner;
 mod phrases;
