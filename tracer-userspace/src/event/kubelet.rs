@@ -94,10 +94,11 @@ pub struct KubeletProbe {
 const EVENT_RESOLUTION_NS: u64 = 1_000_000_000;
 
 impl KubeletProbe {
-    /// The kubelet counts it. What it calls an error it throws away (`doProbe`, pkg/kubelet/prober/worker.go).
+    /// It is a failure by the kubelet's own words. An answer whose body cannot be read to the end is one to every kubelet
+    /// (`DoHTTPProbe`, pkg/probe/http); recordings of before call it an error.
     #[must_use]
     pub const fn is_counted(&self) -> bool {
-        matches!(self.result, KubeletResult::Failure)
+        matches!(self.result, KubeletResult::Failure) || matches!(self.says, ProbeSays::TimeoutInBody)
     }
 
     /// An Event says it, not the log.
@@ -120,8 +121,16 @@ impl KubeletProbe {
 pub enum KubeletResult {
     /// It failed.
     Failure,
-    /// It could not be made, or its answer not be read to the end. The kubelet throws that result away: it counts neither way.
+    /// It could not be made (`errored and resulted in unknown state`): it counts neither way.
     Error,
+}
+
+impl KubeletResult {
+    /// Of a probe that errored, by the state in which that resulted; a kubelet that names none throws it away.
+    #[must_use]
+    pub fn of_error(state: Option<&str>) -> Self {
+        if state == Some("failure") { Self::Failure } else { Self::Error }
+    }
 }
 
 /// What the output of a failed probe means.

@@ -54,14 +54,17 @@ impl KubeletEvent {
     fn said(&self) -> Option<Said> {
         let (kind, rest) = self.words().split_once(" probe ")?;
         let (how, output) = rest.split_once(':')?;
-        let result = if how == "failed" { KubeletResult::Failure } else { KubeletResult::Error };
-        (result == KubeletResult::Failure || how.starts_with("errored")).then_some(())?;
+        let state = how.strip_prefix("errored").map(|it| it.strip_prefix(" and resulted in "));
+        let state = state.map(|it| it.and_then(|it| it.strip_suffix(" state")));
+        let result = state.map_or(KubeletResult::Failure, KubeletResult::of_error);
+        (how == "failed" || state.is_some()).then_some(())?;
         let is_combined = self.message.starts_with(COMBINED);
         Some(Said {
             pod: self.pod.clone(),
             container: self.container.clone().filter(|_| !is_combined),
             probe_type: ProbeType::from_kubelet(kind)?,
             result,
+            errored: state.is_some(),
             output: output.trim().to_owned(),
         })
     }
@@ -100,10 +103,14 @@ mod tests {
         let refused = "Liveness probe failed: Get \"http://10.88.0.5:8081/live\": dial tcp 10.88.0.5:8081: connect: connection refused";
         let said = probe(refused).unwrap();
         assert_eq!((said.probe_type, said.dst), (ProbeType::Liveness, "10.88.0.5:8081".parse().ok()));
-        for errored in ["errored: ", "errored and resulted in failure state: "] {
-            let said =
-                probe(&format!("Startup probe {errored}rpc error: code = Unknown desc = failed to exec in container"));
-            assert_eq!(said.unwrap().result, KubeletResult::Error);
+        for (errored, result) in [
+            ("errored: ", KubeletResult::Error),
+            ("errored and resulted in unknown state: ", KubeletResult::Error),
+            ("errored and resulted in failure state: ", KubeletResult::Failure),
+        ] {
+            let words = "rpc error: code = Unknown desc = failed to exec in container";
+            let said = probe(&format!("Startup probe {errored}{words}")).unwrap();
+            assert_eq!((said.result, said.says), (result, ProbeSays::CommandNotRun), "{errored}");
         }
         assert_eq!(probe("Readiness probe failed: ").unwrap().says, ProbeSays::Nothing);
     }

@@ -59,14 +59,17 @@ pub(super) struct Said {
     pub(super) container: Option<String>,
     pub(super) probe_type: ProbeType,
     pub(super) result: KubeletResult,
+    /// The words are those of an error, whatever state it resulted in.
+    pub(super) errored: bool,
     pub(super) output: String,
 }
 
 impl Said {
     /// If it names a pod.
     pub(super) fn into_probe(self, written_boot_ns: u64, pid: Option<u32>) -> Option<KubeletProbe> {
-        let Self { pod, container, probe_type, result, output } = self;
-        let Words { says, text, src, dst } = understand(&output, result);
+        let Self { pod, container, probe_type, result, errored, output } = self;
+        let words_of = if errored { KubeletResult::Error } else { KubeletResult::Failure };
+        let Words { says, text, src, dst } = understand(&output, words_of);
         let output = text;
         pod.is_nameable().then_some(KubeletProbe {
             pod,
@@ -84,18 +87,22 @@ impl Said {
     }
 }
 
-/// `"Probe failed" probeType="Readiness" pod="ns/name" podUID=… containerName="…" probeResult=failure output="…"`
+/// `"Probe failed" probeType="Readiness" pod="ns/name" podUID=… containerName="…" probeResult=failure output="…"`,
+/// `"Probe errored" … probeResult="unknown" err="…"`
 fn structured(entry: &Entry<'_>) -> Option<Said> {
-    let (result, said) = match entry.message.as_ref() {
-        "Probe failed" => (KubeletResult::Failure, "output"),
-        "Probe errored" => (KubeletResult::Error, "err"),
+    let (errored, said) = match entry.message.as_ref() {
+        "Probe failed" => (false, "output"),
+        "Probe errored" => (true, "err"),
         _ => return None,
     };
+    let state = entry.field("probeResult");
+    let result = if errored { KubeletResult::of_error(state.as_deref()) } else { KubeletResult::Failure };
     Some(Said {
         pod: PodRef { uid: entry.field("podUID"), ..named(&entry.field("pod")?) },
         container: entry.field("containerName"),
         probe_type: ProbeType::from_kubelet(&entry.field("probeType")?)?,
         result,
+        errored,
         output: entry.field(said).unwrap_or_default(),
     })
 }
@@ -115,6 +122,7 @@ fn plain(text: &str) -> Option<Said> {
         container,
         probe_type: ProbeType::from_kubelet(kind)?,
         result,
+        errored: result == KubeletResult::Error,
         output: output.trim_start().to_owned(),
     })
 }

@@ -160,3 +160,19 @@ fn a_command_without_a_word() {
     assert_eq!(probe_of(line).says, ProbeSays::Nothing);
     assert_eq!(probe_of(&format!("{line} ")).says, ProbeSays::Nothing);
 }
+
+/// Which state an error resulted in is the kubelet's own word.
+#[test]
+fn an_error_that_resulted_in_failure_is_one() {
+    let line = |result: &str| {
+        format!(
+            r#"I1120 15:50:38.197403   26077 prober.go:106] "Probe errored" probeType="Readiness" pod="default/bodyslow" podUID="78888be8" containerName="c" probeResult="{result}" err="context deadline exceeded (Client.Timeout or context cancellation while reading body)""#
+        )
+    };
+    let result = |state: &str| {
+        let probe = probe_of(&line(state));
+        (probe.says, probe.result)
+    };
+    assert_eq!(result("failure"), (ProbeSays::TimeoutInBody, KubeletResult::Failure));
+    assert_eq!(result("unknown"), (ProbeSays::TimeoutInBody, KubeletResult::Error));
+}

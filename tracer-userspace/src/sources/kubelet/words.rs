@@ -347,7 +347,7 @@ mod tests {
         assert_eq!(of("exec failed", "container is stopping"), (ProbeSays::CommandNotRun, true));
     }
 
-    /// Such a result is thrown away by the kubelet, and has no URL.
+    /// The kubelet calls it an error, without a URL.
     #[test]
     fn a_body_that_is_not_read_to_its_end_is_understood() {
         let error = |output: &str| super::understand(output, KubeletResult::Error);
