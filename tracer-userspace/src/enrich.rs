@@ -105,7 +105,8 @@ pub fn scheme(attempt: &Attempt, node: &Node) -> Option<String> {
 /// Every probe and lifecycle hook that this attempt can be asks in plain HTTP; `None` if none fits.
 #[must_use]
 pub fn asks_http(attempt: &Attempt, node: &Node) -> Option<bool> {
-    let plain = |s: &ProbeSpec| s.handler == Handler::Http && s.scheme.as_deref() != Some("https");
+    let plain =
+        |s: &ProbeSpec| s.handler == Handler::Http && s.scheme.as_deref() != Some("https") && s.speaks.is_none();
     let probes = probes_met(attempt, node).into_iter().map(plain);
     let hooks = hooks_met(attempt, node).into_iter().map(|(.., hook)| hook.scheme != "https");
     probes.chain(hooks).reduce(|all, one| all && one)

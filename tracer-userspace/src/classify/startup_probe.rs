@@ -1,6 +1,6 @@
 //! The startupProbe that would have held, as YAML to paste.
 
-use crate::event::{Handler, ProbeSpec};
+use crate::event::{Handler, ProbeProtocol, ProbeSpec};
 
 /// `startupProbe: {…} (allows 60 s)`: asks as this probe does, in the same grid, for at least `seconds`. Headers, a query
 /// and the name of a gRPC service are not known.
@@ -23,11 +23,15 @@ fn handler(spec: &ProbeSpec) -> String {
         Handler::Http => {
             let path = scalar(spec.path.as_deref().unwrap_or("/"));
             let scheme = if spec.scheme.as_deref() == Some("https") { ", scheme: HTTPS" } else { "" };
-            format!("httpGet: {{path: {path}, port: {port}{scheme}{host}}}")
+            let protocol = if spec.speaks == Some(ProbeProtocol::Http2) { ", protocol: HTTP2" } else { "" };
+            format!("httpGet: {{path: {path}, port: {port}{scheme}{protocol}{host}}}")
         }
         Handler::Tcp => format!("tcpSocket: {{port: {port}{host}}}"),
         Handler::Exec => "exec: {command: [...]}".to_owned(),
-        Handler::Grpc => format!("grpc: {{port: {port}}}"),
+        Handler::Grpc => {
+            let mode = if spec.speaks == Some(ProbeProtocol::Tls) { ", mode: TLS" } else { "" };
+            format!("grpc: {{port: {port}{mode}}}")
+        }
     }
 }
 
@@ -50,6 +54,7 @@ mod tests {
             probe_type: ProbeType::Liveness,
             handler,
             scheme: scheme.map(Into::into),
+            speaks: None,
             port: 8443,
             host: None,
             path: path.map(Into::into),

@@ -165,6 +165,7 @@ mod tests {
             probe_type,
             handler,
             scheme: scheme.map(str::to_owned),
+            speaks: None,
             port: 9502,
             host: None,
             path: None,

@@ -3,7 +3,7 @@
 use super::{hooks_met, longest_timeout_ns, other_reason, probes_met};
 use crate::correlate::attempt::{Attempt, End};
 use crate::correlate::node::Node;
-use crate::event::{Answer, AnswerKind, Handler, ProbeSays, ProbeSpec};
+use crate::event::{Answer, AnswerKind, Handler, ProbeProtocol, ProbeSays, ProbeSpec};
 
 /// A protocol of probes whose answers cannot be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -12,6 +12,8 @@ pub enum Protocol {
     Tls,
     /// gRPC, which the kubelet asks in plain.
     Grpc,
+    /// HTTP/2 without TLS.
+    Http2,
 }
 
 /// The one that all probes speak that this attempt can be. A lifecycle hook's may be none of them: the kubelet asks once more in
@@ -24,10 +26,12 @@ fn spoken(attempt: &Attempt, node: &Node) -> Option<Protocol> {
 }
 
 fn of(spec: &ProbeSpec) -> Option<Protocol> {
-    match spec.handler {
-        Handler::Grpc => Some(Protocol::Grpc),
-        Handler::Http if spec.scheme.as_deref() == Some("https") => Some(Protocol::Tls),
-        _ => None,
+    match (spec.handler, spec.speaks) {
+        (_, Some(ProbeProtocol::Unknown)) | (Handler::Tcp | Handler::Exec, _) => None,
+        (Handler::Grpc, Some(ProbeProtocol::Tls)) => Some(Protocol::Tls),
+        (Handler::Grpc, _) => Some(Protocol::Grpc),
+        (Handler::Http, _) if spec.scheme.as_deref() == Some("https") => Some(Protocol::Tls),
+        (Handler::Http, speaks) => speaks.map(|_| Protocol::Http2),
     }
 }
 
@@ -51,7 +55,7 @@ pub fn misspoken(attempt: &Attempt, node: &Node) -> Option<Protocol> {
     let spoken = spoken(attempt, node)?;
     let differs = match spoken {
         Protocol::Tls => matches!(answer.kind, AnswerKind::Http | AnswerKind::Other),
-        Protocol::Grpc => answer.kind == AnswerKind::Http || answer.kind.is_tls(),
+        Protocol::Grpc | Protocol::Http2 => answer.kind == AnswerKind::Http || answer.kind.is_tls(),
     };
     differs.then_some(spoken)
 }

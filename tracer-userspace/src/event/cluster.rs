@@ -177,6 +177,9 @@ pub struct ProbeSpec {
     /// `http` or `https`, for HTTP probes.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub scheme: Option<String>,
+    /// What it speaks, where handler and scheme do not say it.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub speaks: Option<ProbeProtocol>,
     /// Port dialled.
     pub port: u16,
     /// Address dialled, where it is not the pod's.
@@ -209,6 +212,18 @@ impl ProbeSpec {
         let periods = self.failure_threshold.saturating_sub(1);
         self.initial_delay_s.saturating_add(self.period_s.saturating_mul(periods))
     }
+}
+
+/// What a probe speaks by a field that its handler did not always have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum ProbeProtocol {
+    /// HTTP/2 from the first byte on (`httpGet.protocol: HTTP2`, Kubernetes 1.37).
+    Http2,
+    /// TLS (`grpc.mode: TLS`, Kubernetes 1.37).
+    Tls,
+    /// The handler has a field or a value that is not known here: any protocol.
+    Unknown,
 }
 
 /// What a probe decides.

@@ -18,8 +18,8 @@ mod runs;
 
 pub(crate) use cluster::full_name;
 pub use cluster::{
-    Container, ExecSpec, Handler, HookType, LifecycleHook, Pod, Pods, ProbeSpec, ProbeType, Service, ServicePort,
-    Services,
+    Container, ExecSpec, Handler, HookType, LifecycleHook, Pod, Pods, ProbeProtocol, ProbeSpec, ProbeType, Service,
+    ServicePort, Services,
 };
 pub use conn::{
     Actor, Answer, AnswerKind, ConnId, Connect, ConnectFailed, Flow, Listen, ListenQueue, QueueFull, ResetReceived,

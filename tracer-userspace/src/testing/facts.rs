@@ -62,6 +62,7 @@ pub(crate) fn http_probe(port: u16) -> ProbeSpec {
         probe_type: ProbeType::Readiness,
         handler: Handler::Http,
         scheme: Some("http".into()),
+        speaks: None,
         port,
         host: None,
         path: Some("/".into()),

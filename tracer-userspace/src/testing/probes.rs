@@ -3,8 +3,8 @@
 use super::Stream;
 use super::facts::{http_probe, readiness_failed};
 use crate::event::{
-    Container, ExecSpec, Fact, Handler, HookType, KubeletProbe, LifecycleHook, Netns, Pod, Pods, ProbeSays, ProbeSpec,
-    ProbeType, Runs,
+    Container, ExecSpec, Fact, Handler, HookType, KubeletProbe, LifecycleHook, Netns, Pod, Pods, ProbeProtocol,
+    ProbeSays, ProbeSpec, ProbeType, Runs,
 };
 
 impl Stream {
@@ -180,6 +180,13 @@ impl Stream {
     pub(crate) fn grpc_readiness(&mut self, timeout_s: u32) -> &mut Self {
         let like = http_probe(self.flow.dst.port());
         self.probed(ProbeSpec { handler: Handler::Grpc, scheme: None, path: None, timeout_s, ..like })
+    }
+
+    /// The readiness probe of the pod has a field of its handler that says what it speaks.
+    pub(crate) fn speaking(&mut self, speaks: ProbeProtocol) -> &mut Self {
+        let mut pods = self.pods();
+        pods.pods[0].containers[0].probes[0].speaks = Some(speaks);
+        self.push(Fact::Pods(pods))
     }
 
     /// The pod's container has a gRPC liveness probe of the same port, too.

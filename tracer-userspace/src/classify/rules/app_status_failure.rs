@@ -9,13 +9,15 @@ use crate::event::{Answer, AnswerKind, ProbeSays};
 use crate::record::Confidence;
 use serde_json::json;
 
-pub(in super::super) const HANDLER: &str =
-    "the way from the kubelet to the pod is fine, which is all that is known of the network: see what the health handler checks (it may depend on what the pod itself cannot reach), and the application's log at that moment";
+pub(in super::super) const HANDLER: &str = "the way from the kubelet to the pod is fine, which is all that is known of the network: see what the health handler checks (it may depend on what the pod itself cannot reach), and the application's log at that moment";
 const PROTOCOL: &str = "the probe asks in HTTP and the port speaks something else: correct the probe's port or scheme, or use tcpSocket or grpc";
 const PROTOCOL_TLS: &str = "the probe asks in HTTPS and the port speaks something else: set its scheme to HTTP if the port speaks plain HTTP, correct the port, or use tcpSocket or grpc";
 
 const NEITHER: &str =
     "the probe asks in HTTPS and the port speaks something else: correct the probe's port, or use tcpSocket or grpc";
+
+/// What a gRPC probe can do about a port that speaks TLS.
+pub(super) const GRPC_IN_PLAIN: &str = "the kubelet's gRPC probes speak no TLS unless the probe has grpc.mode: TLS (Kubernetes 1.37): serve the health service on a port without it, or use tcpSocket, or exec with a client that speaks TLS (grpc_health_probe -tls)";
 
 /// In the words of whoever reads an alert. What a kubelet offers is what its Go offers (crypto/tls), without a certificate.
 const REFUSAL: &str = "a fatal alert, by which it refuses the TLS handshake";
@@ -141,10 +143,15 @@ fn mismatch(probe: Protocol, answer: &Answer) -> (String, &'static str) {
             format!("HTTP/1{status} in answer to gRPC (HTTP/2)"),
             "use httpGet, or set the probe's port to one that speaks gRPC",
         ),
-        (Protocol::Grpc, _) => (
-            "a TLS record in answer to gRPC without TLS".to_owned(),
-            "the kubelet's gRPC probes speak no TLS: serve the health service on a port without it, or use tcpSocket, or exec with a client that speaks TLS (grpc_health_probe -tls)",
+        (Protocol::Http2, AnswerKind::Http) => (
+            format!("HTTP/1{status} in answer to HTTP/2"),
+            "take protocol: HTTP2 out of the probe's httpGet, or set its port to one that speaks HTTP/2 without TLS",
         ),
+        (Protocol::Http2, _) => (
+            "a TLS record in answer to HTTP/2 without TLS".to_owned(),
+            "set the probe's scheme to HTTPS: the port speaks TLS",
+        ),
+        (Protocol::Grpc, _) => ("a TLS record in answer to gRPC without TLS".to_owned(), GRPC_IN_PLAIN),
     }
 }
 
@@ -158,7 +165,7 @@ fn may_be_asked(case: &Case<'_>) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use crate::event::{AnswerKind, HookType, ProbeSays, TcpState};
+    use crate::event::{AnswerKind, HookType, ProbeProtocol, ProbeSays, TcpState};
     use crate::record::Confidence;
     use crate::testing::Stream;
 
@@ -247,7 +254,7 @@ mod tests {
         assert!(mend(true, AnswerKind::Other, None).contains("correct the probe's port"));
         assert!(mend(false, AnswerKind::Http, Some(505)).starts_with("use httpGet"));
         for kind in [AnswerKind::Tls, AnswerKind::Alert] {
-            assert!(mend(false, kind, None).contains("gRPC probes speak no TLS"));
+            assert!(mend(false, kind, None).contains("gRPC probes speak no TLS unless the probe has grpc.mode: TLS"));
         }
         for (https, kind) in [(true, AnswerKind::Tls), (true, AnswerKind::Short), (false, AnswerKind::Other)] {
             assert_eq!(told(https, kind, None), None, "{https} {kind:?}");
@@ -255,6 +262,31 @@ mod tests {
         for (https, status) in [(true, 200), (true, 301), (false, 200)] {
             assert_eq!(told(https, AnswerKind::Http, Some(status)), None, "who says yes was asked in HTTP");
         }
+    }
+
+    /// Kubernetes 1.37 has `grpc.mode: TLS` and `httpGet.protocol: HTTP2`; a later one has others.
+    #[test]
+    fn what_a_field_of_a_later_kubernetes_asks_for_is_no_other_protocol() {
+        use ProbeProtocol::{Http2, Tls, Unknown};
+        let told = |grpc: bool, speaks, kind, status| {
+            let mut stream = Stream::new();
+            if grpc {
+                stream.grpc_readiness(1)
+            } else {
+                stream.http_readiness()
+            };
+            asked_and_answered(stream.speaking(speaks), kind, status).labels()
+        };
+        for kind in [AnswerKind::Tls, AnswerKind::Other, AnswerKind::Alert] {
+            assert!(told(true, Unknown, kind, None).is_empty() && told(false, Unknown, kind, None).is_empty());
+        }
+        assert!(told(true, Tls, AnswerKind::Tls, None).is_empty(), "the server's part of the handshake");
+        assert!(told(false, Http2, AnswerKind::Other, None).is_empty(), "a frame of HTTP/2");
+        for (grpc, speaks) in [(true, Tls), (false, Http2)] {
+            assert_eq!(told(grpc, speaks, AnswerKind::Http, Some(400)), ["app_status_failure"]);
+        }
+        assert_eq!(told(true, Tls, AnswerKind::Other, None), ["app_status_failure"], "no TLS");
+        assert_eq!(told(false, Http2, AnswerKind::Tls, None), ["app_status_failure"]);
     }
 
     /// kubernetes/kubernetes#38144, #92647: it wants another cipher, or a client's certificate.

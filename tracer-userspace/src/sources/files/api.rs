@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use serde::de::IgnoredAny;
 use serde::{Deserialize, Deserializer};
 
 /// `null` is what an empty field is to some writers.
@@ -85,9 +86,20 @@ objects! {
         grpc: Option<Grpc>,
         exec: Option<Exec>,
     }
-    HttpGet { path: Option<String>, scheme: Option<String>, host: Option<String>, port: Port, }
+    HttpGet {
+        path: Option<String>,
+        scheme: Option<String>,
+        host: Option<String>,
+        port: Port,
+        protocol: Option<String>,
+        #[serde(flatten)] others: BTreeMap<String, IgnoredAny>,
+    }
     TcpSocket { host: Option<String>, port: Port, }
-    Grpc { port: i32, }
+    Grpc {
+        port: i32,
+        mode: Option<String>,
+        #[serde(flatten)] others: BTreeMap<String, IgnoredAny>,
+    }
     Exec {}
 
     Service { metadata: Metadata, spec: ServiceSpec, }

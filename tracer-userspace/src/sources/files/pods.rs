@@ -1,16 +1,17 @@
 //! `--pods FILE` and the cluster API: pods with their network probes, the API's defaults applied and named ports resolved.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::net::IpAddr;
 use std::path::Path;
 
 use serde::Deserialize;
+use serde::de::IgnoredAny;
 
 use super::api::{self, PodStatus, Port, Probe};
 use super::runs::{container_id, runs_of};
 use super::{Document, FileError, Source, Taken};
 use crate::clock;
-use crate::event::{Container, ExecSpec, Handler, HookType, LifecycleHook, Pod, ProbeSpec, ProbeType};
+use crate::event::{Container, ExecSpec, Handler, HookType, LifecycleHook, Pod, ProbeProtocol, ProbeSpec, ProbeType};
 
 const FLAG: &str = "--pods";
 const EXPECTED: &str = "a PodList, a List of Pods or a Pod";
@@ -194,6 +195,7 @@ fn probe_spec(probe_type: ProbeType, probe: &Probe, container: &api::Container) 
         initial_delay_s: seconds(probe.initial_delay_seconds, 0),
         handler: target.handler,
         scheme: target.scheme,
+        speaks: target.speaks,
         port: target.port,
         host: target.host,
         path: target.path,
@@ -203,6 +205,7 @@ fn probe_spec(probe_type: ProbeType, probe: &Probe, container: &api::Container) 
 struct Target {
     handler: Handler,
     scheme: Option<String>,
+    speaks: Option<ProbeProtocol>,
     port: u16,
     host: Option<String>,
     path: Option<String>,
@@ -214,8 +217,9 @@ fn target(probe: &Probe, container: &api::Container) -> Option<Target> {
     } else if let Some(tcp) = &probe.tcp_socket {
         tcp_target(tcp, container)
     } else {
-        let port = number(probe.grpc.as_ref()?.port)?;
-        Some(Target { handler: Handler::Grpc, scheme: None, port, host: None, path: None })
+        let grpc = probe.grpc.as_ref()?;
+        let (port, speaks) = (number(grpc.port)?, grpc_protocol(grpc));
+        Some(Target { handler: Handler::Grpc, scheme: None, speaks, port, host: None, path: None })
     }
 }
 
@@ -224,6 +228,7 @@ fn http_target(http: &api::HttpGet, container: &api::Container) -> Option<Target
     Some(Target {
         handler: Handler::Http,
         scheme: Some(http.scheme.as_deref().unwrap_or("HTTP").to_ascii_lowercase()),
+        speaks: http_protocol(http),
         port: port(&http.port, container)?,
         host: non_empty(http.host.as_ref()),
         path: Some(if path.starts_with('/') { path.to_owned() } else { format!("/{path}") }),
@@ -232,7 +237,37 @@ fn http_target(http: &api::HttpGet, container: &api::Container) -> Option<Target
 
 fn tcp_target(tcp: &api::TcpSocket, container: &api::Container) -> Option<Target> {
     let port = port(&tcp.port, container)?;
-    Some(Target { handler: Handler::Tcp, scheme: None, port, host: non_empty(tcp.host.as_ref()), path: None })
+    let host = non_empty(tcp.host.as_ref());
+    Some(Target { handler: Handler::Tcp, scheme: None, speaks: None, port, host, path: None })
+}
+
+/// `mode` came with Kubernetes 1.37. What a later field or value asks for is not known, and may be any protocol.
+fn grpc_protocol(grpc: &api::Grpc) -> Option<ProbeProtocol> {
+    match grpc.mode.as_deref().unwrap_or_default() {
+        _ if has_others(&grpc.others, "service") => Some(ProbeProtocol::Unknown),
+        "" => None,
+        mode if mode.eq_ignore_ascii_case("tls") => Some(ProbeProtocol::Tls),
+        mode if mode.eq_ignore_ascii_case("plaintext") => None,
+        _ => Some(ProbeProtocol::Unknown),
+    }
+}
+
+/// There are fields besides this one, which says nothing of the protocol.
+fn has_others(fields: &BTreeMap<String, IgnoredAny>, known: &str) -> bool {
+    fields.keys().any(|field| field != known)
+}
+
+/// The same of `protocol`. Over TLS both are TLS.
+fn http_protocol(http: &api::HttpGet) -> Option<ProbeProtocol> {
+    let scheme = http.scheme.as_deref().unwrap_or("HTTP");
+    let is_known = ["http", "https"].iter().any(|known| scheme.eq_ignore_ascii_case(known));
+    match http.protocol.as_deref().unwrap_or_default() {
+        _ if !is_known || has_others(&http.others, "httpHeaders") => Some(ProbeProtocol::Unknown),
+        "" => None,
+        protocol if protocol.eq_ignore_ascii_case("http2") => Some(ProbeProtocol::Http2),
+        protocol if protocol.eq_ignore_ascii_case("http1") => None,
+        _ => Some(ProbeProtocol::Unknown),
+    }
 }
 
 fn non_empty(text: Option<&String>) -> Option<String> {

@@ -15,6 +15,7 @@ fn spec(probe_type: ProbeType, handler: Handler, port: u16, times: (u32, u32, u3
         probe_type,
         handler,
         scheme: None,
+        speaks: None,
         port,
         host: None,
         path: None,
@@ -86,6 +87,35 @@ items:
         ProbeSpec { host: Some("10.0.0.9".into()), ..spec(ProbeType::Liveness, Handler::Tcp, 8080, (1, 10, 3)) };
     let mesh = spec(ProbeType::Startup, Handler::Grpc, 9000, (1, 10, 3));
     assert_eq!(probes, [("mesh", &[mesh][..]), ("manager", &[webhook][..]), ("numeric", &[numeric][..])]);
+}
+
+/// `grpc.mode` and `httpGet.protocol` came with Kubernetes 1.37; what a later field asks for is not known.
+#[test]
+fn what_a_probe_speaks_by_the_fields_of_its_handler() {
+    let speaks = |handler: &str| {
+        let text = format!("kind: Pod\nspec: {{containers: [{{name: a, readinessProbe: {{{handler}}}}}]}}");
+        read("speaks", &text).expect("pod")[0].containers[0].probes[0].speaks
+    };
+    use ProbeProtocol::{Http2, Tls, Unknown};
+    for known in [
+        "httpGet: {port: 80, path: /, host: a, scheme: HTTPS, httpHeaders: [{name: Host, value: a}]}",
+        "httpGet: {port: 80, protocol: null}",
+        "grpc: {port: 80, service: a}",
+        "tcpSocket: {port: 80, host: a}",
+    ] {
+        assert_eq!(speaks(known), None, "{known}");
+    }
+    assert_eq!(speaks("httpGet: {port: 80, protocol: HTTP2}"), Some(Http2));
+    assert_eq!(speaks("grpc: {port: 80, mode: TLS}"), Some(Tls));
+    for unknown in [
+        "httpGet: {port: 80, protocol: HTTP3}",
+        "httpGet: {port: 80, scheme: QUIC}",
+        "httpGet: {port: 80, proxyProtocol: V2}",
+        "grpc: {port: 80, mode: MTLS}",
+        "grpc: {port: 80, compression: gzip}",
+    ] {
+        assert_eq!(speaks(unknown), Some(Unknown), "{unknown}");
+    }
 }
 
 #[test]
