@@ -39,6 +39,35 @@ pub fn is_success(status: u16) -> bool {
     (200..400).contains(&status)
 }
 
+/// With this status servers of TLS answer a request in plain HTTP.
+pub const BAD_REQUEST: u16 = 400;
+/// Parts of the words in which they do: "Client sent an HTTP request to an HTTPS server." (Go), "The plain HTTP request was sent to
+/// HTTPS port" (nginx), "You're speaking plain HTTP to an SSL-enabled server port." (Apache), "This combination of host and port
+/// requires TLS." (Tomcat).
+const TLS_WORDS: [u64; 4] = [
+    u64::from_be_bytes(*b" HTTPS s"),
+    u64::from_be_bytes(*b" HTTPS p"),
+    u64::from_be_bytes(*b"SSL-enab"),
+    u64::from_be_bytes(*b"ires TLS"),
+];
+/// So many bytes of an answer are looked through for them.
+const LOOKED_THROUGH: u64 = 512;
+
+/// The answer has words in which a server says that it speaks TLS.
+#[inline(always)]
+pub fn says_tls(bytes: &impl Bytes, at: u64) -> bool {
+    let (mut last, mut i) = (0u64, 0);
+    while i < LOOKED_THROUGH {
+        let Some([byte]) = bytes.load::<1>(at + i) else { return false };
+        last = last << 8 | u64::from(byte);
+        if last == TLS_WORDS[0] || last == TLS_WORDS[1] || last == TLS_WORDS[2] || last == TLS_WORDS[3] {
+            return true;
+        }
+        i += 1;
+    }
+    false
+}
+
 /// A handshake record (22), major version 3, that begins with a ClientHello (1): RFC 8446 5.1, 4.
 #[inline(always)]
 pub fn is_client_hello(bytes: &impl Bytes, at: u64) -> bool {
@@ -59,6 +88,18 @@ mod tests {
     fn says_hello(bytes: &[u8]) -> bool {
         let packet = carrying(bytes);
         is_client_hello(&packet, payload(&packet, &mut [0; 16]))
+    }
+
+    #[test]
+    fn a_server_of_tls_is_known_by_its_words() {
+        let says = |words: &[u8]| {
+            let packet = carrying(words);
+            says_tls(&packet, payload(&packet, &mut [0; 16]))
+        };
+        assert!(says(b"HTTP/1.0 400 Bad Request\r\n\r\nClient sent an HTTP request to an HTTPS server.\n"));
+        assert!(says(b"HTTP/1.1 400 Bad Request\r\n\r\nThe plain HTTP request was sent to HTTPS port"));
+        assert!(!says(b"HTTP/1.1 400 Bad Request\r\n\r\nno such host; use HTTPS"));
+        assert!(!says(b"HTTPS"), "cut before the end");
     }
 
     #[test]

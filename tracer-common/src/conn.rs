@@ -178,10 +178,19 @@ pub struct Answer {
     pub kind: u16,
     /// HTTP status, 0 if there is none.
     pub status: u16,
-    /// Always 0.
-    pub reserved: u32,
+    /// Payload of the segment, bytes; the greatest number where it is more. 0 if it is not known.
+    pub len: u16,
+    /// What is known besides: see [`ANSWER_ASKED`] and what follows it.
+    pub flags: u16,
 }
 wire_event!(Answer, Kind::Answer, 40);
+
+/// The prober had sent payload before.
+pub const ANSWER_ASKED: u16 = 1;
+/// It had sent none.
+pub const ANSWER_UNASKED: u16 = 2;
+/// The answer says that the port speaks TLS, and not what it was asked in.
+pub const ANSWER_SAYS_TLS: u16 = 4;
 
 #[cfg(test)]
 mod tests {

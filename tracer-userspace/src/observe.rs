@@ -101,7 +101,15 @@ fn answer(e: &conn::Answer) -> Option<Answer> {
         conn::AnswerKind::Short => AnswerKind::Short,
         conn::AnswerKind::Alert => AnswerKind::Alert,
     };
-    Some(Answer { conn: ConnId(e.conn), kind, status: (e.status != 0).then_some(e.status) })
+    Some(Answer {
+        conn: ConnId(e.conn),
+        kind,
+        status: (e.status != 0).then_some(e.status),
+        asked: (e.flags & (conn::ANSWER_ASKED | conn::ANSWER_UNASKED) != 0)
+            .then_some(e.flags & conn::ANSWER_ASKED != 0),
+        len: (e.len != 0).then_some(e.len),
+        says_tls: e.flags & conn::ANSWER_SAYS_TLS != 0,
+    })
 }
 
 fn queue_full(e: &listen::QueueFull) -> Option<QueueFull> {

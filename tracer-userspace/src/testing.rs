@@ -299,7 +299,22 @@ impl Stream {
     }
 
     pub(crate) fn answer(&mut self, kind: AnswerKind, status: Option<u16>) -> &mut Self {
-        self.push(Fact::Answer(Answer { conn: self.conn, kind, status }))
+        let conn = self.conn;
+        self.push(Fact::Answer(Answer { conn, kind, status, asked: None, len: None, says_tls: false }))
+    }
+
+    /// An answer of which this is known besides.
+    pub(crate) fn answer_with(
+        &mut self,
+        kind: AnswerKind,
+        status: Option<u16>,
+        fill: impl FnOnce(&mut Answer),
+    ) -> &mut Self {
+        self.answer(kind, status);
+        if let Some(Fact::Answer(answer)) = self.observations.last_mut().map(|o| &mut o.fact) {
+            fill(answer);
+        }
+        self
     }
 
     /// The next attempt to the same target, from the next port.

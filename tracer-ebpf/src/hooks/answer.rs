@@ -4,8 +4,8 @@
 
 use aya_ebpf::{macros::cgroup_skb, programs::SkBuffContext};
 use tracer_common::{
-    answer::{classify, is_success},
-    conn::Answer,
+    answer::{BAD_REQUEST, classify, is_success, says_tls},
+    conn::{ANSWER_ASKED, ANSWER_SAYS_TLS, ANSWER_UNASKED, Answer},
     names::Hook,
     packet::{Bytes as _, payload},
 };
@@ -39,6 +39,12 @@ fn try_answer(ctx: &SkBuffContext, sk: Sock, conn: u64) {
         return;
     }
     let (kind, status) = classify(&contents, at);
+    let asked = match sk.bytes_sent() {
+        Some(0) => ANSWER_UNASKED,
+        Some(_) => ANSWER_ASKED,
+        None => 0,
+    };
+    let says_tls = if status == BAD_REQUEST && says_tls(&contents, at) { ANSWER_SAYS_TLS } else { 0 };
     let urgency = if is_success(status) { Urgency::Later } else { Urgency::Now };
     if urgency == Urgency::Later {
         track::answered(sk);
@@ -47,5 +53,7 @@ fn try_answer(ctx: &SkBuffContext, sk: Sock, conn: u64) {
         event.conn = conn;
         event.kind = kind as u16;
         event.status = status;
+        event.len = ctx.len().saturating_sub(at as u32).min(u32::from(u16::MAX)) as u16;
+        event.flags = asked | says_tls;
     });
 }

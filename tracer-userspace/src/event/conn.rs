@@ -210,6 +210,15 @@ pub struct Answer {
     /// HTTP status.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub status: Option<u16>,
+    /// The prober had sent payload before; absent in recordings of before, or if this kernel's layout is not known.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub asked: Option<bool>,
+    /// Payload of the segment, bytes; absent in recordings of before.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub len: Option<u16>,
+    /// It says that the port speaks TLS, in the words of the server.
+    #[serde(skip_serializing_if = "std::ops::Not::not", default)]
+    pub says_tls: bool,
 }
 
 /// Which queue of a listener has no room.
