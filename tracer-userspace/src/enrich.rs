@@ -13,14 +13,16 @@ use crate::correlate::node::Node;
 use crate::event::{Container, Handler, Netns, Pod, ProbeSpec, ProbeType};
 use crate::record::{Endpoint, K8s, NetnsRef, Probe, Process, Subject};
 pub use lifecycle::{HookMatch, hooks_met};
-pub use matching::{is_one_of_several, is_pod, is_probe_of, redirected_from};
-use matching::{is_told_of, matching_probes, only_pod, redirected, single_container, whose};
+use matching::{followed, is_told_of, matching_probes, only_pod, redirected, single_container, whose};
+pub use matching::{is_named_redirect, is_one_of_several, is_pod, is_probe_of, redirected_from};
 pub use other_dials::{has_api_server, may_be_client, other_reason};
-pub use outcome::{failed, is_too_late, is_unasked, is_unknown_end, only_dials};
-pub use protocols::{
-    BEFORE_TIMEOUT_NS, Protocol, is_beginning, is_without_tls, misspoken, refused_tls, timed_out_after_ns,
+pub use outcome::{
+    failed, is_cut_short, is_no_answer, is_redirect_loop, is_too_late, is_unasked, is_unknown_end, only_dials,
 };
-use targets::Whose;
+pub use protocols::{
+    BEFORE_TIMEOUT_NS, Protocol, asks_grpc, is_beginning, is_without_tls, misspoken, refused_tls, timed_out_after_ns,
+};
+use targets::{Match, Whose};
 
 /// An attempt with its names.
 #[derive(Clone, Debug)]
@@ -47,10 +49,15 @@ pub fn name(attempt: &Attempt, node: &Node) -> Named {
     let whose = whose(attempt, node);
     // Of several whose probe it can be (`host` of a spec names any address) it is not said to be the one that has the address.
     let pod = if whose.is_empty() { node.pods.only_at(attempt.flow.dst.ip()) } else { only_pod(&whose) };
-    let redirected = redirected(attempt, node);
-    let container = single_container(&whose).or(redirected.map(|(_, container, _)| container));
+    let redirected: Vec<Match<'_>> = match redirected(attempt, node) {
+        Some(named) => vec![named],
+        None => followed(attempt, node),
+    };
+    let from: Vec<Whose<'_>> = redirected.iter().map(|(pod, container, _)| (*pod, *container)).collect();
+    let container = single_container(&whose).or_else(|| single_container(&from));
     let src = Endpoint::from(attempt.flow.src);
-    let probe = agreed(attempt, node).or_else(|| Probe::agreed(&[redirected?.2]));
+    let asked: Vec<&ProbeSpec> = redirected.iter().map(|(.., spec)| *spec).collect();
+    let probe = agreed(attempt, node).or_else(|| Probe::agreed(&asked));
     Named {
         subject: subject(attempt, node, probe.as_ref(), pod),
         probe,

@@ -21,6 +21,8 @@ const RECENT_NS: u64 = 3_600 * SECOND_NS;
 const GRACE_S: u64 = 30;
 /// The times of a status and the kubelet's own steps.
 const SLACK_NS: u64 = 2 * SECOND_NS;
+/// Who is killed within this time may have had nobody listen yet.
+const START_NS: u64 = 30 * SECOND_NS;
 /// Causes that lie in the container's process.
 const OF_THE_PROCESS: &[Label] = &[
     Label::StartupBudgetExceeded,
@@ -50,6 +52,27 @@ pub(super) fn of_start(case: &Case<'_>, began: u64) -> Evidence {
     evidence("container_status", began, says, json!({ "restarts": restarts }))
 }
 
+/// The container was ended for its memory in its start, and does not run, or not for longer than that run did: in words that
+/// follow a sentence.
+pub(super) fn out_of_memory(case: &Case<'_>, at: u64) -> Option<String> {
+    let (container, runs) = lately(case, at)?;
+    let last = runs.last.as_ref().filter(|last| last.is_out_of_memory())?;
+    let ran = last.ran_ns().filter(|ran| *ran <= START_NS)?.saturating_add(SLACK_NS);
+    let is_down = runs.started_boot_ns.is_none_or(|began| at.saturating_sub(began) <= ran);
+    let ago = last.finished_boot_ns.map(|end| format!(" {} s before", at.saturating_sub(end) / SECOND_NS));
+    is_down.then(|| {
+        format!(
+            "; {} was OOMKilled{} and {}: its process used up its memory and is not there to listen",
+            called(container),
+            ago.unwrap_or_default(),
+            restarted(runs.restarts)
+        )
+    })
+}
+
+/// What is to be done about it.
+pub(super) const MORE_MEMORY: &str = "raise the memory limit of the container, or find what fills its memory (kubectl describe pod: Last State OOMKilled); a probe or a startupProbe does not help";
+
 /// The run before ended as the kubelet ends one whose budget is spent: in words that follow a sentence.
 pub(super) fn and_before(case: &Case<'_>) -> Option<String> {
     let spec = enrich::start_probe(case.attempt, case.node)?;
@@ -78,7 +101,9 @@ pub(super) fn add(case: &Case<'_>, finding: &mut Finding) {
     let at = case.attempt.ended.map_or(finding.decided_at, |(end, _)| end.min(finding.decided_at));
     let Some((container, runs)) = lately(case, at) else { return };
     finding.evidence.push(of_runs(case, container, runs, at));
-    if let Some(more) = mend(case, container, runs) {
+    // A rule that names it has its own advice.
+    let has_advice = finding.remediation.starts_with(MORE_MEMORY);
+    if let Some(more) = mend(case, container, runs).filter(|_| !has_advice) {
         finding.remediation = format!("{}; {more}", finding.remediation.trim_end_matches('.'));
     }
 }
@@ -315,6 +340,17 @@ mod tests {
         assert!(said.contains("(OOMKilled: its memory was used up, no probe ended it) after 31 s"), "{said}");
         assert!(!said.contains("the kubelet ends") && verdict.remediation.contains("raise its memory limit"));
         assert!(!verdict.remediation.contains("does not run now"), "{}", verdict.remediation);
+    }
+
+    /// 0.6 s after each start: no probe and no startupProbe helps.
+    #[test]
+    fn who_is_killed_for_memory_in_each_start_does_not_start_slowly() {
+        let verdict = refused_after(1, 137, "OOMKilled");
+        assert_eq!(verdict.label.name(), "connection_refused");
+        assert!(verdict.summary.contains("was OOMKilled"), "{}", verdict.summary);
+        assert!(verdict.remediation.starts_with("raise the memory limit"), "{}", verdict.remediation);
+        assert_eq!(verdict.remediation.matches("memory limit").count(), 1, "{}", verdict.remediation);
+        assert!(!refused_after(1, 1, "Error").remediation.contains("memory"));
     }
 
     #[test]

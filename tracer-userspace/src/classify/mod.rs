@@ -58,6 +58,7 @@ const RULES: &[Rule] = &[
     rules::syn_backlog_overflow::find,
     rules::startup_budget_exceeded::find,
     rules::not_listening_yet::find,
+    rules::probe_misconfigured::find,
     rules::connection_refused::find,
     rules::handshake_rst::find,
     rules::mid_stream_rst::find,

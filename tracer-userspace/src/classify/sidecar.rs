@@ -121,9 +121,9 @@ mod tests {
         assert_eq!(verdict.confidence, Confidence::Likely);
         assert!(verdict.summary.contains("HTTP status 500; pilot-agent"), "{}", verdict.summary);
         assert!(verdict.summary.ends_with("answered for container shop, and may not have reached it"));
-        assert!(
-            verdict.remediation.contains(": kubectl logs -n default web -c istio-proxy. If it did, the way from the kubelet to the pod is fine")
-        );
+        assert!(verdict.remediation.contains(
+            ": kubectl logs -n default web -c istio-proxy. If it did, the way from the kubelet to the pod is fine"
+        ));
         let own = answered(Stream::new().http_readiness_at("/app-healthz"), 500);
         assert_eq!(own.confidence, Confidence::Proven);
     }

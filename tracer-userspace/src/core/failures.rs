@@ -101,7 +101,7 @@ impl Failures {
     /// An attempt succeeded. If it was redirected, the kubelet follows within the same host, and what comes of that decides;
     /// elsewhere it does not, and takes it for a success with a warning (`RedirectChecker`, pkg/probe/http). Where to is not seen.
     fn succeeded(&mut self, attempt: &Attempt, named: &Named) {
-        if !is_redirected(attempt) {
+        if !attempt.prober || attempt.redirect_status().is_none() {
             return self.end(attempt, named);
         }
         self.end_streaks(attempt.flow.dst);
@@ -171,12 +171,6 @@ fn speaks_tls(attempt: &Attempt, named: &Named) -> bool {
     let https = named.probe.as_ref().and_then(|p| p.scheme.as_deref()) == Some("https");
     let in_tls = attempt.answer().is_none_or(|(_, answer)| answer.kind == AnswerKind::Tls);
     https && in_tls && attempt.received().is_some_and(|n| n > 0)
-}
-
-/// With a status that Go's client follows (net/http, `redirectBehavior`).
-fn is_redirected(attempt: &Attempt) -> bool {
-    let status = attempt.answer().and_then(|(_, answer)| answer.status);
-    attempt.prober && matches!(status, Some(301 | 302 | 303 | 307 | 308))
 }
 
 /// After what time without a failure this probe has succeeded in between: of several that fit, the kubelet names the failed ones

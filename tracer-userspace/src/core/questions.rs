@@ -11,6 +11,7 @@ use crate::correlate::attempt::Attempt;
 use crate::correlate::firewalls::{Firewalls, Next};
 use crate::correlate::node::Node;
 use crate::correlate::recent::Recent;
+use crate::enrich;
 use crate::event::{ConnId, Fact, Netns, Observation, TcpState};
 
 /// A handshake on a node takes less than a millisecond: after this the target is looked at.
@@ -143,7 +144,9 @@ pub(super) fn waits_for_answer(attempt: &Attempt, node: &Node) -> Option<u64> {
 
 /// What this observation of an attempt makes one want to know.
 pub(super) fn asks(attempt: &Attempt, node: &Node, observation: &Observation) -> Vec<Ask> {
-    let tls = attempt.touched_only().then(|| Ask::Tls(attempt.flow.dst.port()));
+    let unanswered =
+        || enrich::failed(attempt, node) && enrich::asks_grpc(attempt, node) && attempt.established.is_some();
+    let tls = (attempt.touched_only() || unanswered()).then(|| Ask::Tls(attempt.flow.dst.port()));
     let firewall = match &observation.fact {
         Fact::Drop(drop) if is_netfilter(drop) => drop.netns.map(|netns| Ask::Firewall(netns, drop.flow)),
         Fact::Icmp(icmp) if icmp.flags.is_syn() => icmp.netns.map(|netns| Ask::Firewall(netns, icmp.flow)),

@@ -69,6 +69,7 @@ fn is_answered(before: Decided, finding: &Finding, also: &[Label]) -> bool {
         finding.label,
         Label::NotListeningYet
             | Label::StartupBudgetExceeded
+            | Label::ProbeMisconfigured
             | Label::ConnectionRefused
             | Label::HandshakeRst
             | Label::ClosedWithoutAnswer

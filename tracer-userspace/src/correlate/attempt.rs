@@ -1,5 +1,7 @@
 //! One attempt: a connection from the prober's connect to its end, with all that was seen of it.
 
+use std::net::SocketAddr;
+
 use crate::event::{
     Actor, Answer, AnswerKind, ConnId, ConnectFailed, Fact, Flow, Icmp, Ipvs, KubeletProbe, ListenQueue, Netns,
     Observation, PacketDrop, QueueFull, ResetReceived, ResetSent, Retransmit, State, TcpState, Via,
@@ -61,8 +63,25 @@ pub struct Attempt {
     pub kept_until: u64,
     /// When its probe is over at the latest, while that is waited for.
     pub over_at: Option<u64>,
+    /// What it follows, if the answer before it was a redirect.
+    pub redirected: Option<Redirected>,
     /// It ended for whoever waited for it, and its socket dials on.
     given_up: bool,
+}
+
+/// Redirects that led to a connection, one after the other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Redirected {
+    /// What was dialled first.
+    pub first: SocketAddr,
+    /// When that connect began.
+    pub began: u64,
+    /// When the last of the redirects came.
+    pub at: u64,
+    /// How many answers were redirects.
+    pub answers: u32,
+    /// Status of the last of them.
+    pub status: u16,
 }
 
 impl Attempt {
@@ -86,6 +105,7 @@ impl Attempt {
             look_at: 0,
             kept_until: 0,
             over_at: None,
+            redirected: None,
             given_up: false,
         }
     }
@@ -261,9 +281,13 @@ impl Attempt {
     /// It is over, nothing was sent or received, and nothing went wrong: what a tcpSocket probe does.
     #[must_use]
     pub fn touched_only(&self) -> bool {
-        matches!(self.ended, Some((_, End::ClosedByProber | End::ClosedByServer)))
-            && self.sent() == Some(0)
-            && self.received() == Some(0)
+        self.sent_nothing() && self.received() == Some(0)
+    }
+
+    /// It is over, the prober sent nothing, and nothing went wrong; a server that speaks first may have sent something.
+    #[must_use]
+    pub fn sent_nothing(&self) -> bool {
+        matches!(self.ended, Some((_, End::ClosedByProber | End::ClosedByServer))) && self.sent() == Some(0)
     }
 
     /// Nanoseconds from connect to the end; `None` while it is open.
@@ -357,6 +381,13 @@ impl Attempt {
             // A TLS server's first flight may follow an alert that overtook it.
             AnswerKind::Other | AnswerKind::Short | AnswerKind::Alert => 2,
         })
+    }
+
+    /// The status of its answer, if Go's client follows that (net/http, `redirectBehavior`).
+    #[must_use]
+    pub fn redirect_status(&self) -> Option<u16> {
+        let status = self.answer().and_then(|(_, answer)| answer.status);
+        status.filter(|status| matches!(status, 301 | 302 | 303 | 307 | 308))
     }
 
     /// What the kubelet made of it.

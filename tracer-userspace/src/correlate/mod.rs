@@ -11,6 +11,7 @@ pub mod node;
 mod node_ports;
 pub mod pods;
 pub(crate) mod recent;
+mod redirects;
 mod targets;
 mod tls_ports;
 mod translation;
@@ -20,6 +21,7 @@ use std::net::SocketAddr;
 
 use crate::event::{ConnId, Connect, Fact, Flow, Loss, Netns, Observation};
 use attempt::Attempt;
+use redirects::Redirects;
 
 /// Attempts kept at once.
 const MAX_ATTEMPTS: usize = 8192;
@@ -41,6 +43,8 @@ pub struct Correlator {
     forgotten: Option<u64>,
     /// Attempts to come before ended ones are looked for again.
     look_in: usize,
+    /// Redirects that nothing has followed yet.
+    redirects: Redirects,
 }
 
 impl Correlator {
@@ -48,10 +52,17 @@ impl Correlator {
     pub fn push(&mut self, observation: &Observation) -> Option<ConnId> {
         self.sweep(observation.time_boot_ns);
         let conn = conn_of(observation)?;
-        if let Some(begun) = self.begin(conn, observation) {
+        if let Some(mut begun) = self.begin(conn, observation) {
+            if begun.prober {
+                begun.redirected = self.redirects.follow(begun.actor.pid, begun.flow.dst, begun.started);
+            }
             self.insert(begun);
         }
-        self.attempts.get_mut(&conn)?.see(observation);
+        let attempt = self.attempts.get_mut(&conn)?;
+        attempt.see(observation);
+        if matches!(observation.fact, Fact::Answer(_)) {
+            self.redirects.answered(attempt, observation.time_boot_ns);
+        }
         Some(conn)
     }
 

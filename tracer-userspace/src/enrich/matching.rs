@@ -4,7 +4,7 @@ use super::lifecycle::hooks_met;
 use super::targets::{Match, Whose, behaving, probes_on, specs_dialled};
 use crate::correlate::attempt::Attempt;
 use crate::correlate::node::Node;
-use crate::event::{Container, Handler, KubeletProbe, Pod, PodRef};
+use crate::event::{Container, Handler, KubeletProbe, Pod, PodRef, ProbeSpec};
 
 /// Several probes fit, for all that the kernel shows: of several kinds, or of several containers.
 #[must_use]
@@ -92,10 +92,27 @@ pub(super) fn redirected<'a>(attempt: &Attempt, node: &'a Node) -> Option<Match<
     only.filter(|(.., spec)| spec.handler == Handler::Http && spec.port != attempt.flow.dst.port())
 }
 
-/// The port of the probe that was redirected to this target, if the kubelet has said so.
+/// The probes that the redirect before this connection can have answered, if no probe or lifecycle hook asks its port itself.
+pub(super) fn followed<'a>(attempt: &Attempt, node: &'a Node) -> Vec<Match<'a>> {
+    let Some(first) = attempt.redirected.map(|it| it.first) else { return Vec::new() };
+    if !probes_on(attempt, node).is_empty() || !hooks_met(attempt, node).is_empty() {
+        return Vec::new();
+    }
+    let asks = |spec: &ProbeSpec| spec.handler == Handler::Http && spec.port == first.port();
+    specs_dialled(attempt, node).filter(|(.., spec)| asks(spec)).collect()
+}
+
+/// The port of the probe that was redirected to this target, by the kubelet's words, or by its answer and what it dialled next.
 #[must_use]
 pub fn redirected_from(attempt: &Attempt, node: &Node) -> Option<u16> {
-    redirected(attempt, node).map(|(.., spec)| spec.port)
+    let named = redirected(attempt, node).map(|(.., spec)| spec.port);
+    named.or_else(|| followed(attempt, node).first().map(|(.., spec)| spec.port))
+}
+
+/// The kubelet itself has named this target as the one where a probe of another port ended.
+#[must_use]
+pub fn is_named_redirect(attempt: &Attempt, node: &Node) -> bool {
+    redirected(attempt, node).is_some()
 }
 
 #[cfg(test)]

@@ -151,19 +151,19 @@ mod tests {
 
     /// The first dial is answered with a 301 to a port that nobody listens on.
     #[test]
-    fn a_redirect_that_fails_is_the_probe_s_once_the_kubelet_says_so() {
+    fn a_redirect_that_fails_is_the_probe_s() {
         let mut stream = Stream::new();
         stream.http_readiness().connect().established().answer(AnswerKind::Http, Some(301));
         stream.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 200));
         stream.again_to(8, "10.88.0.2:8443").connect().reset_sent(SYN, true, None).reset_received(TcpState::SynSent, 0);
         stream.state(TcpState::SynSent, TcpState::Close, 111, (0, 0, 0)).kubelet_at_target(ProbeSays::Network);
         let verdicts = stream.verdicts();
-        assert_eq!([verdicts[0].subject, verdicts[1].subject], [Subject::Connection, Subject::Probe]);
-        let (probe, told) = (verdicts[1].probe.as_ref().expect("its probe"), &verdicts[1].verdict);
+        assert_eq!([verdicts[0].subject, verdicts[1].subject], [Subject::Probe, Subject::Probe]);
+        let (probe, verdict) = (verdicts[1].probe.as_ref().expect("its probe"), &verdicts[1].verdict);
         assert_eq!((probe.port, probe.consecutive_failures), (Some(8080), None), "its failures are not counted");
-        assert_eq!((told.label.name(), told.confidence), ("connection_refused", Confidence::Proven));
-        assert!(told.summary.ends_with("; the probe asks port 8080 and was redirected here"), "{}", told.summary);
-        assert!(told.remediation.ends_with("on port 8080 without a redirect"), "{}", told.remediation);
+        assert_eq!((verdict.label.name(), verdict.confidence), ("probe_misconfigured", Confidence::Proven));
+        assert!(verdict.summary.starts_with("the probe asks port 8080"), "{}", verdict.summary);
+        assert!(verdict.remediation.contains("on port 8080 without a redirect"), "{}", verdict.remediation);
     }
 
     /// A pod on the host's network that has the port of an API server.

@@ -35,6 +35,12 @@ fn of(spec: &ProbeSpec) -> Option<Protocol> {
     }
 }
 
+/// All probes that this attempt can be ask in gRPC without TLS.
+#[must_use]
+pub fn asks_grpc(attempt: &Attempt, node: &Node) -> bool {
+    spoken(attempt, node) == Some(Protocol::Grpc)
+}
+
 /// These bytes are the beginning of the answer, as far as that is seen. Where segments came out of order or one was lost, the first
 /// to come is not: what begins like HTTP may follow, and of what has no beginning nothing was received.
 #[must_use]
@@ -71,15 +77,32 @@ pub fn refused_tls(attempt: &Attempt, node: &Node) -> bool {
 /// dial, and its timer fires a moment late.
 pub const BEFORE_TIMEOUT_NS: u64 = 10_000_000;
 
-/// How long the prober held a connection that had begun to answer, whose answer cannot be read, and which it closed when all
-/// probes that it can be had timed out: whoever has an answer closes at once.
+/// How long the prober held a connection that had begun to answer, whose answer cannot be read or was not whole, and which it
+/// closed when all probes that it can be had timed out: whoever has an answer closes at once.
 #[must_use]
 pub fn timed_out_after_ns(attempt: &Attempt, node: &Node) -> Option<u64> {
     let (_, End::ClosedByProber) = attempt.ended? else { return None };
     let timeout = longest_timeout_ns(attempt, node)?;
     let lasted = attempt.lasted()?;
     let over = attempt.received().is_some_and(|n| n > 0) && lasted.saturating_add(BEFORE_TIMEOUT_NS) >= timeout;
-    (over && spoken(attempt, node).is_some()).then_some(lasted)
+    let waited = || spoken(attempt, node).is_some() || still_waited(attempt, node);
+    (over && waited()).then_some(lasted)
+}
+
+/// Who has its answer closes at once: so long after the last byte the prober still waited for the rest.
+pub(super) const WAITED_NS: u64 = 10_000_000;
+
+/// It asks in plain HTTP, and closed so long after the last segment that its answer cannot have been whole.
+fn still_waited(attempt: &Attempt, node: &Node) -> bool {
+    let quiet = attempt.last.as_ref().and_then(|last| last.quiet_ns);
+    is_no_refusal(attempt, node) && quiet.is_some_and(|quiet| quiet >= WAITED_NS)
+}
+
+/// A probe in plain HTTP, and nothing else, whose answer is no failure as far as it was read.
+pub(super) fn is_no_refusal(attempt: &Attempt, node: &Node) -> bool {
+    let status = attempt.answer().and_then(|(_, answer)| answer.status);
+    let is_probe = super::asks_http(attempt, node) == Some(true) && hooks_met(attempt, node).is_empty();
+    is_probe && status.is_none_or(|status| status < 400) && other_reason(attempt, node).is_none()
 }
 
 /// A ClientHello was answered there in something else: as the first bytes show, or, where those were not read, as the kubelet says.

@@ -32,8 +32,9 @@ pub(super) fn probes_on<'a>(attempt: &Attempt, node: &'a Node) -> Vec<Match<'a>>
 
 /// Those that send something or do not, as the attempt did; all while it is not over.
 pub(super) fn behaving<'a>(all: &[Match<'a>], attempt: &Attempt) -> Vec<Match<'a>> {
-    let is_known = attempt.touched_only() || attempt.sent().is_some_and(|n| n > 0);
-    let is_alike = |spec: &ProbeSpec| !is_known || (spec.handler == Handler::Tcp) == attempt.touched_only();
+    let silent = attempt.sent_nothing();
+    let is_known = silent || attempt.sent().is_some_and(|n| n > 0);
+    let is_alike = |spec: &ProbeSpec| !is_known || (spec.handler == Handler::Tcp) == silent;
     all.iter().copied().filter(|(.., spec)| is_alike(spec)).collect()
 }
 

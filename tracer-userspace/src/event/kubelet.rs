@@ -151,6 +151,8 @@ pub enum ProbeSays {
     NotHttp,
     /// The server refused TLS by an alert.
     TlsRefused,
+    /// Each answer was a redirect, until the kubelet followed no more.
+    TooManyRedirects,
     /// Another error of the network.
     Network,
     /// The command did not end in time.

@@ -26,7 +26,7 @@ const BROADER: &[(&str, &[&str])] = &[
     ("conntrack_invalid", &["firewall_drop", "firewall_reject"]),
 ];
 /// Attempts of which the network knows no failure: without the answer's first bytes nothing is wrong with them.
-const ANSWERED: &[&str] = &["app_status_failure", "tls_eof_noise"];
+const ANSWERED: &[&str] = &["app_status_failure", "probe_misconfigured", "tls_eof_noise"];
 
 fn tale() -> impl Strategy<Value = &'static Tale> {
     (0..tales().len()).prop_map(|n| &tales()[n])

@@ -223,6 +223,14 @@ labels! {
         lookalikes: "A process that had listened in this run of its container and ceased, or a wrong port, is `connection_refused`; so is a replica that begins to listen long after its start, when it becomes the leader. When the failures use up the liveness budget it is `startup_budget_exceeded`.",
         mend: "Give the container a startupProbe (or a longer initialDelaySeconds) that covers the time it takes to listen.",
     }
+    /// A field of the probe is to be changed, not the application.
+    ProbeMisconfigured = "probe_misconfigured" {
+        title: "a field of the probe does not fit what the application serves",
+        meaning: "The application was reached and works; the probe asks it in a way that it does not serve. The verdict names the field to change. The probe asks plain HTTP of a port that speaks TLS (`httpGet.scheme`). It asks for a host that the server does not serve (`httpGet.httpHeaders`). Its path is redirected in a circle, or to a port where nobody listens (`httpGet.path`). It asks gRPC without TLS of a port that speaks TLS.",
+        evidence: "proven: the first bytes of the answer, seen on their way into the prober's own socket, have status 421; or status 400, and the server's words that the port speaks TLS (those of Go, nginx, Apache and Tomcat are known); or ten answers in a row were redirects and the kubelet says that it stopped after 10; or an answer was a redirect, the connection that followed it was refused, and the kubelet names that target. likely: ten redirects in a row, or a redirect and the refused connection after it, without the kubelet's word; or status 421 by the kubelet's word alone; or the server closed the connection of a gRPC probe without a byte, and TLS was spoken on that port (a ClientHello of somebody else, an answered HTTPS probe).",
+        lookalikes: "Another status is `app_status_failure`, and so is the first byte of another protocol. A refused port that a probe asks itself is `connection_refused`. A gRPC probe that is closed without a byte on a port of which no TLS is known is `closed_without_answer`, with the same hint. Redirects that end at another host are a success to the kubelet.",
+        mend: "Change the field that the verdict names: httpGet.scheme, httpGet.httpHeaders (Host), httpGet.path, or the port. For gRPC over TLS: grpc.mode: TLS (Kubernetes 1.37), a port without TLS, tcpSocket, or exec with a client that speaks TLS.",
+    }
     /// The target's kernel has nobody listening on that address and port.
     ConnectionRefused = "connection_refused" {
         title: "nobody listens on that address and port",

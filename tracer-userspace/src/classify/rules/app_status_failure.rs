@@ -1,9 +1,10 @@
 //! The application answered, and said no.
 
-use super::super::evidence::{evidence, of_outcome};
+use super::super::evidence::{evidence, of_outcome, of_state};
 use super::super::kubectl::with_log;
 use super::super::sidecar;
-use super::{Case, Finding, Label, ms};
+use super::{Case, Finding, Label, ms, probe_misconfigured};
+use crate::correlate::attempt::Attempt;
 use crate::enrich::{self, Protocol};
 use crate::event::{Answer, AnswerKind, ProbeSays};
 use crate::record::Confidence;
@@ -28,8 +29,30 @@ const NO_HEALTH_SERVICE: &str =
 
 /// The rule.
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
+    let found = answered_no(case).or_else(|| too_short(case))?;
+    probe_misconfigured::by_status(case).is_none().then_some(found)
+}
+
+/// A no by what was read of the answer, or by the kubelet's word.
+pub(super) fn answered_no(case: &Case<'_>) -> Option<Finding> {
     by_answer(case).or_else(|| by_outcome(case))
 }
+
+/// What came back is shorter than any answer, whether or not it was read.
+fn too_short(case: &Case<'_>) -> Option<Finding> {
+    let attempt = case.attempt;
+    let (ended, _) = attempt.ended.filter(|_| enrich::is_no_answer(attempt, case.node) && case.settled)?;
+    let (dst, received) = (attempt.flow.dst, attempt.received()?);
+    let summary = format!(
+        "{dst} was reached, took the request and answered with {received} bytes: no status line of HTTP is so short, and a TLS alert has 7"
+    );
+    let fix = format!("{SHORT} (openssl s_client -connect {dst} </dev/null shows a certificate if it speaks TLS)");
+    let seen = vec![of_state(ended, attempt.last.as_ref()?)];
+    let found = Finding::failure(Label::AppStatusFailure, seen, summary, fix);
+    Some(found.with_confidence(Confidence::Likely))
+}
+
+const SHORT: &str = "most likely the port speaks TLS and the probe asks in plain: set the probe's scheme to HTTPS; else correct its port, or use tcpSocket";
 
 /// The kubelet read what no hook can: HTTPS, gRPC.
 fn by_outcome(case: &Case<'_>) -> Option<Finding> {
@@ -103,6 +126,10 @@ fn refusal(case: &Case<'_>, answer: &Answer) -> Option<(String, &'static str)> {
     if !case.attempt.prober || !asked.unwrap_or(answer.kind == AnswerKind::Http) {
         return None;
     }
+    // What was sent decides: a server that speaks first has answered nobody.
+    if !was_asked(case.attempt, answer, asked) || is_to_be_counted(case.attempt, answer) {
+        return None;
+    }
     match (answer.kind, answer.status) {
         (AnswerKind::Http, Some(status)) if !(200..400).contains(&status) && !is_interim(status) => {
             // A lifecycle hook takes any (`runHTTPHandler`, pkg/kubelet/lifecycle/handlers.go).
@@ -116,6 +143,17 @@ fn refusal(case: &Case<'_>, answer: &Answer) -> Option<(String, &'static str)> {
         (AnswerKind::Other, _) => Some(("something that is not HTTP".to_owned(), PROTOCOL)),
         _ => None,
     }
+}
+
+/// The prober had sent a request. While it is open, and a recording of before does not tell, its specs do.
+fn was_asked(attempt: &Attempt, answer: &Answer, by_specs: Option<bool>) -> bool {
+    let before = answer.asked.unwrap_or(attempt.ended.is_none() && by_specs == Some(true));
+    before || attempt.sent().is_none_or(|n| n > 0)
+}
+
+/// In a recording of before the length of such an answer tells that the port speaks TLS, and is known at its end.
+fn is_to_be_counted(attempt: &Attempt, answer: &Answer) -> bool {
+    answer.status == Some(400) && answer.len.is_none() && attempt.ended.is_none()
 }
 
 /// Where the port has answered in TLS, too, what answers in plain may have been asked in plain: a redirect to `http://` on the
@@ -165,7 +203,7 @@ fn may_be_asked(case: &Case<'_>) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use crate::event::{AnswerKind, HookType, ProbeProtocol, ProbeSays, TcpState};
+    use crate::event::{AnswerKind, Fact, HookType, ProbeProtocol, ProbeSays, TcpState};
     use crate::record::Confidence;
     use crate::testing::Stream;
 
@@ -194,6 +232,58 @@ mod tests {
         stream.http_readiness().connect().established().answer(AnswerKind::Other, None).wait_ms(200);
         stream.answer(AnswerKind::Http, Some(200));
         assert!(stream.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 200)).labels().is_empty());
+    }
+
+    /// A tcpSocket probe of a server that says `503` to whoever connects.
+    #[test]
+    fn who_sent_nothing_was_answered_nothing() {
+        let decided = |specs: fn(&mut Stream) -> &mut Stream, sent: u64, asked: Option<bool>| {
+            let mut stream = Stream::new();
+            specs(&mut stream).connect().established();
+            stream.answer_with(AnswerKind::Http, Some(503), |it| it.asked = asked);
+            stream.state(TcpState::Established, TcpState::FinWait1, 0, (sent, sent + 1, 60)).labels()
+        };
+        let unknown: fn(&mut Stream) -> &mut Stream = |stream| stream;
+        for specs in [unknown, Stream::tcp_readiness, |stream| stream.tcp_readiness().readiness_too()] {
+            for asked in [None, Some(false)] {
+                assert!(decided(specs, 0, asked).is_empty(), "{asked:?}");
+            }
+        }
+        for asked in [None, Some(true)] {
+            assert_eq!(decided(unknown, 100, asked), ["app_status_failure"]);
+            assert_eq!(decided(Stream::http_readiness, 100, asked), ["app_status_failure"]);
+        }
+        // It spoke first, and the prober then asked in HTTP.
+        assert_eq!(decided(Stream::http_readiness, 100, Some(false)), ["app_status_failure"]);
+    }
+
+    /// A TLS server answers plain HTTP with an alert, closes, and nothing was read of it.
+    #[test]
+    fn what_is_shorter_than_a_status_line_is_no_answer() {
+        let decided = |specs: fn(&mut Stream) -> &mut Stream, received: u64, by_rst: bool| {
+            let mut stream = Stream::new();
+            specs(&mut stream).connect().established();
+            if by_rst {
+                stream.reset_received(TcpState::Established, received);
+                stream.state(TcpState::Established, TcpState::Close, 104, (100, 101, received));
+            } else {
+                stream.state(TcpState::Established, TcpState::CloseWait, 0, (100, 101, received + 1));
+                stream.state(TcpState::CloseWait, TcpState::LastAck, 0, (100, 101, received + 1));
+            }
+            stream.wait_ms(5).push(Fact::Tick).labels()
+        };
+        let unknown: fn(&mut Stream) -> &mut Stream = |stream| stream;
+        for by_rst in [false, true] {
+            for (specs, received) in [(unknown, 7), (Stream::http_readiness as _, 7), (Stream::http_readiness as _, 12)]
+            {
+                assert_eq!(decided(specs, received, by_rst), ["app_status_failure"], "{received} {by_rst}");
+            }
+            for (specs, received) in
+                [(unknown, 9), (Stream::http_readiness as _, 13), (Stream::https_readiness as _, 7)]
+            {
+                assert!(decided(specs, received, by_rst).is_empty(), "{received} {by_rst}");
+            }
+        }
     }
 
     /// A cloud's metadata, a credential provider: what a 404 means there is theirs to say.
@@ -268,7 +358,7 @@ mod tests {
     #[test]
     fn what_a_field_of_a_later_kubernetes_asks_for_is_no_other_protocol() {
         use ProbeProtocol::{Http2, Tls, Unknown};
-        let told = |grpc: bool, speaks, kind, status| {
+        let decided = |grpc: bool, speaks, kind, status| {
             let mut stream = Stream::new();
             if grpc {
                 stream.grpc_readiness(1)
@@ -278,15 +368,15 @@ mod tests {
             asked_and_answered(stream.speaking(speaks), kind, status).labels()
         };
         for kind in [AnswerKind::Tls, AnswerKind::Other, AnswerKind::Alert] {
-            assert!(told(true, Unknown, kind, None).is_empty() && told(false, Unknown, kind, None).is_empty());
+            assert!(decided(true, Unknown, kind, None).is_empty() && decided(false, Unknown, kind, None).is_empty());
         }
-        assert!(told(true, Tls, AnswerKind::Tls, None).is_empty(), "the server's part of the handshake");
-        assert!(told(false, Http2, AnswerKind::Other, None).is_empty(), "a frame of HTTP/2");
+        assert!(decided(true, Tls, AnswerKind::Tls, None).is_empty(), "the server's part of the handshake");
+        assert!(decided(false, Http2, AnswerKind::Other, None).is_empty(), "a frame of HTTP/2");
         for (grpc, speaks) in [(true, Tls), (false, Http2)] {
-            assert_eq!(told(grpc, speaks, AnswerKind::Http, Some(400)), ["app_status_failure"]);
+            assert_eq!(decided(grpc, speaks, AnswerKind::Http, Some(400)), ["app_status_failure"]);
         }
-        assert_eq!(told(true, Tls, AnswerKind::Other, None), ["app_status_failure"], "no TLS");
-        assert_eq!(told(false, Http2, AnswerKind::Tls, None), ["app_status_failure"]);
+        assert_eq!(decided(true, Tls, AnswerKind::Other, None), ["app_status_failure"], "no TLS");
+        assert_eq!(decided(false, Http2, AnswerKind::Tls, None), ["app_status_failure"]);
     }
 
     /// kubernetes/kubernetes#38144, #92647: it wants another cipher, or a client's certificate.

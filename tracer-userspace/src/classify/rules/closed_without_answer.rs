@@ -1,11 +1,15 @@
 //! The server took the request and closed without a byte of an answer.
 
-use super::super::evidence::{evidence, of_state};
+use super::super::evidence::{evidence, of_outcome, of_reset_received, of_reset_sent, of_state};
 use super::super::kubectl::with_log;
 use super::super::sidecar;
+use super::app_status_failure::GRPC_IN_PLAIN;
+use super::mid_stream_rst::is_close;
+use super::probe_misconfigured::is_unanswered_grpc;
 use super::{Case, Finding, Label, ms};
 use crate::correlate::attempt::End;
 use crate::enrich;
+use crate::event::{KubeletProbe, ProbeSays, State};
 use crate::record::{Confidence, Evidence};
 use serde_json::json;
 
@@ -15,15 +19,19 @@ const TOGETHER_NS: u64 = 1_000_000_000;
 /// The rule.
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let attempt = case.attempt;
-    let (ended, End::ClosedByServer) = attempt.ended? else { return None };
+    let (ended, End::ClosedByServer | End::Reset) = attempt.ended? else { return None };
     let (established, state) = (attempt.established?, attempt.last.as_ref()?);
     let unasked = enrich::is_unasked(attempt, case.node);
-    if !case.settled
-        || !(attempt.failed_by_itself() || unasked)
-        || attempt.received() != Some(0)
-        || attempt.errno().is_some()
-    {
+    let closed = matches!(attempt.ended, Some((_, End::ClosedByServer))) && attempt.errno().is_none();
+    // Of gRPC a close and the RST that comes of it are one: what is unread by then is chance.
+    let grpc = is_unanswered_grpc(case) && (closed || is_close(case));
+    let outcome = cut_by_word(case).filter(|_| closed);
+    let without = attempt.received() == Some(0) && (attempt.failed_by_itself() || unasked) && (closed || grpc);
+    if !case.settled || !(without || outcome.is_some()) {
         return None;
+    }
+    if let Some(outcome) = outcome {
+        return Some(in_the_middle(case, (ended, state), outcome));
     }
     let gone = listener_ended(case, ended);
     let how = if gone.is_some() {
@@ -38,17 +46,55 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
             "took the request and closed the connection {after} after it was established without a byte of an answer"
         ),
     };
-    let or = if unasked { REDIRECTED } else { "" };
+    let hint = grpc && gone.is_none();
+    let or = match (unasked, hint) {
+        (true, _) => REDIRECTED,
+        (_, true) => NOT_GRPC,
+        _ => "",
+    };
     let summary = format!("{} {what}{how}{or}", attempt.flow.dst);
     let mut seen = vec![of_state(ended, state)];
     let process_ended = gone.is_some();
     seen.extend(gone);
+    seen.extend(attempt.reset_received().filter(|_| grpc).map(|(at, reset)| of_reset_received(at, reset)));
+    seen.extend(attempt.resets_sent().filter(|_| grpc).map(|(at, reset)| of_reset_sent(at, reset)));
     let mend = with_log(case, Label::ClosedWithoutAnswer.page().mend.to_owned());
+    let mend = if hint {
+        let dst = attempt.flow.dst;
+        format!(
+            "if the port speaks TLS (openssl s_client -connect {dst} -alpn h2 </dev/null): {GRPC_IN_PLAIN}. If it does not: {mend}"
+        )
+    } else {
+        mend
+    };
     let found = Finding::failure(Label::ClosedWithoutAnswer, seen, summary, mend);
     let found = if unasked { found.with_confidence(Confidence::Likely) } else { found };
     // A listener that ended is the process's own.
     let found = if process_ended { found } else { sidecar::add_close(case, found) };
     Some(Finding { decided_at: ended, ..found })
+}
+
+/// A server of HTTP/2 sends its first frame as soon as a client is connected (RFC 9113 3.4).
+const NOT_GRPC: &str = "; a gRPC server sends its first frame at once: the port does not speak gRPC without TLS, and most likely speaks TLS";
+
+/// Bytes came, and the kubelet says that the network failed: the answer was not whole.
+fn cut_by_word<'a>(case: &Case<'a>) -> Option<&'a KubeletProbe> {
+    let attempt = case.attempt;
+    let began = attempt.received().is_some_and(|n| n > 0) && !enrich::is_no_answer(attempt, case.node);
+    let (_, outcome) = attempt.kubelet().filter(|_| began)?;
+    (outcome.says == ProbeSays::Network).then_some(outcome)
+}
+
+fn in_the_middle(case: &Case<'_>, (ended, state): (u64, &State), outcome: &KubeletProbe) -> Finding {
+    let summary = format!(
+        "{} closed the connection in the middle of its answer, after {} bytes of it",
+        case.attempt.flow.dst,
+        case.attempt.received().unwrap_or_default()
+    );
+    let mend = with_log(case, Label::ClosedWithoutAnswer.page().mend.to_owned());
+    let seen = vec![of_state(ended, state), of_outcome(outcome)];
+    let found = Finding::failure(Label::ClosedWithoutAnswer, seen, summary, mend).with_confidence(Confidence::Likely);
+    sidecar::add_close(case, found)
 }
 
 /// A program of a sockmap has payload queued at the other socket (`tcp_bpf_sendmsg`, net/ipv4/tcp_bpf.c), past what counts it
@@ -67,7 +113,7 @@ fn listener_ended(case: &Case<'_>, ended: u64) -> Option<Evidence> {
 
 #[cfg(test)]
 mod tests {
-    use crate::event::TcpState;
+    use crate::event::{AnswerKind, Fact, ProbeSays, TcpState};
     use crate::record::{Confidence, VerdictBody};
     use crate::testing::Stream;
 
@@ -81,6 +127,21 @@ mod tests {
     fn a_fin_without_a_byte_and_not_after_one() {
         assert_eq!(closed(0), ["closed_without_answer"]);
         assert!(closed(10).is_empty());
+    }
+
+    /// `unexpected EOF`: a head or a part of a body came.
+    #[test]
+    fn a_close_in_the_middle_is_the_kubelet_s_word() {
+        let decided = |says: Option<ProbeSays>| {
+            let mut stream = Stream::new();
+            stream.http_readiness().connect().established().answer(AnswerKind::Http, Some(200));
+            stream.state(TcpState::Established, TcpState::CloseWait, 0, (100, 101, 81));
+            stream.own(|it| _ = it.state(TcpState::CloseWait, TcpState::LastAck, 0, (100, 101, 81))).wait_ms(1);
+            says.into_iter().for_each(|says| _ = stream.kubelet(says));
+            stream.wait_ms(5).push(Fact::Tick).labels()
+        };
+        assert_eq!(decided(Some(ProbeSays::Network)), ["closed_without_answer"]);
+        assert!(decided(None).is_empty(), "a body may end with the connection");
     }
 
     /// The FIN is no byte of an answer.

@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use serde_json::json;
 
 use super::super::evidence::{evidence, is_at_socket, of_drop, of_reset_received, of_reset_sent};
+use super::super::history::{self, MORE_MEMORY};
 use super::super::kubectl::with_log;
 use super::super::shared_address::MEND;
 use super::{ANSWER_NS, Case, Finding, Label, by_subject, enter, in_namespace, inspected, refusal_hook};
@@ -20,11 +21,18 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     }
     let Refused { seen, netns, sure } = refused;
     let dst = case.attempt.flow.dst;
+    let killed = seen.iter().map(|e| e.time_boot_ns).max().and_then(|at| history::out_of_memory(case, at));
+    let is_killed = killed.is_some();
+    let why = killed.or_else(|| netns.and_then(|netns| elsewhere(case, netns).or_else(|| pod_is(case, netns))));
     let summary = format!(
         "nobody listens on {dst}{}: its kernel answered the SYN with a RST{}",
         in_namespace(case, netns),
-        netns.and_then(|netns| elsewhere(case, netns).or_else(|| pod_is(case, netns))).unwrap_or_default()
+        why.unwrap_or_default()
     );
+    if is_killed {
+        let found = Finding::failure(Label::ConnectionRefused, seen, summary, with_log(case, MORE_MEMORY.to_owned()));
+        return Some(found.with_confidence(sure));
+    }
     let otherwise = by_subject(case, OF_A_PROBE, |who| {
         format!("correct the port that {who} dials, or have it try again if the process there only starts slowly")
     });

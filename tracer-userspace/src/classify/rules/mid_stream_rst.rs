@@ -3,6 +3,7 @@
 use super::super::evidence::{of_outcome, of_reset_received, of_reset_sent};
 use super::super::kubectl::with_log;
 use super::accept_queue_overflow::{full, make_room, seen as of_listener};
+use super::probe_misconfigured::is_unanswered_grpc;
 use super::{Case, Finding, Label, ms, refusal_hook};
 use crate::correlate::attempt::End;
 use crate::enrich;
@@ -22,7 +23,12 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let partial = payload.is_some_and(|n| n > 0);
     let said = attempt.kubelet().map(|(_, said)| said).filter(|said| partial && said.says == ProbeSays::Network);
     let dialled = enrich::only_dials(attempt, case.node);
-    if payload.is_none() || closed_before || dialled || (partial && said.is_none()) {
+    // So is one for which the prober still waited.
+    let cut = partial && enrich::is_cut_short(attempt, case.node);
+    if payload.is_none() || closed_before || dialled || (partial && said.is_none() && !cut) {
+        return None;
+    }
+    if enrich::is_no_answer(attempt, case.node) || (is_unanswered_grpc(case) && is_close(case)) {
         return None;
     }
     // The sender's own event follows the segment: on a loopback path the RST is delivered first.
@@ -49,9 +55,21 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let words = words(case, mend, sent.map(|(_, reset)| reset));
     let words = if mend == Mend::Outside { words } else { with_log(case, words) };
     let found = Finding::failure(Label::MidStreamRst, seen, summary, words);
-    let found = if partial { found.with_confidence(Confidence::Likely) } else { found };
+    let found = if partial && !cut { found.with_confidence(Confidence::Likely) } else { found };
     let found = found.with_culprit(sent.and_then(|(time, reset)| culprit(case, time, reset)));
     Some(if deaf { Finding { rests_on: refusal_hook(attempt.flow.dst), ..found } } else { found })
+}
+
+/// The target closed the connection: a close with unread data is a RST, and so is what answers data after a close (RFC 9293
+/// 3.10.4, 3.10.7.1). It is none where a queue had no room, a listener ended, or SO_LINGER 0 was set.
+pub(super) fn is_close(case: &Case<'_>) -> bool {
+    let attempt = case.attempt;
+    let Some((_, received)) = attempt.reset_received() else { return false };
+    if received.state == TcpState::CloseWait {
+        return true;
+    }
+    let sent = attempt.resets_sent().find(|(_, r)| r.flow.src == attempt.flow.dst);
+    sent.is_some_and(|(time, reset)| matches!(mend_of(case, time, reset), Mend::Unread | Mend::Process))
 }
 
 const NOT_SEEN: &str = "no stack of this node was seen to send it under that address (a proxy behind an address translation, or somebody on the way, did)";
@@ -188,7 +206,7 @@ fn culprit(case: &Case<'_>, time: u64, reset: &ResetSent) -> Option<Culprit> {
 
 #[cfg(test)]
 mod tests {
-    use crate::event::{Fact, ListenerState, ProbeSays, TcpFlags, TcpState};
+    use crate::event::{AnswerKind, Fact, ListenerState, ProbeSays, TcpFlags, TcpState};
     use crate::record::Confidence;
     use crate::testing::{POD, SYN, Stream};
 
@@ -294,6 +312,26 @@ mod tests {
         stream.connect().established().reset_received(TcpState::Established, 200);
         stream.state(TcpState::Established, TcpState::Close, 104, (100, 101, 200));
         assert!(stream.labels().is_empty());
+    }
+
+    /// The head in one segment, and a RST while the prober waits for the body.
+    #[test]
+    fn a_rst_for_which_the_prober_still_waited_is_in_the_middle() {
+        let decided = |after_ms: u64, len: Option<u16>, status: u16| {
+            let mut stream = Stream::new();
+            stream.http_readiness().connect().established();
+            stream.answer_with(AnswerKind::Http, Some(status), |it| it.len = len).wait_ms(after_ms);
+            stream.reset_received(TcpState::Established, 80);
+            stream.state(TcpState::Established, TcpState::Close, 104, (100, 101, 80));
+            stream.reset_sent(TcpFlags(0), false, Some("app")).wait_ms(5).push(Fact::Tick);
+            let first = stream.verdicts().into_iter().next().map(|it| it.verdict);
+            first.map(|it| (it.label.name(), it.confidence, it.summary.contains("in the middle of its answer")))
+        };
+        assert_eq!(decided(50, Some(80), 200), Some(("mid_stream_rst", Confidence::Proven, true)));
+        assert_eq!(decided(0, Some(80), 200), None, "right after a whole answer");
+        assert_eq!(decided(50, Some(40), 200), None, "more came, and when is not known");
+        assert_eq!(decided(50, None, 200), None, "a recording of before");
+        assert_eq!(decided(50, Some(80), 503).map(|it| it.0), Some("app_status_failure"));
     }
 
     /// A server that closes with SO_LINGER 0 what it is not told anything on: the probe has had its dial by then.

@@ -16,12 +16,15 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let Refused { seen, netns, sure } = refused(case)?;
     let (netns, at) = (netns?, seen.iter().map(|e| e.time_boot_ns).max()?);
     let port = case.attempt.flow.dst.port();
+    // What is ended for its memory again and again does not start slowly.
+    let killed = history::out_of_memory(case, at).is_some();
     let found = match case.node.listeners().first(netns, port) {
         // The number of the namespace may be another one's by now.
         Some((began, listen)) if began > at && case.node.netns_made(netns).is_none_or(|made| made < at) => {
             let is_start = serves(listen, case.attempt.flow.dst.ip()) && in_its_start(case, at, began, netns);
             is_start.then(|| later(case, seen, at, began, listen, netns))
         }
+        _ if killed => None,
         first => in_this_run(case, &seen, at, netns).or_else(|| {
             let never = first.is_none() && !case.node.listeners().knows(netns, port);
             never.then(|| not_yet(case, seen, at, netns)).flatten()

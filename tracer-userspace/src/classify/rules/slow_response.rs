@@ -27,8 +27,12 @@ fn closed_at_timeout(case: &Case<'_>) -> Option<Finding> {
         return None;
     }
     let (ended, _) = attempt.ended?;
+    let began = match enrich::asks_http(attempt, case.node) {
+        Some(true) => began_to_answer(case),
+        _ => "answered the handshake".to_owned(),
+    };
     let summary = format!(
-        "{} answered the handshake, and the prober closed after {}, at its timeout{}: who has its answer closes at once",
+        "{} {began}, and the prober closed after {}, at its timeout{}: who has its answer closes at once",
         attempt.flow.dst,
         ms(elapsed),
         budget(case)
@@ -36,6 +40,16 @@ fn closed_at_timeout(case: &Case<'_>) -> Option<Finding> {
     let seen = vec![of_state(ended, attempt.last.as_ref()?)];
     let found = Finding::failure(Label::SlowResponse, seen, summary, mend(case));
     Some(found.with_confidence(Confidence::Likely).until_answered())
+}
+
+/// In plain HTTP: what came, and when.
+fn began_to_answer(case: &Case<'_>) -> String {
+    let bytes = case.attempt.received().unwrap_or_default();
+    let first = case.attempt.answer().map(|(time, answer)| {
+        let status = answer.status.map(|status| format!(", status {status}")).unwrap_or_default();
+        format!(" after {}{status}", ms(time.saturating_sub(case.attempt.started)))
+    });
+    format!("began to answer{} ({bytes} bytes in all)", first.unwrap_or_default())
 }
 
 /// Bytes came, and the kubelet says that the answer did not, or not all of it: the handshake of TLS or HTTP/2 was
@@ -197,6 +211,28 @@ mod tests {
         let mut stream = Stream::new();
         stream.connect().established().wait_ms(1000).state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 0));
         assert_eq!(stream.labels(), ["slow_response"]);
+    }
+
+    /// The head at once, and the body never.
+    #[test]
+    fn who_still_waits_at_the_timeout_has_no_whole_answer() {
+        let decided = |status: u16, lasted_ms: u64, quiet_ms: u64| {
+            let mut stream = Stream::new();
+            stream.http_readiness().connect().established().answer(AnswerKind::Http, Some(status)).wait_ms(lasted_ms);
+            let end = (TcpState::Established, TcpState::FinWait1);
+            let labels = stream.state_quiet(end, (100, 101, 141), quiet_ms * 1_000_000).labels();
+            (labels, stream.verdicts().first().map(|it| it.verdict.summary.clone()))
+        };
+        let (labels, summary) = decided(200, 1_000, 999);
+        assert_eq!(labels, ["slow_response"]);
+        assert!(summary.is_some_and(|it| it.contains("began to answer after") && it.contains("141 bytes in all")));
+        assert!(decided(200, 1_000, 1).0.is_empty(), "it had its answer in the last moment");
+        assert!(decided(200, 600, 599).0.is_empty(), "it was stopped");
+        assert_eq!(decided(503, 1_000, 999).0, ["app_status_failure"]);
+        let mut unknown = Stream::new();
+        unknown.connect().established().answer(AnswerKind::Http, Some(200)).wait_ms(5_000);
+        let end = (TcpState::Established, TcpState::FinWait1);
+        assert!(unknown.state_quiet(end, (100, 101, 141), 4_000_000_000).labels().is_empty(), "no probe is known");
     }
 
     #[test]

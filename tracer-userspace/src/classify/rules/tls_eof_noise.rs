@@ -34,7 +34,7 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
 }
 
 /// A ClientHello of somebody else arrived at the same listener; or another probe of the pod speaks HTTPS to it.
-fn listener_speaks_tls(case: &Case<'_>) -> Option<(Evidence, Confidence)> {
+pub(super) fn listener_speaks_tls(case: &Case<'_>) -> Option<(Evidence, Confidence)> {
     let dst = case.attempt.flow.dst;
     if case.node.is_without_tls(dst) {
         return None;

@@ -15,6 +15,9 @@ const MAX_WORDS: usize = 512;
 const NO_HEALTH_SERVICE: &str =
     "error: this server does not implement the grpc health protocol (grpc.health.v1.Health)";
 
+/// `Get "/loop": stopped after 10 redirects` (`RedirectChecker`, pkg/probe/http); the URL is the pod's choice.
+const TOO_MANY_REDIRECTS: &str = "\": stopped after 10 redirects";
+
 /// An output that was understood.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Words {
@@ -45,6 +48,9 @@ fn meaning(output: &str, result: KubeletResult) -> ProbeSays {
     }
     if output.starts_with(NO_HEALTH_SERVICE) {
         return ProbeSays::NoHealthService;
+    }
+    if output.starts_with("Get \"") && output.ends_with(TOO_MANY_REDIRECTS) {
+        return ProbeSays::TooManyRedirects;
     }
     if is_command_timeout(output) {
         return ProbeSays::CommandTimeout;
@@ -142,6 +148,7 @@ fn tellable(output: &str, says: ProbeSays, result: KubeletResult) -> Option<Stri
         ProbeSays::Status(status) => Some(format!("HTTP probe failed with statuscode: {status}")),
         ProbeSays::NotServing => Some(not_serving(output).to_owned()),
         ProbeSays::NoHealthService => Some(NO_HEALTH_SERVICE.to_owned()),
+        ProbeSays::TooManyRedirects => Some(TOO_MANY_REDIRECTS.trim_start_matches("\": ").to_owned()),
         ProbeSays::CommandTimeout if output.starts_with("command ") => Some("command timed out".to_owned()),
         _ => Some(redact::redacted(output)),
     }
@@ -233,6 +240,18 @@ mod tests {
         assert!(text.is_some_and(|it| it.ends_with("(grpc.health.v1.Health)")), "the rest is the server's");
         let no_connection = "error: failed to connect service at \"10.88.0.5:50051\": context canceled";
         assert_eq!(says(no_connection).0, ProbeSays::Network);
+    }
+
+    /// Where the loop leads is the pod's choice.
+    #[test]
+    fn a_redirect_loop_is_understood_and_its_place_is_not_kept() {
+        let words = "stopped after 10 redirects".to_owned();
+        for url in ["/loop", "http://10.88.0.10:8085/secret"] {
+            let output = format!("Get \"{url}\": {words}");
+            assert_eq!(says(&output), (ProbeSays::TooManyRedirects, Some(words.clone())));
+            assert_eq!(understand(&output).dst, None);
+        }
+        assert_eq!(says(&format!("curl: {words}")).0, ProbeSays::Other);
     }
 
     #[test]

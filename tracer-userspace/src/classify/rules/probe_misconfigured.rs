@@ -1,0 +1,338 @@
+//! The probe asks in a way that the application does not serve: a field of the probe is to be changed, not the application.
+
+use serde_json::json;
+
+use super::super::evidence::{evidence, of_outcome, of_state};
+use super::app_status_failure::{GRPC_IN_PLAIN, answered_no};
+use super::connection_refused::{Refused, refused};
+use super::tls_eof_noise::listener_speaks_tls;
+use super::{Case, Finding, Label, ms};
+use crate::correlate::attempt::End;
+use crate::enrich;
+use crate::event::{AnswerKind, ProbeSays};
+use crate::record::{Confidence, Evidence};
+
+/// The rule.
+pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
+    redirect_loop(case).or_else(|| dead_redirect(case)).or_else(|| by_status(case)).or_else(|| grpc_to_tls(case))
+}
+
+/// What the path of a probe that is redirected is to be changed to.
+const PATH: &str = "set httpGet.path to a page that answers 200 itself (curl -sSI shows where each leads)";
+
+/// Each answer was a redirect until the kubelet followed no more. Without its word the last may have led to another host.
+fn redirect_loop(case: &Case<'_>) -> Option<Finding> {
+    let attempt = case.attempt;
+    let redirected = attempt.redirected.filter(|_| enrich::is_redirect_loop(attempt, case.node))?;
+    let (time, status) = (attempt.answer()?.0, attempt.redirect_status()?);
+    let outcome = attempt.kubelet().map(|(_, it)| it).filter(|it| it.says == ProbeSays::TooManyRedirects);
+    let answers = redirected.answers + 1;
+    let summary = format!(
+        "the probe of {} was answered with {answers} redirects in a row within {} (the last by {}, with status {status}), and the kubelet follows no more: the redirects lead in a circle",
+        redirected.first,
+        ms(time.saturating_sub(redirected.began)),
+        attempt.flow.dst
+    );
+    let fix = format!(
+        "{PATH}, or correct the redirect: an application that sends all plain HTTP to https:// may take httpHeaders X-Forwarded-Proto: https from the probe"
+    );
+    let says = format!("HTTP status {status}, answer {answers} in a row that is a redirect");
+    let fields = json!({ "status": status, "answers": answers });
+    let seen = [evidence("cgroup_skb", time, says, fields)].into_iter().chain(outcome.map(of_outcome)).collect();
+    let sure = if outcome.is_some() { Confidence::Proven } else { Confidence::Likely };
+    Some(Finding::failure(Label::ProbeMisconfigured, seen, summary, fix).with_confidence(sure))
+}
+
+/// Redirected to a port of the pod where nobody listens, and which no probe asks.
+fn dead_redirect(case: &Case<'_>) -> Option<Finding> {
+    let attempt = case.attempt;
+    let from = enrich::redirected_from(attempt, case.node)?;
+    let Refused { seen, sure, .. } = refused(case)?;
+    let redirected = attempt.redirected.filter(|it| it.first.port() == from);
+    let status = redirected.map(|it| format!(" (status {})", it.status)).unwrap_or_default();
+    let dst = attempt.flow.dst;
+    let summary = format!(
+        "the probe asks port {from}, whose answer{status} redirected it to port {}: nobody listens on {dst}",
+        dst.port()
+    );
+    let fix = format!(
+        "{PATH}, or have the application answer the probe on port {from} without a redirect; or correct where it redirects to: port {} of the same address has no listener",
+        dst.port()
+    );
+    let answered = redirected.map(|it| {
+        let says = format!("HTTP status {} from port {from}, followed by this connection", it.status);
+        evidence("cgroup_skb", it.at, says, json!({ "status": it.status, "port": from }))
+    });
+    let named = enrich::is_named_redirect(attempt, case.node);
+    let outcome = attempt.kubelet().map(|(_, it)| of_outcome(it)).filter(|_| named);
+    let both = answered.is_some() && named;
+    let seen = answered.into_iter().chain(seen).chain(outcome).collect();
+    let found = Finding::failure(Label::ProbeMisconfigured, seen, summary, fix);
+    Some(found.with_confidence(if both { sure } else { sure.min(Confidence::Likely) }))
+}
+
+/// A field of the probe, by the status of the answer.
+struct Field {
+    says: &'static str,
+    fix: &'static str,
+    sure: Confidence,
+}
+
+const HOST: Field = Field {
+    says: "the server serves no host of the name that the probe asks for: the pod's address and port, unless the probe has httpHeaders",
+    fix: "set httpGet.httpHeaders of the probe to a Host that the server serves, {name: Host, value: NAME}, or have the server answer the health path for any host",
+    sure: Confidence::Proven,
+};
+
+const SCHEME: Field = Field {
+    says: "the server says that the port speaks TLS, and the probe asks in plain HTTP",
+    fix: "set httpGet.scheme of the probe to HTTPS, or its port to one that speaks plain HTTP",
+    sure: Confidence::Proven,
+};
+
+/// The whole answer of Go's server to plain HTTP on a port of TLS, 76 bytes: "HTTP/1.0 400 Bad Request", an empty line, "Client sent
+/// an HTTP request to an HTTPS server." (net/http, `conn.serve`).
+const GO_ANSWER: u64 = 76;
+
+/// The server itself says what is wrong with the request.
+pub(super) fn by_status(case: &Case<'_>) -> Option<Finding> {
+    let field = field(case)?;
+    let found = answered_no(case)?;
+    Some(Finding {
+        label: Label::ProbeMisconfigured,
+        summary: format!("{}: {}", found.summary, field.says),
+        remediation: field.fix.to_owned(),
+        confidence: found.confidence.min(field.sure),
+        ..found
+    })
+}
+
+fn field(case: &Case<'_>) -> Option<Field> {
+    let attempt = case.attempt;
+    let answer = attempt.answer().map(|(_, answer)| answer).filter(|answer| answer.kind == AnswerKind::Http);
+    let by_kubelet = attempt.kubelet().and_then(|(_, it)| match it.says {
+        ProbeSays::Status(status) => Some(status),
+        _ => None,
+    });
+    let in_plain = enrich::asks_http(attempt, case.node) != Some(false);
+    match answer.and_then(|answer| answer.status).or(by_kubelet)? {
+        421 => Some(HOST),
+        400 if in_plain => match answer? {
+            answer if answer.says_tls => Some(SCHEME),
+            // A recording of before, in which the words were not looked for.
+            answer if answer.len.is_none() && attempt.received() == Some(GO_ANSWER) => {
+                Some(Field { sure: Confidence::Likely, ..SCHEME })
+            }
+            _ => None,
+        },
+        _ => None,
+    }
+}
+
+/// The preface of HTTP/2 was answered by a close, on a port that speaks TLS.
+fn grpc_to_tls(case: &Case<'_>) -> Option<Finding> {
+    let attempt = case.attempt;
+    let (ended, End::ClosedByServer | End::Reset) = attempt.ended? else { return None };
+    if !is_unanswered_grpc(case) || !case.settled {
+        return None;
+    }
+    let (tls, sure) = listener_speaks_tls(case).filter(|(_, sure)| *sure > Confidence::Possible)?;
+    let summary = format!(
+        "{} speaks TLS, and the probe asks in gRPC without TLS: the server closed the connection without an answer",
+        attempt.flow.dst
+    );
+    let seen: Vec<Evidence> = vec![of_state(ended, attempt.last.as_ref()?), tls];
+    let found = Finding::failure(Label::ProbeMisconfigured, seen, summary, GRPC_IN_PLAIN.to_owned());
+    Some(Finding { decided_at: ended, ..found.with_confidence(sure) })
+}
+
+/// It can be a gRPC probe only, has sent the preface of HTTP/2, and got no byte. A server of HTTP/2 sends its first frame at once
+/// (RFC 9113 3.4).
+pub(super) fn is_unanswered_grpc(case: &Case<'_>) -> bool {
+    let attempt = case.attempt;
+    let asked = attempt.sent().is_some_and(|n| n > 0) && attempt.received() == Some(0);
+    asked && enrich::asks_grpc(attempt, case.node)
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::event::{AnswerKind, Fact, ProbeSays, TcpState, TlsHello};
+    use crate::record::{Confidence, Outcome, Subject, Verdict};
+    use crate::testing::{NODE, POD, SYN, Stream};
+
+    fn answered(stream: &mut Stream, status: u16) -> &mut Stream {
+        stream.connect().established().answer(AnswerKind::Http, Some(status));
+        stream.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 76))
+    }
+
+    fn of(stream: &Stream) -> Vec<(&'static str, Confidence)> {
+        stream.verdicts().iter().map(|it| (it.verdict.label.name(), it.verdict.confidence)).collect()
+    }
+
+    fn last(stream: &Stream) -> Verdict {
+        stream.verdicts().pop().expect("a verdict").verdict
+    }
+
+    const SURE: (&str, Confidence) = ("probe_misconfigured", Confidence::Proven);
+    const LIKELY: (&str, Confidence) = ("probe_misconfigured", Confidence::Likely);
+
+    /// So many answers in a row.
+    fn redirects(stream: &mut Stream, count: u64) -> &mut Stream {
+        for conn in 100..100 + count {
+            answered(stream.again(conn), 302);
+        }
+        stream
+    }
+
+    #[test]
+    fn ten_redirects_in_a_row_are_a_loop() {
+        let mut stream = Stream::new();
+        redirects(stream.http_readiness(), 10).wait_ms(5);
+        assert_eq!(of(&stream), [LIKELY]);
+        let verdict = last(&stream);
+        assert!(
+            verdict.summary.contains("10 redirects in a row") && verdict.remediation.contains("httpGet.path"),
+            "{verdict:?}"
+        );
+        stream.kubelet(ProbeSays::TooManyRedirects);
+        assert_eq!(of(&stream).last(), Some(&SURE));
+    }
+
+    #[test]
+    fn fewer_redirects_or_others_are_none() {
+        let labels = |fill: fn(&mut Stream)| {
+            let mut stream = Stream::new();
+            fill(&mut stream);
+            stream.wait_ms(5).labels()
+        };
+        assert!(labels(|stream| _ = redirects(stream.http_readiness(), 9)).is_empty());
+        assert!(labels(|stream| _ = answered(redirects(stream.http_readiness(), 9).again(9), 200)).is_empty());
+        // Ten probes that are each redirected to another host.
+        let many = |stream: &mut Stream| {
+            stream.http_readiness();
+            (0..9).for_each(|_| _ = stream.readiness_too());
+            redirects(stream, 10);
+        };
+        assert!(labels(many).is_empty());
+        assert!(
+            labels(|stream| {
+                stream.http_readiness();
+                (100..120).for_each(|conn| _ = answered(stream.again(conn), 302).wait_ms(3_000));
+            })
+            .is_empty()
+        );
+    }
+
+    fn refused(stream: &mut Stream) -> &mut Stream {
+        stream.connect().reset_sent(SYN, true, None).reset_received(TcpState::SynSent, 0);
+        stream.state(TcpState::SynSent, TcpState::Close, 111, (0, 0, 0)).wait_ms(5)
+    }
+
+    #[test]
+    fn a_redirect_to_a_dead_port_is_named() {
+        let mut stream = Stream::new();
+        refused(answered(stream.http_readiness(), 302).again_to(8, "10.88.0.2:9"));
+        assert_eq!(of(&stream), [LIKELY]);
+        let verdict = stream.verdicts().remove(0);
+        assert_eq!(verdict.subject, Subject::Probe);
+        assert_eq!(verdict.probe.as_ref().and_then(|it| it.port), Some(8080));
+        let verdict = &verdict.verdict;
+        assert!(verdict.summary.contains("port 8080, whose answer (status 302)"), "{}", verdict.summary);
+        assert_eq!(verdict.summary.matches("redirected").count(), 1, "{}", verdict.summary);
+        assert!(!verdict.remediation.contains("make the process listen"), "{}", verdict.remediation);
+        stream.kubelet_at_target(ProbeSays::Network);
+        assert_eq!(of(&stream).last(), Some(&SURE));
+    }
+
+    #[test]
+    fn a_dead_port_that_is_asked_itself_is_refused() {
+        let labels = |fill: fn(&mut Stream)| {
+            let mut stream = Stream::new();
+            fill(&mut stream);
+            stream.labels()
+        };
+        assert_eq!(
+            labels(|stream| _ = refused(answered(stream.http_readiness(), 302).again(8))),
+            ["connection_refused"]
+        );
+        let late = |stream: &mut Stream| {
+            answered(stream.http_readiness(), 302).wait_ms(500);
+            refused(stream.again_to(8, "10.88.0.2:9"));
+        };
+        assert_eq!(labels(late), ["connection_refused"]);
+        let other = |stream: &mut Stream| {
+            stream.http_readiness_on(9);
+            refused(answered(stream, 302).again_to(8, "10.88.0.2:9"));
+        };
+        assert_eq!(labels(other), ["connection_refused"]);
+    }
+
+    #[test]
+    fn a_421_is_the_host_header() {
+        let mut stream = Stream::new();
+        assert_eq!(of(answered(stream.http_readiness(), 421)), [SURE]);
+        assert!(last(&stream).remediation.contains("httpGet.httpHeaders"));
+        let mut tls = Stream::new();
+        tls.https_readiness().connect().established();
+        tls.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 200)).kubelet(ProbeSays::Status(421));
+        assert_eq!(of(&tls), [LIKELY]);
+        let mut other = Stream::new();
+        assert_eq!(answered(other.http_readiness(), 404).labels(), ["app_status_failure"]);
+    }
+
+    #[test]
+    fn a_400_that_says_so_is_a_port_of_tls() {
+        let decided = |says_tls: bool, len: Option<u16>, received: u64| {
+            let mut stream = Stream::new();
+            stream.http_readiness().connect().established();
+            stream.answer_with(AnswerKind::Http, Some(400), |it| (it.says_tls, it.len) = (says_tls, len));
+            of(stream.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, received)))
+        };
+        assert_eq!(decided(true, Some(400), 400), [SURE]);
+        assert_eq!(decided(false, None, 76), [LIKELY], "a recording of before");
+        let no = [("app_status_failure", Confidence::Proven)];
+        assert_eq!((decided(false, Some(76), 76), decided(false, None, 75)), (no.to_vec(), no.to_vec()));
+    }
+
+    /// By a FIN, or by a RST for what it has not read.
+    fn closed(stream: &mut Stream, reset: bool) -> &mut Stream {
+        stream.connect().established();
+        if reset {
+            stream.reset_received(TcpState::Established, 0);
+            stream.state(TcpState::Established, TcpState::Close, 104, (33, 34, 0)).reset_sent(SYN, false, Some("app"));
+        } else {
+            stream.state(TcpState::Established, TcpState::CloseWait, 0, (33, 34, 1));
+            stream.own(|it| _ = it.state(TcpState::CloseWait, TcpState::LastAck, 0, (33, 34, 1)));
+        }
+        stream.wait_ms(5).push(Fact::Tick)
+    }
+
+    #[test]
+    fn grpc_without_tls_at_a_port_that_speaks_tls() {
+        for reset in [false, true] {
+            let mut stream = Stream::new();
+            stream.grpc_readiness(1).links(true, &["10.88.0.1"]);
+            let addr = "10.88.0.2:8080".parse().expect("an address");
+            stream.push(Fact::TlsHello(TlsHello { netns: Some(POD), addr }));
+            assert_eq!(of(closed(&mut stream, reset)).last(), Some(&LIKELY), "reset: {reset}");
+            let mut unheard = Stream::new();
+            closed(unheard.grpc_readiness(1), reset);
+            assert_eq!(unheard.labels(), ["closed_without_answer"], "reset: {reset}");
+            let verdict = last(&unheard);
+            assert!(
+                verdict.summary.contains("most likely speaks TLS") && verdict.remediation.contains("grpc.mode: TLS"),
+                "{verdict:?}"
+            );
+            let mut http = Stream::new();
+            http.http_readiness().push(Fact::TlsHello(TlsHello { netns: Some(NODE), addr }));
+            assert!(closed(&mut http, reset).labels().iter().all(|it| *it != "probe_misconfigured"));
+        }
+    }
+
+    #[test]
+    fn each_of_them_is_a_failure() {
+        let mut stream = Stream::new();
+        redirects(stream.http_readiness(), 10).wait_ms(5);
+        assert!(stream.verdicts().iter().all(|it| it.verdict.outcome == Outcome::Failure));
+    }
+}
