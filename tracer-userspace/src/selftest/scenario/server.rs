@@ -1,5 +1,7 @@
 //! The target's side fails: nobody listens, somebody resets, nobody answers.
 
+use std::net::SocketAddr;
+
 use crate::record::{Label, Outcome};
 use anyhow::{Context, Result};
 
@@ -21,10 +23,12 @@ pub(super) const ALL: &[Scenario] = &[
     Scenario::new("mid_stream_rst_v6", Some(Label::MidStreamRst), |s| reset(s, "rst")).v6().on_every_kernel(),
     Scenario::new("mid_stream_rst_unread", Some(Label::MidStreamRst), |s| reset(s, "rst-unread")),
     Scenario::new("mid_stream_rst_at_accept", Some(Label::MidStreamRst), |s| reset(s, "rst-at-accept")),
+    Scenario::new("mid_stream_rst_in_the_middle", Some(Label::MidStreamRst), |s| reset(s, "bodyless-rst")),
     Scenario::new("slow_response", Some(Label::SlowResponse), |s| slow(s, "hang", Kind::Http, HTTP)).on_every_kernel(),
     Scenario::new("slow_response_v6", Some(Label::SlowResponse), |s| slow(s, "hang", Kind::Http, HTTP))
         .v6()
         .on_every_kernel(),
+    Scenario::new("slow_response_partial", Some(Label::SlowResponse), |s| slow(s, "bodyless", Kind::Http, HTTP)),
     Scenario::new("slow_response_never_accepted", Some(Label::SlowResponse), |s| slow(s, "noaccept", Kind::Http, HTTP)),
     Scenario::new("slow_response_throttled", Some(Label::SlowResponse), throttled)
         .also(Label::CpuThrottled)
@@ -53,6 +57,13 @@ pub(super) const ALL: &[Scenario] = &[
         let pod = s.serving("tls-refuse", TLS)?;
         s.fails(Kind::Https, pod, Ending::Error)
     }),
+    Scenario::new("app_status_failure_short", NO, |s| says_no(s, "short", Ending::Eof)),
+    Scenario::new("probe_misconfigured", MISCONFIGURED, |s| says_no(s, "go-tls", Ending::Status)),
+    Scenario::new("probe_misconfigured_v6", MISCONFIGURED, |s| says_no(s, "go-tls", Ending::Status)).v6(),
+    Scenario::new("probe_misconfigured_host", MISCONFIGURED, |s| says_no(s, "421", Ending::Status)),
+    Scenario::new("probe_misconfigured_redirect_loop", MISCONFIGURED, redirect_loop),
+    Scenario::new("probe_misconfigured_redirect_dead", MISCONFIGURED, redirect_dead),
+    Scenario::new("app_status_unasked", None, unasked),
     Scenario::new("app_status_large_answer", None, |s| {
         let pod = s.serving("big", HTTP)?;
         s.succeeds(Kind::Http, pod)
@@ -62,6 +73,9 @@ pub(super) const ALL: &[Scenario] = &[
 const CLOSED: Option<Label> = Some(Label::ClosedWithoutAnswer);
 const LATE: Option<Label> = Some(Label::KubeletDelayed);
 const NO: Option<Label> = Some(Label::AppStatusFailure);
+const MISCONFIGURED: Option<Label> = Some(Label::ProbeMisconfigured);
+/// Port of the pods that no probe asks.
+const UNPROBED: u16 = 9100;
 
 /// The pod is older than the tracer: that it never listened is not known.
 fn refused(stage: &mut Stage<'_>) -> Result<()> {
@@ -133,6 +147,32 @@ fn says_no(stage: &mut Stage<'_>, mode: &str, how: Ending) -> Result<()> {
     stage.fails(Kind::Http, pod, how)
 }
 
+/// The kubelet makes a connection for each redirect, and follows no more after ten answers.
+fn redirect_loop(stage: &mut Stage<'_>) -> Result<()> {
+    let pod = stage.serving("redirect", HTTP)?;
+    for _ in 1..10 {
+        stage.succeeds(Kind::Http, pod)?;
+    }
+    let looped = stage.verdict(Label::ProbeMisconfigured, Outcome::Failure);
+    stage.attempt(Kind::Http, pod, Ending::Ok, looped)
+}
+
+/// The redirect leads to a port where nobody listens.
+fn redirect_dead(stage: &mut Stage<'_>) -> Result<()> {
+    let pod = stage.serving("redirect", HTTP)?;
+    stage.succeeds(Kind::Http, pod)?;
+    stage.fails(Kind::Http, SocketAddr::new(pod.ip(), UNPROBED), Ending::Refused)
+}
+
+/// A tcpSocket probe of a server that says no to whoever connects, on a port whose probes are known and on another.
+fn unasked(stage: &mut Stage<'_>) -> Result<()> {
+    for port in [HTTP, UNPROBED] {
+        let pod = stage.serving("greet-503", port)?;
+        stage.succeeds(Kind::Tcp, pod)?;
+    }
+    Ok(())
+}
+
 /// The process computes, and its container has used up its CPU quota: that is said beside the cause.
 fn throttled(stage: &mut Stage<'_>) -> Result<()> {
     let pod = stage.serving("burn", HTTP)?;
@@ -141,7 +181,7 @@ fn throttled(stage: &mut Stage<'_>) -> Result<()> {
     stage.fails(Kind::Http, pod, Ending::Timeout)
 }
 
-fn appliance(stage: &mut Stage<'_>, mode: &str) -> Result<std::net::SocketAddr> {
+fn appliance(stage: &mut Stage<'_>, mode: &str) -> Result<SocketAddr> {
     let pod = stage.world.bare_pod()?;
     let addr = pod.addr(Family::V4, HTTP);
     pod.serve(stage.options, &[mode, "eth0", &addr.ip().to_string()]).context("start the appliance")?;

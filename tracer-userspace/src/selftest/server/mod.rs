@@ -24,6 +24,14 @@ pub enum Mode {
     EarlyHints,
     /// 503.
     Unavailable,
+    /// 503 to whoever connects, before it has asked.
+    Greet,
+    /// 421.
+    Misdirected,
+    /// What Go's server says in plain on a port that speaks TLS.
+    GoTls,
+    /// 302.
+    Redirect,
     /// Accepts, reads, says so on stdout, never answers.
     Hang,
     /// Listens, never accepts.
@@ -52,6 +60,12 @@ pub enum Mode {
     Slow(Duration),
     /// Answers with half a header, then closes.
     Partial,
+    /// Answers with less than a status line, then closes.
+    Short,
+    /// Answers with a header, and never with the body that it promises.
+    Bodyless,
+    /// The same, and a RST after a while.
+    BodylessRst,
     /// 200 in TLS.
     Tls,
     /// Refuses TLS to who asks for no name that it serves.
@@ -78,6 +92,13 @@ impl Mode {
             "http" => Self::Http,
             "early-hints" => Self::EarlyHints,
             "503" => Self::Unavailable,
+            "greet-503" => Self::Greet,
+            "421" => Self::Misdirected,
+            "go-tls" => Self::GoTls,
+            "redirect" => Self::Redirect,
+            "short" => Self::Short,
+            "bodyless" => Self::Bodyless,
+            "bodyless-rst" => Self::BodylessRst,
             "hang" => Self::Hang,
             "noaccept" => Self::NoAccept,
             "rst" => Self::Rst,
@@ -144,6 +165,24 @@ fn treat(mut stream: TcpStream, mode: Mode, tls: &tls::Acceptor) -> io::Result<(
     match mode {
         Mode::Http => answer(&mut stream, "200 OK"),
         Mode::Unavailable => answer(&mut stream, "503 Service Unavailable"),
+        Mode::Greet => {
+            write_status(&mut stream, "503 Service Unavailable")?;
+            drain(&mut stream)
+        }
+        Mode::Misdirected => answer(&mut stream, "421 Misdirected Request"),
+        Mode::GoTls => say(&mut stream, GO_TLS),
+        Mode::Redirect => answer(&mut stream, "302 Found"),
+        Mode::Short => say(&mut stream, b"\x15\x03\x01\x00"),
+        Mode::Bodyless => {
+            say(&mut stream, BODYLESS)?;
+            drain(&mut stream)
+        }
+        Mode::BodylessRst => {
+            say(&mut stream, BODYLESS)?;
+            // As long as a handler takes that fails in the middle.
+            thread::sleep(Duration::from_millis(100));
+            reset(stream)
+        }
         Mode::EarlyHints => hint_early(&mut stream),
         Mode::Hang => hang(&mut stream),
         Mode::TlsHang | Mode::NoAccept | Mode::Backlog(_) => drain(&mut stream),
@@ -185,6 +224,16 @@ fn treat(mut stream: TcpStream, mode: Mode, tls: &tls::Acceptor) -> io::Result<(
         }
         Mode::Tls | Mode::TlsRefuse => tls.answer(stream),
     }
+}
+
+/// net/http, `conn.serve`.
+const GO_TLS: &[u8] = b"HTTP/1.0 400 Bad Request\r\n\r\nClient sent an HTTP request to an HTTPS server.\n";
+const BODYLESS: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nok\n";
+
+/// Reads a request and says this.
+fn say(stream: &mut TcpStream, words: &[u8]) -> io::Result<()> {
+    read_request(stream)?;
+    stream.write_all(words)
 }
 
 /// Reads a request and answers it.
