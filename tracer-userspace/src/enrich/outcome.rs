@@ -110,7 +110,7 @@ pub fn is_redirect_loop(attempt: &Attempt, node: &Node) -> bool {
         return true;
     }
     let many = redirected.answers + 1 >= MOST_REDIRECTS && is_kubelet_name(&attempt.actor.comm);
-    let probes = specs_dialled(attempt, node).count();
+    let probes = specs_dialled(attempt, node).filter(|(.., spec)| spec.handler == Handler::Http).count();
     let to_node = || attempt.netns.is_some_and(|netns| node.owns(netns, attempt.flow.dst.ip()));
     many && probes < MOST_REDIRECTS as usize && (probes > 0 || !to_node())
 }
