@@ -217,3 +217,33 @@ fn a_torn_record_is_written_again_elsewhere() {
     assert_eq!(output.stdout, ran(&["replay", &good]).stdout);
     assert_eq!(std::fs::metadata(&path).unwrap().len(), 900, "half a record was left");
 }
+
+/// Pods of a cluster with a kubelet 1.36.2, each of which fails in a way of its own. Tracepoints only.
+const KUBELET_1_36: &str = include_str!("../testdata/kubelet-1.36-probes.ndjson");
+
+#[test]
+fn probes_of_a_real_kubelet_have_the_right_causes() {
+    let dir = Dir::new();
+    let output = ran(&["replay", &dir.file("kubelet", KUBELET_1_36), "-o", "ndjson"]);
+    let records = records(&output);
+    let verdicts = |pod: &str| {
+        let of_pod = records.iter().filter(|it| it["type"] == "verdict" && it["k8s"]["pod_name"] == pod);
+        of_pod.map(|it| it["verdict"].clone()).collect::<Vec<_>>()
+    };
+    for (pod, label, fix) in [
+        ("redirloop", "probe_misconfigured", "httpGet.path"),
+        ("redirdead", "probe_misconfigured", "httpGet.path"),
+        ("host421", "probe_misconfigured", "httpGet.httpHeaders"),
+        ("httptohttps", "probe_misconfigured", "httpGet.scheme of the probe to HTTPS"),
+        ("grpctotls", "closed_without_answer", "grpc.mode: TLS"),
+        ("bodyslow", "slow_response", "timeoutSeconds"),
+    ] {
+        let verdicts = verdicts(pod);
+        assert!(!verdicts.is_empty(), "{pod}");
+        for verdict in verdicts {
+            assert_eq!(verdict["label"], label, "{pod}: {verdict}");
+            assert!(verdict["remediation"].as_str().is_some_and(|it| it.contains(fix)), "{pod}: {verdict}");
+            assert!(!verdict.to_string().contains("the kubelet ignores this result"), "{pod}: {verdict}");
+        }
+    }
+}
