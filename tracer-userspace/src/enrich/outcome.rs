@@ -7,7 +7,7 @@ use super::{
 };
 use crate::correlate::attempt::{Attempt, End};
 use crate::correlate::node::Node;
-use crate::event::{Handler, ProbeSays, TcpState, is_kubelet_name};
+use crate::event::{Handler, ProbeSays, TcpState};
 
 /// It was connected only when every probe that it can be had given up, and then nothing came of it.
 ///
@@ -109,7 +109,7 @@ pub fn is_redirect_loop(attempt: &Attempt, node: &Node) -> bool {
     if attempt.kubelet().is_some_and(|(_, said)| said.says == ProbeSays::TooManyRedirects) {
         return true;
     }
-    let many = redirected.answers + 1 >= MOST_REDIRECTS && is_kubelet_name(&attempt.actor.comm);
+    let many = redirected.answers + 1 >= MOST_REDIRECTS;
     let probes = specs_dialled(attempt, node).filter(|(.., spec)| spec.handler == Handler::Http).count();
     let to_node = || attempt.netns.is_some_and(|netns| node.owns(netns, attempt.flow.dst.ip()));
     many && probes < MOST_REDIRECTS as usize && (probes > 0 || !to_node())
