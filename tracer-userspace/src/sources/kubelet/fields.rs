@@ -13,6 +13,9 @@ pub(super) struct Header {
 /// Seconds of a quarter of an hour: every time zone is a multiple of it away.
 const QUARTER_S: u64 = 900;
 
+/// MicroShift writes its component before the header; `???` where it knows none.
+const COMPONENTS: &[&str] = &["kubelet ", "??? "];
+
 /// The header at a message's begin (a log daemon puts its own before it), and what follows it.
 pub(super) fn header(line: &str) -> Option<(Header, &str)> {
     let (head, rest) = line.split_once("] ")?;
@@ -21,6 +24,7 @@ pub(super) fn header(line: &str) -> Option<(Header, &str)> {
     let (head, time) = last_word(head);
     let (before, day) = last_word(head);
     let is_day = |digits: &str| digits.len() == 4 && digits.bytes().all(|it| it.is_ascii_digit());
+    let before = COMPONENTS.iter().find_map(|it| before.strip_suffix(it)).unwrap_or(before);
     let is_header = day.strip_prefix(['I', 'W', 'E', 'F']).is_some_and(is_day) && place.contains(':');
     let header = Header { in_quarter: in_quarter(time)?, pid: pid.parse().ok() };
     (is_header && is_at_message(before)).then_some((header, rest))
@@ -122,7 +126,8 @@ mod tests {
 
     #[test]
     fn a_header_is_found_behind_another() {
-        for before in ["", "Nov 20 15:50:38 n1 kubelet[13560]: "] {
+        let of_microshift = ["kubelet ", "??? ", "Nov 20 15:50:38 n1 microshift[13560]: kubelet "];
+        for before in ["", "Nov 20 15:50:38 n1 kubelet[13560]: "].into_iter().chain(of_microshift) {
             let line = format!("{before}I1120 15:50:38.197403   13560 prober.go:117] Readiness probe");
             let (header, rest) = header(&line).unwrap();
             assert_eq!(header, Header { in_quarter: Duration::from_micros(338_197_403), pid: Some(13560) });
@@ -142,7 +147,7 @@ mod tests {
         for before in ["Nov 20 15:50:38 n1 kubelet: ", "2026-11-20T15:50:38Z stderr F ", "<30>1 2026-11-20 n1 k 7 - - "]
         {
             assert!(header_of(before), "{before}");
-            for printed in ["#011", "#011 ", "#011a: ", "\t", "\t ", "\ta F ", "\\t", "\\t ", " "] {
+            for printed in ["#011", "#011 ", "#011a: ", "\t", "\t ", "\ta F ", "\tkubelet ", "\\t", "\\t ", " "] {
                 assert!(!header_of(&format!("{before}{printed}")), "{before}{printed}");
             }
         }
