@@ -275,9 +275,14 @@ impl Node {
     /// `namespace/name` of the Service behind a NodePort.
     #[must_use]
     pub fn service_of(&self, port: &NodePort) -> Option<String> {
-        let has_it = |service: &&Service| service.ports.iter().any(|it| it.node_port == Some(port.port));
-        let named = || self.services.iter().find(has_it).map(|it| format!("{}/{}", it.namespace, it.name));
-        port.service.clone().or_else(named)
+        port.service.clone().or_else(|| self.service_of_number(port.port))
+    }
+
+    /// The same by the number alone, where no table that was read has the NodePort yet.
+    #[must_use]
+    pub fn service_of_number(&self, node_port: u16) -> Option<String> {
+        let has_it = |service: &&Service| service.ports.iter().any(|it| it.node_port == Some(node_port));
+        self.services.iter().find(has_it).map(|it| format!("{}/{}", it.namespace, it.name))
     }
 
     /// When a ClientHello was last seen at this listener: by its namespace, or, where one of the two is

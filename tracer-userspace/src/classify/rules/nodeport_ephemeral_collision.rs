@@ -91,7 +91,12 @@ fn finding(case: &Case<'_>, port: Option<&NodePort>, mut seen: Vec<Evidence>) ->
     let src = case.attempt.flow.src;
     let decided_at = seen.iter().map(|e| e.time_boot_ns).max();
     seen.extend(port.map(|p| table_entry(case, p, decided_at.unwrap_or(case.attempt.started))));
-    let service = port.and_then(|p| case.node.service_of(p)).map(|s| format!(" of Service {s}")).unwrap_or_default();
+    let listed = || case.node.service_of_number(src.port());
+    let service = port
+        .and_then(|p| case.node.service_of(p))
+        .or_else(listed)
+        .map(|s| format!(" of Service {s}"))
+        .unwrap_or_default();
     let summary = format!(
         "source port {} of this attempt to {} is the NodePort{service}; IPVS took the target's SYN-ACK for it and sent it to {}; {} keeps retransmitting its SYN{}",
         src.port(),
@@ -201,9 +206,25 @@ fn reserved<'a>(case: &Case<'a>) -> Option<&'a [(u16, u16)]> {
 
 #[cfg(test)]
 mod tests {
-    use crate::event::{Fact, Flow, IpvsOp, ListenerState, NodeSettings, ProxyMode, RuleVerdict, TcpState, Via};
+    use crate::event::{
+        Fact, Flow, IpvsOp, ListenerState, NodeSettings, ProxyMode, RuleVerdict, Service, ServicePort, Services,
+        TcpState, Via,
+    };
     use crate::record::Confidence;
     use crate::testing::{NODE, SYN, SYN_ACK, Stream, firewall, rule};
+
+    /// The table was read before the Service was made.
+    #[test]
+    fn the_list_of_services_names_a_node_port_that_no_table_has() {
+        let ports = vec![ServicePort { name: None, port: 80, node_port: Some(40_000) }];
+        let (namespace, name) = ("shop".into(), "cart".into());
+        let cart =
+            Service { namespace, name, ports, cluster_ips: vec![], ready_endpoints: None, not_ready_endpoints: vec![] };
+        let mut stream = Stream::new();
+        stream.push(Fact::Services(Services { services: vec![cart] })).connect().ipvs(SYN_ACK, IpvsOp::Translate);
+        let summary = &stream.verdicts()[0].verdict.summary;
+        assert!(summary.contains("is the NodePort of Service shop/cart;"), "{summary}");
+    }
 
     #[test]
     fn a_syn_ack_that_ipvs_took() {
