@@ -5,7 +5,7 @@ use serde_json::json;
 
 use super::Case;
 use super::evidence::{evidence, netfilter_hook, plain};
-use super::owner::{Owner, owner_of};
+use super::owner::{self, Owner, owner_of};
 use crate::correlate::firewalls::Reading;
 use crate::event::{Backend, FirewallRule, PacketDrop, RuleVerdict, Tracked};
 use crate::record::Evidence;
@@ -101,6 +101,9 @@ fn frees_in_chain(case: &Case<'_>) -> bool {
 
 /// Without those that come after a rule that every such packet ends at.
 fn reached(mut reached: Vec<Candidate<'_>>) -> Vec<Candidate<'_>> {
+    if reached.iter().any(|(_, rule)| owner::is_endpoints_check(rule)) {
+        reached.retain(|(_, rule)| !owner::is_cluster_ips_check(rule));
+    }
     let ends: Vec<&FirewallRule> = reached.iter().map(|(_, rule)| *rule).filter(|rule| rule.exact).collect();
     for end in ends {
         let mut after = false;

@@ -1,6 +1,6 @@
 //! Who made a netfilter rule, by the names of its chain and table.
 
-use crate::event::FirewallRule;
+use crate::event::{Backend, FirewallRule};
 
 /// Software that writes rules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,6 +74,22 @@ pub(super) fn owner_of(rule: &FirewallRule, all: &[FirewallRule]) -> Option<Owne
         let mut owners = neighbours.filter_map(|it| by_chain(&it.chain));
         rule.policy.then(|| owners.find(|owner| owner.name == "ufw")).flatten()
     })
+}
+
+/// A Service without endpoints, which kube-proxy looks up by its address, protocol and port before it rejects what is left of its
+/// ClusterIPs (pkg/proxy/nftables, `setupNFTables`).
+pub(super) fn is_endpoints_check(rule: &FirewallRule) -> bool {
+    let chains = ["service-endpoints-check", "nodeport-endpoints-check"];
+    is_nft_proxy(rule) && chains.contains(&rule.chain.as_str()) && rule.when.dport.is_some()
+}
+
+/// A ClusterIP of a Service without that port, or of none.
+pub(super) fn is_cluster_ips_check(rule: &FirewallRule) -> bool {
+    is_nft_proxy(rule) && rule.chain == "cluster-ips-check"
+}
+
+fn is_nft_proxy(rule: &FirewallRule) -> bool {
+    rule.backend == Backend::Nftables && rule.table == "kube-proxy"
 }
 
 pub(crate) fn by_chain(chain: &str) -> Option<Owner> {

@@ -7,6 +7,7 @@ use serde_json::json;
 use super::super::evidence::{evidence, of_drop, of_ipvs};
 use super::super::kubectl;
 use super::super::netfilter::{is_port_unreachable, stopped};
+use super::super::owner::is_cluster_ips_check;
 use super::{Case, Finding, Label, icmp_hook, in_handshake, in_namespace, network_policy_drop, silent};
 use crate::enrich;
 use crate::event::{FirewallRule, IpvsOp, NodePort, NodePorts, PacketDrop, ProxyMode, Service};
@@ -19,7 +20,7 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     }
     let by_program = || by_program(case).or_else(|| by_connect(case));
     let by_list = || by_list(case).or_else(by_program).or_else(|| by_silence(case));
-    by_ipvs(case).or_else(|| by_rule(case)).or_else(|| by_table(case)).or_else(by_list)
+    by_ipvs(case).or_else(|| by_rule(case)).or_else(|| by_cluster_ip(case)).or_else(|| by_table(case)).or_else(by_list)
 }
 
 /// IPVS found a virtual service without a backend for this attempt's SYN. kube-proxy gives it no endpoints of other nodes
@@ -55,6 +56,21 @@ fn by_rule(case: &Case<'_>) -> Option<Finding> {
     let said = format!("kube-proxy's rule{}{}", stopped.did(case), stopped.words());
     let make = |summary, remediation| stopped.finding(case, Label::ServiceNoEndpoints, summary, remediation);
     Some(finding(case, named, lacking, &said, make).with_confidence(confidence))
+}
+
+/// kube-proxy's rule for ClusterIPs is the only one that can have stopped it: no Service has that port there.
+fn by_cluster_ip(case: &Case<'_>) -> Option<Finding> {
+    let stopped = stopped(case)?;
+    let blame = stopped.blame.as_ref().filter(|blame| blame.all(is_cluster_ips_check))?;
+    let confidence = if blame.certain().is_some() { Confidence::Proven } else { Confidence::Likely };
+    let summary = format!(
+        "no Service has port {} at the ClusterIP {}: kube-proxy's rule{}{}",
+        case.attempt.flow.dst.port(),
+        case.attempt.flow.dst.ip(),
+        stopped.did(case),
+        stopped.words()
+    );
+    Some(stopped.finding(case, Label::ServiceNoEndpoints, summary, NO_PORT.to_owned()).with_confidence(confidence))
 }
 
 /// No hook tells what IPVS does, its table has no backend for the Service or NodePort that was dialled, and the SYN was answered
@@ -141,6 +157,8 @@ fn by_silence(case: &Case<'_>) -> Option<Finding> {
     let found = silent.then(|| finding(case, None, Lacking::Everywhere, "the SYN had no answer", make))?;
     Some(found.with_confidence(Confidence::Possible))
 }
+
+const NO_PORT: &str = "dial a port that the Service has, or add the port to it: kubectl get services --all-namespaces -o wide; if the Service is there, see whether kube-proxy on this node is behind";
 
 /// Where there is no endpoint.
 #[derive(Clone, Copy, Debug)]

@@ -1,7 +1,8 @@
 use std::net::IpAddr;
 
 use crate::event::{
-    Fact, FirewallRule, IpvsOp, NodePorts, Pod, Pods, ProxyMode, RuleVerdict, Service, ServicePort, Services,
+    Fact, FirewallRule, IpvsOp, NodePorts, Pod, Pods, Prefix, ProxyMode, RuleVerdict, Service, ServicePort, Services,
+    When,
 };
 use crate::record::{Confidence, VerdictBody};
 use crate::testing::{NODE, POD, SYN, SYN_ACK, Stream, firewall, rule};
@@ -232,4 +233,39 @@ fn a_program_that_drops_the_syn_to_a_service_that_is_empty_says_why() {
     assert_eq!(said(SYN, &[]), ("service_no_endpoints", Confidence::Likely));
     assert_eq!(said(SYN, &["10.88.0.7"]), ("network_policy_drop", Confidence::Proven));
     assert_eq!(said(SYN_ACK, &[]), ("network_policy_drop", Confidence::Proven), "somebody did answer");
+}
+
+/// As kube-proxy 1.36 writes them, and as a reading lists them: chains that several hooks share are no base chain's.
+fn of_kube_proxy_1_36(chain: &str, comment: &str, when: When) -> FirewallRule {
+    FirewallRule {
+        family: "ip".into(),
+        table: "kube-proxy".into(),
+        base: None,
+        hooks: vec!["FORWARD".into(), "OUTPUT".into()],
+        comment: Some(comment.into()),
+        exact: false,
+        priority: None,
+        when: When { new: true, ..when },
+        ..rule(chain, RuleVerdict::Reject)
+    }
+}
+
+#[test]
+fn what_kube_proxy_looks_up_first_is_not_what_it_rejects_last() {
+    let invalid = "Reject traffic to invalid ports of ClusterIPs";
+    let last = of_kube_proxy_1_36("cluster-ips-check", invalid, When::default());
+    let when = When { dst: Some(Prefix { addr: [10, 96, 0, 9].into(), len: 32 }), dport: Some(80), ..When::default() };
+    let first = of_kube_proxy_1_36("service-endpoints-check", "shop/cart:http has no endpoints", when);
+    let said = |rules: Vec<FirewallRule>| {
+        let mut stream = Stream::to("10.96.0.9:80");
+        stream.connect().icmp_in(NODE, 3, 3).drop(SYN, "NETFILTER_DROP", NODE).push(firewall(NODE, rules)).gives_up();
+        stream.verdicts().pop().expect("a verdict").verdict
+    };
+    let empty = said(vec![first, last.clone()]);
+    assert_eq!((empty.label.name(), empty.confidence), ("service_no_endpoints", Confidence::Proven));
+    assert!(empty.summary.starts_with("Service shop/cart:http at 10.96.0.9:80 has no ready endpoint"), "{empty:?}");
+    assert!(!empty.summary.contains("one of"), "{}", empty.summary);
+    let unknown = said(vec![last]);
+    assert_eq!(unknown.label.name(), "service_no_endpoints");
+    assert!(unknown.summary.starts_with("no Service has port 80 at the ClusterIP 10.96.0.9"), "{}", unknown.summary);
 }

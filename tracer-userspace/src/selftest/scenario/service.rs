@@ -26,6 +26,7 @@ pub(super) const ALL: &[Scenario] = &[
     Scenario::new("service_no_endpoints_node_port", EMPTY, node_port).own().needs(&[Need::Iptables]),
     Scenario::new("service_no_endpoints_nftables", EMPTY, nftables).own().needs(&[Need::Nft]),
     Scenario::new("service_no_endpoints_nftables_v6", EMPTY, nftables).own().v6().needs(&[Need::Nft]),
+    Scenario::new("service_no_endpoints_nftables_1_36", EMPTY, nftables_1_36).own().needs(&[Need::Nft]),
     Scenario::new("service_no_local_endpoints_iptables", EMPTY, |s| no_local(s, "iptables-nft-restore"))
         .own()
         .needs(&[Need::Iptables]),
@@ -35,7 +36,7 @@ pub(super) const ALL: &[Scenario] = &[
     Scenario::new("service_no_local_endpoints_nftables", EMPTY, no_local_nftables).own().needs(&[Need::Nft]),
     Scenario::new("service_no_endpoints_ipvs", EMPTY, by_ipvs).own().needs(&[Need::Ipvs]).on_every_kernel(),
     Scenario::new("service_no_endpoints_circular", EMPTY, circular).own().needs(&[Need::Iptables]),
-    Scenario::new("service_unknown_port", Some(Label::FirewallReject), unknown_port).own().needs(&[Need::Nft]),
+    Scenario::new("service_unknown_port", EMPTY, unknown_port).own().needs(&[Need::Nft]),
     Scenario::new("conntrack_invalid", INVALID, |s| untracked_syn(s, "")).needs(&[Need::Nft]).on_every_kernel(),
     Scenario::new("conntrack_invalid_v6", INVALID, |s| untracked_syn(s, "")).v6().needs(&[Need::Nft]),
     Scenario::new("conntrack_invalid_iptables", INVALID, invalid_iptables).needs(&[Need::Iptables]),
@@ -134,6 +135,38 @@ fn nftables(stage: &mut Stage<'_>) -> Result<()> {
     stage.fails_elsewhere(Kind::Http, service, Ending::Refused)
 }
 
+/// kube-proxy 1.36: one chain for each hook, whose rules jump to the chains that all hooks share.
+fn nftables_1_36(stage: &mut Stage<'_>) -> Result<()> {
+    let service = cluster_ip(stage)?;
+    let ip = service.ip();
+    stage.world.node.nft(&format!(
+        "table ip kube-proxy {{
+           set cluster-ips {{ type ipv4_addr; elements = {{ 10.96.0.1, {ip} }}; }};
+           set nodeport-ips {{ type ipv4_addr; elements = {{ 10.89.0.1 }}; }};
+           map no-endpoint-services {{ type ipv4_addr . inet_proto . inet_service : verdict; elements = {{
+             {ip} . tcp . 80 comment \"shop/cart:http\" : goto reject-chain }}; }};
+           map no-endpoint-nodeports {{ type inet_proto . inet_service : verdict; }};
+           chain reject-chain {{ reject; }};
+           chain nodeport-endpoints-check {{ ip daddr @nodeport-ips meta l4proto . th dport vmap @no-endpoint-nodeports; }};
+           chain service-endpoints-check {{ ip daddr . meta l4proto . th dport vmap @no-endpoint-services; }};
+           chain cluster-ips-check {{
+             ip daddr @cluster-ips reject comment \"Reject traffic to invalid ports of ClusterIPs\";
+             ip daddr 10.96.0.0/16 drop comment \"Drop traffic to unallocated ClusterIPs\"; }};
+           chain filter-input {{ type filter hook input priority filter;
+             ct state new jump nodeport-endpoints-check; ct state new jump service-endpoints-check; }};
+           chain filter-forward {{ type filter hook forward priority filter;
+             ct state new jump service-endpoints-check; ct state new jump cluster-ips-check; }};
+           chain filter-output {{ type filter hook output priority filter;
+             ct state new jump service-endpoints-check; ct state new jump cluster-ips-check; }}; }}\n"
+    ))?;
+    (stage.watch)()?;
+    stage.mentions(&[
+        "Service shop/cart:http at",
+        "\"shop/cart:http has no endpoints\" in chain ip kube-proxy service-endpoints-check",
+    ]);
+    stage.fails_elsewhere(Kind::Http, service, Ending::Refused)
+}
+
 /// As in [`no_local`], with an address whose policy its chain does not tell.
 fn no_local_nftables(stage: &mut Stage<'_>) -> Result<()> {
     let service = cluster_ip(stage)?;
@@ -149,7 +182,7 @@ fn unknown_port(stage: &mut Stage<'_>) -> Result<()> {
     let service = cluster_ip(stage)?;
     proxy_tables(stage, service, "goto reject-chain")?;
     (stage.watch)()?;
-    stage.mentions(&["kube-proxy cluster-ips-check"]);
+    stage.mentions(&["no Service has port 81", "kube-proxy cluster-ips-check"]);
     stage.fails_elsewhere(Kind::Http, SocketAddr::new(service.ip(), 81), Ending::Refused)
 }
 
