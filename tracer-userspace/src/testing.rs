@@ -14,8 +14,8 @@ use crate::core::Core;
 use crate::decision::Decision;
 use crate::event::{
     Actor, Answer, AnswerKind, ConnId, Connect, ConnectFailed, Device, Fact, Flow, Icmp, Ipvs, IpvsOp, ListenQueue,
-    Loss, MissingHook, Netns, Observation, PacketDrop, QueueFull, ResetReceived, ResetSent, Retransmit, State,
-    TcpFlags, TcpState, Via,
+    Loss, MissingHook, Netns, Observation, PacketDrop, ProbeSays, QueueFull, ResetReceived, ResetSent, Retransmit,
+    State, TcpFlags, TcpState, Via,
 };
 use crate::record::{Body, FindingBody, VerdictBody};
 pub(crate) use facts::prober;
@@ -348,6 +348,13 @@ impl Stream {
 
     pub(crate) fn decisions(&self) -> Vec<Decision> {
         decide(&self.observations)
+    }
+
+    /// What the kubelet said of which attempt, as far as it was joined to one.
+    pub(crate) fn joined(&self) -> Vec<(u64, ProbeSays)> {
+        let mut core = Core::default();
+        self.observations.iter().for_each(|it| core.push(it, &mut Vec::new()));
+        core.joined()
     }
 
     pub(crate) fn verdicts(&self) -> Vec<VerdictBody> {

@@ -40,8 +40,8 @@ pub fn command(probe: &KubeletProbe, node: &Node) -> Option<(Finding, Unattached
     let container = container(probe, node);
     let spec = container.and_then(|it| it.exec.iter().find(|spec| spec.probe_type == probe.probe_type));
     let known_otherwise = container.is_some_and(|it| it.probes.iter().any(|spec| spec.probe_type == probe.probe_type));
-    // A gRPC probe fails with errors of the same form: without a spec only a list of pods can tell.
-    if known_otherwise || (spec.is_none() && probe.says != ProbeSays::CommandTimeout) {
+    // What a command printed may also be a probe's words that are not known: without a spec the runtime's words must say it.
+    if known_otherwise || (spec.is_none() && !probe.says.is_of_command()) {
         return None;
     }
     let named = Unattached {
@@ -55,6 +55,39 @@ pub fn command(probe: &KubeletProbe, node: &Node) -> Option<(Finding, Unattached
         errored(probe, &named.k8s, pod(&probe.pod, node).is_some_and(|it| it.deleting))
     };
     Some((found, named))
+}
+
+/// The verdict on a failure that is of no attempt that was seen, or of one of so many connections that went well.
+#[must_use]
+pub fn unmatched(probe: &KubeletProbe, connections: usize, node: &Node) -> (Finding, Unattached) {
+    let container = container(probe, node);
+    let spec = container.and_then(|it| it.probes.iter().find(|spec| spec.probe_type == probe.probe_type));
+    let k8s = k8s(&probe.pod, probe.container.as_ref(), node);
+    let without_specs = container.is_none_or(|it| it.probes.is_empty() && it.exec.is_empty());
+    // The kubelet's own words of a probe that dials are known, and it writes nothing of its own about a command.
+    let printed = matches!(probe.says, ProbeSays::Other | ProbeSays::Nothing) && probe.dst.is_none();
+    let process = kubelet(probe.pid);
+    if connections == 0 && printed && without_specs {
+        let found = exec(&of_command(probe), None, &k8s);
+        return (found, Unattached { probe: Some(probe_of(probe.probe_type, None)), k8s, process });
+    }
+    let unknown = || Probe { probe_type: Some(probe.probe_type), ..Probe::default() };
+    let (named, words) =
+        (spec.and_then(|spec| Probe::agreed(&[spec])).unwrap_or_else(unknown), probe.output.as_deref());
+    let summary = format!(
+        "the {} probe{} failed, as the kubelet says{}; {}",
+        kind(probe),
+        whose(&k8s),
+        words.map(|it| format!(": {it}")).unwrap_or_default(),
+        match connections {
+            0 => "no connection of it was seen".to_owned(),
+            1 => "its connection went well, as far as was seen".to_owned(),
+            _ => format!("which of {connections} connections that was is not seen"),
+        }
+    );
+    let mend = Label::Unexplained.page().mend.to_owned();
+    let found = Finding::failure(Label::Unexplained, vec![of_outcome(probe)], summary, mend);
+    (found.with_confidence(Confidence::Possible), Unattached { probe: Some(named), k8s, process })
 }
 
 /// The verdict on a probe that was answered with a no on one of so many connections; `None` if that is not what was said.

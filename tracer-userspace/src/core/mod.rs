@@ -2,6 +2,7 @@
 
 mod budgets;
 mod counts;
+mod emission;
 mod failures;
 mod kubelet_words;
 mod loopbacks;
@@ -16,11 +17,13 @@ mod revision;
 mod starts;
 mod timeouts;
 mod undialled;
+mod unmatched;
 mod verdicts;
 mod waiting;
 
 use self::budgets::Budgets;
 use self::counts::Counts;
+use self::emission::{Emission, refreshes};
 use self::failures::{Failures, next};
 use self::kubelet_words::Words;
 use self::news::News;
@@ -28,7 +31,8 @@ use self::questions::{PATIENCE_NS, Questions, asks, waits_for_answer};
 use self::records::{attempt_record, recovery, said, verdict_record};
 use self::redials::Redials;
 use self::revision::changes;
-use self::verdicts::Verdicts;
+use self::unmatched::Unmatched;
+use self::verdicts::{Decided, Verdicts};
 use self::waiting::Waiting;
 use crate::ask::Ask;
 use crate::classify::finding::Finding;
@@ -63,6 +67,8 @@ pub struct Core {
     questions: Questions,
     /// What was decided.
     verdicts: Verdicts,
+    /// Which verdicts are emitted.
+    emission: Emission,
     /// Failures and refusals in a row.
     failures: Failures,
     /// Attempts of gRPC probes that may dial again.
@@ -73,6 +79,8 @@ pub struct Core {
     news: News,
     /// What the kubelet said lately.
     words: Words,
+    /// Failures that it logged and that fit no attempt yet.
+    unmatched: Unmatched,
     /// How many failures it counted.
     counts: Counts,
 }
@@ -92,7 +100,11 @@ impl Core {
             Fact::NetnsOp(op) if op.begins_anew() => self.waiting.forget_refused(op.netns),
             Fact::Start(_) => self.counts.begin(observation.time_boot_ns),
             Fact::ProbeCounts(counts) => self.counts.take(counts),
-            Fact::KubeletProbe(probe) => self.outcome(probe, observation, out),
+            Fact::KubeletProbe(probe) => {
+                let probe = Box::new(probe.clone().understood());
+                let observation = Observation { fact: Fact::KubeletProbe(probe.clone()), ..observation.clone() };
+                self.outcome(&probe, &observation, out);
+            }
             Fact::SandboxFailure(failure) => {
                 out.extend(self.words.sandbox(failure, &self.node, observation.time_boot_ns))
             }
@@ -140,7 +152,7 @@ impl Core {
     /// When the core wants to be woken by a [`Fact::Tick`] if nothing else comes, CLOCK_BOOTTIME nanoseconds.
     #[must_use]
     pub fn next_deadline(&self) -> Option<u64> {
-        let due = [self.waiting.due(), self.questions.due(), self.counts.due(), self.news.due()];
+        let due = [self.waiting.due(), self.questions.due(), self.counts.due(), self.news.due(), self.unmatched.due()];
         due.into_iter().flatten().min()
     }
 
@@ -149,6 +161,7 @@ impl Core {
         self.counts.give_up();
         self.waiting.forget_timeouts();
         self.fire_deadlines(u64::MAX, out);
+        self.release_all(out);
         out.extend(
             self.correlator
                 .open()
@@ -166,8 +179,11 @@ impl Core {
         while let Some((time, conn)) = self.waiting.next_look(now) {
             self.decide(conn, When::Settled(now), out);
             self.end(conn, time, out);
+            self.release_verdict(conn, now, out);
         }
         self.fire_timeouts(now, out);
+        self.release_forgotten(now, out);
+        self.match_waiting(now, out);
         self.ask_due(now);
         self.counts.compare(now, &self.node, out);
     }
@@ -205,15 +221,17 @@ impl Core {
 
     /// Asks the rules about an attempt, and says what is new.
     fn decide(&mut self, conn: ConnId, when: When, out: &mut Vec<Decision>) {
-        let before = self.verdicts.of(conn);
+        let (before, pending) = (self.verdicts.of(conn), self.emission.is_pending(conn));
         if before.is_some_and(|b| b.revised) && !self.is_open_again(conn) {
             return;
         }
         let Some((finding, also)) = self.classified(conn, when) else { return };
-        if before.is_some_and(|b| !changes(b, &finding, &also)) || self.holds(conn, &finding, when) {
+        let refreshed = |b: &Decided| pending && !self.verdicts.is_finished(conn) && refreshes(b, &finding);
+        let repeats = |b: Decided| !changes(b, &finding, &also) && !refreshed(&b);
+        if before.is_some_and(repeats) || self.holds(conn, &finding, when) {
             return;
         }
-        self.remember(conn, &finding, before.is_some());
+        self.remember(conn, &finding, before.is_some() && !pending);
         self.say(conn, finding, also, before.is_some(), out);
     }
 
@@ -241,7 +259,7 @@ impl Core {
             self.budgets.failed(attempt, &self.node, &finding);
         }
         self.remember_refusal(conn, &finding, again);
-        out.push(verdict_record(conn, finding, also, named, count, said));
+        self.emit(conn, verdict_record(conn, finding, also, named, count, said), out);
     }
 
     /// The attempt is over: once for each, whatever its outcome.
@@ -261,6 +279,7 @@ impl Core {
             self.succeeded(conn, time, out);
             self.pardon_redials(conn, out);
         }
+        self.release_verdict(conn, time, out);
         out.push(record);
     }
 }

@@ -33,9 +33,7 @@ impl Core {
             self.counts.unattached(probe);
             out.push(unattached(finding, named, Some(said(&command))));
             true
-        } else if let Some(conn) = self.attempt_of(probe, observation.time_boot_ns) {
-            self.correlator.join(conn, observation);
-            self.quote(conn, observation.time_boot_ns, out);
+        } else if self.join_attempt(probe, observation, observation.time_boot_ns, out) {
             true
         } else if let Some((finding, named)) =
             self.answer_of_several(probe, observation.time_boot_ns).or_else(|| self.undialled(probe))
@@ -44,11 +42,27 @@ impl Core {
             out.push(unattached(finding, named, Some(said(probe))));
             true
         } else {
+            self.wait_for_attempt(probe, observation);
             false
         };
         if of_use || !probe.is_event() {
             self.words.note(probe);
         }
+    }
+
+    /// Joins it to the attempt that it is about; says whether there is one.
+    pub(super) fn join_attempt(
+        &mut self,
+        probe: &KubeletProbe,
+        observation: &Observation,
+        now: u64,
+        out: &mut Vec<Decision>,
+    ) -> bool {
+        let Some(conn) = self.attempt_of(probe, now) else { return false };
+        self.correlator.join(conn, observation);
+        self.quote(conn, now, out);
+        self.release_verdict(conn, now, out);
+        true
     }
 
     /// The one attempt that it can be about: of that probe, not told of before, and over at that time or not yet seen to
@@ -69,7 +83,8 @@ impl Core {
         Some(only.conn)
     }
 
-    fn fitting(&self, probe: &KubeletProbe) -> Vec<&Attempt> {
+    /// The attempts that it can be about.
+    pub(super) fn fitting(&self, probe: &KubeletProbe) -> Vec<&Attempt> {
         // A probe that could not be made dialled nobody.
         let not_made = probe.says.is_of_command() || !probe.is_counted() && probe.says == ProbeSays::Other;
         if not_made || undialled::undialled(probe).is_some() {
@@ -135,6 +150,14 @@ impl Core {
     }
 }
 
+#[cfg(test)]
+impl Core {
+    /// What the kubelet said of which attempt.
+    pub(crate) fn joined(&self) -> Vec<(u64, ProbeSays)> {
+        self.correlator.all().filter_map(|it| Some((it.conn.0, it.kubelet()?.1.says))).collect()
+    }
+}
+
 /// Those of which this holds, if it does of any; else all.
 fn preferred<'a>(attempts: &[&'a Attempt], holds: impl Fn(&Attempt) -> bool) -> Vec<&'a Attempt> {
     let some: Vec<&Attempt> = attempts.iter().copied().filter(|a| holds(a)).collect();
@@ -180,10 +203,10 @@ mod tests {
     }
 
     #[test]
-    fn a_verdict_is_said_again_with_the_kubelet_s_words() {
+    fn the_kubelet_s_words_alone_revise_nothing() {
         let mut stream = Stream::new();
         stream.http_readiness().connect().gives_up().wait_ms(10).kubelet(ProbeSays::Timeout);
-        assert_eq!(told(&stream), [("unexplained".to_owned(), false), ("unexplained".to_owned(), true)]);
+        assert_eq!(told(&stream), [("unexplained".to_owned(), false)]);
     }
 
     #[test]
@@ -214,9 +237,7 @@ mod tests {
         stream.back_to(7).state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 0)).wait_ms(5);
         stream.kubelet_of(ProbeType::Readiness, ProbeSays::Status(503));
         stream.kubelet_of(ProbeType::Liveness, ProbeSays::Timeout);
-        let mut said = told(&stream);
-        said.retain(|(_, quoted)| *quoted);
-        assert_eq!(said, [("app_status_failure".to_owned(), true), ("slow_response".to_owned(), true)]);
+        assert_eq!(stream.joined(), [(7, ProbeSays::Timeout), (9, ProbeSays::Status(503))]);
     }
 
     /// Liveness and readiness on one port in the same second: one fails, the other does not.
@@ -231,16 +252,14 @@ mod tests {
         refusing.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 200));
         healthy(&mut refusing);
         refusing.kubelet(ProbeSays::Status(503));
-        assert_eq!(
-            told(&refusing),
-            [("app_status_failure".to_owned(), false), ("app_status_failure".to_owned(), true)]
-        );
+        assert_eq!(told(&refusing), [("app_status_failure".to_owned(), false)]);
+        assert_eq!(refusing.joined(), [(7, ProbeSays::Status(503))]);
         // The kubelet writes its line before the socket of the one that timed out is closed.
         let mut waiting = Stream::new();
         waiting.http_readiness().connect().established().wait_ms(990);
         healthy(&mut waiting);
         waiting.wait_ms(10).kubelet(ProbeSays::Timeout);
-        assert!(told(&waiting).is_empty(), "which of the two it was is not known");
+        assert!(waiting.joined().is_empty(), "which of the two it was is not known");
     }
 
     /// Liveness and readiness of one port, over TLS: which of the two said no is not seen, that one did is.
@@ -267,7 +286,7 @@ mod tests {
         let late = asked(|stream| stream.wait_ms(2_000).kubelet_event(ProbeSays::Status(500), 2_300));
         assert!(told(&late).is_empty(), "one that failed may be forgotten, and told of");
         let timeout = asked(|stream| stream.kubelet(ProbeSays::Timeout));
-        assert!(told(&timeout).is_empty(), "that says nothing of the cause");
+        assert_eq!(told(&timeout), [("unexplained".to_owned(), true)], "that says nothing of the cause");
     }
 
     /// The kubelet's connection to the API server that it probes is open for as long as it likes.
@@ -297,7 +316,8 @@ mod tests {
         stream.http_readiness().connect().established();
         stream.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 200));
         stream.wait_ms(1500).kubelet(ProbeSays::Status(503));
-        assert!(told(&stream).is_empty(), "too late");
+        assert!(stream.joined().is_empty(), "too late");
+        assert_eq!(told(&stream), [("unexplained".to_owned(), true)]);
     }
 
     #[test]
@@ -310,7 +330,11 @@ mod tests {
         assert_eq!(told(&silent), [("unexplained".to_owned(), true)], "a timeout, or not");
         let mut unknown = Stream::new();
         unknown.kubelet(ProbeSays::Other);
-        assert!(told(&unknown).is_empty(), "nothing says that it is a command");
+        assert_eq!(
+            told(&unknown),
+            [("exec_failed".to_owned(), true)],
+            "no connection, and no words of a probe that dials"
+        );
     }
 
     #[test]

@@ -64,8 +64,8 @@ mod tests {
     fn the_kubelet_s_word_is_joined_to_it() {
         let mut stream = Stream::new();
         stream.http_readiness().connect().wait_ms(1_150).push(Fact::Tick).kubelet_event(ProbeSays::Timeout, 147);
-        let said: Vec<_> = stream.verdicts().iter().map(|it| it.kubelet.is_some()).collect();
-        assert_eq!(said, [false, true]);
+        assert_eq!(stream.joined(), [(7, ProbeSays::Timeout)]);
+        assert_eq!(stream.labels(), ["unexplained"], "and revises nothing");
     }
 
     #[test]

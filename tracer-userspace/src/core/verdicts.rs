@@ -53,6 +53,11 @@ impl Verdicts {
         self.decided.get_mut(&conn).and_then(|it| it.counted.replace(kind)) != Some(kind)
     }
 
+    /// It is over.
+    pub(super) fn is_finished(&self, conn: ConnId) -> bool {
+        self.finished.contains(&conn)
+    }
+
     /// It is over. Says whether it was not before.
     pub(super) fn finish(&mut self, conn: ConnId) -> bool {
         let is_new = self.finished.insert(conn);
@@ -102,10 +107,10 @@ impl Core {
 
 #[cfg(test)]
 impl Core {
-    /// How long the decided attempts are in text, of which no more than [`MAX`] are remembered.
+    /// How long the decided attempts and what was emitted of them are in text. No more than [`MAX`] are remembered.
     pub(crate) fn decided_in_text(&self) -> usize {
         let decided = &self.verdicts.decided;
         assert!(decided.len() <= MAX, "{} decided attempts", decided.len());
-        format!("{decided:?}").len()
+        format!("{decided:?}").len() + self.emitted_in_text()
     }
 }

@@ -77,6 +77,15 @@ fn is_told((pod, container, spec): &Match<'_>, probe: &KubeletProbe) -> bool {
     is_pod(pod, &probe.pod) && is_container && spec.probe_type == probe.probe_type
 }
 
+/// Whoever dialled this loopback address may have dialled `localhost`, which has another one: no probe that fits names the address.
+#[must_use]
+pub fn may_be_localhost(attempt: &Attempt, node: &Node) -> bool {
+    let names = |(.., spec): &Match<'_>| spec.host.as_deref().is_some_and(|host| host != "localhost");
+    let probes = matching_probes(attempt, node);
+    let by_address = !probes.is_empty() && probes.iter().all(names);
+    attempt.prober && attempt.established.is_none() && attempt.flow.dst.ip().is_loopback() && !by_address
+}
+
 /// The kubelet has said of this very target that its probe failed there.
 pub(super) fn is_told_of(attempt: &Attempt) -> bool {
     attempt.prober && attempt.kubelet().is_some_and(|(_, said)| said.dst == Some(attempt.flow.dst))

@@ -90,6 +90,9 @@ pub struct KubeletProbe {
     pub event_count: Option<u32>,
 }
 
+/// The health service does not know the service that the probe asks about (`grpc.health.v1`, `Check`). The client never makes this code.
+const NOT_FOUND: &str = "error: health rpc probe failed: rpc error: code = NotFound";
+
 /// The times of an Event are whole seconds, nanoseconds.
 const EVENT_RESOLUTION_NS: u64 = 1_000_000_000;
 
@@ -99,6 +102,22 @@ impl KubeletProbe {
     #[must_use]
     pub const fn is_counted(&self) -> bool {
         matches!(self.result, KubeletResult::Failure) || matches!(self.says, ProbeSays::TimeoutInBody)
+    }
+
+    /// The same, with the meaning that a recording of an older version does not give to the same words.
+    #[must_use]
+    pub fn understood(mut self) -> Self {
+        let not_found = || self.output.as_deref().is_some_and(|it| it.starts_with(NOT_FOUND));
+        if self.says == ProbeSays::Network && not_found() {
+            self.says = ProbeSays::HealthNotFound;
+        }
+        self
+    }
+
+    /// The kubelet's gRPC probe was connected and had no answer to its request (`pkg/probe/grpc`).
+    #[must_use]
+    pub fn is_rpc_timeout(&self) -> bool {
+        self.output.as_deref().is_some_and(|it| it.starts_with("timeout: health rpc did not complete"))
     }
 
     /// An Event says it, not the log.
@@ -147,6 +166,8 @@ pub enum ProbeSays {
     NotServing,
     /// The gRPC server answered and has no health service.
     NoHealthService,
+    /// The gRPC health service does not know the service that was asked about.
+    HealthNotFound,
     /// The answer was not HTTP.
     NotHttp,
     /// The server refused TLS by an alert.
@@ -172,7 +193,15 @@ impl ProbeSays {
     /// It read an answer that is a no.
     #[must_use]
     pub const fn is_of_answer(self) -> bool {
-        matches!(self, Self::Status(_) | Self::NotServing | Self::NoHealthService | Self::NotHttp | Self::TlsRefused)
+        matches!(
+            self,
+            Self::Status(_)
+                | Self::NotServing
+                | Self::NoHealthService
+                | Self::HealthNotFound
+                | Self::NotHttp
+                | Self::TlsRefused
+        )
     }
 
     /// It is about a command, and no connection.

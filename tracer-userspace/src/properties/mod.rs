@@ -20,9 +20,38 @@ use proptest::prelude::*;
 
 use crate::core::Core;
 use crate::decision::Decision;
-use crate::event::{ConnId, Fact, IpvsOp, Loss, Observation, TcpState};
+use crate::event::{ConnId, Fact, IpvsOp, ListenQueue, Loss, Observation, TcpState};
 use crate::record::{Body, Outcome};
 use crate::testing::{NODE, POD, SYN, SYN_ACK, Stream, decide, lo};
+
+/// Whether a failure was emitted and then taken back, of any attempt.
+fn takes_back(decisions: &[Decision]) -> Option<ConnId> {
+    let mut failed = std::collections::BTreeSet::new();
+    decisions.iter().find_map(|decision| match (decision.attempt, &decision.body) {
+        (Some(conn), Body::Verdict(v)) if v.verdict.outcome == Outcome::Failure => {
+            failed.insert(conn);
+            None
+        }
+        (conn, Body::Verdict(_)) => conn.filter(|conn| failed.contains(conn)),
+        _ => None,
+    })
+}
+
+/// What seems to fail and may go on: with its end, or, after its SYN was sent again, well.
+const TROUBLE: &[fn(&mut Stream)] = &[
+    |s| _ = s.connect().drop(SYN, "NETFILTER_DROP", POD),
+    |s| _ = s.connect().drop_on(SYN, "QDISC_DROP", NODE, lo(false)),
+    |s| _ = s.connect().drop(SYN, "NEIGH_FAILED", NODE),
+    |s| _ = s.connect().queue_full(ListenQueue::Accept),
+    |s| _ = s.connect().drop(SYN_ACK, "NETFILTER_DROP", POD),
+    |s| _ = s.connect().retransmit(TcpState::SynSent),
+    |s| _ = s.connect().drop(SYN, "NETFILTER_DROP", POD).icmp(3, 1),
+];
+
+/// Trouble of an attempt, with whether it then gets through, after how long, and whether its probe is known.
+fn troubled() -> impl Strategy<Value = Vec<(usize, bool, u64, bool)>> {
+    prop::collection::vec((0..TROUBLE.len(), any::<bool>(), 0_u64..2_000, any::<bool>()), 1..8)
+}
 
 /// A story: what is seen, and the label it must get.
 type Story = (fn(&mut Stream), Option<&'static str>);
@@ -120,6 +149,28 @@ proptest! {
     fn each_story_of_a_mix_gets_its_label_once(stories in mixes()) {
         let (observations, expected) = mix(&stories);
         check(&observations, &expected)?;
+        prop_assert_eq!(takes_back(&decide(&observations)), None);
+    }
+
+    #[test]
+    fn no_failure_is_taken_back(attempts in troubled()) {
+        let mut all = Stream::new().observations;
+        for (number, (trouble, gets_through, after_ms, is_probe)) in (1..).zip(attempts) {
+            let mut stream = Stream::numbered(number, number * 150_000_000);
+            if is_probe {
+                stream.http_readiness();
+            }
+            TROUBLE[trouble](&mut stream);
+            stream.wait_ms(after_ms).retransmit(TcpState::SynSent);
+            if gets_through {
+                stream.established().state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 200));
+            } else {
+                stream.gives_up();
+            }
+            all.extend(stream.observations.into_iter().skip(1));
+        }
+        all.sort_by_key(|o| o.time_boot_ns);
+        prop_assert_eq!(takes_back(&decide(&all)), None);
     }
 
     #[test]

@@ -8,6 +8,7 @@ use proptest::prelude::*;
 use super::fixtures::{Said, Tale, Verdict, begun, said, tales};
 use super::merge::merge;
 use super::rename::Renaming;
+use super::takes_back;
 use crate::core::Core;
 use crate::event::{ConnId, Fact, Loss, Observation, TcpState};
 use crate::record::Confidence;
@@ -221,6 +222,7 @@ fn one_verdict_and_one_revision_at_most() {
     for tale in tales() {
         let begun = begun(&tale.observations);
         assert!(tale.said.values().all(|verdicts| verdicts.len() <= 2), "{}: {:?}", tale.name, tale.said);
+        assert_eq!(takes_back(&decide(&tale.observations)), None, "{}", tale.name);
         assert!(tale.said.len() <= begun.len().max(1), "{}: {} attempts, {:?}", tale.name, begun.len(), tale.said);
         let conns: Vec<u64> = tale.observations.iter().filter_map(conn_of).collect();
         assert!(tale.said.keys().all(|conn| conns.contains(&conn.0) || begun.is_empty()), "{}", tale.name);

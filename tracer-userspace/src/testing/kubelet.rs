@@ -11,6 +11,11 @@ impl Stream {
         self.push(Fact::KubeletProbe(Box::new(KubeletProbe { written_boot_ns, ..readiness_failed(says) })))
     }
 
+    /// The same, written at this time and read now.
+    pub(crate) fn kubelet_at(&mut self, says: ProbeSays, written_boot_ns: u64) -> &mut Self {
+        self.push(Fact::KubeletProbe(Box::new(KubeletProbe { written_boot_ns, ..readiness_failed(says) })))
+    }
+
     /// The kubelet says that the probe of this kind errored, in these words.
     pub(crate) fn kubelet_error(&mut self, probe_type: ProbeType, says: ProbeSays, words: &str) -> &mut Self {
         let (written_boot_ns, result) = (self.now, KubeletResult::Error);

@@ -27,6 +27,8 @@ const TLS_REFUSED: &str = "the server's log says why. The kubelet offers TLS 1.2
 const NO_HEALTH_SERVICE: &str =
     "register the gRPC health service (grpc.health.v1.Health) in the server, or use tcpSocket";
 
+const NOT_FOUND: &str = "set the probe's grpc.service to a name that the server's health service knows (empty: the whole server), or register that name there";
+
 /// The rule.
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let found = answered_no(case).or_else(|| too_short(case))?;
@@ -79,6 +81,7 @@ pub(in super::super) fn answer_in_words(says: ProbeSays, scheme: Option<&str>) -
         ProbeSays::Status(status) => Some((format!("HTTP status {status}"), HANDLER)),
         ProbeSays::NotServing => Some(("a health status other than SERVING".to_owned(), HANDLER)),
         ProbeSays::NoHealthService => Some(("that it has no gRPC health service".to_owned(), NO_HEALTH_SERVICE)),
+        ProbeSays::HealthNotFound => Some(("that it does not know the service asked about".to_owned(), NOT_FOUND)),
         ProbeSays::TlsRefused => Some((REFUSAL.to_owned(), TLS_REFUSED)),
         ProbeSays::NotHttp if scheme == Some("https") => {
             Some(("something that is not HTTP over TLS".to_owned(), PROTOCOL_TLS))
@@ -431,8 +434,7 @@ mod tests {
         let verdict = stream.verdicts().remove(0).verdict;
         assert_eq!((verdict.label.name(), verdict.confidence), ("app_status_failure", Confidence::Likely));
         assert!(verdict.summary.ends_with("redirected to http:// on it"), "{}", verdict.summary);
-        let told = stream.wait_ms(3).kubelet(ProbeSays::Status(400)).verdicts().pop().map(|it| it.verdict);
-        assert!(told.is_some_and(|it| it.summary.contains("HTTP status 400")), "{:?}", stream.labels());
+        assert_eq!(stream.wait_ms(3).kubelet(ProbeSays::Status(400)).labels().len(), 1, "the same cause");
     }
 
     /// The first segment of a TLS server's flight was lost: nothing was received in order.

@@ -87,30 +87,30 @@ mod tests {
         let rules = vec![rule("INPUT", RuleVerdict::Drop)];
         stream.connect().drop(SYN, "NETFILTER_DROP", POD).push(firewall(POD, rules)).wait_ms(5).push(Fact::Tick);
         stream.wait_ms(300).push(Fact::Tick).reset_received(TcpState::SynSent, 0);
-        assert_eq!(stream.labels(), ["firewall_drop", "firewall_reject"]);
+        assert_eq!(stream.labels(), ["firewall_reject"]);
     }
 
     #[test]
-    fn an_attempt_that_gets_through_on_a_later_syn_is_taken_back() {
+    fn an_attempt_that_gets_through_on_a_later_syn_is_no_failure() {
         let mut stream = Stream::new();
         stream.connect().drop(SYN, "NETFILTER_DROP", POD).wait_ms(5).push(Fact::Tick);
         stream.wait_ms(1100).retransmit(TcpState::SynSent).established();
         stream.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 200));
         let outcomes: Vec<_> = stream.verdicts().iter().map(|v| v.verdict.outcome).collect();
-        assert_eq!(outcomes, [Outcome::Failure, Outcome::Noise]);
+        assert_eq!(outcomes, [Outcome::Noise]);
     }
 
-    /// The rules were read so late that the verdict was said without them, and revised.
+    /// The rules were read so late that the verdict was decided without them, and revised.
     #[test]
-    fn a_revised_verdict_is_taken_back_as_well() {
+    fn a_revised_verdict_is_no_failure_either() {
         let mut stream = Stream::new();
         stream.connect().drop(SYN, "NETFILTER_DROP", POD).wait_ms(5).push(Fact::Tick).wait_ms(1010).push(Fact::Tick);
         stream.push(firewall(POD, vec![rule("cali-fw-cali1234", RuleVerdict::Drop)]));
         stream.retransmit(TcpState::SynSent).established();
         stream.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 200)).push(Fact::Tick);
-        assert_eq!(stream.labels(), ["firewall_drop", "network_policy_drop", "network_policy_drop"]);
+        assert_eq!(stream.labels(), ["network_policy_drop"]);
         let outcomes: Vec<_> = stream.verdicts().iter().map(|v| v.verdict.outcome).collect();
-        assert_eq!(outcomes, [Outcome::Failure, Outcome::Failure, Outcome::Noise]);
+        assert_eq!(outcomes, [Outcome::Noise]);
     }
 
     fn outcomes(stream: &Stream) -> Vec<Outcome> {
@@ -142,7 +142,7 @@ mod tests {
         stream.http_readiness().connect().drop(SYN, "NETFILTER_DROP", POD).push(rules).wait_ms(5).push(Fact::Tick);
         stream.wait_ms(300).retransmit(TcpState::SynSent).established();
         stream.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 200)).wait_ms(5).push(Fact::Tick);
-        assert_eq!(outcomes(&stream), [Outcome::Failure, Outcome::Noise]);
+        assert_eq!(outcomes(&stream), [Outcome::Noise]);
         stream.wait_ms(50).kubelet(ProbeSays::Timeout).wait_ms(50).push(Fact::Tick);
         assert_eq!(outcomes(&stream).last(), Some(&Outcome::Failure), "{:?}", outcomes(&stream));
     }
@@ -174,8 +174,8 @@ mod tests {
         let (nothing, answered) = ((0, 1, 0), (100, 101, 200));
         assert_eq!(late(true, 1_025, nothing), [Outcome::Failure]);
         assert_eq!(late(true, 900, nothing), [Outcome::Failure], "within timeoutSeconds 1, and nothing was asked");
-        assert_eq!(late(true, 900, answered), [Outcome::Failure, Outcome::Noise]);
-        assert_eq!(late(false, 1_025, nothing), [Outcome::Failure, Outcome::Noise], "a timeout that nobody knows");
+        assert_eq!(late(true, 900, answered), [Outcome::Noise]);
+        assert_eq!(late(false, 1_025, nothing), [Outcome::Noise], "a timeout that nobody knows");
     }
 
     #[test]
@@ -195,7 +195,7 @@ mod tests {
         stream.connect().drop(SYN, "NETFILTER_DROP", POD).wait_ms(5).push(Fact::Tick);
         stream.wait_ms(1000).retransmit(TcpState::SynSent).reset_sent(SYN, true, None);
         stream.reset_received(TcpState::SynSent, 0).state(TcpState::SynSent, TcpState::Close, 111, (0, 0, 0));
-        assert_eq!(stream.labels(), ["firewall_drop", "connection_refused"]);
+        assert_eq!(stream.labels(), ["connection_refused"]);
     }
 
     #[test]
@@ -205,7 +205,7 @@ mod tests {
         stream.wait_ms(1000).retransmit(TcpState::SynSent).established();
         stream.reset_received(TcpState::Established, 0).reset_sent(TcpFlags(0x10), false, Some("app"));
         stream.state(TcpState::Established, TcpState::Close, 104, (100, 101, 0));
-        assert_eq!(stream.labels(), ["firewall_drop", "mid_stream_rst"]);
+        assert_eq!(stream.labels(), ["mid_stream_rst"]);
     }
 
     #[test]
@@ -280,7 +280,7 @@ mod tests {
             stream.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 0)).wait_ms(50).push(Fact::Tick);
             stream.labels()
         };
-        assert_eq!(told(4_000), ["firewall_drop", "slow_response"]);
+        assert_eq!(told(4_000), ["slow_response"]);
         assert_eq!(told(500), ["firewall_drop"], "most of the time had gone before");
     }
 

@@ -352,7 +352,7 @@ mod tests {
         stream.connect().drop(SYN, "TC_INGRESS", POD).wait_ms(1000).retransmit(TcpState::SynSent);
         stream.reset_sent(SYN, true, None).reset_received(TcpState::SynSent, 0);
         stream.state(TcpState::SynSent, TcpState::Close, 111, (0, 0, 0));
-        assert_eq!(stream.labels(), ["network_policy_drop", "connection_refused"]);
+        assert_eq!(stream.labels(), ["connection_refused"]);
     }
 
     #[test]

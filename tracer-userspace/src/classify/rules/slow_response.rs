@@ -61,7 +61,9 @@ fn unfinished(case: &Case<'_>) -> Option<Finding> {
     let handshake = enrich::asks_http(attempt, case.node) == Some(false);
     let what = match said.says {
         ProbeSays::TimeoutInBody => "began to answer, and did not end in time",
-        ProbeSays::Timeout if handshake => "answered the handshake, and not the request in time",
+        ProbeSays::Timeout if handshake || said.is_rpc_timeout() => {
+            "answered the handshake, and not the request in time"
+        }
         _ => return None,
     };
     if attempt.received().is_none_or(|n| n == 0)
@@ -362,7 +364,7 @@ mod tests {
             let told = stream.wait_ms(3).kubelet(says).wait_ms(10).push(Fact::Tick).verdicts();
             told.iter().map(|it| (it.verdict.label.name(), it.kubelet.is_some())).collect::<Vec<_>>()
         };
-        assert_eq!(said(ProbeSays::Timeout), [("slow_response", false), ("slow_response", true)]);
+        assert_eq!(said(ProbeSays::Timeout), [("slow_response", false)]);
         assert_eq!(said(ProbeSays::Status(503)), [("slow_response", false), ("app_status_failure", true)]);
     }
 
@@ -413,7 +415,11 @@ mod tests {
         let https = told(true, 880, None).expect("a verdict");
         assert_eq!((https.0, https.1), ("tls_handshake_slow", Confidence::Likely));
         assert_eq!(told(false, 740, None), None, "it stopped");
-        assert_eq!(told(false, 880, Some(ProbeSays::Timeout)), is("slow_response", before));
+        assert_eq!(
+            told(false, 880, Some(ProbeSays::Timeout)),
+            is("slow_response", soon),
+            "its words alone revise nothing"
+        );
         assert_eq!(told(false, 600, Some(ProbeSays::Timeout)), is("slow_response", before));
         let short = told(false, 400, Some(ProbeSays::Timeout)).expect("a verdict");
         assert_eq!((short.0, short.1), ("unexplained", Confidence::Possible), "most of the time had gone elsewhere");

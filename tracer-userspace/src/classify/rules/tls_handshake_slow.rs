@@ -98,6 +98,6 @@ mod tests {
         stream.push(firewall(POD, vec![rule("INPUT", RuleVerdict::Drop)])).wait_ms(5);
         stream.retransmit(TcpState::SynSent).established().wait_ms(990);
         stream.state(TcpState::Established, TcpState::FinWait1, 0, (280, 281, 0));
-        assert_eq!(stream.labels(), ["firewall_drop", "tls_handshake_slow"]);
+        assert_eq!(stream.labels(), ["tls_handshake_slow"]);
     }
 }

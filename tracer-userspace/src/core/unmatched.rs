@@ -1,0 +1,134 @@
+//! Failures that the kubelet logged and that fit no attempt. The attempt's own events may come later, so that each is matched once
+//! more before it gets a verdict of its own.
+
+use std::collections::VecDeque;
+
+use super::Core;
+use super::outcomes::is_in_time;
+use super::records::{said, unattached};
+use crate::classify::kubelet;
+use crate::correlate::attempt::Attempt;
+use crate::decision::Decision;
+use crate::enrich;
+use crate::event::{Fact, KubeletProbe, Observation};
+
+/// The ring is read every 50 ms; a busy node takes longer.
+const WAIT_NS: u64 = 500_000_000;
+/// The attempt of a line that is read later than this may be forgotten, and have its verdict.
+const FRESH_NS: u64 = 1_000_000_000;
+/// Lines that wait at once.
+const MAX_WAITING: usize = 256;
+
+/// The lines that wait, and when each is matched once more.
+#[derive(Debug, Default)]
+pub(super) struct Unmatched(VecDeque<(u64, Observation)>);
+
+impl Unmatched {
+    /// When the first of them is due.
+    pub(super) fn due(&self) -> Option<u64> {
+        self.0.front().map(|(due, _)| *due)
+    }
+
+    fn take_due(&mut self, now: u64) -> Option<Observation> {
+        self.due().filter(|due| *due <= now)?;
+        self.0.pop_front().map(|(_, observation)| observation)
+    }
+}
+
+impl Core {
+    /// No attempt fits this outcome. An Event may speak of any attempt of its second, and of what was before the start nothing was seen.
+    pub(super) fn wait_for_attempt(&mut self, probe: &KubeletProbe, observation: &Observation) {
+        let is_fresh = observation.time_boot_ns <= probe.written_boot_ns.saturating_add(FRESH_NS);
+        let was_watched = probe.written_boot_ns >= self.node.since();
+        let has_room = self.unmatched.0.len() < MAX_WAITING;
+        if probe.is_counted() && !probe.is_event() && is_fresh && was_watched && has_room {
+            self.unmatched.0.push_back((observation.time_boot_ns.saturating_add(WAIT_NS), observation.clone()));
+        }
+    }
+
+    /// Matches the outcomes whose time has come once more; what fits no attempt is a verdict of its own.
+    pub(super) fn match_waiting(&mut self, now: u64, out: &mut Vec<Decision>) {
+        while let Some(observation) = self.unmatched.take_due(now) {
+            let Fact::KubeletProbe(probe) = &observation.fact else { continue };
+            if self.join_attempt(probe, &observation, now, out) || self.has_verdict(probe) || self.counts.know(probe) {
+                continue;
+            }
+            let (finding, named) = kubelet::unmatched(probe, self.fitting(probe).len(), &self.node);
+            self.counts.unattached(probe);
+            out.push(unattached(finding, named, Some(said(&kubelet::of_command(probe)))));
+        }
+    }
+
+    /// An attempt of this probe has failed at that time, and the kubelet said nothing else of it: that is this failure.
+    fn has_verdict(&self, probe: &KubeletProbe) -> bool {
+        let is_it = |a: &&Attempt| a.prober && a.kubelet().is_none() && is_in_time(a, probe);
+        let mut of_probe = self.correlator.all().filter(is_it).filter(|a| enrich::is_probe_of(a, &self.node, probe));
+        of_probe.any(|a| self.has_failed(a))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::event::{AnswerKind, Fact, ProbeSays, ProbeType, TcpState};
+    use crate::record::{Confidence, VerdictBody};
+    use crate::testing::Stream;
+
+    fn told(stream: &Stream) -> Vec<(&'static str, bool)> {
+        stream.verdicts().iter().map(|v: &VerdictBody| (v.verdict.label.name(), v.kubelet.is_some())).collect()
+    }
+
+    fn answered(stream: &mut Stream, conn: u64) {
+        stream.again(conn).connect().established().answer(AnswerKind::Http, Some(200));
+        stream.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 200));
+    }
+
+    #[test]
+    fn an_outcome_without_an_attempt_is_a_verdict() {
+        let mut stream = Stream::new();
+        stream.http_readiness().kubelet_words(ProbeType::Readiness, "Get \"http://10.88.0.2:8080\": EOF");
+        let verdict = stream.verdicts().remove(0);
+        assert_eq!(told(&stream), [("unexplained", true)]);
+        assert_eq!((verdict.verdict.confidence, verdict.dst), (Confidence::Possible, None));
+        let words = "the readiness probe of container app of pod default/web failed, as the kubelet says: Get \"http://10.88.0.2:8080\": EOF; no connection of it was seen";
+        assert_eq!(verdict.verdict.summary, words);
+        assert_eq!(verdict.k8s.and_then(|it| it.pod_name).as_deref(), Some("web"));
+    }
+
+    /// The line overtakes the events of its attempt.
+    #[test]
+    fn an_attempt_that_is_seen_late_has_the_outcome() {
+        let mut stream = Stream::new();
+        stream.http_readiness().wait_ms(500).kubelet(ProbeSays::Timeout).connect().established().wait_ms(1);
+        stream.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 0)).wait_ms(600).push(Fact::Tick);
+        assert_eq!(stream.verdicts().iter().filter(|it| it.dst.is_none()).count(), 0, "{:?}", told(&stream));
+    }
+
+    /// Which of them failed is not known: one verdict, without a connection.
+    #[test]
+    fn one_of_several_that_went_well_is_told_without_a_connection() {
+        let mut stream = Stream::new();
+        stream.http_readiness().http_liveness_too();
+        answered(&mut stream, 100);
+        answered(&mut stream, 101);
+        stream.kubelet(ProbeSays::Timeout).wait_ms(600).push(Fact::Tick);
+        let verdicts = stream.verdicts();
+        assert_eq!(told(&stream), [("unexplained", true)]);
+        assert!(verdicts[0].verdict.summary.ends_with("which of 2 connections that was is not seen"));
+    }
+
+    #[test]
+    fn what_may_be_told_already_is_not_told_again() {
+        let mut late = Stream::new();
+        late.http_readiness().wait_ms(5_000);
+        let written = late.now();
+        late.wait_ms(2_000).kubelet_at(ProbeSays::Timeout, written).wait_ms(600).push(Fact::Tick);
+        assert!(told(&late).is_empty(), "its attempt may be forgotten");
+        let mut event = Stream::new();
+        event.http_readiness().wait_ms(2_000).kubelet_event(ProbeSays::Timeout, 700).wait_ms(600).push(Fact::Tick);
+        assert!(told(&event).is_empty(), "an Event may be about any attempt");
+        let mut before = Stream::new();
+        let written = before.now() - 500_000_000;
+        before.http_readiness().kubelet_at(ProbeSays::Timeout, written).wait_ms(600).push(Fact::Tick);
+        assert!(told(&before).is_empty(), "the tracer did not watch yet");
+    }
+}
