@@ -12,7 +12,7 @@ use crate::correlate::attempt::Attempt;
 use crate::correlate::recent::Recent;
 use crate::decision::Decision;
 use crate::enrich;
-use crate::event::ConnId;
+use crate::event::{ConnId, PodRef};
 use crate::record::{Body, Confidence, Culprit, K8s, Label, Outcome, Subject, VerdictBody};
 
 /// Verdicts that wait at once.
@@ -62,7 +62,8 @@ enum Until {
 #[derive(Debug, Default)]
 pub(super) struct Emission {
     pending: BTreeMap<ConnId, Decision>,
-    emitted: Recent<ConnId, Answer, MAX_EMITTED>,
+    /// With the time of each.
+    emitted: Recent<ConnId, (u64, Answer), MAX_EMITTED>,
     next_sweep: u64,
 }
 
@@ -72,24 +73,38 @@ impl Emission {
         self.pending.contains_key(&conn)
     }
 
+    /// A failure of this pod was emitted whose time lies between these.
+    pub(super) fn has_failure(&self, pod: &PodRef, (from, until): (u64, u64)) -> bool {
+        let is_of_pod = |k8s: &K8s| {
+            let K8s { namespace, pod_name: name, pod_uid: uid, .. } = k8s.clone();
+            PodRef { namespace, name, uid }.is_same(pod)
+        };
+        let is_it = |(time, answer): &(u64, Answer)| {
+            let failed = answer.outcome == Outcome::Failure && (from..=until).contains(time);
+            failed && answer.k8s.as_ref().is_some_and(is_of_pod)
+        };
+        self.emitted.values().any(is_it)
+    }
+
     /// The verdict is emitted, unless it repeats the last one.
     fn emit(&mut self, conn: ConnId, record: Decision, out: &mut Vec<Decision>) {
         self.pending.remove(&conn);
         if let Body::Verdict(body) = &record.body {
             let answer = Answer::of(body);
-            if self.emitted.get(&conn) == Some(&answer) {
+            if self.emitted.get(&conn).is_some_and(|(_, last)| *last == answer) {
                 return;
             }
-            self.emitted.insert(conn, answer);
+            self.emitted.insert(conn, (record.time_boot_ns, answer));
         }
         out.push(record);
     }
 }
 
-/// A verdict that was not emitted yet is replaced by one of the same cause that is as sure: it knows more.
+/// A verdict that was not emitted yet is replaced by one of the same cause that is surer. Else the first one stands: it was found
+/// with what was read at that time, such as the counters of rules.
 pub(super) fn refreshes(before: &Decided, finding: &Finding) -> bool {
     let same = (before.label, before.outcome) == (finding.label, finding.outcome);
-    same && finding.confidence >= before.confidence
+    same && finding.confidence > before.confidence
 }
 
 impl Core {

@@ -61,6 +61,10 @@ impl Core {
 
     /// An attempt of this probe has failed at that time, and the kubelet said nothing else of it: that is this failure.
     fn has_verdict(&self, probe: &KubeletProbe) -> bool {
+        let began = probe.dialled_for_ns().map(|ns| probe.written_boot_ns.saturating_sub(ns.saturating_add(FRESH_NS)));
+        if began.is_some_and(|began| self.emission.has_failure(&probe.pod, (began, probe.written_boot_ns))) {
+            return true;
+        }
         let is_it = |a: &&Attempt| a.prober && a.kubelet().is_none() && is_in_time(a, probe);
         let mut of_probe = self.correlator.all().filter(is_it).filter(|a| enrich::is_probe_of(a, &self.node, probe));
         of_probe.any(|a| self.has_failed(a))
@@ -71,7 +75,7 @@ impl Core {
 mod tests {
     use crate::event::{AnswerKind, Fact, ProbeSays, ProbeType, TcpState};
     use crate::record::{Confidence, VerdictBody};
-    use crate::testing::Stream;
+    use crate::testing::{SYN, Stream};
 
     fn told(stream: &Stream) -> Vec<(&'static str, bool)> {
         stream.verdicts().iter().map(|v: &VerdictBody| (v.verdict.label.name(), v.kubelet.is_some())).collect()
@@ -114,6 +118,17 @@ mod tests {
         let verdicts = stream.verdicts();
         assert_eq!(told(&stream), [("unexplained", true)]);
         assert!(verdicts[0].verdict.summary.ends_with("which of 2 connections that was is not seen"));
+    }
+
+    /// The kubelet dials for all of its timeout, and says so at the end of it.
+    #[test]
+    fn dials_that_were_refused_are_the_failure_to_connect() {
+        let mut stream = Stream::new();
+        stream.grpc_readiness(1).connect().reset_sent(SYN, true, None).reset_received(TcpState::SynSent, 0);
+        stream.state(TcpState::SynSent, TcpState::Close, 111, (0, 0, 0)).wait_ms(1_002);
+        let words = "timeout: failed to connect service \"10.88.0.2:8080\" within 1s: context deadline exceeded";
+        stream.kubelet_words(ProbeType::Readiness, words).wait_ms(600).push(Fact::Tick);
+        assert_eq!(stream.labels(), ["connection_refused"]);
     }
 
     #[test]

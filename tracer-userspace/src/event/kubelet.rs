@@ -93,6 +93,11 @@ pub struct KubeletProbe {
 /// The health service does not know the service that the probe asks about (`grpc.health.v1`, `Check`). The client never makes this code.
 const NOT_FOUND: &str = "error: health rpc probe failed: rpc error: code = NotFound";
 
+/// The kubelet's gRPC client had no connection in time.
+const NOT_CONNECTED: &str = "timeout: failed to connect service ";
+/// Where the time is written in minutes.
+const LONGEST_DIAL_S: u64 = 60;
+
 /// The times of an Event are whole seconds, nanoseconds.
 const EVENT_RESOLUTION_NS: u64 = 1_000_000_000;
 
@@ -118,6 +123,14 @@ impl KubeletProbe {
     #[must_use]
     pub fn is_rpc_timeout(&self) -> bool {
         self.output.as_deref().is_some_and(|it| it.starts_with("timeout: health rpc did not complete"))
+    }
+
+    /// How long the kubelet's gRPC client dialled in vain (`pkg/probe/grpc`): its dials failed in that time, and not at its end.
+    #[must_use]
+    pub fn dialled_for_ns(&self) -> Option<u64> {
+        let (_, rest) = self.output.as_deref()?.strip_prefix(NOT_CONNECTED)?.split_once(" within ")?;
+        let seconds = rest.split_once("s:").and_then(|(seconds, _)| seconds.parse::<u64>().ok());
+        Some(seconds.unwrap_or(LONGEST_DIAL_S).saturating_mul(1_000_000_000))
     }
 
     /// An Event says it, not the log.
