@@ -138,7 +138,9 @@ impl State {
     #[must_use]
     pub fn received(&self) -> Option<u64> {
         // The peer's FIN counts one in bytes_received (net/ipv4/tcp_input.c, tcp_queue_rcv).
-        let fin = u64::from(self.old == TcpState::CloseWait || self.new == TcpState::CloseWait);
+        // LAST_ACK follows CLOSE_WAIT only (RFC 9293 3.3.2).
+        let has_fin = |state| matches!(state, TcpState::CloseWait | TcpState::LastAck);
+        let fin = u64::from(has_fin(self.old) || has_fin(self.new));
         self.bytes_received.map(|n| n.saturating_sub(fin))
     }
 }
