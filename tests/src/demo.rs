@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use anyhow::Result;
 use serde_json::{Value, json};
 use tracer::clock::boot_ns;
-use tracer::record::Label;
+use tracer::record::Cause;
 use tracer::record::Outcome as Said;
 
 use tracer::selftest::check::{Attempt, Claim, Expected, Suspect};
@@ -34,32 +34,32 @@ pub struct Case {
     /// Where it is dialled.
     pub dst: SocketAddr,
     /// What the tracer should call it.
-    pub label: Option<Label>,
+    pub cause: Option<Cause>,
     /// The source port that the kernel is made to choose.
     source_port: Option<u16>,
 }
 
-/// How a pod is made: name, story, mode of its server, firewall rule, label.
-type Recipe = (&'static str, &'static str, Option<&'static str>, Option<&'static str>, Option<Label>);
+/// How a pod is made: name, story, mode of its server, firewall rule, cause.
+type Recipe = (&'static str, &'static str, Option<&'static str>, Option<&'static str>, Option<Cause>);
 
 const PODS: &[Recipe] = &[
     ("web-7c9f6d5b8-4xk2p", "healthy", Some("http"), None, None),
-    ("api-6f4d9c7b5-zq8wl", "nothing listens on its port", None, None, Some(Label::ConnectionRefused)),
-    ("reports-5d8b7f9c6-m2vtj", "takes the request and never answers", Some("hang"), None, Some(Label::SlowResponse)),
-    ("legacy-proxy-0", "resets after the request", Some("rst"), None, Some(Label::MidStreamRst)),
+    ("api-6f4d9c7b5-zq8wl", "nothing listens on its port", None, None, Some(Cause::ConnectionRefused)),
+    ("reports-5d8b7f9c6-m2vtj", "takes the request and never answers", Some("hang"), None, Some(Cause::SlowResponse)),
+    ("legacy-proxy-0", "resets after the request", Some("rst"), None, Some(Cause::MidStreamRst)),
     (
         "payments-84c6bd9f7-h5ngr",
         "a rule in the pod drops",
         Some("http"),
         Some("tcp dport 8080 drop"),
-        Some(Label::FirewallDrop),
+        Some(Cause::FirewallDrop),
     ),
     (
         "ledger-59b8c4d6f-tt7xc",
         "a rule in the pod rejects",
         Some("http"),
         Some("tcp dport 8080 reject with tcp reset"),
-        Some(Label::FirewallReject),
+        Some(Cause::FirewallReject),
     ),
 ];
 
@@ -103,7 +103,7 @@ impl Demo {
 
     /// Probes one pod.
     pub fn probe(&mut self, case: &Case, suspect: Option<Suspect>) -> Result<Attempt> {
-        if case.label == Some(Label::TlsEofNoise) {
+        if case.cause == Some(Cause::TlsEofNoise) {
             let mut client = self.options.helper(&self.world.node, Role::Load)?;
             client.args(["--https", &case.dst.to_string()]).spawn()?.wait()?;
         }
@@ -111,10 +111,10 @@ impl Demo {
         self.world.source_port(case.source_port)?;
         let outcome = self.prober.dial(Dial::new(case.kind, case.dst, self.options.probe_timeout))?;
         self.world.source_port(None)?;
-        let claim = match case.label {
+        let claim = match case.cause {
             None => Claim::Nothing,
-            Some(Label::TlsEofNoise) if !self.touched.contains(&case.dst) => Claim::Perhaps(Label::TlsEofNoise),
-            Some(label) => Claim::Verdict(expected(label, suspect)),
+            Some(Cause::TlsEofNoise) if !self.touched.contains(&case.dst) => Claim::Perhaps(Cause::TlsEofNoise),
+            Some(cause) => Claim::Verdict(expected(cause, suspect)),
         };
         self.touched.push(case.dst);
         Ok(Attempt {
@@ -140,13 +140,13 @@ impl Demo {
     }
 }
 
-fn expected(label: Label, culprit: Option<Suspect>) -> Expected {
-    let outcome = if label == Label::TlsEofNoise { Said::Noise } else { Said::Failure };
-    Expected { label, outcome, probe: true, culprit, place: None, also: None }
+fn expected(cause: Cause, culprit: Option<Suspect>) -> Expected {
+    let outcome = if cause == Cause::TlsEofNoise { Said::Noise } else { Said::Failure };
+    Expected { cause, outcome, probe: true, culprit, place: None, also: None }
 }
 
 fn plain(world: &mut World, options: &Options, recipe: &Recipe) -> Result<Case> {
-    let &(pod, made, mode, rule, label) = recipe;
+    let &(pod, made, mode, rule, cause) = recipe;
     let place = world.pod()?;
     if let Some(mode) = mode {
         place.serve(options, &[mode, &format!("[::]:{HTTP}")])?;
@@ -155,7 +155,7 @@ fn plain(world: &mut World, options: &Options, recipe: &Recipe) -> Result<Case> 
         firewall(&place.ns, rule)?;
     }
     let dst = place.addr(Family::V4, HTTP);
-    Ok(Case { pod, made, kind: Kind::Http, dst, label, source_port: None })
+    Ok(Case { pod, made, kind: Kind::Http, dst, cause, source_port: None })
 }
 
 fn firewall(ns: &Netns, rule: &str) -> Result<()> {
@@ -168,7 +168,7 @@ fn tls(world: &mut World, options: &Options) -> Result<Case> {
     place.serve(options, &["tls", &format!("[::]:{TLS}")])?;
     let (pod, made) = ("gateway-7b6f5c9d8-ck9sd", "a TLS server with a tcpSocket probe");
     let dst = place.addr(Family::V4, TLS);
-    Ok(Case { pod, made, kind: Kind::Tcp, dst, label: Some(Label::TlsEofNoise), source_port: None })
+    Ok(Case { pod, made, kind: Kind::Tcp, dst, cause: Some(Cause::TlsEofNoise), source_port: None })
 }
 
 fn collision(world: &mut World, options: &Options) -> Result<Case> {
@@ -180,15 +180,15 @@ fn collision(world: &mut World, options: &Options) -> Result<Case> {
     let (dst, backend) = (served()?, served()?);
     ipvs::node_port(&world.node, NODE_PORT, Some(backend))?;
     let (pod, made) = ("nginx-66b6c48dd5-p9wzn", "healthy; the probe's source port is a NodePort of IPVS");
-    let label = Some(Label::NodeportEphemeralCollision);
-    Ok(Case { pod, made, kind: Kind::Http, dst, label, source_port: Some(NODE_PORT) })
+    let cause = Some(Cause::NodeportEphemeralCollision);
+    Ok(Case { pod, made, kind: Kind::Http, dst, cause, source_port: Some(NODE_PORT) })
 }
 
 /// The hostNetwork pod, probed once `lo` is down.
 fn host_case() -> Case {
     let (pod, made) = ("node-agent-9x2lq", "hostNetwork; a CNI plugin sets the node's lo down");
     let dst = (NODE, HOST).into();
-    Case { pod, made, kind: Kind::Http, dst, label: Some(Label::LoopbackDown), source_port: None }
+    Case { pod, made, kind: Kind::Http, dst, cause: Some(Cause::LoopbackDown), source_port: None }
 }
 
 fn described(case: &Case) -> PodSpec {

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use crate::event::{Flow, Netns};
 
-/// A question. Its answer arrives as a fact, or never: nothing waits for it for ever.
+/// A question. Its answer arrives as a fact, or never: nothing waits for it forever.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Ask {
     /// Whether this port speaks TLS: [`Fact::TlsHello`](crate::event::Fact::TlsHello).

@@ -53,10 +53,10 @@ const EXAMPLES: &str = "Examples:
   tracer attach                          what fails on this node, until Ctrl-C
   tracer attach -n shop -p cart-7d9 --until-failure --duration 10m
   tracer record incident.ndjson          the same, and keep what was seen
-  tracer replay incident.ndjson -o ndjson | jq -c '.verdict.label // empty'
+  tracer replay incident.ndjson -o json | jq -c '.verdict.cause // empty'
   tracer report tracer.ndjson --output-file incident.html
   tracer explain connection_refused
-  tracer doctor                          what is wrong here, and what mends it
+  tracer doctor                          what is wrong here, and what fixes it
   tracer hooks                           what this kernel shows, and the cost
   tracer selftest                        whether that proves each failure
 
@@ -81,7 +81,7 @@ pub enum Command {
     Attach,
     /// The daemon: the same under a DaemonSet; one on each node
     #[command(
-        after_help = "Prints NDJSON to stdout, or to --output-file (SIGHUP opens it anew after a rotation).\nNothing listens but a unix socket for `tracer health`, unless --metrics-listen is given.\n\nExamples:\n  tracer run --output-file /var/log/tracer.ndjson --output-max-size 64MiB\n  tracer run --metrics-listen 127.0.0.1:9464"
+        after_help = "Prints NDJSON to stdout, or to --output-file (SIGHUP opens it again after a rotation).\nNothing listens but a unix socket for `tracer health`, unless --metrics-listen is given.\n\nExamples:\n  tracer run --output-file /var/log/tracer.ndjson --output-max-size 64MiB\n  tracer run --metrics-listen 127.0.0.1:9464"
     )]
     Run {
         /// What it answers.
@@ -113,7 +113,7 @@ pub enum Command {
     },
     /// Run the same analysis over a recording: offline, anywhere, without privileges
     #[command(
-        after_help = "A recording that was cut is replayed as far as it goes; exit code 2 and one line on stderr say where it ends.\n\nExamples:\n  tracer replay incident.ndjson\n  zcat incident.ndjson.gz | tracer replay -\n  tracer replay incident.ndjson -o ndjson --compare expected.ndjson"
+        after_help = "A recording that was cut is replayed as far as it goes; exit code 2 and one line on stderr say where it ends.\n\nExamples:\n  tracer replay incident.ndjson\n  zcat incident.ndjson.gz | tracer replay -\n  tracer replay incident.ndjson -o json --compare expected.ndjson"
     )]
     Replay {
         /// The recording; `-` reads stdin
@@ -124,26 +124,26 @@ pub enum Command {
     },
     /// Make one HTML page of an incident out of the records that attach, run or replay printed
     #[command(
-        after_help = "The page needs no network and no scripts: causes with their mend, a timeline for each pod with the events of the node, evidence. Several files (nodes, rotated files) become one page; their size does not matter.\n--output-file replaces an earlier page, and no other file. Exit code 2 if a line could not be read; the page is then made of the rest, and says so.\n\nExamples:\n  tracer report tracer.ndjson* --output-file incident.html\n  tracer replay incident.ndjson -o ndjson | tracer report - > incident.html\n  tracer report node-1.ndjson node-2.ndjson -n shop --output-file shop.html"
+        after_help = "The page needs no network and no scripts: causes with their fix, a timeline for each pod with the events of the node, evidence. Several files (nodes, rotated files) become one page; their size does not matter.\n--output-file replaces an earlier page, and no other file. Exit code 2 if a line could not be read; the page is then made of the rest, and says so.\n\nExamples:\n  tracer report tracer.ndjson* --output-file incident.html\n  tracer replay incident.ndjson -o json | tracer report - > incident.html\n  tracer report node-1.ndjson node-2.ndjson -n shop --output-file shop.html"
     )]
     Report {
         /// Records as NDJSON; `-` is stdin
         #[arg(value_name = "FILE", required = true)]
         files: Vec<PathBuf>,
     },
-    /// Say what is wrong with this node's network prerequisites, and the command that mends each finding
+    /// Say what is wrong with this node's network prerequisites, and the command that fixes each finding
     #[command(
-        after_help = "Without privileges much is unknown; what cannot be read is never called ok. Changes nothing.\n\nExamples:\n  tracer doctor\n  tracer doctor --check port_overlap --check base_policy --fail-on warn\n  tracer doctor -o ndjson | jq 'select(.status != \"ok\")'"
+        after_help = "Without privileges much is unknown; what cannot be read is never called ok. Changes nothing.\n\nExamples:\n  tracer doctor\n  tracer doctor --check port_overlap --check base_policy --fail-on warn\n  tracer doctor -o json | jq 'select(.status != \"ok\")'"
     )]
     Doctor(DoctorArgs),
     /// Attach, watch for a while (5 s, --duration), and say of each hook its form, what was refused before it, and its cost
     #[command(
-        after_help = "Has the kernel count the runs of all BPF programs meanwhile (BPF_ENABLE_STATS), and detaches at the end. A hook that is missing is a warning: exit code 1 with --fail-on warn; exit code 3 if a capability is what is missing.\n\nExamples:\n  tracer hooks\n  tracer hooks --duration 1m --all-connections\n  tracer hooks -o ndjson | jq 'select(.status != \"ok\") | .check, .fields.tried'"
+        after_help = "Has the kernel count the runs of all BPF programs meanwhile (BPF_ENABLE_STATS), and detaches at the end. A hook that is missing is a warning: exit code 1 with --fail-on warn; exit code 3 if a capability is what is missing.\n\nExamples:\n  tracer hooks\n  tracer hooks --duration 1m --all-connections\n  tracer hooks -o json | jq 'select(.status != \"ok\") | .check, .fields.tried'"
     )]
     Hooks(HooksArgs),
     /// Make each failure in network namespaces of its own, and show which hooks of this kernel prove it
     #[command(
-        after_help = "For after the installation, before trusting it: needs root, touches nothing outside, takes a minute or two. One row for each label: passed and which hooks proved it, failed, or why it cannot be shown here. --label plays only those.\n\nExamples:\n  tracer selftest\n  tracer selftest --label connection_refused --label loopback_down\n  tracer selftest -o ndjson | jq -r 'select(.status == \"fail\") | .check'"
+        after_help = "For after the installation, before trusting it: needs root, touches nothing outside, takes a minute or two. One row for each cause: passed and which hooks proved it, failed, or why it cannot be shown here. --cause plays only those.\n\nExamples:\n  tracer selftest\n  tracer selftest --cause connection_refused --cause loopback_down\n  tracer selftest -o json | jq -r 'select(.status == \"fail\") | .check'"
     )]
     Selftest,
     /// A process of `selftest`
@@ -175,10 +175,10 @@ pub enum Command {
         /// The command
         command: Option<String>,
     },
-    /// Say what a label means: what decides it, what looks alike, what mends it; without LABEL: list all
+    /// Say what a cause means: what decides it, what looks alike, what fixes it; without CAUSE: list all
     Explain {
-        /// A label, as verdicts have it
-        label: Option<String>,
+        /// A cause, as verdicts have it
+        cause: Option<String>,
         /// Print Markdown
         #[arg(long, hide = true)]
         markdown: bool,
@@ -294,8 +294,8 @@ mod tests {
             other => panic!("{other:?}"),
         };
         let (attach, replay) = (help(&["tracer", "attach", "--help"]), help(&["tracer", "replay", "--help"]));
-        assert!(attach.contains("--duration") && attach.contains("--label"), "{attach}");
-        assert!(!replay.contains("--duration") && replay.contains("--label"), "{replay}");
+        assert!(attach.contains("--duration") && attach.contains("--cause"), "{attach}");
+        assert!(!replay.contains("--duration") && replay.contains("--cause"), "{replay}");
         assert!(!help(&["tracer", "schema", "--help"]).contains("--output"));
         for name in definition::names() {
             let text = help(&["tracer", &name, "--help"]);

@@ -23,7 +23,7 @@ use crate::error::Error;
 use crate::explain;
 use crate::hooks::HooksConfig;
 use crate::pipeline::LiveConfig;
-use crate::record::Label;
+use crate::record::Cause;
 use crate::replay::ReplayConfig;
 use crate::report::ReportConfig;
 use crate::screen::{Screen, columns};
@@ -78,8 +78,8 @@ pub enum Plan {
     },
     /// `explain`.
     Explain {
-        /// One label, or all.
-        label: Option<Label>,
+        /// One cause, or all.
+        cause: Option<Cause>,
         /// As Markdown.
         markdown: bool,
         /// Where it is shown.
@@ -105,10 +105,10 @@ pub fn plan(cli: Cli) -> Result<Plan, Error> {
         Command::Completions { shell } => Ok(Plan::Text(pages::completions(shell))),
         Command::Man { command } => Ok(Plan::Text(pages::man(command.as_deref())?)),
         Command::Health { ready, socket } => Ok(Plan::Health { ready, socket }),
-        Command::Explain { label, markdown } => {
-            let label = label.map(|name| known_label(&name, "explain")).transpose()?;
+        Command::Explain { cause, markdown } => {
+            let cause = cause.map(|name| known_cause(&name, "explain")).transpose()?;
             let screen = Screen { colour: false, columns: columns(std::io::stdout()).or_else(asked_columns) };
-            Ok(Plan::Explain { label, markdown, screen })
+            Ok(Plan::Explain { cause, markdown, screen })
         }
         Command::Replay { file, compare } => {
             Ok(Plan::Replay(Box::new(ReplayConfig { output: output(&cli.flags)?, file, compare })))
@@ -150,12 +150,12 @@ fn asked_columns() -> Option<usize> {
 
 /// Which verdicts and attempts are asked for.
 fn filter(flags: &Flags) -> Result<Filter, Error> {
-    none_empty("--label", &flags.labels)?;
+    none_empty("--cause", &flags.causes)?;
     Ok(Filter {
         namespace: filled(flags.namespace.clone()),
         pod: filled(flags.pod.clone()),
         container: filled(flags.container.clone()),
-        labels: flags.labels.iter().map(|name| known_label(name, "--label")).collect::<Result<_, _>>()?,
+        causes: flags.causes.iter().map(|name| known_cause(name, "--cause")).collect::<Result<_, _>>()?,
     })
 }
 
@@ -169,12 +169,12 @@ fn rotation(flags: &Flags, to_file: bool) -> Result<Option<Rotation>, Error> {
     }
 }
 
-/// The label of this name.
-fn known_label(name: &str, place: &str) -> Result<Label, Error> {
-    Label::from_name(name).ok_or_else(|| {
-        let known: Vec<_> = Label::ALL.iter().map(|label| label.name()).collect();
+/// The cause of this name.
+fn known_cause(name: &str, place: &str) -> Result<Cause, Error> {
+    Cause::from_name(name).ok_or_else(|| {
+        let known: Vec<_> = Cause::ALL.iter().map(|cause| cause.name()).collect();
         let nearest = explain::nearest(name).map(|near| format!("did you mean `{near}`? ")).unwrap_or_default();
-        Error::Usage(format!("{place} `{name}`: no such label; {nearest}known: {}", known.join(", ")))
+        Error::Usage(format!("{place} `{name}`: no such cause; {nearest}known: {}", known.join(", ")))
     })
 }
 

@@ -234,7 +234,7 @@ mod tests {
             stream.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 200));
             let verdict = stream.verdicts().remove(0);
             (
-                verdict.verdict.label.name(),
+                verdict.verdict.cause.name(),
                 verdict.k8s.and_then(|k8s| k8s.pod_name),
                 verdict.probe.and_then(|it| it.consecutive_failures),
             )

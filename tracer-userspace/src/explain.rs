@@ -1,18 +1,18 @@
-//! `tracer explain`: what a label means. The pages in the documentation are made from the same text.
+//! `tracer explain`: what a cause means. The pages in the documentation are made from the same text.
 
 use std::fmt::Write as _;
 
-use crate::record::Label;
+use crate::record::Cause;
 use crate::screen::{Screen, unbroken_commands};
 
-/// All labels, each with what it says; below it where there is no room beside it.
+/// All causes, each with what it says; below it where there is no room beside it.
 #[must_use]
 pub fn index(screen: Screen) -> String {
-    let width = Label::ALL.iter().map(|label| label.name().len()).max().unwrap_or(0);
+    let width = Cause::ALL.iter().map(|cause| cause.name().len()).max().unwrap_or(0);
     let beside = " ".repeat(width + 2);
     let mut text = String::new();
-    for label in Label::ALL {
-        let (name, title) = (label.name(), label.page().title);
+    for cause in Cause::ALL {
+        let (name, title) = (cause.name(), cause.page().title);
         if screen.is_narrow() {
             let _ = writeln!(text, "{name}");
             screen.lines(&mut text, "    ", "    ", title);
@@ -21,65 +21,65 @@ pub fn index(screen: Screen) -> String {
         }
     }
     text.push('\n');
-    let hint = "`tracer explain LABEL` says what decides a label, what looks alike and what mends it.";
+    let hint = "`tracer explain CAUSE` says what decides a cause, what looks alike and what fixes it.";
     screen.lines(&mut text, "", "", hint);
     text
 }
 
-/// The page of a label, for a terminal.
+/// The page of a cause, for a terminal.
 #[must_use]
-pub fn page(label: Label, screen: Screen) -> String {
-    let page = label.page();
-    let mut text = format!("{}\n", label.name());
+pub fn page(cause: Cause, screen: Screen) -> String {
+    let page = cause.page();
+    let mut text = format!("{}\n", cause.name());
     screen.lines(&mut text, "", "", page.title);
-    for (heading, body) in sections(label) {
+    for (heading, body) in sections(cause) {
         let _ = writeln!(text, "\n{}", heading.to_uppercase());
         body.trim().lines().for_each(|line| screen.lines(&mut text, "  ", "  ", &unbroken_commands(line)));
     }
     text
 }
 
-/// The page of a label as Markdown, for the documentation.
+/// The page of a cause as Markdown, for the documentation.
 #[must_use]
-pub fn markdown(label: Label) -> String {
-    let mut text = format!("# `{}`\n\n{}\n", label.name(), label.page().title);
-    for (heading, body) in sections(label) {
+pub fn markdown(cause: Cause) -> String {
+    let mut text = format!("# `{}`\n\n{}\n", cause.name(), cause.page().title);
+    for (heading, body) in sections(cause) {
         let _ = write!(text, "\n## {heading}\n\n{}\n", body.trim());
     }
     text
 }
 
-/// The table of all labels as Markdown, with links to their pages.
+/// The table of all causes as Markdown, with links to their pages.
 #[must_use]
 pub fn index_markdown() -> String {
-    let mut text = String::from("# Labels\n\n| label | what it says |\n|---|---|\n");
-    for label in Label::ALL {
-        let name = label.name();
-        let _ = writeln!(text, "| [`{name}`]({name}.md) | {} |", label.page().title.replace('|', "\\|"));
+    let mut text = String::from("# Causes\n\n| cause | what it says |\n|---|---|\n");
+    for cause in Cause::ALL {
+        let name = cause.name();
+        let _ = writeln!(text, "| [`{name}`]({name}.md) | {} |", cause.page().title.replace('|', "\\|"));
     }
     text
 }
 
-/// The known label nearest to a name that is none.
+/// The known cause nearest to a name that is none.
 #[must_use]
 pub fn nearest(name: &str) -> Option<&'static str> {
     let name = name.to_lowercase().replace('-', "_");
-    let part = Label::ALL.iter().map(|label| label.name()).find(|known| name.len() > 3 && known.contains(&name));
+    let part = Cause::ALL.iter().map(|cause| cause.name()).find(|known| name.len() > 3 && known.contains(&name));
     part.or_else(|| {
         let distance = |known: &'static str| (strsim::damerau_levenshtein(known, &name), known);
-        let near = Label::ALL.iter().map(|label| distance(label.name())).min();
+        let near = Cause::ALL.iter().map(|cause| distance(cause.name())).min();
         near.filter(|(slips, known)| slips * 2 <= known.len()).map(|(_, known)| known)
     })
 }
 
 /// Headings and texts of a page.
-fn sections(label: Label) -> [(&'static str, &'static str); 4] {
-    let page = label.page();
+fn sections(cause: Cause) -> [(&'static str, &'static str); 4] {
+    let page = cause.page();
     [
         ("What it means", page.meaning),
         ("What decides it", page.evidence),
         ("What looks alike", page.lookalikes),
-        ("What mends it", page.mend),
+        ("What fixes it", page.fix),
     ]
 }
 
@@ -88,27 +88,27 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_index_has_every_label() {
-        for label in Label::ALL {
-            assert!(index(Screen::default()).contains(label.name()));
-            assert!(index_markdown().contains(&format!("[`{0}`]({0}.md)", label.name())));
+    fn the_index_has_every_cause() {
+        for cause in Cause::ALL {
+            assert!(index(Screen::default()).contains(cause.name()));
+            assert!(index_markdown().contains(&format!("[`{0}`]({0}.md)", cause.name())));
         }
     }
 
     #[test]
     fn a_page_has_all_four_parts() {
-        for label in Label::ALL {
-            assert_eq!(markdown(*label).matches("\n## ").count(), 4);
-            assert!(page(*label, Screen::default()).contains("WHAT MENDS IT"));
+        for cause in Cause::ALL {
+            assert_eq!(markdown(*cause).matches("\n## ").count(), 4);
+            assert!(page(*cause, Screen::default()).contains("WHAT FIXES IT"));
         }
     }
 
     #[test]
     fn a_page_fits_its_terminal() {
-        let narrow = page(Label::LoopbackDown, Screen { colour: false, columns: Some(60) });
+        let narrow = page(Cause::LoopbackDown, Screen { colour: false, columns: Some(60) });
         assert!(narrow.lines().count() > 20 && narrow.lines().all(|line| line.chars().count() <= 60), "{narrow}");
         let words = |text: &str| text.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
-        assert_eq!(words(&narrow), words(&page(Label::LoopbackDown, Screen::default())));
+        assert_eq!(words(&narrow), words(&page(Cause::LoopbackDown, Screen::default())));
     }
 
     #[test]
@@ -118,11 +118,11 @@ mod tests {
             assert!(text.lines().all(|line| line.chars().count() <= columns), "{text}");
             assert_eq!(text.lines().filter(|line| line.starts_with("loopback_down")).count(), 1, "{text}");
         }
-        assert_eq!(index(Screen::default()).lines().count(), Label::ALL.len() + 2, "one line each");
+        assert_eq!(index(Screen::default()).lines().count(), Cause::ALL.len() + 2, "one line each");
     }
 
     #[test]
-    fn a_slip_finds_its_label() {
+    fn a_slip_finds_its_cause() {
         assert_eq!(nearest("conection_refused"), Some("connection_refused"));
         assert_eq!(nearest("Loopback-Down"), Some("loopback_down"));
         assert_eq!(nearest("nodeport"), Some("nodeport_ephemeral_collision"));

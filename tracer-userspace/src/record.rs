@@ -3,7 +3,7 @@
 //! The JSON Schema (`tracer schema`) is generated from these types. What is unknown is absent,
 //! never a zero or an empty string; durations carry their unit in the name.
 
-mod label;
+mod cause;
 mod names;
 mod node;
 mod verdict;
@@ -14,7 +14,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 pub use crate::event::{FindingBody, Status};
-pub use label::{Label, Page};
+pub use cause::{Cause, Page};
 pub use names::{Culprit, Endpoint, K8s, NetnsRef, Probe, Process};
 pub use node::{LinkRef, NodeBody, NodePortRef, NodePortsBody, PortUserBody, PortsBody};
 pub use verdict::{
@@ -88,9 +88,9 @@ pub struct StartBody {
 /// Totals of a run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct StopBody {
-    /// Attempts that ended: all of them, whatever `--namespace`, `--pod`, `--container` and `--label` let through.
+    /// Attempts that ended: all of them, whatever `--namespace`, `--pod`, `--container` and `--cause` let through.
     pub attempts: u64,
-    /// Verdicts by label, of those that these flags let through.
+    /// Verdicts by cause, of those that these flags let through.
     pub verdicts: BTreeMap<String, u64>,
     /// Kernel events read.
     pub events: u64,

@@ -11,7 +11,7 @@ pub(crate) const NARROW: usize = 60;
 const NARROWEST: usize = 20;
 /// Stands for the blanks of what must not be broken.
 const GLUE: char = '\u{a0}';
-/// What a command in a mend begins with.
+/// What a command in a fix begins with.
 const TOOLS: &[&str] = &[
     "bpftool",
     "conntrack",
@@ -204,9 +204,9 @@ mod tests {
     fn a_command_stays_whole() {
         let text = "see nft -a list chain inet podpolicy ingress; then ip link set lo up (by hand)";
         let mut out = String::new();
-        Screen { colour: false, columns: Some(60) }.row(&mut out, "mend", &unbroken_commands(text));
+        Screen { colour: false, columns: Some(60) }.row(&mut out, "fix", &unbroken_commands(text));
         let (first, second) = ("see nft -a list chain inet podpolicy ingress; then", "ip link set lo up (by hand)");
-        assert_eq!(out, format!("  mend    {first}\n          {second}\n"));
+        assert_eq!(out, format!("  fix    {first}\n          {second}\n"));
     }
 
     #[test]

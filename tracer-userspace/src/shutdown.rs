@@ -10,7 +10,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 pub enum Request {
     /// Drain, say what was open, end.
     End,
-    /// Open `--output-file` anew: it was rotated. Without one the terminal has gone, unless this is a daemon.
+    /// Open `--output-file` again: it was rotated. Without one the terminal has gone, unless this is a daemon.
     Reopen {
         /// Without a file to open, go on: whoever started this said so (`nohup`).
         or_go_on: bool,

@@ -56,7 +56,7 @@ impl StatusLine {
         self.show(|room| text(elapsed, counts, room));
     }
 
-    /// Draws it anew. Nothing is drawn by a process in the background, nor on a terminal that takes nothing now.
+    /// Draws it again. Nothing is drawn by a process in the background, nor on a terminal that takes nothing now.
     pub fn show(&mut self, text: impl FnOnce(usize) -> String) {
         let stderr = io::stderr();
         let in_background = tcgetpgrp(&stderr).is_ok_and(|group| group != getpgrp());

@@ -373,9 +373,9 @@ impl Stream {
         self.decisions().into_iter().filter_map(finding).collect()
     }
 
-    /// Labels of all verdicts, in order.
-    pub(crate) fn labels(&self) -> Vec<&'static str> {
-        self.verdicts().iter().map(|v| v.verdict.label.name()).collect()
+    /// Causes of all verdicts, in order.
+    pub(crate) fn causes(&self) -> Vec<&'static str> {
+        self.verdicts().iter().map(|v| v.verdict.cause.name()).collect()
     }
 }
 

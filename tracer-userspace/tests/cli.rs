@@ -19,7 +19,7 @@ fn wrong_usage_is_one_line() {
     refused(&ran(&["attach", "-o", "xml"]), 2, &["xml", "pretty", "ndjson"]);
     refused(&ran(&["attach", "--duration", "30"]), 2, &["--duration", "30s"]);
     refused(
-        &ran(&["attach", "--label", "lookback_down"]),
+        &ran(&["attach", "--cause", "lookback_down"]),
         2,
         &["lookback_down", "loopback_down", "connection_refused"],
     );
@@ -32,7 +32,7 @@ fn wrong_usage_is_one_line() {
     refused(&ran(&["hooks", "--fail-on", "ok"]), 2, &["--fail-on", "ok"]);
     refused(&ran(&["hooks", "--duration", "0"]), 2, &["--duration"]);
     refused(
-        &ran(&["selftest", "--label", "conection_refused"]),
+        &ran(&["selftest", "--cause", "conection_refused"]),
         2,
         &["conection_refused", "did you mean `connection_refused`?"],
     );
@@ -45,22 +45,22 @@ fn wrong_variables_are_wrong_usage() {
     refused(&output, 2, &["'TRACER_DURATION'", "soon"]);
     let output = tracer().args(["attach", "--duration", "later"]).env("TRACER_DURATION", "5m").output().unwrap();
     refused(&output, 2, &["'--duration <TIME>'", "later"]);
-    let output = tracer().arg("attach").env("TRACER_LABEL", "loopback_down,nonsense").output().unwrap();
-    refused(&output, 2, &["TRACER_LABEL", "`nonsense`"]);
+    let output = tracer().arg("attach").env("TRACER_CAUSE", "loopback_down,nonsense").output().unwrap();
+    refused(&output, 2, &["TRACER_CAUSE", "`nonsense`"]);
     let output = tracer().arg("attach").env("TRACER_PODS", "/none/pods").output().unwrap();
     refused(&output, 2, &["TRACER_PODS /none/pods: No such file"]);
     let output = tracer().arg("attach").env("TRACER_OUTPUT_FILE", "/none/out").output().unwrap();
     refused(&output, 2, &["TRACER_OUTPUT_FILE /none/out: No such file"]);
-    for (variable, value) in [("UNTIL_FAILURE", "maybe"), ("ATTEMPTS", "2"), ("LABEL", "loopback_down,")] {
+    for (variable, value) in [("UNTIL_FAILURE", "maybe"), ("ATTEMPTS", "2"), ("CAUSE", "loopback_down,")] {
         let variable = format!("TRACER_{variable}");
         refused(&tracer().arg("attach").env(&variable, value).output().unwrap(), 2, &[&variable]);
     }
-    for flag in ["--label", "--prober"] {
+    for flag in ["--cause", "--prober"] {
         refused(&ran(&["attach", flag, ""]), 2, &[flag, "an empty name"]);
     }
     let dir = Dir::new();
     let mut command = tracer();
-    for name in ["OUTPUT", "OUTPUT_FILE", "NAMESPACE", "LABEL", "DURATION", "ATTEMPTS", "PROBER", "PODS", "COMPARE"] {
+    for name in ["OUTPUT", "OUTPUT_FILE", "NAMESPACE", "CAUSE", "DURATION", "ATTEMPTS", "PROBER", "PODS", "COMPARE"] {
         command.env(format!("TRACER_{name}"), "");
     }
     let output = command.args(["replay", &dir.file("good", recording())]).output().unwrap();
@@ -83,7 +83,7 @@ fn what_is_not_utf8_is_named() {
     let both = tracer().arg("record").arg(bad).args(["-p", "x", "-c"]).arg(bad).output().unwrap();
     refused(&both, 2, &["`-c \u{fffd}`"]);
     for variable in
-        ["NODE_NAME", "TRACER_NAMESPACE", "TRACER_POD", "TRACER_LABEL", "TRACER_DURATION", "TRACER_ATTEMPTS"]
+        ["NODE_NAME", "TRACER_NAMESPACE", "TRACER_POD", "TRACER_CAUSE", "TRACER_DURATION", "TRACER_ATTEMPTS"]
     {
         // A path may be anything.
         let output = tracer().arg("attach").env("TRACER_PODS", bad).env(variable, bad).output().unwrap();
@@ -96,12 +96,12 @@ fn lists_may_have_blanks_around_their_commas() {
     let dir = Dir::new();
     let good = dir.file("good", recording());
     let output =
-        tracer().args(["replay", &good]).env("TRACER_LABEL", "loopback_down, mid_stream_rst").output().unwrap();
+        tracer().args(["replay", &good]).env("TRACER_CAUSE", "loopback_down, mid_stream_rst").output().unwrap();
     assert_eq!((output.status.code(), text(&output.stderr)), (Some(0), ""));
     refused(&ran(&["attach", "--prober", "a, "]), 2, &["--prober", "an empty name"]);
 }
 
-/// To open it waits for who writes to it, for ever perhaps.
+/// To open it waits for who writes to it, forever perhaps.
 #[test]
 fn a_named_pipe_is_no_list() {
     let dir = Dir::new();
@@ -189,7 +189,7 @@ fn what_is_asked_for_is_printed() {
     assert!(text(&ran(&["attach", "--help"]).stdout).contains("--until-failure"));
     assert!(text(&ran(&["--help"]).stdout).contains("\n  man "));
     assert!(text(&ran(&["explain"]).stdout).contains("unexplained"));
-    assert!(text(&ran(&["explain", "loopback_down"]).stdout).contains("WHAT MENDS IT"));
+    assert!(text(&ran(&["explain", "loopback_down"]).stdout).contains("WHAT FIXES IT"));
     let schema: serde_json::Value = serde_json::from_slice(&ran(&["schema"]).stdout).unwrap();
     assert_eq!(schema["title"], "Record");
 }

@@ -81,7 +81,7 @@ fn people_get_a_table_and_its_commands() {
     let output = Tree::new(&files).doctor(&["-o", "pretty", "--node-name", "n1"]);
     let text = String::from_utf8(output.stdout).expect("UTF-8");
     assert!(
-        text.starts_with("fail    ip_forward\n") && text.contains("mend sysctl -w net.ipv4.ip_forward=1\n"),
+        text.starts_with("fail    ip_forward\n") && text.contains("fix sysctl -w net.ipv4.ip_forward=1\n"),
         "{text}"
     );
     assert!(text.lines().last().is_some_and(|line| line.starts_with("n1: 1 fail, ")), "{text}");
@@ -127,6 +127,6 @@ fn a_list_that_names_no_pod_judges_nothing() {
     let pods = tree.0.path("pods.json");
     let output = tree.doctor(&["--check", "probe_budgets", "--pods", &pods]);
     let row = &rows(&output)[0];
-    assert!(row["status"] == "unknown" && row["remediation"].as_str().is_some_and(|mend| mend.contains("${NODE:?}")));
+    assert!(row["status"] == "unknown" && row["remediation"].as_str().is_some_and(|fix| fix.contains("${NODE:?}")));
     assert!(String::from_utf8_lossy(&output.stderr).contains("names no pod"), "{output:?}");
 }

@@ -1,4 +1,4 @@
-//! `tracer doctor` in a throw-away network namespace in which each thing is made wrong, and mended by the command that the
+//! `tracer doctor` in a throw-away network namespace in which each thing is made wrong, and fixed by the command that the
 //! finding gives. Needs root, `ip`, `nft` and iptables.
 //!
 //! Run with `cargo test -p tracer-userspace --test doctor_live -- --ignored`.
@@ -27,18 +27,18 @@ fn two_uplinks(node: &Netns) {
 
 #[test]
 #[ignore = "needs root"]
-fn what_is_off_is_mended_by_the_command_that_is_given() {
+fn what_is_off_is_fixed_by_the_command_that_is_given() {
     let node = Netns::new();
     // A new namespace takes this over from the first one.
     node.run("sysctl -qw net.ipv4.ip_forward=0");
     for check in ["loopback_up", "ip_forward"] {
         assert_eq!(node.statuses(check)[0], "fail", "{check}");
-        node.mend(check);
+        node.fix(check);
         assert_eq!(node.statuses(check)[0], "ok", "{check}");
     }
     node.run("sysctl -qw net.core.somaxconn=64");
     assert_eq!(node.statuses("somaxconn"), ["fail"]);
-    node.mend("somaxconn");
+    node.fix("somaxconn");
     assert_eq!(node.statuses("somaxconn"), ["ok"]);
 }
 
@@ -51,7 +51,7 @@ fn a_policy_that_drops_is_found_in_both_backends_and_its_owner_named() {
         "nft add table inet guard; nft 'add chain inet guard in { type filter hook input priority 0; policy drop; }'",
     );
     assert_eq!(node.statuses("base_policy"), ["fail"]);
-    node.mend("base_policy");
+    node.fix("base_policy");
     assert_eq!(node.statuses("base_policy"), ["ok"]);
     node.run(
         "iptables-nft -N ufw-user-input; iptables-nft -A INPUT -p tcp --dport 22 -j ACCEPT; iptables-nft -P INPUT DROP",
@@ -59,8 +59,8 @@ fn a_policy_that_drops_is_found_in_both_backends_and_its_owner_named() {
     let (findings, code) = node.doctor(&["--check", "base_policy"]);
     assert_eq!((findings[0]["status"].as_str(), code), (Some("warn"), Some(0)), "{findings:?}");
     assert_eq!(findings[0]["fields"]["owner"], "ufw");
-    let mend = findings[0]["remediation"].as_str().unwrap_or_default();
-    assert!(mend.starts_with("ufw allow 10250/tcp &&"), "it may be right as it is: {mend}");
+    let fix = findings[0]["remediation"].as_str().unwrap_or_default();
+    assert!(fix.starts_with("ufw allow 10250/tcp &&"), "it may be right as it is: {fix}");
     let (_, code) = node.doctor(&["--check", "base_policy", "--fail-on", "warn"]);
     assert_eq!(code, Some(1));
 }
@@ -77,7 +77,7 @@ fn a_last_rule_that_rejects_the_rest_is_found_and_deleted() {
         let node = Netns::new();
         node.run(rules);
         assert_eq!(node.statuses("base_policy"), ["fail"], "{rules}");
-        node.mend("base_policy");
+        node.fix("base_policy");
         assert_eq!(node.statuses("base_policy"), ["ok"], "{rules}");
     }
 }
@@ -98,7 +98,7 @@ fn the_node_is_where_the_prober_runs() {
     }
     let outside = |name: &str| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_tracer"));
-        node.findings(command.args(["doctor", "-o", "ndjson", "--check", "loopback_up,cni_config", "--prober", name])).0
+        node.findings(command.args(["doctor", "-o", "json", "--check", "loopback_up,cni_config", "--prober", name])).0
     };
     let (inside, own) = (outside(&name), outside("no-such-prober"));
     let _ = prober.kill();
@@ -118,9 +118,9 @@ fn several_uplinks_and_a_strict_filter() {
     assert_eq!((findings[0]["status"].as_str(), findings[0]["fields"]["routes"].as_u64()), (Some("warn"), Some(2)));
     node.run("sysctl -qw net.ipv4.conf.all.rp_filter=1");
     assert_eq!(node.statuses("rp_filter"), ["warn"]);
-    node.mend("rp_filter");
+    node.fix("rp_filter");
     assert_eq!(node.statuses("rp_filter"), ["ok"]);
-    node.mend("default_routes");
+    node.fix("default_routes");
     assert_eq!(node.statuses("default_routes"), ["ok"]);
 }
 
@@ -134,11 +134,11 @@ fn port_ranges_against_node_ports() {
     );
     node.run("sysctl -qw net.ipv4.ip_local_port_range='1024 65000'");
     assert_eq!(node.statuses("port_overlap"), ["warn"]);
-    node.mend("port_overlap");
+    node.fix("port_overlap");
     assert_eq!(node.statuses("port_overlap"), ["ok"]);
     node.run("sysctl -qw net.ipv4.ip_local_port_range='40000 41000'");
     assert_eq!(node.statuses("ephemeral_headroom"), ["warn"]);
-    node.mend("ephemeral_headroom");
+    node.fix("ephemeral_headroom");
     assert_eq!(node.statuses("ephemeral_headroom"), ["ok"]);
 }
 
@@ -153,14 +153,14 @@ fn node_ports_and_a_kubelet_in_one_range() {
     let mut kubelet = node.command("python3").args(["-uc", script]).stdout(Stdio::piped()).spawn().expect("python3");
     BufReader::new(kubelet.stdout.take().expect("stdout")).lines().next();
     let checks = ["port_overlap", "listener_overlap"];
-    let mends = checks.map(|check| node.doctor(&["--check", check]).0.remove(0));
-    let wrong = mends.each_ref().map(|it| it["status"].as_str().expect("status").to_owned());
-    mends.iter().for_each(|it| node.run(it["remediation"].as_str().expect("a mend")));
-    let mended = checks.map(|check| node.statuses(check).remove(0));
+    let fixes = checks.map(|check| node.doctor(&["--check", check]).0.remove(0));
+    let wrong = fixes.each_ref().map(|it| it["status"].as_str().expect("status").to_owned());
+    fixes.iter().for_each(|it| node.run(it["remediation"].as_str().expect("a fix")));
+    let fixed = checks.map(|check| node.statuses(check).remove(0));
     let _ = kubelet.kill();
     let _ = kubelet.wait();
     assert_eq!(
-        (wrong.as_slice(), mended.as_slice()),
+        (wrong.as_slice(), fixed.as_slice()),
         (&["warn".into(), "warn".into()][..], &["ok".into(), "ok".into()][..])
     );
 }
@@ -173,7 +173,7 @@ fn a_link_that_does_not_forward_and_one_that_does() {
     two_uplinks(&node);
     node.run("sysctl -qw net.ipv4.ip_forward=1; sysctl -qw net.ipv4.conf.up0.forwarding=0");
     assert_eq!(node.statuses("ip_forward")[0], "warn");
-    node.mend("ip_forward");
+    node.fix("ip_forward");
     assert_eq!(node.statuses("ip_forward")[0], "ok");
     node.run("sysctl -qw net.ipv4.ip_forward=0");
     assert_eq!(node.statuses("ip_forward")[0], "fail");
@@ -188,12 +188,12 @@ fn a_bridge_whose_packets_go_past_iptables() {
     // The module, where it is loaded already, is on in a new namespace.
     node.run("ip link add cni0 type bridge; sysctl -qw net.bridge.bridge-nf-call-iptables=0 || true");
     assert_eq!(node.statuses("br_netfilter"), ["fail"]);
-    node.mend("br_netfilter");
+    node.fix("br_netfilter");
     // Without a CNI's configuration a bridge that is known is all that says it is needed.
     assert_eq!(node.statuses("br_netfilter"), ["ok"]);
     node.run("sysctl -qw net.bridge.bridge-nf-call-ip6tables=0");
     assert_eq!(node.statuses("br_netfilter"), ["warn"]);
-    node.mend("br_netfilter");
+    node.fix("br_netfilter");
     assert_eq!(node.statuses("br_netfilter"), ["ok"]);
 }
 
@@ -230,22 +230,22 @@ fn a_connection_table_that_is_full() {
     let full = node.statuses("conntrack");
     let (findings, _) = node.doctor(&["--check", "conntrack"]);
     // The machine's to set, as on a node: in another namespace than the first it can only be read.
-    let mend = findings[0]["remediation"].as_str().expect("a mend");
-    let mended = Command::new("sh").args(["-ec", mend]).status().expect("sh").success();
+    let fix = findings[0]["remediation"].as_str().expect("a fix");
+    let fixed = Command::new("sh").args(["-ec", fix]).status().expect("sh").success();
     let after = node.statuses("conntrack");
     drop(limit);
-    assert_eq!((full, mended, after), (vec!["fail".into()], true, vec!["ok".to_owned()]), "{findings:?}");
+    assert_eq!((full, fixed, after), (vec!["fail".into()], true, vec!["ok".to_owned()]), "{findings:?}");
 }
 
 /// Links of pods come and go: the command names none.
 #[test]
 #[ignore = "needs root"]
-fn cilium_s_links_are_mended_by_one_command() {
+fn cilium_s_links_are_fixed_by_one_command() {
     let node = Netns::new();
     node.run("ip link add cilium_host type veth peer name cilium_net; ip link add lxc1 type veth peer name lxc2");
     node.run("sysctl -qw net.ipv4.conf.all.rp_filter=1; sysctl -qw net.ipv4.conf.lxc2.rp_filter=1");
     assert_eq!(node.statuses("rp_filter"), ["fail"]);
-    node.mend("rp_filter");
+    node.fix("rp_filter");
     assert_eq!(node.statuses("rp_filter"), ["ok"]);
 }
 
@@ -277,7 +277,7 @@ fn without_privileges_nothing_unread_is_ok_and_the_exit_code_says_so() {
         "--prober",
         "no-such-prober",
         "-o",
-        "ndjson",
+        "json",
         "--check",
         "base_policy",
     ]);
@@ -289,13 +289,13 @@ fn without_privileges_nothing_unread_is_ok_and_the_exit_code_says_so() {
     assert_eq!(code, Some(3));
 }
 
-/// A daemon makes the same checks beside its work, and tells what is to be mended.
+/// A daemon makes the same checks beside its work, and tells what is to be fixed.
 #[test]
 #[ignore = "needs root"]
 fn a_daemon_tells_what_is_wrong_with_its_node() {
     let netns = Netns::new();
     let socket = std::env::temp_dir().join(format!("{}.sock", netns.0));
-    let args = ["run", "--prober", "no-such-prober", "-o", "ndjson", "--duration", "20s", "--health-socket"];
+    let args = ["run", "--prober", "no-such-prober", "-o", "json", "--duration", "20s", "--health-socket"];
     let mut command = netns.command(env!("CARGO_BIN_EXE_tracer"));
     let mut daemon = command.args(args).arg(&socket).stdout(Stdio::piped()).spawn().expect("tracer");
     let lines = BufReader::new(daemon.stdout.take().expect("stdout")).lines().map_while(Result::ok);
@@ -303,7 +303,7 @@ fn a_daemon_tells_what_is_wrong_with_its_node() {
     let found = findings.filter(|it| it["type"] == "finding").find(|it| it["check"] == "loopback_up");
     let found = found.expect("lo is down in a namespace that was just made");
     assert_eq!(found["status"], "fail");
-    assert!(found["remediation"].as_str().expect("a mend").contains("ip link set lo up"), "{found}");
+    assert!(found["remediation"].as_str().expect("a fix").contains("ip link set lo up"), "{found}");
     nix::sys::signal::kill(nix::unistd::Pid::from_raw(daemon.id().cast_signed()), nix::sys::signal::SIGTERM)
         .expect("SIGTERM");
     assert!(daemon.wait().expect("its end").success());

@@ -1,5 +1,5 @@
 //! The firewalls that come with distributions, by their own packages: what they close on a node, whose `tracer` says it is, and
-//! whether what it says to mend it does. Needs root, `ip`, `nft`, iptables and the packages (`cargo xtask setup`).
+//! whether what it says to fix it does. Needs root, `ip`, `nft`, iptables and the packages (`cargo xtask setup`).
 //!
 //! Run with `cargo test -p tracer-userspace --test firewalls_live -- --ignored --test-threads=1`.
 
@@ -85,9 +85,9 @@ impl World {
     }
 
     /// Does what doctor says of each, as it says it.
-    fn mend(&self, root: &Root, owner: &str) {
-        for (_, mend) in self.found(owner) {
-            let (command, _) = mend.split_once("; only if").expect("another way");
+    fn fix(&self, root: &Root, owner: &str) {
+        for (_, fix) in self.found(owner) {
+            let (command, _) = fix.split_once("; only if").expect("another way");
             root.run(&command.replace("POD_CIDR", PODS));
         }
     }
@@ -95,7 +95,7 @@ impl World {
     /// The verdict on a connection that fails.
     fn verdict(&self, from: &Netns, to: &str) -> Value {
         let mut command = self.node.command(env!("CARGO_BIN_EXE_tracer"));
-        command.args(["attach", "--all-connections", "-o", "ndjson", "--duration", "30s"]);
+        command.args(["attach", "--all-connections", "-o", "json", "--duration", "30s"]);
         let mut tracer = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("tracer");
         let lines = BufReader::new(tracer.stdout.take().expect("stdout")).lines().map_while(Result::ok);
         let mut records = lines.map(|line| serde_json::from_str::<Value>(&line).expect("JSON"));
@@ -110,14 +110,14 @@ impl World {
         found["verdict"].clone()
     }
 
-    /// What a verdict says is the label, by whose rule in which chain (if that is certain), and the command that mends it, which
+    /// What a verdict says is the cause, by whose rule in which chain (if that is certain), and the command that fixes it, which
     /// does.
-    fn mended_by_its_verdict(&self, root: &Root, from: &Netns, to: &str, expected: [&str; 3]) {
+    fn fixed_by_its_verdict(&self, root: &Root, from: &Netns, to: &str, expected: [&str; 3]) {
         let verdict = self.verdict(from, to);
         let row = verdict["evidence"].as_array().into_iter().flatten().find(|it| it["hook"] == "netfilter");
         let fields = &row.expect("a rule")["fields"];
         let chain = if fields["candidates"].is_null() { &fields["chain"] } else { &Value::from("") };
-        assert_eq!([&verdict["label"], &fields["owner"], chain], expected, "{verdict}");
+        assert_eq!([&verdict["cause"], &fields["owner"], chain], expected, "{verdict}");
         assert_eq!(verdict["confidence"], "proven");
         let (command, _) =
             verdict["remediation"].as_str().and_then(|it| it.split_once(" (what is")).expect("a command");
@@ -151,18 +151,18 @@ fn ufw(kind: &str) {
     let input = if kind == "legacy" { "" } else { "INPUT" };
     let ways = [(&world.beside, KUBELET, input), (&world.beside, POD, "FORWARD")];
     for (from, to, chain) in ways {
-        world.mended_by_its_verdict(&root, from, to, ["firewall_drop", "ufw", chain]);
+        world.fixed_by_its_verdict(&root, from, to, ["firewall_drop", "ufw", chain]);
     }
     root.run("ufw reload");
     assert!(ways.iter().all(|(from, to, _)| from.reaches(to)));
-    world.mend(&root, "ufw");
+    world.fix(&root, "ufw");
     root.run("ufw reload");
     assert_eq!((world.closed(), world.hooks("ufw")), (vec![], vec!["INPUT".to_owned()]));
     root.run("ufw default deny outgoing");
     assert_eq!((world.closed(), world.hooks("ufw").len()), (vec!["kubelet to pod"], 2), "probes go out");
-    world.mended_by_its_verdict(&root, &world.node, POD, ["firewall_drop", "ufw", "OUTPUT"]);
+    world.fixed_by_its_verdict(&root, &world.node, POD, ["firewall_drop", "ufw", "OUTPUT"]);
     root.run("ufw delete 1");
-    world.mend(&root, "ufw");
+    world.fix(&root, "ufw");
     assert!(world.closed().is_empty());
     root.run("ufw disable");
     assert!(world.found("nobody").is_empty());
@@ -187,8 +187,8 @@ fn ufw_that_rejects() {
     let Some(root) = Root::with_firewalls(&world.node) else { return };
     root.run("ufw default reject incoming; ufw default reject routed; ufw --force enable");
     assert_eq!((world.closed(), world.hooks("ufw")), (ALL[..5].to_vec(), vec!["INPUT".into(), "FORWARD".into()]));
-    world.mended_by_its_verdict(&root, &world.beside, POD, ["firewall_reject", "ufw", "ufw-reject-forward"]);
-    world.mend(&root, "ufw");
+    world.fixed_by_its_verdict(&root, &world.beside, POD, ["firewall_reject", "ufw", "ufw-reject-forward"]);
+    world.fix(&root, "ufw");
     assert!(world.closed().is_empty());
 }
 
@@ -210,12 +210,12 @@ fn firewalld(backend: &str, chains: [&str; 2]) {
     assert_eq!(world.closed(), ALL[..5], "as it is installed");
     assert_eq!(world.hooks("firewalld"), ["INPUT", "FORWARD"]);
     let [input, forward] = chains;
-    world.mended_by_its_verdict(&root, &world.beside, KUBELET, ["firewall_reject", "firewalld", input]);
+    world.fixed_by_its_verdict(&root, &world.beside, KUBELET, ["firewall_reject", "firewalld", input]);
     let verdict = world.verdict(&world.beside, POD);
     let said = [&verdict["summary"], &verdict["remediation"]].map(|it| it.as_str().expect("text"));
     assert!(said[0].contains(forward) && said[0].contains("made by firewalld"), "{verdict}");
     assert!(said[1].contains("tracer doctor --check base_policy"), "{verdict}");
-    world.mend(&root, "firewalld");
+    world.fix(&root, "firewalld");
     assert!(world.closed().is_empty(), "{:?}", world.closed());
     root.run("firewall-cmd --reload");
     assert!(world.closed().is_empty());
@@ -223,7 +223,7 @@ fn firewalld(backend: &str, chains: [&str; 2]) {
     root.run("firewall-cmd --set-default-zone=drop");
     assert_eq!(world.closed(), ALL[..1]);
     let end = input.replace("public", "drop");
-    world.mended_by_its_verdict(&root, &world.beside, KUBELET, ["firewall_drop", "firewalld", &end]);
+    world.fixed_by_its_verdict(&root, &world.beside, KUBELET, ["firewall_drop", "firewalld", &end]);
 }
 
 #[test]
@@ -246,9 +246,9 @@ fn firewalld_in_panic() {
     start_firewalld(&root, "nftables");
     root.run("firewall-cmd --panic-on");
     assert_eq!(world.closed(), ALL);
-    let (_, mend) = world.found("firewalld").into_iter().find(|(hook, _)| hook == "OUTPUT").expect("the way of probes");
+    let (_, fix) = world.found("firewalld").into_iter().find(|(hook, _)| hook == "OUTPUT").expect("the way of probes");
     let verdict = world.verdict(&world.node, POD);
     assert!(verdict["summary"].as_str().is_some_and(|it| it.contains("made by firewalld")), "{verdict}");
-    root.run(&mend);
+    root.run(&fix);
     assert!(world.node.reaches(POD) && world.hooks("firewalld") == ["INPUT", "FORWARD"]);
 }

@@ -23,7 +23,7 @@ fn findings(stdout: &[u8]) -> BTreeMap<String, Value> {
 #[ignore = "needs root"]
 fn each_hook_says_its_form_and_what_it_costs() {
     let mut child = tracer()
-        .args(["hooks", "--all-connections", "--duration", "3s", "-o", "ndjson"])
+        .args(["hooks", "--all-connections", "--duration", "3s", "-o", "json"])
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();
@@ -90,7 +90,7 @@ fn a_hook_that_lacks_a_capability_is_unknown_and_what_is_not_counted_is_absent()
     let capabilities = "-all,+bpf,+perfmon";
     let mut command = Command::new("setpriv");
     command.args(["--bounding-set", capabilities, "--inh-caps", capabilities, env!("CARGO_BIN_EXE_tracer"), "hooks"]);
-    let output = command.args(["--duration", "100ms", "-o", "ndjson"]).output().unwrap();
+    let output = command.args(["--duration", "100ms", "-o", "json"]).output().unwrap();
     let (stderr, findings) = (String::from_utf8(output.stderr).unwrap(), findings(&output.stdout));
     let answer = &findings["hooks/cgroup_answer"];
     assert_eq!((answer["status"].as_str(), answer["needs"].as_str()), (Some("unknown"), Some("CAP_NET_ADMIN")));

@@ -130,7 +130,7 @@ fn service(comm: &str) -> Process {
 /// `tracer attach` where nothing of this node's files is to be seen, and what it prints.
 fn tracer(pods: &Path, more: &str) -> (Process, Receiver<Value>) {
     let (tracer, prober, pods) = (env!("CARGO_BIN_EXE_tracer"), prober(), pods.display());
-    let attach = format!("{tracer} attach -o ndjson --prober {prober} --pods {pods} {more}");
+    let attach = format!("{tracer} attach -o json --prober {prober} --pods {pods} {more}");
     let hide = "mount -t tmpfs none /var/log && mount -t tmpfs none /run";
     let script = format!("{hide} && exec setpriv --bounding-set={CAPABILITIES} -- {attach}");
     let mut command = Command::new("unshare");
@@ -160,7 +160,7 @@ fn next(records: &Receiver<Value>, kind: &str) -> Value {
 fn verdict(records: &Receiver<Value>) -> (String, String) {
     let record = next(records, "verdict");
     let text = |place: &str| record.pointer(place).and_then(Value::as_str).unwrap_or_default().to_owned();
-    (text("/verdict/label"), text("/k8s/pod_name"))
+    (text("/verdict/cause"), text("/k8s/pod_name"))
 }
 
 /// klog's header, now.

@@ -142,7 +142,7 @@ fn there_is_no_live_line_where_it_would_be_in_the_way() {
         attach.args(["attach", "--duration", "700ms", "--prober", "nobody"]).env("TERM", "xterm");
         attach
     };
-    let records = on_terminal(attach().args(["-o", "ndjson"]), 80, || {});
+    let records = on_terminal(attach().args(["-o", "json"]), 80, || {});
     assert!(!records.contains('\u{1b}'), "{records}");
     let dumb = on_terminal(attach().env("TERM", "dumb"), 80, || {});
     assert!(!dumb.contains('\u{1b}'), "{dumb}");

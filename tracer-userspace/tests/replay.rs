@@ -160,7 +160,7 @@ fn a_difference_is_a_finding() {
     let good = dir.file("good", recording());
     let same = dir.file("same", ran(&["replay", &good]).stdout);
     assert_eq!(ran(&["replay", &good, "--compare", &same]).status.code(), Some(0));
-    let verdict = r#"{"type":"verdict","verdict":{"label":"loopback_down","summary":"lo is down"}}"#;
+    let verdict = r#"{"type":"verdict","verdict":{"cause":"loopback_down","summary":"lo is down"}}"#;
     let other = dir.file("other", format!("{verdict}\n"));
     refused(
         &ran(&["replay", &good, "--compare", &other]),
@@ -224,13 +224,13 @@ const KUBELET_1_36: &str = include_str!("../testdata/kubelet-1.36-probes.ndjson"
 #[test]
 fn probes_of_a_real_kubelet_have_the_right_causes() {
     let dir = Dir::new();
-    let output = ran(&["replay", &dir.file("kubelet", KUBELET_1_36), "-o", "ndjson"]);
+    let output = ran(&["replay", &dir.file("kubelet", KUBELET_1_36), "-o", "json"]);
     let records = records(&output);
     let verdicts = |pod: &str| {
         let of_pod = records.iter().filter(|it| it["type"] == "verdict" && it["k8s"]["pod_name"] == pod);
         of_pod.map(|it| it["verdict"].clone()).collect::<Vec<_>>()
     };
-    for (pod, label, fix) in [
+    for (pod, cause, fix) in [
         ("redirloop", "probe_misconfigured", "httpGet.path"),
         ("redirdead", "probe_misconfigured", "httpGet.path"),
         ("host421", "probe_misconfigured", "httpGet.httpHeaders"),
@@ -241,7 +241,7 @@ fn probes_of_a_real_kubelet_have_the_right_causes() {
         let verdicts = verdicts(pod);
         assert!(!verdicts.is_empty(), "{pod}");
         for verdict in verdicts {
-            assert_eq!(verdict["label"], label, "{pod}: {verdict}");
+            assert_eq!(verdict["cause"], cause, "{pod}: {verdict}");
             assert!(verdict["remediation"].as_str().is_some_and(|it| it.contains(fix)), "{pod}: {verdict}");
             assert!(!verdict.to_string().contains("the kubelet ignores this result"), "{pod}: {verdict}");
         }

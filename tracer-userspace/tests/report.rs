@@ -36,10 +36,10 @@ fn told(output: &Output, code: i32, words: &[&str]) {
 }
 
 /// A verdict of the first second after this minute.
-fn verdict(minute: u32, seq: u64, label: &str, revises: Option<u64>) -> String {
+fn verdict(minute: u32, seq: u64, cause: &str, revises: Option<u64>) -> String {
     let revises = revises.map(|seq| format!(r#","revises":{seq}"#)).unwrap_or_default();
     format!(
-        r#"{{"schema":"tracer/1","type":"verdict","time":"2026-01-02T03:{minute:02}:00.000000000Z","time_boot_ns":1,"seq":{seq},"node_name":"n1","subject":"probe","verdict":{{"label":"{label}","outcome":"failure","confidence":"proven","summary":"why","remediation":"mend it","evidence":[],"also":[],"lost_events":0,"missing_hooks":[]}},"k8s":{{"namespace":"shop","pod_name":"cart"}}{revises}}}"#
+        r#"{{"schema":"tracer/1","type":"verdict","time":"2026-01-02T03:{minute:02}:00.000000000Z","time_boot_ns":1,"seq":{seq},"node_name":"n1","subject":"probe","verdict":{{"cause":"{cause}","outcome":"failure","confidence":"proven","summary":"why","remediation":"fix it","evidence":[],"also":[],"lost_events":0,"missing_hooks":[]}},"k8s":{{"namespace":"shop","pod_name":"cart"}}{revises}}}"#
     ) + "\n"
 }
 
@@ -92,7 +92,7 @@ fn what_cannot_be_read_is_refused() {
     told(&ran(&[]), 2, &["<FILE>"]);
     told(&ran(&[&records, "--until-failure"]), 2, &["--until-failure has no meaning for `tracer report`"]);
     told(&ran(&[&records, "--pods", "x"]), 2, &["--pods has no meaning"]);
-    told(&ran(&[&records, "--label", "nonsense"]), 2, &["--label `nonsense`"]);
+    told(&ran(&[&records, "--cause", "nonsense"]), 2, &["--cause `nonsense`"]);
 }
 
 #[test]

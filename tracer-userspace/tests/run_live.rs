@@ -149,7 +149,7 @@ fn metrics_and_health_of_a_daemon() {
     let metrics = soon("three verdicts", || {
         let (head, body) = get("/metrics")?;
         assert!(head.starts_with("HTTP/1.1 200") && head.contains("text/plain; version=0.0.4"), "{head}");
-        let verdicts = sum(&body, "tracer_verdicts_total{label=\"connection_refused\"");
+        let verdicts = sum(&body, "tracer_verdicts_total{cause=\"connection_refused\"");
         // Brought up to date once a second.
         let events = sum(&body, "tracer_events_total{hook=\"inet_sock_set_state\"}");
         (verdicts >= 3.0 && events >= 6.0).then_some(body)
@@ -298,8 +298,8 @@ fn a_full_disk_is_survived() {
 #[ignore = "needs root"]
 fn records_take_the_names_of_other_schemas() {
     let stage = Stage::new();
-    for (format, time, label) in
-        [("otel", "/Timestamp", "/Attributes/tracer/verdict/label"), ("ecs", "/@timestamp", "/event/reason")]
+    for (format, time, cause) in
+        [("otel", "/Timestamp", "/Attributes/tracer/verdict/cause"), ("ecs", "/@timestamp", "/event/reason")]
     {
         let out = stage.path(format);
         let daemon = Daemon::start(&stage, &["--output-file", out.to_str().unwrap(), "--format", format]);
@@ -308,7 +308,7 @@ fn records_take_the_names_of_other_schemas() {
         assert_eq!(daemon.end(), Some(0));
         let all = records(&out);
         assert!(all.iter().all(|record| record.pointer(time).is_some_and(Value::is_string)), "{format}");
-        assert!(all.iter().any(|record| record.pointer(label) == Some(&"connection_refused".into())), "{format}");
+        assert!(all.iter().any(|record| record.pointer(cause) == Some(&"connection_refused".into())), "{format}");
     }
 }
 
@@ -335,7 +335,7 @@ fn what_began_before_every_hook_was_attached_is_not_judged() {
     assert!(all.iter().all(|record| record["type"] != "loss"), "{all:?}");
     let attached = all[0]["time_boot_ns"].as_u64().unwrap();
     for verdict in all.iter().filter(|record| record["type"] == "verdict") {
-        assert_eq!(verdict["verdict"]["label"], "connection_refused", "{verdict}");
+        assert_eq!(verdict["verdict"]["cause"], "connection_refused", "{verdict}");
         assert!(verdict["time_boot_ns"].as_u64().unwrap() >= attached, "{verdict}");
     }
 }

@@ -19,7 +19,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 fn selftest(args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tracer"));
-    command.args(["selftest", "-o", "ndjson"]).args(args).stdin(Stdio::null());
+    command.args(["selftest", "-o", "json"]).args(args).stdin(Stdio::null());
     command.stdout(Stdio::piped()).stderr(Stdio::piped());
     command
 }
@@ -38,7 +38,7 @@ impl Midway {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let mark = format!("SELFTEST_LIVE={}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
         let (name, value) = mark.split_once('=').expect("a variable");
-        let mut command = selftest(&["--label", "app_status_failure,startup_budget_exceeded"]);
+        let mut command = selftest(&["--cause", "app_status_failure,startup_budget_exceeded"]);
         let mut child = command.env(name, value).spawn().expect("tracer");
         let mut line = String::new();
         BufReader::new(child.stdout.as_mut().expect("stdout")).read_line(&mut line).expect("a row");
@@ -102,15 +102,15 @@ fn rows(output: &Output) -> Vec<Value> {
     text.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect()
 }
 
-fn row<'a>(rows: &'a [Value], label: &str) -> &'a Value {
-    let check = format!("selftest/{label}");
+fn row<'a>(rows: &'a [Value], cause: &str) -> &'a Value {
+    let check = format!("selftest/{cause}");
     rows.iter().find(|row| row["check"] == *check).expect(&check)
 }
 
 #[test]
 #[ignore = "needs root"]
 fn what_is_made_is_proven_by_its_hook() {
-    let output = selftest(&["--label", "connection_refused", "--label", "handshake_rst"]).output().expect("tracer");
+    let output = selftest(&["--cause", "connection_refused", "--cause", "handshake_rst"]).output().expect("tracer");
     let rows = rows(&output);
     assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
     assert_eq!(rows.len(), 2, "{rows:?}");
@@ -130,7 +130,7 @@ fn what_is_made_is_proven_by_its_hook() {
 #[test]
 #[ignore = "needs root"]
 fn what_cannot_be_shown_says_why_and_is_no_failure() {
-    let output = selftest(&["--label", "exec_failed"]).output().expect("tracer");
+    let output = selftest(&["--cause", "exec_failed"]).output().expect("tracer");
     let rows = rows(&output);
     assert_eq!((output.status.code(), rows.len()), (Some(0), 1), "{rows:?}");
     let shown = row(&rows, "exec_failed");
@@ -163,7 +163,7 @@ fn what_sigkill_leaves_is_removed_at_the_next_start() {
     run.ended();
     // All but cgroups, which no process holds, goes by itself.
     assert_eq!(run.left(), [""; 0]);
-    let next = selftest(&["--label", "exec_failed"]).output().expect("tracer");
+    let next = selftest(&["--cause", "exec_failed"]).output().expect("tracer");
     assert_eq!((next.status.code(), run.groups()), (Some(0), vec![]));
 }
 
@@ -172,7 +172,7 @@ fn what_sigkill_leaves_is_removed_at_the_next_start() {
 #[ignore = "needs root"]
 fn two_at_a_time_do_not_disturb_each_other() {
     let first = Midway::new();
-    let second = selftest(&["--label", "mid_stream_rst,app_status_failure"]).output().expect("tracer");
+    let second = selftest(&["--cause", "mid_stream_rst,app_status_failure"]).output().expect("tracer");
     let first = first.child.wait_with_output().expect("the first");
     for output in [&first, &second] {
         assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));

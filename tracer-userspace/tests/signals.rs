@@ -77,7 +77,7 @@ fn config(file: PathBuf) -> LiveConfig {
 }
 
 #[test]
-fn hangup_opens_the_file_anew_and_term_ends_it() {
+fn hangup_opens_the_file_again_and_term_ends_it() {
     let dir = Dir::new();
     let path = dir.0.join("out");
     let rotated = path.with_extension("1");
@@ -105,7 +105,7 @@ fn hangup_opens_the_file_anew_and_term_ends_it() {
     soon("the start record", || std::fs::read_to_string(&path).ok()?.contains(r#""type":"start""#).then_some(()));
     std::fs::rename(&path, &rotated).unwrap();
     kill(Pid::this(), Signal::SIGHUP).unwrap();
-    soon("the file anew", || path.exists().then_some(()));
+    soon("the file again", || path.exists().then_some(()));
     kill(Pid::this(), Signal::SIGTERM).unwrap();
     assert_eq!(run.join().unwrap(), 0);
     let last = std::fs::read_to_string(&path).unwrap();

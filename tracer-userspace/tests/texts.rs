@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::Value;
 use tracer::engine::{AtStart, Engine};
 use tracer::event::Observation;
-use tracer::record::Label;
+use tracer::record::Cause;
 use tracer::sink::filter::Filter;
 use tracer::sink::formats::Format;
 use tracer::sink::metrics::{self, HookCount, KernelCounts, Metrics};
@@ -84,10 +84,10 @@ fn commands(help: &str) -> impl Iterator<Item = &str> {
 }
 
 #[test]
-fn labels_are_explained_as_before() {
+fn causes_are_explained_as_before() {
     let explain = |args: &[&str]| text(&ran(&[&["explain"], args].concat()).stdout).to_owned();
-    let page = |label: &Label| (label.name().to_owned(), explain(&[label.name()]));
-    let mut texts: BTreeMap<String, String> = Label::ALL.iter().map(page).collect();
+    let page = |cause: &Cause| (cause.name().to_owned(), explain(&[cause.name()]));
+    let mut texts: BTreeMap<String, String> = Cause::ALL.iter().map(page).collect();
     texts.insert("list".to_owned(), explain(&[]));
     snapshots::compare("explain", &texts);
 }

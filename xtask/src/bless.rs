@@ -1,6 +1,6 @@
 //! `cargo xtask bless`: makes the generated files again; `--check` says which are out of date.
 //!
-//! They are the pages of the labels (`docs/labels`), the schema of the records (`docs/schema.json`), the incidents
+//! They are the pages of the causes (`docs/causes`), the schema of the records (`docs/schema.json`), the incidents
 //! (`docs/incidents.md`) the picture of README (`docs/attach.svg`) and a page of `tracer report`
 //! (`docs/report-example.html`), which come out of the tracer itself,
 //! and the plain manifest (`deploy/daemonset.yaml`). The snapshots of tests are not among them: `cargo insta` has those.
@@ -60,7 +60,7 @@ fn shown(path: &Path) -> String {
 fn stale() -> Result<Files> {
     let build = ["build", "--quiet", "-p", "tracer-userspace", "--bin", "tracer"];
     sh::step("building the tracer that makes the files", || sh::run(&mut sh::cargo(&build)))?;
-    let mut files = labels()?;
+    let mut files = causes()?;
     files.insert(sh::root().join("docs/schema.json"), Some(tracer(&["schema"])?));
     let page = sh::root().join("docs/incidents.md");
     let told = stories::told(&fs::read_to_string(&page)?, &sh::debug_bin("tracer"))?;
@@ -72,16 +72,16 @@ fn stale() -> Result<Files> {
     Ok(files)
 }
 
-/// The pages of the labels, their index, and pages of labels that are gone.
-fn labels() -> Result<Files> {
-    let place = sh::root().join("docs/labels");
+/// The pages of the causes, their index, and pages of causes that are gone.
+fn causes() -> Result<Files> {
+    let place = sh::root().join("docs/causes");
     let mut files = Files::new();
     for old in fs::read_dir(&place).into_iter().flatten().flatten() {
         files.insert(old.path(), None);
     }
     files.insert(place.join("README.md"), Some(tracer(&["explain", "--markdown"])?));
-    for label in names(&tracer(&["explain"])?) {
-        files.insert(place.join(format!("{label}.md")), Some(tracer(&["explain", &label, "--markdown"])?));
+    for cause in names(&tracer(&["explain"])?) {
+        files.insert(place.join(format!("{cause}.md")), Some(tracer(&["explain", &cause, "--markdown"])?));
     }
     Ok(files)
 }
@@ -141,7 +141,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_list_of_labels_ends_at_the_blank_line() {
+    fn the_list_of_causes_ends_at_the_blank_line() {
         let index = "loopback_down        lo is\n                     down\nunexplained          no rule\n\n`tracer explain` says more.\n";
         assert_eq!(names(index), ["loopback_down", "unexplained"]);
     }

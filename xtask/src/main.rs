@@ -64,7 +64,7 @@ enum Command {
     Dist(dist::Args),
     /// The tests: on this kernel and in a virtual machine; `--all`: in each of them
     Test(test::Args),
-    /// The matrix and the confusion table of the last run of the tests; fails if a label was wrong
+    /// The matrix and the confusion table of the last run of the tests; fails if a cause was wrong
     Confusion,
     /// Make the failures on this machine and show the verdicts
     Demo,

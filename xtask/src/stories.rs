@@ -12,7 +12,7 @@ const FENCE: &str = "```";
 /// Rows of a block begin so: below the first line they name the missing hooks.
 const ROW: &str = "  ";
 
-/// The page with each transcript made anew.
+/// The page with each transcript made again.
 pub(crate) fn told(page: &str, tracer: &Path) -> Result<String> {
     let mut out = String::new();
     let mut lines = page.lines();

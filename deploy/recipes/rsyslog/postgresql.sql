@@ -3,7 +3,7 @@ create table if not exists tracer_verdicts (
     time       timestamptz not null,
     node       text        not null,
     seq        bigint      not null,
-    label      text        not null,
+    cause      text        not null,
     outcome    text        not null,
     confidence text        not null,
     namespace  text,
@@ -15,4 +15,4 @@ create table if not exists tracer_verdicts (
     -- A line that is read twice, after a crash of rsyslog, is one verdict.
     primary key (node, time, seq)
 );
-create index if not exists tracer_verdicts_label on tracer_verdicts (label, time);
+create index if not exists tracer_verdicts_cause on tracer_verdicts (cause, time);

@@ -15,7 +15,7 @@ use clap::Parser;
 use nix::pty::Winsize;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use tracer::record::{Label, Record};
+use tracer::record::{Cause, Record};
 use tracer::selftest::check::{Attempt, Claim, Standing, judge};
 use tracer::selftest::helper::Programs;
 use tracer::selftest::net::die_with_parent;
@@ -140,7 +140,7 @@ fn compare(shown: &[(Case, Attempt)], records: &[Record]) -> ExitCode {
     println!("\n{:26} {:62} {:30} as named", "pod", "what was made", "cause");
     let mut unnamed = 0;
     for (case, attempt) in shown {
-        let cause = case.label.map_or("-", Label::name);
+        let cause = case.cause.map_or("-", Cause::name);
         let standing = match judge(records, attempt) {
             Standing::Met if matches!(attempt.claim, Claim::Perhaps(_)) => "not needed yet".to_owned(),
             Standing::Met => "yes".to_owned(),

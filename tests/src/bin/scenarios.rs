@@ -7,7 +7,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
 use clap::Parser;
-use tracer::record::Label;
+use tracer::record::Cause;
 use tracer::selftest::helper::Programs;
 use tracer::selftest::options::{Options, Scratch};
 use tracer::selftest::row::{Played, Row};
@@ -45,7 +45,7 @@ struct Args {
     /// Only list the scenarios.
     #[arg(long)]
     list: bool,
-    /// Only list the cells of label, proxy mode and address family, each with the scenario that tells its story.
+    /// Only list the cells of cause, proxy mode and address family, each with the scenario that tells its story.
     #[arg(long)]
     cells: bool,
     /// Only remove what killed runs left behind.
@@ -112,8 +112,8 @@ fn cells(scenarios: &[Scenario]) -> Vec<(String, &'static str)> {
     let told = STORIES.iter().filter(|(_, story)| scenarios.iter().any(|it| it.name == *story));
     cells.extend(told.map(|(cell, story)| ((*cell).to_owned(), *story)));
     for scenario in scenarios {
-        let label = scenario.label.map_or("healthy", Label::name);
-        let cell = format!("{label}/{}-{}", scenario.proxy.name(), scenario.family.name());
+        let cause = scenario.cause.map_or("healthy", Cause::name);
+        let cell = format!("{cause}/{}-{}", scenario.proxy.name(), scenario.family.name());
         if !cells.iter().any(|(known, _)| *known == cell) {
             cells.push((cell, scenario.name));
         }

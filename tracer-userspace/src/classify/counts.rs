@@ -11,7 +11,7 @@ use super::kubelet::{Unattached, k8s, pod, probe_of, whose};
 use crate::correlate::node::Node;
 use crate::event::{Container, FailureCount, FindingBody, Handler, Status};
 use crate::plural;
-use crate::record::{Confidence, Label};
+use crate::record::{Confidence, Cause};
 
 /// A count, and what was seen in its time.
 #[derive(Clone, Copy, Debug)]
@@ -63,7 +63,7 @@ pub fn of_command(count: &FailureCount, counted: &Counted, node: &Node) -> (Find
         count.probe_type.name(),
         whose(&k8s),
     );
-    let mend = format!(
+    let fix = format!(
         "run it by hand and look at both: time {}. The kubelet's log (--kubelet-log) or its Events (--api-events) tell the two apart",
         kubectl::exec(&k8s, count.probe_type)
     );
@@ -71,7 +71,7 @@ pub fn of_command(count: &FailureCount, counted: &Counted, node: &Node) -> (Find
     let fields = json!({ "failures": counted.failures, "told": counted.told, "container": count.container });
     let seen = evidence("kubelet", counted.window.1, says, fields);
     let named = Unattached { probe: Some(probe_of(count.probe_type, spec)), k8s, process: None };
-    let found = Finding::failure(Label::Unexplained, vec![seen], summary, mend);
+    let found = Finding::failure(Cause::Unexplained, vec![seen], summary, fix);
     (found.with_confidence(Confidence::Possible), named)
 }
 

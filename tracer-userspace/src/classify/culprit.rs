@@ -68,10 +68,10 @@ fn went_astray(node: &Node, change: &LinkChange, culprit: &Culprit) -> bool {
 }
 
 /// What is to be done about whoever set the link down, to follow the command that sets it up.
-pub(super) fn mend(node: &Node, change: &LinkChange, culprit: &Culprit) -> String {
+pub(super) fn fix(node: &Node, change: &LinkChange, culprit: &Culprit) -> String {
     let who = culprit.exe.as_deref().unwrap_or(&culprit.comm);
     if went_astray(node, change, culprit) {
-        return format!("; then mend what {who} does: it worked in a network namespace that was not the one it meant");
+        return format!("; then fix what {who} does: it worked in a network namespace that was not the one it meant");
     }
     if is_plugin(change) && node.is_a_node(change.netns) {
         return format!(
@@ -106,7 +106,7 @@ mod tests {
         let mut node = Node::default();
         node.see(&Observation { time_boot_ns: 1, fact: links });
         let culprit = Culprit { netns_path: path.map(str::to_owned), ..culprit_of(&node, 1, change) };
-        mend(&node, change, &culprit)
+        fix(&node, change, &culprit)
     }
 
     #[test]

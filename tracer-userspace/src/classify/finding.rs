@@ -3,20 +3,20 @@
 use crate::classify::{Case, SETTLE_NS};
 use crate::event::{Loss, Netns};
 use crate::plural::were;
-use crate::record::{Confidence, Culprit, Evidence, Label, Outcome};
+use crate::record::{Confidence, Culprit, Evidence, Cause, Outcome};
 
 /// What a rule found.
 #[derive(Clone, Debug)]
 pub struct Finding {
     /// The cause.
-    pub label: Label,
+    pub cause: Cause,
     /// How the attempt ended.
     pub outcome: Outcome,
     /// How sure.
     pub confidence: Confidence,
     /// One sentence with the names and numbers of this case.
     pub summary: String,
-    /// What mends it.
+    /// What fixes it.
     pub remediation: String,
     /// What decided it.
     pub evidence: Vec<Evidence>,
@@ -41,11 +41,11 @@ pub struct Finding {
 }
 
 impl Finding {
-    /// A failure with this label, proven, by this evidence.
+    /// A failure with this cause, proven, by this evidence.
     #[must_use]
-    pub fn failure(label: Label, evidence: Vec<Evidence>, summary: String, remediation: String) -> Self {
+    pub fn failure(cause: Cause, evidence: Vec<Evidence>, summary: String, remediation: String) -> Self {
         Self {
-            label,
+            cause,
             outcome: Outcome::Failure,
             confidence: Confidence::Proven,
             summary,
@@ -133,22 +133,22 @@ impl Finding {
             self.confidence = self.confidence.lowered();
         }
         if self.by_absence && self.lost_events > 0 {
-            self.label = Label::Unexplained;
+            self.cause = Cause::Unexplained;
             self.confidence = Confidence::Possible;
             self.summary = format!(
                 "{} lost during this attempt; what is left does not decide it",
                 were(self.lost_events, "event")
             );
-            self.remediation = Label::Unexplained.page().mend.to_owned();
+            self.remediation = Cause::Unexplained.page().fix.to_owned();
         }
         self
     }
 
-    /// With what the other rests on. Where a container was throttled, that is to be mended before the lateness that comes of it.
+    /// With what the other rests on. Where a container was throttled, that is to be fixed before the lateness that comes of it.
     pub fn join(&mut self, other: Self) {
         let rows: Vec<_> = other.evidence.into_iter().filter(|row| !self.evidence.contains(row)).collect();
         self.evidence.extend(rows);
-        if other.label == Label::CpuThrottled {
+        if other.cause == Cause::CpuThrottled {
             self.remediation = format!("{}. If that does not help: {}", other.remediation, self.remediation);
         }
     }

@@ -12,7 +12,7 @@ use super::kubectl;
 use super::rules::network_policy_drop;
 use crate::enrich;
 use crate::event::{Container, Ended, ProbeSpec, Runs, Waiting};
-use crate::record::{Confidence, Evidence, K8s, Label, Outcome};
+use crate::record::{Confidence, Evidence, K8s, Cause, Outcome};
 
 const SECOND_NS: u64 = 1_000_000_000;
 /// What ended longer ago does not help with an attempt that fails now.
@@ -24,19 +24,19 @@ const SLACK_NS: u64 = 2 * SECOND_NS;
 /// Who is killed within this time may have had nobody listen yet.
 const START_NS: u64 = 30 * SECOND_NS;
 /// Causes that lie in the container's process.
-const OF_THE_PROCESS: &[Label] = &[
-    Label::StartupBudgetExceeded,
-    Label::NotListeningYet,
-    Label::ConnectionRefused,
-    Label::MidStreamRst,
-    Label::TlsHandshakeSlow,
-    Label::SlowResponse,
-    Label::ClosedWithoutAnswer,
-    Label::AppStatusFailure,
+const OF_THE_PROCESS: &[Cause] = &[
+    Cause::StartupBudgetExceeded,
+    Cause::NotListeningYet,
+    Cause::ConnectionRefused,
+    Cause::MidStreamRst,
+    Cause::TlsHandshakeSlow,
+    Cause::SlowResponse,
+    Cause::ClosedWithoutAnswer,
+    Cause::AppStatusFailure,
 ];
 
 /// Causes that lie in the pod's network, which is taken down while the kubelet still asks the readiness probe.
-const OF_THE_NETWORK: &[Label] = &[Label::PodLinkDown, Label::NeighbourFailure, Label::RouteUnreachable];
+const OF_THE_NETWORK: &[Cause] = &[Cause::PodLinkDown, Cause::NeighbourFailure, Cause::RouteUnreachable];
 
 /// When the run began that an attempt met, see [`enrich::run_began`].
 pub(super) fn began(case: &Case<'_>, at: u64) -> Option<u64> {
@@ -92,9 +92,9 @@ fn is_by_budget(ended: &Ended, spec: &ProbeSpec) -> bool {
     killed && earliest > 0 && ended.ran_ns().is_some_and(fits)
 }
 
-/// Adds to a finding how the container ran before, if that was lately: it changes neither the label nor how sure it is.
+/// Adds to a finding how the container ran before, if that was lately: it changes neither the cause nor how sure it is.
 pub(super) fn add(case: &Case<'_>, finding: &mut Finding) {
-    if finding.outcome != Outcome::Failure || !OF_THE_PROCESS.contains(&finding.label) {
+    if finding.outcome != Outcome::Failure || !OF_THE_PROCESS.contains(&finding.cause) {
         return;
     }
     // What is decided long after the attempt is said of its own time.
@@ -103,7 +103,7 @@ pub(super) fn add(case: &Case<'_>, finding: &mut Finding) {
     finding.evidence.push(of_runs(case, container, runs, at));
     // A rule that names it has its own advice.
     let has_advice = finding.remediation.starts_with(MORE_MEMORY);
-    if let Some(more) = mend(case, container, runs).filter(|_| !has_advice) {
+    if let Some(more) = fix(case, container, runs).filter(|_| !has_advice) {
         finding.remediation = format!("{}; {more}", finding.remediation.trim_end_matches('.'));
     }
 }
@@ -116,12 +116,12 @@ pub(super) fn add_end(case: &Case<'_>, finding: &mut Finding) {
     if pod.is_none() || finding.outcome != Outcome::Failure {
         return;
     }
-    let (so, meanwhile) = match finding.label {
-        label if OF_THE_PROCESS.contains(&label) => ("its process may have ended as it was told to", ENDPOINTS),
-        label if is_of_the_network(case, label) => ("its network may be gone as it should be", ""),
+    let (so, meanwhile) = match finding.cause {
+        cause if OF_THE_PROCESS.contains(&cause) => ("its process may have ended as it was told to", ENDPOINTS),
+        cause if is_of_the_network(case, cause) => ("its network may be gone as it should be", ""),
         _ => return,
     };
-    if !OF_THE_PROCESS.contains(&finding.label) {
+    if !OF_THE_PROCESS.contains(&finding.cause) {
         finding.confidence = finding.confidence.min(Confidence::Likely);
     }
     let says = "the pod is being deleted (deletionTimestamp)".to_owned();
@@ -137,18 +137,18 @@ const ENDPOINTS: &str =
     " If clients were still sent there: a preStop hook that waits until the endpoints have changed.";
 
 /// A link, route or neighbour entry that is gone, or a program that does not know the pod any more; not a chain with rules.
-fn is_of_the_network(case: &Case<'_>, label: Label) -> bool {
+fn is_of_the_network(case: &Case<'_>, cause: Cause) -> bool {
     let by_program = || network_policy_drop::dropped(case).is_some();
-    match label {
-        Label::NetworkPolicyDrop => by_program(),
+    match cause {
+        Cause::NetworkPolicyDrop => by_program(),
         // What got through was not kept back by a network that is gone.
-        Label::Unexplained => case.attempt.established.is_none(),
-        label => OF_THE_NETWORK.contains(&label),
+        Cause::Unexplained => case.attempt.established.is_none(),
+        cause => OF_THE_NETWORK.contains(&cause),
     }
 }
 
 /// What is to be done about the run that ended.
-fn mend(case: &Case<'_>, container: &Container, runs: &Runs) -> Option<String> {
+fn fix(case: &Case<'_>, container: &Container, runs: &Runs) -> Option<String> {
     let name = called(container);
     if runs.last.as_ref().is_some_and(Ended::is_out_of_memory) {
         return Some(format!("{name} was OOMKilled: raise its memory limit, or find what fills it"));
@@ -281,7 +281,7 @@ mod tests {
         stream.http_readiness().listens(POD, 8080, true).listens(POD, 8080, false).deleting();
         stream.connect().reset_sent(SYN, true, None);
         let verdict = stream.verdicts().remove(0).verdict;
-        assert_eq!((verdict.label.name(), verdict.confidence), ("connection_refused", Confidence::Proven));
+        assert_eq!((verdict.cause.name(), verdict.confidence), ("connection_refused", Confidence::Proven));
         assert!(verdict.summary.contains("; the pod is being deleted"), "{}", verdict.summary);
         assert!(verdict.remediation.starts_with("nothing, if the pod was to end"), "{}", verdict.remediation);
         assert!(verdict.evidence.iter().any(|it| it.hook == "pod_status"));
@@ -304,7 +304,7 @@ mod tests {
             assert_eq!(verdict.evidence.iter().any(|it| it.hook == "pod_status"), deleting);
             assert_eq!(verdict.summary.contains("its network may be gone as it should be"), deleting);
             assert_eq!(verdict.remediation.starts_with("nothing, if the pod was to end"), deleting);
-            (verdict.label.name(), verdict.confidence)
+            (verdict.cause.name(), verdict.confidence)
         };
         let blackhole: fn(&mut Stream) = |stream| _ = stream.connect_failed(22);
         assert_eq!(told(false, blackhole), ("route_unreachable", Confidence::Proven));
@@ -327,7 +327,7 @@ mod tests {
     fn a_run_that_the_budget_ended_is_told_so() {
         let verdict = refused_after(31, 137, "Error");
         let expected = "container app was restarted 7 times; its last run ended 12 s before with exit code 137 (SIGKILL) after 31 s, as the kubelet ends one that has used up its liveness budget (20 to 30 s, and the grace period)";
-        assert_eq!((verdict.label.name(), row(&verdict).as_str()), ("connection_refused", expected));
+        assert_eq!((verdict.cause.name(), row(&verdict).as_str()), ("connection_refused", expected));
         assert_eq!(verdict.evidence[0].fields["restarts"], 7, "it came before the refusal");
         assert_eq!(verdict.confidence, Confidence::Proven, "it weakens nothing");
     }
@@ -346,7 +346,7 @@ mod tests {
     #[test]
     fn who_is_killed_for_memory_in_each_start_does_not_start_slowly() {
         let verdict = refused_after(1, 137, "OOMKilled");
-        assert_eq!(verdict.label.name(), "connection_refused");
+        assert_eq!(verdict.cause.name(), "connection_refused");
         assert!(verdict.summary.contains("was OOMKilled"), "{}", verdict.summary);
         assert!(verdict.remediation.starts_with("raise the memory limit"), "{}", verdict.remediation);
         assert_eq!(verdict.remediation.matches("memory limit").count(), 1, "{}", verdict.remediation);
@@ -382,7 +382,7 @@ mod tests {
         let runs = ended(&mut stream, 31, 137, "OOMKilled");
         stream.runs(runs).wait_ms(1_000).listens(POD, 8080, true);
         let verdicts = stream.verdicts();
-        assert_eq!(stream.labels(), ["connection_refused", "not_listening_yet"]);
+        assert_eq!(stream.causes(), ["connection_refused", "not_listening_yet"]);
         assert!(verdicts.iter().all(|it| row(&it.verdict).is_empty() && !it.verdict.remediation.contains("memory")));
     }
 
@@ -396,8 +396,8 @@ mod tests {
         let said = row(&stream.verdicts()[0].verdict);
         let expected = "container app was restarted 2 times; it waits in CrashLoopBackOff: back-off 5m0s restarting failed container=app";
         assert_eq!(said, expected);
-        let mend = stream.verdicts().remove(0).verdict.remediation;
-        assert!(mend.ends_with("does not run now: kubectl logs -n default web -c app --previous shows how it ended"));
+        let fix = stream.verdicts().remove(0).verdict.remediation;
+        assert!(fix.ends_with("does not run now: kubectl logs -n default web -c app --previous shows how it ended"));
     }
 
     #[test]
@@ -407,12 +407,12 @@ mod tests {
         let runs = ended(&mut stream, 31, 137, "Error");
         stream.runs(runs.clone()).connect().drop(SYN, "NETFILTER_DROP", POD).gives_up();
         let verdict = &stream.verdicts()[0].verdict;
-        assert_eq!((verdict.label.name(), row(verdict).as_str()), ("firewall_drop", ""));
+        assert_eq!((verdict.cause.name(), row(verdict).as_str()), ("firewall_drop", ""));
         let mut slow = Stream::new();
         slow.wait_ms(600_000).http_readiness().runs(runs).connect().established().wait_ms(1000);
         slow.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 0));
         let verdict = &slow.verdicts()[0].verdict;
-        assert_eq!(verdict.label.name(), "slow_response");
+        assert_eq!(verdict.cause.name(), "slow_response");
         assert!(row(verdict).starts_with("container app was restarted 7 times"), "{}", row(verdict));
     }
 }

@@ -17,26 +17,26 @@ pub(super) fn container(k8s: &K8s) -> String {
     word(k8s.container_name.as_deref()).map(|name| format!(" -c {name}")).unwrap_or_default()
 }
 
-/// A mend with the log of the container that was dialled, if its pod is known. How one ended that does not run says `history`.
-pub(super) fn with_log(case: &Case<'_>, mend: String) -> String {
+/// A fix with the log of the container that was dialled, if its pod is known. How one ended that does not run says `history`.
+pub(super) fn with_log(case: &Case<'_>, fix: String) -> String {
     let runs = runs(case);
     let k8s = enrich::name(case.attempt, case.node).k8s;
     match k8s.filter(|_| runs.is_none_or(|runs| runs.started_boot_ns.is_some() || runs.last.is_none())) {
-        Some(k8s) => and_log(&k8s, runs.is_some_and(|runs| runs.restarts > 0), mend),
-        None => mend,
+        Some(k8s) => and_log(&k8s, runs.is_some_and(|runs| runs.restarts > 0), fix),
+        None => fix,
     }
 }
 
 /// The same by its names.
-pub(super) fn and_log(k8s: &K8s, restarted: bool, mend: String) -> String {
+pub(super) fn and_log(k8s: &K8s, restarted: bool, fix: String) -> String {
     if k8s.pod_name.is_none() {
-        return mend;
+        return fix;
     }
     let container = Some(container(k8s)).filter(|it| !it.is_empty());
     let container = container.unwrap_or_else(|| " --all-containers".to_owned());
     let before = if restarted { " (--previous: of the run before)" } else { "" };
-    let mend = mend.trim_end_matches('.');
-    format!("{mend}; the log: kubectl logs {}{container} --since=5m{before}", pod(k8s))
+    let fix = fix.trim_end_matches('.');
+    format!("{fix}; the log: kubectl logs {}{container} --since=5m{before}", pod(k8s))
 }
 
 /// What is behind a Service, `shop/cart` or with its port `shop/cart:http`.
@@ -97,11 +97,11 @@ mod tests {
 
     #[test]
     fn a_log_is_that_of_the_container_or_of_all() {
-        let mend = |container, restarted| and_log(&named("shop", "cart-0", container), restarted, "Look.".to_owned());
-        assert_eq!(mend(Some("app"), false), "Look; the log: kubectl logs -n shop cart-0 -c app --since=5m");
+        let fix = |container, restarted| and_log(&named("shop", "cart-0", container), restarted, "Look.".to_owned());
+        assert_eq!(fix(Some("app"), false), "Look; the log: kubectl logs -n shop cart-0 -c app --since=5m");
         let before =
             "Look; the log: kubectl logs -n shop cart-0 --all-containers --since=5m (--previous: of the run before)";
-        assert_eq!(mend(None, true), before);
+        assert_eq!(fix(None, true), before);
         assert_eq!(and_log(&K8s::default(), true, "Look.".to_owned()), "Look.");
     }
 

@@ -13,7 +13,7 @@ use crate::enrich;
 use crate::event::{
     Container, ExecSpec, Handler, KubeletProbe, Pod, PodRef, ProbeSays, ProbeType, SandboxCause, SandboxFailure,
 };
-use crate::record::{Confidence, Evidence, K8s, Label, Outcome, Probe, Process};
+use crate::record::{Confidence, Evidence, K8s, Cause, Outcome, Probe, Process};
 
 /// What a verdict is about that has no connection.
 #[derive(Clone, Debug)]
@@ -85,8 +85,8 @@ pub fn unmatched(probe: &KubeletProbe, connections: usize, node: &Node) -> (Find
             _ => format!("which of {connections} connections that was is not seen"),
         }
     );
-    let mend = Label::Unexplained.page().mend.to_owned();
-    let found = Finding::failure(Label::Unexplained, vec![of_outcome(probe)], summary, mend);
+    let fix = Cause::Unexplained.page().fix.to_owned();
+    let found = Finding::failure(Cause::Unexplained, vec![of_outcome(probe)], summary, fix);
     (found.with_confidence(Confidence::Possible), Unattached { probe: Some(named), k8s, process })
 }
 
@@ -94,7 +94,7 @@ pub fn unmatched(probe: &KubeletProbe, connections: usize, node: &Node) -> (Find
 #[must_use]
 pub fn answer(probe: &KubeletProbe, connections: usize, node: &Node) -> Option<(Finding, Unattached)> {
     let spec = container(probe, node).and_then(|it| it.probes.iter().find(|spec| spec.probe_type == probe.probe_type));
-    let (says, mend) = answer_in_words(probe.says, spec.and_then(|spec| spec.scheme.as_deref()))?;
+    let (says, fix) = answer_in_words(probe.says, spec.and_then(|spec| spec.scheme.as_deref()))?;
     let unknown = || Probe { probe_type: Some(probe.probe_type), ..Probe::default() };
     let named = Unattached {
         probe: Some(spec.and_then(|spec| Probe::agreed(&[spec])).unwrap_or_else(unknown)),
@@ -106,11 +106,11 @@ pub fn answer(probe: &KubeletProbe, connections: usize, node: &Node) -> Option<(
         kind(probe),
         whose(&named.k8s)
     );
-    let mend = match mend {
-        HANDLER => kubectl::and_log(&named.k8s, false, mend.to_owned()),
-        _ => mend.to_owned(),
+    let fix = match fix {
+        HANDLER => kubectl::and_log(&named.k8s, false, fix.to_owned()),
+        _ => fix.to_owned(),
     };
-    Some((told(Label::AppStatusFailure, of_outcome(probe), summary, mend), named))
+    Some((told(Cause::AppStatusFailure, of_outcome(probe), summary, fix), named))
 }
 
 /// The container that is named, if it is known.
@@ -140,31 +140,31 @@ fn exec(probe: &KubeletProbe, spec: Option<&ExecSpec>, k8s: &K8s) -> Finding {
     if probe.says == ProbeSays::Nothing {
         return undecided(probe, spec, k8s);
     }
-    let (label, what) = match probe.says {
-        ProbeSays::CommandTimeout => (Label::ExecTimeout, "did not end in time"),
-        ProbeSays::CommandNotRun => (Label::ExecFailed, "could not be run"),
-        _ => (Label::ExecFailed, "ended with an error; what it printed is in the pod's event"),
+    let (cause, what) = match probe.says {
+        ProbeSays::CommandTimeout => (Cause::ExecTimeout, "did not end in time"),
+        ProbeSays::CommandNotRun => (Cause::ExecFailed, "could not be run"),
+        _ => (Cause::ExecFailed, "ended with an error; what it printed is in the pod's event"),
     };
-    let late = spec.filter(|_| label == Label::ExecTimeout);
+    let late = spec.filter(|_| cause == Cause::ExecTimeout);
     let budget = late.map(|it| format!(" (timeoutSeconds {})", it.timeout_s)).unwrap_or_default();
     let why = why_not_started(probe);
     let summary = format!("the command of the {} probe{} {what}{why}{budget}", kind(probe), whose(k8s));
-    let mend = match label {
-        Label::ExecFailed => failed(probe, k8s),
-        _ => label.page().mend.to_owned(),
+    let fix = match cause {
+        Cause::ExecFailed => failed(probe, k8s),
+        _ => cause.page().fix.to_owned(),
     };
-    told(label, of_outcome(probe), summary, mend)
+    told(cause, of_outcome(probe), summary, fix)
 }
 
 /// The kubelet throws the result away: no failure of the probe, and no success. What never runs is told as a failure all the
 /// same, since nobody else does.
 fn errored(probe: &KubeletProbe, k8s: &K8s, deleting: bool) -> Finding {
-    let (label, what) = match probe.says {
-        ProbeSays::CommandTimeout => (Label::ExecTimeout, "did not end in time"),
-        ProbeSays::ContainerEnds if is_called_off(probe) => (Label::ExecFailed, "was called off by the kubelet"),
-        ProbeSays::ContainerEnds => (Label::ExecFailed, "was not run: its container does not run, or is being stopped"),
-        ProbeSays::CommandNotRun => (Label::ExecFailed, "could not be run"),
-        _ => (Label::ExecFailed, "could not be run, or how it ended is not known"),
+    let (cause, what) = match probe.says {
+        ProbeSays::CommandTimeout => (Cause::ExecTimeout, "did not end in time"),
+        ProbeSays::ContainerEnds if is_called_off(probe) => (Cause::ExecFailed, "was called off by the kubelet"),
+        ProbeSays::ContainerEnds => (Cause::ExecFailed, "was not run: its container does not run, or is being stopped"),
+        ProbeSays::CommandNotRun => (Cause::ExecFailed, "could not be run"),
+        _ => (Cause::ExecFailed, "could not be run, or how it ended is not known"),
     };
     let ends = if deleting { "; the pod is being deleted" } else { "" };
     let summary = format!(
@@ -176,11 +176,11 @@ fn errored(probe: &KubeletProbe, k8s: &K8s, deleting: bool) -> Finding {
     );
     let of_the_end = probe.says == ProbeSays::ContainerEnds
         || deleting && probe.says == ProbeSays::CommandNotRun && !has_no_program(probe);
-    let (outcome, mend) = match of_the_end {
+    let (outcome, fix) = match of_the_end {
         true => (Outcome::Noise, of_an_end(probe, k8s)),
-        false => (Outcome::Failure, never_run(label, probe, k8s)),
+        false => (Outcome::Failure, never_run(cause, probe, k8s)),
     };
-    Finding { outcome, ..told(label, of_outcome(probe), summary, mend) }
+    Finding { outcome, ..told(cause, of_outcome(probe), summary, fix) }
 }
 
 /// What stays as it was, since nothing was counted.
@@ -192,7 +192,7 @@ const fn unchanged(probe_type: ProbeType) -> &'static str {
     }
 }
 
-/// Says of an attempt that the kubelet ignored what came of it: it neither changes the label nor how sure that is.
+/// Says of an attempt that the kubelet ignored what came of it: it neither changes the cause nor how sure that is.
 pub(super) fn add_ignored(case: &Case<'_>, finding: &mut Finding) {
     if case.attempt.kubelet().is_some_and(|(_, said)| !said.is_counted()) {
         finding.summary += "; the kubelet ignores this result (it counts neither way)";
@@ -222,19 +222,19 @@ fn has_no_program(probe: &KubeletProbe) -> bool {
 
 fn of_an_end(probe: &KubeletProbe, k8s: &K8s) -> String {
     let lasts = if is_called_off(probe) {
-        "Some kubelets (1.35, and 1.36 from 1.36.3 on) run no command of a probe while its pod ends, so that a ready pod stays ready until it is gone: kubernetes/kubernetes#140881, mended by #140882".to_owned()
+        "Some kubelets (1.35, and 1.36 from 1.36.3 on) run no command of a probe while its pod ends, so that a ready pod stays ready until it is gone: kubernetes/kubernetes#140881, fixed by #140882".to_owned()
     } else {
         let pod = kubectl::pod(k8s);
         format!(
             "If it goes on while the pod is said to run (kubectl get pod {pod}), the runtime has lost its container: kubectl delete pod {pod}"
         )
     };
-    format!("nothing to mend where the container or its pod ends. {lasts}")
+    format!("nothing to fix where the container or its pod ends. {lasts}")
 }
 
-fn never_run(label: Label, probe: &KubeletProbe, k8s: &K8s) -> String {
-    if label == Label::ExecTimeout {
-        return label.page().mend.to_owned();
+fn never_run(cause: Cause, probe: &KubeletProbe, k8s: &K8s) -> String {
+    if cause == Cause::ExecTimeout {
+        return cause.page().fix.to_owned();
     }
     let what =
         not_started_for(probe).map_or("put its program into the image, or correct the command", |it| it.remediation);
@@ -256,8 +256,8 @@ fn failed(probe: &KubeletProbe, k8s: &K8s) -> String {
 }
 
 /// What the kubelet says is its word: no event of the kernel carries it.
-fn told(label: Label, seen: Evidence, summary: String, mend: String) -> Finding {
-    Finding::failure(label, vec![seen], summary, mend).with_confidence(Confidence::Likely)
+fn told(cause: Cause, seen: Evidence, summary: String, fix: String) -> Finding {
+    Finding::failure(cause, vec![seen], summary, fix).with_confidence(Confidence::Likely)
 }
 
 /// " of container app of pod default/web", as far as that is known.
@@ -276,9 +276,9 @@ fn undecided(probe: &KubeletProbe, spec: Option<&ExecSpec>, k8s: &K8s) -> Findin
         whose(k8s)
     );
     let by_hand = kubectl::exec(k8s, probe.probe_type);
-    let mend =
+    let fix =
         format!("run it by hand and look at both: time {by_hand}. Then correct the command, or raise timeoutSeconds");
-    let found = Finding::failure(Label::Unexplained, vec![of_outcome(probe)], summary, mend);
+    let found = Finding::failure(Cause::Unexplained, vec![of_outcome(probe)], summary, fix);
     found.with_confidence(Confidence::Possible)
 }
 
@@ -315,7 +315,7 @@ pub fn concerns(failure: &SandboxFailure, node: &Node) -> bool {
 /// The verdict on a pod without network.
 #[must_use]
 pub fn sandbox(failure: &SandboxFailure, node: &Node) -> (Finding, Unattached) {
-    let (why, mend) = match failure.cause {
+    let (why, fix) = match failure.cause {
         SandboxCause::SubnetFile => (
             "flannel has not written its subnet file yet",
             "see whether flannel runs on this node and reaches the API server: it writes /run/flannel/subnet.env. A pod that must outlive this at start needs a startupProbe",
@@ -328,14 +328,14 @@ pub fn sandbox(failure: &SandboxFailure, node: &Node) -> (Finding, Unattached) {
             "the plugin's program is not there",
             "install the CNI plugins into /opt/cni/bin (or where the runtime's bin_dir points)",
         ),
-        SandboxCause::Plugin => ("the CNI plugin said no", Label::CniNotReady.page().mend),
+        SandboxCause::Plugin => ("the CNI plugin said no", Cause::CniNotReady.page().fix),
     };
     let k8s = k8s(&failure.pod, None, node);
     let summary = format!("the sandbox{} has no network: {why}", whose(&k8s));
     let says = format!("the kubelet could not make the sandbox: {}", failure.words);
     let seen = evidence("kubelet", failure.written_boot_ns, says, json!({ "cause": failure.cause }));
     let named = Unattached { probe: None, k8s, process: kubelet(failure.pid) };
-    (told(Label::CniNotReady, seen, summary, mend.to_owned()), named)
+    (told(Cause::CniNotReady, seen, summary, fix.to_owned()), named)
 }
 
 #[cfg(test)]
@@ -410,7 +410,7 @@ mod tests {
             stream.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 200));
             stream.kubelet_error(ProbeType::Readiness, says, "x").wait_ms(2_000);
             let last = stream.verdicts().pop().expect("a verdict").verdict;
-            (last.label.name(), last.summary.contains("the kubelet ignores this result"))
+            (last.cause.name(), last.summary.contains("the kubelet ignores this result"))
         };
         assert_eq!(errored(ProbeSays::TimeoutInBody), ("slow_response", false));
         assert!(errored(ProbeSays::Network).1, "an error that names no state");

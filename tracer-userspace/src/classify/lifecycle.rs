@@ -9,7 +9,7 @@ use crate::enrich::{self, HookMatch};
 use crate::event::HookType;
 use crate::record::{Evidence, Outcome};
 
-/// Adds it to a finding: it changes neither the label nor how sure it is.
+/// Adds it to a finding: it changes neither the cause nor how sure it is.
 pub(super) fn add(case: &Case<'_>, finding: &mut Finding) {
     let hooks = enrich::hooks_met(case.attempt, case.node);
     if hooks.is_empty() || finding.outcome != Outcome::Failure {
@@ -19,8 +19,8 @@ pub(super) fn add(case: &Case<'_>, finding: &mut Finding) {
     if enrich::probes_met(case.attempt, case.node).is_empty() {
         finding.summary +=
             &format!("; {whose} {dials} this port, and no probe sends a request there: {}", consequence(&hooks));
-        let mend = std::mem::take(&mut finding.remediation);
-        finding.remediation = format!("for the hook: {mend}");
+        let fix = std::mem::take(&mut finding.remediation);
+        finding.remediation = format!("for the hook: {fix}");
     } else {
         finding.summary += &format!("; {whose} {dials} this port, too: whether this was the probe is not known");
     }
@@ -53,7 +53,7 @@ fn of_hook(case: &Case<'_>, (pod, container, hook): &HookMatch<'_>) -> Evidence 
 #[cfg(test)]
 mod tests {
     use crate::event::{AnswerKind, Fact, HookType, ProbeSays, ProbeType, Runs, TcpState};
-    use crate::record::{Confidence, Label, Subject, VerdictBody};
+    use crate::record::{Confidence, Cause, Subject, VerdictBody};
     use crate::testing::{POD, SYN, Stream};
 
     const PRE_STOP: &str =
@@ -150,7 +150,7 @@ mod tests {
     #[test]
     fn a_hook_takes_any_status() {
         let mut stream = shared(HookType::PreStop);
-        assert!(answered(&mut stream, 100, 404).labels().is_empty());
+        assert!(answered(&mut stream, 100, 404).causes().is_empty());
         answered(stream.wait_ms(10_000), 101, 404);
         assert_eq!(said(&stream.verdicts()), [(READINESS, Some(1), false)], "a period later");
         let mut told = shared(HookType::PreStop);
@@ -159,7 +159,7 @@ mod tests {
         let mut tls = shared(HookType::PreStop);
         tls.connect().established().answer(AnswerKind::Tls, None);
         tls.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 200));
-        assert_eq!(tls.labels(), ["app_status_failure"], "neither can read TLS");
+        assert_eq!(tls.causes(), ["app_status_failure"], "neither can read TLS");
     }
 
     #[test]
@@ -188,8 +188,8 @@ mod tests {
         for conn in 100..104 {
             refused(&mut stream, conn).wait_ms(1_000);
         }
-        let told: Vec<_> = stream.verdicts().iter().map(|it| (it.verdict.label, it.verdict.confidence)).collect();
-        let (early, spent) = ((Label::NotListeningYet, Confidence::Likely), Label::StartupBudgetExceeded);
+        let told: Vec<_> = stream.verdicts().iter().map(|it| (it.verdict.cause, it.verdict.confidence)).collect();
+        let (early, spent) = ((Cause::NotListeningYet, Confidence::Likely), Cause::StartupBudgetExceeded);
         assert_eq!(told, [early, early, (spent, Confidence::Likely), (spent, Confidence::Proven)]);
     }
 
@@ -200,7 +200,7 @@ mod tests {
         refused(&mut stream, 100);
         let told = stream.verdicts().remove(0);
         assert_eq!(
-            (told.subject, told.probe, told.verdict.label.name()),
+            (told.subject, told.probe, told.verdict.cause.name()),
             (Subject::Connection, None, "connection_refused")
         );
         assert_eq!(told.k8s.and_then(|k8s| k8s.container_name).as_deref(), Some("app"));
@@ -208,7 +208,7 @@ mod tests {
         assert!(told.verdict.summary.ends_with(words), "{}", told.verdict.summary);
         assert!(told.verdict.evidence.iter().any(|it| it.says == "container app's preStop hook asks http :9000/stop"));
         answered(&mut stream, 101, 404);
-        assert_eq!(stream.labels().len(), 1, "any status is well");
+        assert_eq!(stream.causes().len(), 1, "any status is well");
     }
 
     #[test]
@@ -219,7 +219,7 @@ mod tests {
         stream.again(100).connect().established().state(TcpState::Established, TcpState::CloseWait, 0, (100, 101, 1));
         stream.state(TcpState::CloseWait, TcpState::LastAck, 0, (100, 101, 1));
         let told = stream.verdicts().remove(0);
-        assert_eq!((told.verdict.label.name(), told.subject), ("closed_without_answer", Subject::Connection));
+        assert_eq!((told.verdict.cause.name(), told.subject), ("closed_without_answer", Subject::Connection));
         assert!(told.verdict.summary.contains("no probe sends a request there"), "{}", told.verdict.summary);
         refused(stream.wait_ms(13_000), 101);
         assert_eq!(stream.verdicts()[1].probe.as_ref().and_then(|it| it.handler), None, "either");

@@ -1,7 +1,7 @@
-//! From an attempt and what is known of the node to a label: ordered rules, nearest cause first.
+//! From an attempt and what is known of the node to a cause: ordered rules, nearest cause first.
 //!
 //! A rule is a function from a [`Case`] to a [`Finding`], in its own file, with its tests below it.
-//! To add a label: a row in `record/label.rs`, a file in `rules/`, its place in [`RULES`], a scenario.
+//! To add a cause: a row in `record/cause.rs`, a file in `rules/`, its place in [`RULES`], a scenario.
 
 mod allow;
 mod answer;
@@ -27,7 +27,7 @@ pub(crate) mod startup_probe;
 mod translated;
 pub mod undialled;
 
-use crate::record::{Confidence, Label};
+use crate::record::{Confidence, Cause};
 pub use case::{Case, Streak};
 pub use culprit::{culprit_of, is_elsewhere};
 use finding::Finding;
@@ -73,15 +73,15 @@ const RULES: &[Rule] = &[
     rules::unexplained::find,
 ];
 
-/// The label of an attempt, as far as it is decided, and the others whose conditions hold on evidence of their own.
+/// The cause of an attempt, as far as it is decided, and the others whose conditions hold on evidence of their own.
 #[must_use]
-pub fn classify(case: &Case<'_>) -> Option<(Finding, Vec<Label>)> {
+pub fn classify(case: &Case<'_>) -> Option<(Finding, Vec<Cause>)> {
     let mut findings: Vec<Finding> = RULES.iter().filter_map(|rule| rule(case)).collect();
     // What nothing ties to the attempt does not go before what something does.
     let tied = findings.iter().position(|f| f.confidence > Confidence::Possible).unwrap_or_default();
     let mut first = (tied < findings.len()).then(|| findings.remove(tied))?.weakened(case);
-    findings.retain(|f| f.label != Label::Unexplained && f.adds_to(&first));
-    let also = findings.iter().map(|f| f.label).collect();
+    findings.retain(|f| f.cause != Cause::Unexplained && f.adds_to(&first));
+    let also = findings.iter().map(|f| f.cause).collect();
     history::add(case, &mut first);
     history::add_end(case, &mut first);
     shared_address::add(case, &mut first);

@@ -12,7 +12,7 @@ use super::evidence::{is_netfilter, netfilter_hook, of_drop, of_icmp, of_reset_r
 use super::finding::Finding;
 use super::phrases::{enter, in_namespace};
 use crate::event::{Icmp, Netns, NodePorts, PacketDrop, ProxyMode, RuleVerdict, TcpState, Tracked};
-use crate::record::{Confidence, Evidence, Label};
+use crate::record::{Confidence, Evidence, Cause};
 
 const UNTRACKED: &str =
     "; a rule had taken it out of connection tracking (notrack), so that no rule for established connections knows it";
@@ -315,8 +315,8 @@ impl Stopped<'_> {
         Some(format!("{command} ({why}); {}", self.look(case)))
     }
 
-    /// What mends it, by a rule or by whatever else drops there.
-    pub(super) fn mend(&self, case: &Case<'_>, by_rule: impl FnOnce() -> String) -> String {
+    /// What fixes it, by a rule or by whatever else drops there.
+    pub(super) fn fix(&self, case: &Case<'_>, by_rule: impl FnOnce() -> String) -> String {
         if !self.is_by_no_rule() {
             return self.by_owner(case).unwrap_or_else(by_rule);
         }
@@ -337,10 +337,10 @@ impl Stopped<'_> {
 
     /// A failure by a rule of the firewall; less sure where none of those that were read surely did it or can have done it, and
     /// less so where IPVS is in use and no hook tells what it drops.
-    pub(super) fn by_firewall(&self, case: &Case<'_>, label: Label, summary: String, remediation: String) -> Finding {
+    pub(super) fn by_firewall(&self, case: &Case<'_>, cause: Cause, summary: String, remediation: String) -> Finding {
         let no_rule = self.is_by_no_rule() || self.may_be_ipvs(case);
         let unsure = self.may_be_by_no_rule();
-        let found = self.finding(case, label, summary, remediation);
+        let found = self.finding(case, cause, summary, remediation);
         if !no_rule {
             let most = if unsure { Confidence::Likely } else { Confidence::Proven };
             return Finding { confidence: found.confidence.min(most), ..found };
@@ -354,8 +354,8 @@ impl Stopped<'_> {
     }
 
     /// A failure by it. That nothing was answered is a conclusion from silence.
-    pub(super) fn finding(&self, case: &Case<'_>, label: Label, summary: String, remediation: String) -> Finding {
-        let mut finding = Finding::failure(label, self.seen.clone(), summary, remediation);
+    pub(super) fn finding(&self, case: &Case<'_>, cause: Cause, summary: String, remediation: String) -> Finding {
+        let mut finding = Finding::failure(cause, self.seen.clone(), summary, remediation);
         finding.evidence.extend(self.blame.iter().flat_map(Blame::evidence));
         let time = self.drop.map_or(finding.decided_at, |(time, _)| time);
         finding.waits_for = self.netns.map(|netns| (netns, time));

@@ -4,7 +4,7 @@
 use super::Case;
 use super::finding::Finding;
 use crate::enrich;
-use crate::record::{Confidence, Label, Outcome};
+use crate::record::{Confidence, Cause, Outcome};
 
 /// What was seen of the connection stays as it is; whether it was a probe is not sure.
 pub(super) fn add(case: &Case<'_>, finding: &mut Finding) {
@@ -21,7 +21,7 @@ pub(super) fn add(case: &Case<'_>, finding: &mut Finding) {
             case.attempt.actor.comm
         );
     }
-    let is_named = finding.label == Label::ProbeMisconfigured;
+    let is_named = finding.cause == Cause::ProbeMisconfigured;
     if let Some(port) = enrich::redirected_from(case.attempt, case.node).filter(|_| !is_named) {
         finding.summary += &format!("; the probe asks port {port} and was redirected here");
         finding.remediation += &format!("; or have the application answer the probe on port {port} without a redirect");

@@ -7,7 +7,7 @@ use crate::record::{Confidence, Outcome};
 use crate::shell;
 
 /// What is to be done after one of the two is gone.
-pub(super) const MEND: &str =
+pub(super) const FIX: &str =
     "and look at the CNI's address management, which gave it twice (host-local: /var/lib/cni/networks)";
 
 /// Adds it to a failure, of which nothing is proven then.
@@ -17,8 +17,8 @@ pub(super) fn add(case: &Case<'_>, finding: &mut Finding) {
     finding.confidence = finding.confidence.min(Confidence::Likely);
     let [one, other] = [first, second].map(|pod| pod.full_name().unwrap_or_default());
     finding.summary += &format!("; pods {one} and {other} both have {addr}: either may be the one that was reached");
-    let mend = std::mem::take(&mut finding.remediation);
-    finding.remediation = format!("delete one of the two pods ({}), {MEND}; else: {mend}", delete(second));
+    let fix = std::mem::take(&mut finding.remediation);
+    finding.remediation = format!("delete one of the two pods ({}), {FIX}; else: {fix}", delete(second));
 }
 
 /// Pods that live, each with a network of its own. What was found on the node without a name may be one of the list; what is
@@ -61,7 +61,7 @@ mod tests {
     #[test]
     fn an_address_of_two_pods_proves_nothing_of_either() {
         let both = told(|_| {}, false);
-        assert_eq!((both.label.name(), both.confidence), ("connection_refused", Confidence::Likely));
+        assert_eq!((both.cause.name(), both.confidence), ("connection_refused", Confidence::Likely));
         let words = "; pods default/web and new both have 10.88.0.2: either may be the one that was reached";
         assert!(both.summary.contains(words), "{}", both.summary);
         assert!(

@@ -33,10 +33,10 @@ pub(super) fn add(case: &Case<'_>, status: Option<u16>, finding: Finding) -> Fin
 /// Says of a finding about a close without an answer that a proxy may have closed; whoever did, it is the server's end that did.
 pub(super) fn add_close(case: &Case<'_>, finding: Finding) -> Finding {
     let Some(proxy) = proxy_of(case) else { return finding };
-    let (summary, mend) = (&finding.summary, &finding.remediation);
+    let (summary, fix) = (&finding.summary, &finding.remediation);
     Finding {
         summary: format!("{summary}; {proxy} may have closed it, which need not have reached the application"),
-        remediation: format!("see whether {proxy} reached the application: {}. If it did: {mend}", logs(case, proxy)),
+        remediation: format!("see whether {proxy} reached the application: {}. If it did: {fix}", logs(case, proxy)),
         ..finding
     }
 }
@@ -111,7 +111,7 @@ mod tests {
         stream.connect().established().answer(AnswerKind::Http, Some(status));
         stream.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 200));
         let verdict = stream.verdicts().remove(0).verdict;
-        assert_eq!(verdict.label.name(), "app_status_failure");
+        assert_eq!(verdict.cause.name(), "app_status_failure");
         verdict
     }
 
@@ -161,10 +161,10 @@ mod tests {
             stream.http_readiness().container_too(container).connect().established();
             stream.state(TcpState::Established, TcpState::CloseWait, 0, (100, 101, 1));
             let verdict = stream.state(TcpState::CloseWait, TcpState::LastAck, 0, (100, 101, 1)).verdicts().remove(0);
-            (verdict.verdict.label.name(), verdict.verdict)
+            (verdict.verdict.cause.name(), verdict.verdict)
         };
-        let (label, verdict) = closed("linkerd-proxy");
-        assert_eq!((label, verdict.confidence), ("closed_without_answer", Confidence::Proven));
+        let (cause, verdict) = closed("linkerd-proxy");
+        assert_eq!((cause, verdict.confidence), ("closed_without_answer", Confidence::Proven));
         assert!(verdict.summary.contains("; linkerd-proxy may have closed it"), "{}", verdict.summary);
         assert!(
             verdict.remediation.contains("logs -n default web -c linkerd-proxy. If it did: Look at"),

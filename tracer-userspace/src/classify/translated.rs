@@ -3,7 +3,7 @@
 use super::Case;
 use super::finding::Finding;
 use crate::event::Observation;
-use crate::record::{Confidence, Label};
+use crate::record::{Confidence, Cause};
 
 /// Such a packet is this attempt's by its destination and its ports only.
 pub(super) fn add(case: &Case<'_>, finding: &mut Finding) {
@@ -14,7 +14,7 @@ pub(super) fn add(case: &Case<'_>, finding: &mut Finding) {
     finding.confidence = finding.confidence.min(Confidence::Likely);
     finding.summary +=
         &format!("; its source address was {addr} by then: it was translated on its way (a masquerade, Istio ambient)");
-    if finding.label == Label::NetworkPolicyDrop {
+    if finding.cause == Cause::NetworkPolicyDrop {
         finding.remediation += &format!("; behind the translation it is {addr} that has to be allowed");
     }
 }
@@ -22,7 +22,7 @@ pub(super) fn add(case: &Case<'_>, finding: &mut Finding) {
 #[cfg(test)]
 mod tests {
     use crate::event::{Fact, Flow, TcpState, Via};
-    use crate::record::{Confidence, Label};
+    use crate::record::{Confidence, Cause};
     use crate::testing::{POD, SYN, Stream};
 
     /// The address that Istio ambient gives to probes, and the port as it was.
@@ -36,7 +36,7 @@ mod tests {
         let mut stream = Stream::new();
         stream.connect().reset_sent_on(behind().reversed(), SYN, true, None).reset_received(TcpState::SynSent, 0);
         let verdict = stream.verdicts().remove(0).verdict;
-        assert_eq!((verdict.label, verdict.confidence), (Label::ConnectionRefused, Confidence::Likely));
+        assert_eq!((verdict.cause, verdict.confidence), (Cause::ConnectionRefused, Confidence::Likely));
         assert!(verdict.summary.contains("source address was 169.254.7.127 by then"), "{}", verdict.summary);
     }
 
@@ -63,7 +63,7 @@ mod tests {
                 true,
                 None,
             );
-            stream.labels()
+            stream.causes()
         };
         assert!(refused("169.254.7.127").is_empty());
         assert_eq!(refused("10.88.0.9"), ["connection_refused"]);

@@ -5,7 +5,7 @@ use super::finding::Finding;
 use super::kubelet::{Unattached, container, k8s, kubelet, whose};
 use crate::correlate::node::Node;
 use crate::event::{KubeletProbe, ProbeSays};
-use crate::record::{Confidence, Label, Probe};
+use crate::record::{Confidence, Cause, Probe};
 use crate::shell::word;
 
 /// What kept it from dialling, in the kubelet's own words: the look-up of the name (`dial tcp: lookup: …`), or the socket
@@ -32,12 +32,12 @@ pub fn verdict(probe: &KubeletProbe, node: &Node) -> Option<(Finding, Unattached
     };
     let (kind, whose) = (probe.probe_type.name(), whose(&named.k8s));
     let summary = format!("the {kind} probe{whose} failed before it made a connection, as the kubelet says: {why}");
-    let mend = mend(why, spec.host.as_deref(), probe.pid);
-    let found = Finding::failure(Label::Unexplained, vec![of_outcome(probe)], summary, mend);
+    let fix = fix(why, spec.host.as_deref(), probe.pid);
+    let found = Finding::failure(Cause::Unexplained, vec![of_outcome(probe)], summary, fix);
     Some((found.with_confidence(Confidence::Possible), named))
 }
 
-fn mend(why: &str, host: Option<&str>, pid: Option<u32>) -> String {
+fn fix(why: &str, host: Option<&str>, pid: Option<u32>) -> String {
     let pid = pid.map_or_else(|| "$(pidof kubelet)".to_owned(), |pid| pid.to_string());
     if why.contains("too many open files in system") {
         "the node has no file left to open: cat /proc/sys/fs/file-nr; raise fs.file-max, and find who holds them"
@@ -68,13 +68,13 @@ mod tests {
     const NO_NAME: &str = r#"Get "http://web.shop:8080": dial tcp: lookup: no such host"#;
 
     fn told(stream: &Stream) -> Vec<(&'static str, Option<String>)> {
-        let words = |it: VerdictBody| (it.verdict.label.name(), it.kubelet.and_then(|it| it.output));
+        let words = |it: VerdictBody| (it.verdict.cause.name(), it.kubelet.and_then(|it| it.output));
         stream.verdicts().into_iter().map(words).collect()
     }
 
     #[test]
     fn a_probe_that_dialled_nobody_is_told_by_the_kubelet_s_words() {
-        for (words, summary, mend) in [
+        for (words, summary, fix) in [
             (NO_FILES, "as the kubelet says: socket: too many open files", "no file descriptor left: ls /proc/100/fd"),
             (NO_NAME, "as the kubelet says: lookup: no such host", "getent hosts NAME"),
             ("dial tcp [fd00::5]:80: socket: permission denied", ": socket: permission denied", "ausearch"),
@@ -86,7 +86,7 @@ mod tests {
             assert_eq!(verdict.confidence, Confidence::Possible);
             let whose = "the readiness probe of container app of pod default/web failed before it made a connection";
             assert!(verdict.summary.starts_with(whose) && verdict.summary.ends_with(summary), "{}", verdict.summary);
-            assert!(verdict.remediation.contains(mend), "{}", verdict.remediation);
+            assert!(verdict.remediation.contains(fix), "{}", verdict.remediation);
         }
     }
 
@@ -116,8 +116,8 @@ mod tests {
         ] {
             let mut stream = Stream::new();
             stream.http_readiness().kubelet_words(ProbeType::Readiness, dialled);
-            let mend = stream.verdicts().remove(0).verdict.remediation;
-            assert!(!mend.contains("/proc/"), "{dialled}: {mend}");
+            let fix = stream.verdicts().remove(0).verdict.remediation;
+            assert!(!fix.contains("/proc/"), "{dialled}: {fix}");
         }
     }
 

@@ -69,14 +69,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_who_opens_a_file_anew_or_reads_it_again_says_so() {
+    fn only_who_opens_a_file_again_or_reads_it_again_says_so() {
         let says = |command: &str, phrase: &str| {
             let command = of_everything().find_subcommand(command).cloned();
             command.is_some_and(|it| it.term_width(1000).render_help().to_string().contains(phrase))
         };
         for name in names() {
             let live = ["attach", "run", "record"].contains(&name.as_str());
-            assert_eq!((says(&name, "SIGHUP opens it anew"), says(&name, "when it changes")), (live, live), "{name}");
+            assert_eq!((says(&name, "SIGHUP opens it again"), says(&name, "when it changes")), (live, live), "{name}");
         }
     }
 }

@@ -28,7 +28,7 @@ pub struct Flags {
         hide_env_values = true
     )]
     pub output: Option<Form>,
-    /// Append the records to this file (mode 0600) in place of stdout; SIGHUP opens it anew
+    /// Append the records to this file (mode 0600) in place of stdout; SIGHUP opens it again
     #[arg(long, global = true, value_name = "PATH", env = "TRACER_OUTPUT_FILE", hide_env_values = true)]
     pub output_file: Option<PathBuf>,
     /// Rotate --output-file before it grows beyond this, e.g. 64MiB: PATH becomes PATH.1, PATH.1 becomes PATH.2
@@ -85,18 +85,18 @@ pub struct Flags {
         help_heading = "Filters"
     )]
     pub container: Option<String>,
-    /// Only with this label; repeatable (`tracer explain` lists them)
+    /// Only with this cause; repeatable (`tracer explain` lists them)
     #[arg(
-        long = "label",
+        long = "cause",
         global = true,
-        value_name = "LABEL",
-        env = "TRACER_LABEL",
+        value_name = "CAUSE",
+        env = "TRACER_CAUSE",
         hide_env_values = true,
         value_delimiter = ',',
         value_parser = name_of_list(),
         help_heading = "Filters"
     )]
-    pub labels: Vec<String>,
+    pub causes: Vec<String>,
 
     /// End after this time, e.g. 30s, 5m, 1h30m
     #[arg(long, global = true, value_name = "TIME", env = "TRACER_DURATION", hide_env_values = true, value_parser = super::duration::duration, help_heading = "End")]

@@ -23,14 +23,14 @@ const FILE: Group = &["output_file"];
 const ROTATION: Group = &["output_max_size", "output_max_files"];
 const FORMAT: Group = &["format"];
 const FILTERS: Group = &["namespace", "pod", "container"];
-const LABELS: Group = &["labels"];
+const CAUSES: Group = &["causes"];
 /// What is made of attempts.
 const ATTEMPTS: Group = &["until_failure", "attempts"];
 
 /// All that belongs to a live run.
 const LIVE: &[Group] = &[DURATION, PROBERS, KERNEL, PODS, SOURCES, NODE];
 /// All of what is printed.
-const PRINTED: &[Group] = &[FORM, FILE, ROTATION, FORMAT, FILTERS, LABELS, ATTEMPTS];
+const PRINTED: &[Group] = &[FORM, FILE, ROTATION, FORMAT, FILTERS, CAUSES, ATTEMPTS];
 
 /// What a command has no use for, and why.
 fn useless(command: &str) -> (&'static [Group], &'static [Group], &'static str) {
@@ -38,8 +38,8 @@ fn useless(command: &str) -> (&'static [Group], &'static [Group], &'static str) 
         "replay" => (LIVE, &[], ": the recording has it"),
         "report" => (LIVE, &[FORM, ROTATION, FORMAT, ATTEMPTS], ": it makes a page of what a run printed"),
         "schema" | "explain" | "health" | "completions" | "man" | helper::COMMAND => (LIVE, PRINTED, ""),
-        "doctor" => (&[DURATION, KERNEL, SOURCES], &[FORMAT, FILTERS, LABELS, ATTEMPTS], ""),
-        "hooks" => (&[PODS, SOURCES], &[ROTATION, FORMAT, FILTERS, LABELS, ATTEMPTS], ""),
+        "doctor" => (&[DURATION, KERNEL, SOURCES], &[FORMAT, FILTERS, CAUSES, ATTEMPTS], ""),
+        "hooks" => (&[PODS, SOURCES], &[ROTATION, FORMAT, FILTERS, CAUSES, ATTEMPTS], ""),
         "selftest" => (&[DURATION, PROBERS, KERNEL, PODS, SOURCES], &[ROTATION, FORMAT, FILTERS, ATTEMPTS], ""),
         _ => (&[], &[], ""),
     }
@@ -96,7 +96,7 @@ fn is_typed(cli: &Cli, id: &str) -> bool {
 /// As it is typed: of a list one is.
 pub(super) fn flag(id: &str) -> String {
     match id {
-        "labels" => "label".into(),
+        "causes" => "cause".into(),
         "probers" => "prober".into(),
         _ => id.replace('_', "-"),
     }

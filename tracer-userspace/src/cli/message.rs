@@ -38,15 +38,15 @@ fn in_clap_s_words(error: &clap::Error, args: &[OsString]) -> String {
     }
 }
 
-/// What is not UTF-8 and has to be: what was typed (clap no longer complains once it is mended), or a variable.
+/// What is not UTF-8 and has to be: what was typed (clap no longer complains once it is fixed), or a variable.
 fn not_utf8(args: &[OsString]) -> Option<String> {
     let lossy = |arg: &OsString| arg.to_string_lossy().into_owned();
-    let is_mended = |at: usize| {
-        let mended = args.iter().enumerate().map(|(n, arg)| if n <= at { lossy(arg).into() } else { arg.clone() });
-        let parsed = definition::from_environment().try_get_matches_from(mended.collect::<Vec<OsString>>());
+    let is_fixed = |at: usize| {
+        let fixed = args.iter().enumerate().map(|(n, arg)| if n <= at { lossy(arg).into() } else { arg.clone() });
+        let parsed = definition::from_environment().try_get_matches_from(fixed.collect::<Vec<OsString>>());
         !parsed.is_err_and(|error| error.kind() == ErrorKind::InvalidUtf8)
     };
-    let typed = (1..args.len()).filter(|at| args[*at].to_str().is_none()).find(|at| is_mended(*at));
+    let typed = (1..args.len()).filter(|at| args[*at].to_str().is_none()).find(|at| is_fixed(*at));
     typed.map(|at| shown(&lossy(&args[at - 1]), &lossy(&args[at]), at)).or_else(|| variable::not_utf8(args))
 }
 

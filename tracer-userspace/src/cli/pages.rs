@@ -6,7 +6,7 @@ use clap_complete::Shell;
 
 use super::definition;
 use crate::error::Error;
-use crate::record::Label;
+use crate::record::Cause;
 
 /// The commands as they are, the flags that all of them take included.
 fn commands() -> Command {
@@ -23,14 +23,14 @@ pub fn completions(shell: Shell) -> String {
     String::from_utf8_lossy(&script).into_owned()
 }
 
-/// A command as it is completed: without what is hidden, and with the labels where one is wanted.
+/// A command as it is completed: without what is hidden, and with the causes where one is wanted.
 fn shown(command: &Command) -> Command {
-    let labels = || PossibleValuesParser::new(Label::ALL.iter().map(|label| label.name()));
-    // clap makes these anew.
+    let causes = || PossibleValuesParser::new(Cause::ALL.iter().map(|cause| cause.name()));
+    // clap makes these again.
     let own = |name: &str| name != "help" && name != "version";
     let args = command.get_arguments().filter(|arg| !arg.is_hide_set() && own(arg.get_id().as_str())).cloned();
     let args = args.map(|arg| match arg.get_id().as_str() {
-        "label" | "labels" => arg.value_parser(labels()),
+        "cause" | "causes" => arg.value_parser(causes()),
         _ => arg,
     });
     let commands = command.get_subcommands().filter(|sub| !sub.is_hide_set() && own(sub.get_name())).map(shown);

@@ -13,7 +13,7 @@ pub struct ServeFlags {
     /// Serve /metrics (Prometheus), /healthz and /readyz here, e.g. 127.0.0.1:9464 [default: nothing listens]
     #[arg(long, value_name = "ADDR:PORT", env = "TRACER_METRICS_LISTEN", hide_env_values = true, value_parser = address)]
     pub metrics_listen: Option<SocketAddr>,
-    /// Label verdicts and attempts with the pod's name and namespace: many more series
+    /// Cause verdicts and attempts with the pod's name and namespace: many more series
     #[arg(long, env = "TRACER_METRICS_POD_LABELS", hide_env_values = true, action = ArgAction::SetTrue, value_parser = BoolishValueParser::new())]
     pub metrics_pod_labels: bool,
     /// Unix socket (mode 0600) that `tracer health` asks

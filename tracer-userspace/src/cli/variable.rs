@@ -81,7 +81,7 @@ mod tests {
 
     #[test]
     fn an_error_that_names_no_flag_stays_as_it_is() {
-        let error = named_by(Error::Usage("explain `x`: no such label".into()), &[]);
-        assert_eq!(error.to_string(), "explain `x`: no such label");
+        let error = named_by(Error::Usage("explain `x`: no such cause".into()), &[]);
+        assert_eq!(error.to_string(), "explain `x`: no such cause");
     }
 }

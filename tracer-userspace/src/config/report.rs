@@ -10,7 +10,7 @@ use crate::report::ReportConfig;
 /// What the command line means.
 ///
 /// # Errors
-/// A label that does not exist.
+/// A cause that does not exist.
 pub(super) fn plan(files: Vec<PathBuf>, flags: Flags) -> Result<ReportConfig, Error> {
     let filter = filter(&flags)?;
     Ok(ReportConfig { files, output_file: flags.output_file.filter(|path| !path.as_os_str().is_empty()), filter })

@@ -9,7 +9,7 @@ use crate::sink::SinkConfig;
 /// What the command line means.
 ///
 /// # Errors
-/// A label that does not exist.
+/// A cause that does not exist.
 pub(super) fn plan(flags: Flags) -> Result<SelftestConfig, Error> {
     let output = SinkConfig { rotation: None, ..output(&flags)? };
     Ok(SelftestConfig { output, node_name: filled(flags.node_name).unwrap_or_else(host_name) })

@@ -41,7 +41,7 @@ fn empty_values_are_absent() {
 
 #[test]
 fn an_empty_name_in_a_list_is_refused() {
-    for args in [["attach", "--label", ""], ["attach", "--prober", "kubelet,,k3s"], ["doctor", "--check", ""]] {
+    for args in [["attach", "--cause", ""], ["attach", "--prober", "kubelet,,k3s"], ["doctor", "--check", ""]] {
         let error = planned(&args).unwrap_err().to_string();
         assert!(error.starts_with(&format!("{}: an empty name", args[1])), "{error}");
     }
@@ -140,7 +140,7 @@ fn a_format_is_one_of_ndjson() {
 }
 
 #[test]
-fn an_unknown_label_names_the_known() {
-    let error = planned(&["attach", "--label", "loopback"]).unwrap_err().to_string();
+fn an_unknown_cause_names_the_known() {
+    let error = planned(&["attach", "--cause", "loopback"]).unwrap_err().to_string();
     assert!(error.contains("did you mean `loopback_down`?") && error.contains("unexplained"), "{error}");
 }

@@ -179,7 +179,7 @@ mod tests {
         assert!(answers(&[900; 31]).is_empty(), "too few to judge by");
     }
 
-    /// The next pod with that address begins anew.
+    /// The next pod with that address begins again.
     #[test]
     fn another_pod_s_answers_are_its_own() {
         let mut stream = Stream::new();

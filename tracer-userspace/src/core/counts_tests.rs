@@ -37,7 +37,7 @@ fn a_command_that_nobody_else_tells_of_is_told_by_its_count() {
     stream.exec_readiness().wait_ms(5_000);
     counted(&mut stream, 2);
     let verdicts = stream.verdicts();
-    assert_eq!(stream.labels(), ["unexplained"]);
+    assert_eq!(stream.causes(), ["unexplained"]);
     let verdict = &verdicts[0].verdict;
     assert_eq!(verdict.confidence, Confidence::Possible);
     assert!(verdict.summary.contains("counted 2 failures") && verdict.summary.contains("20 s"), "{}", verdict.summary);
@@ -51,7 +51,7 @@ fn what_the_kubelet_ignores_is_none_of_what_it_counted() {
     let mut stream = followed();
     stream.exec_readiness().kubelet_error(ProbeType::Readiness, ProbeSays::CommandNotRun, "x").wait_ms(5_000);
     counted(&mut stream, 1);
-    assert_eq!(stream.labels(), ["exec_failed", "unexplained"]);
+    assert_eq!(stream.causes(), ["exec_failed", "unexplained"]);
 }
 
 /// Whichever of the two comes first, for each failure.
@@ -60,17 +60,17 @@ fn what_the_kubelet_s_words_tell_is_not_told_again() {
     let mut first = followed();
     first.exec_readiness().kubelet(ProbeSays::Other).wait_ms(4_000).kubelet(ProbeSays::CommandTimeout).wait_ms(1_000);
     counted(&mut first, 2);
-    assert_eq!(first.labels(), ["exec_failed", "exec_timeout"]);
+    assert_eq!(first.causes(), ["exec_failed", "exec_timeout"]);
     // One of three has no word.
     counted(&mut first, 1);
-    assert_eq!(first.labels(), ["exec_failed", "exec_timeout", "unexplained"]);
+    assert_eq!(first.causes(), ["exec_failed", "exec_timeout", "unexplained"]);
     let mut late = followed();
     late.exec_readiness().wait_ms(5_000);
     counted(&mut late, 1);
     late.kubelet_event(ProbeSays::Other, 13_000);
-    assert_eq!(late.labels(), ["unexplained"], "an Event of a failure that was counted");
+    assert_eq!(late.causes(), ["unexplained"], "an Event of a failure that was counted");
     late.kubelet(ProbeSays::Other);
-    assert_eq!(late.labels(), ["unexplained", "exec_failed"], "the next failure");
+    assert_eq!(late.causes(), ["unexplained", "exec_failed"], "the next failure");
 }
 
 #[test]
@@ -83,7 +83,7 @@ fn words_that_come_a_moment_after_the_count_are_waited_for() {
     let failed = vec![count];
     stream.push(Fact::ProbeCounts(Box::new(ProbeCounts { from_boot_ns: at - SECOND, to_boot_ns: at, failed })));
     stream.wait_ms(3_000).kubelet(ProbeSays::Other).wait_ms(20_000).push(Fact::Tick);
-    assert_eq!(stream.labels(), ["exec_failed"]);
+    assert_eq!(stream.causes(), ["exec_failed"]);
 }
 
 #[test]
@@ -106,7 +106,7 @@ fn a_disagreement_is_said_once_and_names_no_cause() {
         stream.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 200)).wait_ms(1_000);
         counted(&mut stream, 3);
     }
-    assert!(stream.labels().is_empty(), "{:?}", stream.labels());
+    assert!(stream.causes().is_empty(), "{:?}", stream.causes());
     let findings = stream.findings();
     assert_eq!(findings.len(), 1, "{findings:?}");
     let finding = &findings[0];

@@ -13,7 +13,7 @@ use crate::correlate::recent::Recent;
 use crate::decision::Decision;
 use crate::enrich;
 use crate::event::{ConnId, PodRef};
-use crate::record::{Body, Confidence, Culprit, K8s, Label, Outcome, Subject, VerdictBody};
+use crate::record::{Body, Confidence, Culprit, K8s, Cause, Outcome, Subject, VerdictBody};
 
 /// Verdicts that wait at once.
 const MAX_PENDING: usize = 1024;
@@ -28,7 +28,7 @@ const SWEEP_EVERY_NS: u64 = 1_000_000_000;
 #[derive(Debug, PartialEq)]
 struct Answer {
     subject: Subject,
-    label: Label,
+    cause: Cause,
     outcome: Outcome,
     confidence: Confidence,
     culprit: Option<Culprit>,
@@ -40,7 +40,7 @@ impl Answer {
         let verdict = &body.verdict;
         Self {
             subject: body.subject,
-            label: verdict.label,
+            cause: verdict.cause,
             outcome: verdict.outcome,
             confidence: verdict.confidence,
             culprit: body.culprit.clone(),
@@ -103,7 +103,7 @@ impl Emission {
 /// A verdict that was not emitted yet is replaced by one of the same cause that is surer. Else the first one stands: it was found
 /// with what was read at that time, such as the counters of rules.
 pub(super) fn refreshes(before: &Decided, finding: &Finding) -> bool {
-    let same = (before.label, before.outcome) == (finding.label, finding.outcome);
+    let same = (before.cause, before.outcome) == (finding.cause, finding.outcome);
     same && finding.confidence > before.confidence
 }
 
@@ -175,7 +175,7 @@ impl Core {
     /// A SYN that is sent again may still be answered. Not where the target's stack refused it, nor where IPVS took the answer: it takes
     /// each answer to that port.
     fn may_get_through(&self, attempt: &Attempt) -> bool {
-        let collides = self.verdicts.of(attempt.conn).is_some_and(|it| it.label == Label::NodeportEphemeralCollision);
+        let collides = self.verdicts.of(attempt.conn).is_some_and(|it| it.cause == Cause::NodeportEphemeralCollision);
         let refused = attempt.resets_sent().any(|(_, reset)| reset.answered.is_syn());
         let waits = attempt.established.is_none() && attempt.ended.is_none() && !collides && !refused;
         waits || self.emission.is_pending(attempt.conn) && !self.verdicts.is_finished(attempt.conn)

@@ -13,7 +13,7 @@ use crate::correlate::recent::Recent;
 use crate::decision::Decision;
 use crate::enrich::{self, Named};
 use crate::event::{AnswerKind, ConnId, Netns};
-use crate::record::{Label, Outcome};
+use crate::record::{Cause, Outcome};
 
 /// Failure counters kept (one for each address, port and kind of probe).
 pub(super) const MAX_COUNTERS: usize = 4096;
@@ -116,12 +116,12 @@ impl Core {
     /// A refusal may turn out to have come too early: when somebody begins to listen there.
     pub(super) fn remember_refusal(&mut self, conn: ConnId, finding: &Finding, again: bool) {
         let Some(attempt) = self.correlator.get(conn).filter(|_| !again) else { return };
-        if !matches!(finding.label, Label::ConnectionRefused | Label::NotListeningYet | Label::StartupBudgetExceeded) {
+        if !matches!(finding.cause, Cause::ConnectionRefused | Cause::NotListeningYet | Cause::StartupBudgetExceeded) {
             return;
         }
         let redial = self.is_redial(attempt);
         self.failures.refused(attempt, &self.node, redial);
-        if let Some(netns) = refused_in(attempt).filter(|_| finding.label == Label::ConnectionRefused) {
+        if let Some(netns) = refused_in(attempt).filter(|_| finding.cause == Cause::ConnectionRefused) {
             self.waiting.wait_for_listener(netns, attempt.flow.dst.port(), conn);
             self.correlator.keep(conn, attempt.started.saturating_add(KEEP_REFUSED_NS));
         }
@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn another_pod_with_that_address_begins_anew() {
+    fn another_pod_with_that_address_begins_again() {
         let mut stream = Stream::new();
         stream.http_readiness();
         answered(&mut stream, 100, 500);

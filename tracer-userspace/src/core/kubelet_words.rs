@@ -107,7 +107,7 @@ mod tests {
     use crate::testing::Stream;
 
     fn told(stream: &Stream) -> Vec<(String, bool)> {
-        let told = |v: &VerdictBody| (v.verdict.label.name().to_owned(), v.kubelet.is_some());
+        let told = |v: &VerdictBody| (v.verdict.cause.name().to_owned(), v.kubelet.is_some());
         stream.verdicts().iter().map(told).collect()
     }
 

@@ -46,8 +46,8 @@ fn other_address(first: &Attempt, second: &Attempt, before: Decided) -> Finding 
         "the prober then dialled {} and was connected: `localhost` is both addresses, and nothing listens on {}",
         second.flow.dst, first.flow.dst
     );
-    let mend = format!("set the probe's host to {}: the first dial of each attempt is in vain", second.flow.dst.ip());
-    pardon(before, second, summary, mend)
+    let fix = format!("set the probe's host to {}: the first dial of each attempt is in vain", second.flow.dst.ip());
+    pardon(before, second, summary, fix)
 }
 
 #[cfg(test)]
@@ -73,7 +73,7 @@ mod tests {
         stream.connect().established().answer(AnswerKind::Http, Some(503));
         stream.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 200));
         let said = stream.verdicts();
-        let said: Vec<_> = said.iter().map(|it| (it.verdict.label.name(), it.verdict.outcome)).collect();
+        let said: Vec<_> = said.iter().map(|it| (it.verdict.cause.name(), it.verdict.outcome)).collect();
         let refused = |outcome| ("connection_refused", outcome);
         let no = ("app_status_failure", Outcome::Failure);
         assert_eq!(said, [no, refused(Outcome::Noise)]);

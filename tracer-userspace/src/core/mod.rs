@@ -43,7 +43,7 @@ use crate::correlate::node::Node;
 use crate::decision::Decision;
 use crate::enrich;
 use crate::event::{ConnId, Fact, Observation, TcpState};
-use crate::record::{Label, Outcome};
+use crate::record::{Cause, Outcome};
 
 /// When an attempt is looked at.
 #[derive(Clone, Copy, Debug)]
@@ -97,7 +97,7 @@ impl Core {
         self.node.see(observation);
         match &observation.fact {
             Fact::Firewall(firewall) => self.release(firewall.netns, observation.time_boot_ns, out),
-            Fact::NetnsOp(op) if op.begins_anew() => self.waiting.forget_refused(op.netns),
+            Fact::NetnsOp(op) if op.begins_again() => self.waiting.forget_refused(op.netns),
             Fact::Start(_) => self.counts.begin(observation.time_boot_ns),
             Fact::ProbeCounts(counts) => self.counts.take(counts),
             Fact::KubeletProbe(probe) => {
@@ -236,7 +236,7 @@ impl Core {
     }
 
     /// What the rules say of an attempt.
-    fn classified(&self, conn: ConnId, when: When) -> Option<(Finding, Vec<Label>)> {
+    fn classified(&self, conn: ConnId, when: When) -> Option<(Finding, Vec<Cause>)> {
         let attempt = self.correlator.get(conn)?;
         let before = self.verdicts.of(conn);
         let streak = self.failures.streak(attempt, &self.node);
@@ -249,7 +249,7 @@ impl Core {
     }
 
     /// Says a verdict; `again`: not the attempt's first.
-    fn say(&mut self, conn: ConnId, finding: Finding, also: Vec<Label>, again: bool, out: &mut Vec<Decision>) {
+    fn say(&mut self, conn: ConnId, finding: Finding, also: Vec<Cause>, again: bool, out: &mut Vec<Decision>) {
         let Some(attempt) = self.correlator.get(conn) else { return };
         let (named, said) = (enrich::name(attempt, &self.node), attempt.kubelet().map(|(_, probe)| said(probe)));
         // Where only the kubelet saw it fail, the attempt before may have been counted as a success.
@@ -272,7 +272,7 @@ impl Core {
         let failed = enrich::failed(attempt, &self.node) || self.verdicts.failure(conn).is_some();
         let outcome = if failed { Outcome::Failure } else { Outcome::Success };
         let record =
-            attempt_record(attempt, &self.node, time, decided.map_or(outcome, |d| d.outcome), decided.map(|d| d.label));
+            attempt_record(attempt, &self.node, time, decided.map_or(outcome, |d| d.outcome), decided.map(|d| d.cause));
         let has_succeeded = !failed && !enrich::is_unknown_end(attempt, &self.node);
         self.pardon_other_loopback(conn, out);
         if has_succeeded {

@@ -142,7 +142,7 @@ impl Core {
             return;
         };
         let Some((finding, also)) = self.classified(conn, When::Settled(now)) else { return };
-        if finding.label != before.label || finding.outcome != before.outcome {
+        if finding.cause != before.cause || finding.outcome != before.outcome {
             self.decide(conn, When::Settled(now), out);
             return;
         }
@@ -198,7 +198,7 @@ mod tests {
     use crate::testing::Stream;
 
     fn told(stream: &Stream) -> Vec<(String, bool)> {
-        let told = |v: &VerdictBody| (v.verdict.label.name().to_owned(), v.kubelet.is_some());
+        let told = |v: &VerdictBody| (v.verdict.cause.name().to_owned(), v.kubelet.is_some());
         stream.verdicts().iter().map(told).collect()
     }
 
@@ -351,8 +351,8 @@ mod tests {
             failed.verdict.summary
         );
         assert_eq!(late.verdict.summary, format!("{whose}did not end in time (timeoutSeconds 1)"));
-        let mend = &failed.verdict.remediation;
-        assert!(mend.contains("kubectl exec -n default web -c app -- COMMAND"), "{mend}");
+        let fix = &failed.verdict.remediation;
+        assert!(fix.contains("kubectl exec -n default web -c app -- COMMAND"), "{fix}");
     }
 
     /// The runtime's words are about no connection.

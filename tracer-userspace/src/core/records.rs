@@ -10,7 +10,7 @@ use crate::decision::Decision;
 use crate::enrich::{self, Named};
 use crate::event::{Answer, ConnId, KubeletProbe, Loss};
 use crate::record::{
-    AttemptBody, Body, Confidence, FindingBody, KubeletSaid, Label, LossBody, Outcome, Phases, Probe, Subject, Verdict,
+    AttemptBody, Body, Confidence, FindingBody, KubeletSaid, Cause, LossBody, Outcome, Phases, Probe, Subject, Verdict,
     VerdictBody,
 };
 
@@ -20,7 +20,7 @@ pub(super) fn attempt_record(
     node: &Node,
     now: u64,
     outcome: Outcome,
-    label: Option<Label>,
+    cause: Option<Cause>,
 ) -> Decision {
     let named = enrich::name(attempt, node);
     let body = AttemptBody {
@@ -33,7 +33,7 @@ pub(super) fn attempt_record(
         process: named.process,
         http_status: attempt.answer().and_then(|(_, answer)| answer.status),
         phases_ms: phases(attempt),
-        label,
+        cause,
     };
     let time_boot_ns = attempt.ended.map_or(now, |(end, _)| end);
     Decision { time_boot_ns, attempt: Some(attempt.conn), body: Body::Attempt(Box::new(body)) }
@@ -41,7 +41,7 @@ pub(super) fn attempt_record(
 
 /// What a verdict becomes whose attempt was then connected, and in which nothing failed. Of what was answered with other than an
 /// HTTP status it is not seen whether that was a yes.
-pub(super) fn recovery(attempt: &Attempt, before: Decided) -> (Finding, Vec<Label>) {
+pub(super) fn recovery(attempt: &Attempt, before: Decided) -> (Finding, Vec<Cause>) {
     let ended = attempt.ended.map_or(attempt.started, |(time, _)| time);
     let is_yes = attempt.touched_only() || attempt.answer().is_some_and(|(_, answer)| answer.status.is_some());
     let (what, confidence) = match is_yes {
@@ -53,22 +53,22 @@ pub(super) fn recovery(attempt: &Attempt, before: Decided) -> (Finding, Vec<Labe
         attempt.flow.dst,
         attempt.established.unwrap_or(ended).saturating_sub(attempt.started) as f64 / 1e6
     );
-    let found = Finding::failure(before.label, Vec::new(), summary, before.label.page().mend.to_owned());
+    let found = Finding::failure(before.cause, Vec::new(), summary, before.cause.page().fix.to_owned());
     (Finding { outcome: Outcome::Noise, decided_at: ended, ..found.with_confidence(confidence) }, Vec::new())
 }
 
 /// What a verdict becomes whose attempt failed in vain: the prober dialled once more for it, and was connected.
-pub(super) fn pardon(before: Decided, connected: &Attempt, summary: String, mend: String) -> Finding {
+pub(super) fn pardon(before: Decided, connected: &Attempt, summary: String, fix: String) -> Finding {
     let ended = connected.ended.map_or(connected.started, |(time, _)| time);
     let seen = connected.last.as_ref().map(|state| of_state(ended, state));
-    let found = Finding::failure(before.label, seen.into_iter().collect(), summary, mend);
+    let found = Finding::failure(before.cause, seen.into_iter().collect(), summary, fix);
     Finding { outcome: Outcome::Noise, decided_at: ended, ..found.with_confidence(Confidence::Likely) }
 }
 
 pub(super) fn verdict_record(
     conn: ConnId,
     finding: Finding,
-    also: Vec<Label>,
+    also: Vec<Cause>,
     named: Named,
     count: Option<u32>,
     kubelet: Option<KubeletSaid>,
@@ -91,10 +91,10 @@ pub(super) fn verdict_record(
     Decision { time_boot_ns: decided_at, attempt: Some(conn), body: Body::Verdict(Box::new(body)) }
 }
 
-fn verdict(mut finding: Finding, also: Vec<Label>) -> Verdict {
+fn verdict(mut finding: Finding, also: Vec<Cause>) -> Verdict {
     finding.evidence.sort_by_key(|seen| seen.time_boot_ns);
     Verdict {
-        label: finding.label,
+        cause: finding.cause,
         outcome: finding.outcome,
         confidence: finding.confidence,
         summary: finding.summary,

@@ -147,8 +147,8 @@ fn later_dial(first: &Attempt, second: &Attempt, before: Decided) -> Finding {
         first.flow.dst,
         second.started.saturating_sub(first.started) as f64 / 1e9
     );
-    let mend = "nothing for this dial: a later one of the same attempt of the probe was answered in time".to_owned();
-    pardon(before, second, summary, mend)
+    let fix = "nothing for this dial: a later one of the same attempt of the probe was answered in time".to_owned();
+    pardon(before, second, summary, fix)
 }
 
 #[cfg(test)]
@@ -251,7 +251,7 @@ mod tests {
         refused(&mut stream, 100, 400);
         stream.listens(POD, 8080, true).wait_ms(600);
         answered(&mut stream, 101);
-        assert_eq!(stream.labels(), ["not_listening_yet"]);
+        assert_eq!(stream.causes(), ["not_listening_yet"]);
         assert_eq!(outcomes(&stream).last(), Some(&Outcome::Noise));
     }
 

@@ -1,4 +1,4 @@
-//! When what was decided of an attempt is decided anew: a nearer cause, another outcome, or one that does not hold any more.
+//! When what was decided of an attempt is decided again: a nearer cause, another outcome, or one that does not hold any more.
 
 use super::Core;
 use super::verdicts::Decided;
@@ -7,7 +7,7 @@ use crate::correlate::attempt::Attempt;
 use crate::correlate::node::Node;
 use crate::enrich;
 use crate::event::ConnId;
-use crate::record::{Confidence, Label, Outcome};
+use crate::record::{Confidence, Cause, Outcome};
 
 impl Decided {
     /// The handshake that had been judged a failure went through on a later SYN, and in time, as far as anybody says.
@@ -40,7 +40,7 @@ fn is_counted(attempt: &Attempt) -> bool {
 
 /// A later finding replaces an earlier one if it names a nearer cause, or another outcome, or if the earlier one does not hold
 /// any more.
-pub(super) fn changes(before: Decided, finding: &Finding, also: &[Label]) -> bool {
+pub(super) fn changes(before: Decided, finding: &Finding, also: &[Cause]) -> bool {
     finding.outcome != before.outcome || is_nearer(before, finding) || is_answered(before, finding, also)
 }
 
@@ -48,37 +48,37 @@ pub(super) fn changes(before: Decided, finding: &Finding, also: &[Label]) -> boo
 /// cause unless that is proven, too.
 fn is_nearer(before: Decided, finding: &Finding) -> bool {
     let reached = matches!(
-        before.label,
-        Label::AcceptQueueOverflow
-            | Label::SynBacklogOverflow
-            | Label::MidStreamRst
-            | Label::TlsHandshakeSlow
-            | Label::SlowResponse
-            | Label::ClosedWithoutAnswer
-            | Label::AppStatusFailure
+        before.cause,
+        Cause::AcceptQueueOverflow
+            | Cause::SynBacklogOverflow
+            | Cause::MidStreamRst
+            | Cause::TlsHandshakeSlow
+            | Cause::SlowResponse
+            | Cause::ClosedWithoutAnswer
+            | Cause::AppStatusFailure
     );
     let less_sure = before.confidence == Confidence::Proven && finding.confidence < before.confidence;
-    finding.label < before.label && !(reached && less_sure)
+    finding.cause < before.cause && !(reached && less_sure)
 }
 
 /// A packet was dropped and nothing answered; then one that was sent again got through, and was answered with a no, or taken
 /// and not answered for most of the time. In a queue that was full silence, or a RST by who found it full
 /// (`tcp_abort_on_overflow`), is that queue still: nobody has accepted the connection.
-fn is_answered(before: Decided, finding: &Finding, also: &[Label]) -> bool {
+fn is_answered(before: Decided, finding: &Finding, also: &[Cause]) -> bool {
     let is_no = matches!(
-        finding.label,
-        Label::NotListeningYet
-            | Label::StartupBudgetExceeded
-            | Label::ProbeMisconfigured
-            | Label::ConnectionRefused
-            | Label::HandshakeRst
-            | Label::ClosedWithoutAnswer
-            | Label::AppStatusFailure
+        finding.cause,
+        Cause::NotListeningYet
+            | Cause::StartupBudgetExceeded
+            | Cause::ProbeMisconfigured
+            | Cause::ConnectionRefused
+            | Cause::HandshakeRst
+            | Cause::ClosedWithoutAnswer
+            | Cause::AppStatusFailure
     );
-    let queued = before.label == Label::AcceptQueueOverflow;
-    let silence = finding.in_silence && finding.lost_events == 0 || finding.label == Label::MidStreamRst;
+    let queued = before.cause == Cause::AcceptQueueOverflow;
+    let silence = finding.in_silence && finding.lost_events == 0 || finding.cause == Cause::MidStreamRst;
     let got_through = is_no || silence && !queued;
-    let stands = finding.label == before.label || also.contains(&before.label);
+    let stands = finding.cause == before.cause || also.contains(&before.cause);
     before.until_answered && before.outcome == Outcome::Failure && got_through && !stands
 }
 
@@ -106,13 +106,13 @@ mod tests {
     }
 
     fn outcomes(stream: &Stream) -> Vec<(&'static str, Outcome, Confidence)> {
-        let of = |it: &crate::record::VerdictBody| (it.verdict.label.name(), it.verdict.outcome, it.verdict.confidence);
+        let of = |it: &crate::record::VerdictBody| (it.verdict.cause.name(), it.verdict.outcome, it.verdict.confidence);
         stream.verdicts().iter().map(of).collect()
     }
 
     #[test]
     fn what_was_answered_with_a_no_did_not_succeed_after_all() {
-        for (lose, label) in [(queue as fn(&mut Stream), "accept_queue_overflow"), (loopback, "loopback_down")] {
+        for (lose, cause) in [(queue as fn(&mut Stream), "accept_queue_overflow"), (loopback, "loopback_down")] {
             let answered = |status: u16| {
                 let mut stream = Stream::new();
                 stream.http_readiness();
@@ -127,7 +127,7 @@ mod tests {
             };
             let no = ("app_status_failure", Outcome::Failure, Confidence::Proven);
             assert_eq!(answered(503), [no]);
-            assert_eq!(answered(200), [(label, Outcome::Noise, Confidence::Proven)]);
+            assert_eq!(answered(200), [(cause, Outcome::Noise, Confidence::Proven)]);
         }
     }
 
@@ -139,7 +139,7 @@ mod tests {
             stream.https_readiness();
             connected_late(&mut stream, lose);
             stream.wait_ms(4_000).own(|it| _ = it.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 0)));
-            stream.labels()
+            stream.causes()
         };
         assert_eq!(said(queue), ["accept_queue_overflow"]);
         assert_eq!(said(loopback), ["tls_handshake_slow"]);
@@ -154,7 +154,7 @@ mod tests {
             stream.wait_ms(1_000).retransmit(TcpState::SynSent);
             stream.reset_sent(SYN, true, None).reset_received(TcpState::SynSent, 0);
             stream.state(TcpState::SynSent, TcpState::Close, 111, (0, 0, 0));
-            assert_eq!(stream.labels().last(), Some(&"connection_refused"), "{:?}", stream.labels());
+            assert_eq!(stream.causes().last(), Some(&"connection_refused"), "{:?}", stream.causes());
         }
     }
 

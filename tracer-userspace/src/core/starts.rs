@@ -17,7 +17,7 @@ use crate::correlate::node::Node;
 use crate::correlate::recent::Recent;
 use crate::enrich::{self, Named};
 use crate::event::{ProbeSpec, ProbeType};
-use crate::record::{FindingBody, Label, Outcome, Status};
+use crate::record::{FindingBody, Cause, Outcome, Status};
 
 /// Containers whose start is remembered.
 const MAX_KEPT: usize = 4096;
@@ -26,14 +26,14 @@ const NARROW: f64 = 0.7;
 /// Times of a status are whole seconds.
 const RESOLUTION_NS: u64 = 1_000_000_000;
 /// Failures that show that the container itself was not ready.
-const NOT_READY: &[Label] = &[
-    Label::StartupBudgetExceeded,
-    Label::NotListeningYet,
-    Label::ConnectionRefused,
-    Label::AppStatusFailure,
-    Label::SlowResponse,
-    Label::ClosedWithoutAnswer,
-    Label::TlsHandshakeSlow,
+const NOT_READY: &[Cause] = &[
+    Cause::StartupBudgetExceeded,
+    Cause::NotListeningYet,
+    Cause::ConnectionRefused,
+    Cause::AppStatusFailure,
+    Cause::SlowResponse,
+    Cause::ClosedWithoutAnswer,
+    Cause::TlsHandshakeSlow,
 ];
 
 /// The starts of containers.
@@ -60,7 +60,7 @@ impl Starts {
     /// A verdict on an attempt was said for the first time.
     pub(super) fn failed(&mut self, attempt: &Attempt, node: &Node, finding: &Finding) {
         let is_of_start = enrich::start_probe(attempt, node).is_some();
-        if finding.outcome != Outcome::Failure || !NOT_READY.contains(&finding.label) || !is_of_start {
+        if finding.outcome != Outcome::Failure || !NOT_READY.contains(&finding.cause) || !is_of_start {
             return;
         }
         // What a readiness probe alone is told does not count; that nobody listens holds for all.
@@ -135,7 +135,7 @@ impl Start {
         );
         body.expected = format!("the last failed attempt of a start within {:.0} % of {earliest} s", NARROW * 100.0);
         body.why = "a start that takes a little longer, on a busy node or after an upgrade, is ended by the kubelet, again and again".into();
-        body.remediation = Some(mend(spec, took_s));
+        body.remediation = Some(fix(spec, took_s));
         let numbers = [
             ("probe", json!(kind)),
             ("took_s", json!(took_s)),
@@ -149,7 +149,7 @@ impl Start {
     }
 }
 
-fn mend(spec: &ProbeSpec, took_s: f64) -> String {
+fn fix(spec: &ProbeSpec, took_s: f64) -> String {
     let probe = startup_probe::that_allows(took_s * 3.0, spec);
     let what = if spec.probe_type == ProbeType::Startup {
         "let its startup probe allow more"
@@ -204,9 +204,9 @@ mod tests {
         assert_eq!((told[0].check.as_str(), told[0].status), ("probe_start", Status::Warn));
         let expected = "default/web app (10.88.0.2:8080) failed its liveness probe until 18 s after its container was started, and answered it after 28 s; the kubelet ends it after 20 to 30 s";
         assert!(told[0].observed.starts_with(expected), "{}", told[0].observed);
-        let mend = told[0].remediation.as_deref().unwrap_or_default();
+        let fix = told[0].remediation.as_deref().unwrap_or_default();
         assert_eq!(
-            mend,
+            fix,
             "give it a startup probe: startupProbe: {httpGet: {path: /, port: 8080}, periodSeconds: 10, failureThreshold: 9} (allows 90 s)"
         );
         assert_eq!(told[0].fields["budget_s"], 30);

@@ -51,12 +51,12 @@ mod tests {
     fn a_probe_is_over_when_it_timed_out_though_its_socket_dials_on() {
         let mut stream = Stream::new();
         stream.http_readiness().connect().wait_ms(1_050).push(Fact::Tick);
-        assert!(stream.labels().is_empty(), "a prober that closes has the time to");
+        assert!(stream.causes().is_empty(), "a prober that closes has the time to");
         stream.wait_ms(100).push(Fact::Tick);
-        assert_eq!(stream.labels(), ["unexplained"]);
+        assert_eq!(stream.causes(), ["unexplained"]);
         stream.retransmit(TcpState::SynSent).established();
         stream.state(TcpState::Established, TcpState::FinWait1, 0, (0, 1, 0)).wait_ms(50).push(Fact::Tick);
-        assert_eq!(stream.labels(), ["unexplained"], "it is said once");
+        assert_eq!(stream.causes(), ["unexplained"], "it is said once");
     }
 
     /// It is written when the probe times out, and read a moment later.
@@ -65,27 +65,27 @@ mod tests {
         let mut stream = Stream::new();
         stream.http_readiness().connect().wait_ms(1_150).push(Fact::Tick).kubelet_event(ProbeSays::Timeout, 147);
         assert_eq!(stream.joined(), [(7, ProbeSays::Timeout)]);
-        assert_eq!(stream.labels(), ["unexplained"], "and revises nothing");
+        assert_eq!(stream.causes(), ["unexplained"], "and revises nothing");
     }
 
     #[test]
     fn what_has_no_timeout_that_is_known_waits_for_its_end() {
         let mut stream = Stream::new();
         stream.connect().wait_ms(60_000).push(Fact::Tick);
-        assert!(stream.labels().is_empty());
+        assert!(stream.causes().is_empty());
     }
 
     #[test]
     fn what_may_have_been_answered_is_judged_by_its_end() {
         let mut stream = Stream::new();
         stream.http_readiness().connect().wait_ms(500).lost(1).wait_ms(1_000).push(Fact::Tick);
-        assert!(stream.labels().is_empty());
+        assert!(stream.causes().is_empty());
     }
 
     #[test]
     fn what_is_established_ends_by_itself() {
         let mut stream = Stream::new();
         stream.http_readiness().connect().wait_ms(900).established().wait_ms(300).push(Fact::Tick);
-        assert!(stream.labels().is_empty());
+        assert!(stream.causes().is_empty());
     }
 }

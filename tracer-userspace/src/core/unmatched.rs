@@ -78,7 +78,7 @@ mod tests {
     use crate::testing::{SYN, Stream};
 
     fn told(stream: &Stream) -> Vec<(&'static str, bool)> {
-        stream.verdicts().iter().map(|v: &VerdictBody| (v.verdict.label.name(), v.kubelet.is_some())).collect()
+        stream.verdicts().iter().map(|v: &VerdictBody| (v.verdict.cause.name(), v.kubelet.is_some())).collect()
     }
 
     fn answered(stream: &mut Stream, conn: u64) {
@@ -128,7 +128,7 @@ mod tests {
         stream.state(TcpState::SynSent, TcpState::Close, 111, (0, 0, 0)).wait_ms(1_002);
         let words = "timeout: failed to connect service \"10.88.0.2:8080\" within 1s: context deadline exceeded";
         stream.kubelet_words(ProbeType::Readiness, words).wait_ms(600).push(Fact::Tick);
-        assert_eq!(stream.labels(), ["connection_refused"]);
+        assert_eq!(stream.causes(), ["connection_refused"]);
     }
 
     #[test]

@@ -7,7 +7,7 @@ use crate::classify::finding::Finding;
 use crate::correlate::attempt::Attempt;
 use crate::enrich;
 use crate::event::{ConnId, ProbeType};
-use crate::record::{Confidence, Label, Outcome};
+use crate::record::{Confidence, Cause, Outcome};
 
 /// Attempts remembered, so that none is decided twice.
 const MAX: usize = 8192;
@@ -23,7 +23,7 @@ pub(super) struct Verdicts {
 /// What was decided about an attempt.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Decided {
-    pub(super) label: Label,
+    pub(super) cause: Cause,
     pub(super) outcome: Outcome,
     pub(super) confidence: Confidence,
     /// The connection was not established when it was decided.
@@ -89,9 +89,9 @@ impl Core {
         if is_failure && before.is_none_or(|it| it.outcome != Outcome::Failure) && !redial {
             self.tell_counts(conn, finding.decided_at);
         }
-        let Finding { label, outcome, confidence, until_answered, .. } = *finding;
+        let Finding { cause, outcome, confidence, until_answered, .. } = *finding;
         let counted = before.and_then(|it| it.counted);
-        let decided = Decided { label, outcome, confidence, in_handshake, until_answered, revised, redial, counted };
+        let decided = Decided { cause, outcome, confidence, in_handshake, until_answered, revised, redial, counted };
         self.verdicts.decided.insert(conn, decided);
     }
 

@@ -179,7 +179,7 @@ mod tests {
         stream.state(TcpState::SynSent, TcpState::Close, libc::ECONNREFUSED, (0, 0, 0));
         // Other events come meanwhile: an attempt is forgotten when one does.
         (0..ms / 500).for_each(|_| _ = stream.wait_ms(500).push(Fact::Tick));
-        stream.push(firewall(NODE, rules)).labels()
+        stream.push(firewall(NODE, rules)).causes()
     }
 
     #[test]
@@ -187,6 +187,6 @@ mod tests {
         assert_eq!(refused_and_read_after(0), ["service_no_endpoints"]);
         assert_eq!(refused_and_read_after(3_000), ["firewall_reject", "service_no_endpoints"]);
         assert_eq!(refused_and_read_after(5_500), ["firewall_reject", "service_no_endpoints"]);
-        assert_eq!(refused_and_read_after(9_000), ["firewall_reject"], "it is not waited for for ever");
+        assert_eq!(refused_and_read_after(9_000), ["firewall_reject"], "it is not waited for forever");
     }
 }

@@ -92,7 +92,7 @@ impl Reading {
 
     /// The rule, by its place in the list, took no packet at that time: it never counted one, or none since before.
     ///
-    /// A rule of nftables that is written anew has another handle. One of the legacy ip_tables has its number and begins to
+    /// A rule of nftables that is written again has another handle. One of the legacy ip_tables has its number and begins to
     /// count at zero (`iptables-restore` without `--counters`), and for a moment so does a rule that is kept: there only a
     /// rule that had counted nothing before either took none.
     #[must_use]
@@ -263,7 +263,7 @@ mod tests {
         assert!(!reading.took_none(0, 31), "it came after that began");
     }
 
-    /// kube-proxy writes its chains anew, with counters that begin at zero, whenever a Service changes.
+    /// kube-proxy writes its chains again, with counters that begin at zero, whenever a Service changes.
     #[test]
     fn a_legacy_rule_that_counts_again_is_not_acquitted() {
         let mut firewalls = Firewalls::default();

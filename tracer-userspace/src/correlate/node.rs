@@ -124,14 +124,14 @@ impl Node {
     /// under its number before.
     fn see_netns_op(&mut self, time: u64, op: &NetnsOp) {
         self.namespaces.see(time, op, self.may_be_old(op.netns));
-        if op.begins_anew() && op.op != NetnsOpKind::End {
+        if op.begins_again() && op.op != NetnsOpKind::End {
             self.links.forget(op.netns);
         }
         match op.op {
             NetnsOpKind::End => self.ended.insert(op.netns, ()),
             _ => _ = self.ended.remove(&op.netns),
         }
-        if op.begins_anew() {
+        if op.begins_again() {
             // A number is given again.
             if let Some(start) = &mut self.start {
                 start.namespaces.retain(|there| *there != op.netns);

@@ -1,7 +1,7 @@
 //! Base chains of netfilter that drop what no rule accepted, and whose they are.
 
 use super::Check;
-use super::finding::{Draft, Finding, Mend, Unread};
+use super::finding::{Draft, Finding, Fix, Unread};
 use super::view::View;
 use crate::classify::owner;
 use crate::event::Backend;
@@ -70,13 +70,13 @@ fn policy(table: &SurveyTable, chain: &SurveyChain) -> Finding {
     if chain.ways_out == 0 {
         let observed =
             format!("{how} on {hook} ({backend} {place}) and no rule in it that accepts{dropped}; owner: {whose}");
-        return draft.fail(observed, mend(table, chain, owner));
+        return draft.fail(observed, fix(table, chain, owner));
     }
     let observed = format!(
         "{how} on {hook} ({backend} {place}{dropped}), owner: {whose}; {} rules in it accept or lead on: whether they let all of the cluster's traffic pass is not known",
         chain.ways_out
     );
-    draft.warn(observed, mend(table, chain, owner))
+    draft.warn(observed, fix(table, chain, owner))
 }
 
 /// By the table's name, or by chains beside it that only one software makes. Docker sets FORWARD to drop, ufw and firewalld more.
@@ -97,14 +97,14 @@ const fn backend(backend: Backend) -> &'static str {
 }
 
 /// Of rules that let something pass it is not known that they are in the way: what they are to let pass comes first.
-fn mend(table: &SurveyTable, chain: &SurveyChain, owner: Option<&str>) -> Mend {
+fn fix(table: &SurveyTable, chain: &SurveyChain, owner: Option<&str>) -> Fix {
     let can_be_right = chain.ways_out > 0;
     match owner {
         Some("ufw") if can_be_right => allow(ufw(chain), "systemctl disable --now ufw"),
-        Some("ufw") => Mend::new("ufw disable", "systemctl disable --now ufw"),
-        Some("firewalld") if table.name == owner::PANIC => Mend::lasting("firewall-cmd --panic-off"),
+        Some("ufw") => Fix::new("ufw disable", "systemctl disable --now ufw"),
+        Some("firewalld") if table.name == owner::PANIC => Fix::lasting("firewall-cmd --panic-off"),
         Some("firewalld") if can_be_right => allow(firewalld(chain), "systemctl disable --now firewalld"),
-        Some("firewalld") => Mend::new("systemctl stop firewalld", "systemctl disable firewalld"),
+        Some("firewalld") => Fix::new("systemctl stop firewalld", "systemctl disable firewalld"),
         _ if can_be_right => allowed_in(table, chain),
         _ => set_accept(table, chain),
     }
@@ -131,30 +131,30 @@ fn firewalld(chain: &SurveyChain) -> &'static str {
 }
 
 /// What is to pass; or, if the rules are not wanted at all, none of them.
-fn allow(what: &str, off: &str) -> Mend {
-    Mend::lasting(format!(
+fn allow(what: &str, off: &str) -> Fix {
+    Fix::lasting(format!(
         "{what}; only if the node needs no firewall of its own (it then takes whatever these rules keep out): {off}"
     ))
 }
 
 /// Rules that nobody known made: theirs is the place where to allow.
-fn allowed_in(table: &SurveyTable, chain: &SurveyChain) -> Mend {
+fn allowed_in(table: &SurveyTable, chain: &SurveyChain) -> Fix {
     let list = match iptables(table) {
         Some(iptables) => format!("{iptables} -t {} -vS {}", shell::table(&table.name), shell::chain(&chain.name)),
         None => {
             format!("nft -a list chain {} {} {}", table.family, shell::table(&table.name), shell::chain(&chain.name))
         }
     };
-    Mend::lasting(format!(
+    Fix::lasting(format!(
         "see what it lets pass (`{list}`), and allow the kubelet's port (tcp 10250) and the pods' network where these rules are kept"
     ))
 }
 
-fn set_accept(table: &SurveyTable, chain: &SurveyChain) -> Mend {
+fn set_accept(table: &SurveyTable, chain: &SurveyChain) -> Fix {
     let persist =
         "set it where the rules are kept (/etc/nftables.conf, /etc/iptables/rules.v4, or the software that owns them)";
     if let Some(handle) = chain.last_drops.filter(|_| !chain.drops) {
-        return Mend::new(delete(table, chain, handle), persist);
+        return Fix::new(delete(table, chain, handle), persist);
     }
     let accept = match iptables(table) {
         Some(iptables) => {
@@ -167,7 +167,7 @@ fn set_accept(table: &SurveyTable, chain: &SurveyChain) -> Mend {
             shell::chain(&chain.name)
         ),
     };
-    Mend::new(accept, persist)
+    Fix::new(accept, persist)
 }
 
 /// The command that has these rules, if it is not nft.
@@ -219,7 +219,7 @@ mod tests {
             findings[0].observed.contains("764 packets") && findings[0].observed.contains("owner: ufw"),
             "{findings:?}"
         );
-        assert!(findings[0].remediation.as_deref().is_some_and(|mend| mend.starts_with("ufw allow 10250/tcp &&")));
+        assert!(findings[0].remediation.as_deref().is_some_and(|fix| fix.starts_with("ufw allow 10250/tcp &&")));
     }
 
     #[test]
@@ -242,19 +242,19 @@ mod tests {
             SurveyTable { backend: Backend::Nftables, family: "inet", name: "firewalld".into(), chains: vec![last] };
         let mut survey = Survey { tables: vec![table], ..Survey::default() };
         let findings = judge(&survey);
-        let mend = |survey: &Survey| judge(survey).remove(0).remediation.unwrap_or_default();
+        let fix = |survey: &Survey| judge(survey).remove(0).remediation.unwrap_or_default();
         assert_eq!(findings[0].status, Status::Warn);
-        assert!(mend(&survey).starts_with("firewall-cmd --permanent --zone=trusted"), "{findings:?}");
+        assert!(fix(&survey).starts_with("firewall-cmd --permanent --zone=trusted"), "{findings:?}");
         assert!(findings[0].observed.starts_with("last rule drops or rejects all on INPUT"), "{findings:?}");
         survey.tables[0].name = "mine".into();
-        assert!(mend(&survey).contains("`nft -a list chain inet mine filter_INPUT`"), "{}", mend(&survey));
+        assert!(fix(&survey).contains("`nft -a list chain inet mine filter_INPUT`"), "{}", fix(&survey));
         survey.tables[0].chains[0].ways_out = 0;
-        assert_eq!(mend(&survey), "nft delete rule inet mine filter_INPUT handle 9");
+        assert_eq!(fix(&survey), "nft delete rule inet mine filter_INPUT handle 9");
     }
 
     /// What real ufw and real firewalld needed to be told: tests/firewalls_live.rs.
     #[test]
-    fn each_hook_has_a_mend_of_its_own() {
+    fn each_hook_has_a_fix_of_its_own() {
         let begins = |hook, name, chains: &str| {
             let chains = vec![chain(hook, Some(hook), true, 6), chain(chains, None, false, 0)];
             judge(&survey(name, chains)).remove(0).remediation.unwrap_or_default()

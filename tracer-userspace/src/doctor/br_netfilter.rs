@@ -2,7 +2,7 @@
 
 use super::Check;
 use super::cni;
-use super::finding::{Draft, Finding, Mend, Unread};
+use super::finding::{Draft, Finding, Fix, Unread};
 use super::view::View;
 
 /// The check.
@@ -78,9 +78,9 @@ fn judge(found: &Found) -> Finding {
     match (&found.bridge, found.known) {
         (Some(bridge), _) if found.v4 == Some(1) => draft().warn(
             format!("{observed}; {bridge}: harm where pods have IPv6 addresses"),
-            mend(found),
+            fix(found),
         ),
-        (Some(bridge), _) => draft().fail(format!("{observed}; {bridge}"), mend(found)),
+        (Some(bridge), _) => draft().fail(format!("{observed}; {bridge}"), fix(found)),
         (None, true) => draft().ok(format!("{observed}; the CNI configuration names no bridge, so it is not needed")),
         (None, false) => draft().unknown(Unread::new(
             format!("{observed}; no CNI configuration that says how pods are connected and no pod bridge was found, so whether it is needed is not known"),
@@ -90,13 +90,13 @@ fn judge(found: &Found) -> Finding {
 }
 
 /// `modprobe` fails where the module is part of the kernel and no list of its modules is on the node.
-fn mend(found: &Found) -> Mend {
+fn fix(found: &Found) -> Fix {
     let load = if found.v4.is_some() { "" } else { "modprobe br_netfilter && " };
-    Mend::new(
+    Fix::new(
         format!("{load}sysctl -w {V4}=1 {V6}=1"),
         format!(
             "echo br_netfilter > /etc/modules-load.d/br_netfilter.conf && {}",
-            Mend::persist(&[(V4, "1"), (V6, "1")])
+            Fix::persist(&[(V4, "1"), (V6, "1")])
         ),
     )
 }
@@ -120,7 +120,7 @@ mod tests {
             "{}",
             finding.observed
         );
-        assert!(finding.remediation.is_some_and(|mend| mend.starts_with("modprobe br_netfilter")));
+        assert!(finding.remediation.is_some_and(|fix| fix.starts_with("modprobe br_netfilter")));
     }
 
     #[test]
@@ -139,7 +139,7 @@ mod tests {
         };
         assert_eq!((of("0\n", "1\n").status, of("0\n", "0\n").status), (Status::Fail, Status::Fail));
         assert_eq!(of("1\n", "0\n").status, Status::Warn, "of IPv6 alone, which pods may not have");
-        assert!(of("0\n", "0\n").remediation.is_some_and(|mend| mend.starts_with("sysctl -w")), "it is loaded");
+        assert!(of("0\n", "0\n").remediation.is_some_and(|fix| fix.starts_with("sysctl -w")), "it is loaded");
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use super::Check;
 use super::cni::{Config, PLACES, active};
-use super::finding::{Draft, Finding, Mend, Unread};
+use super::finding::{Draft, Finding, Fix, Unread};
 use super::view::View;
 
 /// The check.
@@ -81,26 +81,26 @@ fn judge(found: &Found) -> Finding {
         }
         return draft.fail(
             observed,
-            Mend::lasting(format!("install the CNI plugins ({missing}) into {}: package kubernetes-cni or containernetworking-plugins, or restart the CNI's DaemonSet pod", config.binaries[0])),
+            Fix::lasting(format!("install the CNI plugins ({missing}) into {}: package kubernetes-cni or containernetworking-plugins, or restart the CNI's DaemonSet pod", config.binaries[0])),
         );
     }
     if let Some(path) = config.subnet_file.as_ref().filter(|_| !found.subnet) {
         return draft.fail(
             format!("{} uses flannel, and {path} does not exist: sandboxes fail until flanneld has written it", config.path),
-            Mend::lasting("see why flanneld does not run: `kubectl -n kube-flannel logs -l app=flannel` (it needs the API server, br_netfilter and a pod CIDR for this node)"),
+            Fix::lasting("see why flanneld does not run: `kubectl -n kube-flannel logs -l app=flannel` (it needs the API server, br_netfilter and a pod CIDR for this node)"),
         );
     }
     if !config.others.is_empty() {
         return draft.with("others", config.others.clone()).warn(
             format!("{} is used; {} beside it is not", config.path, config.others.join(", ")),
-            Mend::lasting("remove what a former CNI left behind in that folder"),
+            Fix::lasting("remove what a former CNI left behind in that folder"),
         );
     }
     let observed = format!("{} with {}, all binaries present", config.path, config.plugins.join(", "));
     if !found.loopback && found.pod_link.is_none() {
         return draft.with("missing", vec![LOOPBACK]).warn(
             format!("{observed} but `{LOOPBACK}`, which container runtimes run for each pod (containerd from 2.0 on can do without: use_internal_loopback)"),
-            Mend::lasting(format!("install the CNI plugins ({LOOPBACK}) into {}: package kubernetes-cni or containernetworking-plugins", config.binaries[0])),
+            Fix::lasting(format!("install the CNI plugins ({LOOPBACK}) into {}: package kubernetes-cni or containernetworking-plugins", config.binaries[0])),
         );
     }
     draft.ok(observed)
@@ -114,7 +114,7 @@ fn without(found: &Found) -> Finding {
         return draft().unknown(elsewhere(&observed, link, "its configuration", "conf_dir", "network_dir"));
     }
     if found.prober {
-        return draft().fail(observed, Mend::lasting("install a CNI, or see why its DaemonSet has not written its configuration: `kubectl -n kube-system get pods -o wide`"));
+        return draft().fail(observed, Fix::lasting("install a CNI, or see why its DaemonSet has not written its configuration: `kubectl -n kube-system get pods -o wide`"));
     }
     draft().unknown(Unread::new(
         format!("{observed}, and no kubelet runs here"),

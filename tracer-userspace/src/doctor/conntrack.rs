@@ -1,7 +1,7 @@
 //! Room in the connection table.
 
 use super::Check;
-use super::finding::{Draft, Finding, Mend, Unread};
+use super::finding::{Draft, Finding, Fix, Unread};
 use super::view::View;
 
 /// The check.
@@ -37,16 +37,16 @@ fn judge(table: Option<(u64, u64)>) -> Finding {
     let share = count.saturating_mul(100) / max;
     let observed = format!("{count} of {max} entries ({share} %)");
     let draft = draft().with("count", count).with("max", max);
-    let mend = || {
+    let fix = || {
         let doubled = (max.saturating_mul(2)).max(131_072).to_string();
-        Mend::new(
+        Fix::new(
             format!("sysctl -w net.netfilter.nf_conntrack_max={doubled}"),
             "kube-proxy sets it at each start: raise its conntrack.maxPerCore (or conntrack.min), and look for who fills it: `conntrack -L | awk '{print $5}' | sort | uniq -c | sort -rn | head`",
         )
     };
     match share {
-        FAIL.. => draft.fail(observed, mend()),
-        WARN.. => draft.warn(observed, mend()),
+        FAIL.. => draft.fail(observed, fix()),
+        WARN.. => draft.warn(observed, fix()),
         _ => draft.ok(observed),
     }
 }

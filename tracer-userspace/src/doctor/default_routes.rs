@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::net::Ipv4Addr;
 
 use super::Check;
-use super::finding::{Draft, Finding, Mend, Unread};
+use super::finding::{Draft, Finding, Fix, Unread};
 use super::view::View;
 use crate::shell;
 
@@ -108,7 +108,7 @@ fn judge(routes: &[Route]) -> Finding {
     match routes {
         [] => draft.warn(
             "no IPv4 default route: kube-proxy's ClusterIPs are unreachable unless another route covers them",
-            Mend::new(
+            Fix::new(
                 "ip route add default via GATEWAY dev UPLINK",
                 "set it in the node's network configuration (systemd-networkd, netplan, NetworkManager)",
             ),
@@ -118,9 +118,9 @@ fn judge(routes: &[Route]) -> Finding {
             let tied = rest.iter().any(|route| route.metric == best.metric && route.dev != best.dev);
             let how = if tied { "with the same metric" } else { "with different metrics" };
             let other = rest.iter().find(|route| route.dev != best.dev).unwrap_or(&rest[0]);
-            let mend =
+            let fix =
                 format!("ip route del default{} dev {} metric {}", other.via(), shell::link(&other.dev), other.metric);
-            draft.warn(format!("{} default routes {how}: {}", routes.len(), list.join("; ")), Mend::new(mend, "name the node's address and uplink: kubelet `--node-ip`, flannel `--iface`, Calico IP_AUTODETECTION_METHOD; or take the second route out of the network configuration"))
+            draft.warn(format!("{} default routes {how}: {}", routes.len(), list.join("; ")), Fix::new(fix, "name the node's address and uplink: kubelet `--node-ip`, flannel `--iface`, Calico IP_AUTODETECTION_METHOD; or take the second route out of the network configuration"))
         }
     }
 }
@@ -159,8 +159,8 @@ mod tests {
     #[test]
     fn a_route_without_a_gateway_is_deleted_without() {
         let tunnel = "wg0\t00000000\t00000000\t0001\t0\t0\t600\t00000000\t0\t0\t0\n";
-        let mend = judge(&parse(&format!("{HEAD}{ETH}{tunnel}"))).remediation;
-        assert_eq!(mend.as_deref(), Some("ip route del default dev wg0 metric 600"));
+        let fix = judge(&parse(&format!("{HEAD}{ETH}{tunnel}"))).remediation;
+        assert_eq!(fix.as_deref(), Some("ip route del default dev wg0 metric 600"));
     }
 
     #[test]

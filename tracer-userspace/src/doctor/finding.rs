@@ -16,13 +16,13 @@ pub struct Unread {
     /// The capability that is missing.
     pub needs: Option<&'static str>,
     /// What to do.
-    pub mend: String,
+    pub fix: String,
 }
 
 impl Unread {
     /// Something else than a privilege is missing.
-    pub fn new(reason: impl Into<String>, mend: impl Into<String>) -> Self {
-        Self { reason: reason.into(), needs: None, mend: mend.into() }
+    pub fn new(reason: impl Into<String>, fix: impl Into<String>) -> Self {
+        Self { reason: reason.into(), needs: None, fix: fix.into() }
     }
 
     /// The pods are needed, and nobody gave them. A shell without NODE stops there: kubectl takes an empty name, and lists
@@ -37,7 +37,7 @@ impl Unread {
         Self {
             reason: reason.into(),
             needs: Some(capability),
-            mend: format!("run `tracer doctor` as root, or with {capability}"),
+            fix: format!("run `tracer doctor` as root, or with {capability}"),
         }
     }
 
@@ -54,14 +54,14 @@ impl Unread {
 /// Where settings last. Files are read in the order of their names: after `99-sysctl.conf`, which is /etc/sysctl.conf.
 const SETTINGS: &str = "/etc/sysctl.d/99-zz-kubernetes.conf";
 
-/// What mends a finding.
+/// What fixes a finding.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Mend {
+pub struct Fix {
     now: String,
     persist: Option<String>,
 }
 
-impl Mend {
+impl Fix {
     /// A command, and what makes it last.
     pub fn new(now: impl Into<String>, persist: impl Into<String>) -> Self {
         Self { now: now.into(), persist: Some(persist.into()) }
@@ -124,23 +124,23 @@ impl Draft {
     }
 
     /// Harm in a case that is named.
-    pub fn warn(self, observed: impl Into<String>, mend: Mend) -> Finding {
-        self.finish(Status::Warn, observed.into(), Some(mend))
+    pub fn warn(self, observed: impl Into<String>, fix: Fix) -> Finding {
+        self.finish(Status::Warn, observed.into(), Some(fix))
     }
 
     /// Harm.
-    pub fn fail(self, observed: impl Into<String>, mend: Mend) -> Finding {
-        self.finish(Status::Fail, observed.into(), Some(mend))
+    pub fn fail(self, observed: impl Into<String>, fix: Fix) -> Finding {
+        self.finish(Status::Fail, observed.into(), Some(fix))
     }
 
     /// Not known.
     pub fn unknown(self, unread: Unread) -> Finding {
-        let mend = Some(Mend::lasting(unread.mend)).filter(|mend| !mend.now.is_empty());
-        Finding { needs: unread.needs.map(str::to_owned), ..self.finish(Status::Unknown, unread.reason, mend) }
+        let fix = Some(Fix::lasting(unread.fix)).filter(|fix| !fix.now.is_empty());
+        Finding { needs: unread.needs.map(str::to_owned), ..self.finish(Status::Unknown, unread.reason, fix) }
     }
 
-    fn finish(self, status: Status, observed: String, mend: Option<Mend>) -> Finding {
-        let (remediation, persist) = mend.map_or((None, None), |mend| (Some(mend.now), mend.persist));
+    fn finish(self, status: Status, observed: String, fix: Option<Fix>) -> Finding {
+        let (remediation, persist) = fix.map_or((None, None), |fix| (Some(fix.now), fix.persist));
         Finding {
             check: self.check.to_owned(),
             status,
@@ -160,12 +160,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_setting_is_mended_now_and_for_good() {
-        let mend = Mend::sysctl(&[("net.ipv4.ip_local_port_range", "32768 60999")]);
-        assert_eq!(mend.now, "sysctl -w net.ipv4.ip_local_port_range='32768 60999'");
+    fn a_setting_is_fixed_now_and_for_good() {
+        let fix = Fix::sysctl(&[("net.ipv4.ip_local_port_range", "32768 60999")]);
+        assert_eq!(fix.now, "sysctl -w net.ipv4.ip_local_port_range='32768 60999'");
         let persist =
             "printf '%s\\n' 'net.ipv4.ip_local_port_range = 32768 60999' >> /etc/sysctl.d/99-zz-kubernetes.conf";
-        assert_eq!(mend.persist.as_deref(), Some(persist));
+        assert_eq!(fix.persist.as_deref(), Some(persist));
     }
 
     #[test]

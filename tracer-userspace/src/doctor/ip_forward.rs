@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
-use super::finding::{Draft, Finding, Mend, Unread, listed};
+use super::finding::{Draft, Finding, Fix, Unread, listed};
 use super::view::View;
 use super::{Check, default_routes};
 use crate::event::Pod;
@@ -71,7 +71,7 @@ fn judge_v4(found: &V4) -> Finding {
             names(&found.on)
         )),
         0 if found.only_v6 => draft("ipv4").ok(format!("{observed}; the default route is IPv6's alone")),
-        0 => draft("ipv4").fail(observed, Mend::sysctl(&[("net.ipv4.ip_forward", "1")])),
+        0 => draft("ipv4").fail(observed, Fix::sysctl(&[("net.ipv4.ip_forward", "1")])),
         _ if found.off.is_empty() => draft("ipv4").ok(observed),
         _ => draft("ipv4").with("not_forwarding", found.off.clone()).warn(
             format!(
@@ -84,8 +84,8 @@ fn judge_v4(found: &V4) -> Finding {
 }
 
 /// Pods' links come and go: one that went stops no other.
-fn forward_links(links: &[String]) -> Mend {
-    Mend::new(
+fn forward_links(links: &[String]) -> Fix {
+    Fix::new(
         format!("for link in {}; do echo 1 > \"/proc/sys/net/ipv4/conf/$link/forwarding\"; done", links.join(" ")),
         "find what sets it to 0: `grep -rs forwarding /etc/sysctl.d /etc/sysctl.conf`, IPv4Forwarding= of systemd-networkd",
     )
@@ -136,13 +136,13 @@ fn judge_v6(value: u64, global: &[String], pods: Option<bool>, learned: &[String
 
 /// A kernel that forwards drops the routes that it learned from router advertisements and takes no more, unless
 /// `accept_ra` of the link is 2 (`rt6_purge_dflt_routers`): that comes first.
-fn forward_v6(learned: &[String]) -> Mend {
+fn forward_v6(learned: &[String]) -> Fix {
     // A dot in a link's name is written as a slash in a setting's.
     let accept = |link: &String| format!("net.ipv6.conf.{}.accept_ra", link.replace('.', "/"));
     let accept: Vec<String> = learned.iter().map(accept).collect();
     let mut all: Vec<(&str, &str)> = accept.iter().map(|name| (name.as_str(), "2")).collect();
     all.push(("net.ipv6.conf.all.forwarding", "1"));
-    Mend::sysctl(&all)
+    Fix::sysctl(&all)
 }
 
 #[cfg(test)]
@@ -200,15 +200,15 @@ mod tests {
         assert_eq!((of(0, &[], None), of(0, &link, None)), (Status::Ok, Status::Unknown));
         assert_eq!((of(0, &link, Some(false)), of(0, &link, Some(true))), (Status::Ok, Status::Fail));
         assert_eq!(of(1, &link, Some(true)), Status::Ok);
-        let mend = judge_v6(0, &link, None, &[]).remediation.expect("how to tell");
-        assert!(mend.starts_with("NODE=$(hostname); kubectl") && mend.contains("${NODE:?}"), "{mend}");
+        let fix = judge_v6(0, &link, None, &[]).remediation.expect("how to tell");
+        assert!(fix.starts_with("NODE=$(hostname); kubectl") && fix.contains("${NODE:?}"), "{fix}");
     }
 
     #[test]
-    fn a_route_that_was_learned_outlives_the_mend() {
+    fn a_route_that_was_learned_outlives_the_fix() {
         let of = |learned: &[&str]| {
             let learned: Vec<String> = learned.iter().map(ToString::to_string).collect();
-            judge_v6(0, &[], Some(true), &learned).remediation.expect("a mend")
+            judge_v6(0, &[], Some(true), &learned).remediation.expect("a fix")
         };
         assert_eq!(of(&[]), "sysctl -w net.ipv6.conf.all.forwarding=1");
         let both = "sysctl -w net.ipv6.conf.eth0/7.accept_ra=2 && sysctl -w net.ipv6.conf.all.forwarding=1";

@@ -1,7 +1,7 @@
 //! Whether the kubelet writes to its log how probes ended.
 
 use super::Check;
-use super::finding::{Draft, Finding, Mend, Unread};
+use super::finding::{Draft, Finding, Fix, Unread};
 use super::view::View;
 use crate::sources::{KubeletLogging, KubeletLoggingError, TO_NAME_THE_LOG, kubelet_stderr_lost};
 
@@ -33,7 +33,7 @@ fn judge(read: Result<KubeletLogging, KubeletLoggingError>, lost: Option<&str>) 
     let draft = draft().with("pid", *pid).with("verbosity", *verbosity).with("format", format.clone());
     let logs = format!("the kubelet (pid {pid}) logs with verbosity {verbosity}, as {format}");
     match (logging.lack(), lost) {
-        (Some(lack), _) => draft.warn(format!("the kubelet (pid {pid}) {lack}"), Mend::lasting(logging.mend())),
+        (Some(lack), _) => draft.warn(format!("the kubelet (pid {pid}) {lack}"), Fix::lasting(logging.fix())),
         (None, Some(lost)) => draft.unknown(Unread::new(format!("{logs}; but its stderr {lost}"), TO_NAME_THE_LOG)),
         (None, None) => draft.ok(logs),
     }
@@ -54,7 +54,7 @@ mod tests {
     use crate::sources::kubelet_told;
 
     #[test]
-    fn a_kubelet_that_does_not_tell_is_named_with_the_mend() {
+    fn a_kubelet_that_does_not_tell_is_named_with_the_fix() {
         let finding = judge(kubelet_told("kubelet --v=0", &[]), Some("is a pipe"));
         assert_eq!(finding.status, Status::Warn);
         assert!(finding.observed.contains("pid 7") && finding.observed.contains("verbosity 0"), "{finding:?}");

@@ -3,7 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr};
 
 use super::Check;
-use super::finding::{Draft, Finding, Mend, Unread};
+use super::finding::{Draft, Finding, Fix, Unread};
 use super::view::View;
 
 /// The check.
@@ -49,7 +49,7 @@ fn from_files(view: &View) -> Result<Option<Loopback>, Unread> {
 
 fn judge(lo: Option<Loopback>) -> Finding {
     let up = || {
-        Mend::new(
+        Fix::new(
             "ip link set lo up",
             "find who set it down: `tracer attach` names the process and the path by which it came",
         )
@@ -58,7 +58,7 @@ fn judge(lo: Option<Loopback>) -> Finding {
         None => draft().fail("this network namespace has no loopback link", up()),
         Some(Loopback { up: false, .. }) => draft().fail("lo is down", up()),
         Some(Loopback { addressed: Some(false), .. }) => {
-            draft().fail("lo is up and has no 127.0.0.1", Mend::lasting("ip addr add 127.0.0.1/8 dev lo"))
+            draft().fail("lo is up and has no 127.0.0.1", Fix::lasting("ip addr add 127.0.0.1/8 dev lo"))
         }
         Some(Loopback { addressed: Some(true), .. }) => draft().ok("lo is up and has 127.0.0.1"),
         Some(Loopback { addressed: None, .. }) => draft().ok("lo is up"),

@@ -1,4 +1,4 @@
-//! `tracer doctor`: what is wrong with this node's network prerequisites now, and what mends it.
+//! `tracer doctor`: what is wrong with this node's network prerequisites now, and what fixes it.
 //!
 //! Each check is a file: a reading of the [`View`], and a `judge` that is a plain function of what was read. To add one:
 //! its file and a line in [`CHECKS`]. What cannot be read is `unknown`, with the reason; never `ok`.
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_has_a_mend_and_what_is_unknown_a_reason() {
+    fn what_is_wrong_has_a_fix_and_what_is_unknown_a_reason() {
         let tree = Tree::new(&[("etc/hostname", "n1\n")]);
         for finding in run(&options(&tree, &[])) {
             assert!(!finding.observed.is_empty() && !finding.why.is_empty() && !finding.expected.is_empty());

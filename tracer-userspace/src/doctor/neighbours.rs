@@ -1,7 +1,7 @@
 //! Room in the neighbour tables, which all network namespaces share.
 
 use super::Check;
-use super::finding::{Draft, Finding, Mend, Unread};
+use super::finding::{Draft, Finding, Fix, Unread};
 use super::view::View;
 
 /// The check.
@@ -44,7 +44,7 @@ fn check(view: &View, family: &str, file: &str) -> Finding {
             let reason = format!("{}; the first network namespace alone shows it", unread.reason);
             draft(family).unknown(Unread {
                 reason,
-                mend: "run `tracer doctor` in the host's network and pid namespaces".into(),
+                fix: "run `tracer doctor` in the host's network and pid namespaces".into(),
                 ..unread
             })
         }
@@ -82,19 +82,19 @@ fn judge(family: &str, table: Table) -> Finding {
     let near = entries.saturating_mul(10) >= thresh3.saturating_mul(9);
     let was_full = fulls.is_some_and(|fulls| fulls > 0);
     if near && (was_full || fulls.is_none()) {
-        draft.fail(observed, mend(family, table))
+        draft.fail(observed, fix(family, table))
     } else if entries >= thresh2 || was_full && thresh3 <= DEFAULT {
-        draft.warn(observed, mend(family, table))
+        draft.warn(observed, fix(family, table))
     } else {
         draft.ok(observed)
     }
 }
 
-fn mend(family: &str, table: Table) -> Mend {
+fn fix(family: &str, table: Table) -> Fix {
     let room = table.thresh3.saturating_mul(4).max(table.entries.saturating_mul(2)).max(8192);
     let name = |at: u32| format!("net.{family}.neigh.default.gc_thresh{at}");
     let (third, second) = (room.to_string(), (room / 2).to_string());
-    Mend::sysctl(&[(&name(3), &third), (&name(2), &second)])
+    Fix::sysctl(&[(&name(3), &third), (&name(2), &second)])
 }
 
 #[cfg(test)]
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_mended_is_well_before_the_next_boot() {
+    fn what_was_fixed_is_well_before_the_next_boot() {
         assert_eq!((table(20, Some(3), 4096), table(2048, Some(3), 4096)), (Status::Ok, Status::Warn));
     }
 

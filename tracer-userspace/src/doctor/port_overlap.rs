@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::finding::{Finding, Mend, Unread};
+use super::finding::{Finding, Fix, Unread};
 use super::port_range::{NODE_PORTS, PortRange};
 use super::reserved::{for_node_ports, of_ipvs, reserve};
 use super::view::View;
@@ -27,8 +27,8 @@ fn check(view: &View) -> Finding {
     let lacking = for_node_ports(&range, live.as_ref().map(Vec::as_slice).map_err(drop));
     // Whose check gives a command for the same setting.
     let listeners = if lacking.is_empty() { Vec::new() } else { listener_overlap::to_reserve(view, &range) };
-    let mend = reserve(&range, &[lacking, listeners].concat());
-    judge(&range, live, rate, mend)
+    let fix = reserve(&range, &[lacking, listeners].concat());
+    judge(&range, live, rate, fix)
 }
 
 fn draft() -> Draft {
@@ -49,35 +49,35 @@ fn named(text: &str, prefix: &str, name: &str) -> Option<u64> {
 }
 
 /// `rate`: connects, and in how many seconds.
-fn judge(range: &PortRange, live: Result<Vec<NodePorts>, Unread>, rate: Option<(u64, f64)>, mend: Mend) -> Finding {
+fn judge(range: &PortRange, live: Result<Vec<NodePorts>, Unread>, rate: Option<(u64, f64)>, fix: Fix) -> Finding {
     let overlap = range.overlap(NODE_PORTS);
     let draft = draft().with("range", vec![range.first, range.last]).with("default_node_ports_in_range", overlap);
     let live = match live {
         Ok(live) => live,
-        Err(unread) => return unseen(draft, range, unread, mend),
+        Err(unread) => return unseen(draft, range, unread, fix),
     };
     let all: BTreeSet<u16> = live.iter().flat_map(|table| &table.ports).map(|port| port.port).collect();
     let draft = draft.with("live_node_ports", all.len());
     let (hit, others) = (of_ipvs(&live, |port| range.prefers(port)), of_ipvs(&live, |port| range.holds(port)));
     let is_ipvs = live.iter().any(|table| table.mode == ProxyMode::Ipvs);
     if !hit.is_empty() {
-        colliding(draft, range, &hit, rate, mend)
+        colliding(draft, range, &hit, rate, fix)
     } else if !others.is_empty() {
-        other_parity(draft, range, &others, mend)
+        other_parity(draft, range, &others, fix)
     } else if overlap > 0 && (is_ipvs || live.is_empty()) {
         let seen = if is_ipvs {
             "no live NodePort of IPVS is among them yet"
         } else {
             "no NodePort is in use on this node now"
         };
-        draft.warn(format!("{range} holds {overlap} ports of the default NodePort range; {seen}"), mend)
+        draft.warn(format!("{range} holds {overlap} ports of the default NodePort range; {seen}"), fix)
     } else {
         harmless(draft, range, &all)
     }
 }
 
 /// The tables could not be read: what the range alone says.
-fn unseen(draft: Draft, range: &PortRange, unread: Unread, mend: Mend) -> Finding {
+fn unseen(draft: Draft, range: &PortRange, unread: Unread, fix: Fix) -> Finding {
     let overlap = range.overlap(NODE_PORTS);
     if overlap == 0 {
         return draft.unknown(unread);
@@ -88,18 +88,18 @@ fn unseen(draft: Draft, range: &PortRange, unread: Unread, mend: Mend) -> Findin
         last - first + 1,
         unread.reason
     );
-    Finding { needs: unread.needs.map(str::to_owned), ..draft.warn(observed, mend) }
+    Finding { needs: unread.needs.map(str::to_owned), ..draft.warn(observed, fix) }
 }
 
 /// NodePorts of IPVS that connect() takes last.
-fn other_parity(draft: Draft, range: &PortRange, ports: &BTreeSet<u16>, mend: Mend) -> Finding {
+fn other_parity(draft: Draft, range: &PortRange, ports: &BTreeSet<u16>, fix: Fix) -> Finding {
     let observed = format!(
         "{} live NodePorts of IPVS in {range}, all with the other parity than {}: taken only once a destination has used up the {} ports of that parity",
         ports.len(),
         range.first,
         range.preferred()
     );
-    draft.warn(observed, mend)
+    draft.warn(observed, fix)
 }
 
 fn harmless(draft: Draft, range: &PortRange, all: &BTreeSet<u16>) -> Finding {
@@ -116,7 +116,7 @@ fn harmless(draft: Draft, range: &PortRange, all: &BTreeSet<u16>) -> Finding {
 }
 
 /// Live NodePorts that connect() takes.
-fn colliding(draft: Draft, range: &PortRange, hit: &BTreeSet<u16>, rate: Option<(u64, f64)>, mend: Mend) -> Finding {
+fn colliding(draft: Draft, range: &PortRange, hit: &BTreeSet<u16>, rate: Option<(u64, f64)>, fix: Fix) -> Finding {
     let of = range.preferred();
     let share = hit.len() as f64 / of.max(1) as f64;
     let ports: Vec<u16> = hit.iter().copied().collect();
@@ -143,7 +143,7 @@ fn colliding(draft: Draft, range: &PortRange, hit: &BTreeSet<u16>, rate: Option<
             observed.push_str(&format!("; no connect was made in {seconds:.1} s"));
         }
     }
-    draft.fail(observed, mend)
+    draft.fail(observed, fix)
 }
 
 fn duration(seconds: f64) -> String {
@@ -161,7 +161,7 @@ mod tests {
     use crate::doctor::Status;
     use crate::event::{Netns, NodePort};
 
-    /// With the mend that the check gives where no known daemon listens.
+    /// With the fix that the check gives where no known daemon listens.
     fn judge(range: &PortRange, live: Result<Vec<NodePorts>, Unread>, rate: Option<(u64, f64)>) -> Finding {
         let lacking = for_node_ports(range, live.as_deref().map_err(drop));
         super::judge(range, live, rate, reserve(range, &lacking))
@@ -184,8 +184,8 @@ mod tests {
             finding.observed,
             "1 live NodePorts of IPVS (36704) among the 31989 ports that connect() takes of 1024-65000: one connect in 31989; at 32.0 connects a second now, one every 17 min"
         );
-        let mend = finding.remediation.expect("mend");
-        assert_eq!(mend, "sysctl -w net.ipv4.ip_local_reserved_ports=30000-32767,36704-36705");
+        let fix = finding.remediation.expect("fix");
+        assert_eq!(fix, "sysctl -w net.ipv4.ip_local_reserved_ports=30000-32767,36704-36705");
     }
 
     #[test]
@@ -229,9 +229,9 @@ mod tests {
             ("proc/net/tcp", "head\n 0: 00000000:280A 00000000:0000 0A 0:0\n"),
         ]);
         let view = tree.view();
-        let mends = [check(&view), (listener_overlap::CHECK.run)(&view).remove(0)].map(|it| it.remediation);
+        let fixes = [check(&view), (listener_overlap::CHECK.run)(&view).remove(0)].map(|it| it.remediation);
         let all = "sysctl -w net.ipv4.ip_local_reserved_ports=8080,10250,30000-32767";
-        assert_eq!(mends.each_ref().map(Option::as_deref), [Some(all); 2]);
+        assert_eq!(fixes.each_ref().map(Option::as_deref), [Some(all); 2]);
     }
 
     #[test]

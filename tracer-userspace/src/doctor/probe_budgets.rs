@@ -1,13 +1,13 @@
 //! Probes that cannot hold, by their specs alone.
 
 use super::Check;
-use super::finding::{Draft, Finding, Mend, Unread};
+use super::finding::{Draft, Finding, Fix, Unread};
 use crate::event::{Container, Handler, Pod, ProbeSpec, ProbeType};
 
 /// The check.
 pub(super) const CHECK: Check = Check {
     name: "probe_budgets",
-    why: "a liveness probe that gives up before the network is ready restarts a container that is well, for ever; a tcpSocket probe of a TLS port says nothing of the server and fills its log",
+    why: "a liveness probe that gives up before the network is ready restarts a container that is well, forever; a tcpSocket probe of a TLS port says nothing of the server and fills its log",
     run: |view| match &view.pods {
         Some(pods) => judge(pods),
         None => vec![unknown()],
@@ -38,7 +38,7 @@ fn judge(pods: &[Pod]) -> Vec<Finding> {
     let more = found.len().saturating_sub(MAX_LISTED);
     if more > 0 {
         found.truncate(MAX_LISTED);
-        found.push(draft().warn(format!("{more} more like these"), Mend::lasting("mend those that are listed first")));
+        found.push(draft().warn(format!("{more} more like these"), Fix::lasting("fix those that are listed first")));
     }
     found
 }
@@ -112,8 +112,8 @@ impl Place<'_> {
             probe.period_s,
             probe.failure_threshold
         );
-        let mend = "add a startupProbe like the liveness probe with periodSeconds: 2 and failureThreshold: 60 (120 s)";
-        self.draft(probe).with("budget_s", budget).warn(observed, Mend::lasting(mend))
+        let fix = "add a startupProbe like the liveness probe with periodSeconds: 2 and failureThreshold: 60 (120 s)";
+        self.draft(probe).with("budget_s", budget).warn(observed, Fix::lasting(fix))
     }
 
     fn strict(&self, probe: &ProbeSpec) -> Finding {
@@ -123,7 +123,7 @@ impl Place<'_> {
             probe.port,
             probe.timeout_s
         );
-        self.draft(probe).warn(observed, Mend::lasting("set failureThreshold: 3 and timeoutSeconds: 5"))
+        self.draft(probe).warn(observed, Fix::lasting("set failureThreshold: 3 and timeoutSeconds: 5"))
     }
 
     fn hasty(&self, probe: &ProbeSpec) -> Finding {
@@ -136,7 +136,7 @@ impl Place<'_> {
         );
         self.draft(probe).warn(
             observed,
-            Mend::lasting("set timeoutSeconds: 5 (a TLS answer takes 50 to 200 ms, and over 1 s under load)"),
+            Fix::lasting("set timeoutSeconds: 5 (a TLS answer takes 50 to 200 ms, and over 1 s under load)"),
         )
     }
 
@@ -147,7 +147,7 @@ impl Place<'_> {
             word(probe),
             probe.port
         );
-        self.draft(probe).warn(observed, Mend::lasting("make it httpGet with scheme: HTTPS, or grpc"))
+        self.draft(probe).warn(observed, Fix::lasting("make it httpGet with scheme: HTTPS, or grpc"))
     }
 }
 

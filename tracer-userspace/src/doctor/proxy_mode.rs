@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::Check;
-use super::finding::{Draft, Finding, Mend, Unread};
+use super::finding::{Draft, Finding, Fix, Unread};
 use super::view::View;
 use crate::event::{Backend, ProxyMode};
 use crate::sources::links::Link;
@@ -91,7 +91,7 @@ fn judge(found: &Tables, cilium: bool) -> Finding {
         [one] => draft.ok(one.clone()),
         several => draft.warn(
             format!("tables of several proxies: {}", several.join(", ")),
-            Mend::lasting("`kube-proxy --cleanup` while kube-proxy is stopped, then start it again; or restart the node"),
+            Fix::lasting("`kube-proxy --cleanup` while kube-proxy is stopped, then start it again; or restart the node"),
         ),
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::finding::Mend;
+use super::finding::Fix;
 use super::port_range::{NODE_PORTS, PortRange};
 use super::view::View;
 use crate::event::{NodePorts, ProxyMode};
@@ -25,8 +25,8 @@ pub(super) fn for_node_ports(range: &PortRange, live: Result<&[NodePorts], ()>) 
 }
 
 /// As the one command for all of these: each check's would else take back what the other's reserved.
-pub(super) fn reserve(range: &PortRange, ports: &[(u16, u16)]) -> Mend {
-    Mend::sysctl(&[("net.ipv4.ip_local_reserved_ports", &range.with_reserved(ports))])
+pub(super) fn reserve(range: &PortRange, ports: &[(u16, u16)]) -> Fix {
+    Fix::sysctl(&[("net.ipv4.ip_local_reserved_ports", &range.with_reserved(ports))])
 }
 
 /// Those NodePorts of IPVS.

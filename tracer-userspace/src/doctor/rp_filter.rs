@@ -1,6 +1,6 @@
 //! Reverse-path filtering against the CNI in use and the routes.
 
-use super::finding::{Draft, Finding, Mend, Unread, listed};
+use super::finding::{Draft, Finding, Fix, Unread, listed};
 use super::view::View;
 use super::{Check, default_routes};
 
@@ -100,26 +100,26 @@ fn judge(found: &Found) -> Finding {
 
 /// Off on Cilium's links, and with it on all: the greater of the two counts. Pods' links come and go: those of now, and a
 /// name that fits those of later (sysctl.d(5)).
-fn off(found: &Found) -> Mend {
+fn off(found: &Found) -> Fix {
     let all = [("net.ipv4.conf.all.rp_filter", "0")];
     let all = if found.all > 0 { &all[..] } else { &[] };
     let first = if all.is_empty() { "" } else { "sysctl -w net.ipv4.conf.all.rp_filter=0; " };
     let links = [("net.ipv4.conf.lxc*.rp_filter", "0"), ("net.ipv4.conf.cilium_*.rp_filter", "0")];
     let folder = "/proc/sys/net/ipv4/conf";
-    Mend::new(
+    Fix::new(
         format!(
             "{first}for f in {folder}/lxc*/rp_filter {folder}/cilium_*/rp_filter; do [ ! -e \"$f\" ] || echo 0 > \"$f\"; done"
         ),
-        Mend::persist(&[all, &links].concat()),
+        Fix::persist(&[all, &links].concat()),
     )
 }
 
-fn loose(links: &[&str]) -> Mend {
+fn loose(links: &[&str]) -> Fix {
     // A dot in a link's name is written as a slash in a setting's.
     let names: Vec<String> =
         links.iter().map(|link| format!("net.ipv4.conf.{}.rp_filter", link.replace('.', "/"))).collect();
     let all: Vec<(&str, &str)> = names.iter().map(|name| (name.as_str(), "2")).collect();
-    Mend::sysctl(&all)
+    Fix::sysctl(&all)
 }
 
 #[cfg(test)]
@@ -146,7 +146,7 @@ mod tests {
         let cilium = judge(&found(1, &links(0), &["eth0"]));
         assert_eq!(cilium.status, Status::Fail);
         assert_eq!(
-            cilium.remediation.expect("mend"),
+            cilium.remediation.expect("fix"),
             "sysctl -w net.ipv4.conf.all.rp_filter=0; for f in /proc/sys/net/ipv4/conf/lxc*/rp_filter /proc/sys/net/ipv4/conf/cilium_*/rp_filter; do [ ! -e \"$f\" ] || echo 0 > \"$f\"; done"
         );
         assert!(cilium.persist.is_some_and(|it| it.contains("'net.ipv4.conf.lxc*.rp_filter = 0'")));

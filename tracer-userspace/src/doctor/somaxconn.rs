@@ -1,7 +1,7 @@
 //! The greatest accept queue of the node's own listeners.
 
 use super::Check;
-use super::finding::{Draft, Finding, Mend};
+use super::finding::{Draft, Finding, Fix};
 
 /// The check.
 pub(super) const CHECK: Check = Check {
@@ -21,11 +21,11 @@ fn draft() -> Draft {
 
 fn judge(value: u64) -> Finding {
     let observed = format!("net.core.somaxconn = {value}");
-    let mend = Mend::sysctl(&[("net.core.somaxconn", "4096")]);
+    let fix = Fix::sysctl(&[("net.core.somaxconn", "4096")]);
     match value {
         USUAL.. => draft().ok(observed),
-        OLD.. => draft().warn(observed, mend),
-        _ => draft().fail(format!("{observed}, below {OLD}"), mend),
+        OLD.. => draft().warn(observed, fix),
+        _ => draft().fail(format!("{observed}, below {OLD}"), fix),
     }
 }
 

@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, HashSet};
 
 use super::Check;
-use super::finding::{Draft, Finding, Mend, Unread};
+use super::finding::{Draft, Finding, Fix, Unread};
 use super::view::View;
 use crate::ebpf::hooks::{Form, HOOKS, Row, When};
 use crate::ebpf::switches::{SWITCHES, Switch};
@@ -156,13 +156,13 @@ fn judge(kernel: &Kernel) -> Finding {
     if !kernel.btf {
         return draft.fail(
             "no /sys/kernel/btf/vmlinux: offsets cannot be resolved",
-            Mend::lasting("boot a kernel with CONFIG_DEBUG_INFO_BTF=y (every distribution's since 5.10)"),
+            Fix::lasting("boot a kernel with CONFIG_DEBUG_INFO_BTF=y (every distribution's since 5.10)"),
         );
     }
     if let Some(row) = missing.iter().find(|row| row.required) {
         return draft.fail(
             format!("{} cannot be attached, without which nothing is seen{without}", row.hook.name()),
-            Mend::lasting("boot a kernel with CONFIG_BPF_EVENTS=y"),
+            Fix::lasting("boot a kernel with CONFIG_BPF_EVENTS=y"),
         );
     }
     if missing.is_empty() {
@@ -215,13 +215,13 @@ fn judge_partial(kernel: &Kernel, missing: &[&Row], draft: Draft, without: &str)
         HOOKS.len(),
         lost.join("; ")
     );
-    draft.warn(observed, kernel.off.first().map_or_else(|| Mend::lasting(FUNCTION_PROBES), |switch| mend(switch)))
+    draft.warn(observed, kernel.off.first().map_or_else(|| Fix::lasting(FUNCTION_PROBES), |switch| fix(switch)))
 }
 
-fn mend(switch: &Switch) -> Mend {
+fn fix(switch: &Switch) -> Fix {
     match switch.is_sysctl() {
-        true => Mend::sysctl(&[(switch.name, "1")]),
-        false => Mend::lasting(switch.mend),
+        true => Fix::sysctl(&[(switch.name, "1")]),
+        false => Fix::lasting(switch.fix),
     }
 }
 

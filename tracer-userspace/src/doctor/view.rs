@@ -197,8 +197,8 @@ impl View {
         let node = self.node.as_ref().ok_or_else(|| {
             Unread::new("--root shows files only, no processes", "run `tracer doctor` on the node, without --root")
         })?;
-        let mend = "run `tracer doctor` where the kubelet runs, or give --prober its name";
-        self.prober.then_some(node.pid).ok_or_else(|| Unread::new("no kubelet runs here", mend))
+        let fix = "run `tracer doctor` where the kubelet runs, or give --prober its name";
+        self.prober.then_some(node.pid).ok_or_else(|| Unread::new("no kubelet runs here", fix))
     }
 
     fn tables(&self, what: &str) -> Result<&NodeNetns, Unread> {

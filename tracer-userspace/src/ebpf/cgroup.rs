@@ -28,7 +28,7 @@ pub(super) fn of(pid: u32) -> io::Result<Option<PathBuf>> {
     Ok(Some(folder).filter(|folder| !is_root(folder)))
 }
 
-/// Which cgroup a folder is: one that is made anew at the same path is another.
+/// Which cgroup a folder is: one that is made again at the same path is another.
 type Identity = (u64, u64);
 
 fn identity(folder: &fs::Metadata) -> Identity {
@@ -106,7 +106,7 @@ mod tests {
         let full = attached.room().expect_err("full").to_string();
         assert!(full.starts_with("256 cgroups"), "{full}");
         fs::remove_dir(folder(3)).expect("removed");
-        // Made anew in another order, so that the two are not what they were.
+        // Made again in another order, so that the two are not what they were.
         fs::rename(folder(8), scratch.path("moved")).expect("moved");
         fs::rename(folder(9), folder(8)).expect("another at its path");
         let mut gone = attached.take_gone();

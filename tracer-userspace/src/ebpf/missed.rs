@@ -70,8 +70,8 @@ impl Missed {
 
     fn one_more_silent(&mut self, switch: &Switch) {
         if self.silent == 0 {
-            let (name, mend) = (switch.name, switch.mend);
-            tracing::warn!("{name} was set to 0: the kernel calls no program that is attached to a function ({mend})");
+            let (name, fix) = (switch.name, switch.fix);
+            tracing::warn!("{name} was set to 0: the kernel calls no program that is attached to a function ({fix})");
         }
         self.silent += 1;
     }

@@ -163,7 +163,7 @@ impl Loaded {
         runs::by_hook(self)
     }
 
-    /// Use of ephemeral ports by process; with `take` it is counted anew from now on.
+    /// Use of ephemeral ports by process; with `take` it is counted again from now on.
     pub fn port_use(&mut self, take: bool) -> Vec<(u32, PortUse)> {
         ports::read(&mut self.ports, take)
     }

@@ -120,10 +120,10 @@ impl Refusal {
         (!may).then_some(refusal)
     }
 
-    /// The command that mends it, where it is a setting of the kernel.
-    pub(super) const fn mend(&self) -> Option<&'static str> {
+    /// The command that fixes it, where it is a setting of the kernel.
+    pub(super) const fn fix(&self) -> Option<&'static str> {
         match self.kind {
-            Kind::Silenced(switch) => Some(switch.mend),
+            Kind::Silenced(switch) => Some(switch.fix),
             _ => None,
         }
     }
@@ -290,11 +290,11 @@ mod tests {
     }
 
     #[test]
-    fn a_form_that_is_never_called_names_the_setting_and_its_mend() {
+    fn a_form_that_is_never_called_names_the_setting_and_its_fix() {
         let off = &switches::SWITCHES[0];
         let refusal = Refusal::silenced_by(Form::Kprobe, off);
         assert!(refusal.explain(true).starts_with("kprobe: kernel.ftrace_enabled is 0: "), "{}", refusal.explain(true));
-        assert_eq!((refusal.needs(true), refusal.mend()), (None, Some("sysctl -w kernel.ftrace_enabled=1")));
+        assert_eq!((refusal.needs(true), refusal.fix()), (None, Some("sysctl -w kernel.ftrace_enabled=1")));
         assert!(!refusal.is_missing_function() && !refusal.is_policy());
     }
 

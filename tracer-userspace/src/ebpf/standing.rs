@@ -18,8 +18,8 @@ pub struct Tried {
     pub reason: String,
     /// The capability that is missing; none where something else is.
     pub needs: Option<&'static str>,
-    /// The command that mends it, where it is a setting of the kernel.
-    pub mend: Option<&'static str>,
+    /// The command that fixes it, where it is a setting of the kernel.
+    pub fix: Option<&'static str>,
 }
 
 /// Why there is, or is not, a program on a hook.
@@ -89,6 +89,6 @@ impl Tried {
         let form = refusal.form();
         let text = refusal.explain(any_attached);
         let reason = text.strip_prefix(form.name()).unwrap_or(&text).trim_start_matches([':', ' ']).to_owned();
-        Self { form, reason, needs: refusal.needs(any_attached), mend: refusal.mend() }
+        Self { form, reason, needs: refusal.needs(any_attached), fix: refusal.fix() }
     }
 }

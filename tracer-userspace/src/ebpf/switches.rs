@@ -14,7 +14,7 @@ pub struct Switch {
     /// Forms whose programs are not called while it is off.
     pub silences: &'static [Form],
     /// The command that sets it on.
-    pub mend: &'static str,
+    pub fix: &'static str,
 }
 
 /// What `ftrace_startup_enable` (kernel/trace/ftrace.c) writes no call for: seen on 5.10 and 6.12. A kprobe at the beginning of a
@@ -27,14 +27,14 @@ pub const SWITCHES: &[Switch] = &[
         name: "kernel.ftrace_enabled",
         path: "/proc/sys/kernel/ftrace_enabled",
         silences: BY_FTRACE,
-        mend: "sysctl -w kernel.ftrace_enabled=1",
+        fix: "sysctl -w kernel.ftrace_enabled=1",
     },
     // `kprobes_all_disarmed` (kernel/kprobes.c).
     Switch {
         name: "/sys/kernel/debug/kprobes/enabled",
         path: "/sys/kernel/debug/kprobes/enabled",
         silences: &[Form::Kprobe],
-        mend: "echo 1 > /sys/kernel/debug/kprobes/enabled",
+        fix: "echo 1 > /sys/kernel/debug/kprobes/enabled",
     },
 ];
 
@@ -57,7 +57,7 @@ impl Switch {
 
     /// What would become of a program.
     pub(super) fn says(&self) -> String {
-        format!("{} is 0: this kernel attaches it and never calls it ({})", self.name, self.mend)
+        format!("{} is 0: this kernel attaches it and never calls it ({})", self.name, self.fix)
     }
 }
 

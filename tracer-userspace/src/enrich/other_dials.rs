@@ -136,10 +136,10 @@ mod tests {
     #[test]
     fn without_specs_a_dial_of_the_node_s_api_server_is_not_called_a_probe() {
         let down = refused_at(6443).verdicts().remove(0);
-        let (words, mend) = (&down.verdict.summary, &down.verdict.remediation);
+        let (words, fix) = (&down.verdict.summary, &down.verdict.remediation);
         assert_eq!((down.subject, down.verdict.confidence), (Subject::Connection, Confidence::Proven));
         assert!(words.ends_with("this was one, or kubelet as a client of the control plane"), "{words}");
-        assert!(mend.contains("correct the port that kubelet dials") && !mend.contains("robe"), "{mend}");
+        assert!(fix.contains("correct the port that kubelet dials") && !fix.contains("robe"), "{fix}");
         assert_eq!(refused_at(8443).verdicts()[0].subject, Subject::Probe, "anybody may listen there");
         let probe = refused_at(10256).verdicts().remove(0);
         assert_eq!(probe.subject, Subject::Probe, "nothing but a probe dials it");
@@ -161,7 +161,7 @@ mod tests {
         assert_eq!([verdicts[0].subject, verdicts[1].subject], [Subject::Probe, Subject::Probe]);
         let (probe, verdict) = (verdicts[1].probe.as_ref().expect("its probe"), &verdicts[1].verdict);
         assert_eq!((probe.port, probe.consecutive_failures), (Some(8080), None), "its failures are not counted");
-        assert_eq!((verdict.label.name(), verdict.confidence), ("probe_misconfigured", Confidence::Proven));
+        assert_eq!((verdict.cause.name(), verdict.confidence), ("probe_misconfigured", Confidence::Proven));
         assert!(verdict.summary.starts_with("the probe asks port 8080"), "{}", verdict.summary);
         assert!(verdict.remediation.contains("on port 8080 without a redirect"), "{}", verdict.remediation);
     }

@@ -49,10 +49,10 @@ pub struct FindingBody {
     pub expected: String,
     /// Why it matters.
     pub why: String,
-    /// The command that mends it now, or that makes it readable; absent if nothing is to be done.
+    /// The command that fixes it now, or that makes it readable; absent if nothing is to be done.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub remediation: Option<String>,
-    /// What keeps it mended after a reboot.
+    /// What keeps it fixed after a reboot.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub persist: Option<String>,
     /// The capability without which it could not be read.

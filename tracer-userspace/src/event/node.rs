@@ -71,7 +71,7 @@ pub struct NetnsOp {
 impl NetnsOp {
     /// What was known of the namespace's number is over: it ended, or was made just now.
     #[must_use]
-    pub const fn begins_anew(&self) -> bool {
+    pub const fn begins_again(&self) -> bool {
         matches!(self.op, NetnsOpKind::Unshare | NetnsOpKind::Clone | NetnsOpKind::End)
     }
 }

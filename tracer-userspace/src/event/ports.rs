@@ -32,7 +32,7 @@ pub struct PortUser {
     pub pid: u32,
     /// Its name.
     pub comm: String,
-    /// How many there were: a program that is started anew for each connect is many.
+    /// How many there were: a program that is started again for each connect is many.
     pub processes: u32,
     /// Their namespace.
     #[serde(skip_serializing_if = "Option::is_none", default)]

@@ -21,7 +21,7 @@ pub(super) fn of(watched: &Watched, window: Duration) -> Finding {
         observed: observed(watched, window),
         expected: format!("attached: {}", forms(watched).join(", else ")),
         why: format!("without it cannot be told: {}", row.lost),
-        remediation: (status != Status::Ok).then(|| mend(watched, needs)),
+        remediation: (status != Status::Ok).then(|| fix(watched, needs)),
         persist: None,
         needs: needs.map(str::to_owned),
         fields: fields(watched, window),
@@ -77,12 +77,12 @@ fn reasons(watched: &Watched) -> String {
     said.collect::<Vec<_>>().join("; ")
 }
 
-fn mend(watched: &Watched, needs: Option<&str>) -> String {
+fn fix(watched: &Watched, needs: Option<&str>) -> String {
     let functions = ["fentry", "kprobe"];
-    let setting = watched.stands.tried.iter().find_map(|tried| tried.mend);
+    let setting = watched.stands.tried.iter().find_map(|tried| tried.fix);
     match (needs, setting) {
         (Some(capability), _) => format!("run `tracer hooks` as root, or with {capability}"),
-        (None, Some(command)) => format!("{command}, and start tracer anew"),
+        (None, Some(command)) => format!("{command}, and start tracer again"),
         (None, None) if forms(watched).iter().any(|form| functions.contains(form)) => FUNCTION_PROBES.to_owned(),
         (None, None) => "boot a newer kernel: this one has no such tracepoint".to_owned(),
     }
@@ -129,7 +129,7 @@ mod tests {
     }
 
     fn refused(form: Form, needs: Option<&'static str>) -> Tried {
-        Tried { form, reason: "the kernel says no".into(), needs, mend: None }
+        Tried { form, reason: "the kernel says no".into(), needs, fix: None }
     }
 
     #[test]
@@ -156,15 +156,15 @@ mod tests {
         assert_eq!(finding.status, Status::Warn);
         assert_eq!(finding.observed, "not attached; fentry: the kernel says no; kprobe: the kernel says no");
         assert_eq!(finding.fields["tried"][1], json!({"form": "kprobe", "reason": "the kernel says no"}));
-        assert!(finding.remediation.expect("a mend").contains("CONFIG_KPROBES"));
+        assert!(finding.remediation.expect("a fix").contains("CONFIG_KPROBES"));
     }
 
     #[test]
-    fn a_setting_of_the_kernel_is_what_mends() {
-        let silenced = Tried { mend: Some("sysctl -w kernel.ftrace_enabled=1"), ..refused(Form::Fentry, None) };
+    fn a_setting_of_the_kernel_is_what_fixes() {
+        let silenced = Tried { fix: Some("sysctl -w kernel.ftrace_enabled=1"), ..refused(Form::Fentry, None) };
         let finding = of(&watched("__put_net", Standing::Missing, vec![silenced]), WINDOW);
-        let mend = finding.remediation.expect("a mend");
-        assert_eq!(mend, "sysctl -w kernel.ftrace_enabled=1, and start tracer anew");
+        let fix = finding.remediation.expect("a fix");
+        assert_eq!(fix, "sysctl -w kernel.ftrace_enabled=1, and start tracer again");
     }
 
     #[test]

@@ -153,7 +153,7 @@ mod tests {
     use crate::ebpf::{HookStanding, Tried};
 
     fn hooks() -> Vec<Watched> {
-        let tried = |form| Tried { form, reason: "refused by this kernel's policy".into(), needs: None, mend: None };
+        let tried = |form| Tried { form, reason: "refused by this kernel's policy".into(), needs: None, fix: None };
         let stands = |n: usize| match n {
             0 | 1 => (Standing::InForce(Form::RawTracepoint), vec![]),
             _ => (Standing::Missing, vec![tried(Form::Fentry)]),

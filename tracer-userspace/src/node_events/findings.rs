@@ -20,7 +20,7 @@ fn key(finding: &FindingBody) -> Key {
     (finding.check.clone(), place.join(" "))
 }
 
-/// Findings to be told: those whose status changed; at first, and of a place that is new, what is to be mended; of a place that
+/// Findings to be told: those whose status changed; at first, and of a place that is new, what is to be fixed; of a place that
 /// is gone, nothing but that its check is well, if it is. The worst last.
 pub(crate) fn news(findings: &Findings, known: &mut Known) -> Vec<FindingBody> {
     let mut now = Known::new();
@@ -64,12 +64,12 @@ mod tests {
         assert_eq!(
             told(&[("a", "", Status::Warn), ("b", "v4", Status::Ok), ("c", "", Status::Unknown)]),
             2,
-            "worse, and mended"
+            "worse, and fixed"
         );
     }
 
     #[test]
-    fn a_second_fault_of_a_check_is_told_and_that_all_are_mended() {
+    fn a_second_fault_of_a_check_is_told_and_that_all_are_fixed() {
         let mut known = Known::new();
         let mut told = |of: &[(&str, &str, Status)]| {
             news(&findings(of), &mut known).iter().map(|it| it.status).collect::<Vec<_>>()

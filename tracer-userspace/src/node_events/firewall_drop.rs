@@ -9,7 +9,7 @@ use crate::enrich::netns_ref;
 use crate::event::{Fact, Netns, Observation, PacketDrop};
 use crate::record::{Body, NodeBody};
 
-/// A hook that dropped nothing for this long begins anew.
+/// A hook that dropped nothing for this long begins again.
 const QUIET_NS: u64 = 300_000_000_000;
 /// Hooks remembered.
 const MAX_HOOKS: usize = 1024;

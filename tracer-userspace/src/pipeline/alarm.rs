@@ -36,7 +36,7 @@ impl Alarm {
         Ok(Self { timer, set: None })
     }
 
-    /// Until a time of the boot clock, at once if it is past; for ever without one. Safe to drop while it waits.
+    /// Until a time of the boot clock, at once if it is past; forever without one. Safe to drop while it waits.
     pub(super) async fn until(&mut self, deadline_boot_ns: Option<u64>) -> io::Result<()> {
         let Some(deadline) = deadline_boot_ns else { return pending().await };
         if self.set != Some(deadline) {

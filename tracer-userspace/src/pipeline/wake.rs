@@ -93,7 +93,7 @@ async fn tick(interval: &mut Option<Interval>) {
     }
 }
 
-/// Until an instant; for ever without one.
+/// Until an instant; forever without one.
 async fn at(instant: Option<Instant>) {
     match instant {
         Some(instant) => sleep_until(instant).await,

@@ -41,7 +41,7 @@ pub(crate) type Said = BTreeMap<ConnId, Vec<Verdict>>;
 /// What must be the same of a verdict.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Verdict {
-    pub(crate) label: &'static str,
+    pub(crate) cause: &'static str,
     pub(crate) outcome: Outcome,
     pub(crate) confidence: Confidence,
 }
@@ -94,7 +94,7 @@ pub(crate) fn said(decisions: &[Decision]) -> Said {
     for decision in decisions {
         if let (Some(conn), Body::Verdict(v)) = (decision.attempt, &decision.body) {
             let v = &v.verdict;
-            let verdict = Verdict { label: v.label.name(), outcome: v.outcome, confidence: v.confidence };
+            let verdict = Verdict { cause: v.cause.name(), outcome: v.outcome, confidence: v.confidence };
             said.entry(conn).or_default().push(verdict);
         }
     }

@@ -53,7 +53,7 @@ fn troubled() -> impl Strategy<Value = Vec<(usize, bool, u64, bool)>> {
     prop::collection::vec((0..TROUBLE.len(), any::<bool>(), 0_u64..2_000, any::<bool>()), 1..8)
 }
 
-/// A story: what is seen, and the label it must get.
+/// A story: what is seen, and the cause it must get.
 type Story = (fn(&mut Stream), Option<&'static str>);
 
 const STORIES: &[Story] = &[
@@ -106,16 +106,16 @@ fn mixes() -> impl Strategy<Value = Vec<(usize, u64)>> {
     prop::collection::vec((0..STORIES.len(), 0_u64..3_000_000_000), 1..12)
 }
 
-/// The observations of a mix in the order of time, and the label each connection must get.
+/// The observations of a mix in the order of time, and the cause each connection must get.
 fn mix(stories: &[(usize, u64)]) -> (Vec<Observation>, BTreeMap<ConnId, Option<&'static str>>) {
     let mut all = Stream::new().observations;
     let mut expected = BTreeMap::new();
     for (number, &(story, offset)) in (1_u64..).zip(stories) {
-        let (tell, label) = STORIES[story];
+        let (tell, cause) = STORIES[story];
         let mut stream = Stream::numbered(number, offset);
         tell(&mut stream);
         all.extend(stream.observations.into_iter().skip(1));
-        expected.insert(ConnId(number), label);
+        expected.insert(ConnId(number), cause);
     }
     all.sort_by_key(|o| o.time_boot_ns);
     (all, expected)
@@ -127,18 +127,18 @@ fn verdicts(decisions: &[Decision]) -> BTreeMap<ConnId, (String, Outcome, usize)
     for decision in decisions {
         if let (Some(conn), Body::Verdict(v)) = (decision.attempt, &decision.body) {
             let count = found.get(&conn).map_or(0, |(.., n)| *n);
-            found.insert(conn, (v.verdict.label.name().to_owned(), v.verdict.outcome, count + 1));
+            found.insert(conn, (v.verdict.cause.name().to_owned(), v.verdict.outcome, count + 1));
         }
     }
     found
 }
 
-/// Every connection has the label it must have, and one verdict.
+/// Every connection has the cause it must have, and one verdict.
 fn check(observations: &[Observation], expected: &BTreeMap<ConnId, Option<&'static str>>) -> Result<(), TestCaseError> {
     let found = verdicts(&decide(observations));
-    for (conn, label) in expected {
+    for (conn, cause) in expected {
         let got = found.get(conn);
-        prop_assert_eq!(got.map(|(l, ..)| l.as_str()), *label, "connection {}", conn.0);
+        prop_assert_eq!(got.map(|(l, ..)| l.as_str()), *cause, "connection {}", conn.0);
         prop_assert!(got.is_none_or(|(.., n)| *n == 1), "connection {} has more than one verdict", conn.0);
     }
     Ok(())
@@ -146,7 +146,7 @@ fn check(observations: &[Observation], expected: &BTreeMap<ConnId, Option<&'stat
 
 proptest! {
     #[test]
-    fn each_story_of_a_mix_gets_its_label_once(stories in mixes()) {
+    fn each_story_of_a_mix_gets_its_cause_once(stories in mixes()) {
         let (observations, expected) = mix(&stories);
         check(&observations, &expected)?;
         prop_assert_eq!(takes_back(&decide(&observations)), None);
@@ -211,11 +211,11 @@ proptest! {
         observations.remove(index);
         let loss = Loss { where_: "ring".into(), count: 1, from_boot_ns: 0, to_boot_ns: u64::MAX };
         observations.insert(1, Observation { time_boot_ns: observations[0].time_boot_ns, fact: Fact::Loss(loss) });
-        for (conn, (label, outcome, _)) in verdicts(&decide(&observations)) {
+        for (conn, (cause, outcome, _)) in verdicts(&decide(&observations)) {
             let must = expected[&conn];
             prop_assert!(
-                label == "unexplained" || Some(label.as_str()) == must,
-                "connection {} must be {must:?} or unexplained and is {label} ({outcome:?})", conn.0
+                cause == "unexplained" || Some(cause.as_str()) == must,
+                "connection {} must be {must:?} or unexplained and is {cause} ({outcome:?})", conn.0
             );
         }
     }

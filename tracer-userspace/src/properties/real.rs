@@ -1,5 +1,5 @@
 //! Properties over the recordings of real kernels, whichever there are: the same story told in another way gets
-//! the same labels, and a story with holes gets weaker ones at most.
+//! the same causes, and a story with holes gets weaker ones at most.
 
 use std::collections::BTreeMap;
 
@@ -33,9 +33,9 @@ fn tale() -> impl Strategy<Value = &'static Tale> {
     (0..tales().len()).prop_map(|n| &tales()[n])
 }
 
-/// Labels only: where words and numbers may differ.
-fn labels(said: &Said) -> BTreeMap<ConnId, Vec<&'static str>> {
-    said.iter().map(|(conn, verdicts)| (*conn, verdicts.iter().map(|v| v.label).collect())).collect()
+/// Causes only: where words and numbers may differ.
+fn causes(said: &Said) -> BTreeMap<ConnId, Vec<&'static str>> {
+    said.iter().map(|(conn, verdicts)| (*conn, verdicts.iter().map(|v| v.cause).collect())).collect()
 }
 
 /// The last verdict of each attempt.
@@ -109,7 +109,7 @@ fn holes(tale: &Tale, is_lost: impl Fn(usize) -> bool, any_time: bool) -> Result
         weaker(tale, *conn, got, whole.get(conn), any_time)?;
     }
     for (conn, verdict) in whole.iter().filter(|(conn, _)| !found.contains_key(conn)) {
-        let known_to_fail = !ANSWERED.contains(&verdict.label) && !is_bound(&lost, *conn);
+        let known_to_fail = !ANSWERED.contains(&verdict.cause) && !is_bound(&lost, *conn);
         prop_assert!(!known_to_fail, "{}: the verdict on {} is gone", tale.name, conn.0);
     }
     Ok(())
@@ -154,7 +154,7 @@ proptest! {
     #[test]
     fn events_that_arrive_in_another_order(tale in tale(), delays in prop::collection::vec(0..JITTER_NS, 1..64)) {
         let found = said(&decide(&late(&tale.observations, &delays)));
-        prop_assert_eq!(labels(&found), labels(&tale.said), "{}", tale.name);
+        prop_assert_eq!(causes(&found), causes(&tale.said), "{}", tale.name);
     }
 
     #[test]
@@ -194,10 +194,10 @@ proptest! {
             let first = tale.observations.first().map_or(0, |o| o.time_boot_ns);
             let renaming = Renaming { instance, ports: 0, shift_ns: 1_000_000_000 + offset - first.cast_signed() };
             let observations = renaming.of(tale);
-            expected.extend(labels(&said(&decide(&observations))));
+            expected.extend(causes(&said(&decide(&observations))));
             streams.push(observations);
         }
-        let found = labels(&said(&decide(&merge(&streams))));
+        let found = causes(&said(&decide(&merge(&streams))));
         let names: Vec<&str> = chosen.iter().map(|(tale, _)| tale.name.as_str()).collect();
         prop_assert_eq!(found, expected, "{:?}", names);
     }
@@ -207,10 +207,10 @@ proptest! {
 fn weaker(tale: &Tale, conn: ConnId, got: &Verdict, whole: Option<&Verdict>, all: bool) -> Result<(), TestCaseError> {
     let what = format!("{}: {} is {whole:?} and became {got:?}", tale.name, conn.0);
     let Some(whole) = whole else { return Err(TestCaseError::fail(what)) };
-    let same = got.label == whole.label && got.confidence <= whole.confidence;
-    let less = got.label == "unexplained" && got.confidence < Confidence::Proven;
+    let same = got.cause == whole.cause && got.confidence <= whole.confidence;
+    let less = got.cause == "unexplained" && got.confidence < Confidence::Proven;
     // What says less of the same cause may be as sure of it.
-    let broader = BROADER.iter().any(|(label, broader)| *label == whole.label && broader.contains(&got.label));
+    let broader = BROADER.iter().any(|(cause, broader)| *cause == whole.cause && broader.contains(&got.cause));
     prop_assert!(same || less || broader, "{}", what);
     prop_assert!(!all || got.confidence < Confidence::Proven, "{}", what);
     Ok(())

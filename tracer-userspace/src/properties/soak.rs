@@ -77,7 +77,7 @@ impl Traffic {
         let shift_ns = (at + SECOND).cast_signed() - first.cast_signed();
         let renaming = Renaming { instance: self.instances, ports: 0, shift_ns };
         for (conn, verdicts) in &tale.said {
-            self.expected.insert(renaming.conn(*conn), verdicts.iter().map(|v| v.label).collect());
+            self.expected.insert(renaming.conn(*conn), verdicts.iter().map(|v| v.cause).collect());
         }
         self.names.insert(self.instances, &tale.name);
         let slot = (self.instances % SLOTS) as usize;
@@ -104,7 +104,7 @@ impl Traffic {
     /// What is told of each attempt must be what is told of its recording.
     fn check(&self, found: &Said) {
         let found: BTreeMap<ConnId, Vec<&str>> =
-            found.iter().map(|(conn, verdicts)| (*conn, verdicts.iter().map(|v| v.label).collect())).collect();
+            found.iter().map(|(conn, verdicts)| (*conn, verdicts.iter().map(|v| v.cause).collect())).collect();
         let conns: BTreeSet<&ConnId> = found.keys().chain(self.expected.keys()).collect();
         let name = |conn: &ConnId| self.names.get(&(conn.0 >> 46)).unwrap_or(&"?");
         let wrong: Vec<String> = conns

@@ -6,7 +6,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::{Culprit, Endpoint, K8s, Label, NetnsRef, Probe, Process};
+use super::{Culprit, Endpoint, K8s, Cause, NetnsRef, Probe, Process};
 use crate::event::KubeletResult;
 
 /// Whether the verdict is about a probe or some other connection.
@@ -124,19 +124,19 @@ pub struct KubeletSaid {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Verdict {
     /// The cause.
-    pub label: Label,
+    pub cause: Cause,
     /// `failure` or `noise`.
     pub outcome: Outcome,
     /// How sure.
     pub confidence: Confidence,
     /// One sentence with the names and numbers of this case.
     pub summary: String,
-    /// The command or setting that mends it.
+    /// The command or setting that fixes it.
     pub remediation: String,
     /// What decided it, in the order of time.
     pub evidence: Vec<Evidence>,
-    /// Other labels whose conditions held.
-    pub also: Vec<Label>,
+    /// Other causes whose conditions held.
+    pub also: Vec<Cause>,
     /// Events lost inside the attempt's window.
     pub lost_events: u64,
     /// Hooks whose absence weakens this verdict.
@@ -190,9 +190,9 @@ pub struct AttemptBody {
     pub http_status: Option<u16>,
     /// How long its parts took.
     pub phases_ms: Phases,
-    /// The verdict's label, if there was one.
+    /// The verdict's cause, if there was one.
     #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub label: Option<Label>,
+    pub cause: Option<Cause>,
 }
 
 /// How long the parts of an attempt took, milliseconds; absent: that part was not reached or could not be seen.

@@ -104,7 +104,7 @@ fn short(value: &Value) -> String {
 fn name(verdict: &Value) -> String {
     format!(
         "{} ({})",
-        verdict["verdict"]["label"].as_str().unwrap_or("?"),
+        verdict["verdict"]["cause"].as_str().unwrap_or("?"),
         verdict["verdict"]["summary"].as_str().unwrap_or("?")
     )
 }

@@ -43,7 +43,7 @@ pub(super) fn open(paths: &[PathBuf]) -> Result<Vec<Input>, Error> {
 
 fn open_one(path: &Path) -> Result<Input, Error> {
     if path == Path::new("-") {
-        // Not locked: a second `-` would wait for the first one's lock for ever, and not be told.
+        // Not locked: a second `-` would wait for the first one's lock forever, and not be told.
         let source = Box::new(io::stdin());
         return Ok(Input { name: "stdin".into(), size: None, inode: None, source, begins: None });
     }

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use jiff::Timestamp;
 use serde::Deserialize;
 
-use crate::record::{Confidence, Endpoint, K8s, Label, Outcome, Process, Record, SCHEMA};
+use crate::record::{Confidence, Endpoint, K8s, Cause, Outcome, Process, Record, SCHEMA};
 use crate::replay::json_problem;
 
 /// Whose attempts they are.
@@ -22,14 +22,14 @@ pub(crate) struct PodKey {
 pub(crate) struct Group {
     /// The attempt succeeded.
     pub(crate) noise: bool,
-    /// Its label.
-    pub(crate) label: Label,
+    /// Its cause.
+    pub(crate) cause: Cause,
 }
 
 impl Group {
-    /// Of a verdict with this label and outcome.
-    pub(crate) fn new(label: Label, outcome: Outcome) -> Self {
-        Self { noise: outcome != Outcome::Failure, label }
+    /// Of a verdict with this cause and outcome.
+    pub(crate) fn new(cause: Cause, outcome: Outcome) -> Self {
+        Self { noise: outcome != Outcome::Failure, cause }
     }
 }
 
@@ -65,7 +65,7 @@ pub(super) struct Fields<'a> {
     /// Of an attempt.
     pub(super) outcome: Option<Outcome>,
     /// Of an attempt.
-    pub(super) label: Option<Label>,
+    pub(super) cause: Option<Cause>,
     /// The verdict that this one replaces.
     pub(super) revises: Option<u64>,
 }
@@ -73,7 +73,7 @@ pub(super) struct Fields<'a> {
 /// What is counted of a verdict.
 #[derive(Deserialize)]
 pub(super) struct Answer {
-    label: Label,
+    cause: Cause,
     outcome: Outcome,
     /// How sure it is.
     pub(super) confidence: Confidence,
@@ -82,12 +82,12 @@ pub(super) struct Answer {
 impl Answer {
     /// What it says.
     pub(super) fn group(&self) -> Group {
-        Group::new(self.label, self.outcome)
+        Group::new(self.cause, self.outcome)
     }
 
-    /// Its label.
-    pub(super) const fn label(&self) -> Label {
-        self.label
+    /// Its cause.
+    pub(super) const fn cause(&self) -> Cause {
+        self.cause
     }
 }
 

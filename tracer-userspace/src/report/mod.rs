@@ -113,7 +113,7 @@ fn other_kind(first: &[u8]) -> Option<&'static str> {
         return Some("records of `--format otel` or `ecs`: only tracer's own are read");
     }
     let recording = first.starts_with(br#"{"format":"tracer-record""#);
-    recording.then_some("a recording, which `tracer replay FILE -o ndjson | tracer report -` makes a page of")
+    recording.then_some("a recording, which `tracer replay FILE -o json | tracer report -` makes a page of")
 }
 
 #[cfg(test)]

@@ -8,10 +8,10 @@ use crate::sink::filter::Filter;
 const TIME: &str = "2026-01-02T03:04:05.000000000Z";
 
 /// A verdict on an attempt at the pod `shop/NAME`.
-pub(super) fn verdict(seq: u64, label: &str, pod: &str, revises: Option<u64>) -> String {
+pub(super) fn verdict(seq: u64, cause: &str, pod: &str, revises: Option<u64>) -> String {
     let revises = revises.map(|seq| format!(r#","revises":{seq}"#)).unwrap_or_default();
     format!(
-        r#"{{"schema":"tracer/1","type":"verdict","time":"{TIME}","time_boot_ns":1,"seq":{seq},"node_name":"n1","subject":"probe","verdict":{{"label":"{label}","outcome":"failure","confidence":"proven","summary":"why {pod}","remediation":"mend it","evidence":[{{"hook":"kfree_skb","time_boot_ns":1,"says":"seen","fields":{{}}}}],"also":[],"lost_events":0,"missing_hooks":[]}},"k8s":{{"namespace":"shop","pod_name":"{pod}"}}{revises}}}"#
+        r#"{{"schema":"tracer/1","type":"verdict","time":"{TIME}","time_boot_ns":1,"seq":{seq},"node_name":"n1","subject":"probe","verdict":{{"cause":"{cause}","outcome":"failure","confidence":"proven","summary":"why {pod}","remediation":"fix it","evidence":[{{"hook":"kfree_skb","time_boot_ns":1,"says":"seen","fields":{{}}}}],"also":[],"lost_events":0,"missing_hooks":[]}},"k8s":{{"namespace":"shop","pod_name":"{pod}"}}{revises}}}"#
     )
 }
 
@@ -40,7 +40,7 @@ fn page(bytes: &[u8]) -> (String, Vec<String>) {
 }
 
 #[test]
-fn the_worst_cause_comes_first_with_its_mend() {
+fn the_worst_cause_comes_first_with_its_fix() {
     let lines = [
         verdict(1, "connection_refused", "cart", None),
         verdict(2, "loopback_down", "agent", None),
@@ -55,7 +55,7 @@ fn the_worst_cause_comes_first_with_its_mend() {
         headline,
         "id=\"cause-A\"",
         "loopback_down",
-        "mend it",
+        "fix it",
         "id=\"cause-B\"",
         "id=\"timeline\"",
         "id=\"cases\"",
@@ -80,16 +80,16 @@ fn names_are_text_and_nothing_is_fetched() {
 fn lines_that_cannot_be_read_are_named_and_the_others_count() {
     let good = verdict(1, "unexplained", "cart", None);
     let other = good.replace("tracer/1", "tracer/9");
-    let label = good.replace("unexplained", "no_such_label");
+    let cause = good.replace("unexplained", "no_such_cause");
     let text =
-        format!("{good}\nnonsense\n{{\"a\":\n\n{{\"Timestamp\":1}}\n{other}\n{label}\n{good}\n{{\"schema\":\"tra");
+        format!("{good}\nnonsense\n{{\"a\":\n\n{{\"Timestamp\":1}}\n{other}\n{cause}\n{good}\n{{\"schema\":\"tra");
     let (page, told) = page(text.as_bytes());
     let expected = [
         "in:2: not a record: not JSON: left out",
         "in:3: not a record: EOF while parsing a value (column 5): left out",
         "in:5: not a record of schema tracer/1: left out",
         "in:6: a record of schema tracer/9: this tracer reads tracer/1: left out",
-        "in:7: not a record: unknown variant `no_such_label`, expected one of",
+        "in:7: not a record: unknown variant `no_such_cause`, expected one of",
         "in:9: the last line is not whole",
     ];
     assert_eq!(told.len(), expected.len(), "{told:#?}");
@@ -110,8 +110,8 @@ fn other_files_are_told_apart() {
 
 #[test]
 fn what_is_named_last_is_the_sum_of_the_rest() {
-    let labels = ["loopback_down", "firewall_drop", "connection_refused", "mid_stream_rst", "unexplained"];
-    let lines: Vec<_> = (1..).zip(labels).map(|(seq, label)| verdict(seq, label, "cart", None)).collect();
+    let causes = ["loopback_down", "firewall_drop", "connection_refused", "mid_stream_rst", "unexplained"];
+    let lines: Vec<_> = (1..).zip(causes).map(|(seq, cause)| verdict(seq, cause, "cart", None)).collect();
     assert!(page(lines.join("\n").as_bytes()).0.contains("; 2 by 2 other causes.</h1>"));
 }
 

@@ -40,7 +40,7 @@ pub(super) fn attempt(options: &Options) -> Result<(), Error> {
 
 fn attach(options: &Options) -> Result<(), Error> {
     let mut command = Command::new(options.programs.tracer());
-    command.arg0("tracer").args(["attach", "-o", "ndjson", "--duration", "1ms", "--prober", &options.prober]);
+    command.arg0("tracer").args(["attach", "-o", "json", "--duration", "1ms", "--prober", &options.prober]);
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
     die_with_parent(without_settings(&mut command));
     let output = command.output().map_err(|error| Error::file("selftest", ITSELF, error))?;

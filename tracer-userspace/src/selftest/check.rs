@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use crate::ebpf::hooks::Form;
 use crate::ebpf::switches;
-use crate::record::{Body, Confidence, Endpoint, Label, NodeBody, Outcome, Record, Subject, Verdict, VerdictBody};
+use crate::record::{Body, Confidence, Endpoint, Cause, NodeBody, Outcome, Record, Subject, Verdict, VerdictBody};
 
 /// What the tracer owes for an attempt.
 #[derive(Clone, Debug)]
@@ -14,16 +14,16 @@ pub enum Claim {
     /// No verdict.
     Nothing,
     /// No verdict, or this one: the attempt was needed to set the scene.
-    Perhaps(Label),
+    Perhaps(Cause),
     /// This one, `unexplained` or none: events of the attempt were lost.
-    AtMost(Label),
+    AtMost(Cause),
 }
 
 /// A verdict that is due.
 #[derive(Clone, Debug)]
 pub struct Expected {
     /// The cause.
-    pub label: Label,
+    pub cause: Cause,
     /// Failure or noise.
     pub outcome: Outcome,
     /// It is a probe's: the target is a pod of the list.
@@ -33,7 +33,7 @@ pub struct Expected {
     /// The namespace that the evidence must name.
     pub place: Option<u32>,
     /// What must stand in `also`.
-    pub also: Option<Label>,
+    pub also: Option<Cause>,
 }
 
 /// Who set a link down.
@@ -83,24 +83,24 @@ pub fn judge(records: &[Record], attempt: &Attempt) -> Standing {
     let verdicts = of(records, attempt);
     let fresh = verdicts.iter().filter(|v| v.revises.is_none()).count();
     if fresh > 1 {
-        return Standing::Unmet(format!("{fresh} verdicts for one attempt: {}", labels(&verdicts)));
+        return Standing::Unmet(format!("{fresh} verdicts for one attempt: {}", causes(&verdicts)));
     }
     let last = verdicts.last().copied();
     let fault = match (&attempt.claim, last) {
         (Claim::Verdict(expected), Some(verdict)) => compare(expected, attempt, verdict),
-        (Claim::Verdict(expected), None) => Some(format!("no verdict, expected {}", expected.label.name())),
+        (Claim::Verdict(expected), None) => Some(format!("no verdict, expected {}", expected.cause.name())),
         (Claim::Nothing, Some(verdict)) => Some(format!("a verdict for a healthy attempt: {}", told(verdict))),
-        (Claim::Perhaps(label), Some(verdict)) if verdict.verdict.label != *label => Some(told(verdict)),
-        (Claim::AtMost(label), Some(v)) if ![*label, Label::Unexplained].contains(&v.verdict.label) => Some(told(v)),
+        (Claim::Perhaps(cause), Some(verdict)) if verdict.verdict.cause != *cause => Some(told(verdict)),
+        (Claim::AtMost(cause), Some(v)) if ![*cause, Cause::Unexplained].contains(&v.verdict.cause) => Some(told(v)),
         (Claim::Nothing | Claim::Perhaps(_) | Claim::AtMost(_), _) => None,
     };
     fault.map_or(Standing::Met, |f| Standing::Unmet(format!("{} -> {}: {f}", shown(attempt.src), attempt.dst)))
 }
 
-/// The label of the last verdict on an attempt.
+/// The cause of the last verdict on an attempt.
 #[must_use]
-pub fn said(records: &[Record], attempt: &Attempt) -> Option<Label> {
-    last(records, attempt).map(|v| v.verdict.label)
+pub fn said(records: &[Record], attempt: &Attempt) -> Option<Cause> {
+    last(records, attempt).map(|v| v.verdict.cause)
 }
 
 /// The last verdict on an attempt.
@@ -126,10 +126,10 @@ pub fn entry(records: &[Record]) -> Option<String> {
     })
 }
 
-/// Their labels.
+/// Their causes.
 #[must_use]
-pub fn disturbances(records: &[Record], attempt: &Attempt) -> Vec<Label> {
-    at_target(records, attempt).map(|(_, v)| v.verdict.label).collect()
+pub fn disturbances(records: &[Record], attempt: &Attempt) -> Vec<Cause> {
+    at_target(records, attempt).map(|(_, v)| v.verdict.cause).collect()
 }
 
 fn at_target<'a>(records: &'a [Record], attempt: &Attempt) -> impl Iterator<Item = (u64, &'a VerdictBody)> {
@@ -162,22 +162,22 @@ fn verdicts<'a>(records: &'a [Record], attempt: &Attempt) -> impl Iterator<Item 
 fn compare(expected: &Expected, attempt: &Attempt, got: &VerdictBody) -> Option<String> {
     let (verdict, comm) = (&got.verdict, got.process.as_ref().map(|it| it.comm.as_str()));
     let faults = [
-        (verdict.label != expected.label, format!("expected {}, got {}", expected.label.name(), told(got))),
+        (verdict.cause != expected.cause, format!("expected {}, got {}", expected.cause.name(), told(got))),
         (verdict.outcome != expected.outcome, format!("outcome {:?}", verdict.outcome)),
-        (verdict.confidence < floor(expected.label, verdict), format!("confidence {:?}", verdict.confidence)),
-        (verdict.evidence.is_empty() && expected.label != Label::Unexplained, "no evidence".to_owned()),
+        (verdict.confidence < floor(expected.cause, verdict), format!("confidence {:?}", verdict.confidence)),
+        (verdict.evidence.is_empty() && expected.cause != Cause::Unexplained, "no evidence".to_owned()),
         (verdict.summary.is_empty() || verdict.remediation.is_empty(), "no summary or remediation".to_owned()),
         // A connect that found no source port has none, and the prober knows of none.
         (
             got.src.filter(|s| s.port.is_some()) != attempt.src.map(Endpoint::from),
-            format!("{}, but src {:?}", verdict.label.name(), got.src),
+            format!("{}, but src {:?}", verdict.cause.name(), got.src),
         ),
         (got.netns.is_none(), "no netns".to_owned()),
         (comm != Some(attempt.prober.as_str()), format!("process {comm:?}")),
         (expected.probe && got.subject != Subject::Probe, "subject is not probe".to_owned()),
         (expected.probe && got.k8s.is_none(), "no pod named".to_owned()),
         (
-            expected.also.is_some_and(|label| !verdict.also.contains(&label)),
+            expected.also.is_some_and(|cause| !verdict.also.contains(&cause)),
             format!("{:?} in also, expected {:?}; {}", verdict.also, expected.also, told(got)),
         ),
         (expected.place.is_some_and(|place| !names(got, place)), format!("not in namespace {:?}", expected.place)),
@@ -195,11 +195,11 @@ fn names(got: &VerdictBody, place: u32) -> bool {
     named.contains(&place.into()) && named.iter().all(|n| *n == u64::from(place) || Some(*n) == own)
 }
 
-/// `unexplained` is honest at any confidence; and any label that a missing hook made less sure, where the kernel calls no program
+/// `unexplained` is honest at any confidence; and any cause that a missing hook made less sure, where the kernel calls no program
 /// on its functions.
-fn floor(label: Label, verdict: &Verdict) -> Confidence {
+fn floor(cause: Cause, verdict: &Verdict) -> Confidence {
     let lowered = || !verdict.missing_hooks.is_empty() && switches::silences(Form::Kprobe);
-    if label == Label::Unexplained || lowered() { Confidence::Possible } else { Confidence::Likely }
+    if cause == Cause::Unexplained || lowered() { Confidence::Possible } else { Confidence::Likely }
 }
 
 fn blame(suspect: &Suspect, got: &VerdictBody) -> Option<String> {
@@ -214,13 +214,13 @@ fn blame(suspect: &Suspect, got: &VerdictBody) -> Option<String> {
     (!known).then(|| format!("ancestors {:?} lack {:?}", culprit.ancestors, suspect.ancestor))
 }
 
-fn labels(verdicts: &[&VerdictBody]) -> String {
-    verdicts.iter().map(|v| v.verdict.label.name()).collect::<Vec<_>>().join(", ")
+fn causes(verdicts: &[&VerdictBody]) -> String {
+    verdicts.iter().map(|v| v.verdict.cause.name()).collect::<Vec<_>>().join(", ")
 }
 
 fn told(v: &VerdictBody) -> String {
     let seen: Vec<&str> = v.verdict.evidence.iter().map(|e| e.says.as_str()).collect();
-    format!("{} ({:?}: {}; seen: {})", v.verdict.label.name(), v.verdict.confidence, v.verdict.summary, seen.join("; "))
+    format!("{} ({:?}: {}; seen: {})", v.verdict.cause.name(), v.verdict.confidence, v.verdict.summary, seen.join("; "))
 }
 
 fn shown(src: Option<SocketAddr>) -> String {
@@ -250,9 +250,9 @@ mod tests {
         }
     }
 
-    fn due(label: Label) -> Claim {
+    fn due(cause: Cause) -> Claim {
         Claim::Verdict(Expected {
-            label,
+            cause,
             outcome: Outcome::Failure,
             probe: true,
             culprit: None,
@@ -261,7 +261,7 @@ mod tests {
         })
     }
 
-    fn said(label: Label, seq: u64, revises: Option<u64>) -> Record {
+    fn said(cause: Cause, seq: u64, revises: Option<u64>) -> Record {
         let about = attempt(Claim::Nothing);
         let evidence = Evidence {
             hook: "kfree_skb".to_owned(),
@@ -270,11 +270,11 @@ mod tests {
             fields: std::collections::BTreeMap::new(),
         };
         let verdict = Verdict {
-            label,
+            cause,
             outcome: Outcome::Failure,
             confidence: Confidence::Proven,
             summary: "it failed".to_owned(),
-            remediation: "mend it".to_owned(),
+            remediation: "fix it".to_owned(),
             evidence: vec![evidence],
             also: Vec::new(),
             lost_events: 0,
@@ -310,27 +310,27 @@ mod tests {
 
     #[test]
     fn the_right_verdict_meets_the_claim_and_no_other() {
-        let records = [said(Label::FirewallDrop, 1, None)];
-        assert!(met(&records, due(Label::FirewallDrop)));
-        assert!(!met(&records, due(Label::SlowResponse)));
+        let records = [said(Cause::FirewallDrop, 1, None)];
+        assert!(met(&records, due(Cause::FirewallDrop)));
+        assert!(!met(&records, due(Cause::SlowResponse)));
         assert!(!met(&records, Claim::Nothing));
-        assert!(!met(&[], due(Label::FirewallDrop)));
+        assert!(!met(&[], due(Cause::FirewallDrop)));
         assert!(met(&[], Claim::Nothing));
     }
 
     #[test]
     fn a_revision_replaces_and_a_second_verdict_does_not() {
-        let first = said(Label::SlowResponse, 1, None);
-        assert!(met(&[first.clone(), said(Label::FirewallDrop, 2, Some(1))], due(Label::FirewallDrop)));
-        assert!(!met(&[first, said(Label::FirewallDrop, 2, None)], due(Label::FirewallDrop)));
+        let first = said(Cause::SlowResponse, 1, None);
+        assert!(met(&[first.clone(), said(Cause::FirewallDrop, 2, Some(1))], due(Cause::FirewallDrop)));
+        assert!(!met(&[first, said(Cause::FirewallDrop, 2, None)], due(Cause::FirewallDrop)));
     }
 
     #[test]
     fn verdicts_of_another_time_or_node_do_not_count() {
-        let mut early = said(Label::FirewallDrop, 1, None);
+        let mut early = said(Cause::FirewallDrop, 1, None);
         early.time_boot_ns = 99;
         assert!(met(&[early], Claim::Nothing));
         let elsewhere = Attempt { netns: 8, ..attempt(Claim::Nothing) };
-        assert_eq!(judge(&[said(Label::FirewallDrop, 1, None)], &elsewhere), Standing::Met);
+        assert_eq!(judge(&[said(Cause::FirewallDrop, 1, None)], &elsewhere), Standing::Met);
     }
 }

@@ -1,4 +1,4 @@
-//! The command: plays, prints a row for each label, gives the exit code.
+//! The command: plays, prints a row for each cause, gives the exit code.
 
 use std::time::Duration;
 
@@ -25,7 +25,7 @@ const VERDICT_PATIENCE: Duration = Duration::from_secs(15);
 /// What `tracer selftest` was asked for.
 #[derive(Clone, Debug)]
 pub struct SelftestConfig {
-    /// Where rows go; its labels are those that are played.
+    /// Where rows go; its causes are those that are played.
     pub output: SinkConfig,
     /// Name of this node.
     pub node_name: String,
@@ -55,7 +55,7 @@ fn play(config: &SelftestConfig) -> Result<u8, Error> {
     guard::private_mounts()?;
     let options = options();
     allowed::attempt(&options)?;
-    let items = items(&config.output.filter.labels);
+    let items = items(&config.output.filter.causes);
     let chosen: Vec<Scenario> = items.iter().filter_map(|item| item.how.clone().ok()).collect();
     run(&plan(options)?, &chosen, &mut |row| report.tell(&items, row));
     Ok(report.finish(&items))

@@ -1,11 +1,11 @@
-//! A node made of network namespaces to fail in: each failure of the label table, made there, and what the tracer must
-//! say of it. `tracer selftest` plays one of each label; the tests (`tests/`) play all of them.
+//! A node made of network namespaces to fail in: each failure of the cause table, made there, and what the tracer must
+//! say of it. `tracer selftest` plays one of each cause; the tests (`tests/`) play all of them.
 //!
 //! ```text
 //! command   `tracer selftest`: plays, prints, gives the exit code
 //! allowed   whether this kernel and these privileges allow it
 //! guard     the process that outlives it and takes away what it made
-//! shown     which scenario shows a label, and what cannot be shown
+//! shown     which scenario shows a cause, and what cannot be shown
 //! report    its rows
 //! world     a node namespace with a bridge, pods on it, everything removed on drop
 //! helper    its processes: the prober, the pods, the runtime and its plugin, a foreign client

@@ -7,7 +7,7 @@ use super::row::{Played, Row};
 use super::shown::Item;
 use crate::clock;
 use crate::error::{self, Error};
-use crate::record::{Body, FindingBody, Label, Record, SCHEMA, Status};
+use crate::record::{Body, FindingBody, Cause, Record, SCHEMA, Status};
 use crate::screen::Screen;
 use crate::sink::output::Output;
 use crate::sink::{Form, SinkConfig, ndjson, selftest, wall_time};
@@ -42,7 +42,7 @@ impl Report {
     pub(super) fn tell(&mut self, items: &[Item], row: &Row) {
         let of = |item: &&Item| item.how.as_ref().is_ok_and(|scenario| scenario.name == row.scenario);
         if let Some(item) = items.iter().find(of) {
-            self.print(played(item.label, row));
+            self.print(played(item.cause, row));
         }
     }
 
@@ -50,7 +50,7 @@ impl Report {
     pub(super) fn finish(mut self, items: &[Item]) -> u8 {
         for item in items {
             if let Err(why) = &item.how {
-                self.print(not_shown(item.label, why));
+                self.print(not_shown(item.cause, why));
             }
         }
         self.output.finish();
@@ -89,17 +89,17 @@ impl Report {
     }
 }
 
-fn played(label: Option<Label>, row: &Row) -> FindingBody {
-    let mut finding = draft(label);
+fn played(cause: Option<Cause>, row: &Row) -> FindingBody {
+    let mut finding = draft(cause);
     let mut field = |name: &str, value: serde_json::Value| finding.fields.insert(name.to_owned(), value);
     field("scenario", row.scenario.as_str().into());
     field("took_ms", row.ms.into());
-    if let Some(proof) = row.proof.as_ref().filter(|_| beside(label, row).is_none()) {
+    if let Some(proof) = row.proof.as_ref().filter(|_| beside(cause, row).is_none()) {
         field("hooks", proof.hooks.clone().into());
         field("confidence", proof.confidence.name().into());
     }
     match row.result {
-        Played::Pass => FindingBody { status: Status::Ok, observed: proven(label, row), ..finding },
+        Played::Pass => FindingBody { status: Status::Ok, observed: proven(cause, row), ..finding },
         _ => {
             let observed = row.reason.clone().unwrap_or_default();
             let remediation = Some("tracer doctor --check tracer_hooks".to_owned());
@@ -109,33 +109,33 @@ fn played(label: Option<Label>, row: &Row) -> FindingBody {
 }
 
 /// Which hooks proved it.
-fn proven(label: Option<Label>, row: &Row) -> String {
-    if let Some(main) = beside(label, row) {
+fn proven(cause: Option<Cause>, row: &Row) -> String {
+    if let Some(main) = beside(cause, row) {
         return format!("beside {main}");
     }
-    match (label, &row.proof) {
+    match (cause, &row.proof) {
         (Some(_), Some(proof)) if proof.hooks.is_empty() => proof.confidence.name().to_owned(),
         (Some(_), Some(proof)) => format!("{}: {}", proof.confidence.name(), proof.hooks.join(", ")),
         _ => "no verdict".to_owned(),
     }
 }
 
-/// The label of the verdict, where this one stands in its `also`: its evidence is that of the other.
-fn beside(label: Option<Label>, row: &Row) -> Option<&'static str> {
-    row.label.filter(|main| label.is_some_and(|label| label.name() != *main))
+/// The cause of the verdict, where this one stands in its `also`: its evidence is that of the other.
+fn beside(cause: Option<Cause>, row: &Row) -> Option<&'static str> {
+    row.cause.filter(|main| cause.is_some_and(|cause| cause.name() != *main))
 }
 
-fn not_shown(label: Option<Label>, why: &str) -> FindingBody {
-    FindingBody { observed: why.to_owned(), ..draft(label) }
+fn not_shown(cause: Option<Cause>, why: &str) -> FindingBody {
+    FindingBody { observed: why.to_owned(), ..draft(cause) }
 }
 
 /// A row of which nothing is known yet.
-fn draft(label: Option<Label>) -> FindingBody {
-    let expected = label.map_or_else(
+fn draft(cause: Option<Cause>) -> FindingBody {
+    let expected = cause.map_or_else(
         || "no verdict on a probe that succeeds".to_owned(),
-        |label| format!("the verdict `{label}` where it was made to happen: {}", label.page().title),
+        |cause| format!("the verdict `{cause}` where it was made to happen: {}", cause.page().title),
     );
-    let check = format!("{}{}", selftest::PREFIX, label.map_or("healthy", Label::name));
+    let check = format!("{}{}", selftest::PREFIX, cause.map_or("healthy", Cause::name));
     FindingBody { expected, why: WHY.to_owned(), ..FindingBody::new(check, Status::Unknown) }
 }
 
@@ -154,7 +154,7 @@ mod tests {
 
     #[test]
     fn a_row_that_passed_names_the_hooks_that_proved_it() {
-        let finding = played(Some(Label::FirewallDrop), &row(Played::Pass, None));
+        let finding = played(Some(Cause::FirewallDrop), &row(Played::Pass, None));
         assert_eq!((finding.check.as_str(), finding.status), ("selftest/firewall_drop", Status::Ok));
         assert_eq!(finding.observed, "proven: kfree_skb, nftables");
         assert_eq!(finding.fields["hooks"], serde_json::json!(["kfree_skb", "nftables"]));
@@ -162,15 +162,15 @@ mod tests {
     }
 
     #[test]
-    fn of_a_label_beside_another_the_hooks_are_the_others() {
-        let finding = played(Some(Label::CpuThrottled), &row(Played::Pass, None));
+    fn of_a_cause_beside_another_the_hooks_are_the_others() {
+        let finding = played(Some(Cause::CpuThrottled), &row(Played::Pass, None));
         assert_eq!(finding.observed, "beside firewall_drop");
         assert!(!finding.fields.contains_key("hooks") && !finding.fields.contains_key("confidence"));
     }
 
     #[test]
     fn a_row_that_failed_says_what_was_said_instead() {
-        let finding = played(Some(Label::FirewallDrop), &row(Played::Fail, Some("no verdict, expected firewall_drop")));
+        let finding = played(Some(Cause::FirewallDrop), &row(Played::Fail, Some("no verdict, expected firewall_drop")));
         assert_eq!(finding.status, Status::Fail);
         assert_eq!(finding.observed, "no verdict, expected firewall_drop");
         assert!(finding.remediation.is_some());
@@ -178,7 +178,7 @@ mod tests {
 
     #[test]
     fn what_cannot_be_shown_is_neither() {
-        let finding = not_shown(Some(Label::ExecFailed), "needs a kubelet");
+        let finding = not_shown(Some(Cause::ExecFailed), "needs a kubelet");
         assert_eq!((finding.status, finding.observed.as_str()), (Status::Unknown, "needs a kubelet"));
     }
 

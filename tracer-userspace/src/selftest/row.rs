@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::record::{Body, Confidence, Label, Record, VerdictBody};
+use crate::record::{Body, Confidence, Cause, Record, VerdictBody};
 use serde::Serialize;
 
 use crate::selftest::check::{self, Attempt, Claim, Standing, judge};
@@ -28,8 +28,8 @@ pub enum Played {
 pub struct Row {
     /// The scenario; that of a gap is empty.
     pub scenario: String,
-    /// The label it is about; absent: healthy.
-    pub label: Option<&'static str>,
+    /// The cause it is about; absent: healthy.
+    pub cause: Option<&'static str>,
     /// The Service proxy in its story; `any`: none has a part in it.
     pub proxy: &'static str,
     /// `v4` or `v6`.
@@ -44,7 +44,7 @@ pub struct Row {
     pub ms: u64,
     /// What was said of its attempts.
     pub said: Vec<Said>,
-    /// What showed the label.
+    /// What showed the cause.
     #[serde(skip)]
     pub proof: Option<Proof>,
     #[serde(skip)]
@@ -75,9 +75,9 @@ impl From<&VerdictBody> for Proof {
 /// Attempts that were made to fail (or not) in one way, and of which the same was said.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Said {
-    /// The label that the attempt must get, or `none`.
+    /// The cause that the attempt must get, or `none`.
     pub made: &'static str,
-    /// The label of the last verdict on it, or `none`.
+    /// The cause of the last verdict on it, or `none`.
     pub said: &'static str,
     /// How many.
     pub attempts: u32,
@@ -89,7 +89,7 @@ impl Row {
     pub fn new(scenario: &Scenario) -> Self {
         Self {
             scenario: scenario.name.to_owned(),
-            label: scenario.label.map(Label::name),
+            cause: scenario.cause.map(Cause::name),
             proxy: scenario.proxy.name(),
             family: scenario.family.name(),
             kernel: kernel(),
@@ -163,25 +163,25 @@ impl Done {
             let noise = check::disturbances(records, attempt);
             let calm = count.saturating_sub(noise.len() as u32);
             *counts.entry((name(None), name(None))).or_default() += calm;
-            for label in noise {
-                *counts.entry((name(None), name(Some(label)))).or_default() += 1;
+            for cause in noise {
+                *counts.entry((name(None), name(Some(cause)))).or_default() += 1;
             }
         }
         counts.into_iter().map(|((made, said), attempts)| Said { made, said, attempts }).collect()
     }
 }
 
-/// The label that is owed. An attempt that only sets the scene may get its label or none.
-fn made(claim: &Claim, said: Option<Label>) -> Option<Label> {
+/// The cause that is owed. An attempt that only sets the scene may get its cause or none.
+fn made(claim: &Claim, said: Option<Cause>) -> Option<Cause> {
     match claim {
-        Claim::Verdict(expected) => Some(expected.label),
+        Claim::Verdict(expected) => Some(expected.cause),
         Claim::Nothing => None,
-        Claim::Perhaps(label) => said.and(Some(*label)),
+        Claim::Perhaps(cause) => said.and(Some(*cause)),
         // Less is right, too: events of it were lost.
-        Claim::AtMost(label) => Some(said.filter(|said| *said == Label::Unexplained).unwrap_or(*label)).and(said),
+        Claim::AtMost(cause) => Some(said.filter(|said| *said == Cause::Unexplained).unwrap_or(*cause)).and(said),
     }
 }
 
-fn name(label: Option<Label>) -> &'static str {
-    label.map_or("none", Label::name)
+fn name(cause: Option<Cause>) -> &'static str {
+    cause.map_or("none", Cause::name)
 }

@@ -172,7 +172,7 @@ fn gist(records: &[Record]) -> Vec<String> {
         Body::Verdict(v) => Some(v),
         _ => None,
     });
-    verdicts.map(|v| format!("{} {:?} {:?} {:?}", v.verdict.label.name(), v.verdict.confidence, v.src, v.dst)).collect()
+    verdicts.map(|v| format!("{} {:?} {:?} {:?}", v.verdict.cause.name(), v.verdict.confidence, v.src, v.dst)).collect()
 }
 
 fn settle(session: &Session, row: &mut Row, options: &Options) -> Result<()> {
@@ -202,7 +202,7 @@ fn play(
         options: &plan.options,
         world,
         prober,
-        label: scenario.label,
+        cause: scenario.cause,
         family: scenario.family,
         watch,
         suspect: None,

@@ -1,37 +1,37 @@
-//! What `tracer selftest` plays: for each label the first of its scenarios that this machine can play, and a healthy one.
+//! What `tracer selftest` plays: for each cause the first of its scenarios that this machine can play, and a healthy one.
 
-use crate::record::Label;
+use crate::record::Cause;
 
 use super::scenario::{Need, Scenario, all, gaps};
 
-/// A row: a label (none: healthy probes, which get none), and how it is shown.
+/// A row: a cause (none: healthy probes, which get none), and how it is shown.
 #[derive(Clone)]
 pub(super) struct Item {
-    /// The label.
-    pub(super) label: Option<Label>,
+    /// The cause.
+    pub(super) cause: Option<Cause>,
     /// The scenario that shows it, or why none can.
     pub(super) how: Result<Scenario, String>,
 }
 
-/// The rows of these labels; of all, and of healthy probes, if there are none.
+/// The rows of these causes; of all, and of healthy probes, if there are none.
 #[must_use]
-pub(super) fn items(labels: &[Label]) -> Vec<Item> {
+pub(super) fn items(causes: &[Cause]) -> Vec<Item> {
     let scenarios = all();
-    let wanted: Vec<Option<Label>> = match labels {
-        [] => std::iter::once(None).chain(Label::ALL.iter().copied().map(Some)).collect(),
-        labels => Label::ALL.iter().filter(|label| labels.contains(label)).copied().map(Some).collect(),
+    let wanted: Vec<Option<Cause>> = match causes {
+        [] => std::iter::once(None).chain(Cause::ALL.iter().copied().map(Some)).collect(),
+        causes => Cause::ALL.iter().filter(|cause| causes.contains(cause)).copied().map(Some).collect(),
     };
-    wanted.into_iter().map(|label| Item { label, how: choose(label, &scenarios, lacking) }).collect()
+    wanted.into_iter().map(|cause| Item { cause, how: choose(cause, &scenarios, lacking) }).collect()
 }
 
 /// The first that lacks nothing; or what each lacks.
 fn choose(
-    label: Option<Label>,
+    cause: Option<Cause>,
     scenarios: &[Scenario],
     lacking: impl Fn(&Scenario) -> Option<String>,
 ) -> Result<Scenario, String> {
     let mut reasons: Vec<String> = Vec::new();
-    for scenario in scenarios.iter().filter(|scenario| shows(scenario, label)) {
+    for scenario in scenarios.iter().filter(|scenario| shows(scenario, cause)) {
         match lacking(scenario) {
             None => return Ok(*scenario),
             Some(reason) if reasons.contains(&reason) => {}
@@ -39,7 +39,7 @@ fn choose(
         }
     }
     if reasons.is_empty() {
-        Err(label.map_or("no scenario", gaps::why_none).to_owned())
+        Err(cause.map_or("no scenario", gaps::why_none).to_owned())
     } else {
         Err(reasons.join("; "))
     }
@@ -55,9 +55,9 @@ fn lacking(scenario: &Scenario) -> Option<String> {
     scenario.needs.iter().find_map(|need| need.lacking())
 }
 
-/// As its own label, or beside it.
-fn shows(scenario: &Scenario, label: Option<Label>) -> bool {
-    scenario.label == label || (label.is_some() && scenario.also == label)
+/// As its own cause, or beside it.
+fn shows(scenario: &Scenario, cause: Option<Cause>) -> bool {
+    scenario.cause == cause || (cause.is_some() && scenario.also == cause)
 }
 
 #[cfg(test)]
@@ -65,27 +65,27 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_label_has_one_row_and_healthy_probes_the_first() {
+    fn each_cause_has_one_row_and_healthy_probes_the_first() {
         // What this machine lacks is another matter: whether there is a scenario at all.
         let scenarios = all();
-        let none: Vec<_> = Label::ALL.iter().filter(|l| !scenarios.iter().any(|s| shows(s, Some(**l)))).collect();
-        assert_eq!(none, [&Label::ExecTimeout, &Label::ExecFailed, &Label::CniNotReady]);
-        for label in none {
-            assert!(gaps::why_none(*label).starts_with("needs a real kubelet"), "{label}");
+        let none: Vec<_> = Cause::ALL.iter().filter(|l| !scenarios.iter().any(|s| shows(s, Some(**l)))).collect();
+        assert_eq!(none, [&Cause::ExecTimeout, &Cause::ExecFailed, &Cause::CniNotReady]);
+        for cause in none {
+            assert!(gaps::why_none(*cause).starts_with("needs a real kubelet"), "{cause}");
         }
         assert!(scenarios.iter().any(|s| shows(s, None)));
     }
 
     #[test]
-    fn what_stands_beside_another_label_is_shown_by_it() {
-        let of = |label| all().into_iter().find(|s| shows(s, Some(label))).map(|s| s.name);
-        assert_eq!(of(Label::CpuThrottled), Some("slow_response_throttled"));
-        assert_eq!(of(Label::SlowResponse), Some("slow_response"));
+    fn what_stands_beside_another_cause_is_shown_by_it() {
+        let of = |cause| all().into_iter().find(|s| shows(s, Some(cause))).map(|s| s.name);
+        assert_eq!(of(Cause::CpuThrottled), Some("slow_response_throttled"));
+        assert_eq!(of(Cause::SlowResponse), Some("slow_response"));
     }
 
     #[test]
     fn the_first_that_can_be_played_is_chosen_or_each_reason_told_once() {
-        let drops = Some(Label::FirewallDrop);
+        let drops = Some(Cause::FirewallDrop);
         let without = |reason: fn(&Scenario) -> Option<&'static str>| {
             choose(drops, &all(), |s| reason(s).map(str::to_owned)).map(|s| s.name)
         };
@@ -98,7 +98,7 @@ mod tests {
 
     #[test]
     fn what_changes_the_whole_machine_is_never_played() {
-        let full = all().into_iter().find(|s| s.label == Some(Label::ConntrackTableFull));
+        let full = all().into_iter().find(|s| s.cause == Some(Cause::ConntrackTableFull));
         let why = full.and_then(|scenario| lacking(&scenario));
         assert!(why.is_some_and(|why| why.contains("`cargo xtask test`")));
     }
@@ -106,8 +106,8 @@ mod tests {
     #[test]
     fn without_any_the_reason_is_given() {
         assert_eq!(
-            choose(Some(Label::ExecFailed), &[], |_| None).err().as_deref(),
-            Some(gaps::why_none(Label::ExecFailed))
+            choose(Some(Cause::ExecFailed), &[], |_| None).err().as_deref(),
+            Some(gaps::why_none(Cause::ExecFailed))
         );
     }
 }

@@ -74,13 +74,13 @@ pub struct Session {
 impl Session {
     /// Starts `tracer attach` and waits for its `start` record.
     pub fn attach(tracer: &Tracer, patience: Duration) -> Result<Self> {
-        Self::start(tracer, &["attach", "-o", "ndjson"], patience)
+        Self::start(tracer, &["attach", "-o", "json"], patience)
     }
 
     /// The same for `tracer record FILE`.
     pub fn record(tracer: &Tracer, file: &Path, patience: Duration) -> Result<Self> {
         let file = file.to_str().context("name of the recording")?;
-        Self::start(tracer, &["record", file, "-o", "ndjson"], patience)
+        Self::start(tracer, &["record", file, "-o", "json"], patience)
     }
 
     fn start(tracer: &Tracer, args: &[&str], patience: Duration) -> Result<Self> {
@@ -193,7 +193,7 @@ pub fn replay(tracer: &Path, file: &Path) -> Result<Vec<Record>> {
     // A recording is for its owner's eyes only: the other user gets it as stdin.
     let input = File::open(file).with_context(|| format!("open {}", file.display()))?;
     let mut command = Command::new(tracer);
-    command.args(["replay", "-", "-o", "ndjson"]).stdin(input).uid(65534).gid(65534);
+    command.args(["replay", "-", "-o", "json"]).stdin(input).uid(65534).gid(65534);
     let output = without_settings(&mut command).output().with_context(|| format!("replay {}", file.display()))?;
     if !output.status.success() {
         bail!("replay: {}: {}", output.status, String::from_utf8_lossy(&output.stderr).trim());

@@ -68,7 +68,7 @@ enum Listener {
 trait Stream: AsyncRead + AsyncWrite + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Unpin> Stream for T {}
 
-/// Listens, sooner or later, and answers for ever.
+/// Listens, sooner or later, and answers forever.
 pub(super) async fn serve(place: Place, pages: Pages) {
     let listener = obtain(&place, &pages).await;
     let mut clients: VecDeque<AbortHandle> = VecDeque::new();

@@ -1,6 +1,6 @@
-//! `-n`, `-p`, `-c` and `--label`: which verdicts and attempts are printed.
+//! `-n`, `-p`, `-c` and `--cause`: which verdicts and attempts are printed.
 
-use crate::record::{Body, K8s, Label};
+use crate::record::{Body, K8s, Cause};
 
 /// What is asked for. Absent or empty: everything.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -11,8 +11,8 @@ pub struct Filter {
     pub pod: Option<String>,
     /// Container name.
     pub container: Option<String>,
-    /// One of these labels.
-    pub labels: Vec<Label>,
+    /// One of these causes.
+    pub causes: Vec<Cause>,
 }
 
 impl Filter {
@@ -20,8 +20,8 @@ impl Filter {
     #[must_use]
     pub fn passes(&self, body: &Body) -> bool {
         match body {
-            Body::Verdict(v) => self.fits(v.k8s.as_ref(), Some(v.verdict.label)),
-            Body::Attempt(a) => self.fits(a.k8s.as_ref(), a.label),
+            Body::Verdict(v) => self.fits(v.k8s.as_ref(), Some(v.verdict.cause)),
+            Body::Attempt(a) => self.fits(a.k8s.as_ref(), a.cause),
             Body::Start(_) | Body::Stop(_) | Body::Node(_) | Body::Loss(_) | Body::Finding(_) => true,
         }
     }
@@ -32,16 +32,16 @@ impl Filter {
         self.namespace.is_some() || self.pod.is_some() || self.container.is_some()
     }
 
-    /// Whether an attempt of this pod with this label passes.
+    /// Whether an attempt of this pod with this cause passes.
     #[must_use]
-    pub fn fits(&self, k8s: Option<&K8s>, label: Option<Label>) -> bool {
+    pub fn fits(&self, k8s: Option<&K8s>, cause: Option<Cause>) -> bool {
         let same = |wanted: &Option<String>, get: fn(&K8s) -> &Option<String>| {
             wanted.is_none() || k8s.is_some_and(|k8s| get(k8s) == wanted)
         };
         same(&self.namespace, |k| &k.namespace)
             && same(&self.pod, |k| &k.pod_name)
             && same(&self.container, |k| &k.container_name)
-            && (self.labels.is_empty() || label.is_some_and(|label| self.labels.contains(&label)))
+            && (self.causes.is_empty() || cause.is_some_and(|cause| self.causes.contains(&cause)))
     }
 }
 
@@ -52,11 +52,11 @@ mod tests {
 
     #[test]
     fn every_condition_must_hold() {
-        let body = verdict(Label::ConnectionRefused);
+        let body = verdict(Cause::ConnectionRefused);
         let mut filter = Filter::default();
         assert!(filter.passes(&body));
         filter.namespace = Some("shop".into());
-        filter.labels = vec![Label::LoopbackDown, Label::ConnectionRefused];
+        filter.causes = vec![Cause::LoopbackDown, Cause::ConnectionRefused];
         assert!(filter.passes(&body));
         filter.container = Some("other".into());
         assert!(!filter.passes(&body));
@@ -64,7 +64,7 @@ mod tests {
 
     #[test]
     fn an_unknown_pod_fits_no_name() {
-        let Body::Verdict(mut verdict) = verdict(Label::Unexplained) else { return };
+        let Body::Verdict(mut verdict) = verdict(Cause::Unexplained) else { return };
         verdict.k8s = None;
         let filter = Filter { pod: Some("cart".into()), ..Filter::default() };
         assert!(!filter.passes(&Body::Verdict(verdict)));

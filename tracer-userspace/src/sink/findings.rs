@@ -48,7 +48,7 @@ pub(super) fn block(out: &mut String, finding: &FindingBody, screen: Screen) {
     wrapped(out, screen, "found", &finding.observed);
     wrapped(out, screen, "wanted", &finding.expected);
     wrapped(out, screen, "why", &finding.why);
-    for (name, command) in [("mend", &finding.remediation), ("keep", &finding.persist)] {
+    for (name, command) in [("fix", &finding.remediation), ("keep", &finding.persist)] {
         if let Some(command) = command {
             command_line(out, screen, name, command);
         }
@@ -128,7 +128,7 @@ fail    c
   found net.ipv4.ip_forward = 0
  wanted net.ipv4.ip_forward = 1
     why without it the kernel drops whatever is not for the node itself
-   mend sysctl -w net.ipv4.ip_forward=1
+   fix sysctl -w net.ipv4.ip_forward=1
 warn    b
 ";
         assert!(text.starts_with(expected), "{text}");
@@ -144,7 +144,7 @@ warn    b
         let commands = ["  sysctl -w net.ipv4.ip_forward=1"];
         let long: Vec<_> = text.lines().filter(|line| line.chars().count() > 30 && !commands.contains(line)).collect();
         assert!(long.is_empty(), "{long:?}");
-        assert!(text.contains(" mend\n  sysctl -w net.ipv4.ip_forward=1\n"), "{text}");
+        assert!(text.contains(" fix\n  sysctl -w net.ipv4.ip_forward=1\n"), "{text}");
     }
 
     #[test]

@@ -102,7 +102,7 @@ impl Metrics {
         let r = &mut registry;
         r.register(
             "verdicts",
-            "Verdicts, by cause; a revision counts where it changes the label",
+            "Verdicts, by cause; a revision counts where it changes the cause",
             self.verdicts.clone(),
         );
         r.register("attempts", "Attempts that ended, by outcome", self.attempts.clone());
@@ -170,13 +170,13 @@ impl Metrics {
     }
 
     fn count_verdict(&mut self, decision: &Decision, verdict: &VerdictBody, now_boot_ns: Option<u64>) {
-        let label = verdict.verdict.label;
+        let cause = verdict.verdict.cause;
         let before = self.said.get(decision.attempt);
-        self.said.put(decision.attempt, 0, label);
-        if before.is_some_and(|(_, said)| said == label) {
+        self.said.put(decision.attempt, 0, cause);
+        if before.is_some_and(|(_, said)| said == cause) {
             return;
         }
-        let mut labels: Labels = vec![("label", label.name().into()), ("subject", subject(verdict.subject).into())];
+        let mut labels: Labels = vec![("cause", cause.name().into()), ("subject", subject(verdict.subject).into())];
         labels.extend(probe(verdict.probe.as_ref()));
         labels.push(("confidence", verdict.verdict.confidence.name().into()));
         self.inc(Of::Verdicts, labels, verdict.k8s.as_ref());

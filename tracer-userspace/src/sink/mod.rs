@@ -156,7 +156,7 @@ impl Sink {
             cluster.end();
         }
         self.say_dropped(time_boot_ns);
-        let verdicts: BTreeMap<_, _> = self.printed.counts().map(|(label, n)| (label.name().to_owned(), n)).collect();
+        let verdicts: BTreeMap<_, _> = self.printed.counts().map(|(cause, n)| (cause.name().to_owned(), n)).collect();
         let totals = StopBody { verdicts, events, lost_events, reason: reason.to_owned(), ..self.totals.clone() };
         self.print(Decision { time_boot_ns, attempt: None, body: Body::Stop(totals) }, None);
         self.output.finish();
@@ -222,7 +222,7 @@ impl Sink {
         self.last_time_boot_ns = decision.time_boot_ns;
         if let Body::Verdict(verdict) = &mut decision.body {
             verdict.timing = now_boot_ns.map(|now| latency(decision.time_boot_ns, now));
-            verdict.revises = self.printed.put(decision.attempt, self.seq, verdict.verdict.label);
+            verdict.revises = self.printed.put(decision.attempt, self.seq, verdict.verdict.cause);
             self.failure_printed |= verdict.verdict.outcome == Outcome::Failure;
         }
         let record = Record {

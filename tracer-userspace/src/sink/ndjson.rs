@@ -70,7 +70,7 @@ fn ordered(record: &Record) -> Line<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::record::Label;
+    use crate::record::Cause;
     use crate::sink::tests::verdict;
 
     fn record(body: Body) -> Record {
@@ -79,8 +79,8 @@ mod tests {
 
     #[test]
     fn keys_stand_in_the_contract_s_order() {
-        let text = String::from_utf8(line(&record(verdict(Label::SlowResponse)))).unwrap();
-        let start = r#"{"schema":"tracer/1","type":"verdict","time":"t","time_boot_ns":1,"seq":2,"node_name":"n","subject":"probe","verdict":{"label":"slow_response","outcome":"failure","confidence":"proven","summary":"#;
+        let text = String::from_utf8(line(&record(verdict(Cause::SlowResponse)))).unwrap();
+        let start = r#"{"schema":"tracer/1","type":"verdict","time":"t","time_boot_ns":1,"seq":2,"node_name":"n","subject":"probe","verdict":{"cause":"slow_response","outcome":"failure","confidence":"proven","summary":"#;
         assert!(text.starts_with(start), "{text}");
         assert!(text.ends_with("}\n"));
     }
@@ -88,7 +88,7 @@ mod tests {
     #[test]
     fn what_is_printed_is_what_the_type_says() {
         let bodies = [
-            verdict(Label::ConnectionRefused),
+            verdict(Cause::ConnectionRefused),
             Body::Stop(StopBody { reason: "signal".into(), ..StopBody::default() }),
             Body::Loss(LossBody { where_: "ring".into(), count: 1, from_boot_ns: 2, to_boot_ns: 3 }),
         ];

@@ -112,7 +112,7 @@ impl Output {
         self.failed
     }
 
-    /// SIGHUP has a meaning: there is a file to open anew.
+    /// SIGHUP has a meaning: there is a file to open again.
     #[must_use]
     pub const fn can_reopen(&self) -> bool {
         self.path.is_some()
@@ -213,11 +213,11 @@ impl Output {
         }
     }
 
-    /// Opens `--output-file` anew; keeps the old one if that fails.
+    /// Opens `--output-file` again; keeps the old one if that fails.
     pub fn reopen(&mut self) {
         let Some(path) = self.path.clone() else { return };
         self.flush();
-        match self.open_anew(&path) {
+        match self.open_again(&path) {
             Ok(()) => {
                 self.on_path = true;
                 self.failed = false;
@@ -230,7 +230,7 @@ impl Output {
         }
     }
 
-    fn open_anew(&mut self, path: &Path) -> io::Result<()> {
+    fn open_again(&mut self, path: &Path) -> io::Result<()> {
         let file = open_file(path)?;
         self.size = if self.rotation.is_some() { own(&file)? } else { 0 };
         self.chunk = chunk_of(&file);

@@ -3,32 +3,32 @@
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
 use crate::event::ConnId;
-use crate::record::Label;
+use crate::record::Cause;
 
 /// Attempts remembered. A verdict is revised within its attempt's last seconds.
 const REMEMBERED: usize = 8192;
 
-/// The last printed verdict of each attempt, and how many verdicts stand by label.
+/// The last printed verdict of each attempt, and how many verdicts stand by cause.
 #[derive(Debug, Default)]
 pub(super) struct Printed {
-    last: HashMap<ConnId, (u64, Label)>,
+    last: HashMap<ConnId, (u64, Cause)>,
     order: VecDeque<ConnId>,
-    counts: BTreeMap<Label, u64>,
+    counts: BTreeMap<Cause, u64>,
 }
 
 impl Printed {
-    /// `seq` and label of the verdict that stands for this attempt.
-    pub(super) fn get(&self, attempt: Option<ConnId>) -> Option<(u64, Label)> {
+    /// `seq` and cause of the verdict that stands for this attempt.
+    pub(super) fn get(&self, attempt: Option<ConnId>) -> Option<(u64, Cause)> {
         self.last.get(&attempt?).copied()
     }
 
     /// Remembers a verdict; says which one it revises.
-    pub(super) fn put(&mut self, attempt: Option<ConnId>, seq: u64, label: Label) -> Option<u64> {
-        *self.counts.entry(label).or_default() += 1;
+    pub(super) fn put(&mut self, attempt: Option<ConnId>, seq: u64, cause: Cause) -> Option<u64> {
+        *self.counts.entry(cause).or_default() += 1;
         let attempt = attempt?;
-        let before = self.last.insert(attempt, (seq, label));
-        if let Some((_, label)) = before {
-            self.counts.entry(label).and_modify(|n| *n -= 1);
+        let before = self.last.insert(attempt, (seq, cause));
+        if let Some((_, cause)) = before {
+            self.counts.entry(cause).and_modify(|n| *n -= 1);
         } else {
             self.order.push_back(attempt);
             if self.order.len() > REMEMBERED
@@ -40,9 +40,9 @@ impl Printed {
         before.map(|(seq, _)| seq)
     }
 
-    /// Verdicts that stand (a revised one does not), by label.
-    pub(super) fn counts(&self) -> impl Iterator<Item = (Label, u64)> {
-        self.counts.iter().map(|(&label, &n)| (label, n)).filter(|&(_, n)| n > 0)
+    /// Verdicts that stand (a revised one does not), by cause.
+    pub(super) fn counts(&self) -> impl Iterator<Item = (Cause, u64)> {
+        self.counts.iter().map(|(&cause, &n)| (cause, n)).filter(|&(_, n)| n > 0)
     }
 }
 
@@ -53,19 +53,19 @@ mod tests {
     #[test]
     fn a_revision_names_the_verdict_before_it() {
         let mut printed = Printed::default();
-        assert_eq!(printed.put(Some(ConnId(1)), 0, Label::Unexplained), None);
-        assert_eq!(printed.put(Some(ConnId(2)), 1, Label::LoopbackDown), None);
-        assert_eq!(printed.put(Some(ConnId(1)), 2, Label::FirewallDrop), Some(0));
-        assert_eq!(printed.put(Some(ConnId(1)), 3, Label::FirewallDrop), Some(2));
+        assert_eq!(printed.put(Some(ConnId(1)), 0, Cause::Unexplained), None);
+        assert_eq!(printed.put(Some(ConnId(2)), 1, Cause::LoopbackDown), None);
+        assert_eq!(printed.put(Some(ConnId(1)), 2, Cause::FirewallDrop), Some(0));
+        assert_eq!(printed.put(Some(ConnId(1)), 3, Cause::FirewallDrop), Some(2));
         let counts: Vec<_> = printed.counts().collect();
-        assert_eq!(counts, [(Label::LoopbackDown, 1), (Label::FirewallDrop, 1)]);
+        assert_eq!(counts, [(Cause::LoopbackDown, 1), (Cause::FirewallDrop, 1)]);
     }
 
     #[test]
     fn it_is_bounded() {
         let mut printed = Printed::default();
         for i in 0..=REMEMBERED as u64 {
-            printed.put(Some(ConnId(i)), i, Label::Unexplained);
+            printed.put(Some(ConnId(i)), i, Cause::Unexplained);
         }
         assert_eq!(printed.last.len(), REMEMBERED);
         assert_eq!(printed.get(Some(ConnId(0))), None);

@@ -5,26 +5,26 @@ use std::fmt::Write as _;
 use crate::record::{FindingBody, Status};
 use crate::screen::{NARROW, Screen, Style, safe};
 
-/// What the name of a label has before it in `check`.
+/// What the name of a cause has before it in `check`.
 pub const PREFIX: &str = "selftest/";
-/// Columns of the result, and of the longest label.
+/// Columns of the result, and of the longest cause.
 const RESULT: usize = 7;
-const LABEL: usize = 29;
+const CAUSE: usize = 29;
 
-/// Result, label, and what proved it or why it cannot be shown; under the label where there is little room.
+/// Result, cause, and what proved it or why it cannot be shown; under the cause where there is little room.
 #[must_use]
 pub fn row(finding: &FindingBody, screen: Screen) -> String {
     let (word, style) = result(finding.status);
-    let label = safe(finding.check.strip_prefix(PREFIX).unwrap_or(&finding.check));
+    let cause = safe(finding.check.strip_prefix(PREFIX).unwrap_or(&finding.check));
     let result = screen.paint(style, &format!("{word:<RESULT$}"));
     let text = safe(&finding.observed);
     let mut out = String::new();
-    if screen.columns.is_some_and(|columns| columns < NARROW + LABEL) {
-        let _ = writeln!(out, "{result} {}", screen.paint(Style::Strong, &label));
+    if screen.columns.is_some_and(|columns| columns < NARROW + CAUSE) {
+        let _ = writeln!(out, "{result} {}", screen.paint(Style::Strong, &cause));
         screen.lines(&mut out, "  ", "  ", &text);
     } else {
-        let label = screen.paint(Style::Strong, &format!("{label:<LABEL$}"));
-        screen.lines(&mut out, &format!("{result} {label} "), &" ".repeat(RESULT + LABEL + 2), &text);
+        let cause = screen.paint(Style::Strong, &format!("{cause:<CAUSE$}"));
+        screen.lines(&mut out, &format!("{result} {cause} "), &" ".repeat(RESULT + CAUSE + 2), &text);
     }
     out
 }
@@ -41,7 +41,7 @@ const fn result(status: Status) -> (&'static str, Style) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::record::Label;
+    use crate::record::Cause;
 
     const fn screen(columns: usize, colour: bool) -> Screen {
         Screen { colour, columns: Some(columns) }
@@ -52,10 +52,10 @@ mod tests {
     }
 
     #[test]
-    fn columns_stand_under_each_other_whatever_the_label() {
+    fn columns_stand_under_each_other_whatever_the_cause() {
         let text = row(&finding(Status::Ok, "proven: kfree_skb"), screen(100, false));
         assert_eq!(text, "pass    firewall_drop                 proven: kfree_skb\n");
-        assert!(Label::ALL.iter().all(|label| label.name().len() < LABEL));
+        assert!(Cause::ALL.iter().all(|cause| cause.name().len() < CAUSE));
     }
 
     #[test]

@@ -3,12 +3,12 @@ use std::path::Path;
 use super::*;
 use crate::event::{ConnId, Handler, ProbeType};
 use crate::record::{
-    AttemptBody, Confidence, Endpoint, Evidence, K8s, Label, Phases, Probe, Process, Subject, Verdict, VerdictBody,
+    AttemptBody, Confidence, Endpoint, Evidence, K8s, Cause, Phases, Probe, Process, Subject, Verdict, VerdictBody,
 };
 use crate::testing::Scratch;
 
 /// A verdict about a pod `shop/cart`, container `web`.
-pub(crate) fn verdict(label: Label) -> Body {
+pub(crate) fn verdict(cause: Cause) -> Body {
     let evidence = Evidence {
         hook: "tcp_connect".into(),
         time_boot_ns: 999_788_860,
@@ -18,7 +18,7 @@ pub(crate) fn verdict(label: Label) -> Body {
     Body::Verdict(Box::new(VerdictBody {
         subject: Subject::Probe,
         verdict: Verdict {
-            label,
+            cause,
             outcome: Outcome::Failure,
             confidence: Confidence::Proven,
             summary: "nobody listens on 10.0.0.9:80".into(),
@@ -72,7 +72,7 @@ fn attempt(subject: Subject, outcome: Outcome) -> Body {
         process: Process { pid: 812, comm: "kubelet".into() },
         http_status: None,
         phases_ms: Phases::default(),
-        label: None,
+        cause: None,
     }))
 }
 
@@ -114,7 +114,7 @@ fn decided(attempt: u64, body: Body) -> Decision {
 #[test]
 fn records_are_numbered_and_timed() {
     let records =
-        printed(|_| (), vec![decided(1, verdict(Label::Unexplained)), decided(2, verdict(Label::LoopbackDown))]);
+        printed(|_| (), vec![decided(1, verdict(Cause::Unexplained)), decided(2, verdict(Cause::LoopbackDown))]);
     assert_eq!(records.iter().map(|r| r["seq"].as_u64().unwrap()).collect::<Vec<_>>(), [0, 1, 2]);
     assert_eq!(records[0]["time"], "2023-11-14T22:13:21.000000000Z");
     assert_eq!(records[0]["timing"]["detected_after_ms"], 2.346);
@@ -141,8 +141,8 @@ fn the_records_are_out_before_the_cluster_api_is_waited_for() {
 #[test]
 fn filtered_records_take_no_number() {
     let decisions =
-        vec![decided(1, verdict(Label::Unexplained)), decided(2, success()), decided(3, verdict(Label::LoopbackDown))];
-    let records = printed(|c| c.filter.labels = vec![Label::LoopbackDown], decisions);
+        vec![decided(1, verdict(Cause::Unexplained)), decided(2, success()), decided(3, verdict(Cause::LoopbackDown))];
+    let records = printed(|c| c.filter.causes = vec![Cause::LoopbackDown], decisions);
     assert_eq!(records.len(), 2);
     assert_eq!((records[0]["seq"].as_u64(), records[1]["attempts"].as_u64()), (Some(0), Some(1)));
 }
@@ -159,8 +159,8 @@ fn probes_that_are_open_at_the_end_are_told_without_being_asked_for() {
 
 #[test]
 fn a_revision_of_a_printed_verdict_passes_the_filter() {
-    let decisions = vec![decided(1, verdict(Label::Unexplained)), decided(1, verdict(Label::LoopbackDown))];
-    let records = printed(|c| c.filter.labels = vec![Label::Unexplained], decisions);
+    let decisions = vec![decided(1, verdict(Cause::Unexplained)), decided(1, verdict(Cause::LoopbackDown))];
+    let records = printed(|c| c.filter.causes = vec![Cause::Unexplained], decisions);
     assert_eq!(records[1]["revises"], 0);
     assert_eq!(records[2]["verdicts"], serde_json::json!({"loopback_down": 1}));
 }
@@ -181,7 +181,7 @@ fn what_a_full_disk_cost_is_told_when_there_is_room_again() {
     let mut sink = Sink::open(&SinkConfig { rotation, ..to(&path) }, true).unwrap();
     let (metrics, registry) = Metrics::new(false);
     sink.count_into(metrics);
-    let Body::Verdict(mut long) = verdict(Label::Unexplained) else { unreachable!() };
+    let Body::Verdict(mut long) = verdict(Cause::Unexplained) else { unreachable!() };
     long.verdict.summary = "x".repeat(200_000);
     for n in 0..60 {
         sink.emit(decided(n, Body::Verdict(long.clone())), None);
@@ -210,8 +210,8 @@ fn what_a_full_disk_cost_is_told_when_there_is_room_again() {
 #[test]
 fn nothing_follows_the_failure_that_was_waited_for() {
     let decisions =
-        vec![decided(1, success()), decided(2, verdict(Label::Unexplained)), decided(3, verdict(Label::LoopbackDown))];
+        vec![decided(1, success()), decided(2, verdict(Cause::Unexplained)), decided(3, verdict(Cause::LoopbackDown))];
     let records = printed(|c| c.until_failure = true, decisions);
     assert_eq!(records.len(), 2);
-    assert_eq!((&records[0]["verdict"]["label"], &records[1]["type"]), (&"unexplained".into(), &"stop".into()));
+    assert_eq!((&records[0]["verdict"]["cause"], &records[1]["type"]), (&"unexplained".into(), &"stop".into()));
 }

@@ -221,7 +221,7 @@ mod tests {
         };
         assert_eq!(merged(&[], &["10.0.0.1", "fd00::1"]), ["10.0.0.1", "fd00::1"], "not listed yet");
         assert_eq!(merged(&[[10, 0, 0, 1]], &["10.0.0.1", "10.0.0.8", "fd00::1"]), ["10.0.0.1", "fd00::1"]);
-        assert_eq!(merged(&[[10, 0, 0, 1]], &["10.0.0.2"]), ["10.0.0.1", "10.0.0.2"], "a sandbox made anew");
+        assert_eq!(merged(&[[10, 0, 0, 1]], &["10.0.0.2"]), ["10.0.0.1", "10.0.0.2"], "a sandbox made again");
         // Its old address may be another's by then, whom no list knows yet.
         let found =
             vec![pod(None, Some("u"), &[[10, 0, 0, 2]], Some(1)), pod(None, Some("n"), &[[10, 0, 0, 1]], Some(2))];

@@ -57,7 +57,7 @@ impl Netns {
 
     /// Findings of a check, and the exit code. No process has the prober's name: the namespace is our own.
     pub(crate) fn doctor(&self, args: &[&str]) -> (Vec<Value>, Option<i32>) {
-        let fixed = ["doctor", "--prober", "no-such-prober", "-o", "ndjson"];
+        let fixed = ["doctor", "--prober", "no-such-prober", "-o", "json"];
         self.findings(self.command(env!("CARGO_BIN_EXE_tracer")).args(fixed).args(args))
     }
 
@@ -76,9 +76,9 @@ impl Netns {
     }
 
     /// Does what the first finding of the check says.
-    pub(crate) fn mend(&self, check: &str) {
+    pub(crate) fn fix(&self, check: &str) {
         let (findings, _) = self.doctor(&["--check", check]);
-        self.run(findings[0]["remediation"].as_str().expect("a mend"));
+        self.run(findings[0]["remediation"].as_str().expect("a fix"));
     }
 }
 

@@ -16,7 +16,7 @@ use super::Dir;
 
 /// A recording on disk, plain or compressed.
 pub(crate) struct Recording {
-    /// `LABEL/CELL` of a fixture, `KERNEL/SCENARIO` of a scenario.
+    /// `CAUSE/CELL` of a fixture, `KERNEL/SCENARIO` of a scenario.
     pub(crate) name: String,
     path: PathBuf,
 }

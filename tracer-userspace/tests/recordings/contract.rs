@@ -78,7 +78,7 @@ fn check_verdict(record: &Value, printed: &BTreeSet<u64>, place: &str) {
         verdict["evidence"].as_array().unwrap().iter().map(|seen| seen["time_boot_ns"].as_u64().unwrap()).collect();
     assert!(times.is_sorted(), "{place}");
     let also = verdict["also"].as_array().unwrap();
-    assert!(!also.contains(&verdict["label"]), "{place}");
+    assert!(!also.contains(&verdict["cause"]), "{place}");
     assert!(verdict["outcome"] == "failure" || verdict["outcome"] == "noise", "{place}");
     if let Some(revises) = record.get("revises") {
         assert!(printed.contains(&revises.as_u64().unwrap()), "{place}");

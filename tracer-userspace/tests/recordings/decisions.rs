@@ -10,7 +10,7 @@ const PROSE: &[&str] = &["expected", "lost", "observed", "persist", "reason", "r
 const OF_THE_RUN: &[&str] =
     &["schema", "time", "time_boot_ns", "seq", "node_name", "version", "kernel", "timing", "type"];
 /// What stands first, and says what it is without a name.
-const FIRST: &[&str] = &["event", "check", "status", "label", "outcome", "confidence", "subject", "src", "dst"];
+const FIRST: &[&str] = &["event", "check", "status", "cause", "outcome", "confidence", "subject", "src", "dst"];
 /// What is the same on each kernel, or another number in each recording: the fixtures keep it.
 const OF_ONE_RECORDING: &[&str] =
     &["ancestors", "exe", "fields", "netns", "netns_path", "pid", "pod_uid", "process", "timeout_s", "period_s"];
@@ -21,8 +21,8 @@ pub(crate) fn brief(records: &[Value]) -> Vec<String> {
     let mut lines: Vec<String> = other.map(|record| line(record, records, OF_ONE_RECORDING)).collect();
     let mut ends: BTreeMap<String, u32> = BTreeMap::new();
     for attempt in records.iter().filter(|record| record["type"] == "attempt") {
-        let label = attempt["label"].as_str().map(|label| format!(" {label}")).unwrap_or_default();
-        *ends.entry(format!("{}{label}", attempt["outcome"].as_str().unwrap())).or_default() += 1;
+        let cause = attempt["cause"].as_str().map(|cause| format!(" {cause}")).unwrap_or_default();
+        *ends.entry(format!("{}{cause}", attempt["outcome"].as_str().unwrap())).or_default() += 1;
     }
     lines.extend(ends.into_iter().map(|(end, count)| format!("attempts {end}: {count}")));
     lines
@@ -55,7 +55,7 @@ fn line(record: &Value, records: &[Value], without: &[&str]) -> String {
     if let Some(seq) = fields.remove("revises") {
         let replaced = records.iter().find(|earlier| earlier["seq"] == seq).expect("a verdict that was printed");
         let before = time - replaced["time_boot_ns"].as_u64().unwrap();
-        line += &format!(" replaces={}-{}s", replaced["verdict"]["label"].as_str().unwrap(), seconds(before));
+        line += &format!(" replaces={}-{}s", replaced["verdict"]["cause"].as_str().unwrap(), seconds(before));
     }
     // The only reason that is no sentence.
     if let Some(reason) = reason {

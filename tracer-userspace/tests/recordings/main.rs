@@ -14,7 +14,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::LazyLock;
 
 use serde_json::Value;
-use tracer::record::Label;
+use tracer::record::Cause;
 use tracer::selftest::scenario::{Scenario, all};
 
 use common::recorded::{Recording, fixtures, of_kernels, parsed, with_each};
@@ -43,7 +43,7 @@ impl Replay {
         Self { name: recording.name.clone(), lines, records }
     }
 
-    /// `LABEL` of a fixture, `KERNEL` of a scenario; and the rest of the name.
+    /// `CAUSE` of a fixture, `KERNEL` of a scenario; and the rest of the name.
     fn names(&self) -> (&str, &str) {
         self.name.split_once('/').unwrap()
     }
@@ -66,24 +66,24 @@ fn fixtures_are_decided_as_before() {
 }
 
 #[test]
-fn every_label_has_a_fixture_that_gets_it() {
+fn every_cause_has_a_fixture_that_gets_it() {
     let mut seen = BTreeSet::new();
     for replay in FIXTURES.iter() {
-        let label = replay.names().0;
+        let cause = replay.names().0;
         let mut verdicts = replay.records.iter().filter(|record| record["type"] == "verdict");
-        let got = if label == HEALTHY {
+        let got = if cause == HEALTHY {
             verdicts.next().is_none()
         } else {
-            verdicts.any(|it| it["verdict"]["label"] == label)
+            verdicts.any(|it| it["verdict"]["cause"] == cause)
         };
         assert!(got, "{}", replay.name);
-        seen.insert(label);
+        seen.insert(cause);
     }
     seen.remove(HEALTHY);
     // It only ever stands in `also`.
-    let own = Label::ALL.iter().filter(|label| **label != Label::CpuThrottled);
-    let labels: BTreeSet<&str> = own.map(|label| label.name()).collect();
-    assert_eq!(seen, labels, "a fixture for each label (`cargo xtask fixtures` records what is missing)");
+    let own = Cause::ALL.iter().filter(|cause| **cause != Cause::CpuThrottled);
+    let causes: BTreeSet<&str> = own.map(|cause| cause.name()).collect();
+    assert_eq!(seen, causes, "a fixture for each cause (`cargo xtask fixtures` records what is missing)");
 }
 
 #[test]
@@ -141,12 +141,12 @@ fn each_scenario_gets_its_cause_on_each_kernel() {
 fn is_right(replay: &Replay, scenarios: &BTreeMap<&str, Scenario>) -> bool {
     let Some(scenario) = scenarios.get(replay.names().1) else { return false };
     let mut verdicts = replay.last_verdicts().map(|record| &record["verdict"]);
-    match scenario.label {
-        Some(label) => verdicts.any(|it| it["label"] == label.name() && has_also(it, scenario.also)),
+    match scenario.cause {
+        Some(cause) => verdicts.any(|it| it["cause"] == cause.name() && has_also(it, scenario.also)),
         None => verdicts.filter(|it| it["outcome"] == "failure").count() <= usize::from(scenario.name == FAILS_FIRST),
     }
 }
 
-fn has_also(verdict: &Value, also: Option<Label>) -> bool {
+fn has_also(verdict: &Value, also: Option<Cause>) -> bool {
     also.is_none_or(|also| verdict["also"].as_array().unwrap().iter().any(|it| it == also.name()))
 }

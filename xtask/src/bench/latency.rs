@@ -20,15 +20,15 @@ const LIMIT: f64 = 5.0;
 
 /// A failure to provoke.
 struct Failure {
-    label: &'static str,
+    cause: &'static str,
     dst: &'static str,
     /// What is known of it.
     note: &'static str,
 }
 
 const FAILURES: [Failure; 2] = [
-    Failure { label: "connection_refused", dst: REFUSED, note: "" },
-    Failure { label: "firewall_drop", dst: DROPPED, note: "; by design waits 2 ms for an event that contradicts" },
+    Failure { cause: "connection_refused", dst: REFUSED, note: "" },
+    Failure { cause: "firewall_drop", dst: DROPPED, note: "; by design waits 2 ms for an event that contradicts" },
 ];
 
 /// Each failure, idle and under load.
@@ -54,18 +54,18 @@ fn case(stage: &Stage, plan: Plan, failure: &Failure, busy: bool) -> Result<[Row
     let lines = tracer.stop()?;
     let verdicts: Vec<&Line> = lines.iter().filter(|l| l.is("verdict") && l.record["revises"].is_null()).collect();
     let right: Vec<&Line> =
-        verdicts.iter().copied().filter(|l| l.record["verdict"]["label"] == failure.label).collect();
+        verdicts.iter().copied().filter(|l| l.record["verdict"]["cause"] == failure.cause).collect();
     if right.is_empty() {
         let said = verdicts.first().map_or(&Value::Null, |line| &line.record["verdict"]);
         bail!(
             "no verdict {} for {} attempts; {} other verdicts, the first: {said}",
-            failure.label,
+            failure.cause,
             plan.attempts,
             verdicts.len()
         );
     }
-    let others = verdicts.iter().filter(|l| l.record["verdict"]["label"] != failure.label);
-    let others: Vec<&str> = others.filter_map(|l| l.record["verdict"]["label"].as_str()).collect();
+    let others = verdicts.iter().filter(|l| l.record["verdict"]["cause"] != failure.cause);
+    let others: Vec<&str> = others.filter_map(|l| l.record["verdict"]["cause"].as_str()).collect();
     Ok(case_rows(failure, busy, plan.attempts, &right, &others))
 }
 
@@ -75,13 +75,13 @@ fn case_rows(failure: &Failure, busy: bool, attempts: usize, right: &[&Line], ot
     let state = if busy { "under load" } else { "idle" };
     let row = |what: &str, sample: &Sample, note: &str| {
         let detail = format!(
-            "p50 {:.2}, max {:.2}; {} verdicts of {attempts} attempts, {} with another label {others:?}{note}",
+            "p50 {:.2}, max {:.2}; {} verdicts of {attempts} attempts, {} with another cause {others:?}{note}",
             sample.median(),
             sample.max(),
             sample.len(),
             others.len()
         );
-        Row::new(format!("{} {state}, {what}, p99", failure.label), sample.quantile(0.99), "ms")
+        Row::new(format!("{} {state}, {what}, p99", failure.cause), sample.quantile(0.99), "ms")
             .target(Target::Below(LIMIT))
             .detail(detail)
             .data(json!({"ms": spread(sample), "attempts": attempts, "others": others}))

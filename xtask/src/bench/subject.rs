@@ -49,7 +49,7 @@ impl Subject {
     /// `tracer COMMAND`, until it says that it is attached.
     pub(super) fn start(stage: &Stage, command: &str, all_connections: bool) -> Result<Self> {
         let mut tracer = sh::command(sh::release_bin("tracer"));
-        tracer.args([command, "-o", "ndjson", "--prober", PROBER, "--pods"]).arg(&stage.pods);
+        tracer.args([command, "-o", "json", "--prober", PROBER, "--pods"]).arg(&stage.pods);
         if all_connections {
             tracer.arg("--all-connections");
         }
@@ -59,7 +59,7 @@ impl Subject {
     /// The daemon, told of the pods by the cluster API.
     pub(super) fn in_cluster(kubeconfig: &Path, node: &str) -> Result<Self> {
         let mut tracer = sh::command(sh::release_bin("tracer"));
-        tracer.args(["run", "-o", "ndjson", "--prober", PROBER, "--node-name", node, "--kubeconfig"]).arg(kubeconfig);
+        tracer.args(["run", "-o", "json", "--prober", PROBER, "--node-name", node, "--kubeconfig"]).arg(kubeconfig);
         Self::spawn(tracer)
     }
 

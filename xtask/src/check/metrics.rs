@@ -46,7 +46,7 @@ fn metrics(page: &str) -> Vec<Metric> {
     };
     let mut found: Vec<Metric> = page.lines().filter_map(row).flatten().collect();
     // Made by the rules, or by Prometheus for every target.
-    found.push(("tracer:verdicts:increase5m".into(), vec!["label".into()]));
+    found.push(("tracer:verdicts:increase5m".into(), vec!["cause".into()]));
     found.push(("up".into(), Vec::new()));
     found
 }
@@ -77,7 +77,7 @@ fn unknown(metrics: &[Metric], expression: &str) -> Vec<String> {
             if !["instance", "job"].contains(&label) && !labels.iter().any(|known| known == label) {
                 found.push(format!("{name} has no label {label}: {expression}"));
             }
-            let causes = value.split('|').filter(|cause| label == "label" && !cause.starts_with('$'));
+            let causes = value.split('|').filter(|cause| label == "cause" && !cause.starts_with('$'));
             let page = |cause: &str| sh::root().join(format!("docs/labels/{cause}.md"));
             let wrong = causes.filter(|cause| !fs::exists(page(cause)).unwrap_or(false));
             found.extend(wrong.map(|cause| format!("no verdict is called {cause}")));
@@ -137,8 +137,8 @@ mod tests {
         let metrics = metrics("| name | type | labels |\n| `tracer_a` | counter | `label`, `x` (`1`, `2`), `y` | a |");
         let unknown = |expression| unknown(&metrics, expression).len();
         assert_eq!(unknown("sum by (z) (rate(tracer_a{x=~\"1|2\", y!=\"3\"}[5m])) > on() up{job=\"t\"}"), 0);
-        assert_eq!(unknown("tracer_a{label=\"loopback_down\"} / tracer_b"), 1);
-        assert_eq!(unknown("tracer_a{z=\"1\"} + tracer_a{y=\"1\", label=~\"loopback_down|loopback_up\"}"), 2);
+        assert_eq!(unknown("tracer_a{cause=\"loopback_down\"} / tracer_b"), 1);
+        assert_eq!(unknown("tracer_a{z=\"1\"} + tracer_a{y=\"1\", cause=~\"loopback_down|loopback_up\"}"), 2);
     }
 
     #[test]

@@ -10,8 +10,8 @@ pub(super) struct Case {
     pub(super) runs: &'static str,
     /// What the node does to the way there.
     pub(super) path: Path,
-    /// The labels of which one must be told.
-    pub(super) labels: &'static [&'static str],
+    /// The causes of which one must be told.
+    pub(super) causes: &'static [&'static str],
     /// Those that may be told of other attempts to it.
     pub(super) beside: &'static [&'static str],
 }
@@ -32,8 +32,8 @@ const HTTPD: &str = "mkdir -p /tmp/w/cgi-bin && printf '#!/bin/sh\\nexec sleep 1
 const TAKE: &str = "printf '#!/bin/sh\\nwhile read -r l; do l=${l%%?}; [ -z \"$l\" ] && break; done\\n%s\\n' ";
 
 impl Case {
-    const fn new(name: &'static str, runs: &'static str, labels: &'static [&'static str]) -> Self {
-        Self { name, runs, path: Path::Free, labels, beside: &[] }
+    const fn new(name: &'static str, runs: &'static str, causes: &'static [&'static str]) -> Self {
+        Self { name, runs, path: Path::Free, causes, beside: &[] }
     }
 
     const fn beside(mut self, beside: &'static [&'static str]) -> Self {
@@ -47,9 +47,9 @@ impl Case {
     }
 
     /// Told as it was made, and as nothing else.
-    pub(super) fn is_told_by(&self, labels: &[String]) -> bool {
-        let right = |label: &String| self.labels.contains(&label.as_str());
-        labels.iter().any(right) && labels.iter().all(|label| right(label) || self.beside.contains(&label.as_str()))
+    pub(super) fn is_told_by(&self, causes: &[String]) -> bool {
+        let right = |cause: &String| self.causes.contains(&cause.as_str());
+        causes.iter().any(right) && causes.iter().all(|cause| right(cause) || self.beside.contains(&cause.as_str()))
     }
 
     /// Its readiness probe.
@@ -109,7 +109,7 @@ pub(super) const CASES: &[Case] = &[
     Case::new("http-refused", "idle", REFUSED),
     Case::new("http-status", "httpd", &["app_status_failure"]),
     Case::new("http-hang", "httpd", &["slow_response"]),
-    // Their server listens anew for each attempt.
+    // Their server listens again for each attempt.
     Case::new("http-close", "close", &["closed_without_answer"]).beside(REFUSED),
     Case::new("http-garbage", "garbage", &["app_status_failure"]).beside(REFUSED),
     Case::new("tcp-refused", "idle", REFUSED),
@@ -141,8 +141,8 @@ mod tests {
     }
 
     #[test]
-    fn another_label_beside_the_right_one_is_wrong() {
-        let said = |labels: &[&str]| labels.iter().map(ToString::to_string).collect::<Vec<_>>();
+    fn another_cause_beside_the_right_one_is_wrong() {
+        let said = |causes: &[&str]| causes.iter().map(ToString::to_string).collect::<Vec<_>>();
         assert!(CASES[1].is_told_by(&said(&["app_status_failure"])));
         assert!(!CASES[1].is_told_by(&said(&["app_status_failure", "firewall_drop"])));
         assert!(!CASES[1].is_told_by(&[]));

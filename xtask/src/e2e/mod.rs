@@ -80,7 +80,7 @@ fn play(
     let addresses = cluster.addresses(&namespace.name, Duration::from_secs(args.patience))?;
     let _made = node::break_paths(cases, &addresses)?;
     let done = |told: &BTreeMap<String, Vec<String>>| {
-        cases.iter().all(|case| told.get(case.name).is_some_and(|labels| case.is_told_by(labels)))
+        cases.iter().all(|case| told.get(case.name).is_some_and(|causes| case.is_told_by(causes)))
     };
     tracer.wait(Duration::from_secs(args.patience), done)?;
     tracer.stop()
@@ -89,15 +89,15 @@ fn play(
 fn report(cases: &[&Case], told: &BTreeMap<String, Vec<String>>) -> Result<()> {
     let mut failed = 0;
     for case in cases {
-        let labels = told.get(case.name).cloned().unwrap_or_default();
-        let passed = case.is_told_by(&labels);
+        let causes = told.get(case.name).cloned().unwrap_or_default();
+        let passed = case.is_told_by(&causes);
         failed += u32::from(!passed);
         println!(
             "{:5} {:18} {:26} told: {}",
             if passed { "pass" } else { "FAIL" },
             case.name,
-            case.labels.join(" or "),
-            labels.join(", ")
+            case.causes.join(" or "),
+            causes.join(", ")
         );
     }
     println!("{} passed, {failed} failed", cases.len() as u32 - failed);

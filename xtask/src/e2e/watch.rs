@@ -24,7 +24,7 @@ impl Tracer {
     /// Starts it and waits for its `start` record.
     pub(super) fn start(program: &Path, kubeconfig: &Path, node: &str, namespace: &str) -> Result<Self> {
         let mut command = sh::command(program);
-        command.args(["run", "-o", "ndjson", "--kubeconfig"]).arg(kubeconfig).env("NODE_NAME", node);
+        command.args(["run", "-o", "json", "--kubeconfig"]).arg(kubeconfig).env("NODE_NAME", node);
         let subject = Subject::spawn(command)?;
         println!("{}", subject.start);
         Ok(Self { subject, namespace: namespace.to_owned(), told: Told::new() })
@@ -51,14 +51,14 @@ impl Tracer {
     }
 }
 
-/// Of our pods: what stands last of each attempt would be enough; a label that was revised counts, too.
+/// Of our pods: what stands last of each attempt would be enough; a cause that was revised counts, too.
 fn take(record: &Value, namespace: &str, told: &mut Told) {
     println!("{record}");
     let pod = record["k8s"]["pod_name"].as_str().filter(|_| record["k8s"]["namespace"] == namespace);
-    if let (Some(pod), Some(label)) = (pod, record["verdict"]["label"].as_str()) {
-        let labels = told.entry(pod.to_owned()).or_default();
-        if !labels.iter().any(|known| known == label) {
-            labels.push(label.to_owned());
+    if let (Some(pod), Some(cause)) = (pod, record["verdict"]["cause"].as_str()) {
+        let causes = told.entry(pod.to_owned()).or_default();
+        if !causes.iter().any(|known| known == cause) {
+            causes.push(cause.to_owned());
         }
     }
 }

@@ -113,7 +113,7 @@ impl Sample {
 fn fixture(tracer: &Path, name: &str) -> Result<Fixture> {
     let observations = sh::root().join("tests/fixtures").join(name).join("observations.ndjson");
     let mut replay = sh::command(tracer);
-    replay.env_clear().arg("replay").arg(observations).args(["-o", "ndjson"]);
+    replay.env_clear().arg("replay").arg(observations).args(["-o", "json"]);
     let records = sh::records(&sh::capture(&mut replay)?)?;
     let first = |kind: &str, test: &dyn Fn(&Value) -> bool| {
         records.iter().find(|record| record["type"] == kind && test(record)).cloned()

@@ -46,11 +46,11 @@ impl Table {
         self.0.iter().filter(|((made, said), _)| made != said)
     }
 
-    /// Every label that was made or said; `none` first.
+    /// Every cause that was made or said; `none` first.
     fn names(&self) -> Vec<&str> {
         let all: BTreeSet<&str> = self.0.keys().flat_map(|(made, said)| [made.as_str(), said.as_str()]).collect();
-        let (none, labels): (Vec<&str>, Vec<&str>) = all.into_iter().partition(|name| *name == NONE);
-        [none, labels].concat()
+        let (none, causes): (Vec<&str>, Vec<&str>) = all.into_iter().partition(|name| *name == NONE);
+        [none, causes].concat()
     }
 
     /// The table, a line for what was made, a column for what was said; then what is wrong in it.

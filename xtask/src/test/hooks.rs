@@ -35,7 +35,7 @@ struct Tried {
 /// The command that leaves its records there.
 pub(super) fn command(records: &Path) -> Vec<String> {
     let path = |path: &Path| path.display().to_string();
-    let words = ["hooks", "--duration", "100ms", "-o", "ndjson", "--output-file"].map(str::to_owned);
+    let words = ["hooks", "--duration", "100ms", "-o", "json", "--output-file"].map(str::to_owned);
     [path(&sh::debug_bin("tracer"))].into_iter().chain(words).chain([path(records)]).collect()
 }
 

@@ -1,4 +1,4 @@
-//! The results as a table: a line per label, Service proxy and address family, a column per kernel, footnotes for
+//! The results as a table: a line per cause, Service proxy and address family, a column per kernel, footnotes for
 //! what did not pass.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -22,16 +22,16 @@ pub(crate) fn print(title: &str, runs: &[Run]) {
 fn text(runs: &[Run]) -> String {
     let mut notes = Notes::default();
     let lines = lines(runs);
-    // The self-test plays one story of each label.
-    let by_label = lines.iter().all(|line| line.proxy.is_empty());
-    let names = |names: [String; 3]| names.into_iter().take(if by_label { 1 } else { 3 });
-    let heading = names(["label", "proxy", "family"].map(str::to_owned));
+    // The self-test plays one story of each cause.
+    let by_cause = lines.iter().all(|line| line.proxy.is_empty());
+    let names = |names: [String; 3]| names.into_iter().take(if by_cause { 1 } else { 3 });
+    let heading = names(["cause", "proxy", "family"].map(str::to_owned));
     let mut table = vec![heading.chain(runs.iter().map(|run| run.kernel.clone())).collect()];
     for line in &lines {
         let cells = runs.iter().map(|run| cell(run, line, &mut notes));
         table.push(names(line.names()).chain(cells).collect());
     }
-    let mut text = aligned(&table) + if by_label { "" } else { LEGEND };
+    let mut text = aligned(&table) + if by_cause { "" } else { LEGEND };
     for run in runs.iter().filter(|run| !run.programs.is_empty()) {
         let played = run.count(Outcome::Pass) + run.count(Outcome::Fail);
         let _ = writeln!(text, "{}: {played} played; hooks by program type: {}", run.kernel, run.programs);
@@ -47,19 +47,19 @@ fn text(runs: &[Run]) -> String {
 /// What a line is about.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Line {
-    label: String,
+    cause: String,
     proxy: String,
     family: String,
 }
 
 impl Line {
     fn of(row: &Row) -> Self {
-        let label = row.label.clone().unwrap_or_else(|| HEALTHY.to_owned());
-        Self { label, proxy: row.proxy.clone(), family: row.family.clone() }
+        let cause = row.cause.clone().unwrap_or_else(|| HEALTHY.to_owned());
+        Self { cause, proxy: row.proxy.clone(), family: row.family.clone() }
     }
 
     fn names(&self) -> [String; 3] {
-        [self.label.clone(), self.proxy.clone(), self.family.clone()]
+        [self.cause.clone(), self.proxy.clone(), self.family.clone()]
     }
 }
 
@@ -121,9 +121,9 @@ impl Notes {
 mod tests {
     use super::*;
 
-    fn row(scenario: &str, label: Option<&str>, result: Outcome, reason: Option<&str>) -> Row {
+    fn row(scenario: &str, cause: Option<&str>, result: Outcome, reason: Option<&str>) -> Row {
         let (proxy, family, reason) = ("any".into(), "v4".into(), reason.map(str::to_owned));
-        Row { proxy, family, result, reason, ..Row::failed(scenario, label.map(str::to_owned), "") }
+        Row { proxy, family, result, reason, ..Row::failed(scenario, cause.map(str::to_owned), "") }
     }
 
     fn run(kernel: &str, rows: Vec<Row>) -> Run {
@@ -143,7 +143,7 @@ mod tests {
             Run { broken: Some("it did not boot".into()), ..run("sid", vec![]) },
         ];
         let expected = "\
-label                  proxy  family  here          6.1     sid
+cause                  proxy  family  here          6.1     sid
 (healthy: no verdict)  any    v4      FAIL 1 [1]    -       -
 connection_refused     any    v4      pass 1        pass 1  -
 nodeport               any    v6      - [2]         - [2]   -
@@ -159,10 +159,10 @@ FAIL: kernel sid: it did not boot
     }
 
     #[test]
-    fn the_self_test_has_a_line_for_each_label() {
+    fn the_self_test_has_a_line_for_each_cause() {
         let bare = |row: Row| Row { proxy: String::new(), family: String::new(), ..row };
         let shown = bare(row("refused", Some("connection_refused"), Outcome::Pass, None));
         let runs = [run("6.1", vec![shown])];
-        assert_eq!(text(&runs), "label               6.1\nconnection_refused  pass 1\n");
+        assert_eq!(text(&runs), "cause               6.1\nconnection_refused  pass 1\n");
     }
 }

@@ -6,7 +6,7 @@
 //! hooks      `tracer hooks` there: the program types
 //! selftest   `tracer selftest` as a user runs it
 //! rows       what a scenario on a kernel came to, and retries
-//! matrix     label by kernel, Service proxy and address family
+//! matrix     cause by kernel, Service proxy and address family
 //! confusion  what was made by what was said
 //! results    what a run leaves, for the two tables to be printed again
 //! report     the counts and the flaky tests of all of it
@@ -180,11 +180,11 @@ fn in_machines(places: &[Scenarios<'_>], jobs: usize) -> Result<Vec<Run>> {
     results.into_iter().map(|(_, run)| run).collect()
 }
 
-/// How many labels, or scenarios, no kernel could play: what they need must be somewhere.
+/// How many causes, or scenarios, no kernel could play: what they need must be somewhere.
 fn shown_nowhere(runs: &[Run], each_scenario: bool) -> usize {
     let with = |is_wanted: fn(Outcome) -> bool| -> BTreeSet<&str> {
         let rows = runs.iter().flat_map(|run| &run.rows).filter(|row| is_wanted(row.result));
-        rows.filter_map(|row| if each_scenario { Some(row.scenario.as_str()) } else { row.label.as_deref() }).collect()
+        rows.filter_map(|row| if each_scenario { Some(row.scenario.as_str()) } else { row.cause.as_deref() }).collect()
     };
     let played = with(|result| matches!(result, Outcome::Pass | Outcome::Fail));
     let lacking = with(|result| result == Outcome::Cannot);
@@ -203,7 +203,7 @@ mod tests {
         let there = run(vec![row("a", Outcome::Pass), row("b", Outcome::Cannot), row("c", Outcome::Cannot)]);
         let runs = [here, there];
         assert_eq!((shown_nowhere(&runs, true), shown_nowhere(&runs, false)), (1, 1));
-        let other = Row { label: Some("B".to_owned()), ..row("d", Outcome::Pass) };
+        let other = Row { cause: Some("B".to_owned()), ..row("d", Outcome::Pass) };
         let runs = [runs.to_vec(), vec![run(vec![other])]].concat();
         assert_eq!((shown_nowhere(&runs, true), shown_nowhere(&runs, false)), (1, 0));
     }

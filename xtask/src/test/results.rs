@@ -20,7 +20,7 @@ pub(crate) fn keep(runs: &[Run]) -> Result<()> {
     fs::write(&place, serde_json::to_string(runs)?).with_context(|| format!("write {}", place.display()))
 }
 
-/// Prints the confusion table; each wrong label counts as a failure.
+/// Prints the confusion table; each wrong cause counts as a failure.
 pub(crate) fn confused(runs: &[Run]) -> usize {
     let table = Table::of(runs);
     print!("\n{}", table.text());

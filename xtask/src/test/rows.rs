@@ -24,9 +24,9 @@ pub(crate) enum Outcome {
 /// Attempts that were made to fail (or not) in one way, and got the same verdict.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Said {
-    /// The label that they must get, or `none`.
+    /// The cause that they must get, or `none`.
     pub(crate) made: String,
-    /// The label they got, or `none`.
+    /// The cause they got, or `none`.
     pub(crate) said: String,
     /// How many.
     pub(crate) attempts: u32,
@@ -37,8 +37,8 @@ pub(crate) struct Said {
 pub(crate) struct Row {
     /// Its name.
     pub(crate) scenario: String,
-    /// The label it is about; none: nothing is wrong.
-    pub(crate) label: Option<String>,
+    /// The cause it is about; none: nothing is wrong.
+    pub(crate) cause: Option<String>,
     /// The Service proxy that it needs; `any`: none.
     pub(crate) proxy: String,
     /// `v4` or `v6`.
@@ -56,11 +56,11 @@ pub(crate) struct Row {
 }
 
 impl Row {
-    /// A failure of that name and label, about no proxy and no address family.
-    pub(crate) fn failed(scenario: &str, label: Option<String>, why: impl fmt::Display) -> Self {
+    /// A failure of that name and cause, about no proxy and no address family.
+    pub(crate) fn failed(scenario: &str, cause: Option<String>, why: impl fmt::Display) -> Self {
         let [proxy, family] = [String::new(), String::new()];
         let (scenario, reason) = (scenario.to_owned(), Some(why.to_string()));
-        Self { scenario, label, proxy, family, result: Outcome::Fail, reason, said: Vec::new(), flaky: false }
+        Self { scenario, cause, proxy, family, result: Outcome::Fail, reason, said: Vec::new(), flaky: false }
     }
 }
 
@@ -119,7 +119,7 @@ pub(crate) fn retry(mut rows: Vec<Row>, again: impl FnOnce(&[&Row]) -> Result<Ve
         Vec::new()
     });
     for row in rows.iter_mut().filter(|row| row.result == Outcome::Fail) {
-        match second.iter().find(|other| (&other.scenario, &other.label) == (&row.scenario, &row.label)) {
+        match second.iter().find(|other| (&other.scenario, &other.cause) == (&row.scenario, &row.cause)) {
             Some(other) if other.result == Outcome::Pass => pass(row, other),
             other => {
                 let why = other.map_or("that run broke", |other| other.reason.as_deref().unwrap_or("?"));
@@ -130,7 +130,7 @@ pub(crate) fn retry(mut rows: Vec<Row>, again: impl FnOnce(&[&Row]) -> Result<Ve
     rows
 }
 
-/// What the first run lacked is forgiven, a wrong label that it got is not: the confusion table shows it.
+/// What the first run lacked is forgiven, a wrong cause that it got is not: the confusion table shows it.
 fn pass(row: &mut Row, other: &Row) {
     row.result = Outcome::Pass;
     row.flaky = true;
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn a_retry_that_passes_is_flaky_and_keeps_a_wrong_label() {
+    fn a_retry_that_passes_is_flaky_and_keeps_a_wrong_cause() {
         let first = Row { said: vec![said("a", "b"), said("a", "none")], ..Row::failed("one", None, "too slow") };
         let second = Row { result: Outcome::Pass, said: vec![said("a", "a")], ..Row::failed("one", None, "") };
         let rows = retry(vec![first], |failed| {

@@ -32,23 +32,23 @@ struct Fields {
 pub(super) fn run(args: &Args, place: Place) -> Result<Run> {
     let kernel = place.heading()?;
     let again = |failed: &[&Row]| {
-        let labels: Vec<String> = failed.iter().filter_map(|row| row.label.clone()).collect();
-        play(args, place, &labels)
+        let causes: Vec<String> = failed.iter().filter_map(|row| row.cause.clone()).collect();
+        play(args, place, &causes)
     };
     let work = || play(args, place, &[]).map(|rows| retry(rows, again));
     let result = sh::step(&format!("tracer selftest on kernel {kernel}"), work);
     Ok(Run::new(kernel, result))
 }
 
-/// The self-test of these labels; of all if there are none.
-fn play(args: &Args, place: Place, labels: &[String]) -> Result<Vec<Row>> {
+/// The self-test of these causes; of all if there are none.
+fn play(args: &Args, place: Place, causes: &[String]) -> Result<Vec<Row>> {
     let records = place.directory()?.join("selftest.ndjson");
     let _ = fs::remove_file(&records);
     let path = |path: &Path| path.display().to_string();
-    let words = ["selftest", "-o", "ndjson", "--output-file"].map(str::to_owned);
-    let labels = labels.iter().flat_map(|label| ["--label".to_owned(), label.clone()]);
+    let words = ["selftest", "-o", "json", "--output-file"].map(str::to_owned);
+    let causes = causes.iter().flat_map(|cause| ["--cause".to_owned(), cause.clone()]);
     let start = [path(&sh::debug_bin("tracer"))].into_iter().chain(words);
-    let command = start.chain([path(&records)]).chain(labels).collect();
+    let command = start.chain([path(&records)]).chain(causes).collect();
     read(&records, place.run(vec![command], Duration::from_secs(args.minutes * 60), false)?)
 }
 
@@ -67,7 +67,7 @@ fn rows(text: &str) -> Result<Vec<Row>> {
     let mut rows: Vec<Row> = Vec::new();
     for line in text.lines() {
         let row = row(line).context("a row of the self-test")?;
-        rows.retain(|earlier| (&earlier.scenario, &earlier.label) != (&row.scenario, &row.label));
+        rows.retain(|earlier| (&earlier.scenario, &earlier.cause) != (&row.scenario, &row.cause));
         rows.push(row);
     }
     Ok(rows)
@@ -75,15 +75,15 @@ fn rows(text: &str) -> Result<Vec<Row>> {
 
 fn row(line: &str) -> Result<Row> {
     let finding: Finding = serde_json::from_str(line)?;
-    let label = finding.check.strip_prefix("selftest/").context("not a row of a self-test")?;
+    let cause = finding.check.strip_prefix("selftest/").context("not a row of a self-test")?;
     let result = match finding.status.as_str() {
         "ok" => Outcome::Pass,
         "unknown" => Outcome::Cannot,
         _ => Outcome::Fail,
     };
-    let scenario = if finding.fields.scenario.is_empty() { label } else { &finding.fields.scenario };
+    let scenario = if finding.fields.scenario.is_empty() { cause } else { &finding.fields.scenario };
     let reason = (result != Outcome::Pass).then_some(finding.observed);
-    let about = (label != "healthy").then(|| label.to_owned());
+    let about = (cause != "healthy").then(|| cause.to_owned());
     Ok(Row { result, reason, ..Row::failed(scenario, about, "") })
 }
 
@@ -109,7 +109,7 @@ mod tests {
         };
         let results = ["ok", "unknown", "fail"].map(|status| row(&line(status)).expect("a row"));
         assert_eq!(results.each_ref().map(|row| row.result), [Outcome::Pass, Outcome::Cannot, Outcome::Fail]);
-        assert_eq!(results[0].label.as_deref(), Some("loopback_down"));
+        assert_eq!(results[0].cause.as_deref(), Some("loopback_down"));
         assert_eq!((results[0].reason.as_deref(), results[1].reason.as_deref()), (None, Some("no such device")));
         assert!(row(r#"{"check":"rp_filter","status":"ok","observed":""}"#).is_err(), "a row of `doctor`");
     }

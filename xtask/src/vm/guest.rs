@@ -139,7 +139,7 @@ fn last_words(shared: &Path) -> String {
 /// Whether the guest still lives.
 ///
 /// A processor that QEMU emulates may go on with an instruction that another one has rewritten: the kernel's static keys are such
-/// (`int3` while one is switched, `text_poke_bp`). Then it traps for ever: seen once, on both processors of 6.1 at the key of tc's
+/// (`int3` while one is switched, `text_poke_bp`). Then it traps forever: seen once, on both processors of 6.1 at the key of tc's
 /// ingress (QEMU 7.2).
 struct Pulse {
     console: PathBuf,

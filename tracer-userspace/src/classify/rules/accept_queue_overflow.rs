@@ -4,7 +4,7 @@ use serde_json::json;
 
 use super::super::evidence::evidence;
 use super::connection_refused::takes;
-use super::{Case, Finding, Label, in_handshake, is_unanswered, silent};
+use super::{Case, Finding, Cause, in_handshake, is_unanswered, silent};
 use crate::event::{ListenQueue, ListenerState, MOST_LISTENERS, Netns};
 use crate::record::{Confidence, Evidence};
 
@@ -72,7 +72,7 @@ fn finding(case: &Case<'_>, seen: Evidence, (waiting, backlog): (u32, u32), netn
     let summary = format!(
         "{dst} listens, but its accept queue is full ({waiting} waiting, {backlog} allowed): the kernel drops the SYN silently"
     );
-    Finding::failure(Label::AcceptQueueOverflow, vec![seen], summary, make_room(case, netns)).until_answered()
+    Finding::failure(Cause::AcceptQueueOverflow, vec![seen], summary, make_room(case, netns)).until_answered()
 }
 
 pub(super) fn make_room(case: &Case<'_>, netns: Option<Netns>) -> String {
@@ -94,7 +94,7 @@ mod tests {
     }
 
     fn queues(queues: &[(u32, u32)]) -> Vec<&'static str> {
-        looked_at(queues).labels()
+        looked_at(queues).causes()
     }
 
     fn looked_at(queues: &[(u32, u32)]) -> Stream {
@@ -130,7 +130,7 @@ mod tests {
 
     #[test]
     fn the_setting_is_where_it_listens() {
-        let mend = |netns| {
+        let fix = |netns| {
             let mut stream = Stream::new();
             stream.links(true, &["10.88.0.1"]).connect().wait_ms(200).inspection(|seen| {
                 let addr = "0.0.0.0:8080".parse().expect("an address");
@@ -139,14 +139,14 @@ mod tests {
             });
             stream.gives_up().verdicts()[0].verdict.remediation.clone()
         };
-        assert!(mend(POD).contains("net.core.somaxconn in the pod"), "{}", mend(POD));
-        assert!(mend(NODE).contains("net.core.somaxconn on the node"), "{}", mend(NODE));
+        assert!(fix(POD).contains("net.core.somaxconn in the pod"), "{}", fix(POD));
+        assert!(fix(NODE).contains("net.core.somaxconn on the node"), "{}", fix(NODE));
     }
 
     #[test]
     fn the_attempt_s_own_syn_at_a_full_queue_is_proof() {
         let mut stream = Stream::new();
         stream.connect().queue_full(ListenQueue::Accept);
-        assert_eq!(stream.labels(), ["accept_queue_overflow"]);
+        assert_eq!(stream.causes(), ["accept_queue_overflow"]);
     }
 }

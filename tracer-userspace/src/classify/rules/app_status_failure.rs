@@ -3,7 +3,7 @@
 use super::super::evidence::{evidence, of_outcome, of_state};
 use super::super::kubectl::with_log;
 use super::super::sidecar;
-use super::{Case, Finding, Label, ms, probe_misconfigured};
+use super::{Case, Finding, Cause, ms, probe_misconfigured};
 use crate::correlate::attempt::Attempt;
 use crate::enrich::{self, Protocol};
 use crate::event::{Answer, AnswerKind, ProbeSays};
@@ -50,7 +50,7 @@ fn too_short(case: &Case<'_>) -> Option<Finding> {
     );
     let fix = format!("{SHORT} (openssl s_client -connect {dst} </dev/null shows a certificate if it speaks TLS)");
     let seen = vec![of_state(ended, attempt.last.as_ref()?)];
-    let found = Finding::failure(Label::AppStatusFailure, seen, summary, fix);
+    let found = Finding::failure(Cause::AppStatusFailure, seen, summary, fix);
     Some(found.with_confidence(Confidence::Likely))
 }
 
@@ -62,20 +62,20 @@ fn by_outcome(case: &Case<'_>) -> Option<Finding> {
     if case.attempt.received().is_some_and(|n| n == 0) {
         return None;
     }
-    let (says, mend) = answer_in_words(said.says, enrich::scheme(case.attempt, case.node).as_deref())?;
+    let (says, fix) = answer_in_words(said.says, enrich::scheme(case.attempt, case.node).as_deref())?;
     let dst = case.attempt.flow.dst;
     let summary = format!("{dst} was reached and answered: {says}, as the kubelet read it");
-    let found = Finding::failure(Label::AppStatusFailure, vec![of_outcome(said)], summary, with_mend(case, mend));
+    let found = Finding::failure(Cause::AppStatusFailure, vec![of_outcome(said)], summary, with_fix(case, fix));
     let status = if let ProbeSays::Status(status) = said.says { Some(status) } else { None };
     Some(sidecar::add(case, status, found.with_confidence(Confidence::Likely)))
 }
 
 /// What the application refuses stands in its log, not that it speaks another protocol.
-fn with_mend(case: &Case<'_>, mend: &str) -> String {
-    if [HANDLER, TLS_REFUSED].contains(&mend) { with_log(case, mend.to_owned()) } else { mend.to_owned() }
+fn with_fix(case: &Case<'_>, fix: &str) -> String {
+    if [HANDLER, TLS_REFUSED].contains(&fix) { with_log(case, fix.to_owned()) } else { fix.to_owned() }
 }
 
-/// What the kubelet read, in words, and what mends it; `None` if it says nothing of an answer. Over TLS it is not HTTP, or no TLS.
+/// What the kubelet read, in words, and what fixes it; `None` if it says nothing of an answer. Over TLS it is not HTTP, or no TLS.
 pub(in super::super) fn answer_in_words(says: ProbeSays, scheme: Option<&str>) -> Option<(String, &'static str)> {
     match says {
         ProbeSays::Status(status) => Some((format!("HTTP status {status}"), HANDLER)),
@@ -96,13 +96,13 @@ fn by_answer(case: &Case<'_>) -> Option<Finding> {
     if !enrich::is_beginning(case.attempt, answer) {
         return None;
     }
-    let (says, mend) = refusal(case, answer)?;
+    let (says, fix) = refusal(case, answer)?;
     let dst = case.attempt.flow.dst;
     let took = ms(time.saturating_sub(case.attempt.started));
     let summary = format!("{dst} was reached and answered after {took}: {says}");
     let fields = json!({ "status": answer.status, "kind": answer.kind });
     let seen = evidence("cgroup_skb", time, says, fields);
-    let found = Finding::failure(Label::AppStatusFailure, vec![seen], summary, with_mend(case, mend));
+    let found = Finding::failure(Cause::AppStatusFailure, vec![seen], summary, with_fix(case, fix));
     let found = unless_redirected(case, found);
     Some(sidecar::add(case, answer.status.filter(|_| answer.kind == AnswerKind::Http), found))
 }
@@ -213,7 +213,7 @@ mod tests {
     fn answered(kind: AnswerKind, status: Option<u16>) -> Vec<&'static str> {
         let mut stream = Stream::new();
         stream.http_readiness().connect().established().answer(kind, status);
-        stream.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 200)).labels()
+        stream.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 200)).causes()
     }
 
     #[test]
@@ -234,7 +234,7 @@ mod tests {
         let mut stream = Stream::new();
         stream.http_readiness().connect().established().answer(AnswerKind::Other, None).wait_ms(200);
         stream.answer(AnswerKind::Http, Some(200));
-        assert!(stream.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 200)).labels().is_empty());
+        assert!(stream.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 200)).causes().is_empty());
     }
 
     /// A tcpSocket probe of a server that says `503` to whoever connects.
@@ -244,7 +244,7 @@ mod tests {
             let mut stream = Stream::new();
             specs(&mut stream).connect().established();
             stream.answer_with(AnswerKind::Http, Some(503), |it| it.asked = asked);
-            stream.state(TcpState::Established, TcpState::FinWait1, 0, (sent, sent + 1, 60)).labels()
+            stream.state(TcpState::Established, TcpState::FinWait1, 0, (sent, sent + 1, 60)).causes()
         };
         let unknown: fn(&mut Stream) -> &mut Stream = |stream| stream;
         for specs in [unknown, Stream::tcp_readiness, |stream| stream.tcp_readiness().readiness_too()] {
@@ -273,7 +273,7 @@ mod tests {
                 stream.state(TcpState::Established, TcpState::CloseWait, 0, (100, 101, received + 1));
                 stream.state(TcpState::CloseWait, TcpState::LastAck, 0, (100, 101, received + 1));
             }
-            stream.wait_ms(5).push(Fact::Tick).labels()
+            stream.wait_ms(5).push(Fact::Tick).causes()
         };
         let unknown: fn(&mut Stream) -> &mut Stream = |stream| stream;
         for by_rst in [false, true] {
@@ -298,7 +298,7 @@ mod tests {
                 stream.http_readiness();
             }
             stream.again_to(8, "169.254.169.254:80").connect().established().answer(AnswerKind::Http, Some(404));
-            stream.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 200)).labels()
+            stream.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 200)).causes()
         };
         assert!(asked(true).is_empty());
         assert_eq!(asked(false), ["app_status_failure"], "what is probed is not known");
@@ -311,7 +311,7 @@ mod tests {
             let mut stream = Stream::new();
             stream.http_readiness().pod_without_specs("10.88.0.9");
             stream.again_to(8, target).connect().prober_named(comm).established().answer(AnswerKind::Http, Some(404));
-            stream.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 200)).labels()
+            stream.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 200)).causes()
         };
         for target in ["10.88.0.9:8080", "10.88.0.2:9090"] {
             assert_eq!(asked("kubelet", target), ["app_status_failure"], "{target}");
@@ -336,18 +336,18 @@ mod tests {
                 stream.grpc_readiness(1)
             };
             let verdicts = asked_and_answered(&mut stream, kind, status).verdicts();
-            verdicts.first().map(|it| (it.verdict.label.name(), it.verdict.confidence, it.verdict.remediation.clone()))
+            verdicts.first().map(|it| (it.verdict.cause.name(), it.verdict.confidence, it.verdict.remediation.clone()))
         };
-        let mend = |https, kind, status| {
-            let (label, confidence, mend) = told(https, kind, status).expect("a verdict");
-            assert_eq!((label, confidence), ("app_status_failure", Confidence::Proven));
-            mend
+        let fix = |https, kind, status| {
+            let (cause, confidence, fix) = told(https, kind, status).expect("a verdict");
+            assert_eq!((cause, confidence), ("app_status_failure", Confidence::Proven));
+            fix
         };
-        assert!(mend(true, AnswerKind::Http, Some(400)).starts_with("set the probe's scheme to HTTP"));
-        assert!(mend(true, AnswerKind::Other, None).contains("correct the probe's port"));
-        assert!(mend(false, AnswerKind::Http, Some(505)).starts_with("use httpGet"));
+        assert!(fix(true, AnswerKind::Http, Some(400)).starts_with("set the probe's scheme to HTTP"));
+        assert!(fix(true, AnswerKind::Other, None).contains("correct the probe's port"));
+        assert!(fix(false, AnswerKind::Http, Some(505)).starts_with("use httpGet"));
         for kind in [AnswerKind::Tls, AnswerKind::Alert] {
-            assert!(mend(false, kind, None).contains("gRPC probes speak no TLS unless the probe has grpc.mode: TLS"));
+            assert!(fix(false, kind, None).contains("gRPC probes speak no TLS unless the probe has grpc.mode: TLS"));
         }
         for (https, kind) in [(true, AnswerKind::Tls), (true, AnswerKind::Short), (false, AnswerKind::Other)] {
             assert_eq!(told(https, kind, None), None, "{https} {kind:?}");
@@ -368,7 +368,7 @@ mod tests {
             } else {
                 stream.http_readiness()
             };
-            asked_and_answered(stream.speaking(speaks), kind, status).labels()
+            asked_and_answered(stream.speaking(speaks), kind, status).causes()
         };
         for kind in [AnswerKind::Tls, AnswerKind::Other, AnswerKind::Alert] {
             assert!(decided(true, Unknown, kind, None).is_empty() && decided(false, Unknown, kind, None).is_empty());
@@ -387,14 +387,14 @@ mod tests {
     fn a_server_that_refuses_tls_says_no() {
         let mut stream = Stream::new();
         let alert = asked_and_answered(stream.https_readiness(), AnswerKind::Alert, None).verdicts().remove(0).verdict;
-        assert_eq!((alert.label.name(), alert.confidence), ("app_status_failure", Confidence::Proven));
+        assert_eq!((alert.cause.name(), alert.confidence), ("app_status_failure", Confidence::Proven));
         assert!(alert.summary.ends_with("a fatal alert, by which it refuses the TLS handshake"), "{}", alert.summary);
         assert!(alert.remediation.contains("no client certificate") && alert.remediation.contains("kubectl logs"));
         let mut told = Stream::new();
         told.https_readiness().connect().established();
         told.state(TcpState::Established, TcpState::FinWait1, 0, (300, 301, 2000)).kubelet(ProbeSays::TlsRefused);
         let said = told.verdicts().remove(0).verdict;
-        assert_eq!((said.label.name(), said.confidence), ("app_status_failure", Confidence::Likely));
+        assert_eq!((said.cause.name(), said.confidence), ("app_status_failure", Confidence::Likely));
         assert_eq!(said.remediation, alert.remediation);
     }
 
@@ -417,12 +417,12 @@ mod tests {
             let mut stream = Stream::new();
             probed(&mut stream).connect().established().answer(AnswerKind::Alert, None);
             stream.state(TcpState::Established, TcpState::FinWait1, 0, (0, 1, 7));
-            assert!(stream.labels().is_empty(), "{:?}", stream.labels());
+            assert!(stream.causes().is_empty(), "{:?}", stream.causes());
         }
         let mut overtaken = Stream::new();
         overtaken.https_readiness().connect().established().answer(AnswerKind::Alert, None);
         overtaken.answer(AnswerKind::Tls, None);
-        assert!(overtaken.state(TcpState::Established, TcpState::FinWait1, 0, (300, 301, 900)).labels().is_empty());
+        assert!(overtaken.state(TcpState::Established, TcpState::FinWait1, 0, (300, 301, 900)).causes().is_empty());
     }
 
     /// An HTTPS probe follows a redirect to `http://` on the port that it asks in TLS.
@@ -432,9 +432,9 @@ mod tests {
         asked_and_answered(stream.https_readiness(), AnswerKind::Tls, None).again(8);
         asked_and_answered(&mut stream, AnswerKind::Http, Some(400));
         let verdict = stream.verdicts().remove(0).verdict;
-        assert_eq!((verdict.label.name(), verdict.confidence), ("app_status_failure", Confidence::Likely));
+        assert_eq!((verdict.cause.name(), verdict.confidence), ("app_status_failure", Confidence::Likely));
         assert!(verdict.summary.ends_with("redirected to http:// on it"), "{}", verdict.summary);
-        assert_eq!(stream.wait_ms(3).kubelet(ProbeSays::Status(400)).labels().len(), 1, "the same cause");
+        assert_eq!(stream.wait_ms(3).kubelet(ProbeSays::Status(400)).causes().len(), 1, "the same cause");
     }
 
     /// The first segment of a TLS server's flight was lost: nothing was received in order.
@@ -444,7 +444,7 @@ mod tests {
             let mut stream = Stream::new();
             probed(&mut stream).connect().established().answer(AnswerKind::Other, None).wait_ms(300);
             stream.state(TcpState::Established, TcpState::FinWait1, 0, (300, 301, 0));
-            assert_eq!(stream.labels(), ["unexplained"]);
+            assert_eq!(stream.causes(), ["unexplained"]);
         }
     }
 
@@ -454,7 +454,7 @@ mod tests {
         let mut stream = Stream::new();
         stream.https_readiness().connect().established().answer(AnswerKind::Other, None).wait_ms(200);
         stream.answer(AnswerKind::Tls, None);
-        assert!(stream.state(TcpState::Established, TcpState::FinWait1, 0, (300, 301, 2200)).labels().is_empty());
+        assert!(stream.state(TcpState::Established, TcpState::FinWait1, 0, (300, 301, 2200)).causes().is_empty());
     }
 
     /// It may be the one that asks in plain, of a tcpSocket probe whose server speaks first, of a lifecycle hook, or of a user.
@@ -463,14 +463,14 @@ mod tests {
         let told = |probed: fn(&mut Stream) -> &mut Stream, comm: &str| {
             let mut stream = Stream::new();
             probed(&mut stream).connect().prober_named(comm).established().answer(AnswerKind::Http, Some(400));
-            stream.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 200)).labels()
+            stream.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 200)).causes()
         };
         assert!(told(|it| it.https_readiness().lifecycle(HookType::PreStop, 8080), "kubelet").is_empty());
         assert!(told(Stream::https_readiness, "k3s-server").is_empty());
         assert_eq!(told(Stream::https_readiness, "kubelet"), ["app_status_failure"]);
         let mut banner = Stream::new();
         banner.tcp_readiness().https_liveness_too().connect().established().answer(AnswerKind::Other, None);
-        assert!(banner.state(TcpState::Established, TcpState::FinWait1, 0, (0, 1, 41)).labels().is_empty());
+        assert!(banner.state(TcpState::Established, TcpState::FinWait1, 0, (0, 1, 41)).causes().is_empty());
     }
 
     #[test]
@@ -479,7 +479,7 @@ mod tests {
         stream.https_readiness().connect().established();
         stream.state(TcpState::Established, TcpState::FinWait1, 0, (300, 301, 103)).kubelet(ProbeSays::NotHttp);
         let verdict = stream.verdicts().remove(0).verdict;
-        assert_eq!((verdict.label.name(), verdict.confidence), ("app_status_failure", Confidence::Likely));
+        assert_eq!((verdict.cause.name(), verdict.confidence), ("app_status_failure", Confidence::Likely));
         assert!(verdict.remediation.starts_with("the probe asks in HTTPS"), "{}", verdict.remediation);
     }
 
@@ -489,7 +489,7 @@ mod tests {
         stream.grpc_readiness(1).connect().established();
         stream.state(TcpState::Established, TcpState::FinWait1, 0, (200, 201, 150)).kubelet(ProbeSays::NoHealthService);
         let verdict = stream.verdicts().remove(0).verdict;
-        assert_eq!((verdict.label.name(), verdict.confidence), ("app_status_failure", Confidence::Likely));
+        assert_eq!((verdict.cause.name(), verdict.confidence), ("app_status_failure", Confidence::Likely));
         assert!(verdict.remediation.starts_with("register the gRPC health service"), "{}", verdict.remediation);
     }
 }

@@ -6,7 +6,7 @@ use super::super::sidecar;
 use super::app_status_failure::GRPC_IN_PLAIN;
 use super::mid_stream_rst::is_close;
 use super::probe_misconfigured::is_unanswered_grpc;
-use super::{Case, Finding, Label, ms};
+use super::{Case, Finding, Cause, ms};
 use crate::correlate::attempt::End;
 use crate::enrich;
 use crate::event::{KubeletProbe, ProbeSays, State};
@@ -58,16 +58,16 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     seen.extend(gone);
     seen.extend(attempt.reset_received().filter(|_| grpc).map(|(at, reset)| of_reset_received(at, reset)));
     seen.extend(attempt.resets_sent().filter(|_| grpc).map(|(at, reset)| of_reset_sent(at, reset)));
-    let mend = with_log(case, Label::ClosedWithoutAnswer.page().mend.to_owned());
-    let mend = if hint {
+    let fix = with_log(case, Cause::ClosedWithoutAnswer.page().fix.to_owned());
+    let fix = if hint {
         let dst = attempt.flow.dst;
         format!(
-            "if the port speaks TLS (openssl s_client -connect {dst} -alpn h2 </dev/null): {GRPC_IN_PLAIN}. If it does not: {mend}"
+            "if the port speaks TLS (openssl s_client -connect {dst} -alpn h2 </dev/null): {GRPC_IN_PLAIN}. If it does not: {fix}"
         )
     } else {
-        mend
+        fix
     };
-    let found = Finding::failure(Label::ClosedWithoutAnswer, seen, summary, mend);
+    let found = Finding::failure(Cause::ClosedWithoutAnswer, seen, summary, fix);
     let found = if unasked { found.with_confidence(Confidence::Likely) } else { found };
     // A listener that ended is the process's own.
     let found = if process_ended { found } else { sidecar::add_close(case, found) };
@@ -91,9 +91,9 @@ fn in_the_middle(case: &Case<'_>, (ended, state): (u64, &State), outcome: &Kubel
         case.attempt.flow.dst,
         case.attempt.received().unwrap_or_default()
     );
-    let mend = with_log(case, Label::ClosedWithoutAnswer.page().mend.to_owned());
+    let fix = with_log(case, Cause::ClosedWithoutAnswer.page().fix.to_owned());
     let seen = vec![of_state(ended, state), of_outcome(outcome)];
-    let found = Finding::failure(Label::ClosedWithoutAnswer, seen, summary, mend).with_confidence(Confidence::Likely);
+    let found = Finding::failure(Cause::ClosedWithoutAnswer, seen, summary, fix).with_confidence(Confidence::Likely);
     sidecar::add_close(case, found)
 }
 
@@ -120,7 +120,7 @@ mod tests {
     fn closed(received: u64) -> Vec<&'static str> {
         let mut stream = Stream::new();
         stream.connect().established().state(TcpState::Established, TcpState::CloseWait, 0, (100, 101, received + 1));
-        stream.state(TcpState::CloseWait, TcpState::LastAck, 0, (100, 101, received + 1)).labels()
+        stream.state(TcpState::CloseWait, TcpState::LastAck, 0, (100, 101, received + 1)).causes()
     }
 
     #[test]
@@ -138,7 +138,7 @@ mod tests {
             stream.state(TcpState::Established, TcpState::CloseWait, 0, (100, 101, 81));
             stream.own(|it| _ = it.state(TcpState::CloseWait, TcpState::LastAck, 0, (100, 101, 81))).wait_ms(1);
             says.into_iter().for_each(|says| _ = stream.kubelet(says));
-            stream.wait_ms(5).push(Fact::Tick).labels()
+            stream.wait_ms(5).push(Fact::Tick).causes()
         };
         assert_eq!(decided(Some(ProbeSays::Network)), ["closed_without_answer"]);
         assert!(decided(None).is_empty(), "a body may end with the connection");
@@ -163,7 +163,7 @@ mod tests {
             let said = |it: &VerdictBody| {
                 let count = it.probe.as_ref().and_then(|it| it.consecutive_failures);
                 let or = it.verdict.summary.contains("; or payload is redirected between sockets");
-                (it.verdict.label.name(), count, it.verdict.confidence, or)
+                (it.verdict.cause.name(), count, it.verdict.confidence, or)
             };
             stream.verdicts().iter().map(said).collect::<Vec<_>>()
         };

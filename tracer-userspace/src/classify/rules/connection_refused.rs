@@ -7,8 +7,8 @@ use serde_json::json;
 use super::super::evidence::{evidence, is_at_socket, of_drop, of_reset_received, of_reset_sent};
 use super::super::history::{self, MORE_MEMORY};
 use super::super::kubectl::with_log;
-use super::super::shared_address::MEND;
-use super::{ANSWER_NS, Case, Finding, Label, by_subject, enter, in_namespace, inspected, refusal_hook};
+use super::super::shared_address::FIX;
+use super::{ANSWER_NS, Case, Finding, Cause, by_subject, enter, in_namespace, inspected, refusal_hook};
 use crate::event::{Listen, Netns, PacketDrop, Pod, TcpState};
 use crate::record::{Confidence, Evidence};
 use crate::shell;
@@ -30,7 +30,7 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
         why.unwrap_or_default()
     );
     if is_killed {
-        let found = Finding::failure(Label::ConnectionRefused, seen, summary, with_log(case, MORE_MEMORY.to_owned()));
+        let found = Finding::failure(Cause::ConnectionRefused, seen, summary, with_log(case, MORE_MEMORY.to_owned()));
         return Some(found.with_confidence(sure));
     }
     let otherwise = by_subject(case, OF_A_PROBE, |who| {
@@ -38,7 +38,7 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     });
     let remediation =
         format!("make the process listen on {}{}, {otherwise}", dst.port(), where_to_listen(case, dst.ip()));
-    let found = Finding::failure(Label::ConnectionRefused, seen, summary, with_log(case, remediation));
+    let found = Finding::failure(Cause::ConnectionRefused, seen, summary, with_log(case, remediation));
     Some(found.with_confidence(sure))
 }
 
@@ -90,7 +90,7 @@ fn by_another(case: &Case<'_>, refused: &Refused, netns: Netns) -> Option<Findin
         own.0
     );
     let remediation = format!(
-        "{}sh -c 'ip route get {addr}; ip neigh show {addr}; lsns -t net; crictl pods': of the network namespaces {} and {} one is left over: remove it (crictl stopp and crictl rmp its sandbox, or end its processes), {MEND}",
+        "{}sh -c 'ip route get {addr}; ip neigh show {addr}; lsns -t net; crictl pods': of the network namespaces {} and {} one is left over: remove it (crictl stopp and crictl rmp its sandbox, or end its processes), {FIX}",
         enter(case, case.attempt.netns),
         netns.0,
         own.0
@@ -100,7 +100,7 @@ fn by_another(case: &Case<'_>, refused: &Refused, netns: Netns) -> Option<Findin
 }
 
 fn likely(seen: Vec<Evidence>, summary: String, remediation: String) -> Finding {
-    Finding::failure(Label::ConnectionRefused, seen, summary, remediation).with_confidence(Confidence::Likely)
+    Finding::failure(Cause::ConnectionRefused, seen, summary, remediation).with_confidence(Confidence::Likely)
 }
 
 /// The pod that has the address by a list: who may set up a network of his own can take any address there.
@@ -238,8 +238,8 @@ mod tests {
 
     #[test]
     fn a_rst_without_a_socket_decides_before_it_arrives() {
-        let labels = Stream::new().connect().reset_sent(SYN, true, None).labels();
-        assert_eq!(labels, ["connection_refused"]);
+        let causes = Stream::new().connect().reset_sent(SYN, true, None).causes();
+        assert_eq!(causes, ["connection_refused"]);
     }
 
     #[test]
@@ -247,14 +247,14 @@ mod tests {
         let mut stream = Stream::new();
         let flow = stream_flow();
         stream.connect().gives_up().reset_sent_on(flow, SYN_ACK, true, None);
-        assert_eq!(stream.labels(), ["unexplained"]);
+        assert_eq!(stream.causes(), ["unexplained"]);
     }
 
     #[test]
     fn the_freed_syn_alone_is_enough_only_with_a_rst() {
-        assert_eq!(Stream::new().connect().drop(SYN, "NO_SOCKET", POD).gives_up().labels(), ["unexplained"]);
-        let labels = Stream::new().connect().drop(SYN, "NO_SOCKET", POD).reset_received(TcpState::SynSent, 0).labels();
-        assert_eq!(labels, ["connection_refused"]);
+        assert_eq!(Stream::new().connect().drop(SYN, "NO_SOCKET", POD).gives_up().causes(), ["unexplained"]);
+        let causes = Stream::new().connect().drop(SYN, "NO_SOCKET", POD).reset_received(TcpState::SynSent, 0).causes();
+        assert_eq!(causes, ["connection_refused"]);
     }
 
     /// 5.10.
@@ -264,7 +264,7 @@ mod tests {
         stream.connect().drop_with(SYN, POD, |drop| (drop.reason, drop.location) = (None, Some(place.into())));
         fill(&mut stream);
         let told = stream.gives_up().verdicts().remove(0).verdict;
-        (told.label.name(), told.confidence)
+        (told.cause.name(), told.confidence)
     }
 
     /// Where no program can sit on a function.
@@ -293,7 +293,7 @@ mod tests {
         stream.missing("tcp_v4_send_reset").listens(POD, 8080, true).wait_ms(5).connect();
         stream.drop_with(SYN, POD, |drop| (drop.reason, drop.location) = (None, Some("tcp_v4_rcv".into())));
         stream.reset_received(TcpState::SynSent, 0).gives_up();
-        assert_eq!(stream.labels(), ["unexplained"]);
+        assert_eq!(stream.causes(), ["unexplained"]);
         let read = |addr: &str| {
             let addr = addr.parse().expect("an address");
             let mut stream = Stream::new();
@@ -301,26 +301,26 @@ mod tests {
                 seen.listeners = Some(vec![ListenerState { addr, waiting: 0, backlog: 128, half_open: None }]);
             });
             stream.wait_ms(1).drop_with(SYN, POD, |drop| drop.location = Some("tcp_v4_rcv".into()));
-            stream.reset_received(TcpState::SynSent, 0).gives_up().labels().remove(0)
+            stream.reset_received(TcpState::SynSent, 0).gives_up().causes().remove(0)
         };
         assert_eq!((read("0.0.0.0:8080"), read("127.0.0.1:8080")), ("unexplained", "connection_refused"));
     }
 
     #[test]
     fn a_connection_is_told_nothing_of_probes() {
-        let mend = |stream: &Stream| stream.verdicts()[0].verdict.remediation.clone();
+        let fix = |stream: &Stream| stream.verdicts()[0].verdict.remediation.clone();
         let mut connection = Stream::new();
         connection.connect().others().reset_sent(SYN, true, None);
-        let words = mend(&connection);
+        let words = fix(&connection);
         assert!(words.contains("correct the port that kubelet dials") && !words.contains("robe"), "{words}");
         let mut probe = Stream::new();
         probe.http_readiness().connect().reset_sent(SYN, true, None);
-        assert!(mend(&probe).contains("correct the probe's port, or add a startupProbe"), "{}", mend(&probe));
+        assert!(fix(&probe).contains("correct the probe's port, or add a startupProbe"), "{}", fix(&probe));
         let log = "; the log: kubectl logs -n default web -c app --since=5m";
-        assert!(mend(&probe).ends_with(log) && !words.contains("kubectl"), "{} {words}", mend(&probe));
+        assert!(fix(&probe).ends_with(log) && !words.contains("kubectl"), "{} {words}", fix(&probe));
         let mut fresh = Stream::new();
         fresh.http_readiness().runs(Runs::default()).connect().reset_sent(SYN, true, None);
-        assert!(mend(&fresh).ends_with(log), "no run of it has ended: {}", mend(&fresh));
+        assert!(fix(&fresh).ends_with(log), "no run of it has ended: {}", fix(&fresh));
     }
 
     /// cozystack#3615: the route to the pod was `local`, and its process, which is well, was killed again and again.
@@ -334,7 +334,7 @@ mod tests {
                 reset.netns = Some(NODE);
             }
             let told = stream.verdicts().remove(0).verdict;
-            assert_eq!(told.label.name(), "connection_refused");
+            assert_eq!(told.cause.name(), "connection_refused");
             told
         };
         let own = told(&["10.88.0.1", "10.88.0.2"], |_| {});
@@ -371,7 +371,7 @@ mod tests {
     fn a_refusal_by_what_was_left_over_is_not_the_pod_s() {
         let told = refused_elsewhere(|stream| _ = stream.http_readiness().pod_in(POD).listens(POD, 8080, true), 1);
         let told = &told[0];
-        assert_eq!((told.label.name(), told.confidence), ("connection_refused", Confidence::Likely));
+        assert_eq!((told.cause.name(), told.confidence), ("connection_refused", Confidence::Likely));
         let words = "nobody listens on port 8080 in network namespace 7, which has 10.88.0.2, the address of pod default/web, too: ";
         assert!(told.summary.starts_with(words), "{}", told.summary);
         let own = "; app (pid 99), which listens there in the pod's own (network namespace 2), was not asked";
@@ -384,19 +384,19 @@ mod tests {
     #[test]
     fn nor_is_its_start() {
         let budget = |stream: &mut Stream| _ = stream.liveness(1, 3).netns_made(LEFT_OVER).pod_in(POD);
-        let labels = |told: Vec<Verdict>| told.iter().map(|it| it.label.name()).collect::<Vec<_>>();
-        assert_eq!(labels(refused_elsewhere(budget, 3))[2], "startup_budget_exceeded");
+        let causes = |told: Vec<Verdict>| told.iter().map(|it| it.cause.name()).collect::<Vec<_>>();
+        assert_eq!(causes(refused_elsewhere(budget, 3))[2], "startup_budget_exceeded");
         let listens: fn(&mut Stream) =
             |stream| _ = stream.liveness(1, 3).netns_made(LEFT_OVER).pod_in(POD).listens(POD, 8080, true);
-        assert_eq!(labels(refused_elsewhere(listens, 3)), ["connection_refused"; 3]);
+        assert_eq!(causes(refused_elsewhere(listens, 3)), ["connection_refused"; 3]);
         let again: fn(&mut Stream) = |stream| {
             let started_boot_ns = Some(stream.listens(POD, 8080, true).wait_ms(2000).seconds_ago(1));
             stream.liveness(1, 3).runs(Runs { restarts: 1, started_boot_ns, ..Runs::default() }).pod_in(POD);
         };
-        assert_eq!(labels(refused_elsewhere(again, 3)), ["connection_refused"; 3]);
+        assert_eq!(causes(refused_elsewhere(again, 3)), ["connection_refused"; 3]);
     }
 
-    /// Nothing says that the pod would have answered; or it was the pod itself, before its sandbox was made anew.
+    /// Nothing says that the pod would have answered; or it was the pod itself, before its sandbox was made again.
     #[test]
     fn without_a_listener_in_the_pod_s_own_namespace_it_is_only_less_sure() {
         let unheard = refused_elsewhere(|stream| _ = stream.http_readiness().pod_in(POD), 1).remove(0);
@@ -409,7 +409,7 @@ mod tests {
             stream.http_readiness().pod_in(POD).listens_on(POD, addr, true);
         };
         for told in [refused_elsewhere(ceased, 1), refused_elsewhere(local, 1), vec![unheard]] {
-            assert_eq!((told[0].label.name(), told[0].confidence), ("connection_refused", Confidence::Likely));
+            assert_eq!((told[0].cause.name(), told[0].confidence), ("connection_refused", Confidence::Likely));
             assert!(told[0].remediation.contains("make the process listen on 8080"), "{}", told[0].remediation);
         }
     }
@@ -427,7 +427,7 @@ mod tests {
         }
     }
 
-    /// The sandbox was made anew, and the process listens there: the refusal before is the pod's own.
+    /// The sandbox was made again, and the process listens there: the refusal before is the pod's own.
     #[test]
     fn what_listens_since_was_not_there_to_be_asked() {
         let mut stream = Stream::new();

@@ -1,7 +1,7 @@
 //! A rule took the packet because connection tracking found it invalid.
 
 use super::super::netfilter::stopped;
-use super::{Case, Finding, Label};
+use super::{Case, Finding, Cause};
 use crate::event::Tracked;
 use crate::record::Confidence;
 
@@ -18,7 +18,7 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
         case.attempt.flow.dst,
         stopped.look(case)
     );
-    Some(stopped.finding(case, Label::ConntrackInvalid, summary, remediation).with_confidence(confidence))
+    Some(stopped.finding(case, Cause::ConntrackInvalid, summary, remediation).with_confidence(confidence))
 }
 
 #[cfg(test)]
@@ -27,8 +27,8 @@ mod tests {
     use crate::record::Confidence;
     use crate::testing::{NODE, SYN_ACK, Stream, firewall, rule};
 
-    fn labels(tracked: Tracked, rules: Vec<FirewallRule>) -> Vec<&'static str> {
-        stream("nft_do_chain", tracked, firewall(NODE, rules)).labels()
+    fn causes(tracked: Tracked, rules: Vec<FirewallRule>) -> Vec<&'static str> {
+        stream("nft_do_chain", tracked, firewall(NODE, rules)).causes()
     }
 
     fn stream(place: &str, tracked: Tracked, firewall: Fact) -> Stream {
@@ -50,15 +50,15 @@ mod tests {
 
     #[test]
     fn only_a_packet_without_an_entry_is_invalid() {
-        assert_eq!(labels(Tracked::No, vec![invalid()]), ["conntrack_invalid"]);
-        assert_eq!(labels(Tracked::Yes, vec![invalid()]), ["firewall_drop"]);
-        assert_eq!(labels(Tracked::Untracked, vec![invalid(), rule("input", RuleVerdict::Drop)]), ["firewall_drop"]);
+        assert_eq!(causes(Tracked::No, vec![invalid()]), ["conntrack_invalid"]);
+        assert_eq!(causes(Tracked::Yes, vec![invalid()]), ["firewall_drop"]);
+        assert_eq!(causes(Tracked::Untracked, vec![invalid(), rule("input", RuleVerdict::Drop)]), ["firewall_drop"]);
     }
 
     #[test]
     fn a_rule_that_comes_before_can_have_done_it() {
-        assert_eq!(labels(Tracked::No, vec![rule("input", RuleVerdict::Drop), invalid()]), ["firewall_drop"]);
-        assert_eq!(labels(Tracked::No, vec![invalid(), rule("input", RuleVerdict::Drop)]), ["conntrack_invalid"]);
+        assert_eq!(causes(Tracked::No, vec![rule("input", RuleVerdict::Drop), invalid()]), ["firewall_drop"]);
+        assert_eq!(causes(Tracked::No, vec![invalid(), rule("input", RuleVerdict::Drop)]), ["conntrack_invalid"]);
     }
 
     /// Before 6.7 `nf_hook_slow` frees what a rule of nftables drops, as what connection tracking has no room for.
@@ -68,7 +68,7 @@ mod tests {
             let Fact::Firewall(mut firewall) = firewall(NODE, vec![invalid()]) else { unreachable!("a firewall") };
             firewall.conntrack = Some(Conntrack { count, max: 100, drop: 7, ..Conntrack::default() });
             let verdict = stream(place, Tracked::No, Fact::Firewall(firewall)).verdicts().remove(0).verdict;
-            assert_eq!(verdict.label.name(), "conntrack_invalid");
+            assert_eq!(verdict.cause.name(), "conntrack_invalid");
             verdict.confidence
         };
         assert_eq!(confidence("nft_do_chain", 100), Confidence::Proven);

@@ -5,7 +5,7 @@ use serde_json::json;
 use super::super::blame::{Blame, may_lack_entry};
 use super::super::evidence::{evidence, plain};
 use super::super::netfilter::dropped;
-use super::{Case, Finding, Label, enter};
+use super::{Case, Finding, Cause, enter};
 use crate::correlate::firewalls::Reading;
 use crate::event::{Conntrack, PacketDrop};
 use crate::plural::were;
@@ -41,7 +41,7 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
         enter(case, drop.netns)
     );
     let confidence = if rose && rules.is_none() { Confidence::Proven } else { Confidence::Likely };
-    let mut found = stopped.finding(case, Label::ConntrackTableFull, summary, remediation).with_confidence(confidence);
+    let mut found = stopped.finding(case, Cause::ConntrackTableFull, summary, remediation).with_confidence(confidence);
     found.evidence.push(of_table(reading.at, table));
     Some(found)
 }
@@ -104,7 +104,7 @@ mod tests {
 
     fn said(tracked: Option<Tracked>, facts: &[Fact]) -> (&'static str, Confidence) {
         let verdict = stream_of(tracked, facts).verdicts().remove(0).verdict;
-        (verdict.label.name(), verdict.confidence)
+        (verdict.cause.name(), verdict.confidence)
     }
 
     #[test]
@@ -127,9 +127,9 @@ mod tests {
             (drop.tracked, drop.stack) = (Some(Tracked::No), vec!["ip_rcv".into()]);
         });
         stream.push(Fact::Firewall(full)).wait_ms(5).push(Fact::Tick);
-        let mend = stream.verdicts().remove(0).verdict.remediation;
-        assert!(mend.contains(": sysctl -w net.netfilter.nf_conntrack_max=200; "), "{mend}");
-        assert!(mend.contains(" -n conntrack -L | awk "), "{mend}");
+        let fix = stream.verdicts().remove(0).verdict.remediation;
+        assert!(fix.contains(": sysctl -w net.netfilter.nf_conntrack_max=200; "), "{fix}");
+        assert!(fix.contains(" -n conntrack -L | awk "), "{fix}");
     }
 
     /// The kubelet's rule for marked packets in KUBE-FIREWALL, to which INPUT and OUTPUT lead.
@@ -163,7 +163,7 @@ mod tests {
             said(Some(Tracked::No), &[0, 1].map(|at| table(100, drop[at], vec![marked(packets[at])])))
         };
         assert_eq!(said([7, 7], [3, 4]), ("firewall_drop", Confidence::Proven));
-        assert_eq!(said([7, 8], [3, 3]), ("conntrack_table_full", Confidence::Likely), "it may be written anew");
+        assert_eq!(said([7, 8], [3, 3]), ("conntrack_table_full", Confidence::Likely), "it may be written again");
         assert_eq!(said([7, 8], [3, 4]), ("conntrack_table_full", Confidence::Likely), "either");
         assert_eq!(said([7, 8], [0, 0]), ("conntrack_table_full", Confidence::Proven));
     }
@@ -185,10 +185,10 @@ mod tests {
         if let Fact::Firewall(firewall) = &mut unread {
             firewall.problems.push("ip_tables: EPERM".into());
         }
-        assert_eq!(stream(&[unread.clone()]).labels(), ["firewall_drop"]);
-        assert_eq!(stream(&[table(96, 3, Vec::new())]).labels(), ["conntrack_table_full"]);
+        assert_eq!(stream(&[unread.clone()]).causes(), ["firewall_drop"]);
+        assert_eq!(stream(&[table(96, 3, Vec::new())]).causes(), ["conntrack_table_full"]);
         let Fact::Firewall(mut rose) = unread.clone() else { unreachable!("a firewall") };
         rose.conntrack = rose.conntrack.map(|table| Conntrack { drop: 4, ..table });
-        assert_eq!(stream(&[unread, Fact::Firewall(rose)]).labels(), ["conntrack_table_full"], "it counted");
+        assert_eq!(stream(&[unread, Fact::Firewall(rose)]).causes(), ["conntrack_table_full"], "it counted");
     }
 }

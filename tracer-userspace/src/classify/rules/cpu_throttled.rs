@@ -4,7 +4,7 @@ use serde_json::json;
 
 use super::super::evidence::evidence;
 use super::slow_response::{asked_late, taken_and_silent};
-use super::{Case, Finding, Label};
+use super::{Case, Finding, Cause};
 use crate::plural::counted;
 use crate::record::Confidence;
 
@@ -28,16 +28,16 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
         micros as f64 / 1e3
     );
     let seen = evidence("cpu.stat", time, says.clone(), json!({ "times": times, "throttled_ms": micros / 1000 }));
-    let found = Finding::failure(Label::CpuThrottled, vec![seen], says, MEND.to_owned());
+    let found = Finding::failure(Cause::CpuThrottled, vec![seen], says, FIX.to_owned());
     Some(found.with_confidence(Confidence::Likely))
 }
 
-const MEND: &str = "raise the CPU limit of the container, or drop it: it was throttled meanwhile";
+const FIX: &str = "raise the CPU limit of the container, or drop it: it was throttled meanwhile";
 
 #[cfg(test)]
 mod tests {
     use crate::event::{TcpState, Throttled};
-    use crate::record::{Label, Verdict};
+    use crate::record::{Cause, Verdict};
     use crate::testing::Stream;
 
     fn slow(times: u64) -> Verdict {
@@ -46,24 +46,24 @@ mod tests {
         stream.connect().established().wait_ms(200).inspection(|seen| seen.throttled = at(5));
         stream.wait_ms(400).inspection(|seen| seen.throttled = at(5 + times));
         stream.wait_ms(400).state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 0));
-        assert_eq!(stream.labels(), ["slow_response"]);
+        assert_eq!(stream.causes(), ["slow_response"]);
         stream.verdicts().remove(0).verdict
     }
 
     #[test]
     fn a_counter_that_rose_is_said_beside_the_cause() {
-        assert_eq!(slow(7).also, [Label::CpuThrottled]);
+        assert_eq!(slow(7).also, [Cause::CpuThrottled]);
         assert!(slow(0).also.is_empty());
     }
 
     #[test]
-    fn it_is_shown_and_mended_before_the_lateness() {
+    fn it_is_shown_and_fixed_before_the_lateness() {
         let says = |verdict: &Verdict| verdict.evidence.iter().map(|row| row.says.clone()).collect::<Vec<_>>();
         let (held, free) = (slow(7), slow(0));
         assert_eq!(says(&held)[0], "/kubepods/pod1 was throttled 7 times, 7.0 ms in all, during the attempt");
         assert_eq!(says(&held)[1..], says(&free));
         let after = held.remediation.strip_prefix("raise the CPU limit of the container, or drop it: ");
-        assert!(after.is_some_and(|mend| mend.ends_with(&free.remediation)), "{}", held.remediation);
+        assert!(after.is_some_and(|fix| fix.ends_with(&free.remediation)), "{}", held.remediation);
         assert!(says(&slow(1))[0].contains(" throttled 1 time, "));
     }
 }

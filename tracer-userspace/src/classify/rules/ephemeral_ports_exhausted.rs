@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use super::super::evidence::{evidence, of_state};
-use super::{Case, Finding, Label, enter, in_namespace};
+use super::{Case, Finding, Cause, enter, in_namespace};
 use crate::correlate::attempt::Attempt;
 use crate::event::{PortPressure, PortUser, TcpState};
 use crate::plural::counted;
@@ -26,7 +26,7 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
         "stop the churn, or widen net.ipv4.ip_local_port_range outside the NodePort range; who holds the ports: {}ss -tan state all dst '{dst}'",
         enter(case, case.attempt.netns)
     );
-    Some(Finding::failure(Label::EphemeralPortsExhausted, vec![seen], summary, remediation))
+    Some(Finding::failure(Cause::EphemeralPortsExhausted, vec![seen], summary, remediation))
 }
 
 /// `connect(2)` said so, for a socket that had reached SYN_SENT: it had an address and a route.
@@ -115,19 +115,19 @@ mod tests {
     fn a_connect_without_a_free_port_names_who_connects_most() {
         let mut stream = Stream::new();
         stream.connect().no_port(libc::EADDRNOTAVAIL).push(pressure());
-        assert_eq!(stream.labels(), ["ephemeral_ports_exhausted"]);
+        assert_eq!(stream.causes(), ["ephemeral_ports_exhausted"]);
     }
 
     /// ss takes what follows the last colon for a port.
     #[test]
     fn ss_is_given_the_address_as_it_reads_it() {
-        let mend = |dst: &str| {
+        let fix = |dst: &str| {
             let mut stream = Stream::to(dst);
             stream.connect().no_port(libc::EADDRNOTAVAIL).push(pressure());
             stream.verdicts().remove(0).verdict.remediation
         };
         for dst in ["[fd00::2]:8080", "10.88.0.2:8080"] {
-            assert!(mend(dst).ends_with(&format!("ss -tan state all dst '{dst}'")), "{}", mend(dst));
+            assert!(fix(dst).ends_with(&format!("ss -tan state all dst '{dst}'")), "{}", fix(dst));
         }
     }
 
@@ -140,11 +140,11 @@ mod tests {
 
     #[test]
     fn another_error_after_syn_sent_is_not_this() {
-        assert_ne!(Stream::new().connect().no_port(libc::EPERM).labels(), ["ephemeral_ports_exhausted"]);
+        assert_ne!(Stream::new().connect().no_port(libc::EPERM).causes(), ["ephemeral_ports_exhausted"]);
     }
 
     #[test]
     fn an_address_that_is_missing_is_not_a_port_that_is_missing() {
-        assert_eq!(Stream::new().connect_failed(libc::EADDRNOTAVAIL).labels(), ["route_unreachable"]);
+        assert_eq!(Stream::new().connect_failed(libc::EADDRNOTAVAIL).causes(), ["route_unreachable"]);
     }
 }

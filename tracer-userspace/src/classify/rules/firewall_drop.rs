@@ -2,7 +2,7 @@
 
 use super::super::evidence::netfilter_hook;
 use super::super::netfilter::{Stopped, dropped};
-use super::{Case, Finding, Label, enter};
+use super::{Case, Finding, Cause, enter};
 
 /// The rule.
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
@@ -25,8 +25,8 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
             None => format!("allow {what} in the {hook} chain that drops it: {look}"),
         }
     };
-    let remediation = stopped.mend(case, by_rule);
-    Some(stopped.by_firewall(case, Label::FirewallDrop, summary, remediation))
+    let remediation = stopped.fix(case, by_rule);
+    Some(stopped.by_firewall(case, Cause::FirewallDrop, summary, remediation))
 }
 
 /// Every rule that can have dropped it asks whether the way back leads over the device on which it came in: no rule that lets
@@ -43,11 +43,11 @@ fn by_reverse_path(case: &Case<'_>, stopped: &Stopped<'_>) -> Option<Finding> {
         stopped.words()
     );
     let remediation = format!(
-        "{}ip route get {src}: it has to lead over {device}. Mend that route, or change the check: {}",
+        "{}ip route get {src}: it has to lead over {device}. Fix that route, or change the check: {}",
         enter(case, stopped.netns),
         stopped.look(case)
     );
-    Some(stopped.by_firewall(case, Label::FirewallDrop, summary, remediation))
+    Some(stopped.by_firewall(case, Cause::FirewallDrop, summary, remediation))
 }
 
 #[cfg(test)]
@@ -58,27 +58,27 @@ mod tests {
 
     #[test]
     fn a_dropped_syn_decides_without_waiting_for_the_timeout() {
-        let labels = Stream::new().connect().drop(SYN, "NETFILTER_DROP", POD).wait_ms(5).push(Fact::Tick).labels();
-        assert_eq!(labels, ["firewall_drop"]);
+        let causes = Stream::new().connect().drop(SYN, "NETFILTER_DROP", POD).wait_ms(5).push(Fact::Tick).causes();
+        assert_eq!(causes, ["firewall_drop"]);
     }
 
     #[test]
     fn a_drop_for_another_reason_is_not_a_firewall_s() {
-        assert_eq!(Stream::new().connect().drop(SYN, "IP_RPFILTER", POD).gives_up().labels(), ["rp_filter_drop"]);
+        assert_eq!(Stream::new().connect().drop(SYN, "IP_RPFILTER", POD).gives_up().causes(), ["rp_filter_drop"]);
     }
 
     #[test]
     fn a_dropped_fin_of_an_answered_attempt_is_nothing() {
         let mut stream = Stream::new();
         stream.connect().established().state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 200));
-        assert!(stream.drop(TcpFlags(0x11), "NETFILTER_DROP", POD).labels().is_empty());
+        assert!(stream.drop(TcpFlags(0x11), "NETFILTER_DROP", POD).causes().is_empty());
     }
 
     #[test]
     fn an_answer_that_may_have_been_lost_is_no_silence() {
         let mut stream = Stream::new();
         stream.connect().drop(SYN, "NETFILTER_DROP", POD).wait_ms(2).lost(2).wait_ms(5).push(Fact::Tick);
-        assert_eq!(stream.labels(), ["unexplained"]);
+        assert_eq!(stream.causes(), ["unexplained"]);
     }
 
     #[test]
@@ -87,7 +87,7 @@ mod tests {
         let rules = vec![rule("INPUT", RuleVerdict::Drop)];
         stream.connect().drop(SYN, "NETFILTER_DROP", POD).push(firewall(POD, rules)).wait_ms(5).push(Fact::Tick);
         stream.wait_ms(300).push(Fact::Tick).reset_received(TcpState::SynSent, 0);
-        assert_eq!(stream.labels(), ["firewall_reject"]);
+        assert_eq!(stream.causes(), ["firewall_reject"]);
     }
 
     #[test]
@@ -108,7 +108,7 @@ mod tests {
         stream.push(firewall(POD, vec![rule("cali-fw-cali1234", RuleVerdict::Drop)]));
         stream.retransmit(TcpState::SynSent).established();
         stream.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 200)).push(Fact::Tick);
-        assert_eq!(stream.labels(), ["network_policy_drop"]);
+        assert_eq!(stream.causes(), ["network_policy_drop"]);
         let outcomes: Vec<_> = stream.verdicts().iter().map(|v| v.verdict.outcome).collect();
         assert_eq!(outcomes, [Outcome::Noise]);
     }
@@ -132,7 +132,7 @@ mod tests {
         stream.kubelet(ProbeSays::Timeout).retransmit(TcpState::SynSent).established();
         stream.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 200)).push(Fact::Tick);
         assert!(outcomes(&stream).iter().all(|it| *it == Outcome::Failure), "{:?}", outcomes(&stream));
-        assert_eq!(stream.labels().last(), Some(&"network_policy_drop"));
+        assert_eq!(stream.causes().last(), Some(&"network_policy_drop"));
     }
 
     #[test]
@@ -195,7 +195,7 @@ mod tests {
         stream.connect().drop(SYN, "NETFILTER_DROP", POD).wait_ms(5).push(Fact::Tick);
         stream.wait_ms(1000).retransmit(TcpState::SynSent).reset_sent(SYN, true, None);
         stream.reset_received(TcpState::SynSent, 0).state(TcpState::SynSent, TcpState::Close, 111, (0, 0, 0));
-        assert_eq!(stream.labels(), ["connection_refused"]);
+        assert_eq!(stream.causes(), ["connection_refused"]);
     }
 
     #[test]
@@ -205,24 +205,24 @@ mod tests {
         stream.wait_ms(1000).retransmit(TcpState::SynSent).established();
         stream.reset_received(TcpState::Established, 0).reset_sent(TcpFlags(0x10), false, Some("app"));
         stream.state(TcpState::Established, TcpState::Close, 104, (100, 101, 0));
-        assert_eq!(stream.labels(), ["mid_stream_rst"]);
+        assert_eq!(stream.causes(), ["mid_stream_rst"]);
     }
 
     #[test]
     fn what_is_to_be_allowed_goes_the_way_of_the_packet() {
-        let mend = |flags| {
+        let fix = |flags| {
             let mut stream = Stream::new();
             stream.connect().drop(flags, "NETFILTER_DROP", NODE).gives_up();
             stream.verdicts()[0].verdict.remediation.clone()
         };
-        assert!(mend(SYN).starts_with("allow 10.88.0.1 -> port 8080 in"), "{}", mend(SYN));
-        assert!(mend(SYN_ACK).starts_with("allow the answers of 10.88.0.2:8080 to 10.88.0.1 "), "{}", mend(SYN_ACK));
+        assert!(fix(SYN).starts_with("allow 10.88.0.1 -> port 8080 in"), "{}", fix(SYN));
+        assert!(fix(SYN_ACK).starts_with("allow the answers of 10.88.0.2:8080 to 10.88.0.1 "), "{}", fix(SYN_ACK));
     }
 
     /// A node's ufw loads its rules again; in a pod's namespace there is none to tell.
     #[test]
-    fn what_ufw_stopped_on_a_node_is_mended_by_ufw() {
-        let mend = |netns, chain: &str| {
+    fn what_ufw_stopped_on_a_node_is_fixed_by_ufw() {
+        let fix = |netns, chain: &str| {
             let mut stream = Stream::new();
             stream.links(true, &["10.88.0.1"]).connect().drop_with(SYN, netns, |drop| {
                 drop.reason = Some("NETFILTER_DROP".into());
@@ -231,11 +231,11 @@ mod tests {
             stream.push(firewall(netns, vec![rule(chain, RuleVerdict::Drop)])).wait_ms(5).push(Fact::Tick);
             stream.verdicts().remove(0).verdict.remediation
         };
-        let ufw = mend(NODE, "ufw-user-input");
+        let ufw = fix(NODE, "ufw-user-input");
         assert!(ufw.starts_with("ufw prepend allow proto tcp from 10.88.0.1 to any port 8080 (what is added"), "{ufw}");
         assert!(ufw.ends_with("; nft -a list chain inet t ufw-user-input"), "{ufw}");
-        assert!(mend(POD, "ufw-user-input").starts_with("allow 10.88.0.1 -> port 8080 in the INPUT chain"));
-        assert!(mend(NODE, "ufw-before-input").starts_with("allow 10.88.0.1 -> port 8080 in the INPUT chain"));
+        assert!(fix(POD, "ufw-user-input").starts_with("allow 10.88.0.1 -> port 8080 in the INPUT chain"));
+        assert!(fix(NODE, "ufw-before-input").starts_with("allow 10.88.0.1 -> port 8080 in the INPUT chain"));
     }
 
     /// A list of pods does not tell whose a namespace is; that its stack took the SYN for itself does.
@@ -250,10 +250,10 @@ mod tests {
             let verdict = stream.gives_up().verdicts().remove(0).verdict;
             (verdict.summary, verdict.remediation)
         };
-        let (summary, mend) = told("ip_local_deliver");
+        let (summary, fix) = told("ip_local_deliver");
         assert!(summary.contains("at INPUT in the network namespace of pod default/web drops"), "{summary}");
         let command = "in the network namespace of pod default/web: nsenter -t $(lsns -no PID 2 | head -n1) -n sh -c 'nft list ruleset; iptables-save -c': the counter";
-        assert!(mend.contains(command), "{mend}");
+        assert!(fix.contains(command), "{fix}");
         let (on_the_way, _) = told("ip_forward");
         assert!(on_the_way.contains("at FORWARD in network namespace 2 drops"), "{on_the_way}");
     }
@@ -264,11 +264,11 @@ mod tests {
         let mut stream = Stream::new();
         stream.connect().established().drop(TcpFlags(0x18), "NETFILTER_DROP", POD).wait_ms(200).sent_again(100, false);
         stream.wait_ms(1000).state(TcpState::Established, TcpState::FinWait1, 0, (200, 101, 0));
-        assert_eq!(stream.labels(), ["slow_response"]);
+        assert_eq!(stream.causes(), ["slow_response"]);
         let mut lost = Stream::new();
         lost.connect().established().drop(TcpFlags(0x18), "NETFILTER_DROP", POD).wait_ms(200).sent_again(100, false);
         lost.wait_ms(1000).state(TcpState::Established, TcpState::FinWait1, 0, (200, 1, 0));
-        assert_eq!(lost.labels(), ["firewall_drop"]);
+        assert_eq!(lost.causes(), ["firewall_drop"]);
     }
     /// The rule goes, the next SYN gets through, the request is taken, and the application is silent for the rest of the time.
     #[test]
@@ -278,7 +278,7 @@ mod tests {
             stream.connect().drop(SYN, "NETFILTER_DROP", POD).wait_ms(5).push(Fact::Tick);
             stream.wait_ms(1_000).retransmit(TcpState::SynSent).established().wait_ms(silent_ms);
             stream.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 0)).wait_ms(50).push(Fact::Tick);
-            stream.labels()
+            stream.causes()
         };
         assert_eq!(told(4_000), ["slow_response"]);
         assert_eq!(told(500), ["firewall_drop"], "most of the time had gone before");
@@ -290,12 +290,12 @@ mod tests {
         let mut stream = Stream::new();
         stream.connect().established().drop_back(TcpFlags(0x10), "NETFILTER_DROP").wait_ms(200).sent_again(100, false);
         stream.wait_ms(1000).state(TcpState::Established, TcpState::FinWait1, 0, (200, 101, 0));
-        assert_eq!(stream.labels(), ["slow_response"]);
+        assert_eq!(stream.causes(), ["slow_response"]);
         for flags in [0x10, 0x18] {
             let mut answer = Stream::new();
             answer.connect().established().drop_back(TcpFlags(flags), "NETFILTER_DROP").wait_ms(1000);
             answer.state(TcpState::Established, TcpState::FinWait1, 0, (200, 101, 0));
-            assert_eq!(answer.labels(), ["firewall_drop"], "the first of several segments has no PSH");
+            assert_eq!(answer.causes(), ["firewall_drop"], "the first of several segments has no PSH");
         }
     }
 
@@ -308,7 +308,7 @@ mod tests {
             stream.verdicts().pop().expect("a verdict").verdict
         };
         let nobody = said(vec![]);
-        assert_eq!((nobody.label.name(), nobody.confidence), ("firewall_drop", Confidence::Likely));
+        assert_eq!((nobody.cause.name(), nobody.confidence), ("firewall_drop", Confidence::Likely));
         assert!(nobody.summary.starts_with("netfilter in the node's"), "{}", nobody.summary);
         assert!(nobody.summary.contains("no rule that was read there fits"), "{}", nobody.summary);
         assert!(!nobody.remediation.contains("chain that drops it"), "{}", nobody.remediation);

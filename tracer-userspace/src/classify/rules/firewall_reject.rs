@@ -1,7 +1,7 @@
 //! A netfilter rule answered for this flow with a RST or an ICMP error.
 
 use super::super::netfilter::rejected;
-use super::{Case, Finding, Label};
+use super::{Case, Finding, Cause};
 
 /// The rule.
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
@@ -9,8 +9,8 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let summary = format!("{}{}{}", stopped.who(case), stopped.did(case), stopped.words());
     let (from, port) = (stopped.client(case), case.attempt.flow.dst.port());
     let by_rule = || format!("allow {from} -> port {port} before the rule that rejects it: {}", stopped.look(case));
-    let remediation = stopped.mend(case, by_rule);
-    Some(stopped.by_firewall(case, Label::FirewallReject, summary, remediation))
+    let remediation = stopped.fix(case, by_rule);
+    Some(stopped.by_firewall(case, Cause::FirewallReject, summary, remediation))
 }
 
 #[cfg(test)]
@@ -23,16 +23,16 @@ mod tests {
     fn a_rst_for_a_syn_that_netfilter_dropped_is_a_reject_in_either_order() {
         let mut first = Stream::new();
         first.connect().drop(SYN, "NETFILTER_DROP", POD).reset_received(TcpState::SynSent, 0);
-        assert_eq!(first.labels(), ["firewall_reject"]);
+        assert_eq!(first.causes(), ["firewall_reject"]);
         let mut second = Stream::new();
         second.connect().reset_received(TcpState::SynSent, 0).drop(SYN, "NETFILTER_DROP", POD);
-        assert_eq!(second.labels(), ["firewall_reject"]);
+        assert_eq!(second.causes(), ["firewall_reject"]);
     }
 
     #[test]
     fn port_unreachable_decides_alone_and_host_unreachable_does_not() {
-        assert_eq!(Stream::new().connect().icmp(3, 3).labels(), ["firewall_reject"]);
-        assert_eq!(Stream::new().connect().icmp(3, 1).gives_up().labels(), ["route_unreachable"]);
+        assert_eq!(Stream::new().connect().icmp(3, 3).causes(), ["firewall_reject"]);
+        assert_eq!(Stream::new().connect().icmp(3, 1).gives_up().causes(), ["route_unreachable"]);
     }
 
     #[test]
@@ -40,12 +40,12 @@ mod tests {
         let mut reset = Stream::new();
         reset.connect().established().drop(TcpFlags(0x18), "NETFILTER_DROP", POD);
         reset.reset_received(TcpState::Established, 0).state(TcpState::Established, TcpState::Close, 104, (100, 1, 0));
-        assert_eq!(reset.labels(), ["firewall_reject"]);
+        assert_eq!(reset.causes(), ["firewall_reject"]);
         let mut by_app = Stream::new();
         by_app.connect().established().drop(TcpFlags(0x18), "NETFILTER_DROP", POD).wait_ms(200);
         by_app.reset_received(TcpState::Established, 0).reset_sent(TcpFlags(0), false, Some("app"));
         by_app.state(TcpState::Established, TcpState::Close, 104, (200, 101, 0));
-        assert_eq!(by_app.labels(), ["mid_stream_rst"]);
+        assert_eq!(by_app.causes(), ["mid_stream_rst"]);
     }
 
     #[test]
@@ -57,7 +57,7 @@ mod tests {
             stream.reset_received(TcpState::Established, 0);
             stream.state(TcpState::Established, TcpState::Close, 104, (100, 1, 0)).wait_ms(5).push(Fact::Tick);
             let told = stream.verdicts().pop().expect("a verdict").verdict;
-            (told.label.name(), told.confidence)
+            (told.cause.name(), told.confidence)
         };
         assert_eq!(told("tcp_v4_send_reset"), ("firewall_reject", Confidence::Likely));
         assert_eq!(told("tcp_v6_send_reset"), ("firewall_reject", Confidence::Proven));
@@ -71,7 +71,7 @@ mod tests {
         stream.push(firewall(POD, Vec::new())).wait_ms(20);
         stream.reset_received(TcpState::Established, 0).reset_sent(TcpFlags(0), false, Some("app"));
         stream.state(TcpState::Established, TcpState::Close, 104, (200, 101, 0));
-        assert_eq!(stream.labels(), ["mid_stream_rst"]);
+        assert_eq!(stream.causes(), ["mid_stream_rst"]);
     }
 
     #[test]
@@ -82,7 +82,7 @@ mod tests {
             stream.verdicts().pop().expect("a verdict").verdict
         };
         let nobody = said(vec![rule("INPUT", RuleVerdict::Drop)]);
-        assert_eq!((nobody.label.name(), nobody.confidence), ("firewall_reject", Confidence::Likely));
+        assert_eq!((nobody.cause.name(), nobody.confidence), ("firewall_reject", Confidence::Likely));
         assert!(nobody.summary.starts_with("netfilter in "), "{}", nobody.summary);
         let rule = said(vec![rule("INPUT", RuleVerdict::Reject)]);
         assert_eq!(rule.confidence, Confidence::Proven);

@@ -1,7 +1,7 @@
 //! Any other RST before the connection was established.
 
 use super::super::evidence::{is_at_socket, is_netfilter, of_reset_received, of_reset_sent};
-use super::{Case, Finding, Label, refusal_hook};
+use super::{Case, Finding, Cause, refusal_hook};
 use crate::event::{PacketDrop, TcpState};
 use crate::record::Confidence;
 
@@ -27,7 +27,7 @@ fn by_socket(case: &Case<'_>) -> Option<Finding> {
     let summary =
         format!("{} has a socket for this attempt and answered its SYN with a RST{why}", case.attempt.flow.dst);
     let seen = vec![of_reset_sent(time, reset), of_reset_received(at, received)];
-    Some(Finding::failure(Label::HandshakeRst, seen, summary, Label::HandshakeRst.page().mend.to_owned()))
+    Some(Finding::failure(Cause::HandshakeRst, seen, summary, Cause::HandshakeRst.page().fix.to_owned()))
 }
 
 /// A RST came and nothing on this node made it.
@@ -50,13 +50,13 @@ fn from_outside(case: &Case<'_>) -> Option<Finding> {
             "a middlebox, a user-space stack or another host sent it, or a process that the connection was redirected to (an \
              address translation: a sidecar proxy, a hostPort)"
                 .to_owned(),
-            Label::HandshakeRst.page().mend.to_owned(),
+            Cause::HandshakeRst.page().fix.to_owned(),
         ),
     };
     let summary = format!(
         "the SYN to {dst} was answered with a RST that no netfilter rule and no TCP stack of this node is seen to have made under that address: {who}"
     );
-    let found = Finding::failure(Label::HandshakeRst, vec![of_reset_received(at, received)], summary, remediation);
+    let found = Finding::failure(Cause::HandshakeRst, vec![of_reset_received(at, received)], summary, remediation);
     Some(found.with_confidence(Confidence::Likely).resting_on(RST_AND_DROP_HOOKS))
 }
 
@@ -77,8 +77,8 @@ mod tests {
 
     #[test]
     fn a_rst_that_nothing_on_this_node_made() {
-        let labels = Stream::new().connect().reset_received(TcpState::SynSent, 0).labels();
-        assert_eq!(labels, ["handshake_rst"]);
+        let causes = Stream::new().connect().reset_received(TcpState::SynSent, 0).causes();
+        assert_eq!(causes, ["handshake_rst"]);
     }
 
     #[test]
@@ -86,7 +86,7 @@ mod tests {
         let mut stream = Stream::new();
         stream.connect().lost(3).reset_received(TcpState::SynSent, 0);
         let verdicts = stream.verdicts();
-        assert_eq!(stream.labels(), ["unexplained"]);
+        assert_eq!(stream.causes(), ["unexplained"]);
         assert_eq!(verdicts[0].verdict.lost_events, 3);
     }
 
@@ -109,7 +109,7 @@ mod tests {
             missing.iter().for_each(|hook| _ = stream.missing(hook));
             fill(stream.connect());
             let told = stream.reset_received(TcpState::SynSent, 0).gives_up().verdicts().remove(0).verdict;
-            (told.label.name(), told.confidence)
+            (told.cause.name(), told.confidence)
         };
         let nameless = |stream: &mut Stream| _ = stream.drop_with(SYN, POD, |_| ());
         assert_eq!(told(&["tcp_v4_send_reset"], |_| ()), ("handshake_rst", Confidence::Likely));

@@ -4,7 +4,7 @@ use serde_json::json;
 
 use super::super::evidence::{evidence, of_outcome, of_state};
 use super::slow_response::{asked_late, taken_and_silent};
-use super::{Case, Finding, Label, ms};
+use super::{Case, Finding, Cause, ms};
 use crate::enrich;
 use crate::event::{Answer, AnswerKind, ProbeSays};
 use crate::record::Confidence;
@@ -34,8 +34,8 @@ fn asked_too_late(case: &Case<'_>) -> Option<Finding> {
     let seen =
         evidence("inet_sock_set_state", ended, says, json!({ "quiet_ms": ended.saturating_sub(asked) / 1_000_000 }));
     let state = of_state(ended, attempt.last.as_ref()?);
-    let mend = Label::KubeletDelayed.page().mend.to_owned();
-    let found = Finding::failure(Label::KubeletDelayed, vec![seen, state], summary, mend);
+    let fix = Cause::KubeletDelayed.page().fix.to_owned();
+    let found = Finding::failure(Cause::KubeletDelayed, vec![seen, state], summary, fix);
     Some(found.with_confidence(Confidence::Likely))
 }
 
@@ -71,7 +71,7 @@ fn unread(case: &Case<'_>) -> Option<Finding> {
     );
     let state = case.attempt.last.as_ref().map(|state| of_state(closed, state));
     let seen = arrived.into_iter().chain(state).chain([of_outcome(said)]).collect();
-    let found = Finding::failure(Label::KubeletDelayed, seen, summary, Label::KubeletDelayed.page().mend.to_owned());
+    let found = Finding::failure(Cause::KubeletDelayed, seen, summary, Cause::KubeletDelayed.page().fix.to_owned());
     Some(found.with_confidence(confidence))
 }
 
@@ -92,11 +92,11 @@ mod tests {
     use crate::record::Confidence;
     use crate::testing::Stream;
 
-    fn labels(answer_after_ms: u64, says: ProbeSays) -> Vec<&'static str> {
+    fn causes(answer_after_ms: u64, says: ProbeSays) -> Vec<&'static str> {
         let mut stream = Stream::new();
         stream.http_readiness().connect().established().wait_ms(answer_after_ms).answer(AnswerKind::Http, Some(200));
         stream.wait_ms(3000).state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 200)).kubelet(says);
-        stream.labels()
+        stream.causes()
     }
 
     /// The pod is gone when the FIN comes.
@@ -106,7 +106,7 @@ mod tests {
         stream.http_readiness().connect().established().wait_ms(1001);
         stream.state_quiet((TcpState::Established, TcpState::FinWait1), (100, 101, 0), 100_000_000);
         stream.wait_ms(200).sent_again(0, false).wait_ms(10).push(Fact::Tick);
-        assert_eq!(stream.labels(), ["kubelet_delayed"]);
+        assert_eq!(stream.causes(), ["kubelet_delayed"]);
     }
 
     /// kubernetes#89898: reached at once, and asked 100 ms before the end of its second.
@@ -122,7 +122,7 @@ mod tests {
             stream.connect().established().wait_ms(1001);
             let end = (TcpState::Established, TcpState::FinWait1);
             let verdict = stream.state_quiet(end, (100, 101, 0), quiet_ms * 1_000_000).verdicts().remove(0).verdict;
-            (verdict.label.name(), verdict.confidence)
+            (verdict.cause.name(), verdict.confidence)
         };
         assert_eq!(told(false, 100), ("kubelet_delayed", Confidence::Likely));
         assert_eq!(told(true, 100), ("kubelet_delayed", Confidence::Likely));
@@ -140,7 +140,7 @@ mod tests {
             }
             stream.wait_ms(seconds * 1000 - 800);
             let end = (TcpState::Established, TcpState::FinWait1);
-            stream.state_quiet(end, (100, 101, 0), 200_000_000).labels()
+            stream.state_quiet(end, (100, 101, 0), 200_000_000).causes()
         };
         assert_eq!(told(true, 1), ["slow_response"], "it was sent at once, and again");
         assert_eq!(told(false, 1), ["kubelet_delayed"]);
@@ -149,7 +149,7 @@ mod tests {
 
     #[test]
     fn an_answer_in_time_that_was_not_read() {
-        assert_eq!(labels(10, ProbeSays::Timeout), ["kubelet_delayed"]);
+        assert_eq!(causes(10, ProbeSays::Timeout), ["kubelet_delayed"]);
     }
 
     #[test]
@@ -163,7 +163,7 @@ mod tests {
             };
             stream.connect().established().wait_ms(10).answer(kind, status).wait_ms(1990);
             stream.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 200)).kubelet(ProbeSays::Timeout);
-            stream.labels()
+            stream.causes()
         };
         assert_eq!(told(true, AnswerKind::Tls, None), ["slow_response"], "a ServerHello");
         assert_eq!(told(false, AnswerKind::Http, Some(302)), ["unexplained"], "a redirect, which was followed");
@@ -176,7 +176,7 @@ mod tests {
             let mut stream = Stream::new();
             stream.http_readiness().connect().established().wait_ms(ms);
             stream.state(TcpState::CloseWait, TcpState::Close, 0, (100, 101, 201)).kubelet(ProbeSays::Timeout);
-            stream.labels()
+            stream.causes()
         };
         assert_eq!(closed_after(1700), ["kubelet_delayed"]);
         assert_eq!(closed_after(1001), ["unexplained"], "in time: the answer may have come in parts");
@@ -184,8 +184,8 @@ mod tests {
 
     #[test]
     fn an_answer_that_was_late_or_did_not_end() {
-        assert_eq!(labels(1500, ProbeSays::Timeout), ["unexplained"], "after the timeout");
-        assert_eq!(labels(998, ProbeSays::Timeout), ["unexplained"], "the kubelet's clock may say after it");
-        assert_eq!(labels(10, ProbeSays::TimeoutInBody), ["slow_response"], "it did not end");
+        assert_eq!(causes(1500, ProbeSays::Timeout), ["unexplained"], "after the timeout");
+        assert_eq!(causes(998, ProbeSays::Timeout), ["unexplained"], "the kubelet's clock may say after it");
+        assert_eq!(causes(10, ProbeSays::TimeoutInBody), ["slow_response"], "it did not end");
     }
 }

@@ -1,7 +1,7 @@
 //! `lo` of the attempt's namespace is down and its route goes over it.
 
 use super::super::evidence::{evidence, of_drop};
-use super::{Case, Finding, Label, enter, in_namespace, is_unanswered};
+use super::{Case, Finding, Cause, enter, in_namespace, is_unanswered};
 use crate::classify::{culprit, culprit_of};
 use crate::event::Netns;
 use crate::record::{Confidence, Culprit, Evidence};
@@ -56,10 +56,10 @@ fn finding(case: &Case<'_>, netns: Netns, first: Evidence, confidence: Confidenc
         in_namespace(case, Some(netns)),
         case.attempt.flow.dst
     );
-    let blame = change.zip(culprit.as_ref()).map(|((_, change), culprit)| culprit::mend(case.node, change, culprit));
+    let blame = change.zip(culprit.as_ref()).map(|((_, change), culprit)| culprit::fix(case.node, change, culprit));
     let remediation =
         format!("{}ip link set {} up{}", enter(case, Some(netns)), shell::link(&lo), blame.unwrap_or_default());
-    let found = Finding::failure(Label::LoopbackDown, seen, summary, remediation)
+    let found = Finding::failure(Cause::LoopbackDown, seen, summary, remediation)
         .with_confidence(confidence)
         .with_culprit(culprit)
         .until_answered();
@@ -85,7 +85,7 @@ mod tests {
         let mut stream = Stream::to("10.88.0.1:10256");
         stream.links(false, &["10.88.0.1"]).connect().drop_on(SYN, "QDISC_DROP", NODE, lo(false));
         let verdict = &stream.verdicts()[0].verdict;
-        assert_eq!((verdict.label.name(), verdict.confidence), ("loopback_down", Confidence::Proven));
+        assert_eq!((verdict.cause.name(), verdict.confidence), ("loopback_down", Confidence::Proven));
     }
 
     #[test]
@@ -108,10 +108,10 @@ mod tests {
     fn lo_up_or_in_another_namespace_is_not_it() {
         let mut up = Stream::new();
         up.connect().drop_on(SYN, "QDISC_DROP", NODE, lo(true)).gives_up();
-        assert_eq!(up.labels(), ["unexplained"]);
+        assert_eq!(up.causes(), ["unexplained"]);
         let mut pod = Stream::new();
         pod.connect().drop_on(SYN, "QDISC_DROP", POD, lo(false)).gives_up();
-        assert_eq!(pod.labels(), ["unexplained"]);
+        assert_eq!(pod.causes(), ["unexplained"]);
     }
 
     #[test]
@@ -119,6 +119,6 @@ mod tests {
         let mut stream = Stream::to("10.88.0.1:10256");
         stream.links(false, &["10.88.0.1"]).connect().gives_up();
         let verdict = &stream.verdicts()[0].verdict;
-        assert_eq!((verdict.label.name(), verdict.confidence), ("loopback_down", Confidence::Likely));
+        assert_eq!((verdict.cause.name(), verdict.confidence), ("loopback_down", Confidence::Likely));
     }
 }

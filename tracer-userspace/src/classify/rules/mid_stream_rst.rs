@@ -4,7 +4,7 @@ use super::super::evidence::{of_outcome, of_reset_received, of_reset_sent};
 use super::super::kubectl::with_log;
 use super::accept_queue_overflow::{full, make_room, seen as of_listener};
 use super::probe_misconfigured::is_unanswered_grpc;
-use super::{Case, Finding, Label, ms, refusal_hook};
+use super::{Case, Finding, Cause, ms, refusal_hook};
 use crate::correlate::attempt::End;
 use crate::enrich;
 use crate::event::{Listen, ProbeSays, ResetSent, TcpState};
@@ -50,11 +50,11 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
         attempt.established.map(|established| format!(" {}", ms(at.saturating_sub(established)))).unwrap_or_default(),
         if partial { "in the middle of its answer" } else { "before any answer" }
     );
-    let unseen = if deaf { Mend::Stack } else { Mend::Outside };
-    let mend = sent.map_or(unseen, |(time, reset)| mend_of(case, time, reset));
-    let words = words(case, mend, sent.map(|(_, reset)| reset));
-    let words = if mend == Mend::Outside { words } else { with_log(case, words) };
-    let found = Finding::failure(Label::MidStreamRst, seen, summary, words);
+    let unseen = if deaf { Fix::Stack } else { Fix::Outside };
+    let fix = sent.map_or(unseen, |(time, reset)| fix_of(case, time, reset));
+    let words = words(case, fix, sent.map(|(_, reset)| reset));
+    let words = if fix == Fix::Outside { words } else { with_log(case, words) };
+    let found = Finding::failure(Cause::MidStreamRst, seen, summary, words);
     let found = if partial && !cut { found.with_confidence(Confidence::Likely) } else { found };
     let found = found.with_culprit(sent.and_then(|(time, reset)| culprit(case, time, reset)));
     Some(if deaf { Finding { rests_on: refusal_hook(attempt.flow.dst), ..found } } else { found })
@@ -69,7 +69,7 @@ pub(super) fn is_close(case: &Case<'_>) -> bool {
         return true;
     }
     let sent = attempt.resets_sent().find(|(_, r)| r.flow.src == attempt.flow.dst);
-    sent.is_some_and(|(time, reset)| matches!(mend_of(case, time, reset), Mend::Unread | Mend::Process))
+    sent.is_some_and(|(time, reset)| matches!(fix_of(case, time, reset), Fix::Unread | Fix::Process))
 }
 
 const NOT_SEEN: &str = "no stack of this node was seen to send it under that address (a proxy behind an address translation, or somebody on the way, did)";
@@ -148,7 +148,7 @@ fn manner(reset: &ResetSent) -> String {
 
 /// What is to be looked at, by what was seen of the sender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Mend {
+enum Fix {
     /// It is not on this node, or behind an address translation.
     Outside,
     /// Its listener ended.
@@ -165,28 +165,28 @@ enum Mend {
     Stack,
 }
 
-fn mend_of(case: &Case<'_>, time: u64, reset: &ResetSent) -> Mend {
+fn fix_of(case: &Case<'_>, time: u64, reset: &ResetSent) -> Fix {
     match reset.reason.as_deref() {
-        _ if is_without_room(reset) => Mend::Room,
-        _ if reset.actor.is_none() => Mend::Stack,
-        _ if with_listener(case, time, reset) => Mend::Ended,
-        Some("TCP_ABORT_ON_CLOSE") => Mend::Unread,
-        Some("TCP_STATE" | "TCP_ABORT_ON_LINGER") => Mend::Linger,
-        _ => Mend::Process,
+        _ if is_without_room(reset) => Fix::Room,
+        _ if reset.actor.is_none() => Fix::Stack,
+        _ if with_listener(case, time, reset) => Fix::Ended,
+        Some("TCP_ABORT_ON_CLOSE") => Fix::Unread,
+        Some("TCP_STATE" | "TCP_ABORT_ON_LINGER") => Fix::Linger,
+        _ => Fix::Process,
     }
 }
 
-fn words(case: &Case<'_>, mend: Mend, reset: Option<&ResetSent>) -> String {
+fn words(case: &Case<'_>, fix: Fix, reset: Option<&ResetSent>) -> String {
     let who = reset.and_then(|reset| reset.actor.as_ref());
     let who = who.map_or_else(|| "the target".to_owned(), |actor| format!("{} (pid {})", actor.comm, actor.pid));
-    match mend {
-        Mend::Outside => "look at the proxy, load balancer or address translation on the way to the target, and at the process behind it".to_owned(),
-        Mend::Ended => format!("see why {who} ended: its log at that moment, and how the container's run ended (kubectl describe pod)"),
-        Mend::Unread => format!("see why {who} closes connections without having read what was sent: a handler that gives up early, a limit, or its end"),
-        Mend::Linger => format!("see why {who} closes this connection with SO_LINGER 0, by which TCP gives up at once and what was not sent is lost: let it close in order, after its answer"),
-        Mend::Process => format!("see why {who} closed the connection at that moment: with unread data, with SO_LINGER 0, or because it ended; this kernel does not tell which"),
-        Mend::Room => make_room(case, reset.and_then(|reset| reset.netns)),
-        Mend::Stack => "see what became of the target's end of the connection: its process ended or closed it before, or packets of another connection came in between (an address translation)".to_owned(),
+    match fix {
+        Fix::Outside => "look at the proxy, load balancer or address translation on the way to the target, and at the process behind it".to_owned(),
+        Fix::Ended => format!("see why {who} ended: its log at that moment, and how the container's run ended (kubectl describe pod)"),
+        Fix::Unread => format!("see why {who} closes connections without having read what was sent: a handler that gives up early, a limit, or its end"),
+        Fix::Linger => format!("see why {who} closes this connection with SO_LINGER 0, by which TCP gives up at once and what was not sent is lost: let it close in order, after its answer"),
+        Fix::Process => format!("see why {who} closed the connection at that moment: with unread data, with SO_LINGER 0, or because it ended; this kernel does not tell which"),
+        Fix::Room => make_room(case, reset.and_then(|reset| reset.netns)),
+        Fix::Stack => "see what became of the target's end of the connection: its process ended or closed it before, or packets of another connection came in between (an address translation)".to_owned(),
     }
 }
 
@@ -222,7 +222,7 @@ mod tests {
             Some("app"),
         );
         let verdicts = stream.verdicts();
-        assert_eq!(stream.labels(), ["mid_stream_rst"]);
+        assert_eq!(stream.causes(), ["mid_stream_rst"]);
         assert_eq!(verdicts[0].culprit.as_ref().map(|c| c.comm.as_str()), Some("app"));
     }
 
@@ -232,13 +232,13 @@ mod tests {
         let mut stream = Stream::new();
         stream.connect().reset_received(TcpState::Established, 0).reset_sent(TcpFlags(0), false, Some("app"));
         let verdicts = stream.verdicts();
-        assert_eq!(stream.labels(), ["mid_stream_rst"]);
+        assert_eq!(stream.causes(), ["mid_stream_rst"]);
         let summary = &verdicts[0].verdict.summary;
         assert!(summary.contains("reset the connection after it was established"), "{summary}");
     }
 
     #[test]
-    fn the_mend_is_of_what_was_seen() {
+    fn the_fix_is_of_what_was_seen() {
         let told = |reason: Option<&str>, actor: Option<&str>| {
             let mut stream = Stream::new();
             stream.connect().established().reset_received(TcpState::Established, 0);
@@ -249,9 +249,9 @@ mod tests {
             let verdict = stream.verdicts().remove(0).verdict;
             (verdict.summary, verdict.remediation)
         };
-        let (summary, mend) = told(Some("TCP_ABORT_ON_LINGER"), Some("app"));
+        let (summary, fix) = told(Some("TCP_ABORT_ON_LINGER"), Some("app"));
         assert!(summary.contains("closed it with SO_LINGER 0"), "{summary}");
-        assert!(mend.contains("SO_LINGER 0") && !mend.contains("read") && !mend.contains("killed"), "{mend}");
+        assert!(fix.contains("SO_LINGER 0") && !fix.contains("read") && !fix.contains("killed"), "{fix}");
         let (_, unread) = told(Some("TCP_ABORT_ON_CLOSE"), Some("app"));
         assert!(unread.contains("without having read") && !unread.contains("LINGER"), "{unread}");
         assert!(told(None, Some("app")).1.contains("does not tell which"));
@@ -273,7 +273,7 @@ mod tests {
             if let Some(Fact::ResetSent(reset)) = stream.observations.last_mut().map(|it| &mut it.fact) {
                 reset.reason = reason.map(str::to_owned);
             }
-            assert_eq!(stream.labels(), ["mid_stream_rst"]);
+            assert_eq!(stream.causes(), ["mid_stream_rst"]);
             stream.verdicts().remove(0).verdict
         };
         let (setting, room) = ("net.ipv4.tcp_abort_on_overflow is 1", "raise its listen backlog");
@@ -311,7 +311,7 @@ mod tests {
         let mut stream = Stream::new();
         stream.connect().established().reset_received(TcpState::Established, 200);
         stream.state(TcpState::Established, TcpState::Close, 104, (100, 101, 200));
-        assert!(stream.labels().is_empty());
+        assert!(stream.causes().is_empty());
     }
 
     /// The head in one segment, and a RST while the prober waits for the body.
@@ -325,7 +325,7 @@ mod tests {
             stream.state(TcpState::Established, TcpState::Close, 104, (100, 101, 80));
             stream.reset_sent(TcpFlags(0), false, Some("app")).wait_ms(5).push(Fact::Tick);
             let first = stream.verdicts().into_iter().next().map(|it| it.verdict);
-            first.map(|it| (it.label.name(), it.confidence, it.summary.contains("in the middle of its answer")))
+            first.map(|it| (it.cause.name(), it.confidence, it.summary.contains("in the middle of its answer")))
         };
         assert_eq!(decided(50, Some(80), 200), Some(("mid_stream_rst", Confidence::Proven, true)));
         assert_eq!(decided(0, Some(80), 200), None, "right after a whole answer");
@@ -344,9 +344,9 @@ mod tests {
             stream.state(TcpState::Established, TcpState::Close, 104, (0, 1, 0)).wait_ms(1);
             stream
         };
-        assert!(reset(Stream::tcp_readiness).push(Fact::Tick).labels().is_empty());
-        assert_eq!(reset(Stream::tcp_readiness).kubelet(ProbeSays::Network).labels(), ["mid_stream_rst"]);
-        assert_eq!(reset(Stream::http_readiness).push(Fact::Tick).labels(), ["mid_stream_rst"], "before its request");
+        assert!(reset(Stream::tcp_readiness).push(Fact::Tick).causes().is_empty());
+        assert_eq!(reset(Stream::tcp_readiness).kubelet(ProbeSays::Network).causes(), ["mid_stream_rst"]);
+        assert_eq!(reset(Stream::http_readiness).push(Fact::Tick).causes(), ["mid_stream_rst"], "before its request");
     }
 
     #[test]
@@ -375,7 +375,7 @@ mod tests {
         stream.reset_received(TcpState::Established, 0);
         stream.state(TcpState::Established, TcpState::Close, 104, (0, 1, 0));
         stream.again(9).connect().established().state(TcpState::Established, TcpState::FinWait1, 0, (0, 1, 0));
-        assert_eq!(stream.wait_ms(1).kubelet(ProbeSays::Network).labels(), ["mid_stream_rst"]);
+        assert_eq!(stream.wait_ms(1).kubelet(ProbeSays::Network).causes(), ["mid_stream_rst"]);
     }
 
     #[test]
@@ -387,7 +387,7 @@ mod tests {
             .wait_ms(1)
             .kubelet(ProbeSays::Network);
         let verdicts = stream.verdicts();
-        assert_eq!(stream.labels(), ["mid_stream_rst"]);
+        assert_eq!(stream.causes(), ["mid_stream_rst"]);
         assert!(verdicts[0].verdict.summary.contains("in the middle of its answer"), "{}", verdicts[0].verdict.summary);
     }
 

@@ -5,7 +5,7 @@ use serde_json::json;
 
 use super::super::evidence::{evidence, netfilter_hook, of_drop, plain};
 use super::super::netfilter::dropped;
-use super::{Case, Finding, Label, enter, icmp_hook, in_namespace};
+use super::{Case, Finding, Cause, enter, icmp_hook, in_namespace};
 use crate::event::PacketDrop;
 use crate::record::{Confidence, Status};
 use crate::shell;
@@ -41,7 +41,7 @@ fn not_forwarded(case: &Case<'_>) -> Option<Finding> {
         quoted(case, drop)
     );
     let found =
-        Finding::failure(Label::MissingNodePrerequisite, vec![of_drop(time, drop)], summary, forward(case, drop));
+        Finding::failure(Cause::MissingNodePrerequisite, vec![of_drop(time, drop)], summary, forward(case, drop));
     Some(match reason {
         Reason::Kernel => found,
         Reason::Function => found.with_confidence(Confidence::Likely).resting_on(icmp_hook(drop.flow.dst)),
@@ -127,8 +127,8 @@ fn by_base_policy(case: &Case<'_>) -> Option<Finding> {
     })?;
     let says = format!("doctor, base_policy: {}", found.observed);
     let seen = evidence("doctor", time, says.clone(), json!({ "check": found.check, "status": found.status }));
-    let mend = found.remediation.clone().unwrap_or_else(|| Label::MissingNodePrerequisite.page().mend.to_owned());
-    Some(Finding::failure(Label::MissingNodePrerequisite, vec![seen], says, mend).with_confidence(Confidence::Likely))
+    let fix = found.remediation.clone().unwrap_or_else(|| Cause::MissingNodePrerequisite.page().fix.to_owned());
+    Some(Finding::failure(Cause::MissingNodePrerequisite, vec![seen], says, fix).with_confidence(Confidence::Likely))
 }
 
 #[cfg(test)]
@@ -136,13 +136,13 @@ mod tests {
     use std::collections::BTreeMap;
 
     use crate::event::{Fact, Findings, Links, Netns, NodeSettings, RuleVerdict, TcpState};
-    use crate::record::{Confidence, FindingBody, Label, Status, Verdict};
+    use crate::record::{Confidence, FindingBody, Cause, Status, Verdict};
     use crate::testing::{NODE, POD, SYN, Stream, firewall, rule};
 
     #[test]
     fn the_kernel_s_own_reason_decides() {
         let mut stream = Stream::new();
-        assert_eq!(stream.connect().drop(SYN, "IP_INADDRERRORS", NODE).labels(), ["missing_node_prerequisite"]);
+        assert_eq!(stream.connect().drop(SYN, "IP_INADDRERRORS", NODE).causes(), ["missing_node_prerequisite"]);
         let verdict = &stream.verdicts()[0].verdict;
         assert_eq!(verdict.confidence, Confidence::Proven);
         assert!(verdict.remediation.starts_with("sysctl -w net.ipv4.ip_forward=1"), "{}", verdict.remediation);
@@ -166,17 +166,17 @@ mod tests {
     fn forwarding_of_ipv6_is_not_to_cost_the_default_route() {
         let mut stream = Stream::to("[fd00::2]:8080");
         stream.connect().drop(SYN, "IP_INADDRERRORS", NODE);
-        let mend = stream.verdicts().remove(0).verdict.remediation;
-        let (before, after) = mend.split_once("; then: ").expect("an order");
-        assert!(before.contains("sysctl -w net.ipv6.conf.LINK.accept_ra=2"), "{mend}");
-        assert!(after.starts_with("sysctl -w net.ipv6.conf.all.forwarding=1"), "{mend}");
+        let fix = stream.verdicts().remove(0).verdict.remediation;
+        let (before, after) = fix.split_once("; then: ").expect("an order");
+        assert!(before.contains("sysctl -w net.ipv6.conf.LINK.accept_ra=2"), "{fix}");
+        assert!(after.starts_with("sysctl -w net.ipv6.conf.all.forwarding=1"), "{fix}");
     }
 
     #[test]
     fn a_packet_that_somebody_answers_was_not_needed() {
         let mut stream = Stream::new();
         stream.connect().drop(SYN, "IP_INADDRERRORS", NODE).reset_received(TcpState::SynSent, 0).gives_up();
-        assert_eq!(stream.labels(), ["handshake_rst"]);
+        assert_eq!(stream.causes(), ["handshake_rst"]);
     }
 
     /// An inode number is used again: what was a prober's namespace once is a pod's now.
@@ -188,21 +188,21 @@ mod tests {
             .links(true, &["10.88.0.1"])
             .netns_made(POD);
         stream.connect().drop(SYN, "IP_INADDRERRORS", POD).gives_up();
-        assert_eq!(stream.labels(), ["unexplained"]);
+        assert_eq!(stream.causes(), ["unexplained"]);
     }
 
     #[test]
     fn a_pod_need_not_forward() {
         let mut stream = Stream::new();
         stream.connect().drop(SYN, "IP_INADDRERRORS", POD).gives_up();
-        assert_eq!(stream.labels(), ["unexplained"]);
+        assert_eq!(stream.causes(), ["unexplained"]);
     }
 
     #[test]
     fn a_packet_without_a_route_is_the_route_s() {
         let mut stream = Stream::new();
         stream.connect().drop(SYN, "IP_INNOROUTES", NODE).icmp(3, 1).gives_up();
-        assert_eq!(stream.labels(), ["route_unreachable"]);
+        assert_eq!(stream.causes(), ["route_unreachable"]);
     }
 
     /// 5.10.
@@ -213,7 +213,7 @@ mod tests {
             stream.icmp(3, 1);
         }
         stream.wait_ms(5).push(Fact::Tick);
-        (stream.labels(), stream.verdicts()[0].verdict.confidence)
+        (stream.causes(), stream.verdicts()[0].verdict.confidence)
     }
 
     #[test]
@@ -232,13 +232,13 @@ mod tests {
             stream.missing("icmp_send").push(Fact::NodeSettings(settings)).connect();
             stream.drop_with(SYN, NODE, |drop| drop.location = Some("ip_error".into()));
             let told = stream.gives_up().verdicts().remove(0).verdict;
-            (told.label, told.confidence)
+            (told.cause, told.confidence)
         };
-        assert_eq!(told("0"), (Label::MissingNodePrerequisite, Confidence::Possible));
+        assert_eq!(told("0"), (Cause::MissingNodePrerequisite, Confidence::Possible));
         let mut v6 = Stream::to("[fd00::2]:8080");
         v6.missing("icmp6_send").connect().drop_with(SYN, NODE, |drop| drop.location = Some("ip6_forward".into()));
-        assert_eq!(v6.gives_up().labels(), ["missing_node_prerequisite"]);
-        assert_eq!(told("1").0, Label::Unexplained);
+        assert_eq!(v6.gives_up().causes(), ["missing_node_prerequisite"]);
+        assert_eq!(told("1").0, Cause::Unexplained);
     }
 
     /// Early demux found a socket (amazon-vpc-cni-k8s#1269), or a blackhole took it.
@@ -251,15 +251,15 @@ mod tests {
             stream.push(Fact::NodeSettings(settings)).connect();
             stream.drop_with(SYN, NODE, |drop| drop.location = Some(place.to_owned()));
             let told = stream.gives_up().verdicts().remove(0).verdict;
-            (told.label, told.confidence)
+            (told.cause, told.confidence)
         };
         let v6 = ("[fd00::2]:8080", "ip6_forward", "net.ipv6.conf.all.forwarding");
         let v4 = ("10.88.0.2:8080", "ip_error", "net.ipv4.ip_forward");
         for (dst, place, setting) in [v6, v4] {
             let of = |value| told(dst, place, setting, value);
-            assert_eq!(of(Some("1")).0, Label::Unexplained);
-            assert_eq!(of(Some("0")), (Label::MissingNodePrerequisite, Confidence::Likely));
-            assert_eq!(of(None), (Label::MissingNodePrerequisite, Confidence::Likely), "not read");
+            assert_eq!(of(Some("1")).0, Cause::Unexplained);
+            assert_eq!(of(Some("0")), (Cause::MissingNodePrerequisite, Confidence::Likely));
+            assert_eq!(of(None), (Cause::MissingNodePrerequisite, Confidence::Likely), "not read");
         }
     }
 
@@ -283,14 +283,14 @@ mod tests {
         dropped_at_input(&mut stream, NODE);
         let dropping = crate::event::FirewallRule { policy, ..rule("INPUT", RuleVerdict::Drop) };
         stream.push(firewall(NODE, vec![dropping])).wait_ms(5).push(Fact::Tick);
-        assert_eq!(stream.labels(), ["firewall_drop"]);
+        assert_eq!(stream.causes(), ["firewall_drop"]);
         stream.verdicts().remove(0).verdict
     }
 
     #[test]
     fn a_policy_that_doctor_found_is_said_beside_the_drop() {
         let also = |hook, policy| said(hook, policy).also;
-        assert_eq!(also("INPUT", true), [Label::MissingNodePrerequisite]);
+        assert_eq!(also("INPUT", true), [Cause::MissingNodePrerequisite]);
         assert!(also("FORWARD", true).is_empty(), "another hook's");
         assert!(also("INPUT", false).is_empty(), "a rule's, not the policy's");
         let rows = said("INPUT", true).evidence;

@@ -1,4 +1,4 @@
-//! One file for each label.
+//! One file for each cause.
 
 pub(super) mod accept_queue_overflow;
 pub(super) mod app_status_failure;
@@ -39,4 +39,4 @@ use super::case::{
 };
 use super::finding::Finding;
 use super::phrases::{by_subject, dialler, enter, in_namespace, ms, of_namespace};
-use crate::record::Label;
+use crate::record::Cause;

@@ -1,7 +1,7 @@
 //! Full-size segments do not get through.
 
 use super::super::evidence::{evidence, of_drop, of_icmp, of_state};
-use super::{Case, Finding, Label, leads_out};
+use super::{Case, Finding, Cause, leads_out};
 use crate::event::{Flow, Icmp, PacketDrop, Retransmit};
 use crate::record::{Confidence, Evidence};
 use serde_json::json;
@@ -69,7 +69,7 @@ fn finding(case: &Case<'_>, seen: Vec<Evidence>, what: &str) -> Finding {
         dst.ip(),
         dst.ip()
     );
-    Finding::failure(Label::MtuBlackhole, seen, summary, remediation)
+    Finding::failure(Cause::MtuBlackhole, seen, summary, remediation)
 }
 
 #[cfg(test)]
@@ -83,7 +83,7 @@ mod tests {
 
     fn closes(stream: &mut Stream, bytes: (u64, u64, u64)) -> Vec<&'static str> {
         stream.wait_ms(1000).state(TcpState::Established, TcpState::FinWait1, 0, bytes);
-        stream.labels()
+        stream.causes()
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use serde_json::json;
 
 use super::super::evidence::{evidence, of_drop};
-use super::{Case, Finding, Label, enter, in_handshake, in_namespace, inspected, is_of_handshake, silent};
+use super::{Case, Finding, Cause, enter, in_handshake, in_namespace, inspected, is_of_handshake, silent};
 use crate::event::{Inspection, LinkState, NeighbourState, Netns, PacketDrop};
 use crate::record::Confidence;
 
@@ -37,8 +37,8 @@ fn dropped(case: &Case<'_>) -> Option<Finding> {
     };
     let over = drop.device.as_ref().zip(drop.netns).map(|(device, netns)| overlap(case, netns, device.ifindex, next));
     let summary = summary + &over.unwrap_or_default();
-    let remediation = mend(next, why, &enter(case, drop.netns));
-    let found = Finding::failure(Label::NeighbourFailure, vec![of_drop(time, drop)], summary, remediation);
+    let remediation = fix(next, why, &enter(case, drop.netns));
+    let found = Finding::failure(Cause::NeighbourFailure, vec![of_drop(time, drop)], summary, remediation);
     Some(if may_be_its_link(case, drop, why) { by_its_link(found) } else { found }.until_answered())
 }
 
@@ -86,10 +86,10 @@ fn unresolved(case: &Case<'_>) -> Option<Finding> {
         overlap(case, seen.from, entry.ifindex, entry.addr)
     );
     let found = Finding::failure(
-        Label::NeighbourFailure,
+        Cause::NeighbourFailure,
         vec![evidence("rtnetlink", time, says, fields)],
         summary,
-        mend(entry.addr, why, ""),
+        fix(entry.addr, why, ""),
     );
     Some(found.with_confidence(Confidence::Likely).resting_on(&["kfree_skb"]))
 }
@@ -128,14 +128,14 @@ fn overlap(case: &Case<'_>, netns: Netns, ifindex: u32, target: IpAddr) -> Strin
 }
 
 /// The route first: who does not answer may be behind another link.
-fn mend(target: IpAddr, why: Why, enter: &str) -> String {
+fn fix(target: IpAddr, why: Why, enter: &str) -> String {
     let family = if target.is_ipv4() { "ipv4" } else { "ipv6" };
     match why {
         Why::NoAnswer => {
             let look = format!("ip route get {target}; ip neigh show {target}");
             let look = if enter.is_empty() { look } else { format!("{enter}sh -c '{look}'") };
             format!(
-                "{look}: does the route lead over the link that the address is behind? If not, mend the route, or the subnets that overlap; if so, is the pod that had this address gone, or its link? Delete the stale pod or entry"
+                "{look}: does the route lead over the link that the address is behind? If not, fix the route, or the subnets that overlap; if so, is the pod that had this address gone, or its link? Delete the stale pod or entry"
             )
         }
         Why::TableFull => format!(
@@ -165,7 +165,7 @@ mod tests {
                 stream.inspection(|seen| seen.links = vec![link]);
             }
             let verdict = stream.drop(SYN, "NEIGH_FAILED", NODE).verdicts().remove(0).verdict;
-            assert_eq!(verdict.label.name(), "neighbour_failure");
+            assert_eq!(verdict.cause.name(), "neighbour_failure");
             (verdict.confidence, verdict.summary.contains("was not seen"))
         };
         assert_eq!(told(true, false), (Confidence::Likely, true));
@@ -177,12 +177,12 @@ mod tests {
     fn no_answer_and_a_full_table_are_told_apart() {
         let mut stream = Stream::new();
         stream.connect().drop(SYN, "NEIGH_FAILED", NODE);
-        assert_eq!(stream.labels(), ["neighbour_failure"]);
+        assert_eq!(stream.causes(), ["neighbour_failure"]);
         assert!(stream.verdicts()[0].verdict.summary.contains("nobody answered"));
         let mut full = Stream::new();
         full.connect().drop(SYN_ACK, "NEIGH_CREATEFAIL", POD);
-        let mend = &full.verdicts()[0].verdict.remediation;
-        assert!(mend.starts_with("raise net.ipv4.neigh.default.gc_thresh1, gc_thresh2 and gc_thresh3"), "{mend}");
+        let fix = &full.verdicts()[0].verdict.remediation;
+        assert!(fix.starts_with("raise net.ipv4.neigh.default.gc_thresh1, gc_thresh2 and gc_thresh3"), "{fix}");
     }
 
     /// The pod has no entry for the node: its table is the one to look at.
@@ -239,9 +239,9 @@ mod tests {
     fn an_entry_that_is_asked_for_decides_while_the_attempt_waits() {
         let mut stream = Stream::new();
         stream.connect().wait_ms(200).inspection(|seen| seen.neighbour = Some(crate::testing::neighbour("incomplete")));
-        assert_eq!(stream.labels(), ["neighbour_failure"]);
+        assert_eq!(stream.causes(), ["neighbour_failure"]);
         let mut fine = Stream::new();
         fine.connect().wait_ms(200).inspection(|seen| seen.neighbour = Some(crate::testing::neighbour("reachable")));
-        assert_eq!(fine.gives_up().labels(), ["unexplained"]);
+        assert_eq!(fine.gives_up().causes(), ["unexplained"]);
     }
 }

@@ -4,7 +4,7 @@ use serde_json::json;
 
 use super::super::evidence::{evidence, of_drop, plain};
 use super::super::netfilter::{Stopped, is_missed, stopped};
-use super::{Case, Finding, Label, enter, in_namespace, is_of_handshake};
+use super::{Case, Finding, Cause, enter, in_namespace, is_of_handshake};
 use crate::event::PacketDrop;
 use crate::record::Confidence;
 use crate::shell;
@@ -30,7 +30,7 @@ fn by_chain(case: &Case<'_>) -> Option<Finding> {
     let confidence = if blame.certain().is_some() { Confidence::Proven } else { Confidence::Likely };
     let summary = format!("the network policy of {}{}{}", owner.name, stopped.did(case), stopped.words());
     let remediation = format!("{REMEDIATION}; the rule: {}", stopped.look(case));
-    Some(stopped.finding(case, Label::NetworkPolicyDrop, summary, remediation).with_confidence(confidence))
+    Some(stopped.finding(case, Cause::NetworkPolicyDrop, summary, remediation).with_confidence(confidence))
 }
 
 /// What a pod answers to its own node's probe. A NetworkPolicy lets answers pass, and does not apply to that traffic at all.
@@ -47,7 +47,7 @@ fn of_own_answer(case: &Case<'_>, stopped: &Stopped<'_>, owner: &str) -> Finding
         "{first}the rule that drops it: {}; why it takes the answer ({WHY_ANSWER}) the log of {owner}'s agent on this node may tell",
         stopped.look(case)
     );
-    let found = stopped.finding(case, Label::NetworkPolicyDrop, summary, remediation);
+    let found = stopped.finding(case, Cause::NetworkPolicyDrop, summary, remediation);
     found.with_confidence(Confidence::Likely)
 }
 
@@ -65,7 +65,7 @@ fn by_program(case: &Case<'_>) -> Option<Finding> {
         Some(_) => format!("{FLOWS}; if it is a policy: {REMEDIATION}"),
         None => format!("{monitor}{REMEDIATION}; the program: {look}"),
     };
-    let found = Finding::failure(Label::NetworkPolicyDrop, vec![of_drop(time, drop)], summary, remediation);
+    let found = Finding::failure(Cause::NetworkPolicyDrop, vec![of_drop(time, drop)], summary, remediation);
     let confidence = if own { confidence.min(Confidence::Likely) } else { confidence };
     Some(found.with_confidence(confidence).until_answered())
 }
@@ -169,7 +169,7 @@ fn by_connect(case: &Case<'_>) -> Option<Finding> {
     let seen =
         evidence("sys_exit_connect", decided_at, "connect() failed: EPERM".into(), json!({ "errno": failed.errno }));
     let remediation = format!("{REMEDIATION}; the programs: bpftool cgroup tree");
-    let found = Finding::failure(Label::NetworkPolicyDrop, vec![seen], summary, remediation);
+    let found = Finding::failure(Cause::NetworkPolicyDrop, vec![seen], summary, remediation);
     Some(found.with_confidence(Confidence::Likely))
 }
 
@@ -181,13 +181,13 @@ mod tests {
 
     #[test]
     fn a_chain_of_the_cni_is_a_policy_and_a_chain_named_like_one_is_not() {
-        let labels = |chain| {
+        let causes = |chain| {
             let mut stream = Stream::new();
             stream.connect().drop(SYN, "NETFILTER_DROP", POD).push(firewall(POD, vec![rule(chain, RuleVerdict::Drop)]));
-            stream.wait_ms(5).push(Fact::Tick).labels()
+            stream.wait_ms(5).push(Fact::Tick).causes()
         };
-        assert_eq!(labels("cali-fw-cali1234"), ["network_policy_drop"]);
-        assert_eq!(labels("podpolicy"), ["firewall_drop"]);
+        assert_eq!(causes("cali-fw-cali1234"), ["network_policy_drop"]);
+        assert_eq!(causes("podpolicy"), ["firewall_drop"]);
     }
 
     /// kubernetes#89898, calico#10470: the SYN-ACK of the node's own probe ends in Calico's chains.
@@ -206,7 +206,7 @@ mod tests {
     #[test]
     fn an_answer_to_the_node_s_own_probe_is_no_network_policy_s() {
         let own = answer(When::default(), Tracked::No, |_| {});
-        assert_eq!((own.label.name(), own.confidence), ("network_policy_drop", Confidence::Likely));
+        assert_eq!((own.cause.name(), own.confidence), ("network_policy_drop", Confidence::Likely));
         assert!(
             own.summary.starts_with("a rule of calico in") && own.summary.contains("no NetworkPolicy stops"),
             "{}",
@@ -228,10 +228,10 @@ mod tests {
     #[test]
     fn a_check_of_the_way_back_is_no_policy() {
         let check = answer(When { rpf: true, ..When::default() }, Tracked::No, |_| {});
-        assert_eq!(check.label.name(), "firewall_drop");
+        assert_eq!(check.cause.name(), "firewall_drop");
         assert!(check.summary.starts_with("the reverse-path check of calico in"), "{}", check.summary);
-        let mend = "ip route get 10.88.0.2: it has to lead over cali1234.";
-        assert!(check.remediation.starts_with(mend) && !check.remediation.contains("allow"), "{}", check.remediation);
+        let fix = "ip route get 10.88.0.2: it has to lead over cali1234.";
+        assert!(check.remediation.starts_with(fix) && !check.remediation.contains("allow"), "{}", check.remediation);
     }
 
     /// Calico's rules ask for marks. Before 6.7, and with the legacy ip_tables, what else drops frees packets in the same place.
@@ -244,7 +244,7 @@ mod tests {
                 (drop.reason, drop.location) = (Some("NETFILTER_DROP".into()), Some(place.to_owned()));
             });
             let verdict = stream.push(firewall(POD, vec![deny])).gives_up().verdicts().remove(0).verdict;
-            assert_eq!(verdict.label.name(), "network_policy_drop");
+            assert_eq!(verdict.cause.name(), "network_policy_drop");
             verdict.confidence
         };
         assert_eq!(confidence("nft_do_chain"), Confidence::Proven);
@@ -257,7 +257,7 @@ mod tests {
         let rules = vec![rule("cali-fw-cali1234", RuleVerdict::Drop), rule("mine", RuleVerdict::Drop)];
         stream.connect().drop(SYN, "NETFILTER_DROP", POD).push(firewall(POD, rules)).wait_ms(5).push(Fact::Tick);
         let verdict = &stream.verdicts()[0].verdict;
-        assert_eq!(verdict.label.name(), "firewall_drop");
+        assert_eq!(verdict.cause.name(), "firewall_drop");
         assert!(
             verdict.summary.contains("cali-fw-cali1234") && verdict.summary.contains("mine"),
             "{}",
@@ -269,19 +269,19 @@ mod tests {
     fn a_program_s_drop_is_told_by_its_reason() {
         let mut stream = Stream::new();
         let verdict = stream.connect().drop(SYN, "TC_INGRESS", POD).verdicts().remove(0).verdict;
-        assert_eq!((verdict.label.name(), verdict.confidence), ("network_policy_drop", Confidence::Proven));
+        assert_eq!((verdict.cause.name(), verdict.confidence), ("network_policy_drop", Confidence::Proven));
     }
 
     /// The node has an `eth0`, too.
     #[test]
     fn a_program_in_a_pod_is_looked_for_there() {
-        let mend = |netns| {
+        let fix = |netns| {
             let eth0 = Device { ifindex: 2, name: "eth0".into(), up: true, loopback: false };
             let mut stream = Stream::new();
             stream.links(true, &["10.88.0.1"]).connect().drop_on(SYN, "TC_INGRESS", netns, Some(eth0));
             stream.verdicts().remove(0).verdict.remediation
         };
-        let (pod, node) = (mend(POD), mend(NODE));
+        let (pod, node) = (fix(POD), fix(NODE));
         assert!(
             pod.contains(&format!("nsenter -t $(lsns -no PID {} | head -n1) -n sh -c 'bpftool net; ", POD.0)),
             "{pod}"
@@ -301,7 +301,7 @@ mod tests {
         let mut stream = Stream::to("10.88.0.1:10257");
         stream.links(true, &["10.88.0.1"]).connect();
         let verdict = stream.drop(SYN, "SOCKET_FILTER", NODE).verdicts().remove(0).verdict;
-        assert_eq!((verdict.label.name(), verdict.confidence), ("network_policy_drop", Confidence::Likely));
+        assert_eq!((verdict.cause.name(), verdict.confidence), ("network_policy_drop", Confidence::Likely));
         assert!(verdict.summary.contains("a security module or want of memory in the node's"), "{}", verdict.summary);
         assert!(verdict.remediation.contains("nstat -az TcpExtPFMemallocDrop"), "{}", verdict.remediation);
     }
@@ -311,7 +311,7 @@ mod tests {
     fn a_node_s_probe_of_its_own_pod_may_be_dropped_by_mistake() {
         let mut stream = Stream::new();
         let verdict = stream.http_readiness().connect().drop(SYN, "TC_EGRESS", NODE).verdicts().remove(0).verdict;
-        assert_eq!((verdict.label.name(), verdict.confidence), ("network_policy_drop", Confidence::Likely));
+        assert_eq!((verdict.cause.name(), verdict.confidence), ("network_policy_drop", Confidence::Likely));
         assert!(verdict.summary.contains("a policy, or the dataplane itself"), "{}", verdict.summary);
         assert!(verdict.remediation.starts_with("see the dataplane's own reason"), "{}", verdict.remediation);
         let mut other = Stream::new();
@@ -336,12 +336,12 @@ mod tests {
         };
         for reason in ["OPENVSWITCH:1", "OPENVSWITCH:3"] {
             let verdict = told(reason);
-            assert_eq!((verdict.label.name(), verdict.confidence), ("network_policy_drop", Confidence::Likely));
+            assert_eq!((verdict.cause.name(), verdict.confidence), ("network_policy_drop", Confidence::Likely));
             assert!(verdict.summary.starts_with("Open vSwitch, by its flows,"), "{}", verdict.summary);
             assert!(verdict.remediation.contains("ovs-appctl dpctl/dump-flows"), "{}", verdict.remediation);
         }
         let limit = told("OPENVSWITCH:5");
-        assert_eq!(limit.label.name(), "unexplained");
+        assert_eq!(limit.cause.name(), "unexplained");
         assert!(limit.summary.contains("an error or a limit of Open vSwitch"), "{}", limit.summary);
     }
 
@@ -352,7 +352,7 @@ mod tests {
         stream.connect().drop(SYN, "TC_INGRESS", POD).wait_ms(1000).retransmit(TcpState::SynSent);
         stream.reset_sent(SYN, true, None).reset_received(TcpState::SynSent, 0);
         stream.state(TcpState::SynSent, TcpState::Close, 111, (0, 0, 0));
-        assert_eq!(stream.labels(), ["connection_refused"]);
+        assert_eq!(stream.causes(), ["connection_refused"]);
     }
 
     #[test]
@@ -360,13 +360,13 @@ mod tests {
         let mut stream = Stream::new();
         stream.connect().drop(SYN, "TC_INGRESS", POD).reset_received(TcpState::SynSent, 0);
         stream.state(TcpState::SynSent, TcpState::Close, 111, (0, 0, 0)).wait_ms(5).push(Fact::Tick);
-        assert_eq!(stream.labels(), ["network_policy_drop"]);
+        assert_eq!(stream.causes(), ["network_policy_drop"]);
     }
 
     #[test]
     fn a_dropped_refusal_is_no_dropped_handshake() {
         let mut stream = Stream::new();
         stream.connect().reset_sent(SYN, true, None).drop(TcpFlags(0x14), "TC_INGRESS", NODE).gives_up();
-        assert!(!stream.labels().contains(&"network_policy_drop"), "{:?}", stream.labels());
+        assert!(!stream.causes().contains(&"network_policy_drop"), "{:?}", stream.causes());
     }
 }

@@ -10,7 +10,7 @@ use serde_json::json;
 
 use super::super::evidence::{evidence, is_netfilter, of_drop, of_ipvs, of_reset_sent};
 use super::super::netfilter::stopped;
-use super::{Case, Finding, Label, dialler, enter, in_handshake};
+use super::{Case, Finding, Cause, dialler, enter, in_handshake};
 use crate::event::port_ranges::{NODE_PORTS, merged};
 use crate::event::{NodePort, TcpState, Via};
 use crate::plural::counted;
@@ -105,7 +105,7 @@ fn finding(case: &Case<'_>, port: Option<&NodePort>, mut seen: Vec<Evidence>) ->
         dialler(case.attempt),
         overlap(case)
     );
-    let found = Finding::failure(Label::NodeportEphemeralCollision, seen, summary, remediation(case));
+    let found = Finding::failure(Cause::NodeportEphemeralCollision, seen, summary, remediation(case));
     Finding { decided_at: decided_at.unwrap_or(found.decided_at), ..found }.until_answered()
 }
 
@@ -231,7 +231,7 @@ mod tests {
         let mut stream = Stream::new();
         stream.node_port(ProxyMode::Ipvs, 40000, &["10.88.0.9:80"]).connect().ipvs(SYN_ACK, IpvsOp::Translate);
         let verdict = &stream.verdicts()[0].verdict;
-        assert_eq!((verdict.label.name(), verdict.confidence), ("nodeport_ephemeral_collision", Confidence::Proven));
+        assert_eq!((verdict.cause.name(), verdict.confidence), ("nodeport_ephemeral_collision", Confidence::Proven));
         assert!(verdict.summary.contains("kube-system/dashboard"));
     }
 
@@ -240,14 +240,14 @@ mod tests {
         let mut stream = Stream::new();
         stream.connect().ipvs(SYN, IpvsOp::Translate).established();
         stream.state(TcpState::Established, TcpState::FinWait1, 0, (10, 11, 20));
-        assert!(stream.labels().is_empty());
+        assert!(stream.causes().is_empty());
     }
 
     #[test]
     fn the_same_port_under_iptables_is_harmless() {
         let mut stream = Stream::new();
         stream.node_port(ProxyMode::Iptables, 40000, &[]).connect().gives_up();
-        assert_eq!(stream.labels(), ["unexplained"]);
+        assert_eq!(stream.causes(), ["unexplained"]);
     }
 
     #[test]
@@ -256,7 +256,7 @@ mod tests {
         stream.missing("ip_vs_nat_xmit").missing("ip_vs_leave");
         stream.node_port(ProxyMode::Ipvs, 40000, &["10.88.0.9:80"]).connect().gives_up();
         let verdict = &stream.verdicts()[0].verdict;
-        assert_eq!((verdict.label.name(), verdict.confidence), ("nodeport_ephemeral_collision", Confidence::Possible));
+        assert_eq!((verdict.cause.name(), verdict.confidence), ("nodeport_ephemeral_collision", Confidence::Possible));
     }
 
     #[test]
@@ -265,7 +265,7 @@ mod tests {
             let mut stream = Stream::new();
             stream.missing("ip_vs_leave").node_port(ProxyMode::Ipvs, 40000, &[]).connect();
             stream.drop(SYN_ACK, "NETFILTER_DROP", NODE).push(firewall(NODE, rules)).wait_ms(5).push(Fact::Tick);
-            stream.gives_up().verdicts().pop().expect("a verdict").verdict.label.name()
+            stream.gives_up().verdicts().pop().expect("a verdict").verdict.cause.name()
         };
         assert_eq!(told(vec![rule("INPUT", RuleVerdict::Drop)]), "firewall_drop");
         assert_eq!(told(vec![]), "nodeport_ephemeral_collision");
@@ -281,7 +281,7 @@ mod tests {
             let addr = "0.0.0.0:8080".parse().expect("an address");
             seen.listeners = Some(vec![ListenerState { addr, waiting: 2, backlog: 1, half_open: None }]);
         });
-        assert_eq!(stream.gives_up().labels(), ["accept_queue_overflow"]);
+        assert_eq!(stream.gives_up().causes(), ["accept_queue_overflow"]);
     }
 
     /// Where no function can be hooked the source port is not known yet, and a backend is a pod of this node like any.
@@ -300,11 +300,11 @@ mod tests {
             reset.via = Via::Destination;
         }
         let verdict = stream.gives_up().verdicts().remove(0).verdict;
-        assert_eq!((verdict.label.name(), verdict.confidence), ("nodeport_ephemeral_collision", Confidence::Likely));
+        assert_eq!((verdict.cause.name(), verdict.confidence), ("nodeport_ephemeral_collision", Confidence::Likely));
         assert!(!verdict.summary.contains("translated on its way"), "{}", verdict.summary);
     }
 
-    fn mend(reserved: Option<&[(u16, u16)]>) -> String {
+    fn fix(reserved: Option<&[(u16, u16)]>) -> String {
         let mut stream = Stream::new();
         if let Some(reserved) = reserved {
             stream.push(Fact::NodeSettings(NodeSettings {
@@ -319,16 +319,16 @@ mod tests {
 
     #[test]
     fn what_is_reserved_stays_so() {
-        let words = mend(Some(&[(8080, 8080), (31000, 33000)]));
+        let words = fix(Some(&[(8080, 8080), (31000, 33000)]));
         assert!(words.starts_with("sysctl -w net.ipv4.ip_local_reserved_ports=8080,30000-33000,40000 ("), "{words}");
         assert!(words.contains("(NodePort 40000 is in use, as far as is known here; 30000-32767 is"), "{words}");
-        let none = mend(Some(&[]));
+        let none = fix(Some(&[]));
         assert!(none.starts_with("sysctl -w net.ipv4.ip_local_reserved_ports=30000-32767,40000 ("), "{none}");
     }
 
     #[test]
     fn what_is_reserved_and_was_not_read_is_asked_by_the_command() {
-        let words = mend(None);
+        let words = fix(None);
         let command = "sh -c 'now=$(sysctl -n net.ipv4.ip_local_reserved_ports); sysctl -w net.ipv4.ip_local_reserved_ports=${now:+$now,}30000-32767,40000' (";
         assert!(words.starts_with(command), "{words}");
     }

@@ -3,7 +3,7 @@
 use super::super::history;
 use super::super::kubectl::with_log;
 use super::connection_refused::{Refused, of_listener, refused, serves};
-use super::{Case, Finding, Label, by_subject, in_namespace, ms, of_namespace, runs, shares_node};
+use super::{Case, Finding, Cause, by_subject, in_namespace, ms, of_namespace, runs, shares_node};
 use crate::enrich;
 use crate::event::{Listen, Netns, ProbeType};
 use crate::record::{Confidence, Evidence};
@@ -98,12 +98,12 @@ fn not_yet(case: &Case<'_>, mut seen: Vec<Evidence>, at: u64, netns: Netns) -> O
 }
 
 fn finding(case: &Case<'_>, seen: Vec<Evidence>, summary: String) -> Finding {
-    let mend = by_subject(case, Label::NotListeningYet.page().mend, |who| {
+    let fix = by_subject(case, Cause::NotListeningYet.page().fix, |who| {
         format!(
             "have {who} try again until somebody listens there; a readinessProbe of that port keeps clients of its Service away until then"
         )
     });
-    Finding::failure(Label::NotListeningYet, seen, summary, with_log(case, mend))
+    Finding::failure(Cause::NotListeningYet, seen, summary, with_log(case, fix))
 }
 
 #[cfg(test)]
@@ -116,7 +116,7 @@ mod tests {
     fn a_young_namespace_in_which_nobody_listened() {
         let mut stream = Stream::new();
         stream.netns_made(POD).connect().reset_sent(SYN, true, None);
-        assert_eq!(stream.labels(), ["not_listening_yet"]);
+        assert_eq!(stream.causes(), ["not_listening_yet"]);
     }
 
     #[test]
@@ -132,7 +132,7 @@ mod tests {
     fn a_listener_that_comes_later_revises_the_refusal() {
         let mut stream = Stream::new();
         stream.connect().reset_sent(SYN, true, None).wait_ms(1500).listens(POD, 8080, true);
-        assert_eq!(stream.labels(), ["connection_refused", "not_listening_yet"]);
+        assert_eq!(stream.causes(), ["connection_refused", "not_listening_yet"]);
     }
 
     #[test]
@@ -143,8 +143,8 @@ mod tests {
             stream.again(conn).connect().reset_sent(SYN, true, None).reset_received(TcpState::SynSent, 0);
             stream.state(TcpState::SynSent, TcpState::Close, libc::ECONNREFUSED, (0, 0, 0)).wait_ms(2_000);
         }
-        let labels = stream.listens(POD, 8080, true).labels();
-        let count = |wanted| labels.iter().filter(|label| **label == wanted).count();
+        let causes = stream.listens(POD, 8080, true).causes();
+        let count = |wanted| causes.iter().filter(|cause| **cause == wanted).count();
         assert_eq!((count("connection_refused"), count("not_listening_yet")), (40, 40));
     }
 
@@ -159,7 +159,7 @@ mod tests {
                 stream.netns_made(POD);
             }
             stream.listens(POD, 9090, true).wait_ms(old_ms).connect().reset_sent(SYN, true, None);
-            stream.wait_ms(ms).listens(POD, 8080, true).labels().last().copied()
+            stream.wait_ms(ms).listens(POD, 8080, true).causes().last().copied()
         };
         let listens_after = |made, old_ms, ms| probed_listens_after(readiness, made, old_ms, ms);
         assert_eq!(listens_after(false, 0, 100_000), Some("not_listening_yet"));
@@ -179,14 +179,14 @@ mod tests {
         let started_boot_ns = Some(stream.seconds_ago(5));
         stream.runs(Runs { restarts: 1, started_boot_ns, ..Runs::default() }).connect().reset_sent(SYN, true, None);
         stream.wait_ms(1_000).listens(POD, 8080, true);
-        assert_eq!(stream.labels().last(), Some(&"not_listening_yet"));
+        assert_eq!(stream.causes().last(), Some(&"not_listening_yet"));
     }
 
     #[test]
     fn a_listener_in_the_next_namespace_of_that_number_is_another_pods() {
         let mut stream = Stream::new();
         stream.connect().reset_sent(SYN, true, None).wait_ms(1500).netns_made(POD).listens(POD, 8080, true);
-        assert_eq!(stream.labels(), ["connection_refused"]);
+        assert_eq!(stream.causes(), ["connection_refused"]);
     }
 
     #[test]
@@ -194,14 +194,14 @@ mod tests {
         let mut stream = Stream::new();
         stream.netns_made(POD).listens(POD, 8080, true).listens(POD, 8080, false);
         stream.connect().reset_sent(SYN, true, None).wait_ms(1500).listens(POD, 8080, true);
-        assert_eq!(stream.labels(), ["connection_refused"]);
+        assert_eq!(stream.causes(), ["connection_refused"]);
     }
 
     #[test]
     fn another_port_is_another_listener() {
         let mut stream = Stream::new();
         stream.connect().reset_sent(SYN, true, None).wait_ms(1500).listens(POD, 8081, true);
-        assert_eq!(stream.labels(), ["connection_refused"]);
+        assert_eq!(stream.causes(), ["connection_refused"]);
     }
 
     /// A container that listened, died, and was started again a second ago.
@@ -217,10 +217,10 @@ mod tests {
     fn a_restarted_container_has_not_begun_again() {
         let mut stream = restarted();
         stream.connect().reset_sent(SYN, true, None);
-        assert_eq!(stream.labels(), ["not_listening_yet"]);
+        assert_eq!(stream.causes(), ["not_listening_yet"]);
         let mut without = restarted();
         without.runs(Runs::default()).connect().reset_sent(SYN, true, None);
-        assert_eq!(without.labels(), ["connection_refused"], "nothing tells of the start");
+        assert_eq!(without.causes(), ["connection_refused"], "nothing tells of the start");
     }
 
     #[test]
@@ -228,14 +228,14 @@ mod tests {
         let mut stream = restarted();
         stream.listens(POD, 8080, true).wait_ms(500).listens(POD, 8080, false);
         stream.connect().reset_sent(SYN, true, None);
-        assert_eq!(stream.labels(), ["connection_refused"]);
+        assert_eq!(stream.causes(), ["connection_refused"]);
     }
 
     #[test]
     fn a_run_that_goes_on_for_long_is_no_start() {
         let mut stream = restarted();
         stream.wait_ms(180_000).connect().reset_sent(SYN, true, None);
-        assert_eq!(stream.labels(), ["connection_refused"]);
+        assert_eq!(stream.causes(), ["connection_refused"]);
     }
 
     /// The classic mistake where pods have IPv6 addresses.
@@ -244,7 +244,7 @@ mod tests {
         let mut stream = Stream::to("[fd00::2]:8080");
         stream.connect().reset_sent(SYN, true, None).wait_ms(1500).listens(POD, 8080, true);
         stream.again(9).connect().reset_sent(SYN, true, None);
-        assert_eq!(stream.labels(), ["connection_refused", "connection_refused"]);
+        assert_eq!(stream.causes(), ["connection_refused", "connection_refused"]);
         let words = &stream.verdicts()[1].verdict.summary;
         assert!(words.ends_with("listens on 0.0.0.0:8080 only"), "{words}");
     }
@@ -256,7 +256,7 @@ mod tests {
             let mut stream = Stream::new();
             stream.netns_made(POD).wait_ms(100).lost_in(place, 1).wait_ms(5000).connect().reset_sent(SYN, true, None);
             let verdict = stream.verdicts().remove(0).verdict;
-            (verdict.label.name(), verdict.confidence, verdict.summary.contains("; 1 event was lost since"))
+            (verdict.cause.name(), verdict.confidence, verdict.summary.contains("; 1 event was lost since"))
         };
         assert_eq!(refused("ring"), ("connection_refused", Confidence::Proven, false));
         assert_eq!(refused("program"), ("not_listening_yet", Confidence::Likely, true));
@@ -272,13 +272,13 @@ mod tests {
         let mut stream = Stream::new();
         stream.connect().reset_sent(SYN, true, None).wait_ms(1500).listens_on(POD, local, true);
         stream.again(9).connect().reset_sent(SYN, true, None);
-        assert_eq!(stream.labels(), ["connection_refused", "connection_refused"]);
+        assert_eq!(stream.causes(), ["connection_refused", "connection_refused"]);
         let words = &stream.verdicts()[1].verdict.summary;
         assert!(words.ends_with("; app (pid 99) listens on 127.0.0.1:8080 only"), "{words}");
         let own = "[::ffff:10.88.0.2]:8080".parse().expect("an address");
         let mut bound = Stream::new();
         bound.connect().reset_sent(SYN, true, None).wait_ms(1500).listens_on(POD, own, true);
-        assert_eq!(bound.labels(), ["connection_refused", "not_listening_yet"]);
+        assert_eq!(bound.causes(), ["connection_refused", "not_listening_yet"]);
     }
 
     /// The container runtime's listener for a log stream, say.
@@ -290,7 +290,7 @@ mod tests {
                 stream.on_host_network();
             }
             stream.listens(POD, 38_211, true).connect().reset_sent(SYN, true, None);
-            stream.labels()
+            stream.causes()
         };
         assert_eq!((refused(true), refused(false)), (vec!["not_listening_yet"], vec!["connection_refused"]));
     }
@@ -308,7 +308,7 @@ mod tests {
             }
             stream.reset_received(TcpState::SynSent, 0).wait_ms(300).listens(POD, 8080, true).gives_up();
             let told = stream.verdicts().pop().expect("a verdict").verdict;
-            (told.label.name(), told.confidence)
+            (told.cause.name(), told.confidence)
         };
         assert_eq!(told(true), ("not_listening_yet", Confidence::Proven));
         assert_eq!(told(false), ("not_listening_yet", Confidence::Likely));

@@ -4,7 +4,7 @@ use serde_json::json;
 
 use super::super::culprit_of;
 use super::super::evidence::{evidence, is_netfilter, of_drop};
-use super::{Case, Finding, Label, in_handshake, in_namespace, is_unanswered, outbound};
+use super::{Case, Finding, Cause, in_handshake, in_namespace, is_unanswered, outbound};
 use crate::event::{Inspection, LinkState, ListenQueue, Netns, PacketDrop, Pod};
 use crate::record::{Confidence, Evidence};
 use crate::shell;
@@ -129,8 +129,8 @@ fn gone(case: &Case<'_>, time: u64) -> Option<Finding> {
     let seen = evidence("namespaces", time, says, json!({ "address": target }));
     let summary = format!("the network namespace of {name} is gone: nobody on this node has {target} any more");
     let remediation =
-        "delete the pod, so that its sandbox is made anew; the container runtime's log says why it is gone".to_owned();
-    Some(Finding::failure(Label::PodLinkDown, vec![seen], summary, remediation).resting_on(&["kfree_skb"]))
+        "delete the pod, so that its sandbox is made again; the container runtime's log says why it is gone".to_owned();
+    Some(Finding::failure(Cause::PodLinkDown, vec![seen], summary, remediation).resting_on(&["kfree_skb"]))
 }
 
 /// `connect` found no route, and a link of the node whose subnet holds the target is down: the route went with it.
@@ -180,11 +180,11 @@ fn finding(case: &Case<'_>, mut seen: Vec<Evidence>, netns: Netns, device: &str,
         case.attempt.flow.dst
     );
     let remediation = format!(
-        "{}ip link set {} up; or delete the pod, so that its sandbox is made anew",
+        "{}ip link set {} up; or delete the pod, so that its sandbox is made again",
         super::enter(case, Some(netns)),
         shell::link(device)
     );
-    let found = Finding::failure(Label::PodLinkDown, seen, summary, remediation).with_culprit(culprit);
+    let found = Finding::failure(Cause::PodLinkDown, seen, summary, remediation).with_culprit(culprit);
     Finding { decided_at, ..found }.until_answered()
 }
 

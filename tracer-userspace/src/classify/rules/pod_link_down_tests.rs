@@ -18,7 +18,7 @@ fn looked_at(link: LinkState) -> Vec<&'static str> {
         seen.netns = Some(POD);
         seen.links = vec![link];
     });
-    stream.gives_up().labels()
+    stream.gives_up().causes()
 }
 
 #[test]
@@ -26,18 +26,18 @@ fn a_drop_on_a_device_that_is_down_is_proof() {
     let down = Device { ifindex: 7, name: "veth7".into(), up: false, loopback: false };
     let mut stream = Stream::new();
     stream.connect().drop_on(SYN, "NOT_SPECIFIED", NODE, Some(down));
-    assert_eq!(stream.labels(), ["pod_link_down"]);
+    assert_eq!(stream.causes(), ["pod_link_down"]);
 }
 
 #[test]
 fn a_bridge_without_a_port_is_said_when_nothing_nearer_is() {
     let mut stream = Stream::new();
     stream.connect().drop(SYN, "NO_TX_TARGET", NODE);
-    assert!(stream.labels().is_empty(), "a look at the target may name the link");
+    assert!(stream.causes().is_empty(), "a look at the target may name the link");
     let bridge = Device { ifindex: 3, name: "cni0".into(), up: true, loopback: false };
     let mut stream = Stream::new();
     stream.connect().drop_on(SYN, "NO_TX_TARGET", NODE, Some(bridge));
-    assert_eq!(stream.gives_up().labels(), ["pod_link_down"]);
+    assert_eq!(stream.gives_up().causes(), ["pod_link_down"]);
 }
 
 /// Seen: the pod's neighbour entry for the node was wrong.
@@ -46,7 +46,7 @@ fn an_answer_to_nobody_s_link_layer_address_is_no_link_that_is_down() {
     let port = Device { ifindex: 3, name: "v3".into(), up: true, loopback: false };
     let mut stream = Stream::new();
     stream.connect().drop_on(SYN_ACK, "NO_TX_TARGET", NODE, Some(port));
-    assert_eq!(stream.gives_up().labels(), ["unexplained"]);
+    assert_eq!(stream.gives_up().causes(), ["unexplained"]);
 }
 
 #[test]
@@ -56,7 +56,7 @@ fn what_was_read_for_a_later_attempt_says_nothing_of_this_one() {
         seen.netns = Some(POD);
         seen.links = vec![eth0(false, false)];
     });
-    assert_eq!(stream.labels(), ["unexplained"]);
+    assert_eq!(stream.causes(), ["unexplained"]);
 }
 
 #[test]
@@ -68,7 +68,7 @@ fn an_address_that_no_kernel_has_and_somebody_answers_for_is_no_gone_pod() {
             seen.ambiguous = ambiguous;
             seen.neighbour = Some(crate::testing::neighbour(state));
         });
-        stream.gives_up().labels()
+        stream.gives_up().causes()
     };
     assert_eq!(gone("failed", false), ["pod_link_down"]);
     assert_eq!(gone("reachable", false), ["unexplained"]);
@@ -82,7 +82,7 @@ fn the_copies_that_a_bridge_floods_say_nothing_but_the_port() {
         seen.netns = Some(POD);
         seen.links = vec![eth0(false, false)];
     });
-    assert_eq!(stream.gives_up().labels(), ["pod_link_down"]);
+    assert_eq!(stream.gives_up().causes(), ["pod_link_down"]);
 }
 
 /// Seen with a permanent neighbour entry: without one the packet waits for an answer, and never comes to the queue.
@@ -95,7 +95,7 @@ fn a_packet_that_a_queue_without_carrier_dropped_was_lost_at_the_link() {
             seen.netns = Some(POD);
             seen.links = vec![eth0(running, running)];
         });
-        stream.gives_up().labels()
+        stream.gives_up().causes()
     };
     assert_eq!((at(false), at(true)), (vec!["pod_link_down"], vec!["unexplained"]));
 }
@@ -141,8 +141,8 @@ fn an_attempt_that_may_be_over_is_not_judged_by_a_look_at_its_target() {
         seen.netns = Some(POD);
         seen.links = vec![eth0(false, false)];
     });
-    assert!(stream.labels().is_empty());
-    assert_eq!(stream.gives_up().labels(), ["pod_link_down"], "its end is seen: it did wait");
+    assert!(stream.causes().is_empty());
+    assert_eq!(stream.gives_up().causes(), ["pod_link_down"], "its end is seen: it did wait");
 }
 
 /// What is seen of the SYN, then a look at the target whose namespace is this, in which its link is down.
@@ -154,7 +154,7 @@ fn met(begin: impl FnOnce(&mut Stream), netns: Netns) -> Vec<&'static str> {
         seen.netns = Some(netns);
         seen.links = vec![eth0(false, false)];
     });
-    stream.gives_up().labels()
+    stream.gives_up().causes()
 }
 
 /// nodelocaldns and a node's own address on a device that is down: both are reached over `lo`.
@@ -184,7 +184,7 @@ fn six(begin: impl FnOnce(&mut Stream), up: bool) -> Vec<String> {
     });
     stream.gives_up();
     let told = stream.verdicts().into_iter().map(|it| it.verdict);
-    told.map(|it| it.summary.split(' ').next().filter(|_| it.label.name() == "pod_link_down").unwrap_or("-").into())
+    told.map(|it| it.summary.split(' ').next().filter(|_| it.cause.name() == "pod_link_down").unwrap_or("-").into())
         .collect()
 }
 
@@ -205,7 +205,7 @@ fn an_ipv6_address_went_with_the_link_that_held_it() {
 fn an_ipv6_address_went_with_the_only_link() {
     let mut stream = Stream::to(&format!("[{SIX}]:8080"));
     stream.connect().wait_ms(200).inspection(|seen| seen.links = vec![eth0(false, false)]);
-    assert_eq!(stream.gives_up().labels(), ["pod_link_down"]);
+    assert_eq!(stream.gives_up().causes(), ["pod_link_down"]);
 }
 
 #[test]
@@ -228,7 +228,7 @@ fn a_pod_whose_namespace_is_known_is_not_gone() {
             seen.netns = None;
             seen.neighbour = Some(crate::testing::neighbour("incomplete"));
         });
-        stream.gives_up().labels()
+        stream.gives_up().causes()
     };
     assert_eq!(said(&|_| {}), ["neighbour_failure"]);
     assert_eq!(said(&|stream| _ = stream.netns_ends(POD)), ["pod_link_down"]);

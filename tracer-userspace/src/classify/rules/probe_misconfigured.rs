@@ -6,7 +6,7 @@ use super::super::evidence::{evidence, of_outcome, of_state};
 use super::app_status_failure::{GRPC_IN_PLAIN, answered_no};
 use super::connection_refused::{Refused, refused};
 use super::tls_eof_noise::listener_speaks_tls;
-use super::{Case, Finding, Label, ms};
+use super::{Case, Finding, Cause, ms};
 use crate::correlate::attempt::End;
 use crate::enrich;
 use crate::event::{AnswerKind, ProbeSays};
@@ -40,7 +40,7 @@ fn redirect_loop(case: &Case<'_>) -> Option<Finding> {
     let fields = json!({ "status": status, "answers": answers });
     let seen = [evidence("cgroup_skb", time, says, fields)].into_iter().chain(outcome.map(of_outcome)).collect();
     let sure = if outcome.is_some() { Confidence::Proven } else { Confidence::Likely };
-    Some(Finding::failure(Label::ProbeMisconfigured, seen, summary, fix).with_confidence(sure))
+    Some(Finding::failure(Cause::ProbeMisconfigured, seen, summary, fix).with_confidence(sure))
 }
 
 /// Redirected to a port of the pod where nobody listens, and which no probe asks.
@@ -67,7 +67,7 @@ fn dead_redirect(case: &Case<'_>) -> Option<Finding> {
     let outcome = attempt.kubelet().map(|(_, it)| of_outcome(it)).filter(|_| named);
     let both = answered.is_some() && named;
     let seen = answered.into_iter().chain(seen).chain(outcome).collect();
-    let found = Finding::failure(Label::ProbeMisconfigured, seen, summary, fix);
+    let found = Finding::failure(Cause::ProbeMisconfigured, seen, summary, fix);
     Some(found.with_confidence(if both { sure } else { sure.min(Confidence::Likely) }))
 }
 
@@ -99,7 +99,7 @@ pub(super) fn by_status(case: &Case<'_>) -> Option<Finding> {
     let field = field(case)?;
     let found = answered_no(case)?;
     Some(Finding {
-        label: Label::ProbeMisconfigured,
+        cause: Cause::ProbeMisconfigured,
         summary: format!("{}: {}", found.summary, field.says),
         remediation: field.fix.to_owned(),
         confidence: found.confidence.min(field.sure),
@@ -142,7 +142,7 @@ fn grpc_to_tls(case: &Case<'_>) -> Option<Finding> {
         attempt.flow.dst
     );
     let seen: Vec<Evidence> = vec![of_state(ended, attempt.last.as_ref()?), tls];
-    let found = Finding::failure(Label::ProbeMisconfigured, seen, summary, GRPC_IN_PLAIN.to_owned());
+    let found = Finding::failure(Cause::ProbeMisconfigured, seen, summary, GRPC_IN_PLAIN.to_owned());
     Some(Finding { decided_at: ended, ..found.with_confidence(sure) })
 }
 
@@ -166,7 +166,7 @@ mod tests {
     }
 
     fn of(stream: &Stream) -> Vec<(&'static str, Confidence)> {
-        stream.verdicts().iter().map(|it| (it.verdict.label.name(), it.verdict.confidence)).collect()
+        stream.verdicts().iter().map(|it| (it.verdict.cause.name(), it.verdict.confidence)).collect()
     }
 
     fn last(stream: &Stream) -> Verdict {
@@ -200,22 +200,22 @@ mod tests {
 
     #[test]
     fn fewer_redirects_or_others_are_none() {
-        let labels = |fill: fn(&mut Stream)| {
+        let causes = |fill: fn(&mut Stream)| {
             let mut stream = Stream::new();
             fill(&mut stream);
-            stream.wait_ms(5).labels()
+            stream.wait_ms(5).causes()
         };
-        assert!(labels(|stream| _ = redirects(stream.http_readiness(), 9)).is_empty());
-        assert!(labels(|stream| _ = answered(redirects(stream.http_readiness(), 9).again(9), 200)).is_empty());
+        assert!(causes(|stream| _ = redirects(stream.http_readiness(), 9)).is_empty());
+        assert!(causes(|stream| _ = answered(redirects(stream.http_readiness(), 9).again(9), 200)).is_empty());
         // Ten probes that are each redirected to another host.
         let many = |stream: &mut Stream| {
             stream.http_readiness();
             (0..9).for_each(|_| _ = stream.readiness_too());
             redirects(stream, 10);
         };
-        assert!(labels(many).is_empty());
+        assert!(causes(many).is_empty());
         assert!(
-            labels(|stream| {
+            causes(|stream| {
                 stream.http_readiness();
                 (100..120).for_each(|conn| _ = answered(stream.again(conn), 302).wait_ms(3_000));
             })
@@ -246,25 +246,25 @@ mod tests {
 
     #[test]
     fn a_dead_port_that_is_asked_itself_is_refused() {
-        let labels = |fill: fn(&mut Stream)| {
+        let causes = |fill: fn(&mut Stream)| {
             let mut stream = Stream::new();
             fill(&mut stream);
-            stream.labels()
+            stream.causes()
         };
         assert_eq!(
-            labels(|stream| _ = refused(answered(stream.http_readiness(), 302).again(8))),
+            causes(|stream| _ = refused(answered(stream.http_readiness(), 302).again(8))),
             ["connection_refused"]
         );
         let late = |stream: &mut Stream| {
             answered(stream.http_readiness(), 302).wait_ms(500);
             refused(stream.again_to(8, "10.88.0.2:9"));
         };
-        assert_eq!(labels(late), ["connection_refused"]);
+        assert_eq!(causes(late), ["connection_refused"]);
         let other = |stream: &mut Stream| {
             stream.http_readiness_on(9);
             refused(answered(stream, 302).again_to(8, "10.88.0.2:9"));
         };
-        assert_eq!(labels(other), ["connection_refused"]);
+        assert_eq!(causes(other), ["connection_refused"]);
     }
 
     #[test]
@@ -277,7 +277,7 @@ mod tests {
         tls.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 200)).kubelet(ProbeSays::Status(421));
         assert_eq!(of(&tls), [LIKELY]);
         let mut other = Stream::new();
-        assert_eq!(answered(other.http_readiness(), 404).labels(), ["app_status_failure"]);
+        assert_eq!(answered(other.http_readiness(), 404).causes(), ["app_status_failure"]);
     }
 
     #[test]
@@ -317,7 +317,7 @@ mod tests {
             assert_eq!(of(closed(&mut stream, reset)).last(), Some(&LIKELY), "reset: {reset}");
             let mut unheard = Stream::new();
             closed(unheard.grpc_readiness(1), reset);
-            assert_eq!(unheard.labels(), ["closed_without_answer"], "reset: {reset}");
+            assert_eq!(unheard.causes(), ["closed_without_answer"], "reset: {reset}");
             let verdict = last(&unheard);
             assert!(
                 verdict.summary.contains("most likely speaks TLS") && verdict.remediation.contains("grpc.mode: TLS"),
@@ -325,7 +325,7 @@ mod tests {
             );
             let mut http = Stream::new();
             http.http_readiness().push(Fact::TlsHello(TlsHello { netns: Some(NODE), addr }));
-            assert!(closed(&mut http, reset).labels().iter().all(|it| *it != "probe_misconfigured"));
+            assert!(closed(&mut http, reset).causes().iter().all(|it| *it != "probe_misconfigured"));
         }
     }
 

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use serde_json::json;
 
 use super::super::evidence::{errno_words, evidence, is_netfilter, of_icmp, of_state};
-use super::{Case, Finding, Label, enter, in_handshake, in_namespace, inspected, silent};
+use super::{Case, Finding, Cause, enter, in_handshake, in_namespace, inspected, silent};
 use crate::event::{ConnectFailed, Icmp, PacketDrop};
 use crate::record::Confidence;
 
@@ -34,11 +34,11 @@ fn no_way_back(case: &Case<'_>) -> Option<Finding> {
         back.to, case.attempt.flow.dst
     );
     let remediation = format!(
-        "{}ip route get {}: add or correct the route (the CNI's default route in the pod), or delete the pod, so that its sandbox is made anew",
+        "{}ip route get {}: add or correct the route (the CNI's default route in the pod), or delete the pod, so that its sandbox is made again",
         enter(case, Some(netns)),
         back.to
     );
-    let found = Finding::failure(Label::RouteUnreachable, vec![evidence], summary, remediation);
+    let found = Finding::failure(Cause::RouteUnreachable, vec![evidence], summary, remediation);
     Some(found.with_confidence(Confidence::Likely).resting_on(&["kfree_skb"]))
 }
 
@@ -51,12 +51,12 @@ fn by_connect(case: &Case<'_>) -> Option<Finding> {
     let says = format!("connect({}) failed at once: {error}", failed.dst);
     let seen = evidence("sys_exit_connect", time, says, json!({ "errno": failed.errno }));
     let (route, place) = (meaning.route, in_namespace(case, case.attempt.netns));
-    let found = |summary, mend| Finding::failure(Label::RouteUnreachable, vec![seen], summary, mend);
-    let Some(or) = meaning.or else { return Some(found(format!("{route} for {dst}{place}"), mend(case))) };
+    let found = |summary, fix| Finding::failure(Cause::RouteUnreachable, vec![seen], summary, fix);
+    let Some(or) = meaning.or else { return Some(found(format!("{route} for {dst}{place}"), fix(case))) };
     let summary =
         format!("{route} for {dst}{place}, or {or} refused the connect: it failed with {error} before a SYN was sent");
-    let mend = format!("{}; if the route is good, {}", mend(case), meaning.look);
-    Some(found(summary, mend).with_confidence(Confidence::Likely))
+    let fix = format!("{}; if the route is good, {}", fix(case), meaning.look);
+    Some(found(summary, fix).with_confidence(Confidence::Likely))
 }
 
 /// What an error of connect() comes from.
@@ -122,7 +122,7 @@ fn by_icmp(case: &Case<'_>) -> Option<Finding> {
     let remediation =
         format!("{}ip route get {}: add or correct the route", enter(case, icmp.netns), case.attempt.flow.dst.ip());
     Some(
-        Finding::failure(Label::RouteUnreachable, vec![of_icmp(time, icmp)], summary, remediation)
+        Finding::failure(Cause::RouteUnreachable, vec![of_icmp(time, icmp)], summary, remediation)
             .resting_on(&["kfree_skb"]),
     )
 }
@@ -144,7 +144,7 @@ fn by_error(case: &Case<'_>) -> Option<Finding> {
         _ => ("a router on the way", Confidence::Likely),
     };
     let summary = format!("{who} refused the SYN to {}: {}", case.attempt.flow.dst, errno_words(error));
-    let found = Finding::failure(Label::RouteUnreachable, vec![of_state(ended, state)], summary, mend(case));
+    let found = Finding::failure(Cause::RouteUnreachable, vec![of_state(ended, state)], summary, fix(case));
     let silent: &[&str] =
         if case.attempt.flow.dst.is_ipv4() { &["kfree_skb", "icmp_send"] } else { &["kfree_skb", "icmp6_send"] };
     Some(found.with_confidence(confidence).resting_on(silent))
@@ -171,7 +171,7 @@ fn is_unreachable(icmp: &Icmp) -> bool {
     if icmp.v6 { icmp.icmp_type == 1 && icmp.code != 4 } else { icmp.icmp_type == 3 && !matches!(icmp.code, 3 | 4) }
 }
 
-fn mend(case: &Case<'_>) -> String {
+fn fix(case: &Case<'_>) -> String {
     let dst = case.attempt.flow.dst.ip();
     format!(
         "{}ip route get {dst}: add or correct the route, or restart the CNI agent that should have made it",
@@ -188,12 +188,12 @@ mod tests {
     #[test]
     fn an_error_of_connect_itself_decides() {
         for errno in [libc::ENETUNREACH, libc::EHOSTUNREACH, libc::EACCES, libc::EINVAL, libc::EADDRNOTAVAIL] {
-            assert_eq!(Stream::new().connect_failed(errno).labels(), ["route_unreachable"], "errno {errno}");
+            assert_eq!(Stream::new().connect_failed(errno).causes(), ["route_unreachable"], "errno {errno}");
         }
-        assert_eq!(Stream::new().connect_failed(libc::ENOMEM).labels(), ["unexplained"]);
+        assert_eq!(Stream::new().connect_failed(libc::ENOMEM).causes(), ["unexplained"]);
         let mut blocking = Stream::new();
         blocking.connect().wait_ms(3000).no_port(libc::EHOSTUNREACH);
-        assert_ne!(blocking.labels(), ["route_unreachable"], "a SYN was sent");
+        assert_ne!(blocking.causes(), ["route_unreachable"], "a SYN was sent");
     }
 
     #[test]
@@ -210,7 +210,7 @@ mod tests {
             let mut stream = Stream::new();
             stream.connect().wait_ms(3).state(TcpState::SynSent, TcpState::Close, errno, (0, 0, 0));
             let verdict = stream.verdicts().remove(0).verdict;
-            (verdict.label.name(), verdict.confidence)
+            (verdict.cause.name(), verdict.confidence)
         };
         assert_eq!(said(libc::EHOSTUNREACH), ("route_unreachable", Confidence::Possible));
         assert_eq!(said(libc::ENETUNREACH), ("route_unreachable", Confidence::Likely));
@@ -218,10 +218,10 @@ mod tests {
 
     #[test]
     fn host_unreachable_by_a_router_is_the_route_s_and_port_unreachable_is_not() {
-        assert_eq!(Stream::new().connect().icmp(3, 1).gives_up().labels(), ["route_unreachable"]);
+        assert_eq!(Stream::new().connect().icmp(3, 1).gives_up().causes(), ["route_unreachable"]);
         let mut outside = Stream::new();
         outside.connect().wait_ms(3).state(TcpState::SynSent, TcpState::Close, libc::EHOSTUNREACH, (0, 0, 0));
-        assert_eq!(outside.labels(), ["route_unreachable"]);
+        assert_eq!(outside.causes(), ["route_unreachable"]);
     }
 
     #[test]
@@ -230,11 +230,11 @@ mod tests {
         let no_way = Some(NoWayBack { to, errno: libc::ENETUNREACH });
         let mut stream = Stream::new();
         stream.connect().wait_ms(200).inspection(|seen| seen.no_way_back = no_way);
-        assert_eq!(stream.gives_up().labels(), ["route_unreachable"]);
+        assert_eq!(stream.gives_up().causes(), ["route_unreachable"]);
         let mut refused = Stream::new();
         refused.connect().wait_ms(200).inspection(|seen| seen.no_way_back = no_way);
         refused.reset_sent(SYN, true, None).reset_received(TcpState::SynSent, 0);
-        assert_eq!(refused.labels().last(), Some(&"connection_refused"), "it did answer");
+        assert_eq!(refused.causes().last(), Some(&"connection_refused"), "it did answer");
     }
 
     /// Cilium's programs at cgroup/connect and security modules give errors that routes give, too.

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use super::super::evidence::of_drop;
-use super::{Case, Finding, Label, enter, in_namespace, inspected, is_of_handshake};
+use super::{Case, Finding, Cause, enter, in_namespace, inspected, is_of_handshake};
 use crate::event::PacketDrop;
 use crate::record::Confidence;
 use crate::shell;
@@ -23,8 +23,8 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     );
     let src = drop.flow.src.ip();
     let remediation =
-        format!("{}{}, or mend the route to {src} (ip route get {src})", enter(case, drop.netns), setting(case, drop));
-    let found = Finding::failure(Label::RpFilterDrop, vec![of_drop(time, drop)], summary, remediation);
+        format!("{}{}, or fix the route to {src} (ip route get {src})", enter(case, drop.netns), setting(case, drop));
+    let found = Finding::failure(Cause::RpFilterDrop, vec![of_drop(time, drop)], summary, remediation);
     Some(found.with_confidence(confidence).until_answered())
 }
 
@@ -90,16 +90,16 @@ mod tests {
 
     /// systemd 245 sets 2 on Cilium's lxc*: loose filtering drops on a device without an IPv4 address as strict does.
     #[test]
-    fn loose_is_no_mend_for_a_device_without_an_address() {
-        let mend = |addrs: &[&str]| {
+    fn loose_is_no_fix_for_a_device_without_an_address() {
+        let fix = |addrs: &[&str]| {
             let (mut stream, device) = over_lxc(addrs);
             stream.connect().drop_on(SYN_ACK, "IP_RPFILTER", NODE, Some(device));
             stream.verdicts().remove(0).verdict.remediation
         };
         let off = "sysctl -w net.ipv4.conf.lxc7.rp_filter=0 net.ipv4.conf.all.rp_filter=0 (off: ";
-        let none = mend(&["fe80::1"]);
+        let none = fix(&["fe80::1"]);
         assert!(none.starts_with(off) && !none.contains("=2"), "{none}");
-        let loose = mend(&["10.88.0.1"]);
+        let loose = fix(&["10.88.0.1"]);
         assert!(loose.starts_with("sysctl -w net.ipv4.conf.lxc7.rp_filter=2 (loose: "), "{loose}");
     }
 
@@ -112,7 +112,7 @@ mod tests {
             stream.push(Fact::NodeSettings(settings)).connect().drop_with(SYN_ACK, NODE, |drop| {
                 (drop.location, drop.device) = (Some("ip_rcv_finish_core.isra.0".into()), Some(device));
             });
-            stream.labels() == ["rp_filter_drop"]
+            stream.causes() == ["rp_filter_drop"]
         };
         assert!(told("1", &["10.88.0.1"]) && told("2", &[]));
         assert!(!told("2", &["10.88.0.1"]) && !told("0", &[]));
@@ -120,20 +120,20 @@ mod tests {
 
     #[test]
     fn the_kernel_s_own_reason_decides() {
-        assert_eq!(Stream::new().connect().drop(SYN_ACK, "IP_RPFILTER", NODE).labels(), ["rp_filter_drop"]);
+        assert_eq!(Stream::new().connect().drop(SYN_ACK, "IP_RPFILTER", NODE).causes(), ["rp_filter_drop"]);
     }
 
     #[test]
     fn a_vlan_s_setting_is_written_with_a_slash() {
-        let mend = |device: Option<&str>| {
+        let fix = |device: Option<&str>| {
             let device = device.map(|name| Device { ifindex: 2, name: name.into(), up: true, loopback: false });
             let mut stream = Stream::new();
             stream.connect().drop_on(SYN_ACK, "IP_RPFILTER", NODE, device);
             stream.verdicts().remove(0).verdict.remediation
         };
-        let vlan = mend(Some("eth0.100"));
+        let vlan = fix(Some("eth0.100"));
         assert!(vlan.contains("sysctl -w net.ipv4.conf.eth0/100.rp_filter=2 "), "{vlan}");
-        assert!(mend(None).contains("sysctl -w net.ipv4.conf.DEVICE.rp_filter=2 "), "{}", mend(None));
+        assert!(fix(None).contains("sysctl -w net.ipv4.conf.DEVICE.rp_filter=2 "), "{}", fix(None));
     }
 
     #[test]
@@ -142,7 +142,7 @@ mod tests {
         stream.connect().drop(SYN, "IP_RPFILTER", POD).wait_ms(1000).retransmit(TcpState::SynSent);
         stream.reset_sent(SYN, true, None).reset_received(TcpState::SynSent, 0);
         stream.state(TcpState::SynSent, TcpState::Close, 111, (0, 0, 0));
-        assert_eq!(stream.labels(), ["connection_refused"]);
+        assert_eq!(stream.causes(), ["connection_refused"]);
     }
 
     #[test]
@@ -150,6 +150,6 @@ mod tests {
         let mut stream = Stream::new();
         stream.connect().established().drop(SYN_ACK, "IP_RPFILTER", NODE);
         stream.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 200));
-        assert!(stream.labels().is_empty());
+        assert!(stream.causes().is_empty());
     }
 }

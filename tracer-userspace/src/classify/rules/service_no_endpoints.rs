@@ -8,7 +8,7 @@ use super::super::evidence::{evidence, of_drop, of_ipvs};
 use super::super::kubectl;
 use super::super::netfilter::{is_port_unreachable, stopped};
 use super::super::owner::is_cluster_ips_check;
-use super::{Case, Finding, Label, icmp_hook, in_handshake, in_namespace, network_policy_drop, silent};
+use super::{Case, Finding, Cause, icmp_hook, in_handshake, in_namespace, network_policy_drop, silent};
 use crate::enrich;
 use crate::event::{FirewallRule, IpvsOp, NodePort, NodePorts, PacketDrop, ProxyMode, Service};
 use crate::record::Confidence;
@@ -31,7 +31,7 @@ fn by_ipvs(case: &Case<'_>) -> Option<Finding> {
         case.attempt.ipvs().find(|(_, i)| i.op == IpvsOp::NoBackend && i.flags.is_syn() && i.flow.dst == dst)?;
     let said = format!("IPVS{} has no backend", in_namespace(case, ipvs.netns));
     let make = |summary, remediation| {
-        Finding::failure(Label::ServiceNoEndpoints, vec![of_ipvs(time, ipvs)], summary, remediation).until_answered()
+        Finding::failure(Cause::ServiceNoEndpoints, vec![of_ipvs(time, ipvs)], summary, remediation).until_answered()
     };
     if ready_elsewhere(case).is_none() {
         return Some(finding(case, None, Lacking::Everywhere, &said, make));
@@ -54,7 +54,7 @@ fn by_rule(case: &Case<'_>) -> Option<Finding> {
     };
     let confidence = if blame.certain().is_some() { Confidence::Proven } else { Confidence::Likely };
     let said = format!("kube-proxy's rule{}{}", stopped.did(case), stopped.words());
-    let make = |summary, remediation| stopped.finding(case, Label::ServiceNoEndpoints, summary, remediation);
+    let make = |summary, remediation| stopped.finding(case, Cause::ServiceNoEndpoints, summary, remediation);
     Some(finding(case, named, lacking, &said, make).with_confidence(confidence))
 }
 
@@ -70,7 +70,7 @@ fn by_cluster_ip(case: &Case<'_>) -> Option<Finding> {
         stopped.did(case),
         stopped.words()
     );
-    Some(stopped.finding(case, Label::ServiceNoEndpoints, summary, NO_PORT.to_owned()).with_confidence(confidence))
+    Some(stopped.finding(case, Cause::ServiceNoEndpoints, summary, NO_PORT.to_owned()).with_confidence(confidence))
 }
 
 /// No hook tells what IPVS does, its table has no backend for the Service or NodePort that was dialled, and the SYN was answered
@@ -99,7 +99,7 @@ fn by_table(case: &Case<'_>) -> Option<Finding> {
     let said = format!("IPVS has no backend for it in its table, and netfilter{}", stopped.did(case));
     let entry =
         evidence("ip_vs", time, format!("/proc/net/ip_vs: {dst} has no backend"), json!({ "virtual_service": dst }));
-    let make = |summary, remediation| stopped.finding(case, Label::ServiceNoEndpoints, summary, remediation);
+    let make = |summary, remediation| stopped.finding(case, Cause::ServiceNoEndpoints, summary, remediation);
     let mut found = finding(case, None, lacking, &said, make);
     found.evidence.push(entry);
     // Less sure by the hook that is missing.
@@ -111,7 +111,7 @@ fn by_list(case: &Case<'_>) -> Option<Finding> {
     empty_service(case)?;
     let stopped = stopped(case)?;
     let said = format!("netfilter{}", stopped.did(case));
-    let make = |summary, remediation| stopped.finding(case, Label::ServiceNoEndpoints, summary, remediation);
+    let make = |summary, remediation| stopped.finding(case, Cause::ServiceNoEndpoints, summary, remediation);
     Some(finding(case, None, Lacking::Everywhere, &said, make).with_confidence(Confidence::Likely))
 }
 
@@ -123,7 +123,7 @@ fn by_program(case: &Case<'_>) -> Option<Finding> {
     let (time, drop, program, _) = network_policy_drop::dropped(case).filter(|(_, drop, ..)| to_it(drop))?;
     let said = format!("{}, by that or by a policy", network_policy_drop::did(case, drop, program));
     let seen = vec![of_drop(time, drop)];
-    let make = |summary, remediation| Finding::failure(Label::ServiceNoEndpoints, seen, summary, remediation);
+    let make = |summary, remediation| Finding::failure(Cause::ServiceNoEndpoints, seen, summary, remediation);
     let found = finding(case, None, Lacking::Everywhere, &said, make);
     Some(found.with_confidence(Confidence::Likely).until_answered())
 }
@@ -140,7 +140,7 @@ fn by_connect(case: &Case<'_>) -> Option<Finding> {
     };
     let seen =
         evidence("sys_exit_connect", time, format!("connect() failed: {errno}"), json!({ "errno": failed.errno }));
-    let make = |summary, remediation| Finding::failure(Label::ServiceNoEndpoints, vec![seen], summary, remediation);
+    let make = |summary, remediation| Finding::failure(Cause::ServiceNoEndpoints, vec![seen], summary, remediation);
     let said = format!("connect() was refused with {errno} before a SYN was sent, as a program at cgroup/connect does");
     Some(finding(case, None, Lacking::Everywhere, &said, make).with_confidence(Confidence::Likely))
 }
@@ -152,7 +152,7 @@ fn by_silence(case: &Case<'_>) -> Option<Finding> {
     let silent = silent(case) && case.attempt.resets_sent().next().is_none() && case.attempt.connect_failed().is_none();
     let make = |summary, remediation| Finding {
         decided_at: ended,
-        ..Finding::failure(Label::ServiceNoEndpoints, Vec::new(), summary, remediation).resting_on(&["kfree_skb"])
+        ..Finding::failure(Cause::ServiceNoEndpoints, Vec::new(), summary, remediation).resting_on(&["kfree_skb"])
     };
     let found = silent.then(|| finding(case, None, Lacking::Everywhere, "the SYN had no answer", make))?;
     Some(found.with_confidence(Confidence::Possible))
@@ -190,7 +190,7 @@ fn finding(
     let lacking = if matches!(lacking, Lacking::Everywhere) { everywhere(case) } else { lacking };
     let lacks = lacks(case, lacking);
     let summary = format!("{called} at {dst} has {lacks}: {said}{}", circular.as_deref().unwrap_or_default());
-    make(summary, mend(lacking, circular.is_some(), name.as_deref()))
+    make(summary, fix(lacking, circular.is_some(), name.as_deref()))
 }
 
 fn lacks(case: &Case<'_>, lacking: Lacking) -> String {
@@ -206,7 +206,7 @@ fn lacks(case: &Case<'_>, lacking: Lacking) -> String {
     }
 }
 
-fn mend(lacking: Lacking, circular: bool, name: Option<&str>) -> String {
+fn fix(lacking: Lacking, circular: bool, name: Option<&str>) -> String {
     match lacking {
         _ if circular => "do not gate the pod's readiness on its own Service (probe the pod itself), or set \
             publishNotReadyAddresses: true on that Service"

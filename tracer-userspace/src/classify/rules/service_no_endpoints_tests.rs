@@ -48,7 +48,7 @@ fn kube_proxy_s_reject_names_the_service() {
     let mut stream = Stream::to("10.96.0.9:80");
     stream.connect().icmp(3, 3).drop(SYN, "NETFILTER_DROP", NODE).push(kube_proxy("shop/cart:http has no endpoints"));
     let verdict = &stream.verdicts()[0].verdict;
-    assert_eq!((verdict.label.name(), verdict.confidence), ("service_no_endpoints", Confidence::Proven));
+    assert_eq!((verdict.cause.name(), verdict.confidence), ("service_no_endpoints", Confidence::Proven));
     assert!(verdict.summary.contains("shop/cart:http"), "{}", verdict.summary);
     assert!(verdict.remediation.contains(" -n shop -l kubernetes.io/service-name=cart;"), "{}", verdict.remediation);
 }
@@ -59,7 +59,7 @@ fn a_connect_that_is_refused_at_once_is_told_by_the_list() {
     let said = |errno, facts: Option<Fact>| {
         let mut stream = Stream::to("10.96.0.9:80");
         facts.into_iter().for_each(|fact| _ = stream.push(fact));
-        stream.connect_failed(errno).labels()
+        stream.connect_failed(errno).causes()
     };
     assert_eq!(said(libc::EHOSTUNREACH, Some(services(&[], &[]))), ["service_no_endpoints"]);
     assert_eq!(said(libc::EPERM, Some(services(&[], &[]))), ["service_no_endpoints"]);
@@ -71,13 +71,13 @@ fn a_connect_that_is_refused_at_once_is_told_by_the_list() {
 fn another_rule_is_a_firewall_s() {
     let mut stream = Stream::to("10.96.0.9:80");
     stream.connect().icmp(3, 3).drop(SYN, "NETFILTER_DROP", NODE).push(kube_proxy("deny all"));
-    assert_eq!(stream.labels(), ["firewall_reject"]);
+    assert_eq!(stream.causes(), ["firewall_reject"]);
 }
 
 #[test]
 fn ipvs_without_a_backend_decides_at_once() {
     let mut stream = Stream::to("10.96.0.9:80");
-    assert_eq!(stream.connect().ipvs(SYN, IpvsOp::NoBackend).labels(), ["service_no_endpoints"]);
+    assert_eq!(stream.connect().ipvs(SYN, IpvsOp::NoBackend).causes(), ["service_no_endpoints"]);
 }
 
 #[test]
@@ -85,16 +85,16 @@ fn the_list_of_services_says_it_where_the_rules_do_not_and_finds_the_circle() {
     let mut stream = Stream::to("10.96.0.9:80");
     stream.push(services(&[], &["10.88.0.1"])).connect().gives_up();
     let verdict = &stream.verdicts()[0].verdict;
-    assert_eq!((verdict.label.name(), verdict.confidence), ("service_no_endpoints", Confidence::Possible));
+    assert_eq!((verdict.cause.name(), verdict.confidence), ("service_no_endpoints", Confidence::Possible));
     let mut stream = Stream::to("10.96.0.9:80");
     stream.push(services(&["10.88.0.7"], &[])).connect().gives_up();
-    assert_eq!(stream.labels(), ["unexplained"]);
+    assert_eq!(stream.causes(), ["unexplained"]);
 }
 
 #[test]
 fn a_service_whose_endpoints_are_elsewhere_is_told_by_its_traffic_policy() {
     let verdict = dropped_in("KUBE-SERVICES", vec![]).verdict;
-    assert_eq!((verdict.label.name(), verdict.confidence), ("service_no_endpoints", Confidence::Proven));
+    assert_eq!((verdict.cause.name(), verdict.confidence), ("service_no_endpoints", Confidence::Proven));
     assert!(verdict.summary.contains("no endpoint on this node (internalTrafficPolicy: Local):"), "{verdict:?}");
     assert!(verdict.remediation.contains("on this node"), "{}", verdict.remediation);
     assert!(verdict.remediation.contains("internalTrafficPolicy to Cluster"), "{}", verdict.remediation);
@@ -115,7 +115,7 @@ fn the_list_of_services_says_how_many_endpoints_there_are_and_whose_policy_it_is
 }
 
 #[test]
-fn a_circle_is_mended_where_it_is_whatever_the_policy() {
+fn a_circle_is_fixed_where_it_is_whatever_the_policy() {
     let verdict =
         dropped_in("KUBE-SERVICES", vec![services(&["10.88.1.7"], &["10.88.0.1"]), pod_at("10.88.0.1")]).verdict;
     assert!(verdict.summary.contains("on this node") && verdict.summary.contains("circular"), "{verdict:?}");
@@ -144,7 +144,7 @@ fn ipvs_without_a_backend_though_endpoints_are_ready_hints_at_the_policy() {
         stream.verdicts().remove(0).verdict
     };
     let elsewhere = empty(&["10.88.1.7"], "10.88.0.7");
-    assert_eq!((elsewhere.label.name(), elsewhere.confidence), ("service_no_endpoints", Confidence::Likely));
+    assert_eq!((elsewhere.cause.name(), elsewhere.confidence), ("service_no_endpoints", Confidence::Likely));
     assert!(
         elsewhere.summary.contains("(internalTrafficPolicy: Local; 1 ready in the cluster): IPVS"),
         "{elsewhere:?}"
@@ -166,7 +166,7 @@ fn a_node_port_that_has_no_backend_in_the_table_of_ipvs_is_no_rule_s() {
         stream.missing(hook).links(true, &["10.88.0.1"]).node_port(ProxyMode::Ipvs, 30_080, backends).connect();
         stream.icmp_in(NODE, 3, 3).drop(SYN, "NETFILTER_DROP", NODE).push(firewall(NODE, rules));
         let verdict = stream.verdicts().pop().expect("a verdict").verdict;
-        (verdict.label.name(), verdict.confidence)
+        (verdict.cause.name(), verdict.confidence)
     };
     assert_eq!(said("ip_vs_leave", &[], vec![]), ("service_no_endpoints", Confidence::Likely));
     assert_eq!(said("ip_vs_leave", &["10.88.0.7:80"], vec![]), ("firewall_reject", Confidence::Possible));
@@ -186,7 +186,7 @@ fn where_no_hook_tells_of_its_error_the_table_and_the_drop_do() {
         stream.push(Fact::NodePorts(table)).links(true, &["10.88.0.1"]).connect();
         stream.drop_with(SYN, NODE, |drop| drop.location = Some("nf_hook_slow".into()));
         let verdict = stream.push(firewall(NODE, vec![])).gives_up().verdicts().pop().expect("a verdict").verdict;
-        (verdict.label.name(), verdict.confidence)
+        (verdict.cause.name(), verdict.confidence)
     };
     let both = &["ip_vs_leave", "icmp_send"];
     assert_eq!(said(both, &["10.96.0.9:80"]), ("service_no_endpoints", Confidence::Likely));
@@ -205,7 +205,7 @@ fn nor_is_a_service_without_a_backend() {
         stream.icmp_in(netns, 3, 3).drop(SYN, "NETFILTER_DROP", netns);
         rules.into_iter().for_each(|rules| _ = stream.push(firewall(NODE, rules)));
         let verdict = stream.gives_up().verdicts().pop().expect("a verdict").verdict;
-        (verdict.label.name(), verdict.confidence)
+        (verdict.cause.name(), verdict.confidence)
     };
     let said = |hook: &str, without: &[&str], rules| said_in(NODE, hook, without, rules);
     let likely = ("service_no_endpoints", Confidence::Likely);
@@ -228,7 +228,7 @@ fn a_program_that_drops_the_syn_to_a_service_that_is_empty_says_why() {
         let mut stream = Stream::to("10.96.0.9:80");
         stream.push(services(ready, &[])).connect().drop(flags, "TC_INGRESS", NODE).gives_up();
         let verdict = stream.verdicts().remove(0).verdict;
-        (verdict.label.name(), verdict.confidence)
+        (verdict.cause.name(), verdict.confidence)
     };
     assert_eq!(said(SYN, &[]), ("service_no_endpoints", Confidence::Likely));
     assert_eq!(said(SYN, &["10.88.0.7"]), ("network_policy_drop", Confidence::Proven));
@@ -262,10 +262,10 @@ fn what_kube_proxy_looks_up_first_is_not_what_it_rejects_last() {
         stream.verdicts().pop().expect("a verdict").verdict
     };
     let empty = said(vec![first, last.clone()]);
-    assert_eq!((empty.label.name(), empty.confidence), ("service_no_endpoints", Confidence::Proven));
+    assert_eq!((empty.cause.name(), empty.confidence), ("service_no_endpoints", Confidence::Proven));
     assert!(empty.summary.starts_with("Service shop/cart:http at 10.96.0.9:80 has no ready endpoint"), "{empty:?}");
     assert!(!empty.summary.contains("one of"), "{}", empty.summary);
     let unknown = said(vec![last]);
-    assert_eq!(unknown.label.name(), "service_no_endpoints");
+    assert_eq!(unknown.cause.name(), "service_no_endpoints");
     assert!(unknown.summary.starts_with("no Service has port 80 at the ClusterIP 10.96.0.9"), "{}", unknown.summary);
 }

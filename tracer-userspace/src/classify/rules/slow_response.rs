@@ -3,7 +3,7 @@
 use super::super::evidence::{of_outcome, of_state};
 use super::super::kubectl::with_log;
 use super::kubelet_delayed::closed_late;
-use super::{Case, Finding, Label, by_subject, ms};
+use super::{Case, Finding, Cause, by_subject, ms};
 use crate::correlate::attempt::End;
 use crate::enrich;
 use crate::event::{KNOWN_PROBERS, ProbeSays, TcpState};
@@ -38,7 +38,7 @@ fn closed_at_timeout(case: &Case<'_>) -> Option<Finding> {
         budget(case)
     );
     let seen = vec![of_state(ended, attempt.last.as_ref()?)];
-    let found = Finding::failure(Label::SlowResponse, seen, summary, mend(case));
+    let found = Finding::failure(Cause::SlowResponse, seen, summary, fix(case));
     Some(found.with_confidence(Confidence::Likely).until_answered())
 }
 
@@ -75,7 +75,7 @@ fn unfinished(case: &Case<'_>) -> Option<Finding> {
     let summary = format!("{} {what}{}", attempt.flow.dst, budget(case));
     let state = attempt.last.as_ref().map(|state| of_state(ended, state));
     let seen = state.into_iter().chain([of_outcome(said)]).collect();
-    let found = Finding::failure(Label::SlowResponse, seen, summary, mend(case));
+    let found = Finding::failure(Cause::SlowResponse, seen, summary, fix(case));
     Some(found.with_confidence(Confidence::Likely))
 }
 
@@ -95,17 +95,17 @@ fn silent(case: &Case<'_>) -> Option<Finding> {
         budget(case)
     );
     let seen = vec![of_state(ended, state)];
-    let found = Finding { in_silence, ..Finding::failure(Label::SlowResponse, seen, summary, mend(case)) };
+    let found = Finding { in_silence, ..Finding::failure(Cause::SlowResponse, seen, summary, fix(case)) };
     Some(if late.is_empty() { found } else { found.with_confidence(Confidence::Likely) })
 }
 
-fn mend(case: &Case<'_>) -> String {
-    let mend = by_subject(case, Label::SlowResponse.page().mend, |who| {
+fn fix(case: &Case<'_>) -> String {
+    let fix = by_subject(case, Cause::SlowResponse.page().fix, |who| {
         format!(
             "raise the timeout of {who} above the target's real latency, give the target more CPU, or make what is asked independent of slow work"
         )
     });
-    with_log(case, mend)
+    with_log(case, fix)
 }
 
 /// How long the target had for its answer.
@@ -212,7 +212,7 @@ mod tests {
     fn a_request_taken_and_not_answered() {
         let mut stream = Stream::new();
         stream.connect().established().wait_ms(1000).state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 0));
-        assert_eq!(stream.labels(), ["slow_response"]);
+        assert_eq!(stream.causes(), ["slow_response"]);
     }
 
     /// The head at once, and the body never.
@@ -222,11 +222,11 @@ mod tests {
             let mut stream = Stream::new();
             stream.http_readiness().connect().established().answer(AnswerKind::Http, Some(status)).wait_ms(lasted_ms);
             let end = (TcpState::Established, TcpState::FinWait1);
-            let labels = stream.state_quiet(end, (100, 101, 141), quiet_ms * 1_000_000).labels();
-            (labels, stream.verdicts().first().map(|it| it.verdict.summary.clone()))
+            let causes = stream.state_quiet(end, (100, 101, 141), quiet_ms * 1_000_000).causes();
+            (causes, stream.verdicts().first().map(|it| it.verdict.summary.clone()))
         };
-        let (labels, summary) = decided(200, 1_000, 999);
-        assert_eq!(labels, ["slow_response"]);
+        let (causes, summary) = decided(200, 1_000, 999);
+        assert_eq!(causes, ["slow_response"]);
         assert!(summary.is_some_and(|it| it.contains("began to answer after") && it.contains("141 bytes in all")));
         assert!(decided(200, 1_000, 1).0.is_empty(), "it had its answer in the last moment");
         assert!(decided(200, 600, 599).0.is_empty(), "it was stopped");
@@ -234,7 +234,7 @@ mod tests {
         let mut unknown = Stream::new();
         unknown.connect().established().answer(AnswerKind::Http, Some(200)).wait_ms(5_000);
         let end = (TcpState::Established, TcpState::FinWait1);
-        assert!(unknown.state_quiet(end, (100, 101, 141), 4_000_000_000).labels().is_empty(), "no probe is known");
+        assert!(unknown.state_quiet(end, (100, 101, 141), 4_000_000_000).causes().is_empty(), "no probe is known");
     }
 
     #[test]
@@ -242,14 +242,14 @@ mod tests {
         let mut stream = Stream::new();
         stream.connect().established().retransmit(TcpState::Established).wait_ms(1000);
         stream.state(TcpState::Established, TcpState::FinWait1, 0, (200, 1, 0));
-        assert_eq!(stream.labels(), ["unexplained"]);
+        assert_eq!(stream.causes(), ["unexplained"]);
     }
 
     #[test]
     fn an_answer_of_one_byte_is_an_answer() {
         let mut stream = Stream::new();
         stream.connect().established().state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 1));
-        assert!(stream.labels().is_empty());
+        assert!(stream.causes().is_empty());
     }
 
     #[test]
@@ -257,7 +257,7 @@ mod tests {
         let mut stream = Stream::new();
         stream.connect().established().sent_again(100, false).wait_ms(1000);
         stream.state(TcpState::Established, TcpState::FinWait1, 0, (200, 101, 0));
-        assert_eq!(stream.labels(), ["slow_response"]);
+        assert_eq!(stream.causes(), ["slow_response"]);
     }
 
     #[test]
@@ -265,7 +265,7 @@ mod tests {
         let mut stream = Stream::new();
         stream.connect().established().wait_ms(500).sent_again(80, true).wait_ms(500);
         stream.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 0));
-        assert_eq!(stream.labels(), ["unexplained"]);
+        assert_eq!(stream.causes(), ["unexplained"]);
         let words = &stream.verdicts()[0].verdict.summary;
         assert!(words.contains("the target's answer did not arrive, sent again 1 time"), "{words}");
     }
@@ -276,16 +276,16 @@ mod tests {
         let mut stream = Stream::new();
         stream.connect().established().wait_ms(100);
         stream.own(|stream| _ = stream.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 0)));
-        assert!(stream.wait_ms(10).push(Fact::Tick).labels().is_empty());
+        assert!(stream.wait_ms(10).push(Fact::Tick).causes().is_empty());
         let mut dropped = Stream::new();
         dropped.connect().established().wait_ms(100);
         dropped.own(|stream| _ = stream.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 0)));
         dropped.drop(TcpFlags(0x18), "TCP_RFC7323_TW_PAWS", NODE);
-        assert!(dropped.wait_ms(10).push(Fact::Tick).labels().is_empty(), "what comes later finds nobody");
+        assert!(dropped.wait_ms(10).push(Fact::Tick).causes().is_empty(), "what comes later finds nobody");
         let mut connecting = Stream::new();
         connecting.connect().wait_ms(100);
         connecting.own(|stream| _ = stream.state(TcpState::SynSent, TcpState::Close, 0, (0, 0, 0)));
-        assert!(connecting.wait_ms(10).push(Fact::Tick).labels().is_empty());
+        assert!(connecting.wait_ms(10).push(Fact::Tick).causes().is_empty());
     }
 
     /// Whoever probes by another name has a timeout of its own, that nobody knows.
@@ -294,7 +294,7 @@ mod tests {
         let mut stream = Stream::new();
         stream.connect().prober_named("blackbox").established().wait_ms(300);
         stream.own(|stream| _ = stream.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 0)));
-        assert_eq!(stream.wait_ms(10).push(Fact::Tick).labels(), ["slow_response"]);
+        assert_eq!(stream.wait_ms(10).push(Fact::Tick).causes(), ["slow_response"]);
     }
 
     /// syslog, metrics: what was sent was taken, and nobody asked for an answer.
@@ -303,11 +303,11 @@ mod tests {
         let mut stream = Stream::new();
         stream.connect().others().established().wait_ms(1000);
         stream.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 0));
-        assert!(stream.wait_ms(10).push(Fact::Tick).labels().is_empty());
+        assert!(stream.wait_ms(10).push(Fact::Tick).causes().is_empty());
         let mut lost = Stream::new();
         lost.connect().others().established().sent_again(100, false).wait_ms(1000);
         lost.state(TcpState::Established, TcpState::FinWait1, 0, (200, 1, 0));
-        assert_eq!(lost.labels(), ["unexplained"]);
+        assert_eq!(lost.causes(), ["unexplained"]);
     }
 
     /// Of a second it closes after 1.9: when it sent its request is not seen.
@@ -323,7 +323,7 @@ mod tests {
             stream.connect().established().wait_ms(ms);
             stream.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 0));
             let verdict = stream.verdicts().remove(0).verdict;
-            (verdict.label.name(), verdict.confidence, verdict.summary.contains("the prober itself closed long after"))
+            (verdict.cause.name(), verdict.confidence, verdict.summary.contains("the prober itself closed long after"))
         };
         assert_eq!(told(false, 1_001), ("slow_response", Confidence::Proven, false));
         assert_eq!(told(false, 1_900), ("slow_response", Confidence::Likely, true));
@@ -342,7 +342,7 @@ mod tests {
     fn a_handshake_that_was_answered_and_closed_at_the_timeout() {
         let told = |probed, ms| {
             let verdict = closed_after(probed, ms).verdicts().pop()?.verdict;
-            Some((verdict.label.name(), verdict.confidence))
+            Some((verdict.cause.name(), verdict.confidence))
         };
         let slow = Some(("slow_response", Confidence::Likely));
         assert_eq!(told(Stream::https_readiness, 1_000), slow);
@@ -354,7 +354,7 @@ mod tests {
         let mut grpc = Stream::new();
         grpc.grpc_readiness(1).connect().established().answer(AnswerKind::Other, None).wait_ms(1_000);
         grpc.state(TcpState::Established, TcpState::FinWait1, 0, (200, 201, 60));
-        assert_eq!(grpc.labels(), ["slow_response"]);
+        assert_eq!(grpc.causes(), ["slow_response"]);
     }
 
     #[test]
@@ -362,7 +362,7 @@ mod tests {
         let said = |says| {
             let mut stream = closed_after(Stream::https_readiness, 1_000);
             let told = stream.wait_ms(3).kubelet(says).wait_ms(10).push(Fact::Tick).verdicts();
-            told.iter().map(|it| (it.verdict.label.name(), it.kubelet.is_some())).collect::<Vec<_>>()
+            told.iter().map(|it| (it.verdict.cause.name(), it.kubelet.is_some())).collect::<Vec<_>>()
         };
         assert_eq!(said(ProbeSays::Timeout), [("slow_response", false)]);
         assert_eq!(said(ProbeSays::Status(503)), [("slow_response", false), ("app_status_failure", true)]);
@@ -407,9 +407,9 @@ mod tests {
                 stream.kubelet(says);
             }
             let last = stream.wait_ms(10).push(Fact::Tick).verdicts().pop()?.verdict;
-            Some((last.label.name(), last.confidence, last.summary.rsplit_once("; ").map(|(_, it)| it.to_owned())))
+            Some((last.cause.name(), last.confidence, last.summary.rsplit_once("; ").map(|(_, it)| it.to_owned())))
         };
-        let is = |label, words: &str| Some((label, Confidence::Likely, Some(words.to_owned())));
+        let is = |cause, words: &str| Some((cause, Confidence::Likely, Some(words.to_owned())));
         let (soon, before) = (&super::CLOSED_SOON[2..], &super::BEGAN_BEFORE[2..]);
         assert_eq!(told(false, 880, None), is("slow_response", soon));
         let https = told(true, 880, None).expect("a verdict");
@@ -432,7 +432,7 @@ mod tests {
         stream.connect().wait_ms(1000).retransmit(TcpState::SynSent).established().wait_ms(300);
         stream.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 0));
         let verdict = &stream.verdicts()[0].verdict;
-        assert_eq!((verdict.label.name(), verdict.confidence), ("slow_response", Confidence::Likely));
+        assert_eq!((verdict.cause.name(), verdict.confidence), ("slow_response", Confidence::Likely));
     }
 
     /// Seen: the request was never taken, and was still being sent again after the prober had closed.
@@ -442,7 +442,7 @@ mod tests {
         stream.connect().established().sent_again(53, false).sent_again(53, false).wait_ms(1000);
         stream.state(TcpState::Established, TcpState::FinWait1, 0, (159, 1, 0)).wait_ms(5).push(Fact::Tick);
         stream.sent_again(53, false).sent_again(53, false).wait_ms(5).push(Fact::Tick);
-        assert_eq!(stream.labels(), ["unexplained"]);
+        assert_eq!(stream.causes(), ["unexplained"]);
     }
 
     /// An acknowledgement was dropped, and the request had been taken all the same.
@@ -455,7 +455,7 @@ mod tests {
         });
         stream.wait_ms(200).sent_again(100, false).wait_ms(1000);
         stream.state(TcpState::Established, TcpState::FinWait1, 0, (200, 101, 0)).wait_ms(10).push(Fact::Tick);
-        let told: Vec<_> = stream.verdicts().iter().map(|v| (v.verdict.label.name(), v.verdict.confidence)).collect();
+        let told: Vec<_> = stream.verdicts().iter().map(|v| (v.verdict.cause.name(), v.verdict.confidence)).collect();
         assert_eq!(told, [("slow_response", Confidence::Proven)]);
     }
 }

@@ -2,7 +2,7 @@
 
 use super::super::{Streak, history, startup_probe};
 use super::connection_refused::{Refused, refused};
-use super::{Case, Finding, Label, in_namespace, of_namespace, runs, shares_node};
+use super::{Case, Finding, Cause, in_namespace, of_namespace, runs, shares_node};
 use crate::enrich;
 use crate::event::{HookType, Netns, ProbeSpec, ProbeType, Runs, Waiting};
 use crate::record::{Confidence, Evidence};
@@ -167,11 +167,11 @@ fn finding(
         spec.failure_threshold,
         history::and_before(case).unwrap_or_default()
     );
-    Finding::failure(Label::StartupBudgetExceeded, seen, summary, mend(spec, waited))
+    Finding::failure(Cause::StartupBudgetExceeded, seen, summary, fix(spec, waited))
 }
 
 /// The probe that would have passed, to paste: twice what was seen, in the same grid.
-fn mend(spec: &ProbeSpec, waited: f64) -> String {
+fn fix(spec: &ProbeSpec, waited: f64) -> String {
     let probe = startup_probe::that_allows(waited * 2.0, spec);
     format!("add a startupProbe that covers the start: {probe}")
 }

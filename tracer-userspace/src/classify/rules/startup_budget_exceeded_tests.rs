@@ -15,7 +15,7 @@ fn refusals(count: u64) -> Stream {
 #[test]
 fn the_refusal_that_fills_the_threshold_is_the_one() {
     let stream = refusals(3);
-    assert_eq!(stream.labels(), ["not_listening_yet", "not_listening_yet", "startup_budget_exceeded"]);
+    assert_eq!(stream.causes(), ["not_listening_yet", "not_listening_yet", "startup_budget_exceeded"]);
     let last = &stream.verdicts()[2].verdict;
     assert!(last.remediation.contains("failureThreshold: 6"), "{}", last.remediation);
 }
@@ -28,7 +28,7 @@ fn with_an_api_server_in_the_process_the_budget_is_told_too() {
     for conn in 100..103 {
         stream.again(conn).connect().prober_named("k3s-server").reset_sent(SYN, true, None).wait_ms(10_000);
     }
-    assert_eq!(stream.labels(), ["not_listening_yet", "not_listening_yet", "startup_budget_exceeded"]);
+    assert_eq!(stream.causes(), ["not_listening_yet", "not_listening_yet", "startup_budget_exceeded"]);
     assert_eq!(stream.verdicts()[2].verdict.confidence, Confidence::Likely);
 }
 
@@ -46,7 +46,7 @@ fn a_start_of_which_only_the_namespace_tells_is_likely() {
     assert_eq!(sure(&named), Confidence::Proven, "the same container throughout");
     named.container_id("two");
     refuse(&mut named, 200, 2);
-    assert_eq!(named.labels()[3..], ["not_listening_yet"; 2], "another run");
+    assert_eq!(named.causes()[3..], ["not_listening_yet"; 2], "another run");
 }
 
 /// It exits by itself, and the status of the run that goes on is not there yet.
@@ -57,7 +57,7 @@ fn a_container_that_crashed_has_not_spent_its_budget() {
         let now = stream.seconds_ago(0);
         stream.runs(runs(now));
         refuse(&mut stream, 200, 2);
-        stream.labels().last().copied().map(str::to_owned)
+        stream.causes().last().copied().map(str::to_owned)
     };
     let ended = |now: u64| Some(Ended { finished_boot_ns: Some(now), exit_code: 1, ..Ended::default() });
     let back_off = || Some(Waiting { reason: Waiting::BACK_OFF.into(), message: None });
@@ -75,7 +75,7 @@ fn what_the_readiness_probe_is_told_spends_no_liveness_budget() {
     for conn in 100..105 {
         stream.again(conn).connect().reset_sent(SYN, true, None).wait_ms(10_000);
     }
-    assert_eq!(stream.labels(), ["not_listening_yet"; 5], "40 s, of at least 50");
+    assert_eq!(stream.causes(), ["not_listening_yet"; 5], "40 s, of at least 50");
     // From 50 s on each can be the one that is too many; both have asked since 30 s.
     for conn in 200..204 {
         stream.again(conn).connect().reset_sent(SYN, true, None).wait_ms(1_000);
@@ -83,7 +83,7 @@ fn what_the_readiness_probe_is_told_spends_no_liveness_budget() {
     }
     let last = &stream.verdicts()[12].verdict;
     assert_eq!(
-        (last.label.name(), last.confidence),
+        (last.cause.name(), last.confidence),
         ("startup_budget_exceeded", Confidence::Proven),
         "{}",
         last.summary
@@ -103,9 +103,9 @@ fn a_liveness_attempt_that_is_told_spends_no_more_than_itself() {
     stream.reset_received(TcpState::SynSent, 0).state(TcpState::SynSent, TcpState::Close, 111, (0, 0, 0));
     stream.wait_ms(1).kubelet_of(ProbeType::Liveness, ProbeSays::Network);
     let sure = |v: &crate::record::VerdictBody| {
-        v.verdict.label.name() == "startup_budget_exceeded" && v.verdict.confidence == Confidence::Proven
+        v.verdict.cause.name() == "startup_budget_exceeded" && v.verdict.confidence == Confidence::Proven
     };
-    assert!(!stream.verdicts().iter().any(sure), "{:?}", stream.labels());
+    assert!(!stream.verdicts().iter().any(sure), "{:?}", stream.causes());
 }
 
 #[test]
@@ -113,7 +113,7 @@ fn a_liveness_probe_that_began_after_the_start_is_no_start() {
     let mut stream = Stream::new();
     stream.liveness(1, 3).exec_startup_too().netns_made(POD);
     refuse(&mut stream, 100, 3);
-    assert!(!stream.labels().contains(&"startup_budget_exceeded"), "{:?}", stream.labels());
+    assert!(!stream.causes().contains(&"startup_budget_exceeded"), "{:?}", stream.causes());
 }
 
 #[test]
@@ -121,13 +121,13 @@ fn a_process_that_listens_on_another_port_has_started() {
     let mut stream = refusals(2);
     stream.listens(POD, 9090, true);
     refuse(&mut stream, 200, 2);
-    assert_eq!(stream.labels()[2..], ["connection_refused"; 2]);
+    assert_eq!(stream.causes()[2..], ["connection_refused"; 2]);
     // With a second container it may be that one which listens.
     let mut two = Stream::new();
     two.liveness(1, 3).second_container().runs(Runs::default()).netns_made(POD).listens(POD, 9090, true);
     refuse(&mut two, 100, 3);
     let last = two.verdicts().remove(2).verdict;
-    assert_eq!((last.label.name(), last.confidence), ("startup_budget_exceeded", Confidence::Likely));
+    assert_eq!((last.cause.name(), last.confidence), ("startup_budget_exceeded", Confidence::Likely));
 }
 
 /// The port is the sidecar's, which is gone; this container was restarted because of it.
@@ -137,7 +137,7 @@ fn another_container_s_port_is_no_start() {
     stream.liveness(1, 3).second_container().wait_ms(5_000).listens(POD, 8080, true).listens(POD, 8080, false);
     run(&mut stream, 1, None);
     refuse(&mut stream, 100, 4);
-    assert_eq!(stream.labels(), ["connection_refused"; 4]);
+    assert_eq!(stream.causes(), ["connection_refused"; 4]);
 }
 
 #[test]
@@ -150,7 +150,7 @@ fn what_was_lost_may_have_been_the_listener() {
         stream.lost_in(place, 1).wait_ms(1000);
         refuse(&mut stream, 200, 3);
         let last = stream.verdicts().remove(3).verdict;
-        (last.label.name(), last.confidence)
+        (last.cause.name(), last.confidence)
     };
     let known = || Some(Runs::default());
     assert_eq!(spent("ring", None), ("connection_refused", Confidence::Proven));
@@ -164,7 +164,7 @@ fn a_listener_on_the_port_ends_the_start() {
     let mut stream = refusals(2);
     stream.listens(POD, 8080, true).listens(POD, 8080, false);
     stream.again(200).connect().reset_sent(SYN, true, None);
-    assert_eq!(stream.labels().last(), Some(&"connection_refused"));
+    assert_eq!(stream.causes().last(), Some(&"connection_refused"));
 }
 
 /// A container that is restarted again and again, its sandbox older than the tracer, its status known.
@@ -198,7 +198,7 @@ fn a_start_that_the_status_shows_is_proven_and_begins_there() {
     refuse(&mut stream, 100, 3);
     let verdicts = stream.verdicts();
     let last = &verdicts[2].verdict;
-    assert_eq!((last.label.name(), last.confidence), ("startup_budget_exceeded", Confidence::Proven));
+    assert_eq!((last.cause.name(), last.confidence), ("startup_budget_exceeded", Confidence::Proven));
     assert!(last.summary.contains("is not listening after 2 s in"), "{}", last.summary);
     assert!(last.summary.contains("so it went with the run before, which ended after 3 s"), "{}", last.summary);
     assert_eq!(last.evidence[0].hook, "container_status");
@@ -213,7 +213,7 @@ fn a_run_that_ended_otherwise_is_not_counted_to_the_budget() {
         refuse(&mut stream, 100, 3);
         let verdicts = stream.verdicts();
         let verdict = &verdicts[2].verdict;
-        assert_eq!(verdict.label.name(), "startup_budget_exceeded", "this run is another matter");
+        assert_eq!(verdict.cause.name(), "startup_budget_exceeded", "this run is another matter");
         assert!(!verdict.summary.contains("the run before"), "{}", verdict.summary);
     }
 }
@@ -226,7 +226,7 @@ fn a_restart_begins_a_new_count() {
     run(&mut stream, 5, Some(killed(3, "Error", 137)));
     refuse(&mut stream, 200, 3);
     let run = ["not_listening_yet", "not_listening_yet", "startup_budget_exceeded"];
-    assert_eq!(stream.labels(), [run, run].concat());
+    assert_eq!(stream.causes(), [run, run].concat());
 }
 
 #[test]
@@ -234,11 +234,11 @@ fn a_run_that_has_listened_has_started() {
     let mut stream = restarted(4, None);
     stream.listens(POD, 8080, true).listens(POD, 8080, false);
     refuse(&mut stream, 100, 3);
-    assert_eq!(stream.labels(), ["connection_refused"; 3]);
+    assert_eq!(stream.causes(), ["connection_refused"; 3]);
     let mut elsewhere = restarted(4, None);
     elsewhere.listens(POD, 9090, true);
     refuse(&mut elsewhere, 100, 3);
-    assert_eq!(elsewhere.labels(), ["connection_refused"; 3]);
+    assert_eq!(elsewhere.causes(), ["connection_refused"; 3]);
 }
 
 /// A run that began before the tracer may have listened then.
@@ -248,7 +248,7 @@ fn a_start_before_the_tracer_is_not_proven() {
     stream.liveness(1, 3).runs(Runs { restarts: 4, started_boot_ns: Some(1), ..Runs::default() });
     refuse(&mut stream, 100, 3);
     let last = stream.verdicts().remove(2).verdict;
-    assert_eq!((last.label.name(), last.confidence), ("startup_budget_exceeded", Confidence::Likely));
+    assert_eq!((last.cause.name(), last.confidence), ("startup_budget_exceeded", Confidence::Likely));
 }
 
 /// It had listened for days, and ceased before the tracer began.
@@ -260,7 +260,7 @@ fn a_container_that_outlived_its_budget_once_has_not_spent_it_now() {
         let started_boot_ns = Some(stream.seconds_ago(started_s_ago));
         stream.liveness(1, 3).runs(Runs { started_boot_ns, ..Runs::default() });
         refuse(&mut stream, 100, 3);
-        stream.labels().last().copied()
+        stream.causes().last().copied()
     };
     assert_eq!((refused(600), refused(2)), (Some("connection_refused"), Some("startup_budget_exceeded")));
 }
@@ -272,5 +272,5 @@ fn a_start_on_the_host_s_network_is_likely() {
     stream.on_host_network().listens(POD, 38_211, true);
     refuse(&mut stream, 100, 3);
     let last = stream.verdicts().remove(2).verdict;
-    assert_eq!((last.label.name(), last.confidence), ("startup_budget_exceeded", Confidence::Likely));
+    assert_eq!((last.cause.name(), last.confidence), ("startup_budget_exceeded", Confidence::Likely));
 }

@@ -4,7 +4,7 @@ use serde_json::json;
 
 use super::super::evidence::evidence;
 use super::accept_queue_overflow::{listeners, seen};
-use super::{Case, Finding, Label, enter, in_handshake, is_unanswered, silent};
+use super::{Case, Finding, Cause, enter, in_handshake, is_unanswered, silent};
 use crate::event::{ListenQueue, Netns};
 use crate::record::{Confidence, Evidence};
 
@@ -59,7 +59,7 @@ fn finding(case: &Case<'_>, seen: Evidence, half_open: u32, netns: Option<Netns>
         enter(case, netns),
         dst.port()
     );
-    Finding::failure(Label::SynBacklogOverflow, vec![seen], summary, remediation).until_answered()
+    Finding::failure(Cause::SynBacklogOverflow, vec![seen], summary, remediation).until_answered()
 }
 
 #[cfg(test)]
@@ -81,7 +81,7 @@ mod tests {
                 |half_open: &u32| ListenerState { addr, waiting: 0, backlog: 128, half_open: Some(*half_open) };
             seen.listeners = Some(half_open.iter().map(listener).collect());
         });
-        stream.gives_up().labels()
+        stream.gives_up().causes()
     }
 
     #[test]

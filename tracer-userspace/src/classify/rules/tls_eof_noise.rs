@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use super::super::evidence::{evidence, of_state};
-use super::{Case, Finding, Label, by_subject};
+use super::{Case, Finding, Cause, by_subject};
 use crate::enrich;
 use crate::record::{Confidence, Evidence, Outcome};
 
@@ -24,12 +24,12 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
         "the attempt succeeded: it connected to {dst}, sent no byte and closed; {dst} speaks TLS, so its log shows an EOF during the handshake"
     );
     let seen = vec![of_state(ended, attempt.last.as_ref()?), tls];
-    let mend = by_subject(case, Label::TlsEofNoise.page().mend, |who| {
+    let fix = by_subject(case, Cause::TlsEofNoise.page().fix, |who| {
         format!(
             "let {who} finish a TLS handshake when it only asks whether the port is open, or filter that line from the server's log"
         )
     });
-    let found = Finding::failure(Label::TlsEofNoise, seen, summary, mend);
+    let found = Finding::failure(Cause::TlsEofNoise, seen, summary, fix);
     Some(Finding { outcome: Outcome::Noise, decided_at: ended, confidence, ..found })
 }
 
@@ -66,7 +66,7 @@ mod tests {
         Fact::TlsHello(TlsHello { netns, addr: addr.parse().expect("an address") })
     }
 
-    /// Labels of a touch of this address, after these facts.
+    /// Causes of a touch of this address, after these facts.
     fn touch(dst: &str, facts: Vec<Fact>) -> Vec<String> {
         let mut stream = Stream::to(dst);
         stream.links(true, &["10.88.0.1"]);
@@ -75,7 +75,7 @@ mod tests {
         }
         stream.connect().established().state(TcpState::Established, TcpState::FinWait1, 0, (0, 1, 0));
         let noise = |v: &crate::record::VerdictBody| v.verdict.outcome == Outcome::Noise;
-        stream.verdicts().iter().filter(|v| noise(v)).map(|v| v.verdict.label.name().to_owned()).collect()
+        stream.verdicts().iter().filter(|v| noise(v)).map(|v| v.verdict.cause.name().to_owned()).collect()
     }
 
     #[test]
@@ -118,7 +118,7 @@ mod tests {
     fn a_touch_of_a_plain_port_is_nothing_and_has_the_port_watched() {
         let mut stream = Stream::new();
         stream.connect().established().state(TcpState::Established, TcpState::FinWait1, 0, (0, 1, 0));
-        assert!(stream.labels().is_empty());
+        assert!(stream.causes().is_empty());
     }
 
     /// HTTPS is asked of a port that speaks plain HTTP: its ClientHello says nothing of the port.
@@ -136,7 +136,7 @@ mod tests {
             }
             stream.wait_ms(300).tcp_readiness().again(9).connect().established();
             stream.state(TcpState::Established, TcpState::FinWait1, 0, (0, 1, 0));
-            stream.labels().contains(&"tls_eof_noise")
+            stream.causes().contains(&"tls_eof_noise")
         };
         assert!(touched(Some(AnswerKind::Tls), None) && touched(None, None));
         assert!(!touched(Some(AnswerKind::Http), None) && !touched(Some(AnswerKind::Other), None));
@@ -153,10 +153,10 @@ mod tests {
             stream.state(TcpState::Established, TcpState::FinWait1, 0, (0, 1, 0));
             stream
         };
-        assert!(touch(Stream::https_readiness).labels().is_empty());
-        assert_eq!(touch(Stream::https_readiness).kubelet(ProbeSays::Timeout).labels(), ["unexplained"]);
-        assert_eq!(touch(Stream::tcp_readiness).labels(), ["tls_eof_noise"]);
-        let told = touch(Stream::tcp_readiness).kubelet(ProbeSays::Timeout).labels();
+        assert!(touch(Stream::https_readiness).causes().is_empty());
+        assert_eq!(touch(Stream::https_readiness).kubelet(ProbeSays::Timeout).causes(), ["unexplained"]);
+        assert_eq!(touch(Stream::tcp_readiness).causes(), ["tls_eof_noise"]);
+        let told = touch(Stream::tcp_readiness).kubelet(ProbeSays::Timeout).causes();
         assert_eq!(told, ["tls_eof_noise", "unexplained"], "the kubelet knows better");
     }
 }

@@ -2,7 +2,7 @@
 
 use super::super::evidence::of_state;
 use super::slow_response::{Wait, budget, prober_late, taken_and_silent, wait};
-use super::{Case, Finding, Label, by_subject, ms};
+use super::{Case, Finding, Cause, by_subject, ms};
 use crate::enrich;
 use crate::record::Confidence;
 
@@ -27,14 +27,14 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
         ms(waited),
         budget(case)
     );
-    let remediation = by_subject(case, Label::TlsHandshakeSlow.page().mend, |who| {
+    let remediation = by_subject(case, Cause::TlsHandshakeSlow.page().fix, |who| {
         format!(
             "raise the timeout of {who}, give the target CPU (TLS handshakes are its most expensive moment), look for an entropy, certificate or OCSP look-up in the handshake"
         )
     });
     let remediation =
         if unheard.is_empty() { remediation } else { remediation.trim_end_matches('.').to_owned() + &look };
-    let found = Finding::failure(Label::TlsHandshakeSlow, vec![of_state(ended, state)], summary, remediation);
+    let found = Finding::failure(Cause::TlsHandshakeSlow, vec![of_state(ended, state)], summary, remediation);
     let found = Finding { in_silence, ..found };
     let is_sure = late.is_empty() && unheard.is_empty();
     Some(if is_sure { found } else { found.with_confidence(Confidence::Likely) })
@@ -75,7 +75,7 @@ mod tests {
     fn a_port_that_was_never_heard_to_speak_tls_may_not() {
         let mut stream = Stream::new();
         let verdict = silent(stream.https_readiness(), 8);
-        assert_eq!((verdict.label.name(), verdict.confidence), ("tls_handshake_slow", Confidence::Likely));
+        assert_eq!((verdict.cause.name(), verdict.confidence), ("tls_handshake_slow", Confidence::Likely));
         assert!(verdict.summary.ends_with("or the port does not speak TLS"), "{}", verdict.summary);
         assert!(verdict.remediation.contains("s_client -connect 10.88.0.2:8080"), "{}", verdict.remediation);
     }
@@ -86,7 +86,7 @@ mod tests {
         stream.https_readiness().connect().established().answer(AnswerKind::Tls, None);
         stream.state(TcpState::Established, TcpState::FinWait1, 0, (280, 281, 900));
         let verdict = silent(&mut stream, 8);
-        assert_eq!((verdict.label.name(), verdict.confidence), ("tls_handshake_slow", Confidence::Proven));
+        assert_eq!((verdict.cause.name(), verdict.confidence), ("tls_handshake_slow", Confidence::Proven));
         assert!(!verdict.summary.contains("does not speak") && !verdict.remediation.contains("openssl"));
     }
 
@@ -98,6 +98,6 @@ mod tests {
         stream.push(firewall(POD, vec![rule("INPUT", RuleVerdict::Drop)])).wait_ms(5);
         stream.retransmit(TcpState::SynSent).established().wait_ms(990);
         stream.state(TcpState::Established, TcpState::FinWait1, 0, (280, 281, 0));
-        assert_eq!(stream.labels(), ["tls_handshake_slow"]);
+        assert_eq!(stream.causes(), ["tls_handshake_slow"]);
     }
 }

@@ -11,7 +11,7 @@ use super::super::evidence::{
 };
 use super::network_policy_drop::ovs_reason;
 use super::slow_response::gave_up_early;
-use super::{Case, Finding, Label, dialler, enter, in_namespace, ms};
+use super::{Case, Finding, Cause, dialler, enter, in_namespace, ms};
 use crate::correlate::attempt::{Attempt, End};
 use crate::enrich;
 use crate::event::{Fact, Observation, PacketDrop};
@@ -50,9 +50,9 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     );
     let service = super::service_no_endpoints::dialled(case).filter(|_| lost.is_none());
     let remediation = lost.and_then(|(_, drop)| look_at(case, drop)).or_else(|| service.map(|name| by_endpoint(&name)));
-    let remediation = remediation.or_else(|| missing.map(|(_, mend)| mend));
-    let remediation = remediation.unwrap_or_else(|| Label::Unexplained.page().mend.to_owned());
-    let found = Finding::failure(Label::Unexplained, seen, summary, remediation);
+    let remediation = remediation.or_else(|| missing.map(|(_, fix)| fix));
+    let remediation = remediation.unwrap_or_else(|| Cause::Unexplained.page().fix.to_owned());
+    let found = Finding::failure(Cause::Unexplained, seen, summary, remediation);
     let (confidence, rests_on) = (Confidence::Possible, hooks_that_tell(attempt.flow.dst));
     Some(Finding { decided_at: ended, confidence, rests_on, ..found })
 }
@@ -97,10 +97,10 @@ fn missing_address(case: &Case<'_>) -> Option<(String, String)> {
     }
     let name = pod.full_name().unwrap_or_else(|| "a pod".to_owned());
     let words = format!("; {name} is on this node's network, and no link of the node has its address {addr}");
-    let mend = format!(
+    let fix = format!(
         "ip addr show to {addr}; kubectl get nodes -o wide: if the node's address has changed, correct the kubelet's --node-ip (or give the node its address back) and restart the kubelet"
     );
-    Some((words, mend))
+    Some((words, fix))
 }
 
 fn by_endpoint(service: &str) -> String {
@@ -115,7 +115,7 @@ fn lost(attempt: &Attempt, ended: u64) -> Option<(u64, &PacketDrop)> {
     drops().find(|(_, d)| d.flags.is_syn() || d.flags.is_syn_ack() || d.flags.has_data()).or_else(|| drops().next())
 }
 
-/// The kernel dropped a packet of it, for a reason that no label stands for.
+/// The kernel dropped a packet of it, for a reason that no cause stands for.
 fn dropped(case: &Case<'_>, drop: &PacketDrop) -> String {
     let why = match (drop.reason.as_deref(), drop.location.as_deref()) {
         (Some(reason), Some(place)) => format!(" ({reason}, in {place})"),
@@ -172,7 +172,7 @@ fn look_at(case: &Case<'_>, drop: &PacketDrop) -> Option<String> {
     if is_early_demux(case, drop) {
         let (dst, src, device) = (drop.flow.dst.ip(), drop.flow.src.ip(), shell::link(&device.name));
         return Some(format!(
-            "{}sh -c 'ip rule; ip route get {dst} from {src} iif {device}': where that is a CNI's rule, sysctl -w net.ipv4.tcp_early_demux=0 (AWS VPC CNI with security groups for pods: DISABLE_TCP_EARLY_DEMUX=true on the init container of aws-node), else mend the rule",
+            "{}sh -c 'ip rule; ip route get {dst} from {src} iif {device}': where that is a CNI's rule, sysctl -w net.ipv4.tcp_early_demux=0 (AWS VPC CNI with security groups for pods: DISABLE_TCP_EARLY_DEMUX=true on the init container of aws-node), else fix the rule",
             enter(case, drop.netns)
         ));
     }
@@ -288,13 +288,13 @@ mod tests {
         if let Some(Fact::State(state)) = stream.observations.last_mut().map(|o| &mut o.fact) {
             state.flow.src.set_port(50_000);
         }
-        assert!(stream.labels().is_empty());
+        assert!(stream.causes().is_empty());
         let mut reset = Stream::new();
         reset.connect().established().reset_received(TcpState::Established, 0);
         if let Some(Fact::ResetReceived(received)) = reset.observations.last_mut().map(|o| &mut o.fact) {
             received.flow.src.set_port(50_000);
         }
-        assert!(reset.labels().is_empty());
+        assert!(reset.causes().is_empty());
     }
 
     /// The kubelet goes on to dial after its probe has timed out, and closes what it gets: that was no success.
@@ -309,7 +309,7 @@ mod tests {
         assert!(touched(900).is_empty(), "in time");
         let late = touched(1_000);
         let verdict = &late[0].verdict;
-        assert_eq!((late.len(), verdict.label.name()), (1, "unexplained"));
+        assert_eq!((late.len(), verdict.cause.name()), (1, "unexplained"));
         let words = "(connected after 1025.0 ms, its SYN sent again 1 time: the probe had timed out by then";
         assert!(verdict.summary.contains(words), "{}", verdict.summary);
         assert_eq!(late[0].probe.as_ref().and_then(|probe| probe.consecutive_failures), Some(1));
@@ -320,7 +320,7 @@ mod tests {
         let mut stream = Stream::new();
         stream.connect().wait_ms(1000).retransmit(TcpState::SynSent).gives_up();
         let verdict = &stream.verdicts()[0].verdict;
-        assert_eq!(verdict.label.name(), "unexplained");
+        assert_eq!(verdict.cause.name(), "unexplained");
         assert!(verdict.summary.contains("sent again 1 time"), "{}", verdict.summary);
     }
 
@@ -337,7 +337,7 @@ mod tests {
             stream.gives_up().verdicts().remove(0).verdict
         };
         let (own, other, reason) = (told(NODE, "NOT_SPECIFIED"), told(POD, "NOT_SPECIFIED"), told(NODE, "XFRM_POLICY"));
-        assert!(own.label.name() == "unexplained" && own.summary.contains("tcp_early_demux"), "{}", own.summary);
+        assert!(own.cause.name() == "unexplained" && own.summary.contains("tcp_early_demux"), "{}", own.summary);
         let look = "sh -c 'ip rule; ip route get 10.88.0.1 from 10.88.0.2 iif vlaneni1': ";
         assert!(own.remediation.starts_with(look), "{}", own.remediation);
         assert!(!other.summary.contains("early_demux") && !reason.summary.contains("early_demux"));
@@ -356,7 +356,7 @@ mod tests {
         };
         let moved = told(&["10.88.0.1"], true);
         let words = "; default/web is on this node's network, and no link of the node has its address 10.88.0.2";
-        assert!(moved.label.name() == "unexplained" && moved.summary.ends_with(words), "{}", moved.summary);
+        assert!(moved.cause.name() == "unexplained" && moved.summary.ends_with(words), "{}", moved.summary);
         assert!(moved.remediation.contains("--node-ip"), "{}", moved.remediation);
         for other in [told(&["10.88.0.1"], false), told(&["10.88.0.1", "10.88.0.2"], true)] {
             assert!(!other.summary.contains("no link of the node"), "{}", other.summary);
@@ -384,13 +384,13 @@ mod tests {
     }
 
     #[test]
-    fn a_drop_that_no_label_stands_for_is_named() {
+    fn a_drop_that_no_cause_stands_for_is_named() {
         let device = Device { ifindex: 7, name: "v7".into(), up: true, loopback: false };
         let mut stream = Stream::new();
         stream.links(true, &["10.88.0.1"]).connect().drop_on(SYN, "QDISC_DROP", NODE, Some(device)).gives_up();
         let verdict = &stream.verdicts()[0].verdict;
         let named = "the kernel dropped its SYN 10.88.0.1:40000 -> 10.88.0.2:8080 on v7 in the node's network namespace (QDISC_DROP)";
-        assert!(verdict.label.name() == "unexplained" && verdict.summary.contains(named), "{}", verdict.summary);
+        assert!(verdict.cause.name() == "unexplained" && verdict.summary.contains(named), "{}", verdict.summary);
         assert!(verdict.remediation.starts_with("tc -s qdisc show dev v7"), "{}", verdict.remediation);
     }
 }

@@ -2,7 +2,7 @@
 //! neighbour table has is old.
 
 use super::super::evidence::of_drop;
-use super::{Case, Finding, Label, enter, in_handshake, in_namespace, silent};
+use super::{Case, Finding, Cause, enter, in_handshake, in_namespace, silent};
 use crate::event::PacketDrop;
 use crate::record::Confidence;
 use crate::shell;
@@ -24,7 +24,7 @@ pub(super) fn find(case: &Case<'_>) -> Option<Finding> {
         drop.flow.dst
     );
     let found =
-        Finding::failure(Label::NeighbourFailure, vec![of_drop(*time, drop)], summary, mend(case, drop, &device));
+        Finding::failure(Cause::NeighbourFailure, vec![of_drop(*time, drop)], summary, fix(case, drop, &device));
     Some(found.with_confidence(Confidence::Likely).until_answered())
 }
 
@@ -43,7 +43,7 @@ fn device(drop: &PacketDrop) -> String {
     drop.device.as_ref().map_or_else(|| "its link".to_owned(), |device| device.name.clone())
 }
 
-fn mend(case: &Case<'_>, drop: &PacketDrop, device: &str) -> String {
+fn fix(case: &Case<'_>, drop: &PacketDrop, device: &str) -> String {
     let show = drop.device.as_ref().map_or_else(String::new, |_| format!(" {}", shell::link(device)));
     format!(
         "{}ip link show{show}: its address, against that of {to} in the sender's `ip neigh`; delete the entry, or restart the \
@@ -57,7 +57,7 @@ fn mend(case: &Case<'_>, drop: &PacketDrop, device: &str) -> String {
 #[cfg(test)]
 mod tests {
     use crate::event::TcpState;
-    use crate::record::Label;
+    use crate::record::Cause;
     use crate::testing::{NODE, POD, SYN_ACK, Stream};
 
     #[test]
@@ -65,7 +65,7 @@ mod tests {
         let mut stream = Stream::new();
         stream.connect().drop(SYN_ACK, "OTHERHOST", NODE).retransmit(TcpState::SynSent).gives_up();
         let verdict = stream.verdicts().remove(0).verdict;
-        assert_eq!(verdict.label, Label::NeighbourFailure);
+        assert_eq!(verdict.cause, Cause::NeighbourFailure);
         assert!(verdict.summary.contains("another link-layer address"), "{}", verdict.summary);
     }
 
@@ -73,13 +73,13 @@ mod tests {
     fn a_bridge_s_copy_in_another_pod_says_nothing() {
         let mut stream = Stream::new();
         stream.connect().drop(SYN_ACK, "OTHERHOST", POD).retransmit(TcpState::SynSent).gives_up();
-        assert_eq!(stream.labels(), ["unexplained"]);
+        assert_eq!(stream.causes(), ["unexplained"]);
     }
 
     #[test]
     fn a_handshake_that_goes_on_needs_no_such_frame() {
         let mut stream = Stream::new();
         stream.connect().drop(SYN_ACK, "OTHERHOST", NODE).established();
-        assert!(stream.labels().is_empty());
+        assert!(stream.causes().is_empty());
     }
 }

@@ -1,4 +1,4 @@
-//! Each cause: what it is, what mends it, who did it, what was seen.
+//! Each cause: what it is, what fixes it, who did it, what was seen.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use super::view::{GroupView, View, colour, letter, sure};
 use super::words::{clock, count, safe};
 use crate::sink::pretty::who;
 
-/// Different mends, and culprits, that are shown of a cause.
+/// Different fixes, and culprits, that are shown of a cause.
 const VARIANTS: usize = 5;
 /// Pods that are named of a cause.
 const PODS: usize = 8;
@@ -20,7 +20,7 @@ type Variants = Vec<(String, u64)>;
 /// What the kept verdicts of a cause say, the more frequent first.
 struct Told {
     why: String,
-    mends: Variants,
+    fixes: Variants,
     culprits: Variants,
 }
 
@@ -34,12 +34,12 @@ pub(super) fn section(view: &View) -> Markup {
 }
 
 fn card(view: &View, place: usize, group: &GroupView) -> Markup {
-    let label = group.group.label;
+    let cause = group.group.cause;
     let told = told(view, place);
     let times = (clock(group.span.0, view.axis.length()), clock(group.span.1, view.axis.length()));
     html! {
         article id={"cause-" (letter(place))} .cause .(colour(place)) {
-            h2 { (chip(place)) code { (label.name()) } " " span.title { (label.page().title) } }
+            h2 { (chip(place)) code { (cause.name()) } " " span.title { (cause.page().title) } }
             p.facts {
                 @if group.group.noise { (count(group.count, "attempt")) " that did not fail and left a misleading trace" }
                 @else { strong { (count(group.count, "failed attempt")) } }
@@ -48,15 +48,15 @@ fn card(view: &View, place: usize, group: &GroupView) -> Markup {
             }
             p.why { (safe(&told.why)) }
             dl {
-                (variants("Mend", "mend", &told.mends))
+                (variants("Fix", "fix", &told.fixes))
                 (variants("Who", "who", &told.culprits))
             }
             (evidence(view, place))
             details {
-                summary { "What " code { (label.name()) } " means, and what looks alike" }
-                p { (label.page().meaning) }
-                p { strong { "Looks alike: " } (label.page().lookalikes) }
-                p { strong { "In general: " } (label.page().mend) }
+                summary { "What " code { (cause.name()) } " means, and what looks alike" }
+                p { (cause.page().meaning) }
+                p { strong { "Looks alike: " } (cause.page().lookalikes) }
+                p { strong { "In general: " } (cause.page().fix) }
             }
         }
     }
@@ -123,16 +123,16 @@ fn evidence(view: &View, place: usize) -> Markup {
 
 /// What the kept verdicts say.
 fn told(view: &View, place: usize) -> Told {
-    let (mut mends, mut culprits): (BTreeMap<String, u64>, BTreeMap<String, u64>) = Default::default();
+    let (mut fixes, mut culprits): (BTreeMap<String, u64>, BTreeMap<String, u64>) = Default::default();
     let mut why = None;
     for (_, cell) in view.cells(place) {
         let records: Vec<_> = cell.examples().filter_map(verdict::record).map(|(_, body)| body).collect();
-        let said = records.iter().map(|body| body.verdict.remediation.clone()).filter(|mend| !mend.is_empty());
-        once_each(&mut mends, said.collect());
+        let said = records.iter().map(|body| body.verdict.remediation.clone()).filter(|fix| !fix.is_empty());
+        once_each(&mut fixes, said.collect());
         once_each(&mut culprits, records.iter().filter_map(|body| body.culprit.as_ref()).map(who).collect());
         why = why.or_else(|| records.first().map(|body| body.verdict.summary.clone()));
     }
-    Told { why: why.unwrap_or_default(), mends: by_count(mends), culprits: by_count(culprits) }
+    Told { why: why.unwrap_or_default(), fixes: by_count(fixes), culprits: by_count(culprits) }
 }
 
 /// Counts a pod once for each different text.

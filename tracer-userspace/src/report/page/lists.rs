@@ -30,7 +30,7 @@ pub(super) fn cases(view: &View) -> Markup {
                     summary { (count((folded.len() + without.len()) as u64, "more line")) }
                     @for (row, cell) in folded { (case(view, row, cell)) }
                     @if !without.is_empty() {
-                        p.quiet { "Below, the evidence is left out: --pod, --namespace or --label narrow the page." }
+                        p.quiet { "Below, the evidence is left out: --pod, --namespace or --cause narrow the page." }
                     }
                     @for (row, cell) in without { div.case { (line(view, row, cell)) } }
                 }
@@ -54,7 +54,7 @@ fn line(view: &View, row: &Row, cell: &Cell) -> Markup {
     html! {
         (chip(cell.group)) " "
         span.data { (safe(&view.pod_name(&row.key))) } " "
-        code { (view.groups[cell.group].group.label.name()) } " "
+        code { (view.groups[cell.group].group.cause.name()) } " "
         span.n { "×" (number(cell.lane.count)) } " "
         span.quiet { (first) @if first != last { "–" (last) } " · " (sure(cell.lane.sure)) }
     }
@@ -127,8 +127,8 @@ fn finding(view: &View, node: &str, found: &FindingBody) -> Markup {
             p { (safe(&found.observed)) span.quiet { " Wanted: " (safe(&found.expected)) } }
             p { (safe(&found.why)) }
             dl {
-                @for (word, text) in [("Mend", &found.remediation), ("Keep", &found.persist)] {
-                    @if let Some(text) = text { dt { (word) } dd { p.mend { (safe(text)) } } }
+                @for (word, text) in [("Fix", &found.remediation), ("Keep", &found.persist)] {
+                    @if let Some(text) = text { dt { (word) } dd { p.fix { (safe(text)) } } }
                 }
             }
         }

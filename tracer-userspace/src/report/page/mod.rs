@@ -18,7 +18,7 @@ use self::view::View;
 use self::words::{clock, count, date, duration, number, safe};
 use super::tally::Tally;
 use super::target::BEGINS;
-use crate::record::Label;
+use crate::record::Cause;
 
 /// The look of it.
 const STYLE: &str = include_str!("style.css");
@@ -113,9 +113,9 @@ fn reasons(view: &View) -> String {
     let alone = groups.len() == 1;
     let named = groups.iter().take(NAMED).map(|it| {
         let times = if alone { String::new() } else { format!("{} ", number(it.count)) };
-        match it.group.label {
-            Label::Unexplained => format!("{times}unexplained"),
-            label => format!("{times}because {}", label.page().title),
+        match it.group.cause {
+            Cause::Unexplained => format!("{times}unexplained"),
+            cause => format!("{times}because {}", cause.page().title),
         }
     });
     let others: u64 = groups.iter().skip(NAMED).map(|it| it.count).sum();

@@ -142,9 +142,9 @@ fn name(view: &View, row: &Row) -> Markup {
 fn lane(view: &View, row: &Row, cell: &Cell, first: bool) -> Markup {
     let axis = &view.axis;
     let most = cell.columns.iter().map(|&(_, n)| n).max().unwrap_or(1);
-    let label = view.groups[cell.group].group.label.name();
+    let cause = view.groups[cell.group].group.cause.name();
     html! {
-        svg.plot .(colour(cell.group)) width="100%" height=(HEIGHT) role="group" aria-label=(describe(view, label, &cell.columns)) {
+        svg.plot .(colour(cell.group)) width="100%" height=(HEIGHT) role="group" aria-label=(describe(view, cause, &cell.columns)) {
             @if first {
                 @for &(column, _) in &row.passed_when {
                     @let (x, width) = axis.column(column);
@@ -155,25 +155,25 @@ fn lane(view: &View, row: &Row, cell: &Cell, first: bool) -> Markup {
                 @let example = cell.examples().find(|it| view.evidence.contains(&it.id) && axis.is_in(it.us, column));
                 @match example {
                     Some(example) => {
-                        a href={"#v" (example.id)} aria-label={"Evidence of " (label) " at " (clock(example.us, axis.length()))} {
-                            (bar(view, label, column, n, most))
+                        a href={"#v" (example.id)} aria-label={"Evidence of " (cause) " at " (clock(example.us, axis.length()))} {
+                            (bar(view, cause, column, n, most))
                         }
                     }
-                    None => (bar(view, label, column, n, most)),
+                    None => (bar(view, cause, column, n, most)),
                 }
             }
         }
     }
 }
 
-fn bar(view: &View, label: &str, column: i64, n: u64, most: u64) -> Markup {
+fn bar(view: &View, cause: &str, column: i64, n: u64, most: u64) -> Markup {
     let axis = &view.axis;
     let (x, width) = axis.column(column);
     let room = HEIGHT - PASSED - LOWEST;
     let height = if most <= 1 { HEIGHT - PASSED - 2 } else { LOWEST + room * (n - 1) / (most - 1) };
     html! {
         rect.bar x=(x) width=(width) y=(HEIGHT - PASSED - height) height=(height) {
-            title { (clock(axis.begin(column), axis.length())) ": " (label) " ×" (number(n)) }
+            title { (clock(axis.begin(column), axis.length())) ": " (cause) " ×" (number(n)) }
         }
     }
 }

@@ -52,11 +52,11 @@ pub(super) fn shown(example: &Example) -> Markup {
             }
             @if let Some(culprit) = &body.culprit { dt { "Who" } dd { (safe(&who(culprit))) } }
             @if !verdict.remediation.is_empty() {
-                dt { "Mend" } dd { (safe(&verdict.remediation)) }
+                dt { "Fix" } dd { (safe(&verdict.remediation)) }
             }
             @if !verdict.also.is_empty() {
                 dt { "Also" }
-                dd { (verdict.also.iter().map(|label| label.name()).collect::<Vec<_>>().join(", ")) }
+                dd { (verdict.also.iter().map(|cause| cause.name()).collect::<Vec<_>>().join(", ")) }
             }
             @if let Some(doubt) = doubt(&body) { dt { "Doubt" } dd { (safe(&doubt)) } }
         }

@@ -137,7 +137,7 @@ impl Tally {
         if let Some(seq) = fields.revises {
             self.revise(&fields.node_name, seq);
         }
-        if !self.filter.fits(fields.k8s.as_ref(), Some(answer.label())) {
+        if !self.filter.fits(fields.k8s.as_ref(), Some(answer.cause())) {
             self.filtered += 1;
             return;
         }
@@ -160,7 +160,7 @@ impl Tally {
 
     /// An attempt: those that failed have a verdict of their own.
     fn attempt(&mut self, fields: &Fields<'_>, us: i64) {
-        if !self.filter.fits(fields.k8s.as_ref(), fields.label) {
+        if !self.filter.fits(fields.k8s.as_ref(), fields.cause) {
             self.filtered += 1;
             return;
         }

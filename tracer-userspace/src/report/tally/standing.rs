@@ -16,7 +16,7 @@ pub(super) struct Standing {
 }
 
 impl Standing {
-    /// Sees the number of a record: numbers begin anew with each run.
+    /// Sees the number of a record: numbers begin again with each run.
     pub(super) fn see(&mut self, seq: u64, is_start: bool) {
         if is_start || self.last_seq.is_some_and(|last| seq <= last) {
             *self = Self::default();

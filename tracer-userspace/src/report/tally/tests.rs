@@ -1,7 +1,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::record::{Label, LossBody};
+use crate::record::{Cause, LossBody};
 use crate::report::line;
 use crate::report::tests::{at, attempt, verdict};
 
@@ -14,11 +14,11 @@ fn tally(filter: Filter, lines: &[String]) -> Tally {
     tally
 }
 
-/// Verdicts that stand, by label.
-fn standing(tally: Tally) -> BTreeMap<Label, u64> {
+/// Verdicts that stand, by cause.
+fn standing(tally: Tally) -> BTreeMap<Cause, u64> {
     let mut counts = BTreeMap::new();
     for (group, lane) in tally.pods.into_pods().flat_map(|(_, pod)| pod.lanes) {
-        *counts.entry(group.label).or_default() += lane.count;
+        *counts.entry(group.cause).or_default() += lane.count;
     }
     counts
 }
@@ -33,13 +33,13 @@ fn a_verdict_that_was_replaced_is_not_counted() {
     ];
     let tally = tally(Filter::default(), &lines);
     assert_eq!((tally.revised, tally.unmatched), (2, 0));
-    assert_eq!(standing(tally), [(Label::ConnectionRefused, 1), (Label::Unexplained, 1)].into());
+    assert_eq!(standing(tally), [(Cause::ConnectionRefused, 1), (Cause::Unexplained, 1)].into());
 }
 
 #[test]
 fn a_revision_that_the_filter_leaves_out_still_takes_the_old_one_back() {
     let lines = [verdict(1, "unexplained", "cart", None), verdict(2, "firewall_drop", "cart", Some(1))];
-    let filter = Filter { labels: vec![Label::Unexplained], ..Filter::default() };
+    let filter = Filter { causes: vec![Cause::Unexplained], ..Filter::default() };
     let tally = tally(filter, &lines);
     assert_eq!((tally.filtered, standing(tally)), (1, BTreeMap::new()));
 }
@@ -126,9 +126,9 @@ proptest! {
     /// Whatever is revised, in whatever order: what stands is what was said less what was taken back.
     #[test]
     fn counts_are_what_stands(revised in prop::collection::vec(prop::option::of(0_u64..40), 1..40)) {
-        let labels = ["unexplained", "firewall_drop", "connection_refused"];
+        let causes = ["unexplained", "firewall_drop", "connection_refused"];
         let lines: Vec<_> = revised.iter().enumerate().map(|(seq, revises)| {
-            verdict(seq as u64, labels[seq % 3], ["a", "b"][seq % 2], revises.filter(|&it| it < seq as u64))
+            verdict(seq as u64, causes[seq % 3], ["a", "b"][seq % 2], revises.filter(|&it| it < seq as u64))
         }).collect();
         let tally = tally(Filter::default(), &lines);
         let expected = lines.len() as u64 - tally.revised;

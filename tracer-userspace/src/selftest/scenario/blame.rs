@@ -1,6 +1,6 @@
 //! Which rule it was: the verdict names chain, rule and owner, for each backend and hook.
 
-use crate::record::Label;
+use crate::record::Cause;
 use anyhow::Result;
 
 use super::{Need, Scenario, Stage};
@@ -9,9 +9,9 @@ use crate::selftest::ip::Route;
 use crate::selftest::pods::HTTP;
 use crate::selftest::world::Family;
 
-const DROP: Option<Label> = Some(Label::FirewallDrop);
-const REJECT: Option<Label> = Some(Label::FirewallReject);
-const POLICY: Option<Label> = Some(Label::NetworkPolicyDrop);
+const DROP: Option<Cause> = Some(Cause::FirewallDrop);
+const REJECT: Option<Cause> = Some(Cause::FirewallReject);
+const POLICY: Option<Cause> = Some(Cause::NetworkPolicyDrop);
 
 pub(super) const ALL: &[Scenario] = &[
     Scenario::new("blame_policy", DROP, policy).needs(&[Need::Nft]),
@@ -169,7 +169,7 @@ fn forward(stage: &mut Stage<'_>) -> Result<()> {
 }
 
 /// A blocklist of 50,000 addresses before the rule that matters: reading it may take longer than a verdict waits,
-/// so that the verdict names no rule; its label and time are the same.
+/// so that the verdict names no rule; its cause and time are the same.
 fn many(stage: &mut Stage<'_>) -> Result<()> {
     let mut script = String::from("table inet fw { chain in { type filter hook input priority 0;\n");
     for n in 0..50_000_u32 {

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::record::{Label, Outcome};
+use crate::record::{Cause, Outcome};
 use anyhow::{Context, Result, anyhow, bail};
 
 use super::{Need, Proxy, Scenario, Stage};
@@ -19,9 +19,9 @@ use crate::selftest::prober::Prober;
 use crate::selftest::world::{World, ipvs};
 use tracer_common::limit::{Limit, Limited};
 
-const RST: Option<Label> = Some(Label::MidStreamRst);
-const DROP: Option<Label> = Some(Label::FirewallDrop);
-const COLLISION: Option<Label> = Some(Label::NodeportEphemeralCollision);
+const RST: Option<Cause> = Some(Cause::MidStreamRst);
+const DROP: Option<Cause> = Some(Cause::FirewallDrop);
+const COLLISION: Option<Cause> = Some(Cause::NodeportEphemeralCollision);
 const NODE_PORT: u16 = 36704;
 
 pub(super) const ALL: &[Scenario] = &[
@@ -36,11 +36,11 @@ pub(super) const ALL: &[Scenario] = &[
     Scenario::new("fault_firewall_before_start", DROP, firewall_before_start).own().needs(&[Need::Nft]),
     Scenario::new("fault_rst_after_answer", None, rst_after_answer),
     Scenario::new("fault_rst_after_answer_v6", None, rst_after_answer).v6(),
-    Scenario::new("fault_pod_deleted_while_probed", Some(Label::ClosedWithoutAnswer), pod_deleted),
+    Scenario::new("fault_pod_deleted_while_probed", Some(Cause::ClosedWithoutAnswer), pod_deleted),
     Scenario::new("fault_ipvs_10000_services", COLLISION, many_services).proxy(Proxy::Ipvs).needs(&[Need::Ipvs]).own(),
 ];
 
-/// Many probes at once and a ring of one page: what fails meanwhile gets its label, a weaker one or none; what
+/// Many probes at once and a ring of one page: what fails meanwhile gets its cause, a weaker one or none; what
 /// fails when the ring has room again gets its own.
 fn ring_overflow(stage: &mut Stage<'_>) -> Result<()> {
     let (good, bad) = (stage.serving("http", HTTP)?, stage.serving("rst", HTTP)?);
@@ -52,7 +52,7 @@ fn ring_overflow(stage: &mut Stage<'_>) -> Result<()> {
     thread::scope(|scope| {
         let crowd = scope.spawn(move || second.crowd(dial, count, 8));
         for _ in 0..20 {
-            stage.attempt(Kind::Http, bad, Ending::Reset, Claim::AtMost(Label::MidStreamRst))?;
+            stage.attempt(Kind::Http, bad, Ending::Reset, Claim::AtMost(Cause::MidStreamRst))?;
         }
         let outcome = crowd.join().map_err(|_| anyhow!("the crowd panicked"))??;
         if outcome.failed > 0 {
@@ -84,8 +84,8 @@ fn namespace_churn(stage: &mut Stage<'_>) -> Result<()> {
                 stage.succeeds(Kind::Http, good)?;
                 stage.fails(Kind::Http, bad, Ending::Reset)?;
             }
-            for (label, pod) in [(Label::SlowResponse, slow), (Label::FirewallDrop, dropping)] {
-                let claim = stage.verdict(label, Outcome::Failure);
+            for (cause, pod) in [(Cause::SlowResponse, slow), (Cause::FirewallDrop, dropping)] {
+                let claim = stage.verdict(cause, Outcome::Failure);
                 stage.attempt(Kind::Http, pod, Ending::Timeout, claim)?;
             }
             stage.succeeds(Kind::Http, good)
@@ -154,7 +154,7 @@ fn address_reused(stage: &mut Stage<'_>) -> Result<()> {
     for _ in 0..3 {
         let place = replace(stage, addr, "rst")?;
         let expected = Expected {
-            label: Label::MidStreamRst,
+            cause: Cause::MidStreamRst,
             outcome: Outcome::Failure,
             probe: true,
             culprit: None,
@@ -169,7 +169,7 @@ fn address_reused(stage: &mut Stage<'_>) -> Result<()> {
 /// The old pod failed, the new one does not.
 fn healthy_again(stage: &mut Stage<'_>) -> Result<()> {
     let addr = stage.serving("rst", HTTP)?;
-    let failed = stage.verdict(Label::MidStreamRst, Outcome::Failure);
+    let failed = stage.verdict(Cause::MidStreamRst, Outcome::Failure);
     stage.attempt(Kind::Http, addr, Ending::Reset, failed)?;
     replace(stage, addr, "http")?;
     stage.succeeds(Kind::Http, addr)?;
@@ -235,7 +235,7 @@ fn pod_deleted(stage: &mut Stage<'_>) -> Result<()> {
     let (pod, options) = (stage.serving("hang", HTTP)?, stage.options);
     let mut second = Prober::start(&stage.world.node, options)?;
     let dial = Dial::new(Kind::Http, pod, options.patience);
-    let listed = stage.listed(pod, stage.verdict(Label::ClosedWithoutAnswer, Outcome::Failure))?;
+    let listed = stage.listed(pod, stage.verdict(Cause::ClosedWithoutAnswer, Outcome::Failure))?;
     let outcome = thread::scope(|scope| {
         let waiting = scope.spawn(move || second.dial(dial));
         stage.pod_of(pod)?.asked(options)?;

@@ -1,6 +1,6 @@
 //! Netfilter drops or rejects: in the pod or on the node, the SYN, its answer or the request.
 
-use crate::record::Label;
+use crate::record::Cause;
 use anyhow::Result;
 
 use super::{Need, Scenario, Stage};
@@ -8,8 +8,8 @@ use crate::selftest::dial::{Ending, Kind};
 use crate::selftest::pods::{HOST, HTTP};
 use crate::selftest::world::NODE;
 
-const DROP: Option<Label> = Some(Label::FirewallDrop);
-const REJECT: Option<Label> = Some(Label::FirewallReject);
+const DROP: Option<Cause> = Some(Cause::FirewallDrop);
+const REJECT: Option<Cause> = Some(Cause::FirewallReject);
 
 pub(super) const ALL: &[Scenario] = &[
     Scenario::new("firewall_drop_pod_nft", DROP, |s| pod_nft(s, "tcp dport 8080 drop", Ending::Timeout))

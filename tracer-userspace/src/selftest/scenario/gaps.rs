@@ -1,31 +1,31 @@
-//! The cells of label × proxy × address family that no scenario covers, each with the reason.
+//! The cells of cause × proxy × address family that no scenario covers, each with the reason.
 
-use crate::record::Label;
+use crate::record::Cause;
 
 use super::{Proxy, Scenario};
 use crate::selftest::row::{Played, Row};
 use crate::selftest::world::Family;
 
-/// What is known not to be there, and why: label (none: nothing is wrong), proxy, family; none: each of them.
-type Reason = (Option<Label>, Option<Proxy>, Option<Family>, &'static str);
+/// What is known not to be there, and why: cause (none: nothing is wrong), proxy, family; none: each of them.
+type Reason = (Option<Cause>, Option<Proxy>, Option<Family>, &'static str);
 
 const REASONS: &[Reason] = &[
     (
-        Some(Label::NodeportEphemeralCollision),
+        Some(Cause::NodeportEphemeralCollision),
         Some(Proxy::Iptables),
         None,
-        "harmless there: the SYN-ACK belongs to a known conntrack entry, and no label may come (a healthy scenario shows it)",
+        "harmless there: the SYN-ACK belongs to a known conntrack entry, and no cause may come (a healthy scenario shows it)",
     ),
     (
-        Some(Label::NodeportEphemeralCollision),
+        Some(Cause::NodeportEphemeralCollision),
         Some(Proxy::Nftables),
         None,
-        "harmless there: the SYN-ACK belongs to a known conntrack entry, and no label may come (a healthy scenario shows it)",
+        "harmless there: the SYN-ACK belongs to a known conntrack entry, and no cause may come (a healthy scenario shows it)",
     ),
-    (Some(Label::CpuThrottled), None, None, "stands beside another label only: slow_response_throttled shows it"),
-    (Some(Label::ExecTimeout), None, None, NEEDS_KUBELET),
-    (Some(Label::ExecFailed), None, None, NEEDS_KUBELET),
-    (Some(Label::CniNotReady), None, None, NEEDS_KUBELET),
+    (Some(Cause::CpuThrottled), None, None, "stands beside another cause only: slow_response_throttled shows it"),
+    (Some(Cause::ExecTimeout), None, None, NEEDS_KUBELET),
+    (Some(Cause::ExecFailed), None, None, NEEDS_KUBELET),
+    (Some(Cause::CniNotReady), None, None, NEEDS_KUBELET),
 ];
 
 const NEEDS_KUBELET: &str = "needs a real kubelet, on whose own words it rests (`cargo xtask e2e` has one)";
@@ -33,16 +33,16 @@ const NO_SCENARIO: &str = "no scenario";
 const NOT_IN_FAMILY: &str = "no scenario in this address family";
 const NOT_IN_MODE: &str = "no scenario in this proxy mode";
 
-/// A row for each cell without a scenario. Where a label's story has no proxy in it, one line for each
+/// A row for each cell without a scenario. Where a cause's story has no proxy in it, one line for each
 /// address family stands for all modes; where it has one, every mode has a line.
 #[must_use]
 pub fn rows(scenarios: &[Scenario]) -> Vec<Row> {
-    let labels = std::iter::once(None).chain(Label::ALL.iter().copied().map(Some));
-    labels.flat_map(|label| of_label(scenarios, label)).collect()
+    let causes = std::iter::once(None).chain(Cause::ALL.iter().copied().map(Some));
+    causes.flat_map(|cause| of_cause(scenarios, cause)).collect()
 }
 
-fn of_label(scenarios: &[Scenario], label: Option<Label>) -> Vec<Row> {
-    let of: Vec<&Scenario> = scenarios.iter().filter(|s| s.label == label).collect();
+fn of_cause(scenarios: &[Scenario], cause: Option<Cause>) -> Vec<Row> {
+    let of: Vec<&Scenario> = scenarios.iter().filter(|s| s.cause == cause).collect();
     let proxied = of.iter().any(|s| s.proxy != Proxy::Any);
     let plain = of.is_empty() || of.iter().any(|s| s.proxy == Proxy::Any);
     let wanted = |proxy: Proxy| if proxy == Proxy::Any { plain } else { proxied };
@@ -54,24 +54,24 @@ fn of_label(scenarios: &[Scenario], label: Option<Label>) -> Vec<Row> {
             (false, true) => NOT_IN_FAMILY,
             (false, false) => NOT_IN_MODE,
         };
-        gap(label, proxy, family, reason(label, proxy, family).unwrap_or(default))
+        gap(cause, proxy, family, reason(cause, proxy, family).unwrap_or(default))
     })
     .collect()
 }
 
-/// Why no scenario is about this label.
+/// Why no scenario is about this cause.
 #[must_use]
-pub fn why_none(label: Label) -> &'static str {
-    reason(Some(label), Proxy::Any, Family::V4).unwrap_or(NO_SCENARIO)
+pub fn why_none(cause: Cause) -> &'static str {
+    reason(Some(cause), Proxy::Any, Family::V4).unwrap_or(NO_SCENARIO)
 }
 
-fn reason(label: Option<Label>, proxy: Proxy, family: Family) -> Option<&'static str> {
-    let fits = |(l, p, f, _): &&Reason| *l == label && p.is_none_or(|p| p == proxy) && f.is_none_or(|f| f == family);
+fn reason(cause: Option<Cause>, proxy: Proxy, family: Family) -> Option<&'static str> {
+    let fits = |(l, p, f, _): &&Reason| *l == cause && p.is_none_or(|p| p == proxy) && f.is_none_or(|f| f == family);
     REASONS.iter().find(fits).map(|(.., why)| *why)
 }
 
-fn gap(label: Option<Label>, proxy: Proxy, family: Family, why: &str) -> Row {
-    let nothing = Scenario::new("", label, |_| Ok(())).proxy(proxy);
+fn gap(cause: Option<Cause>, proxy: Proxy, family: Family, why: &str) -> Row {
+    let nothing = Scenario::new("", cause, |_| Ok(())).proxy(proxy);
     let row = Row::new(&nothing);
     Row { family: family.name(), result: Played::Absent, reason: Some(why.to_owned()), ..row }
 }
@@ -81,14 +81,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_label_has_a_line_in_both_families() {
+    fn every_cause_has_a_line_in_both_families() {
         let scenarios = super::super::all();
         let gaps = rows(&scenarios);
-        for label in std::iter::once(None).chain(Label::ALL.iter().copied().map(Some)) {
+        for cause in std::iter::once(None).chain(Cause::ALL.iter().copied().map(Some)) {
             for family in [Family::V4, Family::V6] {
-                let covered = scenarios.iter().any(|s| s.label == label && s.family == family);
-                let name = label.map(Label::name);
-                assert!(covered || gaps.iter().any(|g| g.label == name && g.family == family.name()), "{label:?}");
+                let covered = scenarios.iter().any(|s| s.cause == cause && s.family == family);
+                let name = cause.map(Cause::name);
+                assert!(covered || gaps.iter().any(|g| g.cause == name && g.family == family.name()), "{cause:?}");
             }
         }
     }
@@ -98,7 +98,7 @@ mod tests {
         let scenarios = super::super::all();
         for gap in rows(&scenarios) {
             let covers = |s: &&Scenario| {
-                s.label.map(Label::name) == gap.label && s.proxy.name() == gap.proxy && s.family.name() == gap.family
+                s.cause.map(Cause::name) == gap.cause && s.proxy.name() == gap.proxy && s.family.name() == gap.family
             };
             assert!(!scenarios.iter().any(|s| covers(&s)), "{gap:?}");
         }

@@ -2,7 +2,7 @@
 
 use std::thread;
 
-use crate::record::{Label, Outcome};
+use crate::record::{Cause, Outcome};
 use anyhow::Result;
 
 use super::{Need, Scenario, Stage};
@@ -20,9 +20,9 @@ pub(super) const ALL: &[Scenario] = &[
     Scenario::new("healthy_https", None, https).on_every_kernel(),
     Scenario::new("healthy_https_v6", None, https).v6(),
     Scenario::new("healthy_crowd", None, crowd).own().needs(&[Need::Nft]),
-    Scenario::new("tls_eof_noise", Some(Label::TlsEofNoise), |s| tls_noise(s, TLS)).smoke(),
-    Scenario::new("tls_eof_noise_v6", Some(Label::TlsEofNoise), |s| tls_noise(s, TLS)).v6().on_every_kernel(),
-    Scenario::new("tls_eof_noise_by_hello", Some(Label::TlsEofNoise), |s| tls_noise(s, UNSAID_TLS)),
+    Scenario::new("tls_eof_noise", Some(Cause::TlsEofNoise), |s| tls_noise(s, TLS)).smoke(),
+    Scenario::new("tls_eof_noise_v6", Some(Cause::TlsEofNoise), |s| tls_noise(s, TLS)).v6().on_every_kernel(),
+    Scenario::new("tls_eof_noise_by_hello", Some(Cause::TlsEofNoise), |s| tls_noise(s, UNSAID_TLS)),
 ];
 
 fn http(stage: &mut Stage<'_>) -> Result<()> {
@@ -66,7 +66,7 @@ fn crowd(stage: &mut Stage<'_>) -> Result<()> {
 fn tls_noise(stage: &mut Stage<'_>, port: u16) -> Result<()> {
     let pod = stage.serving("tls", port)?;
     for _ in 0..3 {
-        stage.attempt(Kind::Tcp, pod, Ending::Ok, Claim::Perhaps(Label::TlsEofNoise))?;
+        stage.attempt(Kind::Tcp, pod, Ending::Ok, Claim::Perhaps(Cause::TlsEofNoise))?;
         // What goes well is read 50 ms later, and the program that looks for a ClientHello is attached then.
         thread::sleep(stage.options.probe_timeout / 4);
         let mut client = stage.options.helper(&stage.world.node, Role::Load)?;
@@ -75,6 +75,6 @@ fn tls_noise(stage: &mut Stage<'_>, port: u16) -> Result<()> {
     if port == TLS {
         stage.succeeds(Kind::Https, pod)?;
     }
-    let noise = stage.verdict(Label::TlsEofNoise, Outcome::Noise);
+    let noise = stage.verdict(Cause::TlsEofNoise, Outcome::Noise);
     stage.attempt(Kind::Tcp, pod, Ending::Ok, noise)
 }

@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use crate::record::Label;
+use crate::record::Cause;
 use anyhow::Result;
 
 use super::{Need, Proxy, Scenario, Stage};
@@ -10,7 +10,7 @@ use crate::selftest::dial::{Ending, Kind};
 use crate::selftest::pods::{HOST, HTTP};
 use crate::selftest::world::{NODE, ipvs};
 
-const COLLISION: Option<Label> = Some(Label::NodeportEphemeralCollision);
+const COLLISION: Option<Cause> = Some(Cause::NodeportEphemeralCollision);
 const NODE_PORT: u16 = 36704;
 
 /// What stands behind the Service.

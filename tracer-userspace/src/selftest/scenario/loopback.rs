@@ -3,7 +3,7 @@
 
 use std::net::{Ipv4Addr, SocketAddr};
 
-use crate::record::Label;
+use crate::record::Cause;
 use anyhow::{Context, Result};
 
 use super::{Scenario, Stage};
@@ -13,7 +13,7 @@ use crate::selftest::plugin::{reused_pid, run_by_runtime};
 use crate::selftest::pods::{HOST, HTTP};
 use crate::selftest::world::{Family, NODE, NODE6};
 
-const DOWN: Option<Label> = Some(Label::LoopbackDown);
+const DOWN: Option<Cause> = Some(Cause::LoopbackDown);
 
 pub(super) const ALL: &[Scenario] = &[
     Scenario::new("loopback_down", DOWN, |s| incident(s, "netlink")).own().smoke(),

@@ -1,6 +1,6 @@
 //! The scenarios: each failure and each near miss, provoked on a stage.
 
-use crate::record::Label;
+use crate::record::Cause;
 use anyhow::Result;
 
 use crate::selftest::world::Family;
@@ -81,10 +81,10 @@ pub enum Suite {
 pub struct Scenario {
     /// Its name.
     pub name: &'static str,
-    /// The label that its failing attempts get; `None`: nothing is wrong.
-    pub label: Option<Label>,
+    /// The cause that its failing attempts get; `None`: nothing is wrong.
+    pub cause: Option<Cause>,
     /// What must stand in `also` of every verdict.
-    pub also: Option<Label>,
+    pub also: Option<Cause>,
     /// Addresses of its attempts.
     pub family: Family,
     /// The Service proxy that has a part in it.
@@ -102,10 +102,10 @@ pub struct Scenario {
 }
 
 impl Scenario {
-    const fn new(name: &'static str, label: Option<Label>, play: fn(&mut Stage<'_>) -> Result<()>) -> Self {
+    const fn new(name: &'static str, cause: Option<Cause>, play: fn(&mut Stage<'_>) -> Result<()>) -> Self {
         Self {
             name,
-            label,
+            cause,
             also: None,
             family: Family::V4,
             proxy: Proxy::Any,
@@ -117,8 +117,8 @@ impl Scenario {
         }
     }
 
-    const fn also(mut self, label: Label) -> Self {
-        self.also = Some(label);
+    const fn also(mut self, cause: Cause) -> Self {
+        self.also = Some(cause);
         self
     }
 

@@ -3,7 +3,7 @@
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::os::fd::AsFd as _;
 
-use crate::record::Label;
+use crate::record::Cause;
 use anyhow::Result;
 
 use super::{Need, Scenario, Stage};
@@ -16,12 +16,12 @@ use crate::selftest::prober::Prober;
 use crate::selftest::world::{BRIDGE, BRIDGE6, Family};
 
 const NODE_MAC: Mac = [2, 0, 0, 0, 0, 1];
-const LINK: Option<Label> = Some(Label::PodLinkDown);
-const ROUTE: Option<Label> = Some(Label::RouteUnreachable);
-const PREREQUISITE: Option<Label> = Some(Label::MissingNodePrerequisite);
-const NEIGHBOUR: Option<Label> = Some(Label::NeighbourFailure);
-const RP_FILTER: Option<Label> = Some(Label::RpFilterDrop);
-const MTU: Option<Label> = Some(Label::MtuBlackhole);
+const LINK: Option<Cause> = Some(Cause::PodLinkDown);
+const ROUTE: Option<Cause> = Some(Cause::RouteUnreachable);
+const PREREQUISITE: Option<Cause> = Some(Cause::MissingNodePrerequisite);
+const NEIGHBOUR: Option<Cause> = Some(Cause::NeighbourFailure);
+const RP_FILTER: Option<Cause> = Some(Cause::RpFilterDrop);
+const MTU: Option<Cause> = Some(Cause::MtuBlackhole);
 
 pub(super) const ALL: &[Scenario] = &[
     Scenario::new("pod_link_down_eth0", LINK, |s| link_down(s, "eth0")).on_every_kernel(),
@@ -147,7 +147,7 @@ fn not_forwarding(stage: &mut Stage<'_>) -> Result<()> {
     let pod = stage.idle()?;
     let (inside, mut prober) = (pod.ns.inum(), Prober::start(&pod.ns, options)?);
     let dial = Dial::new(Kind::Http, SocketAddr::new(beyond, HTTP), options.probe_timeout);
-    let claim = stage.elsewhere(Label::MissingNodePrerequisite);
+    let claim = stage.elsewhere(Cause::MissingNodePrerequisite);
     let listed = Attempt { netns: inside, ..stage.listed(dial.dst, claim)? };
     let outcome = prober.dial(dial)?;
     stage.ended(listed, &outcome, &[Ending::Timeout])

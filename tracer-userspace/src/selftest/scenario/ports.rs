@@ -3,7 +3,7 @@
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::Instant;
 
-use crate::record::Label;
+use crate::record::Cause;
 use anyhow::{Context, Result, bail};
 
 use super::{Scenario, Stage};
@@ -13,8 +13,8 @@ use crate::selftest::ip::Route;
 use crate::selftest::pods::HTTP;
 use crate::selftest::proc::Proc;
 
-const EXHAUSTED: Option<Label> = Some(Label::EphemeralPortsExhausted);
-const ROUTE: Option<Label> = Some(Label::RouteUnreachable);
+const EXHAUSTED: Option<Cause> = Some(Cause::EphemeralPortsExhausted);
+const ROUTE: Option<Cause> = Some(Cause::RouteUnreachable);
 
 /// Two ports of each parity.
 const RANGE: &str = "40000 40003";

@@ -6,7 +6,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::thread;
 use std::time::Instant;
 
-use crate::record::{Label, Outcome};
+use crate::record::{Cause, Outcome};
 use anyhow::{Context, Result, anyhow, bail};
 use nix::errno::Errno;
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, SockaddrStorage, connect, socket};
@@ -17,14 +17,14 @@ use crate::selftest::pods::{HOST, HTTP};
 use crate::selftest::prober::Prober;
 use crate::selftest::world::{BRIDGE, BRIDGE_MAC, NODE};
 
-const ACCEPT: Option<Label> = Some(Label::AcceptQueueOverflow);
-const HALF_OPEN: Option<Label> = Some(Label::SynBacklogOverflow);
+const ACCEPT: Option<Cause> = Some(Cause::AcceptQueueOverflow);
+const HALF_OPEN: Option<Cause> = Some(Cause::SynBacklogOverflow);
 
 pub(super) const ALL: &[Scenario] = &[
     Scenario::new("accept_queue_overflow", ACCEPT, accept_queue).smoke(),
     Scenario::new("accept_queue_overflow_v6", ACCEPT, accept_queue).v6().on_every_kernel(),
     Scenario::new("accept_queue_overflow_after_lo_was_down", ACCEPT, after_lo_was_down).own(),
-    Scenario::new("accept_queue_aborts", Some(Label::MidStreamRst), aborts).needs(&[Need::RealProcessor]),
+    Scenario::new("accept_queue_aborts", Some(Cause::MidStreamRst), aborts).needs(&[Need::RealProcessor]),
     Scenario::new("syn_backlog_overflow", HALF_OPEN, syn_backlog).needs(&[Need::Nft]).on_every_kernel(),
     Scenario::new("syn_backlog_overflow_v6", HALF_OPEN, syn_backlog).v6().needs(&[Need::Nft]).on_every_kernel(),
     Scenario::new("syn_backlog_with_cookies", None, cookies).needs(&[Need::Nft]),
@@ -61,7 +61,7 @@ fn aborts(stage: &mut Stage<'_>) -> Result<()> {
     let mut second = Prober::start(&stage.world.node, stage.options)?;
     let dial = Dial::new(Kind::Http, pod, stage.options.patience);
     stage.mentions(&["its listener refused", "net.ipv4.tcp_abort_on_overflow is 1"]);
-    let listed = stage.listed(pod, stage.verdict(Label::MidStreamRst, Outcome::Failure))?;
+    let listed = stage.listed(pod, stage.verdict(Cause::MidStreamRst, Outcome::Failure))?;
     let outcome = thread::scope(|scope| {
         let waiting = scope.spawn(move || second.dial(dial));
         is_half_open(stage, pod)?;

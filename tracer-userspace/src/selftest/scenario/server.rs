@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use crate::record::{Label, Outcome};
+use crate::record::{Cause, Outcome};
 use anyhow::{Context, Result};
 
 use super::{Need, Scenario, Stage};
@@ -12,36 +12,36 @@ use crate::selftest::pods::{HTTP, TLS};
 use crate::selftest::world::Family;
 
 pub(super) const ALL: &[Scenario] = &[
-    Scenario::new("connection_refused", Some(Label::ConnectionRefused), refused).own(),
-    Scenario::new("connection_refused_v6", Some(Label::ConnectionRefused), refused).own().v6().on_every_kernel(),
-    Scenario::new("connection_refused_other_address", Some(Label::ConnectionRefused), other_address).smoke(),
-    Scenario::new("connection_refused_after_end", Some(Label::ConnectionRefused), after_end),
-    Scenario::new("handshake_rst", Some(Label::HandshakeRst), handshake_rst)
+    Scenario::new("connection_refused", Some(Cause::ConnectionRefused), refused).own(),
+    Scenario::new("connection_refused_v6", Some(Cause::ConnectionRefused), refused).own().v6().on_every_kernel(),
+    Scenario::new("connection_refused_other_address", Some(Cause::ConnectionRefused), other_address).smoke(),
+    Scenario::new("connection_refused_after_end", Some(Cause::ConnectionRefused), after_end),
+    Scenario::new("handshake_rst", Some(Cause::HandshakeRst), handshake_rst)
         .needs(&[Need::PacketSocket])
         .on_every_kernel(),
-    Scenario::new("mid_stream_rst", Some(Label::MidStreamRst), |s| reset(s, "rst")).on_every_kernel(),
-    Scenario::new("mid_stream_rst_v6", Some(Label::MidStreamRst), |s| reset(s, "rst")).v6().on_every_kernel(),
-    Scenario::new("mid_stream_rst_unread", Some(Label::MidStreamRst), |s| reset(s, "rst-unread")),
-    Scenario::new("mid_stream_rst_at_accept", Some(Label::MidStreamRst), |s| reset(s, "rst-at-accept")),
-    Scenario::new("mid_stream_rst_in_the_middle", Some(Label::MidStreamRst), |s| reset(s, "bodyless-rst")),
-    Scenario::new("slow_response", Some(Label::SlowResponse), |s| slow(s, "hang", Kind::Http, HTTP)).on_every_kernel(),
-    Scenario::new("slow_response_v6", Some(Label::SlowResponse), |s| slow(s, "hang", Kind::Http, HTTP))
+    Scenario::new("mid_stream_rst", Some(Cause::MidStreamRst), |s| reset(s, "rst")).on_every_kernel(),
+    Scenario::new("mid_stream_rst_v6", Some(Cause::MidStreamRst), |s| reset(s, "rst")).v6().on_every_kernel(),
+    Scenario::new("mid_stream_rst_unread", Some(Cause::MidStreamRst), |s| reset(s, "rst-unread")),
+    Scenario::new("mid_stream_rst_at_accept", Some(Cause::MidStreamRst), |s| reset(s, "rst-at-accept")),
+    Scenario::new("mid_stream_rst_in_the_middle", Some(Cause::MidStreamRst), |s| reset(s, "bodyless-rst")),
+    Scenario::new("slow_response", Some(Cause::SlowResponse), |s| slow(s, "hang", Kind::Http, HTTP)).on_every_kernel(),
+    Scenario::new("slow_response_v6", Some(Cause::SlowResponse), |s| slow(s, "hang", Kind::Http, HTTP))
         .v6()
         .on_every_kernel(),
-    Scenario::new("slow_response_partial", Some(Label::SlowResponse), |s| slow(s, "bodyless", Kind::Http, HTTP)),
-    Scenario::new("slow_response_never_accepted", Some(Label::SlowResponse), |s| slow(s, "noaccept", Kind::Http, HTTP)),
-    Scenario::new("slow_response_throttled", Some(Label::SlowResponse), throttled)
-        .also(Label::CpuThrottled)
+    Scenario::new("slow_response_partial", Some(Cause::SlowResponse), |s| slow(s, "bodyless", Kind::Http, HTTP)),
+    Scenario::new("slow_response_never_accepted", Some(Cause::SlowResponse), |s| slow(s, "noaccept", Kind::Http, HTTP)),
+    Scenario::new("slow_response_throttled", Some(Cause::SlowResponse), throttled)
+        .also(Cause::CpuThrottled)
         .needs(&[Need::CpuQuota]),
     Scenario::new("kubelet_delayed", LATE, |s| asked_late(s, "hang", Kind::Http, HTTP)),
     Scenario::new("kubelet_delayed_v6", LATE, |s| asked_late(s, "hang", Kind::Http, HTTP)).v6(),
     Scenario::new("kubelet_delayed_tls", LATE, |s| asked_late(s, "tls-hang", Kind::Https, TLS)),
-    Scenario::new("tls_handshake_slow", Some(Label::TlsHandshakeSlow), |s| slow(s, "tls-hang", Kind::Https, TLS))
+    Scenario::new("tls_handshake_slow", Some(Cause::TlsHandshakeSlow), |s| slow(s, "tls-hang", Kind::Https, TLS))
         .on_every_kernel(),
-    Scenario::new("tls_handshake_slow_v6", Some(Label::TlsHandshakeSlow), |s| slow(s, "tls-hang", Kind::Https, TLS))
+    Scenario::new("tls_handshake_slow_v6", Some(Cause::TlsHandshakeSlow), |s| slow(s, "tls-hang", Kind::Https, TLS))
         .v6(),
-    Scenario::new("unexplained", Some(Label::Unexplained), unexplained).needs(&[Need::PacketSocket]),
-    Scenario::new("unexplained_dials_on", Some(Label::Unexplained), dials_on).needs(&[Need::PacketSocket]),
+    Scenario::new("unexplained", Some(Cause::Unexplained), unexplained).needs(&[Need::PacketSocket]),
+    Scenario::new("unexplained_dials_on", Some(Cause::Unexplained), dials_on).needs(&[Need::PacketSocket]),
     Scenario::new("closed_without_answer", CLOSED, |s| closed(s, "eof")).on_every_kernel(),
     Scenario::new("closed_without_answer_v6", CLOSED, |s| closed(s, "eof")).v6(),
     Scenario::new("closed_without_answer_exit", CLOSED, |s| closed(s, "exit")),
@@ -70,10 +70,10 @@ pub(super) const ALL: &[Scenario] = &[
     }),
 ];
 
-const CLOSED: Option<Label> = Some(Label::ClosedWithoutAnswer);
-const LATE: Option<Label> = Some(Label::KubeletDelayed);
-const NO: Option<Label> = Some(Label::AppStatusFailure);
-const MISCONFIGURED: Option<Label> = Some(Label::ProbeMisconfigured);
+const CLOSED: Option<Cause> = Some(Cause::ClosedWithoutAnswer);
+const LATE: Option<Cause> = Some(Cause::KubeletDelayed);
+const NO: Option<Cause> = Some(Cause::AppStatusFailure);
+const MISCONFIGURED: Option<Cause> = Some(Cause::ProbeMisconfigured);
 /// Port of the pods that no probe asks.
 const UNPROBED: u16 = 9100;
 
@@ -118,7 +118,7 @@ fn unexplained(stage: &mut Stage<'_>) -> Result<()> {
 /// The same from a prober whose socket stays in SYN_SENT for two minutes: what is said is said when the probe is over.
 fn dials_on(stage: &mut Stage<'_>) -> Result<()> {
     let pod = appliance(stage, "mute")?;
-    let claim = stage.verdict(Label::Unexplained, Outcome::Failure);
+    let claim = stage.verdict(Cause::Unexplained, Outcome::Failure);
     let listed = stage.listed(pod, claim)?;
     let dial = Dial { dials_on: true, ..Dial::new(Kind::Http, pod, stage.options.probe_timeout) };
     let outcome = stage.prober.dial(dial)?;
@@ -128,7 +128,7 @@ fn dials_on(stage: &mut Stage<'_>) -> Result<()> {
 /// The prober is connected and sends its request when most of its time is over.
 fn asked_late(stage: &mut Stage<'_>, mode: &str, kind: Kind, port: u16) -> Result<()> {
     let pod = stage.serving(mode, port)?;
-    let claim = stage.verdict(Label::KubeletDelayed, Outcome::Failure);
+    let claim = stage.verdict(Cause::KubeletDelayed, Outcome::Failure);
     let listed = stage.listed(pod, claim)?;
     let dial = Dial::new(kind, pod, stage.options.probe_timeout);
     let outcome = stage.prober.dial(Dial { idle_ms: dial.timeout_ms / 5 * 4, ..dial })?;
@@ -153,7 +153,7 @@ fn redirect_loop(stage: &mut Stage<'_>) -> Result<()> {
     for _ in 1..10 {
         stage.succeeds(Kind::Http, pod)?;
     }
-    let looped = stage.verdict(Label::ProbeMisconfigured, Outcome::Failure);
+    let looped = stage.verdict(Cause::ProbeMisconfigured, Outcome::Failure);
     stage.attempt(Kind::Http, pod, Ending::Ok, looped)
 }
 

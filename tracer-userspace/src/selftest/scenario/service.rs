@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, TcpStream};
 
-use crate::record::Label;
+use crate::record::Cause;
 use anyhow::{Context, Result};
 
 use super::{Need, Scenario, Stage};
@@ -11,8 +11,8 @@ use crate::selftest::ip::Route;
 use crate::selftest::pods::{CIRCULAR, HTTP};
 use crate::selftest::world::{Family, NODE, ipvs};
 
-const EMPTY: Option<Label> = Some(Label::ServiceNoEndpoints);
-const INVALID: Option<Label> = Some(Label::ConntrackInvalid);
+const EMPTY: Option<Cause> = Some(Cause::ServiceNoEndpoints);
+const INVALID: Option<Cause> = Some(Cause::ConntrackInvalid);
 const NODE_PORT: u16 = 30080;
 
 pub(super) const ALL: &[Scenario] = &[
@@ -40,12 +40,12 @@ pub(super) const ALL: &[Scenario] = &[
     Scenario::new("conntrack_invalid", INVALID, |s| untracked_syn(s, "")).needs(&[Need::Nft]).on_every_kernel(),
     Scenario::new("conntrack_invalid_v6", INVALID, |s| untracked_syn(s, "")).v6().needs(&[Need::Nft]),
     Scenario::new("conntrack_invalid_iptables", INVALID, invalid_iptables).needs(&[Need::Iptables]),
-    Scenario::new("conntrack_invalid_other_rule", Some(Label::FirewallDrop), |s| {
+    Scenario::new("conntrack_invalid_other_rule", Some(Cause::FirewallDrop), |s| {
         untracked_syn(s, "tcp flags & (syn|ack) == syn|ack drop;")
     })
     .needs(&[Need::Nft]),
-    Scenario::new("conntrack_valid_other_rule", Some(Label::FirewallDrop), valid).needs(&[Need::Nft]),
-    Scenario::new("conntrack_table_full", Some(Label::ConntrackTableFull), full)
+    Scenario::new("conntrack_valid_other_rule", Some(Cause::FirewallDrop), valid).needs(&[Need::Nft]),
+    Scenario::new("conntrack_table_full", Some(Cause::ConntrackTableFull), full)
         .own()
         .needs(&[Need::OwnMachine, Need::Nft])
         .on_every_kernel(),

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use crate::clock::boot_ns;
-use crate::record::Label;
+use crate::record::Cause;
 use crate::record::Outcome as Said;
 use anyhow::{Result, bail};
 
@@ -23,8 +23,8 @@ pub struct Stage<'a> {
     pub world: &'a mut World,
     /// The prober on it.
     pub prober: &'a mut Prober,
-    /// The label of the scenario.
-    pub label: Option<Label>,
+    /// The cause of the scenario.
+    pub cause: Option<Cause>,
     /// Its address family.
     pub family: Family,
     /// Lets the tracer begin to watch; nothing happens if it does already.
@@ -32,7 +32,7 @@ pub struct Stage<'a> {
     /// Who must be named by every verdict from now on.
     pub suspect: Option<Suspect>,
     /// What every verdict from now on must say in `also`.
-    pub also: Option<Label>,
+    pub also: Option<Cause>,
     /// What every verdict from now on must mention.
     pub mentioned: Vec<String>,
     /// What was done.
@@ -76,25 +76,25 @@ impl Stage<'_> {
         Ok(&self.pod_of(addr)?.ns)
     }
 
-    /// An attempt that must fail this way and get the scenario's label.
+    /// An attempt that must fail this way and get the scenario's cause.
     pub fn fails(&mut self, kind: Kind, dst: SocketAddr, how: Ending) -> Result<()> {
-        let Some(label) = self.label else { bail!("a scenario without label has a failing attempt") };
-        let claim = self.verdict(label, Said::Failure);
+        let Some(cause) = self.cause else { bail!("a scenario without cause has a failing attempt") };
+        let claim = self.verdict(cause, Said::Failure);
         self.attempt(kind, dst, how, claim)
     }
 
     /// The same to a target that is no pod of the list.
     pub fn fails_elsewhere(&mut self, kind: Kind, dst: SocketAddr, how: Ending) -> Result<()> {
-        let Some(label) = self.label else { bail!("a scenario without label has a failing attempt") };
-        let claim = self.elsewhere(label);
+        let Some(cause) = self.cause else { bail!("a scenario without cause has a failing attempt") };
+        let claim = self.elsewhere(cause);
         self.attempt(kind, dst, how, claim)
     }
 
     /// The verdict that is due about a connection that is no probe.
     #[must_use]
-    pub fn elsewhere(&self, label: Label) -> Claim {
+    pub fn elsewhere(&self, cause: Cause) -> Claim {
         Claim::Verdict(Expected {
-            label,
+            cause,
             outcome: Said::Failure,
             probe: false,
             culprit: self.suspect.clone(),
@@ -118,9 +118,9 @@ impl Stage<'_> {
 
     /// The verdict that is due.
     #[must_use]
-    pub fn verdict(&self, label: Label, outcome: Said) -> Claim {
+    pub fn verdict(&self, cause: Cause, outcome: Said) -> Claim {
         Claim::Verdict(Expected {
-            label,
+            cause,
             outcome,
             probe: true,
             culprit: self.suspect.clone(),
@@ -132,8 +132,8 @@ impl Stage<'_> {
     /// An attempt that gets no answer: it times out, or fails when the kernel gives the address up (three
     /// seconds, which an emulated machine's timeout exceeds).
     pub fn gets_no_answer(&mut self, kind: Kind, dst: SocketAddr) -> Result<()> {
-        let Some(label) = self.label else { bail!("a scenario without label has a failing attempt") };
-        let claim = self.verdict(label, Said::Failure);
+        let Some(cause) = self.cause else { bail!("a scenario without cause has a failing attempt") };
+        let claim = self.verdict(cause, Said::Failure);
         self.attempt_any(kind, dst, &[Ending::Timeout, Ending::Error], claim)
     }
 
@@ -174,12 +174,12 @@ impl Stage<'_> {
         Ok(())
     }
 
-    /// Attempts from several threads in the same microsecond, at this port and those after it, all of which must end so and get the scenario's label.
+    /// Attempts from several threads in the same microsecond, at this port and those after it, all of which must end so and get the scenario's cause.
     pub fn volley(&mut self, kind: Kind, dst: SocketAddr, how: Ending, rounds: u32) -> Result<()> {
         const THREADS: u32 = 2;
-        let Some(label) = self.label else { bail!("a scenario without label has a failing attempt") };
+        let Some(cause) = self.cause else { bail!("a scenario without cause has a failing attempt") };
         // Two threads that take turns on an emulated processor are often in the same program: the kernel skips the second's run.
-        let claim = if is_emulated() { Claim::AtMost(label) } else { self.elsewhere(label) };
+        let claim = if is_emulated() { Claim::AtMost(cause) } else { self.elsewhere(cause) };
         let listed = self.listed(dst, claim)?;
         let dial = Dial::new(kind, dst, self.options.patience);
         let outcomes = self.prober.volley(dial, rounds, THREADS)?;

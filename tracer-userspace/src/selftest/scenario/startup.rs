@@ -2,15 +2,15 @@
 
 use std::time::Duration;
 
-use crate::record::Label;
+use crate::record::Cause;
 use anyhow::Result;
 
 use super::{Scenario, Stage};
 use crate::selftest::dial::{Ending, Kind};
 use crate::selftest::pods::{HTTP, SLOW_START, SLOW_START_PERIOD_S, SLOW_START_THRESHOLD};
 
-const NOT_YET: Option<Label> = Some(Label::NotListeningYet);
-const TOO_LATE: Option<Label> = Some(Label::StartupBudgetExceeded);
+const NOT_YET: Option<Cause> = Some(Cause::NotListeningYet);
+const TOO_LATE: Option<Cause> = Some(Cause::StartupBudgetExceeded);
 
 pub(super) const ALL: &[Scenario] = &[
     Scenario::new("not_listening_yet", NOT_YET, young).on_every_kernel(),
@@ -43,8 +43,8 @@ fn too_late(stage: &mut Stage<'_>) -> Result<()> {
     let family = stage.family;
     let pod = stage.idle()?.addr(family, SLOW_START);
     for number in 1..=SLOW_START_THRESHOLD {
-        let label = if number == SLOW_START_THRESHOLD { Label::StartupBudgetExceeded } else { Label::NotListeningYet };
-        let claim = stage.verdict(label, crate::record::Outcome::Failure);
+        let cause = if number == SLOW_START_THRESHOLD { Cause::StartupBudgetExceeded } else { Cause::NotListeningYet };
+        let claim = stage.verdict(cause, crate::record::Outcome::Failure);
         stage.attempt(Kind::Http, pod, Ending::Refused, claim)?;
         if number < SLOW_START_THRESHOLD {
             // The probe's own period: the passing of time is what the story is about.

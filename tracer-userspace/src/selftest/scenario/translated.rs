@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use crate::record::Label;
+use crate::record::Cause;
 use anyhow::Result;
 
 use super::{Need, Scenario, Stage};
@@ -12,13 +12,13 @@ use crate::selftest::world::Family;
 
 pub(super) const ALL: &[Scenario] = &[
     Scenario::new("healthy_translated", None, healthy).own().needs(&[Need::Nft]),
-    Scenario::new("connection_refused_translated", Some(Label::ConnectionRefused), refused).own().needs(&[Need::Nft]),
-    Scenario::new("connection_refused_translated_v6", Some(Label::ConnectionRefused), refused)
+    Scenario::new("connection_refused_translated", Some(Cause::ConnectionRefused), refused).own().needs(&[Need::Nft]),
+    Scenario::new("connection_refused_translated_v6", Some(Cause::ConnectionRefused), refused)
         .own()
         .v6()
         .needs(&[Need::Nft]),
-    Scenario::new("firewall_drop_translated", Some(Label::FirewallDrop), dropped).own().needs(&[Need::Nft]),
-    Scenario::new("firewall_reject_translated", Some(Label::FirewallReject), rejected).own().needs(&[Need::Nft]),
+    Scenario::new("firewall_drop_translated", Some(Cause::FirewallDrop), dropped).own().needs(&[Need::Nft]),
+    Scenario::new("firewall_reject_translated", Some(Cause::FirewallReject), rejected).own().needs(&[Need::Nft]),
 ];
 
 /// The address that probes have behind it.

@@ -4,7 +4,7 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::record::{Label, Outcome};
+use crate::record::{Cause, Outcome};
 use crate::selftest::check::{Claim, Expected};
 use anyhow::{Result, anyhow, bail};
 
@@ -13,16 +13,16 @@ use crate::selftest::dial::{Dial, Ending, Kind};
 use crate::selftest::pods::{HOST, HTTP, PATIENT, PATIENT_TIMEOUT_S};
 use crate::selftest::prober::Prober;
 
-const REFUSED: Option<Label> = Some(Label::ConnectionRefused);
+const REFUSED: Option<Cause> = Some(Cause::ConnectionRefused);
 
 pub(super) const ALL: &[Scenario] = &[
     Scenario::new("twofold_drop_then_refused", REFUSED, drop_then_refused).needs(&[Need::Nft]),
-    Scenario::new("twofold_drop_then_reset", Some(Label::MidStreamRst), drop_then_reset).needs(&[Need::Nft]),
-    Scenario::new("twofold_request_sent_twice", Some(Label::SlowResponse), request_sent_twice).needs(&[Need::Nft]),
+    Scenario::new("twofold_drop_then_reset", Some(Cause::MidStreamRst), drop_then_reset).needs(&[Need::Nft]),
+    Scenario::new("twofold_request_sent_twice", Some(Cause::SlowResponse), request_sent_twice).needs(&[Need::Nft]),
     Scenario::new("twofold_listens_on_loopback_only", REFUSED, loopback_only).own(),
     Scenario::new("twofold_localhost", REFUSED, localhost),
     Scenario::new("twofold_at_once", REFUSED, at_once).own(),
-    Scenario::new("redirected_to_nobody", Some(Label::HandshakeRst), redirected).needs(&[Need::NftNat]),
+    Scenario::new("redirected_to_nobody", Some(Cause::HandshakeRst), redirected).needs(&[Need::NftNat]),
     Scenario::new("healthy_early_hints", None, early_hints),
     Scenario::new("healthy_prober_stops", None, prober_stops),
 ];
@@ -30,12 +30,12 @@ pub(super) const ALL: &[Scenario] = &[
 /// Drops the first SYNs in the pod, until that was once. The tracer gives an attempt up when its probe times out, so the
 /// probe of this port waits for several SYNs: one of them finds the rule gone, however busy the machine is.
 fn dropped_at_first(stage: &mut Stage<'_>, pod: SocketAddr, how: Ending) -> Result<()> {
-    let Some(label) = stage.label else { bail!("a scenario without label has a failing attempt") };
+    let Some(cause) = stage.cause else { bail!("a scenario without cause has a failing attempt") };
     let chain = format!("type filter hook input priority 0; tcp dport {PATIENT} counter drop;");
     stage.inside(pod)?.nft(&format!("table inet moment {{ chain ingress {{ {chain} }}; }}\n"))?;
     let mut second = Prober::start(&stage.world.node, stage.options)?;
     let dial = Dial::new(Kind::Http, pod, Duration::from_secs(PATIENT_TIMEOUT_S));
-    let listed = stage.listed(pod, stage.verdict(label, Outcome::Failure))?;
+    let listed = stage.listed(pod, stage.verdict(cause, Outcome::Failure))?;
     let outcome = thread::scope(|scope| {
         let waiting = scope.spawn(move || second.dial(dial));
         has_dropped(stage, pod)?;
@@ -78,7 +78,7 @@ fn request_sent_twice(stage: &mut Stage<'_>) -> Result<()> {
     stage.inside(pod)?.nft(&format!("table inet moment {{ chain ingress {{ {chain} }}; }}\n"))?;
     // It is sent again until it is acknowledged: most of the time is the server's.
     let dial = Dial::new(Kind::Http, pod, 3 * stage.options.probe_timeout);
-    let listed = stage.listed(pod, stage.verdict(Label::SlowResponse, Outcome::Failure))?;
+    let listed = stage.listed(pod, stage.verdict(Cause::SlowResponse, Outcome::Failure))?;
     let outcome = stage.prober.dial(dial)?;
     if !stage.inside(pod)?.run("nft", &["list", "table", "inet", "moment"], "")?.contains("packets 1 ") {
         bail!("the request was not dropped once");
@@ -109,7 +109,7 @@ fn loopback_only(stage: &mut Stage<'_>) -> Result<()> {
 fn localhost(stage: &mut Stage<'_>) -> Result<()> {
     stage.world.serve(stage.options, &["http", &format!("127.0.0.1:{HOST}")])?;
     let (first, second) = ((Ipv6Addr::LOCALHOST, HOST), (Ipv4Addr::LOCALHOST, HOST));
-    let Claim::Verdict(expected) = stage.elsewhere(Label::ConnectionRefused) else { bail!("a verdict is due") };
+    let Claim::Verdict(expected) = stage.elsewhere(Cause::ConnectionRefused) else { bail!("a verdict is due") };
     let taken_back = Claim::Verdict(Expected { outcome: Outcome::Noise, ..expected });
     let [one, other] = [first.into(), second.into()];
     let listed = [stage.listed(one, taken_back)?, stage.listed(other, Claim::Nothing)?];

@@ -10,7 +10,7 @@ use nix::sys::socket::{AddressFamily, LinkAddr, MsgFlags, SockFlag, SockProtocol
 use super::frame;
 use crate::selftest::ip;
 
-/// Answers for `own` on `device` for ever; says so on stdout once it can.
+/// Answers for `own` on `device` forever; says so on stdout once it can.
 pub fn run(device: &str, own: Ipv4Addr, resets: bool) -> Result<()> {
     let link = ip::link(device)?.address.and_then(|it| it.as_link_addr().copied());
     let link = link.with_context(|| format!("address of {device}"))?;

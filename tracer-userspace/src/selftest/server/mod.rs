@@ -46,7 +46,7 @@ pub enum Mode {
     RstAtAccept,
     /// Reads the request, then closes without a byte.
     Eof,
-    /// Reads the request, then computes for ever.
+    /// Reads the request, then computes forever.
     Burn,
     /// Reads the request, then the process ends.
     Exit,
@@ -136,7 +136,7 @@ fn idle() -> ! {
 /// Clients served at once; one that hangs is let go when it closes.
 const THREADS: usize = 8;
 
-/// Listens and serves for ever; says so on stdout once it listens.
+/// Listens and serves forever; says so on stdout once it listens.
 pub fn serve(address: &str, mode: Mode) -> Result<()> {
     let listener = TcpListener::bind(address).with_context(|| format!("listen on {address}"))?;
     if let Mode::Backlog(backlog) = mode {

@@ -17,26 +17,26 @@ use super::post::{Answer, Change, write};
 use super::rates::Rates;
 use super::{AT_END, over};
 use crate::decision::Decision;
-use crate::record::{Body, Confidence, FindingBody, Label, Outcome, Status, VerdictBody};
+use crate::record::{Body, Confidence, FindingBody, Cause, Outcome, Status, VerdictBody};
 use crate::sources::cluster::{Failure, Pace, part};
 
 /// Its type.
 const TYPE: &str = "TracerNodeFault";
 
 /// Causes that are a state of the node, whichever pod showed it.
-const OF_NODE: [Label; 5] = [
-    Label::LoopbackDown,
-    Label::ConntrackTableFull,
-    Label::EphemeralPortsExhausted,
-    Label::NodeportEphemeralCollision,
-    Label::MissingNodePrerequisite,
+const OF_NODE: [Cause; 5] = [
+    Cause::LoopbackDown,
+    Cause::ConntrackTableFull,
+    Cause::EphemeralPortsExhausted,
+    Cause::NodeportEphemeralCollision,
+    Cause::MissingNodePrerequisite,
 ];
 
 /// Something of the node that was seen.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Sighting {
     /// A verdict blames it.
-    Fault(Label, String),
+    Fault(Cause, String),
     /// A check of the node failed; without a text: not any more.
     Check(String, Option<String>),
 }
@@ -53,8 +53,8 @@ pub(super) fn sighting(decision: &Decision) -> Option<Sighting> {
 fn of_verdict(verdict: &VerdictBody) -> Option<Sighting> {
     let verdict = &verdict.verdict;
     let is_fault = verdict.outcome == Outcome::Failure && verdict.confidence >= Confidence::Likely;
-    let says = || format!("{}: {}", verdict.label.name(), verdict.summary);
-    (is_fault && OF_NODE.contains(&verdict.label)).then(|| Sighting::Fault(verdict.label, says()))
+    let says = || format!("{}: {}", verdict.cause.name(), verdict.summary);
+    (is_fault && OF_NODE.contains(&verdict.cause)).then(|| Sighting::Fault(verdict.cause, says()))
 }
 
 fn of_finding(finding: &FindingBody) -> Sighting {
@@ -66,7 +66,7 @@ fn of_finding(finding: &FindingBody) -> Sighting {
 #[derive(Debug, Default)]
 pub(super) struct Faults {
     /// Until when each holds, and its text.
-    verdicts: BTreeMap<Label, (Instant, String)>,
+    verdicts: BTreeMap<Cause, (Instant, String)>,
     checks: BTreeMap<String, String>,
 }
 
@@ -81,8 +81,8 @@ pub(super) struct Condition {
 impl Faults {
     pub(super) fn see(&mut self, sighting: Sighting, until: Instant) {
         match sighting {
-            Sighting::Fault(label, says) => {
-                self.verdicts.insert(label, (until, says));
+            Sighting::Fault(cause, says) => {
+                self.verdicts.insert(cause, (until, says));
             }
             Sighting::Check(check, Some(says)) => {
                 self.checks.insert(check, says);
@@ -104,7 +104,7 @@ impl Faults {
 
     /// The nearest cause gives the reason.
     pub(super) fn condition(&self) -> Condition {
-        let names = self.verdicts.keys().map(|label| label.name()).chain(self.checks.keys().map(String::as_str));
+        let names = self.verdicts.keys().map(|cause| cause.name()).chain(self.checks.keys().map(String::as_str));
         let says =
             self.verdicts.values().map(|(_, says)| says.as_str()).chain(self.checks.values().map(String::as_str));
         match names.into_iter().next() {
@@ -244,12 +244,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_fault_holds_for_a_while_and_a_failed_check_until_it_is_mended() {
+    fn a_fault_holds_for_a_while_and_a_failed_check_until_it_is_fixed() {
         let now = Instant::now();
         let mut faults = Faults::default();
         assert_eq!(faults.condition().status, "False");
         faults.see(Sighting::Check("ip_forward".into(), Some("ip_forward: 0".into())), now);
-        faults.see(Sighting::Fault(Label::LoopbackDown, "lo is down".into()), now + Duration::from_secs(600));
+        faults.see(Sighting::Fault(Cause::LoopbackDown, "lo is down".into()), now + Duration::from_secs(600));
         let condition = faults.condition();
         assert_eq!((condition.status, condition.reason.as_str()), ("True", "LoopbackDown"));
         assert_eq!(condition.message, "lo is down; ip_forward: 0");

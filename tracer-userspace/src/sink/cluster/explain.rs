@@ -1,4 +1,4 @@
-//! Events on pods: `ProbeFailureExplained`, with the verdict and its mend.
+//! Events on pods: `ProbeFailureExplained`, with the verdict and its fix.
 //!
 //! They are core/v1 Events with a count: every kubectl shows how often and over what time; of events.k8s.io/v1 with its
 //! series older ones show neither.
@@ -170,7 +170,7 @@ impl Explainer {
     }
 }
 
-/// Until an instant; for ever without one.
+/// Until an instant; forever without one.
 async fn at(due: Option<Instant>) {
     match due {
         Some(due) => sleep_until(due).await,

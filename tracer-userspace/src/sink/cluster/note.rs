@@ -2,7 +2,7 @@
 
 use crate::decision::Decision;
 use crate::event::{ConnId, is_object_name};
-use crate::record::{Body, Confidence, K8s, Label, Outcome, Subject, VerdictBody};
+use crate::record::{Body, Confidence, K8s, Cause, Outcome, Subject, VerdictBody};
 
 /// The API's limit of an Event's note, bytes.
 pub(super) const MESSAGE_MAX: usize = 1024;
@@ -22,7 +22,7 @@ pub(super) struct Note {
     pub(super) about: About,
     pub(super) attempt: Option<ConnId>,
     /// Absent: what was said of the attempt does not hold any more.
-    pub(super) says: Option<(Label, String)>,
+    pub(super) says: Option<(Cause, String)>,
 }
 
 /// Of a verdict on a probe of a pod whose name is known.
@@ -30,7 +30,7 @@ pub(super) fn of(decision: &Decision) -> Option<Note> {
     let Body::Verdict(verdict) = &decision.body else { return None };
     let about = about(verdict.k8s.as_ref()?)?;
     let worth = verdict.verdict.outcome == Outcome::Failure && verdict.verdict.confidence >= Confidence::Likely;
-    let says = worth.then(|| (verdict.verdict.label, message(verdict)));
+    let says = worth.then(|| (verdict.verdict.cause, message(verdict)));
     let of_use = verdict.subject == Subject::Probe && (says.is_some() || decision.attempt.is_some());
     of_use.then_some(Note { about, attempt: decision.attempt, says })
 }
@@ -53,7 +53,7 @@ fn message(verdict: &VerdictBody) -> String {
         Confidence::Possible => " (possible)",
     };
     let verdict = &verdict.verdict;
-    shortened(format!("{}{sure}: {}. Mend: {}", verdict.label.name(), verdict.summary, verdict.remediation))
+    shortened(format!("{}{sure}: {}. Fix: {}", verdict.cause.name(), verdict.summary, verdict.remediation))
 }
 
 /// As long as a note may be.

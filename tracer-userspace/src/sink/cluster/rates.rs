@@ -9,7 +9,7 @@ use tokio::time::Instant;
 pub(super) struct Rates {
     /// A verdict may be revised within this time: what is then known is said.
     pub(super) settle: Duration,
-    /// One write at most in this time for each container and label; what comes meanwhile is counted.
+    /// One write at most in this time for each container and cause; what comes meanwhile is counted.
     pub(super) every: Duration,
     /// What could not be written for so long is given up.
     pub(super) give_up: Duration,

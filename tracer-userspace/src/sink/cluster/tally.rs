@@ -8,13 +8,13 @@ use tokio::time::Instant;
 use super::note::{About, Note};
 use super::rates::Rates;
 use crate::event::ConnId;
-use crate::record::Label;
+use crate::record::Cause;
 
-/// Containers and labels remembered at once.
+/// Containers and causes remembered at once.
 const MAX: usize = 1024;
 
 /// One Event.
-pub(super) type Key = (About, Label);
+pub(super) type Key = (About, Cause);
 
 /// What an Event says.
 #[derive(Clone, Debug)]
@@ -49,7 +49,7 @@ impl Tally {
     /// Counts a note; how many notes that costs.
     pub(super) fn take(&mut self, note: Note, now: Instant, wall: Timestamp) -> u64 {
         let Note { about, attempt, says } = note;
-        let key = says.as_ref().map(|(label, _)| (about, *label));
+        let key = says.as_ref().map(|(cause, _)| (about, *cause));
         self.withdraw(attempt, key.as_ref());
         let (Some(key), Some((_, message))) = (key, says) else { return 0 };
         let dropped = if self.entries.contains_key(&key) { Some(0) } else { self.make_room() };
@@ -64,7 +64,7 @@ impl Tally {
         dropped
     }
 
-    /// What was said of this attempt under another label, and has not been written, is not said.
+    /// What was said of this attempt under another cause, and has not been written, is not said.
     fn withdraw(&mut self, attempt: Option<ConnId>, but: Option<&Key>) {
         if attempt.is_none() {
             return;
@@ -170,16 +170,16 @@ mod tests {
 
     use super::*;
 
-    fn note(pod: &str, attempt: u64, label: Option<Label>) -> Note {
+    fn note(pod: &str, attempt: u64, cause: Option<Cause>) -> Note {
         let about = About { namespace: "shop".into(), pod: pod.into(), uid: None, container: None };
-        Note { about, attempt: Some(ConnId(attempt)), says: label.map(|it| (it, format!("{attempt}"))) }
+        Note { about, attempt: Some(ConnId(attempt)), says: cause.map(|it| (it, format!("{attempt}"))) }
     }
 
     fn tally() -> (Tally, Instant) {
         (Tally::new(Rates::default()), Instant::now())
     }
 
-    const REFUSED: Label = Label::ConnectionRefused;
+    const REFUSED: Cause = Cause::ConnectionRefused;
 
     #[test]
     fn failures_are_counted_until_one_may_be_written() {
@@ -203,12 +203,12 @@ mod tests {
     #[test]
     fn a_revision_takes_back_what_was_not_written() {
         let (mut tally, now) = tally();
-        let mut take = |attempt, label| {
-            tally.take(note("a", attempt, label), now, Timestamp::UNIX_EPOCH);
-            tally.entries.iter().map(|((_, label), it)| (*label, it.count)).collect::<Vec<_>>()
+        let mut take = |attempt, cause| {
+            tally.take(note("a", attempt, cause), now, Timestamp::UNIX_EPOCH);
+            tally.entries.iter().map(|((_, cause), it)| (*cause, it.count)).collect::<Vec<_>>()
         };
         assert_eq!(take(1, Some(REFUSED)), [(REFUSED, 1)]);
-        assert_eq!(take(1, Some(Label::SlowResponse)), [(Label::SlowResponse, 1)]);
+        assert_eq!(take(1, Some(Cause::SlowResponse)), [(Cause::SlowResponse, 1)]);
         assert_eq!(take(1, None), []);
         assert_eq!(take(2, None), [], "nothing was said of it");
     }
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn an_event_that_is_gone_begins_anew() {
+    fn an_event_that_is_gone_begins_again() {
         let (mut tally, now) = tally();
         tally.take(note("a", 1, Some(REFUSED)), now, Timestamp::UNIX_EPOCH);
         let key = tally.next().map(|(_, key)| key.clone()).expect("one");

@@ -8,7 +8,7 @@ use tokio::task::{JoinHandle, LocalSet};
 use super::note::About;
 use super::*;
 use crate::event::{AnswerKind, ConnId, TcpState};
-use crate::record::Label;
+use crate::record::Cause;
 use crate::sources::cluster::tests::fake::{Asked, Fake};
 use crate::sources::cluster::tests::{Log, client_of, pace};
 
@@ -37,7 +37,7 @@ fn start(api: &Fake, explain: bool, rates: Rates) -> (ClusterSink, JoinHandle<()
 fn note(pod: &str, attempt: u64) -> Note {
     let about =
         About { namespace: "shop".into(), pod: pod.into(), uid: Some("u1".into()), container: Some("web".into()) };
-    let says = (Label::ConnectionRefused, "connection_refused: nobody listens. Mend: start it".to_owned());
+    let says = (Cause::ConnectionRefused, "connection_refused: nobody listens. Fix: start it".to_owned());
     Note { about, attempt: Some(ConnId(attempt)), says: Some(says) }
 }
 
@@ -260,7 +260,7 @@ fn a_full_queue_is_counted_and_holds_nobody_up() {
     stream.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 200));
     let refused = stream.decisions().into_iter().find(|it| note::of(it).is_some()).expect("a verdict worth an Event");
     let said = note::of(&refused).and_then(|it| it.says).expect("it says something").1;
-    assert!(said.starts_with("app_status_failure: ") && said.contains("HTTP status 503. Mend: "), "{said}");
+    assert!(said.starts_with("app_status_failure: ") && said.contains("HTTP status 503. Fix: "), "{said}");
     for _ in 0..QUEUE + 3 {
         sink.take(&refused, true);
     }
@@ -290,7 +290,7 @@ async fn the_node_s_condition_follows_its_faults_and_ends_unknown() {
             let (asked, is, why) = condition(&mut api).await;
             assert_eq!((is.as_str(), why.as_str()), (status, reason));
             if api.seen == 1 {
-                sink.see(Sighting::Fault(Label::LoopbackDown, "lo is down".into()));
+                sink.see(Sighting::Fault(Cause::LoopbackDown, "lo is down".into()));
             }
             asked.answer("200 OK", "{}").await;
         }

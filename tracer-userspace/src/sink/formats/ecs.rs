@@ -17,7 +17,7 @@ pub(super) const ROWS: &[Row] = &[
     row("seq", "event/sequence"),
     row("summary", "message"),
     row("verdict.summary", "message"),
-    row("verdict.label", "event/reason"),
+    row("verdict.cause", "event/reason"),
     row("node_name", "host/name"),
     row("k8s.namespace", "orchestrator/namespace"),
     row("k8s.pod_name", "orchestrator/resource/name"),

@@ -4,7 +4,7 @@ use serde_json::json;
 
 use super::*;
 use crate::properties::fixtures::tales;
-use crate::record::{Body, Label, LossBody, Record, SCHEMA, StopBody};
+use crate::record::{Body, Cause, LossBody, Record, SCHEMA, StopBody};
 use crate::sink::tests::verdict;
 use crate::testing::decide;
 
@@ -23,7 +23,7 @@ fn record(body: Body) -> Record {
 
 /// A verdict with every field that has another name in some format.
 fn full() -> Record {
-    let Body::Verdict(mut body) = verdict(Label::ConnectionRefused) else { unreachable!() };
+    let Body::Verdict(mut body) = verdict(Cause::ConnectionRefused) else { unreachable!() };
     body.src = Some("10.0.0.1:40000".parse::<std::net::SocketAddr>().unwrap().into());
     if let Some(k8s) = &mut body.k8s {
         k8s.pod_uid = Some("0e3c".into());
@@ -117,7 +117,7 @@ fn otel_names_are_the_conventions() {
     assert_eq!(attributes["k8s.pod.name"], "cart");
     assert_eq!(attributes["source.port"], 40000);
     assert_eq!(attributes["process.executable.name"], "kubelet");
-    assert_eq!(attributes["tracer"]["verdict"]["label"], "connection_refused");
+    assert_eq!(attributes["tracer"]["verdict"]["cause"], "connection_refused");
     assert_eq!(attributes["tracer"]["seq"], 2);
     assert!(attributes["tracer"].get("k8s").is_none() && attributes["tracer"].get("process").is_none());
 }

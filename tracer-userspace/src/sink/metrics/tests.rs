@@ -1,6 +1,6 @@
 use super::*;
 use crate::event::ConnId;
-use crate::record::{Label, LossBody};
+use crate::record::{Cause, LossBody};
 use crate::sink::tests::{k8s, verdict};
 
 fn decided(attempt: u64, body: Body) -> Decision {
@@ -14,15 +14,15 @@ fn value(text: &str, series: &str) -> String {
     line.unwrap_or_else(|| panic!("no {series} in\n{text}")).to_owned()
 }
 
-const REFUSED: &str = r#"tracer_verdicts_total{label="connection_refused",subject="probe",probe_type="readiness",handler="http",confidence="proven"}"#;
+const REFUSED: &str = r#"tracer_verdicts_total{cause="connection_refused",subject="probe",probe_type="readiness",handler="http",confidence="proven"}"#;
 
 #[test]
-fn a_verdict_is_counted_by_its_label_once() {
+fn a_verdict_is_counted_by_its_cause_once() {
     let (mut metrics, registry) = Metrics::new(false);
-    for label in [Label::ConnectionRefused, Label::ConnectionRefused, Label::NotListeningYet] {
-        metrics.count(&decided(1, verdict(label)), Some(1_002_000_000));
+    for cause in [Cause::ConnectionRefused, Cause::ConnectionRefused, Cause::NotListeningYet] {
+        metrics.count(&decided(1, verdict(cause)), Some(1_002_000_000));
     }
-    metrics.count(&decided(2, verdict(Label::ConnectionRefused)), None);
+    metrics.count(&decided(2, verdict(Cause::ConnectionRefused)), None);
     let text = text(&registry);
     assert_eq!(value(&text, REFUSED), "2");
     assert_eq!(value(&text, &REFUSED.replace("connection_refused", "not_listening_yet")), "1");
@@ -70,7 +70,7 @@ fn losses_are_counted_by_place() {
 
 /// A verdict about the pod of this name.
 fn about(pod: &str) -> Body {
-    let Body::Verdict(mut body) = verdict(Label::ConnectionRefused) else { unreachable!() };
+    let Body::Verdict(mut body) = verdict(Cause::ConnectionRefused) else { unreachable!() };
     body.k8s = Some(K8s { pod_name: Some(pod.into()), ..k8s() });
     Body::Verdict(body)
 }

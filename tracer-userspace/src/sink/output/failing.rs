@@ -68,7 +68,7 @@ impl Output {
     pub(super) fn fall_back(&mut self, error: &io::Error) {
         self.rewind();
         let path = self.path.as_deref().unwrap_or(Path::new("")).display();
-        let again = if self.live { "; make room, then SIGHUP opens the file anew" } else { "" };
+        let again = if self.live { "; make room, then SIGHUP opens the file again" } else { "" };
         error::report(&format!(
             "--output-file {path}: {}: the records from here on go to stdout{again}",
             os_message(error)

@@ -61,7 +61,7 @@ impl Output {
             self.size = size;
             return Ok(());
         }
-        let rotated = rotation.shift(&path, &self.file).and_then(|()| self.open_anew(&path));
+        let rotated = rotation.shift(&path, &self.file).and_then(|()| self.open_again(&path));
         rotated.map_err(|e| io::Error::new(e.kind(), format!("it cannot be rotated: {}", os_message(&e))))
     }
 }

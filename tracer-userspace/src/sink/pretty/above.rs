@@ -64,15 +64,15 @@ impl Above {
 fn amends(body: &VerdictBody, above: &VerdictBody) -> bool {
     let taken_back = above.kubelet.is_some() && body.kubelet.is_none()
         || above.culprit.is_some() && body.culprit.is_none()
-        || !above.verdict.also.iter().all(|label| body.verdict.also.contains(label));
-    above.verdict.label == body.verdict.label && !taken_back
+        || !above.verdict.also.iter().all(|cause| body.verdict.also.contains(cause));
+    above.verdict.cause == body.verdict.cause && !taken_back
 }
 
 /// By the same hooks, and in the same words but for numbers: how long it took, since when.
 fn repeats(body: &VerdictBody, above: &VerdictBody) -> bool {
     let (now, then) = (&body.verdict, &above.verdict);
     let seen = |verdict: &Verdict| verdict.evidence.iter().map(|it| it.hook.clone()).collect::<Vec<_>>();
-    let same = now.label == then.label && now.confidence == then.confidence && now.also == then.also;
+    let same = now.cause == then.cause && now.confidence == then.confidence && now.also == then.also;
     let same = same && seen(now) == seen(then) && body.culprit.is_some() == above.culprit.is_some();
     let target = (&body.k8s, body.dst, body.subject) == (&above.k8s, above.dst, above.subject);
     same && target && probe(body) == probe(above) && worded(&now.summary).eq(worded(&then.summary))

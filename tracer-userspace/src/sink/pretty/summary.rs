@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::about::{About, who};
 use super::tally::Tally;
 use crate::plural::counted;
-use crate::record::{Confidence, Label, Outcome, Record, StopBody, VerdictBody};
+use crate::record::{Confidence, Cause, Outcome, Record, StopBody, VerdictBody};
 use crate::screen::{Screen, Style, unbroken_commands};
 
 /// Verdicts remembered, to be taken back when they are revised: within their attempt's last seconds.
@@ -19,9 +19,9 @@ const CONFIDENCES: [Confidence; 3] = [Confidence::Proven, Confidence::Likely, Co
 /// What was said so far.
 #[derive(Debug, Default)]
 pub(super) struct Summary {
-    groups: BTreeMap<Label, Group>,
+    groups: BTreeMap<Cause, Group>,
     /// By `seq`.
-    said: BTreeMap<u64, (Label, Confidence)>,
+    said: BTreeMap<u64, (Cause, Confidence)>,
 }
 
 /// The verdicts of one cause.
@@ -34,7 +34,7 @@ struct Group {
     last: String,
     hit: Tally,
     culprits: Tally,
-    mends: Tally,
+    fixes: Tally,
     missing_hooks: BTreeSet<String>,
     lost_events: u64,
 }
@@ -47,30 +47,30 @@ impl Summary {
             self.take_back(said, &hit);
         }
         let verdict = &body.verdict;
-        self.said.insert(record.seq, (verdict.label, verdict.confidence));
+        self.said.insert(record.seq, (verdict.cause, verdict.confidence));
         if self.said.len() > REMEMBERED {
             self.said.pop_first();
         }
-        self.groups.entry(verdict.label).or_default().take(&record.time, hit, body);
+        self.groups.entry(verdict.cause).or_default().take(&record.time, hit, body);
     }
 
-    fn take_back(&mut self, (label, confidence): (Label, Confidence), hit: &str) {
-        let Some(group) = self.groups.get_mut(&label) else { return };
+    fn take_back(&mut self, (cause, confidence): (Cause, Confidence), hit: &str) {
+        let Some(group) = self.groups.get_mut(&cause) else { return };
         group.count = group.count.saturating_sub(1);
         group.confidences.entry(confidence).and_modify(|n| *n = n.saturating_sub(1));
         group.hit.remove(hit);
         if group.count == 0 {
-            self.groups.remove(&label);
+            self.groups.remove(&cause);
         }
     }
 
     /// A block for each cause; or, in a line, that there is none. `failed`: attempts; `filtered`: not everything was let through.
     pub(super) fn write(&self, out: &mut String, stop: &StopBody, failed: u64, filtered: bool, screen: Screen) {
         let mut groups: Vec<_> = self.groups.iter().collect();
-        groups.sort_by_key(|(label, group)| (group.rank(**label), Reverse(group.count)));
+        groups.sort_by_key(|(cause, group)| (group.rank(**cause), Reverse(group.count)));
         let digits = groups.iter().map(|(_, group)| group.count.to_string().len()).max().unwrap_or_default();
-        for (label, group) in &groups {
-            group.block(out, **label, digits, screen);
+        for (cause, group) in &groups {
+            group.block(out, **cause, digits, screen);
         }
         let only_noise = groups.iter().all(|(_, group)| group.noise);
         if groups.is_empty() || only_noise && !filtered {
@@ -112,23 +112,23 @@ impl Group {
             self.culprits.add(who(culprit));
         }
         if !verdict.remediation.is_empty() {
-            self.mends.add(verdict.remediation.clone());
+            self.fixes.add(verdict.remediation.clone());
         }
         self.missing_hooks.extend(verdict.missing_hooks.iter().cloned());
         self.lost_events = self.lost_events.saturating_add(verdict.lost_events);
     }
 
     /// Failures, then what only misleads, then what nothing explains.
-    fn rank(&self, label: Label) -> u8 {
-        if label == Label::Unexplained { 2 } else { u8::from(self.noise) }
+    fn rank(&self, cause: Cause) -> u8 {
+        if cause == Cause::Unexplained { 2 } else { u8::from(self.noise) }
     }
 
-    fn block(&self, out: &mut String, label: Label, digits: usize, screen: Screen) {
+    fn block(&self, out: &mut String, cause: Cause, digits: usize, screen: Screen) {
         let style = self.style();
         let head = format!(
             "{:>digits$}  {}  {}  {}",
             self.count,
-            screen.paint(style, label.name()),
+            screen.paint(style, cause.name()),
             self.sureness(),
             span(&self.first, &self.last)
         );
@@ -140,8 +140,8 @@ impl Group {
         if let Some(more) = self.culprits.top(NAMED).1 {
             screen.row(out, "", &format!("and {more}"));
         }
-        self.mend(out, screen);
-        if label == Label::Unexplained {
+        self.fix(out, screen);
+        if cause == Cause::Unexplained {
             self.lacked(out, screen);
         }
     }
@@ -159,10 +159,10 @@ impl Group {
         said.collect::<Vec<_>>().join(", ")
     }
 
-    fn mend(&self, out: &mut String, screen: Screen) {
-        let (top, more) = self.mends.top(1);
-        let Some((mend, _)) = top.first() else { return };
-        screen.row(out, "mend", &unbroken_commands(mend));
+    fn fix(&self, out: &mut String, screen: Screen) {
+        let (top, more) = self.fixes.top(1);
+        let Some((fix, _)) = top.first() else { return };
+        screen.row(out, "fix", &unbroken_commands(fix));
         if let Some(more) = more {
             screen.row(out, "", &format!("(and {more}, with other names and numbers: see the verdicts)"));
         }

@@ -1,6 +1,6 @@
 use super::*;
 use crate::event::KubeletResult;
-use crate::record::{Body, Confidence, Culprit, Endpoint, K8s, KubeletSaid, Label, VerdictBody};
+use crate::record::{Body, Confidence, Culprit, Endpoint, K8s, KubeletSaid, Cause, VerdictBody};
 use crate::sink::tests::verdict;
 
 const NO_SCREEN: Screen = Screen { colour: false, columns: None };
@@ -10,8 +10,8 @@ fn record(body: Body) -> Record {
     Record { schema: "tracer/1".into(), body, time, time_boot_ns: 1_000_000_000, seq: 7, node_name: "n1".into() }
 }
 
-fn of(label: Label) -> VerdictBody {
-    let Body::Verdict(body) = verdict(label) else { unreachable!() };
+fn of(cause: Cause) -> VerdictBody {
+    let Body::Verdict(body) = verdict(cause) else { unreachable!() };
     *body
 }
 
@@ -78,14 +78,14 @@ fn a_verdict_answers_first() {
 03:04:05.678  connection_refused  shop/cart web readiness http probe :80/ to 10.0.0.9:80  (proven)  #7
   why     nobody listens on 10.0.0.9:80
   seen    -0.211 ms  tcp_connect: kubelet dials
-  mend    check containerPort
+  fix    check containerPort
 ";
-    assert_eq!(text(verdict(Label::ConnectionRefused)), expected);
+    assert_eq!(text(verdict(Cause::ConnectionRefused)), expected);
 }
 
 #[test]
 fn who_did_it_and_what_is_in_doubt_are_said() {
-    let mut body = of(Label::LoopbackDown);
+    let mut body = of(Cause::LoopbackDown);
     body.culprit = Some(culprit());
     body.src = Some(Endpoint { addr: "10.0.0.1".parse().unwrap(), port: Some(36704) });
     body.revises = Some(3);
@@ -114,7 +114,7 @@ fn in_turn() -> impl FnMut(u64, &VerdictBody) -> String {
 #[test]
 fn of_a_verdict_that_amends_the_one_above_only_what_is_new_is_said() {
     let mut next = in_turn();
-    let mut body = of(Label::LoopbackDown);
+    let mut body = of(Cause::LoopbackDown);
     body.culprit = Some(culprit());
     assert!(next(3, &body).contains("\n  why  "));
     body.revises = Some(3);
@@ -126,8 +126,8 @@ fn of_a_verdict_that_amends_the_one_above_only_what_is_new_is_said() {
     body.culprit = None;
     let taken_back = next(5, &body);
     assert!(taken_back.contains("replaces #4") && taken_back.contains("\n  why  "), "{taken_back}");
-    body.verdict.label = Label::Unexplained;
-    assert!(next(6, &body).contains("replaces #4"), "another label");
+    body.verdict.cause = Cause::Unexplained;
+    assert!(next(6, &body).contains("replaces #4"), "another cause");
     body.revises = Some(1);
     assert!(next(7, &body).contains("\n  why  "), "what it amends was not printed");
 }
@@ -135,7 +135,7 @@ fn of_a_verdict_that_amends_the_one_above_only_what_is_new_is_said() {
 #[test]
 fn a_probe_that_goes_on_failing_says_so_in_a_line() {
     let mut next = in_turn();
-    let mut body = of(Label::SlowResponse);
+    let mut body = of(Cause::SlowResponse);
     body.verdict.summary = "no answer within 1.2 s".into();
     assert!(next(3, &body).contains("\n  seen  "));
     let again = next(4, &body);
@@ -144,7 +144,7 @@ fn a_probe_that_goes_on_failing_says_so_in_a_line() {
     let numbers = next(5, &body);
     assert!(numbers.ends_with("(proven, again: as #3)  #5\n  why     no answer within 10 s\n"), "{numbers}");
     body.verdict.remediation = "look elsewhere".into();
-    assert!(next(6, &body).ends_with("  #6\n  mend    look elsewhere\n"));
+    assert!(next(6, &body).ends_with("  #6\n  fix    look elsewhere\n"));
     let whole = |text: String| text.contains("\n  seen  ") && !text.contains("again");
     body.verdict.confidence = Confidence::Likely;
     assert!(whole(next(7, &body)), "another confidence");
@@ -160,7 +160,7 @@ fn a_probe_that_goes_on_failing_says_so_in_a_line() {
 
 #[test]
 fn times_stand_in_a_column() {
-    let mut body = of(Label::Unexplained);
+    let mut body = of(Cause::Unexplained);
     let mut later = body.verdict.evidence[0].clone();
     later.time_boot_ns = 1_012_000_000;
     body.verdict.evidence.push(later);
@@ -172,7 +172,7 @@ fn times_stand_in_a_column() {
 #[test]
 fn names_from_outside_cannot_steer_the_terminal() {
     let hostile = "a\u{1b}[2Jb\nc\u{202e}";
-    let mut body = in_pod(of(Label::Unexplained), hostile);
+    let mut body = in_pod(of(Cause::Unexplained), hostile);
     body.verdict.summary = hostile.into();
     body.verdict.remediation = hostile.into();
     body.verdict.missing_hooks = vec![hostile.into()];
@@ -188,7 +188,7 @@ fn names_from_outside_cannot_steer_the_terminal() {
 #[test]
 fn the_surer_the_louder() {
     let colours = |confidence| {
-        let mut body = of(Label::ConnectionRefused);
+        let mut body = of(Cause::ConnectionRefused);
         body.verdict.confidence = confidence;
         let screen = Screen { colour: true, columns: None };
         Pretty::default().text(&record(Body::Verdict(body.into())), 0, screen)
@@ -197,33 +197,33 @@ fn the_surer_the_louder() {
         let text = colours(confidence);
         assert!(text.contains(&format!("\u{1b}[{code}mconnection_refused\u{1b}[0m")), "{text}");
     }
-    assert!(!text(verdict(Label::ConnectionRefused)).contains('\u{1b}'));
+    assert!(!text(verdict(Cause::ConnectionRefused)).contains('\u{1b}'));
 }
 
 #[test]
 fn the_end_groups_by_cause() {
-    let mut likely = of(Label::LoopbackDown);
+    let mut likely = of(Cause::LoopbackDown);
     likely.verdict.confidence = Confidence::Likely;
     likely.culprit = Some(culprit());
     let verdicts = vec![
-        of(Label::Unexplained),
-        of(Label::Unexplained),
-        of(Label::Unexplained),
-        of(Label::ConnectionRefused),
-        of(Label::LoopbackDown),
+        of(Cause::Unexplained),
+        of(Cause::Unexplained),
+        of(Cause::Unexplained),
+        of(Cause::ConnectionRefused),
+        of(Cause::LoopbackDown),
         in_pod(likely, "other"),
     ];
     let expected = "\
 2  loopback_down  1 proven, 1 likely  03:04:05
   hit     shop/cart (1), shop/other (1)
   who     loopback (pid 5029, /opt/cni/bin/loopback): link down, entered by /proc/5029/ns/net; child of crio (1)
-  mend    check containerPort
+  fix    check containerPort
 1  connection_refused  1 proven  03:04:05
   hit     shop/cart
-  mend    check containerPort
+  fix    check containerPort
 3  unexplained  3 proven  03:04:05
   hit     shop/cart
-  mend    check containerPort
+  fix    check containerPort
   missing nothing: every hook that could tell was in force, and no event was lost
 ";
     assert_eq!(summary(verdicts), expected);
@@ -231,7 +231,7 @@ fn the_end_groups_by_cause() {
 
 #[test]
 fn what_was_missing_to_explain_it_is_said() {
-    let mut body = of(Label::Unexplained);
+    let mut body = of(Cause::Unexplained);
     body.verdict.missing_hooks = vec!["ip_vs_leave".into()];
     body.verdict.lost_events = 2;
     let text = summary(vec![body]);
@@ -240,15 +240,15 @@ fn what_was_missing_to_explain_it_is_said() {
 
 #[test]
 fn a_revised_verdict_counts_once() {
-    let mut revision = of(Label::AppStatusFailure);
+    let mut revision = of(Cause::AppStatusFailure);
     revision.revises = Some(0);
-    let text = summary(vec![of(Label::Unexplained), revision]);
+    let text = summary(vec![of(Cause::Unexplained), revision]);
     assert!(text.starts_with("1  app_status_failure  1 proven  03:04:05\n") && !text.contains("unexplained"), "{text}");
 }
 
 #[test]
 fn many_pods_are_named_in_part() {
-    let text = summary((0..9).map(|n| in_pod(of(Label::LoopbackDown), &format!("p{n}"))).collect());
+    let text = summary((0..9).map(|n| in_pod(of(Cause::LoopbackDown), &format!("p{n}"))).collect());
     assert!(
         text.contains("  hit     shop/p0 (1), shop/p1 (1), shop/p2 (1), shop/p3 (1), shop/p4 (1), and 4 more\n"),
         "{text}"
@@ -268,7 +268,7 @@ fn nothing_found_is_said_for_what_it_is() {
 
 #[test]
 fn noise_is_no_failure() {
-    let mut body = of(Label::TlsEofNoise);
+    let mut body = of(Cause::TlsEofNoise);
     body.verdict.outcome = Outcome::Noise;
     let mut pretty = Pretty::default();
     pretty.text(&record(Body::Verdict(body.into())), 0, NO_SCREEN);

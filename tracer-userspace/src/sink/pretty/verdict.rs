@@ -1,4 +1,4 @@
-//! A verdict as a block: the answer, then why, what was seen, who did it, what mends it.
+//! A verdict as a block: the answer, then why, what was seen, who did it, what fixes it.
 
 use super::about::{About, who};
 use super::above::Relation;
@@ -11,7 +11,7 @@ type Part = (&'static str, fn(&VerdictBody) -> Option<String>);
 
 const WHY: Part = ("why", |body| Some(body.verdict.summary.clone()));
 /// Those below what was seen.
-const REST: [Part; 4] = [("kubelet", kubelet), ("who", culprit), ("mend", mend), ("also", also)];
+const REST: [Part; 4] = [("kubelet", kubelet), ("who", culprit), ("fix", fix), ("also", also)];
 
 /// The block: all of it, or what is new.
 pub(super) fn block(
@@ -29,14 +29,14 @@ pub(super) fn block(
     };
     head(out, record, body, above, screen);
     line(out, WHY);
-    if is_seen_anew(body, above) {
+    if is_seen_again(body, above) {
         seen(out, &body.verdict.evidence, record.time_boot_ns, screen);
     }
     REST.into_iter().for_each(|part| line(out, part));
     doubts(out, &body.verdict, screen);
 }
 
-fn is_seen_anew(body: &VerdictBody, above: Option<Relation<'_>>) -> bool {
+fn is_seen_again(body: &VerdictBody, above: Option<Relation<'_>>) -> bool {
     match above {
         None => true,
         Some(Relation::Amends(above)) => above.verdict.evidence != body.verdict.evidence,
@@ -52,12 +52,12 @@ fn culprit(body: &VerdictBody) -> Option<String> {
     body.culprit.as_ref().map(who)
 }
 
-fn mend(body: &VerdictBody) -> Option<String> {
-    Some(unbroken_commands(&body.verdict.remediation)).filter(|mend| !mend.is_empty())
+fn fix(body: &VerdictBody) -> Option<String> {
+    Some(unbroken_commands(&body.verdict.remediation)).filter(|fix| !fix.is_empty())
 }
 
 fn also(body: &VerdictBody) -> Option<String> {
-    let also: Vec<_> = body.verdict.also.iter().map(|label| label.name()).collect();
+    let also: Vec<_> = body.verdict.also.iter().map(|cause| cause.name()).collect();
     Some(also.join(", ")).filter(|also| !also.is_empty())
 }
 
@@ -73,7 +73,7 @@ fn head(out: &mut String, record: &Record, body: &VerdictBody, above: Option<Rel
     let text = format!(
         "{}  {}  {}  ({}{relation})  #{}",
         plain::clock(&record.time),
-        screen.paint(style, verdict.label.name()),
+        screen.paint(style, verdict.cause.name()),
         screen.paint(Style::Strong, &About::from(body).text()),
         screen.paint(style, verdict.confidence.name()),
         record.seq,

@@ -37,7 +37,7 @@ pub(super) struct Follower<W: Watched> {
     board: Board,
     known: Known<W>,
     form: Form,
-    /// Where the next watch begins; absent: all must be read anew.
+    /// Where the next watch begins; absent: all must be read again.
     position: Option<String>,
     /// The server's cache is not good enough: it gave a position that it did not know itself.
     consistent: bool,
@@ -242,7 +242,7 @@ impl<W: Watched> Follower<W> {
         }
     }
 
-    /// All was read anew.
+    /// All was read again.
     fn replace(&mut self, fresh: Known<W>) {
         self.known = fresh;
         self.consistent = false;

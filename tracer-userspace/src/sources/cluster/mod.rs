@@ -207,7 +207,7 @@ impl Cluster {
         self.view.has_changed().unwrap_or(false)
     }
 
-    /// Waits for another view; for ever where nobody follows any more.
+    /// Waits for another view; forever where nobody follows any more.
     pub async fn changed(&mut self) {
         if self.view.changed().await.is_err() {
             std::future::pending().await

@@ -1,4 +1,4 @@
-//! One request to the API, and the pieces of its answer. Nothing waits for ever.
+//! One request to the API, and the pieces of its answer. Nothing waits forever.
 
 use std::time::Duration;
 

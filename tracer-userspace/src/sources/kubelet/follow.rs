@@ -1,4 +1,4 @@
-//! Reads a log as it grows; begins anew when another file takes its place.
+//! Reads a log as it grows; begins again when another file takes its place.
 #![expect(clippy::disallowed_methods, reason = "outside the core: when a missing file is looked for again")]
 
 use std::io;

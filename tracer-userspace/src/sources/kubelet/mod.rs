@@ -151,7 +151,7 @@ impl KubeletLog {
     }
 }
 
-/// Why no kubelet among processes of these names writes how probes ended, and what mends that; nothing where one may.
+/// Why no kubelet among processes of these names writes how probes ended, and what fixes that; nothing where one may.
 #[must_use]
 pub fn lack(names: &[String]) -> Option<String> {
     lack_of(&loggings(names).collect::<Result<Vec<_>, _>>().ok()?)
@@ -173,10 +173,10 @@ fn loggings(names: &[String]) -> impl Iterator<Item = Result<KubeletLogging, Kub
 fn lack_of(kubelets: &[KubeletLogging]) -> Option<String> {
     let lacks: Option<Vec<String>> = kubelets.iter().map(KubeletLogging::lack).collect();
     let (kubelet, lack) = (kubelets.first()?, lacks?.into_iter().next()?);
-    Some(format!("the kubelet (pid {}) {lack}; {}", kubelet.pid, kubelet.mend()))
+    Some(format!("the kubelet (pid {}) {lack}; {}", kubelet.pid, kubelet.fix()))
 }
 
-/// Why the log of a kubelet among processes of these names cannot be followed, and what mends that.
+/// Why the log of a kubelet among processes of these names cannot be followed, and what fixes that.
 #[must_use]
 pub fn unfollowed(names: &[String]) -> Option<String> {
     let names: Vec<String> = names.iter().filter(|name| is_kubelet_name(name)).cloned().collect();

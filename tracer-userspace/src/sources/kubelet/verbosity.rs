@@ -174,9 +174,9 @@ impl KubeletLogging {
         })
     }
 
-    /// What mends that.
+    /// What fixes that.
     #[must_use]
-    pub fn mend(&self) -> String {
+    pub fn fix(&self) -> String {
         let change = match &self.setting {
             _ if !FORMATS.contains(&self.format.as_str()) => {
                 format!("have the kubelet log as {}", FORMATS.join(" or "))
@@ -272,11 +272,11 @@ pub(crate) mod tests {
         let logging = told(KUBEADM, &[(CONFIG, NOTHING_SAID)]).unwrap();
         assert_eq!((logging.verbosity, logging.format.as_str()), (0, "text"));
         assert!(logging.lack().unwrap().contains("verbosity 0"), "{logging:?}");
-        assert!(logging.mend().contains(CONFIG) && logging.mend().contains("verbosity: 1"), "{}", logging.mend());
+        assert!(logging.fix().contains(CONFIG) && logging.fix().contains("verbosity: 1"), "{}", logging.fix());
         let raised = told(KUBEADM, &[(CONFIG, "logging: {verbosity: 1, format: json}")]).unwrap();
         assert_eq!((raised.lack(), raised.format.as_str()), (None, "json"));
         let unset = told(KUBEADM, &[(CONFIG, "kind: KubeletConfiguration")]).unwrap();
-        assert!(unset.lack().is_some() && unset.mend().contains(CONFIG));
+        assert!(unset.lack().is_some() && unset.fix().contains(CONFIG));
     }
 
     /// JSON has a body in one line, and up to 3 none is written.
@@ -296,9 +296,9 @@ pub(crate) mod tests {
         }
         let lowered = told(&format!("{KUBEADM} --v=0"), &[(CONFIG, "logging: {verbosity: 4}")]).unwrap();
         assert!(lowered.lack().is_some());
-        assert!(lowered.mend().starts_with("start the kubelet with -v=1"), "{}", lowered.mend());
+        assert!(lowered.fix().starts_with("start the kubelet with -v=1"), "{}", lowered.fix());
         let json = told("kubelet --logging-format=json", &[]).unwrap();
-        assert!(json.format == "json" && json.mend().starts_with("start the kubelet with -v=1"), "{json:?}");
+        assert!(json.format == "json" && json.fix().starts_with("start the kubelet with -v=1"), "{json:?}");
     }
 
     #[test]
@@ -313,7 +313,7 @@ pub(crate) mod tests {
         ];
         let logging = told(&line, &files).unwrap();
         assert_eq!((logging.verbosity, logging.format.as_str()), (0, "json"), "what a drop-in leaves out stays");
-        assert!(logging.mend().contains("20-b.conf"), "{}", logging.mend());
+        assert!(logging.fix().contains("20-b.conf"), "{}", logging.fix());
     }
 
     #[test]
@@ -332,7 +332,7 @@ pub(crate) mod tests {
     #[test]
     fn a_format_that_is_not_read_is_said() {
         let logging = told("kubelet -v=4 --logging-format=xml", &[]).unwrap();
-        assert!(logging.lack().unwrap().contains("`xml`") && logging.mend().contains("text or json"));
+        assert!(logging.lack().unwrap().contains("`xml`") && logging.fix().contains("text or json"));
     }
 
     #[test]

@@ -100,7 +100,7 @@ impl Asker {
         let Endpoint { host, port } = &self.endpoint;
         let none = io::Error::other(format!("`{host}` has no address"));
         let addrs = (host.as_str(), *port).to_socket_addrs()?;
-        // An error is tried to be mended by the next address; a connection ends the search.
+        // An error is tried to be fixed by the next address; a connection ends the search.
         let made = addrs.map(|addr| Blocking::connect_timeout(&addr, CONNECT)).try_fold(none, |_, made| match made {
             Ok(stream) => Err(stream),
             Err(error) => Ok(error),

@@ -73,7 +73,7 @@ impl Counters {
     }
 }
 
-/// A counter that is lower than before began anew: with the kubelet, or with the pod.
+/// A counter that is lower than before began again: with the kubelet, or with the pod.
 fn added((series, now): (&Series, &u64), before: &Reading) -> Option<FailureCount> {
     let before = before.failures.get(series).copied().filter(|before| before <= now).unwrap_or_default();
     let failures = now.saturating_sub(before);
@@ -194,7 +194,7 @@ mod tests {
 
     /// A new process counts from zero.
     #[test]
-    fn a_counter_that_went_back_began_anew() {
+    fn a_counter_that_went_back_began_again() {
         let mut counters = Counters::default();
         counters.take(reading(&line("a", "failed", "9")).unwrap(), 0, 1);
         let told = counters.take(reading(&line("a", "failed", "2")).unwrap(), 2, 3).unwrap();

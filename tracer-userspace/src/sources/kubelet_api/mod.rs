@@ -169,7 +169,7 @@ impl KubeletApi {
         changed
     }
 
-    /// Waits for news; for ever where nobody asks any more.
+    /// Waits for news; forever where nobody asks any more.
     pub(super) async fn changed(&mut self) {
         if self.view.changed().await.is_err() {
             std::future::pending().await

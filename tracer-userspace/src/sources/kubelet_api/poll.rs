@@ -119,7 +119,7 @@ impl Poller {
         let known = self.asker.is_some();
         let mut end = self.answer_to(errand.path).await;
         if known && end.as_ref().is_err_and(Trouble::may_be_of_another) {
-            // It may have started anew, as another process with another certificate.
+            // It may have started again, as another process with another certificate.
             end = self.answer_to(errand.path).await;
         }
         match end {

@@ -15,7 +15,7 @@ async fn following(api: &mut Fake) -> (Followed, fake::Stream) {
 }
 
 #[tokio::test]
-async fn a_forgotten_position_is_read_anew_and_what_is_gone_is_gone() {
+async fn a_forgotten_position_is_read_again_and_what_is_gone_is_gone() {
     let run = async {
         let log = Log::new();
         let mut api = Fake::new().await;
@@ -204,7 +204,7 @@ async fn a_connection_that_broke_is_no_outage() {
 }
 
 #[tokio::test]
-async fn a_connection_that_fell_silent_is_made_anew_from_where_it_stood() {
+async fn a_connection_that_fell_silent_is_made_again_from_where_it_stood() {
     let run = async {
         let log = Log::new();
         let mut api = Fake::new().await;

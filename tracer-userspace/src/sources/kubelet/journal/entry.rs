@@ -81,7 +81,7 @@ pub(super) fn read(
             return Ok(Entry::Foreign);
         }
     }
-    // The kubelet's command line is often packed, its message seldom.
+    // The kubelet's command line is often packed, its message rarely.
     candidates.sort_by_key(|field| field.packed != 0);
     if sender.is_kubelet() { message(file, &candidates) } else { Ok(Entry::Foreign) }
 }
