@@ -30,7 +30,6 @@ use crate::screen::{Screen, columns};
 use crate::selftest::command::SelftestConfig;
 use crate::selftest::helper::Role;
 use crate::sink::filter::Filter;
-use crate::sink::formats::Format;
 use crate::sink::output::Rotation;
 use crate::sink::{Form, SinkConfig};
 use crate::sources::KNOWN_PROBERS;
@@ -127,15 +126,13 @@ pub fn plan(cli: Cli) -> Result<Plan, Error> {
 fn output(flags: &Flags) -> Result<SinkConfig, Error> {
     let file = flags.output_file.clone().filter(|path| !path.as_os_str().is_empty());
     let terminal = file.is_none() && std::io::stdout().is_terminal();
-    let format = flags.format.unwrap_or(Format::Tracer);
-    let form = if terminal && flags.format.is_none() { Form::Pretty } else { Form::Ndjson };
+    let form = if terminal { Form::Pretty } else { Form::Ndjson };
     Ok(SinkConfig {
         form: flags.output.unwrap_or(form),
         // NO_COLOR, CLICOLOR, CLICOLOR_FORCE, TERM: as for other programs.
         columns: asked_columns(),
         colour: file.is_none() && AutoStream::choice(&std::io::stdout()) != ColorChoice::Never,
         rotation: rotation(flags, file.is_some())?,
-        format,
         file,
         filter: filter(flags)?,
         attempts: flags.attempts,

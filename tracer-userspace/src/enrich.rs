@@ -14,9 +14,7 @@ use crate::event::{Container, Handler, Netns, Pod, ProbeSpec, ProbeType};
 use crate::record::{Endpoint, K8s, NetnsRef, Probe, Process, Subject};
 pub use lifecycle::{HookMatch, hooks_met};
 use matching::{followed, is_told_of, matching_probes, only_pod, redirected, single_container, whose};
-pub use matching::{
-    is_named_redirect, is_one_of_several, is_pod, is_probe_of, may_be_localhost, redirected_from,
-};
+pub use matching::{is_named_redirect, is_one_of_several, is_pod, is_probe_of, may_be_localhost, redirected_from};
 pub use other_dials::{has_api_server, may_be_client, other_reason};
 pub use outcome::{
     failed, is_cut_short, is_no_answer, is_redirect_loop, is_too_late, is_unasked, is_unknown_end, only_dials,

@@ -109,8 +109,8 @@ impl Screen {
             let word = self.paint(Style::Dim, if word.is_empty() { "-" } else { word });
             return self.lines(out, &format!("  {word} "), "    ", &format!("{}{text}", column.trim_start()));
         }
-        let word = self.paint(Style::Dim, &format!("{word:<7}"));
-        let rest = " ".repeat(10 + textwrap::core::display_width(column));
+        let word = self.paint(Style::Dim, &format!("{word:<8}"));
+        let rest = " ".repeat(11 + textwrap::core::display_width(column));
         self.lines(out, &format!("  {word} {column}"), &rest, &text);
     }
 }
@@ -182,11 +182,11 @@ mod tests {
 
     #[test]
     fn a_row_goes_on_below_itself() {
-        assert_eq!(row(None, "why", "nobody listens"), "  why     nobody listens\n");
+        assert_eq!(row(None, "why", "nobody listens"), "  why      nobody listens\n");
         let text = "one two three four five six seven eight nine ten eleven twelve";
         assert_eq!(
             row(Some(60), "why", text),
-            "  why     one two three four five six seven eight nine ten\n          eleven twelve\n"
+            "  why      one two three four five six seven eight nine ten\n           eleven twelve\n"
         );
         assert_eq!(
             row(Some(40), "why", text),
@@ -205,8 +205,8 @@ mod tests {
         let text = "see nft -a list chain inet podpolicy ingress; then ip link set lo up (by hand)";
         let mut out = String::new();
         Screen { colour: false, columns: Some(60) }.row(&mut out, "fix", &unbroken_commands(text));
-        let (first, second) = ("see nft -a list chain inet podpolicy ingress; then", "ip link set lo up (by hand)");
-        assert_eq!(out, format!("  fix    {first}\n          {second}\n"));
+        let (first, second) = ("see nft -a list chain inet podpolicy ingress;", "then ip link set lo up (by hand)");
+        assert_eq!(out, format!("  fix      {first}\n           {second}\n"));
     }
 
     #[test]

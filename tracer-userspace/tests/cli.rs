@@ -16,7 +16,7 @@ fn wrong_usage_is_one_line() {
     refused(&ran(&["atach"]), 2, &["atach", "attach"]);
     refused(&ran(&["attach", "--outptu", "x"]), 2, &["--outptu", "--output"]);
     refused(&ran(&["replay"]), 2, &["<FILE>", "tracer replay --help"]);
-    refused(&ran(&["attach", "-o", "xml"]), 2, &["xml", "pretty", "ndjson"]);
+    refused(&ran(&["attach", "-o", "xml"]), 2, &["xml", "pretty", "json"]);
     refused(&ran(&["attach", "--duration", "30"]), 2, &["--duration", "30s"]);
     refused(
         &ran(&["attach", "--cause", "lookback_down"]),

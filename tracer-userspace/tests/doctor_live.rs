@@ -269,18 +269,7 @@ fn without_privileges_nothing_unread_is_ok_and_the_exit_code_says_so() {
     let binary = std::fs::File::open(env!("CARGO_BIN_EXE_tracer")).expect("binary");
     let script = "exec setpriv --reuid=65534 --regid=65534 --clear-groups --bounding-set=-all /proc/self/fd/0 \"$@\"";
     let mut command = node.command("sh");
-    command.args([
-        "-c",
-        script,
-        "sh",
-        "doctor",
-        "--prober",
-        "no-such-prober",
-        "-o",
-        "json",
-        "--check",
-        "base_policy",
-    ]);
+    command.args(["-c", script, "sh", "doctor", "--prober", "no-such-prober", "-o", "json", "--check", "base_policy"]);
     let (findings, code) = node.findings(command.stdin(binary));
     assert_eq!(
         (findings[0]["status"].as_str(), findings[0]["needs"].as_str()),

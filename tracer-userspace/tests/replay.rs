@@ -11,7 +11,6 @@ use std::process::{self, Stdio};
 
 use tracer::replay::{self, ReplayConfig};
 use tracer::sink::filter::Filter;
-use tracer::sink::formats::Format;
 use tracer::sink::{Form, SinkConfig};
 
 use common::{Dir, END, HEADER, lines, ran, recording, refused, text, tracer};
@@ -109,7 +108,6 @@ fn wherever_a_recording_is_cut_it_is_said() {
         attempts: true,
         until_failure: false,
         rotation: None,
-        format: Format::Tracer,
     };
     for length in 0..whole.len() - 1 {
         let file = PathBuf::from(dir.file("cut", &whole[..length]));

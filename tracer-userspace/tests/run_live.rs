@@ -296,24 +296,6 @@ fn a_full_disk_is_survived() {
 
 #[test]
 #[ignore = "needs root"]
-fn records_take_the_names_of_other_schemas() {
-    let stage = Stage::new();
-    for (format, time, cause) in
-        [("otel", "/Timestamp", "/Attributes/tracer/verdict/cause"), ("ecs", "/@timestamp", "/event/reason")]
-    {
-        let out = stage.path(format);
-        let daemon = Daemon::start(&stage, &["--output-file", out.to_str().unwrap(), "--format", format]);
-        soon("the start record", || (!records(&out).is_empty()).then_some(()));
-        refuse(1);
-        assert_eq!(daemon.end(), Some(0));
-        let all = records(&out);
-        assert!(all.iter().all(|record| record.pointer(time).is_some_and(Value::is_string)), "{format}");
-        assert!(all.iter().any(|record| record.pointer(cause) == Some(&"connection_refused".into())), "{format}");
-    }
-}
-
-#[test]
-#[ignore = "needs root"]
 fn what_began_before_every_hook_was_attached_is_not_judged() {
     let stage = Stage::new();
     let out = stage.path("out.ndjson");

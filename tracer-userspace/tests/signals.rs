@@ -13,7 +13,6 @@ use tokio::sync::mpsc;
 use tracer::event::{HookStatus, Observation};
 use tracer::pipeline::{Attached, EventSource, LiveConfig, run};
 use tracer::sink::filter::Filter;
-use tracer::sink::formats::Format;
 use tracer::sink::{Form, SinkConfig};
 
 use common::{Dir, soon};
@@ -55,7 +54,6 @@ fn config(file: PathBuf) -> LiveConfig {
             attempts: false,
             until_failure: false,
             rotation: None,
-            format: Format::Tracer,
         },
         daemon: false,
         serve: None,

@@ -13,7 +13,6 @@ use tracer::engine::{AtStart, Engine};
 use tracer::event::Observation;
 use tracer::record::Cause;
 use tracer::sink::filter::Filter;
-use tracer::sink::formats::Format;
 use tracer::sink::metrics::{self, HookCount, KernelCounts, Metrics};
 use tracer::sink::{Form, Sink, SinkConfig};
 
@@ -114,7 +113,6 @@ fn metrics_page() -> String {
         attempts: false,
         until_failure: false,
         rotation: None,
-        format: Format::Tracer,
     };
     let mut sink = Sink::open(&config, false).unwrap();
     sink.count_into(metrics);

@@ -11,7 +11,7 @@ use super::kubelet::{Unattached, k8s, pod, probe_of, whose};
 use crate::correlate::node::Node;
 use crate::event::{Container, FailureCount, FindingBody, Handler, Status};
 use crate::plural;
-use crate::record::{Confidence, Cause};
+use crate::record::{Cause, Confidence};
 
 /// A count, and what was seen in its time.
 #[derive(Clone, Copy, Debug)]

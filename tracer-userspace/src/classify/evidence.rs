@@ -16,7 +16,7 @@ pub fn evidence(hook: &str, time_boot_ns: u64, says: String, fields: Value) -> E
         Value::Object(map) => map.into_iter().filter(|(_, v)| !v.is_null()).collect(),
         _ => BTreeMap::new(),
     };
-    Evidence { hook: hook.to_owned(), time_boot_ns, says, fields }
+    Evidence { hook: hook.to_owned(), time_boot_ns, text: says, fields }
 }
 
 /// A dropped packet.
@@ -221,7 +221,7 @@ mod tests {
     fn says(fill: impl FnOnce(&mut Inspection)) -> String {
         let mut seen = Inspection::nothing(NODE, "10.88.0.2:80".parse().expect("an address"));
         fill(&mut seen);
-        of_inspection(1, &seen).says
+        of_inspection(1, &seen).text
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use crate::classify::{Case, SETTLE_NS};
 use crate::event::{Loss, Netns};
 use crate::plural::were;
-use crate::record::{Confidence, Culprit, Evidence, Cause, Outcome};
+use crate::record::{Cause, Confidence, Culprit, Evidence, Outcome};
 
 /// What a rule found.
 #[derive(Clone, Debug)]

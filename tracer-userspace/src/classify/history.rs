@@ -12,7 +12,7 @@ use super::kubectl;
 use super::rules::network_policy_drop;
 use crate::enrich;
 use crate::event::{Container, Ended, ProbeSpec, Runs, Waiting};
-use crate::record::{Confidence, Evidence, K8s, Cause, Outcome};
+use crate::record::{Cause, Confidence, Evidence, K8s, Outcome};
 
 const SECOND_NS: u64 = 1_000_000_000;
 /// What ended longer ago does not help with an attempt that fails now.
@@ -272,7 +272,7 @@ mod tests {
     fn row(verdict: &Verdict) -> String {
         let rows: Vec<_> = verdict.evidence.iter().filter(|it| it.hook == "container_status").collect();
         assert!(rows.len() <= 1, "{rows:?}");
-        rows.first().map(|it| it.says.clone()).unwrap_or_default()
+        rows.first().map(|it| it.text.clone()).unwrap_or_default()
     }
 
     #[test]

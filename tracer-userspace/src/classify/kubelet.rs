@@ -13,7 +13,7 @@ use crate::enrich;
 use crate::event::{
     Container, ExecSpec, Handler, KubeletProbe, Pod, PodRef, ProbeSays, ProbeType, SandboxCause, SandboxFailure,
 };
-use crate::record::{Confidence, Evidence, K8s, Cause, Outcome, Probe, Process};
+use crate::record::{Cause, Confidence, Evidence, K8s, Outcome, Probe, Process};
 
 /// What a verdict is about that has no connection.
 #[derive(Clone, Debug)]
@@ -387,7 +387,7 @@ mod tests {
             );
             assert_eq!(summary.contains("the pod is being deleted"), deleting, "{summary}");
             assert_eq!(told.kubelet.and_then(|it| it.output).as_deref(), Some(words));
-            assert!(verdict.evidence[0].says.contains("errored, a result that it ignores"));
+            assert!(verdict.evidence[0].text.contains("errored, a result that it ignores"));
         }
         assert!(errored(not_run, MISSING, false).verdict.remediation.contains("put its program into the image"));
     }

@@ -53,7 +53,7 @@ fn of_hook(case: &Case<'_>, (pod, container, hook): &HookMatch<'_>) -> Evidence 
 #[cfg(test)]
 mod tests {
     use crate::event::{AnswerKind, Fact, HookType, ProbeSays, ProbeType, Runs, TcpState};
-    use crate::record::{Confidence, Cause, Subject, VerdictBody};
+    use crate::record::{Cause, Confidence, Subject, VerdictBody};
     use crate::testing::{POD, SYN, Stream};
 
     const PRE_STOP: &str =
@@ -206,7 +206,7 @@ mod tests {
         assert_eq!(told.k8s.and_then(|k8s| k8s.container_name).as_deref(), Some("app"));
         let words = "; container app's preStop hook dials this port, and no probe sends a request there: if a preStop hook fails, its container is ended all the same (Event FailedPreStopHook)";
         assert!(told.verdict.summary.ends_with(words), "{}", told.verdict.summary);
-        assert!(told.verdict.evidence.iter().any(|it| it.says == "container app's preStop hook asks http :9000/stop"));
+        assert!(told.verdict.evidence.iter().any(|it| it.text == "container app's preStop hook asks http :9000/stop"));
         answered(&mut stream, 101, 404);
         assert_eq!(stream.causes().len(), 1, "any status is well");
     }

@@ -27,7 +27,7 @@ pub(crate) mod startup_probe;
 mod translated;
 pub mod undialled;
 
-use crate::record::{Confidence, Cause};
+use crate::record::{Cause, Confidence};
 pub use case::{Case, Streak};
 pub use culprit::{culprit_of, is_elsewhere};
 use finding::Finding;

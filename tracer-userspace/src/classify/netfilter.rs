@@ -12,7 +12,7 @@ use super::evidence::{is_netfilter, netfilter_hook, of_drop, of_icmp, of_reset_r
 use super::finding::Finding;
 use super::phrases::{enter, in_namespace};
 use crate::event::{Icmp, Netns, NodePorts, PacketDrop, ProxyMode, RuleVerdict, TcpState, Tracked};
-use crate::record::{Confidence, Evidence, Cause};
+use crate::record::{Cause, Confidence, Evidence};
 
 const UNTRACKED: &str =
     "; a rule had taken it out of connection tracking (notrack), so that no rule for established connections knows it";

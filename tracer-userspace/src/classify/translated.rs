@@ -3,7 +3,7 @@
 use super::Case;
 use super::finding::Finding;
 use crate::event::Observation;
-use crate::record::{Confidence, Cause};
+use crate::record::{Cause, Confidence};
 
 /// Such a packet is this attempt's by its destination and its ports only.
 pub(super) fn add(case: &Case<'_>, finding: &mut Finding) {
@@ -22,7 +22,7 @@ pub(super) fn add(case: &Case<'_>, finding: &mut Finding) {
 #[cfg(test)]
 mod tests {
     use crate::event::{Fact, Flow, TcpState, Via};
-    use crate::record::{Confidence, Cause};
+    use crate::record::{Cause, Confidence};
     use crate::testing::{POD, SYN, Stream};
 
     /// The address that Istio ambient gives to probes, and the port as it was.

@@ -5,7 +5,7 @@ use super::finding::Finding;
 use super::kubelet::{Unattached, container, k8s, kubelet, whose};
 use crate::correlate::node::Node;
 use crate::event::{KubeletProbe, ProbeSays};
-use crate::record::{Confidence, Cause, Probe};
+use crate::record::{Cause, Confidence, Probe};
 use crate::shell::word;
 
 /// What kept it from dialling, in the kubelet's own words: the look-up of the name (`dial tcp: lookup: …`), or the socket

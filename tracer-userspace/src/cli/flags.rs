@@ -7,7 +7,6 @@ use clap::builder::{BoolishValueParser, StringValueParser, TypedValueParser};
 use clap::{ArgAction, Args};
 
 use crate::sink::Form;
-use crate::sink::formats::Format;
 use crate::sources::NamedLog;
 use crate::sources::cluster::Namespace;
 use crate::sources::kubelet_api::Endpoint;
@@ -16,13 +15,13 @@ use crate::sources::kubelet_api::Endpoint;
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Output")]
 pub struct Flags {
-    /// Form of the records [default: pretty on a terminal, else ndjson]
+    /// Form of the records [default: pretty on a terminal, else json]
     #[arg(
         short,
         long,
         global = true,
         value_enum,
-        value_name = "pretty|ndjson",
+        value_name = "pretty|json",
         hide_possible_values = true,
         env = "TRACER_OUTPUT",
         hide_env_values = true
@@ -37,17 +36,6 @@ pub struct Flags {
     /// How many rotated files are kept beside it [default: 5]
     #[arg(long, global = true, value_name = "N", env = "TRACER_OUTPUT_MAX_FILES", hide_env_values = true, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub output_max_files: Option<u32>,
-    /// Names in NDJSON: tracer's own, OpenTelemetry's or Elastic Common Schema's [default: tracer]
-    #[arg(
-        long,
-        global = true,
-        value_enum,
-        value_name = "tracer|otel|ecs",
-        hide_possible_values = true,
-        env = "TRACER_FORMAT",
-        hide_env_values = true
-    )]
-    pub format: Option<Format>,
     /// Also print attempts that succeeded
     #[arg(long, global = true, env = "TRACER_ATTEMPTS", hide_env_values = true, action = ArgAction::SetTrue, value_parser = BoolishValueParser::new())]
     pub attempts: bool,

@@ -4,7 +4,6 @@
 use super::{Cli, Command};
 use crate::error::Error;
 use crate::selftest::helper;
-use crate::sink::Form;
 
 /// Flags that have a meaning in the same commands.
 type Group = &'static [&'static str];
@@ -21,7 +20,6 @@ const NODE: Group = &["node_name"];
 const FORM: Group = &["output"];
 const FILE: Group = &["output_file"];
 const ROTATION: Group = &["output_max_size", "output_max_files"];
-const FORMAT: Group = &["format"];
 const FILTERS: Group = &["namespace", "pod", "container"];
 const CAUSES: Group = &["causes"];
 /// What is made of attempts.
@@ -30,17 +28,17 @@ const ATTEMPTS: Group = &["until_failure", "attempts"];
 /// All that belongs to a live run.
 const LIVE: &[Group] = &[DURATION, PROBERS, KERNEL, PODS, SOURCES, NODE];
 /// All of what is printed.
-const PRINTED: &[Group] = &[FORM, FILE, ROTATION, FORMAT, FILTERS, CAUSES, ATTEMPTS];
+const PRINTED: &[Group] = &[FORM, FILE, ROTATION, FILTERS, CAUSES, ATTEMPTS];
 
 /// What a command has no use for, and why.
 fn useless(command: &str) -> (&'static [Group], &'static [Group], &'static str) {
     match command {
         "replay" => (LIVE, &[], ": the recording has it"),
-        "report" => (LIVE, &[FORM, ROTATION, FORMAT, ATTEMPTS], ": it makes a page of what a run printed"),
+        "report" => (LIVE, &[FORM, ROTATION, ATTEMPTS], ": it makes a page of what a run printed"),
         "schema" | "explain" | "health" | "completions" | "man" | helper::COMMAND => (LIVE, PRINTED, ""),
-        "doctor" => (&[DURATION, KERNEL, SOURCES], &[FORMAT, FILTERS, CAUSES, ATTEMPTS], ""),
-        "hooks" => (&[PODS, SOURCES], &[ROTATION, FORMAT, FILTERS, CAUSES, ATTEMPTS], ""),
-        "selftest" => (&[DURATION, PROBERS, KERNEL, PODS, SOURCES], &[ROTATION, FORMAT, FILTERS, ATTEMPTS], ""),
+        "doctor" => (&[DURATION, KERNEL, SOURCES], &[FILTERS, CAUSES, ATTEMPTS], ""),
+        "hooks" => (&[PODS, SOURCES], &[ROTATION, FILTERS, CAUSES, ATTEMPTS], ""),
+        "selftest" => (&[DURATION, PROBERS, KERNEL, PODS, SOURCES], &[ROTATION, FILTERS, ATTEMPTS], ""),
         _ => (&[], &[], ""),
     }
 }
@@ -61,11 +59,6 @@ pub(super) fn heeds_variable(command: &str, id: &str) -> bool {
 /// # Errors
 /// The first of them.
 pub(crate) fn refuse(cli: &Cli) -> Result<(), Error> {
-    // From the environment of a daemon it may well meet an `attach -o pretty`.
-    if cli.flags.output == Some(Form::Pretty) && is_typed(cli, "format") {
-        let pretty = if is_typed(cli, "output") { "`-o pretty`" } else { "TRACER_OUTPUT=pretty" };
-        return Err(Error::Usage(format!("--format names the fields of NDJSON: it has no meaning with {pretty}")));
-    }
     if let Some(id) = without_api(cli) {
         let (flag, command) = (flag(id), cli.command.name());
         return Err(Error::Usage(format!("--{flag} has no meaning for `tracer {command}` without --kubeconfig PATH")));

@@ -13,7 +13,7 @@ use crate::correlate::recent::Recent;
 use crate::decision::Decision;
 use crate::enrich;
 use crate::event::{ConnId, PodRef};
-use crate::record::{Body, Confidence, Culprit, K8s, Cause, Outcome, Subject, VerdictBody};
+use crate::record::{Body, Cause, Confidence, Culprit, K8s, Outcome, Subject, VerdictBody};
 
 /// Verdicts that wait at once.
 const MAX_PENDING: usize = 1024;

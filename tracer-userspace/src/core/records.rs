@@ -10,7 +10,7 @@ use crate::decision::Decision;
 use crate::enrich::{self, Named};
 use crate::event::{Answer, ConnId, KubeletProbe, Loss};
 use crate::record::{
-    AttemptBody, Body, Confidence, FindingBody, KubeletSaid, Cause, LossBody, Outcome, Phases, Probe, Subject, Verdict,
+    AttemptBody, Body, Cause, Confidence, FindingBody, KubeletSaid, LossBody, Outcome, Phases, Probe, Subject, Verdict,
     VerdictBody,
 };
 

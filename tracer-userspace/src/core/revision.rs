@@ -7,7 +7,7 @@ use crate::correlate::attempt::Attempt;
 use crate::correlate::node::Node;
 use crate::enrich;
 use crate::event::ConnId;
-use crate::record::{Confidence, Cause, Outcome};
+use crate::record::{Cause, Confidence, Outcome};
 
 impl Decided {
     /// The handshake that had been judged a failure went through on a later SYN, and in time, as far as anybody says.

@@ -17,7 +17,7 @@ use crate::correlate::node::Node;
 use crate::correlate::recent::Recent;
 use crate::enrich::{self, Named};
 use crate::event::{ProbeSpec, ProbeType};
-use crate::record::{FindingBody, Cause, Outcome, Status};
+use crate::record::{Cause, FindingBody, Outcome, Status};
 
 /// Containers whose start is remembered.
 const MAX_KEPT: usize = 4096;

@@ -7,7 +7,7 @@ use crate::classify::finding::Finding;
 use crate::correlate::attempt::Attempt;
 use crate::enrich;
 use crate::event::{ConnId, ProbeType};
-use crate::record::{Confidence, Cause, Outcome};
+use crate::record::{Cause, Confidence, Outcome};
 
 /// Attempts remembered, so that none is decided twice.
 const MAX: usize = 8192;

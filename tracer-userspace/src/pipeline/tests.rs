@@ -4,7 +4,6 @@ use std::time::Duration;
 use super::*;
 use crate::event::{ConnId, ListFile, ListTrouble, Loss, Pods, Retransmit, TcpState};
 use crate::sink::filter::Filter;
-use crate::sink::formats::Format;
 use crate::sink::{Form, SinkConfig};
 use crate::testing::{Scratch, soon};
 
@@ -88,7 +87,6 @@ fn config(scratch: &Scratch) -> LiveConfig {
             attempts: false,
             until_failure: false,
             rotation: None,
-            format: Format::Tracer,
         },
         daemon: false,
         serve: None,

@@ -6,7 +6,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::{Culprit, Endpoint, K8s, Cause, NetnsRef, Probe, Process};
+use super::{Cause, Culprit, Endpoint, K8s, NetnsRef, Probe, Process};
 use crate::event::KubeletResult;
 
 /// Whether the verdict is about a probe or some other connection.
@@ -153,7 +153,7 @@ pub struct Evidence {
     /// When, on CLOCK_BOOTTIME.
     pub time_boot_ns: u64,
     /// In words.
-    pub says: String,
+    pub text: String,
     /// In numbers.
     pub fields: BTreeMap<String, Value>,
 }

@@ -8,7 +8,6 @@ use super::{Ending, feed, finish};
 use crate::engine::Engine;
 use crate::record::Record;
 use crate::sink::filter::Filter;
-use crate::sink::formats::Format;
 use crate::sink::{Form, Sink, SinkConfig, ndjson};
 
 /// A recording. Its verdicts do not depend on how they are printed, nor on the run.
@@ -30,7 +29,6 @@ fn verdicts(bytes: &[u8], form: Form) -> Vec<Record> {
         attempts: true,
         until_failure: false,
         rotation: None,
-        format: Format::Tracer,
     };
     let Ok(mut sink) = Sink::open(&config, false) else { return Vec::new() };
     sink.keep_verdicts();

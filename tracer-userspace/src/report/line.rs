@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use jiff::Timestamp;
 use serde::Deserialize;
 
-use crate::record::{Confidence, Endpoint, K8s, Cause, Outcome, Process, Record, SCHEMA};
+use crate::record::{Cause, Confidence, Endpoint, K8s, Outcome, Process, Record, SCHEMA};
 use crate::replay::json_problem;
 
 /// Whose attempts they are.

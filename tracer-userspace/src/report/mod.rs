@@ -109,9 +109,6 @@ fn other_kind(first: &[u8]) -> Option<&'static str> {
     if first.starts_with(&[0x1f, 0x8b]) {
         return Some("compressed: `zcat FILE | tracer report -`");
     }
-    if first.starts_with(br#"{"Timestamp":"#) || first.starts_with(br#"{"ecs":"#) {
-        return Some("records of `--format otel` or `ecs`: only tracer's own are read");
-    }
     let recording = first.starts_with(br#"{"format":"tracer-record""#);
     recording.then_some("a recording, which `tracer replay FILE -o json | tracer report -` makes a page of")
 }

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use crate::ebpf::hooks::Form;
 use crate::ebpf::switches;
-use crate::record::{Body, Confidence, Endpoint, Cause, NodeBody, Outcome, Record, Subject, Verdict, VerdictBody};
+use crate::record::{Body, Cause, Confidence, Endpoint, NodeBody, Outcome, Record, Subject, Verdict, VerdictBody};
 
 /// What the tracer owes for an attempt.
 #[derive(Clone, Debug)]
@@ -219,7 +219,7 @@ fn causes(verdicts: &[&VerdictBody]) -> String {
 }
 
 fn told(v: &VerdictBody) -> String {
-    let seen: Vec<&str> = v.verdict.evidence.iter().map(|e| e.says.as_str()).collect();
+    let seen: Vec<&str> = v.verdict.evidence.iter().map(|e| e.text.as_str()).collect();
     format!("{} ({:?}: {}; seen: {})", v.verdict.cause.name(), v.verdict.confidence, v.verdict.summary, seen.join("; "))
 }
 
@@ -266,7 +266,7 @@ mod tests {
         let evidence = Evidence {
             hook: "kfree_skb".to_owned(),
             time_boot_ns: 150,
-            says: "dropped".to_owned(),
+            text: "dropped".to_owned(),
             fields: std::collections::BTreeMap::new(),
         };
         let verdict = Verdict {

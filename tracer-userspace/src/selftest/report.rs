@@ -7,7 +7,7 @@ use super::row::{Played, Row};
 use super::shown::Item;
 use crate::clock;
 use crate::error::{self, Error};
-use crate::record::{Body, FindingBody, Cause, Record, SCHEMA, Status};
+use crate::record::{Body, Cause, FindingBody, Record, SCHEMA, Status};
 use crate::screen::Screen;
 use crate::sink::output::Output;
 use crate::sink::{Form, SinkConfig, ndjson, selftest, wall_time};

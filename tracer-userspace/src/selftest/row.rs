@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::record::{Body, Confidence, Cause, Record, VerdictBody};
+use crate::record::{Body, Cause, Confidence, Record, VerdictBody};
 use serde::Serialize;
 
 use crate::selftest::check::{self, Attempt, Claim, Standing, judge};

@@ -6,7 +6,6 @@ use std::path::PathBuf;
 use clap::ValueEnum;
 
 use super::filter::Filter;
-use super::formats::Format;
 use super::output::Rotation;
 
 /// Where records go and which.
@@ -28,8 +27,6 @@ pub struct SinkConfig {
     pub until_failure: bool,
     /// `--output-max-size`, `--output-max-files`.
     pub rotation: Option<Rotation>,
-    /// Names of the fields in NDJSON.
-    pub format: Format,
 }
 
 impl SinkConfig {
@@ -46,5 +43,6 @@ pub enum Form {
     /// For people.
     Pretty,
     /// One JSON object a line.
+    #[value(name = "json", alias = "ndjson")]
     Ndjson,
 }

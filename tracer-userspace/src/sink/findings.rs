@@ -128,7 +128,7 @@ fail    c
   found net.ipv4.ip_forward = 0
  wanted net.ipv4.ip_forward = 1
     why without it the kernel drops whatever is not for the node itself
-   fix sysctl -w net.ipv4.ip_forward=1
+    fix sysctl -w net.ipv4.ip_forward=1
 warn    b
 ";
         assert!(text.starts_with(expected), "{text}");

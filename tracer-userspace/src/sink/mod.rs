@@ -4,7 +4,6 @@ pub mod cluster;
 mod config;
 pub mod filter;
 pub mod findings;
-pub mod formats;
 pub mod leftover;
 pub mod metrics;
 pub mod ndjson;
@@ -26,7 +25,6 @@ use crate::record::{AttemptBody, Body, LossBody, Outcome, Record, SCHEMA, StopBo
 use crate::screen::Screen;
 use crate::sink::cluster::ClusterSink;
 use crate::sink::filter::Filter;
-use crate::sink::formats::Format;
 use crate::sink::metrics::{KernelCounts, Metrics};
 use crate::sink::output::Output;
 use crate::sink::pretty::Pretty;
@@ -38,7 +36,6 @@ use crate::status_line::Counts;
 pub struct Sink {
     output: Output,
     form: Form,
-    format: Format,
     colour: bool,
     columns: Option<usize>,
     filter: Filter,
@@ -69,7 +66,6 @@ impl Sink {
         Ok(Self {
             output: Output::open(config.file.as_deref(), config.rotation, live)?,
             form: config.form,
-            format: config.format,
             colour: config.colour,
             columns: config.columns,
             filter: config.filter.clone(),
@@ -235,7 +231,7 @@ impl Sink {
         };
         self.seq += 1;
         match self.form {
-            Form::Ndjson => self.output.put(&formats::line(&record, self.format)),
+            Form::Ndjson => self.output.put(&ndjson::line(&record)),
             Form::Pretty => {
                 let screen = Screen { colour: self.colour, columns: self.output.columns().or(self.columns) };
                 self.output.put(self.pretty.text(&record, self.failed, screen).as_bytes());

@@ -1,7 +1,6 @@
 //! Records as NDJSON: one object a line, keys in the order of the contract.
 
 use serde::Serialize;
-use serde_json::Value;
 
 use crate::record::{AttemptBody, Body, FindingBody, LossBody, NodeBody, Record, StartBody, StopBody, VerdictBody};
 
@@ -38,11 +37,6 @@ pub fn line(record: &Record) -> Vec<u8> {
     let mut bytes = serde_json::to_vec(&ordered(record)).unwrap_or_default();
     bytes.push(b'\n');
     bytes
-}
-
-/// The same as a value.
-pub(super) fn value(record: &Record) -> Value {
-    serde_json::to_value(ordered(record)).unwrap_or_default()
 }
 
 /// The record with its keys in order.

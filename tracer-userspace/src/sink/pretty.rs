@@ -137,7 +137,7 @@ fn node(out: &mut String, record: &Record, body: &NodeBody, screen: Screen) {
     let event = screen.paint(Style::Mild, &safe(&body.event));
     screen.head(out, &format!("{}  {event}  {}", plain::clock(&record.time), safe(&body.summary)));
     if let Some(culprit) = &body.culprit {
-        screen.row(out, "who", &who(culprit));
+        screen.row(out, "culprit", &who(culprit));
     }
 }
 

@@ -3,7 +3,7 @@ use std::path::Path;
 use super::*;
 use crate::event::{ConnId, Handler, ProbeType};
 use crate::record::{
-    AttemptBody, Confidence, Endpoint, Evidence, K8s, Cause, Phases, Probe, Process, Subject, Verdict, VerdictBody,
+    AttemptBody, Cause, Confidence, Endpoint, Evidence, K8s, Phases, Probe, Process, Subject, Verdict, VerdictBody,
 };
 use crate::testing::Scratch;
 
@@ -12,7 +12,7 @@ pub(crate) fn verdict(cause: Cause) -> Body {
     let evidence = Evidence {
         hook: "tcp_connect".into(),
         time_boot_ns: 999_788_860,
-        says: "kubelet dials".into(),
+        text: "kubelet dials".into(),
         fields: BTreeMap::new(),
     };
     Body::Verdict(Box::new(VerdictBody {
@@ -87,7 +87,6 @@ fn to(file: &Path) -> SinkConfig {
         attempts: false,
         until_failure: false,
         rotation: None,
-        format: Format::Tracer,
     }
 }
 

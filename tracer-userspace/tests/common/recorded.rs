@@ -9,7 +9,6 @@ use flate2::read::GzDecoder;
 use serde_json::Value;
 use tracer::replay::{self, ReplayConfig};
 use tracer::sink::filter::Filter;
-use tracer::sink::formats::Format;
 use tracer::sink::{Form, SinkConfig};
 
 use super::Dir;
@@ -49,7 +48,6 @@ impl Recording {
             attempts: form == Form::Ndjson,
             until_failure: false,
             rotation: None,
-            format: Format::Tracer,
         };
         let config = ReplayConfig { output, file: self.plain(&dir), compare: None };
         let code = replay::replay(&config).expect(&self.name);

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde_json::{Map, Value};
 
 /// Sentences: the snapshots of texts hold them.
-const PROSE: &[&str] = &["expected", "lost", "observed", "persist", "reason", "remediation", "says", "summary", "why"];
+const PROSE: &[&str] = &["expected", "lost", "observed", "persist", "reason", "remediation", "summary", "text", "why"];
 /// What belongs to a run or to the shape of a record.
 const OF_THE_RUN: &[&str] =
     &["schema", "time", "time_boot_ns", "seq", "node_name", "version", "kernel", "timing", "type"];

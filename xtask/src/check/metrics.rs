@@ -78,7 +78,7 @@ fn unknown(metrics: &[Metric], expression: &str) -> Vec<String> {
                 found.push(format!("{name} has no label {label}: {expression}"));
             }
             let causes = value.split('|').filter(|cause| label == "cause" && !cause.starts_with('$'));
-            let page = |cause: &str| sh::root().join(format!("docs/labels/{cause}.md"));
+            let page = |cause: &str| sh::root().join(format!("docs/causes/{cause}.md"));
             let wrong = causes.filter(|cause| !fs::exists(page(cause)).unwrap_or(false));
             found.extend(wrong.map(|cause| format!("no verdict is called {cause}")));
         }
@@ -134,7 +134,7 @@ mod tests {
 
     #[test]
     fn what_does_not_exist_is_found() {
-        let metrics = metrics("| name | type | labels |\n| `tracer_a` | counter | `label`, `x` (`1`, `2`), `y` | a |");
+        let metrics = metrics("| name | type | labels |\n| `tracer_a` | counter | `cause`, `x` (`1`, `2`), `y` | a |");
         let unknown = |expression| unknown(&metrics, expression).len();
         assert_eq!(unknown("sum by (z) (rate(tracer_a{x=~\"1|2\", y!=\"3\"}[5m])) > on() up{job=\"t\"}"), 0);
         assert_eq!(unknown("tracer_a{cause=\"loopback_down\"} / tracer_b"), 1);

@@ -67,7 +67,7 @@ impl Sample {
         let mut hostile = of_pod(&refused, HOSTILE, HOSTILE);
         hostile["verdict"]["summary"] = json!(HOSTILE);
         hostile["verdict"]["remediation"] = json!(HOSTILE);
-        hostile["verdict"]["evidence"][0]["says"] = json!(HOSTILE);
+        hostile["verdict"]["evidence"][0]["text"] = json!(HOSTILE);
         (0..40_u32).for_each(|n| sample.add(f64::from(n) * 9.0, &hostile));
         Ok(sample)
     }

@@ -4,7 +4,7 @@ use serde_json::json;
 
 use super::super::evidence::evidence;
 use super::connection_refused::takes;
-use super::{Case, Finding, Cause, in_handshake, is_unanswered, silent};
+use super::{Case, Cause, Finding, in_handshake, is_unanswered, silent};
 use crate::event::{ListenQueue, ListenerState, MOST_LISTENERS, Netns};
 use crate::record::{Confidence, Evidence};
 

@@ -3,7 +3,7 @@
 use super::super::evidence::{evidence, of_outcome, of_state};
 use super::super::kubectl::with_log;
 use super::super::sidecar;
-use super::{Case, Finding, Cause, ms, probe_misconfigured};
+use super::{Case, Cause, Finding, ms, probe_misconfigured};
 use crate::correlate::attempt::Attempt;
 use crate::enrich::{self, Protocol};
 use crate::event::{Answer, AnswerKind, ProbeSays};

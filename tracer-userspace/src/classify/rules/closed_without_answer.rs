@@ -6,7 +6,7 @@ use super::super::sidecar;
 use super::app_status_failure::GRPC_IN_PLAIN;
 use super::mid_stream_rst::is_close;
 use super::probe_misconfigured::is_unanswered_grpc;
-use super::{Case, Finding, Cause, ms};
+use super::{Case, Cause, Finding, ms};
 use crate::correlate::attempt::End;
 use crate::enrich;
 use crate::event::{KubeletProbe, ProbeSays, State};

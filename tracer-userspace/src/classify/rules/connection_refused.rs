@@ -8,7 +8,7 @@ use super::super::evidence::{evidence, is_at_socket, of_drop, of_reset_received,
 use super::super::history::{self, MORE_MEMORY};
 use super::super::kubectl::with_log;
 use super::super::shared_address::FIX;
-use super::{ANSWER_NS, Case, Finding, Cause, by_subject, enter, in_namespace, inspected, refusal_hook};
+use super::{ANSWER_NS, Case, Cause, Finding, by_subject, enter, in_namespace, inspected, refusal_hook};
 use crate::event::{Listen, Netns, PacketDrop, Pod, TcpState};
 use crate::record::{Confidence, Evidence};
 use crate::shell;
@@ -378,7 +378,7 @@ mod tests {
         assert!(told.summary.contains(own) && !told.summary.contains("namespace of pod"), "{}", told.summary);
         assert!(told.remediation.starts_with("sh -c 'ip route get 10.88.0.2; ip neigh"), "{}", told.remediation);
         assert!(!told.remediation.contains("make the process listen"), "{}", told.remediation);
-        assert_eq!(told.evidence[0].says, "app (pid 99) began to listen on port 8080");
+        assert_eq!(told.evidence[0].text, "app (pid 99) began to listen on port 8080");
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! A rule took the packet because connection tracking found it invalid.
 
 use super::super::netfilter::stopped;
-use super::{Case, Finding, Cause};
+use super::{Case, Cause, Finding};
 use crate::event::Tracked;
 use crate::record::Confidence;
 

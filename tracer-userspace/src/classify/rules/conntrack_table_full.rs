@@ -5,7 +5,7 @@ use serde_json::json;
 use super::super::blame::{Blame, may_lack_entry};
 use super::super::evidence::{evidence, plain};
 use super::super::netfilter::dropped;
-use super::{Case, Finding, Cause, enter};
+use super::{Case, Cause, Finding, enter};
 use crate::correlate::firewalls::Reading;
 use crate::event::{Conntrack, PacketDrop};
 use crate::plural::were;

@@ -4,7 +4,7 @@ use serde_json::json;
 
 use super::super::evidence::evidence;
 use super::slow_response::{asked_late, taken_and_silent};
-use super::{Case, Finding, Cause};
+use super::{Case, Cause, Finding};
 use crate::plural::counted;
 use crate::record::Confidence;
 
@@ -58,7 +58,7 @@ mod tests {
 
     #[test]
     fn it_is_shown_and_fixed_before_the_lateness() {
-        let says = |verdict: &Verdict| verdict.evidence.iter().map(|row| row.says.clone()).collect::<Vec<_>>();
+        let says = |verdict: &Verdict| verdict.evidence.iter().map(|row| row.text.clone()).collect::<Vec<_>>();
         let (held, free) = (slow(7), slow(0));
         assert_eq!(says(&held)[0], "/kubepods/pod1 was throttled 7 times, 7.0 ms in all, during the attempt");
         assert_eq!(says(&held)[1..], says(&free));

@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use super::super::evidence::{evidence, of_state};
-use super::{Case, Finding, Cause, enter, in_namespace};
+use super::{Case, Cause, Finding, enter, in_namespace};
 use crate::correlate::attempt::Attempt;
 use crate::event::{PortPressure, PortUser, TcpState};
 use crate::plural::counted;

@@ -2,7 +2,7 @@
 
 use super::super::evidence::netfilter_hook;
 use super::super::netfilter::{Stopped, dropped};
-use super::{Case, Finding, Cause, enter};
+use super::{Case, Cause, Finding, enter};
 
 /// The rule.
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {

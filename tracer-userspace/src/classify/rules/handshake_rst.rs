@@ -1,7 +1,7 @@
 //! Any other RST before the connection was established.
 
 use super::super::evidence::{is_at_socket, is_netfilter, of_reset_received, of_reset_sent};
-use super::{Case, Finding, Cause, refusal_hook};
+use super::{Case, Cause, Finding, refusal_hook};
 use crate::event::{PacketDrop, TcpState};
 use crate::record::Confidence;
 

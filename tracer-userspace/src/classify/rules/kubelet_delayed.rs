@@ -4,7 +4,7 @@ use serde_json::json;
 
 use super::super::evidence::{evidence, of_outcome, of_state};
 use super::slow_response::{asked_late, taken_and_silent};
-use super::{Case, Finding, Cause, ms};
+use super::{Case, Cause, Finding, ms};
 use crate::enrich;
 use crate::event::{Answer, AnswerKind, ProbeSays};
 use crate::record::Confidence;

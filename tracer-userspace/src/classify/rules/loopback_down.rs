@@ -1,7 +1,7 @@
 //! `lo` of the attempt's namespace is down and its route goes over it.
 
 use super::super::evidence::{evidence, of_drop};
-use super::{Case, Finding, Cause, enter, in_namespace, is_unanswered};
+use super::{Case, Cause, Finding, enter, in_namespace, is_unanswered};
 use crate::classify::{culprit, culprit_of};
 use crate::event::Netns;
 use crate::record::{Confidence, Culprit, Evidence};

@@ -4,7 +4,7 @@ use super::super::evidence::{of_outcome, of_reset_received, of_reset_sent};
 use super::super::kubectl::with_log;
 use super::accept_queue_overflow::{full, make_room, seen as of_listener};
 use super::probe_misconfigured::is_unanswered_grpc;
-use super::{Case, Finding, Cause, ms, refusal_hook};
+use super::{Case, Cause, Finding, ms, refusal_hook};
 use crate::correlate::attempt::End;
 use crate::enrich;
 use crate::event::{Listen, ProbeSays, ResetSent, TcpState};

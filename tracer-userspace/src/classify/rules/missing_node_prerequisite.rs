@@ -5,7 +5,7 @@ use serde_json::json;
 
 use super::super::evidence::{evidence, netfilter_hook, of_drop, plain};
 use super::super::netfilter::dropped;
-use super::{Case, Finding, Cause, enter, icmp_hook, in_namespace};
+use super::{Case, Cause, Finding, enter, icmp_hook, in_namespace};
 use crate::event::PacketDrop;
 use crate::record::{Confidence, Status};
 use crate::shell;
@@ -136,7 +136,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     use crate::event::{Fact, Findings, Links, Netns, NodeSettings, RuleVerdict, TcpState};
-    use crate::record::{Confidence, FindingBody, Cause, Status, Verdict};
+    use crate::record::{Cause, Confidence, FindingBody, Status, Verdict};
     use crate::testing::{NODE, POD, SYN, Stream, firewall, rule};
 
     #[test]
@@ -294,7 +294,7 @@ mod tests {
         assert!(also("FORWARD", true).is_empty(), "another hook's");
         assert!(also("INPUT", false).is_empty(), "a rule's, not the policy's");
         let rows = said("INPUT", true).evidence;
-        assert_eq!(rows[0].says, "doctor, base_policy: policy drop on INPUT", "{rows:?}");
+        assert_eq!(rows[0].text, "doctor, base_policy: policy drop on INPUT", "{rows:?}");
     }
 
     #[test]

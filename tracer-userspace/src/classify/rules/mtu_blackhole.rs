@@ -1,7 +1,7 @@
 //! Full-size segments do not get through.
 
 use super::super::evidence::{evidence, of_drop, of_icmp, of_state};
-use super::{Case, Finding, Cause, leads_out};
+use super::{Case, Cause, Finding, leads_out};
 use crate::event::{Flow, Icmp, PacketDrop, Retransmit};
 use crate::record::{Confidence, Evidence};
 use serde_json::json;

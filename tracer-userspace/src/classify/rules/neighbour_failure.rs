@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use serde_json::json;
 
 use super::super::evidence::{evidence, of_drop};
-use super::{Case, Finding, Cause, enter, in_handshake, in_namespace, inspected, is_of_handshake, silent};
+use super::{Case, Cause, Finding, enter, in_handshake, in_namespace, inspected, is_of_handshake, silent};
 use crate::event::{Inspection, LinkState, NeighbourState, Netns, PacketDrop};
 use crate::record::Confidence;
 

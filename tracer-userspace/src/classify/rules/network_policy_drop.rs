@@ -4,7 +4,7 @@ use serde_json::json;
 
 use super::super::evidence::{evidence, of_drop, plain};
 use super::super::netfilter::{Stopped, is_missed, stopped};
-use super::{Case, Finding, Cause, enter, in_namespace, is_of_handshake};
+use super::{Case, Cause, Finding, enter, in_namespace, is_of_handshake};
 use crate::event::PacketDrop;
 use crate::record::Confidence;
 use crate::shell;

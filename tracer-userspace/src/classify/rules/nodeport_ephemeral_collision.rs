@@ -10,7 +10,7 @@ use serde_json::json;
 
 use super::super::evidence::{evidence, is_netfilter, of_drop, of_ipvs, of_reset_sent};
 use super::super::netfilter::stopped;
-use super::{Case, Finding, Cause, dialler, enter, in_handshake};
+use super::{Case, Cause, Finding, dialler, enter, in_handshake};
 use crate::event::port_ranges::{NODE_PORTS, merged};
 use crate::event::{NodePort, TcpState, Via};
 use crate::plural::counted;

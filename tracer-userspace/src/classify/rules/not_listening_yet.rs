@@ -3,7 +3,7 @@
 use super::super::history;
 use super::super::kubectl::with_log;
 use super::connection_refused::{Refused, of_listener, refused, serves};
-use super::{Case, Finding, Cause, by_subject, in_namespace, ms, of_namespace, runs, shares_node};
+use super::{Case, Cause, Finding, by_subject, in_namespace, ms, of_namespace, runs, shares_node};
 use crate::enrich;
 use crate::event::{Listen, Netns, ProbeType};
 use crate::record::{Confidence, Evidence};
@@ -125,7 +125,7 @@ mod tests {
         stream.http_readiness().netns_made(POD).connect().reset_sent(SYN, true, None);
         let verdict = &stream.verdicts()[0].verdict;
         assert!(verdict.summary.contains("in the network namespace of pod default/web yet"), "{}", verdict.summary);
-        assert_eq!(verdict.evidence[0].says, "the network namespace of pod default/web was made");
+        assert_eq!(verdict.evidence[0].text, "the network namespace of pod default/web was made");
     }
 
     #[test]

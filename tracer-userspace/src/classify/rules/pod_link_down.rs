@@ -4,7 +4,7 @@ use serde_json::json;
 
 use super::super::culprit_of;
 use super::super::evidence::{evidence, is_netfilter, of_drop};
-use super::{Case, Finding, Cause, in_handshake, in_namespace, is_unanswered, outbound};
+use super::{Case, Cause, Finding, in_handshake, in_namespace, is_unanswered, outbound};
 use crate::event::{Inspection, LinkState, ListenQueue, Netns, PacketDrop, Pod};
 use crate::record::{Confidence, Evidence};
 use crate::shell;

@@ -130,7 +130,7 @@ fn the_node_s_end_that_is_down_is_said_to_be_down() {
     let verdict = told(false, false);
     assert!(verdict.summary.starts_with("veth7 in the node's network namespace is down: "), "{}", verdict.summary);
     assert!(verdict.remediation.starts_with("ip link set veth7 up"), "{}", verdict.remediation);
-    assert!(verdict.evidence[0].says.ends_with("no carrier: its other end is down"), "{:?}", verdict.evidence);
+    assert!(verdict.evidence[0].text.ends_with("no carrier: its other end is down"), "{:?}", verdict.evidence);
 }
 
 /// Found by the properties: its handshake and its end were lost, and the target was looked at for another attempt.

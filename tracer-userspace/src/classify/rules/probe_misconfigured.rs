@@ -6,7 +6,7 @@ use super::super::evidence::{evidence, of_outcome, of_state};
 use super::app_status_failure::{GRPC_IN_PLAIN, answered_no};
 use super::connection_refused::{Refused, refused};
 use super::tls_eof_noise::listener_speaks_tls;
-use super::{Case, Finding, Cause, ms};
+use super::{Case, Cause, Finding, ms};
 use crate::correlate::attempt::End;
 use crate::enrich;
 use crate::event::{AnswerKind, ProbeSays};

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use serde_json::json;
 
 use super::super::evidence::{errno_words, evidence, is_netfilter, of_icmp, of_state};
-use super::{Case, Finding, Cause, enter, in_handshake, in_namespace, inspected, silent};
+use super::{Case, Cause, Finding, enter, in_handshake, in_namespace, inspected, silent};
 use crate::event::{ConnectFailed, Icmp, PacketDrop};
 use crate::record::Confidence;
 

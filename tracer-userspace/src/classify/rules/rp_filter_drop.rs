@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use super::super::evidence::of_drop;
-use super::{Case, Finding, Cause, enter, in_namespace, inspected, is_of_handshake};
+use super::{Case, Cause, Finding, enter, in_namespace, inspected, is_of_handshake};
 use crate::event::PacketDrop;
 use crate::record::Confidence;
 use crate::shell;

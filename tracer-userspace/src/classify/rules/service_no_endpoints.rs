@@ -8,7 +8,7 @@ use super::super::evidence::{evidence, of_drop, of_ipvs};
 use super::super::kubectl;
 use super::super::netfilter::{is_port_unreachable, stopped};
 use super::super::owner::is_cluster_ips_check;
-use super::{Case, Finding, Cause, icmp_hook, in_handshake, in_namespace, network_policy_drop, silent};
+use super::{Case, Cause, Finding, icmp_hook, in_handshake, in_namespace, network_policy_drop, silent};
 use crate::enrich;
 use crate::event::{FirewallRule, IpvsOp, NodePort, NodePorts, PacketDrop, ProxyMode, Service};
 use crate::record::Confidence;

@@ -3,7 +3,7 @@
 use super::super::evidence::{of_outcome, of_state};
 use super::super::kubectl::with_log;
 use super::kubelet_delayed::closed_late;
-use super::{Case, Finding, Cause, by_subject, ms};
+use super::{Case, Cause, Finding, by_subject, ms};
 use crate::correlate::attempt::End;
 use crate::enrich;
 use crate::event::{KNOWN_PROBERS, ProbeSays, TcpState};

@@ -2,7 +2,7 @@
 
 use super::super::{Streak, history, startup_probe};
 use super::connection_refused::{Refused, refused};
-use super::{Case, Finding, Cause, in_namespace, of_namespace, runs, shares_node};
+use super::{Case, Cause, Finding, in_namespace, of_namespace, runs, shares_node};
 use crate::enrich;
 use crate::event::{HookType, Netns, ProbeSpec, ProbeType, Runs, Waiting};
 use crate::record::{Confidence, Evidence};

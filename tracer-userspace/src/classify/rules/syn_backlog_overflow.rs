@@ -4,7 +4,7 @@ use serde_json::json;
 
 use super::super::evidence::evidence;
 use super::accept_queue_overflow::{listeners, seen};
-use super::{Case, Finding, Cause, enter, in_handshake, is_unanswered, silent};
+use super::{Case, Cause, Finding, enter, in_handshake, is_unanswered, silent};
 use crate::event::{ListenQueue, Netns};
 use crate::record::{Confidence, Evidence};
 

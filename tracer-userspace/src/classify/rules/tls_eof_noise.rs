@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use super::super::evidence::{evidence, of_state};
-use super::{Case, Finding, Cause, by_subject};
+use super::{Case, Cause, Finding, by_subject};
 use crate::enrich;
 use crate::record::{Confidence, Evidence, Outcome};
 

@@ -2,7 +2,7 @@
 
 use super::super::evidence::of_state;
 use super::slow_response::{Wait, budget, prober_late, taken_and_silent, wait};
-use super::{Case, Finding, Cause, by_subject, ms};
+use super::{Case, Cause, Finding, by_subject, ms};
 use crate::enrich;
 use crate::record::Confidence;
 

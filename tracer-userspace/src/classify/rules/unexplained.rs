@@ -11,7 +11,7 @@ use super::super::evidence::{
 };
 use super::network_policy_drop::ovs_reason;
 use super::slow_response::gave_up_early;
-use super::{Case, Finding, Cause, dialler, enter, in_namespace, ms};
+use super::{Case, Cause, Finding, dialler, enter, in_namespace, ms};
 use crate::correlate::attempt::{Attempt, End};
 use crate::enrich;
 use crate::event::{Fact, Observation, PacketDrop};

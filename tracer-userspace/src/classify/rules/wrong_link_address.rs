@@ -2,7 +2,7 @@
 //! neighbour table has is old.
 
 use super::super::evidence::of_drop;
-use super::{Case, Finding, Cause, enter, in_handshake, in_namespace, silent};
+use super::{Case, Cause, Finding, enter, in_handshake, in_namespace, silent};
 use crate::event::PacketDrop;
 use crate::record::Confidence;
 use crate::shell;

@@ -41,7 +41,7 @@ pub(super) fn shown(example: &Example) -> Markup {
                     @for seen in &verdict.evidence {
                         li {
                             span.when { (plain::relative_ms(seen.time_boot_ns, record.time_boot_ns)) } " "
-                            code { (safe(&seen.hook)) } " " (safe(&seen.says))
+                            code { (safe(&seen.hook)) } " " (safe(&seen.text))
                         }
                     }
                     @if verdict.evidence.is_empty() { li { "nothing" } }

@@ -17,7 +17,7 @@ use super::post::{Answer, Change, write};
 use super::rates::Rates;
 use super::{AT_END, over};
 use crate::decision::Decision;
-use crate::record::{Body, Confidence, FindingBody, Cause, Outcome, Status, VerdictBody};
+use crate::record::{Body, Cause, Confidence, FindingBody, Outcome, Status, VerdictBody};
 use crate::sources::cluster::{Failure, Pace, part};
 
 /// Its type.

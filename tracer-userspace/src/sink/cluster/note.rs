@@ -2,7 +2,7 @@
 
 use crate::decision::Decision;
 use crate::event::{ConnId, is_object_name};
-use crate::record::{Body, Confidence, K8s, Cause, Outcome, Subject, VerdictBody};
+use crate::record::{Body, Cause, Confidence, K8s, Outcome, Subject, VerdictBody};
 
 /// The API's limit of an Event's note, bytes.
 pub(super) const MESSAGE_MAX: usize = 1024;

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::about::{About, who};
 use super::tally::Tally;
 use crate::plural::counted;
-use crate::record::{Confidence, Cause, Outcome, Record, StopBody, VerdictBody};
+use crate::record::{Cause, Confidence, Outcome, Record, StopBody, VerdictBody};
 use crate::screen::{Screen, Style, unbroken_commands};
 
 /// Verdicts remembered, to be taken back when they are revised: within their attempt's last seconds.
@@ -135,7 +135,7 @@ impl Group {
         screen.head(out, &head);
         screen.row(out, "hit", &self.hit.list(NAMED));
         for (n, (culprit, _)) in self.culprits.top(NAMED).0.into_iter().enumerate() {
-            screen.row(out, if n == 0 { "who" } else { "" }, culprit);
+            screen.row(out, if n == 0 { "culprit" } else { "" }, culprit);
         }
         if let Some(more) = self.culprits.top(NAMED).1 {
             screen.row(out, "", &format!("and {more}"));

@@ -1,6 +1,6 @@
 use super::*;
 use crate::event::KubeletResult;
-use crate::record::{Body, Confidence, Culprit, Endpoint, K8s, KubeletSaid, Cause, VerdictBody};
+use crate::record::{Body, Cause, Confidence, Culprit, Endpoint, K8s, KubeletSaid, VerdictBody};
 use crate::sink::tests::verdict;
 
 const NO_SCREEN: Screen = Screen { colour: false, columns: None };
@@ -76,9 +76,9 @@ fn culprit() -> Culprit {
 fn a_verdict_answers_first() {
     let expected = "\
 03:04:05.678  connection_refused  shop/cart web readiness http probe :80/ to 10.0.0.9:80  (proven)  #7
-  why     nobody listens on 10.0.0.9:80
-  seen    -0.211 ms  tcp_connect: kubelet dials
-  fix    check containerPort
+  cause    nobody listens on 10.0.0.9:80
+  evidence -0.211 ms  tcp_connect: kubelet dials
+  fix      check containerPort
 ";
     assert_eq!(text(verdict(Cause::ConnectionRefused)), expected);
 }
@@ -94,8 +94,8 @@ fn who_did_it_and_what_is_in_doubt_are_said() {
     let text = text(Body::Verdict(body.into()));
     for line in [
         ":80/ 10.0.0.1:36704 -> 10.0.0.9:80  (proven, replaces #3)  #7\n",
-        "  who     loopback (pid 5029, /opt/cni/bin/loopback): link down, entered by /proc/5029/ns/net; child of crio (1)\n",
-        "  doubt   2 events were lost meanwhile\n  doubt   not in force: kfree_skb\n",
+        "  culprit  loopback (pid 5029, /opt/cni/bin/loopback): link down, entered by /proc/5029/ns/net; child of crio (1)\n",
+        "  doubt    2 events were lost meanwhile\n  doubt    not in force: kfree_skb\n",
     ] {
         assert!(text.contains(line), "{line} is not in {text}");
     }
@@ -116,20 +116,20 @@ fn of_a_verdict_that_amends_the_one_above_only_what_is_new_is_said() {
     let mut next = in_turn();
     let mut body = of(Cause::LoopbackDown);
     body.culprit = Some(culprit());
-    assert!(next(3, &body).contains("\n  why  "));
+    assert!(next(3, &body).contains("\n  cause  "));
     body.revises = Some(3);
     body.kubelet = Some(KubeletSaid { result: KubeletResult::Failure, output: Some("EOF".into()), event_count: None });
     let amended = next(4, &body);
     let (head, rest) = amended.split_once('\n').unwrap();
-    assert!(head.ends_with("(proven, amends #3)  #4") && rest == "  kubelet EOF\n", "{amended}");
+    assert!(head.ends_with("(proven, amends #3)  #4") && rest == "  kubelet  EOF\n", "{amended}");
     body.revises = Some(4);
     body.culprit = None;
     let taken_back = next(5, &body);
-    assert!(taken_back.contains("replaces #4") && taken_back.contains("\n  why  "), "{taken_back}");
+    assert!(taken_back.contains("replaces #4") && taken_back.contains("\n  cause  "), "{taken_back}");
     body.verdict.cause = Cause::Unexplained;
     assert!(next(6, &body).contains("replaces #4"), "another cause");
     body.revises = Some(1);
-    assert!(next(7, &body).contains("\n  why  "), "what it amends was not printed");
+    assert!(next(7, &body).contains("\n  cause  "), "what it amends was not printed");
 }
 
 #[test]
@@ -137,15 +137,15 @@ fn a_probe_that_goes_on_failing_says_so_in_a_line() {
     let mut next = in_turn();
     let mut body = of(Cause::SlowResponse);
     body.verdict.summary = "no answer within 1.2 s".into();
-    assert!(next(3, &body).contains("\n  seen  "));
+    assert!(next(3, &body).contains("\n  evidence "));
     let again = next(4, &body);
     assert!(again.ends_with("(proven, again: as #3)  #4\n") && again.lines().count() == 1, "{again}");
     body.verdict.summary = "no answer within 10 s".into();
     let numbers = next(5, &body);
-    assert!(numbers.ends_with("(proven, again: as #3)  #5\n  why     no answer within 10 s\n"), "{numbers}");
+    assert!(numbers.ends_with("(proven, again: as #3)  #5\n  cause    no answer within 10 s\n"), "{numbers}");
     body.verdict.remediation = "look elsewhere".into();
-    assert!(next(6, &body).ends_with("  #6\n  fix    look elsewhere\n"));
-    let whole = |text: String| text.contains("\n  seen  ") && !text.contains("again");
+    assert!(next(6, &body).ends_with("  #6\n  fix      look elsewhere\n"));
+    let whole = |text: String| text.contains("\n  evidence ") && !text.contains("again");
     body.verdict.confidence = Confidence::Likely;
     assert!(whole(next(7, &body)), "another confidence");
     assert!(whole(next(8, &in_pod(body.clone(), "other"))), "another pod");
@@ -165,7 +165,7 @@ fn times_stand_in_a_column() {
     later.time_boot_ns = 1_012_000_000;
     body.verdict.evidence.push(later);
     let expected =
-        "  seen     -0.211 ms  tcp_connect: kubelet dials\n          +12.000 ms  tcp_connect: kubelet dials\n";
+        "  evidence  -0.211 ms  tcp_connect: kubelet dials\n           +12.000 ms  tcp_connect: kubelet dials\n";
     assert!(text(Body::Verdict(body.into())).contains(expected));
 }
 
@@ -215,16 +215,16 @@ fn the_end_groups_by_cause() {
     ];
     let expected = "\
 2  loopback_down  1 proven, 1 likely  03:04:05
-  hit     shop/cart (1), shop/other (1)
-  who     loopback (pid 5029, /opt/cni/bin/loopback): link down, entered by /proc/5029/ns/net; child of crio (1)
-  fix    check containerPort
+  hit      shop/cart (1), shop/other (1)
+  culprit  loopback (pid 5029, /opt/cni/bin/loopback): link down, entered by /proc/5029/ns/net; child of crio (1)
+  fix      check containerPort
 1  connection_refused  1 proven  03:04:05
-  hit     shop/cart
-  fix    check containerPort
+  hit      shop/cart
+  fix      check containerPort
 3  unexplained  3 proven  03:04:05
-  hit     shop/cart
-  fix    check containerPort
-  missing nothing: every hook that could tell was in force, and no event was lost
+  hit      shop/cart
+  fix      check containerPort
+  missing  nothing: every hook that could tell was in force, and no event was lost
 ";
     assert_eq!(summary(verdicts), expected);
 }
@@ -235,7 +235,7 @@ fn what_was_missing_to_explain_it_is_said() {
     body.verdict.missing_hooks = vec!["ip_vs_leave".into()];
     body.verdict.lost_events = 2;
     let text = summary(vec![body]);
-    assert!(text.contains("  missing hooks that are not in force: ip_vs_leave; 2 events that were lost\n"), "{text}");
+    assert!(text.contains("  missing  hooks that are not in force: ip_vs_leave; 2 events that were lost\n"), "{text}");
 }
 
 #[test]
@@ -250,7 +250,7 @@ fn a_revised_verdict_counts_once() {
 fn many_pods_are_named_in_part() {
     let text = summary((0..9).map(|n| in_pod(of(Cause::LoopbackDown), &format!("p{n}"))).collect());
     assert!(
-        text.contains("  hit     shop/p0 (1), shop/p1 (1), shop/p2 (1), shop/p3 (1), shop/p4 (1), and 4 more\n"),
+        text.contains("  hit      shop/p0 (1), shop/p1 (1), shop/p2 (1), shop/p3 (1), shop/p4 (1), and 4 more\n"),
         "{text}"
     );
 }

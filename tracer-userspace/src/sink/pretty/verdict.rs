@@ -9,9 +9,9 @@ use crate::sink::plain;
 /// A line of the block, if there is something to say.
 type Part = (&'static str, fn(&VerdictBody) -> Option<String>);
 
-const WHY: Part = ("why", |body| Some(body.verdict.summary.clone()));
+const CAUSE: Part = ("cause", |body| Some(body.verdict.summary.clone()));
 /// Those below what was seen.
-const REST: [Part; 4] = [("kubelet", kubelet), ("who", culprit), ("fix", fix), ("also", also)];
+const REST: [Part; 4] = [("kubelet", kubelet), ("culprit", culprit), ("fix", fix), ("also", also)];
 
 /// The block: all of it, or what is new.
 pub(super) fn block(
@@ -28,7 +28,7 @@ pub(super) fn block(
         }
     };
     head(out, record, body, above, screen);
-    line(out, WHY);
+    line(out, CAUSE);
     if is_seen_again(body, above) {
         seen(out, &body.verdict.evidence, record.time_boot_ns, screen);
     }
@@ -86,8 +86,8 @@ fn seen(out: &mut String, evidence: &[Evidence], decided_boot_ns: u64, screen: S
     let times: Vec<_> = evidence.iter().map(|seen| plain::relative_ms(seen.time_boot_ns, decided_boot_ns)).collect();
     let width = times.iter().map(String::len).max().unwrap_or_default();
     for (n, (seen, time)) in evidence.iter().zip(times).enumerate() {
-        let word = if n == 0 { "seen" } else { "" };
-        screen.row_after(out, word, &format!("{time:>width$}  "), &format!("{}: {}", seen.hook, seen.says));
+        let word = if n == 0 { "evidence" } else { "" };
+        screen.row_after(out, word, &format!("{time:>width$}  "), &format!("{}: {}", seen.hook, seen.text));
     }
 }
 
