@@ -51,9 +51,12 @@ impl Place {
     /// Runs programs one after the other and returns the exit code of the last; a virtual machine is ended after `limit`.
     pub(crate) fn run(self, commands: Vec<Vec<String>>, limit: Duration, echo: bool) -> Result<i32> {
         let Self::Machine(release) = self else {
-            let statuses = commands.iter().map(|words| sh::command(&words[0]).args(&words[1..]).status());
-            let last = statuses.last().context("no program")?.context("cannot start the program")?;
-            return Ok(last.code().unwrap_or(-1));
+            let mut code = -1;
+            for words in &commands {
+                let status = sh::command(&words[0]).args(&words[1..]).status().context("cannot start the program")?;
+                code = status.code().unwrap_or(-1);
+            }
+            return Ok(code);
         };
         Job { release, commands, directory: sh::root().to_owned(), limit, echo }.run()
     }

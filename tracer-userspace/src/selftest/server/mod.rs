@@ -161,6 +161,14 @@ pub fn serve(address: &str, mode: Mode) -> Result<()> {
     Ok(())
 }
 
+/// A handler that fails after the head of its answer.
+fn fail_in_the_middle(mut stream: TcpStream) -> io::Result<()> {
+    say(&mut stream, BODYLESS)?;
+    // As long as such a handler takes.
+    thread::sleep(Duration::from_millis(100));
+    reset(stream)
+}
+
 fn treat(mut stream: TcpStream, mode: Mode, tls: &tls::Acceptor) -> io::Result<()> {
     match mode {
         Mode::Http => answer(&mut stream, "200 OK"),
@@ -177,12 +185,7 @@ fn treat(mut stream: TcpStream, mode: Mode, tls: &tls::Acceptor) -> io::Result<(
             say(&mut stream, BODYLESS)?;
             drain(&mut stream)
         }
-        Mode::BodylessRst => {
-            say(&mut stream, BODYLESS)?;
-            // As long as a handler takes that fails in the middle.
-            thread::sleep(Duration::from_millis(100));
-            reset(stream)
-        }
+        Mode::BodylessRst => fail_in_the_middle(stream),
         Mode::EarlyHints => hint_early(&mut stream),
         Mode::Hang => hang(&mut stream),
         Mode::TlsHang | Mode::NoAccept | Mode::Backlog(_) => drain(&mut stream),
