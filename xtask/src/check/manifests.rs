@@ -31,7 +31,7 @@ const REFUSED: &[(&str, &str)] = &[
     ("metrics.rules.enabled=true", "while metrics.enabled is false"),
     ("metrics.enabled=true,metrics.address=::", "in brackets: [::]"),
     ("metrics.enabled=true,metrics.address=fd00::1", "in brackets: [::]"),
-    ("metrics.enabled=true,metrics.address=127.0.0.1:9469", "in brackets: [::]"),
+    ("metrics.enabled=true,metrics.address=127.0.0.1:9464", "in brackets: [::]"),
 ];
 
 /// Values, and what an installation with them prints: objects and notes.
@@ -41,10 +41,10 @@ const TAKEN: &[(&str, &str)] = &[
     ("", "privileged -z tracer -n tracer"),
     ("api.enabled=false", "privileged -z default -n tracer"),
     ("metrics.enabled=true,metrics.podLabels=true", "- --metrics-pod-labels"),
-    ("metrics.enabled=true,metrics.address=127.0.0.1", "--metrics-listen=127.0.0.1:9469"),
-    ("metrics.enabled=true,metrics.address=$(NODE_IP)", "--metrics-listen=$(NODE_IP):9469"),
-    ("metrics.enabled=true,metrics.address=[$(NODE_IP)]", "--metrics-listen=[$(NODE_IP)]:9469"),
-    ("metrics.enabled=true,metrics.address=[::]", "--metrics-listen=[::]:9469"),
+    ("metrics.enabled=true,metrics.address=127.0.0.1", "--metrics-listen=127.0.0.1:9464"),
+    ("metrics.enabled=true,metrics.address=$(NODE_IP)", "--metrics-listen=$(NODE_IP):9464"),
+    ("metrics.enabled=true,metrics.address=[$(NODE_IP)]", "--metrics-listen=[$(NODE_IP)]:9464"),
+    ("metrics.enabled=true,metrics.address=[::]", "--metrics-listen=[::]:9464"),
     ("extraArgs={--attempts}", "- \"--attempts\""),
 ];
 
