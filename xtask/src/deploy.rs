@@ -25,10 +25,11 @@ pub(crate) const VARIANTS: &[Variant] = &[
     Variant { overlay: "overlays/metrics", values: "metrics.enabled=true" },
     Variant { overlay: "overlays/file", values: "output.file.enabled=true" },
     Variant { overlay: "overlays/no-api", values: "api.enabled=false" },
+    Variant { overlay: "overlays/kernel-before-5.11", values: "sysResource=true" },
     Variant {
         overlay: "overlays/everything",
         values: "metrics.enabled=true,output.file.enabled=true,api.services=true,api.watchEvents=*,\
-                 api.explain=true,api.condition=true,api.kubelet=true",
+                 api.explain=true,api.condition=true,api.kubelet=true,sysResource=true",
     },
 ];
 

@@ -13,8 +13,18 @@ use crate::deploy::{Renderer, VARIANTS, called, compare, documents, place, text}
 /// Fields of a pod and of a container that give no privilege. Every other field is listed.
 const HARMLESS_OF_POD: &[&str] =
     &["containers", "nodeSelector", "priorityClassName", "terminationGracePeriodSeconds", "tolerations"];
-const HARMLESS_OF_CONTAINER: &[&str] =
-    &["args", "env", "image", "imagePullPolicy", "livenessProbe", "name", "ports", "readinessProbe", "resources"];
+const HARMLESS_OF_CONTAINER: &[&str] = &[
+    "args",
+    "env",
+    "image",
+    "imagePullPolicy",
+    "livenessProbe",
+    "name",
+    "ports",
+    "readinessProbe",
+    "startupProbe",
+    "resources",
+];
 
 /// One privilege in each.
 type Lines = BTreeSet<String>;
