@@ -16,7 +16,7 @@ const TRANSCRIPTS: &str = "docs/incidents.md";
 const DIALECT: [&str; 9] = ["mend", "mends", "mended", "told", "said", "anew", "twofold", "seldom", "hitherto"];
 
 /// How many of them all files may have, code included: to be lowered, never raised.
-const MOST: usize = 2_700;
+const MOST: usize = 1_700;
 const FILES: [&str; 6] = ["*.rs", "*.md", "*.toml", "*.yaml", "*.yml", ":!tests/fixtures"];
 
 /// Fails with each place that is too long, and with more old words than there were.
@@ -100,12 +100,12 @@ mod tests {
         assert_eq!(of(&"it is\n".repeat(13)), 1, "26 words of one sentence");
         assert_eq!(of(&"- it is\n".repeat(13)) + of(&"it is.\n".repeat(13)) + of(&"`it is` so ".repeat(10)), 0);
         assert_eq!(of("| a cell |\n".repeat(20).as_str()) + of(&format!("[it]({})", "is/".repeat(30))), 0);
-        assert_eq!(of("```\nmend it\n```\nHe Said: `fix`"), 1, "one of them is code");
+        assert_eq!(of("```\nmend it\n```\nHe Said: `mend`"), 1, "one of them is code");
     }
 
     #[test]
     fn old_words_count_inside_of_names_too() {
-        assert_eq!(old_words("fn is_told() {} // Fix it again, fixing"), 3);
+        assert_eq!(old_words("fn is_told() {} // Mend it anew, mending"), 3);
     }
 
     #[test]
