@@ -175,10 +175,11 @@ pub enum Command {
         /// The command
         command: Option<String>,
     },
-    /// Say what a cause means: what decides it, what looks alike, what fixes it; without CAUSE: list all
+    /// Explain causes: the meaning, the deciding evidence, what looks alike, the fix; without CAUSE: list all
     Explain {
-        /// A cause, as verdicts have it
-        cause: Option<String>,
+        /// Causes, as verdicts have them; upper case and `-` are understood, too
+        #[arg(value_name = "CAUSE")]
+        explained: Vec<String>,
         /// Print Markdown
         #[arg(long, hide = true)]
         markdown: bool,

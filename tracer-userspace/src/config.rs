@@ -77,8 +77,8 @@ pub enum Plan {
     },
     /// `explain`.
     Explain {
-        /// One cause, or all.
-        cause: Option<Cause>,
+        /// These causes; none: the list of all.
+        causes: Vec<Cause>,
         /// As Markdown.
         markdown: bool,
         /// Where it is shown.
@@ -104,10 +104,10 @@ pub fn plan(cli: Cli) -> Result<Plan, Error> {
         Command::Completions { shell } => Ok(Plan::Text(pages::completions(shell))),
         Command::Man { command } => Ok(Plan::Text(pages::man(command.as_deref())?)),
         Command::Health { ready, socket } => Ok(Plan::Health { ready, socket }),
-        Command::Explain { cause, markdown } => {
-            let cause = cause.map(|name| known_cause(&name, "explain")).transpose()?;
+        Command::Explain { explained, markdown } => {
+            let causes = explained.iter().map(|name| known_cause(name, "explain")).collect::<Result<_, _>>()?;
             let screen = Screen { colour: false, columns: columns(std::io::stdout()).or_else(asked_columns) };
-            Ok(Plan::Explain { cause, markdown, screen })
+            Ok(Plan::Explain { causes, markdown, screen })
         }
         Command::Replay { file, compare } => {
             Ok(Plan::Replay(Box::new(ReplayConfig { output: output(&cli.flags)?, file, compare })))
@@ -166,9 +166,9 @@ fn rotation(flags: &Flags, to_file: bool) -> Result<Option<Rotation>, Error> {
     }
 }
 
-/// The cause of this name.
+/// The cause of this name, in either case and with `-` or `_`.
 fn known_cause(name: &str, place: &str) -> Result<Cause, Error> {
-    Cause::from_name(name).ok_or_else(|| {
+    Cause::from_name(&name.to_lowercase().replace('-', "_")).ok_or_else(|| {
         let known: Vec<_> = Cause::ALL.iter().map(|cause| cause.name()).collect();
         let nearest = explain::nearest(name).map(|near| format!("did you mean `{near}`? ")).unwrap_or_default();
         Error::Usage(format!("{place} `{name}`: no such cause; {nearest}known: {}", known.join(", ")))

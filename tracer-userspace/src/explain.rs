@@ -5,6 +5,19 @@ use std::fmt::Write as _;
 use crate::record::Cause;
 use crate::screen::{Screen, unbroken_commands};
 
+/// What the command prints: the pages of these causes; without causes the list of all.
+#[must_use]
+pub fn text(causes: &[Cause], markdown: bool, screen: Screen) -> String {
+    match (causes, markdown) {
+        ([], false) => index(screen),
+        ([], true) => index_markdown(),
+        (causes, _) => {
+            let page = |cause: &Cause| if markdown { self::markdown(*cause) } else { page(*cause, screen) };
+            causes.iter().map(page).collect::<Vec<_>>().join("\n")
+        }
+    }
+}
+
 /// All causes, each with what it says; below it where there is no room beside it.
 #[must_use]
 pub fn index(screen: Screen) -> String {

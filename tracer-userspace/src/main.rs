@@ -44,10 +44,7 @@ fn carried_out(cli: Cli) -> Result<u8, Error> {
         Plan::Health { ready, socket } => health(ready, &socket),
         Plan::Text(text) => print(&text),
         Plan::Schema => print(&format!("{}\n", schema::text())),
-        Plan::Explain { cause: None, markdown: false, screen } => print(&explain::index(screen)),
-        Plan::Explain { cause: None, markdown: true, .. } => print(&explain::index_markdown()),
-        Plan::Explain { cause: Some(cause), markdown: false, screen } => print(&explain::page(cause, screen)),
-        Plan::Explain { cause: Some(cause), markdown: true, .. } => print(&explain::markdown(cause)),
+        Plan::Explain { causes, markdown, screen } => print(&explain::text(&causes, markdown, screen)),
     }
 }
 

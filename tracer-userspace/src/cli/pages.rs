@@ -30,7 +30,7 @@ fn shown(command: &Command) -> Command {
     let own = |name: &str| name != "help" && name != "version";
     let args = command.get_arguments().filter(|arg| !arg.is_hide_set() && own(arg.get_id().as_str())).cloned();
     let args = args.map(|arg| match arg.get_id().as_str() {
-        "cause" | "causes" => arg.value_parser(causes()),
+        "explained" | "causes" => arg.value_parser(causes()),
         _ => arg,
     });
     let commands = command.get_subcommands().filter(|sub| !sub.is_hide_set() && own(sub.get_name())).map(shown);

@@ -140,6 +140,14 @@ fn json_has_its_old_name_too() {
 }
 
 #[test]
+fn causes_are_understood_as_people_type_them() {
+    let Ok(Plan::Explain { causes, .. }) = planned(&["explain", "LOOPBACK_DOWN", "firewall-drop"]) else {
+        panic!("explain takes several causes")
+    };
+    assert_eq!(causes, [Cause::LoopbackDown, Cause::FirewallDrop]);
+}
+
+#[test]
 fn an_unknown_cause_names_the_known() {
     let error = planned(&["attach", "--cause", "loopback"]).unwrap_err().to_string();
     assert!(error.contains("did you mean `loopback_down`?") && error.contains("unexplained"), "{error}");
