@@ -84,10 +84,11 @@ const HOST: Field = Field {
     sure: Confidence::Proven,
 };
 
+/// A few words of the answer decide: an application on a plain port may write them, too.
 const SCHEME: Field = Field {
     says: "the server says that the port speaks TLS, and the probe asks in plain HTTP",
     fix: "set httpGet.scheme of the probe to HTTPS, or its port to one that speaks plain HTTP",
-    sure: Confidence::Proven,
+    sure: Confidence::Likely,
 };
 
 /// The whole answer of Go's server to plain HTTP on a port of TLS, 76 bytes: "HTTP/1.0 400 Bad Request", an empty line, "Client sent
@@ -120,9 +121,7 @@ fn field(case: &Case<'_>) -> Option<Field> {
         400 if in_plain => match answer? {
             answer if answer.says_tls => Some(SCHEME),
             // A recording of before, in which the words were not looked for.
-            answer if answer.len.is_none() && attempt.received() == Some(GO_ANSWER) => {
-                Some(Field { sure: Confidence::Likely, ..SCHEME })
-            }
+            answer if answer.len.is_none() && attempt.received() == Some(GO_ANSWER) => Some(SCHEME),
             _ => None,
         },
         _ => None,
@@ -288,7 +287,7 @@ mod tests {
             stream.answer_with(AnswerKind::Http, Some(400), |it| (it.says_tls, it.len) = (says_tls, len));
             of(stream.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, received)))
         };
-        assert_eq!(decided(true, Some(400), 400), [SURE]);
+        assert_eq!(decided(true, Some(400), 400), [LIKELY]);
         assert_eq!(decided(false, None, 76), [LIKELY], "a recording of before");
         let no = [("app_status_failure", Confidence::Proven)];
         assert_eq!((decided(false, Some(76), 76), decided(false, None, 75)), (no.to_vec(), no.to_vec()));
