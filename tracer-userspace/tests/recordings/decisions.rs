@@ -36,7 +36,7 @@ pub(crate) fn whole(records: &[Value]) -> Vec<String> {
 /// `verdict +0.504123s connection_refused failure proven probe 10.0.0.1:52322 -> 10.0.0.2:8080 evidence=[…] …`
 fn line(record: &Value, records: &[Value], without: &[&str]) -> String {
     let time = record["time_boot_ns"].as_u64().unwrap();
-    let since_start = time - records[0]["time_boot_ns"].as_u64().unwrap();
+    let start = records[0]["time_boot_ns"].as_u64().unwrap();
     let mut fields = record.as_object().unwrap().clone();
     if let Some(Value::Object(verdict)) = fields.remove("verdict") {
         fields.extend(verdict);
@@ -44,7 +44,9 @@ fn line(record: &Value, records: &[Value], without: &[&str]) -> String {
     fields.retain(|name, _| !OF_THE_RUN.contains(&name.as_str()));
     let reason = fields.get("reason").filter(|_| record["type"] == "stop").cloned();
     without_prose(&mut fields);
-    let mut line = format!("{} +{}s", record["type"].as_str().unwrap(), seconds(since_start));
+    // On a slow machine a record may be about something that happened before the last hook was attached.
+    let sign = if time < start { "-" } else { "+" };
+    let mut line = format!("{} {sign}{}s", record["type"].as_str().unwrap(), seconds(time.abs_diff(start)));
     let show = Show { time, without };
     for name in FIRST {
         if let Some(value) = fields.remove(*name) {
@@ -54,8 +56,8 @@ fn line(record: &Value, records: &[Value], without: &[&str]) -> String {
     }
     if let Some(seq) = fields.remove("revises") {
         let replaced = records.iter().find(|earlier| earlier["seq"] == seq).expect("a verdict that was printed");
-        let before = time - replaced["time_boot_ns"].as_u64().unwrap();
-        line += &format!(" replaces={}-{}s", replaced["verdict"]["cause"].as_str().unwrap(), seconds(before));
+        let before = show.field("time_boot_ns", &replaced["time_boot_ns"]);
+        line += &format!(" replaces={}{before}", replaced["verdict"]["cause"].as_str().unwrap());
     }
     // The only reason that is no sentence.
     if let Some(reason) = reason {

@@ -11,7 +11,7 @@ mod decisions;
 mod schema;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::LazyLock;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use serde_json::Value;
 use tracer::record::Cause;
@@ -56,19 +56,46 @@ impl Replay {
     }
 }
 
-static FIXTURES: LazyLock<Vec<Replay>> = LazyLock::new(|| with_each(&fixtures(), Replay::of));
-static KERNELS: LazyLock<Vec<Replay>> = LazyLock::new(|| with_each(&of_kernels(), Replay::of));
-
-#[test]
-fn fixtures_are_decided_as_before() {
-    let text = |replay: &Replay| (replay.name.clone(), decisions::whole(&replay.records).join("\n"));
-    snapshots::compare("decisions", &FIXTURES.iter().map(text).collect());
+/// The fixtures, and the recordings of the kernels.
+struct Replays {
+    fixtures: Vec<Replay>,
+    kernels: Vec<Replay>,
 }
 
+/// A check of all replays, and its name.
+type Check = (&'static str, fn(&Replays));
+
+const CHECKS: [Check; 7] = [
+    ("fixtures_are_decided_as_before", fixtures_are_decided_as_before),
+    ("every_cause_has_a_fixture_that_gets_it", every_cause_has_a_fixture_that_gets_it),
+    ("every_record_keeps_the_contract", every_record_keeps_the_contract),
+    ("records_are_what_the_schema_says", records_are_what_the_schema_says),
+    ("what_the_contract_excludes_is_no_record", what_the_contract_excludes_is_no_record),
+    ("each_kernel_decides_as_before", each_kernel_decides_as_before),
+    ("each_scenario_gets_its_cause_on_each_kernel", each_scenario_gets_its_cause_on_each_kernel),
+];
+
+/// One test, since nextest runs each test in a process of its own: every recording is replayed once for all checks.
 #[test]
-fn every_cause_has_a_fixture_that_gets_it() {
+fn all_checks_hold() {
+    let replays =
+        Replays { fixtures: with_each(&fixtures(), Replay::of), kernels: with_each(&of_kernels(), Replay::of) };
+    let fails = |(name, check): &Check| {
+        println!("\n{name}");
+        catch_unwind(AssertUnwindSafe(|| check(&replays))).err().map(|_| *name)
+    };
+    let failed: Vec<&str> = CHECKS.iter().filter_map(fails).collect();
+    assert!(failed.is_empty(), "failed: {failed:?}");
+}
+
+fn fixtures_are_decided_as_before(replays: &Replays) {
+    let text = |replay: &Replay| (replay.name.clone(), decisions::whole(&replay.records).join("\n"));
+    snapshots::compare("decisions", &replays.fixtures.iter().map(text).collect());
+}
+
+fn every_cause_has_a_fixture_that_gets_it(replays: &Replays) {
     let mut seen = BTreeSet::new();
-    for replay in FIXTURES.iter() {
+    for replay in &replays.fixtures {
         let cause = replay.names().0;
         let mut verdicts = replay.records.iter().filter(|record| record["type"] == "verdict");
         let got = if cause == HEALTHY {
@@ -86,19 +113,17 @@ fn every_cause_has_a_fixture_that_gets_it() {
     assert_eq!(seen, causes, "a fixture for each cause (`cargo xtask fixtures` records what is missing)");
 }
 
-#[test]
-fn every_record_keeps_the_contract() {
-    assert!(FIXTURES.len() > 50, "{}", FIXTURES.len());
-    for replay in FIXTURES.iter().chain(KERNELS.iter()) {
+fn every_record_keeps_the_contract(replays: &Replays) {
+    assert!(replays.fixtures.len() > 50, "{}", replays.fixtures.len());
+    for replay in replays.fixtures.iter().chain(&replays.kernels) {
         contract::check(&replay.lines, &replay.name);
     }
 }
 
-#[test]
-fn records_are_what_the_schema_says() {
+fn records_are_what_the_schema_says(replays: &Replays) {
     let schema = schema::schema();
     let mut seen = 0;
-    for replay in FIXTURES.iter() {
+    for replay in &replays.fixtures {
         for record in &replay.records {
             assert_eq!(schema::fault(&schema, &schema, record), None, "{}: {record}", replay.name);
             seen += 1;
@@ -107,19 +132,18 @@ fn records_are_what_the_schema_says() {
     assert!(seen > 100);
 }
 
-#[test]
-fn what_the_contract_excludes_is_no_record() {
+fn what_the_contract_excludes_is_no_record(replays: &Replays) {
     let schema = schema::schema();
-    let first = |kind: &str| FIXTURES.iter().flat_map(|it| &it.records).find(|record| record["type"] == kind).unwrap();
+    let mut records = replays.fixtures.iter().flat_map(|replay| &replay.records);
+    let mut first = |kind: &str| records.find(|record| record["type"] == kind).unwrap();
     for record in schema::excluded(first("start"), first("verdict")) {
         assert!(schema::fault(&schema, &schema, &record).is_some(), "{record}");
     }
 }
 
-#[test]
-fn each_kernel_decides_as_before() {
+fn each_kernel_decides_as_before(replays: &Replays) {
     let mut texts: BTreeMap<String, String> = BTreeMap::new();
-    for replay in KERNELS.iter() {
+    for replay in &replays.kernels {
         let (kernel, scenario) = replay.names();
         let text = texts.entry(kernel.to_owned()).or_default();
         decisions::brief(&replay.records).iter().for_each(|line| *text += &format!("{scenario} | {line}\n"));
@@ -127,10 +151,9 @@ fn each_kernel_decides_as_before() {
     snapshots::compare("kernels", &texts);
 }
 
-#[test]
-fn each_scenario_gets_its_cause_on_each_kernel() {
+fn each_scenario_gets_its_cause_on_each_kernel(replays: &Replays) {
     let scenarios: BTreeMap<&str, Scenario> = all().into_iter().map(|scenario| (scenario.name, scenario)).collect();
-    let played = || KERNELS.iter().filter(|replay| replay.names().0 != BESIDE_A_KUBELET);
+    let played = || replays.kernels.iter().filter(|replay| replay.names().0 != BESIDE_A_KUBELET);
     assert!(played().count() > 100, "{}", played().count());
     let wrong: Vec<&str> =
         played().filter(|replay| !is_right(replay, &scenarios)).map(|replay| replay.name.as_str()).collect();
