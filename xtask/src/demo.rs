@@ -6,9 +6,7 @@ use crate::{build, setup, sh};
 
 /// The command.
 pub(crate) fn run() -> Result<()> {
-    if !nix::unistd::geteuid().is_root() {
-        return Err(sh::missing("the demo makes network namespaces and loads eBPF programs: run it as root".into()));
-    }
+    sh::need_root("the demo makes network namespaces and loads eBPF programs")?;
     setup::ensure(setup::Purpose::Demo)?;
     build::programs()?;
     sh::run(sh::command(sh::debug_bin("demo")).arg("--tracer").arg(sh::debug_bin("tracer")))

@@ -8,7 +8,7 @@
 //! test       unit tests, scenarios on this kernel and in VMs, one matrix
 //! demo       the failures and their verdicts, on this machine
 //! e2e        the same beside a real kubelet, in a cluster that is given
-//! bench      what the tracer costs: a measurement, not a test
+//! bench      what the tracer costs (tests/benches/cost): a measurement, not a test
 //! check      what CI refuses: format, lints, licences, drift, host names, faults in deploy/
 //! deploy     what deploy/ renders to, for `check` and `bless`
 //! bless      the generated files
@@ -17,6 +17,7 @@
 //! stories    docs/incidents.md, for `bless`
 //! report     the page of `tracer report` in a browser, for `check`
 //! sh         processes and progress lines
+//! subject    a tracer and its records, for `e2e`
 //! tools      programs out of Debian's and PyPI's packages, for `check`
 //! ```
 
@@ -35,6 +36,7 @@ mod report;
 mod setup;
 mod sh;
 mod stories;
+mod subject;
 mod test;
 mod tools;
 mod vm;

@@ -31,6 +31,11 @@ pub(crate) fn missing(message: String) -> anyhow::Error {
     anyhow!(Exit { code: 3, message })
 }
 
+/// Fails without root, and says what needs it.
+pub(crate) fn need_root(what: &str) -> Result<()> {
+    if nix::unistd::geteuid().is_root() { Ok(()) } else { Err(missing(format!("{what}: run it as root"))) }
+}
+
 /// The exit code an error asks for, else 1.
 pub(crate) fn exit_code(error: &anyhow::Error) -> u8 {
     error.downcast_ref::<Exit>().map_or(1, |exit| exit.code)

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use serde_json::Value;
 
-use crate::bench::subject::Subject;
 use crate::sh;
+use crate::subject::Subject;
 
 /// What was said, by pod.
 type Told = BTreeMap<String, Vec<String>>;
@@ -35,7 +35,7 @@ impl Tracer {
         let deadline = Instant::now() + patience;
         while !enough(&self.told) {
             match self.subject.next(deadline.saturating_duration_since(Instant::now()))? {
-                Some(line) => take(&line.record, &self.namespace, &mut self.told),
+                Some(record) => take(&record, &self.namespace, &mut self.told),
                 None => break,
             }
         }
@@ -44,8 +44,8 @@ impl Tracer {
 
     /// Ends it; all that it said.
     pub(super) fn stop(mut self) -> Result<Told> {
-        for line in self.subject.stop()? {
-            take(&line.record, &self.namespace, &mut self.told);
+        for record in self.subject.stop()? {
+            take(&record, &self.namespace, &mut self.told);
         }
         Ok(self.told)
     }

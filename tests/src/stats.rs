@@ -2,29 +2,33 @@
 
 /// A sample in ascending order; NaN never gets in.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Sample(Vec<f64>);
+pub struct Sample(Vec<f64>);
 
 impl Sample {
     /// Sorts the values.
-    pub(super) fn new(values: impl IntoIterator<Item = f64>) -> Self {
+    pub fn new(values: impl IntoIterator<Item = f64>) -> Self {
         let mut values: Vec<f64> = values.into_iter().filter(|v| !v.is_nan()).collect();
         values.sort_by(f64::total_cmp);
         Self(values)
     }
 
     /// How many.
-    pub(super) fn len(&self) -> usize {
+    #[must_use]
+    #[expect(clippy::len_without_is_empty, reason = "nobody asks")]
+    pub fn len(&self) -> usize {
         self.0.len()
     }
 
     /// The value below which this share lies (nearest rank); NaN without values.
-    pub(super) fn quantile(&self, share: f64) -> f64 {
+    #[must_use]
+    pub fn quantile(&self, share: f64) -> f64 {
         let rank = (share * self.0.len() as f64).ceil() as usize;
         self.0.get(rank.clamp(1, self.0.len().max(1)) - 1).copied().unwrap_or(f64::NAN)
     }
 
     /// The middle; the mean of the two middle ones of an even number.
-    pub(super) fn median(&self) -> f64 {
+    #[must_use]
+    pub fn median(&self) -> f64 {
         let half = self.0.len() / 2;
         if self.0.len() % 2 == 1 || half == 0 {
             self.quantile(0.5)
@@ -34,12 +38,14 @@ impl Sample {
     }
 
     /// The smallest.
-    pub(super) fn min(&self) -> f64 {
+    #[must_use]
+    pub fn min(&self) -> f64 {
         self.0.first().copied().unwrap_or(f64::NAN)
     }
 
     /// The largest.
-    pub(super) fn max(&self) -> f64 {
+    #[must_use]
+    pub fn max(&self) -> f64 {
         self.0.last().copied().unwrap_or(f64::NAN)
     }
 }

@@ -1,5 +1,5 @@
-//! `cargo xtask bench`: what the tracer costs, and how fast it says what it saw. Not a test: it
-//! measures, says which targets are missed, and ends with 0.
+//! What the tracer costs, and how fast it says what it saw: `cargo xtask bench`, or `cargo bench -p tracer-tests -- --quick`
+//! beside a release build of the tracer. Not a test: it measures, says which targets are missed, and ends with 0.
 //!
 //! ```text
 //! stage       network namespaces to play in, the load, the prober
@@ -10,7 +10,6 @@
 //! footprint   start to attached; resident memory
 //! node        the daemon's processor time and memory on a full node
 //! api         a cluster API for that
-//! stats       order statistics
 //! report      the table, the JSON
 //! ```
 
@@ -21,21 +20,21 @@ mod node;
 mod programs;
 mod report;
 mod stage;
-mod stats;
-pub(crate) mod subject;
+mod subject;
 mod throughput;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
 
 use anyhow::Result;
+use clap::Parser as _;
 
-use crate::{build, sh};
 use report::Row;
 use stage::Stage;
 
 /// How to measure.
-#[derive(clap::Args)]
-pub(crate) struct Args {
+#[derive(clap::Parser)]
+struct Args {
     /// Fewer and shorter rounds: to try it out
     #[arg(long)]
     quick: bool,
@@ -45,9 +44,9 @@ pub(crate) struct Args {
     /// Only these parts
     #[arg(long, value_enum, value_delimiter = ',')]
     only: Vec<Part>,
-    /// Take the release binaries as they are
-    #[arg(long)]
-    no_build: bool,
+    /// Cargo's own
+    #[arg(long, hide = true)]
+    bench: bool,
 }
 
 /// A part of the measurement.
@@ -70,6 +69,15 @@ enum Part {
 /// Makes the rows of a part.
 type Measure = fn(&Stage, Plan) -> Result<Vec<Row>>;
 
+const PARTS: [(Part, &str, Measure); 6] = [
+    (Part::Rate, "connections per second", throughput::rates),
+    (Part::Events, "events per second", throughput::events),
+    (Part::Programs, "nanoseconds per run", programs::rows),
+    (Part::Latency, "event to line", latency::rows),
+    (Part::Footprint, "start and memory", footprint::rows),
+    (Part::Node, "a full node", node::rows),
+];
+
 /// How long and how often. Many short rounds: what else the machine does comes and goes in seconds.
 #[derive(Clone, Copy)]
 struct Plan {
@@ -89,22 +97,17 @@ const FOREIGN: &str = "load";
 /// One that is; under a name that no test running beside this one uses.
 const PROBER: &str = "trbprober";
 
-/// Measures.
-pub(crate) fn run(args: &Args) -> Result<()> {
-    if !nix::unistd::geteuid().is_root() {
-        return Err(sh::missing("bench attaches eBPF programs and makes network namespaces: run it as root".into()));
-    }
-    if !args.no_build {
-        build::release()?;
-    }
+fn main() -> Result<()> {
+    let args = Args::parse();
     let plan = if args.quick { QUICK } else { FULL };
     let machine = report::machine();
     warn_of_others();
-    let rows = measure(args, plan)?;
-    let path = args.json.clone().unwrap_or_else(|| sh::target().join("bench.json"));
+    let rows = measure(&args, plan)?;
+    let default = || Path::new(env!("CARGO_TARGET_TMPDIR")).with_file_name("bench.json");
+    let path = args.json.unwrap_or_else(default);
     report::write(&path, &machine, &rows)?;
     print!("{}", report::table(&machine, &rows));
-    eprintln!("xtask: numbers in {}", path.display());
+    eprintln!("numbers in {}", path.display());
     Ok(())
 }
 
@@ -112,19 +115,11 @@ fn measure(args: &Args, plan: Plan) -> Result<Vec<Row>> {
     let stage = Stage::new()?;
     // The kernel's statistics cost some 10 ns a run: off but for the row that needs them.
     let _statistics = programs::Statistics::set(false)?;
-    let parts: [(Part, &str, Measure); 6] = [
-        (Part::Rate, "connections per second", throughput::rates),
-        (Part::Events, "events per second", throughput::events),
-        (Part::Programs, "nanoseconds per run", programs::rows),
-        (Part::Latency, "event to line", latency::rows),
-        (Part::Footprint, "start and memory", footprint::rows),
-        (Part::Node, "a full node", node::rows),
-    ];
     let mut rows = Vec::new();
-    for (part, what, work) in parts {
-        if args.only.is_empty() || args.only.contains(&part) {
-            rows.extend(sh::step(what, || work(&stage, plan))?);
-        }
+    for (_, what, work) in PARTS.iter().filter(|(part, ..)| args.only.is_empty() || args.only.contains(part)) {
+        let begun = Instant::now();
+        rows.extend(work(&stage, plan)?);
+        eprintln!("{what}: {:.1} s", begun.elapsed().as_secs_f64());
     }
     Ok(rows)
 }
@@ -135,6 +130,6 @@ fn warn_of_others() {
     let comm = |entry: std::fs::DirEntry| std::fs::read_to_string(entry.path().join("comm")).ok();
     let others = names.filter_map(comm).filter(|comm| comm.trim() == "tracer").count();
     if others > 0 {
-        eprintln!("xtask: {others} other tracer(s) run on this machine: the numbers will be worse than they are");
+        eprintln!("{others} other tracer(s) run on this machine: the numbers will be worse than they are");
     }
 }

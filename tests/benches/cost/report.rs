@@ -6,8 +6,7 @@ use std::path::Path;
 use anyhow::{Context as _, Result};
 use serde::Serialize;
 use serde_json::{Value, json};
-
-use super::stats::Sample;
+use tracer_tests::stats::Sample;
 
 /// What a value must be.
 #[derive(Clone, Copy, Debug)]

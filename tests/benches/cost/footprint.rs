@@ -6,10 +6,10 @@ use std::time::Duration;
 use anyhow::{Result, bail};
 use serde::Serialize;
 use serde_json::json;
+use tracer_tests::stats::Sample;
 
 use super::report::{Row, Target, spread};
 use super::stage::{Prober, REFUSED, Stage};
-use super::stats::Sample;
 use super::subject::Subject;
 use super::{FOREIGN, PROBER, Plan, THREADS};
 
@@ -69,7 +69,7 @@ fn memory(stage: &Stage, plan: Plan) -> Result<Vec<Row>> {
 
 /// A full node probes 75 times a second, and hardly ever fails.
 fn probing(stage: &Stage, plan: Plan, tracer: &Subject) -> Result<Memory> {
-    let mut prober = Prober::start()?;
+    let mut prober = Prober::start(stage)?;
     let load = stage.load(FOREIGN, THREADS, 60.0)?;
     prober.attempts(REFUSED, plan.attempts, Duration::from_millis(5))?;
     let memory = Memory::of(tracer);

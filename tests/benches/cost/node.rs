@@ -2,10 +2,13 @@
 //! foreign connections at full speed, and beside foreign connects that are refused, of which two cores make more in a second than
 //! a node ever sees. What the daemon itself takes; what its hooks take from others is in `throughput`.
 
+use std::net::{Ipv4Addr, SocketAddr};
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use serde_json::{Value, json};
+use tracer::selftest::dial::Kind;
+use tracer::selftest::pods::{self, PodSpec, http_probe};
 
 use super::api::Api;
 use super::report::{Row, Target};
@@ -34,25 +37,25 @@ const BESIDE: [Beside; 2] =
 
 /// Two rows for each.
 pub(super) fn rows(stage: &Stage, plan: Plan) -> Result<Vec<Row>> {
-    let addresses: Vec<String> = (1..=PODS).map(|n| format!("10.87.1.{n}")).collect();
+    let addresses: Vec<Ipv4Addr> = (1..=PODS).map(|n| Ipv4Addr::new(10, 87, 1, n)).collect();
     let _server = stage.crowd(&addresses, PORT)?;
     let rows: Vec<_> = BESIDE.iter().map(|beside| case(stage, plan, &addresses, beside)).collect::<Result<_>>()?;
     Ok(rows.into_iter().flatten().collect())
 }
 
-fn case(stage: &Stage, plan: Plan, addresses: &[String], beside: &Beside) -> Result<[Row; 2]> {
+fn case(stage: &Stage, plan: Plan, addresses: &[Ipv4Addr], beside: &Beside) -> Result<[Row; 2]> {
     let what = beside.what;
-    let api = Api::serve(&pod_list(addresses))?;
-    let tracer = Subject::in_cluster(&api.kubeconfig, NODE_NAME)?;
+    let api = Api::serve(&pod_list(addresses), stage.file("kubeconfig.json"))?;
+    let tracer = Subject::in_cluster(stage, &api.kubeconfig, NODE_NAME)?;
     let seconds = plan.seconds * 15.0;
-    let mut prober = Prober::start()?;
+    let mut prober = Prober::start(stage)?;
     let load = (beside.load)(stage, FOREIGN, THREADS, seconds + addresses.len() as f64 / RATE + 1.0)?;
-    let targets = addresses.iter().map(|address| format!("{address}:{PORT}")).cycle();
+    let targets = addresses.iter().map(|address| SocketAddr::from((*address, PORT))).cycle();
     let (count, every) = ((seconds * RATE) as usize, Duration::from_secs_f64(1.0 / RATE));
     // A target that is new is looked at once: that is not what a node costs from then on.
-    prober.asks("http", targets.clone().take(addresses.len()), every)?;
+    prober.dials(Kind::Http, targets.clone().take(addresses.len()), every)?;
     let (worked, begun) = (tracer.cpu_seconds_of_all()?, Instant::now());
-    prober.asks("http", targets.take(count), every)?;
+    prober.dials(Kind::Http, targets.take(count), every)?;
     let (took, worked) = (begun.elapsed().as_secs_f64(), tracer.cpu_seconds_of_all()? - worked);
     let resident = tracer.memory("VmRSS")? / 1024.0;
     let foreign = load.finish()?.per_second;
@@ -70,20 +73,18 @@ fn case(stage: &Stage, plan: Plan, addresses: &[String], beside: &Beside) -> Res
     Ok([cpu.target(Target::Below(CPU)).detail(detail).data(data), memory])
 }
 
-fn pod_list(addresses: &[String]) -> Value {
-    let items: Vec<Value> = addresses.iter().enumerate().map(|(n, address)| pod(n, address)).collect();
-    json!({"apiVersion": "v1", "kind": "PodList", "metadata": {"resourceVersion": "1"}, "items": items})
-}
-
-fn pod(number: usize, address: &str) -> Value {
-    let probe = || json!({"httpGet": {"path": "/", "port": PORT}, "timeoutSeconds": 1, "periodSeconds": 10});
-    json!({
-        "apiVersion": "v1", "kind": "Pod",
-        "metadata": {"name": format!("app-{number}"), "namespace": "default", "uid": format!("7d1c0f52-0000-4000-8000-{number:012}"), "resourceVersion": "1"},
-        "spec": {"nodeName": NODE_NAME, "containers": [{
-            "name": "app", "image": "app", "ports": [{"containerPort": PORT}],
-            "startupProbe": probe(), "livenessProbe": probe(), "readinessProbe": probe(),
-        }]},
-        "status": {"phase": "Running", "podIP": address, "podIPs": [{"ip": address}]},
-    })
+fn pod_list(addresses: &[Ipv4Addr]) -> Value {
+    let probe = http_probe(PORT, "HTTP", 1);
+    let container = json!({"name": "app", "image": "app", "ports": [{"containerPort": PORT}],
+                           "startupProbe": probe, "livenessProbe": probe, "readinessProbe": probe});
+    let pod = |(n, address): (usize, &Ipv4Addr)| PodSpec {
+        name: format!("app-{n}"),
+        ips: vec![address.to_string()],
+        host_network: false,
+        containers: vec![container.clone()],
+    };
+    let mut list = pods::list(&addresses.iter().enumerate().map(pod).collect::<Vec<_>>());
+    list["kind"] = json!("PodList");
+    list["metadata"]["resourceVersion"] = json!("1");
+    list
 }

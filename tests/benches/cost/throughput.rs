@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use serde_json::json;
+use tracer_tests::stats::Sample;
 
 use super::report::{Row, Target, spread};
 use super::stage::{Made, Stage};
-use super::stats::Sample;
 use super::subject::Subject;
 use super::{FOREIGN, PROBER, Plan, THREADS};
 

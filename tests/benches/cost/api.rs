@@ -10,8 +10,6 @@ use std::thread;
 use anyhow::{Context as _, Result};
 use serde_json::{Value, json};
 
-use crate::sh;
-
 /// It serves until the program ends; requests are threads of their own.
 pub(super) struct Api {
     /// What leads a client to it.
@@ -19,10 +17,9 @@ pub(super) struct Api {
 }
 
 impl Api {
-    /// Serves this list.
-    pub(super) fn serve(pods: &Value) -> Result<Self> {
+    /// Serves this list; `kubeconfig` is a file to be written.
+    pub(super) fn serve(pods: &Value, kubeconfig: PathBuf) -> Result<Self> {
         let listener = TcpListener::bind("127.0.0.1:0").context("listen for the API")?;
-        let kubeconfig = sh::target().join("bench-kubeconfig.json");
         let server = format!("http://{}", listener.local_addr()?);
         fs::write(&kubeconfig, config(&server).to_string()).context("write the kubeconfig")?;
         let list: Arc<str> = pods.to_string().into();

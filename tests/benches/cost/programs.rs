@@ -5,17 +5,18 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::process::Command;
 use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
+use nix::unistd::Pid;
 use serde_json::{Value, json};
 
 use super::report::Row;
 use super::stage::Stage;
 use super::subject::Subject;
 use super::{FOREIGN, PROBER, Plan, THREADS};
-use crate::sh;
 
 const SWITCH: &str = "/proc/sys/kernel/bpf_stats_enabled";
 
@@ -95,7 +96,7 @@ fn case_rows(name: &str, connections: f64, mut ran: Vec<(String, Runs)>) -> Vec<
 }
 
 /// The programs that a process holds.
-fn programs(pid: u32) -> Result<BTreeMap<u64, Runs>> {
+fn programs(pid: Pid) -> Result<BTreeMap<u64, Runs>> {
     let directory = format!("/proc/{pid}/fdinfo");
     let entries = fs::read_dir(&directory).with_context(|| format!("read {directory}"))?;
     // A descriptor may be closed meanwhile.
@@ -114,20 +115,8 @@ fn program(fdinfo: &str) -> Option<(u64, Runs)> {
 
 /// Names by id; empty without bpftool.
 fn names() -> BTreeMap<u64, String> {
-    let said = sh::capture(sh::command("bpftool").args(["prog", "show", "-j"]));
-    let list: Vec<Value> = said.ok().and_then(|text| serde_json::from_str(&text).ok()).unwrap_or_default();
+    let said = Command::new("bpftool").args(["prog", "show", "-j"]).output();
+    let list: Vec<Value> = said.ok().and_then(|said| serde_json::from_slice(&said.stdout).ok()).unwrap_or_default();
     let pair = |program: &Value| Some((program["id"].as_u64()?, program["name"].as_str()?.to_owned()));
     list.iter().filter_map(pair).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn only_programs_have_runs() {
-        let text = "pos:\t0\nprog_type:\t17\nprog_id:\t42\nrun_time_ns:\t1000\nrun_cnt:\t10\n";
-        assert_eq!(program(text), Some((42, Runs { count: 10, ns: 1000 })));
-        assert_eq!(program("pos:\t0\nlink_type:\traw_tracepoint\nprog_id:\t42\n"), None);
-    }
 }

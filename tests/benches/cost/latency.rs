@@ -2,14 +2,15 @@
 //! (`timing.detected_after_ms`), and the moment at which the line has come through the pipe, less the
 //! time of the last evidence. Idle, and while every core is busy with foreign connections.
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use anyhow::{Result, bail};
 use serde_json::{Value, json};
+use tracer_tests::stats::Sample;
 
 use super::report::{Row, Target, spread};
 use super::stage::{DROPPED, Prober, REFUSED, Stage};
-use super::stats::Sample;
 use super::subject::{Line, Subject};
 use super::{FOREIGN, Plan, THREADS};
 
@@ -21,7 +22,7 @@ const LIMIT: f64 = 5.0;
 /// A failure to provoke.
 struct Failure {
     cause: &'static str,
-    dst: &'static str,
+    dst: SocketAddr,
     /// What is known of it.
     note: &'static str,
 }
@@ -44,7 +45,7 @@ pub(super) fn rows(stage: &Stage, plan: Plan) -> Result<Vec<Row>> {
 
 fn case(stage: &Stage, plan: Plan, failure: &Failure, busy: bool) -> Result<[Row; 2]> {
     let tracer = Subject::start(stage, "attach", false)?;
-    let mut prober = Prober::start()?;
+    let mut prober = Prober::start(stage)?;
     let seconds = plan.attempts as f64 * PACE.as_secs_f64() * 3.0 + 5.0;
     let load = busy.then(|| stage.load(FOREIGN, THREADS, seconds)).transpose()?;
     std::thread::sleep(Duration::from_millis(500));

@@ -1,0 +1,182 @@
+//! Where it plays: three network namespaces of the testbed. One has only a loopback, for short connections; the other two are a
+//! node and a pod joined by a veth pair, for attempts that fail.
+
+use std::fs;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::os::fd::AsFd as _;
+use std::path::PathBuf;
+use std::process::Command;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result};
+use serde_json::{Value, json};
+use tracer::selftest::dial::{Dial, Kind};
+use tracer::selftest::helper::{Programs, Role};
+use tracer::selftest::ip::Route;
+use tracer::selftest::net::{Netns, PREFIX};
+use tracer::selftest::options::{Options, Scratch};
+use tracer::selftest::pods::{self, PodSpec, tcp_probe};
+use tracer::selftest::prober::Request;
+use tracer::selftest::proc::Proc;
+use tracer::selftest::world::sweep::sweep;
+
+use super::PROBER;
+
+const NODE: Ipv4Addr = Ipv4Addr::new(10, 87, 0, 1);
+const POD: Ipv4Addr = Ipv4Addr::new(10, 87, 0, 2);
+/// Nobody listens there.
+pub(super) const REFUSED: SocketAddr = SocketAddr::new(IpAddr::V4(POD), 8080);
+/// The pod's firewall drops what comes for it.
+pub(super) const DROPPED: SocketAddr = SocketAddr::new(IpAddr::V4(POD), 8443);
+const FIREWALL: &str =
+    "table inet podfw { chain ingress { type filter hook input priority 0; tcp dport 8443 drop; }; }\n";
+
+/// The namespaces; gone on drop.
+pub(super) struct Stage {
+    load: Netns,
+    node: Netns,
+    pod: Netns,
+    options: Options,
+    /// A PodList that knows the pod.
+    pub(super) pods: PathBuf,
+    scratch: Scratch,
+}
+
+impl Stage {
+    /// Makes them.
+    pub(super) fn new() -> Result<Self> {
+        sweep();
+        let named = |name: &str| Netns::create(&format!("{PREFIX}{}-bench-{name}", std::process::id()));
+        let (load, node, pod) = (named("load")?, named("node")?, named("pod")?);
+        // TIME_WAIT must neither fill the ports nor its own table: both would turn into what is measured.
+        load.ip(|ip| ip.up("lo"))?;
+        load.sysctl(&[("ipv4/ip_local_port_range", "1024 65535"), ("ipv4/tcp_max_tw_buckets", "1000000")])?;
+        node.ip(|ip| ip.veth("trb0", "eth0", pod.as_fd()))?;
+        for (namespace, address, device) in [(&node, NODE, "trb0"), (&pod, POD, "eth0")] {
+            namespace.ip(|ip| {
+                ip.up("lo")?;
+                ip.address(address, 24, device)?;
+                ip.up(device)
+            })?;
+        }
+        pod.nft(FIREWALL)?;
+        let options = Options { prober: PROBER.to_owned(), ..Options::detect(Programs::beside()?) };
+        let scratch = Scratch::new()?;
+        let stage = Self { load, node, pod, options, pods: scratch.path().join("pods.json"), scratch };
+        fs::write(&stage.pods, pod_list().to_string()).context("write the PodList")?;
+        Ok(stage)
+    }
+
+    /// The tracer that is measured, ready to be given arguments.
+    pub(super) fn tracer(&self) -> Command {
+        Command::new(self.options.programs.tracer())
+    }
+
+    /// A file that goes away with the stage.
+    pub(super) fn file(&self, name: &str) -> PathBuf {
+        self.scratch.path().join(name)
+    }
+
+    /// Short connections over the loopback for some seconds.
+    pub(super) fn load(&self, comm: &str, threads: u32, seconds: f64) -> Result<Load> {
+        self.dialling(comm, threads, seconds, &[])
+    }
+
+    /// The same to a port where nobody listens: more of them than two cores can make that are answered.
+    pub(super) fn refused(&self, comm: &str, threads: u32, seconds: f64) -> Result<Load> {
+        self.dialling(comm, threads, seconds, &["--refused"])
+    }
+
+    fn dialling(&self, comm: &str, threads: u32, seconds: f64, how: &[&str]) -> Result<Load> {
+        let mut command = self.options.helper(&self.load, Role::Load)?;
+        command.args(how);
+        command.args(["--comm", comm, "--threads", &threads.to_string(), "--seconds", &seconds.to_string()]);
+        Ok(Load { proc: Proc::spawn(command)?, patience: Duration::from_secs_f64(seconds) + self.options.patience })
+    }
+
+    /// Pods by the hundred: their addresses in one namespace, where one server answers for all.
+    pub(super) fn crowd(&self, addresses: &[Ipv4Addr], port: u16) -> Result<Proc> {
+        self.pod.ip(|ip| addresses.iter().try_for_each(|address| ip.address(*address, 32, "eth0")))?;
+        self.node.ip(|ip| addresses.iter().try_for_each(|address| ip.add(&Route::to_host(*address).via(POD))))?;
+        let mut command = self.options.helper(&self.pod, Role::Pod)?;
+        command.args(["http", &format!("0.0.0.0:{port}")]);
+        let server = Proc::spawn(command)?;
+        server.line(self.options.patience)?;
+        Ok(server)
+    }
+}
+
+fn pod_list() -> Value {
+    let container = |name: &str, port: u16| json!({"name": name, "ports": [{"containerPort": port}], "readinessProbe": tcp_probe(port, 1)});
+    let containers = vec![container("app", REFUSED.port()), container("tls", DROPPED.port())];
+    pods::list(&[PodSpec { name: "bench".to_owned(), ips: vec![POD.to_string()], host_network: false, containers }])
+}
+
+/// A running load.
+pub(super) struct Load {
+    proc: Proc,
+    patience: Duration,
+}
+
+impl Load {
+    /// Waits for its end.
+    pub(super) fn finish(self) -> Result<Made> {
+        let printed = self.proc.finish(self.patience)?.join("\n");
+        let said: Value = serde_json::from_str(&printed).context("what load printed")?;
+        let number = |key: &str| said[key].as_f64().with_context(|| format!("{key} of load"));
+        Ok(Made {
+            connections: number("connections")?,
+            seconds: number("seconds")?,
+            per_second: number("connects_per_s")?,
+            cpu_us: number("cpu_s")? * 1e6 / number("connections")?,
+        })
+    }
+}
+
+/// What a load did.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Made {
+    pub(super) connections: f64,
+    pub(super) seconds: f64,
+    pub(super) per_second: f64,
+    /// Processor time of one connection, both ends, microseconds: others on the machine hardly change it.
+    pub(super) cpu_us: f64,
+}
+
+/// The `kubelet` program, which does not wait for one attempt's end before the next.
+pub(super) struct Prober {
+    proc: Proc,
+    patience: Duration,
+}
+
+impl Prober {
+    /// On the node.
+    pub(super) fn start(stage: &Stage) -> Result<Self> {
+        let proc = Proc::spawn(stage.options.helper(&stage.node, Role::Kubelet)?)?;
+        proc.line(stage.options.patience)?;
+        Ok(Self { proc, patience: stage.options.patience })
+    }
+
+    /// Makes attempts, one every `pace`, and waits for the end of the last.
+    pub(super) fn attempts(&mut self, dst: SocketAddr, count: usize, pace: Duration) -> Result<()> {
+        self.dials(Kind::Tcp, std::iter::repeat_n(dst, count), pace)
+    }
+
+    /// The same, each to another target.
+    pub(super) fn dials(
+        &mut self,
+        kind: Kind,
+        targets: impl Iterator<Item = SocketAddr>,
+        pace: Duration,
+    ) -> Result<()> {
+        let (begun, mut made) = (Instant::now(), 0);
+        for dst in targets {
+            let dial = Request::Dial(Dial::new(kind, dst, Duration::from_millis(200)));
+            self.proc.say(&serde_json::to_string(&dial)?)?;
+            made += 1;
+            thread::sleep((pace * made).saturating_sub(begun.elapsed()));
+        }
+        (0..made).try_for_each(|_| self.proc.line(self.patience).map(drop))
+    }
+}

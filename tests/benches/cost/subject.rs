@@ -1,0 +1,144 @@
+//! The tracer that is measured: started as an operator would, its lines stamped as they arrive.
+
+use std::fs;
+use std::io::{BufRead as _, BufReader};
+use std::path::Path;
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use nix::sys::signal::{Signal, kill};
+use nix::time::{clock_getcpuclockid, clock_gettime};
+use nix::unistd::{Pid, gettid};
+use serde_json::Value;
+use tracer::clock::boot_ns;
+use tracer::selftest::net::die_with_parent;
+use tracer::selftest::watcher::without_settings;
+
+use super::PROBER;
+use super::stage::Stage;
+
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A record, and when its line could be read (CLOCK_BOOTTIME, nanoseconds).
+pub(super) struct Line {
+    pub(super) record: Value,
+    pub(super) at: u64,
+}
+
+impl Line {
+    /// Whether it is of this type.
+    pub(super) fn is(&self, kind: &str) -> bool {
+        self.record["type"] == kind
+    }
+}
+
+/// A running tracer; killed on drop.
+pub(super) struct Subject {
+    child: Child,
+    lines: Receiver<(String, u64)>,
+    /// From the start of its process to its `start` record.
+    pub(super) attached_after: Duration,
+    /// The `start` record.
+    pub(super) start: Value,
+}
+
+impl Subject {
+    /// `tracer COMMAND`, until it says that it is attached.
+    pub(super) fn start(stage: &Stage, command: &str, all_connections: bool) -> Result<Self> {
+        let mut tracer = stage.tracer();
+        tracer.args([command, "-o", "json", "--prober", PROBER, "--pods"]).arg(&stage.pods);
+        if all_connections {
+            tracer.arg("--all-connections");
+        }
+        Self::spawn(tracer)
+    }
+
+    /// The daemon, which gets the pods from the cluster API.
+    pub(super) fn in_cluster(stage: &Stage, kubeconfig: &Path, node: &str) -> Result<Self> {
+        let mut tracer = stage.tracer();
+        tracer.args(["run", "-o", "json", "--prober", PROBER, "--node-name", node, "--kubeconfig"]).arg(kubeconfig);
+        Self::spawn(tracer)
+    }
+
+    fn spawn(mut tracer: Command) -> Result<Self> {
+        die_with_parent(without_settings(&mut tracer));
+        let begun = boot_ns();
+        let mut child = tracer.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().context("start tracer")?;
+        let (send, lines) = channel();
+        let stdout = child.stdout.take().context("stdout of tracer")?;
+        thread::spawn(move || stamp(stdout, &send));
+        let mut subject = Self { child, lines, attached_after: Duration::ZERO, start: Value::Null };
+        let first = subject.next()?;
+        ensure!(first.is("start"), "the first record is not `start`: {}", first.record);
+        subject.attached_after = Duration::from_nanos(first.at.saturating_sub(begun));
+        subject.start = first.record;
+        Ok(subject)
+    }
+
+    fn next(&self) -> Result<Line> {
+        let (line, at) = self.lines.recv_timeout(PATIENCE).context("tracer prints nothing more")?;
+        let record = serde_json::from_str(&line).with_context(|| format!("not a record: {line}"))?;
+        Ok(Line { record, at })
+    }
+
+    /// SIGTERM; every record after the first, the last of which is `stop`.
+    pub(super) fn stop(mut self) -> Result<Vec<Line>> {
+        kill(self.pid(), Signal::SIGTERM).context("end tracer")?;
+        let mut lines = Vec::new();
+        while lines.last().is_none_or(|line: &Line| !line.is("stop")) {
+            lines.push(self.next()?);
+        }
+        let status = self.child.wait()?;
+        // 1: it found something.
+        ensure!(matches!(status.code(), Some(0 | 1)), "tracer ended with {status}");
+        Ok(lines)
+    }
+
+    /// Its process id.
+    pub(super) fn pid(&self) -> Pid {
+        Pid::from_raw(self.child.id().cast_signed())
+    }
+
+    /// A field of `/proc/PID/status` in KiB.
+    pub(super) fn memory(&self, field: &str) -> Result<f64> {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.pid())).context("status of tracer")?;
+        let line = status.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':'));
+        line.and_then(|value| value.split_whitespace().next()?.parse().ok())
+            .with_context(|| format!("{field} of tracer"))
+    }
+
+    /// Processor time of its event loop so far, in seconds.
+    pub(super) fn cpu_seconds(&self) -> Result<f64> {
+        let stat = fs::read_to_string(format!("/proc/{}/schedstat", self.pid())).context("schedstat of tracer")?;
+        let run: f64 = stat.split_whitespace().next().unwrap_or_default().parse().context("schedstat of tracer")?;
+        Ok(run / 1e9)
+    }
+
+    /// The same of all its threads, those that have ended included.
+    pub(super) fn cpu_seconds_of_all(&self) -> Result<f64> {
+        let spent = clock_getcpuclockid(self.pid()).and_then(clock_gettime).context("processor time of tracer")?;
+        Ok(Duration::from(spent).as_secs_f64())
+    }
+}
+
+impl Drop for Subject {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Stamps lines. In the real-time class if possible: under load it is the tracer's delay that counts,
+/// not how long this program waits for a processor.
+fn stamp(stdout: ChildStdout, sender: &Sender<(String, u64)>) {
+    let me = gettid().to_string();
+    let _ = Command::new("chrt").args(["-f", "-p", "10", &me]).stdout(Stdio::null()).stderr(Stdio::null()).status();
+    for line in BufReader::new(stdout).lines().map_while(Result::ok) {
+        if sender.send((line, boot_ns())).is_err() {
+            break;
+        }
+    }
+}

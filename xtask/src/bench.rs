@@ -1,0 +1,21 @@
+//! `cargo xtask bench`: the release binaries, and the benchmark in `tests/benches/cost` beside them.
+
+use anyhow::Result;
+
+use crate::{build, sh};
+
+/// What the benchmark takes.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// For the benchmark: `--quick`, `--only rate,events,programs,latency,footprint,node`, `--json PATH`
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+    options: Vec<String>,
+}
+
+/// The command.
+pub(crate) fn run(args: &Args) -> Result<()> {
+    sh::need_root("bench attaches eBPF programs and makes network namespaces")?;
+    build::release()?;
+    let mut bench = sh::cargo(&["bench", "--package", "tracer-tests", "--bench", "cost", "--"]);
+    sh::run(bench.args(&args.options))
+}
