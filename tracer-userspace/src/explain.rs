@@ -1,8 +1,8 @@
-//! `tracer explain`: what a cause means. The pages in the documentation are made from the same text.
+//! `tracer explain`: what a cause means, as the pages in `docs/causes` say it.
 
 use std::fmt::Write as _;
 
-use crate::record::Cause;
+use crate::record::{Block, Cause, Scope, Section};
 use crate::screen::{Screen, unbroken_commands};
 
 /// What the command prints: the pages of these causes; without causes the list of all.
@@ -12,7 +12,7 @@ pub fn text(causes: &[Cause], markdown: bool, screen: Screen) -> String {
         ([], false) => index(screen),
         ([], true) => index_markdown(),
         (causes, _) => {
-            let page = |cause: &Cause| if markdown { self::markdown(*cause) } else { page(*cause, screen) };
+            let page = |cause: &Cause| if markdown { cause.page().to_owned() } else { page(*cause, screen) };
             causes.iter().map(page).collect::<Vec<_>>().join("\n")
         }
     }
@@ -25,7 +25,7 @@ pub fn index(screen: Screen) -> String {
     let beside = " ".repeat(width + 2);
     let mut text = String::new();
     for cause in Cause::ALL {
-        let (name, title) = (cause.name(), cause.page().title);
+        let (name, title) = (cause.name(), cause.title());
         if screen.is_narrow() {
             let _ = writeln!(text, "{name}");
             screen.lines(&mut text, "    ", "    ", title);
@@ -42,33 +42,36 @@ pub fn index(screen: Screen) -> String {
 /// The page of a cause, for a terminal.
 #[must_use]
 pub fn page(cause: Cause, screen: Screen) -> String {
-    let page = cause.page();
     let mut text = format!("{}\n", cause.name());
-    screen.lines(&mut text, "", "", page.title);
-    for (heading, body) in sections(cause) {
-        let _ = writeln!(text, "\n{}", heading.to_uppercase());
-        body.trim().lines().for_each(|line| screen.lines(&mut text, "  ", "  ", &unbroken_commands(line)));
+    screen.lines(&mut text, "", "", cause.title());
+    for section in Section::ALL {
+        let _ = writeln!(text, "\n{}", section.heading().to_uppercase());
+        cause.section(section).iter().for_each(|block| print(&mut text, screen, block));
     }
     text
 }
 
-/// The page of a cause as Markdown, for the documentation.
-#[must_use]
-pub fn markdown(cause: Cause) -> String {
-    let mut text = format!("# `{}`\n\n{}\n", cause.name(), cause.page().title);
-    for (heading, body) in sections(cause) {
-        let _ = write!(text, "\n## {heading}\n\n{}\n", body.trim());
+/// Commands stand alone on their lines, ready to paste.
+fn print(text: &mut String, screen: Screen, block: &Block) {
+    match block {
+        Block::Text(body) => screen.lines(text, "  ", "  ", &unbroken_commands(body)),
+        Block::Item(body) => screen.lines(text, "  - ", "    ", &unbroken_commands(body)),
+        Block::Commands(lines) => lines.iter().for_each(|line| {
+            let _ = writeln!(text, "      {line}");
+        }),
     }
-    text
 }
 
 /// The table of all causes as Markdown, with links to their pages.
 #[must_use]
 pub fn index_markdown() -> String {
-    let mut text = String::from("# Causes\n\n| cause | what it says |\n|---|---|\n");
+    let mut text = String::from(
+        "# Causes\n\nIn the order of decision: of several that hold, the first one is the verdict's cause.\n\n\
+         | cause | what it says | who has to act |\n|---|---|---|\n",
+    );
     for cause in Cause::ALL {
-        let name = cause.name();
-        let _ = writeln!(text, "| [`{name}`]({name}.md) | {} |", cause.page().title.replace('|', "\\|"));
+        let (name, who) = (cause.name(), cause.scope().map_or("unknown", Scope::name));
+        let _ = writeln!(text, "| [`{name}`]({name}.md) | {} | {who} |", cause.title().replace('|', "\\|"));
     }
     text
 }
@@ -85,17 +88,6 @@ pub fn nearest(name: &str) -> Option<&'static str> {
     })
 }
 
-/// Headings and texts of a page.
-fn sections(cause: Cause) -> [(&'static str, &'static str); 4] {
-    let page = cause.page();
-    [
-        ("What it means", page.meaning),
-        ("What decides it", page.evidence),
-        ("What looks alike", page.lookalikes),
-        ("What fixes it", page.fix),
-    ]
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -105,14 +97,6 @@ mod tests {
         for cause in Cause::ALL {
             assert!(index(Screen::default()).contains(cause.name()));
             assert!(index_markdown().contains(&format!("[`{0}`]({0}.md)", cause.name())));
-        }
-    }
-
-    #[test]
-    fn a_page_has_all_four_parts() {
-        for cause in Cause::ALL {
-            assert_eq!(markdown(*cause).matches("\n## ").count(), 4);
-            assert!(page(*cause, Screen::default()).contains("WHAT FIXES IT"));
         }
     }
 

@@ -6,6 +6,7 @@
 mod cause;
 mod names;
 mod node;
+mod page;
 mod verdict;
 
 use std::collections::BTreeMap;
@@ -14,9 +15,10 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 pub use crate::event::{FindingBody, Status};
-pub use cause::{Cause, Page};
+pub use cause::{Cause, Scope, Severity, Stage, Trait};
 pub use names::{Culprit, Endpoint, K8s, NetnsRef, Probe, Process};
 pub use node::{LinkRef, NodeBody, NodePortRef, NodePortsBody, PortUserBody, PortsBody};
+pub use page::{Block, Section};
 pub use verdict::{
     AttemptBody, Confidence, Evidence, KubeletSaid, Outcome, Phases, Subject, Timing, Verdict, VerdictBody,
 };

@@ -1,6 +1,6 @@
 //! `cargo xtask bless`: makes the generated files again; `--check` says which are out of date.
 //!
-//! They are the pages of the causes (`docs/causes`), the schema of the records (`docs/schema.json`), the incidents
+//! They are the list of the causes (`docs/causes/README.md`), the schema of the records (`docs/schema.json`), the incidents
 //! (`docs/incidents.md`) the picture of README (`docs/attach.svg`) and a page of `tracer report`
 //! (`docs/report-example.html`), which come out of the tracer itself,
 //! and the plain manifest (`deploy/daemonset.yaml`). The snapshots of tests are not among them: `cargo insta` has those.
@@ -60,7 +60,8 @@ fn shown(path: &Path) -> String {
 fn stale() -> Result<Files> {
     let build = ["build", "--quiet", "-p", "tracer-userspace", "--bin", "tracer"];
     sh::step("building the tracer that makes the files", || sh::run(&mut sh::cargo(&build)))?;
-    let mut files = causes()?;
+    let mut files = Files::new();
+    files.insert(sh::root().join("docs/causes/README.md"), Some(tracer(&["explain", "--markdown"])?));
     files.insert(sh::root().join("docs/schema.json"), Some(tracer(&["schema"])?));
     let page = sh::root().join("docs/incidents.md");
     let told = stories::told(&fs::read_to_string(&page)?, &sh::debug_bin("tracer"))?;
@@ -70,27 +71,6 @@ fn stale() -> Result<Files> {
     files.extend(deploy::generated()?);
     files.retain(|path, content| fs::read_to_string(path).ok() != *content);
     Ok(files)
-}
-
-/// The pages of the causes, their index, and pages of causes that are gone.
-fn causes() -> Result<Files> {
-    let place = sh::root().join("docs/causes");
-    let mut files = Files::new();
-    for old in fs::read_dir(&place).into_iter().flatten().flatten() {
-        files.insert(old.path(), None);
-    }
-    files.insert(place.join("README.md"), Some(tracer(&["explain", "--markdown"])?));
-    for cause in names(&tracer(&["explain"])?) {
-        files.insert(place.join(format!("{cause}.md")), Some(tracer(&["explain", &cause, "--markdown"])?));
-    }
-    Ok(files)
-}
-
-/// The first words of the list's lines, up to the blank line that ends it.
-fn names(index: &str) -> Vec<String> {
-    let lines = index.lines().take_while(|line| !line.trim().is_empty());
-    let begun = lines.filter(|line| !line.starts_with(' '));
-    begun.filter_map(|line| line.split_whitespace().next()).map(str::to_owned).collect()
 }
 
 /// The folders with a recording, sorted.
@@ -139,12 +119,6 @@ fn tracer_at(program: &Path, args: &[&str]) -> Result<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_list_of_causes_ends_at_the_blank_line() {
-        let index = "loopback_down        lo is\n                     down\nunexplained          no rule\n\n`tracer explain` says more.\n";
-        assert_eq!(names(index), ["loopback_down", "unexplained"]);
-    }
 
     #[test]
     fn only_verdicts_are_golden() {

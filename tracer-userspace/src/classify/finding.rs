@@ -139,7 +139,7 @@ impl Finding {
                 "{} lost during this attempt; what is left does not decide it",
                 were(self.lost_events, "event")
             );
-            self.remediation = Cause::Unexplained.page().fix.to_owned();
+            self.remediation = Cause::Unexplained.fix();
         }
         self
     }

@@ -12,7 +12,7 @@ use super::kubectl;
 use super::rules::network_policy_drop;
 use crate::enrich;
 use crate::event::{Container, Ended, ProbeSpec, Runs, Waiting};
-use crate::record::{Cause, Confidence, Evidence, K8s, Outcome};
+use crate::record::{Cause, Confidence, Evidence, K8s, Outcome, Trait};
 
 const SECOND_NS: u64 = 1_000_000_000;
 /// What ended longer ago does not help with an attempt that fails now.
@@ -23,21 +23,6 @@ const GRACE_S: u64 = 30;
 const SLACK_NS: u64 = 2 * SECOND_NS;
 /// Who is killed within this time may have had nobody listen yet.
 const START_NS: u64 = 30 * SECOND_NS;
-/// Causes that lie in the container's process.
-const OF_THE_PROCESS: &[Cause] = &[
-    Cause::StartupBudgetExceeded,
-    Cause::NotListeningYet,
-    Cause::ConnectionRefused,
-    Cause::MidStreamRst,
-    Cause::TlsHandshakeSlow,
-    Cause::SlowResponse,
-    Cause::ClosedWithoutAnswer,
-    Cause::AppStatusFailure,
-];
-
-/// Causes that lie in the pod's network, which is taken down while the kubelet still asks the readiness probe.
-const OF_THE_NETWORK: &[Cause] = &[Cause::PodLinkDown, Cause::NeighbourFailure, Cause::RouteUnreachable];
-
 /// When the run began that an attempt met, see [`enrich::run_began`].
 pub(super) fn began(case: &Case<'_>, at: u64) -> Option<u64> {
     enrich::run_began(case.attempt, case.node, at)
@@ -94,7 +79,7 @@ fn is_by_budget(ended: &Ended, spec: &ProbeSpec) -> bool {
 
 /// Adds to a finding how the container ran before, if that was lately: it changes neither the cause nor how sure it is.
 pub(super) fn add(case: &Case<'_>, finding: &mut Finding) {
-    if finding.outcome != Outcome::Failure || !OF_THE_PROCESS.contains(&finding.cause) {
+    if finding.outcome != Outcome::Failure || !finding.cause.has(Trait::EndsWithProcess) {
         return;
     }
     // What is decided long after the attempt is said of its own time.
@@ -117,11 +102,11 @@ pub(super) fn add_end(case: &Case<'_>, finding: &mut Finding) {
         return;
     }
     let (so, meanwhile) = match finding.cause {
-        cause if OF_THE_PROCESS.contains(&cause) => ("its process may have ended as it was told to", ENDPOINTS),
+        cause if cause.has(Trait::EndsWithProcess) => ("its process may have ended as it was told to", ENDPOINTS),
         cause if is_of_the_network(case, cause) => ("its network may be gone as it should be", ""),
         _ => return,
     };
-    if !OF_THE_PROCESS.contains(&finding.cause) {
+    if !finding.cause.has(Trait::EndsWithProcess) {
         finding.confidence = finding.confidence.min(Confidence::Likely);
     }
     let says = "the pod is being deleted (deletionTimestamp)".to_owned();
@@ -143,7 +128,7 @@ fn is_of_the_network(case: &Case<'_>, cause: Cause) -> bool {
         Cause::NetworkPolicyDrop => by_program(),
         // What got through was not kept back by a network that is gone.
         Cause::Unexplained => case.attempt.established.is_none(),
-        cause => OF_THE_NETWORK.contains(&cause),
+        cause => cause.has(Trait::EndsWithNetwork),
     }
 }
 

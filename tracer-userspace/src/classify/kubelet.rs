@@ -85,7 +85,7 @@ pub fn unmatched(probe: &KubeletProbe, connections: usize, node: &Node) -> (Find
             _ => format!("which of {connections} connections that was is not seen"),
         }
     );
-    let fix = Cause::Unexplained.page().fix.to_owned();
+    let fix = Cause::Unexplained.fix();
     let found = Finding::failure(Cause::Unexplained, vec![of_outcome(probe)], summary, fix);
     (found.with_confidence(Confidence::Possible), Unattached { probe: Some(named), k8s, process })
 }
@@ -151,7 +151,7 @@ fn exec(probe: &KubeletProbe, spec: Option<&ExecSpec>, k8s: &K8s) -> Finding {
     let summary = format!("the command of the {} probe{} {what}{why}{budget}", kind(probe), whose(k8s));
     let fix = match cause {
         Cause::ExecFailed => failed(probe, k8s),
-        _ => cause.page().fix.to_owned(),
+        _ => cause.fix(),
     };
     told(cause, of_outcome(probe), summary, fix)
 }
@@ -234,7 +234,7 @@ fn of_an_end(probe: &KubeletProbe, k8s: &K8s) -> String {
 
 fn never_run(cause: Cause, probe: &KubeletProbe, k8s: &K8s) -> String {
     if cause == Cause::ExecTimeout {
-        return cause.page().fix.to_owned();
+        return cause.fix();
     }
     let what =
         not_started_for(probe).map_or("put its program into the image, or correct the command", |it| it.remediation);
@@ -315,6 +315,7 @@ pub fn concerns(failure: &SandboxFailure, node: &Node) -> bool {
 /// The verdict on a pod without network.
 #[must_use]
 pub fn sandbox(failure: &SandboxFailure, node: &Node) -> (Finding, Unattached) {
+    let general = Cause::CniNotReady.fix();
     let (why, fix) = match failure.cause {
         SandboxCause::SubnetFile => (
             "flannel has not written its subnet file yet",
@@ -328,7 +329,7 @@ pub fn sandbox(failure: &SandboxFailure, node: &Node) -> (Finding, Unattached) {
             "the plugin's program is not there",
             "install the CNI plugins into /opt/cni/bin (or where the runtime's bin_dir points)",
         ),
-        SandboxCause::Plugin => ("the CNI plugin said no", Cause::CniNotReady.page().fix),
+        SandboxCause::Plugin => ("the CNI plugin said no", general.as_str()),
     };
     let k8s = k8s(&failure.pod, None, node);
     let summary = format!("the sandbox{} has no network: {why}", whose(&k8s));

@@ -53,7 +53,7 @@ pub(super) fn recovery(attempt: &Attempt, before: Decided) -> (Finding, Vec<Caus
         attempt.flow.dst,
         attempt.established.unwrap_or(ended).saturating_sub(attempt.started) as f64 / 1e6
     );
-    let found = Finding::failure(before.cause, Vec::new(), summary, before.cause.page().fix.to_owned());
+    let found = Finding::failure(before.cause, Vec::new(), summary, before.cause.fix());
     (Finding { outcome: Outcome::Noise, decided_at: ended, ..found.with_confidence(confidence) }, Vec::new())
 }
 

@@ -7,7 +7,7 @@ use crate::correlate::attempt::Attempt;
 use crate::correlate::node::Node;
 use crate::enrich;
 use crate::event::ConnId;
-use crate::record::{Cause, Confidence, Outcome};
+use crate::record::{Cause, Confidence, Outcome, Trait};
 
 impl Decided {
     /// The handshake that had been judged a failure went through on a later SYN, and in time, as far as anybody says.
@@ -47,16 +47,7 @@ pub(super) fn changes(before: Decided, finding: &Finding, also: &[Cause]) -> boo
 /// It comes first in the order of decision. Where it is proven that the target was reached, what lies on the way there is no
 /// cause unless that is proven, too.
 fn is_nearer(before: Decided, finding: &Finding) -> bool {
-    let reached = matches!(
-        before.cause,
-        Cause::AcceptQueueOverflow
-            | Cause::SynBacklogOverflow
-            | Cause::MidStreamRst
-            | Cause::TlsHandshakeSlow
-            | Cause::SlowResponse
-            | Cause::ClosedWithoutAnswer
-            | Cause::AppStatusFailure
-    );
+    let reached = before.cause.has(Trait::Reached);
     let less_sure = before.confidence == Confidence::Proven && finding.confidence < before.confidence;
     finding.cause < before.cause && !(reached && less_sure)
 }
@@ -65,19 +56,9 @@ fn is_nearer(before: Decided, finding: &Finding) -> bool {
 /// and not answered for most of the time. In a queue that was full silence, or a RST by who found it full
 /// (`tcp_abort_on_overflow`), is that queue still: nobody has accepted the connection.
 fn is_answered(before: Decided, finding: &Finding, also: &[Cause]) -> bool {
-    let is_no = matches!(
-        finding.cause,
-        Cause::NotListeningYet
-            | Cause::StartupBudgetExceeded
-            | Cause::ProbeMisconfigured
-            | Cause::ConnectionRefused
-            | Cause::HandshakeRst
-            | Cause::ClosedWithoutAnswer
-            | Cause::AppStatusFailure
-    );
     let queued = before.cause == Cause::AcceptQueueOverflow;
     let silence = finding.in_silence && finding.lost_events == 0 || finding.cause == Cause::MidStreamRst;
-    let got_through = is_no || silence && !queued;
+    let got_through = finding.cause.has(Trait::Refusal) || silence && !queued;
     let stands = finding.cause == before.cause || also.contains(&before.cause);
     before.until_answered && before.outcome == Outcome::Failure && got_through && !stands
 }

@@ -133,7 +133,7 @@ fn not_shown(cause: Option<Cause>, why: &str) -> FindingBody {
 fn draft(cause: Option<Cause>) -> FindingBody {
     let expected = cause.map_or_else(
         || "no verdict on a probe that succeeds".to_owned(),
-        |cause| format!("the verdict `{cause}` where it was made to happen: {}", cause.page().title),
+        |cause| format!("the verdict `{cause}` where it was made to happen: {}", cause.title()),
     );
     let check = format!("{}{}", selftest::PREFIX, cause.map_or("healthy", Cause::name));
     FindingBody { expected, why: WHY.to_owned(), ..FindingBody::new(check, Status::Unknown) }

@@ -58,7 +58,7 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     seen.extend(gone);
     seen.extend(attempt.reset_received().filter(|_| grpc).map(|(at, reset)| of_reset_received(at, reset)));
     seen.extend(attempt.resets_sent().filter(|_| grpc).map(|(at, reset)| of_reset_sent(at, reset)));
-    let fix = with_log(case, Cause::ClosedWithoutAnswer.page().fix.to_owned());
+    let fix = with_log(case, Cause::ClosedWithoutAnswer.fix());
     let fix = if hint {
         let dst = attempt.flow.dst;
         format!(
@@ -91,7 +91,7 @@ fn in_the_middle(case: &Case<'_>, (ended, state): (u64, &State), outcome: &Kubel
         case.attempt.flow.dst,
         case.attempt.received().unwrap_or_default()
     );
-    let fix = with_log(case, Cause::ClosedWithoutAnswer.page().fix.to_owned());
+    let fix = with_log(case, Cause::ClosedWithoutAnswer.fix());
     let seen = vec![of_state(ended, state), of_outcome(outcome)];
     let found = Finding::failure(Cause::ClosedWithoutAnswer, seen, summary, fix).with_confidence(Confidence::Likely);
     sidecar::add_close(case, found)

@@ -27,7 +27,7 @@ fn by_socket(case: &Case<'_>) -> Option<Finding> {
     let summary =
         format!("{} has a socket for this attempt and answered its SYN with a RST{why}", case.attempt.flow.dst);
     let seen = vec![of_reset_sent(time, reset), of_reset_received(at, received)];
-    Some(Finding::failure(Cause::HandshakeRst, seen, summary, Cause::HandshakeRst.page().fix.to_owned()))
+    Some(Finding::failure(Cause::HandshakeRst, seen, summary, Cause::HandshakeRst.fix()))
 }
 
 /// A RST came and nothing on this node made it.
@@ -50,7 +50,7 @@ fn from_outside(case: &Case<'_>) -> Option<Finding> {
             "a middlebox, a user-space stack or another host sent it, or a process that the connection was redirected to (an \
              address translation: a sidecar proxy, a hostPort)"
                 .to_owned(),
-            Cause::HandshakeRst.page().fix.to_owned(),
+            Cause::HandshakeRst.fix(),
         ),
     };
     let summary = format!(

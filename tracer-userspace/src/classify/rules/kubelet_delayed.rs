@@ -34,7 +34,7 @@ fn asked_too_late(case: &Case<'_>) -> Option<Finding> {
     let seen =
         evidence("inet_sock_set_state", ended, says, json!({ "quiet_ms": ended.saturating_sub(asked) / 1_000_000 }));
     let state = of_state(ended, attempt.last.as_ref()?);
-    let fix = Cause::KubeletDelayed.page().fix.to_owned();
+    let fix = Cause::KubeletDelayed.fix();
     let found = Finding::failure(Cause::KubeletDelayed, vec![seen, state], summary, fix);
     Some(found.with_confidence(Confidence::Likely))
 }
@@ -71,7 +71,7 @@ fn unread(case: &Case<'_>) -> Option<Finding> {
     );
     let state = case.attempt.last.as_ref().map(|state| of_state(closed, state));
     let seen = arrived.into_iter().chain(state).chain([of_outcome(said)]).collect();
-    let found = Finding::failure(Cause::KubeletDelayed, seen, summary, Cause::KubeletDelayed.page().fix.to_owned());
+    let found = Finding::failure(Cause::KubeletDelayed, seen, summary, Cause::KubeletDelayed.fix());
     Some(found.with_confidence(confidence))
 }
 

@@ -127,7 +127,7 @@ fn by_base_policy(case: &Case<'_>) -> Option<Finding> {
     })?;
     let says = format!("doctor, base_policy: {}", found.observed);
     let seen = evidence("doctor", time, says.clone(), json!({ "check": found.check, "status": found.status }));
-    let fix = found.remediation.clone().unwrap_or_else(|| Cause::MissingNodePrerequisite.page().fix.to_owned());
+    let fix = found.remediation.clone().unwrap_or_else(|| Cause::MissingNodePrerequisite.fix());
     Some(Finding::failure(Cause::MissingNodePrerequisite, vec![seen], says, fix).with_confidence(Confidence::Likely))
 }
 

@@ -98,7 +98,7 @@ fn not_yet(case: &Case<'_>, mut seen: Vec<Evidence>, at: u64, netns: Netns) -> O
 }
 
 fn finding(case: &Case<'_>, seen: Vec<Evidence>, summary: String) -> Finding {
-    let fix = by_subject(case, Cause::NotListeningYet.page().fix, |who| {
+    let fix = by_subject(case, &Cause::NotListeningYet.fix(), |who| {
         format!(
             "have {who} try again until somebody listens there; a readinessProbe of that port keeps clients of its Service away until then"
         )

@@ -100,7 +100,7 @@ fn silent(case: &Case<'_>) -> Option<Finding> {
 }
 
 fn fix(case: &Case<'_>) -> String {
-    let fix = by_subject(case, Cause::SlowResponse.page().fix, |who| {
+    let fix = by_subject(case, &Cause::SlowResponse.fix(), |who| {
         format!(
             "raise the timeout of {who} above the target's real latency, give the target more CPU, or make what is asked independent of slow work"
         )

@@ -24,7 +24,7 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
         "the attempt succeeded: it connected to {dst}, sent no byte and closed; {dst} speaks TLS, so its log shows an EOF during the handshake"
     );
     let seen = vec![of_state(ended, attempt.last.as_ref()?), tls];
-    let fix = by_subject(case, Cause::TlsEofNoise.page().fix, |who| {
+    let fix = by_subject(case, &Cause::TlsEofNoise.fix(), |who| {
         format!(
             "let {who} finish a TLS handshake when it only asks whether the port is open, or filter that line from the server's log"
         )

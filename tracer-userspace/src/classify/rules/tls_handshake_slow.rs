@@ -27,7 +27,7 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
         ms(waited),
         budget(case)
     );
-    let remediation = by_subject(case, Cause::TlsHandshakeSlow.page().fix, |who| {
+    let remediation = by_subject(case, &Cause::TlsHandshakeSlow.fix(), |who| {
         format!(
             "raise the timeout of {who}, give the target CPU (TLS handshakes are its most expensive moment), look for an entropy, certificate or OCSP look-up in the handshake"
         )

@@ -51,7 +51,7 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let service = super::service_no_endpoints::dialled(case).filter(|_| lost.is_none());
     let remediation = lost.and_then(|(_, drop)| look_at(case, drop)).or_else(|| service.map(|name| by_endpoint(&name)));
     let remediation = remediation.or_else(|| missing.map(|(_, fix)| fix));
-    let remediation = remediation.unwrap_or_else(|| Cause::Unexplained.page().fix.to_owned());
+    let remediation = remediation.unwrap_or_else(|| Cause::Unexplained.fix());
     let found = Finding::failure(Cause::Unexplained, seen, summary, remediation);
     let (confidence, rests_on) = (Confidence::Possible, hooks_that_tell(attempt.flow.dst));
     Some(Finding { decided_at: ended, confidence, rests_on, ..found })

@@ -7,6 +7,7 @@ use maud::{Markup, html};
 use super::verdict;
 use super::view::{GroupView, View, colour, letter, sure};
 use super::words::{clock, count, safe};
+use crate::record::{Block, Section};
 use crate::sink::pretty::who;
 
 /// Different fixes, and culprits, that are shown of a cause.
@@ -39,7 +40,7 @@ fn card(view: &View, place: usize, group: &GroupView) -> Markup {
     let times = (clock(group.span.0, view.axis.length()), clock(group.span.1, view.axis.length()));
     html! {
         article id={"cause-" (letter(place))} .cause .(colour(place)) {
-            h2 { (chip(place)) code { (cause.name()) } " " span.title { (cause.page().title) } }
+            h2 { (chip(place)) code { (cause.name()) } " " span.title { (cause.title()) } }
             p.facts {
                 @if group.group.noise { (count(group.count, "attempt")) " that did not fail and left a misleading trace" }
                 @else { strong { (count(group.count, "failed attempt")) } }
@@ -54,10 +55,21 @@ fn card(view: &View, place: usize, group: &GroupView) -> Markup {
             (evidence(view, place))
             details {
                 summary { "What " code { (cause.name()) } " means, and what looks alike" }
-                p { (cause.page().meaning) }
-                p { strong { "Looks alike: " } (cause.page().lookalikes) }
-                p { strong { "In general: " } (cause.page().fix) }
+                @for section in [Section::Meaning, Section::Lookalikes, Section::Fix] {
+                    h3 { (section.heading()) }
+                    @for block in cause.section(section) { (shown(&block)) }
+                }
             }
+        }
+    }
+}
+
+fn shown(block: &Block) -> Markup {
+    html! {
+        @match block {
+            Block::Text(text) => p { (text) },
+            Block::Item(text) => ul { li { (text) } },
+            Block::Commands(lines) => pre { (lines.join("\n")) },
         }
     }
 }

@@ -115,7 +115,7 @@ fn reasons(view: &View) -> String {
         let times = if alone { String::new() } else { format!("{} ", number(it.count)) };
         match it.group.cause {
             Cause::Unexplained => format!("{times}unexplained"),
-            cause => format!("{times}because {}", cause.page().title),
+            cause => format!("{times}because {}", cause.title()),
         }
     });
     let others: u64 = groups.iter().skip(NAMED).map(|it| it.count).sum();

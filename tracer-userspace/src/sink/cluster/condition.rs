@@ -23,15 +23,6 @@ use crate::sources::cluster::{Failure, Pace, part};
 /// Its type.
 const TYPE: &str = "TracerNodeFault";
 
-/// Causes that are a state of the node, whichever pod showed it.
-const OF_NODE: [Cause; 5] = [
-    Cause::LoopbackDown,
-    Cause::ConntrackTableFull,
-    Cause::EphemeralPortsExhausted,
-    Cause::NodeportEphemeralCollision,
-    Cause::MissingNodePrerequisite,
-];
-
 /// Something of the node that was seen.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Sighting {
@@ -54,7 +45,7 @@ fn of_verdict(verdict: &VerdictBody) -> Option<Sighting> {
     let verdict = &verdict.verdict;
     let is_fault = verdict.outcome == Outcome::Failure && verdict.confidence >= Confidence::Likely;
     let says = || format!("{}: {}", verdict.cause.name(), verdict.summary);
-    (is_fault && OF_NODE.contains(&verdict.cause)).then(|| Sighting::Fault(verdict.cause, says()))
+    (is_fault && verdict.cause.is_of_node()).then(|| Sighting::Fault(verdict.cause, says()))
 }
 
 fn of_finding(finding: &FindingBody) -> Sighting {
