@@ -41,7 +41,7 @@ mod tests {
 
     fn port(port: u16, addrs: &[&str]) -> NodePort {
         let addrs = addrs.iter().map(|ip| ip.parse().expect("an address")).collect();
-        NodePort { port, addrs, service: None, backends: Vec::new() }
+        NodePort { port, addrs, ..NodePort::default() }
     }
 
     #[test]

@@ -7,7 +7,7 @@ use super::port_range::{NODE_PORTS, PortRange};
 use super::reserved::{for_node_ports, of_ipvs, reserve};
 use super::view::View;
 use super::{Check, Draft, listener_overlap};
-use crate::event::{NodePorts, ProxyMode};
+use crate::event::{NodePort, NodePorts, ProxyMode};
 
 /// The check.
 pub(super) const CHECK: Check = Check {
@@ -22,7 +22,7 @@ fn check(view: &View) -> Finding {
         Err(unread) => return draft().unknown(unread),
     };
     let live = view.node_ports();
-    let hit = live.as_ref().is_ok_and(|live| !of_ipvs(live, |port| range.prefers(port)).is_empty());
+    let hit = live.as_ref().is_ok_and(|live| !of_ipvs(live, |port| is_taken(&range, port)).is_empty());
     let rate = if hit { view.growth(active_opens).ok() } else { None };
     let lacking = for_node_ports(&range, live.as_ref().map(Vec::as_slice).map_err(drop));
     // Whose check gives a command for the same setting.
@@ -58,12 +58,16 @@ fn judge(range: &PortRange, live: Result<Vec<NodePorts>, Unread>, rate: Option<(
     };
     let all: BTreeSet<u16> = live.iter().flat_map(|table| &table.ports).map(|port| port.port).collect();
     let draft = draft.with("live_node_ports", all.len());
-    let (hit, others) = (of_ipvs(&live, |port| range.prefers(port)), of_ipvs(&live, |port| range.holds(port)));
+    let hit = of_ipvs(&live, |port| is_taken(range, port));
+    let others = of_ipvs(&live, |port| range.holds(port.port) && !port.listened);
+    let listened = of_ipvs(&live, |port| range.holds(port.port) && port.listened);
     let is_ipvs = live.iter().any(|table| table.mode == ProxyMode::Ipvs);
     if !hit.is_empty() {
         colliding(draft, range, &hit, rate, fix)
     } else if !others.is_empty() {
         other_parity(draft, range, &others, fix)
+    } else if !listened.is_empty() {
+        only_listened(draft, range, &listened, fix)
     } else if overlap > 0 && (is_ipvs || live.is_empty()) {
         let seen = if is_ipvs {
             "no live NodePort of IPVS is among them yet"
@@ -74,6 +78,21 @@ fn judge(range: &PortRange, live: Result<Vec<NodePorts>, Unread>, rate: Option<(
     } else {
         harmless(draft, range, &all)
     }
+}
+
+/// connect() may take it while other ports are free.
+fn is_taken(range: &PortRange, port: &NodePort) -> bool {
+    range.prefers(port.port) && !port.listened
+}
+
+/// On every NodePort of IPVS in the range a process listens: kube-proxy before 1.24.
+fn only_listened(draft: Draft, range: &PortRange, ports: &BTreeSet<u16>, fix: Fix) -> Finding {
+    let observed = format!(
+        "{} live NodePorts of IPVS in {range}, each held by a listening socket, so that connect() passes over it: \
+         kube-proxy does that before 1.24 only (kubernetes#108496)",
+        ports.len()
+    );
+    draft.warn(observed, fix)
 }
 
 /// The tables could not be read: what the range alone says.
@@ -159,7 +178,7 @@ mod tests {
     use super::super::testing::Tree;
     use super::*;
     use crate::doctor::Status;
-    use crate::event::{Netns, NodePort};
+    use crate::event::Netns;
 
     /// With the fix that the check gives where no known daemon listens.
     fn judge(range: &PortRange, live: Result<Vec<NodePorts>, Unread>, rate: Option<(u64, f64)>) -> Finding {
@@ -172,7 +191,7 @@ mod tests {
     }
 
     fn table(mode: ProxyMode, ports: &[u16]) -> Vec<NodePorts> {
-        let port = |port: &u16| NodePort { port: *port, addrs: Vec::new(), service: None, backends: Vec::new() };
+        let port = |port: &u16| NodePort { port: *port, ..NodePort::default() };
         vec![NodePorts { netns: Netns(1), mode, ports: ports.iter().map(port).collect(), without_backend: Vec::new() }]
     }
 
@@ -201,6 +220,19 @@ mod tests {
     fn the_other_parity_is_a_warning() {
         let finding = judge(&range(&[(30000, 32767)]), Ok(table(ProxyMode::Ipvs, &[36705])), None);
         assert_eq!(finding.status, Status::Warn);
+    }
+
+    /// kube-proxy 1.20 keeps a socket open on each NodePort: 246 attempts among thirty of them had no collision.
+    #[test]
+    fn a_port_that_somebody_listens_on_is_no_collision() {
+        let mut live = table(ProxyMode::Ipvs, &[36704, 36706]);
+        live[0].ports[0].listened = true;
+        let one = judge(&range(&[]), Ok(live.clone()), None);
+        assert!(one.observed.starts_with("1 live NodePorts of IPVS (36706) among"), "{}", one.observed);
+        live[0].ports[1].listened = true;
+        let none = judge(&range(&[]), Ok(live), None);
+        assert_eq!(none.status, Status::Warn);
+        assert!(none.observed.starts_with("2 live NodePorts of IPVS in 1024-65000, each held by"), "{}", none.observed);
     }
 
     #[test]

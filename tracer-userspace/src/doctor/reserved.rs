@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use super::finding::Fix;
 use super::port_range::{NODE_PORTS, PortRange};
 use super::view::View;
-use crate::event::{NodePorts, ProxyMode};
+use crate::event::{NodePort, NodePorts, ProxyMode};
 
 /// What is wanted for the sake of NodePorts.
 pub(super) fn wanted_by_node_ports(view: &View, range: &PortRange) -> Vec<(u16, u16)> {
@@ -16,7 +16,7 @@ pub(super) fn wanted_by_node_ports(view: &View, range: &PortRange) -> Vec<(u16, 
 /// The default range and the live NodePorts of IPVS, where connect() takes any that it must not.
 pub(super) fn for_node_ports(range: &PortRange, live: Result<&[NodePorts], ()>) -> Vec<(u16, u16)> {
     let live = live.unwrap_or_default();
-    let ports = of_ipvs(live, |port| range.holds(port));
+    let ports = of_ipvs(live, |port| range.holds(port.port));
     let may_come = live.is_empty() || live.iter().any(|table| table.mode == ProxyMode::Ipvs);
     if ports.is_empty() && !(may_come && range.overlap(NODE_PORTS) > 0) {
         return Vec::new();
@@ -30,7 +30,7 @@ pub(super) fn reserve(range: &PortRange, ports: &[(u16, u16)]) -> Fix {
 }
 
 /// Those NodePorts of IPVS.
-pub(super) fn of_ipvs(live: &[NodePorts], wanted: impl Fn(u16) -> bool) -> BTreeSet<u16> {
+pub(super) fn of_ipvs(live: &[NodePorts], wanted: impl Fn(&NodePort) -> bool) -> BTreeSet<u16> {
     let tables = live.iter().filter(|table| table.mode == ProxyMode::Ipvs);
-    tables.flat_map(|table| &table.ports).map(|port| port.port).filter(|port| wanted(*port)).collect()
+    tables.flat_map(|table| &table.ports).filter(|port| wanted(port)).map(|port| port.port).collect()
 }

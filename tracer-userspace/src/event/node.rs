@@ -171,7 +171,7 @@ pub struct NodePorts {
 }
 
 /// One NodePort.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodePort {
     /// The port.
     pub port: u16,
@@ -184,6 +184,9 @@ pub struct NodePort {
     /// Backends (IPVS); empty: none, or the table does not carry them.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub backends: Vec<SocketAddr>,
+    /// A process listens on it, as kube-proxy does before kubernetes#108496: connect() passes over the port.
+    #[serde(skip_serializing_if = "std::ops::Not::not", default)]
+    pub listened: bool,
 }
 
 /// Settings of the node that verdicts quote.

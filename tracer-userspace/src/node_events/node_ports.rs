@@ -77,9 +77,8 @@ mod tests {
     fn table(netns: u32, ports: &[(u16, Option<&str>)]) -> NodePorts {
         let port = |(port, service): &(u16, Option<&str>)| NodePort {
             port: *port,
-            addrs: Vec::new(),
             service: service.map(Into::into),
-            backends: Vec::new(),
+            ..NodePort::default()
         };
         NodePorts {
             netns: Netns(netns),

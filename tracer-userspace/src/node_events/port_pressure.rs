@@ -76,7 +76,7 @@ fn is_usable(port: u16, settings: &NodeSettings) -> bool {
 
 fn usable_node_ports(node: &Node) -> Option<u32> {
     let table = node.node_ports(ProxyMode::Ipvs)?;
-    let ports: BTreeSet<u16> = table.ports.iter().map(|port| port.port).collect();
+    let ports: BTreeSet<u16> = table.ports.iter().filter(|port| !port.listened).map(|port| port.port).collect();
     Some(ports.into_iter().filter(|port| is_usable(*port, &node.settings)).count() as u32)
 }
 
@@ -168,7 +168,7 @@ mod tests {
         let mut node = Node::default();
         node.settings.local_port_range = Some((1024, 65000));
         node.settings.reserved_ports = reserved;
-        let port = |port| NodePort { port, addrs: Vec::new(), service: None, backends: Vec::new() };
+        let port = |port| NodePort { port, ..NodePort::default() };
         let ports = NodePorts {
             netns: Netns(1),
             mode: ProxyMode::Ipvs,
@@ -195,6 +195,16 @@ mod tests {
             body.summary,
             "ephemeral ports, 60 s: node-cache (pid 812): 60 connects (1/s) to 1 destination, 60 of them to its own address, 60 left in TIME_WAIT; 849 sockets in TIME_WAIT, 31989 ports for each destination, 1 of which are live NodePorts: the next connect takes one in 1 of 31989 cases"
         );
+    }
+
+    /// kube-proxy before kubernetes#108496 keeps a socket open on each NodePort.
+    #[test]
+    fn a_node_port_that_somebody_listens_on_is_not_taken() {
+        let mut node = node(Vec::new());
+        let port = NodePort { port: 36704, listened: true, ..NodePort::default() };
+        let ports = NodePorts { netns: Netns(1), mode: ProxyMode::Ipvs, ports: vec![port], without_backend: Vec::new() };
+        node.see(&Observation { time_boot_ns: 2, fact: Fact::NodePorts(ports) });
+        assert_eq!(told_of(&node).ports.expect("ports").node_ports_in_range, Some(0));
     }
 
     #[test]

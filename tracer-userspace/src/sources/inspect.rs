@@ -1,6 +1,6 @@
 //! The state of a target that does not answer: its namespace, links, listeners, and what the node knows of it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::fs;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
@@ -160,6 +160,15 @@ fn listeners(target: SocketAddr, count: bool) -> io::Result<Vec<ListenerState>> 
     diag(libc::AF_INET, LISTEN, port, |message| all.add(parse_listener(message, v4)))?;
     diag(libc::AF_INET6, LISTEN, port, |message| all.add(parse_listener(message, v6)))?;
     Ok(all.listeners())
+}
+
+/// Ports of the calling thread's namespace on which a process listens.
+pub(super) fn listening_ports() -> io::Result<HashSet<u16>> {
+    let mut ports = HashSet::new();
+    let mut add = |message: &[u8]| ports.extend(field(message, DIAG_ID).map(u16::from_be_bytes));
+    diag(libc::AF_INET, LISTEN, 0, &mut add)?;
+    diag(libc::AF_INET6, LISTEN, 0, &mut add)?;
+    Ok(ports)
 }
 
 /// Of more listeners than are kept (SO_REUSEPORT) those that a SYN to the target may meet, and the fullest of them.

@@ -340,7 +340,7 @@ mod tests {
             ready_endpoints: None,
             not_ready_endpoints: Vec::new(),
         };
-        let port = |port| NodePort { port, addrs: Vec::new(), service: None, backends: Vec::new() };
+        let port = |port| NodePort { port, ..NodePort::default() };
         let table = NodePorts {
             netns: Netns(1),
             mode: ProxyMode::Ipvs,

@@ -92,7 +92,7 @@ mod tests {
     #[test]
     fn a_table_that_had_no_node_ports_is_told_as_empty_first() {
         let sent = |last: &[Fact]| Sent::new(last.to_vec(), mpsc::channel(1).0);
-        let port = NodePort { port: 30080, addrs: Vec::new(), service: None, backends: Vec::new() };
+        let port = NodePort { port: 30080, ..NodePort::default() };
         let table = |ports| {
             Fact::NodePorts(NodePorts {
                 netns: Netns(7),

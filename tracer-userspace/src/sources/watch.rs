@@ -1,4 +1,5 @@
-//! Keeps the facts fresh: files when they change, links as they change, the rest every ten seconds and on request.
+//! Keeps the facts fresh: files when they change, links as they change, settings every second, the rest every ten seconds and on
+//! request.
 //!
 //! A thread of its own does the reading, so that nothing here ever holds up the event stream. It sleeps in
 //! `poll(2)` on the node's link changes and on a pipe; the pipe's end is the sign to stop.
@@ -22,7 +23,9 @@ use super::kubelet_api::KubeletApi;
 use super::links::{self, LinkWatch, LinksChanged};
 use super::pace::Pace;
 use super::sent::{Closed, Sent};
-use super::{Listed, NodeNetns, Snapshot, SourceConfig, enter, name_node_ports, pods_fact, read_node, services_fact};
+use super::{
+    Listed, NodeNetns, Snapshot, SourceConfig, enter, name_node_ports, pods_fact, read_node, services_fact, settings,
+};
 use crate::clock::thread_cpu_ns;
 use crate::event::{Fact, ListFile, ListTrouble, Netns, Pod};
 
@@ -159,6 +162,7 @@ impl Watcher {
         if Instant::now() >= self.files_due {
             self.files_due = Instant::now() + FILES_EVERY;
             self.read_files()?;
+            self.read_settings()?;
         }
         self.read_cluster()?;
         self.read_kubelet()?;
@@ -281,6 +285,15 @@ impl Watcher {
             self.send_services()?;
         }
         Ok(())
+    }
+
+    /// No event tells that a setting was changed, and a verdict quotes it.
+    fn read_settings(&mut self) -> Result<(), Closed> {
+        match self.node.as_ref().map(settings::read) {
+            Some(Ok(settings)) => self.sent.send(Fact::NodeSettings(settings)),
+            // The process through which it is read ended: the next reading of the node finds another.
+            _ => Ok(()),
+        }
     }
 
     /// What a file gave, if it was read; that it cannot be read is told, and that it can be again.

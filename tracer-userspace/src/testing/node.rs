@@ -55,8 +55,8 @@ impl Stream {
 
     pub(crate) fn node_port(&mut self, mode: ProxyMode, port: u16, backends: &[&str]) -> &mut Self {
         let backends = backends.iter().map(|b| addr(b)).collect();
-        let port =
-            NodePort { port, addrs: vec![self.flow.src.ip()], service: Some("kube-system/dashboard".into()), backends };
+        let (addrs, service) = (vec![self.flow.src.ip()], Some("kube-system/dashboard".into()));
+        let port = NodePort { port, addrs, service, backends, listened: false };
         self.push(Fact::NodePorts(NodePorts { netns: NODE, mode, ports: vec![port], without_backend: Vec::new() }))
     }
 

@@ -8,11 +8,12 @@ use std::net::SocketAddr;
 
 use serde_json::json;
 
-use super::super::evidence::{evidence, is_netfilter, of_drop, of_ipvs, of_reset_sent};
+use super::super::blame::Blame;
+use super::super::evidence::{evidence, is_netfilter, netfilter_hook, of_drop, of_ipvs, of_reset_sent};
 use super::super::netfilter::stopped;
 use super::{Case, Cause, Finding, dialler, enter, in_handshake};
 use crate::event::port_ranges::{NODE_PORTS, merged};
-use crate::event::{NodePort, TcpState, Via};
+use crate::event::{NodePort, PacketDrop, TcpState, Via};
 use crate::plural::counted;
 use crate::record::{Confidence, Evidence};
 
@@ -34,7 +35,7 @@ fn taken(case: &Case<'_>, port: Option<&NodePort>) -> Option<Finding> {
     let back = case.attempt.flow.reversed();
     let (time, ipvs) =
         case.attempt.ipvs().find(|(_, i)| i.flags.is_syn_ack() && i.flow == back && i.via != Via::Destination)?;
-    Some(finding(case, port, vec![of_ipvs(time, ipvs)]))
+    Some(finding(case, port, &sent_to(port), vec![of_ipvs(time, ipvs)]))
 }
 
 /// A backend of that very NodePort answered the target's SYN-ACK with a RST from its listener: only IPVS can have brought it there.
@@ -45,17 +46,25 @@ fn backend_reset(case: &Case<'_>, port: &NodePort) -> Option<Finding> {
             && port.backends.contains(&r.flow.src)
             && (r.no_socket || r.state == Some(TcpState::Listen))
     })?;
-    Some(finding(case, Some(port), vec![of_reset_sent(time, reset)]).with_confidence(Confidence::Likely))
+    let seen = vec![of_reset_sent(time, reset)];
+    Some(finding(case, Some(port), &sent_to(Some(port)), seen).with_confidence(Confidence::Likely))
 }
 
-/// Netfilter freed the SYN-ACK and the NodePort has no backend: what IPVS does then.
+/// IPVS freed the SYN-ACK in netfilter's name: the NodePort has no backend and no hook tells of that, or all rules were read and
+/// none of them can have done it.
 fn dropped(case: &Case<'_>, port: &NodePort) -> Option<Finding> {
     // Before that it is not known whether a rule did it.
-    if !case.settled || !port.backends.is_empty() || case.node.missing_of(&["ip_vs_leave"]).is_empty() {
+    if !case.settled {
         return None;
     }
+    let blame = stopped(case).and_then(|it| it.blame.as_ref());
     // A rule that fits is nearer.
-    if stopped(case).and_then(|it| it.blame.as_ref()).is_some_and(|blame| !blame.rules.is_empty()) {
+    if blame.is_some_and(|blame| !blame.rules.is_empty()) {
+        return None;
+    }
+    let without_hook = port.backends.is_empty() && !case.node.missing_of(&["ip_vs_leave"]).is_empty();
+    let by_no_rule = blame.is_some_and(Blame::is_nobody);
+    if !without_hook && !by_no_rule {
         return None;
     }
     let back = case.attempt.flow.reversed();
@@ -63,9 +72,23 @@ fn dropped(case: &Case<'_>, port: &NodePort) -> Option<Finding> {
         .attempt
         .drops()
         .find(|(_, d)| d.flags.is_syn_ack() && d.flow == back && d.netns == case.attempt.netns && is_netfilter(d))?;
-    let found = finding(case, Some(port), vec![of_drop(time, drop)]).with_confidence(Confidence::Likely);
+    if !without_hook && !is_at_ipvs(drop) {
+        return None;
+    }
+    let fate = if port.backends.is_empty() { sent_to(Some(port)) } else { GONE.to_owned() };
+    let found = finding(case, Some(port), &fate, vec![of_drop(time, drop)]).with_confidence(Confidence::Likely);
     let waits_for = drop.netns.map(|netns| (netns, time));
-    Some(Finding { rests_on: &["ip_vs_leave"], waits_for, ..found })
+    let rests_on: &[&str] = if without_hook { &["ip_vs_leave"] } else { &[] };
+    Some(Finding { rests_on, waits_for, ..found })
+}
+
+/// `ip_vs_in_hook` drops what belongs to a connection that it knows, where its backend is gone or it has an entry of its own in
+/// connection tracking (`ip_vs_conn_uses_old_conntrack`).
+const GONE: &str = "dropped it, as it does when it knows that connection from before and its backend is gone";
+
+/// The hooks at which IPVS takes requests (`ip_vs_ops4`), where the stack tells the hook.
+fn is_at_ipvs(drop: &PacketDrop) -> bool {
+    matches!(netfilter_hook(drop), None | Some("INPUT" | "OUTPUT"))
 }
 
 /// Nothing but the table: the handshake had no answer and nothing else was seen of it.
@@ -78,7 +101,7 @@ fn unanswered(case: &Case<'_>, port: &NodePort) -> Option<Finding> {
     if !case.settled || !silent || case.node.missing_of(hooks).is_empty() {
         return None;
     }
-    let found = finding(case, Some(port), Vec::new());
+    let found = finding(case, Some(port), &sent_to(Some(port)), Vec::new());
     Some(Finding { decided_at: ended, rests_on: hooks, ..found.with_confidence(Confidence::Possible) })
 }
 
@@ -87,7 +110,8 @@ const fn ipvs_hooks(dst: SocketAddr) -> &'static [&'static str] {
     if dst.is_ipv4() { &["ip_vs_nat_xmit", "ip_vs_leave"] } else { &["ip_vs_nat_xmit_v6", "ip_vs_leave"] }
 }
 
-fn finding(case: &Case<'_>, port: Option<&NodePort>, mut seen: Vec<Evidence>) -> Finding {
+/// `fate`: what IPVS did with the SYN-ACK.
+fn finding(case: &Case<'_>, port: Option<&NodePort>, fate: &str, mut seen: Vec<Evidence>) -> Finding {
     let src = case.attempt.flow.src;
     let decided_at = seen.iter().map(|e| e.time_boot_ns).max();
     seen.extend(port.map(|p| table_entry(case, p, decided_at.unwrap_or(case.attempt.started))));
@@ -98,10 +122,9 @@ fn finding(case: &Case<'_>, port: Option<&NodePort>, mut seen: Vec<Evidence>) ->
         .map(|s| format!(" of Service {s}"))
         .unwrap_or_default();
     let summary = format!(
-        "source port {} of this attempt to {} is the NodePort{service}; IPVS took the target's SYN-ACK for it and sent it to {}; {} keeps retransmitting its SYN{}",
+        "source port {} of this attempt to {} is the NodePort{service}; IPVS took the target's SYN-ACK for it and {fate}; {} keeps retransmitting its SYN{}",
         src.port(),
         case.attempt.flow.dst,
-        backends(port),
         dialler(case.attempt),
         overlap(case)
     );
@@ -109,14 +132,14 @@ fn finding(case: &Case<'_>, port: Option<&NodePort>, mut seen: Vec<Evidence>) ->
     Finding { decided_at: decided_at.unwrap_or(found.decided_at), ..found }.until_answered()
 }
 
-fn backends(port: Option<&NodePort>) -> String {
+fn sent_to(port: Option<&NodePort>) -> String {
     match port {
-        Some(p) if p.backends.is_empty() => "no backend (the Service has none)".to_owned(),
+        Some(p) if p.backends.is_empty() => "sent it to no backend (the Service has none)".to_owned(),
         Some(p) => format!(
-            "a backend of it ({})",
+            "sent it to a backend of it ({})",
             p.backends.iter().take(3).map(ToString::to_string).collect::<Vec<_>>().join(", ")
         ),
-        None => "a backend of it".to_owned(),
+        None => "sent it to a backend of it".to_owned(),
     }
 }
 
@@ -141,7 +164,8 @@ fn overlap(case: &Case<'_>) -> String {
     let reserved = |p: u16| case.node.settings.reserved_ports.iter().any(|&(a, b)| (a..=b).contains(&p));
     // connect() takes only ports of the parity of the lower bound (net/ipv4/inet_hashtables.c, __inet_hash_connect).
     let usable = |p: u16| (low..=high).contains(&p) && p % 2 == low % 2 && !reserved(p);
-    let mut ports: Vec<u16> = case.node.all_node_ports().map(|(_, p)| p.port).filter(|&p| usable(p)).collect();
+    let live = case.node.all_node_ports().filter(|(_, p)| !p.listened && usable(p.port));
+    let mut ports: Vec<u16> = live.map(|(_, p)| p.port).collect();
     ports.sort_unstable();
     ports.dedup();
     let all = (low..=high).filter(|&p| usable(p)).count().max(1);
@@ -207,7 +231,7 @@ fn reserved<'a>(case: &Case<'a>) -> Option<&'a [(u16, u16)]> {
 #[cfg(test)]
 mod tests {
     use crate::event::{
-        Fact, Flow, IpvsOp, ListenerState, NodeSettings, ProxyMode, RuleVerdict, Service, ServicePort, Services,
+        Fact, Flow, IpvsOp, ListenerState, NodePort, NodeSettings, ProxyMode, RuleVerdict, Service, ServicePort, Services,
         TcpState, Via,
     };
     use crate::record::Confidence;
@@ -269,6 +293,41 @@ mod tests {
         };
         assert_eq!(told(vec![rule("INPUT", RuleVerdict::Drop)]), "firewall_drop");
         assert_eq!(told(vec![]), "nodeport_ephemeral_collision");
+    }
+
+    /// A Service lost its backends after an earlier collision of the same ports: `ip_vs_in_hook` drops, and not by `ip_vs_leave`.
+    #[test]
+    fn what_no_rule_can_have_dropped_was_dropped_by_ipvs() {
+        let told = |rules, place: &str, node_port| {
+            let mut stream = Stream::new();
+            stream.links(true, &["10.88.0.1"]).node_port(ProxyMode::Ipvs, node_port, &["10.88.0.9:80"]).connect();
+            stream.drop_with(SYN_ACK, NODE, |drop| {
+                (drop.reason, drop.stack) = (Some("NETFILTER_DROP".into()), vec![place.into()]);
+            });
+            stream.push(firewall(NODE, rules)).wait_ms(5).push(Fact::Tick);
+            stream.gives_up().verdicts().pop().expect("a verdict").verdict
+        };
+        let gone = told(vec![], "ip_local_deliver", 40000);
+        assert_eq!((gone.cause.name(), gone.confidence), ("nodeport_ephemeral_collision", Confidence::Likely));
+        assert!(gone.summary.contains("for it and dropped it, as it does"), "{}", gone.summary);
+        assert_eq!(told(vec![rule("INPUT", RuleVerdict::Drop)], "ip_local_deliver", 40000).cause.name(), "firewall_drop");
+        assert_eq!(told(vec![], "ip_forward", 40000).cause.name(), "firewall_drop", "IPVS takes no requests there");
+        assert_eq!(told(vec![], "ip_local_deliver", 40002).cause.name(), "firewall_drop", "no NodePort");
+    }
+
+    #[test]
+    fn the_odds_leave_out_ports_that_somebody_listens_on() {
+        let odds = |listened| {
+            let mut stream = Stream::new();
+            let range = NodeSettings { local_port_range: Some((40000, 40019)), ..NodeSettings::default() };
+            stream.push(Fact::NodeSettings(range)).node_port(ProxyMode::Ipvs, 40000, &["10.88.0.9:80"]);
+            if let Some(Fact::NodePorts(table)) = stream.observations.last_mut().map(|it| &mut it.fact) {
+                table.ports.push(NodePort { port: 40002, listened, ..NodePort::default() });
+            }
+            stream.connect().ipvs(SYN_ACK, IpvsOp::Translate).verdicts().remove(0).verdict.summary
+        };
+        assert!(odds(false).ends_with("holds 2 live NodePorts that connect() can pick: 20.00 % of connects"));
+        assert!(odds(true).ends_with("holds 1 live NodePort that connect() can pick: 10.00 % of connects"));
     }
 
     /// The table alone says what could be; the queue of the listener was seen.

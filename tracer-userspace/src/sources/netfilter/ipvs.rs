@@ -87,7 +87,7 @@ fn virtual_service(line: &str) -> Option<SocketAddr> {
 }
 
 fn to_node_port((port, service): (u16, Virtual)) -> NodePort {
-    NodePort { port, addrs: service.addrs, service: None, backends: service.backends }
+    NodePort { port, addrs: service.addrs, backends: service.backends, ..NodePort::default() }
 }
 
 fn holders(links: &[Link]) -> HashMap<IpAddr, Holder> {

@@ -19,6 +19,7 @@ use std::net::SocketAddr;
 pub use firewall::survey::{Survey, SurveyChain, SurveyTable, survey};
 
 use super::enter::NetnsError;
+use super::inspect::listening_ports;
 use super::links::Link;
 use super::procfs::NodeNetns;
 use crate::error::os_message;
@@ -74,7 +75,7 @@ pub fn read(node: &NodeNetns, links: &[Link]) -> (Vec<NodePorts>, Vec<NetfilterE
         Ok((ports, without_backend)) => found.push(NodePorts { netns: node.netns, mode, ports, without_backend }),
         Err(error) => problems.push(error),
     };
-    add(ProxyMode::Ipvs, ipvs::read(node, links));
+    add(ProxyMode::Ipvs, ipvs::read(node, links).map(|found| note_listened(found, node)));
     match node.enter(|| (nft::read(), iptables::read(), legacy::read())) {
         Ok((nft, iptables, legacy)) => {
             add(ProxyMode::Nftables, nft.map(to_ports));
@@ -85,6 +86,16 @@ pub fn read(node: &NodeNetns, links: &[Link]) -> (Vec<NodePorts>, Vec<NetfilterE
         Err(error) => add(ProxyMode::Nftables, Err(error.into())),
     }
     (found, problems)
+}
+
+/// connect() takes no port on which a process listens, on whichever address (`__inet_hash_connect`). Where that cannot be read,
+/// each port counts as free.
+fn note_listened((mut ports, without_backend): Ports, node: &NodeNetns) -> Ports {
+    if !ports.is_empty() {
+        let listened = node.enter(listening_ports).ok().and_then(Result::ok).unwrap_or_default();
+        ports.iter_mut().for_each(|port| port.listened = listened.contains(&port.port));
+    }
+    (ports, without_backend)
 }
 
 /// kube-proxy uses one backend of iptables; a node where it changed may have the rests of the other. What one of them has
@@ -101,7 +112,7 @@ fn both(nft: Result<Named, NetfilterError>, legacy: Result<Named, NetfilterError
 }
 
 fn to_ports(named: Named) -> Ports {
-    let port = |(port, service)| NodePort { port, addrs: Vec::new(), service, backends: Vec::new() };
+    let port = |(port, service)| NodePort { port, service, ..NodePort::default() };
     (named.into_iter().map(port).collect(), Vec::new())
 }
 
