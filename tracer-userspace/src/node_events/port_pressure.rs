@@ -202,7 +202,8 @@ mod tests {
     fn a_node_port_that_somebody_listens_on_is_not_taken() {
         let mut node = node(Vec::new());
         let port = NodePort { port: 36704, listened: true, ..NodePort::default() };
-        let ports = NodePorts { netns: Netns(1), mode: ProxyMode::Ipvs, ports: vec![port], without_backend: Vec::new() };
+        let ports =
+            NodePorts { netns: Netns(1), mode: ProxyMode::Ipvs, ports: vec![port], without_backend: Vec::new() };
         node.see(&Observation { time_boot_ns: 2, fact: Fact::NodePorts(ports) });
         assert_eq!(told_of(&node).ports.expect("ports").node_ports_in_range, Some(0));
     }

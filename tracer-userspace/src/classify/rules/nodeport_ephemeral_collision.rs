@@ -231,8 +231,8 @@ fn reserved<'a>(case: &Case<'a>) -> Option<&'a [(u16, u16)]> {
 #[cfg(test)]
 mod tests {
     use crate::event::{
-        Fact, Flow, IpvsOp, ListenerState, NodePort, NodeSettings, ProxyMode, RuleVerdict, Service, ServicePort, Services,
-        TcpState, Via,
+        Fact, Flow, IpvsOp, ListenerState, NodePort, NodeSettings, ProxyMode, RuleVerdict, Service, ServicePort,
+        Services, TcpState, Via,
     };
     use crate::record::Confidence;
     use crate::testing::{NODE, SYN, SYN_ACK, Stream, firewall, rule};
@@ -310,7 +310,10 @@ mod tests {
         let gone = told(vec![], "ip_local_deliver", 40000);
         assert_eq!((gone.cause.name(), gone.confidence), ("nodeport_ephemeral_collision", Confidence::Likely));
         assert!(gone.summary.contains("for it and dropped it, as it does"), "{}", gone.summary);
-        assert_eq!(told(vec![rule("INPUT", RuleVerdict::Drop)], "ip_local_deliver", 40000).cause.name(), "firewall_drop");
+        assert_eq!(
+            told(vec![rule("INPUT", RuleVerdict::Drop)], "ip_local_deliver", 40000).cause.name(),
+            "firewall_drop"
+        );
         assert_eq!(told(vec![], "ip_forward", 40000).cause.name(), "firewall_drop", "IPVS takes no requests there");
         assert_eq!(told(vec![], "ip_local_deliver", 40002).cause.name(), "firewall_drop", "no NodePort");
     }
