@@ -215,6 +215,7 @@ fn k8s(pod: &Pod, container: Option<&Container>) -> Option<K8s> {
         pod_name: pod.name.clone(),
         pod_uid: pod.uid.clone(),
         container_name: container.or_else(only).and_then(|c| c.name.clone()),
+        workload: pod.workload.clone(),
     };
     (k8s != K8s::default()).then_some(k8s)
 }

@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-pub use crate::event::{FindingBody, Status};
+pub use crate::event::{FindingBody, Status, Workload};
 pub use cause::{Cause, Scope, Severity, Stage, Trait};
 pub use names::{Culprit, Endpoint, K8s, NetnsRef, Probe, Process};
 pub use node::{LinkRef, NodeBody, NodePortRef, NodePortsBody, PortUserBody, PortsBody};

@@ -296,6 +296,7 @@ pub(super) fn k8s(named: &PodRef, container: Option<&String>, node: &Node) -> K8
         pod_name: or_known(&named.name, |it| &it.name),
         pod_uid: or_known(&named.uid, |it| &it.uid),
         container_name: container.cloned(),
+        workload: known.and_then(|pod| pod.workload.clone()),
     }
 }
 

@@ -44,7 +44,8 @@ impl Answer {
             outcome: verdict.outcome,
             confidence: verdict.confidence,
             culprit: body.culprit.clone(),
-            k8s: body.k8s.clone(),
+            // What made the pod comes with the list of pods and changes nobody's identity.
+            k8s: body.k8s.clone().map(|k8s| K8s { workload: None, ..k8s }),
         }
     }
 }

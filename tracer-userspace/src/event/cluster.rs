@@ -39,6 +39,9 @@ pub struct Pod {
     /// Addresses.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub addrs: Vec<IpAddr>,
+    /// What made it; absent for a pod of its own or a static pod.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub workload: Option<Workload>,
     /// Its network namespace, if a process of it was found.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub netns: Option<Netns>,
@@ -51,6 +54,15 @@ pub struct Pod {
     /// Containers.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub containers: Vec<Container>,
+}
+
+/// The object whose template a pod was made from.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+pub struct Workload {
+    /// As the API has it: `Deployment`, `DaemonSet`, `StatefulSet`, `Job`.
+    pub kind: String,
+    /// Its name, in the pod's namespace.
+    pub name: String,
 }
 
 impl Pod {

@@ -19,7 +19,7 @@ mod runs;
 pub(crate) use cluster::full_name;
 pub use cluster::{
     Container, ExecSpec, Handler, HookType, LifecycleHook, Pod, Pods, ProbeProtocol, ProbeSpec, ProbeType, Service,
-    ServicePort, Services,
+    ServicePort, Services, Workload,
 };
 pub use conn::{
     Actor, Answer, AnswerKind, ConnId, Connect, ConnectFailed, Flow, Listen, ListenQueue, QueueFull, ResetReceived,

@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::event::{Ancestor, Handler, LifecycleHook, Netns, ProbeSpec, ProbeType, full_name};
+use crate::event::{Ancestor, Handler, LifecycleHook, Netns, ProbeSpec, ProbeType, Workload, full_name};
 
 /// A probe as it is known.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -90,6 +90,9 @@ pub struct K8s {
     /// Container name.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub container_name: Option<String>,
+    /// What made the pod; absent for a pod of its own, and where the pod's owners are not known.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub workload: Option<Workload>,
 }
 
 impl K8s {

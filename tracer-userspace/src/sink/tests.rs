@@ -54,6 +54,7 @@ pub(crate) fn k8s() -> K8s {
         pod_name: Some("cart".into()),
         pod_uid: None,
         container_name: Some("web".into()),
+        workload: None,
     }
 }
 

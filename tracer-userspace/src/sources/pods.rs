@@ -107,6 +107,7 @@ fn named_pod(uid: String, group: &Group, node: &NodeNetns, names: &LogNames, lef
         name,
         uid: Some(uid),
         kubelet_uid: None,
+        workload: None,
         addrs,
         netns: at.map(|(netns, _)| netns),
         host_network,

@@ -32,7 +32,9 @@ objects! {
         deletion_timestamp: Option<String>,
         labels: BTreeMap<String, String>,
         annotations: Annotations,
+        owner_references: Vec<OwnerReference>,
     }
+    OwnerReference { kind: String, name: String, controller: bool, }
     Annotations { #[serde(rename = "kubernetes.io/config.mirror")] mirror: Option<String>, }
 
     Pod { metadata: Metadata, spec: PodSpec, status: PodStatus, }

@@ -11,7 +11,7 @@ use super::api::{self, PodStatus, Port, Probe};
 use super::runs::{container_id, runs_of};
 use super::{Document, FileError, Source, Taken};
 use crate::clock;
-use crate::event::{Container, ExecSpec, Handler, HookType, LifecycleHook, Pod, ProbeProtocol, ProbeSpec, ProbeType};
+use crate::event::{Container, ExecSpec, Handler, HookType, LifecycleHook, Pod, ProbeProtocol, ProbeSpec, ProbeType, Workload};
 
 const FLAG: &str = "--pods";
 const EXPECTED: &str = "a PodList, a List of Pods or a Pod";
@@ -98,6 +98,7 @@ pub(in crate::sources) fn pod_of(pod: api::Pod) -> Pod {
     let undialled = |it| Container { probes: Vec::new(), lifecycle: Vec::new(), ..it };
     let containers = containers.map(|it| if finished { undialled(it) } else { it }).collect();
     Pod {
+        workload: workload(&pod.metadata),
         namespace: pod.metadata.namespace.or_else(|| Some("default".into())),
         name: pod.metadata.name,
         uid: pod.metadata.uid,
@@ -111,6 +112,21 @@ pub(in crate::sources) fn pod_of(pod: api::Pod) -> Pod {
         deleting: pod.metadata.deletion_timestamp.is_some(),
         containers,
     }
+}
+
+/// What made the pod. A Deployment names its ReplicaSets after itself and the hash of the template that their pods have as
+/// a label (`getNewReplicaSet`, pkg/controller/deployment/sync.go), so nobody has to read ReplicaSets.
+fn workload(metadata: &api::Metadata) -> Option<Workload> {
+    const HASH: &str = "pod-template-hash";
+    // A static pod's mirror has its node as its owner.
+    let mut owners = metadata.owner_references.iter().filter(|it| it.controller && it.kind != "Node");
+    let owner = owners.next()?;
+    let deployment = metadata.labels.get(HASH).filter(|_| owner.kind == "ReplicaSet");
+    let deployment = deployment.and_then(|hash| owner.name.strip_suffix(hash.as_str())?.strip_suffix('-'));
+    Some(match deployment {
+        Some(name) => Workload { kind: "Deployment".into(), name: name.into() },
+        None => Workload { kind: owner.kind.clone(), name: owner.name.clone() },
+    })
 }
 
 fn addresses(status: &PodStatus, host_network: bool) -> Vec<IpAddr> {

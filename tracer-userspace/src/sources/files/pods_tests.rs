@@ -152,6 +152,24 @@ fn the_mirror_of_a_static_pod_names_the_kubelet_s_uid() {
 }
 
 #[test]
+fn a_pod_names_the_workload_that_made_it() {
+    let workload = |labels: &str, owners: &str| {
+        let text = format!(r#"{{"kind":"Pod","metadata":{{"name":"p","labels":{labels},"ownerReferences":{owners}}}}}"#);
+        let workload = read("owners", &text).expect("pod").remove(0).workload;
+        workload.map(|it| format!("{}/{}", it.kind, it.name))
+    };
+    let owned = |kind: &str, name: &str| format!(r#"[{{"kind":"{kind}","name":"{name}","controller":true}}]"#);
+    let (hash, set) = (r#"{"pod-template-hash":"7d9f"}"#, owned("ReplicaSet", "cart-7d9f"));
+    assert_eq!(workload(hash, &set).as_deref(), Some("Deployment/cart"));
+    assert_eq!(workload("{}", &set).as_deref(), Some("ReplicaSet/cart-7d9f"), "no Deployment's");
+    assert_eq!(workload(hash, &owned("ReplicaSet", "7d9f")).as_deref(), Some("ReplicaSet/7d9f"));
+    assert_eq!(workload("null", &owned("StatefulSet", "db")).as_deref(), Some("StatefulSet/db"));
+    assert_eq!(workload("{}", &owned("Node", "n1")), None, "a static pod");
+    assert_eq!(workload("{}", r#"[{"kind":"Other","name":"x"}]"#), None, "no controller");
+    assert_eq!(workload("{}", "null"), None);
+}
+
+#[test]
 fn every_probe_of_a_pod_with_two_families_sidecars_and_named_ports() {
     let text = "\
 kind: Pod
