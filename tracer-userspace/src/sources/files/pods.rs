@@ -11,7 +11,9 @@ use super::api::{self, PodStatus, Port, Probe};
 use super::runs::{container_id, runs_of};
 use super::{Document, FileError, Source, Taken};
 use crate::clock;
-use crate::event::{Container, ExecSpec, Handler, HookType, LifecycleHook, Pod, ProbeProtocol, ProbeSpec, ProbeType, Workload};
+use crate::event::{
+    Container, ExecSpec, Handler, HookType, LifecycleHook, Pod, ProbeProtocol, ProbeSpec, ProbeType, Workload,
+};
 
 const FLAG: &str = "--pods";
 const EXPECTED: &str = "a PodList, a List of Pods or a Pod";

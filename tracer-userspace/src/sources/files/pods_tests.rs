@@ -154,7 +154,8 @@ fn the_mirror_of_a_static_pod_names_the_kubelet_s_uid() {
 #[test]
 fn a_pod_names_the_workload_that_made_it() {
     let workload = |labels: &str, owners: &str| {
-        let text = format!(r#"{{"kind":"Pod","metadata":{{"name":"p","labels":{labels},"ownerReferences":{owners}}}}}"#);
+        let text =
+            format!(r#"{{"kind":"Pod","metadata":{{"name":"p","labels":{labels},"ownerReferences":{owners}}}}}"#);
         let workload = read("owners", &text).expect("pod").remove(0).workload;
         workload.map(|it| format!("{}/{}", it.kind, it.name))
     };
