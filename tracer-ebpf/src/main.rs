@@ -2,7 +2,7 @@
 //! concerns a tracked connection, and write fixed-size records into one ring.
 //!
 //! Which form of a hook is used (fentry, kprobe, raw tracepoint) is decided by the loader
-//! (`tracer-userspace/src/ebpf/hooks.rs`); all forms of one event share one body.
+//! (`tracer-userspace/bpf/src/ebpf/hooks.rs`); all forms of one event share one body.
 //!
 //! `unsafe`: every pointer here is a kernel address that is only ever read through
 //! `bpf_probe_read_kernel`, which fails instead of faulting; map values are plain integers that any

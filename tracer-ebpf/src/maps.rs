@@ -1,4 +1,4 @@
-//! Maps and read-only globals. Names are the interface to `tracer-userspace/src/ebpf`.
+//! Maps and read-only globals. Names are the interface to `tracer-userspace/bpf/src/ebpf`.
 
 use aya_ebpf::{
     macros::map,

@@ -13,8 +13,6 @@
 
 mod ring;
 
-use crate::event::{Fact, Observation};
-
 pub use crate::replay::fuzzing::recording;
 pub use crate::sources::fuzzing::{apiserver, files, journal, klog, kubelet, nftables, proc, xtables};
 
@@ -40,12 +38,3 @@ pub const TARGETS: &[Target] = &[
     Target { name: "ring", run: ring::ring },
     Target { name: "xtables", run: xtables },
 ];
-
-/// Asserts that a recording keeps this fact as it is.
-pub(crate) fn check_recorded(fact: Fact) {
-    let observation = Observation { time_boot_ns: 1, fact };
-    let line = serde_json::to_string(&observation).unwrap_or_default();
-    let read: Result<Observation, _> = serde_json::from_str(&line);
-    let is_same = read.as_ref().is_ok_and(|it| *it == observation);
-    assert!(is_same, "{observation:?} is written as {line} and read as {read:?}");
-}

@@ -16,11 +16,11 @@ use crate::decode::decode;
 use crate::doctor::{self, Finding, Status};
 use crate::ebpf::{self, HookStanding, LoadOptions, Loaded};
 use crate::error::{self, Error, chain, os_message};
+use crate::procfs;
 use crate::screen::Screen;
 use crate::shutdown::{Request, Signals};
 use crate::sink::output::Output;
 use crate::sink::{Form, SinkConfig, leftover, ndjson};
-use crate::sources::procfs;
 use crate::status_line::StatusLine;
 
 /// Events taken in one go.

@@ -8,47 +8,28 @@
 //! Left of `Observation` is input and output; from there to `Record` everything is a plain function
 //! of its input. `replay` reads observations from a file and gives the same records.
 
-pub mod ask;
-mod cgroups;
-pub mod classify;
 pub mod cli;
-pub mod clock;
 pub mod config;
-pub mod core;
-pub mod correlate;
-pub mod decision;
-pub mod decode;
-pub mod doctor;
-pub mod ebpf;
 pub mod engine;
-pub mod enrich;
-pub mod error;
-pub mod event;
-pub mod explain;
 #[doc(hidden)]
 pub mod fuzzing;
 pub mod hooks;
 pub mod live;
 pub mod lock;
-pub mod node_events;
-pub mod observe;
 pub mod pipeline;
-mod plural;
-#[cfg(test)]
-mod properties;
-pub mod record;
 pub mod record_file;
 pub mod replay;
-pub mod report;
-pub mod schema;
-pub mod screen;
-pub mod selftest;
-pub mod serve;
-mod shell;
 pub mod shutdown;
-pub mod sink;
-pub mod sources;
-pub mod status_line;
-pub mod telemetry;
+
+pub use tracer_bpf::{decode, ebpf, observe};
+pub use tracer_core::{classify, core, correlate, enrich, node_events};
+pub use tracer_doctor as doctor;
+pub use tracer_model::{ask, decision, event, plural, recent, record, shell};
+pub use tracer_node::{clock, procfs};
+pub use tracer_output::{explain, schema, serve, sink};
+pub use tracer_report as report;
+pub use tracer_sources as sources;
+pub use tracer_terminal::{error, screen, status_line, telemetry};
+pub use tracer_testbed as selftest;
 #[cfg(test)]
-mod testing;
+use tracer_testing as testing;

@@ -10,7 +10,6 @@ use crate::engine::Engine;
 use crate::error::{self, Error};
 use crate::event::Fact;
 use crate::replay::compare::Expected;
-pub(crate) use crate::replay::reader::json_problem;
 use crate::replay::reader::{Item, Reader};
 use crate::sink::{Sink, SinkConfig, leftover};
 

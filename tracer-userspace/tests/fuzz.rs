@@ -1,6 +1,5 @@
 //! Each fuzz target on its seeds, on the fixtures, and on mutations of them: the same ones in each run.
 #![allow(clippy::unwrap_used, reason = "a test ends at the line that failed")]
-#![expect(clippy::disallowed_methods, reason = "a longer run is asked for by a variable")]
 
 mod fuzz {
     pub(crate) mod counted;

@@ -3,7 +3,6 @@
 //!
 //! Needs root, systemd-journald, `systemd-cat` and `setpriv`. Run with
 //! `cargo test -p tracer-userspace --test journal_live -- --ignored`.
-#![expect(clippy::disallowed_methods, reason = "outside the core: waits for what other processes do")]
 #![allow(clippy::unwrap_used, reason = "a test ends at the line that failed")]
 
 mod common;

@@ -2,7 +2,6 @@
 //! records. Each test runs in a network namespace of its own, where this process itself is the prober.
 //!
 //! Run with `cargo test -p tracer-userspace --test run_live -- --ignored --test-threads=1`.
-#![expect(clippy::disallowed_methods, reason = "outside the core: waits for what other processes do")]
 #![allow(clippy::unwrap_used, reason = "a test ends at the line that failed")]
 
 mod common;

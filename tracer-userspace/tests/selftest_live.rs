@@ -1,7 +1,6 @@
 //! `tracer selftest` on this kernel: its rows, its exit codes, and that nothing of it stays, however it ends. Needs root.
 //!
 //! Run with `cargo test -p tracer-userspace --test selftest_live -- --ignored`.
-#![expect(clippy::disallowed_methods, reason = "outside the core: waits for what other processes do")]
 
 use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _};

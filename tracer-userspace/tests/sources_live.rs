@@ -2,7 +2,6 @@
 //! namespace, and tables in the shape kube-proxy writes them. Needs root, `ip`, `nft` and iptables.
 //!
 //! Run with `cargo test -p tracer-userspace --test sources_live -- --ignored`.
-#![expect(clippy::disallowed_methods, reason = "outside the core: waits for what other processes do")]
 
 mod common;
 

@@ -1,4 +1,4 @@
-//! `cargo xtask build` and `build-ebpf`. The choice of the eBPF toolchain is made by `tracer-userspace/build.rs`.
+//! `cargo xtask build` and `build-ebpf`. The choice of the eBPF toolchain is made by `tracer-userspace/bpf/build.rs`.
 
 use anyhow::Result;
 
@@ -34,6 +34,6 @@ pub(crate) fn programs() -> Result<()> {
 
 /// The eBPF programs, by the build script that embeds them.
 pub(crate) fn ebpf() -> Result<()> {
-    let args = ["build", "-p", "tracer-userspace", "--lib"];
+    let args = ["build", "-p", "tracer-bpf"];
     sh::step("building the eBPF programs", || sh::run(&mut sh::cargo(&args)))
 }

@@ -1,9 +1,9 @@
 //! Records of the ring.
 
-use super::check_recorded;
 use crate::decode::decode;
 use crate::ebpf::KernelNames;
 use crate::observe::observe;
+use tracer_model::fuzzing::check_recorded;
 
 /// Records one after another, each behind its length (four bytes, little-endian).
 pub(super) fn ring(mut bytes: &[u8]) {

@@ -4,8 +4,8 @@
 
 use std::collections::BTreeSet;
 
-use crate::correlate::recent::Recent;
 use crate::event::{Actor, Fact, Netns, Observation, is_kubelet_name};
+use crate::recent::Recent;
 use crate::sources::{Prober, procfs};
 
 /// Processes that were looked at.
@@ -107,7 +107,7 @@ impl Default for Pretenders {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{NODE, POD, Stream};
+    use tracer_core::testing::{NODE, POD, Stream};
 
     /// Process 10, which is in the node's namespace, makes the stream's attempts.
     fn beside(nodes: &[Netns], all_connections: bool, runs_in_pod: fn(u32) -> Option<bool>) -> Pretenders {
@@ -136,7 +136,7 @@ mod tests {
             |nodes: &[Netns], cgroups: (Option<u64>, Option<u64>), in_pod: fn(u32) -> Option<bool>| -> Vec<u64> {
                 let mut pretenders = beside(nodes, false, in_pod);
                 let (cgroup, cgroup_memory) = cgroups;
-                pretenders.is_one(&Actor { pid: 11, cgroup, cgroup_memory, ..crate::testing::prober() });
+                pretenders.is_one(&Actor { pid: 11, cgroup, cgroup_memory, ..tracer_core::testing::prober() });
                 pretenders.take_found().into_iter().collect()
             };
         assert_eq!(found(&[NODE], (Some(50), Some(40)), |_| Some(true)), [40]);
@@ -146,12 +146,12 @@ mod tests {
         assert_eq!(found(&[POD], (Some(50), Some(40)), |_| None), NONE, "it is gone: nobody knows where it ran");
         let mut pretenders = beside(&[NODE], false, |pid| Some(pid == 12));
         for pid in [11, 12] {
-            pretenders.is_one(&Actor { pid, cgroup_memory: Some(40), ..crate::testing::prober() });
+            pretenders.is_one(&Actor { pid, cgroup_memory: Some(40), ..tracer_core::testing::prober() });
         }
         assert_eq!(pretenders.take_found(), BTreeSet::new(), "a kubelet's, too");
         // A kubelet that gets the number of a pod's process.
         let mut pretenders = beside(&[NODE], false, |_| Some(true));
-        let at = |cgroup| Actor { pid: 11, cgroup_memory: Some(cgroup), ..crate::testing::prober() };
+        let at = |cgroup| Actor { pid: 11, cgroup_memory: Some(cgroup), ..tracer_core::testing::prober() };
         assert!(pretenders.is_one(&at(40)));
         pretenders.runs_in_pod = |_| Some(false);
         assert!(!pretenders.is_one(&at(50)) && pretenders.take_found() == BTreeSet::from([40]));
@@ -175,7 +175,7 @@ mod tests {
     fn the_first_prober_outside_of_pods_ends_that() {
         let mut pretenders = beside(&[], false, |_| Some(true));
         assert_eq!(judged(&mut pretenders), Some(true));
-        let kubelet = Actor { pid: 11, ..crate::testing::prober() };
+        let kubelet = Actor { pid: 11, ..tracer_core::testing::prober() };
         pretenders.runs_in_pod = |_| Some(false);
         assert!(!pretenders.is_one(&kubelet));
         assert_eq!(judged(&mut pretenders), None);
@@ -185,7 +185,7 @@ mod tests {
     #[test]
     fn a_name_that_only_the_user_gave_is_meant_wherever_it_runs() {
         let mut pretenders = beside(&[NODE], false, |_| Some(true));
-        let curl = |netns| Actor { pid: 12, comm: "curl".into(), netns: Some(netns), ..crate::testing::prober() };
+        let curl = |netns| Actor { pid: 12, comm: "curl".into(), netns: Some(netns), ..tracer_core::testing::prober() };
         assert!(!pretenders.is_one(&curl(POD)));
         assert_eq!(judged(&mut pretenders), None, "a kubelet by its name only");
         let mut nested = beside(&[], false, |_| Some(false));

@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 
 use crate::error::Error;
+use crate::error::json_problem;
 use crate::record::Record;
-use crate::replay::reader::json_problem;
 use crate::sink::ndjson;
 
 /// Fields of a run.

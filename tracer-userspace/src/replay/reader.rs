@@ -6,7 +6,7 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use crate::error::{Error, without_value};
+use crate::error::{Error, json_problem};
 use crate::event::Observation;
 use crate::record::SCHEMA;
 use crate::record_file::{End, FORMAT, Header, VERSION};
@@ -149,14 +149,5 @@ impl Reader {
         }
         serde_json::from_value(value)
             .map_err(|error| self.error(format!("its header is damaged: {}", json_problem(&error))))
-    }
-}
-
-/// serde's words; the line is ours to tell.
-pub(crate) fn json_problem(error: &serde_json::Error) -> String {
-    let text = without_value(&error.to_string());
-    match text.split_once(" at line ") {
-        Some((problem, _)) => format!("{problem} (column {})", error.column()),
-        None => text,
     }
 }

@@ -54,7 +54,6 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Tries until it works.
 #[track_caller]
-#[expect(clippy::disallowed_methods, reason = "outside the core: waits for what other processes do")]
 pub(crate) fn soon<T>(what: &str, mut try_it: impl FnMut() -> Option<T>) -> T {
     let begin = Instant::now();
     loop {

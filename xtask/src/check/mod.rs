@@ -1,6 +1,5 @@
 //! `cargo xtask check`: what CI refuses. All checks run, and the failed ones are named at the end.
 
-mod layers;
 mod links;
 mod lints;
 mod manifests;
@@ -29,7 +28,6 @@ type Check = (&'static str, fn() -> Result<()>);
 const CHECKS: &[Check] = &[
     ("format", lints::format),
     ("names", names::check),
-    ("layers", layers::check),
     ("licences", lints::licences),
     ("prose", prose::check),
     ("links", links::check),

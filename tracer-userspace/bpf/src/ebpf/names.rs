@@ -1,0 +1,320 @@
+//! The running kernel's own words: drop reasons, reset reasons, function names.
+
+use std::{
+    collections::HashMap,
+    fs::File,
+    io::{BufRead, BufReader},
+    thread::{self, JoinHandle},
+    time::{Duration, Instant},
+};
+
+use super::btf::Btf;
+
+/// Names by number, of this kernel: the numbers move between versions.
+#[derive(Debug, Default)]
+pub struct KernelNames {
+    drop_reasons: HashMap<u32, Box<str>>,
+    /// Who has reasons of its own, by the upper half of their numbers; those numbers move, too.
+    subsystems: HashMap<u32, Box<str>>,
+    reset_reasons: HashMap<u32, Box<str>>,
+    symbols: Option<Symbols>,
+    /// Functions that dropped a packet and are not in `symbols`, by address.
+    others: HashMap<u64, Option<Box<str>>>,
+    /// Reads kallsyms.
+    reader: Option<JoinHandle<Symbols>>,
+}
+
+impl KernelNames {
+    pub(super) fn from_btf(btf: &Btf<'_>) -> Self {
+        Self {
+            drop_reasons: names(btf, "skb_drop_reason", "SKB_DROP_REASON_"),
+            subsystems: names(btf, "skb_drop_reason_subsys", "SKB_DROP_REASON_SUBSYS_"),
+            reset_reasons: names(btf, "sk_rst_reason", "SK_RST_REASON_"),
+            symbols: None,
+            others: HashMap::new(),
+            reader: None,
+        }
+    }
+
+    /// Name of a drop reason without its prefix; `OPENVSWITCH:3` for the third of a subsystem, whose names are in a
+    /// module's BTF; the number if this kernel's BTF does not name it.
+    #[must_use]
+    pub fn drop_reason(&self, number: u32) -> String {
+        let (subsystem, own) = (number >> 16, number & 0xffff);
+        match self.subsystems.get(&subsystem).filter(|_| subsystem > 0) {
+            Some(name) => format!("{name}:{own}"),
+            None => name_or_number(&self.drop_reasons, number),
+        }
+    }
+
+    /// Name of a reset reason without its prefix.
+    #[must_use]
+    pub fn reset_reason(&self, number: u32) -> String {
+        name_or_number(&self.reset_reasons, number)
+    }
+
+    /// Begins to read kallsyms on a thread of its own: it takes 0.05 s, 0.2 s on a busy node, and
+    /// the event loop must not stand still for that at the first drop.
+    pub(super) fn read_symbols(&mut self) {
+        self.reader = thread::Builder::new().name("kallsyms".into()).spawn(Symbols::read).ok();
+    }
+
+    /// Function that an address lies in, if it is one of the network's. Waits for the first reading
+    /// of kallsyms, should it still be on its way. Has it read again, at most once a minute, when an
+    /// address lies in no known function: a module came.
+    pub fn symbol(&mut self, address: u64) -> Option<&str> {
+        self.find(address).filter(|name| !name.is_empty())
+    }
+
+    /// Function that dropped a packet, whichever it is. One that is not the network's has kallsyms
+    /// read for it, once: there are few, and they are rare.
+    pub fn location(&mut self, address: u64) -> Option<&str> {
+        if self.find(address) == Some("") && !self.others.contains_key(&address) {
+            self.others.insert(address, kallsyms().and_then(|text| name_at(text, address)));
+        }
+        match self.others.get(&address) {
+            Some(other) => other.as_deref(),
+            None => self.symbols.as_ref()?.find(address),
+        }
+    }
+
+    /// Empty for a function that is not the network's.
+    fn find(&mut self, address: u64) -> Option<&str> {
+        if let Some(reader) = self.reader.take_if(|r| r.is_finished() || self.symbols.is_none()) {
+            self.symbols = reader.join().ok();
+        }
+        let symbols = self.symbols.get_or_insert_with(Symbols::read);
+        let stale = symbols.find(address).is_none() && symbols.read_at.elapsed() > Duration::from_secs(60);
+        if stale && self.reader.is_none() {
+            self.read_symbols();
+        }
+        self.symbols.as_ref()?.find(address)
+    }
+}
+
+#[cfg(test)]
+impl KernelNames {
+    /// Of a kernel with these drop reasons and functions.
+    pub(crate) fn of(drop_reasons: &[(u32, &str)], kallsyms: &str) -> Self {
+        let drop_reasons = drop_reasons.iter().map(|(number, name)| (*number, Box::from(*name))).collect();
+        Self { drop_reasons, symbols: Some(Symbols::parse(kallsyms.as_bytes())), ..Self::default() }
+    }
+}
+
+fn name_or_number(names: &HashMap<u32, Box<str>>, number: u32) -> String {
+    names.get(&number).map_or_else(|| number.to_string(), |n| n.to_string())
+}
+
+fn names(btf: &Btf<'_>, enum_name: &str, prefix: &str) -> HashMap<u32, Box<str>> {
+    btf.enum_values(enum_name)
+        .into_iter()
+        .map(|(name, value)| (value, Box::from(name.strip_prefix(prefix).unwrap_or(name))))
+        .collect()
+}
+
+/// How the functions begin, underscores apart, that packets pass through: all that a drop's stack is
+/// asked for. Of 64,000 functions that leaves 9,000 and 0.4 MB.
+#[rustfmt::skip]
+const NETWORK: [&str; 47] = [
+    "arp", "bpf_prog_run", "br_", "cgroup_bpf", "cls_", "consume", "ct_", "dev_", "do_ip", "dst", "ebt", "fib", "geneve", "gre", "icmp", "igmp", "inet", "ip",
+    "kfree_skb", "lwt", "macvlan", "mld", "napi", "ndisc", "neigh", "net", "nf", "ovs", "packet", "process_backlog",
+    "qdisc", "raw", "reject", "rt_", "sch_", "sk", "sock", "tap_", "tc", "tun", "udp", "veth", "vlan", "vxlan", "xdp_", "xfrm",
+    "xt_",
+];
+
+/// Text symbols, sorted by address; names in one string. Neighbours that are not the network's are
+/// one entry without a name.
+#[derive(Debug)]
+struct Symbols {
+    /// The lowest address. All code of a kernel and its modules lies within 4 GiB, for its calls to reach.
+    base: u64,
+    /// Address from `base`, and where its name ends in `names`.
+    entries: Vec<(u32, u32)>,
+    names: String,
+    read_at: Instant,
+}
+
+/// No kernel function is longer; what lies further from a symbol is in a module that came later.
+const MAX_FUNCTION: u32 = 1 << 16;
+
+fn kallsyms() -> Option<impl BufRead> {
+    Some(BufReader::with_capacity(1 << 16, File::open("/proc/kallsyms").ok()?))
+}
+
+/// Each function with its address, in the file's order.
+///
+/// `ffffffff81000000 T _text [module]`; without CAP_SYSLOG all addresses are 0 and none counts.
+fn functions(mut input: impl BufRead, mut each: impl FnMut(u64, &str)) {
+    let mut line = String::new();
+    while matches!(input.read_line(&mut line), Ok(n) if n > 0) {
+        let mut words = line.split_ascii_whitespace();
+        if let (Some(address), Some("t" | "T" | "w" | "W"), Some(name)) =
+            (words.next().and_then(|a| u64::from_str_radix(a, 16).ok()), words.next(), words.next())
+            && address != 0
+            // The padding before each function, half of all symbols since 6.2: no code of ours runs there. And arm64's marks
+            // of what is code (`$x`) and what is data between it, in modules: no functions, and in the midst of them.
+            && !(name.starts_with("__pfx_") || name.starts_with('$'))
+        {
+            each(address, name);
+        }
+        line.clear();
+    }
+}
+
+/// Name of the function that an address lies in.
+fn name_at(input: impl BufRead, address: u64) -> Option<Box<str>> {
+    let mut best: Option<(u64, Box<str>)> = None;
+    functions(input, |start, name| {
+        if start <= address && best.as_ref().is_none_or(|(known, _)| start > *known) {
+            best = Some((start, name.into()));
+        }
+    });
+    best.filter(|(start, _)| address - start < u64::from(MAX_FUNCTION)).map(|(_, name)| name)
+}
+
+fn is_network(name: &str) -> bool {
+    let name = name.trim_start_matches('_');
+    NETWORK.iter().any(|prefix| name.starts_with(prefix))
+}
+
+/// The lowest address of the kernel's code and its modules', to which most functions belong: what arm64 makes of BPF
+/// programs, our own among them, lies terabytes below.
+fn lowest(found: &[(u64, u32, u32)]) -> u64 {
+    let Some((amid, ..)) = found.get(found.len() / 2) else { return 0 };
+    let near = amid.saturating_sub(1 << 31);
+    found.get(found.partition_point(|(address, ..)| *address < near)).map_or(0, |(address, ..)| *address)
+}
+
+impl Symbols {
+    fn read() -> Self {
+        match kallsyms() {
+            Some(text) => {
+                let symbols = Self::parse(text);
+                super::prepare::trim();
+                symbols
+            }
+            None => Self::parse(&b""[..]),
+        }
+    }
+
+    fn parse(input: impl BufRead) -> Self {
+        let (mut found, mut text) = (Vec::new(), String::new());
+        functions(input, |address, name| {
+            let start = text.len() as u32;
+            if is_network(name) {
+                text.push_str(name);
+            }
+            found.push((address, start, text.len() as u32));
+        });
+        found.sort_unstable();
+        Self::pack(&found, &text)
+    }
+
+    fn pack(found: &[(u64, u32, u32)], text: &str) -> Self {
+        let base = lowest(found);
+        let mut packed = Self { base, entries: Vec::new(), names: String::new(), read_at: Instant::now() };
+        for (address, start, end) in found.iter().skip_while(|(address, ..)| *address < base) {
+            let Ok(address) = u32::try_from(address - base) else { break };
+            packed.add(address, &text[*start as usize..*end as usize]);
+        }
+        packed.entries.shrink_to_fit();
+        packed.names.shrink_to_fit();
+        packed
+    }
+
+    /// An entry without a name takes in those that follow; not all of a long row, so that a
+    /// [`MAX_FUNCTION`] from its entry still reaches the last of them.
+    fn add(&mut self, address: u32, name: &str) {
+        let unnamed = self.last_is_unnamed();
+        // An alias without a name hides none.
+        let reach = if unnamed { MAX_FUNCTION / 2 } else { 1 };
+        let covered = self.entries.last().is_some_and(|(start, _)| address - start < reach);
+        if name.is_empty() && covered {
+            return;
+        }
+        self.names.push_str(name);
+        self.entries.push((address, self.names.len() as u32));
+    }
+
+    fn last_is_unnamed(&self) -> bool {
+        match self.entries.as_slice() {
+            [.., (_, before), (_, end)] => before == end,
+            [(_, end)] => *end == 0,
+            [] => false,
+        }
+    }
+
+    /// Empty for a function that is not the network's, none where no function is known.
+    fn find(&self, address: u64) -> Option<&str> {
+        let address = u32::try_from(address.checked_sub(self.base)?).ok()?;
+        let after = self.entries.partition_point(|(start, _)| *start <= address);
+        let (start, end) = *self.entries.get(after.checked_sub(1)?)?;
+        let from = after.checked_sub(2).and_then(|i| self.entries.get(i)).map_or(0, |(_, end)| *end);
+        (address - start < MAX_FUNCTION).then(|| self.names.get(from as usize..end as usize)).flatten()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_belongs_to_the_function_before_it() {
+        let text = "ffffffff81000200 T tcp_b\nffffffff81000100 t ip_longer_name\nffffffff81000300 D data\nffffffffc0000000 t __nft_m [mod]\n";
+        let symbols = Symbols::parse(text.as_bytes());
+        assert_eq!(symbols.find(0xffff_ffff_8100_0100), Some("ip_longer_name"));
+        assert_eq!(symbols.find(0xffff_ffff_8100_01ff), Some("ip_longer_name"));
+        assert_eq!(symbols.find(0xffff_ffff_8100_0200), Some("tcp_b"));
+        assert_eq!(symbols.find(0xffff_ffff_c000_0010), Some("__nft_m"));
+        assert_eq!(symbols.find(0xffff_ffff_8100_00ff), None);
+        assert_eq!(symbols.find(0xffff_ffff_a000_0000), None, "too far from anything");
+    }
+
+    /// Open vSwitch is the third on 6.7 and the second from 6.15 on, where mac80211 has given up one of its two.
+    #[test]
+    fn a_subsystem_s_reason_names_the_subsystem() {
+        let names = |ovs: u32| KernelNames {
+            drop_reasons: HashMap::from([(6, "NETFILTER_DROP".into())]),
+            subsystems: HashMap::from([(0, "CORE".into()), (ovs, "OPENVSWITCH".into())]),
+            ..KernelNames::default()
+        };
+        assert_eq!(names(3).drop_reason(196_609), "OPENVSWITCH:1");
+        assert_eq!(names(2).drop_reason(131_075), "OPENVSWITCH:3");
+        assert_eq!(names(2).drop_reason(196_609), "196609");
+        assert_eq!((names(2).drop_reason(6), names(2).drop_reason(7)), ("NETFILTER_DROP".into(), "7".into()));
+    }
+
+    #[test]
+    fn of_other_functions_only_the_place_is_kept() {
+        let text = "ffffffff81000100 T ip_rcv\nffffffff81000200 T x\nffffffff81000300 T y\nffffffff81009000 T z\nffffffff81009100 T tcp_a\n";
+        let symbols = Symbols::parse(text.as_bytes());
+        let found = [0x100, 0x200, 0x3ff, 0x9050, 0x9100].map(|at| symbols.find(0xffff_ffff_8100_0000 + at));
+        assert_eq!(found, [Some("ip_rcv"), Some(""), Some(""), Some(""), Some("tcp_a")]);
+        assert_eq!(symbols.entries.len(), 4, "x and y are one");
+        assert_eq!(name_at(text.as_bytes(), 0xffff_ffff_8100_0301).as_deref(), Some("y"));
+        assert_eq!(name_at(text.as_bytes(), 0xffff_ffff_8200_0000), None);
+    }
+
+    #[test]
+    fn programs_far_below_the_kernel_hide_none_of_its_functions() {
+        let text = "ffffa5e008010000 T ip_rcv\nffffa5e008010100 T x\nffffa5dff0000000 t nft_m\t[nf_tables]\nffff800008001000 t bpf_prog_1_x\t[bpf]\n";
+        let symbols = Symbols::parse(text.as_bytes());
+        let found = [0xffff_a5e0_0801_0010, 0xffff_a5e0_0801_0110, 0xffff_a5df_f000_0020].map(|at| symbols.find(at));
+        assert_eq!(found, [Some("ip_rcv"), Some(""), Some("nft_m")]);
+        assert_eq!(symbols.find(0xffff_8000_0800_1010), None);
+        assert_eq!(name_at(text.as_bytes(), 0xffff_8000_0800_1010).as_deref(), Some("bpf_prog_1_x"));
+    }
+
+    #[test]
+    fn marks_of_code_within_a_function_are_no_functions() {
+        let text = "ffffa5e008010000 t $x\t[nf_tables]\nffffa5e008010000 t nft_do_chain\t[nf_tables]\nffffa5e008010400 t $x\t[nf_tables]\n";
+        assert_eq!(Symbols::parse(text.as_bytes()).find(0xffff_a5e0_0801_0410), Some("nft_do_chain"));
+        assert_eq!(name_at(text.as_bytes(), 0xffff_a5e0_0801_0410).as_deref(), Some("nft_do_chain"));
+    }
+
+    #[test]
+    fn hidden_addresses_name_nothing() {
+        let symbols = Symbols::parse(&b"0000000000000000 T _text\n0000000000000000 T other\n"[..]);
+        assert_eq!(symbols.find(0xffff_ffff_8100_0100), None);
+    }
+}

@@ -1,0 +1,192 @@
+//! Probes that still succeed and soon may not: answers that take most of the timeout. Told once, and once more when it
+//! is over.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::net::SocketAddr;
+
+use serde_json::{Value, json};
+
+use super::probe_key::ProbeKey;
+use super::starts::Starts;
+use crate::classify::finding::Finding;
+use crate::correlate::attempt::Attempt;
+use crate::correlate::node::Node;
+use crate::enrich::Named;
+use crate::recent::Recent;
+use crate::record::{FindingBody, Status};
+
+/// Answers of a probe that are looked at together.
+const KEPT: usize = 64;
+/// They are looked at after every so many.
+const EVERY: usize = 32;
+/// Probes that are remembered.
+const MAX_KEPT: usize = 4096;
+/// The share of the timeout above which 95 % of the answers are told of, and below which that is over.
+const TIGHT: (f64, f64) = (0.5, 0.35);
+
+/// What was observed of each probe, and of starts.
+#[derive(Debug, Default)]
+pub(super) struct Budgets {
+    latencies: Recent<ProbeKey, Latencies, MAX_KEPT>,
+    starts: Starts,
+}
+
+/// The latest answers of a probe, in microseconds.
+#[derive(Debug, Default)]
+struct Latencies {
+    kept: VecDeque<u64>,
+    since_look: usize,
+    tight: bool,
+}
+
+/// What they come to, in milliseconds.
+#[derive(Clone, Copy, Debug)]
+struct Quantiles {
+    half: f64,
+    most: f64,
+    slowest: f64,
+}
+
+impl Budgets {
+    /// A verdict on an attempt was said for the first time.
+    pub(super) fn failed(&mut self, attempt: &Attempt, node: &Node, finding: &Finding) {
+        self.starts.failed(attempt, node, finding);
+    }
+
+    /// An attempt succeeded.
+    pub(super) fn answered(&mut self, attempt: &Attempt, named: &Named, node: &Node) -> Vec<FindingBody> {
+        let latency = self.latency(attempt, named);
+        latency.into_iter().chain(self.starts.answered(attempt, named, node)).collect()
+    }
+
+    fn latency(&mut self, attempt: &Attempt, named: &Named) -> Option<FindingBody> {
+        let timeout_s = named.probe.as_ref()?.timeout_s.filter(|s| *s > 0)?;
+        let (ended, _) = attempt.ended?;
+        let latencies = self.latencies.or_default(ProbeKey::of(attempt.flow.dst, named)?);
+        let quantiles = latencies.add(ended.saturating_sub(attempt.started) / 1000)?;
+        let tight = latencies.turns(quantiles.most / (f64::from(timeout_s) * 1e3))?;
+        Some(latency_finding(attempt.flow.dst, named, timeout_s, quantiles, tight))
+    }
+}
+
+impl Latencies {
+    /// One more; the quantiles if it is time to look at them.
+    fn add(&mut self, micros: u64) -> Option<Quantiles> {
+        if self.kept.len() == KEPT {
+            self.kept.pop_front();
+        }
+        self.kept.push_back(micros);
+        self.since_look += 1;
+        if self.since_look < EVERY {
+            return None;
+        }
+        self.since_look = 0;
+        let mut sorted: Vec<u64> = self.kept.iter().copied().collect();
+        sorted.sort_unstable();
+        let at = |percent: usize| sorted.get((sorted.len() * percent).div_ceil(100) - 1).map(|us| *us as f64 / 1e3);
+        Some(Quantiles { half: at(50)?, most: at(95)?, slowest: at(100)? })
+    }
+
+    /// Whether it is tight now, if it was not so before, or the other way round.
+    fn turns(&mut self, share: f64) -> Option<bool> {
+        let tight = share > if self.tight { TIGHT.1 } else { TIGHT.0 };
+        let turned = tight != self.tight;
+        self.tight = tight;
+        turned.then_some(tight)
+    }
+}
+
+fn latency_finding(dst: SocketAddr, named: &Named, timeout_s: u32, seen: Quantiles, tight: bool) -> FindingBody {
+    let Quantiles { half, most, slowest } = seen;
+    let mut body = about(dst, named, "probe_latency");
+    body.observed = format!(
+        "{} of {}: half of the last answers came within {half:.1} ms, 95 % within {most:.1} ms, the slowest took {slowest:.1} ms; timeoutSeconds is {timeout_s}",
+        words(named),
+        place(dst, named)
+    );
+    body.expected = format!("95 % of the answers within half of timeoutSeconds ({} ms)", timeout_s * 500);
+    body.why = "an answer that comes after the timeout is a failure, however well the process is: a little more load is enough".into();
+    if tight {
+        body.status = Status::Warn;
+        let enough = (slowest * 3.0 / 1e3).ceil().max(f64::from(timeout_s) + 1.0);
+        body.remediation = Some(format!(
+            "set timeoutSeconds: {enough:.0} for this probe, or find what its handler waits for (a CPU limit, a database)"
+        ));
+    }
+    let numbers =
+        [("timeout_s", json!(timeout_s)), ("p50_ms", json!(half)), ("p95_ms", json!(most)), ("max_ms", json!(slowest))];
+    body.fields.extend(numbers.map(|(name, value)| (name.to_owned(), value)));
+    body
+}
+
+/// A finding about this container that has nothing to say yet.
+pub(super) fn about(dst: SocketAddr, named: &Named, check: &str) -> FindingBody {
+    let k8s = named.k8s.clone().unwrap_or_default();
+    let names = [("namespace", k8s.namespace), ("pod_name", k8s.pod_name), ("container_name", k8s.container_name)];
+    let mut fields: BTreeMap<String, Value> =
+        names.into_iter().filter_map(|(name, value)| Some((name.to_owned(), json!(value?)))).collect();
+    fields.insert("target".into(), json!(dst.to_string()));
+    fields.extend(named.probe.as_ref().and_then(|p| p.probe_type).map(|kind| ("probe".to_owned(), json!(kind))));
+    FindingBody { fields, ..FindingBody::new(check, Status::Ok) }
+}
+
+/// "readiness probe"
+fn words(named: &Named) -> String {
+    let kind = named.probe.as_ref().and_then(|probe| probe.probe_type);
+    kind.map_or_else(|| "probe".to_owned(), |kind| format!("{} probe", kind.name()))
+}
+
+/// "shop/cart app (10.88.0.2:8080)"
+pub(super) fn place(dst: SocketAddr, named: &Named) -> String {
+    let Some(k8s) = &named.k8s else { return dst.to_string() };
+    let text = |word: &Option<String>| word.clone().unwrap_or_else(|| "?".into());
+    let container = k8s.container_name.as_ref().map(|name| format!(" {name}")).unwrap_or_default();
+    format!("{}/{}{container} ({dst})", text(&k8s.namespace), text(&k8s.pod_name))
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::event::TcpState;
+    use crate::record::Status;
+    use crate::testing::Stream;
+
+    fn answer(stream: &mut Stream, conn: u64, ms: u64) {
+        stream.again(conn).connect().established().wait_ms(ms);
+        stream.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 200)).wait_ms(10_000);
+    }
+
+    /// Answers of a probe whose timeout is one second.
+    fn answers(times_ms: &[u64]) -> Vec<Status> {
+        let mut stream = Stream::new();
+        stream.http_readiness();
+        for (conn, ms) in (100..).zip(times_ms) {
+            answer(&mut stream, conn, *ms);
+        }
+        stream.findings().iter().map(|finding| finding.status).collect()
+    }
+
+    #[test]
+    fn answers_near_the_timeout_are_told_once_and_their_end_once() {
+        let (slow, quick) = (vec![800; 48], vec![5; 96]);
+        assert_eq!(answers(&slow), [Status::Warn]);
+        assert_eq!(answers(&[slow, quick].concat()), [Status::Warn, Status::Ok]);
+    }
+
+    #[test]
+    fn a_slow_answer_now_and_then_is_no_news() {
+        let times: Vec<u64> = (0..200).map(|n| if n % 40 == 0 { 900 } else { 10 }).collect();
+        assert!(answers(&times).is_empty());
+        assert!(answers(&[900; 31]).is_empty(), "too few to judge by");
+    }
+
+    /// The next pod with that address begins again.
+    #[test]
+    fn another_pod_s_answers_are_its_own() {
+        let mut stream = Stream::new();
+        stream.http_readiness();
+        (100..131).for_each(|conn| answer(&mut stream, conn, 800));
+        stream.http_readiness_of("other");
+        (131..162).for_each(|conn| answer(&mut stream, conn, 800));
+        assert!(stream.findings().is_empty(), "31 of each");
+    }
+}

@@ -1,0 +1,327 @@
+//! What is remembered from one attempt to the next: failures and refusals in a row.
+
+use std::net::SocketAddr;
+
+use super::Core;
+use super::probe_key::ProbeKey;
+use super::records::finding_record;
+use crate::classify::Streak;
+use crate::classify::finding::Finding;
+use crate::correlate::attempt::Attempt;
+use crate::correlate::node::Node;
+use crate::decision::Decision;
+use crate::enrich::{self, Named};
+use crate::event::{AnswerKind, ConnId, Netns};
+use crate::recent::Recent;
+use crate::record::{Cause, Outcome};
+
+/// Failure counters kept (one for each address, port and kind of probe).
+pub(super) const MAX_COUNTERS: usize = 4096;
+/// A redirect is followed within this, where the probe's timeout is not known.
+const LONGEST_REDIRECT_NS: u64 = 1_000_000_000;
+/// How long a refused attempt is kept, to be judged again when somebody begins to listen.
+const KEEP_REFUSED_NS: u64 = 300_000_000_000;
+
+/// Failures in a row of a probe.
+#[derive(Clone, Copy, Debug, Default)]
+struct InARow {
+    count: u32,
+    /// When the last one began.
+    last: u64,
+    /// When an attempt began that was redirected, and maybe was well.
+    redirected: Option<u64>,
+}
+
+impl InARow {
+    /// One more. What was redirected to elsewhere before has ended them; what followed at once is the same attempt of the probe.
+    /// So has an attempt in between of which is known only that it did not fail: none of them for so long.
+    fn add(&mut self, began: u64, timeout_ns: u64, unheard_ns: Option<u64>) {
+        let redirected = self.redirected.take().is_some_and(|at| began.saturating_sub(at) >= timeout_ns);
+        let well = unheard_ns.is_some_and(|longest| began.saturating_sub(self.last) >= longest);
+        self.count = if redirected || well { 1 } else { self.count + 1 };
+        self.last = began;
+    }
+}
+
+/// Failures in a row, by probe; refusals in a row, by target.
+#[derive(Debug, Default)]
+pub(super) struct Failures {
+    in_a_row: Recent<ProbeKey, InARow, MAX_COUNTERS>,
+    /// By the namespace of the target, too; with the id of the container whose probe it was.
+    streaks: Recent<(SocketAddr, Option<Netns>), (Streak, Option<String>), MAX_COUNTERS>,
+}
+
+impl Failures {
+    /// Refusals in a row before this attempt, by the same namespace and the same run of the container.
+    pub(super) fn streak(&self, attempt: &Attempt, node: &Node) -> Option<Streak> {
+        let namespace = refused_in(attempt);
+        let (streak, container) = self.streaks.get(&(attempt.flow.dst, namespace))?;
+        let id = enrich::probed_container(attempt, node).and_then(|(_, it)| it.id.as_ref());
+        if id.is_some() && container.is_some() && id != container.as_ref() {
+            return None;
+        }
+        let one_run = streak.one_run && id.is_some() && container.is_some();
+        let streak = Streak { one_run, ..*streak };
+        let made = || namespace.and_then(|netns| node.netns_made(netns));
+        streak.in_run(enrich::run_began(attempt, node, attempt.started).or_else(made))
+    }
+
+    /// An attempt was refused.
+    fn refused(&mut self, attempt: &Attempt, node: &Node, redial: bool) {
+        let other = enrich::other_reason(attempt, node).is_some();
+        // The first dial of a pod by a process with an API server in it cannot be told from that one's.
+        if other && !enrich::has_api_server(attempt) {
+            return;
+        }
+        let last = attempt.started;
+        let before = self.streak(attempt, node);
+        let streak = before.map_or(Streak::of_one(last), |s| Streak { last, ..next(s, redial) });
+        let streak = Streak { of_probes: streak.of_probes && !other, ..streak };
+        let container = enrich::probed_container(attempt, node).and_then(|(_, it)| it.id.clone());
+        self.streaks.insert((attempt.flow.dst, refused_in(attempt)), (streak, container));
+    }
+
+    fn end_streaks(&mut self, dst: SocketAddr) {
+        let over = self.streaks.range((dst, None)..).take_while(|((at, _), _)| *at == dst).map(|(key, _)| *key);
+        for key in over.collect::<Vec<_>>() {
+            self.streaks.remove(&key);
+        }
+    }
+
+    /// Those of this attempt's probe are over. Of some attempts it was not known which pod they were. Which probe they were must
+    /// be: the other's failures go on.
+    pub(super) fn end(&mut self, attempt: &Attempt, named: &Named) {
+        self.end_streaks(attempt.flow.dst);
+        let Some(key) = ProbeKey::of(attempt.flow.dst, named) else { return };
+        for key in [key.without_pod(), key] {
+            self.in_a_row.remove(&key);
+        }
+    }
+
+    /// An attempt succeeded. If it was redirected, the kubelet follows within the same host, and what comes of that decides;
+    /// elsewhere it does not, and takes it for a success with a warning (`RedirectChecker`, pkg/probe/http). Where to is not seen.
+    fn succeeded(&mut self, attempt: &Attempt, named: &Named) {
+        if !attempt.prober || attempt.redirect_status().is_none() {
+            return self.end(attempt, named);
+        }
+        self.end_streaks(attempt.flow.dst);
+        let key = ProbeKey::of(attempt.flow.dst, named);
+        if let Some(in_a_row) = key.and_then(|key| self.in_a_row.get_mut(&key)) {
+            in_a_row.redirected = Some(attempt.started);
+        }
+    }
+}
+
+impl Core {
+    /// A refusal may turn out to have come too early: when somebody begins to listen there.
+    pub(super) fn remember_refusal(&mut self, conn: ConnId, finding: &Finding, again: bool) {
+        let Some(attempt) = self.correlator.get(conn).filter(|_| !again) else { return };
+        if !matches!(finding.cause, Cause::ConnectionRefused | Cause::NotListeningYet | Cause::StartupBudgetExceeded) {
+            return;
+        }
+        let redial = self.is_redial(attempt);
+        self.failures.refused(attempt, &self.node, redial);
+        if let Some(netns) = refused_in(attempt).filter(|_| finding.cause == Cause::ConnectionRefused) {
+            self.waiting.wait_for_listener(netns, attempt.flow.dst.port(), conn);
+            self.correlator.keep(conn, attempt.started.saturating_add(KEEP_REFUSED_NS));
+        }
+    }
+
+    /// Failures in a row of this probe, this attempt included; not of what need not be a probe, nor where several probes fit and
+    /// nobody said which it was: theirs would be added up.
+    pub(super) fn count_failure(&mut self, conn: ConnId, named: &Named, finding: &Finding) -> Option<u32> {
+        if finding.outcome != Outcome::Failure {
+            return None;
+        }
+        let attempt = self.correlator.get(conn)?;
+        let key = ProbeKey::of(attempt.flow.dst, named)?;
+        // What came of the dial before the redirect is counted elsewhere.
+        let redirected = enrich::redirected_from(attempt, &self.node).is_some();
+        if redirected || enrich::other_reason(attempt, &self.node).is_some() {
+            return None;
+        }
+        let unheard_ns = unheard(attempt, named, &self.node)?;
+        let (began, redial) = (attempt.started, self.is_redial(attempt));
+        let timeout_ns = enrich::longest_timeout_ns(attempt, &self.node).unwrap_or(LONGEST_REDIRECT_NS);
+        // A later verdict may be the first that knows which probe it was.
+        let is_new = self.verdicts.count_as(conn, key.probe_type);
+        let in_a_row = self.failures.in_a_row.or_default(key);
+        if is_new && !redial {
+            in_a_row.add(began, timeout_ns, unheard_ns);
+        }
+        Some(in_a_row.count.max(1))
+    }
+
+    /// An attempt succeeded: its probe's failures in a row are over; what answered an HTTPS probe, in TLS as far as was read, speaks it.
+    pub(super) fn succeeded(&mut self, conn: ConnId, time: u64, out: &mut Vec<Decision>) {
+        let Some(attempt) = self.correlator.get(conn) else { return };
+        let named = enrich::name(attempt, &self.node);
+        self.counts.went_well(attempt, &named, &self.node, time);
+        let findings = self.budgets.answered(attempt, &named, &self.node).into_iter();
+        out.extend(findings.map(|it| finding_record(time, it)));
+        self.failures.succeeded(attempt, &named);
+        if speaks_tls(attempt, &named) {
+            self.node.answered_https(attempt.flow.dst, time);
+        }
+    }
+}
+
+/// What answered an HTTPS probe, as far as was read in TLS.
+fn speaks_tls(attempt: &Attempt, named: &Named) -> bool {
+    let https = named.probe.as_ref().and_then(|p| p.scheme.as_deref()) == Some("https");
+    let in_tls = attempt.answer().is_none_or(|(_, answer)| answer.kind == AnswerKind::Tls);
+    https && in_tls && attempt.received().is_some_and(|n| n > 0)
+}
+
+/// After what time without a failure this probe has succeeded in between: of several that fit, the kubelet names the failed ones
+/// only. `None`: it was an Event that named it, of which some are not sent.
+fn unheard(attempt: &Attempt, named: &Named, node: &Node) -> Option<Option<u64>> {
+    if !enrich::is_one_of_several(attempt, node) {
+        return Some(None);
+    }
+    let (_, said) = attempt.kubelet().filter(|(_, said)| !said.is_event())?;
+    let probe = named.probe.as_ref().filter(|it| it.probe_type == Some(said.probe_type))?;
+    let longest_s = u64::from(probe.period_s?.max(probe.timeout_s.unwrap_or_default()));
+    Some(Some(longest_s * 1_500_000_000))
+}
+
+/// The namespace that had nobody to listen: an address alone may have been another pod's.
+fn refused_in(attempt: &Attempt) -> Option<Netns> {
+    attempt.resets_sent().find_map(|(_, r)| r.netns).or_else(|| attempt.drops().find_map(|(_, d)| d.netns))
+}
+
+/// The streak with one more attempt, unless that is counted already.
+pub(super) const fn next(streak: Streak, counted: bool) -> Streak {
+    Streak { count: streak.count + !counted as u32, ..streak }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use super::MAX_COUNTERS;
+    use crate::event::{AnswerKind, ProbeSays, ProbeType, TcpState};
+    use crate::testing::{SYN, Stream};
+
+    fn refuse(stream: &mut Stream) {
+        stream.connect().reset_sent(SYN, true, None).reset_received(TcpState::SynSent, 0);
+        stream.state(TcpState::SynSent, TcpState::Close, 111, (0, 0, 0)).wait_ms(10);
+    }
+
+    /// Each target is refused once, and one of a lower address before, amid and after them.
+    #[test]
+    fn whose_address_is_lowest_is_not_forgotten_for_that() {
+        let lowest = "10.88.0.2:8080";
+        let mut stream = Stream::to(lowest);
+        stream.http_readiness();
+        refuse(&mut stream);
+        for number in 1..=MAX_COUNTERS as u64 + 1 {
+            stream.again_to(1_000 + number, &format!("10.89.{}.{}:80", number / 256, number % 256));
+            refuse(&mut stream);
+            if number == MAX_COUNTERS as u64 / 2 {
+                refuse(stream.again_to(8, lowest));
+            }
+        }
+        refuse(stream.again_to(9, lowest));
+        let verdicts = stream.verdicts();
+        let to_lowest =
+            verdicts.iter().filter(|it| it.dst.as_ref().is_some_and(|dst| dst.addr == Ipv4Addr::new(10, 88, 0, 2)));
+        let counts = to_lowest.map(|it| it.probe.as_ref().and_then(|probe| probe.consecutive_failures));
+        let counts: Vec<_> = counts.collect();
+        assert_eq!(counts, [Some(1), Some(2), Some(3)]);
+    }
+
+    fn counted(stream: &Stream) -> Vec<Option<u32>> {
+        stream.verdicts().iter().map(|it| it.probe.as_ref().and_then(|probe| probe.consecutive_failures)).collect()
+    }
+
+    /// A prober that connects just before its timeout closes what it has without a request.
+    #[test]
+    fn a_connection_that_was_not_used_is_no_success() {
+        let mut stream = Stream::new();
+        stream.http_readiness();
+        refuse(&mut stream);
+        stream.again(8).connect().wait_ms(990).established();
+        stream.state(TcpState::Established, TcpState::FinWait1, 0, (0, 1, 0)).wait_ms(9_000);
+        refuse(stream.again(9));
+        assert_eq!(counted(&stream), [Some(1), Some(2)]);
+    }
+
+    fn answered(stream: &mut Stream, conn: u64, status: u16) {
+        stream.again(conn).connect().established().answer(AnswerKind::Http, Some(status));
+        stream.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 200)).wait_ms(1);
+    }
+
+    #[test]
+    fn a_redirect_to_a_failure_is_no_success_in_between() {
+        let mut stream = Stream::new();
+        stream.http_readiness();
+        for attempt in 0..3 {
+            answered(&mut stream, 100 + 2 * attempt, 302);
+            answered(&mut stream, 101 + 2 * attempt, 500);
+            stream.wait_ms(9_998);
+        }
+        // Refused before it could be redirected; then redirected to another host, which is well.
+        refuse(stream.again(200));
+        answered(stream.wait_ms(9_990), 201, 302);
+        answered(stream.wait_ms(9_999), 202, 500);
+        assert_eq!(counted(&stream), [1, 2, 3, 4, 1].map(Some));
+    }
+
+    #[test]
+    fn another_pod_with_that_address_begins_again() {
+        let mut stream = Stream::new();
+        stream.http_readiness();
+        answered(&mut stream, 100, 500);
+        answered(&mut stream, 101, 500);
+        stream.http_readiness_of("other");
+        answered(&mut stream, 102, 500);
+        assert_eq!(counted(&stream), [1, 2, 1].map(Some));
+    }
+
+    /// Failures in a row of each probe, at the end.
+    fn in_a_row(stream: &Stream) -> Vec<u32> {
+        let mut core = crate::core::Core::default();
+        stream.observations.iter().for_each(|it| core.push(it, &mut Vec::new()));
+        core.failures.in_a_row.values().map(|it| it.count).collect()
+    }
+
+    /// Liveness and readiness ask the same port. Refused: 0.5 s apart, each 10 s.
+    fn both_refused(named: bool) -> Vec<u32> {
+        let mut stream = Stream::new();
+        stream.http_readiness().http_liveness_too();
+        for period in 0..3 {
+            for (n, kind) in [(0, ProbeType::Readiness), (1, ProbeType::Liveness)] {
+                refuse(stream.again(100 + 2 * period + n));
+                if named {
+                    stream.kubelet_of(kind, ProbeSays::Network);
+                }
+                stream.wait_ms(4_980);
+            }
+        }
+        in_a_row(&stream)
+    }
+
+    #[test]
+    fn failures_of_two_probes_of_one_port_are_not_added_up() {
+        assert!(both_refused(false).is_empty());
+        assert_eq!(both_refused(true), [3, 3]);
+    }
+
+    /// Of the successes it is not known whose they are: those of the liveness probe end no failures of the other, and what
+    /// failed before the readiness probe was well is over.
+    #[test]
+    fn the_success_of_one_probe_leaves_the_failures_of_the_other() {
+        let mut stream = Stream::new();
+        stream.http_readiness().http_liveness_too();
+        for (period, status) in [503, 503, 503, 200, 503, 503].into_iter().enumerate() {
+            answered(&mut stream, 100 + 2 * period as u64, status);
+            if status == 503 {
+                stream.kubelet_of(ProbeType::Readiness, ProbeSays::Status(503));
+            }
+            answered(stream.wait_ms(4_998), 101 + 2 * period as u64, 200);
+            stream.wait_ms(4_998);
+        }
+        assert_eq!(in_a_row(&stream), [2]);
+    }
+}

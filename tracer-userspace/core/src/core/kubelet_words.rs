@@ -1,0 +1,236 @@
+//! What the kubelet said lately. Its log and its Events say the same: it is told once, and the log is preferred.
+
+use std::collections::VecDeque;
+
+use super::records::unattached;
+use crate::classify::kubelet;
+use crate::correlate::node::Node;
+use crate::decision::Decision;
+use crate::event::{KubeletProbe, PodRef, ProbeType, SandboxCause, SandboxFailure};
+use crate::recent::Recent;
+
+/// Words remembered at most.
+const MAX_WORDS: usize = 1024;
+/// An Event comes at most this much later than the line of the log, and is no news after it.
+const KEPT_NS: u64 = 120_000_000_000;
+/// The kubelet makes the Event after it wrote the line.
+const MARGIN_NS: u64 = 50_000_000;
+/// A pod without network is told again after this.
+const SANDBOX_AGAIN_NS: u64 = 300_000_000_000;
+/// Pods without network remembered.
+const MAX_SANDBOXES: usize = 1024;
+
+/// A word of the kubelet that was heard.
+#[derive(Debug)]
+struct Word {
+    pod: PodRef,
+    container: Option<String>,
+    probe_type: ProbeType,
+    is_event: bool,
+    /// First and last instant at which it can have been said.
+    said: (u64, u64),
+}
+
+/// The last of them.
+#[derive(Debug, Default)]
+pub(super) struct Words {
+    heard: VecDeque<Word>,
+    /// When a pod without network was last told of.
+    sandboxes: Recent<(PodRef, SandboxCause), u64, MAX_SANDBOXES>,
+}
+
+impl Words {
+    /// The other of the two sources has said it.
+    pub(super) fn know(&self, probe: &KubeletProbe) -> bool {
+        let word = Word::of(probe);
+        self.heard.iter().any(|it| it.is_same(&word))
+    }
+
+    /// Takes note of a word that was of use, or that is the log's: it is always exact.
+    pub(super) fn note(&mut self, probe: &KubeletProbe) {
+        let word = Word::of(probe);
+        let old = word.said.0.saturating_sub(KEPT_NS);
+        while self.heard.len() >= MAX_WORDS || self.heard.front().is_some_and(|it| it.said.1 < old) {
+            self.heard.pop_front();
+        }
+        self.heard.push_back(word);
+    }
+
+    /// A pod has no network yet: told once for each cause, and again when it lasts.
+    pub(super) fn sandbox(&mut self, failure: &SandboxFailure, node: &Node, time: u64) -> Option<Decision> {
+        let is_news = kubelet::concerns(failure, node) && self.is_news(failure, time);
+        let (finding, named) = is_news.then(|| kubelet::sandbox(failure, node))?;
+        Some(unattached(finding, named, None))
+    }
+
+    fn is_news(&mut self, failure: &SandboxFailure, time: u64) -> bool {
+        // A line does not always name the uid, an Event does.
+        let uid = failure.pod.uid.clone().filter(|_| failure.pod.name.is_none());
+        let key = (PodRef { uid, ..failure.pod.clone() }, failure.cause);
+        if self.sandboxes.get(&key).is_some_and(|last| time < last.saturating_add(SANDBOX_AGAIN_NS)) {
+            return false;
+        }
+        self.sandboxes.insert(key, time);
+        true
+    }
+}
+
+impl Word {
+    fn of(probe: &KubeletProbe) -> Self {
+        Self {
+            pod: probe.pod.clone(),
+            container: probe.container.clone(),
+            probe_type: probe.probe_type,
+            is_event: probe.is_event(),
+            said: (probe.written_boot_ns, probe.written_until()),
+        }
+    }
+
+    /// The same failure, told by the other source.
+    fn is_same(&self, other: &Self) -> bool {
+        let overlap = self.said.0 <= other.said.1.saturating_add(MARGIN_NS)
+            && other.said.0 <= self.said.1.saturating_add(MARGIN_NS);
+        self.is_event != other.is_event && overlap && self.is_of_same_probe(other)
+    }
+
+    /// An Event that the kubelet combined of several does not tell the container.
+    fn is_of_same_probe(&self, other: &Self) -> bool {
+        let containers = self.container.iter().zip(&other.container).all(|(left, right)| left == right);
+        containers && self.probe_type == other.probe_type && self.pod.is_same(&other.pod)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::event::{AnswerKind, Fact, PodRef, ProbeSays, SandboxCause, SandboxFailure, TcpState};
+    use crate::record::{Confidence, VerdictBody};
+    use crate::testing::Stream;
+
+    fn told(stream: &Stream) -> Vec<(String, bool)> {
+        let told = |v: &VerdictBody| (v.verdict.cause.name().to_owned(), v.kubelet.is_some());
+        stream.verdicts().iter().map(told).collect()
+    }
+
+    /// Within one second.
+    fn two_failures(stream: &mut Stream) {
+        stream.http_readiness().connect().established().answer(AnswerKind::Http, Some(503));
+        stream.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 200)).wait_ms(400);
+        stream.again(9).connect().established().answer(AnswerKind::Http, Some(503));
+        stream.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 200)).wait_ms(100);
+    }
+
+    /// The log of this kubelet cannot be read: its Event says it, a moment later and to the second.
+    #[test]
+    fn an_event_is_joined_where_its_second_holds_one_attempt() {
+        let mut stream = Stream::new();
+        stream.http_readiness().connect().gives_up().wait_ms(300).kubelet_event(ProbeSays::Timeout, 800);
+        assert_eq!(told(&stream), [("unexplained".to_owned(), false)]);
+        assert_eq!(stream.joined(), [(7, ProbeSays::Timeout)]);
+        let mut encrypted = Stream::new();
+        encrypted.http_readiness().connect().established();
+        encrypted.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 200));
+        encrypted.wait_ms(300).kubelet_event(ProbeSays::Status(503), 900);
+        assert_eq!(told(&encrypted), [("app_status_failure".to_owned(), true)]);
+        let said = encrypted.verdicts()[0].kubelet.clone().and_then(|it| it.event_count);
+        assert_eq!(said, Some(3));
+    }
+
+    /// Each second one, of which the kernel cannot see that it failed.
+    #[test]
+    fn an_event_is_joined_to_the_attempt_of_its_second() {
+        let mut stream = Stream::new();
+        stream.https_readiness().connect().established();
+        stream.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 200)).wait_ms(900);
+        stream.again(9).connect().established();
+        stream.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 200));
+        stream.wait_ms(300).kubelet_event(ProbeSays::Status(503), 700);
+        assert_eq!(told(&stream), [("app_status_failure".to_owned(), true)]);
+    }
+
+    #[test]
+    fn an_event_of_another_second_joins_nothing() {
+        let mut stream = Stream::new();
+        stream.http_readiness().connect().established();
+        stream.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 200));
+        stream.wait_ms(1900).kubelet_event(ProbeSays::Status(503), 700);
+        assert!(told(&stream).is_empty());
+    }
+
+    /// The attempt that failed may be forgotten by then: the one beside it is not blamed.
+    #[test]
+    fn an_event_that_comes_late_joins_nothing_that_was_found_well() {
+        let mut stream = Stream::new();
+        stream.https_readiness().connect().established();
+        stream.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 200)).wait_ms(900);
+        stream.again(9).connect().established();
+        stream.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 200));
+        stream.wait_ms(1600).kubelet_event(ProbeSays::Status(503), 2500);
+        assert!(told(&stream).is_empty(), "{:?}", told(&stream));
+    }
+
+    /// Whichever of the two comes first: it is said once.
+    #[test]
+    fn the_log_and_the_event_of_one_failure_are_one_word() {
+        let mut log_first = Stream::new();
+        log_first.http_readiness().connect().gives_up().wait_ms(10).kubelet(ProbeSays::Timeout);
+        log_first.wait_ms(200).kubelet_event(ProbeSays::Timeout, 700);
+        assert_eq!(told(&log_first).len(), 1, "{:?}", told(&log_first));
+        let mut event_first = Stream::new();
+        event_first.exec_readiness().wait_ms(2000).kubelet_event(ProbeSays::CommandTimeout, 300);
+        event_first.kubelet(ProbeSays::CommandTimeout);
+        assert_eq!(told(&event_first), [("exec_timeout".to_owned(), true)]);
+        // The next failure is another word.
+        event_first.wait_ms(3000).kubelet(ProbeSays::CommandTimeout);
+        assert_eq!(told(&event_first).len(), 2);
+    }
+
+    /// An Event that could not be joined must not silence the line that can be.
+    #[test]
+    fn the_line_of_the_log_is_heard_after_an_event_of_no_use() {
+        let mut stream = Stream::new();
+        two_failures(&mut stream);
+        stream.kubelet_event(ProbeSays::Status(503), 700);
+        assert!(stream.joined().is_empty(), "{:?}", stream.joined());
+        assert_eq!(stream.kubelet(ProbeSays::Status(503)).joined().len(), 1);
+    }
+
+    /// An Event may stand for several failures of a command.
+    #[test]
+    fn a_command_is_less_sure_by_an_event() {
+        let mut stream = Stream::new();
+        stream.exec_readiness().wait_ms(2000).kubelet_event(ProbeSays::Other, 500);
+        assert_eq!(stream.verdicts()[0].verdict.confidence, Confidence::Likely);
+    }
+
+    #[test]
+    fn a_pod_without_network_is_told_once() {
+        let mut stream = Stream::new();
+        for _ in 0..3 {
+            stream.wait_ms(10_000).push(Fact::SandboxFailure(Box::new(SandboxFailure {
+                pod: PodRef { namespace: Some("shop".into()), name: Some("cart".into()), uid: None },
+                cause: SandboxCause::SubnetFile,
+                words: "open /run/flannel/subnet.env: no such file or directory".into(),
+                written_boot_ns: 1,
+                pid: None,
+            })));
+        }
+        assert_eq!(told(&stream), [("cni_not_ready".to_owned(), false)]);
+        let verdict = &stream.verdicts()[0].verdict;
+        assert_eq!(verdict.confidence, Confidence::Likely);
+        assert!(verdict.summary.starts_with("the sandbox of pod shop/cart has no network"), "{}", verdict.summary);
+    }
+
+    /// The kubelet says it of every pod that it looks at while the runtime has no network.
+    #[test]
+    fn a_pod_that_has_its_network_is_not_concerned() {
+        let mut stream = Stream::new();
+        stream.http_readiness().push(Fact::SandboxFailure(Box::new(SandboxFailure {
+            pod: PodRef { namespace: Some("default".into()), name: Some("web".into()), uid: None },
+            cause: SandboxCause::NoConfig,
+            words: "network is not ready: container runtime network not ready: NetworkReady=false".into(),
+            written_boot_ns: 1,
+            pid: None,
+        })));
+        assert!(told(&stream).is_empty());
+    }
+}

@@ -1,0 +1,369 @@
+//! What the kubelet itself says, joined with the attempts that the kernel showed.
+//!
+//! A failed network probe belongs to one attempt: its verdict is said again with the kubelet's words, or said for
+//! the first time if the kernel saw nothing wrong. A command is no connection: its verdict rests on those words alone.
+
+use super::records::{said, unattached};
+use super::{Core, When};
+use crate::classify::finding::Finding;
+use crate::classify::kubelet::Unattached;
+use crate::classify::{SETTLE_NS, kubelet, undialled};
+use crate::correlate::KEEP_AFTER_END_NS;
+use crate::correlate::attempt::Attempt;
+use crate::decision::Decision;
+use crate::enrich;
+use crate::event::{AnswerKind, ConnId, KubeletProbe, Observation, ProbeSays};
+
+/// The kubelet writes its line as soon as the attempt is over: this much earlier at most, for a busy one.
+const BEFORE_NS: u64 = 1_000_000_000;
+/// It counts an attempt as over at its timeout, a moment before the socket is closed.
+const AFTER_NS: u64 = 50_000_000;
+
+impl Core {
+    /// A probe failed, as the kubelet saw it.
+    pub(super) fn outcome(&mut self, probe: &KubeletProbe, observation: &Observation, out: &mut Vec<Decision>) {
+        if self.words.know(probe) {
+            return;
+        }
+        let command = kubelet::of_command(probe);
+        let of_use = if let Some((finding, named)) = kubelet::command(&command, &self.node) {
+            if self.counts.know(probe) {
+                return;
+            }
+            self.counts.unattached(probe);
+            out.push(unattached(finding, named, Some(said(&command))));
+            true
+        } else if self.join_attempt(probe, observation, observation.time_boot_ns, out) {
+            true
+        } else if let Some((finding, named)) =
+            self.answer_of_several(probe, observation.time_boot_ns).or_else(|| self.undialled(probe))
+        {
+            self.counts.unattached(probe);
+            out.push(unattached(finding, named, Some(said(probe))));
+            true
+        } else {
+            self.wait_for_attempt(probe, observation);
+            false
+        };
+        if of_use || !probe.is_event() {
+            self.words.note(probe);
+        }
+    }
+
+    /// Joins it to the attempt that it is about; says whether there is one.
+    pub(super) fn join_attempt(
+        &mut self,
+        probe: &KubeletProbe,
+        observation: &Observation,
+        now: u64,
+        out: &mut Vec<Decision>,
+    ) -> bool {
+        let Some(conn) = self.attempt_of(probe, now) else { return false };
+        self.correlator.join(conn, observation);
+        self.quote(conn, now, out);
+        self.release_verdict(conn, now, out);
+        true
+    }
+
+    /// The one attempt that it can be about: of that probe, not told of before, and over at that time or not yet seen to
+    /// be. One that failed goes first, the last of several; one that the kernel found well must be the only one left.
+    fn attempt_of(&self, probe: &KubeletProbe, now: u64) -> Option<ConnId> {
+        let fitting = self.fitting(probe);
+        if probe.is_event() {
+            return self.attempt_of_event(&fitting, probe, now);
+        }
+        if let Some(exact) = fitting.iter().find(|a| probe.src == Some(a.flow.src)) {
+            return Some(exact.conn);
+        }
+        let failed = fitting.iter().filter(|a| a.ended.is_some() && self.has_failed(a));
+        if let Some(last) = failed.max_by_key(|a| a.ended.map(|(end, _)| end)) {
+            return Some(last.conn);
+        }
+        let [only] = fitting.as_slice() else { return None };
+        Some(only.conn)
+    }
+
+    /// The attempts that it can be about.
+    pub(super) fn fitting(&self, probe: &KubeletProbe) -> Vec<&Attempt> {
+        // A probe that could not be made dialled nobody.
+        let not_made = probe.says.is_of_command() || !probe.is_counted() && probe.says == ProbeSays::Other;
+        if not_made || undialled::undialled(probe).is_some() {
+            return Vec::new();
+        }
+        let waits = |a: &Attempt| !is_long_over(a, probe, enrich::longest_timeout_ns(a, &self.node));
+        let is_free = |a: &Attempt| a.prober && a.kubelet().is_none();
+        let fits = |a: &&Attempt| is_free(a) && is_in_time(a, probe) && waits(a) && self.is_of(a, probe);
+        let fitting: Vec<&Attempt> = self.correlator.all().filter(fits).collect();
+        preferred(&fitting, |a| !seems_unanswered(a, probe))
+    }
+
+    /// It was answered with a no, on one of several connections that went well for the kernel: the words alone decide. Not of an
+    /// Event where one of them failed, or may have and be forgotten: that is told already.
+    fn answer_of_several(&self, probe: &KubeletProbe, now: u64) -> Option<(Finding, Unattached)> {
+        let fitting = self.fitting(probe);
+        let told = fitting.iter().any(|a| self.has_failed(a));
+        let late = now > probe.written_boot_ns.saturating_add(KEEP_AFTER_END_NS);
+        let is_news = fitting.len() > 1 && !(probe.is_event() && (told || late));
+        is_news.then(|| kubelet::answer(probe, fitting.len(), &self.node)).flatten()
+    }
+
+    /// Those that ended within the second of the Event go first, of them those that failed. Several that are left: the
+    /// Event may be about any of them, and nothing is joined. Nor to one that the kernel found well by an Event that comes so
+    /// late that the one which failed may be forgotten.
+    fn attempt_of_event(&self, fitting: &[&Attempt], probe: &KubeletProbe, now: u64) -> Option<ConnId> {
+        let from = probe.written_boot_ns;
+        let within = preferred(fitting, |a| a.ended.is_none_or(|(end, _)| from <= end.saturating_add(AFTER_NS)));
+        let failed = preferred(&within, |a| a.ended.is_some() && self.has_failed(a));
+        let [only] = failed.as_slice() else { return None };
+        let all_known = now <= from.saturating_add(KEEP_AFTER_END_NS);
+        (all_known || self.has_failed(only)).then_some(only.conn)
+    }
+
+    pub(super) fn has_failed(&self, attempt: &Attempt) -> bool {
+        attempt.failed_by_itself()
+            || enrich::failed(attempt, &self.node)
+            || self.verdicts.failure(attempt.conn).is_some()
+    }
+
+    fn is_of(&self, attempt: &Attempt, probe: &KubeletProbe) -> bool {
+        let dialled = probe.dst.is_none_or(|dst| dst == attempt.flow.dst);
+        let from = probe.src.is_none_or(|src| src == attempt.flow.src);
+        dialled && from && !denies(attempt, probe) && enrich::is_probe_of(attempt, &self.node, probe)
+    }
+
+    /// Says its verdict again, with what the kubelet said; or for the first time.
+    fn quote(&mut self, conn: ConnId, now: u64, out: &mut Vec<Decision>) {
+        let Some(before) = self.verdicts.of(conn) else {
+            // The companions of its last event may still be on their way; one that is open is judged at its end.
+            if let Some((end, _)) = self.correlator.get(conn).and_then(|a| a.ended) {
+                self.waiting.look_at(now.max(end.saturating_add(SETTLE_NS)), conn);
+            }
+            self.fire_deadlines(now, out);
+            return;
+        };
+        let Some((finding, also)) = self.classified(conn, When::Settled(now)) else { return };
+        if finding.cause != before.cause || finding.outcome != before.outcome {
+            self.decide(conn, When::Settled(now), out);
+            return;
+        }
+        self.say(conn, finding, also, true, out);
+    }
+}
+
+#[cfg(any(test, feature = "testing"))]
+impl Core {
+    /// What the kubelet said of which attempt.
+    pub(crate) fn joined(&self) -> Vec<(u64, ProbeSays)> {
+        self.correlator.all().filter_map(|it| Some((it.conn.0, it.kubelet()?.1.says))).collect()
+    }
+}
+
+/// Those of which this holds, if it does of any; else all.
+fn preferred<'a>(attempts: &[&'a Attempt], holds: impl Fn(&Attempt) -> bool) -> Vec<&'a Attempt> {
+    let some: Vec<&Attempt> = attempts.iter().copied().filter(|a| holds(a)).collect();
+    if some.is_empty() { attempts.to_vec() } else { some }
+}
+
+/// It was over at that time, or not yet seen to be.
+pub(super) fn is_in_time(attempt: &Attempt, probe: &KubeletProbe) -> bool {
+    let (from, until) = (probe.written_boot_ns, probe.written_until());
+    match attempt.ended {
+        Some((end, _)) => end <= until.saturating_add(AFTER_NS) && from <= end.saturating_add(BEFORE_NS),
+        None => attempt.started <= until,
+    }
+}
+
+/// It is open, and the probe that it can be must have given up on it well before: it is something else (an API server's client).
+fn is_long_over(attempt: &Attempt, probe: &KubeletProbe, timeout_ns: Option<u64>) -> bool {
+    let over = timeout_ns.map(|it| attempt.started.saturating_add(it).saturating_add(BEFORE_NS));
+    attempt.ended.is_none() && over.is_some_and(|over| over < probe.written_boot_ns)
+}
+
+/// Its answer had another status than the one that the kubelet read, or cannot have had one.
+fn denies(attempt: &Attempt, probe: &KubeletProbe) -> bool {
+    let (ProbeSays::Status(said), Some((_, answer))) = (probe.says, attempt.answer()) else { return false };
+    answer.kind == AnswerKind::Alert || answer.status.is_some_and(|status| status != said)
+}
+
+/// The kubelet read an answer, and this one had none, as far as its bytes were counted (a sockmap's are not).
+fn seems_unanswered(attempt: &Attempt, probe: &KubeletProbe) -> bool {
+    let answered = probe.says.is_of_answer() || probe.says == ProbeSays::TimeoutInBody;
+    answered && attempt.ended.is_some() && attempt.received() == Some(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::event::{AnswerKind, ProbeSays, ProbeType, TcpState};
+    use crate::record::{Confidence, VerdictBody};
+    use crate::testing::Stream;
+
+    fn told(stream: &Stream) -> Vec<(String, bool)> {
+        let told = |v: &VerdictBody| (v.verdict.cause.name().to_owned(), v.kubelet.is_some());
+        stream.verdicts().iter().map(told).collect()
+    }
+
+    #[test]
+    fn the_kubelet_s_words_alone_revise_nothing() {
+        let mut stream = Stream::new();
+        stream.http_readiness().connect().gives_up().wait_ms(10).kubelet(ProbeSays::Timeout);
+        assert_eq!(told(&stream), [("unexplained".to_owned(), false)]);
+    }
+
+    #[test]
+    fn what_only_the_kubelet_can_read_is_its_word() {
+        let mut stream = Stream::new();
+        stream.http_readiness().connect().established();
+        stream.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 200)).kubelet(ProbeSays::Status(503));
+        assert_eq!(told(&stream), [("app_status_failure".to_owned(), true)]);
+    }
+
+    #[test]
+    fn a_disagreement_is_said() {
+        let mut stream = Stream::new();
+        stream.http_readiness().connect().established();
+        stream.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 200)).kubelet(ProbeSays::Network);
+        let verdicts = stream.verdicts();
+        assert_eq!(told(&stream), [("unexplained".to_owned(), true)]);
+        assert!(verdicts[0].verdict.summary.contains("so the kubelet says"), "{}", verdicts[0].verdict.summary);
+    }
+
+    /// Liveness and readiness on one port: one has no answer in time, the other one that is a no. Each line finds its own.
+    #[test]
+    fn a_status_is_not_of_the_attempt_that_had_none() {
+        let mut stream = Stream::new();
+        stream.http_readiness().http_liveness_too().connect().established().wait_ms(960);
+        stream.again(9).connect().established().answer(AnswerKind::Http, Some(503));
+        stream.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 200)).wait_ms(40);
+        stream.back_to(7).state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 0)).wait_ms(5);
+        stream.kubelet_of(ProbeType::Readiness, ProbeSays::Status(503));
+        stream.kubelet_of(ProbeType::Liveness, ProbeSays::Timeout);
+        assert_eq!(stream.joined(), [(7, ProbeSays::Timeout), (9, ProbeSays::Status(503))]);
+    }
+
+    /// Liveness and readiness on one port in the same second: one fails, the other does not.
+    #[test]
+    fn the_healthy_attempt_beside_the_failed_one_is_left_alone() {
+        let healthy = |stream: &mut Stream| {
+            stream.again(9).connect().established().answer(AnswerKind::Http, Some(200));
+            stream.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 200));
+        };
+        let mut refusing = Stream::new();
+        refusing.http_readiness().connect().established().answer(AnswerKind::Http, Some(503));
+        refusing.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 200));
+        healthy(&mut refusing);
+        refusing.kubelet(ProbeSays::Status(503));
+        assert_eq!(told(&refusing), [("app_status_failure".to_owned(), false)]);
+        assert_eq!(refusing.joined(), [(7, ProbeSays::Status(503))]);
+        // The kubelet writes its line before the socket of the one that timed out is closed.
+        let mut waiting = Stream::new();
+        waiting.http_readiness().connect().established().wait_ms(990);
+        healthy(&mut waiting);
+        waiting.wait_ms(10).kubelet(ProbeSays::Timeout);
+        assert!(waiting.joined().is_empty(), "which of the two it was is not known");
+    }
+
+    /// Liveness and readiness of one port, over TLS: which of the two said no is not seen, that one did is.
+    #[test]
+    fn a_no_that_one_of_several_gave_is_told_without_a_connection() {
+        let asked = |tell: fn(&mut Stream) -> &mut Stream| {
+            let mut stream = Stream::new();
+            stream.https_readiness().https_liveness_too();
+            for conn in 100..102 {
+                stream.again(conn).connect().established();
+                stream.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 200));
+            }
+            tell(stream.wait_ms(300));
+            stream
+        };
+        let both = asked(|stream| stream.kubelet(ProbeSays::Status(500)).kubelet_event(ProbeSays::Status(500), 300));
+        assert_eq!(told(&both), [("app_status_failure".to_owned(), true)], "the Event says the same");
+        let verdict = both.verdicts().remove(0);
+        assert_eq!((verdict.verdict.confidence, verdict.dst), (Confidence::Likely, None));
+        let words = "the readiness probe of container app of pod default/web was answered: HTTP status 500, as the kubelet read it; which of 2 connections that was is not seen";
+        assert_eq!(verdict.verdict.summary, words);
+        let event = asked(|stream| stream.kubelet_event(ProbeSays::Status(500), 300));
+        assert_eq!(told(&event), [("app_status_failure".to_owned(), true)]);
+        let late = asked(|stream| stream.wait_ms(2_000).kubelet_event(ProbeSays::Status(500), 2_300));
+        assert!(told(&late).is_empty(), "one that failed may be forgotten, and told of");
+        let timeout = asked(|stream| stream.kubelet(ProbeSays::Timeout));
+        assert_eq!(told(&timeout), [("unexplained".to_owned(), true)], "that says nothing of the cause");
+    }
+
+    /// The kubelet's connection to the API server that it probes is open for as long as it likes.
+    #[test]
+    fn what_is_open_for_longer_than_the_timeout_is_no_probe() {
+        let mut stream = Stream::new();
+        stream.https_readiness().connect().established().wait_ms(30_000);
+        stream.again(9).connect().established();
+        stream.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 200)).kubelet(ProbeSays::Status(500));
+        let verdicts = stream.verdicts();
+        assert_eq!(told(&stream), [("app_status_failure".to_owned(), true)]);
+        assert!(verdicts[0].dst.is_some());
+    }
+
+    #[test]
+    fn an_outcome_that_comes_before_the_end_waits_for_it() {
+        let mut stream = Stream::new();
+        stream.http_readiness().connect().established().wait_ms(1000).kubelet(ProbeSays::Timeout);
+        assert!(told(&stream).is_empty());
+        stream.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 0));
+        assert_eq!(told(&stream), [("slow_response".to_owned(), true)]);
+    }
+
+    #[test]
+    fn an_outcome_of_another_time_or_probe_joins_nothing() {
+        let mut stream = Stream::new();
+        stream.http_readiness().connect().established();
+        stream.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 200));
+        stream.wait_ms(1500).kubelet(ProbeSays::Status(503));
+        assert!(stream.joined().is_empty(), "too late");
+        assert_eq!(told(&stream), [("unexplained".to_owned(), true)]);
+    }
+
+    #[test]
+    fn a_command_is_told_by_the_kubelet_s_words_alone() {
+        let mut stream = Stream::new();
+        stream.exec_readiness().kubelet(ProbeSays::Other).kubelet(ProbeSays::CommandTimeout);
+        assert_eq!(told(&stream), [("exec_failed".to_owned(), true), ("exec_timeout".to_owned(), true)]);
+        let mut silent = Stream::new();
+        silent.exec_readiness().kubelet(ProbeSays::Nothing);
+        assert_eq!(told(&silent), [("unexplained".to_owned(), true)], "a timeout, or not");
+        let mut unknown = Stream::new();
+        unknown.kubelet(ProbeSays::Other);
+        assert_eq!(
+            told(&unknown),
+            [("exec_failed".to_owned(), true)],
+            "no connection, and no words of a probe that dials"
+        );
+    }
+
+    #[test]
+    fn the_kubelet_s_word_alone_proves_nothing_and_names_whose_command_it_is() {
+        let mut stream = Stream::new();
+        stream.exec_readiness().kubelet(ProbeSays::Other).kubelet(ProbeSays::CommandTimeout);
+        let verdicts = stream.verdicts();
+        assert!(verdicts.iter().all(|it| it.verdict.confidence == Confidence::Likely));
+        let [failed, late] = verdicts.as_slice() else { panic!("two verdicts") };
+        let whose = "the command of the readiness probe of container app of pod default/web ";
+        assert!(
+            failed.verdict.summary.starts_with(&format!("{whose}ended with an error")),
+            "{}",
+            failed.verdict.summary
+        );
+        assert_eq!(late.verdict.summary, format!("{whose}did not end in time (timeoutSeconds 1)"));
+        let fix = &failed.verdict.remediation;
+        assert!(fix.contains("kubectl exec -n default web -c app -- COMMAND"), "{fix}");
+    }
+
+    /// The runtime's words are about no connection.
+    #[test]
+    fn a_probe_that_could_not_be_made_joins_no_attempt() {
+        for says in [ProbeSays::ContainerEnds, ProbeSays::Other] {
+            let mut stream = Stream::new();
+            stream.http_readiness().connect().established();
+            stream.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 200));
+            stream.kubelet_error(ProbeType::Readiness, says, "x").wait_ms(2_000);
+            assert!(told(&stream).is_empty(), "{:?}", told(&stream));
+        }
+    }
+}

@@ -1,0 +1,322 @@
+//! A gRPC probe dials again until its timeout: one attempt of the probe is several connections.
+//!
+//! The kubelet dials with `grpc.WithBlock()` and without `FailOnNonTempDialError` (pkg/probe/grpc): a dial that is refused or
+//! ends before the server's first frame is repeated 1 s later, then after 1.28 to 1.92 s, 2.05 to 3.07 s and so on
+//! (grpc-go, `backoff.DefaultConfig`). Two gRPC probes of one port each have a series of their own.
+
+use std::net::SocketAddr;
+
+use super::Core;
+use super::failures::MAX_COUNTERS;
+use super::records::pardon;
+use super::verdicts::Decided;
+use crate::classify::finding::Finding;
+use crate::correlate::attempt::Attempt;
+use crate::decision::Decision;
+use crate::enrich;
+use crate::event::{AnswerKind, ConnId};
+use crate::recent::Recent;
+
+/// The least time from a dial to the next of its series, less what the clock of a busy node may be wrong by.
+const LEAST_NS: u64 = 950_000_000;
+/// An attempt of a probe that begins so much before the end of the last one's timeout is the next one: the clock of a busy node.
+const EARLY_NS: u64 = 50_000_000;
+/// Series remembered of one target: each probe of it has one.
+const MAX_SERIES: usize = 8;
+
+/// The dials of one attempt of a probe: when the first and the last that failed began.
+#[derive(Clone, Copy, Debug)]
+struct Series {
+    first: u64,
+    last: u64,
+}
+
+/// The attempts of gRPC probes that may go on, by process and target.
+#[derive(Debug, Default)]
+pub(super) struct Redials(Recent<(u32, SocketAddr), Vec<Series>, MAX_COUNTERS>);
+
+impl Redials {
+    fn place(&self, attempt: &Attempt, window_ns: u64) -> Option<usize> {
+        let goes_on = |it: &Series| {
+            let after = |from: u64| attempt.started.saturating_sub(from);
+            after(it.last) >= LEAST_NS && after(it.first) < window_ns.saturating_sub(EARLY_NS)
+        };
+        self.0.get(&key(attempt))?.iter().position(goes_on)
+    }
+
+    /// When the first dial began of the series that this one goes on with.
+    fn first(&self, attempt: &Attempt, window_ns: u64) -> Option<u64> {
+        let place = self.place(attempt, window_ns)?;
+        self.0.get(&key(attempt))?.get(place).map(|series| series.first)
+    }
+
+    /// When the first dial began of the series whose last one this is.
+    fn first_of(&self, attempt: &Attempt) -> Option<u64> {
+        let series = self.0.get(&key(attempt))?.iter().find(|it| it.last == attempt.started);
+        series.map(|it| it.first)
+    }
+
+    /// The series that this one goes on with is over; another probe's of the same target is not.
+    fn end(&mut self, attempt: &Attempt, window_ns: u64) {
+        let place = self.place(attempt, window_ns);
+        if let (Some(place), Some(series)) = (place, self.0.get_mut(&key(attempt))) {
+            series.remove(place);
+        }
+    }
+
+    fn note(&mut self, attempt: &Attempt, window_ns: u64) {
+        let (place, began) = (self.place(attempt, window_ns), attempt.started);
+        let series = self.0.or_default(key(attempt));
+        match place.and_then(|place| series.get_mut(place)) {
+            Some(of) => of.last = began,
+            None => {
+                series.retain(|it| began.saturating_sub(it.first) < window_ns);
+                series.truncate(MAX_SERIES - 1);
+                series.push(Series { first: began, last: began });
+            }
+        }
+    }
+}
+
+fn key(attempt: &Attempt) -> (u32, SocketAddr) {
+    (attempt.actor.pid, attempt.flow.dst)
+}
+
+impl Core {
+    /// It is a later dial of an attempt of a probe that has failed before.
+    pub(super) fn is_redial(&self, attempt: &Attempt) -> bool {
+        let decided = self.verdicts.of(attempt.conn).map(|it| it.redial);
+        let goes_on = || self.redials.place(attempt, enrich::grpc_timeouts_ns(attempt, &self.node)?.1);
+        decided.unwrap_or_else(|| goes_on().is_some())
+    }
+
+    /// Until when this failed dial of a gRPC probe may be followed by another for the same attempt of the probe.
+    pub(super) fn may_dial_again_until(&self, attempt: &Attempt) -> Option<u64> {
+        let (shortest, _) = enrich::grpc_timeouts_ns(attempt, &self.node).filter(|_| is_unheard(attempt))?;
+        let over = self.redials.first_of(attempt)?.saturating_add(shortest);
+        let goes_on = attempt.started.saturating_add(LEAST_NS) < over.saturating_sub(EARLY_NS);
+        goes_on.then_some(over)
+    }
+
+    /// A dial failed: the probe may dial again until its timeout.
+    pub(super) fn note_dial(&mut self, conn: ConnId) {
+        let Some(attempt) = self.correlator.get(conn).filter(|it| is_unheard(it)) else { return };
+        let Some((_, longest)) = enrich::grpc_timeouts_ns(attempt, &self.node) else { return };
+        let until = attempt.started.saturating_add(longest).saturating_add(LEAST_NS);
+        self.redials.note(attempt, longest);
+        self.correlator.keep(conn, until);
+    }
+
+    /// A dial was answered: those of the same attempt of the probe that failed before are not why it fails, if it does.
+    pub(super) fn pardon_redials(&mut self, conn: ConnId, out: &mut Vec<Decision>) {
+        let Some(attempt) = self.correlator.get(conn) else { return };
+        let Some((shortest, _)) = enrich::grpc_timeouts_ns(attempt, &self.node) else { return };
+        let Some(first) = self.redials.first(attempt, shortest) else { return };
+        // It began to answer, and was closed when the probe had timed out.
+        let over = first.saturating_add(shortest).saturating_sub(enrich::BEFORE_TIMEOUT_NS);
+        if attempt.ended.is_some_and(|(ended, _)| ended >= over) {
+            return;
+        }
+        let fits = |it: &&Attempt| it.started >= first && is_earlier_dial(it, attempt);
+        let before = self.correlator.all().filter(fits).filter_map(|it| Some((it, self.verdicts.failure(it.conn)?)));
+        let pardoned: Vec<(ConnId, Finding)> =
+            before.map(|(it, decided)| (it.conn, later_dial(it, attempt, decided))).collect();
+        self.redials.end(attempt, shortest);
+        for (other, finding) in pardoned {
+            self.remember(other, &finding, true);
+            self.say(other, finding, Vec::new(), true, out);
+        }
+    }
+}
+
+/// The server had not said a word of HTTP/2, and the kubelet has not said that the probe failed.
+fn is_unheard(attempt: &Attempt) -> bool {
+    let in_another = attempt.answer().is_some_and(|(_, it)| it.kind == AnswerKind::Http || it.kind.is_tls());
+    (in_another || attempt.received().is_none_or(|n| n == 0)) && attempt.kubelet().is_none()
+}
+
+/// As long before as grpc-go waits.
+fn is_earlier_dial(first: &Attempt, second: &Attempt) -> bool {
+    let same = key(first) == key(second) && first.netns == second.netns && first.prober;
+    same && is_unheard(first) && second.started.saturating_sub(first.started) >= LEAST_NS
+}
+
+fn later_dial(first: &Attempt, second: &Attempt, before: Decided) -> Finding {
+    let summary = format!(
+        "the prober's gRPC client dialled {} again {:.1} s later and was answered; whether with a yes is not seen. One attempt of the probe dials until its timeout",
+        first.flow.dst,
+        second.started.saturating_sub(first.started) as f64 / 1e9
+    );
+    let fix = "nothing for this dial: a later one of the same attempt of the probe was answered in time".to_owned();
+    pardon(before, second, summary, fix)
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::event::{AnswerKind, ConnId, ProbeSays, TcpState};
+    use crate::record::Outcome;
+    use crate::testing::{POD, SYN, Stream};
+
+    fn refused(stream: &mut Stream, conn: u64, until_next_ms: u64) {
+        stream.again(conn).connect().reset_sent(SYN, true, None).reset_received(TcpState::SynSent, 0);
+        stream.state(TcpState::SynSent, TcpState::Close, 111, (0, 0, 0)).wait_ms(until_next_ms);
+    }
+
+    fn answered(stream: &mut Stream, conn: u64) {
+        stream.again(conn).connect().established();
+        stream.state(TcpState::Established, TcpState::FinWait1, 0, (200, 201, 150)).wait_ms(10);
+    }
+
+    fn outcomes(stream: &Stream) -> Vec<Outcome> {
+        stream.verdicts().iter().map(|it| it.verdict.outcome).collect()
+    }
+
+    /// Refused dials, so long before the next, the last of which is answered.
+    fn answered_after(timeout_s: u32, refused_ms: &[u64]) -> Stream {
+        let mut stream = Stream::new();
+        stream.grpc_readiness(timeout_s);
+        for (conn, until_next) in (100..).zip(refused_ms) {
+            refused(&mut stream, conn, *until_next);
+        }
+        answered(&mut stream, 200);
+        stream
+    }
+
+    #[test]
+    fn a_later_dial_of_the_same_attempt_is_answered() {
+        use Outcome::{Failure, Noise};
+        let third = |timeout_s| outcomes(&answered_after(timeout_s, &[1_000, 1_600]));
+        assert_eq!(third(5), [Noise, Noise], "none is a failure before its probe is over");
+        assert_eq!(third(2), [Failure, Failure], "the attempt was over by then");
+        assert_eq!(third(1), [Failure, Failure], "each was an attempt of its own");
+        let mut http = Stream::new();
+        http.http_readiness();
+        refused(&mut http, 100, 1_000);
+        answered(&mut http, 101);
+        assert_eq!(outcomes(&http), [Failure], "nobody dials again for HTTP");
+    }
+
+    /// HTTP/2 frames of a `grpc.health.v1` answer are not read: SERVING and NOT_SERVING look alike.
+    #[test]
+    fn an_answer_is_not_said_to_be_a_yes() {
+        let pardoned = answered_after(5, &[1_000]).verdicts().remove(0).verdict;
+        let said = format!("{} {}", pardoned.summary, pardoned.remediation);
+        assert!(said.contains("whether with a yes is not seen") && said.contains("nothing for this dial"), "{said}");
+        assert!(!said.contains("succe"), "{said}");
+    }
+
+    /// Dials at 0, 1 and 2.6 s, a timeout of 3 s, and the next attempt of the probe at 5 s.
+    #[test]
+    fn the_dials_of_an_attempt_that_is_over_stay_failures() {
+        assert_eq!(outcomes(&answered_after(3, &[1_000, 1_600, 2_400])), [Outcome::Failure; 3]);
+    }
+
+    /// periodSeconds 2 and timeoutSeconds 2: the kubelet's ticker is never exact.
+    #[test]
+    fn an_attempt_a_period_later_is_no_dial_of_the_last() {
+        assert_eq!(counts(&answered_after(2, &[1_999, 2_001, 1_998])), [1, 2, 3].map(Some));
+    }
+
+    /// A server of HTTP/1 answers each dial.
+    #[test]
+    fn dials_that_are_answered_in_another_protocol_are_one_attempt() {
+        let mut stream = Stream::new();
+        stream.grpc_readiness(5);
+        for (conn, until_next) in [(100, 1_000), (101, 1_600), (102, 7_400), (103, 1_000)] {
+            stream.again(conn).connect().established().answer(AnswerKind::Http, Some(400));
+            stream.state(TcpState::Established, TcpState::FinWait1, 0, (90, 91, 103)).wait_ms(until_next);
+        }
+        assert_eq!(counts(&stream), [1, 1, 1, 2].map(Some));
+    }
+
+    /// Its timeout of 3 s is over while the second dial, after the handshake, waits for its answer.
+    #[test]
+    fn a_dial_that_was_closed_at_the_timeout_pardons_none() {
+        let after = |ms: u64| {
+            let mut stream = Stream::new();
+            stream.grpc_readiness(3);
+            refused(&mut stream, 100, 1_000);
+            stream.again(101).connect().established().answer(AnswerKind::Other, None).wait_ms(ms);
+            outcomes(stream.state(TcpState::Established, TcpState::FinWait1, 0, (200, 201, 60)).wait_ms(10))
+        };
+        assert_eq!(after(1_999), [Outcome::Failure]);
+        assert_eq!(after(1_900), [Outcome::Noise]);
+    }
+
+    /// Who begins to listen is seen before the dial that succeeds.
+    #[test]
+    fn a_refusal_that_was_told_to_be_too_early_is_taken_back() {
+        let mut stream = Stream::new();
+        stream.grpc_readiness(5);
+        refused(&mut stream, 100, 400);
+        stream.listens(POD, 8080, true).wait_ms(600);
+        answered(&mut stream, 101);
+        assert_eq!(stream.causes(), ["not_listening_yet"]);
+        assert_eq!(outcomes(&stream).last(), Some(&Outcome::Noise));
+    }
+
+    fn counts(stream: &Stream) -> Vec<Option<u32>> {
+        let count = |it: &crate::record::VerdictBody| it.probe.as_ref().and_then(|probe| probe.consecutive_failures);
+        stream.verdicts().iter().map(count).collect()
+    }
+
+    #[test]
+    fn each_attempt_of_the_probe_counts_once() {
+        let mut stream = Stream::new();
+        stream.grpc_readiness(5);
+        for attempt in 0..2 {
+            for (dial, until_next) in [(0, 1_000), (1, 1_600), (2, 7_400)] {
+                refused(&mut stream, 100 + 10 * attempt + dial, until_next);
+            }
+        }
+        assert_eq!(counts(&stream), [1, 1, 1, 2, 2, 2].map(Some));
+        // The next attempt begins before the timeout of the last, which was answered.
+        let mut quick = Stream::new();
+        quick.grpc_readiness(5);
+        refused(&mut quick, 100, 1_000);
+        answered(&mut quick, 101);
+        quick.wait_ms(1_500);
+        refused(&mut quick, 102, 1_000);
+        assert_eq!(counts(&quick).last(), Some(&Some(1)));
+    }
+
+    /// It is not dialled for again: what comes next is the next attempt of the probe.
+    #[test]
+    fn what_was_answered_with_a_no_is_over() {
+        let mut stream = Stream::new();
+        stream.grpc_readiness(5);
+        answered(&mut stream, 100);
+        stream.kubelet(ProbeSays::NotServing).wait_ms(3_000);
+        refused(&mut stream, 101, 10_000);
+        refused(&mut stream, 102, 10_000);
+        assert_eq!(counts(&stream), [None, Some(1), Some(2)]);
+    }
+
+    /// Liveness and readiness dial in the same moment, and each again.
+    #[test]
+    fn two_probes_of_one_port_are_two_series() {
+        let mut stream = Stream::new();
+        stream.grpc_readiness(5).grpc_liveness_too(5);
+        for (conn, until_next) in [(100, 300), (101, 700), (102, 300), (103, 8_700)] {
+            refused(&mut stream, conn, until_next);
+        }
+        let mut core = crate::core::Core::default();
+        stream.observations.iter().for_each(|it| core.push(it, &mut Vec::new()));
+        let redials = (100..104).map(|conn| core.verdicts.of(ConnId(conn)).map(|it| it.redial));
+        assert_eq!(redials.collect::<Vec<_>>(), [false, false, true, true].map(Some));
+        assert_eq!(counts(&stream), [None; 4], "whose failure each is was not said");
+    }
+
+    /// Dials at 0 and 0.3 s are refused, those at 1.0 and 1.3 s answered.
+    #[test]
+    fn the_answer_to_one_probe_leaves_the_dials_of_the_other() {
+        let mut stream = Stream::new();
+        stream.grpc_readiness(5).grpc_liveness_too(5);
+        refused(&mut stream, 100, 300);
+        refused(&mut stream, 101, 700);
+        answered(&mut stream, 102);
+        stream.wait_ms(290);
+        answered(&mut stream, 103);
+        assert_eq!(outcomes(&stream), [Outcome::Noise; 2]);
+    }
+}

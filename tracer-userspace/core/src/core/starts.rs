@@ -1,0 +1,311 @@
+//! Starts that succeeded and soon may not: a container that was still failing its startup or liveness probe when most
+//! of what that allows was spent. Told once for each start.
+//!
+//! What is compared is the last failed attempt, which the container surely was not ready for, with the earliest moment at
+//! which the kubelet could have ended it: neither the second in which the container was started nor the grid of the
+//! attempts can make that false. A long initialDelaySeconds alone makes no slow start.
+
+use std::net::SocketAddr;
+
+use serde_json::json;
+
+use super::budgets::{about, place};
+use crate::classify::finding::Finding;
+use crate::classify::startup_probe;
+use crate::correlate::attempt::Attempt;
+use crate::correlate::node::Node;
+use crate::enrich::{self, Named};
+use crate::event::{ProbeSpec, ProbeType};
+use crate::recent::Recent;
+use crate::record::{Cause, FindingBody, Outcome, Status};
+
+/// Containers whose start is remembered.
+const MAX_KEPT: usize = 4096;
+/// The share of the least time to a restart above which a start is told of.
+const NARROW: f64 = 0.7;
+/// Times of a status are whole seconds.
+const RESOLUTION_NS: u64 = 1_000_000_000;
+/// Failures that show that the container itself was not ready.
+const NOT_READY: &[Cause] = &[
+    Cause::StartupBudgetExceeded,
+    Cause::NotListeningYet,
+    Cause::ConnectionRefused,
+    Cause::AppStatusFailure,
+    Cause::SlowResponse,
+    Cause::ClosedWithoutAnswer,
+    Cause::TlsHandshakeSlow,
+];
+
+/// The starts of containers.
+#[derive(Debug, Default)]
+pub(super) struct Starts {
+    runs: Recent<Key, Option<Run>, MAX_KEPT>,
+}
+
+/// Pod and container.
+type Key = (Option<String>, Option<String>);
+
+/// What was seen of the run that goes on.
+#[derive(Clone, Copy, Debug)]
+struct Run {
+    began: u64,
+    /// When the last failed attempt before the first success began.
+    failed: Option<u64>,
+    /// When the first attempt that succeeded began, and what it dialled.
+    answered: Option<(u64, SocketAddr)>,
+    told: bool,
+}
+
+impl Starts {
+    /// A verdict on an attempt was said for the first time.
+    pub(super) fn failed(&mut self, attempt: &Attempt, node: &Node, finding: &Finding) {
+        let is_of_start = enrich::start_probe(attempt, node).is_some();
+        if finding.outcome != Outcome::Failure || !NOT_READY.contains(&finding.cause) || !is_of_start {
+            return;
+        }
+        // What a readiness probe alone is told does not count; that nobody listens holds for all.
+        let kind = enrich::probe_type(attempt, node);
+        if attempt.established.is_some() && !matches!(kind, Some(ProbeType::Startup | ProbeType::Liveness)) {
+            return;
+        }
+        if let Some(run) = self.run(attempt, node).filter(|run| run.answered.is_none()) {
+            run.failed = Some(attempt.started);
+        }
+    }
+
+    /// An attempt succeeded. A start is told of with the second success of whichever probe: by then a restart that the
+    /// status did not show yet is known.
+    pub(super) fn answered(&mut self, attempt: &Attempt, named: &Named, node: &Node) -> Option<FindingBody> {
+        let run = self.run(attempt, node)?;
+        let Some((answered, dst)) = run.answered else {
+            let is_of_start = enrich::start_probe(attempt, node).is_some();
+            run.answered = is_of_start.then_some((attempt.started, attempt.flow.dst));
+            return None;
+        };
+        let told = std::mem::replace(&mut run.told, true);
+        let (began, failed) = (run.began, run.failed.filter(|_| !told)?);
+        let (_, container) = enrich::probed_container(attempt, node)?;
+        let spec = container.start_probe().filter(|spec| is_narrow(spec, failed.saturating_sub(began)))?;
+        let start = Start { dst, restarts: container.runs.as_ref()?.restarts, began, failed, answered };
+        (node.lost_between(began, answered) == 0).then(|| start.finding(named, spec))
+    }
+
+    /// The run that goes on, if the tracer saw its beginning.
+    fn run(&mut self, attempt: &Attempt, node: &Node) -> Option<&mut Run> {
+        let began = enrich::run_began(attempt, node, attempt.started)?;
+        let (pod, container) = enrich::probed_container(attempt, node)?;
+        let key = (pod.uid.clone().or_else(|| pod.name.clone()), container.name.clone());
+        let run = self.runs.or_default(key);
+        if run.is_some_and(|run| run.began != began) {
+            *run = None;
+        }
+        Some(run.get_or_insert(Run { began, failed: None, answered: None, told: false }))
+    }
+}
+
+/// So long after its start the container failed, and the kubelet could have ended it not much later.
+fn is_narrow(spec: &ProbeSpec, failed_after_ns: u64) -> bool {
+    let surely = failed_after_ns.saturating_sub(RESOLUTION_NS) as f64 / 1e9;
+    let earliest = f64::from(spec.earliest_restart_s());
+    earliest > 0.0 && surely >= earliest * NARROW
+}
+
+/// A start to tell of. Times are CLOCK_BOOTTIME nanoseconds.
+struct Start {
+    dst: SocketAddr,
+    restarts: u32,
+    began: u64,
+    failed: u64,
+    answered: u64,
+}
+
+impl Start {
+    fn finding(&self, named: &Named, spec: &ProbeSpec) -> FindingBody {
+        let after = |time: u64| time.saturating_sub(self.began) as f64 / 1e9;
+        let (took_s, failed_s) = (after(self.answered), after(self.failed));
+        let (kind, earliest, budget) = (spec.probe_type.name(), spec.earliest_restart_s(), spec.budget_s());
+        let mut body = about(self.dst, named, "probe_start");
+        body.status = Status::Warn;
+        body.observed = format!(
+            "{} failed its {kind} probe until {failed_s:.0} s after its container was started, and answered it after {took_s:.0} s; the kubelet ends it after {earliest} to {budget} s (initialDelaySeconds {} + periodSeconds {} x failureThreshold {})",
+            place(self.dst, named),
+            spec.initial_delay_s,
+            spec.period_s,
+            spec.failure_threshold
+        );
+        body.expected = format!("the last failed attempt of a start within {:.0} % of {earliest} s", NARROW * 100.0);
+        body.why = "a start that takes a little longer, on a busy node or after an upgrade, is ended by the kubelet, again and again".into();
+        body.remediation = Some(fix(spec, took_s));
+        let numbers = [
+            ("probe", json!(kind)),
+            ("took_s", json!(took_s)),
+            ("last_failed_s", json!(failed_s)),
+            ("earliest_restart_s", json!(earliest)),
+            ("budget_s", json!(budget)),
+            ("restarts", json!(self.restarts)),
+        ];
+        body.fields.extend(numbers.map(|(name, value)| (name.to_owned(), value)));
+        body
+    }
+}
+
+fn fix(spec: &ProbeSpec, took_s: f64) -> String {
+    let probe = startup_probe::that_allows(took_s * 3.0, spec);
+    let what = if spec.probe_type == ProbeType::Startup {
+        "let its startup probe allow more"
+    } else {
+        "give it a startup probe"
+    };
+    format!("{what}: {probe}")
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::event::{AnswerKind, Runs, TcpState};
+    use crate::record::{FindingBody, Status};
+    use crate::testing::{SYN, Stream};
+
+    /// Liveness each 10 s, three times: the kubelet ends it after 20 to 30 s. Started in the middle of a second.
+    fn started() -> Stream {
+        let mut stream = Stream::new();
+        stream.liveness(10, 3).wait_ms(5_000);
+        start(&mut stream, 0);
+        stream
+    }
+
+    fn start(stream: &mut Stream, restarts: u32) {
+        let started_boot_ns = Some(stream.seconds_ago(0));
+        stream.runs(Runs { restarts, started_boot_ns, ..Runs::default() }).wait_ms(500);
+    }
+
+    fn refused(stream: &mut Stream, conn: u64) {
+        stream.again(conn).connect().reset_sent(SYN, true, None).reset_received(TcpState::SynSent, 0);
+        stream.state(TcpState::SynSent, TcpState::Close, 111, (0, 0, 0)).wait_ms(10_000);
+    }
+
+    fn answer(stream: &mut Stream, conn: u64, status: u16) {
+        stream.again(conn).connect().established().answer(AnswerKind::Http, Some(status));
+        stream.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 200)).wait_ms(10_000);
+    }
+
+    /// What is told of a start whose first attempt comes so long after the container and that fails this often.
+    fn told(first_ms: u64, failures: u64) -> Vec<FindingBody> {
+        let mut stream = started();
+        stream.wait_ms(first_ms);
+        (0..failures).for_each(|number| refused(&mut stream, 100 + number));
+        (0..4).for_each(|number| answer(&mut stream, 200 + number, 200));
+        stream.findings()
+    }
+
+    #[test]
+    fn a_start_that_was_nearly_ended_is_told_once_with_the_probe_to_paste() {
+        let told = told(7_000, 2);
+        assert_eq!(told.len(), 1, "{told:?}");
+        assert_eq!((told[0].check.as_str(), told[0].status), ("probe_start", Status::Warn));
+        let expected = "default/web app (10.88.0.2:8080) failed its liveness probe until 18 s after its container was started, and answered it after 28 s; the kubelet ends it after 20 to 30 s";
+        assert!(told[0].observed.starts_with(expected), "{}", told[0].observed);
+        let fix = told[0].remediation.as_deref().unwrap_or_default();
+        assert_eq!(
+            fix,
+            "give it a startup probe: startupProbe: {httpGet: {path: /, port: 8080}, periodSeconds: 10, failureThreshold: 9} (allows 90 s)"
+        );
+        assert_eq!(told[0].fields["budget_s"], 30);
+    }
+
+    /// Its grid is too coarse to say that it was slow: ready after 3 s, it is asked after 9.
+    #[test]
+    fn a_start_that_may_have_been_quick_is_not_told() {
+        assert!(told(2_000, 1).is_empty(), "failed at 2.5 s, answered at 12.5");
+        assert!(told(4_000, 2).is_empty(), "failed at 14.5 s, of which one is the clock's");
+        assert!(told(28_000, 0).is_empty(), "never seen to fail: it may have been ready for long");
+    }
+
+    #[test]
+    fn where_the_beginning_is_not_known_nothing_is_told() {
+        let tell = |runs: Option<u64>| {
+            let mut stream = Stream::new();
+            stream.liveness(10, 3).runs(Runs { restarts: 2, started_boot_ns: runs, ..Runs::default() }).wait_ms(7_500);
+            (100..102).for_each(|conn| refused(&mut stream, conn));
+            (200..204).for_each(|conn| answer(&mut stream, conn, 200));
+            stream.findings().len()
+        };
+        assert_eq!(tell(None), 0);
+        assert_eq!(tell(Some(900_000_000)), 0, "it began before the tracer");
+        assert_eq!(tell(Some(1_000_001_000)), 1, "the same, seen from its beginning");
+    }
+
+    #[test]
+    fn each_start_is_told_and_only_starts() {
+        let mut stream = started();
+        stream.wait_ms(7_000);
+        (100..102).for_each(|conn| refused(&mut stream, conn));
+        (200..203).for_each(|conn| answer(&mut stream, conn, 200));
+        // It fails later on: that is no start.
+        (300..302).for_each(|conn| refused(&mut stream, conn));
+        (400..403).for_each(|conn| answer(&mut stream, conn, 200));
+        assert_eq!(stream.findings().len(), 1);
+        start(&mut stream, 1);
+        stream.wait_ms(7_000);
+        (500..502).for_each(|conn| refused(&mut stream, conn));
+        (600..603).for_each(|conn| answer(&mut stream, conn, 200));
+        assert_eq!(stream.findings().len(), 2);
+    }
+
+    /// The restart reaches the API only after the first success.
+    #[test]
+    fn a_restart_in_between_is_not_taken_for_one_long_start() {
+        let mut stream = started();
+        stream.wait_ms(7_000);
+        (100..102).for_each(|conn| refused(&mut stream, conn));
+        answer(&mut stream, 200, 200);
+        start(&mut stream, 1);
+        (201..205).for_each(|conn| answer(&mut stream, conn, 200));
+        assert!(stream.findings().is_empty(), "{:?}", stream.findings());
+    }
+
+    #[test]
+    fn what_was_lost_may_have_been_the_first_answer() {
+        let mut stream = started();
+        stream.wait_ms(7_000);
+        (100..102).for_each(|conn| refused(&mut stream, conn));
+        stream.lost(1);
+        (200..204).for_each(|conn| answer(&mut stream, conn, 200));
+        assert!(stream.findings().is_empty());
+    }
+
+    /// A readiness probe on the same port may say no for as long as it likes.
+    #[test]
+    fn the_no_of_a_probe_that_may_be_the_readiness_probe_is_no_failed_start() {
+        let mut stream = started();
+        stream.readiness_too().wait_ms(7_000);
+        (100..102).for_each(|conn| answer(&mut stream, conn, 503));
+        (200..204).for_each(|conn| answer(&mut stream, conn, 200));
+        assert!(stream.findings().is_empty());
+        let mut liveness = started();
+        liveness.wait_ms(7_000);
+        (100..102).for_each(|conn| answer(&mut liveness, conn, 503));
+        (200..204).for_each(|conn| answer(&mut liveness, conn, 200));
+        assert_eq!(liveness.findings().len(), 1);
+    }
+
+    #[test]
+    fn the_node_s_own_trouble_is_no_slow_start() {
+        let mut stream = started();
+        stream.wait_ms(7_000);
+        for conn in 100..102 {
+            stream.again(conn).connect().drop(SYN, "NETFILTER_DROP", crate::testing::POD).gives_up().wait_ms(9_000);
+        }
+        (200..204).for_each(|conn| answer(&mut stream, conn, 200));
+        assert!(stream.findings().is_empty());
+    }
+
+    /// Its liveness probe begins only when the command has succeeded.
+    #[test]
+    fn the_liveness_probe_after_a_command_is_no_start() {
+        let mut stream = started();
+        stream.exec_startup_too().wait_ms(60_000);
+        (100..102).for_each(|conn| refused(&mut stream, conn));
+        (200..204).for_each(|conn| answer(&mut stream, conn, 200));
+        assert!(stream.findings().is_empty());
+    }
+}

@@ -1,0 +1,80 @@
+//! Events that were lost, and when.
+
+use std::collections::VecDeque;
+
+use crate::event::Loss;
+use crate::recent::remember;
+
+/// Losses kept.
+const MAX: usize = 512;
+/// Losses of a place that follow each other for no longer than this are one: a full ring loses something between any two
+/// batches, which must not push out what was lost before.
+const JOINED_NS: u64 = 1_000_000_000;
+/// Among the last so many the one before is looked for: there are fewer places.
+const RECENT: usize = 8;
+
+/// The last losses.
+#[derive(Debug, Default)]
+pub(super) struct Losses(VecDeque<Loss>);
+
+impl Losses {
+    pub(super) fn see(&mut self, loss: &Loss) {
+        let joins = |last: &&mut Loss| {
+            let whole = loss.to_boot_ns.saturating_sub(last.from_boot_ns);
+            last.where_ == loss.where_ && loss.from_boot_ns == last.to_boot_ns && whole <= JOINED_NS
+        };
+        match self.0.iter_mut().rev().take(RECENT).find(joins) {
+            Some(last) => *last = last.clone().and(loss),
+            None => remember(MAX, &mut self.0, loss.clone()),
+        }
+    }
+
+    /// Those that may lie between two moments.
+    pub(super) fn between(&self, from: u64, to: u64) -> impl Iterator<Item = &Loss> {
+        self.0.iter().filter(move |loss| loss.from_boot_ns <= to && loss.to_boot_ns >= from)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn losses(count: u64) -> Losses {
+        let mut losses = Losses::default();
+        for n in 1..=count {
+            losses.see(&Loss { where_: "ring".into(), count: n, from_boot_ns: 10 * n, to_boot_ns: 10 * n + 5 });
+        }
+        losses
+    }
+
+    #[test]
+    fn a_loss_counts_where_it_touches_the_time() {
+        let losses = losses(3);
+        let counts = |from, to| losses.between(from, to).map(|loss| loss.count).collect::<Vec<_>>();
+        assert_eq!(counts(15, 20), [1, 2]);
+        assert_eq!(counts(22, 23), [2], "in the midst of it");
+        assert_eq!(counts(16, 19), [0; 0]);
+    }
+
+    /// A loss for each batch, a thousand a second, and one of another place between them.
+    #[test]
+    fn a_flood_leaves_room_for_what_was_before() {
+        let mut losses = losses(1);
+        for ms in 1..=60_000_u64 {
+            for where_ in ["ring", "map"] {
+                let (from_boot_ns, to_boot_ns) = (ms * 1_000_000, (ms + 1) * 1_000_000);
+                losses.see(&Loss { where_: where_.into(), count: 1, from_boot_ns, to_boot_ns });
+            }
+        }
+        assert_eq!(losses.0.len(), 121);
+        assert_eq!(losses.between(0, 20).map(|loss| loss.count).collect::<Vec<_>>(), [1]);
+        assert_eq!(losses.between(0, u64::MAX).map(|loss| loss.count).sum::<u64>(), 1 + 2 * 60_000);
+    }
+
+    #[test]
+    fn the_oldest_go_first() {
+        let losses = losses(MAX as u64 + 2);
+        assert_eq!(losses.between(0, u64::MAX).count(), MAX);
+        assert_eq!(losses.between(0, u64::MAX).next().map(|loss| loss.count), Some(3));
+    }
+}

@@ -1,0 +1,111 @@
+//! The recordings of `tests/fixtures`, whichever there are, as streams to build others from.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+
+use serde_json::Value;
+
+use crate::decision::Decision;
+use crate::event::{ConnId, Fact, Observation};
+use crate::record::{Body, Confidence, Outcome};
+use crate::testing::decide;
+
+/// A recording and what it decides.
+#[derive(Clone, Debug)]
+pub(crate) struct Tale {
+    /// Its folder below `tests/fixtures`.
+    pub(crate) name: String,
+    /// The observations as JSON, the form in which they are renamed.
+    pub(crate) lines: Vec<Value>,
+    /// The same.
+    pub(crate) observations: Vec<Observation>,
+    /// What a replay says of each attempt.
+    pub(crate) said: Said,
+}
+
+impl Tale {
+    /// The kernel it was recorded on: a node has one, and rules ask for it.
+    pub(crate) fn kernel(&self) -> &str {
+        let start = self.observations.iter().find_map(|o| match &o.fact {
+            Fact::Start(start) => Some(start.kernel.as_str()),
+            _ => None,
+        });
+        start.unwrap_or_default()
+    }
+}
+
+/// The verdicts of each attempt, in order.
+pub(crate) type Said = BTreeMap<ConnId, Vec<Verdict>>;
+
+/// What must be the same of a verdict.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Verdict {
+    pub(crate) cause: &'static str,
+    pub(crate) outcome: Outcome,
+    pub(crate) confidence: Confidence,
+}
+
+/// All recordings, read once.
+pub(crate) fn tales() -> &'static [Tale] {
+    static TALES: OnceLock<Vec<Tale>> = OnceLock::new();
+    TALES.get_or_init(|| {
+        let mut files = Vec::new();
+        find(&root(), &mut files);
+        files.sort();
+        assert!(!files.is_empty(), "no recordings below {}", root().display());
+        files.iter().map(|file| read(file)).collect()
+    })
+}
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures")
+}
+
+fn find(place: &Path, files: &mut Vec<PathBuf>) {
+    for entry in std::fs::read_dir(place).expect("tests/fixtures").flatten() {
+        let path = entry.path();
+        if path.is_dir() {
+            find(&path, files);
+        } else if path.ends_with("observations.ndjson") {
+            files.push(path);
+        }
+    }
+}
+
+fn read(file: &Path) -> Tale {
+    let text = std::fs::read_to_string(file).expect("a recording");
+    let lines = text.lines().map(|line| serde_json::from_str(line).expect("a line of a recording is JSON"));
+    let lines: Vec<Value> = lines.filter(|line: &Value| line.get("fact").is_some()).collect();
+    let observations = parse(&lines);
+    let name = file.parent().and_then(|dir| dir.strip_prefix(root()).ok()).unwrap_or(file);
+    let said = said(&decide(&observations));
+    Tale { name: name.display().to_string(), lines, observations, said }
+}
+
+/// Observations from their JSON.
+pub(crate) fn parse(lines: &[Value]) -> Vec<Observation> {
+    lines.iter().map(|line| serde_json::from_value(line.clone()).expect("an observation")).collect()
+}
+
+/// The verdicts among decisions.
+pub(crate) fn said(decisions: &[Decision]) -> Said {
+    let mut said = Said::new();
+    for decision in decisions {
+        if let (Some(conn), Body::Verdict(v)) = (decision.attempt, &decision.body) {
+            let v = &v.verdict;
+            let verdict = Verdict { cause: v.cause.name(), outcome: v.outcome, confidence: v.confidence };
+            said.entry(conn).or_default().push(verdict);
+        }
+    }
+    said
+}
+
+/// The attempts that a stream begins.
+pub(crate) fn begun(observations: &[Observation]) -> Vec<ConnId> {
+    let conn = |o: &Observation| match &o.fact {
+        Fact::Connect(c) => Some(c.conn),
+        _ => None,
+    };
+    observations.iter().filter_map(conn).collect()
+}

@@ -1,0 +1,372 @@
+//! Streams of observations by hand, for the unit tests of the rules. They test properties of the
+//! rules; that a kernel shows such a stream is proven by the scenarios, on real kernels.
+#![expect(missing_docs, clippy::new_without_default, reason = "for tests, which name what they make")]
+
+mod facts;
+mod kubelet;
+mod node;
+mod probes;
+
+use std::net::SocketAddr;
+
+use crate::core::Core;
+use crate::decision::Decision;
+use crate::event::{
+    Actor, Answer, AnswerKind, ConnId, Connect, ConnectFailed, Device, Fact, Flow, Icmp, Ipvs, IpvsOp, ListenQueue,
+    Loss, MissingHook, Netns, Observation, PacketDrop, ProbeSays, QueueFull, ResetReceived, ResetSent, Retransmit,
+    State, TcpFlags, TcpState, Via,
+};
+use crate::record::{Body, FindingBody, VerdictBody};
+pub use facts::prober;
+pub use facts::start;
+pub use facts::{firewall, http_probe, lo, neighbour, rule};
+
+pub const NODE: Netns = Netns(1);
+pub const POD: Netns = Netns(2);
+pub const SYN: TcpFlags = TcpFlags(0x02);
+pub const SYN_ACK: TcpFlags = TcpFlags(0x12);
+
+/// One attempt from 10.88.0.1:40000 to 10.88.0.2:8080, and what is seen of it, a microsecond apart.
+pub struct Stream {
+    pub observations: Vec<Observation>,
+    now: u64,
+    flow: Flow,
+    conn: ConnId,
+}
+
+fn addr(text: &str) -> SocketAddr {
+    text.parse().expect("an address in a test")
+}
+
+impl Stream {
+    pub fn new() -> Self {
+        Self::to("10.88.0.2:8080")
+    }
+
+    pub fn to(dst: &str) -> Self {
+        let flow = Flow { src: addr("10.88.0.1:40000"), dst: addr(dst) };
+        let mut stream = Self { observations: Vec::new(), now: 1_000_000_000, flow, conn: ConnId(7) };
+        stream.push(Fact::Start(Box::new(start())));
+        stream
+    }
+
+    /// The attempt numbered `conn`, from a port of its own, at an offset in time.
+    pub fn numbered(conn: u64, offset_ns: u64) -> Self {
+        let mut stream = Self::new();
+        stream.conn = ConnId(conn);
+        stream.flow.src.set_port(40_000 + u16::try_from(conn % 10_000).unwrap_or_default());
+        stream.now += offset_ns;
+        stream
+    }
+
+    pub fn push(&mut self, fact: Fact) -> &mut Self {
+        self.now += 1_000;
+        self.observations.push(Observation { time_boot_ns: self.now, fact });
+        self
+    }
+
+    /// The time of what comes next, CLOCK_BOOTTIME nanoseconds.
+    pub const fn now(&self) -> u64 {
+        self.now
+    }
+
+    pub fn wait_ms(&mut self, ms: u64) -> &mut Self {
+        self.now += ms * 1_000_000;
+        self
+    }
+
+    pub fn missing(&mut self, hook: &str) -> &mut Self {
+        if let Some(Fact::Start(start)) = self.observations.first_mut().map(|o| &mut o.fact) {
+            start.missing_hooks.push(MissingHook { hook: hook.to_owned(), reason: String::new(), lost: String::new() });
+        }
+        self
+    }
+
+    pub fn connect(&mut self) -> &mut Self {
+        let actor = prober();
+        let (flow, hook) = (self.flow, "tcp_connect".to_owned());
+        self.push(Fact::Connect(Connect { conn: self.conn, flow, actor, netns: NODE, prober: true, hook }))
+    }
+
+    pub fn state(&mut self, old: TcpState, new: TcpState, errno: i32, bytes: (u64, u64, u64)) -> &mut Self {
+        let (sent, acked, received) = bytes;
+        self.push(Fact::State(State {
+            conn: self.conn,
+            flow: self.flow,
+            old,
+            new,
+            errno: Some(errno),
+            bytes_received: Some(received),
+            bytes_sent: Some(sent),
+            bytes_acked: Some(acked),
+            own_context: false,
+            quiet_ns: None,
+        }))
+    }
+
+    /// A change so long after the last segment.
+    pub fn state_quiet(&mut self, (old, new): (TcpState, TcpState), bytes: (u64, u64, u64), ns: u64) -> &mut Self {
+        self.state(old, new, 0, bytes);
+        if let Some(Fact::State(state)) = self.observations.last_mut().map(|o| &mut o.fact) {
+            state.quiet_ns = Some(ns);
+        }
+        self
+    }
+
+    pub fn established(&mut self) -> &mut Self {
+        self.state(TcpState::SynSent, TcpState::Established, 0, (0, 1, 0))
+    }
+
+    /// What this pushes happens in the prober's own context.
+    pub fn own(&mut self, push: impl FnOnce(&mut Self)) -> &mut Self {
+        push(self);
+        if let Some(Fact::State(state)) = self.observations.last_mut().map(|o| &mut o.fact) {
+            state.own_context = true;
+        }
+        self
+    }
+
+    /// The connect was made by a process that is no prober.
+    pub fn others(&mut self) -> &mut Self {
+        if let Some(Fact::Connect(connect)) = self.observations.last_mut().map(|o| &mut o.fact) {
+            connect.prober = false;
+        }
+        self
+    }
+
+    /// The connect was made by a prober of this name.
+    pub fn prober_named(&mut self, comm: &str) -> &mut Self {
+        if let Some(Fact::Connect(connect)) = self.observations.last_mut().map(|o| &mut o.fact) {
+            comm.clone_into(&mut connect.actor.comm);
+        }
+        self
+    }
+
+    /// The prober gives up in SYN_SENT.
+    pub fn gives_up(&mut self) -> &mut Self {
+        self.wait_ms(1000).state(TcpState::SynSent, TcpState::Close, 0, (0, 0, 0))
+    }
+
+    pub fn drop(&mut self, flags: TcpFlags, reason: &str, netns: Netns) -> &mut Self {
+        self.drop_on(flags, reason, netns, None)
+    }
+
+    pub fn drop_on(&mut self, flags: TcpFlags, reason: &str, netns: Netns, device: Option<Device>) -> &mut Self {
+        self.drop_with(flags, netns, |drop| {
+            drop.reason = Some(reason.to_owned());
+            drop.device = device;
+        })
+    }
+
+    /// A packet of the target is dropped in the prober's namespace.
+    pub fn drop_back(&mut self, flags: TcpFlags, reason: &str) -> &mut Self {
+        let flow = self.flow.reversed();
+        self.drop_with(flags, NODE, |drop| {
+            drop.reason = Some(reason.to_owned());
+            drop.flow = flow;
+        })
+    }
+
+    pub fn drop_with(&mut self, flags: TcpFlags, netns: Netns, fill: impl FnOnce(&mut PacketDrop)) -> &mut Self {
+        let flow = if flags.is_syn_ack() { self.flow.reversed() } else { self.flow };
+        let mut drop = PacketDrop {
+            conn: self.conn,
+            flow,
+            flags,
+            reason: None,
+            location: None,
+            stack: Vec::new(),
+            netns: Some(netns),
+            device: None,
+            tracked: None,
+            via: Via::Flow,
+        };
+        fill(&mut drop);
+        self.push(Fact::Drop(drop))
+    }
+
+    /// The target's side sends a RST.
+    pub fn reset_sent(&mut self, answered: TcpFlags, no_socket: bool, actor: Option<&str>) -> &mut Self {
+        let flow = self.flow.reversed();
+        self.reset_sent_on(flow, answered, no_socket, actor)
+    }
+
+    pub fn reset_sent_on(&mut self, flow: Flow, answered: TcpFlags, no_socket: bool, actor: Option<&str>) -> &mut Self {
+        let actor = actor.map(|comm| Actor {
+            pid: 99,
+            tid: 99,
+            comm: comm.to_owned(),
+            netns: Some(POD),
+            cgroup: None,
+            cgroup_memory: None,
+        });
+        let state = (!no_socket).then_some(TcpState::Listen);
+        let hook = "tcp_send_reset".to_owned();
+        self.push(Fact::ResetSent(ResetSent {
+            conn: self.conn,
+            flow,
+            actor,
+            reason: None,
+            netns: Some(POD),
+            answered,
+            state,
+            no_socket,
+            via: Via::Flow,
+            hook,
+        }))
+    }
+
+    pub fn reset_received(&mut self, state: TcpState, bytes_received: u64) -> &mut Self {
+        self.push(Fact::ResetReceived(ResetReceived {
+            conn: self.conn,
+            flow: self.flow,
+            state,
+            bytes_received: Some(bytes_received),
+        }))
+    }
+
+    pub fn icmp(&mut self, icmp_type: u8, code: u8) -> &mut Self {
+        self.icmp_in(POD, icmp_type, code)
+    }
+
+    pub fn icmp_in(&mut self, netns: Netns, icmp_type: u8, code: u8) -> &mut Self {
+        self.push(Fact::Icmp(Icmp {
+            conn: self.conn,
+            flow: self.flow,
+            flags: SYN,
+            v6: false,
+            icmp_type,
+            code,
+            netns: Some(netns),
+        }))
+    }
+
+    pub fn ipvs(&mut self, flags: TcpFlags, op: IpvsOp) -> &mut Self {
+        let flow = if flags.is_syn_ack() { self.flow.reversed() } else { self.flow };
+        self.push(Fact::Ipvs(Ipvs { conn: self.conn, flow, flags, op, via: Via::Flow, netns: Some(NODE) }))
+    }
+
+    pub fn retransmit(&mut self, state: TcpState) -> &mut Self {
+        self.push(Fact::Retransmit(Retransmit { conn: self.conn, state, payload: Some(0), by_target: false }))
+    }
+
+    /// A segment of the established connection is sent again.
+    pub fn sent_again(&mut self, payload: u32, by_target: bool) -> &mut Self {
+        let (conn, state) = (self.conn, TcpState::Established);
+        self.push(Fact::Retransmit(Retransmit { conn, state, payload: Some(payload), by_target }))
+    }
+
+    /// `connect` itself fails, before any SYN.
+    pub fn connect_failed(&mut self, errno: i32) -> &mut Self {
+        let actor = prober();
+        self.push(Fact::ConnectFailed(ConnectFailed { conn: None, dst: self.flow.dst, actor, errno, prober: true }))
+    }
+
+    /// `connect` reaches SYN_SENT and finds no source port.
+    pub fn no_port(&mut self, errno: i32) -> &mut Self {
+        let (port, conn) = (self.flow.src.port(), Some(self.conn));
+        self.flow.src.set_port(0);
+        self.state(TcpState::SynSent, TcpState::Close, 0, (0, 0, 0));
+        self.flow.src.set_port(port);
+        let actor = prober();
+        self.push(Fact::ConnectFailed(ConnectFailed { conn, dst: self.flow.dst, actor, errno, prober: true }))
+    }
+
+    pub fn queue_full(&mut self, queue: ListenQueue) -> &mut Self {
+        let (waiting, half_open) = if queue == ListenQueue::Accept { (2, 0) } else { (0, 8) };
+        self.push(Fact::QueueFull(QueueFull {
+            conn: self.conn,
+            queue,
+            waiting,
+            backlog: 1,
+            half_open,
+            netns: Some(POD),
+        }))
+    }
+
+    pub fn answer(&mut self, kind: AnswerKind, status: Option<u16>) -> &mut Self {
+        let conn = self.conn;
+        self.push(Fact::Answer(Answer { conn, kind, status, asked: None, len: None, says_tls: false }))
+    }
+
+    /// An answer of which this is known besides.
+    pub fn answer_with(&mut self, kind: AnswerKind, status: Option<u16>, fill: impl FnOnce(&mut Answer)) -> &mut Self {
+        self.answer(kind, status);
+        if let Some(Fact::Answer(answer)) = self.observations.last_mut().map(|o| &mut o.fact) {
+            fill(answer);
+        }
+        self
+    }
+
+    /// The next attempt to the same target, from the next port.
+    pub fn again(&mut self, conn: u64) -> &mut Self {
+        self.conn = ConnId(conn);
+        self.flow.src.set_port(self.flow.src.port() + 1);
+        self
+    }
+
+    /// Back to the attempt before the last [`again`](Self::again).
+    pub fn back_to(&mut self, conn: u64) -> &mut Self {
+        self.conn = ConnId(conn);
+        self.flow.src.set_port(self.flow.src.port() - 1);
+        self
+    }
+
+    /// The next attempt, to another target.
+    pub fn again_to(&mut self, conn: u64, dst: &str) -> &mut Self {
+        self.flow.dst = addr(dst);
+        self.again(conn)
+    }
+
+    pub fn lost(&mut self, count: u64) -> &mut Self {
+        self.lost_in("ring", count)
+    }
+
+    pub fn lost_in(&mut self, place: &str, count: u64) -> &mut Self {
+        let (from_boot_ns, to_boot_ns) = (self.now - 1_000_000, self.now);
+        self.push(Fact::Loss(Loss { where_: place.into(), count, from_boot_ns, to_boot_ns }))
+    }
+
+    pub fn decisions(&self) -> Vec<Decision> {
+        decide(&self.observations)
+    }
+
+    /// What the kubelet said of which attempt, as far as it was joined to one.
+    pub fn joined(&self) -> Vec<(u64, ProbeSays)> {
+        let mut core = Core::default();
+        self.observations.iter().for_each(|it| core.push(it, &mut Vec::new()));
+        core.joined()
+    }
+
+    pub fn verdicts(&self) -> Vec<VerdictBody> {
+        let verdict = |d: Decision| match d.body {
+            Body::Verdict(v) => Some(*v),
+            _ => None,
+        };
+        self.decisions().into_iter().filter_map(verdict).collect()
+    }
+
+    pub fn findings(&self) -> Vec<FindingBody> {
+        let finding = |d: Decision| match d.body {
+            Body::Finding(finding) => Some(*finding),
+            _ => None,
+        };
+        self.decisions().into_iter().filter_map(finding).collect()
+    }
+
+    /// Causes of all verdicts, in order.
+    pub fn causes(&self) -> Vec<&'static str> {
+        self.verdicts().iter().map(|v| v.verdict.cause.name()).collect()
+    }
+}
+
+/// All that a stream of observations decides.
+pub fn decide(observations: &[Observation]) -> Vec<Decision> {
+    let mut core = Core::default();
+    let mut out = Vec::new();
+    for observation in observations {
+        core.push(observation, &mut out);
+    }
+    core.finish(observations.last().map_or(0, |o| o.time_boot_ns) + 1_000_000_000, &mut out);
+    out
+}

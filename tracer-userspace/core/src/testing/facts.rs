@@ -1,0 +1,95 @@
+//! Parts of facts that need no stream.
+
+use super::{NODE, addr};
+use crate::event::{
+    Actor, Backend, Device, Fact, Firewall, FirewallRule, Handler, KubeletProbe, KubeletResult, NeighbourState, Netns,
+    PodRef, ProbeSays, ProbeSpec, ProbeType, RuleVerdict, Start, When,
+};
+
+/// A firewall of these rules.
+pub fn firewall(netns: Netns, rules: Vec<FirewallRule>) -> Fact {
+    Fact::Firewall(Box::new(Firewall { rules, ..Firewall::empty(netns) }))
+}
+
+/// A rule that every packet meets, in a chain of its own table.
+pub fn rule(chain: &str, verdict: RuleVerdict) -> FirewallRule {
+    FirewallRule {
+        backend: Backend::Nftables,
+        family: "inet".into(),
+        table: "t".into(),
+        chain: chain.into(),
+        base: Some(chain.into()),
+        hooks: vec!["INPUT".into(), "OUTPUT".into()],
+        verdict,
+        policy: false,
+        handle: Some(4),
+        comment: None,
+        when: When::default(),
+        exact: true,
+        first: false,
+        priority: Some(0),
+        packets: None,
+    }
+}
+
+pub fn neighbour(state: &str) -> NeighbourState {
+    NeighbourState { addr: addr("10.88.0.2:8080").ip(), state: state.to_owned(), ifindex: 2 }
+}
+
+/// The kubelet says that the readiness probe of the pod failed.
+pub(super) fn readiness_failed(says: ProbeSays) -> KubeletProbe {
+    KubeletProbe {
+        pod: PodRef { namespace: Some("default".into()), name: Some("web".into()), uid: None },
+        container: Some("app".into()),
+        probe_type: ProbeType::Readiness,
+        result: KubeletResult::Failure,
+        says,
+        output: None,
+        src: None,
+        dst: None,
+        written_boot_ns: 0,
+        pid: Some(100),
+        event_count: None,
+    }
+}
+
+pub fn prober() -> Actor {
+    Actor { pid: 10, tid: 11, comm: "kubelet".into(), netns: Some(NODE), cgroup: None, cgroup_memory: None }
+}
+
+pub fn http_probe(port: u16) -> ProbeSpec {
+    ProbeSpec {
+        probe_type: ProbeType::Readiness,
+        handler: Handler::Http,
+        scheme: Some("http".into()),
+        speaks: None,
+        port,
+        host: None,
+        path: Some("/".into()),
+        timeout_s: 1,
+        period_s: 10,
+        failure_threshold: 3,
+        initial_delay_s: 0,
+    }
+}
+
+pub fn lo(up: bool) -> Option<Device> {
+    Some(Device { ifindex: 1, name: "lo".into(), up, loopback: true })
+}
+
+pub fn start() -> Start {
+    Start {
+        version: "0".into(),
+        kernel: "0".into(),
+        node_name: "n1".into(),
+        boot_to_wall_ns: 0,
+        node_netns: Some(NODE),
+        namespaces: vec![NODE],
+        namespaces_incomplete: false,
+        probers: vec!["kubelet".into()],
+        all_connections: false,
+        hooks: Vec::new(),
+        missing_hooks: Vec::new(),
+        sources: Vec::new(),
+    }
+}

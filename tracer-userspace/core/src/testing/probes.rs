@@ -1,0 +1,245 @@
+//! Pods with probes, and how their containers ran.
+
+use super::Stream;
+use super::facts::{http_probe, readiness_failed};
+use crate::event::{
+    Container, ExecSpec, Fact, Handler, HookType, KubeletProbe, LifecycleHook, Netns, Pod, Pods, ProbeProtocol,
+    ProbeSays, ProbeSpec, ProbeType, Runs,
+};
+
+impl Stream {
+    fn probed(&mut self, probe: ProbeSpec) -> &mut Self {
+        self.pod_probed("web", probe)
+    }
+
+    /// The pod at the target's address with one probe.
+    fn pod_probed(&mut self, name: &str, probe: ProbeSpec) -> &mut Self {
+        let container = Container { name: Some("app".into()), probes: vec![probe], ..Container::default() };
+        let pod = Pod {
+            namespace: Some("default".into()),
+            name: Some(name.into()),
+            addrs: vec![self.flow.dst.ip()],
+            containers: vec![container],
+            ..Pod::default()
+        };
+        self.push(Fact::Pods(Pods { pods: vec![pod] }))
+    }
+
+    /// The pod with a readiness probe that runs a command.
+    pub fn exec_readiness(&mut self) -> &mut Self {
+        let exec = ExecSpec { probe_type: ProbeType::Readiness, timeout_s: 1, period_s: 10, failure_threshold: 3 };
+        let container = Container { name: Some("app".into()), exec: vec![exec], ..Container::default() };
+        let (namespace, name) = (Some("default".into()), Some("web".into()));
+        self.push(Fact::Pods(Pods {
+            pods: vec![Pod { namespace, name, containers: vec![container], ..Pod::default() }],
+        }))
+    }
+
+    pub fn liveness(&mut self, period_s: u32, failure_threshold: u32) -> &mut Self {
+        let probe_type = ProbeType::Liveness;
+        self.probed(ProbeSpec { probe_type, period_s, failure_threshold, ..http_probe(self.flow.dst.port()) })
+    }
+
+    pub fn http_startup(&mut self) -> &mut Self {
+        let probe_type = ProbeType::Startup;
+        self.probed(ProbeSpec { probe_type, ..http_probe(self.flow.dst.port()) })
+    }
+
+    pub fn liveness_after(&mut self, initial_delay_s: u32, period_s: u32, failure_threshold: u32) -> &mut Self {
+        let probe_type = ProbeType::Liveness;
+        let like = http_probe(self.flow.dst.port());
+        self.probed(ProbeSpec { probe_type, initial_delay_s, period_s, failure_threshold, ..like })
+    }
+
+    /// The pod's container is this one by now.
+    pub fn container_id(&mut self, id: &str) -> &mut Self {
+        let mut pods = self.pods();
+        pods.pods[0].containers[0].id = Some(id.into());
+        self.push(Fact::Pods(pods))
+    }
+
+    /// The pod has a second container, without probes.
+    pub fn second_container(&mut self) -> &mut Self {
+        self.container_too("sidecar")
+    }
+
+    /// The pod has a second container of this name, without probes.
+    pub fn container_too(&mut self, name: &str) -> &mut Self {
+        let mut pods = self.pods();
+        let mut other = pods.pods[0].containers[0].clone();
+        (other.name, other.id) = (Some(name.into()), None);
+        other.probes.clear();
+        pods.pods[0].containers.push(other);
+        self.push(Fact::Pods(pods))
+    }
+
+    pub fn http_readiness(&mut self) -> &mut Self {
+        self.probed(http_probe(self.flow.dst.port()))
+    }
+
+    pub fn http_readiness_at(&mut self, path: &str) -> &mut Self {
+        let path = Some(path.into());
+        self.probed(ProbeSpec { path, ..http_probe(self.flow.dst.port()) })
+    }
+
+    /// The target's address belongs to this pod now.
+    pub fn http_readiness_of(&mut self, pod: &str) -> &mut Self {
+        self.pod_probed(pod, http_probe(self.flow.dst.port()))
+    }
+
+    /// The pod's container has a readiness probe on the same port, too.
+    pub fn readiness_too(&mut self) -> &mut Self {
+        self.probed_too(http_probe(self.flow.dst.port()))
+    }
+
+    /// The pod's container has a liveness probe on the same port, too.
+    pub fn http_liveness_too(&mut self) -> &mut Self {
+        let like = http_probe(self.flow.dst.port());
+        self.probed_too(ProbeSpec { probe_type: ProbeType::Liveness, ..like })
+    }
+
+    fn probed_too(&mut self, probe: ProbeSpec) -> &mut Self {
+        let mut pods = self.pods();
+        pods.pods[0].containers[0].probes.push(probe);
+        self.push(Fact::Pods(pods))
+    }
+
+    /// The pod's container has a startup probe that runs a command, too.
+    pub fn exec_startup_too(&mut self) -> &mut Self {
+        let exec = ExecSpec { probe_type: ProbeType::Startup, timeout_s: 1, period_s: 10, failure_threshold: 30 };
+        let mut pods = self.pods();
+        pods.pods[0].containers[0].exec.push(exec);
+        self.push(Fact::Pods(pods))
+    }
+
+    /// The pod's container has a lifecycle hook that asks this port.
+    pub fn lifecycle(&mut self, hook_type: HookType, port: u16) -> &mut Self {
+        let mut pods = self.pods();
+        let hook = LifecycleHook { hook_type, scheme: "http".into(), port, host: None, path: "/stop".into() };
+        pods.pods[0].containers[0].lifecycle.push(hook);
+        self.push(Fact::Pods(pods))
+    }
+
+    /// The pod has the target's address.
+    pub fn at_target(&mut self) -> &mut Self {
+        let mut pods = self.pods();
+        pods.pods[0].addrs = vec![self.flow.dst.ip()];
+        self.push(Fact::Pods(pods))
+    }
+
+    /// The last that was told of pods.
+    fn pods(&self) -> Pods {
+        let pods = self.observations.iter().rev().find_map(|it| match &it.fact {
+            Fact::Pods(pods) => Some(pods.clone()),
+            _ => None,
+        });
+        pods.expect("a pod in a test")
+    }
+
+    /// The pod with a readiness probe of another port.
+    pub fn http_readiness_on(&mut self, port: u16) -> &mut Self {
+        self.probed(http_probe(port))
+    }
+
+    /// What the kubelet tells of the runs of the pod's container from now on.
+    pub fn runs(&mut self, runs: Runs) -> &mut Self {
+        let mut pods = self.pods();
+        pods.pods[0].containers[0].runs = Some(runs);
+        self.push(Fact::Pods(pods))
+    }
+
+    /// The pod's network namespace is known.
+    pub fn pod_in(&mut self, netns: Netns) -> &mut Self {
+        let mut pods = self.pods();
+        pods.pods[0].netns = Some(netns);
+        self.push(Fact::Pods(pods))
+    }
+
+    /// Somebody deletes the pod.
+    pub fn deleting(&mut self) -> &mut Self {
+        let mut pods = self.pods();
+        pods.pods[0].deleting = true;
+        self.push(Fact::Pods(pods))
+    }
+
+    /// The time so many seconds ago.
+    pub const fn seconds_ago(&self, seconds: u64) -> u64 {
+        self.now - seconds * 1_000_000_000
+    }
+
+    pub fn tcp_readiness(&mut self) -> &mut Self {
+        let like = http_probe(self.flow.dst.port());
+        self.probed(ProbeSpec { handler: Handler::Tcp, scheme: None, path: None, ..like })
+    }
+
+    pub fn https_readiness(&mut self) -> &mut Self {
+        let scheme = Some("https".into());
+        self.probed(ProbeSpec { scheme, ..http_probe(self.flow.dst.port()) })
+    }
+
+    pub fn grpc_readiness(&mut self, timeout_s: u32) -> &mut Self {
+        let like = http_probe(self.flow.dst.port());
+        self.probed(ProbeSpec { handler: Handler::Grpc, scheme: None, path: None, timeout_s, ..like })
+    }
+
+    /// The readiness probe of the pod has a field of its handler that says what it speaks.
+    pub fn speaking(&mut self, speaks: ProbeProtocol) -> &mut Self {
+        let mut pods = self.pods();
+        pods.pods[0].containers[0].probes[0].speaks = Some(speaks);
+        self.push(Fact::Pods(pods))
+    }
+
+    /// The pod's container has a gRPC liveness probe of the same port, too.
+    pub fn grpc_liveness_too(&mut self, timeout_s: u32) -> &mut Self {
+        let (handler, probe_type, like) = (Handler::Grpc, ProbeType::Liveness, http_probe(self.flow.dst.port()));
+        self.probed_too(ProbeSpec { handler, probe_type, scheme: None, path: None, timeout_s, ..like })
+    }
+
+    /// A pod on the host's network at the target's address, whose container of this name has a liveness probe.
+    pub fn host_network_liveness(&mut self, container: &str, period_s: u32) -> &mut Self {
+        self.liveness(period_s, 8).on_host_network().named_container(container)
+    }
+
+    /// The pod's first container has this name.
+    pub fn named_container(&mut self, name: &str) -> &mut Self {
+        let mut pods = self.pods();
+        pods.pods[0].containers[0].name = Some(name.into());
+        self.push(Fact::Pods(pods))
+    }
+
+    /// Another pod, of which no more than a name is known yet.
+    pub fn pod_without_specs(&mut self, addr: &str) -> &mut Self {
+        let mut pods = self.pods();
+        let addrs = vec![addr.parse().expect("an address")];
+        pods.pods.push(Pod { name: Some("new".into()), uid: Some("new".into()), addrs, ..Pod::default() });
+        self.push(Fact::Pods(pods))
+    }
+
+    /// Another pod's probe dials the target's address by its `host`.
+    pub fn probed_from_elsewhere(&mut self) -> &mut Self {
+        let mut pods = self.pods();
+        let spec = ProbeSpec { host: Some(self.flow.dst.ip().to_string()), ..http_probe(self.flow.dst.port()) };
+        let container = Container { probes: vec![spec], ..pods.pods[0].containers[0].clone() };
+        pods.pods.push(Pod { name: Some("evil".into()), containers: vec![container], ..Pod::default() });
+        self.push(Fact::Pods(pods))
+    }
+
+    /// The pod is on the host's network.
+    pub fn on_host_network(&mut self) -> &mut Self {
+        let mut pods = self.pods();
+        pods.pods[0].host_network = true;
+        self.push(Fact::Pods(pods))
+    }
+
+    /// The pod's container has an HTTPS liveness probe on the same port, too.
+    pub fn https_liveness_too(&mut self) -> &mut Self {
+        let (scheme, probe_type) = (Some("https".into()), ProbeType::Liveness);
+        self.probed_too(ProbeSpec { scheme, probe_type, ..http_probe(self.flow.dst.port()) })
+    }
+
+    /// The kubelet's line about the readiness probe of the pod, which names the target.
+    pub fn kubelet_at_target(&mut self, says: ProbeSays) -> &mut Self {
+        let (written_boot_ns, dst) = (self.now, Some(self.flow.dst));
+        self.push(Fact::KubeletProbe(Box::new(KubeletProbe { written_boot_ns, dst, ..readiness_failed(says) })))
+    }
+}

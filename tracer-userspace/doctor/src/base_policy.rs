@@ -1,0 +1,286 @@
+//! Base chains of netfilter that drop what no rule accepted, and whose they are.
+
+use super::Check;
+use super::finding::{Draft, Finding, Fix, Unread};
+use super::view::View;
+use crate::classify::owner;
+use crate::event::Backend;
+use crate::netfilter::{Survey, SurveyChain, SurveyTable};
+use crate::shell;
+
+/// The check.
+pub(super) const CHECK: Check = Check {
+    name: "base_policy",
+    why: "a policy of DROP, or a last rule that does the same, drops what no rule names: on INPUT the API server's way to the kubelet and pods' way to the node, on FORWARD pods' way to each other and other nodes' to them, on OUTPUT the kubelet's probes",
+    run: check,
+};
+
+fn draft() -> Draft {
+    CHECK.expects("no base chain that drops, by its policy or its last rule, what no rule accepted")
+}
+
+fn check(view: &View) -> Vec<Finding> {
+    view.firewall().map_or_else(|unread| vec![draft().unknown(unread)], |survey| judge(&survey))
+}
+
+fn judge(survey: &Survey) -> Vec<Finding> {
+    let mut found: Vec<Finding> = Vec::new();
+    for table in survey.tables.iter().filter(|table| matches!(table.family, "ip" | "ip6" | "inet")) {
+        found.extend(table.chains.iter().filter(|chain| drops(chain)).map(|chain| policy(table, chain)));
+    }
+    if found.is_empty() && survey.truncated {
+        let reason =
+            "the rules are too many to read, and no base chain that was read drops by its policy or its last rule";
+        found.push(
+            draft().unknown(Unread::new(reason, "nft list ruleset | grep policy; iptables-legacy -S | grep ^-P")),
+        );
+    } else if found.is_empty() {
+        let bases = survey.tables.iter().flat_map(|table| &table.chains).filter(|chain| chain.hook.is_some()).count();
+        found.push(draft().ok(format!("{bases} base chains, none drops by its policy or its last rule")));
+    }
+    found
+}
+
+const fn drops(chain: &SurveyChain) -> bool {
+    chain.hook.is_some() && (chain.drops || chain.last_drops.is_some())
+}
+
+fn policy(table: &SurveyTable, chain: &SurveyChain) -> Finding {
+    let hook = chain.hook.unwrap_or_default();
+    let owner = owner_of(table);
+    let whose = owner.map_or("no known software".to_owned(), str::to_owned);
+    let (how, dropped) = match chain.dropped.filter(|_| chain.drops) {
+        _ if !chain.drops => ("last rule drops or rejects all", String::new()),
+        Some(packets) => ("policy drop", format!(", {packets} packets dropped by it")),
+        None => ("policy drop", String::new()),
+    };
+    let place = format!("{} {} {}", table.family, table.name, chain.name);
+    let mut draft = draft()
+        .with("hook", hook)
+        .with("family", table.family)
+        .with("table", table.name.clone())
+        .with("chain", chain.name.clone());
+    if let Some(packets) = chain.dropped {
+        draft = draft.with("packets", packets);
+    }
+    if let Some(owner) = owner {
+        draft = draft.with("owner", owner);
+    }
+    let backend = backend(table.backend);
+    if chain.ways_out == 0 {
+        let observed =
+            format!("{how} on {hook} ({backend} {place}) and no rule in it that accepts{dropped}; owner: {whose}");
+        return draft.fail(observed, fix(table, chain, owner));
+    }
+    let observed = format!(
+        "{how} on {hook} ({backend} {place}{dropped}), owner: {whose}; {} rules in it accept or lead on: whether they let all of the cluster's traffic pass is not known",
+        chain.ways_out
+    );
+    draft.warn(observed, fix(table, chain, owner))
+}
+
+/// By the table's name, or by chains beside it that only one software makes. Docker sets FORWARD to drop, ufw and firewalld more.
+fn owner_of(table: &SurveyTable) -> Option<&'static str> {
+    owner::by_table(&table.name).map(|owner| owner.name).or_else(|| {
+        let beside =
+            |name: &str| table.chains.iter().filter_map(|it| owner::by_chain(&it.name)).any(|it| it.name == name);
+        ["ufw", "firewalld", "docker"].into_iter().find(|name| beside(name))
+    })
+}
+
+const fn backend(backend: Backend) -> &'static str {
+    match backend {
+        Backend::Nftables => "nftables",
+        Backend::IptablesNft => "iptables-nft",
+        Backend::IptablesLegacy => "iptables-legacy",
+    }
+}
+
+/// Of rules that let something pass it is not known that they are in the way: what they are to let pass comes first.
+fn fix(table: &SurveyTable, chain: &SurveyChain, owner: Option<&str>) -> Fix {
+    let can_be_right = chain.ways_out > 0;
+    match owner {
+        Some("ufw") if can_be_right => allow(ufw(chain), "systemctl disable --now ufw"),
+        Some("ufw") => Fix::new("ufw disable", "systemctl disable --now ufw"),
+        Some("firewalld") if table.name == owner::PANIC => Fix::lasting("firewall-cmd --panic-off"),
+        Some("firewalld") if can_be_right => allow(firewalld(chain), "systemctl disable --now firewalld"),
+        Some("firewalld") => Fix::new("systemctl stop firewalld", "systemctl disable firewalld"),
+        _ if can_be_right => allowed_in(table, chain),
+        _ => set_accept(table, chain),
+    }
+}
+
+fn ufw(chain: &SurveyChain) -> &'static str {
+    match chain.hook {
+        Some("FORWARD") => "ufw default allow routed",
+        Some("OUTPUT") => "ufw allow out to POD_CIDR",
+        _ => "ufw allow 10250/tcp && ufw allow from POD_CIDR",
+    }
+}
+
+/// A zone of sources lets pass what comes from them. What other nodes send to them needs a policy.
+fn firewalld(chain: &SurveyChain) -> &'static str {
+    match chain.hook {
+        Some("FORWARD") => {
+            "firewall-cmd --permanent --zone=trusted --add-source=POD_CIDR && firewall-cmd --permanent --new-policy=to-pods && firewall-cmd --permanent --policy=to-pods --add-ingress-zone=ANY && firewall-cmd --permanent --policy=to-pods --add-egress-zone=trusted && firewall-cmd --permanent --policy=to-pods --set-target=ACCEPT && firewall-cmd --reload"
+        }
+        _ => {
+            "firewall-cmd --permanent --zone=trusted --add-source=POD_CIDR && firewall-cmd --permanent --add-port=10250/tcp && firewall-cmd --reload"
+        }
+    }
+}
+
+/// What is to pass; or, if the rules are not wanted at all, none of them.
+fn allow(what: &str, off: &str) -> Fix {
+    Fix::lasting(format!(
+        "{what}; only if the node needs no firewall of its own (it then takes whatever these rules keep out): {off}"
+    ))
+}
+
+/// Rules that nobody known made: theirs is the place where to allow.
+fn allowed_in(table: &SurveyTable, chain: &SurveyChain) -> Fix {
+    let list = match iptables(table) {
+        Some(iptables) => format!("{iptables} -t {} -vS {}", shell::table(&table.name), shell::chain(&chain.name)),
+        None => {
+            format!("nft -a list chain {} {} {}", table.family, shell::table(&table.name), shell::chain(&chain.name))
+        }
+    };
+    Fix::lasting(format!(
+        "see what it lets pass (`{list}`), and allow the kubelet's port (tcp 10250) and the pods' network where these rules are kept"
+    ))
+}
+
+fn set_accept(table: &SurveyTable, chain: &SurveyChain) -> Fix {
+    let persist =
+        "set it where the rules are kept (/etc/nftables.conf, /etc/iptables/rules.v4, or the software that owns them)";
+    if let Some(handle) = chain.last_drops.filter(|_| !chain.drops) {
+        return Fix::new(delete(table, chain, handle), persist);
+    }
+    let accept = match iptables(table) {
+        Some(iptables) => {
+            format!("{iptables} -t {} -P {} ACCEPT", shell::table(&table.name), shell::chain(&chain.name))
+        }
+        None => format!(
+            "nft 'chain {} {} {} {{ policy accept; }}'",
+            table.family,
+            shell::table(&table.name),
+            shell::chain(&chain.name)
+        ),
+    };
+    Fix::new(accept, persist)
+}
+
+/// The command that has these rules, if it is not nft.
+const fn iptables(table: &SurveyTable) -> Option<&'static str> {
+    match (table.backend, table.family.as_bytes()) {
+        (Backend::Nftables, _) => None,
+        (Backend::IptablesNft, b"ip6") => Some("ip6tables-nft"),
+        (Backend::IptablesNft, _) => Some("iptables-nft"),
+        (Backend::IptablesLegacy, b"ip6") => Some("ip6tables-legacy"),
+        (Backend::IptablesLegacy, _) => Some("iptables-legacy"),
+    }
+}
+
+/// Of iptables over nftables nft knows the handle, and iptables no number.
+fn delete(table: &SurveyTable, chain: &SurveyChain, handle: u64) -> String {
+    match iptables(table).filter(|_| table.backend == Backend::IptablesLegacy) {
+        Some(iptables) => {
+            format!("{iptables} -t {} -D {} {handle}", shell::table(&table.name), shell::chain(&chain.name))
+        }
+        None => format!(
+            "nft delete rule {} {} {} handle {handle}",
+            table.family,
+            shell::table(&table.name),
+            shell::chain(&chain.name)
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Status;
+
+    fn chain(name: &str, hook: Option<&'static str>, drops: bool, ways_out: usize) -> SurveyChain {
+        SurveyChain { name: name.into(), hook, drops, dropped: Some(764), last_drops: None, ways_out }
+    }
+
+    fn survey(name: &str, chains: Vec<SurveyChain>) -> Survey {
+        let table = SurveyTable { backend: Backend::IptablesNft, family: "ip", name: name.into(), chains };
+        Survey { tables: vec![table], ..Survey::default() }
+    }
+
+    #[test]
+    fn ufw_is_named_and_its_packets() {
+        let chains = vec![chain("INPUT", Some("INPUT"), true, 6), chain("ufw-user-input", None, false, 0)];
+        let findings = judge(&survey("filter", chains));
+        assert_eq!((findings.len(), findings[0].status), (1, Status::Warn));
+        assert!(
+            findings[0].observed.contains("764 packets") && findings[0].observed.contains("owner: ufw"),
+            "{findings:?}"
+        );
+        assert!(findings[0].remediation.as_deref().is_some_and(|fix| fix.starts_with("ufw allow 10250/tcp &&")));
+    }
+
+    #[test]
+    fn ufw_without_any_rule_is_in_the_way() {
+        let chains = vec![chain("INPUT", Some("INPUT"), true, 0), chain("ufw-user-input", None, false, 0)];
+        assert_eq!(judge(&survey("filter", chains))[0].remediation.as_deref(), Some("ufw disable"));
+    }
+
+    #[test]
+    fn a_policy_without_a_way_out_drops_everything() {
+        let findings = judge(&survey("filter", vec![chain("FORWARD", Some("FORWARD"), true, 0)]));
+        assert_eq!(findings[0].status, Status::Fail);
+        assert_eq!(findings[0].remediation.as_deref(), Some("iptables-nft -t filter -P FORWARD ACCEPT"));
+    }
+
+    #[test]
+    fn a_last_rule_that_takes_all_is_the_same_as_a_policy() {
+        let last = SurveyChain { last_drops: Some(9), ..chain("filter_INPUT", Some("INPUT"), false, 4) };
+        let table =
+            SurveyTable { backend: Backend::Nftables, family: "inet", name: "firewalld".into(), chains: vec![last] };
+        let mut survey = Survey { tables: vec![table], ..Survey::default() };
+        let findings = judge(&survey);
+        let fix = |survey: &Survey| judge(survey).remove(0).remediation.unwrap_or_default();
+        assert_eq!(findings[0].status, Status::Warn);
+        assert!(fix(&survey).starts_with("firewall-cmd --permanent --zone=trusted"), "{findings:?}");
+        assert!(findings[0].observed.starts_with("last rule drops or rejects all on INPUT"), "{findings:?}");
+        survey.tables[0].name = "mine".into();
+        assert!(fix(&survey).contains("`nft -a list chain inet mine filter_INPUT`"), "{}", fix(&survey));
+        survey.tables[0].chains[0].ways_out = 0;
+        assert_eq!(fix(&survey), "nft delete rule inet mine filter_INPUT handle 9");
+    }
+
+    /// What real ufw and real firewalld needed to be told: tests/firewalls_live.rs.
+    #[test]
+    fn each_hook_has_a_fix_of_its_own() {
+        let begins = |hook, name, chains: &str| {
+            let chains = vec![chain(hook, Some(hook), true, 6), chain(chains, None, false, 0)];
+            judge(&survey(name, chains)).remove(0).remediation.unwrap_or_default()
+        };
+        assert!(begins("FORWARD", "filter", "ufw-user-input").starts_with("ufw default allow routed; "));
+        assert!(begins("OUTPUT", "filter", "ufw-user-input").starts_with("ufw allow out to POD_CIDR; "));
+        assert!(begins("INPUT", "filter", "INPUT_ZONES").starts_with("firewall-cmd --permanent --zone=trusted"));
+        let forward = begins("FORWARD", "filter", "FORWARD_ZONES");
+        assert!(forward.contains("--policy=to-pods --add-egress-zone=trusted"), "{forward}");
+    }
+
+    #[test]
+    fn firewalld_in_panic() {
+        let chains = vec![chain("raw_prerouting", Some("PREROUTING"), true, 0)];
+        let findings = judge(&survey("firewalld_policy_drop", chains));
+        assert_eq!(findings[0].status, Status::Fail);
+        assert_eq!(findings[0].remediation.as_deref(), Some("firewall-cmd --panic-off"));
+    }
+
+    #[test]
+    fn policies_that_accept_are_well() {
+        let chains = vec![chain("OUTPUT", Some("OUTPUT"), false, 0), chain("INPUT", Some("INPUT"), false, 0)];
+        let findings = judge(&survey("filter", chains));
+        assert_eq!((findings.len(), findings[0].status), (1, Status::Ok));
+        assert_eq!(judge(&Survey::default())[0].status, Status::Ok);
+        let partial = Survey { truncated: true, ..Survey::default() };
+        assert_eq!(judge(&partial)[0].status, Status::Unknown);
+    }
+}

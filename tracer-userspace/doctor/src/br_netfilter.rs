@@ -1,0 +1,159 @@
+//! Whether packets between ports of a bridge pass iptables.
+
+use super::Check;
+use super::cni;
+use super::finding::{Draft, Finding, Fix, Unread};
+use super::view::View;
+
+/// The check.
+pub(super) const CHECK: Check = Check {
+    name: "br_netfilter",
+    why: "where pods hang on a Linux bridge, the answer of a Service's backend on the same node goes past NAT without it, and the client resets it; flannel and kubeadm refuse to start",
+    run: |view| vec![check(view)],
+};
+
+const V4: &str = "net.bridge.bridge-nf-call-iptables";
+const V6: &str = "net.bridge.bridge-nf-call-ip6tables";
+
+/// What was found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Found {
+    /// The two settings; absent: the module is not loaded.
+    v4: Option<u64>,
+    v6: Option<u64>,
+    /// Why pods hang on a bridge; absent: nothing says that they do.
+    bridge: Option<String>,
+    /// Whether they do could be found out.
+    known: bool,
+}
+
+fn draft() -> Draft {
+    CHECK.expects(format!("br_netfilter loaded, {V4} = 1 and {V6} = 1, where pods hang on a Linux bridge"))
+}
+
+fn check(view: &View) -> Finding {
+    let read = || -> Result<Found, Unread> {
+        let (bridge, known) = bridge(view);
+        Ok(Found {
+            v4: view.number_if_any("net/bridge/bridge-nf-call-iptables")?,
+            v6: view.number_if_any("net/bridge/bridge-nf-call-ip6tables")?,
+            bridge,
+            known,
+        })
+    };
+    read().map_or_else(|unread| draft().unknown(unread), |found| judge(&found))
+}
+
+/// Why pods hang on a bridge, and whether that could be told.
+fn bridge(view: &View) -> (Option<String>, bool) {
+    let configured = cni::active(view);
+    if let Ok(Some(config)) = &configured
+        && let Some(plugin) = config.plugins.iter().find(|plugin| BRIDGED.contains(&plugin.as_str()))
+    {
+        return (Some(format!("the CNI configuration {} uses `{plugin}`", config.path)), true);
+    }
+    let (links, seen) = view.links().map_or_else(|_| (Vec::new(), false), |links| (links, true));
+    let known = |name: &str| NAMES.contains(&name);
+    let link = links.iter().find(|link| link.kind.as_deref() == Some("bridge") && known(&link.state.name));
+    let why = link.map(|link| format!("{} is a bridge", link.state.name));
+    (why, matches!(configured, Ok(Some(config)) if seen || !config.elsewhere))
+}
+
+/// CNI plugins that hang pods on a bridge.
+const BRIDGED: &[&str] = &["bridge", "flannel", "weave-net"];
+/// Bridges that hold pods.
+const NAMES: &[&str] = &["cni0", "cbr0", "kube-bridge", "weave"];
+
+fn judge(found: &Found) -> Finding {
+    let observed = match (found.v4, found.v6) {
+        (None, None) => "br_netfilter is not loaded".to_owned(),
+        (v4, v6) => {
+            let text = |value: Option<u64>| value.map_or("absent".to_owned(), |value| value.to_string());
+            format!("{V4} = {}, {V6} = {}", text(v4), text(v6))
+        }
+    };
+    if found.v4 == Some(1) && found.v6.is_none_or(|value| value == 1) {
+        return draft().ok(observed);
+    }
+    match (&found.bridge, found.known) {
+        (Some(bridge), _) if found.v4 == Some(1) => draft().warn(
+            format!("{observed}; {bridge}: harm where pods have IPv6 addresses"),
+            fix(found),
+        ),
+        (Some(bridge), _) => draft().fail(format!("{observed}; {bridge}"), fix(found)),
+        (None, true) => draft().ok(format!("{observed}; the CNI configuration names no bridge, so it is not needed")),
+        (None, false) => draft().unknown(Unread::new(
+            format!("{observed}; no CNI configuration that says how pods are connected and no pod bridge was found, so whether it is needed is not known"),
+            "run `tracer doctor` on the node, where its kubelet runs",
+        )),
+    }
+}
+
+/// `modprobe` fails where the module is part of the kernel and no list of its modules is on the node.
+fn fix(found: &Found) -> Fix {
+    let load = if found.v4.is_some() { "" } else { "modprobe br_netfilter && " };
+    Fix::new(
+        format!("{load}sysctl -w {V4}=1 {V6}=1"),
+        format!(
+            "echo br_netfilter > /etc/modules-load.d/br_netfilter.conf && {}",
+            Fix::persist(&[(V4, "1"), (V6, "1")])
+        ),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::Tree;
+    use super::*;
+    use crate::Status;
+
+    const FLANNEL: (&str, &str) =
+        ("etc/cni/net.d/10-flannel.conflist", r#"{"name":"cbr0","plugins":[{"type":"flannel"},{"type":"portmap"}]}"#);
+    const SETTINGS: (&str, &str) = ("proc/sys/net/core/somaxconn", "4096\n");
+
+    #[test]
+    fn flannel_without_the_module() {
+        let finding = check(&Tree::new(&[FLANNEL, SETTINGS]).view());
+        assert_eq!(finding.status, Status::Fail);
+        assert!(
+            finding.observed.contains("not loaded") && finding.observed.contains("10-flannel.conflist"),
+            "{}",
+            finding.observed
+        );
+        assert!(finding.remediation.is_some_and(|fix| fix.starts_with("modprobe br_netfilter")));
+    }
+
+    #[test]
+    fn flannel_with_it() {
+        let on = [
+            FLANNEL,
+            SETTINGS,
+            ("proc/sys/net/bridge/bridge-nf-call-iptables", "1\n"),
+            ("proc/sys/net/bridge/bridge-nf-call-ip6tables", "1\n"),
+        ];
+        assert_eq!(check(&Tree::new(&on).view()).status, Status::Ok);
+        let of = |v4, v6| {
+            let mut off = on;
+            (off[2].1, off[3].1) = (v4, v6);
+            check(&Tree::new(&off).view())
+        };
+        assert_eq!((of("0\n", "1\n").status, of("0\n", "0\n").status), (Status::Fail, Status::Fail));
+        assert_eq!(of("1\n", "0\n").status, Status::Warn, "of IPv6 alone, which pods may not have");
+        assert!(of("0\n", "0\n").remediation.is_some_and(|fix| fix.starts_with("sysctl -w")), "it is loaded");
+    }
+
+    #[test]
+    fn a_cni_without_a_bridge_does_not_need_it_and_without_a_cni_nothing_is_known() {
+        let calico = ("etc/cni/net.d/10-calico.conflist", r#"{"plugins":[{"type":"calico"}]}"#);
+        assert_eq!(check(&Tree::new(&[calico, SETTINGS]).view()).status, Status::Ok);
+        assert_eq!(check(&Tree::new(&[SETTINGS]).view()).status, Status::Unknown);
+        let shim = ("etc/cni/net.d/00-multus.conf", r#"{"type":"multus-shim"}"#);
+        assert_eq!(
+            check(&Tree::new(&[shim, SETTINGS]).view()).status,
+            Status::Unknown,
+            "what is behind it is not seen"
+        );
+        assert_eq!(check(&Tree::new(&[shim, FLANNEL, SETTINGS]).view()).status, Status::Fail);
+        assert_eq!(check(&Tree::new(&[calico]).view()).status, Status::Unknown);
+    }
+}

@@ -1,0 +1,264 @@
+//! Whether the CNI's configuration has its binaries and what they read.
+
+use super::Check;
+use super::cni::{Config, PLACES, active};
+use super::finding::{Draft, Finding, Fix, Unread};
+use super::view::View;
+
+/// The check.
+pub(super) const CHECK: Check = Check {
+    name: "cni_config",
+    why: "without a configuration, its binaries or flannel's subnet file no pod gets a network: FailedCreatePodSandBox",
+    run: |view| vec![check(view)],
+};
+
+/// Container runtimes run it for each pod, though no configuration names it.
+const LOOPBACK: &str = "loopback";
+
+/// What was found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Found {
+    config: Option<Config>,
+    /// Plugins without a binary.
+    missing: Vec<String>,
+    loopback: bool,
+    /// flannel's subnet file is there.
+    subnet: bool,
+    prober: bool,
+    /// A link of a pod on this node: some CNI works.
+    pod_link: Option<String>,
+}
+
+fn draft() -> Draft {
+    CHECK.expects(
+        "one CNI configuration, a binary for each of its plugins, and flannel's subnet file where flannel is used",
+    )
+}
+
+fn check(view: &View) -> Finding {
+    read(view).map_or_else(|unread| draft().unknown(unread), |found| judge(&found))
+}
+
+fn read(view: &View) -> Result<Found, Unread> {
+    let Some(config) = active(view)? else {
+        return Ok(Found { prober: view.prober, pod_link: pod_link(view), ..Found::default() });
+    };
+    let mut missing = Vec::new();
+    for plugin in &config.plugins {
+        if !has_binary(view, &config, plugin)? {
+            missing.push(plugin.clone());
+        }
+    }
+    let loopback = has_binary(view, &config, LOOPBACK)?;
+    let subnet = config.subnet_file.as_deref().map_or(Ok(true), |path| view.exists(path))?;
+    Ok(Found { config: Some(config), missing, loopback, subnet, prober: view.prober, pod_link: pod_link(view) })
+}
+
+fn has_binary(view: &View, config: &Config, plugin: &str) -> Result<bool, Unread> {
+    for folder in config.binaries {
+        if view.is_program(&format!("{folder}/{plugin}"))? {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+fn pod_link(view: &View) -> Option<String> {
+    let links = view.links().unwrap_or_default();
+    links.into_iter().find(|link| link.kind.as_deref() == Some("veth")).map(|link| link.state.name)
+}
+
+fn judge(found: &Found) -> Finding {
+    let Some(config) = &found.config else { return without(found) };
+    let draft = draft().with("config", config.path.clone()).with("plugins", config.plugins.clone());
+    if !found.missing.is_empty() {
+        let missing = found.missing.join(", ");
+        let places = config.binaries.join(", ");
+        let observed = format!("{} needs {missing}: no program of that name in {places}", config.path);
+        let draft = draft.with("missing", found.missing.clone());
+        if let Some(link) = &found.pod_link {
+            return draft.unknown(elsewhere(&observed, link, "its binaries", "bin_dir", "plugin_dirs"));
+        }
+        return draft.fail(
+            observed,
+            Fix::lasting(format!("install the CNI plugins ({missing}) into {}: package kubernetes-cni or containernetworking-plugins, or restart the CNI's DaemonSet pod", config.binaries[0])),
+        );
+    }
+    if let Some(path) = config.subnet_file.as_ref().filter(|_| !found.subnet) {
+        return draft.fail(
+            format!("{} uses flannel, and {path} does not exist: sandboxes fail until flanneld has written it", config.path),
+            Fix::lasting("see why flanneld does not run: `kubectl -n kube-flannel logs -l app=flannel` (it needs the API server, br_netfilter and a pod CIDR for this node)"),
+        );
+    }
+    if !config.others.is_empty() {
+        return draft.with("others", config.others.clone()).warn(
+            format!("{} is used; {} beside it is not", config.path, config.others.join(", ")),
+            Fix::lasting("remove what a former CNI left behind in that folder"),
+        );
+    }
+    let observed = format!("{} with {}, all binaries present", config.path, config.plugins.join(", "));
+    if !found.loopback && found.pod_link.is_none() {
+        return draft.with("missing", vec![LOOPBACK]).warn(
+            format!("{observed} but `{LOOPBACK}`, which container runtimes run for each pod (containerd from 2.0 on can do without: use_internal_loopback)"),
+            Fix::lasting(format!("install the CNI plugins ({LOOPBACK}) into {}: package kubernetes-cni or containernetworking-plugins", config.binaries[0])),
+        );
+    }
+    draft.ok(observed)
+}
+
+/// Without a configuration.
+fn without(found: &Found) -> Finding {
+    let places: Vec<_> = PLACES.iter().map(|place| place.configs).collect();
+    let observed = format!("no CNI configuration in {}", places.join(", "));
+    if let Some(link) = &found.pod_link {
+        return draft().unknown(elsewhere(&observed, link, "its configuration", "conf_dir", "network_dir"));
+    }
+    if found.prober {
+        return draft().fail(observed, Fix::lasting("install a CNI, or see why its DaemonSet has not written its configuration: `kubectl -n kube-system get pods -o wide`"));
+    }
+    draft().unknown(Unread::new(
+        format!("{observed}, and no kubelet runs here"),
+        "run `tracer doctor` where the kubelet runs, or give --prober its name",
+    ))
+}
+
+/// A pod has a network: what was not found may be where only the container runtime's configuration says.
+fn elsewhere(observed: &str, link: &str, what: &str, containerd: &str, crio: &str) -> Unread {
+    Unread::new(
+        format!("{observed}; but {link} looks like a pod's link: the container runtime may have {what} elsewhere"),
+        format!("see {containerd} in containerd's configuration, or {crio} in CRI-O's"),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::cni::SUBNET_FILE;
+    use super::super::testing::Tree;
+    use super::*;
+    use crate::Status;
+
+    const FLANNEL: (&str, &str) =
+        ("etc/cni/net.d/10-flannel.conflist", r#"{"name":"cbr0","plugins":[{"type":"flannel"},{"type":"portmap"}]}"#);
+    const BINARIES: [(&str, &str); 5] = [
+        ("opt/cni/bin/flannel", "ELF"),
+        ("opt/cni/bin/portmap", "ELF"),
+        ("opt/cni/bin/bridge", "ELF"),
+        ("usr/lib/cni/host-local", "ELF"),
+        ("opt/cni/bin/loopback", "ELF"),
+    ];
+
+    fn of(files: &[(&str, &str)]) -> Finding {
+        check(&Tree::new(files).view())
+    }
+
+    #[test]
+    fn flannel_s_whole_set() {
+        let subnet = ("run/flannel/subnet.env", "FLANNEL_MTU=1450\n");
+        let all = [&[FLANNEL, subnet], &BINARIES[..]].concat();
+        assert_eq!(of(&all).status, Status::Ok, "{}", of(&all).observed);
+        let without_subnet = [&[FLANNEL], &BINARIES[..]].concat();
+        let finding = of(&without_subnet);
+        assert!(finding.status == Status::Fail && finding.observed.contains(SUBNET_FILE), "{finding:?}");
+        let finding = of(&[FLANNEL, subnet, BINARIES[0]]);
+        assert!(
+            finding.status == Status::Fail && finding.observed.contains("bridge, host-local, portmap"),
+            "{finding:?}"
+        );
+    }
+
+    #[test]
+    fn a_second_configuration_is_told() {
+        let conf = ("etc/cni/net.d/87-podman.conflist", "{}");
+        let subnet = ("run/flannel/subnet.env", "");
+        assert_eq!(of(&[&[FLANNEL, conf, subnet], &BINARIES[..]].concat()).status, Status::Warn);
+    }
+
+    /// containerd and CRI-O run `loopback` for each pod; a copy that was interrupted leaves an empty file.
+    #[test]
+    fn loopback_is_missed_and_an_empty_file_is_no_program() {
+        let ptp = ("etc/cni/net.d/10-x.conf", r#"{"type":"ptp"}"#);
+        let (program, loopback) = (("opt/cni/bin/ptp", "ELF"), BINARIES[4]);
+        assert_eq!(of(&[ptp, program, loopback]).status, Status::Ok);
+        let finding = of(&[ptp, program]);
+        assert!(finding.status == Status::Warn && finding.observed.contains("`loopback`"), "{finding:?}");
+        assert_eq!(of(&[ptp, ("opt/cni/bin/ptp", ""), loopback]).status, Status::Fail);
+        let tree = Tree::new(&[ptp, program, loopback]);
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o644);
+        std::fs::set_permissions(tree.path().join(program.0), mode).expect("mode");
+        assert_eq!(check(&tree.view()).status, Status::Fail);
+    }
+
+    /// Its daemon reads the file beside its own, and does not start without.
+    #[test]
+    fn multus_hands_over_to_the_next_file_or_to_its_delegates() {
+        let shim = ("etc/cni/net.d/00-multus.conf", r#"{"type":"multus-shim"}"#);
+        let delegates = (
+            "etc/cni/net.d/00-multus.conf",
+            r#"{"type":"multus","delegates":[{"name":"cbr0","plugins":[{"type":"flannel"},{"type":"portmap"}]}]}"#,
+        );
+        let programs = [("opt/cni/bin/multus", "ELF"), ("opt/cni/bin/multus-shim", "ELF")];
+        let subnet = ("run/flannel/subnet.env", "");
+        for multus in [shim, delegates] {
+            let all = [&[multus, FLANNEL, subnet], &programs[..], &BINARIES].concat();
+            assert_eq!(of(&all).status, Status::Ok, "{}", of(&all).observed);
+            let finding = of(&[&[multus, FLANNEL], &programs[..]].concat());
+            assert_eq!(finding.fields["missing"], serde_json::json!(["bridge", "flannel", "host-local", "portmap"]));
+            let without_subnet = of(&[&[multus, FLANNEL], &programs[..], &BINARIES].concat());
+            assert!(without_subnet.observed.contains(SUBNET_FILE), "{without_subnet:?}");
+        }
+    }
+
+    #[test]
+    fn nothing_or_junk() {
+        assert_eq!(of(&[("etc/hostname", "")]).status, Status::Unknown);
+        assert_eq!(of(&[("etc/cni/net.d/10-x.conf", "{")]).status, Status::Unknown);
+        let none = Found { prober: true, ..Found::default() };
+        assert_eq!(judge(&none).status, Status::Fail);
+        let elsewhere = Found { pod_link: Some("veth0".into()), ..none };
+        assert_eq!(judge(&elsewhere).status, Status::Unknown, "pods have a network");
+    }
+
+    /// The files of a GKE node.
+    const GKE: [(&str, &str); 5] = [
+        (
+            "etc/cni/net.d/10-containerd-net.conflist",
+            r#"{"name":"k8s-pod-network","cniVersion":"0.3.1","plugins":[{"type":"ptp","mtu":1460,"ipam":{"type":"host-local"}},{"type":"portmap"}]}"#,
+        ),
+        ("home/kubernetes/bin/ptp", "ELF"),
+        ("home/kubernetes/bin/portmap", "ELF"),
+        ("home/kubernetes/bin/loopback", "ELF"),
+        ("home/kubernetes/bin/host-local", "ELF"),
+    ];
+    /// Those of an OpenShift node, with what cri-o's package leaves.
+    const OPENSHIFT: [(&str, &str); 5] = [
+        ("etc/kubernetes/cni/net.d/00-multus.conf", r#"{"name":"multus-cni-network","type":"multus-shim"}"#),
+        ("var/lib/cni/bin/multus-shim", "ELF"),
+        ("usr/libexec/cni/loopback", "ELF"),
+        (
+            "etc/cni/net.d/100-crio-bridge.conflist",
+            r#"{"name":"crio","plugins":[{"type":"bridge","bridge":"cni0","ipam":{"type":"host-local"}}]}"#,
+        ),
+        ("etc/cni/net.d/200-loopback.conflist", r#"{"name":"loopback","plugins":[{"type":"loopback"}]}"#),
+    ];
+
+    #[test]
+    fn nodes_that_keep_them_elsewhere() {
+        let finding = of(&GKE);
+        assert_eq!(finding.status, Status::Ok, "{}", finding.observed);
+        assert_eq!(of(&GKE[..4]).fields["missing"], serde_json::json!(["host-local"]));
+        let finding = of(&OPENSHIFT);
+        assert_eq!(finding.status, Status::Ok, "{}", finding.observed);
+        assert!(finding.observed.starts_with("/etc/kubernetes/cni/net.d/00-multus.conf"), "{}", finding.observed);
+    }
+
+    #[test]
+    fn binaries_that_pods_do_without_are_elsewhere() {
+        let config =
+            Config { path: "/etc/cni/net.d/10-x.conf".into(), binaries: &["/opt/cni/bin"], ..Config::default() };
+        let none = Found { config: Some(config), missing: vec!["ptp".into()], prober: true, ..Found::default() };
+        assert_eq!(judge(&none).status, Status::Fail);
+        let finding = judge(&Found { pod_link: Some("veth0".into()), ..none });
+        assert!(finding.status == Status::Unknown && finding.observed.contains("needs ptp"), "{finding:?}");
+        assert!(finding.remediation.is_some_and(|it| it.contains("bin_dir")));
+    }
+}

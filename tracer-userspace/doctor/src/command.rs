@@ -1,0 +1,93 @@
+//! The command: runs the checks, prints their findings, gives the exit code.
+
+use std::collections::BTreeSet;
+
+use super::{Finding, Options, Status, exit_code, lacks_prober, run};
+use crate::clock;
+use crate::error::{self, Error};
+use crate::record::{Body, Record, SCHEMA};
+use crate::screen::Screen;
+use crate::sink::output::Output;
+use crate::sink::{Form, SinkConfig, findings, ndjson, wall_time};
+
+/// What `tracer doctor` was asked for.
+#[derive(Clone, Debug)]
+pub struct DoctorConfig {
+    /// Where findings go.
+    pub output: SinkConfig,
+    /// What is checked.
+    pub options: Options,
+    /// Exit code 1 from here on.
+    pub fail_on: Status,
+    /// Name of this node.
+    pub node_name: String,
+}
+
+/// Carries `tracer doctor` out.
+///
+/// # Errors
+/// The output cannot be opened or written.
+pub fn doctor(config: &DoctorConfig) -> Result<u8, Error> {
+    let mut output = Output::open(config.output.file.as_deref(), None, false)?;
+    if lacks_prober(&config.options) {
+        error::warn(&"no kubelet runs here: our own network namespace is looked at (--prober names another process)");
+    }
+    let findings = run(&config.options);
+    let code = exit_code(&findings, config.fail_on);
+    let lack = (code == 3).then(|| lack(&findings));
+    match config.output.form {
+        Form::Pretty => {
+            let screen = Screen { colour: config.output.colour, columns: output.columns().or(config.output.columns) };
+            output.put(findings::table(&findings, &config.node_name, screen).as_bytes());
+        }
+        Form::Ndjson => {
+            records(findings, &config.node_name).iter().for_each(|record| output.put(&ndjson::line(record)))
+        }
+    }
+    output.finish();
+    if let Some(lack) = lack {
+        error::report(&lack);
+    }
+    Ok(if output.has_failed() { 2 } else { code })
+}
+
+/// What exit code 3 is about.
+fn lack(findings: &[Finding]) -> String {
+    let needs: Vec<&str> = findings.iter().filter_map(|finding| finding.needs.as_deref()).collect();
+    let names: BTreeSet<&str> = needs.iter().copied().collect();
+    let names = names.into_iter().collect::<Vec<_>>().join(", ");
+    format!("{} of {} findings are unknown for want of {names}", needs.len(), findings.len())
+}
+
+/// Findings as records, numbered.
+pub fn records(findings: Vec<Finding>, node_name: &str) -> Vec<Record> {
+    let time_boot_ns = clock::boot_ns();
+    let time = wall_time(time_boot_ns, clock::boot_to_wall_ns());
+    let record = |(seq, finding)| Record {
+        schema: SCHEMA.to_owned(),
+        body: Body::Finding(Box::new(finding)),
+        time: time.clone(),
+        time_boot_ns,
+        seq,
+        node_name: node_name.to_owned(),
+    };
+    (0..).zip(findings).map(record).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::finding::{Draft, Unread};
+    use super::*;
+
+    #[test]
+    fn what_is_lacking_is_said_once() {
+        let unknown = |name| Draft::new("c", "w", "e").unknown(Unread::lacks("r", name));
+        let findings = [
+            unknown("CAP_B"),
+            unknown("CAP_A"),
+            unknown("CAP_B"),
+            Draft::new("c", "w", "e").unknown(Unread::new("r", "m")),
+        ];
+        assert_eq!(lack(&findings), "3 of 4 findings are unknown for want of CAP_A, CAP_B");
+    }
+}

@@ -1,0 +1,74 @@
+//! Room in the connection table.
+
+use super::Check;
+use super::finding::{Draft, Finding, Fix, Unread};
+use super::view::View;
+
+/// The check.
+pub(super) const CHECK: Check = Check {
+    name: "conntrack",
+    why: "when the connection table is full, the first packet of every new connection is dropped",
+    run: |view| vec![check(view)],
+};
+
+/// Shares of the table, per cent.
+const WARN: u64 = 75;
+const FAIL: u64 = 95;
+
+fn draft() -> Draft {
+    CHECK.expects(format!("fewer than {WARN} % of net.netfilter.nf_conntrack_max entries in use"))
+}
+
+fn check(view: &View) -> Finding {
+    let read = || -> Result<Option<(u64, u64)>, Unread> {
+        let Some(max) = view.number_if_any("net/netfilter/nf_conntrack_max")? else { return Ok(None) };
+        Ok(Some((view.number("net/netfilter/nf_conntrack_count")?, max)))
+    };
+    read().map_or_else(|unread| draft().unknown(unread), judge)
+}
+
+/// Entries and how many there may be; none: connections are not tracked.
+fn judge(table: Option<(u64, u64)>) -> Finding {
+    let Some((count, max)) = table else { return draft().ok("connection tracking is not loaded: no table to fill") };
+    if max == 0 {
+        // `__nf_conntrack_alloc`, net/netfilter/nf_conntrack_core.c
+        return draft().with("count", count).with("max", max).ok(format!("{count} entries, and no limit (0)"));
+    }
+    let share = count.saturating_mul(100) / max;
+    let observed = format!("{count} of {max} entries ({share} %)");
+    let draft = draft().with("count", count).with("max", max);
+    let fix = || {
+        let doubled = (max.saturating_mul(2)).max(131_072).to_string();
+        Fix::new(
+            format!("sysctl -w net.netfilter.nf_conntrack_max={doubled}"),
+            "kube-proxy sets it at each start: raise its conntrack.maxPerCore (or conntrack.min), and look for who fills it: `conntrack -L | awk '{print $5}' | sort | uniq -c | sort -rn | head`",
+        )
+    };
+    match share {
+        FAIL.. => draft.fail(observed, fix()),
+        WARN.. => draft.warn(observed, fix()),
+        _ => draft.ok(observed),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::Tree;
+    use super::*;
+    use crate::Status;
+
+    #[test]
+    fn empty_filling_and_full() {
+        let of = |count| judge(Some((count, 1000))).status;
+        assert_eq!((of(0), of(749), of(750), of(950)), (Status::Ok, Status::Ok, Status::Warn, Status::Fail));
+        assert_eq!(judge(Some((12, 0))).status, Status::Ok, "0 is no limit");
+    }
+
+    #[test]
+    fn a_node_that_tracks_nothing() {
+        assert_eq!(check(&Tree::new(&[("proc/sys/net/core/somaxconn", "4096\n")]).view()).status, Status::Ok);
+        assert_eq!(check(&Tree::new(&[]).view()).status, Status::Unknown);
+        let half = Tree::new(&[("proc/sys/net/netfilter/nf_conntrack_max", "9\n")]);
+        assert_eq!(check(&half.view()).status, Status::Unknown);
+    }
+}

@@ -1,0 +1,182 @@
+//! Default routes of the main table.
+
+use std::collections::BTreeSet;
+use std::net::Ipv4Addr;
+
+use super::Check;
+use super::finding::{Draft, Finding, Fix, Unread};
+use super::view::View;
+use crate::shell;
+
+/// The check.
+pub(super) const CHECK: Check = Check {
+    name: "default_routes",
+    why: "kubelet and CNI agents take the node's address and uplink from the default route: with several it is not the same after each start; without one a ClusterIP cannot be dialled",
+    run: |view| vec![check(view)],
+};
+
+/// A default route.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Route {
+    pub(super) dev: String,
+    pub(super) gateway: Ipv4Addr,
+    pub(super) metric: u32,
+}
+
+impl Route {
+    /// ` via GATEWAY`; nothing for one without.
+    fn via(&self) -> String {
+        if self.gateway.is_unspecified() { String::new() } else { format!(" via {}", self.gateway) }
+    }
+}
+
+fn draft() -> Draft {
+    CHECK.expects("one IPv4 default route")
+}
+
+fn check(view: &View) -> Finding {
+    let read = || -> Result<Finding, Unread> {
+        let text = view.net("route")?;
+        // With other IPv4 routes it may have lost its default.
+        let without_v4 = text.lines().count() == 1;
+        let only_v6 = without_v4 && only_v6(view)?;
+        Ok(if only_v6 { draft().ok("no IPv4 route at all, and an IPv6 default route") } else { judge(&parse(&text)) })
+    };
+    read().unwrap_or_else(|unread| draft().unknown(unread))
+}
+
+/// `include/uapi/linux/route.h`; the latter of one that refuses or swallows what it takes.
+const RTF_UP: u32 = 1;
+const RTF_REJECT: u32 = 0x200;
+
+/// There is an IPv6 default route, and none of IPv4.
+pub(super) fn only_v6(view: &View) -> Result<bool, Unread> {
+    Ok(read_v4(view)?.is_empty() && view.exists("/proc/net/ipv6_route")? && has_v6(&view.net("ipv6_route")?))
+}
+
+/// The IPv4 default routes.
+pub(super) fn read_v4(view: &View) -> Result<Vec<Route>, Unread> {
+    Ok(parse(&view.net("route")?))
+}
+
+/// `Iface Destination Gateway Flags RefCnt Use Metric Mask MTU Window IRTT`, addresses as the machine keeps them.
+fn parse(text: &str) -> Vec<Route> {
+    let route = |line: &str| {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let hex = |at: usize| u32::from_str_radix(words.get(at)?, 16).ok();
+        let leads_on = hex(3)? & (RTF_UP | RTF_REJECT) == RTF_UP;
+        let default = hex(1)? == 0 && hex(7)? == 0;
+        let gateway = Ipv4Addr::from(hex(2)?.to_ne_bytes());
+        let metric = words.get(6)?.parse().ok()?;
+        (leads_on && default).then(|| Route { dev: words[0].to_owned(), gateway, metric })
+    };
+    text.lines().skip(1).filter_map(route).collect()
+}
+
+/// `RTF_ADDRCONF`, include/uapi/linux/ipv6_route.h: the kernel learned it from a router advertisement.
+const LEARNED: u32 = 0x0004_0000;
+
+/// Links with an IPv6 default route that the kernel learned.
+pub(super) fn learned_v6(view: &View) -> Result<Vec<String>, Unread> {
+    if !view.exists("/proc/net/ipv6_route")? {
+        return Ok(Vec::new());
+    }
+    let text = view.net("ipv6_route")?;
+    let links = v6_defaults(&text).filter(|(flags, _)| flags & LEARNED != 0).map(|(_, link)| link.to_owned());
+    Ok(links.collect::<BTreeSet<_>>().into_iter().collect())
+}
+
+fn has_v6(text: &str) -> bool {
+    v6_defaults(text).next().is_some()
+}
+
+/// Flags and device of each IPv6 default route: destination, its prefix length, source, its length, next hop, metric,
+/// references, use, flags, device. The route that refuses what no other takes is on `lo`.
+fn v6_defaults(text: &str) -> impl Iterator<Item = (u32, &str)> {
+    text.lines().filter_map(|line| {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let default = words.get(1) == Some(&"00") && words[0].bytes().all(|byte| byte == b'0');
+        let (flags, link) = (u32::from_str_radix(words.get(8)?, 16).ok()?, *words.get(9)?);
+        (default && link != "lo").then_some((flags, link))
+    })
+}
+
+fn judge(routes: &[Route]) -> Finding {
+    let text = |route: &Route| format!("{}{} metric {}", route.dev, route.via(), route.metric);
+    let draft = draft().with("routes", routes.len());
+    let list: Vec<_> = routes.iter().map(text).collect();
+    match routes {
+        [] => draft.warn(
+            "no IPv4 default route: kube-proxy's ClusterIPs are unreachable unless another route covers them",
+            Fix::new(
+                "ip route add default via GATEWAY dev UPLINK",
+                "set it in the node's network configuration (systemd-networkd, netplan, NetworkManager)",
+            ),
+        ),
+        [_] => draft.ok(format!("one: {}", list[0])),
+        [best, rest @ ..] => {
+            let tied = rest.iter().any(|route| route.metric == best.metric && route.dev != best.dev);
+            let how = if tied { "with the same metric" } else { "with different metrics" };
+            let other = rest.iter().find(|route| route.dev != best.dev).unwrap_or(&rest[0]);
+            let fix =
+                format!("ip route del default{} dev {} metric {}", other.via(), shell::link(&other.dev), other.metric);
+            draft.warn(format!("{} default routes {how}: {}", routes.len(), list.join("; ")), Fix::new(fix, "name the node's address and uplink: kubelet `--node-ip`, flannel `--iface`, Calico IP_AUTODETECTION_METHOD; or take the second route out of the network configuration"))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::Tree;
+    use super::*;
+    use crate::Status;
+
+    const HEAD: &str = "Iface\tDestination\tGateway \tFlags\tRefCnt\tUse\tMetric\tMask\t\tMTU\tWindow\tIRTT\n";
+    const ETH: &str = "eth0\t00000000\t0100000A\t0003\t0\t0\t100\t00000000\t0\t0\t0\n";
+    const WLAN: &str = "wlan0\t00000000\t0100010A\t0003\t0\t0\t600\t00000000\t0\t0\t0\n";
+    const OTHER: &str = "eth0\t0000000A\t00000000\t0001\t0\t0\t100\t00FFFFFF\t0\t0\t0\n";
+
+    #[test]
+    fn a_node_with_ipv6_alone() {
+        let none = "00000000000000000000000000000000 00 00000000000000000000000000000000 00 00000000000000000000000000000000 ffffffff 1 0 00200200 lo\n";
+        let one = none.replace("lo\n", "eth0\n");
+        let of = |v6: &str| check(&Tree::new(&[("proc/net/route", HEAD), ("proc/net/ipv6_route", v6)]).view()).status;
+        assert_eq!((of(none), of(&one)), (Status::Warn, Status::Ok));
+    }
+
+    #[test]
+    fn routes_that_the_kernel_learned() {
+        let row = |flags: &str, link: &str| {
+            let zeros = "0".repeat(32);
+            format!("{zeros} 00 {zeros} 00 fe80{} 00000400 1 0 {flags} {link}\n", "0".repeat(28))
+        };
+        let text = [row("00450003", "eth1"), row("00000003", "eth0"), row("00450003", "eth1")].concat();
+        let tree = Tree::new(&[("proc/net/ipv6_route", &text)]);
+        assert_eq!(learned_v6(&tree.view()), Ok(vec!["eth1".to_owned()]));
+        assert_eq!(learned_v6(&Tree::new(&[("etc/hostname", "")]).view()), Ok(Vec::new()));
+    }
+
+    #[test]
+    fn a_route_without_a_gateway_is_deleted_without() {
+        let tunnel = "wg0\t00000000\t00000000\t0001\t0\t0\t600\t00000000\t0\t0\t0\n";
+        let fix = judge(&parse(&format!("{HEAD}{ETH}{tunnel}"))).remediation;
+        assert_eq!(fix.as_deref(), Some("ip route del default dev wg0 metric 600"));
+    }
+
+    #[test]
+    fn a_route_that_swallows_is_no_second_one() {
+        let blackhole = "*\t00000000\t00000000\t0201\t0\t0\t4278198272\t00000000\t0\t0\t0\n";
+        assert_eq!(judge(&parse(&format!("{HEAD}{ETH}{blackhole}"))).status, Status::Ok);
+    }
+
+    #[test]
+    fn none_one_and_two() {
+        let of = |rows: &[&str]| judge(&parse(&format!("{HEAD}{}", rows.concat())));
+        assert_eq!(of(&[OTHER]).status, Status::Warn);
+        let one = of(&[ETH, OTHER]);
+        assert_eq!((one.status, one.observed.as_str()), (Status::Ok, "one: eth0 via 10.0.0.1 metric 100"));
+        let two = of(&[ETH, WLAN, OTHER]);
+        assert_eq!(two.status, Status::Warn);
+        assert_eq!(two.remediation.as_deref(), Some("ip route del default via 10.1.0.1 dev wlan0 metric 600"));
+    }
+}

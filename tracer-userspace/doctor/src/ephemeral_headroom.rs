@@ -1,0 +1,171 @@
+//! Ephemeral ports that are left for the busiest destination.
+
+use std::collections::{HashMap, HashSet};
+
+use super::Check;
+use super::finding::{Draft, Finding, Fix, Unread};
+use super::port_range::PortRange;
+use super::view::View;
+
+/// The check.
+pub(super) const CHECK: Check = Check {
+    name: "ephemeral_headroom",
+    why: "each connection to one destination takes a port of the range, for a minute longer than it lives (TIME_WAIT); with none left connect() fails with EADDRNOTAVAIL",
+    run: |view| vec![check(view)],
+};
+
+/// Fewer ports than this for each destination are a warning by themselves.
+const NARROW: usize = 4096;
+/// Shares of the range that one destination holds, per cent.
+const WARN: usize = 50;
+const FAIL: usize = 90;
+/// `TCP_LISTEN`, `TCP_TIME_WAIT`, include/net/tcp_states.h
+const LISTEN: u8 = 10;
+const TIME_WAIT: u8 = 6;
+
+/// Sockets of the node's namespace with a port of the range.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Sockets {
+    /// In use, by destination.
+    by_destination: HashMap<String, HashSet<u16>>,
+    total: usize,
+    time_wait: usize,
+}
+
+fn draft() -> Draft {
+    CHECK.expects(format!("{NARROW} ports at least, fewer than {WARN} % of them in use for one destination"))
+}
+
+fn check(view: &View) -> Finding {
+    let read = || -> Result<Finding, Unread> {
+        let range = PortRange::read(view)?;
+        let mut sockets = Sockets::default();
+        sockets.add(&view.net("tcp")?, &range);
+        if view.number_if_any("net/ipv6/conf/all/forwarding")?.is_some() {
+            sockets.add(&view.net("tcp6")?, &range);
+        }
+        Ok(judge(&range, &sockets))
+    };
+    read().unwrap_or_else(|unread| draft().unknown(unread))
+}
+
+impl Sockets {
+    /// `sl local_address rem_address st …`, numbers in hexadecimal.
+    fn add(&mut self, text: &str, range: &PortRange) {
+        for line in text.lines().skip(1) {
+            let mut words = line.split_whitespace().skip(1);
+            let (Some(local), Some(remote), Some(state)) = (words.next(), words.next(), words.next()) else { continue };
+            let port = local.rsplit_once(':').and_then(|(_, port)| u16::from_str_radix(port, 16).ok());
+            let (Some(port), Ok(state)) = (port, u8::from_str_radix(state, 16)) else { continue };
+            if state == LISTEN || !range.holds(port) {
+                continue;
+            }
+            self.total += 1;
+            self.time_wait += usize::from(state == TIME_WAIT);
+            self.by_destination.entry(folded(remote)).or_default().insert(port);
+        }
+    }
+
+    /// The destination with most ports, and how many.
+    fn busiest(&self) -> Option<(String, usize)> {
+        let most = self.by_destination.iter().max_by_key(|(_, ports)| ports.len())?;
+        Some((readable(most.0), most.1.len()))
+    }
+}
+
+/// IPv4 in IPv6 is IPv4.
+fn folded(remote: &str) -> String {
+    remote.strip_prefix("0000000000000000FFFF0000").unwrap_or(remote).to_owned()
+}
+
+/// `10.0.0.1:80` of `0100000A:0050`; of IPv6 what the kernel prints.
+fn readable(remote: &str) -> String {
+    let parse = || {
+        let (addr, port) = remote.split_once(':').filter(|(addr, _)| addr.len() == 8)?;
+        let addr = std::net::Ipv4Addr::from(u32::from_str_radix(addr, 16).ok()?.to_ne_bytes());
+        Some(format!("{addr}:{}", u16::from_str_radix(port, 16).ok()?))
+    };
+    parse().unwrap_or_else(|| remote.to_owned())
+}
+
+fn judge(range: &PortRange, sockets: &Sockets) -> Finding {
+    let ports = range.len();
+    let busiest = sockets.busiest();
+    let used = busiest.as_ref().map_or(0, |(_, used)| *used);
+    let share = used * 100 / ports.max(1);
+    let mut draft = draft().with("ports", ports).with("in_use", sockets.total).with("time_wait", sockets.time_wait);
+    let mut observed = format!(
+        "{ports} ports for each destination ({}-{}), {} sockets on them, {} in TIME_WAIT",
+        range.first, range.last, sockets.total, sockets.time_wait
+    );
+    if let Some((destination, used)) = busiest {
+        draft = draft.with("busiest_destination_ports", used);
+        observed.push_str(&format!("; {used} ({share} %) for {destination}"));
+    }
+    if share >= FAIL || ports == 0 {
+        draft.fail(observed, widen(range))
+    } else if share >= WARN || ports < NARROW {
+        draft.warn(observed, widen(range))
+    } else {
+        draft.ok(observed)
+    }
+}
+
+/// The kernel's own range (`inet_init_net`, net/ipv4/af_inet.c), which holds no default NodePort.
+const KERNELS: (u16, u16) = (32768, 60999);
+
+/// The kernel's own range; who has as many ports already has to reuse connections.
+fn widen(range: &PortRange) -> Fix {
+    if range.last.saturating_sub(range.first) >= KERNELS.1 - KERNELS.0 {
+        return Fix::lasting(
+            "find who connects so often (`tracer attach` ends with it; `ss -tan state time-wait`), and have it keep its connections",
+        );
+    }
+    Fix::sysctl(&[("net.ipv4.ip_local_port_range", &format!("{} {}", KERNELS.0, KERNELS.1))])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Status;
+
+    fn sockets(count: u16, range: &PortRange) -> Sockets {
+        let rows: String =
+            (0..count).map(|at| format!("{at}: 0200000A:{:04X} 0100000A:0050 06 0:0\n", range.first + at)).collect();
+        let mut sockets = Sockets::default();
+        sockets.add(&format!("head\n9: 00000000:9C40 00000000:0000 0A 0:0\n{rows}"), range);
+        sockets
+    }
+
+    #[test]
+    fn one_destination_can_use_the_range_up() {
+        let range = PortRange { first: 40000, last: 44999, reserved: Vec::new() };
+        let of = |count| judge(&range, &sockets(count, &range));
+        assert_eq!((of(10).status, of(2500).status, of(4500).status), (Status::Ok, Status::Warn, Status::Fail));
+        assert!(
+            of(10).observed.ends_with("10 sockets on them, 10 in TIME_WAIT; 10 (0 %) for 10.0.0.1:80"),
+            "{}",
+            of(10).observed
+        );
+    }
+
+    #[test]
+    fn a_narrow_range_is_a_warning_by_itself() {
+        let range = PortRange { first: 40000, last: 40999, reserved: Vec::new() };
+        let finding = judge(&range, &Sockets::default());
+        assert_eq!(finding.status, Status::Warn);
+        assert!(finding.remediation.is_some_and(|fix| fix.contains("32768 60999")));
+    }
+
+    #[test]
+    fn a_range_that_is_wide_is_not_made_narrower() {
+        let range = PortRange { first: 1024, last: 60000, reserved: Vec::new() };
+        let fix = judge(&range, &sockets(30_000, &range)).remediation;
+        assert!(fix.as_ref().is_some_and(|fix| fix.starts_with("find who connects")), "{fix:?}");
+    }
+
+    #[test]
+    fn ipv4_in_ipv6_is_the_same_destination() {
+        assert_eq!(folded("0000000000000000FFFF00000100000A:0050"), "0100000A:0050");
+    }
+}

@@ -1,0 +1,231 @@
+//! Whether the node forwards packets between pods and the rest.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+
+use super::finding::{Draft, Finding, Fix, Unread, listed};
+use super::view::View;
+use super::{Check, default_routes};
+use crate::event::Pod;
+
+/// The check.
+pub(super) const CHECK: Check = Check {
+    name: "ip_forward",
+    why: "without it the kernel drops whatever is not for the node itself: pods reach neither each other nor a Service",
+    run: |view| vec![v4(view), v6(view)],
+};
+
+fn draft(family: &str) -> Draft {
+    CHECK
+        .expects(if family == "ipv4" {
+            "net.ipv4.ip_forward = 1, or forwarding = 1 for the links that pods' packets come in on"
+        } else {
+            "net.ipv6.conf.all.forwarding = 1 where IPv6 is used"
+        })
+        .with("family", family)
+}
+
+/// The kernel asks the link that a packet comes in on; `ip_forward` is written to all of them when it changes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct V4 {
+    value: u64,
+    /// Links that forward.
+    on: Vec<String>,
+    /// Uplinks, bridges and ends of pods' links that do not.
+    off: Vec<String>,
+    /// The default route is IPv6's alone.
+    only_v6: bool,
+}
+
+fn v4(view: &View) -> Finding {
+    read_v4(view).map_or_else(|unread| draft("ipv4").unknown(unread), |found| judge_v4(&found))
+}
+
+fn read_v4(view: &View) -> Result<V4, Unread> {
+    let value = view.number("net/ipv4/ip_forward")?;
+    let (on, off): (Vec<_>, Vec<_>) = view.of_links("forwarding")?.into_iter().partition(|(_, value)| *value != 0);
+    let name = |(name, _): (String, u64)| name;
+    let (on, mut off): (Vec<_>, Vec<_>) = (on.into_iter().map(name).collect(), off.into_iter().map(name).collect());
+    if value != 0 && !off.is_empty() {
+        let passed = passed(view);
+        off.retain(|name| passed.contains(name));
+    }
+    let only_v6 = value == 0 && default_routes::only_v6(view).unwrap_or(false);
+    Ok(V4 { value, on, off, only_v6 })
+}
+
+/// Links that pods' packets come in on: uplinks, bridges, ends of pods' links. With `--root` the uplinks alone are known.
+fn passed(view: &View) -> BTreeSet<String> {
+    let links = view.links().unwrap_or_default();
+    let hold = links.into_iter().filter(|link| matches!(link.kind.as_deref(), Some("veth" | "bridge")));
+    let uplinks = default_routes::read_v4(view).unwrap_or_default().into_iter().map(|route| route.dev);
+    hold.map(|link| link.state.name).chain(uplinks).collect()
+}
+
+fn judge_v4(found: &V4) -> Finding {
+    let observed = format!("net.ipv4.ip_forward = {}", found.value);
+    let names = |links: &[String]| listed(&links.iter().map(String::as_str).collect::<Vec<_>>());
+    match found.value {
+        0 if !found.on.is_empty() => draft("ipv4").with("forwarding", found.on.clone()).ok(format!(
+            "{observed}; forwarding is on, by their own settings, for what comes in on {}, and on no other link",
+            names(&found.on)
+        )),
+        0 if found.only_v6 => draft("ipv4").ok(format!("{observed}; the default route is IPv6's alone")),
+        0 => draft("ipv4").fail(observed, Fix::sysctl(&[("net.ipv4.ip_forward", "1")])),
+        _ if found.off.is_empty() => draft("ipv4").ok(observed),
+        _ => draft("ipv4").with("not_forwarding", found.off.clone()).warn(
+            format!(
+                "{observed}, and what comes in on {} is not forwarded: net.ipv4.conf.<link>.forwarding = 0",
+                names(&found.off)
+            ),
+            forward_links(&found.off),
+        ),
+    }
+}
+
+/// Pods' links come and go: one that went stops no other.
+fn forward_links(links: &[String]) -> Fix {
+    Fix::new(
+        format!("for link in {}; do echo 1 > \"/proc/sys/net/ipv4/conf/$link/forwarding\"; done", links.join(" ")),
+        "find what sets it to 0: `grep -rs forwarding /etc/sysctl.d /etc/sysctl.conf`, IPv4Forwarding= of systemd-networkd",
+    )
+}
+
+fn v6(view: &View) -> Finding {
+    let read = || -> Result<Finding, Unread> {
+        let Some(value) = view.number_if_any("net/ipv6/conf/all/forwarding")? else {
+            return Ok(draft("ipv6").ok("the kernel has no IPv6"));
+        };
+        let global = if view.exists("/proc/net/if_inet6")? { globals(&view.net("if_inet6")?) } else { Vec::new() };
+        let has = |pods: &Vec<Pod>| pods.iter().flat_map(|pod| &pod.addrs).any(IpAddr::is_ipv6);
+        let pods = view.pods.as_ref().map(has);
+        let learned = if value == 0 { default_routes::learned_v6(view)? } else { Vec::new() };
+        Ok(judge_v6(value, &global, pods, &learned))
+    };
+    read().unwrap_or_else(|unread| draft("ipv6").unknown(unread))
+}
+
+/// Links with an address of global scope: address, index, prefix length, scope, flags, name.
+fn globals(text: &str) -> Vec<String> {
+    let rows = text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
+    let mut names: Vec<String> = rows
+        .filter(|row| row.get(3) == Some(&"00"))
+        .filter_map(|row| row.get(5).map(|name| (*name).to_owned()))
+        .collect();
+    names.dedup();
+    names
+}
+
+/// `pods`: pods have IPv6 addresses, if that is known. `learned`: links with a default route that the kernel learned.
+fn judge_v6(value: u64, global: &[String], pods: Option<bool>, learned: &[String]) -> Finding {
+    let observed = format!("net.ipv6.conf.all.forwarding = {value}");
+    match (value, pods, global) {
+        (1.., ..) => draft("ipv6").ok(observed),
+        (0, Some(true), _) => {
+            draft("ipv6").fail(format!("{observed}, and pods of this node have IPv6 addresses"), forward_v6(learned))
+        }
+        (0, Some(false), _) => draft("ipv6").ok(format!("{observed}; no pod of this node has an IPv6 address")),
+        (0, None, []) => draft("ipv6").ok(format!("{observed}; no link has a global IPv6 address")),
+        (0, None, links) => {
+            let links = links.join(", ");
+            let reason = format!("{observed}; global IPv6 addresses on {links}: whether pods have any is not known");
+            draft("ipv6").unknown(Unread::without_pods(reason, CHECK.name))
+        }
+    }
+}
+
+/// A kernel that forwards drops the routes that it learned from router advertisements and takes no more, unless
+/// `accept_ra` of the link is 2 (`rt6_purge_dflt_routers`): that comes first.
+fn forward_v6(learned: &[String]) -> Fix {
+    // A dot in a link's name is written as a slash in a setting's.
+    let accept = |link: &String| format!("net.ipv6.conf.{}.accept_ra", link.replace('.', "/"));
+    let accept: Vec<String> = learned.iter().map(accept).collect();
+    let mut all: Vec<(&str, &str)> = accept.iter().map(|name| (name.as_str(), "2")).collect();
+    all.push(("net.ipv6.conf.all.forwarding", "1"));
+    Fix::sysctl(&all)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::Tree;
+    use super::*;
+    use crate::Status;
+
+    #[test]
+    fn off_and_on() {
+        let of = |value: &str| v4(&Tree::new(&[("proc/sys/net/ipv4/ip_forward", value)]).view());
+        assert_eq!((of("0\n").status, of("1\n").status), (Status::Fail, Status::Ok));
+        assert_eq!(of("0\n").remediation.as_deref(), Some("sysctl -w net.ipv4.ip_forward=1"));
+    }
+
+    const ROUTE: &str = "Iface\tDestination\tGateway \tFlags\tRefCnt\tUse\tMetric\tMask\t\tMTU\tWindow\tIRTT\neth0\t00000000\t0100000A\t0003\t0\t0\t100\t00000000\t0\t0\t0\n";
+
+    #[test]
+    fn the_link_s_own_setting_counts() {
+        let of = |all: &str, [eth0, eth1]: [&str; 2]| {
+            let lo = ("proc/sys/net/ipv4/conf/lo/forwarding", "1\n");
+            let links =
+                [("proc/sys/net/ipv4/conf/eth0/forwarding", eth0), ("proc/sys/net/ipv4/conf/eth1/forwarding", eth1)];
+            let rest = [("proc/sys/net/ipv4/ip_forward", all), ("proc/net/route", ROUTE), lo];
+            v4(&Tree::new(&[&rest[..], &links].concat()).view())
+        };
+        assert_eq!(of("0", ["0", "0"]).status, Status::Fail, "lo is no way");
+        let openshift = of("0", ["0", "1"]);
+        assert!(openshift.status == Status::Ok && openshift.observed.contains("comes in on eth1"), "{openshift:?}");
+        let uplink = of("1", ["0", "1"]);
+        assert_eq!(uplink.status, Status::Warn);
+        assert_eq!(
+            uplink.remediation.as_deref(),
+            Some("for link in eth0; do echo 1 > \"/proc/sys/net/ipv4/conf/$link/forwarding\"; done")
+        );
+        assert_eq!(of("1", ["1", "0"]).status, Status::Ok, "no uplink, and what it is is not known");
+    }
+
+    #[test]
+    fn a_node_with_ipv6_alone_need_not_forward_ipv4() {
+        let zeros = "0".repeat(32);
+        let six = format!("{zeros} 00 {zeros} 00 {zeros} 00000400 1 0 00000003 eth0\n");
+        let of = |route: &str| {
+            let files =
+                [("proc/sys/net/ipv4/ip_forward", "0"), ("proc/net/route", route), ("proc/net/ipv6_route", &six)];
+            v4(&Tree::new(&files).view()).status
+        };
+        assert_eq!((of("Iface\n"), of(ROUTE)), (Status::Ok, Status::Fail));
+    }
+
+    #[test]
+    fn ipv6_matters_where_it_is_used() {
+        let link = ["eth0".to_owned()];
+        let of = |value, global: &[String], pods| judge_v6(value, global, pods, &[]).status;
+        assert_eq!((of(0, &[], None), of(0, &link, None)), (Status::Ok, Status::Unknown));
+        assert_eq!((of(0, &link, Some(false)), of(0, &link, Some(true))), (Status::Ok, Status::Fail));
+        assert_eq!(of(1, &link, Some(true)), Status::Ok);
+        let fix = judge_v6(0, &link, None, &[]).remediation.expect("how to tell");
+        assert!(fix.starts_with("NODE=$(hostname); kubectl") && fix.contains("${NODE:?}"), "{fix}");
+    }
+
+    #[test]
+    fn a_route_that_was_learned_outlives_the_fix() {
+        let of = |learned: &[&str]| {
+            let learned: Vec<String> = learned.iter().map(ToString::to_string).collect();
+            judge_v6(0, &[], Some(true), &learned).remediation.expect("a fix")
+        };
+        assert_eq!(of(&[]), "sysctl -w net.ipv6.conf.all.forwarding=1");
+        let both = "sysctl -w net.ipv6.conf.eth0/7.accept_ra=2 && sysctl -w net.ipv6.conf.all.forwarding=1";
+        assert_eq!(of(&["eth0.7"]), both);
+    }
+
+    #[test]
+    fn global_addresses_of_a_node() {
+        let text = "fe800000000000000000000000000001 02 40 20 80     eth0\nfd000000000000000000000000000001 02 40 00 80     eth0\n00000000000000000000000000000001 01 80 10 80       lo\n";
+        assert_eq!(globals(text), ["eth0"]);
+    }
+
+    #[test]
+    fn a_node_without_ipv6() {
+        let tree = Tree::new(&[("proc/sys/net/core/somaxconn", "4096\n"), ("proc/sys/net/ipv4/ip_forward", "1\n")]);
+        assert!((CHECK.run)(&tree.view()).iter().all(|finding| finding.status == Status::Ok));
+        let tree = Tree::new(&[("proc/sys/net/ipv4/ip_forward", "1\n")]);
+        assert_eq!(v6(&tree.view()).status, Status::Unknown, "a tree without settings says nothing");
+    }
+}

@@ -1,0 +1,83 @@
+//! Whether the kubelet writes to its log how probes ended.
+
+use super::Check;
+use super::finding::{Draft, Finding, Fix, Unread};
+use super::view::View;
+use crate::sources::{KubeletLogging, KubeletLoggingError, TO_NAME_THE_LOG, kubelet_stderr_lost};
+
+/// The check.
+pub(super) const CHECK: Check = Check {
+    name: "kubelet_log",
+    why: "only the kubelet knows why a command failed and what an answer over TLS said; by default (verbosity 0) its log does not tell",
+    run: |view| vec![check(view)],
+};
+
+fn draft() -> Draft {
+    CHECK.expects("a kubelet with verbosity 1 or more (-v, logging.verbosity) whose log is text or json, in the systemd journal or a file")
+}
+
+fn check(view: &View) -> Finding {
+    view.prober_pid().map_or_else(
+        |unread| draft().unknown(unread),
+        |pid| judge(KubeletLogging::of(pid), kubelet_stderr_lost(pid).as_deref()),
+    )
+}
+
+/// `lost`: why its log cannot be followed by its stderr. It may be followed by its name.
+fn judge(read: Result<KubeletLogging, KubeletLoggingError>, lost: Option<&str>) -> Finding {
+    let logging = match read {
+        Ok(logging) => logging,
+        Err(error) => return draft().unknown(unread(&error)),
+    };
+    let KubeletLogging { pid, verbosity, format, .. } = &logging;
+    let draft = draft().with("pid", *pid).with("verbosity", *verbosity).with("format", format.clone());
+    let logs = format!("the kubelet (pid {pid}) logs with verbosity {verbosity}, as {format}");
+    match (logging.lack(), lost) {
+        (Some(lack), _) => draft.warn(format!("the kubelet (pid {pid}) {lack}"), Fix::lasting(logging.fix())),
+        (None, Some(lost)) => draft.unknown(Unread::new(format!("{logs}; but its stderr {lost}"), TO_NAME_THE_LOG)),
+        (None, None) => draft.ok(logs),
+    }
+}
+
+fn unread(error: &KubeletLoggingError) -> Unread {
+    match error.needs() {
+        Some(capability) => Unread::lacks(error.to_string(), capability),
+        None => Unread::new(error.to_string(), "see whether its log has lines of `Probe failed`"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::Tree;
+    use super::*;
+    use crate::Status;
+    use tracer_sources::testing::told as kubelet_told;
+
+    #[test]
+    fn a_kubelet_that_does_not_tell_is_named_with_the_fix() {
+        let finding = judge(kubelet_told("kubelet --v=0", &[]), Some("is a pipe"));
+        assert_eq!(finding.status, Status::Warn);
+        assert!(finding.observed.contains("pid 7") && finding.observed.contains("verbosity 0"), "{finding:?}");
+        assert!(finding.remediation.is_some_and(|it| it.contains("-v=1") && it.contains("--api-events")));
+        assert_eq!((finding.fields["verbosity"].as_u64(), finding.fields["format"].as_str()), (Some(0), Some("text")));
+        let loud = || kubelet_told("kubelet --v=2 --logging-format=json", &[]);
+        let finding = judge(loud(), Some("is a pipe"));
+        assert!(finding.status == Status::Unknown && finding.observed.ends_with("its stderr is a pipe"), "{finding:?}");
+        assert!(finding.remediation.is_some_and(|it| it.contains("--kubelet-log") && it.contains("--api-events")));
+        let finding = judge(loud(), None);
+        assert_eq!(finding.status, Status::Ok);
+        assert_eq!(finding.observed, "the kubelet (pid 7) logs with verbosity 2, as json");
+    }
+
+    #[test]
+    fn what_is_not_known_is_unknown() {
+        let finding = judge(kubelet_told("kubelet --config=/c", &[]), None);
+        assert!(finding.status == Status::Unknown && finding.observed.contains("/c of the kubelet"), "{finding:?}");
+        let finding = judge(Err(KubeletLoggingError::Embedded { pid: 7 }), None);
+        assert!(finding.status == Status::Unknown && finding.needs.is_none(), "{finding:?}");
+        let source = std::io::Error::from_raw_os_error(libc::EACCES);
+        let finding = judge(Err(KubeletLoggingError::Read { pid: 7, path: "/c".into(), source }), None);
+        assert_eq!(finding.needs.as_deref(), Some("CAP_SYS_PTRACE"));
+        assert_eq!(check(&Tree::new(&[("etc/hostname", "")]).view()).status, Status::Unknown);
+    }
+}

@@ -1,0 +1,120 @@
+//! Ports of the node's own daemons that connect() may take.
+
+use std::collections::BTreeSet;
+
+use super::Check;
+use super::finding::{Draft, Finding, Unread};
+use super::port_range::PortRange;
+use super::reserved::{reserve, wanted_by_node_ports};
+use super::view::View;
+
+/// The check.
+pub(super) const CHECK: Check = Check {
+    name: "listener_overlap",
+    why: "while such a daemon restarts, a connect can take its port: it then fails to listen (address already in use) until that connection is gone",
+    run: |view| vec![check(view)],
+};
+
+/// Ports that Kubernetes and its usual agents listen on, by their own defaults.
+const KNOWN: &[(u16, &str)] = &[
+    (2379, "etcd"),
+    (2380, "etcd"),
+    (6443, "kube-apiserver"),
+    (9099, "calico-node"),
+    (9100, "node-exporter"),
+    (9345, "rke2"),
+    (9878, "cilium-envoy"),
+    (9879, "cilium-agent"),
+    (10248, "kubelet"),
+    (10249, "kube-proxy"),
+    (10250, "kubelet"),
+    (10256, "kube-proxy"),
+    (10257, "kube-controller-manager"),
+    (10259, "kube-scheduler"),
+    (16443, "MicroK8s"),
+    (61678, "aws-node"),
+    (61679, "aws-node"),
+];
+/// `TCP_LISTEN`, include/net/tcp_states.h
+const LISTEN: &str = "0A";
+
+fn draft() -> Draft {
+    CHECK.expects("no port of a node daemon in net.ipv4.ip_local_port_range less ip_local_reserved_ports")
+}
+
+fn check(view: &View) -> Finding {
+    let read = || -> Result<Finding, Unread> {
+        let range = PortRange::read(view)?;
+        let ports = read(view)?;
+        // Whose check gives a command for the same setting.
+        let node_ports = if known(&range, &ports).is_empty() { Vec::new() } else { wanted_by_node_ports(view, &range) };
+        Ok(judge(&range, &ports, node_ports))
+    };
+    read().unwrap_or_else(|unread| draft().unknown(unread))
+}
+
+fn read(view: &View) -> Result<BTreeSet<u16>, Unread> {
+    let mut ports = listeners(&view.net("tcp")?);
+    if view.number_if_any("net/ipv6/conf/all/forwarding")?.is_some() {
+        ports.extend(listeners(&view.net("tcp6")?));
+    }
+    Ok(ports)
+}
+
+/// What this check wants reserved.
+pub(super) fn to_reserve(view: &View, range: &PortRange) -> Vec<(u16, u16)> {
+    let ports = read(view).unwrap_or_default();
+    known(range, &ports).iter().map(|(port, _)| (*port, *port)).collect()
+}
+
+/// Known ports of node daemons that connect() takes.
+fn known(range: &PortRange, listeners: &BTreeSet<u16>) -> Vec<(u16, &'static str)> {
+    KNOWN.iter().copied().filter(|(port, _)| listeners.contains(port) && range.holds(*port)).collect()
+}
+
+/// `sl local_address rem_address st …`, numbers in hexadecimal.
+fn listeners(text: &str) -> BTreeSet<u16> {
+    let port = |line: &str| {
+        let words: Vec<&str> = line.split_whitespace().take(4).collect();
+        let (_, port) = words.get(1).filter(|_| words.get(3) == Some(&LISTEN))?.rsplit_once(':')?;
+        u16::from_str_radix(port, 16).ok()
+    };
+    text.lines().skip(1).filter_map(port).collect()
+}
+
+/// Listeners of unknown ports are counted only: most took a free port by themselves. `node_ports`: reserved with them.
+fn judge(range: &PortRange, listeners: &BTreeSet<u16>, node_ports: Vec<(u16, u16)>) -> Finding {
+    let inside: Vec<u16> = listeners.iter().copied().filter(|port| range.holds(*port)).collect();
+    let known = known(range, listeners);
+    let draft = draft().with("listeners_in_range", inside.len());
+    if known.is_empty() {
+        return draft.ok(format!("{} listeners in {range}, none on a known port of a node daemon", inside.len()));
+    }
+    let names: Vec<String> = known.iter().map(|(port, name)| format!("{port} ({name})")).collect();
+    let ports: Vec<u16> = known.iter().map(|(port, _)| *port).collect();
+    let own: Vec<(u16, u16)> = ports.iter().map(|port| (*port, *port)).collect();
+    let observed = format!("{} listeners in {range}, among them {}", inside.len(), names.join(", "));
+    draft.with("ports", ports).warn(observed, reserve(range, &[own, node_ports].concat()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Status;
+
+    #[test]
+    fn a_kubelet_inside_a_wide_range_and_outside_the_usual_one() {
+        let text = "head\n 0: 00000000:280A 00000000:0000 0A 0:0\n 1: 0100007F:9C40 00000000:0000 0A 0:0\n 2: 0100007F:1A0B 0100007F:9C40 01 0:0\n";
+        let ports = listeners(text);
+        assert_eq!(ports.iter().copied().collect::<Vec<_>>(), [10250, 40000], "listeners only");
+        let mut range = PortRange { first: 1024, last: 65000, reserved: vec![(8080, 8080)] };
+        let finding = judge(&range, &ports, Vec::new());
+        assert_eq!(
+            (finding.status, finding.observed.as_str()),
+            (Status::Warn, "2 listeners in 1024-65000, among them 10250 (kubelet)")
+        );
+        assert_eq!(finding.remediation.as_deref(), Some("sysctl -w net.ipv4.ip_local_reserved_ports=8080,10250"));
+        range.first = 32768;
+        assert_eq!(judge(&range, &ports, Vec::new()).status, Status::Ok);
+    }
+}

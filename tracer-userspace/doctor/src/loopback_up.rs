@@ -1,0 +1,86 @@
+//! The node's loopback.
+
+use std::net::{IpAddr, Ipv4Addr};
+
+use super::Check;
+use super::finding::{Draft, Finding, Fix, Unread};
+use super::view::View;
+
+/// The check.
+pub(super) const CHECK: Check = Check {
+    name: "loopback_up",
+    why: "whatever dials an address of the node itself, as probes of hostNetwork pods do, goes over lo",
+    run: |view| vec![check(view)],
+};
+
+/// `lo` as it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Loopback {
+    up: bool,
+    /// 127.0.0.1 is on it; absent: not known.
+    addressed: Option<bool>,
+}
+
+fn check(view: &View) -> Finding {
+    match if view.is_files() { from_files(view) } else { from_links(view) } {
+        Ok(found) => judge(found),
+        Err(unread) => draft().unknown(unread),
+    }
+}
+
+fn draft() -> Draft {
+    CHECK.expects("lo is up and has 127.0.0.1")
+}
+
+fn from_links(view: &View) -> Result<Option<Loopback>, Unread> {
+    let links = view.links()?;
+    let lo = links.iter().map(|link| &link.state).find(|link| link.loopback);
+    let own = IpAddr::from(Ipv4Addr::LOCALHOST);
+    Ok(lo.map(|lo| Loopback { up: lo.up, addressed: Some(lo.addrs.contains(&own)) }))
+}
+
+/// `/sys/class/net/lo/flags`: IFF_UP is 1.
+fn from_files(view: &View) -> Result<Option<Loopback>, Unread> {
+    let text = view.kernel("/sys/class/net/lo/flags")?;
+    let flags = u32::from_str_radix(text.trim().trim_start_matches("0x"), 16);
+    let flags = flags.map_err(|_| Unread::new(format!("/sys/class/net/lo/flags holds `{}`", text.trim()), ""))?;
+    Ok(Some(Loopback { up: flags & 1 != 0, addressed: None }))
+}
+
+fn judge(lo: Option<Loopback>) -> Finding {
+    let up = || {
+        Fix::new(
+            "ip link set lo up",
+            "find who set it down: `tracer attach` names the process and the path by which it came",
+        )
+    };
+    match lo {
+        None => draft().fail("this network namespace has no loopback link", up()),
+        Some(Loopback { up: false, .. }) => draft().fail("lo is down", up()),
+        Some(Loopback { addressed: Some(false), .. }) => {
+            draft().fail("lo is up and has no 127.0.0.1", Fix::lasting("ip addr add 127.0.0.1/8 dev lo"))
+        }
+        Some(Loopback { addressed: Some(true), .. }) => draft().ok("lo is up and has 127.0.0.1"),
+        Some(Loopback { addressed: None, .. }) => draft().ok("lo is up"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::Tree;
+    use super::*;
+    use crate::Status;
+
+    #[test]
+    fn down_without_an_address_and_well() {
+        let of = |up, addressed| judge(Some(Loopback { up, addressed: Some(addressed) })).status;
+        assert_eq!((of(false, true), of(true, false), of(true, true)), (Status::Fail, Status::Fail, Status::Ok));
+        assert_eq!(judge(None).status, Status::Fail);
+    }
+
+    #[test]
+    fn flags_of_a_file() {
+        let of = |flags| check(&Tree::new(&[("sys/class/net/lo/flags", flags)]).view()).status;
+        assert_eq!((of("0x9\n"), of("0x8\n"), of("x\n")), (Status::Ok, Status::Fail, Status::Unknown));
+    }
+}

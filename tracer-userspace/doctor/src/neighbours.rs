@@ -1,0 +1,137 @@
+//! Room in the neighbour tables, which all network namespaces share.
+
+use super::Check;
+use super::finding::{Draft, Finding, Fix, Unread};
+use super::view::View;
+
+/// The check.
+pub(super) const CHECK: Check = Check {
+    name: "neighbours",
+    why: "above gc_thresh3 the kernel resolves no new address: connects to pods that are not in the table fail",
+    run: |view| vec![check(view, "ipv4", "arp_cache"), check(view, "ipv6", "ndisc_cache")],
+};
+
+/// A table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Table {
+    entries: u64,
+    /// How often a new entry found no room since boot; absent on kernels that do not count it.
+    fulls: Option<u64>,
+    thresh2: u64,
+    thresh3: u64,
+}
+
+fn draft(family: &str) -> Draft {
+    CHECK.expects(format!("fewer entries than net.{family}.neigh.default.gc_thresh2")).with("family", family)
+}
+
+fn check(view: &View, family: &str, file: &str) -> Finding {
+    let read = |view: &View| -> Result<Option<Table>, Unread> {
+        if family == "ipv6" && view.number_if_any("net/ipv6/conf/all/forwarding")?.is_none() {
+            return Ok(None);
+        }
+        let threshold = |at: u32| view.number(&format!("net/{family}/neigh/default/gc_thresh{at}"));
+        let (thresh2, thresh3) = (threshold(2)?, threshold(3)?);
+        let path = format!("stat/{file}");
+        let counted = parse(&view.net(&path)?);
+        let (entries, fulls) = counted.ok_or_else(|| Unread::new(format!("/proc/net/{path} has no entries"), ""))?;
+        Ok(Some(Table { entries, fulls, thresh2, thresh3 }))
+    };
+    match view.first_netns(read) {
+        Ok(Some(table)) => judge(family, table),
+        Ok(None) => draft(family).ok("the kernel has no IPv6"),
+        Err(unread) => {
+            let reason = format!("{}; the first network namespace alone shows it", unread.reason);
+            draft(family).unknown(Unread {
+                reason,
+                fix: "run `tracer doctor` in the host's network and pid namespaces".into(),
+                ..unread
+            })
+        }
+    }
+}
+
+/// A line of names, then a line of hexadecimal numbers for each CPU: `entries` is the same in all.
+fn parse(text: &str) -> Option<(u64, Option<u64>)> {
+    let mut lines = text.lines();
+    let names: Vec<&str> = lines.next()?.split_whitespace().collect();
+    let rows: Vec<Vec<u64>> = lines
+        .map(|line| line.split_whitespace().map(|word| u64::from_str_radix(word, 16).unwrap_or(0)).collect())
+        .collect();
+    let column = |name| names.iter().position(|it| *it == name);
+    let entries = *rows.first()?.get(column("entries")?)?;
+    let fulls = column("table_fulls").map(|at| rows.iter().filter_map(|row| row.get(at)).sum());
+    Some((entries, fulls))
+}
+
+/// The kernel's own `gc_thresh3`.
+const DEFAULT: u64 = 1024;
+
+/// Where the kernel counts how often the table was full, that decides: `entries` are also those that the limit leaves out
+/// (permanent, learned from outside; 5.0), of which flannel has one for each node. That it was full once and is no more is
+/// over, if somebody has made it larger.
+fn judge(family: &str, table: Table) -> Finding {
+    let Table { entries, fulls, thresh2, thresh3 } = table;
+    let mut draft = draft(family).with("entries", entries).with("gc_thresh2", thresh2).with("gc_thresh3", thresh3);
+    let mut observed =
+        format!("{entries} entries, permanent ones included, gc_thresh2 {thresh2}, gc_thresh3 {thresh3}");
+    if let Some(fulls) = fulls.filter(|fulls| *fulls > 0) {
+        draft = draft.with("table_fulls", fulls);
+        observed.push_str(&format!("; the table was full {fulls} times since boot"));
+    }
+    let near = entries.saturating_mul(10) >= thresh3.saturating_mul(9);
+    let was_full = fulls.is_some_and(|fulls| fulls > 0);
+    if near && (was_full || fulls.is_none()) {
+        draft.fail(observed, fix(family, table))
+    } else if entries >= thresh2 || was_full && thresh3 <= DEFAULT {
+        draft.warn(observed, fix(family, table))
+    } else {
+        draft.ok(observed)
+    }
+}
+
+fn fix(family: &str, table: Table) -> Fix {
+    let room = table.thresh3.saturating_mul(4).max(table.entries.saturating_mul(2)).max(8192);
+    let name = |at: u32| format!("net.{family}.neigh.default.gc_thresh{at}");
+    let (third, second) = (room.to_string(), (room / 2).to_string());
+    Fix::sysctl(&[(&name(3), &third), (&name(2), &second)])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Status;
+
+    fn table(entries: u64, fulls: Option<u64>, thresh3: u64) -> Status {
+        judge("ipv4", Table { entries, fulls, thresh2: thresh3 / 2, thresh3 }).status
+    }
+
+    #[test]
+    fn room_little_and_none() {
+        let of = |entries, fulls| table(entries, Some(fulls), 1024);
+        assert_eq!(
+            (of(20, 0), of(512, 0), of(20, 3), of(922, 3)),
+            (Status::Ok, Status::Warn, Status::Warn, Status::Fail)
+        );
+        assert_eq!(table(922, None, 1024), Status::Fail, "a kernel that does not count");
+    }
+
+    /// Of a flannel cluster with 1100 nodes.
+    #[test]
+    fn permanent_entries_fill_no_table() {
+        assert_eq!(table(1104, Some(0), 1024), Status::Warn);
+    }
+
+    #[test]
+    fn what_was_fixed_is_well_before_the_next_boot() {
+        assert_eq!((table(20, Some(3), 4096), table(2048, Some(3), 4096)), (Status::Ok, Status::Warn));
+    }
+
+    #[test]
+    fn the_kernel_s_own_count() {
+        let text = "entries  allocs table_fulls\n0000000a  00000001 00000002\n0000000a  00000001 00000001\n";
+        assert_eq!(parse(text), Some((10, Some(3))));
+        assert_eq!(parse("entries allocs\n0000000a 1\n"), Some((10, None)));
+        assert_eq!(parse(""), None);
+    }
+}

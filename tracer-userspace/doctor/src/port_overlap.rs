@@ -1,0 +1,275 @@
+//! Ephemeral ports that are NodePorts, too.
+
+use std::collections::BTreeSet;
+
+use super::finding::{Finding, Fix, Unread};
+use super::port_range::{NODE_PORTS, PortRange};
+use super::reserved::{for_node_ports, of_ipvs, reserve};
+use super::view::View;
+use super::{Check, Draft, listener_overlap};
+use crate::event::{NodePort, NodePorts, ProxyMode};
+
+/// The check.
+pub(super) const CHECK: Check = Check {
+    name: "port_overlap",
+    why: "under IPVS a connect whose source port is a NodePort never gets its SYN-ACK: IPVS sends it to that Service's backend",
+    run: |view| vec![check(view)],
+};
+
+fn check(view: &View) -> Finding {
+    let range = match PortRange::read(view) {
+        Ok(range) => range,
+        Err(unread) => return draft().unknown(unread),
+    };
+    let live = view.node_ports();
+    let hit = live.as_ref().is_ok_and(|live| !of_ipvs(live, |port| is_taken(&range, port)).is_empty());
+    let rate = if hit { view.growth(active_opens).ok() } else { None };
+    let lacking = for_node_ports(&range, live.as_ref().map(Vec::as_slice).map_err(drop));
+    // Whose check gives a command for the same setting.
+    let listeners = if lacking.is_empty() { Vec::new() } else { listener_overlap::to_reserve(view, &range) };
+    let fix = reserve(&range, &[lacking, listeners].concat());
+    judge(&range, live, rate, fix)
+}
+
+fn draft() -> Draft {
+    CHECK.expects("no NodePort in net.ipv4.ip_local_port_range less ip_local_reserved_ports")
+}
+
+/// Connects of the namespace since it was made.
+fn active_opens(view: &View) -> Result<u64, Unread> {
+    let text = view.net("snmp")?;
+    named(&text, "Tcp:", "ActiveOpens").ok_or_else(|| Unread::new("/proc/net/snmp has no TcpActiveOpens", ""))
+}
+
+/// A value of a line of names that is followed by a line of numbers.
+fn named(text: &str, prefix: &str, name: &str) -> Option<u64> {
+    let mut lines = text.lines().filter(|line| line.starts_with(prefix));
+    let at = lines.next()?.split_whitespace().position(|word| word == name)?;
+    lines.next()?.split_whitespace().nth(at)?.parse().ok()
+}
+
+/// `rate`: connects, and in how many seconds.
+fn judge(range: &PortRange, live: Result<Vec<NodePorts>, Unread>, rate: Option<(u64, f64)>, fix: Fix) -> Finding {
+    let overlap = range.overlap(NODE_PORTS);
+    let draft = draft().with("range", vec![range.first, range.last]).with("default_node_ports_in_range", overlap);
+    let live = match live {
+        Ok(live) => live,
+        Err(unread) => return unseen(draft, range, unread, fix),
+    };
+    let all: BTreeSet<u16> = live.iter().flat_map(|table| &table.ports).map(|port| port.port).collect();
+    let draft = draft.with("live_node_ports", all.len());
+    let hit = of_ipvs(&live, |port| is_taken(range, port));
+    let others = of_ipvs(&live, |port| range.holds(port.port) && !port.listened);
+    let listened = of_ipvs(&live, |port| range.holds(port.port) && port.listened);
+    let is_ipvs = live.iter().any(|table| table.mode == ProxyMode::Ipvs);
+    if !hit.is_empty() {
+        colliding(draft, range, &hit, rate, fix)
+    } else if !others.is_empty() {
+        other_parity(draft, range, &others, fix)
+    } else if !listened.is_empty() {
+        only_listened(draft, range, &listened, fix)
+    } else if overlap > 0 && (is_ipvs || live.is_empty()) {
+        let seen = if is_ipvs {
+            "no live NodePort of IPVS is among them yet"
+        } else {
+            "no NodePort is in use on this node now"
+        };
+        draft.warn(format!("{range} holds {overlap} ports of the default NodePort range; {seen}"), fix)
+    } else {
+        harmless(draft, range, &all)
+    }
+}
+
+/// connect() may take it while other ports are free.
+fn is_taken(range: &PortRange, port: &NodePort) -> bool {
+    range.prefers(port.port) && !port.listened
+}
+
+/// On every NodePort of IPVS in the range a process listens: kube-proxy before 1.24.
+fn only_listened(draft: Draft, range: &PortRange, ports: &BTreeSet<u16>, fix: Fix) -> Finding {
+    let observed = format!(
+        "{} live NodePorts of IPVS in {range}, each held by a listening socket, so that connect() passes over it: \
+         kube-proxy does that before 1.24 only (kubernetes#108496)",
+        ports.len()
+    );
+    draft.warn(observed, fix)
+}
+
+/// The tables could not be read: what the range alone says.
+fn unseen(draft: Draft, range: &PortRange, unread: Unread, fix: Fix) -> Finding {
+    let overlap = range.overlap(NODE_PORTS);
+    if overlap == 0 {
+        return draft.unknown(unread);
+    }
+    let (first, last) = NODE_PORTS;
+    let observed = format!(
+        "{range} holds {overlap} of the {} ports of the default NodePort range {first}-{last}; which are in use is not known: {}",
+        last - first + 1,
+        unread.reason
+    );
+    Finding { needs: unread.needs.map(str::to_owned), ..draft.warn(observed, fix) }
+}
+
+/// NodePorts of IPVS that connect() takes last.
+fn other_parity(draft: Draft, range: &PortRange, ports: &BTreeSet<u16>, fix: Fix) -> Finding {
+    let observed = format!(
+        "{} live NodePorts of IPVS in {range}, all with the other parity than {}: taken only once a destination has used up the {} ports of that parity",
+        ports.len(),
+        range.first,
+        range.preferred()
+    );
+    draft.warn(observed, fix)
+}
+
+fn harmless(draft: Draft, range: &PortRange, all: &BTreeSet<u16>) -> Finding {
+    let inside = all.iter().filter(|port| range.holds(**port)).count();
+    let told = match inside {
+        0 => String::new(),
+        inside => format!(", {inside} of them in the range: harmless with this proxy, not with IPVS"),
+    };
+    let overlap = range.overlap(NODE_PORTS);
+    draft.ok(format!(
+        "{} live NodePorts{told}; ephemeral range {range}, {overlap} ports of the default NodePort range in it",
+        all.len()
+    ))
+}
+
+/// Live NodePorts that connect() takes.
+fn colliding(draft: Draft, range: &PortRange, hit: &BTreeSet<u16>, rate: Option<(u64, f64)>, fix: Fix) -> Finding {
+    let of = range.preferred();
+    let share = hit.len() as f64 / of.max(1) as f64;
+    let ports: Vec<u16> = hit.iter().copied().collect();
+    let shown: Vec<String> = ports.iter().take(5).map(u16::to_string).collect();
+    let more = if ports.len() > 5 { ", …" } else { "" };
+    let mut observed = format!(
+        "{} live NodePorts of IPVS ({}{more}) among the {of} ports that connect() takes of {range}: one connect in {:.0}",
+        ports.len(),
+        shown.join(", "),
+        1.0 / share
+    );
+    let mut draft = draft
+        .with("colliding_node_ports", ports.clone())
+        .with("usable_ports", of)
+        .with("share", (share * 1e6).round() / 1e6);
+    if let Some((connects, seconds)) = rate {
+        let per_s = connects as f64 / seconds.max(0.001);
+        draft = draft.with("connects_per_s", (per_s * 100.0).round() / 100.0);
+        if connects > 0 {
+            let next = 1.0 / (share * per_s);
+            draft = draft.with("next_collision_s", next.round());
+            observed.push_str(&format!("; at {per_s:.1} connects a second now, one every {}", duration(next)));
+        } else {
+            observed.push_str(&format!("; no connect was made in {seconds:.1} s"));
+        }
+    }
+    draft.fail(observed, fix)
+}
+
+fn duration(seconds: f64) -> String {
+    match seconds {
+        s if s < 120.0 => format!("{s:.0} s"),
+        s if s < 7200.0 => format!("{:.0} min", s / 60.0),
+        s => format!("{:.1} h", s / 3600.0),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::Tree;
+    use super::*;
+    use crate::Status;
+    use crate::event::Netns;
+
+    /// With the fix that the check gives where no known daemon listens.
+    fn judge(range: &PortRange, live: Result<Vec<NodePorts>, Unread>, rate: Option<(u64, f64)>) -> Finding {
+        let lacking = for_node_ports(range, live.as_deref().map_err(drop));
+        super::judge(range, live, rate, reserve(range, &lacking))
+    }
+
+    fn range(reserved: &[(u16, u16)]) -> PortRange {
+        PortRange { first: 1024, last: 65000, reserved: reserved.to_vec() }
+    }
+
+    fn table(mode: ProxyMode, ports: &[u16]) -> Vec<NodePorts> {
+        let port = |port: &u16| NodePort { port: *port, ..NodePort::default() };
+        vec![NodePorts { netns: Netns(1), mode, ports: ports.iter().map(port).collect(), without_backend: Vec::new() }]
+    }
+
+    #[test]
+    fn a_live_node_port_of_ipvs_collides_and_the_numbers_say_when() {
+        let finding = judge(&range(&[]), Ok(table(ProxyMode::Ipvs, &[36704, 36705])), Some((32, 1.0)));
+        assert_eq!(finding.status, Status::Fail);
+        assert_eq!(
+            finding.observed,
+            "1 live NodePorts of IPVS (36704) among the 31989 ports that connect() takes of 1024-65000: one connect in 31989; at 32.0 connects a second now, one every 17 min"
+        );
+        let fix = finding.remediation.expect("fix");
+        assert_eq!(fix, "sysctl -w net.ipv4.ip_local_reserved_ports=30000-32767,36704-36705");
+    }
+
+    #[test]
+    fn the_same_port_is_harmless_with_other_proxies_or_reserved() {
+        let finding = judge(&range(&[]), Ok(table(ProxyMode::Iptables, &[36704])), None);
+        assert_eq!(finding.status, Status::Ok);
+        assert!(finding.observed.contains("harmless with this proxy"), "{}", finding.observed);
+        let reserved = range(&[(30000, 40000)]);
+        assert_eq!(judge(&reserved, Ok(table(ProxyMode::Ipvs, &[36704])), None).status, Status::Ok);
+    }
+
+    #[test]
+    fn the_other_parity_is_a_warning() {
+        let finding = judge(&range(&[(30000, 32767)]), Ok(table(ProxyMode::Ipvs, &[36705])), None);
+        assert_eq!(finding.status, Status::Warn);
+    }
+
+    /// kube-proxy 1.20 keeps a socket open on each NodePort: 246 attempts among thirty of them had no collision.
+    #[test]
+    fn a_port_that_somebody_listens_on_is_no_collision() {
+        let mut live = table(ProxyMode::Ipvs, &[36704, 36706]);
+        live[0].ports[0].listened = true;
+        let one = judge(&range(&[]), Ok(live.clone()), None);
+        assert!(one.observed.starts_with("1 live NodePorts of IPVS (36706) among"), "{}", one.observed);
+        live[0].ports[1].listened = true;
+        let none = judge(&range(&[]), Ok(live), None);
+        assert_eq!(none.status, Status::Warn);
+        assert!(none.observed.starts_with("2 live NodePorts of IPVS in 1024-65000, each held by"), "{}", none.observed);
+    }
+
+    #[test]
+    fn a_range_over_the_default_node_ports_is_a_warning_before_there_are_any() {
+        assert_eq!(judge(&range(&[]), Ok(Vec::new()), None).status, Status::Warn);
+        let usual = PortRange { first: 32768, last: 60999, reserved: Vec::new() };
+        assert_eq!(judge(&usual, Ok(Vec::new()), None).status, Status::Ok);
+    }
+
+    #[test]
+    fn tables_that_cannot_be_read_are_never_ok() {
+        let usual = PortRange { first: 32768, last: 60999, reserved: Vec::new() };
+        let denied = || Err(Unread::lacks("denied", "CAP_NET_ADMIN"));
+        assert_eq!(judge(&usual, denied(), None).status, Status::Unknown);
+        let finding = judge(&range(&[]), denied(), None);
+        assert_eq!((finding.status, finding.needs.as_deref()), (Status::Warn, Some("CAP_NET_ADMIN")));
+    }
+
+    /// The commands of both checks write one setting: pasted in any order, none takes back the other's.
+    #[test]
+    fn either_command_reserves_what_both_checks_want() {
+        let tree = Tree::new(&[
+            ("proc/sys/net/core/somaxconn", "4096\n"),
+            ("proc/sys/net/ipv4/ip_local_port_range", "1024\t65000\n"),
+            ("proc/sys/net/ipv4/ip_local_reserved_ports", "8080\n"),
+            ("proc/net/tcp", "head\n 0: 00000000:280A 00000000:0000 0A 0:0\n"),
+        ]);
+        let view = tree.view();
+        let fixes = [check(&view), (listener_overlap::CHECK.run)(&view).remove(0)].map(|it| it.remediation);
+        let all = "sysctl -w net.ipv4.ip_local_reserved_ports=8080,10250,30000-32767";
+        assert_eq!(fixes.each_ref().map(Option::as_deref), [Some(all); 2]);
+    }
+
+    #[test]
+    fn counters_are_found_by_their_name() {
+        let text = "Ip: Forwarding DefaultTTL\nIp: 1 64\nTcp: RtoAlgorithm ActiveOpens\nTcp: 1 4711\n";
+        assert_eq!(named(text, "Tcp:", "ActiveOpens"), Some(4711));
+        assert_eq!(named("", "Tcp:", "ActiveOpens"), None);
+    }
+}

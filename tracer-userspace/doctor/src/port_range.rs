@@ -1,0 +1,84 @@
+//! The ports that connect() takes by itself.
+
+use std::fmt;
+
+use super::finding::Unread;
+use super::view::View;
+use crate::event::port_ranges;
+pub(super) use crate::event::port_ranges::NODE_PORTS;
+use crate::settings::{parse_range, parse_ranges};
+
+/// `ip_local_port_range` and `ip_local_reserved_ports`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct PortRange {
+    pub(super) first: u16,
+    pub(super) last: u16,
+    pub(super) reserved: Vec<(u16, u16)>,
+}
+
+impl fmt::Display for PortRange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}-{}", self.first, self.last)
+    }
+}
+
+impl PortRange {
+    pub(super) fn read(view: &View) -> Result<Self, Unread> {
+        let text = view.sysctl("net/ipv4/ip_local_port_range")?;
+        let range = parse_range(&text);
+        let (first, last) = range.ok_or_else(|| Unread::new(format!("ip_local_port_range holds `{text}`"), ""))?;
+        let reserved = view.sysctl("net/ipv4/ip_local_reserved_ports")?;
+        Ok(Self { first, last, reserved: parse_ranges(&reserved) })
+    }
+
+    /// connect() may take it.
+    pub(super) fn holds(&self, port: u16) -> bool {
+        (self.first..=self.last).contains(&port)
+            && !self.reserved.iter().any(|(from, to)| (*from..=*to).contains(&port))
+    }
+
+    /// connect() takes it before others: it has the parity of the lower bound. The other half is taken only when
+    /// this one is used up for a destination (`__inet_hash_connect`).
+    pub(super) fn prefers(&self, port: u16) -> bool {
+        self.holds(port) && port % 2 == self.first % 2
+    }
+
+    /// Ports for each destination.
+    pub(super) fn len(&self) -> usize {
+        (self.first..=self.last).filter(|port| self.holds(*port)).count()
+    }
+
+    /// Those that are taken first.
+    pub(super) fn preferred(&self) -> usize {
+        port_ranges::preferred((self.first, self.last), &self.reserved) as usize
+    }
+
+    /// How many of these it holds.
+    pub(super) fn overlap(&self, (from, to): (u16, u16)) -> usize {
+        (from..=to).filter(|port| self.holds(*port)).count()
+    }
+
+    /// What to write to `ip_local_reserved_ports` so that neither these nor those of now are taken.
+    pub(super) fn with_reserved(&self, more: &[(u16, u16)]) -> String {
+        port_ranges::merged(self.reserved.iter().chain(more).copied())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn connect_takes_the_parity_of_the_lower_bound() {
+        let range = PortRange { first: 1024, last: 1033, reserved: vec![(1026, 1027)] };
+        assert_eq!((range.len(), range.preferred()), (8, 4));
+        assert!(range.prefers(1024) && !range.prefers(1025) && range.holds(1025) && !range.holds(1026));
+        assert_eq!(range.overlap((1000, 1028)), 3);
+    }
+
+    #[test]
+    fn ports_that_are_reserved_stay_so() {
+        let range = PortRange { first: 1024, last: 65000, reserved: vec![(8080, 8080), (30000, 31000)] };
+        assert_eq!(range.with_reserved(&[(30000, 32767), (36704, 36704)]), "8080,30000-32767,36704");
+    }
+}

@@ -1,0 +1,232 @@
+//! Probes that cannot hold, by their specs alone.
+
+use super::Check;
+use super::finding::{Draft, Finding, Fix, Unread};
+use crate::event::{Container, Handler, Pod, ProbeSpec, ProbeType};
+
+/// The check.
+pub(super) const CHECK: Check = Check {
+    name: "probe_budgets",
+    why: "a liveness probe that gives up before the network is ready restarts a container that is well, forever; a tcpSocket probe of a TLS port says nothing of the server and fills its log",
+    run: |view| match &view.pods {
+        Some(pods) => judge(pods),
+        None => vec![unknown()],
+    },
+};
+
+/// Seconds: after an upgrade a CNI takes up to 45 s; a budget below this has been seen to fail (docs/doctor.md).
+const BUDGET_S: u32 = 30;
+/// Findings that are listed one by one.
+const MAX_LISTED: usize = 200;
+
+fn draft() -> Draft {
+    CHECK.expects(format!(
+        "a startupProbe, or {BUDGET_S} s at least until a liveness probe restarts; more than 1 s for TLS; no tcpSocket probe of a TLS port"
+    ))
+}
+
+fn unknown() -> Finding {
+    draft().unknown(Unread::without_pods("no probe specs were given", CHECK.name))
+}
+
+fn judge(pods: &[Pod]) -> Vec<Finding> {
+    let mut found: Vec<Finding> = pods.iter().flat_map(of_pod).collect();
+    if found.is_empty() {
+        let probes: usize = pods.iter().flat_map(|pod| &pod.containers).map(|it| it.probes.len()).sum();
+        return vec![draft().ok(format!("{probes} network probes of {} pods", pods.len()))];
+    }
+    let more = found.len().saturating_sub(MAX_LISTED);
+    if more > 0 {
+        found.truncate(MAX_LISTED);
+        found.push(draft().warn(format!("{more} more like these"), Fix::lasting("fix those that are listed first")));
+    }
+    found
+}
+
+fn of_pod(pod: &Pod) -> Vec<Finding> {
+    let tls: Vec<u16> = all(pod).filter(|probe| is_https(probe)).map(|probe| probe.port).collect();
+    pod.containers.iter().flat_map(|container| of_container(pod, container, &tls)).collect()
+}
+
+fn all(pod: &Pod) -> impl Iterator<Item = &ProbeSpec> {
+    pod.containers.iter().flat_map(|container| &container.probes)
+}
+
+fn is_https(probe: &ProbeSpec) -> bool {
+    probe.scheme.as_deref() == Some("https")
+}
+
+fn of_container(pod: &Pod, container: &Container, tls: &[u16]) -> Vec<Finding> {
+    let about = Place { pod, container };
+    let started = container.probes.iter().any(|probe| probe.probe_type == ProbeType::Startup);
+    let mut found = Vec::new();
+    for probe in &container.probes {
+        if probe.probe_type == ProbeType::Liveness && !started && probe.budget_s() < BUDGET_S {
+            found.push(about.short(probe));
+        }
+        if probe.probe_type == ProbeType::Liveness && probe.failure_threshold == 1 && probe.timeout_s <= 1 {
+            found.push(about.strict(probe));
+        }
+        if is_https(probe) && probe.timeout_s <= 1 {
+            found.push(about.hasty(probe));
+        }
+        if probe.handler == Handler::Tcp && tls.contains(&probe.port) {
+            found.push(about.deaf(probe));
+        }
+    }
+    found
+}
+
+/// Which container.
+struct Place<'a> {
+    pod: &'a Pod,
+    container: &'a Container,
+}
+
+impl Place<'_> {
+    fn name(&self) -> String {
+        let pod = self.pod.name.as_deref().or(self.pod.uid.as_deref()).unwrap_or("?");
+        let container = self.container.name.as_deref().unwrap_or("?");
+        format!("{}/{pod} {container}", self.pod.namespace.as_deref().unwrap_or("default"))
+    }
+
+    fn draft(&self, probe: &ProbeSpec) -> Draft {
+        let mut draft = draft().with("probe", word(probe)).with("port", probe.port).with("timeout_s", probe.timeout_s);
+        for (name, value) in
+            [("namespace", &self.pod.namespace), ("pod_name", &self.pod.name), ("container_name", &self.container.name)]
+        {
+            if let Some(value) = value {
+                draft = draft.with(name, value.clone());
+            }
+        }
+        draft
+    }
+
+    fn short(&self, probe: &ProbeSpec) -> Finding {
+        let (earliest, budget) = (probe.earliest_restart_s(), probe.budget_s());
+        let observed = format!(
+            "{}: liveness probe of port {} gives up after {earliest} to {budget} s ({} + {} × {}) and there is no startupProbe",
+            self.name(),
+            probe.port,
+            probe.initial_delay_s,
+            probe.period_s,
+            probe.failure_threshold
+        );
+        let fix = "add a startupProbe like the liveness probe with periodSeconds: 2 and failureThreshold: 60 (120 s)";
+        self.draft(probe).with("budget_s", budget).warn(observed, Fix::lasting(fix))
+    }
+
+    fn strict(&self, probe: &ProbeSpec) -> Finding {
+        let observed = format!(
+            "{}: liveness probe of port {} restarts the container after one answer that takes {} s",
+            self.name(),
+            probe.port,
+            probe.timeout_s
+        );
+        self.draft(probe).warn(observed, Fix::lasting("set failureThreshold: 3 and timeoutSeconds: 5"))
+    }
+
+    fn hasty(&self, probe: &ProbeSpec) -> Finding {
+        let observed = format!(
+            "{}: {} probe of port {} allows {} s for TLS handshake and answer",
+            self.name(),
+            word(probe),
+            probe.port,
+            probe.timeout_s
+        );
+        self.draft(probe).warn(
+            observed,
+            Fix::lasting("set timeoutSeconds: 5 (a TLS answer takes 50 to 200 ms, and over 1 s under load)"),
+        )
+    }
+
+    fn deaf(&self, probe: &ProbeSpec) -> Finding {
+        let observed = format!(
+            "{}: {} probe only opens a TCP connection to port {}, which speaks TLS by another probe of this pod",
+            self.name(),
+            word(probe),
+            probe.port
+        );
+        self.draft(probe).warn(observed, Fix::lasting("make it httpGet with scheme: HTTPS, or grpc"))
+    }
+}
+
+const fn word(probe: &ProbeSpec) -> &'static str {
+    probe.probe_type.name()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Status;
+
+    fn probe(probe_type: ProbeType, handler: Handler, scheme: Option<&str>) -> ProbeSpec {
+        ProbeSpec {
+            probe_type,
+            handler,
+            scheme: scheme.map(str::to_owned),
+            speaks: None,
+            port: 9502,
+            host: None,
+            path: None,
+            timeout_s: 5,
+            period_s: 10,
+            failure_threshold: 3,
+            initial_delay_s: 0,
+        }
+    }
+
+    fn pod(probes: Vec<ProbeSpec>) -> Vec<Pod> {
+        let container = Container { name: Some("main".into()), probes, ..Container::default() };
+        vec![Pod {
+            namespace: Some("shop".into()),
+            name: Some("cart".into()),
+            containers: vec![container],
+            ..Pod::default()
+        }]
+    }
+
+    #[test]
+    fn seventeen_seconds_are_too_few_without_a_startup_probe() {
+        let mut liveness = probe(ProbeType::Liveness, Handler::Tcp, None);
+        (liveness.initial_delay_s, liveness.period_s) = (2, 5);
+        let findings = judge(&pod(vec![liveness.clone()]));
+        assert_eq!((findings.len(), findings[0].status), (1, Status::Warn));
+        assert!(
+            findings[0]
+                .observed
+                .contains("shop/cart main: liveness probe of port 9502 gives up after 12 to 17 s (2 + 5 × 3)"),
+            "{findings:?}"
+        );
+        let startup = probe(ProbeType::Startup, Handler::Tcp, None);
+        assert_eq!(judge(&pod(vec![liveness, startup]))[0].status, Status::Ok);
+    }
+
+    #[test]
+    fn one_slow_answer_must_not_restart() {
+        let mut liveness = probe(ProbeType::Liveness, Handler::Http, Some("http"));
+        (liveness.period_s, liveness.failure_threshold, liveness.timeout_s) = (60, 1, 1);
+        let findings = judge(&pod(vec![liveness]));
+        assert!(
+            findings.len() == 1 && findings[0].observed.contains("after one answer that takes 1 s"),
+            "{findings:?}"
+        );
+    }
+
+    #[test]
+    fn a_second_is_too_little_for_tls() {
+        let mut readiness = probe(ProbeType::Readiness, Handler::Http, Some("https"));
+        assert_eq!(judge(&pod(vec![readiness.clone()]))[0].status, Status::Ok);
+        readiness.timeout_s = 1;
+        assert_eq!(judge(&pod(vec![readiness]))[0].status, Status::Warn);
+    }
+
+    #[test]
+    fn a_tcp_probe_of_a_tls_port() {
+        let tcp = probe(ProbeType::Startup, Handler::Tcp, None);
+        let https = probe(ProbeType::Readiness, Handler::Http, Some("https"));
+        let findings = judge(&pod(vec![tcp.clone(), https]));
+        assert!(findings.len() == 1 && findings[0].observed.contains("only opens a TCP connection"), "{findings:?}");
+        assert_eq!(judge(&pod(vec![tcp]))[0].status, Status::Ok);
+    }
+}

@@ -1,0 +1,151 @@
+//! Which kube-proxy tables the kernel holds.
+
+use std::collections::BTreeSet;
+
+use super::Check;
+use super::finding::{Draft, Finding, Fix, Unread};
+use super::view::View;
+use crate::event::{Backend, ProxyMode};
+use crate::links::Link;
+use crate::netfilter::Survey;
+
+/// The check.
+pub(super) const CHECK: Check = Check {
+    name: "proxy_mode",
+    why: "tables of two proxies, or of a former one, send a Service's packets to backends that are gone",
+    run: |view| vec![check(view)],
+};
+
+fn draft() -> Draft {
+    CHECK.expects("the tables of one proxy: IPVS, iptables or nftables")
+}
+
+fn check(view: &View) -> Finding {
+    let read = || -> Result<Finding, Unread> {
+        let services = view.exists("/proc/thread-self/net/ip_vs")? && has_services(&view.net("ip_vs")?);
+        let links = view.links()?;
+        let ipvs = services && links.iter().any(holds_services);
+        let cilium = links.iter().any(|link| link.state.name == "cilium_host");
+        let finding = judge(&tables(ipvs, &view.firewall()?), cilium);
+        Ok(if services && !ipvs { beside(finding) } else { finding })
+    };
+    read().unwrap_or_else(|unread| draft().unknown(unread))
+}
+
+/// A proxy's link: kube-proxy's, kube-router's. kube-vip and keepalived have services of IPVS, too, and no such link.
+fn holds_services(link: &Link) -> bool {
+    link.holds_service_addresses() || link.state.name == "kube-dummy-if"
+}
+
+fn beside(finding: Finding) -> Finding {
+    let observed = format!("{}; services of IPVS without kube-proxy's link (kube-vip, keepalived)", finding.observed);
+    Finding { observed, ..finding }
+}
+
+/// Three lines of headings, then a line for each virtual service.
+fn has_services(text: &str) -> bool {
+    text.lines().any(|line| ["TCP ", "UDP ", "SCTP", "FWM "].iter().any(|kind| line.starts_with(kind)))
+}
+
+/// One proxy's tables: its mode, and the backend of iptables.
+type Tables = BTreeSet<(&'static str, &'static str)>;
+
+/// In IPVS mode kube-proxy has chains of iptables, too; only the chain of a Service tells the iptables mode.
+fn tables(ipvs: bool, survey: &Survey) -> Tables {
+    let mut found = Tables::new();
+    if ipvs {
+        found.insert((mode(ProxyMode::Ipvs), ""));
+    }
+    for table in &survey.tables {
+        if table.backend == Backend::Nftables && table.name == "kube-proxy" {
+            found.insert((mode(ProxyMode::Nftables), ""));
+        } else if table.chains.iter().any(|chain| chain.name.starts_with("KUBE-SVC-")) {
+            let backend = if table.backend == Backend::IptablesLegacy { "legacy" } else { "nft" };
+            found.insert((mode(ProxyMode::Iptables), backend));
+        }
+    }
+    found
+}
+
+const fn mode(mode: ProxyMode) -> &'static str {
+    match mode {
+        ProxyMode::Ipvs => "ipvs",
+        ProxyMode::Iptables => "iptables",
+        ProxyMode::Nftables => "nftables",
+    }
+}
+
+fn judge(found: &Tables, cilium: bool) -> Finding {
+    let text = |(mode, backend): &(&str, &str)| {
+        if backend.is_empty() { (*mode).to_owned() } else { format!("{mode} ({backend})") }
+    };
+    let names: Vec<String> = found.iter().map(text).collect();
+    let modes: Vec<&str> = found.iter().map(|(mode, _)| *mode).collect();
+    let draft = draft().with("modes", modes);
+    match names.as_slice() {
+        [] if cilium => draft.ok("no kube-proxy tables; links of Cilium, which can stand in for it"),
+        [] => draft.unknown(Unread::new(
+            "no Service in the tables of IPVS, iptables or nftables: kube-proxy does not run here, has not written them yet, or something else stands in for it",
+            "on a node of a cluster: `kubectl -n kube-system get pods -o wide | grep kube-proxy`",
+        )),
+        [one] => draft.ok(one.clone()),
+        several => draft.warn(
+            format!("tables of several proxies: {}", several.join(", ")),
+            Fix::lasting("`kube-proxy --cleanup` while kube-proxy is stopped, then start it again; or restart the node"),
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Status;
+    use crate::event::LinkState;
+    use crate::netfilter::{SurveyChain, SurveyTable};
+
+    fn survey(backend: Backend, name: &str, chain: &str) -> Survey {
+        let chains = vec![SurveyChain { name: chain.into(), ..SurveyChain::default() }];
+        Survey { tables: vec![SurveyTable { backend, family: "ip", name: name.into(), chains }], ..Survey::default() }
+    }
+
+    #[test]
+    fn one_proxy_is_well_and_two_are_not() {
+        let iptables = survey(Backend::IptablesNft, "nat", "KUBE-SVC-ABC");
+        assert_eq!(judge(&tables(false, &iptables), false).observed, "iptables (nft)");
+        let both = judge(&tables(true, &iptables), false);
+        assert_eq!(
+            (both.status, both.observed.as_str()),
+            (Status::Warn, "tables of several proxies: iptables (nft), ipvs")
+        );
+        let nftables = survey(Backend::Nftables, "kube-proxy", "services");
+        assert_eq!(judge(&tables(false, &nftables), false).observed, "nftables");
+    }
+
+    #[test]
+    fn ipvs_has_chains_of_iptables_too() {
+        let chains = survey(Backend::IptablesNft, "nat", "KUBE-SERVICES");
+        assert_eq!(judge(&tables(true, &chains), false).observed, "ipvs");
+    }
+
+    #[test]
+    fn no_table_is_not_well() {
+        assert_eq!(judge(&Tables::new(), false).status, Status::Unknown);
+        assert_eq!(judge(&Tables::new(), true).status, Status::Ok);
+    }
+
+    #[test]
+    fn services_of_ipvs_are_a_proxy_s_where_it_has_its_link() {
+        let link = |name: &str| Link { state: LinkState { name: name.into(), ..LinkState::default() }, kind: None };
+        assert!(holds_services(&link("kube-ipvs0")) && holds_services(&link("kube-dummy-if")));
+        assert!(!holds_services(&link("eth0")));
+        let iptables = survey(Backend::IptablesNft, "nat", "KUBE-SVC-ABC");
+        let finding = beside(judge(&tables(false, &iptables), false));
+        assert!(finding.status == Status::Ok && finding.observed.contains("keepalived"), "{finding:?}");
+    }
+
+    #[test]
+    fn services_of_ipvs() {
+        let head = "IP Virtual Server version 1.2.1 (size=4096)\nProt LocalAddress:Port Scheduler Flags\n  -> RemoteAddress:Port\n";
+        assert!(!has_services(head) && has_services(&format!("{head}TCP  0A600001:01BB rr\n")));
+    }
+}

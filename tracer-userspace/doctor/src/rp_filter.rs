@@ -1,0 +1,168 @@
+//! Reverse-path filtering against the CNI in use and the routes.
+
+use super::finding::{Draft, Finding, Fix, Unread, listed};
+use super::view::View;
+use super::{Check, default_routes};
+
+/// The check.
+pub(super) const CHECK: Check = Check {
+    name: "rp_filter",
+    why: "strict filtering drops a packet whose answer would leave by another link; some CNIs route like that",
+    run: |view| vec![check(view)],
+};
+
+const STRICT: u64 = 1;
+/// Cilium's links: of pods, and its own.
+const CILIUM: &[&str] = &["lxc", "cilium_"];
+
+/// Settings: of all links and of each (the greater counts), and where default routes go.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Found {
+    all: u64,
+    links: Vec<(String, u64)>,
+    uplinks: Vec<String>,
+}
+
+impl Found {
+    fn effective(&self, value: u64) -> u64 {
+        self.all.max(value)
+    }
+
+    /// Links whose names begin so, with filtering like this.
+    fn with(&self, prefixes: &[&str], like: impl Fn(u64) -> bool) -> Vec<&str> {
+        let named = |name: &str| prefixes.iter().any(|prefix| name.starts_with(prefix));
+        let links = self.links.iter().filter(|(name, value)| named(name) && like(self.effective(*value)));
+        links.map(|(name, _)| name.as_str()).collect()
+    }
+
+    fn has(&self, prefix: &str) -> bool {
+        self.links.iter().any(|(name, _)| name.starts_with(prefix))
+    }
+}
+
+fn draft() -> Draft {
+    CHECK.expects(
+        "what the CNI in use needs: off (0) on Cilium's links; not strict (1) with AWS VPC CNI or several uplinks",
+    )
+}
+
+fn check(view: &View) -> Finding {
+    read(view).map_or_else(|unread| draft().unknown(unread), |found| judge(&found))
+}
+
+fn read(view: &View) -> Result<Found, Unread> {
+    let all = view.number("net/ipv4/conf/all/rp_filter")?;
+    let links = view.of_links("rp_filter")?;
+    let uplinks = default_routes::read_v4(view)?;
+    let mut uplinks: Vec<String> = uplinks.into_iter().map(|route| route.dev).collect();
+    uplinks.sort_unstable();
+    uplinks.dedup();
+    Ok(Found { all, links, uplinks })
+}
+
+fn judge(found: &Found) -> Finding {
+    let draft = draft().with("all", found.all);
+    let uplinks: Vec<&str> = found.uplinks.iter().map(String::as_str).collect();
+    let strict_uplinks: Vec<&str> =
+        found.with(&uplinks, |value| value == STRICT).into_iter().filter(|name| uplinks.contains(name)).collect();
+    let cilium = found.with(CILIUM, |value| value > 0);
+    // lxcbr0 is of the package lxc.
+    if found.has("cilium_host") && !cilium.is_empty() {
+        return draft.fail(format!("on for {}: Cilium's links need 0, also in net.ipv4.conf.all (loose, 2, drops on a link without an IPv4 address as strict does)", listed(&cilium)), off(found));
+    }
+    if found.has("eni") && !strict_uplinks.is_empty() {
+        return draft.fail(
+            format!(
+                "strict on {} with links of the AWS VPC CNI, whose answers leave by another link",
+                listed(&strict_uplinks)
+            ),
+            loose(&strict_uplinks),
+        );
+    }
+    if uplinks.len() > 1 && !strict_uplinks.is_empty() {
+        return draft.warn(
+            format!(
+                "strict on {}, and default routes over {}: what arrives on the one that is not chosen is dropped",
+                listed(&strict_uplinks),
+                listed(&uplinks)
+            ),
+            loose(&strict_uplinks),
+        );
+    }
+    let strict = found.links.iter().filter(|(_, value)| found.effective(*value) == STRICT).count();
+    draft.ok(format!(
+        "net.ipv4.conf.all.rp_filter = {}; strict on {strict} of {} links, {} uplink(s)",
+        found.all,
+        found.links.len(),
+        uplinks.len()
+    ))
+}
+
+/// Off on Cilium's links, and with it on all: the greater of the two counts. Pods' links come and go: those of now, and a
+/// name that fits those of later (sysctl.d(5)).
+fn off(found: &Found) -> Fix {
+    let all = [("net.ipv4.conf.all.rp_filter", "0")];
+    let all = if found.all > 0 { &all[..] } else { &[] };
+    let first = if all.is_empty() { "" } else { "sysctl -w net.ipv4.conf.all.rp_filter=0; " };
+    let links = [("net.ipv4.conf.lxc*.rp_filter", "0"), ("net.ipv4.conf.cilium_*.rp_filter", "0")];
+    let folder = "/proc/sys/net/ipv4/conf";
+    Fix::new(
+        format!(
+            "{first}for f in {folder}/lxc*/rp_filter {folder}/cilium_*/rp_filter; do [ ! -e \"$f\" ] || echo 0 > \"$f\"; done"
+        ),
+        Fix::persist(&[all, &links].concat()),
+    )
+}
+
+fn loose(links: &[&str]) -> Fix {
+    // A dot in a link's name is written as a slash in a setting's.
+    let names: Vec<String> =
+        links.iter().map(|link| format!("net.ipv4.conf.{}.rp_filter", link.replace('.', "/"))).collect();
+    let all: Vec<(&str, &str)> = names.iter().map(|name| (name.as_str(), "2")).collect();
+    Fix::sysctl(&all)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Status;
+
+    fn found(all: u64, links: &[(&str, u64)], uplinks: &[&str]) -> Found {
+        let links = links.iter().map(|(name, value)| ((*name).to_owned(), *value)).collect();
+        Found { all, links, uplinks: uplinks.iter().map(ToString::to_string).collect() }
+    }
+
+    #[test]
+    fn strict_with_two_uplinks() {
+        let two = found(1, &[("eth0", 0), ("wlan0", 0)], &["eth0", "wlan0"]);
+        assert_eq!(judge(&two).status, Status::Warn);
+        assert_eq!(judge(&Found { all: 2, ..two.clone() }).status, Status::Ok);
+        assert_eq!(judge(&Found { uplinks: vec!["eth0".into()], ..two }).status, Status::Ok);
+    }
+
+    #[test]
+    fn each_cni_has_its_own_needs() {
+        let links = |value| [("cilium_host", 0), ("lxc12", value), ("eth0", 0)];
+        let cilium = judge(&found(1, &links(0), &["eth0"]));
+        assert_eq!(cilium.status, Status::Fail);
+        assert_eq!(
+            cilium.remediation.expect("fix"),
+            "sysctl -w net.ipv4.conf.all.rp_filter=0; for f in /proc/sys/net/ipv4/conf/lxc*/rp_filter /proc/sys/net/ipv4/conf/cilium_*/rp_filter; do [ ! -e \"$f\" ] || echo 0 > \"$f\"; done"
+        );
+        assert!(cilium.persist.is_some_and(|it| it.contains("'net.ipv4.conf.lxc*.rp_filter = 0'")));
+        let one = judge(&found(0, &links(1), &["eth0"]));
+        assert!(one.status == Status::Fail && one.persist.is_some_and(|it| !it.contains("conf.all.")));
+        assert_eq!(judge(&found(0, &links(0), &["eth0"])).status, Status::Ok);
+        assert_eq!(
+            judge(&found(0, &links(2), &["eth0"])).status,
+            Status::Fail,
+            "systemd's, on a link without an address"
+        );
+        let loose = judge(&found(2, &links(0), &["eth0"]));
+        assert!(loose.remediation.is_some_and(|it| it.starts_with("sysctl -w net.ipv4.conf.all.rp_filter=0; ")));
+        assert_eq!(judge(&found(1, &[("lxcbr0", 0)], &["eth0"])).status, Status::Ok, "of the package lxc");
+        assert_eq!(judge(&found(0, &[("eni1", 0), ("eth0", 1)], &["eth0"])).status, Status::Fail);
+        assert_eq!(judge(&found(2, &[("cali1", 0)], &["eth0"])).status, Status::Ok);
+        assert_eq!(judge(&found(1, &[("cali1", 1)], &["eth0"])).status, Status::Ok);
+    }
+}

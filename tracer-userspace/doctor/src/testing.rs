@@ -1,0 +1,32 @@
+//! Nodes made of files, for tests.
+
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::PathBuf;
+
+use super::view::View;
+use tracer_testing::Scratch;
+
+/// A node's files in a folder that goes away with its test.
+pub(super) struct Tree(Scratch);
+
+impl Tree {
+    /// Paths and contents.
+    pub(super) fn new(files: &[(&str, &str)]) -> Self {
+        let root = Scratch::new();
+        for (path, content) in files {
+            let path = root.path(path);
+            std::fs::create_dir_all(path.parent().expect("a folder")).expect("folder");
+            std::fs::write(&path, content).expect("file");
+            std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).expect("mode");
+        }
+        Self(root)
+    }
+
+    pub(super) fn path(&self) -> PathBuf {
+        self.0.root().to_owned()
+    }
+
+    pub(super) fn view(&self) -> View {
+        View::of_files(self.path(), None)
+    }
+}

@@ -1,0 +1,316 @@
+//! Observations: everything the pure core is ever told, in the form that is recorded and replayed.
+//!
+//! Kernel events, facts read from the node, the passing of time and the loss of events all arrive
+//! as an [`Observation`]. Nothing else reaches correlation and classification, so a recorded stream
+//! of observations reproduces every verdict.
+
+mod cluster;
+mod conn;
+mod finding;
+mod firewall;
+mod inspection;
+mod kubelet;
+mod node;
+mod packet;
+pub mod port_ranges;
+mod ports;
+mod runs;
+
+pub(crate) use cluster::full_name;
+pub use cluster::{
+    Container, ExecSpec, Handler, HookType, LifecycleHook, Pod, Pods, ProbeProtocol, ProbeSpec, ProbeType, Service,
+    ServicePort, Services, Workload,
+};
+pub use conn::{
+    Actor, Answer, AnswerKind, ConnId, Connect, ConnectFailed, Flow, Listen, ListenQueue, QueueFull, ResetReceived,
+    ResetSent, Retransmit, State, TcpFlags, TcpState, TlsHello, Via,
+};
+pub use finding::{FindingBody, Status};
+pub use firewall::{Backend, Conntrack, Except, Firewall, FirewallRule, Prefix, RuleVerdict, When, any_client};
+pub use inspection::{Inspection, ListenerState, MOST_LINKS, MOST_LISTENERS, NeighbourState, NoWayBack, Throttled};
+pub use kubelet::{
+    FailureCount, KNOWN_PROBERS, KubeletProbe, KubeletResult, PodRef, ProbeCounts, ProbeSays, SandboxCause,
+    SandboxFailure, WITH_API_SERVER, is_kubelet_name, is_object_name,
+};
+pub use node::{
+    Ancestor, LinkChange, LinkState, Links, NetnsOp, NetnsOpKind, NetnsOpen, NodePort, NodePorts, NodeSettings,
+    ProxyMode,
+};
+pub use packet::{Device, Icmp, Ipvs, IpvsOp, PacketDrop, Tracked};
+pub use ports::{PortPressure, PortUser};
+pub use runs::{Ended, Runs, Waiting};
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// Inode number of a network namespace. Reused by the kernel at once after a namespace ends, so it
+/// is an identity only together with a time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+#[serde(transparent)]
+pub struct Netns(pub u32);
+
+/// One thing that was seen, and when.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Observation {
+    /// CLOCK_BOOTTIME, nanoseconds.
+    pub time_boot_ns: u64,
+    /// What was seen.
+    #[serde(flatten)]
+    pub fact: Fact,
+}
+
+/// What was seen.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "fact", rename_all = "snake_case")]
+pub enum Fact {
+    /// First in every stream: what the rest was seen with.
+    Start(Box<Start>),
+    /// A connect began.
+    Connect(Connect),
+    /// A tracked socket changed state.
+    State(State),
+    /// `connect()` failed at once.
+    ConnectFailed(ConnectFailed),
+    /// A segment of a tracked socket was sent again.
+    Retransmit(Retransmit),
+    /// A RST was sent for a tracked flow.
+    ResetSent(ResetSent),
+    /// A tracked socket received a RST.
+    ResetReceived(ResetReceived),
+    /// A packet of a tracked flow was dropped.
+    Drop(PacketDrop),
+    /// An ICMP error was sent for a packet of a tracked flow.
+    Icmp(Icmp),
+    /// IPVS took a packet of a tracked flow.
+    Ipvs(Ipvs),
+    /// The first payload arrived at a tracked socket.
+    Answer(Answer),
+    /// The SYN of a tracked socket met a listener without room.
+    QueueFull(QueueFull),
+    /// A socket began or ceased to listen.
+    Listen(Listen),
+    /// A TLS ClientHello arrived at a watched port.
+    TlsHello(TlsHello),
+    /// A task entered or made a network namespace, or one ended.
+    NetnsOp(NetnsOp),
+    /// A task opened a file that names a network namespace.
+    NetnsOpen(NetnsOpen),
+    /// Somebody set a link up or down (from the hook in the kernel: with the culprit).
+    LinkChange(LinkChange),
+    /// State of all links of a namespace (from netlink: complete, without a culprit).
+    Links(Links),
+    /// The NodePorts of the node, as its own tables have them.
+    NodePorts(NodePorts),
+    /// Pods and their probes; replaces what was known.
+    Pods(Pods),
+    /// Services; replaces what was known.
+    Services(Services),
+    /// Settings of the node that verdicts quote; replaces what was known.
+    NodeSettings(NodeSettings),
+    /// What can drop or reject a packet in a namespace (asked for when one was dropped).
+    Firewall(Box<Firewall>),
+    /// The state of the namespace that owns a target (asked for when it does not answer).
+    Inspection(Box<Inspection>),
+    /// Who used up ephemeral ports.
+    PortPressure(Box<PortPressure>),
+    /// The kubelet says that a probe failed.
+    KubeletProbe(Box<KubeletProbe>),
+    /// The kubelet says that a pod has no network yet.
+    SandboxFailure(Box<SandboxFailure>),
+    /// What the kubelet counted of its probes since it was last asked.
+    ProbeCounts(Box<ProbeCounts>),
+    /// What the checks of the node came to; replaces what was known.
+    Findings(Box<Findings>),
+    /// A list that `--pods` or `--services` names cannot be read any more, or can be again.
+    ListTrouble(ListTrouble),
+    /// Events were lost.
+    Loss(Loss),
+    /// Time passed and something was due. Written when a deadline fires live, so that a replay decides at the same point.
+    Tick,
+}
+
+impl Fact {
+    /// It came out of the kernel's ring.
+    pub const fn is_kernel_event(&self) -> bool {
+        match self {
+            Self::Connect(_)
+            | Self::State(_)
+            | Self::ConnectFailed(_)
+            | Self::Retransmit(_)
+            | Self::ResetSent(_)
+            | Self::ResetReceived(_)
+            | Self::Drop(_)
+            | Self::Icmp(_)
+            | Self::Ipvs(_)
+            | Self::Listen(_)
+            | Self::TlsHello(_)
+            | Self::NetnsOp(_)
+            | Self::NetnsOpen(_)
+            | Self::Answer(_)
+            | Self::QueueFull(_)
+            | Self::LinkChange(_) => true,
+            Self::Start(_)
+            | Self::Links(_)
+            | Self::NodePorts(_)
+            | Self::Pods(_)
+            | Self::Services(_)
+            | Self::NodeSettings(_)
+            | Self::Firewall(_)
+            | Self::Inspection(_)
+            | Self::PortPressure(_)
+            | Self::KubeletProbe(_)
+            | Self::SandboxFailure(_)
+            | Self::ProbeCounts(_)
+            | Self::Findings(_)
+            | Self::ListTrouble(_)
+            | Self::Loss(_)
+            | Self::Tick => false,
+        }
+    }
+}
+
+/// What the stream was seen with.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Start {
+    /// Version of the tracer.
+    pub version: String,
+    /// Kernel release (`uname -r`).
+    pub kernel: String,
+    /// Name of the node.
+    pub node_name: String,
+    /// Wall clock minus boot clock, nanoseconds: turns `time_boot_ns` into `time`.
+    pub boot_to_wall_ns: i64,
+    /// The prober's network namespace: the node's own.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub node_netns: Option<Netns>,
+    /// Network namespaces that were there at the start.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub namespaces: Vec<Netns>,
+    /// There were more, or there may have been: a process kept its own from us, or there was no room.
+    #[serde(skip_serializing_if = "std::ops::Not::not", default)]
+    pub namespaces_incomplete: bool,
+    /// Process names whose connections are probe attempts.
+    pub probers: Vec<String>,
+    /// Every process's connections are tracked.
+    pub all_connections: bool,
+    /// Hooks in force.
+    pub hooks: Vec<HookStatus>,
+    /// Hooks that this kernel or these privileges refused.
+    pub missing_hooks: Vec<MissingHook>,
+    /// Where facts from outside the kernel stream come from.
+    pub sources: Vec<String>,
+}
+
+/// A hook in force.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct HookStatus {
+    /// Name of the hook.
+    pub hook: String,
+    /// How it is attached: `fentry`, `kprobe`, `raw_tracepoint`, `tracepoint` or `cgroup`.
+    #[schemars(extend("enum" = ["fentry", "kprobe", "raw_tracepoint", "tracepoint", "cgroup"]))]
+    pub form: String,
+}
+
+/// A hook that is not in force.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct MissingHook {
+    /// Name of the hook.
+    pub hook: String,
+    /// Why: what was tried and the kernel's answer.
+    pub reason: String,
+    /// What cannot be told without it.
+    pub lost: String,
+}
+
+/// How a list in a file is. What was read before stays known.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ListTrouble {
+    /// Which list.
+    pub list: ListFile,
+    /// What is wrong with it; absent: it can be read again.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub problem: Option<String>,
+}
+
+/// A list that can be in a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ListFile {
+    /// `--pods`
+    Pods,
+    /// `--services`
+    Services,
+}
+
+impl ListFile {
+    /// As the health report names it.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Pods => "pods",
+            Self::Services => "services",
+        }
+    }
+}
+
+/// What the checks of the node came to (`tracer doctor`).
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Findings {
+    /// One for each check at least.
+    pub findings: Vec<FindingBody>,
+}
+
+/// Events were lost.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Loss {
+    /// One of [`Loss::PLACES`]; a recording may name any.
+    pub where_: String,
+    /// How many.
+    pub count: u64,
+    /// Since when.
+    pub from_boot_ns: u64,
+    /// Until when.
+    pub to_boot_ns: u64,
+}
+
+impl Loss {
+    /// Events that did not fit into the ring.
+    pub const RING: &str = "ring";
+    /// Connections that found no place in a map of the kernel's side, or lost it to another.
+    pub const MAP: &str = "map";
+    /// Events whose program the kernel skipped.
+    pub const PROGRAM: &str = "program";
+    /// Begins and ends of listening, of which one cgroup makes too many.
+    pub const LISTEN: &str = "listen";
+    /// Opens of namespaces' files and entries into namespaces, of which one cgroup makes too many, or whose program the kernel
+    /// skipped.
+    pub const NAMESPACE: &str = "namespace";
+    /// Attempts of which too many were open at once.
+    pub const ATTEMPTS: &str = "attempts";
+
+    /// All of them.
+    pub const PLACES: [&str; 6] = [Self::RING, Self::MAP, Self::PROGRAM, Self::LISTEN, Self::NAMESPACE, Self::ATTEMPTS];
+
+    /// It may have been an attempt's own event. What one cgroup does too often is never: a pod must not make the verdicts of
+    /// its node less sure.
+    #[must_use]
+    pub fn concerns_attempts(&self) -> bool {
+        ![Self::LISTEN, Self::NAMESPACE].contains(&self.where_.as_str())
+    }
+
+    /// Events of these losses, as far as a number can tell.
+    pub fn total<'a>(losses: impl Iterator<Item = &'a Self>) -> u64 {
+        losses.fold(0, |sum, loss| sum.saturating_add(loss.count))
+    }
+
+    /// This and a later one of the same place.
+    #[must_use]
+    pub fn and(self, later: &Self) -> Self {
+        Self {
+            count: self.count.saturating_add(later.count),
+            from_boot_ns: self.from_boot_ns.min(later.from_boot_ns),
+            to_boot_ns: self.to_boot_ns.max(later.to_boot_ns),
+            ..self
+        }
+    }
+}

@@ -1,0 +1,242 @@
+//! The causes: one row each. The order of decision, conditions of the node, alerts, `tracer explain` and the runbook
+//! follow this table, or a test compares them with it.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// Who has to act.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Scope {
+    /// Who runs the node: any pod of it can be hit.
+    Node,
+    /// Who runs the network, its policies and its firewalls.
+    Network,
+    /// Who runs the kubelet.
+    Kubelet,
+    /// Who writes the pod's spec: its probes, limits and budgets.
+    Pod,
+    /// Who writes the application.
+    Application,
+}
+
+/// How much it matters, the worst first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Severity {
+    /// An attempt failed.
+    Error,
+    /// What failed still may: a budget is not spent yet.
+    Warning,
+    /// Nothing failed.
+    Info,
+}
+
+/// How far an attempt with this cause comes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stage {
+    /// The pod has no network yet.
+    Sandbox,
+    /// No SYN leaves.
+    Connect,
+    /// The connection is not established.
+    Handshake,
+    /// TLS is not established.
+    Tls,
+    /// No answer, or not the one that the probe needs.
+    Answer,
+    /// The command of an exec probe runs, or cannot.
+    Command,
+    /// It is not fixed.
+    Any,
+}
+
+/// What else holds of a cause, whatever the attempt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Trait {
+    /// The attempt reached the process that it was for, or its listener.
+    Reached,
+    /// The attempt was answered with a no.
+    Refusal,
+    /// It is also what a process leaves that ends with its pod.
+    EndsWithProcess,
+    /// It is also what a network leaves that ends with its pod.
+    EndsWithNetwork,
+}
+
+/// Declares the causes: variant, name, scope, stage, severity of a failure, traits. The page is `docs/causes/NAME.md`.
+macro_rules! causes {
+    ($($(#[$doc:meta])* $variant:ident = $name:literal: $scope:expr, $stage:ident, $severity:ident, [$($trait:ident),*];)*) => {
+        /// The cause of a failed (or misleading) attempt. Once released, a name is never reused.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+        #[serde(rename_all = "snake_case")]
+        pub enum Cause { $($(#[$doc])* $variant,)* }
+
+        impl Cause {
+            /// Every cause, in the order of decision.
+            pub const ALL: &'static [Self] = &[$(Self::$variant,)*];
+
+            /// The name in records.
+            #[must_use]
+            pub const fn name(self) -> &'static str {
+                match self { $(Self::$variant => $name,)* }
+            }
+
+            /// The cause of this name.
+            #[must_use]
+            pub fn from_name(name: &str) -> Option<Self> {
+                match name { $($name => Some(Self::$variant),)* _ => None }
+            }
+
+            /// Who has to act; of what nothing explains that is not known.
+            #[must_use]
+            pub const fn scope(self) -> Option<Scope> {
+                use Scope::{Application, Kubelet, Network, Node, Pod};
+                match self { $(Self::$variant => $scope,)* }
+            }
+
+            /// How far such an attempt comes.
+            #[must_use]
+            pub const fn stage(self) -> Stage {
+                match self { $(Self::$variant => Stage::$stage,)* }
+            }
+
+            /// How much a failure with this cause matters.
+            #[must_use]
+            pub const fn severity(self) -> Severity {
+                match self { $(Self::$variant => Severity::$severity,)* }
+            }
+
+            /// What else holds of it.
+            #[must_use]
+            pub const fn traits(self) -> &'static [Trait] {
+                match self { $(Self::$variant => &[$(Trait::$trait),*],)* }
+            }
+
+            /// Its page, in Markdown.
+            #[must_use]
+            pub const fn page(self) -> &'static str {
+                match self { $(Self::$variant => include_str!(concat!("../../../../docs/causes/", $name, ".md")),)* }
+            }
+        }
+    };
+}
+
+causes! {
+    /// The attempt's source port is a NodePort and IPVS took its SYN-ACK.
+    NodeportEphemeralCollision = "nodeport_ephemeral_collision": Some(Node), Handshake, Error, [];
+    /// `lo` of the attempt's namespace is down and its route goes over it.
+    LoopbackDown = "loopback_down": Some(Node), Handshake, Error, [];
+    /// The pod's link, or the one that leads to it, is down, or its namespace is gone.
+    PodLinkDown = "pod_link_down": Some(Network), Handshake, Error, [EndsWithNetwork];
+    /// The Service that was dialled has no endpoint that is ready.
+    ServiceNoEndpoints = "service_no_endpoints": Some(Application), Handshake, Error, [];
+    /// The connection table of the namespace is full.
+    ConntrackTableFull = "conntrack_table_full": Some(Node), Handshake, Error, [];
+    /// Dropped or rejected as INVALID.
+    ConntrackInvalid = "conntrack_invalid": Some(Network), Any, Error, [];
+    /// Stopped by the CNI's policy enforcement, or by a tc, XDP or cgroup program.
+    NetworkPolicyDrop = "network_policy_drop": Some(Network), Any, Error, [];
+    /// A netfilter rule answered for this flow with a RST or an ICMP error.
+    FirewallReject = "firewall_reject": Some(Network), Handshake, Error, [];
+    /// A netfilter rule dropped a packet of this flow.
+    FirewallDrop = "firewall_drop": Some(Network), Any, Error, [];
+    /// The node lacks a setting that pods' traffic needs.
+    MissingNodePrerequisite = "missing_node_prerequisite": Some(Node), Handshake, Error, [];
+    /// The reverse-path filter dropped a packet of this attempt.
+    RpFilterDrop = "rp_filter_drop": Some(Network), Handshake, Error, [];
+    /// The link-layer address of the target (or of the gateway) could not be resolved.
+    NeighbourFailure = "neighbour_failure": Some(Network), Handshake, Error, [EndsWithNetwork];
+    /// There is no route to the target, or one that refuses.
+    RouteUnreachable = "route_unreachable": Some(Network), Connect, Error, [EndsWithNetwork];
+    /// No source port is free.
+    EphemeralPortsExhausted = "ephemeral_ports_exhausted": Some(Node), Connect, Error, [];
+    /// The listener's accept queue is full.
+    AcceptQueueOverflow = "accept_queue_overflow": Some(Application), Handshake, Error, [Reached];
+    /// The listener's queue of half-open connections is full.
+    SynBacklogOverflow = "syn_backlog_overflow": Some(Application), Handshake, Error, [Reached];
+    /// The liveness or startup budget ended before the container listened.
+    StartupBudgetExceeded = "startup_budget_exceeded": Some(Pod), Handshake, Error, [Refusal, EndsWithProcess];
+    /// Refused, and the process began to listen later, or has not yet in its start.
+    NotListeningYet = "not_listening_yet": Some(Pod), Handshake, Warning, [Refusal, EndsWithProcess];
+    /// A field of the probe is to be changed, not the application.
+    ProbeMisconfigured = "probe_misconfigured": Some(Pod), Answer, Error, [Refusal];
+    /// The target's kernel has nobody listening on that address and port.
+    ConnectionRefused = "connection_refused": Some(Application), Handshake, Error, [Refusal, EndsWithProcess];
+    /// Any other RST before ESTABLISHED.
+    HandshakeRst = "handshake_rst": Some(Network), Handshake, Error, [Refusal];
+    /// A RST after ESTABLISHED, before the answer.
+    MidStreamRst = "mid_stream_rst": Some(Application), Answer, Error, [Reached, EndsWithProcess];
+    /// Full-size segments do not get through.
+    MtuBlackhole = "mtu_blackhole": Some(Network), Answer, Error, [];
+    /// The kubelet sent its request, or read the answer, too late.
+    KubeletDelayed = "kubelet_delayed": Some(Kubelet), Any, Error, [];
+    /// Established, and TLS was not finished before the timeout.
+    TlsHandshakeSlow = "tls_handshake_slow": Some(Application), Tls, Error, [Reached, EndsWithProcess];
+    /// Request taken, no byte of an answer before the prober gave up.
+    SlowResponse = "slow_response": Some(Application), Answer, Error, [Reached, EndsWithProcess];
+    /// The target's container was held back for want of CPU quota. In `also` only.
+    CpuThrottled = "cpu_throttled": Some(Pod), Answer, Warning, [];
+    /// The server closed the connection without a byte.
+    ClosedWithoutAnswer = "closed_without_answer": Some(Application), Answer, Error, [Reached, Refusal, EndsWithProcess];
+    /// The application answered, and said no.
+    AppStatusFailure = "app_status_failure": Some(Application), Answer, Error, [Reached, Refusal, EndsWithProcess];
+    /// The command of an exec probe did not end in time.
+    ExecTimeout = "exec_timeout": Some(Application), Command, Error, [];
+    /// The command of an exec probe said no, or could not be run.
+    ExecFailed = "exec_failed": Some(Application), Command, Error, [];
+    /// A pod's sandbox waits for the network.
+    CniNotReady = "cni_not_ready": Some(Network), Sandbox, Error, [];
+    /// A tcpSocket attempt that succeeded at a TLS listener.
+    TlsEofNoise = "tls_eof_noise": Some(Pod), Answer, Info, [];
+    /// None of these.
+    Unexplained = "unexplained": None, Any, Error, [];
+}
+
+impl Cause {
+    /// This holds of it.
+    #[must_use]
+    pub fn has(self, what: Trait) -> bool {
+        self.traits().contains(&what)
+    }
+
+    /// A state of the node, whichever pod showed it.
+    #[must_use]
+    pub fn is_of_node(self) -> bool {
+        self.scope() == Some(Scope::Node)
+    }
+}
+
+impl Scope {
+    /// The name in records.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Node => "node",
+            Self::Network => "network",
+            Self::Kubelet => "kubelet",
+            Self::Pod => "pod",
+            Self::Application => "application",
+        }
+    }
+}
+
+impl std::fmt::Display for Cause {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Cause;
+
+    #[test]
+    fn names_round_trip_and_agree_with_serde() {
+        for &cause in Cause::ALL {
+            assert_eq!(Cause::from_name(cause.name()), Some(cause));
+            assert_eq!(serde_json::to_value(cause).ok(), Some(serde_json::Value::from(cause.name())));
+        }
+        assert_eq!(Cause::from_name("no_such_cause"), None);
+    }
+}

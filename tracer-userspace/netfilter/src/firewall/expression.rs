@@ -1,0 +1,337 @@
+//! One rule of nf_tables: its expressions, run through with the eyes on what is compared plainly and
+//! on the verdict (linux/netfilter/nf_tables.h).
+
+use std::net::{Ipv4Addr, Ipv6Addr};
+
+use super::super::iptables::{NFTA_RULE_CHAIN, NFTA_RULE_EXPRESSIONS, NFTA_RULE_TABLE};
+use super::super::nft::{NFTA_DATA_VALUE, NFTA_DATA_VERDICT, NFTA_VERDICT_CHAIN, comment};
+use super::conntrack::{CT_INVALID, CT_NEW};
+use super::tables::{Rule, Then};
+use super::xtables::{self, add_match};
+use crate::event::{Prefix, When};
+use crate::netlink::{attribute, attributes, field, text};
+
+const NFTA_RULE_HANDLE: u16 = 3;
+const NFTA_RULE_USERDATA: u16 = 7;
+const NFTA_VERDICT_CODE: u16 = 1;
+const NF_DROP: i32 = 0;
+const NF_ACCEPT: i32 = 1;
+const NF_QUEUE: i32 = 3;
+const NFT_JUMP: i32 = -3;
+const NFT_GOTO: i32 = -4;
+const NFT_RETURN: i32 = -5;
+const NFT_META_NFPROTO: u32 = 15;
+const NFT_META_L4PROTO: u32 = 16;
+const NFT_CT_STATE: u32 = 0;
+const NETWORK_HEADER: u32 = 1;
+const TRANSPORT_HEADER: u32 = 2;
+const NFTA_BITWISE_MASK: u16 = 4;
+const NFTA_BITWISE_XOR: u16 = 5;
+const NFTA_FIB_RESULT: u16 = 2;
+const NFTA_FIB_FLAGS: u16 = 3;
+const NFT_FIB_RESULT_OIFNAME: u32 = 2;
+/// `NFTA_FIB_F_SADDR`: it is the source that is looked up.
+const NFT_FIB_OF_SOURCE: u32 = 1;
+const NFTA_COUNTER_PACKETS: u16 = 2;
+const NFT_CMP_EQ: u32 = 0;
+const NFT_CMP_NEQ: u32 = 1;
+const IP6: u8 = 10;
+
+/// What the last expression put into a register.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Key {
+    Family,
+    Protocol,
+    SourcePort,
+    DestinationPort,
+    /// Of that many bytes.
+    SourceAddress(usize),
+    DestinationAddress(usize),
+    ConntrackState,
+    TcpFlags,
+    /// The link over which the way back leads: 0 if none is.
+    WayBack,
+    Other,
+}
+
+impl Key {
+    /// What a key of a map asks for, if each of its parts is understood. Parts are padded to four bytes.
+    pub(super) fn conditions(parts: &[Self], mut key: &[u8]) -> Option<When> {
+        let mut when = When::default();
+        for part in parts {
+            let size = part.size()?;
+            part.set(&mut when, key.get(..size)?, None).then_some(())?;
+            key = key.get(size.next_multiple_of(4)..).unwrap_or_default();
+        }
+        Some(when)
+    }
+
+    const fn size(self) -> Option<usize> {
+        match self {
+            Self::Family | Self::Protocol | Self::TcpFlags => Some(1),
+            Self::SourcePort | Self::DestinationPort => Some(2),
+            Self::SourceAddress(size) | Self::DestinationAddress(size) => Some(size),
+            Self::ConntrackState => Some(4),
+            Self::WayBack | Self::Other => None,
+        }
+    }
+
+    /// Takes in "equals `value` under `mask`"; false if that says nothing plain.
+    fn set(self, when: &mut When, value: &[u8], mask: Option<&[u8]>) -> bool {
+        match self {
+            Self::Family if mask.is_none() => when.v6 = value.first().map(|family| *family == IP6),
+            Self::Protocol if mask.is_none() => when.protocol = value.first().copied(),
+            Self::SourcePort if mask.is_none() => when.sport = field(value, 0).map(u16::from_be_bytes),
+            Self::DestinationPort if mask.is_none() => when.dport = field(value, 0).map(u16::from_be_bytes),
+            Self::SourceAddress(_) => return prefix(value, mask).map(|it| when.src = Some(it)).is_some(),
+            Self::DestinationAddress(_) => return prefix(value, mask).map(|it| when.dst = Some(it)).is_some(),
+            Self::ConntrackState if state(value) == Some(CT_INVALID) => when.invalid = true,
+            Self::ConntrackState if state(value) == Some(CT_NEW) => when.new = true,
+            _ => return false,
+        }
+        true
+    }
+
+    /// Takes in "does not equal `value` under `mask`"; false if that says nothing plain.
+    fn exclude(self, when: &mut When, value: &[u8], mask: Option<&[u8]>) -> bool {
+        let mut one = When::default();
+        self.set(&mut one, value, mask) && when.take(one, true)
+    }
+}
+
+fn state(value: &[u8]) -> Option<u32> {
+    field(value, 0).map(u32::from_ne_bytes)
+}
+
+/// Addresses that begin like this; nft loads only the bytes that a prefix covers, or masks the rest.
+pub(super) fn prefix(value: &[u8], mask: Option<&[u8]>) -> Option<Prefix> {
+    let addr = match value.len() {
+        1..=4 => Ipv4Addr::from(padded::<4>(value)).into(),
+        5..=16 => Ipv6Addr::from(padded::<16>(value)).into(),
+        _ => return None,
+    };
+    let bits = value.len() as u32 * 8;
+    let len = mask.map_or(Some(bits), contiguous).filter(|len| *len <= bits)?;
+    Some(Prefix { addr, len: len as u8 })
+}
+
+fn padded<const N: usize>(value: &[u8]) -> [u8; N] {
+    let mut bytes = [0; N];
+    bytes[..value.len()].copy_from_slice(value);
+    bytes
+}
+
+/// The number of leading ones, if no other bit is set.
+fn contiguous(mask: &[u8]) -> Option<u32> {
+    let ones: u32 = mask.iter().map(|byte| byte.count_ones()).sum();
+    let leading: u32 = mask
+        .iter()
+        .scan(true, |going, byte| {
+            let count = going.then(|| byte.leading_ones());
+            *going &= *byte == 0xff;
+            Some(count.unwrap_or(0))
+        })
+        .sum();
+    (ones == leading).then_some(ones)
+}
+
+/// A rule with its place, and what the key of the map that it looks into is made of.
+pub(super) struct Parsed {
+    pub table: String,
+    pub chain: String,
+    pub rule: Rule,
+    pub keys: Vec<Key>,
+}
+
+/// Reads the attributes of a rule.
+pub(super) fn parse_rule(family: u8, attrs: &[u8]) -> Option<Parsed> {
+    let handle = attribute(attrs, NFTA_RULE_HANDLE).and_then(|it| field(it, 0)).map(u64::from_be_bytes);
+    let when = When { v6: (family == 2 || family == IP6).then_some(family == IP6), ..When::default() };
+    let mut parser =
+        Parser { rule: Rule { handle, when, exact: true, ..Rule::default() }, keys: Vec::new(), mask: None };
+    for (_, expression) in attributes(attribute(attrs, NFTA_RULE_EXPRESSIONS)?) {
+        let data = attribute(expression, 2).unwrap_or_default();
+        parser.add(attribute(expression, 1).map(bytes_of)?, data);
+    }
+    if let Some(said) = attribute(attrs, NFTA_RULE_USERDATA).and_then(comment) {
+        parser.rule.comment = Some(said);
+    }
+    Some(Parsed {
+        table: text(attribute(attrs, NFTA_RULE_TABLE)?),
+        chain: text(attribute(attrs, NFTA_RULE_CHAIN)?),
+        rule: parser.rule,
+        keys: parser.keys,
+    })
+}
+
+/// A name without its NUL.
+fn bytes_of(name: &[u8]) -> &[u8] {
+    name.strip_suffix(b"\0").unwrap_or(name)
+}
+
+struct Parser {
+    rule: Rule,
+    /// Loaded and not compared yet.
+    keys: Vec<Key>,
+    mask: Option<Vec<u8>>,
+}
+
+impl Parser {
+    fn add(&mut self, name: &[u8], data: &[u8]) {
+        match name {
+            b"meta" => self.load(if attribute(data, 1).is_some() { meta(data) } else { return }),
+            b"payload" => self.load(self.payload(data)),
+            b"ct" if attribute(data, 1).is_some() => self.load(conntrack(data)),
+            b"bitwise" => self.cut_out(data),
+            b"cmp" => self.compare(data),
+            b"lookup" => self.look_up(data),
+            b"match" => self.rule.exact &= self.xt_match(data),
+            b"target" => self.target(data),
+            b"reject" => self.rule.then = Then::Reject,
+            b"immediate" => self.immediate(data),
+            b"counter" => self.rule.packets = packets(data),
+            b"log" | b"notrack" | b"flow_offload" | b"last" => {}
+            b"nat" | b"masq" | b"redir" | b"queue" | b"fwd" | b"synproxy" => self.rule.then = Then::Accept,
+            b"fib" => self.load(fib(data)),
+            b"rt" | b"socket" | b"hash" | b"numgen" | b"exthdr" | b"osf" | b"xfrm" | b"tunnel" | b"ct" => {
+                self.load(Key::Other);
+            }
+            // Conditions that are not understood: limits, quotas, ranges, dynamic sets.
+            _ => self.rule.exact = false,
+        }
+    }
+
+    fn load(&mut self, key: Key) {
+        self.keys.push(key);
+        self.mask = None;
+    }
+
+    /// Bits that are cut out. A value that is shifted, or whose bits are set or turned, is another.
+    fn cut_out(&mut self, data: &[u8]) {
+        let value = |attr| attribute(data, attr).and_then(|it| attribute(it, NFTA_DATA_VALUE));
+        self.mask = value(NFTA_BITWISE_MASK).map(<[u8]>::to_vec);
+        let turns = value(NFTA_BITWISE_XOR).is_some_and(|bits| bits.iter().any(|byte| *byte != 0));
+        if let (true, Some(last)) = (turns || self.mask.is_none(), self.keys.last_mut()) {
+            *last = Key::Other;
+        }
+    }
+
+    fn payload(&self, data: &[u8]) -> Key {
+        let (base, offset, length) = (number(data, 2), number(data, 3), number(data, 4));
+        let size = length.unwrap_or_default() as usize;
+        match (base, offset, size, self.rule.when.v6) {
+            (Some(TRANSPORT_HEADER), Some(0), 2, _) => Key::SourcePort,
+            (Some(TRANSPORT_HEADER), Some(2), 2, _) => Key::DestinationPort,
+            (Some(TRANSPORT_HEADER), Some(13), 1, _) => Key::TcpFlags,
+            (Some(NETWORK_HEADER), Some(9), 1, Some(false)) | (Some(NETWORK_HEADER), Some(6), 1, Some(true)) => {
+                Key::Protocol
+            }
+            (Some(NETWORK_HEADER), Some(12), 1..=4, Some(false)) => Key::SourceAddress(size),
+            (Some(NETWORK_HEADER), Some(16), 1..=4, Some(false)) => Key::DestinationAddress(size),
+            (Some(NETWORK_HEADER), Some(8), 5..=16, Some(true)) => Key::SourceAddress(size),
+            (Some(NETWORK_HEADER), Some(24), 5..=16, Some(true)) => Key::DestinationAddress(size),
+            _ => Key::Other,
+        }
+    }
+
+    fn compare(&mut self, data: &[u8]) {
+        let key = self.keys.pop().unwrap_or(Key::Other);
+        self.keys.clear();
+        let mask = self.mask.take();
+        let value = attribute(data, 3).and_then(|it| attribute(it, NFTA_DATA_VALUE)).unwrap_or_default();
+        let operator = number(data, 2);
+        if let (Key::TcpFlags, [value], Some(NFT_CMP_EQ | NFT_CMP_NEQ)) = (key, value, operator) {
+            let mask = mask.as_deref().and_then(<[u8]>::first).copied().unwrap_or(u8::MAX);
+            self.rule.when.take_flags(mask, *value, operator == Some(NFT_CMP_NEQ));
+        }
+        self.rule.when.rpf |=
+            key == Key::WayBack && operator == Some(NFT_CMP_EQ) && value.iter().all(|byte| *byte == 0);
+        let understood = match operator {
+            Some(NFT_CMP_EQ) => key.set(&mut self.rule.when, value, mask.as_deref()),
+            // `ct state invalid`: the bit is cut out and must not be zero.
+            Some(NFT_CMP_NEQ) if key == Key::ConntrackState && value.iter().all(|byte| *byte == 0) => {
+                key.set(&mut self.rule.when, mask.as_deref().unwrap_or_default(), None)
+            }
+            Some(NFT_CMP_NEQ) => key.exclude(&mut self.rule.when, value, mask.as_deref()),
+            _ => false,
+        };
+        self.rule.exact &= understood;
+    }
+
+    /// A look-up that yields a verdict is a map; one in a plain set is a condition.
+    fn look_up(&mut self, data: &[u8]) {
+        self.mask = None;
+        match (number(data, 3), attribute(data, 1)) {
+            (Some(0), Some(map)) => self.rule.then = Then::Map(text(map)),
+            _ => {
+                self.keys.clear();
+                self.rule.exact = false;
+            }
+        }
+    }
+
+    fn xt_match(&mut self, data: &[u8]) -> bool {
+        let (Some(name), Some(info)) = (attribute(data, 1), attribute(data, 3)) else { return false };
+        add_match(&mut self.rule, bytes_of(name), info)
+    }
+
+    fn target(&mut self, data: &[u8]) {
+        if let Some(then) = attribute(data, 1).and_then(|name| xtables::target(bytes_of(name))) {
+            self.rule.then = then;
+        }
+    }
+
+    fn immediate(&mut self, data: &[u8]) {
+        if number(data, 1) == Some(0)
+            && let Some(then) = attribute(data, 2).and_then(|it| attribute(it, NFTA_DATA_VERDICT)).and_then(verdict)
+        {
+            self.rule.then = then;
+        }
+    }
+}
+
+/// What the code of a verdict means; none for one that goes on with the next rule. What is queued goes on with the next base
+/// chain (`nf_reinject`).
+pub(super) fn verdict(verdict: &[u8]) -> Option<Then> {
+    let chain = || attribute(verdict, NFTA_VERDICT_CHAIN).map(text);
+    match i32::from_be_bytes(field(attribute(verdict, NFTA_VERDICT_CODE)?, 0)?) {
+        NF_DROP => Some(Then::Drop),
+        NF_ACCEPT | NF_QUEUE => Some(Then::Accept),
+        NFT_JUMP => chain().map(Then::Jump),
+        NFT_GOTO => chain().map(Then::Goto),
+        NFT_RETURN => Some(Then::Return),
+        _ => None,
+    }
+}
+
+fn meta(data: &[u8]) -> Key {
+    match number(data, 2) {
+        Some(NFT_META_NFPROTO) => Key::Family,
+        Some(NFT_META_L4PROTO) => Key::Protocol,
+        _ => Key::Other,
+    }
+}
+
+/// `fib saddr . iif oif missing`: the check of the way back.
+fn fib(data: &[u8]) -> Key {
+    let is_link = number(data, NFTA_FIB_RESULT).is_some_and(|result| (1..=NFT_FIB_RESULT_OIFNAME).contains(&result));
+    let of_source = number(data, NFTA_FIB_FLAGS).is_some_and(|flags| flags & NFT_FIB_OF_SOURCE != 0);
+    if is_link && of_source { Key::WayBack } else { Key::Other }
+}
+
+fn conntrack(data: &[u8]) -> Key {
+    if number(data, 2) == Some(NFT_CT_STATE) { Key::ConntrackState } else { Key::Other }
+}
+
+fn number(data: &[u8], attr: u16) -> Option<u32> {
+    attribute(data, attr).and_then(|value| field(value, 0)).map(u32::from_be_bytes)
+}
+
+/// The packets of a counter.
+pub(super) fn packets(counter: &[u8]) -> Option<u64> {
+    field(attribute(counter, NFTA_COUNTER_PACKETS)?, 0).map(u64::from_be_bytes)
+}
+
+#[cfg(test)]
+#[path = "expression_tests.rs"]
+mod tests;

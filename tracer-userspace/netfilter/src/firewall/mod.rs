@@ -1,0 +1,59 @@
+//! What can drop or reject a packet in a namespace: nftables (iptables-nft among it) over nfnetlink, the
+//! legacy ip_tables over getsockopt, and how full the connection table is.
+//!
+//! Each backend is read into [`tables`], whose chains are then followed from their hooks.
+
+mod conntrack;
+mod expression;
+pub(super) mod fuzzing;
+mod legacy;
+mod nft;
+pub(super) mod survey;
+mod tables;
+mod xtables;
+
+use std::path::Path;
+
+use super::NetfilterError;
+use crate::clock::{boot_ns, thread_cpu_ns};
+use crate::enter::in_netns;
+use crate::event::{Firewall, Flow, Netns};
+use tables::{Rules, Steps, Table};
+
+/// Reads the namespace at `path` for a packet of this flow.
+pub fn read(path: &Path, netns: Netns, flow: Flow) -> Firewall {
+    let timed = || {
+        let (began, used) = (boot_ns(), thread_cpu_ns());
+        let firewall = of_thread(netns, flow);
+        Firewall { began_boot_ns: Some(began), took_ns: thread_cpu_ns().saturating_sub(used), ..firewall }
+    };
+    match in_netns(path, timed) {
+        Ok(firewall) => firewall,
+        Err(error) => Firewall { problems: vec![error.to_string()], ..Firewall::empty(netns) },
+    }
+}
+
+/// What can be said of a namespace that no path leads to.
+pub fn unreachable(netns: Netns) -> Firewall {
+    Firewall { problems: vec!["no name and no process leads to that namespace".to_owned()], ..Firewall::empty(netns) }
+}
+
+/// The same of the namespace of the calling thread.
+fn of_thread(netns: Netns, flow: Flow) -> Firewall {
+    let mut firewall = Firewall { conntrack: conntrack::read(), ..Firewall::empty(netns) };
+    let (steps, mut rules) = (Steps::new(), Rules::new(flow));
+    for read in [nft::read(), legacy::read()] {
+        match read {
+            Ok((tables, truncated)) => {
+                firewall.truncated |= truncated;
+                tables.iter().for_each(|table| table.flatten(&steps, &mut rules));
+            }
+            Err(error) => firewall.problems.push(error.to_string()),
+        }
+    }
+    rules.hand_over(&mut firewall);
+    firewall
+}
+
+/// Tables, and whether there is more than was read.
+type Tables = Result<(Vec<Table>, bool), NetfilterError>;

@@ -1,0 +1,416 @@
+//! Tables of nf_tables: all chains and rules in two dumps, and the elements of verdict maps that a rule uses.
+
+use std::collections::{BTreeSet, HashMap};
+use std::io;
+
+use super::super::NetfilterError;
+use super::super::nft::{
+    NFGENMSG, NFT_MSG_GETSETELEM, NFTA_DATA_VERDICT, NFTA_LIST_ELEM, NFTA_SET_ELEM_DATA, NFTA_SET_ELEM_KEY,
+    NFTA_SET_ELEM_LIST_ELEMENTS, NFTA_SET_ELEM_LIST_SET, NFTA_SET_ELEM_LIST_TABLE, NFTA_SET_ELEM_USERDATA, comment,
+    dump, open,
+};
+use super::Tables;
+use super::expression::{Key, Parsed, packets, parse_rule, verdict};
+use super::tables::{Base, Chain, Rule, Table, Then};
+use crate::clock::thread_cpu_ns;
+use crate::event::{Backend, When};
+use crate::netlink::{Netlink, attribute, attributes, consistent, field, messages, text};
+
+const NFT_MSG_NEWCHAIN: u16 = 3;
+const NFT_MSG_GETCHAIN: u16 = 4;
+const NFT_MSG_NEWRULE: u16 = 6;
+const NFT_MSG_GETRULE: u16 = 7;
+const NFT_MSG_NEWSETELEM: u16 = 12;
+const NFTA_CHAIN_TABLE: u16 = 1;
+const NFTA_CHAIN_NAME: u16 = 3;
+const NFTA_CHAIN_HOOK: u16 = 4;
+const NFTA_CHAIN_POLICY: u16 = 5;
+const NFTA_CHAIN_COUNTERS: u16 = 8;
+const NFTA_HOOK_NUMBER: u16 = 1;
+const NFTA_HOOK_PRIORITY: u16 = 2;
+const NFTA_SET_ELEM_FLAGS: u16 = 3;
+const NFTA_SET_ELEM_KEY_END: u16 = 10;
+const NFT_SET_ELEM_INTERVAL_END: u32 = 1;
+
+/// Bytes of chains, of rules that matter and of elements of verdict maps kept while reading; beyond it nothing is. A node with
+/// 10,000 Services needs some 40 MiB by calculation, and anyone's pod may hold more in its own namespace.
+const MAX_BYTES: usize = 48 << 20;
+/// Verdict maps read, each by a request of its own: kube-proxy has one for each port of a Service with endpoints.
+const MAX_MAPS: usize = 1 << 14;
+/// Time for them: the kernel looks for each in the list of all of its table (`nft_set_lookup`).
+const MAPS_CPU_NS: u64 = 2_000_000_000;
+
+/// The tables of the namespace of the calling thread.
+pub(super) fn read() -> Tables {
+    consistent(read_once).map_err(|source| NetfilterError::Firewall { what: "the nftables rules", source })
+}
+
+fn read_once() -> io::Result<(Vec<Table>, bool)> {
+    let mut reader = Reader::default();
+    let Some(mut netlink) = open()? else { return Ok((Vec::new(), false)) };
+    // Family 0: all of them.
+    dump(&mut netlink, NFT_MSG_GETCHAIN, 0, &[], |message| _ = reader.add_chain(message))?;
+    if reader.tables.is_empty() {
+        return Ok((Vec::new(), reader.room.full));
+    }
+    dump(&mut netlink, NFT_MSG_GETRULE, 0, &[], |message| _ = reader.add_rule(message))?;
+    reader.read_maps(&mut netlink)?;
+    Ok((reader.finish(), reader.truncated || reader.room.full))
+}
+
+/// The tables in answers of the kernel, for a fuzz target: each map has the elements of all.
+pub(super) fn tables_of(answers: &[u8]) -> (Vec<Table>, bool) {
+    let mut reader = Reader::default();
+    let mut each = |of: u16, take: &mut dyn FnMut(&mut Reader, &[u8])| {
+        messages(Some(answers), &mut |message| match message {
+            Some((kind, payload)) if kind & 0xff == of => take(&mut reader, payload),
+            _ => {}
+        });
+    };
+    each(NFT_MSG_NEWCHAIN, &mut |reader, message| _ = reader.add_chain(message));
+    each(NFT_MSG_NEWRULE, &mut |reader, message| _ = reader.add_rule(message));
+    for (table, name, keys) in std::mem::take(&mut reader.maps) {
+        let mut map = Map { keys: &keys, elements: Vec::new(), intervals: false, room: &mut reader.room };
+        messages(Some(answers), &mut |message| match message {
+            Some((kind, payload)) if kind & 0xff == NFT_MSG_NEWSETELEM => map.add(payload),
+            _ => {}
+        });
+        let elements = map.finish(&name);
+        reader.tables[table].maps.insert(name, elements);
+    }
+    (reader.finish(), reader.truncated || reader.room.full)
+}
+
+/// How much more may be kept.
+struct Room {
+    bytes: usize,
+    /// Something found no room: from then on nothing does.
+    full: bool,
+}
+
+impl Default for Room {
+    fn default() -> Self {
+        Self { bytes: MAX_BYTES, full: false }
+    }
+}
+
+impl Room {
+    const fn take(&mut self, bytes: usize) -> bool {
+        self.full |= bytes > self.bytes;
+        if !self.full {
+            self.bytes -= bytes;
+        }
+        !self.full
+    }
+}
+
+impl Rule {
+    /// What it takes up, the names in it included.
+    fn bytes(&self) -> usize {
+        let name = match &self.then {
+            Then::Jump(name) | Then::Goto(name) | Then::Map(name) => name.len(),
+            _ => 0,
+        };
+        size_of::<Self>() + name + self.comment.as_ref().map_or(0, String::len)
+    }
+}
+
+/// What a chain or a table takes up: itself, and its name twice, since it is found by it.
+const fn bytes_of<T>(name: &str) -> usize {
+    size_of::<T>() + 2 * (size_of::<String>() + name.len())
+}
+
+#[derive(Default)]
+struct Reader {
+    tables: Vec<Table>,
+    /// Number of a table, and of a chain in it.
+    table_at: HashMap<(u8, String), usize>,
+    chain_at: HashMap<(usize, String), usize>,
+    /// Verdict maps in use: table, name, and what their keys are made of.
+    maps: Vec<(usize, String, Vec<Key>)>,
+    asked: BTreeSet<(usize, String)>,
+    room: Room,
+    truncated: bool,
+}
+
+impl Reader {
+    fn table(&mut self, family: u8, name: String) -> Option<usize> {
+        if let Some(at) = self.table_at.get(&(family, name.clone())) {
+            return Some(*at);
+        }
+        self.room.take(bytes_of::<Table>(&name)).then_some(())?;
+        let table = Table {
+            backend: Backend::Nftables,
+            family: family_name(family)?,
+            name: name.clone(),
+            chains: Vec::new(),
+            maps: HashMap::new(),
+        };
+        self.tables.push(table);
+        self.table_at.insert((family, name), self.tables.len() - 1);
+        Some(self.tables.len() - 1)
+    }
+
+    fn add_chain(&mut self, message: &[u8]) -> Option<()> {
+        let (family, attrs) = (*message.first()?, message.get(NFGENMSG..)?);
+        let table = self.table(family, text(attribute(attrs, NFTA_CHAIN_TABLE)?))?;
+        let name = text(attribute(attrs, NFTA_CHAIN_NAME)?);
+        self.room.take(bytes_of::<Chain>(&name)).then_some(())?;
+        let chains = &mut self.tables[table].chains;
+        self.chain_at.insert((table, name.clone()), chains.len());
+        chains.push(Chain { name, base: base(family, attrs), rules: Vec::new() });
+        Some(())
+    }
+
+    fn add_rule(&mut self, message: &[u8]) -> Option<()> {
+        if self.room.full {
+            return None;
+        }
+        let family = *message.first()?;
+        let parsed = parse_rule(family, message.get(NFGENMSG..)?)?;
+        if parsed.rule.then == Then::Nothing {
+            return None;
+        }
+        let table = *self.table_at.get(&(family, parsed.table.clone()))?;
+        let chain = *self.chain_at.get(&(table, parsed.chain.clone()))?;
+        self.room.take(parsed.rule.bytes()).then_some(())?;
+        self.note_map(table, &parsed);
+        self.tables[table].chains[chain].rules.push(parsed.rule);
+        Some(())
+    }
+
+    fn note_map(&mut self, table: usize, parsed: &Parsed) {
+        let Then::Map(name) = &parsed.rule.then else { return };
+        let place = (table, name.clone());
+        if self.asked.contains(&place) {
+            return;
+        }
+        let bytes = bytes_of::<(usize, String, Vec<Key>)>(name) + size_of_val(parsed.keys.as_slice());
+        if self.maps.len() >= MAX_MAPS || !self.room.take(bytes) {
+            self.truncated = true;
+            return;
+        }
+        self.asked.insert(place);
+        self.maps.push((table, name.clone(), parsed.keys.clone()));
+    }
+
+    fn read_maps(&mut self, netlink: &mut Netlink) -> io::Result<()> {
+        let began = thread_cpu_ns();
+        for (table, name, keys) in std::mem::take(&mut self.maps) {
+            self.truncated |= thread_cpu_ns().saturating_sub(began) > MAPS_CPU_NS;
+            if self.room.full || self.truncated {
+                break;
+            }
+            let names = [(NFTA_SET_ELEM_LIST_TABLE, self.tables[table].name.as_str()), (NFTA_SET_ELEM_LIST_SET, &name)];
+            let family = family_number(self.tables[table].family);
+            let mut map = Map { keys: &keys, elements: Vec::new(), intervals: false, room: &mut self.room };
+            dump(netlink, NFT_MSG_GETSETELEM, family, &names, |message| map.add(message))?;
+            let elements = map.finish(&name);
+            self.tables[table].maps.insert(name, elements);
+        }
+        Ok(())
+    }
+
+    fn finish(&mut self) -> Vec<Table> {
+        let mut tables = std::mem::take(&mut self.tables);
+        for table in &mut tables {
+            if is_iptables(table) {
+                table.backend = Backend::IptablesNft;
+            }
+            table.resolve_elements();
+        }
+        tables
+    }
+}
+
+/// iptables-nft keeps to the names of the tables and chains of ip_tables.
+fn is_iptables(table: &Table) -> bool {
+    const TABLES: [&str; 5] = ["filter", "nat", "mangle", "raw", "security"];
+    const CHAINS: [&str; 5] = ["INPUT", "OUTPUT", "FORWARD", "PREROUTING", "POSTROUTING"];
+    let mut bases = table.chains.iter().filter(|chain| chain.base.is_some());
+    matches!(table.family, "ip" | "ip6")
+        && TABLES.contains(&table.name.as_str())
+        && bases.all(|chain| CHAINS.contains(&chain.name.as_str()))
+}
+
+/// The elements of one verdict map.
+struct Map<'a> {
+    keys: &'a [Key],
+    elements: Vec<Rule>,
+    /// Keys are ends of ranges, not values.
+    intervals: bool,
+    room: &'a mut Room,
+}
+
+impl Map<'_> {
+    fn add(&mut self, message: &[u8]) {
+        let list = message.get(NFGENMSG..).and_then(|rest| attribute(rest, NFTA_SET_ELEM_LIST_ELEMENTS));
+        for (_, element) in list.into_iter().flat_map(attributes).filter(|(number, _)| *number == NFTA_LIST_ELEM) {
+            self.intervals |= is_interval(element);
+            if !self.room.full {
+                self.keep(element);
+            }
+        }
+    }
+
+    fn keep(&mut self, element: &[u8]) {
+        if let Some(rule) = self.element(element)
+            && self.room.take(rule.bytes())
+        {
+            self.elements.push(rule);
+        }
+    }
+
+    fn element(&self, element: &[u8]) -> Option<Rule> {
+        let then = verdict(attribute(attribute(element, NFTA_SET_ELEM_DATA)?, NFTA_DATA_VERDICT)?)?;
+        let key = attribute(element, NFTA_SET_ELEM_KEY).and_then(|key| attribute(key, 1));
+        let when = key.and_then(|key| Key::conditions(self.keys, key));
+        let comment = attribute(element, NFTA_SET_ELEM_USERDATA).and_then(comment);
+        Some(Rule { when: when.unwrap_or_default(), exact: when.is_some(), then, comment, ..Rule::default() })
+    }
+
+    fn finish(mut self, name: &str) -> Vec<Rule> {
+        for element in &mut self.elements {
+            if self.intervals {
+                (element.when, element.exact) = Default::default();
+            }
+            if name.starts_with("no-endpoint-") {
+                element.comment = Some(no_endpoints(element));
+            }
+        }
+        self.elements
+    }
+}
+
+/// What kube-proxy would comment in its iptables mode. It rejects for a Service without endpoints, and drops where only other
+/// nodes have some and a traffic policy keeps to this one (pkg/proxy/nftables, `syncProxyRules`).
+fn no_endpoints(element: &Rule) -> String {
+    let service = element.comment.as_deref().unwrap_or("a Service");
+    let what = if element.then == Then::Drop { "local endpoints" } else { "endpoints" };
+    format!("{service} has no {what}")
+}
+
+fn is_interval(element: &[u8]) -> bool {
+    let flags = attribute(element, NFTA_SET_ELEM_FLAGS).and_then(|flags| field(flags, 0)).map_or(0, u32::from_be_bytes);
+    flags & NFT_SET_ELEM_INTERVAL_END != 0 || attribute(element, NFTA_SET_ELEM_KEY_END).is_some()
+}
+
+impl Table {
+    /// An element that leads to a chain which only drops or rejects does that itself, and keeps its own conditions.
+    fn resolve_elements(&mut self) {
+        let ends: HashMap<String, Then> = self.chains.iter().filter_map(end_of).collect();
+        for element in self.maps.values_mut().flatten() {
+            if let Then::Jump(target) | Then::Goto(target) = &element.then
+                && let Some(end) = ends.get(target)
+            {
+                element.then = end.clone();
+            }
+        }
+    }
+}
+
+fn end_of(chain: &Chain) -> Option<(String, Then)> {
+    let [only] = chain.rules.as_slice() else { return None };
+    let unconditional = only.exact && When { v6: None, ..only.when } == When::default();
+    (unconditional && matches!(only.then, Then::Drop | Then::Reject)).then(|| (chain.name.clone(), only.then.clone()))
+}
+
+fn base(family: u8, attrs: &[u8]) -> Option<Base> {
+    let hook = attribute(attrs, NFTA_CHAIN_HOOK)?;
+    let number = u32::from_be_bytes(field(attribute(hook, NFTA_HOOK_NUMBER)?, 0)?);
+    let priority = attribute(hook, NFTA_HOOK_PRIORITY).and_then(|it| field(it, 0)).map_or(0, i32::from_be_bytes);
+    let policy = attribute(attrs, NFTA_CHAIN_POLICY).and_then(|it| field(it, 0)).map(u32::from_be_bytes);
+    let packets = attribute(attrs, NFTA_CHAIN_COUNTERS).and_then(packets);
+    Some(Base { hook: hook_name(family, number), priority, drops: policy == Some(0), packets })
+}
+
+fn hook_name(family: u8, number: u32) -> &'static str {
+    match (family_name(family), number) {
+        (Some("bridge"), _) => "BRIDGE",
+        (Some("netdev"), 0) | (_, 5) => "INGRESS",
+        (Some("netdev"), _) => "EGRESS",
+        (_, 0) => "PREROUTING",
+        (_, 1) => "INPUT",
+        (_, 2) => "FORWARD",
+        (_, 3) => "OUTPUT",
+        _ => "POSTROUTING",
+    }
+}
+
+/// `NFPROTO_*` of linux/netfilter.h, those that carry TCP.
+const NAMED_FAMILIES: [(u8, &str); 5] = [(1, "inet"), (2, "ip"), (5, "netdev"), (7, "bridge"), (10, "ip6")];
+
+fn family_name(family: u8) -> Option<&'static str> {
+    NAMED_FAMILIES.iter().find(|(number, _)| *number == family).map(|(_, name)| *name)
+}
+
+fn family_number(name: &str) -> u8 {
+    NAMED_FAMILIES.iter().find(|(_, known)| *known == name).map_or(0, |(number, _)| *number)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kube_proxy_drops_for_want_of_local_endpoints_and_rejects_for_want_of_any() {
+        let comments = |name, then: Then, comment: Option<&str>| {
+            let element = Rule { then, comment: comment.map(str::to_owned), ..Rule::default() };
+            let room = &mut Room::default();
+            Map { keys: &[], elements: vec![element], intervals: false, room }.finish(name).remove(0).comment
+        };
+        let said = |text: &str| Some(text.to_owned());
+        let reject = || Then::Goto("reject-chain".into());
+        let cart = Some("shop/cart:http");
+        for map in ["no-endpoint-services", "no-endpoint-nodeports"] {
+            assert_eq!(comments(map, reject(), cart), said("shop/cart:http has no endpoints"));
+            assert_eq!(comments(map, Then::Drop, cart), said("shop/cart:http has no local endpoints"));
+        }
+        assert_eq!(comments("no-endpoint-services", reject(), None), said("a Service has no endpoints"));
+        assert_eq!(comments("firewall-ips", Then::Drop, cart), said("shop/cart:http"));
+    }
+
+    fn attr(kind: u16, value: &[u8]) -> Vec<u8> {
+        let mut bytes = u16::try_from(4 + value.len()).expect("short").to_ne_bytes().to_vec();
+        bytes.extend(kind.to_ne_bytes());
+        bytes.extend(value);
+        bytes.resize(bytes.len().next_multiple_of(4), 0);
+        bytes
+    }
+
+    /// What the kernel answers of a map with so many ports, all of which it drops.
+    fn dropped_ports(count: u16) -> Vec<u8> {
+        const NFTA_VERDICT_CODE: u16 = 1;
+        let element = |port: u16| {
+            let key = attr(NFTA_SET_ELEM_KEY, &attr(1, &port.to_be_bytes()));
+            let data = attr(NFTA_SET_ELEM_DATA, &attr(NFTA_DATA_VERDICT, &attr(NFTA_VERDICT_CODE, &[0; 4])));
+            attr(NFTA_LIST_ELEM, &[key, data].concat())
+        };
+        let elements: Vec<u8> = (0..count).flat_map(element).collect();
+        [vec![0; NFGENMSG], attr(NFTA_SET_ELEM_LIST_ELEMENTS, &elements)].concat()
+    }
+
+    /// All maps share the room: a pod's hundred maps are no hundred times as much.
+    #[test]
+    fn elements_are_kept_as_long_as_there_is_room() {
+        let mut room = Room { bytes: 15 * size_of::<Rule>(), full: false };
+        let mut kept = || {
+            let mut map =
+                Map { keys: &[Key::DestinationPort], elements: Vec::new(), intervals: false, room: &mut room };
+            map.add(&dropped_ports(10));
+            let elements = map.finish("ports");
+            assert!(elements.iter().all(|element| element.then == Then::Drop && element.exact), "{elements:?}");
+            elements.len()
+        };
+        assert_eq!([kept(), kept(), kept()], [10, 5, 0]);
+        assert!(room.full);
+    }
+
+    #[test]
+    fn long_names_take_up_room() {
+        let jump = Rule { then: Then::Jump("c".repeat(200)), comment: Some("s".repeat(100)), ..Rule::default() };
+        assert_eq!(jump.bytes(), Rule::default().bytes() + 300);
+        let mut room = Room { bytes: 10, full: false };
+        assert!(room.take(10) && !room.take(1) && !room.take(0));
+    }
+}

@@ -1,0 +1,87 @@
+//! Tables and chains with their hooks and policies, without the rules: what the node's firewall looks like as a whole.
+
+use super::tables::{Chain, Rule, Table, Then};
+use super::{legacy, nft};
+use crate::NetfilterError;
+use crate::event::{Backend, When};
+
+/// All tables of a namespace.
+#[derive(Debug, Default)]
+pub struct Survey {
+    /// The tables.
+    pub tables: Vec<SurveyTable>,
+    /// There is more than was read.
+    pub truncated: bool,
+    /// What could not be read.
+    pub problems: Vec<NetfilterError>,
+}
+
+/// A table.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SurveyTable {
+    /// Who holds it.
+    pub backend: Backend,
+    /// `ip`, `ip6`, `inet`, `bridge`, `netdev`.
+    pub family: &'static str,
+    /// Its name.
+    pub name: String,
+    /// Its chains.
+    pub chains: Vec<SurveyChain>,
+}
+
+/// A chain.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SurveyChain {
+    /// Its name.
+    pub name: String,
+    /// The hook of a base chain: `INPUT`, `FORWARD`, …
+    pub hook: Option<&'static str>,
+    /// Its policy drops.
+    pub drops: bool,
+    /// Packets that the policy dropped, where it counts.
+    pub dropped: Option<u64>,
+    /// The last rule drops or rejects whatever comes to it: its handle, or its number in the chain.
+    pub last_drops: Option<u64>,
+    /// Rules that accept, or lead to a chain that may.
+    pub ways_out: usize,
+}
+
+/// Of the namespace of the calling thread.
+#[must_use]
+pub fn survey() -> Survey {
+    let mut survey = Survey::default();
+    for read in [nft::read(), legacy::read()] {
+        match read {
+            Ok((tables, truncated)) => {
+                survey.truncated |= truncated;
+                survey.tables.extend(tables.into_iter().map(table));
+            }
+            Err(error) => survey.problems.push(error),
+        }
+    }
+    survey
+}
+
+fn table(table: Table) -> SurveyTable {
+    let chains = table.chains.iter().map(|it| chain(it, table.family)).collect();
+    SurveyTable { backend: table.backend, family: table.family, name: table.name, chains }
+}
+
+fn chain(chain: &Chain, family: &str) -> SurveyChain {
+    let leads_out = |then: &Then| matches!(then, Then::Accept | Then::Jump(_) | Then::Goto(_) | Then::Map(_));
+    let base = chain.base.as_ref();
+    SurveyChain {
+        name: chain.name.clone(),
+        hook: base.map(|base| base.hook),
+        drops: base.is_some_and(|base| base.drops),
+        dropped: base.and_then(|base| base.packets),
+        last_drops: chain.rules.last().filter(|rule| takes_all(rule, family)).and_then(|rule| rule.handle),
+        ways_out: chain.rules.iter().filter(|rule| leads_out(&rule.then)).count(),
+    }
+}
+
+/// It drops or rejects, and asks for nothing but, perhaps, the family that all of its table have.
+fn takes_all(rule: &Rule, family: &str) -> bool {
+    let v6 = rule.when.v6.filter(|_| family != "inet");
+    matches!(rule.then, Then::Drop | Then::Reject) && rule.exact && rule.when == When { v6, ..When::default() }
+}

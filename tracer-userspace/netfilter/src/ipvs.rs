@@ -1,0 +1,190 @@
+//! NodePorts from `/proc/net/ip_vs` (`ip_vs_info_seq_show`, net/netfilter/ipvs/ip_vs_ctl.c).
+//!
+//! kube-proxy makes one virtual service for each NodePort and node address, and one for each cluster,
+//! external and load balancer address, all of which it binds to the dummy link kube-ipvs0. So a TCP
+//! service on an address of a link that is not a dummy is a NodePort.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fs;
+use std::io::{self, BufRead, BufReader};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use super::{NetfilterError, Ports};
+use crate::event::NodePort;
+use crate::links::Link;
+use crate::procfs::NodeNetns;
+
+/// Enough to tell the Service by; a Service with a thousand backends on six addresses is not kept whole.
+const MAX_BACKENDS: usize = 64;
+
+/// So many virtual services without a backend are kept.
+const MAX_WITHOUT: usize = 1024;
+
+pub(super) fn read(node: &NodeNetns, links: &[Link]) -> Result<Ports, NetfilterError> {
+    let path = node.net_file("ip_vs");
+    let failed = |source| NetfilterError::Ipvs { path: path.display().to_string(), source };
+    match fs::File::open(&path) {
+        Ok(file) => parse(BufReader::new(file), links).map_err(failed),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Ports::default()),
+        Err(error) => Err(failed(error)),
+    }
+}
+
+/// What a link's address says of a virtual service on it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Holder {
+    Node,
+    /// May be the node's own or a service's: counts only if the port is a NodePort on another address.
+    Dummy,
+}
+
+#[derive(Default)]
+struct Virtual {
+    addrs: Vec<IpAddr>,
+    backends: Vec<SocketAddr>,
+    on_node: bool,
+}
+
+pub(super) fn parse(table: impl BufRead, links: &[Link]) -> io::Result<Ports> {
+    let holders = holders(links);
+    let mut ports: BTreeMap<u16, Virtual> = BTreeMap::new();
+    let (mut current, mut without) = (None, WithoutBackend::default());
+    for line in table.lines() {
+        let line = line?;
+        if let Some(backend) = line.strip_prefix("  -> ") {
+            let service = current.and_then(|port| ports.get_mut(&port));
+            add_backend(service, backend);
+            without.last = None;
+        } else {
+            let at = virtual_service(&line);
+            without.next(at);
+            current = at.and_then(|at| add_service(&mut ports, &holders, at));
+        }
+    }
+    without.next(None);
+    let ports = ports.into_iter().filter(|(_, service)| service.on_node).map(to_node_port).collect();
+    Ok((ports, without.found))
+}
+
+/// Virtual services that no backend follows.
+#[derive(Default)]
+struct WithoutBackend {
+    found: Vec<SocketAddr>,
+    /// None has followed yet.
+    last: Option<SocketAddr>,
+}
+
+impl WithoutBackend {
+    fn next(&mut self, service: Option<SocketAddr>) {
+        let room = self.found.len() < MAX_WITHOUT;
+        self.found.extend(std::mem::replace(&mut self.last, service).filter(|_| room));
+    }
+}
+
+/// `TCP  0A0A0A0A:1F90 rr `.
+fn virtual_service(line: &str) -> Option<SocketAddr> {
+    endpoint(line.strip_prefix("TCP")?.split_whitespace().next()?)
+}
+
+fn to_node_port((port, service): (u16, Virtual)) -> NodePort {
+    NodePort { port, addrs: service.addrs, backends: service.backends, ..NodePort::default() }
+}
+
+fn holders(links: &[Link]) -> HashMap<IpAddr, Holder> {
+    let holder = |link: &Link| if link.is_dummy() { Holder::Dummy } else { Holder::Node };
+    let usable = links.iter().filter(|link| !link.holds_service_addresses());
+    usable.flat_map(|link| link.state.addrs.iter().map(move |addr| (*addr, holder(link)))).collect()
+}
+
+/// Gives the port if the address is one of the node's.
+fn add_service(ports: &mut BTreeMap<u16, Virtual>, holders: &HashMap<IpAddr, Holder>, at: SocketAddr) -> Option<u16> {
+    let holder = *holders.get(&at.ip())?;
+    let service = ports.entry(at.port()).or_default();
+    service.on_node |= holder == Holder::Node;
+    service.addrs.push(at.ip());
+    Some(at.port())
+}
+
+fn add_backend(service: Option<&mut Virtual>, line: &str) {
+    let (Some(service), Some(at)) = (service, line.split_whitespace().next().and_then(endpoint)) else { return };
+    if service.backends.len() < MAX_BACKENDS && !service.backends.contains(&at) {
+        service.backends.push(at);
+    }
+}
+
+/// `0A580004:1F90` or `[fd00:0000:…:0001]:1F90`, all in hexadecimal.
+fn endpoint(text: &str) -> Option<SocketAddr> {
+    let (addr, port) = text.rsplit_once(':')?;
+    let port = u16::from_str_radix(port, 16).ok()?;
+    let ip = match addr.strip_prefix('[') {
+        Some(v6) => IpAddr::from(v6.strip_suffix(']')?.parse::<Ipv6Addr>().ok()?),
+        None => IpAddr::from(Ipv4Addr::from(u32::from_str_radix(addr, 16).ok()?)),
+    };
+    Some(SocketAddr::new(ip, port))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fmt::Write as _;
+
+    use super::*;
+    use crate::event::LinkState;
+
+    const TABLE: &str = include_str!("../../testdata/ip_vs.txt");
+
+    fn link(name: &str, kind: Option<&str>, addrs: &[&str]) -> Link {
+        let addrs = addrs.iter().map(|addr| addr.parse().expect("address")).collect();
+        let state = LinkState {
+            ifindex: 1,
+            name: name.into(),
+            up: true,
+            loopback: name == "lo",
+            addrs,
+            ..LinkState::default()
+        };
+        Link { state, kind: kind.map(Into::into) }
+    }
+
+    fn node() -> Vec<Link> {
+        vec![
+            link("lo", None, &["127.0.0.1", "::1"]),
+            link("eth0", None, &["10.23.77.129", "fd00::129"]),
+            link("nodelocaldns", Some("dummy"), &["169.254.20.10", "10.96.0.10"]),
+            link("kube-ipvs0", Some("dummy"), &["10.96.0.1", "10.96.0.10", "10.96.12.7", "192.0.2.80"]),
+        ]
+    }
+
+    #[test]
+    fn node_ports_are_told_from_cluster_addresses() {
+        let (ports, without) = parse(TABLE.as_bytes(), &node()).expect("table");
+        assert!(without.contains(&"10.23.77.129:30080".parse().expect("address")), "{without:?}");
+        assert!(!without.iter().any(|at| at.port() == 36704), "{without:?}");
+        let numbers: Vec<u16> = ports.iter().map(|port| port.port).collect();
+        assert_eq!(numbers, [30080, 36704]);
+        let dashboard = &ports[1];
+        let addrs: Vec<String> = dashboard.addrs.iter().map(ToString::to_string).collect();
+        assert_eq!(addrs, ["10.23.77.129", "169.254.20.10", "fd00::129"]);
+        let backends: Vec<String> = dashboard.backends.iter().map(ToString::to_string).collect();
+        assert_eq!(backends, ["10.88.0.4:8443", "10.88.0.9:8443", "[fd00:88::4]:8443"]);
+        assert!(ports[0].backends.is_empty());
+    }
+
+    #[test]
+    fn garbage_is_passed_over() {
+        let text = "TCP\nTCP  zz:1F90 rr\n  -> \n  -> 0A580004:1F90 Masq 1 0 0\nFWM  00000001 rr\n";
+        assert_eq!(parse(text.as_bytes(), &node()).expect("table"), Ports::default());
+    }
+
+    #[test]
+    fn ten_thousand_services_take_milliseconds() {
+        let mut text = String::from("IP Virtual Server version 1.2.1 (size=4096)\n");
+        for n in 0..10_000_u32 {
+            let _ = writeln!(
+                text,
+                "TCP  0A174D81:{:04X} rr \n  -> 0A580004:1F90      Masq    1      0          0         ",
+                n + 20_000
+            );
+        }
+        assert_eq!(parse(text.as_bytes(), &node()).expect("table").0.len(), 10_000);
+    }
+}

@@ -1,0 +1,174 @@
+//! NodePorts from the chain KUBE-NODEPORTS of `nat` where iptables is the legacy one (`ip_tables`, x_tables).
+//!
+//! x_tables hands out a table only as a whole (`IPT_SO_GET_ENTRIES`), so a table above [`MAX_TABLE`] is
+//! not read and that is said. Asking would load the module: asked is only where `nat` is in use.
+
+use std::fs;
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
+
+use super::iptables::xt_tcp_port;
+use super::{Named, NetfilterError, TCP};
+use crate::netlink::{field, text};
+
+const MAX_TABLE: usize = 8 * 1024 * 1024;
+/// `IPT_BASE_CTL`, the same number for IPv6.
+const SO_GET_INFO: libc::c_int = 64;
+const SO_GET_ENTRIES: libc::c_int = 65;
+/// `struct ipt_getinfo`: name, valid hooks, hook entries, underflows, number of entries, size.
+pub(super) const GETINFO: usize = 84;
+/// `struct ipt_get_entries`: name, size, padding to eight bytes.
+const GET_ENTRIES: usize = 40;
+
+/// Where the fields of an entry are, which differs between `ipt_entry` and `ip6t_entry`.
+pub(super) struct Layout {
+    names: &'static str,
+    /// As nftables names it.
+    pub(super) table_family: &'static str,
+    /// Size of an address.
+    pub(super) addr: usize,
+    family: AddressFamily,
+    level: libc::c_int,
+    /// Of the protocol in the match part.
+    pub(super) protocol: usize,
+    /// Of the flags, which those of inversion follow.
+    pub(super) flags: usize,
+    /// The flag of a goto.
+    pub(super) goto: u8,
+    /// The flag of a condition that is not understood: only fragments (IPv4), only a traffic class (IPv6).
+    pub(super) asks: u8,
+    /// Of `target_offset`, which `next_offset` follows.
+    pub(super) target_offset: usize,
+    /// Of the packets counted.
+    pub(super) counters: usize,
+    /// Of the entry itself: where its matches begin.
+    pub(super) size: usize,
+}
+
+pub(super) const LAYOUTS: [Layout; 2] = [
+    Layout {
+        names: "/proc/thread-self/net/ip_tables_names",
+        table_family: "ip",
+        addr: 4,
+        family: AddressFamily::Inet,
+        level: libc::IPPROTO_IP,
+        protocol: 80,
+        flags: 82,
+        goto: 0x02,
+        asks: 0x01,
+        target_offset: 88,
+        counters: 96,
+        size: 112,
+    },
+    Layout {
+        names: "/proc/thread-self/net/ip6_tables_names",
+        table_family: "ip6",
+        addr: 16,
+        family: AddressFamily::Inet6,
+        level: libc::IPPROTO_IPV6,
+        protocol: 128,
+        flags: 131,
+        goto: 0x04,
+        asks: 0x02,
+        target_offset: 140,
+        counters: 152,
+        size: 168,
+    },
+];
+
+/// Reads the chain in the namespace of the calling thread.
+pub(super) fn read() -> Result<Named, NetfilterError> {
+    let mut ports = Named::new();
+    for layout in LAYOUTS.iter().filter(|layout| tables_in_use(layout).iter().any(|name| name == "nat")) {
+        parse(&entries(layout, "nat")?.1, layout, &mut ports);
+    }
+    Ok(ports)
+}
+
+/// Tables that exist in the namespace of the calling thread.
+pub(super) fn tables_in_use(layout: &Layout) -> Vec<String> {
+    fs::read_to_string(layout.names).unwrap_or_default().lines().map(str::to_owned).collect()
+}
+
+/// What is said of a table as a whole, and its entries.
+pub(super) fn entries(layout: &Layout, name: &str) -> Result<(Vec<u8>, Vec<u8>), NetfilterError> {
+    let failed = |source| NetfilterError::Legacy { table: name.to_owned(), source };
+    let socket = socket_of(layout).map_err(failed)?;
+    let mut info = named(name, GETINFO);
+    get(&socket, layout.level, SO_GET_INFO, &mut info).map_err(failed)?;
+    let size = field(&info, GETINFO - 4).map_or(0, u32::from_ne_bytes) as usize;
+    if size > MAX_TABLE {
+        return Err(NetfilterError::LegacyTooLarge { table: name.to_owned(), size });
+    }
+    let mut table = named(name, GET_ENTRIES + size);
+    table[32..36].copy_from_slice(&(size as u32).to_ne_bytes());
+    get(&socket, layout.level, SO_GET_ENTRIES, &mut table).map_err(failed)?;
+    table.drain(..GET_ENTRIES);
+    Ok((info, table))
+}
+
+/// A buffer that begins with a table's name, of at most 31 bytes.
+fn named(name: &str, size: usize) -> Vec<u8> {
+    let mut buffer = vec![0; size];
+    let length = name.len().min(31);
+    buffer[..length].copy_from_slice(&name.as_bytes()[..length]);
+    buffer
+}
+
+/// Any socket of the family takes the question to `nf_getsockopt`, which asks for CAP_NET_ADMIN (`do_ipt_get_ctl`); one of
+/// SOCK_RAW would need CAP_NET_RAW, too.
+fn socket_of(layout: &Layout) -> io::Result<OwnedFd> {
+    Ok(socket(layout.family, SockType::Datagram, SockFlag::SOCK_CLOEXEC, None)?)
+}
+
+fn get(socket: &OwnedFd, level: libc::c_int, option: libc::c_int, buffer: &mut [u8]) -> io::Result<()> {
+    let mut length = buffer.len() as libc::socklen_t;
+    // SAFETY: the kernel writes at most `length` bytes, the size of `buffer`.
+    let result =
+        unsafe { libc::getsockopt(socket.as_raw_fd(), level, option, buffer.as_mut_ptr().cast(), &raw mut length) };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// A chain begins with an entry whose target is `ERROR` and carries its name.
+pub(super) fn parse(mut table: &[u8], layout: &Layout, ports: &mut Named) {
+    let mut inside = false;
+    while let Some((entry, rest)) = split_entry(table, layout) {
+        match chain_name(entry, layout) {
+            Some(name) => inside = name == "KUBE-NODEPORTS",
+            None if inside => ports.extend(parse_rule(entry, layout)),
+            None => {}
+        }
+        table = rest;
+    }
+}
+
+pub(super) fn split_entry<'a>(table: &'a [u8], layout: &Layout) -> Option<(&'a [u8], &'a [u8])> {
+    let next = usize::from(u16::from_ne_bytes(field(table, layout.target_offset + 2)?));
+    (next >= layout.size).then(|| table.split_at_checked(next)).flatten()
+}
+
+/// `struct xt_entry_target`: size, name of 29 bytes, revision, data.
+pub(super) fn chain_name(entry: &[u8], layout: &Layout) -> Option<String> {
+    let at = usize::from(u16::from_ne_bytes(field(entry, layout.target_offset)?));
+    let target = entry.get(at..)?;
+    (text(target.get(2..31)?) == "ERROR").then(|| target.get(32..).map(text)).flatten()
+}
+
+fn parse_rule(entry: &[u8], layout: &Layout) -> Option<(u16, Option<String>)> {
+    (u16::from_ne_bytes(field(entry, layout.protocol)?) == u16::from(TCP)).then_some(())?;
+    let end = usize::from(u16::from_ne_bytes(field(entry, layout.target_offset)?));
+    let mut matches = entry.get(layout.size..end)?;
+    let (mut port, mut comment) = (None, None);
+    while let Some(size) = field(matches, 0).map(u16::from_ne_bytes).map(usize::from).filter(|size| *size >= 32) {
+        let info = matches.get(32..size)?;
+        match text(matches.get(2..31)?).as_str() {
+            "tcp" => port = xt_tcp_port(info),
+            "comment" => comment = Some(text(info)),
+            _ => {}
+        }
+        matches = matches.get(size..)?;
+    }
+    Some((port?, comment))
+}

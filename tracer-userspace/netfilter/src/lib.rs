@@ -1,0 +1,136 @@
+//! The NodePorts of the node, as the tables of kube-proxy in the kernel have them: IPVS, iptables, nftables;
+//! and, when a packet was dropped, what can have dropped it ([`firewall`]).
+//!
+//! A table that does not exist costs one refused request and gives nothing. Only the chain and the maps
+//! of kube-proxy are read for NodePorts, never a whole ruleset. Reading needs `CAP_NET_ADMIN`; a kernel that has
+//! nf_tables as a module loads it when it is asked, as `iptables -L` would make it.
+
+pub mod firewall;
+pub mod fuzzing;
+mod iptables;
+mod ipvs;
+mod legacy;
+mod nft;
+
+use tracer_model::event;
+use tracer_node::{clock, enter, links, netlink, procfs};
+use tracer_terminal::error;
+
+use std::collections::BTreeMap;
+use std::io;
+use std::net::SocketAddr;
+
+pub use firewall::survey::{Survey, SurveyChain, SurveyTable, survey};
+
+use crate::error::os_message;
+use crate::event::{NodePort, NodePorts, ProxyMode};
+use tracer_node::enter::NetnsError;
+use tracer_node::inspect::listening_ports;
+use tracer_node::links::Link;
+use tracer_node::procfs::NodeNetns;
+
+const TCP: u8 = 6;
+
+/// Why a table could not be read.
+#[derive(Debug, thiserror::Error)]
+#[expect(missing_docs, reason = "the messages say it")]
+pub enum NetfilterError {
+    #[error(transparent)]
+    Netns(#[from] NetnsError),
+    #[error("cannot read the IPVS services of the node from {path}: {}", os_message(source))]
+    Ipvs { path: String, source: io::Error },
+    #[error("cannot read {what} of the node over nfnetlink: {} (needs CAP_NET_ADMIN)", os_message(source))]
+    Nft { what: &'static str, source: io::Error },
+    #[error("cannot read {what} over nfnetlink: {} (needs CAP_NET_ADMIN)", os_message(source))]
+    Firewall { what: &'static str, source: io::Error },
+    #[error("cannot read the legacy iptables table {table}: {} (needs CAP_NET_ADMIN)", os_message(source))]
+    Legacy { table: String, source: io::Error },
+    #[error("the legacy iptables table {table} has {size} bytes, more than is read: what it holds is not known")]
+    LegacyTooLarge { table: String, size: usize },
+}
+
+impl NetfilterError {
+    /// The capability that is missing, if that is why.
+    #[must_use]
+    pub fn needs(&self) -> Option<&'static str> {
+        let source = match self {
+            Self::Netns(error) => return error.needs(),
+            Self::Ipvs { source, .. } | Self::Nft { source, .. } | Self::Firewall { source, .. } => source,
+            Self::Legacy { source, .. } => source,
+            Self::LegacyTooLarge { .. } => return None,
+        };
+        (source.kind() == io::ErrorKind::PermissionDenied).then_some("CAP_NET_ADMIN")
+    }
+}
+
+/// Port to the Service's name, where the table carries it.
+type Named = BTreeMap<u16, Option<String>>;
+
+/// Those of one table, and the virtual services of IPVS without a backend.
+type Ports = (Vec<NodePort>, Vec<SocketAddr>);
+
+/// The NodePorts of every table that has some, and what could not be read.
+#[must_use]
+pub fn read(node: &NodeNetns, links: &[Link]) -> (Vec<NodePorts>, Vec<NetfilterError>) {
+    let mut problems = Vec::new();
+    let mut found = Vec::new();
+    let mut add = |mode, read: Result<Ports, NetfilterError>| match read {
+        Ok((ports, without_backend)) if ports.is_empty() && without_backend.is_empty() => {}
+        Ok((ports, without_backend)) => found.push(NodePorts { netns: node.netns, mode, ports, without_backend }),
+        Err(error) => problems.push(error),
+    };
+    add(ProxyMode::Ipvs, ipvs::read(node, links).map(|found| note_listened(found, node)));
+    match node.enter(|| (nft::read(), iptables::read(), legacy::read())) {
+        Ok((nft, iptables, legacy)) => {
+            add(ProxyMode::Nftables, nft.map(to_ports));
+            let (ports, refused) = both(iptables, legacy);
+            add(ProxyMode::Iptables, Ok(to_ports(ports)));
+            refused.into_iter().for_each(|error| add(ProxyMode::Iptables, Err(error)));
+        }
+        Err(error) => add(ProxyMode::Nftables, Err(error.into())),
+    }
+    (found, problems)
+}
+
+/// connect() takes no port on which a process listens, on whichever address (`__inet_hash_connect`). Where that cannot be read,
+/// each port counts as free.
+fn note_listened((mut ports, without_backend): Ports, node: &NodeNetns) -> Ports {
+    if !ports.is_empty() {
+        let listened = node.enter(listening_ports).ok().and_then(Result::ok).unwrap_or_default();
+        ports.iter_mut().for_each(|port| port.listened = listened.contains(&port.port));
+    }
+    (ports, without_backend)
+}
+
+/// kube-proxy uses one backend of iptables; a node where it changed may have the rests of the other. What one of them has
+/// stands, whether the other can be read or not.
+fn both(nft: Result<Named, NetfilterError>, legacy: Result<Named, NetfilterError>) -> (Named, Vec<NetfilterError>) {
+    let (mut ports, mut refused) = (Named::new(), Vec::new());
+    for read in [legacy, nft] {
+        match read {
+            Ok(more) => ports.extend(more),
+            Err(error) => refused.push(error),
+        }
+    }
+    (ports, refused)
+}
+
+fn to_ports(named: Named) -> Ports {
+    let port = |(port, service)| NodePort { port, service, ..NodePort::default() };
+    (named.into_iter().map(port).collect(), Vec::new())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_one_iptables_has_stands_where_the_other_cannot_be_read() {
+        let refused = || NetfilterError::LegacyTooLarge { table: "nat".into(), size: 1 };
+        let has = |port| Ok(Named::from([(port, None)]));
+        assert_eq!(both(has(30080), has(30081)).0.len(), 2);
+        let (ports, errors) = both(has(30080), Err(refused()));
+        assert_eq!((ports.into_keys().collect::<Vec<_>>(), errors.len()), (vec![30080], 1));
+        assert_eq!(both(Err(refused()), Err(refused())).1.len(), 2);
+    }
+}

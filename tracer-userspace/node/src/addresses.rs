@@ -1,0 +1,98 @@
+//! The addresses of a network namespace, from `/proc/<pid>/net`: no socket and no setns needed.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::io::{BufRead, BufReader, Read};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::path::Path;
+
+/// A node-like namespace with a million routes is not read to its end.
+const MAX_TABLE: u64 = 4 * 1024 * 1024;
+
+/// Of the namespace of a process, so many at most.
+pub(super) fn of_process(pid: u32, most: usize) -> Vec<IpAddr> {
+    first(most, of(Path::new(&format!("/proc/{pid}/net"))))
+}
+
+/// Of the namespace of the calling thread, so many at most.
+pub(super) fn of_thread(most: usize) -> Vec<IpAddr> {
+    first(most, of(Path::new("/proc/thread-self/net")))
+}
+
+/// The namespace of the calling thread has this address, however many it has.
+pub(super) fn has(addr: IpAddr) -> bool {
+    of(Path::new("/proc/thread-self/net")).any(|it| it == addr)
+}
+
+/// Each once: the file has those of both tables.
+fn first(most: usize, all: impl Iterator<Item = IpAddr>) -> Vec<IpAddr> {
+    let mut seen = BTreeSet::new();
+    all.filter(|addr| seen.insert(*addr)).take(most).collect()
+}
+
+/// Read while it is asked for.
+fn of(net: &Path) -> impl Iterator<Item = IpAddr> {
+    let open = |name: &str| fs::File::open(net.join(name)).ok().map(|file| BufReader::new(file.take(MAX_TABLE)));
+    let v4 = open("fib_trie").into_iter().flat_map(parse_fib_trie);
+    let v6 = open("if_inet6").into_iter().flat_map(parse_if_inet6);
+    v4.map(IpAddr::from).chain(v6.map(IpAddr::from))
+}
+
+/// `|-- 10.88.0.4` followed by `/32 host LOCAL`; both tables print the same.
+pub fn parse_fib_trie(table: impl BufRead) -> impl Iterator<Item = Ipv4Addr> {
+    let mut leaf = None;
+    table.lines().map_while(Result::ok).filter_map(move |line| {
+        let line = line.trim_start();
+        if let Some(address) = line.strip_prefix("|-- ") {
+            leaf = address.parse::<Ipv4Addr>().ok();
+        }
+        leaf.filter(|address| line.starts_with("/32 host LOCAL") && !address.is_loopback())
+    })
+}
+
+/// `fd000088000000000000000000000004 02 40 00 80     eth0`. Link-local ones repeat between pods: left out.
+pub fn parse_if_inet6(table: impl BufRead) -> impl Iterator<Item = Ipv6Addr> {
+    let address = |line: String| {
+        let digits = line.split_whitespace().next()?;
+        let address = Ipv6Addr::from(u128::from_str_radix(digits, 16).ok()?);
+        (!address.is_loopback() && !address.is_unicast_link_local()).then_some(address)
+    };
+    table.lines().map_while(Result::ok).filter_map(address)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FIB_TRIE: &str = include_str!("../../testdata/fib_trie.txt");
+
+    #[test]
+    fn local_addresses_of_a_pod() {
+        let found = first(64, parse_fib_trie(FIB_TRIE.as_bytes()).map(IpAddr::from));
+        assert_eq!(found, [IpAddr::from([10, 88, 0, 4])]);
+        assert_eq!(parse_fib_trie("Main:\n".as_bytes()).count(), 0);
+    }
+
+    /// Whoever may unshare can add as many as there are.
+    #[test]
+    fn of_many_the_first_are_kept() {
+        let mut read = 0;
+        let table: String =
+            (0..40_000).map(|it| format!("|-- 10.9.{}.{}\n/32 host LOCAL\n", it >> 8, it & 255)).collect();
+        let all = || parse_fib_trie(table.as_bytes()).map(IpAddr::from);
+        let found = first(64, all().chain(all()).inspect(|_| read += 1));
+        assert_eq!((found.len(), read, found.last()), (64, 64, Some(&IpAddr::from([10, 9, 0, 63]))));
+        assert!(all().any(|addr| addr == IpAddr::from([10, 9, 156, 63])), "one that is asked about is found");
+    }
+
+    #[test]
+    fn global_v6_addresses_only() {
+        let table = "\
+            00000000000000000000000000000001 01 80 10 80       lo\n\
+            fd000088000000000000000000000004 02 40 00 80     eth0\n\
+            fe80000000000000d8f2a0fffe2c1a01 02 40 20 80     eth0\n\
+            broken\n";
+        let found: Vec<_> = parse_if_inet6(table.as_bytes()).collect();
+        assert_eq!(found, ["fd00:88::4".parse::<Ipv6Addr>().expect("address")]);
+    }
+}

@@ -1,0 +1,151 @@
+//! Which pod a process belongs to, by the path of its cgroup.
+//!
+//! Forms: `…/pod<uid>/<id>` (cgroupfs driver), `…-pod<uid with _>.slice/<runtime>-<id>.scope`
+//! (systemd driver), `…-pod<uid>.slice:cri-containerd:<id>` (kubelet on systemd, containerd not). Nested nodes
+//! prepend components, cgroup namespaces `/../`. Static pods have a uid without dashes.
+
+/// The pod a process is in.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PodProcess {
+    /// Uid of the pod.
+    pub uid: String,
+    /// Absent for a process in the pod's own group: the runtime's monitor, for instance.
+    pub container: Option<String>,
+}
+
+/// Reads `/proc/<pid>/cgroup`. The memory and the unified hierarchy come first; any other that names a pod will do.
+pub fn pod_process(text: &str) -> Option<PodProcess> {
+    let lines = || text.lines().filter_map(hierarchy);
+    let preferred = lines().filter(|(controllers, _)| controllers.is_empty() || controllers.split(',').any(is_memory));
+    preferred.chain(lines()).find_map(|(_, path)| pod_of_path(path))
+}
+
+/// Whether `/proc/<pid>/cgroup` is that of a process in this pod, or in a pod of a node in it.
+pub fn is_within(text: &str, uid: &str) -> bool {
+    let mut components = text.lines().filter_map(hierarchy).flat_map(|(_, path)| path.split(['/', ':']));
+    components.any(|component| pod_uid(component).is_some_and(|it| it == uid))
+}
+
+fn is_memory(controller: &str) -> bool {
+    controller == "memory"
+}
+
+/// `4:memory:/kubepods/…`: controllers and path.
+fn hierarchy(line: &str) -> Option<(&str, &str)> {
+    line.split_once(':')?.1.split_once(':')
+}
+
+fn pod_of_path(path: &str) -> Option<PodProcess> {
+    let mut components = path.split(['/', ':']).collect::<Vec<_>>();
+    // Innermost first: a node inside a pod has pods of its own.
+    let at = components.iter().rposition(|component| pod_uid(component).is_some())?;
+    let uid = pod_uid(components[at])?;
+    let below = components.split_off(at + 1);
+    // CRI-O's monitor lives in the node's network namespace, not in the pod's.
+    if below.iter().any(|component| component.starts_with("crio-conmon-")) {
+        return None;
+    }
+    Some(PodProcess { uid, container: below.into_iter().find_map(container_id) })
+}
+
+fn pod_uid(component: &str) -> Option<String> {
+    let name = component.strip_suffix(".slice").unwrap_or(component);
+    let uid = match name.rfind("-pod") {
+        Some(at) if name.starts_with("kube") => &name[at + 4..],
+        _ => name.strip_prefix("pod")?,
+    };
+    let uid = uid.replace('_', "-");
+    is_uid(&uid).then_some(uid)
+}
+
+/// A UUID, or the 32 digits of a static pod's hash.
+fn is_uid(uid: &str) -> bool {
+    let hex = uid.bytes().filter(u8::is_ascii_hexdigit).count();
+    hex == 32 && (uid.len() == 32 || (uid.len() == 36 && uid.bytes().filter(|byte| *byte == b'-').count() == 4))
+}
+
+fn container_id(component: &str) -> Option<String> {
+    let name = component.strip_suffix(".scope").unwrap_or(component);
+    let id = name.rsplit('-').next()?;
+    (id.len() == 64 && id.bytes().all(|byte| byte.is_ascii_hexdigit())).then(|| id.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ID: &str = "cd4a88148bc949c0c449662096047adfa27666add64545f2f3c6caa4f6facb30";
+    const UID: &str = "5d3b1a7c-2f0e-4b8e-9a55-0c6f1c1c8e11";
+    const UNDER: &str = "5d3b1a7c_2f0e_4b8e_9a55_0c6f1c1c8e11";
+    const STATIC: &str = "eb9dc43f6a74951845a7e7c766a61e81";
+
+    fn check(text: &str, uid: &str) {
+        let expected = PodProcess { uid: uid.into(), container: Some(ID.into()) };
+        assert_eq!(pod_process(text), Some(expected), "{text}");
+    }
+
+    #[test]
+    fn every_driver_and_runtime() {
+        check(&format!("0::/kubepods/burstable/pod{UID}/{ID}\n"), UID);
+        check(
+            &format!(
+                "0::/kubepods.slice/kubepods-besteffort.slice/kubepods-besteffort-pod{UNDER}.slice/cri-containerd-{ID}.scope\n"
+            ),
+            UID,
+        );
+        check(&format!("0::/kubepods.slice/kubepods-pod{UNDER}.slice/crio-{ID}.scope/container\n"), UID);
+        check(
+            &format!(
+                "0::/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod{UNDER}.slice/docker-{ID}.scope\n"
+            ),
+            UID,
+        );
+        check(
+            &format!("0::/system.slice/containerd.service/kubepods-burstable-pod{UNDER}.slice:cri-containerd:{ID}\n"),
+            UID,
+        );
+        check(&format!("0::/kubepods/besteffort/pod{STATIC}/{ID}\n"), STATIC);
+    }
+
+    #[test]
+    fn first_version_and_hybrid() {
+        let v1 = format!(
+            "12:pids:/kubepods/pod{UID}/{ID}\n4:memory:/kubepods/pod{UID}/{ID}\n1:name=systemd:/kubepods/pod{UID}/{ID}\n"
+        );
+        check(&v1, UID);
+        check(&format!("9:name=systemd:/\n4:cpu,memory:/kubepods/besteffort/pod{UID}/{ID}\n0::/\n"), UID);
+        check(&format!("11:cpu,cpuacct:/kubepods/pod{UID}/{ID}\n0::/\n"), UID);
+    }
+
+    #[test]
+    fn nested_nodes_and_cgroup_namespaces() {
+        let outer = "a".repeat(64);
+        check(
+            &format!(
+                "0::/docker/{outer}/kubelet.slice/kubelet-kubepods.slice/kubelet-kubepods-besteffort.slice/kubelet-kubepods-besteffort-pod{UNDER}.slice/cri-containerd-{ID}.scope\n"
+            ),
+            UID,
+        );
+        check(&format!("0::/docker/{outer}/kubelet/kubepods/besteffort/pod{UID}/{ID}\n"), UID);
+        check(&format!("0::/../../pod{UID}/{ID}\n"), UID);
+        check(&format!("0::/../../../kubepods-pod{UNDER}.slice/cri-containerd-{ID}.scope/init.scope\n"), UID);
+    }
+
+    #[test]
+    fn what_is_no_pod() {
+        for path in
+            ["/", "/system.slice/kubelet.service", "/user.slice/podman-1.scope", "/machine.slice/libpod-x.scope"]
+        {
+            assert_eq!(pod_process(&format!("0::{path}\n")), None, "{path}");
+        }
+        assert_eq!(pod_process(""), None);
+        let conmon = format!("0::/kubepods.slice/kubepods-pod{UNDER}.slice/crio-conmon-{ID}.scope\n");
+        assert_eq!(pod_process(&conmon), None);
+    }
+
+    #[test]
+    fn a_process_of_the_pod_itself_has_no_container() {
+        let pod = pod_process(&format!("0::/kubepods/pod{UID}\n"));
+        assert_eq!(pod, Some(PodProcess { uid: UID.into(), container: None }));
+    }
+}

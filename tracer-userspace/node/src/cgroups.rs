@@ -1,0 +1,224 @@
+//! Where the cgroup of a process is, as far as the hierarchies are mounted here.
+//!
+//! The kernel gives the cgroup of a process (`/proc/PID/cgroup`) and the root of a mount (mountinfo) as seen from the root of the
+//! reader's cgroup namespace: by `..` up to the nearest ancestor that both have, and down from there by names (`cgroup_path_ns`,
+//! kernel/cgroup/cgroup.c; `kernfs_path_from_node`, fs/kernfs/dir.c). On version 2 the runtimes as a rule give a
+//! container that is not privileged a namespace of its own, on version 1 none (containerd/cri#1371, #1415).
+
+use std::cell::OnceCell;
+use std::os::unix::fs::{DirEntryExt as _, MetadataExt as _};
+use std::path::{Path, PathBuf};
+use std::{fs, io};
+
+/// Folders looked into for the root of our namespace: a node has some thousands.
+const MAX_FOLDERS: usize = 32_768;
+
+/// A hierarchy of cgroups.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Hierarchy {
+    /// Version 2.
+    Unified,
+    /// The one of version 1 with the `cpu` controller.
+    Cpu,
+}
+
+/// A path as seen from the root of our namespace.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Seen {
+    up: usize,
+    names: Vec<String>,
+}
+
+impl Seen {
+    fn of(path: &str) -> Self {
+        let all: Vec<&str> = path.split('/').filter(|name| !name.is_empty()).collect();
+        let up = all.iter().take_while(|name| **name == "..").count();
+        Self { up, names: all[up..].iter().map(ToString::to_string).collect() }
+    }
+
+    /// The root of our namespace.
+    fn is_ours(&self) -> bool {
+        self.up == 0 && self.names.is_empty()
+    }
+}
+
+#[derive(Debug)]
+struct Mount {
+    hierarchy: Hierarchy,
+    root: Seen,
+    at: PathBuf,
+    /// The names that lead from its root to that of our namespace, once they were looked for.
+    ours: OnceCell<Option<PathBuf>>,
+}
+
+/// The hierarchies that are mounted here.
+#[derive(Debug, Default)]
+pub struct Mounts(Vec<Mount>);
+
+impl Mounts {
+    /// The mounts of this process.
+    ///
+    /// # Errors
+    /// `/proc` cannot be read.
+    pub fn read() -> io::Result<Self> {
+        fs::read_to_string("/proc/self/mountinfo").map(|text| Self::of(&text))
+    }
+
+    /// The text of mountinfo.
+    pub fn of(mountinfo: &str) -> Self {
+        Self(mountinfo.lines().filter_map(mount).collect())
+    }
+
+    /// Where one hierarchy is mounted.
+    pub fn places(&self, hierarchy: Hierarchy) -> impl Iterator<Item = &Path> {
+        self.0.iter().filter(move |mount| mount.hierarchy == hierarchy).map(|mount| mount.at.as_path())
+    }
+
+    /// The folder of the cgroup that the text of `/proc/PID/cgroup` names. One that is not found is an error: it is another
+    /// than the root.
+    pub fn folder(&self, text: &str, hierarchy: Hierarchy) -> io::Result<PathBuf> {
+        let path = path_in(text, hierarchy).ok_or(io::ErrorKind::NotFound)?;
+        let seen = Seen::of(path);
+        let mounts = self.0.iter().filter(|mount| mount.hierarchy == hierarchy);
+        let found = mounts.filter_map(|mount| self.below(mount, &seen)).find(|folder| folder.is_dir());
+        let lost = || format!("its cgroup {path} (as seen from here) is in no hierarchy that is mounted here");
+        found.ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, lost()))
+    }
+
+    /// Where a path is below a mount, if that begins at the path or above it.
+    fn below(&self, mount: &Mount, path: &Seen) -> Option<PathBuf> {
+        let between = mount.root.up.checked_sub(path.up)?;
+        if between == 0 {
+            let names = path.names.strip_prefix(mount.root.names.as_slice())?;
+            return Some(names.iter().fold(mount.at.clone(), |folder, name| folder.join(name)));
+        }
+        let ours = mount.ours.get_or_init(|| self.locate_ours(mount)).as_ref()?;
+        let shared: PathBuf = ours.iter().take(between).collect();
+        Some(path.names.iter().fold(mount.at.join(shared), |folder, name| folder.join(name)))
+    }
+
+    /// The root of our namespace below a mount that begins above it: the folder that is the same as where that root is mounted.
+    fn locate_ours(&self, mount: &Mount) -> Option<PathBuf> {
+        let same = |it: &&Mount| it.hierarchy == mount.hierarchy && it.root.is_ours();
+        let ours = fs::metadata(&self.0.iter().find(same)?.at).ok()?;
+        let above = fs::metadata(&mount.at).ok()?;
+        let known = mount.root.names.is_empty() && ours.dev() == above.dev();
+        known.then(|| locate(&mount.at, mount.root.up, ours.ino(), &mut { MAX_FOLDERS }))?
+    }
+}
+
+/// The folder with this inode number, so many levels below.
+fn locate(folder: &Path, levels: usize, inode: u64, left: &mut usize) -> Option<PathBuf> {
+    *left = left.checked_sub(1)?;
+    let entries = fs::read_dir(folder).ok()?.flatten();
+    let mut folders = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
+    if levels == 1 {
+        return folders.find(|entry| entry.ino() == inode).map(|entry| entry.file_name().into());
+    }
+    folders.find_map(|entry| {
+        let below = locate(&entry.path(), levels - 1, inode, left)?;
+        Some(Path::new(&entry.file_name()).join(below))
+    })
+}
+
+/// `4:cpu,cpuacct:/kubepods/…` or `0::/kubepods.slice/…`.
+pub(crate) fn path_in(text: &str, hierarchy: Hierarchy) -> Option<&str> {
+    text.lines().find_map(|line| {
+        let mut parts = line.splitn(3, ':').skip(1);
+        let (controllers, path) = (parts.next()?, parts.next()?);
+        let fits = match hierarchy {
+            Hierarchy::Cpu => has_cpu(controllers),
+            Hierarchy::Unified => controllers.is_empty(),
+        };
+        fits.then_some(path)
+    })
+}
+
+/// `41 31 0:38 / /sys/fs/cgroup/unified rw shared:9 - cgroup2 cgroup2 rw`
+fn mount(line: &str) -> Option<Mount> {
+    let (mount, file_system) = line.split_once(" - ")?;
+    let mut kind = file_system.split(' ');
+    let hierarchy = match kind.next()? {
+        "cgroup2" => Hierarchy::Unified,
+        "cgroup" if has_cpu(kind.nth(1)?) => Hierarchy::Cpu,
+        _ => return None,
+    };
+    let mut fields = mount.split(' ').skip(3);
+    let (root, at) = (Seen::of(fields.next()?), PathBuf::from(fields.next()?));
+    Some(Mount { hierarchy, root, at, ours: OnceCell::new() })
+}
+
+fn has_cpu(list: &str) -> bool {
+    list.split(',').any(|it| it == "cpu")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::Scratch;
+
+    /// A directory with these in it.
+    fn with(folders: &[&str]) -> Scratch {
+        let scratch = Scratch::new();
+        folders.iter().for_each(|folder| fs::create_dir_all(scratch.path(folder)).expect("a folder"));
+        scratch
+    }
+
+    fn found(mounts: &Mounts, path: &str) -> io::Result<PathBuf> {
+        mounts.folder(&format!("0::{path}\n"), Hierarchy::Unified)
+    }
+
+    /// As in the DaemonSet's container: its own cgroup at its usual place, all of them elsewhere.
+    #[test]
+    fn a_path_that_ends_at_a_common_ancestor_is_found_from_there() {
+        let folders = ["kube/burst/other/c2", "kube/burst/own/c1", "kube/best/pod/c3", "system/kubelet"];
+        let scratch = with(&folders);
+        let root = scratch.root();
+        let mounts = Mounts::of(&format!(
+            "40 31 0:38 /../../../.. {} ro - cgroup2 cgroup2 rw\n41 31 0:38 / {} ro - cgroup2 cgroup2 rw\n",
+            root.display(),
+            root.join("kube/burst/own/c1").display(),
+        ));
+        let at = |path: &str| found(&mounts, path).ok();
+        assert_eq!(at("/../../../../system/kubelet"), Some(root.join("system/kubelet")));
+        assert_eq!(at("/../../../best/pod/c3"), Some(root.join("kube/best/pod/c3")));
+        assert_eq!(at("/../../other/c2"), Some(root.join("kube/burst/other/c2")));
+        assert_eq!(at("/.."), Some(root.join("kube/burst/own")));
+        assert_eq!(at("/"), Some(root.join("kube/burst/own/c1")));
+        assert_eq!(at("/../../../.."), Some(root.to_owned()), "the root");
+        assert_eq!((at("/../../gone"), at("/../../../../../above")), (None, None), "never another one");
+    }
+
+    #[test]
+    fn without_a_mount_that_begins_above_it_nothing_is_found() {
+        let scratch = with(&["a/b"]);
+        let mounted = |root: &str| {
+            Mounts::of(&format!("41 31 0:38 {root} {} rw - cgroup2 cgroup2 rw\n", scratch.root().display()))
+        };
+        assert_eq!(found(&mounted("/"), "/a/b").ok(), Some(scratch.path("a/b")));
+        assert_eq!(found(&mounted("/docker/x"), "/docker/x/a").ok(), Some(scratch.path("a")));
+        for (root, path) in [("/", "/../a"), ("/x", "/a"), ("/../..", "/../a"), ("/../x", "/a")] {
+            let error = found(&mounted(root), path).expect_err("nothing");
+            assert!(error.to_string().contains(path), "{error}");
+        }
+        assert!(Mounts::default().folder("1:cpu:/a\n", Hierarchy::Unified).is_err());
+    }
+
+    #[test]
+    fn hierarchies_are_told_apart() {
+        let text = "9:name=systemd:/s\n2:cpu,cpuacct:/kubepods/pod1\n0::/other\n";
+        let path = |hierarchy| path_in(text, hierarchy);
+        assert_eq!((path(Hierarchy::Cpu), path(Hierarchy::Unified)), (Some("/kubepods/pod1"), Some("/other")));
+        let mounts = Mounts::of(
+            "\
+            31 23 0:28 / /sys/fs/cgroup rw,relatime - tmpfs tmpfs rw,mode=755\n\
+            33 31 0:30 / /sys/fs/cgroup/cpu rw,relatime shared:7 - cgroup cgroup rw,cpu,cpuacct\n\
+            34 31 0:31 / /sys/fs/cgroup/memory rw,relatime - cgroup cgroup rw,memory\n\
+            40 31 0:38 /../.. /host/cgroup ro,relatime - cgroup2 cgroup2 rw\n\
+            41 31 0:38 / /sys/fs/cgroup/unified rw,relatime shared:9 - cgroup2 cgroup2 rw\n",
+        );
+        let places = |hierarchy| mounts.places(hierarchy).collect::<Vec<_>>();
+        assert_eq!(places(Hierarchy::Cpu), [Path::new("/sys/fs/cgroup/cpu")]);
+        assert_eq!(places(Hierarchy::Unified), [Path::new("/host/cgroup"), Path::new("/sys/fs/cgroup/unified")]);
+    }
+}

@@ -1,0 +1,337 @@
+//! The state of a target that does not answer: its namespace, links, listeners, and what the node knows of it.
+
+use std::collections::{BTreeMap, HashSet};
+use std::fs;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::path::Path;
+
+use netlink_sys::protocols::{NETLINK_ROUTE, NETLINK_SOCK_DIAG};
+
+use super::enter::in_netns;
+use super::links;
+use super::namespaces::{Namespaces, Owner, Place};
+use super::netlink::{Netlink, attribute, consistent, field};
+use super::throttle::Throttling;
+use super::turns::Look;
+use crate::event::{Inspection, ListenerState, MOST_LISTENERS, NeighbourState, Netns, NoWayBack};
+
+const SOCK_DIAG_BY_FAMILY: u16 = 20;
+/// `struct inet_diag_req_v2`
+const DIAG_REQUEST: usize = 56;
+/// Offset of the socket's id in `struct inet_diag_msg`: ports, then addresses.
+const DIAG_ID: usize = 4;
+const DIAG_RQUEUE: usize = 56;
+const DIAG_WQUEUE: usize = 60;
+const LISTEN: u32 = 1 << 10;
+/// Request sockets are `SYN_RECV` to older kernels and `NEW_SYN_RECV` inside newer ones.
+const HALF_OPEN: u32 = 1 << 3 | 1 << 12;
+
+/// A port for a route look-up: nothing is sent there.
+const DISCARD: u16 = 9;
+
+const RTM_GETROUTE: u16 = 26;
+/// `struct rtmsg`: family, lengths of the prefixes, tos, table, protocol, scope, type, flags.
+const RTMSG: usize = 12;
+const RTA_DST: u16 = 1;
+const RTA_OIF: u16 = 4;
+const RTA_GATEWAY: u16 = 5;
+const RTA_VIA: u16 = 18;
+
+const RTM_GETNEIGH: u16 = 30;
+/// `struct ndmsg`: family, padding, index, state, flags, type.
+const NDMSG: usize = 12;
+const NDA_DST: u16 = 1;
+
+/// Settings of the target's namespace that say what its listener does when a queue is full.
+const SETTINGS: &[(&str, &str)] = &[
+    ("tcp_syncookies", "ipv4/tcp_syncookies"),
+    ("tcp_max_syn_backlog", "ipv4/tcp_max_syn_backlog"),
+    ("somaxconn", "core/somaxconn"),
+];
+/// Counters of `TcpExt` that go with them.
+const COUNTERS: &[&str] = &["ListenOverflows", "ListenDrops", "TCPReqQFullDrop"];
+
+/// Looks at a target. What cannot be read is absent.
+pub fn read(look: &Look, from: &Place, namespaces: &mut Namespaces, throttling: &mut Throttling) -> Inspection {
+    let target = look.target;
+    let mut seen = Inspection::nothing(from.netns, target);
+    let family = if target.is_ipv4() { "ipv4" } else { "ipv6" };
+    // A setting of the whole machine, which only the initial namespace shows: ours, with hostNetwork.
+    let most = setting(&format!("{family}/neigh/default/gc_thresh3"));
+    seen.node_values.extend(most.map(|most| ("gc_thresh3".to_owned(), most)));
+    let _ = from.enter(|| look_from_node(&mut seen));
+    // The table of local addresses is looked up before any route.
+    if from.enter(|| owns(target.ip())).unwrap_or(false) {
+        seen.netns = Some(from.netns);
+        let _ = from.enter(|| look_inside(&mut seen));
+        return unless_for_ipvs(seen);
+    }
+    match namespaces.owner(look, from) {
+        Owner::One(netns, path) => {
+            look_there(&mut seen, netns, &path, from);
+            seen.throttled = throttling.of(netns, namespaces);
+        }
+        Owner::Unsure => seen.ambiguous = true,
+        Owner::Nobody => {}
+    }
+    seen
+}
+
+/// kube-proxy binds each Service's address to a device of its own, which it never sets up: nobody is there, and the
+/// listeners of the node are not the Service's.
+fn unless_for_ipvs(seen: Inspection) -> Inspection {
+    let target = seen.target.ip();
+    let mut holders = seen.links.iter().filter(|link| link.addrs.contains(&target)).peekable();
+    if holders.peek().is_none() || !holders.all(|link| link.name == links::OF_IPVS) {
+        return seen;
+    }
+    let Inspection { neighbour, node_values, .. } = seen;
+    Inspection { neighbour, node_values, ..Inspection::nothing(seen.from, seen.target) }
+}
+
+fn look_there(seen: &mut Inspection, netns: Netns, path: &Path, from: &Place) {
+    let target = seen.target;
+    seen.netns = Some(netns);
+    let source = from.enter(|| source_to(target)).ok().flatten();
+    let _ = in_netns(path, || {
+        look_inside(seen);
+        seen.no_way_back = source.and_then(|to| no_way_back(target.ip(), to));
+    });
+}
+
+/// The calling thread's namespace has this address.
+fn owns(addr: IpAddr) -> bool {
+    addr.is_loopback() || super::addresses::has(addr)
+}
+
+fn look_inside(seen: &mut Inspection) {
+    seen.links = links::around(seen.target.ip()).unwrap_or_default();
+    let settings = SETTINGS.iter().filter_map(|(name, path)| Some(((*name).to_owned(), setting(path)?)));
+    seen.values = settings.collect();
+    seen.listeners = listeners(seen.target, seen.values.get("tcp_syncookies") == Some(&0)).ok();
+    let text = fs::read_to_string("/proc/thread-self/net/netstat").unwrap_or_default();
+    seen.values.extend(counters(&text));
+}
+
+/// The address that the calling thread's namespace dials the target from. To connect a UDP socket sends nothing.
+fn source_to(target: SocketAddr) -> Option<IpAddr> {
+    let unspecified: IpAddr =
+        if target.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
+    let socket = UdpSocket::bind((unspecified, 0)).ok()?;
+    socket.connect(target).ok()?;
+    socket.local_addr().ok().map(|addr| addr.ip())
+}
+
+/// The calling thread's namespace, which has the address `own`, has no route to `to`, or one that refuses (`fib_props`,
+/// net/ipv4/fib_semantics.c). A SYN that it cannot answer is dropped without an event (`tcp_conn_request`: no `route_req`).
+fn no_way_back(own: IpAddr, to: IpAddr) -> Option<NoWayBack> {
+    let socket = UdpSocket::bind((own, 0)).ok()?;
+    let errno = socket.connect((to, DISCARD)).err()?.raw_os_error()?;
+    matches!(errno, libc::ENETUNREACH | libc::EHOSTUNREACH | libc::EACCES | libc::EINVAL)
+        .then_some(NoWayBack { to, errno })
+}
+
+fn look_from_node(seen: &mut Inspection) {
+    let (entry, count) = neighbours(seen.target.ip()).unwrap_or_default();
+    seen.neighbour = entry;
+    seen.node_values.insert("neighbours".to_owned(), count);
+}
+
+fn setting(path: &str) -> Option<u64> {
+    fs::read_to_string(format!("/proc/sys/net/{path}")).ok()?.trim().parse().ok()
+}
+
+/// The lines come in pairs: names, then values.
+pub fn counters(netstat: &str) -> BTreeMap<String, u64> {
+    let mut lines = netstat.lines().filter(|line| line.starts_with("TcpExt:"));
+    let (Some(names), Some(values)) = (lines.next(), lines.next()) else { return BTreeMap::new() };
+    let pairs = names.split_whitespace().zip(values.split_whitespace());
+    let wanted = pairs.filter(|(name, _)| COUNTERS.contains(name));
+    wanted.filter_map(|(name, value)| Some((name.to_owned(), value.parse().ok()?))).collect()
+}
+
+/// The listeners on a port of the calling thread's namespace, with their half-open connections if these are to be counted: the
+/// kernel goes through every connection of the machine for them, those in TIME_WAIT included (`inet_diag_dump_icsk`).
+fn listeners(target: SocketAddr, count: bool) -> io::Result<Vec<ListenerState>> {
+    let port = target.port();
+    let (v4, v6) = if count { half_open(port)? } else { (None, None) };
+    let mut all = Fullest { target: target.ip(), listeners: Vec::new() };
+    diag(libc::AF_INET, LISTEN, port, |message| all.add(parse_listener(message, v4)))?;
+    diag(libc::AF_INET6, LISTEN, port, |message| all.add(parse_listener(message, v6)))?;
+    Ok(all.listeners())
+}
+
+/// Ports of the calling thread's namespace on which a process listens.
+pub fn listening_ports() -> io::Result<HashSet<u16>> {
+    let mut ports = HashSet::new();
+    let mut add = |message: &[u8]| ports.extend(field(message, DIAG_ID).map(u16::from_be_bytes));
+    diag(libc::AF_INET, LISTEN, 0, &mut add)?;
+    diag(libc::AF_INET6, LISTEN, 0, &mut add)?;
+    Ok(ports)
+}
+
+/// Of more listeners than are kept (SO_REUSEPORT) those that a SYN to the target may meet, and the fullest of them.
+struct Fullest {
+    target: IpAddr,
+    listeners: Vec<ListenerState>,
+}
+
+impl Fullest {
+    fn add(&mut self, listener: Option<ListenerState>) {
+        self.listeners.extend(listener);
+        if self.listeners.len() >= 2 * MOST_LISTENERS {
+            self.cut();
+        }
+    }
+
+    fn cut(&mut self) {
+        let key = |it: &ListenerState| {
+            let ip = it.addr.ip();
+            let fits = ip == self.target || ip.is_unspecified() && (ip.is_ipv6() || self.target.is_ipv4());
+            std::cmp::Reverse((fits, it.waiting > it.backlog, it.waiting, it.half_open))
+        };
+        self.listeners.sort_by_key(key);
+        self.listeners.truncate(MOST_LISTENERS);
+    }
+
+    fn listeners(mut self) -> Vec<ListenerState> {
+        if self.listeners.len() > MOST_LISTENERS {
+            self.cut();
+        }
+        self.listeners
+    }
+}
+
+/// Of an IPv4 listener on this port, and of one on `[::]`, which has those of both families.
+fn half_open(port: u16) -> io::Result<(Option<u32>, Option<u32>)> {
+    let (mut v4, mut v6) = (0, 0);
+    diag(libc::AF_INET, HALF_OPEN, port, |_| v4 += 1)?;
+    diag(libc::AF_INET6, HALF_OPEN, port, |_| v6 += 1)?;
+    Ok((Some(v4), Some(v4 + v6)))
+}
+
+fn diag(family: i32, states: u32, port: u16, each: impl FnMut(&[u8])) -> io::Result<()> {
+    Netlink::open(NETLINK_SOCK_DIAG)?.dump(SOCK_DIAG_BY_FAMILY, &diag_request(family, states, port), each)
+}
+
+fn diag_request(family: i32, states: u32, port: u16) -> [u8; DIAG_REQUEST] {
+    let mut request = [0; DIAG_REQUEST];
+    request[0] = family as u8;
+    request[1] = libc::IPPROTO_TCP as u8;
+    request[4..8].copy_from_slice(&states.to_ne_bytes());
+    request[8..10].copy_from_slice(&port.to_be_bytes());
+    request
+}
+
+fn parse_listener(message: &[u8], half_open: Option<u32>) -> Option<ListenerState> {
+    let port = u16::from_be_bytes(field(message, DIAG_ID)?);
+    let bytes: [u8; 16] = field(message, DIAG_ID + 4)?;
+    let addr = if i32::from(*message.first()?) == libc::AF_INET {
+        IpAddr::from(Ipv4Addr::from(field::<4>(&bytes, 0)?))
+    } else {
+        Ipv6Addr::from(bytes).to_canonical()
+    };
+    Some(ListenerState {
+        addr: SocketAddr::new(addr, port),
+        waiting: u32::from_ne_bytes(field(message, DIAG_RQUEUE)?),
+        backlog: u32::from_ne_bytes(field(message, DIAG_WQUEUE)?),
+        half_open,
+    })
+}
+
+/// The entry of an address in the calling thread's namespace, and how many entries there are of its family. Each device has
+/// entries of its own: only that of the device that the route leads over is asked for the address.
+fn neighbours(addr: IpAddr) -> io::Result<(Option<NeighbourState>, u64)> {
+    let mut request = [0; NDMSG];
+    request[0] = family_of(addr);
+    let way = way_to(addr).ok().flatten();
+    consistent(|| {
+        let (mut found, mut count) = (None, 0);
+        Netlink::open(NETLINK_ROUTE)?.dump(RTM_GETNEIGH, &request, |message| {
+            count += 1;
+            let fits = |entry: &NeighbourState| entry.addr == addr && way.is_none_or(|way| way.asks(entry));
+            found = found.take().or_else(|| parse_neighbour(message).filter(fits));
+        })?;
+        Ok((found, count))
+    })
+}
+
+const fn family_of(addr: IpAddr) -> u8 {
+    (if addr.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 }) as u8
+}
+
+/// How a route leads to an address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Way {
+    ifindex: u32,
+    by_gateway: bool,
+}
+
+impl Way {
+    /// It is this entry that a packet to its address needs.
+    const fn asks(self, entry: &NeighbourState) -> bool {
+        self.ifindex == entry.ifindex && !self.by_gateway
+    }
+}
+
+/// The route of the calling thread's namespace to an address; none if that could not be read, or there is none.
+fn way_to(addr: IpAddr) -> io::Result<Option<Way>> {
+    let mut way = None;
+    Netlink::open(NETLINK_ROUTE)?.ask(RTM_GETROUTE, &route_request(addr), |message| way = parse_route(message))?;
+    Ok(way)
+}
+
+fn route_request(addr: IpAddr) -> Vec<u8> {
+    let (mut request, bytes) = (vec![0; RTMSG], octets(addr));
+    (request[0], request[1]) = (family_of(addr), bytes.len() as u8 * 8);
+    request.extend_from_slice(&(4 + bytes.len() as u16).to_ne_bytes());
+    request.extend_from_slice(&RTA_DST.to_ne_bytes());
+    request.extend_from_slice(&bytes);
+    request
+}
+
+fn octets(addr: IpAddr) -> Vec<u8> {
+    match addr {
+        IpAddr::V4(addr) => addr.octets().to_vec(),
+        IpAddr::V6(addr) => addr.octets().to_vec(),
+    }
+}
+
+fn parse_route(message: &[u8]) -> Option<Way> {
+    let rest = message.get(RTMSG..)?;
+    let ifindex = u32::from_ne_bytes(field(attribute(rest, RTA_OIF)?, 0)?);
+    let by_gateway = [RTA_GATEWAY, RTA_VIA].into_iter().any(|number| attribute(rest, number).is_some());
+    Some(Way { ifindex, by_gateway })
+}
+
+fn parse_neighbour(message: &[u8]) -> Option<NeighbourState> {
+    let ifindex = u32::from_ne_bytes(field(message, 4)?);
+    let state = u16::from_ne_bytes(field(message, 8)?);
+    let bytes = attribute(message.get(NDMSG..)?, NDA_DST)?;
+    let addr = match bytes.len() {
+        4 => IpAddr::from(field::<4>(bytes, 0)?),
+        16 => IpAddr::from(field::<16>(bytes, 0)?),
+        _ => return None,
+    };
+    Some(NeighbourState { addr, state: state_name(state).to_owned(), ifindex })
+}
+
+/// `NUD_*`, linux/neighbour.h
+const fn state_name(state: u16) -> &'static str {
+    match state {
+        0x01 => "incomplete",
+        0x02 => "reachable",
+        0x04 => "stale",
+        0x08 => "delay",
+        0x10 => "probe",
+        0x20 => "failed",
+        0x40 => "noarp",
+        0x80 => "permanent",
+        _ => "none",
+    }
+}
+
+#[cfg(test)]
+#[path = "inspect_tests.rs"]
+mod tests;

@@ -1,0 +1,24 @@
+//! What this node's kernel tells: links, addresses, namespaces, processes, cgroups, settings, the state of a target. Read by
+//! netlink, from `/proc` and from `/sys`. Each reading is bounded and says what could not be read.
+
+pub mod addresses;
+pub mod cgroup;
+pub mod cgroups;
+pub mod clock;
+pub mod enter;
+pub mod inspect;
+pub mod links;
+pub mod namespaces;
+pub mod netlink;
+pub mod pods;
+pub mod ports;
+pub mod procfs;
+pub mod room;
+pub mod settings;
+pub mod throttle;
+pub mod turns;
+
+use tracer_model::{ask, event, recent};
+use tracer_terminal::error;
+#[cfg(test)]
+use tracer_testing as testing;

@@ -1,0 +1,244 @@
+//! Dumps over netlink: send one request, hand each answer to a closure.
+//!
+//! Only the message frame and the attribute frame are decoded, by `netlink-packet-core`. The few fields
+//! needed are picked by number: a typed decoder that rejects an attribute newer than itself would
+//! lose the link that carries it, which may be `lo`.
+
+use std::io;
+use std::os::fd::{AsFd as _, BorrowedFd};
+
+use netlink_packet_core::{
+    NLM_F_ACK, NLM_F_DUMP, NLM_F_REQUEST, NLMSG_DONE, NLMSG_ERROR, NetlinkBuffer, NlaBuffer, NlasIterator,
+};
+use netlink_sys::{Socket, SocketAddr};
+
+/// The kernel's own buffer for a dump is at most 32 KiB (`netlink_recvmsg`), whatever ours is.
+const BUFFER_SIZE: usize = 32 * 1024;
+
+const HEADER_SIZE: usize = 16;
+/// `NLM_F_DUMP_INTR`, linux/netlink.h
+const NLM_F_DUMP_INTERRUPTED: u16 = 0x10;
+
+/// A netlink socket of the namespace it was made in.
+pub struct Netlink {
+    socket: Socket,
+    sequence: u32,
+}
+
+impl Netlink {
+    /// A socket for request and answer.
+    pub fn open(protocol: isize) -> io::Result<Self> {
+        let mut socket = Socket::new(protocol)?;
+        socket.bind_auto()?;
+        socket.connect(&SocketAddr::new(0, 0))?;
+        Ok(Self { socket, sequence: 0 })
+    }
+
+    /// A socket that only listens to `groups`.
+    pub(super) fn subscribe(protocol: isize, groups: &[u32]) -> io::Result<Self> {
+        let mut socket = Socket::new(protocol)?;
+        socket.bind_auto()?;
+        socket.set_non_blocking(true)?;
+        for group in groups {
+            socket.add_membership(*group)?;
+        }
+        Ok(Self { socket, sequence: 0 })
+    }
+
+    /// Sends a dump request and calls `each` with every answer's payload. A dump in which the table
+    /// changed midway ends as `Interrupted`: see [`consistent`].
+    pub fn dump(&mut self, kind: u16, payload: &[u8], each: impl FnMut(&[u8])) -> io::Result<()> {
+        self.send(kind, NLM_F_DUMP, payload, each)
+    }
+
+    /// Sends a request that has one answer, or an error.
+    pub(super) fn ask(&mut self, kind: u16, payload: &[u8], each: impl FnMut(&[u8])) -> io::Result<()> {
+        // The acknowledgement ends it, as the last message ends a dump.
+        self.send(kind, NLM_F_ACK, payload, each)
+    }
+
+    /// Sends a request that changes something; `flags` as in `NLM_F_CREATE`.
+    pub fn change(&mut self, kind: u16, flags: u16, payload: &[u8]) -> io::Result<()> {
+        self.send(kind, NLM_F_ACK | flags, payload, |_| ())
+    }
+
+    fn send(&mut self, kind: u16, flags: u16, payload: &[u8], mut each: impl FnMut(&[u8])) -> io::Result<()> {
+        self.sequence += 1;
+        self.socket.send(&request(kind, flags, self.sequence, payload), 0)?;
+        let mut buffer = vec![0; BUFFER_SIZE];
+        let mut seen = Seen::default();
+        while !seen.done {
+            let size = self.socket.recv(&mut &mut buffer[..], 0)?;
+            read_answers(&buffer[..size], self.sequence, &mut seen, &mut each)?;
+        }
+        if seen.interrupted { Err(io::ErrorKind::Interrupted.into()) } else { Ok(()) }
+    }
+
+    /// Takes in what has arrived, and hands each message's number and payload to `each`: `None` for what a full buffer has lost
+    /// (ENOBUFS), or what is longer than ours.
+    pub(super) fn drain(&self, mut each: impl FnMut(Option<(u16, &[u8])>)) {
+        let mut scratch = [0; BUFFER_SIZE];
+        loop {
+            match self.socket.recv(&mut &mut scratch[..], libc::MSG_TRUNC) {
+                Ok(size) => messages(scratch.get(..size), &mut each),
+                Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => each(None),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(_) => return,
+            }
+        }
+    }
+
+    /// For `poll(2)`.
+    pub(super) fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+fn request(kind: u16, flags: u16, sequence: u32, payload: &[u8]) -> Vec<u8> {
+    let length = HEADER_SIZE + payload.len();
+    let mut bytes = vec![0; length];
+    let mut frame = NetlinkBuffer::new(&mut bytes);
+    frame.set_length(length as u32);
+    frame.set_message_type(kind);
+    frame.set_flags(NLM_F_REQUEST | flags);
+    frame.set_sequence_number(sequence);
+    frame.payload_mut().copy_from_slice(payload);
+    bytes
+}
+
+/// How far a dump is.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Seen {
+    done: bool,
+    interrupted: bool,
+}
+
+/// Goes through one datagram.
+pub fn read_answers(mut bytes: &[u8], sequence: u32, seen: &mut Seen, each: &mut impl FnMut(&[u8])) -> io::Result<()> {
+    while bytes.len() >= HEADER_SIZE {
+        let frame = NetlinkBuffer::new_checked(bytes).map_err(io::Error::other)?;
+        let (length, kind) = (frame.length() as usize, frame.message_type());
+        if frame.sequence_number() == sequence {
+            seen.interrupted |= frame.flags() & NLM_F_DUMP_INTERRUPTED != 0;
+            if matches!(kind, NLMSG_DONE | NLMSG_ERROR) {
+                seen.done = true;
+                return status(frame.payload());
+            }
+            each(frame.payload());
+        }
+        bytes = bytes.get(length.next_multiple_of(4)..).unwrap_or_default();
+    }
+    Ok(())
+}
+
+/// The messages of one datagram; `None`: it was not read whole.
+pub fn messages(bytes: Option<&[u8]>, each: &mut impl FnMut(Option<(u16, &[u8])>)) {
+    let Some(mut bytes) = bytes else { return each(None) };
+    while let Ok(frame) = NetlinkBuffer::new_checked(bytes) {
+        each(Some((frame.message_type(), frame.payload())));
+        bytes = bytes.get((frame.length() as usize).next_multiple_of(4)..).unwrap_or_default();
+    }
+}
+
+/// Dumps again what changed while it was dumped, as kube-proxy and CNI plugins make it do.
+pub fn consistent<T>(mut dump: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+    const ATTEMPTS: usize = 4;
+    let interrupted =
+        |result: &io::Result<T>| matches!(result, Err(error) if error.kind() == io::ErrorKind::Interrupted);
+    let mut result = dump();
+    for _ in 1..ATTEMPTS {
+        if !interrupted(&result) {
+            break;
+        }
+        result = dump();
+    }
+    result
+}
+
+/// The status that ends a dump: 0 or a negative errno.
+fn status(payload: &[u8]) -> io::Result<()> {
+    match field::<4>(payload, 0).map(i32::from_ne_bytes) {
+        Some(code) if code < 0 => Err(io::Error::from_raw_os_error(code.saturating_neg())),
+        _ => Ok(()),
+    }
+}
+
+/// `N` bytes at `offset`.
+pub fn field<const N: usize>(bytes: &[u8], offset: usize) -> Option<[u8; N]> {
+    bytes.get(offset..offset + N)?.try_into().ok()
+}
+
+/// The attributes of a message or of a nested attribute: number and value. Stops at a broken one.
+pub fn attributes(bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
+    NlasIterator::new(bytes).map_while(Result::ok).map(|attribute: NlaBuffer<&[u8]>| {
+        let value = attribute.into_inner();
+        let length = NlaBuffer::new(value).length() as usize;
+        (NlaBuffer::new(value).kind(), value.get(4..length).unwrap_or_default())
+    })
+}
+
+/// The value of the first attribute with this number.
+pub fn attribute(bytes: &[u8], number: u16) -> Option<&[u8]> {
+    attributes(bytes).find(|(kind, _)| *kind == number).map(|(_, value)| value)
+}
+
+/// A NUL-terminated string.
+pub fn text(bytes: &[u8]) -> String {
+    let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
+    String::from_utf8_lossy(&bytes[..end]).into_owned()
+}
+
+/// Appends an attribute that holds a NUL-terminated string.
+pub fn push_text(bytes: &mut Vec<u8>, number: u16, value: &str) {
+    let length = 4 + value.len() + 1;
+    bytes.extend_from_slice(&(length as u16).to_ne_bytes());
+    bytes.extend_from_slice(&number.to_ne_bytes());
+    bytes.extend_from_slice(value.as_bytes());
+    bytes.resize(bytes.len() + 1 + (length.next_multiple_of(4) - length), 0);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn attributes_are_padded_to_four_bytes_and_found_again() {
+        let mut bytes = Vec::new();
+        push_text(&mut bytes, 1, "nat");
+        push_text(&mut bytes, 2, "KUBE-NODEPORTS");
+        assert_eq!(bytes.len() % 4, 0);
+        assert_eq!(attribute(&bytes, 1).map(text).as_deref(), Some("nat"));
+        assert_eq!(attribute(&bytes, 2).map(text).as_deref(), Some("KUBE-NODEPORTS"));
+        assert_eq!(attribute(&bytes, 3), None);
+    }
+
+    #[test]
+    fn truncated_attributes_end_the_walk() {
+        let mut bytes = Vec::new();
+        push_text(&mut bytes, 1, "nat");
+        bytes.truncate(6);
+        assert_eq!(attribute(&bytes, 1), None);
+        assert_eq!(field::<4>(&bytes, 4), None);
+    }
+
+    #[test]
+    fn an_error_answer_becomes_an_errno() {
+        let bytes = request(NLMSG_ERROR, 0, 1, &(-libc::ENOENT).to_ne_bytes());
+        let mut seen = Seen::default();
+        let error = read_answers(&bytes, 1, &mut seen, &mut |_| ()).expect_err("ENOENT");
+        assert_eq!(error.raw_os_error(), Some(libc::ENOENT));
+        let mut seen = Seen::default();
+        assert!(read_answers(&bytes[..10], 1, &mut seen, &mut |_| ()).is_ok());
+        assert_eq!(seen, Seen::default());
+    }
+
+    #[test]
+    fn a_dump_that_was_interrupted_is_made_again() {
+        let mut attempts = 0;
+        let result = consistent(|| {
+            attempts += 1;
+            if attempts < 3 { Err(io::ErrorKind::Interrupted.into()) } else { Ok(attempts) }
+        });
+        assert_eq!(result.ok(), Some(3));
+    }
+}

@@ -1,0 +1,150 @@
+//! Who uses up ephemeral ports: what the kernel counted by process, joined into users.
+
+use std::collections::BTreeMap;
+use std::fs;
+
+use tracer_common::ports::{DESTINATION_BITS, DESTINATION_WORDS, PortUse};
+use tracer_common::{ABSENT32, actor::COMM_LEN};
+
+use super::{cgroup, procfs};
+use crate::event::{Netns, PortPressure, PortUser};
+
+/// Users that are told of in the node's namespace, and of others.
+const MAX_USERS: usize = 10;
+
+/// Joins what was counted. `pid` is a process of the node's namespace, whose sockets are counted, too.
+#[must_use]
+pub fn pressure(counted: &[(u32, PortUse)], window_ns: u64, pid: Option<u32>) -> PortPressure {
+    let sockets = pid.map_or_else(|| "self".to_owned(), |pid| pid.to_string());
+    let text = fs::read_to_string(format!("/proc/{sockets}/net/sockstat")).unwrap_or_default();
+    let (in_use, time_wait) = sockstat(&text);
+    let home = pid.map_or_else(|| procfs::netns_of(std::process::id()), procfs::netns_of);
+    let mut users = joined(counted, home);
+    for user in &mut users {
+        let text = fs::read_to_string(format!("/proc/{}/cgroup", user.pid)).unwrap_or_default();
+        user.pod_uid = cgroup::pod_process(&text).map(|process| process.uid);
+    }
+    PortPressure { window_ns, partial: false, regular: false, in_use, time_wait, users }
+}
+
+/// `TCP: inuse 5 orphan 0 tw 849 alloc 7 mem 1`
+pub fn sockstat(text: &str) -> (Option<u64>, Option<u64>) {
+    let line = text.lines().find_map(|line| line.strip_prefix("TCP:")).unwrap_or_default();
+    let field = |name| line.split_whitespace().skip_while(|word| *word != name).nth(1)?.parse().ok();
+    (field("inuse"), field("tw"))
+}
+
+/// A sum, and what is needed to describe it.
+struct Sum {
+    biggest: (u64, u32),
+    processes: u32,
+    total: PortUse,
+}
+
+/// By name, namespace and cgroup: a program that is started for each connect is one user.
+fn joined(counted: &[(u32, PortUse)], home: Option<Netns>) -> Vec<PortUser> {
+    let mut sums: BTreeMap<([u8; COMM_LEN], u32, u64), Sum> = BTreeMap::new();
+    for (pid, usage) in counted {
+        let sum = sums.entry((usage.comm, usage.netns, usage.cgroup)).or_insert_with(|| Sum {
+            biggest: (0, *pid),
+            processes: 0,
+            total: PortUse { comm: usage.comm, netns: usage.netns, ..PortUse::default() },
+        });
+        add(sum, *pid, usage);
+    }
+    let mut users: Vec<_> = sums.into_values().map(|sum| user(&sum)).collect();
+    users.sort_by_key(|user| std::cmp::Reverse(user.connects));
+    bounded(users, home)
+}
+
+/// The first of those in the node's namespace, whose ports are the node's, and the first of the others.
+fn bounded(users: Vec<PortUser>, home: Option<Netns>) -> Vec<PortUser> {
+    let mut told = [0; 2];
+    let has_room = |user: &PortUser| {
+        let told = &mut told[usize::from(user.netns == home)];
+        *told += 1;
+        *told <= MAX_USERS
+    };
+    users.into_iter().filter(has_room).collect()
+}
+
+fn add(sum: &mut Sum, pid: u32, usage: &PortUse) {
+    sum.processes += 1;
+    sum.biggest = sum.biggest.max((usage.connects, pid));
+    let total = &mut sum.total;
+    total.connects += usage.connects;
+    total.closes += usage.closes;
+    total.to_itself += usage.to_itself;
+    for (to, from) in total.destinations.iter_mut().zip(usage.destinations) {
+        *to |= from;
+    }
+}
+
+fn user(sum: &Sum) -> PortUser {
+    let end = sum.total.comm.iter().position(|byte| *byte == 0).unwrap_or(COMM_LEN);
+    PortUser {
+        pid: sum.biggest.1,
+        comm: String::from_utf8_lossy(&sum.total.comm[..end]).into_owned(),
+        processes: sum.processes,
+        netns: Some(Netns(sum.total.netns)).filter(|netns| netns.0 != ABSENT32),
+        pod_uid: None,
+        connects: sum.total.connects,
+        destinations: destinations(&sum.total.destinations).min(sum.total.connects),
+        to_itself: sum.total.to_itself,
+        time_wait_left: sum.total.closes,
+    }
+}
+
+/// Linear counting: n keys leave m·e^(-n/m) of m bits empty.
+fn destinations(bits: &[u64; DESTINATION_WORDS]) -> u64 {
+    let m = f64::from(DESTINATION_BITS);
+    let empty = m - f64::from(bits.iter().map(|word| word.count_ones()).sum::<u32>());
+    (m * (m / empty.max(1.0)).ln()).round() as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn named(comm: &[u8], connects: u64, destinations: [u64; 4]) -> PortUse {
+        let mut usage = PortUse { connects, destinations, netns: 7, ..PortUse::default() };
+        usage.comm[..comm.len()].copy_from_slice(comm);
+        usage
+    }
+
+    #[test]
+    fn processes_of_one_name_are_one_user() {
+        let counted = [
+            (10, named(b"curl", 1, [1, 0, 0, 0])),
+            (11, named(b"curl", 2, [1, 0, 0, 0])),
+            (12, named(b"dns", 60, [0, 6, 0, 0])),
+        ];
+        let users = joined(&counted, Some(Netns(7)));
+        let seen: Vec<_> =
+            users.iter().map(|u| (u.comm.as_str(), u.pid, u.processes, u.connects, u.destinations)).collect();
+        assert_eq!(seen, [("dns", 12, 1, 60, 2), ("curl", 11, 2, 3, 1)]);
+    }
+
+    #[test]
+    fn pods_do_not_crowd_out_the_node() {
+        let pod = |n: u32| (n, PortUse { cgroup: u64::from(n), ..named(b"pod", 100, [1, 0, 0, 0]) });
+        let home = PortUse { netns: 1, ..named(b"dns", 1, [1, 0, 0, 0]) };
+        let counted: Vec<_> = (1..50).map(pod).chain([(99, home)]).collect();
+        let users = joined(&counted, Some(Netns(1)));
+        assert_eq!((users.len(), users[10].comm.as_str()), (MAX_USERS + 1, "dns"));
+    }
+
+    #[test]
+    fn distinct_destinations_are_estimated() {
+        assert_eq!(destinations(&[0; 4]), 0);
+        assert_eq!(destinations(&[u64::MAX, 0, 0, 0]), 74, "of 64 bits some were set twice");
+        assert_eq!(destinations(&[u64::MAX; 4]), 1420, "at least");
+    }
+
+    #[test]
+    fn sockets_as_the_kernel_counts_them() {
+        let text = "sockets: used 300\nTCP: inuse 5 orphan 0 tw 849 alloc 7 mem 1\nUDP: inuse 2 mem 0\n";
+        assert_eq!(sockstat(text), (Some(5), Some(849)));
+        assert_eq!(sockstat(""), (None, None));
+    }
+}

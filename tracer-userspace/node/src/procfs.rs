@@ -1,0 +1,286 @@
+//! Processes of the node: who probes, in which network namespace, and how to do something in there.
+//!
+//! The node's namespace is the prober's, not that of process 1: in nested nodes (kind, k3d) and in
+//! tests the two differ. Everything about the node is read through a prober's entry in `/proc`.
+
+use std::fs;
+use std::io::{self, Read as _};
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+
+use super::cgroup::{self, PodProcess};
+use super::enter::{NetnsError, in_netns};
+use crate::event::{Netns, is_kubelet_name};
+
+/// No node that works has more; beyond it the rest is left out and said.
+pub(super) const MAX_PROCESSES: usize = 32_768;
+
+/// A process that makes probe attempts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Prober {
+    /// Thread group id.
+    pub pid: u32,
+    /// Name.
+    pub comm: String,
+    /// Network namespace; absent if it may not be read.
+    pub netns: Option<Netns>,
+}
+
+/// The node's network namespace and the process it is read through.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NodeNetns {
+    /// The process.
+    pub pid: u32,
+    /// The namespace.
+    pub netns: Netns,
+}
+
+impl NodeNetns {
+    /// `/proc/<pid>/net/<file>`.
+    #[must_use]
+    pub fn net_file(&self, file: &str) -> PathBuf {
+        PathBuf::from(format!("/proc/{}/net/{file}", self.pid))
+    }
+
+    /// Runs `task` inside the namespace.
+    ///
+    /// # Errors
+    /// See [`in_netns`].
+    pub fn enter<T: Send>(&self, task: impl FnOnce() -> T + Send) -> Result<T, NetnsError> {
+        in_netns(Path::new(&format!("/proc/{}/ns/net", self.pid)), task)
+    }
+}
+
+/// A process as one pass over `/proc` sees it.
+#[derive(Debug)]
+pub struct Process {
+    /// Its id.
+    pub pid: u32,
+    /// Its network namespace, where that can be read.
+    pub netns: Option<Netns>,
+    /// The name by which it counts as a prober.
+    pub prober: Option<String>,
+    /// The pod that its cgroup names.
+    pub pod: Option<PodProcess>,
+}
+
+/// One pass over `/proc`: all processes, by pid, and what is to be said if some were left out.
+pub fn scan(names: &[String]) -> (Vec<Process>, Option<String>) {
+    let mut small = SmallFile::default();
+    let (pids, problem) = pids();
+    (pids.into_iter().map(|pid| read_process(pid, names, &mut small)).collect(), problem)
+}
+
+fn read_process(pid: u32, names: &[String], small: &mut SmallFile) -> Process {
+    let at = namespace_of(pid);
+    Process {
+        pid,
+        // A process that ended meanwhile (or waits for its parent) probes nothing more.
+        prober: prober_name(pid, names, small).filter(|_| at != Namespace::Gone),
+        netns: at.read(),
+        pod: cgroup::pod_process(small.read(&format!("/proc/{pid}/cgroup"))),
+    }
+}
+
+/// All processes, in order, and what is to be said if some were left out.
+fn pids() -> (Vec<u32>, Option<String>) {
+    bounded(every_pid())
+}
+
+/// All processes, in whatever order `/proc` has them.
+pub(super) fn every_pid() -> impl Iterator<Item = u32> {
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+}
+
+fn bounded(mut pids: impl Iterator<Item = u32>) -> (Vec<u32>, Option<String>) {
+    let mut first: Vec<u32> = pids.by_ref().take(MAX_PROCESSES).collect();
+    first.sort_unstable();
+    let problem = || format!("more than {MAX_PROCESSES} processes: the rest is left out, with its pods and namespaces");
+    (first, pids.next().map(|_| problem()))
+}
+
+/// The name of a process, if it is one of these.
+fn prober_name(pid: u32, names: &[String], small: &mut SmallFile) -> Option<String> {
+    let comm = small.read(&format!("/proc/{pid}/comm")).trim_end_matches('\n');
+    names.iter().find(|name| *name == comm).cloned()
+}
+
+/// Reads files of `/proc` in one go: their size is not known before, and a node has thousands of them.
+struct SmallFile([u8; 16 << 10]);
+
+impl Default for SmallFile {
+    fn default() -> Self {
+        Self([0; 16 << 10])
+    }
+}
+
+impl SmallFile {
+    /// The text, or nothing if it cannot be read.
+    fn read(&mut self, path: &str) -> &str {
+        let length = fs::File::open(path).and_then(|mut file| file.read(&mut self.0)).unwrap_or(0);
+        str::from_utf8(&self.0[..length]).unwrap_or_default()
+    }
+}
+
+/// The probers of these names that run here.
+#[must_use]
+pub fn find_probers(names: &[String]) -> Vec<Prober> {
+    probers(&scan(names).0)
+}
+
+/// The probers among these. What runs in a pod only calls itself a kubelet, unless there is no other; another name that was
+/// given is meant wherever it runs. Those in pods come last.
+pub fn probers(processes: &[Process]) -> Vec<Prober> {
+    let to_prober = |process: &Process| {
+        let comm = process.prober.clone()?;
+        Some((process.pod.is_some(), Prober { pid: process.pid, comm, netns: process.netns }))
+    };
+    let (in_pods, others): (Vec<_>, Vec<_>) = processes.iter().filter_map(to_prober).partition(|(in_pod, _)| *in_pod);
+    let is_kubelet = |(_, prober): &(bool, Prober)| is_kubelet_name(&prober.comm);
+    let beside = others.iter().any(is_kubelet);
+    let meant = in_pods.into_iter().filter(|it| !(beside && is_kubelet(it)));
+    others.into_iter().chain(meant.collect::<Vec<_>>()).map(|(_, prober)| prober).collect()
+}
+
+/// Whether a process runs in a pod, unless it is gone.
+#[must_use]
+pub fn runs_in_pod(pid: u32) -> Option<bool> {
+    let mut small = SmallFile::default();
+    let in_pod = cgroup::pod_process(small.read(&format!("/proc/{pid}/cgroup"))).is_some();
+    // One that exits is in the root of each cgroup v1 (kernel/cgroup/cgroup.c, proc_cgroup_show).
+    (namespace_of(pid) != Namespace::Gone).then_some(in_pod)
+}
+
+/// There is a process of this number.
+#[must_use]
+pub fn is_alive(pid: u32) -> bool {
+    fs::exists(format!("/proc/{pid}")).unwrap_or(true)
+}
+
+/// A process of root's. A kubelet is.
+#[must_use]
+pub fn is_root(pid: u32) -> bool {
+    fs::metadata(format!("/proc/{pid}")).is_ok_and(|it| it.uid() == 0)
+}
+
+/// The namespace of the node: that of a prober, preferably one that shares ours; without a prober, ours.
+#[must_use]
+pub fn node_netns(probers: &[Prober]) -> Option<NodeNetns> {
+    let own_pid = std::process::id();
+    let own = netns_of(own_pid);
+    let readable = || probers.iter().filter_map(|prober| Some(NodeNetns { pid: prober.pid, netns: prober.netns? }));
+    let here = || readable().filter(|node| Some(node.netns) == own);
+    here()
+        .find(|node| is_root(node.pid))
+        .or_else(|| here().next())
+        .or_else(|| readable().next())
+        .or_else(|| own.map(|netns| NodeNetns { pid: own_pid, netns }))
+}
+
+/// Network namespace of a process.
+#[must_use]
+pub fn netns_of(pid: u32) -> Option<Netns> {
+    namespace_of(pid).read()
+}
+
+/// What is known of a process's network namespace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Namespace {
+    At(Netns),
+    /// It may not be read.
+    Hidden,
+    /// The process is in none: it has ended.
+    Gone,
+}
+
+impl Namespace {
+    const fn read(self) -> Option<Netns> {
+        match self {
+            Self::At(netns) => Some(netns),
+            Self::Hidden | Self::Gone => None,
+        }
+    }
+}
+
+pub(super) fn namespace_of(pid: u32) -> Namespace {
+    match fs::read_link(format!("/proc/{pid}/ns/net")) {
+        Ok(target) => netns_named(&target).map_or(Namespace::Hidden, Namespace::At),
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Namespace::Hidden,
+        Err(_) => Namespace::Gone,
+    }
+}
+
+/// `net:[INUM]`
+fn netns_named(target: &Path) -> Option<Netns> {
+    target.to_str()?.strip_prefix("net:[")?.strip_suffix(']')?.parse().ok().map(Netns)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_that_has_ended_is_no_prober() {
+        let mut child = std::process::Command::new("true").spawn().expect("true");
+        // Its end, without taking it away: it stays as a zombie, which keeps its name.
+        let flags = nix::sys::wait::WaitPidFlag::WEXITED | nix::sys::wait::WaitPidFlag::WNOWAIT;
+        let pid = nix::unistd::Pid::from_raw(child.id().cast_signed());
+        nix::sys::wait::waitid(nix::sys::wait::Id::Pid(pid), flags).expect("its end");
+        let found = probers(&[read_process(child.id(), &["true".to_owned()], &mut SmallFile::default())]);
+        assert!(found.is_empty(), "{found:?}");
+        child.wait().expect("its end");
+    }
+
+    #[test]
+    fn a_pod_s_kubelet_is_none_beside_another_and_what_else_was_named_is_meant() {
+        let process = |pid, name: &str, in_pod: bool| Process {
+            pid,
+            netns: None,
+            prober: Some(name.into()),
+            pod: in_pod.then(|| PodProcess { uid: "u".into(), container: None }),
+        };
+        let found = |all: &[Process]| probers(all).iter().map(|prober| prober.pid).collect::<Vec<_>>();
+        let (fake, agent) = (|| process(7, "kubelet", true), || process(8, "my-agent", true));
+        assert_eq!(found(&[fake(), agent(), process(9, "k3s", false)]), [9, 8]);
+        assert_eq!(found(&[fake(), agent(), process(9, "curl", false)]), [9, 7, 8], "a node inside a pod");
+        assert_eq!(found(&[fake(), agent()]), [7, 8]);
+    }
+
+    #[test]
+    fn processes_beyond_the_limit_are_said() {
+        let most = MAX_PROCESSES as u32;
+        assert_eq!(bounded([9, 7].into_iter()), (vec![7, 9], None));
+        assert_eq!(bounded(0..most), ((0..most).collect(), None));
+        let (pids, problem) = bounded(0..=most);
+        assert_eq!(pids.len(), MAX_PROCESSES);
+        assert!(problem.is_some_and(|problem| problem.starts_with("more than 32768 processes")));
+    }
+
+    #[test]
+    fn this_process_is_found_by_its_name() {
+        let comm = fs::read_to_string("/proc/self/comm").expect("comm");
+        let name = comm.trim_end().to_owned();
+        let probers = find_probers(std::slice::from_ref(&name));
+        let own = probers.iter().find(|prober| prober.pid == std::process::id()).expect("ourselves");
+        assert_eq!(own.comm, name);
+        assert!(own.netns.is_some());
+    }
+
+    #[test]
+    fn without_a_prober_the_node_is_where_we_are() {
+        let node = node_netns(&[]).expect("own namespace");
+        assert_eq!(node.pid, std::process::id());
+        assert_eq!(Some(node.netns), netns_of(std::process::id()));
+    }
+
+    #[test]
+    fn a_prober_in_our_namespace_is_preferred() {
+        let own = netns_of(std::process::id());
+        let at = |pid, netns| Prober { pid, comm: "kubelet".into(), netns };
+        let node = node_netns(&[at(7, Some(Netns(1))), at(9, own), at(11, None)]).expect("node");
+        assert_eq!(node.pid, 9);
+        let nested = node_netns(&[at(7, Some(Netns(1)))]).expect("node");
+        assert_eq!(nested, NodeNetns { pid: 7, netns: Netns(1) });
+    }
+}

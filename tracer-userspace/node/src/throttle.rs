@@ -1,0 +1,146 @@
+//! How often the processes of a network namespace were held back for want of CPU quota.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use super::namespaces::Namespaces;
+use super::procfs::netns_of;
+use crate::cgroups::{Hierarchy, Mounts, path_in};
+use crate::event::{Netns, Throttled};
+use crate::recent::Recent;
+
+/// Cgroups read for one namespace: a pod has a handful of containers.
+const MAX_CGROUPS: usize = 16;
+
+/// Namespaces whose cgroups are kept.
+const MAX_KEPT: usize = 256;
+/// So long a namespace's cgroups are kept. A container that starts meanwhile is missing: what is compared are two readings of
+/// one cgroup.
+const KEPT: Duration = Duration::from_secs(3);
+/// Its processes are those of so long ago at most, and so long it is believed to have none: it may have been made meanwhile.
+const AGO: Duration = Duration::from_millis(150);
+
+/// The cgroups of namespaces that were asked about lately: a pod may have thousands of processes, and as many looks at it as
+/// it has probes.
+#[derive(Debug, Default)]
+pub struct Throttling {
+    /// Where cgroups are mounted, once that was asked for.
+    mounts: Option<Mounts>,
+    folders: Recent<Netns, (Instant, Vec<PathBuf>), MAX_KEPT>,
+}
+
+impl Throttling {
+    /// The CPU cgroups of all processes in a namespace, with their counters.
+    pub(super) fn of(&mut self, netns: Netns, namespaces: &mut Namespaces) -> Vec<Throttled> {
+        let is_old =
+            |(since, folders): &(Instant, Vec<PathBuf>)| since.elapsed() > if folders.is_empty() { AGO } else { KEPT };
+        if self.folders.get(&netns).is_none_or(is_old) {
+            let folders = self.folders_in(netns, namespaces.pids(netns, AGO));
+            self.folders.insert(netns, (Instant::now(), folders));
+        }
+        self.folders.get(&netns).into_iter().flat_map(|(_, folders)| folders).filter_map(|it| read(it)).collect()
+    }
+
+    fn folders_in(&mut self, netns: Netns, pids: &[u32]) -> Vec<PathBuf> {
+        let mounts = self.mounts.get_or_insert_with(|| Mounts::read().unwrap_or_default());
+        let text = |pid: &u32| Some((*pid, fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?));
+        // Its number may be another process's by now.
+        let cgroups = distinct(pids.iter().filter_map(text), |pid| netns_of(pid) == Some(netns));
+        cgroups.iter().filter_map(|text| folder(text, mounts)).collect()
+    }
+}
+
+/// A container may have any number of processes.
+fn distinct(cgroups: impl Iterator<Item = (u32, String)>, is_here: impl Fn(u32) -> bool) -> BTreeSet<String> {
+    let mut distinct = BTreeSet::new();
+    for (pid, cgroup) in cgroups {
+        if !distinct.contains(&cgroup) && is_here(pid) {
+            distinct.insert(cgroup);
+        }
+        if distinct.len() == MAX_CGROUPS {
+            break;
+        }
+    }
+    distinct
+}
+
+/// Where the counters of a cgroup are: version 2, or the `cpu` hierarchy of version 1.
+fn folder(text: &str, mounts: &Mounts) -> Option<PathBuf> {
+    [Hierarchy::Cpu, Hierarchy::Unified].into_iter().find_map(|hierarchy| {
+        // The root of a hierarchy is never throttled.
+        path_in(text, hierarchy).filter(|path| *path != "/")?;
+        mounts.folder(text, hierarchy).ok().filter(|folder| folder.join("cpu.stat").exists())
+    })
+}
+
+fn read(folder: &Path) -> Option<Throttled> {
+    let text = fs::read_to_string(folder.join("cpu.stat")).ok()?;
+    parse(&text, &folder.display().to_string())
+}
+
+/// `nr_throttled` in both versions; `throttled_usec` in the second, `throttled_time` in nanoseconds in the first.
+pub fn parse(text: &str, cgroup: &str) -> Option<Throttled> {
+    let value = |name: &str| text.lines().find_map(|l| l.strip_prefix(name)?.trim().parse::<u64>().ok());
+    let micros = value("throttled_usec ").or_else(|| value("throttled_time ").map(|ns| ns / 1000));
+    Some(Throttled { cgroup: cgroup.to_owned(), times: value("nr_throttled ")?, micros: micros? })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::Scratch;
+
+    #[test]
+    fn counters_of_both_versions() {
+        let v2 = "usage_usec 5\nnr_periods 9\nnr_throttled 7\nthrottled_usec 1500\n";
+        let v1 = "nr_periods 9\nnr_throttled 7\nthrottled_time 1500000\n";
+        let expected = Throttled { cgroup: "/c".into(), times: 7, micros: 1500 };
+        assert_eq!(parse(v2, "/c").as_ref(), Some(&expected));
+        assert_eq!(parse(v1, "/c"), Some(expected));
+        assert_eq!(parse("usage_usec 5\n", "/c"), None);
+    }
+
+    /// All was looked through a moment before its first process came.
+    #[test]
+    fn a_namespace_without_processes_is_looked_at_again_soon() {
+        let own = netns_of(std::process::id()).expect("own namespace");
+        let read_again = |folders: Vec<PathBuf>| {
+            let mut throttling = Throttling::default();
+            let before = Instant::now().checked_sub(AGO * 2).expect("the machine runs longer");
+            throttling.folders.insert(own, (before, folders));
+            throttling.of(own, &mut Namespaces::default());
+            throttling.folders.get(&own).is_some_and(|(since, _)| *since > before)
+        };
+        assert!(read_again(Vec::new()) && !read_again(vec![PathBuf::from("/no-cgroup")]));
+    }
+
+    #[test]
+    fn processes_of_one_cgroup_leave_room_for_the_others() {
+        let cgroups = (0..100).map(|_| "0::/a\n".to_owned()).chain((0..100).map(|it| format!("0::/b{it}\n")));
+        let found = distinct((0..).zip(cgroups), |_| true);
+        assert!(found.len() == MAX_CGROUPS && found.contains("0::/a\n") && found.contains("0::/b14\n"));
+        let moved = [(1, "0::/a\n".to_owned()), (2, "0::/b\n".to_owned())].into_iter();
+        assert_eq!(distinct(moved, |pid| pid == 2), ["0::/b\n".to_owned()].into(), "its number is another's");
+    }
+
+    #[test]
+    fn the_cpu_hierarchy_goes_before_version_two_where_it_has_the_counters() {
+        let scratch = Scratch::new();
+        for folder in ["cpu/pod", "all/pod", "all/other"] {
+            fs::create_dir_all(scratch.path(folder)).expect("a folder");
+            fs::write(scratch.path(folder).join("cpu.stat"), "nr_throttled 1\n").expect("a file");
+        }
+        let mounts = Mounts::of(&format!(
+            "40 31 0:37 / {0}/cpu rw - cgroup cgroup rw,cpu\n41 31 0:38 /../.. {0}/all rw - cgroup2 cgroup2 rw\n",
+            scratch.root().display()
+        ));
+        let found =
+            |text: &str| folder(text, &mounts).map(|it| it.strip_prefix(scratch.root()).expect("below").to_owned());
+        assert_eq!(found("4:cpu,cpuacct:/pod\n0::/../../other\n"), Some("cpu/pod".into()));
+        assert_eq!(found("4:cpu,cpuacct:/gone\n0::/../../other\n"), Some("all/other".into()));
+        assert_eq!(found("0::/../../pod\n"), Some("all/pod".into()), "as in a container");
+        assert_eq!((found("4:cpu:/\n"), found("0::/../../gone\n")), (None, None));
+    }
+}

@@ -1,0 +1,152 @@
+//! Which target is looked at next: one that owes a handshake goes before those that owe an answer, and the addresses take
+//! turns. A pod has as many targets as it has probes: they hold up its own, and not another pod's.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::net::{IpAddr, SocketAddr};
+
+use crate::ask::Awaited;
+use crate::event::Netns;
+
+/// Addresses and targets of each that wait at most; more are left out.
+const MAX_ADDRESSES: usize = 1024;
+const MAX_OF_ADDRESS: usize = 64;
+
+/// A target that is to be looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Look {
+    /// The namespace that dials it.
+    pub from: Netns,
+    /// What is dialled.
+    pub target: SocketAddr,
+    /// Where its address is said to be.
+    pub said: Option<Netns>,
+    /// Whether an attempt waits for the answer.
+    pub awaited: Awaited,
+}
+
+/// The targets that wait.
+#[derive(Debug, Default)]
+pub struct Turns {
+    handshakes: Lines,
+    answers: Lines,
+}
+
+impl Turns {
+    /// Takes one in, unless it waits already; `false`: there is no room.
+    pub fn put(&mut self, look: Look) -> bool {
+        match look.awaited {
+            Awaited::Handshake => self.handshakes.put(look),
+            Awaited::Answer => self.handshakes.waits(&look) || self.answers.put(look),
+        }
+    }
+
+    /// The next one; of those that owe an answer only with `answers`.
+    pub fn take(&mut self, answers: bool) -> Option<Look> {
+        self.handshakes.take().or_else(|| answers.then(|| self.answers.take()).flatten())
+    }
+
+    /// So many that owe an answer wait.
+    pub fn answers(&self) -> usize {
+        self.answers.waiting.values().map(VecDeque::len).sum()
+    }
+
+    /// Nobody waits.
+    pub fn is_empty(&self) -> bool {
+        self.handshakes.turns.is_empty() && self.answers.turns.is_empty()
+    }
+}
+
+/// The targets of each address, and in which order the addresses have their turn.
+#[derive(Debug, Default)]
+struct Lines {
+    waiting: BTreeMap<(Netns, IpAddr), VecDeque<Look>>,
+    turns: VecDeque<(Netns, IpAddr)>,
+}
+
+impl Lines {
+    fn waits(&self, look: &Look) -> bool {
+        self.waiting.get(&place(look)).is_some_and(|line| line.iter().any(|it| it.target == look.target))
+    }
+
+    fn put(&mut self, look: Look) -> bool {
+        if self.waits(&look) {
+            return true;
+        }
+        let place = place(&look);
+        let waiting = self.waiting.get(&place).map_or(0, VecDeque::len);
+        let room = if waiting == 0 { self.turns.len() < MAX_ADDRESSES } else { waiting < MAX_OF_ADDRESS };
+        if room {
+            self.turns.extend((waiting == 0).then_some(place));
+            self.waiting.entry(place).or_default().push_back(look);
+        }
+        room
+    }
+
+    fn take(&mut self) -> Option<Look> {
+        let place = self.turns.pop_front()?;
+        let line = self.waiting.get_mut(&place)?;
+        let look = line.pop_front();
+        if line.is_empty() {
+            self.waiting.remove(&place);
+        } else {
+            self.turns.push_back(place);
+        }
+        look
+    }
+}
+
+const fn place(look: &Look) -> (Netns, IpAddr) {
+    (look.from, look.target.ip())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn look(host: u8, port: u16, awaited: Awaited) -> Look {
+        Look { from: Netns(1), target: SocketAddr::from(([10, 0, 0, host], port)), said: None, awaited }
+    }
+
+    fn taken(turns: &mut Turns, answers: bool) -> Vec<(u8, u16)> {
+        let next = std::iter::from_fn(|| turns.take(answers));
+        let named = |target: SocketAddr| (target.to_string().as_bytes()[7] - b'0', target.port());
+        next.map(|look| named(look.target)).collect()
+    }
+
+    #[test]
+    fn the_hanging_probes_of_one_pod_do_not_hold_up_another_s_look() {
+        let mut turns = Turns::default();
+        let room = (0..100).filter(|port| turns.put(look(1, 9000 + port, Awaited::Answer))).count();
+        assert_eq!((room, turns.answers()), (MAX_OF_ADDRESS, MAX_OF_ADDRESS));
+        assert!(turns.put(look(2, 80, Awaited::Answer)) && turns.put(look(3, 80, Awaited::Handshake)));
+        assert_eq!(turns.take(false), Some(look(3, 80, Awaited::Handshake)));
+        assert_eq!(turns.take(false), None, "their time has not come");
+        assert_eq!(taken(&mut turns, true)[..3], [(1, 9000), (2, 80), (1, 9001)]);
+        assert!(turns.is_empty());
+    }
+
+    #[test]
+    fn nor_do_its_handshakes() {
+        let mut turns = Turns::default();
+        (0..100).for_each(|port| _ = turns.put(look(1, 9000 + port, Awaited::Handshake)));
+        assert!(turns.put(look(2, 80, Awaited::Handshake)));
+        assert_eq!(taken(&mut turns, false)[..2], [(1, 9000), (2, 80)]);
+    }
+
+    #[test]
+    fn a_target_waits_once() {
+        let mut turns = Turns::default();
+        for awaited in [Awaited::Handshake, Awaited::Answer, Awaited::Handshake] {
+            assert!(turns.put(look(1, 80, awaited)));
+        }
+        assert_eq!(taken(&mut turns, true), [(1, 80)]);
+    }
+
+    #[test]
+    fn addresses_beyond_the_limit_are_left_out() {
+        let mut turns = Turns::default();
+        let at = |n: u16| Look { from: Netns(u32::from(n)), ..look(1, 80, Awaited::Handshake) };
+        let room = (0..2000).filter(|n| turns.put(at(*n))).count();
+        assert_eq!((room, turns.put(at(0)), turns.put(at(1999))), (MAX_ADDRESSES, true, false));
+    }
+}

@@ -1,0 +1,105 @@
+use super::*;
+use crate::event::ConnId;
+use crate::record::{Cause, LossBody};
+use crate::sink::tests::{k8s, verdict};
+
+fn decided(attempt: u64, body: Body) -> Decision {
+    Decision { time_boot_ns: 1_000_000_000, attempt: Some(ConnId(attempt)), body }
+}
+
+/// The value of a series, by the text before it.
+#[track_caller]
+fn value(text: &str, series: &str) -> String {
+    let line = text.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' '));
+    line.unwrap_or_else(|| panic!("no {series} in\n{text}")).to_owned()
+}
+
+const REFUSED: &str = r#"tracer_verdicts_total{cause="connection_refused",subject="probe",probe_type="readiness",handler="http",confidence="proven"}"#;
+
+#[test]
+fn a_verdict_is_counted_by_its_cause_once() {
+    let (mut metrics, registry) = Metrics::new(false);
+    for cause in [Cause::ConnectionRefused, Cause::ConnectionRefused, Cause::NotListeningYet] {
+        metrics.count(&decided(1, verdict(cause)), Some(1_002_000_000));
+    }
+    metrics.count(&decided(2, verdict(Cause::ConnectionRefused)), None);
+    let text = text(&registry);
+    assert_eq!(value(&text, REFUSED), "2");
+    assert_eq!(value(&text, &REFUSED.replace("connection_refused", "not_listening_yet")), "1");
+    assert_eq!(value(&text, "tracer_verdict_latency_seconds_count"), "2");
+    assert_eq!(value(&text, r#"tracer_verdict_latency_seconds_bucket{le="0.001"}"#), "0");
+    assert_eq!(value(&text, r#"tracer_verdict_latency_seconds_bucket{le="0.0025"}"#), "2");
+    assert!(!text.contains("pod="), "{text}");
+}
+
+#[test]
+fn what_is_not_there_yet_is_zero_or_absent() {
+    let (metrics, registry) = Metrics::new(false);
+    let counts = [
+        HookCount { hook: "kfree_skb", attached: true, events: 7, runs: None },
+        HookCount { hook: "icmp_send", ..HookCount::default() },
+    ];
+    metrics.set_kernel(&KernelCounts { hooks: counts.into(), read_failures: 0 });
+    let now = text(&registry);
+    assert_eq!(value(&now, r#"tracer_hook_attached{hook="kfree_skb"}"#), "1");
+    assert_eq!(value(&now, r#"tracer_hook_attached{hook="icmp_send"}"#), "0");
+    assert_eq!(value(&now, r#"tracer_events_total{hook="kfree_skb"}"#), "7");
+    assert_eq!(value(&now, r#"tracer_events_lost_total{where="ring"}"#), "0");
+    assert_eq!(value(&now, &format!("tracer_build_info{{version=\"{}\"}}", env!("CARGO_PKG_VERSION"))), "1");
+    assert_eq!(value(&now, "tracer_kernel_read_failures_total"), "0");
+    assert!(!now.contains("tracer_program_run"), "{now}");
+    let hooks = vec![HookCount { hook: "kfree_skb", attached: true, events: 9, runs: Some((3, 0.25)) }];
+    metrics.set_kernel(&KernelCounts { hooks, read_failures: 4 });
+    let now = text(&registry);
+    assert_eq!(value(&now, r#"tracer_events_total{hook="kfree_skb"}"#), "9");
+    assert_eq!(value(&now, r#"tracer_program_runs_total{hook="kfree_skb"}"#), "3");
+    assert_eq!(value(&now, "tracer_kernel_read_failures_total"), "4");
+    assert_eq!(value(&now, r#"tracer_program_run_seconds_total{hook="kfree_skb"}"#), "0.25");
+}
+
+#[test]
+fn losses_are_counted_by_place() {
+    let (mut metrics, registry) = Metrics::new(false);
+    let loss = LossBody { where_: "ring".into(), count: 5, from_boot_ns: 0, to_boot_ns: 1 };
+    metrics.count(&decided(0, Body::Loss(loss)), None);
+    metrics.set_dropped("stdout", 4);
+    let text = text(&registry);
+    assert_eq!(value(&text, r#"tracer_events_lost_total{where="ring"}"#), "5");
+    assert_eq!(value(&text, r#"tracer_sink_dropped_total{sink="stdout"}"#), "4");
+}
+
+/// A verdict about the pod of this name.
+fn about(pod: &str) -> Body {
+    let Body::Verdict(mut body) = verdict(Cause::ConnectionRefused) else { unreachable!() };
+    body.k8s = Some(K8s { pod_name: Some(pod.into()), ..k8s() });
+    Body::Verdict(body)
+}
+
+#[test]
+fn pods_are_labels_only_when_asked_for_and_not_without_end() {
+    let (mut metrics, registry) = Metrics::new(true);
+    for n in 0..=pods::MAX as u64 {
+        metrics.count(&decided(n, about(&format!("cart-{n}"))), None);
+    }
+    let text = text(&registry);
+    assert!(text.contains(r#"namespace="shop",pod="cart-512"} 1"#), "{text}");
+    assert!(!text.contains(r#"pod="cart-0""#) && text.contains(r#"pod="cart-1""#), "{text}");
+    assert_eq!(text.lines().filter(|line| line.starts_with("tracer_verdicts_total")).count(), pods::MAX);
+}
+
+#[test]
+fn every_metric_has_a_row_in_its_docs() {
+    let docs = include_str!("../../../../../docs/metrics.md");
+    let (mut metrics, registry) = Metrics::new(true);
+    metrics.count(&decided(1, about("a")), Some(2));
+    let hooks = vec![HookCount { hook: "kfree_skb", attached: true, events: 1, runs: Some((1, 1.0)) }];
+    metrics.set_kernel(&KernelCounts { hooks, read_failures: 0 });
+    metrics.set_dropped("stdout", 1);
+    let text = text(&registry);
+    let names: Vec<_> = text.lines().filter_map(|l| l.strip_prefix("# TYPE ")?.split_once(' ')).collect();
+    assert!(names.len() >= 9, "{text}");
+    for (name, kind) in names {
+        let row = docs.lines().find(|line| line.starts_with(&format!("| `{name}`")));
+        assert!(row.is_some_and(|row| row.contains(kind)), "{name} {kind}");
+    }
+}

@@ -1,0 +1,265 @@
+//! The way out: decisions become records (numbered, timed, filtered), records become lines.
+
+pub mod cluster;
+mod config;
+pub mod filter;
+pub mod findings;
+pub mod leftover;
+pub mod metrics;
+pub mod ndjson;
+pub mod output;
+pub mod plain;
+pub mod pretty;
+mod printed;
+pub mod selftest;
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+
+pub use self::config::{Form, SinkConfig};
+use crate::decision::Decision;
+use crate::error::Error;
+use crate::event::Start;
+use crate::record::{AttemptBody, Body, LossBody, Outcome, Record, SCHEMA, StopBody, Subject, Timing};
+use crate::screen::Screen;
+use crate::sink::cluster::ClusterSink;
+use crate::sink::filter::Filter;
+use crate::sink::metrics::{KernelCounts, Metrics};
+use crate::sink::output::Output;
+use crate::sink::pretty::Pretty;
+use crate::sink::printed::Printed;
+use crate::status_line::Counts;
+
+/// Takes decisions, prints records.
+#[derive(Debug)]
+pub struct Sink {
+    output: Output,
+    form: Form,
+    colour: bool,
+    columns: Option<usize>,
+    filter: Filter,
+    attempts: bool,
+    until_failure: bool,
+    node_name: String,
+    boot_to_wall_ns: i64,
+    seq: u64,
+    printed: Printed,
+    totals: StopBody,
+    /// Attempts that failed, printed or not.
+    failed: u64,
+    pretty: Pretty,
+    failure_printed: bool,
+    /// Verdicts, if somebody wants to compare them.
+    kept: Option<Vec<Record>>,
+    last_time_boot_ns: u64,
+    metrics: Option<Metrics>,
+    cluster: Option<ClusterSink>,
+}
+
+impl Sink {
+    /// Opens the output. `live`: never block on it.
+    ///
+    /// # Errors
+    /// The output cannot be opened.
+    pub fn open(config: &SinkConfig, live: bool) -> Result<Self, Error> {
+        Ok(Self {
+            output: Output::open(config.file.as_deref(), config.rotation, live)?,
+            form: config.form,
+            colour: config.colour,
+            columns: config.columns,
+            filter: config.filter.clone(),
+            attempts: config.attempts,
+            until_failure: config.until_failure,
+            node_name: String::new(),
+            boot_to_wall_ns: 0,
+            seq: 0,
+            printed: Printed::default(),
+            totals: StopBody::default(),
+            failed: 0,
+            pretty: Pretty::new(config.filter != Filter::default()),
+            failure_printed: false,
+            kept: None,
+            last_time_boot_ns: 0,
+            metrics: None,
+            cluster: None,
+        })
+    }
+
+    /// Keeps the verdicts, for [`Sink::into_kept`].
+    pub fn keep_verdicts(&mut self) {
+        self.kept = Some(Vec::new());
+    }
+
+    /// Counts what is decided, printed or not.
+    pub fn count_into(&mut self, metrics: Metrics) {
+        self.metrics = Some(metrics);
+    }
+
+    /// Also writes to the cluster API.
+    pub fn write_to(&mut self, cluster: ClusterSink) {
+        self.cluster = Some(cluster);
+    }
+
+    /// Once a second in a live run: notices a reader that has gone, says what was lost, counts what is counted elsewhere.
+    pub fn every_second(&mut self, now_boot_ns: u64, kernel: impl FnOnce() -> KernelCounts) {
+        self.output.check_reader();
+        self.say_dropped(now_boot_ns);
+        if let Some(metrics) = &self.metrics {
+            metrics.set_kernel(&kernel());
+            metrics.set_dropped(self.output.name(), self.output.dropped_so_far());
+            if let Some(cluster) = &self.cluster {
+                metrics.set_dropped("events", cluster.dropped());
+            }
+        }
+    }
+
+    /// Which node and which clock the records are of.
+    pub fn set_origin(&mut self, start: &Start) {
+        self.node_name.clone_from(&start.node_name);
+        self.boot_to_wall_ns = start.boot_to_wall_ns;
+    }
+
+    /// Prints a decision, if it passes the filters and `--until-failure` is not met yet. `now`: for the latency; absent in a replay.
+    pub fn emit(&mut self, decision: Decision, now_boot_ns: Option<u64>) {
+        self.count(&decision);
+        if let Some(metrics) = &mut self.metrics {
+            metrics.count(&decision, now_boot_ns);
+        }
+        if let Some(cluster) = &self.cluster {
+            cluster.take(&decision, self.filter.passes(&decision.body));
+        }
+        if self.wants(&decision) && !self.is_satisfied() {
+            self.say_dropped(decision.time_boot_ns);
+            self.print(decision, now_boot_ns);
+        }
+    }
+
+    /// `--until-failure` is met.
+    #[must_use]
+    pub const fn is_satisfied(&self) -> bool {
+        self.until_failure && self.failure_printed
+    }
+
+    /// The bytes on their way.
+    pub const fn output(&mut self) -> &mut Output {
+        &mut self.output
+    }
+
+    /// The `stop` record, with the totals. `events` and `lost`: read from the kernel and lost on the way.
+    pub fn stop(&mut self, time_boot_ns: u64, reason: &str, events: u64, lost_events: u64) {
+        if let Some(cluster) = &mut self.cluster {
+            cluster.end();
+        }
+        self.say_dropped(time_boot_ns);
+        let verdicts: BTreeMap<_, _> = self.printed.counts().map(|(cause, n)| (cause.name().to_owned(), n)).collect();
+        let totals = StopBody { verdicts, events, lost_events, reason: reason.to_owned(), ..self.totals.clone() };
+        self.print(Decision { time_boot_ns, attempt: None, body: Body::Stop(totals) }, None);
+        self.output.finish();
+        // After the records: who ends the process may not wait as long.
+        if let Some(cluster) = &mut self.cluster {
+            cluster.finish();
+        }
+    }
+
+    /// What was seen and said so far; what was lost is counted elsewhere.
+    #[must_use]
+    pub fn counts(&self) -> Counts {
+        let verdicts = self.printed.counts().map(|(_, n)| n).sum();
+        Counts { attempts: self.totals.attempts, failed: self.failed, verdicts, lost: 0 }
+    }
+
+    /// The kept verdicts.
+    #[must_use]
+    pub fn into_kept(self) -> Vec<Record> {
+        self.kept.unwrap_or_default()
+    }
+
+    /// Attempts are counted whether they are printed or not.
+    fn count(&mut self, decision: &Decision) {
+        if let Body::Attempt(attempt) = &decision.body {
+            match attempt.outcome {
+                Outcome::Open => self.totals.open_attempts += 1,
+                Outcome::Failure | Outcome::Noise | Outcome::Success => self.totals.attempts += 1,
+            }
+            self.failed += u64::from(attempt.outcome == Outcome::Failure);
+        }
+    }
+
+    fn wants(&self, decision: &Decision) -> bool {
+        match &decision.body {
+            Body::Attempt(attempt) => (self.attempts || is_open_probe(attempt)) && self.filter.passes(&decision.body),
+            // What revises a printed verdict is printed: the reader would keep the wrong one.
+            Body::Verdict(_) => self.filter.passes(&decision.body) || self.printed.get(decision.attempt).is_some(),
+            _ => true,
+        }
+    }
+
+    /// Says how many records a slow reader has cost, as soon as it reads again; and Events that the API did not take.
+    fn say_dropped(&mut self, now: u64) {
+        let records = self.output.take_dropped();
+        self.say_loss("output", records, now);
+        let events = self.cluster.as_mut().map_or(0, ClusterSink::take_dropped);
+        self.say_loss("events", events, now);
+    }
+
+    fn say_loss(&mut self, place: &str, count: u64, now: u64) {
+        if count > 0 {
+            let loss = LossBody { where_: place.into(), count, from_boot_ns: self.last_time_boot_ns, to_boot_ns: now };
+            self.print(Decision { time_boot_ns: now, attempt: None, body: Body::Loss(loss) }, None);
+        }
+    }
+
+    fn print(&mut self, mut decision: Decision, now_boot_ns: Option<u64>) {
+        // A full backlog loses records, and says so; the last record is short and always finds room.
+        if !matches!(decision.body, Body::Stop(_)) && !self.output.accepts() {
+            return;
+        }
+        self.last_time_boot_ns = decision.time_boot_ns;
+        if let Body::Verdict(verdict) = &mut decision.body {
+            verdict.timing = now_boot_ns.map(|now| latency(decision.time_boot_ns, now));
+            verdict.revises = self.printed.put(decision.attempt, self.seq, verdict.verdict.cause);
+            self.failure_printed |= verdict.verdict.outcome == Outcome::Failure;
+        }
+        let record = Record {
+            schema: SCHEMA.to_owned(),
+            time: wall_time(decision.time_boot_ns, self.boot_to_wall_ns),
+            time_boot_ns: decision.time_boot_ns,
+            seq: self.seq,
+            node_name: self.node_name.clone(),
+            body: decision.body,
+        };
+        self.seq += 1;
+        match self.form {
+            Form::Ndjson => self.output.put(&ndjson::line(&record)),
+            Form::Pretty => {
+                let screen = Screen { colour: self.colour, columns: self.output.columns().or(self.columns) };
+                self.output.put(self.pretty.text(&record, self.failed, screen).as_bytes());
+            }
+        }
+        if let Some(kept) = self.kept.as_mut().filter(|_| matches!(record.body, Body::Verdict(_))) {
+            kept.push(record);
+        }
+    }
+}
+
+/// From the deciding event to now, milliseconds, three decimals.
+#[expect(clippy::cast_precision_loss, reason = "a latency is far below 2^52 ns")]
+fn latency(decided: u64, now: u64) -> Timing {
+    Timing { detected_after_ms: (now.saturating_sub(decided) as f64 / 1_000.0).round() / 1_000.0 }
+}
+
+/// RFC 3339, UTC, nine decimals.
+pub fn wall_time(time_boot_ns: u64, boot_to_wall_ns: i64) -> String {
+    let wall = i128::from(time_boot_ns) + i128::from(boot_to_wall_ns);
+    let timestamp = Timestamp::from_nanosecond(wall).unwrap_or(Timestamp::UNIX_EPOCH);
+    format!("{timestamp:.9}")
+}
+
+/// At the end what was open is told of a probe, asked for or not.
+fn is_open_probe(attempt: &AttemptBody) -> bool {
+    attempt.outcome == Outcome::Open && attempt.subject == Subject::Probe
+}
+
+#[cfg(test)]
+pub(crate) mod tests;

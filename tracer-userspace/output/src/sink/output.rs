@@ -1,0 +1,294 @@
+//! Where the bytes go: stdout or `--output-file`.
+//!
+//! A reader that stops reading must not stop the tracer, so a live run never blocks here: what
+//! cannot be written waits in a bounded buffer, and beyond its bound records are counted as lost.
+//! A file that cannot be written any more (a full disk) hands over to stdout, so that no record
+//! that was decided is lost; the run then ends with exit code 2. A file that the tracer rotates itself
+//! is waited for instead, to the end, where what still waits goes to stdout, too: what does not fit into the
+//! buffer meanwhile is counted as lost.
+
+mod failing;
+mod rotate;
+mod target;
+
+use std::fs::File;
+use std::io::{self, IsTerminal as _, Write as _};
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+
+pub use self::rotate::Rotation;
+use self::target::{chunk_of, open_file, own, ready, stdout};
+use crate::error::{self, Error, os_message};
+use crate::plural::were;
+use crate::screen::columns;
+use crate::status_line;
+
+/// Bytes that may wait for a slow reader.
+const BACKLOG: usize = 8 << 20;
+/// Bytes of the buffer that are kept once it is empty.
+const KEPT: usize = 1 << 20;
+/// How long the end of a live run waits for a slow reader.
+const PATIENCE: Duration = Duration::from_secs(3);
+
+/// Where the bytes go.
+#[derive(Debug)]
+pub struct Output {
+    file: File,
+    /// `--output-file`; `None`: stdout was asked for.
+    path: Option<PathBuf>,
+    /// Bytes still go to `path`.
+    on_path: bool,
+    /// Never block.
+    live: bool,
+    chunk: usize,
+    pending: Vec<u8>,
+    /// How much of `pending` is written.
+    written: usize,
+    /// Ends of the records in `pending`.
+    ends: Vec<usize>,
+    dropped: u64,
+    /// The same since the start.
+    dropped_so_far: u64,
+    closed: bool,
+    failed: bool,
+    rotation: Option<Rotation>,
+    /// Bytes in the file, where it is rotated.
+    size: u64,
+    /// No more tries until the next second.
+    stuck: bool,
+    /// Why records wait, since the last failure.
+    trouble: Option<String>,
+    said: Option<Instant>,
+}
+
+impl Output {
+    /// Opens it. `live`: never block.
+    ///
+    /// # Errors
+    /// The file cannot be opened for appending, or stdout cannot be duplicated, or what cannot be rotated is to be.
+    pub fn open(path: Option<&Path>, rotation: Option<Rotation>, live: bool) -> Result<Self, Error> {
+        let file = match path {
+            Some(path) => open_file(path).map_err(|error| Error::file("--output-file", path, error))?,
+            None => stdout().map_err(|e| Error::Usage(format!("stdout: {}", os_message(&e))))?,
+        };
+        let size = match rotation {
+            Some(_) => own(&file).map_err(|e| Error::file("--output-max-size", path.unwrap_or(Path::new("")), e))?,
+            None => 0,
+        };
+        Ok(Self {
+            chunk: chunk_of(&file),
+            file,
+            path: path.map(Path::to_owned),
+            on_path: path.is_some(),
+            live,
+            pending: Vec::new(),
+            written: 0,
+            ends: Vec::new(),
+            dropped: 0,
+            dropped_so_far: 0,
+            closed: false,
+            failed: false,
+            rotation,
+            size,
+            stuck: false,
+            trouble: None,
+            said: None,
+        })
+    }
+
+    /// The reader has gone, or nothing can be written any more: time to end.
+    #[must_use]
+    pub const fn is_closed(&self) -> bool {
+        self.closed
+    }
+
+    /// Something could not be written where it was meant to go.
+    #[must_use]
+    pub const fn has_failed(&self) -> bool {
+        self.failed
+    }
+
+    /// SIGHUP has a meaning: there is a file to open again.
+    #[must_use]
+    pub const fn can_reopen(&self) -> bool {
+        self.path.is_some()
+    }
+
+    /// Whether a record would be taken; if not, it is counted as dropped.
+    pub fn accepts(&mut self) -> bool {
+        let room = !self.closed && self.pending.len() - self.written < BACKLOG;
+        if !room && !self.closed {
+            self.dropped += 1;
+            self.dropped_so_far += 1;
+        }
+        room
+    }
+
+    /// Records dropped since the last call, once there is room to say so.
+    pub fn take_dropped(&mut self) -> u64 {
+        if self.pending.len() - self.written < BACKLOG / 2 { std::mem::take(&mut self.dropped) } else { 0 }
+    }
+
+    /// Records dropped since the start.
+    #[must_use]
+    pub const fn dropped_so_far(&self) -> u64 {
+        self.dropped_so_far
+    }
+
+    /// Columns of the terminal that it writes to, if it is one.
+    #[must_use]
+    pub fn columns(&self) -> Option<usize> {
+        columns(&self.file)
+    }
+
+    /// Its name in metrics.
+    #[must_use]
+    pub const fn name(&self) -> &'static str {
+        if self.path.is_some() { "output_file" } else { "stdout" }
+    }
+
+    /// Why records wait for the file, if they do.
+    #[must_use]
+    pub const fn trouble(&self) -> Option<&String> {
+        self.trouble.as_ref()
+    }
+
+    /// Takes one record, its newline included.
+    pub fn put(&mut self, record: &[u8]) {
+        self.pending.extend_from_slice(record);
+        self.ends.push(self.pending.len());
+        if !self.live && self.pending.len() > 1 << 16 {
+            self.flush();
+        }
+    }
+
+    /// Writes what can be written (live), or everything.
+    pub fn flush(&mut self) {
+        while self.written < self.pending.len() && !self.closed && !self.stuck {
+            if self.live && !ready(self.file.as_fd(), PollTimeout::ZERO) {
+                break;
+            }
+            self.write_some();
+        }
+        if self.written == self.pending.len() && self.trouble.take().is_some() {
+            tracing::info!("the output file is written again");
+        }
+        self.compact();
+    }
+
+    /// Once a second: tries again what could not be written, and notices a reader that has gone.
+    pub fn check_reader(&mut self) {
+        self.stuck = false;
+        self.flush();
+        let mut fds = [PollFd::new(self.file.as_fd(), PollFlags::empty())];
+        let polled = poll(&mut fds, PollTimeout::ZERO);
+        let gone = fds[0].revents().is_some_and(|r| r.contains(PollFlags::POLLERR));
+        if polled.is_ok() && gone {
+            self.closed = true;
+        }
+    }
+
+    /// The end: waits a little for a slow reader.
+    pub fn finish(&mut self) {
+        self.stuck = false;
+        self.flush();
+        self.hand_over();
+        let end = Instant::now() + PATIENCE;
+        while self.written < self.pending.len() && !self.closed && !self.stuck {
+            let patience = end.saturating_duration_since(Instant::now());
+            if !ready(self.file.as_fd(), PollTimeout::try_from(patience).unwrap_or(PollTimeout::ZERO)) {
+                break;
+            }
+            self.write_some();
+        }
+        let left = self.unwritten() as u64 + self.dropped;
+        if left > 0 && !self.closed {
+            self.failed = true;
+            let why = self.trouble.as_deref().unwrap_or("the output's reader does not read");
+            error::report(&format!("{why}: {} not written", were(left, "record")));
+        }
+    }
+
+    /// Opens `--output-file` again; keeps the old one if that fails.
+    pub fn reopen(&mut self) {
+        let Some(path) = self.path.clone() else { return };
+        self.flush();
+        match self.open_again(&path) {
+            Ok(()) => {
+                self.on_path = true;
+                self.failed = false;
+                self.stuck = false;
+            }
+            Err(error) => {
+                let error = Error::file("--output-file", path, error);
+                error::report(&format!("{error}; the records go where they went"));
+            }
+        }
+    }
+
+    fn open_again(&mut self, path: &Path) -> io::Result<()> {
+        let file = open_file(path)?;
+        self.size = if self.rotation.is_some() { own(&file)? } else { 0 };
+        self.chunk = chunk_of(&file);
+        self.file = file;
+        Ok(())
+    }
+
+    /// One write.
+    fn write_some(&mut self) {
+        if let Some(rotation) = self.rotation.filter(|r| self.is_full(*r))
+            && let Err(error) = self.rotate(rotation)
+        {
+            self.fail(&error);
+            return;
+        }
+        let end = self.pending.len().min(self.written.saturating_add(self.chunk));
+        let end = self.rotation.map_or(end, |rotation| end.min(self.fitting(rotation)));
+        if status_line::is_drawn() && self.file.is_terminal() {
+            status_line::erase();
+        }
+        match self.file.write(&self.pending[self.written..end]) {
+            Ok(0) => self.fail(&io::ErrorKind::WriteZero.into()),
+            Ok(n) => {
+                self.written += n;
+                self.size += n as u64;
+            }
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
+                let patience = if self.live { PollTimeout::from(1_u8) } else { PollTimeout::NONE };
+                ready(self.file.as_fd(), patience);
+            }
+            Err(e) => self.fail(&e),
+        }
+    }
+
+    /// Records not (wholly) written.
+    fn unwritten(&self) -> usize {
+        self.ends.len() - self.whole()
+    }
+
+    /// Forgets what is written.
+    fn compact(&mut self) {
+        if self.written == self.pending.len() {
+            if self.pending.capacity() > KEPT {
+                (self.pending, self.ends) = (Vec::new(), Vec::new());
+            }
+            self.pending.clear();
+            self.ends.clear();
+            self.written = 0;
+        } else if self.written > 1 << 20 {
+            let whole = self.whole();
+            let start = whole.checked_sub(1).map_or(0, |last| self.ends[last]);
+            self.pending.drain(..start);
+            self.ends.drain(..whole);
+            self.ends.iter_mut().for_each(|end| *end -= start);
+            self.written -= start;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,28 @@
+//! Small words of the pretty form: names, times.
+
+use crate::record::Endpoint;
+
+/// `10.0.0.9:80`, `[::1]:80`, or the address alone.
+pub(super) fn endpoint(endpoint: Endpoint) -> String {
+    match endpoint.port {
+        Some(port) => std::net::SocketAddr::new(endpoint.addr, port).to_string(),
+        None => endpoint.addr.to_string(),
+    }
+}
+
+/// How long before or after, in milliseconds with their sign.
+#[expect(clippy::cast_precision_loss, reason = "for people: three decimals")]
+pub fn relative_ms(time: u64, reference: u64) -> String {
+    let delta = i128::from(time) - i128::from(reference);
+    format!("{:+.3} ms", delta as f64 / 1e6)
+}
+
+/// The time of day, to the millisecond, of an RFC 3339 time.
+pub(super) fn clock(time: &str) -> &str {
+    time.get(11..23).unwrap_or(time)
+}
+
+/// The day of an RFC 3339 time, which is UTC as all of ours are.
+pub(super) fn date(time: &str) -> &str {
+    time.get(..10).unwrap_or(time)
+}

@@ -1,0 +1,174 @@
+//! Records for people: each as it comes, the answer first; at the end what was said, grouped by cause.
+
+mod about;
+mod above;
+mod summary;
+mod tally;
+#[cfg(test)]
+mod tests;
+mod verdict;
+
+use std::time::Duration;
+
+pub use self::about::{About, who};
+use self::above::Above;
+use self::summary::Summary;
+use crate::event::{Loss, MissingHook};
+use crate::plural::counted;
+use crate::record::{AttemptBody, Body, LossBody, NodeBody, Outcome, Record, StartBody, StopBody};
+use crate::screen::{Screen, Style, safe};
+use crate::sink::findings;
+use crate::sink::plain;
+
+/// The records of one run as text.
+#[derive(Debug, Default)]
+pub struct Pretty {
+    /// Not every verdict is printed.
+    filtered: bool,
+    summary: Summary,
+    started_boot_ns: Option<u64>,
+    above: Above,
+}
+
+impl Pretty {
+    /// Of a run of which nothing was printed yet. `filtered`: not every verdict will be.
+    #[must_use]
+    pub fn new(filtered: bool) -> Self {
+        Self { filtered, ..Self::default() }
+    }
+
+    /// One record, its newlines included. `failed`: attempts so far.
+    pub fn text(&mut self, record: &Record, failed: u64, screen: Screen) -> String {
+        let mut out = String::new();
+        match &record.body {
+            Body::Start(body) => {
+                self.started_boot_ns = Some(record.time_boot_ns);
+                start(&mut out, record, body, screen);
+            }
+            Body::Stop(body) => {
+                self.stop(&mut out, record, body, screen);
+                self.summary.write(&mut out, body, failed, self.filtered, screen);
+            }
+            Body::Verdict(body) => {
+                self.summary.take(record, body);
+                verdict::block(&mut out, record, body, self.above.relation(body), screen);
+                self.above.remember(record.seq, body);
+            }
+            Body::Attempt(body) => attempt(&mut out, record, body, screen),
+            Body::Node(body) => node(&mut out, record, body, screen),
+            Body::Loss(body) => loss(&mut out, record, body, screen),
+            Body::Finding(body) => findings::block(&mut out, body, screen),
+        }
+        out
+    }
+
+    fn stop(&self, out: &mut String, record: &Record, body: &StopBody, screen: Screen) {
+        let after = self.started_boot_ns.map(|start| record.time_boot_ns.saturating_sub(start));
+        let after = after.map(|ns| format!(" after {}", lasted(Duration::from_nanos(ns)))).unwrap_or_default();
+        let text = format!(
+            "{} ({}){after}: {}, {}, {} still open, {} read, {} lost",
+            screen.paint(Style::Strong, "ended"),
+            body.reason.replace('_', " "),
+            counted(body.verdicts.values().sum(), "verdict"),
+            counted(body.attempts, "attempt"),
+            body.open_attempts,
+            counted(body.events, "event"),
+            body.lost_events,
+        );
+        out.push('\n');
+        screen.head(out, &text);
+    }
+}
+
+fn start(out: &mut String, record: &Record, body: &StartBody, screen: Screen) {
+    let pids: Vec<_> = body.prober_pids.iter().map(u32::to_string).collect();
+    let prober = match pids.as_slice() {
+        [] => "no prober running yet".to_owned(),
+        [pid] => format!("prober pid {pid}"),
+        pids => format!("prober pids {}", pids.join(" ")),
+    };
+    let text = format!(
+        "{} on {}, {}, times in UTC, kernel {}: {} hooks in force, {} missing, {prober}, {} known",
+        screen.paint(Style::Strong, &format!("tracer {}", safe(&body.version))),
+        safe(&record.node_name),
+        plain::date(&record.time),
+        safe(&body.kernel),
+        body.hooks.len(),
+        body.missing_hooks.len(),
+        counted(body.pods as u64, "pod"),
+    );
+    screen.head(out, &text);
+    for hooks in by_reason(&body.missing_hooks) {
+        for (n, hook) in hooks.iter().enumerate() {
+            screen.row(out, if n == 0 { "without" } else { "" }, &format!("{}: {}", hook.hook, hook.lost));
+        }
+        screen.row(out, "because", &hooks[0].reason);
+    }
+}
+
+/// Hooks that are missing for the same reason; no group is empty.
+fn by_reason(missing: &[MissingHook]) -> Vec<Vec<&MissingHook>> {
+    let mut groups: Vec<Vec<&MissingHook>> = Vec::new();
+    for hook in missing {
+        match groups.iter_mut().find(|group| group[0].reason == hook.reason) {
+            Some(group) => group.push(hook),
+            None => groups.push(vec![hook]),
+        }
+    }
+    groups
+}
+
+fn attempt(out: &mut String, record: &Record, body: &AttemptBody, screen: Screen) {
+    let (word, style) = match body.outcome {
+        Outcome::Success => ("ok", Style::Good),
+        Outcome::Noise => ("noise", Style::Mild),
+        Outcome::Open => ("open", Style::Mild),
+        Outcome::Failure => ("failed", Style::Bad),
+    };
+    let phases = body.phases_ms;
+    let named =
+        [("connect", phases.connect), ("tls", phases.tls), ("first byte", phases.first_byte), ("total", phases.total)];
+    let times: Vec<_> = named.iter().filter_map(|(name, ms)| ms.map(|ms| format!("{name} {ms:.1} ms"))).collect();
+    let (time, about) = (plain::clock(&record.time), About::from(body).text());
+    screen.head(out, &format!("{time}  {}  {about}  {}", screen.paint(style, word), times.join(", ")));
+}
+
+fn node(out: &mut String, record: &Record, body: &NodeBody, screen: Screen) {
+    let event = screen.paint(Style::Mild, &safe(&body.event));
+    screen.head(out, &format!("{}  {event}  {}", plain::clock(&record.time), safe(&body.summary)));
+    if let Some(culprit) = &body.culprit {
+        screen.row(out, "culprit", &who(culprit));
+    }
+}
+
+fn loss(out: &mut String, record: &Record, body: &LossBody, screen: Screen) {
+    let what = screen.paint(Style::Mild, &format!("{} lost", body.count));
+    let from = plain::relative_ms(body.from_boot_ns, record.time_boot_ns);
+    let text = format!(
+        "{}  {what}  ({}) since {from}: {}",
+        plain::clock(&record.time),
+        safe(&body.where_),
+        means(&body.where_)
+    );
+    screen.head(out, &text);
+}
+
+fn means(place: &str) -> &'static str {
+    match place {
+        Loss::LISTEN => "a cgroup listens too often to tell of each time; that nothing listens is less sure",
+        Loss::NAMESPACE => "who entered a namespace was not told each time; verdicts are as sure as ever",
+        Loss::ATTEMPTS => "too many connections are open at once: no verdict on the oldest can come",
+        _ => "verdicts of that time are less sure",
+    }
+}
+
+/// `850 ms`, `3 s`, `5m 12s`, `26h 3m`.
+fn lasted(time: Duration) -> String {
+    let s = time.as_secs();
+    match s {
+        0 => format!("{} ms", time.as_millis()),
+        1..60 => format!("{s} s"),
+        60..3600 => format!("{}m {}s", s / 60, s % 60),
+        _ => format!("{}h {}m", s / 3600, s % 3600 / 60),
+    }
+}

@@ -1,0 +1,196 @@
+//! The end of a run for people: what was said, grouped by group, the most frequent first; what nothing explains last.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::about::{About, who};
+use super::tally::Tally;
+use super::verdict::style_of;
+use crate::plural::counted;
+use crate::record::{Cause, Confidence, Outcome, Record, StopBody, VerdictBody};
+use crate::screen::{Screen, Style, unbroken_commands};
+
+/// Verdicts remembered, to be taken back when they are revised: within their attempt's last seconds.
+const REMEMBERED: usize = 4096;
+/// Who was hit, and who did it, by name.
+const NAMED: usize = 5;
+/// From the surest.
+const CONFIDENCES: [Confidence; 3] = [Confidence::Proven, Confidence::Likely, Confidence::Possible];
+
+/// What was said so far.
+#[derive(Debug, Default)]
+pub(super) struct Summary {
+    groups: BTreeMap<Cause, Group>,
+    /// By `seq`.
+    said: BTreeMap<u64, (Cause, Confidence)>,
+}
+
+/// The verdicts of one cause.
+#[derive(Debug, Default)]
+struct Group {
+    count: u64,
+    noise: bool,
+    confidences: BTreeMap<Confidence, u64>,
+    first: String,
+    last: String,
+    hit: Tally,
+    culprits: Tally,
+    fixes: Tally,
+    missing_hooks: BTreeSet<String>,
+    lost_events: u64,
+}
+
+impl Summary {
+    /// Counts a printed verdict in place of the one that it revises.
+    pub(super) fn take(&mut self, record: &Record, body: &VerdictBody) {
+        let hit = About::from(body).hit();
+        if let Some(said) = body.revises.and_then(|seq| self.said.remove(&seq)) {
+            self.take_back(said, &hit);
+        }
+        let verdict = &body.verdict;
+        self.said.insert(record.seq, (verdict.cause, verdict.confidence));
+        if self.said.len() > REMEMBERED {
+            self.said.pop_first();
+        }
+        self.groups.entry(verdict.cause).or_default().take(&record.time, hit, body);
+    }
+
+    fn take_back(&mut self, (cause, confidence): (Cause, Confidence), hit: &str) {
+        let Some(group) = self.groups.get_mut(&cause) else { return };
+        group.count = group.count.saturating_sub(1);
+        group.confidences.entry(confidence).and_modify(|n| *n = n.saturating_sub(1));
+        group.hit.remove(hit);
+        if group.count == 0 {
+            self.groups.remove(&cause);
+        }
+    }
+
+    /// A block for each cause; or, in a line, that there is none. `failed`: attempts; `filtered`: not everything was let through.
+    pub(super) fn write(&self, out: &mut String, stop: &StopBody, failed: u64, filtered: bool, screen: Screen) {
+        let mut groups: Vec<_> = self.groups.iter().collect();
+        groups.sort_by_key(|(cause, group)| (group.rank(**cause), Reverse(group.count)));
+        let digits = groups.iter().map(|(_, group)| group.count.to_string().len()).max().unwrap_or_default();
+        for (cause, group) in &groups {
+            group.block(out, **cause, digits, screen);
+        }
+        let only_noise = groups.iter().all(|(_, group)| group.noise);
+        if groups.is_empty() || only_noise && !filtered {
+            let (style, text) = without_failure(stop, failed, filtered);
+            screen.head(out, &screen.paint(style, &text));
+        }
+    }
+}
+
+/// What can be said of a run in which no failure was printed.
+fn without_failure(stop: &StopBody, failed: u64, filtered: bool) -> (Style, String) {
+    let attempts = counted(stop.attempts, "attempt");
+    if stop.attempts == 0 {
+        return (Style::Mild, "no attempt was seen from its start to its end: nothing can be said of this node".into());
+    }
+    if failed > 0 || filtered {
+        let why = if filtered { "nothing was found that the filters let through" } else { "no verdict" };
+        return (Style::Mild, format!("{why}; of {attempts} in all {failed} failed"));
+    }
+    if stop.lost_events > 0 {
+        let lost = counted(stop.lost_events, "event");
+        return (Style::Mild, format!("{attempts}, none seen to fail; but {lost} were lost"));
+    }
+    (Style::Good, format!("healthy: {attempts}, none failed"))
+}
+
+impl Group {
+    fn take(&mut self, time: &str, hit: String, body: &VerdictBody) {
+        let verdict = &body.verdict;
+        if self.count == 0 {
+            time.clone_into(&mut self.first);
+        }
+        time.clone_into(&mut self.last);
+        self.count += 1;
+        self.noise = verdict.outcome != Outcome::Failure;
+        *self.confidences.entry(verdict.confidence).or_default() += 1;
+        self.hit.add(hit);
+        if let Some(culprit) = &body.culprit {
+            self.culprits.add(who(culprit));
+        }
+        if !verdict.remediation.is_empty() {
+            self.fixes.add(verdict.remediation.clone());
+        }
+        self.missing_hooks.extend(verdict.missing_hooks.iter().cloned());
+        self.lost_events = self.lost_events.saturating_add(verdict.lost_events);
+    }
+
+    /// Failures, then what only misleads, then what nothing explains.
+    fn rank(&self, cause: Cause) -> u8 {
+        if cause == Cause::Unexplained { 2 } else { u8::from(self.noise) }
+    }
+
+    fn block(&self, out: &mut String, cause: Cause, digits: usize, screen: Screen) {
+        let style = self.style();
+        let head = format!(
+            "{:>digits$}  {}  {}  {}",
+            self.count,
+            screen.paint(style, cause.name()),
+            self.sureness(),
+            span(&self.first, &self.last)
+        );
+        screen.head(out, &head);
+        screen.row(out, "hit", &self.hit.list(NAMED));
+        for (n, (culprit, _)) in self.culprits.top(NAMED).0.into_iter().enumerate() {
+            screen.row(out, if n == 0 { "culprit" } else { "" }, culprit);
+        }
+        if let Some(more) = self.culprits.top(NAMED).1 {
+            screen.row(out, "", &format!("and {more}"));
+        }
+        self.fix(out, screen);
+        if cause == Cause::Unexplained {
+            self.lacked(out, screen);
+        }
+    }
+
+    /// As sure as the surest.
+    fn style(&self) -> Style {
+        let surest = self.confidences.iter().rev().find(|(_, n)| **n > 0).map(|(confidence, _)| *confidence);
+        if self.noise { Style::Good } else { style_of(surest.unwrap_or(Confidence::Possible)) }
+    }
+
+    /// `3 proven, 1 likely`.
+    fn sureness(&self) -> String {
+        let count = |confidence: &Confidence| self.confidences.get(confidence).copied().filter(|n| *n > 0);
+        let said = CONFIDENCES.iter().filter_map(|it| Some(format!("{} {}", count(it)?, it.name())));
+        said.collect::<Vec<_>>().join(", ")
+    }
+
+    fn fix(&self, out: &mut String, screen: Screen) {
+        let (top, more) = self.fixes.top(1);
+        let Some((fix, _)) = top.first() else { return };
+        screen.row(out, "fix", &unbroken_commands(fix));
+        if let Some(more) = more {
+            screen.row(out, "", &format!("(and {more}, with other names and numbers: see the verdicts)"));
+        }
+    }
+
+    /// What was missing to explain it.
+    fn lacked(&self, out: &mut String, screen: Screen) {
+        let hooks: Vec<_> = self.missing_hooks.iter().map(String::as_str).collect();
+        let mut lacked = Vec::new();
+        if !hooks.is_empty() {
+            lacked.push(format!("hooks that are not in force: {}", hooks.join(", ")));
+        }
+        if self.lost_events > 0 {
+            lacked.push(format!("{} that were lost", counted(self.lost_events, "event")));
+        }
+        let nothing = "nothing: every hook that could tell was in force, and no event was lost";
+        screen.row(out, "missing", if lacked.is_empty() { nothing.to_owned() } else { lacked.join("; ") }.as_str());
+    }
+}
+
+/// `01:49:05 to 01:52:11`, with the dates where they differ.
+fn span(first: &str, last: &str) -> String {
+    let second = |time: &str| time.get(11..19).unwrap_or(time).to_owned();
+    if first.get(..10) != last.get(..10) {
+        let whole = |time: &str| time.get(..19).unwrap_or(time).replace('T', " ");
+        return format!("{} to {}", whole(first), whole(last));
+    }
+    let (first, last) = (second(first), second(last));
+    if first == last { first } else { format!("{first} to {last}") }
+}

@@ -1,0 +1,116 @@
+//! A verdict as a block: the answer, then why, what was seen, who did it, what fixes it.
+
+use super::about::{About, who};
+use super::above::Relation;
+use crate::record::{Confidence, Evidence, Outcome, Record, Verdict, VerdictBody};
+use crate::screen::{Screen, Style, unbroken_commands};
+use crate::sink::plain;
+
+/// A line of the block, if there is something to say.
+type Part = (&'static str, fn(&VerdictBody) -> Option<String>);
+
+const CAUSE: Part = ("cause", |body| Some(body.verdict.summary.clone()));
+/// Those below what was seen.
+const REST: [Part; 4] = [("kubelet", kubelet), ("culprit", culprit), ("fix", fix), ("also", also)];
+
+/// The block: all of it, or what is new.
+pub(super) fn block(
+    out: &mut String,
+    record: &Record,
+    body: &VerdictBody,
+    above: Option<Relation<'_>>,
+    screen: Screen,
+) {
+    let line = |out: &mut String, (word, part): Part| {
+        let before = above.and_then(|above| part(above.body()));
+        if let Some(text) = part(body).filter(|text| before.as_ref() != Some(text)) {
+            screen.row(out, word, &text);
+        }
+    };
+    head(out, record, body, above, screen);
+    line(out, CAUSE);
+    if is_seen_again(body, above) {
+        seen(out, &body.verdict.evidence, record.time_boot_ns, screen);
+    }
+    REST.into_iter().for_each(|part| line(out, part));
+    doubts(out, &body.verdict, screen);
+}
+
+fn is_seen_again(body: &VerdictBody, above: Option<Relation<'_>>) -> bool {
+    match above {
+        None => true,
+        Some(Relation::Amends(above)) => above.verdict.evidence != body.verdict.evidence,
+        Some(Relation::Repeats(..)) => false,
+    }
+}
+
+fn kubelet(body: &VerdictBody) -> Option<String> {
+    body.kubelet.as_ref()?.output.clone()
+}
+
+fn culprit(body: &VerdictBody) -> Option<String> {
+    body.culprit.as_ref().map(who)
+}
+
+fn fix(body: &VerdictBody) -> Option<String> {
+    Some(unbroken_commands(&body.verdict.remediation)).filter(|fix| !fix.is_empty())
+}
+
+fn also(body: &VerdictBody) -> Option<String> {
+    let also: Vec<_> = body.verdict.also.iter().map(|cause| cause.name()).collect();
+    Some(also.join(", ")).filter(|also| !also.is_empty())
+}
+
+fn head(out: &mut String, record: &Record, body: &VerdictBody, above: Option<Relation<'_>>, screen: Screen) {
+    let verdict = &body.verdict;
+    let style = style(verdict);
+    let relation = match (above, body.revises) {
+        (Some(Relation::Repeats(whole, _)), _) => format!(", again: as #{whole}"),
+        (Some(Relation::Amends(_)), Some(seq)) => format!(", amends #{seq}"),
+        (None, Some(seq)) => format!(", replaces #{seq}"),
+        (_, None) => String::new(),
+    };
+    let text = format!(
+        "{}  {}  {}  ({}{relation})  #{}",
+        plain::clock(&record.time),
+        screen.paint(style, verdict.cause.name()),
+        screen.paint(Style::Strong, &About::from(body).text()),
+        screen.paint(style, verdict.confidence.name()),
+        record.seq,
+    );
+    screen.head(out, &text);
+}
+
+/// What was seen, its times in a column.
+fn seen(out: &mut String, evidence: &[Evidence], decided_boot_ns: u64, screen: Screen) {
+    let times: Vec<_> = evidence.iter().map(|seen| plain::relative_ms(seen.time_boot_ns, decided_boot_ns)).collect();
+    let width = times.iter().map(String::len).max().unwrap_or_default();
+    for (n, (seen, time)) in evidence.iter().zip(times).enumerate() {
+        let word = if n == 0 { "evidence" } else { "" };
+        screen.row_after(out, word, &format!("{time:>width$}  "), &format!("{}: {}", seen.hook, seen.text));
+    }
+}
+
+/// What makes a verdict less sure.
+fn doubts(out: &mut String, verdict: &Verdict, screen: Screen) {
+    if verdict.lost_events > 0 {
+        screen.row(out, "doubt", &format!("{} events were lost meanwhile", verdict.lost_events));
+    }
+    if !verdict.missing_hooks.is_empty() {
+        screen.row(out, "doubt", &format!("not in force: {}", verdict.missing_hooks.join(", ")));
+    }
+}
+
+/// Of a failure: the surer, the louder.
+pub(super) const fn style_of(confidence: Confidence) -> Style {
+    match confidence {
+        Confidence::Proven => Style::Bad,
+        Confidence::Likely => Style::Mild,
+        Confidence::Possible => Style::Faint,
+    }
+}
+
+/// The surer of a failure, the louder.
+pub(super) fn style(verdict: &Verdict) -> Style {
+    if verdict.outcome == Outcome::Failure { style_of(verdict.confidence) } else { Style::Good }
+}

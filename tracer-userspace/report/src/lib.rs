@@ -1,0 +1,121 @@
+//! `tracer report`: one page of HTML out of the records of an incident.
+//!
+//! ```text
+//! input      the files as a stream of lines
+//! line       what is read of each
+//! tally      what is kept of them: counts, a few records
+//! page       the page: static HTML and SVG, without scripts
+//! target     where it goes
+//! ```
+//!
+//! Its memory does not grow with the input: time is in columns that become wider, pods beyond a bound are one, and of
+//! the verdicts of a pod with one cause the first and the last are kept.
+
+mod faults;
+mod input;
+mod line;
+mod page;
+mod progress;
+mod tally;
+mod target;
+
+use tracer_model::{plural, record};
+use tracer_output::sink;
+use tracer_terminal::{error, screen};
+
+use std::io::BufRead;
+use std::path::PathBuf;
+
+use self::faults::Faults;
+use self::input::{Input, Lines, Next};
+use self::progress::Progress;
+use self::tally::Tally;
+use self::target::Target;
+use crate::error::{Error, os_message};
+use crate::sink::filter::Filter;
+
+/// What `tracer report` was asked for.
+#[derive(Clone, Debug)]
+pub struct ReportConfig {
+    /// The records; `-` is stdin.
+    pub files: Vec<PathBuf>,
+    /// Where the page goes; absent: stdout.
+    pub output_file: Option<PathBuf>,
+    /// What is counted.
+    pub filter: Filter,
+}
+
+/// Makes the page. The exit code: 2 if something of the input could not be read; the page is made of the rest.
+///
+/// # Errors
+/// A file cannot be opened, there is no record in any, or the page cannot be written.
+pub fn report(config: &ReportConfig) -> Result<u8, Error> {
+    let inputs = input::open(&config.files)?;
+    let target = Target::new(config.output_file.as_deref(), &inputs)?;
+    let names: Vec<_> = inputs.iter().map(|input| input.name.clone()).collect();
+    let progress = Progress::new(&inputs);
+    let mut faults = Faults::default();
+    let mut tally = Tally::new(config.filter.clone());
+    for input in inputs {
+        read(input, &mut tally, &mut faults, &progress);
+    }
+    progress.end();
+    if tally.records == 0 {
+        return Err(no_record(&names, &faults));
+    }
+    target.write(&page::html(tally, &faults.told, &names))?;
+    if let Some(line) = faults.line_of_all() {
+        error::warn(&line);
+    }
+    Ok(if faults.incomplete() { 2 } else { 0 })
+}
+
+/// There is nothing to show, and why.
+fn no_record(names: &[String], faults: &Faults) -> Error {
+    let why = faults.line_of_all().map(|line| format!(": {line}")).unwrap_or_default();
+    Error::Usage(format!("report {}: no record of the tracer{why}", names.join(", ")))
+}
+
+/// Counts every line of a file, as far as it can be read.
+fn read(input: Input, tally: &mut Tally, faults: &mut Faults, progress: &Progress) {
+    faults.begin(&input.name);
+    let (name, size) = (input.name.clone(), input.size.unwrap_or(0));
+    let mut lines = input.lines(|source| progress.watch(source));
+    match feed(&mut lines, tally, faults) {
+        Err(problem) => faults.rest(lines.number, &problem.replace("FILE", &name)),
+        Ok(()) if lines.read < size => faults.shorter(lines.read, size),
+        Ok(()) => {}
+    }
+    faults.end();
+}
+
+/// All lines through the tally, or why no more can be read.
+fn feed(lines: &mut Lines<impl BufRead>, tally: &mut Tally, faults: &mut Faults) -> Result<(), String> {
+    loop {
+        let next = lines.next().map_err(|error| os_message(&error))?;
+        let (number, bytes) = (lines.number, lines.bytes.as_slice());
+        match next {
+            Next::End => return Ok(()),
+            Next::TooLong => faults.line(number, "a line of more than 1 MiB"),
+            Next::Line if bytes.trim_ascii().is_empty() => {}
+            Next::Line | Next::Torn => match (line::read(bytes), other_kind(bytes)) {
+                (Ok(line), _) => tally.push(line, bytes),
+                (Err(_), Some(kind)) if number == 1 => return Err(kind.to_owned()),
+                (Err(_), _) if next == Next::Torn => faults.note(number, "the last line is not whole"),
+                (Err(problem), _) => faults.line(number, &problem),
+            },
+        }
+    }
+}
+
+/// What a first line says that is of another kind of file, and how to read that.
+fn other_kind(first: &[u8]) -> Option<&'static str> {
+    if first.starts_with(&[0x1f, 0x8b]) {
+        return Some("compressed: `zcat FILE | tracer report -`");
+    }
+    let recording = first.starts_with(br#"{"format":"tracer-record""#);
+    recording.then_some("a recording, which `tracer replay FILE -o json | tracer report -` makes a page of")
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,163 @@
+//! What is read of each line: a few fields only, without copies; the rest is read when it is shown.
+
+use std::borrow::Cow;
+
+use jiff::Timestamp;
+use serde::Deserialize;
+
+use crate::error::json_problem;
+use crate::record::{Cause, Confidence, Endpoint, K8s, Outcome, Process, Record, SCHEMA};
+
+/// Whose attempts they are.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct PodKey {
+    /// Its node.
+    pub(crate) node: String,
+    /// `namespace/name`, or what else is known.
+    pub(crate) name: String,
+}
+
+/// What a verdict says: a cause that failed attempts, or one that only misleads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Group {
+    /// The attempt succeeded.
+    pub(crate) noise: bool,
+    /// Its cause.
+    pub(crate) cause: Cause,
+}
+
+impl Group {
+    /// Of a verdict with this cause and outcome.
+    pub(crate) fn new(cause: Cause, outcome: Outcome) -> Self {
+        Self { noise: outcome != Outcome::Failure, cause }
+    }
+}
+
+/// A line that can be counted.
+pub(super) enum Line<'a> {
+    /// A verdict or an attempt.
+    Attempt(Box<Fields<'a>>, i64),
+    /// Any other record, and its time in µs.
+    Other(Box<Record>, i64),
+}
+
+/// The fields that are counted.
+#[derive(Deserialize)]
+pub(super) struct Fields<'a> {
+    #[serde(borrow, default)]
+    schema: Cow<'a, str>,
+    #[serde(rename = "type", borrow, default)]
+    kind: Cow<'a, str>,
+    #[serde(borrow, default)]
+    time: Cow<'a, str>,
+    /// Number of the record in its run.
+    #[serde(default)]
+    pub(super) seq: u64,
+    /// Name of the node.
+    #[serde(default)]
+    pub(super) node_name: String,
+    /// Of a verdict.
+    pub(super) verdict: Option<Answer>,
+    /// The pod.
+    pub(super) k8s: Option<K8s>,
+    dst: Option<Endpoint>,
+    process: Option<Process>,
+    /// Of an attempt.
+    pub(super) outcome: Option<Outcome>,
+    /// Of an attempt.
+    pub(super) cause: Option<Cause>,
+    /// The verdict that this one replaces.
+    pub(super) revises: Option<u64>,
+}
+
+/// What is counted of a verdict.
+#[derive(Deserialize)]
+pub(super) struct Answer {
+    cause: Cause,
+    outcome: Outcome,
+    /// How sure it is.
+    pub(super) confidence: Confidence,
+}
+
+impl Answer {
+    /// What it says.
+    pub(super) fn group(&self) -> Group {
+        Group::new(self.cause, self.outcome)
+    }
+
+    /// Its cause.
+    pub(super) const fn cause(&self) -> Cause {
+        self.cause
+    }
+}
+
+impl Fields<'_> {
+    /// Whose attempt it is, as far as that is known.
+    pub(super) fn pod(&self) -> PodKey {
+        let k8s = self.k8s.as_ref();
+        let named = k8s.and_then(|k8s| {
+            let namespace = k8s.namespace.as_ref().map(|namespace| format!("{namespace}/")).unwrap_or_default();
+            let uid = || k8s.pod_uid.as_ref().map(|uid| format!("pod {uid}"));
+            k8s.pod_name.as_ref().map(|name| format!("{namespace}{name}")).or_else(uid)
+        });
+        let dialled = || self.dst.map(|dst| dst.addr.to_string());
+        let dialling = || self.process.as_ref().map(|process| format!("connections of {}", process.comm));
+        let name = named.or_else(dialled).or_else(dialling).unwrap_or_else(|| "unknown".into());
+        PodKey { node: self.node_name.clone(), name }
+    }
+}
+
+/// Reads a line, or says what is wrong with it.
+pub(super) fn read(bytes: &[u8]) -> Result<Line<'_>, String> {
+    let fields: Fields<'_> = serde_json::from_slice(bytes).map_err(|error| problem(bytes, &error))?;
+    if fields.schema != SCHEMA {
+        return Err(foreign(&fields.schema));
+    }
+    let us = microseconds(&fields.time).ok_or_else(|| format!("`{}` is no time", fields.time))?;
+    match (fields.kind.as_ref(), &fields.verdict, fields.outcome) {
+        ("verdict", Some(_), _) | ("attempt", _, Some(_)) => Ok(Line::Attempt(Box::new(fields), us)),
+        ("verdict" | "attempt", ..) => Err(format!("a record `{}` without what it is about", fields.kind)),
+        _ => whole(bytes).map(|record| Line::Other(Box::new(record), us)),
+    }
+}
+
+/// Every field of a record.
+pub(super) fn whole(bytes: &[u8]) -> Result<Record, String> {
+    serde_json::from_slice(bytes).map_err(|error| problem(bytes, &error))
+}
+
+/// When the record of this line was made.
+pub(super) fn time_of(bytes: &[u8]) -> Option<i64> {
+    #[derive(Deserialize)]
+    struct Time<'a> {
+        #[serde(borrow)]
+        time: Cow<'a, str>,
+    }
+    serde_json::from_slice::<Time<'_>>(bytes).ok().and_then(|line| microseconds(&line.time))
+}
+
+fn microseconds(time: &str) -> Option<i64> {
+    time.parse::<Timestamp>().ok().map(Timestamp::as_microsecond)
+}
+
+/// A line that is JSON and no record of ours.
+fn foreign(schema: &str) -> String {
+    if schema.is_empty() {
+        return format!("not a record of schema {SCHEMA}");
+    }
+    format!("a record of schema {}: this tracer reads {SCHEMA}", cut(schema))
+}
+
+fn problem(bytes: &[u8], error: &serde_json::Error) -> String {
+    if bytes.trim_ascii_start().first() == Some(&b'{') {
+        cut(&format!("not a record: {}", json_problem(error)))
+    } else {
+        "not a record: not JSON".into()
+    }
+}
+
+/// A message of bounded length.
+fn cut(text: &str) -> String {
+    const MAX: usize = 120;
+    if text.chars().count() <= MAX { text.to_owned() } else { text.chars().take(MAX).chain(['…']).collect() }
+}

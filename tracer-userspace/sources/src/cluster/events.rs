@@ -1,0 +1,175 @@
+//! Events of this node's kubelet. Not all of a cluster: see [`Watched::selector`] below, and docs/on-a-cluster.md for the load.
+//!
+//! They are news, not state: what was there before is not read, and a lost position is given up.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+
+use super::View;
+use super::objects::Watched;
+use crate::clock;
+use crate::event::{Fact, PodRef};
+use crate::files::api::{self, Metadata};
+use crate::kubelet::KubeletEvent;
+
+/// Longest message kept, bytes.
+const MESSAGE_MAX: usize = 1024;
+/// What is told of an Event so long after it was made is no news, seconds.
+const STALE_S: i64 = 60;
+/// Of these reasons.
+const REASONS: [&str; 3] = ["Unhealthy", "FailedCreatePodSandBox", "NetworkNotReady"];
+
+/// One namespace, or all.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Namespace {
+    /// All of the cluster.
+    All,
+    /// That of this name.
+    Named(String),
+}
+
+impl Namespace {
+    /// What its Events are called.
+    pub(super) fn events(&self) -> String {
+        match self {
+            Self::All => "events".to_owned(),
+            Self::Named(name) => format!("events of namespace {name}"),
+        }
+    }
+
+    pub(super) fn name(&self) -> Option<String> {
+        match self {
+            Self::All => None,
+            Self::Named(name) => Some(name.clone()),
+        }
+    }
+}
+
+impl Watched for api::Event {
+    type Kept = KubeletEvent;
+    const RESOURCE: &'static str = "events";
+    const GROUP: &'static str = "";
+    const PATHS: &'static [&'static str] = &["/api/v1/events"];
+    const FROM_NOW: bool = true;
+
+    /// The server selects by component, kind, type and reason (one reason, or all but some), not by node. So it looks at
+    /// every Event of the namespaces for each node that asks, and sends those of every kubelet but the most frequent.
+    fn selector(_node: &str) -> String {
+        let left_out = ["BackOff", "Failed", "FailedMount"].map(|reason| format!("%2Creason!%3D{reason}")).concat();
+        format!("source%3Dkubelet%2Ctype%3DWarning%2CinvolvedObject.kind%3DPod{left_out}")
+    }
+
+    fn metadata(&self) -> &Metadata {
+        &self.metadata
+    }
+
+    /// Those of the own kubelet.
+    fn keep(self, node: &str) -> Option<KubeletEvent> {
+        let host = self.source.host.as_ref().or(self.reporting_instance.as_ref());
+        let is_ours = host.is_some_and(|host| host == node) && self.involved_object.kind == "Pod";
+        if !is_ours || !REASONS.contains(&self.reason.as_str()) {
+            return None;
+        }
+        let last_s = self.last_time()?.as_second();
+        let count = self.count.max(self.series.count).max(1).unsigned_abs();
+        let about = self.involved_object;
+        let container = about.field_path.as_deref().and_then(container_of).map(str::to_owned);
+        let pod = PodRef { namespace: about.namespace, name: about.name, uid: about.uid };
+        let mut message = self.message;
+        message.truncate(message.floor_char_boundary(MESSAGE_MAX));
+        Some(KubeletEvent { uid: self.metadata.uid?, pod, container, reason: self.reason, message, count, last_s })
+    }
+
+    fn show(view: &mut View, of: &str, all: Vec<KubeletEvent>) {
+        view.events.insert(of.to_owned(), all);
+    }
+}
+
+impl api::Event {
+    /// That of its last occurrence, in whichever field this kind of Event has it.
+    fn last_time(&self) -> Option<Timestamp> {
+        let times = [&self.series.last_observed_time, &self.last_timestamp, &self.event_time];
+        times.into_iter().flatten().find_map(|text| text.parse().ok())
+    }
+}
+
+/// `spec.containers{name}`, `spec.initContainers{name}`, `spec.ephemeralContainers{name}`.
+fn container_of(field_path: &str) -> Option<&str> {
+    let (place, name) = field_path.strip_suffix('}')?.split_once('{')?;
+    place.ends_with("ontainers").then_some(name)
+}
+
+/// What of the Events was handed on.
+#[derive(Debug, Default)]
+pub(crate) struct Heard {
+    last: BTreeMap<String, (u32, i64)>,
+}
+
+impl Heard {
+    /// What is new of them.
+    pub(crate) fn facts(&mut self, view: &View) -> Vec<Fact> {
+        let to_wall_ns = clock::boot_to_wall_ns();
+        let wall_ns = i64::try_from(clock::boot_ns()).unwrap_or(i64::MAX).saturating_add(to_wall_ns);
+        let news = self.news(view, wall_ns / 1_000_000_000);
+        news.iter().filter_map(|event| event.fact(to_wall_ns)).collect()
+    }
+
+    /// Those that are new or were counted again, and are no old news.
+    fn news(&mut self, view: &View, now_s: i64) -> Vec<KubeletEvent> {
+        let all = || view.events.values().flatten();
+        let stamp = |event: &KubeletEvent| (event.count, event.last_s);
+        let is_news = |event: &&KubeletEvent| {
+            self.last.get(&event.uid) != Some(&stamp(event)) && now_s.saturating_sub(event.last_s) <= STALE_S
+        };
+        let mut news: Vec<KubeletEvent> = all().filter(is_news).cloned().collect();
+        news.sort_by_key(|event| event.last_s);
+        self.last = all().map(|event| (event.uid.clone(), stamp(event))).collect();
+        news
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A kubelet 1.20's, whole.
+    const SAMPLES: &str = include_str!("../../../testdata/kubelet-events.jsonl");
+
+    fn samples() -> Vec<api::Event> {
+        SAMPLES.lines().filter(|it| !it.is_empty()).map(|it| serde_json::from_str(it).expect("an Event")).collect()
+    }
+
+    #[test]
+    fn real_events_are_read() {
+        let kept: Vec<_> = samples().into_iter().filter_map(|it| it.keep("rig-node")).collect();
+        assert_eq!(kept.len(), 2);
+        let readiness = &kept[0];
+        assert_eq!((readiness.count, readiness.container.as_deref()), (15, Some("http")));
+        assert_eq!(readiness.pod.name.as_deref(), Some("target"));
+        assert_eq!(readiness.last_s, "2026-11-20T16:05:44Z".parse::<Timestamp>().expect("time").as_second());
+    }
+
+    #[test]
+    fn those_of_other_nodes_and_reasons_are_not_kept() {
+        assert!(samples().into_iter().all(|it| it.keep("rig-node-2").is_none()));
+        let other = SAMPLES.replace("\"Unhealthy\"", "\"ProbeWarning\"");
+        let first: api::Event = serde_json::from_str(other.lines().next().expect("a line")).expect("an Event");
+        assert!(first.keep("rig-node").is_none());
+    }
+
+    #[test]
+    fn an_event_is_news_once_for_each_count() {
+        let mut view = View::default();
+        let first = samples().remove(0).keep("rig-node").expect("ours");
+        let again = KubeletEvent { count: 16, last_s: first.last_s + 2, ..first.clone() };
+        let (mut heard, now) = (Heard::default(), first.last_s + 3);
+        let mut told = |event: &KubeletEvent, now| {
+            view.events.insert("events".into(), vec![event.clone()]);
+            heard.news(&view, now).len()
+        };
+        assert_eq!((told(&first, now), told(&first, now), told(&again, now)), (1, 0, 1));
+        let late = KubeletEvent { count: 17, ..again };
+        assert_eq!(told(&late, now + 90), 0, "it came with an outage behind it");
+    }
+}

@@ -1,0 +1,199 @@
+//! What goes wrong between this node and the API, in words that say what to do.
+
+use std::time::Duration;
+
+use http::{HeaderMap, StatusCode, header::RETRY_AFTER};
+use serde::Deserialize;
+
+use super::reason::reason;
+
+/// Why a request gave nothing.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Failure {
+    /// No connection, no TLS, or it broke.
+    #[error("unreachable: {0}")]
+    Unreachable(String),
+    /// 401
+    #[error("refuses the credentials (401): the token or certificate is missing, expired or of another cluster")]
+    Unauthenticated,
+    /// 403
+    #[error(
+        "does not permit it (403): grant verb `{verb}` on resource `{resource}`{} in a ClusterRole bound to this account (deploy/kustomize has it)",
+        group_text(.group)
+    )]
+    Forbidden {
+        /// `list` or `watch`.
+        verb: &'static str,
+        /// As RBAC writes it.
+        resource: &'static str,
+        /// API group; empty for the core's.
+        group: &'static str,
+    },
+    /// 404: the server does not have this version of the resource.
+    #[error("does not know {0} (404)")]
+    Unknown(&'static str),
+    /// 410: the position is older than the server's memory.
+    #[error("has forgotten the position (410)")]
+    Gone,
+    /// A streaming list is refused, or never ends: the server is older than that.
+    #[error("knows no streaming lists")]
+    NotStreaming,
+    /// Any other refusal; 429 and 503 with the time that the server asked for.
+    #[error("answers {code}{}", colon(.message))]
+    Refused {
+        /// HTTP status.
+        code: u16,
+        /// Its words.
+        message: String,
+        /// `Retry-After`
+        after: Option<Duration>,
+    },
+    /// An answer that is no Kubernetes object.
+    #[error("answers what cannot be read: {0}")]
+    Garbage(String),
+    /// The answer stopped before its end.
+    #[error("unreachable: its answer stopped before the end")]
+    Cut,
+}
+
+/// The object that the API answers a refused request with, and sends in an `ERROR` event.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub(super) struct Status {
+    message: Option<String>,
+    code: u16,
+    details: Option<Details>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct Details {
+    retry_after_seconds: Option<u64>,
+}
+
+/// What was asked, for the message.
+#[derive(Clone, Copy, Debug)]
+pub struct Asked {
+    /// `list` or `watch`.
+    pub verb: &'static str,
+    /// As RBAC writes it.
+    pub resource: &'static str,
+    /// API group; empty for the core's.
+    pub group: &'static str,
+    /// With parameters that older servers refuse.
+    pub streaming: bool,
+}
+
+impl Failure {
+    /// A request that got no answer.
+    pub(super) fn of_client(error: &kube::Error) -> Self {
+        let text = reason(error);
+        // Where in the client it happened helps nobody.
+        let layers = ["ServiceError: ", "client error (Connect): ", "tcp connect error: "];
+        let text = layers.iter().fold(text.as_str(), |text, layer| text.strip_prefix(layer).unwrap_or(text));
+        let text = text.split(" (os error").next().and_then(|it| it.split(": https://").next()).unwrap_or(text);
+        Self::Unreachable(shortened(text))
+    }
+
+    /// A refusal.
+    pub(crate) fn of_answer(code: StatusCode, headers: &HeaderMap, body: &[u8], asked: Asked) -> Self {
+        let header = headers.get(RETRY_AFTER).and_then(|value| value.to_str().ok()?.trim().parse().ok());
+        let status: Status = serde_json::from_slice(body).unwrap_or_else(|_| Status {
+            message: Some(String::from_utf8_lossy(body).into_owned()),
+            ..Status::default()
+        });
+        status.into_failure(code.as_u16(), header, asked)
+    }
+
+    /// How long the server wants to be left alone.
+    pub const fn after(&self) -> Option<Duration> {
+        match self {
+            Self::Refused { after, .. } => *after,
+            _ => None,
+        }
+    }
+}
+
+impl Status {
+    /// An `ERROR` event within a watch.
+    pub(super) fn of_event(self, asked: Asked) -> Failure {
+        let code = self.code;
+        self.into_failure(code, None, asked)
+    }
+
+    fn into_failure(self, code: u16, after: Option<u64>, asked: Asked) -> Failure {
+        let after = after.or(self.details.and_then(|it| it.retry_after_seconds)).map(Duration::from_secs);
+        match code {
+            401 => Failure::Unauthenticated,
+            // Nothing is created in a namespace that ends: no matter of permission.
+            403 if self.message.as_ref().is_none_or(|it| !it.contains("being terminated")) => {
+                Failure::Forbidden { verb: asked.verb, resource: asked.resource, group: asked.group }
+            }
+            404 => Failure::Unknown(asked.resource),
+            410 => Failure::Gone,
+            // 1.19 to 1.31 without the WatchList gate: "resourceVersionMatch is forbidden for watch", as Invalid.
+            400 | 422 if asked.streaming => Failure::NotStreaming,
+            _ => Failure::Refused { code, message: shortened(&self.message.unwrap_or_default()), after },
+        }
+    }
+}
+
+fn group_text(group: &str) -> String {
+    if group.is_empty() { String::new() } else { format!(" of apiGroup `{group}`") }
+}
+
+fn colon(text: &str) -> String {
+    if text.is_empty() { String::new() } else { format!(": {text}") }
+}
+
+/// One short line of whatever a server sent.
+fn shortened(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ").chars().take(200).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const WATCH: Asked = Asked { verb: "watch", resource: "pods", group: "", streaming: false };
+
+    fn answer(code: u16, body: &str) -> Failure {
+        let code = StatusCode::from_u16(code).expect("code");
+        Failure::of_answer(code, &HeaderMap::new(), body.as_bytes(), WATCH)
+    }
+
+    #[test]
+    fn a_refusal_names_the_permission() {
+        let text = answer(403, "{}").to_string();
+        assert!(text.contains("verb `watch` on resource `pods` in a ClusterRole"), "{text}");
+        let slices = Asked { verb: "list", resource: "endpointslices", group: "discovery.k8s.io", streaming: false };
+        let text = Failure::of_answer(StatusCode::FORBIDDEN, &HeaderMap::new(), b"", slices).to_string();
+        assert!(text.contains("verb `list` on resource `endpointslices` of apiGroup `discovery.k8s.io`"), "{text}");
+    }
+
+    #[test]
+    fn the_wait_comes_from_the_header_or_the_status() {
+        let mut headers = HeaderMap::new();
+        headers.insert(RETRY_AFTER, "7".parse().expect("header"));
+        let code = StatusCode::TOO_MANY_REQUESTS;
+        let failure = Failure::of_answer(code, &headers, b"Too many requests", WATCH);
+        assert_eq!(failure.after(), Some(Duration::from_secs(7)));
+        assert_eq!(failure.to_string(), "answers 429: Too many requests");
+        let failure = answer(429, r#"{"kind":"Status","details":{"retryAfterSeconds":3}}"#);
+        assert_eq!(failure.after(), Some(Duration::from_secs(3)));
+    }
+
+    #[test]
+    fn old_servers_refuse_streaming_lists_only_where_one_was_asked_for() {
+        let streaming = Asked { streaming: true, ..WATCH };
+        let code = StatusCode::UNPROCESSABLE_ENTITY;
+        assert_eq!(Failure::of_answer(code, &HeaderMap::new(), b"{}", streaming), Failure::NotStreaming);
+        assert!(matches!(answer(422, "{}"), Failure::Refused { code: 422, .. }));
+    }
+
+    #[test]
+    fn what_a_server_says_stays_one_short_line() {
+        let text = answer(500, &"<html>\n".repeat(1000)).to_string();
+        assert!(text.len() < 250 && !text.contains('\n'), "{text}");
+    }
+}

@@ -1,0 +1,54 @@
+//! The objects of one kind that are known, in their small form.
+
+use std::collections::BTreeMap;
+
+use super::objects::Watched;
+use crate::files::api::Metadata;
+
+/// A node holds 250 pods by design, a cluster 10,000 Services by Kubernetes' own bounds.
+const MAX: usize = 50_000;
+
+/// Objects by uid; those without one (some static pods) by namespace and name.
+pub(super) struct Known<W: Watched> {
+    objects: BTreeMap<String, W::Kept>,
+}
+
+impl<W: Watched> Default for Known<W> {
+    fn default() -> Self {
+        Self { objects: BTreeMap::new() }
+    }
+}
+
+impl<W: Watched> Known<W> {
+    /// Takes an object in; whether that changes anything.
+    pub(super) fn put(&mut self, object: W, node: &str) -> bool {
+        let key = key(object.metadata());
+        let Some(kept) = object.keep(node) else { return self.objects.remove(&key).is_some() };
+        if self.objects.get(&key) == Some(&kept) || self.objects.len() >= MAX && !self.objects.contains_key(&key) {
+            return false;
+        }
+        self.objects.insert(key, kept);
+        true
+    }
+
+    /// Forgets an object; whether it was known.
+    pub(super) fn remove(&mut self, object: &W) -> bool {
+        self.objects.remove(&key(object.metadata())).is_some()
+    }
+
+    /// All of them.
+    pub(super) fn all(&self) -> Vec<W::Kept> {
+        self.objects.values().cloned().collect()
+    }
+}
+
+fn key(metadata: &Metadata) -> String {
+    let named = || {
+        format!(
+            "{}/{}",
+            metadata.namespace.as_deref().unwrap_or_default(),
+            metadata.name.as_deref().unwrap_or_default()
+        )
+    };
+    metadata.uid.clone().unwrap_or_else(named)
+}

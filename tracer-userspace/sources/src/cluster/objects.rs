@@ -1,0 +1,177 @@
+//! The kinds that are followed: where the API has them, which of them, and what is kept of each.
+
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+
+use super::View;
+use crate::event::{Pod, Service};
+use crate::files::api::{self, Metadata};
+use crate::files::{Slice, pod_of, service_of, slice_of};
+
+/// A kind of the API that is followed.
+pub(super) trait Watched: DeserializeOwned {
+    /// What is kept of one.
+    type Kept: Clone + PartialEq;
+    /// As RBAC writes it.
+    const RESOURCE: &'static str;
+    /// API group; empty for the core's.
+    const GROUP: &'static str;
+    /// Where the API has them, newest version first.
+    const PATHS: &'static [&'static str];
+    /// Only what happens from now on is of interest: nothing is listed.
+    const FROM_NOW: bool = false;
+
+    /// Which of them, as a field selector with `=` and `,` percent-encoded; empty for all.
+    fn selector(_node: &str) -> String {
+        String::new()
+    }
+
+    /// Its name, uid and version.
+    fn metadata(&self) -> &Metadata;
+
+    /// What is kept; nothing of an object that was not asked for.
+    fn keep(self, node: &str) -> Option<Self::Kept>;
+
+    /// All that are known, handed over. `of`: the follower that knows them, where a kind has several.
+    fn show(view: &mut View, of: &str, all: Vec<Self::Kept>);
+}
+
+impl Watched for api::Pod {
+    type Kept = Pod;
+    const RESOURCE: &'static str = "pods";
+    const GROUP: &'static str = "";
+    const PATHS: &'static [&'static str] = &["/api/v1/pods"];
+
+    fn selector(node: &str) -> String {
+        format!("spec.nodeName%3D{}", percent_encoded(node))
+    }
+
+    fn metadata(&self) -> &Metadata {
+        &self.metadata
+    }
+
+    /// A server that ignores the selector must not fill the memory of a node.
+    fn keep(self, node: &str) -> Option<Pod> {
+        let here = self.spec.node_name.as_deref() == Some(node);
+        here.then(|| pod_of(self))
+    }
+
+    fn show(view: &mut View, _of: &str, all: Vec<Pod>) {
+        view.pods = all;
+    }
+}
+
+impl Watched for api::Service {
+    type Kept = Service;
+    const RESOURCE: &'static str = "services";
+    const GROUP: &'static str = "";
+    const PATHS: &'static [&'static str] = &["/api/v1/services"];
+
+    fn metadata(&self) -> &Metadata {
+        &self.metadata
+    }
+
+    fn keep(self, _node: &str) -> Option<Service> {
+        Some(service_of(self))
+    }
+
+    fn show(view: &mut View, _of: &str, all: Vec<Service>) {
+        view.services = all;
+    }
+}
+
+impl Watched for api::EndpointSlice {
+    type Kept = Slice;
+    const RESOURCE: &'static str = "endpointslices";
+    const GROUP: &'static str = "discovery.k8s.io";
+    /// v1 from 1.21 on.
+    const PATHS: &'static [&'static str] =
+        &["/apis/discovery.k8s.io/v1/endpointslices", "/apis/discovery.k8s.io/v1beta1/endpointslices"];
+
+    fn metadata(&self) -> &Metadata {
+        &self.metadata
+    }
+
+    fn keep(self, _node: &str) -> Option<Slice> {
+        slice_of(self)
+    }
+
+    fn show(view: &mut View, _of: &str, all: Vec<Slice>) {
+        view.slices = all;
+    }
+}
+
+/// What a line of a watch is about.
+#[derive(Deserialize)]
+pub(super) struct Head {
+    /// `ADDED`, `MODIFIED`, `DELETED`, `BOOKMARK` or `ERROR`.
+    #[serde(rename = "type")]
+    pub(super) kind: String,
+}
+
+/// The object of a line.
+#[derive(Deserialize)]
+pub(super) struct Line<T> {
+    pub(super) object: T,
+}
+
+/// The object of a `BOOKMARK`, and a list without its items.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct Mark {
+    pub(super) metadata: MarkMetadata,
+}
+
+/// Where a watch stands.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub(super) struct MarkMetadata {
+    pub(super) resource_version: Option<String>,
+    annotations: Option<MarkAnnotations>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct MarkAnnotations {
+    #[serde(rename = "k8s.io/initial-events-end")]
+    initial_events_end: Option<String>,
+}
+
+impl Mark {
+    /// Everything that a streaming list begins with has been sent.
+    pub(super) fn ends_the_list(&self) -> bool {
+        let annotations = self.metadata.annotations.as_ref();
+        annotations.and_then(|it| it.initial_events_end.as_deref()) == Some("true")
+    }
+}
+
+/// All but letters, digits, `-`, `.`, `_` and `~` as `%XX`.
+fn percent_encoded(text: &str) -> String {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~".contains(&byte);
+    let encoded = |byte: u8| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") };
+    text.bytes().map(encoded).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_name_cannot_widen_the_selector() {
+        assert_eq!(api::Pod::selector("node-1.example"), "spec.nodeName%3Dnode-1.example");
+        assert_eq!(api::Pod::selector("a&limit=1 b"), "spec.nodeName%3Da%26limit%3D1%20b");
+    }
+
+    #[test]
+    fn the_bookmark_that_ends_a_list_is_told_from_others() {
+        let mark = |text| serde_json::from_str::<Line<Mark>>(text).expect("bookmark").object;
+        let last = mark(
+            r#"{"type":"BOOKMARK","object":{"kind":"Pod","metadata":{"resourceVersion":"9","annotations":{"k8s.io/initial-events-end":"true"}},"spec":{"containers":null}}}"#,
+        );
+        assert!(last.ends_the_list() && last.metadata.resource_version.as_deref() == Some("9"));
+        assert!(
+            !mark(r#"{"type":"BOOKMARK","object":{"metadata":{"resourceVersion":"9","annotations":null}}}"#)
+                .ends_the_list()
+        );
+    }
+}

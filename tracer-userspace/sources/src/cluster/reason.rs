@@ -1,0 +1,115 @@
+//! Why kube's client could not do it, in words without secrets. Its own have all that a credential plugin was given and
+//! printed (environment, arguments, output), and the lines of a kubeconfig around one that is wrong.
+
+use std::error::Error;
+use std::iter::successors;
+
+use kube::client::AuthError;
+use kube::config::KubeconfigError;
+
+use crate::error::chain;
+
+/// An error of kube's and what caused it, in one line.
+pub(crate) fn reason(error: &(dyn Error + 'static)) -> String {
+    successors(Some(error), |&error| error.source()).find_map(without_secrets).unwrap_or_else(|| chain(error))
+}
+
+/// In place of an error that quotes what is nobody's business.
+fn without_secrets(error: &(dyn Error + 'static)) -> Option<String> {
+    if let Some(error) = error.downcast_ref::<KubeconfigError>() {
+        return of_kubeconfig(error);
+    }
+    match error.downcast_ref::<AuthError>()? {
+        AuthError::AuthExecRun { cmd, out } => {
+            Some(format!("the credential plugin{} failed: {}", program(cmd), out.status))
+        }
+        AuthError::AuthExecParse(_) => Some("the credential plugin printed no ExecCredential".to_owned()),
+        AuthError::ParseTokenKey(_) => Some("the credential plugin printed no JSON".to_owned()),
+        AuthError::MalformedTokenExpirationDate(_) => Some("the token has a malformed expiration date".to_owned()),
+        _ => None,
+    }
+}
+
+fn of_kubeconfig(error: &KubeconfigError) -> Option<String> {
+    let KubeconfigError::Parse(problem) = error else { return None };
+    let place = problem.location().map(|it| format!(" at line {}, column {}", it.line(), it.column()));
+    Some(format!("failed to parse kubeconfig YAML{}", place.unwrap_or_default()))
+}
+
+/// The name of the program that a command begins with, after a blank: of `env -u A B="c" "/bin/program" "argument"`, as
+/// std writes it, or of `/bin/program argument`.
+fn program(command: &str) -> String {
+    let mut rest = command.strip_prefix("env ").unwrap_or(command);
+    while let Some(unset) = rest.strip_prefix("-u ") {
+        rest = unset.split_once(' ').map_or("", |(_, rest)| rest);
+    }
+    while let Some((_, value)) = rest.split_once("=\"").filter(|(name, _)| !name.contains([' ', '"'])) {
+        rest = behind_quote(value).trim_start();
+    }
+    let path = match rest.strip_prefix('"') {
+        Some(quoted) => &quoted[..quoted.len() - behind_quote(quoted).len()],
+        None => rest.split(' ').next().unwrap_or_default(),
+    };
+    let name = path.trim_end_matches('"').rsplit('/').next().unwrap_or_default();
+    if name.is_empty() { String::new() } else { format!(" {name}") }
+}
+
+/// What follows the end of a text that was quoted with escapes.
+fn behind_quote(quoted: &str) -> &str {
+    let mut escaped = false;
+    let end = quoted.find(|c| {
+        let ends = c == '"' && !escaped;
+        escaped = c == '\\' && !escaped;
+        ends
+    });
+    end.map_or("", |end| &quoted[end + 1..])
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use kube::config::Kubeconfig;
+
+    use super::*;
+
+    fn failed(command: &mut Command) -> AuthError {
+        let out = Box::new(command.output().expect("a shell"));
+        AuthError::AuthExecRun { cmd: format!("{command:?}"), out }
+    }
+
+    #[test]
+    fn of_a_credential_plugin_only_the_name_and_the_status_are_told() {
+        let mut command = Command::new("/bin/sh");
+        command.args(["-c", "echo secret; echo secret >&2; exit 3", "secret \"a b\""]);
+        command.env("SECRET", "secret=\"x\" \\").env("A", "").env_remove("HOME").env_remove("B");
+        let told = "the credential plugin sh failed: exit status: 3";
+        assert_eq!(reason(&kube::Error::Auth(failed(&mut command))), told, "{command:?}");
+        assert_eq!(reason(&kube::Error::Service(failed(&mut command).into())), told, "when a token is renewed");
+        assert_eq!(program("/usr/lib/gcloud secret --secret"), " gcloud");
+        assert_eq!(
+            (program("A=\"secret"), program("env -u"), program("")),
+            (String::new(), " -u".into(), String::new())
+        );
+    }
+
+    #[test]
+    fn of_a_kubeconfig_only_the_place_is_told() {
+        let text =
+            "apiVersion: v1\nkind: Config\nusers:\n- name: u\n  user:\n    token: secret\n    username: [secret]\n";
+        let error = Kubeconfig::from_yaml(text).expect_err("a list is no name");
+        assert!(error.to_string().contains("secret"), "{error}");
+        let told = reason(&error);
+        assert!(told.starts_with("failed to parse kubeconfig YAML at line ") && !told.contains("secret"), "{told}");
+    }
+
+    #[test]
+    fn other_reasons_are_told_as_they_are() {
+        let error = Kubeconfig::read_from("/none").expect_err("no file");
+        assert_eq!(reason(&error), chain(&error));
+        assert_eq!(
+            reason(&kube::Error::Auth(AuthError::MissingCommand)),
+            "auth error: command must be specified to use exec authentication plugin"
+        );
+    }
+}

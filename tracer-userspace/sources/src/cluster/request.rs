@@ -1,0 +1,89 @@
+//! One request to the API, and the pieces of its answer. Nothing waits forever.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{Request, Response};
+use http_body_util::BodyExt as _;
+use kube::Client;
+use kube::client::Body;
+use tokio::time::{Instant, timeout, timeout_at};
+
+use super::failure::{Asked, Failure};
+use super::objects::Watched;
+
+/// Of a refusal only the beginning is read.
+const REFUSAL_MAX: usize = 16 << 10;
+
+/// Which objects of a kind.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Scope {
+    /// Those of this node.
+    pub(super) node: String,
+    /// Those of this namespace; absent: of all.
+    pub(super) namespace: Option<String>,
+}
+
+impl Scope {
+    /// Where the API has them.
+    pub(super) fn path(&self, of_all: &str) -> String {
+        match (&self.namespace, of_all.rsplit_once('/')) {
+            (Some(namespace), Some((group, resource))) => format!("{group}/namespaces/{namespace}/{resource}"),
+            _ => of_all.to_owned(),
+        }
+    }
+
+    /// The query, for these only.
+    pub(super) fn selected<W: Watched>(&self, query: String) -> String {
+        let selector = W::selector(&self.node);
+        if selector.is_empty() {
+            return query;
+        }
+        format!("{query}&fieldSelector={selector}").trim_start_matches('&').to_owned()
+    }
+}
+
+/// The body of a good answer, which begins within `within`.
+pub(super) async fn open(client: &Client, uri: &str, asked: Asked, within: Duration) -> Result<Body, Failure> {
+    let request = Request::get(uri).header("Accept", "application/json").body(Body::empty());
+    let request = request.map_err(|error| Failure::Garbage(error.to_string()))?;
+    answer(client, request, asked, within).await
+}
+
+/// Sends a request that writes; its answer is read to the end, so that the connection can be used again.
+pub async fn send(client: &Client, request: Request<Body>, asked: Asked, within: Duration) -> Result<(), Failure> {
+    let mut body = answer(client, request, asked, within).await?;
+    let deadline = Instant::now() + within;
+    // It is written, whatever becomes of the rest.
+    while let Ok(Some(_)) = next(&mut body, deadline).await {}
+    Ok(())
+}
+
+async fn answer(client: &Client, request: Request<Body>, asked: Asked, within: Duration) -> Result<Body, Failure> {
+    let late = |_| Failure::Unreachable(format!("no answer within {} s", within.as_secs()));
+    let answer = timeout(within, client.send(request)).await.map_err(late)?;
+    let answer = answer.map_err(|error| Failure::of_client(&error))?;
+    if answer.status().is_success() { Ok(answer.into_body()) } else { Err(refusal(answer, asked, within).await) }
+}
+
+async fn refusal(answer: Response<Body>, asked: Asked, within: Duration) -> Failure {
+    let (parts, mut body) = answer.into_parts();
+    let (mut text, deadline) = (Vec::new(), Instant::now() + within);
+    while let Ok(Some(chunk)) = next(&mut body, deadline).await {
+        text.extend_from_slice(&chunk);
+        if text.len() > REFUSAL_MAX {
+            break;
+        }
+    }
+    Failure::of_answer(parts.status, &parts.headers, &text, asked)
+}
+
+/// The next piece of an answer; nothing at its end.
+pub(super) async fn next(body: &mut Body, deadline: Instant) -> Result<Option<Bytes>, Failure> {
+    match timeout_at(deadline, body.frame()).await {
+        Ok(None) => Ok(None),
+        Ok(Some(Ok(frame))) => Ok(Some(frame.into_data().unwrap_or_default())),
+        Ok(Some(Err(error))) => Err(Failure::of_client(&error)),
+        Err(_) => Err(Failure::Cut),
+    }
+}

@@ -1,0 +1,241 @@
+//! The follower against an API server on loopback: what it asks, what it makes of every kind of trouble.
+
+mod events;
+mod faults;
+mod runs;
+mod scale;
+mod start;
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use tokio::task::LocalSet;
+use tokio::time::timeout;
+
+use super::*;
+use crate::testing::fake::{self, Fake, GUARD};
+use crate::testing::{Log, client_of, pace};
+
+const NODE: &str = "n1";
+
+fn pod(name: &str, version: u32, addr: &str) -> String {
+    format!(
+        r#"{{"metadata":{{"namespace":"shop","name":"{name}","uid":"u-{name}","resourceVersion":"{version}","managedFields":[{{"fieldsV1":{{"f:spec":{{}}}}}}]}},
+        "spec":{{"nodeName":"n1","containers":[{{"name":"web","ports":[{{"name":"http","containerPort":8080}}],"readinessProbe":{{"httpGet":{{"port":"http"}}}}}}]}},
+        "status":{{"phase":"Running","podIP":"{addr}","podIPs":[{{"ip":"{addr}"}}]}}}}"#
+    )
+    .replace('\n', "")
+}
+
+fn list(version: u32, pods: &[String]) -> String {
+    format!(
+        r#"{{"kind":"PodList","apiVersion":"v1","metadata":{{"resourceVersion":"{version}"}},"items":[{}]}}"#,
+        pods.join(",")
+    )
+}
+
+fn config(pods: bool, services: bool) -> ClusterConfig {
+    ClusterConfig { access: Access::InCluster, node_name: NODE.into(), pods, services, events: Vec::new() }
+}
+
+/// The followers of a cluster and what they know.
+struct Followed {
+    view: watch::Receiver<View>,
+}
+
+impl Followed {
+    /// Within a `LocalSet`.
+    fn start(addr: SocketAddr, config: ClusterConfig, pace: Pace) -> Self {
+        let client = client_of(addr);
+        let (tx, view) = watch::channel(View::of(&config));
+        tokio::task::spawn_local(async move {
+            let (first, _begun) = mpsc::sync_channel(1);
+            follow_with(client, &config, pace, tx, &first).await;
+        });
+        Self { view }
+    }
+
+    fn pods(addr: SocketAddr) -> Self {
+        Self::start(addr, config(true, false), pace())
+    }
+
+    /// Waits for a view.
+    async fn until(&mut self, what: &str, is: impl FnMut(&View) -> bool) -> View {
+        let view = timeout(GUARD, self.view.wait_for(is)).await;
+        view.unwrap_or_else(|_| panic!("never: {what}")).expect("followers").clone()
+    }
+
+    async fn until_names(&mut self, names: &[&str]) -> View {
+        let is = |view: &View| view.pods.iter().filter_map(|pod| pod.name.as_deref()).eq(names.iter().copied());
+        self.until(&format!("pods {names:?}"), is).await
+    }
+}
+
+#[tokio::test]
+async fn one_streaming_list_is_one_request_and_follows_every_change() {
+    let run = async {
+        let mut api = Fake::new().await;
+        let mut followed = Followed::pods(api.addr);
+        let asked = api.next().await;
+        assert_eq!(asked.path, "/api/v1/pods");
+        for parameter in [
+            "watch=true",
+            "allowWatchBookmarks=true",
+            "sendInitialEvents=true",
+            "resourceVersionMatch=NotOlderThan",
+            "resourceVersion=0",
+            "fieldSelector=spec.nodeName%3Dn1",
+        ] {
+            assert!(asked.has(parameter), "{parameter}: {:?}", asked.query);
+        }
+        let mut watch = asked.stream().await;
+        watch.event("ADDED", &pod("a", 1, "10.0.0.1")).await;
+        watch.event("ADDED", &pod("b", 2, "10.0.0.2")).await;
+        watch.synced(7).await;
+        let view = followed.until_names(&["a", "b"]).await;
+        let probe = &view.pods[0].containers[0].probes[0];
+        assert_eq!((probe.port, probe.path.as_deref()), (8080, Some("/")));
+        assert!(view.is_complete());
+
+        watch.event("MODIFIED", &pod("a", 8, "10.0.0.9")).await;
+        let moved = |view: &View| view.pods[0].addrs == ["10.0.0.9".parse::<std::net::IpAddr>().expect("address")];
+        followed.until("another address", moved).await;
+        watch.event("ADDED", &pod("c", 9, "10.0.0.3")).await;
+        watch.event("DELETED", &pod("b", 10, "10.0.0.2")).await;
+        followed.until_names(&["a", "c"]).await;
+        watch.event("BOOKMARK", r#"{"kind":"Pod","metadata":{"resourceVersion":"55"}}"#).await;
+        watch.end().await;
+        let again = api.next().await;
+        assert!(again.is_watch() && again.has("resourceVersion=55") && !again.has("sendInitialEvents=true"));
+        assert!(again.has("allowWatchBookmarks=true") && again.has("fieldSelector=spec.nodeName%3Dn1"));
+        assert_eq!(api.seen, 2);
+        followed.until_names(&["a", "c"]).await;
+    };
+    LocalSet::new().run_until(run).await;
+}
+
+#[tokio::test]
+async fn changes_that_follow_each_other_are_one_view() {
+    let run = async {
+        let mut api = Fake::new().await;
+        let debounce = Duration::from_millis(300);
+        let mut followed = Followed::start(api.addr, config(true, false), Pace { debounce, ..pace() });
+        let mut watch = api.next().await.stream().await;
+        watch.synced(1).await;
+        followed.until("nothing yet", View::is_complete).await;
+        let began = std::time::Instant::now();
+        let many: Vec<String> = (0..50).map(|n| format!("p{n:03}")).collect();
+        for name in &many {
+            watch.event("ADDED", &pod(name, 2, "10.0.0.1")).await;
+        }
+        // A change of nothing that is read is none.
+        watch.event("MODIFIED", &pod("p000", 3, "10.0.0.1")).await;
+        let (mut views, mut count) = (0, 0);
+        while count < many.len() {
+            timeout(GUARD, followed.view.changed()).await.expect("in time").expect("followers");
+            views += 1;
+            // However long a busy machine takes for the changes: one view for what came in that time, and none before.
+            assert!(began.elapsed() >= debounce * views, "{views} views after {:?}", began.elapsed());
+            count = followed.view.borrow_and_update().pods.len();
+        }
+    };
+    LocalSet::new().run_until(run).await;
+}
+
+#[tokio::test]
+async fn a_change_of_nothing_that_is_read_is_not_told() {
+    let run = async {
+        let mut api = Fake::new().await;
+        let mut followed = Followed::pods(api.addr);
+        let mut watch = api.next().await.stream().await;
+        watch.event("ADDED", &pod("a", 1, "10.0.0.1")).await;
+        watch.synced(1).await;
+        followed.until_names(&["a"]).await;
+        followed.until("complete", View::is_complete).await;
+        followed.view.mark_unchanged();
+        watch.event("MODIFIED", &pod("a", 2, "10.0.0.1")).await;
+        watch.end().await;
+        // It was read: the next watch begins behind it.
+        assert!(api.next().await.has("resourceVersion=2"));
+        assert!(!followed.view.has_changed().expect("followers"));
+    };
+    LocalSet::new().run_until(run).await;
+}
+
+#[tokio::test]
+async fn a_server_without_streaming_lists_gets_one_list_and_one_watch() {
+    let run = async {
+        let mut api = Fake::new().await;
+        let mut followed = Followed::pods(api.addr);
+        // The answer of a 1.20: kubernetes/apimachinery, ValidateListOptions.
+        let text = r#"{"kind":"Status","status":"Failure","message":"ListOptions.meta.k8s.io \"\" is invalid: resourceVersionMatch: Forbidden: resourceVersionMatch is forbidden for watch","reason":"Invalid","code":422}"#;
+        api.next().await.answer("422 Unprocessable Entity", text).await;
+        let asked = api.next().await;
+        assert!(!asked.is_watch() && asked.has("resourceVersion=0") && asked.has("fieldSelector=spec.nodeName%3Dn1"));
+        let elsewhere = pod("x", 3, "10.9.9.9").replace("\"n1\"", "\"n2\"");
+        asked.answer("200 OK", &list(40, &[pod("a", 1, "10.0.0.1"), elsewhere])).await;
+        let asked = api.next().await;
+        assert!(asked.is_watch() && asked.has("resourceVersion=40") && asked.has("allowWatchBookmarks=true"));
+        assert!(asked.has("fieldSelector=spec.nodeName%3Dn1"));
+        let mut watch = asked.stream().await;
+        followed.until_names(&["a"]).await;
+        watch.event("ADDED", &pod("b", 41, "10.0.0.2")).await;
+        followed.until_names(&["a", "b"]).await;
+        assert_eq!(api.seen, 3);
+    };
+    LocalSet::new().run_until(run).await;
+}
+
+#[tokio::test]
+async fn a_server_that_ignores_what_it_was_asked_is_listed() {
+    let run = async {
+        let mut api = Fake::new().await;
+        let pace = Pace { sync: Duration::from_millis(100), ..pace() };
+        let mut followed = Followed::start(api.addr, config(true, false), pace);
+        let mut watch = api.next().await.stream().await;
+        watch.event("ADDED", &pod("a", 1, "10.0.0.1")).await;
+        let asked = api.next().await;
+        assert!(!asked.is_watch());
+        asked.answer("200 OK", &list(4, &[pod("a", 1, "10.0.0.1")])).await;
+        followed.until_names(&["a"]).await;
+    };
+    LocalSet::new().run_until(run).await;
+}
+
+#[tokio::test]
+async fn services_are_joined_with_their_endpoints_in_the_version_that_the_server_has() {
+    let run = async {
+        let mut api = Fake::new().await;
+        let mut followed = Followed::start(api.addr, config(false, true), pace());
+        let service = r#"{"metadata":{"namespace":"shop","name":"cart","uid":"s1","resourceVersion":"1"},"spec":{"clusterIP":"10.96.0.9","ports":[{"port":80,"nodePort":30080}]}}"#;
+        let slice = r#"{"metadata":{"namespace":"shop","name":"cart-1","uid":"e1","resourceVersion":"2","labels":{"kubernetes.io/service-name":"cart"}},"endpoints":[{"addresses":["10.0.0.1"]},{"addresses":["10.0.0.2"],"conditions":{"ready":false}}]}"#;
+        let mut open = Vec::new();
+        for _ in 0..3 {
+            let asked = api.next().await;
+            assert!(!asked.query.iter().any(|it| it.starts_with("fieldSelector")), "{:?}", asked.query);
+            match asked.path.as_str() {
+                "/api/v1/services" => {
+                    let mut watch = asked.stream().await;
+                    watch.event("ADDED", service).await;
+                    watch.synced(3).await;
+                    open.push(watch);
+                }
+                "/apis/discovery.k8s.io/v1/endpointslices" => asked.answer("404 Not Found", "404 page not found").await,
+                "/apis/discovery.k8s.io/v1beta1/endpointslices" => {
+                    let mut watch = asked.stream().await;
+                    watch.event("ADDED", slice).await;
+                    watch.synced(3).await;
+                    open.push(watch);
+                }
+                other => panic!("asked for {other}"),
+            }
+        }
+        let view = followed.until("all", View::is_complete).await;
+        let services = view.services();
+        let addr = |last| std::net::IpAddr::from([10, 0, 0, last]);
+        assert_eq!(services[0].ready_endpoints, Some(vec![addr(1)]));
+        assert_eq!(services[0].not_ready_endpoints, [addr(2)]);
+        assert_eq!(services[0].ports[0].node_port, Some(30080));
+    };
+    LocalSet::new().run_until(run).await;
+}

@@ -1,0 +1,129 @@
+//! The way in: a kubeconfig, the thread, the start record, the sources' facts.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use tokio::sync::Notify;
+use tokio::task::spawn_blocking;
+
+use super::*;
+use crate::event::Fact;
+use crate::testing::TestFile;
+use crate::{SourceConfig, snapshot, watch};
+
+/// A kubeconfig for a server, gone when the test ends.
+pub(super) struct TestConfig(pub(super) TestFile);
+
+impl TestConfig {
+    fn new(text: &str) -> Self {
+        Self(TestFile::new("kubeconfig", text))
+    }
+
+    pub(super) fn to(addr: SocketAddr) -> Self {
+        Self::new(&format!(
+            "apiVersion: v1\nkind: Config\ncurrent-context: c\ncontexts: [{{name: c, context: {{cluster: k, user: u}}}}]\n\
+            clusters: [{{name: k, cluster: {{server: 'http://{addr}'}}}}]\nusers: [{{name: u, user: {{}}}}]\n"
+        ))
+    }
+
+    fn cluster(&self) -> ClusterConfig {
+        ClusterConfig { access: Access::Kubeconfig(self.0.path.clone()), ..config(true, false) }
+    }
+}
+
+/// Beside the test's own runtime, as it blocks.
+async fn start(config: ClusterConfig) -> Result<Cluster, ConnectError> {
+    spawn_blocking(move || Cluster::start(config)).await.expect("start")
+}
+
+#[tokio::test]
+async fn the_pods_of_the_api_become_facts_and_the_end_of_the_run_ends_it() {
+    let mut api = Fake::new().await;
+    let file = TestConfig::to(api.addr);
+    let answer = async {
+        let mut watch = api.next().await.stream().await;
+        watch.event("ADDED", &pod("a", 1, "10.0.0.1")).await;
+        watch.synced(7).await;
+        watch
+    };
+    let (cluster, mut stream) = tokio::join!(start(file.cluster()), answer);
+    let cluster = cluster.expect("cluster");
+    assert_eq!(cluster.sources(), ["pods and probes (cluster API)"]);
+    let config = SourceConfig { cluster: Some(cluster), ..SourceConfig::default() };
+    let snapshot = snapshot(&config).expect("snapshot");
+    assert!(!snapshot.problems.iter().any(|it| it.contains("--node-name")), "{:?}", snapshot.problems);
+    assert!(snapshot.sources.contains(&"pods and probes (cluster API)".to_owned()));
+    let named = |fact: &Fact, name: &str| matches!(fact, Fact::Pods(list) if list.pods.iter().any(|pod| pod.name.as_deref() == Some(name)));
+    assert!(snapshot.facts.iter().any(|fact| named(fact, "a")));
+
+    let (tx, mut facts) = tokio::sync::mpsc::channel(16);
+    let kept_fresh = LocalSet::new();
+    kept_fresh.spawn_local(watch(config, snapshot, Arc::new(Notify::new()), tx));
+    let run = async {
+        stream.event("ADDED", &pod("b", 8, "10.0.0.2")).await;
+        while !named(&timeout(GUARD, facts.recv()).await.expect("in time").expect("facts"), "b") {}
+    };
+    kept_fresh.run_until(run).await;
+    drop((facts, kept_fresh));
+    stream.closed().await;
+}
+
+#[tokio::test]
+async fn a_refused_connection_holds_nothing_up_and_is_said() {
+    let addr = Fake::new().await.addr;
+    let file = TestConfig::to(addr);
+    let began = Instant::now();
+    let cluster = start(file.cluster()).await.expect("cluster");
+    assert!(began.elapsed() < FIRST, "{:?}", began.elapsed());
+    assert_eq!(cluster.sources(), ["cluster API: unreachable: Connection refused"]);
+}
+
+#[test]
+fn what_works_is_listed_beside_what_does_not() {
+    let (told, cluster) = Cluster::fixed(NODE);
+    assert_eq!(cluster.sources(), ["cluster API: no answer within 2 s"]);
+    told.send_modify(|view| {
+        view.states.insert("pods".into(), State::Following);
+        view.states.insert("services".into(), State::Failing("answers 500".into()));
+    });
+    assert_eq!(cluster.sources(), ["pods and probes (cluster API)", "cluster API: answers 500"]);
+}
+
+#[tokio::test]
+async fn a_server_that_does_not_answer_holds_the_start_up_for_two_seconds() {
+    let mut api = Fake::new().await;
+    let file = TestConfig::to(api.addr);
+    let began = Instant::now();
+    let (cluster, asked) = tokio::join!(start(file.cluster()), api.next());
+    let mut cluster = cluster.expect("cluster");
+    assert!(began.elapsed() >= FIRST && began.elapsed() < 2 * FIRST, "{:?}", began.elapsed());
+    assert_eq!(cluster.sources(), ["cluster API: no answer within 2 s"]);
+    let mut stream = asked.stream().await;
+    stream.event("ADDED", &pod("a", 1, "10.0.0.1")).await;
+    stream.synced(7).await;
+    while cluster.take().pods.is_empty() {
+        timeout(GUARD, cluster.changed()).await.expect("late, but there");
+    }
+}
+
+#[tokio::test]
+async fn a_kubeconfig_that_cannot_be_used_is_named() {
+    let empty = TestConfig::new("apiVersion: v1\nkind: Config\n");
+    let error = start(empty.cluster()).await.expect_err("no context").to_string();
+    assert!(error.starts_with(&format!("--kubeconfig {}: ", empty.0.path.display())), "{error}");
+    let broken = TestConfig::new("{{{{");
+    let error = start(broken.cluster()).await.expect_err("no YAML").to_string();
+    assert!(error.contains(&format!("{}: ", broken.0.path.display())), "{error}");
+}
+
+#[tokio::test]
+async fn what_a_credential_plugin_was_given_and_printed_is_not_told() {
+    let file = TestConfig::new(
+        "apiVersion: v1\nkind: Config\ncurrent-context: c\ncontexts: [{name: c, context: {cluster: k, user: u}}]\n\
+        clusters: [{name: k, cluster: {server: 'http://127.0.0.1:1'}}]\nusers: [{name: u, user: {exec: {\
+        apiVersion: client.authentication.k8s.io/v1, command: sh, args: [-c, 'echo secret; exit 3'],\
+        env: [{name: A, value: secret}], interactiveMode: Never}}}]\n",
+    );
+    let error = start(file.cluster()).await.expect_err("no credentials").to_string();
+    assert!(error.ends_with(": the credential plugin sh failed: exit status: 3"), "{error}");
+}

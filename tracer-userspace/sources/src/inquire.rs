@@ -1,0 +1,160 @@
+//! Answers what the core asks of the node while it runs, on threads of their own: reading a large table
+//! never holds up the event stream.
+
+use std::path::PathBuf;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::time::Instant;
+
+use tokio::sync::mpsc::Sender;
+
+use super::namespaces::{Namespaces, Place, kept_for};
+use super::netfilter;
+use super::pace::Pace;
+use super::throttle::Throttling;
+use super::turns::{Look, Turns};
+use super::{enter, inspect};
+use crate::ask::{Ask, Awaited};
+use crate::event::{Fact, Flow, Inspection, Netns};
+
+/// Questions that were not taken in yet, at most; more are not asked, and the verdicts do without.
+const WAITING: usize = 1024;
+
+/// So many that owe an answer are looked at whatever it costs: each is asked about a few times a second, for some seconds.
+const FEW: usize = 4;
+
+/// Takes questions. A verdict waits for what a firewall says: that is read beside the rest.
+#[derive(Debug)]
+pub struct Inquirer {
+    targets: Option<SyncSender<Look>>,
+    firewalls: Option<SyncSender<(Netns, Flow)>>,
+}
+
+impl Inquirer {
+    /// Begins to answer into `tx`.
+    #[must_use]
+    pub fn start(tx: Sender<Fact>) -> Self {
+        let facts = tx.clone();
+        Self {
+            firewalls: start("firewalls", move |asked| read_firewalls(&asked, &facts)),
+            targets: start("inquiries", move |asked| Looker::new(asked).answer_all(&tx)),
+        }
+    }
+
+    /// Asks; the answer comes as a fact.
+    pub fn ask(&self, ask: Ask) {
+        match ask {
+            Ask::Firewall(netns, flow) => put(self.firewalls.as_ref(), (netns, flow)),
+            Ask::Target(from, target, said, awaited) => {
+                put(self.targets.as_ref(), Look { from, target, said, awaited });
+            }
+            Ask::Tls(_) | Ask::Answers(_) | Ask::Ports => {}
+        }
+    }
+}
+
+fn put<T: std::fmt::Debug + Copy>(to: Option<&SyncSender<T>>, question: T) {
+    if to.is_some_and(|questions| questions.try_send(question).is_err()) {
+        left_out(&question);
+    }
+}
+
+fn left_out(question: &impl std::fmt::Debug) {
+    tracing::debug!(?question, "too many questions wait: left out");
+}
+
+fn start<T: Send + 'static>(name: &str, run: impl FnOnce(Receiver<T>) + Send + 'static) -> Option<SyncSender<T>> {
+    let (questions, asked) = sync_channel(WAITING);
+    let thread = std::thread::Builder::new().name(name.into()).spawn(move || {
+        enter::by_this_thread();
+        run(asked);
+    });
+    let failed = |error| tracing::error!("the node is not asked about {name}: no thread: {error}");
+    thread.map_err(failed).ok().map(|_| questions)
+}
+
+fn read_firewalls(asked: &Receiver<(Netns, Flow)>, tx: &Sender<Fact>) {
+    let mut namespaces = Namespaces::default();
+    while let Ok((netns, flow)) = asked.recv() {
+        if tx.blocking_send(firewall(netns, flow, &mut namespaces)).is_err() {
+            return;
+        }
+    }
+}
+
+/// Always gives an answer: a verdict waits for it.
+fn firewall(netns: Netns, flow: Flow, namespaces: &mut Namespaces) -> Fact {
+    let read = |path: PathBuf| netfilter::firewall::read(&path, netns, flow);
+    let firewall = namespaces.path(netns).map_or_else(|| netfilter::firewall::unreachable(netns), read);
+    Fact::Firewall(Box::new(firewall))
+}
+
+/// Looks at targets.
+struct Looker {
+    asked: Receiver<Look>,
+    turns: Turns,
+    /// When the next one may be looked at that owes an answer: so many do as a pod has probes.
+    pace: Pace,
+    namespaces: Namespaces,
+    throttling: Throttling,
+}
+
+impl Looker {
+    fn new(asked: Receiver<Look>) -> Self {
+        let pace = Pace::without_pause(Instant::now());
+        let (namespaces, throttling) = (Namespaces::default(), Throttling::default());
+        Self { asked, turns: Turns::default(), pace, namespaces, throttling }
+    }
+
+    fn answer_all(mut self, tx: &Sender<Fact>) {
+        while let Some(look) = self.next() {
+            let began = Instant::now();
+            let seen = self.look(&look);
+            if look.awaited == Awaited::Answer {
+                // Not the processor's time: on a busy node it takes longer, and gives way.
+                self.pace.read(Instant::now(), began.elapsed());
+            }
+            if seen.is_some_and(|seen| tx.blocking_send(Fact::Inspection(Box::new(seen))).is_err()) {
+                return;
+            }
+        }
+    }
+
+    /// The next one to be looked at, once there is one; `None`: nobody asks any more.
+    fn next(&mut self) -> Option<Look> {
+        loop {
+            while let Ok(look) = self.asked.try_recv() {
+                self.put(look);
+            }
+            let now = Instant::now();
+            if let Some(look) = self.turns.take(self.pace.next() <= now || self.turns.answers() <= FEW) {
+                return Some(look);
+            }
+            let look = self.wait(now)?;
+            look.into_iter().for_each(|look| self.put(look));
+        }
+    }
+
+    /// Waits for a question, or until the time of those that owe an answer has come.
+    fn wait(&self, now: Instant) -> Option<Option<Look>> {
+        if self.turns.is_empty() {
+            return self.asked.recv().ok().map(Some);
+        }
+        match self.asked.recv_timeout(self.pace.next().saturating_duration_since(now)) {
+            Ok(look) => Some(Some(look)),
+            Err(RecvTimeoutError::Timeout) => Some(None),
+            Err(RecvTimeoutError::Disconnected) => None,
+        }
+    }
+
+    fn put(&mut self, look: Look) {
+        if !self.turns.put(look) {
+            left_out(&look);
+        }
+    }
+
+    fn look(&mut self, look: &Look) -> Option<Inspection> {
+        let path = self.namespaces.path_unless_since(look.from, kept_for(look.awaited))?;
+        let from = Place { netns: look.from, path };
+        Some(inspect::read(look, &from, &mut self.namespaces, &mut self.throttling))
+    }
+}

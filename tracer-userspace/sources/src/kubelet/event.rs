@@ -1,0 +1,160 @@
+//! An Event of this node's kubelet as a fact: the words of its log again, with a time of whole seconds.
+//!
+//! The kubelet counts Events that say the same in one, combines what differs after the tenth within ten minutes, and
+//! sends no more than 25 of one pod and then one in five minutes (client-go, `tools/record/events_cache.go`): that there
+//! is none says nothing.
+
+use super::line::{Said, sandbox_of};
+use crate::event::{Fact, KubeletResult, PodRef, ProbeType};
+
+/// How the message of an Event begins that was combined of several. Its container is that of the first.
+const COMBINED: &str = "(combined from similar events): ";
+
+/// What is kept of an Event.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct KubeletEvent {
+    /// Of the Event itself.
+    pub(crate) uid: String,
+    pub(crate) pod: PodRef,
+    pub(crate) container: Option<String>,
+    pub(crate) reason: String,
+    pub(crate) message: String,
+    /// How often it was counted.
+    pub(crate) count: u32,
+    /// Its last time, wall clock: the second in which it was made.
+    pub(crate) last_s: i64,
+}
+
+impl KubeletEvent {
+    /// What it says, if it is of use.
+    pub(crate) fn fact(&self, boot_to_wall_ns: i64) -> Option<Fact> {
+        let wall_ns = self.last_s.saturating_mul(1_000_000_000);
+        let written = u64::try_from(wall_ns.saturating_sub(boot_to_wall_ns)).ok()?;
+        match self.reason.as_str() {
+            "Unhealthy" => {
+                let probe = self.said()?.into_probe(written, None)?;
+                Some(Fact::KubeletProbe(Box::new(crate::event::KubeletProbe {
+                    event_count: Some(self.count),
+                    ..probe
+                })))
+            }
+            "FailedCreatePodSandBox" | "NetworkNotReady" => {
+                let words = self.words().strip_prefix("Failed to create pod sandbox: ").unwrap_or(self.words());
+                sandbox_of(self.pod.clone(), words, written, None).map(|it| Fact::SandboxFailure(Box::new(it)))
+            }
+            _ => None,
+        }
+    }
+
+    fn words(&self) -> &str {
+        self.message.strip_prefix(COMBINED).unwrap_or(&self.message)
+    }
+
+    /// `Readiness probe failed: …`, `… errored: …`, from 1.32 on `… errored and resulted in failure state: …`
+    fn said(&self) -> Option<Said> {
+        let (kind, rest) = self.words().split_once(" probe ")?;
+        let (how, output) = rest.split_once(':')?;
+        let state = how.strip_prefix("errored").map(|it| it.strip_prefix(" and resulted in "));
+        let state = state.map(|it| it.and_then(|it| it.strip_suffix(" state")));
+        let result = state.map_or(KubeletResult::Failure, KubeletResult::of_error);
+        (how == "failed" || state.is_some()).then_some(())?;
+        let is_combined = self.message.starts_with(COMBINED);
+        Some(Said {
+            pod: self.pod.clone(),
+            container: self.container.clone().filter(|_| !is_combined),
+            probe_type: ProbeType::from_kubelet(kind)?,
+            result,
+            errored: state.is_some(),
+            output: output.trim().to_owned(),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::event::{KubeletProbe, ProbeSays, SandboxCause};
+
+    fn event(reason: &str, message: &str) -> KubeletEvent {
+        KubeletEvent {
+            uid: "e".into(),
+            pod: PodRef { namespace: Some("shop".into()), name: Some("cart".into()), uid: Some("u".into()) },
+            container: Some("web".into()),
+            reason: reason.into(),
+            message: message.into(),
+            count: 4,
+            last_s: 1_000,
+        }
+    }
+
+    fn probe(message: &str) -> Option<KubeletProbe> {
+        match event("Unhealthy", message).fact(600_000_000_000)? {
+            Fact::KubeletProbe(probe) => Some(*probe),
+            other => unreachable!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn the_messages_of_a_kubelet_are_understood() {
+        let said = probe("Readiness probe failed: HTTP probe failed with statuscode: 503").unwrap();
+        assert_eq!((said.says, said.result), (ProbeSays::Status(503), KubeletResult::Failure));
+        assert_eq!((said.written_boot_ns, said.written_until()), (400_000_000_000, 401_000_000_000));
+        assert_eq!((said.container.as_deref(), said.event_count), (Some("web"), Some(4)));
+        let refused = "Liveness probe failed: Get \"http://10.88.0.5:8081/live\": dial tcp 10.88.0.5:8081: connect: connection refused";
+        let said = probe(refused).unwrap();
+        assert_eq!((said.probe_type, said.dst), (ProbeType::Liveness, "10.88.0.5:8081".parse().ok()));
+        for (errored, result) in [
+            ("errored: ", KubeletResult::Error),
+            ("errored and resulted in unknown state: ", KubeletResult::Error),
+            ("errored and resulted in failure state: ", KubeletResult::Failure),
+        ] {
+            let words = "rpc error: code = Unknown desc = failed to exec in container";
+            let said = probe(&format!("Startup probe {errored}{words}")).unwrap();
+            assert_eq!((said.result, said.says), (result, ProbeSays::CommandNotRun), "{errored}");
+        }
+        assert_eq!(probe("Readiness probe failed: ").unwrap().says, ProbeSays::Nothing);
+    }
+
+    #[test]
+    fn what_is_no_outcome_of_a_probe_is_none() {
+        for message in
+            ["Readiness probe warning: mode 302\n", "Back-off restarting failed container", "", "probe failed:"]
+        {
+            assert_eq!(probe(message), None, "{message}");
+        }
+        assert_eq!(event("Killing", "Readiness probe failed: x").fact(0), None);
+    }
+
+    #[test]
+    fn an_event_of_no_pod_s_name_is_none() {
+        for name in ["../cart", "cart?x", "cart/log", ""] {
+            let mut of = event("Unhealthy", "Readiness probe failed: EOF");
+            of.pod.name = Some(name.into());
+            assert_eq!(of.fact(0), None, "{name}");
+        }
+    }
+
+    /// Its place in the pod is that of the first of them.
+    #[test]
+    fn a_combined_event_does_not_tell_the_container() {
+        let said = probe("(combined from similar events): Readiness probe failed: dial tcp 10.0.0.1:80: i/o timeout");
+        assert_eq!(said.map(|it| (it.container, it.says)), Some((None, ProbeSays::Timeout)));
+    }
+
+    #[test]
+    fn a_sandbox_without_network_is_told() {
+        let message = "Failed to create pod sandbox: rpc error: code = Unknown desc = failed to setup network for sandbox \"a1\": open /run/flannel/subnet.env: no such file or directory";
+        let Some(Fact::SandboxFailure(failure)) = event("FailedCreatePodSandBox", message).fact(0) else {
+            unreachable!()
+        };
+        assert_eq!(failure.cause, SandboxCause::SubnetFile);
+        assert!(failure.words.starts_with("rpc error"), "{}", failure.words);
+        let waits = "network is not ready: container runtime network not ready: NetworkReady=false reason:NetworkPluginNotReady message:Network plugin returns error: cni plugin not initialized";
+        let Some(Fact::SandboxFailure(failure)) = event("NetworkNotReady", waits).fact(0) else { unreachable!() };
+        assert_eq!(failure.cause, SandboxCause::NoConfig);
+        assert_eq!(
+            event("FailedCreatePodSandBox", "Failed to create pod sandbox: no space left on device").fact(0),
+            None
+        );
+    }
+}

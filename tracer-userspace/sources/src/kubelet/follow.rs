@@ -1,0 +1,239 @@
+//! Reads a log as it grows; begins again when another file takes its place.
+
+use std::io;
+use std::os::fd::AsFd;
+use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
+use std::time::{Duration, Instant, SystemTime};
+
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
+use tokio::sync::mpsc::Sender;
+
+use super::journal::Journal;
+use super::line::Now;
+use super::process::open_file;
+use super::text::Text;
+use super::{KubeletLog, Place};
+use crate::clock;
+use crate::event::Fact;
+
+/// How often a rotated or missing file is looked for, and whether anybody still listens, milliseconds.
+const LOOK_MS: u16 = 1000;
+/// How often a log that is not there is looked for.
+const AGAIN: Duration = Duration::from_secs(5);
+
+/// Follows one log.
+#[derive(Debug)]
+pub(super) struct Follower {
+    log: KubeletLog,
+    open: Option<Open>,
+    /// A file that is older has old news in it: reading begins at its end.
+    since: SystemTime,
+    /// The file that was closed last, and how far it was read: a kubelet that starts again may go on writing to it.
+    left: Option<((u64, u64), u64)>,
+    /// When the log is looked for again.
+    due: Instant,
+    /// Said to be unreadable.
+    complained: bool,
+}
+
+#[derive(Debug)]
+struct Open {
+    path: PathBuf,
+    identity: (u64, u64),
+    changes: Inotify,
+    reader: Reader,
+}
+
+/// How its lines are read.
+#[derive(Debug)]
+enum Reader {
+    Text(Text),
+    Journal(Journal),
+}
+
+impl Follower {
+    /// With the log open, if it is there.
+    pub(super) fn opened(log: KubeletLog) -> Self {
+        let now = (SystemTime::now(), Instant::now());
+        let mut follower = Self { log, open: None, since: now.0, left: None, due: now.1, complained: false };
+        follower.open();
+        follower
+    }
+
+    /// Until nobody takes the facts.
+    pub(super) fn run(mut self, parse: fn(&str, Now) -> Option<Fact>, tx: &Sender<Fact>) {
+        while !tx.is_closed() {
+            if self.open.is_none() && Instant::now() >= self.due {
+                self.open();
+            }
+            // Asked first: what was written before the other took its place is read to its end.
+            let replaced = self.is_replaced();
+            let read = self.read(&mut |line| {
+                let now = Now { boot_ns: clock::boot_ns(), boot_to_wall_ns: clock::boot_to_wall_ns() };
+                parse(line, now).is_none_or(|fact| tx.blocking_send(fact).is_ok())
+            });
+            if read.is_err() || replaced {
+                self.close(replaced);
+            }
+            self.wait();
+        }
+    }
+
+    fn open(&mut self) {
+        self.due = Instant::now() + AGAIN;
+        let Some(place) = self.log.locate() else { return };
+        match Open::new(&place, &self.log, self.since) {
+            Ok(mut open) => {
+                open.resume(self.left);
+                (self.open, self.complained) = (Some(open), false);
+            }
+            Err(error) if !self.complained => {
+                self.complained = true;
+                let path = place.path().display();
+                tracing::warn!(
+                    "the kubelet's log {path} cannot be read: {error}; outcomes of probes are not known until it can"
+                );
+            }
+            Err(_) => {}
+        }
+    }
+
+    /// What took its place is looked for at once.
+    fn close(&mut self, replaced: bool) {
+        self.left = self.open.take().map(|open| (open.identity, open.reader.at()));
+        if replaced {
+            self.due = Instant::now();
+        }
+    }
+
+    fn read(&mut self, take: &mut dyn FnMut(&str) -> bool) -> io::Result<()> {
+        self.open.as_mut().map_or(Ok(()), |open| open.reader.read(take))
+    }
+
+    /// Another file has its name now.
+    fn is_replaced(&self) -> bool {
+        let Some(open) = &self.open else { return false };
+        std::fs::metadata(&open.path).map_or(true, |it| (it.dev(), it.ino()) != open.identity)
+    }
+
+    /// For a change of the file, a moment at most.
+    fn wait(&self) {
+        let timeout = PollTimeout::from(LOOK_MS);
+        let Some(open) = &self.open else {
+            let _ = poll(&mut [], timeout);
+            return;
+        };
+        let mut fds = [PollFd::new(open.changes.as_fd(), PollFlags::POLLIN)];
+        if poll(&mut fds, timeout).is_ok() {
+            while open.changes.read_events().is_ok_and(|events| !events.is_empty()) {}
+        }
+    }
+}
+
+impl Open {
+    fn new(place: &Place, log: &KubeletLog, since: SystemTime) -> io::Result<Self> {
+        let path = place.path();
+        let file = open_file(path)?;
+        let about = file.metadata()?;
+        let changes = Inotify::init(InitFlags::IN_NONBLOCK | InitFlags::IN_CLOEXEC).map_err(from_errno)?;
+        changes
+            .add_watch(path, AddWatchFlags::IN_MODIFY | AddWatchFlags::IN_ATTRIB | AddWatchFlags::IN_MOVE_SELF)
+            .map_err(from_errno)?;
+        let reader = match place {
+            Place::Text(_) => Reader::Text(Text::new(file, since)?),
+            Place::Journal(_) => Reader::Journal(Journal::new(file, log.names().to_vec(), since)?),
+        };
+        Ok(Self { path: path.to_owned(), identity: (about.dev(), about.ino()), changes, reader })
+    }
+
+    /// Goes on where the same file was left.
+    fn resume(&mut self, left: Option<((u64, u64), u64)>) {
+        if let Some((_, at)) = left.filter(|(identity, _)| *identity == self.identity) {
+            self.reader.resume(at);
+        }
+    }
+}
+
+impl Reader {
+    fn read(&mut self, take: &mut dyn FnMut(&str) -> bool) -> io::Result<()> {
+        match self {
+            Self::Text(text) => text.read(take),
+            Self::Journal(journal) => journal.read(take),
+        }
+    }
+
+    fn at(&self) -> u64 {
+        match self {
+            Self::Text(text) => text.at(),
+            Self::Journal(journal) => journal.at(),
+        }
+    }
+
+    fn resume(&mut self, at: u64) {
+        match self {
+            Self::Text(text) => text.resume(at),
+            Self::Journal(journal) => journal.resume(at),
+        }
+    }
+}
+
+fn from_errno(errno: Errno) -> io::Error {
+    io::Error::from_raw_os_error(errno as i32)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+    use std::io::Write as _;
+
+    use tokio::sync::mpsc;
+
+    use super::*;
+    use crate::event::Loss;
+    use crate::testing::Scratch;
+
+    /// Any line is a fact of its length.
+    fn parse(line: &str, _: Now) -> Option<Fact> {
+        let count = line.len() as u64;
+        Some(Fact::Loss(Loss { where_: line.chars().take(8).collect(), count, from_boot_ns: 0, to_boot_ns: 0 }))
+    }
+
+    fn next(facts: &mut mpsc::Receiver<Fact>) -> (String, u64) {
+        match facts.blocking_recv() {
+            Some(Fact::Loss(loss)) => (loss.where_, loss.count),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn what_is_appended_is_read_and_so_is_the_file_that_takes_its_place() {
+        let scratch = Scratch::new();
+        let (path, moved) = (scratch.path("log"), scratch.path("log.1"));
+        let append = |text: &str| {
+            File::options().create(true).append(true).open(&path).unwrap().write_all(text.as_bytes()).unwrap();
+        };
+        append("old news\n");
+        let (tx, mut facts) = mpsc::channel(4);
+        let follower = Follower::opened(KubeletLog::File(path.clone()));
+        let thread = std::thread::spawn(move || follower.run(parse, &tx));
+        append("one\nhal");
+        assert_eq!(next(&mut facts), ("one".into(), 3));
+        append("f\n");
+        assert_eq!(next(&mut facts), ("half".into(), 4));
+        append(&format!("{}\nshort\n", "x".repeat(2 * super::super::text::MAX_LINE)));
+        assert_eq!(next(&mut facts), ("short".into(), 5), "a line without end is skipped");
+        std::fs::rename(&path, &moved).unwrap();
+        append("another file\n");
+        assert_eq!(next(&mut facts), ("another ".into(), 12));
+        // Away and back again, as /proc/PID/fd/2 of a kubelet that starts again: not read twice.
+        std::fs::rename(&path, &moved).unwrap();
+        File::options().append(true).open(&moved).unwrap().write_all(b"more\n").unwrap();
+        std::fs::rename(&moved, &path).unwrap();
+        assert_eq!(next(&mut facts), ("more".into(), 4));
+        drop(facts);
+        thread.join().unwrap();
+    }
+}

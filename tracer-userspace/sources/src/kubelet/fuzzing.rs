@@ -1,0 +1,34 @@
+//! Fuzz targets of the kubelet's log.
+
+use super::entry::{Entry, Time};
+pub use super::journal::fuzzing::journal;
+use super::line::{Now, parse};
+use crate::event::Fact;
+use tracer_model::fuzzing::check_recorded;
+
+/// How long the node is up.
+const UP_NS: u64 = 900_000_000_000;
+/// Longest words kept, characters.
+const WORDS_MAX: usize = 512;
+
+/// Lines of klog, or of its JSON.
+pub fn klog(bytes: &[u8]) {
+    for line in String::from_utf8_lossy(bytes).lines() {
+        let Some(time) = Entry::of(line).map(|entry| entry.time) else { continue };
+        // It is read as soon as it is written.
+        let wall_ns = match time {
+            Time::InQuarter(at) => i64::try_from(at.as_nanos()).unwrap_or_default(),
+            Time::Wall(wall_ns) => i64::try_from(wall_ns).unwrap_or(i64::MAX),
+        };
+        let now = Now { boot_ns: UP_NS, boot_to_wall_ns: wall_ns.saturating_sub(UP_NS.cast_signed()) };
+        let Some(fact) = parse(line, now) else { continue };
+        let (written, words) = match &fact {
+            Fact::KubeletProbe(probe) => (probe.written_boot_ns, probe.output.as_deref()),
+            Fact::SandboxFailure(failure) => (failure.written_boot_ns, Some(failure.words.as_str())),
+            other => unreachable!("{other:?} in a line of the kubelet"),
+        };
+        assert!(written <= now.boot_ns, "{fact:?} is written after it is read");
+        assert!(words.is_none_or(|it| it.chars().count() <= WORDS_MAX), "{fact:?}");
+        check_recorded(fact);
+    }
+}

@@ -1,0 +1,137 @@
+//! The kubelet as a process: the flags it was started with, and files as it sees them (`/proc/PID/root`), so that neither a
+//! mount nor the mount namespace matters.
+
+use std::fs::{self, File};
+use std::io::{self, Read as _};
+use std::os::fd::AsRawFd as _;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+
+use nix::fcntl::{OFlag, OpenHow, ResolveFlag, openat2};
+
+/// Larger than any certificate or kubelet configuration.
+const MAX_SIZE: u64 = 1 << 20;
+
+/// The files that a process sees.
+pub(crate) trait Files {
+    /// Its first bytes, up to [`MAX_SIZE`].
+    fn read(&self, path: &Path) -> io::Result<Vec<u8>>;
+
+    /// Paths of what is in a directory, sorted.
+    fn list(&self, directory: &Path) -> io::Result<Vec<PathBuf>>;
+}
+
+/// What a process has as its root. Links that lead out of it end in it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RootOf(pub(crate) u32);
+
+impl RootOf {
+    fn open(self, path: &Path, flags: OFlag) -> io::Result<File> {
+        let root = File::open(format!("/proc/{}/root", self.0))?;
+        let how = OpenHow::new().flags(OFlag::O_PATH | OFlag::O_CLOEXEC);
+        let how = how.resolve(ResolveFlag::RESOLVE_IN_ROOT | ResolveFlag::RESOLVE_NO_MAGICLINKS);
+        opened(&File::from(openat2(&root, path, how)?), flags)
+    }
+}
+
+/// A plain file for reading, whatever has this name by now.
+pub(super) fn open_file(path: &Path) -> io::Result<File> {
+    let found = File::options().read(true).custom_flags(OFlag::O_PATH.bits()).open(path)?;
+    let file = opened(&found, OFlag::empty())?;
+    if file.metadata()?.is_file() { Ok(file) } else { Err(io::Error::other("it is not a file")) }
+}
+
+/// What was found (`O_PATH`), for reading.
+fn opened(found: &File, flags: OFlag) -> io::Result<File> {
+    // To open a device can do something, and to open or read a pipe waits.
+    let kind = found.metadata()?.file_type();
+    if !kind.is_file() && !kind.is_dir() {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "neither a file nor a directory"));
+    }
+    let path = Path::new("/proc/self/fd").join(found.as_raw_fd().to_string());
+    File::options().read(true).custom_flags((flags | OFlag::O_NONBLOCK).bits()).open(path)
+}
+
+impl Files for RootOf {
+    fn read(&self, path: &Path) -> io::Result<Vec<u8>> {
+        let mut bytes = Vec::new();
+        self.open(path, OFlag::empty())?.take(MAX_SIZE).read_to_end(&mut bytes)?;
+        Ok(bytes)
+    }
+
+    fn list(&self, directory: &Path) -> io::Result<Vec<PathBuf>> {
+        let opened = self.open(directory, OFlag::O_DIRECTORY)?;
+        let entries = fs::read_dir(format!("/proc/self/fd/{}", opened.as_raw_fd()))?;
+        let mut paths: Vec<_> = entries.flatten().map(|entry| directory.join(entry.file_name())).collect();
+        paths.sort_unstable();
+        Ok(paths)
+    }
+}
+
+/// What a process was started with, its name first; empty if that cannot be read.
+pub(crate) fn arguments(pid: u32) -> Vec<String> {
+    let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    let mut args: Vec<String> = String::from_utf8_lossy(&line).split('\0').map(str::to_owned).collect();
+    // Each is ended by a zero.
+    args.pop();
+    args
+}
+
+/// `--flag=value` or `--flag value`; the last one counts.
+pub(crate) fn flag<'a>(args: &'a [String], name: &str) -> Option<&'a str> {
+    let value = |at: usize| match args.get(at)?.strip_prefix(name)? {
+        "" => args.get(at + 1).map(String::as_str),
+        rest => rest.strip_prefix('='),
+    };
+    (0..args.len()).rev().find_map(value).filter(|it| !it.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::Scratch;
+
+    #[test]
+    fn flags_are_read_in_both_forms() {
+        let args = ["kubelet", "--config=/a", "--cert-dir", "/b", "--tls-cert-file-x=/c", "--config", "/d", "--last"];
+        let args = args.map(str::to_owned);
+        assert_eq!((flag(&args, "--config"), flag(&args, "--cert-dir")), (Some("/d"), Some("/b")));
+        assert_eq!((flag(&args, "--tls-cert-file"), flag(&args, "--x"), flag(&args, "--last")), (None, None, None));
+    }
+
+    #[test]
+    fn a_process_that_is_no_more_had_no_arguments() {
+        assert_eq!(arguments(0), Vec::<String>::new());
+        let own = arguments(std::process::id());
+        assert_eq!(own.first(), std::env::args().next().as_ref());
+    }
+
+    #[test]
+    fn a_link_out_of_the_root_ends_in_it() {
+        let own = RootOf(std::process::id());
+        let scratch = Scratch::new();
+        let place = scratch.root();
+        fs::write(place.join("b.conf"), "b").expect("file");
+        std::os::unix::fs::symlink("b.conf", place.join("a.conf")).expect("link");
+        std::os::unix::fs::symlink("/proc/self/exe", place.join("c")).expect("link");
+        let paths = own.list(place).expect("readable");
+        assert_eq!(paths, ["a.conf", "b.conf", "c"].map(|name| place.join(name)));
+        assert_eq!(own.read(&paths[0]).expect("readable"), b"b");
+        assert!(own.read(&paths[2]).is_err(), "a link of /proc leads anywhere");
+        assert!(own.read(Path::new("/dev/null")).is_err(), "to open a device can do something");
+        assert!(own.read(place).is_err() && own.list(&paths[1]).is_err());
+    }
+
+    #[test]
+    fn only_a_plain_file_is_opened_and_a_pipe_holds_nobody_up() {
+        let scratch = Scratch::new();
+        let pipe = scratch.path("pipe");
+        nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).expect("pipe");
+        let (tx, opened) = std::sync::mpsc::channel();
+        let of_thread = pipe.clone();
+        std::thread::spawn(move || tx.send(open_file(&of_thread).map(drop)));
+        let opened = opened.recv_timeout(std::time::Duration::from_secs(10)).expect("nobody writes to it");
+        assert!(opened.is_err() && open_file(Path::new("/dev/null")).is_err() && open_file(Path::new("/")).is_err());
+        assert!(open_file(Path::new("/proc/self/exe")).is_ok());
+    }
+}

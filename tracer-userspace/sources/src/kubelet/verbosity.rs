@@ -1,0 +1,330 @@
+//! What the kubelet was told to write to its log, by its command line and its configuration.
+//!
+//! Outcomes of probes are `klog.V(1)` (`pkg/kubelet/prober/prober.go`, from 1.0 on), and the verbosity is 0 unless it is set:
+//! such a kubelet writes none, while its Events tell them all the same.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+
+use super::process::{Files, RootOf, arguments, flag};
+use crate::error::{os_message, without_value};
+
+/// Its process. What is named otherwise (k3s, kubelite) has the kubelet's settings elsewhere than on its command line.
+pub(super) const NAME: &str = "kubelet";
+/// From this verbosity on it writes how probes ended.
+const OUTCOMES: u32 = 1;
+/// From this verbosity on it writes what a probe was answered, and in text each line of that on a line of its own: a pod can
+/// answer what looks like the kubelet's (`klog.V(4).Infof`, `pkg/probe/http/http.go`).
+const BODIES: u32 = 4;
+/// The source file that writes outcomes, as `--vmodule` names it.
+const SOURCE: &str = "prober";
+/// Forms that are read (`component-base/logs/api/v1`); the first is written unless another is named.
+const FORMATS: &[&str] = &["text", "json"];
+
+/// How a kubelet logs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KubeletLogging {
+    /// Its process.
+    pub pid: u32,
+    /// `-v`, or `logging.verbosity`.
+    pub verbosity: u32,
+    /// `--logging-format`, or `logging.format`.
+    pub format: String,
+    /// A pattern of `--vmodule` or `logging.vmodule` has outcomes of probes written whatever the verbosity.
+    by_module: bool,
+    /// What to change.
+    setting: Setting,
+}
+
+/// Where the verbosity is set, or can be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Setting {
+    Flag,
+    File(PathBuf),
+}
+
+/// Why it is not known.
+#[derive(Debug, thiserror::Error)]
+#[expect(missing_docs, reason = "the messages say it")]
+pub enum KubeletLoggingError {
+    #[error("process {pid} is no kubelet of its own: its command line does not tell how the kubelet in it logs")]
+    Embedded { pid: u32 },
+    #[error("the command line of the kubelet (pid {pid}) cannot be read, or has no flag")]
+    Bare { pid: u32 },
+    #[error("{} of the kubelet (pid {pid}) cannot be read: {}", path.display(), os_message(source))]
+    Read { pid: u32, path: PathBuf, source: io::Error },
+    #[error("{} of the kubelet (pid {pid}) is no KubeletConfiguration: {reason}", path.display())]
+    Garbage { pid: u32, path: PathBuf, reason: String },
+}
+
+impl KubeletLoggingError {
+    /// The capability that is missing, if that is why.
+    #[must_use]
+    pub fn needs(&self) -> Option<&'static str> {
+        let denied = matches!(self, Self::Read { source, .. } if source.kind() == io::ErrorKind::PermissionDenied);
+        denied.then_some("CAP_SYS_PTRACE")
+    }
+}
+
+/// The part of a `KubeletConfiguration` that is of interest.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Configuration {
+    logging: Option<Logging>,
+}
+
+/// `logging`; what is absent leaves what was said before.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Logging {
+    verbosity: Option<u32>,
+    format: Option<String>,
+    vmodule: Option<Vec<Module>>,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Module {
+    file_pattern: String,
+    verbosity: u32,
+}
+
+impl KubeletLogging {
+    /// Of this process.
+    ///
+    /// # Errors
+    /// It is no kubelet, or a file that counts cannot be read.
+    pub fn of(pid: u32) -> Result<Self, KubeletLoggingError> {
+        let comm = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+        if comm.trim_end() == NAME {
+            Self::told(pid, &arguments(pid), &RootOf(pid))
+        } else {
+            Err(KubeletLoggingError::Embedded { pid })
+        }
+    }
+
+    /// As the kubelet reads it: the file of `--config`, those of `--config-dir` over it, and its flags over both
+    /// (`cmd/kubelet/app/server.go`).
+    pub(crate) fn told(pid: u32, args: &[String], files: &dyn Files) -> Result<Self, KubeletLoggingError> {
+        if !args.iter().skip(1).any(|arg| arg.starts_with('-')) {
+            return Err(KubeletLoggingError::Bare { pid });
+        }
+        let base = flag(args, "--config").map(PathBuf::from);
+        let mut told = Self {
+            pid,
+            verbosity: 0,
+            format: FORMATS[0].to_owned(),
+            by_module: false,
+            setting: base.clone().map_or(Setting::Flag, Setting::File),
+        };
+        for path in base.into_iter().chain(drop_ins(pid, args, files)?) {
+            told.take(configuration(pid, &path, files)?.logging.unwrap_or_default(), &path);
+        }
+        told.take_flags(args);
+        Ok(told)
+    }
+
+    fn take(&mut self, logging: Logging, path: &Path) {
+        if let Some(verbosity) = logging.verbosity {
+            (self.verbosity, self.setting) = (verbosity, Setting::File(path.to_owned()));
+        }
+        self.format = logging.format.filter(|it| !it.is_empty()).unwrap_or(std::mem::take(&mut self.format));
+        if let Some(modules) = logging.vmodule {
+            self.by_module = modules.iter().any(|it| it.verbosity >= OUTCOMES && may_match(&it.file_pattern));
+        }
+    }
+
+    fn take_flags(&mut self, args: &[String]) {
+        if let Some(verbosity) = verbosity_flag(args) {
+            (self.verbosity, self.setting) = (verbosity, Setting::Flag);
+        }
+        if let Some(format) = flag(args, "--logging-format") {
+            format.clone_into(&mut self.format);
+        }
+        if let Some(modules) = flag(args, "--vmodule") {
+            self.by_module = modules.split(',').filter_map(|it| it.split_once('=')).any(|(pattern, level)| {
+                level.trim().parse::<u32>().is_ok_and(|it| it >= OUTCOMES) && may_match(pattern.trim())
+            });
+        }
+    }
+
+    /// Why its log does not tell how probes ended, in words that follow its name.
+    #[must_use]
+    pub fn lack(&self) -> Option<String> {
+        let Self { verbosity, format, .. } = self;
+        if !FORMATS.contains(&format.as_str()) {
+            return Some(format!("logs in the format `{format}`, which is not read"));
+        }
+        let written = *verbosity >= OUTCOMES || self.by_module;
+        (!written)
+            .then(|| format!("logs with verbosity {verbosity} and writes how probes ended from {OUTCOMES} on only"))
+    }
+
+    /// Why lines of its log can be a pod's words, in words that follow its name.
+    #[must_use]
+    pub fn exposure(&self) -> Option<String> {
+        let Self { verbosity, format, .. } = self;
+        (*verbosity >= BODIES && format == FORMATS[0]).then(|| {
+            format!(
+                "logs with verbosity {verbosity} as text, so that what a pod answers can look like the kubelet's lines, about any pod; use verbosity {} or less, or `logging: {{format: json}}`",
+                BODIES - 1
+            )
+        })
+    }
+
+    /// What fixes that.
+    #[must_use]
+    pub fn fix(&self) -> String {
+        let change = match &self.setting {
+            _ if !FORMATS.contains(&self.format.as_str()) => {
+                format!("have the kubelet log as {}", FORMATS.join(" or "))
+            }
+            Setting::Flag => format!("start the kubelet with -v={OUTCOMES}"),
+            Setting::File(path) => {
+                format!("set `logging: {{verbosity: {OUTCOMES}}}` in {} and restart the kubelet", path.display())
+            }
+        };
+        format!("{change}, or take its Events instead (--api-events NAMESPACE)")
+    }
+}
+
+/// Of `--config-dir`: in the order of their names, which end in `.conf`.
+fn drop_ins(pid: u32, args: &[String], files: &dyn Files) -> Result<Vec<PathBuf>, KubeletLoggingError> {
+    let Some(directory) = flag(args, "--config-dir").map(Path::new) else { return Ok(Vec::new()) };
+    let listed = files.list(directory);
+    let paths =
+        listed.map_err(|source| KubeletLoggingError::Read { pid, path: directory.to_owned(), source })?.into_iter();
+    Ok(paths.filter(|path| path.extension().is_some_and(|it| it == "conf")).collect())
+}
+
+fn configuration(pid: u32, path: &Path, files: &dyn Files) -> Result<Configuration, KubeletLoggingError> {
+    let text = files.read(path).map_err(|source| KubeletLoggingError::Read { pid, path: path.to_owned(), source })?;
+    // An empty drop-in is none.
+    let parsed = serde_yaml_ng::from_slice::<Option<Configuration>>(&text);
+    parsed.map(Option::unwrap_or_default).map_err(|error| KubeletLoggingError::Garbage {
+        pid,
+        path: path.to_owned(),
+        reason: without_value(&error.to_string()),
+    })
+}
+
+/// `-v=2`, `-v 2`, `-v2`, `--v=2`, `--v 2`; the last one counts.
+fn verbosity_flag(args: &[String]) -> Option<u32> {
+    let value = |at: usize| {
+        let arg = args.get(at)?;
+        let rest = arg.strip_prefix("--v").or_else(|| arg.strip_prefix("-v"))?;
+        let value = if rest.is_empty() { args.get(at + 1)? } else { rest.strip_prefix('=').unwrap_or(rest) };
+        value.parse().ok()
+    };
+    (0..args.len()).rev().find_map(value)
+}
+
+/// Whether a pattern of klog's can be meant for [`SOURCE`]: a name, or one with `*`, `?` or `[…]`.
+fn may_match(pattern: &str) -> bool {
+    let name = pattern.rsplit('/').next().unwrap_or(pattern);
+    match name.split_once(['*', '?', '[']) {
+        Some((before, _)) => SOURCE.starts_with(before),
+        None => name == SOURCE,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::told;
+
+    fn verbosity(line: &str, files: &[(&str, &'static str)]) -> u32 {
+        told(line, files).unwrap().verbosity
+    }
+
+    const CONFIG: &str = "/var/lib/kubelet/config.yaml";
+    /// As kubeadm starts it and writes its file.
+    const KUBEADM: &str =
+        "/usr/bin/kubelet --kubeconfig=/etc/kubernetes/kubelet.conf --config=/var/lib/kubelet/config.yaml";
+    const NOTHING_SAID: &str = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\nlogging:\n  flushFrequency: 0\n  options:\n    json:\n      infoBufferSize: \"0\"\n  verbosity: 0\n";
+
+    #[test]
+    fn kubeadm_s_kubelet_writes_no_outcomes() {
+        let logging = told(KUBEADM, &[(CONFIG, NOTHING_SAID)]).unwrap();
+        assert_eq!((logging.verbosity, logging.format.as_str()), (0, "text"));
+        assert!(logging.lack().unwrap().contains("verbosity 0"), "{logging:?}");
+        assert!(logging.fix().contains(CONFIG) && logging.fix().contains("verbosity: 1"), "{}", logging.fix());
+        let raised = told(KUBEADM, &[(CONFIG, "logging: {verbosity: 1, format: json}")]).unwrap();
+        assert_eq!((raised.lack(), raised.format.as_str()), (None, "json"));
+        let unset = told(KUBEADM, &[(CONFIG, "kind: KubeletConfiguration")]).unwrap();
+        assert!(unset.lack().is_some() && unset.fix().contains(CONFIG));
+    }
+
+    /// JSON has a body in one line, and up to 3 none is written.
+    #[test]
+    fn bodies_as_text_are_told() {
+        let exposure = |line: &str| told(&format!("kubelet {line}"), &[]).unwrap().exposure();
+        assert!(exposure("-v=4").is_some_and(|it| it.starts_with("logs with verbosity 4 as text")));
+        assert!(exposure("-v=10").is_some());
+        assert_eq!((exposure("-v=3"), exposure("-v=4 --logging-format=json")), (None, None));
+    }
+
+    #[test]
+    fn every_form_of_the_flag_goes_before_the_file() {
+        for flag in ["-v=2", "-v 2", "-v2", "--v=2", "--v 2", "--v=0 -v=2", "-v=2 --volume-plugin-dir=/x --vmodule=a=7"]
+        {
+            assert_eq!(verbosity(&format!("{KUBEADM} {flag}"), &[(CONFIG, NOTHING_SAID)]), 2, "{flag}");
+        }
+        let lowered = told(&format!("{KUBEADM} --v=0"), &[(CONFIG, "logging: {verbosity: 4}")]).unwrap();
+        assert!(lowered.lack().is_some());
+        assert!(lowered.fix().starts_with("start the kubelet with -v=1"), "{}", lowered.fix());
+        let json = told("kubelet --logging-format=json", &[]).unwrap();
+        assert!(json.format == "json" && json.fix().starts_with("start the kubelet with -v=1"), "{json:?}");
+    }
+
+    #[test]
+    fn drop_ins_go_before_the_file_in_the_order_of_their_names() {
+        let line = format!("{KUBEADM} --config-dir /etc/kubelet.d");
+        let files = [
+            (CONFIG, "logging: {verbosity: 3, format: json}"),
+            ("/etc/kubelet.d/10-a.conf", "logging: {verbosity: 2}"),
+            ("/etc/kubelet.d/20-b.conf", "{\"logging\": {\"verbosity\": 0}}"),
+            ("/etc/kubelet.d/30-c.conf", ""),
+            ("/etc/kubelet.d/40-d.conf.bak", "logging: {verbosity: 9}"),
+        ];
+        let logging = told(&line, &files).unwrap();
+        assert_eq!((logging.verbosity, logging.format.as_str()), (0, "json"), "what a drop-in leaves out stays");
+        assert!(logging.fix().contains("20-b.conf"), "{}", logging.fix());
+    }
+
+    #[test]
+    fn a_pattern_can_have_them_written() {
+        for modules in ["prober=1", "a=0,prob*=5", "*=2", "kubelet/prober/*=1", "[p]rober=1"] {
+            let logging = told(&format!("kubelet --vmodule={modules}"), &[]).unwrap();
+            assert_eq!(logging.lack(), None, "{modules}");
+        }
+        for modules in ["prober=0", "probe=4", "worker*=4", "prober_manager=4", "prober", "=1"] {
+            assert!(told(&format!("kubelet --vmodule={modules}"), &[]).unwrap().lack().is_some(), "{modules}");
+        }
+        let file = (CONFIG, "logging: {vmodule: [{filePattern: prober, verbosity: 1}]}");
+        assert_eq!(told(KUBEADM, &[file]).unwrap().lack(), None);
+    }
+
+    #[test]
+    fn a_format_that_is_not_read_is_said() {
+        let logging = told("kubelet -v=4 --logging-format=xml", &[]).unwrap();
+        assert!(logging.lack().unwrap().contains("`xml`") && logging.fix().contains("text or json"));
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_not_known() {
+        let missing = told(KUBEADM, &[]).unwrap_err();
+        assert!(missing.to_string().contains(CONFIG) && missing.needs().is_none(), "{missing}");
+        for junk in ["logging: {verbosity: high}", "logging: ["] {
+            assert!(matches!(told(KUBEADM, &[(CONFIG, junk)]), Err(KubeletLoggingError::Garbage { .. })), "{junk}");
+        }
+        assert!(matches!(told("kubelet", &[]), Err(KubeletLoggingError::Bare { .. })));
+        let own = KubeletLogging::of(std::process::id());
+        assert!(matches!(own, Err(KubeletLoggingError::Embedded { .. })), "not its name");
+        let source = io::Error::from_raw_os_error(libc::EACCES);
+        let denied = KubeletLoggingError::Read { pid: 7, path: CONFIG.into(), source };
+        assert_eq!(denied.needs(), Some("CAP_SYS_PTRACE"));
+    }
+}

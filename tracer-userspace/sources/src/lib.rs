@@ -1,0 +1,358 @@
+//! Facts from outside the kernel stream: links, NodePorts, settings, pods and Services of this node.
+//!
+//! [`snapshot`] reads all once, quickly; [`watch`] sends each again when it differs. Only a wrong file is an
+//! error. What cannot be read for want of a privilege or a kernel feature is a line in `problems`.
+
+pub mod cluster;
+pub mod files;
+#[doc(hidden)]
+pub mod fuzzing;
+mod inquire;
+mod kubelet;
+pub mod kubelet_api;
+mod merge;
+mod pace;
+mod sent;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
+mod watch;
+
+use tracer_model::{ask, event};
+use tracer_netfilter as netfilter;
+pub use tracer_node::{
+    addresses, cgroup, cgroups, clock, enter, inspect, links, namespaces, netlink, pods, ports, procfs, settings,
+    throttle, turns,
+};
+use tracer_terminal::error;
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+
+pub use crate::event::KNOWN_PROBERS;
+pub use files::FileError;
+pub use inquire::Inquirer;
+pub use kubelet::{
+    KubeletLog, KubeletLogging, KubeletLoggingError, NamedLog, TO_NAME as TO_NAME_THE_LOG,
+    exposure as kubelet_log_exposure, journal_in, lack as kubelet_log_lack, stderr_lost as kubelet_stderr_lost,
+    unfollowed as kubelet_log_unfollowed,
+};
+pub use merge::merge;
+pub use procfs::{NodeNetns, Prober};
+pub use watch::watch;
+
+use crate::event::{Fact, Netns, Pod, Pods, ProxyMode, Service, ServicePort, Services};
+use cluster::{Cluster, View};
+use files::Stamp;
+use kubelet_api::KubeletApi;
+
+/// What to read.
+#[derive(Clone, Debug, Default)]
+pub struct SourceConfig {
+    /// Names of the processes that probe; empty: [`KNOWN_PROBERS`].
+    pub probers: Vec<String>,
+    /// `--pods`
+    pub pods: Option<PathBuf>,
+    /// `--services`
+    pub services: Option<PathBuf>,
+    /// The cluster API, for what no file gives.
+    pub cluster: Option<Cluster>,
+    /// The kubelet's own API, for pods that neither gives.
+    pub kubelet_api: Option<KubeletApi>,
+}
+
+impl SourceConfig {
+    /// The names that count as probers.
+    #[must_use]
+    pub fn prober_names(&self) -> Vec<String> {
+        if self.probers.is_empty() {
+            KNOWN_PROBERS.iter().map(ToString::to_string).collect()
+        } else {
+            self.probers.clone()
+        }
+    }
+
+    /// Pods as an API lists them: the cluster's, while it is followed or nobody else knows any; else the kubelet's.
+    fn listed_pods(&self) -> Option<Vec<Pod>> {
+        let cluster = self.cluster.as_ref().filter(|cluster| cluster.config.pods);
+        let kubelet = self.kubelet_api.as_ref().filter(|_| cluster.is_none_or(|it| !it.follows_pods()));
+        kubelet.and_then(KubeletApi::pods).or_else(|| cluster.map(|it| it.view().pods))
+    }
+}
+
+/// Why the sources cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum SourceError {
+    /// A file that the user named.
+    #[error(transparent)]
+    File(#[from] FileError),
+}
+
+/// What is known now.
+#[derive(Debug)]
+pub struct Snapshot {
+    /// Processes that probe.
+    pub probers: Vec<Prober>,
+    /// The node's network namespace; absent if `/proc` shows not even our own.
+    pub node: Option<NodeNetns>,
+    /// Links, NodePorts, settings, pods and Services, as far as there are any.
+    pub facts: Vec<Fact>,
+    /// Where they come from, for people.
+    pub sources: Vec<String>,
+    /// What could not be read and what that needs, one line each.
+    pub problems: Vec<String>,
+    listed: Listed,
+    /// The namespace of which every NodePort table could be read.
+    tables_of: Option<Netns>,
+}
+
+/// Pods and Services as somebody listed them: a file or the cluster API.
+#[derive(Clone, Debug, Default)]
+struct Listing {
+    pods: Vec<Pod>,
+    /// Absent if nobody lists them.
+    services: Option<Vec<Service>>,
+}
+
+/// The listing, and the stamps that its files had.
+#[derive(Clone, Debug, Default)]
+struct Listed {
+    listing: Listing,
+    pods_stamp: Option<Stamp>,
+    services_stamp: Option<Stamp>,
+}
+
+impl Listed {
+    /// Stamps go first: a change while reading is then read again.
+    fn read(config: &SourceConfig) -> Result<Self, FileError> {
+        let mut listed = Self {
+            pods_stamp: config.pods.as_deref().and_then(Stamp::of),
+            services_stamp: config.services.as_deref().and_then(Stamp::of),
+            listing: Listing {
+                pods: config.pods.as_deref().map(files::read_pods).transpose()?.unwrap_or_default(),
+                services: config.services.as_deref().map(files::read_services).transpose()?,
+            },
+        };
+        if let Some(cluster) = &config.cluster {
+            listed.listing.take(cluster, &cluster.view());
+        }
+        listed.listing.take_pods(config);
+        Ok(listed)
+    }
+}
+
+impl Listing {
+    /// Services that the cluster gives; the rest is from files.
+    fn take(&mut self, cluster: &Cluster, view: &View) {
+        if cluster.config.services {
+            self.services = Some(view.services());
+        }
+    }
+
+    /// Pods that an API gives; else they are from a file.
+    fn take_pods(&mut self, config: &SourceConfig) {
+        if let Some(pods) = config.listed_pods() {
+            self.pods = pods;
+        }
+    }
+}
+
+/// What one pass over the node gives.
+#[derive(Debug, Default)]
+struct NodeView {
+    probers: Vec<Prober>,
+    node: Option<NodeNetns>,
+    facts: Vec<Fact>,
+    pods: Vec<Pod>,
+    problems: Vec<String>,
+    /// Every NodePort table could be read: one that is not among the facts has none.
+    tables_complete: bool,
+}
+
+/// Reads everything once.
+///
+/// # Errors
+/// If a file that was named cannot be used. Nothing else is an error.
+pub fn snapshot(config: &SourceConfig) -> Result<Snapshot, SourceError> {
+    let listed = Listed::read(config)?;
+    let view = read_node(config);
+    let tables_of = view.tables_of();
+    let NodeView { probers, node, mut facts, pods, mut problems, .. } = view;
+    problems.extend(config.cluster.as_ref().and_then(|cluster| wrong_node(cluster, &pods)));
+    name_node_ports(&mut facts, listed.listing.services.as_deref().unwrap_or_default());
+    facts.push(pods_fact(pods, &listed.listing));
+    facts.extend(services_fact(&listed.listing));
+    let sources = sources(config, &facts);
+    Ok(Snapshot { probers, node, facts, sources, problems, listed, tables_of })
+}
+
+/// The API knows no pod of this node, and there are some: the name is another in the cluster.
+fn wrong_node(cluster: &Cluster, found: &[Pod]) -> Option<String> {
+    let view = cluster.view();
+    let none = cluster.config.pods && view.is_complete() && view.pods.is_empty();
+    let name = &cluster.config.node_name;
+    (none && found.iter().any(|pod| pod.uid.is_some())).then(|| {
+        format!("the cluster API knows no pod of a node `{name}`, and this node has pods: is that its name? (NODE_NAME, --node-name)")
+    })
+}
+
+fn pods_fact(discovered: Vec<Pod>, listing: &Listing) -> Fact {
+    Fact::Pods(Pods { pods: merge(discovered, &listing.pods) })
+}
+
+fn services_fact(listing: &Listing) -> Option<Fact> {
+    listing.services.clone().map(|services| Fact::Services(Services { services }))
+}
+
+/// IPVS carries no names: they come from the list of Services, if there is one.
+fn name_node_ports(facts: &mut [Fact], services: &[Service]) {
+    let ports = services.iter().flat_map(|service| service.ports.iter().map(move |port| (service, port)));
+    let names: HashMap<u16, String> =
+        ports.filter_map(|(service, port)| Some((port.node_port?, port_name(service, port)))).collect();
+    for fact in facts {
+        if let Fact::NodePorts(table) = fact {
+            for port in table.ports.iter_mut().filter(|port| port.service.is_none()) {
+                port.service = names.get(&port.port).cloned();
+            }
+        }
+    }
+}
+
+/// `namespace/name[:port]`, as kube-proxy writes it.
+fn port_name(service: &Service, port: &ServicePort) -> String {
+    let Service { namespace, name, .. } = service;
+    match port.name.as_deref() {
+        Some(port) if !port.is_empty() => format!("{namespace}/{name}:{port}"),
+        _ => format!("{namespace}/{name}"),
+    }
+}
+
+/// One pass over the processes, then the node's namespace.
+fn read_node(config: &SourceConfig) -> NodeView {
+    let names = config.prober_names();
+    let (processes, left_out) = procfs::scan(&names);
+    let probers = procfs::probers(&processes);
+    let mut view = NodeView { problems: prober_problems(&probers), ..NodeView::default() };
+    view.problems.extend(left_out);
+    view.node = procfs::node_netns(&probers);
+    view.probers = probers;
+    match view.node.clone() {
+        Some(node) => {
+            let (pods, left_out) = pods::discover(&processes, &node);
+            view.pods = pods;
+            view.problems.extend(left_out);
+            view.read_tables(&node);
+            // Its process ended while it was read through it: nothing is lacking, and the next reading finds another.
+            if procfs::netns_of(node.pid) != Some(node.netns) {
+                view.problems.clear();
+            }
+        }
+        None => view.problems.push("cannot read /proc/self/ns/net: is /proc mounted?".into()),
+    }
+    view
+}
+
+impl NodeView {
+    /// The namespace of which every NodePort table could be read.
+    fn tables_of(&self) -> Option<Netns> {
+        self.node.as_ref().filter(|_| self.tables_complete).map(|node| node.netns)
+    }
+
+    fn read_tables(&mut self, node: &NodeNetns) {
+        let links = links::read(node).unwrap_or_else(|error| {
+            self.problems.push(error.to_string());
+            Vec::new()
+        });
+        if !links.is_empty() {
+            self.facts.push(Fact::Links(links::to_fact(node, &links)));
+        }
+        let (node_ports, problems) = netfilter::read(node, &links);
+        self.facts.extend(node_ports.into_iter().map(Fact::NodePorts));
+        self.tables_complete = problems.is_empty();
+        self.problems.extend(problems.iter().map(ToString::to_string));
+        match settings::read(node) {
+            Ok(settings) => self.facts.push(Fact::NodeSettings(settings)),
+            Err(error) => self.problems.push(error.to_string()),
+        }
+    }
+}
+
+fn prober_problems(probers: &[Prober]) -> Vec<String> {
+    let mut problems = Vec::new();
+    let hidden = probers.iter().filter(|prober| prober.netns.is_none()).count();
+    if hidden > 0 {
+        problems.push(format!("the network namespace of {hidden} prober(s) cannot be read: needs CAP_SYS_PTRACE"));
+    }
+    let mut spaces: Vec<_> = probers.iter().filter_map(|prober| prober.netns).collect();
+    spaces.sort_unstable();
+    spaces.dedup();
+    if spaces.len() > 1 {
+        let count = spaces.len();
+        problems.push(format!(
+            "probers run in {count} network namespaces: links and NodePorts are read from one of them only"
+        ));
+    }
+    problems
+}
+
+fn sources(config: &SourceConfig, facts: &[Fact]) -> Vec<String> {
+    let named = |fact: &Fact| match fact {
+        Fact::Links(_) => Some("links and addresses (rtnetlink)".to_owned()),
+        Fact::NodePorts(ports) => Some(format!("{} NodePorts ({})", ports.ports.len(), table(ports.mode))),
+        Fact::NodeSettings(_) => Some("settings (sysctl)".to_owned()),
+        Fact::Pods(_) => Some("pods (processes and cgroups)".to_owned()),
+        _ => None,
+    };
+    let files = config.pods.iter().map(|path| format!("pods and probes ({})", path.display()));
+    let services = config.services.iter().map(|path| format!("services ({})", path.display()));
+    let cluster = config.cluster.iter().flat_map(Cluster::sources);
+    let kubelet = config.kubelet_api.iter().flat_map(KubeletApi::sources);
+    facts.iter().filter_map(named).chain(files).chain(services).chain(cluster).chain(kubelet).collect()
+}
+
+fn table(mode: ProxyMode) -> &'static str {
+    match mode {
+        ProxyMode::Ipvs => "IPVS",
+        ProxyMode::Iptables => "iptables",
+        ProxyMode::Nftables => "nftables",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::event::{NodePort, NodePorts};
+
+    #[test]
+    fn a_list_of_services_names_the_ports_of_ipvs() {
+        let port = ServicePort { name: Some("https".into()), port: 443, node_port: Some(36704) };
+        let service = Service {
+            namespace: "kube-system".into(),
+            name: "kubernetes-dashboard".into(),
+            cluster_ips: Vec::new(),
+            ports: vec![port],
+            ready_endpoints: None,
+            not_ready_endpoints: Vec::new(),
+        };
+        let port = |port| NodePort { port, ..NodePort::default() };
+        let table = NodePorts {
+            netns: Netns(1),
+            mode: ProxyMode::Ipvs,
+            ports: vec![port(30080), port(36704)],
+            without_backend: Vec::new(),
+        };
+        let mut facts = [Fact::NodePorts(table)];
+        name_node_ports(&mut facts, &[service]);
+        let Fact::NodePorts(named) = &facts[0] else { unreachable!("the fact keeps its kind") };
+        let names: Vec<_> = named.ports.iter().map(|port| port.service.as_deref()).collect();
+        assert_eq!(names, [None, Some("kube-system/kubernetes-dashboard:https")]);
+    }
+
+    #[test]
+    fn a_missing_prober_and_several_nodes_are_said() {
+        let at = |netns| Prober { pid: 1, comm: "kubelet".into(), netns };
+        assert!(prober_problems(&[]).is_empty());
+        let problems = prober_problems(&[at(Some(Netns(1))), at(Some(Netns(2))), at(None)]);
+        assert!(problems[0].contains("1 prober(s)") && problems[1].contains("2 network namespaces"), "{problems:?}");
+        assert!(prober_problems(&[at(Some(Netns(1)))]).is_empty());
+    }
+}

@@ -1,0 +1,96 @@
+//! How often the node is read: soon after it changed, but for a tenth of a CPU at most in the long run.
+//!
+//! Any pod can make it change all the time, by listening or with namespaces of its own. A reading takes some 10 ms on a small
+//! node, and more than 100 where there are thousands of processes or Services.
+
+use std::time::{Duration, Instant};
+
+/// However often the node changes, it is not read more often.
+const AT_MOST_EVERY: Duration = Duration::from_millis(500);
+/// Each reading uses up so many times what it took.
+const TIMES: u32 = 10;
+/// So much may be used up ahead: a node whose pods all start at once is read as often as it changes.
+const AHEAD: Duration = Duration::from_secs(5);
+
+/// When the node may be read again.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Pace {
+    /// Until then the time for readings is used up.
+    used: Instant,
+    next: Instant,
+    /// Between two readings.
+    pause: Duration,
+}
+
+impl Pace {
+    /// The first reading may come at once.
+    pub(super) const fn new(now: Instant) -> Self {
+        Self { used: now, next: now, pause: AT_MOST_EVERY }
+    }
+
+    /// The same for small readings, which may follow each other at once.
+    pub(super) const fn without_pause(now: Instant) -> Self {
+        Self { used: now, next: now, pause: Duration::ZERO }
+    }
+
+    /// The moment from which on it may be read.
+    pub(super) const fn next(&self) -> Instant {
+        self.next
+    }
+
+    /// It was read, which took this much CPU time.
+    pub(super) fn read(&mut self, now: Instant, took: Duration) {
+        self.used = self.used.max(now) + took * TIMES;
+        let paid = self.used.checked_sub(AHEAD).unwrap_or(now);
+        self.next = paid.max(now + self.pause);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// How often a node that changes all the time is read in each of these minutes.
+    fn readings(took_ms: u64, minutes: usize) -> Vec<u32> {
+        let began = Instant::now();
+        let mut pace = Pace::new(began);
+        let mut counts = vec![0; minutes];
+        while let Some(count) = counts.get_mut((pace.next().duration_since(began).as_secs() / 60) as usize) {
+            *count += 1;
+            let took = Duration::from_millis(took_ms);
+            pace.read(pace.next() + took, took);
+        }
+        counts
+    }
+
+    #[test]
+    fn what_takes_long_is_not_read_all_the_time() {
+        let [first, second] = readings(200, 2)[..] else { panic!("two minutes") };
+        assert!((30..=34).contains(&first) && (29..=30).contains(&second), "{first}, then {second}");
+        let quick = readings(10, 2);
+        assert!(quick.iter().all(|count| (116..=119).contains(count)), "{quick:?}");
+    }
+
+    #[test]
+    fn small_readings_follow_each_other_and_take_no_more() {
+        let began = Instant::now();
+        let mut pace = Pace::without_pause(began);
+        let count = (1..).take_while(|_| {
+            let now = pace.next() + Duration::from_millis(1);
+            pace.read(now, Duration::from_millis(1));
+            now.duration_since(began) < Duration::from_secs(10)
+        });
+        assert!((1_450..=1_600).contains(&count.count()), "a tenth of it, and what was used ahead");
+    }
+
+    #[test]
+    fn a_burst_of_changes_is_read_as_it_comes() {
+        let began = Instant::now();
+        let mut pace = Pace::new(began);
+        for n in 1..=4_u32 {
+            let now = pace.next();
+            pace.read(now, Duration::from_millis(150));
+            assert_eq!(pace.next(), now + AT_MOST_EVERY, "after {n} readings");
+        }
+    }
+}

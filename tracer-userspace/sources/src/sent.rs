@@ -1,0 +1,125 @@
+//! What was sent to the core, so that a fact is sent again only when it says something new.
+
+use tokio::sync::mpsc::Sender;
+
+use crate::event::{Fact, Netns, NodePorts};
+
+/// The receiver is gone, or the future was dropped.
+pub(super) struct Closed;
+
+/// The facts in force, and where the next ones go.
+pub(super) struct Sent {
+    last: Vec<Fact>,
+    tx: Sender<Fact>,
+}
+
+impl Sent {
+    /// `last` is known to the receiver of `tx`.
+    pub(super) const fn new(last: Vec<Fact>, tx: Sender<Fact>) -> Self {
+        Self { last, tx }
+    }
+
+    /// Sends a fact if it says anything new.
+    pub(crate) fn send(&mut self, fact: Fact) -> Result<(), Closed> {
+        let known = self.last.iter_mut().find(|last| is_same_table(last, &fact));
+        match known {
+            Some(known) if *known == fact => return Ok(()),
+            Some(known) => known.clone_from(&fact),
+            None => self.last.push(fact.clone()),
+        }
+        self.send_once(fact)
+    }
+
+    /// Sends what happened, which is never sent again.
+    pub(super) fn send_once(&self, fact: Fact) -> Result<(), Closed> {
+        self.tx.blocking_send(fact).map_err(|_| Closed)
+    }
+
+    /// Whether such a fact was sent.
+    pub(super) fn has(&self, fact: &Fact) -> bool {
+        self.last.iter().any(|last| is_same_table(last, fact))
+    }
+
+    /// The next links are sent, even if they are as they were.
+    pub(super) fn forget_links(&mut self) {
+        self.last.retain(|fact| !matches!(fact, Fact::Links(_)));
+    }
+
+    /// Tables that had NodePorts and have none any more: said once, as empty.
+    pub(super) fn emptied(&self, facts: &[Fact]) -> Vec<Fact> {
+        let gone =
+            |last: &&Fact| matches!(last, Fact::NodePorts(_)) && !facts.iter().any(|fact| is_same_table(fact, last));
+        self.last.iter().filter(gone).filter_map(without_ports).collect()
+    }
+
+    /// Tables that have the first NodePorts since they could be read: that they had none is said before.
+    pub(super) fn begun(&self, facts: &[Fact], tables_of: Option<Netns>) -> Vec<Fact> {
+        let is_new = |fact: &&Fact| !self.has(fact);
+        let empty = facts.iter().filter(is_new).filter_map(without_ports);
+        empty.filter(|fact| matches!(fact, Fact::NodePorts(table) if Some(table.netns) == tables_of)).collect()
+    }
+}
+
+/// A table of NodePorts without any.
+fn without_ports(fact: &Fact) -> Option<Fact> {
+    match fact {
+        Fact::NodePorts(NodePorts { netns, mode, .. }) => Some(Fact::NodePorts(NodePorts {
+            netns: *netns,
+            mode: *mode,
+            ports: Vec::new(),
+            without_backend: Vec::new(),
+        })),
+        _ => None,
+    }
+}
+
+/// Whether one fact replaces the other.
+fn is_same_table(left: &Fact, right: &Fact) -> bool {
+    match (left, right) {
+        (Fact::NodePorts(left), Fact::NodePorts(right)) => left.mode == right.mode && left.netns == right.netns,
+        (Fact::ListTrouble(left), Fact::ListTrouble(right)) => left.list == right.list,
+        _ => std::mem::discriminant(left) == std::mem::discriminant(right),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::sync::mpsc;
+
+    use super::*;
+    use crate::event::{NodePort, ProxyMode};
+
+    #[test]
+    fn a_table_that_had_no_node_ports_is_told_as_empty_first() {
+        let sent = |last: &[Fact]| Sent::new(last.to_vec(), mpsc::channel(1).0);
+        let port = NodePort { port: 30080, ..NodePort::default() };
+        let table = |ports| {
+            Fact::NodePorts(NodePorts {
+                netns: Netns(7),
+                mode: ProxyMode::Nftables,
+                ports,
+                without_backend: Vec::new(),
+            })
+        };
+        let first = [table(vec![port])];
+        assert_eq!(sent(&[]).begun(&first, Some(Netns(7))), [table(Vec::new())]);
+        assert_eq!(sent(&first).begun(&first, Some(Netns(7))), [], "it had some already");
+        for unknown in [None, Some(Netns(8))] {
+            assert_eq!(sent(&[]).begun(&first, unknown), [], "nobody knows what it had");
+        }
+    }
+
+    #[test]
+    fn a_fact_is_sent_once_until_it_changes_or_is_forgotten() {
+        let (tx, mut rx) = mpsc::channel(4);
+        let mut sent = Sent::new(Vec::new(), tx);
+        let links = Fact::Links(crate::event::Links { netns: Netns(7), cookie: None, links: Vec::new() });
+        for _ in 0..2 {
+            assert!(sent.send(links.clone()).is_ok());
+        }
+        assert_eq!((rx.try_recv().ok(), rx.try_recv().ok()), (Some(links.clone()), None));
+        sent.forget_links();
+        assert!(sent.send(links.clone()).is_ok() && sent.has(&links));
+        assert_eq!(rx.try_recv().ok(), Some(links));
+    }
+}

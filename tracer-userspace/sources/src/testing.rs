@@ -1,0 +1,102 @@
+//! What tests of the sources need, here and in crates above: an API server whose answers the test writes, a client of it,
+//! the log of a thread, and what a kubelet was told to log.
+#![expect(missing_docs, clippy::new_without_default, reason = "for tests, which name what they make")]
+
+pub mod fake;
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::io::{self, Write};
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Once;
+use std::time::Duration;
+
+use kube::{Client, Config};
+
+use crate::cluster::Pace;
+use crate::kubelet::process::Files;
+use crate::{KubeletLogging, KubeletLoggingError};
+#[cfg(test)]
+pub(crate) use tracer_testing::{Scratch, TestFile};
+
+/// Fast, and patient where only trouble ends the wait.
+pub fn pace() -> Pace {
+    Pace {
+        first: Duration::from_millis(5),
+        most: Duration::from_millis(20),
+        rewatch: Duration::from_millis(5),
+        debounce: Duration::from_millis(20),
+        stable: Duration::from_millis(1),
+        ..Pace::default()
+    }
+}
+
+/// A client of a server on loopback.
+pub fn client_of(addr: SocketAddr) -> Client {
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let mut to = Config::new(format!("http://{addr}").parse().expect("URI"));
+    to.default_retry = false;
+    Client::try_from(to).expect("client")
+}
+
+thread_local! {
+    /// What was logged on this thread: a test of tokio has one of its own.
+    static WRITTEN: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
+
+/// What is written to the log of this thread.
+pub struct Log;
+
+struct LogWriter;
+
+impl Write for LogWriter {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        WRITTEN.with_borrow_mut(|written| written.extend_from_slice(bytes));
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Log {
+    /// One subscriber for the whole process: with one for each test, what a call site had cached of another's could
+    /// swallow a line.
+    pub fn new() -> Self {
+        static ONCE: Once = Once::new();
+        ONCE.call_once(|| {
+            let log = tracing_subscriber::fmt().with_env_filter("info,kube_client=off").with_ansi(false).without_time();
+            tracing::subscriber::set_global_default(log.with_writer(|| LogWriter).finish())
+                .expect("no other subscriber");
+        });
+        WRITTEN.take();
+        Self
+    }
+
+    pub fn lines(&self) -> Vec<String> {
+        String::from_utf8(WRITTEN.take()).expect("text").lines().map(Into::into).collect()
+    }
+}
+
+/// Files by their paths.
+#[derive(Default)]
+struct Disk(BTreeMap<PathBuf, &'static str>);
+
+impl Files for Disk {
+    fn read(&self, path: &Path) -> io::Result<Vec<u8>> {
+        self.0.get(path).map(|text| text.as_bytes().to_vec()).ok_or_else(|| io::ErrorKind::NotFound.into())
+    }
+
+    fn list(&self, directory: &Path) -> io::Result<Vec<PathBuf>> {
+        Ok(self.0.keys().filter(|path| path.parent() == Some(directory)).cloned().collect())
+    }
+}
+
+/// What a kubelet of process 7 was told to log, by this command line and these files.
+pub fn told(line: &str, files: &[(&str, &'static str)]) -> Result<KubeletLogging, KubeletLoggingError> {
+    let args: Vec<String> = line.split(' ').map(str::to_owned).collect();
+    let disk = Disk(files.iter().map(|(path, text)| (PathBuf::from(path), *text)).collect());
+    KubeletLogging::told(7, &args, &disk)
+}

@@ -1,0 +1,157 @@
+//! A server (the cluster API, a kubelet) whose answers the test writes itself, over real HTTP or HTTPS on loopback.
+
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
+use tokio::net::TcpListener;
+use tokio::time::timeout;
+use tokio_rustls::TlsAcceptor;
+
+/// No awaited event takes this long.
+pub const GUARD: Duration = Duration::from_secs(20);
+
+/// A connection, encrypted or not.
+trait Socket: AsyncRead + AsyncWrite + Unpin + Send {}
+
+impl<T: AsyncRead + AsyncWrite + Unpin + Send> Socket for T {}
+
+pub struct Fake {
+    listener: TcpListener,
+    /// Where it speaks HTTPS.
+    pub tls: Option<TlsAcceptor>,
+    pub addr: SocketAddr,
+    /// Requests so far.
+    pub seen: usize,
+}
+
+/// A request that waits for its answer.
+pub struct Asked {
+    socket: Box<dyn Socket>,
+    pub authorization: Option<String>,
+    pub method: String,
+    /// Content-Type, where there is a body.
+    pub kind: Option<String>,
+    pub body: Vec<u8>,
+    pub path: String,
+    pub query: Vec<String>,
+    pub at: Instant,
+}
+
+impl Fake {
+    pub async fn new() -> Self {
+        Self::at(([127, 0, 0, 1], 0).into()).await
+    }
+
+    pub async fn at(addr: SocketAddr) -> Self {
+        let listener = TcpListener::bind(addr).await.expect("loopback");
+        let addr = listener.local_addr().expect("address");
+        Self { listener, tls: None, addr, seen: 0 }
+    }
+
+    /// The next connection; of those that are encrypted the next that the client does not refuse.
+    async fn accept(&self) -> Box<dyn Socket> {
+        loop {
+            let (socket, _) = self.listener.accept().await.expect("connection");
+            match &self.tls {
+                None => return Box::new(socket),
+                Some(tls) => {
+                    if let Ok(socket) = tls.accept(socket).await {
+                        return Box::new(socket);
+                    }
+                }
+            }
+        }
+    }
+
+    /// The next request.
+    pub async fn next(&mut self) -> Asked {
+        let mut socket = timeout(GUARD, self.accept()).await.expect("a request in time");
+        let mut head = Vec::new();
+        while !head.ends_with(b"\r\n\r\n") {
+            head.push(socket.read_u8().await.expect("a whole request"));
+        }
+        self.seen += 1;
+        let head = String::from_utf8(head).expect("text");
+        let header = |name: &str| {
+            let named = |line: &str| {
+                Some(line.split_once(": ")?).filter(|it| it.0.eq_ignore_ascii_case(name)).map(|it| it.1.to_owned())
+            };
+            head.lines().find_map(named)
+        };
+        let mut body = vec![0; header("content-length").map_or(0, |it| it.parse().expect("a length"))];
+        socket.read_exact(&mut body).await.expect("a whole body");
+        let (method, uri) = head.split_once(' ').expect("method");
+        let uri = uri.split(' ').next().expect("URI");
+        let (path, query) = uri.split_once('?').unwrap_or((uri, ""));
+        let query = query.split('&').map(Into::into).collect();
+        let (method, kind, authorization) = (method.into(), header("content-type"), header("authorization"));
+        Asked { socket, authorization, method, kind, body, path: path.into(), query, at: Instant::now() }
+    }
+}
+
+impl Asked {
+    pub fn has(&self, parameter: &str) -> bool {
+        self.query.iter().any(|it| it == parameter)
+    }
+
+    pub fn is_watch(&self) -> bool {
+        self.has("watch=true")
+    }
+
+    /// What was sent.
+    pub fn json(&self) -> serde_json::Value {
+        serde_json::from_slice(&self.body).expect("JSON")
+    }
+
+    /// A whole answer.
+    pub async fn answer(mut self, status: &str, body: &str) {
+        let length = body.len();
+        let head = format!("HTTP/1.1 {status}\r\nConnection: close\r\nContent-Length: {length}\r\n\r\n");
+        self.socket.write_all(head.as_bytes()).await.expect("head");
+        // Whoever has read enough may hang up.
+        let _ = self.socket.write_all(body.as_bytes()).await;
+        let _ = self.socket.shutdown().await;
+    }
+
+    /// An answer that goes on.
+    pub async fn stream(mut self) -> Stream {
+        let head = "HTTP/1.1 200 OK\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n";
+        self.socket.write_all(head.as_bytes()).await.expect("head");
+        Stream(self.socket)
+    }
+}
+
+pub struct Stream(Box<dyn Socket>);
+
+impl Stream {
+    /// A piece of the answer.
+    pub async fn send(&mut self, text: &str) {
+        let chunk = format!("{:x}\r\n{text}\r\n", text.len());
+        self.0.write_all(chunk.as_bytes()).await.expect("chunk");
+    }
+
+    /// A line of a watch.
+    pub async fn event(&mut self, kind: &str, object: &str) {
+        self.send(&format!("{{\"type\":\"{kind}\",\"object\":{object}}}\n")).await;
+    }
+
+    /// The end of what there was at first.
+    pub async fn synced(&mut self, version: u32) {
+        let mark = format!(
+            r#"{{"kind":"Pod","metadata":{{"resourceVersion":"{version}","annotations":{{"k8s.io/initial-events-end":"true"}}}}}}"#
+        );
+        self.event("BOOKMARK", &mark).await;
+    }
+
+    /// As a server ends a watch.
+    pub async fn end(mut self) {
+        let _ = self.0.write_all(b"0\r\n\r\n").await;
+    }
+
+    /// Waits until the client has hung up.
+    pub async fn closed(mut self) {
+        let read = timeout(GUARD, self.0.read_u8()).await.expect("the connection ends in time");
+        assert!(read.is_err());
+    }
+}

@@ -1,0 +1,373 @@
+//! Keeps the facts fresh: files when they change, links as they change, settings every second, the rest every ten seconds and on
+//! request.
+//!
+//! A thread of its own does the reading, so that nothing here ever holds up the event stream. It sleeps in
+//! `poll(2)` on the node's link changes and on a pipe; the pipe's end is the sign to stop.
+
+use std::io::{Read, Write};
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use tokio::sync::Notify;
+use tokio::sync::mpsc::Sender;
+
+use super::cluster::{Cluster, Heard, View};
+use super::files::{self, FileError, Stamp};
+use super::kubelet_api::KubeletApi;
+use super::links::{self, LinkWatch, LinksChanged};
+use super::pace::Pace;
+use super::sent::{Closed, Sent};
+use super::{
+    Listed, NodeNetns, Snapshot, SourceConfig, enter, name_node_ports, pods_fact, read_node, services_fact, settings,
+};
+use crate::clock::thread_cpu_ns;
+use crate::event::{Fact, ListFile, ListTrouble, Netns, Pod};
+
+const FILES_EVERY: Duration = Duration::from_secs(1);
+const NODE_EVERY: Duration = Duration::from_secs(10);
+/// A burst of changes is read once, at its end.
+const SETTLE: Duration = Duration::from_millis(20);
+/// How often links are read once more because one went down meanwhile.
+const READ_AGAIN: usize = 5;
+/// Bytes of the pipe: the node changed; the view of an API did.
+const NODE: u8 = 0;
+const VIEW: u8 = 1;
+
+/// Sends facts that differ from those of `snapshot`, until `tx` closes or the future is dropped.
+///
+/// `refresh` asks for pods and NodePorts to be read again soon: when a namespace or a listener came or went.
+pub async fn watch(config: SourceConfig, snapshot: Snapshot, refresh: Arc<Notify>, tx: Sender<Fact>) {
+    let Ok((mut wake, woken)) = UnixStream::pair() else {
+        tracing::error!("sources are not kept fresh: no socket pair to be had");
+        return;
+    };
+    let to_thread = tx.clone();
+    let (mut cluster, mut kubelet) = (config.cluster.clone(), config.kubelet_api.clone());
+    let run = move || {
+        enter::by_this_thread();
+        Watcher::new(config, snapshot, to_thread).run(&woken);
+    };
+    let thread = std::thread::Builder::new().name("sources".into()).spawn(run);
+    if let Err(error) = thread.and(wake.set_nonblocking(true)) {
+        tracing::error!("sources are not kept fresh: no thread: {error}");
+        return;
+    }
+    loop {
+        tokio::select! {
+            () = refresh.notified() => {
+                // A full pipe has woken it already.
+                let _ = wake.write(&[NODE]);
+            }
+            // What changed is looked for at every wake-up.
+            () = changed(&mut cluster) => {
+                let _ = wake.write(&[VIEW]);
+            }
+            () = pods_changed(&mut kubelet) => {
+                let _ = wake.write(&[VIEW]);
+            }
+            () = tx.closed() => return,
+        }
+    }
+}
+
+/// Waits until the cluster has something new to say.
+async fn changed(cluster: &mut Option<Cluster>) {
+    match cluster {
+        Some(cluster) => cluster.changed().await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Waits until the kubelet has other pods.
+async fn pods_changed(kubelet: &mut Option<KubeletApi>) {
+    match kubelet {
+        Some(kubelet) => kubelet.changed().await,
+        None => std::future::pending().await,
+    }
+}
+
+struct Watcher {
+    config: SourceConfig,
+    sent: Sent,
+    listed: Listed,
+    /// Events that were handed on.
+    heard: Heard,
+    node: Option<NodeNetns>,
+    /// The namespace of which every NodePort table could be read, the last time.
+    tables_of: Option<Netns>,
+    links: Option<LinkWatch>,
+    discovered: Vec<Pod>,
+    problems: Vec<String>,
+    pace: Pace,
+    node_due: Instant,
+    files_due: Instant,
+    links_due: Option<Instant>,
+}
+
+impl Watcher {
+    fn new(config: SourceConfig, snapshot: Snapshot, tx: Sender<Fact>) -> Self {
+        let now = Instant::now();
+        let mut watcher = Self {
+            config,
+            sent: Sent::new(snapshot.facts, tx),
+            listed: snapshot.listed,
+            heard: Heard::default(),
+            node: None,
+            tables_of: snapshot.tables_of,
+            links: None,
+            discovered: Vec::new(),
+            problems: snapshot.problems,
+            pace: Pace::new(now),
+            // What changed between the snapshot and the subscription is read at once.
+            node_due: now,
+            files_due: now + FILES_EVERY,
+            links_due: None,
+        };
+        watcher.follow(snapshot.node);
+        // A link may have gone down and up before anybody subscribed.
+        watcher.sent.forget_links();
+        watcher
+    }
+
+    fn run(mut self, woken: &UnixStream) {
+        if woken.set_nonblocking(true).is_ok() {
+            while self.step(woken).is_ok() {}
+        }
+    }
+
+    fn step(&mut self, woken: &UnixStream) -> Result<(), Closed> {
+        self.sleep(woken)?;
+        self.hear_links();
+        if was_woken(woken)? {
+            self.read_node_settled();
+        }
+        self.read_due()
+    }
+
+    fn read_node_settled(&mut self) {
+        self.node_due = self.node_due.min(self.pace.next().max(Instant::now() + SETTLE));
+    }
+
+    fn read_due(&mut self) -> Result<(), Closed> {
+        if self.links_due.is_some_and(|due| Instant::now() >= due) {
+            self.links_due = None;
+            self.read_links()?;
+        }
+        if Instant::now() >= self.files_due {
+            self.files_due = Instant::now() + FILES_EVERY;
+            self.read_files()?;
+            self.read_settings()?;
+        }
+        self.read_cluster()?;
+        self.read_kubelet()?;
+        if Instant::now() >= self.node_due {
+            self.read_node()?;
+        }
+        Ok(())
+    }
+
+    /// The cluster's view, if it is another: it took the place of what the cluster said before.
+    fn read_cluster(&mut self) -> Result<(), Closed> {
+        let Some(cluster) = self.config.cluster.as_mut().filter(|cluster| cluster.has_changed()) else { return Ok(()) };
+        let view = cluster.take();
+        let said = self.heard.facts(&view);
+        self.read_listing(view)?;
+        said.into_iter().try_for_each(|fact| self.sent.send_once(fact))
+    }
+
+    fn read_listing(&mut self, view: View) -> Result<(), Closed> {
+        let Some(cluster) = &self.config.cluster else { return Ok(()) };
+        let before = self.listed.listing.services.clone();
+        self.listed.listing.take(cluster, &view);
+        self.listed.listing.take_pods(&self.config);
+        if self.listed.listing.services != before {
+            self.read_node_soon();
+            self.send_services()?;
+        }
+        self.send_pods()
+    }
+
+    /// The kubelet's pods, if they are others and nobody else lists them.
+    fn read_kubelet(&mut self) -> Result<(), Closed> {
+        if !self.config.kubelet_api.as_mut().is_some_and(KubeletApi::take_changed) {
+            return Ok(());
+        }
+        self.listed.listing.take_pods(&self.config);
+        self.send_pods()
+    }
+
+    fn send_pods(&mut self) -> Result<(), Closed> {
+        if Instant::now() >= self.node_due {
+            // The node is read next, at first for the first time: until then the pods' namespaces are not known here.
+            return Ok(());
+        }
+        self.sent.send(pods_fact(self.discovered.clone(), &self.listed.listing))
+    }
+
+    /// As soon as the pace allows: NodePorts are named after Services, and any controller can write those all the time.
+    fn read_node_soon(&mut self) {
+        self.node_due = self.node_due.min(self.pace.next());
+    }
+
+    fn send_services(&mut self) -> Result<(), Closed> {
+        services_fact(&self.listed.listing).map_or(Ok(()), |fact| self.sent.send(fact))
+    }
+
+    fn sleep(&self, woken: &UnixStream) -> Result<(), Closed> {
+        let due = self.links_due.into_iter().fold(self.node_due.min(self.files_due), Instant::min);
+        let wait = due.saturating_duration_since(Instant::now());
+        let timeout = PollTimeout::try_from(wait + Duration::from_millis(1)).unwrap_or(PollTimeout::MAX);
+        let mut fds = vec![PollFd::new(woken.as_fd(), PollFlags::POLLIN)];
+        fds.extend(self.links.as_ref().map(|links| PollFd::new(links.as_fd(), PollFlags::POLLIN)));
+        match poll(&mut fds, timeout) {
+            Ok(_) | Err(Errno::EINTR) => Ok(()),
+            Err(_) => Err(Closed),
+        }
+    }
+
+    /// Links changed, or their addresses: they are to be read, and the node, as a link that comes or goes is often a pod that does.
+    /// A link that was down for a moment only is up again in no other event: then they are told even if they are as before.
+    fn hear_links(&mut self) -> LinksChanged {
+        let changed = self.links.as_ref().map(LinkWatch::changed).unwrap_or_default();
+        if changed.down {
+            self.sent.forget_links();
+        }
+        if changed.any {
+            self.links_due.get_or_insert(Instant::now() + SETTLE);
+            self.read_node_settled();
+        }
+        changed
+    }
+
+    /// A link that went down while they were read may be up in them: they are read once more, so often at most.
+    fn read_links(&mut self) -> Result<(), Closed> {
+        let read = |node: &NodeNetns| links::read(node).map(|links| links::to_fact(node, &links));
+        let mut links = self.node.as_ref().map(read);
+        for _ in 0..READ_AGAIN {
+            if !self.hear_links().down {
+                break;
+            }
+            links = self.node.as_ref().map(read);
+        }
+        match links {
+            Some(Ok(links)) => self.sent.send(Fact::Links(links)),
+            // The prober it is read through ended: look for another.
+            _ => {
+                self.read_node_soon();
+                Ok(())
+            }
+        }
+    }
+
+    /// A file that is broken for a moment, while it is written, leaves what was known.
+    fn read_files(&mut self) -> Result<(), Closed> {
+        let changed = |path: &PathBuf, stamp: &mut Option<Stamp>| {
+            let before = std::mem::replace(stamp, Stamp::of(path));
+            before != *stamp
+        };
+        let pods = self.config.pods.as_ref().filter(|path| changed(path, &mut self.listed.pods_stamp));
+        let pods = pods.map(|path| files::read_pods(path));
+        if let Some(pods) = self.or_tell(ListFile::Pods, pods)? {
+            self.listed.listing.pods = pods;
+            self.sent.send(pods_fact(self.discovered.clone(), &self.listed.listing))?;
+        }
+        let services = self.config.services.as_ref().filter(|path| changed(path, &mut self.listed.services_stamp));
+        let services = services.map(|path| files::read_services(path));
+        if let Some(services) = self.or_tell(ListFile::Services, services)? {
+            self.listed.listing.services = Some(services);
+            self.read_node_soon();
+            self.send_services()?;
+        }
+        Ok(())
+    }
+
+    /// No event tells that a setting was changed, and a verdict quotes it.
+    fn read_settings(&mut self) -> Result<(), Closed> {
+        match self.node.as_ref().map(settings::read) {
+            Some(Ok(settings)) => self.sent.send(Fact::NodeSettings(settings)),
+            // The process through which it is read ended: the next reading of the node finds another.
+            _ => Ok(()),
+        }
+    }
+
+    /// What a file gave, if it was read; that it cannot be read is told, and that it can be again.
+    fn or_tell<T>(&mut self, list: ListFile, read: Option<Result<T, FileError>>) -> Result<Option<T>, Closed> {
+        let Some(read) = read else { return Ok(None) };
+        let problem =
+            read.as_ref().err().map(|error| format!("{error}; the {} read before stay in force", list.name()));
+        if let Some(problem) = &problem {
+            tracing::warn!("{problem}");
+        }
+        let trouble = Fact::ListTrouble(ListTrouble { list, problem });
+        if read.is_err() || self.sent.has(&trouble) {
+            self.sent.send(trouble)?;
+        }
+        Ok(read.ok())
+    }
+
+    fn read_node(&mut self) -> Result<(), Closed> {
+        let used = thread_cpu_ns();
+        let mut view = read_node(&self.config);
+        let tables_of = view.tables_of();
+        name_node_ports(&mut view.facts, self.listed.listing.services.as_deref().unwrap_or_default());
+        let now = Instant::now();
+        self.pace.read(now, Duration::from_nanos(thread_cpu_ns().saturating_sub(used)));
+        self.node_due = now + NODE_EVERY;
+        self.tell(view.problems);
+        self.follow(view.node);
+        if self.links.is_none() {
+            // Nothing else tells that they changed.
+            self.sent.forget_links();
+        }
+        let emptied = if view.tables_complete { self.sent.emptied(&view.facts) } else { Vec::new() };
+        let begun = self.sent.begun(&view.facts, self.tables_of);
+        self.tables_of = tables_of;
+        for fact in emptied.into_iter().chain(begun).chain(view.facts) {
+            self.sent.send(fact)?;
+        }
+        self.discovered = view.pods;
+        self.sent.send(pods_fact(self.discovered.clone(), &self.listed.listing))
+    }
+
+    /// Subscribes to link changes of the node, again if the prober came back in another namespace.
+    fn follow(&mut self, node: Option<NodeNetns>) {
+        let netns = |node: &Option<NodeNetns>| node.as_ref().map(|node| node.netns);
+        if netns(&self.node) != netns(&node) {
+            self.links = node.as_ref().and_then(|node| or_warn(LinkWatch::open(node)));
+        }
+        self.node = node;
+    }
+
+    fn tell(&mut self, problems: Vec<String>) {
+        for problem in problems.iter().filter(|problem| !self.problems.contains(problem)) {
+            tracing::warn!("{problem}");
+        }
+        self.problems = problems;
+    }
+}
+
+fn or_warn<T, E: std::fmt::Display>(result: Result<T, E>) -> Option<T> {
+    result.inspect_err(|error| tracing::warn!("{error}")).ok()
+}
+
+/// Empties the pipe; whether the node is to be read. Its end means that nobody waits for facts any more.
+fn was_woken(mut woken: &UnixStream) -> Result<bool, Closed> {
+    let mut bytes = [0; 64];
+    let mut any = false;
+    loop {
+        match woken.read(&mut bytes) {
+            Ok(0) => return Err(Closed),
+            Ok(count) => any |= bytes.iter().take(count).any(|byte| *byte == NODE),
+            Err(_) => return Ok(any),
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "watch_tests.rs"]
+mod tests;

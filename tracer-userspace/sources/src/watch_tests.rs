@@ -1,0 +1,143 @@
+//! Tests of the watcher: what is told when.
+
+use tokio::sync::mpsc;
+
+use super::*;
+use crate::snapshot;
+use crate::testing::TestFile;
+
+#[test]
+fn the_clusters_pods_are_not_told_before_the_node_was_read() {
+    let (told, cluster) = Cluster::fixed("n1");
+    let config = SourceConfig { cluster: Some(cluster), ..SourceConfig::default() };
+    let snapshot = snapshot(&config).expect("snapshot");
+    let (tx, mut rx) = mpsc::channel(16);
+    let mut watcher = Watcher::new(config, snapshot, tx);
+    let pod = |name: &str| Pod { name: Some(name.into()), uid: Some(name.into()), ..Pod::default() };
+    told.send_modify(|view| view.pods = vec![pod("a")]);
+    assert!(watcher.read_cluster().is_ok());
+    assert!(rx.try_recv().is_err(), "told without the namespaces of the node");
+
+    watcher.node_due = Instant::now() + NODE_EVERY;
+    watcher.discovered = vec![Pod { netns: Some(crate::event::Netns(7)), ..pod("b") }];
+    told.send_modify(|view| view.pods = vec![pod("a"), pod("b")]);
+    assert!(watcher.read_cluster().is_ok());
+    let Ok(Fact::Pods(list)) = rx.try_recv() else { panic!("nothing was told") };
+    let namespaces: Vec<_> = list.pods.iter().map(|pod| pod.netns.map(|netns| netns.0)).collect();
+    assert_eq!(namespaces, [None, Some(7)]);
+}
+
+/// The kubelet fills in while the cluster API is not followed, and never contradicts it.
+#[test]
+fn the_clusters_pods_are_believed_and_the_kubelets_fill_in() {
+    let pod = |name: &str| Pod { name: Some(name.into()), uid: Some(name.into()), ..Pod::default() };
+    let (told, cluster) = Cluster::fixed("n1");
+    let kubelet = |pods| Some(KubeletApi::fixed(pods));
+    let mut config = SourceConfig { cluster: Some(cluster), kubelet_api: kubelet(None), ..SourceConfig::default() };
+    told.send_modify(|view| view.pods = vec![pod("of-cluster")]);
+    assert_eq!(config.listed_pods(), Some(vec![pod("of-cluster")]), "nobody knows better");
+    config.kubelet_api = kubelet(Some(vec![pod("of-kubelet")]));
+    assert_eq!(config.listed_pods(), Some(vec![pod("of-kubelet")]), "the API is not followed");
+    told.send_modify(View::follow_pods);
+    assert_eq!(config.listed_pods(), Some(vec![pod("of-cluster")]));
+    config.cluster = None;
+    assert_eq!(config.listed_pods(), Some(vec![pod("of-kubelet")]));
+    config.kubelet_api = None;
+    assert_eq!(config.listed_pods(), None, "a file may have them");
+}
+
+/// The first NodePort of a node is a change, if it is known that there was none.
+/// The kernel told that a link went down, and nothing tells that it came up again but a reading like the one before.
+#[test]
+fn links_are_told_after_one_went_down_even_if_they_are_as_before() {
+    let snapshot = snapshot(&SourceConfig::default()).expect("snapshot");
+    let (tx, mut rx) = mpsc::channel(16);
+    let mut watcher = Watcher::new(SourceConfig::default(), snapshot, tx);
+    let mut told = || std::iter::from_fn(|| rx.try_recv().ok()).filter(|fact| matches!(fact, Fact::Links(_))).count();
+    assert!(watcher.read_node().is_ok());
+    assert_eq!(told(), 1, "they may have changed before the subscription");
+    assert!(watcher.read_node().is_ok());
+    assert_eq!(told(), 0, "nothing changed");
+    assert!(watcher.read_links().is_ok());
+    assert_eq!(told(), 0, "an address came, and went");
+    watcher.sent.forget_links();
+    assert!(watcher.read_links().is_ok() && watcher.read_links().is_ok());
+    assert_eq!(told(), 1, "a link went down");
+    watcher.links = None;
+    assert!(watcher.read_node().is_ok());
+    assert_eq!(told(), 1, "nobody tells of changes");
+}
+
+/// The last links that are told are those of the node.
+#[test]
+fn a_prober_that_comes_back_to_its_namespace_has_its_links_told_again() {
+    let snapshot = snapshot(&SourceConfig::default()).expect("snapshot");
+    let (tx, mut rx) = mpsc::channel(16);
+    let mut watcher = Watcher::new(SourceConfig::default(), snapshot, tx);
+    let links = |netns| Fact::Links(crate::event::Links { netns: Netns(netns), cookie: None, links: Vec::new() });
+    for netns in [7, 8, 7] {
+        assert!(watcher.sent.send(links(netns)).is_ok());
+        assert!(rx.try_recv().is_ok_and(|fact| fact == links(netns)));
+    }
+    assert!(watcher.sent.send(links(7)).is_ok() && rx.try_recv().is_err(), "nothing new");
+}
+
+/// What was read before stays known, and both are said: that, and that the file can be read again.
+#[test]
+fn a_file_that_is_gone_or_broken_is_told() {
+    const LIST: &str = r#"{"kind":"PodList","items":[{"metadata":{"name":"a","namespace":"shop","uid":"u"}}]}"#;
+    let file = TestFile::new("watched-pods", LIST);
+    let config = SourceConfig { pods: Some(file.path.clone()), ..SourceConfig::default() };
+    let snapshot = snapshot(&config).expect("snapshot");
+    let (tx, mut rx) = mpsc::channel(16);
+    let mut watcher = Watcher::new(config, snapshot, tx);
+    let mut after = |change: &dyn Fn()| {
+        change();
+        assert!(watcher.read_files().is_ok());
+        let told = std::iter::from_fn(|| rx.try_recv().ok()).find_map(|fact| match fact {
+            Fact::ListTrouble(trouble) => Some((trouble.list, trouble.problem)),
+            _ => None,
+        });
+        assert_eq!(watcher.listed.listing.pods.len(), 1, "the pod stays known");
+        told
+    };
+    let write = |text: &str| std::fs::write(&file.path, text).expect("written");
+    assert_eq!(after(&|| {}), None);
+    let (list, problem) = after(&|| write("{\n")).expect("told");
+    let problem = problem.expect("a problem");
+    assert!(list == ListFile::Pods && problem.ends_with("; the pods read before stay in force"), "{problem}");
+    let gone = after(&|| std::fs::remove_file(&file.path).expect("removed")).expect("told").1;
+    assert!(gone.is_some_and(|problem| problem.contains("cannot be read: No such file")));
+    assert_eq!(after(&|| write(LIST)), Some((ListFile::Pods, None)), "it can be read again");
+    assert_eq!(after(&|| {}), None);
+}
+
+/// A watcher whose readings took long: the next may come in five seconds, and is due in ten.
+fn paced(config: SourceConfig) -> (Watcher, mpsc::Receiver<Fact>) {
+    let snapshot = snapshot(&config).expect("snapshot");
+    let (tx, rx) = mpsc::channel(16);
+    let mut watcher = Watcher::new(config, snapshot, tx);
+    let now = Instant::now();
+    watcher.pace.read(now, Duration::from_secs(1));
+    watcher.node_due = now + NODE_EVERY;
+    (watcher, rx)
+}
+
+/// Any controller may write a Service several times a second, and each writes its endpoints.
+#[test]
+fn changed_services_have_the_node_read_at_its_pace() {
+    let (told, mut cluster) = Cluster::fixed("n1");
+    cluster.config.services = true;
+    let (mut watcher, mut rx) = paced(SourceConfig { cluster: Some(cluster), ..SourceConfig::default() });
+    watcher.listed.listing.services = None;
+    told.send_modify(|view| view.pods = vec![Pod { name: Some("a".into()), ..Pod::default() }]);
+    assert!(watcher.read_cluster().is_ok());
+    assert_eq!(watcher.node_due, watcher.pace.next());
+    assert!(rx.try_recv().is_ok_and(|fact| matches!(fact, Fact::Pods(_))), "what the API says is told at once");
+
+    let file = TestFile::new("paced-services", r#"{"kind":"ServiceList","items":[]}"#);
+    let (mut watcher, _rx) = paced(SourceConfig { services: Some(file.path.clone()), ..SourceConfig::default() });
+    std::fs::write(&file.path, r#"{"kind":"ServiceList", "items":[]}"#).expect("written");
+    assert!(watcher.read_files().is_ok());
+    assert_eq!(watcher.node_due, watcher.pace.next());
+}

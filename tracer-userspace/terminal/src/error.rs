@@ -1,0 +1,255 @@
+//! What ends a run early: one error type, its exit code, and one line on stderr.
+//!
+//! Exit codes: 1 a finding, 2 wrong usage or unreadable input, 3 this kernel or these privileges
+//! do not allow what was asked.
+
+use std::fmt::Display;
+use std::io::{self, Write as _};
+use std::path::{Path, PathBuf};
+
+use thiserror::Error;
+
+use crate::screen::{Screen, columns};
+use crate::status_line;
+
+/// Why a command could not be carried out.
+#[derive(Debug, Error)]
+pub enum Error {
+    /// The command line or the environment is wrong.
+    #[error("{0}")]
+    Usage(String),
+    /// A file could not be opened or read.
+    #[error("{what}{}: {}{advice}", path_text(.path), os_message(.source))]
+    File {
+        /// The flag or argument that named it.
+        what: &'static str,
+        /// The file; empty where `what` says it all (stdout).
+        path: PathBuf,
+        /// The system's answer.
+        source: io::Error,
+        /// What to do; begins with a separator, or empty.
+        advice: &'static str,
+    },
+    /// A recording, or a file to compare with, is not what it should be.
+    #[error("{file}:{line}: {problem}")]
+    Input {
+        /// The file as it was named.
+        file: String,
+        /// Line, from 1.
+        line: usize,
+        /// What is wrong, and what to do.
+        problem: String,
+    },
+    /// A second daemon on this node.
+    #[error("another `tracer run`{} has this node ({held}): stop it first; `tracer attach` and `tracer record` work beside it", pid_text(*.pid))]
+    SecondInstance {
+        /// Its process id, where it could be told.
+        pid: Option<i32>,
+        /// The lock it holds.
+        held: String,
+    },
+    /// A source of facts given by a flag is wrong.
+    #[error("{0}")]
+    Source(String),
+    /// This kernel or these privileges do not allow it.
+    #[error("{0}")]
+    Kernel(String),
+}
+
+impl Error {
+    /// The exit code it ends the process with.
+    #[must_use]
+    pub const fn exit_code(&self) -> u8 {
+        match self {
+            Self::Kernel(_) => 3,
+            _ => 2,
+        }
+    }
+
+    /// A file that could not be opened or read.
+    pub fn file(what: &'static str, path: impl Into<PathBuf>, source: io::Error) -> Self {
+        let advice = match source.raw_os_error() {
+            Some(libc::ELOOP) => " (a symbolic link is not followed: name the file itself)",
+            Some(libc::ENXIO) => " (a pipe that nobody reads: start the reader first)",
+            Some(libc::ENOENT) if matches!(what, "--output-file" | "record FILE") => {
+                " (its folder is not there: make it first)"
+            }
+            Some(libc::EEXIST) => " (an earlier recording is never overwritten: choose another name)",
+            _ => "",
+        };
+        Self::File { what, path: path.into(), source, advice }
+    }
+}
+
+/// An error and what caused it, in one line.
+#[must_use]
+pub fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let says = without_number(error.to_string());
+        if !text.contains(&says) {
+            text = format!("{text}: {}", error.downcast_ref().map_or(says, os_message));
+        }
+        cause = error.source();
+    }
+    text
+}
+
+/// The system's words without Rust's ` (os error N)`, and which limit of this process was met.
+#[must_use]
+pub fn os_message(error: &io::Error) -> String {
+    let limit = match error.raw_os_error() {
+        Some(libc::EFBIG) => " (more than `ulimit -f` allows?)",
+        Some(libc::EMFILE) => " (raise `ulimit -n`, of a unit LimitNOFILE=)",
+        _ => "",
+    };
+    format!("{}{limit}", without_number(error.to_string()))
+}
+
+/// serde's words without the value that they quote, which is what stands in the file: of any length, and a secret where the
+/// wrong file was given.
+pub fn without_value(message: &str) -> String {
+    const QUOTING: [&str; 3] = ["invalid type: ", "invalid value: ", "duplicate entry with key "];
+    let from = QUOTING.iter().filter_map(|words| message.find(words).map(|at| at + words.len())).min();
+    let value = from.and_then(|from| message[from..].find(['"', '`']).map(|at| from + at));
+    let Some(value) = value else { return message.to_owned() };
+    let expected = message[value..].rfind(", expected ").map_or("", |at| &message[value + at..]);
+    format!("{}{expected}", message[..value].trim_end())
+}
+
+/// serde's words; the line is ours to tell.
+pub fn json_problem(error: &serde_json::Error) -> String {
+    let text = without_value(&error.to_string());
+    match text.split_once(" at line ") {
+        Some((problem, _)) => format!("{problem} (column {})", error.column()),
+        None => text,
+    }
+}
+
+fn without_number(mut text: String) -> String {
+    if let Some(at) = text.find(" (os error ") {
+        let length = text[at..].find(')').map_or(text.len() - at, |last| last + 1);
+        text.replace_range(at..at + length, "");
+    }
+    text
+}
+
+/// The file after a blank, or nothing.
+fn path_text(path: &Path) -> String {
+    if path.as_os_str().is_empty() { String::new() } else { format!(" {}", path.display()) }
+}
+
+/// ` (pid N)`, or nothing.
+fn pid_text(pid: Option<i32>) -> String {
+    pid.map(|pid| format!(" (pid {pid})")).unwrap_or_default()
+}
+
+/// Writes `tracer: error: …` as exactly one line to stderr.
+pub fn report(error: &dyn Display) {
+    line("error", error);
+}
+
+/// Writes `tracer: warning: …` to stderr: one line, on a terminal as many as it takes.
+pub fn warn(message: &dyn Display) {
+    let text = wrapped(&format!("tracer: warning: {}", one_line(&message.to_string())), columns(io::stderr()));
+    status_line::erase();
+    let _ = io::stderr().write_all(text.as_bytes());
+}
+
+/// Broken between words, if there is a terminal.
+fn wrapped(text: &str, columns: Option<usize>) -> String {
+    let mut lines = String::new();
+    Screen { colour: false, columns }.lines(&mut lines, "", "  ", text);
+    lines
+}
+
+/// Writes `tracer: difference: …` as exactly one line to stderr.
+pub fn differs(message: &dyn Display) {
+    line("difference", message);
+}
+
+/// Writes `tracer: COMMAND: …` as exactly one line to stderr: what came of it.
+pub fn say(command: &str, message: &dyn Display) {
+    line(command, message);
+}
+
+/// One line, whatever the message holds; a closed stderr is nobody's error.
+fn line(level: &str, message: &dyn Display) {
+    let message = one_line(&message.to_string());
+    status_line::erase();
+    let _ = writeln!(io::stderr(), "tracer: {level}: {message}");
+}
+
+/// White space and control characters as single blanks.
+fn one_line(text: &str) -> String {
+    let clean: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+    clean.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As an error of a file that was named: its message ends with the system's.
+    #[derive(Debug, Error)]
+    #[error("--pods /x: cannot be read: {}", os_message(source))]
+    struct Unreadable {
+        source: io::Error,
+    }
+
+    #[test]
+    fn a_message_is_one_line() {
+        assert_eq!(one_line("a\n  b\u{1b}[31m\tc"), "a b [31m c");
+    }
+
+    #[test]
+    fn what_a_file_holds_is_not_told() {
+        let kind = |json: &str| without_value(&serde_json::from_str::<Vec<u8>>(json).unwrap_err().to_string());
+        let (text, number) = (kind(r#""eyJ.SECRET, expected \" invalid type: \" at line 1""#), kind("[1, 70000]"));
+        assert_eq!(text, "invalid type: string, expected a sequence at line 1 column 52");
+        assert_eq!(number, "invalid value: integer, expected u8 at line 1 column 9");
+        let missing = "missing field `kind` at line 1 column 2";
+        assert_eq!(without_value(missing), missing);
+    }
+
+    #[test]
+    fn a_file_error_names_flag_and_file() {
+        let error = Error::file("--pods", "/none", io::Error::from_raw_os_error(libc::ENOENT));
+        assert_eq!(error.to_string(), "--pods /none: No such file or directory");
+        assert_eq!(error.exit_code(), 2);
+    }
+
+    #[test]
+    fn no_error_has_the_system_s_number() {
+        let source = io::Error::from_raw_os_error(libc::EPERM);
+        assert_eq!(os_message(&source), "Operation not permitted");
+        let error = Unreadable { source };
+        assert_eq!(chain(&error), "--pods /x: cannot be read: Operation not permitted");
+        let source = io::Error::from_raw_os_error(libc::EMFILE);
+        let error = Unreadable { source };
+        assert!(
+            chain(&error).ends_with("cannot be read: Too many open files (raise `ulimit -n`, of a unit LimitNOFILE=)")
+        );
+        assert_eq!(without_number("a: b (os error 2): c".into()), "a: b: c");
+    }
+
+    #[test]
+    fn stdout_has_no_file_name() {
+        let error = Error::file("stdout", "", io::Error::from_raw_os_error(libc::ENOSPC));
+        assert_eq!(error.to_string(), "stdout: No space left on device");
+    }
+
+    #[test]
+    fn a_warning_fits_its_terminal() {
+        let text = wrapped("tracer: warning: no kubelet runs here: our own network namespace is looked at", Some(40));
+        assert!(text.lines().count() == 2 && text.lines().all(|line| line.len() <= 40), "{text}");
+        assert_eq!(wrapped("tracer: warning: a\u{a0}b", None).lines().count(), 1);
+    }
+
+    #[test]
+    fn a_second_instance_is_named() {
+        let error = Error::SecondInstance { pid: Some(7), held: "/run/x".into() };
+        assert!(error.to_string().starts_with("another `tracer run` (pid 7) has this node"));
+    }
+}

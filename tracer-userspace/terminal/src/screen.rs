@@ -1,0 +1,250 @@
+//! What text for people is laid out for: with colour or not, in how many columns.
+
+use std::fmt::Write as _;
+use std::os::fd::AsFd;
+
+use textwrap::{Options, WordSplitter, WrapAlgorithm};
+
+/// Below this there is no room for a column of words beside the text.
+pub const NARROW: usize = 60;
+/// Narrower than this is no terminal that anybody reads.
+const NARROWEST: usize = 20;
+/// Stands for the blanks of what must not be broken.
+const GLUE: char = '\u{a0}';
+/// What a command in a fix begins with.
+const TOOLS: &[&str] = &[
+    "bpftool",
+    "conntrack",
+    "ip",
+    "ip6tables",
+    "ip6tables-legacy",
+    "ip6tables-nft",
+    "iptables",
+    "iptables-legacy",
+    "iptables-nft",
+    "kubectl",
+    "lsns",
+    "nft",
+    "nsenter",
+    "sh",
+    "ss",
+    "sysctl",
+    "tc",
+    "tracepath",
+    "tracer",
+];
+
+/// What a piece of text is, for its colour.
+#[derive(Clone, Copy, Debug)]
+pub enum Style {
+    /// A proven failure: red, bold.
+    Bad,
+    /// A likely one: yellow.
+    Mild,
+    /// A possible one: cyan.
+    Faint,
+    /// No failure: green.
+    Good,
+    /// What is read first.
+    Strong,
+    /// What is read last.
+    Dim,
+}
+
+/// Where text for people goes.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Screen {
+    /// With colour.
+    pub colour: bool,
+    /// Columns of the terminal; without one, lines are as long as what they say.
+    pub columns: Option<usize>,
+}
+
+impl Screen {
+    /// There is no room for a column of words beside the text.
+    pub fn is_narrow(self) -> bool {
+        self.columns.is_some_and(|columns| columns < NARROW)
+    }
+
+    /// The text in its colour.
+    pub fn paint(self, style: Style, text: &str) -> String {
+        if !self.colour || text.trim().is_empty() {
+            return text.to_owned();
+        }
+        let code = match style {
+            Style::Bad => "1;31",
+            Style::Mild => "33",
+            Style::Faint => "36",
+            Style::Good => "32",
+            Style::Strong => "1",
+            Style::Dim => "2",
+        };
+        format!("\u{1b}[{code}m{text}\u{1b}[0m")
+    }
+
+    /// Text in lines that fit, broken between words; a word that is too long stays whole. The first line begins with
+    /// `first`, the others with `rest`.
+    pub fn lines(self, out: &mut String, first: &str, rest: &str, text: &str) {
+        let Some(columns) = self.columns else {
+            let _ = writeln!(out, "{first}{}", text.replace(GLUE, " "));
+            return;
+        };
+        let options = Options::new(columns.max(NARROWEST))
+            .initial_indent(first)
+            .subsequent_indent(rest)
+            .break_words(false)
+            .word_splitter(WordSplitter::NoHyphenation)
+            .wrap_algorithm(WrapAlgorithm::FirstFit);
+        let _ = writeln!(out, "{}", textwrap::fill(text, options).replace(GLUE, " "));
+    }
+
+    /// The first line of a block, with colours in it.
+    pub fn head(self, out: &mut String, text: &str) {
+        self.lines(out, "", "    ", text);
+    }
+
+    /// A row of a block: a word in a narrow column, then the text.
+    pub fn row(self, out: &mut String, word: &str, text: &str) {
+        self.row_after(out, word, "", text);
+    }
+
+    /// A row whose text begins with a column of its own.
+    pub fn row_after(self, out: &mut String, word: &str, column: &str, text: &str) {
+        let text = safe(text);
+        if self.is_narrow() {
+            let word = self.paint(Style::Dim, if word.is_empty() { "-" } else { word });
+            return self.lines(out, &format!("  {word} "), "    ", &format!("{}{text}", column.trim_start()));
+        }
+        let word = self.paint(Style::Dim, &format!("{word:<8}"));
+        let rest = " ".repeat(11 + textwrap::core::display_width(column));
+        self.lines(out, &format!("  {word} {column}"), &rest, &text);
+    }
+}
+
+/// Columns of a terminal that says how many it has.
+pub fn columns(fd: impl AsFd) -> Option<usize> {
+    let size = rustix::termios::tcgetwinsize(fd).ok()?;
+    Some(usize::from(size.ws_col)).filter(|columns| *columns > 0)
+}
+
+/// Text from outside without what steers a terminal or the order of its letters: a process name may hold either.
+pub fn safe(text: &str) -> String {
+    text.chars().map(|c| if steers(c) { '\u{fffd}' } else { c }).collect()
+}
+
+/// Control characters (escape sequences begin with one), line separators, marks that reverse what follows.
+fn steers(c: char) -> bool {
+    c.is_control() || matches!(c, '\u{200e}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}
+
+/// The same text with its commands in one piece each: what is copied must be what is run.
+pub fn unbroken_commands(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    let mut command: Option<Open> = None;
+    for word in text.split_inclusive(' ') {
+        let bare = word.trim_end();
+        if command.is_none() && TOOLS.contains(&bare.trim_start_matches(['(', '`'])) {
+            command = Some(Open::default());
+        }
+        command = command.and_then(|open| open.after(bare));
+        let in_command = command.is_some();
+        let glued = in_command && word.ends_with(' ');
+        out.push_str(if glued { bare } else { word });
+        out.extend(glued.then_some(GLUE));
+    }
+    out
+}
+
+/// What of a command is still open.
+#[derive(Clone, Copy, Default)]
+struct Open {
+    quoted: bool,
+    /// `$(` without their `)`.
+    nested: usize,
+}
+
+impl Open {
+    /// The same after a word; `None` if the command ends with it.
+    fn after(self, word: &str) -> Option<Self> {
+        let quotes = word.matches('\'').count();
+        let (opened, closed) = (word.matches("$(").count(), word.matches(')').count());
+        let next =
+            Self { quoted: self.quoted ^ (quotes % 2 == 1), nested: (self.nested + opened).saturating_sub(closed) };
+        let inside = next.quoted || next.nested > 0 || (word.ends_with(')') && self.nested + opened >= closed);
+        let ends = word.ends_with([';', ',', ':', ')', '`', '.', '?']);
+        (inside || !ends).then_some(next)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(columns: Option<usize>, word: &str, text: &str) -> String {
+        let mut out = String::new();
+        Screen { colour: false, columns }.row(&mut out, word, text);
+        out
+    }
+
+    #[test]
+    fn a_row_goes_on_below_itself() {
+        assert_eq!(row(None, "why", "nobody listens"), "  why      nobody listens\n");
+        let text = "one two three four five six seven eight nine ten eleven twelve";
+        assert_eq!(
+            row(Some(60), "why", text),
+            "  why      one two three four five six seven eight nine ten\n           eleven twelve\n"
+        );
+        assert_eq!(
+            row(Some(40), "why", text),
+            "  why one two three four five six seven\n    eight nine ten eleven twelve\n"
+        );
+    }
+
+    #[test]
+    fn a_long_name_stays_whole() {
+        let name = "a-very-long-namespace/a-pod-with-a-name-of-its-own-7d9f8b6c5d-x2x4z";
+        assert!(row(Some(40), "hit", name).contains(name));
+    }
+
+    #[test]
+    fn a_command_stays_whole() {
+        let text = "see nft -a list chain inet podpolicy ingress; then ip link set lo up (by hand)";
+        let mut out = String::new();
+        Screen { colour: false, columns: Some(60) }.row(&mut out, "fix", &unbroken_commands(text));
+        let (first, second) = ("see nft -a list chain inet podpolicy ingress;", "then ip link set lo up (by hand)");
+        assert_eq!(out, format!("  fix      {first}\n           {second}\n"));
+    }
+
+    #[test]
+    fn what_a_command_asks_of_the_shell_is_a_part_of_it() {
+        let glued = |text: &str| unbroken_commands(text).split(' ').map(|it| it.replace(GLUE, " ")).collect::<Vec<_>>();
+        let inner = "nsenter -t $(lsns -no PID 2 | head -n1) -n sh -c 'nft list ruleset; iptables-save -c':";
+        assert_eq!(glued(&format!("{inner} the counter")), [inner, "the", "counter"]);
+        let set = "sh -c 'now=$(sysctl -n a); sysctl -w a=${now:+$now,}1'";
+        assert_eq!(glued(&format!("{set}, and more")), [&format!("{set},"), "and", "more"]);
+        assert_eq!(glued("(ip neigh) is"), ["(ip neigh)", "is"]);
+        assert_eq!(glued("iptables-nft -t filter -vS INPUT; or"), ["iptables-nft -t filter -vS INPUT;", "or"]);
+    }
+
+    #[test]
+    fn nothing_from_outside_steers_the_terminal() {
+        let hostile = "a\u{1b}[2J\u{9b}2J\rb\n\u{7f}\u{202e}c\u{2066}\u{2028}";
+        assert_eq!(safe(hostile).replace('\u{fffd}', "?"), "a?[2J?2J?b???c??");
+        assert_eq!(safe("kube-proxy_2 (é)"), "kube-proxy_2 (é)");
+    }
+
+    #[test]
+    fn colours_take_no_room() {
+        let text = "one two three four five six";
+        let breaks = |colour| {
+            let screen = Screen { colour, columns: Some(20) };
+            let mut out = String::new();
+            screen.head(
+                &mut out,
+                &text.split(' ').map(|word| screen.paint(Style::Bad, word)).collect::<Vec<_>>().join(" "),
+            );
+            out.lines().count()
+        };
+        assert_eq!(breaks(true), breaks(false));
+    }
+}

@@ -1,0 +1,39 @@
+//! Diagnostics of the tracer itself: to stderr, never to stdout, which belongs to the records.
+
+use std::io;
+
+use anstream::{AutoStream, ColorChoice};
+use tracing_subscriber::EnvFilter;
+
+use crate::error;
+use crate::status_line;
+
+/// The client of the cluster API prints each failed request; the source tells an outage once. Asked for by name, it speaks.
+const QUIET: &str = "kube_client=off";
+
+/// Sets up logging as `TRACER_LOG`, else `RUST_LOG`, asks for; without either: warnings.
+pub fn start() {
+    let asked = ["TRACER_LOG", "RUST_LOG"]
+        .into_iter()
+        .find_map(|name| std::env::var(name).ok().filter(|value| !value.is_empty()).map(|value| (name, value)));
+    let filter = asked.and_then(|(name, value)| {
+        EnvFilter::try_new(format!("{QUIET},{value}"))
+            .map_err(|error| error::warn(&format!("{name}={value}: {error}")))
+            .ok()
+    });
+    let filter = filter.unwrap_or_else(|| EnvFilter::new(format!("{QUIET},warn")));
+    let colour = AutoStream::choice(&io::stderr()) != ColorChoice::Never;
+    // An error while logging would be reported with `eprintln!`, which panics on a closed stderr.
+    let _ = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(stderr)
+        .with_ansi(colour)
+        .log_internal_errors(false)
+        .try_init();
+}
+
+/// Where a line goes, once there is room for it.
+fn stderr() -> io::Stderr {
+    status_line::erase();
+    io::stderr()
+}

@@ -1,0 +1,54 @@
+//! Addresses of links.
+
+use std::net::{IpAddr, Ipv6Addr};
+
+use anyhow::{Context, Result};
+use netlink_packet_core::{NLM_F_CREATE, NLM_F_EXCL};
+use netlink_packet_route::AddressFamily;
+use netlink_packet_route::address::{AddressAttribute, AddressHeaderFlags, AddressMessage};
+
+use super::{Ip, index};
+use crate::netlink::{attribute, field};
+
+/// `struct ifaddrmsg`, linux/if_addr.h
+const HEADER: usize = 8;
+
+impl Ip {
+    /// Gives a link an address, which is used at once.
+    pub fn address(&mut self, address: impl Into<IpAddr>, prefix: u8, device: &str) -> Result<()> {
+        let address = address.into();
+        let mut message = on(address, prefix, index(device)?);
+        if address.is_ipv6() {
+            message.header.flags = AddressHeaderFlags::Nodad;
+        }
+        self.send(libc::RTM_NEWADDR, NLM_F_CREATE | NLM_F_EXCL, &message)
+            .with_context(|| format!("give {device} the address {address}"))
+    }
+
+    /// Takes every IPv6 address of every link away.
+    pub fn no_ipv6_addresses(&mut self) -> Result<()> {
+        let mut all = AddressMessage::default();
+        all.header.family = AddressFamily::Inet6;
+        for answer in self.dump(libc::RTM_GETADDR, &all)? {
+            if let Some((address, prefix, link)) = listed(&answer) {
+                self.send(libc::RTM_DELADDR, 0, &on(address.into(), prefix, link))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn on(address: IpAddr, prefix: u8, link: u32) -> AddressMessage {
+    let mut message = AddressMessage::default();
+    message.header.family = super::route::family(address);
+    message.header.prefix_len = prefix;
+    message.header.index = link;
+    message.attributes = vec![AddressAttribute::Local(address), AddressAttribute::Address(address)];
+    message
+}
+
+/// Address, length of its prefix, and its link.
+fn listed(answer: &[u8]) -> Option<(Ipv6Addr, u8, u32)> {
+    let octets: [u8; 16] = attribute(answer.get(HEADER..)?, libc::IFA_ADDRESS)?.try_into().ok()?;
+    Some((octets.into(), *answer.get(1)?, u32::from_ne_bytes(field(answer, 4)?)))
+}

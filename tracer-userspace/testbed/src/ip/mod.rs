@@ -1,0 +1,58 @@
+//! What the program `ip` does, without it: links, addresses, routes and neighbours of one network namespace. An image of
+//! tracer holds no other program.
+
+mod address;
+mod link;
+mod neighbour;
+mod route;
+
+use anyhow::{Context, Result};
+use netlink_packet_core::Emitable;
+use nix::ifaddrs::{InterfaceAddress, getifaddrs};
+use nix::net::if_::if_nametoindex;
+
+pub use route::{Route, RouteType};
+
+use crate::netlink::Netlink;
+
+/// A link-layer address.
+pub type Mac = [u8; 6];
+
+/// A socket of the namespace that the calling thread is in.
+pub struct Ip {
+    netlink: Netlink,
+}
+
+impl Ip {
+    /// Opens it.
+    pub fn open() -> Result<Self> {
+        let netlink = Netlink::open(netlink_sys::protocols::NETLINK_ROUTE).context("open a netlink socket")?;
+        Ok(Self { netlink })
+    }
+
+    fn send(&mut self, kind: u16, flags: u16, message: &impl Emitable) -> Result<()> {
+        let mut payload = vec![0; message.buffer_len()];
+        message.emit(&mut payload);
+        Ok(self.netlink.change(kind, flags, &payload)?)
+    }
+
+    /// The answers to a dump, as they come.
+    fn dump(&mut self, kind: u16, message: &impl Emitable) -> Result<Vec<Vec<u8>>> {
+        let mut payload = vec![0; message.buffer_len()];
+        message.emit(&mut payload);
+        let mut answers = Vec::new();
+        self.netlink.dump(kind, &payload, |answer| answers.push(answer.to_vec()))?;
+        Ok(answers)
+    }
+}
+
+/// A link of the namespace that the calling thread is in: its flags, its number and its link-layer address.
+pub(super) fn link(device: &str) -> Result<InterfaceAddress> {
+    let is_link = |it: &InterfaceAddress| it.address.is_some_and(|address| address.as_link_addr().is_some());
+    let mut all = getifaddrs().context("list the links")?;
+    all.find(|it| it.interface_name == device && is_link(it)).with_context(|| format!("no device {device}"))
+}
+
+fn index(device: &str) -> Result<u32> {
+    if_nametoindex(device).with_context(|| format!("no device {device}"))
+}

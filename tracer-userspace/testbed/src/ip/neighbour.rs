@@ -1,0 +1,86 @@
+//! Neighbours: who has which link-layer address.
+
+use std::net::IpAddr;
+
+use anyhow::{Context, Result};
+use netlink_packet_core::{NLM_F_CREATE, NLM_F_REPLACE};
+use netlink_packet_route::neighbour::{NeighbourAddress, NeighbourAttribute, NeighbourMessage, NeighbourState};
+
+use super::{Ip, Mac, index};
+use crate::netlink::{attribute, field};
+
+/// `struct ndmsg`, linux/neighbour.h
+const HEADER: usize = 12;
+/// `NDA_DST`, linux/neighbour.h
+const DESTINATION: u16 = 1;
+/// `NUD_PERMANENT` and `NUD_NOARP`: entries that nobody has learnt.
+const GIVEN: u16 = 0x80 | 0x40;
+
+impl Ip {
+    /// An entry that nobody asks about, in place of one that is being asked about, too.
+    pub fn neighbour(&mut self, address: impl Into<IpAddr>, mac: Mac, device: &str) -> Result<()> {
+        let address = address.into();
+        let mut entry = of(address, index(device)?);
+        entry.header.state = NeighbourState::Permanent;
+        entry.attributes.push(NeighbourAttribute::LinkLayerAddress(mac.to_vec()));
+        self.send(libc::RTM_NEWNEIGH, NLM_F_CREATE | NLM_F_REPLACE, &entry)
+            .with_context(|| format!("neighbour {address} of {device}"))
+    }
+
+    /// Forgets what was learnt on this link.
+    pub fn forget_neighbours(&mut self, device: &str) -> Result<()> {
+        let link = index(device)?;
+        for answer in self.dump(libc::RTM_GETNEIGH, &NeighbourMessage::default())? {
+            let Some(address) = learnt(&answer, link) else { continue };
+            // It may have gone by itself meanwhile.
+            let _ = self.send(libc::RTM_DELNEIGH, 0, &of(address, link));
+        }
+        Ok(())
+    }
+}
+
+fn of(address: IpAddr, link: u32) -> NeighbourMessage {
+    let mut entry = NeighbourMessage::default();
+    entry.header.family = super::route::family(address);
+    entry.header.ifindex = link;
+    entry.attributes = vec![NeighbourAttribute::Destination(match address {
+        IpAddr::V4(address) => NeighbourAddress::Inet(address),
+        IpAddr::V6(address) => NeighbourAddress::Inet6(address),
+    })];
+    entry
+}
+
+/// The address of an entry that was learnt on this link.
+fn learnt(answer: &[u8], link: u32) -> Option<IpAddr> {
+    let on_link = u32::from_ne_bytes(field(answer, 4)?) == link;
+    let given = u16::from_ne_bytes(field(answer, 8)?) & GIVEN != 0;
+    let octets = attribute(answer.get(HEADER..)?, DESTINATION)?;
+    let address = match octets.len() {
+        4 => IpAddr::from(field::<4>(octets, 0)?),
+        _ => IpAddr::from(field::<16>(octets, 0)?),
+    };
+    (on_link && !given).then_some(address)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_was_learnt_on_the_link_is_forgotten() {
+        let entry = |link: u32, state: u16| {
+            let mut bytes = vec![2, 0, 0, 0];
+            bytes.extend_from_slice(&link.to_ne_bytes());
+            bytes.extend_from_slice(&state.to_ne_bytes());
+            bytes.extend_from_slice(&[0, 1]);
+            bytes.extend_from_slice(&8_u16.to_ne_bytes());
+            bytes.extend_from_slice(&DESTINATION.to_ne_bytes());
+            bytes.extend_from_slice(&[10, 88, 0, 2]);
+            bytes
+        };
+        assert_eq!(learnt(&entry(3, 0x02), 3), Some([10, 88, 0, 2].into()));
+        assert_eq!(learnt(&entry(3, 0x80), 3), None, "permanent");
+        assert_eq!(learnt(&entry(4, 0x02), 3), None, "another link");
+        assert_eq!(learnt(&[0; 5], 3), None);
+    }
+}

@@ -1,0 +1,141 @@
+//! What the CNI plugin `loopback` does on DEL, and what went wrong with it: it opens the namespace
+//! by the path that it was given, enters it as Go's `ns.Do` does, and sets `lo` down there. And the runtime that runs it.
+
+use std::fs::File;
+use std::io::{self, BufRead as _};
+use std::os::fd::AsRawFd as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+use nix::errno::Errno;
+use nix::sched::{CloneFlags, setns, unshare};
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
+
+use crate::helper::Role;
+use crate::ip::Ip;
+use crate::net::Netns;
+use crate::options::Options;
+use crate::proc::Proc;
+
+/// The variable that names the namespace.
+const CNI_NETNS: &str = "CNI_NETNS";
+
+/// By which call `lo` is set down.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// RTM_NEWLINK, as the plugin does.
+    Netlink,
+    /// SIOCSIFFLAGS, as `ifconfig` does.
+    Ioctl,
+}
+
+/// An ordinary process of the node that now has the pid which a sandbox's process had once.
+pub fn reused_pid(node: &Netns, options: &Options) -> Result<Proc> {
+    let mut command = options.helper(node, Role::Pod)?;
+    command.arg("idle");
+    Proc::spawn(command)
+}
+
+/// Starts the runtime (`crio`) on the node and has it run the plugin with that namespace path.
+pub fn run_by_runtime(node: &Netns, options: &Options, path: &str, way: &str) -> Result<Proc> {
+    let mut runtime = Proc::spawn(options.helper(node, Role::Crio)?)?;
+    runtime.line(options.patience)?;
+    let plugin = options.words(Role::Loopback)?;
+    let words: Vec<&str> = plugin.iter().filter_map(|word| word.to_str()).collect();
+    runtime.say(&format!("{path} {} {way}", words.join(" ")))?;
+    let answer = runtime.line(options.patience)?;
+    if !answer.starts_with("done") {
+        bail!("runtime: {answer}");
+    }
+    Ok(runtime)
+}
+
+/// The runtime's process: runs a CNI plugin for every line on stdin (`NETNS_PATH PLUGIN [ARG]...`), answers `done PID` or
+/// `failed: why`, and lives on as a daemon does.
+pub fn runtime() -> Result<()> {
+    println!("ready");
+    for line in io::stdin().lock().lines() {
+        match run_plugin(&line?) {
+            Ok(pid) => println!("done {pid}"),
+            Err(error) => println!("failed: {error:#}"),
+        }
+    }
+    Ok(())
+}
+
+fn run_plugin(line: &str) -> Result<u32> {
+    let mut words = line.split_whitespace();
+    let netns = words.next().context("which namespace")?;
+    let plugin = words.next().context("which plugin")?;
+    let mut child = Command::new(plugin)
+        .args(words)
+        .env("CNI_COMMAND", "DEL")
+        .env("CNI_CONTAINERID", "5a1f")
+        .env("CNI_IFNAME", "lo")
+        .env(CNI_NETNS, netns)
+        .spawn()
+        .with_context(|| format!("start {plugin}"))?;
+    let status = child.wait()?;
+    if !status.success() {
+        bail!("{plugin}: {status}");
+    }
+    Ok(child.id())
+}
+
+/// The plugin's process, with `CNI_NETNS` set: `netlink`, `ioctl` or `exec`.
+pub fn run(way: Option<&str>) -> Result<()> {
+    let path = PathBuf::from(std::env::var_os(CNI_NETNS).context("CNI_NETNS is not set")?);
+    match way {
+        None | Some("netlink") => delete(&path, Way::Netlink),
+        Some("ioctl") => delete(&path, Way::Ioctl),
+        Some("exec") => execute(&path),
+        Some(other) => bail!("no way {other:?}"),
+    }
+}
+
+/// Sets `lo` down in the namespace at `path`, and comes back.
+pub fn delete(path: &Path, way: Way) -> Result<()> {
+    let own_path = format!("/proc/{}/task/{}/ns/net", std::process::id(), nix::unistd::gettid());
+    let own = File::open(&own_path).with_context(|| format!("open {own_path}"))?;
+    let target = File::open(path).with_context(|| format!("failed to Statfs {}", path.display()))?;
+    setns(&target, CloneFlags::CLONE_NEWNET).with_context(|| format!("enter {}", path.display()))?;
+    let done = match way {
+        Way::Netlink => down_by_netlink(),
+        Way::Ioctl => down_by_ioctl(),
+    };
+    setns(&own, CloneFlags::CLONE_NEWNET).context("return to the own namespace")?;
+    done
+}
+
+/// Enters an IPC namespace and then the network namespace at `path`, as runc does, and sets `lo` down there.
+fn execute(path: &Path) -> Result<()> {
+    let own = File::open("/proc/self/ns/ipc").context("open the own IPC namespace")?;
+    unshare(CloneFlags::CLONE_NEWIPC).context("make an IPC namespace")?;
+    let target = File::open(path).with_context(|| format!("open {}", path.display()))?;
+    setns(&own, CloneFlags::CLONE_NEWIPC).context("enter the IPC namespace")?;
+    setns(&target, CloneFlags::CLONE_NEWNET).with_context(|| format!("enter {}", path.display()))?;
+    down_by_netlink()
+}
+
+fn down_by_netlink() -> Result<()> {
+    Ip::open()?.down("lo")
+}
+
+fn down_by_ioctl() -> Result<()> {
+    let socket =
+        socket(AddressFamily::Inet, SockType::Datagram, SockFlag::SOCK_CLOEXEC, None).context("open a socket")?;
+    // SAFETY: ifreq is plain old data; zero is a valid value of every field.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    for (to, from) in request.ifr_name.iter_mut().zip(b"lo") {
+        *to = *from as libc::c_char;
+    }
+    let ask = |number: libc::Ioctl, request: &mut libc::ifreq| {
+        // SAFETY: the descriptor is open and the request lives through the call.
+        Errno::result(unsafe { libc::ioctl(socket.as_raw_fd(), number, &raw mut *request) })
+    };
+    ask(libc::SIOCGIFFLAGS as libc::Ioctl, &mut request).context("flags of lo")?;
+    // SAFETY: SIOCGIFFLAGS has filled this member of the union.
+    unsafe { request.ifr_ifru.ifru_flags &= !(libc::IFF_UP as i16) };
+    ask(libc::SIOCSIFFLAGS as libc::Ioctl, &mut request).context("set lo down").map(drop)
+}

@@ -1,0 +1,165 @@
+//! PodLists for `--pods`: what the API server would say of the world's pods.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::world::{Family, NODE, NODE6, PODS, pod_ip};
+
+/// Port of the HTTP servers.
+pub const HTTP: u16 = 8080;
+/// Port of the TLS servers.
+pub const TLS: u16 = 8443;
+/// Port of TLS servers of which no probe says that they are.
+pub const UNSAID_TLS: u16 = 9443;
+/// Port of a container whose liveness probe has a short budget.
+pub const SLOW_START: u16 = 7070;
+/// Seconds between its attempts.
+pub const SLOW_START_PERIOD_S: u64 = 1;
+/// Failures that restart it.
+pub const SLOW_START_THRESHOLD: u32 = 3;
+/// Port of a container whose probe waits so long that a packet can be sent again several times before it is over.
+pub const PATIENT: u16 = 6060;
+/// Its timeout in seconds: SYNs go out again after 1, 3, 7 and 15 of them (after each of the first five since 6.5:
+/// `tcp_syn_linear_timeouts`).
+pub const PATIENT_TIMEOUT_S: u64 = 30;
+/// Address and port of a Service that the readiness probe of its own pod asks for.
+pub const CIRCULAR: ([u8; 4], u16) = ([10, 96, 0, 33], 80);
+/// Address of that pod.
+const CIRCLE: [u8; 4] = [10, 88, 0, 200];
+/// Port of the hostNetwork server.
+pub const HOST: u16 = 10256;
+
+/// A pod as it is described to the tracer.
+#[derive(Clone, Debug)]
+pub struct PodSpec {
+    /// Name.
+    pub name: String,
+    /// Addresses.
+    pub ips: Vec<String>,
+    /// It lives in the node's namespace.
+    pub host_network: bool,
+    /// Containers with their probes.
+    pub containers: Vec<Value>,
+}
+
+/// Every pod number there can be, each with an HTTP and a TLS container, and a hostNetwork pod.
+#[must_use]
+pub fn plan(timeout: Duration) -> Value {
+    let seconds = timeout.as_secs().max(1);
+    let mut pods: Vec<PodSpec> = PODS.map(|index| planned(index, seconds)).collect();
+    let probe = http_probe(HOST, "HTTP", seconds);
+    let mut local = probe.clone();
+    local["httpGet"]["host"] = json!("127.0.0.1");
+    pods.push(PodSpec {
+        name: "node-agent-9x2lq".to_owned(),
+        ips: vec![NODE.to_string(), NODE6.to_string()],
+        host_network: true,
+        containers: vec![json!({"name": "agent", "ports": [{"containerPort": HOST}], "livenessProbe": probe,
+                                "readinessProbe": local})],
+    });
+    pods.push(in_a_circle(seconds));
+    list(&pods)
+}
+
+/// A pod whose readiness asks for its own Service.
+fn in_a_circle(seconds: u64) -> PodSpec {
+    let mut probe = http_probe(CIRCULAR.1, "HTTP", seconds);
+    probe["httpGet"]["host"] = json!(IpAddr::from(CIRCULAR.0));
+    PodSpec {
+        name: "circle-0".to_owned(),
+        ips: vec![IpAddr::from(CIRCLE).to_string()],
+        host_network: false,
+        containers: vec![json!({"name": "app", "ports": [{"containerPort": HTTP}], "readinessProbe": probe})],
+    }
+}
+
+/// What the API server would say of the Services.
+#[must_use]
+pub fn services() -> Value {
+    let ip = IpAddr::from(CIRCULAR.0);
+    let service = json!({
+        "apiVersion": "v1", "kind": "Service", "metadata": {"name": "circle", "namespace": "default"},
+        "spec": {"clusterIP": ip, "clusterIPs": [ip], "ports": [{"port": CIRCULAR.1, "protocol": "TCP"}]},
+    });
+    let slice = json!({
+        "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4",
+        "metadata": {"name": "circle-1", "namespace": "default", "labels": {"kubernetes.io/service-name": "circle"}},
+        "endpoints": [{"addresses": [IpAddr::from(CIRCLE)], "conditions": {"ready": false}}],
+    });
+    json!({"apiVersion": "v1", "kind": "List", "items": [service, slice]})
+}
+
+fn planned(index: u16, seconds: u64) -> PodSpec {
+    let app = json!({
+        "name": "app", "image": "registry.example/app:1", "ports": [{"name": "http", "containerPort": HTTP}],
+        "readinessProbe": http_probe(HTTP, "HTTP", seconds), "livenessProbe": tcp_probe(HTTP, seconds),
+    });
+    let tls = json!({
+        "name": "tls", "image": "registry.example/tls:1", "ports": [{"name": "https", "containerPort": TLS}],
+        "readinessProbe": http_probe(TLS, "HTTPS", seconds), "livenessProbe": tcp_probe(TLS, seconds),
+    });
+    let side = json!({
+        "name": "side", "image": "registry.example/side:1", "ports": [{"containerPort": UNSAID_TLS}],
+        "livenessProbe": tcp_probe(UNSAID_TLS, seconds),
+    });
+    let mut budget = http_probe(SLOW_START, "HTTP", seconds);
+    budget["periodSeconds"] = json!(SLOW_START_PERIOD_S);
+    budget["failureThreshold"] = json!(SLOW_START_THRESHOLD);
+    let slow = json!({
+        "name": "slow", "image": "registry.example/slow:1", "ports": [{"containerPort": SLOW_START}],
+        "livenessProbe": budget,
+    });
+    let patient = json!({
+        "name": "patient", "image": "registry.example/patient:1", "ports": [{"containerPort": PATIENT}],
+        "readinessProbe": http_probe(PATIENT, "HTTP", PATIENT_TIMEOUT_S),
+    });
+    let ips = [Family::V4, Family::V6].map(|f| pod_ip(index, f).to_string()).to_vec();
+    PodSpec { name: format!("pod-{index}"), ips, host_network: false, containers: vec![app, tls, side, slow, patient] }
+}
+
+/// An httpGet probe.
+#[must_use]
+pub fn http_probe(port: u16, scheme: &str, seconds: u64) -> Value {
+    json!({"httpGet": {"path": "/healthz", "port": port, "scheme": scheme},
+           "timeoutSeconds": seconds, "periodSeconds": 10, "successThreshold": 1, "failureThreshold": 3})
+}
+
+/// A tcpSocket probe.
+#[must_use]
+pub fn tcp_probe(port: u16, seconds: u64) -> Value {
+    json!({"tcpSocket": {"port": port},
+           "timeoutSeconds": seconds, "periodSeconds": 10, "successThreshold": 1, "failureThreshold": 3})
+}
+
+/// The PodList.
+#[must_use]
+pub fn list(pods: &[PodSpec]) -> Value {
+    let items: Vec<Value> = pods.iter().enumerate().map(|(n, pod)| item(n, pod)).collect();
+    json!({"apiVersion": "v1", "kind": "List", "metadata": {"resourceVersion": ""}, "items": items})
+}
+
+fn item(number: usize, pod: &PodSpec) -> Value {
+    let statuses: Vec<Value> = pod
+        .containers
+        .iter()
+        .map(|c| {
+            json!({"name": c["name"], "ready": true, "restartCount": 0, "image": "", "imageID": "",
+                        "state": {"running": {"startedAt": "2026-11-20T15:48:08Z"}}})
+        })
+        .collect();
+    let ips: Vec<Value> = pod.ips.iter().map(|ip| json!({"ip": ip})).collect();
+    json!({
+        "apiVersion": "v1", "kind": "Pod",
+        "metadata": {
+            "name": pod.name, "namespace": "default", "uid": format!("7d1c0f52-0000-4000-8000-{number:012}"),
+            "creationTimestamp": "2026-11-20T15:48:08Z",
+        },
+        "spec": {"nodeName": "node-1", "hostNetwork": pod.host_network, "containers": pod.containers},
+        "status": {
+            "phase": "Running", "hostIP": NODE.to_string(), "podIP": pod.ips[0], "podIPs": ips,
+            "startTime": "2026-11-20T15:48:08Z", "containerStatuses": statuses,
+        },
+    })
+}

@@ -1,0 +1,247 @@
+//! The prober: what it is asked and what it answers, one JSON object a line; and the process that does so.
+
+use std::io::BufRead as _;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, anyhow, bail};
+use serde::{Deserialize, Serialize};
+
+use crate::dial::{Dial, Ending, Outcome, dial};
+use crate::helper::Role;
+use crate::net::{Netns, PREFIX};
+use crate::options::Options;
+use crate::proc::Proc;
+use crate::world::cgroup::Cgroup;
+
+/// What the prober is asked.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[serde(tag = "ask", rename_all = "snake_case")]
+pub enum Request {
+    /// One attempt.
+    Dial(Dial),
+    /// Two attempts, the second as soon as the first is over.
+    InTurn {
+        /// The attempts.
+        dials: [Dial; 2],
+    },
+    /// The same attempt many times.
+    Crowd {
+        /// The attempt.
+        dial: Dial,
+        /// How often.
+        count: u32,
+        /// How many at once.
+        threads: u32,
+    },
+    /// The same attempt from several threads in the same microsecond, again and again: each time at the next port, since a
+    /// refused connect leaves its source port to the next.
+    Volley {
+        /// The attempt.
+        dial: Dial,
+        /// How often.
+        rounds: u32,
+        /// How many at once.
+        threads: u32,
+    },
+}
+
+/// What it answers.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(tag = "answer", rename_all = "snake_case")]
+pub enum Reply {
+    /// It can be asked.
+    Ready,
+    /// Of one attempt.
+    Outcome(Outcome),
+    /// Of many.
+    Crowd(CrowdOutcome),
+    /// Of two in turn, and of a volley: each.
+    Each {
+        /// Their outcomes.
+        outcomes: Vec<Outcome>,
+    },
+}
+
+/// What came of many attempts.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct CrowdOutcome {
+    /// Succeeded.
+    pub ok: u32,
+    /// Failed.
+    pub failed: u32,
+    /// One of the failures.
+    pub example: Option<Outcome>,
+    /// How long all took.
+    pub elapsed_ms: f64,
+}
+
+impl CrowdOutcome {
+    /// Counts one more.
+    pub fn add(&mut self, outcome: Outcome) {
+        if outcome.ending == Ending::Ok {
+            self.ok += 1;
+        } else {
+            self.failed += 1;
+            self.example.get_or_insert(outcome);
+        }
+    }
+
+    /// Counts all of another.
+    pub fn merge(&mut self, other: Self) {
+        self.ok += other.ok;
+        self.failed += other.failed;
+        self.example = self.example.take().or(other.example);
+    }
+}
+
+/// A running prober.
+#[derive(Debug)]
+pub struct Prober {
+    proc: Proc,
+    // Goes after the process.
+    _group: Option<Cgroup>,
+    patience: Duration,
+}
+
+impl Prober {
+    /// Starts one in a namespace and waits until it can be asked.
+    pub fn start(ns: &Netns, options: &Options) -> Result<Self> {
+        let proc = Proc::spawn(options.helper(ns, Role::Kubelet)?)?;
+        let group = Cgroup::create(&format!("{PREFIX}{}-{}", std::process::id(), proc.pid()))?;
+        if let Some(group) = &group {
+            group.add(proc.pid())?;
+        }
+        let line = proc.line(options.patience)?;
+        match serde_json::from_str(&line) {
+            Ok(Reply::Ready) => Ok(Self { proc, _group: group, patience: options.patience }),
+            _ => bail!("prober: {line}"),
+        }
+    }
+
+    /// Its process id.
+    #[must_use]
+    pub fn pid(&self) -> u32 {
+        self.proc.pid()
+    }
+
+    /// Makes one attempt.
+    pub fn dial(&mut self, dial: Dial) -> Result<Outcome> {
+        match self.ask(Request::Dial(dial), dial.timeout_ms)? {
+            Reply::Outcome(outcome) => Ok(outcome),
+            other => bail!("prober answered {other:?}"),
+        }
+    }
+
+    /// Makes two attempts, one after the other.
+    pub fn in_turn(&mut self, dials: [Dial; 2]) -> Result<[Outcome; 2]> {
+        let millis = dials.iter().map(|dial| dial.timeout_ms).sum();
+        match self.ask(Request::InTurn { dials }, millis)? {
+            Reply::Each { outcomes } => outcomes.try_into().map_err(|_| anyhow!("not two outcomes of two attempts")),
+            other => bail!("prober answered {other:?}"),
+        }
+    }
+
+    /// Makes the same attempt many times.
+    pub fn crowd(&mut self, dial: Dial, count: u32, threads: u32) -> Result<CrowdOutcome> {
+        let millis = 100 * u64::from(count) + dial.timeout_ms;
+        match self.ask(Request::Crowd { dial, count, threads }, millis)? {
+            Reply::Crowd(outcome) => Ok(outcome),
+            other => bail!("prober answered {other:?}"),
+        }
+    }
+
+    /// Makes the same attempt from several threads at once.
+    pub fn volley(&mut self, dial: Dial, rounds: u32, threads: u32) -> Result<Vec<Outcome>> {
+        match self.ask(Request::Volley { dial, rounds, threads }, 100 * u64::from(rounds) + dial.timeout_ms)? {
+            Reply::Each { outcomes } => Ok(outcomes),
+            other => bail!("prober answered {other:?}"),
+        }
+    }
+
+    fn ask(&mut self, request: Request, millis: u64) -> Result<Reply> {
+        self.proc.say(&serde_json::to_string(&request)?)?;
+        let line = self.proc.line(self.patience + Duration::from_millis(millis))?;
+        serde_json::from_str(&line).with_context(|| format!("prober: {line}"))
+    }
+}
+
+/// An attempt's address in a message.
+#[must_use]
+pub fn shown(src: Option<SocketAddr>) -> String {
+    src.map_or_else(|| "?".to_owned(), |a| a.to_string())
+}
+
+/// The process: requests come as lines on stdin; each is served by a thread of its own, never by the first one, as in Go.
+pub fn serve() -> Result<()> {
+    say(&Reply::Ready)?;
+    for line in std::io::stdin().lock().lines() {
+        let line = line?;
+        let request: Request = serde_json::from_str(&line).with_context(|| format!("request {line:?}"))?;
+        thread::spawn(move || say(&answer(request)));
+    }
+    Ok(())
+}
+
+fn say(reply: &Reply) -> Result<()> {
+    println!("{}", serde_json::to_string(reply)?);
+    Ok(())
+}
+
+fn answer(request: Request) -> Reply {
+    match request {
+        Request::Dial(what) => Reply::Outcome(dial(&what)),
+        Request::Crowd { dial, count, threads } => Reply::Crowd(crowd(dial, count, threads.max(1))),
+        Request::InTurn { dials } => Reply::Each { outcomes: dials.iter().map(dial).collect() },
+        Request::Volley { dial, rounds, threads } => Reply::Each { outcomes: volley(&dial, rounds, threads) },
+    }
+}
+
+fn volley(what: &Dial, rounds: u32, threads: u32) -> Vec<Outcome> {
+    let arrived = AtomicU32::new(0);
+    let all = || (0..rounds).map(|n| at_once(&next(what, n), &arrived, (n + 1) * threads)).collect();
+    thread::scope(|scope| {
+        let workers: Vec<_> = (0..threads).map(|_| scope.spawn(all)).collect();
+        workers.into_iter().flat_map(|worker| worker.join().unwrap_or_else(|_| Vec::new())).collect()
+    })
+}
+
+/// The attempt at the n-th port after its own.
+fn next(what: &Dial, n: u32) -> Dial {
+    let mut next = *what;
+    next.dst.set_port(what.dst.port().wrapping_add(n as u16));
+    next
+}
+
+/// Dials when so many have arrived. Not at a barrier of the library's: it wakes one after the other.
+fn at_once(what: &Dial, arrived: &AtomicU32, all: u32) -> Outcome {
+    arrived.fetch_add(1, Ordering::AcqRel);
+    while arrived.load(Ordering::Acquire) < all {
+        thread::yield_now();
+    }
+    dial(what)
+}
+
+fn crowd(what: Dial, count: u32, threads: u32) -> CrowdOutcome {
+    let began = Instant::now();
+    let mut all = CrowdOutcome::default();
+    thread::scope(|scope| {
+        let share = |n: u32| count / threads + u32::from(n < count % threads);
+        let workers: Vec<_> = (0..threads).map(|n| scope.spawn(move || many(what, share(n)))).collect();
+        for worker in workers {
+            all.merge(worker.join().unwrap_or_default());
+        }
+    });
+    all.elapsed_ms = began.elapsed().as_secs_f64() * 1e3;
+    all
+}
+
+fn many(what: Dial, count: u32) -> CrowdOutcome {
+    let mut sum = CrowdOutcome::default();
+    for _ in 0..count {
+        sum.add(dial(&what));
+    }
+    sum
+}

@@ -1,0 +1,262 @@
+//! Faults beside the failures: events are lost, namespaces and probers come and go, addresses are used again, the
+//! tracer comes late, tables are large.
+
+use std::fs::File;
+use std::net::{SocketAddr, TcpListener};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::record::{Cause, Outcome};
+use anyhow::{Context, Result, anyhow, bail};
+
+use super::{Need, Proxy, Scenario, Stage};
+use crate::check::{Claim, Expected};
+use crate::dial::{Dial, Ending, Kind};
+use crate::net::{Netns, PREFIX};
+use crate::pods::HTTP;
+use crate::prober::Prober;
+use crate::world::{World, ipvs};
+use tracer_common::limit::{Limit, Limited};
+
+const RST: Option<Cause> = Some(Cause::MidStreamRst);
+const DROP: Option<Cause> = Some(Cause::FirewallDrop);
+const COLLISION: Option<Cause> = Some(Cause::NodeportEphemeralCollision);
+const NODE_PORT: u16 = 36704;
+
+pub(super) const ALL: &[Scenario] = &[
+    Scenario::new("fault_ring_overflow", RST, ring_overflow).tiny_ring().on_every_kernel(),
+    Scenario::new("fault_namespace_churn", RST, namespace_churn).needs(&[Need::Nft]),
+    Scenario::new("fault_flood", RST, flood).own(),
+    // Who sent a RST is traced after it went out and was received: within 2 ms on a real processor only.
+    Scenario::new("fault_address_reused", RST, address_reused).needs(&[Need::RealProcessor]),
+    Scenario::new("fault_address_reused_healthy", None, healthy_again),
+    Scenario::new("fault_prober_restarts", RST, prober_restarts).own(),
+    Scenario::new("fault_prober_moves", RST, prober_moves).own(),
+    Scenario::new("fault_firewall_before_start", DROP, firewall_before_start).own().needs(&[Need::Nft]),
+    Scenario::new("fault_rst_after_answer", None, rst_after_answer),
+    Scenario::new("fault_rst_after_answer_v6", None, rst_after_answer).v6(),
+    Scenario::new("fault_pod_deleted_while_probed", Some(Cause::ClosedWithoutAnswer), pod_deleted),
+    Scenario::new("fault_ipvs_10000_services", COLLISION, many_services).proxy(Proxy::Ipvs).needs(&[Need::Ipvs]).own(),
+];
+
+/// Many probes at once and a ring of one page: what fails meanwhile gets its cause, a weaker one or none; what
+/// fails when the ring has room again gets its own.
+fn ring_overflow(stage: &mut Stage<'_>) -> Result<()> {
+    let (good, bad) = (stage.serving("http", HTTP)?, stage.serving("rst", HTTP)?);
+    (stage.watch)()?;
+    let mut second = Prober::start(&stage.world.node, stage.options)?;
+    let dial = Dial::new(Kind::Http, good, stage.options.patience);
+    let count = stage.options.crowd / 5;
+    let claim = stage.quietly(good)?;
+    thread::scope(|scope| {
+        let crowd = scope.spawn(move || second.crowd(dial, count, 8));
+        for _ in 0..20 {
+            stage.attempt(Kind::Http, bad, Ending::Reset, Claim::AtMost(Cause::MidStreamRst))?;
+        }
+        let outcome = crowd.join().map_err(|_| anyhow!("the crowd panicked"))??;
+        if outcome.failed > 0 {
+            bail!("{} of {count} attempts failed: {:?}", outcome.failed, outcome.example)
+        } else {
+            Ok(())
+        }
+    })?;
+    stage.quiet.push((claim, count));
+    stage.loss = true;
+    // A loss is told of within a second, and weakens what its window touches.
+    thread::sleep(Duration::from_millis(2200));
+    stage.fails(Kind::Http, bad, Ending::Reset)
+}
+
+/// Namespaces are made and removed all the time, many a second.
+fn namespace_churn(stage: &mut Stage<'_>) -> Result<()> {
+    let (good, bad, slow) = (stage.serving("http", HTTP)?, stage.serving("rst", HTTP)?, stage.serving("hang", HTTP)?);
+    let dropping = stage.serving("http", HTTP)?;
+    stage
+        .inside(dropping)?
+        .nft("table inet t { chain in { type filter hook input priority 0; tcp dport 8080 drop; }; }\n")?;
+    let (over, made) = (AtomicBool::new(false), AtomicU32::new(0));
+    let began = Instant::now();
+    thread::scope(|scope| {
+        let churn = scope.spawn(|| churn(&over, &made));
+        let played = (|| {
+            for _ in 0..10 {
+                stage.succeeds(Kind::Http, good)?;
+                stage.fails(Kind::Http, bad, Ending::Reset)?;
+            }
+            for (cause, pod) in [(Cause::SlowResponse, slow), (Cause::FirewallDrop, dropping)] {
+                let claim = stage.verdict(cause, Outcome::Failure);
+                stage.attempt(Kind::Http, pod, Ending::Timeout, claim)?;
+            }
+            stage.succeeds(Kind::Http, good)
+        })();
+        over.store(true, Ordering::Relaxed);
+        let churned = churn.join().map_err(|_| anyhow!("the thread that makes namespaces panicked"))?;
+        played.and(churned)
+    })?;
+    let (made, seconds) = (made.load(Ordering::Relaxed), began.elapsed().as_secs_f64());
+    stage.measured.push(format!("{:.0} namespaces made and removed a minute", f64::from(made) / seconds * 60.0));
+    // Emulated machines make a few in the time; how many is said with the result.
+    if made == 0 { bail!("no namespace was made and removed in {seconds:.1} s") } else { Ok(()) }
+}
+
+fn churn(over: &AtomicBool, made: &AtomicU32) -> Result<()> {
+    while !over.load(Ordering::Relaxed) {
+        let number = made.fetch_add(1, Ordering::Relaxed);
+        let ns = Netns::create(&format!("{PREFIX}{}-churn{number}", std::process::id()))?;
+        ns.ip(|ip| ip.up("lo"))?;
+    }
+    Ok(())
+}
+
+/// A process does over and over what anybody may: the verdicts of the node stay what they are, and what was not told is counted.
+fn flood(stage: &mut Stage<'_>) -> Result<()> {
+    let (good, bad) = (stage.serving("http", HTTP)?, stage.serving("rst", HTTP)?);
+    (stage.watch)()?;
+    let (over, patience) = (AtomicBool::new(false), stage.options.patience);
+    let ((opened, many_opens), (listened, many_listeners)) = thread::scope(|scope| {
+        let opens = scope.spawn(|| repeat(&over, Limited::Open, patience, || _ = File::open("/run/netns/not-there")));
+        let listens = scope.spawn(|| repeat(&over, Limited::Listen, patience, || _ = TcpListener::bind("127.0.0.1:0")));
+        let played = (0..10).try_for_each(|_| {
+            stage.succeeds(Kind::Http, good)?;
+            stage.fails(Kind::Http, bad, Ending::Reset)
+        });
+        over.store(true, Ordering::Relaxed);
+        let ended = opens.join().and_then(|opened| Ok((opened, listens.join()?)));
+        played.and(ended.map_err(|_| anyhow!("a thread of the flood panicked")))
+    })?;
+    stage.measured.push(format!("{opened} opens, {listened} listeners"));
+    if !many_opens && !many_listeners {
+        bail!("{opened} opens and {listened} listeners are no flood: all of them are told of");
+    }
+    stage.loss = true;
+    Ok(())
+}
+
+/// Until it is over, and more often than is told of if there is the patience for that; how often, and whether it is more.
+fn repeat(over: &AtomicBool, what: Limited, patience: Duration, mut again: impl FnMut()) -> (u64, bool) {
+    const MORE: u64 = 100;
+    let (began, limits) = (Instant::now(), [what.own(), what.shared()]);
+    let of = |limit: &Limit| limit.burst + began.elapsed().as_nanos() as u64 / limit.every_ns;
+    let told = || limits.iter().map(of).sum::<u64>();
+    let mut count = 0;
+    while !over.load(Ordering::Relaxed) || count < told() + MORE && began.elapsed() < patience {
+        again();
+        count += 1;
+    }
+    (count, count >= told() + MORE)
+}
+
+/// A pod is deleted, and another one has its address at once: the verdict is about the new one's namespace.
+fn address_reused(stage: &mut Stage<'_>) -> Result<()> {
+    let addr = stage.serving("http", HTTP)?;
+    stage.succeeds(Kind::Http, addr)?;
+    for _ in 0..3 {
+        let place = replace(stage, addr, "rst")?;
+        let expected = Expected {
+            cause: Cause::MidStreamRst,
+            outcome: Outcome::Failure,
+            probe: true,
+            culprit: None,
+            place: Some(place),
+            also: None,
+        };
+        stage.attempt(Kind::Http, addr, Ending::Reset, Claim::Verdict(expected))?;
+    }
+    Ok(())
+}
+
+/// The old pod failed, the new one does not.
+fn healthy_again(stage: &mut Stage<'_>) -> Result<()> {
+    let addr = stage.serving("rst", HTTP)?;
+    let failed = stage.verdict(Cause::MidStreamRst, Outcome::Failure);
+    stage.attempt(Kind::Http, addr, Ending::Reset, failed)?;
+    replace(stage, addr, "http")?;
+    stage.succeeds(Kind::Http, addr)?;
+    stage.succeeds(Kind::Tcp, addr)
+}
+
+/// Another pod with the same address; its namespace.
+fn replace(stage: &mut Stage<'_>, addr: SocketAddr, mode: &str) -> Result<u32> {
+    let options = stage.options;
+    let index = stage.pod_of(addr)?.index;
+    let pod = stage.world.replace(index)?;
+    pod.serve(options, &[mode, &format!("[::]:{HTTP}")])?;
+    Ok(pod.ns.inum())
+}
+
+/// The kubelet is restarted: another process, the same name.
+fn prober_restarts(stage: &mut Stage<'_>) -> Result<()> {
+    let pod = stage.serving("rst", HTTP)?;
+    (stage.watch)()?;
+    stage.fails(Kind::Http, pod, Ending::Reset)?;
+    for _ in 0..3 {
+        *stage.prober = Prober::start(&stage.world.node, stage.options)?;
+        // The first thing that it does.
+        stage.fails(Kind::Http, pod, Ending::Reset)?;
+    }
+    Ok(())
+}
+
+/// It comes back in another network namespace, with another node's addresses and pods.
+fn prober_moves(stage: &mut Stage<'_>) -> Result<()> {
+    let pod = stage.serving("rst", HTTP)?;
+    (stage.watch)()?;
+    stage.fails(Kind::Http, pod, Ending::Reset)?;
+    let mut world = World::new("moved")?;
+    *stage.prober = Prober::start(&world.node, stage.options)?;
+    std::mem::swap(stage.world, &mut world);
+    let (bad, good) = (stage.serving("rst", HTTP)?, stage.serving("http", HTTP)?);
+    stage.fails(Kind::Http, bad, Ending::Reset)?;
+    stage.succeeds(Kind::Http, good)
+}
+
+/// The rule is there, and attempts fail by it, before anybody watches.
+fn firewall_before_start(stage: &mut Stage<'_>) -> Result<()> {
+    let pod = stage.serving("http", HTTP)?;
+    let chain = "type filter hook input priority 0; tcp dport 8080 drop;";
+    stage.inside(pod)?.nft(&format!("table inet podpolicy {{ chain ingress {{ {chain} }}; }}\n"))?;
+    stage.attempt(Kind::Http, pod, Ending::Timeout, Claim::Nothing)?;
+    (stage.watch)()?;
+    stage.fails(Kind::Http, pod, Ending::Timeout)
+}
+
+/// The answer is whole, and then the server resets: nothing is wrong with the probe.
+fn rst_after_answer(stage: &mut Stage<'_>) -> Result<()> {
+    let pod = stage.serving("rst-after", HTTP)?;
+    for _ in 0..5 {
+        stage.succeeds(Kind::Http, pod)?;
+    }
+    Ok(())
+}
+
+/// The pod's process is killed while the probe waits for its answer, as a deletion does it.
+fn pod_deleted(stage: &mut Stage<'_>) -> Result<()> {
+    let (pod, options) = (stage.serving("hang", HTTP)?, stage.options);
+    let mut second = Prober::start(&stage.world.node, options)?;
+    let dial = Dial::new(Kind::Http, pod, options.patience);
+    let listed = stage.listed(pod, stage.verdict(Cause::ClosedWithoutAnswer, Outcome::Failure))?;
+    let outcome = thread::scope(|scope| {
+        let waiting = scope.spawn(move || second.dial(dial));
+        stage.pod_of(pod)?.asked(options)?;
+        stage.pod_of(pod)?.stop();
+        waiting.join().map_err(|_| anyhow!("the prober panicked"))?
+    })?;
+    stage.ended(listed, &outcome, &[Ending::Eof])
+}
+
+/// A source port that is a NodePort among ten thousand Services: the start, and the verdict, must not take longer.
+fn many_services(stage: &mut Stage<'_>) -> Result<()> {
+    const SERVICES: u32 = 10_000;
+    let pod = stage.serving("http", HTTP)?;
+    let backend = stage.serving("http", HTTP)?;
+    ipvs::node_port(&stage.world.node, NODE_PORT, Some(backend))?;
+    ipvs::cluster_ips(&stage.world.node, SERVICES, backend).context("fill the table")?;
+    stage.world.source_port(Some(NODE_PORT))?;
+    let began = Instant::now();
+    (stage.watch)()?;
+    stage
+        .measured
+        .push(format!("the tracer started within {:.1} s of {SERVICES} Services", began.elapsed().as_secs_f64()));
+    stage.fails(Kind::Http, pod, Ending::Timeout)
+}

@@ -1,0 +1,121 @@
+//! Netfilter drops or rejects: in the pod or on the node, the SYN, its answer or the request.
+
+use crate::record::Cause;
+use anyhow::Result;
+
+use super::{Need, Scenario, Stage};
+use crate::dial::{Ending, Kind};
+use crate::pods::{HOST, HTTP};
+use crate::world::NODE;
+
+const DROP: Option<Cause> = Some(Cause::FirewallDrop);
+const REJECT: Option<Cause> = Some(Cause::FirewallReject);
+
+pub(super) const ALL: &[Scenario] = &[
+    Scenario::new("firewall_drop_pod_nft", DROP, |s| pod_nft(s, "tcp dport 8080 drop", Ending::Timeout))
+        .needs(&[Need::Nft])
+        .smoke(),
+    Scenario::new("firewall_drop_pod_nft_v6", DROP, |s| pod_nft(s, "tcp dport 8080 drop", Ending::Timeout))
+        .v6()
+        .needs(&[Need::Nft])
+        .on_every_kernel(),
+    Scenario::new("firewall_drop_request", DROP, |s| {
+        pod_nft(s, "tcp dport 8080 tcp flags & psh == psh drop", Ending::Timeout)
+    })
+    .needs(&[Need::Nft]),
+    Scenario::new("firewall_drop_node_output", DROP, |s| node_nft(s, "output", "daddr {ip} drop", Ending::Timeout))
+        .needs(&[Need::Nft]),
+    Scenario::new("firewall_drop_syn_ack", DROP, |s| {
+        node_nft(s, "input", "saddr {ip} tcp flags & (syn|ack) == syn|ack drop", Ending::Timeout)
+    })
+    .needs(&[Need::Nft]),
+    Scenario::new("firewall_drop_iptables_nft", DROP, |s| iptables(s, "iptables-nft", &["DROP"], Ending::Timeout))
+        .needs(&[Need::Iptables]),
+    Scenario::new("firewall_drop_iptables_legacy", DROP, |s| {
+        iptables(s, "iptables-legacy", &["DROP"], Ending::Timeout)
+    })
+    .needs(&[Need::LegacyIptables]),
+    Scenario::new("firewall_reject_iptables_reset", REJECT, |s| iptables(s, "iptables-nft", RESET, Ending::Refused))
+        .needs(&[Need::Iptables]),
+    Scenario::new("firewall_reject_legacy_reset", REJECT, |s| iptables(s, "iptables-legacy", RESET, Ending::Refused))
+        .needs(&[Need::LegacyIptables]),
+    Scenario::new("firewall_reject_pod_nft_reset", REJECT, |s| {
+        pod_nft(s, "tcp dport 8080 reject with tcp reset", Ending::Refused)
+    })
+    .needs(&[Need::Nft]),
+    Scenario::new("firewall_reject_pod_nft_reset_v6", REJECT, |s| {
+        pod_nft(s, "tcp dport 8080 reject with tcp reset", Ending::Refused)
+    })
+    .v6()
+    .needs(&[Need::Nft]),
+    Scenario::new("firewall_reject_request", REJECT, |s| {
+        pod_nft(s, "tcp dport 8080 tcp flags & psh == psh reject with tcp reset", Ending::Reset)
+    })
+    .needs(&[Need::Nft]),
+    Scenario::new("firewall_reject_pod_icmp", REJECT, |s| {
+        pod_nft(s, "tcp dport 8080 reject with icmpx port-unreachable", Ending::Refused)
+    })
+    .needs(&[Need::Nft])
+    .on_every_kernel(),
+    Scenario::new("firewall_reject_pod_icmp_v6", REJECT, |s| {
+        pod_nft(s, "tcp dport 8080 reject with icmpx port-unreachable", Ending::Refused)
+    })
+    .v6()
+    .needs(&[Need::Nft])
+    .on_every_kernel(),
+    Scenario::new("firewall_reject_held_back", REJECT, held_back).needs(&[Need::Nft]),
+    Scenario::new("firewall_reject_node_icmp", REJECT, |s| {
+        node_nft(s, "output", "daddr {ip} tcp dport 8080 reject with icmp port-unreachable", Ending::Refused)
+    })
+    .needs(&[Need::Nft]),
+    Scenario::new("firewall_reject_node_reset", REJECT, |s| {
+        node_nft(s, "output", "daddr {ip} tcp dport 8080 reject with tcp reset", Ending::Refused)
+    })
+    .needs(&[Need::Nft]),
+    Scenario::new("firewall_drop_on_lo", DROP, on_lo).needs(&[Need::Nft]),
+];
+
+const RESET: &[&str] = &["REJECT", "--reject-with", "tcp-reset"];
+
+/// A policy in the pod's own namespace; the server listens all the same.
+fn pod_nft(stage: &mut Stage<'_>, rule: &str, how: Ending) -> Result<()> {
+    let pod = stage.serving("http", HTTP)?;
+    let chain = format!("type filter hook input priority 0; {rule};");
+    stage.inside(pod)?.nft(&format!("table inet podpolicy {{ chain ingress {{ {chain} }}; }}\n"))?;
+    stage.fails(Kind::Http, pod, how)
+}
+
+/// The rule rejects, and the limit of rate holds its ICMP error back: a bucket begins with 60 s (`inet_getpeer`).
+fn held_back(stage: &mut Stage<'_>) -> Result<()> {
+    let pod = stage.serving("http", HTTP)?;
+    let inside = stage.inside(pod)?;
+    inside.sysctl(&[("ipv4/icmp_ratelimit", "600000")])?;
+    let chain = "type filter hook input priority 0; tcp dport 8080 reject with icmp port-unreachable;";
+    inside.nft(&format!("table ip podpolicy {{ chain ingress {{ {chain} }}; }}\n"))?;
+    stage.fails(Kind::Http, pod, Ending::Timeout)
+}
+
+/// A firewall of the node.
+fn node_nft(stage: &mut Stage<'_>, hook: &str, rule: &str, how: Ending) -> Result<()> {
+    let pod = stage.serving("http", HTTP)?;
+    let rule = rule.replace("{ip}", &pod.ip().to_string());
+    let chain = format!("type filter hook {hook} priority 0; ip {rule};");
+    stage.world.node.nft(&format!("table ip hostfw {{ chain {hook}-fw {{ {chain} }}; }}\n"))?;
+    stage.fails(Kind::Http, pod, how)
+}
+
+fn iptables(stage: &mut Stage<'_>, program: &str, target: &[&str], how: Ending) -> Result<()> {
+    let pod = stage.serving("http", HTTP)?;
+    let rule = [&["-A", "INPUT", "-p", "tcp", "--dport", "8080", "-j"], target].concat();
+    stage.inside(pod)?.run(program, &rule, "")?;
+    stage.fails(Kind::Http, pod, how)
+}
+
+/// A rule on `lo`: it looks like `lo` being down, and is not.
+fn on_lo(stage: &mut Stage<'_>) -> Result<()> {
+    stage.world.serve(stage.options, &["http", &format!("[::]:{HOST}")])?;
+    stage.succeeds(Kind::Http, (NODE, HOST).into())?;
+    let chain = "type filter hook input priority 0; iif lo tcp dport 10256 drop;";
+    stage.world.node.nft(&format!("table ip hostfw {{ chain input-fw {{ {chain} }}; }}\n"))?;
+    stage.fails(Kind::Http, (NODE, HOST).into(), Ending::Timeout)
+}

@@ -1,0 +1,106 @@
+//! The cells of cause × proxy × address family that no scenario covers, each with the reason.
+
+use crate::record::Cause;
+
+use super::{Proxy, Scenario};
+use crate::row::{Played, Row};
+use crate::world::Family;
+
+/// What is known not to be there, and why: cause (none: nothing is wrong), proxy, family; none: each of them.
+type Reason = (Option<Cause>, Option<Proxy>, Option<Family>, &'static str);
+
+const REASONS: &[Reason] = &[
+    (
+        Some(Cause::NodeportEphemeralCollision),
+        Some(Proxy::Iptables),
+        None,
+        "harmless there: the SYN-ACK belongs to a known conntrack entry, and no cause may come (a healthy scenario shows it)",
+    ),
+    (
+        Some(Cause::NodeportEphemeralCollision),
+        Some(Proxy::Nftables),
+        None,
+        "harmless there: the SYN-ACK belongs to a known conntrack entry, and no cause may come (a healthy scenario shows it)",
+    ),
+    (Some(Cause::CpuThrottled), None, None, "stands beside another cause only: slow_response_throttled shows it"),
+    (Some(Cause::ExecTimeout), None, None, NEEDS_KUBELET),
+    (Some(Cause::ExecFailed), None, None, NEEDS_KUBELET),
+    (Some(Cause::CniNotReady), None, None, NEEDS_KUBELET),
+];
+
+const NEEDS_KUBELET: &str = "needs a real kubelet, on whose own words it rests (`cargo xtask e2e` has one)";
+const NO_SCENARIO: &str = "no scenario";
+const NOT_IN_FAMILY: &str = "no scenario in this address family";
+const NOT_IN_MODE: &str = "no scenario in this proxy mode";
+
+/// A row for each cell without a scenario. Where a cause's story has no proxy in it, one line for each
+/// address family stands for all modes; where it has one, every mode has a line.
+#[must_use]
+pub fn rows(scenarios: &[Scenario]) -> Vec<Row> {
+    let causes = std::iter::once(None).chain(Cause::ALL.iter().copied().map(Some));
+    causes.flat_map(|cause| of_cause(scenarios, cause)).collect()
+}
+
+fn of_cause(scenarios: &[Scenario], cause: Option<Cause>) -> Vec<Row> {
+    let of: Vec<&Scenario> = scenarios.iter().filter(|s| s.cause == cause).collect();
+    let proxied = of.iter().any(|s| s.proxy != Proxy::Any);
+    let plain = of.is_empty() || of.iter().any(|s| s.proxy == Proxy::Any);
+    let wanted = |proxy: Proxy| if proxy == Proxy::Any { plain } else { proxied };
+    let cells = Proxy::ALL.into_iter().filter(|proxy| wanted(*proxy)).flat_map(|p| [(p, Family::V4), (p, Family::V6)]);
+    let open = cells.filter(|(proxy, family)| !of.iter().any(|s| s.proxy == *proxy && s.family == *family));
+    open.map(|(proxy, family)| {
+        let default = match (of.is_empty(), of.iter().any(|s| s.proxy == proxy)) {
+            (true, _) => NO_SCENARIO,
+            (false, true) => NOT_IN_FAMILY,
+            (false, false) => NOT_IN_MODE,
+        };
+        gap(cause, proxy, family, reason(cause, proxy, family).unwrap_or(default))
+    })
+    .collect()
+}
+
+/// Why no scenario is about this cause.
+#[must_use]
+pub fn why_none(cause: Cause) -> &'static str {
+    reason(Some(cause), Proxy::Any, Family::V4).unwrap_or(NO_SCENARIO)
+}
+
+fn reason(cause: Option<Cause>, proxy: Proxy, family: Family) -> Option<&'static str> {
+    let fits = |(l, p, f, _): &&Reason| *l == cause && p.is_none_or(|p| p == proxy) && f.is_none_or(|f| f == family);
+    REASONS.iter().find(fits).map(|(.., why)| *why)
+}
+
+fn gap(cause: Option<Cause>, proxy: Proxy, family: Family, why: &str) -> Row {
+    let nothing = Scenario::new("", cause, |_| Ok(())).proxy(proxy);
+    let row = Row::new(&nothing);
+    Row { family: family.name(), result: Played::Absent, reason: Some(why.to_owned()), ..row }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_cause_has_a_line_in_both_families() {
+        let scenarios = super::super::all();
+        let gaps = rows(&scenarios);
+        for cause in std::iter::once(None).chain(Cause::ALL.iter().copied().map(Some)) {
+            for family in [Family::V4, Family::V6] {
+                let covered = scenarios.iter().any(|s| s.cause == cause && s.family == family);
+                let name = cause.map(Cause::name);
+                assert!(covered || gaps.iter().any(|g| g.cause == name && g.family == family.name()), "{cause:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn no_gap_where_a_scenario_is() {
+        let scenarios = super::super::all();
+        for gap in rows(&scenarios) {
+            let covers = |s: &&Scenario| {
+                s.cause.map(Cause::name) == gap.cause && s.proxy.name() == gap.proxy && s.family.name() == gap.family
+            };
+            assert!(!scenarios.iter().any(|s| covers(&s)), "{gap:?}");
+        }
+    }
+}

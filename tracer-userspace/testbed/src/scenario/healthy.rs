@@ -1,0 +1,80 @@
+//! Nothing is wrong: no verdict may come, whatever goes on beside it.
+
+use std::thread;
+
+use crate::record::{Cause, Outcome};
+use anyhow::Result;
+
+use super::{Need, Scenario, Stage};
+use crate::check::Claim;
+use crate::dial::{Ending, Kind};
+use crate::helper::Role;
+use crate::net::finish;
+use crate::pods::{HTTP, TLS, UNSAID_TLS};
+
+pub(super) const ALL: &[Scenario] = &[
+    Scenario::new("healthy_http", None, http).smoke(),
+    Scenario::new("healthy_http_v6", None, http).v6().on_every_kernel(),
+    Scenario::new("healthy_tcp", None, tcp),
+    Scenario::new("healthy_tcp_v6", None, tcp).v6(),
+    Scenario::new("healthy_https", None, https).on_every_kernel(),
+    Scenario::new("healthy_https_v6", None, https).v6(),
+    Scenario::new("healthy_crowd", None, crowd).own().needs(&[Need::Nft]),
+    Scenario::new("tls_eof_noise", Some(Cause::TlsEofNoise), |s| tls_noise(s, TLS)).smoke(),
+    Scenario::new("tls_eof_noise_v6", Some(Cause::TlsEofNoise), |s| tls_noise(s, TLS)).v6().on_every_kernel(),
+    Scenario::new("tls_eof_noise_by_hello", Some(Cause::TlsEofNoise), |s| tls_noise(s, UNSAID_TLS)),
+];
+
+fn http(stage: &mut Stage<'_>) -> Result<()> {
+    let pod = stage.serving("http", HTTP)?;
+    stage.succeeds(Kind::Http, pod)?;
+    let slow = stage.serving("slow:300", HTTP)?;
+    stage.succeeds(Kind::Http, slow)
+}
+
+fn tcp(stage: &mut Stage<'_>) -> Result<()> {
+    let pod = stage.serving("http", HTTP)?;
+    stage.succeeds(Kind::Tcp, pod)
+}
+
+fn https(stage: &mut Stage<'_>) -> Result<()> {
+    let pod = stage.serving("tls", TLS)?;
+    stage.succeeds(Kind::Https, pod)
+}
+
+/// Thousands of probes; beside them others are refused, reset and dropped on the same pod. On a node of its own:
+/// an unoptimized tracer still reads them when the next scenario begins.
+fn crowd(stage: &mut Stage<'_>) -> Result<()> {
+    (stage.watch)()?;
+    let pod = stage.serving("http", HTTP)?;
+    let options = stage.options;
+    stage.pod_of(pod)?.serve(options, &["rst", "[::]:9001"])?;
+    let (ip, ns) = (pod.ip(), stage.inside(pod)?);
+    ns.nft("table inet t { chain in { type filter hook input priority 0; tcp dport 9002 drop; }; }\n")?;
+    for port in [9000, 9001, 9002] {
+        let mut other = stage.options.helper(&stage.world.node, Role::Load)?;
+        other.args(["--target", &format!("{ip}:{port}"), "--threads", "1", "--seconds", "3600", "--pause-ms", "5"]);
+        stage.helpers.push(crate::proc::Proc::spawn(other)?);
+    }
+    let count = stage.options.crowd;
+    stage.crowd(Kind::Http, pod, count / 2, 8)?;
+    stage.crowd(Kind::Tcp, pod, count - count / 2, 8)
+}
+
+/// A tcpSocket probe of a port that real TLS clients use. A port is watched for them once it was
+/// touched so (or an HTTPS probe's answer tells), from when the tracer has read that: the first rounds may come too early.
+fn tls_noise(stage: &mut Stage<'_>, port: u16) -> Result<()> {
+    let pod = stage.serving("tls", port)?;
+    for _ in 0..3 {
+        stage.attempt(Kind::Tcp, pod, Ending::Ok, Claim::Perhaps(Cause::TlsEofNoise))?;
+        // What goes well is read 50 ms later, and the program that looks for a ClientHello is attached then.
+        thread::sleep(stage.options.probe_timeout / 4);
+        let mut client = stage.options.helper(&stage.world.node, Role::Load)?;
+        finish(client.args(["--https", &pod.to_string()]), "")?;
+    }
+    if port == TLS {
+        stage.succeeds(Kind::Https, pod)?;
+    }
+    let noise = stage.verdict(Cause::TlsEofNoise, Outcome::Noise);
+    stage.attempt(Kind::Tcp, pod, Ending::Ok, noise)
+}

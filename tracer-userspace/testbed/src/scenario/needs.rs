@@ -1,0 +1,184 @@
+//! What a scenario needs of the kernel, tried out in a namespace made for that.
+
+use std::fs;
+use std::process::Command;
+use std::sync::OnceLock;
+
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
+
+use crate::ebpf::hooks::Form;
+use crate::ebpf::switches;
+use crate::net::{Netns, PREFIX, finish, is_installed};
+use crate::options::is_emulated;
+use crate::world::cgroup::{Cgroup, enable_quota};
+
+/// A feature or a tool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Need {
+    /// IPVS.
+    Ipvs,
+    /// iptables over nftables, with REJECT.
+    Iptables,
+    /// The old ip_tables.
+    LegacyIptables,
+    /// nftables with NAT.
+    NftNat,
+    /// BPF programs at tc.
+    TcProgram,
+    /// A machine made for the test: a setting of all of it may be changed.
+    OwnMachine,
+    /// iptables over nftables, with NAT.
+    IptablesNat,
+    /// A processor that looks at a namespace in milliseconds.
+    RealProcessor,
+    /// nftables.
+    Nft,
+    /// A CPU controller for cgroups.
+    CpuQuota,
+    /// Sockets for frames, below the kernel's TCP.
+    PacketSocket,
+    /// A hook that tells of ICMP errors.
+    IcmpHook,
+    /// A hook that tells what IPVS does.
+    IpvsHook,
+}
+
+const MODULES: &[&str] = &[
+    "veth",
+    "bridge",
+    "dummy",
+    "br_netfilter",
+    "nf_conntrack",
+    "nf_tables",
+    "nft_reject_inet",
+    "nft_reject_ipv4",
+    "nft_compat",
+    "nft_fib_inet",
+    "nft_chain_nat",
+    "nft_nat",
+    "nft_ct",
+    "nft_limit",
+    "nft_reject_ipv6",
+    "nft_reject_netdev",
+    "xt_conntrack",
+    "xt_comment",
+    "xt_addrtype",
+    "xt_CT",
+    "iptable_raw",
+    "sch_ingress",
+    "cls_bpf",
+    "ip_tables",
+    "iptable_filter",
+    "ipt_REJECT",
+    "xt_tcpudp",
+    "xt_nat",
+    "ip_vs",
+    "ip_vs_rr",
+];
+
+/// For tests: loads the modules that a kernel has as such (those built in or absent do not matter), and gives cgroups a CPU
+/// controller. `tracer selftest` takes the machine as it is.
+pub fn prepare_machine() {
+    enable_quota();
+    for module in MODULES {
+        let _ = finish(Command::new("modprobe").args(["-q", module]), "");
+    }
+}
+
+impl Need {
+    /// Why it is not there; `None` if it is.
+    #[must_use]
+    pub fn lacking(self) -> Option<String> {
+        static TRIED: [OnceLock<Option<String>>; 13] = [const { OnceLock::new() }; 13];
+        TRIED[self as usize].get_or_init(|| self.attempt()).clone()
+    }
+
+    fn attempt(self) -> Option<String> {
+        match self {
+            Self::OwnMachine => (!is_emulated())
+                .then(|| "changes a setting of the whole machine: only in a virtual one".to_owned()),
+            Self::RealProcessor => is_emulated().then(|| {
+                "on an emulated processor a look at the pod takes seconds, and the trace of who sent a RST milliseconds: both come too late".to_owned()
+            }),
+            Self::CpuQuota => {
+                let made = Cgroup::throttled(&format!("{PREFIX}{}-need-quota", std::process::id()));
+                made.err().map(|error| format!("a cgroup with a CPU quota: {error:#}"))
+            }
+            Self::PacketSocket => {
+                let opened = socket(AddressFamily::Packet, SockType::Raw, SockFlag::SOCK_CLOEXEC, None);
+                opened.err().map(|error| format!("no packet socket: {} (CAP_NET_RAW)", error.desc()))
+            }
+            Self::IcmpHook => (switches::silences(Form::Kprobe) && !has_tracepoint("icmp_send")).then(|| {
+                "no hook tells of ICMP errors: this kernel calls no program on its functions, and has no such tracepoint"
+                    .to_owned()
+            }),
+            Self::IpvsHook => switches::silences(Form::Kprobe).then(|| {
+                "no hook tells what IPVS does: this kernel calls no program on its functions".to_owned()
+            }),
+            Self::Ipvs => IPVS.fails(),
+            Self::Iptables => IPTABLES.fails(),
+            Self::LegacyIptables => LEGACY_IPTABLES.fails(),
+            Self::IptablesNat => IPTABLES_NAT.fails(),
+            Self::Nft => NFT.fails(),
+            Self::NftNat => NFT_NAT.fails(),
+            Self::TcProgram => TC_PROGRAM.fails(),
+        }
+    }
+}
+
+fn has_tracepoint(name: &str) -> bool {
+    let symbol = format!("__traceiter_{name}");
+    let symbols = fs::read_to_string("/proc/kallsyms").unwrap_or_default();
+    symbols.lines().any(|line| line.split_whitespace().nth(2) == Some(&symbol))
+}
+
+/// A command that succeeds in a namespace of its own where the kernel has what is needed.
+struct Trial {
+    name: &'static str,
+    program: &'static str,
+    args: &'static [&'static str],
+    input: &'static str,
+}
+
+const IPVS: Trial =
+    Trial { name: "ipvs", program: "ipvsadm", args: &["-A", "-t", "10.96.0.1:1", "-s", "rr"], input: "" };
+const REJECT: &[&str] = &["-A", "INPUT", "-p", "tcp", "-j", "REJECT", "--reject-with", "tcp-reset"];
+const IPTABLES: Trial = Trial { name: "iptables", program: "iptables-nft", args: REJECT, input: "" };
+const LEGACY_IPTABLES: Trial = Trial { name: "iptables-legacy", program: "iptables-legacy", args: REJECT, input: "" };
+const DNAT: &[&str] =
+    &["-t", "nat", "-A", "OUTPUT", "-p", "tcp", "--dport", "1", "-j", "DNAT", "--to-destination", "10.88.0.2:2"];
+const IPTABLES_NAT: Trial = Trial { name: "iptables-nat", program: "iptables-nft", args: DNAT, input: "" };
+const NFT: Trial = Trial {
+    name: "nft",
+    program: "nft",
+    args: &["-f", "-"],
+    input: "table inet t { chain c { type filter hook input priority 0; }; }\n",
+};
+const NFT_NAT: Trial = Trial {
+    name: "nft-nat",
+    program: "nft",
+    args: &["-f", "-"],
+    input: "table ip t { chain c { type nat hook prerouting priority -100; fib daddr type local tcp dport 1 dnat to 10.88.0.2:2; }; }\n",
+};
+const TC_PROGRAM: Trial = Trial {
+    name: "tc-program",
+    program: "tc",
+    args: &["-batch", "-"],
+    input: "qdisc add dev lo clsact\nfilter add dev lo ingress bpf da bytecode '1,6 0 0 2'\n",
+};
+
+impl Trial {
+    /// Why it fails; `None` if it does not.
+    fn fails(&self) -> Option<String> {
+        if !is_installed(self.program) {
+            return Some(format!("no `{}` on this machine", self.program));
+        }
+        let outcome = Netns::create(&format!("{PREFIX}{}-need-{}", std::process::id(), self.name))
+            .and_then(|ns| ns.run(self.program, self.args, self.input));
+        outcome.err().map(|error| format!("{}: {}", self.name, first_line(&format!("{error:#}"))))
+    }
+}
+
+fn first_line(text: &str) -> String {
+    text.lines().next().unwrap_or_default().chars().take(300).collect()
+}

@@ -1,0 +1,232 @@
+//! Between the node and the pod: links, routes, neighbours, the reverse-path filter, the MTU.
+
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::os::fd::AsFd as _;
+
+use crate::record::Cause;
+use anyhow::Result;
+
+use super::{Need, Scenario, Stage};
+use crate::check::Attempt;
+use crate::dial::{Dial, Ending, Kind};
+use crate::ip::{Mac, Route, RouteType};
+use crate::options::is_emulated;
+use crate::pods::{HTTP, PATIENT};
+use crate::prober::Prober;
+use crate::world::{BRIDGE, BRIDGE6, Family};
+
+const NODE_MAC: Mac = [2, 0, 0, 0, 0, 1];
+const LINK: Option<Cause> = Some(Cause::PodLinkDown);
+const ROUTE: Option<Cause> = Some(Cause::RouteUnreachable);
+const PREREQUISITE: Option<Cause> = Some(Cause::MissingNodePrerequisite);
+const NEIGHBOUR: Option<Cause> = Some(Cause::NeighbourFailure);
+const RP_FILTER: Option<Cause> = Some(Cause::RpFilterDrop);
+const MTU: Option<Cause> = Some(Cause::MtuBlackhole);
+
+pub(super) const ALL: &[Scenario] = &[
+    Scenario::new("pod_link_down_eth0", LINK, |s| link_down(s, "eth0")).on_every_kernel(),
+    // An IPv6 address goes with its link: whose it was must be known before.
+    Scenario::new("pod_link_down_eth0_v6", LINK, |s| link_down(s, "eth0")).v6().needs(&[Need::RealProcessor]),
+    Scenario::new("pod_link_down_veth", LINK, |s| link_down(s, "veth")),
+    Scenario::new("pod_link_down_bridge", LINK, bridge_down).own(),
+    Scenario::new("pod_link_down_namespace_gone", LINK, namespace_gone).on_every_kernel(),
+    Scenario::new("route_unreachable", ROUTE, |s| refusing_route(s, RouteType::Unreachable)).smoke(),
+    Scenario::new("route_unreachable_v6", ROUTE, |s| refusing_route(s, RouteType::Unreachable)).v6().on_every_kernel(),
+    Scenario::new("route_unreachable_prohibit", ROUTE, |s| refusing_route(s, RouteType::Prohibit)),
+    Scenario::new("route_unreachable_blackhole", ROUTE, |s| refusing_route(s, RouteType::BlackHole)),
+    Scenario::new("route_unreachable_none", ROUTE, no_route),
+    Scenario::new("route_unreachable_no_way_back", ROUTE, |s| no_way_back(s, &Route::to_host(BRIDGE)))
+        .needs(&[Need::RealProcessor]),
+    Scenario::new("route_unreachable_no_way_back_v6", ROUTE, |s| no_way_back(s, &Route::to_host(BRIDGE6)))
+        .v6()
+        .needs(&[Need::RealProcessor]),
+    Scenario::new("route_unreachable_by_router", ROUTE, router_refuses).needs(&[Need::IcmpHook]).on_every_kernel(),
+    Scenario::new("missing_node_prerequisite", PREREQUISITE, not_forwarding).own().on_every_kernel(),
+    Scenario::new("missing_node_prerequisite_v6", PREREQUISITE, not_forwarding).own().v6(),
+    Scenario::new("neighbour_failure", NEIGHBOUR, deaf).on_every_kernel(),
+    Scenario::new("neighbour_failure_v6", NEIGHBOUR, deaf).v6().needs(&[Need::Nft]).on_every_kernel(),
+    Scenario::new("neighbour_failure_wrong_entry", NEIGHBOUR, wrong_entry).own(),
+    Scenario::new("rp_filter_drop", RP_FILTER, asymmetric).own().on_every_kernel(),
+    Scenario::new("rp_filter_loose", None, loose).own(),
+    Scenario::new("mtu_blackhole", MTU, |s| small_mtu(s, true)).needs(&[Need::Nft, Need::IcmpHook]).on_every_kernel(),
+    Scenario::new("mtu_learnt", None, |s| small_mtu(s, false)),
+];
+
+/// One end of the pod's veth pair is set down.
+fn link_down(stage: &mut Stage<'_>, which: &str) -> Result<()> {
+    // A pod that is probed is known: each attempt has it looked at until it was found. All namespaces are not looked through
+    // again within 150 ms, and other scenarios look, too: its answers take their time, as no pod's link fails at once.
+    let pod = stage.serving("slow:100", HTTP)?;
+    for _ in 0..5 {
+        stage.succeeds(Kind::Http, pod)?;
+    }
+    let index = stage.pod_of(pod)?.index;
+    match which {
+        "eth0" => stage.inside(pod)?.ip(|ip| ip.down("eth0"))?,
+        _ => {
+            stage.world.node.ip(|ip| ip.down(&format!("v{index}")))?;
+            stage.mentions(&[&format!("v{index} "), "namespace is down"]);
+        }
+    }
+    stage.gets_no_answer(Kind::Http, pod)
+}
+
+/// The bridge of the node is down: the route to all pods goes with it.
+fn bridge_down(stage: &mut Stage<'_>) -> Result<()> {
+    let pod = stage.serving("http", HTTP)?;
+    (stage.watch)()?;
+    stage.world.node.ip(|ip| ip.down("cni0"))?;
+    stage.fails(Kind::Http, pod, Ending::Error)
+}
+
+/// A pod that the list has and the node has not. The node asks for its link-layer address once a second, and then gives up: a
+/// look at all namespaces, which takes an emulated processor seconds, must have come to its end by then.
+fn namespace_gone(stage: &mut Stage<'_>) -> Result<()> {
+    const ASKS: &str = "ipv4/neigh/cni0/mcast_solicit";
+    let family = stage.family;
+    let gone = stage.world.nobody(family, PATIENT);
+    stage.world.node.sysctl(&[(ASKS, if is_emulated() { "15" } else { "3" })])?;
+    let failed = stage.fails(Kind::Http, gone, Ending::Error);
+    stage.world.node.sysctl(&[(ASKS, "3")])?;
+    failed
+}
+
+/// A route to the pod that says no.
+fn refusing_route(stage: &mut Stage<'_>, kind: RouteType) -> Result<()> {
+    let pod = stage.serving("http", HTTP)?;
+    let route = Route::to_host(pod.ip()).refusing(kind);
+    stage.world.node.ip(|ip| ip.add(&route))?;
+    stage.fails(Kind::Http, pod, Ending::Error)?;
+    stage.world.node.ip(|ip| ip.remove(&route))
+}
+
+fn no_route(stage: &mut Stage<'_>) -> Result<()> {
+    let pod = stage.serving("http", HTTP)?;
+    let route = Route::to([10, 88, 0, 0], 24).over("cni0");
+    stage.world.node.ip(|ip| ip.remove(&route))?;
+    let failed = stage.fails(Kind::Http, pod, Ending::Error);
+    stage.world.node.ip(|ip| ip.add(&route.as_the_kernel_s().source(BRIDGE)))?;
+    failed
+}
+
+/// The pod cannot answer: its own route to the node says no.
+fn no_way_back(stage: &mut Stage<'_>, back: &Route) -> Result<()> {
+    let pod = stage.serving("http", HTTP)?;
+    stage.succeeds(Kind::Http, pod)?;
+    let back = back.clone().refusing(RouteType::Unreachable);
+    // Where it is on, even loosely, the reverse-path filter drops the SYN first.
+    stage.inside(pod)?.sysctl(&[("ipv4/conf/all/rp_filter", "0"), ("ipv4/conf/eth0/rp_filter", "0")])?;
+    stage.inside(pod)?.ip(|ip| ip.add(&back))?;
+    stage.mentions(&["no route back"]);
+    stage.fails(Kind::Http, pod, Ending::Timeout)
+}
+
+/// A router behind the node has no route onward.
+fn router_refuses(stage: &mut Stage<'_>) -> Result<()> {
+    let router = stage.idle()?;
+    router.ns.sysctl(&[("ipv4/ip_forward", "1")])?;
+    let onward = Route::to([10, 77, 0, 0], 24);
+    router.ns.ip(|ip| ip.add(&onward.clone().refusing(RouteType::Unreachable)))?;
+    let via = router.addr(Family::V4, 0).ip();
+    stage.world.node.ip(|ip| ip.add(&onward.clone().via(via)))?;
+    stage.fails_elsewhere(Kind::Http, ([10, 77, 0, 5], HTTP).into(), Ending::Error)?;
+    stage.world.node.ip(|ip| ip.remove(&onward))
+}
+
+/// A pod's way to another node leads over its own, which does not forward.
+fn not_forwarding(stage: &mut Stage<'_>) -> Result<()> {
+    stage.world.node.sysctl(&[("ipv4/ip_forward", "0"), ("ipv6/conf/all/forwarding", "0")])?;
+    let (v4, v6) = (Route::to([10, 77, 0, 0], 24), Route::to([0xfd00, 0x77, 0, 0, 0, 0, 0, 0], 64));
+    stage.world.node.ip(|ip| [v4, v6].into_iter().try_for_each(|route| ip.add(&route.over("eth0"))))?;
+    (stage.watch)()?;
+    let beyond: IpAddr = match stage.family {
+        Family::V4 => [10, 77, 0, 5].into(),
+        Family::V6 => Ipv6Addr::new(0xfd00, 0x77, 0, 0, 0, 0, 0, 5).into(),
+    };
+    let options = stage.options;
+    let pod = stage.idle()?;
+    let (inside, mut prober) = (pod.ns.inum(), Prober::start(&pod.ns, options)?);
+    let dial = Dial::new(Kind::Http, SocketAddr::new(beyond, HTTP), options.probe_timeout);
+    let claim = stage.elsewhere(Cause::MissingNodePrerequisite);
+    let listed = Attempt { netns: inside, ..stage.listed(dial.dst, claim)? };
+    let outcome = prober.dial(dial)?;
+    stage.ended(listed, &outcome, &[Ending::Timeout])
+}
+
+/// The pod is there, its links are up, and it does not say which link-layer address it has.
+fn deaf(stage: &mut Stage<'_>) -> Result<()> {
+    let pod = stage.serving("http", HTTP)?;
+    match pod.ip() {
+        IpAddr::V4(_) => stage.inside(pod)?.ip(|ip| ip.arp_off("eth0"))?,
+        IpAddr::V6(_) => stage.inside(pod)?.nft(
+            "table ip6 deaf { chain in { type filter hook input priority 0; icmpv6 type nd-neighbor-solicit drop; }; }\n",
+        )?,
+    }
+    stage.world.node.ip(|ip| ip.forget_neighbours("cni0"))?;
+    stage.fails(Kind::Http, pod, Ending::Error)
+}
+
+/// The pod answers over a second link, and the node's filter is strict.
+fn asymmetric(stage: &mut Stage<'_>) -> Result<()> {
+    let pod = two_links(stage)?;
+    stage.world.node.sysctl(&[("ipv4/conf/all/rp_filter", "1")])?;
+    (stage.watch)()?;
+    stage.fails(Kind::Http, pod, Ending::Timeout)
+}
+
+/// The same with a loose filter: it works.
+fn loose(stage: &mut Stage<'_>) -> Result<()> {
+    let pod = two_links(stage)?;
+    stage.world.node.sysctl(&[("ipv4/conf/all/rp_filter", "2")])?;
+    (stage.watch)()?;
+    stage.succeeds(Kind::Http, pod)
+}
+
+fn two_links(stage: &mut Stage<'_>) -> Result<SocketAddr> {
+    let pod = stage.serving("http", HTTP)?;
+    let ns = stage.inside(pod)?;
+    ns.sysctl(&[
+        ("ipv4/conf/all/rp_filter", "0"),
+        ("ipv4/conf/default/rp_filter", "0"),
+        ("ipv4/conf/eth0/rp_filter", "0"),
+    ])?;
+    let inside = ns.as_fd().try_clone_to_owned()?;
+    stage.world.node.ip(|ip| {
+        ip.mac("eth0", NODE_MAC)?;
+        ip.veth("w0", "eth1", inside.as_fd())?;
+        ip.master("w0", "eth0")?;
+        ip.up("w0")
+    })?;
+    // The filter concerns ARP, too: the pod must not need to ask.
+    stage.inside(pod)?.ip(|ip| {
+        ip.up("eth1")?;
+        ip.add(&Route::to_host(BRIDGE).over("eth1").source(pod.ip()))?;
+        ip.neighbour(BRIDGE, NODE_MAC, "eth1")
+    })?;
+    Ok(pod)
+}
+
+/// The node has another link-layer address for the pod than the pod has itself: the bridge takes its frames everywhere.
+fn wrong_entry(stage: &mut Stage<'_>) -> Result<()> {
+    let pod = stage.serving("http", HTTP)?;
+    (stage.watch)()?;
+    stage.world.node.ip(|ip| {
+        ip.forget_neighbours("cni0")?;
+        ip.neighbour(pod.ip(), NODE_MAC, "cni0")
+    })?;
+    stage.mentions(&["another link-layer address than that of eth0"]);
+    stage.fails(Kind::Http, pod, Ending::Timeout)
+}
+
+/// A router whose next link is narrower; the server does or does not hear of it.
+fn small_mtu(stage: &mut Stage<'_>, deaf: bool) -> Result<()> {
+    let index = stage.world.routed_pod(1280)?;
+    let (family, options) = (stage.family, stage.options);
+    let pod = stage.world.pod_at(index)?;
+    pod.serve(options, &["big", &format!("[::]:{HTTP}")])?;
+    if deaf {
+        pod.ns.nft("table ip deaf { chain in { type filter hook input priority 0; icmp type destination-unreachable drop; }; }\n")?;
+    }
+    let addr = pod.addr(family, HTTP);
+    if deaf { stage.fails(Kind::Http, addr, Ending::Timeout) } else { stage.succeeds(Kind::Http, addr) }
+}

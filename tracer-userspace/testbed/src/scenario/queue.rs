@@ -1,0 +1,121 @@
+//! A listener without room: the kernel drops the SYN and says nothing, or resets what it finds no room for at the end.
+
+use std::fs;
+use std::net::{SocketAddr, TcpStream};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::thread;
+use std::time::Instant;
+
+use crate::record::{Cause, Outcome};
+use anyhow::{Context, Result, anyhow, bail};
+use nix::errno::Errno;
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, SockaddrStorage, connect, socket};
+
+use super::{Need, Scenario, Stage};
+use crate::dial::{Dial, Ending, Kind};
+use crate::pods::{HOST, HTTP};
+use crate::prober::Prober;
+use crate::world::{BRIDGE, BRIDGE_MAC, NODE};
+
+const ACCEPT: Option<Cause> = Some(Cause::AcceptQueueOverflow);
+const HALF_OPEN: Option<Cause> = Some(Cause::SynBacklogOverflow);
+
+pub(super) const ALL: &[Scenario] = &[
+    Scenario::new("accept_queue_overflow", ACCEPT, accept_queue).smoke(),
+    Scenario::new("accept_queue_overflow_v6", ACCEPT, accept_queue).v6().on_every_kernel(),
+    Scenario::new("accept_queue_overflow_after_lo_was_down", ACCEPT, after_lo_was_down).own(),
+    Scenario::new("accept_queue_aborts", Some(Cause::MidStreamRst), aborts).needs(&[Need::RealProcessor]),
+    Scenario::new("syn_backlog_overflow", HALF_OPEN, syn_backlog).needs(&[Need::Nft]).on_every_kernel(),
+    Scenario::new("syn_backlog_overflow_v6", HALF_OPEN, syn_backlog).v6().needs(&[Need::Nft]).on_every_kernel(),
+    Scenario::new("syn_backlog_with_cookies", None, cookies).needs(&[Need::Nft]),
+];
+
+/// The process never accepts, and others came first.
+fn accept_queue(stage: &mut Stage<'_>) -> Result<()> {
+    let pod = stage.serving("backlog:1", HTTP)?;
+    let first = || TcpStream::connect(pod).context("a connection that waits to be accepted");
+    let _waiting = stage.world.node.enter(|| Ok([first()?, first()?]))?;
+    stage.fails(Kind::Http, pod, Ending::Timeout)
+}
+
+/// A server of the node's own, after `lo` was down for a moment, which has no part in it.
+fn after_lo_was_down(stage: &mut Stage<'_>) -> Result<()> {
+    stage.world.serve(stage.options, &["backlog:1", &format!("[::]:{HOST}")])?;
+    (stage.watch)()?;
+    stage.world.node.ip(|ip| ip.down("lo").and_then(|()| ip.up("lo")))?;
+    let target = (NODE, HOST).into();
+    let first = || TcpStream::connect::<SocketAddr>(target).context("a connection that waits to be accepted");
+    let _waiting = stage.world.node.enter(|| Ok([first()?, first()?]))?;
+    stage.fails(Kind::Http, target, Ending::Timeout)
+}
+
+/// The queue fills up while the answer to the prober's SYN waits for the node's link-layer address, which the pod's kernel
+/// leaves to others to find out. The end of the handshake finds no room then, and the pod's setting makes it a RST.
+fn aborts(stage: &mut Stage<'_>) -> Result<()> {
+    let pod = stage.serving("backlog:2", HTTP)?;
+    let connect = || TcpStream::connect(pod).context("a connection that waits to be accepted");
+    let _waiting = stage.world.node.enter(|| Ok([connect()?, connect()?]))?;
+    let inside = stage.inside(pod)?;
+    inside.sysctl(&[("ipv4/tcp_abort_on_overflow", "1"), ("ipv4/neigh/eth0/app_solicit", "30")])?;
+    inside.ip(|ip| ip.forget_neighbours("eth0"))?;
+    let mut second = Prober::start(&stage.world.node, stage.options)?;
+    let dial = Dial::new(Kind::Http, pod, stage.options.patience);
+    stage.mentions(&["its listener refused", "net.ipv4.tcp_abort_on_overflow is 1"]);
+    let listed = stage.listed(pod, stage.verdict(Cause::MidStreamRst, Outcome::Failure))?;
+    let outcome = thread::scope(|scope| {
+        let waiting = scope.spawn(move || second.dial(dial));
+        is_half_open(stage, pod)?;
+        let _last = stage.inside(pod)?.enter(connect)?;
+        stage.inside(pod)?.ip(|ip| ip.neighbour(BRIDGE, BRIDGE_MAC, "eth0"))?;
+        waiting.join().map_err(|_| anyhow!("the prober panicked"))?
+    })?;
+    stage.ended(listed, &outcome, &[Ending::Reset])
+}
+
+/// Waits until a SYN has been taken in that pod.
+fn is_half_open(stage: &mut Stage<'_>, pod: SocketAddr) -> Result<()> {
+    const SYN_RECV: &str = "03";
+    let began = Instant::now();
+    // The listener is IPv6's, and takes IPv4, too.
+    let sockets = || Ok(fs::read_to_string("/proc/thread-self/net/tcp6")?);
+    let is = |line: &str| line.split_whitespace().nth(3) == Some(SYN_RECV);
+    while !stage.inside(pod)?.enter(sockets)?.lines().any(is) {
+        if began.elapsed() > stage.options.patience {
+            bail!("no handshake began");
+        }
+    }
+    Ok(())
+}
+
+/// A client whose answers get lost fills the queue of half-open connections; no cookies.
+fn syn_backlog(stage: &mut Stage<'_>) -> Result<()> {
+    let (pod, _half_open) = half_open(stage, "0")?;
+    stage.fails(Kind::Http, pod, Ending::Timeout)
+}
+
+/// The same with cookies: it works.
+fn cookies(stage: &mut Stage<'_>) -> Result<()> {
+    let (pod, _half_open) = half_open(stage, "1")?;
+    stage.succeeds(Kind::Http, pod)
+}
+
+fn half_open(stage: &mut Stage<'_>, cookies: &str) -> Result<(SocketAddr, Vec<OwnedFd>)> {
+    let pod = stage.serving("http", HTTP)?;
+    stage.inside(pod)?.sysctl(&[("ipv4/tcp_syncookies", cookies), ("ipv4/tcp_max_syn_backlog", "8")])?;
+    let client = stage.idle()?;
+    client.ns.nft(
+        "table inet lost { chain in { type filter hook input priority 0; tcp flags & (syn|ack) == syn|ack drop; }; }\n",
+    )?;
+    let sockets = client.ns.enter(|| (0..16).map(|_| begin(pod)).collect::<Result<Vec<_>>>())?;
+    Ok((pod, sockets))
+}
+
+/// Sends a SYN and does not wait.
+fn begin(dst: SocketAddr) -> Result<OwnedFd> {
+    let family = if dst.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 };
+    let fd = socket(family, SockType::Stream, SockFlag::SOCK_NONBLOCK | SockFlag::SOCK_CLOEXEC, None)?;
+    match connect(fd.as_raw_fd(), &SockaddrStorage::from(dst)) {
+        Ok(()) | Err(Errno::EINPROGRESS) => Ok(fd),
+        Err(errno) => Err(errno).context("begin a connection"),
+    }
+}

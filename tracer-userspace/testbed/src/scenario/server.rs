@@ -1,0 +1,199 @@
+//! The target's side fails: nobody listens, somebody resets, nobody answers.
+
+use std::net::SocketAddr;
+
+use crate::record::{Cause, Outcome};
+use anyhow::{Context, Result};
+
+use super::{Need, Scenario, Stage};
+use crate::dial::{Dial, Ending, Kind};
+use crate::net::PREFIX;
+use crate::pods::{HTTP, TLS};
+use crate::world::Family;
+
+pub(super) const ALL: &[Scenario] = &[
+    Scenario::new("connection_refused", Some(Cause::ConnectionRefused), refused).own(),
+    Scenario::new("connection_refused_v6", Some(Cause::ConnectionRefused), refused).own().v6().on_every_kernel(),
+    Scenario::new("connection_refused_other_address", Some(Cause::ConnectionRefused), other_address).smoke(),
+    Scenario::new("connection_refused_after_end", Some(Cause::ConnectionRefused), after_end),
+    Scenario::new("handshake_rst", Some(Cause::HandshakeRst), handshake_rst)
+        .needs(&[Need::PacketSocket])
+        .on_every_kernel(),
+    Scenario::new("mid_stream_rst", Some(Cause::MidStreamRst), |s| reset(s, "rst")).on_every_kernel(),
+    Scenario::new("mid_stream_rst_v6", Some(Cause::MidStreamRst), |s| reset(s, "rst")).v6().on_every_kernel(),
+    Scenario::new("mid_stream_rst_unread", Some(Cause::MidStreamRst), |s| reset(s, "rst-unread")),
+    Scenario::new("mid_stream_rst_at_accept", Some(Cause::MidStreamRst), |s| reset(s, "rst-at-accept")),
+    Scenario::new("mid_stream_rst_in_the_middle", Some(Cause::MidStreamRst), |s| reset(s, "bodyless-rst")),
+    Scenario::new("slow_response", Some(Cause::SlowResponse), |s| slow(s, "hang", Kind::Http, HTTP)).on_every_kernel(),
+    Scenario::new("slow_response_v6", Some(Cause::SlowResponse), |s| slow(s, "hang", Kind::Http, HTTP))
+        .v6()
+        .on_every_kernel(),
+    Scenario::new("slow_response_partial", Some(Cause::SlowResponse), |s| slow(s, "bodyless", Kind::Http, HTTP)),
+    Scenario::new("slow_response_never_accepted", Some(Cause::SlowResponse), |s| slow(s, "noaccept", Kind::Http, HTTP)),
+    Scenario::new("slow_response_throttled", Some(Cause::SlowResponse), throttled)
+        .also(Cause::CpuThrottled)
+        .needs(&[Need::CpuQuota]),
+    Scenario::new("kubelet_delayed", LATE, |s| asked_late(s, "hang", Kind::Http, HTTP)),
+    Scenario::new("kubelet_delayed_v6", LATE, |s| asked_late(s, "hang", Kind::Http, HTTP)).v6(),
+    Scenario::new("kubelet_delayed_tls", LATE, |s| asked_late(s, "tls-hang", Kind::Https, TLS)),
+    Scenario::new("tls_handshake_slow", Some(Cause::TlsHandshakeSlow), |s| slow(s, "tls-hang", Kind::Https, TLS))
+        .on_every_kernel(),
+    Scenario::new("tls_handshake_slow_v6", Some(Cause::TlsHandshakeSlow), |s| slow(s, "tls-hang", Kind::Https, TLS))
+        .v6(),
+    Scenario::new("unexplained", Some(Cause::Unexplained), unexplained).needs(&[Need::PacketSocket]),
+    Scenario::new("unexplained_dials_on", Some(Cause::Unexplained), dials_on).needs(&[Need::PacketSocket]),
+    Scenario::new("closed_without_answer", CLOSED, |s| closed(s, "eof")).on_every_kernel(),
+    Scenario::new("closed_without_answer_v6", CLOSED, |s| closed(s, "eof")).v6(),
+    Scenario::new("closed_without_answer_exit", CLOSED, |s| closed(s, "exit")),
+    Scenario::new("app_status_failure", NO, |s| says_no(s, "503", Ending::Status)).smoke(),
+    Scenario::new("app_status_failure_v6", NO, |s| says_no(s, "503", Ending::Status)).v6().on_every_kernel(),
+    Scenario::new("app_status_failure_not_http", NO, |s| says_no(s, "banner", Ending::Eof)),
+    Scenario::new("app_status_failure_tls_on_plain", NO, |s| says_no(s, "tls", Ending::Eof)),
+    Scenario::new("app_status_failure_not_tls", NO, |s| {
+        let pod = s.serving("banner", TLS)?;
+        s.fails(Kind::Https, pod, Ending::Error)
+    }),
+    Scenario::new("app_status_failure_tls_refused", NO, |s| {
+        let pod = s.serving("tls-refuse", TLS)?;
+        s.fails(Kind::Https, pod, Ending::Error)
+    }),
+    Scenario::new("app_status_failure_short", NO, |s| says_no(s, "short", Ending::Eof)),
+    Scenario::new("probe_misconfigured", MISCONFIGURED, |s| says_no(s, "go-tls", Ending::Status)),
+    Scenario::new("probe_misconfigured_v6", MISCONFIGURED, |s| says_no(s, "go-tls", Ending::Status)).v6(),
+    Scenario::new("probe_misconfigured_host", MISCONFIGURED, |s| says_no(s, "421", Ending::Status)),
+    Scenario::new("probe_misconfigured_redirect_loop", MISCONFIGURED, redirect_loop),
+    Scenario::new("probe_misconfigured_redirect_dead", MISCONFIGURED, redirect_dead),
+    Scenario::new("app_status_unasked", None, unasked),
+    Scenario::new("app_status_large_answer", None, |s| {
+        let pod = s.serving("big", HTTP)?;
+        s.succeeds(Kind::Http, pod)
+    }),
+];
+
+const CLOSED: Option<Cause> = Some(Cause::ClosedWithoutAnswer);
+const LATE: Option<Cause> = Some(Cause::KubeletDelayed);
+const NO: Option<Cause> = Some(Cause::AppStatusFailure);
+const MISCONFIGURED: Option<Cause> = Some(Cause::ProbeMisconfigured);
+/// Port of the pods that no probe asks.
+const UNPROBED: u16 = 9100;
+
+/// The pod is older than the tracer: that it never listened is not known.
+fn refused(stage: &mut Stage<'_>) -> Result<()> {
+    let family = stage.family;
+    let pod = stage.idle()?.addr(family, HTTP);
+    (stage.watch)()?;
+    stage.fails(Kind::Http, pod, Ending::Refused)?;
+    stage.fails(Kind::Tcp, pod, Ending::Refused)
+}
+
+/// The process listens, but not where the kubelet asks.
+fn other_address(stage: &mut Stage<'_>) -> Result<()> {
+    let (family, options) = (stage.family, stage.options);
+    let pod = stage.idle()?;
+    pod.serve(options, &["http", &format!("127.0.0.1:{HTTP}")])?;
+    let addr = pod.addr(family, HTTP);
+    stage.fails(Kind::Http, addr, Ending::Refused)
+}
+
+/// The process listened and is gone.
+fn after_end(stage: &mut Stage<'_>) -> Result<()> {
+    let pod = stage.serving("http", HTTP)?;
+    stage.succeeds(Kind::Http, pod)?;
+    stage.pod_of(pod)?.stop();
+    stage.fails(Kind::Http, pod, Ending::Refused)
+}
+
+/// A RST that no kernel's TCP has made.
+fn handshake_rst(stage: &mut Stage<'_>) -> Result<()> {
+    let pod = appliance(stage, "appliance")?;
+    stage.fails(Kind::Http, pod, Ending::Refused)
+}
+
+/// An appliance that takes the SYN and says nothing: there is nothing to see.
+fn unexplained(stage: &mut Stage<'_>) -> Result<()> {
+    let pod = appliance(stage, "mute")?;
+    stage.fails(Kind::Http, pod, Ending::Timeout)
+}
+
+/// The same from a prober whose socket stays in SYN_SENT for two minutes: what is said is said when the probe is over.
+fn dials_on(stage: &mut Stage<'_>) -> Result<()> {
+    let pod = appliance(stage, "mute")?;
+    let claim = stage.verdict(Cause::Unexplained, Outcome::Failure);
+    let listed = stage.listed(pod, claim)?;
+    let dial = Dial { dials_on: true, ..Dial::new(Kind::Http, pod, stage.options.probe_timeout) };
+    let outcome = stage.prober.dial(dial)?;
+    stage.ended(listed, &outcome, &[Ending::Timeout])
+}
+
+/// The prober is connected and sends its request when most of its time is over.
+fn asked_late(stage: &mut Stage<'_>, mode: &str, kind: Kind, port: u16) -> Result<()> {
+    let pod = stage.serving(mode, port)?;
+    let claim = stage.verdict(Cause::KubeletDelayed, Outcome::Failure);
+    let listed = stage.listed(pod, claim)?;
+    let dial = Dial::new(kind, pod, stage.options.probe_timeout);
+    let outcome = stage.prober.dial(Dial { idle_ms: dial.timeout_ms / 5 * 4, ..dial })?;
+    stage.ended(listed, &outcome, &[Ending::Timeout])
+}
+
+/// The server reads the request and closes, or ends.
+fn closed(stage: &mut Stage<'_>, mode: &str) -> Result<()> {
+    let pod = stage.serving(mode, HTTP)?;
+    stage.fails(Kind::Http, pod, Ending::Eof)
+}
+
+/// The application answers, and it is no success.
+fn says_no(stage: &mut Stage<'_>, mode: &str, how: Ending) -> Result<()> {
+    let pod = stage.serving(mode, HTTP)?;
+    stage.fails(Kind::Http, pod, how)
+}
+
+/// The kubelet makes a connection for each redirect, and follows no more after ten answers.
+fn redirect_loop(stage: &mut Stage<'_>) -> Result<()> {
+    let pod = stage.serving("redirect", HTTP)?;
+    for _ in 1..10 {
+        stage.succeeds(Kind::Http, pod)?;
+    }
+    let looped = stage.verdict(Cause::ProbeMisconfigured, Outcome::Failure);
+    stage.attempt(Kind::Http, pod, Ending::Ok, looped)
+}
+
+/// The redirect leads to a port where nobody listens.
+fn redirect_dead(stage: &mut Stage<'_>) -> Result<()> {
+    let pod = stage.serving("redirect", HTTP)?;
+    stage.succeeds(Kind::Http, pod)?;
+    stage.fails(Kind::Http, SocketAddr::new(pod.ip(), UNPROBED), Ending::Refused)
+}
+
+/// A tcpSocket probe of a server that says no to whoever connects, on a port whose probes are known and on another.
+fn unasked(stage: &mut Stage<'_>) -> Result<()> {
+    for port in [HTTP, UNPROBED] {
+        let pod = stage.serving("greet-503", port)?;
+        stage.succeeds(Kind::Tcp, pod)?;
+    }
+    Ok(())
+}
+
+/// The process computes, and its container has used up its CPU quota: that is said beside the cause.
+fn throttled(stage: &mut Stage<'_>) -> Result<()> {
+    let pod = stage.serving("burn", HTTP)?;
+    let name = format!("{PREFIX}{}-throttled", std::process::id());
+    stage.pod_of(pod)?.throttle(&name)?;
+    stage.fails(Kind::Http, pod, Ending::Timeout)
+}
+
+fn appliance(stage: &mut Stage<'_>, mode: &str) -> Result<SocketAddr> {
+    let pod = stage.world.bare_pod()?;
+    let addr = pod.addr(Family::V4, HTTP);
+    pod.serve(stage.options, &[mode, "eth0", &addr.ip().to_string()]).context("start the appliance")?;
+    Ok(addr)
+}
+
+fn reset(stage: &mut Stage<'_>, mode: &str) -> Result<()> {
+    let pod = stage.serving(mode, HTTP)?;
+    stage.fails(Kind::Http, pod, Ending::Reset)
+}
+
+fn slow(stage: &mut Stage<'_>, mode: &str, kind: Kind, port: u16) -> Result<()> {
+    let pod = stage.serving(mode, port)?;
+    stage.fails(kind, pod, Ending::Timeout)
+}

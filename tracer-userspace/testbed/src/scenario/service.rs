@@ -1,0 +1,266 @@
+//! Services: without endpoints, in each mode of kube-proxy; and connection tracking.
+
+use std::net::{IpAddr, Ipv6Addr, SocketAddr, TcpStream};
+
+use crate::record::Cause;
+use anyhow::{Context, Result};
+
+use super::{Need, Scenario, Stage};
+use crate::dial::{Ending, Kind};
+use crate::ip::Route;
+use crate::pods::{CIRCULAR, HTTP};
+use crate::world::{Family, NODE, ipvs};
+
+const EMPTY: Option<Cause> = Some(Cause::ServiceNoEndpoints);
+const INVALID: Option<Cause> = Some(Cause::ConntrackInvalid);
+const NODE_PORT: u16 = 30080;
+
+pub(super) const ALL: &[Scenario] = &[
+    Scenario::new("service_no_endpoints_iptables", EMPTY, |s| iptables(s, "iptables-nft-restore"))
+        .own()
+        .needs(&[Need::Iptables])
+        .on_every_kernel(),
+    Scenario::new("service_no_endpoints_legacy", EMPTY, |s| iptables(s, "iptables-legacy-restore"))
+        .own()
+        .needs(&[Need::LegacyIptables]),
+    Scenario::new("service_no_endpoints_node_port", EMPTY, node_port).own().needs(&[Need::Iptables]),
+    Scenario::new("service_no_endpoints_nftables", EMPTY, nftables).own().needs(&[Need::Nft]),
+    Scenario::new("service_no_endpoints_nftables_v6", EMPTY, nftables).own().v6().needs(&[Need::Nft]),
+    Scenario::new("service_no_endpoints_nftables_1_36", EMPTY, nftables_1_36).own().needs(&[Need::Nft]),
+    Scenario::new("service_no_local_endpoints_iptables", EMPTY, |s| no_local(s, "iptables-nft-restore"))
+        .own()
+        .needs(&[Need::Iptables]),
+    Scenario::new("service_no_local_endpoints_legacy", EMPTY, |s| no_local(s, "iptables-legacy-restore"))
+        .own()
+        .needs(&[Need::LegacyIptables]),
+    Scenario::new("service_no_local_endpoints_nftables", EMPTY, no_local_nftables).own().needs(&[Need::Nft]),
+    Scenario::new("service_no_endpoints_ipvs", EMPTY, by_ipvs).own().needs(&[Need::Ipvs]).on_every_kernel(),
+    Scenario::new("service_no_endpoints_circular", EMPTY, circular).own().needs(&[Need::Iptables]),
+    Scenario::new("service_unknown_port", EMPTY, unknown_port).own().needs(&[Need::Nft]),
+    Scenario::new("conntrack_invalid", INVALID, |s| untracked_syn(s, "")).needs(&[Need::Nft]).on_every_kernel(),
+    Scenario::new("conntrack_invalid_v6", INVALID, |s| untracked_syn(s, "")).v6().needs(&[Need::Nft]),
+    Scenario::new("conntrack_invalid_iptables", INVALID, invalid_iptables).needs(&[Need::Iptables]),
+    Scenario::new("conntrack_invalid_other_rule", Some(Cause::FirewallDrop), |s| {
+        untracked_syn(s, "tcp flags & (syn|ack) == syn|ack drop;")
+    })
+    .needs(&[Need::Nft]),
+    Scenario::new("conntrack_valid_other_rule", Some(Cause::FirewallDrop), valid).needs(&[Need::Nft]),
+    Scenario::new("conntrack_table_full", Some(Cause::ConntrackTableFull), full)
+        .own()
+        .needs(&[Need::OwnMachine, Need::Nft])
+        .on_every_kernel(),
+];
+
+/// A ClusterIP of the node's family, with a route that a packet to it would take.
+fn cluster_ip(stage: &mut Stage<'_>) -> Result<SocketAddr> {
+    stage.world.node.ip(|ip| {
+        ip.add(&Route::to([10, 96, 0, 0], 16).over("eth0"))?;
+        ip.add(&Route::to([0xfd00, 0x96, 0, 0, 0, 0, 0, 0], 64).over("eth0"))
+    })?;
+    let ip: IpAddr = match stage.family {
+        Family::V4 => [10, 96, 0, 30].into(),
+        Family::V6 => Ipv6Addr::new(0xfd00, 0x96, 0, 0, 0, 0, 0, 0x30).into(),
+    };
+    Ok(SocketAddr::new(ip, 80))
+}
+
+/// kube-proxy in iptables mode.
+fn iptables(stage: &mut Stage<'_>, program: &str) -> Result<()> {
+    let service = cluster_ip(stage)?;
+    rules(stage, program, (CART, service), NONE)?;
+    (stage.watch)()?;
+    stage.mentions(&["Service shop/cart:http at", "KUBE-SERVICES"]);
+    stage.fails_elsewhere(Kind::Http, service, Ending::Refused)
+}
+
+/// Other nodes have endpoints, and the Service's `internalTrafficPolicy` is `Local`.
+fn no_local(stage: &mut Stage<'_>, program: &str) -> Result<()> {
+    let service = cluster_ip(stage)?;
+    rules(stage, program, (CART, service), ("has no local endpoints", "DROP"))?;
+    (stage.watch)()?;
+    stage.mentions(&["Service shop/cart:http at", "no endpoint on this node (internalTrafficPolicy: Local)"]);
+    stage.fails_elsewhere(Kind::Http, service, Ending::Timeout)
+}
+
+/// A Service and its port, as kube-proxy writes it.
+const CART: &str = "shop/cart:http";
+
+/// What kube-proxy comments for a Service without endpoints, and does.
+const NONE: (&str, &str) = ("has no endpoints", "REJECT");
+
+fn rules(
+    stage: &Stage<'_>,
+    program: &str,
+    (name, service): (&str, SocketAddr),
+    (what, verdict): (&str, &str),
+) -> Result<()> {
+    let rules = format!(
+        "*filter\n:KUBE-SERVICES - [0:0]\n:KUBE-EXTERNAL-SERVICES - [0:0]\n:KUBE-FIREWALL - [0:0]\n\
+        -A INPUT -m conntrack --ctstate NEW -m comment --comment \"kubernetes externally-visible service portals\" -j KUBE-EXTERNAL-SERVICES\n\
+        -A OUTPUT -m conntrack --ctstate NEW -m comment --comment \"kubernetes service portals\" -j KUBE-SERVICES\n\
+        -A OUTPUT -j KUBE-FIREWALL\n\
+        -A KUBE-FIREWALL ! -s 127.0.0.0/8 -d 127.0.0.0/8 -m comment --comment \"block incoming localnet connections\" -j DROP\n\
+        -A KUBE-SERVICES -d 10.96.0.31/32 -p tcp -m comment --comment \"shop/other:http has no endpoints\" -m tcp --dport 80 -j REJECT\n\
+        -A KUBE-SERVICES -d {}/32 -p tcp -m comment --comment \"{name} {what}\" -m tcp --dport 80 -j {verdict}\n\
+        -A KUBE-EXTERNAL-SERVICES -p tcp -m comment --comment \"{name} {what}\" -m addrtype --dst-type LOCAL -m tcp --dport {NODE_PORT} -j {verdict}\nCOMMIT\n",
+        service.ip()
+    );
+    stage.world.node.run(program, &[], &rules).map(drop)
+}
+
+fn node_port(stage: &mut Stage<'_>) -> Result<()> {
+    let service = cluster_ip(stage)?;
+    rules(stage, "iptables-nft-restore", (CART, service), NONE)?;
+    (stage.watch)()?;
+    stage.mentions(&["Service shop/cart:http at", "KUBE-EXTERNAL-SERVICES"]);
+    stage.fails_elsewhere(Kind::Http, (NODE, NODE_PORT).into(), Ending::Refused)
+}
+
+/// A pod's readiness asks for its own Service.
+fn circular(stage: &mut Stage<'_>) -> Result<()> {
+    cluster_ip(stage)?;
+    let service = SocketAddr::from(CIRCULAR);
+    rules(stage, "iptables-nft-restore", ("default/circle", service), NONE)?;
+    (stage.watch)()?;
+    stage.mentions(&["Service default/circle at", "\"default/circle has no endpoints\"", "the dependency is circular"]);
+    stage.fails(Kind::Http, service, Ending::Refused)
+}
+
+/// kube-proxy in nftables mode.
+fn nftables(stage: &mut Stage<'_>) -> Result<()> {
+    let service = cluster_ip(stage)?;
+    proxy_tables(stage, service, "goto reject-chain")?;
+    (stage.watch)()?;
+    stage.mentions(&["Service shop/cart:http at", "kube-proxy"]);
+    stage.fails_elsewhere(Kind::Http, service, Ending::Refused)
+}
+
+/// kube-proxy 1.36: one chain for each hook, whose rules jump to the chains that all hooks share.
+fn nftables_1_36(stage: &mut Stage<'_>) -> Result<()> {
+    let service = cluster_ip(stage)?;
+    let ip = service.ip();
+    stage.world.node.nft(&format!(
+        "table ip kube-proxy {{
+           set cluster-ips {{ type ipv4_addr; elements = {{ 10.96.0.1, {ip} }}; }};
+           set nodeport-ips {{ type ipv4_addr; elements = {{ 10.89.0.1 }}; }};
+           map no-endpoint-services {{ type ipv4_addr . inet_proto . inet_service : verdict; elements = {{
+             {ip} . tcp . 80 comment \"shop/cart:http\" : goto reject-chain }}; }};
+           map no-endpoint-nodeports {{ type inet_proto . inet_service : verdict; }};
+           chain reject-chain {{ reject; }};
+           chain nodeport-endpoints-check {{ ip daddr @nodeport-ips meta l4proto . th dport vmap @no-endpoint-nodeports; }};
+           chain service-endpoints-check {{ ip daddr . meta l4proto . th dport vmap @no-endpoint-services; }};
+           chain cluster-ips-check {{
+             ip daddr @cluster-ips reject comment \"Reject traffic to invalid ports of ClusterIPs\";
+             ip daddr 10.96.0.0/16 drop comment \"Drop traffic to unallocated ClusterIPs\"; }};
+           chain filter-input {{ type filter hook input priority filter;
+             ct state new jump nodeport-endpoints-check; ct state new jump service-endpoints-check; }};
+           chain filter-forward {{ type filter hook forward priority filter;
+             ct state new jump service-endpoints-check; ct state new jump cluster-ips-check; }};
+           chain filter-output {{ type filter hook output priority filter;
+             ct state new jump service-endpoints-check; ct state new jump cluster-ips-check; }}; }}\n"
+    ))?;
+    (stage.watch)()?;
+    stage.mentions(&[
+        "Service shop/cart:http at",
+        "\"shop/cart:http has no endpoints\" in chain ip kube-proxy service-endpoints-check",
+    ]);
+    stage.fails_elsewhere(Kind::Http, service, Ending::Refused)
+}
+
+/// As in [`no_local`], with an address whose policy its chain does not tell.
+fn no_local_nftables(stage: &mut Stage<'_>) -> Result<()> {
+    let service = cluster_ip(stage)?;
+    proxy_tables(stage, service, "drop")?;
+    (stage.watch)()?;
+    let policy = "no endpoint on this node (externalTrafficPolicy or internalTrafficPolicy: Local)";
+    stage.mentions(&["Service shop/cart:http at", policy]);
+    stage.fails_elsewhere(Kind::Http, service, Ending::Timeout)
+}
+
+/// A port that the Service does not have: kube-proxy rejects that, too, and it is another matter.
+fn unknown_port(stage: &mut Stage<'_>) -> Result<()> {
+    let service = cluster_ip(stage)?;
+    proxy_tables(stage, service, "goto reject-chain")?;
+    (stage.watch)()?;
+    stage.mentions(&["no Service has port 81", "kube-proxy cluster-ips-check"]);
+    stage.fails_elsewhere(Kind::Http, SocketAddr::new(service.ip(), 81), Ending::Refused)
+}
+
+fn proxy_tables(stage: &Stage<'_>, service: SocketAddr, verdict: &str) -> Result<()> {
+    let (family, other) = match stage.family {
+        Family::V4 => ("ip", "10.96.0.77"),
+        Family::V6 => ("ip6", "fd00:96::77"),
+    };
+    let addr = if family == "ip" { "ipv4_addr" } else { "ipv6_addr" };
+    let ip = service.ip();
+    stage.world.node.nft(&format!(
+        "table {family} kube-proxy {{
+           set cluster-ips {{ type {addr}; elements = {{ {ip} }}; }};
+           map no-endpoint-services {{ type {addr} . inet_proto . inet_service : verdict; elements = {{
+             {other} . tcp . 80 comment \"shop/other:http\" : goto reject-chain,
+             {ip} . tcp . 80 comment \"shop/cart:http\" : {verdict} }}; }};
+           chain reject-chain {{ reject; }};
+           chain service-endpoints-check {{ {family} daddr . meta l4proto . th dport vmap @no-endpoint-services; }};
+           chain cluster-ips-check {{ {family} daddr @cluster-ips reject; }};
+           chain filter-output {{ type filter hook output priority -110; ct state new jump service-endpoints-check; }};
+           chain filter-output-post-dnat {{ type filter hook output priority -90; ct state new jump cluster-ips-check; }}; }}\n"
+    ))
+}
+
+fn by_ipvs(stage: &mut Stage<'_>) -> Result<()> {
+    ipvs::node_port(&stage.world.node, NODE_PORT, None)?;
+    (stage.watch)()?;
+    stage.fails_elsewhere(Kind::Http, ([10, 96, 0, 10], 443).into(), Ending::Refused)?;
+    stage.fails_elsewhere(Kind::Http, (NODE, NODE_PORT).into(), Ending::Refused)
+}
+
+/// The SYN is taken out of tracking, so its answer is invalid.
+fn untracked_syn(stage: &mut Stage<'_>, before: &str) -> Result<()> {
+    let pod = stage.serving("http", HTTP)?;
+    stage.world.node.nft(&format!(
+        "table inet tracked {{ chain raw {{ type filter hook output priority -300; tcp dport {HTTP} notrack; }};
+           chain in {{ type filter hook input priority 0; {before} ct state invalid drop; }}; }}\n"
+    ))?;
+    stage.fails(Kind::Http, pod, Ending::Timeout)
+}
+
+fn invalid_iptables(stage: &mut Stage<'_>) -> Result<()> {
+    let pod = stage.serving("http", HTTP)?;
+    let rules = "*raw\n-A OUTPUT -p tcp -m tcp --dport 8080 -j CT --notrack\nCOMMIT\n\
+        *filter\n:KUBE-FORWARD - [0:0]\n-A INPUT -j KUBE-FORWARD\n-A KUBE-FORWARD -m conntrack --ctstate INVALID -j DROP\nCOMMIT\n";
+    stage.world.node.run("iptables-nft-restore", &[], rules)?;
+    stage.mentions(&["KUBE-FORWARD"]);
+    stage.fails(Kind::Http, pod, Ending::Timeout)
+}
+
+/// A packet that belongs to a connection: the rule for invalid ones cannot have taken it.
+fn valid(stage: &mut Stage<'_>) -> Result<()> {
+    let pod = stage.serving("http", HTTP)?;
+    stage.world.node.nft(
+        "table inet tracked { chain in { type filter hook input priority 0; ct state invalid drop; \
+         tcp flags & (syn|ack) == syn|ack drop comment \"mine\"; }; }\n",
+    )?;
+    stage.mentions(&["\"mine\" in chain inet tracked in"]);
+    stage.fails(Kind::Http, pod, Ending::Timeout)
+}
+
+/// The limit is the whole machine's: only where the machine is one made for the test.
+fn full(stage: &mut Stage<'_>) -> Result<()> {
+    const LIMIT: &str = "/proc/sys/net/netfilter/nf_conntrack_max";
+    let pod = stage.serving("http", HTTP)?;
+    stage
+        .world
+        .node
+        .nft("table inet tracked { chain in { type filter hook input priority 0; ct state new accept; }; }\n")?;
+    let usual = std::fs::read_to_string(LIMIT).context("nf_conntrack_max")?;
+    (stage.watch)()?;
+    stage.succeeds(Kind::Http, pod)?;
+    // Connections that stay, with traffic in both directions: such an entry is never thrown out early.
+    let held: Vec<TcpStream> =
+        stage.world.node.enter(|| (0..4).map(|_| Ok(TcpStream::connect(pod)?)).collect::<Result<_>>())?;
+    std::fs::write(LIMIT, "3").context("lower nf_conntrack_max")?;
+    let played = stage.mentions(&["connection table is full"]).fails(Kind::Http, pod, Ending::Timeout);
+    std::fs::write(LIMIT, usual.trim()).context("restore nf_conntrack_max")?;
+    drop(held);
+    played
+}

@@ -1,0 +1,221 @@
+//! The stage of one scenario: a node, its prober, and the list of what was done to each attempt.
+
+use std::net::SocketAddr;
+
+use crate::clock::boot_ns;
+use crate::record::Cause;
+use crate::record::Outcome as Said;
+use anyhow::{Result, bail};
+
+use crate::check::{Attempt, Claim, Expected, Suspect};
+use crate::dial::{Dial, Ending, Kind, Outcome};
+use crate::net::Netns;
+use crate::options::{Options, is_emulated};
+use crate::prober::{Prober, shown};
+use crate::proc::Proc;
+use crate::world::{Family, Pod, World};
+
+/// Where one scenario plays.
+pub struct Stage<'a> {
+    /// Settings.
+    pub options: &'a Options,
+    /// The node.
+    pub world: &'a mut World,
+    /// The prober on it.
+    pub prober: &'a mut Prober,
+    /// The cause of the scenario.
+    pub cause: Option<Cause>,
+    /// Its address family.
+    pub family: Family,
+    /// Lets the tracer begin to watch; nothing happens if it does already.
+    pub watch: &'a mut dyn FnMut() -> Result<()>,
+    /// Who must be named by every verdict from now on.
+    pub suspect: Option<Suspect>,
+    /// What every verdict from now on must say in `also`.
+    pub also: Option<Cause>,
+    /// What every verdict from now on must mention.
+    pub mentioned: Vec<String>,
+    /// What was done.
+    pub attempts: Vec<Attempt>,
+    /// Attempts to these were healthy, too many to list; and how many.
+    pub quiet: Vec<(Attempt, u32)>,
+    /// Keeps helpers of the scenario alive.
+    pub helpers: Vec<Proc>,
+    /// Events must have been lost, and the tracer must say so.
+    pub loss: bool,
+    /// Nobody may be said to have entered the node's namespace.
+    pub nobody_enters: bool,
+    /// What was measured: told with the result.
+    pub measured: Vec<String>,
+}
+
+impl Stage<'_> {
+    /// A pod with a server, and the address of `port` on it.
+    pub fn serving(&mut self, mode: &str, port: u16) -> Result<SocketAddr> {
+        let pod = self.world.pod()?;
+        pod.serve(self.options, &[mode, &format!("[::]:{port}")])?;
+        Ok(pod.addr(self.family, port))
+    }
+
+    /// A pod without a server.
+    pub fn idle(&mut self) -> Result<&mut Pod> {
+        self.world.pod()
+    }
+
+    /// The pod with that address.
+    pub fn pod_of(&mut self, addr: SocketAddr) -> Result<&mut Pod> {
+        let index = match addr.ip() {
+            std::net::IpAddr::V4(ip) => u16::from(ip.octets()[3]),
+            std::net::IpAddr::V6(ip) => ip.segments()[7],
+        };
+        self.world.pod_at(index)
+    }
+
+    /// Its namespace.
+    pub fn inside(&mut self, addr: SocketAddr) -> Result<&Netns> {
+        Ok(&self.pod_of(addr)?.ns)
+    }
+
+    /// An attempt that must fail this way and get the scenario's cause.
+    pub fn fails(&mut self, kind: Kind, dst: SocketAddr, how: Ending) -> Result<()> {
+        let Some(cause) = self.cause else { bail!("a scenario without cause has a failing attempt") };
+        let claim = self.verdict(cause, Said::Failure);
+        self.attempt(kind, dst, how, claim)
+    }
+
+    /// The same to a target that is no pod of the list.
+    pub fn fails_elsewhere(&mut self, kind: Kind, dst: SocketAddr, how: Ending) -> Result<()> {
+        let Some(cause) = self.cause else { bail!("a scenario without cause has a failing attempt") };
+        let claim = self.elsewhere(cause);
+        self.attempt(kind, dst, how, claim)
+    }
+
+    /// The verdict that is due about a connection that is no probe.
+    #[must_use]
+    pub fn elsewhere(&self, cause: Cause) -> Claim {
+        Claim::Verdict(Expected {
+            cause,
+            outcome: Said::Failure,
+            probe: false,
+            culprit: self.suspect.clone(),
+            place: None,
+            also: None,
+        })
+    }
+
+    /// What every verdict from now on must mention in its summary.
+    pub fn mentions(&mut self, words: &[&str]) -> &mut Self {
+        if self.options.names {
+            self.mentioned = words.iter().map(ToString::to_string).collect();
+        }
+        self
+    }
+
+    /// An attempt that must succeed and get no verdict.
+    pub fn succeeds(&mut self, kind: Kind, dst: SocketAddr) -> Result<()> {
+        self.attempt(kind, dst, Ending::Ok, Claim::Nothing)
+    }
+
+    /// The verdict that is due.
+    #[must_use]
+    pub fn verdict(&self, cause: Cause, outcome: Said) -> Claim {
+        Claim::Verdict(Expected {
+            cause,
+            outcome,
+            probe: true,
+            culprit: self.suspect.clone(),
+            place: None,
+            also: self.also,
+        })
+    }
+
+    /// An attempt that gets no answer: it times out, or fails when the kernel gives the address up (three
+    /// seconds, which an emulated machine's timeout exceeds).
+    pub fn gets_no_answer(&mut self, kind: Kind, dst: SocketAddr) -> Result<()> {
+        let Some(cause) = self.cause else { bail!("a scenario without cause has a failing attempt") };
+        let claim = self.verdict(cause, Said::Failure);
+        self.attempt_any(kind, dst, &[Ending::Timeout, Ending::Error], claim)
+    }
+
+    /// Makes an attempt, which must end as said.
+    pub fn attempt(&mut self, kind: Kind, dst: SocketAddr, how: Ending, claim: Claim) -> Result<()> {
+        self.attempt_any(kind, dst, &[how], claim)
+    }
+
+    /// Makes an attempt, which must end in one of these ways.
+    pub fn attempt_any(&mut self, kind: Kind, dst: SocketAddr, how: &[Ending], claim: Claim) -> Result<()> {
+        // What must time out does so soon; what must succeed has time, however busy the machine is.
+        let timeout = if how.contains(&Ending::Timeout) { self.options.probe_timeout } else { self.options.patience };
+        let dial = Dial::new(kind, dst, timeout);
+        let listed = self.listed(dst, claim)?;
+        let outcome = self.prober.dial(dial)?;
+        self.ended(listed, &outcome, how)
+    }
+
+    /// An attempt that was listed before it was made is over.
+    pub fn ended(&mut self, listed: Attempt, outcome: &Outcome, how: &[Ending]) -> Result<()> {
+        expect(outcome, how)?;
+        self.attempts.push(Attempt { src: outcome.src, until_boot_ns: boot_ns(), ..listed });
+        Ok(())
+    }
+
+    /// From now on, nothing may be said of attempts to this target. To be put into `quiet` with their number.
+    pub fn quietly(&self, dst: SocketAddr) -> Result<Attempt> {
+        self.listed(dst, Claim::Nothing)
+    }
+
+    /// Many healthy attempts at once, none of which may get a verdict.
+    pub fn crowd(&mut self, kind: Kind, dst: SocketAddr, count: u32, threads: u32) -> Result<()> {
+        self.quiet.push((self.listed(dst, Claim::Nothing)?, count));
+        let all = self.prober.crowd(Dial::new(kind, dst, self.options.patience), count, threads)?;
+        if all.failed > 0 {
+            bail!("{} of {count} attempts failed, one of them: {:?}", all.failed, all.example);
+        }
+        Ok(())
+    }
+
+    /// Attempts from several threads in the same microsecond, at this port and those after it, all of which must end so and get the scenario's cause.
+    pub fn volley(&mut self, kind: Kind, dst: SocketAddr, how: Ending, rounds: u32) -> Result<()> {
+        const THREADS: u32 = 2;
+        let Some(cause) = self.cause else { bail!("a scenario without cause has a failing attempt") };
+        // Two threads that take turns on an emulated processor are often in the same program: the kernel skips the second's run.
+        let claim = if is_emulated() { Claim::AtMost(cause) } else { self.elsewhere(cause) };
+        let listed = self.listed(dst, claim)?;
+        let dial = Dial::new(kind, dst, self.options.patience);
+        let outcomes = self.prober.volley(dial, rounds, THREADS)?;
+        if outcomes.len() != (rounds * THREADS) as usize {
+            bail!("{} outcomes of {rounds} rounds of {THREADS}", outcomes.len());
+        }
+        for outcome in outcomes {
+            self.ended(Attempt { dst: outcome.dst, ..listed.clone() }, &outcome, &[how])?;
+        }
+        Ok(())
+    }
+
+    /// An attempt that is about to be made.
+    pub fn listed(&self, dst: SocketAddr, claim: Claim) -> Result<Attempt> {
+        Ok(Attempt {
+            src: None,
+            dst,
+            since_boot_ns: boot_ns(),
+            until_boot_ns: u64::MAX,
+            netns: self.world.node.inum(),
+            prober: self.options.prober.clone(),
+            claim,
+            mentions: self.mentioned.clone(),
+        })
+    }
+}
+
+/// The prober must have seen what the failure gives.
+fn expect(outcome: &Outcome, how: &[Ending]) -> Result<()> {
+    if !how.contains(&outcome.ending) {
+        let (src, dst, error) = (shown(outcome.src), outcome.dst, outcome.error.as_deref().unwrap_or("-"));
+        bail!(
+            "prober {src} -> {dst}: expected {how:?}, got {:?} after {:.0} ms ({error})",
+            outcome.ending,
+            outcome.elapsed_ms
+        );
+    }
+    Ok(())
+}

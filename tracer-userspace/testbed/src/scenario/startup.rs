@@ -1,0 +1,55 @@
+//! A process that begins to listen late, or too late for its liveness budget.
+
+use std::time::Duration;
+
+use crate::record::Cause;
+use anyhow::Result;
+
+use super::{Scenario, Stage};
+use crate::dial::{Ending, Kind};
+use crate::pods::{HTTP, SLOW_START, SLOW_START_PERIOD_S, SLOW_START_THRESHOLD};
+
+const NOT_YET: Option<Cause> = Some(Cause::NotListeningYet);
+const TOO_LATE: Option<Cause> = Some(Cause::StartupBudgetExceeded);
+
+pub(super) const ALL: &[Scenario] = &[
+    Scenario::new("not_listening_yet", NOT_YET, young).on_every_kernel(),
+    Scenario::new("not_listening_yet_v6", NOT_YET, young).v6(),
+    Scenario::new("not_listening_yet_revised", NOT_YET, later).own(),
+    Scenario::new("startup_budget_exceeded", TOO_LATE, too_late),
+    Scenario::new("startup_budget_exceeded_v6", TOO_LATE, too_late).v6(),
+];
+
+/// The pod was made a moment ago, and its process does not listen yet.
+fn young(stage: &mut Stage<'_>) -> Result<()> {
+    let (family, options) = (stage.family, stage.options);
+    let pod = stage.idle()?.addr(family, HTTP);
+    stage.fails(Kind::Http, pod, Ending::Refused)?;
+    stage.pod_of(pod)?.serve(options, &["http", &format!("[::]:{HTTP}")])?;
+    stage.succeeds(Kind::Http, pod)
+}
+
+/// The pod is older than the tracer: only the listener that comes tells.
+fn later(stage: &mut Stage<'_>) -> Result<()> {
+    let (family, options) = (stage.family, stage.options);
+    let pod = stage.idle()?.addr(family, HTTP);
+    (stage.watch)()?;
+    stage.fails(Kind::Http, pod, Ending::Refused)?;
+    stage.pod_of(pod)?.serve(options, &["http", &format!("[::]:{HTTP}")])
+}
+
+/// Its liveness probe fails as often as it may.
+fn too_late(stage: &mut Stage<'_>) -> Result<()> {
+    let family = stage.family;
+    let pod = stage.idle()?.addr(family, SLOW_START);
+    for number in 1..=SLOW_START_THRESHOLD {
+        let cause = if number == SLOW_START_THRESHOLD { Cause::StartupBudgetExceeded } else { Cause::NotListeningYet };
+        let claim = stage.verdict(cause, crate::record::Outcome::Failure);
+        stage.attempt(Kind::Http, pod, Ending::Refused, claim)?;
+        if number < SLOW_START_THRESHOLD {
+            // The probe's own period: the passing of time is what the story is about.
+            std::thread::sleep(Duration::from_secs(SLOW_START_PERIOD_S));
+        }
+    }
+    Ok(())
+}

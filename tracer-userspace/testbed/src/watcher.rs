@@ -1,0 +1,233 @@
+//! The tracer under test: started beside the world as a DaemonSet is beside the node, its records
+//! read as they come, ended by SIGTERM.
+
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader, Read};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::record::{Body, Record};
+use anyhow::{Context, Result, bail};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::Value;
+
+use crate::net::die_with_parent;
+use crate::options::Options;
+use crate::pods;
+
+/// What the tracer is started as.
+#[derive(Clone, Debug)]
+pub struct Tracer {
+    /// The binary.
+    pub program: PathBuf,
+    /// Name of the prober's process.
+    pub prober: String,
+    /// The PodList.
+    pub pods: PathBuf,
+    /// A ring of one page.
+    pub tiny_ring: bool,
+    /// The Services, if it is told of them.
+    pub services: Option<PathBuf>,
+}
+
+impl Tracer {
+    /// This program, told of the planned pods and Services: files in `options.scratch`.
+    pub fn new(options: &Options, program: PathBuf) -> Result<Self> {
+        let file = |name: &str, content: &Value| -> Result<PathBuf> {
+            let path = options.scratch.join(name);
+            fs::create_dir_all(&options.scratch)
+                .and_then(|()| fs::write(&path, content.to_string()))
+                .with_context(|| format!("write {}", path.display()))?;
+            Ok(path)
+        };
+        Ok(Self {
+            program,
+            prober: options.prober.clone(),
+            pods: file("pods.json", &pods::plan(options.probe_timeout))?,
+            services: Some(file("services.json", &pods::services())?),
+            tiny_ring: false,
+        })
+    }
+}
+
+#[derive(Debug, Default)]
+struct Heard {
+    records: Vec<Record>,
+    garbage: Option<String>,
+    ended: bool,
+}
+
+/// A running tracer.
+#[derive(Debug)]
+pub struct Session {
+    child: Child,
+    heard: Arc<(Mutex<Heard>, Condvar)>,
+    complaints: Arc<Mutex<String>>,
+    patience: Duration,
+}
+
+impl Session {
+    /// Starts `tracer attach` and waits for its `start` record.
+    pub fn attach(tracer: &Tracer, patience: Duration) -> Result<Self> {
+        Self::start(tracer, &["attach", "-o", "json"], patience)
+    }
+
+    /// The same for `tracer record FILE`.
+    pub fn record(tracer: &Tracer, file: &Path, patience: Duration) -> Result<Self> {
+        let file = file.to_str().context("name of the recording")?;
+        Self::start(tracer, &["record", file, "-o", "json"], patience)
+    }
+
+    fn start(tracer: &Tracer, args: &[&str], patience: Duration) -> Result<Self> {
+        let mut command = Command::new(&tracer.program);
+        command.args(args).args(["--prober", &tracer.prober, "--pods"]).arg(&tracer.pods);
+        if tracer.tiny_ring {
+            command.args(["--ring-kib", "4"]);
+        }
+        if let Some(services) = &tracer.services {
+            command.arg("--services").arg(services);
+        }
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        die_with_parent(without_settings(&mut command));
+        let mut child = command.spawn().with_context(|| format!("start {}", tracer.program.display()))?;
+        let heard = Arc::default();
+        let complaints = Arc::default();
+        listen(child.stdout.take().context("stdout of the tracer")?, Arc::clone(&heard));
+        overhear(child.stderr.take().context("stderr of the tracer")?, Arc::clone(&complaints));
+        let session = Self { child, heard, complaints, patience };
+        let started = session.wait(patience, |records| records.iter().any(|r| matches!(r.body, Body::Start(_))));
+        if !started {
+            bail!("no start record from the tracer: {}", session.trouble());
+        }
+        Ok(session)
+    }
+
+    /// Waits until the records fulfil a condition; false if they do not in time.
+    pub fn wait(&self, patience: Duration, mut done: impl FnMut(&[Record]) -> bool) -> bool {
+        let deadline = Instant::now() + patience;
+        let mut heard = lock(&self.heard.0);
+        loop {
+            if done(&heard.records) {
+                return true;
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() || heard.ended {
+                return false;
+            }
+            heard = self.heard.1.wait_timeout(heard, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    /// What came so far.
+    #[must_use]
+    pub fn records(&self) -> Vec<Record> {
+        lock(&self.heard.0).records.clone()
+    }
+
+    /// What went wrong, for a message.
+    #[must_use]
+    pub fn trouble(&self) -> String {
+        let heard = lock(&self.heard.0);
+        let garbage = heard.garbage.clone().unwrap_or_default();
+        let said = lock(&self.complaints).clone();
+        let tail = said.lines().rev().take(5).collect::<Vec<_>>().into_iter().rev().collect::<Vec<_>>().join(" | ");
+        format!("{garbage} {tail}").trim().to_owned()
+    }
+
+    /// SIGTERM; every record, the last of which must be `stop`.
+    pub fn stop(mut self) -> Result<Vec<Record>> {
+        kill(Pid::from_raw(self.child.id().cast_signed()), Signal::SIGTERM).context("end the tracer")?;
+        self.wait(self.patience, |_| false);
+        if !lock(&self.heard.0).ended {
+            bail!("the tracer did not end within {:?} of SIGTERM: {}", self.patience, self.trouble());
+        }
+        let status = self.child.wait()?;
+        if !status.success() {
+            bail!("the tracer ended with {status}: {}", self.trouble());
+        }
+        if let Some(garbage) = &lock(&self.heard.0).garbage {
+            bail!("not a record: {garbage}");
+        }
+        let records = self.records();
+        whole(&records)?;
+        Ok(records)
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Without what the environment sets for another tracer, but for what it says about itself.
+pub fn without_settings(command: &mut Command) -> &mut Command {
+    let ours = |name: &str| name.starts_with("TRACER_") && name != "TRACER_LOG";
+    for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_str().is_some_and(ours)) {
+        command.env_remove(name);
+    }
+    command
+}
+
+/// One start, one stop at the end, numbers without gaps.
+pub fn whole(records: &[Record]) -> Result<()> {
+    if !matches!(records.last(), Some(Record { body: Body::Stop(_), .. })) {
+        bail!("the last record is not `stop`");
+    }
+    for (n, record) in records.iter().enumerate() {
+        if record.seq != n as u64 {
+            bail!("record {n} has seq {}", record.seq);
+        }
+    }
+    Ok(())
+}
+
+/// Replays a recording as a user without privileges.
+pub fn replay(tracer: &Path, file: &Path) -> Result<Vec<Record>> {
+    // A recording is for its owner's eyes only: the other user gets it as stdin.
+    let input = File::open(file).with_context(|| format!("open {}", file.display()))?;
+    let mut command = Command::new(tracer);
+    command.args(["replay", "-", "-o", "json"]).stdin(input).uid(65534).gid(65534);
+    let output = without_settings(&mut command).output().with_context(|| format!("replay {}", file.display()))?;
+    if !output.status.success() {
+        bail!("replay: {}: {}", output.status, String::from_utf8_lossy(&output.stderr).trim());
+    }
+    let text = String::from_utf8(output.stdout).context("records in UTF-8")?;
+    text.lines().map(|l| serde_json::from_str(l).with_context(|| format!("record {l}"))).collect()
+}
+
+fn listen(stdout: impl Read + Send + 'static, heard: Arc<(Mutex<Heard>, Condvar)>) {
+    thread::spawn(move || {
+        for line in BufReader::new(stdout).lines().map_while(Result::ok) {
+            let record = serde_json::from_str(&line);
+            let mut all = lock(&heard.0);
+            match record {
+                Ok(record) => all.records.push(record),
+                Err(error) => all.garbage = Some(format!("{line}: {error}")),
+            }
+            heard.1.notify_all();
+        }
+        lock(&heard.0).ended = true;
+        heard.1.notify_all();
+    });
+}
+
+fn overhear(stderr: impl Read + Send + 'static, complaints: Arc<Mutex<String>>) {
+    thread::spawn(move || {
+        for line in BufReader::new(stderr).lines().map_while(Result::ok) {
+            let mut said = lock(&complaints);
+            said.push_str(&line);
+            said.push('\n');
+        }
+    });
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,51 @@
+//! When a link can be used. The kernel finishes a link in a worker of its own, later than `ip`
+//! returns: a packet sent before is dropped and comes again after a second.
+
+use std::net::Ipv6Addr;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use nix::net::if_::InterfaceFlags;
+
+use crate::ip;
+use crate::net::Netns;
+
+/// Longer than any worker is kept waiting.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Waits until these devices are running.
+///
+/// `linkwatch_do_dev` says so first, and only then gives the device its queue and a bridge its port. It holds the lock of
+/// rtnetlink for all of that: a request that changes nothing waits for its end.
+pub(super) fn running(ns: &Netns, devices: &[&str]) -> Result<()> {
+    ns.enter(|| devices.iter().try_for_each(|device| until(&format!("{device} is running"), || is_running(device))))?;
+    ns.ip(|ip| devices.iter().try_for_each(|device| ip.up(device)))
+}
+
+/// Waits until `eth0` hears who asks for this address.
+pub(super) fn solicitable(ns: &Netns, address: Ipv6Addr) -> Result<()> {
+    let last = address.octets();
+    let group = format!("ff0200000000000000000001ff{:02x}{:02x}{:02x}", last[13], last[14], last[15]);
+    ns.enter(|| {
+        until(&format!("{address} can be found"), || {
+            let groups = std::fs::read_to_string("/proc/thread-self/net/igmp6").context("multicast groups")?;
+            Ok(groups.lines().any(|line| line.contains("eth0") && line.contains(&group)))
+        })
+    })
+}
+
+fn until(what: &str, mut done: impl FnMut() -> Result<bool>) -> Result<()> {
+    let deadline = Instant::now() + PATIENCE;
+    while !done()? {
+        if Instant::now() > deadline {
+            bail!("waited {PATIENCE:?} until {what}");
+        }
+        sleep(Duration::from_millis(1));
+    }
+    Ok(())
+}
+
+fn is_running(device: &str) -> Result<bool> {
+    Ok(ip::link(device)?.flags.contains(InterfaceFlags::IFF_RUNNING))
+}

@@ -1,0 +1,293 @@
+//! A node in network namespaces: a bridge `cni0` as a CNI plugin makes it, the node's own address
+//! on `eth0`, and pods behind veth pairs. The machine's own namespace is never touched.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::os::fd::AsFd as _;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use anyhow::{Context, Result, bail};
+
+use crate::helper::Role;
+use crate::ip::{Mac, Route};
+use crate::net::{Netns, PREFIX, is_installed};
+use crate::options::Options;
+use crate::proc::Proc;
+use crate::server::ASKED;
+use cgroup::Cgroup;
+
+pub mod cgroup;
+pub mod ipvs;
+mod link;
+pub mod sweep;
+
+/// The node's end of the bridge: what a probe to a pod comes from.
+pub const BRIDGE: Ipv4Addr = Ipv4Addr::new(10, 88, 0, 1);
+/// The same in IPv6.
+pub const BRIDGE6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0x10, 0x88, 0, 0, 0, 0, 1);
+/// Its link-layer address. Without one of its own a bridge takes the lowest of its ports', and another one when that
+/// port goes: a pod of the last scenario, at some later time. What a pod then still sends to the old address is lost.
+pub const BRIDGE_MAC: Mac = [0x0a, 0x58, 0x0a, 0x58, 0x00, 0x01];
+/// The node's own address.
+pub const NODE: Ipv4Addr = Ipv4Addr::new(10, 89, 0, 1);
+/// The same in IPv6.
+pub const NODE6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0x10, 0x89, 0, 0, 0, 0, 1);
+/// First and last number of a pod.
+pub const PODS: std::ops::RangeInclusive<u16> = 2..=240;
+
+static WORLDS: AtomicU32 = AtomicU32::new(0);
+
+/// The address family of an attempt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Family {
+    /// IPv4.
+    V4,
+    /// IPv6.
+    V6,
+}
+
+impl Family {
+    /// As the results name it.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::V4 => "v4",
+            Self::V6 => "v6",
+        }
+    }
+}
+
+/// The address of pod number `index`.
+#[must_use]
+pub fn pod_ip(index: u16, family: Family) -> IpAddr {
+    match family {
+        Family::V4 => Ipv4Addr::new(10, 88, 0, u8::try_from(index).unwrap_or(u8::MAX)).into(),
+        Family::V6 => Ipv6Addr::new(0xfd00, 0x10, 0x88, 0, 0, 0, 0, index).into(),
+    }
+}
+
+/// A pod: a namespace on the bridge and what runs in it.
+#[derive(Debug)]
+pub struct Pod {
+    /// Its namespace.
+    pub ns: Netns,
+    /// Its number, the last part of its addresses.
+    pub index: u16,
+    servers: Vec<Proc>,
+    // Go after the processes in them.
+    groups: Vec<Cgroup>,
+}
+
+impl Pod {
+    /// Its address and a port.
+    #[must_use]
+    pub fn addr(&self, family: Family, port: u16) -> SocketAddr {
+        SocketAddr::new(pod_ip(self.index, family), port)
+    }
+
+    /// Starts a server inside and waits until it listens.
+    pub fn serve(&mut self, options: &Options, args: &[&str]) -> Result<()> {
+        self.servers.push(serve(&self.ns, options, args)?);
+        Ok(())
+    }
+}
+
+impl Pod {
+    /// Waits until its newest server, one that hangs, has read a request.
+    pub fn asked(&self, options: &Options) -> Result<()> {
+        let line = self.servers.last().context("a server that is asked")?.line(options.patience)?;
+        if line == ASKED { Ok(()) } else { bail!("a server that hangs: {line}") }
+    }
+
+    /// Holds its newest server back: it gets hardly any processor time from now on.
+    pub fn throttle(&mut self, name: &str) -> Result<()> {
+        let server = self.servers.last().context("a server to hold back")?;
+        let group = Cgroup::throttled(name)?;
+        group.add(server.pid())?;
+        self.groups.push(group);
+        Ok(())
+    }
+
+    /// Ends its servers.
+    pub fn stop(&mut self) {
+        self.servers.clear();
+    }
+}
+
+/// A node with its pods. Everything goes on drop: processes first, then names.
+#[derive(Debug)]
+pub struct World {
+    pods: Vec<Pod>,
+    servers: Vec<Proc>,
+    next: u16,
+    name: String,
+    /// The node's namespace.
+    pub node: Netns,
+}
+
+impl World {
+    /// Makes a node.
+    pub fn new(name: &str) -> Result<Self> {
+        let number = WORLDS.fetch_add(1, Ordering::Relaxed);
+        let name = format!("{PREFIX}{}-{number}-{name}", std::process::id());
+        let node = Netns::create(&name)?;
+        let world = Self { pods: Vec::new(), servers: Vec::new(), next: *PODS.start(), name, node };
+        world.lay_out().context("lay out the node")?;
+        Ok(world)
+    }
+
+    fn lay_out(&self) -> Result<()> {
+        self.node.sysctl(&[
+            ("ipv4/ip_forward", "1"),
+            ("ipv6/conf/all/forwarding", "1"),
+            ("ipv6/conf/default/accept_dad", "0"),
+        ])?;
+        self.node.ip(|ip| {
+            ip.up("lo")?;
+            ip.bridge("cni0", Some(BRIDGE_MAC))?;
+            ip.up("cni0")?;
+            ip.address(BRIDGE, 24, "cni0")?;
+            ip.address(BRIDGE6, 64, "cni0")?;
+            ip.bridge("eth0", None)?;
+            ip.up("eth0")?;
+            ip.address(NODE, 24, "eth0")?;
+            ip.address(NODE6, 64, "eth0")
+        })
+    }
+
+    /// Adds a pod with addresses and a default route.
+    pub fn pod(&mut self) -> Result<&mut Pod> {
+        let index = self.plug()?;
+        let pod = self.pod_at(index)?;
+        let (v4, v6) = (pod_ip(pod.index, Family::V4), pod_ip(pod.index, Family::V6));
+        pod.ns.ip(|ip| {
+            ip.up("lo")?;
+            ip.address(v4, 24, "eth0")?;
+            ip.address(v6, 64, "eth0")?;
+            ip.up("eth0")?;
+            ip.add(&Route::default_via(BRIDGE))?;
+            ip.add(&Route::default_via(BRIDGE6).over("eth0"))
+        })?;
+        if let IpAddr::V6(address) = v6 {
+            link::solicitable(&pod.ns, address)?;
+        }
+        self.settled(index)
+    }
+
+    /// Adds a pod whose kernel has no address: an appliance with a stack of its own.
+    pub fn bare_pod(&mut self) -> Result<&mut Pod> {
+        let index = self.plug()?;
+        self.pod_at(index)?.ns.ip(|ip| ip.up("lo").and_then(|()| ip.up("eth0")))?;
+        self.settled(index)
+    }
+
+    /// The pod, once packets pass between it and the node.
+    fn settled(&mut self, index: u16) -> Result<&mut Pod> {
+        link::running(&self.node, &[&format!("v{index}"), "cni0"])?;
+        let pod = self.pod_at(index)?;
+        link::running(&pod.ns, &["eth0"])?;
+        Ok(pod)
+    }
+
+    /// A namespace with its `eth0` on the bridge, down and without address.
+    fn plug(&mut self) -> Result<u16> {
+        let index = self.next;
+        if !PODS.contains(&index) {
+            bail!("no pod number {index}");
+        }
+        self.next += 1;
+        let ns = Netns::create(&format!("{}-p{index}", self.name))?;
+        ns.sysctl(&[("ipv4/ip_forward", "0"), ("ipv6/conf/default/accept_dad", "0")])?;
+        let link = format!("v{index}");
+        self.node.ip(|ip| {
+            ip.veth(&link, "eth0", ns.as_fd())?;
+            ip.master(&link, "cni0")?;
+            ip.up(&link)
+        })?;
+        self.pods.push(Pod { ns, index, servers: Vec::new(), groups: Vec::new() });
+        Ok(index)
+    }
+
+    /// A new pod with the number, and so the addresses, of one that is deleted at once.
+    pub fn replace(&mut self, index: u16) -> Result<&mut Pod> {
+        self.pods.retain(|pod| pod.index != index);
+        // The link of a dying namespace may stay for a moment.
+        let _ = self.node.ip(|ip| ip.delete(&format!("v{index}")));
+        self.node.ip(|ip| ip.forget_neighbours("cni0"))?;
+        let next = std::mem::replace(&mut self.next, index);
+        let made = self.pod().map(|pod| pod.index);
+        self.next = next;
+        self.pod_at(made?)
+    }
+
+    /// Starts a server in the node's namespace, as a hostNetwork pod.
+    pub fn serve(&mut self, options: &Options, args: &[&str]) -> Result<()> {
+        self.servers.push(serve(&self.node, options, args)?);
+        Ok(())
+    }
+
+    /// A pod by number.
+    pub fn pod_at(&mut self, index: u16) -> Result<&mut Pod> {
+        self.pods.iter_mut().find(|p| p.index == index).with_context(|| format!("pod {index}"))
+    }
+
+    /// A pod behind a router: `server` has the address, `router` forwards between it and the node. The
+    /// router's end of the link to the node has the smaller MTU.
+    pub fn routed_pod(&mut self, mtu: u16) -> Result<u16> {
+        let router = self.pod()?.index;
+        let index = self.next;
+        self.next += 1;
+        let server = Netns::create(&format!("{}-p{index}", self.name))?;
+        let (v4, via) = (pod_ip(index, Family::V4), pod_ip(router, Family::V4));
+        let inner = self.pod_at(router)?;
+        inner.ns.sysctl(&[("ipv4/ip_forward", "1")])?;
+        inner.ns.ip(|ip| {
+            ip.veth("r1", "eth0", server.as_fd())?;
+            ip.up("r1")?;
+            ip.add(&Route::to_host(v4).over("r1"))?;
+            ip.mtu("eth0", mtu)
+        })?;
+        inner.ns.sysctl(&[("ipv4/conf/r1/proxy_arp", "1")])?;
+        server.ip(|ip| {
+            ip.up("lo")?;
+            ip.address(v4, 32, "eth0")?;
+            ip.up("eth0")?;
+            ip.add(&Route::to_host(via).over("eth0"))?;
+            ip.add(&Route::default_via(via).over("eth0").onlink())
+        })?;
+        self.node.ip(|ip| ip.add(&Route::to_host(v4).via(via)))?;
+        self.pods.push(Pod { ns: server, index, servers: Vec::new(), groups: Vec::new() });
+        Ok(index)
+    }
+
+    /// An address of a pod that there is not.
+    pub fn nobody(&mut self, family: Family, port: u16) -> SocketAddr {
+        let index = self.next;
+        self.next += 1;
+        SocketAddr::new(pod_ip(index, family), port)
+    }
+
+    /// The only source port that `connect` may take; `None` gives the usual range back.
+    pub fn source_port(&self, port: Option<u16>) -> Result<()> {
+        let range = port.map_or_else(|| "32768 60999".to_owned(), |p| format!("{p} {p}"));
+        self.node.sysctl(&[("ipv4/ip_local_port_range", &range)])
+    }
+
+    /// Takes away pods, servers and rules of the node, for the next scenario.
+    pub fn clear(&mut self) -> Result<()> {
+        self.pods.clear();
+        self.servers.clear();
+        // Where it is not installed there are no rules of it.
+        if is_installed("nft") { self.node.nft("flush ruleset\n") } else { Ok(()) }
+    }
+}
+
+fn serve(ns: &Netns, options: &Options, args: &[&str]) -> Result<Proc> {
+    let mut command = options.helper(ns, Role::Pod)?;
+    command.args(args);
+    let server = Proc::spawn(command)?;
+    let line = server.line(options.patience)?;
+    if !line.starts_with("listening") {
+        bail!("pod {args:?}: {line}");
+    }
+    Ok(server)
+}

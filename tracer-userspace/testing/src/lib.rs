@@ -1,0 +1,8 @@
+//! What the unit tests of several crates need: files that go away with their test, and a bounded wait.
+#![expect(missing_docs, clippy::new_without_default, reason = "for tests, which name what they make")]
+
+mod scratch;
+mod soon;
+
+pub use scratch::{Scratch, TestFile};
+pub use soon::soon;

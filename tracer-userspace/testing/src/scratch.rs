@@ -1,0 +1,48 @@
+//! Files of a test.
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// A directory that goes away with its test, also with one that fails.
+pub struct Scratch(PathBuf);
+
+impl Scratch {
+    pub fn new() -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let name = format!("tracer-unit-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+        let path = std::env::temp_dir().join(name);
+        std::fs::create_dir(&path).expect("a directory");
+        Self(path)
+    }
+
+    /// The directory itself.
+    pub fn root(&self) -> &Path {
+        &self.0
+    }
+
+    /// A place in it, where nothing is yet.
+    pub fn path(&self, name: impl AsRef<Path>) -> PathBuf {
+        self.0.join(name)
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// A file in a directory of its own.
+pub struct TestFile {
+    pub path: PathBuf,
+    _directory: Scratch,
+}
+
+impl TestFile {
+    pub fn new(name: &str, text: &str) -> Self {
+        let directory = Scratch::new();
+        let path = directory.path(name);
+        std::fs::write(&path, text).expect("a file");
+        Self { path, _directory: directory }
+    }
+}
