@@ -4,21 +4,21 @@ use std::net::SocketAddr;
 
 use anyhow::Result;
 use serde_json::{Value, json};
-use tracer::clock::boot_ns;
-use tracer::record::Cause;
-use tracer::record::Outcome as Said;
+use tracer_model::record::Cause;
+use tracer_model::record::Outcome as Said;
+use tracer_node::clock::boot_ns;
 
-use tracer::selftest::check::{Attempt, Claim, Expected, Suspect};
-use tracer::selftest::dial::{Dial, Kind};
-use tracer::selftest::helper::Role;
-use tracer::selftest::net::Netns;
-use tracer::selftest::options::Options;
-use tracer::selftest::plugin::{reused_pid, run_by_runtime};
-use tracer::selftest::pods::{HOST, HTTP, PodSpec, TLS, http_probe, tcp_probe};
-use tracer::selftest::prober::Prober;
-use tracer::selftest::proc::Proc;
-use tracer::selftest::scenario::Need;
-use tracer::selftest::world::{Family, NODE, World, ipvs};
+use tracer_testbed::check::{Attempt, Claim, Expected, Suspect};
+use tracer_testbed::dial::{Dial, Kind};
+use tracer_testbed::helper::Role;
+use tracer_testbed::net::Netns;
+use tracer_testbed::options::Options;
+use tracer_testbed::plugin::{reused_pid, run_by_runtime};
+use tracer_testbed::pods::{HOST, HTTP, PodSpec, TLS, http_probe, tcp_probe};
+use tracer_testbed::prober::Prober;
+use tracer_testbed::proc::Proc;
+use tracer_testbed::scenario::Need;
+use tracer_testbed::world::{Family, NODE, World, ipvs};
 
 const NODE_PORT: u16 = 36704;
 
@@ -98,7 +98,7 @@ impl Demo {
         if let Some(agent) = pods.last_mut() {
             agent.host_network = true;
         }
-        tracer::selftest::pods::list(&pods)
+        tracer_testbed::pods::list(&pods)
     }
 
     /// Probes one pod.

@@ -1,4 +1,4 @@
-//! The node of `tracer::selftest`, played in full: the programs of the tests.
+//! The node of `tracer_testbed`, played in full: the programs of the tests.
 //!
 //! ```text
 //! demo       a node whose pods fail in different ways, to be looked at

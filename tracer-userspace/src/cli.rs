@@ -23,8 +23,6 @@ use clap::error::ErrorKind;
 use clap::parser::ValueSource;
 use clap::{ArgAction, ArgMatches, FromArgMatches as _, Parser, Subcommand};
 
-use crate::selftest;
-
 pub use doctor::{DoctorArgs, FailOn};
 pub use flags::Flags;
 pub use hooks::HooksArgs;
@@ -100,7 +98,7 @@ pub enum Command {
         #[arg(long, env = "TRACER_READY", hide_env_values = true, action = ArgAction::SetTrue, value_parser = BoolishValueParser::new())]
         ready: bool,
         /// The daemon's --health-socket
-        #[arg(long = "health-socket", visible_alias = "socket", value_name = "PATH", env = "TRACER_HEALTH_SOCKET", hide_env_values = true, default_value = crate::serve::HEALTH_SOCKET)]
+        #[arg(long = "health-socket", visible_alias = "socket", value_name = "PATH", env = "TRACER_HEALTH_SOCKET", hide_env_values = true, default_value = tracer_output::serve::HEALTH_SOCKET)]
         socket: PathBuf,
     },
     /// Like attach, and keep everything that was seen in FILE, for `tracer replay`
@@ -147,10 +145,10 @@ pub enum Command {
     )]
     Selftest,
     /// A process of `selftest`
-    #[command(name = selftest::helper::COMMAND, hide = true)]
+    #[command(name = tracer_testbed::helper::COMMAND, hide = true)]
     Helper {
         /// What it is for
-        role: selftest::helper::Role,
+        role: tracer_testbed::helper::Role,
         /// What its process is called
         comm: String,
         /// Its own arguments
@@ -200,7 +198,7 @@ impl Command {
             Self::Doctor(_) => "doctor",
             Self::Hooks(_) => "hooks",
             Self::Selftest => "selftest",
-            Self::Helper { .. } => selftest::helper::COMMAND,
+            Self::Helper { .. } => tracer_testbed::helper::COMMAND,
             Self::Schema => "schema",
             Self::Completions { .. } => "completions",
             Self::Man { .. } => "man",

@@ -18,21 +18,21 @@ use std::path::{Path, PathBuf};
 use anstream::{AutoStream, ColorChoice};
 
 use crate::cli::{Cli, Command, Flags, pages};
-use crate::doctor::command::DoctorConfig;
-use crate::error::Error;
-use crate::explain;
 use crate::hooks::HooksConfig;
 use crate::pipeline::LiveConfig;
-use crate::record::Cause;
 use crate::replay::ReplayConfig;
-use crate::report::ReportConfig;
-use crate::screen::{Screen, columns};
-use crate::selftest::command::SelftestConfig;
-use crate::selftest::helper::Role;
-use crate::sink::filter::Filter;
-use crate::sink::output::Rotation;
-use crate::sink::{Form, SinkConfig};
-use crate::sources::KNOWN_PROBERS;
+use tracer_doctor::command::DoctorConfig;
+use tracer_model::record::Cause;
+use tracer_output::explain;
+use tracer_output::sink::filter::Filter;
+use tracer_output::sink::output::Rotation;
+use tracer_output::sink::{Form, SinkConfig};
+use tracer_report::ReportConfig;
+use tracer_sources::KNOWN_PROBERS;
+use tracer_terminal::error::Error;
+use tracer_terminal::screen::{Screen, columns};
+use tracer_testbed::command::SelftestConfig;
+use tracer_testbed::helper::Role;
 
 /// The longest process name that the kernel keeps (`TASK_COMM_LEN` less its end).
 const COMM_MAX: usize = 15;

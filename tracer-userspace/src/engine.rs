@@ -1,13 +1,13 @@
 //! Core and sink as one: observations in, records out. Live runs and replays differ only in where
 //! observations come from.
 
-use crate::ask::Ask;
-use crate::core::Core;
-use crate::decision::Decision;
-use crate::event::{Fact, Observation};
-use crate::record::{Body, StartBody};
-use crate::sink::Sink;
-use crate::status_line::Counts;
+use tracer_core::core::Core;
+use tracer_model::ask::Ask;
+use tracer_model::decision::Decision;
+use tracer_model::event::{Fact, Observation};
+use tracer_model::record::{Body, StartBody};
+use tracer_output::sink::Sink;
+use tracer_terminal::status_line::Counts;
 
 /// What a start record says that is not in the stream of observations.
 #[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]

@@ -11,17 +11,17 @@ use std::time::Duration;
 use tokio::time::{sleep, timeout_at};
 use tracer_common::names::Hook;
 
-use crate::clock;
-use crate::decode::decode;
-use crate::doctor::{self, Finding, Status};
-use crate::ebpf::{self, HookStanding, LoadOptions, Loaded};
-use crate::error::{self, Error, chain, os_message};
-use crate::procfs;
-use crate::screen::Screen;
 use crate::shutdown::{Request, Signals};
-use crate::sink::output::Output;
-use crate::sink::{Form, SinkConfig, leftover, ndjson};
-use crate::status_line::StatusLine;
+use tracer_bpf::decode::decode;
+use tracer_bpf::ebpf::{self, HookStanding, LoadOptions, Loaded};
+use tracer_doctor::{Finding, Status};
+use tracer_node::clock;
+use tracer_node::procfs;
+use tracer_output::sink::output::Output;
+use tracer_output::sink::{Form, SinkConfig, leftover, ndjson};
+use tracer_terminal::error::{self, Error, chain, os_message};
+use tracer_terminal::screen::Screen;
+use tracer_terminal::status_line::StatusLine;
 
 /// Events taken in one go.
 const DRAIN_MAX: usize = 1 << 16;
@@ -74,13 +74,13 @@ fn look(config: &HooksConfig) -> Result<u8, Error> {
     let runtime = runtime.map_err(|error| Error::Kernel(format!("no event loop: {}", os_message(&error))))?;
     let (watched, window) = runtime.block_on(watch(config))?;
     let findings: Vec<Finding> = watched.iter().map(|hook| finding::of(hook, window)).collect();
-    let code = doctor::exit_code(&findings, config.fail_on);
+    let code = tracer_doctor::exit_code(&findings, config.fail_on);
     match config.output.form {
         Form::Pretty => {
             let screen = Screen { colour: config.output.colour, columns: output.columns().or(config.output.columns) };
             output.put(table::text(&watched, window, &config.node_name, screen).as_bytes());
         }
-        Form::Ndjson => doctor::command::records(findings, &config.node_name)
+        Form::Ndjson => tracer_doctor::command::records(findings, &config.node_name)
             .iter()
             .for_each(|record| output.put(&ndjson::line(record))),
     }

@@ -10,19 +10,18 @@ use tokio::sync::{Notify, mpsc};
 use tracer_common::names::Hook;
 
 use self::pretenders::Pretenders;
-use crate::ask::Ask;
-use crate::clock;
-use crate::decode::decode;
-use crate::doctor;
-use crate::ebpf::{self, Loaded};
-use crate::error::{Error, chain};
-use crate::event::{Fact, HookStatus, Observation, PortPressure};
-use crate::observe::observe;
 use crate::pipeline::{Attached, EventSource, LiveConfig};
-use crate::sink::metrics::{HookCount, KernelCounts};
-use crate::sources::cluster::Cluster;
-use crate::sources::kubelet_api::KubeletApi;
-use crate::sources::{self, Inquirer, KubeletLog, Prober, Snapshot, SourceConfig};
+use tracer_bpf::decode::decode;
+use tracer_bpf::ebpf::{self, Loaded};
+use tracer_bpf::observe::observe;
+use tracer_model::ask::Ask;
+use tracer_model::event::{Fact, HookStatus, Observation, PortPressure};
+use tracer_node::clock;
+use tracer_output::sink::metrics::{HookCount, KernelCounts};
+use tracer_sources::cluster::Cluster;
+use tracer_sources::kubelet_api::KubeletApi;
+use tracer_sources::{Inquirer, KubeletLog, Prober, Snapshot, SourceConfig};
+use tracer_terminal::error::{Error, chain};
 
 /// Facts that wait for the pipeline at most; sources then wait.
 const CHANGES: usize = 16;
@@ -63,7 +62,7 @@ pub fn attach(config: &LiveConfig) -> Result<Attached<Kernel>, Error> {
     // Before the hooks: what they see while the API is waited for would have to be kept.
     let sources = begin_sources(config, &tx)?;
     let mut loaded = load(config)?;
-    let snapshot = sources::snapshot(&sources).map_err(|error| Error::Source(chain(&error)))?;
+    let snapshot = tracer_sources::snapshot(&sources).map_err(|error| Error::Source(chain(&error)))?;
     loaded.watch_answers(&pids(&snapshot.probers));
     let refresh = Arc::new(Notify::new());
     let inquirer = Inquirer::start(tx.clone());
@@ -80,9 +79,9 @@ pub fn attach(config: &LiveConfig) -> Result<Attached<Kernel>, Error> {
     };
     let attached = attached(kernel, &snapshot, log, changes);
     if config.daemon {
-        tokio::task::spawn_local(doctor::daemon::checkup(config.probers.clone(), tx.clone()));
+        tokio::task::spawn_local(tracer_doctor::daemon::checkup(config.probers.clone(), tx.clone()));
     }
-    tokio::task::spawn_local(sources::watch(sources, snapshot, refresh, tx));
+    tokio::task::spawn_local(tracer_sources::watch(sources, snapshot, refresh, tx));
     Ok(attached)
 }
 
@@ -124,11 +123,11 @@ fn follow_log(config: &LiveConfig, sources: &SourceConfig, tx: &mpsc::Sender<Fac
     let names = sources.prober_names();
     let by_events = config.cluster.as_ref().is_some_and(|cluster| !cluster.events.is_empty());
     let Some(log) = KubeletLog::find(config.kubelet_log.as_ref(), &names) else {
-        let source = sources::kubelet_log_unfollowed(&names).map(not_followed);
+        let source = tracer_sources::kubelet_log_unfollowed(&names).map(not_followed);
         return FollowedLog { problem: source.clone().filter(|_| !by_events), source };
     };
-    let lack = sources::kubelet_log_lack(&names);
-    let exposure = sources::kubelet_log_exposure(&names);
+    let lack = tracer_sources::kubelet_log_lack(&names);
+    let exposure = tracer_sources::kubelet_log_exposure(&names);
     let source = log.describe(lack.as_deref(), exposure.as_deref());
     log.follow(tx.clone());
     FollowedLog { source: Some(source), problem: lack.filter(|_| !by_events).map(no_outcomes) }
@@ -137,7 +136,7 @@ fn follow_log(config: &LiveConfig, sources: &SourceConfig, tx: &mpsc::Sender<Fac
 /// What is known when the events begin.
 fn attached(events: Kernel, snapshot: &Snapshot, log: FollowedLog, changes: mpsc::Receiver<Fact>) -> Attached<Kernel> {
     let loaded = &events.loaded;
-    let there = sources::namespaces::all();
+    let there = tracer_sources::namespaces::all();
     let left_out = there.problem.filter(|problem| !snapshot.problems.contains(problem));
     Attached {
         since_boot_ns: loaded.attached_boot_ns,
@@ -236,7 +235,7 @@ impl Kernel {
     /// namespace: the node is read again soon.
     fn meet(&mut self, prober: u32) {
         self.telling_what_is_lost(|loaded| loaded.watch_answers(&[prober]));
-        if self.prober_pid.is_none_or(|pid| pid != prober && !sources::procfs::is_alive(pid)) {
+        if self.prober_pid.is_none_or(|pid| pid != prober && !tracer_sources::procfs::is_alive(pid)) {
             self.prober_pid = Some(prober);
             self.refresh.notify_one();
         }
@@ -250,7 +249,7 @@ impl Kernel {
         if take {
             self.ports_since = now;
         }
-        PortPressure { partial: !take, ..sources::ports::pressure(&counted, window_ns, self.prober_pid) }
+        PortPressure { partial: !take, ..tracer_node::ports::pressure(&counted, window_ns, self.prober_pid) }
     }
 
     /// Has the kernel report TLS ClientHellos that arrive at this port.

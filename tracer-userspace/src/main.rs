@@ -6,8 +6,10 @@ use std::process::ExitCode;
 
 use tracer::cli::{self, Cli, Parsed};
 use tracer::config::{self, Plan};
-use tracer::error::{self, Error};
-use tracer::{doctor, explain, hooks, live, pipeline, replay, report, schema, selftest, serve, shutdown, telemetry};
+use tracer::{hooks, live, pipeline, replay, shutdown};
+use tracer_output::{explain, schema, serve};
+use tracer_terminal::error::{self, Error};
+use tracer_terminal::telemetry;
 
 fn main() -> ExitCode {
     shutdown::outlive_file_size_limit();
@@ -36,11 +38,11 @@ fn carried_out(cli: Cli) -> Result<u8, Error> {
     match config::plan(cli)? {
         Plan::Live(config) => pipeline::run(&config, live::attach),
         Plan::Replay(config) => replay::replay(&config),
-        Plan::Report(config) => report::report(&config),
-        Plan::Doctor(config) => doctor::command::doctor(&config),
+        Plan::Report(config) => tracer_report::report(&config),
+        Plan::Doctor(config) => tracer_doctor::command::doctor(&config),
         Plan::Hooks(config) => hooks::hooks(&config),
-        Plan::Selftest(config) => selftest::command::selftest(&config),
-        Plan::Helper { role, comm, args } => selftest::command::helper(role, &comm, &args),
+        Plan::Selftest(config) => tracer_testbed::command::selftest(&config),
+        Plan::Helper { role, comm, args } => tracer_testbed::command::helper(role, &comm, &args),
         Plan::Health { ready, socket } => health(ready, &socket),
         Plan::Text(text) => print(&text),
         Plan::Schema => print(&format!("{}\n", schema::text())),

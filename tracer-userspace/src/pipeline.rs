@@ -15,20 +15,20 @@ use std::io;
 use tokio::sync::mpsc;
 
 pub use self::config::LiveConfig;
-use crate::ask::Ask;
-use crate::clock;
 use crate::engine::{AtStart, Engine};
-use crate::error::{self, Error, os_message};
-use crate::event::{Fact, HookStatus, MissingHook, Netns, Observation, PortPressure, Start};
 use crate::lock::instance::InstanceLock;
 use crate::pipeline::session::Session;
 use crate::record_file::{self, Recorder};
-use crate::serve;
 use crate::shutdown::Signals;
-use crate::sink::cluster::ClusterSink;
-use crate::sink::metrics::KernelCounts;
-use crate::sink::{Sink, leftover};
-use crate::status_line::StatusLine;
+use tracer_model::ask::Ask;
+use tracer_model::event::{Fact, HookStatus, MissingHook, Netns, Observation, PortPressure, Start};
+use tracer_node::clock;
+use tracer_output::serve;
+use tracer_output::sink::cluster::ClusterSink;
+use tracer_output::sink::metrics::KernelCounts;
+use tracer_output::sink::{Sink, leftover};
+use tracer_terminal::error::{self, Error, os_message};
+use tracer_terminal::status_line::StatusLine;
 
 /// Where live events come from: the kernel's ring, or a test.
 pub trait EventSource {
@@ -36,7 +36,7 @@ pub trait EventSource {
     fn readable(&mut self) -> impl Future<Output = io::Result<()>>;
     /// Appends at most `max` events as observations; how many events were taken.
     fn drain(&mut self, max: usize, into: &mut Vec<Observation>) -> usize;
-    /// What the kernel's side itself counts as lost since the start, by place ([`Loss`](crate::event::Loss)).
+    /// What the kernel's side itself counts as lost since the start, by place ([`Loss`](tracer_model::event::Loss)).
     fn lost(&self) -> Vec<(&'static str, u64)>;
     /// What was lost since the start as the kernel skipped its programs, by place. Costs more: asked once a second.
     fn missed(&mut self) -> Vec<(&'static str, u64)> {

@@ -17,8 +17,8 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 
 use crate::engine::AtStart;
-use crate::error::{self, Error, os_message};
-use crate::event::Observation;
+use tracer_model::event::Observation;
+use tracer_terminal::error::{self, Error, os_message};
 
 /// The format's name.
 pub const FORMAT: &str = "tracer-record";
@@ -142,7 +142,7 @@ impl<W: Write> Recorder<W> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::event::Fact;
+    use tracer_model::event::Fact;
 
     struct Full;
 

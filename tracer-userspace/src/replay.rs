@@ -7,11 +7,11 @@ mod reader;
 use std::path::PathBuf;
 
 use crate::engine::Engine;
-use crate::error::{self, Error};
-use crate::event::Fact;
 use crate::replay::compare::Expected;
 use crate::replay::reader::{Item, Reader};
-use crate::sink::{Sink, SinkConfig, leftover};
+use tracer_model::event::Fact;
+use tracer_output::sink::{Sink, SinkConfig, leftover};
+use tracer_terminal::error::{self, Error};
 
 /// What `tracer replay` was asked for.
 #[derive(Clone, Debug)]

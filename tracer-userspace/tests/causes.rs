@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use tracer::record::{Cause, Scope, Severity};
+use tracer_model::record::{Cause, Scope, Severity};
 
 /// Alerts, and the scopes whose failures raise them; `None`: what nothing explains.
 const ALERTS: [(&str, &[Option<Scope>]); 4] = [

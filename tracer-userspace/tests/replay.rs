@@ -10,8 +10,8 @@ use std::path::PathBuf;
 use std::process::{self, Stdio};
 
 use tracer::replay::{self, ReplayConfig};
-use tracer::sink::filter::Filter;
-use tracer::sink::{Form, SinkConfig};
+use tracer_output::sink::filter::Filter;
+use tracer_output::sink::{Form, SinkConfig};
 
 use common::{Dir, END, HEADER, lines, ran, recording, refused, text, tracer};
 

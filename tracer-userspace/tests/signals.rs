@@ -10,10 +10,10 @@ use std::time::Duration;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use tokio::sync::mpsc;
-use tracer::event::{HookStatus, Observation};
 use tracer::pipeline::{Attached, EventSource, LiveConfig, run};
-use tracer::sink::filter::Filter;
-use tracer::sink::{Form, SinkConfig};
+use tracer_model::event::{HookStatus, Observation};
+use tracer_output::sink::filter::Filter;
+use tracer_output::sink::{Form, SinkConfig};
 
 use common::{Dir, soon};
 
@@ -30,10 +30,10 @@ impl EventSource for Quiet {
     fn lost(&self) -> Vec<(&'static str, u64)> {
         Vec::new()
     }
-    fn ask(&mut self, _ask: tracer::ask::Ask) -> Option<tracer::event::Fact> {
+    fn ask(&mut self, _ask: tracer_model::ask::Ask) -> Option<tracer_model::event::Fact> {
         None
     }
-    fn port_pressure(&mut self) -> Option<tracer::event::PortPressure> {
+    fn port_pressure(&mut self) -> Option<tracer_model::event::PortPressure> {
         None
     }
 

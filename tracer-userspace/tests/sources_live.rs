@@ -13,9 +13,9 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use tokio::sync::{Notify, mpsc};
-use tracer::event::{Fact, Links, NodePort, Pod, ProxyMode};
-use tracer::sources::enter::{by_this_thread, in_netns};
-use tracer::sources::{Snapshot, SourceConfig, snapshot, watch};
+use tracer_model::event::{Fact, Links, NodePort, Pod, ProxyMode};
+use tracer_sources::enter::{by_this_thread, in_netns};
+use tracer_sources::{Snapshot, SourceConfig, snapshot, watch};
 
 use common::{Dir, PATIENCE, soon};
 

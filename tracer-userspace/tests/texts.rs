@@ -10,11 +10,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 use tracer::engine::{AtStart, Engine};
-use tracer::event::Observation;
-use tracer::record::Cause;
-use tracer::sink::filter::Filter;
-use tracer::sink::metrics::{self, HookCount, KernelCounts, Metrics};
-use tracer::sink::{Form, Sink, SinkConfig};
+use tracer_model::event::Observation;
+use tracer_model::record::Cause;
+use tracer_output::sink::filter::Filter;
+use tracer_output::sink::metrics::{self, HookCount, KernelCounts, Metrics};
+use tracer_output::sink::{Form, Sink, SinkConfig};
 
 use common::recorded::{Recording, fixtures, parsed, with_each};
 use common::{Dir, ran, snapshots, text, tracer};

@@ -11,15 +11,15 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
 use serde_json::{Value, json};
-use tracer::selftest::dial::{Dial, Kind};
-use tracer::selftest::helper::{Programs, Role};
-use tracer::selftest::ip::Route;
-use tracer::selftest::net::{Netns, PREFIX};
-use tracer::selftest::options::{Options, Scratch};
-use tracer::selftest::pods::{self, PodSpec, tcp_probe};
-use tracer::selftest::prober::Request;
-use tracer::selftest::proc::Proc;
-use tracer::selftest::world::sweep::sweep;
+use tracer_testbed::dial::{Dial, Kind};
+use tracer_testbed::helper::{Programs, Role};
+use tracer_testbed::ip::Route;
+use tracer_testbed::net::{Netns, PREFIX};
+use tracer_testbed::options::{Options, Scratch};
+use tracer_testbed::pods::{self, PodSpec, tcp_probe};
+use tracer_testbed::prober::Request;
+use tracer_testbed::proc::Proc;
+use tracer_testbed::world::sweep::sweep;
 
 use super::PROBER;
 

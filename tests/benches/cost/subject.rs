@@ -13,9 +13,9 @@ use nix::sys::signal::{Signal, kill};
 use nix::time::{clock_getcpuclockid, clock_gettime};
 use nix::unistd::{Pid, gettid};
 use serde_json::Value;
-use tracer::clock::boot_ns;
-use tracer::selftest::net::die_with_parent;
-use tracer::selftest::watcher::without_settings;
+use tracer_node::clock::boot_ns;
+use tracer_testbed::net::die_with_parent;
+use tracer_testbed::watcher::without_settings;
 
 use super::PROBER;
 use super::stage::Stage;

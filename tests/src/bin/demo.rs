@@ -15,14 +15,14 @@ use clap::Parser;
 use nix::pty::Winsize;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use tracer::record::{Cause, Record};
-use tracer::selftest::check::{Attempt, Claim, Standing, judge};
-use tracer::selftest::helper::Programs;
-use tracer::selftest::net::die_with_parent;
-use tracer::selftest::options::{Options, Scratch};
-use tracer::selftest::scenario::needs;
-use tracer::selftest::watcher::{Tracer, replay};
-use tracer::selftest::world::sweep::sweep;
+use tracer_model::record::{Cause, Record};
+use tracer_testbed::check::{Attempt, Claim, Standing, judge};
+use tracer_testbed::helper::Programs;
+use tracer_testbed::net::die_with_parent;
+use tracer_testbed::options::{Options, Scratch};
+use tracer_testbed::scenario::needs;
+use tracer_testbed::watcher::{Tracer, replay};
+use tracer_testbed::world::sweep::sweep;
 use tracer_tests::demo::{Case, Demo};
 
 #[derive(Parser)]

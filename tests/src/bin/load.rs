@@ -1,8 +1,8 @@
-//! A client that connects as fast as it can: see [`tracer::selftest::load`].
+//! A client that connects as fast as it can: see [`tracer_testbed::load`].
 
 use anyhow::Result;
 use clap::Parser as _;
-use tracer::selftest::load::{Load, run};
+use tracer_testbed::load::{Load, run};
 
 fn main() -> Result<()> {
     run(&Load::parse())

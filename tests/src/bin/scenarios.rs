@@ -7,14 +7,14 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
 use clap::Parser;
-use tracer::record::Cause;
-use tracer::selftest::helper::Programs;
-use tracer::selftest::options::{Options, Scratch};
-use tracer::selftest::row::{Played, Row};
-use tracer::selftest::runner::{Plan, run};
-use tracer::selftest::scenario::{Scenario, Suite, all, gaps, needs};
-use tracer::selftest::watcher::Tracer;
-use tracer::selftest::world::sweep::sweep;
+use tracer_model::record::Cause;
+use tracer_testbed::helper::Programs;
+use tracer_testbed::options::{Options, Scratch};
+use tracer_testbed::row::{Played, Row};
+use tracer_testbed::runner::{Plan, run};
+use tracer_testbed::scenario::{Scenario, Suite, all, gaps, needs};
+use tracer_testbed::watcher::Tracer;
+use tracer_testbed::world::sweep::sweep;
 
 #[derive(Parser)]
 struct Args {

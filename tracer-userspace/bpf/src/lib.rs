@@ -4,9 +4,3 @@
 pub mod decode;
 pub mod ebpf;
 pub mod observe;
-
-use tracer_model::event;
-use tracer_node::{cgroups, clock, procfs};
-use tracer_terminal::error;
-#[cfg(test)]
-use tracer_testing as testing;

@@ -12,7 +12,7 @@ use tracer_common::{
 
 use crate::decode::KernelEvent;
 use crate::ebpf::KernelNames;
-use crate::event::{
+use tracer_model::event::{
     Actor, Ancestor, Answer, AnswerKind, ConnId, Connect, ConnectFailed, Device, Fact, Flow, Icmp, Ipvs, IpvsOp,
     LinkChange, Listen, ListenQueue, Netns, NetnsOp, NetnsOpKind, NetnsOpen, Observation, PacketDrop, QueueFull,
     ResetReceived, ResetSent, Retransmit, State, TcpFlags, TcpState, TlsHello, Tracked, Via,

@@ -10,8 +10,6 @@ mod targets;
 
 use crate::correlate::attempt::Attempt;
 use crate::correlate::node::Node;
-use crate::event::{Container, Handler, Netns, Pod, ProbeSpec, ProbeType};
-use crate::record::{Endpoint, K8s, NetnsRef, Probe, Process, Subject};
 pub use lifecycle::{HookMatch, hooks_met};
 use matching::{followed, is_told_of, matching_probes, only_pod, redirected, single_container, whose};
 pub use matching::{is_named_redirect, is_one_of_several, is_pod, is_probe_of, may_be_localhost, redirected_from};
@@ -23,6 +21,8 @@ pub use protocols::{
     BEFORE_TIMEOUT_NS, Protocol, asks_grpc, is_beginning, is_without_tls, misspoken, refused_tls, timed_out_after_ns,
 };
 use targets::{Match, Whose};
+use tracer_model::event::{Container, Handler, Netns, Pod, ProbeSpec, ProbeType};
+use tracer_model::record::{Endpoint, K8s, NetnsRef, Probe, Process, Subject};
 
 /// An attempt with its names.
 #[derive(Clone, Debug)]
@@ -222,8 +222,8 @@ fn k8s(pod: &Pod, container: Option<&Container>) -> Option<K8s> {
 
 #[cfg(test)]
 mod tests {
-    use crate::event::{AnswerKind, TcpState};
     use crate::testing::Stream;
+    use tracer_model::event::{AnswerKind, TcpState};
 
     /// Who may write a pod's spec makes failures at any pod's address: they are not told as that pod's.
     #[test]

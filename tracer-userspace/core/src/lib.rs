@@ -12,5 +12,3 @@ pub mod node_events;
 mod properties;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
-
-use tracer_model::{ask, decision, event, plural, recent, record, shell};

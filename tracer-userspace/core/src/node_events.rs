@@ -9,10 +9,10 @@ mod port_pressure;
 
 use crate::classify::{culprit_of, is_elsewhere};
 use crate::correlate::node::Node;
-use crate::decision::Decision;
 use crate::enrich::netns_ref;
-use crate::event::{Fact, LinkChange, Links, NetnsOp, NetnsOpKind, Observation};
-use crate::record::{Body, Culprit, LinkRef, NodeBody};
+use tracer_model::decision::Decision;
+use tracer_model::event::{Fact, LinkChange, Links, NetnsOp, NetnsOpKind, Observation};
+use tracer_model::record::{Body, Culprit, LinkRef, NodeBody};
 
 /// What this observation says about the node; `node` is what was known before it.
 #[must_use]
@@ -67,10 +67,10 @@ fn links_read(links: &Links, node: &Node) -> Vec<NodeBody> {
     let Some(before) = node.links.get(&links.netns).filter(|_| node.netns() == Some(links.netns)) else {
         return Vec::new();
     };
-    let changed = |now: &&crate::event::LinkState| {
+    let changed = |now: &&tracer_model::event::LinkState| {
         before.iter().any(|old| old.ifindex == now.ifindex && old.name == now.name && old.up != now.up)
     };
-    let body = |link: &crate::event::LinkState| NodeBody {
+    let body = |link: &tracer_model::event::LinkState| NodeBody {
         event: event_name(link.up).to_owned(),
         summary: format!(
             "{} of the node is {}; who did it was not seen",
@@ -120,8 +120,8 @@ fn entered(time: u64, op: &NetnsOp, node: &Node) -> Option<NodeBody> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::event::{Actor, Netns, NetnsOpen};
     use crate::testing::{NODE, Stream};
+    use tracer_model::event::{Actor, Netns, NetnsOpen};
 
     const AWAY: Netns = Netns(99);
 

@@ -10,16 +10,16 @@ mod probes;
 use std::net::SocketAddr;
 
 use crate::core::Core;
-use crate::decision::Decision;
-use crate::event::{
+pub use facts::prober;
+pub use facts::start;
+pub use facts::{firewall, http_probe, lo, neighbour, rule};
+use tracer_model::decision::Decision;
+use tracer_model::event::{
     Actor, Answer, AnswerKind, ConnId, Connect, ConnectFailed, Device, Fact, Flow, Icmp, Ipvs, IpvsOp, ListenQueue,
     Loss, MissingHook, Netns, Observation, PacketDrop, ProbeSays, QueueFull, ResetReceived, ResetSent, Retransmit,
     State, TcpFlags, TcpState, Via,
 };
-use crate::record::{Body, FindingBody, VerdictBody};
-pub use facts::prober;
-pub use facts::start;
-pub use facts::{firewall, http_probe, lo, neighbour, rule};
+use tracer_model::record::{Body, FindingBody, VerdictBody};
 
 pub const NODE: Netns = Netns(1);
 pub const POD: Netns = Netns(2);

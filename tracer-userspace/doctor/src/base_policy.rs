@@ -3,10 +3,10 @@
 use super::Check;
 use super::finding::{Draft, Finding, Fix, Unread};
 use super::view::View;
-use crate::classify::owner;
-use crate::event::Backend;
-use crate::netfilter::{Survey, SurveyChain, SurveyTable};
-use crate::shell;
+use tracer_core::classify::owner;
+use tracer_model::event::Backend;
+use tracer_model::shell;
+use tracer_netfilter::{Survey, SurveyChain, SurveyTable};
 
 /// The check.
 pub(super) const CHECK: Check = Check {

@@ -3,12 +3,12 @@
 use std::collections::BTreeSet;
 
 use super::{Finding, Options, Status, exit_code, lacks_prober, run};
-use crate::clock;
-use crate::error::{self, Error};
-use crate::record::{Body, Record, SCHEMA};
-use crate::screen::Screen;
-use crate::sink::output::Output;
-use crate::sink::{Form, SinkConfig, findings, ndjson, wall_time};
+use tracer_model::record::{Body, Record, SCHEMA};
+use tracer_node::clock;
+use tracer_output::sink::output::Output;
+use tracer_output::sink::{Form, SinkConfig, findings, ndjson, wall_time};
+use tracer_terminal::error::{self, Error};
+use tracer_terminal::screen::Screen;
 
 /// What `tracer doctor` was asked for.
 #[derive(Clone, Debug)]

@@ -6,7 +6,7 @@ use tokio::sync::mpsc::Sender;
 use tokio::time::{MissedTickBehavior, interval};
 
 use super::{CHECKS, Options};
-use crate::event::{Fact, Findings};
+use tracer_model::event::{Fact, Findings};
 
 /// Between two looks at the node: with 50,000 rules the checks take a second of one CPU.
 const EVERY: Duration = Duration::from_secs(300);

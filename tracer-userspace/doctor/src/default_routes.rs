@@ -6,7 +6,7 @@ use std::net::Ipv4Addr;
 use super::Check;
 use super::finding::{Draft, Finding, Fix, Unread};
 use super::view::View;
-use crate::shell;
+use tracer_model::shell;
 
 /// The check.
 pub(super) const CHECK: Check = Check {

@@ -5,8 +5,8 @@ use std::io;
 
 use serde_json::Value;
 
-use crate::error::os_message;
-pub use crate::record::{FindingBody as Finding, Status};
+pub use tracer_model::record::{FindingBody as Finding, Status};
+use tracer_terminal::error::os_message;
 
 /// Why something could not be read, and what would help.
 #[derive(Clone, Debug, PartialEq, Eq)]

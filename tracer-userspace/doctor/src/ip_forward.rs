@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use super::finding::{Draft, Finding, Fix, Unread, listed};
 use super::view::View;
 use super::{Check, default_routes};
-use crate::event::Pod;
+use tracer_model::event::Pod;
 
 /// The check.
 pub(super) const CHECK: Check = Check {

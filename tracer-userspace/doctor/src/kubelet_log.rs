@@ -3,7 +3,7 @@
 use super::Check;
 use super::finding::{Draft, Finding, Fix, Unread};
 use super::view::View;
-use crate::sources::{KubeletLogging, KubeletLoggingError, TO_NAME_THE_LOG, kubelet_stderr_lost};
+use tracer_sources::{KubeletLogging, KubeletLoggingError, TO_NAME_THE_LOG, kubelet_stderr_lost};
 
 /// The check.
 pub(super) const CHECK: Check = Check {

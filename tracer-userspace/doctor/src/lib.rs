@@ -30,20 +30,13 @@ mod testing;
 mod tracer_hooks;
 mod view;
 
-use tracer_bpf::ebpf;
-use tracer_core::classify;
-use tracer_model::{event, record, shell};
-use tracer_netfilter as netfilter;
-use tracer_node::{clock, enter, links, procfs, settings};
-use tracer_output::sink;
-use tracer_sources as sources;
-use tracer_terminal::{error, screen};
+use tracer_node::procfs;
 
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::event::Pod;
-use crate::sources::{Prober, SourceConfig};
+use tracer_model::event::Pod;
+use tracer_sources::{Prober, SourceConfig};
 
 use finding::Draft;
 pub use finding::{Finding, Status, Unread};

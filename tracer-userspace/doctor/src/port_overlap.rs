@@ -7,7 +7,7 @@ use super::port_range::{NODE_PORTS, PortRange};
 use super::reserved::{for_node_ports, of_ipvs, reserve};
 use super::view::View;
 use super::{Check, Draft, listener_overlap};
-use crate::event::{NodePort, NodePorts, ProxyMode};
+use tracer_model::event::{NodePort, NodePorts, ProxyMode};
 
 /// The check.
 pub(super) const CHECK: Check = Check {
@@ -178,7 +178,7 @@ mod tests {
     use super::super::testing::Tree;
     use super::*;
     use crate::Status;
-    use crate::event::Netns;
+    use tracer_model::event::Netns;
 
     /// With the fix that the check gives where no known daemon listens.
     fn judge(range: &PortRange, live: Result<Vec<NodePorts>, Unread>, rate: Option<(u64, f64)>) -> Finding {

@@ -4,9 +4,9 @@ use std::fmt;
 
 use super::finding::Unread;
 use super::view::View;
-use crate::event::port_ranges;
-pub(super) use crate::event::port_ranges::NODE_PORTS;
-use crate::settings::{parse_range, parse_ranges};
+use tracer_model::event::port_ranges;
+pub(super) use tracer_model::event::port_ranges::NODE_PORTS;
+use tracer_node::settings::{parse_range, parse_ranges};
 
 /// `ip_local_port_range` and `ip_local_reserved_ports`.
 #[derive(Clone, Debug, PartialEq, Eq)]

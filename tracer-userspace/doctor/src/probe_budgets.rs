@@ -2,7 +2,7 @@
 
 use super::Check;
 use super::finding::{Draft, Finding, Fix, Unread};
-use crate::event::{Container, Handler, Pod, ProbeSpec, ProbeType};
+use tracer_model::event::{Container, Handler, Pod, ProbeSpec, ProbeType};
 
 /// The check.
 pub(super) const CHECK: Check = Check {

@@ -5,9 +5,9 @@ use std::collections::BTreeSet;
 use super::Check;
 use super::finding::{Draft, Finding, Fix, Unread};
 use super::view::View;
-use crate::event::{Backend, ProxyMode};
-use crate::links::Link;
-use crate::netfilter::Survey;
+use tracer_model::event::{Backend, ProxyMode};
+use tracer_netfilter::Survey;
+use tracer_node::links::Link;
 
 /// The check.
 pub(super) const CHECK: Check = Check {
@@ -100,8 +100,8 @@ fn judge(found: &Tables, cilium: bool) -> Finding {
 mod tests {
     use super::*;
     use crate::Status;
-    use crate::event::LinkState;
-    use crate::netfilter::{SurveyChain, SurveyTable};
+    use tracer_model::event::LinkState;
+    use tracer_netfilter::{SurveyChain, SurveyTable};
 
     fn survey(backend: Backend, name: &str, chain: &str) -> Survey {
         let chains = vec![SurveyChain { name: chain.into(), ..SurveyChain::default() }];

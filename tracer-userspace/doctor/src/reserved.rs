@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use super::finding::Fix;
 use super::port_range::{NODE_PORTS, PortRange};
 use super::view::View;
-use crate::event::{NodePort, NodePorts, ProxyMode};
+use tracer_model::event::{NodePort, NodePorts, ProxyMode};
 
 /// What is wanted for the sake of NodePorts.
 pub(super) fn wanted_by_node_ports(view: &View, range: &PortRange) -> Vec<(u16, u16)> {

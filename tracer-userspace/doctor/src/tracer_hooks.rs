@@ -8,8 +8,8 @@ use std::collections::{BTreeMap, HashSet};
 use super::Check;
 use super::finding::{Draft, Finding, Fix, Unread};
 use super::view::View;
-use crate::ebpf::hooks::{Form, HOOKS, Row, When};
-use crate::ebpf::switches::{SWITCHES, Switch};
+use tracer_bpf::ebpf::hooks::{Form, HOOKS, Row, When};
+use tracer_bpf::ebpf::switches::{SWITCHES, Switch};
 
 /// The check.
 pub(super) const CHECK: Check = Check {

@@ -14,11 +14,11 @@ use nix::fcntl::{OFlag, OpenHow, ResolveFlag, openat2};
 use nix::poll::{PollTimeout, poll};
 
 use super::finding::Unread;
-use crate::enter::in_netns;
-use crate::event::{NodePorts, Pod};
-use crate::links::{self, Link};
-use crate::netfilter::{self, NetfilterError, Survey};
-use crate::procfs::NodeNetns;
+use tracer_model::event::{NodePorts, Pod};
+use tracer_netfilter::{NetfilterError, Survey};
+use tracer_node::enter::in_netns;
+use tracer_node::links::{self, Link};
+use tracer_node::procfs::NodeNetns;
 
 /// More is not read of one file.
 const MAX_BYTES: u64 = 64 << 20;
@@ -180,14 +180,14 @@ impl View {
     /// The NodePorts in the kernel's tables.
     pub fn node_ports(&self) -> Result<Vec<NodePorts>, Unread> {
         let node = self.tables("NodePorts")?;
-        let (ports, problems) = netfilter::read(node, &self.links()?);
+        let (ports, problems) = tracer_netfilter::read(node, &self.links()?);
         problems.first().map_or(Ok(ports), |problem| Err(refused(problem)))
     }
 
     /// Chains and policies of netfilter.
     pub fn firewall(&self) -> Result<Survey, Unread> {
         self.tables("netfilter rules")?;
-        let survey = netfilter::survey();
+        let survey = tracer_netfilter::survey();
         survey.problems.first().map(refused).map_or(Ok(survey), Err)
     }
 
@@ -294,7 +294,7 @@ mod tests {
 
     use super::super::testing::Tree;
     use super::*;
-    use crate::procfs::node_netns;
+    use tracer_node::procfs::node_netns;
 
     #[test]
     fn a_counter_is_read_twice_with_the_window_between() {

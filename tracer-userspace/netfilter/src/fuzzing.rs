@@ -2,8 +2,8 @@
 
 pub use super::firewall::fuzzing::{nftables, xtables};
 use super::{firewall, ipvs};
-use crate::event::LinkState;
-use crate::links::Link;
+use tracer_model::event::LinkState;
+use tracer_node::links::Link;
 
 /// `/proc/net/ip_vs` and the statistics of connection tracking.
 pub fn proc(bytes: &[u8], text: &str) {

@@ -7,7 +7,7 @@ use std::io;
 
 use super::nft::{FAMILIES, NFGENMSG, NFTA_DATA_VALUE, dump, open};
 use super::{Named, NetfilterError, TCP};
-use crate::netlink::{attribute, attributes, consistent, field, text};
+use tracer_node::netlink::{attribute, attributes, consistent, field, text};
 
 const NFT_MSG_GETRULE: u16 = 7;
 pub(super) const NFTA_RULE_TABLE: u16 = 1;

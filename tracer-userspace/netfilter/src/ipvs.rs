@@ -10,9 +10,9 @@ use std::io::{self, BufRead, BufReader};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use super::{NetfilterError, Ports};
-use crate::event::NodePort;
-use crate::links::Link;
-use crate::procfs::NodeNetns;
+use tracer_model::event::NodePort;
+use tracer_node::links::Link;
+use tracer_node::procfs::NodeNetns;
 
 /// Enough to tell the Service by; a Service with a thousand backends on six addresses is not kept whole.
 const MAX_BACKENDS: usize = 64;
@@ -128,7 +128,7 @@ mod tests {
     use std::fmt::Write as _;
 
     use super::*;
-    use crate::event::LinkState;
+    use tracer_model::event::LinkState;
 
     const TABLE: &str = include_str!("../../testdata/ip_vs.txt");
 

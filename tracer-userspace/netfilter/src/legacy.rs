@@ -11,7 +11,7 @@ use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
 
 use super::iptables::xt_tcp_port;
 use super::{Named, NetfilterError, TCP};
-use crate::netlink::{field, text};
+use tracer_node::netlink::{field, text};
 
 const MAX_TABLE: usize = 8 * 1024 * 1024;
 /// `IPT_BASE_CTL`, the same number for IPv6.

@@ -12,22 +12,18 @@ mod ipvs;
 mod legacy;
 mod nft;
 
-use tracer_model::event;
-use tracer_node::{clock, enter, links, netlink, procfs};
-use tracer_terminal::error;
-
 use std::collections::BTreeMap;
 use std::io;
 use std::net::SocketAddr;
 
 pub use firewall::survey::{Survey, SurveyChain, SurveyTable, survey};
 
-use crate::error::os_message;
-use crate::event::{NodePort, NodePorts, ProxyMode};
+use tracer_model::event::{NodePort, NodePorts, ProxyMode};
 use tracer_node::enter::NetnsError;
 use tracer_node::inspect::listening_ports;
 use tracer_node::links::Link;
 use tracer_node::procfs::NodeNetns;
+use tracer_terminal::error::os_message;
 
 const TCP: u8 = 6;
 

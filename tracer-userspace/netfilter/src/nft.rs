@@ -8,7 +8,7 @@ use std::io;
 use netlink_sys::protocols::NETLINK_NETFILTER;
 
 use super::{Named, NetfilterError, TCP};
-use crate::netlink::{Netlink, attribute, attributes, consistent, field, push_text, text};
+use tracer_node::netlink::{Netlink, attribute, attributes, consistent, field, push_text, text};
 
 pub(super) const FAMILIES: [u8; 2] = [libc::AF_INET as u8, libc::AF_INET6 as u8];
 const NFNL_SUBSYS_NFTABLES: u16 = 10;

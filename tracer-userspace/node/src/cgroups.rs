@@ -155,7 +155,7 @@ fn has_cpu(list: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::Scratch;
+    use tracer_testing::Scratch;
 
     /// A directory with these in it.
     fn with(folders: &[&str]) -> Scratch {

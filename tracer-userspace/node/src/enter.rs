@@ -10,7 +10,7 @@ use std::rc::Rc;
 
 use nix::sched::{CloneFlags, setns};
 
-use crate::error::os_message;
+use tracer_terminal::error::os_message;
 
 /// Why a namespace could not be read or entered.
 #[derive(Debug, thiserror::Error)]

@@ -14,7 +14,7 @@ use super::namespaces::{Namespaces, Owner, Place};
 use super::netlink::{Netlink, attribute, consistent, field};
 use super::throttle::Throttling;
 use super::turns::Look;
-use crate::event::{Inspection, ListenerState, MOST_LISTENERS, NeighbourState, Netns, NoWayBack};
+use tracer_model::event::{Inspection, ListenerState, MOST_LISTENERS, NeighbourState, Netns, NoWayBack};
 
 const SOCK_DIAG_BY_FAMILY: u16 = 20;
 /// `struct inet_diag_req_v2`

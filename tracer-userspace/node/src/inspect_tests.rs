@@ -1,5 +1,5 @@
 use super::*;
-use crate::event::{LinkState, Netns};
+use tracer_model::event::{LinkState, Netns};
 
 #[test]
 fn counters_are_found_by_their_names() {

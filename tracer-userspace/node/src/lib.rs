@@ -17,8 +17,3 @@ pub mod room;
 pub mod settings;
 pub mod throttle;
 pub mod turns;
-
-use tracer_model::{ask, event, recent};
-use tracer_terminal::error;
-#[cfg(test)]
-use tracer_testing as testing;

@@ -13,8 +13,8 @@ use nix::{getsockopt_impl, sockopt_impl};
 use super::enter::NetnsError;
 use super::netlink::{Netlink, attribute, attributes, consistent, field, text};
 use super::procfs::NodeNetns;
-use crate::error::os_message;
-use crate::event::{LinkState, Links, MOST_LINKS};
+use tracer_model::event::{LinkState, Links, MOST_LINKS};
+use tracer_terminal::error::os_message;
 
 /// What kube-proxy names the device that has the addresses of Services in IPVS mode (pkg/proxy/ipvs, `defaultDummyDevice`).
 pub(super) const OF_IPVS: &str = "kube-ipvs0";

@@ -13,9 +13,9 @@ use super::procfs::{MAX_PROCESSES, Namespace, every_pid, namespace_of};
 use super::room::Room;
 use super::turns::Look;
 use super::{addresses, cgroup, links};
-use crate::ask::Awaited;
-use crate::event::Netns;
-use crate::recent::Recent;
+use tracer_model::ask::Awaited;
+use tracer_model::event::Netns;
+use tracer_model::recent::Recent;
 
 /// Where `ip netns add`, containerd and CRI-O bind the namespaces that they make: as we see it, and as the node does, whose
 /// mounts a container lacks. Where CRI-O spares the pause process, no other way leads to a pod without a running container.

@@ -13,7 +13,7 @@ use super::addresses;
 use super::enter::in_netns;
 use super::procfs::{NodeNetns, Process, netns_of};
 use super::room::Room;
-use crate::event::{Container, Netns, Pod};
+use tracer_model::event::{Container, Netns, Pod};
 
 /// Names of logs read; the kubelet keeps a few for each container.
 const MAX_NAMES: usize = 16_384;
@@ -202,7 +202,7 @@ fn container_file(name: &str) -> Option<(String, (String, PodName))> {
 mod tests {
     use super::super::cgroup::PodProcess;
     use super::*;
-    use crate::testing::Scratch;
+    use tracer_testing::Scratch;
 
     fn process(pid: u32, netns: u32, uid: Option<&str>, container: Option<&str>) -> Process {
         let pod = uid.map(|uid| PodProcess { uid: uid.into(), container: container.map(Into::into) });

@@ -7,7 +7,7 @@ use tracer_common::ports::{DESTINATION_BITS, DESTINATION_WORDS, PortUse};
 use tracer_common::{ABSENT32, actor::COMM_LEN};
 
 use super::{cgroup, procfs};
-use crate::event::{Netns, PortPressure, PortUser};
+use tracer_model::event::{Netns, PortPressure, PortUser};
 
 /// Users that are told of in the node's namespace, and of others.
 const MAX_USERS: usize = 10;

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use super::cgroup::{self, PodProcess};
 use super::enter::{NetnsError, in_netns};
-use crate::event::{Netns, is_kubelet_name};
+use tracer_model::event::{Netns, is_kubelet_name};
 
 /// No node that works has more; beyond it the rest is left out and said.
 pub(super) const MAX_PROCESSES: usize = 32_768;

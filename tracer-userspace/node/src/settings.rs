@@ -7,7 +7,7 @@ use std::fs;
 
 use super::enter::NetnsError;
 use super::procfs::NodeNetns;
-use crate::event::NodeSettings;
+use tracer_model::event::NodeSettings;
 
 /// Sysctls below `net` that go with the two port settings, as a path and as their name. None that
 /// moves by itself: settings are sent again when they change.

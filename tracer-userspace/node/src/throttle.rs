@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use super::namespaces::Namespaces;
 use super::procfs::netns_of;
 use crate::cgroups::{Hierarchy, Mounts, path_in};
-use crate::event::{Netns, Throttled};
-use crate::recent::Recent;
+use tracer_model::event::{Netns, Throttled};
+use tracer_model::recent::Recent;
 
 /// Cgroups read for one namespace: a pod has a handful of containers.
 const MAX_CGROUPS: usize = 16;
@@ -90,7 +90,7 @@ pub fn parse(text: &str, cgroup: &str) -> Option<Throttled> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::Scratch;
+    use tracer_testing::Scratch;
 
     #[test]
     fn counters_of_both_versions() {

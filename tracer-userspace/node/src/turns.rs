@@ -4,8 +4,8 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::net::{IpAddr, SocketAddr};
 
-use crate::ask::Awaited;
-use crate::event::Netns;
+use tracer_model::ask::Awaited;
+use tracer_model::event::Netns;
 
 /// Addresses and targets of each that wait at most; more are left out.
 const MAX_ADDRESSES: usize = 1024;

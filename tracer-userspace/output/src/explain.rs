@@ -2,8 +2,8 @@
 
 use std::fmt::Write as _;
 
-use crate::record::{Block, Cause, Scope, Section};
-use crate::screen::{Screen, unbroken_commands};
+use tracer_model::record::{Block, Cause, Scope, Section};
+use tracer_terminal::screen::{Screen, unbroken_commands};
 
 /// What the command prints: the pages of these causes; without causes the list of all.
 #[must_use]

@@ -6,9 +6,3 @@ pub mod explain;
 pub mod schema;
 pub mod serve;
 pub mod sink;
-
-use tracer_model::{decision, event, plural, record};
-use tracer_sources as sources;
-use tracer_terminal::{error, screen, status_line};
-#[cfg(test)]
-use tracer_testing as testing;

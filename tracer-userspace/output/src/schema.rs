@@ -5,7 +5,7 @@ use schemars::generate::SchemaSettings;
 use schemars::transform::RecursiveTransform;
 use serde_json::{Map, Value};
 
-use crate::record::Record;
+use tracer_model::record::Record;
 
 /// The schema as a document of several lines, without a final newline.
 #[must_use]

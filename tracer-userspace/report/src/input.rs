@@ -6,7 +6,7 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use super::line;
-use crate::error::Error;
+use tracer_terminal::error::Error;
 
 /// How the argument is called in messages.
 const WHAT: &str = "report FILE";

@@ -19,9 +19,7 @@ mod progress;
 mod tally;
 mod target;
 
-use tracer_model::{plural, record};
-use tracer_output::sink;
-use tracer_terminal::{error, screen};
+use tracer_terminal::error;
 
 use std::io::BufRead;
 use std::path::PathBuf;
@@ -31,8 +29,8 @@ use self::input::{Input, Lines, Next};
 use self::progress::Progress;
 use self::tally::Tally;
 use self::target::Target;
-use crate::error::{Error, os_message};
-use crate::sink::filter::Filter;
+use tracer_output::sink::filter::Filter;
+use tracer_terminal::error::{Error, os_message};
 
 /// What `tracer report` was asked for.
 #[derive(Clone, Debug)]

@@ -5,8 +5,8 @@ use std::borrow::Cow;
 use jiff::Timestamp;
 use serde::Deserialize;
 
-use crate::error::json_problem;
-use crate::record::{Cause, Confidence, Endpoint, K8s, Outcome, Process, Record, SCHEMA};
+use tracer_model::record::{Cause, Confidence, Endpoint, K8s, Outcome, Process, Record, SCHEMA};
+use tracer_terminal::error::json_problem;
 
 /// Whose attempts they are.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

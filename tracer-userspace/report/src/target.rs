@@ -6,7 +6,7 @@ use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
 use super::input::Input;
-use crate::error::Error;
+use tracer_terminal::error::Error;
 
 /// How each page begins.
 pub(super) const BEGINS: &str = "<!DOCTYPE html>";

@@ -7,14 +7,13 @@ use std::time::Instant;
 
 use tokio::sync::mpsc::Sender;
 
-use super::namespaces::{Namespaces, Place, kept_for};
-use super::netfilter;
 use super::pace::Pace;
-use super::throttle::Throttling;
-use super::turns::{Look, Turns};
-use super::{enter, inspect};
-use crate::ask::{Ask, Awaited};
-use crate::event::{Fact, Flow, Inspection, Netns};
+use tracer_model::ask::{Ask, Awaited};
+use tracer_model::event::{Fact, Flow, Inspection, Netns};
+use tracer_node::namespaces::{Namespaces, Place, kept_for};
+use tracer_node::throttle::Throttling;
+use tracer_node::turns::{Look, Turns};
+use tracer_node::{enter, inspect};
 
 /// Questions that were not taken in yet, at most; more are not asked, and the verdicts do without.
 const WAITING: usize = 1024;
@@ -83,8 +82,8 @@ fn read_firewalls(asked: &Receiver<(Netns, Flow)>, tx: &Sender<Fact>) {
 
 /// Always gives an answer: a verdict waits for it.
 fn firewall(netns: Netns, flow: Flow, namespaces: &mut Namespaces) -> Fact {
-    let read = |path: PathBuf| netfilter::firewall::read(&path, netns, flow);
-    let firewall = namespaces.path(netns).map_or_else(|| netfilter::firewall::unreachable(netns), read);
+    let read = |path: PathBuf| tracer_netfilter::firewall::read(&path, netns, flow);
+    let firewall = namespaces.path(netns).map_or_else(|| tracer_netfilter::firewall::unreachable(netns), read);
     Fact::Firewall(Box::new(firewall))
 }
 

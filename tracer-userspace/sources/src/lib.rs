@@ -16,19 +16,14 @@ mod sent;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
 mod watch;
-
-use tracer_model::{ask, event};
-use tracer_netfilter as netfilter;
 pub use tracer_node::{
     addresses, cgroup, cgroups, clock, enter, inspect, links, namespaces, netlink, pods, ports, procfs, settings,
     throttle, turns,
 };
-use tracer_terminal::error;
 
 use std::collections::HashMap;
 use std::path::PathBuf;
 
-pub use crate::event::KNOWN_PROBERS;
 pub use files::FileError;
 pub use inquire::Inquirer;
 pub use kubelet::{
@@ -38,12 +33,13 @@ pub use kubelet::{
 };
 pub use merge::merge;
 pub use procfs::{NodeNetns, Prober};
+pub use tracer_model::event::KNOWN_PROBERS;
 pub use watch::watch;
 
-use crate::event::{Fact, Netns, Pod, Pods, ProxyMode, Service, ServicePort, Services};
 use cluster::{Cluster, View};
 use files::Stamp;
 use kubelet_api::KubeletApi;
+use tracer_model::event::{Fact, Netns, Pod, Pods, ProxyMode, Service, ServicePort, Services};
 
 /// What to read.
 #[derive(Clone, Debug, Default)]
@@ -265,7 +261,7 @@ impl NodeView {
         if !links.is_empty() {
             self.facts.push(Fact::Links(links::to_fact(node, &links)));
         }
-        let (node_ports, problems) = netfilter::read(node, &links);
+        let (node_ports, problems) = tracer_netfilter::read(node, &links);
         self.facts.extend(node_ports.into_iter().map(Fact::NodePorts));
         self.tables_complete = problems.is_empty();
         self.problems.extend(problems.iter().map(ToString::to_string));
@@ -320,7 +316,7 @@ fn table(mode: ProxyMode) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::event::{NodePort, NodePorts};
+    use tracer_model::event::{NodePort, NodePorts};
 
     #[test]
     fn a_list_of_services_names_the_ports_of_ipvs() {

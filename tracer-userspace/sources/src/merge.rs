@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::net::IpAddr;
 
-use crate::event::{Container, Pod};
+use tracer_model::event::{Container, Pod};
 
 /// Every pod of both, each once.
 #[must_use]
@@ -116,7 +116,7 @@ fn ended(listed: &Container, found: &Container) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::event::{Ended, Netns, Runs};
+    use tracer_model::event::{Ended, Netns, Runs};
 
     fn pod(name: Option<&str>, uid: Option<&str>, addrs: &[[u8; 4]], netns: Option<u32>) -> Pod {
         Pod {

@@ -2,7 +2,7 @@
 
 use tokio::sync::mpsc::Sender;
 
-use crate::event::{Fact, Netns, NodePorts};
+use tracer_model::event::{Fact, Netns, NodePorts};
 
 /// The receiver is gone, or the future was dropped.
 pub(super) struct Closed;
@@ -87,7 +87,7 @@ mod tests {
     use tokio::sync::mpsc;
 
     use super::*;
-    use crate::event::{NodePort, ProxyMode};
+    use tracer_model::event::{NodePort, ProxyMode};
 
     #[test]
     fn a_table_that_had_no_node_ports_is_told_as_empty_first() {
@@ -113,7 +113,7 @@ mod tests {
     fn a_fact_is_sent_once_until_it_changes_or_is_forgotten() {
         let (tx, mut rx) = mpsc::channel(4);
         let mut sent = Sent::new(Vec::new(), tx);
-        let links = Fact::Links(crate::event::Links { netns: Netns(7), cookie: None, links: Vec::new() });
+        let links = Fact::Links(tracer_model::event::Links { netns: Netns(7), cookie: None, links: Vec::new() });
         for _ in 0..2 {
             assert!(sent.send(links.clone()).is_ok());
         }

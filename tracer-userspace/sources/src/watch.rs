@@ -19,14 +19,13 @@ use tokio::sync::mpsc::Sender;
 use super::cluster::{Cluster, Heard, View};
 use super::files::{self, FileError, Stamp};
 use super::kubelet_api::KubeletApi;
-use super::links::{self, LinkWatch, LinksChanged};
 use super::pace::Pace;
 use super::sent::{Closed, Sent};
-use super::{
-    Listed, NodeNetns, Snapshot, SourceConfig, enter, name_node_ports, pods_fact, read_node, services_fact, settings,
-};
-use crate::clock::thread_cpu_ns;
-use crate::event::{Fact, ListFile, ListTrouble, Netns, Pod};
+use super::{Listed, NodeNetns, Snapshot, SourceConfig, name_node_ports, pods_fact, read_node, services_fact};
+use tracer_model::event::{Fact, ListFile, ListTrouble, Netns, Pod};
+use tracer_node::clock::thread_cpu_ns;
+use tracer_node::links::{self, LinkWatch, LinksChanged};
+use tracer_node::{enter, settings};
 
 const FILES_EVERY: Duration = Duration::from_secs(1);
 const NODE_EVERY: Duration = Duration::from_secs(10);

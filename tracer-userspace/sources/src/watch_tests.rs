@@ -19,7 +19,7 @@ fn the_clusters_pods_are_not_told_before_the_node_was_read() {
     assert!(rx.try_recv().is_err(), "told without the namespaces of the node");
 
     watcher.node_due = Instant::now() + NODE_EVERY;
-    watcher.discovered = vec![Pod { netns: Some(crate::event::Netns(7)), ..pod("b") }];
+    watcher.discovered = vec![Pod { netns: Some(tracer_model::event::Netns(7)), ..pod("b") }];
     told.send_modify(|view| view.pods = vec![pod("a"), pod("b")]);
     assert!(watcher.read_cluster().is_ok());
     let Ok(Fact::Pods(list)) = rx.try_recv() else { panic!("nothing was told") };
@@ -74,7 +74,8 @@ fn a_prober_that_comes_back_to_its_namespace_has_its_links_told_again() {
     let snapshot = snapshot(&SourceConfig::default()).expect("snapshot");
     let (tx, mut rx) = mpsc::channel(16);
     let mut watcher = Watcher::new(SourceConfig::default(), snapshot, tx);
-    let links = |netns| Fact::Links(crate::event::Links { netns: Netns(netns), cookie: None, links: Vec::new() });
+    let links =
+        |netns| Fact::Links(tracer_model::event::Links { netns: Netns(netns), cookie: None, links: Vec::new() });
     for netns in [7, 8, 7] {
         assert!(watcher.sent.send(links(netns)).is_ok());
         assert!(rx.try_recv().is_ok_and(|fact| fact == links(netns)));

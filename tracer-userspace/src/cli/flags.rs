@@ -6,10 +6,10 @@ use std::time::Duration;
 use clap::builder::{BoolishValueParser, StringValueParser, TypedValueParser};
 use clap::{ArgAction, Args};
 
-use crate::sink::Form;
-use crate::sources::NamedLog;
-use crate::sources::cluster::Namespace;
-use crate::sources::kubelet_api::Endpoint;
+use tracer_output::sink::Form;
+use tracer_sources::NamedLog;
+use tracer_sources::cluster::Namespace;
+use tracer_sources::kubelet_api::Endpoint;
 
 /// Flags that mean the same everywhere.
 #[derive(Debug, Args)]

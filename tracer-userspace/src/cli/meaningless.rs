@@ -2,8 +2,8 @@
 //! and their `--help` does not name them.
 
 use super::{Cli, Command};
-use crate::error::Error;
-use crate::selftest::helper;
+use tracer_terminal::error::Error;
+use tracer_testbed::helper;
 
 /// Flags that have a meaning in the same commands.
 type Group = &'static [&'static str];

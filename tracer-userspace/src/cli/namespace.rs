@@ -1,6 +1,6 @@
 //! Namespaces as they are typed: a name, or `*`.
 
-use crate::sources::cluster::Namespace;
+use tracer_sources::cluster::Namespace;
 
 /// As the API allows them (RFC 1123 causes): such a name is a path of the API by itself.
 pub(super) fn namespace(text: &str) -> Result<Namespace, String> {

@@ -5,8 +5,8 @@ use clap::builder::PossibleValuesParser;
 use clap_complete::Shell;
 
 use super::definition;
-use crate::error::Error;
-use crate::record::Cause;
+use tracer_model::record::Cause;
+use tracer_terminal::error::Error;
 
 /// The commands as they are, the flags that all of them take included.
 fn commands() -> Command {

@@ -17,7 +17,7 @@ pub struct ServeFlags {
     #[arg(long, env = "TRACER_METRICS_POD_LABELS", hide_env_values = true, action = ArgAction::SetTrue, value_parser = BoolishValueParser::new())]
     pub metrics_pod_labels: bool,
     /// Unix socket (mode 0600) that `tracer health` asks
-    #[arg(long, value_name = "PATH", env = "TRACER_HEALTH_SOCKET", hide_env_values = true, default_value = crate::serve::HEALTH_SOCKET)]
+    #[arg(long, value_name = "PATH", env = "TRACER_HEALTH_SOCKET", hide_env_values = true, default_value = tracer_output::serve::HEALTH_SOCKET)]
     pub health_socket: PathBuf,
 }
 

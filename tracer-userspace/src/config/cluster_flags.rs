@@ -3,10 +3,10 @@
 use std::path::PathBuf;
 
 use crate::cli::WriteFlags;
-use crate::error::Error;
-use crate::sink::cluster::ClusterOutput;
-use crate::sources::cluster::{Access, Namespace, has_account};
-use crate::sources::kubelet_api::{Endpoint, KubeletApiConfig};
+use tracer_output::sink::cluster::ClusterOutput;
+use tracer_sources::cluster::{Access, Namespace, has_account};
+use tracer_sources::kubelet_api::{Endpoint, KubeletApiConfig};
+use tracer_terminal::error::Error;
 
 /// Each once; all of them, if that was asked for.
 pub(super) fn namespaces(asked: Vec<Namespace>) -> Vec<Namespace> {

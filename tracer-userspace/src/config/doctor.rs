@@ -4,10 +4,10 @@ use std::path::PathBuf;
 
 use super::{filled, host_name, none_empty, output, probers, readable};
 use crate::cli::{DoctorArgs, Flags};
-use crate::doctor::command::DoctorConfig;
-use crate::doctor::{CHECKS, Options};
-use crate::error::Error;
-use crate::sources::files;
+use tracer_doctor::command::DoctorConfig;
+use tracer_doctor::{CHECKS, Options};
+use tracer_sources::files;
+use tracer_terminal::error::Error;
 
 /// What the command line means.
 ///

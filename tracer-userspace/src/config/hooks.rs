@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use super::{filled, host_name, output, probers};
 use crate::cli::{Flags, HooksArgs};
-use crate::ebpf::LoadOptions;
-use crate::error::Error;
 use crate::hooks::HooksConfig;
+use tracer_bpf::ebpf::LoadOptions;
+use tracer_terminal::error::Error;
 
 /// How long the hooks are watched where nobody says.
 const WINDOW: Duration = Duration::from_secs(5);

@@ -5,8 +5,8 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
 use crate::cli::{Cli, Command};
-use crate::error::Error;
-use crate::sources::NamedLog;
+use tracer_sources::NamedLog;
+use tracer_terminal::error::Error;
 
 /// Refuses an `--output-file` that the same command reads, or records to. (`report` looks at its own.)
 ///
@@ -52,7 +52,7 @@ fn is_same(one: &Path, other: &Path) -> bool {
 #[cfg(test)]
 mod tests {
     use crate::config::tests::planned;
-    use crate::testing::Scratch;
+    use tracer_testing::Scratch;
 
     #[test]
     fn an_input_is_no_output() {

@@ -2,9 +2,9 @@
 
 use super::{filled, host_name, output};
 use crate::cli::Flags;
-use crate::error::Error;
-use crate::selftest::command::SelftestConfig;
-use crate::sink::SinkConfig;
+use tracer_output::sink::SinkConfig;
+use tracer_terminal::error::Error;
+use tracer_testbed::command::SelftestConfig;
 
 /// What the command line means.
 ///

@@ -1,7 +1,7 @@
 use super::*;
 use crate::cli::{Parsed, parse};
-use crate::sources::NamedLog;
-use crate::sources::cluster::Access;
+use tracer_sources::NamedLog;
+use tracer_sources::cluster::Access;
 
 pub(super) fn planned(args: &[&str]) -> Result<Plan, Error> {
     let args = std::iter::once("tracer").chain(args.iter().copied()).map(Into::into);
@@ -124,7 +124,7 @@ fn only_the_daemon_answers() {
     let Plan::Live(run) = planned(&["run", "--metrics-listen", "[::1]:9464"]).unwrap() else { unreachable!() };
     let serve = run.serve.unwrap();
     assert_eq!(serve.metrics, Some("[::1]:9464".parse().unwrap()));
-    assert_eq!(serve.health, Path::new(crate::serve::HEALTH_SOCKET));
+    assert_eq!(serve.health, Path::new(tracer_output::serve::HEALTH_SOCKET));
     let Plan::Live(attach) = planned(&["attach"]).unwrap() else { unreachable!() };
     assert!(attach.serve.is_none());
     assert!(planned(&["attach", "--metrics-listen", "[::1]:9464"]).is_err());

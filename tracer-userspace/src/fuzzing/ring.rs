@@ -1,8 +1,8 @@
 //! Records of the ring.
 
-use crate::decode::decode;
-use crate::ebpf::KernelNames;
-use crate::observe::observe;
+use tracer_bpf::decode::decode;
+use tracer_bpf::ebpf::KernelNames;
+use tracer_bpf::observe::observe;
 use tracer_model::fuzzing::check_recorded;
 
 /// Records one after another, each behind its length (four bytes, little-endian).

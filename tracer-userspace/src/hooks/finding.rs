@@ -6,9 +6,9 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::{Runs, Watched};
-use crate::doctor::{FUNCTION_PROBES, Finding, Status};
-use crate::ebpf::Standing;
-use crate::plural::counted;
+use tracer_bpf::ebpf::Standing;
+use tracer_doctor::{FUNCTION_PROBES, Finding, Status};
+use tracer_model::plural::counted;
 
 /// The hook's finding.
 pub(super) fn of(watched: &Watched, window: Duration) -> Finding {
@@ -118,8 +118,8 @@ fn billionths(x: f64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ebpf::hooks::{Form, HOOKS};
-    use crate::ebpf::{HookStanding, Tried};
+    use tracer_bpf::ebpf::hooks::{Form, HOOKS};
+    use tracer_bpf::ebpf::{HookStanding, Tried};
 
     const WINDOW: Duration = Duration::from_secs(5);
 
@@ -172,7 +172,7 @@ mod tests {
         let tried = vec![refused(Form::Fentry, None), refused(Form::Kprobe, Some("CAP_SYS_ADMIN"))];
         let finding = of(&watched("__put_net", Standing::Missing, tried), WINDOW);
         assert_eq!((finding.status, finding.needs.as_deref()), (Status::Unknown, Some("CAP_SYS_ADMIN")));
-        assert_eq!(crate::doctor::exit_code(&[finding], Status::Fail), 3);
+        assert_eq!(tracer_doctor::exit_code(&[finding], Status::Fail), 3);
     }
 
     #[test]

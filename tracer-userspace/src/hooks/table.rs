@@ -4,9 +4,9 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use super::{Runs, Watched};
-use crate::ebpf::Standing;
-use crate::plural::counted;
-use crate::screen::{Screen, Style, safe};
+use tracer_bpf::ebpf::Standing;
+use tracer_model::plural::counted;
+use tracer_terminal::screen::{Screen, Style, safe};
 
 /// The whole page.
 pub(super) fn text(hooks: &[Watched], window: Duration, node_name: &str, screen: Screen) -> String {
@@ -149,8 +149,8 @@ fn totals(out: &mut String, hooks: &[Watched], window: Duration, node_name: &str
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ebpf::hooks::{Form, HOOKS};
-    use crate::ebpf::{HookStanding, Tried};
+    use tracer_bpf::ebpf::hooks::{Form, HOOKS};
+    use tracer_bpf::ebpf::{HookStanding, Tried};
 
     fn hooks() -> Vec<Watched> {
         let tried = |form| Tried { form, reason: "refused by this kernel's policy".into(), needs: None, fix: None };

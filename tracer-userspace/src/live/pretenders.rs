@@ -4,9 +4,9 @@
 
 use std::collections::BTreeSet;
 
-use crate::event::{Actor, Fact, Netns, Observation, is_kubelet_name};
-use crate::recent::Recent;
-use crate::sources::{Prober, procfs};
+use tracer_model::event::{Actor, Fact, Netns, Observation, is_kubelet_name};
+use tracer_model::recent::Recent;
+use tracer_sources::{Prober, procfs};
 
 /// Processes that were looked at.
 const MAX_KNOWN: usize = 256;

@@ -17,7 +17,7 @@ use nix::sys::socket::{
     AddressFamily, SockFlag, SockType, UnixAddr, UnixCredentials, connect, getsockopt, socket, sockopt::PeerCredentials,
 };
 
-use crate::error::Error;
+use tracer_terminal::error::Error;
 
 /// The lock file.
 const PATH: &str = "/run/tracer.lock";

@@ -61,7 +61,7 @@ impl Alarm {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::clock;
+    use tracer_node::clock;
 
     #[test]
     fn it_rings_at_its_time_and_again_when_set_again() {

@@ -1,6 +1,6 @@
 //! What was lost between two looks at counters that only grow.
 
-use crate::event::Loss;
+use tracer_model::event::Loss;
 
 /// The counters of the last look, by place.
 pub(super) struct Losses {

@@ -10,14 +10,14 @@ use tokio::time::{Instant, sleep};
 use super::EventSource;
 use super::losses::Losses;
 use super::wake::{Timers, Wake};
-use crate::clock;
 use crate::engine::Engine;
-use crate::error::{Error, os_message};
-use crate::event::{Fact, Loss, Observation, PortPressure, Start};
 use crate::record_file::Recorder;
-use crate::serve::Server;
 use crate::shutdown::{Request, Signals};
-use crate::status_line::StatusLine;
+use tracer_model::event::{Fact, Loss, Observation, PortPressure, Start};
+use tracer_node::clock;
+use tracer_output::serve::Server;
+use tracer_terminal::error::{Error, os_message};
+use tracer_terminal::status_line::StatusLine;
 
 /// Events taken in one go, so that signals are answered however busy the node is.
 const DRAIN_MAX: usize = 1 << 13;

@@ -2,10 +2,10 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use super::*;
-use crate::event::{ConnId, ListFile, ListTrouble, Loss, Pods, Retransmit, TcpState};
-use crate::sink::filter::Filter;
-use crate::sink::{Form, SinkConfig};
-use crate::testing::{Scratch, soon};
+use tracer_model::event::{ConnId, ListFile, ListTrouble, Loss, Pods, Retransmit, TcpState};
+use tracer_output::sink::filter::Filter;
+use tracer_output::sink::{Form, SinkConfig};
+use tracer_testing::{Scratch, soon};
 
 /// Events from memory, a batch for each wake.
 struct Memory {
@@ -29,11 +29,11 @@ impl EventSource for Memory {
         vec![(Loss::RING, self.lost)]
     }
 
-    fn port_pressure(&mut self) -> Option<crate::event::PortPressure> {
+    fn port_pressure(&mut self) -> Option<tracer_model::event::PortPressure> {
         None
     }
 
-    fn ask(&mut self, _ask: crate::ask::Ask) -> Option<Fact> {
+    fn ask(&mut self, _ask: tracer_model::ask::Ask) -> Option<Fact> {
         self.watched += 1;
         None
     }
@@ -112,7 +112,7 @@ fn ran(batches: Vec<Vec<Observation>>, lost: u64) -> (u8, Vec<serde_json::Value>
     let scratch = Scratch::new();
     let config = config(&scratch);
     let (attached, sender) = attached(batches, lost);
-    sender.try_send(Fact::NodeSettings(crate::event::NodeSettings::default())).unwrap();
+    sender.try_send(Fact::NodeSettings(tracer_model::event::NodeSettings::default())).unwrap();
     let code = run(&config, |_| Ok(attached)).unwrap();
     let [printed, recorded] = ["out", "recording"].map(|name| std::fs::read_to_string(scratch.path(name)).unwrap());
     let printed = printed.lines().map(|line| serde_json::from_str(line).unwrap()).collect();

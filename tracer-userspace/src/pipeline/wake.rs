@@ -7,9 +7,9 @@ use std::time::Duration;
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval, interval_at, sleep_until};
 
 use super::alarm::Alarm;
-use crate::event::Fact;
 use crate::shutdown::Request;
-use crate::status_line;
+use tracer_model::event::Fact;
+use tracer_terminal::status_line;
 
 /// How often the ring is read without having asked: what goes well waits there (`tracer-ebpf/src/emit.rs`).
 const LOOK: Duration = Duration::from_millis(50);

@@ -7,10 +7,10 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
-use crate::error::Error;
-use crate::error::json_problem;
-use crate::record::Record;
-use crate::sink::ndjson;
+use tracer_model::record::Record;
+use tracer_output::sink::ndjson;
+use tracer_terminal::error::Error;
+use tracer_terminal::error::json_problem;
 
 /// Fields of a run.
 const RUN_SPECIFIC: &[&str] = &["seq", "time", "timing"];

@@ -6,9 +6,9 @@ use std::path::PathBuf;
 use super::reader::Reader;
 use super::{Ending, feed, finish};
 use crate::engine::Engine;
-use crate::record::Record;
-use crate::sink::filter::Filter;
-use crate::sink::{Form, Sink, SinkConfig, ndjson};
+use tracer_model::record::Record;
+use tracer_output::sink::filter::Filter;
+use tracer_output::sink::{Form, Sink, SinkConfig, ndjson};
 
 /// A recording. Its verdicts do not depend on how they are printed, nor on the run.
 pub fn recording(bytes: &[u8]) {

@@ -6,10 +6,10 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use crate::error::{Error, json_problem};
-use crate::event::Observation;
-use crate::record::SCHEMA;
 use crate::record_file::{End, FORMAT, Header, VERSION};
+use tracer_model::event::Observation;
+use tracer_model::record::SCHEMA;
+use tracer_terminal::error::{Error, json_problem};
 
 /// The longest line that is read: a list of pods is the longest observation there is.
 const LINE_MAX: u64 = 256 << 20;

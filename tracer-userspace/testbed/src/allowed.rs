@@ -9,7 +9,7 @@ use super::net::die_with_parent;
 use super::options::Options;
 use super::watcher::without_settings;
 use super::world::World;
-use crate::error::Error;
+use tracer_terminal::error::Error;
 
 /// What makes the failures; what the tracer itself needs it says itself. Number in linux/capability.h, name.
 const NEEDED: [(u32, &str); 2] = [(21, "CAP_SYS_ADMIN"), (12, "CAP_NET_ADMIN")];

@@ -2,9 +2,11 @@
 
 use std::net::SocketAddr;
 
-use crate::ebpf::hooks::Form;
-use crate::ebpf::switches;
-use crate::record::{Body, Cause, Confidence, Endpoint, NodeBody, Outcome, Record, Subject, Verdict, VerdictBody};
+use tracer_bpf::ebpf::hooks::Form;
+use tracer_bpf::ebpf::switches;
+use tracer_model::record::{
+    Body, Cause, Confidence, Endpoint, NodeBody, Outcome, Record, Subject, Verdict, VerdictBody,
+};
 
 /// What the tracer owes for an attempt.
 #[derive(Clone, Debug)]
@@ -229,8 +231,8 @@ fn shown(src: Option<SocketAddr>) -> String {
 
 #[cfg(test)]
 mod tests {
-    use crate::event::Netns;
-    use crate::record::{Evidence, K8s, NetnsRef, Process, SCHEMA, Verdict};
+    use tracer_model::event::Netns;
+    use tracer_model::record::{Evidence, K8s, NetnsRef, Process, SCHEMA, Verdict};
 
     use super::*;
 

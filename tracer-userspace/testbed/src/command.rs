@@ -11,8 +11,8 @@ use super::scenario::Scenario;
 use super::shown::items;
 use super::watcher::Tracer;
 use super::{allowed, guard};
-use crate::error::Error;
-use crate::sink::SinkConfig;
+use tracer_output::sink::SinkConfig;
+use tracer_terminal::error::Error;
 
 /// Files of a selftest, in a `/run` of its own.
 const SCRATCH: &str = "/run/tracer-selftest";

@@ -45,11 +45,3 @@ pub mod server;
 mod shown;
 pub mod watcher;
 pub mod world;
-
-use tracer_bpf::ebpf;
-#[cfg(test)]
-use tracer_model::event;
-use tracer_model::record;
-use tracer_node::{clock, netlink};
-use tracer_output::sink;
-use tracer_terminal::{error, screen};

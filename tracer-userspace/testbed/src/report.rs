@@ -5,12 +5,12 @@ use std::collections::BTreeMap;
 use super::options::kernel;
 use super::row::{Played, Row};
 use super::shown::Item;
-use crate::clock;
-use crate::error::{self, Error};
-use crate::record::{Body, Cause, FindingBody, Record, SCHEMA, Status};
-use crate::screen::Screen;
-use crate::sink::output::Output;
-use crate::sink::{Form, SinkConfig, ndjson, selftest, wall_time};
+use tracer_model::record::{Body, Cause, FindingBody, Record, SCHEMA, Status};
+use tracer_node::clock;
+use tracer_output::sink::output::Output;
+use tracer_output::sink::{Form, SinkConfig, ndjson, selftest, wall_time};
+use tracer_terminal::error::{self, Error};
+use tracer_terminal::screen::Screen;
 
 const WHY: &str = "what the hooks of this kernel do not prove here, no verdict on this node can rest on";
 
@@ -144,7 +144,7 @@ mod tests {
     use super::super::row::Proof;
     use super::super::scenario::all;
     use super::*;
-    use crate::record::Confidence;
+    use tracer_model::record::Confidence;
 
     fn row(result: Played, reason: Option<&str>) -> Row {
         let scenario = all().into_iter().find(|s| s.name == "firewall_drop_pod_nft").expect("the scenario");

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use crate::record::{Body, Cause, Confidence, Record, VerdictBody};
 use serde::Serialize;
+use tracer_model::record::{Body, Cause, Confidence, Record, VerdictBody};
 
 use crate::check::{self, Attempt, Claim, Standing, judge};
 use crate::options::kernel;

@@ -4,8 +4,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use crate::record::{Body, Record};
 use anyhow::{Context, Result, anyhow, bail};
+use tracer_model::record::{Body, Record};
 
 use crate::options::Options;
 use crate::prober::Prober;

@@ -1,6 +1,6 @@
 //! What `tracer selftest` plays: for each cause the first of its scenarios that this machine can play, and a healthy one.
 
-use crate::record::Cause;
+use tracer_model::record::Cause;
 
 use super::scenario::{Need, Scenario, all, gaps};
 

@@ -12,7 +12,7 @@ use std::process::{self, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use tracer::event::{Fact, Observation, Start};
+use tracer_model::event::{Fact, Observation, Start};
 
 /// A directory that goes away with its test.
 pub(crate) struct Dir(pub(crate) PathBuf);

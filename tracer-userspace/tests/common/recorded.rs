@@ -8,8 +8,8 @@ use std::thread;
 use flate2::read::GzDecoder;
 use serde_json::Value;
 use tracer::replay::{self, ReplayConfig};
-use tracer::sink::filter::Filter;
-use tracer::sink::{Form, SinkConfig};
+use tracer_output::sink::filter::Filter;
+use tracer_output::sink::{Form, SinkConfig};
 
 use super::Dir;
 

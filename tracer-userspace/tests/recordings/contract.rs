@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use serde_json::Value;
-use tracer::record::Record;
+use tracer_model::record::Record;
 
 const FIRST: [&str; 6] = ["schema", "type", "time", "time_boot_ns", "seq", "node_name"];
 

@@ -14,8 +14,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use serde_json::Value;
-use tracer::record::Cause;
-use tracer::selftest::scenario::{Scenario, all};
+use tracer_model::record::Cause;
+use tracer_testbed::scenario::{Scenario, all};
 
 use common::recorded::{Recording, fixtures, of_kernels, parsed, with_each};
 use common::snapshots;

@@ -1,7 +1,7 @@
 //! The schema against records: each of them is valid, and what the contract excludes is not.
 
 use serde_json::{Value, json};
-use tracer::schema;
+use tracer_output::schema;
 
 /// The schema that `tracer schema` prints.
 pub(crate) fn schema() -> Value {

@@ -15,7 +15,7 @@ use super::{
     program::{CgroupLink, attach, attach_to, load},
     refusal::{Refusal, Stage},
 };
-use crate::event::{HookStatus, MissingHook};
+use tracer_model::event::{HookStatus, MissingHook};
 
 /// The hooks in force and those that are not.
 #[derive(Clone, Debug, Default)]

@@ -9,7 +9,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use crate::cgroups::{Hierarchy, Mounts};
+use tracer_node::cgroups::{Hierarchy, Mounts};
 
 /// Cgroups that a program is attached to at a time: a node has a few probers.
 const MAX: usize = 256;
@@ -83,7 +83,7 @@ fn is_root(path: &Path) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::Scratch;
+    use tracer_testing::Scratch;
 
     #[test]
     fn a_process_that_is_gone_is_in_no_cgroup() {

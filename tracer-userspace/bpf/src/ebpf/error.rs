@@ -3,7 +3,7 @@
 use std::io;
 
 use super::btf::BtfError;
-use crate::error::os_message;
+use tracer_terminal::error::os_message;
 
 /// Why nothing can be seen.
 #[derive(Debug, thiserror::Error)]

@@ -12,7 +12,7 @@ use tracer_common::names::Hook;
 
 use super::runs::hook_of;
 use super::switches::Switch;
-use crate::event::Loss;
+use tracer_model::event::Loss;
 
 const FIRST: &str = "inet_sock_set_state";
 /// Ends as [`hook_of`] expects.

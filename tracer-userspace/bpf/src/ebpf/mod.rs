@@ -43,9 +43,9 @@ pub use self::{
     runs::{Counting, count_runs},
     standing::{HookStanding, Standing, Tried},
 };
-use crate::clock;
-use crate::event::Loss;
-use crate::procfs::is_alive;
+use tracer_model::event::Loss;
+use tracer_node::clock;
+use tracer_node::procfs::is_alive;
 
 use self::{
     attach::Walk,

@@ -8,7 +8,7 @@ use super::capabilities::{self, Capability};
 use super::hooks::Form;
 use super::switches::{self, Switch};
 use super::tracefs;
-use crate::error::os_message;
+use tracer_terminal::error::os_message;
 
 /// The perf device of kprobes, by which they are attached (`kernel/events/core.c`, `perf_kprobe`).
 const KPROBES: &str = "/sys/bus/event_source/devices/kprobe/type";

@@ -2,8 +2,8 @@
 //! gone when it loads its rules again.
 
 use super::owner::Owner;
-use crate::event::{FirewallRule, Flow};
-use crate::shell;
+use tracer_model::event::{FirewallRule, Flow};
+use tracer_model::shell;
 
 /// Its command, where it has one for what this rule stopped at this hook.
 pub(super) fn allow(owner: Owner, rule: &FirewallRule, hook: &str, flow: Flow) -> Option<String> {
@@ -58,8 +58,8 @@ const POLICY: &str = "policy_";
 mod tests {
     use super::super::owner::by_chain;
     use super::*;
-    use crate::event::RuleVerdict;
     use crate::testing::rule;
+    use tracer_model::event::RuleVerdict;
 
     fn flow() -> Flow {
         let [src, dst] = ["10.201.0.2:40000", "10.201.0.1:10250"].map(|it| it.parse().expect("an address"));

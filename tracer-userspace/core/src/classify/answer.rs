@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::event::Icmp;
+use tracer_model::event::Icmp;
 
 /// As it was seen, or why it was not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -7,9 +7,9 @@ use super::Case;
 use super::evidence::{evidence, netfilter_hook, plain};
 use super::owner::{self, Owner, owner_of};
 use crate::correlate::firewalls::Reading;
-use crate::event::{Backend, FirewallRule, PacketDrop, RuleVerdict, Tracked};
-use crate::record::Evidence;
-use crate::shell;
+use tracer_model::event::{Backend, FirewallRule, PacketDrop, RuleVerdict, Tracked};
+use tracer_model::record::Evidence;
+use tracer_model::shell;
 
 /// Candidates named.
 const NAMED: usize = 3;

@@ -7,7 +7,7 @@ use super::netfilter::Stops;
 use crate::correlate::attempt::{Attempt, End};
 use crate::correlate::node::Node;
 use crate::enrich;
-use crate::event::{Flow, Inspection, Netns, PacketDrop, ResetSent, Runs, TcpState};
+use tracer_model::event::{Flow, Inspection, Netns, PacketDrop, ResetSent, Runs, TcpState};
 
 /// A rule that rejects answers in the same run in which it drops. The next SYN is sent a second later at the earliest
 /// (`TCP_TIMEOUT_INIT`): what comes then answers that one.

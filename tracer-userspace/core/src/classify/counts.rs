@@ -9,9 +9,9 @@ use super::finding::Finding;
 use super::kubectl;
 use super::kubelet::{Unattached, k8s, pod, probe_of, whose};
 use crate::correlate::node::Node;
-use crate::event::{Container, FailureCount, FindingBody, Handler, Status};
-use crate::plural;
-use crate::record::{Cause, Confidence};
+use tracer_model::event::{Container, FailureCount, FindingBody, Handler, Status};
+use tracer_model::plural;
+use tracer_model::record::{Cause, Confidence};
 
 /// A count, and what was seen in its time.
 #[derive(Clone, Copy, Debug)]

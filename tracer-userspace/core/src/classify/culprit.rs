@@ -2,8 +2,8 @@
 
 use crate::correlate::node::Node;
 use crate::enrich::netns_ref;
-use crate::event::LinkChange;
-use crate::record::Culprit;
+use tracer_model::event::LinkChange;
+use tracer_model::record::Culprit;
 
 /// The process that changed a link. The path is the last one by which it, or a process above it, came into the link's
 /// namespace; where opens are not seen, the one that the runtime gave it. The end of a veth pair goes down with the other one,
@@ -85,7 +85,7 @@ pub(super) fn fix(node: &Node, change: &LinkChange, culprit: &Culprit) -> String
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::event::{Actor, Ancestor, Fact, Links, Netns, Observation};
+    use tracer_model::event::{Actor, Ancestor, Fact, Links, Netns, Observation};
 
     fn change(comm: &str, exe: &str, cni_netns: Option<&str>) -> LinkChange {
         LinkChange {

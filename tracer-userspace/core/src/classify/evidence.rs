@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
-use crate::event::{
+use tracer_model::event::{
     Icmp, Inspection, Ipvs, IpvsOp, KubeletProbe, PacketDrop, ResetReceived, ResetSent, State, TcpState,
 };
-use crate::record::Evidence;
+use tracer_model::record::Evidence;
 
 /// Builds one piece of evidence.
 #[must_use]
@@ -215,8 +215,8 @@ pub fn of_outcome(probe: &KubeletProbe) -> Evidence {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::event::LinkState;
     use crate::testing::NODE;
+    use tracer_model::event::LinkState;
 
     fn says(fill: impl FnOnce(&mut Inspection)) -> String {
         let mut seen = Inspection::nothing(NODE, "10.88.0.2:80".parse().expect("an address"));

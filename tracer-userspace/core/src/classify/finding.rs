@@ -1,9 +1,9 @@
 //! What a rule found, and what weakens it.
 
 use crate::classify::{Case, SETTLE_NS};
-use crate::event::{Loss, Netns};
-use crate::plural::were;
-use crate::record::{Cause, Confidence, Culprit, Evidence, Outcome};
+use tracer_model::event::{Loss, Netns};
+use tracer_model::plural::were;
+use tracer_model::record::{Cause, Confidence, Culprit, Evidence, Outcome};
 
 /// What a rule found.
 #[derive(Clone, Debug)]

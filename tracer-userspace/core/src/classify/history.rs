@@ -11,8 +11,8 @@ use super::finding::Finding;
 use super::kubectl;
 use super::rules::network_policy_drop;
 use crate::enrich;
-use crate::event::{Container, Ended, ProbeSpec, Runs, Waiting};
-use crate::record::{Cause, Confidence, Evidence, K8s, Outcome, Trait};
+use tracer_model::event::{Container, Ended, ProbeSpec, Runs, Waiting};
+use tracer_model::record::{Cause, Confidence, Evidence, K8s, Outcome, Trait};
 
 const SECOND_NS: u64 = 1_000_000_000;
 /// What ended longer ago does not help with an attempt that fails now.
@@ -228,9 +228,9 @@ fn called(container: &Container) -> String {
 
 #[cfg(test)]
 mod tests {
-    use crate::event::{Ended, Fact, RuleVerdict, Runs, TcpState, Waiting};
-    use crate::record::{Confidence, Verdict};
     use crate::testing::{NODE, POD, SYN, Stream, firewall, rule};
+    use tracer_model::event::{Ended, Fact, RuleVerdict, Runs, TcpState, Waiting};
+    use tracer_model::record::{Confidence, Verdict};
 
     /// A run of the container of that many seconds that ended 12 s before the next attempt.
     fn ended(stream: &mut Stream, ran_s: u64, exit_code: i32, reason: &str) -> Runs {

@@ -2,9 +2,9 @@
 
 use super::case::{Case, runs};
 use crate::enrich;
-use crate::event::ProbeType;
-use crate::record::K8s;
-use crate::shell::word;
+use tracer_model::event::ProbeType;
+use tracer_model::record::K8s;
+use tracer_model::shell::word;
 
 /// "-n default web"; what is not known stays a word in capitals.
 pub(super) fn pod(k8s: &K8s) -> String {

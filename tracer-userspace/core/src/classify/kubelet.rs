@@ -10,10 +10,10 @@ use super::not_started::{self, NotStarted};
 use super::rules::app_status_failure::{HANDLER, answer_in_words};
 use crate::correlate::node::Node;
 use crate::enrich;
-use crate::event::{
+use tracer_model::event::{
     Container, ExecSpec, Handler, KubeletProbe, Pod, PodRef, ProbeSays, ProbeType, SandboxCause, SandboxFailure,
 };
-use crate::record::{Cause, Confidence, Evidence, K8s, Outcome, Probe, Process};
+use tracer_model::record::{Cause, Confidence, Evidence, K8s, Outcome, Probe, Process};
 
 /// What a verdict is about that has no connection.
 #[derive(Clone, Debug)]
@@ -342,9 +342,9 @@ pub fn sandbox(failure: &SandboxFailure, node: &Node) -> (Finding, Unattached) {
 
 #[cfg(test)]
 mod tests {
-    use crate::event::{ProbeSays, ProbeType, TcpState};
-    use crate::record::{Confidence, Outcome, VerdictBody};
     use crate::testing::Stream;
+    use tracer_model::event::{ProbeSays, ProbeType, TcpState};
+    use tracer_model::record::{Confidence, Outcome, VerdictBody};
 
     const MISSING: &str = "rpc error: code = Unknown desc = failed to exec in container: failed to start exec \"9\": OCI runtime exec failed: exec failed: unable to start container process: exec: \"curl\": executable file not found in $PATH: unknown";
     const CANCELED: &str = "rpc error: code = Canceled desc = context canceled";

@@ -6,8 +6,8 @@ use super::Case;
 use super::evidence::evidence;
 use super::finding::Finding;
 use crate::enrich::{self, HookMatch};
-use crate::event::HookType;
-use crate::record::{Evidence, Outcome};
+use tracer_model::event::HookType;
+use tracer_model::record::{Evidence, Outcome};
 
 /// Adds it to a finding: it changes neither the cause nor how sure it is.
 pub(super) fn add(case: &Case<'_>, finding: &mut Finding) {
@@ -52,9 +52,9 @@ fn of_hook(case: &Case<'_>, (pod, container, hook): &HookMatch<'_>) -> Evidence 
 
 #[cfg(test)]
 mod tests {
-    use crate::event::{AnswerKind, Fact, HookType, ProbeSays, ProbeType, Runs, TcpState};
-    use crate::record::{Cause, Confidence, Subject, VerdictBody};
     use crate::testing::{POD, SYN, Stream};
+    use tracer_model::event::{AnswerKind, Fact, HookType, ProbeSays, ProbeType, Runs, TcpState};
+    use tracer_model::record::{Cause, Confidence, Subject, VerdictBody};
 
     const PRE_STOP: &str =
         "; container app's preStop hook dials this port, too: whether this was the probe is not known";

@@ -27,10 +27,10 @@ pub(crate) mod startup_probe;
 mod translated;
 pub mod undialled;
 
-use crate::record::{Cause, Confidence};
 pub use case::{Case, Streak};
 pub use culprit::{culprit_of, is_elsewhere};
 use finding::Finding;
+use tracer_model::record::{Cause, Confidence};
 
 /// How long the companions of an ambiguous event may take. They are made in the same softirq run,
 /// microseconds apart; what separates them at worst is a preempted CPU.

@@ -11,8 +11,8 @@ use super::case::{ANSWER_NS, Case, in_handshake, outbound, refusal_hook};
 use super::evidence::{is_netfilter, netfilter_hook, of_drop, of_icmp, of_reset_received, of_state};
 use super::finding::Finding;
 use super::phrases::{enter, in_namespace};
-use crate::event::{Icmp, Netns, NodePorts, PacketDrop, ProxyMode, RuleVerdict, TcpState, Tracked};
-use crate::record::{Cause, Confidence, Evidence};
+use tracer_model::event::{Icmp, Netns, NodePorts, PacketDrop, ProxyMode, RuleVerdict, TcpState, Tracked};
+use tracer_model::record::{Cause, Confidence, Evidence};
 
 const UNTRACKED: &str =
     "; a rule had taken it out of connection tracking (notrack), so that no rule for established connections knows it";

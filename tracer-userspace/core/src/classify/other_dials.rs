@@ -4,7 +4,7 @@
 use super::Case;
 use super::finding::Finding;
 use crate::enrich;
-use crate::record::{Cause, Confidence, Outcome};
+use tracer_model::record::{Cause, Confidence, Outcome};
 
 /// What was seen of the connection stays as it is; whether it was a probe is not sure.
 pub(super) fn add(case: &Case<'_>, finding: &mut Finding) {

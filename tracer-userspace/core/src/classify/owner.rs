@@ -1,6 +1,6 @@
 //! Who made a netfilter rule, by the names of its chain and table.
 
-use crate::event::{Backend, FirewallRule};
+use tracer_model::event::{Backend, FirewallRule};
 
 /// Software that writes rules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

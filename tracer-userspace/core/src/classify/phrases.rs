@@ -6,8 +6,8 @@ use super::case::{Case, holds_target};
 use super::evidence::evidence;
 use crate::correlate::attempt::Attempt;
 use crate::enrich;
-use crate::event::Netns;
-use crate::record::{Evidence, Subject};
+use tracer_model::event::Netns;
+use tracer_model::record::{Evidence, Subject};
 
 /// "in the node's namespace", "in the namespace of pod default/web", "in namespace 4026532000".
 pub(super) fn in_namespace(case: &Case<'_>, netns: Option<Netns>) -> String {

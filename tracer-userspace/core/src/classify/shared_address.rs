@@ -2,9 +2,9 @@
 
 use super::Case;
 use super::finding::Finding;
-use crate::event::Pod;
-use crate::record::{Confidence, Outcome};
-use crate::shell;
+use tracer_model::event::Pod;
+use tracer_model::record::{Confidence, Outcome};
+use tracer_model::shell;
 
 /// What is to be done after one of the two is gone.
 pub(super) const FIX: &str =
@@ -40,11 +40,11 @@ fn delete(pod: &Pod) -> String {
 
 #[cfg(test)]
 mod tests {
-    use crate::event::{Fact, Pod};
-    use crate::record::Confidence;
     use crate::testing::{POD, SYN, Stream};
+    use tracer_model::event::{Fact, Pod};
+    use tracer_model::record::Confidence;
 
-    fn told(other: impl FnOnce(&mut Pod), ends: bool) -> crate::record::Verdict {
+    fn told(other: impl FnOnce(&mut Pod), ends: bool) -> tracer_model::record::Verdict {
         let mut stream = Stream::new();
         stream.http_readiness().pod_without_specs("10.88.0.2");
         if let Some(Fact::Pods(pods)) = stream.observations.last_mut().map(|it| &mut it.fact) {

@@ -4,8 +4,8 @@ use super::Case;
 use super::finding::Finding;
 use super::kubectl;
 use crate::enrich;
-use crate::event::{Container, Pod};
-use crate::record::{Confidence, K8s};
+use tracer_model::event::{Container, Pod};
+use tracer_model::record::{Confidence, K8s};
 
 /// Istio rewrites httpGet, tcpSocket and grpc probes to paths of its agent's own, `/app-health/CONTAINER/readyz`. The agent asks
 /// the application, and answers 500 itself if it cannot (`handleAppProbe`, pilot/cmd/pilot-agent/status).
@@ -103,9 +103,9 @@ fn logs(case: &Case<'_>, container: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use crate::event::{AnswerKind, ProbeSays, TcpState};
-    use crate::record::{Confidence, Verdict};
     use crate::testing::Stream;
+    use tracer_model::event::{AnswerKind, ProbeSays, TcpState};
+    use tracer_model::record::{Confidence, Verdict};
 
     fn answered(stream: &mut Stream, status: u16) -> Verdict {
         stream.connect().established().answer(AnswerKind::Http, Some(status));

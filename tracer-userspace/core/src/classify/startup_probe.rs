@@ -1,6 +1,6 @@
 //! The startupProbe that would have held, as YAML to paste.
 
-use crate::event::{Handler, ProbeProtocol, ProbeSpec};
+use tracer_model::event::{Handler, ProbeProtocol, ProbeSpec};
 
 /// `startupProbe: {…} (allows 60 s)`: asks as this probe does, in the same grid, for at least `seconds`. Headers, a query
 /// and the name of a gRPC service are not known.
@@ -47,7 +47,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::event::ProbeType;
+    use tracer_model::event::ProbeType;
 
     fn like(handler: Handler, path: Option<&str>, scheme: Option<&str>) -> ProbeSpec {
         ProbeSpec {

@@ -2,8 +2,8 @@
 
 use super::Case;
 use super::finding::Finding;
-use crate::event::Observation;
-use crate::record::{Cause, Confidence};
+use tracer_model::event::Observation;
+use tracer_model::record::{Cause, Confidence};
 
 /// Such a packet is this attempt's by its destination and its ports only.
 pub(super) fn add(case: &Case<'_>, finding: &mut Finding) {
@@ -21,9 +21,9 @@ pub(super) fn add(case: &Case<'_>, finding: &mut Finding) {
 
 #[cfg(test)]
 mod tests {
-    use crate::event::{Fact, Flow, TcpState, Via};
-    use crate::record::{Cause, Confidence};
     use crate::testing::{POD, SYN, Stream};
+    use tracer_model::event::{Fact, Flow, TcpState, Via};
+    use tracer_model::record::{Cause, Confidence};
 
     /// The address that Istio ambient gives to probes, and the port as it was.
     fn behind() -> Flow {

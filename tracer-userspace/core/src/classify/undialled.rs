@@ -4,9 +4,9 @@ use super::evidence::of_outcome;
 use super::finding::Finding;
 use super::kubelet::{Unattached, container, k8s, kubelet, whose};
 use crate::correlate::node::Node;
-use crate::event::{KubeletProbe, ProbeSays};
-use crate::record::{Cause, Confidence, Probe};
-use crate::shell::word;
+use tracer_model::event::{KubeletProbe, ProbeSays};
+use tracer_model::record::{Cause, Confidence, Probe};
+use tracer_model::shell::word;
 
 /// What kept it from dialling, in the kubelet's own words: the look-up of the name (`dial tcp: lookup: …`), or the socket
 /// (`dial tcp ADDRESS: socket: …`). A resolver that is dialled by TCP itself has an attempt of its own.
@@ -60,9 +60,9 @@ fn fix(why: &str, host: Option<&str>, pid: Option<u32>) -> String {
 
 #[cfg(test)]
 mod tests {
-    use crate::event::{AnswerKind, ProbeType, TcpState};
-    use crate::record::{Confidence, VerdictBody};
     use crate::testing::Stream;
+    use tracer_model::event::{AnswerKind, ProbeType, TcpState};
+    use tracer_model::record::{Confidence, VerdictBody};
 
     const NO_FILES: &str = r#"Get "http://10.88.0.2:8080": dial tcp 10.88.0.2:8080: socket: too many open files"#;
     const NO_NAME: &str = r#"Get "http://web.shop:8080": dial tcp: lookup: no such host"#;

@@ -12,8 +12,8 @@ use crate::classify::finding::Finding;
 use crate::correlate::attempt::Attempt;
 use crate::correlate::node::Node;
 use crate::enrich::Named;
-use crate::recent::Recent;
-use crate::record::{FindingBody, Status};
+use tracer_model::recent::Recent;
+use tracer_model::record::{FindingBody, Status};
 
 /// Answers of a probe that are looked at together.
 const KEPT: usize = 64;
@@ -146,9 +146,9 @@ pub(super) fn place(dst: SocketAddr, named: &Named) -> String {
 
 #[cfg(test)]
 mod tests {
-    use crate::event::TcpState;
-    use crate::record::Status;
     use crate::testing::Stream;
+    use tracer_model::event::TcpState;
+    use tracer_model::record::Status;
 
     fn answer(stream: &mut Stream, conn: u64, ms: u64) {
         stream.again(conn).connect().established().wait_ms(ms);

@@ -10,11 +10,11 @@ use super::records::{finding_record, unattached};
 use crate::classify::counts::{Counted, disagreement, handler, of_command};
 use crate::correlate::attempt::Attempt;
 use crate::correlate::node::Node;
-use crate::decision::Decision;
 use crate::enrich::Named;
-use crate::event::{FailureCount, Handler, KubeletProbe, Pod, PodRef, ProbeCounts, ProbeType};
-use crate::recent::Recent;
-use crate::record::Subject;
+use tracer_model::decision::Decision;
+use tracer_model::event::{FailureCount, Handler, KubeletProbe, Pod, PodRef, ProbeCounts, ProbeType};
+use tracer_model::recent::Recent;
+use tracer_model::record::Subject;
 
 /// Words of the kubelet and the ends of attempts may come this much later than the count.
 const GRACE_NS: u64 = 10_000_000_000;

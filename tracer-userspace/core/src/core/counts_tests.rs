@@ -2,9 +2,9 @@
 
 use super::*;
 use crate::core::Core;
-use crate::event::{AnswerKind, Fact, Observation, ProbeSays, TcpState};
-use crate::record::{Confidence, Status};
 use crate::testing::Stream;
+use tracer_model::event::{AnswerKind, Fact, Observation, ProbeSays, TcpState};
+use tracer_model::record::{Confidence, Status};
 
 const SECOND: u64 = 1_000_000_000;
 

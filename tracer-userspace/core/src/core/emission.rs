@@ -9,11 +9,11 @@ use super::records::said;
 use super::verdicts::Decided;
 use crate::classify::finding::Finding;
 use crate::correlate::attempt::Attempt;
-use crate::decision::Decision;
 use crate::enrich;
-use crate::event::{ConnId, PodRef};
-use crate::recent::Recent;
-use crate::record::{Body, Cause, Confidence, Culprit, K8s, Outcome, Subject, VerdictBody};
+use tracer_model::decision::Decision;
+use tracer_model::event::{ConnId, PodRef};
+use tracer_model::recent::Recent;
+use tracer_model::record::{Body, Cause, Confidence, Culprit, K8s, Outcome, Subject, VerdictBody};
 
 /// Verdicts that wait at once.
 const MAX_PENDING: usize = 1024;

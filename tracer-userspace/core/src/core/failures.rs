@@ -9,11 +9,11 @@ use crate::classify::Streak;
 use crate::classify::finding::Finding;
 use crate::correlate::attempt::Attempt;
 use crate::correlate::node::Node;
-use crate::decision::Decision;
 use crate::enrich::{self, Named};
-use crate::event::{AnswerKind, ConnId, Netns};
-use crate::recent::Recent;
-use crate::record::{Cause, Outcome};
+use tracer_model::decision::Decision;
+use tracer_model::event::{AnswerKind, ConnId, Netns};
+use tracer_model::recent::Recent;
+use tracer_model::record::{Cause, Outcome};
 
 /// Failure counters kept (one for each address, port and kind of probe).
 pub(super) const MAX_COUNTERS: usize = 4096;
@@ -200,8 +200,8 @@ mod tests {
     use std::net::Ipv4Addr;
 
     use super::MAX_COUNTERS;
-    use crate::event::{AnswerKind, ProbeSays, ProbeType, TcpState};
     use crate::testing::{SYN, Stream};
+    use tracer_model::event::{AnswerKind, ProbeSays, ProbeType, TcpState};
 
     fn refuse(stream: &mut Stream) {
         stream.connect().reset_sent(SYN, true, None).reset_received(TcpState::SynSent, 0);

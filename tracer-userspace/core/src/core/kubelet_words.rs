@@ -5,9 +5,9 @@ use std::collections::VecDeque;
 use super::records::unattached;
 use crate::classify::kubelet;
 use crate::correlate::node::Node;
-use crate::decision::Decision;
-use crate::event::{KubeletProbe, PodRef, ProbeType, SandboxCause, SandboxFailure};
-use crate::recent::Recent;
+use tracer_model::decision::Decision;
+use tracer_model::event::{KubeletProbe, PodRef, ProbeType, SandboxCause, SandboxFailure};
+use tracer_model::recent::Recent;
 
 /// Words remembered at most.
 const MAX_WORDS: usize = 1024;
@@ -102,9 +102,9 @@ impl Word {
 
 #[cfg(test)]
 mod tests {
-    use crate::event::{AnswerKind, Fact, PodRef, ProbeSays, SandboxCause, SandboxFailure, TcpState};
-    use crate::record::{Confidence, VerdictBody};
     use crate::testing::Stream;
+    use tracer_model::event::{AnswerKind, Fact, PodRef, ProbeSays, SandboxCause, SandboxFailure, TcpState};
+    use tracer_model::record::{Confidence, VerdictBody};
 
     fn told(stream: &Stream) -> Vec<(String, bool)> {
         let told = |v: &VerdictBody| (v.verdict.cause.name().to_owned(), v.kubelet.is_some());

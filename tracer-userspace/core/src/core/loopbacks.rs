@@ -5,9 +5,9 @@ use super::records::pardon;
 use super::verdicts::Decided;
 use crate::classify::finding::Finding;
 use crate::correlate::attempt::Attempt;
-use crate::decision::Decision;
 use crate::enrich;
-use crate::event::ConnId;
+use tracer_model::decision::Decision;
+use tracer_model::event::ConnId;
 
 /// How long after the first the second may begin. Go's dialer does not wait when the first fails, and 300 ms when it hangs
 /// (net.Dialer, `FallbackDelay`).
@@ -52,9 +52,9 @@ fn other_address(first: &Attempt, second: &Attempt, before: Decided) -> Finding 
 
 #[cfg(test)]
 mod tests {
-    use crate::event::{AnswerKind, TcpState};
-    use crate::record::Outcome;
     use crate::testing::{SYN, Stream};
+    use tracer_model::event::{AnswerKind, TcpState};
+    use tracer_model::record::Outcome;
 
     fn refused_then_answered(first: &str, second: &str) -> Vec<Outcome> {
         let mut stream = Stream::to(first);

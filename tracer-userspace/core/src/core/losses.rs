@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use super::records::loss_record;
-use crate::decision::Decision;
-use crate::event::Loss;
+use tracer_model::decision::Decision;
+use tracer_model::event::Loss;
 
 /// Between two records of a place.
 const EVERY_NS: u64 = 1_000_000_000;
@@ -68,9 +68,9 @@ impl Losses {
 
 #[cfg(test)]
 mod tests {
-    use crate::event::{Fact, Loss, Observation};
-    use crate::record::{Body, LossBody};
     use crate::testing::decide;
+    use tracer_model::event::{Fact, Loss, Observation};
+    use tracer_model::record::{Body, LossBody};
 
     const MS: u64 = 1_000_000;
 

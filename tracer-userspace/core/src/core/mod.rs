@@ -34,16 +34,16 @@ use self::revision::changes;
 use self::unmatched::Unmatched;
 use self::verdicts::{Decided, Verdicts};
 use self::waiting::Waiting;
-use crate::ask::Ask;
 use crate::classify::finding::Finding;
 use crate::classify::{Case, SETTLE_NS, Streak, classify};
 use crate::correlate::Correlator;
 use crate::correlate::attempt::Attempt;
 use crate::correlate::node::Node;
-use crate::decision::Decision;
 use crate::enrich;
-use crate::event::{ConnId, Fact, Observation, TcpState};
-use crate::record::{Cause, Outcome};
+use tracer_model::ask::Ask;
+use tracer_model::decision::Decision;
+use tracer_model::event::{ConnId, Fact, Observation, TcpState};
+use tracer_model::record::{Cause, Outcome};
 
 /// When an attempt is looked at.
 #[derive(Clone, Copy, Debug)]

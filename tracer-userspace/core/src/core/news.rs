@@ -3,11 +3,11 @@
 use super::losses::Losses;
 use super::records::finding_record;
 use crate::correlate::node::Node;
-use crate::decision::Decision;
-use crate::event::{Fact, Loss, Observation};
 use crate::node_events;
 use crate::node_events::findings::{Known, news};
 use crate::node_events::firewall_drop::Dropping;
+use tracer_model::decision::Decision;
+use tracer_model::event::{Fact, Loss, Observation};
 
 /// What was told of it.
 #[derive(Debug, Default)]

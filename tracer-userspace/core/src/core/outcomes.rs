@@ -10,9 +10,9 @@ use crate::classify::kubelet::Unattached;
 use crate::classify::{SETTLE_NS, kubelet, undialled};
 use crate::correlate::KEEP_AFTER_END_NS;
 use crate::correlate::attempt::Attempt;
-use crate::decision::Decision;
 use crate::enrich;
-use crate::event::{AnswerKind, ConnId, KubeletProbe, Observation, ProbeSays};
+use tracer_model::decision::Decision;
+use tracer_model::event::{AnswerKind, ConnId, KubeletProbe, Observation, ProbeSays};
 
 /// The kubelet writes its line as soon as the attempt is over: this much earlier at most, for a busy one.
 const BEFORE_NS: u64 = 1_000_000_000;
@@ -193,9 +193,9 @@ fn seems_unanswered(attempt: &Attempt, probe: &KubeletProbe) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use crate::event::{AnswerKind, ProbeSays, ProbeType, TcpState};
-    use crate::record::{Confidence, VerdictBody};
     use crate::testing::Stream;
+    use tracer_model::event::{AnswerKind, ProbeSays, ProbeType, TcpState};
+    use tracer_model::record::{Confidence, VerdictBody};
 
     fn told(stream: &Stream) -> Vec<(String, bool)> {
         let told = |v: &VerdictBody| (v.verdict.cause.name().to_owned(), v.kubelet.is_some());

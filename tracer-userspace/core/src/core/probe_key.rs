@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use crate::enrich::Named;
-use crate::event::ProbeType;
+use tracer_model::event::ProbeType;
 
 /// Target, kind of probe, and pod, as far as that is known: an address is given to another pod.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -5,14 +5,14 @@ use std::net::SocketAddr;
 
 use super::Core;
 use super::waiting::{first_due, take_due};
-use crate::ask::{Ask, Awaited};
 use crate::classify::evidence::is_netfilter;
 use crate::correlate::attempt::Attempt;
 use crate::correlate::firewalls::{Firewalls, Next};
 use crate::correlate::node::Node;
 use crate::enrich;
-use crate::event::{ConnId, Fact, Netns, Observation, TcpState};
-use crate::recent::Recent;
+use tracer_model::ask::{Ask, Awaited};
+use tracer_model::event::{ConnId, Fact, Netns, Observation, TcpState};
+use tracer_model::recent::Recent;
 
 /// A handshake on a node takes less than a millisecond: after this the target is looked at.
 pub(super) const PATIENCE_NS: u64 = 200_000_000;

@@ -6,10 +6,10 @@ use crate::classify::finding::Finding;
 use crate::classify::kubelet::Unattached;
 use crate::correlate::attempt::Attempt;
 use crate::correlate::node::Node;
-use crate::decision::Decision;
 use crate::enrich::{self, Named};
-use crate::event::{Answer, ConnId, KubeletProbe, Loss};
-use crate::record::{
+use tracer_model::decision::Decision;
+use tracer_model::event::{Answer, ConnId, KubeletProbe, Loss};
+use tracer_model::record::{
     AttemptBody, Body, Cause, Confidence, FindingBody, KubeletSaid, LossBody, Outcome, Phases, Probe, Subject, Verdict,
     VerdictBody,
 };

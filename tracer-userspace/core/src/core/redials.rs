@@ -12,10 +12,10 @@ use super::records::pardon;
 use super::verdicts::Decided;
 use crate::classify::finding::Finding;
 use crate::correlate::attempt::Attempt;
-use crate::decision::Decision;
 use crate::enrich;
-use crate::event::{AnswerKind, ConnId};
-use crate::recent::Recent;
+use tracer_model::decision::Decision;
+use tracer_model::event::{AnswerKind, ConnId};
+use tracer_model::recent::Recent;
 
 /// The least time from a dial to the next of its series, less what the clock of a busy node may be wrong by.
 const LEAST_NS: u64 = 950_000_000;
@@ -153,9 +153,9 @@ fn later_dial(first: &Attempt, second: &Attempt, before: Decided) -> Finding {
 
 #[cfg(test)]
 mod tests {
-    use crate::event::{AnswerKind, ConnId, ProbeSays, TcpState};
-    use crate::record::Outcome;
     use crate::testing::{POD, SYN, Stream};
+    use tracer_model::event::{AnswerKind, ConnId, ProbeSays, TcpState};
+    use tracer_model::record::Outcome;
 
     fn refused(stream: &mut Stream, conn: u64, until_next_ms: u64) {
         stream.again(conn).connect().reset_sent(SYN, true, None).reset_received(TcpState::SynSent, 0);
@@ -256,7 +256,8 @@ mod tests {
     }
 
     fn counts(stream: &Stream) -> Vec<Option<u32>> {
-        let count = |it: &crate::record::VerdictBody| it.probe.as_ref().and_then(|probe| probe.consecutive_failures);
+        let count =
+            |it: &tracer_model::record::VerdictBody| it.probe.as_ref().and_then(|probe| probe.consecutive_failures);
         stream.verdicts().iter().map(count).collect()
     }
 

@@ -6,8 +6,8 @@ use crate::classify::finding::Finding;
 use crate::correlate::attempt::Attempt;
 use crate::correlate::node::Node;
 use crate::enrich;
-use crate::event::ConnId;
-use crate::record::{Cause, Confidence, Outcome, Trait};
+use tracer_model::event::ConnId;
+use tracer_model::record::{Cause, Confidence, Outcome, Trait};
 
 impl Decided {
     /// The handshake that had been judged a failure went through on a later SYN, and in time, as far as anybody says.
@@ -65,9 +65,9 @@ fn is_answered(before: Decided, finding: &Finding, also: &[Cause]) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use crate::event::{AnswerKind, ListenQueue, TcpState};
-    use crate::record::{Confidence, Outcome};
     use crate::testing::{NODE, SYN, Stream, lo};
+    use tracer_model::event::{AnswerKind, ListenQueue, TcpState};
+    use tracer_model::record::{Confidence, Outcome};
 
     const LIVES: (u64, u64, u64) = (100, 101, 200);
 
@@ -87,7 +87,9 @@ mod tests {
     }
 
     fn outcomes(stream: &Stream) -> Vec<(&'static str, Outcome, Confidence)> {
-        let of = |it: &crate::record::VerdictBody| (it.verdict.cause.name(), it.verdict.outcome, it.verdict.confidence);
+        let of = |it: &tracer_model::record::VerdictBody| {
+            (it.verdict.cause.name(), it.verdict.outcome, it.verdict.confidence)
+        };
         stream.verdicts().iter().map(of).collect()
     }
 

@@ -15,9 +15,9 @@ use crate::classify::startup_probe;
 use crate::correlate::attempt::Attempt;
 use crate::correlate::node::Node;
 use crate::enrich::{self, Named};
-use crate::event::{ProbeSpec, ProbeType};
-use crate::recent::Recent;
-use crate::record::{Cause, FindingBody, Outcome, Status};
+use tracer_model::event::{ProbeSpec, ProbeType};
+use tracer_model::recent::Recent;
+use tracer_model::record::{Cause, FindingBody, Outcome, Status};
 
 /// Containers whose start is remembered.
 const MAX_KEPT: usize = 4096;
@@ -161,9 +161,9 @@ fn fix(spec: &ProbeSpec, took_s: f64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use crate::event::{AnswerKind, Runs, TcpState};
-    use crate::record::{FindingBody, Status};
     use crate::testing::{SYN, Stream};
+    use tracer_model::event::{AnswerKind, Runs, TcpState};
+    use tracer_model::record::{FindingBody, Status};
 
     /// Liveness each 10 s, three times: the kubelet ends it after 20 to 30 s. Started in the middle of a second.
     fn started() -> Stream {

@@ -4,9 +4,9 @@
 //! gives up, two minutes later: `Transport.getConn` of net/http detaches the dial from its request.
 
 use super::{Core, When};
-use crate::decision::Decision;
 use crate::enrich;
-use crate::event::ConnId;
+use tracer_model::decision::Decision;
+use tracer_model::event::ConnId;
 
 /// A prober that closes its socket does so by then.
 const SLACK_NS: u64 = 100_000_000;
@@ -44,8 +44,8 @@ impl Core {
 
 #[cfg(test)]
 mod tests {
-    use crate::event::{Fact, ProbeSays, TcpState};
     use crate::testing::Stream;
+    use tracer_model::event::{Fact, ProbeSays, TcpState};
 
     #[test]
     fn a_probe_is_over_when_it_timed_out_though_its_socket_dials_on() {

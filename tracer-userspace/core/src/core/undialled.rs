@@ -7,7 +7,7 @@ use crate::classify::kubelet::Unattached;
 use crate::classify::undialled;
 use crate::correlate::attempt::Attempt;
 use crate::enrich;
-use crate::event::KubeletProbe;
+use tracer_model::event::KubeletProbe;
 
 impl Core {
     /// It failed before it made a connection. Where the name has other addresses that were dialled, the verdict on those is the one.

@@ -8,9 +8,9 @@ use super::outcomes::is_in_time;
 use super::records::{said, unattached};
 use crate::classify::kubelet;
 use crate::correlate::attempt::Attempt;
-use crate::decision::Decision;
 use crate::enrich;
-use crate::event::{Fact, KubeletProbe, Observation};
+use tracer_model::decision::Decision;
+use tracer_model::event::{Fact, KubeletProbe, Observation};
 
 /// The ring is read every 50 ms; a busy node takes longer.
 const WAIT_NS: u64 = 500_000_000;
@@ -73,9 +73,9 @@ impl Core {
 
 #[cfg(test)]
 mod tests {
-    use crate::event::{AnswerKind, Fact, ProbeSays, ProbeType, TcpState};
-    use crate::record::{Confidence, VerdictBody};
     use crate::testing::{SYN, Stream};
+    use tracer_model::event::{AnswerKind, Fact, ProbeSays, ProbeType, TcpState};
+    use tracer_model::record::{Confidence, VerdictBody};
 
     fn told(stream: &Stream) -> Vec<(&'static str, bool)> {
         stream.verdicts().iter().map(|v: &VerdictBody| (v.verdict.cause.name(), v.kubelet.is_some())).collect()

@@ -6,8 +6,8 @@ use super::Core;
 use crate::classify::finding::Finding;
 use crate::correlate::attempt::Attempt;
 use crate::enrich;
-use crate::event::{ConnId, ProbeType};
-use crate::record::{Cause, Confidence, Outcome};
+use tracer_model::event::{ConnId, ProbeType};
+use tracer_model::record::{Cause, Confidence, Outcome};
 
 /// Attempts remembered, so that none is decided twice.
 const MAX: usize = 8192;

@@ -8,9 +8,9 @@ use super::{Core, When};
 use crate::classify::SETTLE_NS;
 use crate::classify::finding::Finding;
 use crate::correlate::firewalls::Firewalls;
-use crate::decision::Decision;
-use crate::event::{ConnId, Netns};
-use crate::recent::Recent;
+use tracer_model::decision::Decision;
+use tracer_model::event::{ConnId, Netns};
+use tracer_model::recent::Recent;
 
 /// How long a verdict waits for a firewall to be read, from when its time had come. The answer comes a few
 /// milliseconds after the question, unless the table is very large or the machine very busy; the first drop of a run
@@ -167,8 +167,8 @@ impl Core {
 
 #[cfg(test)]
 mod tests {
-    use crate::event::{Fact, FirewallRule, RuleVerdict, TcpState};
     use crate::testing::{NODE, SYN, Stream, firewall, rule};
+    use tracer_model::event::{Fact, FirewallRule, RuleVerdict, TcpState};
 
     /// kube-proxy refuses a connect to a Service without endpoints, and its rules are read so late.
     fn refused_and_read_after(ms: u64) -> Vec<&'static str> {

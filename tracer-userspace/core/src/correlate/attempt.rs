@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use crate::event::{
+use tracer_model::event::{
     Actor, Answer, AnswerKind, ConnId, ConnectFailed, Fact, Flow, Icmp, Ipvs, KubeletProbe, ListenQueue, Netns,
     Observation, PacketDrop, QueueFull, ResetReceived, ResetSent, Retransmit, State, TcpState, Via,
 };

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::event::{Backend, Conntrack, Firewall, FirewallRule, Netns};
+use tracer_model::event::{Backend, Conntrack, Firewall, FirewallRule, Netns};
 
 /// Namespaces kept.
 const MAX_NAMESPACES: usize = 32;
@@ -214,7 +214,7 @@ fn same_rules(left: &Firewall, right: &Firewall) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::event::RuleVerdict;
+    use tracer_model::event::RuleVerdict;
 
     fn firewall(netns: u32) -> Firewall {
         Firewall { took_ns: 50_000_000, ..Firewall::empty(Netns(netns)) }

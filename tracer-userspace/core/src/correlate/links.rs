@@ -2,8 +2,8 @@
 
 use std::net::IpAddr;
 
-use crate::event::{LinkChange, LinkState, Links, Netns};
-use crate::recent::Recent;
+use tracer_model::event::{LinkChange, LinkState, Links, Netns};
+use tracer_model::recent::Recent;
 
 /// Namespaces whose links are kept: a prober that comes back elsewhere all the time must not fill the memory.
 const MAX_TABLES: usize = 256;
@@ -62,8 +62,8 @@ impl KnownLinks {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::event::Actor;
     use crate::testing::NODE;
+    use tracer_model::event::Actor;
 
     fn change(netns: Netns, up: bool) -> LinkChange {
         LinkChange {

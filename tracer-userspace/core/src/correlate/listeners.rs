@@ -1,7 +1,7 @@
 //! Who began and ceased to listen where, as the kernel told while the tracer watched.
 
-use crate::event::{Listen, Netns};
-use crate::recent::Recent;
+use tracer_model::event::{Listen, Netns};
+use tracer_model::recent::Recent;
 
 /// Ports kept.
 const MAX: usize = 4096;
@@ -74,7 +74,7 @@ impl Listeners {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::event::Actor;
+    use tracer_model::event::Actor;
 
     fn listen(netns: u32, begins: bool) -> Listen {
         let actor = Actor { pid: 5, tid: 5, comm: "x".into(), netns: None, cgroup: None, cgroup_memory: None };

@@ -2,8 +2,8 @@
 
 use std::collections::VecDeque;
 
-use crate::event::Loss;
-use crate::recent::remember;
+use tracer_model::event::Loss;
+use tracer_model::recent::remember;
 
 /// Losses kept.
 const MAX: usize = 512;

@@ -18,9 +18,9 @@ mod translation;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
-use crate::event::{ConnId, Connect, Fact, Flow, Loss, Netns, Observation};
 use attempt::Attempt;
 use redirects::Redirects;
+use tracer_model::event::{ConnId, Connect, Fact, Flow, Loss, Netns, Observation};
 
 /// Attempts kept at once.
 const MAX_ATTEMPTS: usize = 8192;
@@ -224,8 +224,8 @@ fn unspecified_like(addr: SocketAddr) -> std::net::IpAddr {
 mod tests {
     use super::attempt::LATE_NS;
     use super::*;
-    use crate::event::TcpState;
     use crate::testing::Stream;
+    use tracer_model::event::TcpState;
 
     /// So many attempts, the first `ended` of which end.
     fn after(attempts: usize, ended: usize) -> Correlator {

@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeSet, VecDeque};
 
-use crate::event::{Netns, NetnsOp, NetnsOpKind, NetnsOpen};
-use crate::recent::{Recent, remember};
+use tracer_model::event::{Netns, NetnsOp, NetnsOpKind, NetnsOpen};
+use tracer_model::recent::{Recent, remember};
 
 /// Namespaces kept of which it is known when they were made.
 const MAX_MADE: usize = 4096;
@@ -130,7 +130,7 @@ fn names_itself(open: &NetnsOpen) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::event::Actor;
+    use tracer_model::event::Actor;
 
     const PLUGIN: u32 = 50;
     const THREAD: u32 = 51;

@@ -14,12 +14,12 @@ use super::node_ports::NodePortTables;
 use super::pods::KnownPods;
 use super::targets::Targets;
 use super::tls_ports::TlsPorts;
-use crate::event::{
+use tracer_model::event::{
     Fact, FindingBody, Findings, Inspection, LinkChange, LinkState, Listen, Loss, Netns, NetnsOp, NetnsOpKind,
     NodePort, NodePorts, NodeSettings, Observation, PortPressure, ProxyMode, Service, Start, Throttled,
     WITH_API_SERVER,
 };
-use crate::recent::Recent;
+use tracer_model::recent::Recent;
 
 /// Namespaces kept that ended: what a list says of them is older.
 const MAX_ENDED: usize = 1024;

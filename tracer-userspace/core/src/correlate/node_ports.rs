@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
-use crate::event::{NodePort, NodePorts, ProxyMode};
+use tracer_model::event::{NodePort, NodePorts, ProxyMode};
 
 /// What each table said last.
 #[derive(Debug, Default)]

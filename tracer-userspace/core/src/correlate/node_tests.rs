@@ -1,6 +1,6 @@
 use super::*;
-use crate::event::{Actor, Loss};
 use crate::testing::{NODE, POD, Stream};
+use tracer_model::event::{Actor, Loss};
 
 fn seen(stream: &Stream) -> Node {
     let mut node = Node::default();

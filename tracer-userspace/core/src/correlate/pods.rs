@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 
-use crate::event::{Container, Netns, Pod};
+use tracer_model::event::{Container, Netns, Pod};
 
 /// The name of its container, and how that of its pod begins, as kubeadm, RKE2 and OpenShift have it.
 const API_SERVER: &str = "kube-apiserver";
@@ -166,8 +166,8 @@ fn hosts(pod: &Pod) -> impl Iterator<Item = &str> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::event::{HookType, LifecycleHook, ProbeSpec};
     use crate::testing::http_probe;
+    use tracer_model::event::{HookType, LifecycleHook, ProbeSpec};
 
     fn pod(name: &str, addr: &str, netns: u32) -> Pod {
         let addrs = vec![addr.parse().expect("an address")];

@@ -6,7 +6,7 @@
 use std::net::{IpAddr, SocketAddr};
 
 use super::attempt::{Attempt, Redirected};
-use crate::recent::Recent;
+use tracer_model::recent::Recent;
 
 /// How long after the first bytes of a redirect its client dials on: less than a millisecond, on a busy node more.
 const FOLLOWS_NS: u64 = 100_000_000;
@@ -57,8 +57,8 @@ const fn key(pid: u32, dst: SocketAddr) -> (u32, IpAddr) {
 mod tests {
     use crate::correlate::Correlator;
     use crate::correlate::attempt::Redirected;
-    use crate::event::{AnswerKind, ConnId, TcpState};
     use crate::testing::Stream;
+    use tracer_model::event::{AnswerKind, ConnId, TcpState};
 
     /// What the last attempt follows.
     fn followed(stream: &Stream, conn: u64) -> Option<Redirected> {

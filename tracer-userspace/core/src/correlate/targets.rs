@@ -4,8 +4,8 @@
 use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
 
-use crate::event::{Inspection, Netns, Throttled};
-use crate::recent::{Recent, remember};
+use tracer_model::event::{Inspection, Netns, Throttled};
+use tracer_model::recent::{Recent, remember};
 
 /// Targets of which the state is kept.
 const MAX_TARGETS: usize = 1024;

@@ -2,8 +2,8 @@
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
-use crate::event::{Listen, Netns, TlsHello};
-use crate::recent::Recent;
+use tracer_model::event::{Listen, Netns, TlsHello};
+use tracer_model::recent::Recent;
 
 /// Ports kept of each kind.
 const MAX: usize = 4096;
@@ -70,8 +70,8 @@ impl TlsPorts {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::event::Actor;
     use crate::testing::{NODE, POD};
+    use tracer_model::event::Actor;
 
     fn addr(text: &str) -> SocketAddr {
         text.parse().expect("an address")

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use super::attempt::Attempt;
-use crate::event::{Fact, Flow, Via};
+use tracer_model::event::{Fact, Flow, Via};
 
 impl Attempt {
     /// The client's side of a packet that this tells of, where it was translated.

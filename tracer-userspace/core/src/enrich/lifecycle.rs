@@ -3,7 +3,7 @@
 use super::targets::{Match, behaving, containers_dialled, dials, probes_on};
 use crate::correlate::attempt::{Attempt, End};
 use crate::correlate::node::Node;
-use crate::event::{Container, HookType, LifecycleHook, Pod};
+use tracer_model::event::{Container, HookType, LifecycleHook, Pod};
 
 /// A hook, and whose it is.
 pub type HookMatch<'a> = (&'a Pod, &'a Container, &'a LifecycleHook);

@@ -4,7 +4,7 @@ use super::lifecycle::hooks_met;
 use super::targets::{Match, Whose, behaving, probes_on, specs_dialled};
 use crate::correlate::attempt::Attempt;
 use crate::correlate::node::Node;
-use crate::event::{Container, Handler, KubeletProbe, Pod, PodRef, ProbeSpec};
+use tracer_model::event::{Container, Handler, KubeletProbe, Pod, PodRef, ProbeSpec};
 
 /// Several probes fit, for all that the kernel shows: of several kinds, or of several containers.
 #[must_use]

@@ -4,7 +4,7 @@ use super::matching::matching_probes;
 use super::targets::{Match, behaving, probes_on};
 use crate::correlate::attempt::Attempt;
 use crate::correlate::node::Node;
-use crate::event::{AnswerKind, Handler, WITH_API_SERVER};
+use tracer_model::event::{AnswerKind, Handler, WITH_API_SERVER};
 
 const SECOND_NS: u64 = 1_000_000_000;
 /// What a kubelet, or a control plane in its process, dials on its own node as a client: API servers and what balances them there
@@ -70,9 +70,9 @@ fn in_a_period(own_s: u32, handler: Handler, period_s: u32) -> u32 {
 
 #[cfg(test)]
 mod tests {
-    use crate::event::{AnswerKind, ProbeSays, TcpState};
-    use crate::record::{Confidence, Subject, VerdictBody};
     use crate::testing::{SYN, Stream};
+    use tracer_model::event::{AnswerKind, ProbeSays, TcpState};
+    use tracer_model::record::{Confidence, Subject, VerdictBody};
 
     fn said(stream: &Stream) -> Vec<(Confidence, Option<u32>)> {
         let count = |it: &VerdictBody| it.probe.as_ref().and_then(|probe| probe.consecutive_failures);

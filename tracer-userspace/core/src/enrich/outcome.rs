@@ -7,7 +7,7 @@ use super::{
 };
 use crate::correlate::attempt::{Attempt, End};
 use crate::correlate::node::Node;
-use crate::event::{Handler, ProbeSays, TcpState};
+use tracer_model::event::{Handler, ProbeSays, TcpState};
 
 /// It was connected only when every probe that it can be had given up, and then nothing came of it.
 ///

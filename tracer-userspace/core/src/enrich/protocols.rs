@@ -3,7 +3,7 @@
 use super::{hooks_met, longest_timeout_ns, other_reason, probes_met};
 use crate::correlate::attempt::{Attempt, End};
 use crate::correlate::node::Node;
-use crate::event::{Answer, AnswerKind, Handler, ProbeProtocol, ProbeSays, ProbeSpec};
+use tracer_model::event::{Answer, AnswerKind, Handler, ProbeProtocol, ProbeSays, ProbeSpec};
 
 /// A protocol of probes whose answers cannot be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

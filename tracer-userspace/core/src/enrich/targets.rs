@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use crate::correlate::attempt::Attempt;
 use crate::correlate::node::Node;
-use crate::event::{Container, Handler, Pod, ProbeSpec};
+use tracer_model::event::{Container, Handler, Pod, ProbeSpec};
 
 /// A probe, and whose it is.
 pub(super) type Match<'a> = (&'a Pod, &'a Container, &'a ProbeSpec);

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use crate::event::Findings;
-use crate::record::{FindingBody, Status};
+use tracer_model::event::Findings;
+use tracer_model::record::{FindingBody, Status};
 
 /// The status of each finding.
 pub(crate) type Known = BTreeMap<Key, Status>;

@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 
 use crate::classify::evidence::{is_netfilter, netfilter_hook};
 use crate::correlate::node::Node;
-use crate::decision::Decision;
 use crate::enrich::netns_ref;
-use crate::event::{Fact, Netns, Observation, PacketDrop};
-use crate::record::{Body, NodeBody};
+use tracer_model::decision::Decision;
+use tracer_model::event::{Fact, Netns, Observation, PacketDrop};
+use tracer_model::record::{Body, NodeBody};
 
 /// A hook that dropped nothing for this long begins again.
 const QUIET_NS: u64 = 300_000_000_000;
@@ -73,8 +73,8 @@ fn place(netns: Netns, node: &Node) -> String {
 
 #[cfg(test)]
 mod tests {
-    use crate::record::{Body, NodeBody};
     use crate::testing::{POD, SYN, Stream};
+    use tracer_model::record::{Body, NodeBody};
 
     fn told(stream: &Stream) -> Vec<NodeBody> {
         let node = |body| match body {

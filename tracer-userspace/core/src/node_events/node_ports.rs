@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use crate::correlate::node::Node;
 use crate::enrich::netns_ref;
-use crate::event::NodePorts;
-use crate::record::{NodeBody, NodePortRef, NodePortsBody};
+use tracer_model::event::NodePorts;
+use tracer_model::record::{NodeBody, NodePortRef, NodePortsBody};
 
 /// Ports that are named of each kind; the others are counted.
 const NAMED: usize = 5;
@@ -72,7 +72,7 @@ fn name(port: &NodePortRef) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::event::{Fact, Netns, NodePort, Observation, ProxyMode};
+    use tracer_model::event::{Fact, Netns, NodePort, Observation, ProxyMode};
 
     fn table(netns: u32, ports: &[(u16, Option<&str>)]) -> NodePorts {
         let port = |(port, service): &(u16, Option<&str>)| NodePort {

@@ -4,10 +4,10 @@ use std::collections::BTreeSet;
 
 use crate::correlate::node::Node;
 use crate::enrich::netns_ref;
-use crate::event::port_ranges::preferred;
-use crate::event::{NodeSettings, PortPressure, PortUser, ProxyMode};
-use crate::plural::counted;
-use crate::record::{NodeBody, PortUserBody, PortsBody};
+use tracer_model::event::port_ranges::preferred;
+use tracer_model::event::{NodeSettings, PortPressure, PortUser, ProxyMode};
+use tracer_model::plural::counted;
+use tracer_model::record::{NodeBody, PortUserBody, PortsBody};
 
 /// Below this many connects a second, and this share of the ports, a run that ends does not tell of it.
 const FEW_CONNECTS_PER_S: f64 = 10.0;
@@ -148,7 +148,7 @@ pub(crate) fn describe(user: &PortUserBody) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::event::{Fact, Netns, NodePort, NodePorts, Observation};
+    use tracer_model::event::{Fact, Netns, NodePort, NodePorts, Observation};
 
     fn user(comm: &str, connects: u64) -> PortUser {
         PortUser {
@@ -211,7 +211,7 @@ mod tests {
     #[test]
     fn who_connects_from_another_namespace_uses_other_ports() {
         let mut node = node(Vec::new());
-        let links = crate::event::Links { netns: Netns(1), cookie: None, links: Vec::new() };
+        let links = tracer_model::event::Links { netns: Netns(1), cookie: None, links: Vec::new() };
         node.see(&Observation { time_boot_ns: 2, fact: Fact::Links(links) });
         let pod = PortUser { netns: Some(Netns(2)), ..user("in-a-pod", 9000) };
         let users = vec![pod.clone(), user("node-cache", 900)];

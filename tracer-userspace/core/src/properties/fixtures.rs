@@ -6,10 +6,10 @@ use std::sync::OnceLock;
 
 use serde_json::Value;
 
-use crate::decision::Decision;
-use crate::event::{ConnId, Fact, Observation};
-use crate::record::{Body, Confidence, Outcome};
 use crate::testing::decide;
+use tracer_model::decision::Decision;
+use tracer_model::event::{ConnId, Fact, Observation};
+use tracer_model::record::{Body, Confidence, Outcome};
 
 /// A recording and what it decides.
 #[derive(Clone, Debug)]

@@ -1,6 +1,6 @@
 //! Several tales as one stream on one node: in the order of time, and what each says of the whole node joined.
 
-use crate::event::{Fact, Links, NodePorts, Observation, Pods, Services};
+use tracer_model::event::{Fact, Links, NodePorts, Observation, Pods, Services};
 
 /// What an instance said last that replaces what was known.
 #[derive(Clone, Debug, Default)]

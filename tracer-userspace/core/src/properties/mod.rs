@@ -19,10 +19,10 @@ use std::collections::BTreeMap;
 use proptest::prelude::*;
 
 use crate::core::Core;
-use crate::decision::Decision;
-use crate::event::{ConnId, Fact, IpvsOp, ListenQueue, Loss, Observation, TcpState};
-use crate::record::{Body, Outcome};
 use crate::testing::{NODE, POD, SYN, SYN_ACK, Stream, decide, lo};
+use tracer_model::decision::Decision;
+use tracer_model::event::{ConnId, Fact, IpvsOp, ListenQueue, Loss, Observation, TcpState};
+use tracer_model::record::{Body, Outcome};
 
 /// Whether a failure was emitted and then taken back, of any attempt.
 fn takes_back(decisions: &[Decision]) -> Option<ConnId> {
@@ -91,7 +91,7 @@ fn touched(s: &mut Stream) {
 fn reset_by_application(s: &mut Stream) {
     s.connect().established().reset_received(TcpState::Established, 0);
     s.state(TcpState::Established, TcpState::Close, 104, (100, 101, 0)).reset_sent(
-        crate::event::TcpFlags(0),
+        tracer_model::event::TcpFlags(0),
         false,
         Some("app"),
     );

@@ -10,9 +10,9 @@ use super::merge::merge;
 use super::rename::Renaming;
 use super::takes_back;
 use crate::core::Core;
-use crate::event::{ConnId, Fact, Loss, Observation, TcpState};
-use crate::record::Confidence;
 use crate::testing::decide;
+use tracer_model::event::{ConnId, Fact, Loss, Observation, TcpState};
+use tracer_model::record::Confidence;
 
 /// Less than the time that a companion of an ambiguous event has to arrive.
 const JITTER_NS: u64 = 1_900_000;

@@ -7,7 +7,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use serde_json::Value;
 
 use super::fixtures::{Tale, parse};
-use crate::event::{ConnId, Observation};
+use tracer_model::event::{ConnId, Observation};
 
 /// How far namespaces of two instances are apart: more than a recording has.
 const NETNS_STEP: u64 = 1_000;

@@ -8,9 +8,9 @@ use super::merge::{Snapshot, is_start, snapshot};
 use super::rename::{Renaming, SLOTS};
 use super::{Story, healthy, touched};
 use crate::core::Core;
-use crate::decision::Decision;
-use crate::event::{ConnId, Fact, Observation};
 use crate::testing::Stream;
+use tracer_model::decision::Decision;
+use tracer_model::event::{ConnId, Fact, Observation};
 
 const ATTEMPTS_A_SECOND: u64 = 75;
 /// One attempt in so many is of a recording.

@@ -1,7 +1,7 @@
 //! Parts of facts that need no stream.
 
 use super::{NODE, addr};
-use crate::event::{
+use tracer_model::event::{
     Actor, Backend, Device, Fact, Firewall, FirewallRule, Handler, KubeletProbe, KubeletResult, NeighbourState, Netns,
     PodRef, ProbeSays, ProbeSpec, ProbeType, RuleVerdict, Start, When,
 };

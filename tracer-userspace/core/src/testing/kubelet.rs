@@ -2,7 +2,7 @@
 
 use super::Stream;
 use super::facts::readiness_failed;
-use crate::event::{Fact, KubeletProbe, KubeletResult, ProbeSays, ProbeType};
+use tracer_model::event::{Fact, KubeletProbe, KubeletResult, ProbeSays, ProbeType};
 
 impl Stream {
     /// The kubelet's line about the readiness probe of the pod, now.

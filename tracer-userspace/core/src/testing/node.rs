@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use super::{NODE, POD, Stream, addr, prober};
-use crate::event::{
+use tracer_model::event::{
     Actor, Fact, Inspection, LinkChange, LinkState, Links, Listen, Netns, NetnsOp, NetnsOpKind, NodePort, NodePorts,
     ProxyMode,
 };

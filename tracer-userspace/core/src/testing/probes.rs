@@ -2,7 +2,7 @@
 
 use super::Stream;
 use super::facts::{http_probe, readiness_failed};
-use crate::event::{
+use tracer_model::event::{
     Container, ExecSpec, Fact, Handler, HookType, KubeletProbe, LifecycleHook, Netns, Pod, Pods, ProbeProtocol,
     ProbeSays, ProbeSpec, ProbeType, Runs,
 };

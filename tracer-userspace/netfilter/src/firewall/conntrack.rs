@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use crate::event::Conntrack;
+use tracer_model::event::Conntrack;
 
 const SYSCTL: &str = "/proc/sys/net/netfilter";
 const STATISTICS: &str = "/proc/thread-self/net/stat/nf_conntrack";

@@ -8,8 +8,8 @@ use super::super::nft::{NFTA_DATA_VALUE, NFTA_DATA_VERDICT, NFTA_VERDICT_CHAIN, 
 use super::conntrack::{CT_INVALID, CT_NEW};
 use super::tables::{Rule, Then};
 use super::xtables::{self, add_match};
-use crate::event::{Prefix, When};
-use crate::netlink::{attribute, attributes, field, text};
+use tracer_model::event::{Prefix, When};
+use tracer_node::netlink::{attribute, attributes, field, text};
 
 const NFTA_RULE_HANDLE: u16 = 3;
 const NFTA_RULE_USERDATA: u16 = 7;

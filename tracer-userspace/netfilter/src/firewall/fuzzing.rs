@@ -3,9 +3,9 @@
 use super::super::{Named, legacy as node_ports, nft as kube_proxy};
 use super::tables::{Rules, Steps, Table};
 use super::{conntrack, legacy, nft};
-use crate::event::{Conntrack, Fact, Firewall, Flow, Netns};
-use crate::netlink::{Seen, messages, read_answers};
+use tracer_model::event::{Conntrack, Fact, Firewall, Flow, Netns};
 use tracer_model::fuzzing::check_recorded;
+use tracer_node::netlink::{Seen, messages, read_answers};
 
 /// Answers of nf_tables as the kernel sends them: netlink messages one after another.
 pub fn nftables(bytes: &[u8]) {

@@ -9,8 +9,8 @@ use super::Tables;
 use super::expression::prefix;
 use super::tables::{Base, Chain, Rule, Table, Then};
 use super::xtables::{self, add_match};
-use crate::event::{Backend, When};
-use crate::netlink::{field, text};
+use tracer_model::event::{Backend, When};
+use tracer_node::netlink::{field, text};
 
 const HOOKS: [&str; 5] = ["PREROUTING", "INPUT", "FORWARD", "OUTPUT", "POSTROUTING"];
 /// `struct ipt_getinfo`: valid hooks, hook entries, underflows.
@@ -214,7 +214,7 @@ fn add_matches(rule: &mut Rule, entry: &[u8], layout: &Layout) {
 mod tests {
     use super::super::tables::Rules;
     use super::*;
-    use crate::event::{FirewallRule, Flow, Netns, Prefix};
+    use tracer_model::event::{FirewallRule, Flow, Netns, Prefix};
 
     const INPUT: usize = 1;
 
@@ -290,7 +290,7 @@ mod tests {
         info[UNDERFLOWS + 4 * INPUT..][..4].copy_from_slice(&policy.to_ne_bytes());
         let mut found = Rules::new(flow("10.88.0.1:40000", "10.88.0.2:8080"));
         parse(layout, "filter", &info, &bytes).flatten(&super::super::tables::Steps::new(), &mut found);
-        let mut firewall = crate::event::Firewall::empty(Netns(1));
+        let mut firewall = tracer_model::event::Firewall::empty(Netns(1));
         found.hand_over(&mut firewall);
         firewall.rules
     }

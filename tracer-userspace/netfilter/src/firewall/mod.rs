@@ -15,10 +15,10 @@ mod xtables;
 use std::path::Path;
 
 use super::NetfilterError;
-use crate::clock::{boot_ns, thread_cpu_ns};
-use crate::enter::in_netns;
-use crate::event::{Firewall, Flow, Netns};
 use tables::{Rules, Steps, Table};
+use tracer_model::event::{Firewall, Flow, Netns};
+use tracer_node::clock::{boot_ns, thread_cpu_ns};
+use tracer_node::enter::in_netns;
 
 /// Reads the namespace at `path` for a packet of this flow.
 pub fn read(path: &Path, netns: Netns, flow: Flow) -> Firewall {

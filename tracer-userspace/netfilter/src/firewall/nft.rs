@@ -12,9 +12,9 @@ use super::super::nft::{
 use super::Tables;
 use super::expression::{Key, Parsed, packets, parse_rule, verdict};
 use super::tables::{Base, Chain, Rule, Table, Then};
-use crate::clock::thread_cpu_ns;
-use crate::event::{Backend, When};
-use crate::netlink::{Netlink, attribute, attributes, consistent, field, messages, text};
+use tracer_model::event::{Backend, When};
+use tracer_node::clock::thread_cpu_ns;
+use tracer_node::netlink::{Netlink, attribute, attributes, consistent, field, messages, text};
 
 const NFT_MSG_NEWCHAIN: u16 = 3;
 const NFT_MSG_GETCHAIN: u16 = 4;

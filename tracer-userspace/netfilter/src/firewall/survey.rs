@@ -3,7 +3,7 @@
 use super::tables::{Chain, Rule, Table, Then};
 use super::{legacy, nft};
 use crate::NetfilterError;
-use crate::event::{Backend, When};
+use tracer_model::event::{Backend, When};
 
 /// All tables of a namespace.
 #[derive(Debug, Default)]

@@ -5,7 +5,7 @@
 use std::cell::Cell;
 use std::collections::HashMap;
 
-use crate::event::{Backend, Firewall, FirewallRule, Flow, RuleVerdict, When, any_client};
+use tracer_model::event::{Backend, Firewall, FirewallRule, Flow, RuleVerdict, When, any_client};
 
 /// Rules handed over at most; above it only those that can match the flow that was asked about.
 const MAX_RULES: usize = 1024;

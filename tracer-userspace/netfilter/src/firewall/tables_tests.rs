@@ -1,5 +1,5 @@
 use super::*;
-use crate::event::Netns;
+use tracer_model::event::Netns;
 
 fn flow() -> Flow {
     let addr = |text: &str| text.parse().expect("address");

@@ -3,8 +3,8 @@
 use super::super::TCP;
 use super::conntrack::{CT_INVALID, CT_NEW};
 use super::tables::{Rule, Then};
-use crate::event::When;
-use crate::netlink::{field, text};
+use tracer_model::event::When;
+use tracer_node::netlink::{field, text};
 
 /// `XT_TCP_INV_*`, linux/netfilter/xt_tcpudp.h
 const TCP_INV_SRCPT: u8 = 0x01;

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use super::Report;
-use crate::error::{Error, os_message};
+use tracer_terminal::error::{Error, os_message};
 
 /// For each read and write: a daemon that takes longer does not answer.
 const PATIENCE: Duration = Duration::from_secs(3);

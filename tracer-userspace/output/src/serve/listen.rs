@@ -20,7 +20,7 @@ use tokio::task::AbortHandle;
 use tokio::time::sleep;
 
 use super::http::Pages;
-use crate::error::{self, os_message};
+use tracer_terminal::error::{self, os_message};
 
 /// Clients of one place at once. Of more, the oldest has to go: who sends nothing keeps nobody waiting.
 const CLIENTS: usize = 32;

@@ -20,8 +20,8 @@ use tokio::sync::oneshot;
 pub use self::health::{Health, Report};
 use self::http::Pages;
 use self::listen::Place;
-use crate::error::{self, os_message};
 use crate::sink::metrics::Metrics;
+use tracer_terminal::error::{self, os_message};
 
 /// The health socket of a daemon where no other is asked for.
 pub const HEALTH_SOCKET: &str = "/run/tracer/health.sock";

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use super::*;
-use crate::testing::{Scratch, soon};
+use tracer_testing::{Scratch, soon};
 
 /// A server on a free port.
 fn started(scratch: &Scratch) -> (Server, Option<Metrics>, Serve) {

@@ -1,6 +1,6 @@
 //! `-n`, `-p`, `-c` and `--cause`: which verdicts and attempts are printed.
 
-use crate::record::{Body, Cause, K8s};
+use tracer_model::record::{Body, Cause, K8s};
 
 /// What is asked for. Absent or empty: everything.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

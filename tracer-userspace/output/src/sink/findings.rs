@@ -4,8 +4,8 @@
 
 use std::fmt::Write as _;
 
-use crate::record::{FindingBody, Status};
-use crate::screen::{Screen, Style, safe};
+use tracer_model::record::{FindingBody, Status};
+use tracer_terminal::screen::{Screen, Style, safe};
 
 /// Columns where no terminal says otherwise.
 const WIDTH: usize = 120;

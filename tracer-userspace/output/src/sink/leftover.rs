@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use crate::error::Error;
+use tracer_terminal::error::Error;
 
 /// Does the work. Where it fails, those of the files that it made and wrote nothing to are taken away.
 pub fn leaving_none<T>(files: [Option<&Path>; 2], work: impl FnOnce() -> Result<T, Error>) -> Result<T, Error> {
@@ -22,7 +22,7 @@ mod tests {
     use std::fs;
 
     use super::*;
-    use crate::testing::Scratch;
+    use tracer_testing::Scratch;
 
     #[test]
     fn only_what_is_new_and_empty_goes() {

@@ -19,10 +19,10 @@ use prometheus_client::registry::Registry;
 use self::pods::{Of, Pods};
 pub use self::text::text;
 use super::printed::Printed;
-use crate::decision::Decision;
-use crate::event::{Handler, Loss, ProbeType};
-use crate::record::{AttemptBody, Body, K8s, Outcome, Probe, Subject, VerdictBody};
-use crate::record::{FindingBody, Status};
+use tracer_model::decision::Decision;
+use tracer_model::event::{Handler, Loss, ProbeType};
+use tracer_model::record::{AttemptBody, Body, K8s, Outcome, Probe, Subject, VerdictBody};
+use tracer_model::record::{FindingBody, Status};
 
 /// Names and values of one series.
 type Labels = Vec<(&'static str, Cow<'static, str>)>;

@@ -18,18 +18,18 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 
 pub use self::config::{Form, SinkConfig};
-use crate::decision::Decision;
-use crate::error::Error;
-use crate::event::Start;
-use crate::record::{AttemptBody, Body, LossBody, Outcome, Record, SCHEMA, StopBody, Subject, Timing};
-use crate::screen::Screen;
 use crate::sink::cluster::ClusterSink;
 use crate::sink::filter::Filter;
 use crate::sink::metrics::{KernelCounts, Metrics};
 use crate::sink::output::Output;
 use crate::sink::pretty::Pretty;
 use crate::sink::printed::Printed;
-use crate::status_line::Counts;
+use tracer_model::decision::Decision;
+use tracer_model::event::Start;
+use tracer_model::record::{AttemptBody, Body, LossBody, Outcome, Record, SCHEMA, StopBody, Subject, Timing};
+use tracer_terminal::error::Error;
+use tracer_terminal::screen::Screen;
+use tracer_terminal::status_line::Counts;
 
 /// Takes decisions, prints records.
 #[derive(Debug)]

@@ -2,7 +2,9 @@
 
 use serde::Serialize;
 
-use crate::record::{AttemptBody, Body, FindingBody, LossBody, NodeBody, Record, StartBody, StopBody, VerdictBody};
+use tracer_model::record::{
+    AttemptBody, Body, FindingBody, LossBody, NodeBody, Record, StartBody, StopBody, VerdictBody,
+};
 
 /// A record in the order in which it is printed: what every record has, then what its type has.
 #[derive(Serialize)]
@@ -64,8 +66,8 @@ fn ordered(record: &Record) -> Line<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::record::Cause;
     use crate::sink::tests::verdict;
+    use tracer_model::record::Cause;
 
     fn record(body: Body) -> Record {
         Record { schema: "tracer/1".into(), body, time: "t".into(), time_boot_ns: 1, seq: 2, node_name: "n".into() }

@@ -21,10 +21,10 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 pub use self::rotate::Rotation;
 use self::target::{chunk_of, open_file, own, ready, stdout};
-use crate::error::{self, Error, os_message};
-use crate::plural::were;
-use crate::screen::columns;
-use crate::status_line;
+use tracer_model::plural::were;
+use tracer_terminal::error::{self, Error, os_message};
+use tracer_terminal::screen::columns;
+use tracer_terminal::status_line;
 
 /// Bytes that may wait for a slow reader.
 const BACKLOG: usize = 8 << 20;

@@ -1,6 +1,6 @@
 //! Small words of the pretty form: names, times.
 
-use crate::record::Endpoint;
+use tracer_model::record::Endpoint;
 
 /// `10.0.0.9:80`, `[::1]:80`, or the address alone.
 pub(super) fn endpoint(endpoint: Endpoint) -> String {

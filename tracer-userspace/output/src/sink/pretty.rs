@@ -13,12 +13,12 @@ use std::time::Duration;
 pub use self::about::{About, who};
 use self::above::Above;
 use self::summary::Summary;
-use crate::event::{Loss, MissingHook};
-use crate::plural::counted;
-use crate::record::{AttemptBody, Body, LossBody, NodeBody, Outcome, Record, StartBody, StopBody};
-use crate::screen::{Screen, Style, safe};
 use crate::sink::findings;
 use crate::sink::plain;
+use tracer_model::event::{Loss, MissingHook};
+use tracer_model::plural::counted;
+use tracer_model::record::{AttemptBody, Body, LossBody, NodeBody, Outcome, Record, StartBody, StopBody};
+use tracer_terminal::screen::{Screen, Style, safe};
 
 /// The records of one run as text.
 #[derive(Debug, Default)]

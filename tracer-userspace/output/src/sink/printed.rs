@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
-use crate::event::ConnId;
-use crate::record::Cause;
+use tracer_model::event::ConnId;
+use tracer_model::record::Cause;
 
 /// Attempts remembered. A verdict is revised within its attempt's last seconds.
 const REMEMBERED: usize = 8192;

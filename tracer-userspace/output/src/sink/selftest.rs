@@ -2,8 +2,8 @@
 
 use std::fmt::Write as _;
 
-use crate::record::{FindingBody, Status};
-use crate::screen::{NARROW, Screen, Style, safe};
+use tracer_model::record::{FindingBody, Status};
+use tracer_terminal::screen::{NARROW, Screen, Style, safe};
 
 /// What the name of a cause has before it in `check`.
 pub const PREFIX: &str = "selftest/";
@@ -41,7 +41,7 @@ const fn result(status: Status) -> (&'static str, Style) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::record::Cause;
+    use tracer_model::record::Cause;
 
     const fn screen(columns: usize, colour: bool) -> Screen {
         Screen { colour, columns: Some(columns) }

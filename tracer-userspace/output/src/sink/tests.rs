@@ -1,11 +1,11 @@
 use std::path::Path;
 
 use super::*;
-use crate::event::{ConnId, Handler, ProbeType};
-use crate::record::{
+use tracer_model::event::{ConnId, Handler, ProbeType};
+use tracer_model::record::{
     AttemptBody, Cause, Confidence, Endpoint, Evidence, K8s, Phases, Probe, Process, Subject, Verdict, VerdictBody,
 };
-use crate::testing::Scratch;
+use tracer_testing::Scratch;
 
 /// A verdict about a pod `shop/cart`, container `web`.
 pub(crate) fn verdict(cause: Cause) -> Body {

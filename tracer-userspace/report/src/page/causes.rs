@@ -7,8 +7,8 @@ use maud::{Markup, html};
 use super::verdict;
 use super::view::{GroupView, View, colour, letter, sure};
 use super::words::{clock, count, safe};
-use crate::record::{Block, Section};
-use crate::sink::pretty::who;
+use tracer_model::record::{Block, Section};
+use tracer_output::sink::pretty::who;
 
 /// Different fixes, and culprits, that are shown of a cause.
 const VARIANTS: usize = 5;

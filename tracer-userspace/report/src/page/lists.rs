@@ -6,8 +6,8 @@ use super::causes::chip;
 use super::verdict;
 use super::view::{Cell, Row, View, WITH_EVIDENCE, sure};
 use super::words::{at, clock, count, date, number, safe};
-use crate::record::{FindingBody, Status};
-use crate::sink::pretty::who;
+use tracer_model::record::{FindingBody, Status};
+use tracer_output::sink::pretty::who;
 
 /// Lines that are shown at once; the rest is folded.
 const OPEN: usize = 20;

@@ -18,7 +18,7 @@ use self::view::View;
 use self::words::{clock, count, date, duration, number, safe};
 use super::tally::Tally;
 use super::target::BEGINS;
-use crate::record::Cause;
+use tracer_model::record::Cause;
 
 /// The look of it.
 const STYLE: &str = include_str!("style.css");

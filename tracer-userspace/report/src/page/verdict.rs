@@ -5,9 +5,9 @@ use maud::{Markup, html};
 use super::super::line;
 use super::super::tally::Example;
 use super::words::{at, safe};
-use crate::record::{Body, Record, VerdictBody};
-use crate::sink::plain;
-use crate::sink::pretty::{About, who};
+use tracer_model::record::{Body, Record, VerdictBody};
+use tracer_output::sink::plain;
+use tracer_output::sink::pretty::{About, who};
 
 /// The record of an example.
 pub(super) fn record(example: &Example) -> Option<(Record, Box<VerdictBody>)> {

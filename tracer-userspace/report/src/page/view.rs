@@ -7,7 +7,7 @@ use super::super::tally::{Ends, Example, Scale};
 use super::super::tally::{Events, Lane, Losses, Pod, Run, SURE, Tally};
 use super::axis::Axis;
 use super::words;
-use crate::record::{FindingBody, Status};
+use tracer_model::record::{FindingBody, Status};
 
 /// Pods with a cause whose evidence is on the page.
 pub(super) const WITH_EVIDENCE: usize = 250;

@@ -2,8 +2,8 @@
 
 use jiff::Timestamp;
 
-use crate::plural;
-use crate::screen;
+use tracer_model::plural;
+use tracer_terminal::screen;
 
 /// `12,345`.
 pub(super) fn number(n: u64) -> String {

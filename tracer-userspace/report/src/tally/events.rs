@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::ends::Ends;
 use super::scale::{Scale, Series};
-use crate::record::{LossBody, NodeBody};
+use tracer_model::record::{LossBody, NodeBody};
 
 /// Events that are kept of each end.
 const KEPT: usize = 200;

@@ -15,8 +15,8 @@ pub(crate) use self::pods::{Example, Lane, Pod, Pods};
 pub(crate) use self::scale::Scale;
 use self::standing::Standing;
 use super::line::{Fields, Line};
-use crate::record::{Body, Confidence, FindingBody, Outcome, Record, StartBody, StopBody};
-use crate::sink::filter::Filter;
+use tracer_model::record::{Body, Confidence, FindingBody, Outcome, Record, StartBody, StopBody};
+use tracer_output::sink::filter::Filter;
 
 /// Nodes, and checks of nodes, that are told apart.
 const NODES: usize = 4096;

@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use super::super::line::{Group, PodKey};
 use super::scale::{Scale, Series};
-use crate::record::Confidence;
+use tracer_model::record::Confidence;
 
 /// Pods that are told apart; all beyond them are one.
 const PODS: usize = 2048;

@@ -2,8 +2,8 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::line;
-use crate::record::{Cause, LossBody};
 use crate::tests::{at, attempt, verdict};
+use tracer_model::record::{Cause, LossBody};
 
 /// The tally of these lines.
 fn tally(filter: Filter, lines: &[String]) -> Tally {

@@ -8,10 +8,10 @@ use jiff::Timestamp;
 
 use super::View;
 use super::objects::Watched;
-use crate::clock;
-use crate::event::{Fact, PodRef};
 use crate::files::api::{self, Metadata};
 use crate::kubelet::KubeletEvent;
+use tracer_model::event::{Fact, PodRef};
+use tracer_node::clock;
 
 /// Longest message kept, bytes.
 const MESSAGE_MAX: usize = 1024;

@@ -4,8 +4,8 @@ use super::failure::Failure;
 use super::frames::{Items, Lines};
 use super::known::Known;
 use super::objects::{Head, Line, Mark, Watched};
-use crate::event::{Fact, Pods, Services};
 use crate::files::{api, join};
+use tracer_model::event::{Fact, Pods, Services};
 use tracer_model::fuzzing::check_recorded;
 
 const NODE: &str = "rig-node";

@@ -41,10 +41,10 @@ pub use request::send;
 
 use super::files::{Slice, api, join};
 use super::kubelet::KubeletEvent;
-use crate::event::{Pod, Service};
 use board::Board;
 use follow::Follower;
 use request::Scope;
+use tracer_model::event::{Pod, Service};
 
 /// The start waits this long for the API; what comes later comes as facts.
 const FIRST: Duration = Duration::from_secs(2);

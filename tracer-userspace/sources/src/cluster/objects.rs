@@ -4,9 +4,9 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
 use super::View;
-use crate::event::{Pod, Service};
 use crate::files::api::{self, Metadata};
 use crate::files::{Slice, pod_of, service_of, slice_of};
+use tracer_model::event::{Pod, Service};
 
 /// A kind of the API that is followed.
 pub(super) trait Watched: DeserializeOwned {

@@ -7,7 +7,7 @@ use std::iter::successors;
 use kube::client::AuthError;
 use kube::config::KubeconfigError;
 
-use crate::error::chain;
+use tracer_terminal::error::chain;
 
 /// An error of kube's and what caused it, in one line.
 pub(crate) fn reason(error: &(dyn Error + 'static)) -> String {

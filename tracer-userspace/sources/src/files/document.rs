@@ -4,7 +4,7 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
 use super::{FileError, Source};
-use crate::error::without_value;
+use tracer_terminal::error::without_value;
 
 /// A document and where it stands.
 pub(super) struct Document<'a> {

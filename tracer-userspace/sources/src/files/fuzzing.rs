@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use super::{Source, pods, services};
-use crate::event::{Fact, Pods, Services};
+use tracer_model::event::{Fact, Pods, Services};
 use tracer_model::fuzzing::check_recorded;
 
 /// A file of `--pods` or `--services`.

@@ -14,12 +14,12 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use crate::error::os_message;
 use document::{Document, Taken};
 pub(super) use pods::pod_of;
 pub use pods::read_pods;
 pub use services::read_services;
 pub(super) use services::{Slice, join, service_of, slice_of};
+use tracer_terminal::error::os_message;
 
 /// Above this a file is not what it should be.
 const MAX_SIZE: u64 = 64 * 1024 * 1024;

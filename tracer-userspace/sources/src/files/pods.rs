@@ -10,10 +10,10 @@ use serde::de::IgnoredAny;
 use super::api::{self, PodStatus, Port, Probe};
 use super::runs::{container_id, runs_of};
 use super::{Document, FileError, Source, Taken};
-use crate::clock;
-use crate::event::{
+use tracer_model::event::{
     Container, ExecSpec, Handler, HookType, LifecycleHook, Pod, ProbeProtocol, ProbeSpec, ProbeType, Workload,
 };
+use tracer_node::clock;
 
 const FLAG: &str = "--pods";
 const EXPECTED: &str = "a PodList, a List of Pods or a Pod";

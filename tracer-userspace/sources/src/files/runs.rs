@@ -3,7 +3,7 @@
 use jiff::Timestamp;
 
 use super::api;
-use crate::event::{Ended, Runs, Waiting};
+use tracer_model::event::{Ended, Runs, Waiting};
 
 /// Longest word and sentence kept, bytes.
 const WORD_MAX: usize = 64;

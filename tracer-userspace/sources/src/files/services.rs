@@ -8,7 +8,7 @@ use serde::Deserialize;
 
 use super::api::{self, EndpointSlice};
 use super::{Document, FileError, Source, Taken};
-use crate::event::{Service, ServicePort};
+use tracer_model::event::{Service, ServicePort};
 
 const FLAG: &str = "--services";
 const EXPECTED: &str = "a ServiceList, an EndpointSliceList or a List of both";

@@ -5,7 +5,7 @@
 //! is none says nothing.
 
 use super::line::{Said, sandbox_of};
-use crate::event::{Fact, KubeletResult, PodRef, ProbeType};
+use tracer_model::event::{Fact, KubeletResult, PodRef, ProbeType};
 
 /// How the message of an Event begins that was combined of several. Its container is that of the first.
 const COMBINED: &str = "(combined from similar events): ";
@@ -33,7 +33,7 @@ impl KubeletEvent {
         match self.reason.as_str() {
             "Unhealthy" => {
                 let probe = self.said()?.into_probe(written, None)?;
-                Some(Fact::KubeletProbe(Box::new(crate::event::KubeletProbe {
+                Some(Fact::KubeletProbe(Box::new(tracer_model::event::KubeletProbe {
                     event_count: Some(self.count),
                     ..probe
                 })))
@@ -73,7 +73,7 @@ impl KubeletEvent {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::event::{KubeletProbe, ProbeSays, SandboxCause};
+    use tracer_model::event::{KubeletProbe, ProbeSays, SandboxCause};
 
     fn event(reason: &str, message: &str) -> KubeletEvent {
         KubeletEvent {

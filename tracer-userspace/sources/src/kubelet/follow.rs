@@ -16,8 +16,8 @@ use super::line::Now;
 use super::process::open_file;
 use super::text::Text;
 use super::{KubeletLog, Place};
-use crate::clock;
-use crate::event::Fact;
+use tracer_model::event::Fact;
+use tracer_node::clock;
 
 /// How often a rotated or missing file is looked for, and whether anybody still listens, milliseconds.
 const LOOK_MS: u16 = 1000;
@@ -192,8 +192,8 @@ mod tests {
     use tokio::sync::mpsc;
 
     use super::*;
-    use crate::event::Loss;
     use crate::testing::Scratch;
+    use tracer_model::event::Loss;
 
     /// Any line is a fact of its length.
     fn parse(line: &str, _: Now) -> Option<Fact> {

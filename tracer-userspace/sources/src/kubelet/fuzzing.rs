@@ -3,7 +3,7 @@
 use super::entry::{Entry, Time};
 pub use super::journal::fuzzing::journal;
 use super::line::{Now, parse};
-use crate::event::Fact;
+use tracer_model::event::Fact;
 use tracer_model::fuzzing::check_recorded;
 
 /// How long the node is up.

@@ -7,7 +7,7 @@
 use super::entry::{Entry, Time};
 use super::fields::nearest;
 use super::words::{Words, understand};
-use crate::event::{Fact, KubeletProbe, KubeletResult, PodRef, ProbeType, SandboxCause, SandboxFailure};
+use tracer_model::event::{Fact, KubeletProbe, KubeletResult, PodRef, ProbeType, SandboxCause, SandboxFailure};
 
 /// Longest quote of a sandbox's failure, characters.
 const MAX_REASON: usize = 400;

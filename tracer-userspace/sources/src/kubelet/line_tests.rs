@@ -1,5 +1,5 @@
 use super::*;
-use crate::event::ProbeSays;
+use tracer_model::event::ProbeSays;
 
 /// 15:50:38.197403 UTC of some day, 5 ms later.
 const NOW: Now = Now {

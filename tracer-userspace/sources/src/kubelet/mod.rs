@@ -27,10 +27,10 @@ use tokio::sync::mpsc::Sender;
 pub(super) use self::event::KubeletEvent;
 use self::follow::Follower;
 pub use self::verbosity::{KubeletLogging, KubeletLoggingError};
-use super::cgroup;
-use super::procfs::{self, Process};
-use crate::error::os_message;
-use crate::event::{Fact, is_kubelet_name};
+use tracer_model::event::{Fact, is_kubelet_name};
+use tracer_node::cgroup;
+use tracer_node::procfs::{self, Process};
+use tracer_terminal::error::os_message;
 
 /// A log as it is named on the command line.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -246,9 +246,9 @@ fn journal_of(kubelets: &[u32]) -> Option<PathBuf> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::cgroup::PodProcess;
     use super::*;
     use crate::testing::told;
+    use tracer_node::cgroup::PodProcess;
 
     const POD: &str = "5d3b1a7c-2f0e-4b8e-9a55-0c6f1c1c8e11";
 

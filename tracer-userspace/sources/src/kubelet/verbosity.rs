@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 
 use super::process::{Files, RootOf, arguments, flag};
-use crate::error::{os_message, without_value};
+use tracer_terminal::error::{os_message, without_value};
 
 /// Its process. What is named otherwise (k3s, kubelite) has the kubelet's settings elsewhere than on its command line.
 pub(super) const NAME: &str = "kubelet";

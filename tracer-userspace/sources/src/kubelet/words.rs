@@ -6,7 +6,7 @@
 use std::net::SocketAddr;
 
 use super::redact;
-use crate::event::{KubeletResult, ProbeSays};
+use tracer_model::event::{KubeletResult, ProbeSays};
 
 /// Longest words kept, bytes.
 const MAX_WORDS: usize = 512;

@@ -24,7 +24,7 @@ use tokio_rustls::client::TlsStream;
 use super::super::cluster::{Asked, Failure};
 use super::Endpoint;
 use super::trouble::Trouble;
-use crate::error::chain;
+use tracer_terminal::error::chain;
 
 /// Of a refusal only the beginning is read.
 const REFUSAL_MAX: usize = 16 << 10;

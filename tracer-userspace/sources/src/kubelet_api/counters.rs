@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 
 use super::super::cluster::Failure;
-use crate::event::{FailureCount, PodRef, ProbeCounts, ProbeType};
+use tracer_model::event::{FailureCount, PodRef, ProbeCounts, ProbeType};
 
 const NAME: &str = "prober_probe_total{";
 /// Probes that are remembered: 5,000 pods with three probes in each of three containers.

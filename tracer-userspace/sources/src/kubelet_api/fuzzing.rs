@@ -3,7 +3,7 @@
 use super::super::cluster::{Failure, Lines};
 use super::counters::{Counters, Reading};
 use super::poll::PodList;
-use crate::event::{Fact, Pods};
+use tracer_model::event::{Fact, Pods};
 use tracer_model::fuzzing::check_recorded;
 
 /// An answer, read as counters and as a list of pods.

@@ -27,7 +27,7 @@ use tokio::sync::watch;
 
 use self::poll::{Poller, Times};
 use super::cluster::{Access, Cluster};
-use crate::event::{Fact, Pod};
+use tracer_model::event::{Fact, Pod};
 
 /// Where the kubelet serves unless it was told otherwise.
 const PORT: u16 = 10250;

@@ -9,8 +9,8 @@ use rustls::pki_types::pem::PemObject as _;
 use serde::Deserialize;
 
 use super::super::kubelet::process::{Files as _, RootOf, arguments, flag};
-use super::super::procfs::{self, Process};
-use crate::event::Netns;
+use tracer_model::event::Netns;
+use tracer_node::procfs::{self, Process};
 
 /// Where the kubelet keeps the certificates that it makes or is given (`--cert-dir`).
 const CERT_DIR: &str = "/var/lib/kubelet/pki";

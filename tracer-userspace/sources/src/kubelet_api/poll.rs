@@ -17,10 +17,10 @@ use super::own_files::Kubelet;
 use super::trouble::Trouble;
 use super::trust::Trust;
 use super::{KubeletApiConfig, State, View};
-use crate::clock;
 use crate::cluster::{Asked, Cluster, Failure, Items, Lines, Pace, part};
-use crate::event::{Fact, Pod};
 use crate::files::{api, pod_of};
+use tracer_model::event::{Fact, Pod};
+use tracer_node::clock;
 
 /// Where the kubelet has its pods.
 pub(super) const PODS: &str = "/pods";

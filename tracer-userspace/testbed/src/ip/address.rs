@@ -8,7 +8,7 @@ use netlink_packet_route::AddressFamily;
 use netlink_packet_route::address::{AddressAttribute, AddressHeaderFlags, AddressMessage};
 
 use super::{Ip, index};
-use crate::netlink::{attribute, field};
+use tracer_node::netlink::{attribute, field};
 
 /// `struct ifaddrmsg`, linux/if_addr.h
 const HEADER: usize = 8;

@@ -13,7 +13,7 @@ use nix::net::if_::if_nametoindex;
 
 pub use route::{Route, RouteType};
 
-use crate::netlink::Netlink;
+use tracer_node::netlink::Netlink;
 
 /// A link-layer address.
 pub type Mac = [u8; 6];

@@ -7,7 +7,7 @@ use netlink_packet_core::{NLM_F_CREATE, NLM_F_REPLACE};
 use netlink_packet_route::neighbour::{NeighbourAddress, NeighbourAttribute, NeighbourMessage, NeighbourState};
 
 use super::{Ip, Mac, index};
-use crate::netlink::{attribute, field};
+use tracer_node::netlink::{attribute, field};
 
 /// `struct ndmsg`, linux/neighbour.h
 const HEADER: usize = 12;

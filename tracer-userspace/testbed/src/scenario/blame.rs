@@ -1,7 +1,7 @@
 //! Which rule it was: the verdict names chain, rule and owner, for each backend and hook.
 
-use crate::record::Cause;
 use anyhow::Result;
+use tracer_model::record::Cause;
 
 use super::{Need, Scenario, Stage};
 use crate::dial::{Ending, Kind};

@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::record::{Cause, Outcome};
 use anyhow::{Context, Result, anyhow, bail};
+use tracer_model::record::{Cause, Outcome};
 
 use super::{Need, Proxy, Scenario, Stage};
 use crate::check::{Claim, Expected};

@@ -1,7 +1,7 @@
 //! Netfilter drops or rejects: in the pod or on the node, the SYN, its answer or the request.
 
-use crate::record::Cause;
 use anyhow::Result;
+use tracer_model::record::Cause;
 
 use super::{Need, Scenario, Stage};
 use crate::dial::{Ending, Kind};

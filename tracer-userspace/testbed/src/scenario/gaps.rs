@@ -1,6 +1,6 @@
 //! The cells of cause × proxy × address family that no scenario covers, each with the reason.
 
-use crate::record::Cause;
+use tracer_model::record::Cause;
 
 use super::{Proxy, Scenario};
 use crate::row::{Played, Row};

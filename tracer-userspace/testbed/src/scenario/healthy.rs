@@ -2,8 +2,8 @@
 
 use std::thread;
 
-use crate::record::{Cause, Outcome};
 use anyhow::Result;
+use tracer_model::record::{Cause, Outcome};
 
 use super::{Need, Scenario, Stage};
 use crate::check::Claim;

@@ -2,8 +2,8 @@
 
 use std::net::SocketAddr;
 
-use crate::record::Cause;
 use anyhow::Result;
+use tracer_model::record::Cause;
 
 use super::{Need, Proxy, Scenario, Stage};
 use crate::dial::{Ending, Kind};

@@ -3,8 +3,8 @@
 
 use std::net::{Ipv4Addr, SocketAddr};
 
-use crate::record::Cause;
 use anyhow::{Context, Result};
+use tracer_model::record::Cause;
 
 use super::{Scenario, Stage};
 use crate::check::Suspect;

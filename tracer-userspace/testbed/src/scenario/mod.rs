@@ -1,7 +1,7 @@
 //! The scenarios: each failure and each near miss, provoked on a stage.
 
-use crate::record::Cause;
 use anyhow::Result;
+use tracer_model::record::Cause;
 
 use crate::world::Family;
 

@@ -6,11 +6,11 @@ use std::sync::OnceLock;
 
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
 
-use crate::ebpf::hooks::Form;
-use crate::ebpf::switches;
 use crate::net::{Netns, PREFIX, finish, is_installed};
 use crate::options::is_emulated;
 use crate::world::cgroup::{Cgroup, enable_quota};
+use tracer_bpf::ebpf::hooks::Form;
+use tracer_bpf::ebpf::switches;
 
 /// A feature or a tool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -3,8 +3,8 @@
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::os::fd::AsFd as _;
 
-use crate::record::Cause;
 use anyhow::Result;
+use tracer_model::record::Cause;
 
 use super::{Need, Scenario, Stage};
 use crate::check::Attempt;

@@ -3,8 +3,8 @@
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::Instant;
 
-use crate::record::Cause;
 use anyhow::{Context, Result, bail};
+use tracer_model::record::Cause;
 
 use super::{Scenario, Stage};
 use crate::dial::{Ending, Kind};

@@ -6,10 +6,10 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::thread;
 use std::time::Instant;
 
-use crate::record::{Cause, Outcome};
 use anyhow::{Context, Result, anyhow, bail};
 use nix::errno::Errno;
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, SockaddrStorage, connect, socket};
+use tracer_model::record::{Cause, Outcome};
 
 use super::{Need, Scenario, Stage};
 use crate::dial::{Dial, Ending, Kind};

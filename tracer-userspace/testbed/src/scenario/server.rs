@@ -2,8 +2,8 @@
 
 use std::net::SocketAddr;
 
-use crate::record::{Cause, Outcome};
 use anyhow::{Context, Result};
+use tracer_model::record::{Cause, Outcome};
 
 use super::{Need, Scenario, Stage};
 use crate::dial::{Dial, Ending, Kind};

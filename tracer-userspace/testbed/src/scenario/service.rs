@@ -2,8 +2,8 @@
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, TcpStream};
 
-use crate::record::Cause;
 use anyhow::{Context, Result};
+use tracer_model::record::Cause;
 
 use super::{Need, Scenario, Stage};
 use crate::dial::{Ending, Kind};

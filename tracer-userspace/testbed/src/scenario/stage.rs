@@ -2,10 +2,10 @@
 
 use std::net::SocketAddr;
 
-use crate::clock::boot_ns;
-use crate::record::Cause;
-use crate::record::Outcome as Said;
 use anyhow::{Result, bail};
+use tracer_model::record::Cause;
+use tracer_model::record::Outcome as Said;
+use tracer_node::clock::boot_ns;
 
 use crate::check::{Attempt, Claim, Expected, Suspect};
 use crate::dial::{Dial, Ending, Kind, Outcome};

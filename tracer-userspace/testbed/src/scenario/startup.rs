@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use crate::record::Cause;
 use anyhow::Result;
+use tracer_model::record::Cause;
 
 use super::{Scenario, Stage};
 use crate::dial::{Ending, Kind};
@@ -44,7 +44,7 @@ fn too_late(stage: &mut Stage<'_>) -> Result<()> {
     let pod = stage.idle()?.addr(family, SLOW_START);
     for number in 1..=SLOW_START_THRESHOLD {
         let cause = if number == SLOW_START_THRESHOLD { Cause::StartupBudgetExceeded } else { Cause::NotListeningYet };
-        let claim = stage.verdict(cause, crate::record::Outcome::Failure);
+        let claim = stage.verdict(cause, tracer_model::record::Outcome::Failure);
         stage.attempt(Kind::Http, pod, Ending::Refused, claim)?;
         if number < SLOW_START_THRESHOLD {
             // The probe's own period: the passing of time is what the story is about.

@@ -5,8 +5,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::check::{Claim, Expected};
-use crate::record::{Cause, Outcome};
 use anyhow::{Result, anyhow, bail};
+use tracer_model::record::{Cause, Outcome};
 
 use super::{Need, Scenario, Stage};
 use crate::dial::{Dial, Ending, Kind};

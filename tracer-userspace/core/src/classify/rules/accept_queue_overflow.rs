@@ -5,8 +5,8 @@ use serde_json::json;
 use super::super::evidence::evidence;
 use super::connection_refused::takes;
 use super::{Case, Cause, Finding, in_handshake, is_unanswered, silent};
-use crate::event::{ListenQueue, ListenerState, MOST_LISTENERS, Netns};
-use crate::record::{Confidence, Evidence};
+use tracer_model::event::{ListenQueue, ListenerState, MOST_LISTENERS, Netns};
+use tracer_model::record::{Confidence, Evidence};
 
 /// The rule.
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
@@ -86,8 +86,8 @@ pub(super) fn make_room(case: &Case<'_>, netns: Option<Netns>) -> String {
 #[cfg(test)]
 mod tests {
     use super::MOST_LISTENERS;
-    use crate::event::{ListenQueue, ListenerState};
     use crate::testing::{NODE, POD, Stream};
+    use tracer_model::event::{ListenQueue, ListenerState};
 
     fn waiting(waiting: u32, backlog: u32) -> Vec<&'static str> {
         queues(&[(waiting, backlog)])

@@ -6,9 +6,9 @@ use super::super::sidecar;
 use super::{Case, Cause, Finding, ms, probe_misconfigured};
 use crate::correlate::attempt::Attempt;
 use crate::enrich::{self, Protocol};
-use crate::event::{Answer, AnswerKind, ProbeSays};
-use crate::record::Confidence;
 use serde_json::json;
+use tracer_model::event::{Answer, AnswerKind, ProbeSays};
+use tracer_model::record::Confidence;
 
 pub(in super::super) const HANDLER: &str = "the way from the kubelet to the pod is fine, which is all that is known of the network: see what the health handler checks (it may depend on what the pod itself cannot reach), and the application's log at that moment";
 const PROTOCOL: &str = "the probe asks in HTTP and the port speaks something else: correct the probe's port or scheme, or use tcpSocket or grpc";
@@ -206,9 +206,9 @@ fn may_be_asked(case: &Case<'_>) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use crate::event::{AnswerKind, Fact, HookType, ProbeProtocol, ProbeSays, TcpState};
-    use crate::record::Confidence;
     use crate::testing::Stream;
+    use tracer_model::event::{AnswerKind, Fact, HookType, ProbeProtocol, ProbeSays, TcpState};
+    use tracer_model::record::Confidence;
 
     fn answered(kind: AnswerKind, status: Option<u16>) -> Vec<&'static str> {
         let mut stream = Stream::new();

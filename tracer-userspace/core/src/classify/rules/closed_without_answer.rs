@@ -9,9 +9,9 @@ use super::probe_misconfigured::is_unanswered_grpc;
 use super::{Case, Cause, Finding, ms};
 use crate::correlate::attempt::End;
 use crate::enrich;
-use crate::event::{KubeletProbe, ProbeSays, State};
-use crate::record::{Confidence, Evidence};
 use serde_json::json;
+use tracer_model::event::{KubeletProbe, ProbeSays, State};
+use tracer_model::record::{Confidence, Evidence};
 
 /// How far from the close the end of the listener may lie to be the same event.
 const TOGETHER_NS: u64 = 1_000_000_000;
@@ -113,9 +113,9 @@ fn listener_ended(case: &Case<'_>, ended: u64) -> Option<Evidence> {
 
 #[cfg(test)]
 mod tests {
-    use crate::event::{AnswerKind, Fact, ProbeSays, TcpState};
-    use crate::record::{Confidence, VerdictBody};
     use crate::testing::Stream;
+    use tracer_model::event::{AnswerKind, Fact, ProbeSays, TcpState};
+    use tracer_model::record::{Confidence, VerdictBody};
 
     fn closed(received: u64) -> Vec<&'static str> {
         let mut stream = Stream::new();

@@ -9,9 +9,9 @@ use super::super::history::{self, MORE_MEMORY};
 use super::super::kubectl::with_log;
 use super::super::shared_address::FIX;
 use super::{ANSWER_NS, Case, Cause, Finding, by_subject, enter, in_namespace, inspected, refusal_hook};
-use crate::event::{Listen, Netns, PacketDrop, Pod, TcpState};
-use crate::record::{Confidence, Evidence};
-use crate::shell;
+use tracer_model::event::{Listen, Netns, PacketDrop, Pod, TcpState};
+use tracer_model::record::{Confidence, Evidence};
+use tracer_model::shell;
 
 /// The rule.
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
@@ -232,9 +232,9 @@ fn syns<'a>(case: &Case<'a>) -> impl Iterator<Item = (u64, &'a PacketDrop)> {
 
 #[cfg(test)]
 mod tests {
-    use crate::event::{Fact, ListenerState, Netns, Runs, TcpState};
-    use crate::record::{Confidence, Verdict};
     use crate::testing::{NODE, POD, SYN, SYN_ACK, Stream};
+    use tracer_model::event::{Fact, ListenerState, Netns, Runs, TcpState};
+    use tracer_model::record::{Confidence, Verdict};
 
     #[test]
     fn a_rst_without_a_socket_decides_before_it_arrives() {
@@ -441,8 +441,8 @@ mod tests {
         assert_eq!(told[0].verdict.confidence, Confidence::Proven);
     }
 
-    fn stream_flow() -> crate::event::Flow {
+    fn stream_flow() -> tracer_model::event::Flow {
         let addr = |t: &str| t.parse().expect("an address");
-        crate::event::Flow { src: addr("10.88.0.1:40000"), dst: addr("10.88.0.2:8080") }
+        tracer_model::event::Flow { src: addr("10.88.0.1:40000"), dst: addr("10.88.0.2:8080") }
     }
 }

@@ -2,8 +2,8 @@
 
 use super::super::netfilter::stopped;
 use super::{Case, Cause, Finding};
-use crate::event::Tracked;
-use crate::record::Confidence;
+use tracer_model::event::Tracked;
+use tracer_model::record::Confidence;
 
 /// The rule.
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
@@ -23,9 +23,9 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
 
 #[cfg(test)]
 mod tests {
-    use crate::event::{Conntrack, Fact, FirewallRule, RuleVerdict, Tracked};
-    use crate::record::Confidence;
     use crate::testing::{NODE, SYN_ACK, Stream, firewall, rule};
+    use tracer_model::event::{Conntrack, Fact, FirewallRule, RuleVerdict, Tracked};
+    use tracer_model::record::Confidence;
 
     fn causes(tracked: Tracked, rules: Vec<FirewallRule>) -> Vec<&'static str> {
         stream("nft_do_chain", tracked, firewall(NODE, rules)).causes()

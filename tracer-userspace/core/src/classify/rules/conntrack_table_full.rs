@@ -7,9 +7,9 @@ use super::super::evidence::{evidence, plain};
 use super::super::netfilter::dropped;
 use super::{Case, Cause, Finding, enter};
 use crate::correlate::firewalls::Reading;
-use crate::event::{Conntrack, PacketDrop};
-use crate::plural::were;
-use crate::record::{Confidence, Evidence};
+use tracer_model::event::{Conntrack, PacketDrop};
+use tracer_model::plural::were;
+use tracer_model::record::{Confidence, Evidence};
 
 /// What was turned away since a reading that is older than this may have been at another time.
 const RECENT_NS: u64 = 5_000_000_000;
@@ -74,9 +74,9 @@ fn of_table(time: u64, table: Conntrack) -> Evidence {
 
 #[cfg(test)]
 mod tests {
-    use crate::event::{Backend, Conntrack, Fact, FirewallRule, RuleVerdict, Tracked};
-    use crate::record::Confidence;
     use crate::testing::{NODE, POD, SYN, Stream, firewall, rule};
+    use tracer_model::event::{Backend, Conntrack, Fact, FirewallRule, RuleVerdict, Tracked};
+    use tracer_model::record::Confidence;
 
     fn table(count: u64, drop: u64, rules: Vec<FirewallRule>) -> Fact {
         let Fact::Firewall(mut firewall) = firewall(NODE, rules) else { unreachable!("a firewall") };

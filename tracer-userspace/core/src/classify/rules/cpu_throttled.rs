@@ -5,8 +5,8 @@ use serde_json::json;
 use super::super::evidence::evidence;
 use super::slow_response::{asked_late, taken_and_silent};
 use super::{Case, Cause, Finding};
-use crate::plural::counted;
-use crate::record::Confidence;
+use tracer_model::plural::counted;
+use tracer_model::record::Confidence;
 
 /// The rule.
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
@@ -36,9 +36,9 @@ const FIX: &str = "raise the CPU limit of the container, or drop it: it was thro
 
 #[cfg(test)]
 mod tests {
-    use crate::event::{TcpState, Throttled};
-    use crate::record::{Cause, Verdict};
     use crate::testing::Stream;
+    use tracer_model::event::{TcpState, Throttled};
+    use tracer_model::record::{Cause, Verdict};
 
     fn slow(times: u64) -> Verdict {
         let at = |times| vec![Throttled { cgroup: "/kubepods/pod1".into(), times, micros: times * 1000 }];

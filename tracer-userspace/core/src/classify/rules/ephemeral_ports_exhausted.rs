@@ -5,9 +5,9 @@ use serde_json::json;
 use super::super::evidence::{evidence, of_state};
 use super::{Case, Cause, Finding, enter, in_namespace};
 use crate::correlate::attempt::Attempt;
-use crate::event::{PortPressure, PortUser, TcpState};
-use crate::plural::counted;
-use crate::record::Evidence;
+use tracer_model::event::{PortPressure, PortUser, TcpState};
+use tracer_model::plural::counted;
+use tracer_model::record::Evidence;
 
 /// The rule. Who uses the ports up was asked when the connect failed, and is known a moment later.
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
@@ -79,7 +79,7 @@ impl Attempt {
     /// there, by itself, without a port.
     #[must_use]
     pub fn without_port(&self) -> bool {
-        let gave_up = |s: &crate::event::State| {
+        let gave_up = |s: &tracer_model::event::State| {
             s.old == TcpState::SynSent && s.new == TcpState::Close && s.flow.src.port() == 0 && s.errno == Some(0)
         };
         self.last.as_ref().is_some_and(gave_up)
@@ -89,8 +89,8 @@ impl Attempt {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::event::Fact;
     use crate::testing::Stream;
+    use tracer_model::event::Fact;
 
     fn pressure() -> Fact {
         let user = PortUser {

@@ -52,9 +52,9 @@ fn by_reverse_path(case: &Case<'_>, stopped: &Stopped<'_>) -> Option<Finding> {
 
 #[cfg(test)]
 mod tests {
-    use crate::event::{Fact, FirewallRule, ProbeSays, RuleVerdict, TcpFlags, TcpState};
-    use crate::record::{Confidence, Outcome};
     use crate::testing::{NODE, POD, SYN, SYN_ACK, Stream, firewall, rule};
+    use tracer_model::event::{Fact, FirewallRule, ProbeSays, RuleVerdict, TcpFlags, TcpState};
+    use tracer_model::record::{Confidence, Outcome};
 
     #[test]
     fn a_dropped_syn_decides_without_waiting_for_the_timeout() {

@@ -15,9 +15,9 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
 
 #[cfg(test)]
 mod tests {
-    use crate::event::{Fact, RuleVerdict, TcpFlags, TcpState};
-    use crate::record::Confidence;
     use crate::testing::{POD, SYN, Stream, firewall, rule};
+    use tracer_model::event::{Fact, RuleVerdict, TcpFlags, TcpState};
+    use tracer_model::record::Confidence;
 
     #[test]
     fn a_rst_for_a_syn_that_netfilter_dropped_is_a_reject_in_either_order() {

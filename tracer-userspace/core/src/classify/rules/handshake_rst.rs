@@ -2,8 +2,8 @@
 
 use super::super::evidence::{is_at_socket, is_netfilter, of_reset_received, of_reset_sent};
 use super::{Case, Cause, Finding, refusal_hook};
-use crate::event::{PacketDrop, TcpState};
-use crate::record::Confidence;
+use tracer_model::event::{PacketDrop, TcpState};
+use tracer_model::record::Confidence;
 
 /// Hooks whose silence says that no socket of this node sent a RST, and that no packet was dropped.
 const RST_AND_DROP_HOOKS: &[&str] = &["tcp_send_reset", "kfree_skb"];
@@ -71,9 +71,9 @@ fn may_be_refused(case: &Case<'_>) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use crate::event::{PacketDrop, TcpState};
-    use crate::record::Confidence;
     use crate::testing::{POD, SYN, Stream};
+    use tracer_model::event::{PacketDrop, TcpState};
+    use tracer_model::record::Confidence;
 
     #[test]
     fn a_rst_that_nothing_on_this_node_made() {

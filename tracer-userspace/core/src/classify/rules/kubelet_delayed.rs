@@ -6,8 +6,8 @@ use super::super::evidence::{evidence, of_outcome, of_state};
 use super::slow_response::{asked_late, taken_and_silent};
 use super::{Case, Cause, Finding, ms};
 use crate::enrich;
-use crate::event::{Answer, AnswerKind, ProbeSays};
-use crate::record::Confidence;
+use tracer_model::event::{Answer, AnswerKind, ProbeSays};
+use tracer_model::record::Confidence;
 
 /// Closing this much after its own timeout, the kubelet was late itself. It counts from before its connect, and its timer
 /// fires before the socket is closed: an answer that came so short before the timeout may have come after it.
@@ -88,9 +88,9 @@ fn is_final(answer: &Answer) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use crate::event::{AnswerKind, Fact, ProbeSays, TcpState};
-    use crate::record::Confidence;
     use crate::testing::Stream;
+    use tracer_model::event::{AnswerKind, Fact, ProbeSays, TcpState};
+    use tracer_model::record::Confidence;
 
     fn causes(answer_after_ms: u64, says: ProbeSays) -> Vec<&'static str> {
         let mut stream = Stream::new();

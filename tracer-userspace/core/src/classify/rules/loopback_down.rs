@@ -3,10 +3,10 @@
 use super::super::evidence::{evidence, of_drop};
 use super::{Case, Cause, Finding, enter, in_namespace, is_unanswered};
 use crate::classify::{culprit, culprit_of};
-use crate::event::Netns;
-use crate::record::{Confidence, Culprit, Evidence};
-use crate::shell;
 use serde_json::json;
+use tracer_model::event::Netns;
+use tracer_model::record::{Confidence, Culprit, Evidence};
+use tracer_model::shell;
 
 /// The rule.
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
@@ -76,9 +76,9 @@ fn describe(culprit: &Culprit) -> String {
 
 #[cfg(test)]
 mod tests {
-    use crate::event::Fact;
-    use crate::record::Confidence;
     use crate::testing::{NODE, POD, SYN, Stream, lo};
+    use tracer_model::event::Fact;
+    use tracer_model::record::Confidence;
 
     #[test]
     fn a_syn_dropped_on_lo_that_is_down() {

@@ -7,8 +7,8 @@ use super::probe_misconfigured::is_unanswered_grpc;
 use super::{Case, Cause, Finding, ms, refusal_hook};
 use crate::correlate::attempt::End;
 use crate::enrich;
-use crate::event::{Listen, ProbeSays, ResetSent, TcpState};
-use crate::record::{Confidence, Culprit, NetnsRef};
+use tracer_model::event::{Listen, ProbeSays, ResetSent, TcpState};
+use tracer_model::record::{Confidence, Culprit, NetnsRef};
 
 /// The rule.
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
@@ -206,9 +206,9 @@ fn culprit(case: &Case<'_>, time: u64, reset: &ResetSent) -> Option<Culprit> {
 
 #[cfg(test)]
 mod tests {
-    use crate::event::{AnswerKind, Fact, ListenerState, ProbeSays, TcpFlags, TcpState};
-    use crate::record::Confidence;
     use crate::testing::{POD, SYN, Stream};
+    use tracer_model::event::{AnswerKind, Fact, ListenerState, ProbeSays, TcpFlags, TcpState};
+    use tracer_model::record::Confidence;
 
     const ACK: TcpFlags = TcpFlags(0x10);
 

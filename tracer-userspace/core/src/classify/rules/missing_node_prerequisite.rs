@@ -6,9 +6,9 @@ use serde_json::json;
 use super::super::evidence::{evidence, netfilter_hook, of_drop, plain};
 use super::super::netfilter::dropped;
 use super::{Case, Cause, Finding, enter, icmp_hook, in_namespace};
-use crate::event::PacketDrop;
-use crate::record::{Confidence, Status};
-use crate::shell;
+use tracer_model::event::PacketDrop;
+use tracer_model::record::{Confidence, Status};
+use tracer_model::shell;
 
 /// The rule.
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
@@ -135,9 +135,9 @@ fn by_base_policy(case: &Case<'_>) -> Option<Finding> {
 mod tests {
     use std::collections::BTreeMap;
 
-    use crate::event::{Fact, Findings, Links, Netns, NodeSettings, RuleVerdict, TcpState};
-    use crate::record::{Cause, Confidence, FindingBody, Status, Verdict};
     use crate::testing::{NODE, POD, SYN, Stream, firewall, rule};
+    use tracer_model::event::{Fact, Findings, Links, Netns, NodeSettings, RuleVerdict, TcpState};
+    use tracer_model::record::{Cause, Confidence, FindingBody, Status, Verdict};
 
     #[test]
     fn the_kernel_s_own_reason_decides() {
@@ -281,7 +281,7 @@ mod tests {
         let mut stream = Stream::new();
         stream.links(true, &["10.88.0.1"]).push(base_policy(hook)).connect();
         dropped_at_input(&mut stream, NODE);
-        let dropping = crate::event::FirewallRule { policy, ..rule("INPUT", RuleVerdict::Drop) };
+        let dropping = tracer_model::event::FirewallRule { policy, ..rule("INPUT", RuleVerdict::Drop) };
         stream.push(firewall(NODE, vec![dropping])).wait_ms(5).push(Fact::Tick);
         assert_eq!(stream.causes(), ["firewall_drop"]);
         stream.verdicts().remove(0).verdict
@@ -302,7 +302,7 @@ mod tests {
         let mut stream = Stream::new();
         stream.links(true, &["10.88.0.1"]).push(base_policy("INPUT")).connect();
         dropped_at_input(&mut stream, POD);
-        let dropping = crate::event::FirewallRule { policy: true, ..rule("INPUT", RuleVerdict::Drop) };
+        let dropping = tracer_model::event::FirewallRule { policy: true, ..rule("INPUT", RuleVerdict::Drop) };
         stream.push(firewall(POD, vec![dropping])).wait_ms(5).push(Fact::Tick);
         assert!(stream.verdicts()[0].verdict.also.is_empty());
     }

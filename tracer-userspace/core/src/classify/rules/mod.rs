@@ -39,4 +39,4 @@ use super::case::{
 };
 use super::finding::Finding;
 use super::phrases::{by_subject, dialler, enter, in_namespace, ms, of_namespace};
-use crate::record::Cause;
+use tracer_model::record::Cause;

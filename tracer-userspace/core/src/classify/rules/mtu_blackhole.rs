@@ -2,9 +2,9 @@
 
 use super::super::evidence::{evidence, of_drop, of_icmp, of_state};
 use super::{Case, Cause, Finding, leads_out};
-use crate::event::{Flow, Icmp, PacketDrop, Retransmit};
-use crate::record::{Confidence, Evidence};
 use serde_json::json;
+use tracer_model::event::{Flow, Icmp, PacketDrop, Retransmit};
+use tracer_model::record::{Confidence, Evidence};
 
 /// A segment of which this much is payload fills a small link: TCP's own lower limit is 536 (RFC 9293 3.7.1).
 const LARGE: u32 = 1000;
@@ -74,8 +74,8 @@ fn finding(case: &Case<'_>, seen: Vec<Evidence>, what: &str) -> Finding {
 
 #[cfg(test)]
 mod tests {
-    use crate::event::{TcpFlags, TcpState};
     use crate::testing::{NODE, Stream};
+    use tracer_model::event::{TcpFlags, TcpState};
 
     fn gives_up(stream: &mut Stream) -> Vec<&'static str> {
         closes(stream, (100, 101, 0))

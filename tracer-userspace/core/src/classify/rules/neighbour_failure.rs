@@ -6,8 +6,8 @@ use serde_json::json;
 
 use super::super::evidence::{evidence, of_drop};
 use super::{Case, Cause, Finding, enter, in_handshake, in_namespace, inspected, is_of_handshake, silent};
-use crate::event::{Inspection, LinkState, NeighbourState, Netns, PacketDrop};
-use crate::record::Confidence;
+use tracer_model::event::{Inspection, LinkState, NeighbourState, Netns, PacketDrop};
+use tracer_model::record::Confidence;
 
 /// Why there is no entry.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -146,9 +146,9 @@ fn fix(target: IpAddr, why: Why, enter: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use crate::event::{Fact, LinkState, Links};
-    use crate::record::Confidence;
     use crate::testing::{NODE, POD, SYN, SYN_ACK, Stream};
+    use tracer_model::event::{Fact, LinkState, Links};
+    use tracer_model::record::Confidence;
 
     /// Seen: looks came late where another pod had many probes, and a pod whose link was down was called stale, proven.
     #[test]

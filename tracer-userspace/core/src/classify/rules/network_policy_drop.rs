@@ -5,9 +5,9 @@ use serde_json::json;
 use super::super::evidence::{evidence, of_drop, plain};
 use super::super::netfilter::{Stopped, is_missed, stopped};
 use super::{Case, Cause, Finding, enter, in_namespace, is_of_handshake};
-use crate::event::PacketDrop;
-use crate::record::Confidence;
-use crate::shell;
+use tracer_model::event::PacketDrop;
+use tracer_model::record::Confidence;
+use tracer_model::shell;
 
 const REMEDIATION: &str =
     "kubectl get networkpolicy -A: allow the node's address (probes come from it), or the client, on that port";
@@ -175,9 +175,9 @@ fn by_connect(case: &Case<'_>) -> Option<Finding> {
 
 #[cfg(test)]
 mod tests {
-    use crate::event::{Device, Fact, FirewallRule, RuleVerdict, TcpFlags, TcpState, Tracked, When};
-    use crate::record::{Confidence, Verdict};
     use crate::testing::{NODE, POD, SYN, SYN_ACK, Stream, firewall, rule};
+    use tracer_model::event::{Device, Fact, FirewallRule, RuleVerdict, TcpFlags, TcpState, Tracked, When};
+    use tracer_model::record::{Confidence, Verdict};
 
     #[test]
     fn a_chain_of_the_cni_is_a_policy_and_a_chain_named_like_one_is_not() {

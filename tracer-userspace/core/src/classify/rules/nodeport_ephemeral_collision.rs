@@ -12,10 +12,10 @@ use super::super::blame::Blame;
 use super::super::evidence::{evidence, is_netfilter, netfilter_hook, of_drop, of_ipvs, of_reset_sent};
 use super::super::netfilter::stopped;
 use super::{Case, Cause, Finding, dialler, enter, in_handshake};
-use crate::event::port_ranges::{NODE_PORTS, merged};
-use crate::event::{NodePort, PacketDrop, TcpState, Via};
-use crate::plural::counted;
-use crate::record::{Confidence, Evidence};
+use tracer_model::event::port_ranges::{NODE_PORTS, merged};
+use tracer_model::event::{NodePort, PacketDrop, TcpState, Via};
+use tracer_model::plural::counted;
+use tracer_model::record::{Confidence, Evidence};
 
 /// The rule.
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
@@ -230,12 +230,12 @@ fn reserved<'a>(case: &Case<'a>) -> Option<&'a [(u16, u16)]> {
 
 #[cfg(test)]
 mod tests {
-    use crate::event::{
+    use crate::testing::{NODE, SYN, SYN_ACK, Stream, firewall, rule};
+    use tracer_model::event::{
         Fact, Flow, IpvsOp, ListenerState, NodePort, NodeSettings, ProxyMode, RuleVerdict, Service, ServicePort,
         Services, TcpState, Via,
     };
-    use crate::record::Confidence;
-    use crate::testing::{NODE, SYN, SYN_ACK, Stream, firewall, rule};
+    use tracer_model::record::Confidence;
 
     /// The table was read before the Service was made.
     #[test]

@@ -5,8 +5,8 @@ use super::super::kubectl::with_log;
 use super::connection_refused::{Refused, of_listener, refused, serves};
 use super::{Case, Cause, Finding, by_subject, in_namespace, ms, of_namespace, runs, shares_node};
 use crate::enrich;
-use crate::event::{Listen, Netns, ProbeType};
-use crate::record::{Confidence, Evidence};
+use tracer_model::event::{Listen, Netns, ProbeType};
+use tracer_model::record::{Confidence, Evidence};
 
 /// How long a start may take before "not yet" is no longer an explanation.
 const START_NS: u64 = 120_000_000_000;
@@ -108,9 +108,9 @@ fn finding(case: &Case<'_>, seen: Vec<Evidence>, summary: String) -> Finding {
 
 #[cfg(test)]
 mod tests {
-    use crate::event::{Runs, TcpState};
-    use crate::record::Confidence;
     use crate::testing::{POD, SYN, Stream};
+    use tracer_model::event::{Runs, TcpState};
+    use tracer_model::record::Confidence;
 
     #[test]
     fn a_young_namespace_in_which_nobody_listened() {

@@ -5,9 +5,9 @@ use serde_json::json;
 use super::super::culprit_of;
 use super::super::evidence::{evidence, is_netfilter, of_drop};
 use super::{Case, Cause, Finding, in_handshake, in_namespace, is_unanswered, outbound};
-use crate::event::{Inspection, LinkState, ListenQueue, Netns, PacketDrop, Pod};
-use crate::record::{Confidence, Evidence};
-use crate::shell;
+use tracer_model::event::{Inspection, LinkState, ListenQueue, Netns, PacketDrop, Pod};
+use tracer_model::record::{Confidence, Evidence};
+use tracer_model::shell;
 
 /// The rule.
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {

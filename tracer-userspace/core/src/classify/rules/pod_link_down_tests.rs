@@ -1,5 +1,5 @@
-use crate::event::{Device, Fact, IpvsOp, LinkState, Links, ListenQueue, Netns, Pod, Pods};
 use crate::testing::{NODE, POD, SYN, SYN_ACK, Stream};
+use tracer_model::event::{Device, Fact, IpvsOp, LinkState, Links, ListenQueue, Netns, Pod, Pods};
 
 fn eth0(up: bool, running: bool) -> LinkState {
     LinkState {

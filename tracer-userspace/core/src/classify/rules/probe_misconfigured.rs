@@ -9,8 +9,8 @@ use super::tls_eof_noise::listener_speaks_tls;
 use super::{Case, Cause, Finding, ms};
 use crate::correlate::attempt::End;
 use crate::enrich;
-use crate::event::{AnswerKind, ProbeSays};
-use crate::record::{Confidence, Evidence};
+use tracer_model::event::{AnswerKind, ProbeSays};
+use tracer_model::record::{Confidence, Evidence};
 
 /// The rule.
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
@@ -155,9 +155,9 @@ pub(super) fn is_unanswered_grpc(case: &Case<'_>) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use crate::event::{AnswerKind, Fact, ProbeSays, TcpState, TlsHello};
-    use crate::record::{Confidence, Outcome, Subject, Verdict};
     use crate::testing::{NODE, POD, SYN, Stream};
+    use tracer_model::event::{AnswerKind, Fact, ProbeSays, TcpState, TlsHello};
+    use tracer_model::record::{Confidence, Outcome, Subject, Verdict};
 
     fn answered(stream: &mut Stream, status: u16) -> &mut Stream {
         stream.connect().established().answer(AnswerKind::Http, Some(status));

@@ -6,8 +6,8 @@ use serde_json::json;
 
 use super::super::evidence::{errno_words, evidence, is_netfilter, of_icmp, of_state};
 use super::{Case, Cause, Finding, enter, in_handshake, in_namespace, inspected, silent};
-use crate::event::{ConnectFailed, Icmp, PacketDrop};
-use crate::record::Confidence;
+use tracer_model::event::{ConnectFailed, Icmp, PacketDrop};
+use tracer_model::record::Confidence;
 
 /// The rule.
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
@@ -181,9 +181,9 @@ fn fix(case: &Case<'_>) -> String {
 
 #[cfg(test)]
 mod tests {
-    use crate::event::{NoWayBack, TcpState};
-    use crate::record::Confidence;
     use crate::testing::{SYN, Stream};
+    use tracer_model::event::{NoWayBack, TcpState};
+    use tracer_model::record::Confidence;
 
     #[test]
     fn an_error_of_connect_itself_decides() {

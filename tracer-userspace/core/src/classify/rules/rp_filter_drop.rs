@@ -4,9 +4,9 @@ use std::net::IpAddr;
 
 use super::super::evidence::of_drop;
 use super::{Case, Cause, Finding, enter, in_namespace, inspected, is_of_handshake};
-use crate::event::PacketDrop;
-use crate::record::Confidence;
-use crate::shell;
+use tracer_model::event::PacketDrop;
+use tracer_model::record::Confidence;
+use tracer_model::shell;
 
 /// The rule.
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
@@ -75,8 +75,8 @@ fn is_strict(case: &Case<'_>, drop: &PacketDrop) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use crate::event::{Device, Fact, LinkState, Links, NodeSettings, TcpState};
     use crate::testing::{NODE, POD, SYN, SYN_ACK, Stream};
+    use tracer_model::event::{Device, Fact, LinkState, Links, NodeSettings, TcpState};
 
     /// An attempt from a node whose end of the pod's veth has these addresses.
     fn over_lxc(addrs: &[&str]) -> (Stream, Device) {

@@ -10,8 +10,8 @@ use super::super::netfilter::{is_port_unreachable, stopped};
 use super::super::owner::is_cluster_ips_check;
 use super::{Case, Cause, Finding, icmp_hook, in_handshake, in_namespace, network_policy_drop, silent};
 use crate::enrich;
-use crate::event::{FirewallRule, IpvsOp, NodePort, NodePorts, PacketDrop, ProxyMode, Service};
-use crate::record::Confidence;
+use tracer_model::event::{FirewallRule, IpvsOp, NodePort, NodePorts, PacketDrop, ProxyMode, Service};
+use tracer_model::record::Confidence;
 
 /// The rule.
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {

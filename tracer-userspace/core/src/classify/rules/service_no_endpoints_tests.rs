@@ -1,11 +1,11 @@
 use std::net::IpAddr;
 
-use crate::event::{
+use crate::testing::{NODE, POD, SYN, SYN_ACK, Stream, firewall, rule};
+use tracer_model::event::{
     Fact, FirewallRule, IpvsOp, NodePorts, Pod, Pods, Prefix, ProxyMode, RuleVerdict, Service, ServicePort, Services,
     When,
 };
-use crate::record::{Confidence, VerdictBody};
-use crate::testing::{NODE, POD, SYN, SYN_ACK, Stream, firewall, rule};
+use tracer_model::record::{Confidence, VerdictBody};
 
 fn services(ready: &[&str], not_ready: &[&str]) -> Fact {
     let addrs = |list: &[&str]| -> Vec<IpAddr> { list.iter().map(|it| it.parse().expect("address")).collect() };

@@ -6,8 +6,8 @@ use super::kubelet_delayed::closed_late;
 use super::{Case, Cause, Finding, by_subject, ms};
 use crate::correlate::attempt::End;
 use crate::enrich;
-use crate::event::{KNOWN_PROBERS, ProbeSays, TcpState};
-use crate::record::Confidence;
+use tracer_model::event::{KNOWN_PROBERS, ProbeSays, TcpState};
+use tracer_model::record::Confidence;
 
 /// The rule.
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
@@ -204,9 +204,9 @@ fn says_timeout(case: &Case<'_>) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use crate::event::{AnswerKind, Fact, HookType, ProbeSays, TcpFlags, TcpState};
-    use crate::record::{Confidence, VerdictBody};
     use crate::testing::{NODE, SYN, Stream};
+    use tracer_model::event::{AnswerKind, Fact, HookType, ProbeSays, TcpFlags, TcpState};
+    use tracer_model::record::{Confidence, VerdictBody};
 
     #[test]
     fn a_request_taken_and_not_answered() {

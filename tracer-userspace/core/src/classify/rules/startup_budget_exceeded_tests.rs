@@ -1,6 +1,6 @@
-use crate::event::{Ended, Fact, ProbeSays, ProbeType, Runs, TcpState, Waiting};
-use crate::record::Confidence;
 use crate::testing::{POD, SYN, Stream};
+use tracer_model::event::{Ended, Fact, ProbeSays, ProbeType, Runs, TcpState, Waiting};
+use tracer_model::record::Confidence;
 
 /// Refused attempts, one each second, of a pod whose only probe is a liveness probe with threshold 3.
 fn refusals(count: u64) -> Stream {
@@ -102,7 +102,7 @@ fn a_liveness_attempt_that_is_told_spends_no_more_than_itself() {
     stream.again(200).connect().reset_sent(SYN, true, None);
     stream.reset_received(TcpState::SynSent, 0).state(TcpState::SynSent, TcpState::Close, 111, (0, 0, 0));
     stream.wait_ms(1).kubelet_of(ProbeType::Liveness, ProbeSays::Network);
-    let sure = |v: &crate::record::VerdictBody| {
+    let sure = |v: &tracer_model::record::VerdictBody| {
         v.verdict.cause.name() == "startup_budget_exceeded" && v.verdict.confidence == Confidence::Proven
     };
     assert!(!stream.verdicts().iter().any(sure), "{:?}", stream.causes());

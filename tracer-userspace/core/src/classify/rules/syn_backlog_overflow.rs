@@ -5,8 +5,8 @@ use serde_json::json;
 use super::super::evidence::evidence;
 use super::accept_queue_overflow::{listeners, seen};
 use super::{Case, Cause, Finding, enter, in_handshake, is_unanswered, silent};
-use crate::event::{ListenQueue, Netns};
-use crate::record::{Confidence, Evidence};
+use tracer_model::event::{ListenQueue, Netns};
+use tracer_model::record::{Confidence, Evidence};
 
 /// The rule.
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
@@ -64,8 +64,8 @@ fn finding(case: &Case<'_>, seen: Evidence, half_open: u32, netns: Option<Netns>
 
 #[cfg(test)]
 mod tests {
-    use crate::event::ListenerState;
     use crate::testing::{POD, Stream};
+    use tracer_model::event::ListenerState;
 
     fn half_open(half_open: u32, syncookies: u64) -> Vec<&'static str> {
         of_listeners(&[half_open], syncookies)

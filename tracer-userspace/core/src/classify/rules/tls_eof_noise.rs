@@ -5,7 +5,7 @@ use serde_json::json;
 use super::super::evidence::{evidence, of_state};
 use super::{Case, Cause, Finding, by_subject};
 use crate::enrich;
-use crate::record::{Confidence, Evidence, Outcome};
+use tracer_model::record::{Confidence, Evidence, Outcome};
 
 /// The rule.
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
@@ -58,9 +58,9 @@ pub(super) fn listener_speaks_tls(case: &Case<'_>) -> Option<(Evidence, Confiden
 
 #[cfg(test)]
 mod tests {
-    use crate::event::{Actor, AnswerKind, Fact, Listen, Netns, ProbeSays, TcpState, TlsHello};
-    use crate::record::Outcome;
     use crate::testing::{NODE, POD, Stream};
+    use tracer_model::event::{Actor, AnswerKind, Fact, Listen, Netns, ProbeSays, TcpState, TlsHello};
+    use tracer_model::record::Outcome;
 
     fn hello(netns: Option<Netns>, addr: &str) -> Fact {
         Fact::TlsHello(TlsHello { netns, addr: addr.parse().expect("an address") })
@@ -74,7 +74,7 @@ mod tests {
             stream.push(fact);
         }
         stream.connect().established().state(TcpState::Established, TcpState::FinWait1, 0, (0, 1, 0));
-        let noise = |v: &crate::record::VerdictBody| v.verdict.outcome == Outcome::Noise;
+        let noise = |v: &tracer_model::record::VerdictBody| v.verdict.outcome == Outcome::Noise;
         stream.verdicts().iter().filter(|v| noise(v)).map(|v| v.verdict.cause.name().to_owned()).collect()
     }
 

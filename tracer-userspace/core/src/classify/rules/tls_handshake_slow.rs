@@ -4,7 +4,7 @@ use super::super::evidence::of_state;
 use super::slow_response::{Wait, budget, prober_late, taken_and_silent, wait};
 use super::{Case, Cause, Finding, by_subject, ms};
 use crate::enrich;
-use crate::record::Confidence;
+use tracer_model::record::Confidence;
 
 /// The rule.
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
@@ -61,9 +61,9 @@ fn speaks_tls(case: &Case<'_>) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use crate::event::{AnswerKind, RuleVerdict, TcpState};
-    use crate::record::{Confidence, Verdict};
     use crate::testing::{POD, SYN, Stream, firewall, rule};
+    use tracer_model::event::{AnswerKind, RuleVerdict, TcpState};
+    use tracer_model::record::{Confidence, Verdict};
 
     fn silent(stream: &mut Stream, conn: u64) -> Verdict {
         stream.again(conn).connect().established().wait_ms(1001);

@@ -14,10 +14,10 @@ use super::slow_response::gave_up_early;
 use super::{Case, Cause, Finding, dialler, enter, in_namespace, ms};
 use crate::correlate::attempt::{Attempt, End};
 use crate::enrich;
-use crate::event::{Fact, Observation, PacketDrop};
-use crate::plural::counted;
-use crate::record::{Confidence, Evidence};
-use crate::shell;
+use tracer_model::event::{Fact, Observation, PacketDrop};
+use tracer_model::plural::counted;
+use tracer_model::record::{Confidence, Evidence};
+use tracer_model::shell;
 
 /// The rule.
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
@@ -277,8 +277,8 @@ fn says(observation: &Observation) -> Option<Evidence> {
 
 #[cfg(test)]
 mod tests {
-    use crate::event::{Device, Fact, TcpState};
     use crate::testing::{NODE, POD, SYN, SYN_ACK, Stream};
+    use tracer_model::event::{Device, Fact, TcpState};
 
     /// Seen on sid: the program's run at CLOSE was skipped, and the next connection on the same memory was refused.
     #[test]

@@ -3,9 +3,9 @@
 
 use super::super::evidence::of_drop;
 use super::{Case, Cause, Finding, enter, in_handshake, in_namespace, silent};
-use crate::event::PacketDrop;
-use crate::record::Confidence;
-use crate::shell;
+use tracer_model::event::PacketDrop;
+use tracer_model::record::Confidence;
+use tracer_model::shell;
 
 /// The kernel takes such a frame for another host's (`ip_rcv_core`, net/ipv4/ip_input.c, OTHERHOST). A bridge's copies for other
 /// hosts end so, too, but not in the namespace that has the packet's address.
@@ -56,9 +56,9 @@ fn fix(case: &Case<'_>, drop: &PacketDrop, device: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use crate::event::TcpState;
-    use crate::record::Cause;
     use crate::testing::{NODE, POD, SYN_ACK, Stream};
+    use tracer_model::event::TcpState;
+    use tracer_model::record::Cause;
 
     #[test]
     fn an_answer_for_another_link_address_is_a_wrong_entry() {

@@ -16,9 +16,9 @@ use super::outage::Outage;
 use super::post::{Answer, Change, write};
 use super::rates::Rates;
 use super::{AT_END, over};
-use crate::decision::Decision;
-use crate::record::{Body, Cause, Confidence, FindingBody, Outcome, Status, VerdictBody};
-use crate::sources::cluster::{Failure, Pace, part};
+use tracer_model::decision::Decision;
+use tracer_model::record::{Body, Cause, Confidence, FindingBody, Outcome, Status, VerdictBody};
+use tracer_sources::cluster::{Failure, Pace, part};
 
 /// Its type.
 const TYPE: &str = "TracerNodeFault";

@@ -18,7 +18,7 @@ use super::post::{Answer, Change, write};
 use super::rates::{Bucket, Rates};
 use super::tally::{Entry, Key, Tally};
 use super::{AT_END, over};
-use crate::sources::cluster::Pace;
+use tracer_sources::cluster::Pace;
 
 /// Longest name of an object.
 const NAME_MAX: usize = 253;

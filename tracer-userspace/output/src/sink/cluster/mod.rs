@@ -26,8 +26,8 @@ use self::condition::{Keeper, Sighting};
 use self::explain::Explainer;
 use self::note::Note;
 use self::rates::Rates;
-use crate::decision::Decision;
-use crate::sources::cluster::{Access, ConnectError, Pace, client};
+use tracer_model::decision::Decision;
+use tracer_sources::cluster::{Access, ConnectError, Pace, client};
 
 /// What waits for the thread at most; of more, the newest is dropped and counted.
 const QUEUE: usize = 256;

@@ -1,8 +1,8 @@
 //! A verdict as the note on a pod.
 
-use crate::decision::Decision;
-use crate::event::{ConnId, is_object_name};
-use crate::record::{Body, Cause, Confidence, K8s, Outcome, Subject, VerdictBody};
+use tracer_model::decision::Decision;
+use tracer_model::event::{ConnId, is_object_name};
+use tracer_model::record::{Body, Cause, Confidence, K8s, Outcome, Subject, VerdictBody};
 
 /// The API's limit of an Event's note, bytes.
 pub(super) const MESSAGE_MAX: usize = 1024;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::sources::cluster::{Failure, Pace};
+use tracer_sources::cluster::{Failure, Pace};
 
 /// How it stands.
 #[derive(Debug)]

@@ -5,7 +5,7 @@ use kube::Client;
 use kube::client::Body;
 use serde_json::Value;
 
-use crate::sources::cluster::{Asked, Failure, Pace, send};
+use tracer_sources::cluster::{Asked, Failure, Pace, send};
 
 /// What came of a request.
 #[derive(Debug)]

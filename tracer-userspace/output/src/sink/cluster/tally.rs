@@ -7,8 +7,8 @@ use tokio::time::Instant;
 
 use super::note::{About, Note};
 use super::rates::Rates;
-use crate::event::ConnId;
-use crate::record::Cause;
+use tracer_model::event::ConnId;
+use tracer_model::record::Cause;
 
 /// Containers and causes remembered at once.
 const MAX: usize = 1024;

@@ -6,8 +6,8 @@ use tokio::task::{JoinHandle, LocalSet};
 
 use super::note::About;
 use super::*;
-use crate::event::{AnswerKind, ConnId, TcpState};
-use crate::record::Cause;
+use tracer_model::event::{AnswerKind, ConnId, TcpState};
+use tracer_model::record::Cause;
 use tracer_sources::testing::fake::{Asked, Fake};
 use tracer_sources::testing::{Log, client_of, pace};
 

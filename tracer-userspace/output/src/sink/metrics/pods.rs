@@ -4,7 +4,7 @@
 use std::collections::{HashMap, HashSet};
 
 use super::Labels;
-use crate::record::K8s;
+use tracer_model::record::K8s;
 
 /// Pods with series at once: a node runs 250 at most, and some were replaced lately.
 pub(super) const MAX: usize = 512;

@@ -1,7 +1,7 @@
 use super::*;
-use crate::event::ConnId;
-use crate::record::{Cause, LossBody};
 use crate::sink::tests::{k8s, verdict};
+use tracer_model::event::ConnId;
+use tracer_model::record::{Cause, LossBody};
 
 fn decided(attempt: u64, body: Body) -> Decision {
     Decision { time_boot_ns: 1_000_000_000, attempt: Some(ConnId(attempt)), body }

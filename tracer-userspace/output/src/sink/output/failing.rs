@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use super::target::{chunk_of, stdout};
 use super::{BACKLOG, Output};
-use crate::error::{self, os_message};
-use crate::plural::{counted, were};
+use tracer_model::plural::{counted, were};
+use tracer_terminal::error::{self, os_message};
 
 /// How often it is said that a file cannot be written, if it works in between.
 const SAY_AGAIN: Duration = Duration::from_secs(60);

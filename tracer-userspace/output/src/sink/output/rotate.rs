@@ -6,7 +6,7 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use super::Output;
-use crate::error::os_message;
+use tracer_terminal::error::os_message;
 
 /// When a file is rotated, and how many old ones are kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -3,7 +3,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::PermissionsExt as _;
 
 use super::*;
-use crate::testing::Scratch;
+use tracer_testing::Scratch;
 
 fn pipe() -> (File, Output) {
     let (read, write): (OwnedFd, OwnedFd) = nix::unistd::pipe().unwrap();

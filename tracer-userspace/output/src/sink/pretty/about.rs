@@ -1,9 +1,9 @@
 //! Whom a record is about, and who did it, in words.
 
-use crate::event::{Handler, ProbeType};
-use crate::record::{AttemptBody, Culprit, Endpoint, K8s, Probe, Process, Subject, VerdictBody};
-use crate::screen::safe;
 use crate::sink::plain;
+use tracer_model::event::{Handler, ProbeType};
+use tracer_model::record::{AttemptBody, Culprit, Endpoint, K8s, Probe, Process, Subject, VerdictBody};
+use tracer_terminal::screen::safe;
 
 /// What a verdict or an attempt is about.
 pub struct About<'a> {

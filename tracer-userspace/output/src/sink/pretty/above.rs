@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 
-use crate::record::{Verdict, VerdictBody};
+use tracer_model::record::{Verdict, VerdictBody};
 
 /// Verdicts remembered: further above nobody looks.
 const REMEMBERED: usize = 64;

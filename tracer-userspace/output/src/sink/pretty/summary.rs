@@ -6,9 +6,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::about::{About, who};
 use super::tally::Tally;
 use super::verdict::style_of;
-use crate::plural::counted;
-use crate::record::{Cause, Confidence, Outcome, Record, StopBody, VerdictBody};
-use crate::screen::{Screen, Style, unbroken_commands};
+use tracer_model::plural::counted;
+use tracer_model::record::{Cause, Confidence, Outcome, Record, StopBody, VerdictBody};
+use tracer_terminal::screen::{Screen, Style, unbroken_commands};
 
 /// Verdicts remembered, to be taken back when they are revised: within their attempt's last seconds.
 const REMEMBERED: usize = 4096;

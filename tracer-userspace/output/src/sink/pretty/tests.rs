@@ -1,7 +1,7 @@
 use super::*;
-use crate::event::KubeletResult;
-use crate::record::{Body, Cause, Confidence, Culprit, Endpoint, K8s, KubeletSaid, VerdictBody};
 use crate::sink::tests::verdict;
+use tracer_model::event::KubeletResult;
+use tracer_model::record::{Body, Cause, Confidence, Culprit, Endpoint, K8s, KubeletSaid, VerdictBody};
 
 const NO_SCREEN: Screen = Screen { colour: false, columns: None };
 
@@ -64,7 +64,7 @@ fn culprit() -> Culprit {
         pid: 5029,
         comm: "loopback".into(),
         exe: Some("/opt/cni/bin/loopback".into()),
-        ancestors: vec![crate::event::Ancestor { pid: 1, comm: "crio".into() }],
+        ancestors: vec![tracer_model::event::Ancestor { pid: 1, comm: "crio".into() }],
         op: "link_down".into(),
         netns_path: Some("/proc/5029/ns/net".into()),
         netns: None,

@@ -2,9 +2,9 @@
 
 use super::about::{About, who};
 use super::above::Relation;
-use crate::record::{Confidence, Evidence, Outcome, Record, Verdict, VerdictBody};
-use crate::screen::{Screen, Style, unbroken_commands};
 use crate::sink::plain;
+use tracer_model::record::{Confidence, Evidence, Outcome, Record, Verdict, VerdictBody};
+use tracer_terminal::screen::{Screen, Style, unbroken_commands};
 
 /// A line of the block, if there is something to say.
 type Part = (&'static str, fn(&VerdictBody) -> Option<String>);

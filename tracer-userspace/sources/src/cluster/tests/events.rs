@@ -7,8 +7,8 @@ use tokio::sync::Notify;
 
 use super::start::TestConfig;
 use super::*;
-use crate::event::{Fact, ProbeSays};
 use crate::{SourceConfig, snapshot, watch};
+use tracer_model::event::{Fact, ProbeSays};
 
 const REFUSED: &str = "Readiness probe failed: HTTP probe failed with statuscode: 503";
 

@@ -1,7 +1,7 @@
 //! The starts and ends of containers, as a pod's status tells them one after another.
 
 use super::*;
-use crate::event::Runs;
+use tracer_model::event::Runs;
 
 /// A pod whose container has this status.
 fn with_status(version: u32, status: &str, ready: &str) -> String {
@@ -44,7 +44,8 @@ async fn a_restart_is_one_change_and_what_else_a_status_says_is_none() {
         let ended = followed.until("back-off", |view| runs(view).is_some_and(|runs| runs.restarts == 1)).await;
         let runs = runs(&ended).expect("runs");
         assert!(
-            runs.waiting.as_ref().is_some_and(crate::event::Waiting::is_back_off) && runs.started_boot_ns.is_none()
+            runs.waiting.as_ref().is_some_and(tracer_model::event::Waiting::is_back_off)
+                && runs.started_boot_ns.is_none()
         );
         let last = runs.last.as_ref().expect("a run that ended");
         assert!(last.is_out_of_memory() && last.started_boot_ns == started && last.ran_ns() == Some(31_000_000_000));

@@ -7,9 +7,9 @@ use tokio::sync::Notify;
 use tokio::task::spawn_blocking;
 
 use super::*;
-use crate::event::Fact;
 use crate::testing::TestFile;
 use crate::{SourceConfig, snapshot, watch};
+use tracer_model::event::Fact;
 
 /// A kubeconfig for a server, gone when the test ends.
 pub(super) struct TestConfig(pub(super) TestFile);

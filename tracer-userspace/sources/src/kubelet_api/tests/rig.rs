@@ -103,7 +103,7 @@ impl Rig {
         }
     }
 
-    pub(super) async fn fact(&mut self) -> crate::event::ProbeCounts {
+    pub(super) async fn fact(&mut self) -> tracer_model::event::ProbeCounts {
         let fact = timeout(GUARD, self.facts.recv()).await.expect("in time").expect("the poller");
         let Fact::ProbeCounts(counts) = fact else { panic!("{fact:?}") };
         *counts
