@@ -3,7 +3,6 @@
 
 mod definition;
 mod doctor;
-mod duration;
 mod flags;
 mod hooks;
 mod meaningless;
@@ -11,7 +10,6 @@ mod message;
 mod namespace;
 pub mod pages;
 mod serve;
-mod size;
 mod variable;
 mod write;
 
@@ -22,6 +20,8 @@ use clap::builder::BoolishValueParser;
 use clap::error::ErrorKind;
 use clap::parser::ValueSource;
 use clap::{ArgAction, ArgMatches, FromArgMatches as _, Parser, Subcommand};
+
+use tracer_terminal::typed::{duration, size};
 
 pub use doctor::{DoctorArgs, FailOn};
 pub use flags::Flags;

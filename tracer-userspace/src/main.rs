@@ -13,7 +13,12 @@ use tracer_terminal::telemetry;
 
 fn main() -> ExitCode {
     shutdown::outlive_file_size_limit();
-    let ended = match cli::parse(std::env::args_os()) {
+    let args: Vec<_> = std::env::args_os().collect();
+    if let Some(args) = tracer_kubectl::plugin_args(&args) {
+        telemetry::start();
+        return ExitCode::from(tracer_kubectl::run(args));
+    }
+    let ended = match cli::parse(args) {
         Parsed::Command(cli) => run(*cli),
         Parsed::Text(text) => print(&text),
         Parsed::Wrong(message) => Err(Error::Usage(message)),

@@ -36,7 +36,7 @@ pub use events::Namespace;
 pub use failure::{Asked, Failure};
 pub(super) use frames::{Items, Lines};
 pub use pace::{Pace, part};
-pub(super) use reason::reason;
+pub use reason::reason;
 pub use request::send;
 
 use super::files::{Slice, api, join};

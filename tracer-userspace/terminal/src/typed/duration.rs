@@ -3,7 +3,10 @@
 use std::time::Duration;
 
 /// `30s`, `5m`, `1h30m`, `1d`, `250ms`.
-pub(super) fn duration(text: &str) -> Result<Duration, String> {
+///
+/// # Errors
+/// It is no such time, or none at all; in words that say what to write.
+pub fn duration(text: &str) -> Result<Duration, String> {
     const HINT: &str = "write a number with a unit, e.g. 30s, 5m, 1h30m";
     let mut rest = text.trim();
     let mut total = Duration::ZERO;

@@ -4,7 +4,10 @@
 const LEAST: u64 = 4 << 10;
 
 /// `64MiB`, `1GiB`, `100MB`, `1048576`: bytes.
-pub(super) fn size(text: &str) -> Result<u64, String> {
+///
+/// # Errors
+/// It is no such size, or too small for a record; in words that say what to write.
+pub fn size(text: &str) -> Result<u64, String> {
     const HINT: &str = "write a number with a unit, e.g. 64MiB, 500MB, 1GiB";
     let text = text.trim();
     let digits = text.len() - text.trim_start_matches(|c: char| c.is_ascii_digit()).len();
