@@ -139,11 +139,13 @@ pub enum Command {
         after_help = "Has the kernel count the runs of all BPF programs meanwhile (BPF_ENABLE_STATS), and detaches at the end. A hook that is missing is a warning: exit code 1 with --fail-on warn; exit code 3 if a capability is what is missing.\n\nExamples:\n  tracer hooks\n  tracer hooks --duration 1m --all-connections\n  tracer hooks -o json | jq 'select(.status != \"ok\") | .check, .fields.tried'"
     )]
     Hooks(HooksArgs),
+    #[cfg(feature = "selftest")]
     /// Make each failure in network namespaces of its own, and show which hooks of this kernel prove it
     #[command(
         after_help = "For after the installation, before trusting it: needs root, touches nothing outside, takes a minute or two. One row for each cause: passed and which hooks proved it, failed, or why it cannot be shown here. --cause plays only those.\n\nExamples:\n  tracer selftest\n  tracer selftest --cause connection_refused --cause loopback_down\n  tracer selftest -o json | jq -r 'select(.status == \"fail\") | .check'"
     )]
     Selftest,
+    #[cfg(feature = "selftest")]
     /// A process of `selftest`
     #[command(name = tracer_testbed::helper::COMMAND, hide = true)]
     Helper {
@@ -197,7 +199,9 @@ impl Command {
             Self::Report { .. } => "report",
             Self::Doctor(_) => "doctor",
             Self::Hooks(_) => "hooks",
+            #[cfg(feature = "selftest")]
             Self::Selftest => "selftest",
+            #[cfg(feature = "selftest")]
             Self::Helper { .. } => tracer_testbed::helper::COMMAND,
             Self::Schema => "schema",
             Self::Completions { .. } => "completions",

@@ -6,6 +6,7 @@ mod hooks;
 mod inputs;
 mod live;
 mod report;
+#[cfg(feature = "selftest")]
 mod selftest;
 #[cfg(test)]
 mod tests;
@@ -31,7 +32,9 @@ use tracer_report::ReportConfig;
 use tracer_sources::KNOWN_PROBERS;
 use tracer_terminal::error::Error;
 use tracer_terminal::screen::{Screen, columns};
+#[cfg(feature = "selftest")]
 use tracer_testbed::command::SelftestConfig;
+#[cfg(feature = "selftest")]
 use tracer_testbed::helper::Role;
 
 /// The longest process name that the kernel keeps (`TASK_COMM_LEN` less its end).
@@ -53,8 +56,10 @@ pub enum Plan {
     Doctor(Box<DoctorConfig>),
     /// `hooks`.
     Hooks(Box<HooksConfig>),
+    #[cfg(feature = "selftest")]
     /// `selftest`.
     Selftest(Box<SelftestConfig>),
+    #[cfg(feature = "selftest")]
     /// A process of it.
     Helper {
         /// What it is for.
@@ -98,7 +103,9 @@ pub fn plan(cli: Cli) -> Result<Plan, Error> {
         Command::Doctor(args) => doctor::plan(args, cli.flags).map(|doctor| Plan::Doctor(Box::new(doctor))),
         Command::Hooks(args) => hooks::plan(&args, cli.flags).map(|hooks| Plan::Hooks(Box::new(hooks))),
         Command::Report { files } => report::plan(files, cli.flags).map(|report| Plan::Report(Box::new(report))),
+        #[cfg(feature = "selftest")]
         Command::Selftest => Ok(Plan::Selftest(Box::new(selftest::plan(cli.flags)?))),
+        #[cfg(feature = "selftest")]
         Command::Helper { role, comm, args } => Ok(Plan::Helper { role, comm, args }),
         Command::Schema => Ok(Plan::Schema),
         Command::Completions { shell } => Ok(Plan::Text(pages::completions(shell))),

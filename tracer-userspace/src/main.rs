@@ -46,7 +46,9 @@ fn carried_out(cli: Cli) -> Result<u8, Error> {
         Plan::Report(config) => tracer_report::report(&config),
         Plan::Doctor(config) => tracer_doctor::command::doctor(&config),
         Plan::Hooks(config) => hooks::hooks(&config),
+        #[cfg(feature = "selftest")]
         Plan::Selftest(config) => tracer_testbed::command::selftest(&config),
+        #[cfg(feature = "selftest")]
         Plan::Helper { role, comm, args } => tracer_testbed::command::helper(role, &comm, &args),
         Plan::Health { ready, socket } => health(ready, &socket),
         Plan::Text(text) => print(&text),

@@ -3,7 +3,6 @@
 
 use super::{Cli, Command};
 use tracer_terminal::error::Error;
-use tracer_testbed::helper;
 
 /// Flags that have a meaning in the same commands.
 type Group = &'static [&'static str];
@@ -35,7 +34,7 @@ fn useless(command: &str) -> (&'static [Group], &'static [Group], &'static str) 
     match command {
         "replay" => (LIVE, &[], ": the recording has it"),
         "report" => (LIVE, &[FORM, ROTATION, ATTEMPTS], ": it makes a page of what a run printed"),
-        "schema" | "explain" | "health" | "completions" | "man" | helper::COMMAND => (LIVE, PRINTED, ""),
+        "schema" | "explain" | "health" | "completions" | "man" | "selftest-helper" => (LIVE, PRINTED, ""),
         "doctor" => (&[DURATION, KERNEL, SOURCES], &[FILTERS, CAUSES, ATTEMPTS], ""),
         "hooks" => (&[PODS, SOURCES], &[ROTATION, FILTERS, CAUSES, ATTEMPTS], ""),
         "selftest" => (&[DURATION, PROBERS, KERNEL, PODS, SOURCES], &[ROTATION, FILTERS, ATTEMPTS], ""),
