@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use super::evidence::netfilter_hook;
-use super::netfilter::Stops;
+use super::stopped::Stops;
 use crate::correlate::attempt::{Attempt, End};
 use crate::correlate::node::Node;
 use crate::enrich;

@@ -11,6 +11,7 @@ pub mod counts;
 mod culprit;
 pub mod evidence;
 pub mod finding;
+mod giving_up;
 mod history;
 mod kubectl;
 pub mod kubelet;
@@ -24,8 +25,10 @@ mod rules;
 mod shared_address;
 mod sidecar;
 pub(crate) mod startup_probe;
+mod stopped;
 mod translated;
 pub mod undialled;
+mod wrong_field;
 
 pub use case::{Case, Streak};
 pub use culprit::{culprit_of, is_elsewhere};

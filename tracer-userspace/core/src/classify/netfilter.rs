@@ -1,16 +1,16 @@
 //! Netfilter stopped an attempt: with a drop, or with an answer of its own. What the rules that tell the
 //! causes of that apart have in common.
 
-use std::cell::OnceCell;
 use std::net::IpAddr;
 
 use super::allow::allow;
 use super::answer::Answer;
-use super::blame::{Blame, blame};
+use super::blame::blame;
 use super::case::{ANSWER_NS, Case, in_handshake, outbound, refusal_hook};
 use super::evidence::{is_netfilter, netfilter_hook, of_drop, of_icmp, of_reset_received, of_state};
 use super::finding::Finding;
 use super::phrases::{enter, in_namespace};
+use super::stopped::{Blame, Stopped};
 use tracer_model::event::{Icmp, Netns, NodePorts, PacketDrop, ProxyMode, RuleVerdict, TcpState, Tracked};
 use tracer_model::record::{Cause, Confidence, Evidence};
 
@@ -19,28 +19,6 @@ const UNTRACKED: &str =
 
 /// As [`ANSWER_NS`], for a request: a segment is sent again after 200 ms at the earliest (`TCP_RTO_MIN`).
 const REQUEST_ANSWER_NS: u64 = 100_000_000;
-
-/// How netfilter stopped the attempt.
-#[derive(Clone, Debug)]
-pub(super) struct Stopped<'a> {
-    /// What shows it.
-    pub seen: Vec<Evidence>,
-    /// The packet it took, if that was seen.
-    pub drop: Option<(u64, &'a PacketDrop)>,
-    /// Where.
-    pub netns: Option<Netns>,
-    /// What it answered; absent: nothing.
-    pub answer: Option<Answer>,
-    /// Which rules can have done it, once they were read.
-    pub blame: Option<Blame<'a>>,
-}
-
-/// What several rules ask of a case, found once: it goes through all rules of a namespace.
-#[derive(Debug, Default)]
-pub(super) struct Stops<'a> {
-    answered: OnceCell<Option<Stopped<'a>>>,
-    silent: OnceCell<Option<Stopped<'a>>>,
-}
 
 /// Netfilter stopped the attempt.
 pub(super) fn stopped<'c, 'a>(case: &'c Case<'a>) -> Option<&'c Stopped<'a>> {

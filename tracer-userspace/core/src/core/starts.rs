@@ -9,7 +9,7 @@ use std::net::SocketAddr;
 
 use serde_json::json;
 
-use super::budgets::{about, place};
+use super::probe_key::{about, place};
 use crate::classify::finding::Finding;
 use crate::classify::startup_probe;
 use crate::correlate::attempt::Attempt;

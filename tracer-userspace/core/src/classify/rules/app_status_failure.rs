@@ -3,7 +3,8 @@
 use super::super::evidence::{evidence, of_outcome, of_state};
 use super::super::kubectl::with_log;
 use super::super::sidecar;
-use super::{Case, Cause, Finding, ms, probe_misconfigured};
+use super::super::wrong_field::wrong_field;
+use super::{Case, Cause, Finding, ms};
 use crate::correlate::attempt::Attempt;
 use crate::enrich::{self, Protocol};
 use serde_json::json;
@@ -31,8 +32,10 @@ const NOT_FOUND: &str = "set the probe's grpc.service to a name that the server'
 
 /// The rule.
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
-    let found = answered_no(case).or_else(|| too_short(case))?;
-    probe_misconfigured::by_status(case).is_none().then_some(found)
+    match answered_no(case) {
+        Some(found) => wrong_field(case).is_none().then_some(found),
+        None => too_short(case),
+    }
 }
 
 /// A no by what was read of the answer, or by the kubelet's word.

@@ -3,7 +3,8 @@
 use serde_json::json;
 
 use super::super::evidence::{evidence, of_drop, plain};
-use super::super::netfilter::{Stopped, is_missed, stopped};
+use super::super::netfilter::{is_missed, stopped};
+use super::super::stopped::Stopped;
 use super::{Case, Cause, Finding, enter, in_namespace, is_of_handshake};
 use tracer_model::event::PacketDrop;
 use tracer_model::record::Confidence;

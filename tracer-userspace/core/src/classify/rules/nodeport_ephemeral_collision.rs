@@ -8,9 +8,9 @@ use std::net::SocketAddr;
 
 use serde_json::json;
 
-use super::super::blame::Blame;
 use super::super::evidence::{evidence, is_netfilter, netfilter_hook, of_drop, of_ipvs, of_reset_sent};
 use super::super::netfilter::stopped;
+use super::super::stopped::Blame;
 use super::{Case, Cause, Finding, dialler, enter, in_handshake};
 use tracer_model::event::port_ranges::{NODE_PORTS, merged};
 use tracer_model::event::{NodePort, PacketDrop, TcpState, Via};

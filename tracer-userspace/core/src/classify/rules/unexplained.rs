@@ -9,8 +9,8 @@ use super::super::evidence::{
     errno_words, evidence, of_drop, of_icmp, of_inspection, of_outcome, of_reset_received, of_reset_sent, of_state,
     plain,
 };
+use super::super::giving_up::gave_up_early;
 use super::network_policy_drop::ovs_reason;
-use super::slow_response::gave_up_early;
 use super::{Case, Cause, Finding, dialler, enter, in_namespace, ms};
 use crate::correlate::attempt::{Attempt, End};
 use crate::enrich;
