@@ -7,6 +7,9 @@ mod reader;
 use std::path::PathBuf;
 
 use crate::engine::Engine;
+use crate::error::{self, Error};
+use crate::event::Fact;
+use crate::plural;
 use crate::replay::compare::Expected;
 use crate::replay::reader::{Item, Reader};
 use tracer_model::event::Fact;
@@ -46,6 +49,14 @@ fn analyse(config: &ReplayConfig) -> Result<u8, Error> {
         finish(&mut engine, &ending, &reader);
     }
     engine.sink().output().finish();
+    if reader.skipped() > 0 {
+        error::warn(&format!(
+            "replay {}: {} of a kind that this tracer ({}) does not know: skipped",
+            config.file.display(),
+            plural::counted(reader.skipped(), "observation"),
+            env!("CARGO_PKG_VERSION"),
+        ));
+    }
     let satisfied = engine.sink().is_satisfied();
     let failed = engine.sink().output().has_failed();
     match ending {

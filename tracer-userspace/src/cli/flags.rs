@@ -6,10 +6,9 @@ use std::time::Duration;
 use clap::builder::{BoolishValueParser, StringValueParser, TypedValueParser};
 use clap::{ArgAction, Args};
 
-use tracer_output::sink::Form;
-use tracer_sources::NamedLog;
-use tracer_sources::cluster::Namespace;
-use tracer_sources::kubelet_api::Endpoint;
+use crate::sink::Form;
+use crate::sources::NamedLog;
+use crate::sources::cluster::Namespace;
 
 /// Flags that mean the same everywhere.
 #[derive(Debug, Args)]
@@ -144,29 +143,6 @@ pub struct Flags {
         help_heading = "What is watched"
     )]
     pub kubelet_log: Option<NamedLog>,
-    /// Ask the kubelet's own API, too: failed probes that it counted (`nodes/metrics`), and its pods (`nodes/pods`) while the cluster API does not list them [default of URL: https://127.0.0.1:10250]
-    #[arg(
-        long,
-        global = true,
-        value_name = "URL",
-        num_args = 0..=1,
-        require_equals = true,
-        default_missing_value = "auto",
-        env = "TRACER_KUBELET_API",
-        hide_env_values = true,
-        help_heading = "What is watched"
-    )]
-    pub kubelet_api: Option<Endpoint>,
-    /// The kubelet's certificate, or that of who signed it (PEM), where neither its own disk nor the cluster's CA tells
-    #[arg(
-        long,
-        global = true,
-        value_name = "FILE",
-        env = "TRACER_KUBELET_CA",
-        hide_env_values = true,
-        help_heading = "What is watched"
-    )]
-    pub kubelet_ca: Option<PathBuf>,
     /// The cluster API by this kubeconfig: pods of this node with their probes [default of `run` in a pod: its service account]
     #[arg(
         long,

@@ -14,7 +14,7 @@ const KERNEL: Group = &["all_connections", "no_syscall_hooks", "ring_kib"];
 const PODS: Group = &["pods"];
 /// Where else facts come from.
 const SOURCES: Group =
-    &["services", "kubelet_log", "kubelet_api", "kubelet_ca", "kubeconfig", "no_api", "api_services", "api_events"];
+    &["services", "kubelet_log", "kubeconfig", "no_api", "api_services", "api_events"];
 const NODE: Group = &["node_name"];
 const FORM: Group = &["output"];
 const FILE: Group = &["output_file"];

@@ -29,15 +29,14 @@ fn of_command(command: &Command) -> [Option<&Path>; 2] {
     }
 }
 
-fn of_flags(cli: &Cli) -> [Option<&Path>; 5] {
+fn of_flags(cli: &Cli) -> [Option<&Path>; 4] {
     let flags = &cli.flags;
     let log = match &flags.kubelet_log {
         Some(NamedLog::File(path)) => Some(path.as_path()),
         _ => None,
     };
-    let [pods, services, kubeconfig, ca] =
-        [&flags.pods, &flags.services, &flags.kubeconfig, &flags.kubelet_ca].map(|it| it.as_deref());
-    [pods, services, kubeconfig, ca, log]
+    let [pods, services, kubeconfig] = [&flags.pods, &flags.services, &flags.kubeconfig].map(|it| it.as_deref());
+    [pods, services, kubeconfig, log]
 }
 
 /// The same regular file, or the same name of one that is not there yet.

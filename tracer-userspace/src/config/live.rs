@@ -2,15 +2,13 @@
 
 use std::path::PathBuf;
 
-use super::cluster_flags::{kubelet_api, namespaces, written};
+use super::cluster_flags::{namespaces, written};
 use super::{filled, host_name, output, probers, readable};
 use crate::cli::{Flags, ServeFlags, WriteFlags};
 use crate::pipeline::LiveConfig;
-use tracer_output::serve::Serve;
-use tracer_sources::cluster::{self, Access, ClusterConfig};
-use tracer_sources::kubelet_api::KubeletApiConfig;
-use tracer_sources::{NamedLog, journal_in};
-use tracer_terminal::error::Error;
+use crate::serve::Serve;
+use crate::sources::cluster::{self, Access, ClusterConfig};
+use crate::sources::{NamedLog, journal_in};
 
 /// What these commands' flags mean; a daemon has more of them.
 pub(super) fn plan(
@@ -27,7 +25,6 @@ pub(super) fn plan(
     let probers = probers(flags.probers.clone())?;
     Ok(LiveConfig {
         unasked: serve.as_ref().filter(|_| access.is_none()).and_then(|_| unasked(&flags)),
-        kubelet_api: asked_of_kubelet(&flags, &files, &node_name, &probers)?,
         cluster: access.and_then(|access| asked_of_cluster(access, &flags, &files, &node_name)),
         output,
         daemon: serve.is_some(),
@@ -51,7 +48,6 @@ struct Files {
     pods: Option<PathBuf>,
     services: Option<PathBuf>,
     kubelet_log: Option<NamedLog>,
-    kubelet_ca: Option<PathBuf>,
     kubeconfig: Option<PathBuf>,
 }
 
@@ -61,7 +57,6 @@ impl Files {
             pods: readable("--pods", flags.pods.clone())?,
             services: readable("--services", flags.services.clone())?,
             kubelet_log: kubelet_log(flags.kubelet_log.clone())?,
-            kubelet_ca: readable("--kubelet-ca", flags.kubelet_ca.clone())?,
             kubeconfig: readable("--kubeconfig", flags.kubeconfig.clone())?,
         })
     }
@@ -114,22 +109,6 @@ fn unasked(flags: &Flags) -> Option<String> {
     };
     let why = if flags.no_api { "beside --no-api" } else { "here: no pod's service account, and no --kubeconfig PATH" };
     Some(format!("{flag} nothing {why}"))
-}
-
-/// Without the cluster API the kubelet can be asked all the same.
-fn asked_of_kubelet(
-    flags: &Flags,
-    files: &Files,
-    node_name: &str,
-    probers: &[String],
-) -> Result<Option<KubeletApiConfig>, Error> {
-    let config = kubelet_api(flags.kubelet_api.clone(), files.kubelet_ca.clone(), files.kubeconfig.clone())?;
-    Ok(config.map(|config| KubeletApiConfig {
-        node_name: node_name.to_owned(),
-        probers: probers.to_vec(),
-        pods: files.pods.is_none(),
-        ..config
-    }))
 }
 
 /// What the daemon answers.

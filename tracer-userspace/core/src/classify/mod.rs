@@ -7,7 +7,6 @@ mod allow;
 mod answer;
 mod blame;
 mod case;
-pub mod counts;
 mod culprit;
 pub mod evidence;
 pub mod finding;

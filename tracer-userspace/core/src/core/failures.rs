@@ -156,7 +156,6 @@ impl Core {
     pub(super) fn succeeded(&mut self, conn: ConnId, time: u64, out: &mut Vec<Decision>) {
         let Some(attempt) = self.correlator.get(conn) else { return };
         let named = enrich::name(attempt, &self.node);
-        self.counts.went_well(attempt, &named, &self.node, time);
         let findings = self.budgets.answered(attempt, &named, &self.node).into_iter();
         out.extend(findings.map(|it| finding_record(time, it)));
         self.failures.succeeded(attempt, &named);

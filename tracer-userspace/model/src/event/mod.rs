@@ -29,8 +29,8 @@ pub use finding::{FindingBody, Status};
 pub use firewall::{Backend, Conntrack, Except, Firewall, FirewallRule, Prefix, RuleVerdict, When, any_client};
 pub use inspection::{Inspection, ListenerState, MOST_LINKS, MOST_LISTENERS, NeighbourState, NoWayBack, Throttled};
 pub use kubelet::{
-    FailureCount, KNOWN_PROBERS, KubeletProbe, KubeletResult, PodRef, ProbeCounts, ProbeSays, SandboxCause,
-    SandboxFailure, WITH_API_SERVER, is_kubelet_name, is_object_name,
+    KNOWN_PROBERS, KubeletProbe, KubeletResult, PodRef, ProbeSays, SandboxCause, SandboxFailure, WITH_API_SERVER,
+    is_kubelet_name, is_object_name,
 };
 pub use node::{
     Ancestor, LinkChange, LinkState, Links, NetnsOp, NetnsOpKind, NetnsOpen, NodePort, NodePorts, NodeSettings,
@@ -117,8 +117,6 @@ pub enum Fact {
     KubeletProbe(Box<KubeletProbe>),
     /// The kubelet says that a pod has no network yet.
     SandboxFailure(Box<SandboxFailure>),
-    /// What the kubelet counted of its probes since it was last asked.
-    ProbeCounts(Box<ProbeCounts>),
     /// What the checks of the node came to; replaces what was known.
     Findings(Box<Findings>),
     /// A list that `--pods` or `--services` names cannot be read any more, or can be again.
@@ -127,6 +125,9 @@ pub enum Fact {
     Loss(Loss),
     /// Time passed and something was due. Written when a deadline fires live, so that a replay decides at the same point.
     Tick,
+    /// An observation of a kind that this version does not know, in a recording of another one. A replay skips it.
+    #[serde(other)]
+    Unknown,
 }
 
 impl Fact {
@@ -160,11 +161,11 @@ impl Fact {
             | Self::PortPressure(_)
             | Self::KubeletProbe(_)
             | Self::SandboxFailure(_)
-            | Self::ProbeCounts(_)
             | Self::Findings(_)
             | Self::ListTrouble(_)
             | Self::Loss(_)
-            | Self::Tick => false,
+            | Self::Tick
+            | Self::Unknown => false,
         }
     }
 }

@@ -30,11 +30,10 @@ use kube::Client;
 use tokio::sync::watch;
 
 pub use connect::client;
-pub use connect::{Access, ConnectError, has_account, in_cluster};
+pub use connect::{Access, ConnectError, in_cluster};
 pub(super) use events::Heard;
 pub use events::Namespace;
 pub use failure::{Asked, Failure};
-pub(super) use frames::{Items, Lines};
 pub use pace::{Pace, part};
 pub use reason::reason;
 pub use request::send;
@@ -181,12 +180,6 @@ impl Cluster {
         let events = self.config.events.iter().map(Namespace::events).filter(|name| follows(name));
         let events = events.map(|name| format!("probe outcomes (the kubelet's {name}, cluster API)"));
         [pods, services].into_iter().flatten().chain(events).chain([failing, waiting].into_iter().flatten()).collect()
-    }
-
-    /// Pods were asked for, are known and followed.
-    #[must_use]
-    pub fn follows_pods(&self) -> bool {
-        self.view.borrow().states.get("pods") == Some(&State::Following)
     }
 
     /// What is known now.
