@@ -271,7 +271,6 @@ fn ipvs(e: &netfilter::Ipvs) -> Option<Ipvs> {
         op: match netfilter::IpvsOp::from_number(e.op)? {
             netfilter::IpvsOp::Translate => IpvsOp::Translate,
             netfilter::IpvsOp::NoBackend => IpvsOp::NoBackend,
-            netfilter::IpvsOp::Schedule => IpvsOp::Schedule,
         },
         via: via(u16::from(e.via))?,
         netns: present32(e.netns).map(Netns),

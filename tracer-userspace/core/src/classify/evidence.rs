@@ -82,7 +82,6 @@ pub fn of_ipvs(time: u64, ipvs: &Ipvs) -> Evidence {
     let (hook, did) = match ipvs.op {
         IpvsOp::Translate => ("ip_vs_nat_xmit", "taken by IPVS and sent to a backend of the Service"),
         IpvsOp::NoBackend => ("ip_vs_leave", "taken by IPVS for a Service that has no backend"),
-        IpvsOp::Schedule => ("ip_vs_schedule", "scheduled by IPVS as a new connection"),
     };
     let says = format!("{} {} -> {} {did}", ipvs.flags.name(), ipvs.flow.src, ipvs.flow.dst);
     evidence(hook, time, says, json!({ "op": ipvs.op, "netns": ipvs.netns, "via": ipvs.via }))

@@ -123,6 +123,4 @@ pub enum IpvsOp {
     Translate,
     /// Found a virtual service without a backend.
     NoBackend,
-    /// Made an IPVS connection for it.
-    Schedule,
 }
