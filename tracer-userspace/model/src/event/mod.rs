@@ -22,8 +22,8 @@ pub use cluster::{
     ServicePort, Services, Workload,
 };
 pub use conn::{
-    Actor, Answer, AnswerKind, ConnId, Connect, ConnectFailed, Flow, Listen, ListenQueue, QueueFull, ResetReceived,
-    ResetSent, Retransmit, State, TcpFlags, TcpState, TlsHello, Via,
+    Actor, Answer, ConnId, Connect, ConnectFailed, Flow, Listen, QueueFull, ResetReceived, ResetSent, Retransmit,
+    State, TcpFlags, TcpState, TlsHello,
 };
 pub use finding::{FindingBody, Status};
 pub use firewall::{Backend, Conntrack, Except, Firewall, FirewallRule, Prefix, RuleVerdict, When, any_client};
@@ -33,12 +33,17 @@ pub use kubelet::{
     is_kubelet_name, is_object_name,
 };
 pub use node::{
-    Ancestor, LinkChange, LinkState, Links, NetnsOp, NetnsOpKind, NetnsOpen, NodePort, NodePorts, NodeSettings,
-    ProxyMode,
+    Ancestor, LinkChange, LinkState, Links, NetnsOp, NetnsOpen, NodePort, NodePorts, NodeSettings, ProxyMode,
 };
-pub use packet::{Device, Icmp, Ipvs, IpvsOp, PacketDrop, Tracked};
+pub use packet::{Device, Icmp, Ipvs, PacketDrop, Tracked};
 pub use ports::{PortPressure, PortUser};
 pub use runs::{Ended, Runs, Waiting};
+
+// Recorded as they are on the wire, by their names.
+pub use tracer_common::conn::{AnswerKind, Via};
+pub use tracer_common::listen::Queue as ListenQueue;
+pub use tracer_common::netfilter::IpvsOp;
+pub use tracer_common::netns::Op as NetnsOpKind;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

@@ -103,12 +103,6 @@ impl View {
         Self { states: kinds.map(|kind| (kind, State::Waiting)).collect(), ..Self::default() }
     }
 
-    /// As it is once the API lists pods.
-    #[cfg(test)]
-    pub(super) fn follow_pods(&mut self) {
-        self.states.insert("pods".into(), State::Following);
-    }
-
     /// Services joined with their endpoints.
     #[must_use]
     pub fn services(&self) -> Vec<Service> {
