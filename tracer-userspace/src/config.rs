@@ -19,9 +19,6 @@ use std::path::{Path, PathBuf};
 use anstream::{AutoStream, ColorChoice};
 
 use crate::cli::{Cli, Command, FilterFlags, OutputFlags, RecordFlags, RotationFlags, pages};
-use crate::doctor::command::DoctorConfig;
-use crate::error::Error;
-use crate::explain;
 use crate::hooks::HooksConfig;
 use crate::pipeline::LiveConfig;
 use crate::replay::ReplayConfig;

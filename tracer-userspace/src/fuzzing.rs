@@ -14,7 +14,7 @@
 mod ring;
 
 pub use crate::replay::fuzzing::recording;
-pub use crate::sources::fuzzing::{apiserver, files, journal, klog, nftables, proc, xtables};
+pub use tracer_sources::fuzzing::{apiserver, files, journal, klog, nftables, proc, xtables};
 
 /// A parser, and any bytes for it.
 #[derive(Clone, Copy, Debug)]

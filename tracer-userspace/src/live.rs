@@ -11,9 +11,16 @@ use tracer_common::names::Hook;
 
 use self::pretenders::Pretenders;
 use crate::pipeline::{Attached, EventSource, LiveConfig};
-use crate::sink::metrics::{HookCount, KernelCounts};
-use crate::sources::cluster::Cluster;
-use crate::sources::{self, Inquirer, KubeletLog, Prober, Snapshot, SourceConfig};
+use tracer_bpf::decode::decode;
+use tracer_bpf::ebpf::{self, Loaded};
+use tracer_bpf::observe::observe;
+use tracer_model::ask::Ask;
+use tracer_model::event::{Fact, HookStatus, Observation, PortPressure};
+use tracer_node::clock;
+use tracer_output::sink::metrics::{HookCount, KernelCounts};
+use tracer_sources::cluster::Cluster;
+use tracer_sources::{Inquirer, KubeletLog, Prober, Snapshot, SourceConfig};
+use tracer_terminal::error::{Error, chain};
 
 /// Facts that wait for the pipeline at most; sources then wait.
 const CHANGES: usize = 16;

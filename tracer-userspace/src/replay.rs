@@ -7,12 +7,10 @@ mod reader;
 use std::path::PathBuf;
 
 use crate::engine::Engine;
-use crate::error::{self, Error};
-use crate::event::Fact;
-use crate::plural;
 use crate::replay::compare::Expected;
 use crate::replay::reader::{Item, Reader};
 use tracer_model::event::Fact;
+use tracer_model::plural;
 use tracer_output::sink::{Sink, SinkConfig, leftover};
 use tracer_terminal::error::{self, Error};
 

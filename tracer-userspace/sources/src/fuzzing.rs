@@ -3,9 +3,9 @@
 pub use super::cluster::fuzzing::apiserver;
 pub use super::files::fuzzing::files;
 pub use super::kubelet::fuzzing::{journal, klog};
-pub use super::netfilter::fuzzing::{nftables, xtables};
-use super::{addresses, cgroup, inspect, netfilter, ports, settings, throttle};
-use crate::cgroups::{Hierarchy, Mounts};
+pub use tracer_netfilter::fuzzing::{nftables, xtables};
+use tracer_node::cgroups::{Hierarchy, Mounts};
+use tracer_node::{addresses, cgroup, inspect, ports, settings, throttle};
 
 /// Files of `/proc` and `/sys`: each of their parsers is given the same text.
 pub fn proc(bytes: &[u8]) {

@@ -37,6 +37,7 @@ pub use watch::watch;
 
 use cluster::{Cluster, View};
 use files::Stamp;
+use tracer_model::event::{Fact, Netns, Pod, Pods, ProxyMode, Service, ServicePort, Services};
 
 /// What to read.
 #[derive(Clone, Debug, Default)]

@@ -18,7 +18,6 @@ use tokio::sync::mpsc::Sender;
 
 use super::cluster::{Cluster, Heard, View};
 use super::files::{self, FileError, Stamp};
-use super::links::{self, LinkWatch, LinksChanged};
 use super::pace::Pace;
 use super::sent::{Closed, Sent};
 use super::{Listed, NodeNetns, Snapshot, SourceConfig, name_node_ports, pods_fact, read_node, services_fact};

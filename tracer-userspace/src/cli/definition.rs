@@ -3,7 +3,7 @@
 use clap::{Arg, Command, CommandFactory as _};
 
 use super::Cli;
-use crate::screen::columns;
+use tracer_terminal::screen::columns;
 
 /// Columns of help where no terminal says how many it has.
 const COLUMNS: usize = 80;

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, ValueEnum};
 
 use super::flags::{NodeFlag, OutputFlags, PodsFlag, ProberFlag, RotationFlags};
-use crate::record::Status;
+use tracer_model::record::Status;
 
 /// What to check, where, and when that is a failure.
 #[derive(Debug, Args)]

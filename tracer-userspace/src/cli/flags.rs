@@ -6,9 +6,9 @@ use std::time::Duration;
 use clap::builder::{BoolishValueParser, StringValueParser, TypedValueParser};
 use clap::{ArgAction, Args};
 
-use crate::sink::Form;
-use crate::sources::NamedLog;
-use crate::sources::cluster::Namespace;
+use tracer_output::sink::Form;
+use tracer_sources::NamedLog;
+use tracer_sources::cluster::Namespace;
 
 /// The flags of the commands that watch a node.
 #[derive(Debug, Args)]

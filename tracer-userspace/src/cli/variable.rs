@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use clap::Arg;
 
 use super::definition;
-use crate::error::Error;
+use tracer_terminal::error::Error;
 
 /// The variable of a flag, its dashes left out.
 fn of(flag: &str) -> String {

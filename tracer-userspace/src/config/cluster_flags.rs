@@ -1,9 +1,9 @@
 //! What the flags of the cluster API mean that say more than yes or no.
 
 use crate::cli::WriteFlags;
-use crate::error::Error;
-use crate::sink::cluster::ClusterOutput;
-use crate::sources::cluster::{Access, Namespace};
+use tracer_output::sink::cluster::ClusterOutput;
+use tracer_sources::cluster::{Access, Namespace};
+use tracer_terminal::error::Error;
 
 /// Each once; all of them, if that was asked for.
 pub(super) fn namespaces(asked: Vec<Namespace>) -> Vec<Namespace> {

@@ -4,11 +4,11 @@ use std::path::PathBuf;
 
 use super::{filled, host_name, none_empty, output, probers, readable, rotation};
 use crate::cli::DoctorArgs;
-use crate::doctor::command::DoctorConfig;
-use crate::doctor::{CHECKS, Options};
-use crate::error::Error;
-use crate::sink::SinkConfig;
-use crate::sources::files;
+use tracer_doctor::command::DoctorConfig;
+use tracer_doctor::{CHECKS, Options};
+use tracer_output::sink::SinkConfig;
+use tracer_sources::files;
+use tracer_terminal::error::Error;
 
 /// What the command line means.
 ///

@@ -4,8 +4,6 @@ use std::time::Duration;
 
 use super::{filled, host_name, output, probers};
 use crate::cli::HooksArgs;
-use crate::ebpf::LoadOptions;
-use crate::error::Error;
 use crate::hooks::HooksConfig;
 use tracer_bpf::ebpf::LoadOptions;
 use tracer_terminal::error::Error;

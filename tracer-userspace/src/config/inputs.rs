@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use std::{fs, iter};
 
 use crate::cli::{Command, LiveFlags};
-use crate::error::Error;
-use crate::sources::NamedLog;
+use tracer_sources::NamedLog;
+use tracer_terminal::error::Error;
 
 /// Refuses an `--output-file` that the same command reads, or records to. (`report` looks at its own.)
 ///

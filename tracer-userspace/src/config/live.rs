@@ -5,11 +5,11 @@ use std::path::PathBuf;
 use super::cluster_flags::{namespaces, written};
 use super::{filled, host_name, probers, readable, records};
 use crate::cli::{LiveFlags, ServeFlags, SourceFlags, WriteFlags};
-use crate::error::Error;
 use crate::pipeline::LiveConfig;
-use crate::serve::Serve;
-use crate::sources::cluster::{self, Access, ClusterConfig};
-use crate::sources::{NamedLog, journal_in};
+use tracer_output::serve::Serve;
+use tracer_sources::cluster::{self, Access, ClusterConfig};
+use tracer_sources::{NamedLog, journal_in};
+use tracer_terminal::error::Error;
 
 /// What these commands' flags mean; a daemon has more of them.
 pub(super) fn plan(

@@ -4,8 +4,8 @@ use std::path::PathBuf;
 
 use super::filter;
 use crate::cli::{FileFlag, FilterFlags};
-use crate::error::Error;
-use crate::report::ReportConfig;
+use tracer_report::ReportConfig;
+use tracer_terminal::error::Error;
 
 /// What the command line means.
 ///

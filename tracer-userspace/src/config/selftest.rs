@@ -2,10 +2,10 @@
 
 use super::{causes, filled, host_name, output};
 use crate::cli::SelftestArgs;
-use crate::error::Error;
-use crate::selftest::command::SelftestConfig;
-use crate::sink::SinkConfig;
-use crate::sink::filter::Filter;
+use tracer_output::sink::SinkConfig;
+use tracer_output::sink::filter::Filter;
+use tracer_terminal::error::Error;
+use tracer_testbed::command::SelftestConfig;
 
 /// What the command line means.
 ///

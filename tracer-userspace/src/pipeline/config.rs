@@ -3,11 +3,11 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::serve::Serve;
-use crate::sink::SinkConfig;
-use crate::sink::cluster::ClusterOutput;
-use crate::sources::NamedLog;
-use crate::sources::cluster::ClusterConfig;
+use tracer_output::serve::Serve;
+use tracer_output::sink::SinkConfig;
+use tracer_output::sink::cluster::ClusterOutput;
+use tracer_sources::NamedLog;
+use tracer_sources::cluster::ClusterConfig;
 
 /// What `tracer attach`, `run` or `record` was asked for.
 #[derive(Clone, Debug)]

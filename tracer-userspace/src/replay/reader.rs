@@ -6,11 +6,8 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use crate::error::{Error, json_problem};
-use crate::event::{Fact, Observation};
-use crate::record::SCHEMA;
 use crate::record_file::{End, FORMAT, Header, VERSION};
-use tracer_model::event::Observation;
+use tracer_model::event::{Fact, Observation};
 use tracer_model::record::SCHEMA;
 use tracer_terminal::error::{Error, json_problem};
 

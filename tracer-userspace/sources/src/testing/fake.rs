@@ -116,7 +116,7 @@ impl Stream {
     /// The end of what there was at first.
     pub async fn synced(&mut self, version: u32) {
         let mark = format!(
-            r#"{{"kind":"Pod","metadata":{{"resourceVersion":"{version}","annotations":{{"k8s.io/initial-events-end":"true"}}}}}}"#
+            r#"{{"kind":"Pod","apiVersion":"v1","metadata":{{"resourceVersion":"{version}","annotations":{{"k8s.io/initial-events-end":"true"}}}}}}"#
         );
         self.event("BOOKMARK", &mark).await;
     }
