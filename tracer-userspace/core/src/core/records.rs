@@ -102,7 +102,7 @@ fn verdict(mut finding: Finding, also: Vec<Cause>) -> Verdict {
         evidence: finding.evidence,
         also,
         lost_events: finding.lost_events,
-        missing_hooks: finding.missing_hooks,
+        missing_hooks: finding.missing_hooks.iter().map(|hook| hook.name().to_owned()).collect(),
     }
 }
 

@@ -14,6 +14,7 @@ use super::node_ports::NodePortTables;
 use super::pods::KnownPods;
 use super::targets::Targets;
 use super::tls_ports::TlsPorts;
+use tracer_common::names::Hook;
 use tracer_model::event::{
     Fact, FindingBody, Findings, Inspection, LinkChange, LinkState, Listen, Loss, Netns, NetnsOp, NetnsOpKind,
     NodePort, NodePorts, NodeSettings, Observation, PortPressure, ProxyMode, Service, Start, Throttled,
@@ -344,9 +345,10 @@ impl Node {
 
     /// Those of these hooks that are missing.
     #[must_use]
-    pub fn missing_of(&self, hooks: &[&str]) -> Vec<String> {
+    pub fn missing_of(&self, hooks: &[Hook]) -> Vec<Hook> {
         let Some(start) = &self.start else { return Vec::new() };
-        start.missing_hooks.iter().map(|m| m.hook.clone()).filter(|m| hooks.contains(&m.as_str())).collect()
+        let of = |name: &str| hooks.iter().copied().find(|hook| hook.name() == name);
+        start.missing_hooks.iter().filter_map(|missing| of(&missing.hook)).collect()
     }
 }
 

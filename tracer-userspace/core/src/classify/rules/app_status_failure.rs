@@ -8,6 +8,7 @@ use super::{Case, Cause, Finding, ms};
 use crate::correlate::attempt::Attempt;
 use crate::enrich::{self, Protocol};
 use serde_json::json;
+use tracer_common::names::Hook;
 use tracer_model::event::{Answer, AnswerKind, ProbeSays};
 use tracer_model::record::Confidence;
 
@@ -104,7 +105,7 @@ fn by_answer(case: &Case<'_>) -> Option<Finding> {
     let took = ms(time.saturating_sub(case.attempt.started));
     let summary = format!("{dst} was reached and answered after {took}: {says}");
     let fields = json!({ "status": answer.status, "kind": answer.kind });
-    let seen = evidence("cgroup_skb", time, says, fields);
+    let seen = evidence(Hook::CgroupSkb.name(), time, says, fields);
     let found = Finding::failure(Cause::AppStatusFailure, vec![seen], summary, with_fix(case, fix));
     let found = unless_redirected(case, found);
     Some(sidecar::add(case, answer.status.filter(|_| answer.kind == AnswerKind::Http), found))

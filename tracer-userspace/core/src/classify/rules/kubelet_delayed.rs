@@ -6,6 +6,7 @@ use super::super::evidence::{evidence, of_outcome, of_state};
 use super::super::giving_up::{LATE_NS, asked_late, taken_and_silent};
 use super::{Case, Cause, Finding, ms};
 use crate::enrich;
+use tracer_common::names::Hook;
 use tracer_model::event::{Answer, AnswerKind, ProbeSays};
 use tracer_model::record::Confidence;
 
@@ -27,8 +28,12 @@ fn asked_too_late(case: &Case<'_>) -> Option<Finding> {
         "{dst} was reached in {reached} and acknowledged the first bytes of the request {idle} later, {left} before the kubelet closed at its timeout (timeoutSeconds {timeout_s}): the kubelet sent it late"
     );
     let says = format!("the last segment of the connection, which acknowledged the request, had passed {left} before");
-    let seen =
-        evidence("inet_sock_set_state", ended, says, json!({ "quiet_ms": ended.saturating_sub(asked) / 1_000_000 }));
+    let seen = evidence(
+        Hook::InetSockSetState.name(),
+        ended,
+        says,
+        json!({ "quiet_ms": ended.saturating_sub(asked) / 1_000_000 }),
+    );
     let state = of_state(ended, attempt.last.as_ref()?);
     let fix = Cause::KubeletDelayed.fix();
     let found = Finding::failure(Cause::KubeletDelayed, vec![seen, state], summary, fix);
@@ -47,7 +52,7 @@ fn unread(case: &Case<'_>) -> Option<Finding> {
         Some((time, answer)) => {
             let took = time.saturating_sub(case.attempt.started);
             let says = format!("the first bytes of the answer arrived {} after the connect", ms(took));
-            let seen = evidence("cgroup_skb", time, says, json!({ "kind": answer.kind }));
+            let seen = evidence(Hook::CgroupSkb.name(), time, says, json!({ "kind": answer.kind }));
             (took.saturating_add(LATE_NS) < timeout && is_final(answer)).then_some((
                 format!("after {}", ms(took)),
                 Confidence::Likely,

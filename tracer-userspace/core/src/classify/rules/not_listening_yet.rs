@@ -109,6 +109,7 @@ fn finding(case: &Case<'_>, seen: Vec<Evidence>, summary: String) -> Finding {
 #[cfg(test)]
 mod tests {
     use crate::testing::{POD, SYN, Stream};
+    use tracer_common::names::Hook;
     use tracer_model::event::{Runs, TcpState};
     use tracer_model::record::Confidence;
 
@@ -300,7 +301,7 @@ mod tests {
     fn no_surer_than_the_refusal() {
         let told = |proven: bool| {
             let mut stream = Stream::new();
-            stream.missing("tcp_v4_send_reset").connect();
+            stream.missing(Hook::TcpV4SendReset).connect();
             if proven {
                 stream.reset_sent(SYN, true, None);
             } else {

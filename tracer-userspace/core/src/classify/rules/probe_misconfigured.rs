@@ -10,6 +10,7 @@ use super::tls_eof_noise::listener_speaks_tls;
 use super::{Case, Cause, Finding, ms};
 use crate::correlate::attempt::End;
 use crate::enrich;
+use tracer_common::names::Hook;
 use tracer_model::event::ProbeSays;
 use tracer_model::record::{Confidence, Evidence};
 
@@ -39,7 +40,8 @@ fn redirect_loop(case: &Case<'_>) -> Option<Finding> {
     );
     let says = format!("HTTP status {status}, answer {answers} in a row that is a redirect");
     let fields = json!({ "status": status, "answers": answers });
-    let seen = [evidence("cgroup_skb", time, says, fields)].into_iter().chain(outcome.map(of_outcome)).collect();
+    let seen =
+        [evidence(Hook::CgroupSkb.name(), time, says, fields)].into_iter().chain(outcome.map(of_outcome)).collect();
     let sure = if outcome.is_some() { Confidence::Proven } else { Confidence::Likely };
     Some(Finding::failure(Cause::ProbeMisconfigured, seen, summary, fix).with_confidence(sure))
 }
@@ -62,7 +64,7 @@ fn dead_redirect(case: &Case<'_>) -> Option<Finding> {
     );
     let answered = redirected.map(|it| {
         let says = format!("HTTP status {} from port {from}, followed by this connection", it.status);
-        evidence("cgroup_skb", it.at, says, json!({ "status": it.status, "port": from }))
+        evidence(Hook::CgroupSkb.name(), it.at, says, json!({ "status": it.status, "port": from }))
     });
     let named = enrich::is_named_redirect(attempt, case.node);
     let outcome = attempt.kubelet().map(|(_, it)| of_outcome(it)).filter(|_| named);

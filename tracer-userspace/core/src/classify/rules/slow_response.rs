@@ -161,6 +161,7 @@ pub(super) fn budget(case: &Case<'_>) -> String {
 #[cfg(test)]
 mod tests {
     use crate::testing::{NODE, SYN, Stream};
+    use tracer_common::names::Hook;
     use tracer_model::event::{AnswerKind, Fact, HookType, ProbeSays, TcpFlags, TcpState};
     use tracer_model::record::{Confidence, VerdictBody};
 
@@ -405,7 +406,7 @@ mod tests {
     #[test]
     fn a_cause_that_is_less_sure_does_not_take_the_place_of_a_proven_one_beyond_it() {
         let mut stream = Stream::new();
-        stream.missing("icmp_send").connect().established().drop_with(TcpFlags(0x10), NODE, |drop| {
+        stream.missing(Hook::IcmpSend).connect().established().drop_with(TcpFlags(0x10), NODE, |drop| {
             drop.reason = Some("NETFILTER_DROP".into());
             drop.flow = drop.flow.reversed();
         });
