@@ -10,7 +10,7 @@ fn or_default<'de, D: Deserializer<'de>, T: Deserialize<'de> + Default>(input: D
     Option::deserialize(input).map(Option::unwrap_or_default)
 }
 
-/// Objects whose every field may be absent or `null`.
+/// Objects in which each field may be absent or `null`.
 macro_rules! objects {
     ($($name:ident { $($field:ident: $kind:ty,)* })*) => {$(
         #[derive(Clone, Debug, Default, Deserialize)]

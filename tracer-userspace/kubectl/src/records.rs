@@ -14,8 +14,6 @@ const LINE_MAX: usize = 1 << 20;
 /// How a log was read.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Reading {
-    /// Bytes that came.
-    pub(super) bytes: u64,
     /// Records of our schema.
     pub(super) records: u64,
     /// Lines that begin like a record and are none.

@@ -15,7 +15,7 @@ use super::problem::Problem;
 use super::records::each_line;
 use super::target::{Kind, Target};
 use super::terminal;
-use seen::Seen;
+use seen::{OfPod, Seen};
 use tracer_output::sink::ndjson;
 use tracer_output::sink::pretty::Pretty;
 use tracer_terminal::error;
@@ -38,7 +38,7 @@ pub(super) async fn why(api: &Api, args: &Why, out: &mut dyn Write) -> Result<u8
             // Rights are the same on each node.
             Err(problem @ (Problem::Forbidden(_) | Problem::Unauthenticated)) => return Err(problem),
             Err(problem) => {
-                if let Some(before) = failed.replace(Problem::Found(format!("{node}: {problem}"))) {
+                if let Some(before) = failed.replace(problem) {
                     error::warn(&before);
                 }
             }
@@ -54,11 +54,13 @@ async fn of_node(api: &Api, args: &Why, node: &str, pods: Vec<Pod>, out: &mut dy
         error::warn(&warning);
     }
     let mut seen = Seen::new(pods, args.container.clone(), args.tail as usize);
-    read(api, args, &daemon, &mut seen).await?;
-    print(out, &text(api, args, &daemon, &seen))
+    let cut = read(api, args, &daemon, &mut seen).await?;
+    print(out, &text(api, args, &daemon, &seen))?;
+    cut.map_or(Ok(()), Err)
 }
 
-async fn read(api: &Api, args: &Why, daemon: &Daemon, seen: &mut Seen) -> Result<(), Problem> {
+/// Reads the log. Gives why it ended early: what came of it is still an answer, if not the newest.
+async fn read(api: &Api, args: &Why, daemon: &Daemon, seen: &mut Seen) -> Result<Option<Problem>, Problem> {
     let part = Part { since: args.since, ..Part::default() };
     let log_of = |problem| match problem {
         Problem::Late(_) | Problem::Refused { .. } => {
@@ -67,14 +69,13 @@ async fn read(api: &Api, args: &Why, daemon: &Daemon, seen: &mut Seen) -> Result
         problem => problem,
     };
     let mut log = api.log(&daemon.pod, &daemon.container, &part).await.map_err(log_of)?;
-    let mut bytes = 0;
-    let read = each_line(&mut log, &mut bytes, |line| seen.take(line)).await;
-    seen.reading.bytes = bytes;
-    if let Err(problem) = read {
-        // What came is still an answer, if not the newest.
-        error::warn(&format!("the log of {} ended early: {problem}", daemon.name()));
+    let read = each_line(&mut log, &mut 0, |line| seen.take(line)).await;
+    match seen.reading.problem(&format!("the log of {}", daemon.name())) {
+        Some(problem) => Err(problem),
+        None => {
+            Ok(read.err().map(|problem| Problem::Found(format!("the log of {} ended early: {problem}", daemon.name()))))
+        }
     }
-    seen.reading.problem(&format!("the log of {}", daemon.name())).map_or(Ok(()), Err)
 }
 
 /// The answer of each pod, then its newest verdicts.
@@ -98,11 +99,11 @@ fn text(api: &Api, args: &Why, daemon: &Daemon, seen: &Seen) -> Vec<u8> {
         for record in &of_pod.kept {
             text.push_str(&pretty.text(record, 0, screen));
         }
-        if of_pod.kept.is_empty() {
-            text.push_str(&answer::looked_at(seen, daemon, screen));
-        }
         text.push('\n');
         out.extend(text.into_bytes());
+    }
+    if form == Form::Pretty && !seen.pods.iter().all(OfPod::is_known) {
+        out.extend(answer::describe_log(seen, daemon, screen).into_bytes());
     }
     out
 }

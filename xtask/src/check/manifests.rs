@@ -61,6 +61,7 @@ pub(crate) fn check() -> Result<()> {
             fs::write(files.last().context("a file")?, text)?;
         }
     }
+    files.push(place().join("operators.yaml"));
     validate(&renderer, &files)?;
     monitoring(&renderer)?;
     values(&renderer)?;

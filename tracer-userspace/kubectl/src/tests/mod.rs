@@ -204,7 +204,7 @@ async fn bad_input_is_one_line_and_an_exit_code() {
     for (words, part) in [
         (&["why", "none"][..], "pod shop/none not found"),
         (&["why", "waits"], "shop/waits is not scheduled, so no node probes it: 0/3 nodes are available"),
-        (&["why", "far"], "n9: no tracer runs on n9"),
+        (&["why", "far"], "no tracer runs on n9"),
         (
             &["why", "cart-0"],
             "the log of tracer/tracer-n1 on n1 has records of tracer/2, and this plugin reads tracer/1",

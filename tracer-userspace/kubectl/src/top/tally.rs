@@ -14,10 +14,10 @@ use tracer_model::record::{Cause, Culprit, Endpoint, K8s, Outcome, Workload};
 
 /// Verdicts of a node that a revision may still take back: it comes within the attempt's last seconds.
 const OPEN: usize = 512;
-/// Culprits of a cause, and workloads, that are told apart; the others are one.
+/// Culprits of a cause, and workloads, that are counted apart; the others count as one.
 const CULPRITS: usize = 256;
 const WORKLOADS: usize = 4096;
-/// Pods of one node and group that are told apart: a node has 250 by design.
+/// Pods of one node and group that are counted apart: a node has 250 by design.
 const PODS: usize = 4096;
 
 /// A workload with its namespace.

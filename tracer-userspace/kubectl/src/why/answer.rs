@@ -26,16 +26,16 @@ pub(super) fn text(of_pod: &OfPod, seen: &Seen, daemon: &Daemon, now: Timestamp)
         return format!("{name} {state}{waiting}; tracer has no failure of it {}", window(seen, daemon));
     };
     let explains = !of_pod.pod.is_ready() && !of_pod.pod.is_over() && is_recent(record, body, now);
-    let said = said(body);
+    let reason = reason(body);
     if explains {
-        return format!("{name} {state} because {said}");
+        return format!("{name} {state} because {reason}");
     }
     let when = record.time.get(..19).unwrap_or(&record.time).replace('T', " ");
-    format!("{name} {state}; its last failure that tracer saw was {} ({when} UTC): {said}", ago(&record.time, now))
+    format!("{name} {state}; its last failure that tracer saw was {} ({when} UTC): {reason}", ago(&record.time, now))
 }
 
 /// `nobody listens on … (connection_refused, proven); fix: …`
-fn said(body: &VerdictBody) -> String {
+fn reason(body: &VerdictBody) -> String {
     let verdict = &body.verdict;
     let fix = fix(body).map(|fix| format!("; fix: {fix}")).unwrap_or_default();
     format!("{} ({}, {}){fix}", verdict.summary.trim_end_matches('.'), verdict.cause.name(), verdict.confidence.name())
@@ -91,7 +91,7 @@ fn window(seen: &Seen, daemon: &Daemon) -> String {
 }
 
 /// Where nothing is known: what was read, and what is wrong with the node.
-pub(super) fn looked_at(seen: &Seen, daemon: &Daemon, screen: Screen) -> String {
+pub(super) fn describe_log(seen: &Seen, daemon: &Daemon, screen: Screen) -> String {
     let mut out = String::new();
     let mut row = |word: &str, text: &str| screen.row(&mut out, word, text);
     let records = counted(seen.reading.records, "record");

@@ -127,20 +127,22 @@ impl OfPod {
         self.standing.iter().rev().take_while(is_near).find(is_named).or(Some(last))
     }
 
+    /// The log has a verdict on it.
+    pub(super) fn is_known(&self) -> bool {
+        !self.causes.is_empty()
+    }
+
     /// How many verdicts are not printed, and what they say.
     pub(super) fn earlier(&self) -> Option<String> {
         let count: u64 = self.causes.values().sum();
         let hidden = count.saturating_sub(self.kept.len() as u64);
         let causes = self.causes.iter().map(|(cause, n)| format!("{} ({n})", cause.name())).collect::<Vec<_>>();
         let since = self.first_time.get(..19).unwrap_or(&self.first_time).replace('T', " ");
-        (hidden > 0).then(|| {
-            format!(
-                "{} since {since}: {}; the newest {}:",
-                counted(count, "verdict"),
-                causes.join(", "),
-                self.kept.len()
-            )
-        })
+        let newest = match self.kept.len() {
+            0 => String::new(),
+            kept => format!("; the newest {kept}:"),
+        };
+        (hidden > 0).then(|| format!("{} since {since}: {}{newest}", counted(count, "verdict"), causes.join(", ")))
     }
 }
 
