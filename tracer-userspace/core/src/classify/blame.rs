@@ -7,7 +7,7 @@ use super::Case;
 use super::evidence::{evidence, netfilter_hook, plain};
 use super::owner::{self, Owner, owner_of};
 use super::stopped::Blame;
-use crate::correlate::firewalls::Reading;
+use tracer_attempts::correlate::firewalls::Reading;
 use tracer_model::event::{Backend, FirewallRule, PacketDrop, RuleVerdict, Tracked};
 use tracer_model::record::Evidence;
 use tracer_model::shell;

@@ -4,9 +4,9 @@ use std::net::SocketAddr;
 
 use super::evidence::netfilter_hook;
 use super::stopped::Stops;
-use crate::correlate::attempt::{Attempt, End};
-use crate::correlate::node::Node;
-use crate::enrich;
+use tracer_attempts::correlate::attempt::{Attempt, End};
+use tracer_attempts::correlate::node::Node;
+use tracer_attempts::enrich;
 use tracer_common::names::Hook;
 use tracer_model::event::{Flow, Inspection, Netns, PacketDrop, ResetSent, Runs, TcpState};
 

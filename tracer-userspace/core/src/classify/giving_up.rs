@@ -1,8 +1,8 @@
 //! When the prober gave up on a target, and whether it was late or early itself.
 
 use super::Case;
-use crate::correlate::attempt::End;
-use crate::enrich;
+use tracer_attempts::correlate::attempt::End;
+use tracer_attempts::enrich;
 use tracer_model::event::{KNOWN_PROBERS, ProbeSays, TcpState};
 
 /// Closing this much after its own timeout, the kubelet was late itself. It counts from before its connect, and its timer

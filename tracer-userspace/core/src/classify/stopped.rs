@@ -3,7 +3,7 @@
 use std::cell::OnceCell;
 
 use super::answer::Answer;
-use crate::correlate::firewalls::Reading;
+use tracer_attempts::correlate::firewalls::Reading;
 use tracer_model::event::{FirewallRule, Netns, PacketDrop};
 use tracer_model::record::Evidence;
 

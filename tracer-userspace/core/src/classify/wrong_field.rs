@@ -1,7 +1,7 @@
 //! Which field of the probe is wrong, by what the server answered.
 
 use super::Case;
-use crate::enrich;
+use tracer_attempts::enrich;
 use tracer_model::event::{AnswerKind, ProbeSays};
 use tracer_model::record::Confidence;
 

@@ -9,9 +9,9 @@ use serde_json::json;
 use super::probe_key::{ProbeKey, about, place};
 use super::starts::Starts;
 use crate::classify::finding::Finding;
-use crate::correlate::attempt::Attempt;
-use crate::correlate::node::Node;
-use crate::enrich::Named;
+use tracer_attempts::correlate::attempt::Attempt;
+use tracer_attempts::correlate::node::Node;
+use tracer_attempts::enrich::Named;
 use tracer_model::recent::Recent;
 use tracer_model::record::{FindingBody, Status};
 

@@ -8,9 +8,9 @@ use super::{Core, When};
 use crate::classify::finding::Finding;
 use crate::classify::kubelet::Unattached;
 use crate::classify::{SETTLE_NS, kubelet, undialled};
-use crate::correlate::KEEP_AFTER_END_NS;
-use crate::correlate::attempt::Attempt;
-use crate::enrich;
+use tracer_attempts::correlate::KEEP_AFTER_END_NS;
+use tracer_attempts::correlate::attempt::Attempt;
+use tracer_attempts::enrich;
 use tracer_model::decision::Decision;
 use tracer_model::event::{AnswerKind, ConnId, KubeletProbe, Observation, ProbeSays};
 

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 
 use serde_json::{Value, json};
 
-use crate::enrich::Named;
+use tracer_attempts::enrich::Named;
 use tracer_model::event::ProbeType;
 use tracer_model::record::{FindingBody, Status};
 

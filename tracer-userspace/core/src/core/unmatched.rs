@@ -7,8 +7,8 @@ use super::Core;
 use super::outcomes::is_in_time;
 use super::records::{said, unattached};
 use crate::classify::kubelet;
-use crate::correlate::attempt::Attempt;
-use crate::enrich;
+use tracer_attempts::correlate::attempt::Attempt;
+use tracer_attempts::enrich;
 use tracer_model::decision::Decision;
 use tracer_model::event::{Fact, KubeletProbe, Observation};
 

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::Core;
 use crate::classify::finding::Finding;
-use crate::enrich;
+use tracer_attempts::enrich;
 use tracer_model::event::{ConnId, ProbeType};
 use tracer_model::record::{Cause, Confidence, Outcome};
 

@@ -5,7 +5,7 @@ use serde_json::json;
 use super::super::evidence::{evidence, of_outcome, of_state};
 use super::super::giving_up::{LATE_NS, asked_late, taken_and_silent};
 use super::{Case, Cause, Finding, ms};
-use crate::enrich;
+use tracer_attempts::enrich;
 use tracer_common::names::Hook;
 use tracer_model::event::{Answer, AnswerKind, ProbeSays};
 use tracer_model::record::Confidence;

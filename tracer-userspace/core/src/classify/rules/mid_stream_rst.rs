@@ -5,8 +5,8 @@ use super::super::kubectl::with_log;
 use super::accept_queue_overflow::{full, make_room, seen as of_listener};
 use super::probe_misconfigured::is_unanswered_grpc;
 use super::{Case, Cause, Finding, ms, refusal_hook};
-use crate::correlate::attempt::End;
-use crate::enrich;
+use tracer_attempts::correlate::attempt::End;
+use tracer_attempts::enrich;
 use tracer_model::event::{Listen, ProbeSays, ResetSent, TcpState};
 use tracer_model::record::{Confidence, Culprit, NetnsRef};
 

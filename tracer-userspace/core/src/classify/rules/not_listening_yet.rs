@@ -4,7 +4,7 @@ use super::super::history;
 use super::super::kubectl::with_log;
 use super::connection_refused::{Refused, of_listener, refused, serves};
 use super::{Case, Cause, Finding, by_subject, in_namespace, ms, of_namespace, runs, shares_node};
-use crate::enrich;
+use tracer_attempts::enrich;
 use tracer_model::event::{Listen, Netns, ProbeType};
 use tracer_model::record::{Confidence, Evidence};
 

@@ -9,7 +9,7 @@ use super::super::kubectl;
 use super::super::netfilter::{is_port_unreachable, stopped};
 use super::super::owner::is_cluster_ips_check;
 use super::{Case, Cause, Finding, icmp_hook, in_handshake, in_namespace, network_policy_drop, silent};
-use crate::enrich;
+use tracer_attempts::enrich;
 use tracer_common::names::Hook;
 use tracer_model::event::{FirewallRule, IpvsOp, NodePort, NodePorts, PacketDrop, ProxyMode, Service};
 use tracer_model::record::Confidence;

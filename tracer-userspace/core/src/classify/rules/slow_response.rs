@@ -4,8 +4,8 @@ use super::super::evidence::{of_outcome, of_state};
 use super::super::giving_up::{asked_late, closed_late, gave_up_early, says_timeout, taken_and_silent, timeout_ns};
 use super::super::kubectl::with_log;
 use super::{Case, Cause, Finding, by_subject, ms};
-use crate::correlate::attempt::End;
-use crate::enrich;
+use tracer_attempts::correlate::attempt::End;
+use tracer_attempts::enrich;
 use tracer_model::event::ProbeSays;
 use tracer_model::record::Confidence;
 

@@ -4,7 +4,7 @@ use serde_json::json;
 
 use super::super::evidence::{evidence, of_state};
 use super::{Case, Cause, Finding, by_subject};
-use crate::enrich;
+use tracer_attempts::enrich;
 use tracer_common::names::Hook;
 use tracer_model::record::{Confidence, Evidence, Outcome};
 

@@ -12,8 +12,8 @@ use super::super::evidence::{
 use super::super::giving_up::gave_up_early;
 use super::network_policy_drop::ovs_reason;
 use super::{Case, Cause, Finding, dialler, enter, in_namespace, ms};
-use crate::correlate::attempt::{Attempt, End};
-use crate::enrich;
+use tracer_attempts::correlate::attempt::{Attempt, End};
+use tracer_attempts::enrich;
 use tracer_common::names::Hook;
 use tracer_model::event::{Fact, Observation, PacketDrop};
 use tracer_model::plural::counted;

@@ -67,7 +67,7 @@ impl Targets {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{NODE, POD};
+    use tracer_core::testing::{NODE, POD};
 
     fn target(number: usize) -> SocketAddr {
         let [high, low, ..] = u16::try_from(number).expect("a number").to_be_bytes();

@@ -222,7 +222,7 @@ fn k8s(pod: &Pod, container: Option<&Container>) -> Option<K8s> {
 
 #[cfg(test)]
 mod tests {
-    use crate::testing::Stream;
+    use tracer_core::testing::Stream;
     use tracer_model::event::{AnswerKind, TcpState};
 
     /// Who may write a pod's spec makes failures at any pod's address: they are not told as that pod's.

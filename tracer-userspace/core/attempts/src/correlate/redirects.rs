@@ -57,7 +57,7 @@ const fn key(pid: u32, dst: SocketAddr) -> (u32, IpAddr) {
 mod tests {
     use crate::correlate::Correlator;
     use crate::correlate::attempt::Redirected;
-    use crate::testing::Stream;
+    use tracer_core::testing::Stream;
     use tracer_model::event::{AnswerKind, ConnId, TcpState};
 
     /// What the last attempt follows.

@@ -33,7 +33,7 @@ impl NodePortTables {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::NODE;
+    use tracer_core::testing::NODE;
 
     fn addr(text: &str) -> SocketAddr {
         text.parse().expect("an address")

@@ -230,6 +230,16 @@ impl Attempt {
         self.last.as_ref().and_then(|s| s.bytes_sent)
     }
 
+    /// Its connect failed because no source port was free, or may have: it reached SYN_SENT and ended
+    /// there, by itself, without a port.
+    #[must_use]
+    pub fn without_port(&self) -> bool {
+        let gave_up = |s: &State| {
+            s.old == TcpState::SynSent && s.new == TcpState::Close && s.flow.src.port() == 0 && s.errno == Some(0)
+        };
+        self.last.as_ref().is_some_and(gave_up)
+    }
+
     /// All that was sent has been acknowledged by the target's stack, at the second try perhaps.
     #[must_use]
     pub fn request_acknowledged(&self) -> bool {

@@ -250,7 +250,8 @@ mod tests {
     fn a_counter_acquits_what_did_not_count_the_packet() {
         let mut firewalls = Firewalls::default();
         let mut read = |began, at, packets: [Option<u64>; 3]| {
-            let rules = packets.map(|packets| FirewallRule { packets, ..crate::testing::rule("c", RuleVerdict::Drop) });
+            let rules =
+                packets.map(|packets| FirewallRule { packets, ..tracer_core::testing::rule("c", RuleVerdict::Drop) });
             let began_boot_ns = Some(began);
             firewalls.see(at, &Firewall { rules: rules.to_vec(), began_boot_ns, ..firewall(1) });
             let reading = firewalls.reading(Netns(1)).expect("a reading");
@@ -271,7 +272,7 @@ mod tests {
             let rule = |packets| FirewallRule {
                 backend: Backend::IptablesLegacy,
                 packets: Some(packets),
-                ..crate::testing::rule("KUBE-SERVICES", RuleVerdict::Reject)
+                ..tracer_core::testing::rule("KUBE-SERVICES", RuleVerdict::Reject)
             };
             let (rules, began_boot_ns) = (packets.map(rule).to_vec(), Some(began));
             firewalls.see(began + 1, &Firewall { rules, began_boot_ns, ..firewall(1) });

@@ -166,7 +166,7 @@ fn hosts(pod: &Pod) -> impl Iterator<Item = &str> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::http_probe;
+    use tracer_core::testing::http_probe;
     use tracer_model::event::{HookType, LifecycleHook, ProbeSpec};
 
     fn pod(name: &str, addr: &str, netns: u32) -> Pod {

@@ -70,7 +70,7 @@ fn in_a_period(own_s: u32, handler: Handler, period_s: u32) -> u32 {
 
 #[cfg(test)]
 mod tests {
-    use crate::testing::{SYN, Stream};
+    use tracer_core::testing::{SYN, Stream};
     use tracer_model::event::{AnswerKind, ProbeSays, TcpState};
     use tracer_model::record::{Confidence, Subject, VerdictBody};
 

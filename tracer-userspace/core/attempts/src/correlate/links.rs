@@ -62,7 +62,7 @@ impl KnownLinks {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::NODE;
+    use tracer_core::testing::NODE;
     use tracer_model::event::Actor;
 
     fn change(netns: Netns, up: bool) -> LinkChange {

@@ -70,7 +70,7 @@ impl TlsPorts {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{NODE, POD};
+    use tracer_core::testing::{NODE, POD};
     use tracer_model::event::Actor;
 
     fn addr(text: &str) -> SocketAddr {

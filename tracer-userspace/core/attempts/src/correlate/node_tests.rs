@@ -1,5 +1,5 @@
 use super::*;
-use crate::testing::{NODE, POD, Stream};
+use tracer_core::testing::{NODE, POD, Stream};
 use tracer_model::event::{Actor, Loss};
 
 fn seen(stream: &Stream) -> Node {

@@ -29,7 +29,7 @@ const MAX_ENDED_GONE: usize = MAX_ATTEMPTS / 8;
 /// They are looked for once in so many attempts at most.
 const LOOK_EVERY: usize = 256;
 /// How long an attempt is kept after its end for evidence that comes late.
-pub(crate) const KEEP_AFTER_END_NS: u64 = 2_000_000_000;
+pub const KEEP_AFTER_END_NS: u64 = 2_000_000_000;
 /// How long an attempt is kept whose end was never seen.
 const KEEP_OPEN_NS: u64 = 900_000_000_000;
 
@@ -224,7 +224,7 @@ fn unspecified_like(addr: SocketAddr) -> std::net::IpAddr {
 mod tests {
     use super::attempt::LATE_NS;
     use super::*;
-    use crate::testing::Stream;
+    use tracer_core::testing::Stream;
     use tracer_model::event::TcpState;
 
     /// So many attempts, the first `ended` of which end.
