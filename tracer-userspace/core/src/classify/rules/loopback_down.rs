@@ -53,9 +53,9 @@ fn finding(case: &Case<'_>, netns: Netns, first: Evidence, confidence: Confidenc
         );
     }
     let by = culprit.as_ref().map(describe).unwrap_or_default();
-    let whose = if case.node.netns() == Some(netns) { "this node" } else { "this namespace" };
+    let container_of = if case.node.netns() == Some(netns) { "this node" } else { "this namespace" };
     let summary = format!(
-        "{lo}{} is down{by}; {} is an address of {whose} and is reached over {lo}",
+        "{lo}{} is down{by}; {} is an address of {container_of} and is reached over {lo}",
         in_namespace(case, Some(netns)),
         case.attempt.flow.dst
     );
@@ -80,7 +80,7 @@ fn describe(culprit: &Culprit) -> String {
 #[cfg(test)]
 mod tests {
     use crate::testing::{NODE, POD, SYN, Stream, lo};
-    use tracer_model::event::Fact;
+    use tracer_model::event::ObservationKind;
     use tracer_model::record::Confidence;
 
     #[test]
@@ -97,7 +97,7 @@ mod tests {
             let mut stream = Stream::to("127.0.0.1:4");
             stream.links(true, &["10.88.0.1"]).connect();
             for seen in &mut stream.observations {
-                if let Fact::Connect(connect) = &mut seen.fact {
+                if let ObservationKind::Connect(connect) = &mut seen.kind {
                     connect.netns = netns;
                 }
             }
