@@ -14,6 +14,7 @@ pub mod pods;
 pub mod ports;
 pub mod procfs;
 pub mod room;
+pub mod servers;
 pub mod settings;
 pub mod throttle;
 pub mod turns;

@@ -11,9 +11,8 @@ use std::time::{Duration, Instant};
 use super::enter::{NetnsError, in_netns};
 use super::procfs::{MAX_PROCESSES, Namespace, every_pid, namespace_of};
 use super::room::Room;
-use super::turns::Look;
 use super::{addresses, cgroup, links};
-use tracer_model::ask::Awaited;
+use tracer_model::ask::{Awaited, TargetQuery};
 use tracer_model::event::Netns;
 use tracer_model::recent::Recent;
 
@@ -98,7 +97,7 @@ impl Namespaces {
     }
 
     /// The namespace that has the address of this target, other than the one it is reached from.
-    pub(super) fn owner(&mut self, look: &Look, from: &Place) -> Owner {
+    pub(super) fn owner(&mut self, look: &TargetQuery, from: &Place) -> Owner {
         let (addr, ago) = (look.target.ip(), kept_for(look.awaited));
         let said = look.said.filter(|netns| *netns != from.netns);
         let said = said.and_then(|netns| Some((netns, self.path_unless_since(netns, ago)?)));

@@ -8,11 +8,11 @@ use std::time::Instant;
 use tokio::sync::mpsc::Sender;
 
 use super::pace::Pace;
-use tracer_model::ask::{Ask, Awaited};
+use tracer_model::ask::{Ask, Awaited, TargetQuery};
 use tracer_model::event::{Fact, Flow, Inspection, Netns};
 use tracer_node::namespaces::{Namespaces, Place, kept_for};
 use tracer_node::throttle::Throttling;
-use tracer_node::turns::{Look, Turns};
+use tracer_node::turns::Turns;
 use tracer_node::{enter, inspect};
 
 /// Questions that were not taken in yet, at most; more are not asked, and the verdicts do without.
@@ -24,7 +24,7 @@ const FEW: usize = 4;
 /// Takes questions. A verdict waits for what a firewall says: that is read beside the rest.
 #[derive(Debug)]
 pub struct Inquirer {
-    targets: Option<SyncSender<Look>>,
+    targets: Option<SyncSender<TargetQuery>>,
     firewalls: Option<SyncSender<(Netns, Flow)>>,
 }
 
@@ -43,9 +43,7 @@ impl Inquirer {
     pub fn ask(&self, ask: Ask) {
         match ask {
             Ask::Firewall(netns, flow) => put(self.firewalls.as_ref(), (netns, flow)),
-            Ask::Target(from, target, said, awaited) => {
-                put(self.targets.as_ref(), Look { from, target, said, awaited });
-            }
+            Ask::Target(look) => put(self.targets.as_ref(), look),
             Ask::Tls(_) | Ask::Answers(_) | Ask::Ports => {}
         }
     }
@@ -89,7 +87,7 @@ fn firewall(netns: Netns, flow: Flow, namespaces: &mut Namespaces) -> Fact {
 
 /// Looks at targets.
 struct Looker {
-    asked: Receiver<Look>,
+    asked: Receiver<TargetQuery>,
     turns: Turns,
     /// When the next one may be looked at that owes an answer: so many do as a pod has probes.
     pace: Pace,
@@ -98,7 +96,7 @@ struct Looker {
 }
 
 impl Looker {
-    fn new(asked: Receiver<Look>) -> Self {
+    fn new(asked: Receiver<TargetQuery>) -> Self {
         let pace = Pace::without_pause(Instant::now());
         let (namespaces, throttling) = (Namespaces::default(), Throttling::default());
         Self { asked, turns: Turns::default(), pace, namespaces, throttling }
@@ -119,7 +117,7 @@ impl Looker {
     }
 
     /// The next one to be looked at, once there is one; `None`: nobody asks any more.
-    fn next(&mut self) -> Option<Look> {
+    fn next(&mut self) -> Option<TargetQuery> {
         loop {
             while let Ok(look) = self.asked.try_recv() {
                 self.put(look);
@@ -134,7 +132,7 @@ impl Looker {
     }
 
     /// Waits for a question, or until the time of those that owe an answer has come.
-    fn wait(&self, now: Instant) -> Option<Option<Look>> {
+    fn wait(&self, now: Instant) -> Option<Option<TargetQuery>> {
         if self.turns.is_empty() {
             return self.asked.recv().ok().map(Some);
         }
@@ -145,13 +143,13 @@ impl Looker {
         }
     }
 
-    fn put(&mut self, look: Look) {
+    fn put(&mut self, look: TargetQuery) {
         if !self.turns.put(look) {
             left_out(&look);
         }
     }
 
-    fn look(&mut self, look: &Look) -> Option<Inspection> {
+    fn look(&mut self, look: &TargetQuery) -> Option<Inspection> {
         let path = self.namespaces.path_unless_since(look.from, kept_for(look.awaited))?;
         let from = Place { netns: look.from, path };
         Some(inspect::read(look, &from, &mut self.namespaces, &mut self.throttling))

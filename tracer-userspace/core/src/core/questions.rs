@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 
 use super::Core;
 use super::waiting::{first_due, take_due};
+use tracer_model::ask::{Ask, Awaited, TargetQuery};
 use crate::classify::evidence::is_netfilter;
 use tracer_attempts::correlate::attempt::Attempt;
 use tracer_attempts::correlate::firewalls::{Firewalls, Next};
@@ -129,9 +130,11 @@ impl Core {
         let waits = |a: &&Attempt| a.ended.is_none() && (a.established.is_none() || again.is_some());
         let awaited = if again.is_some() { Awaited::Answer } else { Awaited::Handshake };
         let waiting = self.correlator.get(conn).filter(waits);
-        let target = waiting.and_then(|a| Some(target(a.netns?, a.flow.dst, &self.node, awaited)));
-        if let Some(target) = target {
-            self.ask(target, now);
+        let query = waiting.and_then(|a| {
+            Some(TargetQuery { peer: Some(a.flow.src), ..target(a.netns?, a.flow.dst, &self.node, awaited) })
+        });
+        if let Some(query) = query {
+            self.ask(Ask::Target(query), now);
         }
     }
 }
@@ -160,14 +163,14 @@ pub(super) fn asks(attempt: &Attempt, node: &Node, observation: &Observation) ->
     let dst = attempt.flow.dst;
     let well = observation_establishes(observation) && attempt.prober && node.has_pod(dst.ip());
     let target = attempt.netns.filter(|from| well && node.netns_of_addr(*from, dst.ip()).is_none());
-    let target = target.map(|from| self::target(from, dst, node, Awaited::Answer));
+    let target = target.map(|from| Ask::Target(self::target(from, dst, node, Awaited::Answer)));
     let answers = (unread || is_first(observation)).then_some(Ask::Answers(attempt.actor.pid));
     let ports = attempt.without_port().then_some(Ask::Ports);
     tls.into_iter().chain(firewall).chain(answers).chain(target).chain(ports).collect()
 }
 
-fn target(from: Netns, dst: SocketAddr, node: &Node, awaited: Awaited) -> Ask {
-    Ask::Target(from, dst, node.pods.netns_at(dst.ip()), awaited)
+fn target(from: Netns, target: SocketAddr, node: &Node, awaited: Awaited) -> TargetQuery {
+    TargetQuery { from, target, said: node.pods.netns_at(target.ip()), awaited, peer: None }
 }
 
 /// A prober dials.

@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use serde::{Deserialize, Serialize};
 
-use super::{LinkState, Netns};
+use super::{LinkState, Netns, Serving};
 
 /// Links and listeners that are kept of a namespace: a pod has a handful, and who may unshare can make any number. Those that
 /// carry the target's address, and those whose queues are fullest, are always among them.
@@ -35,6 +35,9 @@ pub struct Inspection {
     /// How often the cgroups of its processes were throttled, ever.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub throttled: Vec<Throttled>,
+    /// Who serves it; read where an attempt is in trouble.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub serving: Option<Box<Serving>>,
     /// What the namespace from which it is reached knows of the target's link-layer address, on the device that its route leads over.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub neighbour: Option<NeighbourState>,
@@ -61,6 +64,7 @@ impl Inspection {
             links: Vec::new(),
             listeners: None,
             throttled: Vec::new(),
+            serving: None,
             neighbour: None,
             no_way_back: None,
             values: BTreeMap::new(),
