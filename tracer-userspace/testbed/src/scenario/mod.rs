@@ -9,6 +9,7 @@ mod blame;
 mod faults;
 mod firewall;
 pub mod gaps;
+mod halted;
 mod healthy;
 mod ipvs;
 mod loopback;
@@ -175,6 +176,7 @@ pub fn all() -> Vec<Scenario> {
         ipvs::ALL,
         faults::ALL,
         twofold::ALL,
+        halted::ALL,
         translated::ALL,
     ]
     .concat()

@@ -9,9 +9,10 @@ use tracer_model::record::Cause;
 use super::{Need, Scenario, Stage};
 use crate::check::Attempt;
 use crate::dial::{Dial, Ending, Kind};
-use crate::ip::{Mac, Route, RouteType};
+use crate::ip::{Mac, Part, Route, RouteType};
 use crate::options::is_emulated;
 use crate::pods::{HTTP, PATIENT};
+use crate::net::Netns;
 use crate::prober::Prober;
 use crate::world::{BRIDGE, BRIDGE6, Family};
 
@@ -20,6 +21,7 @@ const LINK: Option<Cause> = Some(Cause::PodLinkDown);
 const ROUTE: Option<Cause> = Some(Cause::RouteUnreachable);
 const PREREQUISITE: Option<Cause> = Some(Cause::MissingNodePrerequisite);
 const NEIGHBOUR: Option<Cause> = Some(Cause::NeighbourFailure);
+const ISOLATED: Option<Cause> = Some(Cause::HostIsolatedLink);
 const RP_FILTER: Option<Cause> = Some(Cause::RpFilterDrop);
 const MTU: Option<Cause> = Some(Cause::MtuBlackhole);
 
@@ -43,6 +45,10 @@ pub(super) const ALL: &[Scenario] = &[
     Scenario::new("route_unreachable_by_router", ROUTE, router_refuses).needs(&[Need::IcmpHook]).on_every_kernel(),
     Scenario::new("missing_node_prerequisite", PREREQUISITE, not_forwarding).own().on_every_kernel(),
     Scenario::new("missing_node_prerequisite_v6", PREREQUISITE, not_forwarding).own().v6(),
+    Scenario::new("host_isolated_link", ISOLATED, |s| isolated(s, Part::Macvlan)).needs(&[Need::Macvlan]),
+    Scenario::new("host_isolated_link_v6", ISOLATED, |s| isolated(s, Part::Macvlan)).v6().needs(&[Need::Macvlan]),
+    Scenario::new("host_isolated_link_ipvlan", ISOLATED, |s| isolated(s, Part::Ipvlan)).needs(&[Need::Ipvlan]),
+    Scenario::new("host_isolated_link_beside", None, beside).needs(&[Need::Macvlan]),
     Scenario::new("neighbour_failure", NEIGHBOUR, deaf).on_every_kernel(),
     Scenario::new("neighbour_failure_v6", NEIGHBOUR, deaf).v6().needs(&[Need::Nft]).on_every_kernel(),
     Scenario::new("neighbour_failure_wrong_entry", NEIGHBOUR, wrong_entry).own(),
@@ -51,6 +57,35 @@ pub(super) const ALL: &[Scenario] = &[
     Scenario::new("mtu_blackhole", MTU, |s| small_mtu(s, true)).needs(&[Need::Nft, Need::IcmpHook]).on_every_kernel(),
     Scenario::new("mtu_learnt", None, |s| small_mtu(s, false)),
 ];
+
+/// The pod's link is a part of the uplink, by which the node asks for it.
+fn isolated(stage: &mut Stage<'_>, part: Part) -> Result<()> {
+    let (pod, uplink, _outside) = on_uplink(stage, part)?;
+    stage.world.node.ip(|ip| ip.add(&Route::to_host(pod.ip()).over(&uplink)))?;
+    stage.mentions(&["does not reach its own", &uplink]);
+    stage.gets_no_answer(Kind::Http, pod)
+}
+
+/// The same, and the node has a part of the uplink of its own, over which its route leads.
+fn beside(stage: &mut Stage<'_>) -> Result<()> {
+    let (pod, uplink, _outside) = on_uplink(stage, Part::Macvlan)?;
+    let node = stage.world.node.as_fd().try_clone_to_owned()?;
+    let own = uplink.replace("up", "shim");
+    stage.world.node.ip(|ip| {
+        ip.part_of(&uplink, Part::Macvlan, &own, node.as_fd())?;
+        ip.up(&own)?;
+        ip.add(&Route::to_host(pod.ip()).over(&own))
+    })?;
+    stage.succeeds(Kind::Http, pod)
+}
+
+/// A pod on a part of an uplink of the node, that uplink, and the namespace at its other end.
+fn on_uplink(stage: &mut Stage<'_>, part: Part) -> Result<(SocketAddr, String, Netns)> {
+    let (index, uplink, outside) = stage.world.part_pod(part)?;
+    let pod = stage.world.pod_at(index)?;
+    pod.serve(stage.options, &["http", &format!("[::]:{HTTP}")])?;
+    Ok((pod.addr(stage.family, HTTP), uplink, outside))
+}
 
 /// One end of the pod's veth pair is set down.
 fn link_down(stage: &mut Stage<'_>, which: &str) -> Result<()> {

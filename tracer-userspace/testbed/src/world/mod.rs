@@ -6,14 +6,16 @@ use std::os::fd::AsFd as _;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use anyhow::{Context, Result, bail};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 
 use crate::helper::Role;
-use crate::ip::{Mac, Route};
+use crate::ip::{Mac, Part, Route};
 use crate::net::{Netns, PREFIX, is_installed};
 use crate::options::Options;
 use crate::proc::Proc;
 use crate::server::ASKED;
-use cgroup::Cgroup;
+use cgroup::{Cgroup, Freezer, Frozen};
 
 pub mod cgroup;
 pub mod ipvs;
@@ -105,6 +107,35 @@ impl Pod {
         group.add(server.pid())?;
         self.groups.push(group);
         Ok(())
+    }
+
+    /// Stops its newest server, as SIGSTOP does. It can be killed all the same.
+    pub fn halt(&self) -> Result<()> {
+        let pid = self.server()?.pid();
+        Ok(kill(Pid::from_raw(pid.cast_signed()), Signal::SIGSTOP)?)
+    }
+
+    /// Freezes its newest server, until the guard goes.
+    pub fn freeze(&mut self, name: &str, by: Freezer) -> Result<Frozen> {
+        let (group, frozen) = Cgroup::frozen(name, by, self.server()?.pid())?;
+        self.groups.push(group);
+        Ok(frozen)
+    }
+
+    /// Gives its newest server and these a thousandth of a processor together.
+    pub fn starve(&mut self, name: &str, hogs: &[Proc]) -> Result<()> {
+        let groups = Cgroup::starved(name)?;
+        for group in &groups {
+            for process in hogs.iter().chain([self.server()?]) {
+                group.add(process.pid())?;
+            }
+        }
+        self.groups.extend(groups);
+        Ok(())
+    }
+
+    fn server(&self) -> Result<&Proc> {
+        self.servers.last().context("a server")
     }
 
     /// Ends its servers.
@@ -257,6 +288,35 @@ impl World {
         self.node.ip(|ip| ip.add(&Route::to_host(v4).via(via)))?;
         self.pods.push(Pod { ns: server, index, servers: Vec::new(), groups: Vec::new() });
         Ok(index)
+    }
+
+    /// A pod whose `eth0` is a part of an uplink of the node, that uplink, and the namespace at its other end.
+    pub fn part_pod(&mut self, part: Part) -> Result<(u16, String, Netns)> {
+        let index = self.next;
+        self.next += 1;
+        let uplink = format!("up{index}");
+        let outside = Netns::create(&format!("{}-up{index}", self.name))?;
+        let ns = Netns::create(&format!("{}-p{index}", self.name))?;
+        ns.sysctl(&[("ipv6/conf/default/accept_dad", "0")])?;
+        self.node.ip(|ip| {
+            ip.veth(&uplink, "eth0", outside.as_fd())?;
+            ip.up(&uplink)?;
+            ip.part_of(&uplink, part, "eth0", ns.as_fd())
+        })?;
+        outside.ip(|ip| ip.up("eth0"))?;
+        let (v4, v6) = (pod_ip(index, Family::V4), pod_ip(index, Family::V6));
+        ns.ip(|ip| {
+            ip.up("lo")?;
+            ip.address(v4, 24, "eth0")?;
+            ip.address(v6, 64, "eth0")?;
+            ip.up("eth0")?;
+            ip.add(&Route::to(NODE, 32).over("eth0"))?;
+            ip.add(&Route::to(NODE6, 128).over("eth0"))
+        })?;
+        link::running(&self.node, &[&uplink])?;
+        link::running(&ns, &["eth0"])?;
+        self.pods.push(Pod { ns, index, servers: Vec::new(), groups: Vec::new() });
+        Ok((index, uplink, outside))
     }
 
     /// An address of a pod that there is not.

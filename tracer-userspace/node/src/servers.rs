@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use super::procfs::netns_of;
 use crate::cgroups::{Hierarchy, Mounts, path_in};
-use crate::event::{Netns, Pressure, ServerProcess, ServerTasks};
+use tracer_model::event::{Netns, Pressure, ServerProcess, ServerTasks};
 
 /// Processes that are named: a server has some workers.
 const MAX_SERVERS: usize = 16;
@@ -18,15 +18,15 @@ const MAX_THREADS: usize = 64;
 
 /// The processes that hold sockets.
 #[derive(Debug, Default)]
-pub(super) struct Holders {
+pub struct Holders {
     /// By pid: the sockets that each holds.
-    pub(super) held: BTreeMap<u32, BTreeSet<u64>>,
+    pub held: BTreeMap<u32, BTreeSet<u64>>,
     /// Some file descriptors were not looked at, or may not be.
-    pub(super) incomplete: bool,
+    pub incomplete: bool,
 }
 
 /// Who of these processes, all in one namespace, holds which of these sockets.
-pub(super) fn holders(sockets: &BTreeSet<u64>, pids: &[u32], netns: Netns) -> Holders {
+pub fn holders(sockets: &BTreeSet<u64>, pids: &[u32], netns: Netns) -> Holders {
     let mut found = Holders { incomplete: pids.len() > MAX_PROCESSES, ..Holders::default() };
     let mut left = MAX_FDS;
     // Its number may be another process's by now.
@@ -55,7 +55,7 @@ fn socket_of(fd: &Path) -> Option<u64> {
 }
 
 /// The state of these processes, at most [`MAX_SERVERS`], and the pressure in their cgroups and on the node.
-pub(super) fn states(pids: impl Iterator<Item = u32>, mounts: &Mounts) -> (Vec<ServerProcess>, Vec<Pressure>) {
+pub fn states(pids: impl Iterator<Item = u32>, mounts: &Mounts) -> (Vec<ServerProcess>, Vec<Pressure>) {
     let mut folders = BTreeSet::new();
     let processes = pids.take(MAX_SERVERS).filter_map(|pid| {
         let cgroups = fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
