@@ -174,14 +174,12 @@ mod tests {
     fn who_runs_or_was_held_for_a_moment_is_slow() {
         let both: &[_] = &[stopped(7), running(8)];
         let (held, free): (&[_], &[_]) = (&[stopped(7)], &[running(7)]);
-        let blocked: &[_] = &[process(7, |it| it.tasks.blocked = 2)];
         let partly: &[_] = &[process(7, |it| it.tasks.stopped = 1)];
-        let looks: [&[&[ServerProcess]]; 7] = [
+        let looks: [&[&[ServerProcess]]; 6] = [
             &[both, both],
             &[held],
             &[held, free],
             &[free, held],
-            &[blocked, blocked],
             &[partly, partly],
             &[&[], &[]],
         ];
@@ -189,6 +187,8 @@ mod tests {
             assert_eq!(silent(looks).causes(), ["slow_response"], "{looks:?}");
         }
         assert_eq!(silent(&[free, held, held]).causes(), ["target_frozen"], "it was stopped meanwhile");
+        let blocked: &[_] = &[process(7, |it| it.tasks.blocked = 2)];
+        assert_eq!(silent(&[blocked, blocked]).causes(), ["target_starved"], "it waits for a disk");
     }
 
     #[test]

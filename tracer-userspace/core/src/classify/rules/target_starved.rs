@@ -234,7 +234,7 @@ mod tests {
     }
 
     fn cpu(ms: u64) -> Serving {
-        under(Pressure { cpu_us: Some(ms * 900), cpu_full_us: Some(ms * 800), ..Pressure::default() })
+        under(Pressure { cpu_us: Some(ms * 910), cpu_full_us: Some(ms * 800), ..Pressure::default() })
     }
 
     fn verdict((unread, accepted): (u32, bool), look: Look) -> Verdict {
