@@ -12,12 +12,14 @@ use super::enter::in_netns;
 use super::links;
 use super::namespaces::{Namespaces, Owner, Place, kept_for};
 use super::netlink::{Netlink, attribute, consistent, field};
+use super::policy;
 use super::servers;
 use super::throttle::Throttling;
 use tracer_model::ask::TargetQuery;
 use crate::cgroups::Mounts;
 use tracer_model::event::{
     Inspection, ListenerState, MOST_LISTENERS, NeighbourState, Netns, NoWayBack, ServedConnection, Serving,
+    StrayRoute,
 };
 
 const SOCK_DIAG_BY_FAMILY: u16 = 20;
@@ -83,6 +85,7 @@ pub fn read(
         Owner::One(netns, path) => {
             let sockets = look_there(&mut seen, netns, &path, from, look.peer);
             seen.throttled = throttling.of(netns, namespaces);
+            seen.stray_route = look.peer.and_then(|peer| stray_route(&seen, peer.ip(), from));
             let pids = look.peer.map(|_| namespaces.pids(netns, kept_for(look.awaited)));
             seen.serving = pids.map(|pids| Box::new(serving(&sockets, pids, netns, throttling.mounts())));
         }
@@ -121,6 +124,13 @@ fn look_there(
         Sockets { listeners, connection: peer.and_then(|peer| connection(target, peer)) }
     });
     looked.unwrap_or_default()
+}
+
+/// Only what is behind a link that was found can be looked for.
+fn stray_route(seen: &Inspection, source: IpAddr, from: &Place) -> Option<StrayRoute> {
+    let target = seen.target.ip();
+    let link = seen.links.iter().find(|link| link.addrs.contains(&target))?;
+    from.enter(|| policy::stray_route(source, target, link)).ok().flatten()
 }
 
 /// The sockets of a target in its namespace.

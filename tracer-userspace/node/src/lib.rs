@@ -11,6 +11,7 @@ pub mod links;
 pub mod namespaces;
 pub mod netlink;
 pub mod pods;
+mod policy;
 pub mod ports;
 pub mod procfs;
 pub mod room;

@@ -31,6 +31,7 @@ const IFINFOMSG: usize = 16;
 const IFADDRMSG: usize = 8;
 const IFLA_IFNAME: u16 = 3;
 const IFLA_LINK: u16 = 5;
+const IFLA_MASTER: u16 = 10;
 const IFLA_EXT_MASK: u16 = 29;
 const IFLA_LINK_NETNSID: u16 = 37;
 const IFLA_LINKINFO: u16 = 18;
@@ -186,6 +187,25 @@ impl Around {
         links.sort_by_key(|link| link.ifindex);
         links
     }
+}
+
+/// A link, and the bridge or bond that it is a part of.
+pub(super) struct Port {
+    pub(super) state: LinkState,
+    pub(super) master: Option<u32>,
+}
+
+/// A link of the calling thread's namespace.
+pub(super) fn by_index(ifindex: u32) -> io::Result<Option<Port>> {
+    let mut request = link_request();
+    request[4..8].copy_from_slice(&ifindex.to_ne_bytes());
+    let mut port = None;
+    Netlink::open(NETLINK_ROUTE)?.ask(RTM_GETLINK, &request, |message| {
+        let rest = message.get(IFINFOMSG..).unwrap_or_default();
+        let master = attribute(rest, IFLA_MASTER).and_then(|value| field(value, 0)).map(u32::from_ne_bytes);
+        port = parse_link(message).map(|link| Port { state: link.state, master });
+    })?;
+    Ok(port)
 }
 
 /// The number that the calling thread's namespace has for another one; none if no device of it leads there.

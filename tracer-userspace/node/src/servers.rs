@@ -155,7 +155,7 @@ mod tests {
     use std::os::fd::AsRawFd as _;
 
     use super::*;
-    use crate::testing::Scratch;
+    use tracer_testing::Scratch;
 
     #[test]
     fn who_holds_a_socket_is_found() {

@@ -56,6 +56,7 @@ const fn rule(cause: Cause) -> Option<Rule> {
         Cause::MissingNodePrerequisite => rules::missing_node_prerequisite::find,
         Cause::RpFilterDrop => rules::rp_filter_drop::find,
         Cause::HostIsolatedLink => rules::host_isolated_link::find,
+        Cause::AsymmetricRoute => rules::asymmetric_route::find,
         Cause::NeighbourFailure => rules::neighbour_failure::find,
         Cause::RouteUnreachable => rules::route_unreachable::find,
         Cause::EphemeralPortsExhausted => rules::ephemeral_ports_exhausted::find,

@@ -5,13 +5,12 @@ use std::net::SocketAddr;
 
 use super::Core;
 use super::waiting::{first_due, take_due};
-use tracer_model::ask::{Ask, Awaited, TargetQuery};
 use crate::classify::evidence::is_netfilter;
 use tracer_attempts::correlate::attempt::Attempt;
 use tracer_attempts::correlate::firewalls::{Firewalls, Next};
 use tracer_attempts::correlate::node::Node;
 use tracer_attempts::enrich;
-use tracer_model::ask::{Ask, Awaited};
+use tracer_model::ask::{Ask, Awaited, TargetQuery};
 use tracer_model::event::{ConnId, Fact, Netns, Observation, TcpState};
 use tracer_model::recent::Recent;
 

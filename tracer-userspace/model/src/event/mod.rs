@@ -28,11 +28,14 @@ pub use conn::{
 };
 pub use finding::{FindingBody, Status};
 pub use firewall::{Backend, Conntrack, Except, Firewall, FirewallRule, Prefix, RuleVerdict, When, any_client};
-pub use inspection::{Inspection, ListenerState, MOST_LINKS, MOST_LISTENERS, NeighbourState, NoWayBack, Throttled};
+pub use inspection::{
+    Inspection, ListenerState, MOST_LINKS, MOST_LISTENERS, NeighbourState, NoWayBack, RoutingRule, StrayRoute, Throttled,
+};
 pub use kubelet::{
     KNOWN_PROBERS, KubeletProbe, KubeletResult, PodRef, ProbeSays, SandboxCause, SandboxFailure, WITH_API_SERVER,
     is_kubelet_name, is_object_name,
 };
+pub use node::same_subnet;
 pub use node::{
     Ancestor, LinkChange, LinkState, Links, NetnsOp, NetnsOpen, NodePort, NodePorts, NodeSettings, ParentLink,
     ProxyMode,

@@ -133,7 +133,8 @@ impl LinkState {
 }
 
 /// The first `len` bits are the same.
-fn same_subnet(left: IpAddr, right: IpAddr, len: u8) -> bool {
+#[must_use]
+pub fn same_subnet(left: IpAddr, right: IpAddr, len: u8) -> bool {
     let bits = |addr: IpAddr| match addr {
         IpAddr::V4(v4) => u128::from(u32::from(v4)) << 96,
         IpAddr::V6(v6) => u128::from(v6),

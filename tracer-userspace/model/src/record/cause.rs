@@ -147,6 +147,8 @@ causes! {
     RpFilterDrop = "rp_filter_drop": Some(Network), Handshake, Error, [];
     /// The pod's link is a part of the device by which the node asks for it.
     HostIsolatedLink = "host_isolated_link": Some(Network), Handshake, Error, [];
+    /// A rule of the node's routing sends the SYN out by another device than the pod's.
+    AsymmetricRoute = "asymmetric_route": Some(Network), Handshake, Error, [];
     /// The link-layer address of the target (or of the gateway) could not be resolved.
     NeighbourFailure = "neighbour_failure": Some(Network), Handshake, Error, [EndsWithNetwork];
     /// There is no route to the target, or one that refuses.

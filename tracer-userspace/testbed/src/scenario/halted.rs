@@ -4,9 +4,9 @@ use std::net::TcpStream;
 use std::process::Command;
 
 use anyhow::{Context, Result};
+use tracer_model::record::Cause;
 
 use super::{Need, Scenario, Stage};
-use crate::record::Cause;
 use crate::dial::{Ending, Kind};
 use crate::net::PREFIX;
 use crate::pods::{HTTP, TLS, UNSAID_TLS};
@@ -84,7 +84,7 @@ fn starved(stage: &mut Stage<'_>) -> Result<()> {
         Proc::spawn(command)
     };
     let hogs = (0..HOGS).map(|_| hog()).collect::<Result<Vec<_>>>()?;
-    stage.pod_of(pod)?.starve(&name, &hogs)?;
+    let _quota = stage.pod_of(pod)?.starve(&name, &hogs)?;
     stage.helpers.extend(hogs);
     stage.mentions(&["none of its tasks could run, for want of a processor"]);
     stage.fails(Kind::Http, pod, Ending::Timeout)

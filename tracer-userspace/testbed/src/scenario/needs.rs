@@ -188,13 +188,13 @@ const MACVLAN: Trial = Trial {
     name: "macvlan",
     program: "ip",
     args: &["-batch", "-"],
-    input: "link add d0 type dummy\nlink add m0 link d0 type macvlan mode bridge\n",
+    input: "link add d0 type veth peer name d1\nlink add m0 link d0 type macvlan mode bridge\n",
 };
 const IPVLAN: Trial = Trial {
     name: "ipvlan",
     program: "ip",
     args: &["-batch", "-"],
-    input: "link add d0 type dummy\nlink add m0 link d0 type ipvlan mode l2\n",
+    input: "link add d0 type veth peer name d1\nlink add m0 link d0 type ipvlan mode l2\n",
 };
 
 impl Trial {

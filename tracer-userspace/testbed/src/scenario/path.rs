@@ -14,7 +14,7 @@ use crate::options::is_emulated;
 use crate::pods::{HTTP, PATIENT};
 use crate::net::Netns;
 use crate::prober::Prober;
-use crate::world::{BRIDGE, BRIDGE6, Family};
+use crate::world::{BRIDGE, BRIDGE6, Family, OUTSIDE};
 
 const NODE_MAC: Mac = [2, 0, 0, 0, 0, 1];
 const LINK: Option<Cause> = Some(Cause::PodLinkDown);
@@ -49,6 +49,7 @@ pub(super) const ALL: &[Scenario] = &[
     Scenario::new("host_isolated_link_v6", ISOLATED, |s| isolated(s, Part::Macvlan)).v6().needs(&[Need::Macvlan]),
     Scenario::new("host_isolated_link_ipvlan", ISOLATED, |s| isolated(s, Part::Ipvlan)).needs(&[Need::Ipvlan]),
     Scenario::new("host_isolated_link_beside", None, beside).needs(&[Need::Macvlan]),
+    Scenario::new("asymmetric_route", Some(Cause::AsymmetricRoute), by_rule).own(),
     Scenario::new("neighbour_failure", NEIGHBOUR, deaf).on_every_kernel(),
     Scenario::new("neighbour_failure_v6", NEIGHBOUR, deaf).v6().needs(&[Need::Nft]).on_every_kernel(),
     Scenario::new("neighbour_failure_wrong_entry", NEIGHBOUR, wrong_entry).own(),
@@ -57,6 +58,22 @@ pub(super) const ALL: &[Scenario] = &[
     Scenario::new("mtu_blackhole", MTU, |s| small_mtu(s, true)).needs(&[Need::Nft, Need::IcmpHook]).on_every_kernel(),
     Scenario::new("mtu_learnt", None, |s| small_mtu(s, false)),
 ];
+
+/// The set-up of a second uplink sends all that comes from the node's address over it: pods, too.
+fn by_rule(stage: &mut Stage<'_>) -> Result<()> {
+    const TABLE: u8 = 101;
+    const PRIORITY: u32 = 32_700;
+    let pod = stage.serving("http", HTTP)?;
+    (stage.watch)()?;
+    stage.succeeds(Kind::Http, pod)?;
+    let (uplink, _outside) = stage.world.uplink()?;
+    stage.world.node.ip(|ip| {
+        ip.add(&Route::default_via(OUTSIDE).over(&uplink).onlink().in_table(TABLE))?;
+        ip.rule_from(BRIDGE.into(), TABLE, PRIORITY)
+    })?;
+    stage.mentions(&["ip rule 32700 (from 10.88.0.1 lookup 101)", &uplink]);
+    stage.fails(Kind::Http, pod, Ending::Timeout)
+}
 
 /// The pod's link is a part of the uplink, by which the node asks for it.
 fn isolated(stage: &mut Stage<'_>, part: Part) -> Result<()> {

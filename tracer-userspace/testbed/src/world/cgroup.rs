@@ -28,11 +28,15 @@ impl Cgroup {
     }
 
     /// Makes those whose processes get a thousandth of a processor, all at once each second, and whose pressure is counted.
-    pub fn starved(name: &str) -> Result<Vec<Self>> {
+    pub fn starved(name: &str) -> Result<(Vec<Self>, Undo)> {
         let group = Self::with_quota(name, "1000", "1000000")?;
+        let quota = match cpu() {
+            Some(Cpu::V1(_)) => Undo(group.0.join("cpu.cfs_quota_us"), "-1"),
+            _ => Undo(group.0.join("cpu.max"), "max"),
+        };
         let counts = group.0.join(PRESSURE).exists();
         let counting = if counts { None } else { Self::create(name)? };
-        Ok(std::iter::once(group).chain(counting).collect())
+        Ok((std::iter::once(group).chain(counting).collect(), quota))
     }
 
     fn with_quota(name: &str, quota: &str, period: &str) -> Result<Self> {
@@ -52,11 +56,11 @@ impl Cgroup {
     }
 
     /// Makes one that is frozen with this process in it, until the guard goes.
-    pub fn frozen(name: &str, by: Freezer, pid: u32) -> Result<(Self, Frozen)> {
+    pub fn frozen(name: &str, by: Freezer, pid: u32) -> Result<(Self, Undo)> {
         let group = Self::below(&by.root().context("no freezer")?, name)?;
         group.add(pid)?;
         let (file, freeze, thaw) = by.words();
-        let guard = Frozen(group.0.join(file), thaw);
+        let guard = Undo(group.0.join(file), thaw);
         group.write(file, freeze)?;
         let (events, line) = by.says();
         let began = Instant::now();
@@ -138,11 +142,12 @@ impl Freezer {
     }
 }
 
-/// A frozen group. What version 1 has frozen cannot be killed before it is thawed.
+/// What is written to a file of a group when this goes. What version 1 has frozen cannot be killed before it is thawed, and
+/// what gets no processor takes a minute to end.
 #[derive(Debug)]
-pub struct Frozen(PathBuf, &'static str);
+pub struct Undo(PathBuf, &'static str);
 
-impl Drop for Frozen {
+impl Drop for Undo {
     fn drop(&mut self) {
         let _ = fs::write(&self.0, self.1);
     }

@@ -10,12 +10,12 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use crate::helper::Role;
-use crate::ip::{Mac, Part, Route};
+use crate::ip::{Mac, Part, Route, RouteType};
 use crate::net::{Netns, PREFIX, is_installed};
 use crate::options::Options;
 use crate::proc::Proc;
 use crate::server::ASKED;
-use cgroup::{Cgroup, Freezer, Frozen};
+use cgroup::{Cgroup, Freezer, Undo};
 
 pub mod cgroup;
 pub mod ipvs;
@@ -33,6 +33,8 @@ pub const BRIDGE_MAC: Mac = [0x0a, 0x58, 0x0a, 0x58, 0x00, 0x01];
 pub const NODE: Ipv4Addr = Ipv4Addr::new(10, 89, 0, 1);
 /// The same in IPv6.
 pub const NODE6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0x10, 0x89, 0, 0, 0, 0, 1);
+/// A router beyond a second uplink.
+pub const OUTSIDE: Ipv4Addr = Ipv4Addr::new(10, 90, 0, 2);
 /// First and last number of a pod.
 pub const PODS: std::ops::RangeInclusive<u16> = 2..=240;
 
@@ -116,22 +118,22 @@ impl Pod {
     }
 
     /// Freezes its newest server, until the guard goes.
-    pub fn freeze(&mut self, name: &str, by: Freezer) -> Result<Frozen> {
+    pub fn freeze(&mut self, name: &str, by: Freezer) -> Result<Undo> {
         let (group, frozen) = Cgroup::frozen(name, by, self.server()?.pid())?;
         self.groups.push(group);
         Ok(frozen)
     }
 
-    /// Gives its newest server and these a thousandth of a processor together.
-    pub fn starve(&mut self, name: &str, hogs: &[Proc]) -> Result<()> {
-        let groups = Cgroup::starved(name)?;
+    /// Gives its newest server and these a thousandth of a processor together, until the guard goes.
+    pub fn starve(&mut self, name: &str, hogs: &[Proc]) -> Result<Undo> {
+        let (groups, quota) = Cgroup::starved(name)?;
         for group in &groups {
             for process in hogs.iter().chain([self.server()?]) {
                 group.add(process.pid())?;
             }
         }
         self.groups.extend(groups);
-        Ok(())
+        Ok(quota)
     }
 
     fn server(&self) -> Result<&Proc> {
@@ -290,20 +292,37 @@ impl World {
         Ok(index)
     }
 
+    /// A second uplink of the node, and the namespace at its other end: a router, which sends on to nobody.
+    pub fn uplink(&mut self) -> Result<(String, Netns)> {
+        self.next += 1;
+        self.uplink_of(self.next - 1)
+    }
+
+    fn uplink_of(&self, index: u16) -> Result<(String, Netns)> {
+        let uplink = format!("up{index}");
+        let outside = Netns::create(&format!("{}-{uplink}", self.name))?;
+        self.node.ip(|ip| {
+            ip.veth(&uplink, "eth0", outside.as_fd())?;
+            ip.up(&uplink)
+        })?;
+        outside.sysctl(&[("ipv4/ip_forward", "1")])?;
+        outside.ip(|ip| {
+            ip.address(OUTSIDE, 24, "eth0")?;
+            ip.up("eth0")?;
+            ip.add(&Route::to(Ipv4Addr::new(10, 88, 0, 0), 16).refusing(RouteType::BlackHole))
+        })?;
+        link::running(&self.node, &[&uplink])?;
+        Ok((uplink, outside))
+    }
+
     /// A pod whose `eth0` is a part of an uplink of the node, that uplink, and the namespace at its other end.
     pub fn part_pod(&mut self, part: Part) -> Result<(u16, String, Netns)> {
         let index = self.next;
         self.next += 1;
-        let uplink = format!("up{index}");
-        let outside = Netns::create(&format!("{}-up{index}", self.name))?;
+        let (uplink, outside) = self.uplink_of(index)?;
         let ns = Netns::create(&format!("{}-p{index}", self.name))?;
         ns.sysctl(&[("ipv6/conf/default/accept_dad", "0")])?;
-        self.node.ip(|ip| {
-            ip.veth(&uplink, "eth0", outside.as_fd())?;
-            ip.up(&uplink)?;
-            ip.part_of(&uplink, part, "eth0", ns.as_fd())
-        })?;
-        outside.ip(|ip| ip.up("eth0"))?;
+        self.node.ip(|ip| ip.part_of(&uplink, part, "eth0", ns.as_fd()))?;
         let (v4, v6) = (pod_ip(index, Family::V4), pod_ip(index, Family::V6));
         ns.ip(|ip| {
             ip.up("lo")?;
@@ -313,7 +332,6 @@ impl World {
             ip.add(&Route::to(NODE, 32).over("eth0"))?;
             ip.add(&Route::to(NODE6, 128).over("eth0"))
         })?;
-        link::running(&self.node, &[&uplink])?;
         link::running(&ns, &["eth0"])?;
         self.pods.push(Pod { ns, index, servers: Vec::new(), groups: Vec::new() });
         Ok((index, uplink, outside))

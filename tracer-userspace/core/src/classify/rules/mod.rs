@@ -2,6 +2,7 @@
 
 pub(super) mod accept_queue_overflow;
 pub(super) mod app_status_failure;
+pub(super) mod asymmetric_route;
 pub(super) mod closed_without_answer;
 pub(super) mod connection_refused;
 pub(super) mod conntrack_invalid;
