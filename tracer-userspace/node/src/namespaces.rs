@@ -173,10 +173,14 @@ fn has(path: &Path, addr: IpAddr) -> bool {
     in_netns(path, || addresses::has(addr)).unwrap_or_default()
 }
 
-/// A device of one has its other end in the other: the first then has a number for the second.
+/// A device of one has its other end in the other: the first then has a number for the second. Of a macvlan or ipvlan only the
+/// pod's namespace has one.
 fn is_linked(path: &Path, from: &Place) -> bool {
-    let Ok(file) = fs::File::open(path) else { return false };
-    from.enter(|| links::number_of(&file).is_ok_and(|number| number.is_some())).unwrap_or(false)
+    let knows = |within: &Path, other: &Path| {
+        let Ok(file) = fs::File::open(other) else { return false };
+        in_netns(within, || links::number_of(&file).is_ok_and(|number| number.is_some())).unwrap_or(false)
+    };
+    knows(&from.path, path) || knows(path, &from.path)
 }
 
 /// Every network namespace that can be entered now.
