@@ -134,9 +134,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn our_route_to_ourselves_is_in_the_local_table() {
+    fn our_route_to_ourselves_is_in_a_usual_table() {
         let own = IpAddr::from([127, 0, 0, 1]);
-        assert_eq!(route(own, own).expect("rtnetlink").map(|(_, table)| table), Some(255));
+        let table = route(own, own).expect("rtnetlink").map(|(_, table)| table);
+        // Without a rule of its own the kernel keeps both in one (`fib_trie_unmerge`, net/ipv4/fib_trie.c).
+        assert!(table.is_some_and(|table| USUAL.contains(&table)), "{table:?}");
     }
 
     #[test]
