@@ -15,12 +15,11 @@ use super::netlink::{Netlink, attribute, consistent, field};
 use super::policy;
 use super::servers;
 use super::throttle::Throttling;
-use tracer_model::ask::TargetQuery;
 use crate::cgroups::Mounts;
 use tracer_model::event::{
-    Inspection, ListenerState, MOST_LISTENERS, NeighbourState, Netns, NoWayBack, ServedConnection, Serving,
-    StrayRoute,
+    Inspection, ListenerState, MOST_LISTENERS, NeighbourState, Netns, NoWayBack, ServedConnection, Serving, StrayRoute,
 };
+use tracer_model::query::TargetQuery;
 
 const SOCK_DIAG_BY_FAMILY: u16 = 20;
 /// `struct inet_diag_req_v2`
@@ -62,28 +61,23 @@ const SETTINGS: &[(&str, &str)] = &[
 const COUNTERS: &[&str] = &["ListenOverflows", "ListenDrops", "TCPReqQFullDrop"];
 
 /// Looks at a target. What cannot be read is absent.
-pub fn read(
-    look: &TargetQuery,
-    from: &Place,
-    namespaces: &mut Namespaces,
-    throttling: &mut Throttling,
-) -> Inspection {
+pub fn read(look: &TargetQuery, from: &Place, namespaces: &mut Namespaces, throttling: &mut Throttling) -> Inspection {
     let target = look.target;
     let mut seen = Inspection::nothing(from.netns, target);
     let family = if target.is_ipv4() { "ipv4" } else { "ipv6" };
     // A setting of the whole machine, which only the initial namespace shows: ours, with hostNetwork.
     let most = setting(&format!("{family}/neigh/default/gc_thresh3"));
     seen.node_values.extend(most.map(|most| ("gc_thresh3".to_owned(), most)));
-    let _ = from.enter(|| look_from_node(&mut seen));
+    let _ = from.enter(|| inspect_node(&mut seen));
     // The table of local addresses is looked up before any route.
     if from.enter(|| owns(target.ip())).unwrap_or(false) {
         seen.netns = Some(from.netns);
-        let _ = from.enter(|| look_inside(&mut seen, None));
+        let _ = from.enter(|| inspect_target_namespace(&mut seen, None));
         return unless_for_ipvs(seen);
     }
     match namespaces.owner(look, from) {
         Owner::One(netns, path) => {
-            let sockets = look_there(&mut seen, netns, &path, from, look.peer);
+            let sockets = inspect_namespace(&mut seen, netns, &path, from, look.peer);
             seen.throttled = throttling.of(netns, namespaces);
             seen.stray_route = look.peer.and_then(|peer| stray_route(&seen, peer.ip(), from));
             let pids = look.peer.map(|_| namespaces.pids(netns, kept_for(look.awaited)));
@@ -107,7 +101,7 @@ fn unless_for_ipvs(seen: Inspection) -> Inspection {
     Inspection { neighbour, node_values, ..Inspection::nothing(seen.from, seen.target) }
 }
 
-fn look_there(
+fn inspect_namespace(
     seen: &mut Inspection,
     netns: Netns,
     path: &Path,
@@ -119,7 +113,7 @@ fn look_there(
     let source = from.enter(|| source_to(target)).ok().flatten();
     let own = File::open(&from.path).ok();
     let looked = in_netns(path, || {
-        let listeners = look_inside(seen, own.as_ref());
+        let listeners = inspect_target_namespace(seen, own.as_ref());
         seen.no_way_back = source.and_then(|to| no_way_back(target.ip(), to));
         Sockets { listeners, connection: peer.and_then(|peer| connection(target, peer)) }
     });
@@ -160,7 +154,7 @@ fn owns(addr: IpAddr) -> bool {
 }
 
 /// The inodes of the listeners. The namespace is reached from this other one.
-fn look_inside(seen: &mut Inspection, from: Option<&File>) -> BTreeSet<u64> {
+fn inspect_target_namespace(seen: &mut Inspection, from: Option<&File>) -> BTreeSet<u64> {
     let number = from.and_then(|from| links::number_of(from).ok().flatten());
     seen.links = links::around(seen.target.ip(), number).unwrap_or_default();
     let settings = SETTINGS.iter().filter_map(|(name, path)| Some(((*name).to_owned(), setting(path)?)));
@@ -191,7 +185,7 @@ fn no_way_back(own: IpAddr, to: IpAddr) -> Option<NoWayBack> {
         .then_some(NoWayBack { to, errno })
 }
 
-fn look_from_node(seen: &mut Inspection) {
+fn inspect_node(seen: &mut Inspection) {
     let (entry, count) = neighbours(seen.target.ip()).unwrap_or_default();
     seen.neighbour = entry;
     seen.node_values.insert("neighbours".to_owned(), count);
@@ -298,7 +292,10 @@ fn connection(target: SocketAddr, peer: SocketAddr) -> Option<(ServedConnection,
     // INET_DIAG_NOCOOKIE
     request[48..56].fill(u8::MAX);
     let mut found = None;
-    Netlink::open(NETLINK_SOCK_DIAG).ok()?.ask(SOCK_DIAG_BY_FAMILY, &request, |it| found = parse_connection(it, peer)).ok()?;
+    Netlink::open(NETLINK_SOCK_DIAG)
+        .ok()?
+        .ask(SOCK_DIAG_BY_FAMILY, &request, |it| found = parse_connection(it, peer))
+        .ok()?;
     found
 }
 

@@ -71,7 +71,11 @@ fn of_many_listeners_the_fullest_that_a_syn_may_meet_are_kept() {
     assert_eq!((kept.len(), kept[0].0.waiting, kept[1].0.waiting), (MOST_LISTENERS, 129, 7));
     let mut few = Fullest { target, listeners: Vec::new() };
     (0..3).for_each(|waiting| few.add(Some(listener([127, 0, 0, 1], waiting))));
-    assert_eq!(few.listeners().iter().map(|(it, _)| it.waiting).collect::<Vec<_>>(), [0, 1, 2], "as the kernel has them");
+    assert_eq!(
+        few.listeners().iter().map(|(it, _)| it.waiting).collect::<Vec<_>>(),
+        [0, 1, 2],
+        "as the kernel has them"
+    );
 }
 
 #[test]

@@ -13,8 +13,8 @@ use nix::{getsockopt_impl, sockopt_impl};
 use super::enter::NetnsError;
 use super::netlink::{Netlink, attribute, attributes, consistent, field, text};
 use super::procfs::NodeNetns;
-use tracer_terminal::error::os_message;
 use tracer_model::event::{LinkState, Links, MOST_LINKS, ParentLink};
+use tracer_terminal::error::os_message;
 
 /// What kube-proxy names the device that has the addresses of Services in IPVS mode (pkg/proxy/ipvs, `defaultDummyDevice`).
 pub(super) const OF_IPVS: &str = "kube-ipvs0";
@@ -94,7 +94,7 @@ pub fn read(node: &NodeNetns) -> Result<Vec<Link>, LinkError> {
 
 /// As the fact that is recorded. Of a service link's addresses there may be thousands, and they are not the node's: left out.
 #[must_use]
-pub fn to_fact(node: &NodeNetns, links: &[Link]) -> Links {
+pub fn to_observation(node: &NodeNetns, links: &[Link]) -> Links {
     let state = |link: &Link| {
         let state = link.state.clone();
         if link.holds_service_addresses() {

@@ -12,8 +12,8 @@ use super::enter::{NetnsError, in_netns};
 use super::procfs::{MAX_PROCESSES, Namespace, every_pid, namespace_of};
 use super::room::Room;
 use super::{addresses, cgroup, links};
-use tracer_model::ask::{Awaited, TargetQuery};
 use tracer_model::event::Netns;
+use tracer_model::query::{Awaited, TargetQuery};
 use tracer_model::recent::Recent;
 
 /// Where `ip netns add`, containerd and CRI-O bind the namespaces that they make: as we see it, and as the node does, whose

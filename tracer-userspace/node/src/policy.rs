@@ -92,7 +92,9 @@ fn parse_rule(message: &[u8], source: IpAddr, target: IpAddr, table: u32) -> Opt
         prefix.filter(|(_, length)| *length > 0)
     };
     let (to, from) = (prefix(FRA_DST, 1), prefix(FRA_SRC, 2));
-    let holds = |prefix: Option<(IpAddr, u8)>, it: IpAddr| prefix.is_none_or(|(net, length)| tracer_model::event::same_subnet(net, it, length));
+    let holds = |prefix: Option<(IpAddr, u8)>, it: IpAddr| {
+        prefix.is_none_or(|(net, length)| tracer_model::event::same_subnet(net, it, length))
+    };
     let marked = value(FRA_FWMARK).is_some_and(|mark| mark != 0) || attribute(rest, FRA_IIFNAME).is_some();
     let words = |(net, length): (IpAddr, u8)| {
         let whole = if net.is_ipv4() { 32 } else { 128 };

@@ -180,7 +180,8 @@ mod tests {
     fn states_and_totals_are_read() {
         assert_eq!(state_of("7 (a) b (c) T 1 2"), Some('T'));
         assert_eq!((state_of(""), times_of("5 7 9"), times_of("")), (None, (5, 7), (0, 0)));
-        let text = "some avg10=0.00 avg60=0.00 avg300=0.00 total=1234\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=99\n";
+        let text =
+            "some avg10=0.00 avg60=0.00 avg300=0.00 total=1234\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=99\n";
         assert_eq!(["some", "full"].map(|of| total_of(text, of)), [Some(1234), Some(99)]);
         assert_eq!(total_of("some avg10=0.00 total=9\n", "full"), None);
     }

@@ -4,8 +4,8 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::net::IpAddr;
 
-use tracer_model::ask::{Awaited, TargetQuery};
 use tracer_model::event::Netns;
+use tracer_model::query::{Awaited, TargetQuery};
 
 /// Addresses and targets of each that wait at most; more are left out.
 const MAX_ADDRESSES: usize = 1024;
@@ -93,7 +93,13 @@ mod tests {
     use super::*;
 
     fn look(host: u8, port: u16, awaited: Awaited) -> TargetQuery {
-        TargetQuery { from: Netns(1), target: SocketAddr::from(([10, 0, 0, host], port)), said: None, awaited, peer: None }
+        TargetQuery {
+            from: Netns(1),
+            target: SocketAddr::from(([10, 0, 0, host], port)),
+            said: None,
+            awaited,
+            peer: None,
+        }
     }
 
     fn taken(turns: &mut Turns, answers: bool) -> Vec<(u8, u16)> {

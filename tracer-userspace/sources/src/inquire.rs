@@ -8,8 +8,8 @@ use std::time::Instant;
 use tokio::sync::mpsc::Sender;
 
 use super::pace::Pace;
-use tracer_model::ask::{Ask, Awaited, TargetQuery};
-use tracer_model::event::{Fact, Flow, Inspection, Netns};
+use tracer_model::event::{Flow, Inspection, Netns, ObservationKind};
+use tracer_model::query::{Awaited, Query, TargetQuery};
 use tracer_node::namespaces::{Namespaces, Place, kept_for};
 use tracer_node::throttle::Throttling;
 use tracer_node::turns::Turns;
@@ -31,7 +31,7 @@ pub struct Inquirer {
 impl Inquirer {
     /// Begins to answer into `tx`.
     #[must_use]
-    pub fn start(tx: Sender<Fact>) -> Self {
+    pub fn start(tx: Sender<ObservationKind>) -> Self {
         let facts = tx.clone();
         Self {
             firewalls: start("firewalls", move |asked| read_firewalls(&asked, &facts)),
@@ -40,11 +40,11 @@ impl Inquirer {
     }
 
     /// Asks; the answer comes as a fact.
-    pub fn ask(&self, ask: Ask) {
+    pub fn ask(&self, ask: Query) {
         match ask {
-            Ask::Firewall(netns, flow) => put(self.firewalls.as_ref(), (netns, flow)),
-            Ask::Target(look) => put(self.targets.as_ref(), look),
-            Ask::Tls(_) | Ask::Answers(_) | Ask::Ports => {}
+            Query::Firewall(netns, flow) => put(self.firewalls.as_ref(), (netns, flow)),
+            Query::Target(inspect) => put(self.targets.as_ref(), inspect),
+            Query::Tls(_) | Query::Answers(_) | Query::Ports => {}
         }
     }
 }
@@ -69,7 +69,7 @@ fn start<T: Send + 'static>(name: &str, run: impl FnOnce(Receiver<T>) + Send + '
     thread.map_err(failed).ok().map(|_| questions)
 }
 
-fn read_firewalls(asked: &Receiver<(Netns, Flow)>, tx: &Sender<Fact>) {
+fn read_firewalls(asked: &Receiver<(Netns, Flow)>, tx: &Sender<ObservationKind>) {
     let mut namespaces = Namespaces::default();
     while let Ok((netns, flow)) = asked.recv() {
         if tx.blocking_send(firewall(netns, flow, &mut namespaces)).is_err() {
@@ -79,10 +79,10 @@ fn read_firewalls(asked: &Receiver<(Netns, Flow)>, tx: &Sender<Fact>) {
 }
 
 /// Always gives an answer: a verdict waits for it.
-fn firewall(netns: Netns, flow: Flow, namespaces: &mut Namespaces) -> Fact {
+fn firewall(netns: Netns, flow: Flow, namespaces: &mut Namespaces) -> ObservationKind {
     let read = |path: PathBuf| tracer_netfilter::firewall::read(&path, netns, flow);
     let firewall = namespaces.path(netns).map_or_else(|| tracer_netfilter::firewall::unreachable(netns), read);
-    Fact::Firewall(Box::new(firewall))
+    ObservationKind::Firewall(Box::new(firewall))
 }
 
 /// Looks at targets.
@@ -102,15 +102,15 @@ impl Looker {
         Self { asked, turns: Turns::default(), pace, namespaces, throttling }
     }
 
-    fn answer_all(mut self, tx: &Sender<Fact>) {
-        while let Some(look) = self.next() {
+    fn answer_all(mut self, tx: &Sender<ObservationKind>) {
+        while let Some(inspect) = self.next() {
             let began = Instant::now();
-            let seen = self.look(&look);
-            if look.awaited == Awaited::Answer {
+            let seen = self.inspect(&inspect);
+            if inspect.awaited == Awaited::Answer {
                 // Not the processor's time: on a busy node it takes longer, and gives way.
                 self.pace.read(Instant::now(), began.elapsed());
             }
-            if seen.is_some_and(|seen| tx.blocking_send(Fact::Inspection(Box::new(seen))).is_err()) {
+            if seen.is_some_and(|seen| tx.blocking_send(ObservationKind::Inspection(Box::new(seen))).is_err()) {
                 return;
             }
         }
@@ -119,15 +119,15 @@ impl Looker {
     /// The next one to be looked at, once there is one; `None`: nobody asks any more.
     fn next(&mut self) -> Option<TargetQuery> {
         loop {
-            while let Ok(look) = self.asked.try_recv() {
-                self.put(look);
+            while let Ok(inspect) = self.asked.try_recv() {
+                self.put(inspect);
             }
             let now = Instant::now();
-            if let Some(look) = self.turns.take(self.pace.next() <= now || self.turns.answers() <= FEW) {
-                return Some(look);
+            if let Some(inspect) = self.turns.take(self.pace.next() <= now || self.turns.answers() <= FEW) {
+                return Some(inspect);
             }
-            let look = self.wait(now)?;
-            look.into_iter().for_each(|look| self.put(look));
+            let inspect = self.wait(now)?;
+            inspect.into_iter().for_each(|inspect| self.put(inspect));
         }
     }
 
@@ -137,21 +137,21 @@ impl Looker {
             return self.asked.recv().ok().map(Some);
         }
         match self.asked.recv_timeout(self.pace.next().saturating_duration_since(now)) {
-            Ok(look) => Some(Some(look)),
+            Ok(inspect) => Some(Some(inspect)),
             Err(RecvTimeoutError::Timeout) => Some(None),
             Err(RecvTimeoutError::Disconnected) => None,
         }
     }
 
-    fn put(&mut self, look: TargetQuery) {
-        if !self.turns.put(look) {
-            left_out(&look);
+    fn put(&mut self, inspect: TargetQuery) {
+        if !self.turns.put(inspect) {
+            left_out(&inspect);
         }
     }
 
-    fn look(&mut self, look: &TargetQuery) -> Option<Inspection> {
-        let path = self.namespaces.path_unless_since(look.from, kept_for(look.awaited))?;
-        let from = Place { netns: look.from, path };
-        Some(inspect::read(look, &from, &mut self.namespaces, &mut self.throttling))
+    fn inspect(&mut self, inspect: &TargetQuery) -> Option<Inspection> {
+        let path = self.namespaces.path_unless_since(inspect.from, kept_for(inspect.awaited))?;
+        let from = Place { netns: inspect.from, path };
+        Some(inspect::read(inspect, &from, &mut self.namespaces, &mut self.throttling))
     }
 }

@@ -16,8 +16,9 @@ mod kubectl;
 pub mod kubelet;
 mod lifecycle;
 mod netfilter;
+pub mod not_connected;
 mod not_started;
-mod other_dials;
+mod other_connects;
 pub mod owner;
 mod phrases;
 mod rules;
@@ -27,7 +28,6 @@ mod sidecar;
 pub(crate) mod startup_probe;
 mod stopped;
 mod translated;
-pub mod undialled;
 mod wrong_field;
 
 pub use case::{Case, Streak};
@@ -79,11 +79,9 @@ const fn rule(cause: Cause) -> Option<Rule> {
         Cause::AppStatusFailure => rules::app_status_failure::find,
         Cause::TlsEofNoise => rules::tls_eof_noise::find,
         Cause::Unexplained => rules::unexplained::find,
-        Cause::ExecTimeout
-        | Cause::ExecNotRun
-        | Cause::ExecFailed
-        | Cause::KubeletClientError
-        | Cause::CniNotReady => return None,
+        Cause::ExecTimeout | Cause::ExecNotRun | Cause::ExecFailed | Cause::KubeletClientError | Cause::CniNotReady => {
+            return None;
+        }
     })
 }
 
@@ -100,7 +98,7 @@ pub fn classify(case: &Case<'_>) -> Option<(Finding, Vec<Cause>)> {
     history::add_end(case, &mut first);
     shared_address::add(case, &mut first);
     lifecycle::add(case, &mut first);
-    other_dials::add(case, &mut first);
+    other_connects::add(case, &mut first);
     translated::add(case, &mut first);
     kubelet::add_ignored(case, &mut first);
     findings.into_iter().for_each(|other| first.join(other));

@@ -114,7 +114,10 @@ mod tests {
     #[test]
     fn what_a_real_runtime_wrote_is_named() {
         for (words, why) in [
-            ("exec failed: unable to start container process: read init-p: connection reset by peer (possibly OOM-killed)", "memory"),
+            (
+                "exec failed: unable to start container process: read init-p: connection reset by peer (possibly OOM-killed)",
+                "memory",
+            ),
             ("runtime/cgo: pthread_create failed: Resource temporarily unavailable", "limit of processes"),
             (
                 "exec failed: unable to start container process: error adding pid 27218 to cgroups: failed to write 27218: openat2 /sys/fs/cgroup/pids/causes-runc/cgroup.procs: no such file or directory",

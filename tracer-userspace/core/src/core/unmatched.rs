@@ -5,12 +5,12 @@ use std::collections::VecDeque;
 
 use super::Core;
 use super::outcomes::is_in_time;
-use super::records::{said, unattached};
-use crate::classify::{kubelet, undialled};
+use super::records::{kubelet_outcome, unattached};
+use crate::classify::{kubelet, not_connected};
 use tracer_attempts::correlate::attempt::Attempt;
 use tracer_attempts::enrich;
 use tracer_model::decision::Decision;
-use tracer_model::event::{Fact, KubeletProbe, Observation};
+use tracer_model::event::{KubeletProbe, Observation, ObservationKind};
 
 /// The ring is read every 50 ms; a busy node takes longer.
 const WAIT_NS: u64 = 500_000_000;
@@ -49,31 +49,34 @@ impl Core {
     /// Matches the outcomes whose time has come once more; what fits no attempt is a verdict of its own.
     pub(super) fn match_waiting(&mut self, now: u64, out: &mut Vec<Decision>) {
         while let Some(observation) = self.unmatched.take_due(now) {
-            let Fact::KubeletProbe(probe) = &observation.fact else { continue };
+            let ObservationKind::KubeletProbe(probe) = &observation.kind else { continue };
             if self.join_attempt(probe, &observation, now, out) || self.has_verdict(probe) {
                 continue;
             }
             let (finding, named) = match self.fitting(probe).len() {
-                0 if self.is_untried(probe) => undialled::untried(probe, &self.node),
+                0 if self.is_untried(probe) => not_connected::untried(probe, &self.node),
                 connections => kubelet::unmatched(probe, connections, &self.node),
             };
-            out.push(unattached(finding, named, Some(said(&kubelet::of_command(probe)))));
+            out.push(unattached(finding, named, Some(kubelet_outcome(&kubelet::of_command(probe)))));
         }
     }
 
     /// The kubelet says that it dialled the pod for some time, its other connections are seen, and none to the pod was.
     fn is_untried(&self, probe: &KubeletProbe) -> bool {
-        let Some(began) = probe.dialled_for_ns().map(|ns| probe.written_boot_ns.saturating_sub(ns + FRESH_NS)) else {
+        let Some(began) = probe.connecting_for_ns().map(|ns| probe.written_boot_ns.saturating_sub(ns + FRESH_NS))
+        else {
             return false;
         };
         let is_seen = self.correlator.all().any(|a| a.prober && a.started >= began);
-        let is_to_pod = |a: &Attempt| enrich::is_probe_of(a, &self.node, probe) && a.ended.is_none_or(|(end, _)| end >= began);
+        let is_to_pod =
+            |a: &Attempt| enrich::is_probe_of(a, &self.node, probe) && a.ended.is_none_or(|(end, _)| end >= began);
         is_seen && !self.correlator.all().any(is_to_pod) && self.node.lost_between(began, probe.written_boot_ns) == 0
     }
 
     /// An attempt of this probe has failed at that time, and the kubelet said nothing else of it: that is this failure.
     fn has_verdict(&self, probe: &KubeletProbe) -> bool {
-        let began = probe.dialled_for_ns().map(|ns| probe.written_boot_ns.saturating_sub(ns.saturating_add(FRESH_NS)));
+        let began =
+            probe.connecting_for_ns().map(|ns| probe.written_boot_ns.saturating_sub(ns.saturating_add(FRESH_NS)));
         if began.is_some_and(|began| self.emission.has_failure(&probe.pod, (began, probe.written_boot_ns))) {
             return true;
         }
@@ -86,7 +89,7 @@ impl Core {
 #[cfg(test)]
 mod tests {
     use crate::testing::{SYN, Stream};
-    use tracer_model::event::{AnswerKind, Fact, ProbeSays, ProbeType, TcpState};
+    use tracer_model::event::{AnswerKind, ObservationKind, ProbeOutput, ProbeType, TcpState};
     use tracer_model::record::{Confidence, VerdictBody};
 
     fn told(stream: &Stream) -> Vec<(&'static str, bool)> {
@@ -101,7 +104,7 @@ mod tests {
     #[test]
     fn an_outcome_without_an_attempt_is_a_verdict() {
         let mut stream = Stream::new();
-        stream.http_readiness().kubelet_words(ProbeType::Readiness, "Get \"http://10.88.0.2:8080\": EOF");
+        stream.http_readiness().kubelet_messages(ProbeType::Readiness, "Get \"http://10.88.0.2:8080\": EOF");
         let verdict = stream.verdicts().remove(0);
         assert_eq!(told(&stream), [("unexplained", true)]);
         assert_eq!((verdict.verdict.confidence, verdict.dst), (Confidence::Possible, None));
@@ -114,8 +117,11 @@ mod tests {
     #[test]
     fn an_attempt_that_is_seen_late_has_the_outcome() {
         let mut stream = Stream::new();
-        stream.http_readiness().wait_ms(500).kubelet(ProbeSays::Timeout).connect().established().wait_ms(1);
-        stream.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 0)).wait_ms(600).push(Fact::Tick);
+        stream.http_readiness().wait_ms(500).kubelet(ProbeOutput::Timeout).connect().established().wait_ms(1);
+        stream
+            .state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 0))
+            .wait_ms(600)
+            .push(ObservationKind::Tick);
         assert_eq!(stream.verdicts().iter().filter(|it| it.dst.is_none()).count(), 0, "{:?}", told(&stream));
     }
 
@@ -126,7 +132,7 @@ mod tests {
         stream.http_readiness().http_liveness_too();
         answered(&mut stream, 100);
         answered(&mut stream, 101);
-        stream.kubelet(ProbeSays::Timeout).wait_ms(600).push(Fact::Tick);
+        stream.kubelet(ProbeOutput::Timeout).wait_ms(600).push(ObservationKind::Tick);
         let verdicts = stream.verdicts();
         assert_eq!(told(&stream), [("unexplained", true)]);
         assert!(verdicts[0].verdict.summary.ends_with("which of 2 connections that was is not seen"));
@@ -139,7 +145,7 @@ mod tests {
         stream.grpc_readiness(1).connect().reset_sent(SYN, true, None).reset_received(TcpState::SynSent, 0);
         stream.state(TcpState::SynSent, TcpState::Close, 111, (0, 0, 0)).wait_ms(1_002);
         let words = "timeout: failed to connect service \"10.88.0.2:8080\" within 1s: context deadline exceeded";
-        stream.kubelet_words(ProbeType::Readiness, words).wait_ms(600).push(Fact::Tick);
+        stream.kubelet_messages(ProbeType::Readiness, words).wait_ms(600).push(ObservationKind::Tick);
         assert_eq!(stream.causes(), ["connection_refused"]);
     }
 
@@ -151,7 +157,11 @@ mod tests {
             stream.grpc_readiness(1);
             fill(&mut stream);
             let words = "timeout: failed to connect service \"10.88.0.2:8080\" within 1s: context deadline exceeded";
-            stream.wait_ms(1_000).kubelet_words(ProbeType::Readiness, words).wait_ms(600).push(Fact::Tick);
+            stream
+                .wait_ms(1_000)
+                .kubelet_messages(ProbeType::Readiness, words)
+                .wait_ms(600)
+                .push(ObservationKind::Tick);
             stream.verdicts().pop().map(|it| (it.verdict.cause.name(), it.verdict.confidence))
         };
         let elsewhere = |stream: &mut Stream| {
@@ -170,14 +180,19 @@ mod tests {
         let mut late = Stream::new();
         late.http_readiness().wait_ms(5_000);
         let written = late.now();
-        late.wait_ms(2_000).kubelet_at(ProbeSays::Timeout, written).wait_ms(600).push(Fact::Tick);
+        late.wait_ms(2_000).kubelet_at(ProbeOutput::Timeout, written).wait_ms(600).push(ObservationKind::Tick);
         assert!(told(&late).is_empty(), "its attempt may be forgotten");
         let mut event = Stream::new();
-        event.http_readiness().wait_ms(2_000).kubelet_event(ProbeSays::Timeout, 700).wait_ms(600).push(Fact::Tick);
+        event
+            .http_readiness()
+            .wait_ms(2_000)
+            .kubelet_event(ProbeOutput::Timeout, 700)
+            .wait_ms(600)
+            .push(ObservationKind::Tick);
         assert!(told(&event).is_empty(), "an Event may be about any attempt");
         let mut before = Stream::new();
         let written = before.now() - 500_000_000;
-        before.http_readiness().kubelet_at(ProbeSays::Timeout, written).wait_ms(600).push(Fact::Tick);
+        before.http_readiness().kubelet_at(ProbeOutput::Timeout, written).wait_ms(600).push(ObservationKind::Tick);
         assert!(told(&before).is_empty(), "the tracer did not watch yet");
     }
 }

@@ -32,7 +32,17 @@ impl Route {
     /// To a subnet.
     pub fn to(address: impl Into<IpAddr>, prefix: u8) -> Self {
         let to = address.into();
-        Self { to, prefix, kind: None, device: None, via: None, source: None, onlink: false, kernel: false, table: RouteHeader::RT_TABLE_MAIN }
+        Self {
+            to,
+            prefix,
+            kind: None,
+            device: None,
+            via: None,
+            source: None,
+            onlink: false,
+            kernel: false,
+            table: RouteHeader::RT_TABLE_MAIN,
+        }
     }
 
     /// To one address.

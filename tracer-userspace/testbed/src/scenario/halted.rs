@@ -6,12 +6,12 @@ use std::process::Command;
 use anyhow::{Context, Result};
 use tracer_model::record::Cause;
 
-use super::{Need, Scenario, Stage};
-use crate::dial::{Ending, Kind};
+use super::{Fixture, Need, Scenario};
 use crate::net::PREFIX;
+use crate::node::cgroup::Freezer;
 use crate::pods::{HTTP, TLS, UNSAID_TLS};
+use crate::probe::{Ending, Kind};
 use crate::proc::Proc;
-use crate::world::cgroup::Freezer;
 
 const FROZEN: Option<Cause> = Some(Cause::TargetFrozen);
 const STARVED: Option<Cause> = Some(Cause::TargetStarved);
@@ -29,54 +29,54 @@ pub(super) const ALL: &[Scenario] = &[
 ];
 
 /// As by a debugger, a script or job control.
-fn stopped(stage: &mut Stage<'_>) -> Result<()> {
-    let pod = stage.serving("http", HTTP)?;
-    stage.succeeds(Kind::Http, pod)?;
-    stage.pod_of(pod)?.halt()?;
-    stage.mentions(&["is stopped by a signal", "of the request lie unread"]);
-    stage.fails(Kind::Http, pod, Ending::Timeout)
+fn stopped(fixture: &mut Fixture<'_>) -> Result<()> {
+    let pod = fixture.serving("http", HTTP)?;
+    fixture.succeeds(Kind::Http, pod)?;
+    fixture.pod_of(pod)?.halt()?;
+    fixture.mentions(&["is stopped by a signal", "of the request lie unread"]);
+    fixture.fails(Kind::Http, pod, Ending::Timeout)
 }
 
-fn tls(stage: &mut Stage<'_>) -> Result<()> {
-    let pod = stage.serving("tls", TLS)?;
-    stage.pod_of(pod)?.halt()?;
-    stage.mentions(&["is stopped by a signal"]);
-    stage.fails(Kind::Https, pod, Ending::Timeout)
+fn tls(fixture: &mut Fixture<'_>) -> Result<()> {
+    let pod = fixture.serving("tls", TLS)?;
+    fixture.pod_of(pod)?.halt()?;
+    fixture.mentions(&["is stopped by a signal"]);
+    fixture.fails(Kind::Https, pod, Ending::Timeout)
 }
 
 /// As `docker pause`, `ctr tasks pause` and a checkpoint do.
-fn frozen(stage: &mut Stage<'_>, by: Freezer) -> Result<()> {
-    let pod = stage.serving("http", HTTP)?;
+fn frozen(fixture: &mut Fixture<'_>, by: Freezer) -> Result<()> {
+    let pod = fixture.serving("http", HTTP)?;
     let name = format!("{PREFIX}{}-frozen", std::process::id());
-    let _frozen = stage.pod_of(pod)?.freeze(&name, by)?;
-    stage.mentions(&["is frozen by its cgroup", "of the request lie unread"]);
-    stage.fails(Kind::Http, pod, Ending::Timeout)
+    let _frozen = fixture.pod_of(pod)?.freeze(&name, by)?;
+    fixture.mentions(&["is frozen by its cgroup", "of the request lie unread"]);
+    fixture.fails(Kind::Http, pod, Ending::Timeout)
 }
 
 /// It was stopped some time ago: who came since then waits to be accepted.
-fn full_queue(stage: &mut Stage<'_>) -> Result<()> {
-    let pod = stage.serving("backlog:1", HTTP)?;
-    stage.pod_of(pod)?.halt()?;
+fn full_queue(fixture: &mut Fixture<'_>) -> Result<()> {
+    let pod = fixture.serving("backlog:1", HTTP)?;
+    fixture.pod_of(pod)?.halt()?;
     let first = || TcpStream::connect(pod).context("a connection that waits to be accepted");
-    let _waiting = stage.world.node.enter(|| Ok([first()?, first()?]))?;
-    stage.fails(Kind::Http, pod, Ending::Timeout)
+    let _waiting = fixture.node.node.enter(|| Ok([first()?, first()?]))?;
+    fixture.fails(Kind::Http, pod, Ending::Timeout)
 }
 
 /// Another process of the pod is stopped: not the one that serves.
-fn another_is_stopped(stage: &mut Stage<'_>) -> Result<()> {
-    let pod = stage.serving("hang", HTTP)?;
-    let options = stage.options;
-    let inside = stage.pod_of(pod)?;
+fn another_is_stopped(fixture: &mut Fixture<'_>) -> Result<()> {
+    let pod = fixture.serving("hang", HTTP)?;
+    let options = fixture.options;
+    let inside = fixture.pod_of(pod)?;
     inside.serve(options, &["http", &format!("[::]:{UNSAID_TLS}")])?;
     inside.halt()?;
-    stage.mentions(&["had read it"]);
-    stage.fails(Kind::Http, pod, Ending::Timeout)
+    fixture.mentions(&["had read it"]);
+    fixture.fails(Kind::Http, pod, Ending::Timeout)
 }
 
 /// What shares its CPU quota takes all of it.
-fn starved(stage: &mut Stage<'_>) -> Result<()> {
+fn starved(fixture: &mut Fixture<'_>) -> Result<()> {
     const HOGS: usize = 8;
-    let pod = stage.serving("http", HTTP)?;
+    let pod = fixture.serving("http", HTTP)?;
     let name = format!("{PREFIX}{}-starved", std::process::id());
     let hog = || {
         let mut command = Command::new("sh");
@@ -84,8 +84,8 @@ fn starved(stage: &mut Stage<'_>) -> Result<()> {
         Proc::spawn(command)
     };
     let hogs = (0..HOGS).map(|_| hog()).collect::<Result<Vec<_>>>()?;
-    let _quota = stage.pod_of(pod)?.starve(&name, &hogs)?;
-    stage.helpers.extend(hogs);
-    stage.mentions(&["none of its tasks could run, for want of a processor"]);
-    stage.fails(Kind::Http, pod, Ending::Timeout)
+    let _quota = fixture.pod_of(pod)?.starve(&name, &hogs)?;
+    fixture.helpers.extend(hogs);
+    fixture.mentions(&["none of its tasks could run, for want of a processor"]);
+    fixture.fails(Kind::Http, pod, Ending::Timeout)
 }

@@ -42,9 +42,9 @@ fn rule(stray: &StrayRoute) -> String {
 
 #[cfg(test)]
 mod tests {
+    use crate::testing::Stream;
     use tracer_model::event::{RoutingRule, StrayRoute, TcpState};
     use tracer_model::record::Confidence;
-    use crate::testing::Stream;
 
     fn stray() -> StrayRoute {
         let rule = Some(RoutingRule { priority: 32_762, from: Some("10.88.0.1".into()), to: None });

@@ -28,7 +28,12 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
         "give the node a {kind} of its own beside the pods', and a route over it: ip link add shim0 link {name} type {kind} mode {}; ip link set shim0 up; ip route add {target} dev shim0. Or give the pod its first network over a bridge or veth, and the {kind} as a second one. Or use an exec probe",
         if kind.starts_with("ip") { "l2" } else { "bridge" }
     );
-    let found = Finding::failure(Cause::HostIsolatedLink, vec![evidence("rtnetlink", time, says, fields), unresolved], summary, fix);
+    let found = Finding::failure(
+        Cause::HostIsolatedLink,
+        vec![evidence("rtnetlink", time, says, fields), unresolved],
+        summary,
+        fix,
+    );
     Some(found.with_confidence(Confidence::Likely).until_answered())
 }
 
@@ -42,8 +47,10 @@ fn part_of<'a>(seen: &'a Inspection, case: &Case<'_>) -> Option<(&'a LinkState, 
 /// The device by which the node asked for the address in vain.
 fn unresolved(case: &Case<'_>, time: u64, seen: &Inspection) -> Option<(u32, Evidence)> {
     let target = case.attempt.flow.dst;
-    let mut drops = case.attempt.drops().filter(|(at, drop)| is_of_handshake(case, *at, drop) && drop.flow.dst == target);
-    let dropped = drops.find_map(|(at, drop)| Some((drop.device.as_ref().filter(|_| is_unresolved(drop))?, of_drop(at, drop))));
+    let mut drops =
+        case.attempt.drops().filter(|(at, drop)| is_of_handshake(case, *at, drop) && drop.flow.dst == target);
+    let dropped =
+        drops.find_map(|(at, drop)| Some((drop.device.as_ref().filter(|_| is_unresolved(drop))?, of_drop(at, drop))));
     if let Some((device, dropped)) = dropped {
         return Some((device.ifindex, dropped));
     }
@@ -61,9 +68,9 @@ fn device(case: &Case<'_>, seen: &Inspection, ifindex: u32) -> String {
 
 #[cfg(test)]
 mod tests {
+    use crate::testing::{NODE, SYN, Stream};
     use tracer_model::event::{Device, LinkState, NeighbourState, ParentLink};
     use tracer_model::record::Confidence;
-    use crate::testing::{NODE, SYN, Stream};
 
     /// A pod whose link is this, asked for on device 2, where nobody answers.
     fn asked(kind: &str, ifindex: u32, is_of_prober: bool, dropped: bool) -> Stream {
@@ -71,7 +78,8 @@ mod tests {
         stream.connect().wait_ms(200).inspection(|seen| {
             let parent = Some(ParentLink { kind: kind.into(), ifindex, is_of_prober });
             let addrs = vec![seen.target.ip()];
-            seen.links = vec![LinkState { ifindex: 5, name: "eth0".into(), up: true, addrs, parent, ..LinkState::default() }];
+            seen.links =
+                vec![LinkState { ifindex: 5, name: "eth0".into(), up: true, addrs, parent, ..LinkState::default() }];
             let (addr, state) = (seen.target.ip(), "incomplete".to_owned());
             seen.neighbour = Some(NeighbourState { addr, state, ifindex: 2 });
         });

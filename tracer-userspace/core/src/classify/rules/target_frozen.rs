@@ -23,9 +23,11 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let dst = case.attempt.flow.dst;
     let unread = connection(case).filter(|it| it.unread > 0);
     let unread = unread.map(|it| format!(": {} of the request lie unread", counted(u64::from(it.unread), "byte")));
-    let summary = format!("{dst} is served by {}, which {}{}", name(&seen.processes), halt.says(), unread.unwrap_or_default());
+    let summary =
+        format!("{dst} is served by {}, which {}{}", name(&seen.processes), halt.says(), unread.unwrap_or_default());
     let (hook, place) = halt.evidence();
-    let says = format!("{} {}{place}, at {}", name(&seen.processes), halt.says(), counted(halted.len() as u64, "reading"));
+    let says =
+        format!("{} {}{place}, at {}", name(&seen.processes), halt.says(), counted(halted.len() as u64, "reading"));
     let pids: Vec<u32> = seen.processes.iter().map(|it| it.pid).collect();
     let read = evidence(hook, time, says, json!({ "pids": pids, "readings": halted.len() }));
     let found = Finding::failure(Cause::TargetFrozen, vec![read, end], summary, halt.fix(&seen.processes));
@@ -114,9 +116,9 @@ impl Halt<'_> {
 
 #[cfg(test)]
 mod tests {
+    use crate::testing::Stream;
     use tracer_model::event::{ListenerState, ServedConnection, ServerProcess, ServerTasks, Serving, TcpState};
     use tracer_model::record::Confidence;
-    use crate::testing::Stream;
 
     fn process(pid: u32, fill: impl FnOnce(&mut ServerProcess)) -> ServerProcess {
         let tasks = ServerTasks { count: 2, ..ServerTasks::default() };
@@ -175,14 +177,8 @@ mod tests {
         let both: &[_] = &[stopped(7), running(8)];
         let (held, free): (&[_], &[_]) = (&[stopped(7)], &[running(7)]);
         let partly: &[_] = &[process(7, |it| it.tasks.stopped = 1)];
-        let looks: [&[&[ServerProcess]]; 6] = [
-            &[both, both],
-            &[held],
-            &[held, free],
-            &[free, held],
-            &[partly, partly],
-            &[&[], &[]],
-        ];
+        let looks: [&[&[ServerProcess]]; 6] =
+            [&[both, both], &[held], &[held, free], &[free, held], &[partly, partly], &[&[], &[]]];
         for looks in looks {
             assert_eq!(silent(looks).causes(), ["slow_response"], "{looks:?}");
         }

@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use super::super::evidence::{evidence, of_state};
-use super::super::giving_up::{asked_late, taken_and_silent};
+use super::super::giving_up::{sent_request_late, taken_and_silent};
 use super::super::serving::{connection, name, readings};
 use super::{Case, Cause, Finding};
 use tracer_model::event::{Pressure, ServerTasks, Serving};
@@ -27,7 +27,7 @@ fn starved(case: &Case<'_>, fits: fn(bool) -> bool) -> Option<Finding> {
     let ended = taken_and_silent(case)?;
     let connection = connection(case)?;
     let unread = !connection.accepted || connection.unread > 0;
-    let asked = asked_late(case).unwrap_or(case.attempt.started);
+    let asked = sent_request_late(case).unwrap_or(case.attempt.started);
     let readings: Vec<_> = readings(case).into_iter().filter(|(time, _)| (asked..=ended).contains(time)).collect();
     let (stall, seen) = stall(&readings).filter(|_| fits(unread))?;
     let (who, words) = (name(&seen.processes), stall.words());
@@ -126,7 +126,8 @@ impl Waits {
 fn by_threads(readings: &[&Serving], of_ns: u64) -> Option<(Resource, u64)> {
     let (first, last) = (readings.first()?, readings.last()?);
     let pids = |seen: &Serving| seen.processes.iter().map(|it| it.pid).collect::<Vec<_>>();
-    let ran = total(last, |it| it.ran_ns).checked_sub(total(first, |it| it.ran_ns)).filter(|_| pids(first) == pids(last))?;
+    let ran =
+        total(last, |it| it.ran_ns).checked_sub(total(first, |it| it.ran_ns)).filter(|_| pids(first) == pids(last))?;
     let idle = of_ns.saturating_sub(ran);
     let always = |get: fn(&ServerTasks) -> u64| readings.iter().all(|seen| total(seen, get) > 0);
     if always(|it| it.runnable.into()) {
@@ -215,9 +216,9 @@ impl Stall<'_> {
 
 #[cfg(test)]
 mod tests {
+    use crate::testing::Stream;
     use tracer_model::event::{Pressure, ServedConnection, ServerProcess, ServerTasks, Serving, TcpState};
     use tracer_model::record::{Cause, Confidence, Verdict};
-    use crate::testing::Stream;
 
     /// What is read of a server at a moment, so many milliseconds after the first.
     type Look = fn(u64) -> Serving;
@@ -257,12 +258,38 @@ mod tests {
     #[test]
     fn a_container_that_cannot_run_is_starved() {
         let cases: [(Look, &str); 5] = [
-            (cpu, "for 0.48 s of 0.60 s none of its tasks could run, for want of a processor; on the node tasks waited for it 90 %"),
-            (|ms| under(Pressure { io_us: Some(ms * 1000), io_full_us: Some(ms * 900), ..Pressure::default() }), "for want of the disk"),
-            (|ms| under(Pressure { memory_us: Some(ms * 1000), memory_full_us: Some(ms * 900), ..Pressure::default() }), "for want of memory"),
-            (|ms| server(ServerTasks { count: 1, runnable: 1, ran_ns: ms * 1000, ..ServerTasks::default() }), "for want of a processor"),
             (
-                |ms| server(ServerTasks { count: 1, blocked: 1, ran_ns: ms, blocked_in: Some("rpc_wait_bit_killable".into()), ..ServerTasks::default() }),
+                cpu,
+                "for 0.48 s of 0.60 s none of its tasks could run, for want of a processor; on the node tasks waited for it 90 %",
+            ),
+            (
+                |ms| under(Pressure { io_us: Some(ms * 1000), io_full_us: Some(ms * 900), ..Pressure::default() }),
+                "for want of the disk",
+            ),
+            (
+                |ms| {
+                    under(Pressure {
+                        memory_us: Some(ms * 1000),
+                        memory_full_us: Some(ms * 900),
+                        ..Pressure::default()
+                    })
+                },
+                "for want of memory",
+            ),
+            (
+                |ms| server(ServerTasks { count: 1, runnable: 1, ran_ns: ms * 1000, ..ServerTasks::default() }),
+                "for want of a processor",
+            ),
+            (
+                |ms| {
+                    server(ServerTasks {
+                        count: 1,
+                        blocked: 1,
+                        ran_ns: ms,
+                        blocked_in: Some("rpc_wait_bit_killable".into()),
+                        ..ServerTasks::default()
+                    })
+                },
                 "(rpc_wait_bit_killable)",
             ),
         ];
@@ -270,7 +297,11 @@ mod tests {
             let verdict = verdict(UNREAD, look);
             assert_eq!((verdict.cause.name(), verdict.confidence), ("target_starved", Confidence::Likely), "{words}");
             assert!(verdict.summary.contains(words), "{}", verdict.summary);
-            assert!(verdict.summary.contains("100 bytes of the request lie unread in app (pid 7)"), "{}", verdict.summary);
+            assert!(
+                verdict.summary.contains("100 bytes of the request lie unread in app (pid 7)"),
+                "{}",
+                verdict.summary
+            );
             assert!(verdict.also.is_empty(), "{:?}", verdict.also);
         }
     }
@@ -278,7 +309,10 @@ mod tests {
     #[test]
     fn a_request_that_was_read_is_slow_and_the_pressure_stands_beside() {
         let verdict = verdict(READ, cpu);
-        assert_eq!((verdict.cause.name(), verdict.also.as_slice()), ("slow_response", [Cause::TargetStarved].as_slice()));
+        assert_eq!(
+            (verdict.cause.name(), verdict.also.as_slice()),
+            ("slow_response", [Cause::TargetStarved].as_slice())
+        );
         assert!(verdict.summary.ends_with("; app (pid 7) had read it: its handler is slow"), "{}", verdict.summary);
     }
 
@@ -295,7 +329,11 @@ mod tests {
         for look in looks {
             let verdict = verdict(UNREAD, look);
             assert_eq!((verdict.cause.name(), verdict.also.as_slice()), ("slow_response", [].as_slice()));
-            assert!(verdict.summary.ends_with("; nobody had accepted it: app (pid 7) was busy otherwise"), "{}", verdict.summary);
+            assert!(
+                verdict.summary.ends_with("; nobody had accepted it: app (pid 7) was busy otherwise"),
+                "{}",
+                verdict.summary
+            );
         }
     }
 }

@@ -10,75 +10,77 @@ use tracer_attempts::correlate::attempt::Attempt;
 use tracer_attempts::correlate::firewalls::{Firewalls, Next};
 use tracer_attempts::correlate::node::Node;
 use tracer_attempts::enrich;
-use tracer_model::ask::{Ask, Awaited, TargetQuery};
-use tracer_model::event::{ConnId, Fact, Netns, Observation, TcpState};
+use tracer_model::event::{ConnId, Netns, Observation, ObservationKind, TcpState};
+use tracer_model::query::{Awaited, Query, TargetQuery};
 use tracer_model::recent::Recent;
 
 /// A handshake on a node takes less than a millisecond: after this the target is looked at.
 pub(super) const PATIENCE_NS: u64 = 200_000_000;
 /// While a pod owes an answer it is looked at so often, and so long: the kubelet's own connections stay for hours.
-const LOOK_EVERY_NS: u64 = 300_000_000;
-const LOOK_UNTIL_NS: u64 = 5_000_000_000;
+const INSPECT_EVERY_NS: u64 = 300_000_000;
+const INSPECT_UNTIL_NS: u64 = 5_000_000_000;
 
 /// The same question is not asked more often.
-const ASK_AGAIN_NS: u64 = 1_000_000_000;
+const REQUERY_NS: u64 = 1_000_000_000;
 /// A prober that is known may have been moved to another cgroup.
 const MOVED_NS: u64 = 10_000_000_000;
 /// A target's state is another one soon: less than the patience, so that every attempt that waits has it looked at.
-const LOOK_AGAIN_NS: u64 = 100_000_000;
+const REINSPECT_NS: u64 = 100_000_000;
 /// Questions remembered.
-const MAX_ASKED: usize = 1024;
+const MAX_QUERIES: usize = 1024;
 
 /// What is to be asked, what was, and when.
 #[derive(Debug, Default)]
-pub(super) struct Questions {
+pub(super) struct Queries {
     /// To be put now.
-    asks: BTreeSet<Ask>,
+    wanted: BTreeSet<Query>,
     /// Those whose time has not come.
-    later: BTreeSet<(u64, Ask)>,
+    later: BTreeSet<(u64, Query)>,
     /// When to ask about targets that have not answered.
     patience: BTreeSet<(u64, ConnId)>,
     /// To be put once more when the answer has come that is on its way, since when.
-    after_answer: BTreeMap<Netns, (u64, Ask)>,
+    after_answer: BTreeMap<Netns, (u64, Query)>,
     /// When each was last put.
-    asked: Recent<Ask, u64, MAX_ASKED>,
+    last_issued: Recent<Query, u64, MAX_QUERIES>,
 }
 
-impl Questions {
+impl Queries {
     /// Asks, unless that was asked a moment ago.
-    fn ask(&mut self, ask: Ask, now: u64, firewalls: &mut Firewalls) {
-        let again = match ask {
-            Ask::Firewall(netns, _) => return self.ask_firewall(netns, ask, now, firewalls),
-            Ask::Target(..) => LOOK_AGAIN_NS,
-            Ask::Answers(_) => MOVED_NS,
-            _ => ASK_AGAIN_NS,
+    fn query(&mut self, query: Query, now: u64, firewalls: &mut Firewalls) {
+        let again = match query {
+            Query::Firewall(netns, _) => return self.query_firewall(netns, query, now, firewalls),
+            Query::Target(..) => REINSPECT_NS,
+            Query::Answers(_) => MOVED_NS,
+            _ => REQUERY_NS,
         };
-        if self.asked.get(&ask).is_some_and(|at| now < at.saturating_add(again)) {
+        if self.last_issued.get(&query).is_some_and(|at| now < at.saturating_add(again)) {
             return;
         }
-        self.asked.insert(ask, now);
-        self.put(ask);
+        self.last_issued.insert(query, now);
+        self.put(query);
     }
 
-    fn ask_firewall(&mut self, netns: Netns, ask: Ask, now: u64, firewalls: &mut Firewalls) {
-        match firewalls.ask(netns, now) {
-            Next::Now => self.put(ask),
-            Next::At(later) if self.later.len() < MAX_ASKED => _ = self.later.insert((later, ask)),
-            Next::AfterAnswer if self.after_answer.len() < MAX_ASKED => _ = self.after_answer.insert(netns, (now, ask)),
+    fn query_firewall(&mut self, netns: Netns, query: Query, now: u64, firewalls: &mut Firewalls) {
+        match firewalls.query(netns, now) {
+            Next::Now => self.put(query),
+            Next::At(later) if self.later.len() < MAX_QUERIES => _ = self.later.insert((later, query)),
+            Next::AfterAnswer if self.after_answer.len() < MAX_QUERIES => {
+                _ = self.after_answer.insert(netns, (now, query))
+            }
             Next::At(_) | Next::AfterAnswer | Next::Due => {}
         }
     }
 
     /// In a replay nobody takes the questions: they must not pile up.
-    fn put(&mut self, ask: Ask) {
-        if self.asks.len() < MAX_ASKED {
-            self.asks.insert(ask);
+    fn put(&mut self, query: Query) {
+        if self.wanted.len() < MAX_QUERIES {
+            self.wanted.insert(query);
         }
     }
 
     /// Those that are to be put now.
-    pub(super) fn take(&mut self) -> Vec<Ask> {
-        std::mem::take(&mut self.asks).into_iter().collect()
+    pub(super) fn take(&mut self) -> Vec<Query> {
+        std::mem::take(&mut self.wanted).into_iter().collect()
     }
 
     /// When the first of those is due that wait.
@@ -89,42 +91,42 @@ impl Questions {
 
 impl Core {
     /// Asks, unless that was asked a moment ago.
-    pub(super) fn ask(&mut self, ask: Ask, now: u64) {
-        self.questions.ask(ask, now, &mut self.node.firewalls);
+    pub(super) fn query(&mut self, query: Query, now: u64) {
+        self.queries.query(query, now, &mut self.node.firewalls);
     }
 
     /// A firewall was read: asks again for what came while it was.
-    pub(super) fn ask_after_answer(&mut self, netns: Netns, now: u64) {
-        if let Some((asked, ask)) = self.questions.after_answer.remove(&netns)
-            && !self.node.firewalls.covers(netns, asked)
+    pub(super) fn query_after_answer(&mut self, netns: Netns, now: u64) {
+        if let Some((last_issued, query)) = self.queries.after_answer.remove(&netns)
+            && !self.node.firewalls.covers(netns, last_issued)
         {
-            self.ask(ask, now);
+            self.query(query, now);
         }
     }
 
     /// Asks what is due by now.
-    pub(super) fn ask_due(&mut self, now: u64) {
-        while let Some((_, ask)) = take_due(&mut self.questions.later, now) {
-            self.ask(ask, now);
+    pub(super) fn issue_due(&mut self, now: u64) {
+        while let Some((_, query)) = take_due(&mut self.queries.later, now) {
+            self.query(query, now);
         }
-        while let Some((time, conn)) = take_due(&mut self.questions.patience, now) {
-            self.ask_about(conn, time);
+        while let Some((time, conn)) = take_due(&mut self.queries.patience, now) {
+            self.query_target(conn, time);
         }
     }
 
     /// When the target of an attempt is to be looked at; `None`: no more.
-    pub(super) fn look_later(&mut self, conn: ConnId, due: Option<u64>) {
-        if let Some(before) = self.correlator.look_at(conn, due.unwrap_or_default()) {
-            self.questions.patience.remove(&(before, conn));
+    pub(super) fn schedule_inspection(&mut self, conn: ConnId, due: Option<u64>) {
+        if let Some(before) = self.correlator.inspect_at(conn, due.unwrap_or_default()) {
+            self.queries.patience.remove(&(before, conn));
         }
-        self.questions.patience.extend(due.map(|due| (due, conn)));
+        self.queries.patience.extend(due.map(|due| (due, conn)));
     }
 
     /// An attempt still waits: what is the state of its target? Asked again while it waits for an answer.
-    fn ask_about(&mut self, conn: ConnId, now: u64) {
+    fn query_target(&mut self, conn: ConnId, now: u64) {
         let again = self.correlator.get(conn).and_then(|a| waits_for_answer(a, &self.node));
-        if again.is_some_and(|since| now < since.saturating_add(LOOK_UNTIL_NS)) {
-            self.look_later(conn, Some(now.saturating_add(LOOK_EVERY_NS)));
+        if again.is_some_and(|since| now < since.saturating_add(INSPECT_UNTIL_NS)) {
+            self.schedule_inspection(conn, Some(now.saturating_add(INSPECT_EVERY_NS)));
         }
         let waits = |a: &&Attempt| a.ended.is_none() && (a.established.is_none() || again.is_some());
         let awaited = if again.is_some() { Awaited::Answer } else { Awaited::Handshake };
@@ -133,7 +135,7 @@ impl Core {
             Some(TargetQuery { peer: Some(a.flow.src), ..target(a.netns?, a.flow.dst, &self.node, awaited) })
         });
         if let Some(query) = query {
-            self.ask(Ask::Target(query), now);
+            self.query(Query::Target(query), now);
         }
     }
 }
@@ -145,13 +147,13 @@ pub(super) fn waits_for_answer(attempt: &Attempt, node: &Node) -> Option<u64> {
 }
 
 /// What this observation of an attempt makes one want to know.
-pub(super) fn asks(attempt: &Attempt, node: &Node, observation: &Observation) -> Vec<Ask> {
+pub(super) fn wanted(attempt: &Attempt, node: &Node, observation: &Observation) -> Vec<Query> {
     let unanswered =
-        || enrich::failed(attempt, node) && enrich::asks_grpc(attempt, node) && attempt.established.is_some();
-    let tls = (attempt.touched_only() || unanswered()).then(|| Ask::Tls(attempt.flow.dst.port()));
-    let firewall = match &observation.fact {
-        Fact::Drop(drop) if is_netfilter(drop) => drop.netns.map(|netns| Ask::Firewall(netns, drop.flow)),
-        Fact::Icmp(icmp) if icmp.flags.is_syn() => icmp.netns.map(|netns| Ask::Firewall(netns, icmp.flow)),
+        || enrich::failed(attempt, node) && enrich::expects_grpc(attempt, node) && attempt.established.is_some();
+    let tls = (attempt.touched_only() || unanswered()).then(|| Query::Tls(attempt.flow.dst.port()));
+    let firewall = match &observation.kind {
+        ObservationKind::Drop(drop) if is_netfilter(drop) => drop.netns.map(|netns| Query::Firewall(netns, drop.flow)),
+        ObservationKind::Icmp(icmp) if icmp.flags.is_syn() => icmp.netns.map(|netns| Query::Firewall(netns, icmp.flow)),
         _ => None,
     };
     let unread = attempt.prober
@@ -162,9 +164,9 @@ pub(super) fn asks(attempt: &Attempt, node: &Node, observation: &Observation) ->
     let dst = attempt.flow.dst;
     let well = observation_establishes(observation) && attempt.prober && node.has_pod(dst.ip());
     let target = attempt.netns.filter(|from| well && node.netns_of_addr(*from, dst.ip()).is_none());
-    let target = target.map(|from| Ask::Target(self::target(from, dst, node, Awaited::Answer)));
-    let answers = (unread || is_first(observation)).then_some(Ask::Answers(attempt.actor.pid));
-    let ports = attempt.without_port().then_some(Ask::Ports);
+    let target = target.map(|from| Query::Target(self::target(from, dst, node, Awaited::Answer)));
+    let answers = (unread || is_first(observation)).then_some(Query::Answers(attempt.actor.pid));
+    let ports = attempt.without_port().then_some(Query::Ports);
     tls.into_iter().chain(firewall).chain(answers).chain(target).chain(ports).collect()
 }
 
@@ -174,9 +176,9 @@ fn target(from: Netns, target: SocketAddr, node: &Node, awaited: Awaited) -> Tar
 
 /// A prober dials.
 fn is_first(observation: &Observation) -> bool {
-    matches!(&observation.fact, Fact::Connect(connect) if connect.prober)
+    matches!(&observation.kind, ObservationKind::Connect(connect) if connect.prober)
 }
 
 fn observation_establishes(observation: &Observation) -> bool {
-    matches!(&observation.fact, Fact::State(s) if s.new == TcpState::Established)
+    matches!(&observation.kind, ObservationKind::State(s) if s.new == TcpState::Established)
 }
