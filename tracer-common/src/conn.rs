@@ -166,6 +166,14 @@ numbered! {
     }
 }
 
+impl AnswerKind {
+    /// A TLS record.
+    #[must_use]
+    pub const fn is_tls(self) -> bool {
+        matches!(self, Self::Tls | Self::Alert)
+    }
+}
+
 /// The first payload that arrives at a tracked socket.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]

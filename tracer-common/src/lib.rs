@@ -6,7 +6,8 @@
 //! running kernel cannot give is [`ABSENT32`] or [`ABSENT64`], never zero.
 #![no_std]
 
-/// Declares an enum by the numbers that it has on the wire, and the way back from a number.
+/// Declares an enum by the numbers that it has on the wire, and the way back from a number. With the feature `serde` it is
+/// also what recordings hold, by its names.
 macro_rules! numbered {
     (
         $(#[$about:meta])*
@@ -14,6 +15,7 @@ macro_rules! numbered {
     ) => {
         $(#[$about])*
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(rename_all = "snake_case"))]
         #[repr(u16)]
         pub enum $name { $($(#[$doc])* $variant = $number,)* }
 

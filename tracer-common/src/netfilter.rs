@@ -32,8 +32,6 @@ numbered! {
         Translate = 1,
         /// `ip_vs_leave`: the packet matched a virtual service that has no backend.
         NoBackend = 2,
-        /// `ip_vs_schedule`: a new IPVS connection is made for the packet.
-        Schedule = 3,
     }
 }
 

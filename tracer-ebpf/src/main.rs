@@ -16,10 +16,12 @@
 mod actor;
 mod atomic;
 mod emit;
+mod flows;
 mod hooks;
 mod kernel;
 mod limit;
 mod maps;
+mod sockets;
 mod track;
 mod waiting;
 

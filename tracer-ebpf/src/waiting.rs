@@ -15,9 +15,10 @@ use tracer_common::{
 use crate::{
     actor,
     emit::count,
+    flows,
     kernel::Sock,
     maps::{Conn, PENDING, Pending},
-    track,
+    sockets,
 };
 
 /// Only if there is none yet (`BPF_NOEXIST`, include/uapi/linux/bpf.h).
@@ -126,7 +127,7 @@ fn leave(pending: &Pending, key: &Tuple) {
     if tuple.sport == 0 {
         count(Counter::MapFull);
     } else {
-        track::remember_flow(&tuple, pending.conn);
+        flows::remember(&tuple, pending.conn);
     }
 }
 
@@ -134,7 +135,7 @@ fn leave(pending: &Pending, key: &Tuple) {
 #[inline(always)]
 fn is_waiting(pending: &Pending, dport: u16) -> bool {
     let sk = Sock(pending.sk);
-    pending.conn != 0 && track::is_of(sk, pending.conn) && sk.dport() == dport
+    pending.conn != 0 && sockets::is_of(sk, pending.conn) && sk.dport() == dport
 }
 
 #[inline(always)]

@@ -3,15 +3,14 @@
 
 mod definition;
 mod doctor;
-mod duration;
 mod flags;
 mod hooks;
-mod meaningless;
 mod message;
 mod namespace;
 pub mod pages;
+#[cfg(feature = "selftest")]
+mod selftest;
 mod serve;
-mod size;
 mod variable;
 mod write;
 
@@ -23,10 +22,13 @@ use clap::error::ErrorKind;
 use clap::parser::ValueSource;
 use clap::{ArgAction, ArgMatches, FromArgMatches as _, Parser, Subcommand};
 
+use tracer_terminal::typed::{duration, size};
+
 pub use doctor::{DoctorArgs, FailOn};
-pub use flags::Flags;
+pub use flags::{FileFlag, FilterFlags, LiveFlags, OutputFlags, RecordFlags, RotationFlags, SourceFlags};
 pub use hooks::HooksArgs;
-pub(crate) use meaningless::refuse as refuse_meaningless;
+#[cfg(feature = "selftest")]
+pub use selftest::SelftestArgs;
 pub use serve::ServeFlags;
 pub use variable::named_by as named_by_variable;
 pub use write::WriteFlags;
@@ -39,9 +41,6 @@ pub struct Cli {
     /// What to do.
     #[command(subcommand)]
     pub command: Command,
-    /// Flags that mean the same everywhere.
-    #[command(flatten)]
-    pub flags: Flags,
     /// Ids of the flags that stood on the command line (not in the environment).
     #[clap(skip)]
     pub typed: Vec<String>,
@@ -76,12 +75,15 @@ pub enum Command {
     #[command(
         after_help = "Needs root (CAP_BPF, CAP_PERFMON, CAP_SYS_ADMIN on some kernels), no cluster API (but --kubeconfig uses it) and no configuration.\n\nExamples:\n  tracer attach --duration 5m\n  tracer attach --pods pods.json --until-failure"
     )]
-    Attach,
+    Attach(Box<LiveFlags>),
     /// The daemon: the same under a DaemonSet; one on each node
     #[command(
         after_help = "Prints NDJSON to stdout, or to --output-file (SIGHUP opens it again after a rotation).\nNothing listens but a unix socket for `tracer health`, unless --metrics-listen is given.\n\nExamples:\n  tracer run --output-file /var/log/tracer.ndjson --output-max-size 64MiB\n  tracer run --metrics-listen 127.0.0.1:9464"
     )]
     Run {
+        /// What it watches.
+        #[command(flatten)]
+        live: Box<LiveFlags>,
         /// What it answers.
         #[command(flatten)]
         serve: ServeFlags,
@@ -108,6 +110,9 @@ pub enum Command {
     Record {
         /// The recording to make
         file: PathBuf,
+        /// What it watches.
+        #[command(flatten)]
+        live: Box<LiveFlags>,
     },
     /// Run the same analysis over a recording: offline, anywhere, without privileges
     #[command(
@@ -119,6 +124,9 @@ pub enum Command {
         /// Compare the verdicts with the records (NDJSON) of an earlier run; exit code 1 and the first difference on stderr if they differ
         #[arg(long, value_name = "FILE", env = "TRACER_COMPARE", hide_env_values = true)]
         compare: Option<PathBuf>,
+        /// The records.
+        #[command(flatten)]
+        records: RecordFlags,
     },
     /// Make one HTML page of an incident out of the records that attach, run or replay printed
     #[command(
@@ -128,6 +136,12 @@ pub enum Command {
         /// Records as NDJSON; `-` is stdin
         #[arg(value_name = "FILE", required = true)]
         files: Vec<PathBuf>,
+        /// The page.
+        #[command(flatten)]
+        page: FileFlag,
+        /// Which records.
+        #[command(flatten)]
+        filters: FilterFlags,
     },
     /// Say what is wrong with this node's network prerequisites, and the command that fixes each finding
     #[command(
@@ -139,11 +153,13 @@ pub enum Command {
         after_help = "Has the kernel count the runs of all BPF programs meanwhile (BPF_ENABLE_STATS), and detaches at the end. A hook that is missing is a warning: exit code 1 with --fail-on warn; exit code 3 if a capability is what is missing.\n\nExamples:\n  tracer hooks\n  tracer hooks --duration 1m --all-connections\n  tracer hooks -o json | jq 'select(.status != \"ok\") | .check, .fields.tried'"
     )]
     Hooks(HooksArgs),
+    #[cfg(feature = "selftest")]
     /// Make each failure in network namespaces of its own, and show which hooks of this kernel prove it
     #[command(
         after_help = "For after the installation, before trusting it: needs root, touches nothing outside, takes a minute or two. One row for each cause: passed and which hooks proved it, failed, or why it cannot be shown here. --cause plays only those.\n\nExamples:\n  tracer selftest\n  tracer selftest --cause connection_refused --cause loopback_down\n  tracer selftest -o json | jq -r 'select(.status == \"fail\") | .check'"
     )]
-    Selftest,
+    Selftest(SelftestArgs),
+    #[cfg(feature = "selftest")]
     /// A process of `selftest`
     #[command(name = tracer_testbed::helper::COMMAND, hide = true)]
     Helper {
@@ -189,7 +205,7 @@ impl Command {
     #[must_use]
     pub const fn name(&self) -> &'static str {
         match self {
-            Self::Attach => "attach",
+            Self::Attach(_) => "attach",
             Self::Run { .. } => "run",
             Self::Health { .. } => "health",
             Self::Record { .. } => "record",
@@ -197,7 +213,9 @@ impl Command {
             Self::Report { .. } => "report",
             Self::Doctor(_) => "doctor",
             Self::Hooks(_) => "hooks",
-            Self::Selftest => "selftest",
+            #[cfg(feature = "selftest")]
+            Self::Selftest(_) => "selftest",
+            #[cfg(feature = "selftest")]
             Self::Helper { .. } => tracer_testbed::helper::COMMAND,
             Self::Schema => "schema",
             Self::Completions { .. } => "completions",
@@ -237,20 +255,12 @@ pub fn parse(args: impl IntoIterator<Item = OsString>) -> Parsed {
     }
 }
 
-/// Ids of the arguments that stood on the command line.
+/// Ids of the command's arguments (and of their groups) that stood on the command line.
 fn typed(matches: &ArgMatches) -> Vec<String> {
-    let here = |m: &ArgMatches| -> Vec<String> {
-        m.ids()
-            .map(|id| id.as_str())
-            .filter(|id| m.try_contains_id(id).is_ok() && m.value_source(id) == Some(ValueSource::CommandLine))
-            .map(str::to_owned)
-            .collect()
-    };
-    let mut ids = here(matches);
-    if let Some((_, sub)) = matches.subcommand() {
-        ids.extend(here(sub));
-    }
-    ids
+    let Some((_, sub)) = matches.subcommand() else { return Vec::new() };
+    let is_typed =
+        |id: &&str| sub.try_contains_id(id).is_ok() && sub.value_source(id) == Some(ValueSource::CommandLine);
+    sub.ids().map(|id| id.as_str()).filter(is_typed).map(str::to_owned).collect()
 }
 
 #[cfg(test)]
@@ -267,8 +277,7 @@ mod tests {
     /// Every flag of the tool that a user may know of.
     fn flags() -> Vec<Arg> {
         let command = definition::of_everything();
-        let own = command.get_subcommands().flat_map(|sub| sub.get_arguments()).filter(|arg| !arg.is_global_set());
-        let all = command.get_arguments().chain(own).filter(|arg| arg.get_long().is_some());
+        let all = command.get_subcommands().flat_map(|sub| sub.get_arguments()).filter(|arg| arg.get_long().is_some());
         all.filter(|arg| !matches!(arg.get_long(), Some("help" | "version" | "markdown"))).cloned().collect()
     }
 
@@ -327,10 +336,24 @@ mod tests {
     }
 
     #[test]
-    fn global_flags_are_seen_where_they_were_typed() {
-        let args = ["tracer", "-n", "a", "replay", "x", "--pods", "p"].map(OsString::from);
+    fn flags_are_seen_where_they_were_typed() {
+        let args = ["tracer", "attach", "-n", "a", "--pods", "p"].map(OsString::from);
         let Parsed::Command(cli) = parse(args) else { unreachable!() };
-        assert!(cli.typed.contains(&"pods".to_owned()) && cli.typed.contains(&"namespace".to_owned()));
+        assert!(["namespace", "pods"].iter().all(|id| cli.typed.iter().any(|typed| typed == id)), "{:?}", cli.typed);
         assert!(!cli.typed.contains(&"duration".to_owned()));
+    }
+
+    #[test]
+    fn a_flag_in_the_wrong_place_says_which_is_right() {
+        let wrong = |args: &[&str]| match parse(args.iter().map(OsString::from)) {
+            Parsed::Wrong(text) => text,
+            other => panic!("{other:?}"),
+        };
+        let replay = wrong(&["tracer", "replay", "x", "--prober", "y"]);
+        assert_eq!(replay, "--prober has no meaning for `tracer replay` (see `tracer replay --help`)");
+        let before = wrong(&["tracer", "-n", "a", "attach"]);
+        assert_eq!(before, "-n goes after the command, as in `tracer attach -n` (see `tracer attach --help`)");
+        assert!(wrong(&["tracer", "--pods", "x"]).starts_with("--pods goes after the command, as in `tracer "));
+        assert!(wrong(&["tracer", "attach", "--pod-list"]).starts_with("unexpected argument '--pod-list' found"));
     }
 }

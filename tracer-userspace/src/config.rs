@@ -6,6 +6,7 @@ mod hooks;
 mod inputs;
 mod live;
 mod report;
+#[cfg(feature = "selftest")]
 mod selftest;
 #[cfg(test)]
 mod tests;
@@ -17,7 +18,7 @@ use std::path::{Path, PathBuf};
 
 use anstream::{AutoStream, ColorChoice};
 
-use crate::cli::{Cli, Command, Flags, pages};
+use crate::cli::{Cli, Command, FilterFlags, OutputFlags, RecordFlags, RotationFlags, pages};
 use crate::hooks::HooksConfig;
 use crate::pipeline::LiveConfig;
 use crate::replay::ReplayConfig;
@@ -31,7 +32,9 @@ use tracer_report::ReportConfig;
 use tracer_sources::KNOWN_PROBERS;
 use tracer_terminal::error::Error;
 use tracer_terminal::screen::{Screen, columns};
+#[cfg(feature = "selftest")]
 use tracer_testbed::command::SelftestConfig;
+#[cfg(feature = "selftest")]
 use tracer_testbed::helper::Role;
 
 /// The longest process name that the kernel keeps (`TASK_COMM_LEN` less its end).
@@ -53,8 +56,10 @@ pub enum Plan {
     Doctor(Box<DoctorConfig>),
     /// `hooks`.
     Hooks(Box<HooksConfig>),
+    #[cfg(feature = "selftest")]
     /// `selftest`.
     Selftest(Box<SelftestConfig>),
+    #[cfg(feature = "selftest")]
     /// A process of it.
     Helper {
         /// What it is for.
@@ -91,14 +96,17 @@ pub enum Plan {
 /// # Errors
 /// A value that means nothing, a file that cannot be read, a flag that this command does not take.
 pub fn plan(cli: Cli) -> Result<Plan, Error> {
-    crate::cli::refuse_meaningless(&cli)?;
-    inputs::refuse_as_output(&cli)?;
+    inputs::refuse_as_output(&cli.command)?;
     let planned = |live| Plan::Live(Box::new(live));
     match cli.command {
-        Command::Doctor(args) => doctor::plan(args, cli.flags).map(|doctor| Plan::Doctor(Box::new(doctor))),
-        Command::Hooks(args) => hooks::plan(&args, cli.flags).map(|hooks| Plan::Hooks(Box::new(hooks))),
-        Command::Report { files } => report::plan(files, cli.flags).map(|report| Plan::Report(Box::new(report))),
-        Command::Selftest => Ok(Plan::Selftest(Box::new(selftest::plan(cli.flags)?))),
+        Command::Doctor(args) => doctor::plan(args).map(|doctor| Plan::Doctor(Box::new(doctor))),
+        Command::Hooks(args) => hooks::plan(args).map(|hooks| Plan::Hooks(Box::new(hooks))),
+        Command::Report { files, page, filters } => {
+            report::plan(files, page, &filters).map(|report| Plan::Report(Box::new(report)))
+        }
+        #[cfg(feature = "selftest")]
+        Command::Selftest(args) => Ok(Plan::Selftest(Box::new(selftest::plan(args)?))),
+        #[cfg(feature = "selftest")]
         Command::Helper { role, comm, args } => Ok(Plan::Helper { role, comm, args }),
         Command::Schema => Ok(Plan::Schema),
         Command::Completions { shell } => Ok(Plan::Text(pages::completions(shell))),
@@ -109,35 +117,53 @@ pub fn plan(cli: Cli) -> Result<Plan, Error> {
             let screen = Screen { colour: false, columns: columns(std::io::stdout()).or_else(asked_columns) };
             Ok(Plan::Explain { causes, markdown, screen })
         }
-        Command::Replay { file, compare } => {
-            Ok(Plan::Replay(Box::new(ReplayConfig { output: output(&cli.flags)?, file, compare })))
+        Command::Replay { file, compare, records: flags } => {
+            Ok(Plan::Replay(Box::new(ReplayConfig { output: records(&flags)?, file, compare })))
         }
-        Command::Attach => live::plan(cli.flags, None, None).map(planned),
-        Command::Run { serve, write } => live::plan(cli.flags, Some((serve, write)), None).map(planned),
-        Command::Record { file } if file == Path::new("-") => {
-            live::plan(cli.flags, None, None)?;
-            Err(Error::Usage("record FILE: stdout belongs to the records: name a file".into()))
+        Command::Attach(flags) => {
+            live::refuse_unasked("attach", &flags.sources, &cli.typed)?;
+            live::plan(*flags, None, None).map(planned)
         }
-        Command::Record { file } => live::plan(cli.flags, None, Some(file)).map(planned),
+        Command::Run { live, serve, write } => live::plan(*live, Some((serve, write)), None).map(planned),
+        Command::Record { file, live: flags } => {
+            live::refuse_unasked("record", &flags.sources, &cli.typed)?;
+            if file == Path::new("-") {
+                live::plan(*flags, None, None)?;
+                return Err(Error::Usage("record FILE: stdout belongs to the records: name a file".into()));
+            }
+            live::plan(*flags, None, Some(file)).map(planned)
+        }
     }
 }
 
-/// Where records go.
-fn output(flags: &Flags) -> Result<SinkConfig, Error> {
-    let file = flags.output_file.clone().filter(|path| !path.as_os_str().is_empty());
+/// Which records are emitted, and where they go.
+fn records(flags: &RecordFlags) -> Result<SinkConfig, Error> {
+    let output = output(&flags.output);
+    Ok(SinkConfig {
+        rotation: rotation(&flags.rotation, output.file.is_some())?,
+        filter: filter(&flags.filters)?,
+        attempts: flags.attempts,
+        until_failure: flags.until_failure,
+        ..output
+    })
+}
+
+/// Where records go: all of them.
+fn output(flags: &OutputFlags) -> SinkConfig {
+    let file = flags.file.output_file.clone().filter(|path| !path.as_os_str().is_empty());
     let terminal = file.is_none() && std::io::stdout().is_terminal();
     let form = if terminal { Form::Pretty } else { Form::Ndjson };
-    Ok(SinkConfig {
+    SinkConfig {
         form: flags.output.unwrap_or(form),
         // NO_COLOR, CLICOLOR, CLICOLOR_FORCE, TERM: as for other programs.
         columns: asked_columns(),
         colour: file.is_none() && AutoStream::choice(&std::io::stdout()) != ColorChoice::Never,
-        rotation: rotation(flags, file.is_some())?,
+        rotation: None,
         file,
-        filter: filter(flags)?,
-        attempts: flags.attempts,
-        until_failure: flags.until_failure,
-    })
+        filter: Filter::default(),
+        attempts: false,
+        until_failure: false,
+    }
 }
 
 /// `COLUMNS`, for what people read where no terminal says how wide it is.
@@ -146,18 +172,23 @@ fn asked_columns() -> Option<usize> {
 }
 
 /// Which verdicts and attempts are asked for.
-fn filter(flags: &Flags) -> Result<Filter, Error> {
-    none_empty("--cause", &flags.causes)?;
+fn filter(flags: &FilterFlags) -> Result<Filter, Error> {
     Ok(Filter {
         namespace: filled(flags.namespace.clone()),
         pod: filled(flags.pod.clone()),
         container: filled(flags.container.clone()),
-        causes: flags.causes.iter().map(|name| known_cause(name, "--cause")).collect::<Result<_, _>>()?,
+        causes: causes(&flags.causes.causes)?,
     })
 }
 
+/// `--cause`.
+fn causes(names: &[String]) -> Result<Vec<Cause>, Error> {
+    none_empty("--cause", names)?;
+    names.iter().map(|name| known_cause(name, "--cause")).collect()
+}
+
 /// When `--output-file` is rotated.
-fn rotation(flags: &Flags, to_file: bool) -> Result<Option<Rotation>, Error> {
+fn rotation(flags: &RotationFlags, to_file: bool) -> Result<Option<Rotation>, Error> {
     let needs = |flag: &str, other: &str| Err(Error::Usage(format!("{flag} has no meaning without {other}")));
     match (flags.output_max_size, flags.output_max_files) {
         (Some(_), _) if !to_file => needs("--output-max-size", "--output-file PATH"),

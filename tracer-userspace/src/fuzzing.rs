@@ -14,7 +14,7 @@
 mod ring;
 
 pub use crate::replay::fuzzing::recording;
-pub use tracer_sources::fuzzing::{apiserver, files, journal, klog, kubelet, nftables, proc, xtables};
+pub use tracer_sources::fuzzing::{apiserver, files, journal, klog, nftables, proc, xtables};
 
 /// A parser, and any bytes for it.
 #[derive(Clone, Copy, Debug)]
@@ -31,7 +31,6 @@ pub const TARGETS: &[Target] = &[
     Target { name: "files", run: files },
     Target { name: "journal", run: journal },
     Target { name: "klog", run: klog },
-    Target { name: "kubelet", run: kubelet },
     Target { name: "nftables", run: nftables },
     Target { name: "proc", run: proc },
     Target { name: "recording", run: recording },

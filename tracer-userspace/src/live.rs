@@ -19,7 +19,6 @@ use tracer_model::event::{Fact, HookStatus, Observation, PortPressure};
 use tracer_node::clock;
 use tracer_output::sink::metrics::{HookCount, KernelCounts};
 use tracer_sources::cluster::Cluster;
-use tracer_sources::kubelet_api::KubeletApi;
 use tracer_sources::{Inquirer, KubeletLog, Prober, Snapshot, SourceConfig};
 use tracer_terminal::error::{Error, chain};
 
@@ -60,7 +59,7 @@ pub struct Kernel {
 pub fn attach(config: &LiveConfig) -> Result<Attached<Kernel>, Error> {
     let (tx, changes) = mpsc::channel(CHANGES);
     // Before the hooks: what they see while the API is waited for would have to be kept.
-    let sources = begin_sources(config, &tx)?;
+    let sources = begin_sources(config)?;
     let mut loaded = load(config)?;
     let snapshot = tracer_sources::snapshot(&sources).map_err(|error| Error::Source(chain(&error)))?;
     loaded.watch_answers(&pids(&snapshot.probers));
@@ -86,16 +85,13 @@ pub fn attach(config: &LiveConfig) -> Result<Attached<Kernel>, Error> {
 }
 
 /// What is to be read, and by whom; those that are asked on threads of their own begin to ask.
-fn begin_sources(config: &LiveConfig, tx: &mpsc::Sender<Fact>) -> Result<SourceConfig, Error> {
+fn begin_sources(config: &LiveConfig) -> Result<SourceConfig, Error> {
     let cluster = config.cluster.clone().map(Cluster::start).transpose();
     let cluster = cluster.map_err(|error| Error::Source(chain(&error)))?;
-    let start = |config| KubeletApi::start(config, cluster.clone(), tx.clone());
-    let kubelet_api = config.kubelet_api.clone().map(start).transpose();
     Ok(SourceConfig {
         probers: config.probers.clone(),
         pods: config.pods.clone(),
         services: config.services.clone(),
-        kubelet_api: kubelet_api.map_err(|error| Error::Source(format!("--kubelet-api: {error}")))?,
         cluster,
     })
 }

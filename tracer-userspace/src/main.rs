@@ -13,7 +13,12 @@ use tracer_terminal::telemetry;
 
 fn main() -> ExitCode {
     shutdown::outlive_file_size_limit();
-    let ended = match cli::parse(std::env::args_os()) {
+    let args: Vec<_> = std::env::args_os().collect();
+    if let Some(args) = tracer_kubectl::plugin_args(&args) {
+        telemetry::start();
+        return ExitCode::from(tracer_kubectl::run(args));
+    }
+    let ended = match cli::parse(args) {
         Parsed::Command(cli) => run(*cli),
         Parsed::Text(text) => print(&text),
         Parsed::Wrong(message) => Err(Error::Usage(message)),
@@ -41,7 +46,9 @@ fn carried_out(cli: Cli) -> Result<u8, Error> {
         Plan::Report(config) => tracer_report::report(&config),
         Plan::Doctor(config) => tracer_doctor::command::doctor(&config),
         Plan::Hooks(config) => hooks::hooks(&config),
+        #[cfg(feature = "selftest")]
         Plan::Selftest(config) => tracer_testbed::command::selftest(&config),
+        #[cfg(feature = "selftest")]
         Plan::Helper { role, comm, args } => tracer_testbed::command::helper(role, &comm, &args),
         Plan::Health { ready, socket } => health(ready, &socket),
         Plan::Text(text) => print(&text),

@@ -10,6 +10,7 @@ use crate::engine::Engine;
 use crate::replay::compare::Expected;
 use crate::replay::reader::{Item, Reader};
 use tracer_model::event::Fact;
+use tracer_model::plural;
 use tracer_output::sink::{Sink, SinkConfig, leftover};
 use tracer_terminal::error::{self, Error};
 
@@ -46,6 +47,14 @@ fn analyse(config: &ReplayConfig) -> Result<u8, Error> {
         finish(&mut engine, &ending, &reader);
     }
     engine.sink().output().finish();
+    if reader.skipped() > 0 {
+        error::warn(&format!(
+            "replay {}: {} of a kind that this tracer ({}) does not know: skipped",
+            config.file.display(),
+            plural::counted(reader.skipped(), "observation"),
+            env!("CARGO_PKG_VERSION"),
+        ));
+    }
     let satisfied = engine.sink().is_satisfied();
     let failed = engine.sink().output().has_failed();
     match ending {

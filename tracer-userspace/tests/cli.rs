@@ -39,6 +39,20 @@ fn wrong_usage_is_one_line() {
     refused(&ran(&["selftest", "--pods", "x"]), 2, &["--pods", "selftest"]);
 }
 
+/// kubectl starts a plugin by its name.
+#[test]
+fn it_is_a_plugin_of_kubectl_by_its_name() {
+    let dir = Dir::new();
+    let plugin = dir.path("kubectl-tracer");
+    std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_tracer"), &plugin).unwrap();
+    let help = std::process::Command::new(&plugin).arg("--help").output().unwrap();
+    assert!(help.status.success() && text(&help.stdout).contains("kubectl tracer"), "{}", text(&help.stdout));
+    let wrong = std::process::Command::new(&plugin).args(["why", "svc/cart"]).output().unwrap();
+    refused(&wrong, 2, &["svc/cart", "deploy/NAME"]);
+    refused(&ran(&["kubectl", "why", "svc/cart"]), 2, &["svc/cart", "kubectl tracer --help"]);
+    refused(&ran(&["kubectl", "why", "cart", "--kubeconfig", "/none"]), 2, &["--kubeconfig /none"]);
+}
+
 #[test]
 fn wrong_variables_are_wrong_usage() {
     let output = tracer().arg("attach").env("TRACER_DURATION", "soon").output().unwrap();
@@ -189,7 +203,7 @@ fn what_is_asked_for_is_printed() {
     assert!(text(&ran(&["attach", "--help"]).stdout).contains("--until-failure"));
     assert!(text(&ran(&["--help"]).stdout).contains("\n  man "));
     assert!(text(&ran(&["explain"]).stdout).contains("unexplained"));
-    assert!(text(&ran(&["explain", "loopback_down"]).stdout).contains("WHAT FIXES IT"));
+    assert!(text(&ran(&["explain", "loopback_down"]).stdout).contains("\nFIX\n"));
     let schema: serde_json::Value = serde_json::from_slice(&ran(&["schema"]).stdout).unwrap();
     assert_eq!(schema["title"], "Record");
 }

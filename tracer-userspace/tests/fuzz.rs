@@ -39,7 +39,6 @@ targets! {
     files 5000 ["testdata/kubelet-pods.json"],
     journal 10000 ["testdata/journal"],
     klog 2000 [],
-    kubelet 3000 ["testdata/kubelet-pods.json" "testdata/kubelet-metrics-probes.txt"],
     nftables 3000 [],
     proc 5000 ["testdata/fib_trie.txt" "testdata/ip_vs.txt"],
     recording 300 ["../tests/fixtures"],

@@ -56,11 +56,22 @@ fn what_is_no_recording_is_refused() {
         &recording().replace("\"version\":1", "\"version\":2"),
         &[":1: a recording of version 2", "reads version 1"],
     );
-    refuse(&recording().replace("\"fact\":\"tick\"", "\"fact\":\"tock\""), &[":3: not an observation", "tock"]);
+    refuse(&recording().replace("\"fact\":\"tick\"", "\"fact\":7"), &[":3: not an observation"]);
     refuse(&recording().replace("\"observations\":2", "\"observations\":3"), &[":4:", "3 observations, 2 are there"]);
     refuse(&format!("{}more\n", recording()), &[":5: text after the end marker"]);
     let headless = format!("{HEADER}\n{{\"time_boot_ns\":1,\"fact\":\"tick\"}}\n");
     refuse(&headless, &[":2: the first observation is not `start`"]);
+}
+
+/// Another version may know more kinds of observations, or fewer.
+#[test]
+fn an_observation_of_an_unknown_kind_is_skipped_and_counted() {
+    let dir = Dir::new();
+    let unknown = r#""fact":"probe_counts","failed":[{"pod":{"name":"web"},"failures":2}]"#;
+    let known = ran(&["replay", &dir.file("known", recording())]);
+    let output = ran(&["replay", &dir.file("unknown", recording().replace(r#""fact":"tick""#, unknown))]);
+    assert_eq!((output.status.code(), &output.stdout), (Some(0), &known.stdout));
+    assert!(text(&output.stderr).contains("1 observation of a kind that this tracer"), "{}", text(&output.stderr));
 }
 
 #[test]

@@ -68,7 +68,6 @@ fn config(file: PathBuf) -> LiveConfig {
         kubelet_log: None,
         cluster: None,
         unasked: None,
-        kubelet_api: None,
         cluster_output: None,
         node_name: "n1".into(),
     }

@@ -14,14 +14,14 @@ use crate::{
     emit::{Urgency, emit_as},
     hooks::tls::{Contents, PASS, sock},
     kernel::Sock,
-    track,
+    sockets,
 };
 
 /// A packet arrives at a prober's socket; the context begins at its IP header.
 #[cgroup_skb(ingress)]
 pub fn cgroup_answer(ctx: SkBuffContext) -> i32 {
     let sk = sock(&ctx);
-    if let Some(conn) = track::by_socket(sk)
+    if let Some(conn) = sockets::by_socket(sk)
         // The counter rises after this program: 0 says that this is the first payload.
         && sk.bytes_received() == Some(0)
     {
@@ -47,7 +47,7 @@ fn try_answer(ctx: &SkBuffContext, sk: Sock, conn: u64) {
     let says_tls = if status == BAD_REQUEST && says_tls(&contents, at) { ANSWER_SAYS_TLS } else { 0 };
     let urgency = if is_success(status) { Urgency::Later } else { Urgency::Now };
     if urgency == Urgency::Later {
-        track::answered(sk);
+        sockets::answered(sk);
     }
     emit_as::<Answer>(urgency, Hook::CgroupAnswer, |event| {
         event.conn = conn;

@@ -16,10 +16,11 @@ use tracer_common::{
 use crate::{
     actor,
     emit::{Urgency, emit},
+    flows,
     hooks::state::{begin, emit_connect},
     kernel::{AF_INET, AF_INET6, Sock, Task, read, syscall_word},
     maps::{Conn, DIALS, Dial},
-    track,
+    sockets,
 };
 
 /// The SYN is about to be built: the source port is chosen.
@@ -43,7 +44,7 @@ pub fn kprobe_tcp_connect(ctx: ProbeContext) -> u32 {
 
 #[inline(always)]
 fn try_tcp_connect(sk: Sock, hook: Hook) {
-    match track::by_socket(sk) {
+    match sockets::by_socket(sk) {
         Some(conn) => report_port(sk, conn, hook),
         // The kernel skipped the run that would have told of it: another thread of this processor was in that program.
         None if sk.state() == state::SYN_SENT => begin(sk, hook),
@@ -54,9 +55,9 @@ fn try_tcp_connect(sk: Sock, hook: Hook) {
 /// Repeats the connect event, now with its source port, unless the flow is known already.
 #[inline(always)]
 fn report_port(sk: Sock, mut conn: Conn, hook: Hook) {
-    track::fill_port(sk, &mut conn.tuple);
-    if conn.tuple.sport != 0 && !track::knows_flow(&conn.tuple, conn.conn) {
-        track::remember_flow(&conn.tuple, conn.conn);
+    sockets::fill_port(sk, &mut conn.tuple);
+    if conn.tuple.sport != 0 && !flows::knows(&conn.tuple, conn.conn) {
+        flows::remember(&conn.tuple, conn.conn);
         emit_connect(Urgency::Later, hook, &conn);
     }
 }
@@ -147,7 +148,7 @@ fn try_sys_exit_connect(returned: i32) {
 fn finish(dial: &Dial, errno: i32) {
     let sk = Sock(dial.sk);
     if sk.exists()
-        && let Some(conn) = track::by_socket(sk)
+        && let Some(conn) = sockets::by_socket(sk)
         && conn.conn == dial.conn
     {
         report_port(sk, conn, Hook::SysConnect);

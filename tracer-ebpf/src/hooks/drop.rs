@@ -15,6 +15,7 @@ use crate::{
     emit::emit,
     kernel::{Skb, parse},
     maps::global,
+    sockets,
     track::{self, Match},
 };
 
@@ -70,7 +71,7 @@ fn try_kfree_skb(ctx: &RawTracePointContext, reason: u32) {
 fn find(skb: Skb, packet: &Packet) -> Option<Match> {
     let sk = skb.sock();
     if sk.exists()
-        && let Some(conn) = track::by_socket(sk)
+        && let Some(conn) = sockets::by_socket(sk)
     {
         return Some(Match { conn: conn.conn, via: Via::Socket });
     }

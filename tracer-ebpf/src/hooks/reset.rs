@@ -17,6 +17,7 @@ use crate::{
     actor,
     emit::emit,
     kernel::{Skb, Sock, parse},
+    sockets,
     track::{self, Match},
 };
 
@@ -131,7 +132,7 @@ fn abort(sk: Sock, packet: &mut Packet) -> Option<Match> {
     if !sk.tuple(&mut packet.tuple) {
         return None;
     }
-    match track::by_socket(sk) {
+    match sockets::by_socket(sk) {
         Some(conn) => Some(Match { conn: conn.conn, via: Via::Socket }),
         None => track::by_packet(&packet.tuple),
     }
@@ -143,9 +144,9 @@ fn abort(sk: Sock, packet: &mut Packet) -> Option<Match> {
 #[raw_tracepoint(tracepoint = "tcp_receive_reset")]
 pub fn tcp_receive_reset(ctx: RawTracePointContext) -> i32 {
     let sk = Sock(ctx.arg(0));
-    if let Some(conn) = track::by_socket(sk) {
+    if let Some(conn) = sockets::by_socket(sk) {
         let mut tuple = conn.tuple;
-        track::fill_port(sk, &mut tuple);
+        sockets::fill_port(sk, &mut tuple);
         emit::<ResetReceived>(Hook::TcpReceiveReset, |event| {
             event.conn = conn.conn;
             event.tuple = tuple;

@@ -14,11 +14,12 @@ use tracer_common::{
 use crate::{
     actor,
     emit::{Urgency, cpu, emit, emit_as, monotonic_ns, now},
+    flows,
     hooks::ports,
     kernel::{Skb, Sock},
     limit,
     maps::{Conn, DIALS, TOLD, global},
-    track,
+    sockets, track,
 };
 
 /// A TCP socket changes its state.
@@ -50,7 +51,7 @@ pub fn inet_sock_set_state_again(ctx: RawTracePointContext) -> i32 {
     let (sk, old, new) = change_of(&ctx);
     let is_told = TOLD.get(0).is_some_and(|told| *told == state::key(sk.0, old, new));
     // Where something came between the two runs, that is what was told last.
-    let is_begun = || (old, new) == (state::CLOSE, state::SYN_SENT) && track::has_just_begun(sk);
+    let is_begun = || (old, new) == (state::CLOSE, state::SYN_SENT) && sockets::has_just_begun(sk);
     if !is_told && !is_begun() {
         try_inet_sock_set_state(sk, old, new);
     }
@@ -74,7 +75,7 @@ fn try_inet_sock_set_state(sk: Sock, old: u8, new: u8) {
         // A server's side of a new connection: never a tracked one.
         (state::LISTEN, _) => {}
         _ => {
-            if let Some(conn) = track::by_socket(sk) {
+            if let Some(conn) = sockets::by_socket(sk) {
                 change(sk, &conn, old, new);
             }
         }
@@ -90,7 +91,7 @@ fn dialled(sk: Sock) {
     if !actor::is_tracer() {
         ports::connects(sk);
     }
-    track::forget(sk);
+    sockets::forget(sk);
     begin(sk, Hook::InetSockSetState);
 }
 
@@ -140,17 +141,17 @@ pub fn emit_connect(urgency: Urgency, hook: Hook, conn: &Conn) {
 #[inline(always)]
 fn change(sk: Sock, conn: &Conn, old: u8, new: u8) {
     let mut tuple = conn.tuple;
-    track::fill_port(sk, &mut tuple);
+    sockets::fill_port(sk, &mut tuple);
     if old == state::SYN_SENT {
         track::settle(&tuple, conn.conn);
     }
     if new == state::CLOSE {
-        track::remove(sk);
+        sockets::remove(sk);
         if tuple.sport != 0 {
-            track::end_flow(&tuple, conn.conn);
+            flows::end(&tuple, conn.conn);
         }
-    } else if tuple.sport != 0 && !track::knows_flow(&tuple, conn.conn) {
-        track::remember_flow(&tuple, conn.conn);
+    } else if tuple.sport != 0 && !flows::knows(&tuple, conn.conn) {
+        flows::remember(&tuple, conn.conn);
     }
     let errno = sk.err();
     emit_as::<State>(urgency(sk, conn, (old, new), errno), Hook::InetSockSetState, |event| {
@@ -207,7 +208,7 @@ fn listen(sk: Sock, begins: bool) {
 #[raw_tracepoint(tracepoint = "tcp_retransmit_skb")]
 pub fn tcp_retransmit_skb(ctx: RawTracePointContext) -> i32 {
     let (sk, payload) = (Sock(ctx.arg(0)), Skb(ctx.arg(1)).len());
-    match track::by_socket(sk) {
+    match sockets::by_socket(sk) {
         Some(conn) => sent_again(sk, &conn, payload),
         None => target_sent_again(sk, payload),
     }
@@ -218,9 +219,9 @@ pub fn tcp_retransmit_skb(ctx: RawTracePointContext) -> i32 {
 #[inline(always)]
 fn sent_again(sk: Sock, conn: &Conn, payload: u32) {
     let mut tuple = conn.tuple;
-    track::fill_port(sk, &mut tuple);
-    if tuple.sport != 0 && !track::knows_flow(&tuple, conn.conn) {
-        track::remember_flow(&tuple, conn.conn);
+    sockets::fill_port(sk, &mut tuple);
+    if tuple.sport != 0 && !flows::knows(&tuple, conn.conn) {
+        flows::remember(&tuple, conn.conn);
     }
     emit::<Retransmit>(Hook::TcpRetransmit, |event| {
         event.conn = conn.conn;

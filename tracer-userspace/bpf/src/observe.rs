@@ -94,16 +94,9 @@ fn retransmit(e: &conn::Retransmit) -> Retransmit {
 }
 
 fn answer(e: &conn::Answer) -> Option<Answer> {
-    let kind = match conn::AnswerKind::from_number(e.kind)? {
-        conn::AnswerKind::Http => AnswerKind::Http,
-        conn::AnswerKind::Tls => AnswerKind::Tls,
-        conn::AnswerKind::Other => AnswerKind::Other,
-        conn::AnswerKind::Short => AnswerKind::Short,
-        conn::AnswerKind::Alert => AnswerKind::Alert,
-    };
     Some(Answer {
         conn: ConnId(e.conn),
-        kind,
+        kind: AnswerKind::from_number(e.kind)?,
         status: (e.status != 0).then_some(e.status),
         asked: (e.flags & (conn::ANSWER_ASKED | conn::ANSWER_UNASKED) != 0)
             .then_some(e.flags & conn::ANSWER_ASKED != 0),
@@ -113,13 +106,9 @@ fn answer(e: &conn::Answer) -> Option<Answer> {
 }
 
 fn queue_full(e: &listen::QueueFull) -> Option<QueueFull> {
-    let queue = match listen::Queue::from_number(e.queue)? {
-        listen::Queue::Accept => ListenQueue::Accept,
-        listen::Queue::HalfOpen => ListenQueue::HalfOpen,
-    };
     Some(QueueFull {
         conn: ConnId(e.conn),
-        queue,
+        queue: ListenQueue::from_number(e.queue)?,
         waiting: e.waiting,
         backlog: e.backlog,
         half_open: e.half_open,
@@ -137,7 +126,7 @@ fn reset_sent(e: &reset::ResetSent, names: &KernelNames) -> Option<ResetSent> {
         answered: TcpFlags(e.answered_flags),
         state: (e.no_socket == 0).then(|| tcp_state(e.state)),
         no_socket: e.no_socket != 0,
-        via: via(e.via)?,
+        via: Via::from_number(e.via)?,
         hook: hook(e.header.hook)?,
     })
 }
@@ -173,7 +162,7 @@ fn packet_drop(e: &drop::PacketDrop, names: &mut KernelNames) -> Option<PacketDr
             loopback: flags & IFF_LOOPBACK != 0,
         }),
         tracked: present64(e.nfct).map(tracked),
-        via: via(e.via)?,
+        via: Via::from_number(e.via)?,
     })
 }
 
@@ -226,13 +215,7 @@ fn netns_op(e: &netns::NetnsOp) -> Option<NetnsOp> {
         actor: task(&e.actor),
         ancestors: ancestors(&e.ancestors),
         netns: Netns(e.netns),
-        op: match netns::Op::from_number(e.op)? {
-            netns::Op::Setns => NetnsOpKind::Setns,
-            netns::Op::Unshare => NetnsOpKind::Unshare,
-            netns::Op::Clone => NetnsOpKind::Clone,
-            netns::Op::End => NetnsOpKind::End,
-            netns::Op::Switch => NetnsOpKind::Switch,
-        },
+        op: NetnsOpKind::from_number(e.op)?,
     })
 }
 
@@ -268,12 +251,8 @@ fn ipvs(e: &netfilter::Ipvs) -> Option<Ipvs> {
         conn: ConnId(e.conn),
         flow: flow(&e.tuple),
         flags: TcpFlags(e.tcp_flags),
-        op: match netfilter::IpvsOp::from_number(e.op)? {
-            netfilter::IpvsOp::Translate => IpvsOp::Translate,
-            netfilter::IpvsOp::NoBackend => IpvsOp::NoBackend,
-            netfilter::IpvsOp::Schedule => IpvsOp::Schedule,
-        },
-        via: via(u16::from(e.via))?,
+        op: IpvsOp::from_number(e.op)?,
+        via: Via::from_number(u16::from(e.via))?,
         netns: present32(e.netns).map(Netns),
     })
 }
@@ -323,16 +302,6 @@ fn text(bytes: &[u8]) -> String {
 
 fn hook(number: u16) -> Option<String> {
     Hook::from_number(number).map(|h| h.name().to_owned())
-}
-
-fn via(number: u16) -> Option<Via> {
-    Some(match conn::Via::from_number(number)? {
-        conn::Via::Socket => Via::Socket,
-        conn::Via::Flow => Via::Flow,
-        conn::Via::Pending => Via::Pending,
-        conn::Via::Destination => Via::Destination,
-        conn::Via::Translated => Via::Translated,
-    })
 }
 
 /// `include/net/tcp_states.h`

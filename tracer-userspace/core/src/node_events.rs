@@ -8,8 +8,8 @@ mod node_ports;
 mod port_pressure;
 
 use crate::classify::{culprit_of, is_elsewhere};
-use crate::correlate::node::Node;
-use crate::enrich::netns_ref;
+use tracer_attempts::correlate::node::Node;
+use tracer_attempts::enrich::netns_ref;
 use tracer_model::decision::Decision;
 use tracer_model::event::{Fact, LinkChange, Links, NetnsOp, NetnsOpKind, Observation};
 use tracer_model::record::{Body, Culprit, LinkRef, NodeBody};

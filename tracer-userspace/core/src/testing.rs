@@ -13,6 +13,7 @@ use crate::core::Core;
 pub use facts::prober;
 pub use facts::start;
 pub use facts::{firewall, http_probe, lo, neighbour, rule};
+use tracer_common::names::Hook;
 use tracer_model::decision::Decision;
 use tracer_model::event::{
     Actor, Answer, AnswerKind, ConnId, Connect, ConnectFailed, Device, Fact, Flow, Icmp, Ipvs, IpvsOp, ListenQueue,
@@ -75,9 +76,13 @@ impl Stream {
         self
     }
 
-    pub fn missing(&mut self, hook: &str) -> &mut Self {
+    pub fn missing(&mut self, hook: Hook) -> &mut Self {
         if let Some(Fact::Start(start)) = self.observations.first_mut().map(|o| &mut o.fact) {
-            start.missing_hooks.push(MissingHook { hook: hook.to_owned(), reason: String::new(), lost: String::new() });
+            start.missing_hooks.push(MissingHook {
+                hook: hook.name().to_owned(),
+                reason: String::new(),
+                lost: String::new(),
+            });
         }
         self
     }

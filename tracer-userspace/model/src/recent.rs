@@ -96,11 +96,6 @@ impl<K: Ord + Clone, V, const MOST: usize> Recent<K, V, MOST> {
         self.entries.values().map(|(_, value)| value)
     }
 
-    /// All entries, to be written, in the order of their keys. That makes none of them newer.
-    pub fn iter_mut(&mut self) -> impl Iterator<Item = (&K, &mut V)> {
-        self.entries.iter_mut().map(|(key, (_, value))| (key, value))
-    }
-
     /// Entries whose keys lie in a range, in the order of the keys.
     pub fn range(&self, keys: impl RangeBounds<K>) -> impl Iterator<Item = (&K, &V)> {
         self.entries.range(keys).map(|(key, (_, value))| (key, value))

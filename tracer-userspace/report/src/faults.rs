@@ -44,6 +44,11 @@ impl Faults {
         self.fault(format!("{}: it became shorter while it was read: {read} of {size} bytes", self.file));
     }
 
+    /// A source of which something is missing.
+    pub(super) fn source(&mut self, name: &str, problem: &str) {
+        self.fault(format!("{name}: {problem}"));
+    }
+
     /// Something that is in order, and good to know.
     pub(super) fn note(&mut self, number: usize, note: &str) {
         let text = format!("{}:{number}: {note}", self.file);

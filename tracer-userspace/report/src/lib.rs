@@ -22,7 +22,7 @@ mod target;
 use tracer_terminal::error;
 
 use std::io::BufRead;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use self::faults::Faults;
 use self::input::{Input, Lines, Next};
@@ -41,6 +41,56 @@ pub struct ReportConfig {
     pub output_file: Option<PathBuf>,
     /// What is counted.
     pub filter: Filter,
+}
+
+/// A page that is made of records while they come.
+#[derive(Debug)]
+pub struct Collector {
+    tally: Tally,
+    target: Target,
+    faults: Faults,
+    names: Vec<String>,
+}
+
+impl Collector {
+    /// For a page in this file; absent: on stdout.
+    ///
+    /// # Errors
+    /// The page would harm what is there: a terminal, or a file that is no page.
+    pub fn new(output_file: Option<&Path>) -> Result<Self, Error> {
+        let target = Target::new(output_file, &[])?;
+        Ok(Self { target, tally: Tally::new(Filter::default()), faults: Faults::default(), names: Vec::new() })
+    }
+
+    /// Counts a record.
+    ///
+    /// # Errors
+    /// The line is none.
+    pub fn push(&mut self, line: &[u8]) -> Result<(), String> {
+        self.tally.push(line::read(line)?, line);
+        Ok(())
+    }
+
+    /// Names a source of records, and what is missing of it.
+    pub fn source(&mut self, name: String, missing: Option<String>) {
+        if let Some(missing) = missing {
+            self.faults.source(&name, &missing);
+        }
+        self.names.push(name);
+    }
+
+    /// Writes the page. Gives what is missing on it, in one line.
+    ///
+    /// # Errors
+    /// There is no record, or the page cannot be written.
+    pub fn finish(mut self) -> Result<Option<String>, Error> {
+        self.names.sort();
+        if self.tally.records == 0 {
+            return Err(no_record(&self.names, &self.faults));
+        }
+        self.target.write(&page::html(self.tally, &self.faults.told, &self.names))?;
+        Ok(self.faults.line_of_all())
+    }
 }
 
 /// Makes the page. The exit code: 2 if something of the input could not be read; the page is made of the rest.

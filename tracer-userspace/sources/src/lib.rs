@@ -9,7 +9,6 @@ pub mod files;
 pub mod fuzzing;
 mod inquire;
 mod kubelet;
-pub mod kubelet_api;
 mod merge;
 mod pace;
 mod sent;
@@ -38,7 +37,6 @@ pub use watch::watch;
 
 use cluster::{Cluster, View};
 use files::Stamp;
-use kubelet_api::KubeletApi;
 use tracer_model::event::{Fact, Netns, Pod, Pods, ProxyMode, Service, ServicePort, Services};
 
 /// What to read.
@@ -52,8 +50,6 @@ pub struct SourceConfig {
     pub services: Option<PathBuf>,
     /// The cluster API, for what no file gives.
     pub cluster: Option<Cluster>,
-    /// The kubelet's own API, for pods that neither gives.
-    pub kubelet_api: Option<KubeletApi>,
 }
 
 impl SourceConfig {
@@ -65,13 +61,6 @@ impl SourceConfig {
         } else {
             self.probers.clone()
         }
-    }
-
-    /// Pods as an API lists them: the cluster's, while it is followed or nobody else knows any; else the kubelet's.
-    fn listed_pods(&self) -> Option<Vec<Pod>> {
-        let cluster = self.cluster.as_ref().filter(|cluster| cluster.config.pods);
-        let kubelet = self.kubelet_api.as_ref().filter(|_| cluster.is_none_or(|it| !it.follows_pods()));
-        kubelet.and_then(KubeletApi::pods).or_else(|| cluster.map(|it| it.view().pods))
     }
 }
 
@@ -129,25 +118,20 @@ impl Listed {
             },
         };
         if let Some(cluster) = &config.cluster {
-            listed.listing.take(cluster, &cluster.view());
+            listed.listing.take(cluster, cluster.view());
         }
-        listed.listing.take_pods(config);
         Ok(listed)
     }
 }
 
 impl Listing {
-    /// Services that the cluster gives; the rest is from files.
-    fn take(&mut self, cluster: &Cluster, view: &View) {
+    /// What the cluster API lists; the rest is from files.
+    fn take(&mut self, cluster: &Cluster, view: View) {
         if cluster.config.services {
             self.services = Some(view.services());
         }
-    }
-
-    /// Pods that an API gives; else they are from a file.
-    fn take_pods(&mut self, config: &SourceConfig) {
-        if let Some(pods) = config.listed_pods() {
-            self.pods = pods;
+        if cluster.config.pods {
+            self.pods = view.pods;
         }
     }
 }
@@ -301,8 +285,7 @@ fn sources(config: &SourceConfig, facts: &[Fact]) -> Vec<String> {
     let files = config.pods.iter().map(|path| format!("pods and probes ({})", path.display()));
     let services = config.services.iter().map(|path| format!("services ({})", path.display()));
     let cluster = config.cluster.iter().flat_map(Cluster::sources);
-    let kubelet = config.kubelet_api.iter().flat_map(KubeletApi::sources);
-    facts.iter().filter_map(named).chain(files).chain(services).chain(cluster).chain(kubelet).collect()
+    facts.iter().filter_map(named).chain(files).chain(services).chain(cluster).collect()
 }
 
 fn table(mode: ProxyMode) -> &'static str {

@@ -18,7 +18,6 @@ use tokio::sync::mpsc::Sender;
 
 use super::cluster::{Cluster, Heard, View};
 use super::files::{self, FileError, Stamp};
-use super::kubelet_api::KubeletApi;
 use super::pace::Pace;
 use super::sent::{Closed, Sent};
 use super::{Listed, NodeNetns, Snapshot, SourceConfig, name_node_ports, pods_fact, read_node, services_fact};
@@ -46,7 +45,7 @@ pub async fn watch(config: SourceConfig, snapshot: Snapshot, refresh: Arc<Notify
         return;
     };
     let to_thread = tx.clone();
-    let (mut cluster, mut kubelet) = (config.cluster.clone(), config.kubelet_api.clone());
+    let mut cluster = config.cluster.clone();
     let run = move || {
         enter::by_this_thread();
         Watcher::new(config, snapshot, to_thread).run(&woken);
@@ -66,9 +65,6 @@ pub async fn watch(config: SourceConfig, snapshot: Snapshot, refresh: Arc<Notify
             () = changed(&mut cluster) => {
                 let _ = wake.write(&[VIEW]);
             }
-            () = pods_changed(&mut kubelet) => {
-                let _ = wake.write(&[VIEW]);
-            }
             () = tx.closed() => return,
         }
     }
@@ -78,14 +74,6 @@ pub async fn watch(config: SourceConfig, snapshot: Snapshot, refresh: Arc<Notify
 async fn changed(cluster: &mut Option<Cluster>) {
     match cluster {
         Some(cluster) => cluster.changed().await,
-        None => std::future::pending().await,
-    }
-}
-
-/// Waits until the kubelet has other pods.
-async fn pods_changed(kubelet: &mut Option<KubeletApi>) {
-    match kubelet {
-        Some(kubelet) => kubelet.changed().await,
         None => std::future::pending().await,
     }
 }
@@ -163,7 +151,6 @@ impl Watcher {
             self.read_settings()?;
         }
         self.read_cluster()?;
-        self.read_kubelet()?;
         if Instant::now() >= self.node_due {
             self.read_node()?;
         }
@@ -182,21 +169,11 @@ impl Watcher {
     fn read_listing(&mut self, view: View) -> Result<(), Closed> {
         let Some(cluster) = &self.config.cluster else { return Ok(()) };
         let before = self.listed.listing.services.clone();
-        self.listed.listing.take(cluster, &view);
-        self.listed.listing.take_pods(&self.config);
+        self.listed.listing.take(cluster, view);
         if self.listed.listing.services != before {
             self.read_node_soon();
             self.send_services()?;
         }
-        self.send_pods()
-    }
-
-    /// The kubelet's pods, if they are others and nobody else lists them.
-    fn read_kubelet(&mut self) -> Result<(), Closed> {
-        if !self.config.kubelet_api.as_mut().is_some_and(KubeletApi::take_changed) {
-            return Ok(());
-        }
-        self.listed.listing.take_pods(&self.config);
         self.send_pods()
     }
 

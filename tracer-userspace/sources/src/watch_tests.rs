@@ -27,25 +27,6 @@ fn the_clusters_pods_are_not_told_before_the_node_was_read() {
     assert_eq!(namespaces, [None, Some(7)]);
 }
 
-/// The kubelet fills in while the cluster API is not followed, and never contradicts it.
-#[test]
-fn the_clusters_pods_are_believed_and_the_kubelets_fill_in() {
-    let pod = |name: &str| Pod { name: Some(name.into()), uid: Some(name.into()), ..Pod::default() };
-    let (told, cluster) = Cluster::fixed("n1");
-    let kubelet = |pods| Some(KubeletApi::fixed(pods));
-    let mut config = SourceConfig { cluster: Some(cluster), kubelet_api: kubelet(None), ..SourceConfig::default() };
-    told.send_modify(|view| view.pods = vec![pod("of-cluster")]);
-    assert_eq!(config.listed_pods(), Some(vec![pod("of-cluster")]), "nobody knows better");
-    config.kubelet_api = kubelet(Some(vec![pod("of-kubelet")]));
-    assert_eq!(config.listed_pods(), Some(vec![pod("of-kubelet")]), "the API is not followed");
-    told.send_modify(View::follow_pods);
-    assert_eq!(config.listed_pods(), Some(vec![pod("of-cluster")]));
-    config.cluster = None;
-    assert_eq!(config.listed_pods(), Some(vec![pod("of-kubelet")]));
-    config.kubelet_api = None;
-    assert_eq!(config.listed_pods(), None, "a file may have them");
-}
-
 /// The first NodePort of a node is a change, if it is known that there was none.
 /// The kernel told that a link went down, and nothing tells that it came up again but a reading like the one before.
 #[test]

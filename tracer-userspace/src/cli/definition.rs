@@ -2,7 +2,7 @@
 
 use clap::{Arg, Command, CommandFactory as _};
 
-use super::{Cli, meaningless};
+use super::Cli;
 use tracer_terminal::screen::columns;
 
 /// Columns of help where no terminal says how many it has.
@@ -10,38 +10,23 @@ const COLUMNS: usize = 80;
 /// Longer lines are hard to read.
 const MOST_COLUMNS: usize = 100;
 
-/// The command line, without the variables that are set to nothing, as manifests do. A variable of a flag that means the
-/// same everywhere is read by the command alone: one that has no use for it does not stumble over its value.
+/// The command line, without the variables that are set to nothing, as manifests do.
 pub(super) fn from_environment() -> Command {
-    let nowhere = |arg: Arg| if arg.is_global_set() { arg.env(None) } else { arg };
-    of_everything().mut_args(nowhere).mut_subcommands(|sub| sub.mut_args(without_empty))
+    of_everything().mut_subcommands(|sub| sub.mut_args(without_empty))
 }
 
-/// The command line, with each command's help naming the flags that have a meaning there.
+/// The command line, in the words of each command.
 pub(super) fn of_everything() -> Command {
-    let command = Cli::command();
-    let shared: Vec<Arg> = command.get_arguments().filter(|arg| arg.is_global_set()).cloned().collect();
     let columns = columns(std::io::stdout()).map_or(COLUMNS, |columns| columns.min(MOST_COLUMNS));
-    command.term_width(columns).mut_subcommands(|sub| without_useless(sub, &shared))
+    Cli::command().term_width(columns).mut_subcommands(|sub| {
+        let name = sub.get_name().to_owned();
+        sub.mut_args(|arg| worded(&name, arg))
+    })
 }
 
 /// Names of the commands that are shown.
 pub(super) fn names() -> Vec<String> {
     Cli::command().get_subcommands().filter(|sub| !sub.is_hide_set()).map(|sub| sub.get_name().to_owned()).collect()
-}
-
-/// Flags that would do nothing in a command are taken, to be refused with the reason, but not shown.
-fn without_useless(command: Command, shared: &[Arg]) -> Command {
-    let name = command.get_name().to_owned();
-    let useless = |arg: &Arg| meaningless::is_useless(&name, arg.get_id().as_str());
-    // All of them, so that they stand in their order.
-    let shown = |arg: &Arg| worded(&name, heeded(&name, arg.clone().hide(arg.is_hide_set() || useless(arg))));
-    shared.iter().fold(command, |command, arg| command.arg(shown(arg)))
-}
-
-/// Without its variable in a command that does not heed it.
-fn heeded(command: &str, arg: Arg) -> Arg {
-    if meaningless::heeds_variable(command, arg.get_id().as_str()) { arg } else { arg.env(None) }
 }
 
 /// In the words of a command that does another thing with it.

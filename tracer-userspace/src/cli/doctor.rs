@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 
+use super::flags::{NodeFlag, OutputFlags, PodsFlag, ProberFlag, RotationFlags};
 use tracer_model::record::Status;
 
 /// What to check, where, and when that is a failure.
@@ -26,6 +27,21 @@ pub struct DoctorArgs {
     /// Look at the files of a node below this folder; what only the kernel tells is then unknown
     #[arg(long, value_name = "DIR", env = "TRACER_ROOT", hide_env_values = true)]
     pub root: Option<PathBuf>,
+    /// Where the findings go.
+    #[command(flatten)]
+    pub output: OutputFlags,
+    /// Rotation of the file.
+    #[command(flatten)]
+    pub rotation: RotationFlags,
+    /// Who probes.
+    #[command(flatten)]
+    pub probers: ProberFlag,
+    /// The pods.
+    #[command(flatten)]
+    pub pods: PodsFlag,
+    /// This node.
+    #[command(flatten)]
+    pub node: NodeFlag,
 }
 
 /// The least bad status that is a failure.

@@ -3,6 +3,7 @@
 use clap::Args;
 
 use super::FailOn;
+use super::flags::{DurationFlag, KernelFlags, NodeFlag, OutputFlags, ProberFlag};
 
 /// When it is a failure.
 #[derive(Debug, Args)]
@@ -18,4 +19,19 @@ pub struct HooksArgs {
         hide_env_values = true
     )]
     pub fail_on: FailOn,
+    /// Where the rows go.
+    #[command(flatten)]
+    pub output: OutputFlags,
+    /// How long the hooks are watched.
+    #[command(flatten)]
+    pub end: DurationFlag,
+    /// Who probes.
+    #[command(flatten)]
+    pub probers: ProberFlag,
+    /// How the kernel is watched.
+    #[command(flatten)]
+    pub kernel: KernelFlags,
+    /// This node.
+    #[command(flatten)]
+    pub node: NodeFlag,
 }

@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 
+use clap::Arg;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 
 use super::{definition, variable};
@@ -11,19 +12,41 @@ pub(super) fn no_command() -> String {
     format!("no command is given: {} (see `tracer --help`)", definition::names().join(", "))
 }
 
-/// How help on what was typed is asked for.
-fn help_of(args: &[OsString]) -> String {
+/// The command that was typed.
+fn command_of(args: &[OsString]) -> Option<String> {
     let known = definition::names();
     let typed = args.iter().skip(1).filter_map(|arg| arg.to_str());
-    let command = typed.into_iter().find(|arg| known.iter().any(|name| name == arg));
-    command.map_or_else(|| "tracer --help".to_owned(), |name| format!("tracer {name} --help"))
+    typed.into_iter().find(|arg| known.iter().any(|name| name == arg)).map(str::to_owned)
+}
+
+/// How help on what was typed is asked for.
+fn help_of(args: &[OsString]) -> String {
+    command_of(args).map_or_else(|| "tracer --help".to_owned(), |name| format!("tracer {name} --help"))
 }
 
 /// What is wrong, and where help is.
 pub(super) fn one_line(error: &clap::Error, args: &[OsString]) -> String {
     let place = if error.kind() == ErrorKind::InvalidUtf8 { not_utf8(args) } else { None };
-    let words = place.map_or_else(|| in_clap_s_words(error, args), |place| format!("{place}: not valid UTF-8"));
+    let words = place.map(|place| format!("{place}: not valid UTF-8")).or_else(|| misplaced(error, args));
+    let words = words.unwrap_or_else(|| in_clap_s_words(error, args));
     format!("{words} (see `{}`)", help_of(args))
+}
+
+/// A flag of another command, or one that stands before its command.
+fn misplaced(error: &clap::Error, args: &[OsString]) -> Option<String> {
+    let Some(ContextValue::String(flag)) = error.get(ContextKind::InvalidArg) else { return None };
+    let definition = definition::of_everything();
+    let is_it = |arg: &Arg| {
+        let long = arg.get_long().is_some_and(|long| flag.strip_prefix("--") == Some(long));
+        long || arg.get_short().is_some_and(|short| *flag == format!("-{short}"))
+    };
+    let takes = |command: &str| definition.find_subcommand(command).is_some_and(|it| it.get_arguments().any(is_it));
+    let mut known = definition::names().into_iter();
+    let owner = known.find(|name| takes(name)).filter(|_| error.kind() == ErrorKind::UnknownArgument)?;
+    match command_of(args) {
+        Some(typed) if !takes(&typed) => Some(format!("{flag} has no meaning for `tracer {typed}`")),
+        typed => Some(format!("{flag} goes after the command, as in `tracer {} {flag}`", typed.unwrap_or(owner))),
+    }
 }
 
 /// clap's message without its usage block, with its tips. A value is told by what gave it: the flag, or its variable.

@@ -8,7 +8,7 @@ use super::definition;
 use tracer_model::record::Cause;
 use tracer_terminal::error::Error;
 
-/// The commands as they are, the flags that all of them take included.
+/// The commands, complete.
 fn commands() -> Command {
     let mut command = definition::of_everything();
     command.build();
@@ -35,8 +35,6 @@ fn shown(command: &Command) -> Command {
     });
     let commands = command.get_subcommands().filter(|sub| !sub.is_hide_set() && own(sub.get_name())).map(shown);
     let about = command.get_about().cloned().unwrap_or_default();
-    // Each command has the flags that it shows already.
-    let args = args.map(|arg| arg.global(false));
     let shown = Command::new(command.get_name().to_owned()).about(about).args(args).subcommands(commands);
     match command.get_version() {
         Some(version) => shown.version(version.to_owned()),

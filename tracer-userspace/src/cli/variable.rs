@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use clap::Arg;
 
-use super::{definition, meaningless};
+use super::definition;
 use tracer_terminal::error::Error;
 
 /// The variable of a flag, its dashes left out.
@@ -14,6 +14,15 @@ fn of(flag: &str) -> String {
     match flag {
         "node-name" => "NODE_NAME".to_owned(),
         _ => format!("TRACER_{}", flag.to_uppercase().replace('-', "_")),
+    }
+}
+
+/// A flag by the id of its argument, its dashes left out.
+fn flag_of(id: &str) -> String {
+    match id {
+        "causes" => "cause".into(),
+        "probers" => "prober".into(),
+        _ => id.replace('_', "-"),
     }
 }
 
@@ -61,7 +70,7 @@ pub fn named_by(error: Error, typed: &[String]) -> Error {
     let text = error.to_string();
     let Some(name) = leading_flag(&text).filter(|_| error.exit_code() == 2) else { return error };
     let variable = of(name);
-    if typed.iter().any(|id| meaningless::flag(id) == name) || !is_set(&variable) {
+    if typed.iter().any(|id| flag_of(id) == name) || !is_set(&variable) {
         return error;
     }
     Error::Usage(format!("{variable}{}", &text[2 + name.len()..]))

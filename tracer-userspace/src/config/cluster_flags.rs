@@ -1,11 +1,8 @@
-//! What the flags of the cluster API and of the kubelet's mean that say more than yes or no.
-
-use std::path::PathBuf;
+//! What the flags of the cluster API mean that say more than yes or no.
 
 use crate::cli::WriteFlags;
 use tracer_output::sink::cluster::ClusterOutput;
-use tracer_sources::cluster::{Access, Namespace, has_account};
-use tracer_sources::kubelet_api::{Endpoint, KubeletApiConfig};
+use tracer_sources::cluster::{Access, Namespace};
 use tracer_terminal::error::Error;
 
 /// Each once; all of them, if that was asked for.
@@ -40,27 +37,6 @@ pub(super) fn written(
     Ok(Some(ClusterOutput { access, node_name: node_name.to_owned(), explain, condition }))
 }
 
-/// What is asked of the kubelet, by whom: as the kubeconfig says, else as the service account of this pod, if there is one.
-pub(super) fn kubelet_api(
-    endpoint: Option<Endpoint>,
-    ca: Option<PathBuf>,
-    kubeconfig: Option<PathBuf>,
-) -> Result<Option<KubeletApiConfig>, Error> {
-    let account = || has_account().then_some(Access::InCluster);
-    let config = |endpoint| KubeletApiConfig {
-        endpoint,
-        ca: ca.clone(),
-        access: kubeconfig.map(Access::Kubeconfig).or_else(account),
-        node_name: String::new(),
-        probers: Vec::new(),
-        pods: false,
-    };
-    match (endpoint, &ca) {
-        (None, Some(_)) => Err(Error::Usage("--kubelet-ca has no meaning without --kubelet-api".into())),
-        (endpoint, _) => Ok(endpoint.map(config)),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::super::Plan;
@@ -87,34 +63,6 @@ mod tests {
         assert_eq!(events("shop,*").unwrap(), [Namespace::All]);
         assert!(events("Shop").unwrap_err().contains("the name of a namespace, or `*`"));
         assert!(planned(&["replay", "x", "--api-events", "shop"]).unwrap_err().to_string().starts_with("--api-events"));
-    }
-
-    #[test]
-    fn the_kubelet_is_asked_where_that_was_asked_for() {
-        let file = std::env::current_exe().unwrap().display().to_string();
-        let asked = |args: &[&str]| match planned(&[&["run", "--node-name", "n1"], args].concat()) {
-            Ok(Plan::Live(live)) => Ok(live.kubelet_api),
-            other => Err(other.unwrap_err().to_string()),
-        };
-        assert!(asked(&[]).unwrap().is_none());
-        let usual = asked(&["--kubelet-api", "--no-api", "--kubeconfig", &file]).unwrap().unwrap();
-        assert_eq!((usual.endpoint, usual.node_name.as_str(), usual.pods), (Endpoint::default(), "n1", true));
-        assert_eq!(usual.access, Some(Access::Kubeconfig(file.clone().into())));
-        let named =
-            asked(&["--kubelet-api=https://[::1]:10260/", "--pods", &file, "--kubelet-ca", &file]).unwrap().unwrap();
-        assert_eq!((named.endpoint.host.as_str(), named.endpoint.port, named.pods), ("::1", 10260, false));
-        let node = asked(&["--kubelet-api=https://node-1"]).unwrap().unwrap();
-        assert_eq!((node.endpoint.host.as_str(), node.endpoint.port), ("node-1", 10250));
-        assert!(asked(&["--kubelet-ca", &file]).unwrap_err().contains("without --kubelet-api"));
-        for wrong in
-            ["http://127.0.0.1:10255", "127.0.0.1", "https://", "https://u:p@h", "https://h/pods", "https://h:x"]
-        {
-            assert!(
-                asked(&[&format!("--kubelet-api={wrong}")]).unwrap_err().contains("https://HOST[:PORT]"),
-                "{wrong}"
-            );
-        }
-        assert!(planned(&["replay", "x", "--kubelet-api"]).unwrap_err().to_string().starts_with("--kubelet-api"));
     }
 
     #[test]

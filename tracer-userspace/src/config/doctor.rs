@@ -2,10 +2,11 @@
 
 use std::path::PathBuf;
 
-use super::{filled, host_name, none_empty, output, probers, readable};
-use crate::cli::{DoctorArgs, Flags};
+use super::{filled, host_name, none_empty, output, probers, readable, rotation};
+use crate::cli::DoctorArgs;
 use tracer_doctor::command::DoctorConfig;
 use tracer_doctor::{CHECKS, Options};
+use tracer_output::sink::SinkConfig;
 use tracer_sources::files;
 use tracer_terminal::error::Error;
 
@@ -13,9 +14,10 @@ use tracer_terminal::error::Error;
 ///
 /// # Errors
 /// A check that does not exist, a root that cannot be read, a list of pods that cannot be used.
-pub(super) fn plan(args: DoctorArgs, flags: Flags) -> Result<DoctorConfig, Error> {
-    let output = output(&flags)?;
-    let pods = readable("--pods", flags.pods)?.map(|path| files::read_pods(&path)).transpose();
+pub(super) fn plan(args: DoctorArgs) -> Result<DoctorConfig, Error> {
+    let output = output(&args.output);
+    let output = SinkConfig { rotation: rotation(&args.rotation, output.file.is_some())?, ..output };
+    let pods = readable("--pods", args.pods.pods)?.map(|path| files::read_pods(&path)).transpose();
     let pods = pods.map_err(|error| Error::Source(error.to_string()))?;
     // A list that names nobody is no word on this node's pods.
     let pods = pods.filter(|pods| !pods.is_empty());
@@ -23,8 +25,8 @@ pub(super) fn plan(args: DoctorArgs, flags: Flags) -> Result<DoctorConfig, Error
     none_empty("--check", &checks)?;
     checks.iter().try_for_each(|name| known(name))?;
     let options =
-        Options { root: root(args.root)?, checks, pods, probers: probers(flags.probers)?, ..Options::default() };
-    let node_name = filled(flags.node_name).unwrap_or_else(host_name);
+        Options { root: root(args.root)?, checks, pods, probers: probers(args.probers.probers)?, ..Options::default() };
+    let node_name = filled(args.node.node_name).unwrap_or_else(host_name);
     Ok(DoctorConfig { output, options, fail_on: args.fail_on.into(), node_name })
 }
 

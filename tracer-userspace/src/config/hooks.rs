@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::{filled, host_name, output, probers};
-use crate::cli::{Flags, HooksArgs};
+use crate::cli::HooksArgs;
 use crate::hooks::HooksConfig;
 use tracer_bpf::ebpf::LoadOptions;
 use tracer_terminal::error::Error;
@@ -15,17 +15,17 @@ const WINDOW: Duration = Duration::from_secs(5);
 ///
 /// # Errors
 /// A value that means nothing.
-pub(super) fn plan(args: &HooksArgs, flags: Flags) -> Result<HooksConfig, Error> {
+pub(super) fn plan(args: HooksArgs) -> Result<HooksConfig, Error> {
     Ok(HooksConfig {
-        output: output(&flags)?,
+        output: output(&args.output),
         load: LoadOptions {
-            probers: probers(flags.probers)?,
-            all_connections: flags.all_connections,
-            no_syscall_hooks: flags.no_syscall_hooks,
-            ring_bytes: flags.ring_kib.map(|kib| kib << 10),
+            probers: probers(args.probers.probers)?,
+            all_connections: args.kernel.all_connections,
+            no_syscall_hooks: args.kernel.no_syscall_hooks,
+            ring_bytes: args.kernel.ring_kib.map(|kib| kib << 10),
         },
-        duration: flags.duration.unwrap_or(WINDOW),
+        duration: args.end.duration.unwrap_or(WINDOW),
         fail_on: args.fail_on.into(),
-        node_name: filled(flags.node_name).unwrap_or_else(host_name),
+        node_name: filled(args.node.node_name).unwrap_or_else(host_name),
     })
 }

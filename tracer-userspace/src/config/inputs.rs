@@ -1,10 +1,10 @@
 //! Files that are read are not written to: records appended to a recording or a list of pods would end its use.
 
-use std::fs;
 use std::os::unix::fs::MetadataExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::{fs, iter};
 
-use crate::cli::{Cli, Command};
+use crate::cli::{Command, LiveFlags};
 use tracer_sources::NamedLog;
 use tracer_terminal::error::Error;
 
@@ -12,32 +12,32 @@ use tracer_terminal::error::Error;
 ///
 /// # Errors
 /// It is one of them.
-pub(super) fn refuse_as_output(cli: &Cli) -> Result<(), Error> {
-    let Some(output) = cli.flags.output_file.as_deref() else { return Ok(()) };
-    if of_command(&cli.command).into_iter().chain(of_flags(cli)).flatten().any(|input| is_same(input, output)) {
+pub(super) fn refuse_as_output(command: &Command) -> Result<(), Error> {
+    let (output, inputs) = match command {
+        Command::Attach(live) | Command::Run { live, .. } => (&live.records.output, of_live(live)),
+        Command::Record { file, live } => (&live.records.output, [of_live(live), vec![file]].concat()),
+        Command::Replay { file, compare, records } => {
+            (&records.output, iter::once(file).chain(compare).map(PathBuf::as_path).collect())
+        }
+        Command::Doctor(args) => (&args.output, args.pods.pods.iter().map(PathBuf::as_path).collect()),
+        _ => return Ok(()),
+    };
+    let Some(output) = output.file.output_file.as_deref() else { return Ok(()) };
+    if inputs.into_iter().any(|input| is_same(input, output)) {
         let path = output.display();
         return Err(Error::Usage(format!("--output-file {path}: is one of the inputs: choose another name")));
     }
     Ok(())
 }
 
-fn of_command(command: &Command) -> [Option<&Path>; 2] {
-    match command {
-        Command::Replay { file, compare } => [Some(file), compare.as_deref()],
-        Command::Record { file } => [Some(file), None],
-        _ => [None, None],
-    }
-}
-
-fn of_flags(cli: &Cli) -> [Option<&Path>; 5] {
-    let flags = &cli.flags;
-    let log = match &flags.kubelet_log {
-        Some(NamedLog::File(path)) => Some(path.as_path()),
+fn of_live(flags: &LiveFlags) -> Vec<&Path> {
+    let sources = &flags.sources;
+    let log = match &sources.kubelet_log {
+        Some(NamedLog::File(path)) => Some(path),
         _ => None,
     };
-    let [pods, services, kubeconfig, ca] =
-        [&flags.pods, &flags.services, &flags.kubeconfig, &flags.kubelet_ca].map(|it| it.as_deref());
-    [pods, services, kubeconfig, ca, log]
+    let files = [flags.pods.pods.as_ref(), sources.services.as_ref(), sources.kubeconfig.as_ref(), log];
+    files.into_iter().flatten().map(PathBuf::as_path).collect()
 }
 
 /// The same regular file, or the same name of one that is not there yet.

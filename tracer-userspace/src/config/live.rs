@@ -2,42 +2,41 @@
 
 use std::path::PathBuf;
 
-use super::cluster_flags::{kubelet_api, namespaces, written};
-use super::{filled, host_name, output, probers, readable};
-use crate::cli::{Flags, ServeFlags, WriteFlags};
+use super::cluster_flags::{namespaces, written};
+use super::{filled, host_name, probers, readable, records};
+use crate::cli::{LiveFlags, ServeFlags, SourceFlags, WriteFlags};
 use crate::pipeline::LiveConfig;
 use tracer_output::serve::Serve;
 use tracer_sources::cluster::{self, Access, ClusterConfig};
-use tracer_sources::kubelet_api::KubeletApiConfig;
 use tracer_sources::{NamedLog, journal_in};
 use tracer_terminal::error::Error;
 
 /// What these commands' flags mean; a daemon has more of them.
 pub(super) fn plan(
-    flags: Flags,
+    flags: LiveFlags,
     daemon: Option<(ServeFlags, WriteFlags)>,
     record: Option<PathBuf>,
 ) -> Result<LiveConfig, Error> {
     let (serve, write) = daemon.unzip();
-    let output = output(&flags)?;
+    let output = records(&flags.records)?;
     let files = Files::of(&flags)?;
-    let node_name = filled(flags.node_name.clone()).unwrap_or_else(host_name);
-    let access = access(&flags, &files, serve.is_some());
+    let node_name = filled(flags.node.node_name).unwrap_or_else(host_name);
+    let sources = &flags.sources;
+    let access = access(sources, &files, serve.is_some());
     let cluster_output = write.map(|write| written(write, access.clone(), &node_name)).transpose()?.flatten();
-    let probers = probers(flags.probers.clone())?;
+    let probers = probers(flags.probers.probers)?;
     Ok(LiveConfig {
-        unasked: serve.as_ref().filter(|_| access.is_none()).and_then(|_| unasked(&flags)),
-        kubelet_api: asked_of_kubelet(&flags, &files, &node_name, &probers)?,
-        cluster: access.and_then(|access| asked_of_cluster(access, &flags, &files, &node_name)),
+        unasked: serve.as_ref().filter(|_| access.is_none()).and_then(|_| unasked(sources)),
+        cluster: access.and_then(|access| asked_of_cluster(access, sources, &files, &node_name)),
         output,
         daemon: serve.is_some(),
         serve: serve.map(served),
         record,
-        duration: flags.duration,
+        duration: flags.end.duration,
         probers,
-        all_connections: flags.all_connections,
-        no_syscall_hooks: flags.no_syscall_hooks,
-        ring_bytes: flags.ring_kib.map(|kib| kib << 10),
+        all_connections: flags.kernel.all_connections,
+        no_syscall_hooks: flags.kernel.no_syscall_hooks,
+        ring_bytes: flags.kernel.ring_kib.map(|kib| kib << 10),
         pods: files.pods,
         services: files.services,
         kubelet_log: files.kubelet_log,
@@ -51,18 +50,17 @@ struct Files {
     pods: Option<PathBuf>,
     services: Option<PathBuf>,
     kubelet_log: Option<NamedLog>,
-    kubelet_ca: Option<PathBuf>,
     kubeconfig: Option<PathBuf>,
 }
 
 impl Files {
-    fn of(flags: &Flags) -> Result<Self, Error> {
+    fn of(flags: &LiveFlags) -> Result<Self, Error> {
+        let LiveFlags { pods, sources, .. } = flags;
         Ok(Self {
-            pods: readable("--pods", flags.pods.clone())?,
-            services: readable("--services", flags.services.clone())?,
-            kubelet_log: kubelet_log(flags.kubelet_log.clone())?,
-            kubelet_ca: readable("--kubelet-ca", flags.kubelet_ca.clone())?,
-            kubeconfig: readable("--kubeconfig", flags.kubeconfig.clone())?,
+            pods: readable("--pods", pods.pods.clone())?,
+            services: readable("--services", sources.services.clone())?,
+            kubelet_log: kubelet_log(sources.kubelet_log.clone())?,
+            kubeconfig: readable("--kubeconfig", sources.kubeconfig.clone())?,
         })
     }
 }
@@ -84,7 +82,7 @@ fn kubelet_log(named: Option<NamedLog>) -> Result<Option<NamedLog>, Error> {
 }
 
 /// How the cluster API is reached, if it is to be used: as the kubeconfig says, else as the daemon's service account.
-fn access(flags: &Flags, files: &Files, daemon: bool) -> Option<Access> {
+fn access(flags: &SourceFlags, files: &Files, daemon: bool) -> Option<Access> {
     if flags.no_api {
         return None;
     }
@@ -93,7 +91,7 @@ fn access(flags: &Flags, files: &Files, daemon: bool) -> Option<Access> {
 }
 
 /// Files that give everything leave nothing to ask.
-fn asked_of_cluster(access: Access, flags: &Flags, files: &Files, node_name: &str) -> Option<ClusterConfig> {
+fn asked_of_cluster(access: Access, flags: &SourceFlags, files: &Files, node_name: &str) -> Option<ClusterConfig> {
     let config = ClusterConfig {
         access,
         node_name: node_name.to_owned(),
@@ -104,8 +102,21 @@ fn asked_of_cluster(access: Access, flags: &Flags, files: &Files, node_name: &st
     Some(config).filter(ClusterConfig::asks_something)
 }
 
+/// Refuses to ask the cluster API in a command that asks it as a kubeconfig says or not at all. From the environment of a
+/// daemon, which has an account, such a flag may well meet an `attach`.
+pub(super) fn refuse_unasked(command: &str, flags: &SourceFlags, typed: &[String]) -> Result<(), Error> {
+    let named = flags.kubeconfig.as_ref().is_some_and(|path| !path.as_os_str().is_empty());
+    let is_typed = |flag: &&str| typed.iter().any(|id| id.replace('_', "-") == *flag);
+    match ["api-services", "api-events"].into_iter().find(is_typed).filter(|_| !named) {
+        Some(flag) => {
+            Err(Error::Usage(format!("--{flag} has no meaning for `tracer {command}` without --kubeconfig PATH")))
+        }
+        None => Ok(()),
+    }
+}
+
 /// What a daemon was told to ask the cluster API, which it has not: it does the rest without. (Other commands refuse it.)
-fn unasked(flags: &Flags) -> Option<String> {
+fn unasked(flags: &SourceFlags) -> Option<String> {
     let flag = match (flags.api_services, flags.api_events.is_empty()) {
         (true, true) => "--api-services does",
         (false, false) => "--api-events does",
@@ -114,22 +125,6 @@ fn unasked(flags: &Flags) -> Option<String> {
     };
     let why = if flags.no_api { "beside --no-api" } else { "here: no pod's service account, and no --kubeconfig PATH" };
     Some(format!("{flag} nothing {why}"))
-}
-
-/// Without the cluster API the kubelet can be asked all the same.
-fn asked_of_kubelet(
-    flags: &Flags,
-    files: &Files,
-    node_name: &str,
-    probers: &[String],
-) -> Result<Option<KubeletApiConfig>, Error> {
-    let config = kubelet_api(flags.kubelet_api.clone(), files.kubelet_ca.clone(), files.kubeconfig.clone())?;
-    Ok(config.map(|config| KubeletApiConfig {
-        node_name: node_name.to_owned(),
-        probers: probers.to_vec(),
-        pods: files.pods.is_none(),
-        ..config
-    }))
 }
 
 /// What the daemon answers.

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use super::filter;
-use crate::cli::Flags;
+use crate::cli::{FileFlag, FilterFlags};
 use tracer_report::ReportConfig;
 use tracer_terminal::error::Error;
 
@@ -11,7 +11,7 @@ use tracer_terminal::error::Error;
 ///
 /// # Errors
 /// A cause that does not exist.
-pub(super) fn plan(files: Vec<PathBuf>, flags: Flags) -> Result<ReportConfig, Error> {
-    let filter = filter(&flags)?;
-    Ok(ReportConfig { files, output_file: flags.output_file.filter(|path| !path.as_os_str().is_empty()), filter })
+pub(super) fn plan(files: Vec<PathBuf>, page: FileFlag, filters: &FilterFlags) -> Result<ReportConfig, Error> {
+    let filter = filter(filters)?;
+    Ok(ReportConfig { files, output_file: page.output_file.filter(|path| !path.as_os_str().is_empty()), filter })
 }

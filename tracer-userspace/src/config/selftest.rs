@@ -1,8 +1,9 @@
 //! What `tracer selftest` was asked for.
 
-use super::{filled, host_name, output};
-use crate::cli::Flags;
+use super::{causes, filled, host_name, output};
+use crate::cli::SelftestArgs;
 use tracer_output::sink::SinkConfig;
+use tracer_output::sink::filter::Filter;
 use tracer_terminal::error::Error;
 use tracer_testbed::command::SelftestConfig;
 
@@ -10,7 +11,8 @@ use tracer_testbed::command::SelftestConfig;
 ///
 /// # Errors
 /// A cause that does not exist.
-pub(super) fn plan(flags: Flags) -> Result<SelftestConfig, Error> {
-    let output = SinkConfig { rotation: None, ..output(&flags)? };
-    Ok(SelftestConfig { output, node_name: filled(flags.node_name).unwrap_or_else(host_name) })
+pub(super) fn plan(args: SelftestArgs) -> Result<SelftestConfig, Error> {
+    let filter = Filter { causes: causes(&args.causes.causes)?, ..Filter::default() };
+    let output = SinkConfig { filter, ..output(&args.output) };
+    Ok(SelftestConfig { output, node_name: filled(args.node.node_name).unwrap_or_else(host_name) })
 }

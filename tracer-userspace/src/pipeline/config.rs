@@ -8,7 +8,6 @@ use tracer_output::sink::SinkConfig;
 use tracer_output::sink::cluster::ClusterOutput;
 use tracer_sources::NamedLog;
 use tracer_sources::cluster::ClusterConfig;
-use tracer_sources::kubelet_api::KubeletApiConfig;
 
 /// What `tracer attach`, `run` or `record` was asked for.
 #[derive(Clone, Debug)]
@@ -41,8 +40,6 @@ pub struct LiveConfig {
     pub cluster: Option<ClusterConfig>,
     /// A flag by which the daemon was to ask it, where there is none, and why there is none: said at the start.
     pub unasked: Option<String>,
-    /// `--kubelet-api`.
-    pub kubelet_api: Option<KubeletApiConfig>,
     /// What is written to it.
     pub cluster_output: Option<ClusterOutput>,
     /// Name of this node.

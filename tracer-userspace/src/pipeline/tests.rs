@@ -101,7 +101,6 @@ fn config(scratch: &Scratch) -> LiveConfig {
         kubelet_log: None,
         cluster: None,
         unasked: None,
-        kubelet_api: None,
         cluster_output: None,
         node_name: "n1".into(),
     }

@@ -7,7 +7,7 @@ use std::path::Path;
 use serde_json::Value;
 
 use crate::record_file::{End, FORMAT, Header, VERSION};
-use tracer_model::event::Observation;
+use tracer_model::event::{Fact, Observation};
 use tracer_model::record::SCHEMA;
 use tracer_terminal::error::{Error, json_problem};
 
@@ -31,6 +31,7 @@ pub(super) struct Reader {
     line: usize,
     bytes: Vec<u8>,
     observations: u64,
+    skipped: u64,
     last_time_boot_ns: u64,
 }
 
@@ -49,7 +50,8 @@ impl Reader {
 
     /// Reads a recording from anything and checks its header.
     pub(super) fn over(input: Box<dyn BufRead>, name: String) -> Result<(Self, Header), Error> {
-        let mut reader = Self { input, name, line: 0, bytes: Vec::new(), observations: 0, last_time_boot_ns: 0 };
+        let mut reader =
+            Self { input, name, line: 0, bytes: Vec::new(), observations: 0, skipped: 0, last_time_boot_ns: 0 };
         let header = reader.header()?;
         Ok((reader, header))
     }
@@ -57,6 +59,11 @@ impl Reader {
     /// Observations read.
     pub(super) const fn observations(&self) -> u64 {
         self.observations
+    }
+
+    /// How many of them have a kind that this version does not know.
+    pub(super) const fn skipped(&self) -> u64 {
+        self.skipped
     }
 
     /// The line that was read last, from 1.
@@ -74,8 +81,17 @@ impl Reader {
         Error::Input { file: self.name.clone(), line: self.line, problem: problem.into() }
     }
 
-    /// The next line's content.
+    /// The content of the next line that this version knows.
     pub(super) fn next(&mut self) -> Result<Item, Error> {
+        loop {
+            match self.next_line()? {
+                Item::Observation(observation) if observation.fact == Fact::Unknown => self.skipped += 1,
+                item => return Ok(item),
+            }
+        }
+    }
+
+    fn next_line(&mut self) -> Result<Item, Error> {
         let whole = self.read_line()?;
         if self.bytes.is_empty() {
             return Ok(Item::Cut(self.cut()));

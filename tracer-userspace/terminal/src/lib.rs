@@ -6,3 +6,4 @@ pub mod error;
 pub mod screen;
 pub mod status_line;
 pub mod telemetry;
+pub mod typed;

@@ -26,7 +26,6 @@ const REFUSED: &[(&str, &str)] = &[
     ("api.enabled=false,api.watchEvents=shop", "api.watchEvents does nothing"),
     ("api.enabled=false,api.explain=true", "api.explain does nothing"),
     ("api.enabled=false,api.condition=true", "api.condition does nothing"),
-    ("api.enabled=false,api.kubelet=true", "api.kubelet does nothing"),
     ("metrics.podLabels=true", "while metrics.enabled is false"),
     ("metrics.serviceMonitor.enabled=true", "while metrics.enabled is false"),
     ("metrics.rules.enabled=true", "while metrics.enabled is false"),
@@ -63,6 +62,7 @@ pub(crate) fn check() -> Result<()> {
             fs::write(files.last().context("a file")?, text)?;
         }
     }
+    files.push(place().join("operators.yaml"));
     validate(&renderer, &files)?;
     monitoring(&renderer)?;
     values(&renderer)?;

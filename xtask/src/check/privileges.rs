@@ -44,6 +44,9 @@ pub(crate) fn check() -> Result<()> {
             base = lines;
         }
     }
+    let operators: Lines = documents(&text(&place().join("operators.yaml"))?)?.iter().flat_map(of_object).collect();
+    let operators = operators.iter().map(|line| format!("+ {line}\n")).collect::<String>();
+    found += &format!("\n[operators.yaml]\n{operators}");
     let list = text(&place().join("privileges.txt"))?;
     // What stands above the first blank line explains the list.
     let allowed = list.find("\n\n").map_or("", |end| &list[end + 1..]);

@@ -6,7 +6,8 @@ use serde_json::json;
 use super::Case;
 use super::evidence::{evidence, netfilter_hook, plain};
 use super::owner::{self, Owner, owner_of};
-use crate::correlate::firewalls::Reading;
+use super::stopped::Blame;
+use tracer_attempts::correlate::firewalls::Reading;
 use tracer_model::event::{Backend, FirewallRule, PacketDrop, RuleVerdict, Tracked};
 use tracer_model::record::Evidence;
 use tracer_model::shell;
@@ -18,18 +19,6 @@ const STALE_NS: u64 = 1_000_000_000;
 
 /// To follow a sentence, where all was read and no rule can have done it.
 const NOBODY: &str = ": no rule that was read there fits; connection tracking, IPVS, a program or module at a netfilter hook, or a rule that is gone did it";
-
-/// The rules that can have dropped a packet.
-#[derive(Clone, Debug)]
-pub(super) struct Blame<'a> {
-    /// In the order in which the hook comes to them.
-    pub rules: Vec<&'a FirewallRule>,
-    /// All that could do it were read, after the drop.
-    pub complete: bool,
-    /// One of the rules did it, and nothing else of netfilter.
-    pub by_rule: bool,
-    reading: &'a Reading,
-}
 
 /// The rules that can have dropped this packet; none if nothing was read.
 pub(super) fn blame<'a>(case: &Case<'a>, time: u64, drop: &PacketDrop, verdict: RuleVerdict) -> Option<Blame<'a>> {

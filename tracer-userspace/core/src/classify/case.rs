@@ -3,10 +3,11 @@
 use std::net::SocketAddr;
 
 use super::evidence::netfilter_hook;
-use super::netfilter::Stops;
-use crate::correlate::attempt::{Attempt, End};
-use crate::correlate::node::Node;
-use crate::enrich;
+use super::stopped::Stops;
+use tracer_attempts::correlate::attempt::{Attempt, End};
+use tracer_attempts::correlate::node::Node;
+use tracer_attempts::enrich;
+use tracer_common::names::Hook;
 use tracer_model::event::{Flow, Inspection, Netns, PacketDrop, ResetSent, Runs, TcpState};
 
 /// A rule that rejects answers in the same run in which it drops. The next SYN is sent a second later at the earliest
@@ -83,13 +84,13 @@ pub(super) fn silent(case: &Case<'_>) -> bool {
 }
 
 /// The hook that tells of a RST of a stack that has no socket for the packet, where `tcp_send_reset` does not (before 6.12).
-pub(super) const fn refusal_hook(dst: SocketAddr) -> &'static [&'static str] {
-    if dst.is_ipv4() { &["tcp_v4_send_reset"] } else { &["tcp_v6_send_reset"] }
+pub(super) const fn refusal_hook(dst: SocketAddr) -> &'static [Hook] {
+    if dst.is_ipv4() { &[Hook::TcpV4SendReset] } else { &[Hook::TcpV6SendReset] }
 }
 
 /// The hook that tells of ICMP errors.
-pub(super) const fn icmp_hook(dst: SocketAddr) -> &'static [&'static str] {
-    if dst.is_ipv4() { &["icmp_send"] } else { &["icmp6_send"] }
+pub(super) const fn icmp_hook(dst: SocketAddr) -> &'static [Hook] {
+    if dst.is_ipv4() { &[Hook::IcmpSend] } else { &[Hook::Icmp6Send] }
 }
 
 /// The state of the target as it was read while this attempt waited.

@@ -1,7 +1,7 @@
 //! Who changed a link, and by which path it came into the namespace it hit.
 
-use crate::correlate::node::Node;
-use crate::enrich::netns_ref;
+use tracer_attempts::correlate::node::Node;
+use tracer_attempts::enrich::netns_ref;
 use tracer_model::event::LinkChange;
 use tracer_model::record::Culprit;
 

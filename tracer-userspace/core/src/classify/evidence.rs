@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
+use tracer_common::names::Hook;
 use tracer_model::event::{
     Icmp, Inspection, Ipvs, IpvsOp, KubeletProbe, PacketDrop, ResetReceived, ResetSent, State, TcpState,
 };
@@ -33,7 +34,7 @@ pub fn of_drop(time: u64, drop: &PacketDrop) -> Evidence {
         "reason": drop.reason, "location": drop.location, "netns": drop.netns,
         "device": drop.device.as_ref().map(|d| d.name.clone()), "netfilter_hook": netfilter_hook(drop), "via": drop.via,
     });
-    evidence("kfree_skb", time, says, fields)
+    evidence(Hook::KfreeSkb.name(), time, says, fields)
 }
 
 /// A RST that a stack of this node sent.
@@ -58,7 +59,12 @@ pub fn of_reset_sent(time: u64, reset: &ResetSent) -> Evidence {
 #[must_use]
 pub fn of_reset_received(time: u64, reset: &ResetReceived) -> Evidence {
     let says = format!("RST from {} received in {}", reset.flow.dst, state_name(reset.state));
-    evidence("tcp_receive_reset", time, says, json!({ "state": reset.state, "bytes_received": reset.bytes_received }))
+    evidence(
+        Hook::TcpReceiveReset.name(),
+        time,
+        says,
+        json!({ "state": reset.state, "bytes_received": reset.bytes_received }),
+    )
 }
 
 /// An ICMP error.
@@ -73,7 +79,12 @@ pub fn of_icmp(time: u64, icmp: &Icmp) -> Evidence {
         icmp.flow.src,
         icmp.flow.dst
     );
-    evidence("icmp_send", time, says, json!({ "type": icmp.icmp_type, "code": icmp.code, "netns": icmp.netns }))
+    evidence(
+        Hook::IcmpSend.name(),
+        time,
+        says,
+        json!({ "type": icmp.icmp_type, "code": icmp.code, "netns": icmp.netns }),
+    )
 }
 
 /// What IPVS did.
@@ -82,7 +93,6 @@ pub fn of_ipvs(time: u64, ipvs: &Ipvs) -> Evidence {
     let (hook, did) = match ipvs.op {
         IpvsOp::Translate => ("ip_vs_nat_xmit", "taken by IPVS and sent to a backend of the Service"),
         IpvsOp::NoBackend => ("ip_vs_leave", "taken by IPVS for a Service that has no backend"),
-        IpvsOp::Schedule => ("ip_vs_schedule", "scheduled by IPVS as a new connection"),
     };
     let says = format!("{} {} -> {} {did}", ipvs.flags.name(), ipvs.flow.src, ipvs.flow.dst);
     evidence(hook, time, says, json!({ "op": ipvs.op, "netns": ipvs.netns, "via": ipvs.via }))
@@ -124,7 +134,7 @@ pub fn of_state(time: u64, state: &State) -> Evidence {
     let fields = json!({
         "errno": state.errno, "bytes_sent": state.bytes_sent, "bytes_acked": state.bytes_acked, "bytes_received": state.received(),
     });
-    evidence("inet_sock_set_state", time, says, fields)
+    evidence(Hook::InetSockSetState.name(), time, says, fields)
 }
 
 /// An errno in words, the same on every libc: a replay must say what the recording said.

@@ -1,6 +1,7 @@
 //! What a rule found, and what weakens it.
 
 use crate::classify::{Case, SETTLE_NS};
+use tracer_common::names::Hook;
 use tracer_model::event::{Loss, Netns};
 use tracer_model::plural::were;
 use tracer_model::record::{Cause, Confidence, Culprit, Evidence, Outcome};
@@ -25,7 +26,7 @@ pub struct Finding {
     /// Who caused it.
     pub culprit: Option<Culprit>,
     /// Hooks without which this conclusion is weaker; those that are missing are named.
-    pub rests_on: &'static [&'static str],
+    pub rests_on: &'static [Hook],
     /// It was concluded from something that was not seen.
     pub by_absence: bool,
     /// A packet got lost: it holds until one that was sent again is answered with a no.
@@ -33,7 +34,7 @@ pub struct Finding {
     /// The target was reached, and was silent from then on for most of the attempt's time.
     pub in_silence: bool,
     /// Those of `rests_on` that are missing.
-    pub missing_hooks: Vec<String>,
+    pub missing_hooks: Vec<Hook>,
     /// Events lost inside the attempt's window.
     pub lost_events: u64,
     /// It says more, or is another, once the firewall of this namespace was read as it was then or later.
@@ -86,7 +87,7 @@ impl Finding {
 
     /// The same, concluded from the silence of these hooks.
     #[must_use]
-    pub fn resting_on(mut self, hooks: &'static [&'static str]) -> Self {
+    pub fn resting_on(mut self, hooks: &'static [Hook]) -> Self {
         self.rests_on = hooks;
         self.by_absence = true;
         self.until_answered()

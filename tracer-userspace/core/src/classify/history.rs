@@ -10,7 +10,7 @@ use super::evidence::evidence;
 use super::finding::Finding;
 use super::kubectl;
 use super::rules::network_policy_drop;
-use crate::enrich;
+use tracer_attempts::enrich;
 use tracer_model::event::{Container, Ended, ProbeSpec, Runs, Waiting};
 use tracer_model::record::{Cause, Confidence, Evidence, K8s, Outcome, Trait};
 

@@ -1,7 +1,7 @@
 //! Commands of kubectl with the names of a case, to paste.
 
 use super::case::{Case, runs};
-use crate::enrich;
+use tracer_attempts::enrich;
 use tracer_model::event::ProbeType;
 use tracer_model::record::K8s;
 use tracer_model::shell::word;

@@ -8,8 +8,8 @@ use super::finding::Finding;
 use super::kubectl;
 use super::not_started::{self, NotStarted};
 use super::rules::app_status_failure::{HANDLER, answer_in_words};
-use crate::correlate::node::Node;
-use crate::enrich;
+use tracer_attempts::correlate::node::Node;
+use tracer_attempts::enrich;
 use tracer_model::event::{
     Container, ExecSpec, Handler, KubeletProbe, Pod, PodRef, ProbeSays, ProbeType, SandboxCause, SandboxFailure,
 };

@@ -5,7 +5,7 @@ use serde_json::json;
 use super::Case;
 use super::evidence::evidence;
 use super::finding::Finding;
-use crate::enrich::{self, HookMatch};
+use tracer_attempts::enrich::{self, HookMatch};
 use tracer_model::event::HookType;
 use tracer_model::record::{Evidence, Outcome};
 

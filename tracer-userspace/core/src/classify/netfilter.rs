@@ -1,16 +1,17 @@
 //! Netfilter stopped an attempt: with a drop, or with an answer of its own. What the rules that tell the
 //! causes of that apart have in common.
 
-use std::cell::OnceCell;
 use std::net::IpAddr;
 
 use super::allow::allow;
 use super::answer::Answer;
-use super::blame::{Blame, blame};
+use super::blame::blame;
 use super::case::{ANSWER_NS, Case, in_handshake, outbound, refusal_hook};
 use super::evidence::{is_netfilter, netfilter_hook, of_drop, of_icmp, of_reset_received, of_state};
 use super::finding::Finding;
 use super::phrases::{enter, in_namespace};
+use super::stopped::{Blame, Stopped};
+use tracer_common::names::Hook;
 use tracer_model::event::{Icmp, Netns, NodePorts, PacketDrop, ProxyMode, RuleVerdict, TcpState, Tracked};
 use tracer_model::record::{Cause, Confidence, Evidence};
 
@@ -19,28 +20,6 @@ const UNTRACKED: &str =
 
 /// As [`ANSWER_NS`], for a request: a segment is sent again after 200 ms at the earliest (`TCP_RTO_MIN`).
 const REQUEST_ANSWER_NS: u64 = 100_000_000;
-
-/// How netfilter stopped the attempt.
-#[derive(Clone, Debug)]
-pub(super) struct Stopped<'a> {
-    /// What shows it.
-    pub seen: Vec<Evidence>,
-    /// The packet it took, if that was seen.
-    pub drop: Option<(u64, &'a PacketDrop)>,
-    /// Where.
-    pub netns: Option<Netns>,
-    /// What it answered; absent: nothing.
-    pub answer: Option<Answer>,
-    /// Which rules can have done it, once they were read.
-    pub blame: Option<Blame<'a>>,
-}
-
-/// What several rules ask of a case, found once: it goes through all rules of a namespace.
-#[derive(Debug, Default)]
-pub(super) struct Stops<'a> {
-    answered: OnceCell<Option<Stopped<'a>>>,
-    silent: OnceCell<Option<Stopped<'a>>>,
-}
 
 /// Netfilter stopped the attempt.
 pub(super) fn stopped<'c, 'a>(case: &'c Case<'a>) -> Option<&'c Stopped<'a>> {
@@ -198,20 +177,20 @@ pub(super) fn is_missed(case: &Case<'_>, drop: &PacketDrop) -> bool {
 }
 
 /// Hooks that would have shown the answer of a rule that rejects.
-fn answer_hooks(case: &Case<'_>) -> &'static [&'static str] {
+fn answer_hooks(case: &Case<'_>) -> &'static [Hook] {
     if case.attempt.flow.dst.is_ipv6() {
-        &["tcp_receive_reset", "icmp6_send"]
+        &[Hook::TcpReceiveReset, Hook::Icmp6Send]
     } else {
-        &["tcp_receive_reset", "icmp_send"]
+        &[Hook::TcpReceiveReset, Hook::IcmpSend]
     }
 }
 
 /// The same, and what shows that IPVS dropped it.
-fn answer_and_ipvs_hooks(case: &Case<'_>) -> &'static [&'static str] {
+fn answer_and_ipvs_hooks(case: &Case<'_>) -> &'static [Hook] {
     if case.attempt.flow.dst.is_ipv6() {
-        &["tcp_receive_reset", "icmp6_send", "ip_vs_leave"]
+        &[Hook::TcpReceiveReset, Hook::Icmp6Send, Hook::IpvsLeave]
     } else {
-        &["tcp_receive_reset", "icmp_send", "ip_vs_leave"]
+        &[Hook::TcpReceiveReset, Hook::IcmpSend, Hook::IpvsLeave]
     }
 }
 
@@ -261,7 +240,7 @@ impl Stopped<'_> {
     /// No rules were read, and the node's IPVS, which drops in netfilter's name, may have done it: no hook tells.
     fn may_be_ipvs(&self, case: &Case<'_>) -> bool {
         let on_node = self.netns.is_none() || self.netns == case.node.netns();
-        on_node && self.blame.is_none() && runs_ipvs(case) && !case.node.missing_of(&["ip_vs_leave"]).is_empty()
+        on_node && self.blame.is_none() && runs_ipvs(case) && !case.node.missing_of(&[Hook::IpvsLeave]).is_empty()
     }
 
     /// "10.88.0.1 -> port 8080", or, where it was the answer that was dropped, that.
@@ -347,7 +326,7 @@ impl Stopped<'_> {
         }
         let rests_on = match found.rests_on {
             hooks if !runs_ipvs(case) => hooks,
-            [] => &["ip_vs_leave"],
+            [] => &[Hook::IpvsLeave],
             _ => answer_and_ipvs_hooks(case),
         };
         Finding { rests_on, confidence: found.confidence.min(Confidence::Likely), ..found }

@@ -3,7 +3,7 @@
 
 use super::Case;
 use super::finding::Finding;
-use crate::enrich;
+use tracer_attempts::enrich;
 use tracer_model::record::{Cause, Confidence, Outcome};
 
 /// What was seen of the connection stays as it is; whether it was a probe is not sure.

@@ -4,8 +4,8 @@ use serde_json::json;
 
 use super::case::{Case, holds_target};
 use super::evidence::evidence;
-use crate::correlate::attempt::Attempt;
-use crate::enrich;
+use tracer_attempts::correlate::attempt::Attempt;
+use tracer_attempts::enrich;
 use tracer_model::event::Netns;
 use tracer_model::record::{Evidence, Subject};
 

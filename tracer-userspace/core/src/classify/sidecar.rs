@@ -3,7 +3,7 @@
 use super::Case;
 use super::finding::Finding;
 use super::kubectl;
-use crate::enrich;
+use tracer_attempts::enrich;
 use tracer_model::event::{Container, Pod};
 use tracer_model::record::{Confidence, K8s};
 

@@ -3,7 +3,7 @@
 use super::evidence::of_outcome;
 use super::finding::Finding;
 use super::kubelet::{Unattached, container, k8s, kubelet, whose};
-use crate::correlate::node::Node;
+use tracer_attempts::correlate::node::Node;
 use tracer_model::event::{KubeletProbe, ProbeSays};
 use tracer_model::record::{Cause, Confidence, Probe};
 use tracer_model::shell::word;

@@ -1,17 +1,17 @@
 //! Probes that still succeed and soon may not: answers that take most of the timeout. Told once, and once more when it
 //! is over.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::net::SocketAddr;
 
-use serde_json::{Value, json};
+use serde_json::json;
 
-use super::probe_key::ProbeKey;
+use super::probe_key::{ProbeKey, about, place};
 use super::starts::Starts;
 use crate::classify::finding::Finding;
-use crate::correlate::attempt::Attempt;
-use crate::correlate::node::Node;
-use crate::enrich::Named;
+use tracer_attempts::correlate::attempt::Attempt;
+use tracer_attempts::correlate::node::Node;
+use tracer_attempts::enrich::Named;
 use tracer_model::recent::Recent;
 use tracer_model::record::{FindingBody, Status};
 
@@ -119,29 +119,10 @@ fn latency_finding(dst: SocketAddr, named: &Named, timeout_s: u32, seen: Quantil
     body
 }
 
-/// A finding about this container that has nothing to say yet.
-pub(super) fn about(dst: SocketAddr, named: &Named, check: &str) -> FindingBody {
-    let k8s = named.k8s.clone().unwrap_or_default();
-    let names = [("namespace", k8s.namespace), ("pod_name", k8s.pod_name), ("container_name", k8s.container_name)];
-    let mut fields: BTreeMap<String, Value> =
-        names.into_iter().filter_map(|(name, value)| Some((name.to_owned(), json!(value?)))).collect();
-    fields.insert("target".into(), json!(dst.to_string()));
-    fields.extend(named.probe.as_ref().and_then(|p| p.probe_type).map(|kind| ("probe".to_owned(), json!(kind))));
-    FindingBody { fields, ..FindingBody::new(check, Status::Ok) }
-}
-
 /// "readiness probe"
 fn words(named: &Named) -> String {
     let kind = named.probe.as_ref().and_then(|probe| probe.probe_type);
     kind.map_or_else(|| "probe".to_owned(), |kind| format!("{} probe", kind.name()))
-}
-
-/// "shop/cart app (10.88.0.2:8080)"
-pub(super) fn place(dst: SocketAddr, named: &Named) -> String {
-    let Some(k8s) = &named.k8s else { return dst.to_string() };
-    let text = |word: &Option<String>| word.clone().unwrap_or_else(|| "?".into());
-    let container = k8s.container_name.as_ref().map(|name| format!(" {name}")).unwrap_or_default();
-    format!("{}/{}{container} ({dst})", text(&k8s.namespace), text(&k8s.pod_name))
 }
 
 #[cfg(test)]

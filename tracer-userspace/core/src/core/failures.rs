@@ -7,9 +7,9 @@ use super::probe_key::ProbeKey;
 use super::records::finding_record;
 use crate::classify::Streak;
 use crate::classify::finding::Finding;
-use crate::correlate::attempt::Attempt;
-use crate::correlate::node::Node;
-use crate::enrich::{self, Named};
+use tracer_attempts::correlate::attempt::Attempt;
+use tracer_attempts::correlate::node::Node;
+use tracer_attempts::enrich::{self, Named};
 use tracer_model::decision::Decision;
 use tracer_model::event::{AnswerKind, ConnId, Netns};
 use tracer_model::recent::Recent;
@@ -156,7 +156,6 @@ impl Core {
     pub(super) fn succeeded(&mut self, conn: ConnId, time: u64, out: &mut Vec<Decision>) {
         let Some(attempt) = self.correlator.get(conn) else { return };
         let named = enrich::name(attempt, &self.node);
-        self.counts.went_well(attempt, &named, &self.node, time);
         let findings = self.budgets.answered(attempt, &named, &self.node).into_iter();
         out.extend(findings.map(|it| finding_record(time, it)));
         self.failures.succeeded(attempt, &named);

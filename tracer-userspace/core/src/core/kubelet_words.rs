@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use super::records::unattached;
 use crate::classify::kubelet;
-use crate::correlate::node::Node;
+use tracer_attempts::correlate::node::Node;
 use tracer_model::decision::Decision;
 use tracer_model::event::{KubeletProbe, PodRef, ProbeType, SandboxCause, SandboxFailure};
 use tracer_model::recent::Recent;

@@ -4,8 +4,8 @@ use super::Core;
 use super::records::pardon;
 use super::verdicts::Decided;
 use crate::classify::finding::Finding;
-use crate::correlate::attempt::Attempt;
-use crate::enrich;
+use tracer_attempts::correlate::attempt::Attempt;
+use tracer_attempts::enrich;
 use tracer_model::decision::Decision;
 use tracer_model::event::ConnId;
 

@@ -1,7 +1,6 @@
 //! The pure core: observations in, decisions out. No clock, no I/O, no locks.
 
 mod budgets;
-mod counts;
 mod emission;
 mod failures;
 mod kubelet_words;
@@ -22,7 +21,6 @@ mod verdicts;
 mod waiting;
 
 use self::budgets::Budgets;
-use self::counts::Counts;
 use self::emission::{Emission, refreshes};
 use self::failures::{Failures, next};
 use self::kubelet_words::Words;
@@ -36,10 +34,10 @@ use self::verdicts::{Decided, Verdicts};
 use self::waiting::Waiting;
 use crate::classify::finding::Finding;
 use crate::classify::{Case, SETTLE_NS, Streak, classify};
-use crate::correlate::Correlator;
-use crate::correlate::attempt::Attempt;
-use crate::correlate::node::Node;
-use crate::enrich;
+use tracer_attempts::correlate::Correlator;
+use tracer_attempts::correlate::attempt::Attempt;
+use tracer_attempts::correlate::node::Node;
+use tracer_attempts::enrich;
 use tracer_model::ask::Ask;
 use tracer_model::decision::Decision;
 use tracer_model::event::{ConnId, Fact, Observation, TcpState};
@@ -81,8 +79,6 @@ pub struct Core {
     words: Words,
     /// Failures that it logged and that fit no attempt yet.
     unmatched: Unmatched,
-    /// How many failures it counted.
-    counts: Counts,
 }
 
 impl Core {
@@ -98,8 +94,6 @@ impl Core {
         match &observation.fact {
             Fact::Firewall(firewall) => self.release(firewall.netns, observation.time_boot_ns, out),
             Fact::NetnsOp(op) if op.begins_again() => self.waiting.forget_refused(op.netns),
-            Fact::Start(_) => self.counts.begin(observation.time_boot_ns),
-            Fact::ProbeCounts(counts) => self.counts.take(counts),
             Fact::KubeletProbe(probe) => {
                 let probe = Box::new(probe.clone().understood());
                 let observation = Observation { fact: Fact::KubeletProbe(probe.clone()), ..observation.clone() };
@@ -152,13 +146,12 @@ impl Core {
     /// When the core wants to be woken by a [`Fact::Tick`] if nothing else comes, CLOCK_BOOTTIME nanoseconds.
     #[must_use]
     pub fn next_deadline(&self) -> Option<u64> {
-        let due = [self.waiting.due(), self.questions.due(), self.counts.due(), self.news.due(), self.unmatched.due()];
+        let due = [self.waiting.due(), self.questions.due(), self.news.due(), self.unmatched.due()];
         due.into_iter().flatten().min()
     }
 
     /// The stream ends: decides what was only waiting, and reports attempts that are still open.
     pub fn finish(&mut self, time_boot_ns: u64, out: &mut Vec<Decision>) {
-        self.counts.give_up();
         self.waiting.forget_timeouts();
         self.fire_deadlines(u64::MAX, out);
         self.release_all(out);
@@ -185,7 +178,6 @@ impl Core {
         self.release_forgotten(now, out);
         self.match_waiting(now, out);
         self.ask_due(now);
-        self.counts.compare(now, &self.node, out);
     }
 
     /// An attempt has a new observation.

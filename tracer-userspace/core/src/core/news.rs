@@ -2,10 +2,10 @@
 
 use super::losses::Losses;
 use super::records::finding_record;
-use crate::correlate::node::Node;
 use crate::node_events;
 use crate::node_events::findings::{Known, news};
 use crate::node_events::firewall_drop::Dropping;
+use tracer_attempts::correlate::node::Node;
 use tracer_model::decision::Decision;
 use tracer_model::event::{Fact, Loss, Observation};
 

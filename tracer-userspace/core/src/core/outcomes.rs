@@ -8,9 +8,9 @@ use super::{Core, When};
 use crate::classify::finding::Finding;
 use crate::classify::kubelet::Unattached;
 use crate::classify::{SETTLE_NS, kubelet, undialled};
-use crate::correlate::KEEP_AFTER_END_NS;
-use crate::correlate::attempt::Attempt;
-use crate::enrich;
+use tracer_attempts::correlate::KEEP_AFTER_END_NS;
+use tracer_attempts::correlate::attempt::Attempt;
+use tracer_attempts::enrich;
 use tracer_model::decision::Decision;
 use tracer_model::event::{AnswerKind, ConnId, KubeletProbe, Observation, ProbeSays};
 
@@ -27,10 +27,6 @@ impl Core {
         }
         let command = kubelet::of_command(probe);
         let of_use = if let Some((finding, named)) = kubelet::command(&command, &self.node) {
-            if self.counts.know(probe) {
-                return;
-            }
-            self.counts.unattached(probe);
             out.push(unattached(finding, named, Some(said(&command))));
             true
         } else if self.join_attempt(probe, observation, observation.time_boot_ns, out) {
@@ -38,7 +34,6 @@ impl Core {
         } else if let Some((finding, named)) =
             self.answer_of_several(probe, observation.time_boot_ns).or_else(|| self.undialled(probe))
         {
-            self.counts.unattached(probe);
             out.push(unattached(finding, named, Some(said(probe))));
             true
         } else {

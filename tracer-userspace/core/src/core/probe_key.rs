@@ -1,9 +1,13 @@
-//! Which probe it is, from one attempt to the next.
+//! Which probe it is, from one attempt to the next, and how a finding names it.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
-use crate::enrich::Named;
+use serde_json::{Value, json};
+
+use tracer_attempts::enrich::Named;
 use tracer_model::event::ProbeType;
+use tracer_model::record::{FindingBody, Status};
 
 /// Target, kind of probe, and pod, as far as that is known: an address is given to another pod.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -25,4 +29,23 @@ impl ProbeKey {
     pub(super) fn without_pod(&self) -> Self {
         Self { pod: None, ..self.clone() }
     }
+}
+
+/// A finding about this container that has nothing to say yet.
+pub(super) fn about(dst: SocketAddr, named: &Named, check: &str) -> FindingBody {
+    let k8s = named.k8s.clone().unwrap_or_default();
+    let names = [("namespace", k8s.namespace), ("pod_name", k8s.pod_name), ("container_name", k8s.container_name)];
+    let mut fields: BTreeMap<String, Value> =
+        names.into_iter().filter_map(|(name, value)| Some((name.to_owned(), json!(value?)))).collect();
+    fields.insert("target".into(), json!(dst.to_string()));
+    fields.extend(named.probe.as_ref().and_then(|p| p.probe_type).map(|kind| ("probe".to_owned(), json!(kind))));
+    FindingBody { fields, ..FindingBody::new(check, Status::Ok) }
+}
+
+/// "shop/cart app (10.88.0.2:8080)"
+pub(super) fn place(dst: SocketAddr, named: &Named) -> String {
+    let Some(k8s) = &named.k8s else { return dst.to_string() };
+    let text = |word: &Option<String>| word.clone().unwrap_or_else(|| "?".into());
+    let container = k8s.container_name.as_ref().map(|name| format!(" {name}")).unwrap_or_default();
+    format!("{}/{}{container} ({dst})", text(&k8s.namespace), text(&k8s.pod_name))
 }

@@ -4,9 +4,9 @@ use super::verdicts::Decided;
 use crate::classify::evidence::of_state;
 use crate::classify::finding::Finding;
 use crate::classify::kubelet::Unattached;
-use crate::correlate::attempt::Attempt;
-use crate::correlate::node::Node;
-use crate::enrich::{self, Named};
+use tracer_attempts::correlate::attempt::Attempt;
+use tracer_attempts::correlate::node::Node;
+use tracer_attempts::enrich::{self, Named};
 use tracer_model::decision::Decision;
 use tracer_model::event::{Answer, ConnId, KubeletProbe, Loss};
 use tracer_model::record::{
@@ -102,7 +102,7 @@ fn verdict(mut finding: Finding, also: Vec<Cause>) -> Verdict {
         evidence: finding.evidence,
         also,
         lost_events: finding.lost_events,
-        missing_hooks: finding.missing_hooks,
+        missing_hooks: finding.missing_hooks.iter().map(|hook| hook.name().to_owned()).collect(),
     }
 }
 

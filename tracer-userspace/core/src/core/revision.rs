@@ -3,9 +3,9 @@
 use super::Core;
 use super::verdicts::Decided;
 use crate::classify::finding::Finding;
-use crate::correlate::attempt::Attempt;
-use crate::correlate::node::Node;
-use crate::enrich;
+use tracer_attempts::correlate::attempt::Attempt;
+use tracer_attempts::correlate::node::Node;
+use tracer_attempts::enrich;
 use tracer_model::event::ConnId;
 use tracer_model::record::{Cause, Confidence, Outcome, Trait};
 

@@ -9,12 +9,12 @@ use std::net::SocketAddr;
 
 use serde_json::json;
 
-use super::budgets::{about, place};
+use super::probe_key::{about, place};
 use crate::classify::finding::Finding;
 use crate::classify::startup_probe;
-use crate::correlate::attempt::Attempt;
-use crate::correlate::node::Node;
-use crate::enrich::{self, Named};
+use tracer_attempts::correlate::attempt::Attempt;
+use tracer_attempts::correlate::node::Node;
+use tracer_attempts::enrich::{self, Named};
 use tracer_model::event::{ProbeSpec, ProbeType};
 use tracer_model::recent::Recent;
 use tracer_model::record::{Cause, FindingBody, Outcome, Status};

@@ -4,7 +4,7 @@
 //! gives up, two minutes later: `Transport.getConn` of net/http detaches the dial from its request.
 
 use super::{Core, When};
-use crate::enrich;
+use tracer_attempts::enrich;
 use tracer_model::decision::Decision;
 use tracer_model::event::ConnId;
 

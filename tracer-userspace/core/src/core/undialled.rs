@@ -5,8 +5,8 @@ use super::outcomes::is_in_time;
 use crate::classify::finding::Finding;
 use crate::classify::kubelet::Unattached;
 use crate::classify::undialled;
-use crate::correlate::attempt::Attempt;
-use crate::enrich;
+use tracer_attempts::correlate::attempt::Attempt;
+use tracer_attempts::enrich;
 use tracer_model::event::KubeletProbe;
 
 impl Core {

@@ -7,8 +7,8 @@ use super::Core;
 use super::outcomes::is_in_time;
 use super::records::{said, unattached};
 use crate::classify::kubelet;
-use crate::correlate::attempt::Attempt;
-use crate::enrich;
+use tracer_attempts::correlate::attempt::Attempt;
+use tracer_attempts::enrich;
 use tracer_model::decision::Decision;
 use tracer_model::event::{Fact, KubeletProbe, Observation};
 
@@ -50,11 +50,10 @@ impl Core {
     pub(super) fn match_waiting(&mut self, now: u64, out: &mut Vec<Decision>) {
         while let Some(observation) = self.unmatched.take_due(now) {
             let Fact::KubeletProbe(probe) = &observation.fact else { continue };
-            if self.join_attempt(probe, &observation, now, out) || self.has_verdict(probe) || self.counts.know(probe) {
+            if self.join_attempt(probe, &observation, now, out) || self.has_verdict(probe) {
                 continue;
             }
             let (finding, named) = kubelet::unmatched(probe, self.fitting(probe).len(), &self.node);
-            self.counts.unattached(probe);
             out.push(unattached(finding, named, Some(said(&kubelet::of_command(probe)))));
         }
     }

@@ -4,8 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::Core;
 use crate::classify::finding::Finding;
-use crate::correlate::attempt::Attempt;
-use crate::enrich;
+use tracer_attempts::enrich;
 use tracer_model::event::{ConnId, ProbeType};
 use tracer_model::record::{Cause, Confidence, Outcome};
 
@@ -86,22 +85,10 @@ impl Core {
         if let Some(dst) = without_tls {
             self.node.answered_without_tls(dst);
         }
-        if is_failure && before.is_none_or(|it| it.outcome != Outcome::Failure) && !redial {
-            self.tell_counts(conn, finding.decided_at);
-        }
         let Finding { cause, outcome, confidence, until_answered, .. } = *finding;
         let counted = before.and_then(|it| it.counted);
         let decided = Decided { cause, outcome, confidence, in_handshake, until_answered, revised, redial, counted };
         self.verdicts.decided.insert(conn, decided);
-    }
-
-    /// A verdict tells of one more failure, which the kubelet counts if it says of it what is counted.
-    fn tell_counts(&mut self, conn: ConnId, time: u64) {
-        let counts = |attempt: &&Attempt| attempt.kubelet().is_none_or(|(_, said)| said.is_counted());
-        let attempt = self.correlator.get(conn).filter(counts).filter(|_| self.counts.is_following());
-        if let Some(attempt) = attempt {
-            self.counts.failed(attempt, &enrich::name(attempt, &self.node), &self.node, time);
-        }
     }
 }
 

@@ -7,7 +7,7 @@ use super::failures::MAX_COUNTERS;
 use super::{Core, When};
 use crate::classify::SETTLE_NS;
 use crate::classify::finding::Finding;
-use crate::correlate::firewalls::Firewalls;
+use tracer_attempts::correlate::firewalls::Firewalls;
 use tracer_model::decision::Decision;
 use tracer_model::event::{ConnId, Netns};
 use tracer_model::recent::Recent;

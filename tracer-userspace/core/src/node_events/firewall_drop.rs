@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use crate::classify::evidence::{is_netfilter, netfilter_hook};
-use crate::correlate::node::Node;
-use crate::enrich::netns_ref;
+use tracer_attempts::correlate::node::Node;
+use tracer_attempts::enrich::netns_ref;
 use tracer_model::decision::Decision;
 use tracer_model::event::{Fact, Netns, Observation, PacketDrop};
 use tracer_model::record::{Body, NodeBody};

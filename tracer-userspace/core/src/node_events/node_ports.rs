@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use crate::correlate::node::Node;
-use crate::enrich::netns_ref;
+use tracer_attempts::correlate::node::Node;
+use tracer_attempts::enrich::netns_ref;
 use tracer_model::event::NodePorts;
 use tracer_model::record::{NodeBody, NodePortRef, NodePortsBody};
 

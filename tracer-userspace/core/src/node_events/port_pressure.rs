@@ -2,8 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use crate::correlate::node::Node;
-use crate::enrich::netns_ref;
+use tracer_attempts::correlate::node::Node;
+use tracer_attempts::enrich::netns_ref;
 use tracer_model::event::port_ranges::preferred;
 use tracer_model::event::{NodeSettings, PortPressure, PortUser, ProxyMode};
 use tracer_model::plural::counted;

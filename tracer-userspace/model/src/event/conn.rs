@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use serde::{Deserialize, Serialize};
 
-use super::Netns;
+use super::{AnswerKind, ListenQueue, Netns, Via};
 
 /// Identity of one connection while this boot lasts. Printed as a string: JSON numbers lose 64 bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -66,22 +66,6 @@ pub enum TcpState {
     NewSynRecv,
     /// A number that no kernel up to 7.2 has.
     Unknown,
-}
-
-/// How an event was tied to its connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Via {
-    /// By the socket.
-    Socket,
-    /// By the exact tuple.
-    Flow,
-    /// By destination and the source port of the waiting socket.
-    Pending,
-    /// By the destination only.
-    Destination,
-    /// By destination and source port; the source address was translated on its way.
-    Translated,
 }
 
 /// A connect began.
@@ -177,30 +161,6 @@ pub struct Retransmit {
     pub by_target: bool,
 }
 
-/// What the first bytes of an answer are.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum AnswerKind {
-    /// An HTTP/1 status line.
-    Http,
-    /// A TLS record.
-    Tls,
-    /// Neither.
-    Other,
-    /// Too short to tell.
-    Short,
-    /// A TLS record that is a fatal alert.
-    Alert,
-}
-
-impl AnswerKind {
-    /// A TLS record.
-    #[must_use]
-    pub const fn is_tls(self) -> bool {
-        matches!(self, Self::Tls | Self::Alert)
-    }
-}
-
 /// The first payload arrived at a tracked socket.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Answer {
@@ -221,16 +181,6 @@ pub struct Answer {
     /// It says that the port speaks TLS, in the words of the server.
     #[serde(skip_serializing_if = "std::ops::Not::not", default)]
     pub says_tls: bool,
-}
-
-/// Which queue of a listener has no room.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum ListenQueue {
-    /// Connections that wait to be accepted.
-    Accept,
-    /// Handshakes that are half done; SYN cookies are off.
-    HalfOpen,
 }
 
 /// The SYN of a tracked socket met a listener without room: the kernel drops it.

@@ -253,28 +253,3 @@ pub enum SandboxCause {
     /// A plugin said no.
     Plugin,
 }
-
-/// What the kubelet counted of its probes (`/metrics/probes`: `prober_probe_total`), from one reading to the next.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ProbeCounts {
-    /// When the earlier reading was asked for, CLOCK_BOOTTIME nanoseconds.
-    pub from_boot_ns: u64,
-    /// When the later one was there, CLOCK_BOOTTIME nanoseconds; the same at the first reading, which begins the count.
-    pub to_boot_ns: u64,
-    /// Probes of which some failed in between.
-    #[serde(skip_serializing_if = "Vec::is_empty", default)]
-    pub failed: Vec<FailureCount>,
-}
-
-/// Failures of one probe that the kubelet counted.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct FailureCount {
-    /// The pod.
-    pub pod: PodRef,
-    /// Name of the container.
-    pub container: String,
-    /// Which probe.
-    pub probe_type: ProbeType,
-    /// How many: results `failed` and `unknown`.
-    pub failures: u64,
-}

@@ -22,23 +22,28 @@ pub use cluster::{
     ServicePort, Services, Workload,
 };
 pub use conn::{
-    Actor, Answer, AnswerKind, ConnId, Connect, ConnectFailed, Flow, Listen, ListenQueue, QueueFull, ResetReceived,
-    ResetSent, Retransmit, State, TcpFlags, TcpState, TlsHello, Via,
+    Actor, Answer, ConnId, Connect, ConnectFailed, Flow, Listen, QueueFull, ResetReceived, ResetSent, Retransmit,
+    State, TcpFlags, TcpState, TlsHello,
 };
 pub use finding::{FindingBody, Status};
 pub use firewall::{Backend, Conntrack, Except, Firewall, FirewallRule, Prefix, RuleVerdict, When, any_client};
 pub use inspection::{Inspection, ListenerState, MOST_LINKS, MOST_LISTENERS, NeighbourState, NoWayBack, Throttled};
 pub use kubelet::{
-    FailureCount, KNOWN_PROBERS, KubeletProbe, KubeletResult, PodRef, ProbeCounts, ProbeSays, SandboxCause,
-    SandboxFailure, WITH_API_SERVER, is_kubelet_name, is_object_name,
+    KNOWN_PROBERS, KubeletProbe, KubeletResult, PodRef, ProbeSays, SandboxCause, SandboxFailure, WITH_API_SERVER,
+    is_kubelet_name, is_object_name,
 };
 pub use node::{
-    Ancestor, LinkChange, LinkState, Links, NetnsOp, NetnsOpKind, NetnsOpen, NodePort, NodePorts, NodeSettings,
-    ProxyMode,
+    Ancestor, LinkChange, LinkState, Links, NetnsOp, NetnsOpen, NodePort, NodePorts, NodeSettings, ProxyMode,
 };
-pub use packet::{Device, Icmp, Ipvs, IpvsOp, PacketDrop, Tracked};
+pub use packet::{Device, Icmp, Ipvs, PacketDrop, Tracked};
 pub use ports::{PortPressure, PortUser};
 pub use runs::{Ended, Runs, Waiting};
+
+// Recorded as they are on the wire, by their names.
+pub use tracer_common::conn::{AnswerKind, Via};
+pub use tracer_common::listen::Queue as ListenQueue;
+pub use tracer_common::netfilter::IpvsOp;
+pub use tracer_common::netns::Op as NetnsOpKind;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -117,8 +122,6 @@ pub enum Fact {
     KubeletProbe(Box<KubeletProbe>),
     /// The kubelet says that a pod has no network yet.
     SandboxFailure(Box<SandboxFailure>),
-    /// What the kubelet counted of its probes since it was last asked.
-    ProbeCounts(Box<ProbeCounts>),
     /// What the checks of the node came to; replaces what was known.
     Findings(Box<Findings>),
     /// A list that `--pods` or `--services` names cannot be read any more, or can be again.
@@ -127,6 +130,9 @@ pub enum Fact {
     Loss(Loss),
     /// Time passed and something was due. Written when a deadline fires live, so that a replay decides at the same point.
     Tick,
+    /// An observation of a kind that this version does not know, in a recording of another one. A replay skips it.
+    #[serde(other)]
+    Unknown,
 }
 
 impl Fact {
@@ -160,11 +166,11 @@ impl Fact {
             | Self::PortPressure(_)
             | Self::KubeletProbe(_)
             | Self::SandboxFailure(_)
-            | Self::ProbeCounts(_)
             | Self::Findings(_)
             | Self::ListTrouble(_)
             | Self::Loss(_)
-            | Self::Tick => false,
+            | Self::Tick
+            | Self::Unknown => false,
         }
     }
 }

@@ -6,7 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Actor, Netns};
+use super::{Actor, Netns, NetnsOpKind};
 
 /// An ancestor of a culprit.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -36,22 +36,6 @@ pub struct Links {
     pub cookie: Option<u64>,
     /// Its links.
     pub links: Vec<LinkState>,
-}
-
-/// What was done with a namespace.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum NetnsOpKind {
-    /// `setns(2)`
-    Setns,
-    /// `unshare(2)`
-    Unshare,
-    /// `clone(2)` with a new namespace.
-    Clone,
-    /// The namespace ended.
-    End,
-    /// Entered or made: the hook cannot tell.
-    Switch,
 }
 
 /// A task entered or made a namespace, or one ended.

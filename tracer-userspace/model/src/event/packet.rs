@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::conn::as_string;
-use super::{ConnId, Flow, Netns, TcpFlags, Via};
+use super::{ConnId, Flow, IpvsOp, Netns, TcpFlags, Via};
 
 /// A packet of a tracked flow was dropped.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -113,16 +113,4 @@ pub struct Ipvs {
     /// Namespace.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub netns: Option<Netns>,
-}
-
-/// What IPVS did with a packet.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum IpvsOp {
-    /// Sent it to a backend.
-    Translate,
-    /// Found a virtual service without a backend.
-    NoBackend,
-    /// Made an IPVS connection for it.
-    Schedule,
 }

@@ -35,9 +35,9 @@ impl<T> Ends<T> {
         self.first.iter().chain(&self.last)
     }
 
-    /// The newest.
-    pub(crate) fn newest_mut(&mut self) -> Option<&mut T> {
-        self.last.back_mut().or_else(|| self.first.last_mut())
+    /// The newest of those that are kept and chosen.
+    pub(crate) fn newest_mut(&mut self, is_it: impl Fn(&T) -> bool) -> Option<&mut T> {
+        self.first.iter_mut().chain(&mut self.last).rev().find(|item| is_it(item))
     }
 
     /// How many there were.
@@ -60,6 +60,6 @@ mod tests {
         let mut ends = Ends::new(2);
         (0..7).for_each(|n| ends.push(n));
         assert_eq!(ends.iter().copied().collect::<Vec<_>>(), [0, 1, 5, 6]);
-        assert_eq!((ends.seen(), ends.left_out(), ends.newest_mut().copied()), (7, 3, Some(6)));
+        assert_eq!((ends.seen(), ends.left_out(), ends.newest_mut(|n| n % 2 == 1).copied()), (7, 3, Some(5)));
     }
 }

@@ -187,7 +187,8 @@ impl Tally {
     fn stop(&mut self, node: &str, stop: StopBody) {
         self.stops += 1;
         self.attempts_told = self.attempts_told.saturating_add(stop.attempts);
-        if let Some(run) = self.runs.newest_mut().filter(|run| run.node == node) {
+        // Logs of several nodes may come side by side.
+        if let Some(run) = self.runs.newest_mut(|run| run.node == node) {
             run.stop = Some(stop);
         }
     }

@@ -42,13 +42,7 @@ pub enum ConnectError {
 /// Whether this is a pod with a service account.
 #[must_use]
 pub fn in_cluster() -> bool {
-    std::env::var("KUBERNETES_SERVICE_HOST").is_ok_and(|host| !host.is_empty()) && has_account()
-}
-
-/// Whether this process has a service account's token.
-#[must_use]
-pub fn has_account() -> bool {
-    Path::new(TOKEN).exists()
+    std::env::var("KUBERNETES_SERVICE_HOST").is_ok_and(|host| !host.is_empty()) && Path::new(TOKEN).exists()
 }
 
 /// A client; nothing is sent yet.

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use http::{HeaderMap, StatusCode, header::RETRY_AFTER};
-use serde::Deserialize;
+use kube::core::Status;
 
 use super::reason::reason;
 
@@ -56,21 +56,6 @@ pub enum Failure {
     Cut,
 }
 
-/// The object that the API answers a refused request with, and sends in an `ERROR` event.
-#[derive(Debug, Default, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
-pub(super) struct Status {
-    message: Option<String>,
-    code: u16,
-    details: Option<Details>,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
-struct Details {
-    retry_after_seconds: Option<u64>,
-}
-
 /// What was asked, for the message.
 #[derive(Clone, Copy, Debug)]
 pub struct Asked {
@@ -98,11 +83,36 @@ impl Failure {
     /// A refusal.
     pub(crate) fn of_answer(code: StatusCode, headers: &HeaderMap, body: &[u8], asked: Asked) -> Self {
         let header = headers.get(RETRY_AFTER).and_then(|value| value.to_str().ok()?.trim().parse().ok());
-        let status: Status = serde_json::from_slice(body).unwrap_or_else(|_| Status {
-            message: Some(String::from_utf8_lossy(body).into_owned()),
-            ..Status::default()
-        });
-        status.into_failure(code.as_u16(), header, asked)
+        match serde_json::from_slice(body) {
+            Ok(status) => Self::of_status(status, code.as_u16(), header, asked),
+            Err(_) => Self::refused(code.as_u16(), &String::from_utf8_lossy(body), header, asked),
+        }
+    }
+
+    /// An `ERROR` event within a watch.
+    pub(super) fn of_event(status: Status, asked: Asked) -> Self {
+        let code = status.code;
+        Self::of_status(status, code, None, asked)
+    }
+
+    fn of_status(status: Status, code: u16, header: Option<u64>, asked: Asked) -> Self {
+        let seconds = status.details.map(|it| u64::from(it.retry_after_seconds)).filter(|seconds| *seconds > 0);
+        Self::refused(code, &status.message, header.or(seconds), asked)
+    }
+
+    fn refused(code: u16, message: &str, after: Option<u64>, asked: Asked) -> Self {
+        match code {
+            401 => Self::Unauthenticated,
+            // Nothing is created in a namespace that ends: no matter of permission.
+            403 if !message.contains("being terminated") => {
+                Self::Forbidden { verb: asked.verb, resource: asked.resource, group: asked.group }
+            }
+            404 => Self::Unknown(asked.resource),
+            410 => Self::Gone,
+            // 1.19 to 1.31 without the WatchList gate: "resourceVersionMatch is forbidden for watch", as Invalid.
+            400 | 422 if asked.streaming => Self::NotStreaming,
+            _ => Self::Refused { code, message: shortened(message), after: after.map(Duration::from_secs) },
+        }
     }
 
     /// How long the server wants to be left alone.
@@ -110,30 +120,6 @@ impl Failure {
         match self {
             Self::Refused { after, .. } => *after,
             _ => None,
-        }
-    }
-}
-
-impl Status {
-    /// An `ERROR` event within a watch.
-    pub(super) fn of_event(self, asked: Asked) -> Failure {
-        let code = self.code;
-        self.into_failure(code, None, asked)
-    }
-
-    fn into_failure(self, code: u16, after: Option<u64>, asked: Asked) -> Failure {
-        let after = after.or(self.details.and_then(|it| it.retry_after_seconds)).map(Duration::from_secs);
-        match code {
-            401 => Failure::Unauthenticated,
-            // Nothing is created in a namespace that ends: no matter of permission.
-            403 if self.message.as_ref().is_none_or(|it| !it.contains("being terminated")) => {
-                Failure::Forbidden { verb: asked.verb, resource: asked.resource, group: asked.group }
-            }
-            404 => Failure::Unknown(asked.resource),
-            410 => Failure::Gone,
-            // 1.19 to 1.31 without the WatchList gate: "resourceVersionMatch is forbidden for watch", as Invalid.
-            400 | 422 if asked.streaming => Failure::NotStreaming,
-            _ => Failure::Refused { code, message: shortened(&self.message.unwrap_or_default()), after },
         }
     }
 }

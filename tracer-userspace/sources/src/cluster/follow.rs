@@ -6,19 +6,22 @@ use std::time::Duration;
 use http_body_util::BodyExt as _;
 use kube::Client;
 use kube::client::Body;
-use serde::de::DeserializeOwned;
+use kube::core::WatchEvent;
+use kube::core::watch::Bookmark;
 use tokio::time::{Instant, timeout_at};
 
 use super::board::Board;
-use super::failure::{Asked, Failure, Status};
-use super::frames::{Items, Lines};
+use super::failure::{Asked, Failure};
 use super::known::Known;
-use super::objects::{Head, Line, Mark, Watched};
+use super::lines::Lines;
+use super::objects::{List, Watched};
 use super::pace::{Pace, random};
-use super::request::{Scope, next, open};
+use super::request::{Scope, open, whole};
 
 /// The server ends a watch after this many seconds, and up to as many more, as client-go asks it to.
 const WATCH_S: u32 = 300;
+/// The bookmark that ends what a streaming list begins with has this annotation.
+const END_OF_LIST: &str = "k8s.io/initial-events-end";
 
 /// How the first state is had.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -118,20 +121,18 @@ impl<W: Watched> Follower<W> {
 
     async fn list(&mut self) -> Result<(), Failure> {
         let asked = self.asked("list", false);
-        let mut body = self.open(asked, self.list_query()).await?;
-        let (mut items, mut fresh) = (Items::default(), Known::default());
-        while let Some(chunk) = next(&mut body, Instant::now() + self.pace.answer).await? {
-            items.feed(&chunk, |item| {
-                if let Some(object) = self.object::<W>(item)? {
-                    fresh.put(object, &self.scope.node);
-                }
-                Ok(())
-            })?;
-        }
-        let shell: Mark = decode(items.shell()?)?;
-        let Some(position) = shell.metadata.resource_version else {
+        let body = self.open(asked, self.list_query()).await?;
+        let list: List<W> = serde_json::from_slice(&whole(body, self.pace.answer).await?).map_err(garbage)?;
+        let Some(position) = list.metadata.resource_version else {
             return Err(Failure::Garbage("a list without `resourceVersion`".into()));
         };
+        let mut fresh = Known::default();
+        for item in list.items.into_iter().flatten() {
+            match item.0 {
+                Ok(object) => _ = fresh.put(object, &self.scope.node),
+                Err(error) => self.skip(&error),
+            }
+        }
         self.position = Some(position);
         self.replace(fresh);
         Ok(())
@@ -187,17 +188,14 @@ impl<W: Watched> Follower<W> {
 
     /// One line of a watch.
     fn take(&mut self, line: &[u8], watch: &mut Watch<W>) -> Result<(), Failure> {
-        let kind = decode::<Head>(line)?.kind;
-        match kind.as_str() {
-            "ADDED" | "MODIFIED" | "DELETED" => {
-                if let Some(line) = self.object::<Line<W>>(line)? {
-                    self.take_object(line.object, &kind, watch);
-                }
-            }
-            "BOOKMARK" => self.take_mark(decode::<Line<Mark>>(line)?.object, watch),
-            "ERROR" => return Err(decode::<Line<Status>>(line)?.object.of_event(watch.asked)),
-            // Kinds of events that come later than this program.
-            _ => {}
+        match serde_json::from_slice(line) {
+            Ok(WatchEvent::Added(object) | WatchEvent::Modified(object)) => self.take_object(object, true, watch),
+            Ok(WatchEvent::Deleted(object)) => self.take_object(object, false, watch),
+            Ok(WatchEvent::Bookmark(mark)) => self.take_mark(mark, watch),
+            Ok(WatchEvent::Error(status)) => return Err(Failure::of_event(*status, watch.asked)),
+            // An object with a field of another type, or a kind of event that came later than this program.
+            Err(error) if error.is_data() => self.skip(&error),
+            Err(error) => return Err(garbage(error)),
         }
         if watch.fresh.is_none() && std::mem::take(&mut self.garbled) {
             self.board.watching();
@@ -205,24 +203,17 @@ impl<W: Watched> Follower<W> {
         Ok(())
     }
 
-    /// One object with a field of another type than expected must not cost all the others.
-    fn object<T: DeserializeOwned>(&mut self, json: &[u8]) -> Result<Option<T>, Failure> {
-        match serde_json::from_slice(json) {
-            Ok(object) => Ok(Some(object)),
-            Err(error) if error.is_data() => {
-                if !std::mem::replace(&mut self.told_skipped, true) {
-                    tracing::warn!("cluster API: one of the {} is left out, it cannot be read: {error}", W::RESOURCE);
-                }
-                Ok(None)
-            }
-            Err(error) => Err(Failure::Garbage(error.to_string())),
+    /// One object that cannot be read must not cost all the others.
+    fn skip(&mut self, error: &serde_json::Error) {
+        if !std::mem::replace(&mut self.told_skipped, true) {
+            tracing::warn!("cluster API: one of the {} is left out, it cannot be read: {error}", W::RESOURCE);
         }
     }
 
-    fn take_object(&mut self, object: W, kind: &str, watch: &mut Watch<W>) {
+    fn take_object(&mut self, object: W, is_there: bool, watch: &mut Watch<W>) {
         let version = object.metadata().resource_version.clone();
         let known = watch.fresh.as_mut().unwrap_or(&mut self.known);
-        let changed = if kind == "DELETED" { known.remove(&object) } else { known.put(object, &self.scope.node) };
+        let changed = if is_there { known.put(object, &self.scope.node) } else { known.remove(&object) };
         if watch.fresh.is_none() {
             self.position = version.or_else(|| self.position.take());
             if changed {
@@ -231,14 +222,14 @@ impl<W: Watched> Follower<W> {
         }
     }
 
-    fn take_mark(&mut self, mark: Mark, watch: &mut Watch<W>) {
-        if mark.ends_the_list()
+    fn take_mark(&mut self, mark: Bookmark, watch: &mut Watch<W>) {
+        if mark.metadata.annotations.get(END_OF_LIST).is_some_and(|it| it == "true")
             && let Some(fresh) = watch.fresh.take()
         {
             self.replace(fresh);
         }
         if watch.fresh.is_none() {
-            self.position = mark.metadata.resource_version.or_else(|| self.position.take());
+            self.position = Some(mark.metadata.resource_version);
         }
     }
 
@@ -296,6 +287,6 @@ struct Watch<W: Watched> {
     told: Option<Instant>,
 }
 
-fn decode<T: DeserializeOwned>(json: &[u8]) -> Result<T, Failure> {
-    serde_json::from_slice(json).map_err(|error| Failure::Garbage(error.to_string()))
+fn garbage(error: serde_json::Error) -> Failure {
+    Failure::Garbage(error.to_string())
 }

@@ -8,9 +8,9 @@ mod connect;
 mod events;
 mod failure;
 mod follow;
-mod frames;
 pub(super) mod fuzzing;
 mod known;
+mod lines;
 mod objects;
 mod pace;
 mod reason;
@@ -30,13 +30,12 @@ use kube::Client;
 use tokio::sync::watch;
 
 pub use connect::client;
-pub use connect::{Access, ConnectError, has_account, in_cluster};
+pub use connect::{Access, ConnectError, in_cluster};
 pub(super) use events::Heard;
 pub use events::Namespace;
 pub use failure::{Asked, Failure};
-pub(super) use frames::{Items, Lines};
 pub use pace::{Pace, part};
-pub(super) use reason::reason;
+pub use reason::reason;
 pub use request::send;
 
 use super::files::{Slice, api, join};
@@ -102,12 +101,6 @@ impl View {
         let kinds = pods.into_iter().chain(services.into_iter().flatten()).map(str::to_owned);
         let kinds = kinds.chain(config.events.iter().map(Namespace::events));
         Self { states: kinds.map(|kind| (kind, State::Waiting)).collect(), ..Self::default() }
-    }
-
-    /// As it is once the API lists pods.
-    #[cfg(test)]
-    pub(super) fn follow_pods(&mut self) {
-        self.states.insert("pods".into(), State::Following);
     }
 
     /// Services joined with their endpoints.
@@ -181,12 +174,6 @@ impl Cluster {
         let events = self.config.events.iter().map(Namespace::events).filter(|name| follows(name));
         let events = events.map(|name| format!("probe outcomes (the kubelet's {name}, cluster API)"));
         [pods, services].into_iter().flatten().chain(events).chain([failing, waiting].into_iter().flatten()).collect()
-    }
-
-    /// Pods were asked for, are known and followed.
-    #[must_use]
-    pub fn follows_pods(&self) -> bool {
-        self.view.borrow().states.get("pods") == Some(&State::Following)
     }
 
     /// What is known now.

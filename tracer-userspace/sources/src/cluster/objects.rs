@@ -1,7 +1,9 @@
 //! The kinds that are followed: where the API has them, which of them, and what is kept of each.
 
-use serde::Deserialize;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ListMeta;
 use serde::de::DeserializeOwned;
+use serde::{Deserialize, Deserializer};
+use serde_json::Value;
 
 use super::View;
 use crate::files::api::{self, Metadata};
@@ -101,47 +103,21 @@ impl Watched for api::EndpointSlice {
     }
 }
 
-/// What a line of a watch is about.
+/// A list.
 #[derive(Deserialize)]
-pub(super) struct Head {
-    /// `ADDED`, `MODIFIED`, `DELETED`, `BOOKMARK` or `ERROR`.
-    #[serde(rename = "type")]
-    pub(super) kind: String,
+#[serde(bound = "W: DeserializeOwned")]
+pub(super) struct List<W> {
+    pub(super) metadata: ListMeta,
+    /// `null` where there are none.
+    pub(super) items: Option<Vec<Item<W>>>,
 }
 
-/// The object of a line.
-#[derive(Deserialize)]
-pub(super) struct Line<T> {
-    pub(super) object: T,
-}
+/// An object of a list, or what is wrong with it.
+pub(super) struct Item<W>(pub(super) serde_json::Result<W>);
 
-/// The object of a `BOOKMARK`, and a list without its items.
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-pub(super) struct Mark {
-    pub(super) metadata: MarkMetadata,
-}
-
-/// Where a watch stands.
-#[derive(Debug, Default, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
-pub(super) struct MarkMetadata {
-    pub(super) resource_version: Option<String>,
-    annotations: Option<MarkAnnotations>,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-struct MarkAnnotations {
-    #[serde(rename = "k8s.io/initial-events-end")]
-    initial_events_end: Option<String>,
-}
-
-impl Mark {
-    /// Everything that a streaming list begins with has been sent.
-    pub(super) fn ends_the_list(&self) -> bool {
-        let annotations = self.metadata.annotations.as_ref();
-        annotations.and_then(|it| it.initial_events_end.as_deref()) == Some("true")
+impl<'de, W: DeserializeOwned> Deserialize<'de> for Item<W> {
+    fn deserialize<D: Deserializer<'de>>(input: D) -> Result<Self, D::Error> {
+        Value::deserialize(input).map(|value| Self(W::deserialize(value)))
     }
 }
 
@@ -160,18 +136,5 @@ mod tests {
     fn a_node_name_cannot_widen_the_selector() {
         assert_eq!(api::Pod::selector("node-1.example"), "spec.nodeName%3Dnode-1.example");
         assert_eq!(api::Pod::selector("a&limit=1 b"), "spec.nodeName%3Da%26limit%3D1%20b");
-    }
-
-    #[test]
-    fn the_bookmark_that_ends_a_list_is_told_from_others() {
-        let mark = |text| serde_json::from_str::<Line<Mark>>(text).expect("bookmark").object;
-        let last = mark(
-            r#"{"type":"BOOKMARK","object":{"kind":"Pod","metadata":{"resourceVersion":"9","annotations":{"k8s.io/initial-events-end":"true"}},"spec":{"containers":null}}}"#,
-        );
-        assert!(last.ends_the_list() && last.metadata.resource_version.as_deref() == Some("9"));
-        assert!(
-            !mark(r#"{"type":"BOOKMARK","object":{"metadata":{"resourceVersion":"9","annotations":null}}}"#)
-                .ends_the_list()
-        );
     }
 }

@@ -12,6 +12,8 @@ use tokio::time::{Instant, timeout, timeout_at};
 use super::failure::{Asked, Failure};
 use super::objects::Watched;
 
+/// Largest list: the EndpointSlices of 150,000 pods take 45 MB.
+const LIST_MAX: usize = 128 << 20;
 /// Of a refusal only the beginning is read.
 const REFUSAL_MAX: usize = 16 << 10;
 
@@ -50,6 +52,18 @@ pub(super) async fn open(client: &Client, uri: &str, asked: Asked, within: Durat
     answer(client, request, asked, within).await
 }
 
+/// All of an answer, whose pieces follow each other within `within`.
+pub(super) async fn whole(mut body: Body, within: Duration) -> Result<Vec<u8>, Failure> {
+    let mut all = Vec::new();
+    while let Some(chunk) = next(&mut body, Instant::now() + within).await? {
+        all.extend_from_slice(&chunk);
+        if all.len() > LIST_MAX {
+            return Err(Failure::Garbage(format!("a list of more than {LIST_MAX} bytes")));
+        }
+    }
+    Ok(all)
+}
+
 /// Sends a request that writes; its answer is read to the end, so that the connection can be used again.
 pub async fn send(client: &Client, request: Request<Body>, asked: Asked, within: Duration) -> Result<(), Failure> {
     let mut body = answer(client, request, asked, within).await?;
@@ -79,7 +93,7 @@ async fn refusal(answer: Response<Body>, asked: Asked, within: Duration) -> Fail
 }
 
 /// The next piece of an answer; nothing at its end.
-pub(super) async fn next(body: &mut Body, deadline: Instant) -> Result<Option<Bytes>, Failure> {
+async fn next(body: &mut Body, deadline: Instant) -> Result<Option<Bytes>, Failure> {
     match timeout_at(deadline, body.frame()).await {
         Ok(None) => Ok(None),
         Ok(Some(Ok(frame))) => Ok(Some(frame.into_data().unwrap_or_default())),

@@ -1,25 +1,17 @@
-//! A server (the cluster API, a kubelet) whose answers the test writes itself, over real HTTP or HTTPS on loopback.
+//! A cluster API whose answers the test writes itself, over real HTTP on loopback.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
-use tokio::net::TcpListener;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpListener, TcpStream};
 use tokio::time::timeout;
-use tokio_rustls::TlsAcceptor;
 
 /// No awaited event takes this long.
 pub const GUARD: Duration = Duration::from_secs(20);
 
-/// A connection, encrypted or not.
-trait Socket: AsyncRead + AsyncWrite + Unpin + Send {}
-
-impl<T: AsyncRead + AsyncWrite + Unpin + Send> Socket for T {}
-
 pub struct Fake {
     listener: TcpListener,
-    /// Where it speaks HTTPS.
-    pub tls: Option<TlsAcceptor>,
     pub addr: SocketAddr,
     /// Requests so far.
     pub seen: usize,
@@ -27,8 +19,7 @@ pub struct Fake {
 
 /// A request that waits for its answer.
 pub struct Asked {
-    socket: Box<dyn Socket>,
-    pub authorization: Option<String>,
+    socket: TcpStream,
     pub method: String,
     /// Content-Type, where there is a body.
     pub kind: Option<String>,
@@ -46,27 +37,13 @@ impl Fake {
     pub async fn at(addr: SocketAddr) -> Self {
         let listener = TcpListener::bind(addr).await.expect("loopback");
         let addr = listener.local_addr().expect("address");
-        Self { listener, tls: None, addr, seen: 0 }
-    }
-
-    /// The next connection; of those that are encrypted the next that the client does not refuse.
-    async fn accept(&self) -> Box<dyn Socket> {
-        loop {
-            let (socket, _) = self.listener.accept().await.expect("connection");
-            match &self.tls {
-                None => return Box::new(socket),
-                Some(tls) => {
-                    if let Ok(socket) = tls.accept(socket).await {
-                        return Box::new(socket);
-                    }
-                }
-            }
-        }
+        Self { listener, addr, seen: 0 }
     }
 
     /// The next request.
     pub async fn next(&mut self) -> Asked {
-        let mut socket = timeout(GUARD, self.accept()).await.expect("a request in time");
+        let accepted = timeout(GUARD, self.listener.accept()).await.expect("a request in time");
+        let (mut socket, _) = accepted.expect("a connection");
         let mut head = Vec::new();
         while !head.ends_with(b"\r\n\r\n") {
             head.push(socket.read_u8().await.expect("a whole request"));
@@ -85,8 +62,8 @@ impl Fake {
         let uri = uri.split(' ').next().expect("URI");
         let (path, query) = uri.split_once('?').unwrap_or((uri, ""));
         let query = query.split('&').map(Into::into).collect();
-        let (method, kind, authorization) = (method.into(), header("content-type"), header("authorization"));
-        Asked { socket, authorization, method, kind, body, path: path.into(), query, at: Instant::now() }
+        let (method, kind) = (method.into(), header("content-type"));
+        Asked { socket, method, kind, body, path: path.into(), query, at: Instant::now() }
     }
 }
 
@@ -122,7 +99,7 @@ impl Asked {
     }
 }
 
-pub struct Stream(Box<dyn Socket>);
+pub struct Stream(TcpStream);
 
 impl Stream {
     /// A piece of the answer.
@@ -139,7 +116,7 @@ impl Stream {
     /// The end of what there was at first.
     pub async fn synced(&mut self, version: u32) {
         let mark = format!(
-            r#"{{"kind":"Pod","metadata":{{"resourceVersion":"{version}","annotations":{{"k8s.io/initial-events-end":"true"}}}}}}"#
+            r#"{{"kind":"Pod","apiVersion":"v1","metadata":{{"resourceVersion":"{version}","annotations":{{"k8s.io/initial-events-end":"true"}}}}}}"#
         );
         self.event("BOOKMARK", &mark).await;
     }

@@ -5,6 +5,7 @@ use serde_json::json;
 use super::super::evidence::evidence;
 use super::connection_refused::takes;
 use super::{Case, Cause, Finding, in_handshake, is_unanswered, silent};
+use tracer_common::names::Hook;
 use tracer_model::event::{ListenQueue, ListenerState, MOST_LISTENERS, Netns};
 use tracer_model::record::{Confidence, Evidence};
 
@@ -21,7 +22,12 @@ fn by_hook(case: &Case<'_>) -> Option<Finding> {
     let (time, met) = case.attempt.queue_full(ListenQueue::Accept).filter(|(time, _)| is_unanswered(case, *time))?;
     let says = format!("the SYN met a listener with {} connections waiting, of {} allowed", met.waiting, met.backlog);
     let fields = json!({ "waiting": met.waiting, "backlog": met.backlog, "netns": met.netns });
-    Some(finding(case, evidence("tcp_conn_request", time, says, fields), (met.waiting, met.backlog), met.netns))
+    Some(finding(
+        case,
+        evidence(Hook::TcpConnRequest.name(), time, says, fields),
+        (met.waiting, met.backlog),
+        met.netns,
+    ))
 }
 
 /// The queue, read while the attempt waited, was full.
@@ -34,7 +40,7 @@ fn by_look(case: &Case<'_>) -> Option<Finding> {
         let at_least = if listeners.len() < MOST_LISTENERS { "" } else { "at least " };
         found.summary += &format!("; it is one of {at_least}{} listeners on that port (SO_REUSEPORT)", listeners.len());
     }
-    Some(found.with_confidence(Confidence::Likely).resting_on(&["kfree_skb"]))
+    Some(found.with_confidence(Confidence::Likely).resting_on(&[Hook::KfreeSkb]))
 }
 
 /// The fullest of the listeners that had no room as they were read. `sk_acceptq_is_full`: more than the maximum.

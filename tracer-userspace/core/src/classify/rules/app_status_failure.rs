@@ -3,10 +3,12 @@
 use super::super::evidence::{evidence, of_outcome, of_state};
 use super::super::kubectl::with_log;
 use super::super::sidecar;
-use super::{Case, Cause, Finding, ms, probe_misconfigured};
-use crate::correlate::attempt::Attempt;
-use crate::enrich::{self, Protocol};
+use super::super::wrong_field::wrong_field;
+use super::{Case, Cause, Finding, ms};
 use serde_json::json;
+use tracer_attempts::correlate::attempt::Attempt;
+use tracer_attempts::enrich::{self, Protocol};
+use tracer_common::names::Hook;
 use tracer_model::event::{Answer, AnswerKind, ProbeSays};
 use tracer_model::record::Confidence;
 
@@ -31,8 +33,10 @@ const NOT_FOUND: &str = "set the probe's grpc.service to a name that the server'
 
 /// The rule.
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
-    let found = answered_no(case).or_else(|| too_short(case))?;
-    probe_misconfigured::by_status(case).is_none().then_some(found)
+    match answered_no(case) {
+        Some(found) => wrong_field(case).is_none().then_some(found),
+        None => too_short(case),
+    }
 }
 
 /// A no by what was read of the answer, or by the kubelet's word.
@@ -101,7 +105,7 @@ fn by_answer(case: &Case<'_>) -> Option<Finding> {
     let took = ms(time.saturating_sub(case.attempt.started));
     let summary = format!("{dst} was reached and answered after {took}: {says}");
     let fields = json!({ "status": answer.status, "kind": answer.kind });
-    let seen = evidence("cgroup_skb", time, says, fields);
+    let seen = evidence(Hook::CgroupSkb.name(), time, says, fields);
     let found = Finding::failure(Cause::AppStatusFailure, vec![seen], summary, with_fix(case, fix));
     let found = unless_redirected(case, found);
     Some(sidecar::add(case, answer.status.filter(|_| answer.kind == AnswerKind::Http), found))

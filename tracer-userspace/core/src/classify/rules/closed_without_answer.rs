@@ -7,9 +7,10 @@ use super::app_status_failure::GRPC_IN_PLAIN;
 use super::mid_stream_rst::is_close;
 use super::probe_misconfigured::is_unanswered_grpc;
 use super::{Case, Cause, Finding, ms};
-use crate::correlate::attempt::End;
-use crate::enrich;
 use serde_json::json;
+use tracer_attempts::correlate::attempt::End;
+use tracer_attempts::enrich;
+use tracer_common::names::Hook;
 use tracer_model::event::{KubeletProbe, ProbeSays, State};
 use tracer_model::record::{Confidence, Evidence};
 
@@ -107,7 +108,7 @@ fn listener_ended(case: &Case<'_>, ended: u64) -> Option<Evidence> {
     let at = *at;
     (at.abs_diff(ended) < TOGETHER_NS).then(|| {
         let says = format!("{} (pid {}) ceased to listen on port {}", end.actor.comm, end.actor.pid, end.addr.port());
-        evidence("inet_sock_set_state", at, says, json!({ "pid": end.actor.pid, "netns": end.netns }))
+        evidence(Hook::InetSockSetState.name(), at, says, json!({ "pid": end.actor.pid, "netns": end.netns }))
     })
 }
 

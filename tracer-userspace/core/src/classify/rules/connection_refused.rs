@@ -9,6 +9,7 @@ use super::super::history::{self, MORE_MEMORY};
 use super::super::kubectl::with_log;
 use super::super::shared_address::FIX;
 use super::{ANSWER_NS, Case, Cause, Finding, by_subject, enter, in_namespace, inspected, refusal_hook};
+use tracer_common::names::Hook;
 use tracer_model::event::{Listen, Netns, PacketDrop, Pod, TcpState};
 use tracer_model::record::{Confidence, Evidence};
 use tracer_model::shell;
@@ -121,7 +122,7 @@ fn pod_elsewhere(case: &Case<'_>, netns: Netns) -> Option<(String, Netns)> {
 pub(super) fn of_listener(began: u64, listen: &Listen) -> Evidence {
     let Listen { actor, addr, netns, .. } = listen;
     let says = format!("{} (pid {}) began to listen on port {}", actor.comm, actor.pid, addr.port());
-    evidence("inet_sock_set_state", began, says, json!({ "pid": actor.pid, "netns": netns }))
+    evidence(Hook::InetSockSetState.name(), began, says, json!({ "pid": actor.pid, "netns": netns }))
 }
 
 /// Not on 127.0.0.1 only, where another address was dialled.
@@ -233,6 +234,7 @@ fn syns<'a>(case: &Case<'a>) -> impl Iterator<Item = (u64, &'a PacketDrop)> {
 #[cfg(test)]
 mod tests {
     use crate::testing::{NODE, POD, SYN, SYN_ACK, Stream};
+    use tracer_common::names::Hook;
     use tracer_model::event::{Fact, ListenerState, Netns, Runs, TcpState};
     use tracer_model::record::{Confidence, Verdict};
 
@@ -258,9 +260,9 @@ mod tests {
     }
 
     /// 5.10.
-    fn freed_at(place: &str, hooks: &[&str], fill: impl FnOnce(&mut Stream)) -> (&'static str, Confidence) {
+    fn freed_at(place: &str, hooks: &[Hook], fill: impl FnOnce(&mut Stream)) -> (&'static str, Confidence) {
         let mut stream = Stream::new();
-        hooks.iter().for_each(|hook| _ = stream.missing(hook));
+        hooks.iter().for_each(|hook| _ = stream.missing(*hook));
         stream.connect().drop_with(SYN, POD, |drop| (drop.reason, drop.location) = (None, Some(place.into())));
         fill(&mut stream);
         let told = stream.gives_up().verdicts().remove(0).verdict;
@@ -270,7 +272,7 @@ mod tests {
     /// Where no program can sit on a function.
     #[test]
     fn without_reasons_the_place_tells_and_a_rst() {
-        let deaf = &["tcp_v4_send_reset"][..];
+        let deaf = &[Hook::TcpV4SendReset][..];
         let reset = |stream: &mut Stream| _ = stream.reset_received(TcpState::SynSent, 0);
         assert_eq!(freed_at("tcp_v4_rcv", deaf, reset), ("connection_refused", Confidence::Likely));
         assert_eq!(freed_at("tcp_v4_rcv", deaf, |_| ()).0, "unexplained", "no answer");
@@ -284,20 +286,20 @@ mod tests {
         let reset = |stream: &mut Stream| _ = stream.reset_received(TcpState::SynSent, 0);
         assert_eq!(freed_at("tcp_v4_rcv", &[], reset).0, "handshake_rst", "a socket in TIME_WAIT");
         let by_listener = |stream: &mut Stream| reset(stream.reset_sent(SYN, false, None));
-        assert_eq!(freed_at("tcp_v4_rcv", &["tcp_v4_send_reset"], by_listener), ("handshake_rst", Confidence::Proven));
+        assert_eq!(freed_at("tcp_v4_rcv", &[Hook::TcpV4SendReset], by_listener), ("handshake_rst", Confidence::Proven));
     }
 
     #[test]
     fn nor_where_somebody_listens() {
         let mut stream = Stream::new();
-        stream.missing("tcp_v4_send_reset").listens(POD, 8080, true).wait_ms(5).connect();
+        stream.missing(Hook::TcpV4SendReset).listens(POD, 8080, true).wait_ms(5).connect();
         stream.drop_with(SYN, POD, |drop| (drop.reason, drop.location) = (None, Some("tcp_v4_rcv".into())));
         stream.reset_received(TcpState::SynSent, 0).gives_up();
         assert_eq!(stream.causes(), ["unexplained"]);
         let read = |addr: &str| {
             let addr = addr.parse().expect("an address");
             let mut stream = Stream::new();
-            stream.missing("tcp_v4_send_reset").connect().inspection(|seen| {
+            stream.missing(Hook::TcpV4SendReset).connect().inspection(|seen| {
                 seen.listeners = Some(vec![ListenerState { addr, waiting: 0, backlog: 128, half_open: None }]);
             });
             stream.wait_ms(1).drop_with(SYN, POD, |drop| drop.location = Some("tcp_v4_rcv".into()));

@@ -2,11 +2,12 @@
 
 use serde_json::json;
 
-use super::super::blame::{Blame, may_lack_entry};
+use super::super::blame::may_lack_entry;
 use super::super::evidence::{evidence, plain};
 use super::super::netfilter::dropped;
+use super::super::stopped::Blame;
 use super::{Case, Cause, Finding, enter};
-use crate::correlate::firewalls::Reading;
+use tracer_attempts::correlate::firewalls::Reading;
 use tracer_model::event::{Conntrack, PacketDrop};
 use tracer_model::plural::were;
 use tracer_model::record::{Confidence, Evidence};

@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use super::super::evidence::evidence;
-use super::slow_response::{asked_late, taken_and_silent};
+use super::super::giving_up::{asked_late, taken_and_silent};
 use super::{Case, Cause, Finding};
 use tracer_model::plural::counted;
 use tracer_model::record::Confidence;

@@ -4,8 +4,9 @@ use serde_json::json;
 
 use super::super::evidence::{evidence, of_state};
 use super::{Case, Cause, Finding, enter, in_namespace};
-use crate::correlate::attempt::Attempt;
-use tracer_model::event::{PortPressure, PortUser, TcpState};
+use tracer_attempts::correlate::attempt::Attempt;
+use tracer_common::names::Hook;
+use tracer_model::event::{PortPressure, PortUser};
 use tracer_model::plural::counted;
 use tracer_model::record::Evidence;
 
@@ -34,12 +35,12 @@ fn by_connect(attempt: &Attempt) -> Option<Evidence> {
     let (time, failed) = attempt.connect_failed_at()?;
     let exhausted = failed.errno == libc::EADDRNOTAVAIL && failed.conn.is_some();
     let says = format!("connect({}) found no free source port: EADDRNOTAVAIL", failed.dst);
-    exhausted.then(|| evidence("sys_exit_connect", time, says, json!({ "errno": failed.errno })))
+    exhausted.then(|| evidence(Hook::SysConnect.name(), time, says, json!({ "errno": failed.errno })))
 }
 
 /// Without that hook: the socket gave up without ever having had a port.
 fn by_state(case: &Case<'_>) -> Option<Evidence> {
-    let blind = !case.node.missing_of(&["sys_exit_connect"]).is_empty();
+    let blind = !case.node.missing_of(&[Hook::SysConnect]).is_empty();
     let (ended, _) = case.attempt.ended?;
     let state = case.attempt.last.as_ref()?;
     (blind && case.attempt.without_port()).then(|| of_state(ended, state))
@@ -71,18 +72,6 @@ fn window(ns: u64) -> String {
         0..1_000_000 => "less than 1 ms".to_owned(),
         1_000_000..1_000_000_000 => format!("{} ms", ns / 1_000_000),
         _ => format!("{:.1} s", ns as f64 / 1e9),
-    }
-}
-
-impl Attempt {
-    /// Its connect failed because no source port was free, or may have: it reached SYN_SENT and ended
-    /// there, by itself, without a port.
-    #[must_use]
-    pub fn without_port(&self) -> bool {
-        let gave_up = |s: &tracer_model::event::State| {
-            s.old == TcpState::SynSent && s.new == TcpState::Close && s.flow.src.port() == 0 && s.errno == Some(0)
-        };
-        self.last.as_ref().is_some_and(gave_up)
     }
 }
 

@@ -1,7 +1,8 @@
 //! A netfilter rule dropped a packet that this attempt needs.
 
 use super::super::evidence::netfilter_hook;
-use super::super::netfilter::{Stopped, dropped};
+use super::super::netfilter::dropped;
+use super::super::stopped::Stopped;
 use super::{Case, Cause, Finding, enter};
 
 /// The rule.

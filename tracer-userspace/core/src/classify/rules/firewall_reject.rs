@@ -16,6 +16,7 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
 #[cfg(test)]
 mod tests {
     use crate::testing::{POD, SYN, Stream, firewall, rule};
+    use tracer_common::names::Hook;
     use tracer_model::event::{Fact, RuleVerdict, TcpFlags, TcpState};
     use tracer_model::record::Confidence;
 
@@ -50,7 +51,7 @@ mod tests {
 
     #[test]
     fn where_no_hook_tells_of_all_rsts_of_a_stack_it_is_less_sure() {
-        let told = |missing: &str| {
+        let told = |missing: Hook| {
             let mut stream = Stream::new();
             stream.missing(missing).connect().established().drop(TcpFlags(0x18), "NETFILTER_DROP", POD);
             stream.push(firewall(POD, vec![rule("INPUT", RuleVerdict::Reject)]));
@@ -59,8 +60,8 @@ mod tests {
             let told = stream.verdicts().pop().expect("a verdict").verdict;
             (told.cause.name(), told.confidence)
         };
-        assert_eq!(told("tcp_v4_send_reset"), ("firewall_reject", Confidence::Likely));
-        assert_eq!(told("tcp_v6_send_reset"), ("firewall_reject", Confidence::Proven));
+        assert_eq!(told(Hook::TcpV4SendReset), ("firewall_reject", Confidence::Likely));
+        assert_eq!(told(Hook::TcpV6SendReset), ("firewall_reject", Confidence::Proven));
     }
 
     /// The rules have been read by then, so that nothing holds the verdict back.

@@ -2,11 +2,12 @@
 
 use super::super::evidence::{is_at_socket, is_netfilter, of_reset_received, of_reset_sent};
 use super::{Case, Cause, Finding, refusal_hook};
+use tracer_common::names::Hook;
 use tracer_model::event::{PacketDrop, TcpState};
 use tracer_model::record::Confidence;
 
 /// Hooks whose silence says that no socket of this node sent a RST, and that no packet was dropped.
-const RST_AND_DROP_HOOKS: &[&str] = &["tcp_send_reset", "kfree_skb"];
+const RST_AND_DROP_HOOKS: &[Hook] = &[Hook::TcpSendReset, Hook::KfreeSkb];
 
 /// The rule.
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
@@ -63,15 +64,16 @@ fn from_outside(case: &Case<'_>) -> Option<Finding> {
 /// A refusal by a stack or a rule of this node would look the same: the SYN was dropped, and nobody knows where; or no hook tells
 /// of a RST without a socket, nor of the SYN that is freed then.
 fn may_be_refused(case: &Case<'_>) -> bool {
-    let lacks = |hooks: &[&str]| !case.node.missing_of(hooks).is_empty();
+    let lacks = |hooks: &[Hook]| !case.node.missing_of(hooks).is_empty();
     let any = |is: fn(&PacketDrop) -> bool| case.attempt.drops().any(|(_, d)| d.flags.is_syn() && is(d));
-    let untold = lacks(refusal_hook(case.attempt.flow.dst)) && (lacks(&["kfree_skb"]) || any(is_at_socket));
+    let untold = lacks(refusal_hook(case.attempt.flow.dst)) && (lacks(&[Hook::KfreeSkb]) || any(is_at_socket));
     untold || any(|drop| drop.reason.is_none() && drop.location.is_none())
 }
 
 #[cfg(test)]
 mod tests {
     use crate::testing::{POD, SYN, Stream};
+    use tracer_common::names::Hook;
     use tracer_model::event::{PacketDrop, TcpState};
     use tracer_model::record::Confidence;
 
@@ -93,7 +95,7 @@ mod tests {
     #[test]
     fn a_missing_hook_is_named_and_lowers_the_confidence() {
         let mut stream = Stream::new();
-        stream.missing("kfree_skb").connect().reset_received(TcpState::SynSent, 0);
+        stream.missing(Hook::KfreeSkb).connect().reset_received(TcpState::SynSent, 0);
         let verdict = &stream.verdicts()[0].verdict;
         assert_eq!(
             (verdict.confidence, verdict.missing_hooks.as_slice()),
@@ -104,17 +106,17 @@ mod tests {
     /// Where a refusal is not told, the ordinary cause of a RST cannot be told from this one.
     #[test]
     fn a_stack_that_cannot_be_heard_is_not_silent() {
-        let told = |missing: &[&str], fill: fn(&mut Stream)| {
+        let told = |missing: &[Hook], fill: fn(&mut Stream)| {
             let mut stream = Stream::new();
-            missing.iter().for_each(|hook| _ = stream.missing(hook));
+            missing.iter().for_each(|hook| _ = stream.missing(*hook));
             fill(stream.connect());
             let told = stream.reset_received(TcpState::SynSent, 0).gives_up().verdicts().remove(0).verdict;
             (told.cause.name(), told.confidence)
         };
         let nameless = |stream: &mut Stream| _ = stream.drop_with(SYN, POD, |_| ());
-        assert_eq!(told(&["tcp_v4_send_reset"], |_| ()), ("handshake_rst", Confidence::Likely));
-        assert_eq!(told(&["tcp_v6_send_reset", "kfree_skb"], |_| ()), ("handshake_rst", Confidence::Possible));
-        assert_eq!(told(&["tcp_v4_send_reset"], nameless).0, "unexplained");
+        assert_eq!(told(&[Hook::TcpV4SendReset], |_| ()), ("handshake_rst", Confidence::Likely));
+        assert_eq!(told(&[Hook::TcpV6SendReset, Hook::KfreeSkb], |_| ()), ("handshake_rst", Confidence::Possible));
+        assert_eq!(told(&[Hook::TcpV4SendReset], nameless).0, "unexplained");
         assert_eq!(told(&[], nameless).0, "unexplained", "a rule may have dropped it");
         let unsaid = |stream: &mut Stream| {
             let at = |drop: &mut PacketDrop| {
@@ -122,7 +124,7 @@ mod tests {
             };
             stream.drop_with(SYN, POD, at);
         };
-        assert_eq!(told(&["tcp_v4_send_reset"], unsaid).0, "unexplained");
-        assert_eq!(told(&["tcp_v4_send_reset", "kfree_skb"], |_| ()).0, "unexplained");
+        assert_eq!(told(&[Hook::TcpV4SendReset], unsaid).0, "unexplained");
+        assert_eq!(told(&[Hook::TcpV4SendReset, Hook::KfreeSkb], |_| ()).0, "unexplained");
     }
 }

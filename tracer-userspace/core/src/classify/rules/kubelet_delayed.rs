@@ -3,15 +3,12 @@
 use serde_json::json;
 
 use super::super::evidence::{evidence, of_outcome, of_state};
-use super::slow_response::{asked_late, taken_and_silent};
+use super::super::giving_up::{LATE_NS, asked_late, taken_and_silent};
 use super::{Case, Cause, Finding, ms};
-use crate::enrich;
+use tracer_attempts::enrich;
+use tracer_common::names::Hook;
 use tracer_model::event::{Answer, AnswerKind, ProbeSays};
 use tracer_model::record::Confidence;
-
-/// Closing this much after its own timeout, the kubelet was late itself. It counts from before its connect, and its timer
-/// fires before the socket is closed: an answer that came so short before the timeout may have come after it.
-const LATE_NS: u64 = 200_000_000;
 
 /// The rule.
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
@@ -31,8 +28,12 @@ fn asked_too_late(case: &Case<'_>) -> Option<Finding> {
         "{dst} was reached in {reached} and acknowledged the first bytes of the request {idle} later, {left} before the kubelet closed at its timeout (timeoutSeconds {timeout_s}): the kubelet sent it late"
     );
     let says = format!("the last segment of the connection, which acknowledged the request, had passed {left} before");
-    let seen =
-        evidence("inet_sock_set_state", ended, says, json!({ "quiet_ms": ended.saturating_sub(asked) / 1_000_000 }));
+    let seen = evidence(
+        Hook::InetSockSetState.name(),
+        ended,
+        says,
+        json!({ "quiet_ms": ended.saturating_sub(asked) / 1_000_000 }),
+    );
     let state = of_state(ended, attempt.last.as_ref()?);
     let fix = Cause::KubeletDelayed.fix();
     let found = Finding::failure(Cause::KubeletDelayed, vec![seen, state], summary, fix);
@@ -51,7 +52,7 @@ fn unread(case: &Case<'_>) -> Option<Finding> {
         Some((time, answer)) => {
             let took = time.saturating_sub(case.attempt.started);
             let says = format!("the first bytes of the answer arrived {} after the connect", ms(took));
-            let seen = evidence("cgroup_skb", time, says, json!({ "kind": answer.kind }));
+            let seen = evidence(Hook::CgroupSkb.name(), time, says, json!({ "kind": answer.kind }));
             (took.saturating_add(LATE_NS) < timeout && is_final(answer)).then_some((
                 format!("after {}", ms(took)),
                 Confidence::Likely,
@@ -73,12 +74,6 @@ fn unread(case: &Case<'_>) -> Option<Finding> {
     let seen = arrived.into_iter().chain(state).chain([of_outcome(said)]).collect();
     let found = Finding::failure(Cause::KubeletDelayed, seen, summary, Cause::KubeletDelayed.fix());
     Some(found.with_confidence(confidence))
-}
-
-/// The prober closed long after every probe that it can be had timed out: it was late itself, perhaps with its request, too.
-pub(super) fn closed_late(case: &Case<'_>) -> bool {
-    let timeout = enrich::longest_timeout_ns(case.attempt, case.node);
-    case.attempt.lasted().zip(timeout).is_some_and(|(lasted, timeout)| lasted > timeout.saturating_add(LATE_NS))
 }
 
 /// A redirect is followed, and it is the next answer that the kubelet waits for; so is that after a 1xx.

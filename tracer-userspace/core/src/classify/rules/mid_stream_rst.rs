@@ -5,8 +5,8 @@ use super::super::kubectl::with_log;
 use super::accept_queue_overflow::{full, make_room, seen as of_listener};
 use super::probe_misconfigured::is_unanswered_grpc;
 use super::{Case, Cause, Finding, ms, refusal_hook};
-use crate::correlate::attempt::End;
-use crate::enrich;
+use tracer_attempts::correlate::attempt::End;
+use tracer_attempts::enrich;
 use tracer_model::event::{Listen, ProbeSays, ResetSent, TcpState};
 use tracer_model::record::{Confidence, Culprit, NetnsRef};
 
@@ -207,6 +207,7 @@ fn culprit(case: &Case<'_>, time: u64, reset: &ResetSent) -> Option<Culprit> {
 #[cfg(test)]
 mod tests {
     use crate::testing::{POD, SYN, Stream};
+    use tracer_common::names::Hook;
     use tracer_model::event::{AnswerKind, Fact, ListenerState, ProbeSays, TcpFlags, TcpState};
     use tracer_model::record::Confidence;
 
@@ -293,16 +294,16 @@ mod tests {
     /// 5.10 where no program can sit on a function: the process may have been gone when the request came.
     #[test]
     fn a_sender_that_no_hook_tells_of_is_not_somebody_on_the_way() {
-        let told = |missing: &str| {
+        let told = |missing: Hook| {
             let mut stream = Stream::new();
             stream.missing(missing).connect().established().reset_received(TcpState::Established, 0);
             stream.state(TcpState::Established, TcpState::Close, 104, (100, 101, 0)).wait_ms(5).push(Fact::Tick);
             stream.verdicts().remove(0).verdict
         };
-        let deaf = told("tcp_v4_send_reset");
+        let deaf = told(Hook::TcpV4SendReset);
         assert_eq!((deaf.confidence, deaf.missing_hooks.len()), (Confidence::Likely, 1));
         assert!(deaf.summary.contains("is not told") && deaf.remediation.contains("target's end"), "{deaf:?}");
-        let heard = told("tcp_v6_send_reset");
+        let heard = told(Hook::TcpV6SendReset);
         assert!(heard.summary.contains("somebody on the way") && heard.remediation.contains("proxy"), "{heard:?}");
     }
 

@@ -134,6 +134,7 @@ fn by_base_policy(case: &Case<'_>) -> Option<Finding> {
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
+    use tracer_common::names::Hook;
 
     use crate::testing::{NODE, POD, SYN, Stream, firewall, rule};
     use tracer_model::event::{Fact, Findings, Links, Netns, NodeSettings, RuleVerdict, TcpState};
@@ -229,14 +230,14 @@ mod tests {
             let mut stream = Stream::new();
             let mut settings = NodeSettings::default();
             settings.sysctls.insert("net.ipv4.ip_forward".into(), forwards.into());
-            stream.missing("icmp_send").push(Fact::NodeSettings(settings)).connect();
+            stream.missing(Hook::IcmpSend).push(Fact::NodeSettings(settings)).connect();
             stream.drop_with(SYN, NODE, |drop| drop.location = Some("ip_error".into()));
             let told = stream.gives_up().verdicts().remove(0).verdict;
             (told.cause, told.confidence)
         };
         assert_eq!(told("0"), (Cause::MissingNodePrerequisite, Confidence::Possible));
         let mut v6 = Stream::to("[fd00::2]:8080");
-        v6.missing("icmp6_send").connect().drop_with(SYN, NODE, |drop| drop.location = Some("ip6_forward".into()));
+        v6.missing(Hook::Icmp6Send).connect().drop_with(SYN, NODE, |drop| drop.location = Some("ip6_forward".into()));
         assert_eq!(v6.gives_up().causes(), ["missing_node_prerequisite"]);
         assert_eq!(told("1").0, Cause::Unexplained);
     }

@@ -3,6 +3,7 @@
 use super::super::evidence::{evidence, of_drop, of_icmp, of_state};
 use super::{Case, Cause, Finding, leads_out};
 use serde_json::json;
+use tracer_common::names::Hook;
 use tracer_model::event::{Flow, Icmp, PacketDrop, Retransmit};
 use tracer_model::record::{Confidence, Evidence};
 
@@ -50,10 +51,10 @@ fn sent_again(case: &Case<'_>) -> Option<Finding> {
         large.len()
     );
     let mut seen =
-        vec![evidence("tcp_retransmit_skb", time, says, json!({ "payload": payload, "times": large.len() }))];
+        vec![evidence(Hook::TcpRetransmit.name(), time, says, json!({ "payload": payload, "times": large.len() }))];
     seen.extend(attempt.last.as_ref().map(|state| of_state(ended, state)));
     let found = finding(case, seen, &format!("large segments of {whose} ({payload} bytes) do not arrive"));
-    Some(found.with_confidence(Confidence::Likely).resting_on(&["kfree_skb"]))
+    Some(found.with_confidence(Confidence::Likely).resting_on(&[Hook::KfreeSkb]))
 }
 
 /// ICMP fragmentation needed (RFC 1191), ICMPv6 packet too big (RFC 8201).

@@ -6,6 +6,7 @@ use serde_json::json;
 
 use super::super::evidence::{evidence, of_drop};
 use super::{Case, Cause, Finding, enter, in_handshake, in_namespace, inspected, is_of_handshake, silent};
+use tracer_common::names::Hook;
 use tracer_model::event::{Inspection, LinkState, NeighbourState, Netns, PacketDrop};
 use tracer_model::record::Confidence;
 
@@ -91,7 +92,7 @@ fn unresolved(case: &Case<'_>) -> Option<Finding> {
         summary,
         fix(entry.addr, why, ""),
     );
-    Some(found.with_confidence(Confidence::Likely).resting_on(&["kfree_skb"]))
+    Some(found.with_confidence(Confidence::Likely).resting_on(&[Hook::KfreeSkb]))
 }
 
 fn told(entry: &NeighbourState) -> &'static str {

@@ -3,8 +3,10 @@
 use serde_json::json;
 
 use super::super::evidence::{evidence, of_drop, plain};
-use super::super::netfilter::{Stopped, is_missed, stopped};
+use super::super::netfilter::{is_missed, stopped};
+use super::super::stopped::Stopped;
 use super::{Case, Cause, Finding, enter, in_namespace, is_of_handshake};
+use tracer_common::names::Hook;
 use tracer_model::event::PacketDrop;
 use tracer_model::record::Confidence;
 use tracer_model::shell;
@@ -166,8 +168,12 @@ fn by_connect(case: &Case<'_>) -> Option<Finding> {
         "connect() to {} was refused with EPERM: a program at cgroup/connect does that (a security module or seccomp could, too)",
         failed.dst
     );
-    let seen =
-        evidence("sys_exit_connect", decided_at, "connect() failed: EPERM".into(), json!({ "errno": failed.errno }));
+    let seen = evidence(
+        Hook::SysConnect.name(),
+        decided_at,
+        "connect() failed: EPERM".into(),
+        json!({ "errno": failed.errno }),
+    );
     let remediation = format!("{REMEDIATION}; the programs: bpftool cgroup tree");
     let found = Finding::failure(Cause::NetworkPolicyDrop, vec![seen], summary, remediation);
     Some(found.with_confidence(Confidence::Likely))

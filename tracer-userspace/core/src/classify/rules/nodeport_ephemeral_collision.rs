@@ -8,10 +8,11 @@ use std::net::SocketAddr;
 
 use serde_json::json;
 
-use super::super::blame::Blame;
 use super::super::evidence::{evidence, is_netfilter, netfilter_hook, of_drop, of_ipvs, of_reset_sent};
 use super::super::netfilter::stopped;
+use super::super::stopped::Blame;
 use super::{Case, Cause, Finding, dialler, enter, in_handshake};
+use tracer_common::names::Hook;
 use tracer_model::event::port_ranges::{NODE_PORTS, merged};
 use tracer_model::event::{NodePort, PacketDrop, TcpState, Via};
 use tracer_model::plural::counted;
@@ -62,7 +63,7 @@ fn dropped(case: &Case<'_>, port: &NodePort) -> Option<Finding> {
     if blame.is_some_and(|blame| !blame.rules.is_empty()) {
         return None;
     }
-    let without_hook = port.backends.is_empty() && !case.node.missing_of(&["ip_vs_leave"]).is_empty();
+    let without_hook = port.backends.is_empty() && !case.node.missing_of(&[Hook::IpvsLeave]).is_empty();
     let by_no_rule = blame.is_some_and(Blame::is_nobody);
     if !without_hook && !by_no_rule {
         return None;
@@ -78,7 +79,7 @@ fn dropped(case: &Case<'_>, port: &NodePort) -> Option<Finding> {
     let fate = if port.backends.is_empty() { sent_to(Some(port)) } else { GONE.to_owned() };
     let found = finding(case, Some(port), &fate, vec![of_drop(time, drop)]).with_confidence(Confidence::Likely);
     let waits_for = drop.netns.map(|netns| (netns, time));
-    let rests_on: &[&str] = if without_hook { &["ip_vs_leave"] } else { &[] };
+    let rests_on: &[Hook] = if without_hook { &[Hook::IpvsLeave] } else { &[] };
     Some(Finding { rests_on, waits_for, ..found })
 }
 
@@ -106,8 +107,8 @@ fn unanswered(case: &Case<'_>, port: &NodePort) -> Option<Finding> {
 }
 
 /// What tells where IPVS sends a packet, and what it drops.
-const fn ipvs_hooks(dst: SocketAddr) -> &'static [&'static str] {
-    if dst.is_ipv4() { &["ip_vs_nat_xmit", "ip_vs_leave"] } else { &["ip_vs_nat_xmit_v6", "ip_vs_leave"] }
+const fn ipvs_hooks(dst: SocketAddr) -> &'static [Hook] {
+    if dst.is_ipv4() { &[Hook::IpvsNatXmit, Hook::IpvsLeave] } else { &[Hook::IpvsNatXmitV6, Hook::IpvsLeave] }
 }
 
 /// `fate`: what IPVS did with the SYN-ACK.
@@ -231,6 +232,7 @@ fn reserved<'a>(case: &Case<'a>) -> Option<&'a [(u16, u16)]> {
 #[cfg(test)]
 mod tests {
     use crate::testing::{NODE, SYN, SYN_ACK, Stream, firewall, rule};
+    use tracer_common::names::Hook;
     use tracer_model::event::{
         Fact, Flow, IpvsOp, ListenerState, NodePort, NodeSettings, ProxyMode, RuleVerdict, Service, ServicePort,
         Services, TcpState, Via,
@@ -277,7 +279,7 @@ mod tests {
     #[test]
     fn without_the_ipvs_hooks_the_table_is_a_possibility() {
         let mut stream = Stream::new();
-        stream.missing("ip_vs_nat_xmit").missing("ip_vs_leave");
+        stream.missing(Hook::IpvsNatXmit).missing(Hook::IpvsLeave);
         stream.node_port(ProxyMode::Ipvs, 40000, &["10.88.0.9:80"]).connect().gives_up();
         let verdict = &stream.verdicts()[0].verdict;
         assert_eq!((verdict.cause.name(), verdict.confidence), ("nodeport_ephemeral_collision", Confidence::Possible));
@@ -287,7 +289,7 @@ mod tests {
     fn a_rule_that_drops_the_syn_ack_is_nearer_than_the_table() {
         let told = |rules| {
             let mut stream = Stream::new();
-            stream.missing("ip_vs_leave").node_port(ProxyMode::Ipvs, 40000, &[]).connect();
+            stream.missing(Hook::IpvsLeave).node_port(ProxyMode::Ipvs, 40000, &[]).connect();
             stream.drop(SYN_ACK, "NETFILTER_DROP", NODE).push(firewall(NODE, rules)).wait_ms(5).push(Fact::Tick);
             stream.gives_up().verdicts().pop().expect("a verdict").verdict.cause.name()
         };
@@ -337,7 +339,7 @@ mod tests {
     #[test]
     fn a_possibility_does_not_go_before_what_was_seen() {
         let mut stream = Stream::new();
-        stream.missing("ip_vs_nat_xmit").missing("ip_vs_leave");
+        stream.missing(Hook::IpvsNatXmit).missing(Hook::IpvsLeave);
         stream.node_port(ProxyMode::Ipvs, 40000, &["10.88.0.9:80"]).connect().wait_ms(200);
         stream.inspection(|seen| {
             let addr = "0.0.0.0:8080".parse().expect("an address");
@@ -351,7 +353,7 @@ mod tests {
     fn a_backend_s_rst_before_the_port_is_known_is_kept() {
         let backend: std::net::SocketAddr = "10.88.0.9:80".parse().expect("an address");
         let mut stream = Stream::new();
-        stream.missing("ip_vs_nat_xmit").missing("ip_vs_leave").http_readiness().pod_without_specs("10.88.0.9");
+        stream.missing(Hook::IpvsNatXmit).missing(Hook::IpvsLeave).http_readiness().pod_without_specs("10.88.0.9");
         stream.node_port(ProxyMode::Ipvs, 40000, &["10.88.0.9:80"]).connect();
         if let Some(Fact::Connect(connect)) = stream.observations.last_mut().map(|it| &mut it.fact) {
             connect.flow.src.set_port(0);

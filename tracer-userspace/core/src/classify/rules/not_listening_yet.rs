@@ -4,7 +4,7 @@ use super::super::history;
 use super::super::kubectl::with_log;
 use super::connection_refused::{Refused, of_listener, refused, serves};
 use super::{Case, Cause, Finding, by_subject, in_namespace, ms, of_namespace, runs, shares_node};
-use crate::enrich;
+use tracer_attempts::enrich;
 use tracer_model::event::{Listen, Netns, ProbeType};
 use tracer_model::record::{Confidence, Evidence};
 
@@ -109,6 +109,7 @@ fn finding(case: &Case<'_>, seen: Vec<Evidence>, summary: String) -> Finding {
 #[cfg(test)]
 mod tests {
     use crate::testing::{POD, SYN, Stream};
+    use tracer_common::names::Hook;
     use tracer_model::event::{Runs, TcpState};
     use tracer_model::record::Confidence;
 
@@ -300,7 +301,7 @@ mod tests {
     fn no_surer_than_the_refusal() {
         let told = |proven: bool| {
             let mut stream = Stream::new();
-            stream.missing("tcp_v4_send_reset").connect();
+            stream.missing(Hook::TcpV4SendReset).connect();
             if proven {
                 stream.reset_sent(SYN, true, None);
             } else {

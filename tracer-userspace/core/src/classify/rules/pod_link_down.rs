@@ -5,6 +5,7 @@ use serde_json::json;
 use super::super::culprit_of;
 use super::super::evidence::{evidence, is_netfilter, of_drop};
 use super::{Case, Cause, Finding, in_handshake, in_namespace, is_unanswered, outbound};
+use tracer_common::names::Hook;
 use tracer_model::event::{Inspection, LinkState, ListenQueue, Netns, PacketDrop, Pod};
 use tracer_model::record::{Confidence, Evidence};
 use tracer_model::shell;
@@ -130,7 +131,7 @@ fn gone(case: &Case<'_>, time: u64) -> Option<Finding> {
     let summary = format!("the network namespace of {name} is gone: nobody on this node has {target} any more");
     let remediation =
         "delete the pod, so that its sandbox is made again; the container runtime's log says why it is gone".to_owned();
-    Some(Finding::failure(Cause::PodLinkDown, vec![seen], summary, remediation).resting_on(&["kfree_skb"]))
+    Some(Finding::failure(Cause::PodLinkDown, vec![seen], summary, remediation).resting_on(&[Hook::KfreeSkb]))
 }
 
 /// `connect` found no route, and a link of the node whose subnet holds the target is down: the route went with it.
@@ -142,7 +143,7 @@ fn no_route(case: &Case<'_>) -> Option<Finding> {
     }
     let link = case.node.links.get(&netns)?.iter().find(|l| !l.up && !l.loopback && l.covers(failed.dst.ip()))?;
     let says = format!("connect({}) failed at once: no route", failed.dst);
-    let first = evidence("sys_exit_connect", time, says, json!({ "errno": failed.errno }));
+    let first = evidence(Hook::SysConnect.name(), time, says, json!({ "errno": failed.errno }));
     let says = format!("link {} of the node, whose subnet holds it, is down", link.name);
     let second =
         evidence("rtnetlink", time, says, json!({ "ifindex": link.ifindex, "name": link.name, "up": link.up }));

@@ -3,13 +3,15 @@
 use serde_json::json;
 
 use super::super::evidence::{evidence, of_outcome, of_state};
+use super::super::wrong_field::wrong_field;
 use super::app_status_failure::{GRPC_IN_PLAIN, answered_no};
 use super::connection_refused::{Refused, refused};
 use super::tls_eof_noise::listener_speaks_tls;
 use super::{Case, Cause, Finding, ms};
-use crate::correlate::attempt::End;
-use crate::enrich;
-use tracer_model::event::{AnswerKind, ProbeSays};
+use tracer_attempts::correlate::attempt::End;
+use tracer_attempts::enrich;
+use tracer_common::names::Hook;
+use tracer_model::event::ProbeSays;
 use tracer_model::record::{Confidence, Evidence};
 
 /// The rule.
@@ -38,7 +40,8 @@ fn redirect_loop(case: &Case<'_>) -> Option<Finding> {
     );
     let says = format!("HTTP status {status}, answer {answers} in a row that is a redirect");
     let fields = json!({ "status": status, "answers": answers });
-    let seen = [evidence("cgroup_skb", time, says, fields)].into_iter().chain(outcome.map(of_outcome)).collect();
+    let seen =
+        [evidence(Hook::CgroupSkb.name(), time, says, fields)].into_iter().chain(outcome.map(of_outcome)).collect();
     let sure = if outcome.is_some() { Confidence::Proven } else { Confidence::Likely };
     Some(Finding::failure(Cause::ProbeMisconfigured, seen, summary, fix).with_confidence(sure))
 }
@@ -61,7 +64,7 @@ fn dead_redirect(case: &Case<'_>) -> Option<Finding> {
     );
     let answered = redirected.map(|it| {
         let says = format!("HTTP status {} from port {from}, followed by this connection", it.status);
-        evidence("cgroup_skb", it.at, says, json!({ "status": it.status, "port": from }))
+        evidence(Hook::CgroupSkb.name(), it.at, says, json!({ "status": it.status, "port": from }))
     });
     let named = enrich::is_named_redirect(attempt, case.node);
     let outcome = attempt.kubelet().map(|(_, it)| of_outcome(it)).filter(|_| named);
@@ -71,33 +74,9 @@ fn dead_redirect(case: &Case<'_>) -> Option<Finding> {
     Some(found.with_confidence(if both { sure } else { sure.min(Confidence::Likely) }))
 }
 
-/// A field of the probe, by the status of the answer.
-struct Field {
-    says: &'static str,
-    fix: &'static str,
-    sure: Confidence,
-}
-
-const HOST: Field = Field {
-    says: "the server serves no host of the name that the probe asks for: the pod's address and port, unless the probe has httpHeaders",
-    fix: "set httpGet.httpHeaders of the probe to a Host that the server serves, {name: Host, value: NAME}, or have the server answer the health path for any host",
-    sure: Confidence::Proven,
-};
-
-/// A few words of the answer decide: an application on a plain port may write them, too.
-const SCHEME: Field = Field {
-    says: "the server says that the port speaks TLS, and the probe asks in plain HTTP",
-    fix: "set httpGet.scheme of the probe to HTTPS, or its port to one that speaks plain HTTP",
-    sure: Confidence::Likely,
-};
-
-/// The whole answer of Go's server to plain HTTP on a port of TLS, 76 bytes: "HTTP/1.0 400 Bad Request", an empty line, "Client sent
-/// an HTTP request to an HTTPS server." (net/http, `conn.serve`).
-const GO_ANSWER: u64 = 76;
-
 /// The server itself says what is wrong with the request.
-pub(super) fn by_status(case: &Case<'_>) -> Option<Finding> {
-    let field = field(case)?;
+fn by_status(case: &Case<'_>) -> Option<Finding> {
+    let field = wrong_field(case)?;
     let found = answered_no(case)?;
     Some(Finding {
         cause: Cause::ProbeMisconfigured,
@@ -106,26 +85,6 @@ pub(super) fn by_status(case: &Case<'_>) -> Option<Finding> {
         confidence: found.confidence.min(field.sure),
         ..found
     })
-}
-
-fn field(case: &Case<'_>) -> Option<Field> {
-    let attempt = case.attempt;
-    let answer = attempt.answer().map(|(_, answer)| answer).filter(|answer| answer.kind == AnswerKind::Http);
-    let by_kubelet = attempt.kubelet().and_then(|(_, it)| match it.says {
-        ProbeSays::Status(status) => Some(status),
-        _ => None,
-    });
-    let in_plain = enrich::asks_http(attempt, case.node) != Some(false);
-    match answer.and_then(|answer| answer.status).or(by_kubelet)? {
-        421 => Some(HOST),
-        400 if in_plain => match answer? {
-            answer if answer.says_tls => Some(SCHEME),
-            // A recording of before, in which the words were not looked for.
-            answer if answer.len.is_none() && attempt.received() == Some(GO_ANSWER) => Some(SCHEME),
-            _ => None,
-        },
-        _ => None,
-    }
 }
 
 /// The preface of HTTP/2 was answered by a close, on a port that speaks TLS.

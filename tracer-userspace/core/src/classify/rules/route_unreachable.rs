@@ -6,6 +6,7 @@ use serde_json::json;
 
 use super::super::evidence::{errno_words, evidence, is_netfilter, of_icmp, of_state};
 use super::{Case, Cause, Finding, enter, in_handshake, in_namespace, inspected, silent};
+use tracer_common::names::Hook;
 use tracer_model::event::{ConnectFailed, Icmp, PacketDrop};
 use tracer_model::record::Confidence;
 
@@ -39,7 +40,7 @@ fn no_way_back(case: &Case<'_>) -> Option<Finding> {
         back.to
     );
     let found = Finding::failure(Cause::RouteUnreachable, vec![evidence], summary, remediation);
-    Some(found.with_confidence(Confidence::Likely).resting_on(&["kfree_skb"]))
+    Some(found.with_confidence(Confidence::Likely).resting_on(&[Hook::KfreeSkb]))
 }
 
 /// `connect(2)` said so itself, before any SYN. That a link went down, and the route with it, may be told a moment later.
@@ -49,7 +50,7 @@ fn by_connect(case: &Case<'_>) -> Option<Finding> {
     let dst = failed.dst.ip();
     let error = errno_words(failed.errno);
     let says = format!("connect({}) failed at once: {error}", failed.dst);
-    let seen = evidence("sys_exit_connect", time, says, json!({ "errno": failed.errno }));
+    let seen = evidence(Hook::SysConnect.name(), time, says, json!({ "errno": failed.errno }));
     let (route, place) = (meaning.route, in_namespace(case, case.attempt.netns));
     let found = |summary, fix| Finding::failure(Cause::RouteUnreachable, vec![seen], summary, fix);
     let Some(or) = meaning.or else { return Some(found(format!("{route} for {dst}{place}"), fix(case))) };
@@ -123,7 +124,7 @@ fn by_icmp(case: &Case<'_>) -> Option<Finding> {
         format!("{}ip route get {}: add or correct the route", enter(case, icmp.netns), case.attempt.flow.dst.ip());
     Some(
         Finding::failure(Cause::RouteUnreachable, vec![of_icmp(time, icmp)], summary, remediation)
-            .resting_on(&["kfree_skb"]),
+            .resting_on(&[Hook::KfreeSkb]),
     )
 }
 
@@ -145,8 +146,11 @@ fn by_error(case: &Case<'_>) -> Option<Finding> {
     };
     let summary = format!("{who} refused the SYN to {}: {}", case.attempt.flow.dst, errno_words(error));
     let found = Finding::failure(Cause::RouteUnreachable, vec![of_state(ended, state)], summary, fix(case));
-    let silent: &[&str] =
-        if case.attempt.flow.dst.is_ipv4() { &["kfree_skb", "icmp_send"] } else { &["kfree_skb", "icmp6_send"] };
+    let silent: &[Hook] = if case.attempt.flow.dst.is_ipv4() {
+        &[Hook::KfreeSkb, Hook::IcmpSend]
+    } else {
+        &[Hook::KfreeSkb, Hook::Icmp6Send]
+    };
     Some(found.with_confidence(confidence).resting_on(silent))
 }
 

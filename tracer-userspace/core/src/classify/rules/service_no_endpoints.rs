@@ -9,7 +9,8 @@ use super::super::kubectl;
 use super::super::netfilter::{is_port_unreachable, stopped};
 use super::super::owner::is_cluster_ips_check;
 use super::{Case, Cause, Finding, icmp_hook, in_handshake, in_namespace, network_policy_drop, silent};
-use crate::enrich;
+use tracer_attempts::enrich;
+use tracer_common::names::Hook;
 use tracer_model::event::{FirewallRule, IpvsOp, NodePort, NodePorts, PacketDrop, ProxyMode, Service};
 use tracer_model::record::Confidence;
 
@@ -76,9 +77,9 @@ fn by_cluster_ip(case: &Case<'_>) -> Option<Finding> {
 /// No hook tells what IPVS does, its table has no backend for the Service or NodePort that was dialled, and the SYN was answered
 /// with the error that it sends then (`ip_vs_leave`), or no hook tells of that either: no rule that was read can have stopped it.
 fn by_table(case: &Case<'_>) -> Option<Finding> {
-    const HOOK: &[&str] = &["ip_vs_leave"];
+    const HOOK: &[Hook] = &[Hook::IpvsLeave];
     let dst = case.attempt.flow.dst;
-    let lacks = |hooks: &[&str]| !case.node.missing_of(hooks).is_empty();
+    let lacks = |hooks: &[Hook]| !case.node.missing_of(hooks).is_empty();
     let answer = case.attempt.icmp().find(|(_, icmp)| icmp.flags.is_syn() && is_port_unreachable(icmp));
     let dropped =
         || stopped(case).and_then(|it| it.drop).filter(|(_, drop)| drop.flags.is_syn() && lacks(icmp_hook(dst)));
@@ -139,7 +140,7 @@ fn by_connect(case: &Case<'_>) -> Option<Finding> {
         _ => return None,
     };
     let seen =
-        evidence("sys_exit_connect", time, format!("connect() failed: {errno}"), json!({ "errno": failed.errno }));
+        evidence(Hook::SysConnect.name(), time, format!("connect() failed: {errno}"), json!({ "errno": failed.errno }));
     let make = |summary, remediation| Finding::failure(Cause::ServiceNoEndpoints, vec![seen], summary, remediation);
     let said = format!("connect() was refused with {errno} before a SYN was sent, as a program at cgroup/connect does");
     Some(finding(case, None, Lacking::Everywhere, &said, make).with_confidence(Confidence::Likely))
@@ -152,7 +153,7 @@ fn by_silence(case: &Case<'_>) -> Option<Finding> {
     let silent = silent(case) && case.attempt.resets_sent().next().is_none() && case.attempt.connect_failed().is_none();
     let make = |summary, remediation| Finding {
         decided_at: ended,
-        ..Finding::failure(Cause::ServiceNoEndpoints, Vec::new(), summary, remediation).resting_on(&["kfree_skb"])
+        ..Finding::failure(Cause::ServiceNoEndpoints, Vec::new(), summary, remediation).resting_on(&[Hook::KfreeSkb])
     };
     let found = silent.then(|| finding(case, None, Lacking::Everywhere, "the SYN had no answer", make))?;
     Some(found.with_confidence(Confidence::Possible))

@@ -1,4 +1,5 @@
 use std::net::IpAddr;
+use tracer_common::names::Hook;
 
 use crate::testing::{NODE, POD, SYN, SYN_ACK, Stream, firewall, rule};
 use tracer_model::event::{
@@ -161,43 +162,43 @@ fn ipvs_without_a_backend_though_endpoints_are_ready_hints_at_the_policy() {
 /// No kprobes, as on the kernels that have tracepoints only.
 #[test]
 fn a_node_port_that_has_no_backend_in_the_table_of_ipvs_is_no_rule_s() {
-    let said = |hook: &str, backends: &[&str], rules: Vec<FirewallRule>| {
+    let said = |hook: Hook, backends: &[&str], rules: Vec<FirewallRule>| {
         let mut stream = Stream::to("10.88.0.1:30080");
         stream.missing(hook).links(true, &["10.88.0.1"]).node_port(ProxyMode::Ipvs, 30_080, backends).connect();
         stream.icmp_in(NODE, 3, 3).drop(SYN, "NETFILTER_DROP", NODE).push(firewall(NODE, rules));
         let verdict = stream.verdicts().pop().expect("a verdict").verdict;
         (verdict.cause.name(), verdict.confidence)
     };
-    assert_eq!(said("ip_vs_leave", &[], vec![]), ("service_no_endpoints", Confidence::Likely));
-    assert_eq!(said("ip_vs_leave", &["10.88.0.7:80"], vec![]), ("firewall_reject", Confidence::Possible));
-    assert_eq!(said("other", &[], vec![]), ("firewall_reject", Confidence::Likely), "the hook would have told");
+    assert_eq!(said(Hook::IpvsLeave, &[], vec![]), ("service_no_endpoints", Confidence::Likely));
+    assert_eq!(said(Hook::IpvsLeave, &["10.88.0.7:80"], vec![]), ("firewall_reject", Confidence::Possible));
+    assert_eq!(said(Hook::PutNet, &[], vec![]), ("firewall_reject", Confidence::Likely), "the hook would have told");
     let deny = vec![rule("INPUT", RuleVerdict::Reject)];
-    assert_eq!(said("ip_vs_leave", &[], deny), ("firewall_reject", Confidence::Proven));
+    assert_eq!(said(Hook::IpvsLeave, &[], deny), ("firewall_reject", Confidence::Proven));
 }
 
 /// 5.10 where no program can sit on a function: not even the error of IPVS is told.
 #[test]
 fn where_no_hook_tells_of_its_error_the_table_and_the_drop_do() {
-    let said = |missing: &[&str], without: &[&str]| {
+    let said = |missing: &[Hook], without: &[&str]| {
         let without_backend = without.iter().map(|at| at.parse().expect("an address")).collect();
         let table = NodePorts { netns: NODE, mode: ProxyMode::Ipvs, ports: Vec::new(), without_backend };
         let mut stream = Stream::to("10.96.0.9:80");
-        missing.iter().for_each(|hook| _ = stream.missing(hook));
+        missing.iter().for_each(|hook| _ = stream.missing(*hook));
         stream.push(Fact::NodePorts(table)).links(true, &["10.88.0.1"]).connect();
         stream.drop_with(SYN, NODE, |drop| drop.location = Some("nf_hook_slow".into()));
         let verdict = stream.push(firewall(NODE, vec![])).gives_up().verdicts().pop().expect("a verdict").verdict;
         (verdict.cause.name(), verdict.confidence)
     };
-    let both = &["ip_vs_leave", "icmp_send"];
+    let both = &[Hook::IpvsLeave, Hook::IcmpSend];
     assert_eq!(said(both, &["10.96.0.9:80"]), ("service_no_endpoints", Confidence::Likely));
     assert_eq!(said(both, &[]).0, "firewall_drop", "it has one");
-    assert_eq!(said(&["ip_vs_leave"], &["10.96.0.9:80"]).0, "firewall_drop", "the error would have been told");
+    assert_eq!(said(&[Hook::IpvsLeave], &["10.96.0.9:80"]).0, "firewall_drop", "the error would have been told");
 }
 
 /// The same of a Service's own address, which is no NodePort; and before the rules have been read.
 #[test]
 fn nor_is_a_service_without_a_backend() {
-    let said_in = |netns, hook: &str, without: &[&str], rules: Option<Vec<FirewallRule>>| {
+    let said_in = |netns, hook: Hook, without: &[&str], rules: Option<Vec<FirewallRule>>| {
         let without_backend = without.iter().map(|at| at.parse().expect("an address")).collect();
         let table = NodePorts { netns: NODE, mode: ProxyMode::Ipvs, ports: Vec::new(), without_backend };
         let mut stream = Stream::to("10.96.0.9:80");
@@ -207,17 +208,17 @@ fn nor_is_a_service_without_a_backend() {
         let verdict = stream.gives_up().verdicts().pop().expect("a verdict").verdict;
         (verdict.cause.name(), verdict.confidence)
     };
-    let said = |hook: &str, without: &[&str], rules| said_in(NODE, hook, without, rules);
+    let said = |hook: Hook, without: &[&str], rules| said_in(NODE, hook, without, rules);
     let likely = ("service_no_endpoints", Confidence::Likely);
-    assert_eq!(said("ip_vs_leave", &["10.96.0.9:80"], Some(vec![])), likely);
-    assert_eq!(said("ip_vs_leave", &["10.96.0.9:80"], None), likely);
-    assert_eq!(said("ip_vs_leave", &["10.96.0.9:81"], None), ("firewall_reject", Confidence::Possible));
+    assert_eq!(said(Hook::IpvsLeave, &["10.96.0.9:80"], Some(vec![])), likely);
+    assert_eq!(said(Hook::IpvsLeave, &["10.96.0.9:80"], None), likely);
+    assert_eq!(said(Hook::IpvsLeave, &["10.96.0.9:81"], None), ("firewall_reject", Confidence::Possible));
     assert_eq!(
-        said("other", &["10.96.0.9:80"], None),
+        said(Hook::PutNet, &["10.96.0.9:80"], None),
         ("firewall_reject", Confidence::Proven),
         "the hook would have told"
     );
-    let in_pod = said_in(POD, "ip_vs_leave", &["10.96.0.9:80"], None);
+    let in_pod = said_in(POD, Hook::IpvsLeave, &["10.96.0.9:80"], None);
     assert_eq!(in_pod, ("firewall_reject", Confidence::Proven), "IPVS is the node's");
 }
 

@@ -1,12 +1,12 @@
 //! The target took the request and gave no byte of an answer before the prober closed.
 
 use super::super::evidence::{of_outcome, of_state};
+use super::super::giving_up::{asked_late, closed_late, gave_up_early, says_timeout, taken_and_silent, timeout_ns};
 use super::super::kubectl::with_log;
-use super::kubelet_delayed::closed_late;
 use super::{Case, Cause, Finding, by_subject, ms};
-use crate::correlate::attempt::End;
-use crate::enrich;
-use tracer_model::event::{KNOWN_PROBERS, ProbeSays, TcpState};
+use tracer_attempts::correlate::attempt::End;
+use tracer_attempts::enrich;
+use tracer_model::event::ProbeSays;
 use tracer_model::record::Confidence;
 
 /// The rule.
@@ -128,19 +128,6 @@ pub(super) fn wait(case: &Case<'_>, established: u64, ended: u64) -> Wait {
     Wait { waited, late: if before <= waited { "" } else { late } }
 }
 
-/// When the request was acknowledged, where that was nearer to the end than to the handshake: nothing passed after it.
-pub(super) fn asked_late(case: &Case<'_>) -> Option<u64> {
-    let attempt = case.attempt;
-    let ((ended, _), established, last) = (attempt.ended?, attempt.established?, attempt.last.as_ref()?);
-    let quiet = last.quiet_ns.filter(|_| last.old == TcpState::Established)?;
-    let lasted = ended.saturating_sub(established);
-    let sent_once = attempt.sent_again.is_none_or(|at| at <= established || at >= ended);
-    (sent_once && quiet < lasted / 2 && lasted < FIRST_KEEPALIVE_NS).then(|| ended.saturating_sub(quiet))
-}
-
-/// Go's dialler sends its first keepalive segment after 15 s (net.defaultTCPKeepAliveIdle): what passed last may be that.
-const FIRST_KEEPALIVE_NS: u64 = 15_000_000_000;
-
 /// The request was on its way for longer than the target had for its answer.
 const SENT_AGAIN: &str =
     " since it was sent for the last time; most of the time had gone before: it was lost on the way and sent again";
@@ -166,45 +153,15 @@ const PROBER_LATE: &str = "; the prober itself closed long after its timeout, an
 const BEGAN_BEFORE: &str = "; the probe's time had begun before this connection: the prober dialled late, or again";
 const CLOSED_SOON: &str = "; the prober closed it before the timeout was over: it had dialled late, or was stopped";
 
-/// When the prober gave up on a target that had taken its request and sent nothing.
-pub(super) fn taken_and_silent(case: &Case<'_>) -> Option<u64> {
-    let attempt = case.attempt;
-    let (ended, End::ClosedByProber) = attempt.ended? else { return None };
-    let taken = attempt.request_acknowledged() && attempt.received() == Some(0) && attempt.errno().is_none();
-    (taken && attempt.failed_by_itself() && !attempt.answer_lost() && !gave_up_early(case)).then_some(ended)
-}
-
 /// The timeout of the probe in words, if it is known.
 pub(super) fn budget(case: &Case<'_>) -> String {
     enrich::timeout_s(case.attempt, case.node).map(|s| format!(" (timeoutSeconds {s})")).unwrap_or_default()
 }
 
-/// A kubelet counts from before its dial: a busy one dials so much later.
-const DIALS_LATE_NS: u64 = 250_000_000;
-
-/// The prober closed well before the probe's timeout: not for want of an answer (its pod was deleted, it stopped). Where it
-/// says that it was that, the target had not even half of the time.
-pub(super) fn gave_up_early(case: &Case<'_>) -> bool {
-    let timeout = timeout_ns(case);
-    let before = if says_timeout(case) { timeout / 2 } else { DIALS_LATE_NS.max(timeout / 10) };
-    case.attempt.lasted().is_some_and(|lasted| lasted < timeout.saturating_sub(before))
-}
-
-/// Where the timeout is not known, a kubelet's is no less than the least that there is: one second. Another prober's may be
-/// anything.
-fn timeout_ns(case: &Case<'_>) -> u64 {
-    let is_kubelet = case.attempt.prober && KNOWN_PROBERS.contains(&case.attempt.actor.comm.as_str());
-    let least = u64::from(is_kubelet);
-    enrich::timeout_s(case.attempt, case.node).map_or(least, u64::from) * 1_000_000_000
-}
-
-fn says_timeout(case: &Case<'_>) -> bool {
-    case.attempt.kubelet().is_some_and(|(_, said)| matches!(said.says, ProbeSays::Timeout | ProbeSays::TimeoutInBody))
-}
-
 #[cfg(test)]
 mod tests {
     use crate::testing::{NODE, SYN, Stream};
+    use tracer_common::names::Hook;
     use tracer_model::event::{AnswerKind, Fact, HookType, ProbeSays, TcpFlags, TcpState};
     use tracer_model::record::{Confidence, VerdictBody};
 
@@ -449,7 +406,7 @@ mod tests {
     #[test]
     fn a_cause_that_is_less_sure_does_not_take_the_place_of_a_proven_one_beyond_it() {
         let mut stream = Stream::new();
-        stream.missing("icmp_send").connect().established().drop_with(TcpFlags(0x10), NODE, |drop| {
+        stream.missing(Hook::IcmpSend).connect().established().drop_with(TcpFlags(0x10), NODE, |drop| {
             drop.reason = Some("NETFILTER_DROP".into());
             drop.flow = drop.flow.reversed();
         });

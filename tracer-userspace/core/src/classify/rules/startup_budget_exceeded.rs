@@ -3,7 +3,7 @@
 use super::super::{Streak, history, startup_probe};
 use super::connection_refused::{Refused, refused};
 use super::{Case, Cause, Finding, in_namespace, of_namespace, runs, shares_node};
-use crate::enrich;
+use tracer_attempts::enrich;
 use tracer_model::event::{HookType, Netns, ProbeSpec, ProbeType, Runs, Waiting};
 use tracer_model::record::{Confidence, Evidence};
 

@@ -5,6 +5,7 @@ use serde_json::json;
 use super::super::evidence::evidence;
 use super::accept_queue_overflow::{listeners, seen};
 use super::{Case, Cause, Finding, enter, in_handshake, is_unanswered, silent};
+use tracer_common::names::Hook;
 use tracer_model::event::{ListenQueue, Netns};
 use tracer_model::record::{Confidence, Evidence};
 
@@ -22,7 +23,7 @@ fn by_hook(case: &Case<'_>) -> Option<Finding> {
     let says =
         format!("the SYN met a listener with {} half-open connections, of {} allowed", met.half_open, met.backlog);
     let fields = json!({ "half_open": met.half_open, "backlog": met.backlog, "netns": met.netns });
-    Some(finding(case, evidence("tcp_conn_request", time, says, fields), met.half_open, met.netns))
+    Some(finding(case, evidence(Hook::TcpConnRequest.name(), time, says, fields), met.half_open, met.netns))
 }
 
 /// The queue, read while the attempt waited, was full.
@@ -36,7 +37,7 @@ fn by_look(case: &Case<'_>) -> Option<Finding> {
         return None;
     }
     let found = finding(case, seen(time, listener), half_open, inspection.netns);
-    Some(found.with_confidence(Confidence::Likely).resting_on(&["kfree_skb"]))
+    Some(found.with_confidence(Confidence::Likely).resting_on(&[Hook::KfreeSkb]))
 }
 
 /// `tcp_conn_request` (net/ipv4/tcp_input.c, the same from 5.10 to 7.2): without cookies a SYN is dropped when the

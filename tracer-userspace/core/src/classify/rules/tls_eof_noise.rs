@@ -4,7 +4,8 @@ use serde_json::json;
 
 use super::super::evidence::{evidence, of_state};
 use super::{Case, Cause, Finding, by_subject};
-use crate::enrich;
+use tracer_attempts::enrich;
+use tracer_common::names::Hook;
 use tracer_model::record::{Confidence, Evidence, Outcome};
 
 /// The rule.
@@ -43,13 +44,16 @@ pub(super) fn listener_speaks_tls(case: &Case<'_>) -> Option<(Evidence, Confiden
     if let Some(time) = case.node.tls_hello(netns, dst) {
         let says = format!("a TLS ClientHello of another connection arrived at port {}", dst.port());
         return Some((
-            evidence("cgroup_skb", time, says, json!({ "port": dst.port(), "netns": netns })),
+            evidence(Hook::CgroupSkb.name(), time, says, json!({ "port": dst.port(), "netns": netns })),
             Confidence::Likely,
         ));
     }
     if let Some(time) = case.node.https_answer(dst) {
         let says = format!("an HTTPS probe was answered by port {} before", dst.port());
-        return Some((evidence("inet_sock_set_state", time, says, json!({ "port": dst.port() })), Confidence::Likely));
+        return Some((
+            evidence(Hook::InetSockSetState.name(), time, says, json!({ "port": dst.port() })),
+            Confidence::Likely,
+        ));
     }
     let says = format!("another probe of this pod speaks HTTPS to port {}", dst.port());
     enrich::https_spec_on_port(case.attempt, case.node)

@@ -1,9 +1,10 @@
 //! Established, and TLS was not finished before the timeout.
 
 use super::super::evidence::of_state;
-use super::slow_response::{Wait, budget, prober_late, taken_and_silent, wait};
+use super::super::giving_up::taken_and_silent;
+use super::slow_response::{Wait, budget, prober_late, wait};
 use super::{Case, Cause, Finding, by_subject, ms};
-use crate::enrich;
+use tracer_attempts::enrich;
 use tracer_model::record::Confidence;
 
 /// The rule.

@@ -9,11 +9,12 @@ use super::super::evidence::{
     errno_words, evidence, of_drop, of_icmp, of_inspection, of_outcome, of_reset_received, of_reset_sent, of_state,
     plain,
 };
+use super::super::giving_up::gave_up_early;
 use super::network_policy_drop::ovs_reason;
-use super::slow_response::gave_up_early;
 use super::{Case, Cause, Finding, dialler, enter, in_namespace, ms};
-use crate::correlate::attempt::{Attempt, End};
-use crate::enrich;
+use tracer_attempts::correlate::attempt::{Attempt, End};
+use tracer_attempts::enrich;
+use tracer_common::names::Hook;
 use tracer_model::event::{Fact, Observation, PacketDrop};
 use tracer_model::plural::counted;
 use tracer_model::record::{Confidence, Evidence};
@@ -203,30 +204,30 @@ fn after_its_timeout(attempt: &Attempt) -> String {
 }
 
 /// Every hook whose absence can be the reason that nothing was seen.
-const fn hooks_that_tell(dst: SocketAddr) -> &'static [&'static str] {
+const fn hooks_that_tell(dst: SocketAddr) -> &'static [Hook] {
     if dst.is_ipv4() { &OF_IPV4 } else { &OF_IPV6 }
 }
 
-const OF_IPV4: [&str; 8] = [
-    "tcp_send_reset",
-    "tcp_v4_send_reset",
-    "tcp_receive_reset",
-    "kfree_skb",
-    "icmp_send",
-    "ip_vs_nat_xmit",
-    "ip_vs_leave",
-    "tcp_retransmit_skb",
+const OF_IPV4: [Hook; 8] = [
+    Hook::TcpSendReset,
+    Hook::TcpV4SendReset,
+    Hook::TcpReceiveReset,
+    Hook::KfreeSkb,
+    Hook::IcmpSend,
+    Hook::IpvsNatXmit,
+    Hook::IpvsLeave,
+    Hook::TcpRetransmit,
 ];
 
-const OF_IPV6: [&str; 8] = [
-    "tcp_send_reset",
-    "tcp_v6_send_reset",
-    "tcp_receive_reset",
-    "kfree_skb",
-    "icmp6_send",
-    "ip_vs_nat_xmit_v6",
-    "ip_vs_leave",
-    "tcp_retransmit_skb",
+const OF_IPV6: [Hook; 8] = [
+    Hook::TcpSendReset,
+    Hook::TcpV6SendReset,
+    Hook::TcpReceiveReset,
+    Hook::KfreeSkb,
+    Hook::Icmp6Send,
+    Hook::IpvsNatXmitV6,
+    Hook::IpvsLeave,
+    Hook::TcpRetransmit,
 ];
 
 fn how(attempt: &Attempt, end: End) -> String {
@@ -265,7 +266,7 @@ fn says(observation: &Observation) -> Option<Evidence> {
         Fact::ConnectFailed(failed) => {
             let error = errno_words(failed.errno);
             Some(evidence(
-                "sys_exit_connect",
+                Hook::SysConnect.name(),
                 time,
                 format!("connect() failed: {error}"),
                 json!({ "errno": failed.errno }),
@@ -278,6 +279,7 @@ fn says(observation: &Observation) -> Option<Evidence> {
 #[cfg(test)]
 mod tests {
     use crate::testing::{NODE, POD, SYN, SYN_ACK, Stream};
+    use tracer_common::names::Hook;
     use tracer_model::event::{Device, Fact, TcpState};
 
     /// Seen on sid: the program's run at CLOSE was skipped, and the next connection on the same memory was refused.
@@ -367,12 +369,12 @@ mod tests {
     fn a_hook_of_the_other_family_is_not_missed() {
         let missed = |mut stream: Stream| {
             for hook in [
-                "icmp_send",
-                "icmp6_send",
-                "ip_vs_nat_xmit",
-                "ip_vs_nat_xmit_v6",
-                "tcp_v4_send_reset",
-                "tcp_v6_send_reset",
+                Hook::IcmpSend,
+                Hook::Icmp6Send,
+                Hook::IpvsNatXmit,
+                Hook::IpvsNatXmitV6,
+                Hook::TcpV4SendReset,
+                Hook::TcpV6SendReset,
             ] {
                 stream.missing(hook);
             }

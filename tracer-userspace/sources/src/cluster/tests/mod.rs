@@ -3,7 +3,6 @@
 mod events;
 mod faults;
 mod runs;
-mod scale;
 mod start;
 
 use std::net::SocketAddr;
@@ -103,7 +102,7 @@ async fn one_streaming_list_is_one_request_and_follows_every_change() {
         watch.event("ADDED", &pod("c", 9, "10.0.0.3")).await;
         watch.event("DELETED", &pod("b", 10, "10.0.0.2")).await;
         followed.until_names(&["a", "c"]).await;
-        watch.event("BOOKMARK", r#"{"kind":"Pod","metadata":{"resourceVersion":"55"}}"#).await;
+        watch.event("BOOKMARK", r#"{"kind":"Pod","apiVersion":"v1","metadata":{"resourceVersion":"55"}}"#).await;
         watch.end().await;
         let again = api.next().await;
         assert!(again.is_watch() && again.has("resourceVersion=55") && !again.has("sendInitialEvents=true"));

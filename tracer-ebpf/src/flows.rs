@@ -1,0 +1,41 @@
+//! Flows: the tuples, by the client's side, that are tied to a connection.
+
+use tracer_common::{stats::Counter, tracking::Flow, tuple::Tuple};
+
+use crate::{
+    emit::{count, now},
+    maps::FLOWS,
+};
+
+/// The flow of a tuple (client's side), unless it ended so long ago that the port may be another
+/// process's.
+#[inline(always)]
+pub fn by_tuple(tuple: &Tuple) -> Option<Flow> {
+    let flow = unsafe { FLOWS.get(tuple).copied() }?;
+    flow.is_usable(now()).then_some(flow)
+}
+
+/// Ties a tuple (client's side) to a connection.
+#[inline(always)]
+pub fn remember(tuple: &Tuple, conn: u64) {
+    insert(tuple, Flow { conn, ended_ns: 0 });
+}
+
+/// The socket of a flow is closed.
+#[inline(always)]
+pub fn end(tuple: &Tuple, conn: u64) {
+    insert(tuple, Flow { conn, ended_ns: now() });
+}
+
+#[inline(always)]
+fn insert(tuple: &Tuple, flow: Flow) {
+    if FLOWS.insert(tuple, flow, 0).is_err() {
+        count(Counter::MapFull);
+    }
+}
+
+/// Whether this flow is tied to this connection already.
+#[inline(always)]
+pub fn knows(tuple: &Tuple, conn: u64) -> bool {
+    unsafe { FLOWS.get(tuple) }.is_some_and(|flow| flow.conn == conn)
+}

@@ -1,0 +1,329 @@
+//! What can drop packets, by namespace: asked for when netfilter dropped one, kept for the next.
+
+use std::collections::BTreeMap;
+
+use tracer_model::event::{Backend, Conntrack, Firewall, FirewallRule, Netns};
+
+/// Namespaces kept.
+const MAX_NAMESPACES: usize = 32;
+/// Each reading of a namespace uses up this many times what it took: all of them cost at most a twentieth of a CPU.
+const AGAIN_TIMES: u64 = 20;
+/// So much may be used up ahead of time: a few drops in a row need not wait for each other.
+const BURST_NS: u64 = 200_000_000;
+/// How long before a packet a reading lies at most that tells what was counted just before it: a few periods of a probe.
+const JUST_BEFORE_NS: u64 = 30_000_000_000;
+/// What was never answered is asked again after this.
+const GIVE_UP_NS: u64 = 5_000_000_000;
+
+/// What can drop packets, by namespace.
+#[derive(Debug, Default)]
+pub struct Firewalls(BTreeMap<Netns, Entry>);
+
+#[derive(Debug)]
+struct Entry {
+    asked: u64,
+    /// When the next one is asked for, if it is not on its way.
+    due: u64,
+    /// Nothing is on its way, and nothing is to be asked.
+    answered: bool,
+    again: u64,
+    /// Until when the time for readings is used up.
+    spent: u64,
+    reading: Option<Reading>,
+}
+
+/// When a question is to be put.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Next {
+    /// Now, which is then taken as done.
+    Now,
+    /// Then, because the last answer is a moment old.
+    At(u64),
+    /// Not at all: it will be, soon.
+    Due,
+    /// Once more when the answer has come that is on its way, if what is asked about is not in it.
+    AfterAnswer,
+}
+
+impl Entry {
+    /// Its time has not come.
+    fn ask_later(&mut self, now: u64) -> Next {
+        match (std::mem::replace(&mut self.answered, false), now <= self.asked.max(self.due)) {
+            (true, _) => {
+                self.due = self.again;
+                Next::At(self.again)
+            }
+            (false, true) => Next::Due,
+            (false, false) => Next::AfterAnswer,
+        }
+    }
+}
+
+/// What one reading gave.
+#[derive(Debug)]
+pub struct Reading {
+    /// When it began: what happened before is in it.
+    pub began: u64,
+    /// When the answer came: what happened between the two may be in it or not.
+    pub at: u64,
+    /// The answer.
+    pub firewall: Firewall,
+    /// What had been counted at the reading before.
+    pub before: Option<Before>,
+}
+
+/// What had been counted at the reading before.
+#[derive(Debug)]
+pub struct Before {
+    /// When its answer came: what happened after that is not in it.
+    pub at: u64,
+    /// Of each rule; empty if the rules were others.
+    packets: Vec<Option<u64>>,
+    /// Of the connection table.
+    pub conntrack: Option<Conntrack>,
+}
+
+impl Reading {
+    /// What happened at that time is in it.
+    #[must_use]
+    pub const fn covers(&self, time: u64) -> bool {
+        self.began >= time
+    }
+
+    /// The rule, by its place in the list, took no packet at that time: it never counted one, or none since before.
+    ///
+    /// A rule of nftables that is written again has another handle. One of the legacy ip_tables has its number and begins to
+    /// count at zero (`iptables-restore` without `--counters`), and for a moment so does a rule that is kept: there only a
+    /// rule that had counted nothing before either took none.
+    #[must_use]
+    pub fn took_none(&self, rule: usize, time: u64) -> bool {
+        let Some(of) = self.firewall.rules.get(rule).filter(|_| self.covers(time)) else { return false };
+        let legacy = of.backend == Backend::IptablesLegacy;
+        let before = self.before_that(time);
+        match (of.packets, before.map(|before| before.packets.get(rule).copied().flatten())) {
+            (Some(now), Some(Some(then))) => now == then && (now == 0 || !legacy),
+            (Some(0), None) => !legacy,
+            _ => false,
+        }
+    }
+
+    /// The rule, by its place in the list, counted packets between two readings of which one is older and one newer than that,
+    /// neither by much: what it counted long before was other packets.
+    #[must_use]
+    pub fn took_some(&self, rule: usize, time: u64) -> bool {
+        let now = self.firewall.rules.get(rule).and_then(|rule| rule.packets);
+        let before = self.before_that(time).filter(|before| time - before.at <= JUST_BEFORE_NS);
+        let then = before.and_then(|before| before.packets.get(rule).copied().flatten());
+        self.covers(time) && now.zip(then).is_some_and(|(now, then)| now > then)
+    }
+
+    /// The connection table was full, and it is not known that it turned nothing away at that time.
+    #[must_use]
+    pub fn lacked_room(&self, time: u64) -> bool {
+        let before = self.before_that(time).filter(|_| self.covers(time)).and_then(|before| before.conntrack);
+        let rose = |now: Conntrack| before.is_none_or(|before| now.drop != before.drop);
+        self.firewall.conntrack.is_some_and(|now| now.is_full() && rose(now))
+    }
+
+    fn before_that(&self, time: u64) -> Option<&Before> {
+        self.before.as_ref().filter(|before| before.at <= time)
+    }
+}
+
+impl Firewalls {
+    /// When to ask for what a packet dropped now makes one want to know.
+    pub fn ask(&mut self, netns: Netns, now: u64) -> Next {
+        if let Some(entry) = self.0.get_mut(&netns).filter(|entry| now < entry.again) {
+            return entry.ask_later(now);
+        }
+        if self.0.len() >= MAX_NAMESPACES && !self.0.contains_key(&netns) {
+            self.forget_oldest();
+        }
+        let (spent, reading) = self.0.remove(&netns).map_or((0, None), |entry| (entry.spent, entry.reading));
+        let again = now.saturating_add(GIVE_UP_NS);
+        self.0.insert(netns, Entry { asked: now, due: now, answered: false, again, spent, reading });
+        Next::Now
+    }
+
+    fn forget_oldest(&mut self) {
+        if let Some(oldest) = self.0.iter().min_by_key(|(_, entry)| entry.asked).map(|(netns, _)| *netns) {
+            self.0.remove(&oldest);
+        }
+    }
+
+    /// Takes in an answer.
+    pub fn see(&mut self, now: u64, firewall: &Firewall) {
+        // What nobody asked for is a stream that begins in the middle.
+        let asked = self.0.get(&firewall.netns).map_or(now, |entry| entry.asked);
+        self.0.entry(firewall.netns).or_insert(Entry {
+            asked,
+            due: asked,
+            answered: true,
+            again: 0,
+            spent: 0,
+            reading: None,
+        });
+        let Some(entry) = self.0.get_mut(&firewall.netns) else { return };
+        let began = firewall.began_boot_ns.unwrap_or(now);
+        let before = entry.reading.take().map(|last| before(last, firewall));
+        let used = firewall.took_ns.saturating_mul(AGAIN_TIMES);
+        entry.spent = entry.spent.max(now).saturating_add(used);
+        entry.again = entry.spent.saturating_sub(BURST_NS);
+        entry.answered = true;
+        entry.reading = Some(Reading { began, at: now, firewall: firewall.clone(), before });
+    }
+
+    /// The last answer.
+    #[must_use]
+    pub fn reading(&self, netns: Netns) -> Option<&Reading> {
+        self.0.get(&netns)?.reading.as_ref()
+    }
+
+    /// The namespace is gone, or its number is another's now.
+    pub fn forget(&mut self, netns: Netns) {
+        self.0.remove(&netns);
+    }
+
+    /// What happened at that time is in the last answer.
+    #[must_use]
+    pub fn covers(&self, netns: Netns, time: u64) -> bool {
+        self.reading(netns).is_some_and(|reading| reading.covers(time))
+    }
+
+    /// An answer is to come that says more of what happened at that time than the last one.
+    #[must_use]
+    pub fn is_pending(&self, netns: Netns, time: u64) -> bool {
+        self.0.get(&netns).is_some_and(|entry| !entry.answered) && !self.covers(netns, time)
+    }
+}
+
+fn before(last: Reading, now: &Firewall) -> Before {
+    let same = same_rules(&last.firewall, now);
+    let packets = last.firewall.rules.iter().filter(|_| same).map(|rule| rule.packets).collect();
+    Before { at: last.at, packets, conntrack: last.firewall.conntrack }
+}
+
+fn same_rules(left: &Firewall, right: &Firewall) -> bool {
+    let same = |left: &FirewallRule, right: &FirewallRule| {
+        let place = |rule: &FirewallRule| (rule.backend, rule.policy, rule.handle, rule.when);
+        place(left) == place(right) && left.chain == right.chain && left.table == right.table
+    };
+    left.rules.len() == right.rules.len() && left.rules.iter().zip(&right.rules).all(|(l, r)| same(l, r))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tracer_model::event::RuleVerdict;
+
+    fn firewall(netns: u32) -> Firewall {
+        Firewall { took_ns: 50_000_000, ..Firewall::empty(Netns(netns)) }
+    }
+
+    #[test]
+    fn a_slow_answer_is_asked_for_less_often() {
+        let mut firewalls = Firewalls::default();
+        assert_eq!(firewalls.ask(Netns(1), 0), Next::Now);
+        assert!(firewalls.is_pending(Netns(1), 0));
+        firewalls.see(50_000_000, &firewall(1));
+        assert!(!firewalls.is_pending(Netns(1), 0));
+        assert_eq!(firewalls.ask(Netns(1), 700_000_000), Next::At(850_000_000));
+        assert_eq!(firewalls.ask(Netns(1), 800_000_000), Next::Due);
+        assert!(firewalls.is_pending(Netns(1), 700_000_000), "what was read is older than the drop");
+        assert!(!firewalls.is_pending(Netns(1), 0), "and newer than that one");
+        assert_eq!(firewalls.ask(Netns(1), 850_000_000), Next::Now);
+    }
+
+    /// Counters may have been dumped before the packet came, though the answer came after.
+    #[test]
+    fn what_is_dropped_while_rules_are_read_is_asked_about_once_more() {
+        let mut firewalls = Firewalls::default();
+        let _ = firewalls.ask(Netns(1), 10);
+        assert_eq!(firewalls.ask(Netns(1), 20), Next::AfterAnswer);
+        firewalls.see(30, &Firewall { began_boot_ns: Some(15), took_ns: 1, ..firewall(1) });
+        assert!(firewalls.covers(Netns(1), 15) && !firewalls.covers(Netns(1), 20));
+        assert_eq!(firewalls.ask(Netns(1), 30), Next::Now);
+        assert!(firewalls.is_pending(Netns(1), 20) && !firewalls.is_pending(Netns(1), 10));
+    }
+
+    #[test]
+    fn a_counter_acquits_what_did_not_count_the_packet() {
+        let mut firewalls = Firewalls::default();
+        let mut read = |began, at, packets: [Option<u64>; 3]| {
+            let rules =
+                packets.map(|packets| FirewallRule { packets, ..tracer_core::testing::rule("c", RuleVerdict::Drop) });
+            let began_boot_ns = Some(began);
+            firewalls.see(at, &Firewall { rules: rules.to_vec(), began_boot_ns, ..firewall(1) });
+            let reading = firewalls.reading(Netns(1)).expect("a reading");
+            [0, 1, 2].map(|rule| reading.took_none(rule, began))
+        };
+        assert_eq!(read(10, 11, [Some(0), Some(7), None]), [true, false, false]);
+        assert_eq!(read(20, 21, [Some(0), Some(7), None]), [true, true, false]);
+        assert_eq!(read(30, 31, [Some(1), Some(8), None]), [false, false, false]);
+        let reading = firewalls.reading(Netns(1)).expect("a reading");
+        assert!(!reading.took_none(0, 31), "it came after that began");
+    }
+
+    /// kube-proxy writes its chains again, with counters that begin at zero, whenever a Service changes.
+    #[test]
+    fn a_legacy_rule_that_counts_again_is_not_acquitted() {
+        let mut firewalls = Firewalls::default();
+        let mut read = |began, packets: [u64; 2]| {
+            let rule = |packets| FirewallRule {
+                backend: Backend::IptablesLegacy,
+                packets: Some(packets),
+                ..tracer_core::testing::rule("KUBE-SERVICES", RuleVerdict::Reject)
+            };
+            let (rules, began_boot_ns) = (packets.map(rule).to_vec(), Some(began));
+            firewalls.see(began + 1, &Firewall { rules, began_boot_ns, ..firewall(1) });
+            firewalls.reading(Netns(1)).map(|reading| [0, 1].map(|rule| reading.took_none(rule, began)))
+        };
+        assert_eq!(read(10, [1, 0]), Some([false, false]));
+        assert_eq!(read(20, [1, 0]), Some([false, true]));
+        assert_eq!(read(30, [0, 0]), Some([false, true]));
+    }
+
+    /// Drops of one namespace follow each other: the first do not wait, and all together cost a twentieth of the time.
+    #[test]
+    fn quick_answers_are_asked_for_at_once_until_their_time_is_used_up() {
+        let quick = Firewall { took_ns: 1_000_000, ..firewall(1) };
+        let mut firewalls = Firewalls::default();
+        let (mut now, mut at_once, mut asked) = (0_u64, 0, 0_u64);
+        while now < 1_000_000_000 {
+            match firewalls.ask(Netns(1), now) {
+                Next::Now => at_once += u64::from(at_once == asked),
+                Next::At(later) => {
+                    now = later;
+                    assert_eq!(firewalls.ask(Netns(1), now), Next::Now);
+                }
+                other => panic!("nothing is on its way: {other:?}"),
+            }
+            firewalls.see(now, &quick);
+            (asked, now) = (asked + 1, now + 1_000_000);
+        }
+        assert!((8..=12).contains(&at_once), "{at_once}");
+        assert!((50..=62).contains(&asked), "{asked}");
+    }
+
+    /// A pod's own namespace may hold what takes minutes to read.
+    #[test]
+    fn what_takes_minutes_is_not_read_again_for_an_hour() {
+        const MINUTE_NS: u64 = 60_000_000_000;
+        let mut firewalls = Firewalls::default();
+        assert_eq!(firewalls.ask(Netns(1), 0), Next::Now);
+        firewalls.see(3 * MINUTE_NS, &Firewall { took_ns: 3 * MINUTE_NS, ..firewall(1) });
+        let Next::At(again) = firewalls.ask(Netns(1), 4 * MINUTE_NS) else { panic!("its time is used up") };
+        assert_eq!(again, 63 * MINUTE_NS - BURST_NS);
+    }
+
+    #[test]
+    fn many_namespaces_are_not_kept_for_ever() {
+        let mut firewalls = Firewalls::default();
+        for netns in 0..1000_u32 {
+            assert_eq!(firewalls.ask(Netns(netns), netns.into()), Next::Now);
+            firewalls.see(netns.into(), &firewall(netns));
+        }
+        assert_eq!(firewalls.0.len(), MAX_NAMESPACES);
+        assert!(firewalls.reading(Netns(999)).is_some());
+    }
+}

@@ -1,0 +1,124 @@
+//! Links of the namespaces that were read, and who set which of them up or down.
+
+use std::net::IpAddr;
+
+use tracer_model::event::{LinkChange, LinkState, Links, Netns};
+use tracer_model::recent::Recent;
+
+/// Namespaces whose links are kept: a prober that comes back elsewhere all the time must not fill the memory.
+const MAX_TABLES: usize = 256;
+/// Links kept whose last change is known.
+const MAX_CHANGES: usize = 512;
+
+/// The links of namespaces.
+#[derive(Debug, Default)]
+pub struct KnownLinks {
+    tables: Recent<Netns, Vec<LinkState>, MAX_TABLES>,
+    /// The last time somebody set a link of this name up or down.
+    changes: Recent<(Netns, String), (u64, LinkChange), MAX_CHANGES>,
+}
+
+impl KnownLinks {
+    pub(super) fn see(&mut self, links: &Links) {
+        self.tables.insert(links.netns, links.links.clone());
+    }
+
+    /// Pods' links come and go by the hundred, their ends on the node among them: the node's own loopback is forgotten last.
+    pub(super) fn see_change(&mut self, time: u64, change: &LinkChange, node: Option<Netns>) {
+        let links = self.tables.get_mut(&change.netns).into_iter().flatten();
+        if let Some(link) = links.into_iter().find(|link| link.name == change.name) {
+            link.up = change.up;
+        }
+        let key = (change.netns, change.name.clone());
+        self.changes.insert_sparing(key, (time, change.clone()), |(netns, name)| Some(*netns) == node && name == "lo");
+    }
+
+    /// The namespace is another one by now.
+    pub(super) fn forget(&mut self, netns: Netns) {
+        self.tables.remove(&netns);
+    }
+
+    /// The links of a namespace, if it was read.
+    #[must_use]
+    pub fn get(&self, netns: &Netns) -> Option<&[LinkState]> {
+        self.tables.get(netns).map(Vec::as_slice)
+    }
+
+    /// An address of the namespace.
+    pub(super) fn have(&self, netns: Netns, addr: IpAddr) -> bool {
+        self.get(&netns).is_some_and(|links| links.iter().any(|link| link.addrs.contains(&addr)))
+    }
+
+    pub(super) fn loopback(&self, netns: Netns) -> Option<&LinkState> {
+        self.get(&netns)?.iter().find(|link| link.loopback)
+    }
+
+    /// The last change of a link, if it was set down by that.
+    pub(super) fn down(&self, netns: Netns, name: &str) -> Option<&(u64, LinkChange)> {
+        self.changes.get(&(netns, name.to_owned())).filter(|(_, change)| !change.up)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tracer_core::testing::NODE;
+    use tracer_model::event::Actor;
+
+    fn change(netns: Netns, up: bool) -> LinkChange {
+        LinkChange {
+            netns,
+            ifindex: 1,
+            name: "lo".into(),
+            up,
+            actor: Actor { pid: 5, tid: 5, comm: "x".into(), netns: None, cgroup: None, cgroup_memory: None },
+            ancestors: Vec::new(),
+            exe: None,
+            cni_netns: None,
+            hook: "qdisc_reset".into(),
+        }
+    }
+
+    fn table(netns: Netns) -> Links {
+        let addrs = vec!["127.0.0.1".parse().expect("an address")];
+        let lo = LinkState { ifindex: 1, name: "lo".into(), up: true, loopback: true, addrs, ..LinkState::default() };
+        Links { netns, cookie: None, links: vec![lo] }
+    }
+
+    #[test]
+    fn the_last_link_down_is_known_however_many_pods_came_and_went() {
+        let mut links = KnownLinks::default();
+        links.see_change(0, &change(NODE, false), Some(NODE));
+        for number in 1..20_000_u32 {
+            links.see_change(u64::from(number), &change(Netns(1_000 + number), false), Some(NODE));
+        }
+        assert!(links.down(NODE, "lo").is_some(), "the node's own stays");
+        assert!(links.down(Netns(20_999), "lo").is_some(), "the newest is taken in");
+        let kept = (1_000..21_000).filter(|netns| links.down(Netns(*netns), "lo").is_some()).count();
+        assert_eq!(kept, MAX_CHANGES - 1);
+    }
+
+    #[test]
+    fn a_change_is_one_of_the_table_too() {
+        let mut links = KnownLinks::default();
+        links.see(&table(NODE));
+        links.see_change(7, &change(NODE, false), Some(NODE));
+        assert!(links.loopback(NODE).is_some_and(|lo| !lo.up));
+        assert_eq!(links.down(NODE, "lo").map(|(time, _)| *time), Some(7));
+        links.see_change(8, &change(NODE, true), Some(NODE));
+        assert!(links.loopback(NODE).is_some_and(|lo| lo.up));
+        assert!(links.down(NODE, "lo").is_none(), "it is up again");
+    }
+
+    #[test]
+    fn the_table_that_was_read_longest_ago_goes_first() {
+        let mut links = KnownLinks::default();
+        (1..=256).for_each(|netns| links.see(&table(Netns(netns))));
+        links.see(&table(NODE));
+        links.see(&table(Netns(1_000)));
+        assert!(links.have(NODE, "127.0.0.1".parse().expect("an address")), "it was read again");
+        assert!(links.get(&Netns(2)).is_none());
+        links.forget(NODE);
+        assert!(links.get(&NODE).is_none());
+    }
+}

@@ -1,0 +1,275 @@
+//! Joins observations into attempts: by the connection's identity, never by port, pid or inode alone.
+
+pub mod attempt;
+pub mod dials;
+pub mod firewalls;
+pub mod links;
+pub mod listeners;
+mod losses;
+mod namespaces;
+pub mod node;
+mod node_ports;
+pub mod pods;
+mod redirects;
+mod targets;
+mod tls_ports;
+mod translation;
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+
+use attempt::Attempt;
+use redirects::Redirects;
+use tracer_model::event::{ConnId, Connect, Fact, Flow, Loss, Netns, Observation};
+
+/// Attempts kept at once.
+const MAX_ATTEMPTS: usize = 8192;
+/// Ended ones that go at once where there is no room.
+const MAX_ENDED_GONE: usize = MAX_ATTEMPTS / 8;
+/// They are looked for once in so many attempts at most.
+const LOOK_EVERY: usize = 256;
+/// How long an attempt is kept after its end for evidence that comes late.
+pub const KEEP_AFTER_END_NS: u64 = 2_000_000_000;
+/// How long an attempt is kept whose end was never seen.
+const KEEP_OPEN_NS: u64 = 900_000_000_000;
+
+/// The attempts that are open or ended a moment ago.
+#[derive(Debug, Default)]
+pub struct Correlator {
+    attempts: BTreeMap<ConnId, Attempt>,
+    last_sweep: u64,
+    /// When the open attempt began for which there was no room.
+    forgotten: Option<u64>,
+    /// Attempts to come before ended ones are looked for again.
+    look_in: usize,
+    /// Redirects that nothing has followed yet.
+    redirects: Redirects,
+}
+
+impl Correlator {
+    /// Joins an observation to its attempt; says which.
+    pub fn push(&mut self, observation: &Observation) -> Option<ConnId> {
+        self.sweep(observation.time_boot_ns);
+        let conn = conn_of(observation)?;
+        if let Some(mut begun) = self.begin(conn, observation) {
+            if begun.prober {
+                begun.redirected = self.redirects.follow(begun.actor.pid, begun.flow.dst, begun.started);
+            }
+            self.insert(begun);
+        }
+        let attempt = self.attempts.get_mut(&conn)?;
+        attempt.see(observation);
+        if matches!(observation.fact, Fact::Answer(_)) {
+            self.redirects.answered(attempt, observation.time_boot_ns);
+        }
+        Some(conn)
+    }
+
+    /// The attempt that an observation is about.
+    #[must_use]
+    pub fn attempt_of(&self, observation: &Observation) -> Option<&Attempt> {
+        self.attempts.get(&conn_of(observation)?)
+    }
+
+    /// The attempt that this observation begins, if it does.
+    fn begin(&self, conn: ConnId, observation: &Observation) -> Option<Attempt> {
+        if self.attempts.contains_key(&conn) {
+            return None;
+        }
+        let at = observation.time_boot_ns;
+        match &observation.fact {
+            Fact::Connect(Connect { flow, actor, netns, prober, .. }) => {
+                Some(Attempt::new(conn, *flow, actor.clone(), Some(*netns), *prober, at))
+            }
+            Fact::ConnectFailed(failed) => {
+                let any = SocketAddr::new(unspecified_like(failed.dst), 0);
+                let flow = Flow { src: any, dst: failed.dst };
+                Some(Attempt::new(conn, flow, failed.actor.clone(), failed.actor.netns, failed.prober, at))
+            }
+            _ => None,
+        }
+    }
+
+    fn insert(&mut self, attempt: Attempt) {
+        if self.attempts.len() >= MAX_ATTEMPTS {
+            self.make_room();
+        }
+        self.attempts.insert(attempt.conn, attempt);
+    }
+
+    /// Those go that ended the longest ago: they were judged. Where next to all are open the oldest goes unjudged.
+    fn make_room(&mut self) {
+        if self.look_in == 0 {
+            let gone = self.forget_ended();
+            self.look_in = LOOK_EVERY.saturating_sub(gone);
+        } else {
+            self.look_in -= 1;
+        }
+        if self.attempts.len() >= MAX_ATTEMPTS
+            && let Some((_, gone)) = self.attempts.pop_first()
+        {
+            self.forgotten = gone.ended.is_none().then_some(gone.started);
+        }
+    }
+
+    fn forget_ended(&mut self) -> usize {
+        let ended = |a: &Attempt| a.ended.map(|(end, _)| (end, a.conn));
+        let mut ended: Vec<(u64, ConnId)> = self.attempts.values().filter_map(ended).collect();
+        ended.sort_unstable();
+        ended.truncate(MAX_ENDED_GONE);
+        for (_, conn) in &ended {
+            self.attempts.remove(conn);
+        }
+        ended.len()
+    }
+
+    /// An open attempt was forgotten for the last observation: no verdict on it can come.
+    pub fn take_forgotten(&mut self, now: u64) -> Option<Loss> {
+        let since = self.forgotten.take()?;
+        Some(Loss { where_: Loss::ATTEMPTS.to_owned(), count: 1, from_boot_ns: since, to_boot_ns: now })
+    }
+
+    /// Forgets attempts whose time is over; at most once a second.
+    fn sweep(&mut self, now: u64) {
+        if now < self.last_sweep.saturating_add(1_000_000_000) {
+            return;
+        }
+        self.last_sweep = now;
+        self.attempts.retain(|_, a| match a.ended {
+            Some((end, _)) => now < a.kept_until.max(end.saturating_add(KEEP_AFTER_END_NS)),
+            None => now < a.started.saturating_add(KEEP_OPEN_NS),
+        });
+    }
+
+    /// An attempt.
+    #[must_use]
+    pub fn get(&self, conn: ConnId) -> Option<&Attempt> {
+        self.attempts.get(&conn)
+    }
+
+    /// Keeps an attempt beyond its end for evidence that may come later still.
+    pub fn keep(&mut self, conn: ConnId, until: u64) {
+        if let Some(attempt) = self.attempts.get_mut(&conn) {
+            attempt.kept_until = attempt.kept_until.max(until);
+        }
+    }
+
+    /// Notes when its probe is over at the latest; gives what was noted before.
+    pub fn over_at(&mut self, conn: ConnId, time: Option<u64>) -> Option<u64> {
+        self.attempts.get_mut(&conn).and_then(|attempt| std::mem::replace(&mut attempt.over_at, time))
+    }
+
+    /// Nobody waits for it any more: it ends now if it still dials. Says whether it does.
+    pub fn give_up(&mut self, conn: ConnId, time: u64) -> bool {
+        self.attempts.get_mut(&conn).is_some_and(|attempt| attempt.give_up(time))
+    }
+
+    /// Notes when its target is to be looked at; gives what was noted before.
+    pub fn look_at(&mut self, conn: ConnId, time: u64) -> Option<u64> {
+        self.attempts.get_mut(&conn).map(|attempt| std::mem::replace(&mut attempt.look_at, time))
+    }
+
+    /// Attempts to this target that were not established at that time, and of which it says something.
+    pub fn waiting_for(&self, from: Netns, target: SocketAddr, time: u64) -> impl Iterator<Item = ConnId> {
+        let to_it = move |a: &Attempt| a.flow.dst == target && a.netns == Some(from);
+        let waits = move |a: &&Attempt| to_it(a) && a.established.is_none() && a.was_there(time);
+        self.attempts.values().filter(waits).map(|a| a.conn)
+    }
+
+    /// What the kubelet says of an attempt.
+    pub fn join(&mut self, conn: ConnId, observation: &Observation) {
+        if let Some(attempt) = self.attempts.get_mut(&conn) {
+            attempt.see(observation);
+        }
+    }
+
+    /// All that are kept.
+    pub fn all(&self) -> impl Iterator<Item = &Attempt> {
+        self.attempts.values()
+    }
+
+    /// Attempts that have not ended.
+    pub fn open(&self) -> impl Iterator<Item = &Attempt> {
+        self.attempts.values().filter(|a| a.ended.is_none())
+    }
+}
+
+/// The connection an observation is about.
+fn conn_of(observation: &Observation) -> Option<ConnId> {
+    match &observation.fact {
+        Fact::Connect(e) => Some(e.conn),
+        Fact::State(e) => Some(e.conn),
+        // A dial that failed before there was a socket in SYN_SENT is an attempt of its own; its time is its identity.
+        Fact::ConnectFailed(e) => Some(e.conn.unwrap_or(ConnId(observation.time_boot_ns))),
+        Fact::Retransmit(e) => Some(e.conn),
+        Fact::ResetSent(e) => Some(e.conn),
+        Fact::ResetReceived(e) => Some(e.conn),
+        Fact::Drop(e) => Some(e.conn),
+        Fact::Icmp(e) => Some(e.conn),
+        Fact::Ipvs(e) => Some(e.conn),
+        Fact::Answer(e) => Some(e.conn),
+        Fact::QueueFull(e) => Some(e.conn),
+        _ => None,
+    }
+}
+
+fn unspecified_like(addr: SocketAddr) -> std::net::IpAddr {
+    match addr {
+        SocketAddr::V4(_) => std::net::Ipv4Addr::UNSPECIFIED.into(),
+        SocketAddr::V6(_) => std::net::Ipv6Addr::UNSPECIFIED.into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::attempt::LATE_NS;
+    use super::*;
+    use tracer_core::testing::Stream;
+    use tracer_model::event::TcpState;
+
+    /// So many attempts, the first `ended` of which end.
+    fn after(attempts: usize, ended: usize) -> Correlator {
+        let mut stream = Stream::new();
+        for n in 0..attempts {
+            stream.again(100 + n as u64).connect();
+            if n < ended {
+                stream.state(TcpState::SynSent, TcpState::Close, 111, (0, 0, 0));
+            }
+        }
+        let mut correlator = Correlator::default();
+        stream.observations.iter().for_each(|observation| _ = correlator.push(observation));
+        correlator
+    }
+
+    #[test]
+    fn what_ended_makes_room_before_what_is_open() {
+        let mut correlator = after(MAX_ATTEMPTS + 9, 9);
+        assert_eq!(correlator.open().count(), MAX_ATTEMPTS);
+        assert_eq!((correlator.all().count(), correlator.take_forgotten(u64::MAX)), (MAX_ATTEMPTS, None));
+    }
+
+    /// Each look makes the rules go through these: hundreds are kept for seconds after their end.
+    #[test]
+    fn a_look_is_told_to_who_waits_or_ended_a_moment_before() {
+        let correlator = after(3, 2);
+        let [ended, _, open] = correlator.all().collect::<Vec<_>>()[..] else { panic!("three attempts") };
+        let (end, _) = ended.ended.expect("an end");
+        let at = |time| {
+            let told = correlator.waiting_for(open.netns.expect("a namespace"), open.flow.dst, time);
+            told.map(|conn| conn.0).collect::<Vec<_>>()
+        };
+        assert_eq!(at(open.started), [100, 101, 102]);
+        assert_eq!(at(end + LATE_NS), [100, 101, 102]);
+        assert_eq!(at(end + LATE_NS + 1_000_000_000), [102]);
+        assert_eq!(at(open.started - 1), [100, 101], "it is older than the attempt");
+    }
+
+    #[test]
+    fn an_open_one_that_is_forgotten_is_told() {
+        let mut correlator = after(MAX_ATTEMPTS + 9, 0);
+        assert_eq!(correlator.all().count(), MAX_ATTEMPTS);
+        let told = correlator.take_forgotten(u64::MAX).expect("a loss");
+        assert_eq!((told.where_.as_str(), told.count), (Loss::ATTEMPTS, 1));
+        assert_eq!(correlator.take_forgotten(u64::MAX), None, "once");
+    }
+}

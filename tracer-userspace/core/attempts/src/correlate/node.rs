@@ -1,0 +1,357 @@
+//! What is known of the node, in one place for the rules: each part of it has its owner beside this file.
+//!
+//! Filled from snapshots that sources read and from kernel events; every collection is bounded.
+
+use std::net::{IpAddr, SocketAddr};
+
+use super::dials::Dials;
+use super::firewalls::Firewalls;
+use super::links::KnownLinks;
+use super::listeners::Listeners;
+use super::losses::Losses;
+use super::namespaces::Namespaces;
+use super::node_ports::NodePortTables;
+use super::pods::KnownPods;
+use super::targets::Targets;
+use super::tls_ports::TlsPorts;
+use tracer_common::names::Hook;
+use tracer_model::event::{
+    Fact, FindingBody, Findings, Inspection, LinkChange, LinkState, Listen, Loss, Netns, NetnsOp, NetnsOpKind,
+    NodePort, NodePorts, NodeSettings, Observation, PortPressure, ProxyMode, Service, Start, Throttled,
+    WITH_API_SERVER,
+};
+use tracer_model::recent::Recent;
+
+/// Namespaces kept that ended: what a list says of them is older.
+const MAX_ENDED: usize = 1024;
+
+/// What is known of the node.
+#[derive(Debug, Default)]
+pub struct Node {
+    /// What the stream was seen with.
+    pub start: Option<Start>,
+    /// When that was.
+    since: u64,
+    /// The prober's namespace.
+    netns: Option<Netns>,
+    /// The cookie of a namespace, the prober's.
+    cookie: Option<(Netns, u64)>,
+    /// Links of each namespace that was read.
+    pub links: KnownLinks,
+    namespaces: Namespaces,
+    /// Namespaces that ended, until something happens in another one of that number.
+    ended: Recent<Netns, (), MAX_ENDED>,
+    listeners: Listeners,
+    tls: TlsPorts,
+    targets: Targets,
+    losses: Losses,
+    node_ports: NodePortTables,
+    /// Pods.
+    pub pods: KnownPods,
+    /// Services.
+    pub services: Vec<Service>,
+    /// Settings that verdicts quote.
+    pub settings: NodeSettings,
+    /// What can drop packets in the namespaces that were asked about.
+    pub firewalls: Firewalls,
+    /// Who used up ephemeral ports, as of the last time that was read.
+    pub ports: Option<PortPressure>,
+    /// When probers dialled what not only probes dial.
+    dials: Dials,
+    /// What the last check of the node came to, and when.
+    checked: Option<(u64, Findings)>,
+}
+
+impl Node {
+    /// Takes in an observation that is about the node and not about one attempt.
+    pub fn see(&mut self, observation: &Observation) {
+        let time = observation.time_boot_ns;
+        match &observation.fact {
+            Fact::Start(start) => {
+                self.netns = start.node_netns;
+                self.start = Some((**start).clone());
+                self.since = time;
+            }
+            Fact::Links(links) => {
+                // Links are read in the prober's namespace only; it can change when the prober comes back elsewhere.
+                self.netns = Some(links.netns);
+                self.cookie = links.cookie.map(|cookie| (links.netns, cookie));
+                self.links.see(links);
+            }
+            Fact::LinkChange(change) => self.links.see_change(time, change, self.netns),
+            Fact::NodePorts(ports) => self.node_ports.see(ports),
+            Fact::Pods(pods) => self.pods.replace(&pods.pods),
+            Fact::Services(services) => self.services.clone_from(&services.services),
+            Fact::NodeSettings(settings) => self.settings = settings.clone(),
+            Fact::NetnsOpen(open) => self.namespaces.see_open(time, open),
+            Fact::NetnsOp(op) => self.see_netns_op(time, op),
+            Fact::Inspection(seen) => self.targets.see(time, seen),
+            Fact::TlsHello(hello) => self.tls.see_hello(time, hello),
+            Fact::Connect(connect) if connect.prober => self.see_dial(time, connect.flow.dst, &connect.actor.comm),
+            Fact::ConnectFailed(failed) if failed.prober && failed.conn.is_none() => {
+                self.see_dial(time, failed.dst, &failed.actor.comm);
+            }
+            Fact::Listen(listen) => self.see_listen(time, listen),
+            Fact::Firewall(firewall) => self.firewalls.see(time, firewall),
+            Fact::Findings(findings) => self.checked = Some((time, (**findings).clone())),
+            Fact::PortPressure(pressure) => self.ports = Some((**pressure).clone()),
+            Fact::Loss(loss) => self.losses.see(loss),
+            _ => {}
+        }
+    }
+
+    /// What not only probes dial is noted.
+    fn see_dial(&mut self, time: u64, dst: SocketAddr, comm: &str) {
+        let api_server = || WITH_API_SERVER.contains(&comm) && self.pods.are_probed_at(dst);
+        if self.pods.have_hook_on(dst.port()) || self.pods.is_api_server(dst) || api_server() {
+            self.dials.note(dst, time);
+        }
+    }
+
+    fn see_listen(&mut self, time: u64, listen: &Listen) {
+        if !listen.begins {
+            self.tls.forget(listen);
+        }
+        self.listeners.see(time, listen);
+    }
+
+    /// It can have been there at the start; what has ended since is not.
+    fn may_be_old(&self, netns: Netns) -> bool {
+        let unlisted = |start: &Start| start.namespaces_incomplete && !self.has_ended(netns);
+        self.start.as_ref().is_none_or(|start| start.namespaces.contains(&netns) || unlisted(start))
+    }
+
+    /// A namespace that ends takes its listeners along; one that is made has neither listeners nor links that were read
+    /// under its number before.
+    fn see_netns_op(&mut self, time: u64, op: &NetnsOp) {
+        self.namespaces.see(time, op, self.may_be_old(op.netns));
+        if op.begins_again() && op.op != NetnsOpKind::End {
+            self.links.forget(op.netns);
+        }
+        match op.op {
+            NetnsOpKind::End => self.ended.insert(op.netns, ()),
+            _ => _ = self.ended.remove(&op.netns),
+        }
+        if op.begins_again() {
+            // A number is given again.
+            if let Some(start) = &mut self.start {
+                start.namespaces.retain(|there| *there != op.netns);
+            }
+            self.listeners.forget(op.netns);
+            self.firewalls.forget(op.netns);
+        }
+    }
+
+    /// Since when the tracer watches.
+    #[must_use]
+    pub const fn since(&self) -> u64 {
+        self.since
+    }
+
+    /// When a namespace was made, if the tracer saw it.
+    #[must_use]
+    pub fn netns_made(&self, netns: Netns) -> Option<u64> {
+        self.namespaces.made(netns)
+    }
+
+    /// The tracer saw it end.
+    #[must_use]
+    pub fn has_ended(&self, netns: Netns) -> bool {
+        self.ended.contains_key(&netns)
+    }
+
+    /// The link that was last seen to hold an address, as seen from a namespace, by the namespace it is in and its index.
+    #[must_use]
+    pub fn holder(&self, from: Netns, addr: IpAddr) -> Option<(Netns, u32)> {
+        self.targets.holder(from, addr)
+    }
+
+    /// It is a node's own namespace: a prober lives there, or did. Links are read nowhere else.
+    #[must_use]
+    pub fn is_a_node(&self, netns: Netns) -> bool {
+        self.netns == Some(netns) || self.links.get(&netns).is_some()
+    }
+
+    /// When probers dialled what not only probes dial: lifecycle hooks, or an API server's clients.
+    #[must_use]
+    pub const fn dials(&self) -> &Dials {
+        &self.dials
+    }
+
+    /// The listeners that were seen to come and go.
+    #[must_use]
+    pub const fn listeners(&self) -> &Listeners {
+        &self.listeners
+    }
+
+    /// The end of the listener that a target address leads to, as far as its namespace is known.
+    #[must_use]
+    pub fn listener_end(&self, from: Netns, target: SocketAddr) -> Option<&(u64, Listen)> {
+        let netns = self.netns_of_addr(from, target.ip())?;
+        self.listeners.last(netns, target.port()).filter(|(_, listen)| !listen.begins)
+    }
+
+    /// Readings of how often the target's cgroups were throttled, oldest first.
+    pub fn throttling(&self, from: Netns, target: SocketAddr) -> impl Iterator<Item = (u64, &[Throttled])> {
+        self.targets.throttling(from, target)
+    }
+
+    /// The address is that of a pod of this node with a network of its own.
+    #[must_use]
+    pub fn has_pod(&self, addr: IpAddr) -> bool {
+        self.pods.at(addr).any(|pod| !pod.host_network)
+    }
+
+    /// The state of a target, as it was last read.
+    #[must_use]
+    pub fn inspection(&self, from: Netns, target: SocketAddr) -> Option<(u64, &Inspection)> {
+        self.targets.inspection(from, target)
+    }
+
+    /// The prober's namespace, which is the node's.
+    #[must_use]
+    pub const fn netns(&self) -> Option<Netns> {
+        self.netns
+    }
+
+    /// `net_cookie` of a namespace, where it is known.
+    #[must_use]
+    pub fn cookie(&self, netns: Netns) -> Option<u64> {
+        self.cookie.filter(|(of, _)| *of == netns).map(|(_, cookie)| cookie)
+    }
+
+    /// Addresses of a namespace's links, if it was read.
+    #[must_use]
+    pub fn owns(&self, netns: Netns, addr: IpAddr) -> bool {
+        addr.is_loopback() || self.links.have(netns, addr)
+    }
+
+    /// The loopback device of a namespace, if it was read.
+    #[must_use]
+    pub fn loopback(&self, netns: Netns) -> Option<&LinkState> {
+        self.links.loopback(netns)
+    }
+
+    /// The last link-down of a device in a namespace.
+    #[must_use]
+    pub fn link_down(&self, netns: Netns, name: &str) -> Option<&(u64, LinkChange)> {
+        self.links.down(netns, name)
+    }
+
+    /// The path by which one of these processes last came into a namespace, before `time`.
+    #[must_use]
+    pub fn netns_path(&self, pids: &[u32], netns: Netns, time: u64) -> Option<&str> {
+        self.namespaces.path(pids, netns, time)
+    }
+
+    /// One of these processes opened the path of a namespace that is not its own shortly before `time`.
+    #[must_use]
+    pub fn named_netns(&self, pids: &[u32], time: u64) -> bool {
+        self.namespaces.named_one(pids, time)
+    }
+
+    /// The path by which a process is about to enter a namespace.
+    #[must_use]
+    pub fn path_of_entry(&self, op: &NetnsOp, time: u64) -> Option<&str> {
+        self.namespaces.path_of_entry(op, time)
+    }
+
+    /// The IPVS NodePort that a source address and port collides with.
+    #[must_use]
+    pub fn ipvs_node_port(&self, src: SocketAddr) -> Option<&NodePort> {
+        self.node_ports.of_ipvs_at(src)
+    }
+
+    /// What one table said last.
+    #[must_use]
+    pub fn node_ports(&self, mode: ProxyMode) -> Option<&NodePorts> {
+        self.node_ports.of(mode)
+    }
+
+    /// All NodePorts, of every table.
+    pub fn all_node_ports(&self) -> impl Iterator<Item = (&NodePorts, &NodePort)> {
+        self.node_ports.all()
+    }
+
+    /// `namespace/name` of the Service behind a NodePort.
+    #[must_use]
+    pub fn service_of(&self, port: &NodePort) -> Option<String> {
+        port.service.clone().or_else(|| self.service_of_number(port.port))
+    }
+
+    /// The same by the number alone, where no table that was read has the NodePort yet.
+    #[must_use]
+    pub fn service_of_number(&self, node_port: u16) -> Option<String> {
+        let has_it = |service: &&Service| service.ports.iter().any(|it| it.node_port == Some(node_port));
+        self.services.iter().find(has_it).map(|it| format!("{}/{}", it.namespace, it.name))
+    }
+
+    /// When a ClientHello was last seen at this listener: by its namespace, or, where one of the two is
+    /// not known, by its address, if that is not one that every namespace has.
+    #[must_use]
+    pub fn tls_hello(&self, netns: Option<Netns>, dst: SocketAddr) -> Option<u64> {
+        self.tls.hello(netns, dst)
+    }
+
+    /// A probe that speaks HTTPS got an answer from there.
+    pub fn answered_https(&mut self, dst: SocketAddr, time: u64) {
+        self.tls.see_answer(time, dst);
+    }
+
+    /// A probe that speaks HTTPS was answered from there in something else.
+    pub fn answered_without_tls(&mut self, dst: SocketAddr) {
+        self.tls.see_plain(dst);
+    }
+
+    /// The last answer to a probe that speaks HTTPS was in something else.
+    #[must_use]
+    pub fn is_without_tls(&self, dst: SocketAddr) -> bool {
+        self.tls.is_plain(dst)
+    }
+
+    /// When a probe that speaks HTTPS last got an answer from there.
+    #[must_use]
+    pub fn https_answer(&self, dst: SocketAddr) -> Option<u64> {
+        self.tls.answer(dst)
+    }
+
+    /// The namespace that owns an address: a pod's, one whose links were read, or the one that was found when it was asked for.
+    #[must_use]
+    pub fn netns_of_addr(&self, from: Netns, addr: IpAddr) -> Option<Netns> {
+        if self.owns(from, addr) {
+            return Some(from);
+        }
+        self.pods.netns_at(addr).or_else(|| self.targets.netns_of(from, addr))
+    }
+
+    /// Events lost between two moments, any of which may have been an attempt's own.
+    #[must_use]
+    pub fn lost_between(&self, from: u64, to: u64) -> u64 {
+        Loss::total(self.losses_between(from, to).filter(|loss| loss.concerns_attempts()))
+    }
+
+    /// The losses themselves.
+    pub fn losses_between(&self, from: u64, to: u64) -> impl Iterator<Item = &Loss> {
+        self.losses.between(from, to)
+    }
+
+    /// A finding of the last check of the node, and when that was.
+    #[must_use]
+    pub fn finding(&self, check: &str, like: impl Fn(&FindingBody) -> bool) -> Option<(u64, &FindingBody)> {
+        let (time, checked) = self.checked.as_ref()?;
+        let found = checked.findings.iter().find(|finding| finding.check == check && like(finding))?;
+        Some((*time, found))
+    }
+
+    /// Those of these hooks that are missing.
+    #[must_use]
+    pub fn missing_of(&self, hooks: &[Hook]) -> Vec<Hook> {
+        let Some(start) = &self.start else { return Vec::new() };
+        let of = |name: &str| hooks.iter().copied().find(|hook| hook.name() == name);
+        start.missing_hooks.iter().filter_map(|missing| of(&missing.hook)).collect()
+    }
+}
+
+#[cfg(test)]
+#[path = "node_tests.rs"]
+mod tests;

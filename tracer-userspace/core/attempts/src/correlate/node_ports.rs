@@ -1,0 +1,80 @@
+//! NodePorts, by the table they were read from.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+
+use tracer_model::event::{NodePort, NodePorts, ProxyMode};
+
+/// What each table said last.
+#[derive(Debug, Default)]
+pub(super) struct NodePortTables(BTreeMap<u8, NodePorts>);
+
+impl NodePortTables {
+    pub(super) fn see(&mut self, ports: &NodePorts) {
+        self.0.insert(ports.mode as u8, ports.clone());
+    }
+
+    pub(super) fn of(&self, mode: ProxyMode) -> Option<&NodePorts> {
+        self.0.get(&(mode as u8))
+    }
+
+    /// The IPVS NodePort that a source address and port collides with.
+    pub(super) fn of_ipvs_at(&self, src: SocketAddr) -> Option<&NodePort> {
+        let on_addr = |port: &&NodePort| port.addrs.is_empty() || port.addrs.contains(&src.ip());
+        self.of(ProxyMode::Ipvs)?.ports.iter().filter(|port| port.port == src.port()).find(on_addr)
+    }
+
+    /// Those of every table.
+    pub(super) fn all(&self) -> impl Iterator<Item = (&NodePorts, &NodePort)> {
+        self.0.values().flat_map(|table| table.ports.iter().map(move |port| (table, port)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tracer_core::testing::NODE;
+
+    fn addr(text: &str) -> SocketAddr {
+        text.parse().expect("an address")
+    }
+
+    fn port(port: u16, addrs: &[&str]) -> NodePort {
+        let addrs = addrs.iter().map(|ip| ip.parse().expect("an address")).collect();
+        NodePort { port, addrs, ..NodePort::default() }
+    }
+
+    #[test]
+    fn only_the_table_of_ipvs_takes_a_source_port() {
+        let mut tables = NodePortTables::default();
+        tables.see(&NodePorts {
+            netns: NODE,
+            mode: ProxyMode::Iptables,
+            ports: vec![port(30_001, &[])],
+            without_backend: Vec::new(),
+        });
+        assert!(tables.of_ipvs_at(addr("10.88.0.1:30001")).is_none());
+        tables.see(&NodePorts {
+            netns: NODE,
+            mode: ProxyMode::Ipvs,
+            ports: vec![port(30_002, &["10.88.0.1"]), port(30_003, &[])],
+            without_backend: Vec::new(),
+        });
+        let taken = |at: &str| tables.of_ipvs_at(addr(at)).is_some();
+        assert_eq!(["10.88.0.1:30002", "10.88.0.9:30002", "10.88.0.9:30003"].map(taken), [true, false, true]);
+        assert_eq!(tables.all().count(), 3);
+    }
+
+    #[test]
+    fn a_table_replaces_what_it_said_before() {
+        let mut tables = NodePortTables::default();
+        let table = |number| NodePorts {
+            netns: NODE,
+            mode: ProxyMode::Nftables,
+            ports: vec![port(number, &[])],
+            without_backend: Vec::new(),
+        };
+        [30_001, 30_002].into_iter().for_each(|number| tables.see(&table(number)));
+        assert_eq!(tables.all().map(|(_, port)| port.port).collect::<Vec<_>>(), [30_002]);
+    }
+}

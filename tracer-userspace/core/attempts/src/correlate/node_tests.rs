@@ -1,0 +1,81 @@
+use super::*;
+use tracer_core::testing::{NODE, POD, Stream};
+use tracer_model::event::{Actor, Loss};
+
+fn seen(stream: &Stream) -> Node {
+    let mut node = Node::default();
+    stream.observations.iter().for_each(|observation| node.see(observation));
+    node
+}
+
+fn op(netns: Netns, op: NetnsOpKind) -> Fact {
+    let actor = Actor { pid: 5, tid: 5, comm: "x".into(), netns: None, cgroup: None, cgroup_memory: None };
+    Fact::NetnsOp(NetnsOp { actor, ancestors: Vec::new(), netns, op })
+}
+
+#[test]
+fn a_namespace_that_ends_takes_its_listeners_along() {
+    let mut stream = Stream::new();
+    stream.netns_made(POD).listens(POD, 8080, true).listens(NODE, 8080, true);
+    assert!(seen(&stream).listeners().knows(POD, 8080) && seen(&stream).netns_made(POD).is_some());
+    let node = seen(stream.push(op(POD, NetnsOpKind::End)));
+    assert!(!node.listeners().knows(POD, 8080) && node.netns_made(POD).is_none());
+    assert!(node.listeners().knows(NODE, 8080), "another namespace's");
+}
+
+#[test]
+fn nothing_that_was_read_under_its_number_is_a_new_namespace_s() {
+    let mut stream = Stream::new();
+    stream.links(true, &["10.88.0.1"]).listens(NODE, 8080, true);
+    let addr = "10.88.0.1".parse().expect("an address");
+    assert!(seen(&stream).owns(NODE, addr));
+    let node = seen(stream.push(op(NODE, NetnsOpKind::Unshare)));
+    assert!(!node.owns(NODE, addr) && !node.listeners().knows(NODE, 8080));
+}
+
+#[test]
+fn an_address_belongs_to_who_dials_before_it_belongs_to_where_it_was_found() {
+    let mut stream = Stream::new();
+    stream.links(true, &["10.88.0.1"]).inspection(|it| it.netns = Some(POD));
+    let at = |addr: &str| seen(&stream).netns_of_addr(NODE, addr.parse().expect("an address"));
+    assert_eq!(["10.88.0.1", "127.0.0.1", "10.88.0.2", "10.88.0.3"].map(at), [Some(NODE), Some(NODE), Some(POD), None]);
+}
+
+#[test]
+fn a_namespace_of_the_start_is_not_the_next_one_of_its_number() {
+    let mut stream = Stream::new();
+    let mut start = seen(&stream).start.clone().expect("a start");
+    start.namespaces.push(POD);
+    stream.push(Fact::Start(Box::new(start))).push(op(POD, NetnsOpKind::Switch));
+    assert!(seen(&stream).netns_made(POD).is_none(), "it was there");
+    stream.push(op(POD, NetnsOpKind::End)).push(op(POD, NetnsOpKind::Switch));
+    assert!(seen(&stream).netns_made(POD).is_some());
+}
+
+/// Without CAP_SYS_PTRACE, or confined by AppArmor, the processes of pods cannot be asked: `kubectl exec` makes no pod new.
+#[test]
+fn who_enters_a_namespace_makes_it_only_if_all_old_ones_are_known() {
+    let made = |incomplete: bool, ops: &[NetnsOpKind]| {
+        let mut stream = Stream::new();
+        let mut start = seen(&stream).start.clone().expect("a start");
+        start.namespaces_incomplete = incomplete;
+        stream.push(Fact::Start(Box::new(start)));
+        ops.iter().for_each(|kind| _ = stream.push(op(POD, *kind)));
+        seen(&stream).netns_made(POD).is_some()
+    };
+    assert!(made(false, &[NetnsOpKind::Switch]) && !made(true, &[NetnsOpKind::Switch]));
+    assert!(made(true, &[NetnsOpKind::Switch, NetnsOpKind::Unshare]));
+    assert!(made(true, &[NetnsOpKind::End, NetnsOpKind::Switch]), "the number is used again");
+}
+
+/// A pod that listens or enters namespaces over and over makes no verdict of its node less sure.
+#[test]
+fn what_one_cgroup_does_too_often_was_no_attempt_s_event() {
+    let lost = |place: &str| {
+        let mut stream = Stream::new();
+        let node = seen(stream.lost_in(place, 7));
+        (node.lost_between(0, u64::MAX), node.losses_between(0, u64::MAX).count())
+    };
+    assert_eq!(["ring", "program", "map"].map(lost), [(7, 1); 3]);
+    assert_eq!([Loss::LISTEN, Loss::NAMESPACE].map(lost), [(0, 1); 2]);
+}

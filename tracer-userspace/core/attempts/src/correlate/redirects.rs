@@ -1,0 +1,104 @@
+//! Which connection a prober made because the one before was answered with a redirect.
+//!
+//! The kubelet makes a connection for each request (`DisableKeepAlives`, pkg/probe/http), and follows redirects to the host that
+//! it asked only (`RedirectChecker`). Where a redirect leads is not read: the connection that follows shows it.
+
+use std::net::{IpAddr, SocketAddr};
+
+use super::attempt::{Attempt, Redirected};
+use tracer_model::recent::Recent;
+
+/// How long after the first bytes of a redirect its client dials on: less than a millisecond, on a busy node more.
+const FOLLOWS_NS: u64 = 100_000_000;
+/// Redirects remembered.
+const MAX: usize = 1024;
+
+/// An answer that was a redirect, and which nothing has followed yet.
+#[derive(Clone, Copy, Debug)]
+struct Open {
+    /// Another of the same prober and address came meanwhile: which of the two a connection follows is not known.
+    several: bool,
+    redirected: Redirected,
+}
+
+/// The last redirect of each prober and address.
+#[derive(Debug, Default)]
+pub(super) struct Redirects(Recent<(u32, IpAddr), Open, MAX>);
+
+impl Redirects {
+    /// An attempt was answered.
+    pub(super) fn answered(&mut self, attempt: &Attempt, time: u64) {
+        let Some(status) = attempt.redirect_status().filter(|_| attempt.prober) else { return };
+        let before = attempt.redirected;
+        let redirected = Redirected {
+            first: before.map_or(attempt.flow.dst, |it| it.first),
+            began: before.map_or(attempt.started, |it| it.began),
+            at: time,
+            answers: before.map_or(0, |it| it.answers) + 1,
+            status,
+        };
+        let key = key(attempt.actor.pid, attempt.flow.dst);
+        let several = self.0.get(&key).is_some_and(|open| time.saturating_sub(open.redirected.at) < FOLLOWS_NS);
+        self.0.insert(key, Open { several, redirected });
+    }
+
+    /// A prober dials: the redirect that it follows.
+    pub(super) fn follow(&mut self, pid: u32, dst: SocketAddr, time: u64) -> Option<Redirected> {
+        let open = self.0.remove(&key(pid, dst))?;
+        (!open.several && time.saturating_sub(open.redirected.at) < FOLLOWS_NS).then_some(open.redirected)
+    }
+}
+
+const fn key(pid: u32, dst: SocketAddr) -> (u32, IpAddr) {
+    (pid, dst.ip())
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::correlate::Correlator;
+    use crate::correlate::attempt::Redirected;
+    use tracer_core::testing::Stream;
+    use tracer_model::event::{AnswerKind, ConnId, TcpState};
+
+    /// What the last attempt follows.
+    fn followed(stream: &Stream, conn: u64) -> Option<Redirected> {
+        let mut correlator = Correlator::default();
+        stream.observations.iter().for_each(|it| _ = correlator.push(it));
+        correlator.get(ConnId(conn)).expect("an attempt").redirected
+    }
+
+    fn answered(stream: &mut Stream, status: u16) -> &mut Stream {
+        stream.connect().established().answer(AnswerKind::Http, Some(status));
+        stream.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 200))
+    }
+
+    #[test]
+    fn the_next_connection_follows_a_redirect() {
+        let mut stream = Stream::new();
+        answered(&mut stream, 302).again_to(8, "10.88.0.2:9");
+        let one = followed(stream.connect(), 8).expect("a redirect");
+        assert_eq!((one.first.port(), one.answers, one.status), (8080, 1, 302));
+        let mut two = Stream::new();
+        answered(answered(&mut two, 302).again(8), 307).again(9).connect();
+        let two = followed(&two, 9).expect("a redirect");
+        assert_eq!((two.answers, two.status), (2, 307));
+    }
+
+    #[test]
+    fn what_is_dialled_otherwise_follows_none() {
+        let after = |status: u16, wait_ms: u64, dst: &str| {
+            let mut stream = Stream::new();
+            answered(&mut stream, status).wait_ms(wait_ms).again_to(8, dst).connect();
+            followed(&stream, 8).is_some()
+        };
+        assert!(after(301, 50, "10.88.0.2:9"));
+        assert!(!after(200, 0, "10.88.0.2:9") && !after(304, 0, "10.88.0.2:9"), "no redirect");
+        assert!(!after(302, 200, "10.88.0.2:9"), "too late");
+        assert!(!after(302, 0, "10.88.0.3:9"), "the kubelet does not leave the host");
+        // Two probes of the pod are redirected at once.
+        let mut both = Stream::new();
+        both.connect().established().again(8).connect().established().answer(AnswerKind::Http, Some(302));
+        both.back_to(7).answer(AnswerKind::Http, Some(302)).again(8).again_to(9, "10.88.0.2:9").connect();
+        assert_eq!(followed(&both, 9), None);
+    }
+}

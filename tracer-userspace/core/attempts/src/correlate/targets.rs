@@ -1,0 +1,113 @@
+//! The state of targets as it was read while attempts waited for them: what was found last, and how often their cgroups were
+//! throttled.
+
+use std::collections::VecDeque;
+use std::net::{IpAddr, SocketAddr};
+
+use tracer_model::event::{Inspection, Netns, Throttled};
+use tracer_model::recent::{Recent, remember};
+
+/// Targets of which the state is kept.
+const MAX_TARGETS: usize = 1024;
+/// Readings of one target's counters kept.
+const MAX_READINGS: usize = 8;
+
+/// A target as the namespace that dials it names it.
+type Target = (Netns, SocketAddr);
+
+/// The throttling of a target's cgroups, as read at several times.
+type Readings = VecDeque<(u64, Vec<Throttled>)>;
+
+/// What was read of targets.
+#[derive(Debug, Default)]
+pub(super) struct Targets {
+    inspections: Recent<Target, (u64, Inspection), MAX_TARGETS>,
+    throttling: Recent<Target, Readings, MAX_TARGETS>,
+    /// The link that was last seen to hold an address, and where; kept when the address is gone.
+    holders: Recent<(Netns, IpAddr), (Netns, u32), MAX_TARGETS>,
+}
+
+impl Targets {
+    pub(super) fn see(&mut self, time: u64, seen: &Inspection) {
+        let target = (seen.from, seen.target);
+        if !seen.throttled.is_empty() {
+            remember(MAX_READINGS, self.throttling.or_default(target), (time, seen.throttled.clone()));
+        }
+        let addr = seen.target.ip();
+        let link = seen.links.iter().find(|link| !link.loopback && link.addrs.contains(&addr));
+        if let (Some(netns), Some(link)) = (seen.netns, link) {
+            self.holders.insert((seen.from, addr), (netns, link.ifindex));
+        }
+        self.inspections.insert(target, (time, seen.clone()));
+    }
+
+    /// The link that was last seen to hold an address, as seen from another namespace, and where.
+    pub(super) fn holder(&self, from: Netns, addr: IpAddr) -> Option<(Netns, u32)> {
+        self.holders.get(&(from, addr)).copied()
+    }
+
+    /// The state of a target, as it was last read.
+    pub(super) fn inspection(&self, from: Netns, target: SocketAddr) -> Option<(u64, &Inspection)> {
+        self.inspections.get(&(from, target)).map(|(time, seen)| (*time, seen))
+    }
+
+    /// Readings of how often its cgroups were throttled, oldest first.
+    pub(super) fn throttling(&self, from: Netns, target: SocketAddr) -> impl Iterator<Item = (u64, &[Throttled])> {
+        let readings = self.throttling.get(&(from, target)).into_iter().flatten();
+        readings.map(|(time, throttled)| (*time, throttled.as_slice()))
+    }
+
+    /// The namespace that was found to have an address, as seen from another one.
+    pub(super) fn netns_of(&self, from: Netns, addr: IpAddr) -> Option<Netns> {
+        let here = self.inspections.values().map(|(_, seen)| seen).filter(|seen| seen.from == from);
+        here.filter(|seen| seen.target.ip() == addr).find_map(|seen| seen.netns)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tracer_core::testing::{NODE, POD};
+
+    fn target(number: usize) -> SocketAddr {
+        let [high, low, ..] = u16::try_from(number).expect("a number").to_be_bytes();
+        SocketAddr::from(([10, 88, high, low], 80))
+    }
+
+    fn seen(number: usize, netns: Option<Netns>) -> Inspection {
+        let throttled = vec![Throttled { cgroup: "/pod".into(), times: 1, micros: 1 }];
+        Inspection { netns, throttled, ..Inspection::nothing(NODE, target(number)) }
+    }
+
+    #[test]
+    fn the_last_readings_are_kept() {
+        let mut targets = Targets::default();
+        (1..=10).for_each(|time| targets.see(time, &seen(1, None)));
+        targets.see(11, &Inspection { throttled: Vec::new(), ..seen(1, None) });
+        let times: Vec<u64> = targets.throttling(NODE, target(1)).map(|(time, _)| time).collect();
+        assert_eq!(times, (3..=10).collect::<Vec<_>>(), "nothing was read at 11");
+        assert_eq!(targets.inspection(NODE, target(1)).map(|(time, _)| time), Some(11));
+        assert!(targets.inspection(POD, target(1)).is_none(), "as another namespace sees it");
+    }
+
+    #[test]
+    fn the_target_that_was_read_longest_ago_goes_first() {
+        let mut targets = Targets::default();
+        (1..=MAX_TARGETS).for_each(|number| targets.see(number as u64, &seen(number, None)));
+        targets.see(5_000, &seen(1, None));
+        targets.see(5_001, &seen(0, None));
+        let known = |number| {
+            (targets.inspection(NODE, target(number)).is_some(), targets.throttling(NODE, target(number)).count())
+        };
+        assert_eq!([0, 1, 2, 3].map(known), [(true, 1), (true, 2), (false, 0), (true, 1)]);
+    }
+
+    #[test]
+    fn an_address_is_where_it_was_found() {
+        let mut targets = Targets::default();
+        targets.see(1, &seen(1, None));
+        targets.see(2, &seen(2, Some(POD)));
+        let find = |from, number| targets.netns_of(from, target(number).ip());
+        assert_eq!([find(NODE, 1), find(NODE, 2), find(POD, 2)], [None, Some(POD), None]);
+    }
+}

@@ -1,0 +1,143 @@
+//! Ports of which it is known that TLS is spoken there: by a ClientHello, or by the answer to an HTTPS probe.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+
+use tracer_model::event::{Listen, Netns, TlsHello};
+use tracer_model::recent::Recent;
+
+/// Ports kept of each kind.
+const MAX: usize = 4096;
+
+/// When TLS was last spoken.
+#[derive(Debug, Default)]
+pub(super) struct TlsPorts {
+    /// A ClientHello: by port, the listener's namespace if known, and address.
+    hellos: Recent<(u16, Option<Netns>, IpAddr), u64, MAX>,
+    /// An answer to a probe that speaks HTTPS.
+    answers: Recent<SocketAddr, u64, MAX>,
+    /// A ClientHello was answered in something else since: what arrives there says nothing of what is spoken.
+    plain: Recent<SocketAddr, (), MAX>,
+}
+
+impl TlsPorts {
+    pub(super) fn see_hello(&mut self, time: u64, hello: &TlsHello) {
+        self.hellos.insert((hello.addr.port(), hello.netns, hello.addr.ip()), time);
+    }
+
+    pub(super) fn see_answer(&mut self, time: u64, dst: SocketAddr) {
+        self.answers.insert(dst, time);
+        self.plain.remove(&dst);
+    }
+
+    pub(super) fn see_plain(&mut self, dst: SocketAddr) {
+        self.plain.insert(dst, ());
+        self.answers.remove(&dst);
+    }
+
+    pub(super) fn is_plain(&self, dst: SocketAddr) -> bool {
+        self.plain.get(&dst).is_some()
+    }
+
+    /// Nobody listens there any more: a new process may serve something else on that port.
+    pub(super) fn forget(&mut self, listener: &Listen) {
+        let other = |netns: Option<Netns>| netns.is_some_and(|netns| netns != listener.netns);
+        self.hellos.retain(|(port, netns, _), _| *port != listener.addr.port() || other(*netns));
+        self.answers.retain(|dst, _| dst.port() != listener.addr.port());
+        self.plain.retain(|dst, ()| dst.port() != listener.addr.port());
+    }
+
+    /// The last ClientHello at a listener: by its namespace, or, where one of the two is not known, by its address, if that
+    /// is not one that every namespace has.
+    pub(super) fn hello(&self, netns: Option<Netns>, dst: SocketAddr) -> Option<u64> {
+        let from = (dst.port(), None, IpAddr::V4(Ipv4Addr::UNSPECIFIED));
+        self.hellos
+            .range(from..)
+            .take_while(|((port, ..), _)| *port == dst.port())
+            .filter(|((_, at, ip), _)| match (at, netns) {
+                (Some(at), Some(netns)) => *at == netns,
+                _ => *ip == dst.ip() && !ip.is_loopback(),
+            })
+            .map(|(_, time)| *time)
+            .max()
+    }
+
+    /// The last answer to an HTTPS probe.
+    pub(super) fn answer(&self, dst: SocketAddr) -> Option<u64> {
+        self.answers.get(&dst).copied()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tracer_core::testing::{NODE, POD};
+    use tracer_model::event::Actor;
+
+    fn addr(text: &str) -> SocketAddr {
+        text.parse().expect("an address")
+    }
+
+    fn hello(time: u64, netns: Option<Netns>, at: &str, ports: &mut TlsPorts) {
+        ports.see_hello(time, &TlsHello { netns, addr: addr(at) });
+    }
+
+    fn end(netns: Netns, at: &str) -> Listen {
+        let actor = Actor { pid: 5, tid: 5, comm: "x".into(), netns: None, cgroup: None, cgroup_memory: None };
+        Listen { netns, addr: addr(at), actor, begins: false }
+    }
+
+    #[test]
+    fn a_listener_is_found_by_its_namespace_or_by_an_address_of_its_own() {
+        let mut ports = TlsPorts::default();
+        hello(1, Some(POD), "127.0.0.1:443", &mut ports);
+        hello(2, Some(POD), "10.88.0.2:443", &mut ports);
+        hello(3, None, "10.88.0.3:443", &mut ports);
+        hello(4, Some(POD), "10.88.0.2:444", &mut ports);
+        assert_eq!(ports.hello(Some(POD), addr("10.88.0.9:443")), Some(2), "whatever its address");
+        assert_eq!(ports.hello(Some(NODE), addr("10.88.0.2:443")), None, "another namespace");
+        assert_eq!(ports.hello(None, addr("10.88.0.2:443")), Some(2));
+        assert_eq!(ports.hello(Some(NODE), addr("10.88.0.3:443")), Some(3));
+        assert_eq!(ports.hello(None, addr("127.0.0.1:443")), None, "every namespace has that");
+    }
+
+    #[test]
+    fn who_listens_next_may_serve_something_else() {
+        let mut ports = TlsPorts::default();
+        hello(1, Some(POD), "10.88.0.2:443", &mut ports);
+        hello(1, Some(NODE), "10.88.0.1:443", &mut ports);
+        hello(1, Some(POD), "10.88.0.2:444", &mut ports);
+        ports.see_answer(1, addr("10.88.0.2:443"));
+        ports.see_answer(1, addr("10.88.0.2:444"));
+        ports.forget(&end(POD, "[::]:443"));
+        let hellos = [(POD, 443), (NODE, 443), (POD, 444)];
+        let known = hellos.map(|(netns, port)| ports.hello(Some(netns), SocketAddr::from(([10, 88, 0, 9], port))));
+        assert_eq!(known, [None, Some(1), Some(1)]);
+        assert_eq!(["10.88.0.2:443", "10.88.0.2:444"].map(|at| ports.answer(addr(at))), [None, Some(1)]);
+    }
+
+    #[test]
+    fn the_last_answer_counts_until_the_listener_ends() {
+        let (mut ports, at) = (TlsPorts::default(), addr("10.88.0.2:443"));
+        ports.see_answer(1, at);
+        ports.see_plain(at);
+        assert_eq!((ports.is_plain(at), ports.answer(at)), (true, None));
+        ports.see_answer(2, at);
+        assert_eq!((ports.is_plain(at), ports.answer(at)), (false, Some(2)));
+        ports.see_plain(at);
+        ports.forget(&end(POD, "[::]:443"));
+        assert!(!ports.is_plain(at));
+    }
+
+    #[test]
+    fn the_port_where_it_was_spoken_longest_ago_goes_first() {
+        let mut ports = TlsPorts::default();
+        let at = |number: usize| {
+            let [high, low] = u16::try_from(number).expect("a number").to_be_bytes();
+            SocketAddr::from(([10, 88, high, low], 443))
+        };
+        (1..=MAX).for_each(|number| ports.see_answer(1, at(number)));
+        ports.see_answer(2, at(1));
+        ports.see_answer(3, at(0));
+        assert_eq!([0, 1, 2, 3].map(|number| ports.answer(at(number))), [Some(3), Some(2), None, Some(1)]);
+    }
+}

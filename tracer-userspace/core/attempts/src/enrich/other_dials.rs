@@ -1,0 +1,177 @@
+//! Dials of the prober's process that need not be a probe's: of an API server that runs in it, or as the API server's client.
+
+use super::matching::matching_probes;
+use super::targets::{Match, behaving, probes_on};
+use crate::correlate::attempt::Attempt;
+use crate::correlate::node::Node;
+use tracer_model::event::{AnswerKind, Handler, WITH_API_SERVER};
+
+const SECOND_NS: u64 = 1_000_000_000;
+/// What a kubelet, or a control plane in its process, dials on its own node as a client: API servers and what balances them there
+/// (kubeadm, k3s, RKE2, k0s, Talos, MicroK8s), RKE2's supervisor, etcd, kubelets. Not 443 and 8443, which anybody's probe may have.
+const CONTROL_PLANE: &[u16] = &[2379, 6443, 6444, 7443, 7445, 9345, 10250, 16443];
+
+/// Why else it may have dialled the target of the probes that this attempt can be, in words; `None` if it surely is a probe, or
+/// nothing else dials there.
+///
+/// The API server dials pods for its own clients (`kubectl get --raw /api/v1/namespaces/…/proxy`, webhooks, aggregated APIs). The
+/// kubelet dials the API server of its own node with a client that tries again each second or so.
+#[must_use]
+pub fn other_reason(attempt: &Attempt, node: &Node) -> Option<&'static str> {
+    let probes = matching_probes(attempt, node);
+    // Neither opens a connection for nothing; and the kubelet may have said what it was.
+    if probes.is_empty() || attempt.touched_only() || attempt.kubelet().is_some() {
+        return None;
+    }
+    let why = if has_api_server(attempt) {
+        "the API server in the same process dials pods, too"
+    } else if node.pods.is_api_server(attempt.flow.dst) {
+        "the kubelet dials it as a client, too"
+    } else {
+        return None;
+    };
+    let all = probes_on(attempt, node);
+    let due = behaving(&all, attempt).iter().any(|it| is_due(it, &all, attempt, node));
+    (!due).then_some(why)
+}
+
+/// The prober dialled its own node, and nothing tells whether for a probe: no spec is known, nor has the kubelet said so. What
+/// answers in plain HTTP is no control plane's.
+#[must_use]
+pub fn may_be_client(attempt: &Attempt, node: &Node) -> bool {
+    let dst = attempt.flow.dst;
+    let to_node = attempt.netns.is_some_and(|netns| node.owns(netns, dst.ip())) && !node.has_pod(dst.ip());
+    let is_plain = || attempt.answer().is_some_and(|(_, answer)| answer.kind == AnswerKind::Http);
+    let untold = !node.pods.have_specs() && attempt.kubelet().is_none();
+    attempt.prober && to_node && untold && CONTROL_PLANE.contains(&dst.port()) && !is_plain()
+}
+
+/// The prober's process contains an API server, or may.
+#[must_use]
+pub fn has_api_server(attempt: &Attempt) -> bool {
+    WITH_API_SERVER.contains(&attempt.actor.comm.as_str())
+}
+
+/// It came one period after another dial, and no more dials between them than probes make.
+fn is_due((.., spec): &Match<'_>, all: &[Match<'_>], attempt: &Attempt, node: &Node) -> bool {
+    let (dials, dst) = (node.dials(), attempt.flow.dst);
+    let period_ns = u64::from(spec.period_s) * SECOND_NS;
+    let most: u32 = all.iter().map(|(.., other)| in_a_period(other.period_s, other.handler, spec.period_s)).sum();
+    dials.any_a_period_before(dst, attempt.started, period_ns)
+        && dials.within(dst, attempt.started, period_ns) <= most as usize
+}
+
+/// How often at most a probe dials while another goes through one period: a redirect is dialled for again, and a gRPC probe
+/// dials again until its timeout.
+fn in_a_period(own_s: u32, handler: Handler, period_s: u32) -> u32 {
+    let again = if handler == Handler::Grpc { 4 } else { 2 };
+    period_s.div_ceil(own_s.max(1)).saturating_mul(again)
+}
+
+#[cfg(test)]
+mod tests {
+    use tracer_core::testing::{SYN, Stream};
+    use tracer_model::event::{AnswerKind, ProbeSays, TcpState};
+    use tracer_model::record::{Confidence, Subject, VerdictBody};
+
+    fn said(stream: &Stream) -> Vec<(Confidence, Option<u32>)> {
+        let count = |it: &VerdictBody| it.probe.as_ref().and_then(|probe| probe.consecutive_failures);
+        stream.verdicts().iter().map(|it| (it.verdict.confidence, count(it))).collect()
+    }
+
+    fn refused_by(comm: &str, conn: u64, stream: &mut Stream) {
+        stream.again(conn).connect().prober_named(comm).established().answer(AnswerKind::Http, Some(404));
+        stream.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 200));
+    }
+
+    /// A user asks the API server for a page of the pod.
+    #[test]
+    fn what_the_api_server_in_the_process_may_have_asked_is_no_proven_failure() {
+        use Confidence::{Likely, Proven};
+        let asked = |comm: &str| {
+            let mut stream = Stream::new();
+            refused_by(comm, 100, stream.http_readiness());
+            refused_by(comm, 101, stream.wait_ms(3_000));
+            refused_by(comm, 102, stream.wait_ms(7_000));
+            refused_by(comm, 103, stream.wait_ms(9_999));
+            said(&stream)
+        };
+        let of_k3s = [(Likely, None), (Likely, None), (Proven, Some(1)), (Proven, Some(2))];
+        assert_eq!(asked("k3s-server"), of_k3s);
+        assert_eq!(asked("kubelet"), [1, 2, 3, 4].map(|count| (Proven, Some(count))));
+    }
+
+    /// Each second: some of them lie a period apart.
+    #[test]
+    fn the_kubelet_s_own_client_fails_no_probe_of_its_api_server() {
+        let dials = |container: &str| {
+            let mut stream = Stream::to("10.0.0.1:6443");
+            stream.host_network_liveness(container, 10);
+            for conn in 100..115 {
+                stream.again(conn).connect().reset_sent(SYN, true, None).reset_received(TcpState::SynSent, 0);
+                stream.state(TcpState::SynSent, TcpState::Close, 111, (0, 0, 0)).wait_ms(1_000);
+            }
+            stream
+        };
+        let own = dials("kube-apiserver");
+        assert_eq!(said(&own), [(Confidence::Likely, None); 15]);
+        let words = &own.verdicts()[14].verdict.summary;
+        assert!(words.ends_with("; it may have been no probe: the kubelet dials it as a client, too"), "{words}");
+        assert_eq!(said(&dials("proxy"))[2], (Confidence::Proven, Some(3)));
+        let mut hosted = Stream::new();
+        hosted.liveness(10, 3).named_container("kube-apiserver");
+        hosted.connect().reset_sent(SYN, true, None).reset_received(TcpState::SynSent, 0);
+        assert_eq!(said(&hosted), [(Confidence::Proven, Some(1))], "another cluster's, in a pod");
+    }
+
+    fn refused_at(port: u16) -> Stream {
+        let mut stream = Stream::to(&format!("10.88.0.1:{port}"));
+        stream.links(true, &["10.88.0.1"]).connect();
+        stream.reset_sent(SYN, true, None).reset_received(TcpState::SynSent, 0);
+        stream.state(TcpState::SynSent, TcpState::Close, 111, (0, 0, 0));
+        stream
+    }
+
+    /// `attach` on a control plane whose API server is down.
+    #[test]
+    fn without_specs_a_dial_of_the_node_s_api_server_is_not_called_a_probe() {
+        let down = refused_at(6443).verdicts().remove(0);
+        let (words, fix) = (&down.verdict.summary, &down.verdict.remediation);
+        assert_eq!((down.subject, down.verdict.confidence), (Subject::Connection, Confidence::Proven));
+        assert!(words.ends_with("this was one, or kubelet as a client of the control plane"), "{words}");
+        assert!(fix.contains("correct the port that kubelet dials") && !fix.contains("robe"), "{fix}");
+        assert_eq!(refused_at(8443).verdicts()[0].subject, Subject::Probe, "anybody may listen there");
+        let probe = refused_at(10256).verdicts().remove(0);
+        assert_eq!(probe.subject, Subject::Probe, "nothing but a probe dials it");
+        assert!(!probe.verdict.summary.contains("client"), "{}", probe.verdict.summary);
+        let told = refused_at(6443).kubelet_at_target(ProbeSays::Network).verdicts().remove(1);
+        assert_eq!(told.subject, Subject::Probe, "the kubelet says so");
+        assert!(!told.verdict.summary.contains("client"), "{}", told.verdict.summary);
+    }
+
+    /// The first dial is answered with a 301 to a port that nobody listens on.
+    #[test]
+    fn a_redirect_that_fails_is_the_probe_s() {
+        let mut stream = Stream::new();
+        stream.http_readiness().connect().established().answer(AnswerKind::Http, Some(301));
+        stream.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 200));
+        stream.again_to(8, "10.88.0.2:8443").connect().reset_sent(SYN, true, None).reset_received(TcpState::SynSent, 0);
+        stream.state(TcpState::SynSent, TcpState::Close, 111, (0, 0, 0)).kubelet_at_target(ProbeSays::Network);
+        let verdicts = stream.verdicts();
+        assert_eq!([verdicts[0].subject, verdicts[1].subject], [Subject::Probe, Subject::Probe]);
+        let (probe, verdict) = (verdicts[1].probe.as_ref().expect("its probe"), &verdicts[1].verdict);
+        assert_eq!((probe.port, probe.consecutive_failures), (Some(8080), None), "its failures are not counted");
+        assert_eq!((verdict.cause.name(), verdict.confidence), ("probe_misconfigured", Confidence::Proven));
+        assert!(verdict.summary.starts_with("the probe asks port 8080"), "{}", verdict.summary);
+        assert!(verdict.remediation.contains("on port 8080 without a redirect"), "{}", verdict.remediation);
+    }
+
+    /// A pod on the host's network that has the port of an API server.
+    #[test]
+    fn without_specs_an_answer_in_plain_http_is_a_probe_s() {
+        let mut stream = Stream::to("10.88.0.1:6443");
+        stream.links(true, &["10.88.0.1"]).connect().established().answer(AnswerKind::Http, Some(503));
+        stream.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 200));
+        assert_eq!(stream.verdicts()[0].subject, Subject::Probe);
+    }
+}

@@ -1,0 +1,60 @@
+//! When the prober gave up on a target, and whether it was late or early itself.
+
+use super::Case;
+use tracer_attempts::correlate::attempt::End;
+use tracer_attempts::enrich;
+use tracer_model::event::{KNOWN_PROBERS, ProbeSays, TcpState};
+
+/// Closing this much after its own timeout, the kubelet was late itself. It counts from before its connect, and its timer
+/// fires before the socket is closed: an answer that came so short before the timeout may have come after it.
+pub(super) const LATE_NS: u64 = 200_000_000;
+
+/// When the prober gave up on a target that had taken its request and sent nothing.
+pub(super) fn taken_and_silent(case: &Case<'_>) -> Option<u64> {
+    let attempt = case.attempt;
+    let (ended, End::ClosedByProber) = attempt.ended? else { return None };
+    let taken = attempt.request_acknowledged() && attempt.received() == Some(0) && attempt.errno().is_none();
+    (taken && attempt.failed_by_itself() && !attempt.answer_lost() && !gave_up_early(case)).then_some(ended)
+}
+
+/// When the request was acknowledged, where that was nearer to the end than to the handshake: nothing passed after it.
+pub(super) fn asked_late(case: &Case<'_>) -> Option<u64> {
+    let attempt = case.attempt;
+    let ((ended, _), established, last) = (attempt.ended?, attempt.established?, attempt.last.as_ref()?);
+    let quiet = last.quiet_ns.filter(|_| last.old == TcpState::Established)?;
+    let lasted = ended.saturating_sub(established);
+    let sent_once = attempt.sent_again.is_none_or(|at| at <= established || at >= ended);
+    (sent_once && quiet < lasted / 2 && lasted < FIRST_KEEPALIVE_NS).then(|| ended.saturating_sub(quiet))
+}
+
+/// Go's dialler sends its first keepalive segment after 15 s (net.defaultTCPKeepAliveIdle): what passed last may be that.
+const FIRST_KEEPALIVE_NS: u64 = 15_000_000_000;
+
+/// A kubelet counts from before its dial: a busy one dials so much later.
+const DIALS_LATE_NS: u64 = 250_000_000;
+
+/// The prober closed well before the probe's timeout: not for want of an answer (its pod was deleted, it stopped). Where it
+/// says that it was that, the target had not even half of the time.
+pub(super) fn gave_up_early(case: &Case<'_>) -> bool {
+    let timeout = timeout_ns(case);
+    let before = if says_timeout(case) { timeout / 2 } else { DIALS_LATE_NS.max(timeout / 10) };
+    case.attempt.lasted().is_some_and(|lasted| lasted < timeout.saturating_sub(before))
+}
+
+/// Where the timeout is not known, a kubelet's is no less than the least that there is: one second. Another prober's may be
+/// anything.
+pub(super) fn timeout_ns(case: &Case<'_>) -> u64 {
+    let is_kubelet = case.attempt.prober && KNOWN_PROBERS.contains(&case.attempt.actor.comm.as_str());
+    let least = u64::from(is_kubelet);
+    enrich::timeout_s(case.attempt, case.node).map_or(least, u64::from) * 1_000_000_000
+}
+
+pub(super) fn says_timeout(case: &Case<'_>) -> bool {
+    case.attempt.kubelet().is_some_and(|(_, said)| matches!(said.says, ProbeSays::Timeout | ProbeSays::TimeoutInBody))
+}
+
+/// The prober closed long after every probe that it can be had timed out: it was late itself, perhaps with its request, too.
+pub(super) fn closed_late(case: &Case<'_>) -> bool {
+    let timeout = enrich::longest_timeout_ns(case.attempt, case.node);
+    case.attempt.lasted().zip(timeout).is_some_and(|(lasted, timeout)| lasted > timeout.saturating_add(LATE_NS))
+}

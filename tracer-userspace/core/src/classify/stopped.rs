@@ -1,0 +1,45 @@
+//! How netfilter stopped an attempt, and which rules can have done it, as data: a case keeps them once they were found.
+
+use std::cell::OnceCell;
+
+use super::answer::Answer;
+use tracer_attempts::correlate::firewalls::Reading;
+use tracer_model::event::{FirewallRule, Netns, PacketDrop};
+use tracer_model::record::Evidence;
+
+/// How netfilter stopped the attempt.
+#[derive(Clone, Debug)]
+pub(super) struct Stopped<'a> {
+    /// What shows it.
+    pub seen: Vec<Evidence>,
+    /// The packet it took, if that was seen.
+    pub drop: Option<(u64, &'a PacketDrop)>,
+    /// Where.
+    pub netns: Option<Netns>,
+    /// What it answered; absent: nothing.
+    pub answer: Option<Answer>,
+    /// Which rules can have done it, once they were read.
+    pub blame: Option<Blame<'a>>,
+}
+
+/// What several rules ask of a case, found once: it goes through all rules of a namespace.
+#[derive(Debug, Default)]
+pub(super) struct Stops<'a> {
+    /// With an answer.
+    pub answered: OnceCell<Option<Stopped<'a>>>,
+    /// Without one, as far as was seen.
+    pub silent: OnceCell<Option<Stopped<'a>>>,
+}
+
+/// The rules that can have dropped a packet.
+#[derive(Clone, Debug)]
+pub(super) struct Blame<'a> {
+    /// In the order in which the hook comes to them.
+    pub rules: Vec<&'a FirewallRule>,
+    /// All that could do it were read, after the drop.
+    pub complete: bool,
+    /// One of the rules did it, and nothing else of netfilter.
+    pub by_rule: bool,
+    /// Where they were read.
+    pub reading: &'a Reading,
+}

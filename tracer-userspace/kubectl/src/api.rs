@@ -1,0 +1,254 @@
+//! The API of the cluster: kube's client for sign-in and TLS, and the few requests that are made. Nothing waits forever.
+
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{Request, Response};
+use http_body_util::BodyExt as _;
+use jiff::Timestamp;
+use kube::client::Body;
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::{Client, Config};
+use serde::de::DeserializeOwned;
+use tokio::time::timeout;
+
+use super::cli::Access;
+use super::objects::{Pod, PodList, Workload};
+use super::problem::{Problem, Right, shortened};
+use super::target::Kind;
+use tracer_sources::cluster::reason;
+
+/// Pods of one page of a list: a pod is some 8 KiB.
+const PAGE: usize = 500;
+/// The longest answer that is one object.
+const OBJECT_MAX: usize = 32 << 20;
+/// Of a refusal only the beginning is read.
+const REFUSAL_MAX: usize = 16 << 10;
+
+/// The API, and how long one request may give nothing.
+pub(super) struct Api {
+    client: Client,
+    /// The namespace of the context.
+    pub(super) namespace: String,
+    patience: Duration,
+    /// Seconds that the server's clock is ahead of this one.
+    ahead_s: AtomicI64,
+}
+
+/// Which part of a log.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Part {
+    pub(super) since: Option<Duration>,
+    pub(super) limit_bytes: Option<u64>,
+    pub(super) follow: bool,
+}
+
+impl Api {
+    /// A client; nothing is sent yet.
+    pub(super) async fn connect(access: &Access) -> Result<Self, Problem> {
+        // The first wins; an earlier one is ring, too: no other is linked.
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let mut config = config(access).await?;
+        // An operator waits: a failure is better than a retry in silence.
+        config.default_retry = false;
+        config.connect_timeout = Some(access.timeout);
+        let namespace = config.default_namespace.clone();
+        let client = Client::try_from(config).map_err(|error| Problem::Access(reason(&error)))?;
+        Ok(Self { client, namespace, patience: access.timeout, ahead_s: AtomicI64::new(0) })
+    }
+
+    /// Now by the clock of the API server, as far as it is known.
+    pub(super) fn now(&self) -> Timestamp {
+        let ahead = jiff::SignedDuration::from_secs(self.ahead_s.load(Ordering::Relaxed));
+        Timestamp::now().checked_add(ahead).unwrap_or(Timestamp::MAX)
+    }
+
+    pub(super) async fn pod(&self, namespace: &str, name: &str) -> Result<Pod, Problem> {
+        let right = Right { verb: "get", resource: "pods", namespace };
+        self.object(&format!("/api/v1/namespaces/{namespace}/pods/{name}"), &right, &format!("pod {namespace}/{name}"))
+            .await
+    }
+
+    /// The pods of a workload.
+    pub(super) async fn pods_of(&self, kind: Kind, namespace: &str, name: &str) -> Result<Vec<Pod>, Problem> {
+        let resource = kind.resource();
+        let what = format!("{} {namespace}/{name}", resource.trim_end_matches('s'));
+        let right = Right { verb: "get", resource: &format!("{resource}.apps"), namespace };
+        let path = format!("/apis/apps/v1/namespaces/{namespace}/{resource}/{name}");
+        let workload: Workload = self.object(&path, &right, &what).await?;
+        let selector = workload.spec.selector.text();
+        let selector = selector.ok_or_else(|| Problem::Found(format!("{what}: its selector cannot be read")))?;
+        self.pods(namespace, &selector, None).await
+    }
+
+    /// The pods that a selector chooses, on one node or on all.
+    pub(super) async fn pods(&self, namespace: &str, labels: &str, node: Option<&str>) -> Result<Vec<Pod>, Problem> {
+        let right = Right { verb: "list", resource: "pods", namespace };
+        let node = node.map(|node| format!("&fieldSelector=spec.nodeName%3D{}", encoded(node))).unwrap_or_default();
+        let first = format!("/api/v1/namespaces/{namespace}/pods?limit={PAGE}&labelSelector={}{node}", encoded(labels));
+        let (mut pods, mut page) = (Vec::new(), String::new());
+        loop {
+            let list: PodList = self.object(&format!("{first}{page}"), &right, "the list of pods").await?;
+            pods.extend(list.items);
+            if list.metadata.r#continue.is_empty() {
+                return Ok(pods);
+            }
+            page = format!("&continue={}", encoded(&list.metadata.r#continue));
+        }
+    }
+
+    /// The log of a container, as it arrives.
+    pub(super) async fn log(&self, pod: &Pod, container: &str, part: &Part) -> Result<Log, Problem> {
+        let (namespace, name) = (&pod.metadata.namespace, &pod.metadata.name);
+        let since = part.since.map(|it| format!("&sinceSeconds={}", it.as_secs().max(1))).unwrap_or_default();
+        let limit = part.limit_bytes.map(|it| format!("&limitBytes={it}")).unwrap_or_default();
+        let follow = if part.follow { "&follow=true" } else { "" };
+        let path =
+            format!("/api/v1/namespaces/{namespace}/pods/{name}/log?container={container}{since}{limit}{follow}");
+        let right = Right { verb: "get", resource: "pods/log", namespace };
+        let body = self.answer(Request::get(path), Vec::new(), &right, &format!("log of {namespace}/{name}")).await?;
+        Ok(Log { body, patience: (!part.follow).then_some(self.patience) })
+    }
+
+    pub(super) async fn create_pod(&self, namespace: &str, pod: &serde_json::Value) -> Result<Pod, Problem> {
+        let right = Right { verb: "create", resource: "pods", namespace };
+        let request =
+            Request::post(format!("/api/v1/namespaces/{namespace}/pods")).header("Content-Type", "application/json");
+        let what = format!("namespace {namespace}");
+        let body = self.answer(request, pod.to_string().into_bytes(), &right, &what).await?;
+        self.read(body, &what).await
+    }
+
+    /// Deletes a pod; one that is gone is deleted, too.
+    pub(super) async fn delete_pod(&self, namespace: &str, name: &str) -> Result<(), Problem> {
+        let right = Right { verb: "delete", resource: "pods", namespace };
+        let request = Request::delete(format!("/api/v1/namespaces/{namespace}/pods/{name}"));
+        match self.answer(request, Vec::new(), &right, name).await {
+            Ok(_) | Err(Problem::NotFound(_)) => Ok(()),
+            Err(problem) => Err(problem),
+        }
+    }
+
+    async fn object<T: DeserializeOwned>(&self, path: &str, right: &Right<'_>, what: &str) -> Result<T, Problem> {
+        let request = Request::get(path).header("Accept", "application/json");
+        let body = self.answer(request, Vec::new(), right, what).await?;
+        self.read(body, what).await
+    }
+
+    /// The whole of an answer as an object.
+    async fn read<T: DeserializeOwned>(&self, body: Body, what: &str) -> Result<T, Problem> {
+        let (mut log, mut bytes) = (Log { body, patience: Some(self.patience) }, Vec::new());
+        while let Some(chunk) = log.next().await? {
+            bytes.extend_from_slice(&chunk);
+            if bytes.len() > OBJECT_MAX {
+                return Err(Problem::Garbage(format!("{what} is larger than {} MiB", OBJECT_MAX >> 20)));
+            }
+        }
+        serde_json::from_slice(&bytes).map_err(|error| {
+            Problem::Garbage(format!("{what}: {}", tracer_terminal::error::without_value(&error.to_string())))
+        })
+    }
+
+    /// The body of a good answer.
+    async fn answer(
+        &self,
+        request: http::request::Builder,
+        body: Vec<u8>,
+        right: &Right<'_>,
+        what: &str,
+    ) -> Result<Body, Problem> {
+        let request = request.body(Body::from(body)).map_err(|error| Problem::Found(format!("{what}: {error}")))?;
+        let answer =
+            timeout(self.patience, self.client.send(request)).await.map_err(|_| Problem::Late(self.patience))?;
+        let answer = answer.map_err(|error| of_client(&error))?;
+        self.see_clock(&answer);
+        let code = answer.status();
+        if code.is_success() {
+            return Ok(answer.into_body());
+        }
+        let (mut log, mut text) = (Log { body: answer.into_body(), patience: Some(self.patience) }, Vec::new());
+        while let Ok(Some(chunk)) = log.next().await {
+            text.extend_from_slice(&chunk);
+            if text.len() > REFUSAL_MAX {
+                break;
+            }
+        }
+        Err(Problem::of_answer(code.as_u16(), &text, right, what))
+    }
+
+    fn see_clock(&self, answer: &Response<Body>) {
+        let date = answer.headers().get(http::header::DATE).and_then(|it| it.to_str().ok());
+        let date = date.and_then(|text| jiff::fmt::rfc2822::parse(text).ok());
+        if let Some(date) = date {
+            let ahead = date.timestamp().as_second() - Timestamp::now().as_second();
+            // A second is lost in the header's rounding.
+            self.ahead_s.store(if ahead.abs() > 1 { ahead } else { 0 }, Ordering::Relaxed);
+        }
+    }
+}
+
+/// A log that arrives in pieces.
+pub(super) struct Log {
+    body: Body,
+    /// How long no piece may come; absent for a log that is followed.
+    patience: Option<Duration>,
+}
+
+impl Log {
+    /// The next piece; nothing at the end.
+    pub(super) async fn next(&mut self) -> Result<Option<Bytes>, Problem> {
+        let frame = self.body.frame();
+        let frame = match self.patience {
+            Some(patience) => timeout(patience, frame).await.map_err(|_| Problem::Late(patience))?,
+            None => frame.await,
+        };
+        match frame {
+            None => Ok(None),
+            Some(Ok(frame)) => Ok(Some(frame.into_data().unwrap_or_default())),
+            Some(Err(error)) => Err(of_client(&error)),
+        }
+    }
+}
+
+async fn config(access: &Access) -> Result<Config, Problem> {
+    let file = match &access.kubeconfig {
+        Some(path) => Some(Kubeconfig::read_from(path)),
+        // A pod has its service account and no file, unless somebody gave it one.
+        None if std::env::var_os("KUBECONFIG").is_none() && tracer_sources::cluster::in_cluster() => None,
+        None => Some(Kubeconfig::read()),
+    };
+    let options = KubeConfigOptions { context: access.context.clone(), ..KubeConfigOptions::default() };
+    let named = access
+        .kubeconfig
+        .as_ref()
+        .map_or_else(|| "kubeconfig".to_owned(), |path| format!("--kubeconfig {}", path.display()));
+    let wrong = |problem: String| Problem::Access(format!("{named}: {problem}"));
+    match file {
+        None if access.context.is_some() => {
+            Err(Problem::Access("--context: a service account has none: name a --kubeconfig".into()))
+        }
+        None => Config::incluster().map_err(|error| Problem::Access(format!("in-cluster access: {}", reason(&error)))),
+        Some(file) => {
+            let file = file.map_err(|error| wrong(reason(&error)))?;
+            Config::from_custom_kubeconfig(file, &options).await.map_err(|error| wrong(reason(&error)))
+        }
+    }
+}
+
+/// A request that got no answer, without where in the client it happened.
+fn of_client(error: &kube::Error) -> Problem {
+    let text = reason(error);
+    let layers = ["ServiceError: ", "client error (Connect): ", "tcp connect error: "];
+    let text = layers.iter().fold(text.as_str(), |text, layer| text.strip_prefix(layer).unwrap_or(text));
+    if matches!(error, kube::Error::Auth(_)) || text.contains("credential plugin") {
+        return Problem::Access(shortened(text));
+    }
+    Problem::Unreachable(shortened(text))
+}
+
+/// As a part of a query.
+fn encoded(text: &str) -> String {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_' | b'~');
+    text.bytes().map(|byte| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") }).collect()
+}

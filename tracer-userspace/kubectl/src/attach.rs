@@ -1,0 +1,200 @@
+//! `kubectl tracer attach`: a pod that runs tracer on one node for a while, with the rights of the DaemonSet.
+
+mod pod;
+
+use std::io::{self, Write};
+use std::time::Duration;
+
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::time::{Instant, sleep, sleep_until};
+
+use super::api::{Api, Log, Part};
+use super::cli::{Attach, Form};
+use super::objects::Pod;
+use super::problem::Problem;
+use super::records::{Lines, Reading};
+use super::terminal;
+use tracer_model::record::Record;
+use tracer_output::sink::pretty::Pretty;
+use tracer_terminal::error;
+use tracer_terminal::screen::{Screen, safe};
+
+/// An image may have to be pulled.
+const START: Duration = Duration::from_mins(2);
+/// After the end was asked for: tracer drains and prints its summary in well under a second.
+const END: Duration = Duration::from_secs(15);
+/// Once the connection was lost, deleting is retried for so long.
+const DELETE: Duration = Duration::from_secs(30);
+const POLL: Duration = Duration::from_millis(500);
+
+/// Runs tracer on the node; gives its exit code.
+pub(super) async fn attach(api: &Api, args: &Attach, out: &mut dyn Write) -> Result<u8, Problem> {
+    let mut signals =
+        Signals::new().map_err(|error| Problem::Found(format!("signals: {}", error::os_message(&error))))?;
+    let pod = api.create_pod(&args.namespace, &pod::of(args)?).await?;
+    error::say(
+        "attach",
+        &format!("pod {} runs tracer on {} for {} s", pod.full_name(), args.node, args.duration.as_secs()),
+    );
+    let ended = tokio::select! {
+        log = start(api, args, &pod) => match log {
+            Ok(log) => print(api, args, &pod, log, &mut signals, out).await,
+            Err(problem) => Err(problem),
+        },
+        _ = signals.next() => Ok(()),
+    };
+    let code = match &ended {
+        Ok(()) => exit_code(api, &pod).await,
+        Err(_) => 0,
+    };
+    let lost = matches!(ended, Err(Problem::Unreachable(_)));
+    if let Err(problem) = delete(api, &pod, if lost { DELETE } else { Duration::ZERO }).await {
+        let (namespace, name) = (&pod.metadata.namespace, &pod.metadata.name);
+        error::warn(&format!(
+            "pod {namespace}/{name} could not be deleted: {problem}. It ends by itself within {} s. Later: kubectl delete pod -n {namespace} {name}",
+            pod::deadline(args).as_secs()
+        ));
+    }
+    ended.map(|()| code)
+}
+
+/// Waits until tracer runs; gives its log.
+async fn start(api: &Api, args: &Attach, pod: &Pod) -> Result<Log, Problem> {
+    let deadline = Instant::now() + START;
+    loop {
+        let now = api.pod(&pod.metadata.namespace, &pod.metadata.name).await?;
+        match now.status.phase.as_str() {
+            "" | "Pending" => {}
+            "Failed" if now.status.container_statuses.is_empty() => {
+                return Err(Problem::Found(format!("{} refuses the pod: {}", args.node, now.status.message)));
+            }
+            _ => return api.log(pod, pod::CONTAINER, &Part { follow: true, ..Part::default() }).await,
+        }
+        let waiting = now.status.container_statuses.iter().find_map(|it| it.state.waiting.as_ref());
+        let refused = waiting.filter(|it| !matches!(it.reason.as_str(), "ContainerCreating" | "PodInitializing"));
+        if let Some(refused) = refused {
+            return Err(Problem::Found(format!(
+                "the pod does not start on {}: {}: {}",
+                args.node, refused.reason, refused.message
+            )));
+        }
+        if Instant::now() > deadline {
+            let why = if waiting.is_some() {
+                "is the image being pulled?"
+            } else {
+                "is there a node of this name, and does its kubelet run?"
+            };
+            return Err(Problem::Found(format!(
+                "{} did not start the pod within {} s: {why}",
+                args.node,
+                START.as_secs()
+            )));
+        }
+        sleep(POLL).await;
+    }
+}
+
+/// Prints what the pod prints, until it ends. A signal asks it to end; its summary is still printed. A second signal does
+/// not wait for that.
+async fn print(
+    api: &Api,
+    args: &Attach,
+    pod: &Pod,
+    mut log: Log,
+    signals: &mut Signals,
+    out: &mut dyn Write,
+) -> Result<(), Problem> {
+    let mut printer = Printer::new(args);
+    let mut ends: Option<Instant> = None;
+    loop {
+        let deadline = ends.unwrap_or_else(|| Instant::now() + END);
+        tokio::select! {
+            piece = log.next() => match piece? {
+                Some(piece) if printer.feed(&piece, out).is_ok() => {}
+                // Nobody reads any more, or all was read.
+                _ => return Ok(()),
+            },
+            _ = signals.next() => {
+                if ends.replace(Instant::now() + END).is_some() {
+                    return Ok(());
+                }
+                api.delete_pod(&pod.metadata.namespace, &pod.metadata.name).await?;
+            }
+            () = sleep_until(deadline), if ends.is_some() => return Ok(()),
+        }
+    }
+}
+
+/// With which tracer ended, if it has.
+async fn exit_code(api: &Api, pod: &Pod) -> u8 {
+    let now = api.pod(&pod.metadata.namespace, &pod.metadata.name).await;
+    let statuses = now.map(|now| now.status.container_statuses).unwrap_or_default();
+    let code = statuses.iter().find_map(|it| it.state.terminated.as_ref()).map(|it| it.exit_code);
+    code.and_then(|code| u8::try_from(code).ok()).unwrap_or(0)
+}
+
+async fn delete(api: &Api, pod: &Pod, patience: Duration) -> Result<(), Problem> {
+    let until = Instant::now() + patience;
+    loop {
+        match api.delete_pod(&pod.metadata.namespace, &pod.metadata.name).await {
+            Err(Problem::Unreachable(_) | Problem::Late(_)) if Instant::now() < until => sleep(POLL).await,
+            done => return done,
+        }
+    }
+}
+
+/// What the pod prints: its records in the form asked for, its diagnostics on stderr.
+struct Printer {
+    form: Form,
+    screen: Screen,
+    pretty: Pretty,
+    lines: Lines,
+    reading: Reading,
+}
+
+impl Printer {
+    fn new(args: &Attach) -> Self {
+        Self {
+            form: args.output.unwrap_or_else(terminal::form),
+            screen: terminal::of_stdout(),
+            pretty: Pretty::default(),
+            lines: Lines::default(),
+            reading: Reading::default(),
+        }
+    }
+
+    fn feed(&mut self, piece: &[u8], out: &mut dyn Write) -> io::Result<()> {
+        let Self { form, screen, pretty, lines, reading } = self;
+        let mut printed = Vec::new();
+        lines.feed(piece, &mut |line: &[u8]| {
+            if reading.take(line).is_none() {
+                let text = String::from_utf8_lossy(line);
+                let _ = writeln!(io::stderr(), "{}", safe(&text));
+            } else if *form == Form::Json {
+                printed.extend(line.iter().chain(b"\n"));
+            } else if let Ok(record) = serde_json::from_slice::<Record>(line) {
+                printed.extend(pretty.text(&record, 0, *screen).into_bytes());
+            }
+        });
+        out.write_all(&printed).and_then(|()| out.flush())
+    }
+}
+
+/// Ctrl-C, an end asked for by another process, and a terminal that has gone.
+struct Signals([Signal; 3]);
+
+impl Signals {
+    fn new() -> io::Result<Self> {
+        let [interrupt, terminate, hangup] = [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup()];
+        Ok(Self([signal(interrupt)?, signal(terminate)?, signal(hangup)?]))
+    }
+
+    async fn next(&mut self) {
+        let [interrupt, terminate, hangup] = &mut self.0;
+        tokio::select! {
+            _ = interrupt.recv() => {}
+            _ = terminate.recv() => {}
+            _ = hangup.recv() => {}
+        }
+    }
+}

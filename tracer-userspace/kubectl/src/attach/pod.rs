@@ -1,0 +1,86 @@
+//! The pod: that of deploy/daemonset.yaml, with nothing that only a DaemonSet needs.
+
+use std::time::Duration;
+
+use serde::Deserialize as _;
+use serde_json::{Value, json};
+
+use super::super::cli::Attach;
+use super::super::problem::Problem;
+
+/// The one place that says what tracer may do on a node.
+const MANIFEST: &str = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../deploy/daemonset.yaml"));
+pub(super) const CONTAINER: &str = "tracer";
+
+/// The pod's own end, where nobody deletes it: a minute for the image after what was asked for.
+pub(super) const fn deadline(args: &Attach) -> Duration {
+    args.duration.saturating_add(Duration::from_secs(60))
+}
+
+/// The pod for this node.
+pub(super) fn of(args: &Attach) -> Result<Value, Problem> {
+    let mut spec = template_spec().ok_or_else(|| Problem::Found("the manifest has no DaemonSet".into()))?;
+    // It does without the API: no account, no token. It may end with the node's pressure: no priority, for which some
+    // clusters want a quota.
+    for absent in ["serviceAccountName", "automountServiceAccountToken", "priorityClassName"] {
+        spec.remove(absent);
+    }
+    spec.insert("automountServiceAccountToken".into(), json!(false));
+    spec.insert("nodeName".into(), json!(args.node));
+    spec.insert("restartPolicy".into(), json!("Never"));
+    spec.insert("activeDeadlineSeconds".into(), json!(deadline(args).as_secs()));
+    let container = spec.get_mut("containers").and_then(|it| it.get_mut(0)).and_then(Value::as_object_mut);
+    let container = container.ok_or_else(|| Problem::Found("the manifest has no container".into()))?;
+    // They ask the daemon's socket.
+    for probe in ["startupProbe", "readinessProbe", "livenessProbe"] {
+        container.remove(probe);
+    }
+    let duration = format!("--duration={}ms", args.duration.as_millis());
+    container.insert("name".into(), json!(CONTAINER));
+    container.insert("image".into(), json!(args.image));
+    container.insert("args".into(), json!(["attach", "--output=json", duration]));
+    let labels = json!({"app.kubernetes.io/name": "tracer-attach"});
+    let metadata = json!({"generateName": "tracer-attach-", "namespace": args.namespace, "labels": labels});
+    Ok(json!({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}))
+}
+
+fn template_spec() -> Option<serde_json::Map<String, Value>> {
+    let documents = serde_yaml_ng::Deserializer::from_str(MANIFEST);
+    let mut documents = documents.filter_map(|it| Value::deserialize(it).ok());
+    let daemon_set = documents.find(|it| it["kind"] == "DaemonSet")?;
+    daemon_set.pointer("/spec/template/spec")?.as_object().cloned()
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser as _;
+
+    use super::*;
+    use crate::cli::{Cli, Command};
+
+    fn pod(words: &[&str]) -> Value {
+        let cli = Cli::try_parse_from([&["kubectl tracer", "attach"], words].concat()).expect("arguments");
+        let Command::Attach(args) = cli.command else { unreachable!() };
+        of(&args).expect("a pod")
+    }
+
+    #[test]
+    fn it_has_the_rights_of_the_daemon_set_and_no_token() {
+        let (pod, daemon) =
+            (pod(&["n1", "--image", "x/tracer:1", "--duration", "5m"]), template_spec().expect("a template"));
+        let spec = &pod["spec"];
+        for same in ["hostNetwork", "hostPID", "securityContext", "tolerations", "volumes"] {
+            assert!(!daemon[same].is_null(), "{same}");
+            assert_eq!(spec[same], daemon[same], "{same}");
+        }
+        let (own, theirs) = (&spec["containers"][0], &daemon["containers"][0]);
+        for same in ["securityContext", "volumeMounts", "resources", "env"] {
+            assert_eq!(own[same], theirs[same], "{same}");
+        }
+        assert_eq!(own["args"], json!(["attach", "--output=json", "--duration=300000ms"]));
+        assert!(own["livenessProbe"].is_null() && spec["serviceAccountName"].is_null());
+        assert_eq!((&spec["automountServiceAccountToken"], &spec["nodeName"]), (&json!(false), &json!("n1")));
+        assert_eq!((&spec["activeDeadlineSeconds"], &spec["restartPolicy"]), (&json!(360), &json!("Never")));
+        assert_eq!(own["image"], "x/tracer:1");
+    }
+}

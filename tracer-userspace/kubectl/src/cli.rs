@@ -1,0 +1,246 @@
+//! What was typed after `kubectl tracer`, as clap reads it.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::error::ErrorKind;
+use clap::{Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand, ValueEnum};
+
+use super::target::Target;
+use tracer_terminal::typed::duration::duration;
+use tracer_terminal::typed::size::size;
+
+/// The image that `attach` runs where nobody names another: the release's.
+const IMAGE: &str = concat!("tracer:", env!("CARGO_PKG_VERSION"));
+
+/// From a failing pod to its cause, over the whole cluster: reads the logs of tracer's DaemonSet through the API.
+#[derive(Debug, Parser)]
+#[command(name = "kubectl tracer", bin_name = "kubectl tracer", version, subcommand_required = true)]
+#[command(after_help = "Exit codes:
+  0  done, also where nothing was found
+  2  wrong usage, or something could not be read: no such pod, no tracer on its
+     node, no answer, refused credentials
+  3  RBAC does not allow it: the missing right is named
+deploy/operators.yaml has the rights that each command needs.")]
+pub(super) struct Cli {
+    #[command(subcommand)]
+    pub(super) command: Command,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub(super) enum Command {
+    /// Say why a pod is not ready: the answer first, then its verdicts
+    #[command(after_help = "Examples:
+  kubectl tracer why cart-7d9f8b6c5d-x2x4z -n shop
+  kubectl tracer why deploy/cart -n shop -c web
+  kubectl tracer why sts/db -n shop -o json | jq .verdict.cause")]
+    Why(Why),
+    /// Count causes over all nodes: how many pods and nodes, by whom, since when
+    #[command(after_help = "Examples:
+  kubectl tracer top
+  kubectl tracer top --since 15m -o json | jq '.causes[0]'
+  kubectl tracer top node-1 node-2")]
+    Top(Top),
+    /// Run tracer on a node for a while, without the DaemonSet
+    #[command(after_help = "The pod has the rights of deploy/daemonset.yaml and no token. It is deleted at the end and
+after Ctrl-C; if the connection is lost, its own deadline ends it.
+
+Examples:
+  kubectl tracer attach node-3
+  kubectl tracer attach node-3 --duration 30m --image REGISTRY/tracer:0.1.0")]
+    Attach(Attach),
+    /// Make one HTML page of the logs of all nodes, or of those named
+    #[command(after_help = "Example:
+  kubectl tracer report node-1 node-2 --since 2h --output-file incident.html")]
+    Report(Report),
+}
+
+impl Command {
+    pub(super) const fn access(&self) -> &Access {
+        match self {
+            Self::Why(Why { access, .. })
+            | Self::Top(Top { access, .. })
+            | Self::Attach(Attach { access, .. })
+            | Self::Report(Report { access, .. }) => access,
+        }
+    }
+}
+
+/// How the API is reached.
+#[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "Cluster")]
+pub(super) struct Access {
+    /// The kubeconfig [default: KUBECONFIG, ~/.kube/config, in a pod its service account]
+    #[arg(long, value_name = "PATH")]
+    pub(super) kubeconfig: Option<PathBuf>,
+    /// A context of the kubeconfig [default: its current one]
+    #[arg(long, value_name = "NAME")]
+    pub(super) context: Option<String>,
+    /// How long one request may give nothing, e.g. 10s
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = duration)]
+    pub(super) timeout: Duration,
+    /// The namespace of tracer's DaemonSet
+    #[arg(long, value_name = "NAMESPACE", default_value = "tracer")]
+    pub(super) tracer_namespace: String,
+    /// The labels of its pods
+    #[arg(long, value_name = "SELECTOR", default_value = "app.kubernetes.io/name=tracer")]
+    pub(super) tracer_selector: String,
+}
+
+/// What of the logs is read.
+#[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "Logs")]
+pub(super) struct Logs {
+    /// Only the nodes of these names [default: all]
+    #[arg(value_name = "NODE")]
+    pub(super) nodes: Vec<String>,
+    /// Only records of this last time, e.g. 15m
+    #[arg(long, value_name = "TIME", default_value = "1h", value_parser = duration)]
+    pub(super) since: Duration,
+    /// Read this much of each node's log at most, e.g. 64MiB
+    #[arg(long, value_name = "SIZE", default_value = "32MiB", value_parser = size)]
+    pub(super) limit_bytes: u64,
+    /// Read this many logs at once
+    #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=256))]
+    pub(super) parallel: u32,
+}
+
+/// `why`
+#[derive(Debug, Args)]
+pub(super) struct Why {
+    /// POD, pod/NAME, deploy/NAME, ds/NAME or sts/NAME
+    #[arg(value_name = "POD|KIND/NAME")]
+    pub(super) target: Target,
+    /// Its namespace [default: that of the context]
+    #[arg(short, long, value_name = "NAMESPACE")]
+    pub(super) namespace: Option<String>,
+    /// Only this container
+    #[arg(short, long, value_name = "CONTAINER")]
+    pub(super) container: Option<String>,
+    /// Only records of this last time, e.g. 15m [default: all that the log has]
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    pub(super) since: Option<Duration>,
+    /// Print this many of the newest verdicts of each pod
+    #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(0..=10_000))]
+    pub(super) tail: u32,
+    /// Form of the records [default: pretty on a terminal, else json]
+    #[arg(short, long, value_enum, value_name = "pretty|json", hide_possible_values = true)]
+    pub(super) output: Option<Form>,
+    #[command(flatten)]
+    pub(super) access: Access,
+}
+
+/// `top`
+#[derive(Debug, Args)]
+pub(super) struct Top {
+    #[command(flatten)]
+    pub(super) logs: Logs,
+    /// Form [default: pretty]
+    #[arg(short, long, value_enum, value_name = "pretty|json", hide_possible_values = true, default_value = "pretty")]
+    pub(super) output: Form,
+    #[command(flatten)]
+    pub(super) access: Access,
+}
+
+/// `attach`
+#[derive(Debug, Args)]
+pub(super) struct Attach {
+    /// The node
+    #[arg(value_name = "NODE")]
+    pub(super) node: String,
+    /// The namespace of the pod; its Pod Security level must be privileged
+    #[arg(short, long, value_name = "NAMESPACE", default_value = "kube-system")]
+    pub(super) namespace: String,
+    /// The image
+    #[arg(long, value_name = "IMAGE", default_value = IMAGE)]
+    pub(super) image: String,
+    /// End after this time
+    #[arg(long, value_name = "TIME", default_value = "10m", value_parser = duration)]
+    pub(super) duration: Duration,
+    /// Form of the records [default: pretty on a terminal, else json]
+    #[arg(short, long, value_enum, value_name = "pretty|json", hide_possible_values = true)]
+    pub(super) output: Option<Form>,
+    #[command(flatten)]
+    pub(super) access: Access,
+}
+
+/// `report`
+#[derive(Debug, Args)]
+pub(super) struct Report {
+    #[command(flatten)]
+    pub(super) logs: Logs,
+    /// The page [default: stdout]
+    #[arg(long, value_name = "PATH")]
+    pub(super) output_file: Option<PathBuf>,
+    #[command(flatten)]
+    pub(super) access: Access,
+}
+
+/// Form of what is printed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(super) enum Form {
+    Pretty,
+    Json,
+}
+
+/// The arguments after `kubectl tracer`, if this is the plugin: its name says so, or the hidden command `tracer kubectl`.
+#[must_use]
+pub fn plugin_args(args: &[OsString]) -> Option<Vec<OsString>> {
+    let name = args.first().map(std::path::Path::new).and_then(std::path::Path::file_name);
+    if name.is_some_and(|name| name == "kubectl-tracer") {
+        return Some(args[1..].to_vec());
+    }
+    args.get(1).filter(|command| *command == "kubectl").map(|_| args[2..].to_vec())
+}
+
+/// What came of the command line.
+pub(super) enum Parsed {
+    Command(Box<Command>),
+    /// `--help`, `--version`
+    Text(String),
+    /// Wrong usage, in one line.
+    Wrong(String),
+}
+
+pub(super) fn parse(args: Vec<OsString>, columns: usize) -> Parsed {
+    let command = Cli::command().term_width(columns);
+    let named = std::iter::once(OsString::from("kubectl tracer")).chain(args);
+    match command.try_get_matches_from(named).and_then(|matches| Cli::from_arg_matches(&matches)) {
+        Ok(cli) => Parsed::Command(Box::new(cli.command)),
+        Err(error) if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) => {
+            Parsed::Text(error.to_string())
+        }
+        Err(error) => Parsed::Wrong(one_line(&error)),
+    }
+}
+
+/// clap's message without its usage block.
+fn one_line(error: &clap::Error) -> String {
+    let rendered = error.to_string();
+    let message = rendered.split("\nUsage:").next().and_then(|it| it.split("\nFor more information").next());
+    let words = message.unwrap_or_default().trim_start_matches("error:").split_whitespace();
+    format!("{} (see `kubectl tracer --help`)", words.collect::<Vec<_>>().join(" "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_plugin_is_known_by_its_name_or_the_hidden_command() {
+        let args = |words: &[&str]| {
+            let given: Vec<OsString> = words.iter().map(OsString::from).collect();
+            plugin_args(&given).map(|rest| rest.len())
+        };
+        assert_eq!(args(&["/usr/local/bin/kubectl-tracer", "why", "a"]), Some(2));
+        assert_eq!(args(&["tracer", "kubectl", "why", "a"]), Some(2));
+        assert_eq!((args(&["tracer", "why", "kubectl"]), args(&["kubectl-tracer"])), (None, Some(0)));
+    }
+
+    #[test]
+    fn the_definition_holds() {
+        Cli::command().debug_assert();
+    }
+}

@@ -1,0 +1,89 @@
+//! The pods of tracer's DaemonSet: which one has the log of a node.
+
+use std::collections::BTreeMap;
+
+use super::api::Api;
+use super::cli::Access;
+use super::objects::Pod;
+use super::problem::Problem;
+
+/// A pod of tracer's, the only one that is read of its node.
+#[derive(Clone, Debug)]
+pub(super) struct Daemon {
+    pub(super) pod: Pod,
+    pub(super) container: String,
+    /// Others of this node that run, too.
+    pub(super) others: Vec<String>,
+}
+
+impl Daemon {
+    pub(super) fn node(&self) -> &str {
+        &self.pod.spec.node_name
+    }
+
+    /// `tracer/tracer-x7k2p on node-3`
+    pub(super) fn name(&self) -> String {
+        format!("{} on {}", self.pod.full_name(), self.node())
+    }
+
+    /// What is to be known where two run on one node.
+    pub(super) fn warning(&self) -> Option<String> {
+        let others = self.others.join(", ");
+        (!self.others.is_empty()).then(|| {
+            format!(
+                "{} tracer pods run on {}: {} is read, not {others}",
+                self.others.len() + 1,
+                self.node(),
+                self.pod.full_name()
+            )
+        })
+    }
+}
+
+/// The daemon of a node.
+pub(super) async fn of_node(api: &Api, access: &Access, node: &str) -> Result<Daemon, Problem> {
+    let pods = api.pods(&access.tracer_namespace, &access.tracer_selector, Some(node)).await?;
+    by_node(pods).remove(node).ok_or_else(|| {
+        Problem::Found(format!(
+            "no tracer runs on {node}: no pod of `{}` in namespace `{}` is there; `kubectl tracer attach {node}` does without the DaemonSet",
+            access.tracer_selector, access.tracer_namespace
+        ))
+    })
+}
+
+/// The daemons of these nodes; of none: of all. What was asked for and has none is named.
+pub(super) async fn of_nodes(
+    api: &Api,
+    access: &Access,
+    nodes: &[String],
+) -> Result<(Vec<Daemon>, Vec<String>), Problem> {
+    let pods = api.pods(&access.tracer_namespace, &access.tracer_selector, None).await?;
+    let mut daemons = by_node(pods);
+    if daemons.is_empty() {
+        return Err(Problem::Found(format!(
+            "no tracer runs in this cluster: no pod of `{}` in namespace `{}` (--tracer-namespace, --tracer-selector)",
+            access.tracer_selector, access.tracer_namespace
+        )));
+    }
+    let mut without: Vec<String> = nodes.iter().filter(|node| !daemons.contains_key(*node)).cloned().collect();
+    without.dedup();
+    daemons.retain(|node, _| nodes.is_empty() || nodes.contains(node));
+    Ok((daemons.into_values().collect(), without))
+}
+
+/// One for each node: of several the one that is ready, then the oldest. A second `tracer run` of a node gives up by itself.
+fn by_node(pods: Vec<Pod>) -> BTreeMap<String, Daemon> {
+    let mut nodes: BTreeMap<String, Vec<Pod>> = BTreeMap::new();
+    for pod in pods.into_iter().filter(|pod| !pod.spec.node_name.is_empty()) {
+        nodes.entry(pod.spec.node_name.clone()).or_default().push(pod);
+    }
+    let daemon = |(node, mut pods): (String, Vec<Pod>)| {
+        pods.sort_by_key(|pod| (pod.is_over(), !pod.is_ready(), pod.metadata.creation_timestamp));
+        let others = pods[1..].iter().filter(|pod| !pod.is_over() && pod.is_ready()).map(Pod::full_name).collect();
+        let pod = pods.swap_remove(0);
+        let named = pod.spec.containers.iter().find(|it| it.name == "tracer").or(pod.spec.containers.first());
+        let container = named.map_or_else(|| "tracer".to_owned(), |it| it.name.clone());
+        (node, Daemon { pod, container, others })
+    };
+    nodes.into_iter().map(daemon).collect()
+}

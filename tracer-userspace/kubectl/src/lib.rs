@@ -1,0 +1,94 @@
+//! `kubectl tracer`: from a failing pod to its cause, through the logs of the DaemonSet's pods.
+//!
+//! ```text
+//! cli, target    what was typed
+//! api, objects   the few requests, and the parts of objects that are read; problem: what goes wrong, in one line
+//! daemon         which pod of tracer's has the log of a node
+//! records, logs  the records of one log, and the logs of many nodes at once
+//! why, top, attach, report   the commands
+//! ```
+//!
+//! It needs `pods/log` in tracer's namespace, and neither `exec` nor a port. Memory is bounded whatever the logs' length.
+
+mod api;
+mod attach;
+mod cli;
+mod daemon;
+mod logs;
+mod objects;
+mod problem;
+mod records;
+mod report;
+mod skew;
+mod target;
+mod terminal;
+#[cfg(test)]
+mod tests;
+mod top;
+mod why;
+
+use std::ffi::OsString;
+use std::io::{ErrorKind, Write};
+
+use tokio::task::LocalSet;
+
+pub use self::cli::plugin_args;
+
+use self::api::Api;
+use self::cli::{Command, Parsed};
+use self::problem::Problem;
+use tracer_terminal::error;
+use tracer_terminal::screen::columns;
+
+/// Columns of help where no terminal says how many it has.
+const COLUMNS: usize = 80;
+
+/// Runs the plugin with what was typed after its name; gives the exit code.
+#[must_use]
+pub fn run(args: Vec<OsString>) -> u8 {
+    match cli::parse(args, columns(std::io::stdout()).map_or(COLUMNS, |columns| columns.min(100))) {
+        Parsed::Text(text) => {
+            // A reader that has seen enough is no error.
+            let _ = std::io::stdout().write_all(text.as_bytes());
+            0
+        }
+        Parsed::Wrong(message) => {
+            error::report(&message);
+            2
+        }
+        Parsed::Command(command) => carry_out(*command).unwrap_or_else(|problem| {
+            error::report(&problem);
+            problem.exit_code()
+        }),
+    }
+}
+
+fn carry_out(command: Command) -> Result<u8, Problem> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(|error| Problem::Found(format!("no event loop: {}", error::os_message(&error))))?;
+    let code = LocalSet::new().block_on(&runtime, answer(command, &mut std::io::stdout()));
+    // A name that is being resolved may take longer than anybody waits.
+    runtime.shutdown_background();
+    code
+}
+
+/// What the command prints goes to `out`, its diagnostics to stderr. Gives the exit code.
+async fn answer(command: Command, out: &mut dyn Write) -> Result<u8, Problem> {
+    let api = Api::connect(command.access()).await?;
+    match &command {
+        Command::Why(args) => why::why(&api, args, out).await,
+        Command::Top(args) => top::top(api, args, out).await,
+        Command::Attach(args) => attach::attach(&api, args, out).await,
+        Command::Report(args) => report::report(api, args).await,
+    }
+}
+
+/// A reader that has seen enough is no error.
+fn print(out: &mut dyn Write, text: &[u8]) -> Result<(), Problem> {
+    match out.write_all(text).and_then(|()| out.flush()) {
+        Err(error) if error.kind() != ErrorKind::BrokenPipe => {
+            Err(Problem::Found(format!("stdout: {}", error::os_message(&error))))
+        }
+        _ => Ok(()),
+    }
+}

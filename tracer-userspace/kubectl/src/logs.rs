@@ -1,0 +1,84 @@
+//! The logs of many nodes, some at once, each under its own limits. A node that does not answer holds up nobody.
+
+use std::collections::VecDeque;
+use std::rc::Rc;
+
+use indicatif::{ProgressBar, ProgressStyle};
+use tokio::task::JoinSet;
+
+use super::api::{Api, Part};
+use super::cli::{Access, Logs};
+use super::daemon::{self, Daemon};
+use super::problem::Problem;
+use super::records::each_line;
+use tracer_terminal::error;
+
+/// It is cut to the terminal's width.
+const BAR: &str = "{pos}/{len} nodes [{wide_bar}] {eta}";
+
+/// What is made of a node's log.
+pub(super) trait Sink: 'static {
+    /// One line of it.
+    fn line(&mut self, line: &[u8]);
+}
+
+/// A log, as far as it was read.
+pub(super) struct Read<S> {
+    pub(super) daemon: Daemon,
+    pub(super) sink: S,
+    /// Bytes that came.
+    pub(super) bytes: u64,
+    /// Why there is no more of it.
+    pub(super) problem: Option<Problem>,
+}
+
+/// Reads the logs of the nodes asked for and hands each over when it has ended. Gives the nodes that have no tracer.
+///
+/// # Errors
+/// The nodes cannot be listed, or rights or credentials are missing: that is the same on each node.
+pub(super) async fn read_all<S: Sink>(
+    api: Rc<Api>,
+    access: &Access,
+    logs: &Logs,
+    new: impl Fn(&Daemon) -> S,
+    mut each: impl FnMut(Read<S>) -> Result<(), Problem>,
+) -> Result<Vec<String>, Problem> {
+    let (daemons, without) = daemon::of_nodes(&api, access, &logs.nodes).await?;
+    daemons.iter().filter_map(Daemon::warning).for_each(|warning| error::warn(&warning));
+    let part = Part { since: Some(logs.since), limit_bytes: Some(logs.limit_bytes), follow: false };
+    let bar = bar(daemons.len());
+    let (mut waiting, mut running) = (VecDeque::from(daemons), JoinSet::new());
+    loop {
+        while running.len() < logs.parallel as usize
+            && let Some(daemon) = waiting.pop_front()
+        {
+            let (api, part, sink) = (Rc::clone(&api), part.clone(), new(&daemon));
+            running.spawn_local(async move { read(&api, daemon, &part, sink).await });
+        }
+        let Some(read) = running.join_next().await else { break };
+        let read = read.map_err(|error| Problem::Found(error.to_string()))?;
+        bar.inc(1);
+        if let Some(problem @ (Problem::Forbidden(_) | Problem::Unauthenticated)) = read.problem {
+            bar.finish_and_clear();
+            return Err(problem);
+        }
+        each(read)?;
+    }
+    bar.finish_and_clear();
+    Ok(without)
+}
+
+async fn read<S: Sink>(api: &Api, daemon: Daemon, part: &Part, mut sink: S) -> Read<S> {
+    let mut bytes = 0;
+    let problem = match api.log(&daemon.pod, &daemon.container, part).await {
+        Ok(mut log) => each_line(&mut log, &mut bytes, |line| sink.line(line)).await.err(),
+        Err(problem) => Some(problem),
+    };
+    Read { daemon, sink, bytes, problem }
+}
+
+/// On stderr if that is a terminal.
+fn bar(nodes: usize) -> ProgressBar {
+    let style = ProgressStyle::with_template(BAR).unwrap_or_else(|_| ProgressStyle::default_bar());
+    ProgressBar::new(nodes as u64).with_style(style.progress_chars("=> "))
+}

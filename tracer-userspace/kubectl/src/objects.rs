@@ -1,0 +1,132 @@
+//! The parts of the API's objects that are read. The types of the whole API cost megabytes of code.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+use serde::{Deserialize, Deserializer};
+
+/// `null` is what an empty field is to some writers.
+fn or_default<'de, D: Deserializer<'de>, T: Deserialize<'de> + Default>(input: D) -> Result<T, D::Error> {
+    Option::deserialize(input).map(Option::unwrap_or_default)
+}
+
+/// Objects in which each field may be absent or `null`.
+macro_rules! objects {
+    ($($name:ident { $($field:ident: $kind:ty,)* })*) => {$(
+        #[derive(Clone, Debug, Default, Deserialize)]
+        #[serde(rename_all = "camelCase", default)]
+        pub(super) struct $name {
+            $(#[serde(deserialize_with = "or_default")] pub(super) $field: $kind,)*
+        }
+    )*};
+}
+
+objects! {
+    PodList { metadata: ListMeta, items: Vec<Pod>, }
+    ListMeta { r#continue: String, }
+    Metadata {
+        namespace: String,
+        name: String,
+        uid: String,
+        annotations: BTreeMap<String, String>,
+        creation_timestamp: Option<Timestamp>,
+        deletion_timestamp: Option<Timestamp>,
+    }
+    Pod { metadata: Metadata, spec: PodSpec, status: PodStatus, }
+    PodSpec { node_name: String, containers: Vec<Container>, }
+    Container { name: String, }
+    PodStatus {
+        phase: String,
+        message: String,
+        start_time: Option<Timestamp>,
+        conditions: Vec<Condition>,
+        container_statuses: Vec<ContainerStatus>,
+        init_container_statuses: Vec<ContainerStatus>,
+    }
+    ContainerStatus { name: String, ready: bool, restart_count: u32, state: State, }
+    State { waiting: Option<Waiting>, running: Option<BTreeMap<String, String>>, terminated: Option<Waiting>, }
+    Waiting { reason: String, message: String, exit_code: i32, }
+
+    Workload { spec: WorkloadSpec, }
+    WorkloadSpec { selector: Selector, }
+    Selector { match_labels: BTreeMap<String, String>, match_expressions: Vec<Expression>, }
+    Expression { key: String, operator: String, values: Vec<String>, }
+}
+
+/// A condition of a pod.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct Condition {
+    r#type: String,
+    status: String,
+    #[serde(deserialize_with = "or_default")]
+    pub(super) message: String,
+}
+
+impl Pod {
+    /// `shop/cart-0`
+    pub(super) fn full_name(&self) -> String {
+        format!("{}/{}", self.metadata.namespace, self.metadata.name)
+    }
+
+    pub(super) fn condition(&self, kind: &str) -> Option<&Condition> {
+        self.status.conditions.iter().find(|it| it.r#type == kind)
+    }
+
+    pub(super) fn is_ready(&self) -> bool {
+        self.condition("Ready").is_some_and(|it| it.status == "True")
+    }
+
+    /// It has ended, or is being deleted.
+    pub(super) fn is_over(&self) -> bool {
+        self.metadata.deletion_timestamp.is_some() || matches!(self.status.phase.as_str(), "Succeeded" | "Failed")
+    }
+
+    /// The uid by which the node knows it: of a static pod that is the hash that its mirror notes
+    /// (`CreateMirrorPod`, pkg/kubelet/pod/mirror_client.go).
+    pub(super) fn has_uid(&self, uid: &str) -> bool {
+        let mirrored = self.metadata.annotations.get("kubernetes.io/config.mirror");
+        self.metadata.uid == uid || mirrored.is_some_and(|hash| hash == uid)
+    }
+}
+
+impl Selector {
+    /// As a query has it; absent where it selects nothing, or in a way that is not known.
+    pub(super) fn text(&self) -> Option<String> {
+        let labels = self.match_labels.iter().map(|(key, value)| Some(format!("{key}={value}")));
+        let expressions = self.match_expressions.iter().map(|it| {
+            let (key, values) = (&it.key, it.values.join(","));
+            Some(match it.operator.as_str() {
+                "In" => format!("{key} in ({values})"),
+                "NotIn" => format!("{key} notin ({values})"),
+                "Exists" => key.clone(),
+                "DoesNotExist" => format!("!{key}"),
+                _ => return None,
+            })
+        });
+        let parts: Vec<_> = labels.chain(expressions).collect::<Option<_>>()?;
+        Some(parts.join(",")).filter(|text| !text.is_empty())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_selector_is_a_query() {
+        let of = |json: &str| serde_json::from_str::<Selector>(json).expect("a selector").text();
+        let text = r#"{"matchLabels":{"app":"cart"},"matchExpressions":[{"key":"tier","operator":"In","values":["a","b"]},{"key":"old","operator":"DoesNotExist"}]}"#;
+        assert_eq!(of(text).as_deref(), Some("app=cart,tier in (a,b),!old"));
+        assert_eq!(of(r#"{"matchExpressions":[{"key":"x","operator":"Gt","values":["1"]}]}"#), None);
+        assert_eq!(of("{}"), None, "it would select every pod");
+    }
+
+    #[test]
+    fn absent_and_null_are_the_same() {
+        let pod: Pod =
+            serde_json::from_str(r#"{"metadata":{"name":"a","annotations":null},"status":{"conditions":null}}"#)
+                .expect("a pod");
+        assert!(pod.metadata.name == "a" && !pod.is_ready() && !pod.is_over());
+    }
+}

@@ -1,0 +1,154 @@
+//! The records in a pod's log: its lines while they arrive, and what is read of each.
+
+use std::borrow::Cow;
+
+use serde::Deserialize;
+
+use super::api::Log;
+use super::problem::Problem;
+use tracer_model::record::{K8s, SCHEMA};
+
+/// The longest line that is read: a verdict with all its evidence has a few KiB.
+const LINE_MAX: usize = 1 << 20;
+
+/// How a log was read.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Reading {
+    /// Records of our schema.
+    pub(super) records: u64,
+    /// Lines that begin like a record and are none.
+    pub(super) unreadable: u64,
+    /// Another schema that was met.
+    pub(super) foreign: Option<String>,
+    /// Times of the first and the last record.
+    pub(super) times: Option<(String, String)>,
+}
+
+impl Reading {
+    /// Takes a line; gives its head if it is a record of ours. Diagnostics of the daemon stand in the same log: what does
+    /// not begin as an object is none of ours.
+    pub(super) fn take<'a>(&mut self, line: &'a [u8]) -> Option<Head<'a>> {
+        if line.first() != Some(&b'{') {
+            return None;
+        }
+        let Ok(head) = serde_json::from_slice::<Head<'a>>(line) else {
+            self.unreadable += 1;
+            return None;
+        };
+        if head.schema != SCHEMA {
+            self.foreign.get_or_insert_with(|| head.schema.chars().take(40).collect());
+            return None;
+        }
+        self.records += 1;
+        match &mut self.times {
+            Some((_, last)) => head.time.as_ref().clone_into(last),
+            None => self.times = Some((head.time.to_string(), head.time.to_string())),
+        }
+        Some(head)
+    }
+
+    /// Why there is nothing, if the log is of another version.
+    pub(super) fn problem(&self, log: &str) -> Option<Problem> {
+        let foreign = self.foreign.as_ref().filter(|_| self.records == 0)?;
+        let name = if foreign.is_empty() { "no schema" } else { foreign };
+        Some(Problem::Found(format!(
+            "{log} has records of {name}, and this plugin reads {SCHEMA}: use the version of the DaemonSet"
+        )))
+    }
+}
+
+/// What every record has, and what chooses it.
+#[derive(Deserialize)]
+pub(super) struct Head<'a> {
+    #[serde(borrow, default)]
+    schema: Cow<'a, str>,
+    #[serde(rename = "type", borrow)]
+    pub(super) kind: Cow<'a, str>,
+    #[serde(borrow)]
+    pub(super) time: Cow<'a, str>,
+    pub(super) k8s: Option<K8s>,
+}
+
+/// Gives each whole line of the log. A last line without its end is being written, or was cut at the limit.
+pub(super) async fn each_line(log: &mut Log, bytes: &mut u64, mut each: impl FnMut(&[u8])) -> Result<(), Problem> {
+    let mut lines = Lines::default();
+    while let Some(chunk) = log.next().await? {
+        *bytes += chunk.len() as u64;
+        lines.feed(&chunk, &mut each);
+    }
+    Ok(())
+}
+
+/// A line that is open; one that is too long is skipped and not held.
+#[derive(Default)]
+pub(super) struct Lines {
+    open: Vec<u8>,
+    too_long: bool,
+}
+
+impl Lines {
+    pub(super) fn feed(&mut self, chunk: &[u8], each: &mut impl FnMut(&[u8])) {
+        for part in chunk.split_inclusive(|byte| *byte == b'\n') {
+            let Some(end) = part.strip_suffix(b"\n") else {
+                self.push(part);
+                return;
+            };
+            if self.open.is_empty() && !self.too_long {
+                each(end);
+            } else {
+                self.push(end);
+                if !self.too_long {
+                    each(&self.open);
+                }
+            }
+            self.open.clear();
+            self.too_long = false;
+        }
+    }
+
+    fn push(&mut self, part: &[u8]) {
+        if self.open.len() + part.len() > LINE_MAX {
+            self.too_long = true;
+            self.open = Vec::new();
+        } else if !self.too_long {
+            self.open.extend_from_slice(part);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lines(chunks: &[&[u8]]) -> Vec<String> {
+        let (mut lines, mut seen) = (Lines::default(), Vec::new());
+        for chunk in chunks {
+            lines.feed(chunk, &mut |line: &[u8]| seen.push(String::from_utf8_lossy(line).into_owned()));
+        }
+        seen
+    }
+
+    #[test]
+    fn lines_may_be_cut_anywhere() {
+        assert_eq!(lines(&[b"one\ntw", b"o", b"\n\nthr"]), ["one", "two", ""]);
+    }
+
+    #[test]
+    fn a_line_that_is_too_long_is_skipped_and_not_held() {
+        let long = vec![b'x'; LINE_MAX];
+        assert_eq!(lines(&[&long, b"y", &long, b"\nnext\n"]), ["next"]);
+    }
+
+    #[test]
+    fn what_is_no_record_is_counted() {
+        let mut reading = Reading::default();
+        let record = br#"{"schema":"tracer/1","type":"loss","time":"2026-01-02T03:04:05Z","seq":1}"#;
+        for line in [&b"tracer: warning: x"[..], b"{\"cut", br#"{"schema":"tracer/9","type":"x","time":"t"}"#] {
+            assert!(reading.take(line).is_none());
+        }
+        assert!(reading.problem("the log").is_some_and(|it| it.to_string().contains("tracer/9")));
+        assert!(reading.take(record).is_some_and(|head| head.kind == "loss"));
+        assert_eq!((reading.records, reading.unreadable), (1, 1));
+        assert!(reading.problem("the log").is_none());
+    }
+}

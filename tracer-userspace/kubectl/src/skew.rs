@@ -1,0 +1,47 @@
+//! Clocks of nodes that differ from the API server's. Times in records are those of their node.
+
+use jiff::Timestamp;
+
+use super::objects::Pod;
+
+/// Less is how long things take.
+const TOLERATED_S: i64 = 5;
+
+/// By how many seconds, at least, the clock of a pod's node is ahead (or, negative, behind); absent where nothing shows a
+/// difference. The kubelet writes `startTime` by the node's clock, and never before the API server made the pod. A record
+/// is never from the future.
+pub(super) fn of_node(pod: &Pod, newest: Option<Timestamp>, now: Timestamp) -> Option<i64> {
+    let behind = pod.status.start_time.zip(pod.metadata.creation_timestamp);
+    let behind = behind.map(|(started, made)| started.as_second() - made.as_second()).filter(|s| *s < -TOLERATED_S);
+    let ahead = newest.map(|newest| newest.as_second() - now.as_second()).filter(|s| *s > TOLERATED_S);
+    ahead.or(behind)
+}
+
+/// `node-3 is at least 95 s behind`
+pub(super) fn text(node: &str, seconds: i64) -> String {
+    let way = if seconds < 0 { "behind" } else { "ahead" };
+    format!("{node} is at least {} s {way}", seconds.abs())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pod(started: &str) -> Pod {
+        let text = format!(
+            r#"{{"metadata":{{"creationTimestamp":"2026-01-02T03:04:05Z"}},"status":{{"startTime":"{started}"}}}}"#
+        );
+        serde_json::from_str(&text).expect("a pod")
+    }
+
+    #[test]
+    fn a_difference_is_shown_by_what_cannot_be() {
+        let at = |time: &str| time.parse::<Timestamp>().expect("a time");
+        let now = at("2026-01-02T04:00:00Z");
+        let (fine, behind) = (pod("2026-01-02T03:30:00Z"), pod("2026-01-02T03:02:30Z"));
+        assert_eq!(of_node(&fine, Some(at("2026-01-02T03:59:59Z")), now), None);
+        assert_eq!(of_node(&behind, None, now), Some(-95));
+        assert_eq!(of_node(&fine, Some(at("2026-01-02T04:02:00Z")), now), Some(120));
+        assert_eq!(text("n1", -95), "n1 is at least 95 s behind");
+    }
+}

@@ -1,0 +1,75 @@
+//! Which pods are asked about: a pod, or those of a workload.
+
+use std::str::FromStr;
+
+/// What `why` was asked about.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Target {
+    pub(super) kind: Kind,
+    pub(super) name: String,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    Pod,
+    Deployment,
+    DaemonSet,
+    StatefulSet,
+}
+
+impl Kind {
+    /// As RBAC and paths have it.
+    pub(super) const fn resource(self) -> &'static str {
+        match self {
+            Self::Pod => "pods",
+            Self::Deployment => "deployments",
+            Self::DaemonSet => "daemonsets",
+            Self::StatefulSet => "statefulsets",
+        }
+    }
+
+    fn of(word: &str) -> Option<Self> {
+        Some(match word {
+            "pod" | "pods" | "po" => Self::Pod,
+            "deploy" | "deployment" | "deployments" | "deployment.apps" | "deployments.apps" => Self::Deployment,
+            "ds" | "daemonset" | "daemonsets" | "daemonset.apps" | "daemonsets.apps" => Self::DaemonSet,
+            "sts" | "statefulset" | "statefulsets" | "statefulset.apps" | "statefulsets.apps" => Self::StatefulSet,
+            _ => return None,
+        })
+    }
+}
+
+impl FromStr for Target {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (kind, name) = match text.split_once('/') {
+            None => (Some(Kind::Pod), text),
+            Some((kind, name)) => (Kind::of(&kind.to_lowercase()), name),
+        };
+        let kind = kind.ok_or("write POD, pod/NAME, deploy/NAME, ds/NAME or sts/NAME")?;
+        // It becomes part of a path.
+        let fits = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '-' | '.');
+        if name.is_empty() || name.len() > 253 || !name.chars().all(fits) {
+            return Err("not a name that Kubernetes allows".into());
+        }
+        Ok(Self { kind, name: name.to_owned() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn targets_are_read_as_kubectl_reads_them() {
+        let read = |text: &str| text.parse::<Target>().map(|it| (it.kind, it.name));
+        assert_eq!(read("cart-0"), Ok((Kind::Pod, "cart-0".into())));
+        assert_eq!(read("deploy/cart"), Ok((Kind::Deployment, "cart".into())));
+        assert_eq!(read("DaemonSet/cart"), Ok((Kind::DaemonSet, "cart".into())));
+        assert_eq!(read("sts/db.x"), Ok((Kind::StatefulSet, "db.x".into())));
+        for wrong in ["", "svc/cart", "deploy/", "../x", "a/b/c", "Cart", "a%2f"] {
+            assert!(read(wrong).is_err(), "{wrong}");
+        }
+    }
+}

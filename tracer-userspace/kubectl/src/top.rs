@@ -1,0 +1,55 @@
+//! `kubectl tracer top`: which causes, on how many pods and nodes, by whom, since when and where first.
+
+mod page;
+mod tally;
+
+use std::io::Write;
+use std::rc::Rc;
+
+use super::api::Api;
+use super::cli::{Form, Top};
+use super::logs::{self, Read};
+use super::problem::Problem;
+use super::{print, skew, terminal};
+use page::{Answers, Page};
+use tally::{Causes, NodeTally};
+use tracer_terminal::error;
+
+/// Reads all logs and prints the page; gives the exit code: 2 if some nodes are missing on it.
+pub(super) async fn top(api: Api, args: &Top, out: &mut dyn Write) -> Result<u8, Problem> {
+    let api = Rc::new(api);
+    let (mut causes, mut answers) = (Causes::default(), Answers::default());
+    let (of_api, limit) = (Rc::clone(&api), args.logs.limit_bytes);
+    let take = |read: Read<NodeTally>| {
+        let Read { daemon, mut sink, bytes, problem } = read;
+        let node = daemon.node().to_owned();
+        let problem = problem.or_else(|| sink.reading.problem("its log"));
+        if let Some(problem) = problem {
+            answers.without.push((node.clone(), problem.to_string()));
+        } else {
+            answers.answered += 1;
+        }
+        if bytes >= limit {
+            answers.cut.push(node.clone());
+        }
+        answers.unreadable += sink.reading.unreadable;
+        if let Some(seconds) = skew::of_node(&daemon.pod, sink.newest(), of_api.now()) {
+            answers.skewed.push((node.clone(), seconds));
+        }
+        causes.add(&node, sink.finish());
+        Ok(())
+    };
+    let without = logs::read_all(api, &args.access, &args.logs, |_| NodeTally::default(), take).await?;
+    answers.without.extend(without.into_iter().map(|node| (node, "no tracer runs there".to_owned())));
+    answers.without.sort();
+    answers.cut.sort();
+    answers.skewed.sort();
+    let page = Page::new(causes, answers, args.logs.since);
+    let text = match args.output {
+        Form::Pretty => page.text(terminal::of_stdout()),
+        Form::Json => page.json(),
+    };
+    print(out, text.as_bytes())?;
+    page.warnings().iter().for_each(|warning| error::warn(warning));
+    Ok(if page.is_whole() { 0 } else { 2 })
+}

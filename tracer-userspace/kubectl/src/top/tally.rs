@@ -1,0 +1,245 @@
+//! Failures counted by cause and culprit: first of one node while its log passes by, then of all.
+
+use std::cmp::Reverse;
+use std::collections::hash_map::DefaultHasher;
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use std::hash::{Hash as _, Hasher as _};
+
+use jiff::Timestamp;
+use serde::Deserialize;
+
+use super::super::logs::Sink;
+use super::super::records::Reading;
+use tracer_model::record::{Cause, Culprit, Endpoint, K8s, Outcome, Workload};
+
+/// Verdicts of a node that a revision may still take back: it comes within the attempt's last seconds.
+const OPEN: usize = 512;
+/// Culprits of a cause, and workloads, that are counted apart; the others count as one.
+const CULPRITS: usize = 256;
+const WORKLOADS: usize = 4096;
+/// Pods of one node and group that are counted apart: a node has 250 by design.
+const PODS: usize = 4096;
+
+/// A workload with its namespace.
+pub(super) type Owner = (String, Workload);
+
+/// What is counted of a verdict.
+#[derive(Deserialize)]
+struct Fields {
+    seq: u64,
+    verdict: Answer,
+    k8s: Option<K8s>,
+    dst: Option<Endpoint>,
+    culprit: Option<Culprit>,
+    revises: Option<u64>,
+    repeated: Option<Repeated>,
+}
+
+#[derive(Deserialize)]
+struct Answer {
+    cause: Cause,
+    outcome: Outcome,
+}
+
+/// Verdicts that one record stands for.
+#[derive(Deserialize)]
+struct Repeated {
+    count: u64,
+}
+
+struct Open {
+    seq: u64,
+    us: i64,
+    key: (Cause, Option<String>),
+    pod: u64,
+    owner: Option<Owner>,
+    count: u64,
+}
+
+/// Failures of one cause and culprit on a node.
+#[derive(Debug, Default)]
+pub(super) struct Group {
+    verdicts: u64,
+    pods: HashSet<u64>,
+    owners: HashMap<Owner, HashSet<u64>>,
+    first_us: i64,
+    last_us: i64,
+}
+
+/// What a node's log says.
+#[derive(Default)]
+pub(super) struct NodeTally {
+    pub(super) reading: Reading,
+    open: VecDeque<Open>,
+    groups: HashMap<(Cause, Option<String>), Group>,
+}
+
+impl NodeTally {
+    pub(super) fn newest(&self) -> Option<Timestamp> {
+        self.reading.times.as_ref().and_then(|(_, last)| last.parse().ok())
+    }
+
+    /// All that stands.
+    pub(super) fn finish(&mut self) -> HashMap<(Cause, Option<String>), Group> {
+        while let Some(open) = self.open.pop_front() {
+            self.count(open);
+        }
+        std::mem::take(&mut self.groups)
+    }
+
+    fn take(&mut self, fields: Fields, us: i64) {
+        if let Some(seq) = fields.revises {
+            self.open.retain(|it| it.seq != seq);
+        }
+        if fields.verdict.outcome != Outcome::Failure {
+            return;
+        }
+        let count = fields.repeated.as_ref().map_or(1, |it| it.count.max(1));
+        let pod = hash_of(&fields);
+        let culprit = fields.culprit.as_ref().map(text_of);
+        let owner = fields.k8s.and_then(|k8s| Some((k8s.namespace?, k8s.workload?)));
+        self.open.push_back(Open { seq: fields.seq, us, key: (fields.verdict.cause, culprit), pod, owner, count });
+        if self.open.len() > OPEN
+            && let Some(oldest) = self.open.pop_front()
+        {
+            self.count(oldest);
+        }
+    }
+
+    fn count(&mut self, open: Open) {
+        let Open { us, key, pod, owner, count, .. } = open;
+        let has_room = self.groups.len() < CULPRITS || self.groups.contains_key(&key);
+        let key = if has_room { key } else { (key.0, Some("others".to_owned())) };
+        let group = self.groups.entry(key).or_insert_with(|| Group { first_us: us, ..Group::default() });
+        group.verdicts += count;
+        group.first_us = group.first_us.min(us);
+        group.last_us = group.last_us.max(us);
+        if group.pods.len() < PODS {
+            group.pods.insert(pod);
+        }
+        if let Some(owner) = owner.filter(|it| group.owners.len() < PODS || group.owners.contains_key(it)) {
+            group.owners.entry(owner).or_default().insert(pod);
+        }
+    }
+}
+
+impl Sink for NodeTally {
+    fn line(&mut self, line: &[u8]) {
+        let Some(head) = self.reading.take(line) else { return };
+        if head.kind != "verdict" {
+            return;
+        }
+        let us = head.time.parse::<Timestamp>().map(Timestamp::as_microsecond);
+        match (us, serde_json::from_slice::<Fields>(line)) {
+            (Ok(us), Ok(fields)) => self.take(fields, us),
+            _ => self.reading.unreadable += 1,
+        }
+    }
+}
+
+/// Which pod it is; without one, what was dialled.
+fn hash_of(fields: &Fields) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    match &fields.k8s {
+        Some(K8s { pod_uid: Some(uid), .. }) => uid.hash(&mut hasher),
+        Some(K8s { namespace, pod_name, .. }) => (namespace, pod_name).hash(&mut hasher),
+        None => fields.dst.map(|dst| (dst.addr, dst.port)).hash(&mut hasher),
+    }
+    hasher.finish()
+}
+
+/// The culprit without what differs from node to node: process ids and paths in `/proc`.
+fn text_of(culprit: &Culprit) -> String {
+    let exe = culprit.exe.as_ref().filter(|exe| !exe.starts_with("/proc/"));
+    let name = exe.map_or_else(|| culprit.comm.clone(), |exe| format!("{} ({exe})", culprit.comm));
+    let family: Vec<_> = culprit.ancestors.iter().map(|it| it.comm.as_str()).filter(|it| *it != "systemd").collect();
+    let family = if family.is_empty() { String::new() } else { format!(", child of {}", family.join(" < ")) };
+    format!("{name}{family}: {}", culprit.op.replace('_', " "))
+}
+
+/// One cause over all nodes.
+#[derive(Debug, Default)]
+pub(super) struct CauseTally {
+    pub(super) verdicts: u64,
+    pub(super) pods: u64,
+    /// Nodes, and when it began on each, µs.
+    pub(super) nodes: BTreeMap<String, i64>,
+    pub(super) last_us: i64,
+    pub(super) culprits: BTreeMap<String, Nodes>,
+    /// Pods of each workload.
+    pub(super) owners: BTreeMap<Owner, u64>,
+}
+
+/// Nodes that have something in common.
+#[derive(Debug, Default)]
+pub(super) struct Nodes {
+    pub(super) count: u64,
+    pub(super) first_us: i64,
+    pub(super) first: String,
+}
+
+/// All causes.
+#[derive(Debug, Default)]
+pub(super) struct Causes(BTreeMap<Cause, CauseTally>);
+
+impl Causes {
+    pub(super) fn add(&mut self, node: &str, groups: HashMap<(Cause, Option<String>), Group>) {
+        let mut pods: HashMap<Cause, HashSet<u64>> = HashMap::new();
+        let mut owners: HashMap<(Cause, Owner), HashSet<u64>> = HashMap::new();
+        for ((cause, culprit), group) in groups {
+            let tally = self.0.entry(cause).or_default();
+            tally.verdicts += group.verdicts;
+            tally.last_us = tally.last_us.max(group.last_us);
+            let first = tally.nodes.entry(node.to_owned()).or_insert(group.first_us);
+            *first = (*first).min(group.first_us);
+            if let Some(culprit) = culprit {
+                tally.add_culprit(culprit, node, group.first_us);
+            }
+            // A pod that fails by two culprits is one pod.
+            pods.entry(cause).or_default().extend(group.pods);
+            group.owners.into_iter().for_each(|(owner, of)| owners.entry((cause, owner)).or_default().extend(of));
+        }
+        for (cause, pods) in pods {
+            self.0.entry(cause).or_default().pods += pods.len() as u64;
+        }
+        for ((cause, owner), pods) in owners {
+            let known = &mut self.0.entry(cause).or_default().owners;
+            if known.len() < WORKLOADS || known.contains_key(&owner) {
+                *known.entry(owner).or_default() += pods.len() as u64;
+            }
+        }
+    }
+
+    /// Those that hit most pods first; what nothing explains last.
+    pub(super) fn ranked(self) -> Vec<(Cause, CauseTally)> {
+        let mut all: Vec<_> = self.0.into_iter().collect();
+        all.sort_by_key(|(cause, it)| (*cause == Cause::Unexplained, Reverse((it.pods, it.nodes.len(), it.verdicts))));
+        all
+    }
+}
+
+impl CauseTally {
+    fn add_culprit(&mut self, culprit: String, node: &str, us: i64) {
+        let has_room = self.culprits.len() < CULPRITS || self.culprits.contains_key(&culprit);
+        let culprit = if has_room { culprit } else { "others".to_owned() };
+        let nodes = self.culprits.entry(culprit).or_default();
+        if nodes.count == 0 || us < nodes.first_us {
+            nodes.first_us = us;
+            node.clone_into(&mut nodes.first);
+        }
+        nodes.count += 1;
+    }
+
+    /// When it began, µs.
+    pub(super) fn first_us(&self) -> i64 {
+        self.nodes.values().copied().min().unwrap_or_default()
+    }
+
+    /// The nodes on which it began first.
+    pub(super) fn first_nodes(&self, most: usize) -> Vec<(&str, i64)> {
+        let mut nodes: Vec<_> = self.nodes.iter().map(|(node, us)| (node.as_str(), *us)).collect();
+        nodes.sort_by_key(|(_, us)| *us);
+        nodes.truncate(most);
+        nodes
+    }
+}

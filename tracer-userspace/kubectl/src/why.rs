@@ -1,0 +1,149 @@
+//! `kubectl tracer why`: the answer first, then the pod's verdicts as `attach` prints them.
+
+mod answer;
+mod seen;
+
+use std::collections::BTreeMap;
+use std::io::Write;
+
+use super::api::{Api, Part};
+use super::cli::{Form, Why};
+use super::daemon::{self, Daemon};
+use super::objects::Pod;
+use super::print;
+use super::problem::Problem;
+use super::records::each_line;
+use super::target::{Kind, Target};
+use super::terminal;
+use seen::{OfPod, Seen};
+use tracer_output::sink::ndjson;
+use tracer_output::sink::pretty::Pretty;
+use tracer_terminal::error;
+
+/// Pods of a workload that are explained; the others are named.
+const PODS: usize = 10;
+
+/// Explains each pod; gives the exit code.
+pub(super) async fn why(api: &Api, args: &Why, out: &mut dyn Write) -> Result<u8, Problem> {
+    let namespace = args.namespace.as_ref().unwrap_or(&api.namespace);
+    let pods = pods(api, namespace, &args.target).await?;
+    let mut nodes: BTreeMap<&str, Vec<Pod>> = BTreeMap::new();
+    for pod in &pods {
+        nodes.entry(&pod.spec.node_name).or_default().push(pod.clone());
+    }
+    let mut failed = None;
+    for (node, pods) in nodes {
+        match of_node(api, args, node, pods, out).await {
+            Ok(()) => {}
+            // Rights are the same on each node.
+            Err(problem @ (Problem::Forbidden(_) | Problem::Unauthenticated)) => return Err(problem),
+            Err(problem) => {
+                if let Some(before) = failed.replace(problem) {
+                    error::warn(&before);
+                }
+            }
+        }
+    }
+    failed.map_or(Ok(0), Err)
+}
+
+/// Reads the log of a node and explains these pods of it.
+async fn of_node(api: &Api, args: &Why, node: &str, pods: Vec<Pod>, out: &mut dyn Write) -> Result<(), Problem> {
+    let daemon = daemon::of_node(api, &args.access, node).await?;
+    if let Some(warning) = daemon.warning() {
+        error::warn(&warning);
+    }
+    let mut seen = Seen::new(pods, args.container.clone(), args.tail as usize);
+    let cut = read(api, args, &daemon, &mut seen).await?;
+    print(out, &text(api, args, &daemon, &seen))?;
+    cut.map_or(Ok(()), Err)
+}
+
+/// Reads the log. Gives why it ended early: what came of it is still an answer, if not the newest.
+async fn read(api: &Api, args: &Why, daemon: &Daemon, seen: &mut Seen) -> Result<Option<Problem>, Problem> {
+    let part = Part { since: args.since, ..Part::default() };
+    let log_of = |problem| match problem {
+        Problem::Late(_) | Problem::Refused { .. } => {
+            Problem::Found(format!("the log of {}: {problem}", daemon.name()))
+        }
+        problem => problem,
+    };
+    let mut log = api.log(&daemon.pod, &daemon.container, &part).await.map_err(log_of)?;
+    let read = each_line(&mut log, &mut 0, |line| seen.take(line)).await;
+    match seen.reading.problem(&format!("the log of {}", daemon.name())) {
+        Some(problem) => Err(problem),
+        None => {
+            Ok(read.err().map(|problem| Problem::Found(format!("the log of {} ended early: {problem}", daemon.name()))))
+        }
+    }
+}
+
+/// The answer of each pod, then its newest verdicts.
+fn text(api: &Api, args: &Why, daemon: &Daemon, seen: &Seen) -> Vec<u8> {
+    let screen = terminal::of_stdout();
+    let form = args.output.unwrap_or_else(terminal::form);
+    let mut out = Vec::new();
+    for of_pod in &seen.pods {
+        let answer = answer::text(of_pod, seen, daemon, api.now());
+        if form == Form::Json {
+            error::say("why", &answer);
+            of_pod.kept.iter().for_each(|record| out.extend(ndjson::line(record)));
+            continue;
+        }
+        let mut text = String::new();
+        screen.lines(&mut text, "", "  ", &answer);
+        let mut pretty = Pretty::default();
+        if let Some(earlier) = of_pod.earlier() {
+            screen.head(&mut text, &earlier);
+        }
+        for record in &of_pod.kept {
+            text.push_str(&pretty.text(record, 0, screen));
+        }
+        text.push('\n');
+        out.extend(text.into_bytes());
+    }
+    if form == Form::Pretty && !seen.pods.iter().all(OfPod::is_known) {
+        out.extend(answer::describe_log(seen, daemon, screen).into_bytes());
+    }
+    out
+}
+
+/// The pods that the target means and that run on a node.
+async fn pods(api: &Api, namespace: &str, target: &Target) -> Result<Vec<Pod>, Problem> {
+    let Target { kind, name } = target;
+    if *kind == Kind::Pod {
+        let pod = api.pod(namespace, name).await?;
+        return if pod.spec.node_name.is_empty() { Err(not_scheduled(&pod)) } else { Ok(vec![pod]) };
+    }
+    let mut pods = api.pods_of(*kind, namespace, name).await?;
+    let what = format!("{} {namespace}/{name}", kind.resource().trim_end_matches('s'));
+    pods.retain(|pod| !matches!(pod.status.phase.as_str(), "Succeeded" | "Failed"));
+    if pods.is_empty() {
+        return Err(Problem::Found(format!(
+            "{what} has no pod: look at `kubectl describe {}/{name} -n {namespace}`",
+            kind.resource()
+        )));
+    }
+    // Those that fail come first.
+    pods.sort_by_key(|pod| (pod.is_ready(), pod.metadata.creation_timestamp));
+    let (mut on_node, waiting): (Vec<_>, Vec<_>) = pods.into_iter().partition(|pod| !pod.spec.node_name.is_empty());
+    if on_node.is_empty() {
+        return waiting.first().map_or(Ok(Vec::new()), |pod| Err(not_scheduled(pod)));
+    }
+    waiting.iter().for_each(|pod| error::warn(&not_scheduled(pod)));
+    let ready = on_node.iter().filter(|pod| pod.is_ready()).count();
+    if ready < on_node.len() {
+        on_node.truncate(on_node.len() - ready);
+    }
+    if on_node.len() > PODS {
+        let more: Vec<_> = on_node.drain(PODS..).map(|pod| pod.metadata.name).collect();
+        error::warn(&format!("{what}: {PODS} pods are explained, {} more are not: {}", more.len(), more.join(", ")));
+    }
+    Ok(on_node)
+}
+
+fn not_scheduled(pod: &Pod) -> Problem {
+    let why = pod.condition("PodScheduled").map(|it| it.message.as_str()).filter(|it| !it.is_empty());
+    let why = why.map(|why| format!(": {why}")).unwrap_or_default();
+    Problem::Found(format!("{} is not scheduled, so no node probes it{why}", pod.full_name()))
+}

@@ -1,0 +1,133 @@
+//! The answer in one sentence, and what was looked at where there is none.
+
+use jiff::Timestamp;
+
+use super::super::daemon::Daemon;
+use super::super::objects::{ContainerStatus, Pod};
+use super::seen::{OfPod, Seen};
+use tracer_model::plural::counted;
+use tracer_model::record::{Body, Record, VerdictBody};
+use tracer_output::sink::findings;
+use tracer_terminal::screen::Screen;
+
+/// A probe that goes on failing has a verdict at least once in this time: `--repeat-interval` is a minute.
+const RECENT_S: i64 = 180;
+
+/// `cart-0 is not ready because …; fix: …`
+pub(super) fn text(of_pod: &OfPod, seen: &Seen, daemon: &Daemon, now: Timestamp) -> String {
+    let name = of_pod.pod.full_name();
+    let state = state(&of_pod.pod);
+    let verdict = of_pod.answer().and_then(|record| match &record.body {
+        Body::Verdict(body) => Some((record, body)),
+        _ => None,
+    });
+    let Some((record, body)) = verdict else {
+        let waiting = waiting(&of_pod.pod).map(|why| format!(" ({why})")).unwrap_or_default();
+        return format!("{name} {state}{waiting}; tracer has no failure of it {}", window(seen, daemon));
+    };
+    let explains = !of_pod.pod.is_ready() && !of_pod.pod.is_over() && is_recent(record, body, now);
+    let reason = reason(body);
+    if explains {
+        return format!("{name} {state} because {reason}");
+    }
+    let when = record.time.get(..19).unwrap_or(&record.time).replace('T', " ");
+    format!("{name} {state}; its last failure that tracer saw was {} ({when} UTC): {reason}", ago(&record.time, now))
+}
+
+/// `nobody listens on … (connection_refused, proven); fix: …`
+fn reason(body: &VerdictBody) -> String {
+    let verdict = &body.verdict;
+    let fix = fix(body).map(|fix| format!("; fix: {fix}")).unwrap_or_default();
+    format!("{} ({}, {}){fix}", verdict.summary.trim_end_matches('.'), verdict.cause.name(), verdict.confidence.name())
+}
+
+/// What to do, in one line.
+fn fix(body: &VerdictBody) -> Option<String> {
+    Some(body.verdict.remediation.clone()).filter(|fix| !fix.is_empty())
+}
+
+/// The probe fails now, and not only some time ago: else what failed then may be no reason any more.
+fn is_recent(record: &Record, body: &VerdictBody, now: Timestamp) -> bool {
+    let period = body.probe.as_ref().and_then(|probe| probe.period_s).map_or(0, i64::from);
+    let age = record.time.parse::<Timestamp>().map(|time| now.as_second() - time.as_second());
+    age.is_ok_and(|age| age <= RECENT_S.max(3 * period))
+}
+
+/// How it is with the pod, as the API has it.
+fn state(pod: &Pod) -> String {
+    match pod.status.phase.as_str() {
+        _ if pod.metadata.deletion_timestamp.is_some() => "is being deleted".into(),
+        "Succeeded" | "Failed" => format!("has ended ({})", pod.status.phase),
+        _ if pod.is_ready() => "is ready".into(),
+        _ => match restarts(pod) {
+            0 => "is not ready".into(),
+            n => format!("is not ready (restarted {})", counted(n.into(), "time")),
+        },
+    }
+}
+
+fn restarts(pod: &Pod) -> u32 {
+    pod.status.container_statuses.iter().map(|it| it.restart_count).max().unwrap_or_default()
+}
+
+/// What a container waits for: nobody probes it before it runs.
+fn waiting(pod: &Pod) -> Option<String> {
+    let statuses = pod.status.init_container_statuses.iter().chain(&pod.status.container_statuses);
+    let wait = |it: &ContainerStatus| {
+        let waiting = it.state.waiting.as_ref()?;
+        let message = Some(waiting.message.as_str()).filter(|it| !it.is_empty()).map(|it| format!(": {it}"));
+        Some(format!("container {} waits: {}{}", it.name, waiting.reason, message.unwrap_or_default()))
+    };
+    statuses.into_iter().find_map(wait)
+}
+
+/// `between … and … in the log of …`
+fn window(seen: &Seen, daemon: &Daemon) -> String {
+    let clock = |time: &str| time.get(..19).unwrap_or(time).replace('T', " ");
+    match &seen.reading.times {
+        Some((first, last)) => format!("from {} to {} UTC in the log of {}", clock(first), clock(last), daemon.name()),
+        None => format!("in the log of {}, which has no record", daemon.name()),
+    }
+}
+
+/// Where nothing is known: what was read, and what is wrong with the node.
+pub(super) fn describe_log(seen: &Seen, daemon: &Daemon, screen: Screen) -> String {
+    let mut out = String::new();
+    let mut row = |word: &str, text: &str| screen.row(&mut out, word, text);
+    let records = counted(seen.reading.records, "record");
+    row(
+        "read",
+        &format!("{records} of {}: {} of other pods and connections", daemon.name(), counted(seen.others, "verdict")),
+    );
+    if let Some(start) = &seen.start {
+        row("sources", &start.sources.join("; "));
+        let missing: Vec<_> = start.missing_hooks.iter().map(|it| format!("{} ({})", it.hook, it.lost)).collect();
+        if !missing.is_empty() {
+            row("missing", &missing.join("; "));
+        }
+    }
+    let findings: Vec<_> = seen.findings().cloned().collect();
+    if findings.is_empty() {
+        row("doctor", "nothing that is wrong with the node is in this log");
+        return out;
+    }
+    row("doctor", &format!("found on {}:", daemon.node()));
+    out.push_str(&findings::table(&findings, daemon.node(), screen));
+    out
+}
+
+/// `12 s ago`
+fn ago(time: &str, now: Timestamp) -> String {
+    let seconds = time.parse::<Timestamp>().map_or(0, |time| (now.as_second() - time.as_second()).max(0));
+    match seconds {
+        0..120 => format!("{seconds} s ago"),
+        120..7200 => format!("{} min ago", seconds / 60),
+        _ => format!("{} h ago", seconds / 3600),
+    }
+}
+
+/// Whole seconds from one record's time to another's.
+pub(super) fn seconds_between(from: &str, to: &str) -> Option<i64> {
+    let second = |time: &str| time.parse::<Timestamp>().ok().map(Timestamp::as_second);
+    Some(second(to)? - second(from)?)
+}

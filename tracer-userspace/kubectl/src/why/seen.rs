@@ -1,0 +1,154 @@
+//! What one log says of some pods. Memory is bounded whatever the log's length.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use super::super::objects::Pod;
+use super::super::records::Reading;
+use tracer_model::plural::counted;
+use tracer_model::record::{Body, Cause, FindingBody, K8s, Outcome, Record, StartBody, Status};
+
+/// Verdicts that stand and can be the answer. One is revised within its attempt's last seconds.
+const STANDING: usize = 32;
+/// Checks of a node that are kept.
+const CHECKS: usize = 256;
+
+/// What a log says.
+pub(super) struct Seen {
+    pub(super) pods: Vec<OfPod>,
+    pub(super) reading: Reading,
+    /// Verdicts of other pods and connections.
+    pub(super) others: u64,
+    /// The newest run's start.
+    pub(super) start: Option<StartBody>,
+    findings: BTreeMap<String, FindingBody>,
+    container: Option<String>,
+    tail: usize,
+}
+
+/// What it says of one pod.
+pub(super) struct OfPod {
+    pub(super) pod: Pod,
+    /// The newest verdicts, in order.
+    pub(super) kept: VecDeque<Record>,
+    /// Failures that no revision took back, the newest last.
+    standing: VecDeque<Record>,
+    /// Verdicts in all, by cause.
+    causes: BTreeMap<Cause, u64>,
+    first_time: String,
+}
+
+impl Seen {
+    pub(super) fn new(pods: Vec<Pod>, container: Option<String>, tail: usize) -> Self {
+        let of = |pod| OfPod {
+            pod,
+            kept: VecDeque::new(),
+            standing: VecDeque::new(),
+            causes: BTreeMap::new(),
+            first_time: String::new(),
+        };
+        Self {
+            pods: pods.into_iter().map(of).collect(),
+            reading: Reading::default(),
+            others: 0,
+            start: None,
+            findings: BTreeMap::new(),
+            container,
+            tail,
+        }
+    }
+
+    /// Checks that are not well, as they were read last.
+    pub(super) fn findings(&self) -> impl Iterator<Item = &FindingBody> {
+        self.findings.values().filter(|it| it.status != Status::Ok)
+    }
+
+    /// One line of the log.
+    pub(super) fn take(&mut self, line: &[u8]) {
+        let Some(head) = self.reading.take(line) else { return };
+        match head.kind.as_ref() {
+            "verdict" => {
+                let container = self.container.as_ref();
+                let k8s = head.k8s.filter(|k8s| container.is_none() || k8s.container_name.as_ref() == container);
+                let of_pod = k8s.and_then(|k8s| self.pods.iter_mut().find(|it| it.is_it(&k8s)));
+                match of_pod {
+                    Some(of_pod) => self.reading.unreadable += u64::from(of_pod.take(line, self.tail).is_err()),
+                    None => self.others += 1,
+                }
+            }
+            "start" | "finding" => match serde_json::from_slice::<Record>(line) {
+                Ok(Record { body: Body::Start(start), .. }) => self.start = Some(start),
+                Ok(Record { body: Body::Finding(finding), .. }) => {
+                    if self.findings.len() < CHECKS || self.findings.contains_key(&finding.check) {
+                        self.findings.insert(finding.check.clone(), *finding);
+                    }
+                }
+                _ => self.reading.unreadable += 1,
+            },
+            _ => {}
+        }
+    }
+}
+
+impl OfPod {
+    /// By uid where both are known: a StatefulSet's next pod has the same name.
+    fn is_it(&self, k8s: &K8s) -> bool {
+        match &k8s.pod_uid {
+            Some(uid) if !self.pod.metadata.uid.is_empty() => self.pod.has_uid(uid),
+            _ => {
+                let Pod { metadata, .. } = &self.pod;
+                k8s.pod_name.as_ref() == Some(&metadata.name)
+                    && k8s.namespace.as_ref().is_none_or(|it| *it == metadata.namespace)
+            }
+        }
+    }
+
+    fn take(&mut self, line: &[u8], tail: usize) -> Result<(), serde_json::Error> {
+        let record: Record = serde_json::from_slice(line)?;
+        let Body::Verdict(body) = &record.body else { return Ok(()) };
+        if self.first_time.is_empty() {
+            record.time.clone_into(&mut self.first_time);
+        }
+        *self.causes.entry(body.verdict.cause).or_default() += 1;
+        self.standing.retain(|it| Some(it.seq) != body.revises);
+        if body.verdict.outcome == Outcome::Failure {
+            push(&mut self.standing, record.clone(), STANDING);
+        }
+        push(&mut self.kept, record, tail);
+        Ok(())
+    }
+
+    /// The verdict that answers: the newest failure, and of several at the end one that names a cause.
+    pub(super) fn answer(&self) -> Option<&Record> {
+        let last = self.standing.back()?;
+        let is_named =
+            |record: &&Record| matches!(&record.body, Body::Verdict(it) if it.verdict.cause != Cause::Unexplained);
+        let is_near =
+            |record: &&Record| super::answer::seconds_between(&record.time, &last.time).is_some_and(|s| s < 60);
+        self.standing.iter().rev().take_while(is_near).find(is_named).or(Some(last))
+    }
+
+    /// The log has a verdict on it.
+    pub(super) fn is_known(&self) -> bool {
+        !self.causes.is_empty()
+    }
+
+    /// How many verdicts are not printed, and what they say.
+    pub(super) fn earlier(&self) -> Option<String> {
+        let count: u64 = self.causes.values().sum();
+        let hidden = count.saturating_sub(self.kept.len() as u64);
+        let causes = self.causes.iter().map(|(cause, n)| format!("{} ({n})", cause.name())).collect::<Vec<_>>();
+        let since = self.first_time.get(..19).unwrap_or(&self.first_time).replace('T', " ");
+        let newest = match self.kept.len() {
+            0 => String::new(),
+            kept => format!("; the newest {kept}:"),
+        };
+        (hidden > 0).then(|| format!("{} since {since}: {}{newest}", counted(count, "verdict"), causes.join(", ")))
+    }
+}
+
+fn push(records: &mut VecDeque<Record>, record: Record, most: usize) {
+    records.push_back(record);
+    while records.len() > most {
+        records.pop_front();
+    }
+}

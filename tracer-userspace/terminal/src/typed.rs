@@ -1,0 +1,4 @@
+//! What people type: times and sizes with their units.
+
+pub mod duration;
+pub mod size;
