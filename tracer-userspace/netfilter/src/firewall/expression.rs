@@ -184,7 +184,7 @@ impl Parser {
             b"ct" if attribute(data, 1).is_some() => self.load(conntrack(data)),
             b"bitwise" => self.cut_out(data),
             b"cmp" => self.compare(data),
-            b"lookup" => self.look_up(data),
+            b"lookup" => self.lookup(data),
             b"match" => self.rule.exact &= self.xt_match(data),
             b"target" => self.target(data),
             b"reject" => self.rule.then = Then::Reject,
@@ -259,7 +259,7 @@ impl Parser {
     }
 
     /// A look-up that yields a verdict is a map; one in a plain set is a condition.
-    fn look_up(&mut self, data: &[u8]) {
+    fn lookup(&mut self, data: &[u8]) {
         self.mask = None;
         match (number(data, 3), attribute(data, 1)) {
             (Some(0), Some(map)) => self.rule.then = Then::Map(text(map)),

@@ -3,7 +3,7 @@
 use super::super::{Named, legacy as node_ports, nft as kube_proxy};
 use super::tables::{Rules, Steps, Table};
 use super::{conntrack, legacy, nft};
-use tracer_model::event::{Conntrack, Fact, Firewall, Flow, Netns};
+use tracer_model::event::{Conntrack, Firewall, Flow, Netns, ObservationKind};
 use tracer_model::fuzzing::check_recorded;
 use tracer_node::netlink::{Seen, messages, read_answers};
 
@@ -39,5 +39,5 @@ fn flatten(tables: &[Table], truncated: bool) {
     tables.iter().for_each(|table| table.flatten(&steps, &mut rules));
     let mut firewall = Firewall { truncated, ..Firewall::empty(Netns(1)) };
     rules.hand_over(&mut firewall);
-    check_recorded(Fact::Firewall(Box::new(firewall)));
+    check_recorded(ObservationKind::Firewall(Box::new(firewall)));
 }

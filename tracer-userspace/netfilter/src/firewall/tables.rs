@@ -160,9 +160,9 @@ impl Table {
         let walk = Walk { table: self, steps, reach, index };
         let mut bases: Vec<usize> = (0..self.chains.len()).filter(|at| self.chains[*at].base.is_some()).collect();
         bases.sort_by_key(|at| self.chains[*at].base.as_ref().map(|base| base.priority));
-        let mut walked = Walked { visited: vec![false; self.chains.len()], let_go: false };
+        let mut walked = Walked { visited: vec![false; self.chains.len()], accepted_before: false };
         for base in bases {
-            walked.let_go = false;
+            walked.accepted_before = false;
             walk.visit(base, 0, &mut walked, into);
             walk.policy(base, into);
         }
@@ -256,7 +256,7 @@ struct Walk<'a> {
 struct Walked {
     visited: Vec<bool>,
     /// A rule of this base chain may have let the packet go.
-    let_go: bool,
+    accepted_before: bool,
 }
 
 impl Walk<'_> {
@@ -265,7 +265,7 @@ impl Walk<'_> {
             return;
         }
         if depth > MAX_DEPTH || std::mem::replace(&mut walked.visited[chain], true) {
-            walked.let_go = true;
+            walked.accepted_before = true;
             return;
         }
         self.table.each_step(chain, self.steps, &mut |rule, when, exact| match &rule.then {
@@ -276,7 +276,7 @@ impl Walk<'_> {
                     self.visit(target, depth + 1, walked, into);
                 }
             }
-            Then::Accept => walked.let_go = true,
+            Then::Accept => walked.accepted_before = true,
             Then::Nothing | Then::Return | Then::Map(_) => {}
         });
     }
@@ -289,7 +289,7 @@ impl Walk<'_> {
             comment: rule.comment.clone(),
             when,
             exact: reach.exact && exact && whole,
-            first: !walked.let_go,
+            first: !walked.accepted_before,
             packets: rule.packets,
             ..self.blank(chain, reach, verdict)
         });
