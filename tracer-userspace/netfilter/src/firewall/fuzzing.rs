@@ -1,8 +1,8 @@
 //! Fuzz targets of rules: nf_tables and x_tables.
 
 use super::super::{Named, legacy as node_ports, nft as kube_proxy};
-use super::tables::{Rules, Steps, Table};
-use super::{conntrack, legacy, nft};
+use super::tables::Table;
+use super::{conntrack, legacy, nft, take_in};
 use tracer_model::event::{Conntrack, Fact, Firewall, Flow, Netns};
 use tracer_model::fuzzing::check_recorded;
 use tracer_node::netlink::{Seen, messages, read_answers};
@@ -35,9 +35,7 @@ pub(crate) fn statistics(text: &str) {
 /// What these tables can do to a packet, as a fact.
 fn flatten(tables: &[Table], truncated: bool) {
     let (Ok(src), Ok(dst)) = ("10.88.0.1:40000".parse(), "10.88.0.2:8080".parse()) else { return };
-    let (steps, mut rules) = (Steps::new(), Rules::new(Flow { src, dst }));
-    tables.iter().for_each(|table| table.flatten(&steps, &mut rules));
     let mut firewall = Firewall { truncated, ..Firewall::empty(Netns(1)) };
-    rules.hand_over(&mut firewall);
+    take_in(tables, Flow { src, dst }, &mut firewall);
     check_recorded(Fact::Firewall(Box::new(firewall)));
 }
