@@ -9,7 +9,7 @@ use tracer_model::event::{Flow, When};
 
 /// One condition.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Test {
+pub(crate) enum Test {
     /// One of these states of conntrack.
     State(u8),
     /// These TCP flags.
@@ -35,11 +35,11 @@ impl Test {
 
 /// The elements of a set or of a verdict map.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Elements(pub(super) Vec<Element>);
+pub(crate) struct Elements(pub(crate) Vec<Element>);
 
 /// One element.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Element {
+pub(crate) struct Element {
     /// Its key, or the first of its keys.
     pub key: Vec<u8>,
     /// The last of its keys, part by part.

@@ -3,7 +3,6 @@
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
-use super::super::iptables::{NFTA_RULE_CHAIN, NFTA_RULE_EXPRESSIONS, NFTA_RULE_TABLE};
 use super::super::nft::{NFTA_DATA_VALUE, NFTA_DATA_VERDICT, NFTA_VERDICT_CHAIN, comment};
 use super::condition::Test;
 use super::conntrack::{CT_INVALID, CT_NEW};
@@ -13,7 +12,10 @@ use tracer_model::event::path::FlagTest;
 use tracer_model::event::{Prefix, When};
 use tracer_node::netlink::{attribute, attributes, field, text};
 
+pub(super) const NFTA_RULE_TABLE: u16 = 1;
+pub(super) const NFTA_RULE_CHAIN: u16 = 2;
 const NFTA_RULE_HANDLE: u16 = 3;
+const NFTA_RULE_EXPRESSIONS: u16 = 4;
 const NFTA_RULE_USERDATA: u16 = 7;
 const NFTA_VERDICT_CODE: u16 = 1;
 const NF_DROP: i32 = 0;
@@ -47,7 +49,7 @@ const IP6: u8 = 10;
 
 /// What the last expression put into a register.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Key {
+pub(crate) enum Key {
     Family,
     Protocol,
     SourcePort,

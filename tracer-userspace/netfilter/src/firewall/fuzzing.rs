@@ -1,30 +1,28 @@
 //! Fuzz targets of rules: nf_tables and x_tables.
 
-use super::super::{Named, legacy as node_ports, nft as kube_proxy};
+use super::super::{legacy as xtables, node_ports};
 use super::tables::Table;
 use super::{conntrack, legacy, nft, take_in};
 use tracer_model::event::{Conntrack, Fact, Firewall, Flow, Netns};
 use tracer_model::fuzzing::check_recorded;
-use tracer_node::netlink::{Seen, messages, read_answers};
+use tracer_node::netlink::{Seen, read_answers};
 
 /// Answers of nf_tables as the kernel sends them: netlink messages one after another.
 pub fn nftables(bytes: &[u8]) {
     let _ = read_answers(bytes, 1, &mut Seen::default(), &mut |_| ());
     let (tables, truncated) = nft::tables_of(bytes);
     flatten(&tables, truncated);
-    let mut ports = Named::new();
-    messages(Some(bytes), &mut |message| {
-        message.into_iter().for_each(|(_, payload)| kube_proxy::add_elements(payload, &mut ports));
-    });
+    let _ = (node_ports::in_chain(&tables), node_ports::in_maps(&tables));
 }
 
 /// A table of x_tables: which family, `struct ipt_getinfo`, entries.
 pub fn xtables(bytes: &[u8]) {
     let Some((family, rest)) = bytes.split_first() else { return };
-    let Some((info, entries)) = rest.split_at_checked(node_ports::GETINFO) else { return };
-    let layout = &node_ports::LAYOUTS[usize::from(family & 1)];
-    flatten(&[legacy::parse(layout, "filter", info, entries)], false);
-    node_ports::parse(entries, layout, &mut Named::new());
+    let Some((info, entries)) = rest.split_at_checked(xtables::GETINFO) else { return };
+    let layout = &xtables::LAYOUTS[usize::from(family & 1)];
+    let tables = [legacy::parse(layout, "filter", info, entries)];
+    flatten(&tables, false);
+    let _ = node_ports::in_chain(&tables);
 }
 
 /// Statistics of connection tracking.

@@ -3,8 +3,8 @@
 use std::collections::HashMap;
 use std::ops::Range;
 
-use super::super::NetfilterError;
 use super::super::legacy::{LAYOUTS, Layout, chain_name, entries, split_entry, tables_in_use};
+use super::super::{NetfilterError, node_ports};
 use super::Tables;
 use super::condition::Test;
 use super::expression::prefix;
@@ -44,6 +44,16 @@ pub(super) fn read() -> Tables {
     Ok((tables, truncated))
 }
 
+/// The chain of `nat` in which kube-proxy has its NodePorts, and nothing else.
+pub(crate) fn read_proxy_chain() -> Result<Vec<Table>, NetfilterError> {
+    let mut tables = Vec::new();
+    for layout in LAYOUTS.iter().filter(|layout| tables_in_use(layout).iter().any(|name| name == "nat")) {
+        let (info, table) = entries(layout, "nat")?;
+        tables.push(parse_chains(layout, "nat", &info, &table, |chain| chain == node_ports::CHAIN));
+    }
+    Ok(tables)
+}
+
 /// What is known of the bytes of a table before its rules are read.
 struct Places<'a> {
     layout: &'a Layout,
@@ -54,6 +64,11 @@ struct Places<'a> {
 }
 
 pub(super) fn parse(layout: &Layout, table_name: &str, info: &[u8], bytes: &[u8]) -> Table {
+    parse_chains(layout, table_name, info, bytes, |_| true)
+}
+
+/// The rules of the chains that are wanted.
+fn parse_chains(layout: &Layout, table_name: &str, info: &[u8], bytes: &[u8], wanted: impl Fn(&str) -> bool) -> Table {
     let places = Places::find(layout, info, bytes);
     let mut chains: Vec<Chain> = Vec::new();
     for (at, entry) in each_entry(bytes, layout) {
@@ -61,7 +76,7 @@ pub(super) fn parse(layout: &Layout, table_name: &str, info: &[u8], bytes: &[u8]
             chains.push(places.chain(table_name, name, info));
         }
         let Some(chain) = chains.last_mut() else { continue };
-        if chain_name(entry, layout).is_none() {
+        if wanted(&chain.name) && chain_name(entry, layout).is_none() {
             places.add(chain, at.start, entry);
         }
     }

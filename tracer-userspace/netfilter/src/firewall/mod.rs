@@ -7,11 +7,11 @@ mod condition;
 mod conntrack;
 mod expression;
 pub(super) mod fuzzing;
-mod legacy;
-mod nft;
+pub(crate) mod legacy;
+pub(crate) mod nft;
 mod path;
 pub(super) mod survey;
-mod tables;
+pub(crate) mod tables;
 mod xtables;
 
 use std::path::Path;

@@ -3,15 +3,15 @@
 use std::collections::{BTreeSet, HashMap};
 use std::io;
 
-use super::super::NetfilterError;
 use super::super::nft::{
-    NFGENMSG, NFT_MSG_GETSETELEM, NFTA_DATA_VALUE, NFTA_DATA_VERDICT, NFTA_LIST_ELEM, NFTA_SET_ELEM_DATA,
+    FAMILIES, NFGENMSG, NFT_MSG_GETSETELEM, NFTA_DATA_VALUE, NFTA_DATA_VERDICT, NFTA_LIST_ELEM, NFTA_SET_ELEM_DATA,
     NFTA_SET_ELEM_KEY, NFTA_SET_ELEM_LIST_ELEMENTS, NFTA_SET_ELEM_LIST_SET, NFTA_SET_ELEM_LIST_TABLE,
     NFTA_SET_ELEM_USERDATA, comment, dump, open,
 };
+use super::super::{NetfilterError, node_ports};
 use super::Tables;
 use super::condition::{Element, Elements, Test};
-use super::expression::{Key, packets, parse_rule, verdict};
+use super::expression::{Key, NFTA_RULE_CHAIN, NFTA_RULE_TABLE, packets, parse_rule, verdict};
 use super::tables::{Base, Chain, Rule, Table, Then};
 use tracer_model::event::{Backend, When};
 use tracer_node::clock::thread_cpu_ns;
@@ -66,6 +66,38 @@ fn read_once() -> io::Result<(Vec<Table>, bool)> {
     Ok((reader.finish(), reader.truncated || reader.room.full))
 }
 
+/// The maps of the table `kube-proxy` that hold its NodePorts, and nothing else.
+pub(crate) fn read_proxy_maps() -> Result<Vec<Table>, NetfilterError> {
+    let read = |reader: &mut Reader, netlink: &mut Netlink, family| {
+        let Some(table) = reader.table(family, "kube-proxy".to_owned()) else { return Ok(()) };
+        node_ports::MAPS
+            .into_iter()
+            .try_for_each(|map| reader.read_map(netlink, table, map, &[Key::Protocol, Key::DestinationPort]))
+    };
+    read_for_each_family(read).map_err(|source| NetfilterError::Nft { what: "kube-proxy's nftables maps", source })
+}
+
+/// The chain of `nat` in which kube-proxy has its NodePorts, and nothing else.
+pub(crate) fn read_proxy_chain() -> Result<Vec<Table>, NetfilterError> {
+    let read = |reader: &mut Reader, netlink: &mut Netlink, family| {
+        reader.begin_chain(family, "nat", node_ports::CHAIN);
+        let names = [(NFTA_RULE_TABLE, "nat"), (NFTA_RULE_CHAIN, node_ports::CHAIN)];
+        dump(netlink, NFT_MSG_GETRULE, family, &names, |message| _ = reader.add_rule(message))
+    };
+    read_for_each_family(read).map_err(|source| NetfilterError::Nft { what: "the chain KUBE-NODEPORTS", source })
+}
+
+fn read_for_each_family(
+    mut read: impl FnMut(&mut Reader, &mut Netlink, u8) -> io::Result<()>,
+) -> io::Result<Vec<Table>> {
+    consistent(|| {
+        let Some(mut netlink) = open()? else { return Ok(Vec::new()) };
+        let mut reader = Reader::default();
+        FAMILIES.into_iter().try_for_each(|family| read(&mut reader, &mut netlink, family))?;
+        Ok(reader.tables)
+    })
+}
+
 /// The tables in answers of the kernel, for a fuzz target: each map has the elements of all.
 pub(super) fn tables_of(answers: &[u8]) -> (Vec<Table>, bool) {
     let mut reader = Reader::default();
@@ -83,7 +115,7 @@ pub(super) fn tables_of(answers: &[u8]) -> (Vec<Table>, bool) {
             Some((kind, payload)) if kind & 0xff == NFT_MSG_NEWSETELEM => map.add(payload),
             _ => {}
         });
-        let (elements, rules) = map.finish(&name);
+        let (elements, rules) = map.finish();
         reader.tables[table].sets.insert(name.clone(), elements);
         reader.tables[table].maps.insert(name, rules);
     }
@@ -186,6 +218,13 @@ impl Reader {
         Some(())
     }
 
+    /// The rules of this chain will follow.
+    fn begin_chain(&mut self, family: u8, table: &str, chain: &str) {
+        let Some(table) = self.table(family, table.to_owned()) else { return };
+        self.chain_at.insert((table, chain.to_owned()), self.tables[table].chains.len());
+        self.tables[table].chains.push(Chain { name: chain.to_owned(), ..Chain::default() });
+    }
+
     fn add_rule(&mut self, message: &[u8]) -> Option<()> {
         if self.room.full {
             return None;
@@ -256,14 +295,19 @@ impl Reader {
             if self.room.full || self.truncated {
                 break;
             }
-            let names = [(NFTA_SET_ELEM_LIST_TABLE, self.tables[table].name.as_str()), (NFTA_SET_ELEM_LIST_SET, &name)];
-            let family = family_number(self.tables[table].family);
-            let mut map = Map::new(&keys, &mut self.room);
-            dump(netlink, NFT_MSG_GETSETELEM, family, &names, |message| map.add(message))?;
-            let (elements, rules) = map.finish(&name);
-            self.tables[table].sets.insert(name.clone(), elements);
-            self.tables[table].maps.insert(name, rules);
+            self.read_map(netlink, table, &name, &keys)?;
         }
+        Ok(())
+    }
+
+    fn read_map(&mut self, netlink: &mut Netlink, table: usize, name: &str, keys: &[Key]) -> io::Result<()> {
+        let names = [(NFTA_SET_ELEM_LIST_TABLE, self.tables[table].name.as_str()), (NFTA_SET_ELEM_LIST_SET, name)];
+        let family = family_number(self.tables[table].family);
+        let mut map = Map::new(keys, &mut self.room);
+        dump(netlink, NFT_MSG_GETSETELEM, family, &names, |message| map.add(message))?;
+        let (elements, rules) = map.finish();
+        self.tables[table].sets.insert(name.to_owned(), elements);
+        self.tables[table].maps.insert(name.to_owned(), rules);
         Ok(())
     }
 
@@ -273,6 +317,7 @@ impl Reader {
             if is_iptables(table) {
                 table.backend = Backend::IptablesNft;
             }
+            table.name_elements();
             table.resolve_elements();
         }
         tables
@@ -358,13 +403,10 @@ impl<'a> Map<'a> {
         Rule { when: when.unwrap_or_default(), rest, then, comment, ..Rule::default() }
     }
 
-    fn finish(mut self, name: &str) -> (Elements, Vec<Rule>) {
+    fn finish(mut self) -> (Elements, Vec<Rule>) {
         for element in &mut self.elements {
             if self.intervals {
                 (element.when, element.rest) = (When::default(), vec![Test::Unknown]);
-            }
-            if name.starts_with("no-endpoint-") {
-                element.comment = Some(no_endpoints(element));
             }
         }
         (Elements(self.entries), self.elements)
@@ -388,6 +430,14 @@ fn is_interval(element: &[u8]) -> bool {
 }
 
 impl Table {
+    /// Elements of the maps of Services without endpoints are commented as kube-proxy comments its rules.
+    fn name_elements(&mut self) {
+        let maps = self.maps.iter_mut().filter(|(name, _)| name.starts_with("no-endpoint-"));
+        for element in maps.flat_map(|(_, elements)| elements) {
+            element.comment = Some(no_endpoints(element));
+        }
+    }
+
     /// An element that leads to a chain which only drops or rejects does that itself, and keeps its own conditions.
     fn resolve_elements(&mut self) {
         let ends: HashMap<String, Then> = self.chains.iter().filter_map(end_of).collect();
@@ -447,11 +497,12 @@ mod tests {
 
     #[test]
     fn kube_proxy_drops_for_want_of_local_endpoints_and_rejects_for_want_of_any() {
-        let comments = |name, then: Then, comment: Option<&str>| {
+        let comments = |name: &str, then: Then, comment: Option<&str>| {
             let element = Rule { then, comment: comment.map(str::to_owned), ..Rule::default() };
-            let room = &mut Room::default();
-            let map = Map { elements: vec![element], ..Map::new(&[], room) };
-            map.finish(name).1.remove(0).comment
+            let mut table = Table::for_tests(vec![]);
+            table.maps.insert(name.to_owned(), vec![element]);
+            table.name_elements();
+            table.maps.remove(name).expect("the map").remove(0).comment
         };
         let said = |text: &str| Some(text.to_owned());
         let reject = || Then::Goto("reject-chain".into());
@@ -492,7 +543,7 @@ mod tests {
         let mut kept = || {
             let mut map = Map::new(&[Key::DestinationPort], &mut room);
             map.add(&dropped_ports(10));
-            let (_, elements) = map.finish("ports");
+            let (_, elements) = map.finish();
             assert!(elements.iter().all(|element| element.then == Then::Drop && element.exact()), "{elements:?}");
             elements.len()
         };

@@ -20,7 +20,7 @@ const MAX_STEPS: usize = 4_000_000;
 
 /// A table.
 #[derive(Debug)]
-pub(super) struct Table {
+pub(crate) struct Table {
     pub backend: Backend,
     pub family: &'static str,
     pub name: String,
@@ -33,7 +33,7 @@ pub(super) struct Table {
 
 /// A chain.
 #[derive(Debug, Default)]
-pub(super) struct Chain {
+pub(crate) struct Chain {
     pub name: String,
     pub base: Option<Base>,
     pub rules: Vec<Rule>,
@@ -41,7 +41,7 @@ pub(super) struct Chain {
 
 /// Where a base chain hangs.
 #[derive(Debug)]
-pub(super) struct Base {
+pub(crate) struct Base {
     pub hook: &'static str,
     pub priority: i32,
     /// It translates addresses, and only the first packet of a connection comes to it.
@@ -54,7 +54,7 @@ pub(super) struct Base {
 
 /// A rule, or an element of a verdict map.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Rule {
+pub(crate) struct Rule {
     pub handle: Option<u64>,
     pub when: When,
     /// What it asks for beyond that.
@@ -66,7 +66,7 @@ pub(super) struct Rule {
 
 /// What becomes of a packet that matches.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) enum Then {
+pub(crate) enum Then {
     /// It goes on to the next rule.
     #[default]
     Nothing,
@@ -107,7 +107,7 @@ const HOOKS: [&str; 8] = ["PREROUTING", "INPUT", "FORWARD", "OUTPUT", "POSTROUTI
 #[cfg(test)]
 impl Table {
     /// A table of nftables for both families.
-    pub(super) fn for_tests(chains: Vec<Chain>) -> Self {
+    pub(crate) fn for_tests(chains: Vec<Chain>) -> Self {
         let (maps, sets) = Default::default();
         Self { backend: Backend::Nftables, family: "inet", name: "t".into(), chains, maps, sets }
     }
