@@ -26,6 +26,7 @@ pub(super) const ALL: &[Scenario] = &[
     collision("nodeport_collision_v6", |s| to_pod(s, Backend::Listening)).v6().on_every_kernel(),
     collision("nodeport_collision_backend_idle", |s| to_pod(s, Backend::Idle)).needs(&[Need::Ipvs, Need::IpvsHook]),
     collision("nodeport_collision_no_backend", |s| to_pod(s, Backend::None)),
+    collision("nodeport_collision_backend_gone", backend_gone),
     collision("nodeport_collision_host_network", over_lo),
     collision("nodeport_collision_new_service", new_service),
     harmless("nodeport_other_source_port", Proxy::Ipvs, other_port).needs(&[Need::Ipvs]),
@@ -49,6 +50,19 @@ fn to_pod(stage: &mut Stage<'_>, backend: Backend) -> Result<()> {
     service(stage, backend)?;
     stage.world.source_port(Some(NODE_PORT))?;
     (stage.watch)()?;
+    stage.fails(Kind::Http, pod, Ending::Timeout)
+}
+
+/// The Service loses its backend after a collision: IPVS drops what belongs to the connection that it made of that one, and no hook
+/// of its own tells so.
+fn backend_gone(stage: &mut Stage<'_>) -> Result<()> {
+    let pod = stage.serving("http", HTTP)?;
+    let backend = stage.serving("http", HTTP)?;
+    ipvs::node_port(&stage.world.node, NODE_PORT, Some(backend))?;
+    stage.world.source_port(Some(NODE_PORT))?;
+    (stage.watch)()?;
+    stage.fails(Kind::Http, pod, Ending::Timeout)?;
+    ipvs::take_backend(&stage.world.node, NODE_PORT, backend)?;
     stage.fails(Kind::Http, pod, Ending::Timeout)
 }
 
