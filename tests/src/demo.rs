@@ -5,20 +5,20 @@ use std::net::SocketAddr;
 use anyhow::Result;
 use serde_json::{Value, json};
 use tracer_model::record::Cause;
-use tracer_model::record::Outcome as Said;
+use tracer_model::record::Outcome as AttemptVerdicts;
 use tracer_node::clock::boot_ns;
 
 use tracer_testbed::check::{Attempt, Claim, Expected, Suspect};
-use tracer_testbed::dial::{Dial, Kind};
 use tracer_testbed::helper::Role;
 use tracer_testbed::net::Netns;
+use tracer_testbed::node::{Family, NODE, TestNode, ipvs};
 use tracer_testbed::options::Options;
 use tracer_testbed::plugin::{reused_pid, run_by_runtime};
 use tracer_testbed::pods::{HOST, HTTP, PodSpec, TLS, http_probe, tcp_probe};
+use tracer_testbed::probe::{Kind, ProbeRequest};
 use tracer_testbed::prober::Prober;
 use tracer_testbed::proc::Proc;
 use tracer_testbed::scenario::Need;
-use tracer_testbed::world::{Family, NODE, World, ipvs};
 
 const NODE_PORT: u16 = 36704;
 
@@ -68,7 +68,7 @@ const PODS: &[Recipe] = &[
 pub struct Demo {
     /// Pods that are probed in every round.
     pub cases: Vec<Case>,
-    world: World,
+    node: TestNode,
     prober: Prober,
     options: Options,
     helpers: Vec<Proc>,
@@ -79,15 +79,15 @@ pub struct Demo {
 impl Demo {
     /// Makes the node and its pods.
     pub fn new(options: Options) -> Result<Self> {
-        let mut world = World::new("demo")?;
-        let mut cases = PODS.iter().map(|r| plain(&mut world, &options, r)).collect::<Result<Vec<_>>>()?;
-        cases.push(tls(&mut world, &options)?);
+        let mut node = TestNode::new("demo")?;
+        let mut cases = PODS.iter().map(|r| plain(&mut node, &options, r)).collect::<Result<Vec<_>>>()?;
+        cases.push(tls(&mut node, &options)?);
         if Need::Ipvs.lacking().is_none() {
-            cases.push(collision(&mut world, &options)?);
+            cases.push(collision(&mut node, &options)?);
         }
-        world.serve(&options, &["http", &format!("[::]:{HOST}")])?;
-        let prober = Prober::start(&world.node, &options)?;
-        Ok(Self { cases, world, prober, options, helpers: Vec::new(), touched: Vec::new() })
+        node.serve(&options, &["http", &format!("[::]:{HOST}")])?;
+        let prober = Prober::start(&node.node, &options)?;
+        Ok(Self { cases, node, prober, options, helpers: Vec::new(), touched: Vec::new() })
     }
 
     /// The PodList.
@@ -104,13 +104,13 @@ impl Demo {
     /// Probes one pod.
     pub fn probe(&mut self, case: &Case, suspect: Option<Suspect>) -> Result<Attempt> {
         if case.cause == Some(Cause::TlsEofNoise) {
-            let mut client = self.options.helper(&self.world.node, Role::Load)?;
+            let mut client = self.options.helper(&self.node.node, Role::Load)?;
             client.args(["--https", &case.dst.to_string()]).spawn()?.wait()?;
         }
-        let (since_boot_ns, netns) = (boot_ns(), self.world.node.inum());
-        self.world.source_port(case.source_port)?;
-        let outcome = self.prober.dial(Dial::new(case.kind, case.dst, self.options.probe_timeout))?;
-        self.world.source_port(None)?;
+        let (since_boot_ns, netns) = (boot_ns(), self.node.node.inum());
+        self.node.source_port(case.source_port)?;
+        let outcome = self.prober.probe(ProbeRequest::new(case.kind, case.dst, self.options.probe_timeout))?;
+        self.node.source_port(None)?;
         let claim = match case.cause {
             None => Claim::Nothing,
             Some(Cause::TlsEofNoise) if !self.touched.contains(&case.dst) => Claim::Perhaps(Cause::TlsEofNoise),
@@ -131,9 +131,9 @@ impl Demo {
 
     /// The runtime cleans up a sandbox of which only a reused pid is left; who did it comes back.
     pub fn loopback_incident(&mut self) -> Result<(Case, Suspect)> {
-        let reused = reused_pid(&self.world.node, &self.options)?;
+        let reused = reused_pid(&self.node.node, &self.options)?;
         let netns_path = format!("/proc/{}/ns/net", reused.pid());
-        let runtime = run_by_runtime(&self.world.node, &self.options, &netns_path, "netlink")?;
+        let runtime = run_by_runtime(&self.node.node, &self.options, &netns_path, "netlink")?;
         self.helpers.extend([reused, runtime]);
         let suspect = Suspect { comm: "loopback".to_owned(), ancestor: "crio".to_owned(), netns_path };
         Ok((host_case(), suspect))
@@ -141,13 +141,13 @@ impl Demo {
 }
 
 fn expected(cause: Cause, culprit: Option<Suspect>) -> Expected {
-    let outcome = if cause == Cause::TlsEofNoise { Said::Noise } else { Said::Failure };
+    let outcome = if cause == Cause::TlsEofNoise { AttemptVerdicts::Noise } else { AttemptVerdicts::Failure };
     Expected { cause, outcome, probe: true, culprit, place: None, also: None }
 }
 
-fn plain(world: &mut World, options: &Options, recipe: &Recipe) -> Result<Case> {
+fn plain(node: &mut TestNode, options: &Options, recipe: &Recipe) -> Result<Case> {
     let &(pod, made, mode, rule, cause) = recipe;
-    let place = world.pod()?;
+    let place = node.pod()?;
     if let Some(mode) = mode {
         place.serve(options, &[mode, &format!("[::]:{HTTP}")])?;
     }
@@ -163,22 +163,22 @@ fn firewall(ns: &Netns, rule: &str) -> Result<()> {
     ns.nft(&format!("table inet podpolicy {{ chain ingress {{ {chain} }}; }}\n"))
 }
 
-fn tls(world: &mut World, options: &Options) -> Result<Case> {
-    let place = world.pod()?;
+fn tls(node: &mut TestNode, options: &Options) -> Result<Case> {
+    let place = node.pod()?;
     place.serve(options, &["tls", &format!("[::]:{TLS}")])?;
     let (pod, made) = ("gateway-7b6f5c9d8-ck9sd", "a TLS server with a tcpSocket probe");
     let dst = place.addr(Family::V4, TLS);
     Ok(Case { pod, made, kind: Kind::Tcp, dst, cause: Some(Cause::TlsEofNoise), source_port: None })
 }
 
-fn collision(world: &mut World, options: &Options) -> Result<Case> {
+fn collision(node: &mut TestNode, options: &Options) -> Result<Case> {
     let mut served = || -> Result<SocketAddr> {
-        let place = world.pod()?;
+        let place = node.pod()?;
         place.serve(options, &["http", &format!("[::]:{HTTP}")])?;
         Ok(place.addr(Family::V4, HTTP))
     };
     let (dst, backend) = (served()?, served()?);
-    ipvs::node_port(&world.node, NODE_PORT, Some(backend))?;
+    ipvs::node_port(&node.node, NODE_PORT, Some(backend))?;
     let (pod, made) = ("nginx-66b6c48dd5-p9wzn", "healthy; the probe's source port is a NodePort of IPVS");
     let cause = Some(Cause::NodeportEphemeralCollision);
     Ok(Case { pod, made, kind: Kind::Http, dst, cause, source_port: Some(NODE_PORT) })

@@ -44,23 +44,23 @@ pub const BAD_REQUEST: u16 = 400;
 /// Parts of the words in which they do: "Client sent an HTTP request to an HTTPS server." (Go), "The plain HTTP request was sent to
 /// HTTPS port" (nginx), "You're speaking plain HTTP to an SSL-enabled server port." (Apache), "This combination of host and port
 /// requires TLS." (Tomcat).
-const TLS_WORDS: [u64; 4] = [
+const TLS_PHRASES: [u64; 4] = [
     u64::from_be_bytes(*b" HTTPS s"),
     u64::from_be_bytes(*b" HTTPS p"),
     u64::from_be_bytes(*b"SSL-enab"),
     u64::from_be_bytes(*b"ires TLS"),
 ];
 /// So many bytes of an answer are looked through for them.
-const LOOKED_THROUGH: u64 = 512;
+const SEARCHED_BYTES: u64 = 512;
 
 /// The answer has words in which a server says that it speaks TLS.
 #[inline(always)]
-pub fn says_tls(bytes: &impl Bytes, at: u64) -> bool {
+pub fn mentions_tls(bytes: &impl Bytes, at: u64) -> bool {
     let (mut last, mut i) = (0u64, 0);
-    while i < LOOKED_THROUGH {
+    while i < SEARCHED_BYTES {
         let Some([byte]) = bytes.load::<1>(at + i) else { return false };
         last = last << 8 | u64::from(byte);
-        if last == TLS_WORDS[0] || last == TLS_WORDS[1] || last == TLS_WORDS[2] || last == TLS_WORDS[3] {
+        if last == TLS_PHRASES[0] || last == TLS_PHRASES[1] || last == TLS_PHRASES[2] || last == TLS_PHRASES[3] {
             return true;
         }
         i += 1;
@@ -85,7 +85,7 @@ mod tests {
         classify(&packet, payload(&packet, &mut [0; 16]))
     }
 
-    fn says_hello(bytes: &[u8]) -> bool {
+    fn is_hello(bytes: &[u8]) -> bool {
         let packet = carrying(bytes);
         is_client_hello(&packet, payload(&packet, &mut [0; 16]))
     }
@@ -94,7 +94,7 @@ mod tests {
     fn a_server_of_tls_is_known_by_its_words() {
         let says = |words: &[u8]| {
             let packet = carrying(words);
-            says_tls(&packet, payload(&packet, &mut [0; 16]))
+            mentions_tls(&packet, payload(&packet, &mut [0; 16]))
         };
         assert!(says(b"HTTP/1.0 400 Bad Request\r\n\r\nClient sent an HTTP request to an HTTPS server.\n"));
         assert!(says(b"HTTP/1.1 400 Bad Request\r\n\r\nThe plain HTTP request was sent to HTTPS port"));
@@ -157,11 +157,11 @@ mod tests {
     #[test]
     fn a_client_hello_is_a_handshake_record_that_begins_with_it() {
         let hello = [0x16, 3, 1, 2, 0, 1, 0, 1, 0xfc];
-        assert!(says_hello(&hello) && says_hello(&hello[..6]));
-        assert!(!says_hello(&hello[..5]), "the type of the message is not there yet");
-        assert!(!says_hello(&[0x16, 3, 3, 0, 90, 2]), "a ServerHello");
-        assert!(!says_hello(&[0x17, 3, 3, 0, 90, 1]), "application data");
-        assert!(!says_hello(&[0x16, 2, 0, 0, 90, 1]), "SSL 2");
-        assert!(!says_hello(b"GET / HTTP/1.1\r\n"));
+        assert!(is_hello(&hello) && is_hello(&hello[..6]));
+        assert!(!is_hello(&hello[..5]), "the type of the message is not there yet");
+        assert!(!is_hello(&[0x16, 3, 3, 0, 90, 2]), "a ServerHello");
+        assert!(!is_hello(&[0x17, 3, 3, 0, 90, 1]), "application data");
+        assert!(!is_hello(&[0x16, 2, 0, 0, 90, 1]), "SSL 2");
+        assert!(!is_hello(b"GET / HTTP/1.1\r\n"));
     }
 }

@@ -188,17 +188,17 @@ pub struct Answer {
     pub status: u16,
     /// Payload of the segment, bytes; the greatest number where it is more. 0 if it is not known.
     pub len: u16,
-    /// What is known besides: see [`ANSWER_ASKED`] and what follows it.
+    /// What is known besides: see [`ANSWER_AFTER_REQUEST`] and what follows it.
     pub flags: u16,
 }
 wire_event!(Answer, Kind::Answer, 40);
 
 /// The prober had sent payload before.
-pub const ANSWER_ASKED: u16 = 1;
+pub const ANSWER_AFTER_REQUEST: u16 = 1;
 /// It had sent none.
-pub const ANSWER_UNASKED: u16 = 2;
+pub const ANSWER_WITHOUT_REQUEST: u16 = 2;
 /// The answer says that the port speaks TLS, and not what it was asked in.
-pub const ANSWER_SAYS_TLS: u16 = 4;
+pub const ANSWER_MENTIONS_TLS: u16 = 4;
 
 #[cfg(test)]
 mod tests {

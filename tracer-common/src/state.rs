@@ -61,11 +61,11 @@ mod tests {
 
     #[test]
     fn a_failed_handshake_never_waits() {
-        let unasked = || -> bool { panic!("nothing was asked yet") };
-        assert!(goes_well(SYN_SENT, ESTABLISHED, Some(0), unasked));
-        assert!(!goes_well(SYN_SENT, CLOSE, Some(ECONNRESET), unasked));
+        let unavailable_source = || -> bool { panic!("nothing was asked yet") };
+        assert!(goes_well(SYN_SENT, ESTABLISHED, Some(0), unavailable_source));
+        assert!(!goes_well(SYN_SENT, CLOSE, Some(ECONNRESET), unavailable_source));
         // The prober's own timeout closes the socket without an error.
-        assert!(!goes_well(SYN_SENT, CLOSE, Some(0), unasked));
+        assert!(!goes_well(SYN_SENT, CLOSE, Some(0), unavailable_source));
     }
 
     #[test]

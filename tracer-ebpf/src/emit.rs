@@ -16,7 +16,7 @@ use tracer_common::{
     stats::Counter,
 };
 
-use crate::maps::{EVENTS, STATS, UNTOLD};
+use crate::maps::{EVENTS, STATS, READER_DUE};
 
 /// CLOCK_BOOTTIME, nanoseconds.
 #[inline(always)]
@@ -65,7 +65,7 @@ pub fn emit<T: Event>(hook: Hook, fill: impl FnOnce(&mut T)) {
 pub fn emit_as<T: Event>(urgency: Urgency, hook: Hook, fill: impl FnOnce(&mut T)) {
     // Before the record has its place: whoever gets a later one must see it.
     if urgency == Urgency::Later {
-        set_untold(1);
+        set_reader_due(1);
     }
     let Some(mut entry) = EVENTS.reserve::<T>(0) else {
         count(Counter::RingFull);
@@ -87,17 +87,17 @@ pub fn emit_as<T: Event>(urgency: Urgency, hook: Hook, fill: impl FnOnce(&mut T)
     }
     entry.submit(match urgency {
         Urgency::Now => wake(),
-        Urgency::Later => let_be(),
+        Urgency::Later => leave_to_timer(),
     });
 }
 
 /// The kernel wakes a reader that has read all that lies before this event, but does not know which it was not told of.
 #[inline(always)]
 fn wake() -> u64 {
-    match UNTOLD.get(0) {
+    match READER_DUE.get(0) {
         Some(0) => 0,
         _ => {
-            set_untold(0);
+            set_reader_due(0);
             u64::from(BPF_RB_FORCE_WAKEUP)
         }
     }
@@ -105,15 +105,15 @@ fn wake() -> u64 {
 
 /// The reader looks by itself, unless the ring fills faster than it does.
 #[inline(always)]
-fn let_be() -> u64 {
+fn leave_to_timer() -> u64 {
     let unread = EVENTS.query(u64::from(BPF_RB_AVAIL_DATA));
     let is_due = fills_fast(unread, EVENTS.query(u64::from(BPF_RB_RING_SIZE)));
     if is_due { u64::from(BPF_RB_FORCE_WAKEUP) } else { u64::from(BPF_RB_NO_WAKEUP) }
 }
 
 #[inline(always)]
-fn set_untold(untold: u32) {
-    if let Some(place) = UNTOLD.get_ptr_mut(0) {
-        unsafe { place.write_volatile(untold) };
+fn set_reader_due(unread: u32) {
+    if let Some(place) = READER_DUE.get_ptr_mut(0) {
+        unsafe { place.write_volatile(unread) };
     }
 }

@@ -45,7 +45,7 @@ pub static EVENTS: RingBuf = RingBuf::with_byte_size(4 << 20, 0);
 /// 1 while the ring has events of which its reader was not told. A lost update costs one event the time until the reader
 /// looks by itself.
 #[map]
-pub static UNTOLD: Array<u32> = Array::with_max_entries(1, 0);
+pub static READER_DUE: Array<u32> = Array::with_max_entries(1, 0);
 
 /// Counters, by `tracer_common::stats::Counter`.
 #[map]
@@ -53,7 +53,7 @@ pub static STATS: PerCpuArray<u64> = PerCpuArray::with_max_entries(COUNTERS, 0);
 
 /// The last change of a socket's state on this processor that `inet_sock_set_state` saw: that one it tells itself.
 #[map]
-pub static TOLD: PerCpuArray<u64> = PerCpuArray::with_max_entries(1, 0);
+pub static LAST_STATE: PerCpuArray<u64> = PerCpuArray::with_max_entries(1, 0);
 
 /// Names of the processes whose connections are tracked.
 #[map]
@@ -129,7 +129,7 @@ pub static KNOWN: LruHashMap<Endpoint, u8> = LruHashMap::with_max_entries(4096, 
 /// A `connect(2)` that is being executed.
 #[derive(Clone, Copy)]
 #[repr(C)]
-pub struct Dial {
+pub struct ConnectCall {
     pub addr: [u8; 16],
     pub sk: u64,
     pub conn: u64,
@@ -139,7 +139,7 @@ pub struct Dial {
 
 /// `connect(2)` calls in progress, by thread.
 #[map]
-pub static DIALS: LruHashMap<u32, Dial> = LruHashMap::with_max_entries(4096, 0);
+pub static CONNECT_CALLS: LruHashMap<u32, ConnectCall> = LruHashMap::with_max_entries(4096, 0);
 
 /// Network namespace of a thread before the `setns` or `unshare` it is executing.
 #[map]

@@ -114,7 +114,7 @@ pub fn plan(cli: Cli) -> Result<Plan, Error> {
         Command::Health { ready, socket } => Ok(Plan::Health { ready, socket }),
         Command::Explain { explained, markdown } => {
             let causes = explained.iter().map(|name| known_cause(name, "explain")).collect::<Result<_, _>>()?;
-            let screen = Screen { colour: false, columns: columns(std::io::stdout()).or_else(asked_columns) };
+            let screen = Screen { colour: false, columns: columns(std::io::stdout()).or_else(columns_variable) };
             Ok(Plan::Explain { causes, markdown, screen })
         }
         Command::Replay { file, compare, records: flags } => {
@@ -156,7 +156,7 @@ fn output(flags: &OutputFlags) -> SinkConfig {
     SinkConfig {
         form: flags.output.unwrap_or(form),
         // NO_COLOR, CLICOLOR, CLICOLOR_FORCE, TERM: as for other programs.
-        columns: asked_columns(),
+        columns: columns_variable(),
         colour: file.is_none() && AutoStream::choice(&std::io::stdout()) != ColorChoice::Never,
         rotation: None,
         file,
@@ -167,7 +167,7 @@ fn output(flags: &OutputFlags) -> SinkConfig {
 }
 
 /// `COLUMNS`, for what people read where no terminal says how wide it is.
-fn asked_columns() -> Option<usize> {
+fn columns_variable() -> Option<usize> {
     std::env::var_os("COLUMNS").and_then(|text| text.to_str()?.parse().ok()).filter(|&columns| columns > 0)
 }
 

@@ -2,9 +2,9 @@
 //! observations come from.
 
 use tracer_core::core::Core;
-use tracer_model::ask::Ask;
 use tracer_model::decision::Decision;
-use tracer_model::event::{Fact, Observation};
+use tracer_model::event::{Observation, ObservationKind};
+use tracer_model::query::Query;
 use tracer_model::record::{Body, StartBody};
 use tracer_output::sink::Sink;
 use tracer_terminal::status_line::Counts;
@@ -42,8 +42,8 @@ impl Engine {
 
     /// Takes one observation, prints what it decides. Call [`Engine::flush`] after a batch.
     pub fn push(&mut self, observation: &Observation) {
-        match &observation.fact {
-            Fact::Start(start) => {
+        match &observation.kind {
+            ObservationKind::Start(start) => {
                 self.sink.set_origin(start);
                 let body = Body::Start(StartBody {
                     version: start.version.clone(),
@@ -57,8 +57,8 @@ impl Engine {
                 });
                 self.sink.emit(Decision { time_boot_ns: observation.time_boot_ns, attempt: None, body }, None);
             }
-            Fact::Loss(loss) => self.lost_events = self.lost_events.saturating_add(loss.count),
-            fact => self.events += u64::from(fact.is_kernel_event()),
+            ObservationKind::Loss(loss) => self.lost_events = self.lost_events.saturating_add(loss.count),
+            kind => self.events += u64::from(kind.is_kernel_event()),
         }
         self.core.push(observation, &mut self.decisions);
         self.print();
@@ -71,8 +71,8 @@ impl Engine {
     }
 
     /// What is to be found out.
-    pub fn take_asks(&mut self) -> Vec<Ask> {
-        self.core.take_asks()
+    pub fn take_queries(&mut self) -> Vec<Query> {
+        self.core.take_queries()
     }
 
     /// Hands the printed records over to the output.

@@ -13,7 +13,7 @@ use tracer_common::names::Hook;
 
 use crate::shutdown::{Request, Signals};
 use tracer_bpf::decode::decode;
-use tracer_bpf::ebpf::{self, HookStanding, LoadOptions, Loaded};
+use tracer_bpf::ebpf::{self, HookStatus, LoadOptions, Loaded};
 use tracer_doctor::{Finding, Status};
 use tracer_node::clock;
 use tracer_node::procfs;
@@ -46,7 +46,7 @@ pub struct HooksConfig {
 /// A hook that was watched.
 #[derive(Clone, Debug)]
 struct Watched {
-    stands: HookStanding,
+    status: HookStatus,
     /// Events that its programs wrote.
     events: u64,
     /// Absent where the kernel does not count, or nothing is attached.
@@ -108,13 +108,13 @@ async fn watch(config: &HooksConfig) -> Result<(Vec<Watched>, Duration), Error> 
             "runs are not counted: {reason} (CAP_SYS_ADMIN, or sysctl -w kernel.bpf_stats_enabled=1)"
         ));
     }
-    let watched = loaded.standings().into_iter().map(|stands| {
-        let hook = stands.row.hook;
+    let watched = loaded.standings().into_iter().map(|status| {
+        let hook = status.row.hook;
         let runs = Runs::between(before.get(&hook), after.get(&hook));
         Watched {
             events: events.get(&(hook as u16)).copied().unwrap_or_default(),
             runs: (counted && loaded.is_attached(hook)).then_some(runs),
-            stands,
+            status,
         }
     });
     Ok((watched.collect(), window))
@@ -179,6 +179,6 @@ impl Runs {
 
 impl Watched {
     const fn hook(&self) -> Hook {
-        self.stands.row.hook
+        self.status.row.hook
     }
 }

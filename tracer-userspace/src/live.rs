@@ -1,7 +1,7 @@
 //! The kernel as a source of events, joined with the sources of facts: the one place that knows
 //! `ebpf`, `decode`, `observe` and `sources`.
 
-mod pretenders;
+mod other_processes;
 
 use std::io;
 use std::sync::Arc;
@@ -9,13 +9,13 @@ use std::sync::Arc;
 use tokio::sync::{Notify, mpsc};
 use tracer_common::names::Hook;
 
-use self::pretenders::Pretenders;
+use self::other_processes::OtherProcesses;
 use crate::pipeline::{Attached, EventSource, LiveConfig};
 use tracer_bpf::decode::decode;
 use tracer_bpf::ebpf::{self, Loaded};
 use tracer_bpf::observe::observe;
-use tracer_model::ask::Ask;
-use tracer_model::event::{Fact, HookStatus, Observation, PortPressure};
+use tracer_model::event::{HookStatus, Observation, ObservationKind, PortPressure};
+use tracer_model::query::Query;
 use tracer_node::clock;
 use tracer_output::sink::metrics::{HookCount, KernelCounts};
 use tracer_sources::cluster::Cluster;
@@ -40,7 +40,7 @@ const HOOK_NUMBERS: usize = {
 pub struct Kernel {
     loaded: Loaded,
     probers: Vec<String>,
-    pretenders: Pretenders,
+    other_processes: OtherProcesses,
     /// Asks the sources to look at the node again.
     refresh: Arc<Notify>,
     inquirer: Inquirer,
@@ -69,7 +69,7 @@ pub fn attach(config: &LiveConfig) -> Result<Attached<Kernel>, Error> {
     let kernel = Kernel {
         loaded,
         probers: config.probers.clone(),
-        pretenders: Pretenders::beside(&snapshot.probers, config.all_connections),
+        other_processes: OtherProcesses::beside(&snapshot.probers, config.all_connections),
         refresh: refresh.clone(),
         inquirer,
         ports_since: clock::boot_ns(),
@@ -115,7 +115,7 @@ struct FollowedLog {
 }
 
 /// Follows the kubelet's log, where there is one.
-fn follow_log(config: &LiveConfig, sources: &SourceConfig, tx: &mpsc::Sender<Fact>) -> FollowedLog {
+fn follow_log(config: &LiveConfig, sources: &SourceConfig, tx: &mpsc::Sender<ObservationKind>) -> FollowedLog {
     let names = sources.prober_names();
     let by_events = config.cluster.as_ref().is_some_and(|cluster| !cluster.events.is_empty());
     let Some(log) = KubeletLog::find(config.kubelet_log.as_ref(), &names) else {
@@ -130,7 +130,12 @@ fn follow_log(config: &LiveConfig, sources: &SourceConfig, tx: &mpsc::Sender<Fac
 }
 
 /// What is known when the events begin.
-fn attached(events: Kernel, snapshot: &Snapshot, log: FollowedLog, changes: mpsc::Receiver<Fact>) -> Attached<Kernel> {
+fn attached(
+    events: Kernel,
+    snapshot: &Snapshot,
+    log: FollowedLog,
+    changes: mpsc::Receiver<ObservationKind>,
+) -> Attached<Kernel> {
     let loaded = &events.loaded;
     let there = tracer_sources::namespaces::all();
     let left_out = there.problem.filter(|problem| !snapshot.problems.contains(problem));
@@ -159,19 +164,19 @@ impl EventSource for Kernel {
         let names = &mut self.loaded.names;
         let (probers, before) = (&self.probers, into.len());
         let since = self.loaded.attached_boot_ns;
-        let (events, pretenders) = (&mut self.events, &mut self.pretenders);
+        let (events, other_processes) = (&mut self.events, &mut self.other_processes);
         let taken = self.loaded.ring.drain(max, |bytes| match decode(bytes) {
             Ok(event) => {
                 if let Some(count) = events.get_mut(usize::from(event.header().hook)) {
                     *count += 1;
                 }
                 let seen = observe(&event, names, probers).filter(|seen| !begins_before(since, seen));
-                into.extend(seen.and_then(|seen| pretenders.judge(seen)));
+                into.extend(seen.and_then(|seen| other_processes.judge(seen)));
             }
             // Both sides are built together: this is a bug, and visible, but no reason to stop.
             Err(error) => tracing::error!("an event cannot be decoded: {error}"),
         });
-        for cgroup in self.pretenders.take_found() {
+        for cgroup in self.other_processes.take_found() {
             self.loaded.leave_out(cgroup);
         }
         if into[before..].iter().any(changes_the_node) {
@@ -192,12 +197,12 @@ impl EventSource for Kernel {
         Some(self.ports(true))
     }
 
-    fn ask(&mut self, ask: Ask) -> Option<Fact> {
+    fn ask(&mut self, ask: Query) -> Option<ObservationKind> {
         match ask {
-            Ask::Tls(port) => self.watch_tls(port),
-            Ask::Answers(prober) => self.meet(prober),
-            Ask::Ports => return Some(Fact::PortPressure(Box::new(self.ports(false)))),
-            Ask::Firewall(..) | Ask::Target(..) => self.inquirer.ask(ask),
+            Query::Tls(port) => self.watch_tls(port),
+            Query::Answers(prober) => self.meet(prober),
+            Query::Ports => return Some(ObservationKind::PortPressure(Box::new(self.ports(false)))),
+            Query::Firewall(..) | Query::Target(..) => self.inquirer.ask(ask),
         }
         None
     }
@@ -279,10 +284,14 @@ fn pids(probers: &[Prober]) -> Vec<u32> {
 /// An attempt that began while hooks were being attached: what its cause left may not have been seen. Without its
 /// begin, no other event of it makes an attempt.
 const fn begins_before(since_boot_ns: u64, observation: &Observation) -> bool {
-    observation.time_boot_ns < since_boot_ns && matches!(observation.fact, Fact::Connect(_) | Fact::ConnectFailed(_))
+    observation.time_boot_ns < since_boot_ns
+        && matches!(observation.kind, ObservationKind::Connect(_) | ObservationKind::ConnectFailed(_))
 }
 
 /// A namespace or a listener came or went: pods and NodePorts may have changed with it.
 const fn changes_the_node(observation: &Observation) -> bool {
-    matches!(observation.fact, Fact::NetnsOp(_) | Fact::Listen(_) | Fact::LinkChange(_))
+    matches!(
+        observation.kind,
+        ObservationKind::NetnsOp(_) | ObservationKind::Listen(_) | ObservationKind::LinkChange(_)
+    )
 }

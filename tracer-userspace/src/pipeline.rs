@@ -20,8 +20,8 @@ use crate::lock::instance::InstanceLock;
 use crate::pipeline::session::Session;
 use crate::record_file::{self, Recorder};
 use crate::shutdown::Signals;
-use tracer_model::ask::Ask;
-use tracer_model::event::{Fact, HookStatus, MissingHook, Netns, Observation, PortPressure, Start};
+use tracer_model::event::{HookStatus, MissingHook, Netns, Observation, ObservationKind, PortPressure, Start};
+use tracer_model::query::Query;
 use tracer_node::clock;
 use tracer_output::serve;
 use tracer_output::sink::cluster::ClusterSink;
@@ -45,7 +45,7 @@ pub trait EventSource {
     /// Who used up ephemeral ports since this was last asked.
     fn port_pressure(&mut self) -> Option<PortPressure>;
     /// Finds something out; the answer is given at once if it is at hand, else it comes as an event or a fact.
-    fn ask(&mut self, ask: Ask) -> Option<Fact>;
+    fn ask(&mut self, ask: Query) -> Option<ObservationKind>;
     /// What the kernel's side has counted so far, for the metrics. Asked once a second, where metrics are wanted.
     fn counts(&self) -> KernelCounts {
         KernelCounts::default()
@@ -76,9 +76,9 @@ pub struct Attached<S> {
     /// Probers that run.
     pub prober_pids: Vec<u32>,
     /// What the sources found at the start.
-    pub facts: Vec<Fact>,
+    pub facts: Vec<ObservationKind>,
     /// What they find later.
-    pub changes: mpsc::Receiver<Fact>,
+    pub changes: mpsc::Receiver<ObservationKind>,
     /// Sources in use.
     pub sources: Vec<String>,
     /// What the sources could not do; printed as warnings.
@@ -184,9 +184,9 @@ fn start<S>(config: &LiveConfig, attached: &Attached<S>) -> Start {
 }
 
 /// Pods in the first facts.
-fn pods(facts: &[Fact]) -> usize {
-    let mut lists = facts.iter().filter_map(|fact| match fact {
-        Fact::Pods(list) => Some(list.pods.len()),
+fn pods(facts: &[ObservationKind]) -> usize {
+    let mut lists = facts.iter().filter_map(|kind| match kind {
+        ObservationKind::Pods(list) => Some(list.pods.len()),
         _ => None,
     });
     lists.next_back().unwrap_or(0)
@@ -194,7 +194,7 @@ fn pods(facts: &[Fact]) -> usize {
 
 /// What the operator should know before waiting for verdicts that cannot come.
 fn warn<S>(config: &LiveConfig, attached: &Attached<S>) {
-    for problem in config.unasked.iter().chain(&attached.problems) {
+    for problem in config.unavailable_source.iter().chain(&attached.problems) {
         error::warn(problem);
     }
     if attached.prober_pids.is_empty() && !config.all_connections {
@@ -203,7 +203,7 @@ fn warn<S>(config: &LiveConfig, attached: &Attached<S>) {
             "no process named {names} is running: waiting for one (--prober NAME chooses another, --all-connections watches every process)"
         ));
     }
-    let named = |fact: &Fact| matches!(fact, Fact::Pods(list) if list.pods.iter().any(|pod| pod.name.is_some()));
+    let named = |kind: &ObservationKind| matches!(kind, ObservationKind::Pods(list) if list.pods.iter().any(|pod| pod.name.is_some()));
     if config.output.filter.needs_pods() && !attached.facts.iter().any(named) {
         error::warn(
             &"-n, -p and -c need the pods' names and none is known: nothing will match (--pods FILE or the cluster API, --kubeconfig PATH, gives them)",

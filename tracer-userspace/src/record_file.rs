@@ -142,7 +142,7 @@ impl<W: Write> Recorder<W> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tracer_model::event::Fact;
+    use tracer_model::event::ObservationKind;
 
     struct Full;
 
@@ -159,7 +159,7 @@ mod tests {
     fn a_recording_has_header_and_end() {
         let mut bytes = Vec::new();
         let mut recorder = Recorder::new(&mut bytes, "x".into(), AtStart { prober_pids: vec![7], pods: 2 });
-        recorder.push(&Observation { time_boot_ns: 5, fact: Fact::Tick });
+        recorder.push(&Observation { time_boot_ns: 5, kind: ObservationKind::Tick });
         assert!(recorder.finish(9));
         let text = String::from_utf8(bytes).unwrap();
         let lines: Vec<_> = text.lines().collect();
@@ -172,7 +172,7 @@ mod tests {
     fn a_full_disk_ends_the_recording_only() {
         let mut recorder = Recorder::new(Full, "x".into(), AtStart::default());
         recorder.flush();
-        recorder.push(&Observation { time_boot_ns: 5, fact: Fact::Tick });
+        recorder.push(&Observation { time_boot_ns: 5, kind: ObservationKind::Tick });
         assert!(!recorder.finish(9));
     }
 }

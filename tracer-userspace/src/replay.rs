@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use crate::engine::Engine;
 use crate::replay::compare::Expected;
 use crate::replay::reader::{Item, Reader};
-use tracer_model::event::Fact;
+use tracer_model::event::ObservationKind;
 use tracer_model::plural;
 use tracer_output::sink::{Sink, SinkConfig, leftover};
 use tracer_terminal::error::{self, Error};
@@ -96,7 +96,7 @@ fn feed(reader: &mut Reader, engine: &mut Engine) -> Ending {
             Err(error) => return Ending::Unreadable(error),
         };
         // `start` is the first observation and the first only.
-        match (reader.observations() == 1, matches!(observation.fact, Fact::Start(_))) {
+        match (reader.observations() == 1, matches!(observation.kind, ObservationKind::Start(_))) {
             (true, true) | (false, false) => {}
             (true, false) => {
                 let problem = "the first observation is not `start`: the recording's head is missing";

@@ -24,7 +24,7 @@ const API_SERVER: &str = "10.201.0.2:6443";
 const PODS: &str = "10.202.0.0/16";
 
 /// A node with two pods that it routes to, and the node beside it, with the API server.
-struct World {
+struct TestNode {
     node: Netns,
     beside: Netns,
     pod: Netns,
@@ -32,7 +32,7 @@ struct World {
     _listeners: [TcpListener; 3],
 }
 
-impl World {
+impl TestNode {
     fn new() -> Self {
         let [node, beside, pod, other_pod] = std::array::from_fn(|_| Netns::new());
         let links = [("up0", &beside, "10.201.0"), ("pod1", &pod, "10.202.1"), ("pod2", &other_pod, "10.202.2")];
@@ -139,33 +139,33 @@ fn use_iptables(root: &Root, kind: &str) {
 }
 
 fn ufw(kind: &str) {
-    let world = World::new();
-    let Some(root) = Root::with_firewalls(&world.node) else { return };
+    let node = TestNode::new();
+    let Some(root) = Root::with_firewalls(&node.node) else { return };
     use_iptables(&root, kind);
-    assert!(world.closed().is_empty() && world.found("nobody").is_empty());
+    assert!(node.closed().is_empty() && node.found("nobody").is_empty());
     root.run("ufw --force enable");
-    assert_eq!(world.closed(), ALL[..5], "as it is installed");
-    assert_eq!(world.hooks("ufw"), ["INPUT", "FORWARD"]);
+    assert_eq!(node.closed(), ALL[..5], "as it is installed");
+    assert_eq!(node.hooks("ufw"), ["INPUT", "FORWARD"]);
     // It takes its rules out and puts them in again: what it was told by its own command is there, nothing else.
     // A legacy counter at zero says nothing yet: beside the policy there are rules of ufw's on INPUT that are not understood.
     let input = if kind == "legacy" { "" } else { "INPUT" };
-    let ways = [(&world.beside, KUBELET, input), (&world.beside, POD, "FORWARD")];
+    let ways = [(&node.beside, KUBELET, input), (&node.beside, POD, "FORWARD")];
     for (from, to, chain) in ways {
-        world.fixed_by_its_verdict(&root, from, to, ["firewall_drop", "ufw", chain]);
+        node.fixed_by_its_verdict(&root, from, to, ["firewall_drop", "ufw", chain]);
     }
     root.run("ufw reload");
     assert!(ways.iter().all(|(from, to, _)| from.reaches(to)));
-    world.fix(&root, "ufw");
+    node.fix(&root, "ufw");
     root.run("ufw reload");
-    assert_eq!((world.closed(), world.hooks("ufw")), (vec![], vec!["INPUT".to_owned()]));
+    assert_eq!((node.closed(), node.hooks("ufw")), (vec![], vec!["INPUT".to_owned()]));
     root.run("ufw default deny outgoing");
-    assert_eq!((world.closed(), world.hooks("ufw").len()), (vec!["kubelet to pod"], 2), "probes go out");
-    world.fixed_by_its_verdict(&root, &world.node, POD, ["firewall_drop", "ufw", "OUTPUT"]);
+    assert_eq!((node.closed(), node.hooks("ufw").len()), (vec!["kubelet to pod"], 2), "probes go out");
+    node.fixed_by_its_verdict(&root, &node.node, POD, ["firewall_drop", "ufw", "OUTPUT"]);
     root.run("ufw delete 1");
-    world.fix(&root, "ufw");
-    assert!(world.closed().is_empty());
+    node.fix(&root, "ufw");
+    assert!(node.closed().is_empty());
     root.run("ufw disable");
-    assert!(world.found("nobody").is_empty());
+    assert!(node.found("nobody").is_empty());
 }
 
 #[test]
@@ -183,13 +183,13 @@ fn ufw_over_legacy_iptables() {
 #[test]
 #[ignore = "needs root"]
 fn ufw_that_rejects() {
-    let world = World::new();
-    let Some(root) = Root::with_firewalls(&world.node) else { return };
+    let node = TestNode::new();
+    let Some(root) = Root::with_firewalls(&node.node) else { return };
     root.run("ufw default reject incoming; ufw default reject routed; ufw --force enable");
-    assert_eq!((world.closed(), world.hooks("ufw")), (ALL[..5].to_vec(), vec!["INPUT".into(), "FORWARD".into()]));
-    world.fixed_by_its_verdict(&root, &world.beside, POD, ["firewall_reject", "ufw", "ufw-reject-forward"]);
-    world.fix(&root, "ufw");
-    assert!(world.closed().is_empty());
+    assert_eq!((node.closed(), node.hooks("ufw")), (ALL[..5].to_vec(), vec!["INPUT".into(), "FORWARD".into()]));
+    node.fixed_by_its_verdict(&root, &node.beside, POD, ["firewall_reject", "ufw", "ufw-reject-forward"]);
+    node.fix(&root, "ufw");
+    assert!(node.closed().is_empty());
 }
 
 /// Started as its unit starts it, with a bus of its own.
@@ -204,26 +204,26 @@ fn start_firewalld(root: &Root, backend: &str) {
 }
 
 fn firewalld(backend: &str, chains: [&str; 2]) {
-    let world = World::new();
-    let Some(root) = Root::with_firewalls(&world.node) else { return };
+    let node = TestNode::new();
+    let Some(root) = Root::with_firewalls(&node.node) else { return };
     start_firewalld(&root, backend);
-    assert_eq!(world.closed(), ALL[..5], "as it is installed");
-    assert_eq!(world.hooks("firewalld"), ["INPUT", "FORWARD"]);
+    assert_eq!(node.closed(), ALL[..5], "as it is installed");
+    assert_eq!(node.hooks("firewalld"), ["INPUT", "FORWARD"]);
     let [input, forward] = chains;
-    world.fixed_by_its_verdict(&root, &world.beside, KUBELET, ["firewall_reject", "firewalld", input]);
-    let verdict = world.verdict(&world.beside, POD);
+    node.fixed_by_its_verdict(&root, &node.beside, KUBELET, ["firewall_reject", "firewalld", input]);
+    let verdict = node.verdict(&node.beside, POD);
     let said = [&verdict["summary"], &verdict["remediation"]].map(|it| it.as_str().expect("text"));
     assert!(said[0].contains(forward) && said[0].contains("made by firewalld"), "{verdict}");
     assert!(said[1].contains("tracer doctor --check base_policy"), "{verdict}");
-    world.fix(&root, "firewalld");
-    assert!(world.closed().is_empty(), "{:?}", world.closed());
+    node.fix(&root, "firewalld");
+    assert!(node.closed().is_empty(), "{:?}", node.closed());
     root.run("firewall-cmd --reload");
-    assert!(world.closed().is_empty());
+    assert!(node.closed().is_empty());
     // A zone that drops is not the pods': theirs is a zone of its own now.
     root.run("firewall-cmd --set-default-zone=drop");
-    assert_eq!(world.closed(), ALL[..1]);
+    assert_eq!(node.closed(), ALL[..1]);
     let end = input.replace("public", "drop");
-    world.fixed_by_its_verdict(&root, &world.beside, KUBELET, ["firewall_drop", "firewalld", &end]);
+    node.fixed_by_its_verdict(&root, &node.beside, KUBELET, ["firewall_drop", "firewalld", &end]);
 }
 
 #[test]
@@ -241,14 +241,14 @@ fn firewalld_over_iptables() {
 #[test]
 #[ignore = "needs root"]
 fn firewalld_in_panic() {
-    let world = World::new();
-    let Some(root) = Root::with_firewalls(&world.node) else { return };
+    let node = TestNode::new();
+    let Some(root) = Root::with_firewalls(&node.node) else { return };
     start_firewalld(&root, "nftables");
     root.run("firewall-cmd --panic-on");
-    assert_eq!(world.closed(), ALL);
-    let (_, fix) = world.found("firewalld").into_iter().find(|(hook, _)| hook == "OUTPUT").expect("the way of probes");
-    let verdict = world.verdict(&world.node, POD);
+    assert_eq!(node.closed(), ALL);
+    let (_, fix) = node.found("firewalld").into_iter().find(|(hook, _)| hook == "OUTPUT").expect("the way of probes");
+    let verdict = node.verdict(&node.node, POD);
     assert!(verdict["summary"].as_str().is_some_and(|it| it.contains("made by firewalld")), "{verdict}");
     root.run(&fix);
-    assert!(world.node.reaches(POD) && world.hooks("firewalld") == ["INPUT", "FORWARD"]);
+    assert!(node.node.reaches(POD) && node.hooks("firewalld") == ["INPUT", "FORWARD"]);
 }

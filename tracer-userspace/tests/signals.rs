@@ -30,7 +30,7 @@ impl EventSource for Quiet {
     fn lost(&self) -> Vec<(&'static str, u64)> {
         Vec::new()
     }
-    fn ask(&mut self, _ask: tracer_model::ask::Ask) -> Option<tracer_model::event::Fact> {
+    fn ask(&mut self, _ask: tracer_model::query::Query) -> Option<tracer_model::event::ObservationKind> {
         None
     }
     fn port_pressure(&mut self) -> Option<tracer_model::event::PortPressure> {
@@ -67,7 +67,7 @@ fn config(file: PathBuf) -> LiveConfig {
         services: None,
         kubelet_log: None,
         cluster: None,
-        unasked: None,
+        unavailable_source: None,
         cluster_output: None,
         node_name: "n1".into(),
     }

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use tokio::sync::{Notify, mpsc};
-use tracer_model::event::{Fact, Links, NodePort, Pod, ProxyMode};
+use tracer_model::event::{Links, NodePort, ObservationKind, Pod, ProxyMode};
 use tracer_sources::enter::{by_this_thread, in_netns};
 use tracer_sources::{Snapshot, SourceConfig, snapshot, watch};
 
@@ -59,8 +59,8 @@ fn config(prober: &str) -> SourceConfig {
 }
 
 fn ports(snapshot: &Snapshot, mode: ProxyMode) -> Vec<(u16, Option<&str>)> {
-    let tables = snapshot.facts.iter().filter_map(|fact| match fact {
-        Fact::NodePorts(ports) if ports.mode == mode => Some(&ports.ports),
+    let tables = snapshot.facts.iter().filter_map(|kind| match kind {
+        ObservationKind::NodePorts(ports) if ports.mode == mode => Some(&ports.ports),
         _ => None,
     });
     tables.flatten().map(|NodePort { port, service, .. }| (*port, service.as_deref())).collect()
@@ -70,16 +70,16 @@ fn lo_is_up(links: &Links) -> bool {
     links.links.iter().any(|link| link.loopback && link.up)
 }
 
-fn find<T>(snapshot: &Snapshot, wanted: impl Fn(&Fact) -> Option<T>) -> T {
+fn find<T>(snapshot: &Snapshot, wanted: impl Fn(&ObservationKind) -> Option<T>) -> T {
     snapshot.facts.iter().find_map(wanted).expect("the fact")
 }
 
-fn links(fact: &Fact) -> Option<Links> {
-    if let Fact::Links(links) = fact { Some(links.clone()) } else { None }
+fn links(kind: &ObservationKind) -> Option<Links> {
+    if let ObservationKind::Links(links) = kind { Some(links.clone()) } else { None }
 }
 
-fn pods(fact: &Fact) -> Option<Vec<Pod>> {
-    if let Fact::Pods(pods) = fact { Some(pods.pods.clone()) } else { None }
+fn pods(kind: &ObservationKind) -> Option<Vec<Pod>> {
+    if let ObservationKind::Pods(pods) = kind { Some(pods.pods.clone()) } else { None }
 }
 
 const KUBE_PROXY_NFT: &str = r#"
@@ -185,7 +185,9 @@ fn a_snapshot_reads_the_probers_namespace_and_the_pods_around_it() {
     assert!(!lo_is_up(&links), "lo of a new namespace is down: {links:?}");
     assert_eq!(Some(links.netns), snapshot.node.as_ref().map(|node| node.netns));
     assert!(links.links[0].addrs.contains(&"192.0.2.1".parse().expect("address")), "{links:?}");
-    let settings = |fact: &Fact| if let Fact::NodeSettings(settings) = fact { settings.local_port_range } else { None };
+    let settings = |kind: &ObservationKind| {
+        if let ObservationKind::NodeSettings(settings) = kind { settings.local_port_range } else { None }
+    };
     assert_eq!(find(&snapshot, settings), (1024, 65000));
     let all = find(&snapshot, pods);
     let found = all.iter().find(|pod| pod.addrs.contains(&"10.88.7.4".parse().expect("address")));
@@ -194,11 +196,11 @@ fn a_snapshot_reads_the_probers_namespace_and_the_pods_around_it() {
 }
 
 /// The next fact that `wanted` accepts.
-async fn next<T>(facts: &mut mpsc::Receiver<Fact>, wanted: impl Fn(&Fact) -> Option<T>) -> T {
+async fn next<T>(facts: &mut mpsc::Receiver<ObservationKind>, wanted: impl Fn(&ObservationKind) -> Option<T>) -> T {
     let search = async {
         loop {
-            let fact = facts.recv().await.expect("the watcher lives");
-            if let Some(found) = wanted(&fact) {
+            let kind = facts.recv().await.expect("the watcher lives");
+            if let Some(found) = wanted(&kind) {
                 return found;
             }
         }
@@ -219,7 +221,7 @@ async fn a_watch_sends_what_changes_and_ends_with_its_future() {
     let (tx, mut rx) = mpsc::channel(64);
     let refresh = Arc::new(Notify::new());
     let watcher = tokio::spawn(watch(config, snapshot, refresh.clone(), tx));
-    let lo = |fact: &Fact| links(fact).map(|links| lo_is_up(&links));
+    let lo = |kind: &ObservationKind| links(kind).map(|links| lo_is_up(&links));
     // What changed before anybody listened for it: links are told once more.
     assert!(next(&mut rx, lo).await);
 
@@ -230,13 +232,16 @@ async fn a_watch_sends_what_changes_and_ends_with_its_future() {
     println!("lo down: set after {set:?}, known after {:?}", started.elapsed());
 
     std::fs::write(&file, "kind: PodList\nitems: [{metadata: {name: from-file}}]\n").expect("file");
-    let named = |fact: &Fact| pods(fact)?.iter().any(|pod| pod.name.as_deref() == Some("from-file")).then_some(());
+    let named =
+        |kind: &ObservationKind| pods(kind)?.iter().any(|pod| pod.name.as_deref() == Some("from-file")).then_some(());
     next(&mut rx, named).await;
     std::fs::write(&file, "kind: PodList\nitems: [{\n").expect("file");
 
     node.run(KUBE_PROXY_NFT);
     refresh.notify_one();
-    let count = |fact: &Fact| if let Fact::NodePorts(ports) = fact { Some(ports.ports.len()) } else { None };
+    let count = |kind: &ObservationKind| {
+        if let ObservationKind::NodePorts(ports) = kind { Some(ports.ports.len()) } else { None }
+    };
     // That there was none is told before the first, which is a change then.
     assert_eq!(next(&mut rx, count).await, 0);
     assert_eq!(next(&mut rx, count).await, 3);
@@ -249,7 +254,8 @@ async fn a_watch_sends_what_changes_and_ends_with_its_future() {
     node.run("ip link set lo up");
     refresh.notify_one();
     let own = std::fs::read_link(format!("/proc/{}/ns/net", node.child.id())).expect("namespace");
-    let back = |fact: &Fact| links(fact).filter(|links| own.to_string_lossy().contains(&links.netns.0.to_string()));
+    let back =
+        |kind: &ObservationKind| links(kind).filter(|links| own.to_string_lossy().contains(&links.netns.0.to_string()));
     assert!(lo_is_up(&next(&mut rx, back).await), "the prober came back in another namespace");
 
     watcher.abort();

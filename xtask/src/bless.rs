@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail};
 
-use crate::{deploy, picture, report, sh, stories};
+use crate::{deploy, picture, report, sh, transcripts};
 
 /// What to do with the generated files.
 #[derive(clap::Args)]
@@ -64,7 +64,7 @@ fn stale() -> Result<Files> {
     files.insert(sh::root().join("docs/causes/README.md"), Some(tracer(&["explain", "--markdown"])?));
     files.insert(sh::root().join("docs/schema.json"), Some(tracer(&["schema"])?));
     let page = sh::root().join("docs/incidents.md");
-    let told = stories::told(&fs::read_to_string(&page)?, &sh::debug_bin("tracer"))?;
+    let told = transcripts::told(&fs::read_to_string(&page)?, &sh::debug_bin("tracer"))?;
     files.insert(page, Some(told));
     files.insert(sh::root().join("docs/report-example.html"), Some(report::example(&sh::debug_bin("tracer"))?));
     files.insert(sh::root().join("docs/attach.svg"), Some(picture::drawn(&sh::debug_bin("tracer"))?));

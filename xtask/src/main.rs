@@ -35,10 +35,10 @@ mod picture;
 mod report;
 mod setup;
 mod sh;
-mod stories;
 mod subject;
 mod test;
 mod tools;
+mod transcripts;
 mod vm;
 
 use std::process::ExitCode;

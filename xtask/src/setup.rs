@@ -40,7 +40,8 @@ const BPF_RUSTC: &[&str] = &["rustc-web", "libstd-rust-web-dev-bpf"];
 /// The clippy that goes with it.
 const BPF_CLIPPY: &[&str] = &["rust-web-clippy"];
 /// What makes a node out of namespaces.
-const WORLD: &[&str] = &["iproute2", "nftables", "iptables", "ipvsadm", "conntrack", "procps", "openssl", "util-linux"];
+const NODE_TOOLS: &[&str] =
+    &["iproute2", "nftables", "iptables", "ipvsadm", "conntrack", "procps", "openssl", "util-linux"];
 /// A browser without a window that looks at the page of `tracer report`, and letters for it; Python, whose packages
 /// bring helm, kubectl and others (`tools.rs`).
 const BROWSER: &[&str] = &["chromium-headless-shell", "fonts-dejavu-core", "python3", "python3-venv"];
@@ -83,10 +84,10 @@ pub(crate) fn ensure(purpose: Purpose) -> Result<()> {
 }
 
 fn world(purpose: Purpose) -> &'static [&'static str] {
-    if needs_world(purpose) { WORLD } else { &[] }
+    if needs_node(purpose) { NODE_TOOLS } else { &[] }
 }
 
-fn needs_world(purpose: Purpose) -> bool {
+fn needs_node(purpose: Purpose) -> bool {
     matches!(purpose, Purpose::Demo | Purpose::Here | Purpose::Test)
 }
 
@@ -159,7 +160,7 @@ fn elsewhere(purpose: Purpose) -> Result<()> {
     let world = ["ip", "nft", "iptables", "ipvsadm", "conntrack", "sysctl", "openssl", "setpriv"];
     let vm = ["qemu-system-x86_64", "python3", "depmod", "busybox"];
     lacking.extend(["gcc"].iter().filter(|name| sh::find(name).is_none()));
-    lacking.extend(world.iter().filter(|name| needs_world(purpose) && sh::find(name).is_none()));
+    lacking.extend(world.iter().filter(|name| needs_node(purpose) && sh::find(name).is_none()));
     lacking.extend(vm.iter().filter(|name| purpose == Purpose::Test && sh::find(name).is_none()));
     let toolchain = rustup_route().is_some();
     if lacking.is_empty() && toolchain {

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use serde_json::{Value, json};
-use tracer_testbed::dial::Kind;
 use tracer_testbed::pods::{self, PodSpec, http_probe};
+use tracer_testbed::probe::Kind;
 
 use super::api::Api;
 use super::report::{Row, Target};

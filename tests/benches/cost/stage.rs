@@ -11,15 +11,15 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
 use serde_json::{Value, json};
-use tracer_testbed::dial::{Dial, Kind};
 use tracer_testbed::helper::{Programs, Role};
 use tracer_testbed::ip::Route;
 use tracer_testbed::net::{Netns, PREFIX};
+use tracer_testbed::node::sweep::sweep;
 use tracer_testbed::options::{Options, Scratch};
 use tracer_testbed::pods::{self, PodSpec, tcp_probe};
+use tracer_testbed::probe::{Kind, ProbeRequest};
 use tracer_testbed::prober::Request;
 use tracer_testbed::proc::Proc;
-use tracer_testbed::world::sweep::sweep;
 
 use super::PROBER;
 
@@ -172,8 +172,8 @@ impl Prober {
     ) -> Result<()> {
         let (begun, mut made) = (Instant::now(), 0);
         for dst in targets {
-            let dial = Request::Dial(Dial::new(kind, dst, Duration::from_millis(200)));
-            self.proc.say(&serde_json::to_string(&dial)?)?;
+            let probe = Request::ProbeRequest(ProbeRequest::new(kind, dst, Duration::from_millis(200)));
+            self.proc.say(&serde_json::to_string(&probe)?)?;
             made += 1;
             thread::sleep((pace * made).saturating_sub(begun.elapsed()));
         }

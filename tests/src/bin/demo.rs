@@ -19,10 +19,10 @@ use tracer_model::record::{Cause, Record};
 use tracer_testbed::check::{Attempt, Claim, Standing, judge};
 use tracer_testbed::helper::Programs;
 use tracer_testbed::net::die_with_parent;
+use tracer_testbed::node::sweep::sweep;
 use tracer_testbed::options::{Options, Scratch};
 use tracer_testbed::scenario::needs;
 use tracer_testbed::watcher::{Tracer, replay};
-use tracer_testbed::world::sweep::sweep;
 use tracer_tests::demo::{Case, Demo};
 
 #[derive(Parser)]

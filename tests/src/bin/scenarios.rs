@@ -9,12 +9,12 @@ use anyhow::{Context, Result, bail};
 use clap::Parser;
 use tracer_model::record::Cause;
 use tracer_testbed::helper::Programs;
+use tracer_testbed::node::sweep::sweep;
 use tracer_testbed::options::{Options, Scratch};
-use tracer_testbed::row::{Played, Row};
+use tracer_testbed::row::{Row, RowOutcome};
 use tracer_testbed::runner::{Plan, run};
 use tracer_testbed::scenario::{Scenario, Suite, all, gaps, needs};
 use tracer_testbed::watcher::Tracer;
-use tracer_testbed::world::sweep::sweep;
 
 #[derive(Parser)]
 struct Args {
@@ -104,12 +104,12 @@ fn choose(args: &Args) -> Result<Vec<Scenario>> {
 }
 
 /// Cells besides, for a story of its own: the incident of the documentation.
-const STORIES: &[(&str, &str)] = &[("service_no_endpoints/circular-v4", "service_no_endpoints_circular")];
+const CASES: &[(&str, &str)] = &[("service_no_endpoints/circular-v4", "service_no_endpoints_circular")];
 
 /// The first scenario of each cell.
 fn cells(scenarios: &[Scenario]) -> Vec<(String, &'static str)> {
     let mut cells: Vec<(String, &str)> = Vec::new();
-    let told = STORIES.iter().filter(|(_, story)| scenarios.iter().any(|it| it.name == *story));
+    let told = CASES.iter().filter(|(_, story)| scenarios.iter().any(|it| it.name == *story));
     cells.extend(told.map(|(cell, story)| ((*cell).to_owned(), *story)));
     for scenario in scenarios {
         let cause = scenario.cause.map_or("healthy", Cause::name);
@@ -135,10 +135,10 @@ fn plan(args: &Args) -> Result<Plan> {
 fn tell(row: &Row) {
     let reason = row.reason.as_deref().unwrap_or_default();
     let result = match row.result {
-        Played::Pass => "pass",
-        Played::Fail => "FAIL",
-        Played::Cannot => "cannot",
-        Played::Absent => "absent",
+        RowOutcome::Pass => "pass",
+        RowOutcome::Fail => "FAIL",
+        RowOutcome::Cannot => "cannot",
+        RowOutcome::Absent => "absent",
     };
     let colon = if reason.is_empty() { "" } else { ": " };
     println!("{result:6} {:34} {:6} ms{colon}{reason}", row.scenario, row.ms);
@@ -148,11 +148,11 @@ fn summary(rows: &[Row]) -> ExitCode {
     let count = |result| rows.iter().filter(|r| r.result == result).count();
     println!(
         "{} passed, {} failed, {} cannot on this kernel",
-        count(Played::Pass),
-        count(Played::Fail),
-        count(Played::Cannot)
+        count(RowOutcome::Pass),
+        count(RowOutcome::Fail),
+        count(RowOutcome::Cannot)
     );
-    ExitCode::from(u8::from(count(Played::Fail) > 0))
+    ExitCode::from(u8::from(count(RowOutcome::Fail) > 0))
 }
 
 #[cfg(test)]
@@ -165,7 +165,7 @@ mod tests {
     use super::*;
 
     /// What only a real kubelet brings about, and tables that are read, whatever the kernel.
-    const NOT_PLAYED: &[&str] = &["kubelet_probe", "sandbox_failure", "links", "node_ports"];
+    const NOT_IN_SCENARIOS: &[&str] = &["kubelet_probe", "sandbox_failure", "links", "node_ports"];
 
     #[test]
     fn every_kind_of_event_is_shown_on_every_kernel() {
@@ -199,16 +199,16 @@ mod tests {
     fn kinds(recording: &str) -> BTreeSet<String> {
         let mut kinds = BTreeSet::new();
         for line in recording.lines().map(|line| serde_json::from_str::<Value>(line).expect("an observation")) {
-            let Some(fact) = line["fact"].as_str().filter(|fact| !NOT_PLAYED.contains(fact)) else { continue };
+            let Some(kind) = line["fact"].as_str().filter(|kind| !NOT_IN_SCENARIOS.contains(kind)) else { continue };
             let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
             let family = match text(&line["flow"]["dst"]) {
                 dst if dst.is_empty() => "",
                 dst if dst.starts_with('[') => "v6",
                 _ => "v4",
             };
-            kinds.insert([fact, family, &text(&line["hook"]), &text(&line["op"])].join(" "));
+            kinds.insert([kind, family, &text(&line["hook"]), &text(&line["op"])].join(" "));
             let rules = line["rules"].as_array().into_iter().flatten();
-            kinds.extend(rules.map(|rule| format!("{fact} {}", text(&rule["backend"]))));
+            kinds.extend(rules.map(|rule| format!("{kind} {}", text(&rule["backend"]))));
         }
         kinds
     }

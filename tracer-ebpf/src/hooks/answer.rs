@@ -4,8 +4,8 @@
 
 use aya_ebpf::{macros::cgroup_skb, programs::SkBuffContext};
 use tracer_common::{
-    answer::{BAD_REQUEST, classify, is_success, says_tls},
-    conn::{ANSWER_ASKED, ANSWER_SAYS_TLS, ANSWER_UNASKED, Answer},
+    answer::{BAD_REQUEST, classify, is_success, mentions_tls},
+    conn::{ANSWER_AFTER_REQUEST, ANSWER_MENTIONS_TLS, ANSWER_WITHOUT_REQUEST, Answer},
     names::Hook,
     packet::{Bytes as _, payload},
 };
@@ -40,11 +40,11 @@ fn try_answer(ctx: &SkBuffContext, sk: Sock, conn: u64) {
     }
     let (kind, status) = classify(&contents, at);
     let asked = match sk.bytes_sent() {
-        Some(0) => ANSWER_UNASKED,
-        Some(_) => ANSWER_ASKED,
+        Some(0) => ANSWER_WITHOUT_REQUEST,
+        Some(_) => ANSWER_AFTER_REQUEST,
         None => 0,
     };
-    let says_tls = if status == BAD_REQUEST && says_tls(&contents, at) { ANSWER_SAYS_TLS } else { 0 };
+    let mentions_tls = if status == BAD_REQUEST && mentions_tls(&contents, at) { ANSWER_MENTIONS_TLS } else { 0 };
     let urgency = if is_success(status) { Urgency::Later } else { Urgency::Now };
     if urgency == Urgency::Later {
         sockets::answered(sk);
@@ -54,6 +54,6 @@ fn try_answer(ctx: &SkBuffContext, sk: Sock, conn: u64) {
         event.kind = kind as u16;
         event.status = status;
         event.len = ctx.len().saturating_sub(at as u32).min(u32::from(u16::MAX)) as u16;
-        event.flags = asked | says_tls;
+        event.flags = asked | mentions_tls;
     });
 }

@@ -18,8 +18,8 @@ use crate::{
     emit::{Urgency, emit},
     flows,
     hooks::state::{begin, emit_connect},
-    kernel::{AF_INET, AF_INET6, Sock, Task, read, syscall_word},
-    maps::{Conn, DIALS, Dial},
+    kernel::{AF_INET, AF_INET6, Sock, Task, read, syscall_field},
+    maps::{Conn, CONNECT_CALLS, ConnectCall},
     sockets,
 };
 
@@ -85,7 +85,7 @@ pub fn kprobe_sys_connect(ctx: ProbeContext) -> u32 {
 /// proto v5.10  net/socket.c  SYSCALL_DEFINE3(connect, int, fd, struct sockaddr __user *, uservaddr, int, addrlen)
 #[tracepoint(category = "syscalls", name = "sys_enter_connect")]
 pub fn sys_enter_connect(ctx: TracePointContext) -> u32 {
-    try_sys_enter_connect(syscall_word(&ctx, 0) as u32, syscall_word(&ctx, 1));
+    try_sys_enter_connect(syscall_field(&ctx, 0) as u32, syscall_field(&ctx, 1));
     0
 }
 
@@ -100,7 +100,7 @@ fn try_sys_enter_connect(fd: u32, addr: u64) {
     if !(family == AF_INET || family == AF_INET6) {
         return;
     }
-    let mut dial = Dial { addr: [0; 16], sk: 0, conn: 0, port: u32::from(u16::from_be_bytes([head[2], head[3]])), fd };
+    let mut dial = ConnectCall { addr: [0; 16], sk: 0, conn: 0, port: u32::from(u16::from_be_bytes([head[2], head[3]])), fd };
     if family == AF_INET {
         map_v4(&mut dial.addr, [head[4], head[5], head[6], head[7]]);
     } else {
@@ -108,7 +108,7 @@ fn try_sys_enter_connect(fd: u32, addr: u64) {
         let Ok(v6) = (unsafe { bpf_probe_read_user::<[u8; 16]>((addr + 8) as *const _) }) else { return };
         dial.addr = v6;
     }
-    let _ = DIALS.insert(actor::tid(), dial, 0);
+    let _ = CONNECT_CALLS.insert(actor::tid(), dial, 0);
 }
 
 /// `connect(2)` of a prober returns.
@@ -132,20 +132,20 @@ pub fn kretprobe_sys_connect(ctx: RetProbeContext) -> u32 {
 /// See [`fexit_sys_connect`].
 #[tracepoint(category = "syscalls", name = "sys_exit_connect")]
 pub fn sys_exit_connect(ctx: TracePointContext) -> u32 {
-    try_sys_exit_connect(syscall_word(&ctx, 0) as i32);
+    try_sys_exit_connect(syscall_field(&ctx, 0) as i32);
     0
 }
 
 #[inline(always)]
 fn try_sys_exit_connect(returned: i32) {
     let tid = actor::tid();
-    let Some(dial) = (unsafe { DIALS.get(tid).copied() }) else { return };
-    let _ = DIALS.remove(tid);
+    let Some(dial) = (unsafe { CONNECT_CALLS.get(tid).copied() }) else { return };
+    let _ = CONNECT_CALLS.remove(tid);
     finish(&dial, -returned);
 }
 
 #[inline(always)]
-fn finish(dial: &Dial, errno: i32) {
+fn finish(dial: &ConnectCall, errno: i32) {
     let sk = Sock(dial.sk);
     if sk.exists()
         && let Some(conn) = sockets::by_socket(sk)
@@ -153,7 +153,7 @@ fn finish(dial: &Dial, errno: i32) {
     {
         report_port(sk, conn, Hook::SysConnect);
     }
-    if !has_failed(errno) || !dialled_tcp(dial) {
+    if !has_failed(errno) || !is_tcp_connect(dial) {
         return;
     }
     emit::<ConnectResult>(Hook::SysConnect, |event| {
@@ -168,6 +168,6 @@ fn finish(dial: &Dial, errno: i32) {
 /// Resolvers connect UDP sockets to learn a source address; their failures mean nothing. A kernel
 /// whose layout is not known gets the benefit of the doubt.
 #[inline(always)]
-fn dialled_tcp(dial: &Dial) -> bool {
+fn is_tcp_connect(dial: &ConnectCall) -> bool {
     dial.sk != 0 || Task::current().socket(dial.fd).is_none_or(Sock::is_tcp)
 }

@@ -14,7 +14,7 @@ use tracer_common::{
 use crate::{
     actor,
     emit::emit,
-    kernel::{Net, Task, differ_in_network_alone, nsproxy_netns, syscall_word},
+    kernel::{Net, Task, differ_in_network_alone, nsproxy_netns, syscall_field},
     limit,
     maps::{ENTERING, OPENED},
 };
@@ -73,7 +73,7 @@ fn report(hook: Hook, op: Op, old: u32, new: u32) {
 #[tracepoint(category = "syscalls", name = "sys_enter_setns")]
 pub fn sys_enter_setns(ctx: TracePointContext) -> u32 {
     // Without a kind, that of the file.
-    if syscall_word(&ctx, 1) as u32 == 0 || is_of_network(&ctx, 1) {
+    if syscall_field(&ctx, 1) as u32 == 0 || is_of_network(&ctx, 1) {
         remember();
     }
     0
@@ -95,7 +95,7 @@ pub fn sys_enter_unshare(ctx: TracePointContext) -> u32 {
 fn is_of_network(ctx: &TracePointContext, argument: usize) -> bool {
     /// `include/uapi/linux/sched.h`
     const CLONE_NEWNET: u64 = 0x4000_0000;
-    syscall_word(ctx, argument) & CLONE_NEWNET != 0
+    syscall_field(ctx, argument) & CLONE_NEWNET != 0
 }
 
 #[inline(always)]
@@ -124,7 +124,7 @@ fn try_exit(ctx: &TracePointContext, hook: Hook, op: Op) {
     let tid = actor::tid();
     let Some(old) = (unsafe { ENTERING.get(tid).copied() }) else { return };
     let _ = ENTERING.remove(tid);
-    if syscall_word(ctx, 0) == 0 {
+    if syscall_field(ctx, 0) == 0 {
         report(hook, op, old, Task::current().netns());
     }
 }

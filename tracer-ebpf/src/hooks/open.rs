@@ -11,7 +11,7 @@ use tracer_common::{
     netns::{self, NetnsOpen, PATH_LEN},
 };
 
-use crate::{actor, emit::emit, kernel::syscall_word, limit, maps::OPENED};
+use crate::{actor, emit::emit, kernel::syscall_field, limit, maps::OPENED};
 
 /// A file is opened: `/proc/PID/ns/net`, `/run/netns/NAME`, `/var/run/netns/NAME`.
 ///
@@ -37,7 +37,7 @@ pub fn kprobe_do_sys_openat2(ctx: ProbeContext) -> u32 {
 /// proto v5.10  fs/open.c  SYSCALL_DEFINE4(openat, int, dfd, const char __user *, filename, int, flags, umode_t, mode)
 #[tracepoint(category = "syscalls", name = "sys_enter_openat")]
 pub fn sys_enter_openat(ctx: TracePointContext) -> u32 {
-    try_open(syscall_word(&ctx, 1));
+    try_open(syscall_field(&ctx, 1));
     0
 }
 

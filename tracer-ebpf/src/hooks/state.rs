@@ -18,7 +18,7 @@ use crate::{
     hooks::ports,
     kernel::{Skb, Sock},
     limit,
-    maps::{Conn, DIALS, TOLD, global},
+    maps::{Conn, CONNECT_CALLS, LAST_STATE, global},
     sockets, track,
 };
 
@@ -34,7 +34,7 @@ pub fn inet_sock_set_state(ctx: RawTracePointContext) -> i32 {
     let (sk, old, new) = change_of(&ctx);
     #[cfg(feature = "kernel-log")]
     aya_log_ebpf::debug!(&ctx, "state {} to {}", old, new);
-    if let Some(told) = TOLD.get_ptr_mut(0) {
+    if let Some(told) = LAST_STATE.get_ptr_mut(0) {
         unsafe { *told = state::key(sk.0, old, new) };
     }
     try_inet_sock_set_state(sk, old, new);
@@ -49,7 +49,7 @@ pub fn inet_sock_set_state(ctx: RawTracePointContext) -> i32 {
 #[raw_tracepoint(tracepoint = "inet_sock_set_state")]
 pub fn inet_sock_set_state_again(ctx: RawTracePointContext) -> i32 {
     let (sk, old, new) = change_of(&ctx);
-    let is_told = TOLD.get(0).is_some_and(|told| *told == state::key(sk.0, old, new));
+    let is_told = LAST_STATE.get(0).is_some_and(|told| *told == state::key(sk.0, old, new));
     // Where something came between the two runs, that is what was told last.
     let is_begun = || (old, new) == (state::CLOSE, state::SYN_SENT) && sockets::has_just_begun(sk);
     if !is_told && !is_begun() {
@@ -69,7 +69,7 @@ fn try_inet_sock_set_state(sk: Sock, old: u8, new: u8) {
         ports::closes(sk);
     }
     match (old, new) {
-        (state::CLOSE, state::SYN_SENT) => dialled(sk),
+        (state::CLOSE, state::SYN_SENT) => connect_without_port(sk),
         (state::CLOSE, state::LISTEN) => listen(sk, true),
         (state::LISTEN, state::CLOSE) => listen(sk, false),
         // A server's side of a new connection: never a tracked one.
@@ -87,7 +87,7 @@ fn try_inet_sock_set_state(sk: Sock, old: u8, new: u8) {
 /// The event comes without a source port; a second one with the same `conn` follows from
 /// `tcp_connect` or `sys_exit_connect`, where that hook is in force.
 #[inline(always)]
-fn dialled(sk: Sock) {
+fn connect_without_port(sk: Sock) {
     if !actor::is_tracer() {
         ports::connects(sk);
     }
@@ -115,7 +115,7 @@ pub fn begin(sk: Sock, hook: Hook) {
     // `inet_sport` may be left over from an earlier connect on this socket; `skc_num` is not.
     conn.tuple.sport = sk.num();
     track::begin(sk, &conn);
-    if let Some(dial) = DIALS.get_ptr_mut(actor::tid()) {
+    if let Some(dial) = CONNECT_CALLS.get_ptr_mut(actor::tid()) {
         unsafe {
             (*dial).sk = sk.0;
             (*dial).conn = conn.conn;

@@ -98,6 +98,6 @@ view!(
 /// Argument `n` of a syscall, or its result (0) at exit: a word of the tracepoint's record, which a
 /// program may load directly (`struct syscall_trace_enter`, the same since 3.x).
 #[inline(always)]
-pub fn syscall_word(ctx: &TracePointContext, n: usize) -> u64 {
+pub fn syscall_field(ctx: &TracePointContext, n: usize) -> u64 {
     unsafe { *ctx.as_ptr().cast::<u64>().add(2 + n) }
 }

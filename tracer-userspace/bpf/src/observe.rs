@@ -13,8 +13,8 @@ use tracer_common::{
 use crate::decode::KernelEvent;
 use crate::ebpf::KernelNames;
 use tracer_model::event::{
-    Actor, Ancestor, Answer, AnswerKind, ConnId, Connect, ConnectFailed, Device, Fact, Flow, Icmp, Ipvs, IpvsOp,
-    LinkChange, Listen, ListenQueue, Netns, NetnsOp, NetnsOpKind, NetnsOpen, Observation, PacketDrop, QueueFull,
+    Actor, Ancestor, Answer, AnswerKind, ConnId, Connect, ConnectFailed, Device, Flow, Icmp, Ipvs, IpvsOp, LinkChange,
+    Listen, ListenQueue, Netns, NetnsOp, NetnsOpKind, NetnsOpen, Observation, ObservationKind, PacketDrop, QueueFull,
     ResetReceived, ResetSent, Retransmit, State, TcpFlags, TcpState, TlsHello, Tracked, Via,
 };
 
@@ -24,28 +24,30 @@ const IFF_LOOPBACK: u32 = 8;
 /// Turns an event into an observation. `probers` are the names as they were given to the programs.
 /// `None` for numbers that no version of the programs writes.
 pub fn observe(event: &KernelEvent, names: &mut KernelNames, probers: &[String]) -> Option<Observation> {
-    let fact = match event {
-        KernelEvent::Connect(e) => Fact::Connect(connect(e, probers)?),
-        KernelEvent::State(e) => Fact::State(state(e)),
-        KernelEvent::ConnectResult(e) => Fact::ConnectFailed(connect_failed(e, probers)),
-        KernelEvent::Retransmit(e) => Fact::Retransmit(retransmit(e)),
-        KernelEvent::ResetSent(e) => Fact::ResetSent(reset_sent(e, names)?),
-        KernelEvent::ResetReceived(e) => Fact::ResetReceived(reset_received(e)),
-        KernelEvent::Drop(e) => Fact::Drop(packet_drop(e, names)?),
-        KernelEvent::Listen(e) => Fact::Listen(listen_change(e)),
-        KernelEvent::TlsHello(e) => Fact::TlsHello(TlsHello {
+    let kind = match event {
+        KernelEvent::Connect(e) => ObservationKind::Connect(connect(e, probers)?),
+        KernelEvent::State(e) => ObservationKind::State(state(e)),
+        KernelEvent::ConnectResult(e) => ObservationKind::ConnectFailed(connect_failed(e, probers)),
+        KernelEvent::Retransmit(e) => ObservationKind::Retransmit(retransmit(e)),
+        KernelEvent::ResetSent(e) => ObservationKind::ResetSent(reset_sent(e, names)?),
+        KernelEvent::ResetReceived(e) => ObservationKind::ResetReceived(reset_received(e)),
+        KernelEvent::Drop(e) => ObservationKind::Drop(packet_drop(e, names)?),
+        KernelEvent::Listen(e) => ObservationKind::Listen(listen_change(e)),
+        KernelEvent::TlsHello(e) => ObservationKind::TlsHello(TlsHello {
             netns: present32(e.netns).map(Netns),
             addr: SocketAddr::new(addr(&e.addr), e.port),
         }),
-        KernelEvent::NetnsOp(e) => Fact::NetnsOp(netns_op(e)?),
-        KernelEvent::NetnsOpen(e) => Fact::NetnsOpen(NetnsOpen { actor: task(&e.actor), path: text(&e.path) }),
-        KernelEvent::Link(e) => Fact::LinkChange(link_change(e)?),
-        KernelEvent::Icmp(e) => Fact::Icmp(icmp(e)),
-        KernelEvent::Ipvs(e) => Fact::Ipvs(ipvs(e)?),
-        KernelEvent::Answer(e) => Fact::Answer(answer(e)?),
-        KernelEvent::QueueFull(e) => Fact::QueueFull(queue_full(e)?),
+        KernelEvent::NetnsOp(e) => ObservationKind::NetnsOp(netns_op(e)?),
+        KernelEvent::NetnsOpen(e) => {
+            ObservationKind::NetnsOpen(NetnsOpen { actor: task(&e.actor), path: text(&e.path) })
+        }
+        KernelEvent::Link(e) => ObservationKind::LinkChange(link_change(e)?),
+        KernelEvent::Icmp(e) => ObservationKind::Icmp(icmp(e)),
+        KernelEvent::Ipvs(e) => ObservationKind::Ipvs(ipvs(e)?),
+        KernelEvent::Answer(e) => ObservationKind::Answer(answer(e)?),
+        KernelEvent::QueueFull(e) => ObservationKind::QueueFull(queue_full(e)?),
     };
-    Some(Observation { time_boot_ns: event.header().time_boot_ns, fact })
+    Some(Observation { time_boot_ns: event.header().time_boot_ns, kind })
 }
 
 fn connect(e: &conn::Connect, probers: &[String]) -> Option<Connect> {
@@ -98,10 +100,10 @@ fn answer(e: &conn::Answer) -> Option<Answer> {
         conn: ConnId(e.conn),
         kind: AnswerKind::from_number(e.kind)?,
         status: (e.status != 0).then_some(e.status),
-        asked: (e.flags & (conn::ANSWER_ASKED | conn::ANSWER_UNASKED) != 0)
-            .then_some(e.flags & conn::ANSWER_ASKED != 0),
+        asked: (e.flags & (conn::ANSWER_AFTER_REQUEST | conn::ANSWER_WITHOUT_REQUEST) != 0)
+            .then_some(e.flags & conn::ANSWER_AFTER_REQUEST != 0),
         len: (e.len != 0).then_some(e.len),
-        says_tls: e.flags & conn::ANSWER_SAYS_TLS != 0,
+        says_tls: e.flags & conn::ANSWER_MENTIONS_TLS != 0,
     })
 }
 

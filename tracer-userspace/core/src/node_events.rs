@@ -11,18 +11,20 @@ use crate::classify::{culprit_of, is_elsewhere};
 use tracer_attempts::correlate::node::Node;
 use tracer_attempts::enrich::netns_ref;
 use tracer_model::decision::Decision;
-use tracer_model::event::{Fact, LinkChange, Links, NetnsOp, NetnsOpKind, Observation};
+use tracer_model::event::{LinkChange, Links, NetnsOp, NetnsOpKind, Observation, ObservationKind};
 use tracer_model::record::{Body, Culprit, LinkRef, NodeBody};
 
 /// What this observation says about the node; `node` is what was known before it.
 #[must_use]
 pub fn decide(observation: &Observation, node: &Node) -> Vec<Decision> {
-    let bodies = match &observation.fact {
-        Fact::LinkChange(change) => link_changed(observation.time_boot_ns, change, node).into_iter().collect(),
-        Fact::Links(links) => links_read(links, node),
-        Fact::NetnsOp(op) => entered(observation.time_boot_ns, op, node).into_iter().collect(),
-        Fact::NodePorts(ports) => node_ports::changed(ports, node).into_iter().collect(),
-        Fact::PortPressure(pressure) => port_pressure::told(pressure, node).into_iter().collect(),
+    let bodies = match &observation.kind {
+        ObservationKind::LinkChange(change) => {
+            link_changed(observation.time_boot_ns, change, node).into_iter().collect()
+        }
+        ObservationKind::Links(links) => links_read(links, node),
+        ObservationKind::NetnsOp(op) => entered(observation.time_boot_ns, op, node).into_iter().collect(),
+        ObservationKind::NodePorts(ports) => node_ports::changed(ports, node).into_iter().collect(),
+        ObservationKind::PortPressure(pressure) => port_pressure::record_of(pressure, node).into_iter().collect(),
         _ => Vec::new(),
     };
     let decision =
@@ -130,17 +132,17 @@ mod tests {
         Actor { pid: 4242, tid: 4242, comm: comm.to_owned(), netns, cgroup, cgroup_memory }
     }
 
-    fn opens(comm: &str, path: &str) -> Fact {
-        Fact::NetnsOpen(NetnsOpen { actor: actor(comm, NODE), path: path.to_owned() })
+    fn opens(comm: &str, path: &str) -> ObservationKind {
+        ObservationKind::NetnsOpen(NetnsOpen { actor: actor(comm, NODE), path: path.to_owned() })
     }
 
-    fn enters(comm: &str, from: Netns, to: Netns) -> Fact {
+    fn enters(comm: &str, from: Netns, to: Netns) -> ObservationKind {
         let actor = actor(comm, from);
-        Fact::NetnsOp(NetnsOp { actor, ancestors: Vec::new(), netns: to, op: NetnsOpKind::Setns })
+        ObservationKind::NetnsOp(NetnsOp { actor, ancestors: Vec::new(), netns: to, op: NetnsOpKind::Setns })
     }
 
-    fn sets_down(comm: &str, from: Netns, name: &str) -> Fact {
-        Fact::LinkChange(LinkChange {
+    fn sets_down(comm: &str, from: Netns, name: &str) -> ObservationKind {
+        ObservationKind::LinkChange(LinkChange {
             netns: NODE,
             ifindex: 7,
             name: name.to_owned(),
@@ -153,29 +155,29 @@ mod tests {
         })
     }
 
-    fn summaries(facts: Vec<Fact>) -> Vec<String> {
+    fn summaries(facts: Vec<ObservationKind>) -> Vec<String> {
         let mut stream = Stream::new();
         stream.links(true, &["10.88.0.1"]);
-        facts.into_iter().for_each(|fact| _ = stream.push(fact));
-        let told = stream.decisions().into_iter();
-        told.filter_map(|it| if let Body::Node(node) = it.body { Some(node.summary) } else { None }).collect()
+        facts.into_iter().for_each(|kind| _ = stream.push(kind));
+        let record_of = stream.decisions().into_iter();
+        record_of.filter_map(|it| if let Body::Node(node) = it.body { Some(node.summary) } else { None }).collect()
     }
 
     /// What is told when a process of this name opens another's namespace file and then is in the node's.
-    fn told(comm: &str) -> Vec<String> {
+    fn record_of(comm: &str) -> Vec<String> {
         summaries(vec![opens(comm, "/proc/77/ns/net"), enters(comm, NODE, NODE)])
     }
 
     #[test]
     fn who_enters_the_node_by_another_s_path_is_told() {
         let expected = "loopback (pid 4242) entered the node's network namespace after opening /proc/77/ns/net";
-        assert_eq!(told("loopback"), [expected]);
+        assert_eq!(record_of("loopback"), [expected]);
     }
 
     #[test]
     fn who_executes_in_a_container_of_the_node_s_network_is_not() {
         for comm in ["runc:[1:CHILD]", "crun", "tracer"] {
-            assert!(told(comm).is_empty(), "{comm}");
+            assert!(record_of(comm).is_empty(), "{comm}");
         }
     }
 
@@ -208,9 +210,12 @@ mod tests {
             enters("loopback", NODE, NODE),
             sets_down("loopback", NODE, "lo"),
         ];
-        let told = summaries(astray);
-        assert_eq!(told[1], "lo of the node set down by loopback (pid 4242), which came in through /proc/77/ns/net");
-        assert_eq!(told.len(), 2, "{told:?}");
+        let record_of = summaries(astray);
+        assert_eq!(
+            record_of[1],
+            "lo of the node set down by loopback (pid 4242), which came in through /proc/77/ns/net"
+        );
+        assert_eq!(record_of.len(), 2, "{record_of:?}");
         let unseen = summaries(vec![sets_down("loopback", NODE, "lo")]);
         assert_eq!(unseen, ["lo of the node set down by loopback (pid 4242), which came in through /run/netns/cni-1"]);
     }

@@ -16,9 +16,9 @@ pub use facts::{firewall, http_probe, lo, neighbour, rule};
 use tracer_common::names::Hook;
 use tracer_model::decision::Decision;
 use tracer_model::event::{
-    Actor, Answer, AnswerKind, ConnId, Connect, ConnectFailed, Device, Fact, Flow, Icmp, Ipvs, IpvsOp, ListenQueue,
-    Loss, MissingHook, Netns, Observation, PacketDrop, ProbeSays, QueueFull, ResetReceived, ResetSent, Retransmit,
-    State, TcpFlags, TcpState, Via,
+    Actor, Answer, AnswerKind, ConnId, Connect, ConnectFailed, Device, Flow, Icmp, Ipvs, IpvsOp, ListenQueue, Loss,
+    MissingHook, Netns, Observation, ObservationKind, PacketDrop, ProbeOutput, QueueFull, ResetReceived, ResetSent,
+    Retransmit, State, TcpFlags, TcpState, Via,
 };
 use tracer_model::record::{Body, FindingBody, VerdictBody};
 
@@ -47,7 +47,7 @@ impl Stream {
     pub fn to(dst: &str) -> Self {
         let flow = Flow { src: addr("10.88.0.1:40000"), dst: addr(dst) };
         let mut stream = Self { observations: Vec::new(), now: 1_000_000_000, flow, conn: ConnId(7) };
-        stream.push(Fact::Start(Box::new(start())));
+        stream.push(ObservationKind::Start(Box::new(start())));
         stream
     }
 
@@ -60,9 +60,9 @@ impl Stream {
         stream
     }
 
-    pub fn push(&mut self, fact: Fact) -> &mut Self {
+    pub fn push(&mut self, kind: ObservationKind) -> &mut Self {
         self.now += 1_000;
-        self.observations.push(Observation { time_boot_ns: self.now, fact });
+        self.observations.push(Observation { time_boot_ns: self.now, kind });
         self
     }
 
@@ -77,7 +77,7 @@ impl Stream {
     }
 
     pub fn missing(&mut self, hook: Hook) -> &mut Self {
-        if let Some(Fact::Start(start)) = self.observations.first_mut().map(|o| &mut o.fact) {
+        if let Some(ObservationKind::Start(start)) = self.observations.first_mut().map(|o| &mut o.kind) {
             start.missing_hooks.push(MissingHook {
                 hook: hook.name().to_owned(),
                 reason: String::new(),
@@ -90,12 +90,12 @@ impl Stream {
     pub fn connect(&mut self) -> &mut Self {
         let actor = prober();
         let (flow, hook) = (self.flow, "tcp_connect".to_owned());
-        self.push(Fact::Connect(Connect { conn: self.conn, flow, actor, netns: NODE, prober: true, hook }))
+        self.push(ObservationKind::Connect(Connect { conn: self.conn, flow, actor, netns: NODE, prober: true, hook }))
     }
 
     pub fn state(&mut self, old: TcpState, new: TcpState, errno: i32, bytes: (u64, u64, u64)) -> &mut Self {
         let (sent, acked, received) = bytes;
-        self.push(Fact::State(State {
+        self.push(ObservationKind::State(State {
             conn: self.conn,
             flow: self.flow,
             old,
@@ -112,7 +112,7 @@ impl Stream {
     /// A change so long after the last segment.
     pub fn state_quiet(&mut self, (old, new): (TcpState, TcpState), bytes: (u64, u64, u64), ns: u64) -> &mut Self {
         self.state(old, new, 0, bytes);
-        if let Some(Fact::State(state)) = self.observations.last_mut().map(|o| &mut o.fact) {
+        if let Some(ObservationKind::State(state)) = self.observations.last_mut().map(|o| &mut o.kind) {
             state.quiet_ns = Some(ns);
         }
         self
@@ -125,7 +125,7 @@ impl Stream {
     /// What this pushes happens in the prober's own context.
     pub fn own(&mut self, push: impl FnOnce(&mut Self)) -> &mut Self {
         push(self);
-        if let Some(Fact::State(state)) = self.observations.last_mut().map(|o| &mut o.fact) {
+        if let Some(ObservationKind::State(state)) = self.observations.last_mut().map(|o| &mut o.kind) {
             state.own_context = true;
         }
         self
@@ -133,7 +133,7 @@ impl Stream {
 
     /// The connect was made by a process that is no prober.
     pub fn others(&mut self) -> &mut Self {
-        if let Some(Fact::Connect(connect)) = self.observations.last_mut().map(|o| &mut o.fact) {
+        if let Some(ObservationKind::Connect(connect)) = self.observations.last_mut().map(|o| &mut o.kind) {
             connect.prober = false;
         }
         self
@@ -141,7 +141,7 @@ impl Stream {
 
     /// The connect was made by a prober of this name.
     pub fn prober_named(&mut self, comm: &str) -> &mut Self {
-        if let Some(Fact::Connect(connect)) = self.observations.last_mut().map(|o| &mut o.fact) {
+        if let Some(ObservationKind::Connect(connect)) = self.observations.last_mut().map(|o| &mut o.kind) {
             comm.clone_into(&mut connect.actor.comm);
         }
         self
@@ -187,7 +187,7 @@ impl Stream {
             via: Via::Flow,
         };
         fill(&mut drop);
-        self.push(Fact::Drop(drop))
+        self.push(ObservationKind::Drop(drop))
     }
 
     /// The target's side sends a RST.
@@ -207,7 +207,7 @@ impl Stream {
         });
         let state = (!no_socket).then_some(TcpState::Listen);
         let hook = "tcp_send_reset".to_owned();
-        self.push(Fact::ResetSent(ResetSent {
+        self.push(ObservationKind::ResetSent(ResetSent {
             conn: self.conn,
             flow,
             actor,
@@ -222,7 +222,7 @@ impl Stream {
     }
 
     pub fn reset_received(&mut self, state: TcpState, bytes_received: u64) -> &mut Self {
-        self.push(Fact::ResetReceived(ResetReceived {
+        self.push(ObservationKind::ResetReceived(ResetReceived {
             conn: self.conn,
             flow: self.flow,
             state,
@@ -235,7 +235,7 @@ impl Stream {
     }
 
     pub fn icmp_in(&mut self, netns: Netns, icmp_type: u8, code: u8) -> &mut Self {
-        self.push(Fact::Icmp(Icmp {
+        self.push(ObservationKind::Icmp(Icmp {
             conn: self.conn,
             flow: self.flow,
             flags: SYN,
@@ -248,23 +248,34 @@ impl Stream {
 
     pub fn ipvs(&mut self, flags: TcpFlags, op: IpvsOp) -> &mut Self {
         let flow = if flags.is_syn_ack() { self.flow.reversed() } else { self.flow };
-        self.push(Fact::Ipvs(Ipvs { conn: self.conn, flow, flags, op, via: Via::Flow, netns: Some(NODE) }))
+        self.push(ObservationKind::Ipvs(Ipvs { conn: self.conn, flow, flags, op, via: Via::Flow, netns: Some(NODE) }))
     }
 
     pub fn retransmit(&mut self, state: TcpState) -> &mut Self {
-        self.push(Fact::Retransmit(Retransmit { conn: self.conn, state, payload: Some(0), by_target: false }))
+        self.push(ObservationKind::Retransmit(Retransmit {
+            conn: self.conn,
+            state,
+            payload: Some(0),
+            by_target: false,
+        }))
     }
 
     /// A segment of the established connection is sent again.
     pub fn sent_again(&mut self, payload: u32, by_target: bool) -> &mut Self {
         let (conn, state) = (self.conn, TcpState::Established);
-        self.push(Fact::Retransmit(Retransmit { conn, state, payload: Some(payload), by_target }))
+        self.push(ObservationKind::Retransmit(Retransmit { conn, state, payload: Some(payload), by_target }))
     }
 
     /// `connect` itself fails, before any SYN.
     pub fn connect_failed(&mut self, errno: i32) -> &mut Self {
         let actor = prober();
-        self.push(Fact::ConnectFailed(ConnectFailed { conn: None, dst: self.flow.dst, actor, errno, prober: true }))
+        self.push(ObservationKind::ConnectFailed(ConnectFailed {
+            conn: None,
+            dst: self.flow.dst,
+            actor,
+            errno,
+            prober: true,
+        }))
     }
 
     /// `connect` reaches SYN_SENT and finds no source port.
@@ -274,12 +285,18 @@ impl Stream {
         self.state(TcpState::SynSent, TcpState::Close, 0, (0, 0, 0));
         self.flow.src.set_port(port);
         let actor = prober();
-        self.push(Fact::ConnectFailed(ConnectFailed { conn, dst: self.flow.dst, actor, errno, prober: true }))
+        self.push(ObservationKind::ConnectFailed(ConnectFailed {
+            conn,
+            dst: self.flow.dst,
+            actor,
+            errno,
+            prober: true,
+        }))
     }
 
     pub fn queue_full(&mut self, queue: ListenQueue) -> &mut Self {
         let (waiting, half_open) = if queue == ListenQueue::Accept { (2, 0) } else { (0, 8) };
-        self.push(Fact::QueueFull(QueueFull {
+        self.push(ObservationKind::QueueFull(QueueFull {
             conn: self.conn,
             queue,
             waiting,
@@ -291,13 +308,13 @@ impl Stream {
 
     pub fn answer(&mut self, kind: AnswerKind, status: Option<u16>) -> &mut Self {
         let conn = self.conn;
-        self.push(Fact::Answer(Answer { conn, kind, status, asked: None, len: None, says_tls: false }))
+        self.push(ObservationKind::Answer(Answer { conn, kind, status, asked: None, len: None, says_tls: false }))
     }
 
     /// An answer of which this is known besides.
     pub fn answer_with(&mut self, kind: AnswerKind, status: Option<u16>, fill: impl FnOnce(&mut Answer)) -> &mut Self {
         self.answer(kind, status);
-        if let Some(Fact::Answer(answer)) = self.observations.last_mut().map(|o| &mut o.fact) {
+        if let Some(ObservationKind::Answer(answer)) = self.observations.last_mut().map(|o| &mut o.kind) {
             fill(answer);
         }
         self
@@ -329,7 +346,7 @@ impl Stream {
 
     pub fn lost_in(&mut self, place: &str, count: u64) -> &mut Self {
         let (from_boot_ns, to_boot_ns) = (self.now - 1_000_000, self.now);
-        self.push(Fact::Loss(Loss { where_: place.into(), count, from_boot_ns, to_boot_ns }))
+        self.push(ObservationKind::Loss(Loss { where_: place.into(), count, from_boot_ns, to_boot_ns }))
     }
 
     pub fn decisions(&self) -> Vec<Decision> {
@@ -337,7 +354,7 @@ impl Stream {
     }
 
     /// What the kubelet said of which attempt, as far as it was joined to one.
-    pub fn joined(&self) -> Vec<(u64, ProbeSays)> {
+    pub fn joined(&self) -> Vec<(u64, ProbeOutput)> {
         let mut core = Core::default();
         self.observations.iter().for_each(|it| core.push(it, &mut Vec::new()));
         core.joined()

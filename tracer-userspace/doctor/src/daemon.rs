@@ -6,7 +6,7 @@ use tokio::sync::mpsc::Sender;
 use tokio::time::{MissedTickBehavior, interval};
 
 use super::{CHECKS, Options};
-use tracer_model::event::{Fact, Findings};
+use tracer_model::event::{Findings, ObservationKind};
 
 /// Between two looks at the node: with 50,000 rules the checks take a second of one CPU.
 const EVERY: Duration = Duration::from_secs(300);
@@ -16,7 +16,7 @@ const EVERY: Duration = Duration::from_secs(300);
 const LEFT_OUT: &[&str] = &["ephemeral_headroom", "listener_overlap", "tracer_hooks", "probe_budgets"];
 
 /// Checks the node, until nobody takes the facts. On a thread of the pool for what blocks.
-pub async fn checkup(probers: Vec<String>, tx: Sender<Fact>) {
+pub async fn checkup(probers: Vec<String>, tx: Sender<ObservationKind>) {
     let checks = CHECKS.iter().map(|check| check.name.to_owned());
     let checks = checks.filter(|name| !LEFT_OUT.contains(&name.as_str())).collect();
     let options = Options { checks, probers, ..Options::default() };
@@ -29,7 +29,7 @@ pub async fn checkup(probers: Vec<String>, tx: Sender<Fact>) {
         }
         let options = options.clone();
         let Ok(findings) = tokio::task::spawn_blocking(move || super::run(&options)).await else { return };
-        if tx.send(Fact::Findings(Box::new(Findings { findings }))).await.is_err() {
+        if tx.send(ObservationKind::Findings(Box::new(Findings { findings }))).await.is_err() {
             return;
         }
     }

@@ -32,7 +32,7 @@ pub(super) async fn attach(api: &Api, args: &Attach, out: &mut dyn Write) -> Res
     let mut signals =
         Signals::new().map_err(|error| Problem::Found(format!("signals: {}", error::os_message(&error))))?;
     let pod = api.create_pod(&args.namespace, &pod::of(args)?).await?;
-    error::say(
+    error::report_line(
         "attach",
         &format!("pod {} runs tracer on {} for {} s", pod.full_name(), args.node, args.duration.as_secs()),
     );

@@ -86,7 +86,7 @@ fn text(api: &Api, args: &Why, daemon: &Daemon, seen: &Seen) -> Vec<u8> {
     for of_pod in &seen.pods {
         let answer = answer::text(of_pod, seen, daemon, api.now());
         if form == Form::Json {
-            error::say("why", &answer);
+            error::report_line("why", &answer);
             of_pod.kept.iter().for_each(|record| out.extend(ndjson::line(record)));
             continue;
         }

@@ -20,7 +20,7 @@ pub use names::{Culprit, Endpoint, K8s, NetnsRef, Probe, Process};
 pub use node::{LinkRef, NodeBody, NodePortRef, NodePortsBody, PortUserBody, PortsBody};
 pub use page::{Block, Section};
 pub use verdict::{
-    AttemptBody, Confidence, Evidence, KubeletSaid, Outcome, Phases, Subject, Timing, Verdict, VerdictBody,
+    AttemptBody, Confidence, Evidence, KubeletOutcome, Outcome, Phases, Subject, Timing, Verdict, VerdictBody,
 };
 
 use crate::event::{HookStatus, MissingHook};

@@ -13,7 +13,7 @@ use super::links;
 use super::namespaces::{Namespaces, Owner, Place};
 use super::netlink::{Netlink, attribute, consistent, field};
 use super::throttle::Throttling;
-use super::turns::Look;
+use super::turns::InspectionRequest;
 use tracer_model::event::{Inspection, ListenerState, MOST_LISTENERS, NeighbourState, Netns, NoWayBack};
 
 const SOCK_DIAG_BY_FAMILY: u16 = 20;
@@ -53,23 +53,28 @@ const SETTINGS: &[(&str, &str)] = &[
 const COUNTERS: &[&str] = &["ListenOverflows", "ListenDrops", "TCPReqQFullDrop"];
 
 /// Looks at a target. What cannot be read is absent.
-pub fn read(look: &Look, from: &Place, namespaces: &mut Namespaces, throttling: &mut Throttling) -> Inspection {
+pub fn read(
+    look: &InspectionRequest,
+    from: &Place,
+    namespaces: &mut Namespaces,
+    throttling: &mut Throttling,
+) -> Inspection {
     let target = look.target;
     let mut seen = Inspection::nothing(from.netns, target);
     let family = if target.is_ipv4() { "ipv4" } else { "ipv6" };
     // A setting of the whole machine, which only the initial namespace shows: ours, with hostNetwork.
     let most = setting(&format!("{family}/neigh/default/gc_thresh3"));
     seen.node_values.extend(most.map(|most| ("gc_thresh3".to_owned(), most)));
-    let _ = from.enter(|| look_from_node(&mut seen));
+    let _ = from.enter(|| inspect_node(&mut seen));
     // The table of local addresses is looked up before any route.
     if from.enter(|| owns(target.ip())).unwrap_or(false) {
         seen.netns = Some(from.netns);
-        let _ = from.enter(|| look_inside(&mut seen));
+        let _ = from.enter(|| inspect_target_namespace(&mut seen));
         return unless_for_ipvs(seen);
     }
     match namespaces.owner(look, from) {
         Owner::One(netns, path) => {
-            look_there(&mut seen, netns, &path, from);
+            inspect_namespace(&mut seen, netns, &path, from);
             seen.throttled = throttling.of(netns, namespaces);
         }
         Owner::Unsure => seen.ambiguous = true,
@@ -90,12 +95,12 @@ fn unless_for_ipvs(seen: Inspection) -> Inspection {
     Inspection { neighbour, node_values, ..Inspection::nothing(seen.from, seen.target) }
 }
 
-fn look_there(seen: &mut Inspection, netns: Netns, path: &Path, from: &Place) {
+fn inspect_namespace(seen: &mut Inspection, netns: Netns, path: &Path, from: &Place) {
     let target = seen.target;
     seen.netns = Some(netns);
     let source = from.enter(|| source_to(target)).ok().flatten();
     let _ = in_netns(path, || {
-        look_inside(seen);
+        inspect_target_namespace(seen);
         seen.no_way_back = source.and_then(|to| no_way_back(target.ip(), to));
     });
 }
@@ -105,7 +110,7 @@ fn owns(addr: IpAddr) -> bool {
     addr.is_loopback() || super::addresses::has(addr)
 }
 
-fn look_inside(seen: &mut Inspection) {
+fn inspect_target_namespace(seen: &mut Inspection) {
     seen.links = links::around(seen.target.ip()).unwrap_or_default();
     let settings = SETTINGS.iter().filter_map(|(name, path)| Some(((*name).to_owned(), setting(path)?)));
     seen.values = settings.collect();
@@ -132,7 +137,7 @@ fn no_way_back(own: IpAddr, to: IpAddr) -> Option<NoWayBack> {
         .then_some(NoWayBack { to, errno })
 }
 
-fn look_from_node(seen: &mut Inspection) {
+fn inspect_node(seen: &mut Inspection) {
     let (entry, count) = neighbours(seen.target.ip()).unwrap_or_default();
     seen.neighbour = entry;
     seen.node_values.insert("neighbours".to_owned(), count);

@@ -92,7 +92,7 @@ pub fn read(node: &NodeNetns) -> Result<Vec<Link>, LinkError> {
 
 /// As the fact that is recorded. Of a service link's addresses there may be thousands, and they are not the node's: left out.
 #[must_use]
-pub fn to_fact(node: &NodeNetns, links: &[Link]) -> Links {
+pub fn to_observation(node: &NodeNetns, links: &[Link]) -> Links {
     let state = |link: &Link| {
         let state = link.state.clone();
         if link.holds_service_addresses() {

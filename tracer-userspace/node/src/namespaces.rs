@@ -11,10 +11,10 @@ use std::time::{Duration, Instant};
 use super::enter::{NetnsError, in_netns};
 use super::procfs::{MAX_PROCESSES, Namespace, every_pid, namespace_of};
 use super::room::Room;
-use super::turns::Look;
+use super::turns::InspectionRequest;
 use super::{addresses, cgroup, links};
-use tracer_model::ask::Awaited;
 use tracer_model::event::Netns;
+use tracer_model::query::Awaited;
 use tracer_model::recent::Recent;
 
 /// Where `ip netns add`, containerd and CRI-O bind the namespaces that they make: as we see it, and as the node does, whose
@@ -98,7 +98,7 @@ impl Namespaces {
     }
 
     /// The namespace that has the address of this target, other than the one it is reached from.
-    pub(super) fn owner(&mut self, look: &Look, from: &Place) -> Owner {
+    pub(super) fn owner(&mut self, look: &InspectionRequest, from: &Place) -> Owner {
         let (addr, ago) = (look.target.ip(), kept_for(look.awaited));
         let said = look.said.filter(|netns| *netns != from.netns);
         let said = said.and_then(|netns| Some((netns, self.path_unless_since(netns, ago)?)));

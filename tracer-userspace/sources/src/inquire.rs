@@ -8,11 +8,11 @@ use std::time::Instant;
 use tokio::sync::mpsc::Sender;
 
 use super::pace::Pace;
-use tracer_model::ask::{Ask, Awaited};
-use tracer_model::event::{Fact, Flow, Inspection, Netns};
+use tracer_model::event::{Flow, Inspection, Netns, ObservationKind};
+use tracer_model::query::{Awaited, Query};
 use tracer_node::namespaces::{Namespaces, Place, kept_for};
 use tracer_node::throttle::Throttling;
-use tracer_node::turns::{Look, Turns};
+use tracer_node::turns::{InspectionRequest, Turns};
 use tracer_node::{enter, inspect};
 
 /// Questions that were not taken in yet, at most; more are not asked, and the verdicts do without.
@@ -24,14 +24,14 @@ const FEW: usize = 4;
 /// Takes questions. A verdict waits for what a firewall says: that is read beside the rest.
 #[derive(Debug)]
 pub struct Inquirer {
-    targets: Option<SyncSender<Look>>,
+    targets: Option<SyncSender<InspectionRequest>>,
     firewalls: Option<SyncSender<(Netns, Flow)>>,
 }
 
 impl Inquirer {
     /// Begins to answer into `tx`.
     #[must_use]
-    pub fn start(tx: Sender<Fact>) -> Self {
+    pub fn start(tx: Sender<ObservationKind>) -> Self {
         let facts = tx.clone();
         Self {
             firewalls: start("firewalls", move |asked| read_firewalls(&asked, &facts)),
@@ -40,13 +40,13 @@ impl Inquirer {
     }
 
     /// Asks; the answer comes as a fact.
-    pub fn ask(&self, ask: Ask) {
+    pub fn ask(&self, ask: Query) {
         match ask {
-            Ask::Firewall(netns, flow) => put(self.firewalls.as_ref(), (netns, flow)),
-            Ask::Target(from, target, said, awaited) => {
-                put(self.targets.as_ref(), Look { from, target, said, awaited });
+            Query::Firewall(netns, flow) => put(self.firewalls.as_ref(), (netns, flow)),
+            Query::Target(from, target, said, awaited) => {
+                put(self.targets.as_ref(), InspectionRequest { from, target, said, awaited });
             }
-            Ask::Tls(_) | Ask::Answers(_) | Ask::Ports => {}
+            Query::Tls(_) | Query::Answers(_) | Query::Ports => {}
         }
     }
 }
@@ -71,7 +71,7 @@ fn start<T: Send + 'static>(name: &str, run: impl FnOnce(Receiver<T>) + Send + '
     thread.map_err(failed).ok().map(|_| questions)
 }
 
-fn read_firewalls(asked: &Receiver<(Netns, Flow)>, tx: &Sender<Fact>) {
+fn read_firewalls(asked: &Receiver<(Netns, Flow)>, tx: &Sender<ObservationKind>) {
     let mut namespaces = Namespaces::default();
     while let Ok((netns, flow)) = asked.recv() {
         if tx.blocking_send(firewall(netns, flow, &mut namespaces)).is_err() {
@@ -81,15 +81,15 @@ fn read_firewalls(asked: &Receiver<(Netns, Flow)>, tx: &Sender<Fact>) {
 }
 
 /// Always gives an answer: a verdict waits for it.
-fn firewall(netns: Netns, flow: Flow, namespaces: &mut Namespaces) -> Fact {
+fn firewall(netns: Netns, flow: Flow, namespaces: &mut Namespaces) -> ObservationKind {
     let read = |path: PathBuf| tracer_netfilter::firewall::read(&path, netns, flow);
     let firewall = namespaces.path(netns).map_or_else(|| tracer_netfilter::firewall::unreachable(netns), read);
-    Fact::Firewall(Box::new(firewall))
+    ObservationKind::Firewall(Box::new(firewall))
 }
 
 /// Looks at targets.
 struct Looker {
-    asked: Receiver<Look>,
+    asked: Receiver<InspectionRequest>,
     turns: Turns,
     /// When the next one may be looked at that owes an answer: so many do as a pod has probes.
     pace: Pace,
@@ -98,62 +98,62 @@ struct Looker {
 }
 
 impl Looker {
-    fn new(asked: Receiver<Look>) -> Self {
+    fn new(asked: Receiver<InspectionRequest>) -> Self {
         let pace = Pace::without_pause(Instant::now());
         let (namespaces, throttling) = (Namespaces::default(), Throttling::default());
         Self { asked, turns: Turns::default(), pace, namespaces, throttling }
     }
 
-    fn answer_all(mut self, tx: &Sender<Fact>) {
-        while let Some(look) = self.next() {
+    fn answer_all(mut self, tx: &Sender<ObservationKind>) {
+        while let Some(inspect) = self.next() {
             let began = Instant::now();
-            let seen = self.look(&look);
-            if look.awaited == Awaited::Answer {
+            let seen = self.inspect(&inspect);
+            if inspect.awaited == Awaited::Answer {
                 // Not the processor's time: on a busy node it takes longer, and gives way.
                 self.pace.read(Instant::now(), began.elapsed());
             }
-            if seen.is_some_and(|seen| tx.blocking_send(Fact::Inspection(Box::new(seen))).is_err()) {
+            if seen.is_some_and(|seen| tx.blocking_send(ObservationKind::Inspection(Box::new(seen))).is_err()) {
                 return;
             }
         }
     }
 
     /// The next one to be looked at, once there is one; `None`: nobody asks any more.
-    fn next(&mut self) -> Option<Look> {
+    fn next(&mut self) -> Option<InspectionRequest> {
         loop {
-            while let Ok(look) = self.asked.try_recv() {
-                self.put(look);
+            while let Ok(inspect) = self.asked.try_recv() {
+                self.put(inspect);
             }
             let now = Instant::now();
-            if let Some(look) = self.turns.take(self.pace.next() <= now || self.turns.answers() <= FEW) {
-                return Some(look);
+            if let Some(inspect) = self.turns.take(self.pace.next() <= now || self.turns.answers() <= FEW) {
+                return Some(inspect);
             }
-            let look = self.wait(now)?;
-            look.into_iter().for_each(|look| self.put(look));
+            let inspect = self.wait(now)?;
+            inspect.into_iter().for_each(|inspect| self.put(inspect));
         }
     }
 
     /// Waits for a question, or until the time of those that owe an answer has come.
-    fn wait(&self, now: Instant) -> Option<Option<Look>> {
+    fn wait(&self, now: Instant) -> Option<Option<InspectionRequest>> {
         if self.turns.is_empty() {
             return self.asked.recv().ok().map(Some);
         }
         match self.asked.recv_timeout(self.pace.next().saturating_duration_since(now)) {
-            Ok(look) => Some(Some(look)),
+            Ok(inspect) => Some(Some(inspect)),
             Err(RecvTimeoutError::Timeout) => Some(None),
             Err(RecvTimeoutError::Disconnected) => None,
         }
     }
 
-    fn put(&mut self, look: Look) {
-        if !self.turns.put(look) {
-            left_out(&look);
+    fn put(&mut self, inspect: InspectionRequest) {
+        if !self.turns.put(inspect) {
+            left_out(&inspect);
         }
     }
 
-    fn look(&mut self, look: &Look) -> Option<Inspection> {
-        let path = self.namespaces.path_unless_since(look.from, kept_for(look.awaited))?;
-        let from = Place { netns: look.from, path };
-        Some(inspect::read(look, &from, &mut self.namespaces, &mut self.throttling))
+    fn inspect(&mut self, inspect: &InspectionRequest) -> Option<Inspection> {
+        let path = self.namespaces.path_unless_since(inspect.from, kept_for(inspect.awaited))?;
+        let from = Place { netns: inspect.from, path };
+        Some(inspect::read(inspect, &from, &mut self.namespaces, &mut self.throttling))
     }
 }

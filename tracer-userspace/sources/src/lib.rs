@@ -37,7 +37,7 @@ pub use watch::watch;
 
 use cluster::{Cluster, View};
 use files::Stamp;
-use tracer_model::event::{Fact, Netns, Pod, Pods, ProxyMode, Service, ServicePort, Services};
+use tracer_model::event::{Netns, ObservationKind, Pod, Pods, ProxyMode, Service, ServicePort, Services};
 
 /// What to read.
 #[derive(Clone, Debug, Default)]
@@ -80,7 +80,7 @@ pub struct Snapshot {
     /// The node's network namespace; absent if `/proc` shows not even our own.
     pub node: Option<NodeNetns>,
     /// Links, NodePorts, settings, pods and Services, as far as there are any.
-    pub facts: Vec<Fact>,
+    pub facts: Vec<ObservationKind>,
     /// Where they come from, for people.
     pub sources: Vec<String>,
     /// What could not be read and what that needs, one line each.
@@ -141,7 +141,7 @@ impl Listing {
 struct NodeView {
     probers: Vec<Prober>,
     node: Option<NodeNetns>,
-    facts: Vec<Fact>,
+    facts: Vec<ObservationKind>,
     pods: Vec<Pod>,
     problems: Vec<String>,
     /// Every NodePort table could be read: one that is not among the facts has none.
@@ -159,8 +159,8 @@ pub fn snapshot(config: &SourceConfig) -> Result<Snapshot, SourceError> {
     let NodeView { probers, node, mut facts, pods, mut problems, .. } = view;
     problems.extend(config.cluster.as_ref().and_then(|cluster| wrong_node(cluster, &pods)));
     name_node_ports(&mut facts, listed.listing.services.as_deref().unwrap_or_default());
-    facts.push(pods_fact(pods, &listed.listing));
-    facts.extend(services_fact(&listed.listing));
+    facts.push(pods_observation(pods, &listed.listing));
+    facts.extend(services_observation(&listed.listing));
     let sources = sources(config, &facts);
     Ok(Snapshot { probers, node, facts, sources, problems, listed, tables_of })
 }
@@ -175,21 +175,21 @@ fn wrong_node(cluster: &Cluster, found: &[Pod]) -> Option<String> {
     })
 }
 
-fn pods_fact(discovered: Vec<Pod>, listing: &Listing) -> Fact {
-    Fact::Pods(Pods { pods: merge(discovered, &listing.pods) })
+fn pods_observation(discovered: Vec<Pod>, listing: &Listing) -> ObservationKind {
+    ObservationKind::Pods(Pods { pods: merge(discovered, &listing.pods) })
 }
 
-fn services_fact(listing: &Listing) -> Option<Fact> {
-    listing.services.clone().map(|services| Fact::Services(Services { services }))
+fn services_observation(listing: &Listing) -> Option<ObservationKind> {
+    listing.services.clone().map(|services| ObservationKind::Services(Services { services }))
 }
 
 /// IPVS carries no names: they come from the list of Services, if there is one.
-fn name_node_ports(facts: &mut [Fact], services: &[Service]) {
+fn name_node_ports(facts: &mut [ObservationKind], services: &[Service]) {
     let ports = services.iter().flat_map(|service| service.ports.iter().map(move |port| (service, port)));
     let names: HashMap<u16, String> =
         ports.filter_map(|(service, port)| Some((port.node_port?, port_name(service, port)))).collect();
-    for fact in facts {
-        if let Fact::NodePorts(table) = fact {
+    for kind in facts {
+        if let ObservationKind::NodePorts(table) = kind {
             for port in table.ports.iter_mut().filter(|port| port.service.is_none()) {
                 port.service = names.get(&port.port).cloned();
             }
@@ -243,14 +243,14 @@ impl NodeView {
             Vec::new()
         });
         if !links.is_empty() {
-            self.facts.push(Fact::Links(links::to_fact(node, &links)));
+            self.facts.push(ObservationKind::Links(links::to_observation(node, &links)));
         }
         let (node_ports, problems) = tracer_netfilter::read(node, &links);
-        self.facts.extend(node_ports.into_iter().map(Fact::NodePorts));
+        self.facts.extend(node_ports.into_iter().map(ObservationKind::NodePorts));
         self.tables_complete = problems.is_empty();
         self.problems.extend(problems.iter().map(ToString::to_string));
         match settings::read(node) {
-            Ok(settings) => self.facts.push(Fact::NodeSettings(settings)),
+            Ok(settings) => self.facts.push(ObservationKind::NodeSettings(settings)),
             Err(error) => self.problems.push(error.to_string()),
         }
     }
@@ -274,12 +274,12 @@ fn prober_problems(probers: &[Prober]) -> Vec<String> {
     problems
 }
 
-fn sources(config: &SourceConfig, facts: &[Fact]) -> Vec<String> {
-    let named = |fact: &Fact| match fact {
-        Fact::Links(_) => Some("links and addresses (rtnetlink)".to_owned()),
-        Fact::NodePorts(ports) => Some(format!("{} NodePorts ({})", ports.ports.len(), table(ports.mode))),
-        Fact::NodeSettings(_) => Some("settings (sysctl)".to_owned()),
-        Fact::Pods(_) => Some("pods (processes and cgroups)".to_owned()),
+fn sources(config: &SourceConfig, facts: &[ObservationKind]) -> Vec<String> {
+    let named = |kind: &ObservationKind| match kind {
+        ObservationKind::Links(_) => Some("links and addresses (rtnetlink)".to_owned()),
+        ObservationKind::NodePorts(ports) => Some(format!("{} NodePorts ({})", ports.ports.len(), table(ports.mode))),
+        ObservationKind::NodeSettings(_) => Some("settings (sysctl)".to_owned()),
+        ObservationKind::Pods(_) => Some("pods (processes and cgroups)".to_owned()),
         _ => None,
     };
     let files = config.pods.iter().map(|path| format!("pods and probes ({})", path.display()));
@@ -319,9 +319,9 @@ mod tests {
             ports: vec![port(30080), port(36704)],
             without_backend: Vec::new(),
         };
-        let mut facts = [Fact::NodePorts(table)];
+        let mut facts = [ObservationKind::NodePorts(table)];
         name_node_ports(&mut facts, &[service]);
-        let Fact::NodePorts(named) = &facts[0] else { unreachable!("the fact keeps its kind") };
+        let ObservationKind::NodePorts(named) = &facts[0] else { unreachable!("the fact keeps its kind") };
         let names: Vec<_> = named.ports.iter().map(|port| port.service.as_deref()).collect();
         assert_eq!(names, [None, Some("kube-system/kubernetes-dashboard:https")]);
     }

@@ -2,68 +2,71 @@
 
 use tokio::sync::mpsc::Sender;
 
-use tracer_model::event::{Fact, Netns, NodePorts};
+use tracer_model::event::{Netns, NodePorts, ObservationKind};
 
 /// The receiver is gone, or the future was dropped.
 pub(super) struct Closed;
 
 /// The facts in force, and where the next ones go.
 pub(super) struct Sent {
-    last: Vec<Fact>,
-    tx: Sender<Fact>,
+    last: Vec<ObservationKind>,
+    tx: Sender<ObservationKind>,
 }
 
 impl Sent {
     /// `last` is known to the receiver of `tx`.
-    pub(super) const fn new(last: Vec<Fact>, tx: Sender<Fact>) -> Self {
+    pub(super) const fn new(last: Vec<ObservationKind>, tx: Sender<ObservationKind>) -> Self {
         Self { last, tx }
     }
 
     /// Sends a fact if it says anything new.
-    pub(crate) fn send(&mut self, fact: Fact) -> Result<(), Closed> {
-        let known = self.last.iter_mut().find(|last| is_same_table(last, &fact));
+    pub(crate) fn send(&mut self, kind: ObservationKind) -> Result<(), Closed> {
+        let known = self.last.iter_mut().find(|last| is_same_table(last, &kind));
         match known {
-            Some(known) if *known == fact => return Ok(()),
-            Some(known) => known.clone_from(&fact),
-            None => self.last.push(fact.clone()),
+            Some(known) if *known == kind => return Ok(()),
+            Some(known) => known.clone_from(&kind),
+            None => self.last.push(kind.clone()),
         }
-        self.send_once(fact)
+        self.send_once(kind)
     }
 
     /// Sends what happened, which is never sent again.
-    pub(super) fn send_once(&self, fact: Fact) -> Result<(), Closed> {
-        self.tx.blocking_send(fact).map_err(|_| Closed)
+    pub(super) fn send_once(&self, kind: ObservationKind) -> Result<(), Closed> {
+        self.tx.blocking_send(kind).map_err(|_| Closed)
     }
 
     /// Whether such a fact was sent.
-    pub(super) fn has(&self, fact: &Fact) -> bool {
-        self.last.iter().any(|last| is_same_table(last, fact))
+    pub(super) fn has(&self, kind: &ObservationKind) -> bool {
+        self.last.iter().any(|last| is_same_table(last, kind))
     }
 
     /// The next links are sent, even if they are as they were.
     pub(super) fn forget_links(&mut self) {
-        self.last.retain(|fact| !matches!(fact, Fact::Links(_)));
+        self.last.retain(|kind| !matches!(kind, ObservationKind::Links(_)));
     }
 
     /// Tables that had NodePorts and have none any more: said once, as empty.
-    pub(super) fn emptied(&self, facts: &[Fact]) -> Vec<Fact> {
-        let gone =
-            |last: &&Fact| matches!(last, Fact::NodePorts(_)) && !facts.iter().any(|fact| is_same_table(fact, last));
+    pub(super) fn emptied(&self, facts: &[ObservationKind]) -> Vec<ObservationKind> {
+        let gone = |last: &&ObservationKind| {
+            matches!(last, ObservationKind::NodePorts(_)) && !facts.iter().any(|kind| is_same_table(kind, last))
+        };
         self.last.iter().filter(gone).filter_map(without_ports).collect()
     }
 
     /// Tables that have the first NodePorts since they could be read: that they had none is said before.
-    pub(super) fn begun(&self, facts: &[Fact], tables_of: Option<Netns>) -> Vec<Fact> {
-        let is_new = |fact: &&Fact| !self.has(fact);
+    pub(super) fn begun(&self, facts: &[ObservationKind], tables_of: Option<Netns>) -> Vec<ObservationKind> {
+        let is_new = |kind: &&ObservationKind| !self.has(kind);
         let empty = facts.iter().filter(is_new).filter_map(without_ports);
-        empty.filter(|fact| matches!(fact, Fact::NodePorts(table) if Some(table.netns) == tables_of)).collect()
+        empty
+            .filter(|kind| matches!(kind, ObservationKind::NodePorts(table) if Some(table.netns) == tables_of))
+            .collect()
     }
 }
 
 /// A table of NodePorts without any.
-fn without_ports(fact: &Fact) -> Option<Fact> {
-    match fact {
-        Fact::NodePorts(NodePorts { netns, mode, .. }) => Some(Fact::NodePorts(NodePorts {
+fn without_ports(kind: &ObservationKind) -> Option<ObservationKind> {
+    match kind {
+        ObservationKind::NodePorts(NodePorts { netns, mode, .. }) => Some(ObservationKind::NodePorts(NodePorts {
             netns: *netns,
             mode: *mode,
             ports: Vec::new(),
@@ -74,10 +77,12 @@ fn without_ports(fact: &Fact) -> Option<Fact> {
 }
 
 /// Whether one fact replaces the other.
-fn is_same_table(left: &Fact, right: &Fact) -> bool {
+fn is_same_table(left: &ObservationKind, right: &ObservationKind) -> bool {
     match (left, right) {
-        (Fact::NodePorts(left), Fact::NodePorts(right)) => left.mode == right.mode && left.netns == right.netns,
-        (Fact::ListTrouble(left), Fact::ListTrouble(right)) => left.list == right.list,
+        (ObservationKind::NodePorts(left), ObservationKind::NodePorts(right)) => {
+            left.mode == right.mode && left.netns == right.netns
+        }
+        (ObservationKind::ListTrouble(left), ObservationKind::ListTrouble(right)) => left.list == right.list,
         _ => std::mem::discriminant(left) == std::mem::discriminant(right),
     }
 }
@@ -91,10 +96,10 @@ mod tests {
 
     #[test]
     fn a_table_that_had_no_node_ports_is_told_as_empty_first() {
-        let sent = |last: &[Fact]| Sent::new(last.to_vec(), mpsc::channel(1).0);
+        let sent = |last: &[ObservationKind]| Sent::new(last.to_vec(), mpsc::channel(1).0);
         let port = NodePort { port: 30080, ..NodePort::default() };
         let table = |ports| {
-            Fact::NodePorts(NodePorts {
+            ObservationKind::NodePorts(NodePorts {
                 netns: Netns(7),
                 mode: ProxyMode::Nftables,
                 ports,
@@ -113,7 +118,8 @@ mod tests {
     fn a_fact_is_sent_once_until_it_changes_or_is_forgotten() {
         let (tx, mut rx) = mpsc::channel(4);
         let mut sent = Sent::new(Vec::new(), tx);
-        let links = Fact::Links(tracer_model::event::Links { netns: Netns(7), cookie: None, links: Vec::new() });
+        let links =
+            ObservationKind::Links(tracer_model::event::Links { netns: Netns(7), cookie: None, links: Vec::new() });
         for _ in 0..2 {
             assert!(sent.send(links.clone()).is_ok());
         }

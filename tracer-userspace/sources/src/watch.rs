@@ -20,8 +20,10 @@ use super::cluster::{Cluster, Heard, View};
 use super::files::{self, FileError, Stamp};
 use super::pace::Pace;
 use super::sent::{Closed, Sent};
-use super::{Listed, NodeNetns, Snapshot, SourceConfig, name_node_ports, pods_fact, read_node, services_fact};
-use tracer_model::event::{Fact, ListFile, ListTrouble, Netns, Pod};
+use super::{
+    Listed, NodeNetns, Snapshot, SourceConfig, name_node_ports, pods_observation, read_node, services_observation,
+};
+use tracer_model::event::{ListFile, ListTrouble, Netns, ObservationKind, Pod};
 use tracer_node::clock::thread_cpu_ns;
 use tracer_node::links::{self, LinkWatch, LinksChanged};
 use tracer_node::{enter, settings};
@@ -39,7 +41,7 @@ const VIEW: u8 = 1;
 /// Sends facts that differ from those of `snapshot`, until `tx` closes or the future is dropped.
 ///
 /// `refresh` asks for pods and NodePorts to be read again soon: when a namespace or a listener came or went.
-pub async fn watch(config: SourceConfig, snapshot: Snapshot, refresh: Arc<Notify>, tx: Sender<Fact>) {
+pub async fn watch(config: SourceConfig, snapshot: Snapshot, refresh: Arc<Notify>, tx: Sender<ObservationKind>) {
     let Ok((mut wake, woken)) = UnixStream::pair() else {
         tracing::error!("sources are not kept fresh: no socket pair to be had");
         return;
@@ -97,7 +99,7 @@ struct Watcher {
 }
 
 impl Watcher {
-    fn new(config: SourceConfig, snapshot: Snapshot, tx: Sender<Fact>) -> Self {
+    fn new(config: SourceConfig, snapshot: Snapshot, tx: Sender<ObservationKind>) -> Self {
         let now = Instant::now();
         let mut watcher = Self {
             config,
@@ -163,7 +165,7 @@ impl Watcher {
         let view = cluster.take();
         let said = self.heard.facts(&view);
         self.read_listing(view)?;
-        said.into_iter().try_for_each(|fact| self.sent.send_once(fact))
+        said.into_iter().try_for_each(|kind| self.sent.send_once(kind))
     }
 
     fn read_listing(&mut self, view: View) -> Result<(), Closed> {
@@ -182,7 +184,7 @@ impl Watcher {
             // The node is read next, at first for the first time: until then the pods' namespaces are not known here.
             return Ok(());
         }
-        self.sent.send(pods_fact(self.discovered.clone(), &self.listed.listing))
+        self.sent.send(pods_observation(self.discovered.clone(), &self.listed.listing))
     }
 
     /// As soon as the pace allows: NodePorts are named after Services, and any controller can write those all the time.
@@ -191,7 +193,7 @@ impl Watcher {
     }
 
     fn send_services(&mut self) -> Result<(), Closed> {
-        services_fact(&self.listed.listing).map_or(Ok(()), |fact| self.sent.send(fact))
+        services_observation(&self.listed.listing).map_or(Ok(()), |kind| self.sent.send(kind))
     }
 
     fn sleep(&self, woken: &UnixStream) -> Result<(), Closed> {
@@ -222,7 +224,7 @@ impl Watcher {
 
     /// A link that went down while they were read may be up in them: they are read once more, so often at most.
     fn read_links(&mut self) -> Result<(), Closed> {
-        let read = |node: &NodeNetns| links::read(node).map(|links| links::to_fact(node, &links));
+        let read = |node: &NodeNetns| links::read(node).map(|links| links::to_observation(node, &links));
         let mut links = self.node.as_ref().map(read);
         for _ in 0..READ_AGAIN {
             if !self.hear_links().down {
@@ -231,7 +233,7 @@ impl Watcher {
             links = self.node.as_ref().map(read);
         }
         match links {
-            Some(Ok(links)) => self.sent.send(Fact::Links(links)),
+            Some(Ok(links)) => self.sent.send(ObservationKind::Links(links)),
             // The prober it is read through ended: look for another.
             _ => {
                 self.read_node_soon();
@@ -248,13 +250,13 @@ impl Watcher {
         };
         let pods = self.config.pods.as_ref().filter(|path| changed(path, &mut self.listed.pods_stamp));
         let pods = pods.map(|path| files::read_pods(path));
-        if let Some(pods) = self.or_tell(ListFile::Pods, pods)? {
+        if let Some(pods) = self.or_report(ListFile::Pods, pods)? {
             self.listed.listing.pods = pods;
-            self.sent.send(pods_fact(self.discovered.clone(), &self.listed.listing))?;
+            self.sent.send(pods_observation(self.discovered.clone(), &self.listed.listing))?;
         }
         let services = self.config.services.as_ref().filter(|path| changed(path, &mut self.listed.services_stamp));
         let services = services.map(|path| files::read_services(path));
-        if let Some(services) = self.or_tell(ListFile::Services, services)? {
+        if let Some(services) = self.or_report(ListFile::Services, services)? {
             self.listed.listing.services = Some(services);
             self.read_node_soon();
             self.send_services()?;
@@ -265,21 +267,21 @@ impl Watcher {
     /// No event tells that a setting was changed, and a verdict quotes it.
     fn read_settings(&mut self) -> Result<(), Closed> {
         match self.node.as_ref().map(settings::read) {
-            Some(Ok(settings)) => self.sent.send(Fact::NodeSettings(settings)),
+            Some(Ok(settings)) => self.sent.send(ObservationKind::NodeSettings(settings)),
             // The process through which it is read ended: the next reading of the node finds another.
             _ => Ok(()),
         }
     }
 
     /// What a file gave, if it was read; that it cannot be read is told, and that it can be again.
-    fn or_tell<T>(&mut self, list: ListFile, read: Option<Result<T, FileError>>) -> Result<Option<T>, Closed> {
+    fn or_report<T>(&mut self, list: ListFile, read: Option<Result<T, FileError>>) -> Result<Option<T>, Closed> {
         let Some(read) = read else { return Ok(None) };
         let problem =
             read.as_ref().err().map(|error| format!("{error}; the {} read before stay in force", list.name()));
         if let Some(problem) = &problem {
             tracing::warn!("{problem}");
         }
-        let trouble = Fact::ListTrouble(ListTrouble { list, problem });
+        let trouble = ObservationKind::ListTrouble(ListTrouble { list, problem });
         if read.is_err() || self.sent.has(&trouble) {
             self.sent.send(trouble)?;
         }
@@ -303,11 +305,11 @@ impl Watcher {
         let emptied = if view.tables_complete { self.sent.emptied(&view.facts) } else { Vec::new() };
         let begun = self.sent.begun(&view.facts, self.tables_of);
         self.tables_of = tables_of;
-        for fact in emptied.into_iter().chain(begun).chain(view.facts) {
-            self.sent.send(fact)?;
+        for kind in emptied.into_iter().chain(begun).chain(view.facts) {
+            self.sent.send(kind)?;
         }
         self.discovered = view.pods;
-        self.sent.send(pods_fact(self.discovered.clone(), &self.listed.listing))
+        self.sent.send(pods_observation(self.discovered.clone(), &self.listed.listing))
     }
 
     /// Subscribes to link changes of the node, again if the prober came back in another namespace.

@@ -22,7 +22,7 @@ fn the_clusters_pods_are_not_told_before_the_node_was_read() {
     watcher.discovered = vec![Pod { netns: Some(tracer_model::event::Netns(7)), ..pod("b") }];
     told.send_modify(|view| view.pods = vec![pod("a"), pod("b")]);
     assert!(watcher.read_cluster().is_ok());
-    let Ok(Fact::Pods(list)) = rx.try_recv() else { panic!("nothing was told") };
+    let Ok(ObservationKind::Pods(list)) = rx.try_recv() else { panic!("nothing was told") };
     let namespaces: Vec<_> = list.pods.iter().map(|pod| pod.netns.map(|netns| netns.0)).collect();
     assert_eq!(namespaces, [None, Some(7)]);
 }
@@ -34,7 +34,8 @@ fn links_are_told_after_one_went_down_even_if_they_are_as_before() {
     let snapshot = snapshot(&SourceConfig::default()).expect("snapshot");
     let (tx, mut rx) = mpsc::channel(16);
     let mut watcher = Watcher::new(SourceConfig::default(), snapshot, tx);
-    let mut told = || std::iter::from_fn(|| rx.try_recv().ok()).filter(|fact| matches!(fact, Fact::Links(_))).count();
+    let mut told =
+        || std::iter::from_fn(|| rx.try_recv().ok()).filter(|kind| matches!(kind, ObservationKind::Links(_))).count();
     assert!(watcher.read_node().is_ok());
     assert_eq!(told(), 1, "they may have changed before the subscription");
     assert!(watcher.read_node().is_ok());
@@ -55,11 +56,12 @@ fn a_prober_that_comes_back_to_its_namespace_has_its_links_told_again() {
     let snapshot = snapshot(&SourceConfig::default()).expect("snapshot");
     let (tx, mut rx) = mpsc::channel(16);
     let mut watcher = Watcher::new(SourceConfig::default(), snapshot, tx);
-    let links =
-        |netns| Fact::Links(tracer_model::event::Links { netns: Netns(netns), cookie: None, links: Vec::new() });
+    let links = |netns| {
+        ObservationKind::Links(tracer_model::event::Links { netns: Netns(netns), cookie: None, links: Vec::new() })
+    };
     for netns in [7, 8, 7] {
         assert!(watcher.sent.send(links(netns)).is_ok());
-        assert!(rx.try_recv().is_ok_and(|fact| fact == links(netns)));
+        assert!(rx.try_recv().is_ok_and(|kind| kind == links(netns)));
     }
     assert!(watcher.sent.send(links(7)).is_ok() && rx.try_recv().is_err(), "nothing new");
 }
@@ -76,8 +78,8 @@ fn a_file_that_is_gone_or_broken_is_told() {
     let mut after = |change: &dyn Fn()| {
         change();
         assert!(watcher.read_files().is_ok());
-        let told = std::iter::from_fn(|| rx.try_recv().ok()).find_map(|fact| match fact {
-            Fact::ListTrouble(trouble) => Some((trouble.list, trouble.problem)),
+        let told = std::iter::from_fn(|| rx.try_recv().ok()).find_map(|kind| match kind {
+            ObservationKind::ListTrouble(trouble) => Some((trouble.list, trouble.problem)),
             _ => None,
         });
         assert_eq!(watcher.listed.listing.pods.len(), 1, "the pod stays known");
@@ -95,7 +97,7 @@ fn a_file_that_is_gone_or_broken_is_told() {
 }
 
 /// A watcher whose readings took long: the next may come in five seconds, and is due in ten.
-fn paced(config: SourceConfig) -> (Watcher, mpsc::Receiver<Fact>) {
+fn paced(config: SourceConfig) -> (Watcher, mpsc::Receiver<ObservationKind>) {
     let snapshot = snapshot(&config).expect("snapshot");
     let (tx, rx) = mpsc::channel(16);
     let mut watcher = Watcher::new(config, snapshot, tx);
@@ -115,7 +117,10 @@ fn changed_services_have_the_node_read_at_its_pace() {
     told.send_modify(|view| view.pods = vec![Pod { name: Some("a".into()), ..Pod::default() }]);
     assert!(watcher.read_cluster().is_ok());
     assert_eq!(watcher.node_due, watcher.pace.next());
-    assert!(rx.try_recv().is_ok_and(|fact| matches!(fact, Fact::Pods(_))), "what the API says is told at once");
+    assert!(
+        rx.try_recv().is_ok_and(|kind| matches!(kind, ObservationKind::Pods(_))),
+        "what the API says is told at once"
+    );
 
     let file = TestFile::new("paced-services", r#"{"kind":"ServiceList","items":[]}"#);
     let (mut watcher, _rx) = paced(SourceConfig { services: Some(file.path.clone()), ..SourceConfig::default() });

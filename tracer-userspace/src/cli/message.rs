@@ -28,7 +28,7 @@ fn help_of(args: &[OsString]) -> String {
 pub(super) fn one_line(error: &clap::Error, args: &[OsString]) -> String {
     let place = if error.kind() == ErrorKind::InvalidUtf8 { not_utf8(args) } else { None };
     let words = place.map(|place| format!("{place}: not valid UTF-8")).or_else(|| misplaced(error, args));
-    let words = words.unwrap_or_else(|| in_clap_s_words(error, args));
+    let words = words.unwrap_or_else(|| clap_message(error, args));
     format!("{words} (see `{}`)", help_of(args))
 }
 
@@ -50,7 +50,7 @@ fn misplaced(error: &clap::Error, args: &[OsString]) -> Option<String> {
 }
 
 /// clap's message without its usage block, with its tips. A value is told by what gave it: the flag, or its variable.
-fn in_clap_s_words(error: &clap::Error, args: &[OsString]) -> String {
+fn clap_message(error: &clap::Error, args: &[OsString]) -> String {
     let rendered = error.render().to_string();
     let message = rendered.split("\nUsage:").next().unwrap_or(&rendered);
     let message = message.split("\nFor more information").next().unwrap_or(message);

@@ -26,8 +26,8 @@ pub(super) fn plan(
     let cluster_output = write.map(|write| written(write, access.clone(), &node_name)).transpose()?.flatten();
     let probers = probers(flags.probers.probers)?;
     Ok(LiveConfig {
-        unasked: serve.as_ref().filter(|_| access.is_none()).and_then(|_| unasked(sources)),
-        cluster: access.and_then(|access| asked_of_cluster(access, sources, &files, &node_name)),
+        unavailable_source: serve.as_ref().filter(|_| access.is_none()).and_then(|_| unavailable_source(sources)),
+        cluster: access.and_then(|access| cluster_sources(access, sources, &files, &node_name)),
         output,
         daemon: serve.is_some(),
         serve: serve.map(served),
@@ -91,7 +91,7 @@ fn access(flags: &SourceFlags, files: &Files, daemon: bool) -> Option<Access> {
 }
 
 /// Files that give everything leave nothing to ask.
-fn asked_of_cluster(access: Access, flags: &SourceFlags, files: &Files, node_name: &str) -> Option<ClusterConfig> {
+fn cluster_sources(access: Access, flags: &SourceFlags, files: &Files, node_name: &str) -> Option<ClusterConfig> {
     let config = ClusterConfig {
         access,
         node_name: node_name.to_owned(),
@@ -116,7 +116,7 @@ pub(super) fn refuse_unasked(command: &str, flags: &SourceFlags, typed: &[String
 }
 
 /// What a daemon was told to ask the cluster API, which it has not: it does the rest without. (Other commands refuse it.)
-fn unasked(flags: &SourceFlags) -> Option<String> {
+fn unavailable_source(flags: &SourceFlags) -> Option<String> {
     let flag = match (flags.api_services, flags.api_events.is_empty()) {
         (true, true) => "--api-services does",
         (false, false) => "--api-events does",

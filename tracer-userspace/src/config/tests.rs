@@ -89,18 +89,22 @@ fn the_api_is_used_where_a_kubeconfig_is_named_and_files_leave_something_to_ask(
 
 #[test]
 fn a_daemon_that_cannot_ask_the_api_says_so_and_runs() {
-    let unasked = |args: &[&str]| match planned(args).unwrap() {
-        Plan::Live(live) => live.unasked,
+    let unavailable_source = |args: &[&str]| match planned(args).unwrap() {
+        Plan::Live(live) => live.unavailable_source,
         other => unreachable!("{other:?}"),
     };
     let file = std::env::current_exe().unwrap().display().to_string();
     let nowhere = "--api-services does nothing here: no pod's service account, and no --kubeconfig PATH";
-    assert_eq!(unasked(&["run", "--api-services"]).as_deref(), Some(nowhere));
+    assert_eq!(unavailable_source(&["run", "--api-services"]).as_deref(), Some(nowhere));
     let switched_off = ["run", "--kubeconfig", &file, "--no-api", "--api-events=shop"];
-    assert_eq!(unasked(&switched_off).as_deref(), Some("--api-events does nothing beside --no-api"));
-    assert!(unasked(&["run", "--api-services", "--api-events=*"]).unwrap().starts_with("--api-services and --api-eve"));
-    assert_eq!(unasked(&["run"]), None);
-    assert_eq!(unasked(&["run", "--api-services", "--kubeconfig", &file]), None);
+    assert_eq!(unavailable_source(&switched_off).as_deref(), Some("--api-events does nothing beside --no-api"));
+    assert!(
+        unavailable_source(&["run", "--api-services", "--api-events=*"])
+            .unwrap()
+            .starts_with("--api-services and --api-eve")
+    );
+    assert_eq!(unavailable_source(&["run"]), None);
+    assert_eq!(unavailable_source(&["run", "--api-services", "--kubeconfig", &file]), None);
 }
 
 #[test]

@@ -13,7 +13,7 @@ pub(super) fn ring(mut bytes: &[u8]) {
         if let Ok(event) = decode(record)
             && let Some(observation) = observe(&event, &mut names, &probers)
         {
-            check_recorded(observation.fact);
+            check_recorded(observation.kind);
         }
         bytes = rest;
     }

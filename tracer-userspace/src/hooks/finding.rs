@@ -6,15 +6,15 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::{Runs, Watched};
-use tracer_bpf::ebpf::Standing;
+use tracer_bpf::ebpf::HookState;
 use tracer_doctor::{FUNCTION_PROBES, Finding, Status};
 use tracer_model::plural::counted;
 
 /// The hook's finding.
 pub(super) fn of(watched: &Watched, window: Duration) -> Finding {
-    let row = watched.stands.row;
+    let row = watched.status.row;
     let status = status(watched);
-    let needs = watched.stands.tried.iter().find_map(|tried| tried.needs).filter(|_| status == Status::Unknown);
+    let needs = watched.status.tried.iter().find_map(|tried| tried.needs).filter(|_| status == Status::Unknown);
     Finding {
         check: format!("hooks/{}", watched.hook().name()),
         status,
@@ -30,33 +30,35 @@ pub(super) fn of(watched: &Watched, window: Duration) -> Finding {
 
 /// Whether a privilege is what is missing is not known to be the kernel's fault.
 fn status(watched: &Watched) -> Status {
-    match watched.stands.standing {
-        Standing::Missing if watched.stands.tried.iter().any(|tried| tried.needs.is_some()) => Status::Unknown,
-        Standing::Missing if watched.stands.row.required => Status::Fail,
-        Standing::Missing => Status::Warn,
-        Standing::InForce(_) | Standing::Spared(_) | Standing::Covered(_) | Standing::AwaitsModule => Status::Ok,
+    match watched.status.hook_state {
+        HookState::Missing if watched.status.tried.iter().any(|tried| tried.needs.is_some()) => Status::Unknown,
+        HookState::Missing if watched.status.row.required => Status::Fail,
+        HookState::Missing => Status::Warn,
+        HookState::Attached(_) | HookState::Superseded(_) | HookState::Covered(_) | HookState::AwaitsModule => {
+            Status::Ok
+        }
     }
 }
 
 /// Forms in the order in which they are tried.
 fn forms(watched: &Watched) -> Vec<&'static str> {
-    let mut forms: Vec<_> = watched.stands.row.variants.iter().map(|variant| variant.form.name()).collect();
+    let mut forms: Vec<_> = watched.status.row.variants.iter().map(|variant| variant.form.name()).collect();
     forms.dedup();
     forms
 }
 
 fn observed(watched: &Watched, window: Duration) -> String {
-    match watched.stands.standing {
-        Standing::InForce(form) => format!("{}: {}", form.name(), cost(watched.runs, window)),
-        Standing::Spared(program) => format!("not needed: {program} is in force, which tells it"),
-        Standing::Covered(by) => {
+    match watched.status.hook_state {
+        HookState::Attached(form) => format!("{}: {}", form.name(), cost(watched.runs, window)),
+        HookState::Superseded(program) => format!("not needed: {program} is in force, which tells it"),
+        HookState::Covered(by) => {
             let names: Vec<_> = by.iter().map(|hook| hook.name()).collect();
             format!("refused, and told by {} instead; {}", names.join(" and "), reasons(watched))
         }
-        Standing::AwaitsModule => {
+        HookState::AwaitsModule => {
             "not attached: its kernel module is not loaded; a run tries it again every 5 seconds".to_owned()
         }
-        Standing::Missing => format!("not attached; {}", reasons(watched)),
+        HookState::Missing => format!("not attached; {}", reasons(watched)),
     }
 }
 
@@ -73,13 +75,13 @@ pub(super) fn cost(runs: Option<Runs>, window: Duration) -> String {
 }
 
 fn reasons(watched: &Watched) -> String {
-    let said = watched.stands.tried.iter().map(|tried| format!("{}: {}", tried.form.name(), tried.reason));
+    let said = watched.status.tried.iter().map(|tried| format!("{}: {}", tried.form.name(), tried.reason));
     said.collect::<Vec<_>>().join("; ")
 }
 
 fn fix(watched: &Watched, needs: Option<&str>) -> String {
     let functions = ["fentry", "kprobe"];
-    let setting = watched.stands.tried.iter().find_map(|tried| tried.fix);
+    let setting = watched.status.tried.iter().find_map(|tried| tried.fix);
     match (needs, setting) {
         (Some(capability), _) => format!("run `tracer hooks` as root, or with {capability}"),
         (None, Some(command)) => format!("{command}, and start tracer again"),
@@ -89,15 +91,15 @@ fn fix(watched: &Watched, needs: Option<&str>) -> String {
 }
 
 fn fields(watched: &Watched, window: Duration) -> BTreeMap<String, Value> {
-    let row = watched.stands.row;
-    let tried = watched.stands.tried.iter().map(|tried| json!({"form": tried.form.name(), "reason": tried.reason}));
+    let row = watched.status.row;
+    let tried = watched.status.tried.iter().map(|tried| json!({"form": tried.form.name(), "reason": tried.reason}));
     let mut fields: BTreeMap<String, Value> = BTreeMap::from([
         ("tried".to_owned(), Value::from(tried.collect::<Vec<_>>())),
         ("lost".to_owned(), row.lost.into()),
         ("required".to_owned(), row.required.into()),
         ("window_s".to_owned(), billionths(window.as_secs_f64()).into()),
     ]);
-    if let Standing::InForce(form) = watched.stands.standing {
+    if let HookState::Attached(form) = watched.status.hook_state {
         fields.insert("form".to_owned(), form.name().into());
         fields.insert("events".to_owned(), watched.events.into());
     }
@@ -119,13 +121,13 @@ fn billionths(x: f64) -> f64 {
 mod tests {
     use super::*;
     use tracer_bpf::ebpf::hooks::{Form, HOOKS};
-    use tracer_bpf::ebpf::{HookStanding, Tried};
+    use tracer_bpf::ebpf::{HookStatus, Tried};
 
     const WINDOW: Duration = Duration::from_secs(5);
 
-    fn watched(hook: &str, standing: Standing, tried: Vec<Tried>) -> Watched {
+    fn watched(hook: &str, hook_state: HookState, tried: Vec<Tried>) -> Watched {
         let row = HOOKS.iter().find(|row| row.hook.name() == hook).expect("a hook");
-        Watched { stands: HookStanding { row, standing, tried }, events: 3, runs: None }
+        Watched { status: HookStatus { row, hook_state, tried }, events: 3, runs: None }
     }
 
     fn refused(form: Form, needs: Option<&'static str>) -> Tried {
@@ -134,7 +136,7 @@ mod tests {
 
     #[test]
     fn a_hook_in_force_says_what_it_costs() {
-        let mut hook = watched("kfree_skb", Standing::InForce(Form::RawTracepoint), vec![]);
+        let mut hook = watched("kfree_skb", HookState::Attached(Form::RawTracepoint), vec![]);
         hook.runs = Some(Runs { count: 1000, seconds: 0.0005 });
         let finding = of(&hook, WINDOW);
         assert_eq!((finding.check.as_str(), finding.status), ("hooks/kfree_skb", Status::Ok));
@@ -145,14 +147,14 @@ mod tests {
 
     #[test]
     fn what_was_not_counted_is_no_zero() {
-        let finding = of(&watched("kfree_skb", Standing::InForce(Form::RawTracepoint), vec![]), WINDOW);
+        let finding = of(&watched("kfree_skb", HookState::Attached(Form::RawTracepoint), vec![]), WINDOW);
         assert!(!finding.fields.contains_key("runs") && finding.observed.contains("does not count"), "{finding:?}");
     }
 
     #[test]
     fn a_missing_hook_is_a_warning_with_each_reason() {
         let tried = vec![refused(Form::Fentry, None), refused(Form::Kprobe, None)];
-        let finding = of(&watched("__put_net", Standing::Missing, tried), WINDOW);
+        let finding = of(&watched("__put_net", HookState::Missing, tried), WINDOW);
         assert_eq!(finding.status, Status::Warn);
         assert_eq!(finding.observed, "not attached; fentry: the kernel says no; kprobe: the kernel says no");
         assert_eq!(finding.fields["tried"][1], json!({"form": "kprobe", "reason": "the kernel says no"}));
@@ -162,7 +164,7 @@ mod tests {
     #[test]
     fn a_setting_of_the_kernel_is_what_fixes() {
         let silenced = Tried { fix: Some("sysctl -w kernel.ftrace_enabled=1"), ..refused(Form::Fentry, None) };
-        let finding = of(&watched("__put_net", Standing::Missing, vec![silenced]), WINDOW);
+        let finding = of(&watched("__put_net", HookState::Missing, vec![silenced]), WINDOW);
         let fix = finding.remediation.expect("a fix");
         assert_eq!(fix, "sysctl -w kernel.ftrace_enabled=1, and start tracer again");
     }
@@ -170,15 +172,15 @@ mod tests {
     #[test]
     fn a_missing_privilege_is_named_and_its_exit_code_is_3() {
         let tried = vec![refused(Form::Fentry, None), refused(Form::Kprobe, Some("CAP_SYS_ADMIN"))];
-        let finding = of(&watched("__put_net", Standing::Missing, tried), WINDOW);
+        let finding = of(&watched("__put_net", HookState::Missing, tried), WINDOW);
         assert_eq!((finding.status, finding.needs.as_deref()), (Status::Unknown, Some("CAP_SYS_ADMIN")));
         assert_eq!(tracer_doctor::exit_code(&[finding], Status::Fail), 3);
     }
 
     #[test]
     fn what_others_tell_is_not_missing() {
-        let covered = watched("tcp_connect", Standing::Covered(&[]), vec![refused(Form::Kprobe, None)]);
-        let waits = watched("ip_vs_leave", Standing::AwaitsModule, vec![refused(Form::Kprobe, None)]);
+        let covered = watched("tcp_connect", HookState::Covered(&[]), vec![refused(Form::Kprobe, None)]);
+        let waits = watched("ip_vs_leave", HookState::AwaitsModule, vec![refused(Form::Kprobe, None)]);
         assert_eq!((of(&covered, WINDOW).status, of(&waits, WINDOW).status), (Status::Ok, Status::Ok));
     }
 }

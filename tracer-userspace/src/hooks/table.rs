@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use super::{Runs, Watched};
-use tracer_bpf::ebpf::Standing;
+use tracer_bpf::ebpf::HookState;
 use tracer_model::plural::counted;
 use tracer_terminal::screen::{Screen, Style, safe};
 
@@ -54,10 +54,10 @@ fn line(
 
 /// What is attached stands before what is not.
 const fn rank(hook: &Watched) -> u8 {
-    match hook.stands.standing {
-        Standing::InForce(_) => 0,
-        Standing::Missing => 2,
-        Standing::Spared(_) | Standing::Covered(_) | Standing::AwaitsModule => 1,
+    match hook.status.hook_state {
+        HookState::Attached(_) => 0,
+        HookState::Missing => 2,
+        HookState::Superseded(_) | HookState::Covered(_) | HookState::AwaitsModule => 1,
     }
 }
 
@@ -67,19 +67,19 @@ fn seconds(hook: &Watched) -> f64 {
 
 /// The form in force, or why there is none, in a word.
 const fn form(hook: &Watched) -> (&'static str, Style) {
-    match hook.stands.standing {
-        Standing::InForce(form) => (form.name(), Style::Good),
-        Standing::Spared(_) => ("not needed", Style::Dim),
-        Standing::Covered(_) => ("covered", Style::Dim),
-        Standing::AwaitsModule => ("no module", Style::Dim),
-        Standing::Missing => ("missing", Style::Mild),
+    match hook.status.hook_state {
+        HookState::Attached(form) => (form.name(), Style::Good),
+        HookState::Superseded(_) => ("not needed", Style::Dim),
+        HookState::Covered(_) => ("covered", Style::Dim),
+        HookState::AwaitsModule => ("no module", Style::Dim),
+        HookState::Missing => ("missing", Style::Mild),
     }
 }
 
 /// Runs, nanoseconds of one, share of one CPU, events; what is not counted is left out.
 fn numbers(hook: &Watched, window: Duration) -> [String; 4] {
     let runs = hook.runs;
-    let attached = matches!(hook.stands.standing, Standing::InForce(_));
+    let attached = matches!(hook.status.hook_state, HookState::Attached(_));
     [
         runs.map(|runs| runs.count.to_string()),
         runs.and_then(Runs::ns_each).map(|ns| format!("{ns:.0}")),
@@ -91,8 +91,8 @@ fn numbers(hook: &Watched, window: Duration) -> [String; 4] {
 
 /// Each answer of the kernel once, with the hooks that met it.
 fn refusals(out: &mut String, hooks: &[Watched], screen: Screen) {
-    let refused = hooks.iter().filter(|hook| !matches!(hook.stands.standing, Standing::AwaitsModule));
-    let tried = refused.flat_map(|hook| hook.stands.tried.iter().map(move |tried| (tried, hook.hook().name())));
+    let refused = hooks.iter().filter(|hook| !matches!(hook.status.hook_state, HookState::AwaitsModule));
+    let tried = refused.flat_map(|hook| hook.status.tried.iter().map(move |tried| (tried, hook.hook().name())));
     let answers = grouped(tried);
     if !answers.is_empty() {
         screen.head(out, &screen.paint(Style::Strong, "tried first, and refused by this kernel"));
@@ -104,8 +104,8 @@ fn refusals(out: &mut String, hooks: &[Watched], screen: Screen) {
 
 /// What cannot be told.
 fn lost(out: &mut String, hooks: &[Watched], screen: Screen) {
-    let missing = hooks.iter().filter(|hook| hook.stands.standing == Standing::Missing);
-    let lost = grouped(missing.map(|hook| (hook.stands.row.lost, hook.hook().name())));
+    let missing = hooks.iter().filter(|hook| hook.status.hook_state == HookState::Missing);
+    let lost = grouped(missing.map(|hook| (hook.status.row.lost, hook.hook().name())));
     if !lost.is_empty() {
         screen.head(out, &screen.paint(Style::Strong, "cannot be told on this kernel"));
     }
@@ -150,18 +150,18 @@ fn totals(out: &mut String, hooks: &[Watched], window: Duration, node_name: &str
 mod tests {
     use super::*;
     use tracer_bpf::ebpf::hooks::{Form, HOOKS};
-    use tracer_bpf::ebpf::{HookStanding, Tried};
+    use tracer_bpf::ebpf::{HookStatus, Tried};
 
     fn hooks() -> Vec<Watched> {
         let tried = |form| Tried { form, reason: "refused by this kernel's policy".into(), needs: None, fix: None };
-        let stands = |n: usize| match n {
-            0 | 1 => (Standing::InForce(Form::RawTracepoint), vec![]),
-            _ => (Standing::Missing, vec![tried(Form::Fentry)]),
+        let status = |n: usize| match n {
+            0 | 1 => (HookState::Attached(Form::RawTracepoint), vec![]),
+            _ => (HookState::Missing, vec![tried(Form::Fentry)]),
         };
         let hook = |(n, row)| {
-            let (standing, tried) = stands(n);
+            let (hook_state, tried) = status(n);
             let runs = (n < 2).then(|| Runs { count: 10 * n as u64, seconds: 1e-6 * n as f64 });
-            Watched { stands: HookStanding { row, standing, tried }, events: 7, runs }
+            Watched { status: HookStatus { row, hook_state, tried }, events: 7, runs }
         };
         HOOKS.iter().take(4).enumerate().map(hook).collect()
     }

@@ -13,7 +13,7 @@ use super::wake::{Timers, Wake};
 use crate::engine::Engine;
 use crate::record_file::Recorder;
 use crate::shutdown::{Request, Signals};
-use tracer_model::event::{Fact, Loss, Observation, PortPressure, Start};
+use tracer_model::event::{Loss, Observation, ObservationKind, PortPressure, Start};
 use tracer_node::clock;
 use tracer_output::serve::Server;
 use tracer_terminal::error::{Error, os_message};
@@ -36,7 +36,7 @@ const ALIVE: usize = 256;
 /// A live run.
 pub(super) struct Session<S> {
     events: S,
-    changes: mpsc::Receiver<Fact>,
+    changes: mpsc::Receiver<ObservationKind>,
     changes_open: bool,
     engine: Engine,
     recorder: Option<Recorder<File>>,
@@ -53,7 +53,7 @@ pub(super) struct Session<S> {
 impl<S: EventSource> Session<S> {
     pub(super) fn new(
         events: S,
-        changes: mpsc::Receiver<Fact>,
+        changes: mpsc::Receiver<ObservationKind>,
         engine: Engine,
         recorder: Option<Recorder<File>>,
         daemon: bool,
@@ -78,12 +78,12 @@ impl<S: EventSource> Session<S> {
     }
 
     /// The start record and what is known at the start.
-    pub(super) fn begin(&mut self, since_boot_ns: u64, start: Start, facts: Vec<Fact>) {
+    pub(super) fn begin(&mut self, since_boot_ns: u64, start: Start, facts: Vec<ObservationKind>) {
         let (hooks, missing) = (start.hooks.len(), start.missing_hooks.len());
-        self.push(&Observation { time_boot_ns: since_boot_ns, fact: Fact::Start(Box::new(start)) });
-        for fact in facts {
-            self.note_trouble(&fact);
-            self.push(&Observation { time_boot_ns: clock::boot_ns(), fact });
+        self.push(&Observation { time_boot_ns: since_boot_ns, kind: ObservationKind::Start(Box::new(start)) });
+        for kind in facts {
+            self.note_trouble(&kind);
+            self.push(&Observation { time_boot_ns: clock::boot_ns(), kind });
         }
         self.flush();
         self.tell();
@@ -125,7 +125,7 @@ impl<S: EventSource> Session<S> {
         let deadline = self.engine.next_deadline();
         tokio::select! {
             ready = self.events.readable() => ready.map(|()| Wake::Events).map_err(no_ring),
-            fact = self.changes.recv(), if self.changes_open => Ok(Wake::Fact(fact.map(Box::new))),
+            kind = self.changes.recv(), if self.changes_open => Ok(Wake::ObservationKind(kind.map(Box::new))),
             rung = timers.next(deadline) => rung.map_err(no_timer),
             request = signals.next() => Ok(Wake::Request(request)),
         }
@@ -138,7 +138,7 @@ impl<S: EventSource> Session<S> {
         }
         self.status_line = None;
         self.check_missed();
-        self.tell_ports();
+        self.emit_port_use();
         // To take the programs off takes a while: what is decided does not wait for it.
         self.flush();
         self.events.detach();
@@ -160,11 +160,11 @@ impl<S: EventSource> Session<S> {
     fn answer(&mut self, wake: Wake) -> Option<&'static str> {
         match wake {
             Wake::Events | Wake::Deadline => {}
-            Wake::Fact(None) => self.changes_open = false,
-            Wake::Fact(Some(fact)) => self.take_facts(*fact),
+            Wake::ObservationKind(None) => self.changes_open = false,
+            Wake::ObservationKind(Some(kind)) => self.take_observations(*kind),
             Wake::Tick => self.every_second(),
             Wake::Retry => self.retry_hooks(),
-            Wake::Ports => self.tell_ports(),
+            Wake::Ports => self.emit_port_use(),
             Wake::Draw => self.draw(),
             Wake::Request(Request::Reopen { .. }) if self.engine.sink().output().can_reopen() => {
                 self.engine.sink().output().reopen();
@@ -198,10 +198,10 @@ impl<S: EventSource> Session<S> {
     }
 
     /// A fact and all that wait behind it.
-    fn take_facts(&mut self, first: Fact) {
-        self.push_fact(first);
-        while let Ok(fact) = self.changes.try_recv() {
-            self.push_fact(fact);
+    fn take_observations(&mut self, first: ObservationKind) {
+        self.push_observation(first);
+        while let Ok(kind) = self.changes.try_recv() {
+            self.push_observation(kind);
         }
     }
 
@@ -241,10 +241,10 @@ impl<S: EventSource> Session<S> {
         }
     }
 
-    fn tell_ports(&mut self) {
+    fn emit_port_use(&mut self) {
         if let Some(pressure) = self.events.port_pressure() {
             let pressure = PortPressure { regular: self.daemon, ..pressure };
-            self.push_now(Fact::PortPressure(Box::new(pressure)));
+            self.push_now(ObservationKind::PortPressure(Box::new(pressure)));
         }
     }
 
@@ -267,45 +267,45 @@ impl<S: EventSource> Session<S> {
 
     fn report_losses(&mut self, losses: Vec<Loss>) {
         for loss in losses {
-            self.push(&Observation { time_boot_ns: loss.to_boot_ns, fact: Fact::Loss(loss) });
+            self.push(&Observation { time_boot_ns: loss.to_boot_ns, kind: ObservationKind::Loss(loss) });
         }
     }
 
     fn fire_deadline(&mut self) {
         let due = self.engine.next_deadline();
         if due.is_some_and(|deadline| deadline <= clock::boot_ns()) {
-            self.push_now(Fact::Tick);
+            self.push_now(ObservationKind::Tick);
         }
     }
 
     fn ask(&mut self) {
-        for ask in self.engine.take_asks() {
-            if let Some(fact) = self.events.ask(ask) {
-                self.push_now(fact);
+        for ask in self.engine.take_queries() {
+            if let Some(kind) = self.events.ask(ask) {
+                self.push_now(kind);
             }
         }
     }
 
-    fn push_fact(&mut self, fact: Fact) {
-        self.note_trouble(&fact);
-        self.push_now(fact);
+    fn push_observation(&mut self, kind: ObservationKind) {
+        self.note_trouble(&kind);
+        self.push_now(kind);
     }
 
-    fn note_trouble(&self, fact: &Fact) {
-        if let (Fact::ListTrouble(trouble), Some(server)) = (fact, &self.server) {
+    fn note_trouble(&self, kind: &ObservationKind) {
+        if let (ObservationKind::ListTrouble(trouble), Some(server)) = (kind, &self.server) {
             server.health.degraded(trouble.list.name(), trouble.problem.clone());
         }
     }
 
     /// What happened before this moment is told first: a verdict that is due by then must know all of it.
-    fn push_now(&mut self, fact: Fact) {
+    fn push_now(&mut self, kind: ObservationKind) {
         let time_boot_ns = clock::boot_ns();
         for _ in 0..DRAINS_MAX {
             if self.take_events() < DRAIN_MAX {
                 break;
             }
         }
-        self.push(&Observation { time_boot_ns, fact });
+        self.push(&Observation { time_boot_ns, kind });
     }
 
     fn push(&mut self, observation: &Observation) {

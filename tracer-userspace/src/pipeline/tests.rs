@@ -33,7 +33,7 @@ impl EventSource for Memory {
         None
     }
 
-    fn ask(&mut self, _ask: tracer_model::ask::Ask) -> Option<Fact> {
+    fn ask(&mut self, _ask: tracer_model::query::Query) -> Option<ObservationKind> {
         self.watched += 1;
         None
     }
@@ -48,7 +48,7 @@ impl EventSource for Memory {
 fn retransmit(time_boot_ns: u64) -> Observation {
     Observation {
         time_boot_ns,
-        fact: Fact::Retransmit(Retransmit {
+        kind: ObservationKind::Retransmit(Retransmit {
             conn: ConnId(u64::MAX),
             state: TcpState::SynSent,
             payload: None,
@@ -57,7 +57,7 @@ fn retransmit(time_boot_ns: u64) -> Observation {
     }
 }
 
-fn attached(batches: Vec<Vec<Observation>>, lost: u64) -> (Attached<Memory>, mpsc::Sender<Fact>) {
+fn attached(batches: Vec<Vec<Observation>>, lost: u64) -> (Attached<Memory>, mpsc::Sender<ObservationKind>) {
     let (sender, changes) = mpsc::channel(8);
     let attached = Attached {
         events: Memory { batches: batches.into(), lost, watched: 0 },
@@ -68,7 +68,7 @@ fn attached(batches: Vec<Vec<Observation>>, lost: u64) -> (Attached<Memory>, mps
         namespaces_incomplete: false,
         node_netns: Some(Netns(1)),
         prober_pids: vec![812],
-        facts: vec![Fact::Pods(Pods { pods: vec![] })],
+        facts: vec![ObservationKind::Pods(Pods { pods: vec![] })],
         changes,
         sources: vec!["procfs".into()],
         problems: vec![],
@@ -100,7 +100,7 @@ fn config(scratch: &Scratch) -> LiveConfig {
         services: None,
         kubelet_log: None,
         cluster: None,
-        unasked: None,
+        unavailable_source: None,
         cluster_output: None,
         node_name: "n1".into(),
     }
@@ -111,7 +111,7 @@ fn ran(batches: Vec<Vec<Observation>>, lost: u64) -> (u8, Vec<serde_json::Value>
     let scratch = Scratch::new();
     let config = config(&scratch);
     let (attached, sender) = attached(batches, lost);
-    sender.try_send(Fact::NodeSettings(tracer_model::event::NodeSettings::default())).unwrap();
+    sender.try_send(ObservationKind::NodeSettings(tracer_model::event::NodeSettings::default())).unwrap();
     let code = run(&config, |_| Ok(attached)).unwrap();
     let [printed, recorded] = ["out", "recording"].map(|name| std::fs::read_to_string(scratch.path(name)).unwrap());
     let printed = printed.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
@@ -170,7 +170,7 @@ fn a_list_that_cannot_be_read_is_in_the_health_report() {
     config.duration = Some(Duration::from_secs(5));
     let (attached, sender) = attached(vec![], 0);
     let trouble = ListTrouble { list: ListFile::Pods, problem: Some("--pods x: gone".into()) };
-    sender.try_send(Fact::ListTrouble(trouble)).unwrap();
+    sender.try_send(ObservationKind::ListTrouble(trouble)).unwrap();
     let asking = std::thread::spawn(move || {
         soon(|| serve::ask::ask(&socket).ok().map(|(report, _)| report.degraded).filter(|it| !it.is_empty()))
     });

@@ -8,11 +8,11 @@ use tokio::time::{Instant, Interval, MissedTickBehavior, interval, interval_at, 
 
 use super::alarm::Alarm;
 use crate::shutdown::Request;
-use tracer_model::event::Fact;
+use tracer_model::event::ObservationKind;
 use tracer_terminal::status_line;
 
 /// How often the ring is read without having asked: what goes well waits there (`tracer-ebpf/src/emit.rs`).
-const LOOK: Duration = Duration::from_millis(50);
+const READ_EVERY: Duration = Duration::from_millis(50);
 /// How often lost events are looked for.
 const TICK: Duration = Duration::from_secs(1);
 /// How often hooks of absent kernel modules are tried again.
@@ -23,7 +23,7 @@ const PORTS: Duration = Duration::from_secs(60);
 /// Why the loop woke.
 pub(super) enum Wake {
     Events,
-    Fact(Option<Box<Fact>>),
+    ObservationKind(Option<Box<ObservationKind>>),
     Deadline,
     Tick,
     Retry,
@@ -53,7 +53,7 @@ impl Timers {
         let now = Instant::now();
         Ok(Self {
             alarm: Alarm::new()?,
-            look: every(LOOK),
+            look: every(READ_EVERY),
             tick: every(TICK),
             retry: every(RETRY),
             ports: daemon.then(|| interval_at(now + PORTS, PORTS)),

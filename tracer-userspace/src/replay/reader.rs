@@ -7,7 +7,7 @@ use std::path::Path;
 use serde_json::Value;
 
 use crate::record_file::{End, FORMAT, Header, VERSION};
-use tracer_model::event::{Fact, Observation};
+use tracer_model::event::{Observation, ObservationKind};
 use tracer_model::record::SCHEMA;
 use tracer_terminal::error::{Error, json_problem};
 
@@ -85,7 +85,7 @@ impl Reader {
     pub(super) fn next(&mut self) -> Result<Item, Error> {
         loop {
             match self.next_line()? {
-                Item::Observation(observation) if observation.fact == Fact::Unknown => self.skipped += 1,
+                Item::Observation(observation) if observation.kind == ObservationKind::Unknown => self.skipped += 1,
                 item => return Ok(item),
             }
         }

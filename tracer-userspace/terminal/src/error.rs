@@ -170,7 +170,7 @@ pub fn differs(message: &dyn Display) {
 }
 
 /// Writes `tracer: COMMAND: …` as exactly one line to stderr: what came of it.
-pub fn say(command: &str, message: &dyn Display) {
+pub fn report_line(command: &str, message: &dyn Display) {
     line(command, message);
 }
 

@@ -6,9 +6,9 @@ use std::process::{Command, Stdio};
 
 use super::helper::ITSELF;
 use super::net::die_with_parent;
+use super::node::TestNode;
 use super::options::Options;
 use super::watcher::without_settings;
-use super::world::World;
 use tracer_terminal::error::Error;
 
 /// What makes the failures; what the tracer itself needs it says itself. Number in linux/capability.h, name.
@@ -33,7 +33,7 @@ fn lacking(status: &str) -> Vec<&'static str> {
 
 /// A node with a pod can be made here, and the tracer can attach.
 pub(super) fn attempt(options: &Options) -> Result<(), Error> {
-    let node = World::new("first").and_then(|mut world| world.pod().map(drop));
+    let node = TestNode::new("first").and_then(|mut node| node.pod().map(drop));
     node.map_err(|error| Error::Kernel(format!("no node can be made of network namespaces here: {error:#}")))?;
     attach(options)
 }

@@ -12,7 +12,7 @@ use nix::sys::statvfs::{FsFlags, statvfs};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::{ForkResult, Pid, fork, getpid, getppid};
 
-use super::world::sweep;
+use super::node::sweep;
 use tracer_terminal::error::{self, Error};
 
 /// Does the work in a child, waits for it and all that it started, and gives its exit code. To be called while this process

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::dial::{Dial, Ending, Kind, dial};
+use super::probe::{Ending, Kind, ProbeRequest, probe};
 use super::proc::rename;
 use anyhow::{Context, Result, bail};
 use clap::Parser;
@@ -70,7 +70,7 @@ pub fn run(args: &Load) -> Result<()> {
 }
 
 fn https(dst: SocketAddr) -> Result<()> {
-    let outcome = dial(&Dial::new(Kind::Https, dst, Duration::from_secs(60)));
+    let outcome = probe(&ProbeRequest::new(Kind::Https, dst, Duration::from_secs(60)));
     if outcome.ending != Ending::Ok {
         bail!("https {dst}: {outcome:?}");
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::world::{Family, NODE, NODE6, PODS, pod_ip};
+use crate::node::{Family, NODE, NODE6, PODS, pod_ip};
 
 /// Port of the HTTP servers.
 pub const HTTP: u16 = 8080;

@@ -9,28 +9,28 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, anyhow, bail};
 use serde::{Deserialize, Serialize};
 
-use crate::dial::{Dial, Ending, Outcome, dial};
 use crate::helper::Role;
 use crate::net::{Netns, PREFIX};
+use crate::node::cgroup::Cgroup;
 use crate::options::Options;
+use crate::probe::{Ending, Outcome, ProbeRequest, probe};
 use crate::proc::Proc;
-use crate::world::cgroup::Cgroup;
 
 /// What the prober is asked.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 #[serde(tag = "ask", rename_all = "snake_case")]
 pub enum Request {
     /// One attempt.
-    Dial(Dial),
+    ProbeRequest(ProbeRequest),
     /// Two attempts, the second as soon as the first is over.
     InTurn {
         /// The attempts.
-        dials: [Dial; 2],
+        dials: [ProbeRequest; 2],
     },
     /// The same attempt many times.
     Crowd {
         /// The attempt.
-        dial: Dial,
+        probe: ProbeRequest,
         /// How often.
         count: u32,
         /// How many at once.
@@ -40,7 +40,7 @@ pub enum Request {
     /// refused connect leaves its source port to the next.
     Volley {
         /// The attempt.
-        dial: Dial,
+        probe: ProbeRequest,
         /// How often.
         rounds: u32,
         /// How many at once.
@@ -128,16 +128,16 @@ impl Prober {
     }
 
     /// Makes one attempt.
-    pub fn dial(&mut self, dial: Dial) -> Result<Outcome> {
-        match self.ask(Request::Dial(dial), dial.timeout_ms)? {
+    pub fn probe(&mut self, probe: ProbeRequest) -> Result<Outcome> {
+        match self.ask(Request::ProbeRequest(probe), probe.timeout_ms)? {
             Reply::Outcome(outcome) => Ok(outcome),
             other => bail!("prober answered {other:?}"),
         }
     }
 
     /// Makes two attempts, one after the other.
-    pub fn in_turn(&mut self, dials: [Dial; 2]) -> Result<[Outcome; 2]> {
-        let millis = dials.iter().map(|dial| dial.timeout_ms).sum();
+    pub fn in_turn(&mut self, dials: [ProbeRequest; 2]) -> Result<[Outcome; 2]> {
+        let millis = dials.iter().map(|probe| probe.timeout_ms).sum();
         match self.ask(Request::InTurn { dials }, millis)? {
             Reply::Each { outcomes } => outcomes.try_into().map_err(|_| anyhow!("not two outcomes of two attempts")),
             other => bail!("prober answered {other:?}"),
@@ -145,17 +145,17 @@ impl Prober {
     }
 
     /// Makes the same attempt many times.
-    pub fn crowd(&mut self, dial: Dial, count: u32, threads: u32) -> Result<CrowdOutcome> {
-        let millis = 100 * u64::from(count) + dial.timeout_ms;
-        match self.ask(Request::Crowd { dial, count, threads }, millis)? {
+    pub fn crowd(&mut self, probe: ProbeRequest, count: u32, threads: u32) -> Result<CrowdOutcome> {
+        let millis = 100 * u64::from(count) + probe.timeout_ms;
+        match self.ask(Request::Crowd { probe, count, threads }, millis)? {
             Reply::Crowd(outcome) => Ok(outcome),
             other => bail!("prober answered {other:?}"),
         }
     }
 
     /// Makes the same attempt from several threads at once.
-    pub fn volley(&mut self, dial: Dial, rounds: u32, threads: u32) -> Result<Vec<Outcome>> {
-        match self.ask(Request::Volley { dial, rounds, threads }, 100 * u64::from(rounds) + dial.timeout_ms)? {
+    pub fn volley(&mut self, probe: ProbeRequest, rounds: u32, threads: u32) -> Result<Vec<Outcome>> {
+        match self.ask(Request::Volley { probe, rounds, threads }, 100 * u64::from(rounds) + probe.timeout_ms)? {
             Reply::Each { outcomes } => Ok(outcomes),
             other => bail!("prober answered {other:?}"),
         }
@@ -192,14 +192,14 @@ fn say(reply: &Reply) -> Result<()> {
 
 fn answer(request: Request) -> Reply {
     match request {
-        Request::Dial(what) => Reply::Outcome(dial(&what)),
-        Request::Crowd { dial, count, threads } => Reply::Crowd(crowd(dial, count, threads.max(1))),
-        Request::InTurn { dials } => Reply::Each { outcomes: dials.iter().map(dial).collect() },
-        Request::Volley { dial, rounds, threads } => Reply::Each { outcomes: volley(&dial, rounds, threads) },
+        Request::ProbeRequest(what) => Reply::Outcome(probe(&what)),
+        Request::Crowd { probe, count, threads } => Reply::Crowd(crowd(probe, count, threads.max(1))),
+        Request::InTurn { dials } => Reply::Each { outcomes: dials.iter().map(probe).collect() },
+        Request::Volley { probe, rounds, threads } => Reply::Each { outcomes: volley(&probe, rounds, threads) },
     }
 }
 
-fn volley(what: &Dial, rounds: u32, threads: u32) -> Vec<Outcome> {
+fn volley(what: &ProbeRequest, rounds: u32, threads: u32) -> Vec<Outcome> {
     let arrived = AtomicU32::new(0);
     let all = || (0..rounds).map(|n| at_once(&next(what, n), &arrived, (n + 1) * threads)).collect();
     thread::scope(|scope| {
@@ -209,22 +209,22 @@ fn volley(what: &Dial, rounds: u32, threads: u32) -> Vec<Outcome> {
 }
 
 /// The attempt at the n-th port after its own.
-fn next(what: &Dial, n: u32) -> Dial {
+fn next(what: &ProbeRequest, n: u32) -> ProbeRequest {
     let mut next = *what;
     next.dst.set_port(what.dst.port().wrapping_add(n as u16));
     next
 }
 
 /// Dials when so many have arrived. Not at a barrier of the library's: it wakes one after the other.
-fn at_once(what: &Dial, arrived: &AtomicU32, all: u32) -> Outcome {
+fn at_once(what: &ProbeRequest, arrived: &AtomicU32, all: u32) -> Outcome {
     arrived.fetch_add(1, Ordering::AcqRel);
     while arrived.load(Ordering::Acquire) < all {
         thread::yield_now();
     }
-    dial(what)
+    probe(what)
 }
 
-fn crowd(what: Dial, count: u32, threads: u32) -> CrowdOutcome {
+fn crowd(what: ProbeRequest, count: u32, threads: u32) -> CrowdOutcome {
     let began = Instant::now();
     let mut all = CrowdOutcome::default();
     thread::scope(|scope| {
@@ -238,10 +238,10 @@ fn crowd(what: Dial, count: u32, threads: u32) -> CrowdOutcome {
     all
 }
 
-fn many(what: Dial, count: u32) -> CrowdOutcome {
+fn many(what: ProbeRequest, count: u32) -> CrowdOutcome {
     let mut sum = CrowdOutcome::default();
     for _ in 0..count {
-        sum.add(dial(&what));
+        sum.add(probe(&what));
     }
     sum
 }

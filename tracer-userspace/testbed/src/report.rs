@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::options::kernel;
-use super::row::{Played, Row};
+use super::row::{Row, RowOutcome};
 use super::shown::Item;
 use tracer_model::record::{Body, Cause, FindingBody, Record, SCHEMA, Status};
 use tracer_node::clock;
@@ -50,13 +50,13 @@ impl Report {
     pub(super) fn finish(mut self, items: &[Item]) -> u8 {
         for item in items {
             if let Err(why) = &item.how {
-                self.print(not_shown(item.cause, why));
+                self.print(not_proven(item.cause, why));
             }
         }
         self.output.finish();
         let count = |status| self.results.values().filter(|it| **it == status).count();
         let (shown, failed, cannot) = (count(Status::Ok), count(Status::Fail), count(Status::Unknown));
-        error::say(
+        error::report_line(
             "selftest",
             &format!("kernel {}: {shown} shown, {failed} failed, {cannot} not shown here", kernel()),
         );
@@ -99,7 +99,7 @@ fn played(cause: Option<Cause>, row: &Row) -> FindingBody {
         field("confidence", proof.confidence.name().into());
     }
     match row.result {
-        Played::Pass => FindingBody { status: Status::Ok, observed: proven(cause, row), ..finding },
+        RowOutcome::Pass => FindingBody { status: Status::Ok, observed: proven(cause, row), ..finding },
         _ => {
             let observed = row.reason.clone().unwrap_or_default();
             let remediation = Some("tracer doctor --check tracer_hooks".to_owned());
@@ -125,7 +125,7 @@ fn beside(cause: Option<Cause>, row: &Row) -> Option<&'static str> {
     row.cause.filter(|main| cause.is_some_and(|cause| cause.name() != *main))
 }
 
-fn not_shown(cause: Option<Cause>, why: &str) -> FindingBody {
+fn not_proven(cause: Option<Cause>, why: &str) -> FindingBody {
     FindingBody { observed: why.to_owned(), ..draft(cause) }
 }
 
@@ -146,7 +146,7 @@ mod tests {
     use super::*;
     use tracer_model::record::Confidence;
 
-    fn row(result: Played, reason: Option<&str>) -> Row {
+    fn row(result: RowOutcome, reason: Option<&str>) -> Row {
         let scenario = all().into_iter().find(|s| s.name == "firewall_drop_pod_nft").expect("the scenario");
         let proof = Proof { confidence: Confidence::Proven, hooks: vec!["kfree_skb".into(), "nftables".into()] };
         Row { result, reason: reason.map(str::to_owned), proof: Some(proof), ms: 7, ..Row::new(&scenario) }
@@ -154,7 +154,7 @@ mod tests {
 
     #[test]
     fn a_row_that_passed_names_the_hooks_that_proved_it() {
-        let finding = played(Some(Cause::FirewallDrop), &row(Played::Pass, None));
+        let finding = played(Some(Cause::FirewallDrop), &row(RowOutcome::Pass, None));
         assert_eq!((finding.check.as_str(), finding.status), ("selftest/firewall_drop", Status::Ok));
         assert_eq!(finding.observed, "proven: kfree_skb, nftables");
         assert_eq!(finding.fields["hooks"], serde_json::json!(["kfree_skb", "nftables"]));
@@ -163,14 +163,15 @@ mod tests {
 
     #[test]
     fn of_a_cause_beside_another_the_hooks_are_the_others() {
-        let finding = played(Some(Cause::CpuThrottled), &row(Played::Pass, None));
+        let finding = played(Some(Cause::CpuThrottled), &row(RowOutcome::Pass, None));
         assert_eq!(finding.observed, "beside firewall_drop");
         assert!(!finding.fields.contains_key("hooks") && !finding.fields.contains_key("confidence"));
     }
 
     #[test]
     fn a_row_that_failed_says_what_was_said_instead() {
-        let finding = played(Some(Cause::FirewallDrop), &row(Played::Fail, Some("no verdict, expected firewall_drop")));
+        let finding =
+            played(Some(Cause::FirewallDrop), &row(RowOutcome::Fail, Some("no verdict, expected firewall_drop")));
         assert_eq!(finding.status, Status::Fail);
         assert_eq!(finding.observed, "no verdict, expected firewall_drop");
         assert!(finding.remediation.is_some());
@@ -178,13 +179,13 @@ mod tests {
 
     #[test]
     fn what_cannot_be_shown_is_neither() {
-        let finding = not_shown(Some(Cause::ExecFailed), "needs a kubelet");
+        let finding = not_proven(Some(Cause::ExecFailed), "needs a kubelet");
         assert_eq!((finding.status, finding.observed.as_str()), (Status::Unknown, "needs a kubelet"));
     }
 
     #[test]
     fn healthy_probes_get_no_verdict() {
-        let mut healthy = row(Played::Pass, None);
+        let mut healthy = row(RowOutcome::Pass, None);
         healthy.proof = None;
         let finding = played(None, &healthy);
         assert_eq!((finding.check.as_str(), finding.observed.as_str()), ("selftest/healthy", "no verdict"));

@@ -12,7 +12,7 @@ use crate::scenario::Scenario;
 /// How a scenario went, in a word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Played {
+pub enum RowOutcome {
     /// The failure happened and the verdict was right.
     Pass,
     /// It did not happen, or the verdict was wrong.
@@ -37,13 +37,13 @@ pub struct Row {
     /// Kernel release.
     pub kernel: String,
     /// How it went, in a word.
-    pub result: Played,
+    pub result: RowOutcome,
     /// Why, unless it passed.
     pub reason: Option<String>,
     /// How long it took.
     pub ms: u64,
     /// What was said of its attempts.
-    pub said: Vec<Said>,
+    pub said: Vec<AttemptVerdicts>,
     /// What showed the cause.
     #[serde(skip)]
     pub proof: Option<Proof>,
@@ -74,7 +74,7 @@ impl From<&VerdictBody> for Proof {
 
 /// Attempts that were made to fail (or not) in one way, and of which the same was said.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Said {
+pub struct AttemptVerdicts {
     /// The cause that the attempt must get, or `none`.
     pub made: &'static str,
     /// The cause of the last verdict on it, or `none`.
@@ -93,7 +93,7 @@ impl Row {
             proxy: scenario.proxy.name(),
             family: scenario.family.name(),
             kernel: kernel(),
-            result: Played::Pass,
+            result: RowOutcome::Pass,
             reason: None,
             ms: 0,
             said: Vec::new(),
@@ -109,7 +109,7 @@ impl Row {
     }
 
     pub(crate) fn fail(&mut self, why: String) {
-        self.result = Played::Fail;
+        self.result = RowOutcome::Fail;
         self.reason = Some(why);
     }
 }
@@ -123,7 +123,7 @@ pub(crate) struct Done {
     /// Events were lost, and the tracer must say so.
     pub(crate) loss: bool,
     /// Nobody may be said to have entered the node's namespace.
-    pub(crate) nobody_enters: bool,
+    pub(crate) forbids_entry: bool,
     /// What was measured.
     pub(crate) measured: Vec<String>,
 }
@@ -143,7 +143,7 @@ impl Done {
             .or(unmet)
             .or_else(noise)
             .or_else(|| said(silent, "events were lost, and no record says so"))
-            .or_else(|| check::entry(records).filter(|_| self.nobody_enters))
+            .or_else(|| check::entry(records).filter(|_| self.forbids_entry))
     }
 
     /// The verdict on the last attempt that had to get one: those before it may have set the scene.
@@ -153,7 +153,7 @@ impl Done {
     }
 
     /// What the records say of each.
-    pub(crate) fn said(&self, records: &[Record]) -> Vec<Said> {
+    pub(crate) fn said(&self, records: &[Record]) -> Vec<AttemptVerdicts> {
         let mut counts: BTreeMap<(&str, &str), u32> = BTreeMap::new();
         for attempt in &self.attempts {
             let said = check::said(records, attempt);
@@ -167,7 +167,7 @@ impl Done {
                 *counts.entry((name(None), name(Some(cause)))).or_default() += 1;
             }
         }
-        counts.into_iter().map(|((made, said), attempts)| Said { made, said, attempts }).collect()
+        counts.into_iter().map(|((made, said), attempts)| AttemptVerdicts { made, said, attempts }).collect()
     }
 }
 

@@ -7,12 +7,12 @@ use std::time::Instant;
 use anyhow::{Context, Result, anyhow, bail};
 use tracer_model::record::{Body, Record};
 
+use crate::node::TestNode;
 use crate::options::Options;
 use crate::prober::Prober;
-use crate::row::{Done, Played, Row};
-use crate::scenario::{Node, Scenario, Stage};
+use crate::row::{Done, Row, RowOutcome};
+use crate::scenario::{Fixture, Node, Scenario};
 use crate::watcher::{self, Session, Tracer, whole};
-use crate::world::World;
 
 /// What beside the world is run.
 #[derive(Clone, Debug)]
@@ -43,20 +43,20 @@ pub fn run(plan: &Plan, scenarios: &[Scenario], tell: &mut dyn FnMut(&Row)) -> V
 
 /// One node, one tracer, one scenario after the other.
 fn together(plan: &Plan, scenarios: &[&Scenario], tell: &mut dyn FnMut(&Row)) -> Result<Vec<Row>> {
-    let mut world = World::new("shared")?;
-    let mut prober = Prober::start(&world.node, &plan.options)?;
+    let mut node = TestNode::new("shared")?;
+    let mut prober = Prober::start(&node.node, &plan.options)?;
     let tracer = plan.tracer.as_ref();
     let session = tracer.map(|t| Session::attach(t, plan.options.patience)).transpose()?;
     let mut rows = Vec::new();
     for scenario in scenarios {
         let row = row(scenario, |row| {
-            let played = play(plan, scenario, &mut world, &mut prober, &mut row.done, &mut || Ok(()));
+            let played = play(plan, scenario, &mut node, &mut prober, &mut row.done, &mut || Ok(()));
             // A pod outlives the verdicts about it: what the tracer reads in its namespace must still be there.
             let settled = match &session {
                 Some(session) => settle(session, row, &plan.options),
                 None => Ok(()),
             };
-            world.clear()?;
+            node.clear()?;
             played.and(settled)
         });
         tell(&row);
@@ -84,7 +84,7 @@ fn none_of(scenarios: &[&Scenario], error: &anyhow::Error, tell: &mut dyn FnMut(
 fn hold_to_the_end(records: &[Record], rows: &mut [Row], tell: &mut dyn FnMut(&Row)) {
     for row in rows {
         row.hear(records);
-        if let Some(why) = row.done.fault(records).filter(|_| row.result == Played::Pass) {
+        if let Some(why) = row.done.fault(records).filter(|_| row.result == RowOutcome::Pass) {
             row.fail(format!("at the end: {why}"));
             tell(row);
         }
@@ -104,8 +104,8 @@ fn spoil(why: &str, rows: &mut Vec<Row>, tell: &mut dyn FnMut(&Row)) {
 /// A node and a tracer for one scenario.
 fn by_itself(plan: &Plan, scenario: &Scenario) -> Row {
     row(scenario, |row| {
-        let mut world = World::new("own")?;
-        let mut prober = Prober::start(&world.node, &plan.options)?;
+        let mut node = TestNode::new("own")?;
+        let mut prober = Prober::start(&node.node, &plan.options)?;
         let mut session = None;
         let mut watch = || {
             if session.is_none() {
@@ -116,7 +116,7 @@ fn by_itself(plan: &Plan, scenario: &Scenario) -> Row {
         if scenario.node == Node::Shared {
             watch()?;
         }
-        let played = play(plan, scenario, &mut world, &mut prober, &mut row.done, &mut watch);
+        let played = play(plan, scenario, &mut node, &mut prober, &mut row.done, &mut watch);
         played.and(match session {
             Some(session) => finish(plan, scenario, session, row),
             None if plan.tracer.is_none() => Ok(()),
@@ -193,14 +193,14 @@ fn met(row: &mut Row, records: &[Record]) -> Result<()> {
 fn play(
     plan: &Plan,
     scenario: &Scenario,
-    world: &mut World,
+    node: &mut TestNode,
     prober: &mut Prober,
     done: &mut Done,
     watch: &mut dyn FnMut() -> Result<()>,
 ) -> Result<()> {
-    let mut stage = Stage {
+    let mut fixture = Fixture {
         options: &plan.options,
-        world,
+        node,
         prober,
         cause: scenario.cause,
         family: scenario.family,
@@ -212,12 +212,12 @@ fn play(
         quiet: Vec::new(),
         helpers: Vec::new(),
         loss: false,
-        nobody_enters: false,
+        forbids_entry: false,
         measured: Vec::new(),
     };
-    let played = (scenario.play)(&mut stage);
-    let Stage { attempts, quiet, loss, nobody_enters, measured, .. } = stage;
-    *done = Done { attempts, quiet, loss, nobody_enters, measured };
+    let played = (scenario.play)(&mut fixture);
+    let Fixture { attempts, quiet, loss, forbids_entry, measured, .. } = fixture;
+    *done = Done { attempts, quiet, loss, forbids_entry, measured };
     played
 }
 
@@ -226,7 +226,7 @@ fn row(scenario: &Scenario, work: impl FnOnce(&mut Row) -> Result<()>) -> Row {
     let began = Instant::now();
     let mut row = Row::new(scenario);
     if let Some(what) = scenario.needs.iter().find_map(|n| n.lacking()) {
-        row.result = Played::Cannot;
+        row.result = RowOutcome::Cannot;
         row.reason = Some(what);
     } else if let Err(error) = work(&mut row) {
         row.fail(format!("{error:#}"));

@@ -12,7 +12,7 @@ use std::process::{self, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use tracer_model::event::{Fact, Observation, Start};
+use tracer_model::event::{Observation, ObservationKind, Start};
 
 /// A directory that goes away with its test.
 pub(crate) struct Dir(pub(crate) PathBuf);
@@ -101,8 +101,8 @@ pub(crate) fn observations() -> Vec<Observation> {
         sources: vec![],
     };
     vec![
-        Observation { time_boot_ns: 1_000_000_000, fact: Fact::Start(Box::new(start)) },
-        Observation { time_boot_ns: 2_000_000_000, fact: Fact::Tick },
+        Observation { time_boot_ns: 1_000_000_000, kind: ObservationKind::Start(Box::new(start)) },
+        Observation { time_boot_ns: 2_000_000_000, kind: ObservationKind::Tick },
     ]
 }
 

@@ -22,7 +22,7 @@ const FILES: [&str; 6] = ["*.rs", "*.md", "*.toml", "*.yaml", "*.yml", ":!tests/
 /// Fails with each place that is too long, and with more old words than there were.
 pub(crate) fn check() -> Result<()> {
     let text = |file: &String| fs::read_to_string(sh::root().join(file)).unwrap_or_default();
-    let old: usize = files(&FILES)?.iter().map(|file| old_words(&text(file))).sum();
+    let old: usize = files(&FILES)?.iter().map(|file| dialect_words(&text(file))).sum();
     if old > MOST {
         bail!("{old} words of {DIALECT:?} in all files, {MOST} at most");
     }
@@ -45,7 +45,7 @@ fn files(paths: &[&str]) -> Result<Vec<String>> {
 }
 
 /// Also those inside of names, such as `is_told`.
-fn old_words(text: &str) -> usize {
+fn dialect_words(text: &str) -> usize {
     text.split(|c: char| !c.is_alphabetic())
         .filter(|word| DIALECT.iter().any(|old| word.eq_ignore_ascii_case(old)))
         .count()
@@ -105,7 +105,7 @@ mod tests {
 
     #[test]
     fn old_words_count_inside_of_names_too() {
-        assert_eq!(old_words("fn is_told() {} // Mend it anew, mending"), 3);
+        assert_eq!(dialect_words("fn is_told() {} // Mend it anew, mending"), 3);
     }
 
     #[test]

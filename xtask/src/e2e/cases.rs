@@ -47,7 +47,7 @@ impl Case {
     }
 
     /// Told as it was made, and as nothing else.
-    pub(super) fn is_told_by(&self, causes: &[String]) -> bool {
+    pub(super) fn is_named_by(&self, causes: &[String]) -> bool {
         let right = |cause: &String| self.causes.contains(&cause.as_str());
         causes.iter().any(right) && causes.iter().all(|cause| right(cause) || self.beside.contains(&cause.as_str()))
     }
@@ -143,11 +143,11 @@ mod tests {
     #[test]
     fn another_cause_beside_the_right_one_is_wrong() {
         let said = |causes: &[&str]| causes.iter().map(ToString::to_string).collect::<Vec<_>>();
-        assert!(CASES[1].is_told_by(&said(&["app_status_failure"])));
-        assert!(!CASES[1].is_told_by(&said(&["app_status_failure", "firewall_drop"])));
-        assert!(!CASES[1].is_told_by(&[]));
+        assert!(CASES[1].is_named_by(&said(&["app_status_failure"])));
+        assert!(!CASES[1].is_named_by(&said(&["app_status_failure", "firewall_drop"])));
+        assert!(!CASES[1].is_named_by(&[]));
         let close = CASES.iter().find(|case| case.name == "http-close").expect("a case");
-        assert!(!close.is_told_by(&said(&["connection_refused"])), "beside the right one only");
-        assert!(close.is_told_by(&said(&["connection_refused", "closed_without_answer"])));
+        assert!(!close.is_named_by(&said(&["connection_refused"])), "beside the right one only");
+        assert!(close.is_named_by(&said(&["connection_refused", "closed_without_answer"])));
     }
 }

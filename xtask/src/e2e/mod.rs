@@ -80,7 +80,7 @@ fn play(
     let addresses = cluster.addresses(&namespace.name, Duration::from_secs(args.patience))?;
     let _made = node::break_paths(cases, &addresses)?;
     let done = |told: &BTreeMap<String, Vec<String>>| {
-        cases.iter().all(|case| told.get(case.name).is_some_and(|causes| case.is_told_by(causes)))
+        cases.iter().all(|case| told.get(case.name).is_some_and(|causes| case.is_named_by(causes)))
     };
     tracer.wait(Duration::from_secs(args.patience), done)?;
     tracer.stop()
@@ -90,7 +90,7 @@ fn report(cases: &[&Case], told: &BTreeMap<String, Vec<String>>) -> Result<()> {
     let mut failed = 0;
     for case in cases {
         let causes = told.get(case.name).cloned().unwrap_or_default();
-        let passed = case.is_told_by(&causes);
+        let passed = case.is_named_by(&causes);
         failed += u32::from(!passed);
         println!(
             "{:5} {:18} {:26} told: {}",

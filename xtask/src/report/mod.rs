@@ -16,7 +16,7 @@ use crate::sh;
 const SCHEMES: [u32; 2] = [0, 1];
 const PROGRAMS: &[&str] = &["chromium-headless-shell", "chromium", "google-chrome"];
 /// Two pages, each in two sizes.
-const LOOKS: u32 = 4;
+const PAGES_SHOWN: u32 = 4;
 /// What the browser writes on stderr before a message of a page, such as a refusal by its policy.
 const MESSAGE: &str = ":CONSOLE";
 
@@ -60,7 +60,7 @@ fn look(browser: &str, place: &Path, scheme: u32, pages: &str) -> Result<Value> 
     let messages = log.lines().filter(|line| line.contains(MESSAGE)).map(str::to_owned);
     let wrong: Vec<_> = faults.chain(messages).collect();
     ensure!(wrong.is_empty(), "the page is not as it has to be:\n  {}", wrong.join("\n  "));
-    ensure!(result["looks"] == LOOKS, "it was looked at {} times instead of {LOOKS}", result["looks"]);
+    ensure!(result["looks"] == PAGES_SHOWN, "it was looked at {} times instead of {PAGES_SHOWN}", result["looks"]);
     Ok(result["paper"].clone())
 }
 

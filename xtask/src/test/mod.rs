@@ -153,7 +153,7 @@ fn on_kernels(args: &Args, releases: &[&'static Release], report: &mut Report) -
     runs.iter().chain(&selftests).for_each(|run| run.report(report));
     // With the oldest kernel and the newest there is one for each.
     if args.is_whole() && releases.len() > 1 {
-        report.failed += shown_nowhere(&runs, args.every_scenario);
+        report.failed += proven_nowhere(&runs, args.every_scenario);
     }
     if !selftests.is_empty() {
         matrix::print(matrix::SELFTEST, &selftests);
@@ -181,7 +181,7 @@ fn in_machines(places: &[Scenarios<'_>], jobs: usize) -> Result<Vec<Run>> {
 }
 
 /// How many causes, or scenarios, no kernel could play: what they need must be somewhere.
-fn shown_nowhere(runs: &[Run], each_scenario: bool) -> usize {
+fn proven_nowhere(runs: &[Run], each_scenario: bool) -> usize {
     let with = |is_wanted: fn(Outcome) -> bool| -> BTreeSet<&str> {
         let rows = runs.iter().flat_map(|run| &run.rows).filter(|row| is_wanted(row.result));
         rows.filter_map(|row| if each_scenario { Some(row.scenario.as_str()) } else { row.cause.as_deref() }).collect()
@@ -202,9 +202,9 @@ mod tests {
         let here = run(vec![row("a", Outcome::Cannot), row("b", Outcome::Cannot), row("c", Outcome::Pass)]);
         let there = run(vec![row("a", Outcome::Pass), row("b", Outcome::Cannot), row("c", Outcome::Cannot)]);
         let runs = [here, there];
-        assert_eq!((shown_nowhere(&runs, true), shown_nowhere(&runs, false)), (1, 1));
+        assert_eq!((proven_nowhere(&runs, true), proven_nowhere(&runs, false)), (1, 1));
         let other = Row { cause: Some("B".to_owned()), ..row("d", Outcome::Pass) };
         let runs = [runs.to_vec(), vec![run(vec![other])]].concat();
-        assert_eq!((shown_nowhere(&runs, true), shown_nowhere(&runs, false)), (1, 0));
+        assert_eq!((proven_nowhere(&runs, true), proven_nowhere(&runs, false)), (1, 0));
     }
 }

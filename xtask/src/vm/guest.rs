@@ -120,7 +120,7 @@ fn exit_code(shared: &Path, ended: End, job: &Job) -> Result<i32> {
             End::ByItself => "ended by itself".into(),
             End::Late => format!("was ended after {minutes} minutes"),
         };
-        bail!("the machine with kernel {name} {why} before the command did; its last words:\n{}", last_words(shared));
+        bail!("the machine with kernel {name} {why} before the command did; its last words:\n{}", last_lines(shared));
     };
     let code = text.trim().parse().context("the guest's exit code")?;
     if code == 124 {
@@ -129,7 +129,7 @@ fn exit_code(shared: &Path, ended: End, job: &Job) -> Result<i32> {
     Ok(code)
 }
 
-fn last_words(shared: &Path) -> String {
+fn last_lines(shared: &Path) -> String {
     let console = fs::read(shared.join("console.txt")).unwrap_or_default();
     let text = String::from_utf8_lossy(&console).replace('\r', "");
     let lines: Vec<_> = text.lines().filter(|line| !line.trim().is_empty()).collect();

@@ -9,6 +9,7 @@ mod capabilities;
 mod cgroup;
 mod error;
 mod global;
+mod hook_state;
 pub mod hooks;
 #[cfg(feature = "kernel-log")]
 mod log;
@@ -21,7 +22,6 @@ mod program;
 mod refusal;
 mod ring;
 mod runs;
-mod standing;
 pub mod switches;
 mod tracefs;
 
@@ -38,10 +38,10 @@ use tracer_common::{names::Hook, ports::PortUse, stats::Counter};
 pub use self::{
     attach::HookReport,
     error::EbpfError,
+    hook_state::{HookState, HookStatus, Tried},
     names::KernelNames,
     ring::Ring,
     runs::{Counting, count_runs},
-    standing::{HookStanding, Standing, Tried},
 };
 use tracer_model::event::Loss;
 use tracer_node::clock;

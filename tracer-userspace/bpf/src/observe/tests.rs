@@ -33,15 +33,15 @@ fn bytes<const N: usize>(text: &str) -> [u8; N] {
     all
 }
 
-fn fact(event: KernelEvent) -> Option<Fact> {
-    observe(&event, &mut KernelNames::default(), &[]).map(|seen| seen.fact)
+fn kind(event: KernelEvent) -> Option<ObservationKind> {
+    observe(&event, &mut KernelNames::default(), &[]).map(|seen| seen.kind)
 }
 
 fn seen_state(change: impl FnOnce(&mut conn::State)) -> State {
     let mut event: conn::State = blank(Hook::InetSockSetState);
     (event.conn, event.tuple, event.old, event.new) = (CONN, v4(), 2, 7);
     change(&mut event);
-    let Some(Fact::State(state)) = fact(KernelEvent::State(event)) else { panic!("no state") };
+    let Some(ObservationKind::State(state)) = kind(KernelEvent::State(event)) else { panic!("no state") };
     state
 }
 
@@ -83,8 +83,8 @@ fn a_prober_s_name_is_as_long_as_the_kernel_s() {
     let is = |comm: &str| {
         let mut event: conn::Connect = blank(Hook::TcpConnect);
         event.actor.comm = bytes(comm);
-        match observe(&KernelEvent::Connect(event), &mut KernelNames::default(), &probers).map(|seen| seen.fact) {
-            Some(Fact::Connect(connect)) => connect.prober,
+        match observe(&KernelEvent::Connect(event), &mut KernelNames::default(), &probers).map(|seen| seen.kind) {
+            Some(ObservationKind::Connect(connect)) => connect.prober,
             other => panic!("{other:?}"),
         }
     };
@@ -104,7 +104,7 @@ fn reset(change: impl FnOnce(&mut reset::ResetSent)) -> ResetSent {
     let mut event: reset::ResetSent = blank(Hook::TcpSendReset);
     (event.conn, event.tuple, event.via, event.state) = (CONN, v4(), conn::Via::Flow as u16, 10);
     change(&mut event);
-    let Some(Fact::ResetSent(reset)) = fact(KernelEvent::ResetSent(event)) else { panic!("no reset") };
+    let Some(ObservationKind::ResetSent(reset)) = kind(KernelEvent::ResetSent(event)) else { panic!("no reset") };
     reset
 }
 
@@ -124,7 +124,7 @@ fn a_reset_that_is_received_is_not_one_that_was_sent() {
     (event.conn, event.tuple, event.state, event.bytes_received) = (CONN, v4(), 1, ABSENT64);
     let expected =
         ResetReceived { conn: ConnId(CONN), flow: expected_flow(), state: TcpState::Established, bytes_received: None };
-    assert_eq!(fact(KernelEvent::ResetReceived(event)), Some(Fact::ResetReceived(expected)));
+    assert_eq!(kind(KernelEvent::ResetReceived(event)), Some(ObservationKind::ResetReceived(expected)));
 }
 
 #[test]
@@ -149,7 +149,7 @@ fn dropped(reason: u32, flags: u8, location: u64, stack: &[u64]) -> PacketDrop {
     event.stack.iter_mut().zip(stack).for_each(|(place, low)| *place = at(*low));
     let mut names = KernelNames::of(&[(2, "NOT_SPECIFIED"), (5, "TCP_CSUM")], FUNCTIONS);
     let Some(seen) = observe(&KernelEvent::Drop(event), &mut names, &[]) else { panic!("no drop") };
-    let Fact::Drop(drop) = seen.fact else { panic!("{seen:?}") };
+    let ObservationKind::Drop(drop) = seen.kind else { panic!("{seen:?}") };
     drop
 }
 
@@ -196,7 +196,7 @@ fn a_drop_s_device_and_entry_may_be_unknown() {
     let mut event: drop::PacketDrop = blank(Hook::KfreeSkb);
     (event.via, event.ifindex, event.if_flags, event.reason) = (1, 3, IFF_UP, 5);
     event.ifname = bytes("eth0");
-    let Some(Fact::Drop(drop)) = fact(KernelEvent::Drop(event)) else { panic!("no drop") };
+    let Some(ObservationKind::Drop(drop)) = kind(KernelEvent::Drop(event)) else { panic!("no drop") };
     let device = Device { ifindex: 3, name: "eth0".into(), up: true, loopback: false };
     assert_eq!((drop.device, drop.tracked, drop.netns), (Some(device), Some(Tracked::No), Some(Netns(0))));
 }
@@ -206,7 +206,7 @@ fn a_link_whose_new_flags_are_unknown_went_down() {
     let change = |flags, exe: &str| {
         let mut event: link::Link = blank(Hook::QdiscReset);
         (event.new_flags, event.exe, event.ancestors[1].pid) = (flags, bytes(exe), 9);
-        let Some(Fact::LinkChange(change)) = fact(KernelEvent::Link(event)) else { panic!("no change") };
+        let Some(ObservationKind::LinkChange(change)) = kind(KernelEvent::Link(event)) else { panic!("no change") };
         change
     };
     assert_eq!([ABSENT32, 0, IFF_UP, IFF_LOOPBACK].map(|flags| change(flags, "").up), [false, false, true, false]);
@@ -219,16 +219,16 @@ fn numbers_that_no_program_writes_are_no_observation() {
     let mut packet: drop::PacketDrop = blank(Hook::KfreeSkb);
     let mut vias = (0_u16..7).filter(|number| {
         packet.via = *number;
-        fact(KernelEvent::Drop(packet)).is_some()
+        kind(KernelEvent::Drop(packet)).is_some()
     });
     assert!(vias.by_ref().eq(1..=5));
     let mut connect: conn::Connect = blank(Hook::TcpConnect);
-    assert!(fact(KernelEvent::Connect(connect)).is_some());
+    assert!(kind(KernelEvent::Connect(connect)).is_some());
     connect.header.hook = 0;
-    assert_eq!(fact(KernelEvent::Connect(connect)), None);
-    assert_eq!(fact(KernelEvent::NetnsOp(blank(Hook::SysSetns))), None);
-    assert_eq!(fact(KernelEvent::Ipvs(blank(Hook::IpvsLeave))), None);
-    assert_eq!(fact(KernelEvent::Answer(blank(Hook::CgroupAnswer))), None);
-    assert_eq!(fact(KernelEvent::QueueFull(blank(Hook::TcpConnRequest))), None);
+    assert_eq!(kind(KernelEvent::Connect(connect)), None);
+    assert_eq!(kind(KernelEvent::NetnsOp(blank(Hook::SysSetns))), None);
+    assert_eq!(kind(KernelEvent::Ipvs(blank(Hook::IpvsLeave))), None);
+    assert_eq!(kind(KernelEvent::Answer(blank(Hook::CgroupAnswer))), None);
+    assert_eq!(kind(KernelEvent::QueueFull(blank(Hook::TcpConnRequest))), None);
     assert_eq!((tcp_state(0), tcp_state(13)), (TcpState::Unknown, TcpState::Unknown));
 }

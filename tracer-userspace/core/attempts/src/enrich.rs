@@ -3,7 +3,7 @@
 
 mod lifecycle;
 mod matching;
-mod other_dials;
+mod other_connects;
 mod outcome;
 mod protocols;
 mod targets;
@@ -11,16 +11,16 @@ mod targets;
 use crate::correlate::attempt::Attempt;
 use crate::correlate::node::Node;
 pub use lifecycle::{HookMatch, hooks_met};
-use matching::{followed, is_told_of, matching_probes, only_pod, redirected, single_container, whose};
+use matching::{containers_of, followed, matching_probes, only_pod, outcome_was_logged, redirected, single_container};
 pub use matching::{is_named_redirect, is_one_of_several, is_pod, is_probe_of, may_be_localhost, redirected_from};
-pub use other_dials::{has_api_server, may_be_client, other_reason};
+pub use other_connects::{has_api_server, may_be_client, other_reason};
 pub use outcome::{
-    failed, is_cut_short, is_no_answer, is_redirect_loop, is_too_late, is_unasked, is_unknown_end, only_dials,
+    failed, is_cut_short, is_no_answer, is_redirect_loop, is_too_late, is_unknown_end, only_connects, sent_no_request,
 };
 pub use protocols::{
-    BEFORE_TIMEOUT_NS, Protocol, asks_grpc, is_beginning, is_without_tls, misspoken, refused_tls, timed_out_after_ns,
+    BEFORE_TIMEOUT_NS, Protocol, expects_grpc, is_beginning, is_without_tls, misspoken, refused_tls, timed_out_after_ns,
 };
-use targets::{Match, Whose};
+use targets::{Match, PodContainer};
 use tracer_model::event::{Container, Handler, Netns, Pod, ProbeSpec, ProbeType};
 use tracer_model::record::{Endpoint, K8s, NetnsRef, Probe, Process, Subject};
 
@@ -46,15 +46,16 @@ pub struct Named {
 /// Names an attempt.
 #[must_use]
 pub fn name(attempt: &Attempt, node: &Node) -> Named {
-    let whose = whose(attempt, node);
+    let containers_of = containers_of(attempt, node);
     // Of several whose probe it can be (`host` of a spec names any address) it is not said to be the one that has the address.
-    let pod = if whose.is_empty() { node.pods.only_at(attempt.flow.dst.ip()) } else { only_pod(&whose) };
+    let pod =
+        if containers_of.is_empty() { node.pods.only_at(attempt.flow.dst.ip()) } else { only_pod(&containers_of) };
     let redirected: Vec<Match<'_>> = match redirected(attempt, node) {
         Some(named) => vec![named],
         None => followed(attempt, node),
     };
-    let from: Vec<Whose<'_>> = redirected.iter().map(|(pod, container, _)| (*pod, *container)).collect();
-    let container = single_container(&whose).or_else(|| single_container(&from));
+    let from: Vec<PodContainer<'_>> = redirected.iter().map(|(pod, container, _)| (*pod, *container)).collect();
+    let container = single_container(&containers_of).or_else(|| single_container(&from));
     let src = Endpoint::from(attempt.flow.src);
     let asked: Vec<&ProbeSpec> = redirected.iter().map(|(.., spec)| *spec).collect();
     let probe = agreed(attempt, node).or_else(|| Probe::agreed(&asked));
@@ -111,7 +112,7 @@ pub fn scheme(attempt: &Attempt, node: &Node) -> Option<String> {
 
 /// Every probe and lifecycle hook that this attempt can be asks in plain HTTP; `None` if none fits.
 #[must_use]
-pub fn asks_http(attempt: &Attempt, node: &Node) -> Option<bool> {
+pub fn expects_http(attempt: &Attempt, node: &Node) -> Option<bool> {
     let plain =
         |s: &ProbeSpec| s.handler == Handler::Http && s.scheme.as_deref() != Some("https") && s.speaks.is_none();
     let probes = probes_met(attempt, node).into_iter().map(plain);
@@ -138,8 +139,8 @@ pub fn start_probe<'a>(attempt: &Attempt, node: &'a Node) -> Option<&'a ProbeSpe
 #[must_use]
 pub fn probed_container<'a>(attempt: &Attempt, node: &'a Node) -> Option<(&'a Pod, &'a Container)> {
     let (pod, container, _) = *matching_probes(attempt, node).first()?;
-    let same = |(_, other): &Whose<'_>| std::ptr::eq(*other, container);
-    whose(attempt, node).iter().all(same).then_some((pod, container))
+    let same = |(_, other): &PodContainer<'_>| std::ptr::eq(*other, container);
+    containers_of(attempt, node).iter().all(same).then_some((pod, container))
 }
 
 /// When the run of the container began that this attempt met at `at`, if the tracer watched by then: CLOCK_BOOTTIME
@@ -193,7 +194,7 @@ pub fn netns_ref(inum: Netns, node: &Node) -> NetnsRef {
 /// Matched to a spec; told by the kubelet to be one; or, where the target's specs are not known, made by the prober to an address
 /// of a pod of this node or of the node itself (which its host-network pods share).
 fn subject(attempt: &Attempt, node: &Node, probe: Option<&Probe>, pod: Option<&Pod>) -> Subject {
-    if probe.is_some() || is_told_of(attempt) {
+    if probe.is_some() || outcome_was_logged(attempt) {
         return Subject::Probe;
     }
     let dst = attempt.flow.dst.ip();

@@ -15,12 +15,12 @@ pub(super) fn allow(owner: Owner, rule: &FirewallRule, hook: &str, flow: Flow) -
 }
 
 /// ufw's chains that come after the first of the rules which it has commands for, or are made of them.
-const AFTER_USER_S: [&str; 3] = ["user-", "reject-", "skip-to-policy-"];
+const AFTER_USER_RULES: [&str; 3] = ["user-", "reject-", "skip-to-policy-"];
 
 /// To any address: a pod has another one when it starts again.
 fn ufw(rule: &FirewallRule, hook: &str, flow: Flow) -> Option<String> {
     let chain = rule.chain.strip_prefix("ufw-").or_else(|| rule.chain.strip_prefix("ufw6-"));
-    let comes_after = rule.policy || chain.is_some_and(|chain| AFTER_USER_S.iter().any(|it| chain.starts_with(it)));
+    let comes_after = rule.policy || chain.is_some_and(|chain| AFTER_USER_RULES.iter().any(|it| chain.starts_with(it)));
     let (from, port) = (flow.src.ip(), flow.dst.port());
     let command = match hook {
         "INPUT" => format!("ufw prepend allow proto tcp from {from} to any port {port}"),

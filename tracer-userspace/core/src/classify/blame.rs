@@ -19,7 +19,7 @@ const NAMED: usize = 3;
 const STALE_NS: u64 = 1_000_000_000;
 
 /// To follow a sentence, where all was read and no rule can have done it.
-const NOBODY: &str = ": no rule that was read there fits; connection tracking, IPVS, a program or module at a netfilter hook, or a rule that is gone did it";
+const NO_RULE_FITS: &str = ": no rule that was read there fits; connection tracking, IPVS, a program or module at a netfilter hook, or a rule that is gone did it";
 
 /// The rules that can have dropped this packet; none if nothing was read.
 pub(super) fn blame<'a>(case: &Case<'a>, time: u64, drop: &PacketDrop, verdict: RuleVerdict) -> Option<Blame<'a>> {
@@ -178,7 +178,7 @@ impl Blame<'_> {
     }
 
     /// All was read, and nothing of it can have done it.
-    pub(super) fn is_nobody(&self) -> bool {
+    pub(super) fn fits_no_rule(&self) -> bool {
         self.complete && self.rules.is_empty()
     }
 
@@ -207,7 +207,7 @@ impl Blame<'_> {
         let named = self.named();
         let more = if self.complete { "" } else { " or one that was not read" };
         match (self.rules.len(), self.certain()) {
-            (0, _) if self.complete => NOBODY.to_owned(),
+            (0, _) if self.complete => NO_RULE_FITS.to_owned(),
             (0, _) => String::new(),
             (_, Some(rule)) => format!(": {}", self.described(rule)),
             (1, None) => format!(": {named}, probably"),

@@ -85,7 +85,7 @@ pub(super) fn fix(node: &Node, change: &LinkChange, culprit: &Culprit) -> String
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tracer_model::event::{Actor, Ancestor, Fact, Links, Netns, Observation};
+    use tracer_model::event::{Actor, Ancestor, Links, Netns, Observation, ObservationKind};
 
     fn change(comm: &str, exe: &str, cni_netns: Option<&str>) -> LinkChange {
         LinkChange {
@@ -102,9 +102,9 @@ mod tests {
     }
 
     fn told(change: &LinkChange, path: Option<&str>) -> String {
-        let links = Fact::Links(Links { netns: Netns(1), cookie: None, links: Vec::new() });
+        let links = ObservationKind::Links(Links { netns: Netns(1), cookie: None, links: Vec::new() });
         let mut node = Node::default();
-        node.see(&Observation { time_boot_ns: 1, fact: links });
+        node.observe(&Observation { time_boot_ns: 1, kind: links });
         let culprit = Culprit { netns_path: path.map(str::to_owned), ..culprit_of(&node, 1, change) };
         fix(&node, change, &culprit)
     }

@@ -139,7 +139,7 @@ pub fn of_state(time: u64, state: &State) -> Evidence {
 
 /// An errno in words, the same on every libc: a replay must say what the recording said.
 #[must_use]
-pub fn errno_words(errno: i32) -> String {
+pub fn errno_text(errno: i32) -> String {
     format!("{} (os error {errno})", nix::errno::Errno::from_raw(errno).desc())
 }
 

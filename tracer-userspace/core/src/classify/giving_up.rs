@@ -3,7 +3,7 @@
 use super::Case;
 use tracer_attempts::correlate::attempt::End;
 use tracer_attempts::enrich;
-use tracer_model::event::{KNOWN_PROBERS, ProbeSays, TcpState};
+use tracer_model::event::{KNOWN_PROBERS, ProbeOutput, TcpState};
 
 /// Closing this much after its own timeout, the kubelet was late itself. It counts from before its connect, and its timer
 /// fires before the socket is closed: an answer that came so short before the timeout may have come after it.
@@ -18,7 +18,7 @@ pub(super) fn taken_and_silent(case: &Case<'_>) -> Option<u64> {
 }
 
 /// When the request was acknowledged, where that was nearer to the end than to the handshake: nothing passed after it.
-pub(super) fn asked_late(case: &Case<'_>) -> Option<u64> {
+pub(super) fn sent_request_late(case: &Case<'_>) -> Option<u64> {
     let attempt = case.attempt;
     let ((ended, _), established, last) = (attempt.ended?, attempt.established?, attempt.last.as_ref()?);
     let quiet = last.quiet_ns.filter(|_| last.old == TcpState::Established)?;
@@ -31,13 +31,13 @@ pub(super) fn asked_late(case: &Case<'_>) -> Option<u64> {
 const FIRST_KEEPALIVE_NS: u64 = 15_000_000_000;
 
 /// A kubelet counts from before its dial: a busy one dials so much later.
-const DIALS_LATE_NS: u64 = 250_000_000;
+const CONNECTS_LATE_NS: u64 = 250_000_000;
 
 /// The prober closed well before the probe's timeout: not for want of an answer (its pod was deleted, it stopped). Where it
 /// says that it was that, the target had not even half of the time.
 pub(super) fn gave_up_early(case: &Case<'_>) -> bool {
     let timeout = timeout_ns(case);
-    let before = if says_timeout(case) { timeout / 2 } else { DIALS_LATE_NS.max(timeout / 10) };
+    let before = if is_timeout(case) { timeout / 2 } else { CONNECTS_LATE_NS.max(timeout / 10) };
     case.attempt.lasted().is_some_and(|lasted| lasted < timeout.saturating_sub(before))
 }
 
@@ -49,8 +49,10 @@ pub(super) fn timeout_ns(case: &Case<'_>) -> u64 {
     enrich::timeout_s(case.attempt, case.node).map_or(least, u64::from) * 1_000_000_000
 }
 
-pub(super) fn says_timeout(case: &Case<'_>) -> bool {
-    case.attempt.kubelet().is_some_and(|(_, said)| matches!(said.says, ProbeSays::Timeout | ProbeSays::TimeoutInBody))
+pub(super) fn is_timeout(case: &Case<'_>) -> bool {
+    case.attempt
+        .kubelet()
+        .is_some_and(|(_, said)| matches!(said.says, ProbeOutput::Timeout | ProbeOutput::TimeoutInBody))
 }
 
 /// The prober closed long after every probe that it can be had timed out: it was late itself, perhaps with its request, too.

@@ -229,7 +229,7 @@ fn called(container: &Container) -> String {
 #[cfg(test)]
 mod tests {
     use crate::testing::{NODE, POD, SYN, Stream, firewall, rule};
-    use tracer_model::event::{Ended, Fact, RuleVerdict, Runs, TcpState, Waiting};
+    use tracer_model::event::{Ended, ObservationKind, RuleVerdict, Runs, TcpState, Waiting};
     use tracer_model::record::{Confidence, Verdict};
 
     /// A run of the container of that many seconds that ended 12 s before the next attempt.
@@ -304,7 +304,10 @@ mod tests {
         assert_eq!(told(true, silence), ("unexplained", Confidence::Possible));
         let mut chain = Stream::new();
         chain.http_readiness().deleting().connect().drop(SYN, "NETFILTER_DROP", POD);
-        chain.push(firewall(POD, vec![rule("cali-fw-cali1234", RuleVerdict::Drop)])).wait_ms(5).push(Fact::Tick);
+        chain
+            .push(firewall(POD, vec![rule("cali-fw-cali1234", RuleVerdict::Drop)]))
+            .wait_ms(5)
+            .push(ObservationKind::Tick);
         assert!(!chain.verdicts()[0].verdict.summary.contains("deleted"), "a rule is there");
     }
 

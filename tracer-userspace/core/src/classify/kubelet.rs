@@ -7,11 +7,11 @@ use super::evidence::{evidence, of_outcome};
 use super::finding::Finding;
 use super::kubectl;
 use super::not_started::{self, NotStarted};
-use super::rules::app_status_failure::{HANDLER, answer_in_words};
+use super::rules::app_status_failure::{HANDLER, answer_text};
 use tracer_attempts::correlate::node::Node;
 use tracer_attempts::enrich;
 use tracer_model::event::{
-    Container, ExecSpec, Handler, KubeletProbe, Pod, PodRef, ProbeSays, ProbeType, SandboxCause, SandboxFailure,
+    Container, ExecSpec, Handler, KubeletProbe, Pod, PodRef, ProbeOutput, ProbeType, SandboxCause, SandboxFailure,
 };
 use tracer_model::record::{Cause, Confidence, Evidence, K8s, Outcome, Probe, Process};
 
@@ -65,7 +65,7 @@ pub fn unmatched(probe: &KubeletProbe, connections: usize, node: &Node) -> (Find
     let k8s = k8s(&probe.pod, probe.container.as_ref(), node);
     let without_specs = container.is_none_or(|it| it.probes.is_empty() && it.exec.is_empty());
     // The kubelet's own words of a probe that dials are known, and it writes nothing of its own about a command.
-    let printed = matches!(probe.says, ProbeSays::Other | ProbeSays::Nothing) && probe.dst.is_none();
+    let printed = matches!(probe.says, ProbeOutput::Other | ProbeOutput::Nothing) && probe.dst.is_none();
     let process = kubelet(probe.pid);
     if connections == 0 && printed && without_specs {
         let found = exec(&of_command(probe), None, &k8s);
@@ -77,7 +77,7 @@ pub fn unmatched(probe: &KubeletProbe, connections: usize, node: &Node) -> (Find
     let summary = format!(
         "the {} probe{} failed, as the kubelet says{}; {}",
         kind(probe),
-        whose(&k8s),
+        container_of(&k8s),
         words.map(|it| format!(": {it}")).unwrap_or_default(),
         match connections {
             0 => "no connection of it was seen".to_owned(),
@@ -94,7 +94,7 @@ pub fn unmatched(probe: &KubeletProbe, connections: usize, node: &Node) -> (Find
 #[must_use]
 pub fn answer(probe: &KubeletProbe, connections: usize, node: &Node) -> Option<(Finding, Unattached)> {
     let spec = container(probe, node).and_then(|it| it.probes.iter().find(|spec| spec.probe_type == probe.probe_type));
-    let (says, fix) = answer_in_words(probe.says, spec.and_then(|spec| spec.scheme.as_deref()))?;
+    let (says, fix) = answer_text(probe.says, spec.and_then(|spec| spec.scheme.as_deref()))?;
     let unknown = || Probe { probe_type: Some(probe.probe_type), ..Probe::default() };
     let named = Unattached {
         probe: Some(spec.and_then(|spec| Probe::agreed(&[spec])).unwrap_or_else(unknown)),
@@ -104,7 +104,7 @@ pub fn answer(probe: &KubeletProbe, connections: usize, node: &Node) -> Option<(
     let summary = format!(
         "the {} probe{} was answered: {says}, as the kubelet read it; which of {connections} connections that was is not seen",
         kind(probe),
-        whose(&named.k8s)
+        container_of(&named.k8s)
     );
     let fix = match fix {
         HANDLER => kubectl::and_log(&named.k8s, false, fix.to_owned()),
@@ -137,18 +137,18 @@ pub(super) fn probe_of(probe_type: ProbeType, spec: Option<&ExecSpec>) -> Probe 
 }
 
 fn exec(probe: &KubeletProbe, spec: Option<&ExecSpec>, k8s: &K8s) -> Finding {
-    if probe.says == ProbeSays::Nothing {
+    if probe.says == ProbeOutput::Nothing {
         return undecided(probe, spec, k8s);
     }
     let (cause, what) = match probe.says {
-        ProbeSays::CommandTimeout => (Cause::ExecTimeout, "did not end in time"),
-        ProbeSays::CommandNotRun => (Cause::ExecFailed, "could not be run"),
+        ProbeOutput::CommandTimeout => (Cause::ExecTimeout, "did not end in time"),
+        ProbeOutput::CommandNotRun => (Cause::ExecFailed, "could not be run"),
         _ => (Cause::ExecFailed, "ended with an error; what it printed is in the pod's event"),
     };
     let late = spec.filter(|_| cause == Cause::ExecTimeout);
     let budget = late.map(|it| format!(" (timeoutSeconds {})", it.timeout_s)).unwrap_or_default();
     let why = why_not_started(probe);
-    let summary = format!("the command of the {} probe{} {what}{why}{budget}", kind(probe), whose(k8s));
+    let summary = format!("the command of the {} probe{} {what}{why}{budget}", kind(probe), container_of(k8s));
     let fix = match cause {
         Cause::ExecFailed => failed(probe, k8s),
         _ => cause.fix(),
@@ -160,22 +160,24 @@ fn exec(probe: &KubeletProbe, spec: Option<&ExecSpec>, k8s: &K8s) -> Finding {
 /// same, since nobody else does.
 fn errored(probe: &KubeletProbe, k8s: &K8s, deleting: bool) -> Finding {
     let (cause, what) = match probe.says {
-        ProbeSays::CommandTimeout => (Cause::ExecTimeout, "did not end in time"),
-        ProbeSays::ContainerEnds if is_called_off(probe) => (Cause::ExecFailed, "was called off by the kubelet"),
-        ProbeSays::ContainerEnds => (Cause::ExecFailed, "was not run: its container does not run, or is being stopped"),
-        ProbeSays::CommandNotRun => (Cause::ExecFailed, "could not be run"),
+        ProbeOutput::CommandTimeout => (Cause::ExecTimeout, "did not end in time"),
+        ProbeOutput::ContainerEnds if is_called_off(probe) => (Cause::ExecFailed, "was called off by the kubelet"),
+        ProbeOutput::ContainerEnds => {
+            (Cause::ExecFailed, "was not run: its container does not run, or is being stopped")
+        }
+        ProbeOutput::CommandNotRun => (Cause::ExecFailed, "could not be run"),
         _ => (Cause::ExecFailed, "could not be run, or how it ended is not known"),
     };
     let ends = if deleting { "; the pod is being deleted" } else { "" };
     let summary = format!(
         "the command of the {} probe{} {what}{}{ends}; the kubelet ignores this result (it counts neither way), {}",
         kind(probe),
-        whose(k8s),
+        container_of(k8s),
         why_not_started(probe),
         unchanged(probe.probe_type)
     );
-    let of_the_end = probe.says == ProbeSays::ContainerEnds
-        || deleting && probe.says == ProbeSays::CommandNotRun && !has_no_program(probe);
+    let of_the_end = probe.says == ProbeOutput::ContainerEnds
+        || deleting && probe.says == ProbeOutput::CommandNotRun && !has_no_program(probe);
     let (outcome, fix) = match of_the_end {
         true => (Outcome::Noise, of_an_end(probe, k8s)),
         false => (Outcome::Failure, never_run(cause, probe, k8s)),
@@ -206,7 +208,7 @@ fn is_called_off(probe: &KubeletProbe) -> bool {
 
 /// What kept the runtime from starting the command, if that is neither the command nor the image.
 fn not_started_for(probe: &KubeletProbe) -> Option<&'static NotStarted> {
-    let words = probe.output.as_deref().filter(|_| probe.says == ProbeSays::CommandNotRun)?;
+    let words = probe.output.as_deref().filter(|_| probe.says == ProbeOutput::CommandNotRun)?;
     not_started::cause(words)
 }
 
@@ -261,7 +263,7 @@ fn told(cause: Cause, seen: Evidence, summary: String, fix: String) -> Finding {
 }
 
 /// " of container app of pod default/web", as far as that is known.
-pub(super) fn whose(k8s: &K8s) -> String {
+pub(super) fn container_of(k8s: &K8s) -> String {
     let container = k8s.container_name.as_ref().map(|name| format!(" of container {name}"));
     let pod = k8s.full_name().map(|name| format!(" of pod {name}"));
     container.into_iter().chain(pod).collect()
@@ -273,7 +275,7 @@ fn undecided(probe: &KubeletProbe, spec: Option<&ExecSpec>, k8s: &K8s) -> Findin
     let summary = format!(
         "the command of the {} probe{} failed without a word: it ended with an error or, which kubelets before 1.24 do not say, did not end within {timeout_s} s",
         kind(probe),
-        whose(k8s)
+        container_of(k8s)
     );
     let by_hand = kubectl::exec(k8s, probe.probe_type);
     let fix =
@@ -333,7 +335,7 @@ pub fn sandbox(failure: &SandboxFailure, node: &Node) -> (Finding, Unattached) {
         SandboxCause::Plugin => ("the CNI plugin said no", general.as_str()),
     };
     let k8s = k8s(&failure.pod, None, node);
-    let summary = format!("the sandbox{} has no network: {why}", whose(&k8s));
+    let summary = format!("the sandbox{} has no network: {why}", container_of(&k8s));
     let says = format!("the kubelet could not make the sandbox: {}", failure.words);
     let seen = evidence("kubelet", failure.written_boot_ns, says, json!({ "cause": failure.cause }));
     let named = Unattached { probe: None, k8s, process: kubelet(failure.pid) };
@@ -343,7 +345,7 @@ pub fn sandbox(failure: &SandboxFailure, node: &Node) -> (Finding, Unattached) {
 #[cfg(test)]
 mod tests {
     use crate::testing::Stream;
-    use tracer_model::event::{ProbeSays, ProbeType, TcpState};
+    use tracer_model::event::{ProbeOutput, ProbeType, TcpState};
     use tracer_model::record::{Confidence, Outcome, VerdictBody};
 
     const MISSING: &str = "rpc error: code = Unknown desc = failed to exec in container: failed to start exec \"9\": OCI runtime exec failed: exec failed: unable to start container process: exec: \"curl\": executable file not found in $PATH: unknown";
@@ -352,7 +354,7 @@ mod tests {
         "rpc error: code = Unknown desc = failed to exec in container: container is in CONTAINER_EXITED state";
     const SETNS: &str = "rpc error: code = Unknown desc = failed to exec in container: failed to start exec \"9\": OCI runtime exec failed: exec failed: unable to start container process: error executing setns process: exit status 1: unknown";
 
-    fn errored(says: ProbeSays, words: &str, deleting: bool) -> VerdictBody {
+    fn errored(says: ProbeOutput, words: &str, deleting: bool) -> VerdictBody {
         let mut stream = Stream::new();
         stream.exec_readiness();
         if deleting {
@@ -367,7 +369,7 @@ mod tests {
     /// `doProbe` throws it away (pkg/kubelet/prober/worker.go).
     #[test]
     fn a_result_that_the_kubelet_ignores_is_no_end_of_a_command() {
-        let (gone, not_run) = (ProbeSays::ContainerEnds, ProbeSays::CommandNotRun);
+        let (gone, not_run) = (ProbeOutput::ContainerEnds, ProbeOutput::CommandNotRun);
         for (says, words, deleting, outcome) in [
             (gone, CANCELED, false, Outcome::Noise),
             (gone, CANCELED, true, Outcome::Noise),
@@ -376,8 +378,8 @@ mod tests {
             (not_run, SETNS, false, Outcome::Failure),
             (not_run, MISSING, false, Outcome::Failure),
             (not_run, MISSING, true, Outcome::Failure),
-            (ProbeSays::Other, "rpc error: code = Unavailable desc = closing", true, Outcome::Failure),
-            (ProbeSays::CommandTimeout, "command timed out", false, Outcome::Failure),
+            (ProbeOutput::Other, "rpc error: code = Unavailable desc = closing", true, Outcome::Failure),
+            (ProbeOutput::CommandTimeout, "command timed out", false, Outcome::Failure),
         ] {
             let told = errored(says, words, deleting);
             let (verdict, summary) = (&told.verdict, &told.verdict.summary);
@@ -397,7 +399,7 @@ mod tests {
     #[test]
     fn what_the_runtime_could_not_do_is_no_fault_of_the_image() {
         let words = "rpc error: code = Unknown desc = failed to exec in container: failed to start exec \"9\": OCI runtime exec failed: exec failed: unable to start container process: can't open cgroup: unknown";
-        let verdict = errored(ProbeSays::CommandNotRun, words, false).verdict;
+        let verdict = errored(ProbeOutput::CommandNotRun, words, false).verdict;
         assert!(verdict.summary.contains("could not be run: the runtime could not use the container's cgroup"));
         let fix = &verdict.remediation;
         assert!(!fix.contains("image") && fix.contains("cgroup driver") && fix.contains("kubectl exec"), "{fix}");
@@ -414,7 +416,7 @@ mod tests {
             let last = stream.verdicts().pop().expect("a verdict").verdict;
             (last.cause.name(), last.summary.contains("the kubelet ignores this result"))
         };
-        assert_eq!(errored(ProbeSays::TimeoutInBody), ("slow_response", false));
-        assert!(errored(ProbeSays::Network).1, "an error that names no state");
+        assert_eq!(errored(ProbeOutput::TimeoutInBody), ("slow_response", false));
+        assert!(errored(ProbeOutput::Network).1, "an error that names no state");
     }
 }

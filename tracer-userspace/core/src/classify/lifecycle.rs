@@ -15,14 +15,14 @@ pub(super) fn add(case: &Case<'_>, finding: &mut Finding) {
     if hooks.is_empty() || finding.outcome != Outcome::Failure {
         return;
     }
-    let (whose, dials) = (named(&hooks), if hooks.len() == 1 { "dials" } else { "dial" });
+    let (container_of, dials) = (named(&hooks), if hooks.len() == 1 { "dials" } else { "dial" });
     if enrich::probes_met(case.attempt, case.node).is_empty() {
         finding.summary +=
-            &format!("; {whose} {dials} this port, and no probe sends a request there: {}", consequence(&hooks));
+            &format!("; {container_of} {dials} this port, and no probe sends a request there: {}", consequence(&hooks));
         let fix = std::mem::take(&mut finding.remediation);
         finding.remediation = format!("for the hook: {fix}");
     } else {
-        finding.summary += &format!("; {whose} {dials} this port, too: whether this was the probe is not known");
+        finding.summary += &format!("; {container_of} {dials} this port, too: whether this was the probe is not known");
     }
     finding.evidence.extend(hooks.iter().map(|hook| of_hook(case, hook)));
 }
@@ -30,8 +30,9 @@ pub(super) fn add(case: &Case<'_>, finding: &mut Finding) {
 /// "container app's preStop hook"
 fn named(hooks: &[HookMatch<'_>]) -> String {
     let name = |(_, container, hook): &HookMatch<'_>| {
-        let whose = container.name.as_ref().map_or_else(|| "the container".into(), |name| format!("container {name}"));
-        format!("{whose}'s {} hook", hook.hook_type.name())
+        let container_of =
+            container.name.as_ref().map_or_else(|| "the container".into(), |name| format!("container {name}"));
+        format!("{container_of}'s {} hook", hook.hook_type.name())
     };
     hooks.iter().map(name).collect::<Vec<_>>().join(" and ")
 }
@@ -53,7 +54,7 @@ fn of_hook(case: &Case<'_>, (pod, container, hook): &HookMatch<'_>) -> Evidence 
 #[cfg(test)]
 mod tests {
     use crate::testing::{POD, SYN, Stream};
-    use tracer_model::event::{AnswerKind, Fact, HookType, ProbeSays, ProbeType, Runs, TcpState};
+    use tracer_model::event::{AnswerKind, HookType, ObservationKind, ProbeOutput, ProbeType, Runs, TcpState};
     use tracer_model::record::{Cause, Confidence, Subject, VerdictBody};
 
     const PRE_STOP: &str =
@@ -132,7 +133,7 @@ mod tests {
         let told_of_next = |after_ms: u64| {
             let mut stream = shared(HookType::PreStop);
             refused(&mut stream, 100).wait_ms(after_ms);
-            stream.again(101).connect().wait_ms(1_150).push(Fact::Tick);
+            stream.again(101).connect().wait_ms(1_150).push(ObservationKind::Tick);
             said(&stream.verdicts()[1..])
         };
         assert_eq!(told_of_next(10_000), [(READINESS, Some(1), false)]);
@@ -142,7 +143,7 @@ mod tests {
     #[test]
     fn the_kubelet_s_word_names_the_probe() {
         let mut stream = shared(HookType::PreStop);
-        refused(&mut stream, 100).kubelet(ProbeSays::Network);
+        refused(&mut stream, 100).kubelet(ProbeOutput::Network);
         let kinds: Vec<_> = said(&stream.verdicts()).iter().map(|(kind, _, of_hook)| (*kind, *of_hook)).collect();
         assert_eq!(kinds, [(None, true)], "the kubelet's words alone revise nothing");
     }
@@ -154,7 +155,7 @@ mod tests {
         answered(stream.wait_ms(10_000), 101, 404);
         assert_eq!(said(&stream.verdicts()), [(READINESS, Some(1), false)], "a period later");
         let mut told = shared(HookType::PreStop);
-        answered(&mut told, 100, 503).kubelet(ProbeSays::Status(503));
+        answered(&mut told, 100, 503).kubelet(ProbeOutput::Status(503));
         assert_eq!(said(&told.verdicts()), [(READINESS, None, false)], "the kubelet took it for a failure");
         let mut tls = shared(HookType::PreStop);
         tls.connect().established().answer(AnswerKind::Tls, None);
@@ -241,7 +242,7 @@ mod tests {
     fn the_kubelet_s_words_about_a_probe_are_not_a_hook_s() {
         let mut stream = Stream::to("10.88.0.2:9000");
         stream.http_readiness_on(8080).lifecycle(HookType::PreStop, 9000);
-        refused(&mut stream, 100).kubelet(ProbeSays::Network);
+        refused(&mut stream, 100).kubelet(ProbeOutput::Network);
         let verdicts = stream.verdicts();
         assert!(verdicts.len() == 2 && verdicts[0].kubelet.is_none() && verdicts[1].dst.is_none(), "{verdicts:?}");
     }

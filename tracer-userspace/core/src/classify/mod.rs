@@ -16,8 +16,9 @@ mod kubectl;
 pub mod kubelet;
 mod lifecycle;
 mod netfilter;
+pub mod not_connected;
 mod not_started;
-mod other_dials;
+mod other_connects;
 pub mod owner;
 mod phrases;
 mod rules;
@@ -26,7 +27,6 @@ mod sidecar;
 pub(crate) mod startup_probe;
 mod stopped;
 mod translated;
-pub mod undialled;
 mod wrong_field;
 
 pub use case::{Case, Streak};
@@ -91,7 +91,7 @@ pub fn classify(case: &Case<'_>) -> Option<(Finding, Vec<Cause>)> {
     history::add_end(case, &mut first);
     shared_address::add(case, &mut first);
     lifecycle::add(case, &mut first);
-    other_dials::add(case, &mut first);
+    other_connects::add(case, &mut first);
     translated::add(case, &mut first);
     kubelet::add_ignored(case, &mut first);
     findings.into_iter().for_each(|other| first.join(other));

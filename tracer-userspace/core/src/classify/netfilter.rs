@@ -306,7 +306,7 @@ impl Stopped<'_> {
     }
 
     fn is_by_no_rule(&self) -> bool {
-        self.blame.as_ref().is_some_and(Blame::is_nobody)
+        self.blame.as_ref().is_some_and(Blame::fits_no_rule)
     }
 
     /// Rules fit, and it may yet have been something else of netfilter.

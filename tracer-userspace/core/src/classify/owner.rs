@@ -98,14 +98,14 @@ fn is_nft_proxy(rule: &FirewallRule) -> bool {
 /// Who is known to name chains so.
 pub fn by_chain(chain: &str) -> Option<Owner> {
     let known = CHAINS.iter().find(|(prefix, _)| chain.starts_with(prefix)).map(|(_, owner)| *owner);
-    known.or_else(|| is_zone_s(chain).then_some(FIREWALLD))
+    known.or_else(|| is_zone_chain(chain).then_some(FIREWALLD))
 }
 
 /// Those that firewalld comes with.
 const ZONES: [&str; 9] = ["block", "dmz", "drop", "external", "home", "internal", "public", "trusted", "work"];
 
 /// What firewalld writes for one of its zones into tables of iptables, where no table has its name.
-fn is_zone_s(chain: &str) -> bool {
+fn is_zone_chain(chain: &str) -> bool {
     let zone = ["IN_", "FWD_", "FWDI_", "FWDO_"].iter().find_map(|begin| chain.strip_prefix(begin));
     zone.is_some_and(|zone| ZONES.iter().any(|known| zone.starts_with(known)))
 }

@@ -41,13 +41,13 @@ fn delete(pod: &Pod) -> String {
 #[cfg(test)]
 mod tests {
     use crate::testing::{POD, SYN, Stream};
-    use tracer_model::event::{Fact, Pod};
+    use tracer_model::event::{ObservationKind, Pod};
     use tracer_model::record::Confidence;
 
     fn told(other: impl FnOnce(&mut Pod), ends: bool) -> tracer_model::record::Verdict {
         let mut stream = Stream::new();
         stream.http_readiness().pod_without_specs("10.88.0.2");
-        if let Some(Fact::Pods(pods)) = stream.observations.last_mut().map(|it| &mut it.fact) {
+        if let Some(ObservationKind::Pods(pods)) = stream.observations.last_mut().map(|it| &mut it.kind) {
             other(&mut pods.pods[1]);
         }
         if ends {

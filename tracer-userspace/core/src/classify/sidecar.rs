@@ -58,10 +58,10 @@ fn by_pilot_agent(case: &Case<'_>) -> Option<Answerer> {
     let mut containers: Vec<&str> = paths.filter_map(|rest| rest.split('/').next()).collect();
     containers.sort_unstable();
     containers.dedup();
-    let whose = (!containers.is_empty()).then(|| containers.join(" or "))?;
+    let container_of = (!containers.is_empty()).then(|| containers.join(" or "))?;
     Some(Answerer {
         says: format!(
-            "pilot-agent (container istio-proxy) answered for container {whose}, and may not have reached it"
+            "pilot-agent (container istio-proxy) answered for container {container_of}, and may not have reached it"
         ),
         logs: format!(
             "see whether pilot-agent reached the application (\"Request to probe app failed\": it did not): {}",
@@ -104,7 +104,7 @@ fn logs(case: &Case<'_>, container: &str) -> String {
 #[cfg(test)]
 mod tests {
     use crate::testing::Stream;
-    use tracer_model::event::{AnswerKind, ProbeSays, TcpState};
+    use tracer_model::event::{AnswerKind, ProbeOutput, TcpState};
     use tracer_model::record::{Confidence, Verdict};
 
     fn answered(stream: &mut Stream, status: u16) -> Verdict {
@@ -179,7 +179,7 @@ mod tests {
     fn it_is_said_of_what_only_the_kubelet_can_read() {
         let mut stream = Stream::new();
         stream.https_readiness().container_too("istio-proxy").connect().established();
-        stream.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 200)).kubelet(ProbeSays::Status(503));
+        stream.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 200)).kubelet(ProbeOutput::Status(503));
         let verdict = stream.verdicts().remove(0).verdict;
         assert!(
             verdict

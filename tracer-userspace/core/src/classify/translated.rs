@@ -9,7 +9,7 @@ use tracer_model::record::{Cause, Confidence};
 pub(super) fn add(case: &Case<'_>, finding: &mut Finding) {
     let decides = |seen: &&Observation| finding.evidence.iter().any(|it| it.time_boot_ns == seen.time_boot_ns);
     let mut behind =
-        case.attempt.sightings.iter().filter(decides).filter_map(|it| case.attempt.translated_in(&it.fact));
+        case.attempt.observations.iter().filter(decides).filter_map(|it| case.attempt.translated_in(&it.kind));
     let Some(addr) = behind.next().map(|client| client.ip()) else { return };
     finding.confidence = finding.confidence.min(Confidence::Likely);
     finding.summary +=
@@ -22,7 +22,7 @@ pub(super) fn add(case: &Case<'_>, finding: &mut Finding) {
 #[cfg(test)]
 mod tests {
     use crate::testing::{POD, SYN, Stream};
-    use tracer_model::event::{Fact, Flow, TcpState, Via};
+    use tracer_model::event::{Flow, ObservationKind, TcpState, Via};
     use tracer_model::record::{Cause, Confidence};
 
     /// The address that Istio ambient gives to probes, and the port as it was.
@@ -74,7 +74,7 @@ mod tests {
     fn a_port_that_was_translated_is_not_the_attempt_s() {
         let mut stream = Stream::new();
         stream.connect();
-        if let Some(Fact::Connect(connect)) = stream.observations.last_mut().map(|it| &mut it.fact) {
+        if let Some(ObservationKind::Connect(connect)) = stream.observations.last_mut().map(|it| &mut it.kind) {
             connect.flow.src.set_port(0);
         }
         stream.drop_with(SYN, POD, |drop| {

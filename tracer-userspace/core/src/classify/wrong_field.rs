@@ -2,7 +2,7 @@
 
 use super::Case;
 use tracer_attempts::enrich;
-use tracer_model::event::{AnswerKind, ProbeSays};
+use tracer_model::event::{AnswerKind, ProbeOutput};
 use tracer_model::record::Confidence;
 
 /// A field of the probe, by the status of the answer.
@@ -34,10 +34,10 @@ pub(super) fn wrong_field(case: &Case<'_>) -> Option<Field> {
     let attempt = case.attempt;
     let answer = attempt.answer().map(|(_, answer)| answer).filter(|answer| answer.kind == AnswerKind::Http);
     let by_kubelet = attempt.kubelet().and_then(|(_, it)| match it.says {
-        ProbeSays::Status(status) => Some(status),
+        ProbeOutput::Status(status) => Some(status),
         _ => None,
     });
-    let in_plain = enrich::asks_http(attempt, case.node) != Some(false);
+    let in_plain = enrich::expects_http(attempt, case.node) != Some(false);
     match answer.and_then(|answer| answer.status).or(by_kubelet)? {
         421 => Some(HOST),
         400 if in_plain => match answer? {

@@ -35,7 +35,7 @@ pub(super) struct Budgets {
 #[derive(Debug, Default)]
 struct Latencies {
     kept: VecDeque<u64>,
-    since_look: usize,
+    since_sweep: usize,
     tight: bool,
 }
 
@@ -76,11 +76,11 @@ impl Latencies {
             self.kept.pop_front();
         }
         self.kept.push_back(micros);
-        self.since_look += 1;
-        if self.since_look < EVERY {
+        self.since_sweep += 1;
+        if self.since_sweep < EVERY {
             return None;
         }
-        self.since_look = 0;
+        self.since_sweep = 0;
         let mut sorted: Vec<u64> = self.kept.iter().copied().collect();
         sorted.sort_unstable();
         let at = |percent: usize| sorted.get((sorted.len() * percent).div_ceil(100) - 1).map(|us| *us as f64 / 1e3);

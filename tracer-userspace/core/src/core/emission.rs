@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use super::Core;
 use super::loopbacks::is_first_try;
-use super::records::said;
+use super::records::kubelet_outcome;
 use super::verdicts::Decided;
 use crate::classify::finding::Finding;
 use tracer_attempts::correlate::attempt::Attempt;
@@ -116,7 +116,7 @@ impl Core {
         let until = self.may_succeed_until(conn, record.time_boot_ns).filter(|_| is_failure && is_first);
         let Some(until) = until else { return self.emission.emit(conn, record, out) };
         if let Until::Time(time) = until {
-            self.waiting.look_at(time, conn);
+            self.waiting.schedule(time, conn);
         }
         let is_full = self.emission.pending.len() >= MAX_PENDING && !self.emission.is_pending(conn);
         if is_full && let Some((oldest, record)) = self.emission.pending.pop_first() {
@@ -131,7 +131,7 @@ impl Core {
             return;
         }
         match self.may_succeed_until(conn, now) {
-            Some(Until::Time(time)) if now < time => self.waiting.look_at(time, conn),
+            Some(Until::Time(time)) if now < time => self.waiting.schedule(time, conn),
             Some(Until::End) => {}
             Some(Until::Time(_)) | None => self.emit_pending(conn, out),
         }
@@ -141,7 +141,7 @@ impl Core {
     fn emit_pending(&mut self, conn: ConnId, out: &mut Vec<Decision>) {
         let Some(mut record) = self.emission.pending.remove(&conn) else { return };
         if let (Some(attempt), Body::Verdict(body)) = (self.correlator.get(conn), &mut record.body) {
-            body.kubelet = body.kubelet.take().or_else(|| attempt.kubelet().map(|(_, probe)| said(probe)));
+            body.kubelet = body.kubelet.take().or_else(|| attempt.kubelet().map(|(_, probe)| kubelet_outcome(probe)));
             record.time_boot_ns = record.time_boot_ns.max(attempt.ended.map_or(0, |(end, _)| end));
         }
         self.emission.emit(conn, record, out);
@@ -170,7 +170,7 @@ impl Core {
         if self.may_get_through(attempt) {
             return Some(Until::End);
         }
-        self.may_dial_again_until(attempt).or_else(|| self.may_dial_other_until(attempt, now)).map(Until::Time)
+        self.may_retry_until(attempt).or_else(|| self.may_try_other_until(attempt, now)).map(Until::Time)
     }
 
     /// A SYN that is sent again may still be answered. Not where the target's stack refused it, nor where IPVS took the answer: it takes
@@ -183,7 +183,7 @@ impl Core {
     }
 
     /// The other address of `localhost` may be dialled, or is.
-    fn may_dial_other_until(&self, attempt: &Attempt, now: u64) -> Option<u64> {
+    fn may_try_other_until(&self, attempt: &Attempt, now: u64) -> Option<u64> {
         if !enrich::may_be_localhost(attempt, &self.node) {
             return None;
         }

@@ -67,7 +67,7 @@ impl Failures {
     }
 
     /// An attempt was refused.
-    fn refused(&mut self, attempt: &Attempt, node: &Node, redial: bool) {
+    fn refused(&mut self, attempt: &Attempt, node: &Node, is_retry: bool) {
         let other = enrich::other_reason(attempt, node).is_some();
         // The first dial of a pod by a process with an API server in it cannot be told from that one's.
         if other && !enrich::has_api_server(attempt) {
@@ -75,7 +75,7 @@ impl Failures {
         }
         let last = attempt.started;
         let before = self.streak(attempt, node);
-        let streak = before.map_or(Streak::of_one(last), |s| Streak { last, ..next(s, redial) });
+        let streak = before.map_or(Streak::of_one(last), |s| Streak { last, ..next(s, is_retry) });
         let streak = Streak { of_probes: streak.of_probes && !other, ..streak };
         let container = enrich::probed_container(attempt, node).and_then(|(_, it)| it.id.clone());
         self.streaks.insert((attempt.flow.dst, refused_in(attempt)), (streak, container));
@@ -119,8 +119,8 @@ impl Core {
         if !matches!(finding.cause, Cause::ConnectionRefused | Cause::NotListeningYet | Cause::StartupBudgetExceeded) {
             return;
         }
-        let redial = self.is_redial(attempt);
-        self.failures.refused(attempt, &self.node, redial);
+        let is_retry = self.is_grpc_retry(attempt);
+        self.failures.refused(attempt, &self.node, is_retry);
         if let Some(netns) = refused_in(attempt).filter(|_| finding.cause == Cause::ConnectionRefused) {
             self.waiting.wait_for_listener(netns, attempt.flow.dst.port(), conn);
             self.correlator.keep(conn, attempt.started.saturating_add(KEEP_REFUSED_NS));
@@ -141,12 +141,12 @@ impl Core {
             return None;
         }
         let unheard_ns = unheard(attempt, named, &self.node)?;
-        let (began, redial) = (attempt.started, self.is_redial(attempt));
+        let (began, is_retry) = (attempt.started, self.is_grpc_retry(attempt));
         let timeout_ns = enrich::longest_timeout_ns(attempt, &self.node).unwrap_or(LONGEST_REDIRECT_NS);
         // A later verdict may be the first that knows which probe it was.
         let is_new = self.verdicts.count_as(conn, key.probe_type);
         let in_a_row = self.failures.in_a_row.or_default(key);
-        if is_new && !redial {
+        if is_new && !is_retry {
             in_a_row.add(began, timeout_ns, unheard_ns);
         }
         Some(in_a_row.count.max(1))
@@ -200,7 +200,7 @@ mod tests {
 
     use super::MAX_COUNTERS;
     use crate::testing::{SYN, Stream};
-    use tracer_model::event::{AnswerKind, ProbeSays, ProbeType, TcpState};
+    use tracer_model::event::{AnswerKind, ProbeOutput, ProbeType, TcpState};
 
     fn refuse(stream: &mut Stream) {
         stream.connect().reset_sent(SYN, true, None).reset_received(TcpState::SynSent, 0);
@@ -293,7 +293,7 @@ mod tests {
             for (n, kind) in [(0, ProbeType::Readiness), (1, ProbeType::Liveness)] {
                 refuse(stream.again(100 + 2 * period + n));
                 if named {
-                    stream.kubelet_of(kind, ProbeSays::Network);
+                    stream.kubelet_of(kind, ProbeOutput::Network);
                 }
                 stream.wait_ms(4_980);
             }
@@ -316,7 +316,7 @@ mod tests {
         for (period, status) in [503, 503, 503, 200, 503, 503].into_iter().enumerate() {
             answered(&mut stream, 100 + 2 * period as u64, status);
             if status == 503 {
-                stream.kubelet_of(ProbeType::Readiness, ProbeSays::Status(503));
+                stream.kubelet_of(ProbeType::Readiness, ProbeOutput::Status(503));
             }
             answered(stream.wait_ms(4_998), 101 + 2 * period as u64, 200);
             stream.wait_ms(4_998);

@@ -1,7 +1,7 @@
 //! `localhost` is two addresses: who dials it tries the second when the first one fails, and all is well.
 
 use super::Core;
-use super::records::pardon;
+use super::records::withdraw;
 use super::verdicts::Decided;
 use crate::classify::finding::Finding;
 use tracer_attempts::correlate::attempt::Attempt;
@@ -16,7 +16,7 @@ const FALLBACK_NS: u64 = 1_000_000_000;
 impl Core {
     /// An attempt is over that was connected: that to the other loopback address, which it followed, is no failure of the probe,
     /// whatever this one was answered.
-    pub(super) fn pardon_other_loopback(&mut self, conn: ConnId, out: &mut Vec<Decision>) {
+    pub(super) fn withdraw_other_loopback(&mut self, conn: ConnId, out: &mut Vec<Decision>) {
         let reached = |it: &&Attempt| it.prober && it.established.is_some() && it.flow.dst.ip().is_loopback();
         let Some(attempt) = self.correlator.get(conn).filter(reached) else { return };
         let before: Vec<&Attempt> = self.correlator.all().filter(|it| is_first_try(it, attempt)).collect();
@@ -25,7 +25,7 @@ impl Core {
             before.into_iter().filter_map(|it| Some((it.conn, other_address(it, attempt, open(it)?)))).collect();
         for (other, finding) in pardoned {
             self.remember(other, &finding, true);
-            self.say(other, finding, Vec::new(), true, out);
+            self.emit_verdict(other, finding, Vec::new(), true, out);
             if let Some(attempt) = self.correlator.get(other) {
                 self.failures.end(attempt, &enrich::name(attempt, &self.node));
             }
@@ -47,7 +47,7 @@ fn other_address(first: &Attempt, second: &Attempt, before: Decided) -> Finding 
         second.flow.dst, first.flow.dst
     );
     let fix = format!("set the probe's host to {}: the first dial of each attempt is in vain", second.flow.dst.ip());
-    pardon(before, second, summary, fix)
+    withdraw(before, second, summary, fix)
 }
 
 #[cfg(test)]

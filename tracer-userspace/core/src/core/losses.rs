@@ -69,7 +69,7 @@ impl Losses {
 #[cfg(test)]
 mod tests {
     use crate::testing::decide;
-    use tracer_model::event::{Fact, Loss, Observation};
+    use tracer_model::event::{Loss, Observation, ObservationKind};
     use tracer_model::record::{Body, LossBody};
 
     const MS: u64 = 1_000_000;
@@ -78,10 +78,10 @@ mod tests {
         let loss = |(at, place): &(u64, &str)| {
             let (from_boot_ns, to_boot_ns) = ((at - 10) * MS, at * MS);
             let loss = Loss { where_: (*place).into(), count: 1, from_boot_ns, to_boot_ns };
-            Observation { time_boot_ns: to_boot_ns, fact: Fact::Loss(loss) }
+            Observation { time_boot_ns: to_boot_ns, kind: ObservationKind::Loss(loss) }
         };
         let mut observations: Vec<Observation> = losses.iter().map(loss).collect();
-        observations.push(Observation { time_boot_ns: last * MS, fact: Fact::Tick });
+        observations.push(Observation { time_boot_ns: last * MS, kind: ObservationKind::Tick });
         let body = |loss: LossBody| (loss.where_, loss.count, loss.from_boot_ns / MS, loss.to_boot_ns / MS);
         let bodies = decide(&observations).into_iter().map(|decision| decision.body);
         bodies.filter_map(|it| if let Body::Loss(loss) = it { Some(body(loss)) } else { None }).collect()

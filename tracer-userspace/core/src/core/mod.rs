@@ -3,19 +3,19 @@
 mod budgets;
 mod emission;
 mod failures;
-mod kubelet_words;
+mod grpc_retries;
+mod kubelet_messages;
 mod loopbacks;
 mod losses;
-mod news;
+mod node_news;
+mod not_connected;
 mod outcomes;
 mod probe_key;
-mod questions;
+mod queries;
 mod records;
-mod redials;
 mod revision;
 mod starts;
 mod timeouts;
-mod undialled;
 mod unmatched;
 mod verdicts;
 mod waiting;
@@ -23,11 +23,11 @@ mod waiting;
 use self::budgets::Budgets;
 use self::emission::{Emission, refreshes};
 use self::failures::{Failures, next};
-use self::kubelet_words::Words;
-use self::news::News;
-use self::questions::{PATIENCE_NS, Questions, asks, waits_for_answer};
-use self::records::{attempt_record, recovery, said, verdict_record};
-use self::redials::Redials;
+use self::grpc_retries::GrpcRetries;
+use self::kubelet_messages::KubeletMessages;
+use self::node_news::NodeNews;
+use self::queries::{PATIENCE_NS, Queries, waits_for_answer, wanted};
+use self::records::{attempt_record, kubelet_outcome, recovery, verdict_record};
 use self::revision::changes;
 use self::unmatched::Unmatched;
 use self::verdicts::{Decided, Verdicts};
@@ -38,9 +38,9 @@ use tracer_attempts::correlate::Correlator;
 use tracer_attempts::correlate::attempt::Attempt;
 use tracer_attempts::correlate::node::Node;
 use tracer_attempts::enrich;
-use tracer_model::ask::Ask;
 use tracer_model::decision::Decision;
-use tracer_model::event::{ConnId, Fact, Observation, TcpState};
+use tracer_model::event::{ConnId, Observation, ObservationKind, TcpState};
+use tracer_model::query::Query;
 use tracer_model::record::{Cause, Outcome};
 
 /// When an attempt is looked at.
@@ -62,7 +62,7 @@ pub struct Core {
     /// Which attempts wait to be judged, and what for.
     waiting: Waiting,
     /// What is asked of the node.
-    questions: Questions,
+    queries: Queries,
     /// What was decided.
     verdicts: Verdicts,
     /// Which verdicts are emitted.
@@ -70,13 +70,13 @@ pub struct Core {
     /// Failures and refusals in a row.
     failures: Failures,
     /// Attempts of gRPC probes that may dial again.
-    redials: Redials,
+    grpc_retries: GrpcRetries,
     /// How much room probes and starts have.
     budgets: Budgets,
     /// What was told of the node.
-    news: News,
+    node_news: NodeNews,
     /// What the kubelet said lately.
-    words: Words,
+    words: KubeletMessages,
     /// Failures that it logged and that fit no attempt yet.
     unmatched: Unmatched,
 }
@@ -86,49 +86,52 @@ impl Core {
     pub fn push(&mut self, observation: &Observation, out: &mut Vec<Decision>) {
         // A loss is noticed before the events that were read with it are judged, and carries a later time.
         // So is the answer to who uses up ports, which a deadline waits for.
-        if !matches!(observation.fact, Fact::Loss(_) | Fact::PortPressure(_)) {
+        if !matches!(observation.kind, ObservationKind::Loss(_) | ObservationKind::PortPressure(_)) {
             self.fire_deadlines(observation.time_boot_ns, out);
         }
-        self.news.push(observation, &self.node, out);
-        self.node.see(observation);
-        match &observation.fact {
-            Fact::Firewall(firewall) => self.release(firewall.netns, observation.time_boot_ns, out),
-            Fact::NetnsOp(op) if op.begins_again() => self.waiting.forget_refused(op.netns),
-            Fact::KubeletProbe(probe) => {
+        self.node_news.push(observation, &self.node, out);
+        self.node.observe(observation);
+        match &observation.kind {
+            ObservationKind::Firewall(firewall) => self.release(firewall.netns, observation.time_boot_ns, out),
+            ObservationKind::NetnsOp(op) if op.begins_again() => self.waiting.forget_refused(op.netns),
+            ObservationKind::KubeletProbe(probe) => {
                 let probe = Box::new(probe.clone().understood());
-                let observation = Observation { fact: Fact::KubeletProbe(probe.clone()), ..observation.clone() };
+                let observation =
+                    Observation { kind: ObservationKind::KubeletProbe(probe.clone()), ..observation.clone() };
                 self.outcome(&probe, &observation, out);
             }
-            Fact::SandboxFailure(failure) => {
+            ObservationKind::SandboxFailure(failure) => {
                 out.extend(self.words.sandbox(failure, &self.node, observation.time_boot_ns))
             }
             _ => {}
         }
-        if !self.is_another_pod_s(observation)
+        if !self.is_from_other_pod(observation)
             && let Some(conn) = self.correlator.push(observation)
         {
-            self.look(conn, observation, out);
+            self.attempt_observed(conn, observation, out);
         }
         if let Some(forgotten) = self.correlator.take_forgotten(observation.time_boot_ns) {
-            out.extend(self.news.lost(observation.time_boot_ns, &forgotten));
+            out.extend(self.node_news.lost(observation.time_boot_ns, &forgotten));
         }
-        self.look_again(observation, out);
+        self.reevaluate_waiting(observation, out);
     }
 
     /// Tied by destination and source port alone, and from a pod's own address: no source NAT, but a pod that dials the same.
-    fn is_another_pod_s(&self, observation: &Observation) -> bool {
-        let translated = self.correlator.attempt_of(observation).and_then(|it| it.translated_in(&observation.fact));
+    fn is_from_other_pod(&self, observation: &Observation) -> bool {
+        let translated = self.correlator.attempt_of(observation).and_then(|it| it.translated_in(&observation.kind));
         translated.is_some_and(|client| self.node.has_pod(client.ip()))
     }
 
     /// What an observation that belongs to no attempt says about those that wait for it.
-    fn look_again(&mut self, observation: &Observation, out: &mut Vec<Decision>) {
-        let concerned: Vec<ConnId> = match &observation.fact {
-            Fact::Inspection(seen) => {
+    fn reevaluate_waiting(&mut self, observation: &Observation, out: &mut Vec<Decision>) {
+        let concerned: Vec<ConnId> = match &observation.kind {
+            ObservationKind::Inspection(seen) => {
                 let waiting = self.correlator.waiting_for(seen.from, seen.target, observation.time_boot_ns);
                 waiting.filter(|conn| self.surely_waits(*conn, observation.time_boot_ns)).collect()
             }
-            Fact::Listen(listen) if listen.begins => self.waiting.take_refused(listen.netns, listen.addr.port()),
+            ObservationKind::Listen(listen) if listen.begins => {
+                self.waiting.take_refused(listen.netns, listen.addr.port())
+            }
             _ => return,
         };
         for conn in concerned {
@@ -143,10 +146,10 @@ impl Core {
         self.correlator.get(conn).is_some_and(|attempt| attempt.ended.is_some() || !lost(attempt))
     }
 
-    /// When the core wants to be woken by a [`Fact::Tick`] if nothing else comes, CLOCK_BOOTTIME nanoseconds.
+    /// When the core wants to be woken by a [`ObservationKind::Tick`] if nothing else comes, CLOCK_BOOTTIME nanoseconds.
     #[must_use]
     pub fn next_deadline(&self) -> Option<u64> {
-        let due = [self.waiting.due(), self.questions.due(), self.news.due(), self.unmatched.due()];
+        let due = [self.waiting.due(), self.queries.due(), self.node_news.due(), self.unmatched.due()];
         due.into_iter().flatten().min()
     }
 
@@ -163,13 +166,13 @@ impl Core {
     }
 
     /// What the core wants to know: the caller finds out and pushes the answers as facts.
-    pub fn take_asks(&mut self) -> Vec<Ask> {
-        self.questions.take()
+    pub fn take_queries(&mut self) -> Vec<Query> {
+        self.queries.take()
     }
 
     fn fire_deadlines(&mut self, now: u64, out: &mut Vec<Decision>) {
-        self.news.fire(now, out);
-        while let Some((time, conn)) = self.waiting.next_look(now) {
+        self.node_news.fire(now, out);
+        while let Some((time, conn)) = self.waiting.next_due(now) {
             self.decide(conn, When::Settled(now), out);
             self.end(conn, time, out);
             self.release_verdict(conn, now, out);
@@ -177,35 +180,35 @@ impl Core {
         self.fire_timeouts(now, out);
         self.release_forgotten(now, out);
         self.match_waiting(now, out);
-        self.ask_due(now);
+        self.issue_due(now);
     }
 
     /// An attempt has a new observation.
-    fn look(&mut self, conn: ConnId, observation: &Observation, out: &mut Vec<Decision>) {
+    fn attempt_observed(&mut self, conn: ConnId, observation: &Observation, out: &mut Vec<Decision>) {
         let Some(attempt) = self.correlator.get(conn) else { return };
-        match &observation.fact {
-            Fact::Connect(_) => {
-                self.look_later(conn, Some(attempt.started.saturating_add(PATIENCE_NS)));
+        match &observation.kind {
+            ObservationKind::Connect(_) => {
+                self.schedule_inspection(conn, Some(attempt.started.saturating_add(PATIENCE_NS)));
                 self.expect_end(conn);
             }
-            Fact::State(_) => {
+            ObservationKind::State(_) => {
                 let due = waits_for_answer(attempt, &self.node).map(|since| since.saturating_add(PATIENCE_NS));
                 if attempt.established.is_some() || attempt.ended.is_some() {
                     self.expect_no_end(conn);
                 }
-                self.look_later(conn, due);
+                self.schedule_inspection(conn, due);
             }
             _ => {}
         }
         let Some(attempt) = self.correlator.get(conn) else { return };
-        for ask in asks(attempt, &self.node, observation) {
-            self.ask(ask, observation.time_boot_ns);
+        for query in wanted(attempt, &self.node, observation) {
+            self.query(query, observation.time_boot_ns);
         }
         self.decide(conn, When::Seen(observation.time_boot_ns), out);
         let Some(attempt) = self.correlator.get(conn) else { return };
         let failed = enrich::failed(attempt, &self.node);
         if is_ambiguous(observation, attempt, failed) {
-            self.waiting.look_at(observation.time_boot_ns.saturating_add(SETTLE_NS), conn);
+            self.waiting.schedule(observation.time_boot_ns.saturating_add(SETTLE_NS), conn);
         } else if attempt.ended.is_some() && !failed {
             self.end(conn, observation.time_boot_ns, out);
         }
@@ -224,7 +227,7 @@ impl Core {
             return;
         }
         self.remember(conn, &finding, before.is_some() && !pending);
-        self.say(conn, finding, also, before.is_some(), out);
+        self.emit_verdict(conn, finding, also, before.is_some(), out);
     }
 
     /// What the rules say of an attempt.
@@ -232,7 +235,7 @@ impl Core {
         let attempt = self.correlator.get(conn)?;
         let before = self.verdicts.of(conn);
         let streak = self.failures.streak(attempt, &self.node);
-        let streak = streak.map(|s| next(s, before.is_some() || self.is_redial(attempt)));
+        let streak = streak.map(|s| next(s, before.is_some() || self.is_grpc_retry(attempt)));
         let streak = streak.or(Some(Streak::of_one(attempt.started)));
         let found = classify(&Case::new(attempt, &self.node, matches!(when, When::Settled(_)), streak));
         let failed = found.as_ref().is_some_and(|(finding, _)| finding.outcome == Outcome::Failure);
@@ -241,17 +244,18 @@ impl Core {
     }
 
     /// Says a verdict; `again`: not the attempt's first.
-    fn say(&mut self, conn: ConnId, finding: Finding, also: Vec<Cause>, again: bool, out: &mut Vec<Decision>) {
+    fn emit_verdict(&mut self, conn: ConnId, finding: Finding, also: Vec<Cause>, again: bool, out: &mut Vec<Decision>) {
         let Some(attempt) = self.correlator.get(conn) else { return };
-        let (named, said) = (enrich::name(attempt, &self.node), attempt.kubelet().map(|(_, probe)| said(probe)));
+        let (named, kubelet_outcome) =
+            (enrich::name(attempt, &self.node), attempt.kubelet().map(|(_, probe)| kubelet_outcome(probe)));
         // Where only the kubelet saw it fail, the attempt before may have been counted as a success.
-        let counts = again || said.is_none() || attempt.failed_by_itself();
+        let counts = again || kubelet_outcome.is_none() || attempt.failed_by_itself();
         let count = if counts { self.count_failure(conn, &named, &finding) } else { None };
         if !again && let Some(attempt) = self.correlator.get(conn) {
             self.budgets.failed(attempt, &self.node, &finding);
         }
         self.remember_refusal(conn, &finding, again);
-        self.emit(conn, verdict_record(conn, finding, also, named, count, said), out);
+        self.emit(conn, verdict_record(conn, finding, also, named, count, kubelet_outcome), out);
     }
 
     /// The attempt is over: once for each, whatever its outcome.
@@ -266,10 +270,10 @@ impl Core {
         let record =
             attempt_record(attempt, &self.node, time, decided.map_or(outcome, |d| d.outcome), decided.map(|d| d.cause));
         let has_succeeded = !failed && !enrich::is_unknown_end(attempt, &self.node);
-        self.pardon_other_loopback(conn, out);
+        self.withdraw_other_loopback(conn, out);
         if has_succeeded {
             self.succeeded(conn, time, out);
-            self.pardon_redials(conn, out);
+            self.withdraw_retried(conn, out);
         }
         self.release_verdict(conn, time, out);
         out.push(record);
@@ -278,10 +282,10 @@ impl Core {
 
 /// An event whose companions decide what it means: a RST, a drop of a handshake packet, a failed end.
 fn is_ambiguous(observation: &Observation, attempt: &Attempt, failed: bool) -> bool {
-    match &observation.fact {
-        Fact::ResetReceived(_) | Fact::Icmp(_) | Fact::ConnectFailed(_) => true,
-        Fact::Drop(drop) => drop.flags.is_syn() || drop.flags.is_syn_ack() || failed,
-        Fact::State(state) => failed && (state.old == TcpState::SynSent || attempt.ended.is_some()),
+    match &observation.kind {
+        ObservationKind::ResetReceived(_) | ObservationKind::Icmp(_) | ObservationKind::ConnectFailed(_) => true,
+        ObservationKind::Drop(drop) => drop.flags.is_syn() || drop.flags.is_syn_ack() || failed,
+        ObservationKind::State(state) => failed && (state.old == TcpState::SynSent || attempt.ended.is_some()),
         _ => false,
     }
 }

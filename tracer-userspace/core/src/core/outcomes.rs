@@ -3,16 +3,16 @@
 //! A failed network probe belongs to one attempt: its verdict is said again with the kubelet's words, or said for
 //! the first time if the kernel saw nothing wrong. A command is no connection: its verdict rests on those words alone.
 
-use super::records::{said, unattached};
+use super::records::{kubelet_outcome, unattached};
 use super::{Core, When};
 use crate::classify::finding::Finding;
 use crate::classify::kubelet::Unattached;
-use crate::classify::{SETTLE_NS, kubelet, undialled};
+use crate::classify::{SETTLE_NS, kubelet, not_connected};
 use tracer_attempts::correlate::KEEP_AFTER_END_NS;
 use tracer_attempts::correlate::attempt::Attempt;
 use tracer_attempts::enrich;
 use tracer_model::decision::Decision;
-use tracer_model::event::{AnswerKind, ConnId, KubeletProbe, Observation, ProbeSays};
+use tracer_model::event::{AnswerKind, ConnId, KubeletProbe, Observation, ProbeOutput};
 
 /// The kubelet writes its line as soon as the attempt is over: this much earlier at most, for a busy one.
 const BEFORE_NS: u64 = 1_000_000_000;
@@ -27,14 +27,14 @@ impl Core {
         }
         let command = kubelet::of_command(probe);
         let of_use = if let Some((finding, named)) = kubelet::command(&command, &self.node) {
-            out.push(unattached(finding, named, Some(said(&command))));
+            out.push(unattached(finding, named, Some(kubelet_outcome(&command))));
             true
         } else if self.join_attempt(probe, observation, observation.time_boot_ns, out) {
             true
         } else if let Some((finding, named)) =
-            self.answer_of_several(probe, observation.time_boot_ns).or_else(|| self.undialled(probe))
+            self.answer_of_several(probe, observation.time_boot_ns).or_else(|| self.not_connected(probe))
         {
-            out.push(unattached(finding, named, Some(said(probe))));
+            out.push(unattached(finding, named, Some(kubelet_outcome(probe))));
             true
         } else {
             self.wait_for_attempt(probe, observation);
@@ -81,8 +81,8 @@ impl Core {
     /// The attempts that it can be about.
     pub(super) fn fitting(&self, probe: &KubeletProbe) -> Vec<&Attempt> {
         // A probe that could not be made dialled nobody.
-        let not_made = probe.says.is_of_command() || !probe.is_counted() && probe.says == ProbeSays::Other;
-        if not_made || undialled::undialled(probe).is_some() {
+        let not_made = probe.says.is_of_command() || !probe.is_counted() && probe.says == ProbeOutput::Other;
+        if not_made || not_connected::not_connected(probe).is_some() {
             return Vec::new();
         }
         let waits = |a: &Attempt| !is_long_over(a, probe, enrich::longest_timeout_ns(a, &self.node));
@@ -98,8 +98,8 @@ impl Core {
         let fitting = self.fitting(probe);
         let told = fitting.iter().any(|a| self.has_failed(a));
         let late = now > probe.written_boot_ns.saturating_add(KEEP_AFTER_END_NS);
-        let is_news = fitting.len() > 1 && !(probe.is_event() && (told || late));
-        is_news.then(|| kubelet::answer(probe, fitting.len(), &self.node)).flatten()
+        let is_new = fitting.len() > 1 && !(probe.is_event() && (told || late));
+        is_new.then(|| kubelet::answer(probe, fitting.len(), &self.node)).flatten()
     }
 
     /// Those that ended within the second of the Event go first, of them those that failed. Several that are left: the
@@ -131,7 +131,7 @@ impl Core {
         let Some(before) = self.verdicts.of(conn) else {
             // The companions of its last event may still be on their way; one that is open is judged at its end.
             if let Some((end, _)) = self.correlator.get(conn).and_then(|a| a.ended) {
-                self.waiting.look_at(now.max(end.saturating_add(SETTLE_NS)), conn);
+                self.waiting.schedule(now.max(end.saturating_add(SETTLE_NS)), conn);
             }
             self.fire_deadlines(now, out);
             return;
@@ -141,14 +141,14 @@ impl Core {
             self.decide(conn, When::Settled(now), out);
             return;
         }
-        self.say(conn, finding, also, true, out);
+        self.emit_verdict(conn, finding, also, true, out);
     }
 }
 
 #[cfg(any(test, feature = "testing"))]
 impl Core {
     /// What the kubelet said of which attempt.
-    pub(crate) fn joined(&self) -> Vec<(u64, ProbeSays)> {
+    pub(crate) fn joined(&self) -> Vec<(u64, ProbeOutput)> {
         self.correlator.all().filter_map(|it| Some((it.conn.0, it.kubelet()?.1.says))).collect()
     }
 }
@@ -176,20 +176,22 @@ fn is_long_over(attempt: &Attempt, probe: &KubeletProbe, timeout_ns: Option<u64>
 
 /// Its answer had another status than the one that the kubelet read, or cannot have had one.
 fn denies(attempt: &Attempt, probe: &KubeletProbe) -> bool {
-    let (ProbeSays::Status(said), Some((_, answer))) = (probe.says, attempt.answer()) else { return false };
-    answer.kind == AnswerKind::Alert || answer.status.is_some_and(|status| status != said)
+    let (ProbeOutput::Status(kubelet_outcome), Some((_, answer))) = (probe.says, attempt.answer()) else {
+        return false;
+    };
+    answer.kind == AnswerKind::Alert || answer.status.is_some_and(|status| status != kubelet_outcome)
 }
 
 /// The kubelet read an answer, and this one had none, as far as its bytes were counted (a sockmap's are not).
 fn seems_unanswered(attempt: &Attempt, probe: &KubeletProbe) -> bool {
-    let answered = probe.says.is_of_answer() || probe.says == ProbeSays::TimeoutInBody;
+    let answered = probe.says.is_of_answer() || probe.says == ProbeOutput::TimeoutInBody;
     answered && attempt.ended.is_some() && attempt.received() == Some(0)
 }
 
 #[cfg(test)]
 mod tests {
     use crate::testing::Stream;
-    use tracer_model::event::{AnswerKind, ProbeSays, ProbeType, TcpState};
+    use tracer_model::event::{AnswerKind, ProbeOutput, ProbeType, TcpState};
     use tracer_model::record::{Confidence, VerdictBody};
 
     fn told(stream: &Stream) -> Vec<(String, bool)> {
@@ -200,7 +202,7 @@ mod tests {
     #[test]
     fn the_kubelet_s_words_alone_revise_nothing() {
         let mut stream = Stream::new();
-        stream.http_readiness().connect().gives_up().wait_ms(10).kubelet(ProbeSays::Timeout);
+        stream.http_readiness().connect().gives_up().wait_ms(10).kubelet(ProbeOutput::Timeout);
         assert_eq!(told(&stream), [("unexplained".to_owned(), false)]);
     }
 
@@ -208,7 +210,7 @@ mod tests {
     fn what_only_the_kubelet_can_read_is_its_word() {
         let mut stream = Stream::new();
         stream.http_readiness().connect().established();
-        stream.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 200)).kubelet(ProbeSays::Status(503));
+        stream.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 200)).kubelet(ProbeOutput::Status(503));
         assert_eq!(told(&stream), [("app_status_failure".to_owned(), true)]);
     }
 
@@ -216,7 +218,7 @@ mod tests {
     fn a_disagreement_is_said() {
         let mut stream = Stream::new();
         stream.http_readiness().connect().established();
-        stream.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 200)).kubelet(ProbeSays::Network);
+        stream.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 200)).kubelet(ProbeOutput::Network);
         let verdicts = stream.verdicts();
         assert_eq!(told(&stream), [("unexplained".to_owned(), true)]);
         assert!(verdicts[0].verdict.summary.contains("so the kubelet says"), "{}", verdicts[0].verdict.summary);
@@ -230,9 +232,9 @@ mod tests {
         stream.again(9).connect().established().answer(AnswerKind::Http, Some(503));
         stream.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 200)).wait_ms(40);
         stream.back_to(7).state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 0)).wait_ms(5);
-        stream.kubelet_of(ProbeType::Readiness, ProbeSays::Status(503));
-        stream.kubelet_of(ProbeType::Liveness, ProbeSays::Timeout);
-        assert_eq!(stream.joined(), [(7, ProbeSays::Timeout), (9, ProbeSays::Status(503))]);
+        stream.kubelet_of(ProbeType::Readiness, ProbeOutput::Status(503));
+        stream.kubelet_of(ProbeType::Liveness, ProbeOutput::Timeout);
+        assert_eq!(stream.joined(), [(7, ProbeOutput::Timeout), (9, ProbeOutput::Status(503))]);
     }
 
     /// Liveness and readiness on one port in the same second: one fails, the other does not.
@@ -246,14 +248,14 @@ mod tests {
         refusing.http_readiness().connect().established().answer(AnswerKind::Http, Some(503));
         refusing.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 200));
         healthy(&mut refusing);
-        refusing.kubelet(ProbeSays::Status(503));
+        refusing.kubelet(ProbeOutput::Status(503));
         assert_eq!(told(&refusing), [("app_status_failure".to_owned(), false)]);
-        assert_eq!(refusing.joined(), [(7, ProbeSays::Status(503))]);
+        assert_eq!(refusing.joined(), [(7, ProbeOutput::Status(503))]);
         // The kubelet writes its line before the socket of the one that timed out is closed.
         let mut waiting = Stream::new();
         waiting.http_readiness().connect().established().wait_ms(990);
         healthy(&mut waiting);
-        waiting.wait_ms(10).kubelet(ProbeSays::Timeout);
+        waiting.wait_ms(10).kubelet(ProbeOutput::Timeout);
         assert!(waiting.joined().is_empty(), "which of the two it was is not known");
     }
 
@@ -270,17 +272,18 @@ mod tests {
             tell(stream.wait_ms(300));
             stream
         };
-        let both = asked(|stream| stream.kubelet(ProbeSays::Status(500)).kubelet_event(ProbeSays::Status(500), 300));
+        let both =
+            asked(|stream| stream.kubelet(ProbeOutput::Status(500)).kubelet_event(ProbeOutput::Status(500), 300));
         assert_eq!(told(&both), [("app_status_failure".to_owned(), true)], "the Event says the same");
         let verdict = both.verdicts().remove(0);
         assert_eq!((verdict.verdict.confidence, verdict.dst), (Confidence::Likely, None));
         let words = "the readiness probe of container app of pod default/web was answered: HTTP status 500, as the kubelet read it; which of 2 connections that was is not seen";
         assert_eq!(verdict.verdict.summary, words);
-        let event = asked(|stream| stream.kubelet_event(ProbeSays::Status(500), 300));
+        let event = asked(|stream| stream.kubelet_event(ProbeOutput::Status(500), 300));
         assert_eq!(told(&event), [("app_status_failure".to_owned(), true)]);
-        let late = asked(|stream| stream.wait_ms(2_000).kubelet_event(ProbeSays::Status(500), 2_300));
+        let late = asked(|stream| stream.wait_ms(2_000).kubelet_event(ProbeOutput::Status(500), 2_300));
         assert!(told(&late).is_empty(), "one that failed may be forgotten, and told of");
-        let timeout = asked(|stream| stream.kubelet(ProbeSays::Timeout));
+        let timeout = asked(|stream| stream.kubelet(ProbeOutput::Timeout));
         assert_eq!(told(&timeout), [("unexplained".to_owned(), true)], "that says nothing of the cause");
     }
 
@@ -290,7 +293,7 @@ mod tests {
         let mut stream = Stream::new();
         stream.https_readiness().connect().established().wait_ms(30_000);
         stream.again(9).connect().established();
-        stream.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 200)).kubelet(ProbeSays::Status(500));
+        stream.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 200)).kubelet(ProbeOutput::Status(500));
         let verdicts = stream.verdicts();
         assert_eq!(told(&stream), [("app_status_failure".to_owned(), true)]);
         assert!(verdicts[0].dst.is_some());
@@ -299,7 +302,7 @@ mod tests {
     #[test]
     fn an_outcome_that_comes_before_the_end_waits_for_it() {
         let mut stream = Stream::new();
-        stream.http_readiness().connect().established().wait_ms(1000).kubelet(ProbeSays::Timeout);
+        stream.http_readiness().connect().established().wait_ms(1000).kubelet(ProbeOutput::Timeout);
         assert!(told(&stream).is_empty());
         stream.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 0));
         assert_eq!(told(&stream), [("slow_response".to_owned(), true)]);
@@ -310,7 +313,7 @@ mod tests {
         let mut stream = Stream::new();
         stream.http_readiness().connect().established();
         stream.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 200));
-        stream.wait_ms(1500).kubelet(ProbeSays::Status(503));
+        stream.wait_ms(1500).kubelet(ProbeOutput::Status(503));
         assert!(stream.joined().is_empty(), "too late");
         assert_eq!(told(&stream), [("unexplained".to_owned(), true)]);
     }
@@ -318,13 +321,13 @@ mod tests {
     #[test]
     fn a_command_is_told_by_the_kubelet_s_words_alone() {
         let mut stream = Stream::new();
-        stream.exec_readiness().kubelet(ProbeSays::Other).kubelet(ProbeSays::CommandTimeout);
+        stream.exec_readiness().kubelet(ProbeOutput::Other).kubelet(ProbeOutput::CommandTimeout);
         assert_eq!(told(&stream), [("exec_failed".to_owned(), true), ("exec_timeout".to_owned(), true)]);
         let mut silent = Stream::new();
-        silent.exec_readiness().kubelet(ProbeSays::Nothing);
+        silent.exec_readiness().kubelet(ProbeOutput::Nothing);
         assert_eq!(told(&silent), [("unexplained".to_owned(), true)], "a timeout, or not");
         let mut unknown = Stream::new();
-        unknown.kubelet(ProbeSays::Other);
+        unknown.kubelet(ProbeOutput::Other);
         assert_eq!(
             told(&unknown),
             [("exec_failed".to_owned(), true)],
@@ -335,7 +338,7 @@ mod tests {
     #[test]
     fn the_kubelet_s_word_alone_proves_nothing_and_names_whose_command_it_is() {
         let mut stream = Stream::new();
-        stream.exec_readiness().kubelet(ProbeSays::Other).kubelet(ProbeSays::CommandTimeout);
+        stream.exec_readiness().kubelet(ProbeOutput::Other).kubelet(ProbeOutput::CommandTimeout);
         let verdicts = stream.verdicts();
         assert!(verdicts.iter().all(|it| it.verdict.confidence == Confidence::Likely));
         let [failed, late] = verdicts.as_slice() else { panic!("two verdicts") };
@@ -353,7 +356,7 @@ mod tests {
     /// The runtime's words are about no connection.
     #[test]
     fn a_probe_that_could_not_be_made_joins_no_attempt() {
-        for says in [ProbeSays::ContainerEnds, ProbeSays::Other] {
+        for says in [ProbeOutput::ContainerEnds, ProbeOutput::Other] {
             let mut stream = Stream::new();
             stream.http_readiness().connect().established();
             stream.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 200));

@@ -10,8 +10,8 @@ use tracer_attempts::enrich::{self, Named};
 use tracer_model::decision::Decision;
 use tracer_model::event::{Answer, ConnId, KubeletProbe, Loss};
 use tracer_model::record::{
-    AttemptBody, Body, Cause, Confidence, FindingBody, KubeletSaid, LossBody, Outcome, Phases, Probe, Subject, Verdict,
-    VerdictBody,
+    AttemptBody, Body, Cause, Confidence, FindingBody, KubeletOutcome, LossBody, Outcome, Phases, Probe, Subject,
+    Verdict, VerdictBody,
 };
 
 /// An attempt that is over, or open at the end.
@@ -58,7 +58,7 @@ pub(super) fn recovery(attempt: &Attempt, before: Decided) -> (Finding, Vec<Caus
 }
 
 /// What a verdict becomes whose attempt failed in vain: the prober dialled once more for it, and was connected.
-pub(super) fn pardon(before: Decided, connected: &Attempt, summary: String, fix: String) -> Finding {
+pub(super) fn withdraw(before: Decided, connected: &Attempt, summary: String, fix: String) -> Finding {
     let ended = connected.ended.map_or(connected.started, |(time, _)| time);
     let seen = connected.last.as_ref().map(|state| of_state(ended, state));
     let found = Finding::failure(before.cause, seen.into_iter().collect(), summary, fix);
@@ -71,7 +71,7 @@ pub(super) fn verdict_record(
     also: Vec<Cause>,
     named: Named,
     count: Option<u32>,
-    kubelet: Option<KubeletSaid>,
+    kubelet: Option<KubeletOutcome>,
 ) -> Decision {
     let (decided_at, culprit) = (finding.decided_at, finding.culprit.clone());
     let body = VerdictBody {
@@ -107,12 +107,12 @@ fn verdict(mut finding: Finding, also: Vec<Cause>) -> Verdict {
 }
 
 /// What the kubelet said, for a record.
-pub(super) fn said(probe: &KubeletProbe) -> KubeletSaid {
-    KubeletSaid { result: probe.result, output: probe.output.clone(), event_count: probe.event_count }
+pub(super) fn kubelet_outcome(probe: &KubeletProbe) -> KubeletOutcome {
+    KubeletOutcome { result: probe.result, output: probe.output.clone(), event_count: probe.event_count }
 }
 
 /// A verdict that is about no connection.
-pub(super) fn unattached(finding: Finding, named: Unattached, kubelet: Option<KubeletSaid>) -> Decision {
+pub(super) fn unattached(finding: Finding, named: Unattached, kubelet: Option<KubeletOutcome>) -> Decision {
     let time_boot_ns = finding.decided_at;
     let body = VerdictBody {
         subject: Subject::Probe,

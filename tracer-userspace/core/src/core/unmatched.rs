@@ -5,12 +5,12 @@ use std::collections::VecDeque;
 
 use super::Core;
 use super::outcomes::is_in_time;
-use super::records::{said, unattached};
+use super::records::{kubelet_outcome, unattached};
 use crate::classify::kubelet;
 use tracer_attempts::correlate::attempt::Attempt;
 use tracer_attempts::enrich;
 use tracer_model::decision::Decision;
-use tracer_model::event::{Fact, KubeletProbe, Observation};
+use tracer_model::event::{KubeletProbe, Observation, ObservationKind};
 
 /// The ring is read every 50 ms; a busy node takes longer.
 const WAIT_NS: u64 = 500_000_000;
@@ -49,18 +49,19 @@ impl Core {
     /// Matches the outcomes whose time has come once more; what fits no attempt is a verdict of its own.
     pub(super) fn match_waiting(&mut self, now: u64, out: &mut Vec<Decision>) {
         while let Some(observation) = self.unmatched.take_due(now) {
-            let Fact::KubeletProbe(probe) = &observation.fact else { continue };
+            let ObservationKind::KubeletProbe(probe) = &observation.kind else { continue };
             if self.join_attempt(probe, &observation, now, out) || self.has_verdict(probe) {
                 continue;
             }
             let (finding, named) = kubelet::unmatched(probe, self.fitting(probe).len(), &self.node);
-            out.push(unattached(finding, named, Some(said(&kubelet::of_command(probe)))));
+            out.push(unattached(finding, named, Some(kubelet_outcome(&kubelet::of_command(probe)))));
         }
     }
 
     /// An attempt of this probe has failed at that time, and the kubelet said nothing else of it: that is this failure.
     fn has_verdict(&self, probe: &KubeletProbe) -> bool {
-        let began = probe.dialled_for_ns().map(|ns| probe.written_boot_ns.saturating_sub(ns.saturating_add(FRESH_NS)));
+        let began =
+            probe.connecting_for_ns().map(|ns| probe.written_boot_ns.saturating_sub(ns.saturating_add(FRESH_NS)));
         if began.is_some_and(|began| self.emission.has_failure(&probe.pod, (began, probe.written_boot_ns))) {
             return true;
         }
@@ -73,7 +74,7 @@ impl Core {
 #[cfg(test)]
 mod tests {
     use crate::testing::{SYN, Stream};
-    use tracer_model::event::{AnswerKind, Fact, ProbeSays, ProbeType, TcpState};
+    use tracer_model::event::{AnswerKind, ObservationKind, ProbeOutput, ProbeType, TcpState};
     use tracer_model::record::{Confidence, VerdictBody};
 
     fn told(stream: &Stream) -> Vec<(&'static str, bool)> {
@@ -88,7 +89,7 @@ mod tests {
     #[test]
     fn an_outcome_without_an_attempt_is_a_verdict() {
         let mut stream = Stream::new();
-        stream.http_readiness().kubelet_words(ProbeType::Readiness, "Get \"http://10.88.0.2:8080\": EOF");
+        stream.http_readiness().kubelet_messages(ProbeType::Readiness, "Get \"http://10.88.0.2:8080\": EOF");
         let verdict = stream.verdicts().remove(0);
         assert_eq!(told(&stream), [("unexplained", true)]);
         assert_eq!((verdict.verdict.confidence, verdict.dst), (Confidence::Possible, None));
@@ -101,8 +102,11 @@ mod tests {
     #[test]
     fn an_attempt_that_is_seen_late_has_the_outcome() {
         let mut stream = Stream::new();
-        stream.http_readiness().wait_ms(500).kubelet(ProbeSays::Timeout).connect().established().wait_ms(1);
-        stream.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 0)).wait_ms(600).push(Fact::Tick);
+        stream.http_readiness().wait_ms(500).kubelet(ProbeOutput::Timeout).connect().established().wait_ms(1);
+        stream
+            .state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 0))
+            .wait_ms(600)
+            .push(ObservationKind::Tick);
         assert_eq!(stream.verdicts().iter().filter(|it| it.dst.is_none()).count(), 0, "{:?}", told(&stream));
     }
 
@@ -113,7 +117,7 @@ mod tests {
         stream.http_readiness().http_liveness_too();
         answered(&mut stream, 100);
         answered(&mut stream, 101);
-        stream.kubelet(ProbeSays::Timeout).wait_ms(600).push(Fact::Tick);
+        stream.kubelet(ProbeOutput::Timeout).wait_ms(600).push(ObservationKind::Tick);
         let verdicts = stream.verdicts();
         assert_eq!(told(&stream), [("unexplained", true)]);
         assert!(verdicts[0].verdict.summary.ends_with("which of 2 connections that was is not seen"));
@@ -126,7 +130,7 @@ mod tests {
         stream.grpc_readiness(1).connect().reset_sent(SYN, true, None).reset_received(TcpState::SynSent, 0);
         stream.state(TcpState::SynSent, TcpState::Close, 111, (0, 0, 0)).wait_ms(1_002);
         let words = "timeout: failed to connect service \"10.88.0.2:8080\" within 1s: context deadline exceeded";
-        stream.kubelet_words(ProbeType::Readiness, words).wait_ms(600).push(Fact::Tick);
+        stream.kubelet_messages(ProbeType::Readiness, words).wait_ms(600).push(ObservationKind::Tick);
         assert_eq!(stream.causes(), ["connection_refused"]);
     }
 
@@ -135,14 +139,19 @@ mod tests {
         let mut late = Stream::new();
         late.http_readiness().wait_ms(5_000);
         let written = late.now();
-        late.wait_ms(2_000).kubelet_at(ProbeSays::Timeout, written).wait_ms(600).push(Fact::Tick);
+        late.wait_ms(2_000).kubelet_at(ProbeOutput::Timeout, written).wait_ms(600).push(ObservationKind::Tick);
         assert!(told(&late).is_empty(), "its attempt may be forgotten");
         let mut event = Stream::new();
-        event.http_readiness().wait_ms(2_000).kubelet_event(ProbeSays::Timeout, 700).wait_ms(600).push(Fact::Tick);
+        event
+            .http_readiness()
+            .wait_ms(2_000)
+            .kubelet_event(ProbeOutput::Timeout, 700)
+            .wait_ms(600)
+            .push(ObservationKind::Tick);
         assert!(told(&event).is_empty(), "an Event may be about any attempt");
         let mut before = Stream::new();
         let written = before.now() - 500_000_000;
-        before.http_readiness().kubelet_at(ProbeSays::Timeout, written).wait_ms(600).push(Fact::Tick);
+        before.http_readiness().kubelet_at(ProbeOutput::Timeout, written).wait_ms(600).push(ObservationKind::Tick);
         assert!(told(&before).is_empty(), "the tracer did not watch yet");
     }
 }

@@ -31,7 +31,7 @@ pub(super) struct Decided {
     pub(super) until_answered: bool,
     pub(super) revised: bool,
     /// An attempt of its probe had been dialled for before.
-    pub(super) redial: bool,
+    pub(super) is_retry: bool,
     /// The kind of probe among whose failures it is counted.
     counted: Option<ProbeType>,
 }
@@ -75,19 +75,19 @@ impl Core {
         }
         let attempt = self.correlator.get(conn);
         let in_handshake = attempt.is_some_and(|it| it.established.is_none());
-        let redial = attempt.is_some_and(|it| self.is_redial(it));
+        let is_retry = attempt.is_some_and(|it| self.is_grpc_retry(it));
         let without_tls = attempt.filter(|it| enrich::is_without_tls(it, &self.node)).map(|it| it.flow.dst);
         let before = self.verdicts.of(conn);
         let is_failure = finding.outcome == Outcome::Failure;
         if before.is_none() && is_failure {
-            self.note_dial(conn);
+            self.note_connect(conn);
         }
         if let Some(dst) = without_tls {
             self.node.answered_without_tls(dst);
         }
         let Finding { cause, outcome, confidence, until_answered, .. } = *finding;
         let counted = before.and_then(|it| it.counted);
-        let decided = Decided { cause, outcome, confidence, in_handshake, until_answered, revised, redial, counted };
+        let decided = Decided { cause, outcome, confidence, in_handshake, until_answered, revised, is_retry, counted };
         self.verdicts.decided.insert(conn, decided);
     }
 }

@@ -30,7 +30,7 @@ const MAX_REFUSED: usize = 64;
 #[derive(Debug, Default)]
 pub(super) struct Waiting {
     /// For a time: their last event was ambiguous, or their verdict is held so long.
-    looks: BTreeSet<(u64, ConnId)>,
+    due_at: BTreeSet<(u64, ConnId)>,
     /// For the time at which their probes are over at the latest.
     timeouts: BTreeSet<(u64, ConnId)>,
     /// For a firewall to be read.
@@ -51,13 +51,13 @@ struct Held {
 
 impl Waiting {
     /// An attempt is to be looked at then.
-    pub(super) fn look_at(&mut self, time: u64, conn: ConnId) {
-        self.looks.insert((time, conn));
+    pub(super) fn schedule(&mut self, time: u64, conn: ConnId) {
+        self.due_at.insert((time, conn));
     }
 
     /// The next attempt that is to be looked at by now.
-    pub(super) fn next_look(&mut self, now: u64) -> Option<(u64, ConnId)> {
-        take_due(&mut self.looks, now)
+    pub(super) fn next_due(&mut self, now: u64) -> Option<(u64, ConnId)> {
+        take_due(&mut self.due_at, now)
     }
 
     /// The probe of an attempt is over then at the latest. Says whether there is room for it.
@@ -84,7 +84,7 @@ impl Waiting {
 
     /// When the first of the times has come.
     pub(super) fn due(&self) -> Option<u64> {
-        first_due(&self.looks).into_iter().chain(first_due(&self.timeouts)).min()
+        first_due(&self.due_at).into_iter().chain(first_due(&self.timeouts)).min()
     }
 
     fn hold(&mut self, conn: ConnId, held: Held) {
@@ -134,7 +134,7 @@ pub(super) fn first_due<T: Ord>(times: &BTreeSet<(u64, T)>) -> Option<u64> {
 impl Core {
     /// A firewall was read: asks again for what came while it was, and decides what waited for this answer.
     pub(super) fn release(&mut self, netns: Netns, now: u64, out: &mut Vec<Decision>) {
-        self.ask_after_answer(netns, now);
+        self.query_after_answer(netns, now);
         for (conn, when) in self.waiting.take_answered(netns, &self.node.firewalls, now) {
             self.decide(conn, when, out);
         }
@@ -160,7 +160,7 @@ impl Core {
             }
         };
         self.waiting.hold(conn, Held { netns, dropped, until });
-        self.waiting.look_at(look, conn);
+        self.waiting.schedule(look, conn);
         true
     }
 }
@@ -168,7 +168,7 @@ impl Core {
 #[cfg(test)]
 mod tests {
     use crate::testing::{NODE, SYN, Stream, firewall, rule};
-    use tracer_model::event::{Fact, FirewallRule, RuleVerdict, TcpState};
+    use tracer_model::event::{FirewallRule, ObservationKind, RuleVerdict, TcpState};
 
     /// kube-proxy refuses a connect to a Service without endpoints, and its rules are read so late.
     fn refused_and_read_after(ms: u64) -> Vec<&'static str> {
@@ -178,7 +178,7 @@ mod tests {
         stream.connect().icmp_in(NODE, 3, 3).drop(SYN, "NETFILTER_DROP", NODE);
         stream.state(TcpState::SynSent, TcpState::Close, libc::ECONNREFUSED, (0, 0, 0));
         // Other events come meanwhile: an attempt is forgotten when one does.
-        (0..ms / 500).for_each(|_| _ = stream.wait_ms(500).push(Fact::Tick));
+        (0..ms / 500).for_each(|_| _ = stream.wait_ms(500).push(ObservationKind::Tick));
         stream.push(firewall(NODE, rules)).causes()
     }
 

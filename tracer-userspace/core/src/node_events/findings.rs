@@ -22,21 +22,21 @@ fn key(finding: &FindingBody) -> Key {
 
 /// Findings to be told: those whose status changed; at first, and of a place that is new, what is to be fixed; of a place that
 /// is gone, nothing but that its check is well, if it is. The worst last.
-pub(crate) fn news(findings: &Findings, known: &mut Known) -> Vec<FindingBody> {
+pub(crate) fn new_records(findings: &Findings, known: &mut Known) -> Vec<FindingBody> {
     let mut now = Known::new();
     for finding in &findings.findings {
         let worst = now.entry(key(finding)).or_insert(finding.status);
         *worst = finding.status.max(*worst);
     }
     let was_bad = |check: &str| known.iter().any(|((of, _), status)| of == check && *status >= Status::Warn);
-    let is_news = |finding: &&FindingBody| match known.get(&key(finding)) {
+    let is_new = |finding: &&FindingBody| match known.get(&key(finding)) {
         Some(before) => now.get(&key(finding)) != Some(before),
         None => finding.status >= Status::Warn || was_bad(&finding.check),
     };
-    let mut told: Vec<FindingBody> = findings.findings.iter().filter(is_news).cloned().collect();
-    told.sort_by_key(|it| it.status);
+    let mut record_of: Vec<FindingBody> = findings.findings.iter().filter(is_new).cloned().collect();
+    record_of.sort_by_key(|it| it.status);
     *known = now;
-    told
+    record_of
 }
 
 #[cfg(test)]
@@ -57,12 +57,12 @@ mod tests {
     #[test]
     fn only_what_changes_is_told() {
         let mut known = Known::new();
-        let mut told = |of: &[(&str, &str, Status)]| news(&findings(of), &mut known).len();
+        let mut record_of = |of: &[(&str, &str, Status)]| new_records(&findings(of), &mut known).len();
         let first =
             [("a", "", Status::Ok), ("b", "v4", Status::Fail), ("b", "v6", Status::Ok), ("c", "", Status::Unknown)];
-        assert_eq!((told(&first), told(&first)), (1, 0));
+        assert_eq!((record_of(&first), record_of(&first)), (1, 0));
         assert_eq!(
-            told(&[("a", "", Status::Warn), ("b", "v4", Status::Ok), ("c", "", Status::Unknown)]),
+            record_of(&[("a", "", Status::Warn), ("b", "v4", Status::Ok), ("c", "", Status::Unknown)]),
             2,
             "worse, and fixed"
         );
@@ -71,13 +71,13 @@ mod tests {
     #[test]
     fn a_second_fault_of_a_check_is_told_and_that_all_are_fixed() {
         let mut known = Known::new();
-        let mut told = |of: &[(&str, &str, Status)]| {
-            news(&findings(of), &mut known).iter().map(|it| it.status).collect::<Vec<_>>()
+        let mut record_of = |of: &[(&str, &str, Status)]| {
+            new_records(&findings(of), &mut known).iter().map(|it| it.status).collect::<Vec<_>>()
         };
-        assert_eq!(told(&[("policy", "v4", Status::Warn)]), [Status::Warn]);
-        assert_eq!(told(&[("policy", "v4", Status::Warn), ("policy", "v6", Status::Warn)]), [Status::Warn]);
-        assert_eq!(told(&[("policy", "v6", Status::Warn)]), [], "the other one is left");
-        assert_eq!(told(&[("policy", "", Status::Ok)]), [Status::Ok]);
-        assert_eq!(told(&[("policy", "", Status::Ok)]), []);
+        assert_eq!(record_of(&[("policy", "v4", Status::Warn)]), [Status::Warn]);
+        assert_eq!(record_of(&[("policy", "v4", Status::Warn), ("policy", "v6", Status::Warn)]), [Status::Warn]);
+        assert_eq!(record_of(&[("policy", "v6", Status::Warn)]), [], "the other one is left");
+        assert_eq!(record_of(&[("policy", "", Status::Ok)]), [Status::Ok]);
+        assert_eq!(record_of(&[("policy", "", Status::Ok)]), []);
     }
 }

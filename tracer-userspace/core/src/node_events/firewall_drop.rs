@@ -6,7 +6,7 @@ use crate::classify::evidence::{is_netfilter, netfilter_hook};
 use tracer_attempts::correlate::node::Node;
 use tracer_attempts::enrich::netns_ref;
 use tracer_model::decision::Decision;
-use tracer_model::event::{Fact, Netns, Observation, PacketDrop};
+use tracer_model::event::{Netns, Observation, ObservationKind, PacketDrop};
 use tracer_model::record::{Body, NodeBody};
 
 /// A hook that dropped nothing for this long begins again.
@@ -23,16 +23,16 @@ pub(crate) struct Dropping(BTreeMap<Place, u64>);
 
 impl Dropping {
     /// The first packet that a hook dropped, or the first in a while.
-    pub(crate) fn news(&mut self, observation: &Observation, node: &Node) -> Option<Decision> {
-        let Fact::Drop(drop) = &observation.fact else { return None };
+    pub(crate) fn new_records(&mut self, observation: &Observation, node: &Node) -> Option<Decision> {
+        let ObservationKind::Drop(drop) = &observation.kind else { return None };
         let time_boot_ns = observation.time_boot_ns;
-        let begins = is_netfilter(drop) && self.see(time_boot_ns, (drop.netns, netfilter_hook(drop)));
+        let begins = is_netfilter(drop) && self.is_new(time_boot_ns, (drop.netns, netfilter_hook(drop)));
         let body = || Body::Node(Box::new(began(drop, node)));
         begins.then(|| Decision { time_boot_ns, attempt: None, body: body() })
     }
 
     /// Whether it had been quiet there.
-    fn see(&mut self, time: u64, place: Place) -> bool {
+    fn is_new(&mut self, time: u64, place: Place) -> bool {
         if self.0.len() >= MAX_HOOKS && !self.0.contains_key(&place) {
             self.forget_quietest();
         }
@@ -76,7 +76,7 @@ mod tests {
     use crate::testing::{POD, SYN, Stream};
     use tracer_model::record::{Body, NodeBody};
 
-    fn told(stream: &Stream) -> Vec<NodeBody> {
+    fn record_of(stream: &Stream) -> Vec<NodeBody> {
         let node = |body| match body {
             Body::Node(node) => Some(*node),
             _ => None,
@@ -88,17 +88,17 @@ mod tests {
     fn a_hook_that_begins_to_drop_is_told_once_for_a_while() {
         let mut stream = Stream::new();
         stream.connect().drop(SYN, "NETFILTER_DROP", POD).wait_ms(1000).drop(SYN, "NETFILTER_DROP", POD);
-        let first = told(&stream);
+        let first = record_of(&stream);
         assert_eq!(first.len(), 1, "{first:?}");
         assert_eq!(first[0].event, "firewall_drop_began");
         assert!(first[0].summary.starts_with("the firewall began to drop or reject packets"), "{}", first[0].summary);
         assert!(first[0].summary.contains("SYN ") && first[0].netns.is_some(), "{first:?}");
         stream.wait_ms(400_000).drop(SYN, "NETFILTER_DROP", POD);
-        assert_eq!(told(&stream).len(), 2);
+        assert_eq!(record_of(&stream).len(), 2);
     }
 
     #[test]
     fn what_no_firewall_dropped_is_none_of_its_news() {
-        assert!(told(Stream::new().connect().drop(SYN, "IP_RPFILTER", POD)).is_empty());
+        assert!(record_of(Stream::new().connect().drop(SYN, "IP_RPFILTER", POD)).is_empty());
     }
 }

@@ -72,7 +72,7 @@ fn name(port: &NodePortRef) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tracer_model::event::{Fact, Netns, NodePort, Observation, ProxyMode};
+    use tracer_model::event::{Netns, NodePort, Observation, ObservationKind, ProxyMode};
 
     fn table(netns: u32, ports: &[(u16, Option<&str>)]) -> NodePorts {
         let port = |(port, service): &(u16, Option<&str>)| NodePort {
@@ -90,7 +90,7 @@ mod tests {
 
     fn change(before: NodePorts, now: &NodePorts) -> Option<NodeBody> {
         let mut node = Node::default();
-        node.see(&Observation { time_boot_ns: 1, fact: Fact::NodePorts(before) });
+        node.observe(&Observation { time_boot_ns: 1, kind: ObservationKind::NodePorts(before) });
         changed(now, &node)
     }
 

@@ -16,7 +16,7 @@ const FEW_PORTS: f64 = 0.01;
 const TIME_WAIT_S: f64 = 60.0;
 
 /// The record of a whole window in which anybody connected out of the node's namespace.
-pub(super) fn told(pressure: &PortPressure, node: &Node) -> Option<NodeBody> {
+pub(super) fn record_of(pressure: &PortPressure, node: &Node) -> Option<NodeBody> {
     if pressure.partial {
         return None;
     }
@@ -148,7 +148,7 @@ pub(crate) fn describe(user: &PortUserBody) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tracer_model::event::{Fact, Netns, NodePort, NodePorts, Observation};
+    use tracer_model::event::{Netns, NodePort, NodePorts, Observation, ObservationKind};
 
     fn user(comm: &str, connects: u64) -> PortUser {
         PortUser {
@@ -175,20 +175,20 @@ mod tests {
             ports: vec![port(36704), port(36705)],
             without_backend: Vec::new(),
         };
-        node.see(&Observation { time_boot_ns: 1, fact: Fact::NodePorts(ports) });
+        node.observe(&Observation { time_boot_ns: 1, kind: ObservationKind::NodePorts(ports) });
         node
     }
 
-    fn told_of(node: &Node) -> NodeBody {
+    fn body_of(node: &Node) -> NodeBody {
         let users = vec![user("node-cache", 60)];
         let pressure =
             PortPressure { window_ns: 60_000_000_000, time_wait: Some(849), users, ..PortPressure::default() };
-        told(&pressure, node).expect("a record")
+        record_of(&pressure, node).expect("a record")
     }
 
     #[test]
     fn who_uses_ports_up_and_the_chance_to_hit_a_node_port() {
-        let body = told_of(&node(Vec::new()));
+        let body = body_of(&node(Vec::new()));
         let ports = body.ports.expect("ports");
         assert_eq!((ports.usable, ports.node_ports_in_range), (Some(31989), Some(1)), "an odd NodePort is never taken");
         assert_eq!(
@@ -204,42 +204,43 @@ mod tests {
         let port = NodePort { port: 36704, listened: true, ..NodePort::default() };
         let ports =
             NodePorts { netns: Netns(1), mode: ProxyMode::Ipvs, ports: vec![port], without_backend: Vec::new() };
-        node.see(&Observation { time_boot_ns: 2, fact: Fact::NodePorts(ports) });
-        assert_eq!(told_of(&node).ports.expect("ports").node_ports_in_range, Some(0));
+        node.observe(&Observation { time_boot_ns: 2, kind: ObservationKind::NodePorts(ports) });
+        assert_eq!(body_of(&node).ports.expect("ports").node_ports_in_range, Some(0));
     }
 
     #[test]
     fn who_connects_from_another_namespace_uses_other_ports() {
         let mut node = node(Vec::new());
         let links = tracer_model::event::Links { netns: Netns(1), cookie: None, links: Vec::new() };
-        node.see(&Observation { time_boot_ns: 2, fact: Fact::Links(links) });
+        node.observe(&Observation { time_boot_ns: 2, kind: ObservationKind::Links(links) });
         let pod = PortUser { netns: Some(Netns(2)), ..user("in-a-pod", 9000) };
         let users = vec![pod.clone(), user("node-cache", 900)];
         let both = PortPressure { window_ns: 60_000_000_000, users, ..PortPressure::default() };
-        let body = told(&both, &node).expect("a record");
+        let body = record_of(&both, &node).expect("a record");
         assert!(body.summary.contains("node-cache") && !body.summary.contains("in-a-pod"), "{}", body.summary);
         assert_eq!(body.ports.expect("ports").users.len(), 1);
-        assert_eq!(told(&PortPressure { users: vec![pod], ..both }, &node), None, "nobody connected from here");
+        assert_eq!(record_of(&PortPressure { users: vec![pod], ..both }, &node), None, "nobody connected from here");
     }
 
     #[test]
     fn at_its_end_a_run_is_silent_about_next_to_no_use() {
         let node = node(Vec::new());
-        let told_of = |connects, time_wait, regular| {
+        let body_of = |connects, time_wait, regular| {
             let users = vec![user("kubelet", connects)];
             let time_wait = Some(time_wait);
             let window_ns = 60_000_000_000;
-            told(&PortPressure { window_ns, users, regular, time_wait, ..PortPressure::default() }, &node).is_some()
+            record_of(&PortPressure { window_ns, users, regular, time_wait, ..PortPressure::default() }, &node)
+                .is_some()
         };
-        assert!(!told_of(120, 50, false), "2/s, and half a percent of the ports");
-        assert!(told_of(120, 50, true), "a daemon tells it each minute");
-        assert!(told_of(120, 300, false) && told_of(600, 0, false));
+        assert!(!body_of(120, 50, false), "2/s, and half a percent of the ports");
+        assert!(body_of(120, 50, true), "a daemon tells it each minute");
+        assert!(body_of(120, 300, false) && body_of(600, 0, false));
     }
 
     #[test]
     fn reserved_ports_are_not_taken() {
-        let ports = told_of(&node(vec![(30000, 40000)])).ports.expect("ports");
+        let ports = body_of(&node(vec![(30000, 40000)])).ports.expect("ports");
         assert_eq!((ports.node_ports_in_range, ports.chance_next_connect_hits), (Some(0), Some(0.0)));
-        assert!(told(&PortPressure::default(), &Node::default()).is_none(), "nobody connected");
+        assert!(record_of(&PortPressure::default(), &Node::default()).is_none(), "nobody connected");
     }
 }

@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use crate::testing::decide;
 use tracer_model::decision::Decision;
-use tracer_model::event::{ConnId, Fact, Observation};
+use tracer_model::event::{ConnId, Observation, ObservationKind};
 use tracer_model::record::{Body, Confidence, Outcome};
 
 /// A recording and what it decides.
@@ -21,14 +21,14 @@ pub(crate) struct Tale {
     /// The same.
     pub(crate) observations: Vec<Observation>,
     /// What a replay says of each attempt.
-    pub(crate) said: Said,
+    pub(crate) said: AttemptVerdicts,
 }
 
 impl Tale {
     /// The kernel it was recorded on: a node has one, and rules ask for it.
     pub(crate) fn kernel(&self) -> &str {
-        let start = self.observations.iter().find_map(|o| match &o.fact {
-            Fact::Start(start) => Some(start.kernel.as_str()),
+        let start = self.observations.iter().find_map(|o| match &o.kind {
+            ObservationKind::Start(start) => Some(start.kernel.as_str()),
             _ => None,
         });
         start.unwrap_or_default()
@@ -36,7 +36,7 @@ impl Tale {
 }
 
 /// The verdicts of each attempt, in order.
-pub(crate) type Said = BTreeMap<ConnId, Vec<Verdict>>;
+pub(crate) type AttemptVerdicts = BTreeMap<ConnId, Vec<Verdict>>;
 
 /// What must be the same of a verdict.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -89,8 +89,8 @@ pub(crate) fn parse(lines: &[Value]) -> Vec<Observation> {
 }
 
 /// The verdicts among decisions.
-pub(crate) fn said(decisions: &[Decision]) -> Said {
-    let mut said = Said::new();
+pub(crate) fn said(decisions: &[Decision]) -> AttemptVerdicts {
+    let mut said = AttemptVerdicts::new();
     for decision in decisions {
         if let (Some(conn), Body::Verdict(v)) = (decision.attempt, &decision.body) {
             let v = &v.verdict;
@@ -103,8 +103,8 @@ pub(crate) fn said(decisions: &[Decision]) -> Said {
 
 /// The attempts that a stream begins.
 pub(crate) fn begun(observations: &[Observation]) -> Vec<ConnId> {
-    let conn = |o: &Observation| match &o.fact {
-        Fact::Connect(c) => Some(c.conn),
+    let conn = |o: &Observation| match &o.kind {
+        ObservationKind::Connect(c) => Some(c.conn),
         _ => None,
     };
     observations.iter().filter_map(conn).collect()

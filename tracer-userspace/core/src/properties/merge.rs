@@ -1,6 +1,6 @@
 //! Several tales as one stream on one node: in the order of time, and what each says of the whole node joined.
 
-use tracer_model::event::{Fact, Links, NodePorts, Observation, Pods, Services};
+use tracer_model::event::{Links, NodePorts, Observation, ObservationKind, Pods, Services};
 
 /// What an instance said last that replaces what was known.
 #[derive(Clone, Debug, Default)]
@@ -19,37 +19,42 @@ pub(crate) fn merge(streams: &[Vec<Observation>]) -> Vec<Observation> {
     let first = all.iter().find(|(_, o)| is_start(o)).map(|(_, o)| (*o).clone());
     let mut snapshots = vec![Snapshot::default(); streams.len()];
     let rest = all.into_iter().map(|(n, o)| {
-        let fact = snapshot(&mut snapshots, n, &o.fact);
-        Observation { time_boot_ns: o.time_boot_ns, fact }
+        let kind = snapshot(&mut snapshots, n, &o.kind);
+        Observation { time_boot_ns: o.time_boot_ns, kind }
     });
     first.into_iter().chain(rest.collect::<Vec<_>>()).collect()
 }
 
 pub(super) const fn is_start(observation: &Observation) -> bool {
-    matches!(observation.fact, Fact::Start(_))
+    matches!(observation.kind, ObservationKind::Start(_))
 }
 
 /// A fact that replaces what was known must not replace what another instance said.
-pub(super) fn snapshot(all: &mut [Snapshot], n: usize, fact: &Fact) -> Fact {
-    match fact {
+pub(super) fn snapshot(all: &mut [Snapshot], n: usize, kind: &ObservationKind) -> ObservationKind {
+    match kind {
         // One stream has one start. That of another instance tells where its prober lives.
-        Fact::Start(start) => {
-            start.node_netns.map_or(Fact::Tick, |netns| Fact::Links(Links { netns, cookie: None, links: Vec::new() }))
-        }
-        Fact::Pods(pods) => {
+        ObservationKind::Start(start) => start.node_netns.map_or(ObservationKind::Tick, |netns| {
+            ObservationKind::Links(Links { netns, cookie: None, links: Vec::new() })
+        }),
+        ObservationKind::Pods(pods) => {
             all[n].pods = Some(pods.clone());
-            Fact::Pods(Pods { pods: all.iter().filter_map(|s| s.pods.as_ref()).flat_map(|p| p.pods.clone()).collect() })
+            ObservationKind::Pods(Pods {
+                pods: all.iter().filter_map(|s| s.pods.as_ref()).flat_map(|p| p.pods.clone()).collect(),
+            })
         }
-        Fact::Services(services) => {
+        ObservationKind::Services(services) => {
             all[n].services = Some(services.clone());
             let services = all.iter().filter_map(|s| s.services.as_ref()).flat_map(|s| s.services.clone()).collect();
-            Fact::Services(Services { services })
+            ObservationKind::Services(Services { services })
         }
-        Fact::NodePorts(ports) => {
+        ObservationKind::NodePorts(ports) => {
             all[n].ports.retain(|known| known.mode != ports.mode);
             all[n].ports.push(ports.clone());
             let of_mode = all.iter().flat_map(|s| &s.ports).filter(|p| p.mode == ports.mode);
-            Fact::NodePorts(NodePorts { ports: of_mode.flat_map(|p| p.ports.clone()).collect(), ..ports.clone() })
+            ObservationKind::NodePorts(NodePorts {
+                ports: of_mode.flat_map(|p| p.ports.clone()).collect(),
+                ..ports.clone()
+            })
         }
         other => other.clone(),
     }

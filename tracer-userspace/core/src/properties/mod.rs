@@ -21,7 +21,7 @@ use proptest::prelude::*;
 use crate::core::Core;
 use crate::testing::{NODE, POD, SYN, SYN_ACK, Stream, decide, lo};
 use tracer_model::decision::Decision;
-use tracer_model::event::{ConnId, Fact, IpvsOp, ListenQueue, Loss, Observation, TcpState};
+use tracer_model::event::{ConnId, IpvsOp, ListenQueue, Loss, Observation, ObservationKind, TcpState};
 use tracer_model::record::{Body, Outcome};
 
 /// Whether a failure was emitted and then taken back, of any attempt.
@@ -54,9 +54,9 @@ fn troubled() -> impl Strategy<Value = Vec<(usize, bool, u64, bool)>> {
 }
 
 /// A story: what is seen, and the cause it must get.
-type Story = (fn(&mut Stream), Option<&'static str>);
+type PropertyCase = (fn(&mut Stream), Option<&'static str>);
 
-const STORIES: &[Story] = &[
+const CASES: &[PropertyCase] = &[
     (healthy, None),
     (touched, None),
     (
@@ -103,7 +103,7 @@ fn slow(s: &mut Stream) {
 
 /// A mix of stories: which, and when each begins.
 fn mixes() -> impl Strategy<Value = Vec<(usize, u64)>> {
-    prop::collection::vec((0..STORIES.len(), 0_u64..3_000_000_000), 1..12)
+    prop::collection::vec((0..CASES.len(), 0_u64..3_000_000_000), 1..12)
 }
 
 /// The observations of a mix in the order of time, and the cause each connection must get.
@@ -111,7 +111,7 @@ fn mix(stories: &[(usize, u64)]) -> (Vec<Observation>, BTreeMap<ConnId, Option<&
     let mut all = Stream::new().observations;
     let mut expected = BTreeMap::new();
     for (number, &(story, offset)) in (1_u64..).zip(stories) {
-        let (tell, cause) = STORIES[story];
+        let (tell, cause) = CASES[story];
         let mut stream = Stream::numbered(number, offset);
         tell(&mut stream);
         all.extend(stream.observations.into_iter().skip(1));
@@ -210,7 +210,7 @@ proptest! {
         let index = which.index(observations.len() - 1) + 1;
         observations.remove(index);
         let loss = Loss { where_: "ring".into(), count: 1, from_boot_ns: 0, to_boot_ns: u64::MAX };
-        observations.insert(1, Observation { time_boot_ns: observations[0].time_boot_ns, fact: Fact::Loss(loss) });
+        observations.insert(1, Observation { time_boot_ns: observations[0].time_boot_ns, kind: ObservationKind::Loss(loss) });
         for (conn, (cause, outcome, _)) in verdicts(&decide(&observations)) {
             let must = expected[&conn];
             prop_assert!(

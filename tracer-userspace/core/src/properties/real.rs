@@ -5,13 +5,13 @@ use std::collections::BTreeMap;
 
 use proptest::prelude::*;
 
-use super::fixtures::{Said, Tale, Verdict, begun, said, tales};
+use super::fixtures::{AttemptVerdicts, Tale, Verdict, begun, said, tales};
 use super::merge::merge;
 use super::rename::Renaming;
 use super::takes_back;
 use crate::core::Core;
 use crate::testing::decide;
-use tracer_model::event::{ConnId, Fact, Loss, Observation, TcpState};
+use tracer_model::event::{ConnId, Loss, Observation, ObservationKind, TcpState};
 use tracer_model::record::Confidence;
 
 /// Less than the time that a companion of an ambiguous event has to arrive.
@@ -34,17 +34,17 @@ fn tale() -> impl Strategy<Value = &'static Tale> {
 }
 
 /// Causes only: where words and numbers may differ.
-fn causes(said: &Said) -> BTreeMap<ConnId, Vec<&'static str>> {
+fn causes(said: &AttemptVerdicts) -> BTreeMap<ConnId, Vec<&'static str>> {
     said.iter().map(|(conn, verdicts)| (*conn, verdicts.iter().map(|v| v.cause).collect())).collect()
 }
 
 /// The last verdict of each attempt.
-fn last(said: &Said) -> BTreeMap<ConnId, Verdict> {
+fn last(said: &AttemptVerdicts) -> BTreeMap<ConnId, Verdict> {
     said.iter().filter_map(|(conn, verdicts)| Some((*conn, verdicts.last()?.clone()))).collect()
 }
 
 /// The verdicts in order, whatever their connections are called: a dial that failed without one is called by its time.
-fn in_order(said: &Said) -> Vec<Verdict> {
+fn in_order(said: &AttemptVerdicts) -> Vec<Verdict> {
     said.values().flatten().cloned().collect()
 }
 
@@ -55,23 +55,30 @@ fn conn_of(observation: &Observation) -> Option<u64> {
 }
 
 /// Whether its place among the events of its own attempt is given by cause and effect.
-fn is_causal(fact: &Fact) -> bool {
+fn is_causal(kind: &ObservationKind) -> bool {
     matches!(
-        fact,
-        Fact::Connect(_) | Fact::State(_) | Fact::ResetReceived(_) | Fact::ConnectFailed(_) | Fact::Retransmit(_)
-    ) || !fact.is_kernel_event()
-        || !has_conn(fact)
+        kind,
+        ObservationKind::Connect(_)
+            | ObservationKind::State(_)
+            | ObservationKind::ResetReceived(_)
+            | ObservationKind::ConnectFailed(_)
+            | ObservationKind::Retransmit(_)
+    ) || !kind.is_kernel_event()
+        || !has_conn(kind)
 }
 
-const fn has_conn(fact: &Fact) -> bool {
-    matches!(fact, Fact::ResetSent(_) | Fact::Drop(_) | Fact::Icmp(_) | Fact::Ipvs(_))
+const fn has_conn(kind: &ObservationKind) -> bool {
+    matches!(
+        kind,
+        ObservationKind::ResetSent(_) | ObservationKind::Drop(_) | ObservationKind::Icmp(_) | ObservationKind::Ipvs(_)
+    )
 }
 
 /// The stream as it would arrive if each event of a packet were late by some of these nanoseconds.
 fn late(observations: &[Observation], delays: &[u64]) -> Vec<Observation> {
     let mut arrivals: Vec<(u64, &Observation)> = Vec::new();
     for (n, observation) in observations.iter().enumerate() {
-        let delay = if is_causal(&observation.fact) { 0 } else { delays[n % delays.len()] };
+        let delay = if is_causal(&observation.kind) { 0 } else { delays[n % delays.len()] };
         arrivals.push((observation.time_boot_ns + delay, observation));
     }
     arrivals.sort_by_key(|(arrival, _)| *arrival);
@@ -83,13 +90,13 @@ fn loss(lost: &[&Observation], at: u64, any_time: bool) -> Observation {
     let time = |o: Option<&&Observation>| o.map_or(0, |o| o.time_boot_ns);
     let (from_boot_ns, to_boot_ns) = if any_time { (0, u64::MAX) } else { (time(lost.first()), time(lost.last())) };
     let count = lost.len() as u64;
-    let fact = Fact::Loss(Loss { where_: "ring".into(), count, from_boot_ns, to_boot_ns });
-    Observation { time_boot_ns: at, fact }
+    let kind = ObservationKind::Loss(Loss { where_: "ring".into(), count, from_boot_ns, to_boot_ns });
+    Observation { time_boot_ns: at, kind }
 }
 
 /// Takes events of a recording away: what is said must be the same or less.
 fn holes(tale: &Tale, is_lost: impl Fn(usize) -> bool, any_time: bool) -> Result<(), TestCaseError> {
-    let is_lost = |n: usize, o: &Observation| o.fact.is_kernel_event() && is_lost(n);
+    let is_lost = |n: usize, o: &Observation| o.kind.is_kernel_event() && is_lost(n);
     let (mut lost, mut rest, mut place) = (Vec::new(), Vec::new(), 1);
     for (n, observation) in tale.observations.iter().enumerate() {
         if is_lost(n, observation) {
@@ -117,10 +124,10 @@ fn holes(tale: &Tale, is_lost: impl Fn(usize) -> bool, any_time: bool) -> Result
 
 /// Whether one of these events is the beginning or the end of a connection.
 fn is_bound(lost: &[&Observation], conn: ConnId) -> bool {
-    lost.iter().any(|o| match &o.fact {
-        Fact::Connect(c) => c.conn == conn,
-        Fact::State(s) => s.conn == conn && (s.old != TcpState::SynSent || s.new == TcpState::Close),
-        Fact::ConnectFailed(_) => true,
+    lost.iter().any(|o| match &o.kind {
+        ObservationKind::Connect(c) => c.conn == conn,
+        ObservationKind::State(s) => s.conn == conn && (s.old != TcpState::SynSent || s.new == TcpState::Close),
+        ObservationKind::ConnectFailed(_) => true,
         _ => false,
     })
 }

@@ -3,14 +3,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::fixtures::{Said, Tale, said, tales};
+use super::fixtures::{AttemptVerdicts, Tale, said, tales};
 use super::merge::{Snapshot, is_start, snapshot};
 use super::rename::{Renaming, SLOTS};
-use super::{Story, healthy, touched};
+use super::{PropertyCase, healthy, touched};
 use crate::core::Core;
 use crate::testing::Stream;
 use tracer_model::decision::Decision;
-use tracer_model::event::{ConnId, Fact, Observation};
+use tracer_model::event::{ConnId, Observation, ObservationKind};
 
 const ATTEMPTS_A_SECOND: u64 = 75;
 /// One attempt in so many is of a recording.
@@ -19,7 +19,7 @@ const FAILURES: u64 = 20;
 const TAIL_S: u64 = 60;
 const SECOND: u64 = 1_000_000_000;
 /// Connections of the healthy ones: below all that are recorded.
-const HEALTHY: &[Story] = &[(healthy, None), (touched, None)];
+const HEALTHY: &[PropertyCase] = &[(healthy, None), (touched, None)];
 
 /// The traffic of a node, second by second.
 struct Traffic {
@@ -95,14 +95,14 @@ impl Traffic {
     fn drain(&mut self, until: u64, core: &mut Core, out: &mut Vec<Decision>) {
         while let Some(entry) = self.queue.first_entry().filter(|entry| entry.key().0 < until) {
             let (slot, observation) = entry.remove();
-            let fact = snapshot(&mut self.snapshots, slot, &observation.fact);
-            core.push(&Observation { time_boot_ns: observation.time_boot_ns, fact }, out);
-            core.take_asks();
+            let kind = snapshot(&mut self.snapshots, slot, &observation.kind);
+            core.push(&Observation { time_boot_ns: observation.time_boot_ns, kind }, out);
+            core.take_queries();
         }
     }
 
     /// What is told of each attempt must be what is told of its recording.
-    fn check(&self, found: &Said) {
+    fn check(&self, found: &AttemptVerdicts) {
         let found: BTreeMap<ConnId, Vec<&str>> =
             found.iter().map(|(conn, verdicts)| (*conn, verdicts.iter().map(|v| v.cause).collect())).collect();
         let conns: BTreeSet<&ConnId> = found.keys().chain(self.expected.keys()).collect();
@@ -119,8 +119,9 @@ impl Traffic {
 
 /// A recording whose attempts all have an identity of their own, by which they are found again.
 fn is_seen_by_all(tale: &Tale) -> bool {
-    let dialled = |fact: &Fact| matches!(fact, Fact::ConnectFailed(failed) if failed.conn.is_none());
-    !tale.observations.iter().any(|o| dialled(&o.fact))
+    let dialled =
+        |kind: &ObservationKind| matches!(kind, ObservationKind::ConnectFailed(failed) if failed.conn.is_none());
+    !tale.observations.iter().any(|o| dialled(&o.kind))
 }
 
 /// How much the core holds, whatever it holds: all of it, and without the decided attempts that it remembers, whose bound is
@@ -133,8 +134,8 @@ fn size(core: &Core) -> (usize, usize) {
 fn soak(minutes: u64) {
     let (mut traffic, mut core, mut out) = (Traffic::new(), Core::default(), Vec::new());
     let start = traffic.chosen[0].observations.iter().find(|o| is_start(o)).expect("a recording begins with a start");
-    core.push(&Observation { time_boot_ns: 0, fact: start.fact.clone() }, &mut out);
-    let mut found = Said::new();
+    core.push(&Observation { time_boot_ns: 0, kind: start.kind.clone() }, &mut out);
+    let mut found = AttemptVerdicts::new();
     let mut sizes = Vec::new();
     for second in 0..minutes * 60 + TAIL_S {
         if second < minutes * 60 {

@@ -2,13 +2,13 @@
 
 use super::{NODE, addr};
 use tracer_model::event::{
-    Actor, Backend, Device, Fact, Firewall, FirewallRule, Handler, KubeletProbe, KubeletResult, NeighbourState, Netns,
-    PodRef, ProbeSays, ProbeSpec, ProbeType, RuleVerdict, Start, When,
+    Actor, Backend, Device, Firewall, FirewallRule, Handler, KubeletProbe, KubeletResult, NeighbourState, Netns,
+    ObservationKind, PodRef, ProbeOutput, ProbeSpec, ProbeType, RuleVerdict, Start, When,
 };
 
 /// A firewall of these rules.
-pub fn firewall(netns: Netns, rules: Vec<FirewallRule>) -> Fact {
-    Fact::Firewall(Box::new(Firewall { rules, ..Firewall::empty(netns) }))
+pub fn firewall(netns: Netns, rules: Vec<FirewallRule>) -> ObservationKind {
+    ObservationKind::Firewall(Box::new(Firewall { rules, ..Firewall::empty(netns) }))
 }
 
 /// A rule that every packet meets, in a chain of its own table.
@@ -37,7 +37,7 @@ pub fn neighbour(state: &str) -> NeighbourState {
 }
 
 /// The kubelet says that the readiness probe of the pod failed.
-pub(super) fn readiness_failed(says: ProbeSays) -> KubeletProbe {
+pub(super) fn readiness_failed(says: ProbeOutput) -> KubeletProbe {
     KubeletProbe {
         pod: PodRef { namespace: Some("default".into()), name: Some("web".into()), uid: None },
         container: Some("app".into()),

@@ -4,8 +4,8 @@ use std::net::SocketAddr;
 
 use super::{NODE, POD, Stream, addr, prober};
 use tracer_model::event::{
-    Actor, Fact, Inspection, LinkChange, LinkState, Links, Listen, Netns, NetnsOp, NetnsOpKind, NodePort, NodePorts,
-    ProxyMode,
+    Actor, Inspection, LinkChange, LinkState, Links, Listen, Netns, NetnsOp, NetnsOpKind, NodePort, NodePorts,
+    ObservationKind, ProxyMode,
 };
 
 impl Stream {
@@ -14,7 +14,7 @@ impl Stream {
         let mut seen = Inspection::nothing(NODE, self.flow.dst);
         seen.netns = Some(POD);
         fill(&mut seen);
-        self.push(Fact::Inspection(Box::new(seen)))
+        self.push(ObservationKind::Inspection(Box::new(seen)))
     }
 
     pub fn netns_made(&mut self, netns: Netns) -> &mut Self {
@@ -26,12 +26,12 @@ impl Stream {
     }
 
     fn netns_op(&mut self, netns: Netns, op: NetnsOpKind) -> &mut Self {
-        self.push(Fact::NetnsOp(NetnsOp { actor: prober(), ancestors: Vec::new(), netns, op }))
+        self.push(ObservationKind::NetnsOp(NetnsOp { actor: prober(), ancestors: Vec::new(), netns, op }))
     }
 
     /// Somebody sets a link up or down.
     pub fn link_set(&mut self, netns: Netns, ifindex: u32, name: &str, up: bool) -> &mut Self {
-        self.push(Fact::LinkChange(LinkChange {
+        self.push(ObservationKind::LinkChange(LinkChange {
             netns,
             ifindex,
             name: name.into(),
@@ -50,19 +50,24 @@ impl Stream {
 
     pub fn listens_on(&mut self, netns: Netns, addr: SocketAddr, begins: bool) -> &mut Self {
         let actor = Actor { pid: 99, tid: 99, comm: "app".into(), ..prober() };
-        self.push(Fact::Listen(Listen { netns, addr, actor, begins }))
+        self.push(ObservationKind::Listen(Listen { netns, addr, actor, begins }))
     }
 
     pub fn node_port(&mut self, mode: ProxyMode, port: u16, backends: &[&str]) -> &mut Self {
         let backends = backends.iter().map(|b| addr(b)).collect();
         let (addrs, service) = (vec![self.flow.src.ip()], Some("kube-system/dashboard".into()));
         let port = NodePort { port, addrs, service, backends, listened: false };
-        self.push(Fact::NodePorts(NodePorts { netns: NODE, mode, ports: vec![port], without_backend: Vec::new() }))
+        self.push(ObservationKind::NodePorts(NodePorts {
+            netns: NODE,
+            mode,
+            ports: vec![port],
+            without_backend: Vec::new(),
+        }))
     }
 
     pub fn links(&mut self, lo_up: bool, addrs: &[&str]) -> &mut Self {
         let addrs = addrs.iter().map(|a| a.parse().expect("an address in a test")).collect();
         let lo = LinkState { ifindex: 1, name: "lo".into(), up: lo_up, loopback: true, addrs, ..Default::default() };
-        self.push(Fact::Links(Links { netns: NODE, cookie: None, links: vec![lo] }))
+        self.push(ObservationKind::Links(Links { netns: NODE, cookie: None, links: vec![lo] }))
     }
 }

@@ -3,8 +3,8 @@
 use super::Stream;
 use super::facts::{http_probe, readiness_failed};
 use tracer_model::event::{
-    Container, ExecSpec, Fact, Handler, HookType, KubeletProbe, LifecycleHook, Netns, Pod, Pods, ProbeProtocol,
-    ProbeSays, ProbeSpec, ProbeType, Runs,
+    Container, ExecSpec, Handler, HookType, KubeletProbe, LifecycleHook, Netns, ObservationKind, Pod, Pods,
+    ProbeOutput, ProbeProtocol, ProbeSpec, ProbeType, Runs,
 };
 
 impl Stream {
@@ -22,7 +22,7 @@ impl Stream {
             containers: vec![container],
             ..Pod::default()
         };
-        self.push(Fact::Pods(Pods { pods: vec![pod] }))
+        self.push(ObservationKind::Pods(Pods { pods: vec![pod] }))
     }
 
     /// The pod with a readiness probe that runs a command.
@@ -30,7 +30,7 @@ impl Stream {
         let exec = ExecSpec { probe_type: ProbeType::Readiness, timeout_s: 1, period_s: 10, failure_threshold: 3 };
         let container = Container { name: Some("app".into()), exec: vec![exec], ..Container::default() };
         let (namespace, name) = (Some("default".into()), Some("web".into()));
-        self.push(Fact::Pods(Pods {
+        self.push(ObservationKind::Pods(Pods {
             pods: vec![Pod { namespace, name, containers: vec![container], ..Pod::default() }],
         }))
     }
@@ -55,7 +55,7 @@ impl Stream {
     pub fn container_id(&mut self, id: &str) -> &mut Self {
         let mut pods = self.pods();
         pods.pods[0].containers[0].id = Some(id.into());
-        self.push(Fact::Pods(pods))
+        self.push(ObservationKind::Pods(pods))
     }
 
     /// The pod has a second container, without probes.
@@ -70,7 +70,7 @@ impl Stream {
         (other.name, other.id) = (Some(name.into()), None);
         other.probes.clear();
         pods.pods[0].containers.push(other);
-        self.push(Fact::Pods(pods))
+        self.push(ObservationKind::Pods(pods))
     }
 
     pub fn http_readiness(&mut self) -> &mut Self {
@@ -101,7 +101,7 @@ impl Stream {
     fn probed_too(&mut self, probe: ProbeSpec) -> &mut Self {
         let mut pods = self.pods();
         pods.pods[0].containers[0].probes.push(probe);
-        self.push(Fact::Pods(pods))
+        self.push(ObservationKind::Pods(pods))
     }
 
     /// The pod's container has a startup probe that runs a command, too.
@@ -109,7 +109,7 @@ impl Stream {
         let exec = ExecSpec { probe_type: ProbeType::Startup, timeout_s: 1, period_s: 10, failure_threshold: 30 };
         let mut pods = self.pods();
         pods.pods[0].containers[0].exec.push(exec);
-        self.push(Fact::Pods(pods))
+        self.push(ObservationKind::Pods(pods))
     }
 
     /// The pod's container has a lifecycle hook that asks this port.
@@ -117,20 +117,20 @@ impl Stream {
         let mut pods = self.pods();
         let hook = LifecycleHook { hook_type, scheme: "http".into(), port, host: None, path: "/stop".into() };
         pods.pods[0].containers[0].lifecycle.push(hook);
-        self.push(Fact::Pods(pods))
+        self.push(ObservationKind::Pods(pods))
     }
 
     /// The pod has the target's address.
     pub fn at_target(&mut self) -> &mut Self {
         let mut pods = self.pods();
         pods.pods[0].addrs = vec![self.flow.dst.ip()];
-        self.push(Fact::Pods(pods))
+        self.push(ObservationKind::Pods(pods))
     }
 
     /// The last that was told of pods.
     fn pods(&self) -> Pods {
-        let pods = self.observations.iter().rev().find_map(|it| match &it.fact {
-            Fact::Pods(pods) => Some(pods.clone()),
+        let pods = self.observations.iter().rev().find_map(|it| match &it.kind {
+            ObservationKind::Pods(pods) => Some(pods.clone()),
             _ => None,
         });
         pods.expect("a pod in a test")
@@ -145,21 +145,21 @@ impl Stream {
     pub fn runs(&mut self, runs: Runs) -> &mut Self {
         let mut pods = self.pods();
         pods.pods[0].containers[0].runs = Some(runs);
-        self.push(Fact::Pods(pods))
+        self.push(ObservationKind::Pods(pods))
     }
 
     /// The pod's network namespace is known.
     pub fn pod_in(&mut self, netns: Netns) -> &mut Self {
         let mut pods = self.pods();
         pods.pods[0].netns = Some(netns);
-        self.push(Fact::Pods(pods))
+        self.push(ObservationKind::Pods(pods))
     }
 
     /// Somebody deletes the pod.
     pub fn deleting(&mut self) -> &mut Self {
         let mut pods = self.pods();
         pods.pods[0].deleting = true;
-        self.push(Fact::Pods(pods))
+        self.push(ObservationKind::Pods(pods))
     }
 
     /// The time so many seconds ago.
@@ -186,7 +186,7 @@ impl Stream {
     pub fn speaking(&mut self, speaks: ProbeProtocol) -> &mut Self {
         let mut pods = self.pods();
         pods.pods[0].containers[0].probes[0].speaks = Some(speaks);
-        self.push(Fact::Pods(pods))
+        self.push(ObservationKind::Pods(pods))
     }
 
     /// The pod's container has a gRPC liveness probe of the same port, too.
@@ -204,7 +204,7 @@ impl Stream {
     pub fn named_container(&mut self, name: &str) -> &mut Self {
         let mut pods = self.pods();
         pods.pods[0].containers[0].name = Some(name.into());
-        self.push(Fact::Pods(pods))
+        self.push(ObservationKind::Pods(pods))
     }
 
     /// Another pod, of which no more than a name is known yet.
@@ -212,7 +212,7 @@ impl Stream {
         let mut pods = self.pods();
         let addrs = vec![addr.parse().expect("an address")];
         pods.pods.push(Pod { name: Some("new".into()), uid: Some("new".into()), addrs, ..Pod::default() });
-        self.push(Fact::Pods(pods))
+        self.push(ObservationKind::Pods(pods))
     }
 
     /// Another pod's probe dials the target's address by its `host`.
@@ -221,14 +221,14 @@ impl Stream {
         let spec = ProbeSpec { host: Some(self.flow.dst.ip().to_string()), ..http_probe(self.flow.dst.port()) };
         let container = Container { probes: vec![spec], ..pods.pods[0].containers[0].clone() };
         pods.pods.push(Pod { name: Some("evil".into()), containers: vec![container], ..Pod::default() });
-        self.push(Fact::Pods(pods))
+        self.push(ObservationKind::Pods(pods))
     }
 
     /// The pod is on the host's network.
     pub fn on_host_network(&mut self) -> &mut Self {
         let mut pods = self.pods();
         pods.pods[0].host_network = true;
-        self.push(Fact::Pods(pods))
+        self.push(ObservationKind::Pods(pods))
     }
 
     /// The pod's container has an HTTPS liveness probe on the same port, too.
@@ -238,8 +238,12 @@ impl Stream {
     }
 
     /// The kubelet's line about the readiness probe of the pod, which names the target.
-    pub fn kubelet_at_target(&mut self, says: ProbeSays) -> &mut Self {
+    pub fn kubelet_at_target(&mut self, says: ProbeOutput) -> &mut Self {
         let (written_boot_ns, dst) = (self.now, Some(self.flow.dst));
-        self.push(Fact::KubeletProbe(Box::new(KubeletProbe { written_boot_ns, dst, ..readiness_failed(says) })))
+        self.push(ObservationKind::KubeletProbe(Box::new(KubeletProbe {
+            written_boot_ns,
+            dst,
+            ..readiness_failed(says)
+        })))
     }
 }

@@ -70,7 +70,7 @@ pub struct KubeletProbe {
     /// `failure` or `error`.
     pub result: KubeletResult,
     /// What its output means.
-    pub says: ProbeSays,
+    pub says: ProbeOutput,
     /// The kubelet's own words; absent where they are, or may be, the words of the pod.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub output: Option<String>,
@@ -96,7 +96,7 @@ const NOT_FOUND: &str = "error: health rpc probe failed: rpc error: code = NotFo
 /// The kubelet's gRPC client had no connection in time.
 const NOT_CONNECTED: &str = "timeout: failed to connect service ";
 /// Where the time is written in minutes.
-const LONGEST_DIAL_S: u64 = 60;
+const LONGEST_CONNECT_S: u64 = 60;
 
 /// The times of an Event are whole seconds, nanoseconds.
 const EVENT_RESOLUTION_NS: u64 = 1_000_000_000;
@@ -106,15 +106,15 @@ impl KubeletProbe {
     /// (`DoHTTPProbe`, pkg/probe/http); recordings of before call it an error.
     #[must_use]
     pub const fn is_counted(&self) -> bool {
-        matches!(self.result, KubeletResult::Failure) || matches!(self.says, ProbeSays::TimeoutInBody)
+        matches!(self.result, KubeletResult::Failure) || matches!(self.says, ProbeOutput::TimeoutInBody)
     }
 
     /// The same, with the meaning that a recording of an older version does not give to the same words.
     #[must_use]
     pub fn understood(mut self) -> Self {
         let not_found = || self.output.as_deref().is_some_and(|it| it.starts_with(NOT_FOUND));
-        if self.says == ProbeSays::Network && not_found() {
-            self.says = ProbeSays::HealthNotFound;
+        if self.says == ProbeOutput::Network && not_found() {
+            self.says = ProbeOutput::HealthNotFound;
         }
         self
     }
@@ -127,10 +127,10 @@ impl KubeletProbe {
 
     /// How long the kubelet's gRPC client dialled in vain (`pkg/probe/grpc`): its dials failed in that time, and not at its end.
     #[must_use]
-    pub fn dialled_for_ns(&self) -> Option<u64> {
+    pub fn connecting_for_ns(&self) -> Option<u64> {
         let (_, rest) = self.output.as_deref()?.strip_prefix(NOT_CONNECTED)?.split_once(" within ")?;
         let seconds = rest.split_once("s:").and_then(|(seconds, _)| seconds.parse::<u64>().ok());
-        Some(seconds.unwrap_or(LONGEST_DIAL_S).saturating_mul(1_000_000_000))
+        Some(seconds.unwrap_or(LONGEST_CONNECT_S).saturating_mul(1_000_000_000))
     }
 
     /// An Event says it, not the log.
@@ -168,7 +168,7 @@ impl KubeletResult {
 /// What the output of a failed probe means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum ProbeSays {
+pub enum ProbeOutput {
     /// A network probe had no answer in time.
     Timeout,
     /// The answer came in parts: its body was not over in time.
@@ -202,7 +202,7 @@ pub enum ProbeSays {
     Nothing,
 }
 
-impl ProbeSays {
+impl ProbeOutput {
     /// It read an answer that is a no.
     #[must_use]
     pub const fn is_of_answer(self) -> bool {

@@ -30,7 +30,7 @@ pub use firewall::path;
 pub use firewall::{Backend, Conntrack, Except, Firewall, FirewallRule, Prefix, RuleVerdict, When, any_client};
 pub use inspection::{Inspection, ListenerState, MOST_LINKS, MOST_LISTENERS, NeighbourState, NoWayBack, Throttled};
 pub use kubelet::{
-    KNOWN_PROBERS, KubeletProbe, KubeletResult, PodRef, ProbeSays, SandboxCause, SandboxFailure, WITH_API_SERVER,
+    KNOWN_PROBERS, KubeletProbe, KubeletResult, PodRef, ProbeOutput, SandboxCause, SandboxFailure, WITH_API_SERVER,
     is_kubelet_name, is_object_name,
 };
 pub use node::{
@@ -62,13 +62,13 @@ pub struct Observation {
     pub time_boot_ns: u64,
     /// What was seen.
     #[serde(flatten)]
-    pub fact: Fact,
+    pub kind: ObservationKind,
 }
 
 /// What was seen.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "fact", rename_all = "snake_case")]
-pub enum Fact {
+pub enum ObservationKind {
     /// First in every stream: what the rest was seen with.
     Start(Box<Start>),
     /// A connect began.
@@ -136,7 +136,7 @@ pub enum Fact {
     Unknown,
 }
 
-impl Fact {
+impl ObservationKind {
     /// It came out of the kernel's ring.
     pub const fn is_kernel_event(&self) -> bool {
         match self {

@@ -98,7 +98,7 @@ pub struct VerdictBody {
     pub culprit: Option<Culprit>,
     /// What the kubelet made of the attempt, where a source tells.
     #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub kubelet: Option<KubeletSaid>,
+    pub kubelet: Option<KubeletOutcome>,
     /// When it was known.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub timing: Option<Timing>,
@@ -109,7 +109,7 @@ pub struct VerdictBody {
 
 /// What the kubelet made of an attempt.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct KubeletSaid {
+pub struct KubeletOutcome {
     /// How it counted it.
     pub result: KubeletResult,
     /// Its own words; absent where they are, or may be, what a command printed.

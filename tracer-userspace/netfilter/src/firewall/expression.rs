@@ -238,7 +238,7 @@ impl Parser {
             b"ct" if attribute(data, 1).is_some() => self.load(conntrack(data)),
             b"bitwise" => self.cut_out(data),
             b"cmp" => self.compare(data),
-            b"lookup" => self.look_up(data),
+            b"lookup" => self.lookup(data),
             b"range" => self.compare_range(data),
             b"match" => self.xt_match(data),
             b"target" => self.target(data),
@@ -349,7 +349,7 @@ impl Parser {
     }
 
     /// A look-up that yields a verdict is a map; one in a plain set is a condition; one that yields data is not understood.
-    fn look_up(&mut self, data: &[u8]) {
+    fn lookup(&mut self, data: &[u8]) {
         self.end_mask();
         let keys = std::mem::take(&mut self.keys);
         match (number(data, 3), attribute(data, 1).map(text)) {

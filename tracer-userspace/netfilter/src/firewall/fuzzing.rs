@@ -3,7 +3,7 @@
 use super::super::{legacy as xtables, node_ports};
 use super::tables::Table;
 use super::{conntrack, legacy, nft, take_in};
-use tracer_model::event::{Conntrack, Fact, Firewall, Flow, Netns};
+use tracer_model::event::{Conntrack, Firewall, Flow, Netns, ObservationKind};
 use tracer_model::fuzzing::check_recorded;
 use tracer_node::netlink::{Seen, read_answers};
 
@@ -35,5 +35,5 @@ fn flatten(tables: &[Table], truncated: bool) {
     let (Ok(src), Ok(dst)) = ("10.88.0.1:40000".parse(), "10.88.0.2:8080".parse()) else { return };
     let mut firewall = Firewall { truncated, ..Firewall::empty(Netns(1)) };
     take_in(tables, Flow { src, dst }, &mut firewall);
-    check_recorded(Fact::Firewall(Box::new(firewall)));
+    check_recorded(ObservationKind::Firewall(Box::new(firewall)));
 }

@@ -140,7 +140,7 @@ impl Cond {
             }
             Self::State(states) => packet.state & states != 0,
             Self::Syn(is) => (packet.flags == 0x02) == *is,
-            Self::Hidden(fact) => packet.hidden[*fact],
+            Self::Hidden(kind) => packet.hidden[*kind],
         }
     }
 
@@ -317,7 +317,7 @@ proptest! {
         let one_state = matches!(packet.state, state::INVALID | state::UNTRACKED);
         prop_assert!(!(one_state && take_all) || taker.is_some(), "{found:?} are said to take all");
         let states: &[u8] = if one_state { &[packet.state] } else { &[state::NEW, state::ESTABLISHED, state::RELATED] };
-        let hidden = (0..1 << HIDDEN).map(|bits: usize| (0..HIDDEN).map(|fact| bits >> fact & 1 == 1).collect::<Vec<_>>());
+        let hidden = (0..1 << HIDDEN).map(|bits: usize| (0..HIDDEN).map(|kind| bits >> kind & 1 == 1).collect::<Vec<_>>());
         let possible = hidden.flat_map(|hidden| states.iter().map(move |state| (hidden.clone(), *state)));
         let takers: BTreeSet<String> = possible
             .filter_map(|(hidden, state)| ruleset.taker(&Real { hidden, state, ..packet.clone() }))

@@ -195,9 +195,9 @@ impl Table {
         let walk = Walk { table: self, number, steps, reach, index };
         let mut bases: Vec<usize> = (0..self.chains.len()).filter(|at| self.chains[*at].base.is_some()).collect();
         bases.sort_by_key(|at| self.chains[*at].base.as_ref().map(|base| base.priority));
-        let mut walked = Walked { visited: vec![false; self.chains.len()], let_go: false };
+        let mut walked = Walked { visited: vec![false; self.chains.len()], accepted_before: false };
         for base in bases {
-            walked.let_go = false;
+            walked.accepted_before = false;
             walk.visit(base, 0, &mut walked, into);
             walk.policy(base, into);
         }
@@ -301,7 +301,7 @@ struct Walk<'a> {
 struct Walked {
     visited: Vec<bool>,
     /// A rule of this base chain may have let the packet go.
-    let_go: bool,
+    accepted_before: bool,
 }
 
 impl Walk<'_> {
@@ -310,7 +310,7 @@ impl Walk<'_> {
             return;
         }
         if depth > MAX_DEPTH || std::mem::replace(&mut walked.visited[chain], true) {
-            walked.let_go = true;
+            walked.accepted_before = true;
             return;
         }
         let place = |(rule, element)| Place { table: self.number, chain, rule: Some(rule), element };
@@ -322,7 +322,7 @@ impl Walk<'_> {
                     self.visit(target, depth + 1, walked, into);
                 }
             }
-            Then::Accept => walked.let_go = true,
+            Then::Accept => walked.accepted_before = true,
             Then::Nothing | Then::Return | Then::Map(..) => {}
         });
     }
@@ -335,7 +335,7 @@ impl Walk<'_> {
             comment: rule.comment.clone(),
             when,
             exact: reach.exact && exact && whole,
-            first: !walked.let_go,
+            first: !walked.accepted_before,
             packets: rule.packets,
             ..self.blank(place.chain, reach, verdict)
         });

@@ -104,7 +104,7 @@ impl Sink {
     /// Once a second in a live run: notices a reader that has gone, says what was lost, counts what is counted elsewhere.
     pub fn every_second(&mut self, now_boot_ns: u64, kernel: impl FnOnce() -> KernelCounts) {
         self.output.check_reader();
-        self.say_dropped(now_boot_ns);
+        self.report_dropped(now_boot_ns);
         if let Some(metrics) = &self.metrics {
             metrics.set_kernel(&kernel());
             metrics.set_dropped(self.output.name(), self.output.dropped_so_far());
@@ -130,7 +130,7 @@ impl Sink {
             cluster.take(&decision, self.filter.passes(&decision.body));
         }
         if self.wants(&decision) && !self.is_satisfied() {
-            self.say_dropped(decision.time_boot_ns);
+            self.report_dropped(decision.time_boot_ns);
             self.print(decision, now_boot_ns);
         }
     }
@@ -151,7 +151,7 @@ impl Sink {
         if let Some(cluster) = &mut self.cluster {
             cluster.end();
         }
-        self.say_dropped(time_boot_ns);
+        self.report_dropped(time_boot_ns);
         let verdicts: BTreeMap<_, _> = self.printed.counts().map(|(cause, n)| (cause.name().to_owned(), n)).collect();
         let totals = StopBody { verdicts, events, lost_events, reason: reason.to_owned(), ..self.totals.clone() };
         self.print(Decision { time_boot_ns, attempt: None, body: Body::Stop(totals) }, None);
@@ -196,14 +196,14 @@ impl Sink {
     }
 
     /// Says how many records a slow reader has cost, as soon as it reads again; and Events that the API did not take.
-    fn say_dropped(&mut self, now: u64) {
+    fn report_dropped(&mut self, now: u64) {
         let records = self.output.take_dropped();
-        self.say_loss("output", records, now);
+        self.emit_loss("output", records, now);
         let events = self.cluster.as_mut().map_or(0, ClusterSink::take_dropped);
-        self.say_loss("events", events, now);
+        self.emit_loss("events", events, now);
     }
 
-    fn say_loss(&mut self, place: &str, count: u64, now: u64) {
+    fn emit_loss(&mut self, place: &str, count: u64, now: u64) {
         if count > 0 {
             let loss = LossBody { where_: place.into(), count, from_boot_ns: self.last_time_boot_ns, to_boot_ns: now };
             self.print(Decision { time_boot_ns: now, attempt: None, body: Body::Loss(loss) }, None);

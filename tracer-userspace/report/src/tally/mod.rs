@@ -55,9 +55,9 @@ pub(crate) struct Tally {
     /// Runs of the tracer.
     pub(crate) runs: Ends<Run>,
     /// Attempts that `attempt` records tell of.
-    pub(crate) attempts_seen: u64,
+    pub(crate) attempts_by_record: u64,
     /// Attempts that `stop` records count.
-    pub(crate) attempts_told: u64,
+    pub(crate) attempts_by_stop: u64,
     /// Runs that ended.
     pub(crate) stops: u64,
     /// Verdicts that were replaced by later ones.
@@ -83,8 +83,8 @@ impl Tally {
             findings: BTreeMap::new(),
             findings_left_out: 0,
             runs: Ends::new(RUNS),
-            attempts_seen: 0,
-            attempts_told: 0,
+            attempts_by_record: 0,
+            attempts_by_stop: 0,
             stops: 0,
             revised: 0,
             unmatched: 0,
@@ -128,7 +128,7 @@ impl Tally {
     /// Attempts in all, where that is known.
     pub(crate) fn attempts(&self) -> Option<u64> {
         let told = self.stops > 0 && self.stops == self.runs.seen() && !self.is_filtered();
-        Some(self.attempts_seen).filter(|&seen| seen > 0).or_else(|| told.then_some(self.attempts_told))
+        Some(self.attempts_by_record).filter(|&seen| seen > 0).or_else(|| told.then_some(self.attempts_by_stop))
     }
 
     /// A verdict; one that it replaces is no longer counted, whether or not the filter lets the new one pass.
@@ -165,7 +165,7 @@ impl Tally {
             return;
         }
         self.scale.see(us);
-        self.attempts_seen += 1;
+        self.attempts_by_record += 1;
         if fields.outcome == Some(Outcome::Success) {
             self.pods.pass(fields.pod(), us, &self.scale);
         }
@@ -186,7 +186,7 @@ impl Tally {
 
     fn stop(&mut self, node: &str, stop: StopBody) {
         self.stops += 1;
-        self.attempts_told = self.attempts_told.saturating_add(stop.attempts);
+        self.attempts_by_stop = self.attempts_by_stop.saturating_add(stop.attempts);
         // Logs of several nodes may come side by side.
         if let Some(run) = self.runs.newest_mut(|run| run.node == node) {
             run.stop = Some(stop);

@@ -10,7 +10,7 @@ use super::View;
 use super::objects::Watched;
 use crate::files::api::{self, Metadata};
 use crate::kubelet::KubeletEvent;
-use tracer_model::event::{Fact, PodRef};
+use tracer_model::event::{ObservationKind, PodRef};
 use tracer_node::clock;
 
 /// Longest message kept, bytes.
@@ -108,11 +108,11 @@ pub(crate) struct Heard {
 
 impl Heard {
     /// What is new of them.
-    pub(crate) fn facts(&mut self, view: &View) -> Vec<Fact> {
+    pub(crate) fn facts(&mut self, view: &View) -> Vec<ObservationKind> {
         let to_wall_ns = clock::boot_to_wall_ns();
         let wall_ns = i64::try_from(clock::boot_ns()).unwrap_or(i64::MAX).saturating_add(to_wall_ns);
         let news = self.news(view, wall_ns / 1_000_000_000);
-        news.iter().filter_map(|event| event.fact(to_wall_ns)).collect()
+        news.iter().filter_map(|event| event.kind(to_wall_ns)).collect()
     }
 
     /// Those that are new or were counted again, and are no old news.

@@ -58,7 +58,7 @@ pub enum Failure {
 
 /// What was asked, for the message.
 #[derive(Clone, Copy, Debug)]
-pub struct Asked {
+pub struct ApiRequest {
     /// `list` or `watch`.
     pub verb: &'static str,
     /// As RBAC writes it.
@@ -81,7 +81,7 @@ impl Failure {
     }
 
     /// A refusal.
-    pub(crate) fn of_answer(code: StatusCode, headers: &HeaderMap, body: &[u8], asked: Asked) -> Self {
+    pub(crate) fn of_answer(code: StatusCode, headers: &HeaderMap, body: &[u8], asked: ApiRequest) -> Self {
         let header = headers.get(RETRY_AFTER).and_then(|value| value.to_str().ok()?.trim().parse().ok());
         match serde_json::from_slice(body) {
             Ok(status) => Self::of_status(status, code.as_u16(), header, asked),
@@ -90,17 +90,17 @@ impl Failure {
     }
 
     /// An `ERROR` event within a watch.
-    pub(super) fn of_event(status: Status, asked: Asked) -> Self {
+    pub(super) fn of_event(status: Status, asked: ApiRequest) -> Self {
         let code = status.code;
         Self::of_status(status, code, None, asked)
     }
 
-    fn of_status(status: Status, code: u16, header: Option<u64>, asked: Asked) -> Self {
+    fn of_status(status: Status, code: u16, header: Option<u64>, asked: ApiRequest) -> Self {
         let seconds = status.details.map(|it| u64::from(it.retry_after_seconds)).filter(|seconds| *seconds > 0);
         Self::refused(code, &status.message, header.or(seconds), asked)
     }
 
-    fn refused(code: u16, message: &str, after: Option<u64>, asked: Asked) -> Self {
+    fn refused(code: u16, message: &str, after: Option<u64>, asked: ApiRequest) -> Self {
         match code {
             401 => Self::Unauthenticated,
             // Nothing is created in a namespace that ends: no matter of permission.
@@ -141,7 +141,7 @@ fn shortened(text: &str) -> String {
 mod tests {
     use super::*;
 
-    const WATCH: Asked = Asked { verb: "watch", resource: "pods", group: "", streaming: false };
+    const WATCH: ApiRequest = ApiRequest { verb: "watch", resource: "pods", group: "", streaming: false };
 
     fn answer(code: u16, body: &str) -> Failure {
         let code = StatusCode::from_u16(code).expect("code");
@@ -152,7 +152,8 @@ mod tests {
     fn a_refusal_names_the_permission() {
         let text = answer(403, "{}").to_string();
         assert!(text.contains("verb `watch` on resource `pods` in a ClusterRole"), "{text}");
-        let slices = Asked { verb: "list", resource: "endpointslices", group: "discovery.k8s.io", streaming: false };
+        let slices =
+            ApiRequest { verb: "list", resource: "endpointslices", group: "discovery.k8s.io", streaming: false };
         let text = Failure::of_answer(StatusCode::FORBIDDEN, &HeaderMap::new(), b"", slices).to_string();
         assert!(text.contains("verb `list` on resource `endpointslices` of apiGroup `discovery.k8s.io`"), "{text}");
     }
@@ -171,7 +172,7 @@ mod tests {
 
     #[test]
     fn old_servers_refuse_streaming_lists_only_where_one_was_asked_for() {
-        let streaming = Asked { streaming: true, ..WATCH };
+        let streaming = ApiRequest { streaming: true, ..WATCH };
         let code = StatusCode::UNPROCESSABLE_ENTITY;
         assert_eq!(Failure::of_answer(code, &HeaderMap::new(), b"{}", streaming), Failure::NotStreaming);
         assert!(matches!(answer(422, "{}"), Failure::Refused { code: 422, .. }));

@@ -11,7 +11,7 @@ use kube::core::watch::Bookmark;
 use tokio::time::{Instant, timeout_at};
 
 use super::board::Board;
-use super::failure::{Asked, Failure};
+use super::failure::{ApiRequest, Failure};
 use super::known::Known;
 use super::lines::Lines;
 use super::objects::{List, Watched};
@@ -51,7 +51,7 @@ pub(super) struct Follower<W: Watched> {
     /// The last failure was an answer that could not be read: an open connection proves nothing.
     garbled: bool,
     /// An object that could not be read was told.
-    told_skipped: bool,
+    reported_skipped: bool,
 }
 
 impl<W: Watched> Follower<W> {
@@ -68,7 +68,7 @@ impl<W: Watched> Follower<W> {
             path: 0,
             failures: 0,
             garbled: false,
-            told_skipped: false,
+            reported_skipped: false,
         }
     }
 
@@ -205,7 +205,7 @@ impl<W: Watched> Follower<W> {
 
     /// One object that cannot be read must not cost all the others.
     fn skip(&mut self, error: &serde_json::Error) {
-        if !std::mem::replace(&mut self.told_skipped, true) {
+        if !std::mem::replace(&mut self.reported_skipped, true) {
             tracing::warn!("cluster API: one of the {} is left out, it cannot be read: {error}", W::RESOURCE);
         }
     }
@@ -245,8 +245,8 @@ impl<W: Watched> Follower<W> {
         self.board.publish::<W>(self.known.all());
     }
 
-    fn asked(&self, verb: &'static str, streaming: bool) -> Asked {
-        Asked { verb, resource: W::RESOURCE, group: W::GROUP, streaming }
+    fn asked(&self, verb: &'static str, streaming: bool) -> ApiRequest {
+        ApiRequest { verb, resource: W::RESOURCE, group: W::GROUP, streaming }
     }
 
     /// From the server's cache (`0`) at first: a list from etcd by 15,000 nodes would read every pod for each of them.
@@ -270,7 +270,7 @@ impl<W: Watched> Follower<W> {
         self.scope.selected::<W>(query)
     }
 
-    async fn open(&self, asked: Asked, query: String) -> Result<Body, Failure> {
+    async fn open(&self, asked: ApiRequest, query: String) -> Result<Body, Failure> {
         let path = self.scope.path(W::PATHS.get(self.path).copied().unwrap_or_default());
         open(&self.client, &format!("{path}?{query}"), asked, self.pace.answer).await
     }
@@ -282,7 +282,7 @@ struct Watch<W: Watched> {
     lines: Lines,
     /// What a streaming list gave so far, until it is whole.
     fresh: Option<Known<W>>,
-    asked: Asked,
+    asked: ApiRequest,
     /// When changes are due to be told.
     told: Option<Instant>,
 }

@@ -7,7 +7,7 @@ use super::known::Known;
 use super::lines::Lines;
 use super::objects::{List, Watched};
 use crate::files::{api, join};
-use tracer_model::event::{Fact, Pods, Services};
+use tracer_model::event::{ObservationKind, Pods, Services};
 use tracer_model::fuzzing::check_recorded;
 
 const NODE: &str = "rig-node";
@@ -20,9 +20,9 @@ pub fn apiserver(bytes: &[u8]) {
     }
     let (pods, services) = (known::<api::Pod>(bytes, &lines.0), known::<api::Service>(bytes, &lines.0));
     let (slices, events) = (known::<api::EndpointSlice>(bytes, &lines.0), known::<api::Event>(bytes, &lines.0));
-    check_recorded(Fact::Pods(Pods { pods: pods.all() }));
-    check_recorded(Fact::Services(Services { services: join(services.all(), Some(slices.all())) }));
-    events.all().iter().filter_map(|it| it.fact(1_795_256_193_316_863_100)).for_each(check_recorded);
+    check_recorded(ObservationKind::Pods(Pods { pods: pods.all() }));
+    check_recorded(ObservationKind::Services(Services { services: join(services.all(), Some(slices.all())) }));
+    events.all().iter().filter_map(|it| it.kind(1_795_256_193_316_863_100)).for_each(check_recorded);
 }
 
 /// The objects of a list, or of the lines of a watch.

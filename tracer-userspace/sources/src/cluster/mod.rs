@@ -33,7 +33,7 @@ pub use connect::client;
 pub use connect::{Access, ConnectError, in_cluster};
 pub(super) use events::Heard;
 pub use events::Namespace;
-pub use failure::{Asked, Failure};
+pub use failure::{ApiRequest, Failure};
 pub use pace::{Pace, part};
 pub use reason::reason;
 pub use request::send;
@@ -239,7 +239,7 @@ async fn follow_with(client: Client, config: &ClusterConfig, pace: Pace, view: w
         () = follow.kind::<api::Service>(config.services, scope(None), "services".into()) => {}
         () = follow.kind::<api::EndpointSlice>(config.services, scope(None), "endpointslices".into()) => {}
         () = all(events.map(Box::pin).collect()) => {}
-        () = tell_first(view.subscribe(), first) => {}
+        () = signal_first(view.subscribe(), first) => {}
         () = view.closed() => {}
     }
 }
@@ -273,7 +273,7 @@ async fn all<F: Future<Output = ()> + Unpin>(mut running: Vec<F>) {
 }
 
 /// Once every kind is known or has failed, the start goes on.
-async fn tell_first(mut view: watch::Receiver<View>, first: &First) {
+async fn signal_first(mut view: watch::Receiver<View>, first: &First) {
     if view.wait_for(|view| !view.is_waiting()).await.is_ok() {
         let _ = first.try_send(Ok(()));
     }

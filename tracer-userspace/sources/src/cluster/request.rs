@@ -9,7 +9,7 @@ use kube::Client;
 use kube::client::Body;
 use tokio::time::{Instant, timeout, timeout_at};
 
-use super::failure::{Asked, Failure};
+use super::failure::{ApiRequest, Failure};
 use super::objects::Watched;
 
 /// Largest list: the EndpointSlices of 150,000 pods take 45 MB.
@@ -46,7 +46,7 @@ impl Scope {
 }
 
 /// The body of a good answer, which begins within `within`.
-pub(super) async fn open(client: &Client, uri: &str, asked: Asked, within: Duration) -> Result<Body, Failure> {
+pub(super) async fn open(client: &Client, uri: &str, asked: ApiRequest, within: Duration) -> Result<Body, Failure> {
     let request = Request::get(uri).header("Accept", "application/json").body(Body::empty());
     let request = request.map_err(|error| Failure::Garbage(error.to_string()))?;
     answer(client, request, asked, within).await
@@ -65,7 +65,7 @@ pub(super) async fn whole(mut body: Body, within: Duration) -> Result<Vec<u8>, F
 }
 
 /// Sends a request that writes; its answer is read to the end, so that the connection can be used again.
-pub async fn send(client: &Client, request: Request<Body>, asked: Asked, within: Duration) -> Result<(), Failure> {
+pub async fn send(client: &Client, request: Request<Body>, asked: ApiRequest, within: Duration) -> Result<(), Failure> {
     let mut body = answer(client, request, asked, within).await?;
     let deadline = Instant::now() + within;
     // It is written, whatever becomes of the rest.
@@ -73,14 +73,14 @@ pub async fn send(client: &Client, request: Request<Body>, asked: Asked, within:
     Ok(())
 }
 
-async fn answer(client: &Client, request: Request<Body>, asked: Asked, within: Duration) -> Result<Body, Failure> {
+async fn answer(client: &Client, request: Request<Body>, asked: ApiRequest, within: Duration) -> Result<Body, Failure> {
     let late = |_| Failure::Unreachable(format!("no answer within {} s", within.as_secs()));
     let answer = timeout(within, client.send(request)).await.map_err(late)?;
     let answer = answer.map_err(|error| Failure::of_client(&error))?;
     if answer.status().is_success() { Ok(answer.into_body()) } else { Err(refusal(answer, asked, within).await) }
 }
 
-async fn refusal(answer: Response<Body>, asked: Asked, within: Duration) -> Failure {
+async fn refusal(answer: Response<Body>, asked: ApiRequest, within: Duration) -> Failure {
     let (parts, mut body) = answer.into_parts();
     let (mut text, deadline) = (Vec::new(), Instant::now() + within);
     while let Ok(Some(chunk)) = next(&mut body, deadline).await {

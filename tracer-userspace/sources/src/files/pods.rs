@@ -97,8 +97,8 @@ pub(crate) fn pod_of(pod: api::Pod) -> Pod {
     // Init containers that go on running (sidecars) are probed, too.
     let sidecars = spec.init_containers.into_iter().filter(|it| it.restart_policy.as_deref() == Some("Always"));
     let containers = sidecars.chain(spec.containers).map(|it| container(it, &status));
-    let undialled = |it| Container { probes: Vec::new(), lifecycle: Vec::new(), ..it };
-    let containers = containers.map(|it| if finished { undialled(it) } else { it }).collect();
+    let not_connected = |it| Container { probes: Vec::new(), lifecycle: Vec::new(), ..it };
+    let containers = containers.map(|it| if finished { not_connected(it) } else { it }).collect();
     Pod {
         workload: workload(&pod.metadata),
         namespace: pod.metadata.namespace.or_else(|| Some("default".into())),

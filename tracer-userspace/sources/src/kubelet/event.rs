@@ -5,7 +5,7 @@
 //! is none says nothing.
 
 use super::line::{Said, sandbox_of};
-use tracer_model::event::{Fact, KubeletResult, PodRef, ProbeType};
+use tracer_model::event::{KubeletResult, ObservationKind, PodRef, ProbeType};
 
 /// How the message of an Event begins that was combined of several. Its container is that of the first.
 const COMBINED: &str = "(combined from similar events): ";
@@ -27,20 +27,21 @@ pub(crate) struct KubeletEvent {
 
 impl KubeletEvent {
     /// What it says, if it is of use.
-    pub(crate) fn fact(&self, boot_to_wall_ns: i64) -> Option<Fact> {
+    pub(crate) fn kind(&self, boot_to_wall_ns: i64) -> Option<ObservationKind> {
         let wall_ns = self.last_s.saturating_mul(1_000_000_000);
         let written = u64::try_from(wall_ns.saturating_sub(boot_to_wall_ns)).ok()?;
         match self.reason.as_str() {
             "Unhealthy" => {
                 let probe = self.said()?.into_probe(written, None)?;
-                Some(Fact::KubeletProbe(Box::new(tracer_model::event::KubeletProbe {
+                Some(ObservationKind::KubeletProbe(Box::new(tracer_model::event::KubeletProbe {
                     event_count: Some(self.count),
                     ..probe
                 })))
             }
             "FailedCreatePodSandBox" | "NetworkNotReady" => {
                 let words = self.words().strip_prefix("Failed to create pod sandbox: ").unwrap_or(self.words());
-                sandbox_of(self.pod.clone(), words, written, None).map(|it| Fact::SandboxFailure(Box::new(it)))
+                sandbox_of(self.pod.clone(), words, written, None)
+                    .map(|it| ObservationKind::SandboxFailure(Box::new(it)))
             }
             _ => None,
         }
@@ -73,7 +74,7 @@ impl KubeletEvent {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tracer_model::event::{KubeletProbe, ProbeSays, SandboxCause};
+    use tracer_model::event::{KubeletProbe, ProbeOutput, SandboxCause};
 
     fn event(reason: &str, message: &str) -> KubeletEvent {
         KubeletEvent {
@@ -88,8 +89,8 @@ mod tests {
     }
 
     fn probe(message: &str) -> Option<KubeletProbe> {
-        match event("Unhealthy", message).fact(600_000_000_000)? {
-            Fact::KubeletProbe(probe) => Some(*probe),
+        match event("Unhealthy", message).kind(600_000_000_000)? {
+            ObservationKind::KubeletProbe(probe) => Some(*probe),
             other => unreachable!("{other:?}"),
         }
     }
@@ -97,7 +98,7 @@ mod tests {
     #[test]
     fn the_messages_of_a_kubelet_are_understood() {
         let said = probe("Readiness probe failed: HTTP probe failed with statuscode: 503").unwrap();
-        assert_eq!((said.says, said.result), (ProbeSays::Status(503), KubeletResult::Failure));
+        assert_eq!((said.says, said.result), (ProbeOutput::Status(503), KubeletResult::Failure));
         assert_eq!((said.written_boot_ns, said.written_until()), (400_000_000_000, 401_000_000_000));
         assert_eq!((said.container.as_deref(), said.event_count), (Some("web"), Some(4)));
         let refused = "Liveness probe failed: Get \"http://10.88.0.5:8081/live\": dial tcp 10.88.0.5:8081: connect: connection refused";
@@ -110,9 +111,9 @@ mod tests {
         ] {
             let words = "rpc error: code = Unknown desc = failed to exec in container";
             let said = probe(&format!("Startup probe {errored}{words}")).unwrap();
-            assert_eq!((said.result, said.says), (result, ProbeSays::CommandNotRun), "{errored}");
+            assert_eq!((said.result, said.says), (result, ProbeOutput::CommandNotRun), "{errored}");
         }
-        assert_eq!(probe("Readiness probe failed: ").unwrap().says, ProbeSays::Nothing);
+        assert_eq!(probe("Readiness probe failed: ").unwrap().says, ProbeOutput::Nothing);
     }
 
     #[test]
@@ -122,7 +123,7 @@ mod tests {
         {
             assert_eq!(probe(message), None, "{message}");
         }
-        assert_eq!(event("Killing", "Readiness probe failed: x").fact(0), None);
+        assert_eq!(event("Killing", "Readiness probe failed: x").kind(0), None);
     }
 
     #[test]
@@ -130,7 +131,7 @@ mod tests {
         for name in ["../cart", "cart?x", "cart/log", ""] {
             let mut of = event("Unhealthy", "Readiness probe failed: EOF");
             of.pod.name = Some(name.into());
-            assert_eq!(of.fact(0), None, "{name}");
+            assert_eq!(of.kind(0), None, "{name}");
         }
     }
 
@@ -138,22 +139,24 @@ mod tests {
     #[test]
     fn a_combined_event_does_not_tell_the_container() {
         let said = probe("(combined from similar events): Readiness probe failed: dial tcp 10.0.0.1:80: i/o timeout");
-        assert_eq!(said.map(|it| (it.container, it.says)), Some((None, ProbeSays::Timeout)));
+        assert_eq!(said.map(|it| (it.container, it.says)), Some((None, ProbeOutput::Timeout)));
     }
 
     #[test]
     fn a_sandbox_without_network_is_told() {
         let message = "Failed to create pod sandbox: rpc error: code = Unknown desc = failed to setup network for sandbox \"a1\": open /run/flannel/subnet.env: no such file or directory";
-        let Some(Fact::SandboxFailure(failure)) = event("FailedCreatePodSandBox", message).fact(0) else {
+        let Some(ObservationKind::SandboxFailure(failure)) = event("FailedCreatePodSandBox", message).kind(0) else {
             unreachable!()
         };
         assert_eq!(failure.cause, SandboxCause::SubnetFile);
         assert!(failure.words.starts_with("rpc error"), "{}", failure.words);
         let waits = "network is not ready: container runtime network not ready: NetworkReady=false reason:NetworkPluginNotReady message:Network plugin returns error: cni plugin not initialized";
-        let Some(Fact::SandboxFailure(failure)) = event("NetworkNotReady", waits).fact(0) else { unreachable!() };
+        let Some(ObservationKind::SandboxFailure(failure)) = event("NetworkNotReady", waits).kind(0) else {
+            unreachable!()
+        };
         assert_eq!(failure.cause, SandboxCause::NoConfig);
         assert_eq!(
-            event("FailedCreatePodSandBox", "Failed to create pod sandbox: no space left on device").fact(0),
+            event("FailedCreatePodSandBox", "Failed to create pod sandbox: no space left on device").kind(0),
             None
         );
     }

@@ -16,11 +16,11 @@ use super::line::Now;
 use super::process::open_file;
 use super::text::Text;
 use super::{KubeletLog, Place};
-use tracer_model::event::Fact;
+use tracer_model::event::ObservationKind;
 use tracer_node::clock;
 
 /// How often a rotated or missing file is looked for, and whether anybody still listens, milliseconds.
-const LOOK_MS: u16 = 1000;
+const POLL_MS: u16 = 1000;
 /// How often a log that is not there is looked for.
 const AGAIN: Duration = Duration::from_secs(5);
 
@@ -64,7 +64,7 @@ impl Follower {
     }
 
     /// Until nobody takes the facts.
-    pub(super) fn run(mut self, parse: fn(&str, Now) -> Option<Fact>, tx: &Sender<Fact>) {
+    pub(super) fn run(mut self, parse: fn(&str, Now) -> Option<ObservationKind>, tx: &Sender<ObservationKind>) {
         while !tx.is_closed() {
             if self.open.is_none() && Instant::now() >= self.due {
                 self.open();
@@ -73,7 +73,7 @@ impl Follower {
             let replaced = self.is_replaced();
             let read = self.read(&mut |line| {
                 let now = Now { boot_ns: clock::boot_ns(), boot_to_wall_ns: clock::boot_to_wall_ns() };
-                parse(line, now).is_none_or(|fact| tx.blocking_send(fact).is_ok())
+                parse(line, now).is_none_or(|kind| tx.blocking_send(kind).is_ok())
             });
             if read.is_err() || replaced {
                 self.close(replaced);
@@ -121,7 +121,7 @@ impl Follower {
 
     /// For a change of the file, a moment at most.
     fn wait(&self) {
-        let timeout = PollTimeout::from(LOOK_MS);
+        let timeout = PollTimeout::from(POLL_MS);
         let Some(open) = &self.open else {
             let _ = poll(&mut [], timeout);
             return;
@@ -196,14 +196,19 @@ mod tests {
     use tracer_model::event::Loss;
 
     /// Any line is a fact of its length.
-    fn parse(line: &str, _: Now) -> Option<Fact> {
+    fn parse(line: &str, _: Now) -> Option<ObservationKind> {
         let count = line.len() as u64;
-        Some(Fact::Loss(Loss { where_: line.chars().take(8).collect(), count, from_boot_ns: 0, to_boot_ns: 0 }))
+        Some(ObservationKind::Loss(Loss {
+            where_: line.chars().take(8).collect(),
+            count,
+            from_boot_ns: 0,
+            to_boot_ns: 0,
+        }))
     }
 
-    fn next(facts: &mut mpsc::Receiver<Fact>) -> (String, u64) {
+    fn next(facts: &mut mpsc::Receiver<ObservationKind>) -> (String, u64) {
         match facts.blocking_recv() {
-            Some(Fact::Loss(loss)) => (loss.where_, loss.count),
+            Some(ObservationKind::Loss(loss)) => (loss.where_, loss.count),
             other => panic!("{other:?}"),
         }
     }

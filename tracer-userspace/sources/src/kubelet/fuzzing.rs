@@ -3,7 +3,7 @@
 use super::entry::{Entry, Time};
 pub use super::journal::fuzzing::journal;
 use super::line::{Now, parse};
-use tracer_model::event::Fact;
+use tracer_model::event::ObservationKind;
 use tracer_model::fuzzing::check_recorded;
 
 /// How long the node is up.
@@ -21,14 +21,14 @@ pub fn klog(bytes: &[u8]) {
             Time::Wall(wall_ns) => i64::try_from(wall_ns).unwrap_or(i64::MAX),
         };
         let now = Now { boot_ns: UP_NS, boot_to_wall_ns: wall_ns.saturating_sub(UP_NS.cast_signed()) };
-        let Some(fact) = parse(line, now) else { continue };
-        let (written, words) = match &fact {
-            Fact::KubeletProbe(probe) => (probe.written_boot_ns, probe.output.as_deref()),
-            Fact::SandboxFailure(failure) => (failure.written_boot_ns, Some(failure.words.as_str())),
+        let Some(kind) = parse(line, now) else { continue };
+        let (written, words) = match &kind {
+            ObservationKind::KubeletProbe(probe) => (probe.written_boot_ns, probe.output.as_deref()),
+            ObservationKind::SandboxFailure(failure) => (failure.written_boot_ns, Some(failure.words.as_str())),
             other => unreachable!("{other:?} in a line of the kubelet"),
         };
-        assert!(written <= now.boot_ns, "{fact:?} is written after it is read");
-        assert!(words.is_none_or(|it| it.chars().count() <= WORDS_MAX), "{fact:?}");
-        check_recorded(fact);
+        assert!(written <= now.boot_ns, "{kind:?} is written after it is read");
+        assert!(words.is_none_or(|it| it.chars().count() <= WORDS_MAX), "{kind:?}");
+        check_recorded(kind);
     }
 }

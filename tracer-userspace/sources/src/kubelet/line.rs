@@ -7,7 +7,9 @@
 use super::entry::{Entry, Time};
 use super::fields::nearest;
 use super::words::{Words, understand};
-use tracer_model::event::{Fact, KubeletProbe, KubeletResult, PodRef, ProbeType, SandboxCause, SandboxFailure};
+use tracer_model::event::{
+    KubeletProbe, KubeletResult, ObservationKind, PodRef, ProbeType, SandboxCause, SandboxFailure,
+};
 
 /// Longest quote of a sandbox's failure, characters.
 const MAX_REASON: usize = 400;
@@ -34,7 +36,7 @@ impl Now {
 }
 
 /// What a line says, if it is of use.
-pub(super) fn parse(line: &str, now: Now) -> Option<Fact> {
+pub(super) fn parse(line: &str, now: Now) -> Option<ObservationKind> {
     // Most lines are about something else: they cost one look.
     if !["robe ", "andbox", "network is not ready"].iter().any(|word| line.contains(word)) {
         return None;
@@ -45,8 +47,8 @@ pub(super) fn parse(line: &str, now: Now) -> Option<Fact> {
         return None;
     }
     probe(&entry, written)
-        .map(|it| Fact::KubeletProbe(Box::new(it)))
-        .or_else(|| sandbox(&entry, written).map(|it| Fact::SandboxFailure(Box::new(it))))
+        .map(|it| ObservationKind::KubeletProbe(Box::new(it)))
+        .or_else(|| sandbox(&entry, written).map(|it| ObservationKind::SandboxFailure(Box::new(it))))
 }
 
 fn probe(entry: &Entry<'_>, written_boot_ns: u64) -> Option<KubeletProbe> {

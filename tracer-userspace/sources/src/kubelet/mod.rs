@@ -27,7 +27,7 @@ use tokio::sync::mpsc::Sender;
 pub(super) use self::event::KubeletEvent;
 use self::follow::Follower;
 pub use self::verbosity::{KubeletLogging, KubeletLoggingError};
-use tracer_model::event::{Fact, is_kubelet_name};
+use tracer_model::event::{ObservationKind, is_kubelet_name};
 use tracer_node::cgroup;
 use tracer_node::procfs::{self, Process};
 use tracer_terminal::error::os_message;
@@ -139,7 +139,7 @@ impl KubeletLog {
     }
 
     /// Follows it from its end on, until nobody takes the facts. A log that cannot be read is looked for again.
-    pub fn follow(self, tx: Sender<Fact>) {
+    pub fn follow(self, tx: Sender<ObservationKind>) {
         // Opened before anybody is told that it is followed: what is written from then on is new.
         let follower = Follower::opened(self);
         let run = move || follower.run(line::parse, &tx);

@@ -6,10 +6,10 @@
 use std::net::SocketAddr;
 
 use super::redact;
-use tracer_model::event::{KubeletResult, ProbeSays};
+use tracer_model::event::{KubeletResult, ProbeOutput};
 
 /// Longest words kept, bytes.
-const MAX_WORDS: usize = 512;
+const MAX_TEXT: usize = 512;
 
 /// The kubelet's own words (pkg/probe/grpc, `codes.Unimplemented`); the server's message follows.
 const NO_HEALTH_SERVICE: &str =
@@ -21,7 +21,7 @@ const TOO_MANY_REDIRECTS: &str = "\": stopped after 10 redirects";
 /// An output that was understood.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Words {
-    pub(super) says: ProbeSays,
+    pub(super) says: ProbeOutput,
     pub(super) text: Option<String>,
     pub(super) src: Option<SocketAddr>,
     pub(super) dst: Option<SocketAddr>,
@@ -30,38 +30,38 @@ pub(super) struct Words {
 pub(super) fn understand(output: &str, result: KubeletResult) -> Words {
     let output = output.lines().next().unwrap_or_default().trim();
     let says = meaning(output, result);
-    let text = tellable(output, says, result);
+    let text = publishable(output, says, result);
     // Of what may be told only: what was received, or printed by a command, may look like an address.
     let (src, dst) = text.as_deref().filter(|_| is_network(output, result)).map_or((None, None), ends);
     Words { says, text: text.filter(|it| !it.is_empty()).map(shortened), src, dst }
 }
 
-fn meaning(output: &str, result: KubeletResult) -> ProbeSays {
+fn meaning(output: &str, result: KubeletResult) -> ProbeOutput {
     if output.is_empty() {
-        return ProbeSays::Nothing;
+        return ProbeOutput::Nothing;
     }
     if let Some(status) = output.strip_prefix("HTTP probe failed with statuscode: ") {
-        return status.trim().parse().map_or(ProbeSays::NotHttp, ProbeSays::Status);
+        return status.trim().parse().map_or(ProbeOutput::NotHttp, ProbeOutput::Status);
     }
     if output.starts_with("service unhealthy (responded with ") {
-        return ProbeSays::NotServing;
+        return ProbeOutput::NotServing;
     }
     if output.starts_with(NO_HEALTH_SERVICE) {
-        return ProbeSays::NoHealthService;
+        return ProbeOutput::NoHealthService;
     }
     if output.starts_with("Get \"") && output.ends_with(TOO_MANY_REDIRECTS) {
-        return ProbeSays::TooManyRedirects;
+        return ProbeOutput::TooManyRedirects;
     }
     if is_command_timeout(output) {
-        return ProbeSays::CommandTimeout;
+        return ProbeOutput::CommandTimeout;
     }
     if result == KubeletResult::Error && is_of_the_end(by_runtime(output)) {
-        return ProbeSays::ContainerEnds;
+        return ProbeOutput::ContainerEnds;
     }
     if output.starts_with("rpc error: code = ") && names_exec(by_runtime(output)) {
-        return ProbeSays::CommandNotRun;
+        return ProbeOutput::CommandNotRun;
     }
-    if is_network(output, result) { of_network(&redact::redacted(output)) } else { ProbeSays::Other }
+    if is_network(output, result) { of_network(&redact::redacted(output)) } else { ProbeOutput::Other }
 }
 
 /// The kubelet's own form, up to 1.30 and from then on (k8s.io/cri-client, `execSyncV1`), or the runtime's. A command that
@@ -113,43 +113,43 @@ fn is_network(output: &str, result: KubeletResult) -> bool {
     client.iter().chain(&own).any(|prefix| output.starts_with(prefix)) || of_body()
 }
 
-fn of_network(output: &str) -> ProbeSays {
+fn of_network(output: &str) -> ProbeOutput {
     let has = |words: &[&str]| words.iter().any(|it| output.contains(it));
     // No connection was made that could have timed out.
     if has(&["dial tcp: lookup"]) {
-        ProbeSays::Network
+        ProbeOutput::Network
     } else if has(&["remote error: tls: "]) {
-        ProbeSays::TlsRefused
+        ProbeOutput::TlsRefused
     } else if has(&[
         "malformed HTTP",
         "server gave HTTP response to HTTPS client",
         "first record does not look like a TLS handshake",
     ]) {
-        ProbeSays::NotHttp
+        ProbeOutput::NotHttp
     } else if has(&["while reading body"]) {
-        ProbeSays::TimeoutInBody
+        ProbeOutput::TimeoutInBody
     } else if has(&["deadline exceeded", "i/o timeout", "Client.Timeout", "TLS handshake timeout"])
         || output.starts_with("timeout: ")
     {
-        ProbeSays::Timeout
+        ProbeOutput::Timeout
     } else {
-        ProbeSays::Network
+        ProbeOutput::Network
     }
 }
 
 /// Nothing that a pod sent or a command printed.
-fn tellable(output: &str, says: ProbeSays, result: KubeletResult) -> Option<String> {
+fn publishable(output: &str, says: ProbeOutput, result: KubeletResult) -> Option<String> {
     match says {
         // The runtime's words, which the kubelet calls an error; a failure has what a command printed.
         _ if result == KubeletResult::Error && output.starts_with("rpc error: code = ") => {
             Some(by_runtime(output).to_owned())
         }
-        ProbeSays::Other | ProbeSays::Nothing => None,
-        ProbeSays::Status(status) => Some(format!("HTTP probe failed with statuscode: {status}")),
-        ProbeSays::NotServing => Some(not_serving(output).to_owned()),
-        ProbeSays::NoHealthService => Some(NO_HEALTH_SERVICE.to_owned()),
-        ProbeSays::TooManyRedirects => Some(TOO_MANY_REDIRECTS.trim_start_matches("\": ").to_owned()),
-        ProbeSays::CommandTimeout if output.starts_with("command ") => Some("command timed out".to_owned()),
+        ProbeOutput::Other | ProbeOutput::Nothing => None,
+        ProbeOutput::Status(status) => Some(format!("HTTP probe failed with statuscode: {status}")),
+        ProbeOutput::NotServing => Some(not_serving(output).to_owned()),
+        ProbeOutput::NoHealthService => Some(NO_HEALTH_SERVICE.to_owned()),
+        ProbeOutput::TooManyRedirects => Some(TOO_MANY_REDIRECTS.trim_start_matches("\": ").to_owned()),
+        ProbeOutput::CommandTimeout if output.starts_with("command ") => Some("command timed out".to_owned()),
         _ => Some(redact::redacted(output)),
     }
 }
@@ -162,7 +162,7 @@ fn not_serving(output: &str) -> &str {
 }
 
 fn shortened(mut text: String) -> String {
-    let end = text.char_indices().map(|(at, c)| at + c.len_utf8()).take_while(|end| *end <= MAX_WORDS).last();
+    let end = text.char_indices().map(|(at, c)| at + c.len_utf8()).take_while(|end| *end <= MAX_TEXT).last();
     text.truncate(end.unwrap_or_default());
     text
 }
@@ -189,13 +189,13 @@ fn address(host: &str, port: u16) -> Option<SocketAddr> {
 
 #[cfg(test)]
 mod tests {
-    use super::{KubeletResult, ProbeSays, Words};
+    use super::{KubeletResult, ProbeOutput, Words};
 
     fn understand(output: &str) -> Words {
         super::understand(output, KubeletResult::Failure)
     }
 
-    fn says(output: &str) -> (ProbeSays, Option<String>) {
+    fn says(output: &str) -> (ProbeOutput, Option<String>) {
         let words = understand(output);
         (words.says, words.text)
     }
@@ -204,7 +204,7 @@ mod tests {
     fn what_the_kubelet_says_is_understood() {
         let hang = "Get \"http://10.88.0.5:8081/ready?x=1\": context deadline exceeded (Client.Timeout exceeded while awaiting headers)";
         let (meaning, text) = says(hang);
-        assert_eq!(meaning, ProbeSays::Timeout);
+        assert_eq!(meaning, ProbeOutput::Timeout);
         assert_eq!(
             text.as_deref(),
             Some(
@@ -212,8 +212,8 @@ mod tests {
             )
         );
         assert_eq!(understand(hang).dst, "10.88.0.5:8081".parse().ok());
-        assert_eq!(says("HTTP probe failed with statuscode: 503").0, ProbeSays::Status(503));
-        assert_eq!(says("dial tcp 10.88.0.5:8082: i/o timeout").0, ProbeSays::Timeout);
+        assert_eq!(says("HTTP probe failed with statuscode: 503").0, ProbeOutput::Status(503));
+        assert_eq!(says("dial tcp 10.88.0.5:8082: i/o timeout").0, ProbeOutput::Timeout);
         assert_eq!(
             understand("dial tcp [fd00::5]:8082: connect: connection refused").dst,
             "[fd00::5]:8082".parse().ok()
@@ -221,14 +221,14 @@ mod tests {
         for lookup in ["no such host", "read udp 10.88.0.1:5353->10.96.0.10:53: i/o timeout"] {
             let words = understand(&format!("dial tcp: lookup web.shop on 10.96.0.10:53: {lookup}"));
             let text = Some(format!("dial tcp: lookup: {lookup}"));
-            assert_eq!(words, Words { says: ProbeSays::Network, text, src: None, dst: None });
+            assert_eq!(words, Words { says: ProbeOutput::Network, text, src: None, dst: None });
         }
         let refused = "Get \"https://10.88.0.5:8443\": remote error: tls: handshake failure";
-        assert_eq!(says(refused), (ProbeSays::TlsRefused, Some(refused.into())));
+        assert_eq!(says(refused), (ProbeOutput::TlsRefused, Some(refused.into())));
         let no_files = "dial tcp 10.88.0.5:8082: socket: too many open files";
-        assert_eq!(says(no_files), (ProbeSays::Network, Some(no_files.into())));
-        assert_eq!(says("service unhealthy (responded with \"NOT_SERVING\")").0, ProbeSays::NotServing);
-        assert_eq!(says("timeout: health rpc did not complete within 1s").0, ProbeSays::Timeout);
+        assert_eq!(says(no_files), (ProbeOutput::Network, Some(no_files.into())));
+        assert_eq!(says("service unhealthy (responded with \"NOT_SERVING\")").0, ProbeOutput::NotServing);
+        assert_eq!(says("timeout: health rpc did not complete within 1s").0, ProbeOutput::Timeout);
         assert_eq!(understand("Get \"https://[fd00::5]/live\": EOF").dst, "[fd00::5]:443".parse().ok());
     }
 
@@ -236,10 +236,10 @@ mod tests {
     fn a_grpc_server_without_the_health_service_is_understood() {
         let unimplemented = "error: this server does not implement the grpc health protocol (grpc.health.v1.Health): unknown service of mine";
         let (meaning, text) = says(unimplemented);
-        assert_eq!(meaning, ProbeSays::NoHealthService);
+        assert_eq!(meaning, ProbeOutput::NoHealthService);
         assert!(text.is_some_and(|it| it.ends_with("(grpc.health.v1.Health)")), "the rest is the server's");
         let no_connection = "error: failed to connect service at \"10.88.0.5:50051\": context canceled";
-        assert_eq!(says(no_connection).0, ProbeSays::Network);
+        assert_eq!(says(no_connection).0, ProbeOutput::Network);
     }
 
     /// Where the loop leads is the pod's choice.
@@ -248,10 +248,10 @@ mod tests {
         let words = "stopped after 10 redirects".to_owned();
         for url in ["/loop", "http://10.88.0.10:8085/secret"] {
             let output = format!("Get \"{url}\": {words}");
-            assert_eq!(says(&output), (ProbeSays::TooManyRedirects, Some(words.clone())));
+            assert_eq!(says(&output), (ProbeOutput::TooManyRedirects, Some(words.clone())));
             assert_eq!(understand(&output).dst, None);
         }
-        assert_eq!(says(&format!("curl: {words}")).0, ProbeSays::Other);
+        assert_eq!(says(&format!("curl: {words}")).0, ProbeOutput::Other);
     }
 
     #[test]
@@ -260,52 +260,52 @@ mod tests {
             "Get \"http://10.88.0.5:8081/live\": read tcp 10.88.0.1:59486->10.88.0.5:8081: read: connection reset by peer",
         );
         assert_eq!((words.src, words.dst), ("10.88.0.1:59486".parse().ok(), "10.88.0.5:8081".parse().ok()));
-        assert_eq!(words.says, ProbeSays::Network);
+        assert_eq!(words.says, ProbeOutput::Network);
     }
 
     #[test]
     fn nothing_of_the_pod_is_kept() {
         let garbage = "Get \"http://10.88.0.5:8081/live\": net/http: HTTP/1.x transport connection broken: malformed HTTP status code \"secret\"";
         let (meaning, text) = says(garbage);
-        assert_eq!(meaning, ProbeSays::NotHttp);
+        assert_eq!(meaning, ProbeOutput::NotHttp);
         assert!(
             !text.clone().unwrap_or_default().contains("secret")
                 && text.is_some_and(|it| it.ends_with("malformed HTTP answer"))
         );
-        assert_eq!(says("cat: can't open '/tmp/healthy': No such file or directory"), (ProbeSays::Other, None));
+        assert_eq!(says("cat: can't open '/tmp/healthy': No such file or directory"), (ProbeOutput::Other, None));
         assert_eq!(
             says("command \"mysql -psecret\" timed out"),
-            (ProbeSays::CommandTimeout, Some("command timed out".into()))
+            (ProbeOutput::CommandTimeout, Some("command timed out".into()))
         );
         assert_eq!(
             says(r#"command timed out: "/bin/sh -c echo \"secret\"; sleep 60" timed out after 10s"#),
-            (ProbeSays::CommandTimeout, Some("command timed out".into()))
+            (ProbeOutput::CommandTimeout, Some("command timed out".into()))
         );
         for printed in ["command timed out: \"x\" timed out after secret", "command timed out: secret"] {
-            assert_eq!(says(printed), (ProbeSays::Other, None), "{printed}");
+            assert_eq!(says(printed), (ProbeOutput::Other, None), "{printed}");
         }
-        assert_eq!(says(""), (ProbeSays::Nothing, None));
+        assert_eq!(says(""), (ProbeOutput::Nothing, None));
         let of_a_tool = "error: health rpc failed: rpc error: code = DeadlineExceeded desc = context deadline exceeded";
-        assert_ne!(says(of_a_tool).0, ProbeSays::CommandTimeout);
+        assert_ne!(says(of_a_tool).0, ProbeOutput::CommandTimeout);
         assert_eq!(
             says("rpc error: code = DeadlineExceeded desc = context deadline exceeded"),
-            (ProbeSays::Other, None)
+            (ProbeOutput::Other, None)
         );
         let of_the_runtime =
             "rpc error: code = DeadlineExceeded desc = failed to exec in container: timeout 1s exceeded";
-        assert_eq!(says(of_the_runtime).0, ProbeSays::CommandTimeout);
+        assert_eq!(says(of_the_runtime).0, ProbeOutput::CommandTimeout);
     }
 
     #[test]
     fn a_command_cannot_speak_for_the_runtime() {
         let not_run = "rpc error: code = Unknown desc = failed to exec in container: secret";
-        assert_eq!(says(not_run), (ProbeSays::CommandNotRun, Some("rpc error: code = Unknown".into())));
+        assert_eq!(says(not_run), (ProbeOutput::CommandNotRun, Some("rpc error: code = Unknown".into())));
         let errored = super::understand(not_run, KubeletResult::Error);
-        assert_eq!((errored.says, errored.text.as_deref()), (ProbeSays::CommandNotRun, Some(not_run)));
+        assert_eq!((errored.says, errored.text.as_deref()), (ProbeOutput::CommandNotRun, Some(not_run)));
         let state = |state: &str| says(&format!("service unhealthy (responded with \"{state}\")")).1;
         assert_eq!(state("NOT_SERVING").as_deref(), Some("service unhealthy (responded with \"NOT_SERVING\")"));
         assert_eq!(state("secret").as_deref(), Some("service unhealthy"));
-        assert_eq!(says("HTTP probe failed with statuscode: secret"), (ProbeSays::NotHttp, None));
+        assert_eq!(says("HTTP probe failed with statuscode: secret"), (ProbeOutput::NotHttp, None));
     }
 
     /// It may name a connection of its own, or a timeout of its own.
@@ -321,7 +321,7 @@ mod tests {
             r#"Get \"http://10.0.0.5:80/\": net/http: TLS handshake timeout"#,
         ] {
             let words = understand(&format!("{failed} desc = {message}"));
-            let expected = Words { says: ProbeSays::Network, text: Some(failed.into()), src: None, dst: None };
+            let expected = Words { says: ProbeOutput::Network, text: Some(failed.into()), src: None, dst: None };
             assert_eq!(words, expected, "{message}");
         }
     }
@@ -329,7 +329,7 @@ mod tests {
     #[test]
     fn the_addresses_that_a_command_prints_are_nobody_s() {
         let printed = understand("cannot reach the database: dial tcp 10.0.0.5:5432: connect: connection refused");
-        assert_eq!((printed.says, printed.src, printed.dst), (ProbeSays::Other, None, None));
+        assert_eq!((printed.says, printed.src, printed.dst), (ProbeOutput::Other, None, None));
     }
 
     #[test]
@@ -344,11 +344,11 @@ mod tests {
         ] {
             let ends = format!("rpc error: {ends}");
             let words = error(&ends);
-            assert_eq!((words.says, words.text.as_deref()), (ProbeSays::ContainerEnds, Some(ends.as_str())));
-            assert_ne!(understand(&ends).says, ProbeSays::ContainerEnds, "printed by a command: {ends}");
+            assert_eq!((words.says, words.text.as_deref()), (ProbeOutput::ContainerEnds, Some(ends.as_str())));
+            assert_ne!(understand(&ends).says, ProbeOutput::ContainerEnds, "printed by a command: {ends}");
         }
         let missing = r#"rpc error: code = Unknown desc = failed to exec in container: failed to start exec "9": OCI runtime exec failed: exec failed: unable to start container process: exec: "curl": executable file not found in $PATH: unknown"#;
-        assert_eq!(error(missing).says, ProbeSays::CommandNotRun);
+        assert_eq!(error(missing).says, ProbeOutput::CommandNotRun);
     }
 
     #[test]
@@ -361,9 +361,9 @@ mod tests {
         };
         assert_eq!(
             of("cannot register an exec PID: container is stopping", "secret"),
-            (ProbeSays::ContainerEnds, true)
+            (ProbeOutput::ContainerEnds, true)
         );
-        assert_eq!(of("exec failed", "container is stopping"), (ProbeSays::CommandNotRun, true));
+        assert_eq!(of("exec failed", "container is stopping"), (ProbeOutput::CommandNotRun, true));
     }
 
     /// The kubelet calls it an error, without a URL.
@@ -371,11 +371,11 @@ mod tests {
     fn a_body_that_is_not_read_to_its_end_is_understood() {
         let error = |output: &str| super::understand(output, KubeletResult::Error);
         let body = "context deadline exceeded (Client.Timeout or context cancellation while reading body)";
-        assert_eq!(error(body).says, ProbeSays::TimeoutInBody);
-        assert_eq!(understand(body).says, ProbeSays::Other, "printed by a command");
+        assert_eq!(error(body).says, ProbeOutput::TimeoutInBody);
+        assert_eq!(understand(body).says, ProbeOutput::Other, "printed by a command");
         let reset = error("read tcp 10.88.0.1:59486->10.88.0.5:8081: read: connection reset by peer");
-        assert_eq!((reset.says, reset.dst), (ProbeSays::Network, "10.88.0.5:8081".parse().ok()));
-        assert_eq!(error("couldn't find port: secret").says, ProbeSays::Other);
+        assert_eq!((reset.says, reset.dst), (ProbeOutput::Network, "10.88.0.5:8081".parse().ok()));
+        assert_eq!(error("couldn't find port: secret").says, ProbeOutput::Other);
     }
 
     /// It would be taken for a timeout, of another connection.
@@ -383,6 +383,6 @@ mod tests {
     fn what_a_pod_sent_decides_nothing() {
         let forged = "Get \"http://10.88.0.5:8081/\": net/http: HTTP/1.x transport connection broken: malformed MIME header line: read tcp 1.1.1.1:1->2.2.2.2:2: i/o timeout";
         let words = understand(forged);
-        assert_eq!((words.says, words.src, words.dst), (ProbeSays::Network, None, "10.88.0.5:8081".parse().ok()));
+        assert_eq!((words.says, words.src, words.dst), (ProbeOutput::Network, None, "10.88.0.5:8081".parse().ok()));
     }
 }

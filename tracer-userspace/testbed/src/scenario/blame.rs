@@ -3,11 +3,11 @@
 use anyhow::Result;
 use tracer_model::record::Cause;
 
-use super::{Need, Scenario, Stage};
-use crate::dial::{Ending, Kind};
+use super::{Fixture, Need, Scenario};
 use crate::ip::Route;
+use crate::node::Family;
 use crate::pods::HTTP;
-use crate::world::Family;
+use crate::probe::{Ending, Kind};
 
 const DROP: Option<Cause> = Some(Cause::FirewallDrop);
 const REJECT: Option<Cause> = Some(Cause::FirewallReject);
@@ -43,63 +43,63 @@ pub(super) const ALL: &[Scenario] = &[
 ];
 
 /// A pod with these nftables rules.
-fn pod_with(stage: &mut Stage<'_>, script: &str) -> Result<std::net::SocketAddr> {
-    let pod = stage.serving("http", HTTP)?;
-    stage.inside(pod)?.nft(script)?;
+fn pod_with(fixture: &mut Fixture<'_>, script: &str) -> Result<std::net::SocketAddr> {
+    let pod = fixture.serving("http", HTTP)?;
+    fixture.inside(pod)?.nft(script)?;
     Ok(pod)
 }
 
-fn policy(stage: &mut Stage<'_>) -> Result<()> {
+fn policy(fixture: &mut Fixture<'_>) -> Result<()> {
     let accept = "meta l4proto { icmp, icmpv6 } accept; tcp dport 9 accept;";
     let chain = format!("type filter hook input priority 0; policy drop; {accept}");
-    let pod = pod_with(stage, &format!("table inet podpolicy {{ chain ingress {{ {chain} }}; }}\n"))?;
-    stage.mentions(&["the policy in chain inet podpolicy ingress"]);
-    stage.fails(Kind::Http, pod, Ending::Timeout)
+    let pod = pod_with(fixture, &format!("table inet podpolicy {{ chain ingress {{ {chain} }}; }}\n"))?;
+    fixture.mentions(&["the policy in chain inet podpolicy ingress"]);
+    fixture.fails(Kind::Http, pod, Ending::Timeout)
 }
 
 /// Other rules that drop, none of which can have done it; the one that did is two jumps away.
-fn jump(stage: &mut Stage<'_>) -> Result<()> {
+fn jump(fixture: &mut Fixture<'_>) -> Result<()> {
     let pod = pod_with(
-        stage,
+        fixture,
         "table inet fw { chain web { tcp dport 8080 drop comment \"no web\"; };
            chain services { tcp dport 22 drop; tcp dport 1-9000 goto web; };
            chain in { type filter hook input priority 10; ip saddr 192.0.2.0/24 drop; udp dport 8080 drop; \
            ip6 saddr 2001:db8::/32 drop; tcp dport 8080 counter jump services; };
            chain out { type filter hook output priority 0; tcp dport 8080 drop; }; }\n",
     )?;
-    stage.mentions(&["\"no web\" in chain inet fw web"]);
-    stage.fails(Kind::Http, pod, Ending::Timeout)
+    fixture.mentions(&["\"no web\" in chain inet fw web"]);
+    fixture.fails(Kind::Http, pod, Ending::Timeout)
 }
 
-fn verdict_map(stage: &mut Stage<'_>) -> Result<()> {
+fn verdict_map(fixture: &mut Fixture<'_>) -> Result<()> {
     let map = "tcp dport vmap { 22 : accept, 8080 : goto deny, 9090 : drop }";
     let pod = pod_with(
-        stage,
+        fixture,
         &format!(
             "table inet fw {{ chain deny {{ drop; }}; chain in {{ type filter hook input priority 0; {map}; }}; }}\n"
         ),
     )?;
-    stage.mentions(&[": a rule in chain inet fw in"]);
-    stage.fails(Kind::Http, pod, Ending::Timeout)
+    fixture.mentions(&[": a rule in chain inet fw in"]);
+    fixture.fails(Kind::Http, pod, Ending::Timeout)
 }
 
 /// Rules that are not understood: of two that count the one that never did is none; of two that did before, the one that
 /// stood still.
-fn counters(stage: &mut Stage<'_>) -> Result<()> {
+fn counters(fixture: &mut Fixture<'_>) -> Result<()> {
     let pod = pod_with(
-        stage,
+        fixture,
         "table inet fw { chain in { type filter hook input priority 0; meta mark 5 counter packets 3 bytes 180 drop; \
          meta mark 6 counter drop; meta length 1-1000 counter drop; }; }\n",
     )?;
-    stage.mentions(&["one of the rule with handle 2 in chain inet fw in; the rule with handle 4"]);
-    stage.fails(Kind::Http, pod, Ending::Timeout)?;
-    stage.mentions(&[": the rule with handle 4 in chain inet fw in"]);
-    stage.fails(Kind::Http, pod, Ending::Timeout)
+    fixture.mentions(&["one of the rule with handle 2 in chain inet fw in; the rule with handle 4"]);
+    fixture.fails(Kind::Http, pod, Ending::Timeout)?;
+    fixture.mentions(&[": the rule with handle 4 in chain inet fw in"]);
+    fixture.fails(Kind::Http, pod, Ending::Timeout)
 }
 
 /// The chains of ufw that `ufw deny 8080/tcp` goes through.
-fn ufw(stage: &mut Stage<'_>, program: &str) -> Result<()> {
-    let pod = stage.serving("http", HTTP)?;
+fn ufw(fixture: &mut Fixture<'_>, program: &str) -> Result<()> {
+    let pod = fixture.serving("http", HTTP)?;
     let rules = "*filter\n:INPUT DROP [0:0]\n:FORWARD DROP [0:0]\n:OUTPUT ACCEPT [0:0]\n\
         :ufw-before-input - [0:0]\n:ufw-after-input - [0:0]\n:ufw-user-input - [0:0]\n:ufw-skip-to-policy-input - [0:0]\n\
         -A INPUT -j ufw-before-input\n-A INPUT -j ufw-after-input\n\
@@ -107,14 +107,14 @@ fn ufw(stage: &mut Stage<'_>, program: &str) -> Result<()> {
         -A ufw-after-input -p tcp -m tcp --dport 139 -j ufw-skip-to-policy-input\n\
         -A ufw-skip-to-policy-input -j DROP\n\
         -A ufw-user-input -p tcp -m tcp --dport 22 -j ACCEPT\n-A ufw-user-input -p tcp -m tcp --dport 8080 -j DROP\nCOMMIT\n";
-    stage.inside(pod)?.run(program, &[], rules)?;
-    stage.mentions(&["chain ufw-user-input of table filter", "made by ufw"]);
-    stage.fails(Kind::Http, pod, Ending::Timeout)
+    fixture.inside(pod)?.run(program, &[], rules)?;
+    fixture.mentions(&["chain ufw-user-input of table filter", "made by ufw"]);
+    fixture.fails(Kind::Http, pod, Ending::Timeout)
 }
 
 /// Rules that leave something out, kubelet's in KUBE-FIREWALL first: each took packets before, and none takes this one.
-fn inverted(stage: &mut Stage<'_>, program: &str) -> Result<()> {
-    let pod = stage.serving("http", HTTP)?;
+fn inverted(fixture: &mut Fixture<'_>, program: &str) -> Result<()> {
+    let pod = fixture.serving("http", HTTP)?;
     let rules = format!(
         "*filter\n:KUBE-FIREWALL - [0:0]\n-A INPUT -j KUBE-FIREWALL\n\
         [3:180] -A KUBE-FIREWALL ! -s 127.0.0.0/8 -d 127.0.0.0/8 -m comment --comment \"block incoming localnet connections\" \
@@ -124,37 +124,37 @@ fn inverted(stage: &mut Stage<'_>, program: &str) -> Result<()> {
         [3:180] -A INPUT -p tcp -m tcp ! --dport {HTTP} -j DROP\n-A INPUT ! -s 10.0.0.0/8 -j RETURN\n\
         [3:180] -A INPUT -p tcp -m tcp --dport {HTTP} -m comment --comment mine -j DROP\nCOMMIT\n"
     );
-    stage.inside(pod)?.run(program, &["--counters"], &rules)?;
+    fixture.inside(pod)?.run(program, &["--counters"], &rules)?;
     let one = if program.contains("legacy") { ": rule 8 \"mine\"" } else { ": the rule with handle" };
-    stage.mentions(&[one, "\"mine\" in chain INPUT of table filter"]);
-    stage.fails(Kind::Http, pod, Ending::Timeout)
+    fixture.mentions(&[one, "\"mine\" in chain INPUT of table filter"]);
+    fixture.fails(Kind::Http, pod, Ending::Timeout)
 }
 
 /// What firewalld writes for a zone that rejects.
-fn firewalld(stage: &mut Stage<'_>) -> Result<()> {
+fn firewalld(fixture: &mut Fixture<'_>) -> Result<()> {
     let pod = pod_with(
-        stage,
+        fixture,
         "table inet firewalld { chain filter_IN_public { tcp dport 22 accept; };
            chain filter_INPUT_POLICIES { jump filter_IN_public; meta l4proto { icmp, ipv6-icmp } accept; reject with icmpx admin-prohibited; };
            chain filter_INPUT { type filter hook input priority 10; iifname \"lo\" accept; jump filter_INPUT_POLICIES; \
            reject with icmpx admin-prohibited; }; }\n",
     )?;
-    stage.mentions(&["in chain inet firewalld filter_INPUT_POLICIES, made by firewalld"]);
-    stage.fails(Kind::Http, pod, Ending::Error)
+    fixture.mentions(&["in chain inet firewalld filter_INPUT_POLICIES, made by firewalld"]);
+    fixture.fails(Kind::Http, pod, Ending::Error)
 }
 
-fn hook(stage: &mut Stage<'_>, hook: &str, shown: &str) -> Result<()> {
+fn hook(fixture: &mut Fixture<'_>, hook: &str, shown: &str) -> Result<()> {
     let family = if shown == "INGRESS" { "netdev" } else { "inet" };
     let chain = format!("type filter hook {hook} priority -150; tcp dport 8080 drop;");
-    let pod = pod_with(stage, &format!("table {family} early {{ chain c {{ {chain} }}; }}\n"))?;
-    stage.mentions(&[&format!("rule at {shown}"), &format!("in chain {family} early c")]);
-    stage.fails(Kind::Http, pod, Ending::Timeout)
+    let pod = pod_with(fixture, &format!("table {family} early {{ chain c {{ {chain} }}; }}\n"))?;
+    fixture.mentions(&[&format!("rule at {shown}"), &format!("in chain {family} early c")]);
+    fixture.fails(Kind::Http, pod, Ending::Timeout)
 }
 
 /// A pod that routes, and drops what it routes.
-fn forward(stage: &mut Stage<'_>) -> Result<()> {
-    let router = stage.serving("http", HTTP)?;
-    let inside = stage.inside(router)?;
+fn forward(fixture: &mut Fixture<'_>) -> Result<()> {
+    let router = fixture.serving("http", HTTP)?;
+    let inside = fixture.inside(router)?;
     inside.sysctl(&[("ipv4/ip_forward", "1")])?;
     inside.ip(|ip| {
         ip.bridge("far", None)?;
@@ -162,40 +162,40 @@ fn forward(stage: &mut Stage<'_>) -> Result<()> {
         ip.up("far")
     })?;
     inside.nft("table ip fw { chain forwarded { type filter hook forward priority 0; policy drop; }; }\n")?;
-    stage.world.node.ip(|ip| ip.add(&Route::to([10, 99, 0, 0], 24).via(router.ip())))?;
-    (stage.watch)()?;
-    stage.mentions(&["rule at FORWARD", "the policy in chain ip fw forwarded"]);
-    stage.fails_elsewhere(Kind::Http, ([10, 99, 0, 5], HTTP).into(), Ending::Timeout)
+    fixture.node.node.ip(|ip| ip.add(&Route::to([10, 99, 0, 0], 24).via(router.ip())))?;
+    (fixture.watch)()?;
+    fixture.mentions(&["rule at FORWARD", "the policy in chain ip fw forwarded"]);
+    fixture.fails_elsewhere(Kind::Http, ([10, 99, 0, 5], HTTP).into(), Ending::Timeout)
 }
 
 /// A blocklist of 50,000 addresses before the rule that matters: reading it may take longer than a verdict waits,
 /// so that the verdict names no rule; its cause and time are the same.
-fn many(stage: &mut Stage<'_>) -> Result<()> {
+fn many(fixture: &mut Fixture<'_>) -> Result<()> {
     let mut script = String::from("table inet fw { chain in { type filter hook input priority 0;\n");
     for n in 0..50_000_u32 {
         script.push_str(&format!("ip saddr 198.{}.{}.{} drop\n", 18 + (n >> 16), n >> 8 & 255, n & 255));
     }
     script.push_str("tcp dport 8080 drop comment \"the one\"\n}; }\n");
-    let pod = pod_with(stage, &script)?;
-    stage.fails(Kind::Http, pod, Ending::Timeout)?;
-    stage.fails(Kind::Http, pod, Ending::Timeout)
+    let pod = pod_with(fixture, &script)?;
+    fixture.fails(Kind::Http, pod, Ending::Timeout)?;
+    fixture.fails(Kind::Http, pod, Ending::Timeout)
 }
 
 /// As many verdict maps as kube-proxy has with some hundred Services, and the rule that matters in the last of them.
-fn beside_maps(stage: &mut Stage<'_>) -> Result<()> {
+fn beside_maps(fixture: &mut Fixture<'_>) -> Result<()> {
     let mut script = String::from("table inet fw { chain in { type filter hook input priority 0;\n");
     for port in 10_000..10_400_u32 {
         script.push_str(&format!("tcp dport vmap {{ {port} : drop, {} : drop }}\n", port + 10_000));
     }
     script.push_str("tcp dport vmap { 8080 : drop, 8081 : drop } comment \"the last\"\n}; }\n");
-    let pod = pod_with(stage, &script)?;
-    stage.mentions(&["in chain inet fw in"]);
-    stage.fails(Kind::Http, pod, Ending::Timeout)
+    let pod = pod_with(fixture, &script)?;
+    fixture.mentions(&["in chain inet fw in"]);
+    fixture.fails(Kind::Http, pod, Ending::Timeout)
 }
 
 /// Calico's chains for a workload endpoint whose policies do not let the node in.
-fn calico(stage: &mut Stage<'_>, program: &str) -> Result<()> {
-    let pod = stage.serving("http", HTTP)?;
+fn calico(fixture: &mut Fixture<'_>, program: &str) -> Result<()> {
+    let pod = fixture.serving("http", HTTP)?;
     let rules = format!(
         "*filter\n:cali-OUTPUT - [0:0]\n:cali-to-wl-dispatch - [0:0]\n:cali-tw-cali1a2b3c4d5e6 - [0:0]\n:cali-pi-default.deny - [0:0]\n\
         -A OUTPUT -m comment --comment \"cali:tVnHkvAo15HuiPy0\" -j cali-OUTPUT\n\
@@ -206,11 +206,11 @@ fn calico(stage: &mut Stage<'_>, program: &str) -> Result<()> {
         -A cali-tw-cali1a2b3c4d5e6 -m comment --comment \"cali:A2 Drop if no policies passed packet\" -j DROP\nCOMMIT\n",
         ip = pod.ip()
     );
-    stage.world.node.run(program, &[], &rules)?;
+    fixture.node.node.run(program, &[], &rules)?;
     let played =
-        stage.mentions(&["calico", "Drop if no policies passed packet"]).fails(Kind::Http, pod, Ending::Timeout);
+        fixture.mentions(&["calico", "Drop if no policies passed packet"]).fails(Kind::Http, pod, Ending::Timeout);
     if program.contains("legacy") {
-        stage.world.node.run(
+        fixture.node.node.run(
             "iptables-legacy-restore",
             &[],
             "*filter\n:INPUT ACCEPT [0:0]\n:FORWARD ACCEPT [0:0]\n:OUTPUT ACCEPT [0:0]\nCOMMIT\n",
@@ -220,24 +220,24 @@ fn calico(stage: &mut Stage<'_>, program: &str) -> Result<()> {
 }
 
 /// kube-router rejects what no policy allows.
-fn kube_router(stage: &mut Stage<'_>) -> Result<()> {
-    let pod = stage.serving("http", HTTP)?;
+fn kube_router(fixture: &mut Fixture<'_>) -> Result<()> {
+    let pod = fixture.serving("http", HTTP)?;
     let rules = format!(
         "*filter\n:KUBE-ROUTER-OUTPUT - [0:0]\n:KUBE-POD-FW-ABCDEFGHIJ - [0:0]\n\
         -A OUTPUT -j KUBE-ROUTER-OUTPUT\n-A KUBE-ROUTER-OUTPUT -d {} -j KUBE-POD-FW-ABCDEFGHIJ\n\
         -A KUBE-POD-FW-ABCDEFGHIJ -m comment --comment \"rule to REJECT traffic destined for POD name:web-0 namespace: shop\" -j REJECT\nCOMMIT\n",
         pod.ip()
     );
-    stage.world.node.run("iptables-nft-restore", &[], &rules)?;
-    stage.mentions(&["kube-router", "POD name:web-0"]);
-    stage.fails(Kind::Http, pod, Ending::Refused)
+    fixture.node.node.run("iptables-nft-restore", &[], &rules)?;
+    fixture.mentions(&["kube-router", "POD name:web-0"]);
+    fixture.fails(Kind::Http, pod, Ending::Refused)
 }
 
 /// A program at the pod's `eth0` drops IP, as an eBPF data path does.
-fn tc(stage: &mut Stage<'_>) -> Result<()> {
-    let pod = stage.serving("http", HTTP)?;
+fn tc(fixture: &mut Fixture<'_>) -> Result<()> {
+    let pod = fixture.serving("http", HTTP)?;
     // Classic BPF: load the IP version and protocol; TC_ACT_SHOT (2) for TCP, else TC_ACT_OK (0).
-    let (at, family) = match stage.family {
+    let (at, family) = match fixture.family {
         Family::V4 => (23, "ip"),
         Family::V6 => (20, "ipv6"),
     };
@@ -245,7 +245,7 @@ fn tc(stage: &mut Stage<'_>) -> Result<()> {
     let lines = format!(
         "qdisc add dev eth0 clsact\nfilter add dev eth0 ingress protocol {family} bpf da bytecode '{program}'\n"
     );
-    stage.inside(pod)?.run("tc", &["-batch", "-"], &lines)?;
-    stage.mentions(&["a tc program or filter"]);
-    stage.fails(Kind::Http, pod, Ending::Timeout)
+    fixture.inside(pod)?.run("tc", &["-batch", "-"], &lines)?;
+    fixture.mentions(&["a tc program or filter"]);
+    fixture.fails(Kind::Http, pod, Ending::Timeout)
 }

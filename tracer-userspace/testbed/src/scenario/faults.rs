@@ -10,13 +10,13 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, anyhow, bail};
 use tracer_model::record::{Cause, Outcome};
 
-use super::{Need, Proxy, Scenario, Stage};
+use super::{Fixture, Need, Proxy, Scenario};
 use crate::check::{Claim, Expected};
-use crate::dial::{Dial, Ending, Kind};
 use crate::net::{Netns, PREFIX};
+use crate::node::{TestNode, ipvs};
 use crate::pods::HTTP;
+use crate::probe::{Ending, Kind, ProbeRequest};
 use crate::prober::Prober;
-use crate::world::{World, ipvs};
 use tracer_common::limit::{Limit, Limited};
 
 const RST: Option<Cause> = Some(Cause::MidStreamRst);
@@ -42,17 +42,17 @@ pub(super) const ALL: &[Scenario] = &[
 
 /// Many probes at once and a ring of one page: what fails meanwhile gets its cause, a weaker one or none; what
 /// fails when the ring has room again gets its own.
-fn ring_overflow(stage: &mut Stage<'_>) -> Result<()> {
-    let (good, bad) = (stage.serving("http", HTTP)?, stage.serving("rst", HTTP)?);
-    (stage.watch)()?;
-    let mut second = Prober::start(&stage.world.node, stage.options)?;
-    let dial = Dial::new(Kind::Http, good, stage.options.patience);
-    let count = stage.options.crowd / 5;
-    let claim = stage.quietly(good)?;
+fn ring_overflow(fixture: &mut Fixture<'_>) -> Result<()> {
+    let (good, bad) = (fixture.serving("http", HTTP)?, fixture.serving("rst", HTTP)?);
+    (fixture.watch)()?;
+    let mut second = Prober::start(&fixture.node.node, fixture.options)?;
+    let probe = ProbeRequest::new(Kind::Http, good, fixture.options.patience);
+    let count = fixture.options.crowd / 5;
+    let claim = fixture.quietly(good)?;
     thread::scope(|scope| {
-        let crowd = scope.spawn(move || second.crowd(dial, count, 8));
+        let crowd = scope.spawn(move || second.crowd(probe, count, 8));
         for _ in 0..20 {
-            stage.attempt(Kind::Http, bad, Ending::Reset, Claim::AtMost(Cause::MidStreamRst))?;
+            fixture.attempt(Kind::Http, bad, Ending::Reset, Claim::AtMost(Cause::MidStreamRst))?;
         }
         let outcome = crowd.join().map_err(|_| anyhow!("the crowd panicked"))??;
         if outcome.failed > 0 {
@@ -61,18 +61,19 @@ fn ring_overflow(stage: &mut Stage<'_>) -> Result<()> {
             Ok(())
         }
     })?;
-    stage.quiet.push((claim, count));
-    stage.loss = true;
+    fixture.quiet.push((claim, count));
+    fixture.loss = true;
     // A loss is told of within a second, and weakens what its window touches.
     thread::sleep(Duration::from_millis(2200));
-    stage.fails(Kind::Http, bad, Ending::Reset)
+    fixture.fails(Kind::Http, bad, Ending::Reset)
 }
 
 /// Namespaces are made and removed all the time, many a second.
-fn namespace_churn(stage: &mut Stage<'_>) -> Result<()> {
-    let (good, bad, slow) = (stage.serving("http", HTTP)?, stage.serving("rst", HTTP)?, stage.serving("hang", HTTP)?);
-    let dropping = stage.serving("http", HTTP)?;
-    stage
+fn namespace_churn(fixture: &mut Fixture<'_>) -> Result<()> {
+    let (good, bad, slow) =
+        (fixture.serving("http", HTTP)?, fixture.serving("rst", HTTP)?, fixture.serving("hang", HTTP)?);
+    let dropping = fixture.serving("http", HTTP)?;
+    fixture
         .inside(dropping)?
         .nft("table inet t { chain in { type filter hook input priority 0; tcp dport 8080 drop; }; }\n")?;
     let (over, made) = (AtomicBool::new(false), AtomicU32::new(0));
@@ -81,21 +82,21 @@ fn namespace_churn(stage: &mut Stage<'_>) -> Result<()> {
         let churn = scope.spawn(|| churn(&over, &made));
         let played = (|| {
             for _ in 0..10 {
-                stage.succeeds(Kind::Http, good)?;
-                stage.fails(Kind::Http, bad, Ending::Reset)?;
+                fixture.succeeds(Kind::Http, good)?;
+                fixture.fails(Kind::Http, bad, Ending::Reset)?;
             }
             for (cause, pod) in [(Cause::SlowResponse, slow), (Cause::FirewallDrop, dropping)] {
-                let claim = stage.verdict(cause, Outcome::Failure);
-                stage.attempt(Kind::Http, pod, Ending::Timeout, claim)?;
+                let claim = fixture.verdict(cause, Outcome::Failure);
+                fixture.attempt(Kind::Http, pod, Ending::Timeout, claim)?;
             }
-            stage.succeeds(Kind::Http, good)
+            fixture.succeeds(Kind::Http, good)
         })();
         over.store(true, Ordering::Relaxed);
         let churned = churn.join().map_err(|_| anyhow!("the thread that makes namespaces panicked"))?;
         played.and(churned)
     })?;
     let (made, seconds) = (made.load(Ordering::Relaxed), began.elapsed().as_secs_f64());
-    stage.measured.push(format!("{:.0} namespaces made and removed a minute", f64::from(made) / seconds * 60.0));
+    fixture.measured.push(format!("{:.0} namespaces made and removed a minute", f64::from(made) / seconds * 60.0));
     // Emulated machines make a few in the time; how many is said with the result.
     if made == 0 { bail!("no namespace was made and removed in {seconds:.1} s") } else { Ok(()) }
 }
@@ -110,26 +111,26 @@ fn churn(over: &AtomicBool, made: &AtomicU32) -> Result<()> {
 }
 
 /// A process does over and over what anybody may: the verdicts of the node stay what they are, and what was not told is counted.
-fn flood(stage: &mut Stage<'_>) -> Result<()> {
-    let (good, bad) = (stage.serving("http", HTTP)?, stage.serving("rst", HTTP)?);
-    (stage.watch)()?;
-    let (over, patience) = (AtomicBool::new(false), stage.options.patience);
+fn flood(fixture: &mut Fixture<'_>) -> Result<()> {
+    let (good, bad) = (fixture.serving("http", HTTP)?, fixture.serving("rst", HTTP)?);
+    (fixture.watch)()?;
+    let (over, patience) = (AtomicBool::new(false), fixture.options.patience);
     let ((opened, many_opens), (listened, many_listeners)) = thread::scope(|scope| {
         let opens = scope.spawn(|| repeat(&over, Limited::Open, patience, || _ = File::open("/run/netns/not-there")));
         let listens = scope.spawn(|| repeat(&over, Limited::Listen, patience, || _ = TcpListener::bind("127.0.0.1:0")));
         let played = (0..10).try_for_each(|_| {
-            stage.succeeds(Kind::Http, good)?;
-            stage.fails(Kind::Http, bad, Ending::Reset)
+            fixture.succeeds(Kind::Http, good)?;
+            fixture.fails(Kind::Http, bad, Ending::Reset)
         });
         over.store(true, Ordering::Relaxed);
         let ended = opens.join().and_then(|opened| Ok((opened, listens.join()?)));
         played.and(ended.map_err(|_| anyhow!("a thread of the flood panicked")))
     })?;
-    stage.measured.push(format!("{opened} opens, {listened} listeners"));
+    fixture.measured.push(format!("{opened} opens, {listened} listeners"));
     if !many_opens && !many_listeners {
         bail!("{opened} opens and {listened} listeners are no flood: all of them are told of");
     }
-    stage.loss = true;
+    fixture.loss = true;
     Ok(())
 }
 
@@ -148,11 +149,11 @@ fn repeat(over: &AtomicBool, what: Limited, patience: Duration, mut again: impl 
 }
 
 /// A pod is deleted, and another one has its address at once: the verdict is about the new one's namespace.
-fn address_reused(stage: &mut Stage<'_>) -> Result<()> {
-    let addr = stage.serving("http", HTTP)?;
-    stage.succeeds(Kind::Http, addr)?;
+fn address_reused(fixture: &mut Fixture<'_>) -> Result<()> {
+    let addr = fixture.serving("http", HTTP)?;
+    fixture.succeeds(Kind::Http, addr)?;
     for _ in 0..3 {
-        let place = replace(stage, addr, "rst")?;
+        let place = replace(fixture, addr, "rst")?;
         let expected = Expected {
             cause: Cause::MidStreamRst,
             outcome: Outcome::Failure,
@@ -161,102 +162,102 @@ fn address_reused(stage: &mut Stage<'_>) -> Result<()> {
             place: Some(place),
             also: None,
         };
-        stage.attempt(Kind::Http, addr, Ending::Reset, Claim::Verdict(expected))?;
+        fixture.attempt(Kind::Http, addr, Ending::Reset, Claim::Verdict(expected))?;
     }
     Ok(())
 }
 
 /// The old pod failed, the new one does not.
-fn healthy_again(stage: &mut Stage<'_>) -> Result<()> {
-    let addr = stage.serving("rst", HTTP)?;
-    let failed = stage.verdict(Cause::MidStreamRst, Outcome::Failure);
-    stage.attempt(Kind::Http, addr, Ending::Reset, failed)?;
-    replace(stage, addr, "http")?;
-    stage.succeeds(Kind::Http, addr)?;
-    stage.succeeds(Kind::Tcp, addr)
+fn healthy_again(fixture: &mut Fixture<'_>) -> Result<()> {
+    let addr = fixture.serving("rst", HTTP)?;
+    let failed = fixture.verdict(Cause::MidStreamRst, Outcome::Failure);
+    fixture.attempt(Kind::Http, addr, Ending::Reset, failed)?;
+    replace(fixture, addr, "http")?;
+    fixture.succeeds(Kind::Http, addr)?;
+    fixture.succeeds(Kind::Tcp, addr)
 }
 
 /// Another pod with the same address; its namespace.
-fn replace(stage: &mut Stage<'_>, addr: SocketAddr, mode: &str) -> Result<u32> {
-    let options = stage.options;
-    let index = stage.pod_of(addr)?.index;
-    let pod = stage.world.replace(index)?;
+fn replace(fixture: &mut Fixture<'_>, addr: SocketAddr, mode: &str) -> Result<u32> {
+    let options = fixture.options;
+    let index = fixture.pod_of(addr)?.index;
+    let pod = fixture.node.replace(index)?;
     pod.serve(options, &[mode, &format!("[::]:{HTTP}")])?;
     Ok(pod.ns.inum())
 }
 
 /// The kubelet is restarted: another process, the same name.
-fn prober_restarts(stage: &mut Stage<'_>) -> Result<()> {
-    let pod = stage.serving("rst", HTTP)?;
-    (stage.watch)()?;
-    stage.fails(Kind::Http, pod, Ending::Reset)?;
+fn prober_restarts(fixture: &mut Fixture<'_>) -> Result<()> {
+    let pod = fixture.serving("rst", HTTP)?;
+    (fixture.watch)()?;
+    fixture.fails(Kind::Http, pod, Ending::Reset)?;
     for _ in 0..3 {
-        *stage.prober = Prober::start(&stage.world.node, stage.options)?;
+        *fixture.prober = Prober::start(&fixture.node.node, fixture.options)?;
         // The first thing that it does.
-        stage.fails(Kind::Http, pod, Ending::Reset)?;
+        fixture.fails(Kind::Http, pod, Ending::Reset)?;
     }
     Ok(())
 }
 
 /// It comes back in another network namespace, with another node's addresses and pods.
-fn prober_moves(stage: &mut Stage<'_>) -> Result<()> {
-    let pod = stage.serving("rst", HTTP)?;
-    (stage.watch)()?;
-    stage.fails(Kind::Http, pod, Ending::Reset)?;
-    let mut world = World::new("moved")?;
-    *stage.prober = Prober::start(&world.node, stage.options)?;
-    std::mem::swap(stage.world, &mut world);
-    let (bad, good) = (stage.serving("rst", HTTP)?, stage.serving("http", HTTP)?);
-    stage.fails(Kind::Http, bad, Ending::Reset)?;
-    stage.succeeds(Kind::Http, good)
+fn prober_moves(fixture: &mut Fixture<'_>) -> Result<()> {
+    let pod = fixture.serving("rst", HTTP)?;
+    (fixture.watch)()?;
+    fixture.fails(Kind::Http, pod, Ending::Reset)?;
+    let mut node = TestNode::new("moved")?;
+    *fixture.prober = Prober::start(&node.node, fixture.options)?;
+    std::mem::swap(fixture.node, &mut node);
+    let (bad, good) = (fixture.serving("rst", HTTP)?, fixture.serving("http", HTTP)?);
+    fixture.fails(Kind::Http, bad, Ending::Reset)?;
+    fixture.succeeds(Kind::Http, good)
 }
 
 /// The rule is there, and attempts fail by it, before anybody watches.
-fn firewall_before_start(stage: &mut Stage<'_>) -> Result<()> {
-    let pod = stage.serving("http", HTTP)?;
+fn firewall_before_start(fixture: &mut Fixture<'_>) -> Result<()> {
+    let pod = fixture.serving("http", HTTP)?;
     let chain = "type filter hook input priority 0; tcp dport 8080 drop;";
-    stage.inside(pod)?.nft(&format!("table inet podpolicy {{ chain ingress {{ {chain} }}; }}\n"))?;
-    stage.attempt(Kind::Http, pod, Ending::Timeout, Claim::Nothing)?;
-    (stage.watch)()?;
-    stage.fails(Kind::Http, pod, Ending::Timeout)
+    fixture.inside(pod)?.nft(&format!("table inet podpolicy {{ chain ingress {{ {chain} }}; }}\n"))?;
+    fixture.attempt(Kind::Http, pod, Ending::Timeout, Claim::Nothing)?;
+    (fixture.watch)()?;
+    fixture.fails(Kind::Http, pod, Ending::Timeout)
 }
 
 /// The answer is whole, and then the server resets: nothing is wrong with the probe.
-fn rst_after_answer(stage: &mut Stage<'_>) -> Result<()> {
-    let pod = stage.serving("rst-after", HTTP)?;
+fn rst_after_answer(fixture: &mut Fixture<'_>) -> Result<()> {
+    let pod = fixture.serving("rst-after", HTTP)?;
     for _ in 0..5 {
-        stage.succeeds(Kind::Http, pod)?;
+        fixture.succeeds(Kind::Http, pod)?;
     }
     Ok(())
 }
 
 /// The pod's process is killed while the probe waits for its answer, as a deletion does it.
-fn pod_deleted(stage: &mut Stage<'_>) -> Result<()> {
-    let (pod, options) = (stage.serving("hang", HTTP)?, stage.options);
-    let mut second = Prober::start(&stage.world.node, options)?;
-    let dial = Dial::new(Kind::Http, pod, options.patience);
-    let listed = stage.listed(pod, stage.verdict(Cause::ClosedWithoutAnswer, Outcome::Failure))?;
+fn pod_deleted(fixture: &mut Fixture<'_>) -> Result<()> {
+    let (pod, options) = (fixture.serving("hang", HTTP)?, fixture.options);
+    let mut second = Prober::start(&fixture.node.node, options)?;
+    let probe = ProbeRequest::new(Kind::Http, pod, options.patience);
+    let listed = fixture.listed(pod, fixture.verdict(Cause::ClosedWithoutAnswer, Outcome::Failure))?;
     let outcome = thread::scope(|scope| {
-        let waiting = scope.spawn(move || second.dial(dial));
-        stage.pod_of(pod)?.asked(options)?;
-        stage.pod_of(pod)?.stop();
+        let waiting = scope.spawn(move || second.probe(probe));
+        fixture.pod_of(pod)?.asked(options)?;
+        fixture.pod_of(pod)?.stop();
         waiting.join().map_err(|_| anyhow!("the prober panicked"))?
     })?;
-    stage.ended(listed, &outcome, &[Ending::Eof])
+    fixture.ended(listed, &outcome, &[Ending::Eof])
 }
 
 /// A source port that is a NodePort among ten thousand Services: the start, and the verdict, must not take longer.
-fn many_services(stage: &mut Stage<'_>) -> Result<()> {
+fn many_services(fixture: &mut Fixture<'_>) -> Result<()> {
     const SERVICES: u32 = 10_000;
-    let pod = stage.serving("http", HTTP)?;
-    let backend = stage.serving("http", HTTP)?;
-    ipvs::node_port(&stage.world.node, NODE_PORT, Some(backend))?;
-    ipvs::cluster_ips(&stage.world.node, SERVICES, backend).context("fill the table")?;
-    stage.world.source_port(Some(NODE_PORT))?;
+    let pod = fixture.serving("http", HTTP)?;
+    let backend = fixture.serving("http", HTTP)?;
+    ipvs::node_port(&fixture.node.node, NODE_PORT, Some(backend))?;
+    ipvs::cluster_ips(&fixture.node.node, SERVICES, backend).context("fill the table")?;
+    fixture.node.source_port(Some(NODE_PORT))?;
     let began = Instant::now();
-    (stage.watch)()?;
-    stage
+    (fixture.watch)()?;
+    fixture
         .measured
         .push(format!("the tracer started within {:.1} s of {SERVICES} Services", began.elapsed().as_secs_f64()));
-    stage.fails(Kind::Http, pod, Ending::Timeout)
+    fixture.fails(Kind::Http, pod, Ending::Timeout)
 }

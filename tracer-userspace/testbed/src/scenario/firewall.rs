@@ -3,10 +3,10 @@
 use anyhow::Result;
 use tracer_model::record::Cause;
 
-use super::{Need, Scenario, Stage};
-use crate::dial::{Ending, Kind};
+use super::{Fixture, Need, Scenario};
+use crate::node::NODE;
 use crate::pods::{HOST, HTTP};
-use crate::world::NODE;
+use crate::probe::{Ending, Kind};
 
 const DROP: Option<Cause> = Some(Cause::FirewallDrop);
 const REJECT: Option<Cause> = Some(Cause::FirewallReject);
@@ -78,44 +78,44 @@ pub(super) const ALL: &[Scenario] = &[
 const RESET: &[&str] = &["REJECT", "--reject-with", "tcp-reset"];
 
 /// A policy in the pod's own namespace; the server listens all the same.
-fn pod_nft(stage: &mut Stage<'_>, rule: &str, how: Ending) -> Result<()> {
-    let pod = stage.serving("http", HTTP)?;
+fn pod_nft(fixture: &mut Fixture<'_>, rule: &str, how: Ending) -> Result<()> {
+    let pod = fixture.serving("http", HTTP)?;
     let chain = format!("type filter hook input priority 0; {rule};");
-    stage.inside(pod)?.nft(&format!("table inet podpolicy {{ chain ingress {{ {chain} }}; }}\n"))?;
-    stage.fails(Kind::Http, pod, how)
+    fixture.inside(pod)?.nft(&format!("table inet podpolicy {{ chain ingress {{ {chain} }}; }}\n"))?;
+    fixture.fails(Kind::Http, pod, how)
 }
 
 /// The rule rejects, and the limit of rate holds its ICMP error back: a bucket begins with 60 s (`inet_getpeer`).
-fn held_back(stage: &mut Stage<'_>) -> Result<()> {
-    let pod = stage.serving("http", HTTP)?;
-    let inside = stage.inside(pod)?;
+fn held_back(fixture: &mut Fixture<'_>) -> Result<()> {
+    let pod = fixture.serving("http", HTTP)?;
+    let inside = fixture.inside(pod)?;
     inside.sysctl(&[("ipv4/icmp_ratelimit", "600000")])?;
     let chain = "type filter hook input priority 0; tcp dport 8080 reject with icmp port-unreachable;";
     inside.nft(&format!("table ip podpolicy {{ chain ingress {{ {chain} }}; }}\n"))?;
-    stage.fails(Kind::Http, pod, Ending::Timeout)
+    fixture.fails(Kind::Http, pod, Ending::Timeout)
 }
 
 /// A firewall of the node.
-fn node_nft(stage: &mut Stage<'_>, hook: &str, rule: &str, how: Ending) -> Result<()> {
-    let pod = stage.serving("http", HTTP)?;
+fn node_nft(fixture: &mut Fixture<'_>, hook: &str, rule: &str, how: Ending) -> Result<()> {
+    let pod = fixture.serving("http", HTTP)?;
     let rule = rule.replace("{ip}", &pod.ip().to_string());
     let chain = format!("type filter hook {hook} priority 0; ip {rule};");
-    stage.world.node.nft(&format!("table ip hostfw {{ chain {hook}-fw {{ {chain} }}; }}\n"))?;
-    stage.fails(Kind::Http, pod, how)
+    fixture.node.node.nft(&format!("table ip hostfw {{ chain {hook}-fw {{ {chain} }}; }}\n"))?;
+    fixture.fails(Kind::Http, pod, how)
 }
 
-fn iptables(stage: &mut Stage<'_>, program: &str, target: &[&str], how: Ending) -> Result<()> {
-    let pod = stage.serving("http", HTTP)?;
+fn iptables(fixture: &mut Fixture<'_>, program: &str, target: &[&str], how: Ending) -> Result<()> {
+    let pod = fixture.serving("http", HTTP)?;
     let rule = [&["-A", "INPUT", "-p", "tcp", "--dport", "8080", "-j"], target].concat();
-    stage.inside(pod)?.run(program, &rule, "")?;
-    stage.fails(Kind::Http, pod, how)
+    fixture.inside(pod)?.run(program, &rule, "")?;
+    fixture.fails(Kind::Http, pod, how)
 }
 
 /// A rule on `lo`: it looks like `lo` being down, and is not.
-fn on_lo(stage: &mut Stage<'_>) -> Result<()> {
-    stage.world.serve(stage.options, &["http", &format!("[::]:{HOST}")])?;
-    stage.succeeds(Kind::Http, (NODE, HOST).into())?;
+fn on_lo(fixture: &mut Fixture<'_>) -> Result<()> {
+    fixture.node.serve(fixture.options, &["http", &format!("[::]:{HOST}")])?;
+    fixture.succeeds(Kind::Http, (NODE, HOST).into())?;
     let chain = "type filter hook input priority 0; iif lo tcp dport 10256 drop;";
-    stage.world.node.nft(&format!("table ip hostfw {{ chain input-fw {{ {chain} }}; }}\n"))?;
-    stage.fails(Kind::Http, (NODE, HOST).into(), Ending::Timeout)
+    fixture.node.node.nft(&format!("table ip hostfw {{ chain input-fw {{ {chain} }}; }}\n"))?;
+    fixture.fails(Kind::Http, (NODE, HOST).into(), Ending::Timeout)
 }

@@ -3,8 +3,8 @@
 use tracer_model::record::Cause;
 
 use super::{Proxy, Scenario};
-use crate::row::{Played, Row};
-use crate::world::Family;
+use crate::node::Family;
+use crate::row::{Row, RowOutcome};
 
 /// What is known not to be there, and why: cause (none: nothing is wrong), proxy, family; none: each of them.
 type Reason = (Option<Cause>, Option<Proxy>, Option<Family>, &'static str);
@@ -73,7 +73,7 @@ fn reason(cause: Option<Cause>, proxy: Proxy, family: Family) -> Option<&'static
 fn gap(cause: Option<Cause>, proxy: Proxy, family: Family, why: &str) -> Row {
     let nothing = Scenario::new("", cause, |_| Ok(())).proxy(proxy);
     let row = Row::new(&nothing);
-    Row { family: family.name(), result: Played::Absent, reason: Some(why.to_owned()), ..row }
+    Row { family: family.name(), result: RowOutcome::Absent, reason: Some(why.to_owned()), ..row }
 }
 
 #[cfg(test)]

@@ -5,12 +5,12 @@ use std::thread;
 use anyhow::Result;
 use tracer_model::record::{Cause, Outcome};
 
-use super::{Need, Scenario, Stage};
+use super::{Fixture, Need, Scenario};
 use crate::check::Claim;
-use crate::dial::{Ending, Kind};
 use crate::helper::Role;
 use crate::net::finish;
 use crate::pods::{HTTP, TLS, UNSAID_TLS};
+use crate::probe::{Ending, Kind};
 
 pub(super) const ALL: &[Scenario] = &[
     Scenario::new("healthy_http", None, http).smoke(),
@@ -25,56 +25,56 @@ pub(super) const ALL: &[Scenario] = &[
     Scenario::new("tls_eof_noise_by_hello", Some(Cause::TlsEofNoise), |s| tls_noise(s, UNSAID_TLS)),
 ];
 
-fn http(stage: &mut Stage<'_>) -> Result<()> {
-    let pod = stage.serving("http", HTTP)?;
-    stage.succeeds(Kind::Http, pod)?;
-    let slow = stage.serving("slow:300", HTTP)?;
-    stage.succeeds(Kind::Http, slow)
+fn http(fixture: &mut Fixture<'_>) -> Result<()> {
+    let pod = fixture.serving("http", HTTP)?;
+    fixture.succeeds(Kind::Http, pod)?;
+    let slow = fixture.serving("slow:300", HTTP)?;
+    fixture.succeeds(Kind::Http, slow)
 }
 
-fn tcp(stage: &mut Stage<'_>) -> Result<()> {
-    let pod = stage.serving("http", HTTP)?;
-    stage.succeeds(Kind::Tcp, pod)
+fn tcp(fixture: &mut Fixture<'_>) -> Result<()> {
+    let pod = fixture.serving("http", HTTP)?;
+    fixture.succeeds(Kind::Tcp, pod)
 }
 
-fn https(stage: &mut Stage<'_>) -> Result<()> {
-    let pod = stage.serving("tls", TLS)?;
-    stage.succeeds(Kind::Https, pod)
+fn https(fixture: &mut Fixture<'_>) -> Result<()> {
+    let pod = fixture.serving("tls", TLS)?;
+    fixture.succeeds(Kind::Https, pod)
 }
 
 /// Thousands of probes; beside them others are refused, reset and dropped on the same pod. On a node of its own:
 /// an unoptimized tracer still reads them when the next scenario begins.
-fn crowd(stage: &mut Stage<'_>) -> Result<()> {
-    (stage.watch)()?;
-    let pod = stage.serving("http", HTTP)?;
-    let options = stage.options;
-    stage.pod_of(pod)?.serve(options, &["rst", "[::]:9001"])?;
-    let (ip, ns) = (pod.ip(), stage.inside(pod)?);
+fn crowd(fixture: &mut Fixture<'_>) -> Result<()> {
+    (fixture.watch)()?;
+    let pod = fixture.serving("http", HTTP)?;
+    let options = fixture.options;
+    fixture.pod_of(pod)?.serve(options, &["rst", "[::]:9001"])?;
+    let (ip, ns) = (pod.ip(), fixture.inside(pod)?);
     ns.nft("table inet t { chain in { type filter hook input priority 0; tcp dport 9002 drop; }; }\n")?;
     for port in [9000, 9001, 9002] {
-        let mut other = stage.options.helper(&stage.world.node, Role::Load)?;
+        let mut other = fixture.options.helper(&fixture.node.node, Role::Load)?;
         other.args(["--target", &format!("{ip}:{port}"), "--threads", "1", "--seconds", "3600", "--pause-ms", "5"]);
-        stage.helpers.push(crate::proc::Proc::spawn(other)?);
+        fixture.helpers.push(crate::proc::Proc::spawn(other)?);
     }
-    let count = stage.options.crowd;
-    stage.crowd(Kind::Http, pod, count / 2, 8)?;
-    stage.crowd(Kind::Tcp, pod, count - count / 2, 8)
+    let count = fixture.options.crowd;
+    fixture.crowd(Kind::Http, pod, count / 2, 8)?;
+    fixture.crowd(Kind::Tcp, pod, count - count / 2, 8)
 }
 
 /// A tcpSocket probe of a port that real TLS clients use. A port is watched for them once it was
 /// touched so (or an HTTPS probe's answer tells), from when the tracer has read that: the first rounds may come too early.
-fn tls_noise(stage: &mut Stage<'_>, port: u16) -> Result<()> {
-    let pod = stage.serving("tls", port)?;
+fn tls_noise(fixture: &mut Fixture<'_>, port: u16) -> Result<()> {
+    let pod = fixture.serving("tls", port)?;
     for _ in 0..3 {
-        stage.attempt(Kind::Tcp, pod, Ending::Ok, Claim::Perhaps(Cause::TlsEofNoise))?;
+        fixture.attempt(Kind::Tcp, pod, Ending::Ok, Claim::Perhaps(Cause::TlsEofNoise))?;
         // What goes well is read 50 ms later, and the program that looks for a ClientHello is attached then.
-        thread::sleep(stage.options.probe_timeout / 4);
-        let mut client = stage.options.helper(&stage.world.node, Role::Load)?;
+        thread::sleep(fixture.options.probe_timeout / 4);
+        let mut client = fixture.options.helper(&fixture.node.node, Role::Load)?;
         finish(client.args(["--https", &pod.to_string()]), "")?;
     }
     if port == TLS {
-        stage.succeeds(Kind::Https, pod)?;
+        fixture.succeeds(Kind::Https, pod)?;
     }
-    let noise = stage.verdict(Cause::TlsEofNoise, Outcome::Noise);
-    stage.attempt(Kind::Tcp, pod, Ending::Ok, noise)
+    let noise = fixture.verdict(Cause::TlsEofNoise, Outcome::Noise);
+    fixture.attempt(Kind::Tcp, pod, Ending::Ok, noise)
 }

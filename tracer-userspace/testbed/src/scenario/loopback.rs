@@ -6,12 +6,12 @@ use std::net::{Ipv4Addr, SocketAddr};
 use anyhow::{Context, Result};
 use tracer_model::record::Cause;
 
-use super::{Scenario, Stage};
+use super::{Fixture, Scenario};
 use crate::check::Suspect;
-use crate::dial::{Ending, Kind};
+use crate::node::{Family, NODE, NODE6};
 use crate::plugin::{reused_pid, run_by_runtime};
 use crate::pods::{HOST, HTTP};
-use crate::world::{Family, NODE, NODE6};
+use crate::probe::{Ending, Kind};
 
 const DOWN: Option<Cause> = Some(Cause::LoopbackDown);
 
@@ -26,65 +26,65 @@ pub(super) const ALL: &[Scenario] = &[
 ];
 
 /// The runtime cleans up a sandbox whose namespace path now names a process of the node.
-fn incident(stage: &mut Stage<'_>, way: &str) -> Result<()> {
-    let targets = host_server(stage)?;
-    (stage.watch)()?;
-    stage.succeeds(Kind::Http, targets[0])?;
-    let reused = reused_pid(&stage.world.node, stage.options)?;
+fn incident(fixture: &mut Fixture<'_>, way: &str) -> Result<()> {
+    let targets = host_server(fixture)?;
+    (fixture.watch)()?;
+    fixture.succeeds(Kind::Http, targets[0])?;
+    let reused = reused_pid(&fixture.node.node, fixture.options)?;
     let path = format!("/proc/{}/ns/net", reused.pid());
-    stage.helpers.push(reused);
-    stage.helpers.push(run_by_runtime(&stage.world.node, stage.options, &path, way)?);
-    stage.suspect =
+    fixture.helpers.push(reused);
+    fixture.helpers.push(run_by_runtime(&fixture.node.node, fixture.options, &path, way)?);
+    fixture.suspect =
         Some(Suspect { comm: "loopback".to_owned(), ancestor: "crio".to_owned(), netns_path: path.clone() });
     for target in targets {
-        stage.fails(Kind::Http, target, Ending::Timeout)?;
+        fixture.fails(Kind::Http, target, Ending::Timeout)?;
     }
     Ok(())
 }
 
 /// It was down, and is up again before anybody probes.
-fn down_and_up(stage: &mut Stage<'_>) -> Result<()> {
-    let targets = host_server(stage)?;
-    (stage.watch)()?;
-    stage.world.node.ip(|ip| ip.down("lo").and_then(|()| ip.up("lo")))?;
+fn down_and_up(fixture: &mut Fixture<'_>) -> Result<()> {
+    let targets = host_server(fixture)?;
+    (fixture.watch)()?;
+    fixture.node.node.ip(|ip| ip.down("lo").and_then(|()| ip.up("lo")))?;
     for target in targets {
-        stage.succeeds(Kind::Http, target)?;
+        fixture.succeeds(Kind::Http, target)?;
     }
     Ok(())
 }
 
 /// The tracer comes late: the state is read from the node, nobody can be blamed.
-fn before_start(stage: &mut Stage<'_>) -> Result<()> {
-    let targets = host_server(stage)?;
-    stage.world.node.ip(|ip| ip.down("lo"))?;
-    (stage.watch)()?;
-    stage.fails(Kind::Http, targets[0], Ending::Timeout)
+fn before_start(fixture: &mut Fixture<'_>) -> Result<()> {
+    let targets = host_server(fixture)?;
+    fixture.node.node.ip(|ip| ip.down("lo"))?;
+    (fixture.watch)()?;
+    fixture.fails(Kind::Http, targets[0], Ending::Timeout)
 }
 
 /// The plugin does its work where it should: probes of that pod go over its veth.
-fn in_pod(stage: &mut Stage<'_>, way: &str) -> Result<()> {
-    let pod = stage.serving("http", HTTP)?;
-    let path = stage.inside(pod)?.path();
+fn in_pod(fixture: &mut Fixture<'_>, way: &str) -> Result<()> {
+    let pod = fixture.serving("http", HTTP)?;
+    let path = fixture.inside(pod)?.path();
     let path = path.to_str().context("path of the pod's namespace")?;
-    stage.helpers.push(run_by_runtime(&stage.world.node, stage.options, path, way)?);
-    stage.succeeds(Kind::Http, pod)?;
-    stage.succeeds(Kind::Tcp, pod)
+    fixture.helpers.push(run_by_runtime(&fixture.node.node, fixture.options, path, way)?);
+    fixture.succeeds(Kind::Http, pod)?;
+    fixture.succeeds(Kind::Tcp, pod)
 }
 
 /// What executes in a container, as runc does for each exec probe, enters its other namespaces first: until then it is in the
 /// node's network, and has opened the path of another.
-fn by_exec(stage: &mut Stage<'_>) -> Result<()> {
-    (stage.watch)()?;
-    stage.nobody_enters = true;
-    in_pod(stage, "exec")
+fn by_exec(fixture: &mut Fixture<'_>) -> Result<()> {
+    (fixture.watch)()?;
+    fixture.forbids_entry = true;
+    in_pod(fixture, "exec")
 }
 
 /// A hostNetwork server; its addresses as the kubelet dials them.
 ///
 /// Without `lo` there is no route to `::1` at all: `connect` itself fails, which is another story.
-fn host_server(stage: &mut Stage<'_>) -> Result<Vec<SocketAddr>> {
-    stage.world.serve(stage.options, &["http", &format!("[::]:{HOST}")])?;
-    Ok(match stage.family {
+fn host_server(fixture: &mut Fixture<'_>) -> Result<Vec<SocketAddr>> {
+    fixture.node.serve(fixture.options, &["http", &format!("[::]:{HOST}")])?;
+    Ok(match fixture.family {
         Family::V4 => vec![(NODE, HOST).into(), (Ipv4Addr::LOCALHOST, HOST).into()],
         Family::V6 => vec![(NODE6, HOST).into()],
     })

@@ -3,11 +3,12 @@
 use anyhow::Result;
 use tracer_model::record::Cause;
 
-use crate::world::Family;
+use crate::node::Family;
 
 mod blame;
 mod faults;
 mod firewall;
+mod fixture;
 pub mod gaps;
 mod healthy;
 mod ipvs;
@@ -18,13 +19,12 @@ mod ports;
 mod queue;
 mod server;
 mod service;
-mod stage;
 mod startup;
 mod translated;
-mod twofold;
+mod two_causes;
 
+pub use fixture::Fixture;
 pub use needs::Need;
-pub use stage::Stage;
 
 /// Whose node a scenario plays on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -98,11 +98,11 @@ pub struct Scenario {
     /// The tracer's ring is so small that events are lost.
     pub tiny_ring: bool,
     /// What happens.
-    pub play: fn(&mut Stage<'_>) -> Result<()>,
+    pub play: fn(&mut Fixture<'_>) -> Result<()>,
 }
 
 impl Scenario {
-    const fn new(name: &'static str, cause: Option<Cause>, play: fn(&mut Stage<'_>) -> Result<()>) -> Self {
+    const fn new(name: &'static str, cause: Option<Cause>, play: fn(&mut Fixture<'_>) -> Result<()>) -> Self {
         Self {
             name,
             cause,
@@ -174,7 +174,7 @@ pub fn all() -> Vec<Scenario> {
         loopback::ALL,
         ipvs::ALL,
         faults::ALL,
-        twofold::ALL,
+        two_causes::ALL,
         translated::ALL,
     ]
     .concat()

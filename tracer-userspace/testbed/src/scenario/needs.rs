@@ -7,8 +7,8 @@ use std::sync::OnceLock;
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
 
 use crate::net::{Netns, PREFIX, finish, is_installed};
+use crate::node::cgroup::{Cgroup, enable_quota};
 use crate::options::is_emulated;
-use crate::world::cgroup::{Cgroup, enable_quota};
 use tracer_bpf::ebpf::hooks::Form;
 use tracer_bpf::ebpf::switches;
 

@@ -6,14 +6,14 @@ use std::os::fd::AsFd as _;
 use anyhow::Result;
 use tracer_model::record::Cause;
 
-use super::{Need, Scenario, Stage};
+use super::{Fixture, Need, Scenario};
 use crate::check::Attempt;
-use crate::dial::{Dial, Ending, Kind};
 use crate::ip::{Mac, Route, RouteType};
+use crate::node::{BRIDGE, BRIDGE6, Family};
 use crate::options::is_emulated;
 use crate::pods::{HTTP, PATIENT};
+use crate::probe::{Ending, Kind, ProbeRequest};
 use crate::prober::Prober;
-use crate::world::{BRIDGE, BRIDGE6, Family};
 
 const NODE_MAC: Mac = [2, 0, 0, 0, 0, 1];
 const LINK: Option<Cause> = Some(Cause::PodLinkDown);
@@ -53,152 +53,152 @@ pub(super) const ALL: &[Scenario] = &[
 ];
 
 /// One end of the pod's veth pair is set down.
-fn link_down(stage: &mut Stage<'_>, which: &str) -> Result<()> {
+fn link_down(fixture: &mut Fixture<'_>, which: &str) -> Result<()> {
     // A pod that is probed is known: each attempt has it looked at until it was found. All namespaces are not looked through
     // again within 150 ms, and other scenarios look, too: its answers take their time, as no pod's link fails at once.
-    let pod = stage.serving("slow:100", HTTP)?;
+    let pod = fixture.serving("slow:100", HTTP)?;
     for _ in 0..5 {
-        stage.succeeds(Kind::Http, pod)?;
+        fixture.succeeds(Kind::Http, pod)?;
     }
-    let index = stage.pod_of(pod)?.index;
+    let index = fixture.pod_of(pod)?.index;
     match which {
-        "eth0" => stage.inside(pod)?.ip(|ip| ip.down("eth0"))?,
+        "eth0" => fixture.inside(pod)?.ip(|ip| ip.down("eth0"))?,
         _ => {
-            stage.world.node.ip(|ip| ip.down(&format!("v{index}")))?;
-            stage.mentions(&[&format!("v{index} "), "namespace is down"]);
+            fixture.node.node.ip(|ip| ip.down(&format!("v{index}")))?;
+            fixture.mentions(&[&format!("v{index} "), "namespace is down"]);
         }
     }
-    stage.gets_no_answer(Kind::Http, pod)
+    fixture.gets_no_answer(Kind::Http, pod)
 }
 
 /// The bridge of the node is down: the route to all pods goes with it.
-fn bridge_down(stage: &mut Stage<'_>) -> Result<()> {
-    let pod = stage.serving("http", HTTP)?;
-    (stage.watch)()?;
-    stage.world.node.ip(|ip| ip.down("cni0"))?;
-    stage.fails(Kind::Http, pod, Ending::Error)
+fn bridge_down(fixture: &mut Fixture<'_>) -> Result<()> {
+    let pod = fixture.serving("http", HTTP)?;
+    (fixture.watch)()?;
+    fixture.node.node.ip(|ip| ip.down("cni0"))?;
+    fixture.fails(Kind::Http, pod, Ending::Error)
 }
 
 /// A pod that the list has and the node has not. The node asks for its link-layer address once a second, and then gives up: a
 /// look at all namespaces, which takes an emulated processor seconds, must have come to its end by then.
-fn namespace_gone(stage: &mut Stage<'_>) -> Result<()> {
-    const ASKS: &str = "ipv4/neigh/cni0/mcast_solicit";
-    let family = stage.family;
-    let gone = stage.world.nobody(family, PATIENT);
-    stage.world.node.sysctl(&[(ASKS, if is_emulated() { "15" } else { "3" })])?;
-    let failed = stage.fails(Kind::Http, gone, Ending::Error);
-    stage.world.node.sysctl(&[(ASKS, "3")])?;
+fn namespace_gone(fixture: &mut Fixture<'_>) -> Result<()> {
+    const MCAST_SOLICIT: &str = "ipv4/neigh/cni0/mcast_solicit";
+    let family = fixture.family;
+    let gone = fixture.node.unused_address(family, PATIENT);
+    fixture.node.node.sysctl(&[(MCAST_SOLICIT, if is_emulated() { "15" } else { "3" })])?;
+    let failed = fixture.fails(Kind::Http, gone, Ending::Error);
+    fixture.node.node.sysctl(&[(MCAST_SOLICIT, "3")])?;
     failed
 }
 
 /// A route to the pod that says no.
-fn refusing_route(stage: &mut Stage<'_>, kind: RouteType) -> Result<()> {
-    let pod = stage.serving("http", HTTP)?;
+fn refusing_route(fixture: &mut Fixture<'_>, kind: RouteType) -> Result<()> {
+    let pod = fixture.serving("http", HTTP)?;
     let route = Route::to_host(pod.ip()).refusing(kind);
-    stage.world.node.ip(|ip| ip.add(&route))?;
-    stage.fails(Kind::Http, pod, Ending::Error)?;
-    stage.world.node.ip(|ip| ip.remove(&route))
+    fixture.node.node.ip(|ip| ip.add(&route))?;
+    fixture.fails(Kind::Http, pod, Ending::Error)?;
+    fixture.node.node.ip(|ip| ip.remove(&route))
 }
 
-fn no_route(stage: &mut Stage<'_>) -> Result<()> {
-    let pod = stage.serving("http", HTTP)?;
+fn no_route(fixture: &mut Fixture<'_>) -> Result<()> {
+    let pod = fixture.serving("http", HTTP)?;
     let route = Route::to([10, 88, 0, 0], 24).over("cni0");
-    stage.world.node.ip(|ip| ip.remove(&route))?;
-    let failed = stage.fails(Kind::Http, pod, Ending::Error);
-    stage.world.node.ip(|ip| ip.add(&route.as_the_kernel_s().source(BRIDGE)))?;
+    fixture.node.node.ip(|ip| ip.remove(&route))?;
+    let failed = fixture.fails(Kind::Http, pod, Ending::Error);
+    fixture.node.node.ip(|ip| ip.add(&route.as_the_kernel_s().source(BRIDGE)))?;
     failed
 }
 
 /// The pod cannot answer: its own route to the node says no.
-fn no_way_back(stage: &mut Stage<'_>, back: &Route) -> Result<()> {
-    let pod = stage.serving("http", HTTP)?;
-    stage.succeeds(Kind::Http, pod)?;
+fn no_way_back(fixture: &mut Fixture<'_>, back: &Route) -> Result<()> {
+    let pod = fixture.serving("http", HTTP)?;
+    fixture.succeeds(Kind::Http, pod)?;
     let back = back.clone().refusing(RouteType::Unreachable);
     // Where it is on, even loosely, the reverse-path filter drops the SYN first.
-    stage.inside(pod)?.sysctl(&[("ipv4/conf/all/rp_filter", "0"), ("ipv4/conf/eth0/rp_filter", "0")])?;
-    stage.inside(pod)?.ip(|ip| ip.add(&back))?;
-    stage.mentions(&["no route back"]);
-    stage.fails(Kind::Http, pod, Ending::Timeout)
+    fixture.inside(pod)?.sysctl(&[("ipv4/conf/all/rp_filter", "0"), ("ipv4/conf/eth0/rp_filter", "0")])?;
+    fixture.inside(pod)?.ip(|ip| ip.add(&back))?;
+    fixture.mentions(&["no route back"]);
+    fixture.fails(Kind::Http, pod, Ending::Timeout)
 }
 
 /// A router behind the node has no route onward.
-fn router_refuses(stage: &mut Stage<'_>) -> Result<()> {
-    let router = stage.idle()?;
+fn router_refuses(fixture: &mut Fixture<'_>) -> Result<()> {
+    let router = fixture.idle()?;
     router.ns.sysctl(&[("ipv4/ip_forward", "1")])?;
     let onward = Route::to([10, 77, 0, 0], 24);
     router.ns.ip(|ip| ip.add(&onward.clone().refusing(RouteType::Unreachable)))?;
     let via = router.addr(Family::V4, 0).ip();
-    stage.world.node.ip(|ip| ip.add(&onward.clone().via(via)))?;
-    stage.fails_elsewhere(Kind::Http, ([10, 77, 0, 5], HTTP).into(), Ending::Error)?;
-    stage.world.node.ip(|ip| ip.remove(&onward))
+    fixture.node.node.ip(|ip| ip.add(&onward.clone().via(via)))?;
+    fixture.fails_elsewhere(Kind::Http, ([10, 77, 0, 5], HTTP).into(), Ending::Error)?;
+    fixture.node.node.ip(|ip| ip.remove(&onward))
 }
 
 /// A pod's way to another node leads over its own, which does not forward.
-fn not_forwarding(stage: &mut Stage<'_>) -> Result<()> {
-    stage.world.node.sysctl(&[("ipv4/ip_forward", "0"), ("ipv6/conf/all/forwarding", "0")])?;
+fn not_forwarding(fixture: &mut Fixture<'_>) -> Result<()> {
+    fixture.node.node.sysctl(&[("ipv4/ip_forward", "0"), ("ipv6/conf/all/forwarding", "0")])?;
     let (v4, v6) = (Route::to([10, 77, 0, 0], 24), Route::to([0xfd00, 0x77, 0, 0, 0, 0, 0, 0], 64));
-    stage.world.node.ip(|ip| [v4, v6].into_iter().try_for_each(|route| ip.add(&route.over("eth0"))))?;
-    (stage.watch)()?;
-    let beyond: IpAddr = match stage.family {
+    fixture.node.node.ip(|ip| [v4, v6].into_iter().try_for_each(|route| ip.add(&route.over("eth0"))))?;
+    (fixture.watch)()?;
+    let beyond: IpAddr = match fixture.family {
         Family::V4 => [10, 77, 0, 5].into(),
         Family::V6 => Ipv6Addr::new(0xfd00, 0x77, 0, 0, 0, 0, 0, 5).into(),
     };
-    let options = stage.options;
-    let pod = stage.idle()?;
+    let options = fixture.options;
+    let pod = fixture.idle()?;
     let (inside, mut prober) = (pod.ns.inum(), Prober::start(&pod.ns, options)?);
-    let dial = Dial::new(Kind::Http, SocketAddr::new(beyond, HTTP), options.probe_timeout);
-    let claim = stage.elsewhere(Cause::MissingNodePrerequisite);
-    let listed = Attempt { netns: inside, ..stage.listed(dial.dst, claim)? };
-    let outcome = prober.dial(dial)?;
-    stage.ended(listed, &outcome, &[Ending::Timeout])
+    let probe = ProbeRequest::new(Kind::Http, SocketAddr::new(beyond, HTTP), options.probe_timeout);
+    let claim = fixture.elsewhere(Cause::MissingNodePrerequisite);
+    let listed = Attempt { netns: inside, ..fixture.listed(probe.dst, claim)? };
+    let outcome = prober.probe(probe)?;
+    fixture.ended(listed, &outcome, &[Ending::Timeout])
 }
 
 /// The pod is there, its links are up, and it does not say which link-layer address it has.
-fn deaf(stage: &mut Stage<'_>) -> Result<()> {
-    let pod = stage.serving("http", HTTP)?;
+fn deaf(fixture: &mut Fixture<'_>) -> Result<()> {
+    let pod = fixture.serving("http", HTTP)?;
     match pod.ip() {
-        IpAddr::V4(_) => stage.inside(pod)?.ip(|ip| ip.arp_off("eth0"))?,
-        IpAddr::V6(_) => stage.inside(pod)?.nft(
+        IpAddr::V4(_) => fixture.inside(pod)?.ip(|ip| ip.arp_off("eth0"))?,
+        IpAddr::V6(_) => fixture.inside(pod)?.nft(
             "table ip6 deaf { chain in { type filter hook input priority 0; icmpv6 type nd-neighbor-solicit drop; }; }\n",
         )?,
     }
-    stage.world.node.ip(|ip| ip.forget_neighbours("cni0"))?;
-    stage.fails(Kind::Http, pod, Ending::Error)
+    fixture.node.node.ip(|ip| ip.forget_neighbours("cni0"))?;
+    fixture.fails(Kind::Http, pod, Ending::Error)
 }
 
 /// The pod answers over a second link, and the node's filter is strict.
-fn asymmetric(stage: &mut Stage<'_>) -> Result<()> {
-    let pod = two_links(stage)?;
-    stage.world.node.sysctl(&[("ipv4/conf/all/rp_filter", "1")])?;
-    (stage.watch)()?;
-    stage.fails(Kind::Http, pod, Ending::Timeout)
+fn asymmetric(fixture: &mut Fixture<'_>) -> Result<()> {
+    let pod = two_links(fixture)?;
+    fixture.node.node.sysctl(&[("ipv4/conf/all/rp_filter", "1")])?;
+    (fixture.watch)()?;
+    fixture.fails(Kind::Http, pod, Ending::Timeout)
 }
 
 /// The same with a loose filter: it works.
-fn loose(stage: &mut Stage<'_>) -> Result<()> {
-    let pod = two_links(stage)?;
-    stage.world.node.sysctl(&[("ipv4/conf/all/rp_filter", "2")])?;
-    (stage.watch)()?;
-    stage.succeeds(Kind::Http, pod)
+fn loose(fixture: &mut Fixture<'_>) -> Result<()> {
+    let pod = two_links(fixture)?;
+    fixture.node.node.sysctl(&[("ipv4/conf/all/rp_filter", "2")])?;
+    (fixture.watch)()?;
+    fixture.succeeds(Kind::Http, pod)
 }
 
-fn two_links(stage: &mut Stage<'_>) -> Result<SocketAddr> {
-    let pod = stage.serving("http", HTTP)?;
-    let ns = stage.inside(pod)?;
+fn two_links(fixture: &mut Fixture<'_>) -> Result<SocketAddr> {
+    let pod = fixture.serving("http", HTTP)?;
+    let ns = fixture.inside(pod)?;
     ns.sysctl(&[
         ("ipv4/conf/all/rp_filter", "0"),
         ("ipv4/conf/default/rp_filter", "0"),
         ("ipv4/conf/eth0/rp_filter", "0"),
     ])?;
     let inside = ns.as_fd().try_clone_to_owned()?;
-    stage.world.node.ip(|ip| {
+    fixture.node.node.ip(|ip| {
         ip.mac("eth0", NODE_MAC)?;
         ip.veth("w0", "eth1", inside.as_fd())?;
         ip.master("w0", "eth0")?;
         ip.up("w0")
     })?;
     // The filter concerns ARP, too: the pod must not need to ask.
-    stage.inside(pod)?.ip(|ip| {
+    fixture.inside(pod)?.ip(|ip| {
         ip.up("eth1")?;
         ip.add(&Route::to_host(BRIDGE).over("eth1").source(pod.ip()))?;
         ip.neighbour(BRIDGE, NODE_MAC, "eth1")
@@ -207,26 +207,26 @@ fn two_links(stage: &mut Stage<'_>) -> Result<SocketAddr> {
 }
 
 /// The node has another link-layer address for the pod than the pod has itself: the bridge takes its frames everywhere.
-fn wrong_entry(stage: &mut Stage<'_>) -> Result<()> {
-    let pod = stage.serving("http", HTTP)?;
-    (stage.watch)()?;
-    stage.world.node.ip(|ip| {
+fn wrong_entry(fixture: &mut Fixture<'_>) -> Result<()> {
+    let pod = fixture.serving("http", HTTP)?;
+    (fixture.watch)()?;
+    fixture.node.node.ip(|ip| {
         ip.forget_neighbours("cni0")?;
         ip.neighbour(pod.ip(), NODE_MAC, "cni0")
     })?;
-    stage.mentions(&["another link-layer address than that of eth0"]);
-    stage.fails(Kind::Http, pod, Ending::Timeout)
+    fixture.mentions(&["another link-layer address than that of eth0"]);
+    fixture.fails(Kind::Http, pod, Ending::Timeout)
 }
 
 /// A router whose next link is narrower; the server does or does not hear of it.
-fn small_mtu(stage: &mut Stage<'_>, deaf: bool) -> Result<()> {
-    let index = stage.world.routed_pod(1280)?;
-    let (family, options) = (stage.family, stage.options);
-    let pod = stage.world.pod_at(index)?;
+fn small_mtu(fixture: &mut Fixture<'_>, deaf: bool) -> Result<()> {
+    let index = fixture.node.routed_pod(1280)?;
+    let (family, options) = (fixture.family, fixture.options);
+    let pod = fixture.node.pod_at(index)?;
     pod.serve(options, &["big", &format!("[::]:{HTTP}")])?;
     if deaf {
         pod.ns.nft("table ip deaf { chain in { type filter hook input priority 0; icmp type destination-unreachable drop; }; }\n")?;
     }
     let addr = pod.addr(family, HTTP);
-    if deaf { stage.fails(Kind::Http, addr, Ending::Timeout) } else { stage.succeeds(Kind::Http, addr) }
+    if deaf { fixture.fails(Kind::Http, addr, Ending::Timeout) } else { fixture.succeeds(Kind::Http, addr) }
 }

@@ -11,11 +11,11 @@ use nix::errno::Errno;
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, SockaddrStorage, connect, socket};
 use tracer_model::record::{Cause, Outcome};
 
-use super::{Need, Scenario, Stage};
-use crate::dial::{Dial, Ending, Kind};
+use super::{Fixture, Need, Scenario};
+use crate::node::{BRIDGE, BRIDGE_MAC, NODE};
 use crate::pods::{HOST, HTTP};
+use crate::probe::{Ending, Kind, ProbeRequest};
 use crate::prober::Prober;
-use crate::world::{BRIDGE, BRIDGE_MAC, NODE};
 
 const ACCEPT: Option<Cause> = Some(Cause::AcceptQueueOverflow);
 const HALF_OPEN: Option<Cause> = Some(Cause::SynBacklogOverflow);
@@ -31,56 +31,56 @@ pub(super) const ALL: &[Scenario] = &[
 ];
 
 /// The process never accepts, and others came first.
-fn accept_queue(stage: &mut Stage<'_>) -> Result<()> {
-    let pod = stage.serving("backlog:1", HTTP)?;
+fn accept_queue(fixture: &mut Fixture<'_>) -> Result<()> {
+    let pod = fixture.serving("backlog:1", HTTP)?;
     let first = || TcpStream::connect(pod).context("a connection that waits to be accepted");
-    let _waiting = stage.world.node.enter(|| Ok([first()?, first()?]))?;
-    stage.fails(Kind::Http, pod, Ending::Timeout)
+    let _waiting = fixture.node.node.enter(|| Ok([first()?, first()?]))?;
+    fixture.fails(Kind::Http, pod, Ending::Timeout)
 }
 
 /// A server of the node's own, after `lo` was down for a moment, which has no part in it.
-fn after_lo_was_down(stage: &mut Stage<'_>) -> Result<()> {
-    stage.world.serve(stage.options, &["backlog:1", &format!("[::]:{HOST}")])?;
-    (stage.watch)()?;
-    stage.world.node.ip(|ip| ip.down("lo").and_then(|()| ip.up("lo")))?;
+fn after_lo_was_down(fixture: &mut Fixture<'_>) -> Result<()> {
+    fixture.node.serve(fixture.options, &["backlog:1", &format!("[::]:{HOST}")])?;
+    (fixture.watch)()?;
+    fixture.node.node.ip(|ip| ip.down("lo").and_then(|()| ip.up("lo")))?;
     let target = (NODE, HOST).into();
     let first = || TcpStream::connect::<SocketAddr>(target).context("a connection that waits to be accepted");
-    let _waiting = stage.world.node.enter(|| Ok([first()?, first()?]))?;
-    stage.fails(Kind::Http, target, Ending::Timeout)
+    let _waiting = fixture.node.node.enter(|| Ok([first()?, first()?]))?;
+    fixture.fails(Kind::Http, target, Ending::Timeout)
 }
 
 /// The queue fills up while the answer to the prober's SYN waits for the node's link-layer address, which the pod's kernel
 /// leaves to others to find out. The end of the handshake finds no room then, and the pod's setting makes it a RST.
-fn aborts(stage: &mut Stage<'_>) -> Result<()> {
-    let pod = stage.serving("backlog:2", HTTP)?;
+fn aborts(fixture: &mut Fixture<'_>) -> Result<()> {
+    let pod = fixture.serving("backlog:2", HTTP)?;
     let connect = || TcpStream::connect(pod).context("a connection that waits to be accepted");
-    let _waiting = stage.world.node.enter(|| Ok([connect()?, connect()?]))?;
-    let inside = stage.inside(pod)?;
+    let _waiting = fixture.node.node.enter(|| Ok([connect()?, connect()?]))?;
+    let inside = fixture.inside(pod)?;
     inside.sysctl(&[("ipv4/tcp_abort_on_overflow", "1"), ("ipv4/neigh/eth0/app_solicit", "30")])?;
     inside.ip(|ip| ip.forget_neighbours("eth0"))?;
-    let mut second = Prober::start(&stage.world.node, stage.options)?;
-    let dial = Dial::new(Kind::Http, pod, stage.options.patience);
-    stage.mentions(&["its listener refused", "net.ipv4.tcp_abort_on_overflow is 1"]);
-    let listed = stage.listed(pod, stage.verdict(Cause::MidStreamRst, Outcome::Failure))?;
+    let mut second = Prober::start(&fixture.node.node, fixture.options)?;
+    let probe = ProbeRequest::new(Kind::Http, pod, fixture.options.patience);
+    fixture.mentions(&["its listener refused", "net.ipv4.tcp_abort_on_overflow is 1"]);
+    let listed = fixture.listed(pod, fixture.verdict(Cause::MidStreamRst, Outcome::Failure))?;
     let outcome = thread::scope(|scope| {
-        let waiting = scope.spawn(move || second.dial(dial));
-        is_half_open(stage, pod)?;
-        let _last = stage.inside(pod)?.enter(connect)?;
-        stage.inside(pod)?.ip(|ip| ip.neighbour(BRIDGE, BRIDGE_MAC, "eth0"))?;
+        let waiting = scope.spawn(move || second.probe(probe));
+        is_half_open(fixture, pod)?;
+        let _last = fixture.inside(pod)?.enter(connect)?;
+        fixture.inside(pod)?.ip(|ip| ip.neighbour(BRIDGE, BRIDGE_MAC, "eth0"))?;
         waiting.join().map_err(|_| anyhow!("the prober panicked"))?
     })?;
-    stage.ended(listed, &outcome, &[Ending::Reset])
+    fixture.ended(listed, &outcome, &[Ending::Reset])
 }
 
 /// Waits until a SYN has been taken in that pod.
-fn is_half_open(stage: &mut Stage<'_>, pod: SocketAddr) -> Result<()> {
+fn is_half_open(fixture: &mut Fixture<'_>, pod: SocketAddr) -> Result<()> {
     const SYN_RECV: &str = "03";
     let began = Instant::now();
     // The listener is IPv6's, and takes IPv4, too.
     let sockets = || Ok(fs::read_to_string("/proc/thread-self/net/tcp6")?);
     let is = |line: &str| line.split_whitespace().nth(3) == Some(SYN_RECV);
-    while !stage.inside(pod)?.enter(sockets)?.lines().any(is) {
-        if began.elapsed() > stage.options.patience {
+    while !fixture.inside(pod)?.enter(sockets)?.lines().any(is) {
+        if began.elapsed() > fixture.options.patience {
             bail!("no handshake began");
         }
     }
@@ -88,21 +88,21 @@ fn is_half_open(stage: &mut Stage<'_>, pod: SocketAddr) -> Result<()> {
 }
 
 /// A client whose answers get lost fills the queue of half-open connections; no cookies.
-fn syn_backlog(stage: &mut Stage<'_>) -> Result<()> {
-    let (pod, _half_open) = half_open(stage, "0")?;
-    stage.fails(Kind::Http, pod, Ending::Timeout)
+fn syn_backlog(fixture: &mut Fixture<'_>) -> Result<()> {
+    let (pod, _half_open) = half_open(fixture, "0")?;
+    fixture.fails(Kind::Http, pod, Ending::Timeout)
 }
 
 /// The same with cookies: it works.
-fn cookies(stage: &mut Stage<'_>) -> Result<()> {
-    let (pod, _half_open) = half_open(stage, "1")?;
-    stage.succeeds(Kind::Http, pod)
+fn cookies(fixture: &mut Fixture<'_>) -> Result<()> {
+    let (pod, _half_open) = half_open(fixture, "1")?;
+    fixture.succeeds(Kind::Http, pod)
 }
 
-fn half_open(stage: &mut Stage<'_>, cookies: &str) -> Result<(SocketAddr, Vec<OwnedFd>)> {
-    let pod = stage.serving("http", HTTP)?;
-    stage.inside(pod)?.sysctl(&[("ipv4/tcp_syncookies", cookies), ("ipv4/tcp_max_syn_backlog", "8")])?;
-    let client = stage.idle()?;
+fn half_open(fixture: &mut Fixture<'_>, cookies: &str) -> Result<(SocketAddr, Vec<OwnedFd>)> {
+    let pod = fixture.serving("http", HTTP)?;
+    fixture.inside(pod)?.sysctl(&[("ipv4/tcp_syncookies", cookies), ("ipv4/tcp_max_syn_backlog", "8")])?;
+    let client = fixture.idle()?;
     client.ns.nft(
         "table inet lost { chain in { type filter hook input priority 0; tcp flags & (syn|ack) == syn|ack drop; }; }\n",
     )?;

@@ -5,11 +5,11 @@ use std::net::SocketAddr;
 use anyhow::{Context, Result};
 use tracer_model::record::{Cause, Outcome};
 
-use super::{Need, Scenario, Stage};
-use crate::dial::{Dial, Ending, Kind};
+use super::{Fixture, Need, Scenario};
 use crate::net::PREFIX;
+use crate::node::Family;
 use crate::pods::{HTTP, TLS};
-use crate::world::Family;
+use crate::probe::{Ending, Kind, ProbeRequest};
 
 pub(super) const ALL: &[Scenario] = &[
     Scenario::new("connection_refused", Some(Cause::ConnectionRefused), refused).own(),
@@ -33,22 +33,22 @@ pub(super) const ALL: &[Scenario] = &[
     Scenario::new("slow_response_throttled", Some(Cause::SlowResponse), throttled)
         .also(Cause::CpuThrottled)
         .needs(&[Need::CpuQuota]),
-    Scenario::new("kubelet_delayed", LATE, |s| asked_late(s, "hang", Kind::Http, HTTP)),
-    Scenario::new("kubelet_delayed_v6", LATE, |s| asked_late(s, "hang", Kind::Http, HTTP)).v6(),
-    Scenario::new("kubelet_delayed_tls", LATE, |s| asked_late(s, "tls-hang", Kind::Https, TLS)),
+    Scenario::new("kubelet_delayed", LATE, |s| sends_request_late(s, "hang", Kind::Http, HTTP)),
+    Scenario::new("kubelet_delayed_v6", LATE, |s| sends_request_late(s, "hang", Kind::Http, HTTP)).v6(),
+    Scenario::new("kubelet_delayed_tls", LATE, |s| sends_request_late(s, "tls-hang", Kind::Https, TLS)),
     Scenario::new("tls_handshake_slow", Some(Cause::TlsHandshakeSlow), |s| slow(s, "tls-hang", Kind::Https, TLS))
         .on_every_kernel(),
     Scenario::new("tls_handshake_slow_v6", Some(Cause::TlsHandshakeSlow), |s| slow(s, "tls-hang", Kind::Https, TLS))
         .v6(),
     Scenario::new("unexplained", Some(Cause::Unexplained), unexplained).needs(&[Need::PacketSocket]),
-    Scenario::new("unexplained_dials_on", Some(Cause::Unexplained), dials_on).needs(&[Need::PacketSocket]),
+    Scenario::new("unexplained_dials_on", Some(Cause::Unexplained), keeps_connecting).needs(&[Need::PacketSocket]),
     Scenario::new("closed_without_answer", CLOSED, |s| closed(s, "eof")).on_every_kernel(),
     Scenario::new("closed_without_answer_v6", CLOSED, |s| closed(s, "eof")).v6(),
     Scenario::new("closed_without_answer_exit", CLOSED, |s| closed(s, "exit")),
-    Scenario::new("app_status_failure", NO, |s| says_no(s, "503", Ending::Status)).smoke(),
-    Scenario::new("app_status_failure_v6", NO, |s| says_no(s, "503", Ending::Status)).v6().on_every_kernel(),
-    Scenario::new("app_status_failure_not_http", NO, |s| says_no(s, "banner", Ending::Eof)),
-    Scenario::new("app_status_failure_tls_on_plain", NO, |s| says_no(s, "tls", Ending::Eof)),
+    Scenario::new("app_status_failure", NO, |s| answers_failure(s, "503", Ending::Status)).smoke(),
+    Scenario::new("app_status_failure_v6", NO, |s| answers_failure(s, "503", Ending::Status)).v6().on_every_kernel(),
+    Scenario::new("app_status_failure_not_http", NO, |s| answers_failure(s, "banner", Ending::Eof)),
+    Scenario::new("app_status_failure_tls_on_plain", NO, |s| answers_failure(s, "tls", Ending::Eof)),
     Scenario::new("app_status_failure_not_tls", NO, |s| {
         let pod = s.serving("banner", TLS)?;
         s.fails(Kind::Https, pod, Ending::Error)
@@ -57,13 +57,13 @@ pub(super) const ALL: &[Scenario] = &[
         let pod = s.serving("tls-refuse", TLS)?;
         s.fails(Kind::Https, pod, Ending::Error)
     }),
-    Scenario::new("app_status_failure_short", NO, |s| says_no(s, "short", Ending::Eof)),
-    Scenario::new("probe_misconfigured", MISCONFIGURED, |s| says_no(s, "go-tls", Ending::Status)),
-    Scenario::new("probe_misconfigured_v6", MISCONFIGURED, |s| says_no(s, "go-tls", Ending::Status)).v6(),
-    Scenario::new("probe_misconfigured_host", MISCONFIGURED, |s| says_no(s, "421", Ending::Status)),
+    Scenario::new("app_status_failure_short", NO, |s| answers_failure(s, "short", Ending::Eof)),
+    Scenario::new("probe_misconfigured", MISCONFIGURED, |s| answers_failure(s, "go-tls", Ending::Status)),
+    Scenario::new("probe_misconfigured_v6", MISCONFIGURED, |s| answers_failure(s, "go-tls", Ending::Status)).v6(),
+    Scenario::new("probe_misconfigured_host", MISCONFIGURED, |s| answers_failure(s, "421", Ending::Status)),
     Scenario::new("probe_misconfigured_redirect_loop", MISCONFIGURED, redirect_loop),
     Scenario::new("probe_misconfigured_redirect_dead", MISCONFIGURED, redirect_dead),
-    Scenario::new("app_status_unasked", None, unasked),
+    Scenario::new("app_status_unasked", None, unavailable_source),
     Scenario::new("app_status_large_answer", None, |s| {
         let pod = s.serving("big", HTTP)?;
         s.succeeds(Kind::Http, pod)
@@ -78,122 +78,123 @@ const MISCONFIGURED: Option<Cause> = Some(Cause::ProbeMisconfigured);
 const UNPROBED: u16 = 9100;
 
 /// The pod is older than the tracer: that it never listened is not known.
-fn refused(stage: &mut Stage<'_>) -> Result<()> {
-    let family = stage.family;
-    let pod = stage.idle()?.addr(family, HTTP);
-    (stage.watch)()?;
-    stage.fails(Kind::Http, pod, Ending::Refused)?;
-    stage.fails(Kind::Tcp, pod, Ending::Refused)
+fn refused(fixture: &mut Fixture<'_>) -> Result<()> {
+    let family = fixture.family;
+    let pod = fixture.idle()?.addr(family, HTTP);
+    (fixture.watch)()?;
+    fixture.fails(Kind::Http, pod, Ending::Refused)?;
+    fixture.fails(Kind::Tcp, pod, Ending::Refused)
 }
 
 /// The process listens, but not where the kubelet asks.
-fn other_address(stage: &mut Stage<'_>) -> Result<()> {
-    let (family, options) = (stage.family, stage.options);
-    let pod = stage.idle()?;
+fn other_address(fixture: &mut Fixture<'_>) -> Result<()> {
+    let (family, options) = (fixture.family, fixture.options);
+    let pod = fixture.idle()?;
     pod.serve(options, &["http", &format!("127.0.0.1:{HTTP}")])?;
     let addr = pod.addr(family, HTTP);
-    stage.fails(Kind::Http, addr, Ending::Refused)
+    fixture.fails(Kind::Http, addr, Ending::Refused)
 }
 
 /// The process listened and is gone.
-fn after_end(stage: &mut Stage<'_>) -> Result<()> {
-    let pod = stage.serving("http", HTTP)?;
-    stage.succeeds(Kind::Http, pod)?;
-    stage.pod_of(pod)?.stop();
-    stage.fails(Kind::Http, pod, Ending::Refused)
+fn after_end(fixture: &mut Fixture<'_>) -> Result<()> {
+    let pod = fixture.serving("http", HTTP)?;
+    fixture.succeeds(Kind::Http, pod)?;
+    fixture.pod_of(pod)?.stop();
+    fixture.fails(Kind::Http, pod, Ending::Refused)
 }
 
 /// A RST that no kernel's TCP has made.
-fn handshake_rst(stage: &mut Stage<'_>) -> Result<()> {
-    let pod = appliance(stage, "appliance")?;
-    stage.fails(Kind::Http, pod, Ending::Refused)
+fn handshake_rst(fixture: &mut Fixture<'_>) -> Result<()> {
+    let pod = appliance(fixture, "appliance")?;
+    fixture.fails(Kind::Http, pod, Ending::Refused)
 }
 
 /// An appliance that takes the SYN and says nothing: there is nothing to see.
-fn unexplained(stage: &mut Stage<'_>) -> Result<()> {
-    let pod = appliance(stage, "mute")?;
-    stage.fails(Kind::Http, pod, Ending::Timeout)
+fn unexplained(fixture: &mut Fixture<'_>) -> Result<()> {
+    let pod = appliance(fixture, "mute")?;
+    fixture.fails(Kind::Http, pod, Ending::Timeout)
 }
 
 /// The same from a prober whose socket stays in SYN_SENT for two minutes: what is said is said when the probe is over.
-fn dials_on(stage: &mut Stage<'_>) -> Result<()> {
-    let pod = appliance(stage, "mute")?;
-    let claim = stage.verdict(Cause::Unexplained, Outcome::Failure);
-    let listed = stage.listed(pod, claim)?;
-    let dial = Dial { dials_on: true, ..Dial::new(Kind::Http, pod, stage.options.probe_timeout) };
-    let outcome = stage.prober.dial(dial)?;
-    stage.ended(listed, &outcome, &[Ending::Timeout])
+fn keeps_connecting(fixture: &mut Fixture<'_>) -> Result<()> {
+    let pod = appliance(fixture, "mute")?;
+    let claim = fixture.verdict(Cause::Unexplained, Outcome::Failure);
+    let listed = fixture.listed(pod, claim)?;
+    let probe =
+        ProbeRequest { keeps_connecting: true, ..ProbeRequest::new(Kind::Http, pod, fixture.options.probe_timeout) };
+    let outcome = fixture.prober.probe(probe)?;
+    fixture.ended(listed, &outcome, &[Ending::Timeout])
 }
 
 /// The prober is connected and sends its request when most of its time is over.
-fn asked_late(stage: &mut Stage<'_>, mode: &str, kind: Kind, port: u16) -> Result<()> {
-    let pod = stage.serving(mode, port)?;
-    let claim = stage.verdict(Cause::KubeletDelayed, Outcome::Failure);
-    let listed = stage.listed(pod, claim)?;
-    let dial = Dial::new(kind, pod, stage.options.probe_timeout);
-    let outcome = stage.prober.dial(Dial { idle_ms: dial.timeout_ms / 5 * 4, ..dial })?;
-    stage.ended(listed, &outcome, &[Ending::Timeout])
+fn sends_request_late(fixture: &mut Fixture<'_>, mode: &str, kind: Kind, port: u16) -> Result<()> {
+    let pod = fixture.serving(mode, port)?;
+    let claim = fixture.verdict(Cause::KubeletDelayed, Outcome::Failure);
+    let listed = fixture.listed(pod, claim)?;
+    let probe = ProbeRequest::new(kind, pod, fixture.options.probe_timeout);
+    let outcome = fixture.prober.probe(ProbeRequest { idle_ms: probe.timeout_ms / 5 * 4, ..probe })?;
+    fixture.ended(listed, &outcome, &[Ending::Timeout])
 }
 
 /// The server reads the request and closes, or ends.
-fn closed(stage: &mut Stage<'_>, mode: &str) -> Result<()> {
-    let pod = stage.serving(mode, HTTP)?;
-    stage.fails(Kind::Http, pod, Ending::Eof)
+fn closed(fixture: &mut Fixture<'_>, mode: &str) -> Result<()> {
+    let pod = fixture.serving(mode, HTTP)?;
+    fixture.fails(Kind::Http, pod, Ending::Eof)
 }
 
 /// The application answers, and it is no success.
-fn says_no(stage: &mut Stage<'_>, mode: &str, how: Ending) -> Result<()> {
-    let pod = stage.serving(mode, HTTP)?;
-    stage.fails(Kind::Http, pod, how)
+fn answers_failure(fixture: &mut Fixture<'_>, mode: &str, how: Ending) -> Result<()> {
+    let pod = fixture.serving(mode, HTTP)?;
+    fixture.fails(Kind::Http, pod, how)
 }
 
 /// The kubelet makes a connection for each redirect, and follows no more after ten answers.
-fn redirect_loop(stage: &mut Stage<'_>) -> Result<()> {
-    let pod = stage.serving("redirect", HTTP)?;
+fn redirect_loop(fixture: &mut Fixture<'_>) -> Result<()> {
+    let pod = fixture.serving("redirect", HTTP)?;
     for _ in 1..10 {
-        stage.succeeds(Kind::Http, pod)?;
+        fixture.succeeds(Kind::Http, pod)?;
     }
-    let looped = stage.verdict(Cause::ProbeMisconfigured, Outcome::Failure);
-    stage.attempt(Kind::Http, pod, Ending::Ok, looped)
+    let looped = fixture.verdict(Cause::ProbeMisconfigured, Outcome::Failure);
+    fixture.attempt(Kind::Http, pod, Ending::Ok, looped)
 }
 
 /// The redirect leads to a port where nobody listens.
-fn redirect_dead(stage: &mut Stage<'_>) -> Result<()> {
-    let pod = stage.serving("redirect", HTTP)?;
-    stage.succeeds(Kind::Http, pod)?;
-    stage.fails(Kind::Http, SocketAddr::new(pod.ip(), UNPROBED), Ending::Refused)
+fn redirect_dead(fixture: &mut Fixture<'_>) -> Result<()> {
+    let pod = fixture.serving("redirect", HTTP)?;
+    fixture.succeeds(Kind::Http, pod)?;
+    fixture.fails(Kind::Http, SocketAddr::new(pod.ip(), UNPROBED), Ending::Refused)
 }
 
 /// A tcpSocket probe of a server that says no to whoever connects, on a port whose probes are known and on another.
-fn unasked(stage: &mut Stage<'_>) -> Result<()> {
+fn unavailable_source(fixture: &mut Fixture<'_>) -> Result<()> {
     for port in [HTTP, UNPROBED] {
-        let pod = stage.serving("greet-503", port)?;
-        stage.succeeds(Kind::Tcp, pod)?;
+        let pod = fixture.serving("greet-503", port)?;
+        fixture.succeeds(Kind::Tcp, pod)?;
     }
     Ok(())
 }
 
 /// The process computes, and its container has used up its CPU quota: that is said beside the cause.
-fn throttled(stage: &mut Stage<'_>) -> Result<()> {
-    let pod = stage.serving("burn", HTTP)?;
+fn throttled(fixture: &mut Fixture<'_>) -> Result<()> {
+    let pod = fixture.serving("burn", HTTP)?;
     let name = format!("{PREFIX}{}-throttled", std::process::id());
-    stage.pod_of(pod)?.throttle(&name)?;
-    stage.fails(Kind::Http, pod, Ending::Timeout)
+    fixture.pod_of(pod)?.throttle(&name)?;
+    fixture.fails(Kind::Http, pod, Ending::Timeout)
 }
 
-fn appliance(stage: &mut Stage<'_>, mode: &str) -> Result<SocketAddr> {
-    let pod = stage.world.bare_pod()?;
+fn appliance(fixture: &mut Fixture<'_>, mode: &str) -> Result<SocketAddr> {
+    let pod = fixture.node.bare_pod()?;
     let addr = pod.addr(Family::V4, HTTP);
-    pod.serve(stage.options, &[mode, "eth0", &addr.ip().to_string()]).context("start the appliance")?;
+    pod.serve(fixture.options, &[mode, "eth0", &addr.ip().to_string()]).context("start the appliance")?;
     Ok(addr)
 }
 
-fn reset(stage: &mut Stage<'_>, mode: &str) -> Result<()> {
-    let pod = stage.serving(mode, HTTP)?;
-    stage.fails(Kind::Http, pod, Ending::Reset)
+fn reset(fixture: &mut Fixture<'_>, mode: &str) -> Result<()> {
+    let pod = fixture.serving(mode, HTTP)?;
+    fixture.fails(Kind::Http, pod, Ending::Reset)
 }
 
-fn slow(stage: &mut Stage<'_>, mode: &str, kind: Kind, port: u16) -> Result<()> {
-    let pod = stage.serving(mode, port)?;
-    stage.fails(kind, pod, Ending::Timeout)
+fn slow(fixture: &mut Fixture<'_>, mode: &str, kind: Kind, port: u16) -> Result<()> {
+    let pod = fixture.serving(mode, port)?;
+    fixture.fails(kind, pod, Ending::Timeout)
 }

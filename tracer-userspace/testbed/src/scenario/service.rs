@@ -5,11 +5,11 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr, TcpStream};
 use anyhow::{Context, Result};
 use tracer_model::record::Cause;
 
-use super::{Need, Scenario, Stage};
-use crate::dial::{Ending, Kind};
+use super::{Fixture, Need, Scenario};
 use crate::ip::Route;
+use crate::node::{Family, NODE, ipvs};
 use crate::pods::{CIRCULAR, HTTP};
-use crate::world::{Family, NODE, ipvs};
+use crate::probe::{Ending, Kind};
 
 const EMPTY: Option<Cause> = Some(Cause::ServiceNoEndpoints);
 const INVALID: Option<Cause> = Some(Cause::ConntrackInvalid);
@@ -52,12 +52,12 @@ pub(super) const ALL: &[Scenario] = &[
 ];
 
 /// A ClusterIP of the node's family, with a route that a packet to it would take.
-fn cluster_ip(stage: &mut Stage<'_>) -> Result<SocketAddr> {
-    stage.world.node.ip(|ip| {
+fn cluster_ip(fixture: &mut Fixture<'_>) -> Result<SocketAddr> {
+    fixture.node.node.ip(|ip| {
         ip.add(&Route::to([10, 96, 0, 0], 16).over("eth0"))?;
         ip.add(&Route::to([0xfd00, 0x96, 0, 0, 0, 0, 0, 0], 64).over("eth0"))
     })?;
-    let ip: IpAddr = match stage.family {
+    let ip: IpAddr = match fixture.family {
         Family::V4 => [10, 96, 0, 30].into(),
         Family::V6 => Ipv6Addr::new(0xfd00, 0x96, 0, 0, 0, 0, 0, 0x30).into(),
     };
@@ -65,21 +65,21 @@ fn cluster_ip(stage: &mut Stage<'_>) -> Result<SocketAddr> {
 }
 
 /// kube-proxy in iptables mode.
-fn iptables(stage: &mut Stage<'_>, program: &str) -> Result<()> {
-    let service = cluster_ip(stage)?;
-    rules(stage, program, (CART, service), NONE)?;
-    (stage.watch)()?;
-    stage.mentions(&["Service shop/cart:http at", "KUBE-SERVICES"]);
-    stage.fails_elsewhere(Kind::Http, service, Ending::Refused)
+fn iptables(fixture: &mut Fixture<'_>, program: &str) -> Result<()> {
+    let service = cluster_ip(fixture)?;
+    rules(fixture, program, (CART, service), NONE)?;
+    (fixture.watch)()?;
+    fixture.mentions(&["Service shop/cart:http at", "KUBE-SERVICES"]);
+    fixture.fails_elsewhere(Kind::Http, service, Ending::Refused)
 }
 
 /// Other nodes have endpoints, and the Service's `internalTrafficPolicy` is `Local`.
-fn no_local(stage: &mut Stage<'_>, program: &str) -> Result<()> {
-    let service = cluster_ip(stage)?;
-    rules(stage, program, (CART, service), ("has no local endpoints", "DROP"))?;
-    (stage.watch)()?;
-    stage.mentions(&["Service shop/cart:http at", "no endpoint on this node (internalTrafficPolicy: Local)"]);
-    stage.fails_elsewhere(Kind::Http, service, Ending::Timeout)
+fn no_local(fixture: &mut Fixture<'_>, program: &str) -> Result<()> {
+    let service = cluster_ip(fixture)?;
+    rules(fixture, program, (CART, service), ("has no local endpoints", "DROP"))?;
+    (fixture.watch)()?;
+    fixture.mentions(&["Service shop/cart:http at", "no endpoint on this node (internalTrafficPolicy: Local)"]);
+    fixture.fails_elsewhere(Kind::Http, service, Ending::Timeout)
 }
 
 /// A Service and its port, as kube-proxy writes it.
@@ -89,7 +89,7 @@ const CART: &str = "shop/cart:http";
 const NONE: (&str, &str) = ("has no endpoints", "REJECT");
 
 fn rules(
-    stage: &Stage<'_>,
+    fixture: &Fixture<'_>,
     program: &str,
     (name, service): (&str, SocketAddr),
     (what, verdict): (&str, &str),
@@ -105,41 +105,45 @@ fn rules(
         -A KUBE-EXTERNAL-SERVICES -p tcp -m comment --comment \"{name} {what}\" -m addrtype --dst-type LOCAL -m tcp --dport {NODE_PORT} -j {verdict}\nCOMMIT\n",
         service.ip()
     );
-    stage.world.node.run(program, &[], &rules).map(drop)
+    fixture.node.node.run(program, &[], &rules).map(drop)
 }
 
-fn node_port(stage: &mut Stage<'_>) -> Result<()> {
-    let service = cluster_ip(stage)?;
-    rules(stage, "iptables-nft-restore", (CART, service), NONE)?;
-    (stage.watch)()?;
-    stage.mentions(&["Service shop/cart:http at", "KUBE-EXTERNAL-SERVICES"]);
-    stage.fails_elsewhere(Kind::Http, (NODE, NODE_PORT).into(), Ending::Refused)
+fn node_port(fixture: &mut Fixture<'_>) -> Result<()> {
+    let service = cluster_ip(fixture)?;
+    rules(fixture, "iptables-nft-restore", (CART, service), NONE)?;
+    (fixture.watch)()?;
+    fixture.mentions(&["Service shop/cart:http at", "KUBE-EXTERNAL-SERVICES"]);
+    fixture.fails_elsewhere(Kind::Http, (NODE, NODE_PORT).into(), Ending::Refused)
 }
 
 /// A pod's readiness asks for its own Service.
-fn circular(stage: &mut Stage<'_>) -> Result<()> {
-    cluster_ip(stage)?;
+fn circular(fixture: &mut Fixture<'_>) -> Result<()> {
+    cluster_ip(fixture)?;
     let service = SocketAddr::from(CIRCULAR);
-    rules(stage, "iptables-nft-restore", ("default/circle", service), NONE)?;
-    (stage.watch)()?;
-    stage.mentions(&["Service default/circle at", "\"default/circle has no endpoints\"", "the dependency is circular"]);
-    stage.fails(Kind::Http, service, Ending::Refused)
+    rules(fixture, "iptables-nft-restore", ("default/circle", service), NONE)?;
+    (fixture.watch)()?;
+    fixture.mentions(&[
+        "Service default/circle at",
+        "\"default/circle has no endpoints\"",
+        "the dependency is circular",
+    ]);
+    fixture.fails(Kind::Http, service, Ending::Refused)
 }
 
 /// kube-proxy in nftables mode.
-fn nftables(stage: &mut Stage<'_>) -> Result<()> {
-    let service = cluster_ip(stage)?;
-    proxy_tables(stage, service, "goto reject-chain")?;
-    (stage.watch)()?;
-    stage.mentions(&["Service shop/cart:http at", "kube-proxy"]);
-    stage.fails_elsewhere(Kind::Http, service, Ending::Refused)
+fn nftables(fixture: &mut Fixture<'_>) -> Result<()> {
+    let service = cluster_ip(fixture)?;
+    proxy_tables(fixture, service, "goto reject-chain")?;
+    (fixture.watch)()?;
+    fixture.mentions(&["Service shop/cart:http at", "kube-proxy"]);
+    fixture.fails_elsewhere(Kind::Http, service, Ending::Refused)
 }
 
 /// kube-proxy 1.36: one chain for each hook, whose rules jump to the chains that all hooks share.
-fn nftables_1_36(stage: &mut Stage<'_>) -> Result<()> {
-    let service = cluster_ip(stage)?;
+fn nftables_1_36(fixture: &mut Fixture<'_>) -> Result<()> {
+    let service = cluster_ip(fixture)?;
     let ip = service.ip();
-    stage.world.node.nft(&format!(
+    fixture.node.node.nft(&format!(
         "table ip kube-proxy {{
            set cluster-ips {{ type ipv4_addr; elements = {{ 10.96.0.1, {ip} }}; }};
            set nodeport-ips {{ type ipv4_addr; elements = {{ 10.89.0.1 }}; }};
@@ -159,41 +163,41 @@ fn nftables_1_36(stage: &mut Stage<'_>) -> Result<()> {
            chain filter-output {{ type filter hook output priority filter;
              ct state new jump service-endpoints-check; ct state new jump cluster-ips-check; }}; }}\n"
     ))?;
-    (stage.watch)()?;
-    stage.mentions(&[
+    (fixture.watch)()?;
+    fixture.mentions(&[
         "Service shop/cart:http at",
         "\"shop/cart:http has no endpoints\" in chain ip kube-proxy service-endpoints-check",
     ]);
-    stage.fails_elsewhere(Kind::Http, service, Ending::Refused)
+    fixture.fails_elsewhere(Kind::Http, service, Ending::Refused)
 }
 
 /// As in [`no_local`], with an address whose policy its chain does not tell.
-fn no_local_nftables(stage: &mut Stage<'_>) -> Result<()> {
-    let service = cluster_ip(stage)?;
-    proxy_tables(stage, service, "drop")?;
-    (stage.watch)()?;
+fn no_local_nftables(fixture: &mut Fixture<'_>) -> Result<()> {
+    let service = cluster_ip(fixture)?;
+    proxy_tables(fixture, service, "drop")?;
+    (fixture.watch)()?;
     let policy = "no endpoint on this node (externalTrafficPolicy or internalTrafficPolicy: Local)";
-    stage.mentions(&["Service shop/cart:http at", policy]);
-    stage.fails_elsewhere(Kind::Http, service, Ending::Timeout)
+    fixture.mentions(&["Service shop/cart:http at", policy]);
+    fixture.fails_elsewhere(Kind::Http, service, Ending::Timeout)
 }
 
 /// A port that the Service does not have: kube-proxy rejects that, too, and it is another matter.
-fn unknown_port(stage: &mut Stage<'_>) -> Result<()> {
-    let service = cluster_ip(stage)?;
-    proxy_tables(stage, service, "goto reject-chain")?;
-    (stage.watch)()?;
-    stage.mentions(&["no Service has port 81", "kube-proxy cluster-ips-check"]);
-    stage.fails_elsewhere(Kind::Http, SocketAddr::new(service.ip(), 81), Ending::Refused)
+fn unknown_port(fixture: &mut Fixture<'_>) -> Result<()> {
+    let service = cluster_ip(fixture)?;
+    proxy_tables(fixture, service, "goto reject-chain")?;
+    (fixture.watch)()?;
+    fixture.mentions(&["no Service has port 81", "kube-proxy cluster-ips-check"]);
+    fixture.fails_elsewhere(Kind::Http, SocketAddr::new(service.ip(), 81), Ending::Refused)
 }
 
-fn proxy_tables(stage: &Stage<'_>, service: SocketAddr, verdict: &str) -> Result<()> {
-    let (family, other) = match stage.family {
+fn proxy_tables(fixture: &Fixture<'_>, service: SocketAddr, verdict: &str) -> Result<()> {
+    let (family, other) = match fixture.family {
         Family::V4 => ("ip", "10.96.0.77"),
         Family::V6 => ("ip6", "fd00:96::77"),
     };
     let addr = if family == "ip" { "ipv4_addr" } else { "ipv6_addr" };
     let ip = service.ip();
-    stage.world.node.nft(&format!(
+    fixture.node.node.nft(&format!(
         "table {family} kube-proxy {{
            set cluster-ips {{ type {addr}; elements = {{ {ip} }}; }};
            map no-endpoint-services {{ type {addr} . inet_proto . inet_service : verdict; elements = {{
@@ -207,59 +211,59 @@ fn proxy_tables(stage: &Stage<'_>, service: SocketAddr, verdict: &str) -> Result
     ))
 }
 
-fn by_ipvs(stage: &mut Stage<'_>) -> Result<()> {
-    ipvs::node_port(&stage.world.node, NODE_PORT, None)?;
-    (stage.watch)()?;
-    stage.fails_elsewhere(Kind::Http, ([10, 96, 0, 10], 443).into(), Ending::Refused)?;
-    stage.fails_elsewhere(Kind::Http, (NODE, NODE_PORT).into(), Ending::Refused)
+fn by_ipvs(fixture: &mut Fixture<'_>) -> Result<()> {
+    ipvs::node_port(&fixture.node.node, NODE_PORT, None)?;
+    (fixture.watch)()?;
+    fixture.fails_elsewhere(Kind::Http, ([10, 96, 0, 10], 443).into(), Ending::Refused)?;
+    fixture.fails_elsewhere(Kind::Http, (NODE, NODE_PORT).into(), Ending::Refused)
 }
 
 /// The SYN is taken out of tracking, so its answer is invalid.
-fn untracked_syn(stage: &mut Stage<'_>, before: &str) -> Result<()> {
-    let pod = stage.serving("http", HTTP)?;
-    stage.world.node.nft(&format!(
+fn untracked_syn(fixture: &mut Fixture<'_>, before: &str) -> Result<()> {
+    let pod = fixture.serving("http", HTTP)?;
+    fixture.node.node.nft(&format!(
         "table inet tracked {{ chain raw {{ type filter hook output priority -300; tcp dport {HTTP} notrack; }};
            chain in {{ type filter hook input priority 0; {before} ct state invalid drop; }}; }}\n"
     ))?;
-    stage.fails(Kind::Http, pod, Ending::Timeout)
+    fixture.fails(Kind::Http, pod, Ending::Timeout)
 }
 
-fn invalid_iptables(stage: &mut Stage<'_>) -> Result<()> {
-    let pod = stage.serving("http", HTTP)?;
+fn invalid_iptables(fixture: &mut Fixture<'_>) -> Result<()> {
+    let pod = fixture.serving("http", HTTP)?;
     let rules = "*raw\n-A OUTPUT -p tcp -m tcp --dport 8080 -j CT --notrack\nCOMMIT\n\
         *filter\n:KUBE-FORWARD - [0:0]\n-A INPUT -j KUBE-FORWARD\n-A KUBE-FORWARD -m conntrack --ctstate INVALID -j DROP\nCOMMIT\n";
-    stage.world.node.run("iptables-nft-restore", &[], rules)?;
-    stage.mentions(&["KUBE-FORWARD"]);
-    stage.fails(Kind::Http, pod, Ending::Timeout)
+    fixture.node.node.run("iptables-nft-restore", &[], rules)?;
+    fixture.mentions(&["KUBE-FORWARD"]);
+    fixture.fails(Kind::Http, pod, Ending::Timeout)
 }
 
 /// A packet that belongs to a connection: the rule for invalid ones cannot have taken it.
-fn valid(stage: &mut Stage<'_>) -> Result<()> {
-    let pod = stage.serving("http", HTTP)?;
-    stage.world.node.nft(
+fn valid(fixture: &mut Fixture<'_>) -> Result<()> {
+    let pod = fixture.serving("http", HTTP)?;
+    fixture.node.node.nft(
         "table inet tracked { chain in { type filter hook input priority 0; ct state invalid drop; \
          tcp flags & (syn|ack) == syn|ack drop comment \"mine\"; }; }\n",
     )?;
-    stage.mentions(&["\"mine\" in chain inet tracked in"]);
-    stage.fails(Kind::Http, pod, Ending::Timeout)
+    fixture.mentions(&["\"mine\" in chain inet tracked in"]);
+    fixture.fails(Kind::Http, pod, Ending::Timeout)
 }
 
 /// The limit is the whole machine's: only where the machine is one made for the test.
-fn full(stage: &mut Stage<'_>) -> Result<()> {
+fn full(fixture: &mut Fixture<'_>) -> Result<()> {
     const LIMIT: &str = "/proc/sys/net/netfilter/nf_conntrack_max";
-    let pod = stage.serving("http", HTTP)?;
-    stage
-        .world
+    let pod = fixture.serving("http", HTTP)?;
+    fixture
+        .node
         .node
         .nft("table inet tracked { chain in { type filter hook input priority 0; ct state new accept; }; }\n")?;
     let usual = std::fs::read_to_string(LIMIT).context("nf_conntrack_max")?;
-    (stage.watch)()?;
-    stage.succeeds(Kind::Http, pod)?;
+    (fixture.watch)()?;
+    fixture.succeeds(Kind::Http, pod)?;
     // Connections that stay, with traffic in both directions: such an entry is never thrown out early.
     let held: Vec<TcpStream> =
-        stage.world.node.enter(|| (0..4).map(|_| Ok(TcpStream::connect(pod)?)).collect::<Result<_>>())?;
+        fixture.node.node.enter(|| (0..4).map(|_| Ok(TcpStream::connect(pod)?)).collect::<Result<_>>())?;
     std::fs::write(LIMIT, "3").context("lower nf_conntrack_max")?;
-    let played = stage.mentions(&["connection table is full"]).fails(Kind::Http, pod, Ending::Timeout);
+    let played = fixture.mentions(&["connection table is full"]).fails(Kind::Http, pod, Ending::Timeout);
     std::fs::write(LIMIT, usual.trim()).context("restore nf_conntrack_max")?;
     drop(held);
     played

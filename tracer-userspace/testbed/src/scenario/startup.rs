@@ -5,9 +5,9 @@ use std::time::Duration;
 use anyhow::Result;
 use tracer_model::record::Cause;
 
-use super::{Scenario, Stage};
-use crate::dial::{Ending, Kind};
+use super::{Fixture, Scenario};
 use crate::pods::{HTTP, SLOW_START, SLOW_START_PERIOD_S, SLOW_START_THRESHOLD};
+use crate::probe::{Ending, Kind};
 
 const NOT_YET: Option<Cause> = Some(Cause::NotListeningYet);
 const TOO_LATE: Option<Cause> = Some(Cause::StartupBudgetExceeded);
@@ -21,31 +21,31 @@ pub(super) const ALL: &[Scenario] = &[
 ];
 
 /// The pod was made a moment ago, and its process does not listen yet.
-fn young(stage: &mut Stage<'_>) -> Result<()> {
-    let (family, options) = (stage.family, stage.options);
-    let pod = stage.idle()?.addr(family, HTTP);
-    stage.fails(Kind::Http, pod, Ending::Refused)?;
-    stage.pod_of(pod)?.serve(options, &["http", &format!("[::]:{HTTP}")])?;
-    stage.succeeds(Kind::Http, pod)
+fn young(fixture: &mut Fixture<'_>) -> Result<()> {
+    let (family, options) = (fixture.family, fixture.options);
+    let pod = fixture.idle()?.addr(family, HTTP);
+    fixture.fails(Kind::Http, pod, Ending::Refused)?;
+    fixture.pod_of(pod)?.serve(options, &["http", &format!("[::]:{HTTP}")])?;
+    fixture.succeeds(Kind::Http, pod)
 }
 
 /// The pod is older than the tracer: only the listener that comes tells.
-fn later(stage: &mut Stage<'_>) -> Result<()> {
-    let (family, options) = (stage.family, stage.options);
-    let pod = stage.idle()?.addr(family, HTTP);
-    (stage.watch)()?;
-    stage.fails(Kind::Http, pod, Ending::Refused)?;
-    stage.pod_of(pod)?.serve(options, &["http", &format!("[::]:{HTTP}")])
+fn later(fixture: &mut Fixture<'_>) -> Result<()> {
+    let (family, options) = (fixture.family, fixture.options);
+    let pod = fixture.idle()?.addr(family, HTTP);
+    (fixture.watch)()?;
+    fixture.fails(Kind::Http, pod, Ending::Refused)?;
+    fixture.pod_of(pod)?.serve(options, &["http", &format!("[::]:{HTTP}")])
 }
 
 /// Its liveness probe fails as often as it may.
-fn too_late(stage: &mut Stage<'_>) -> Result<()> {
-    let family = stage.family;
-    let pod = stage.idle()?.addr(family, SLOW_START);
+fn too_late(fixture: &mut Fixture<'_>) -> Result<()> {
+    let family = fixture.family;
+    let pod = fixture.idle()?.addr(family, SLOW_START);
     for number in 1..=SLOW_START_THRESHOLD {
         let cause = if number == SLOW_START_THRESHOLD { Cause::StartupBudgetExceeded } else { Cause::NotListeningYet };
-        let claim = stage.verdict(cause, tracer_model::record::Outcome::Failure);
-        stage.attempt(Kind::Http, pod, Ending::Refused, claim)?;
+        let claim = fixture.verdict(cause, tracer_model::record::Outcome::Failure);
+        fixture.attempt(Kind::Http, pod, Ending::Refused, claim)?;
         if number < SLOW_START_THRESHOLD {
             // The probe's own period: the passing of time is what the story is about.
             std::thread::sleep(Duration::from_secs(SLOW_START_PERIOD_S));

@@ -5,10 +5,10 @@ use std::net::SocketAddr;
 use anyhow::Result;
 use tracer_model::record::Cause;
 
-use super::{Need, Scenario, Stage};
-use crate::dial::{Ending, Kind};
+use super::{Fixture, Need, Scenario};
+use crate::node::Family;
 use crate::pods::HTTP;
-use crate::world::Family;
+use crate::probe::{Ending, Kind};
 
 pub(super) const ALL: &[Scenario] = &[
     Scenario::new("healthy_translated", None, healthy).own().needs(&[Need::Nft]),
@@ -29,51 +29,51 @@ const fn behind(family: Family) -> &'static str {
     }
 }
 
-fn translate(stage: &Stage<'_>, pod: SocketAddr) -> Result<()> {
+fn translate(fixture: &Fixture<'_>, pod: SocketAddr) -> Result<()> {
     let family = if pod.is_ipv4() { "ip" } else { "ip6" };
-    stage.world.node.nft(&format!(
+    fixture.node.node.nft(&format!(
         "table {family} translated {{ chain out {{ type nat hook postrouting priority srcnat; \
          {family} daddr {} snat to {}; }}; }}\n",
         pod.ip(),
-        behind(stage.family)
+        behind(fixture.family)
     ))
 }
 
-fn healthy(stage: &mut Stage<'_>) -> Result<()> {
-    let pod = stage.serving("http", HTTP)?;
-    translate(stage, pod)?;
-    (stage.watch)()?;
-    stage.succeeds(Kind::Http, pod)
+fn healthy(fixture: &mut Fixture<'_>) -> Result<()> {
+    let pod = fixture.serving("http", HTTP)?;
+    translate(fixture, pod)?;
+    (fixture.watch)()?;
+    fixture.succeeds(Kind::Http, pod)
 }
 
-fn refused(stage: &mut Stage<'_>) -> Result<()> {
-    let family = stage.family;
-    let pod = stage.idle()?.addr(family, HTTP);
-    translate(stage, pod)?;
-    (stage.watch)()?;
-    stage.mentions(&["its source address was", behind(family)]);
-    stage.fails(Kind::Http, pod, Ending::Refused)
+fn refused(fixture: &mut Fixture<'_>) -> Result<()> {
+    let family = fixture.family;
+    let pod = fixture.idle()?.addr(family, HTTP);
+    translate(fixture, pod)?;
+    (fixture.watch)()?;
+    fixture.mentions(&["its source address was", behind(family)]);
+    fixture.fails(Kind::Http, pod, Ending::Refused)
 }
 
 /// A rule in the pod that knows the prober by the address it has there.
-fn rule(stage: &mut Stage<'_>, verdict: &str) -> Result<SocketAddr> {
-    let pod = stage.serving("http", HTTP)?;
-    translate(stage, pod)?;
-    let source = behind(stage.family);
-    stage.inside(pod)?.nft(&format!(
+fn rule(fixture: &mut Fixture<'_>, verdict: &str) -> Result<SocketAddr> {
+    let pod = fixture.serving("http", HTTP)?;
+    translate(fixture, pod)?;
+    let source = behind(fixture.family);
+    fixture.inside(pod)?.nft(&format!(
         "table ip guard {{ chain in {{ type filter hook input priority 0; ip saddr {source} tcp dport {HTTP} {verdict}; }}; }}\n"
     ))?;
-    (stage.watch)()?;
-    stage.mentions(&["in chain ip guard in", "its source address was"]);
+    (fixture.watch)()?;
+    fixture.mentions(&["in chain ip guard in", "its source address was"]);
     Ok(pod)
 }
 
-fn dropped(stage: &mut Stage<'_>) -> Result<()> {
-    let pod = rule(stage, "drop")?;
-    stage.fails(Kind::Http, pod, Ending::Timeout)
+fn dropped(fixture: &mut Fixture<'_>) -> Result<()> {
+    let pod = rule(fixture, "drop")?;
+    fixture.fails(Kind::Http, pod, Ending::Timeout)
 }
 
-fn rejected(stage: &mut Stage<'_>) -> Result<()> {
-    let pod = rule(stage, "reject with tcp reset")?;
-    stage.fails(Kind::Http, pod, Ending::Refused)
+fn rejected(fixture: &mut Fixture<'_>) -> Result<()> {
+    let pod = rule(fixture, "reject with tcp reset")?;
+    fixture.fails(Kind::Http, pod, Ending::Refused)
 }

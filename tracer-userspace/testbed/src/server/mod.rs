@@ -13,7 +13,7 @@ pub mod frame;
 pub mod tls;
 
 /// What a server that hangs prints when it was asked.
-pub const ASKED: &str = "asked";
+pub const REQUEST_READ: &str = "asked";
 
 /// How a server treats its clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -257,7 +257,7 @@ fn hint_early(stream: &mut TcpStream) -> io::Result<()> {
 /// Takes the request, says so to who started this process, and answers nothing.
 fn hang(stream: &mut TcpStream) -> io::Result<()> {
     read_request(stream)?;
-    writeln!(io::stdout(), "{ASKED}")?;
+    writeln!(io::stdout(), "{REQUEST_READ}")?;
     drain(stream)
 }
 

@@ -3,12 +3,12 @@
 use std::net::SocketAddr;
 
 use tracer_model::event::{
-    Actor, Answer, AnswerKind, ConnId, ConnectFailed, Fact, Flow, Icmp, Ipvs, KubeletProbe, ListenQueue, Netns,
-    Observation, PacketDrop, QueueFull, ResetReceived, ResetSent, Retransmit, State, TcpState, Via,
+    Actor, Answer, AnswerKind, ConnId, ConnectFailed, Flow, Icmp, Ipvs, KubeletProbe, ListenQueue, Netns, Observation,
+    ObservationKind, PacketDrop, QueueFull, ResetReceived, ResetSent, Retransmit, State, TcpState, Via,
 };
 
 /// Observations kept of one attempt; later ones of a kind that was seen before are dropped first.
-const MAX_SIGHTINGS: usize = 48;
+const MAX_OBSERVATIONS: usize = 48;
 /// A bridge has a copy for each of its ports.
 const MAX_COPIES: usize = 16;
 
@@ -50,7 +50,7 @@ pub struct Attempt {
     /// The socket's numbers at the last state change.
     pub last: Option<State>,
     /// What was seen of it, in order.
-    pub sightings: Vec<Observation>,
+    pub observations: Vec<Observation>,
     /// Frames of it that came to a link-layer address which their receiver does not have: to other hosts, or to the right one.
     pub for_other_hosts: Vec<(u64, PacketDrop)>,
     /// Segments sent again while connecting / afterwards.
@@ -58,7 +58,7 @@ pub struct Attempt {
     /// When the last of the latter was sent.
     pub sent_again: Option<u64>,
     /// When its target is to be looked at, if it still waits then.
-    pub look_at: u64,
+    pub inspect_at: u64,
     /// Not forgotten before, whenever it ended.
     pub kept_until: u64,
     /// When its probe is over at the latest, while that is waited for.
@@ -98,11 +98,11 @@ impl Attempt {
             established: None,
             ended: None,
             last: None,
-            sightings: Vec::new(),
+            observations: Vec::new(),
             for_other_hosts: Vec::new(),
             retransmits: (0, 0),
             sent_again: None,
-            look_at: 0,
+            inspect_at: 0,
             kept_until: 0,
             over_at: None,
             redirected: None,
@@ -120,41 +120,43 @@ impl Attempt {
     }
 
     /// Takes in an observation that belongs to it.
-    pub fn see(&mut self, observation: &Observation) {
-        if self.given_up && !matches!(observation.fact, Fact::KubeletProbe(_)) || self.is_another_s(&observation.fact) {
+    pub fn observe(&mut self, observation: &Observation) {
+        if self.given_up && !matches!(observation.kind, ObservationKind::KubeletProbe(_))
+            || self.is_of_other_connection(&observation.kind)
+        {
             return;
         }
-        match &observation.fact {
-            Fact::Connect(c) => self.learn_flow(c.flow),
-            Fact::State(s) => self.see_state(observation.time_boot_ns, s),
-            Fact::Retransmit(r) if r.by_target => {}
-            Fact::Retransmit(r) if r.state == TcpState::SynSent => self.retransmits.0 += 1,
-            Fact::Retransmit(_) => {
+        match &observation.kind {
+            ObservationKind::Connect(c) => self.learn_flow(c.flow),
+            ObservationKind::State(s) => self.observe_state(observation.time_boot_ns, s),
+            ObservationKind::Retransmit(r) if r.by_target => {}
+            ObservationKind::Retransmit(r) if r.state == TcpState::SynSent => self.retransmits.0 += 1,
+            ObservationKind::Retransmit(_) => {
                 self.retransmits.1 += 1;
                 self.sent_again = Some(observation.time_boot_ns);
             }
-            Fact::ResetReceived(r) => self.learn_flow(r.flow),
-            Fact::Drop(d) => self.learn_direction(d.flow, d.via),
-            Fact::ResetSent(r) => self.learn_direction(r.flow, r.via),
-            Fact::Icmp(i) => self.learn_direction(i.flow, Via::Flow),
-            Fact::Ipvs(i) => self.learn_direction(i.flow, i.via),
+            ObservationKind::ResetReceived(r) => self.learn_flow(r.flow),
+            ObservationKind::Drop(d) => self.learn_direction(d.flow, d.via),
+            ObservationKind::ResetSent(r) => self.learn_direction(r.flow, r.via),
+            ObservationKind::Icmp(i) => self.learn_direction(i.flow, Via::Flow),
+            ObservationKind::Ipvs(i) => self.learn_direction(i.flow, i.via),
             // Before SYN_SENT there is no state change that could end it.
-            Fact::ConnectFailed(f) if f.conn.is_none() => {
+            ObservationKind::ConnectFailed(f) if f.conn.is_none() => {
                 self.ended.get_or_insert((observation.time_boot_ns, End::NotEstablished));
             }
             _ => {}
         }
-        match &observation.fact {
-            Fact::Drop(drop) if drop.is_copy() => self.keep_copy(observation.time_boot_ns, drop),
+        match &observation.kind {
+            ObservationKind::Drop(drop) if drop.is_copy() => self.keep_copy(observation.time_boot_ns, drop),
             _ => self.keep(observation),
         }
     }
 
     /// Of another connection, on a socket that was this one's: its end and the other's begin were missed.
-    fn is_another_s(&self, fact: &Fact) -> bool {
-        let flow = match fact {
-            Fact::State(s) => s.flow,
-            Fact::ResetReceived(r) => r.flow,
+    fn is_of_other_connection(&self, kind: &ObservationKind) -> bool {
+        let flow = match kind {
+            ObservationKind::State(s) => s.flow,
+            ObservationKind::ResetReceived(r) => r.flow,
             _ => return false,
         };
         let (own, its) = (self.flow.src.port(), flow.src.port());
@@ -162,9 +164,9 @@ impl Attempt {
     }
 
     fn keep(&mut self, observation: &Observation) {
-        let is_last = matches!(observation.fact, Fact::KubeletProbe(_));
-        if self.sightings.len() < MAX_SIGHTINGS || is_last {
-            self.sightings.push(observation.clone());
+        let is_last = matches!(observation.kind, ObservationKind::KubeletProbe(_));
+        if self.observations.len() < MAX_OBSERVATIONS || is_last {
+            self.observations.push(observation.clone());
         }
     }
 
@@ -201,7 +203,7 @@ impl Attempt {
         }
     }
 
-    fn see_state(&mut self, time: u64, state: &State) {
+    fn observe_state(&mut self, time: u64, state: &State) {
         self.learn_flow(state.flow);
         if state.new == TcpState::Established && self.established.is_none() {
             self.established = Some(time);
@@ -314,16 +316,16 @@ impl Attempt {
 
     /// Packets of it that were dropped.
     pub fn drops(&self) -> impl Iterator<Item = (u64, &PacketDrop)> {
-        self.sightings.iter().filter_map(|o| match &o.fact {
-            Fact::Drop(d) => Some((o.time_boot_ns, d)),
+        self.observations.iter().filter_map(|o| match &o.kind {
+            ObservationKind::Drop(d) => Some((o.time_boot_ns, d)),
             _ => None,
         })
     }
 
     /// RSTs that a stack of this node sent for it.
     pub fn resets_sent(&self) -> impl Iterator<Item = (u64, &ResetSent)> {
-        self.sightings.iter().filter_map(|o| match &o.fact {
-            Fact::ResetSent(r) => Some((o.time_boot_ns, r)),
+        self.observations.iter().filter_map(|o| match &o.kind {
+            ObservationKind::ResetSent(r) => Some((o.time_boot_ns, r)),
             _ => None,
         })
     }
@@ -331,24 +333,24 @@ impl Attempt {
     /// The RST that its socket received.
     #[must_use]
     pub fn reset_received(&self) -> Option<(u64, &ResetReceived)> {
-        self.sightings.iter().find_map(|o| match &o.fact {
-            Fact::ResetReceived(r) => Some((o.time_boot_ns, r)),
+        self.observations.iter().find_map(|o| match &o.kind {
+            ObservationKind::ResetReceived(r) => Some((o.time_boot_ns, r)),
             _ => None,
         })
     }
 
     /// ICMP errors that this node sent about its packets.
     pub fn icmp(&self) -> impl Iterator<Item = (u64, &Icmp)> {
-        self.sightings.iter().filter_map(|o| match &o.fact {
-            Fact::Icmp(i) => Some((o.time_boot_ns, i)),
+        self.observations.iter().filter_map(|o| match &o.kind {
+            ObservationKind::Icmp(i) => Some((o.time_boot_ns, i)),
             _ => None,
         })
     }
 
     /// What IPVS did with its packets.
     pub fn ipvs(&self) -> impl Iterator<Item = (u64, &Ipvs)> {
-        self.sightings.iter().filter_map(|o| match &o.fact {
-            Fact::Ipvs(i) => Some((o.time_boot_ns, i)),
+        self.observations.iter().filter_map(|o| match &o.kind {
+            ObservationKind::Ipvs(i) => Some((o.time_boot_ns, i)),
             _ => None,
         })
     }
@@ -362,16 +364,16 @@ impl Attempt {
     /// The same, and when.
     #[must_use]
     pub fn connect_failed_at(&self) -> Option<(u64, &ConnectFailed)> {
-        self.sightings.iter().find_map(|o| match &o.fact {
-            Fact::ConnectFailed(c) => Some((o.time_boot_ns, c)),
+        self.observations.iter().find_map(|o| match &o.kind {
+            ObservationKind::ConnectFailed(c) => Some((o.time_boot_ns, c)),
             _ => None,
         })
     }
 
     /// Segments that were sent again, by either side.
     pub fn retransmitted(&self) -> impl Iterator<Item = (u64, &Retransmit)> {
-        self.sightings.iter().filter_map(|o| match &o.fact {
-            Fact::Retransmit(r) => Some((o.time_boot_ns, r)),
+        self.observations.iter().filter_map(|o| match &o.kind {
+            ObservationKind::Retransmit(r) => Some((o.time_boot_ns, r)),
             _ => None,
         })
     }
@@ -380,8 +382,8 @@ impl Attempt {
     /// status line goes before what is none, and so does a TLS record.
     #[must_use]
     pub fn answer(&self) -> Option<(u64, &Answer)> {
-        let answers = self.sightings.iter().filter_map(|o| match &o.fact {
-            Fact::Answer(a) => Some((o.time_boot_ns, a)),
+        let answers = self.observations.iter().filter_map(|o| match &o.kind {
+            ObservationKind::Answer(a) => Some((o.time_boot_ns, a)),
             _ => None,
         });
         // Of equal ones the first.
@@ -404,8 +406,8 @@ impl Attempt {
     #[must_use]
     pub fn kubelet(&self) -> Option<(u64, &KubeletProbe)> {
         // The last of all that is kept of an attempt.
-        self.sightings.iter().rev().find_map(|o| match &o.fact {
-            Fact::KubeletProbe(probe) => Some((o.time_boot_ns, &**probe)),
+        self.observations.iter().rev().find_map(|o| match &o.kind {
+            ObservationKind::KubeletProbe(probe) => Some((o.time_boot_ns, &**probe)),
             _ => None,
         })
     }
@@ -413,8 +415,8 @@ impl Attempt {
     /// Its SYN met a listener without room.
     #[must_use]
     pub fn queue_full(&self, queue: ListenQueue) -> Option<(u64, &QueueFull)> {
-        self.sightings.iter().find_map(|o| match &o.fact {
-            Fact::QueueFull(q) if q.queue == queue => Some((o.time_boot_ns, q)),
+        self.observations.iter().find_map(|o| match &o.kind {
+            ObservationKind::QueueFull(q) if q.queue == queue => Some((o.time_boot_ns, q)),
             _ => None,
         })
     }

@@ -21,7 +21,7 @@ pub struct Firewalls(BTreeMap<Netns, Entry>);
 
 #[derive(Debug)]
 struct Entry {
-    asked: u64,
+    queried_at: u64,
     /// When the next one is asked for, if it is not on its way.
     due: u64,
     /// Nothing is on its way, and nothing is to be asked.
@@ -47,8 +47,8 @@ pub enum Next {
 
 impl Entry {
     /// Its time has not come.
-    fn ask_later(&mut self, now: u64) -> Next {
-        match (std::mem::replace(&mut self.answered, false), now <= self.asked.max(self.due)) {
+    fn query_later(&mut self, now: u64) -> Next {
+        match (std::mem::replace(&mut self.answered, false), now <= self.queried_at.max(self.due)) {
             (true, _) => {
                 self.due = self.again;
                 Next::At(self.again)
@@ -132,32 +132,32 @@ impl Reading {
 
 impl Firewalls {
     /// When to ask for what a packet dropped now makes one want to know.
-    pub fn ask(&mut self, netns: Netns, now: u64) -> Next {
+    pub fn query(&mut self, netns: Netns, now: u64) -> Next {
         if let Some(entry) = self.0.get_mut(&netns).filter(|entry| now < entry.again) {
-            return entry.ask_later(now);
+            return entry.query_later(now);
         }
         if self.0.len() >= MAX_NAMESPACES && !self.0.contains_key(&netns) {
             self.forget_oldest();
         }
         let (spent, reading) = self.0.remove(&netns).map_or((0, None), |entry| (entry.spent, entry.reading));
         let again = now.saturating_add(GIVE_UP_NS);
-        self.0.insert(netns, Entry { asked: now, due: now, answered: false, again, spent, reading });
+        self.0.insert(netns, Entry { queried_at: now, due: now, answered: false, again, spent, reading });
         Next::Now
     }
 
     fn forget_oldest(&mut self) {
-        if let Some(oldest) = self.0.iter().min_by_key(|(_, entry)| entry.asked).map(|(netns, _)| *netns) {
+        if let Some(oldest) = self.0.iter().min_by_key(|(_, entry)| entry.queried_at).map(|(netns, _)| *netns) {
             self.0.remove(&oldest);
         }
     }
 
     /// Takes in an answer.
-    pub fn see(&mut self, now: u64, firewall: &Firewall) {
+    pub fn observe(&mut self, now: u64, firewall: &Firewall) {
         // What nobody asked for is a stream that begins in the middle.
-        let asked = self.0.get(&firewall.netns).map_or(now, |entry| entry.asked);
+        let queried_at = self.0.get(&firewall.netns).map_or(now, |entry| entry.queried_at);
         self.0.entry(firewall.netns).or_insert(Entry {
-            asked,
-            due: asked,
+            queried_at,
+            due: queried_at,
             answered: true,
             again: 0,
             spent: 0,
@@ -223,26 +223,26 @@ mod tests {
     #[test]
     fn a_slow_answer_is_asked_for_less_often() {
         let mut firewalls = Firewalls::default();
-        assert_eq!(firewalls.ask(Netns(1), 0), Next::Now);
+        assert_eq!(firewalls.query(Netns(1), 0), Next::Now);
         assert!(firewalls.is_pending(Netns(1), 0));
-        firewalls.see(50_000_000, &firewall(1));
+        firewalls.observe(50_000_000, &firewall(1));
         assert!(!firewalls.is_pending(Netns(1), 0));
-        assert_eq!(firewalls.ask(Netns(1), 700_000_000), Next::At(850_000_000));
-        assert_eq!(firewalls.ask(Netns(1), 800_000_000), Next::Due);
+        assert_eq!(firewalls.query(Netns(1), 700_000_000), Next::At(850_000_000));
+        assert_eq!(firewalls.query(Netns(1), 800_000_000), Next::Due);
         assert!(firewalls.is_pending(Netns(1), 700_000_000), "what was read is older than the drop");
         assert!(!firewalls.is_pending(Netns(1), 0), "and newer than that one");
-        assert_eq!(firewalls.ask(Netns(1), 850_000_000), Next::Now);
+        assert_eq!(firewalls.query(Netns(1), 850_000_000), Next::Now);
     }
 
     /// Counters may have been dumped before the packet came, though the answer came after.
     #[test]
     fn what_is_dropped_while_rules_are_read_is_asked_about_once_more() {
         let mut firewalls = Firewalls::default();
-        let _ = firewalls.ask(Netns(1), 10);
-        assert_eq!(firewalls.ask(Netns(1), 20), Next::AfterAnswer);
-        firewalls.see(30, &Firewall { began_boot_ns: Some(15), took_ns: 1, ..firewall(1) });
+        let _ = firewalls.query(Netns(1), 10);
+        assert_eq!(firewalls.query(Netns(1), 20), Next::AfterAnswer);
+        firewalls.observe(30, &Firewall { began_boot_ns: Some(15), took_ns: 1, ..firewall(1) });
         assert!(firewalls.covers(Netns(1), 15) && !firewalls.covers(Netns(1), 20));
-        assert_eq!(firewalls.ask(Netns(1), 30), Next::Now);
+        assert_eq!(firewalls.query(Netns(1), 30), Next::Now);
         assert!(firewalls.is_pending(Netns(1), 20) && !firewalls.is_pending(Netns(1), 10));
     }
 
@@ -253,7 +253,7 @@ mod tests {
             let rules =
                 packets.map(|packets| FirewallRule { packets, ..tracer_core::testing::rule("c", RuleVerdict::Drop) });
             let began_boot_ns = Some(began);
-            firewalls.see(at, &Firewall { rules: rules.to_vec(), began_boot_ns, ..firewall(1) });
+            firewalls.observe(at, &Firewall { rules: rules.to_vec(), began_boot_ns, ..firewall(1) });
             let reading = firewalls.reading(Netns(1)).expect("a reading");
             [0, 1, 2].map(|rule| reading.took_none(rule, began))
         };
@@ -275,7 +275,7 @@ mod tests {
                 ..tracer_core::testing::rule("KUBE-SERVICES", RuleVerdict::Reject)
             };
             let (rules, began_boot_ns) = (packets.map(rule).to_vec(), Some(began));
-            firewalls.see(began + 1, &Firewall { rules, began_boot_ns, ..firewall(1) });
+            firewalls.observe(began + 1, &Firewall { rules, began_boot_ns, ..firewall(1) });
             firewalls.reading(Netns(1)).map(|reading| [0, 1].map(|rule| reading.took_none(rule, began)))
         };
         assert_eq!(read(10, [1, 0]), Some([false, false]));
@@ -288,21 +288,21 @@ mod tests {
     fn quick_answers_are_asked_for_at_once_until_their_time_is_used_up() {
         let quick = Firewall { took_ns: 1_000_000, ..firewall(1) };
         let mut firewalls = Firewalls::default();
-        let (mut now, mut at_once, mut asked) = (0_u64, 0, 0_u64);
+        let (mut now, mut at_once, mut queried_at) = (0_u64, 0, 0_u64);
         while now < 1_000_000_000 {
-            match firewalls.ask(Netns(1), now) {
-                Next::Now => at_once += u64::from(at_once == asked),
+            match firewalls.query(Netns(1), now) {
+                Next::Now => at_once += u64::from(at_once == queried_at),
                 Next::At(later) => {
                     now = later;
-                    assert_eq!(firewalls.ask(Netns(1), now), Next::Now);
+                    assert_eq!(firewalls.query(Netns(1), now), Next::Now);
                 }
                 other => panic!("nothing is on its way: {other:?}"),
             }
-            firewalls.see(now, &quick);
-            (asked, now) = (asked + 1, now + 1_000_000);
+            firewalls.observe(now, &quick);
+            (queried_at, now) = (queried_at + 1, now + 1_000_000);
         }
         assert!((8..=12).contains(&at_once), "{at_once}");
-        assert!((50..=62).contains(&asked), "{asked}");
+        assert!((50..=62).contains(&queried_at), "{queried_at}");
     }
 
     /// A pod's own namespace may hold what takes minutes to read.
@@ -310,9 +310,9 @@ mod tests {
     fn what_takes_minutes_is_not_read_again_for_an_hour() {
         const MINUTE_NS: u64 = 60_000_000_000;
         let mut firewalls = Firewalls::default();
-        assert_eq!(firewalls.ask(Netns(1), 0), Next::Now);
-        firewalls.see(3 * MINUTE_NS, &Firewall { took_ns: 3 * MINUTE_NS, ..firewall(1) });
-        let Next::At(again) = firewalls.ask(Netns(1), 4 * MINUTE_NS) else { panic!("its time is used up") };
+        assert_eq!(firewalls.query(Netns(1), 0), Next::Now);
+        firewalls.observe(3 * MINUTE_NS, &Firewall { took_ns: 3 * MINUTE_NS, ..firewall(1) });
+        let Next::At(again) = firewalls.query(Netns(1), 4 * MINUTE_NS) else { panic!("its time is used up") };
         assert_eq!(again, 63 * MINUTE_NS - BURST_NS);
     }
 
@@ -320,8 +320,8 @@ mod tests {
     fn many_namespaces_are_not_kept_for_ever() {
         let mut firewalls = Firewalls::default();
         for netns in 0..1000_u32 {
-            assert_eq!(firewalls.ask(Netns(netns), netns.into()), Next::Now);
-            firewalls.see(netns.into(), &firewall(netns));
+            assert_eq!(firewalls.query(Netns(netns), netns.into()), Next::Now);
+            firewalls.observe(netns.into(), &firewall(netns));
         }
         assert_eq!(firewalls.0.len(), MAX_NAMESPACES);
         assert!(firewalls.reading(Netns(999)).is_some());

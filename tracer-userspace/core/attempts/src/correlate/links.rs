@@ -19,12 +19,12 @@ pub struct KnownLinks {
 }
 
 impl KnownLinks {
-    pub(super) fn see(&mut self, links: &Links) {
+    pub(super) fn observe(&mut self, links: &Links) {
         self.tables.insert(links.netns, links.links.clone());
     }
 
     /// Pods' links come and go by the hundred, their ends on the node among them: the node's own loopback is forgotten last.
-    pub(super) fn see_change(&mut self, time: u64, change: &LinkChange, node: Option<Netns>) {
+    pub(super) fn observe_change(&mut self, time: u64, change: &LinkChange, node: Option<Netns>) {
         let links = self.tables.get_mut(&change.netns).into_iter().flatten();
         if let Some(link) = links.into_iter().find(|link| link.name == change.name) {
             link.up = change.up;
@@ -88,9 +88,9 @@ mod tests {
     #[test]
     fn the_last_link_down_is_known_however_many_pods_came_and_went() {
         let mut links = KnownLinks::default();
-        links.see_change(0, &change(NODE, false), Some(NODE));
+        links.observe_change(0, &change(NODE, false), Some(NODE));
         for number in 1..20_000_u32 {
-            links.see_change(u64::from(number), &change(Netns(1_000 + number), false), Some(NODE));
+            links.observe_change(u64::from(number), &change(Netns(1_000 + number), false), Some(NODE));
         }
         assert!(links.down(NODE, "lo").is_some(), "the node's own stays");
         assert!(links.down(Netns(20_999), "lo").is_some(), "the newest is taken in");
@@ -101,11 +101,11 @@ mod tests {
     #[test]
     fn a_change_is_one_of_the_table_too() {
         let mut links = KnownLinks::default();
-        links.see(&table(NODE));
-        links.see_change(7, &change(NODE, false), Some(NODE));
+        links.observe(&table(NODE));
+        links.observe_change(7, &change(NODE, false), Some(NODE));
         assert!(links.loopback(NODE).is_some_and(|lo| !lo.up));
         assert_eq!(links.down(NODE, "lo").map(|(time, _)| *time), Some(7));
-        links.see_change(8, &change(NODE, true), Some(NODE));
+        links.observe_change(8, &change(NODE, true), Some(NODE));
         assert!(links.loopback(NODE).is_some_and(|lo| lo.up));
         assert!(links.down(NODE, "lo").is_none(), "it is up again");
     }
@@ -113,9 +113,9 @@ mod tests {
     #[test]
     fn the_table_that_was_read_longest_ago_goes_first() {
         let mut links = KnownLinks::default();
-        (1..=256).for_each(|netns| links.see(&table(Netns(netns))));
-        links.see(&table(NODE));
-        links.see(&table(Netns(1_000)));
+        (1..=256).for_each(|netns| links.observe(&table(Netns(netns))));
+        links.observe(&table(NODE));
+        links.observe(&table(Netns(1_000)));
         assert!(links.have(NODE, "127.0.0.1".parse().expect("an address")), "it was read again");
         assert!(links.get(&Netns(2)).is_none());
         links.forget(NODE);

@@ -19,7 +19,7 @@ struct Port {
 pub struct Listeners(Recent<(Netns, u16), Port, MAX>);
 
 impl Listeners {
-    pub(super) fn see(&mut self, time: u64, listen: &Listen) {
+    pub(super) fn observe(&mut self, time: u64, listen: &Listen) {
         let key = (listen.netns, listen.addr.port());
         let event = (time, listen.clone());
         match self.0.get_mut(&key) {
@@ -84,9 +84,9 @@ mod tests {
     #[test]
     fn the_port_that_was_heard_of_longest_ago_goes_first() {
         let mut listeners = Listeners::default();
-        (1..=4096).for_each(|netns| listeners.see(u64::from(netns), &listen(netns, true)));
-        listeners.see(5_000, &listen(1, false));
-        listeners.see(5_001, &listen(0, true));
+        (1..=4096).for_each(|netns| listeners.observe(u64::from(netns), &listen(netns, true)));
+        listeners.observe(5_000, &listen(1, false));
+        listeners.observe(5_001, &listen(0, true));
         assert_eq!([0, 1, 2, 3].map(|netns| listeners.knows(Netns(netns), 80)), [true, true, false, true]);
         assert_eq!(listeners.first(Netns(1), 80).map(|(time, _)| time), Some(1), "its begin is kept");
         assert!(!listeners.any_in(Netns(1)) && listeners.any_in(Netns(3)));

@@ -18,7 +18,7 @@ const RECENT: usize = 8;
 pub(super) struct Losses(VecDeque<Loss>);
 
 impl Losses {
-    pub(super) fn see(&mut self, loss: &Loss) {
+    pub(super) fn observe(&mut self, loss: &Loss) {
         let joins = |last: &&mut Loss| {
             let whole = loss.to_boot_ns.saturating_sub(last.from_boot_ns);
             last.where_ == loss.where_ && loss.from_boot_ns == last.to_boot_ns && whole <= JOINED_NS
@@ -42,7 +42,7 @@ mod tests {
     fn losses(count: u64) -> Losses {
         let mut losses = Losses::default();
         for n in 1..=count {
-            losses.see(&Loss { where_: "ring".into(), count: n, from_boot_ns: 10 * n, to_boot_ns: 10 * n + 5 });
+            losses.observe(&Loss { where_: "ring".into(), count: n, from_boot_ns: 10 * n, to_boot_ns: 10 * n + 5 });
         }
         losses
     }
@@ -63,7 +63,7 @@ mod tests {
         for ms in 1..=60_000_u64 {
             for where_ in ["ring", "map"] {
                 let (from_boot_ns, to_boot_ns) = (ms * 1_000_000, (ms + 1) * 1_000_000);
-                losses.see(&Loss { where_: where_.into(), count: 1, from_boot_ns, to_boot_ns });
+                losses.observe(&Loss { where_: where_.into(), count: 1, from_boot_ns, to_boot_ns });
             }
         }
         assert_eq!(losses.0.len(), 121);

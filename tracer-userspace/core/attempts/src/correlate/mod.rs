@@ -1,7 +1,6 @@
 //! Joins observations into attempts: by the connection's identity, never by port, pid or inode alone.
 
 pub mod attempt;
-pub mod dials;
 pub mod firewalls;
 pub mod links;
 pub mod listeners;
@@ -10,6 +9,7 @@ mod namespaces;
 pub mod node;
 mod node_ports;
 pub mod pods;
+pub mod recent_connects;
 mod redirects;
 mod targets;
 mod tls_ports;
@@ -20,14 +20,14 @@ use std::net::SocketAddr;
 
 use attempt::Attempt;
 use redirects::Redirects;
-use tracer_model::event::{ConnId, Connect, Fact, Flow, Loss, Netns, Observation};
+use tracer_model::event::{ConnId, Connect, Flow, Loss, Netns, Observation, ObservationKind};
 
 /// Attempts kept at once.
 const MAX_ATTEMPTS: usize = 8192;
 /// Ended ones that go at once where there is no room.
 const MAX_ENDED_GONE: usize = MAX_ATTEMPTS / 8;
 /// They are looked for once in so many attempts at most.
-const LOOK_EVERY: usize = 256;
+const SWEEP_EVERY: usize = 256;
 /// How long an attempt is kept after its end for evidence that comes late.
 pub const KEEP_AFTER_END_NS: u64 = 2_000_000_000;
 /// How long an attempt is kept whose end was never seen.
@@ -41,7 +41,7 @@ pub struct Correlator {
     /// When the open attempt began for which there was no room.
     forgotten: Option<u64>,
     /// Attempts to come before ended ones are looked for again.
-    look_in: usize,
+    attempts_until_sweep: usize,
     /// Redirects that nothing has followed yet.
     redirects: Redirects,
 }
@@ -58,8 +58,8 @@ impl Correlator {
             self.insert(begun);
         }
         let attempt = self.attempts.get_mut(&conn)?;
-        attempt.see(observation);
-        if matches!(observation.fact, Fact::Answer(_)) {
+        attempt.observe(observation);
+        if matches!(observation.kind, ObservationKind::Answer(_)) {
             self.redirects.answered(attempt, observation.time_boot_ns);
         }
         Some(conn)
@@ -77,11 +77,11 @@ impl Correlator {
             return None;
         }
         let at = observation.time_boot_ns;
-        match &observation.fact {
-            Fact::Connect(Connect { flow, actor, netns, prober, .. }) => {
+        match &observation.kind {
+            ObservationKind::Connect(Connect { flow, actor, netns, prober, .. }) => {
                 Some(Attempt::new(conn, *flow, actor.clone(), Some(*netns), *prober, at))
             }
-            Fact::ConnectFailed(failed) => {
+            ObservationKind::ConnectFailed(failed) => {
                 let any = SocketAddr::new(unspecified_like(failed.dst), 0);
                 let flow = Flow { src: any, dst: failed.dst };
                 Some(Attempt::new(conn, flow, failed.actor.clone(), failed.actor.netns, failed.prober, at))
@@ -99,11 +99,11 @@ impl Correlator {
 
     /// Those go that ended the longest ago: they were judged. Where next to all are open the oldest goes unjudged.
     fn make_room(&mut self) {
-        if self.look_in == 0 {
+        if self.attempts_until_sweep == 0 {
             let gone = self.forget_ended();
-            self.look_in = LOOK_EVERY.saturating_sub(gone);
+            self.attempts_until_sweep = SWEEP_EVERY.saturating_sub(gone);
         } else {
-            self.look_in -= 1;
+            self.attempts_until_sweep -= 1;
         }
         if self.attempts.len() >= MAX_ATTEMPTS
             && let Some((_, gone)) = self.attempts.pop_first()
@@ -165,8 +165,8 @@ impl Correlator {
     }
 
     /// Notes when its target is to be looked at; gives what was noted before.
-    pub fn look_at(&mut self, conn: ConnId, time: u64) -> Option<u64> {
-        self.attempts.get_mut(&conn).map(|attempt| std::mem::replace(&mut attempt.look_at, time))
+    pub fn inspect_at(&mut self, conn: ConnId, time: u64) -> Option<u64> {
+        self.attempts.get_mut(&conn).map(|attempt| std::mem::replace(&mut attempt.inspect_at, time))
     }
 
     /// Attempts to this target that were not established at that time, and of which it says something.
@@ -179,7 +179,7 @@ impl Correlator {
     /// What the kubelet says of an attempt.
     pub fn join(&mut self, conn: ConnId, observation: &Observation) {
         if let Some(attempt) = self.attempts.get_mut(&conn) {
-            attempt.see(observation);
+            attempt.observe(observation);
         }
     }
 
@@ -196,19 +196,19 @@ impl Correlator {
 
 /// The connection an observation is about.
 fn conn_of(observation: &Observation) -> Option<ConnId> {
-    match &observation.fact {
-        Fact::Connect(e) => Some(e.conn),
-        Fact::State(e) => Some(e.conn),
+    match &observation.kind {
+        ObservationKind::Connect(e) => Some(e.conn),
+        ObservationKind::State(e) => Some(e.conn),
         // A dial that failed before there was a socket in SYN_SENT is an attempt of its own; its time is its identity.
-        Fact::ConnectFailed(e) => Some(e.conn.unwrap_or(ConnId(observation.time_boot_ns))),
-        Fact::Retransmit(e) => Some(e.conn),
-        Fact::ResetSent(e) => Some(e.conn),
-        Fact::ResetReceived(e) => Some(e.conn),
-        Fact::Drop(e) => Some(e.conn),
-        Fact::Icmp(e) => Some(e.conn),
-        Fact::Ipvs(e) => Some(e.conn),
-        Fact::Answer(e) => Some(e.conn),
-        Fact::QueueFull(e) => Some(e.conn),
+        ObservationKind::ConnectFailed(e) => Some(e.conn.unwrap_or(ConnId(observation.time_boot_ns))),
+        ObservationKind::Retransmit(e) => Some(e.conn),
+        ObservationKind::ResetSent(e) => Some(e.conn),
+        ObservationKind::ResetReceived(e) => Some(e.conn),
+        ObservationKind::Drop(e) => Some(e.conn),
+        ObservationKind::Icmp(e) => Some(e.conn),
+        ObservationKind::Ipvs(e) => Some(e.conn),
+        ObservationKind::Answer(e) => Some(e.conn),
+        ObservationKind::QueueFull(e) => Some(e.conn),
         _ => None,
     }
 }

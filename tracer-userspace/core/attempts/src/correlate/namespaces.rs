@@ -34,7 +34,7 @@ struct Opened {
 impl Namespaces {
     /// A namespace that nobody was in at the start (`old`: somebody was, or may have been) and that was not heard of since is new.
     /// An inode number is used again: an end makes it unknown.
-    pub(super) fn see(&mut self, time: u64, op: &NetnsOp, old: bool) {
+    pub(super) fn observe(&mut self, time: u64, op: &NetnsOp, old: bool) {
         match op.op {
             NetnsOpKind::End => {
                 self.made.remove(&op.netns);
@@ -44,16 +44,16 @@ impl Namespaces {
             NetnsOpKind::Switch | NetnsOpKind::Setns => {}
         }
         if !matches!(op.op, NetnsOpKind::End | NetnsOpKind::Clone) {
-            self.see_entry(time, op);
+            self.observe_entry(time, op);
         }
     }
 
-    pub(super) fn see_open(&mut self, time: u64, open: &NetnsOpen) {
+    pub(super) fn observe_open(&mut self, time: u64, open: &NetnsOpen) {
         remember(MAX_OPENS, &mut self.opens, Opened { time, open: open.clone(), led_to: None });
     }
 
     /// A process is in this namespace from now on.
-    fn see_entry(&mut self, time: u64, op: &NetnsOp) {
+    fn observe_entry(&mut self, time: u64, op: &NetnsOp) {
         self.follows = true;
         if let Some(path) = self.taken(op, time).and_then(|at| self.opens.get_mut(at)) {
             path.led_to = if path.is_left_by(op) { Some(op.netns) } else { op.actor.netns };
@@ -148,7 +148,7 @@ mod tests {
     fn opened(paths: &[&str]) -> Namespaces {
         let mut namespaces = Namespaces::default();
         for (time, path) in (1..).zip(paths) {
-            namespaces.see_open(time, &NetnsOpen { actor: actor(), path: (*path).to_owned() });
+            namespaces.observe_open(time, &NetnsOpen { actor: actor(), path: (*path).to_owned() });
         }
         namespaces
     }
@@ -156,21 +156,21 @@ mod tests {
     #[test]
     fn a_namespace_is_made_once_and_ends() {
         let mut namespaces = Namespaces::default();
-        namespaces.see(1, &op(7, NetnsOpKind::Unshare), false);
-        namespaces.see(2, &op(7, NetnsOpKind::Switch), false);
+        namespaces.observe(1, &op(7, NetnsOpKind::Unshare), false);
+        namespaces.observe(2, &op(7, NetnsOpKind::Switch), false);
         assert_eq!(namespaces.made(Netns(7)), Some(1), "who enters it does not make it");
-        namespaces.see(3, &op(7, NetnsOpKind::End), false);
+        namespaces.observe(3, &op(7, NetnsOpKind::End), false);
         assert_eq!(namespaces.made(Netns(7)), None);
-        namespaces.see(4, &op(7, NetnsOpKind::Clone), true);
+        namespaces.observe(4, &op(7, NetnsOpKind::Clone), true);
         assert_eq!(namespaces.made(Netns(7)), Some(4), "the number is used again");
     }
 
     #[test]
     fn what_is_entered_for_the_first_time_is_new_unless_it_was_there_at_the_start() {
         let mut namespaces = Namespaces::default();
-        namespaces.see(1, &op(7, NetnsOpKind::Switch), true);
-        namespaces.see(1, &op(8, NetnsOpKind::Setns), false);
-        namespaces.see(1, &op(9, NetnsOpKind::Switch), false);
+        namespaces.observe(1, &op(7, NetnsOpKind::Switch), true);
+        namespaces.observe(1, &op(8, NetnsOpKind::Setns), false);
+        namespaces.observe(1, &op(9, NetnsOpKind::Switch), false);
         assert_eq!([7, 8, 9].map(|netns| namespaces.made(Netns(netns))), [None, None, Some(1)]);
     }
 
@@ -178,9 +178,9 @@ mod tests {
     fn the_newest_is_kept_whatever_its_number() {
         let mut namespaces = Namespaces::default();
         let last = 10 + u32::try_from(MAX_MADE).expect("a number");
-        (11..=last).for_each(|netns| namespaces.see(u64::from(netns), &op(netns, NetnsOpKind::Unshare), false));
-        namespaces.see(10_000, &op(1, NetnsOpKind::Unshare), false);
-        namespaces.see(10_001, &op(2, NetnsOpKind::Unshare), false);
+        (11..=last).for_each(|netns| namespaces.observe(u64::from(netns), &op(netns, NetnsOpKind::Unshare), false));
+        namespaces.observe(10_000, &op(1, NetnsOpKind::Unshare), false);
+        namespaces.observe(10_001, &op(2, NetnsOpKind::Unshare), false);
         assert_eq!([1, 2, last].map(|netns| namespaces.made(Netns(netns)).is_some()), [true; 3]);
         assert_eq!([11, 12].map(|netns| namespaces.made(Netns(netns))), [None; 2], "the oldest went");
     }
@@ -210,9 +210,9 @@ mod tests {
     fn who_was_in_a_pod_and_comes_home_did_not_come_by_its_path() {
         let mut namespaces = opened(&["/run/netns/cni-1"]);
         assert_eq!(namespaces.path_of_entry(&enter(HOME, AWAY, THREAD), 10), Some("/run/netns/cni-1"));
-        namespaces.see(10, &enter(HOME, AWAY, THREAD), false);
+        namespaces.observe(10, &enter(HOME, AWAY, THREAD), false);
         assert_eq!(namespaces.path_of_entry(&enter(AWAY, HOME, THREAD), 11), None);
-        namespaces.see(11, &enter(AWAY, HOME, THREAD), false);
+        namespaces.observe(11, &enter(AWAY, HOME, THREAD), false);
         assert_eq!(namespaces.path(&[PLUGIN], AWAY, 12), Some("/run/netns/cni-1"));
         assert_eq!(namespaces.path(&[PLUGIN], HOME, 12), None);
         assert!(namespaces.named_one(&[PLUGIN], 12) && !namespaces.named_one(&[9], 12));
@@ -222,7 +222,7 @@ mod tests {
     fn a_path_that_leads_home_is_how_it_came_there() {
         let mut namespaces = opened(&["/proc/77/ns/net", "/proc/self/ns/net"]);
         assert_eq!(namespaces.path_of_entry(&enter(HOME, HOME, 99), 10), Some("/proc/77/ns/net"));
-        namespaces.see(10, &enter(HOME, HOME, 99), false);
+        namespaces.observe(10, &enter(HOME, HOME, 99), false);
         assert_eq!(namespaces.path(&[PLUGIN], HOME, 11), Some("/proc/77/ns/net"));
         assert_eq!(namespaces.path_of_entry(&enter(HOME, HOME, 99), 12), None, "told once");
     }
@@ -235,7 +235,7 @@ mod tests {
         assert_eq!(unknown.path_of_entry(&enter(AWAY, HOME, THREAD), 10), Some("/run/netns/cni-2"));
         let mut known = Namespaces::default();
         let open = NetnsOpen { actor: Actor { netns: Some(HOME), ..actor() }, path: "/run/netns/cni-2".to_owned() };
-        known.see_open(1, &open);
+        known.observe_open(1, &open);
         assert_eq!(known.path_of_entry(&enter(AWAY, HOME, 99), 10), None);
         assert_eq!(
             known.path_of_entry(&enter(HOME, AWAY, 99), 10),
@@ -251,7 +251,7 @@ mod tests {
         let mut namespaces = Namespaces::default();
         for (time, tid, path) in [(1, THREAD, "/run/netns/cni-1"), (2, OTHER, "/run/netns/cni-2")] {
             let actor = Actor { tid, netns: Some(HOME), ..actor() };
-            namespaces.see_open(time, &NetnsOpen { actor, path: path.to_owned() });
+            namespaces.observe_open(time, &NetnsOpen { actor, path: path.to_owned() });
         }
         namespaces
     }
@@ -261,9 +261,9 @@ mod tests {
         let mut namespaces = two_pods();
         let (first, second) = (AWAY, Netns(3));
         assert_eq!(namespaces.path_of_entry(&enter(HOME, first, THREAD), 10), Some("/run/netns/cni-1"));
-        namespaces.see(10, &enter(HOME, first, THREAD), false);
-        namespaces.see(11, &enter(first, HOME, THREAD), false);
-        namespaces.see(12, &enter(HOME, second, OTHER), false);
+        namespaces.observe(10, &enter(HOME, first, THREAD), false);
+        namespaces.observe(11, &enter(first, HOME, THREAD), false);
+        namespaces.observe(12, &enter(HOME, second, OTHER), false);
         let path = |netns| namespaces.path(&[PLUGIN], netns, 20);
         assert_eq!([first, second].map(path), [Some("/run/netns/cni-1"), Some("/run/netns/cni-2")]);
     }
@@ -272,9 +272,9 @@ mod tests {
     fn which_of_two_paths_a_third_thread_goes_by_is_not_known() {
         let mut namespaces = two_pods();
         assert_eq!(namespaces.path_of_entry(&enter(HOME, AWAY, 99), 10), None);
-        namespaces.see(10, &enter(HOME, AWAY, 99), false);
+        namespaces.observe(10, &enter(HOME, AWAY, 99), false);
         assert_eq!(namespaces.path(&[PLUGIN], AWAY, 11), None);
-        namespaces.see(12, &enter(HOME, AWAY, THREAD), false);
+        namespaces.observe(12, &enter(HOME, AWAY, THREAD), false);
         assert_eq!(
             namespaces.path_of_entry(&enter(HOME, Netns(3), 99), 13),
             Some("/run/netns/cni-2"),
@@ -287,9 +287,9 @@ mod tests {
     fn who_comes_home_from_where_it_was_not_seen_to_go_did_not_come_by_its_path() {
         let mut namespaces = Namespaces::default();
         let open = NetnsOpen { actor: Actor { netns: Some(HOME), ..actor() }, path: "/run/netns/cni-1".to_owned() };
-        namespaces.see_open(1, &open);
+        namespaces.observe_open(1, &open);
         assert_eq!(namespaces.path_of_entry(&enter(AWAY, HOME, THREAD), 10), None);
-        namespaces.see(10, &enter(AWAY, HOME, THREAD), false);
+        namespaces.observe(10, &enter(AWAY, HOME, THREAD), false);
         assert_eq!(namespaces.path(&[PLUGIN], HOME, 11), None);
         assert_eq!(namespaces.path(&[PLUGIN], AWAY, 11), Some("/run/netns/cni-1"));
     }

@@ -4,7 +4,6 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use super::dials::Dials;
 use super::firewalls::Firewalls;
 use super::links::KnownLinks;
 use super::listeners::Listeners;
@@ -12,12 +11,13 @@ use super::losses::Losses;
 use super::namespaces::Namespaces;
 use super::node_ports::NodePortTables;
 use super::pods::KnownPods;
+use super::recent_connects::RecentConnects;
 use super::targets::Targets;
 use super::tls_ports::TlsPorts;
 use tracer_common::names::Hook;
 use tracer_model::event::{
-    Fact, FindingBody, Findings, Inspection, LinkChange, LinkState, Listen, Loss, Netns, NetnsOp, NetnsOpKind,
-    NodePort, NodePorts, NodeSettings, Observation, PortPressure, ProxyMode, Service, Start, Throttled,
+    FindingBody, Findings, Inspection, LinkChange, LinkState, Listen, Loss, Netns, NetnsOp, NetnsOpKind, NodePort,
+    NodePorts, NodeSettings, Observation, ObservationKind, PortPressure, ProxyMode, Service, Start, Throttled,
     WITH_API_SERVER,
 };
 use tracer_model::recent::Recent;
@@ -57,62 +57,64 @@ pub struct Node {
     /// Who used up ephemeral ports, as of the last time that was read.
     pub ports: Option<PortPressure>,
     /// When probers dialled what not only probes dial.
-    dials: Dials,
+    recent_connects: RecentConnects,
     /// What the last check of the node came to, and when.
     checked: Option<(u64, Findings)>,
 }
 
 impl Node {
     /// Takes in an observation that is about the node and not about one attempt.
-    pub fn see(&mut self, observation: &Observation) {
+    pub fn observe(&mut self, observation: &Observation) {
         let time = observation.time_boot_ns;
-        match &observation.fact {
-            Fact::Start(start) => {
+        match &observation.kind {
+            ObservationKind::Start(start) => {
                 self.netns = start.node_netns;
                 self.start = Some((**start).clone());
                 self.since = time;
             }
-            Fact::Links(links) => {
+            ObservationKind::Links(links) => {
                 // Links are read in the prober's namespace only; it can change when the prober comes back elsewhere.
                 self.netns = Some(links.netns);
                 self.cookie = links.cookie.map(|cookie| (links.netns, cookie));
-                self.links.see(links);
+                self.links.observe(links);
             }
-            Fact::LinkChange(change) => self.links.see_change(time, change, self.netns),
-            Fact::NodePorts(ports) => self.node_ports.see(ports),
-            Fact::Pods(pods) => self.pods.replace(&pods.pods),
-            Fact::Services(services) => self.services.clone_from(&services.services),
-            Fact::NodeSettings(settings) => self.settings = settings.clone(),
-            Fact::NetnsOpen(open) => self.namespaces.see_open(time, open),
-            Fact::NetnsOp(op) => self.see_netns_op(time, op),
-            Fact::Inspection(seen) => self.targets.see(time, seen),
-            Fact::TlsHello(hello) => self.tls.see_hello(time, hello),
-            Fact::Connect(connect) if connect.prober => self.see_dial(time, connect.flow.dst, &connect.actor.comm),
-            Fact::ConnectFailed(failed) if failed.prober && failed.conn.is_none() => {
-                self.see_dial(time, failed.dst, &failed.actor.comm);
+            ObservationKind::LinkChange(change) => self.links.observe_change(time, change, self.netns),
+            ObservationKind::NodePorts(ports) => self.node_ports.observe(ports),
+            ObservationKind::Pods(pods) => self.pods.replace(&pods.pods),
+            ObservationKind::Services(services) => self.services.clone_from(&services.services),
+            ObservationKind::NodeSettings(settings) => self.settings = settings.clone(),
+            ObservationKind::NetnsOpen(open) => self.namespaces.observe_open(time, open),
+            ObservationKind::NetnsOp(op) => self.observe_netns_op(time, op),
+            ObservationKind::Inspection(seen) => self.targets.observe(time, seen),
+            ObservationKind::TlsHello(hello) => self.tls.observe_hello(time, hello),
+            ObservationKind::Connect(connect) if connect.prober => {
+                self.observe_connect(time, connect.flow.dst, &connect.actor.comm)
             }
-            Fact::Listen(listen) => self.see_listen(time, listen),
-            Fact::Firewall(firewall) => self.firewalls.see(time, firewall),
-            Fact::Findings(findings) => self.checked = Some((time, (**findings).clone())),
-            Fact::PortPressure(pressure) => self.ports = Some((**pressure).clone()),
-            Fact::Loss(loss) => self.losses.see(loss),
+            ObservationKind::ConnectFailed(failed) if failed.prober && failed.conn.is_none() => {
+                self.observe_connect(time, failed.dst, &failed.actor.comm);
+            }
+            ObservationKind::Listen(listen) => self.observe_listen(time, listen),
+            ObservationKind::Firewall(firewall) => self.firewalls.observe(time, firewall),
+            ObservationKind::Findings(findings) => self.checked = Some((time, (**findings).clone())),
+            ObservationKind::PortPressure(pressure) => self.ports = Some((**pressure).clone()),
+            ObservationKind::Loss(loss) => self.losses.observe(loss),
             _ => {}
         }
     }
 
     /// What not only probes dial is noted.
-    fn see_dial(&mut self, time: u64, dst: SocketAddr, comm: &str) {
+    fn observe_connect(&mut self, time: u64, dst: SocketAddr, comm: &str) {
         let api_server = || WITH_API_SERVER.contains(&comm) && self.pods.are_probed_at(dst);
         if self.pods.have_hook_on(dst.port()) || self.pods.is_api_server(dst) || api_server() {
-            self.dials.note(dst, time);
+            self.recent_connects.note(dst, time);
         }
     }
 
-    fn see_listen(&mut self, time: u64, listen: &Listen) {
+    fn observe_listen(&mut self, time: u64, listen: &Listen) {
         if !listen.begins {
             self.tls.forget(listen);
         }
-        self.listeners.see(time, listen);
+        self.listeners.observe(time, listen);
     }
 
     /// It can have been there at the start; what has ended since is not.
@@ -123,8 +125,8 @@ impl Node {
 
     /// A namespace that ends takes its listeners along; one that is made has neither listeners nor links that were read
     /// under its number before.
-    fn see_netns_op(&mut self, time: u64, op: &NetnsOp) {
-        self.namespaces.see(time, op, self.may_be_old(op.netns));
+    fn observe_netns_op(&mut self, time: u64, op: &NetnsOp) {
+        self.namespaces.observe(time, op, self.may_be_old(op.netns));
         if op.begins_again() && op.op != NetnsOpKind::End {
             self.links.forget(op.netns);
         }
@@ -174,8 +176,8 @@ impl Node {
 
     /// When probers dialled what not only probes dial: lifecycle hooks, or an API server's clients.
     #[must_use]
-    pub const fn dials(&self) -> &Dials {
-        &self.dials
+    pub const fn recent_connects(&self) -> &RecentConnects {
+        &self.recent_connects
     }
 
     /// The listeners that were seen to come and go.
@@ -295,12 +297,12 @@ impl Node {
 
     /// A probe that speaks HTTPS got an answer from there.
     pub fn answered_https(&mut self, dst: SocketAddr, time: u64) {
-        self.tls.see_answer(time, dst);
+        self.tls.observe_answer(time, dst);
     }
 
     /// A probe that speaks HTTPS was answered from there in something else.
     pub fn answered_without_tls(&mut self, dst: SocketAddr) {
-        self.tls.see_plain(dst);
+        self.tls.observe_plain(dst);
     }
 
     /// The last answer to a probe that speaks HTTPS was in something else.

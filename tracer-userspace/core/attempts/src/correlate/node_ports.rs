@@ -10,7 +10,7 @@ use tracer_model::event::{NodePort, NodePorts, ProxyMode};
 pub(super) struct NodePortTables(BTreeMap<u8, NodePorts>);
 
 impl NodePortTables {
-    pub(super) fn see(&mut self, ports: &NodePorts) {
+    pub(super) fn observe(&mut self, ports: &NodePorts) {
         self.0.insert(ports.mode as u8, ports.clone());
     }
 
@@ -47,14 +47,14 @@ mod tests {
     #[test]
     fn only_the_table_of_ipvs_takes_a_source_port() {
         let mut tables = NodePortTables::default();
-        tables.see(&NodePorts {
+        tables.observe(&NodePorts {
             netns: NODE,
             mode: ProxyMode::Iptables,
             ports: vec![port(30_001, &[])],
             without_backend: Vec::new(),
         });
         assert!(tables.of_ipvs_at(addr("10.88.0.1:30001")).is_none());
-        tables.see(&NodePorts {
+        tables.observe(&NodePorts {
             netns: NODE,
             mode: ProxyMode::Ipvs,
             ports: vec![port(30_002, &["10.88.0.1"]), port(30_003, &[])],
@@ -74,7 +74,7 @@ mod tests {
             ports: vec![port(number, &[])],
             without_backend: Vec::new(),
         };
-        [30_001, 30_002].into_iter().for_each(|number| tables.see(&table(number)));
+        [30_001, 30_002].into_iter().for_each(|number| tables.observe(&table(number)));
         assert_eq!(tables.all().map(|(_, port)| port.port).collect::<Vec<_>>(), [30_002]);
     }
 }

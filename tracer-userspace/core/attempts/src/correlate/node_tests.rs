@@ -4,13 +4,13 @@ use tracer_model::event::{Actor, Loss};
 
 fn seen(stream: &Stream) -> Node {
     let mut node = Node::default();
-    stream.observations.iter().for_each(|observation| node.see(observation));
+    stream.observations.iter().for_each(|observation| node.observe(observation));
     node
 }
 
-fn op(netns: Netns, op: NetnsOpKind) -> Fact {
+fn op(netns: Netns, op: NetnsOpKind) -> ObservationKind {
     let actor = Actor { pid: 5, tid: 5, comm: "x".into(), netns: None, cgroup: None, cgroup_memory: None };
-    Fact::NetnsOp(NetnsOp { actor, ancestors: Vec::new(), netns, op })
+    ObservationKind::NetnsOp(NetnsOp { actor, ancestors: Vec::new(), netns, op })
 }
 
 #[test]
@@ -46,7 +46,7 @@ fn a_namespace_of_the_start_is_not_the_next_one_of_its_number() {
     let mut stream = Stream::new();
     let mut start = seen(&stream).start.clone().expect("a start");
     start.namespaces.push(POD);
-    stream.push(Fact::Start(Box::new(start))).push(op(POD, NetnsOpKind::Switch));
+    stream.push(ObservationKind::Start(Box::new(start))).push(op(POD, NetnsOpKind::Switch));
     assert!(seen(&stream).netns_made(POD).is_none(), "it was there");
     stream.push(op(POD, NetnsOpKind::End)).push(op(POD, NetnsOpKind::Switch));
     assert!(seen(&stream).netns_made(POD).is_some());
@@ -59,7 +59,7 @@ fn who_enters_a_namespace_makes_it_only_if_all_old_ones_are_known() {
         let mut stream = Stream::new();
         let mut start = seen(&stream).start.clone().expect("a start");
         start.namespaces_incomplete = incomplete;
-        stream.push(Fact::Start(Box::new(start)));
+        stream.push(ObservationKind::Start(Box::new(start)));
         ops.iter().for_each(|kind| _ = stream.push(op(POD, *kind)));
         seen(&stream).netns_made(POD).is_some()
     };

@@ -54,7 +54,7 @@ impl KnownPods {
                 self.by_netns.entry(netns).or_insert(place);
             }
         }
-        let elsewhere = self.all.iter().enumerate().filter(|(_, pod)| dials_elsewhere(pod));
+        let elsewhere = self.all.iter().enumerate().filter(|(_, pod)| uses_other_address(pod));
         self.elsewhere = elsewhere.map(|(place, _)| place).collect();
         let containers = self.all.iter().flat_map(|pod| &pod.containers);
         self.hook_ports = containers.flat_map(|it| &it.lifecycle).map(|hook| hook.port).collect();
@@ -93,7 +93,7 @@ impl KnownPods {
     }
 
     /// Those of which a probe or a lifecycle hook may dial this address.
-    pub fn dialled_at(&self, addr: IpAddr) -> impl Iterator<Item = &Pod> {
+    pub fn connected_at(&self, addr: IpAddr) -> impl Iterator<Item = &Pod> {
         let named = self.by_host.get(&addr).into_iter().flatten();
         let mut places: Vec<usize> = self.places(addr).iter().chain(named).chain(&self.elsewhere).copied().collect();
         places.sort_unstable();
@@ -116,7 +116,7 @@ impl KnownPods {
     /// A probe of any of them dials this.
     #[must_use]
     pub fn are_probed_at(&self, dst: SocketAddr) -> bool {
-        let containers = self.dialled_at(dst.ip()).flat_map(|pod| &pod.containers);
+        let containers = self.connected_at(dst.ip()).flat_map(|pod| &pod.containers);
         containers.flat_map(|it| &it.probes).any(|spec| spec.port == dst.port())
     }
 
@@ -124,7 +124,7 @@ impl KnownPods {
     #[must_use]
     pub fn is_api_server(&self, dst: SocketAddr) -> bool {
         let is_probed = |it: &Container| it.probes.iter().any(|spec| spec.port == dst.port());
-        self.dialled_at(dst.ip()).any(|pod| {
+        self.connected_at(dst.ip()).any(|pod| {
             let by_name = pod.name.as_ref().is_some_and(|name| name.starts_with(API_SERVER));
             let is_it = |it: &Container| by_name || it.name.as_deref() == Some(API_SERVER);
             // One in a pod of its own network is another cluster's (a hosted control plane).
@@ -152,7 +152,7 @@ fn note(places: &mut BTreeMap<IpAddr, Vec<usize>>, addr: IpAddr, place: usize) {
 }
 
 /// By a name, or because a host-network pod of a standalone kubelet has no address in its status.
-fn dials_elsewhere(pod: &Pod) -> bool {
+fn uses_other_address(pod: &Pod) -> bool {
     pod.host_network && pod.addrs.is_empty() || hosts(pod).any(|host| host.parse::<IpAddr>().is_err())
 }
 
@@ -192,7 +192,7 @@ mod tests {
         known.replace(&[named.as_slice(), &pods].concat());
         let addr = "10.88.0.1".parse().expect("an address");
         assert_eq!(names(known.at(addr)), ["a", "c"]);
-        assert_eq!(names(known.dialled_at(addr)), ["by host", "by name", "a", "c"]);
+        assert_eq!(names(known.connected_at(addr)), ["by host", "by name", "a", "c"]);
         assert_eq!(known.in_netns(Netns(4)).and_then(|pod| pod.name.as_deref()), Some("d"));
         assert!(known.have_specs());
     }
@@ -223,7 +223,7 @@ mod tests {
         let container = Container { lifecycle: vec![hook], ..Container::default() };
         let mut known = KnownPods::default();
         known.replace(&[Pod { containers: vec![container], ..pod("a", "10.88.0.9", 9) }, pod("b", "10.88.0.1", 1)]);
-        assert_eq!(names(known.dialled_at("10.88.0.1".parse().expect("an address"))), ["a", "b"]);
+        assert_eq!(names(known.connected_at("10.88.0.1".parse().expect("an address"))), ["a", "b"]);
         assert!(known.have_hook_on(9000) && !known.have_hook_on(80) && known.have_specs());
         known.replace(&[]);
         assert!(!known.have_hook_on(9000));

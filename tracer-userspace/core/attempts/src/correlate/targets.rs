@@ -28,7 +28,7 @@ pub(super) struct Targets {
 }
 
 impl Targets {
-    pub(super) fn see(&mut self, time: u64, seen: &Inspection) {
+    pub(super) fn observe(&mut self, time: u64, seen: &Inspection) {
         let target = (seen.from, seen.target);
         if !seen.throttled.is_empty() {
             remember(MAX_READINGS, self.throttling.or_default(target), (time, seen.throttled.clone()));
@@ -82,8 +82,8 @@ mod tests {
     #[test]
     fn the_last_readings_are_kept() {
         let mut targets = Targets::default();
-        (1..=10).for_each(|time| targets.see(time, &seen(1, None)));
-        targets.see(11, &Inspection { throttled: Vec::new(), ..seen(1, None) });
+        (1..=10).for_each(|time| targets.observe(time, &seen(1, None)));
+        targets.observe(11, &Inspection { throttled: Vec::new(), ..seen(1, None) });
         let times: Vec<u64> = targets.throttling(NODE, target(1)).map(|(time, _)| time).collect();
         assert_eq!(times, (3..=10).collect::<Vec<_>>(), "nothing was read at 11");
         assert_eq!(targets.inspection(NODE, target(1)).map(|(time, _)| time), Some(11));
@@ -93,9 +93,9 @@ mod tests {
     #[test]
     fn the_target_that_was_read_longest_ago_goes_first() {
         let mut targets = Targets::default();
-        (1..=MAX_TARGETS).for_each(|number| targets.see(number as u64, &seen(number, None)));
-        targets.see(5_000, &seen(1, None));
-        targets.see(5_001, &seen(0, None));
+        (1..=MAX_TARGETS).for_each(|number| targets.observe(number as u64, &seen(number, None)));
+        targets.observe(5_000, &seen(1, None));
+        targets.observe(5_001, &seen(0, None));
         let known = |number| {
             (targets.inspection(NODE, target(number)).is_some(), targets.throttling(NODE, target(number)).count())
         };
@@ -105,8 +105,8 @@ mod tests {
     #[test]
     fn an_address_is_where_it_was_found() {
         let mut targets = Targets::default();
-        targets.see(1, &seen(1, None));
-        targets.see(2, &seen(2, Some(POD)));
+        targets.observe(1, &seen(1, None));
+        targets.observe(2, &seen(2, Some(POD)));
         let find = |from, number| targets.netns_of(from, target(number).ip());
         assert_eq!([find(NODE, 1), find(NODE, 2), find(POD, 2)], [None, Some(POD), None]);
     }

@@ -20,16 +20,16 @@ pub(super) struct TlsPorts {
 }
 
 impl TlsPorts {
-    pub(super) fn see_hello(&mut self, time: u64, hello: &TlsHello) {
+    pub(super) fn observe_hello(&mut self, time: u64, hello: &TlsHello) {
         self.hellos.insert((hello.addr.port(), hello.netns, hello.addr.ip()), time);
     }
 
-    pub(super) fn see_answer(&mut self, time: u64, dst: SocketAddr) {
+    pub(super) fn observe_answer(&mut self, time: u64, dst: SocketAddr) {
         self.answers.insert(dst, time);
         self.plain.remove(&dst);
     }
 
-    pub(super) fn see_plain(&mut self, dst: SocketAddr) {
+    pub(super) fn observe_plain(&mut self, dst: SocketAddr) {
         self.plain.insert(dst, ());
         self.answers.remove(&dst);
     }
@@ -78,7 +78,7 @@ mod tests {
     }
 
     fn hello(time: u64, netns: Option<Netns>, at: &str, ports: &mut TlsPorts) {
-        ports.see_hello(time, &TlsHello { netns, addr: addr(at) });
+        ports.observe_hello(time, &TlsHello { netns, addr: addr(at) });
     }
 
     fn end(netns: Netns, at: &str) -> Listen {
@@ -106,8 +106,8 @@ mod tests {
         hello(1, Some(POD), "10.88.0.2:443", &mut ports);
         hello(1, Some(NODE), "10.88.0.1:443", &mut ports);
         hello(1, Some(POD), "10.88.0.2:444", &mut ports);
-        ports.see_answer(1, addr("10.88.0.2:443"));
-        ports.see_answer(1, addr("10.88.0.2:444"));
+        ports.observe_answer(1, addr("10.88.0.2:443"));
+        ports.observe_answer(1, addr("10.88.0.2:444"));
         ports.forget(&end(POD, "[::]:443"));
         let hellos = [(POD, 443), (NODE, 443), (POD, 444)];
         let known = hellos.map(|(netns, port)| ports.hello(Some(netns), SocketAddr::from(([10, 88, 0, 9], port))));
@@ -118,12 +118,12 @@ mod tests {
     #[test]
     fn the_last_answer_counts_until_the_listener_ends() {
         let (mut ports, at) = (TlsPorts::default(), addr("10.88.0.2:443"));
-        ports.see_answer(1, at);
-        ports.see_plain(at);
+        ports.observe_answer(1, at);
+        ports.observe_plain(at);
         assert_eq!((ports.is_plain(at), ports.answer(at)), (true, None));
-        ports.see_answer(2, at);
+        ports.observe_answer(2, at);
         assert_eq!((ports.is_plain(at), ports.answer(at)), (false, Some(2)));
-        ports.see_plain(at);
+        ports.observe_plain(at);
         ports.forget(&end(POD, "[::]:443"));
         assert!(!ports.is_plain(at));
     }
@@ -135,9 +135,9 @@ mod tests {
             let [high, low] = u16::try_from(number).expect("a number").to_be_bytes();
             SocketAddr::from(([10, 88, high, low], 443))
         };
-        (1..=MAX).for_each(|number| ports.see_answer(1, at(number)));
-        ports.see_answer(2, at(1));
-        ports.see_answer(3, at(0));
+        (1..=MAX).for_each(|number| ports.observe_answer(1, at(number)));
+        ports.observe_answer(2, at(1));
+        ports.observe_answer(3, at(0));
         assert_eq!([0, 1, 2, 3].map(|number| ports.answer(at(number))), [Some(3), Some(2), None, Some(1)]);
     }
 }

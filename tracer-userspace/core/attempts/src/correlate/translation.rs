@@ -3,17 +3,17 @@
 use std::net::SocketAddr;
 
 use super::attempt::Attempt;
-use tracer_model::event::{Fact, Flow, Via};
+use tracer_model::event::{Flow, ObservationKind, Via};
 
 impl Attempt {
     /// The client's side of a packet that this tells of, where it was translated.
     #[must_use]
-    pub fn translated_in(&self, fact: &Fact) -> Option<SocketAddr> {
-        match fact {
-            Fact::Drop(drop) => self.translated(drop.flow),
+    pub fn translated_in(&self, kind: &ObservationKind) -> Option<SocketAddr> {
+        match kind {
+            ObservationKind::Drop(drop) => self.translated(drop.flow),
             // By the destination alone it is an IPVS backend's own flow: nothing of it is the client's.
-            Fact::ResetSent(reset) if reset.via != Via::Destination => self.translated(reset.flow),
-            Fact::Icmp(icmp) => self.translated(icmp.flow),
+            ObservationKind::ResetSent(reset) if reset.via != Via::Destination => self.translated(reset.flow),
+            ObservationKind::Icmp(icmp) => self.translated(icmp.flow),
             _ => None,
         }
     }

@@ -1,6 +1,6 @@
 //! The lifecycle hooks that an attempt can be: the kubelet itself dials for them, as it does for probes.
 
-use super::targets::{Match, behaving, containers_dialled, dials, probes_on};
+use super::targets::{Match, behaving, connects_to, probes_on, target_containers};
 use crate::correlate::attempt::{Attempt, End};
 use crate::correlate::node::Node;
 use tracer_model::event::{Container, HookType, LifecycleHook, Pod};
@@ -20,9 +20,9 @@ pub fn hooks_met<'a>(attempt: &Attempt, node: &'a Node) -> Vec<HookMatch<'a>> {
     if !attempt.prober || !node.pods.have_hook_on(dst.port()) {
         return Vec::new();
     }
-    let hooks: Vec<HookMatch<'a>> = containers_dialled(attempt, node)
+    let hooks: Vec<HookMatch<'a>> = target_containers(attempt, node)
         .flat_map(|(pod, c)| c.lifecycle.iter().map(move |hook| (pod, c, hook)))
-        .filter(|(pod, _, hook)| hook.port == dst.port() && dials(pod, hook.host.as_deref(), attempt, node))
+        .filter(|(pod, _, hook)| hook.port == dst.port() && connects_to(pod, hook.host.as_deref(), attempt, node))
         .filter(|(_, container, hook)| !is_over(hook, container, attempt))
         .collect();
     if !hooks.is_empty() && is_surely_a_probe(attempt, node) { Vec::new() } else { hooks }
@@ -46,7 +46,7 @@ fn is_surely_a_probe(attempt: &Attempt, node: &Node) -> bool {
     let behaving = behaving(&probes, attempt);
     let is_due = |(.., spec): &Match<'_>| {
         let period_ns = u64::from(spec.period_s) * SECOND_NS;
-        node.dials().any_a_period_before(attempt.flow.dst, attempt.started, period_ns)
+        node.recent_connects().any_a_period_before(attempt.flow.dst, attempt.started, period_ns)
     };
     !behaving.is_empty() && (gave_up(attempt) || behaving.iter().any(is_due))
 }

@@ -1,7 +1,7 @@
 //! Which probe of which container an attempt can be: by its target, by what it did, and by what the kubelet said.
 
 use super::lifecycle::hooks_met;
-use super::targets::{Match, Whose, behaving, probes_on, specs_dialled};
+use super::targets::{Match, PodContainer, behaving, probes_on, target_specs};
 use crate::correlate::attempt::Attempt;
 use crate::correlate::node::Node;
 use tracer_model::event::{Container, Handler, KubeletProbe, Pod, PodRef, ProbeSpec};
@@ -22,7 +22,7 @@ pub(super) fn matching_probes<'a>(attempt: &Attempt, node: &'a Node) -> Vec<Matc
     }
     let all = probes_on(attempt, node);
     // The kubelet has said which one it was.
-    let told = attempt.kubelet().and_then(|(_, said)| all.iter().copied().find(|it| is_told(it, said)));
+    let told = attempt.kubelet().and_then(|(_, said)| all.iter().copied().find(|it| is_named_by(it, said)));
     if let Some(told) = told {
         return vec![told];
     }
@@ -31,20 +31,20 @@ pub(super) fn matching_probes<'a>(attempt: &Attempt, node: &'a Node) -> Vec<Matc
 }
 
 /// The containers whose probe or lifecycle hook it can be.
-pub(super) fn whose<'a>(attempt: &Attempt, node: &'a Node) -> Vec<Whose<'a>> {
+pub(super) fn containers_of<'a>(attempt: &Attempt, node: &'a Node) -> Vec<PodContainer<'a>> {
     let probes = matching_probes(attempt, node).into_iter().map(|(pod, container, _)| (pod, container));
     probes.chain(hooks_met(attempt, node).into_iter().map(|(pod, container, _)| (pod, container))).collect()
 }
 
 /// Of two pods on the host's network that are asked the same, it can be either.
-pub(super) fn only_pod<'a>(whose: &[Whose<'a>]) -> Option<&'a Pod> {
-    let (first, _) = whose.first()?;
-    whose.iter().all(|(pod, _)| std::ptr::eq(*pod, *first)).then_some(*first)
+pub(super) fn only_pod<'a>(containers_of: &[PodContainer<'a>]) -> Option<&'a Pod> {
+    let (first, _) = containers_of.first()?;
+    containers_of.iter().all(|(pod, _)| std::ptr::eq(*pod, *first)).then_some(*first)
 }
 
-pub(super) fn single_container<'a>(whose: &[Whose<'a>]) -> Option<&'a Container> {
-    let (_, first) = whose.first()?;
-    whose.iter().all(|(_, c)| c.name == first.name).then_some(*first)
+pub(super) fn single_container<'a>(containers_of: &[PodContainer<'a>]) -> Option<&'a Container> {
+    let (_, first) = containers_of.first()?;
+    containers_of.iter().all(|(_, c)| c.name == first.name).then_some(*first)
 }
 
 /// The attempt can be one of this probe: by its specs, or, where none are known, by the pod's address.
@@ -52,7 +52,7 @@ pub(super) fn single_container<'a>(whose: &[Whose<'a>]) -> Option<&'a Container>
 pub fn is_probe_of(attempt: &Attempt, node: &Node, probe: &KubeletProbe) -> bool {
     let matches = matching_probes(attempt, node);
     if !matches.is_empty() {
-        return matches.iter().any(|it| is_told(it, probe));
+        return matches.iter().any(|it| is_named_by(it, probe));
     }
     if !hooks_met(attempt, node).is_empty() {
         return false;
@@ -72,7 +72,7 @@ pub fn is_pod(pod: &Pod, named: &PodRef) -> bool {
 }
 
 /// The probe that the kubelet speaks of. An Event that it combined of several does not tell the container.
-fn is_told((pod, container, spec): &Match<'_>, probe: &KubeletProbe) -> bool {
+fn is_named_by((pod, container, spec): &Match<'_>, probe: &KubeletProbe) -> bool {
     let is_container = container.name == probe.container || probe.is_event() && probe.container.is_none();
     is_pod(pod, &probe.pod) && is_container && spec.probe_type == probe.probe_type
 }
@@ -87,15 +87,15 @@ pub fn may_be_localhost(attempt: &Attempt, node: &Node) -> bool {
 }
 
 /// The kubelet has said of this very target that its probe failed there.
-pub(super) fn is_told_of(attempt: &Attempt) -> bool {
+pub(super) fn outcome_was_logged(attempt: &Attempt) -> bool {
     attempt.prober && attempt.kubelet().is_some_and(|(_, said)| said.dst == Some(attempt.flow.dst))
 }
 
 /// The probe that dialled this by the kubelet's words and has another port: it was redirected. The kubelet follows on the same
 /// host only (`RedirectChecker`, pkg/probe/http).
 pub(super) fn redirected<'a>(attempt: &Attempt, node: &'a Node) -> Option<Match<'a>> {
-    let (_, said) = attempt.kubelet().filter(|_| is_told_of(attempt))?;
-    let mut told = specs_dialled(attempt, node).filter(|it| is_told(it, said));
+    let (_, said) = attempt.kubelet().filter(|_| outcome_was_logged(attempt))?;
+    let mut told = target_specs(attempt, node).filter(|it| is_named_by(it, said));
     // An Event may name none of two containers.
     let only = told.next().filter(|_| told.next().is_none());
     only.filter(|(.., spec)| spec.handler == Handler::Http && spec.port != attempt.flow.dst.port())
@@ -108,7 +108,7 @@ pub(super) fn followed<'a>(attempt: &Attempt, node: &'a Node) -> Vec<Match<'a>> 
         return Vec::new();
     }
     let asks = |spec: &ProbeSpec| spec.handler == Handler::Http && spec.port == first.port();
-    specs_dialled(attempt, node).filter(|(.., spec)| asks(spec)).collect()
+    target_specs(attempt, node).filter(|(.., spec)| asks(spec)).collect()
 }
 
 /// The port of the probe that was redirected to this target, by the kubelet's words, or by its answer and what it dialled next.

@@ -1,13 +1,13 @@
 //! What came of an attempt, by what the probes that it can be want: a dial, a request, an answer in time.
 
 use super::protocols::{WAITED_NS, is_no_refusal};
-use super::targets::specs_dialled;
+use super::targets::target_specs;
 use super::{
-    BEFORE_TIMEOUT_NS, asks_http, hooks_met, longest_timeout_ns, may_be_client, probes_met, timed_out_after_ns,
+    BEFORE_TIMEOUT_NS, expects_http, hooks_met, longest_timeout_ns, may_be_client, probes_met, timed_out_after_ns,
 };
 use crate::correlate::attempt::{Attempt, End};
 use crate::correlate::node::Node;
-use tracer_model::event::{Handler, ProbeSays, TcpState};
+use tracer_model::event::{Handler, ProbeOutput, TcpState};
 
 /// It was connected only when every probe that it can be had given up, and then nothing came of it.
 ///
@@ -22,7 +22,7 @@ pub fn is_too_late(attempt: &Attempt, node: &Node) -> bool {
 /// It was connected, and all probes that it can be would have sent a request, which it did not: it was no probe of an open
 /// port.
 #[must_use]
-pub fn is_unasked(attempt: &Attempt, node: &Node) -> bool {
+pub fn sent_no_request(attempt: &Attempt, node: &Node) -> bool {
     let probes = probes_met(attempt, node);
     attempt.touched_only() && !probes.is_empty() && probes.iter().all(|spec| spec.handler != Handler::Tcp)
 }
@@ -31,7 +31,7 @@ pub fn is_unasked(attempt: &Attempt, node: &Node) -> bool {
 /// no failure of theirs. The kubelet's `net.Dialer` has returned by then, unless the RST came before the socket was asked
 /// for its error (`DoTCPProbe`, pkg/probe/tcp/tcp.go): then it says so itself.
 #[must_use]
-pub fn only_dials(attempt: &Attempt, node: &Node) -> bool {
+pub fn only_connects(attempt: &Attempt, node: &Node) -> bool {
     let probes = probes_met(attempt, node);
     let silent = attempt.sent().is_none_or(|n| n == 0) && attempt.kubelet().is_none();
     let all_dial = !probes.is_empty() && probes.iter().all(|spec| spec.handler == Handler::Tcp);
@@ -39,22 +39,24 @@ pub fn only_dials(attempt: &Attempt, node: &Node) -> bool {
 }
 
 /// Reset after its dial was done, if it is a probe of an open port: neither a failure nor a success.
-fn is_reset_after_dial(attempt: &Attempt, node: &Node) -> bool {
-    matches!(attempt.ended, Some((_, End::Reset))) && only_dials(attempt, node)
+fn is_reset_after_connect(attempt: &Attempt, node: &Node) -> bool {
+    matches!(attempt.ended, Some((_, End::Reset))) && only_connects(attempt, node)
 }
 
 /// Neither a failure nor a success: what was to send a request and did not has succeeded at nothing; of what was reset after its
 /// dial it is not known, nor of what was closed when its probe had timed out.
 #[must_use]
 pub fn is_unknown_end(attempt: &Attempt, node: &Node) -> bool {
-    is_unasked(attempt, node) || is_reset_after_dial(attempt, node) || timed_out_after_ns(attempt, node).is_some()
+    sent_no_request(attempt, node)
+        || is_reset_after_connect(attempt, node)
+        || timed_out_after_ns(attempt, node).is_some()
 }
 
 /// It failed: by itself, because every probe had timed out by then, or because the server closed before it was asked.
 #[must_use]
 pub fn failed(attempt: &Attempt, node: &Node) -> bool {
-    let closed = || matches!(attempt.ended, Some((_, End::ClosedByServer))) && is_unasked(attempt, node);
-    let by_itself = attempt.failed_by_itself() && !is_reset_after_dial(attempt, node);
+    let closed = || matches!(attempt.ended, Some((_, End::ClosedByServer))) && sent_no_request(attempt, node);
+    let by_itself = attempt.failed_by_itself() && !is_reset_after_connect(attempt, node);
     let answered = || is_cut_short(attempt, node) || is_no_answer(attempt, node) || is_redirect_loop(attempt, node);
     by_itself || is_too_late(attempt, node) || closed() || answered()
 }
@@ -84,7 +86,7 @@ pub fn is_no_answer(attempt: &Attempt, node: &Node) -> bool {
     if !asked || (end == End::ClosedByProber && has_timed_out(attempt, node)) {
         return false;
     }
-    let least = match asks_http(attempt, node) {
+    let least = match expects_http(attempt, node) {
         Some(true) if hooks_met(attempt, node).is_empty() => STATUS_LINE,
         None if !node.pods.have_specs() && end != End::ClosedByProber && !may_be_client(attempt, node) => FRAME,
         _ => return false,
@@ -106,11 +108,11 @@ const MOST_REDIRECTS: u32 = 10;
 #[must_use]
 pub fn is_redirect_loop(attempt: &Attempt, node: &Node) -> bool {
     let Some(redirected) = attempt.redirected.filter(|_| attempt.redirect_status().is_some()) else { return false };
-    if attempt.kubelet().is_some_and(|(_, said)| said.says == ProbeSays::TooManyRedirects) {
+    if attempt.kubelet().is_some_and(|(_, said)| said.says == ProbeOutput::TooManyRedirects) {
         return true;
     }
     let many = redirected.answers + 1 >= MOST_REDIRECTS;
-    let probes = specs_dialled(attempt, node).filter(|(.., spec)| spec.handler == Handler::Http).count();
+    let probes = target_specs(attempt, node).filter(|(.., spec)| spec.handler == Handler::Http).count();
     let to_node = || attempt.netns.is_some_and(|netns| node.owns(netns, attempt.flow.dst.ip()));
     many && probes < MOST_REDIRECTS as usize && (probes > 0 || !to_node())
 }

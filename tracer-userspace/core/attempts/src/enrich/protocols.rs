@@ -3,7 +3,7 @@
 use super::{hooks_met, longest_timeout_ns, other_reason, probes_met};
 use crate::correlate::attempt::{Attempt, End};
 use crate::correlate::node::Node;
-use tracer_model::event::{Answer, AnswerKind, Handler, ProbeProtocol, ProbeSays, ProbeSpec};
+use tracer_model::event::{Answer, AnswerKind, Handler, ProbeOutput, ProbeProtocol, ProbeSpec};
 
 /// A protocol of probes whose answers cannot be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,7 +37,7 @@ fn of(spec: &ProbeSpec) -> Option<Protocol> {
 
 /// All probes that this attempt can be ask in gRPC without TLS.
 #[must_use]
-pub fn asks_grpc(attempt: &Attempt, node: &Node) -> bool {
+pub fn expects_grpc(attempt: &Attempt, node: &Node) -> bool {
     spoken(attempt, node) == Some(Protocol::Grpc)
 }
 
@@ -54,7 +54,7 @@ pub fn is_beginning(attempt: &Attempt, answer: &Answer) -> bool {
 #[must_use]
 pub fn misspoken(attempt: &Attempt, node: &Node) -> Option<Protocol> {
     let (_, answer) = attempt.answer().filter(|(_, it)| is_beginning(attempt, it))?;
-    let status_read = attempt.kubelet().is_some_and(|(_, said)| matches!(said.says, ProbeSays::Status(_)));
+    let status_read = attempt.kubelet().is_some_and(|(_, said)| matches!(said.says, ProbeOutput::Status(_)));
     if status_read || answer.status.is_some_and(|status| (200..400).contains(&status)) {
         return None;
     }
@@ -101,7 +101,7 @@ fn still_waited(attempt: &Attempt, node: &Node) -> bool {
 /// A probe in plain HTTP, and nothing else, whose answer is no failure as far as it was read.
 pub(super) fn is_no_refusal(attempt: &Attempt, node: &Node) -> bool {
     let status = attempt.answer().and_then(|(_, answer)| answer.status);
-    let is_probe = super::asks_http(attempt, node) == Some(true) && hooks_met(attempt, node).is_empty();
+    let is_probe = super::expects_http(attempt, node) == Some(true) && hooks_met(attempt, node).is_empty();
     is_probe && status.is_none_or(|status| status < 400) && other_reason(attempt, node).is_none()
 }
 
@@ -109,7 +109,7 @@ pub(super) fn is_no_refusal(attempt: &Attempt, node: &Node) -> bool {
 /// The bytes say it not where one was answered in TLS.
 #[must_use]
 pub fn is_without_tls(attempt: &Attempt, node: &Node) -> bool {
-    let said = || attempt.kubelet().is_some_and(|(_, said)| said.says == ProbeSays::NotHttp);
+    let said = || attempt.kubelet().is_some_and(|(_, said)| said.says == ProbeOutput::NotHttp);
     match attempt.answer() {
         Some(_) => misspoken(attempt, node) == Some(Protocol::Tls) && node.https_answer(attempt.flow.dst).is_none(),
         None => said() && spoken(attempt, node) == Some(Protocol::Tls),

@@ -9,24 +9,24 @@ use tracer_model::event::{Container, Handler, Pod, ProbeSpec};
 /// A probe, and whose it is.
 pub(super) type Match<'a> = (&'a Pod, &'a Container, &'a ProbeSpec);
 /// A container of a pod.
-pub(super) type Whose<'a> = (&'a Pod, &'a Container);
+pub(super) type PodContainer<'a> = (&'a Pod, &'a Container);
 
 /// The containers for which somebody may dial this address.
-pub(super) fn containers_dialled<'a>(attempt: &Attempt, node: &'a Node) -> impl Iterator<Item = Whose<'a>> {
-    let pods = node.pods.dialled_at(attempt.flow.dst.ip());
+pub(super) fn target_containers<'a>(attempt: &Attempt, node: &'a Node) -> impl Iterator<Item = PodContainer<'a>> {
+    let pods = node.pods.connected_at(attempt.flow.dst.ip());
     pods.flat_map(|pod| pod.containers.iter().map(move |c| (pod, c)))
 }
 
 /// The probe specs of the containers for which somebody may dial this address.
-pub(super) fn specs_dialled<'a>(attempt: &Attempt, node: &'a Node) -> impl Iterator<Item = Match<'a>> {
-    containers_dialled(attempt, node).flat_map(|(pod, c)| c.probes.iter().map(move |spec| (pod, c, spec)))
+pub(super) fn target_specs<'a>(attempt: &Attempt, node: &'a Node) -> impl Iterator<Item = Match<'a>> {
+    target_containers(attempt, node).flat_map(|(pod, c)| c.probes.iter().map(move |spec| (pod, c, spec)))
 }
 
 /// The probe specs of this address and port.
 pub(super) fn probes_on<'a>(attempt: &Attempt, node: &'a Node) -> Vec<Match<'a>> {
-    specs_dialled(attempt, node)
+    target_specs(attempt, node)
         .filter(|(.., spec)| spec.port == attempt.flow.dst.port())
-        .filter(|(pod, _, spec)| dials(pod, spec.host.as_deref(), attempt, node))
+        .filter(|(pod, _, spec)| connects_to(pod, spec.host.as_deref(), attempt, node))
         .collect()
 }
 
@@ -39,7 +39,7 @@ pub(super) fn behaving<'a>(all: &[Match<'a>], attempt: &Attempt) -> Vec<Match<'a
 }
 
 /// A probe or lifecycle hook dials this address: its own `host`, the pod's address, or the node's for a pod on the host's network.
-pub(super) fn dials(pod: &Pod, host: Option<&str>, attempt: &Attempt, node: &Node) -> bool {
+pub(super) fn connects_to(pod: &Pod, host: Option<&str>, attempt: &Attempt, node: &Node) -> bool {
     let dst = attempt.flow.dst.ip();
     if let Some(host) = host {
         return host.parse::<IpAddr>().map_or(host == "localhost" && dst.is_loopback(), |ip| ip == dst);

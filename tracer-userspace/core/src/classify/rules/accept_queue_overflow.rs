@@ -14,7 +14,7 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     if !in_handshake(case) {
         return None;
     }
-    by_hook(case).or_else(|| by_look(case))
+    by_hook(case).or_else(|| by_inspection(case))
 }
 
 /// This attempt's SYN met the full queue.
@@ -31,7 +31,7 @@ fn by_hook(case: &Case<'_>) -> Option<Finding> {
 }
 
 /// The queue, read while the attempt waited, was full.
-fn by_look(case: &Case<'_>) -> Option<Finding> {
+fn by_inspection(case: &Case<'_>) -> Option<Finding> {
     let (time, listener) = full(case).filter(|_| case.settled && silent(case))?;
     let (_, listeners) = listeners(case)?;
     let netns = super::inspected(case).and_then(|(_, seen)| seen.netns);

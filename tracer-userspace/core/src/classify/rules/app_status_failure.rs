@@ -9,7 +9,7 @@ use serde_json::json;
 use tracer_attempts::correlate::attempt::Attempt;
 use tracer_attempts::enrich::{self, Protocol};
 use tracer_common::names::Hook;
-use tracer_model::event::{Answer, AnswerKind, ProbeSays};
+use tracer_model::event::{Answer, AnswerKind, ProbeOutput};
 use tracer_model::record::Confidence;
 
 pub(in super::super) const HANDLER: &str = "the way from the kubelet to the pod is fine, which is all that is known of the network: see what the health handler checks (it may depend on what the pod itself cannot reach), and the application's log at that moment";
@@ -66,11 +66,11 @@ fn by_outcome(case: &Case<'_>) -> Option<Finding> {
     if case.attempt.received().is_some_and(|n| n == 0) {
         return None;
     }
-    let (says, fix) = answer_in_words(said.says, enrich::scheme(case.attempt, case.node).as_deref())?;
+    let (says, fix) = answer_text(said.says, enrich::scheme(case.attempt, case.node).as_deref())?;
     let dst = case.attempt.flow.dst;
     let summary = format!("{dst} was reached and answered: {says}, as the kubelet read it");
     let found = Finding::failure(Cause::AppStatusFailure, vec![of_outcome(said)], summary, with_fix(case, fix));
-    let status = if let ProbeSays::Status(status) = said.says { Some(status) } else { None };
+    let status = if let ProbeOutput::Status(status) = said.says { Some(status) } else { None };
     Some(sidecar::add(case, status, found.with_confidence(Confidence::Likely)))
 }
 
@@ -80,17 +80,17 @@ fn with_fix(case: &Case<'_>, fix: &str) -> String {
 }
 
 /// What the kubelet read, in words, and what fixes it; `None` if it says nothing of an answer. Over TLS it is not HTTP, or no TLS.
-pub(in super::super) fn answer_in_words(says: ProbeSays, scheme: Option<&str>) -> Option<(String, &'static str)> {
+pub(in super::super) fn answer_text(says: ProbeOutput, scheme: Option<&str>) -> Option<(String, &'static str)> {
     match says {
-        ProbeSays::Status(status) => Some((format!("HTTP status {status}"), HANDLER)),
-        ProbeSays::NotServing => Some(("a health status other than SERVING".to_owned(), HANDLER)),
-        ProbeSays::NoHealthService => Some(("that it has no gRPC health service".to_owned(), NO_HEALTH_SERVICE)),
-        ProbeSays::HealthNotFound => Some(("that it does not know the service asked about".to_owned(), NOT_FOUND)),
-        ProbeSays::TlsRefused => Some((REFUSAL.to_owned(), TLS_REFUSED)),
-        ProbeSays::NotHttp if scheme == Some("https") => {
+        ProbeOutput::Status(status) => Some((format!("HTTP status {status}"), HANDLER)),
+        ProbeOutput::NotServing => Some(("a health status other than SERVING".to_owned(), HANDLER)),
+        ProbeOutput::NoHealthService => Some(("that it has no gRPC health service".to_owned(), NO_HEALTH_SERVICE)),
+        ProbeOutput::HealthNotFound => Some(("that it does not know the service asked about".to_owned(), NOT_FOUND)),
+        ProbeOutput::TlsRefused => Some((REFUSAL.to_owned(), TLS_REFUSED)),
+        ProbeOutput::NotHttp if scheme == Some("https") => {
             Some(("something that is not HTTP over TLS".to_owned(), PROTOCOL_TLS))
         }
-        ProbeSays::NotHttp => Some(("something that is not HTTP".to_owned(), PROTOCOL)),
+        ProbeOutput::NotHttp => Some(("something that is not HTTP".to_owned(), PROTOCOL)),
         _ => None,
     }
 }
@@ -126,15 +126,15 @@ fn refusal(case: &Case<'_>, answer: &Answer) -> Option<(String, &'static str)> {
         return Some(mismatch(protocol, answer));
     }
     // Without a spec only a status line says that HTTP was spoken; gRPC answers in bytes of its own.
-    let asked = enrich::asks_http(case.attempt, case.node);
-    if asked.is_none() && case.node.pods.have_specs() && !may_be_asked(case) {
+    let asked = enrich::expects_http(case.attempt, case.node);
+    if asked.is_none() && case.node.pods.have_specs() && !may_be_a_probe(case) {
         return None;
     }
     if !case.attempt.prober || !asked.unwrap_or(answer.kind == AnswerKind::Http) {
         return None;
     }
     // What was sent decides: a server that speaks first has answered nobody.
-    if !was_asked(case.attempt, answer, asked) || is_to_be_counted(case.attempt, answer) {
+    if !had_request(case.attempt, answer, asked) || is_to_be_counted(case.attempt, answer) {
         return None;
     }
     match (answer.kind, answer.status) {
@@ -153,7 +153,7 @@ fn refusal(case: &Case<'_>, answer: &Answer) -> Option<(String, &'static str)> {
 }
 
 /// The prober had sent a request. While it is open, and a recording of before does not tell, its specs do.
-fn was_asked(attempt: &Attempt, answer: &Answer, by_specs: Option<bool>) -> bool {
+fn had_request(attempt: &Attempt, answer: &Answer, by_specs: Option<bool>) -> bool {
     let before = answer.asked.unwrap_or(attempt.ended.is_none() && by_specs == Some(true));
     before || attempt.sent().is_none_or(|n| n > 0)
 }
@@ -202,7 +202,7 @@ fn mismatch(probe: Protocol, answer: &Answer) -> (String, &'static str) {
 
 /// No probe that is known asks that. A kubelet dials a pod for a probe, whose spec may not have come yet or which was redirected
 /// to another port; what else it asks (a cloud's metadata, a registry) takes a 404 as it likes, and so may an API server's client.
-fn may_be_asked(case: &Case<'_>) -> bool {
+fn may_be_a_probe(case: &Case<'_>) -> bool {
     let (pods, addr) = (&case.node.pods, case.attempt.flow.dst.ip());
     let unknown = pods.only_at(addr).is_some_and(|pod| !pod.has_specs());
     unknown || !enrich::has_api_server(case.attempt) && pods.at(addr).any(|pod| !pod.host_network)
@@ -211,7 +211,7 @@ fn may_be_asked(case: &Case<'_>) -> bool {
 #[cfg(test)]
 mod tests {
     use crate::testing::Stream;
-    use tracer_model::event::{AnswerKind, Fact, HookType, ProbeProtocol, ProbeSays, TcpState};
+    use tracer_model::event::{AnswerKind, HookType, ObservationKind, ProbeOutput, ProbeProtocol, TcpState};
     use tracer_model::record::Confidence;
 
     fn answered(kind: AnswerKind, status: Option<u16>) -> Vec<&'static str> {
@@ -277,7 +277,7 @@ mod tests {
                 stream.state(TcpState::Established, TcpState::CloseWait, 0, (100, 101, received + 1));
                 stream.state(TcpState::CloseWait, TcpState::LastAck, 0, (100, 101, received + 1));
             }
-            stream.wait_ms(5).push(Fact::Tick).causes()
+            stream.wait_ms(5).push(ObservationKind::Tick).causes()
         };
         let unknown: fn(&mut Stream) -> &mut Stream = |stream| stream;
         for by_rst in [false, true] {
@@ -396,7 +396,7 @@ mod tests {
         assert!(alert.remediation.contains("no client certificate") && alert.remediation.contains("kubectl logs"));
         let mut told = Stream::new();
         told.https_readiness().connect().established();
-        told.state(TcpState::Established, TcpState::FinWait1, 0, (300, 301, 2000)).kubelet(ProbeSays::TlsRefused);
+        told.state(TcpState::Established, TcpState::FinWait1, 0, (300, 301, 2000)).kubelet(ProbeOutput::TlsRefused);
         let said = told.verdicts().remove(0).verdict;
         assert_eq!((said.cause.name(), said.confidence), ("app_status_failure", Confidence::Likely));
         assert_eq!(said.remediation, alert.remediation);
@@ -407,7 +407,7 @@ mod tests {
     fn a_status_is_not_of_who_was_refused_tls() {
         let mut stream = Stream::new();
         asked_and_answered(stream.https_readiness().https_liveness_too(), AnswerKind::Alert, None).again(8);
-        asked_and_answered(&mut stream, AnswerKind::Tls, None).wait_ms(5).kubelet(ProbeSays::Status(503));
+        asked_and_answered(&mut stream, AnswerKind::Tls, None).wait_ms(5).kubelet(ProbeOutput::Status(503));
         let told = stream.verdicts();
         let quoted: Vec<_> =
             told.iter().filter(|it| it.kubelet.is_some()).map(|it| it.verdict.summary.as_str()).collect();
@@ -438,7 +438,7 @@ mod tests {
         let verdict = stream.verdicts().remove(0).verdict;
         assert_eq!((verdict.cause.name(), verdict.confidence), ("app_status_failure", Confidence::Likely));
         assert!(verdict.summary.ends_with("redirected to http:// on it"), "{}", verdict.summary);
-        assert_eq!(stream.wait_ms(3).kubelet(ProbeSays::Status(400)).causes().len(), 1, "the same cause");
+        assert_eq!(stream.wait_ms(3).kubelet(ProbeOutput::Status(400)).causes().len(), 1, "the same cause");
     }
 
     /// The first segment of a TLS server's flight was lost: nothing was received in order.
@@ -481,7 +481,7 @@ mod tests {
     fn what_the_kubelet_could_not_read_over_tls_is_said_of_tls() {
         let mut stream = Stream::new();
         stream.https_readiness().connect().established();
-        stream.state(TcpState::Established, TcpState::FinWait1, 0, (300, 301, 103)).kubelet(ProbeSays::NotHttp);
+        stream.state(TcpState::Established, TcpState::FinWait1, 0, (300, 301, 103)).kubelet(ProbeOutput::NotHttp);
         let verdict = stream.verdicts().remove(0).verdict;
         assert_eq!((verdict.cause.name(), verdict.confidence), ("app_status_failure", Confidence::Likely));
         assert!(verdict.remediation.starts_with("the probe asks in HTTPS"), "{}", verdict.remediation);
@@ -491,7 +491,9 @@ mod tests {
     fn a_grpc_server_without_the_health_service_says_no() {
         let mut stream = Stream::new();
         stream.grpc_readiness(1).connect().established();
-        stream.state(TcpState::Established, TcpState::FinWait1, 0, (200, 201, 150)).kubelet(ProbeSays::NoHealthService);
+        stream
+            .state(TcpState::Established, TcpState::FinWait1, 0, (200, 201, 150))
+            .kubelet(ProbeOutput::NoHealthService);
         let verdict = stream.verdicts().remove(0).verdict;
         assert_eq!((verdict.cause.name(), verdict.confidence), ("app_status_failure", Confidence::Likely));
         assert!(verdict.remediation.starts_with("register the gRPC health service"), "{}", verdict.remediation);

@@ -11,7 +11,7 @@ use serde_json::json;
 use tracer_attempts::correlate::attempt::End;
 use tracer_attempts::enrich;
 use tracer_common::names::Hook;
-use tracer_model::event::{KubeletProbe, ProbeSays, State};
+use tracer_model::event::{KubeletProbe, ProbeOutput, State};
 use tracer_model::record::{Confidence, Evidence};
 
 /// How far from the close the end of the listener may lie to be the same event.
@@ -22,12 +22,13 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let attempt = case.attempt;
     let (ended, End::ClosedByServer | End::Reset) = attempt.ended? else { return None };
     let (established, state) = (attempt.established?, attempt.last.as_ref()?);
-    let unasked = enrich::is_unasked(attempt, case.node);
+    let unavailable_source = enrich::sent_no_request(attempt, case.node);
     let closed = matches!(attempt.ended, Some((_, End::ClosedByServer))) && attempt.errno().is_none();
     // Of gRPC a close and the RST that comes of it are one: what is unread by then is chance.
     let grpc = is_unanswered_grpc(case) && (closed || is_close(case));
-    let outcome = cut_by_word(case).filter(|_| closed);
-    let without = attempt.received() == Some(0) && (attempt.failed_by_itself() || unasked) && (closed || grpc);
+    let outcome = cut_by_outcome(case).filter(|_| closed);
+    let without =
+        attempt.received() == Some(0) && (attempt.failed_by_itself() || unavailable_source) && (closed || grpc);
     if !case.settled || !(without || outcome.is_some()) {
         return None;
     }
@@ -41,14 +42,14 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
         ""
     };
     let after = ms(ended.saturating_sub(established));
-    let what = match unasked {
+    let what = match unavailable_source {
         true => format!("closed the connection {after} after it was established, before a request was sent"),
         false => format!(
             "took the request and closed the connection {after} after it was established without a byte of an answer"
         ),
     };
     let hint = grpc && gone.is_none();
-    let or = match (unasked, hint) {
+    let or = match (unavailable_source, hint) {
         (true, _) => REDIRECTED,
         (_, true) => NOT_GRPC,
         _ => "",
@@ -69,7 +70,7 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
         fix
     };
     let found = Finding::failure(Cause::ClosedWithoutAnswer, seen, summary, fix);
-    let found = if unasked { found.with_confidence(Confidence::Likely) } else { found };
+    let found = if unavailable_source { found.with_confidence(Confidence::Likely) } else { found };
     // A listener that ended is the process's own.
     let found = if process_ended { found } else { sidecar::add_close(case, found) };
     Some(Finding { decided_at: ended, ..found })
@@ -79,11 +80,11 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
 const NOT_GRPC: &str = "; a gRPC server sends its first frame at once: the port does not speak gRPC without TLS, and most likely speaks TLS";
 
 /// Bytes came, and the kubelet says that the network failed: the answer was not whole.
-fn cut_by_word<'a>(case: &Case<'a>) -> Option<&'a KubeletProbe> {
+fn cut_by_outcome<'a>(case: &Case<'a>) -> Option<&'a KubeletProbe> {
     let attempt = case.attempt;
     let began = attempt.received().is_some_and(|n| n > 0) && !enrich::is_no_answer(attempt, case.node);
     let (_, outcome) = attempt.kubelet().filter(|_| began)?;
-    (outcome.says == ProbeSays::Network).then_some(outcome)
+    (outcome.says == ProbeOutput::Network).then_some(outcome)
 }
 
 fn in_the_middle(case: &Case<'_>, (ended, state): (u64, &State), outcome: &KubeletProbe) -> Finding {
@@ -115,7 +116,7 @@ fn listener_ended(case: &Case<'_>, ended: u64) -> Option<Evidence> {
 #[cfg(test)]
 mod tests {
     use crate::testing::Stream;
-    use tracer_model::event::{AnswerKind, Fact, ProbeSays, TcpState};
+    use tracer_model::event::{AnswerKind, ObservationKind, ProbeOutput, TcpState};
     use tracer_model::record::{Confidence, VerdictBody};
 
     fn closed(received: u64) -> Vec<&'static str> {
@@ -133,15 +134,15 @@ mod tests {
     /// `unexpected EOF`: a head or a part of a body came.
     #[test]
     fn a_close_in_the_middle_is_the_kubelet_s_word() {
-        let decided = |says: Option<ProbeSays>| {
+        let decided = |says: Option<ProbeOutput>| {
             let mut stream = Stream::new();
             stream.http_readiness().connect().established().answer(AnswerKind::Http, Some(200));
             stream.state(TcpState::Established, TcpState::CloseWait, 0, (100, 101, 81));
             stream.own(|it| _ = it.state(TcpState::CloseWait, TcpState::LastAck, 0, (100, 101, 81))).wait_ms(1);
             says.into_iter().for_each(|says| _ = stream.kubelet(says));
-            stream.wait_ms(5).push(Fact::Tick).causes()
+            stream.wait_ms(5).push(ObservationKind::Tick).causes()
         };
-        assert_eq!(decided(Some(ProbeSays::Network)), ["closed_without_answer"]);
+        assert_eq!(decided(Some(ProbeOutput::Network)), ["closed_without_answer"]);
         assert!(decided(None).is_empty(), "a body may end with the connection");
     }
 
@@ -168,9 +169,9 @@ mod tests {
             };
             stream.verdicts().iter().map(said).collect::<Vec<_>>()
         };
-        let unasked = ("closed_without_answer", Some(1), Confidence::Likely, true);
-        assert_eq!(touched(Stream::http_readiness), [unasked]);
-        assert_eq!(touched(Stream::https_readiness), [unasked]);
+        let unavailable_source = ("closed_without_answer", Some(1), Confidence::Likely, true);
+        assert_eq!(touched(Stream::http_readiness), [unavailable_source]);
+        assert_eq!(touched(Stream::https_readiness), [unavailable_source]);
         assert!(touched(Stream::tcp_readiness).is_empty(), "the port is open");
         assert!(touched(|stream| stream).is_empty(), "what it is is not known");
     }

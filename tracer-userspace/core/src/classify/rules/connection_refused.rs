@@ -235,7 +235,7 @@ fn syns<'a>(case: &Case<'a>) -> impl Iterator<Item = (u64, &'a PacketDrop)> {
 mod tests {
     use crate::testing::{NODE, POD, SYN, SYN_ACK, Stream};
     use tracer_common::names::Hook;
-    use tracer_model::event::{Fact, ListenerState, Netns, Runs, TcpState};
+    use tracer_model::event::{ListenerState, Netns, ObservationKind, Runs, TcpState};
     use tracer_model::record::{Confidence, Verdict};
 
     #[test]
@@ -332,7 +332,7 @@ mod tests {
             let mut stream = Stream::new();
             fill(stream.links(true, addrs).http_readiness());
             stream.connect().reset_sent(SYN, true, None);
-            if let Some(Fact::ResetSent(reset)) = stream.observations.last_mut().map(|it| &mut it.fact) {
+            if let Some(ObservationKind::ResetSent(reset)) = stream.observations.last_mut().map(|it| &mut it.kind) {
                 reset.netns = Some(NODE);
             }
             let told = stream.verdicts().remove(0).verdict;
@@ -360,7 +360,7 @@ mod tests {
         fill(&mut stream);
         for conn in 100..100 + count {
             stream.again(conn).connect().reset_sent(SYN, true, None);
-            if let Some(Fact::ResetSent(reset)) = stream.observations.last_mut().map(|it| &mut it.fact) {
+            if let Some(ObservationKind::ResetSent(reset)) = stream.observations.last_mut().map(|it| &mut it.kind) {
                 reset.netns = Some(LEFT_OVER);
             }
             stream.wait_ms(1000);
@@ -434,7 +434,7 @@ mod tests {
     fn what_listens_since_was_not_there_to_be_asked() {
         let mut stream = Stream::new();
         stream.http_readiness().pod_in(LEFT_OVER).connect().reset_sent(SYN, true, None);
-        if let Some(Fact::ResetSent(reset)) = stream.observations.last_mut().map(|it| &mut it.fact) {
+        if let Some(ObservationKind::ResetSent(reset)) = stream.observations.last_mut().map(|it| &mut it.kind) {
             reset.netns = Some(LEFT_OVER);
         }
         stream.wait_ms(500).pod_in(POD).listens(POD, 8080, true).gives_up();

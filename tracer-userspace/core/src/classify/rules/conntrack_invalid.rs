@@ -24,21 +24,21 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
 #[cfg(test)]
 mod tests {
     use crate::testing::{NODE, SYN_ACK, Stream, firewall, rule};
-    use tracer_model::event::{Conntrack, Fact, FirewallRule, RuleVerdict, Tracked};
+    use tracer_model::event::{Conntrack, FirewallRule, ObservationKind, RuleVerdict, Tracked};
     use tracer_model::record::Confidence;
 
     fn causes(tracked: Tracked, rules: Vec<FirewallRule>) -> Vec<&'static str> {
         stream("nft_do_chain", tracked, firewall(NODE, rules)).causes()
     }
 
-    fn stream(place: &str, tracked: Tracked, firewall: Fact) -> Stream {
+    fn stream(place: &str, tracked: Tracked, firewall: ObservationKind) -> Stream {
         let mut stream = Stream::new();
         stream.connect().drop(SYN_ACK, "NETFILTER_DROP", NODE);
-        if let Some(Fact::Drop(drop)) = stream.observations.last_mut().map(|o| &mut o.fact) {
+        if let Some(ObservationKind::Drop(drop)) = stream.observations.last_mut().map(|o| &mut o.kind) {
             (drop.location, drop.tracked) = (Some(place.into()), Some(tracked));
             drop.stack = vec!["__ip_local_out".into()];
         }
-        stream.push(firewall).wait_ms(5).push(Fact::Tick);
+        stream.push(firewall).wait_ms(5).push(ObservationKind::Tick);
         stream
     }
 
@@ -65,9 +65,11 @@ mod tests {
     #[test]
     fn a_full_table_leaves_a_doubt_where_the_place_does_not_tell() {
         let confidence = |place: &str, count: u64| {
-            let Fact::Firewall(mut firewall) = firewall(NODE, vec![invalid()]) else { unreachable!("a firewall") };
+            let ObservationKind::Firewall(mut firewall) = firewall(NODE, vec![invalid()]) else {
+                unreachable!("a firewall")
+            };
             firewall.conntrack = Some(Conntrack { count, max: 100, drop: 7, ..Conntrack::default() });
-            let verdict = stream(place, Tracked::No, Fact::Firewall(firewall)).verdicts().remove(0).verdict;
+            let verdict = stream(place, Tracked::No, ObservationKind::Firewall(firewall)).verdicts().remove(0).verdict;
             assert_eq!(verdict.cause.name(), "conntrack_invalid");
             verdict.confidence
         };

@@ -26,7 +26,7 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let by_rule = blame.is_some_and(|blame| blame.by_rule);
     let rules = blame.filter(|blame| !blame.rules.is_empty()).map(Blame::named);
     // A rule that surely did it, or one that was not read, is the nearer cause, unless the table itself counted.
-    let no_rule = blame.is_some_and(|blame| is_no_rule_s(blame, drop));
+    let no_rule = blame.is_some_and(|blame| is_by_conntrack(blame, drop));
     (!by_rule && (rose || (no_rule && table.drop > 0))).then_some(())?;
     let less_likely = rules.as_ref().map(|named| format!("; less likely it was {named}")).unwrap_or_default();
     let summary = format!(
@@ -50,7 +50,7 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
 const WHAT_FILLS_IT: &str = "conntrack -L | awk '{print $5, $6}' | sort | uniq -c | sort -rn | head";
 
 /// All rules were read, and none fits, or only such as come to what has an entry by then: the SYN has none.
-fn is_no_rule_s(blame: &Blame<'_>, drop: &PacketDrop) -> bool {
+fn is_by_conntrack(blame: &Blame<'_>, drop: &PacketDrop) -> bool {
     let has_no_entry = drop.tracked.is_some();
     blame.complete && (blame.rules.is_empty() || (has_no_entry && blame.come_after_tracking()))
 }
@@ -76,41 +76,41 @@ fn of_table(time: u64, table: Conntrack) -> Evidence {
 #[cfg(test)]
 mod tests {
     use crate::testing::{NODE, POD, SYN, Stream, firewall, rule};
-    use tracer_model::event::{Backend, Conntrack, Fact, FirewallRule, RuleVerdict, Tracked};
+    use tracer_model::event::{Backend, Conntrack, FirewallRule, ObservationKind, RuleVerdict, Tracked};
     use tracer_model::record::Confidence;
 
-    fn table(count: u64, drop: u64, rules: Vec<FirewallRule>) -> Fact {
-        let Fact::Firewall(mut firewall) = firewall(NODE, rules) else { unreachable!("a firewall") };
+    fn table(count: u64, drop: u64, rules: Vec<FirewallRule>) -> ObservationKind {
+        let ObservationKind::Firewall(mut firewall) = firewall(NODE, rules) else { unreachable!("a firewall") };
         firewall.conntrack = Some(Conntrack { count, max: 100, drop, ..Conntrack::default() });
-        Fact::Firewall(firewall)
+        ObservationKind::Firewall(firewall)
     }
 
-    fn stream(facts: &[Fact]) -> Stream {
+    fn stream(facts: &[ObservationKind]) -> Stream {
         stream_of(Some(Tracked::No), facts)
     }
 
-    fn stream_of(tracked: Option<Tracked>, facts: &[Fact]) -> Stream {
+    fn stream_of(tracked: Option<Tracked>, facts: &[ObservationKind]) -> Stream {
         let mut stream = Stream::new();
         stream.connect();
         let (last, first) = facts.split_last().expect("a fact");
-        first.iter().for_each(|fact| _ = stream.push(fact.clone()));
+        first.iter().for_each(|kind| _ = stream.push(kind.clone()));
         stream.drop(SYN, "NETFILTER_DROP", NODE);
-        if let Some(Fact::Drop(drop)) = stream.observations.last_mut().map(|o| &mut o.fact) {
+        if let Some(ObservationKind::Drop(drop)) = stream.observations.last_mut().map(|o| &mut o.kind) {
             (drop.location, drop.tracked) = (Some("nf_hook_slow".into()), tracked);
             drop.stack = vec!["__ip_local_out".into()];
         }
-        stream.push(last.clone()).wait_ms(5).push(Fact::Tick);
+        stream.push(last.clone()).wait_ms(5).push(ObservationKind::Tick);
         stream
     }
 
-    fn said(tracked: Option<Tracked>, facts: &[Fact]) -> (&'static str, Confidence) {
+    fn said(tracked: Option<Tracked>, facts: &[ObservationKind]) -> (&'static str, Confidence) {
         let verdict = stream_of(tracked, facts).verdicts().remove(0).verdict;
         (verdict.cause.name(), verdict.confidence)
     }
 
     #[test]
     fn a_full_table_and_no_rule() {
-        let said = |facts: &[Fact]| said(Some(Tracked::No), facts);
+        let said = |facts: &[ObservationKind]| said(Some(Tracked::No), facts);
         assert_eq!(said(&[table(100, 7, Vec::new())]), ("conntrack_table_full", Confidence::Likely));
         let twice = [table(100, 7, Vec::new()), table(100, 8, Vec::new())];
         assert_eq!(said(&twice), ("conntrack_table_full", Confidence::Proven));
@@ -120,14 +120,14 @@ mod tests {
     /// One limit holds for all namespaces, and can be written in the first only.
     #[test]
     fn the_limit_is_raised_on_the_node() {
-        let Fact::Firewall(mut full) = table(100, 7, Vec::new()) else { unreachable!("a firewall") };
+        let ObservationKind::Firewall(mut full) = table(100, 7, Vec::new()) else { unreachable!("a firewall") };
         full.netns = POD;
         let mut stream = Stream::new();
         stream.links(true, &["10.88.0.1"]).connect().drop_with(SYN, POD, |drop| {
             (drop.reason, drop.location) = (Some("NETFILTER_DROP".into()), Some("nf_hook_slow".into()));
             (drop.tracked, drop.stack) = (Some(Tracked::No), vec!["ip_rcv".into()]);
         });
-        stream.push(Fact::Firewall(full)).wait_ms(5).push(Fact::Tick);
+        stream.push(ObservationKind::Firewall(full)).wait_ms(5).push(ObservationKind::Tick);
         let fix = stream.verdicts().remove(0).verdict.remediation;
         assert!(fix.contains(": sysctl -w net.netfilter.nf_conntrack_max=200; "), "{fix}");
         assert!(fix.contains(" -n conntrack -L | awk "), "{fix}");
@@ -183,13 +183,13 @@ mod tests {
     #[test]
     fn rules_that_could_not_all_be_read_are_no_absence_of_one() {
         let mut unread = table(96, 3, Vec::new());
-        if let Fact::Firewall(firewall) = &mut unread {
+        if let ObservationKind::Firewall(firewall) = &mut unread {
             firewall.problems.push("ip_tables: EPERM".into());
         }
         assert_eq!(stream(&[unread.clone()]).causes(), ["firewall_drop"]);
         assert_eq!(stream(&[table(96, 3, Vec::new())]).causes(), ["conntrack_table_full"]);
-        let Fact::Firewall(mut rose) = unread.clone() else { unreachable!("a firewall") };
+        let ObservationKind::Firewall(mut rose) = unread.clone() else { unreachable!("a firewall") };
         rose.conntrack = rose.conntrack.map(|table| Conntrack { drop: 4, ..table });
-        assert_eq!(stream(&[unread, Fact::Firewall(rose)]).causes(), ["conntrack_table_full"], "it counted");
+        assert_eq!(stream(&[unread, ObservationKind::Firewall(rose)]).causes(), ["conntrack_table_full"], "it counted");
     }
 }

@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use super::super::evidence::evidence;
-use super::super::giving_up::{asked_late, taken_and_silent};
+use super::super::giving_up::{sent_request_late, taken_and_silent};
 use super::{Case, Cause, Finding};
 use tracer_model::plural::counted;
 use tracer_model::record::Confidence;
@@ -13,7 +13,7 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let ended = taken_and_silent(case)?;
     let attempt = case.attempt;
     let readings = case.node.throttling(attempt.netns?, attempt.flow.dst);
-    let asked = asked_late(case).unwrap_or(attempt.started);
+    let asked = sent_request_late(case).unwrap_or(attempt.started);
     let mut inside = readings.filter(|(time, _)| (asked..=ended).contains(time));
     let (_, first) = inside.next()?;
     let (time, last) = inside.last()?;

@@ -79,9 +79,9 @@ fn window(ns: u64) -> String {
 mod tests {
     use super::*;
     use crate::testing::Stream;
-    use tracer_model::event::Fact;
+    use tracer_model::event::ObservationKind;
 
-    fn pressure() -> Fact {
+    fn pressure() -> ObservationKind {
         let user = PortUser {
             pid: 4711,
             comm: "churner".into(),
@@ -93,7 +93,7 @@ mod tests {
             to_itself: 0,
             time_wait_left: 27_000,
         };
-        Fact::PortPressure(Box::new(PortPressure {
+        ObservationKind::PortPressure(Box::new(PortPressure {
             window_ns: 60_000_000_000,
             users: vec![user],
             ..PortPressure::default()

@@ -35,11 +35,11 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
 fn by_reverse_path(case: &Case<'_>, stopped: &Stopped<'_>) -> Option<Finding> {
     let (_, drop) = stopped.drop?;
     let blame = stopped.blame.as_ref().filter(|blame| blame.is_reverse_path())?;
-    let whose = blame.owner().map(|owner| format!(" of {}", owner.name)).unwrap_or_default();
+    let container_of = blame.owner().map(|owner| format!(" of {}", owner.name)).unwrap_or_default();
     let device = drop.device.as_ref().map_or("the device it came in on", |device| device.name.as_str());
     let src = drop.flow.src.ip();
     let summary = format!(
-        "the reverse-path check{whose}{}{}; such a rule drops what came in on a link over which the route back does not lead: that to {src} does not lead over {device}",
+        "the reverse-path check{container_of}{}{}; such a rule drops what came in on a link over which the route back does not lead: that to {src} does not lead over {device}",
         stopped.did(case),
         stopped.words()
     );
@@ -54,12 +54,13 @@ fn by_reverse_path(case: &Case<'_>, stopped: &Stopped<'_>) -> Option<Finding> {
 #[cfg(test)]
 mod tests {
     use crate::testing::{NODE, POD, SYN, SYN_ACK, Stream, firewall, rule};
-    use tracer_model::event::{Fact, FirewallRule, ProbeSays, RuleVerdict, TcpFlags, TcpState};
+    use tracer_model::event::{FirewallRule, ObservationKind, ProbeOutput, RuleVerdict, TcpFlags, TcpState};
     use tracer_model::record::{Confidence, Outcome};
 
     #[test]
     fn a_dropped_syn_decides_without_waiting_for_the_timeout() {
-        let causes = Stream::new().connect().drop(SYN, "NETFILTER_DROP", POD).wait_ms(5).push(Fact::Tick).causes();
+        let causes =
+            Stream::new().connect().drop(SYN, "NETFILTER_DROP", POD).wait_ms(5).push(ObservationKind::Tick).causes();
         assert_eq!(causes, ["firewall_drop"]);
     }
 
@@ -78,7 +79,7 @@ mod tests {
     #[test]
     fn an_answer_that_may_have_been_lost_is_no_silence() {
         let mut stream = Stream::new();
-        stream.connect().drop(SYN, "NETFILTER_DROP", POD).wait_ms(2).lost(2).wait_ms(5).push(Fact::Tick);
+        stream.connect().drop(SYN, "NETFILTER_DROP", POD).wait_ms(2).lost(2).wait_ms(5).push(ObservationKind::Tick);
         assert_eq!(stream.causes(), ["unexplained"]);
     }
 
@@ -86,15 +87,20 @@ mod tests {
     fn a_late_rst_turns_the_drop_into_a_reject() {
         let mut stream = Stream::new();
         let rules = vec![rule("INPUT", RuleVerdict::Drop)];
-        stream.connect().drop(SYN, "NETFILTER_DROP", POD).push(firewall(POD, rules)).wait_ms(5).push(Fact::Tick);
-        stream.wait_ms(300).push(Fact::Tick).reset_received(TcpState::SynSent, 0);
+        stream
+            .connect()
+            .drop(SYN, "NETFILTER_DROP", POD)
+            .push(firewall(POD, rules))
+            .wait_ms(5)
+            .push(ObservationKind::Tick);
+        stream.wait_ms(300).push(ObservationKind::Tick).reset_received(TcpState::SynSent, 0);
         assert_eq!(stream.causes(), ["firewall_reject"]);
     }
 
     #[test]
     fn an_attempt_that_gets_through_on_a_later_syn_is_no_failure() {
         let mut stream = Stream::new();
-        stream.connect().drop(SYN, "NETFILTER_DROP", POD).wait_ms(5).push(Fact::Tick);
+        stream.connect().drop(SYN, "NETFILTER_DROP", POD).wait_ms(5).push(ObservationKind::Tick);
         stream.wait_ms(1100).retransmit(TcpState::SynSent).established();
         stream.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 200));
         let outcomes: Vec<_> = stream.verdicts().iter().map(|v| v.verdict.outcome).collect();
@@ -105,10 +111,16 @@ mod tests {
     #[test]
     fn a_revised_verdict_is_no_failure_either() {
         let mut stream = Stream::new();
-        stream.connect().drop(SYN, "NETFILTER_DROP", POD).wait_ms(5).push(Fact::Tick).wait_ms(1010).push(Fact::Tick);
+        stream
+            .connect()
+            .drop(SYN, "NETFILTER_DROP", POD)
+            .wait_ms(5)
+            .push(ObservationKind::Tick)
+            .wait_ms(1010)
+            .push(ObservationKind::Tick);
         stream.push(firewall(POD, vec![rule("cali-fw-cali1234", RuleVerdict::Drop)]));
         stream.retransmit(TcpState::SynSent).established();
-        stream.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 200)).push(Fact::Tick);
+        stream.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 200)).push(ObservationKind::Tick);
         assert_eq!(stream.causes(), ["network_policy_drop"]);
         let outcomes: Vec<_> = stream.verdicts().iter().map(|v| v.verdict.outcome).collect();
         assert_eq!(outcomes, [Outcome::Noise]);
@@ -126,12 +138,12 @@ mod tests {
             .connect()
             .drop(SYN, "NETFILTER_DROP", POD)
             .wait_ms(5)
-            .push(Fact::Tick)
+            .push(ObservationKind::Tick)
             .wait_ms(1010)
-            .push(Fact::Tick);
+            .push(ObservationKind::Tick);
         stream.push(firewall(POD, vec![rule("cali-fw-cali1234", RuleVerdict::Drop)]));
-        stream.kubelet(ProbeSays::Timeout).retransmit(TcpState::SynSent).established();
-        stream.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 200)).push(Fact::Tick);
+        stream.kubelet(ProbeOutput::Timeout).retransmit(TcpState::SynSent).established();
+        stream.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 200)).push(ObservationKind::Tick);
         assert!(outcomes(&stream).iter().all(|it| *it == Outcome::Failure), "{:?}", outcomes(&stream));
         assert_eq!(stream.causes().last(), Some(&"network_policy_drop"));
     }
@@ -140,11 +152,20 @@ mod tests {
     fn what_was_taken_back_fails_by_the_kubelet_s_word() {
         let mut stream = Stream::new();
         let rules = firewall(POD, vec![rule("INPUT", RuleVerdict::Drop)]);
-        stream.http_readiness().connect().drop(SYN, "NETFILTER_DROP", POD).push(rules).wait_ms(5).push(Fact::Tick);
+        stream
+            .http_readiness()
+            .connect()
+            .drop(SYN, "NETFILTER_DROP", POD)
+            .push(rules)
+            .wait_ms(5)
+            .push(ObservationKind::Tick);
         stream.wait_ms(300).retransmit(TcpState::SynSent).established();
-        stream.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 200)).wait_ms(5).push(Fact::Tick);
+        stream
+            .state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 200))
+            .wait_ms(5)
+            .push(ObservationKind::Tick);
         assert_eq!(outcomes(&stream), [Outcome::Noise]);
-        stream.wait_ms(50).kubelet(ProbeSays::Timeout).wait_ms(50).push(Fact::Tick);
+        stream.wait_ms(50).kubelet(ProbeOutput::Timeout).wait_ms(50).push(ObservationKind::Tick);
         assert_eq!(outcomes(&stream).last(), Some(&Outcome::Failure), "{:?}", outcomes(&stream));
     }
 
@@ -152,9 +173,15 @@ mod tests {
     fn a_reset_of_a_dial_that_got_through_late_is_no_success() {
         let mut stream = Stream::new();
         let rules = firewall(POD, vec![rule("INPUT", RuleVerdict::Drop)]);
-        stream.tcp_readiness().connect().drop(SYN, "NETFILTER_DROP", POD).push(rules).wait_ms(5).push(Fact::Tick);
+        stream
+            .tcp_readiness()
+            .connect()
+            .drop(SYN, "NETFILTER_DROP", POD)
+            .push(rules)
+            .wait_ms(5)
+            .push(ObservationKind::Tick);
         stream.wait_ms(300).retransmit(TcpState::SynSent).established().reset_received(TcpState::Established, 0);
-        stream.state(TcpState::Established, TcpState::Close, 104, (0, 1, 0)).wait_ms(5).push(Fact::Tick);
+        stream.state(TcpState::Established, TcpState::Close, 104, (0, 1, 0)).wait_ms(5).push(ObservationKind::Tick);
         assert_eq!(outcomes(&stream), [Outcome::Failure]);
     }
 
@@ -167,9 +194,14 @@ mod tests {
                 stream.http_readiness();
             }
             let rules = vec![rule("INPUT", RuleVerdict::Drop)];
-            stream.connect().drop(SYN, "NETFILTER_DROP", POD).push(firewall(POD, rules)).wait_ms(5).push(Fact::Tick);
+            stream
+                .connect()
+                .drop(SYN, "NETFILTER_DROP", POD)
+                .push(firewall(POD, rules))
+                .wait_ms(5)
+                .push(ObservationKind::Tick);
             stream.wait_ms(after_ms).retransmit(TcpState::SynSent).established();
-            stream.state(TcpState::Established, TcpState::FinWait1, 0, bytes).wait_ms(50).push(Fact::Tick);
+            stream.state(TcpState::Established, TcpState::FinWait1, 0, bytes).wait_ms(50).push(ObservationKind::Tick);
             stream.verdicts().iter().map(|v| v.verdict.outcome).collect::<Vec<_>>()
         };
         let (nothing, answered) = ((0, 1, 0), (100, 101, 200));
@@ -182,9 +214,9 @@ mod tests {
     #[test]
     fn what_the_kubelet_calls_failed_is_not_taken_back() {
         let mut stream = Stream::new();
-        stream.http_readiness().connect().drop(SYN, "NETFILTER_DROP", POD).wait_ms(5).push(Fact::Tick);
-        stream.wait_ms(900).kubelet(ProbeSays::Timeout).retransmit(TcpState::SynSent).established();
-        stream.state(TcpState::Established, TcpState::FinWait1, 0, (0, 1, 0)).wait_ms(50).push(Fact::Tick);
+        stream.http_readiness().connect().drop(SYN, "NETFILTER_DROP", POD).wait_ms(5).push(ObservationKind::Tick);
+        stream.wait_ms(900).kubelet(ProbeOutput::Timeout).retransmit(TcpState::SynSent).established();
+        stream.state(TcpState::Established, TcpState::FinWait1, 0, (0, 1, 0)).wait_ms(50).push(ObservationKind::Tick);
         let outcomes: Vec<_> = stream.verdicts().iter().map(|v| v.verdict.outcome).collect();
         assert!(!outcomes.is_empty() && outcomes.iter().all(|it| *it == Outcome::Failure), "{outcomes:?}");
     }
@@ -193,7 +225,7 @@ mod tests {
     #[test]
     fn a_refusal_of_a_later_syn_is_no_reject() {
         let mut stream = Stream::new();
-        stream.connect().drop(SYN, "NETFILTER_DROP", POD).wait_ms(5).push(Fact::Tick);
+        stream.connect().drop(SYN, "NETFILTER_DROP", POD).wait_ms(5).push(ObservationKind::Tick);
         stream.wait_ms(1000).retransmit(TcpState::SynSent).reset_sent(SYN, true, None);
         stream.reset_received(TcpState::SynSent, 0).state(TcpState::SynSent, TcpState::Close, 111, (0, 0, 0));
         assert_eq!(stream.causes(), ["connection_refused"]);
@@ -202,7 +234,7 @@ mod tests {
     #[test]
     fn a_reset_after_a_later_syn_got_through_is_the_reset_s() {
         let mut stream = Stream::new();
-        stream.connect().drop(SYN, "NETFILTER_DROP", POD).wait_ms(5).push(Fact::Tick);
+        stream.connect().drop(SYN, "NETFILTER_DROP", POD).wait_ms(5).push(ObservationKind::Tick);
         stream.wait_ms(1000).retransmit(TcpState::SynSent).established();
         stream.reset_received(TcpState::Established, 0).reset_sent(TcpFlags(0x10), false, Some("app"));
         stream.state(TcpState::Established, TcpState::Close, 104, (100, 101, 0));
@@ -229,7 +261,7 @@ mod tests {
                 drop.reason = Some("NETFILTER_DROP".into());
                 drop.stack = vec!["ip_local_deliver".into()];
             });
-            stream.push(firewall(netns, vec![rule(chain, RuleVerdict::Drop)])).wait_ms(5).push(Fact::Tick);
+            stream.push(firewall(netns, vec![rule(chain, RuleVerdict::Drop)])).wait_ms(5).push(ObservationKind::Tick);
             stream.verdicts().remove(0).verdict.remediation
         };
         let ufw = fix(NODE, "ufw-user-input");
@@ -276,9 +308,12 @@ mod tests {
     fn a_silence_after_a_later_syn_is_the_applications() {
         let told = |silent_ms: u64| {
             let mut stream = Stream::new();
-            stream.connect().drop(SYN, "NETFILTER_DROP", POD).wait_ms(5).push(Fact::Tick);
+            stream.connect().drop(SYN, "NETFILTER_DROP", POD).wait_ms(5).push(ObservationKind::Tick);
             stream.wait_ms(1_000).retransmit(TcpState::SynSent).established().wait_ms(silent_ms);
-            stream.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 0)).wait_ms(50).push(Fact::Tick);
+            stream
+                .state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 0))
+                .wait_ms(50)
+                .push(ObservationKind::Tick);
             stream.causes()
         };
         assert_eq!(told(4_000), ["slow_response"]);

@@ -17,7 +17,7 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
 mod tests {
     use crate::testing::{POD, SYN, Stream, firewall, rule};
     use tracer_common::names::Hook;
-    use tracer_model::event::{Fact, RuleVerdict, TcpFlags, TcpState};
+    use tracer_model::event::{ObservationKind, RuleVerdict, TcpFlags, TcpState};
     use tracer_model::record::Confidence;
 
     #[test]
@@ -56,7 +56,10 @@ mod tests {
             stream.missing(missing).connect().established().drop(TcpFlags(0x18), "NETFILTER_DROP", POD);
             stream.push(firewall(POD, vec![rule("INPUT", RuleVerdict::Reject)]));
             stream.reset_received(TcpState::Established, 0);
-            stream.state(TcpState::Established, TcpState::Close, 104, (100, 1, 0)).wait_ms(5).push(Fact::Tick);
+            stream
+                .state(TcpState::Established, TcpState::Close, 104, (100, 1, 0))
+                .wait_ms(5)
+                .push(ObservationKind::Tick);
             let told = stream.verdicts().pop().expect("a verdict").verdict;
             (told.cause.name(), told.confidence)
         };

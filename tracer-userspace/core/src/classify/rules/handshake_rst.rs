@@ -42,7 +42,7 @@ fn from_outside(case: &Case<'_>) -> Option<Finding> {
     }
     let dst = case.attempt.flow.dst;
     // Behind an address translation the backend's own RST has other addresses: it is not seen to be this attempt's.
-    let (who, remediation) = match super::service_no_endpoints::dialled(case) {
+    let (who, remediation) = match super::service_no_endpoints::target_service(case) {
         Some(service) => (
             format!("{dst} is Service {service}: most likely nobody listens at the endpoint that it was sent to"),
             format!("dial each endpoint of Service {service} by itself (kubectl get endpointslices); one of them refuses"),

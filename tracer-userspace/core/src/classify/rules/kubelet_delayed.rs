@@ -3,22 +3,22 @@
 use serde_json::json;
 
 use super::super::evidence::{evidence, of_outcome, of_state};
-use super::super::giving_up::{LATE_NS, asked_late, taken_and_silent};
+use super::super::giving_up::{LATE_NS, sent_request_late, taken_and_silent};
 use super::{Case, Cause, Finding, ms};
 use tracer_attempts::enrich;
 use tracer_common::names::Hook;
-use tracer_model::event::{Answer, AnswerKind, ProbeSays};
+use tracer_model::event::{Answer, AnswerKind, ProbeOutput};
 use tracer_model::record::Confidence;
 
 /// The rule.
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
-    asked_too_late(case).or_else(|| unread(case))
+    request_left_too_little_time(case).or_else(|| unread(case))
 }
 
 /// The request was acknowledged when most of the time since the handshake was over, and the target had the rest.
-fn asked_too_late(case: &Case<'_>) -> Option<Finding> {
+fn request_left_too_little_time(case: &Case<'_>) -> Option<Finding> {
     let ended = taken_and_silent(case)?;
-    let asked = asked_late(case)?;
+    let asked = sent_request_late(case)?;
     let timeout_s = enrich::timeout_s(case.attempt, case.node)?;
     let (attempt, established) = (case.attempt, case.attempt.established?);
     let [reached, idle, left] = [(attempt.started, established), (established, asked), (asked, ended)]
@@ -42,9 +42,9 @@ fn asked_too_late(case: &Case<'_>) -> Option<Finding> {
 
 /// The answer lay in the prober's socket.
 fn unread(case: &Case<'_>) -> Option<Finding> {
-    let (_, said) = case.attempt.kubelet().filter(|(_, said)| said.says == ProbeSays::Timeout)?;
+    let (_, said) = case.attempt.kubelet().filter(|(_, said)| said.says == ProbeOutput::Timeout)?;
     // With TLS or HTTP/2 the first bytes are those of a handshake, and say nothing of the answer.
-    enrich::asks_http(case.attempt, case.node).filter(|plain| *plain)?;
+    enrich::expects_http(case.attempt, case.node).filter(|plain| *plain)?;
     let timeout_s = enrich::timeout_s(case.attempt, case.node)?;
     let ((closed, _), lasted) = (case.attempt.ended?, case.attempt.lasted()?);
     let timeout = u64::from(timeout_s) * 1_000_000_000;
@@ -84,10 +84,10 @@ fn is_final(answer: &Answer) -> bool {
 #[cfg(test)]
 mod tests {
     use crate::testing::Stream;
-    use tracer_model::event::{AnswerKind, Fact, ProbeSays, TcpState};
+    use tracer_model::event::{AnswerKind, ObservationKind, ProbeOutput, TcpState};
     use tracer_model::record::Confidence;
 
-    fn causes(answer_after_ms: u64, says: ProbeSays) -> Vec<&'static str> {
+    fn causes(answer_after_ms: u64, says: ProbeOutput) -> Vec<&'static str> {
         let mut stream = Stream::new();
         stream.http_readiness().connect().established().wait_ms(answer_after_ms).answer(AnswerKind::Http, Some(200));
         stream.wait_ms(3000).state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 200)).kubelet(says);
@@ -100,7 +100,7 @@ mod tests {
         let mut stream = Stream::new();
         stream.http_readiness().connect().established().wait_ms(1001);
         stream.state_quiet((TcpState::Established, TcpState::FinWait1), (100, 101, 0), 100_000_000);
-        stream.wait_ms(200).sent_again(0, false).wait_ms(10).push(Fact::Tick);
+        stream.wait_ms(200).sent_again(0, false).wait_ms(10).push(ObservationKind::Tick);
         assert_eq!(stream.causes(), ["kubelet_delayed"]);
     }
 
@@ -144,7 +144,7 @@ mod tests {
 
     #[test]
     fn an_answer_in_time_that_was_not_read() {
-        assert_eq!(causes(10, ProbeSays::Timeout), ["kubelet_delayed"]);
+        assert_eq!(causes(10, ProbeOutput::Timeout), ["kubelet_delayed"]);
     }
 
     #[test]
@@ -157,7 +157,7 @@ mod tests {
                 stream.http_readiness()
             };
             stream.connect().established().wait_ms(10).answer(kind, status).wait_ms(1990);
-            stream.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 200)).kubelet(ProbeSays::Timeout);
+            stream.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 200)).kubelet(ProbeOutput::Timeout);
             stream.causes()
         };
         assert_eq!(told(true, AnswerKind::Tls, None), ["slow_response"], "a ServerHello");
@@ -170,7 +170,7 @@ mod tests {
         let closed_after = |ms: u64| {
             let mut stream = Stream::new();
             stream.http_readiness().connect().established().wait_ms(ms);
-            stream.state(TcpState::CloseWait, TcpState::Close, 0, (100, 101, 201)).kubelet(ProbeSays::Timeout);
+            stream.state(TcpState::CloseWait, TcpState::Close, 0, (100, 101, 201)).kubelet(ProbeOutput::Timeout);
             stream.causes()
         };
         assert_eq!(closed_after(1700), ["kubelet_delayed"]);
@@ -179,8 +179,8 @@ mod tests {
 
     #[test]
     fn an_answer_that_was_late_or_did_not_end() {
-        assert_eq!(causes(1500, ProbeSays::Timeout), ["unexplained"], "after the timeout");
-        assert_eq!(causes(998, ProbeSays::Timeout), ["unexplained"], "the kubelet's clock may say after it");
-        assert_eq!(causes(10, ProbeSays::TimeoutInBody), ["slow_response"], "it did not end");
+        assert_eq!(causes(1500, ProbeOutput::Timeout), ["unexplained"], "after the timeout");
+        assert_eq!(causes(998, ProbeOutput::Timeout), ["unexplained"], "the kubelet's clock may say after it");
+        assert_eq!(causes(10, ProbeOutput::TimeoutInBody), ["slow_response"], "it did not end");
     }
 }

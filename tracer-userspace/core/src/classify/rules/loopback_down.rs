@@ -50,9 +50,9 @@ fn finding(case: &Case<'_>, netns: Netns, first: Evidence, confidence: Confidenc
         seen.insert(0, evidence(&change.hook, *time, says, json!({ "pid": change.actor.pid, "netns": change.netns })));
     }
     let by = culprit.as_ref().map(describe).unwrap_or_default();
-    let whose = if case.node.netns() == Some(netns) { "this node" } else { "this namespace" };
+    let container_of = if case.node.netns() == Some(netns) { "this node" } else { "this namespace" };
     let summary = format!(
-        "{lo}{} is down{by}; {} is an address of {whose} and is reached over {lo}",
+        "{lo}{} is down{by}; {} is an address of {container_of} and is reached over {lo}",
         in_namespace(case, Some(netns)),
         case.attempt.flow.dst
     );
@@ -77,7 +77,7 @@ fn describe(culprit: &Culprit) -> String {
 #[cfg(test)]
 mod tests {
     use crate::testing::{NODE, POD, SYN, Stream, lo};
-    use tracer_model::event::Fact;
+    use tracer_model::event::ObservationKind;
     use tracer_model::record::Confidence;
 
     #[test]
@@ -94,7 +94,7 @@ mod tests {
             let mut stream = Stream::to("127.0.0.1:4");
             stream.links(true, &["10.88.0.1"]).connect();
             for seen in &mut stream.observations {
-                if let Fact::Connect(connect) = &mut seen.fact {
+                if let ObservationKind::Connect(connect) = &mut seen.kind {
                     connect.netns = netns;
                 }
             }

@@ -7,7 +7,7 @@ use super::probe_misconfigured::is_unanswered_grpc;
 use super::{Case, Cause, Finding, ms, refusal_hook};
 use tracer_attempts::correlate::attempt::End;
 use tracer_attempts::enrich;
-use tracer_model::event::{Listen, ProbeSays, ResetSent, TcpState};
+use tracer_model::event::{Listen, ProbeOutput, ResetSent, TcpState};
 use tracer_model::record::{Confidence, Culprit, NetnsRef};
 
 /// The rule.
@@ -21,11 +21,11 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let closed_before = matches!(attempt.ended, Some((end, End::ClosedByProber)) if end < at);
     // After bytes of an answer it is one if the kubelet says that the answer was not whole.
     let partial = payload.is_some_and(|n| n > 0);
-    let said = attempt.kubelet().map(|(_, said)| said).filter(|said| partial && said.says == ProbeSays::Network);
-    let dialled = enrich::only_dials(attempt, case.node);
+    let said = attempt.kubelet().map(|(_, said)| said).filter(|said| partial && said.says == ProbeOutput::Network);
+    let target_service = enrich::only_connects(attempt, case.node);
     // So is one for which the prober still waited.
     let cut = partial && enrich::is_cut_short(attempt, case.node);
-    if payload.is_none() || closed_before || dialled || (partial && said.is_none() && !cut) {
+    if payload.is_none() || closed_before || target_service || (partial && said.is_none() && !cut) {
         return None;
     }
     if enrich::is_no_answer(attempt, case.node) || (is_unanswered_grpc(case) && is_close(case)) {
@@ -42,7 +42,7 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let without_room = sent.filter(|(_, reset)| is_without_room(reset)).and_then(|_| full(case));
     seen.extend(without_room.map(|(time, listener)| of_listener(time, listener)));
     let deaf = sent.is_none() && !case.node.missing_of(refusal_hook(attempt.flow.dst)).is_empty();
-    let unseen = if deaf { NOT_TOLD } else { NOT_SEEN };
+    let unseen = if deaf { NO_SENDER } else { NOT_OBSERVED };
     let who = sent.map_or_else(|| unseen.to_owned(), |(time, r)| sender(case, time, r));
     let summary = format!(
         "{} reset the connection{} after it was established, {}: {who}",
@@ -72,9 +72,9 @@ pub(super) fn is_close(case: &Case<'_>) -> bool {
     sent.is_some_and(|(time, reset)| matches!(fix_of(case, time, reset), Fix::Unread | Fix::Process))
 }
 
-const NOT_SEEN: &str = "no stack of this node was seen to send it under that address (a proxy behind an address translation, or somebody on the way, did)";
+const NOT_OBSERVED: &str = "no stack of this node was seen to send it under that address (a proxy behind an address translation, or somebody on the way, did)";
 
-const NOT_TOLD: &str =
+const NO_SENDER: &str =
     "who sent it is not told: no hook of this kernel tells of a RST of a stack that has no socket for the segment";
 
 fn sender(case: &Case<'_>, time: u64, reset: &ResetSent) -> String {
@@ -208,7 +208,7 @@ fn culprit(case: &Case<'_>, time: u64, reset: &ResetSent) -> Option<Culprit> {
 mod tests {
     use crate::testing::{POD, SYN, Stream};
     use tracer_common::names::Hook;
-    use tracer_model::event::{AnswerKind, Fact, ListenerState, ProbeSays, TcpFlags, TcpState};
+    use tracer_model::event::{AnswerKind, ListenerState, ObservationKind, ProbeOutput, TcpFlags, TcpState};
     use tracer_model::record::Confidence;
 
     const ACK: TcpFlags = TcpFlags(0x10);
@@ -244,7 +244,7 @@ mod tests {
             let mut stream = Stream::new();
             stream.connect().established().reset_received(TcpState::Established, 0);
             stream.reset_sent(TcpFlags(0), false, actor);
-            if let Some(Fact::ResetSent(reset)) = stream.observations.last_mut().map(|it| &mut it.fact) {
+            if let Some(ObservationKind::ResetSent(reset)) = stream.observations.last_mut().map(|it| &mut it.kind) {
                 reset.reason = reason.map(str::to_owned);
             }
             let verdict = stream.verdicts().remove(0).verdict;
@@ -271,7 +271,7 @@ mod tests {
                 stream.inspection(|seen| seen.listeners = Some(vec![listener]));
             }
             stream.reset_sent(answered, false, None);
-            if let Some(Fact::ResetSent(reset)) = stream.observations.last_mut().map(|it| &mut it.fact) {
+            if let Some(ObservationKind::ResetSent(reset)) = stream.observations.last_mut().map(|it| &mut it.kind) {
                 reset.reason = reason.map(str::to_owned);
             }
             assert_eq!(stream.causes(), ["mid_stream_rst"]);
@@ -297,7 +297,10 @@ mod tests {
         let told = |missing: Hook| {
             let mut stream = Stream::new();
             stream.missing(missing).connect().established().reset_received(TcpState::Established, 0);
-            stream.state(TcpState::Established, TcpState::Close, 104, (100, 101, 0)).wait_ms(5).push(Fact::Tick);
+            stream
+                .state(TcpState::Established, TcpState::Close, 104, (100, 101, 0))
+                .wait_ms(5)
+                .push(ObservationKind::Tick);
             stream.verdicts().remove(0).verdict
         };
         let deaf = told(Hook::TcpV4SendReset);
@@ -324,7 +327,7 @@ mod tests {
             stream.answer_with(AnswerKind::Http, Some(status), |it| it.len = len).wait_ms(after_ms);
             stream.reset_received(TcpState::Established, 80);
             stream.state(TcpState::Established, TcpState::Close, 104, (100, 101, 80));
-            stream.reset_sent(TcpFlags(0), false, Some("app")).wait_ms(5).push(Fact::Tick);
+            stream.reset_sent(TcpFlags(0), false, Some("app")).wait_ms(5).push(ObservationKind::Tick);
             let first = stream.verdicts().into_iter().next().map(|it| it.verdict);
             first.map(|it| (it.cause.name(), it.confidence, it.summary.contains("in the middle of its answer")))
         };
@@ -345,9 +348,13 @@ mod tests {
             stream.state(TcpState::Established, TcpState::Close, 104, (0, 1, 0)).wait_ms(1);
             stream
         };
-        assert!(reset(Stream::tcp_readiness).push(Fact::Tick).causes().is_empty());
-        assert_eq!(reset(Stream::tcp_readiness).kubelet(ProbeSays::Network).causes(), ["mid_stream_rst"]);
-        assert_eq!(reset(Stream::http_readiness).push(Fact::Tick).causes(), ["mid_stream_rst"], "before its request");
+        assert!(reset(Stream::tcp_readiness).push(ObservationKind::Tick).causes().is_empty());
+        assert_eq!(reset(Stream::tcp_readiness).kubelet(ProbeOutput::Network).causes(), ["mid_stream_rst"]);
+        assert_eq!(
+            reset(Stream::http_readiness).push(ObservationKind::Tick).causes(),
+            ["mid_stream_rst"],
+            "before its request"
+        );
     }
 
     #[test]
@@ -362,7 +369,7 @@ mod tests {
             } else {
                 stream.reset_sent(SYN, true, None).state(TcpState::SynSent, TcpState::Close, 111, (0, 0, 0));
             }
-            stream.wait_ms(10_000).push(Fact::Tick);
+            stream.wait_ms(10_000).push(ObservationKind::Tick);
         }
         let counts: Vec<_> = stream.verdicts().iter().map(|it| it.probe.as_ref()?.consecutive_failures).collect();
         assert_eq!(counts, [Some(1), Some(2)]);
@@ -376,7 +383,7 @@ mod tests {
         stream.reset_received(TcpState::Established, 0);
         stream.state(TcpState::Established, TcpState::Close, 104, (0, 1, 0));
         stream.again(9).connect().established().state(TcpState::Established, TcpState::FinWait1, 0, (0, 1, 0));
-        assert_eq!(stream.wait_ms(1).kubelet(ProbeSays::Network).causes(), ["mid_stream_rst"]);
+        assert_eq!(stream.wait_ms(1).kubelet(ProbeOutput::Network).causes(), ["mid_stream_rst"]);
     }
 
     #[test]
@@ -386,7 +393,7 @@ mod tests {
         stream
             .state(TcpState::Established, TcpState::Close, 104, (100, 101, 200))
             .wait_ms(1)
-            .kubelet(ProbeSays::Network);
+            .kubelet(ProbeOutput::Network);
         let verdicts = stream.verdicts();
         assert_eq!(stream.causes(), ["mid_stream_rst"]);
         assert!(verdicts[0].verdict.summary.contains("in the middle of its answer"), "{}", verdicts[0].verdict.summary);

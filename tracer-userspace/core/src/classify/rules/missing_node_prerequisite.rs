@@ -24,7 +24,7 @@ fn not_forwarded(case: &Case<'_>) -> Option<Finding> {
     let handshake = |d: &PacketDrop| d.flags.is_syn() || d.flags.is_syn_ack();
     let on_node = |d: &PacketDrop| d.netns.is_some_and(|netns| case.node.is_a_node(netns));
     let mut drops = case.attempt.drops().filter(|(_, d)| handshake(d) && on_node(d));
-    let (time, drop, reason) = drops.find_map(|(time, d)| Some((time, d, shown_by(d)?)))?;
+    let (time, drop, reason) = drops.find_map(|(time, d)| Some((time, d, reason_of(d)?)))?;
     // What somebody answers was not needed by it. And where the kernel gives no reason: the same function drops for want of
     // a route, and then sends an ICMP error.
     let otherwise = reason == Reason::Function && (no_route(case, drop) || forwards(case, drop));
@@ -74,7 +74,7 @@ enum Reason {
     Function,
 }
 
-fn shown_by(drop: &PacketDrop) -> Option<Reason> {
+fn reason_of(drop: &PacketDrop) -> Option<Reason> {
     match (drop.reason.as_deref(), drop.location.as_deref().map(plain)) {
         (Some("IP_INADDRERRORS"), _) => Some(Reason::Kernel),
         (None | Some("NOT_SPECIFIED"), Some("ip_error" | "ip6_forward")) => Some(Reason::Function),
@@ -137,7 +137,7 @@ mod tests {
     use tracer_common::names::Hook;
 
     use crate::testing::{NODE, POD, SYN, Stream, firewall, rule};
-    use tracer_model::event::{Fact, Findings, Links, Netns, NodeSettings, RuleVerdict, TcpState};
+    use tracer_model::event::{Findings, Links, Netns, NodeSettings, ObservationKind, RuleVerdict, TcpState};
     use tracer_model::record::{Cause, Confidence, FindingBody, Status, Verdict};
 
     #[test]
@@ -155,7 +155,7 @@ mod tests {
             let mut stream = Stream::new();
             let mut settings = NodeSettings::default();
             settings.sysctls.insert("net.ipv4.ip_forward".into(), forwards.into());
-            stream.push(Fact::NodeSettings(settings)).connect().drop(SYN, "IP_INADDRERRORS", NODE);
+            stream.push(ObservationKind::NodeSettings(settings)).connect().drop(SYN, "IP_INADDRERRORS", NODE);
             stream.verdicts().remove(0).verdict.summary
         };
         assert!(told("0").ends_with("(net.ipv4.ip_forward = 0)"), "{}", told("0"));
@@ -185,7 +185,7 @@ mod tests {
     fn a_namespace_that_was_a_node_s_once_need_not_forward() {
         let mut stream = Stream::new();
         stream
-            .push(Fact::Links(Links { netns: POD, cookie: None, links: Vec::new() }))
+            .push(ObservationKind::Links(Links { netns: POD, cookie: None, links: Vec::new() }))
             .links(true, &["10.88.0.1"])
             .netns_made(POD);
         stream.connect().drop(SYN, "IP_INADDRERRORS", POD).gives_up();
@@ -213,7 +213,7 @@ mod tests {
         if icmp {
             stream.icmp(3, 1);
         }
-        stream.wait_ms(5).push(Fact::Tick);
+        stream.wait_ms(5).push(ObservationKind::Tick);
         (stream.causes(), stream.verdicts()[0].verdict.confidence)
     }
 
@@ -230,7 +230,7 @@ mod tests {
             let mut stream = Stream::new();
             let mut settings = NodeSettings::default();
             settings.sysctls.insert("net.ipv4.ip_forward".into(), forwards.into());
-            stream.missing(Hook::IcmpSend).push(Fact::NodeSettings(settings)).connect();
+            stream.missing(Hook::IcmpSend).push(ObservationKind::NodeSettings(settings)).connect();
             stream.drop_with(SYN, NODE, |drop| drop.location = Some("ip_error".into()));
             let told = stream.gives_up().verdicts().remove(0).verdict;
             (told.cause, told.confidence)
@@ -249,7 +249,7 @@ mod tests {
             let mut stream = Stream::to(dst);
             let mut settings = NodeSettings::default();
             settings.sysctls.extend(value.map(|value| (setting.to_owned(), value.to_owned())));
-            stream.push(Fact::NodeSettings(settings)).connect();
+            stream.push(ObservationKind::NodeSettings(settings)).connect();
             stream.drop_with(SYN, NODE, |drop| drop.location = Some(place.to_owned()));
             let told = stream.gives_up().verdicts().remove(0).verdict;
             (told.cause, told.confidence)
@@ -264,11 +264,11 @@ mod tests {
         }
     }
 
-    fn base_policy(hook: &str) -> Fact {
+    fn base_policy(hook: &str) -> ObservationKind {
         let fields = BTreeMap::from([("hook".to_owned(), hook.into())]);
         let observed = format!("policy drop on {hook}");
         let found = FindingBody { observed, fields, ..FindingBody::new("base_policy", Status::Fail) };
-        Fact::Findings(Box::new(Findings { findings: vec![found] }))
+        ObservationKind::Findings(Box::new(Findings { findings: vec![found] }))
     }
 
     fn dropped_at_input(stream: &mut Stream, netns: Netns) {
@@ -283,7 +283,7 @@ mod tests {
         stream.links(true, &["10.88.0.1"]).push(base_policy(hook)).connect();
         dropped_at_input(&mut stream, NODE);
         let dropping = tracer_model::event::FirewallRule { policy, ..rule("INPUT", RuleVerdict::Drop) };
-        stream.push(firewall(NODE, vec![dropping])).wait_ms(5).push(Fact::Tick);
+        stream.push(firewall(NODE, vec![dropping])).wait_ms(5).push(ObservationKind::Tick);
         assert_eq!(stream.causes(), ["firewall_drop"]);
         stream.verdicts().remove(0).verdict
     }
@@ -304,7 +304,7 @@ mod tests {
         stream.links(true, &["10.88.0.1"]).push(base_policy("INPUT")).connect();
         dropped_at_input(&mut stream, POD);
         let dropping = tracer_model::event::FirewallRule { policy: true, ..rule("INPUT", RuleVerdict::Drop) };
-        stream.push(firewall(POD, vec![dropping])).wait_ms(5).push(Fact::Tick);
+        stream.push(firewall(POD, vec![dropping])).wait_ms(5).push(ObservationKind::Tick);
         assert!(stream.verdicts()[0].verdict.also.is_empty());
     }
 }

@@ -44,16 +44,16 @@ fn sent_again(case: &Case<'_>) -> Option<Finding> {
     if large.len() < AGAIN || attempt.drops().any(|(at, d)| at <= ended && !d.flags.is_rst()) {
         return None;
     }
-    let whose = if last.by_target { "the target's answer" } else { "the request" };
+    let container_of = if last.by_target { "the target's answer" } else { "the request" };
     let payload = last.payload.unwrap_or_default();
     let says = format!(
-        "segments of {whose} ({payload} bytes) were sent again {} times without an acknowledgement",
+        "segments of {container_of} ({payload} bytes) were sent again {} times without an acknowledgement",
         large.len()
     );
     let mut seen =
         vec![evidence(Hook::TcpRetransmit.name(), time, says, json!({ "payload": payload, "times": large.len() }))];
     seen.extend(attempt.last.as_ref().map(|state| of_state(ended, state)));
-    let found = finding(case, seen, &format!("large segments of {whose} ({payload} bytes) do not arrive"));
+    let found = finding(case, seen, &format!("large segments of {container_of} ({payload} bytes) do not arrive"));
     Some(found.with_confidence(Confidence::Likely).resting_on(&[Hook::KfreeSkb]))
 }
 

@@ -148,7 +148,7 @@ fn fix(target: IpAddr, why: Why, enter: &str) -> String {
 #[cfg(test)]
 mod tests {
     use crate::testing::{NODE, POD, SYN, SYN_ACK, Stream};
-    use tracer_model::event::{Fact, LinkState, Links};
+    use tracer_model::event::{LinkState, Links, ObservationKind};
     use tracer_model::record::Confidence;
 
     /// Seen: looks came late where another pod had many probes, and a pod whose link was down was called stale, proven.
@@ -219,7 +219,7 @@ mod tests {
             };
             let links = vec![link(2, "docker0", docker, 24), link(3, "cni0", "10.88.3.1", 16)];
             let mut stream = Stream::new();
-            stream.push(Fact::Links(Links { netns: NODE, cookie: None, links })).connect().wait_ms(200);
+            stream.push(ObservationKind::Links(Links { netns: NODE, cookie: None, links })).connect().wait_ms(200);
             stream.inspection(|seen| seen.neighbour = Some(crate::testing::neighbour("incomplete")));
             stream.verdicts().remove(0).verdict
         };

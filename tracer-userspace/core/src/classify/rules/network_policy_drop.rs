@@ -182,7 +182,7 @@ fn by_connect(case: &Case<'_>) -> Option<Finding> {
 #[cfg(test)]
 mod tests {
     use crate::testing::{NODE, POD, SYN, SYN_ACK, Stream, firewall, rule};
-    use tracer_model::event::{Device, Fact, FirewallRule, RuleVerdict, TcpFlags, TcpState, Tracked, When};
+    use tracer_model::event::{Device, FirewallRule, ObservationKind, RuleVerdict, TcpFlags, TcpState, Tracked, When};
     use tracer_model::record::{Confidence, Verdict};
 
     #[test]
@@ -190,7 +190,7 @@ mod tests {
         let causes = |chain| {
             let mut stream = Stream::new();
             stream.connect().drop(SYN, "NETFILTER_DROP", POD).push(firewall(POD, vec![rule(chain, RuleVerdict::Drop)]));
-            stream.wait_ms(5).push(Fact::Tick).causes()
+            stream.wait_ms(5).push(ObservationKind::Tick).causes()
         };
         assert_eq!(causes("cali-fw-cali1234"), ["network_policy_drop"]);
         assert_eq!(causes("podpolicy"), ["firewall_drop"]);
@@ -261,7 +261,12 @@ mod tests {
     fn candidates_of_others_make_it_a_firewall_s() {
         let mut stream = Stream::new();
         let rules = vec![rule("cali-fw-cali1234", RuleVerdict::Drop), rule("mine", RuleVerdict::Drop)];
-        stream.connect().drop(SYN, "NETFILTER_DROP", POD).push(firewall(POD, rules)).wait_ms(5).push(Fact::Tick);
+        stream
+            .connect()
+            .drop(SYN, "NETFILTER_DROP", POD)
+            .push(firewall(POD, rules))
+            .wait_ms(5)
+            .push(ObservationKind::Tick);
         let verdict = &stream.verdicts()[0].verdict;
         assert_eq!(verdict.cause.name(), "firewall_drop");
         assert!(
@@ -326,10 +331,10 @@ mod tests {
         // A prober that runs in another pod: a NetworkPolicy does apply.
         let mut pod = Stream::new();
         pod.http_readiness().connect();
-        if let Some(Fact::Connect(connect)) = pod.observations.last_mut().map(|it| &mut it.fact) {
+        if let Some(ObservationKind::Connect(connect)) = pod.observations.last_mut().map(|it| &mut it.kind) {
             connect.netns = POD;
         }
-        pod.drop(SYN, "TC_EGRESS", NODE).wait_ms(5).push(Fact::Tick);
+        pod.drop(SYN, "TC_EGRESS", NODE).wait_ms(5).push(ObservationKind::Tick);
         assert_eq!(pod.verdicts()[0].verdict.confidence, Confidence::Proven);
     }
 
@@ -365,7 +370,7 @@ mod tests {
     fn a_program_that_drops_and_answers_did_it() {
         let mut stream = Stream::new();
         stream.connect().drop(SYN, "TC_INGRESS", POD).reset_received(TcpState::SynSent, 0);
-        stream.state(TcpState::SynSent, TcpState::Close, 111, (0, 0, 0)).wait_ms(5).push(Fact::Tick);
+        stream.state(TcpState::SynSent, TcpState::Close, 111, (0, 0, 0)).wait_ms(5).push(ObservationKind::Tick);
         assert_eq!(stream.causes(), ["network_policy_drop"]);
     }
 

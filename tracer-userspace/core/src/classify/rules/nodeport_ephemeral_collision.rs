@@ -64,7 +64,7 @@ fn dropped(case: &Case<'_>, port: &NodePort) -> Option<Finding> {
         return None;
     }
     let without_hook = port.backends.is_empty() && !case.node.missing_of(&[Hook::IpvsLeave]).is_empty();
-    let by_no_rule = blame.is_some_and(Blame::is_nobody);
+    let by_no_rule = blame.is_some_and(Blame::fits_no_rule);
     if !without_hook && !by_no_rule {
         return None;
     }
@@ -234,8 +234,8 @@ mod tests {
     use crate::testing::{NODE, SYN, SYN_ACK, Stream, firewall, rule};
     use tracer_common::names::Hook;
     use tracer_model::event::{
-        Fact, Flow, IpvsOp, ListenerState, NodePort, NodeSettings, ProxyMode, RuleVerdict, Service, ServicePort,
-        Services, TcpState, Via,
+        Flow, IpvsOp, ListenerState, NodePort, NodeSettings, ObservationKind, ProxyMode, RuleVerdict, Service,
+        ServicePort, Services, TcpState, Via,
     };
     use tracer_model::record::Confidence;
 
@@ -247,7 +247,10 @@ mod tests {
         let cart =
             Service { namespace, name, ports, cluster_ips: vec![], ready_endpoints: None, not_ready_endpoints: vec![] };
         let mut stream = Stream::new();
-        stream.push(Fact::Services(Services { services: vec![cart] })).connect().ipvs(SYN_ACK, IpvsOp::Translate);
+        stream
+            .push(ObservationKind::Services(Services { services: vec![cart] }))
+            .connect()
+            .ipvs(SYN_ACK, IpvsOp::Translate);
         let summary = &stream.verdicts()[0].verdict.summary;
         assert!(summary.contains("is the NodePort of Service shop/cart;"), "{summary}");
     }
@@ -290,7 +293,11 @@ mod tests {
         let told = |rules| {
             let mut stream = Stream::new();
             stream.missing(Hook::IpvsLeave).node_port(ProxyMode::Ipvs, 40000, &[]).connect();
-            stream.drop(SYN_ACK, "NETFILTER_DROP", NODE).push(firewall(NODE, rules)).wait_ms(5).push(Fact::Tick);
+            stream
+                .drop(SYN_ACK, "NETFILTER_DROP", NODE)
+                .push(firewall(NODE, rules))
+                .wait_ms(5)
+                .push(ObservationKind::Tick);
             stream.gives_up().verdicts().pop().expect("a verdict").verdict.cause.name()
         };
         assert_eq!(told(vec![rule("INPUT", RuleVerdict::Drop)]), "firewall_drop");
@@ -306,7 +313,7 @@ mod tests {
             stream.drop_with(SYN_ACK, NODE, |drop| {
                 (drop.reason, drop.stack) = (Some("NETFILTER_DROP".into()), vec![place.into()]);
             });
-            stream.push(firewall(NODE, rules)).wait_ms(5).push(Fact::Tick);
+            stream.push(firewall(NODE, rules)).wait_ms(5).push(ObservationKind::Tick);
             stream.gives_up().verdicts().pop().expect("a verdict").verdict
         };
         let gone = told(vec![], "ip_local_deliver", 40000);
@@ -325,8 +332,8 @@ mod tests {
         let odds = |listened| {
             let mut stream = Stream::new();
             let range = NodeSettings { local_port_range: Some((40000, 40019)), ..NodeSettings::default() };
-            stream.push(Fact::NodeSettings(range)).node_port(ProxyMode::Ipvs, 40000, &["10.88.0.9:80"]);
-            if let Some(Fact::NodePorts(table)) = stream.observations.last_mut().map(|it| &mut it.fact) {
+            stream.push(ObservationKind::NodeSettings(range)).node_port(ProxyMode::Ipvs, 40000, &["10.88.0.9:80"]);
+            if let Some(ObservationKind::NodePorts(table)) = stream.observations.last_mut().map(|it| &mut it.kind) {
                 table.ports.push(NodePort { port: 40002, listened, ..NodePort::default() });
             }
             stream.connect().ipvs(SYN_ACK, IpvsOp::Translate).verdicts().remove(0).verdict.summary
@@ -355,12 +362,12 @@ mod tests {
         let mut stream = Stream::new();
         stream.missing(Hook::IpvsNatXmit).missing(Hook::IpvsLeave).http_readiness().pod_without_specs("10.88.0.9");
         stream.node_port(ProxyMode::Ipvs, 40000, &["10.88.0.9:80"]).connect();
-        if let Some(Fact::Connect(connect)) = stream.observations.last_mut().map(|it| &mut it.fact) {
+        if let Some(ObservationKind::Connect(connect)) = stream.observations.last_mut().map(|it| &mut it.kind) {
             connect.flow.src.set_port(0);
         }
         let target = "10.88.0.2:8080".parse().expect("an address");
         stream.reset_sent_on(Flow { src: backend, dst: target }, SYN_ACK, false, None);
-        if let Some(Fact::ResetSent(reset)) = stream.observations.last_mut().map(|it| &mut it.fact) {
+        if let Some(ObservationKind::ResetSent(reset)) = stream.observations.last_mut().map(|it| &mut it.kind) {
             reset.via = Via::Destination;
         }
         let verdict = stream.gives_up().verdicts().remove(0).verdict;
@@ -371,7 +378,7 @@ mod tests {
     fn fix(reserved: Option<&[(u16, u16)]>) -> String {
         let mut stream = Stream::new();
         if let Some(reserved) = reserved {
-            stream.push(Fact::NodeSettings(NodeSettings {
+            stream.push(ObservationKind::NodeSettings(NodeSettings {
                 local_port_range: Some((1024, 65000)),
                 reserved_ports: reserved.to_vec(),
                 ..NodeSettings::default()

@@ -15,7 +15,7 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     if !in_handshake(case) {
         return None;
     }
-    dropped(case).or_else(|| looked_at(case)).or_else(|| no_route(case)).or_else(|| no_port(case))
+    dropped(case).or_else(|| by_inspection(case)).or_else(|| no_route(case)).or_else(|| no_port(case))
 }
 
 /// A packet of this attempt was dropped on a device that is down.
@@ -30,7 +30,7 @@ fn dropped(case: &Case<'_>) -> Option<Finding> {
 }
 
 /// The target's namespace, read while the attempt waited, has its link down, or there is no such namespace.
-fn looked_at(case: &Case<'_>) -> Option<Finding> {
+fn by_inspection(case: &Case<'_>) -> Option<Finding> {
     let (time, seen) = super::inspected(case)?;
     if !case.settled || !only_lost(case) || !is_beyond_a_link(case, seen) {
         return None;
@@ -46,7 +46,7 @@ fn looked_at(case: &Case<'_>) -> Option<Finding> {
             };
             finding(case, vec![evidence("rtnetlink", time, says, fields)], netns, &name, state)
         }
-        None if !seen.ambiguous && nobody_answers(seen) => gone(case, time)?,
+        None if !seen.ambiguous && nobody_has_address(seen) => gone(case, time)?,
         None => return None,
     };
     Some(found.with_confidence(Confidence::Likely))
@@ -115,7 +115,7 @@ fn peer_down(case: &Case<'_>, link: &LinkState) -> Option<(Netns, String)> {
 
 /// Nobody answers for the address on the link either. A pod with a network stack of its own (gVisor) has taken
 /// its address off the device, and answers.
-fn nobody_answers(seen: &Inspection) -> bool {
+fn nobody_has_address(seen: &Inspection) -> bool {
     seen.neighbour.as_ref().is_some_and(|entry| matches!(entry.state.as_str(), "incomplete" | "failed"))
 }
 

@@ -1,5 +1,5 @@
 use crate::testing::{NODE, POD, SYN, SYN_ACK, Stream};
-use tracer_model::event::{Device, Fact, IpvsOp, LinkState, Links, ListenQueue, Netns, Pod, Pods};
+use tracer_model::event::{Device, IpvsOp, LinkState, Links, ListenQueue, Netns, ObservationKind, Pod, Pods};
 
 fn eth0(up: bool, running: bool) -> LinkState {
     LinkState {
@@ -117,7 +117,7 @@ fn the_node_s_end_that_is_down_is_said_to_be_down() {
         if set_down {
             stream.link_set(NODE, 7, "veth7", false);
         }
-        stream.push(Fact::Links(Links { netns: NODE, cookie: None, links: vec![veth] })).wait_ms(200);
+        stream.push(ObservationKind::Links(Links { netns: NODE, cookie: None, links: vec![veth] })).wait_ms(200);
         stream.inspection(|seen| {
             seen.netns = Some(POD);
             seen.links = vec![LinkState { peer_ifindex: Some(7), ..eth0(true, false) }];
@@ -222,7 +222,7 @@ fn a_pod_whose_namespace_is_known_is_not_gone() {
         let mut stream = Stream::new();
         let addrs = vec!["10.88.0.2".parse().expect("an address")];
         let pod = Pod { name: Some("web".into()), addrs, netns: Some(POD), ..Pod::default() };
-        stream.push(Fact::Pods(Pods { pods: vec![pod] }));
+        stream.push(ObservationKind::Pods(Pods { pods: vec![pod] }));
         begin(&mut stream);
         stream.connect().wait_ms(200).inspection(|seen| {
             seen.netns = None;

@@ -11,7 +11,7 @@ use super::{Case, Cause, Finding, ms};
 use tracer_attempts::correlate::attempt::End;
 use tracer_attempts::enrich;
 use tracer_common::names::Hook;
-use tracer_model::event::ProbeSays;
+use tracer_model::event::ProbeOutput;
 use tracer_model::record::{Confidence, Evidence};
 
 /// The rule.
@@ -27,7 +27,7 @@ fn redirect_loop(case: &Case<'_>) -> Option<Finding> {
     let attempt = case.attempt;
     let redirected = attempt.redirected.filter(|_| enrich::is_redirect_loop(attempt, case.node))?;
     let (time, status) = (attempt.answer()?.0, attempt.redirect_status()?);
-    let outcome = attempt.kubelet().map(|(_, it)| it).filter(|it| it.says == ProbeSays::TooManyRedirects);
+    let outcome = attempt.kubelet().map(|(_, it)| it).filter(|it| it.says == ProbeOutput::TooManyRedirects);
     let answers = redirected.answers + 1;
     let summary = format!(
         "the probe of {} was answered with {answers} redirects in a row within {} (the last by {}, with status {status}), and the kubelet follows no more: the redirects lead in a circle",
@@ -109,13 +109,13 @@ fn grpc_to_tls(case: &Case<'_>) -> Option<Finding> {
 pub(super) fn is_unanswered_grpc(case: &Case<'_>) -> bool {
     let attempt = case.attempt;
     let asked = attempt.sent().is_some_and(|n| n > 0) && attempt.received() == Some(0);
-    asked && enrich::asks_grpc(attempt, case.node)
+    asked && enrich::expects_grpc(attempt, case.node)
 }
 
 #[cfg(test)]
 mod tests {
     use crate::testing::{NODE, POD, SYN, Stream};
-    use tracer_model::event::{AnswerKind, Fact, ProbeSays, TcpState, TlsHello};
+    use tracer_model::event::{AnswerKind, ObservationKind, ProbeOutput, TcpState, TlsHello};
     use tracer_model::record::{Confidence, Outcome, Subject, Verdict};
 
     fn answered(stream: &mut Stream, status: u16) -> &mut Stream {
@@ -152,7 +152,7 @@ mod tests {
             verdict.summary.contains("10 redirects in a row") && verdict.remediation.contains("httpGet.path"),
             "{verdict:?}"
         );
-        stream.kubelet(ProbeSays::TooManyRedirects);
+        stream.kubelet(ProbeOutput::TooManyRedirects);
         assert_eq!(of(&stream).last(), Some(&SURE));
     }
 
@@ -198,7 +198,7 @@ mod tests {
         assert!(verdict.summary.contains("port 8080, whose answer (status 302)"), "{}", verdict.summary);
         assert_eq!(verdict.summary.matches("redirected").count(), 1, "{}", verdict.summary);
         assert!(!verdict.remediation.contains("make the process listen"), "{}", verdict.remediation);
-        stream.kubelet_at_target(ProbeSays::Network);
+        stream.kubelet_at_target(ProbeOutput::Network);
         assert_eq!(of(&stream).last(), Some(&SURE));
     }
 
@@ -232,7 +232,7 @@ mod tests {
         assert!(last(&stream).remediation.contains("httpGet.httpHeaders"));
         let mut tls = Stream::new();
         tls.https_readiness().connect().established();
-        tls.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 200)).kubelet(ProbeSays::Status(421));
+        tls.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 200)).kubelet(ProbeOutput::Status(421));
         assert_eq!(of(&tls), [LIKELY]);
         let mut other = Stream::new();
         assert_eq!(answered(other.http_readiness(), 404).causes(), ["app_status_failure"]);
@@ -262,7 +262,7 @@ mod tests {
             stream.state(TcpState::Established, TcpState::CloseWait, 0, (33, 34, 1));
             stream.own(|it| _ = it.state(TcpState::CloseWait, TcpState::LastAck, 0, (33, 34, 1)));
         }
-        stream.wait_ms(5).push(Fact::Tick)
+        stream.wait_ms(5).push(ObservationKind::Tick)
     }
 
     #[test]
@@ -271,7 +271,7 @@ mod tests {
             let mut stream = Stream::new();
             stream.grpc_readiness(1).links(true, &["10.88.0.1"]);
             let addr = "10.88.0.2:8080".parse().expect("an address");
-            stream.push(Fact::TlsHello(TlsHello { netns: Some(POD), addr }));
+            stream.push(ObservationKind::TlsHello(TlsHello { netns: Some(POD), addr }));
             assert_eq!(of(closed(&mut stream, reset)).last(), Some(&LIKELY), "reset: {reset}");
             let mut unheard = Stream::new();
             closed(unheard.grpc_readiness(1), reset);
@@ -282,7 +282,7 @@ mod tests {
                 "{verdict:?}"
             );
             let mut http = Stream::new();
-            http.http_readiness().push(Fact::TlsHello(TlsHello { netns: Some(NODE), addr }));
+            http.http_readiness().push(ObservationKind::TlsHello(TlsHello { netns: Some(NODE), addr }));
             assert!(closed(&mut http, reset).causes().iter().all(|it| *it != "probe_misconfigured"));
         }
     }

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use serde_json::json;
 
-use super::super::evidence::{errno_words, evidence, is_netfilter, of_icmp, of_state};
+use super::super::evidence::{errno_text, evidence, is_netfilter, of_icmp, of_state};
 use super::{Case, Cause, Finding, enter, in_handshake, in_namespace, inspected, silent};
 use tracer_common::names::Hook;
 use tracer_model::event::{ConnectFailed, Icmp, PacketDrop};
@@ -26,7 +26,7 @@ fn no_way_back(case: &Case<'_>) -> Option<Finding> {
     if !case.settled || !silent(case) {
         return None;
     }
-    let error = errno_words(back.errno);
+    let error = errno_text(back.errno);
     let place = in_namespace(case, Some(netns));
     let says = format!("a look-up of the route from {} to {}{place}: {error}", case.attempt.flow.dst.ip(), back.to);
     let evidence = evidence("inspection", time, says, json!({ "errno": back.errno, "netns": netns, "to": back.to }));
@@ -48,7 +48,7 @@ fn by_connect(case: &Case<'_>) -> Option<Finding> {
     let (time, failed) = case.attempt.connect_failed_at().filter(|_| case.settled)?;
     let meaning = meaning(failed)?;
     let dst = failed.dst.ip();
-    let error = errno_words(failed.errno);
+    let error = errno_text(failed.errno);
     let says = format!("connect({}) failed at once: {error}", failed.dst);
     let seen = evidence(Hook::SysConnect.name(), time, says, json!({ "errno": failed.errno }));
     let (route, place) = (meaning.route, in_namespace(case, case.attempt.netns));
@@ -144,7 +144,7 @@ fn by_error(case: &Case<'_>) -> Option<Finding> {
         }
         _ => ("a router on the way", Confidence::Likely),
     };
-    let summary = format!("{who} refused the SYN to {}: {}", case.attempt.flow.dst, errno_words(error));
+    let summary = format!("{who} refused the SYN to {}: {}", case.attempt.flow.dst, errno_text(error));
     let found = Finding::failure(Cause::RouteUnreachable, vec![of_state(ended, state)], summary, fix(case));
     let silent: &[Hook] = if case.attempt.flow.dst.is_ipv4() {
         &[Hook::KfreeSkb, Hook::IcmpSend]

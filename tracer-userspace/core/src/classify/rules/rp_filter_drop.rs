@@ -76,7 +76,7 @@ fn is_strict(case: &Case<'_>, drop: &PacketDrop) -> bool {
 #[cfg(test)]
 mod tests {
     use crate::testing::{NODE, POD, SYN, SYN_ACK, Stream};
-    use tracer_model::event::{Device, Fact, LinkState, Links, NodeSettings, TcpState};
+    use tracer_model::event::{Device, LinkState, Links, NodeSettings, ObservationKind, TcpState};
 
     /// An attempt from a node whose end of the pod's veth has these addresses.
     fn over_lxc(addrs: &[&str]) -> (Stream, Device) {
@@ -84,7 +84,7 @@ mod tests {
         let addrs = addrs.iter().map(|addr| addr.parse().expect("an address")).collect();
         let link = LinkState { ifindex: 7, name: "lxc7".into(), up: true, addrs, ..LinkState::default() };
         let mut stream = Stream::new();
-        stream.push(Fact::Links(Links { netns: NODE, cookie: None, links: vec![link] }));
+        stream.push(ObservationKind::Links(Links { netns: NODE, cookie: None, links: vec![link] }));
         (stream, device)
     }
 
@@ -109,7 +109,7 @@ mod tests {
             let (mut stream, device) = over_lxc(addrs);
             let mut settings = NodeSettings::default();
             settings.sysctls.insert("net.ipv4.conf.all.rp_filter".into(), value.into());
-            stream.push(Fact::NodeSettings(settings)).connect().drop_with(SYN_ACK, NODE, |drop| {
+            stream.push(ObservationKind::NodeSettings(settings)).connect().drop_with(SYN_ACK, NODE, |drop| {
                 (drop.location, drop.device) = (Some("ip_rcv_finish_core.isra.0".into()), Some(device));
             });
             stream.causes() == ["rp_filter_drop"]

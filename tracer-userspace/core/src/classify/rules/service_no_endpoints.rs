@@ -291,7 +291,7 @@ fn ready_elsewhere(case: &Case<'_>) -> Option<usize> {
 }
 
 /// `namespace/name` of the Service that is dialled under this address, if it is known to be one.
-pub(super) fn dialled(case: &Case<'_>) -> Option<String> {
+pub(super) fn target_service(case: &Case<'_>) -> Option<String> {
     let dst = case.attempt.flow.dst;
     service_at(case, dst).map(name_of).or_else(|| node_port_service(case, dst))
 }

@@ -4,14 +4,14 @@ use tracer_common::names::Hook;
 use crate::testing::{NODE, POD, SYN, SYN_ACK, Stream, firewall, rule};
 use tracer_model::event::path::{Asks, BaseChain, Onward, Path, Step};
 use tracer_model::event::{
-    Backend, Fact, Firewall, FirewallRule, Flow, IpvsOp, NodePorts, Pod, Pods, Prefix, ProxyMode, RuleVerdict, Service,
-    ServicePort, Services, When,
+    Backend, Firewall, FirewallRule, Flow, IpvsOp, NodePorts, ObservationKind, Pod, Pods, Prefix, ProxyMode,
+    RuleVerdict, Service, ServicePort, Services, When,
 };
 use tracer_model::record::{Confidence, VerdictBody};
 
-fn services(ready: &[&str], not_ready: &[&str]) -> Fact {
+fn services(ready: &[&str], not_ready: &[&str]) -> ObservationKind {
     let addrs = |list: &[&str]| -> Vec<IpAddr> { list.iter().map(|it| it.parse().expect("address")).collect() };
-    Fact::Services(Services {
+    ObservationKind::Services(Services {
         services: vec![Service {
             namespace: "shop".into(),
             name: "cart".into(),
@@ -23,23 +23,23 @@ fn services(ready: &[&str], not_ready: &[&str]) -> Fact {
     })
 }
 
-fn kube_proxy(comment: &str) -> Fact {
+fn kube_proxy(comment: &str) -> ObservationKind {
     kube_proxy_in("KUBE-SERVICES", RuleVerdict::Reject, comment)
 }
 
-fn kube_proxy_in(chain: &str, verdict: RuleVerdict, comment: &str) -> Fact {
+fn kube_proxy_in(chain: &str, verdict: RuleVerdict, comment: &str) -> ObservationKind {
     firewall(NODE, vec![FirewallRule { comment: Some(comment.into()), ..rule(chain, verdict) }])
 }
 
-fn pod_at(addr: &str) -> Fact {
+fn pod_at(addr: &str) -> ObservationKind {
     let pod = Pod { addrs: vec![addr.parse().expect("address")], ..Pod::default() };
-    Fact::Pods(Pods { pods: vec![pod] })
+    ObservationKind::Pods(Pods { pods: vec![pod] })
 }
 
 /// kube-proxy drops the SYN where only other nodes have endpoints.
-fn dropped_in(chain: &str, known: Vec<Fact>) -> VerdictBody {
+fn dropped_in(chain: &str, known: Vec<ObservationKind>) -> VerdictBody {
     let mut stream = Stream::to("10.96.0.9:80");
-    known.into_iter().for_each(|fact| _ = stream.push(fact));
+    known.into_iter().for_each(|kind| _ = stream.push(kind));
     let rule = kube_proxy_in(chain, RuleVerdict::Drop, "shop/cart:http has no local endpoints");
     stream.connect().drop(SYN, "NETFILTER_DROP", NODE).push(rule).gives_up();
     stream.verdicts().pop().expect("a verdict")
@@ -58,9 +58,9 @@ fn kube_proxy_s_reject_names_the_service() {
 /// Cilium's programs at cgroup/connect.
 #[test]
 fn a_connect_that_is_refused_at_once_is_told_by_the_list() {
-    let said = |errno, facts: Option<Fact>| {
+    let said = |errno, facts: Option<ObservationKind>| {
         let mut stream = Stream::to("10.96.0.9:80");
-        facts.into_iter().for_each(|fact| _ = stream.push(fact));
+        facts.into_iter().for_each(|kind| _ = stream.push(kind));
         stream.connect_failed(errno).causes()
     };
     assert_eq!(said(libc::EHOSTUNREACH, Some(services(&[], &[]))), ["service_no_endpoints"]);
@@ -185,7 +185,7 @@ fn where_no_hook_tells_of_its_error_the_table_and_the_drop_do() {
         let table = NodePorts { netns: NODE, mode: ProxyMode::Ipvs, ports: Vec::new(), without_backend };
         let mut stream = Stream::to("10.96.0.9:80");
         missing.iter().for_each(|hook| _ = stream.missing(*hook));
-        stream.push(Fact::NodePorts(table)).links(true, &["10.88.0.1"]).connect();
+        stream.push(ObservationKind::NodePorts(table)).links(true, &["10.88.0.1"]).connect();
         stream.drop_with(SYN, NODE, |drop| drop.location = Some("nf_hook_slow".into()));
         let verdict = stream.push(firewall(NODE, vec![])).gives_up().verdicts().pop().expect("a verdict").verdict;
         (verdict.cause.name(), verdict.confidence)
@@ -203,7 +203,7 @@ fn nor_is_a_service_without_a_backend() {
         let without_backend = without.iter().map(|at| at.parse().expect("an address")).collect();
         let table = NodePorts { netns: NODE, mode: ProxyMode::Ipvs, ports: Vec::new(), without_backend };
         let mut stream = Stream::to("10.96.0.9:80");
-        stream.missing(hook).push(Fact::NodePorts(table)).links(true, &["10.88.0.1"]).connect();
+        stream.missing(hook).push(ObservationKind::NodePorts(table)).links(true, &["10.88.0.1"]).connect();
         stream.icmp_in(netns, 3, 3).drop(SYN, "NETFILTER_DROP", netns);
         rules.into_iter().for_each(|rules| _ = stream.push(firewall(NODE, rules)));
         let verdict = stream.gives_up().verdicts().pop().expect("a verdict").verdict;
@@ -277,7 +277,7 @@ fn what_kube_proxy_looks_up_first_is_not_what_it_rejects_last() {
 fn what_kube_proxy_rejects_is_never_a_firewall_s() {
     let said = |rules: Vec<FirewallRule>, truncated| {
         let mut stream = Stream::to("10.96.0.9:80");
-        let rules = Fact::Firewall(Box::new(Firewall { rules, truncated, ..Firewall::empty(NODE) }));
+        let rules = ObservationKind::Firewall(Box::new(Firewall { rules, truncated, ..Firewall::empty(NODE) }));
         stream.connect().icmp_in(NODE, 3, 3).drop(SYN, "NETFILTER_DROP", NODE).push(rules).gives_up();
         let verdict = stream.verdicts().pop().expect("a verdict").verdict;
         (verdict.cause.name(), verdict.confidence, verdict.summary)
@@ -307,7 +307,8 @@ fn the_one_element_that_the_walk_ends_at_decides() {
         let flow = Flow { src: "10.88.0.1:0".parse().expect("an address"), dst: flow.parse().expect("an address") };
         let path = Some(Path { flow, chains, translates: true });
         let mut stream = Stream::to("10.96.0.9:80");
-        let firewall = Fact::Firewall(Box::new(Firewall { rules: rules.clone(), path, ..Firewall::empty(NODE) }));
+        let firewall =
+            ObservationKind::Firewall(Box::new(Firewall { rules: rules.clone(), path, ..Firewall::empty(NODE) }));
         stream.connect().icmp_in(NODE, 3, 3).drop(SYN, "NETFILTER_DROP", NODE).push(firewall).gives_up();
         let verdict = stream.verdicts().pop().expect("a verdict").verdict;
         (verdict.cause.name(), verdict.confidence, verdict.summary)

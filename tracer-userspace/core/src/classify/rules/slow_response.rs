@@ -1,12 +1,14 @@
 //! The target took the request and gave no byte of an answer before the prober closed.
 
 use super::super::evidence::{of_outcome, of_state};
-use super::super::giving_up::{asked_late, closed_late, gave_up_early, says_timeout, taken_and_silent, timeout_ns};
+use super::super::giving_up::{
+    closed_late, gave_up_early, is_timeout, sent_request_late, taken_and_silent, timeout_ns,
+};
 use super::super::kubectl::with_log;
 use super::{Case, Cause, Finding, by_subject, ms};
 use tracer_attempts::correlate::attempt::End;
 use tracer_attempts::enrich;
-use tracer_model::event::ProbeSays;
+use tracer_model::event::ProbeOutput;
 use tracer_model::record::Confidence;
 
 /// The rule.
@@ -27,7 +29,7 @@ fn closed_at_timeout(case: &Case<'_>) -> Option<Finding> {
         return None;
     }
     let (ended, _) = attempt.ended?;
-    let began = match enrich::asks_http(attempt, case.node) {
+    let began = match enrich::expects_http(attempt, case.node) {
         Some(true) => began_to_answer(case),
         _ => "answered the handshake".to_owned(),
     };
@@ -58,10 +60,10 @@ fn unfinished(case: &Case<'_>) -> Option<Finding> {
     let attempt = case.attempt;
     let (_, said) = attempt.kubelet()?;
     let (ended, End::ClosedByProber) = attempt.ended? else { return None };
-    let handshake = enrich::asks_http(attempt, case.node) == Some(false);
+    let handshake = enrich::expects_http(attempt, case.node) == Some(false);
     let what = match said.says {
-        ProbeSays::TimeoutInBody => "began to answer, and did not end in time",
-        ProbeSays::Timeout if handshake || said.is_rpc_timeout() => {
+        ProbeOutput::TimeoutInBody => "began to answer, and did not end in time",
+        ProbeOutput::Timeout if handshake || said.is_rpc_timeout() => {
             "answered the handshake, and not the request in time"
         }
         _ => return None,
@@ -119,9 +121,9 @@ pub(super) fn wait(case: &Case<'_>, established: u64, ended: u64) -> Wait {
     let attempt = case.attempt;
     // A request that was sent again may have got through only then.
     let again = attempt.sent_again.filter(|at| *at > established && *at < ended);
-    let (since, late) = match (again, asked_late(case)) {
+    let (since, late) = match (again, sent_request_late(case)) {
         (Some(at), _) => (at, SENT_AGAIN),
-        (None, Some(at)) => (at, ASKED_LATE),
+        (None, Some(at)) => (at, REQUEST_SENT_LATE),
         (None, None) => (established, LATE),
     };
     let (before, waited) = (since.saturating_sub(attempt.started), ended.saturating_sub(since));
@@ -135,7 +137,7 @@ const SENT_AGAIN: &str =
 const LATE: &str = "; most of the time had gone into the handshake: a SYN that was lost on the way, or a slow path";
 
 /// The prober sent its request when most of the time was over.
-const ASKED_LATE: &str = " since; most of the time had gone before: the prober sent its request late";
+const REQUEST_SENT_LATE: &str = " since; most of the time had gone before: the prober sent its request late";
 
 /// What is to be said, and makes it less sure, where the prober closed long after its own timeout, or before it.
 pub(super) fn prober_late(case: &Case<'_>) -> &'static str {
@@ -143,7 +145,7 @@ pub(super) fn prober_late(case: &Case<'_>) -> &'static str {
     match soon {
         _ if closed_late(case) => PROBER_LATE,
         false => "",
-        true if says_timeout(case) => BEGAN_BEFORE,
+        true if is_timeout(case) => BEGAN_BEFORE,
         true => CLOSED_SOON,
     }
 }
@@ -162,7 +164,7 @@ pub(super) fn budget(case: &Case<'_>) -> String {
 mod tests {
     use crate::testing::{NODE, SYN, Stream};
     use tracer_common::names::Hook;
-    use tracer_model::event::{AnswerKind, Fact, HookType, ProbeSays, TcpFlags, TcpState};
+    use tracer_model::event::{AnswerKind, HookType, ObservationKind, ProbeOutput, TcpFlags, TcpState};
     use tracer_model::record::{Confidence, VerdictBody};
 
     #[test]
@@ -233,16 +235,16 @@ mod tests {
         let mut stream = Stream::new();
         stream.connect().established().wait_ms(100);
         stream.own(|stream| _ = stream.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 0)));
-        assert!(stream.wait_ms(10).push(Fact::Tick).causes().is_empty());
+        assert!(stream.wait_ms(10).push(ObservationKind::Tick).causes().is_empty());
         let mut dropped = Stream::new();
         dropped.connect().established().wait_ms(100);
         dropped.own(|stream| _ = stream.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 0)));
         dropped.drop(TcpFlags(0x18), "TCP_RFC7323_TW_PAWS", NODE);
-        assert!(dropped.wait_ms(10).push(Fact::Tick).causes().is_empty(), "what comes later finds nobody");
+        assert!(dropped.wait_ms(10).push(ObservationKind::Tick).causes().is_empty(), "what comes later finds nobody");
         let mut connecting = Stream::new();
         connecting.connect().wait_ms(100);
         connecting.own(|stream| _ = stream.state(TcpState::SynSent, TcpState::Close, 0, (0, 0, 0)));
-        assert!(connecting.wait_ms(10).push(Fact::Tick).causes().is_empty());
+        assert!(connecting.wait_ms(10).push(ObservationKind::Tick).causes().is_empty());
     }
 
     /// Whoever probes by another name has a timeout of its own, that nobody knows.
@@ -251,7 +253,7 @@ mod tests {
         let mut stream = Stream::new();
         stream.connect().prober_named("blackbox").established().wait_ms(300);
         stream.own(|stream| _ = stream.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 0)));
-        assert_eq!(stream.wait_ms(10).push(Fact::Tick).causes(), ["slow_response"]);
+        assert_eq!(stream.wait_ms(10).push(ObservationKind::Tick).causes(), ["slow_response"]);
     }
 
     /// syslog, metrics: what was sent was taken, and nobody asked for an answer.
@@ -260,7 +262,7 @@ mod tests {
         let mut stream = Stream::new();
         stream.connect().others().established().wait_ms(1000);
         stream.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 0));
-        assert!(stream.wait_ms(10).push(Fact::Tick).causes().is_empty());
+        assert!(stream.wait_ms(10).push(ObservationKind::Tick).causes().is_empty());
         let mut lost = Stream::new();
         lost.connect().others().established().sent_again(100, false).wait_ms(1000);
         lost.state(TcpState::Established, TcpState::FinWait1, 0, (200, 1, 0));
@@ -318,11 +320,11 @@ mod tests {
     fn what_the_kubelet_says_of_it_goes_before_its_time() {
         let said = |says| {
             let mut stream = closed_after(Stream::https_readiness, 1_000);
-            let told = stream.wait_ms(3).kubelet(says).wait_ms(10).push(Fact::Tick).verdicts();
+            let told = stream.wait_ms(3).kubelet(says).wait_ms(10).push(ObservationKind::Tick).verdicts();
             told.iter().map(|it| (it.verdict.cause.name(), it.kubelet.is_some())).collect::<Vec<_>>()
         };
-        assert_eq!(said(ProbeSays::Timeout), [("slow_response", false)]);
-        assert_eq!(said(ProbeSays::Status(503)), [("slow_response", false), ("app_status_failure", true)]);
+        assert_eq!(said(ProbeOutput::Timeout), [("slow_response", false)]);
+        assert_eq!(said(ProbeOutput::Status(503)), [("slow_response", false), ("app_status_failure", true)]);
     }
 
     /// Refused twice, then it hangs, then it is refused again.
@@ -350,7 +352,7 @@ mod tests {
     /// It was starved between its deadline's begin and its dial.
     #[test]
     fn a_prober_that_dialled_late_has_waited() {
-        let told = |https: bool, ms: u64, says: Option<ProbeSays>| {
+        let told = |https: bool, ms: u64, says: Option<ProbeOutput>| {
             let mut stream = Stream::new();
             if https {
                 stream.https_readiness()
@@ -363,7 +365,7 @@ mod tests {
             if let Some(says) = says {
                 stream.kubelet(says);
             }
-            let last = stream.wait_ms(10).push(Fact::Tick).verdicts().pop()?.verdict;
+            let last = stream.wait_ms(10).push(ObservationKind::Tick).verdicts().pop()?.verdict;
             Some((last.cause.name(), last.confidence, last.summary.rsplit_once("; ").map(|(_, it)| it.to_owned())))
         };
         let is = |cause, words: &str| Some((cause, Confidence::Likely, Some(words.to_owned())));
@@ -373,12 +375,12 @@ mod tests {
         assert_eq!((https.0, https.1), ("tls_handshake_slow", Confidence::Likely));
         assert_eq!(told(false, 740, None), None, "it stopped");
         assert_eq!(
-            told(false, 880, Some(ProbeSays::Timeout)),
+            told(false, 880, Some(ProbeOutput::Timeout)),
             is("slow_response", soon),
             "its words alone revise nothing"
         );
-        assert_eq!(told(false, 600, Some(ProbeSays::Timeout)), is("slow_response", before));
-        let short = told(false, 400, Some(ProbeSays::Timeout)).expect("a verdict");
+        assert_eq!(told(false, 600, Some(ProbeOutput::Timeout)), is("slow_response", before));
+        let short = told(false, 400, Some(ProbeOutput::Timeout)).expect("a verdict");
         assert_eq!((short.0, short.1), ("unexplained", Confidence::Possible), "most of the time had gone elsewhere");
         assert_eq!(told(false, 905, None).map(|it| it.1), Some(Confidence::Proven));
     }
@@ -397,8 +399,8 @@ mod tests {
     fn what_is_sent_again_after_the_end_has_not_been_taken() {
         let mut stream = Stream::new();
         stream.connect().established().sent_again(53, false).sent_again(53, false).wait_ms(1000);
-        stream.state(TcpState::Established, TcpState::FinWait1, 0, (159, 1, 0)).wait_ms(5).push(Fact::Tick);
-        stream.sent_again(53, false).sent_again(53, false).wait_ms(5).push(Fact::Tick);
+        stream.state(TcpState::Established, TcpState::FinWait1, 0, (159, 1, 0)).wait_ms(5).push(ObservationKind::Tick);
+        stream.sent_again(53, false).sent_again(53, false).wait_ms(5).push(ObservationKind::Tick);
         assert_eq!(stream.causes(), ["unexplained"]);
     }
 
@@ -411,7 +413,10 @@ mod tests {
             drop.flow = drop.flow.reversed();
         });
         stream.wait_ms(200).sent_again(100, false).wait_ms(1000);
-        stream.state(TcpState::Established, TcpState::FinWait1, 0, (200, 101, 0)).wait_ms(10).push(Fact::Tick);
+        stream
+            .state(TcpState::Established, TcpState::FinWait1, 0, (200, 101, 0))
+            .wait_ms(10)
+            .push(ObservationKind::Tick);
         let told: Vec<_> = stream.verdicts().iter().map(|v| (v.verdict.cause.name(), v.verdict.confidence)).collect();
         assert_eq!(told, [("slow_response", Confidence::Proven)]);
     }

@@ -1,5 +1,5 @@
 use crate::testing::{POD, SYN, Stream};
-use tracer_model::event::{Ended, Fact, ProbeSays, ProbeType, Runs, TcpState, Waiting};
+use tracer_model::event::{Ended, ObservationKind, ProbeOutput, ProbeType, Runs, TcpState, Waiting};
 use tracer_model::record::Confidence;
 
 /// Refused attempts, one each second, of a pod whose only probe is a liveness probe with threshold 3.
@@ -101,7 +101,7 @@ fn a_liveness_attempt_that_is_told_spends_no_more_than_itself() {
     }
     stream.again(200).connect().reset_sent(SYN, true, None);
     stream.reset_received(TcpState::SynSent, 0).state(TcpState::SynSent, TcpState::Close, 111, (0, 0, 0));
-    stream.wait_ms(1).kubelet_of(ProbeType::Liveness, ProbeSays::Network);
+    stream.wait_ms(1).kubelet_of(ProbeType::Liveness, ProbeOutput::Network);
     let sure = |v: &tracer_model::record::VerdictBody| {
         v.verdict.cause.name() == "startup_budget_exceeded" && v.verdict.confidence == Confidence::Proven
     };
@@ -256,7 +256,7 @@ fn a_start_before_the_tracer_is_not_proven() {
 fn a_container_that_outlived_its_budget_once_has_not_spent_it_now() {
     let refused = |started_s_ago: u64| {
         let mut stream = Stream::new();
-        stream.wait_ms(1_000_000).push(Fact::Start(Box::new(crate::testing::start())));
+        stream.wait_ms(1_000_000).push(ObservationKind::Start(Box::new(crate::testing::start())));
         let started_boot_ns = Some(stream.seconds_ago(started_s_ago));
         stream.liveness(1, 3).runs(Runs { started_boot_ns, ..Runs::default() });
         refuse(&mut stream, 100, 3);

@@ -14,7 +14,7 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     if !in_handshake(case) {
         return None;
     }
-    by_hook(case).or_else(|| by_look(case))
+    by_hook(case).or_else(|| by_inspection(case))
 }
 
 /// This attempt's SYN met a listener that has no room for another half-open connection.
@@ -27,7 +27,7 @@ fn by_hook(case: &Case<'_>) -> Option<Finding> {
 }
 
 /// The queue, read while the attempt waited, was full.
-fn by_look(case: &Case<'_>) -> Option<Finding> {
+fn by_inspection(case: &Case<'_>) -> Option<Finding> {
     let (time, listeners) = listeners(case)?;
     let listener = *listeners.iter().max_by_key(|listener| listener.half_open)?;
     let (_, inspection) = super::inspected(case)?;

@@ -15,7 +15,7 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
         return None;
     }
     // What was to send a request and did not is no success.
-    if enrich::is_unasked(attempt, case.node) {
+    if enrich::sent_no_request(attempt, case.node) {
         return None;
     }
     let (ended, _) = attempt.ended?;
@@ -63,19 +63,19 @@ pub(super) fn listener_speaks_tls(case: &Case<'_>) -> Option<(Evidence, Confiden
 #[cfg(test)]
 mod tests {
     use crate::testing::{NODE, POD, Stream};
-    use tracer_model::event::{Actor, AnswerKind, Fact, Listen, Netns, ProbeSays, TcpState, TlsHello};
+    use tracer_model::event::{Actor, AnswerKind, Listen, Netns, ObservationKind, ProbeOutput, TcpState, TlsHello};
     use tracer_model::record::Outcome;
 
-    fn hello(netns: Option<Netns>, addr: &str) -> Fact {
-        Fact::TlsHello(TlsHello { netns, addr: addr.parse().expect("an address") })
+    fn hello(netns: Option<Netns>, addr: &str) -> ObservationKind {
+        ObservationKind::TlsHello(TlsHello { netns, addr: addr.parse().expect("an address") })
     }
 
     /// Causes of a touch of this address, after these facts.
-    fn touch(dst: &str, facts: Vec<Fact>) -> Vec<String> {
+    fn touch(dst: &str, facts: Vec<ObservationKind>) -> Vec<String> {
         let mut stream = Stream::to(dst);
         stream.links(true, &["10.88.0.1"]);
-        for fact in facts {
-            stream.push(fact);
+        for kind in facts {
+            stream.push(kind);
         }
         stream.connect().established().state(TcpState::Established, TcpState::FinWait1, 0, (0, 1, 0));
         let noise = |v: &tracer_model::record::VerdictBody| v.verdict.outcome == Outcome::Noise;
@@ -111,7 +111,7 @@ mod tests {
         let end = |netns| {
             let actor =
                 Actor { pid: 1, tid: 1, comm: "s".into(), netns: Some(netns), cgroup: None, cgroup_memory: None };
-            Fact::Listen(Listen { netns, addr: own.parse().expect("an address"), actor, begins: false })
+            ObservationKind::Listen(Listen { netns, addr: own.parse().expect("an address"), actor, begins: false })
         };
         assert!(touch(own, vec![hello(Some(NODE), own), end(NODE)]).is_empty());
         assert!(touch(own, vec![hello(None, own), end(POD)]).is_empty());
@@ -128,7 +128,7 @@ mod tests {
     /// HTTPS is asked of a port that speaks plain HTTP: its ClientHello says nothing of the port.
     #[test]
     fn a_port_that_answers_tls_in_plain_does_not_speak_it() {
-        let touched = |kind: Option<AnswerKind>, says: Option<ProbeSays>| {
+        let touched = |kind: Option<AnswerKind>, says: Option<ProbeOutput>| {
             let mut stream = Stream::new();
             stream.https_readiness().push(hello(None, "10.88.0.2:8080")).connect().established();
             if let Some(kind) = kind {
@@ -144,8 +144,8 @@ mod tests {
         };
         assert!(touched(Some(AnswerKind::Tls), None) && touched(None, None));
         assert!(!touched(Some(AnswerKind::Http), None) && !touched(Some(AnswerKind::Other), None));
-        assert!(!touched(None, Some(ProbeSays::NotHttp)), "the kubelet read it");
-        assert!(touched(Some(AnswerKind::Tls), Some(ProbeSays::NotHttp)), "it is what was within TLS");
+        assert!(!touched(None, Some(ProbeOutput::NotHttp)), "the kubelet read it");
+        assert!(touched(Some(AnswerKind::Tls), Some(ProbeOutput::NotHttp)), "it is what was within TLS");
     }
 
     /// Connected just before its timeout, and closed unused.
@@ -158,9 +158,9 @@ mod tests {
             stream
         };
         assert!(touch(Stream::https_readiness).causes().is_empty());
-        assert_eq!(touch(Stream::https_readiness).kubelet(ProbeSays::Timeout).causes(), ["unexplained"]);
+        assert_eq!(touch(Stream::https_readiness).kubelet(ProbeOutput::Timeout).causes(), ["unexplained"]);
         assert_eq!(touch(Stream::tcp_readiness).causes(), ["tls_eof_noise"]);
-        let told = touch(Stream::tcp_readiness).kubelet(ProbeSays::Timeout).causes();
+        let told = touch(Stream::tcp_readiness).kubelet(ProbeOutput::Timeout).causes();
         assert_eq!(told, ["tls_eof_noise", "unexplained"], "the kubelet knows better");
     }
 }

@@ -6,7 +6,7 @@ use serde_json::json;
 
 use super::super::SETTLE_NS;
 use super::super::evidence::{
-    errno_words, evidence, of_drop, of_icmp, of_inspection, of_outcome, of_reset_received, of_reset_sent, of_state,
+    errno_text, evidence, of_drop, of_icmp, of_inspection, of_outcome, of_reset_received, of_reset_sent, of_state,
     plain,
 };
 use super::super::giving_up::gave_up_early;
@@ -15,7 +15,7 @@ use super::{Case, Cause, Finding, dialler, enter, in_namespace, ms};
 use tracer_attempts::correlate::attempt::{Attempt, End};
 use tracer_attempts::enrich;
 use tracer_common::names::Hook;
-use tracer_model::event::{Fact, Observation, PacketDrop};
+use tracer_model::event::{Observation, ObservationKind, PacketDrop};
 use tracer_model::plural::counted;
 use tracer_model::record::{Confidence, Evidence};
 use tracer_model::shell;
@@ -29,7 +29,7 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     if !case.settled || !(failed || said.is_some()) || (said.is_none() && is_cancelled(case)) {
         return None;
     }
-    let mut seen: Vec<Evidence> = attempt.sightings.iter().filter_map(says).collect();
+    let mut seen: Vec<Evidence> = attempt.observations.iter().filter_map(says).collect();
     seen.extend(super::inspected(case).map(|(time, state)| of_inspection(time, state)));
     seen.extend(attempt.last.as_ref().map(|state| of_state(ended, state)));
     seen.extend(said.map(|(_, said)| of_outcome(said)));
@@ -49,7 +49,7 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
         lost.map_or_else(|| unseen(case), |(_, drop)| dropped(case, drop)),
         missing.as_ref().map(|(words, _)| words.as_str()).unwrap_or_default()
     );
-    let service = super::service_no_endpoints::dialled(case).filter(|_| lost.is_none());
+    let service = super::service_no_endpoints::target_service(case).filter(|_| lost.is_none());
     let remediation = lost.and_then(|(_, drop)| look_at(case, drop)).or_else(|| service.map(|name| by_endpoint(&name)));
     let remediation = remediation.or_else(|| missing.map(|(_, fix)| fix));
     let remediation = remediation.unwrap_or_else(|| Cause::Unexplained.fix());
@@ -82,7 +82,7 @@ fn undisturbed(attempt: &Attempt, ended: u64) -> bool {
 
 /// A packet that was translated is not seen to be this attempt's any more.
 fn unseen(case: &Case<'_>) -> String {
-    let service = super::service_no_endpoints::dialled(case);
+    let service = super::service_no_endpoints::target_service(case);
     let service = service
         .map(|name| format!("; it is Service {name}: what becomes of a packet on its way to an endpoint is not seen"));
     format!("nothing that was seen decides why{}", service.unwrap_or_default())
@@ -231,7 +231,7 @@ const OF_IPV6: [Hook; 8] = [
 ];
 
 fn how(attempt: &Attempt, end: End) -> String {
-    let errno = attempt.errno().map(|e| format!(", {}", errno_words(e))).unwrap_or_default();
+    let errno = attempt.errno().map(|e| format!(", {}", errno_text(e))).unwrap_or_default();
     let where_ = match end {
         End::NotEstablished if attempt.retransmits.0 > 0 => {
             format!("no answer to the SYN, sent again {}", counted(attempt.retransmits.0.into(), "time"))
@@ -258,13 +258,13 @@ fn how(attempt: &Attempt, end: End) -> String {
 /// An observation in words, if it says anything about a failure.
 fn says(observation: &Observation) -> Option<Evidence> {
     let time = observation.time_boot_ns;
-    match &observation.fact {
-        Fact::Drop(drop) => Some(of_drop(time, drop)),
-        Fact::Icmp(icmp) => Some(of_icmp(time, icmp)),
-        Fact::ResetSent(reset) => Some(of_reset_sent(time, reset)),
-        Fact::ResetReceived(reset) => Some(of_reset_received(time, reset)),
-        Fact::ConnectFailed(failed) => {
-            let error = errno_words(failed.errno);
+    match &observation.kind {
+        ObservationKind::Drop(drop) => Some(of_drop(time, drop)),
+        ObservationKind::Icmp(icmp) => Some(of_icmp(time, icmp)),
+        ObservationKind::ResetSent(reset) => Some(of_reset_sent(time, reset)),
+        ObservationKind::ResetReceived(reset) => Some(of_reset_received(time, reset)),
+        ObservationKind::ConnectFailed(failed) => {
+            let error = errno_text(failed.errno);
             Some(evidence(
                 Hook::SysConnect.name(),
                 time,
@@ -280,20 +280,20 @@ fn says(observation: &Observation) -> Option<Evidence> {
 mod tests {
     use crate::testing::{NODE, POD, SYN, SYN_ACK, Stream};
     use tracer_common::names::Hook;
-    use tracer_model::event::{Device, Fact, TcpState};
+    use tracer_model::event::{Device, ObservationKind, TcpState};
 
     /// Seen on sid: the program's run at CLOSE was skipped, and the next connection on the same memory was refused.
     #[test]
     fn another_connection_on_the_socket_s_memory_is_not_this_attempt() {
         let mut stream = Stream::new();
         stream.connect().state(TcpState::SynSent, TcpState::Close, 111, (0, 0, 0));
-        if let Some(Fact::State(state)) = stream.observations.last_mut().map(|o| &mut o.fact) {
+        if let Some(ObservationKind::State(state)) = stream.observations.last_mut().map(|o| &mut o.kind) {
             state.flow.src.set_port(50_000);
         }
         assert!(stream.causes().is_empty());
         let mut reset = Stream::new();
         reset.connect().established().reset_received(TcpState::Established, 0);
-        if let Some(Fact::ResetReceived(received)) = reset.observations.last_mut().map(|o| &mut o.fact) {
+        if let Some(ObservationKind::ResetReceived(received)) = reset.observations.last_mut().map(|o| &mut o.kind) {
             received.flow.src.set_port(50_000);
         }
         assert!(reset.causes().is_empty());
@@ -305,7 +305,10 @@ mod tests {
         let touched = |after_ms: u64| {
             let mut stream = Stream::new();
             stream.http_readiness().connect().wait_ms(after_ms).retransmit(TcpState::SynSent).wait_ms(25).established();
-            stream.state(TcpState::Established, TcpState::FinWait1, 0, (0, 1, 0)).wait_ms(50).push(Fact::Tick);
+            stream
+                .state(TcpState::Established, TcpState::FinWait1, 0, (0, 1, 0))
+                .wait_ms(50)
+                .push(ObservationKind::Tick);
             stream.verdicts()
         };
         assert!(touched(900).is_empty(), "in time");

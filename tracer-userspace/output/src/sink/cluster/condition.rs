@@ -25,7 +25,7 @@ const TYPE: &str = "TracerNodeFault";
 
 /// Something of the node that was seen.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Sighting {
+pub(super) enum NodeObservation {
     /// A verdict blames it.
     Fault(Cause, String),
     /// A check of the node failed; without a text: not any more.
@@ -33,7 +33,7 @@ pub(super) enum Sighting {
 }
 
 /// What a decision says of the node.
-pub(super) fn sighting(decision: &Decision) -> Option<Sighting> {
+pub(super) fn node_observation(decision: &Decision) -> Option<NodeObservation> {
     match &decision.body {
         Body::Verdict(verdict) => of_verdict(verdict),
         Body::Finding(finding) => Some(of_finding(finding)),
@@ -41,16 +41,16 @@ pub(super) fn sighting(decision: &Decision) -> Option<Sighting> {
     }
 }
 
-fn of_verdict(verdict: &VerdictBody) -> Option<Sighting> {
+fn of_verdict(verdict: &VerdictBody) -> Option<NodeObservation> {
     let verdict = &verdict.verdict;
     let is_fault = verdict.outcome == Outcome::Failure && verdict.confidence >= Confidence::Likely;
     let says = || format!("{}: {}", verdict.cause.name(), verdict.summary);
-    (is_fault && verdict.cause.is_of_node()).then(|| Sighting::Fault(verdict.cause, says()))
+    (is_fault && verdict.cause.is_of_node()).then(|| NodeObservation::Fault(verdict.cause, says()))
 }
 
-fn of_finding(finding: &FindingBody) -> Sighting {
+fn of_finding(finding: &FindingBody) -> NodeObservation {
     let says = (finding.status == Status::Fail).then(|| format!("{}: {}", finding.check, finding.observed));
-    Sighting::Check(finding.check.clone(), says)
+    NodeObservation::Check(finding.check.clone(), says)
 }
 
 /// What is wrong with the node.
@@ -70,15 +70,15 @@ pub(super) struct Condition {
 }
 
 impl Faults {
-    pub(super) fn see(&mut self, sighting: Sighting, until: Instant) {
-        match sighting {
-            Sighting::Fault(cause, says) => {
+    pub(super) fn see(&mut self, node_observation: NodeObservation, until: Instant) {
+        match node_observation {
+            NodeObservation::Fault(cause, says) => {
                 self.verdicts.insert(cause, (until, says));
             }
-            Sighting::Check(check, Some(says)) => {
+            NodeObservation::Check(check, Some(says)) => {
                 self.checks.insert(check, says);
             }
-            Sighting::Check(check, None) => {
+            NodeObservation::Check(check, None) => {
                 self.checks.remove(&check);
             }
         }
@@ -154,14 +154,18 @@ impl Keeper {
     }
 
     /// Until nobody has anything to say. Then nothing is known any more, which is said.
-    pub(super) async fn run(mut self, mut sightings: mpsc::Receiver<Sighting>, mut end: watch::Receiver<bool>) {
+    pub(super) async fn run(
+        mut self,
+        mut node_observations: mpsc::Receiver<NodeObservation>,
+        mut end: watch::Receiver<bool>,
+    ) {
         loop {
             self.faults.expire(Instant::now());
             let due = self.due();
             let wake = self.faults.ends().map_or(due, |ends| ends.min(due));
             tokio::select! {
-                sighting = sightings.recv() => match sighting {
-                    Some(sighting) => self.faults.see(sighting, Instant::now() + self.rates.hold),
+                node_observation = node_observations.recv() => match node_observation {
+                    Some(node_observation) => self.faults.see(node_observation, Instant::now() + self.rates.hold),
                     None => break,
                 },
                 () = sleep_until(wake) => {}
@@ -239,14 +243,14 @@ mod tests {
         let now = Instant::now();
         let mut faults = Faults::default();
         assert_eq!(faults.condition().status, "False");
-        faults.see(Sighting::Check("ip_forward".into(), Some("ip_forward: 0".into())), now);
-        faults.see(Sighting::Fault(Cause::LoopbackDown, "lo is down".into()), now + Duration::from_secs(600));
+        faults.see(NodeObservation::Check("ip_forward".into(), Some("ip_forward: 0".into())), now);
+        faults.see(NodeObservation::Fault(Cause::LoopbackDown, "lo is down".into()), now + Duration::from_secs(600));
         let condition = faults.condition();
         assert_eq!((condition.status, condition.reason.as_str()), ("True", "LoopbackDown"));
         assert_eq!(condition.message, "lo is down; ip_forward: 0");
         faults.expire(now + Duration::from_secs(601));
         assert_eq!(faults.condition().reason, "IpForward");
-        faults.see(Sighting::Check("ip_forward".into(), None), now);
+        faults.see(NodeObservation::Check("ip_forward".into(), None), now);
         assert_eq!(faults.condition().reason, "NoNodeFault");
     }
 }

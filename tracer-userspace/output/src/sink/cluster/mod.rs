@@ -22,7 +22,7 @@ use kube::Client;
 use tokio::sync::{mpsc, watch};
 use tokio::time::sleep;
 
-use self::condition::{Keeper, Sighting};
+use self::condition::{Keeper, NodeObservation};
 use self::explain::Explainer;
 use self::note::Note;
 use self::rates::Rates;
@@ -55,7 +55,7 @@ pub struct ClusterOutput {
 #[derive(Debug)]
 pub struct ClusterSink {
     notes: Option<mpsc::Sender<Note>>,
-    sightings: Option<mpsc::Sender<Sighting>>,
+    node_observations: Option<mpsc::Sender<NodeObservation>>,
     dropped: Arc<AtomicU64>,
     told: u64,
     end: watch::Sender<bool>,
@@ -66,7 +66,7 @@ pub struct ClusterSink {
 /// The receiving side of it.
 struct Inbox {
     notes: Option<mpsc::Receiver<Note>>,
-    sightings: Option<mpsc::Receiver<Sighting>>,
+    node_observations: Option<mpsc::Receiver<NodeObservation>>,
     dropped: Arc<AtomicU64>,
     end: watch::Receiver<bool>,
 }
@@ -93,11 +93,11 @@ impl ClusterSink {
 
     fn new(config: &ClusterOutput) -> (Self, Inbox) {
         let (notes, notes_in) = config.explain.then(|| mpsc::channel(QUEUE)).unzip();
-        let (sightings, sightings_in) = config.condition.then(|| mpsc::channel(QUEUE)).unzip();
+        let (node_observations, sightings_in) = config.condition.then(|| mpsc::channel(QUEUE)).unzip();
         let (end, ended) = watch::channel(false);
         let dropped = Arc::new(AtomicU64::new(0));
-        let inbox = Inbox { notes: notes_in, sightings: sightings_in, dropped: dropped.clone(), end: ended };
-        (Self { notes, sightings, dropped, told: 0, end, running: None }, inbox)
+        let inbox = Inbox { notes: notes_in, node_observations: sightings_in, dropped: dropped.clone(), end: ended };
+        (Self { notes, node_observations, dropped, told: 0, end, running: None }, inbox)
     }
 
     /// Hands a decision over. `is_printed`: the filters let it pass.
@@ -108,9 +108,10 @@ impl ClusterSink {
         {
             self.dropped.fetch_add(1, Ordering::Relaxed);
         }
-        let sighting = self.sightings.as_ref().and_then(|tx| Some((tx, condition::sighting(decision)?)));
-        if let Some((tx, sighting)) = sighting
-            && tx.try_send(sighting).is_err()
+        let node_observation =
+            self.node_observations.as_ref().and_then(|tx| Some((tx, condition::node_observation(decision)?)));
+        if let Some((tx, node_observation)) = node_observation
+            && tx.try_send(node_observation).is_err()
         {
             self.dropped.fetch_add(1, Ordering::Relaxed);
         }
@@ -130,7 +131,7 @@ impl ClusterSink {
 
     /// From now on it sends what it knows, for a moment, and ends.
     pub fn end(&mut self) {
-        (self.notes, self.sightings) = (None, None);
+        (self.notes, self.node_observations) = (None, None);
         let _ = self.end.send(true);
     }
 
@@ -185,15 +186,15 @@ fn block_on<T>(task: impl Future<Output = T>) -> io::Result<T> {
 
 /// Both, until the end.
 async fn write(client: Client, node: &str, inbox: Inbox, pace: Pace, rates: Rates) {
-    let Inbox { notes, sightings, dropped, end } = inbox;
+    let Inbox { notes, node_observations, dropped, end } = inbox;
     let events = async {
         if let Some(notes) = notes {
             Explainer::new(client.clone(), node, pace, rates, dropped).run(notes, end.clone()).await;
         }
     };
     let condition = async {
-        if let Some(sightings) = sightings {
-            Keeper::new(client.clone(), node, pace, rates).run(sightings, end.clone()).await;
+        if let Some(node_observations) = node_observations {
+            Keeper::new(client.clone(), node, pace, rates).run(node_observations, end.clone()).await;
         }
     };
     tokio::join!(events, condition);

@@ -5,7 +5,7 @@ use kube::Client;
 use kube::client::Body;
 use serde_json::Value;
 
-use tracer_sources::cluster::{Asked, Failure, Pace, send};
+use tracer_sources::cluster::{ApiRequest, Failure, Pace, send};
 
 /// What came of a request.
 #[derive(Debug)]
@@ -56,7 +56,7 @@ pub(super) async fn write(
     let Ok(request) = request.body(Body::from(body.to_string().into_bytes())) else {
         return Answer::Never(Failure::Garbage(format!("no path: {path}")));
     };
-    let asked = Asked { verb, resource, group: "", streaming: false };
+    let asked = ApiRequest { verb, resource, group: "", streaming: false };
     match send(client, request, asked, pace.answer).await {
         Ok(()) => Answer::Done,
         Err(Failure::Unknown(_)) => Answer::Missing,

@@ -8,7 +8,7 @@ use super::note::About;
 use super::*;
 use tracer_model::event::{AnswerKind, ConnId, TcpState};
 use tracer_model::record::Cause;
-use tracer_sources::testing::fake::{Asked, Fake};
+use tracer_sources::testing::fake::{ApiRequest, Fake};
 use tracer_sources::testing::{Log, client_of, pace};
 
 const EVENTS: &str = "/api/v1/namespaces/shop/events";
@@ -45,8 +45,8 @@ impl ClusterSink {
         self.notes.as_ref().expect("open").try_send(note).expect("room");
     }
 
-    fn see(&self, sighting: Sighting) {
-        self.sightings.as_ref().expect("open").try_send(sighting).expect("room");
+    fn see(&self, node_observation: NodeObservation) {
+        self.node_observations.as_ref().expect("open").try_send(node_observation).expect("room");
     }
 }
 
@@ -57,7 +57,7 @@ async fn finished(mut sink: ClusterSink, written: JoinHandle<()>) -> u64 {
     sink.dropped()
 }
 
-async fn created(api: &mut Fake) -> Asked {
+async fn created(api: &mut Fake) -> ApiRequest {
     let asked = api.next().await;
     assert_eq!((asked.method.as_str(), asked.path.as_str()), ("POST", EVENTS));
     asked
@@ -268,7 +268,7 @@ fn a_full_queue_is_counted_and_holds_nobody_up() {
 }
 
 /// The condition that is written.
-async fn condition(api: &mut Fake) -> (Asked, String, String) {
+async fn condition(api: &mut Fake) -> (ApiRequest, String, String) {
     let asked = api.next().await;
     assert_eq!((asked.method.as_str(), asked.path.as_str()), ("PATCH", STATUS));
     assert_eq!(asked.kind.as_deref(), Some("application/strategic-merge-patch+json"));
@@ -289,7 +289,7 @@ async fn the_node_s_condition_follows_its_faults_and_ends_unknown() {
             let (asked, is, why) = condition(&mut api).await;
             assert_eq!((is.as_str(), why.as_str()), (status, reason));
             if api.seen == 1 {
-                sink.see(Sighting::Fault(Cause::LoopbackDown, "lo is down".into()));
+                sink.see(NodeObservation::Fault(Cause::LoopbackDown, "lo is down".into()));
             }
             asked.answer("200 OK", "{}").await;
         }

@@ -10,7 +10,7 @@ use tracer_model::plural::{counted, were};
 use tracer_terminal::error::{self, os_message};
 
 /// How often it is said that a file cannot be written, if it works in between.
-const SAY_AGAIN: Duration = Duration::from_secs(60);
+const REPORT_EVERY: Duration = Duration::from_secs(60);
 
 impl Output {
     /// The target takes no more.
@@ -41,7 +41,7 @@ impl Output {
         self.stuck = true;
         let path = self.path.as_deref().unwrap_or(Path::new("")).display();
         let trouble = format!("--output-file {path}: {}", os_message(error));
-        if self.trouble.is_none() && self.said.is_none_or(|said| said.elapsed() > SAY_AGAIN) {
+        if self.trouble.is_none() && self.said.is_none_or(|said| said.elapsed() > REPORT_EVERY) {
             self.said = Some(Instant::now());
             let room = BACKLOG >> 20;
             error::report(&format!(

@@ -1,7 +1,7 @@
 use super::*;
 use crate::sink::tests::verdict;
 use tracer_model::event::KubeletResult;
-use tracer_model::record::{Body, Cause, Confidence, Culprit, Endpoint, K8s, KubeletSaid, VerdictBody};
+use tracer_model::record::{Body, Cause, Confidence, Culprit, Endpoint, K8s, KubeletOutcome, VerdictBody};
 
 const NO_SCREEN: Screen = Screen { colour: false, columns: None };
 
@@ -118,7 +118,8 @@ fn of_a_verdict_that_amends_the_one_above_only_what_is_new_is_said() {
     body.culprit = Some(culprit());
     assert!(next(3, &body).contains("\n  cause  "));
     body.revises = Some(3);
-    body.kubelet = Some(KubeletSaid { result: KubeletResult::Failure, output: Some("EOF".into()), event_count: None });
+    body.kubelet =
+        Some(KubeletOutcome { result: KubeletResult::Failure, output: Some("EOF".into()), event_count: None });
     let amended = next(4, &body);
     let (head, rest) = amended.split_once('\n').unwrap();
     assert!(head.ends_with("(proven, amends #3)  #4") && rest == "  kubelet  EOF\n", "{amended}");

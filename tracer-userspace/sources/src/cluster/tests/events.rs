@@ -8,7 +8,7 @@ use tokio::sync::Notify;
 use super::start::TestConfig;
 use super::*;
 use crate::{SourceConfig, snapshot, watch};
-use tracer_model::event::{Fact, ProbeSays};
+use tracer_model::event::{ObservationKind, ProbeOutput};
 
 const REFUSED: &str = "Readiness probe failed: HTTP probe failed with statuscode: 503";
 
@@ -136,12 +136,12 @@ async fn an_event_becomes_a_fact_once_for_each_count() {
         for count in [1, 2] {
             stream.event("MODIFIED", &event("e1", NODE, count, 71 + count, &now)).await;
             let said = loop {
-                let fact = timeout(GUARD, facts.recv()).await.expect("in time").expect("facts");
-                if let Fact::KubeletProbe(said) = fact {
+                let kind = timeout(GUARD, facts.recv()).await.expect("in time").expect("facts");
+                if let ObservationKind::KubeletProbe(said) = kind {
                     break said;
                 }
             };
-            assert_eq!((said.event_count, said.says), (Some(count), ProbeSays::Status(503)));
+            assert_eq!((said.event_count, said.says), (Some(count), ProbeOutput::Status(503)));
         }
     };
     kept_fresh.run_until(run).await;

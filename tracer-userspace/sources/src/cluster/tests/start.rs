@@ -9,7 +9,7 @@ use tokio::task::spawn_blocking;
 use super::*;
 use crate::testing::TestFile;
 use crate::{SourceConfig, snapshot, watch};
-use tracer_model::event::Fact;
+use tracer_model::event::ObservationKind;
 
 /// A kubeconfig for a server, gone when the test ends.
 pub(super) struct TestConfig(pub(super) TestFile);
@@ -53,8 +53,8 @@ async fn the_pods_of_the_api_become_facts_and_the_end_of_the_run_ends_it() {
     let snapshot = snapshot(&config).expect("snapshot");
     assert!(!snapshot.problems.iter().any(|it| it.contains("--node-name")), "{:?}", snapshot.problems);
     assert!(snapshot.sources.contains(&"pods and probes (cluster API)".to_owned()));
-    let named = |fact: &Fact, name: &str| matches!(fact, Fact::Pods(list) if list.pods.iter().any(|pod| pod.name.as_deref() == Some(name)));
-    assert!(snapshot.facts.iter().any(|fact| named(fact, "a")));
+    let named = |kind: &ObservationKind, name: &str| matches!(kind, ObservationKind::Pods(list) if list.pods.iter().any(|pod| pod.name.as_deref() == Some(name)));
+    assert!(snapshot.facts.iter().any(|kind| named(kind, "a")));
 
     let (tx, mut facts) = tokio::sync::mpsc::channel(16);
     let kept_fresh = LocalSet::new();

@@ -11,16 +11,16 @@ use super::packed::unpack;
 /// A longer message is skipped: no line of use is that long.
 pub(super) const MAX_MESSAGE: usize = 64 << 10;
 /// Enough of a field to tell one that is asked: its name, and a process's name of 15 bytes.
-const LOOK: usize = 32;
+const FIELD_PREFIX: usize = 32;
 
 /// Fields of others that are remembered.
-const MAX_FOREIGN: usize = 1024;
+const MAX_OTHER_FIELDS: usize = 1024;
 
 /// What an entry has for the follower.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Entry {
     /// Of somebody else.
-    Foreign,
+    OtherFields,
     /// A message of the kubelet.
     Line(String),
     /// The kubelet's, and its message cannot be unpacked.
@@ -44,15 +44,15 @@ impl Sender {
 /// Places of fields by which an entry was found to be somebody else's. journald keeps each value of a field once in
 /// a file, so that most entries are known by one of these.
 #[derive(Debug, Default)]
-pub(super) struct Foreign(BTreeSet<u64>);
+pub(super) struct OtherFields(BTreeSet<u64>);
 
-impl Foreign {
+impl OtherFields {
     fn has_one(&self, items: &[u64]) -> bool {
         items.iter().any(|at| self.0.contains(at))
     }
 
     fn add(&mut self, at: u64) {
-        if self.0.len() >= MAX_FOREIGN {
+        if self.0.len() >= MAX_OTHER_FIELDS {
             self.0.clear();
         }
         self.0.insert(at);
@@ -65,25 +65,25 @@ pub(super) fn read(
     header: &Header,
     items: &[u64],
     names: &[String],
-    foreign: &mut Foreign,
+    other_fields: &mut OtherFields,
 ) -> Result<Entry, Fault> {
-    if foreign.has_one(items) {
-        return Ok(Entry::Foreign);
+    if other_fields.has_one(items) {
+        return Ok(Entry::OtherFields);
     }
     let mut sender = Sender::default();
     let mut candidates = Vec::new();
     for at in items {
-        let field = Field::read(file, header, *at, LOOK)?;
+        let field = Field::read(file, header, *at, FIELD_PREFIX)?;
         if field.packed != 0 || field.begin.starts_with(b"MESSAGE=") {
             candidates.push(field);
         } else if !weigh(&field.begin, names, &mut sender) {
-            foreign.add(*at);
-            return Ok(Entry::Foreign);
+            other_fields.add(*at);
+            return Ok(Entry::OtherFields);
         }
     }
     // The kubelet's command line is often packed, its message rarely.
     candidates.sort_by_key(|field| field.packed != 0);
-    if sender.is_kubelet() { message(file, &candidates) } else { Ok(Entry::Foreign) }
+    if sender.is_kubelet() { message(file, &candidates) } else { Ok(Entry::OtherFields) }
 }
 
 /// Notes what a field says of the sender; false if it is somebody else for certain.

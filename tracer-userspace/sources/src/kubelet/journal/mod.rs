@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use self::ahead::Ahead;
-use self::entry::{Entry, Foreign};
+use self::entry::{Entry, OtherFields};
 use self::file::{Fault, Header, Object, ReadAt};
 
 /// Where journald keeps its files: on disk, or until the next boot.
@@ -53,7 +53,7 @@ fn newest(files: impl Iterator<Item = PathBuf>) -> Option<PathBuf> {
 #[derive(Debug)]
 pub(super) struct Journal<F = File> {
     file: Ahead<F>,
-    foreign: Foreign,
+    other_fields: OtherFields,
     /// Names of the processes whose lines are wanted.
     names: Vec<String>,
     /// Where the next object begins, or will begin.
@@ -69,7 +69,7 @@ impl<F: ReadAt> Journal<F> {
         let since = since.duration_since(UNIX_EPOCH).map_or(0, |it| it.as_micros());
         let is_new = header.tail == 0 || header.first_realtime == 0 || u128::from(header.first_realtime) >= since;
         let at = if is_new { header.size } else { behind(&file, &header) };
-        Ok(Self { file: Ahead::new(file), foreign: Foreign::default(), names, at, complained: (false, false) })
+        Ok(Self { file: Ahead::new(file), other_fields: OtherFields::default(), names, at, complained: (false, false) })
     }
 
     pub(super) fn at(&self) -> u64 {
@@ -113,10 +113,10 @@ impl<F: ReadAt> Journal<F> {
         }
         self.at = object.end();
         let (file, names) = (self.file.direct(), &self.names);
-        match entry::read(file, header, &items, names, &mut self.foreign) {
+        match entry::read(file, header, &items, names, &mut self.other_fields) {
             Err(fault @ Fault::Broken(_)) => {
                 self.is_damaged(&fault);
-                Ok(Some(Entry::Foreign))
+                Ok(Some(Entry::OtherFields))
             }
             read => read.map(Some),
         }

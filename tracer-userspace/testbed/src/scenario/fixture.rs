@@ -4,23 +4,23 @@ use std::net::SocketAddr;
 
 use anyhow::{Result, bail};
 use tracer_model::record::Cause;
-use tracer_model::record::Outcome as Said;
+use tracer_model::record::Outcome as AttemptVerdicts;
 use tracer_node::clock::boot_ns;
 
 use crate::check::{Attempt, Claim, Expected, Suspect};
-use crate::dial::{Dial, Ending, Kind, Outcome};
 use crate::net::Netns;
+use crate::node::{Family, Pod, TestNode};
 use crate::options::{Options, is_emulated};
+use crate::probe::{Ending, Kind, Outcome, ProbeRequest};
 use crate::prober::{Prober, shown};
 use crate::proc::Proc;
-use crate::world::{Family, Pod, World};
 
 /// Where one scenario plays.
-pub struct Stage<'a> {
+pub struct Fixture<'a> {
     /// Settings.
     pub options: &'a Options,
     /// The node.
-    pub world: &'a mut World,
+    pub node: &'a mut TestNode,
     /// The prober on it.
     pub prober: &'a mut Prober,
     /// The cause of the scenario.
@@ -44,22 +44,22 @@ pub struct Stage<'a> {
     /// Events must have been lost, and the tracer must say so.
     pub loss: bool,
     /// Nobody may be said to have entered the node's namespace.
-    pub nobody_enters: bool,
+    pub forbids_entry: bool,
     /// What was measured: told with the result.
     pub measured: Vec<String>,
 }
 
-impl Stage<'_> {
+impl Fixture<'_> {
     /// A pod with a server, and the address of `port` on it.
     pub fn serving(&mut self, mode: &str, port: u16) -> Result<SocketAddr> {
-        let pod = self.world.pod()?;
+        let pod = self.node.pod()?;
         pod.serve(self.options, &[mode, &format!("[::]:{port}")])?;
         Ok(pod.addr(self.family, port))
     }
 
     /// A pod without a server.
     pub fn idle(&mut self) -> Result<&mut Pod> {
-        self.world.pod()
+        self.node.pod()
     }
 
     /// The pod with that address.
@@ -68,7 +68,7 @@ impl Stage<'_> {
             std::net::IpAddr::V4(ip) => u16::from(ip.octets()[3]),
             std::net::IpAddr::V6(ip) => ip.segments()[7],
         };
-        self.world.pod_at(index)
+        self.node.pod_at(index)
     }
 
     /// Its namespace.
@@ -79,7 +79,7 @@ impl Stage<'_> {
     /// An attempt that must fail this way and get the scenario's cause.
     pub fn fails(&mut self, kind: Kind, dst: SocketAddr, how: Ending) -> Result<()> {
         let Some(cause) = self.cause else { bail!("a scenario without cause has a failing attempt") };
-        let claim = self.verdict(cause, Said::Failure);
+        let claim = self.verdict(cause, AttemptVerdicts::Failure);
         self.attempt(kind, dst, how, claim)
     }
 
@@ -95,7 +95,7 @@ impl Stage<'_> {
     pub fn elsewhere(&self, cause: Cause) -> Claim {
         Claim::Verdict(Expected {
             cause,
-            outcome: Said::Failure,
+            outcome: AttemptVerdicts::Failure,
             probe: false,
             culprit: self.suspect.clone(),
             place: None,
@@ -118,7 +118,7 @@ impl Stage<'_> {
 
     /// The verdict that is due.
     #[must_use]
-    pub fn verdict(&self, cause: Cause, outcome: Said) -> Claim {
+    pub fn verdict(&self, cause: Cause, outcome: AttemptVerdicts) -> Claim {
         Claim::Verdict(Expected {
             cause,
             outcome,
@@ -133,7 +133,7 @@ impl Stage<'_> {
     /// seconds, which an emulated machine's timeout exceeds).
     pub fn gets_no_answer(&mut self, kind: Kind, dst: SocketAddr) -> Result<()> {
         let Some(cause) = self.cause else { bail!("a scenario without cause has a failing attempt") };
-        let claim = self.verdict(cause, Said::Failure);
+        let claim = self.verdict(cause, AttemptVerdicts::Failure);
         self.attempt_any(kind, dst, &[Ending::Timeout, Ending::Error], claim)
     }
 
@@ -146,9 +146,9 @@ impl Stage<'_> {
     pub fn attempt_any(&mut self, kind: Kind, dst: SocketAddr, how: &[Ending], claim: Claim) -> Result<()> {
         // What must time out does so soon; what must succeed has time, however busy the machine is.
         let timeout = if how.contains(&Ending::Timeout) { self.options.probe_timeout } else { self.options.patience };
-        let dial = Dial::new(kind, dst, timeout);
+        let probe = ProbeRequest::new(kind, dst, timeout);
         let listed = self.listed(dst, claim)?;
-        let outcome = self.prober.dial(dial)?;
+        let outcome = self.prober.probe(probe)?;
         self.ended(listed, &outcome, how)
     }
 
@@ -167,7 +167,7 @@ impl Stage<'_> {
     /// Many healthy attempts at once, none of which may get a verdict.
     pub fn crowd(&mut self, kind: Kind, dst: SocketAddr, count: u32, threads: u32) -> Result<()> {
         self.quiet.push((self.listed(dst, Claim::Nothing)?, count));
-        let all = self.prober.crowd(Dial::new(kind, dst, self.options.patience), count, threads)?;
+        let all = self.prober.crowd(ProbeRequest::new(kind, dst, self.options.patience), count, threads)?;
         if all.failed > 0 {
             bail!("{} of {count} attempts failed, one of them: {:?}", all.failed, all.example);
         }
@@ -181,8 +181,8 @@ impl Stage<'_> {
         // Two threads that take turns on an emulated processor are often in the same program: the kernel skips the second's run.
         let claim = if is_emulated() { Claim::AtMost(cause) } else { self.elsewhere(cause) };
         let listed = self.listed(dst, claim)?;
-        let dial = Dial::new(kind, dst, self.options.patience);
-        let outcomes = self.prober.volley(dial, rounds, THREADS)?;
+        let probe = ProbeRequest::new(kind, dst, self.options.patience);
+        let outcomes = self.prober.volley(probe, rounds, THREADS)?;
         if outcomes.len() != (rounds * THREADS) as usize {
             bail!("{} outcomes of {rounds} rounds of {THREADS}", outcomes.len());
         }
@@ -199,7 +199,7 @@ impl Stage<'_> {
             dst,
             since_boot_ns: boot_ns(),
             until_boot_ns: u64::MAX,
-            netns: self.world.node.inum(),
+            netns: self.node.node.inum(),
             prober: self.options.prober.clone(),
             claim,
             mentions: self.mentioned.clone(),

@@ -3,30 +3,30 @@
 use super::losses::Losses;
 use super::records::finding_record;
 use crate::node_events;
-use crate::node_events::findings::{Known, news};
+use crate::node_events::findings::{Known, new_records};
 use crate::node_events::firewall_drop::Dropping;
 use tracer_attempts::correlate::node::Node;
 use tracer_model::decision::Decision;
-use tracer_model::event::{Fact, Loss, Observation};
+use tracer_model::event::{Loss, Observation, ObservationKind};
 
 /// What was told of it.
 #[derive(Debug, Default)]
-pub(super) struct News {
+pub(super) struct NodeNews {
     dropping: Dropping,
     checks: Known,
     losses: Losses,
 }
 
-impl News {
+impl NodeNews {
     /// What an observation tells of the node, as that was before it.
     pub(super) fn push(&mut self, observation: &Observation, node: &Node, out: &mut Vec<Decision>) {
         let time = observation.time_boot_ns;
         out.extend(node_events::decide(observation, node));
-        out.extend(self.dropping.news(observation, node));
-        match &observation.fact {
-            Fact::Loss(loss) => out.extend(self.lost(time, loss)),
-            Fact::Findings(findings) => {
-                out.extend(news(findings, &mut self.checks).into_iter().map(|it| finding_record(time, it)));
+        out.extend(self.dropping.new_records(observation, node));
+        match &observation.kind {
+            ObservationKind::Loss(loss) => out.extend(self.lost(time, loss)),
+            ObservationKind::Findings(findings) => {
+                out.extend(new_records(findings, &mut self.checks).into_iter().map(|it| finding_record(time, it)));
             }
             _ => {}
         }

@@ -2,17 +2,17 @@
 
 use super::evidence::of_outcome;
 use super::finding::Finding;
-use super::kubelet::{Unattached, container, k8s, kubelet, whose};
+use super::kubelet::{Unattached, container, container_of, k8s, kubelet};
 use tracer_attempts::correlate::node::Node;
-use tracer_model::event::{KubeletProbe, ProbeSays};
+use tracer_model::event::{KubeletProbe, ProbeOutput};
 use tracer_model::record::{Cause, Confidence, Probe};
 use tracer_model::shell::word;
 
 /// What kept it from dialling, in the kubelet's own words: the look-up of the name (`dial tcp: lookup: …`), or the socket
 /// (`dial tcp ADDRESS: socket: …`). A resolver that is dialled by TCP itself has an attempt of its own.
 #[must_use]
-pub fn undialled(probe: &KubeletProbe) -> Option<&str> {
-    let is_network = probe.is_counted() && probe.says == ProbeSays::Network;
+pub fn not_connected(probe: &KubeletProbe) -> Option<&str> {
+    let is_network = probe.is_counted() && probe.says == ProbeOutput::Network;
     let (_, dial) = probe.output.as_deref().filter(|_| is_network)?.split_once("dial tcp")?;
     let (address, why) = dial.split_once(": ")?;
     let begins: &[&str] = if address.is_empty() { &["lookup"] } else { &["socket", "bind"] };
@@ -23,15 +23,16 @@ pub fn undialled(probe: &KubeletProbe) -> Option<&str> {
 /// The verdict on it. `None` without a spec: a command may print the same words.
 #[must_use]
 pub fn verdict(probe: &KubeletProbe, node: &Node) -> Option<(Finding, Unattached)> {
-    let why = undialled(probe)?;
+    let why = not_connected(probe)?;
     let spec = container(probe, node)?.probes.iter().find(|spec| spec.probe_type == probe.probe_type)?;
     let named = Unattached {
         probe: Probe::agreed(&[spec]),
         k8s: k8s(&probe.pod, probe.container.as_ref(), node),
         process: kubelet(probe.pid),
     };
-    let (kind, whose) = (probe.probe_type.name(), whose(&named.k8s));
-    let summary = format!("the {kind} probe{whose} failed before it made a connection, as the kubelet says: {why}");
+    let (kind, container_of) = (probe.probe_type.name(), container_of(&named.k8s));
+    let summary =
+        format!("the {kind} probe{container_of} failed before it made a connection, as the kubelet says: {why}");
     let fix = fix(why, spec.host.as_deref(), probe.pid);
     let found = Finding::failure(Cause::Unexplained, vec![of_outcome(probe)], summary, fix);
     Some((found.with_confidence(Confidence::Possible), named))
@@ -80,12 +81,17 @@ mod tests {
             ("dial tcp [fd00::5]:80: socket: permission denied", ": socket: permission denied", "ausearch"),
         ] {
             let mut stream = Stream::new();
-            stream.http_readiness().kubelet_words(ProbeType::Readiness, words);
+            stream.http_readiness().kubelet_messages(ProbeType::Readiness, words);
             assert_eq!(told(&stream), [("unexplained", Some(words.to_owned()))]);
             let verdict = stream.verdicts().remove(0).verdict;
             assert_eq!(verdict.confidence, Confidence::Possible);
-            let whose = "the readiness probe of container app of pod default/web failed before it made a connection";
-            assert!(verdict.summary.starts_with(whose) && verdict.summary.ends_with(summary), "{}", verdict.summary);
+            let container_of =
+                "the readiness probe of container app of pod default/web failed before it made a connection";
+            assert!(
+                verdict.summary.starts_with(container_of) && verdict.summary.ends_with(summary),
+                "{}",
+                verdict.summary
+            );
             assert!(verdict.remediation.contains(fix), "{}", verdict.remediation);
         }
     }
@@ -96,28 +102,28 @@ mod tests {
         let mut stream = Stream::new();
         stream.http_readiness().connect().established().answer(AnswerKind::Http, Some(200));
         stream.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 200)).wait_ms(10);
-        stream.kubelet_words(ProbeType::Readiness, NO_FILES).wait_ms(900);
-        stream.kubelet_words(ProbeType::Readiness, NO_FILES).wait_ms(10).again(9).connect().established();
+        stream.kubelet_messages(ProbeType::Readiness, NO_FILES).wait_ms(900);
+        stream.kubelet_messages(ProbeType::Readiness, NO_FILES).wait_ms(10).again(9).connect().established();
         assert_eq!(told(&stream).len(), 2, "{:?}", told(&stream));
     }
 
     #[test]
     fn what_a_command_may_have_printed_or_was_dialled_says_nothing() {
         let mut unknown = Stream::new();
-        unknown.kubelet_words(ProbeType::Readiness, "dial tcp 10.0.0.5:5432: socket: too many open files");
+        unknown.kubelet_messages(ProbeType::Readiness, "dial tcp 10.0.0.5:5432: socket: too many open files");
         assert_eq!(told(&unknown).len(), 1);
         assert!(!unknown.verdicts()[0].verdict.remediation.contains("file descriptor"), "it may be a command's");
         let mut command = Stream::new();
-        command.exec_readiness().kubelet_words(ProbeType::Readiness, NO_NAME);
+        command.exec_readiness().kubelet_messages(ProbeType::Readiness, NO_NAME);
         assert_eq!(told(&command), [("exec_failed", None)]);
-        for dialled in [
+        for target_service in [
             "dial tcp 10.88.0.2:8080: connect: connection refused",
             "dial tcp: lookup: dial tcp 10.96.0.10:53: connect: connection refused",
         ] {
             let mut stream = Stream::new();
-            stream.http_readiness().kubelet_words(ProbeType::Readiness, dialled);
+            stream.http_readiness().kubelet_messages(ProbeType::Readiness, target_service);
             let fix = stream.verdicts().remove(0).verdict.remediation;
-            assert!(!fix.contains("/proc/"), "{dialled}: {fix}");
+            assert!(!fix.contains("/proc/"), "{target_service}: {fix}");
         }
     }
 
@@ -127,7 +133,7 @@ mod tests {
         let mut stream = Stream::new();
         stream.http_readiness().connect().state(TcpState::SynSent, TcpState::Close, 111, (0, 0, 0)).wait_ms(10);
         let attempt = told(&stream);
-        stream.kubelet_words(ProbeType::Readiness, "dial tcp [::1]:8080: socket: too many open files");
+        stream.kubelet_messages(ProbeType::Readiness, "dial tcp [::1]:8080: socket: too many open files");
         assert!(attempt.len() == 1 && told(&stream) == attempt, "{:?}", told(&stream));
     }
 }

@@ -24,11 +24,11 @@ pub struct Tried {
 
 /// Why there is, or is not, a program on a hook.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Standing {
+pub enum HookState {
     /// Attached in this form.
-    InForce(Form),
+    Attached(Form),
     /// This program tells the same, and more.
-    Spared(&'static str),
+    Superseded(&'static str),
     /// Refused, but these hooks together tell the same.
     Covered(&'static [Hook]),
     /// Its functions live in a module that is not loaded.
@@ -39,11 +39,11 @@ pub enum Standing {
 
 /// A hook as it stands.
 #[derive(Clone, Debug)]
-pub struct HookStanding {
+pub struct HookStatus {
     /// Its row of the table.
     pub row: &'static Row,
     /// How it stands.
-    pub standing: Standing,
+    pub hook_state: HookState,
     /// Tried in vain, in order.
     pub tried: Vec<Tried>,
 }
@@ -51,7 +51,7 @@ pub struct HookStanding {
 impl Loaded {
     /// Every hook, in the order of the table.
     #[must_use]
-    pub fn standings(&self) -> Vec<HookStanding> {
+    pub fn standings(&self) -> Vec<HookStatus> {
         HOOKS.iter().map(|row| of(&self.walk, row)).collect()
     }
 
@@ -68,20 +68,20 @@ impl Loaded {
     }
 }
 
-fn of(walk: &Walk, row: &'static Row) -> HookStanding {
+fn of(walk: &Walk, row: &'static Row) -> HookStatus {
     let refusals: Vec<&Refusal> = walk.tried(row.hook).collect();
     let absent = row.when == When::ModuleLoaded && refusals.iter().all(|refusal| refusal.is_missing_function());
-    let standing = match (walk.form(row.hook), row.unless) {
-        (Some(form), _) => Standing::InForce(form),
-        (None, Some(program)) if walk.spares(row) => Standing::Spared(program),
-        _ if walk.covers(row) => Standing::Covered(row.covered_by),
-        _ if absent => Standing::AwaitsModule,
-        _ => Standing::Missing,
+    let hook_state = match (walk.form(row.hook), row.unless) {
+        (Some(form), _) => HookState::Attached(form),
+        (None, Some(program)) if walk.spares(row) => HookState::Superseded(program),
+        _ if walk.covers(row) => HookState::Covered(row.covered_by),
+        _ if absent => HookState::AwaitsModule,
+        _ => HookState::Missing,
     };
     let any_attached = walk.has_attached();
     let mut tried: Vec<Tried> = refusals.iter().map(|refusal| Tried::new(refusal, any_attached)).collect();
     tried.dedup();
-    HookStanding { row, standing, tried }
+    HookStatus { row, hook_state, tried }
 }
 
 impl Tried {

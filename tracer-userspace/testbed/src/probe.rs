@@ -29,7 +29,7 @@ pub enum Kind {
 
 /// A probe to make.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-pub struct Dial {
+pub struct ProbeRequest {
     /// Whom to dial.
     pub dst: SocketAddr,
     /// How.
@@ -40,17 +40,17 @@ pub struct Dial {
     pub linger: bool,
     /// It leaves the socket dialling when the time is up, as an httpGet probe of a kubelet built with Go 1.23 does.
     #[serde(default)]
-    pub dials_on: bool,
+    pub keeps_connecting: bool,
     /// How long it does nothing once connected: a kubelet without CPU.
     #[serde(default)]
     pub idle_ms: u64,
 }
 
-impl Dial {
+impl ProbeRequest {
     /// As a kubelet of today.
     #[must_use]
     pub const fn new(kind: Kind, dst: SocketAddr, timeout: Duration) -> Self {
-        Self { dst, kind, timeout_ms: timeout.as_millis() as u64, linger: true, dials_on: false, idle_ms: 0 }
+        Self { dst, kind, timeout_ms: timeout.as_millis() as u64, linger: true, keeps_connecting: false, idle_ms: 0 }
     }
 }
 
@@ -93,7 +93,7 @@ pub struct Outcome {
 
 /// Makes the attempt.
 #[must_use]
-pub fn dial(what: &Dial) -> Outcome {
+pub fn probe(what: &ProbeRequest) -> Outcome {
     let began = Instant::now();
     let mut attempt = Attempt { src: None, deadline: began + Duration::from_millis(what.timeout_ms) };
     let result = attempt.run(what);
@@ -123,7 +123,7 @@ struct Attempt {
 }
 
 impl Attempt {
-    fn run(&mut self, what: &Dial) -> io::Result<Option<u16>> {
+    fn run(&mut self, what: &ProbeRequest) -> io::Result<Option<u16>> {
         let stream = self.connect(what)?;
         thread::sleep(Duration::from_millis(what.idle_ms));
         let mut stream = Timed { stream, deadline: self.deadline };
@@ -134,7 +134,7 @@ impl Attempt {
         }
     }
 
-    fn connect(&mut self, what: &Dial) -> io::Result<TcpStream> {
+    fn connect(&mut self, what: &ProbeRequest) -> io::Result<TcpStream> {
         let family = if what.dst.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 };
         let flags = SockFlag::SOCK_NONBLOCK | SockFlag::SOCK_CLOEXEC;
         let fd = socket(family, SockType::Stream, flags, None)?;
@@ -150,7 +150,7 @@ impl Attempt {
         }
         if let Err(error) = wait(&stream, PollFlags::POLLOUT, self.deadline) {
             // Open until the prober ends.
-            let _left_open = what.dials_on.then(|| stream.into_raw_fd());
+            let _left_open = what.keeps_connecting.then(|| stream.into_raw_fd());
             return Err(error);
         }
         if let Some(error) = stream.take_error()? {

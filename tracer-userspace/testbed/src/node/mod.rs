@@ -12,7 +12,7 @@ use crate::ip::{Mac, Route};
 use crate::net::{Netns, PREFIX, is_installed};
 use crate::options::Options;
 use crate::proc::Proc;
-use crate::server::ASKED;
+use crate::server::REQUEST_READ;
 use cgroup::Cgroup;
 
 pub mod cgroup;
@@ -95,7 +95,7 @@ impl Pod {
     /// Waits until its newest server, one that hangs, has read a request.
     pub fn asked(&self, options: &Options) -> Result<()> {
         let line = self.servers.last().context("a server that is asked")?.line(options.patience)?;
-        if line == ASKED { Ok(()) } else { bail!("a server that hangs: {line}") }
+        if line == REQUEST_READ { Ok(()) } else { bail!("a server that hangs: {line}") }
     }
 
     /// Holds its newest server back: it gets hardly any processor time from now on.
@@ -115,7 +115,7 @@ impl Pod {
 
 /// A node with its pods. Everything goes on drop: processes first, then names.
 #[derive(Debug)]
-pub struct World {
+pub struct TestNode {
     pods: Vec<Pod>,
     servers: Vec<Proc>,
     next: u16,
@@ -124,15 +124,15 @@ pub struct World {
     pub node: Netns,
 }
 
-impl World {
+impl TestNode {
     /// Makes a node.
     pub fn new(name: &str) -> Result<Self> {
         let number = WORLDS.fetch_add(1, Ordering::Relaxed);
         let name = format!("{PREFIX}{}-{number}-{name}", std::process::id());
         let node = Netns::create(&name)?;
-        let world = Self { pods: Vec::new(), servers: Vec::new(), next: *PODS.start(), name, node };
-        world.lay_out().context("lay out the node")?;
-        Ok(world)
+        let node = Self { pods: Vec::new(), servers: Vec::new(), next: *PODS.start(), name, node };
+        node.lay_out().context("lay out the node")?;
+        Ok(node)
     }
 
     fn lay_out(&self) -> Result<()> {
@@ -260,7 +260,7 @@ impl World {
     }
 
     /// An address of a pod that there is not.
-    pub fn nobody(&mut self, family: Family, port: u16) -> SocketAddr {
+    pub fn unused_address(&mut self, family: Family, port: u16) -> SocketAddr {
         let index = self.next;
         self.next += 1;
         SocketAddr::new(pod_ip(index, family), port)

@@ -4,7 +4,7 @@
 
 use std::collections::BTreeSet;
 
-use tracer_model::event::{Actor, Fact, Netns, Observation, is_kubelet_name};
+use tracer_model::event::{Actor, Netns, Observation, ObservationKind, is_kubelet_name};
 use tracer_model::recent::Recent;
 use tracer_sources::{Prober, procfs};
 
@@ -15,7 +15,7 @@ const MAX_NODES: usize = 64;
 
 /// Tells probers from those.
 #[derive(Debug)]
-pub(super) struct Pretenders {
+pub(super) struct OtherProcesses {
     /// Where the kubelets are that run in no pod. Those that do (nodes inside a pod) have none such beside them.
     nodes: BTreeSet<Netns>,
     /// Whether a process, in its cgroup, runs in a pod.
@@ -29,7 +29,7 @@ pub(super) struct Pretenders {
     runs_in_pod: fn(u32) -> Option<bool>,
 }
 
-impl Pretenders {
+impl OtherProcesses {
     /// With those that probe already.
     pub(super) fn beside(probers: &[Prober], all_connections: bool) -> Self {
         let kubelets = probers.iter().filter(|prober| is_kubelet_name(&prober.comm));
@@ -45,9 +45,9 @@ impl Pretenders {
 
     /// The observation as it is to be told: an attempt of theirs is a connection, or nothing.
     pub(super) fn judge(&mut self, mut seen: Observation) -> Option<Observation> {
-        let (actor, prober) = match &mut seen.fact {
-            Fact::Connect(connect) => (&connect.actor, &mut connect.prober),
-            Fact::ConnectFailed(failed) => (&failed.actor, &mut failed.prober),
+        let (actor, prober) = match &mut seen.kind {
+            ObservationKind::Connect(connect) => (&connect.actor, &mut connect.prober),
+            ObservationKind::ConnectFailed(failed) => (&failed.actor, &mut failed.prober),
             _ => return Some(seen),
         };
         *prober = *prober && !self.is_one(actor);
@@ -96,7 +96,7 @@ fn cgroup(actor: &Actor) -> Option<u64> {
     actor.cgroup_memory.or(actor.cgroup).filter(|id| *id > 1)
 }
 
-impl Default for Pretenders {
+impl Default for OtherProcesses {
     fn default() -> Self {
         let (nodes, known) = (BTreeSet::new(), Recent::default());
         let (found, of_kubelets) = (BTreeSet::new(), BTreeSet::new());
@@ -110,16 +110,23 @@ mod tests {
     use tracer_core::testing::{NODE, POD, Stream};
 
     /// Process 10, which is in the node's namespace, makes the stream's attempts.
-    fn beside(nodes: &[Netns], all_connections: bool, runs_in_pod: fn(u32) -> Option<bool>) -> Pretenders {
-        Pretenders { nodes: nodes.iter().copied().collect(), all_connections, runs_in_pod, ..Pretenders::default() }
+    fn beside(nodes: &[Netns], all_connections: bool, runs_in_pod: fn(u32) -> Option<bool>) -> OtherProcesses {
+        OtherProcesses {
+            nodes: nodes.iter().copied().collect(),
+            all_connections,
+            runs_in_pod,
+            ..OtherProcesses::default()
+        }
     }
 
-    fn judged(pretenders: &mut Pretenders) -> Option<bool> {
+    fn judged(other_processes: &mut OtherProcesses) -> Option<bool> {
         let mut stream = Stream::new();
         stream.connect();
-        let is_connect = |it: &Observation| matches!(it.fact, Fact::Connect(_));
+        let is_connect = |it: &Observation| matches!(it.kind, ObservationKind::Connect(_));
         let dialled = stream.observations.into_iter().find(is_connect).expect("an attempt");
-        pretenders.judge(dialled).map(|seen| matches!(seen.fact, Fact::Connect(connect) if connect.prober))
+        other_processes
+            .judge(dialled)
+            .map(|seen| matches!(seen.kind, ObservationKind::Connect(connect) if connect.prober))
     }
 
     #[test]
@@ -134,27 +141,27 @@ mod tests {
         const NONE: [u64; 0] = [];
         let found =
             |nodes: &[Netns], cgroups: (Option<u64>, Option<u64>), in_pod: fn(u32) -> Option<bool>| -> Vec<u64> {
-                let mut pretenders = beside(nodes, false, in_pod);
+                let mut other_processes = beside(nodes, false, in_pod);
                 let (cgroup, cgroup_memory) = cgroups;
-                pretenders.is_one(&Actor { pid: 11, cgroup, cgroup_memory, ..tracer_core::testing::prober() });
-                pretenders.take_found().into_iter().collect()
+                other_processes.is_one(&Actor { pid: 11, cgroup, cgroup_memory, ..tracer_core::testing::prober() });
+                other_processes.take_found().into_iter().collect()
             };
         assert_eq!(found(&[NODE], (Some(50), Some(40)), |_| Some(true)), [40]);
         assert_eq!(found(&[NODE], (Some(50), None), |_| Some(true)), [50]);
         assert_eq!(found(&[NODE], (None, Some(1)), |_| Some(true)), NONE, "the root is everybody's");
         assert_eq!(found(&[], (Some(50), Some(40)), |_| Some(true)), NONE, "a node inside a pod");
         assert_eq!(found(&[POD], (Some(50), Some(40)), |_| None), NONE, "it is gone: nobody knows where it ran");
-        let mut pretenders = beside(&[NODE], false, |pid| Some(pid == 12));
+        let mut other_processes = beside(&[NODE], false, |pid| Some(pid == 12));
         for pid in [11, 12] {
-            pretenders.is_one(&Actor { pid, cgroup_memory: Some(40), ..tracer_core::testing::prober() });
+            other_processes.is_one(&Actor { pid, cgroup_memory: Some(40), ..tracer_core::testing::prober() });
         }
-        assert_eq!(pretenders.take_found(), BTreeSet::new(), "a kubelet's, too");
+        assert_eq!(other_processes.take_found(), BTreeSet::new(), "a kubelet's, too");
         // A kubelet that gets the number of a pod's process.
-        let mut pretenders = beside(&[NODE], false, |_| Some(true));
+        let mut other_processes = beside(&[NODE], false, |_| Some(true));
         let at = |cgroup| Actor { pid: 11, cgroup_memory: Some(cgroup), ..tracer_core::testing::prober() };
-        assert!(pretenders.is_one(&at(40)));
-        pretenders.runs_in_pod = |_| Some(false);
-        assert!(!pretenders.is_one(&at(50)) && pretenders.take_found() == BTreeSet::from([40]));
+        assert!(other_processes.is_one(&at(40)));
+        other_processes.runs_in_pod = |_| Some(false);
+        assert!(!other_processes.is_one(&at(50)) && other_processes.take_found() == BTreeSet::from([40]));
     }
 
     #[test]
@@ -173,21 +180,21 @@ mod tests {
 
     #[test]
     fn the_first_prober_outside_of_pods_ends_that() {
-        let mut pretenders = beside(&[], false, |_| Some(true));
-        assert_eq!(judged(&mut pretenders), Some(true));
+        let mut other_processes = beside(&[], false, |_| Some(true));
+        assert_eq!(judged(&mut other_processes), Some(true));
         let kubelet = Actor { pid: 11, ..tracer_core::testing::prober() };
-        pretenders.runs_in_pod = |_| Some(false);
-        assert!(!pretenders.is_one(&kubelet));
-        assert_eq!(judged(&mut pretenders), None);
+        other_processes.runs_in_pod = |_| Some(false);
+        assert!(!other_processes.is_one(&kubelet));
+        assert_eq!(judged(&mut other_processes), None);
     }
 
     /// `--prober kubelet --prober curl`
     #[test]
     fn a_name_that_only_the_user_gave_is_meant_wherever_it_runs() {
-        let mut pretenders = beside(&[NODE], false, |_| Some(true));
+        let mut other_processes = beside(&[NODE], false, |_| Some(true));
         let curl = |netns| Actor { pid: 12, comm: "curl".into(), netns: Some(netns), ..tracer_core::testing::prober() };
-        assert!(!pretenders.is_one(&curl(POD)));
-        assert_eq!(judged(&mut pretenders), None, "a kubelet by its name only");
+        assert!(!other_processes.is_one(&curl(POD)));
+        assert_eq!(judged(&mut other_processes), None, "a kubelet by its name only");
         let mut nested = beside(&[], false, |_| Some(false));
         assert!(!nested.is_one(&curl(NODE)));
         nested.runs_in_pod = |_| Some(true);
@@ -196,9 +203,9 @@ mod tests {
 
     #[test]
     fn a_process_is_asked_once() {
-        let mut pretenders = beside(&[NODE], false, |_| Some(true));
-        assert_eq!(judged(&mut pretenders), None);
-        pretenders.runs_in_pod = |pid| unreachable!("{pid} was asked before");
-        assert_eq!(judged(&mut pretenders), None);
+        let mut other_processes = beside(&[NODE], false, |_| Some(true));
+        assert_eq!(judged(&mut other_processes), None);
+        other_processes.runs_in_pod = |pid| unreachable!("{pid} was asked before");
+        assert_eq!(judged(&mut other_processes), None);
     }
 }

@@ -10,7 +10,7 @@ use tracer_model::event::{KubeletProbe, PodRef, ProbeType, SandboxCause, Sandbox
 use tracer_model::recent::Recent;
 
 /// Words remembered at most.
-const MAX_WORDS: usize = 1024;
+const MAX_MESSAGES: usize = 1024;
 /// An Event comes at most this much later than the line of the log, and is no news after it.
 const KEPT_NS: u64 = 120_000_000_000;
 /// The kubelet makes the Event after it wrote the line.
@@ -22,7 +22,7 @@ const MAX_SANDBOXES: usize = 1024;
 
 /// A word of the kubelet that was heard.
 #[derive(Debug)]
-struct Word {
+struct KubeletMessage {
     pod: PodRef,
     container: Option<String>,
     probe_type: ProbeType,
@@ -33,24 +33,24 @@ struct Word {
 
 /// The last of them.
 #[derive(Debug, Default)]
-pub(super) struct Words {
-    heard: VecDeque<Word>,
+pub(super) struct KubeletMessages {
+    heard: VecDeque<KubeletMessage>,
     /// When a pod without network was last told of.
     sandboxes: Recent<(PodRef, SandboxCause), u64, MAX_SANDBOXES>,
 }
 
-impl Words {
+impl KubeletMessages {
     /// The other of the two sources has said it.
     pub(super) fn know(&self, probe: &KubeletProbe) -> bool {
-        let word = Word::of(probe);
+        let word = KubeletMessage::of(probe);
         self.heard.iter().any(|it| it.is_same(&word))
     }
 
     /// Takes note of a word that was of use, or that is the log's: it is always exact.
     pub(super) fn note(&mut self, probe: &KubeletProbe) {
-        let word = Word::of(probe);
+        let word = KubeletMessage::of(probe);
         let old = word.said.0.saturating_sub(KEPT_NS);
-        while self.heard.len() >= MAX_WORDS || self.heard.front().is_some_and(|it| it.said.1 < old) {
+        while self.heard.len() >= MAX_MESSAGES || self.heard.front().is_some_and(|it| it.said.1 < old) {
             self.heard.pop_front();
         }
         self.heard.push_back(word);
@@ -58,12 +58,12 @@ impl Words {
 
     /// A pod has no network yet: told once for each cause, and again when it lasts.
     pub(super) fn sandbox(&mut self, failure: &SandboxFailure, node: &Node, time: u64) -> Option<Decision> {
-        let is_news = kubelet::concerns(failure, node) && self.is_news(failure, time);
-        let (finding, named) = is_news.then(|| kubelet::sandbox(failure, node))?;
+        let is_new = kubelet::concerns(failure, node) && self.is_new(failure, time);
+        let (finding, named) = is_new.then(|| kubelet::sandbox(failure, node))?;
         Some(unattached(finding, named, None))
     }
 
-    fn is_news(&mut self, failure: &SandboxFailure, time: u64) -> bool {
+    fn is_new(&mut self, failure: &SandboxFailure, time: u64) -> bool {
         // A line does not always name the uid, an Event does.
         let uid = failure.pod.uid.clone().filter(|_| failure.pod.name.is_none());
         let key = (PodRef { uid, ..failure.pod.clone() }, failure.cause);
@@ -75,7 +75,7 @@ impl Words {
     }
 }
 
-impl Word {
+impl KubeletMessage {
     fn of(probe: &KubeletProbe) -> Self {
         Self {
             pod: probe.pod.clone(),
@@ -103,7 +103,9 @@ impl Word {
 #[cfg(test)]
 mod tests {
     use crate::testing::Stream;
-    use tracer_model::event::{AnswerKind, Fact, PodRef, ProbeSays, SandboxCause, SandboxFailure, TcpState};
+    use tracer_model::event::{
+        AnswerKind, ObservationKind, PodRef, ProbeOutput, SandboxCause, SandboxFailure, TcpState,
+    };
     use tracer_model::record::{Confidence, VerdictBody};
 
     fn told(stream: &Stream) -> Vec<(String, bool)> {
@@ -123,13 +125,13 @@ mod tests {
     #[test]
     fn an_event_is_joined_where_its_second_holds_one_attempt() {
         let mut stream = Stream::new();
-        stream.http_readiness().connect().gives_up().wait_ms(300).kubelet_event(ProbeSays::Timeout, 800);
+        stream.http_readiness().connect().gives_up().wait_ms(300).kubelet_event(ProbeOutput::Timeout, 800);
         assert_eq!(told(&stream), [("unexplained".to_owned(), false)]);
-        assert_eq!(stream.joined(), [(7, ProbeSays::Timeout)]);
+        assert_eq!(stream.joined(), [(7, ProbeOutput::Timeout)]);
         let mut encrypted = Stream::new();
         encrypted.http_readiness().connect().established();
         encrypted.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 200));
-        encrypted.wait_ms(300).kubelet_event(ProbeSays::Status(503), 900);
+        encrypted.wait_ms(300).kubelet_event(ProbeOutput::Status(503), 900);
         assert_eq!(told(&encrypted), [("app_status_failure".to_owned(), true)]);
         let said = encrypted.verdicts()[0].kubelet.clone().and_then(|it| it.event_count);
         assert_eq!(said, Some(3));
@@ -143,7 +145,7 @@ mod tests {
         stream.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 200)).wait_ms(900);
         stream.again(9).connect().established();
         stream.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 200));
-        stream.wait_ms(300).kubelet_event(ProbeSays::Status(503), 700);
+        stream.wait_ms(300).kubelet_event(ProbeOutput::Status(503), 700);
         assert_eq!(told(&stream), [("app_status_failure".to_owned(), true)]);
     }
 
@@ -152,7 +154,7 @@ mod tests {
         let mut stream = Stream::new();
         stream.http_readiness().connect().established();
         stream.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 200));
-        stream.wait_ms(1900).kubelet_event(ProbeSays::Status(503), 700);
+        stream.wait_ms(1900).kubelet_event(ProbeOutput::Status(503), 700);
         assert!(told(&stream).is_empty());
     }
 
@@ -164,7 +166,7 @@ mod tests {
         stream.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 200)).wait_ms(900);
         stream.again(9).connect().established();
         stream.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 200));
-        stream.wait_ms(1600).kubelet_event(ProbeSays::Status(503), 2500);
+        stream.wait_ms(1600).kubelet_event(ProbeOutput::Status(503), 2500);
         assert!(told(&stream).is_empty(), "{:?}", told(&stream));
     }
 
@@ -172,15 +174,15 @@ mod tests {
     #[test]
     fn the_log_and_the_event_of_one_failure_are_one_word() {
         let mut log_first = Stream::new();
-        log_first.http_readiness().connect().gives_up().wait_ms(10).kubelet(ProbeSays::Timeout);
-        log_first.wait_ms(200).kubelet_event(ProbeSays::Timeout, 700);
+        log_first.http_readiness().connect().gives_up().wait_ms(10).kubelet(ProbeOutput::Timeout);
+        log_first.wait_ms(200).kubelet_event(ProbeOutput::Timeout, 700);
         assert_eq!(told(&log_first).len(), 1, "{:?}", told(&log_first));
         let mut event_first = Stream::new();
-        event_first.exec_readiness().wait_ms(2000).kubelet_event(ProbeSays::CommandTimeout, 300);
-        event_first.kubelet(ProbeSays::CommandTimeout);
+        event_first.exec_readiness().wait_ms(2000).kubelet_event(ProbeOutput::CommandTimeout, 300);
+        event_first.kubelet(ProbeOutput::CommandTimeout);
         assert_eq!(told(&event_first), [("exec_timeout".to_owned(), true)]);
         // The next failure is another word.
-        event_first.wait_ms(3000).kubelet(ProbeSays::CommandTimeout);
+        event_first.wait_ms(3000).kubelet(ProbeOutput::CommandTimeout);
         assert_eq!(told(&event_first).len(), 2);
     }
 
@@ -189,16 +191,16 @@ mod tests {
     fn the_line_of_the_log_is_heard_after_an_event_of_no_use() {
         let mut stream = Stream::new();
         two_failures(&mut stream);
-        stream.kubelet_event(ProbeSays::Status(503), 700);
+        stream.kubelet_event(ProbeOutput::Status(503), 700);
         assert!(stream.joined().is_empty(), "{:?}", stream.joined());
-        assert_eq!(stream.kubelet(ProbeSays::Status(503)).joined().len(), 1);
+        assert_eq!(stream.kubelet(ProbeOutput::Status(503)).joined().len(), 1);
     }
 
     /// An Event may stand for several failures of a command.
     #[test]
     fn a_command_is_less_sure_by_an_event() {
         let mut stream = Stream::new();
-        stream.exec_readiness().wait_ms(2000).kubelet_event(ProbeSays::Other, 500);
+        stream.exec_readiness().wait_ms(2000).kubelet_event(ProbeOutput::Other, 500);
         assert_eq!(stream.verdicts()[0].verdict.confidence, Confidence::Likely);
     }
 
@@ -206,7 +208,7 @@ mod tests {
     fn a_pod_without_network_is_told_once() {
         let mut stream = Stream::new();
         for _ in 0..3 {
-            stream.wait_ms(10_000).push(Fact::SandboxFailure(Box::new(SandboxFailure {
+            stream.wait_ms(10_000).push(ObservationKind::SandboxFailure(Box::new(SandboxFailure {
                 pod: PodRef { namespace: Some("shop".into()), name: Some("cart".into()), uid: None },
                 cause: SandboxCause::SubnetFile,
                 words: "open /run/flannel/subnet.env: no such file or directory".into(),
@@ -224,7 +226,7 @@ mod tests {
     #[test]
     fn a_pod_that_has_its_network_is_not_concerned() {
         let mut stream = Stream::new();
-        stream.http_readiness().push(Fact::SandboxFailure(Box::new(SandboxFailure {
+        stream.http_readiness().push(ObservationKind::SandboxFailure(Box::new(SandboxFailure {
             pod: PodRef { namespace: Some("default".into()), name: Some("web".into()), uid: None },
             cause: SandboxCause::NoConfig,
             words: "network is not ready: container runtime network not ready: NetworkReady=false".into(),

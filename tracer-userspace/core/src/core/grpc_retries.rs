@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 
 use super::Core;
 use super::failures::MAX_COUNTERS;
-use super::records::pardon;
+use super::records::withdraw;
 use super::verdicts::Decided;
 use crate::classify::finding::Finding;
 use tracer_attempts::correlate::attempt::Attempt;
@@ -33,9 +33,9 @@ struct Series {
 
 /// The attempts of gRPC probes that may go on, by process and target.
 #[derive(Debug, Default)]
-pub(super) struct Redials(Recent<(u32, SocketAddr), Vec<Series>, MAX_COUNTERS>);
+pub(super) struct GrpcRetries(Recent<(u32, SocketAddr), Vec<Series>, MAX_COUNTERS>);
 
-impl Redials {
+impl GrpcRetries {
     fn place(&self, attempt: &Attempt, window_ns: u64) -> Option<usize> {
         let goes_on = |it: &Series| {
             let after = |from: u64| attempt.started.saturating_sub(from);
@@ -84,47 +84,47 @@ fn key(attempt: &Attempt) -> (u32, SocketAddr) {
 
 impl Core {
     /// It is a later dial of an attempt of a probe that has failed before.
-    pub(super) fn is_redial(&self, attempt: &Attempt) -> bool {
-        let decided = self.verdicts.of(attempt.conn).map(|it| it.redial);
-        let goes_on = || self.redials.place(attempt, enrich::grpc_timeouts_ns(attempt, &self.node)?.1);
+    pub(super) fn is_grpc_retry(&self, attempt: &Attempt) -> bool {
+        let decided = self.verdicts.of(attempt.conn).map(|it| it.is_retry);
+        let goes_on = || self.grpc_retries.place(attempt, enrich::grpc_timeouts_ns(attempt, &self.node)?.1);
         decided.unwrap_or_else(|| goes_on().is_some())
     }
 
     /// Until when this failed dial of a gRPC probe may be followed by another for the same attempt of the probe.
-    pub(super) fn may_dial_again_until(&self, attempt: &Attempt) -> Option<u64> {
+    pub(super) fn may_retry_until(&self, attempt: &Attempt) -> Option<u64> {
         let (shortest, _) = enrich::grpc_timeouts_ns(attempt, &self.node).filter(|_| is_unheard(attempt))?;
-        let over = self.redials.first_of(attempt)?.saturating_add(shortest);
+        let over = self.grpc_retries.first_of(attempt)?.saturating_add(shortest);
         let goes_on = attempt.started.saturating_add(LEAST_NS) < over.saturating_sub(EARLY_NS);
         goes_on.then_some(over)
     }
 
     /// A dial failed: the probe may dial again until its timeout.
-    pub(super) fn note_dial(&mut self, conn: ConnId) {
+    pub(super) fn note_connect(&mut self, conn: ConnId) {
         let Some(attempt) = self.correlator.get(conn).filter(|it| is_unheard(it)) else { return };
         let Some((_, longest)) = enrich::grpc_timeouts_ns(attempt, &self.node) else { return };
         let until = attempt.started.saturating_add(longest).saturating_add(LEAST_NS);
-        self.redials.note(attempt, longest);
+        self.grpc_retries.note(attempt, longest);
         self.correlator.keep(conn, until);
     }
 
     /// A dial was answered: those of the same attempt of the probe that failed before are not why it fails, if it does.
-    pub(super) fn pardon_redials(&mut self, conn: ConnId, out: &mut Vec<Decision>) {
+    pub(super) fn withdraw_retried(&mut self, conn: ConnId, out: &mut Vec<Decision>) {
         let Some(attempt) = self.correlator.get(conn) else { return };
         let Some((shortest, _)) = enrich::grpc_timeouts_ns(attempt, &self.node) else { return };
-        let Some(first) = self.redials.first(attempt, shortest) else { return };
+        let Some(first) = self.grpc_retries.first(attempt, shortest) else { return };
         // It began to answer, and was closed when the probe had timed out.
         let over = first.saturating_add(shortest).saturating_sub(enrich::BEFORE_TIMEOUT_NS);
         if attempt.ended.is_some_and(|(ended, _)| ended >= over) {
             return;
         }
-        let fits = |it: &&Attempt| it.started >= first && is_earlier_dial(it, attempt);
+        let fits = |it: &&Attempt| it.started >= first && is_earlier_connect(it, attempt);
         let before = self.correlator.all().filter(fits).filter_map(|it| Some((it, self.verdicts.failure(it.conn)?)));
         let pardoned: Vec<(ConnId, Finding)> =
-            before.map(|(it, decided)| (it.conn, later_dial(it, attempt, decided))).collect();
-        self.redials.end(attempt, shortest);
+            before.map(|(it, decided)| (it.conn, later_connect(it, attempt, decided))).collect();
+        self.grpc_retries.end(attempt, shortest);
         for (other, finding) in pardoned {
             self.remember(other, &finding, true);
-            self.say(other, finding, Vec::new(), true, out);
+            self.emit_verdict(other, finding, Vec::new(), true, out);
         }
     }
 }
@@ -136,25 +136,25 @@ fn is_unheard(attempt: &Attempt) -> bool {
 }
 
 /// As long before as grpc-go waits.
-fn is_earlier_dial(first: &Attempt, second: &Attempt) -> bool {
+fn is_earlier_connect(first: &Attempt, second: &Attempt) -> bool {
     let same = key(first) == key(second) && first.netns == second.netns && first.prober;
     same && is_unheard(first) && second.started.saturating_sub(first.started) >= LEAST_NS
 }
 
-fn later_dial(first: &Attempt, second: &Attempt, before: Decided) -> Finding {
+fn later_connect(first: &Attempt, second: &Attempt, before: Decided) -> Finding {
     let summary = format!(
         "the prober's gRPC client dialled {} again {:.1} s later and was answered; whether with a yes is not seen. One attempt of the probe dials until its timeout",
         first.flow.dst,
         second.started.saturating_sub(first.started) as f64 / 1e9
     );
     let fix = "nothing for this dial: a later one of the same attempt of the probe was answered in time".to_owned();
-    pardon(before, second, summary, fix)
+    withdraw(before, second, summary, fix)
 }
 
 #[cfg(test)]
 mod tests {
     use crate::testing::{POD, SYN, Stream};
-    use tracer_model::event::{AnswerKind, ConnId, ProbeSays, TcpState};
+    use tracer_model::event::{AnswerKind, ConnId, ProbeOutput, TcpState};
     use tracer_model::record::Outcome;
 
     fn refused(stream: &mut Stream, conn: u64, until_next_ms: u64) {
@@ -287,7 +287,7 @@ mod tests {
         let mut stream = Stream::new();
         stream.grpc_readiness(5);
         answered(&mut stream, 100);
-        stream.kubelet(ProbeSays::NotServing).wait_ms(3_000);
+        stream.kubelet(ProbeOutput::NotServing).wait_ms(3_000);
         refused(&mut stream, 101, 10_000);
         refused(&mut stream, 102, 10_000);
         assert_eq!(counts(&stream), [None, Some(1), Some(2)]);
@@ -303,8 +303,8 @@ mod tests {
         }
         let mut core = crate::core::Core::default();
         stream.observations.iter().for_each(|it| core.push(it, &mut Vec::new()));
-        let redials = (100..104).map(|conn| core.verdicts.of(ConnId(conn)).map(|it| it.redial));
-        assert_eq!(redials.collect::<Vec<_>>(), [false, false, true, true].map(Some));
+        let grpc_retries = (100..104).map(|conn| core.verdicts.of(ConnId(conn)).map(|it| it.is_retry));
+        assert_eq!(grpc_retries.collect::<Vec<_>>(), [false, false, true, true].map(Some));
         assert_eq!(counts(&stream), [None; 4], "whose failure each is was not said");
     }
 

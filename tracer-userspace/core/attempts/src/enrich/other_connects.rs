@@ -54,11 +54,11 @@ pub fn has_api_server(attempt: &Attempt) -> bool {
 
 /// It came one period after another dial, and no more dials between them than probes make.
 fn is_due((.., spec): &Match<'_>, all: &[Match<'_>], attempt: &Attempt, node: &Node) -> bool {
-    let (dials, dst) = (node.dials(), attempt.flow.dst);
+    let (connects_to, dst) = (node.recent_connects(), attempt.flow.dst);
     let period_ns = u64::from(spec.period_s) * SECOND_NS;
     let most: u32 = all.iter().map(|(.., other)| in_a_period(other.period_s, other.handler, spec.period_s)).sum();
-    dials.any_a_period_before(dst, attempt.started, period_ns)
-        && dials.within(dst, attempt.started, period_ns) <= most as usize
+    connects_to.any_a_period_before(dst, attempt.started, period_ns)
+        && connects_to.within(dst, attempt.started, period_ns) <= most as usize
 }
 
 /// How often at most a probe dials while another goes through one period: a redirect is dialled for again, and a gRPC probe
@@ -71,7 +71,7 @@ fn in_a_period(own_s: u32, handler: Handler, period_s: u32) -> u32 {
 #[cfg(test)]
 mod tests {
     use tracer_core::testing::{SYN, Stream};
-    use tracer_model::event::{AnswerKind, ProbeSays, TcpState};
+    use tracer_model::event::{AnswerKind, ProbeOutput, TcpState};
     use tracer_model::record::{Confidence, Subject, VerdictBody};
 
     fn said(stream: &Stream) -> Vec<(Confidence, Option<u32>)> {
@@ -104,7 +104,7 @@ mod tests {
     /// Each second: some of them lie a period apart.
     #[test]
     fn the_kubelet_s_own_client_fails_no_probe_of_its_api_server() {
-        let dials = |container: &str| {
+        let connects_to = |container: &str| {
             let mut stream = Stream::to("10.0.0.1:6443");
             stream.host_network_liveness(container, 10);
             for conn in 100..115 {
@@ -113,11 +113,11 @@ mod tests {
             }
             stream
         };
-        let own = dials("kube-apiserver");
+        let own = connects_to("kube-apiserver");
         assert_eq!(said(&own), [(Confidence::Likely, None); 15]);
         let words = &own.verdicts()[14].verdict.summary;
         assert!(words.ends_with("; it may have been no probe: the kubelet dials it as a client, too"), "{words}");
-        assert_eq!(said(&dials("proxy"))[2], (Confidence::Proven, Some(3)));
+        assert_eq!(said(&connects_to("proxy"))[2], (Confidence::Proven, Some(3)));
         let mut hosted = Stream::new();
         hosted.liveness(10, 3).named_container("kube-apiserver");
         hosted.connect().reset_sent(SYN, true, None).reset_received(TcpState::SynSent, 0);
@@ -144,7 +144,7 @@ mod tests {
         let probe = refused_at(10256).verdicts().remove(0);
         assert_eq!(probe.subject, Subject::Probe, "nothing but a probe dials it");
         assert!(!probe.verdict.summary.contains("client"), "{}", probe.verdict.summary);
-        let told = refused_at(6443).kubelet_at_target(ProbeSays::Network).verdicts().remove(1);
+        let told = refused_at(6443).kubelet_at_target(ProbeOutput::Network).verdicts().remove(1);
         assert_eq!(told.subject, Subject::Probe, "the kubelet says so");
         assert!(!told.verdict.summary.contains("client"), "{}", told.verdict.summary);
     }
@@ -156,7 +156,7 @@ mod tests {
         stream.http_readiness().connect().established().answer(AnswerKind::Http, Some(301));
         stream.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 200));
         stream.again_to(8, "10.88.0.2:8443").connect().reset_sent(SYN, true, None).reset_received(TcpState::SynSent, 0);
-        stream.state(TcpState::SynSent, TcpState::Close, 111, (0, 0, 0)).kubelet_at_target(ProbeSays::Network);
+        stream.state(TcpState::SynSent, TcpState::Close, 111, (0, 0, 0)).kubelet_at_target(ProbeOutput::Network);
         let verdicts = stream.verdicts();
         assert_eq!([verdicts[0].subject, verdicts[1].subject], [Subject::Probe, Subject::Probe]);
         let (probe, verdict) = (verdicts[1].probe.as_ref().expect("its probe"), &verdicts[1].verdict);

@@ -6,16 +6,16 @@ use crate::event::{Flow, Netns};
 
 /// A question. Its answer arrives as a fact, or never: nothing waits for it forever.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Ask {
-    /// Whether this port speaks TLS: [`Fact::TlsHello`](crate::event::Fact::TlsHello).
+pub enum Query {
+    /// Whether this port speaks TLS: [`ObservationKind::TlsHello`](crate::event::Fact::TlsHello).
     Tls(u16),
-    /// What the answers to this process say: [`Fact::Answer`](crate::event::Fact::Answer) from now on.
+    /// What the answers to this process say: [`ObservationKind::Answer`](crate::event::Fact::Answer) from now on.
     Answers(u32),
-    /// Who uses up ephemeral ports: [`Fact::PortPressure`](crate::event::Fact::PortPressure).
+    /// Who uses up ephemeral ports: [`ObservationKind::PortPressure`](crate::event::Fact::PortPressure).
     Ports,
-    /// What can drop a packet of this flow there: [`Fact::Firewall`](crate::event::Fact::Firewall).
+    /// What can drop a packet of this flow there: [`ObservationKind::Firewall`](crate::event::Fact::Firewall).
     Firewall(Netns, Flow),
-    /// The state of a target as it is reached from a namespace: [`Fact::Inspection`](crate::event::Fact::Inspection). And where
+    /// The state of a target as it is reached from a namespace: [`ObservationKind::Inspection`](crate::event::Fact::Inspection). And where
     /// the pods of the node have its address, if that is one namespace.
     Target(Netns, SocketAddr, Option<Netns>, Awaited),
 }

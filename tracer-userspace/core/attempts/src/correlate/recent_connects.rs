@@ -15,9 +15,9 @@ const LATE_NS: u64 = 50_000_000;
 
 /// The last dials of each target, in order.
 #[derive(Clone, Debug, Default)]
-pub struct Dials(BTreeMap<SocketAddr, VecDeque<u64>>);
+pub struct RecentConnects(BTreeMap<SocketAddr, VecDeque<u64>>);
 
-impl Dials {
+impl RecentConnects {
     pub(super) fn note(&mut self, dst: SocketAddr, time: u64) {
         if self.0.len() >= MAX_TARGETS && !self.0.contains_key(&dst) {
             self.forget_oldest();
@@ -68,29 +68,29 @@ mod tests {
 
     #[test]
     fn a_dial_a_period_after_another() {
-        let mut dials = Dials::default();
-        dials.note(target(8080), 5 * SECOND_NS);
-        let due = |time, period_s| dials.any_a_period_before(target(8080), time, period_s * SECOND_NS);
+        let mut recent_connects = RecentConnects::default();
+        recent_connects.note(target(8080), 5 * SECOND_NS);
+        let due = |time, period_s| recent_connects.any_a_period_before(target(8080), time, period_s * SECOND_NS);
         assert!(
             due(15 * SECOND_NS, 10) && due(15 * SECOND_NS + 90_000_000, 10) && due(15 * SECOND_NS - 90_000_000, 10)
         );
         assert!(!due(15 * SECOND_NS + 110_000_000, 10) && !due(15 * SECOND_NS, 5) && !due(15 * SECOND_NS, 0));
         assert!(!due(5 * SECOND_NS, 10), "itself");
-        dials.note(target(8080), 15 * SECOND_NS);
-        let within = |time, period_s| dials.within(target(8080), time, period_s * SECOND_NS);
+        recent_connects.note(target(8080), 15 * SECOND_NS);
+        let within = |time, period_s| recent_connects.within(target(8080), time, period_s * SECOND_NS);
         assert_eq!((within(15 * SECOND_NS, 10), within(15 * SECOND_NS, 11), within(14 * SECOND_NS, 5)), (1, 2, 0));
-        assert!(!dials.any_a_period_before(target(8081), 15 * SECOND_NS, 10 * SECOND_NS));
+        assert!(!recent_connects.any_a_period_before(target(8081), 15 * SECOND_NS, 10 * SECOND_NS));
     }
 
     #[test]
     fn the_oldest_are_forgotten() {
-        let mut dials = Dials::default();
+        let mut recent_connects = RecentConnects::default();
         for port in 0..2_000 {
-            dials.note(target(port), u64::from(port) * SECOND_NS);
+            recent_connects.note(target(port), u64::from(port) * SECOND_NS);
         }
-        assert!(dials.0.len() == MAX_TARGETS && !dials.0.contains_key(&target(0)));
-        (3_000..4_000).for_each(|s| dials.note(target(1_999), s * SECOND_NS));
-        assert_eq!(dials.0[&target(1_999)].len(), MAX_TIMES);
-        assert!(dials.any_a_period_before(target(1_999), 4_000 * SECOND_NS, SECOND_NS));
+        assert!(recent_connects.0.len() == MAX_TARGETS && !recent_connects.0.contains_key(&target(0)));
+        (3_000..4_000).for_each(|s| recent_connects.note(target(1_999), s * SECOND_NS));
+        assert_eq!(recent_connects.0[&target(1_999)].len(), MAX_TIMES);
+        assert!(recent_connects.any_a_period_before(target(1_999), 4_000 * SECOND_NS, SECOND_NS));
     }
 }

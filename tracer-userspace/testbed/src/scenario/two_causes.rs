@@ -1,0 +1,161 @@
+//! More than one thing happens to an attempt, or what happens looks like something else: the last word counts.
+
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::check::{Claim, Expected};
+use anyhow::{Result, anyhow, bail};
+use tracer_model::record::{Cause, Outcome};
+
+use super::{Fixture, Need, Scenario};
+use crate::pods::{HOST, HTTP, PATIENT, PATIENT_TIMEOUT_S};
+use crate::probe::{Ending, Kind, ProbeRequest};
+use crate::prober::Prober;
+
+const REFUSED: Option<Cause> = Some(Cause::ConnectionRefused);
+
+pub(super) const ALL: &[Scenario] = &[
+    Scenario::new("twofold_drop_then_refused", REFUSED, drop_then_refused).needs(&[Need::Nft]),
+    Scenario::new("twofold_drop_then_reset", Some(Cause::MidStreamRst), drop_then_reset).needs(&[Need::Nft]),
+    Scenario::new("twofold_request_sent_twice", Some(Cause::SlowResponse), request_sent_twice).needs(&[Need::Nft]),
+    Scenario::new("twofold_listens_on_loopback_only", REFUSED, loopback_only).own(),
+    Scenario::new("twofold_localhost", REFUSED, localhost),
+    Scenario::new("twofold_at_once", REFUSED, at_once).own(),
+    Scenario::new("redirected_to_nobody", Some(Cause::HandshakeRst), redirected).needs(&[Need::NftNat]),
+    Scenario::new("healthy_early_hints", None, early_hints),
+    Scenario::new("healthy_prober_stops", None, prober_stops),
+];
+
+/// Drops the first SYNs in the pod, until that was once. The tracer gives an attempt up when its probe times out, so the
+/// probe of this port waits for several SYNs: one of them finds the rule gone, however busy the machine is.
+fn dropped_at_first(fixture: &mut Fixture<'_>, pod: SocketAddr, how: Ending) -> Result<()> {
+    let Some(cause) = fixture.cause else { bail!("a scenario without cause has a failing attempt") };
+    let chain = format!("type filter hook input priority 0; tcp dport {PATIENT} counter drop;");
+    fixture.inside(pod)?.nft(&format!("table inet moment {{ chain ingress {{ {chain} }}; }}\n"))?;
+    let mut second = Prober::start(&fixture.node.node, fixture.options)?;
+    let probe = ProbeRequest::new(Kind::Http, pod, Duration::from_secs(PATIENT_TIMEOUT_S));
+    let listed = fixture.listed(pod, fixture.verdict(cause, Outcome::Failure))?;
+    let outcome = thread::scope(|scope| {
+        let waiting = scope.spawn(move || second.probe(probe));
+        has_dropped(fixture, pod)?;
+        fixture.inside(pod)?.nft("delete table inet moment\n")?;
+        waiting.join().map_err(|_| anyhow!("the prober panicked"))?
+    })?;
+    fixture.ended(listed, &outcome, &[how])
+}
+
+/// Waits until the rule has dropped something.
+fn has_dropped(fixture: &mut Fixture<'_>, pod: SocketAddr) -> Result<()> {
+    let began = Instant::now();
+    while fixture.inside(pod)?.run("nft", &["list", "table", "inet", "moment"], "")?.contains("packets 0 ") {
+        if began.elapsed() > fixture.options.patience {
+            bail!("nothing was dropped");
+        }
+    }
+    Ok(())
+}
+
+/// The rule is taken away, and it turns out that nobody listens: a RST after a drop is not always the rule's.
+fn drop_then_refused(fixture: &mut Fixture<'_>) -> Result<()> {
+    let pod = fixture.serving("http", PATIENT)?;
+    fixture.succeeds(Kind::Http, pod)?;
+    fixture.pod_of(pod)?.stop();
+    dropped_at_first(fixture, pod, Ending::Refused)
+}
+
+/// The rule is taken away, and the application resets.
+fn drop_then_reset(fixture: &mut Fixture<'_>) -> Result<()> {
+    let pod = fixture.serving("rst", PATIENT)?;
+    dropped_at_first(fixture, pod, Ending::Reset)
+}
+
+/// The request is lost once, by a rule whose one token it takes; the second is taken and never answered.
+fn request_sent_twice(fixture: &mut Fixture<'_>) -> Result<()> {
+    let pod = fixture.serving("hang", HTTP)?;
+    let chain = "type filter hook input priority 0; \
+                 tcp dport 8080 tcp flags & psh == psh limit rate 1/day burst 1 packets counter drop;";
+    fixture.inside(pod)?.nft(&format!("table inet moment {{ chain ingress {{ {chain} }}; }}\n"))?;
+    // It is sent again until it is acknowledged: most of the time is the server's.
+    let probe = ProbeRequest::new(Kind::Http, pod, 3 * fixture.options.probe_timeout);
+    let listed = fixture.listed(pod, fixture.verdict(Cause::SlowResponse, Outcome::Failure))?;
+    let outcome = fixture.prober.probe(probe)?;
+    if !fixture.inside(pod)?.run("nft", &["list", "table", "inet", "moment"], "")?.contains("packets 1 ") {
+        bail!("the request was not dropped once");
+    }
+    fixture.ended(listed, &outcome, &[Ending::Timeout])
+}
+
+/// Liveness and readiness dial the same port from two processors at the same moment: each has its own evidence.
+fn at_once(fixture: &mut Fixture<'_>) -> Result<()> {
+    let (family, rounds) = (fixture.family, fixture.options.crowd / 50);
+    let pod = fixture.idle()?.addr(family, HTTP);
+    (fixture.watch)()?;
+    fixture.volley(Kind::Tcp, pod, Ending::Refused, rounds)
+}
+
+/// It begins to listen after the first attempt, and not where the kubelet asks.
+fn loopback_only(fixture: &mut Fixture<'_>) -> Result<()> {
+    let (family, options) = (fixture.family, fixture.options);
+    let pod = fixture.idle()?.addr(family, HTTP);
+    (fixture.watch)()?;
+    fixture.fails(Kind::Http, pod, Ending::Refused)?;
+    fixture.pod_of(pod)?.serve(options, &["http", &format!("127.0.0.1:{HTTP}")])?;
+    fixture.mentions(&["listens on 127.0.0.1:8080 only"]);
+    fixture.fails(Kind::Http, pod, Ending::Refused)
+}
+
+/// `localhost` is ::1 and 127.0.0.1: the dialer goes on to the second.
+fn localhost(fixture: &mut Fixture<'_>) -> Result<()> {
+    fixture.node.serve(fixture.options, &["http", &format!("127.0.0.1:{HOST}")])?;
+    let (first, second) = ((Ipv6Addr::LOCALHOST, HOST), (Ipv4Addr::LOCALHOST, HOST));
+    let Claim::Verdict(expected) = fixture.elsewhere(Cause::ConnectionRefused) else { bail!("a verdict is due") };
+    let taken_back = Claim::Verdict(Expected { outcome: Outcome::Noise, ..expected });
+    let [one, other] = [first.into(), second.into()];
+    let listed = [fixture.listed(one, taken_back)?, fixture.listed(other, Claim::Nothing)?];
+    let dials = [one, other].map(|dst| ProbeRequest::new(Kind::Http, dst, fixture.options.patience));
+    let outcomes = fixture.prober.in_turn(dials)?;
+    for ((listed, outcome), how) in listed.into_iter().zip(&outcomes).zip([Ending::Refused, Ending::Ok]) {
+        fixture.ended(listed, outcome, &[how])?;
+    }
+    Ok(())
+}
+
+/// A sidecar's redirect, and no sidecar: the RST is made under another port than the one that was dialled.
+fn redirected(fixture: &mut Fixture<'_>) -> Result<()> {
+    let pod = fixture.serving("http", HTTP)?;
+    let chain = "type nat hook prerouting priority -100; tcp dport 8080 redirect to :15006;";
+    fixture.inside(pod)?.nft(&format!("table ip mesh {{ chain inbound {{ {chain} }}; }}\n"))?;
+    fixture.mentions(&["an address translation"]);
+    fixture.fails(Kind::Http, pod, Ending::Refused)
+}
+
+/// An interim answer before the real one. The first attempt makes the tracer read answers.
+fn early_hints(fixture: &mut Fixture<'_>) -> Result<()> {
+    let pod = fixture.serving("early-hints", HTTP)?;
+    for _ in 0..3 {
+        fixture.succeeds(Kind::Http, pod)?;
+    }
+    Ok(())
+}
+
+/// The kubelet is stopped while a probe waits for its answer.
+fn prober_stops(fixture: &mut Fixture<'_>) -> Result<()> {
+    let (pod, options) = (fixture.serving("hang", HTTP)?, fixture.options);
+    let claim = fixture.quietly(pod)?;
+    let mut second = Prober::start(&fixture.node.node, options)?;
+    let probe = ProbeRequest::new(Kind::Http, pod, options.patience);
+    let pid = second.pid();
+    thread::scope(|scope| {
+        let waiting = scope.spawn(move || second.probe(probe));
+        fixture.pod_of(pod)?.asked(options)?;
+        let pid = nix::unistd::Pid::from_raw(i32::try_from(pid)?);
+        nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGKILL)?;
+        // It has no answer to give any more.
+        waiting.join().map_err(|_| anyhow!("the prober panicked"))?.map_or(Ok(()), |_| Err(anyhow!("it was answered")))
+    })?;
+    fixture.quiet.push((claim, 1));
+    let after = Claim::Nothing;
+    let good = fixture.serving("http", HTTP)?;
+    fixture.attempt(Kind::Http, good, Ending::Ok, after)
+}
