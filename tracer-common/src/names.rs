@@ -6,7 +6,7 @@ macro_rules! hooks {
         numbered! {
             /// A place in the kernel that an event came from.
             #[derive(Hash, PartialOrd, Ord)]
-            pub enum Hook { $($(#[$doc])* $variant = $number,)* }
+            pub enum Hook { $($(#[$doc])* #[cfg_attr(feature = "serde", serde(rename = $name))] $variant = $number,)* }
         }
 
         impl Hook {

@@ -16,7 +16,7 @@ use tracer_common::{
     stats::Counter,
 };
 
-use crate::maps::{EVENTS, STATS, READER_DUE};
+use crate::maps::{EVENTS, READER_DUE, STATS};
 
 /// CLOCK_BOOTTIME, nanoseconds.
 #[inline(always)]

@@ -1,4 +1,5 @@
 //! The alerts, the runbook and the documentation have the causes of the table in `record/cause.rs`, and no others.
+#![expect(clippy::unwrap_used, clippy::panic, reason = "a test ends at the line that failed")]
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};

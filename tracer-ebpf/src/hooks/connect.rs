@@ -19,7 +19,7 @@ use crate::{
     flows,
     hooks::state::{begin, emit_connect},
     kernel::{AF_INET, AF_INET6, Sock, Task, read, syscall_field},
-    maps::{Conn, CONNECT_CALLS, ConnectCall},
+    maps::{CONNECT_CALLS, Conn, ConnectCall},
     sockets,
 };
 
@@ -100,7 +100,8 @@ fn try_sys_enter_connect(fd: u32, addr: u64) {
     if !(family == AF_INET || family == AF_INET6) {
         return;
     }
-    let mut dial = ConnectCall { addr: [0; 16], sk: 0, conn: 0, port: u32::from(u16::from_be_bytes([head[2], head[3]])), fd };
+    let mut dial =
+        ConnectCall { addr: [0; 16], sk: 0, conn: 0, port: u32::from(u16::from_be_bytes([head[2], head[3]])), fd };
     if family == AF_INET {
         map_v4(&mut dial.addr, [head[4], head[5], head[6], head[7]]);
     } else {

@@ -18,7 +18,7 @@ use crate::{
     hooks::ports,
     kernel::{Skb, Sock},
     limit,
-    maps::{Conn, CONNECT_CALLS, LAST_STATE, global},
+    maps::{CONNECT_CALLS, Conn, LAST_STATE, global},
     sockets, track,
 };
 

@@ -57,7 +57,7 @@ fn connect(e: &conn::Connect, probers: &[String]) -> Option<Connect> {
         prober: is_prober(&e.actor, probers),
         actor: task(&e.actor),
         netns: Netns(e.netns),
-        hook: hook(e.header.hook)?,
+        hook: Hook::from_number(e.header.hook)?,
     })
 }
 
@@ -129,7 +129,7 @@ fn reset_sent(e: &reset::ResetSent, names: &KernelNames) -> Option<ResetSent> {
         state: (e.no_socket == 0).then(|| tcp_state(e.state)),
         no_socket: e.no_socket != 0,
         via: Via::from_number(e.via)?,
-        hook: hook(e.header.hook)?,
+        hook: Hook::from_number(e.header.hook)?,
     })
 }
 
@@ -232,7 +232,7 @@ fn link_change(e: &link::Link) -> Option<LinkChange> {
         ancestors: ancestors(&e.ancestors),
         exe: Some(text(&e.exe)).filter(|path| !path.is_empty()),
         cni_netns: Some(text(&e.cni_netns)).filter(|path| !path.is_empty()),
-        hook: hook(e.header.hook)?,
+        hook: Hook::from_number(e.header.hook)?,
     })
 }
 
@@ -300,10 +300,6 @@ fn trimmed(bytes: &[u8]) -> &[u8] {
 
 fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(trimmed(bytes)).into_owned()
-}
-
-fn hook(number: u16) -> Option<String> {
-    Hook::from_number(number).map(|h| h.name().to_owned())
 }
 
 /// `include/net/tcp_states.h`

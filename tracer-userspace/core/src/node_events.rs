@@ -123,6 +123,7 @@ fn entered(time: u64, op: &NetnsOp, node: &Node) -> Option<NodeBody> {
 mod tests {
     use super::*;
     use crate::testing::{NODE, Stream};
+    use tracer_common::names::Hook;
     use tracer_model::event::{Actor, Netns, NetnsOpen};
 
     const AWAY: Netns = Netns(99);
@@ -151,7 +152,7 @@ mod tests {
             ancestors: Vec::new(),
             exe: None,
             cni_netns: Some("/run/netns/cni-1".to_owned()),
-            hook: "qdisc_reset".to_owned(),
+            hook: Hook::QdiscReset,
         })
     }
 

@@ -89,7 +89,7 @@ impl Stream {
 
     pub fn connect(&mut self) -> &mut Self {
         let actor = prober();
-        let (flow, hook) = (self.flow, "tcp_connect".to_owned());
+        let (flow, hook) = (self.flow, Hook::TcpConnect);
         self.push(ObservationKind::Connect(Connect { conn: self.conn, flow, actor, netns: NODE, prober: true, hook }))
     }
 
@@ -206,7 +206,7 @@ impl Stream {
             cgroup_memory: None,
         });
         let state = (!no_socket).then_some(TcpState::Listen);
-        let hook = "tcp_send_reset".to_owned();
+        let hook = Hook::TcpSendReset;
         self.push(ObservationKind::ResetSent(ResetSent {
             conn: self.conn,
             flow,

@@ -1,6 +1,7 @@
 //! Events as the programs write them. That a kernel writes such ones is proven by the scenarios.
 
 use super::*;
+use tracer_common::names::Hook;
 
 const CONN: u64 = 7;
 /// `v4()` as an observation has it.
@@ -112,7 +113,7 @@ fn reset(change: impl FnOnce(&mut reset::ResetSent)) -> ResetSent {
 fn of_a_reset_without_a_socket_no_state_is_told() {
     let plain = reset(|_| ());
     assert_eq!((plain.state, plain.no_socket, plain.via), (Some(TcpState::Listen), false, Via::Flow));
-    assert_eq!((plain.actor, plain.hook), (None, "tcp_send_reset".to_owned()));
+    assert_eq!((plain.actor, plain.hook), (None, Hook::TcpSendReset));
     let bare = reset(|e| (e.no_socket, e.active, e.reason, e.netns) = (1, 1, ABSENT32, ABSENT32));
     assert_eq!((bare.state, bare.no_socket, bare.reason, bare.netns), (None, true, None, None));
     assert!(bare.actor.is_some());

@@ -85,6 +85,7 @@ pub(super) fn fix(node: &Node, change: &LinkChange, culprit: &Culprit) -> String
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tracer_common::names::Hook;
     use tracer_model::event::{Actor, Ancestor, Links, Netns, Observation, ObservationKind};
 
     fn change(comm: &str, exe: &str, cni_netns: Option<&str>) -> LinkChange {
@@ -97,7 +98,7 @@ mod tests {
             ancestors: vec![Ancestor { pid: 4, comm: "bash".into() }],
             exe: Some(exe.into()),
             cni_netns: cni_netns.map(str::to_owned),
-            hook: "qdisc_reset".into(),
+            hook: Hook::QdiscReset,
         }
     }
 

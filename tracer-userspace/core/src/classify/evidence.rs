@@ -52,7 +52,7 @@ pub fn of_reset_sent(time: u64, reset: &ResetSent) -> Evidence {
         "reason": reset.reason, "netns": reset.netns, "no_socket": reset.no_socket,
         "answered": (reset.answered.0 != 0).then(|| reset.answered.name()), "via": reset.via,
     });
-    evidence(&reset.hook, time, says, fields)
+    evidence(reset.hook.name(), time, says, fields)
 }
 
 /// A RST that the prober's socket received.

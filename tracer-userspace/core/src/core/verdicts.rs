@@ -47,6 +47,14 @@ impl Verdicts {
         self.of(conn).filter(|it| it.outcome == Outcome::Failure)
     }
 
+    /// Keeps what was decided; a new attempt takes the place of the oldest one.
+    fn insert(&mut self, conn: ConnId, decided: Decided) {
+        if self.decided.len() >= MAX && !self.decided.contains_key(&conn) {
+            self.decided.pop_first();
+        }
+        self.decided.insert(conn, decided);
+    }
+
     /// It is counted among the failures of this kind of probe. Says whether it was not before.
     pub(super) fn count_as(&mut self, conn: ConnId, kind: ProbeType) -> bool {
         self.decided.get_mut(&conn).and_then(|it| it.counted.replace(kind)) != Some(kind)
@@ -70,9 +78,6 @@ impl Verdicts {
 impl Core {
     /// Takes note of a verdict, and of what follows from it for later ones.
     pub(super) fn remember(&mut self, conn: ConnId, finding: &Finding, revised: bool) {
-        if self.verdicts.decided.len() >= MAX {
-            self.verdicts.decided.pop_first();
-        }
         let attempt = self.correlator.get(conn);
         let in_handshake = attempt.is_some_and(|it| it.established.is_none());
         let is_retry = attempt.is_some_and(|it| self.is_grpc_retry(it));
@@ -88,7 +93,7 @@ impl Core {
         let Finding { cause, outcome, confidence, until_answered, .. } = *finding;
         let counted = before.and_then(|it| it.counted);
         let decided = Decided { cause, outcome, confidence, in_handshake, until_answered, revised, is_retry, counted };
-        self.verdicts.decided.insert(conn, decided);
+        self.verdicts.insert(conn, decided);
     }
 }
 
@@ -99,5 +104,30 @@ impl Core {
         let decided = &self.verdicts.decided;
         assert!(decided.len() <= MAX, "{} decided attempts", decided.len());
         format!("{decided:?}").len() + self.emitted_in_text()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_revision_takes_no_other_attempt_s_place() {
+        let decided = Decided {
+            cause: Cause::ConnectionRefused,
+            outcome: Outcome::Failure,
+            confidence: Confidence::Proven,
+            in_handshake: true,
+            until_answered: false,
+            revised: false,
+            is_retry: false,
+            counted: None,
+        };
+        let mut verdicts = Verdicts::default();
+        (0..MAX as u64).for_each(|conn| verdicts.insert(ConnId(conn), decided));
+        verdicts.insert(ConnId(5), Decided { revised: true, ..decided });
+        assert!(verdicts.of(ConnId(0)).is_some() && verdicts.of(ConnId(5)).is_some_and(|it| it.revised));
+        verdicts.insert(ConnId(MAX as u64), decided);
+        assert!(verdicts.of(ConnId(0)).is_none() && verdicts.of(ConnId(1)).is_some());
     }
 }

@@ -1,6 +1,7 @@
 //! What is seen of the node: targets, namespaces, links, listeners, NodePorts.
 
 use std::net::SocketAddr;
+use tracer_common::names::Hook;
 
 use super::{NODE, POD, Stream, addr, prober};
 use tracer_model::event::{
@@ -40,7 +41,7 @@ impl Stream {
             ancestors: Vec::new(),
             exe: None,
             cni_netns: None,
-            hook: "qdisc_reset".into(),
+            hook: Hook::QdiscReset,
         }))
     }
 

@@ -1,6 +1,7 @@
 //! One connection, as the hooks tell of it: connect, states, RSTs, listeners.
 
 use std::net::SocketAddr;
+use tracer_common::names::Hook;
 
 use serde::{Deserialize, Serialize};
 
@@ -82,8 +83,8 @@ pub struct Connect {
     pub netns: Netns,
     /// The connecting process carries one of the prober's names.
     pub prober: bool,
-    /// Hook.
-    pub hook: String,
+    /// Where in the kernel it was seen.
+    pub hook: Hook,
 }
 
 /// A tracked socket changed state.
@@ -237,8 +238,8 @@ pub struct ResetSent {
     pub no_socket: bool,
     /// How it was tied to the connection.
     pub via: Via,
-    /// Hook.
-    pub hook: String,
+    /// Where in the kernel it was seen.
+    pub hook: Hook,
 }
 
 /// A tracked socket received a RST.

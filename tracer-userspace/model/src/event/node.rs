@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
+use tracer_common::names::Hook;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -82,8 +83,8 @@ pub struct LinkChange {
     /// The namespace's path that a container runtime gave it, if it is a network plugin.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub cni_netns: Option<String>,
-    /// Hook.
-    pub hook: String,
+    /// Where in the kernel it was seen.
+    pub hook: Hook,
 }
 
 /// A link as netlink has it.

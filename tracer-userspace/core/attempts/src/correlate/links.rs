@@ -62,6 +62,7 @@ impl KnownLinks {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tracer_common::names::Hook;
     use tracer_core::testing::NODE;
     use tracer_model::event::Actor;
 
@@ -75,7 +76,7 @@ mod tests {
             ancestors: Vec::new(),
             exe: None,
             cni_netns: None,
-            hook: "qdisc_reset".into(),
+            hook: Hook::QdiscReset,
         }
     }
 

@@ -172,7 +172,10 @@ fn finding(case: &Case<'_>, mut seen: Vec<Evidence>, netns: Netns, device: &str,
     let culprit = change.map(|(time, change)| culprit_of(case.node, *time, change));
     if let Some((time, change)) = change {
         let says = format!("{} set down by {} (pid {})", change.name, change.actor.comm, change.actor.pid);
-        seen.insert(0, evidence(&change.hook, *time, says, json!({ "pid": change.actor.pid, "netns": change.netns })));
+        seen.insert(
+            0,
+            evidence(change.hook.name(), *time, says, json!({ "pid": change.actor.pid, "netns": change.netns })),
+        );
     }
     let by = culprit.as_ref().map(|c| format!(" (set down by pid {} `{}`)", c.pid, c.comm)).unwrap_or_default();
     let summary = format!(

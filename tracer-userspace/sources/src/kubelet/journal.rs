@@ -159,5 +159,5 @@ fn as_io(fault: Fault) -> io::Error {
 }
 
 #[cfg(test)]
-#[path = "tests.rs"]
+#[path = "journal/tests.rs"]
 mod tests;

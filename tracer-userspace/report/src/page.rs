@@ -21,7 +21,7 @@ use super::target::BEGINS;
 use tracer_model::record::Cause;
 
 /// The look of it.
-const STYLE: &str = include_str!("style.css");
+const STYLE: &str = include_str!("page/style.css");
 
 /// The page.
 pub(super) fn html(tally: Tally, faults: &[String], names: &[String]) -> String {
