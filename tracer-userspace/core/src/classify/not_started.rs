@@ -1,9 +1,12 @@
 //! Why a runtime did not start the command of a probe, where that is neither the command nor its image: by its own words.
 
+use tracer_model::record::Cause;
+
 /// What kept the runtime from starting a command, and what to do about it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct NotStarted {
     words: &'static [&'static str],
+    pub(super) cause: Cause,
     /// To follow "could not be run: ".
     pub(super) why: &'static str,
     pub(super) remediation: &'static str,
@@ -12,27 +15,50 @@ pub(super) struct NotStarted {
 /// In this order: a message about a cgroup names the error of the call, too.
 const CAUSES: &[NotStarted] = &[
     NotStarted {
+        words: &["paused container"],
+        cause: Cause::TargetFrozen,
+        why: "its container is paused",
+        remediation: "resume the container: ctr -n k8s.io tasks resume CONTAINER-ID. Then find who paused it: a checkpoint, a backup, a debugger or a person",
+    },
+    NotStarted {
         words: &["apparmor"],
+        cause: Cause::ExecNotRun,
         why: "the AppArmor profile of the container could not be applied",
         remediation: "see whether the node has the profile (aa-status) and what AppArmor denied (journalctl -k -g apparmor); load the profile again (apparmor_parser -r FILE), or correct the container's appArmorProfile",
     },
     NotStarted {
         words: &["cgroup"],
+        cause: Cause::ExecNotRun,
         why: "the runtime could not use the container's cgroup",
         remediation: "the container's cgroup is gone or was moved: compare the cgroup driver of the kubelet with that of the runtime (systemd or cgroupfs, the same in both), and delete the pod, so that it is made again",
     },
     NotStarted {
+        words: &["possibly oom-killed", "cannot allocate memory"],
+        cause: Cause::ExecNotRun,
+        why: "the memory of the container did not suffice for the runtime's own process",
+        remediation: "the process that starts the command is charged to the container (runc: some 10 MiB): raise the container's memory limit, or let it use less. Its use and its kills: memory.current, memory.max and oom_kill in memory.events of its cgroup; of the node: dmesg | grep -i oom",
+    },
+    NotStarted {
+        words: &["no space left on device"],
+        cause: Cause::ExecNotRun,
+        why: "a file system of the runtime is full",
+        remediation: "see which is full (df -h and df -i, of /run, /tmp and the runtime's folder in /var/lib), and free it: kubelet and runtime write there for each command",
+    },
+    NotStarted {
         words: &["too many open files"],
+        cause: Cause::ExecNotRun,
         why: "the runtime has no file descriptor left",
         remediation: "see who holds the file descriptors (ls /proc/$(pidof containerd)/fd | wc -l; the same of crio and the container's shim), and raise LimitNOFILE of that service, fs.file-max or fs.inotify.max_user_instances",
     },
     NotStarted {
         words: &["resource temporarily unavailable"],
+        cause: Cause::ExecNotRun,
         why: "no process could be made: a limit of processes is reached",
         remediation: "see which limit: pids.current and pids.max in the container's cgroup and those above it (podPidsLimit of the kubelet), and kernel.pid_max. End the processes that the container leaves behind (zombies: ps -eo stat,pid,ppid,comm), or raise the limit",
     },
     NotStarted {
         words: &["operation not permitted"],
+        cause: Cause::ExecNotRun,
         why: "the kernel did not permit the runtime a step of the start (EPERM)",
         remediation: "see who denies it: the container's seccomp profile and capabilities, SELinux (ausearch -m avc -ts recent) or AppArmor (journalctl -k -g DENIED), or a runtime that is too old for this kernel",
     },
@@ -59,6 +85,7 @@ const NO_PROGRAM: &[&str] = &[
 mod tests {
     use super::cause;
 
+    const CONTAINERD: &str = "rpc error: code = Unknown desc = failed to exec in container: failed to start exec \"9f\": OCI runtime exec failed: ";
     const RUNC: &str = "rpc error: code = Unknown desc = failed to exec in container: failed to start exec \"9f\": OCI runtime exec failed: exec failed: unable to start container process: ";
 
     #[test]
@@ -75,9 +102,35 @@ mod tests {
             ),
             ("error creating new parent process: pipe2: too many open files", "file descriptor"),
             ("fork/exec /proc/self/fd/6: resource temporarily unavailable", "limit of processes"),
+            ("open /tmp/runc-process1: no space left on device", "full"),
             ("error closing exec fds: open /proc/self/fd: operation not permitted", "EPERM"),
         ] {
             let found = cause(&format!("{RUNC}{words}")).map(|it| it.why);
+            assert!(found.is_some_and(|it| it.contains(why)), "{words}: {found:?}");
+        }
+    }
+
+    /// As runc 1.1.5 wrote them beside a container of the limit, the cgroup or the profile (kernel 6.18).
+    #[test]
+    fn what_a_real_runtime_wrote_is_named() {
+        for (words, why) in [
+            (
+                "exec failed: unable to start container process: read init-p: connection reset by peer (possibly OOM-killed)",
+                "memory",
+            ),
+            ("runtime/cgo: pthread_create failed: Resource temporarily unavailable", "limit of processes"),
+            (
+                "exec failed: unable to start container process: error adding pid 27218 to cgroups: failed to write 27218: openat2 /sys/fs/cgroup/pids/causes-runc/cgroup.procs: no such file or directory",
+                "cgroup",
+            ),
+            ("exec failed: pipe2: too many open files", "file descriptor"),
+            ("exec failed: cannot exec in a paused container (use --ignore-paused to override)", "is paused"),
+            (
+                "exec failed: unable to start container process: apparmor failed to apply profile: write /proc/self/attr/exec: invalid argument",
+                "AppArmor",
+            ),
+        ] {
+            let found = cause(&format!("{CONTAINERD}{words}: unknown")).map(|it| it.why);
             assert!(found.is_some_and(|it| it.contains(why)), "{words}: {found:?}");
         }
     }
@@ -90,6 +143,8 @@ mod tests {
             r#"exec: "/opt/apparmor/cgroup": stat /opt/apparmor/cgroup: no such file or directory"#,
             r#"exec: "/opt/cgroup/run": permission denied"#,
             "error executing setns process: exit status 1: unknown",
+            r#"chdir to cwd ("/opt/cgroup") set in config.json failed: no such file or directory"#,
+            "read init-p: connection reset by peer: unknown",
         ] {
             assert_eq!(cause(&format!("{RUNC}{words}")), None, "{words}");
         }

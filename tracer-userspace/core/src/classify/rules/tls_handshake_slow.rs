@@ -2,15 +2,16 @@
 
 use super::super::evidence::of_state;
 use super::super::giving_up::taken_and_silent;
+use super::super::serving;
 use super::slow_response::{Wait, budget, prober_late, wait};
-use super::{Case, Cause, Finding, by_subject, ms};
+use super::{Case, Cause, Finding, by_subject, ms, target_starved};
 use tracer_attempts::enrich;
 use tracer_model::record::Confidence;
 
 /// The rule.
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let attempt = case.attempt;
-    let ended = taken_and_silent(case)?;
+    let ended = taken_and_silent(case).filter(|_| !target_starved::is_cause(case))?;
     if !speaks_tls(case) {
         return None;
     }
@@ -36,7 +37,8 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let remediation =
         if unheard.is_empty() { remediation } else { remediation.trim_end_matches('.').to_owned() + &look };
     let found = Finding::failure(Cause::TlsHandshakeSlow, vec![of_state(ended, state)], summary, remediation);
-    let found = Finding { in_silence, ..found };
+    let mut found = Finding { in_silence, ..found };
+    serving::add(case, &mut found);
     let is_sure = late.is_empty() && unheard.is_empty();
     Some(if is_sure { found } else { found.with_confidence(Confidence::Likely) })
 }
