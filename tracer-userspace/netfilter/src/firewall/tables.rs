@@ -373,5 +373,4 @@ impl Walk<'_> {
 }
 
 #[cfg(test)]
-#[path = "tables_tests.rs"]
 mod tests;
