@@ -9,8 +9,7 @@ use crate::sh;
 
 const WORDS: usize = 25;
 const COLUMNS: usize = 120;
-/// Without docs/causes, which `cargo xtask bless` makes out of the program's own texts.
-const PAGES: [&str; 3] = [":(glob)*.md", ":(glob)docs/*.md", ":(glob)docs/design/*.md"];
+const PAGES: [&str; 4] = [":(glob)*.md", ":(glob)docs/*.md", ":(glob)docs/causes/*.md", ":(glob)docs/design/*.md"];
 const TRANSCRIPTS: &str = "docs/incidents.md";
 /// Each has a plain word instead.
 const DIALECT: [&str; 9] = ["mend", "mends", "mended", "told", "said", "anew", "twofold", "seldom", "hitherto"];

@@ -24,7 +24,7 @@ const CUT: &str = "{\"cut\":";
 const FIELDS: &[(&str, &str)] = &[
     ("time", "/time"),
     ("node", "/node_name"),
-    ("label", "/verdict/label"),
+    ("cause", "/verdict/cause"),
     ("outcome", "/verdict/outcome"),
     ("confidence", "/verdict/confidence"),
     ("namespace", "/k8s/namespace"),
@@ -34,7 +34,7 @@ const FIELDS: &[(&str, &str)] = &[
     ("dst", "/dst/addr"),
     ("port", "/dst/port"),
     ("summary", "/verdict/summary"),
-    ("remediation", "/verdict/remediation"),
+    ("remediation", "/verdict/remediation/text"),
 ];
 
 /// All recipes.

@@ -66,7 +66,8 @@ impl Sample {
         }
         let mut hostile = of_pod(&refused, HOSTILE, HOSTILE);
         hostile["verdict"]["summary"] = json!(HOSTILE);
-        hostile["verdict"]["remediation"] = json!(HOSTILE);
+        hostile["verdict"]["remediation"] =
+            json!({ "text": HOSTILE, "commands": [{ "run": HOSTILE, "where": "node" }] });
         hostile["verdict"]["evidence"][0]["text"] = json!(HOSTILE);
         (0..40_u32).for_each(|n| sample.add(f64::from(n) * 9.0, &hostile));
         Ok(sample)
